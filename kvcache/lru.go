@@ -1,0 +1,50 @@
+package kvcache
+
+// nowhere ends the list. A pool has at most 1<<32-1 blocks, so it is no block.
+const nowhere = ^BlockID(0)
+
+// A link is a block's place on the LRU list. The links live in the blocks, so
+// the list allocates nothing and removal from its middle costs a few loads.
+type link struct{ prev, next BlockID }
+
+// A ring is the list of cached blocks that nobody holds, the one released
+// longest ago at the front.
+type ring struct {
+	front, back BlockID
+	len         int
+}
+
+func newRing() ring { return ring{front: nowhere, back: nowhere} }
+
+func (l *ring) pushBack(blocks []block, id BlockID) {
+	blocks[id].link = link{prev: l.back, next: nowhere}
+	if l.back == nowhere {
+		l.front = id
+	} else {
+		blocks[l.back].link.next = id
+	}
+	l.back = id
+	l.len++
+}
+
+func (l *ring) remove(blocks []block, id BlockID) {
+	at := blocks[id].link
+	if at.prev == nowhere {
+		l.front = at.next
+	} else {
+		blocks[at.prev].link.next = at.next
+	}
+	if at.next == nowhere {
+		l.back = at.prev
+	} else {
+		blocks[at.next].link.prev = at.prev
+	}
+	l.len--
+}
+
+// popFront removes the block released longest ago; there must be one.
+func (l *ring) popFront(blocks []block) BlockID {
+	id := l.front
+	l.remove(blocks, id)
+	return id
+}

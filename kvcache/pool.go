@@ -1,0 +1,312 @@
+package kvcache
+
+import (
+	"errors"
+	"fmt"
+	"math"
+)
+
+// A BlockID is the number of a block in its pool and of its slot in the slab.
+type BlockID uint32
+
+// A Ref is a block as it was when it was allocated. Gen changes each time the
+// block is recycled for other contents and is never 0, so the zero Ref is never
+// valid.
+type Ref struct {
+	ID  BlockID
+	Gen uint32
+}
+
+// String is "7@3": block 7, generation 3.
+func (r Ref) String() string { return fmt.Sprintf("%d@%d", r.ID, r.Gen) }
+
+// What may be wrong with a Ref. They arrive wrapped in a *RefError.
+var (
+	// ErrStale: the block has been recycled since the Ref was issued.
+	ErrStale = errors.New("was recycled")
+	// ErrNotHeld: nobody holds the block; a second Release of it, most likely.
+	ErrNotHeld = errors.New("is not held")
+	// ErrNoBlock: the pool has never handed out such a block.
+	ErrNoBlock = errors.New("was never allocated")
+	// ErrRecommit: the block was committed for another prefix before.
+	ErrRecommit = errors.New("already holds another prefix")
+)
+
+// A RefError says which block an operation refused, and why.
+type RefError struct {
+	Op  string // "retain", "release" or "commit"
+	Ref Ref
+	Gen uint32 // the block's generation now; 0 with ErrNoBlock
+	Err error  // one of the errors above
+}
+
+func (e *RefError) Error() string {
+	s := fmt.Sprintf("kvcache: %s block %d of generation %d: %v", e.Op, e.Ref.ID, e.Ref.Gen, e.Err)
+	if e.Gen != e.Ref.Gen && e.Gen != 0 {
+		s += fmt.Sprintf(" and is of generation %d now", e.Gen)
+	}
+	return s
+}
+
+func (e *RefError) Unwrap() error { return e.Err }
+
+// Stats count since the pool was made.
+type Stats struct {
+	PrefixQueries uint64 // tokens in full blocks that Match was asked for
+	PrefixHits    uint64 // tokens of those that it found
+	Evictions     uint64 // cached prefixes given up to Alloc
+}
+
+// A Pool hands out a fixed number of blocks and counts the references to them.
+// It touches no memory: a thousand pools in a simulation cost what their
+// busiest moment used.
+//
+//	         Alloc                      Release, last reference
+//	fresh ────────▶ held ───────────────────────────▶ free (a stack)
+//	                ▲ ▲│ committed                      │
+//	          Match │ ││                                │ Alloc
+//	                │ │└───▶ cached (LRU) ──evict──┐    │
+//	                └─┼──────────┘                 │    │
+//	                  └────────────────────────────┴────┘
+//
+// Alloc prefers the block that was freed last, whose memory is mapped and warm,
+// then one never used, and gives up a cached prefix only after those, least
+// recently released first.
+//
+// Invariants: a block that was ever allocated is in exactly one of three
+// places: held (refs > 0), on the free stack, or on the LRU list. It is on the
+// LRU list exactly if refs == 0 and cached. index[h] == id exactly if block id is
+// cached with hash h.
+type Pool struct {
+	total       int
+	blockTokens int
+	caching     bool
+
+	blocks []block   // the blocks allocated so far; those from len(blocks) to total are fresh
+	free   []BlockID // released, holding nothing of use; the last one is allocated first
+	index  map[Hash]BlockID
+	lru    ring // released but cached
+	stats  Stats
+}
+
+type block struct {
+	gen    uint32
+	refs   int
+	cached bool
+	hash   Hash // if cached
+	link   link // if on the LRU list
+}
+
+// NewPool makes a pool of blocks blocks of blockTokens tokens, all free. Without
+// prefixCaching, Match finds nothing and Commit does nothing. It panics if a
+// number is not positive: Geometry.Validate and NewSlab have refused that before.
+func NewPool(blocks, blockTokens int, prefixCaching bool) *Pool {
+	if blocks < 1 || uint64(blocks) > math.MaxUint32 || blockTokens < 1 {
+		panic(fmt.Sprintf("kvcache: pool of %d blocks of %d tokens", blocks, blockTokens))
+	}
+	return &Pool{
+		total:       blocks,
+		blockTokens: blockTokens,
+		caching:     prefixCaching,
+		index:       make(map[Hash]BlockID),
+		lru:         newRing(),
+	}
+}
+
+// Total is the number of blocks. A sequence that needs more than that can never
+// be served, however long it waits.
+func (p *Pool) Total() int { return p.total }
+
+// Free is the number of blocks that Alloc can deliver, counting the cached ones
+// that nobody holds.
+func (p *Pool) Free() int { return p.total - len(p.blocks) + len(p.free) + p.lru.len }
+
+// Used is the number of blocks that somebody holds: Total - Free.
+func (p *Pool) Used() int { return p.total - p.Free() }
+
+// Cached is the number of blocks that hold a prefix and that nobody holds. They
+// are counted in Free.
+func (p *Pool) Cached() int { return p.lru.len }
+
+// BlockTokens is the number of tokens in a block.
+func (p *Pool) BlockTokens() int { return p.blockTokens }
+
+// Stats returns the counts so far.
+func (p *Pool) Stats() Stats { return p.stats }
+
+// Alloc returns n blocks with one reference to each, or false and none. False is
+// back-pressure: the caller waits until something is released, or preempts. The
+// contents of the blocks are whatever the last tenant left.
+func (p *Pool) Alloc(n int) ([]Ref, bool) {
+	if !p.canAlloc(n) {
+		return nil, false
+	}
+	refs := make([]Ref, 0, max(n, 0))
+	for range n {
+		refs = append(refs, p.take())
+	}
+	return refs, true
+}
+
+func (p *Pool) canAlloc(n int) bool { return n <= p.Free() }
+
+// take allocates one block. The caller has made sure there is one.
+func (p *Pool) take() Ref {
+	var id BlockID
+	switch {
+	case len(p.free) > 0:
+		id = p.free[len(p.free)-1]
+		p.free = p.free[:len(p.free)-1]
+	case len(p.blocks) < p.total:
+		id = BlockID(len(p.blocks))
+		p.blocks = append(p.blocks, block{})
+	default:
+		id = p.evict()
+	}
+	b := &p.blocks[id]
+	b.refs = 1
+	b.gen++
+	if b.gen == 0 { // 1<<32 recyclings later: 0 stays the generation of no block
+		b.gen = 1
+	}
+	return Ref{ID: id, Gen: b.gen}
+}
+
+// evict gives up the cached prefix that was released longest ago.
+func (p *Pool) evict() BlockID {
+	id := p.lru.popFront(p.blocks)
+	b := &p.blocks[id]
+	delete(p.index, b.hash)
+	b.cached, b.hash = false, Hash{}
+	p.stats.Evictions++
+	return id
+}
+
+// Valid reports whether somebody holds the block that r was issued for.
+func (p *Pool) Valid(r Ref) bool { return p.check("", r) == nil }
+
+// check returns nil if r names a block as it is now, and it is held.
+func (p *Pool) check(op string, r Ref) error {
+	if int64(r.ID) >= int64(len(p.blocks)) {
+		return &RefError{Op: op, Ref: r, Err: ErrNoBlock}
+	}
+	b := &p.blocks[r.ID]
+	switch {
+	case b.gen != r.Gen:
+		return &RefError{Op: op, Ref: r, Gen: b.gen, Err: ErrStale}
+	case b.refs == 0:
+		return &RefError{Op: op, Ref: r, Gen: b.gen, Err: ErrNotHeld}
+	}
+	return nil
+}
+
+// Retain adds a reference to each block, which somebody must hold already. On an
+// error, which names every block it refused, nothing has changed.
+func (p *Pool) Retain(refs []Ref) error {
+	var faults []error
+	for _, r := range refs {
+		if err := p.check("retain", r); err != nil {
+			faults = append(faults, err)
+		}
+	}
+	if faults != nil {
+		return errors.Join(faults...)
+	}
+	for _, r := range refs {
+		p.blocks[r.ID].refs++
+	}
+	return nil
+}
+
+// Release gives back one reference to each block. With the last one the block
+// becomes free, or stays matchable if it was committed. An error names every
+// block it refused; the others are released all the same, so that one bad
+// reference leaks nothing.
+//
+// The blocks are let go from the last to the first: the next Alloc gets the
+// first one first, and of a cached prefix the end is evicted before the
+// beginning, without which the end could not be matched.
+func (p *Pool) Release(refs []Ref) error {
+	var faults []error
+	for i := len(refs) - 1; i >= 0; i-- {
+		if err := p.check("release", refs[i]); err != nil {
+			faults = append(faults, err)
+			continue
+		}
+		id := refs[i].ID
+		b := &p.blocks[id]
+		b.refs--
+		switch {
+		case b.refs > 0:
+		case b.cached:
+			p.lru.pushBack(p.blocks, id)
+		default:
+			p.free = append(p.free, id)
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// Match returns the blocks of the longest cached prefix, in order, with one
+// reference to each for the caller; nil if there is none or caching is off.
+// hashes are those of PrefixHashes. It counts in Stats, so it is for admission;
+// Lookup asks without counting.
+func (p *Pool) Match(hashes []Hash) []Ref {
+	if !p.caching {
+		return nil
+	}
+	n := p.Lookup(hashes)
+	p.stats.PrefixQueries += uint64(len(hashes) * p.blockTokens)
+	p.stats.PrefixHits += uint64(n * p.blockTokens)
+	if n == 0 {
+		return nil
+	}
+	refs := make([]Ref, n)
+	for i, h := range hashes[:n] {
+		id := p.index[h]
+		b := &p.blocks[id]
+		if b.refs == 0 {
+			p.lru.remove(p.blocks, id)
+		}
+		b.refs++
+		refs[i] = Ref{ID: id, Gen: b.gen}
+	}
+	return refs
+}
+
+// Lookup is the number of blocks that Match would return. It changes nothing.
+func (p *Pool) Lookup(hashes []Hash) int {
+	for i, h := range hashes {
+		if _, ok := p.index[h]; !ok {
+			return i
+		}
+	}
+	return len(hashes)
+}
+
+// Commit says that a block the caller holds now contains the full prefix h, in
+// memory and not only in the plan: from here on Match may give the block to
+// others, also after its release until it is evicted. If another block holds the
+// same prefix already, that one stays the one to match, and Commit does nothing;
+// so it does with caching off.
+func (p *Pool) Commit(r Ref, h Hash) error {
+	if err := p.check("commit", r); err != nil {
+		return err
+	}
+	if !p.caching {
+		return nil
+	}
+	b := &p.blocks[r.ID]
+	if b.cached {
+		if b.hash != h {
+			return &RefError{Op: "commit", Ref: r, Gen: b.gen, Err: ErrRecommit}
+		}
+		return nil
+	}
+	if _, taken := p.index[h]; taken {
+		return nil
+	}
+	p.index[h] = r.ID
+	b.cached, b.hash = true, h
+	return nil
+}

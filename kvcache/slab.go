@@ -1,0 +1,111 @@
+package kvcache
+
+import (
+	"fmt"
+	"math"
+)
+
+// A Slab is the memory behind a pool's blocks: one mapping outside the Go heap,
+// as a NIC needs it. Pages are backed when they are first touched, so the
+// modelled GPU's 15,000 slots cost the address space (15.7 GB) at once but only
+// the memory of the slots that were used; the pool reuses recently freed blocks
+// first to keep that number small.
+//
+// The methods that return bytes may be used from many goroutines at once; who
+// may use which bytes is the pool's business.
+type Slab struct {
+	geometry Geometry
+	blocks   int
+	mem      []byte
+}
+
+// NewSlab maps a slab of blocks slots. The caller owns it, and closes it after
+// every segment over it has been deregistered.
+func NewSlab(g Geometry, blocks int) (*Slab, error) {
+	if err := g.Validate(); err != nil {
+		return nil, err
+	}
+	if blocks < 1 || uint64(blocks) > math.MaxUint32 {
+		return nil, fmt.Errorf("kvcache: slab of %d blocks: want 1 to %d", blocks, uint32(math.MaxUint32))
+	}
+	size := int64(blocks) * int64(g.SlotBytes())
+	if size > math.MaxInt {
+		return nil, fmt.Errorf("kvcache: slab of %d blocks of %d bytes does not fit this machine's address space", blocks, g.SlotBytes())
+	}
+	mem, err := mapMemory(int(size))
+	if err != nil {
+		return nil, fmt.Errorf("kvcache: map slab of %d blocks, %d bytes: %w", blocks, size, err)
+	}
+	return &Slab{geometry: g, blocks: blocks, mem: mem}, nil
+}
+
+// Geometry is the geometry the slab was made with.
+func (s *Slab) Geometry() Geometry { return s.geometry }
+
+// Blocks is the number of slots.
+func (s *Slab) Blocks() int { return s.blocks }
+
+// Bytes is the whole slab, for registration; nil after Close.
+func (s *Slab) Bytes() []byte { return s.mem }
+
+// BlockOffset, LayerOffset and HiddenOffset are those of the slab's Geometry:
+// offsets from the start of Bytes.
+func (s *Slab) BlockOffset(id BlockID) int64 { return s.geometry.BlockOffset(id) }
+
+// LayerOffset: see BlockOffset.
+func (s *Slab) LayerOffset(id BlockID, layer int) int64 { return s.geometry.LayerOffset(id, layer) }
+
+// HiddenOffset: see BlockOffset.
+func (s *Slab) HiddenOffset(id BlockID) int64 { return s.geometry.HiddenOffset(id) }
+
+// Layer is one layer of a block, K then V, LayerBytes long. It panics if there
+// is no such block or layer, and so do K, V and Hidden: numbers from outside are
+// compared with Blocks and Layers before they come here.
+func (s *Slab) Layer(id BlockID, layer int) []byte {
+	s.mustHave(id, layer)
+	return s.at(s.geometry.LayerOffset(id, layer), s.geometry.LayerBytes())
+}
+
+// K is the K plane of one layer of a block: BlockTokens rows.
+func (s *Slab) K(id BlockID, layer int) []byte {
+	return s.Layer(id, layer)[:s.geometry.planeBytes():s.geometry.planeBytes()]
+}
+
+// V is the V plane of one layer of a block: BlockTokens rows.
+func (s *Slab) V(id BlockID, layer int) []byte {
+	return s.Layer(id, layer)[s.geometry.planeBytes():]
+}
+
+// Hidden is the hidden-state plane of a block, HiddenBytes long.
+func (s *Slab) Hidden(id BlockID) []byte {
+	s.mustHave(id, 0)
+	return s.at(s.geometry.HiddenOffset(id), s.geometry.HiddenBytes())
+}
+
+// mustHave keeps a wrong layer from silently being the next block's memory,
+// which a plain slice expression would allow.
+func (s *Slab) mustHave(id BlockID, layer int) {
+	if int64(id) >= int64(s.blocks) || layer < 0 || layer >= s.geometry.Layers {
+		panic(fmt.Sprintf("kvcache: slab of %d blocks of %d layers has no block %d layer %d", s.blocks, s.geometry.Layers, id, layer))
+	}
+}
+
+func (s *Slab) at(offset int64, n int) []byte {
+	end := offset + int64(n)
+	return s.mem[offset:end:end]
+}
+
+// Close unmaps the slab. Bytes obtained from it earlier must not be touched
+// again: that is a fault the runtime cannot recover from. A second Close does
+// nothing.
+func (s *Slab) Close() error {
+	mem := s.mem
+	s.mem = nil
+	if mem == nil {
+		return nil
+	}
+	if err := unmapMemory(mem); err != nil {
+		return fmt.Errorf("kvcache: unmap slab: %w", err)
+	}
+	return nil
+}
