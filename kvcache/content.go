@@ -101,6 +101,8 @@ func (c *Content) CheckHidden(src []byte, blockIndex int) error {
 	g := c.geometry
 	states := c.block(blockIndex)
 	switch {
+	case g.HiddenSize == 0:
+		return fmt.Errorf("kvcache: check hidden states of block %d: the geometry has none (hidden_size is 0)", blockIndex)
 	case len(src) != g.HiddenBytes():
 		return fmt.Errorf("kvcache: check hidden states of block %d: got %d bytes, a block has %d", blockIndex, len(src), g.HiddenBytes())
 	case len(states) == 0:

@@ -265,6 +265,8 @@ func TestContentPartialBlock(t *testing.T) {
 // A question that cannot be answered is an error, never "nothing wrong found".
 func TestContentCheckRefuses(t *testing.T) {
 	c := NewContent(small, testTokens(5)) // two blocks
+	bare := small
+	bare.HiddenSize = 0
 	layer, hidden := make([]byte, small.LayerBytes()), make([]byte, small.HiddenBytes())
 	c.Fill(layer, 0, 0)
 	c.FillHidden(hidden, 0)
@@ -278,6 +280,7 @@ func TestContentCheckRefuses(t *testing.T) {
 		"nothing":                     c.Check(nil, 0, 0),
 		"hidden: block beyond":        c.CheckHidden(hidden, 2),
 		"hidden: short":               c.CheckHidden(hidden[1:], 0),
+		"hidden: no such plane":       NewContent(bare, testTokens(5)).CheckHidden(nil, 0),
 		"hidden: negative block":      c.CheckHidden(hidden, -1),
 		"huge block, would overflow":  c.Check(layer, 1<<62, 0),
 		"hidden: huge block":          c.CheckHidden(hidden, 1<<62),

@@ -7,16 +7,16 @@ const nowhere = ^BlockID(0)
 // the list allocates nothing and removal from its middle costs a few loads.
 type link struct{ prev, next BlockID }
 
-// A ring is the list of cached blocks that nobody holds, the one released
+// An lruList is the list of cached blocks that nobody holds, the one released
 // longest ago at the front.
-type ring struct {
+type lruList struct {
 	front, back BlockID
 	len         int
 }
 
-func newRing() ring { return ring{front: nowhere, back: nowhere} }
+func newLRUList() lruList { return lruList{front: nowhere, back: nowhere} }
 
-func (l *ring) pushBack(blocks []block, id BlockID) {
+func (l *lruList) pushBack(blocks []block, id BlockID) {
 	blocks[id].link = link{prev: l.back, next: nowhere}
 	if l.back == nowhere {
 		l.front = id
@@ -27,7 +27,7 @@ func (l *ring) pushBack(blocks []block, id BlockID) {
 	l.len++
 }
 
-func (l *ring) remove(blocks []block, id BlockID) {
+func (l *lruList) remove(blocks []block, id BlockID) {
 	at := blocks[id].link
 	if at.prev == nowhere {
 		l.front = at.next
@@ -43,7 +43,7 @@ func (l *ring) remove(blocks []block, id BlockID) {
 }
 
 // popFront removes the block released longest ago; there must be one.
-func (l *ring) popFront(blocks []block) BlockID {
+func (l *lruList) popFront(blocks []block) BlockID {
 	id := l.front
 	l.remove(blocks, id)
 	return id

@@ -85,7 +85,7 @@ type Pool struct {
 	blocks []block   // the blocks allocated so far; those from len(blocks) to total are fresh
 	free   []BlockID // released, holding nothing of use; the last one is allocated first
 	index  map[Hash]BlockID
-	lru    ring // released but cached
+	lru    lruList // released but cached
 	stats  Stats
 }
 
@@ -109,7 +109,7 @@ func NewPool(blocks, blockTokens int, prefixCaching bool) *Pool {
 		blockTokens: blockTokens,
 		caching:     prefixCaching,
 		index:       make(map[Hash]BlockID),
-		lru:         newRing(),
+		lru:         newLRUList(),
 	}
 }
 
@@ -249,8 +249,10 @@ func (p *Pool) Release(refs []Ref) error {
 
 // Match returns the blocks of the longest cached prefix, in order, with one
 // reference to each for the caller; nil if there is none or caching is off.
-// hashes are those of PrefixHashes. It counts in Stats, so it is for admission;
-// Lookup asks without counting.
+// hashes are those of PrefixHashes; a caller that must compute at least the last
+// token, to have something to sample from, leaves out the hash of a block that
+// ends with it. It counts in Stats, so it is for admission; Lookup asks without
+// counting.
 func (p *Pool) Match(hashes []Hash) []Ref {
 	if !p.caching {
 		return nil
