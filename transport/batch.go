@@ -1,0 +1,445 @@
+package transport
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A Request moves one range between local memory and a target.
+type Request struct {
+	Op     Op
+	Local  []byte // inside one registered Segment
+	Offset int64  // in the target, bytes
+}
+
+// BatchOptions say how a batch ends and who hears of it.
+type BatchOptions struct {
+	// Timeout, from Submit, and Deadline bound the batch; the earlier one
+	// counts. With neither it is Config.DefaultTimeout.
+	Timeout  time.Duration
+	Deadline time.Time
+	// Imm is delivered to the target's engine if HasImm, after all bytes of
+	// the batch are applied, once, and only if they all were.
+	Imm    uint64
+	HasImm bool
+	// OnDone is called once, after Done is closed. It must not block: it runs
+	// on the goroutine that completed the batch. It may Submit.
+	OnDone func(*Batch)
+	// Tag names the serving request in errors.
+	Tag string
+}
+
+// A Status is how a batch stands. All but InFlight are terminal.
+type Status uint8
+
+const (
+	InFlight Status = iota
+	Completed
+	Failed
+	TimedOut
+	Canceled
+)
+
+func (s Status) String() string {
+	return [...]string{"in flight", "completed", "failed", "timed out", "canceled"}[s]
+}
+
+// A Batch is a set of requests under way. It ends exactly once.
+type Batch struct {
+	e      *Engine
+	t      *Target
+	opt    BatchOptions
+	slices []Slice
+	segs   []*Segment
+	bytes  int64
+	posted time.Duration
+	due    time.Duration // the paced link's delivery; 0 if not paced
+	done   chan struct{}
+
+	// pending counts slices not completed; whoever brings it to zero
+	// advances the batch. Submit holds one until it has queued all.
+	pending atomic.Int64
+	// aborted is set when the batch can no longer complete, before its
+	// slices are taken out of the paths' queues.
+	aborted atomic.Bool
+
+	mu        sync.Mutex
+	phase     phase
+	cause     error  // why it is aborted
+	status    Status // what it will be
+	again     []*Slice
+	imm       Imm
+	deadline  time.Duration
+	timer     *time.Timer // runs expire at the deadline, or when Cancel's grace is up
+	err       error
+	completed time.Duration
+}
+
+type phase uint8
+
+const (
+	moving     phase = iota // slices are queued or posted
+	held                    // all bytes are there; the modelled link is not
+	signalling              // the immediate is queued or posted
+	over
+)
+
+// Done is closed when the batch has ended. From then on the engine does not
+// touch its requests' local memory.
+func (b *Batch) Done() <-chan struct{} { return b.done }
+
+// Err is nil while the batch is under way and if it completed; otherwise it is
+// an *Error.
+func (b *Batch) Err() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.err
+}
+
+// Status is how the batch stands.
+func (b *Batch) Status() Status {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.phase != over {
+		return InFlight
+	}
+	return b.status
+}
+
+// Bytes is the sum of the requests' lengths.
+func (b *Batch) Bytes() int64 { return b.bytes }
+
+// Posted is when the batch was submitted, by the engine's clock.
+func (b *Batch) Posted() time.Duration { return b.posted }
+
+// Completed is when the batch ended; zero before that.
+func (b *Batch) Completed() time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.completed
+}
+
+// Tag is BatchOptions.Tag.
+func (b *Batch) Tag() string { return b.opt.Tag }
+
+// Cancel ends the batch without its remaining slices. Slices that are posted
+// run out, for Config.CancelGrace at most; then their endpoints are closed. So
+// the batch is done soon after Cancel, but not at once. It may have completed.
+func (b *Batch) Cancel() {
+	if !b.abort(Canceled, ErrCanceled, "", "") {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.phase != over {
+		b.timer.Reset(min(b.e.cfg.CancelGrace, b.deadline-b.e.cfg.Clock.Now()))
+	}
+}
+
+// Submit starts a batch and returns at once. A faulty request, a closed target
+// or engine make a batch that has failed already; no requests and no immediate
+// make one that has completed.
+func (e *Engine) Submit(t *Target, reqs []Request, opt BatchOptions) *Batch {
+	b := &Batch{e: e, t: t, opt: opt, posted: e.cfg.Clock.Now(), done: make(chan struct{})}
+	if len(reqs) == 0 && !opt.HasImm {
+		b.end(Completed, nil)
+		return b
+	}
+	if t == nil || t.e != e || !t.acquire() {
+		b.end(Failed, fmt.Errorf("%w: the target is not open on this engine", ErrInvalid))
+		return b
+	}
+	timeout := e.timeout(opt)
+	if timeout <= 0 {
+		t.release()
+		b.end(TimedOut, ErrDeadline)
+		return b
+	}
+	if err := b.slice(reqs); err != nil {
+		b.releaseAll()
+		b.end(Failed, err)
+		return b
+	}
+	if !e.enter(b, timeout) {
+		b.releaseAll()
+		b.end(Failed, net.ErrClosed)
+		return b
+	}
+	b.post()
+	return b
+}
+
+func (e *Engine) timeout(opt BatchOptions) time.Duration {
+	d := opt.Timeout
+	if d <= 0 && opt.Deadline.IsZero() {
+		return e.cfg.DefaultTimeout
+	}
+	if !opt.Deadline.IsZero() {
+		if left := time.Until(opt.Deadline); d <= 0 || left < d {
+			return left
+		}
+	}
+	return d
+}
+
+// end makes a batch terminal that never started.
+func (b *Batch) end(status Status, err error) {
+	b.mu.Lock()
+	b.cause = b.wrap("submit", err, "", "")
+	b.status = status
+	b.finish()
+}
+
+// slice splits the requests and takes hold of the local segments.
+func (b *Batch) slice(reqs []Request) error {
+	size := b.e.cfg.SliceSize
+	n := 0
+	for i := range reqs {
+		r := &reqs[i]
+		if r.Op != Write && r.Op != Read {
+			return fmt.Errorf("%w: request %d: op %d", ErrInvalid, i, r.Op)
+		}
+		if len(r.Local) == 0 {
+			return fmt.Errorf("%w: request %d: no local memory", ErrInvalid, i)
+		}
+		if r.Offset < 0 || int64(len(r.Local)) > b.t.info.Length || r.Offset > b.t.info.Length-int64(len(r.Local)) {
+			return fmt.Errorf("%w: request %d: %d bytes at offset %d of segment %q, %d bytes long",
+				ErrBounds, i, len(r.Local), r.Offset, b.t.info.Name, b.t.info.Length)
+		}
+		n += (len(r.Local) + size - 1) / size
+		b.bytes += int64(len(r.Local))
+	}
+	b.slices = make([]Slice, n)
+	var seg *Segment
+	n = 0
+	for i := range reqs {
+		r := &reqs[i]
+		if seg == nil || !seg.holds(r.Local) {
+			if seg = b.hold(r.Local); seg == nil {
+				return fmt.Errorf("%w: request %d", ErrNotRegistered, i)
+			}
+		}
+		for at := 0; at < len(r.Local); at += size {
+			end := min(at+size, len(r.Local))
+			s := &b.slices[n]
+			s.Op, s.Local, s.Offset, s.batch, s.seg = r.Op, r.Local[at:end:end], r.Offset+int64(at), b, seg
+			n++
+		}
+	}
+	return nil
+}
+
+// hold finds and acquires the segment around local.
+func (b *Batch) hold(local []byte) *Segment {
+	for _, s := range b.segs {
+		if s.holds(local) {
+			return s
+		}
+	}
+	for _, s := range *b.e.segs.Load() {
+		if s.holds(local) && s.acquire() {
+			b.segs = append(b.segs, s)
+			return s
+		}
+	}
+	return nil
+}
+
+func (b *Batch) releaseAll() {
+	for _, s := range b.segs {
+		s.release()
+	}
+	b.t.release()
+}
+
+// post queues the slices on their paths.
+func (b *Batch) post() {
+	b.pending.Store(int64(len(b.slices)) + 1)
+	if p := b.e.pacer; p != nil {
+		b.due = p.occupy(b.posted, b.bytes)
+	}
+	if len(b.t.routes) == 1 {
+		run := make([]*Slice, len(b.slices))
+		for i := range b.slices {
+			run[i] = &b.slices[i]
+		}
+		b.t.routes[0].path.enqueue(b.t.routes[0].key, run)
+	} else {
+		runs := make(map[route][]*Slice, len(b.t.routes))
+		for i := range b.slices {
+			s := &b.slices[i]
+			r := b.t.choose(nil)
+			r.path.inflight.Add(int64(len(s.Local))) // seen by the next choice
+			runs[r] = append(runs[r], s)
+		}
+		for _, r := range b.t.routes { // in their order, not the map's
+			if run := runs[r]; run != nil {
+				r.path.inflight.Add(-size(run))
+				r.path.enqueue(r.key, run)
+			}
+		}
+	}
+	b.sliceDone(1)
+}
+
+// sliceDone takes n slices off the batch.
+func (b *Batch) sliceDone(n int) {
+	if b.pending.Add(int64(-n)) == 0 {
+		b.advance()
+	}
+}
+
+// advance moves a batch without pending slices to its next phase.
+func (b *Batch) advance() {
+	b.mu.Lock()
+	switch {
+	case b.phase == over:
+		b.mu.Unlock()
+	case b.cause != nil:
+		b.finish()
+	case b.phase != signalling && b.due > b.e.cfg.Clock.Now():
+		b.phase = held
+		b.mu.Unlock()
+		b.e.pacer.hold(b)
+	case b.phase != signalling && b.opt.HasImm:
+		b.signal()
+	default:
+		b.status = Completed
+		b.finish()
+	}
+}
+
+// signal queues the immediate. The caller holds b.mu; signal unlocks it.
+func (b *Batch) signal() {
+	imm, ok := b.e.outbox.start(b.opt.Imm)
+	if !ok {
+		b.cause, b.status = b.wrap("immediate", ErrBusy, "", ""), Failed
+		b.finish()
+		return
+	}
+	b.phase = signalling
+	b.imm = imm
+	s := &Slice{Op: Write, HasImm: true, Imm: imm, batch: b}
+	b.again = append(b.again, s)
+	b.pending.Store(1)
+	b.mu.Unlock()
+	r := b.t.choose(nil)
+	r.path.enqueue(r.key, []*Slice{s})
+}
+
+// abort makes the batch fail once its posted slices are done. It reports
+// whether it was this call that did.
+func (b *Batch) abort(status Status, err error, rail, peer string) bool {
+	b.mu.Lock()
+	if b.phase == over || b.cause != nil {
+		b.mu.Unlock()
+		return false
+	}
+	b.cause, b.status = b.wrap("", err, rail, peer), status
+	waiting := b.phase == held
+	b.mu.Unlock()
+	b.aborted.Store(true)
+	for _, r := range b.t.routes {
+		r.path.purge(b)
+	}
+	if waiting {
+		b.advance()
+	}
+	return true
+}
+
+// expire runs when the batch's time, or Cancel's grace, is up.
+func (b *Batch) expire() {
+	var last error
+	for _, r := range b.t.routes {
+		if err := r.path.lastError(); err != nil {
+			last = err
+		}
+	}
+	b.abort(TimedOut, because(ErrDeadline, last), "", "")
+	for _, r := range b.t.routes {
+		r.path.revoke(b)
+	}
+}
+
+// retry returns a copy of s to post instead: the original has completed and
+// may complete no more.
+func (b *Batch) retry(s *Slice) *Slice {
+	n := &Slice{
+		Op: s.Op, HasImm: s.HasImm, Local: s.Local, LocalKey: s.LocalKey, Key: s.Key, Offset: s.Offset, Imm: s.Imm,
+		batch: b, seg: s.seg, tries: s.tries + 1,
+	}
+	b.mu.Lock()
+	b.again = append(b.again, n)
+	b.mu.Unlock()
+	return n
+}
+
+// on reports whether a slice of the batch is posted on c.
+func (b *Batch) on(c *connection) bool {
+	for i := range b.slices {
+		if s := &b.slices[i]; s.conn.Load() == c && !s.done.Load() {
+			return true
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, s := range b.again {
+		if s.conn.Load() == c && !s.done.Load() {
+			return true
+		}
+	}
+	return false
+}
+
+// wrap says where err happened, unless it does already.
+func (b *Batch) wrap(op string, err error, rail, peer string) error {
+	if err == nil {
+		return nil
+	}
+	if op == "" {
+		op = "immediate"
+		if len(b.slices) > 0 {
+			op = b.slices[0].Op.String()
+		}
+	}
+	if peer == "" && b.t != nil && len(b.t.routes) == 1 {
+		p := b.t.routes[0].path
+		rail, peer = p.rail.Name(), p.addr
+	}
+	var have *Error
+	if errors.As(err, &have) && have == err {
+		err = have.Err
+	}
+	return &Error{Op: op, Rail: rail, Peer: peer, Tag: b.opt.Tag, Err: err}
+}
+
+// finish ends the batch. The caller holds b.mu; finish unlocks it.
+func (b *Batch) finish() {
+	started := b.timer != nil
+	if started {
+		b.timer.Stop()
+	}
+	b.phase = over
+	b.err = b.cause
+	b.completed = b.e.cfg.Clock.Now()
+	imm, signalled := b.imm, b.imm.Source != 0
+	b.mu.Unlock()
+	if signalled {
+		b.e.outbox.end(imm)
+	}
+	if started {
+		b.releaseAll()
+	}
+	close(b.done)
+	if b.opt.OnDone != nil {
+		b.opt.OnDone(b)
+	}
+	if started {
+		b.e.leave(b)
+	}
+}

@@ -1,0 +1,39 @@
+// Package transport is the transfer engine: it moves batches of byte ranges
+// between segments of registered memory on different nodes, over rails.
+//
+//	request   one range, local memory to or from an offset in a target segment
+//	batch     the requests submitted together; it ends once, in a terminal status
+//	slice     what one rail carries in one operation: a request, or part of one
+//	rail      one NIC; two rails of the same kind and an endpoint between them are a path
+//
+// The engine splits requests into slices, chooses a path for each, posts them,
+// retries slices of lost connections, and ends the batch exactly once. Rails
+// only carry slices. Aggregation, retry, deadlines and accounting are therefore
+// written once, and a test needs no network: package transporttest has a rail
+// in memory.
+//
+// Transfers are one-sided: the target's owner takes no part beyond having
+// registered the memory and told the initiator its SegmentInfo. Completed means
+// applied at the destination: a WRITE's bytes are in the target's memory, a
+// READ's bytes are in the local memory. An immediate is a number given to the
+// target's engine after all of its batch's bytes are there.
+//
+// # Ownership
+//
+// A request's local memory belongs to the engine from Submit until the batch is
+// done, and to nobody but the caller afterwards, however the batch ended: if a
+// deadline or Cancel ends a batch whose slices are posted, the engine first
+// closes the endpoints that hold them. (Slices of other batches on those
+// endpoints are retried.) Registered memory must stay mapped until
+// [Segment.Close] returns; it should be mmap'd rather than Go heap, because
+// RDMA devices keep the address.
+//
+// A target may still apply bytes of a WRITE after its batch failed: they were
+// on their way. A rail makes sure that they are not applied after a retry of
+// the same slice on the same rail was.
+//
+// # Units
+//
+// Bytes are bytes, rates are bytes per second with decimal prefixes (1 GB/s =
+// 1e9). Times are durations since the start of the engine's clock.
+package transport

@@ -1,0 +1,198 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// An Engine moves batches over its rails. Its methods may be called
+// concurrently.
+type Engine struct {
+	cfg    Config
+	accts  []account // one for each rail
+	outbox *outbox
+	inbox  inbox
+	pacer  *pacer // nil without Config.Link
+	segs   atomic.Pointer[[]*Segment]
+
+	ctx    context.Context // of dials; canceled by Close
+	cancel context.CancelFunc
+	wg     sync.WaitGroup // the engine's goroutines
+	stop   chan struct{}  // ends the pacer
+
+	mu      sync.Mutex
+	paths   map[pathID]*path
+	batches map[*Batch]struct{} // under way
+	drained *sync.Cond          // batches is empty
+	closed  bool                // no new batches
+	sealed  bool                // no new goroutines
+	gone    chan struct{}       // closed when Close has done its work
+	err     error               // of Close
+}
+
+// New starts an engine over cfg.Rails, which it then owns: they are closed with
+// the engine, and at once if New fails on a valid configuration.
+func New(cfg Config) (*Engine, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg.setDefaults()
+	e := &Engine{
+		cfg:     cfg,
+		accts:   make([]account, len(cfg.Rails)),
+		outbox:  newOutbox(),
+		inbox:   inbox{sources: make(map[uint64]*source)},
+		stop:    make(chan struct{}),
+		paths:   make(map[pathID]*path),
+		batches: make(map[*Batch]struct{}),
+		gone:    make(chan struct{}),
+	}
+	e.segs.Store(new([]*Segment))
+	e.drained = sync.NewCond(&e.mu)
+	e.ctx, e.cancel = context.WithCancel(context.Background())
+	if cfg.Link != nil {
+		e.pacer = &pacer{link: *cfg.Link, e: e, kick: make(chan struct{}, 1)}
+		if err := e.pacer.run(e.stop); err != nil {
+			return nil, errors.Join(err, e.Close())
+		}
+	}
+	for i, r := range cfg.Rails {
+		r.HandleImmediates(func(imm Imm) { e.receive(i, imm) })
+	}
+	return e, nil
+}
+
+// Link is the modelled NIC that paces the engine's batches, or nil.
+func (e *Engine) Link() *Link { return e.cfg.Link }
+
+// receive delivers a peer's immediate, unless it came before.
+func (e *Engine) receive(rail int, imm Imm) {
+	if !e.inbox.accept(imm) {
+		e.accts[rail].immRepeats.Add(1)
+		return
+	}
+	e.accts[rail].immIn.Add(1)
+	if f := e.cfg.OnImmediate; f != nil {
+		f(Immediate{Value: imm.Value, Rail: e.cfg.Rails[rail].Name()})
+	}
+}
+
+// enter puts a batch under way and starts its deadline.
+func (e *Engine) enter(b *Batch, timeout time.Duration) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return false
+	}
+	e.batches[b] = struct{}{}
+	b.mu.Lock()
+	b.deadline = b.posted + timeout
+	b.timer = time.AfterFunc(timeout, b.expire)
+	b.mu.Unlock()
+	return true
+}
+
+func (e *Engine) leave(b *Batch) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.batches, b)
+	if len(e.batches) == 0 {
+		e.drained.Broadcast()
+	}
+}
+
+// spawn runs f on a goroutine that Close waits for, unless it is too late.
+func (e *Engine) spawn(f func()) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.sealed {
+		return false
+	}
+	e.wg.Go(f)
+	return true
+}
+
+// pathLocked returns the path for id, with one reference more.
+func (e *Engine) pathLocked(id pathID) *path {
+	p := e.paths[id]
+	if p == nil {
+		p = &path{e: e, id: id, rail: e.cfg.Rails[id.rail], addr: id.addr, acct: &e.accts[id.rail], stop: make(chan struct{})}
+		e.paths[id] = p
+	}
+	if p.idle != nil {
+		p.idle.Stop()
+		p.idle = nil
+	}
+	p.refs++
+	return p
+}
+
+// unrefLocked drops a reference; an unused path is closed after a while.
+func (e *Engine) unrefLocked(p *path) {
+	if p.refs--; p.refs > 0 || e.closed {
+		return
+	}
+	p.idle = time.AfterFunc(e.cfg.IdleTimeout, func() {
+		e.mu.Lock()
+		unused := p.refs == 0 && !e.closed && e.paths[p.id] == p
+		if unused {
+			delete(e.paths, p.id)
+			e.wg.Go(p.shut)
+		}
+		e.mu.Unlock()
+	})
+}
+
+// Close ends every batch with net.ErrClosed, closes the rails, and returns when
+// all of the engine's and the rails' goroutines are gone. It must not be called
+// from OnDone or OnImmediate. Closing again waits likewise.
+func (e *Engine) Close() error {
+	e.mu.Lock()
+	if e.closed {
+		e.mu.Unlock()
+		<-e.gone
+		return e.err
+	}
+	e.closed = true
+	var batches []*Batch
+	for b := range e.batches {
+		batches = append(batches, b)
+	}
+	var paths []*path
+	for _, p := range e.paths {
+		paths = append(paths, p)
+		if p.idle != nil {
+			p.idle.Stop()
+		}
+	}
+	e.mu.Unlock()
+
+	e.cancel()
+	for _, b := range batches {
+		b.abort(Failed, net.ErrClosed, "", "")
+	}
+	for _, p := range paths {
+		p.shut()
+	}
+	e.mu.Lock()
+	for len(e.batches) > 0 {
+		e.drained.Wait()
+	}
+	e.sealed = true
+	e.mu.Unlock()
+	close(e.stop)
+	e.wg.Wait()
+	var errs []error
+	for _, r := range e.cfg.Rails {
+		if err := r.Close(); err != nil {
+			errs = append(errs, &Error{Op: "close", Rail: r.Name(), Err: err})
+		}
+	}
+	e.err = errors.Join(errs...)
+	close(e.gone)
+	return e.err
+}

@@ -1,0 +1,81 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Causes, for errors.Is. Only connection loss (ErrUnreachable, and whatever a
+// rail reports that is not listed here) is retried.
+var (
+	// ErrBadKey: the target knows no such key, or no longer.
+	ErrBadKey = errors.New("bad key")
+	// ErrBounds: the range is not inside the target segment.
+	ErrBounds = errors.New("out of bounds")
+	// ErrInvalid: the request can never be carried out as it stands.
+	ErrInvalid = errors.New("invalid request")
+	// ErrNotRegistered: local memory outside every open segment.
+	ErrNotRegistered = errors.New("local memory is not in a registered segment")
+	// ErrProtocol: the peer sent, or says it received, what is no frame.
+	ErrProtocol = errors.New("protocol violation")
+	// ErrNoPath: no local rail is of the kind of any of the target's rails.
+	ErrNoPath = errors.New("no rail reaches the target")
+	// ErrUnreachable: the peer cannot be connected, or the connection was lost.
+	ErrUnreachable = errors.New("unreachable")
+	// ErrBusy: more immediates are outstanding than a target can tell apart.
+	ErrBusy = errors.New("too many immediates outstanding")
+	// ErrDeadline: the batch's time was up. It is context.DeadlineExceeded too.
+	ErrDeadline error = &cause{"deadline passed", context.DeadlineExceeded}
+	// ErrCanceled: Cancel was called. It is context.Canceled too.
+	ErrCanceled error = &cause{"canceled", context.Canceled}
+)
+
+type cause struct {
+	text string
+	is   error
+}
+
+func (c *cause) Error() string { return c.text }
+func (c *cause) Unwrap() error { return c.is }
+
+// Error says what failed where. Err is the cause; net.ErrClosed and context
+// errors are reached with errors.Is.
+type Error struct {
+	Op   string // "write", "read", "immediate", "submit", "register", "dial", ...
+	Rail string // local rail; empty if no rail was involved
+	Peer string // address of the peer's rail
+	Tag  string // BatchOptions.Tag: the serving request
+	Err  error
+}
+
+func (e *Error) Error() string {
+	var b strings.Builder
+	b.WriteString("transport: " + e.Op)
+	if e.Tag != "" {
+		b.WriteString(" for " + e.Tag)
+	}
+	if e.Rail != "" {
+		b.WriteString(" over " + e.Rail)
+	}
+	if e.Peer != "" {
+		b.WriteString(" to " + e.Peer)
+	}
+	return b.String() + ": " + e.Err.Error()
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// final reports whether trying again cannot help.
+func final(err error) bool {
+	return errors.Is(err, ErrBadKey) || errors.Is(err, ErrBounds) || errors.Is(err, ErrProtocol) || errors.Is(err, ErrInvalid)
+}
+
+// because names the last failure behind an expired deadline, if there was one.
+func because(err, last error) error {
+	if last == nil {
+		return err
+	}
+	return fmt.Errorf("%w; last failure: %w", err, last)
+}

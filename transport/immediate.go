@@ -1,0 +1,168 @@
+package transport
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"sync"
+)
+
+// An Immediate is a number that came with a peer's batch, after its data.
+type Immediate struct {
+	Value uint64
+	Rail  string // the local rail it came over
+}
+
+const (
+	// immWindow is how many immediates of one engine may be outstanding: its
+	// peers remember as many, in 8 KiB.
+	immWindow = 1 << 16
+	// maxSources is how many engines' immediates a target remembers. The one
+	// not heard of for longest is forgotten first: 4096 x 8 KiB = 32 MiB.
+	maxSources = 4096
+)
+
+// A window is the set of sequence numbers in [floor, floor+immWindow) that have
+// been seen; every number below floor has.
+type window struct {
+	floor uint64
+	bits  [immWindow / 64]uint64
+}
+
+func (w *window) at(seq uint64) (*uint64, uint64) {
+	i := seq % immWindow
+	return &w.bits[i/64], 1 << (i % 64)
+}
+
+// add reports whether seq is new. A number beyond the window moves it.
+func (w *window) add(seq uint64) bool {
+	if seq < w.floor {
+		return false
+	}
+	if seq-w.floor >= immWindow {
+		w.raise(seq - immWindow + 1)
+	}
+	word, bit := w.at(seq)
+	if *word&bit != 0 {
+		return false
+	}
+	*word |= bit
+	return true
+}
+
+// raise forgets the numbers below floor.
+func (w *window) raise(floor uint64) {
+	if floor <= w.floor {
+		return
+	}
+	if floor-w.floor >= immWindow {
+		clear(w.bits[:])
+		w.floor = floor
+		return
+	}
+	for ; w.floor < floor; w.floor++ {
+		word, bit := w.at(w.floor)
+		*word &^= bit
+	}
+}
+
+// shrink raises floor over the numbers that have been seen.
+func (w *window) shrink() {
+	for {
+		word, bit := w.at(w.floor)
+		if *word&bit == 0 {
+			return
+		}
+		*word &^= bit
+		w.floor++
+	}
+}
+
+// An outbox numbers the immediates an engine sends.
+type outbox struct {
+	source uint64
+
+	mu    sync.Mutex
+	next  uint64
+	ended window
+}
+
+func newOutbox() *outbox {
+	return &outbox{source: randomID()}
+}
+
+// start numbers an immediate; it is outstanding until end.
+func (o *outbox) start(value uint64) (Imm, bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.next-o.ended.floor >= immWindow {
+		return Imm{}, false
+	}
+	imm := Imm{Source: o.source, Seq: o.next, Floor: o.ended.floor, Value: value}
+	o.next++
+	return imm, true
+}
+
+func (o *outbox) end(imm Imm) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.ended.add(imm.Seq)
+	o.ended.shrink()
+}
+
+// An inbox tells the first coming of an immediate from its repetitions.
+type inbox struct {
+	mu      sync.Mutex
+	sources map[uint64]*source
+	tick    uint64
+}
+
+type source struct {
+	seen window
+	used uint64 // tick of the last immediate
+}
+
+// accept reports whether imm is to be delivered.
+func (b *inbox) accept(imm Imm) bool {
+	if imm.Floor > imm.Seq {
+		return false // ended before it was sent: no engine says so
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.sources[imm.Source]
+	if s == nil {
+		if len(b.sources) >= maxSources {
+			b.evictLocked()
+		}
+		s = new(source)
+		b.sources[imm.Source] = s
+	}
+	b.tick++
+	s.used = b.tick
+	s.seen.raise(imm.Floor)
+	return s.seen.add(imm.Seq)
+}
+
+func (b *inbox) evictLocked() {
+	var oldest uint64
+	used := ^uint64(0)
+	for id, s := range b.sources {
+		if s.used < used {
+			oldest, used = id, s.used
+		}
+	}
+	delete(b.sources, oldest)
+}
+
+// randomID returns an unguessable number that is not zero.
+func randomID() uint64 {
+	var b [8]byte
+	for {
+		rand.Read(b[:]) // never fails
+		if id := binary.LittleEndian.Uint64(b[:]); id != 0 {
+			return id
+		}
+	}
+}
+
+// NewKey returns a key no peer can guess. Rails use it.
+func NewKey() Key { return Key(randomID()) }

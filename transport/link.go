@@ -1,0 +1,200 @@
+package transport
+
+import (
+	"container/heap"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Link is a modelled NIC: it paces an engine's batches to a rate that the
+// machine's own network exceeds, so that runs on a machine without the NIC can
+// be compared with runs on one that has it.
+//
+// Batches occupy the link in the order of their submission:
+//
+//	start     = max(submitted, end of the batch before)
+//	end       = start + bytes/BytesPerSecond
+//	delivered = end + Latency
+//
+// The bytes move at once, over the real rails. The batch's completion, and its
+// immediate, wait until it would have been delivered, and never come before the
+// bytes really arrived.
+type Link struct {
+	Name           string  // "rdma"; for reports
+	BytesPerSecond float64 // payload rate; 1.29e9
+	Latency        time.Duration
+}
+
+// ParseLink reads "rate=1.29GB/s,latency=10us", in any order, with an optional
+// name=. Rates are in B/s, kB/s, MB/s, GB/s or TB/s, decimal.
+func ParseLink(s string) (*Link, error) {
+	l := &Link{}
+	seen := make(map[string]bool)
+	for field := range strings.SplitSeq(s, ",") {
+		k, v, ok := strings.Cut(strings.TrimSpace(field), "=")
+		if !ok {
+			return nil, fmt.Errorf("link %q: %q is not key=value: write rate=1.29GB/s,latency=10us", s, field)
+		}
+		if seen[k] {
+			return nil, fmt.Errorf("link %q: %s is given twice: leave one out", s, k)
+		}
+		seen[k] = true
+		var err error
+		switch k {
+		case "name":
+			l.Name = v
+		case "rate":
+			l.BytesPerSecond, err = parseRate(v)
+		case "latency":
+			l.Latency, err = time.ParseDuration(v)
+		default:
+			err = errors.New("unknown key: use name, rate and latency")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("link %q: %s: %w", s, k, err)
+		}
+	}
+	if err := l.Validate(); err != nil {
+		return nil, fmt.Errorf("link %q: %w", s, err)
+	}
+	return l, nil
+}
+
+var rateUnits = []struct {
+	suffix string
+	scale  float64
+}{{"TB/s", 1e12}, {"GB/s", 1e9}, {"MB/s", 1e6}, {"kB/s", 1e3}, {"B/s", 1}}
+
+func parseRate(s string) (float64, error) {
+	for _, u := range rateUnits {
+		if num, ok := strings.CutSuffix(s, u.suffix); ok {
+			f, err := strconv.ParseFloat(num, 64)
+			if err != nil {
+				return 0, fmt.Errorf("%q is not a number", num)
+			}
+			return f * u.scale, nil
+		}
+	}
+	return 0, fmt.Errorf("%q has no unit: write it like 1.29GB/s", s)
+}
+
+// String is the form ParseLink reads.
+func (l *Link) String() string {
+	var b strings.Builder
+	if l.Name != "" {
+		b.WriteString("name=" + l.Name + ",")
+	}
+	for _, u := range rateUnits {
+		if l.BytesPerSecond >= u.scale || u.scale == 1 {
+			num := strconv.FormatFloat(l.BytesPerSecond/u.scale, 'g', -1, 64)
+			// Division may lose the last bit; B/s never does.
+			if f, err := parseRate(num + u.suffix); err == nil && f == l.BytesPerSecond || u.scale == 1 {
+				b.WriteString("rate=" + num + u.suffix)
+				break
+			}
+		}
+	}
+	return b.String() + ",latency=" + l.Latency.String()
+}
+
+// Validate lists every fault of the link.
+func (l *Link) Validate() error {
+	var errs []error
+	if !(l.BytesPerSecond >= 1) || math.IsInf(l.BytesPerSecond, 1) {
+		errs = append(errs, fmt.Errorf("rate is %v B/s: use a positive rate, like rate=1.29GB/s", l.BytesPerSecond))
+	}
+	if l.Latency < 0 {
+		errs = append(errs, fmt.Errorf("latency is %v: use zero or more", l.Latency))
+	}
+	if strings.ContainsAny(l.Name, ",=") || strings.TrimSpace(l.Name) != l.Name {
+		errs = append(errs, fmt.Errorf("name is %q: use no comma, equals sign or outer space", l.Name))
+	}
+	return errors.Join(errs...)
+}
+
+// A pacer holds batches until the link would have delivered them.
+type pacer struct {
+	link Link
+	e    *Engine
+
+	mu   sync.Mutex
+	busy time.Duration // when the link is free again
+	held batchHeap
+	kick chan struct{}
+}
+
+// occupy returns when a batch of n bytes submitted at now is delivered.
+func (p *pacer) occupy(now time.Duration, n int64) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.busy = max(p.busy, now) + time.Duration(float64(n)/p.link.BytesPerSecond*1e9)
+	return p.busy + p.link.Latency
+}
+
+func (p *pacer) hold(b *Batch) {
+	p.mu.Lock()
+	heap.Push(&p.held, b)
+	first := p.held[0] == b
+	p.mu.Unlock()
+	if first {
+		select {
+		case p.kick <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// run releases held batches until stop is closed. Batches still held then have
+// been aborted: nothing waits for them.
+func (p *pacer) run(stop <-chan struct{}) error {
+	tm, err := p.e.cfg.Clock.NewTimer()
+	if err != nil {
+		return fmt.Errorf("transport: pacer: %w", err)
+	}
+	p.e.wg.Go(func() {
+		defer tm.Close()
+		var due []*Batch
+		for {
+			now := p.e.cfg.Clock.Now()
+			p.mu.Lock()
+			for len(p.held) > 0 && p.held[0].due <= now {
+				due = append(due, heap.Pop(&p.held).(*Batch))
+			}
+			if len(p.held) > 0 {
+				tm.Set(p.held[0].due)
+			}
+			p.mu.Unlock()
+			for i, b := range due {
+				b.advance()
+				due[i] = nil
+			}
+			due = due[:0]
+			select {
+			case <-tm.C():
+			case <-p.kick:
+			case <-stop:
+				return
+			}
+		}
+	})
+	return nil
+}
+
+type batchHeap []*Batch
+
+func (h batchHeap) Len() int           { return len(h) }
+func (h batchHeap) Less(i, j int) bool { return h[i].due < h[j].due }
+func (h batchHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *batchHeap) Push(x any)        { *h = append(*h, x.(*Batch)) }
+func (h *batchHeap) Pop() any {
+	old := *h
+	b := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	return b
+}

@@ -1,0 +1,109 @@
+package transport
+
+import (
+	"fmt"
+	"sync/atomic"
+)
+
+// A Slice is what one rail carries in one operation. The exported fields are
+// for the rail to read; they do not change while the slice is posted.
+type Slice struct {
+	Op       Op
+	HasImm   bool
+	Local    []byte // empty for a slice that only carries an immediate
+	LocalKey Key    // of the registered memory around Local, on the rail that carries the slice
+	Key      Key    // of the target region, on the peer's rail
+	Offset   int64  // in the target region
+	Imm      Imm    // if HasImm: delivered once the bytes of this slice are applied
+
+	sink  sink
+	batch *Batch
+	seg   *Segment // holds Local
+	tries int
+	conn  atomic.Pointer[connection] // where it is posted; nil while queued
+	done  atomic.Bool
+}
+
+// An Imm is an immediate on its way. A slice whose connection was lost is sent
+// again although it may have been applied, so an immediate carries what its
+// target needs to tell a repetition: Seq counts the immediates of Source, and
+// every one below Floor has ended at its initiator and will not come again.
+type Imm struct {
+	Source uint64 // random, one for each engine
+	Seq    uint64
+	Floor  uint64
+	Value  uint64
+}
+
+// A sink takes the completions of the slices it posted.
+type sink interface {
+	// completed takes a run of slices that share this sink.
+	completed(run []*Slice, err error)
+}
+
+// DoubleCompletions counts slices that a rail completed more than once. It is
+// zero unless a rail is broken; under the race detector such a completion
+// panics instead.
+var DoubleCompletions atomic.Int64
+
+// NewSlice returns a slice that calls done when it completes. Rails' tests use
+// it; the engine makes its own.
+func NewSlice(op Op, local []byte, key Key, offset int64, done func(*Slice, error)) *Slice {
+	return &Slice{Op: op, Local: local, Key: key, Offset: offset, sink: doneFunc(done)}
+}
+
+type doneFunc func(*Slice, error)
+
+func (f doneFunc) completed(run []*Slice, err error) {
+	for _, s := range run {
+		f(s, err)
+	}
+}
+
+// Complete ends the slice: nil means applied at the destination. A rail calls
+// it exactly once for each posted slice and does not touch the slice or its
+// memory afterwards.
+func (s *Slice) Complete(err error) {
+	one := [1]*Slice{s}
+	CompleteAll(one[:], err)
+}
+
+// CompleteAll completes several slices alike. It costs one pass over the
+// engine's locks for a run of slices posted together, where Complete costs one
+// for each.
+func CompleteAll(slices []*Slice, err error) {
+	start := 0
+	flush := func(end int) {
+		if start < end {
+			slices[start].sink.completed(slices[start:end], err)
+		}
+	}
+	for i, s := range slices {
+		if !s.end() {
+			flush(i)
+			start = i + 1
+		} else if i > start && !sameSink(slices[start].sink, s.sink) {
+			flush(i)
+			start = i
+		}
+	}
+	flush(len(slices))
+}
+
+// sameSink is false for functions, which cannot be compared.
+func sameSink(a, b sink) bool {
+	p, ok := a.(*path)
+	return ok && b == sink(p)
+}
+
+// end reports whether this is the slice's first completion.
+func (s *Slice) end() bool {
+	if !s.done.Swap(true) {
+		return true
+	}
+	if invariants {
+		panic(fmt.Sprintf("transport: %v slice of %d bytes at offset %d completed twice", s.Op, len(s.Local), s.Offset))
+	}
+	DoubleCompletions.Add(1)
+	return false
+}

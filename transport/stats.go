@@ -1,0 +1,89 @@
+package transport
+
+import "sync/atomic"
+
+// OpStats counts one direction of a rail, by the initiator.
+type OpStats struct {
+	Bytes  int64 // completed
+	Slices int64 // completed
+}
+
+// RailStats is what one rail has done for its engine's batches so far. Posted
+// slices are Write.Slices + Read.Slices + Errors + those in flight.
+type RailStats struct {
+	Name       string
+	Addr       string
+	Write      OpStats
+	Read       OpStats
+	Immediates int64 // sent and acknowledged; also in Write.Slices
+	Posted     int64 // slices given to the rail
+	Errors     int64 // slices that completed with an error
+	Retries    int64 // slices queued again, here or on another rail
+	Dials      int64 // attempts to connect
+	DialErrors int64
+	Conns      int64 // connections open now
+	InFlight   int64 // bytes queued and posted now
+	ImmIn      int64 // immediates delivered to this engine over this rail
+	ImmRepeats int64 // immediates that came again and were dropped
+}
+
+// An account is the running count of one rail.
+type account struct {
+	write, read                 opAccount
+	imms, post, errors, retries atomic.Int64
+	dials, dialErrors, conns    atomic.Int64
+	immIn, immRepeats           atomic.Int64
+}
+
+type opAccount struct{ bytes, slices atomic.Int64 }
+
+func (a *opAccount) stats() OpStats { return OpStats{Bytes: a.bytes.Load(), Slices: a.slices.Load()} }
+
+func (a *account) posted(n int) { a.post.Add(int64(n)) }
+func (a *account) failed(n int) { a.errors.Add(int64(n)) }
+func (a *account) retried()     { a.retries.Add(1) }
+
+func (a *account) dialed(err error) {
+	a.dials.Add(1)
+	if err != nil {
+		a.dialErrors.Add(1)
+	}
+}
+
+func (a *account) completed(run []*Slice) {
+	var n, bytes [2]int64
+	for _, s := range run {
+		n[s.Op]++
+		bytes[s.Op] += int64(len(s.Local))
+		if s.HasImm {
+			a.imms.Add(1)
+		}
+	}
+	for op, acct := range [2]*opAccount{Write: &a.write, Read: &a.read} {
+		if n[op] > 0 {
+			acct.slices.Add(n[op])
+			acct.bytes.Add(bytes[op])
+		}
+	}
+}
+
+// Rails returns the accounting of each rail, in the order of Config.Rails.
+func (e *Engine) Rails() []RailStats {
+	stats := make([]RailStats, len(e.cfg.Rails))
+	for i, r := range e.cfg.Rails {
+		a := &e.accts[i]
+		stats[i] = RailStats{
+			Name: r.Name(), Addr: r.Addr(),
+			Write: a.write.stats(), Read: a.read.stats(), Immediates: a.imms.Load(),
+			Posted: a.post.Load(), Errors: a.errors.Load(), Retries: a.retries.Load(),
+			Dials: a.dials.Load(), DialErrors: a.dialErrors.Load(), Conns: a.conns.Load(),
+			ImmIn: a.immIn.Load(), ImmRepeats: a.immRepeats.Load(),
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for id, p := range e.paths {
+		stats[id.rail].InFlight += p.inflight.Load()
+	}
+	return stats
+}

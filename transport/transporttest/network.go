@@ -1,0 +1,405 @@
+// Package transporttest has a rail in memory with scripted faults, and TestRail,
+// the contract of transport.Rail executed.
+//
+// The rail works inside testing/synctest bubbles, so tests of deadlines,
+// retries and pacing are exact and take no time. Faults are data: a list of
+// which slice meets what.
+package transporttest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"kvferry/transport"
+)
+
+// A Network connects rails in memory.
+type Network struct {
+	mu    sync.Mutex
+	rails map[string]*Rail // by address; nil while one is down
+	holes map[string]bool
+}
+
+// NewNetwork returns a network without rails.
+func NewNetwork() *Network {
+	return &Network{rails: make(map[string]*Rail), holes: make(map[string]bool)}
+}
+
+// A Kind is what a fault does to the slice it meets.
+type Kind string
+
+const (
+	// Fail completes the slice with Fault.Err and applies nothing. Any error
+	// but ErrBadKey and ErrBounds breaks the endpoint too.
+	Fail Kind = "fail"
+	// Cut breaks the endpoint before the slice is applied.
+	Cut Kind = "cut"
+	// CutAfter breaks it after the slice is applied and before the initiator
+	// hears of it: the initiator cannot tell it from Cut.
+	CutAfter Kind = "cut-after"
+	// Stall makes the endpoint a black hole from this slice on: nothing
+	// completes until it is closed.
+	Stall Kind = "stall"
+	// Delay applies the slice after Fault.Delay.
+	Delay Kind = "delay"
+)
+
+// A Fault happens to the Slice-th slice that the initiating rail carries,
+// counted from 1 over all its endpoints.
+type Fault struct {
+	Slice int
+	Kind  Kind
+	Delay time.Duration
+	Err   error // of Fail; default ErrBadKey
+}
+
+// A Rail is one in-memory NIC, named mem/NAME, its address NAME.
+type Rail struct {
+	n    *Network
+	name string
+
+	// Depth is the queue of each endpoint, in slices. Set it before Dial.
+	Depth int
+
+	mu      sync.Mutex
+	regions map[transport.Key]*region
+	handler func(transport.Imm)
+	eps     map[*endpoint]struct{}
+	peers   map[*endpoint]struct{} // endpoints of others that reach this rail
+	faults  map[int]Fault
+	carried int
+	dials   int
+	closed  bool
+}
+
+type region struct {
+	mu  sync.RWMutex // read-locked by operations
+	mem []byte       // nil once deregistered
+}
+
+// Rail adds a rail, or brings one back under a name that was closed.
+func (n *Network) Rail(name string) *Rail {
+	r := &Rail{
+		n: n, name: name, Depth: 64, regions: make(map[transport.Key]*region),
+		eps: make(map[*endpoint]struct{}), peers: make(map[*endpoint]struct{}), faults: make(map[int]Fault),
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.rails[name] != nil {
+		panic("transporttest: a second rail named " + name)
+	}
+	n.rails[name] = r
+	return r
+}
+
+// BlackHole makes Dial to name hang until its context ends, or no longer.
+func (n *Network) BlackHole(name string, on bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.holes[name] = on
+}
+
+// Inject adds faults to the rail's script.
+func (r *Rail) Inject(faults ...Fault) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, f := range faults {
+		if f.Kind == Fail && f.Err == nil {
+			f.Err = transport.ErrBadKey
+		}
+		r.faults[f.Slice] = f
+	}
+}
+
+// Carried is how many slices the rail has taken from its queues.
+func (r *Rail) Carried() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.carried
+}
+
+// Dials is how many times the rail was asked to connect.
+func (r *Rail) Dials() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.dials
+}
+
+// Name implements transport.Rail.
+func (r *Rail) Name() string { return "mem/" + r.name }
+
+// Addr implements transport.Rail.
+func (r *Rail) Addr() string { return r.name }
+
+// HandleImmediates implements transport.Rail.
+func (r *Rail) HandleImmediates(f func(transport.Imm)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.handler = f
+}
+
+// Register implements transport.Rail.
+func (r *Rail) Register(mem []byte) (transport.Key, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return 0, net.ErrClosed
+	}
+	key := transport.NewKey()
+	r.regions[key] = &region{mem: mem}
+	return key, nil
+}
+
+// Deregister implements transport.Rail.
+func (r *Rail) Deregister(key transport.Key) error {
+	r.mu.Lock()
+	g, closed := r.regions[key], r.closed
+	delete(r.regions, key)
+	r.mu.Unlock()
+	if closed {
+		return net.ErrClosed
+	}
+	if g == nil {
+		return transport.ErrBadKey
+	}
+	g.mu.Lock()
+	g.mem = nil
+	g.mu.Unlock()
+	return nil
+}
+
+// Dial implements transport.Rail.
+func (r *Rail) Dial(ctx context.Context, addr string) (transport.Endpoint, error) {
+	r.n.mu.Lock()
+	peer, hole := r.n.rails[addr], r.n.holes[addr]
+	r.n.mu.Unlock()
+	r.mu.Lock()
+	r.dials++
+	closed := r.closed
+	r.mu.Unlock()
+	if closed {
+		return nil, net.ErrClosed
+	}
+	if hole {
+		<-ctx.Done()
+		return nil, fmt.Errorf("%w: %w", transport.ErrUnreachable, ctx.Err())
+	}
+	if peer == nil {
+		return nil, fmt.Errorf("%w: no rail at %q", transport.ErrUnreachable, addr)
+	}
+	ep := &endpoint{rail: r, peer: peer, depth: r.Depth, more: make(chan struct{}, 1), cut: make(chan struct{}), over: make(chan struct{})}
+	r.mu.Lock()
+	if r.closed {
+		r.mu.Unlock()
+		return nil, net.ErrClosed
+	}
+	r.eps[ep] = struct{}{}
+	r.mu.Unlock()
+	peer.mu.Lock()
+	defer peer.mu.Unlock()
+	if peer.closed {
+		ep.breakWith(fmt.Errorf("%w: %q is closed", transport.ErrUnreachable, addr))
+	}
+	peer.peers[ep] = struct{}{}
+	go ep.run()
+	return ep, nil
+}
+
+// Close implements transport.Rail. Peers' endpoints to the rail break.
+func (r *Rail) Close() error {
+	r.n.mu.Lock()
+	if r.n.rails[r.name] == r {
+		delete(r.n.rails, r.name)
+	}
+	r.n.mu.Unlock()
+	r.mu.Lock()
+	r.closed = true
+	regions := r.regions
+	r.regions = nil
+	var eps []*endpoint
+	for ep := range r.eps {
+		eps = append(eps, ep)
+	}
+	for ep := range r.peers {
+		ep.breakWith(fmt.Errorf("%w: connection to %q lost", transport.ErrUnreachable, r.name))
+	}
+	r.mu.Unlock()
+	for _, ep := range eps {
+		_ = ep.Close()
+	}
+	for _, g := range regions {
+		g.mu.Lock()
+		g.mem = nil
+		g.mu.Unlock()
+	}
+	return nil
+}
+
+// next counts a slice and returns the fault scripted for it.
+func (r *Rail) next() Fault {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.carried++
+	return r.faults[r.carried]
+}
+
+// apply carries out a slice at its target.
+func (r *Rail) apply(s *transport.Slice) error {
+	r.mu.Lock()
+	g, handler := r.regions[s.Key], r.handler
+	r.mu.Unlock()
+	if g == nil {
+		return transport.ErrBadKey
+	}
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	if g.mem == nil {
+		return transport.ErrBadKey
+	}
+	if s.Offset < 0 || s.Offset > int64(len(g.mem)) || int64(len(s.Local)) > int64(len(g.mem))-s.Offset {
+		return transport.ErrBounds
+	}
+	at := g.mem[s.Offset:][:len(s.Local)]
+	if s.Op == transport.Write {
+		copy(at, s.Local)
+	} else {
+		copy(s.Local, at)
+	}
+	if s.HasImm && handler != nil {
+		handler(s.Imm)
+	}
+	return nil
+}
+
+type endpoint struct {
+	rail, peer *Rail
+	depth      int
+	more       chan struct{}
+	cut        chan struct{} // closed when err is set
+	over       chan struct{} // closed when run has ended
+
+	mu     sync.Mutex
+	queue  []*transport.Slice
+	posted int
+	err    error
+}
+
+func (ep *endpoint) Post(batch []*transport.Slice) (int, error) {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	if ep.err != nil {
+		return 0, ep.err
+	}
+	n := min(len(batch), ep.depth-ep.posted)
+	ep.queue = append(ep.queue, batch[:n]...)
+	ep.posted += n
+	if n > 0 {
+		select {
+		case ep.more <- struct{}{}:
+		default:
+		}
+	}
+	return n, nil
+}
+
+func (ep *endpoint) Close() error {
+	ep.breakWith(net.ErrClosed)
+	<-ep.over
+	return nil
+}
+
+func (ep *endpoint) breakWith(err error) {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	if ep.err == nil {
+		ep.err = err
+		close(ep.cut)
+	}
+}
+
+// run carries slices one by one until the endpoint breaks, and then completes
+// the rest.
+func (ep *endpoint) run() {
+	defer close(ep.over)
+	for {
+		ep.mu.Lock()
+		err := ep.err
+		var s *transport.Slice
+		if len(ep.queue) > 0 && err == nil {
+			s = ep.queue[0]
+			ep.queue = slices.Delete(ep.queue, 0, 1)
+		}
+		ep.mu.Unlock()
+		switch {
+		case err != nil:
+			ep.drain(err)
+			return
+		case s == nil:
+			select {
+			case <-ep.more:
+			case <-ep.cut:
+			}
+		default:
+			err := ep.carry(s)
+			if err != nil && !errors.Is(err, transport.ErrBadKey) && !errors.Is(err, transport.ErrBounds) {
+				ep.breakWith(err)
+			}
+			ep.mu.Lock()
+			ep.posted--
+			ep.mu.Unlock()
+			s.Complete(err)
+		}
+	}
+}
+
+func (ep *endpoint) carry(s *transport.Slice) error {
+	lost := fmt.Errorf("%w: connection to %q lost", transport.ErrUnreachable, ep.peer.name)
+	switch f := ep.rail.next(); f.Kind {
+	case Fail:
+		return f.Err
+	case Cut:
+		return lost
+	case CutAfter:
+		if err := ep.peer.apply(s); err != nil {
+			return err
+		}
+		return lost
+	case Stall:
+		<-ep.cut
+		return ep.broken()
+	case Delay:
+		t := time.NewTimer(f.Delay)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-ep.cut:
+			return ep.broken()
+		}
+	}
+	return ep.peer.apply(s)
+}
+
+func (ep *endpoint) broken() error {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	return ep.err
+}
+
+func (ep *endpoint) drain(err error) {
+	ep.rail.mu.Lock()
+	delete(ep.rail.eps, ep)
+	ep.rail.mu.Unlock()
+	ep.peer.mu.Lock()
+	delete(ep.peer.peers, ep)
+	ep.peer.mu.Unlock()
+	ep.mu.Lock()
+	rest := ep.queue
+	ep.queue = nil
+	ep.mu.Unlock()
+	transport.CompleteAll(rest, err)
+}
