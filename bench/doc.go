@@ -1,0 +1,24 @@
+// Package bench measures a serving cluster through its OpenAI HTTP API and sets
+// the result beside what Mooncake published for A10 GPUs.
+//
+// A row is a workload ("256/q8": prompts of about 256 tokens, 8 requests a
+// second), a setting is what serves it ("nondisagg", "tcp", "layerwise"), a
+// cell is one run of a row under a setting. Run goes through the cells: start a
+// cluster, wait until it serves, send one request that is not counted, replay
+// the published arrivals, write down what happened, stop the cluster.
+//
+// The client is open-loop. Every request is sent at its intended time by a
+// goroutine of its own, however slow the server is, and both the intended and
+// the real sending time are recorded, so that nothing can hide in a client
+// queue. Metrics follow vLLM's benchmark_serving of November 2024, which made
+// the published tables; its report layout is kept to the character.
+//
+// Raw records are the result. Records go to results.jsonl, one a request, and
+// every figure, table and plot is a function of them and of the published rows.
+// Times in records are seconds since the run's start, rounded to the
+// microsecond; durations in figures are milliseconds where the name ends in MS.
+//
+// The package knows a cluster as a URL. What starts one is a Starter that the
+// command provides, and what the numbers mean (which part was measured, which
+// part modelled) is what the cluster says of itself in its Link.
+package bench

@@ -1,0 +1,351 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"time"
+
+	"kvferry/clock"
+)
+
+// A Link says what carried the KV cache, and so what a row's numbers are.
+type Link struct {
+	Clock    string `json:"clock"`    // "real"
+	Compute  string `json:"compute"`  // "modelled"
+	Transfer string `json:"transfer"` // "measured", "paced", "none"
+	// Label is the same in words: "compute modelled, transfer paced 1.29 GB/s".
+	Label string `json:"label"`
+}
+
+// A Cluster is something that serves a setting.
+type Cluster interface {
+	// URL is the proxy's address, "http://127.0.0.1:8000".
+	URL() string
+	Link() Link
+	// Close stops what was started for this cell. Its error says what did not
+	// end as it should, a crashed node for one.
+	Close() error
+}
+
+// A Starter starts a cluster for one cell. It may return before the cluster
+// serves.
+type Starter func(ctx context.Context, s Setting) (Cluster, error)
+
+// Config is a run of the published table. Zero values take the defaults.
+type Config struct {
+	Workloads  []Workload // default: 256/q8
+	Settings   []Setting  // default: all six
+	NumPrompts int        // requests a cell, default 200
+	Seed       uint32     // of arrivals and prompts; published: 0
+	Repeat     int        // runs of each cell, default 1
+	Out        string     // folder for the results; it is created
+	Start      Starter
+
+	RequestTimeout time.Duration // default 120 s
+	ReadyTimeout   time.Duration // default 60 s: start to serving
+
+	Clock   clock.Clock // default clock.Precise()
+	Command []string    // the command line, for the record
+
+	Stdout   io.Writer // reports and the final table, default none
+	Progress io.Writer // bar or lines, default none
+	Terminal bool      // Progress is a terminal
+}
+
+func (c Config) withDefaults() Config {
+	if len(c.Workloads) == 0 {
+		c.Workloads, _ = ParseRows("256/q8")
+	}
+	if len(c.Settings) == 0 {
+		c.Settings = Settings()
+	}
+	if c.NumPrompts == 0 {
+		c.NumPrompts = PublishedPrompts
+	}
+	if c.Repeat == 0 {
+		c.Repeat = 1
+	}
+	if c.RequestTimeout == 0 {
+		c.RequestTimeout = 120 * time.Second
+	}
+	if c.ReadyTimeout == 0 {
+		c.ReadyTimeout = 60 * time.Second
+	}
+	if c.Clock == nil {
+		c.Clock = clock.Precise()
+	}
+	if c.Stdout == nil {
+		c.Stdout = io.Discard
+	}
+	if c.Progress == nil {
+		c.Progress, c.Terminal = io.Discard, false
+	}
+	return c
+}
+
+// Validate names every bad field and what to do about it.
+func (c Config) Validate() error {
+	var errs []error
+	if c.NumPrompts < 0 {
+		errs = append(errs, fmt.Errorf("number of prompts is %d: use 1 or more (published: %d)", c.NumPrompts, PublishedPrompts))
+	}
+	if c.Repeat < 0 {
+		errs = append(errs, fmt.Errorf("repeat is %d: use 1 or more", c.Repeat))
+	}
+	if c.RequestTimeout < 0 {
+		errs = append(errs, fmt.Errorf("request timeout is %v: use a positive duration", c.RequestTimeout))
+	}
+	if c.ReadyTimeout < 0 {
+		errs = append(errs, fmt.Errorf("ready timeout is %v: use a positive duration", c.ReadyTimeout))
+	}
+	if c.Out == "" {
+		errs = append(errs, errors.New("no output folder: name one"))
+	}
+	if c.Start == nil {
+		errs = append(errs, errors.New("no way to start a cluster: set Start"))
+	}
+	for _, w := range c.Workloads {
+		if w.QPS <= 0 || w.InputLen <= 0 {
+			errs = append(errs, fmt.Errorf("workload %q: input length %d and rate %v must be positive", w.Name, w.InputLen, w.QPS))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ErrFaults is what Run's error unwraps to when all cells were gone through but
+// some have faults: failed requests, wrong KV, a cluster that did not start.
+var ErrFaults = errors.New("cells with faults")
+
+// Run goes through the cells, prints each one's report and in the end the
+// comparison, and keeps the output folder up to date after each cell. When ctx
+// is done it writes and prints what there is and returns ctx's error. Results
+// are returned with any error that came after the first cell began.
+func Run(ctx context.Context, cfg Config) (*Results, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	out, err := openOutput(cfg.Out)
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close()
+
+	r := &Results{Machine: DescribeMachine(), Config: cfg.record()}
+	var total time.Duration
+	for _, w := range cfg.Workloads {
+		total += PublishedSchedule(cfg.NumPrompts, w.QPS, cfg.Seed).End * time.Duration(len(cfg.Settings)*cfg.Repeat)
+	}
+	bar := newProgress(cfg.Progress, cfg.Terminal, len(cfg.Workloads)*len(cfg.Settings)*cfg.Repeat, total)
+	for repeat := range cfg.Repeat {
+		for _, w := range cfg.Workloads {
+			schedule := PublishedSchedule(cfg.NumPrompts, w.QPS, cfg.Seed)
+			for _, s := range cfg.Settings {
+				if ctx.Err() != nil {
+					break
+				}
+				c := newCell(cfg, w, s, repeat)
+				bar.begin(c.name(), cfg.NumPrompts, schedule.End)
+				c.run(ctx, cfg, w, s, schedule, bar)
+				bar.end(c, schedule.End)
+				r.Cells = append(r.Cells, *c)
+				if err := out.add(r); err != nil {
+					return r, fmt.Errorf("write results: %w", err)
+				}
+				if err := c.print(cfg.Stdout); err != nil {
+					return r, err
+				}
+			}
+		}
+	}
+	if len(r.Cells) > 0 {
+		if err := WriteTable(cfg.Stdout, r); err != nil {
+			return r, err
+		}
+		fmt.Fprintf(cfg.Stdout, "\nresults: %s%c{%s,%s,%s,%s}\n", cfg.Out, os.PathSeparator, recordsFile, summaryFile, tableFile, reportFile)
+	}
+	if err := ctx.Err(); err != nil {
+		return r, err
+	}
+	var faults []error
+	for i := range r.Cells {
+		for _, f := range r.Cells[i].Faults {
+			faults = append(faults, fmt.Errorf("%s: %s", r.Cells[i].name(), f))
+		}
+	}
+	if len(faults) > 0 {
+		return r, fmt.Errorf("%w:\n%w", ErrFaults, errors.Join(faults...))
+	}
+	return r, nil
+}
+
+func (c Config) record() RunConfig {
+	return RunConfig{
+		Workloads:    workloadNames(c.Workloads),
+		Settings:     c.Settings,
+		NumPrompts:   c.NumPrompts,
+		OutputTokens: outputTokens,
+		Seed:         c.Seed,
+		Repeat:       c.Repeat,
+		Arrivals:     fmt.Sprintf("numpy MT19937 exponential gaps, first request at 0, client drift %v a gap", clientDrift),
+		TimeoutS:     c.RequestTimeout.Seconds(),
+		Started:      time.Now(),
+		Command:      c.Command,
+	}
+}
+
+func newCell(cfg Config, w Workload, s Setting, repeat int) *Cell {
+	c := &Cell{Row: Row{
+		Workload: w.Name, Setting: s.Name, Repeat: repeat,
+		Handoff: s.Handoff, Faults: []string{}, Notes: []string{},
+	}}
+	if s.Handoff == "" {
+		c.Handoff = "none"
+	}
+	// Fewer requests or another seed are other bursts: 1024/q2 mean TTFT
+	// varies by +-30 % between seeds, so an error would mean nothing.
+	if cfg.NumPrompts == PublishedPrompts && cfg.Seed == 0 {
+		c.Published = PublishedFigures(w.Name, s.Name)
+	}
+	return c
+}
+
+func (c *Cell) fault(format string, args ...any) {
+	c.Faults = append(c.Faults, fmt.Sprintf(format, args...))
+}
+
+func (c *Cell) note(format string, args ...any) {
+	c.Notes = append(c.Notes, fmt.Sprintf(format, args...))
+}
+
+// run fills in the cell. What goes wrong becomes a fault of the cell, so that
+// one bad setting does not cost the others.
+func (c *Cell) run(ctx context.Context, cfg Config, w Workload, s Setting, schedule Schedule, bar *progress) {
+	cluster, err := cfg.Start(ctx, s)
+	if err != nil {
+		c.unserved(ctx, "cluster did not start: %v", err)
+		return
+	}
+	defer func() {
+		if err := cluster.Close(); err != nil && ctx.Err() == nil {
+			c.fault("cluster did not stop cleanly: %v", err)
+		}
+	}()
+	c.Link = cluster.Link()
+	client := NewClient(cluster.URL(), cfg.RequestTimeout, cfg.Clock)
+	defer client.Close()
+	ready, cancel := context.WithTimeoutCause(ctx, cfg.ReadyTimeout, fmt.Errorf("not ready within %v", cfg.ReadyTimeout))
+	defer cancel()
+	model, err := client.Ready(ready)
+	if err != nil {
+		c.unserved(ctx, "%v", err)
+		return
+	}
+	salt := fmt.Sprintf("%d", c.Repeat)
+	warmUp, _, err := client.Run(ctx, model, w.Requests(1, cfg.Seed, salt+" warm-up"), Schedule{At: []time.Duration{0}}, nil)
+	if err != nil || warmUp[0].Error != "" {
+		if err == nil {
+			err = errors.New(warmUp[0].Error)
+		}
+		c.unserved(ctx, "warm-up request failed: %v", err)
+		return
+	}
+	before, err := client.KVCounters(ctx)
+	if err != nil {
+		c.note("no counters to check against: %v", err)
+	}
+	requests := w.Requests(cfg.NumPrompts, cfg.Seed, salt)
+	runtime.GC() // the prompts' garbage is not the run's
+
+	records, duration, err := client.Run(ctx, model, requests, schedule, func(*Record) { bar.requestDone() })
+	for i := range records {
+		records[i].Workload, records[i].Setting, records[i].Repeat = c.Workload, c.Setting, c.Repeat
+	}
+	c.Records = records
+	m := Measure(records, duration)
+	c.Metrics = &m
+	if err != nil {
+		c.Published = nil
+		c.unserved(ctx, "%v", err)
+		return
+	}
+	if c.Published != nil {
+		c.RelErr = relErr(m.Figures, c.Published.Figures)
+	}
+	c.judge(s)
+	if before != nil {
+		c.crossCheck(ctx, client, before)
+	}
+}
+
+// unserved records why a cell has no whole result: the run was stopped, or a
+// fault.
+func (c *Cell) unserved(ctx context.Context, format string, args ...any) {
+	if ctx.Err() != nil {
+		c.Interrupted = true
+		c.note("interrupted after %d requests", len(c.Records))
+		return
+	}
+	c.fault(format, args...)
+}
+
+// lateSend is how late the client may be before its own lateness shows in the
+// figures: half a decode step.
+const lateSend = 5.0 // ms
+
+// judge looks for what makes the metrics untrustworthy.
+func (c *Cell) judge(s Setting) {
+	m := c.Metrics
+	if m.Failed > 0 {
+		for i := range c.Records {
+			if r := &c.Records[i]; r.Error != "" {
+				c.fault("%d of %d requests failed, the first is request %d (%s): %s", m.Failed, len(c.Records), r.Index, r.RequestID, r.Error)
+				break
+			}
+		}
+	}
+	if m.KVBlocksBad > 0 {
+		c.fault("%d of %d KV blocks were wrong at the consumer", m.KVBlocksBad, m.KVBlocksChecked)
+	}
+	switch {
+	case m.Stages == nil:
+		c.note("the server gives no breakdown: KV is not accounted for")
+	case s.Mode == ModeDisagg && m.KVBytes == 0:
+		c.fault("no KV moved between nodes: the cluster does not serve the setting %s", s.Name)
+	case s.Mode == ModeDisagg && m.KVBlocksChecked == 0:
+		c.fault("no KV block was checked by the decode node")
+	case s.Mode == ModeNonDisagg && m.KVBytes > 0:
+		c.fault("%d bytes of KV moved between nodes: the cluster does not serve the setting %s", m.KVBytes, s.Name)
+	}
+	if m.Retries > 0 {
+		c.note("%d requests were moved to another node", m.Retries)
+	}
+	if m.P99SendDelayMS > lateSend {
+		c.note("the client was late: P99 of sent - intended is %.1f ms (most %.1f), so the machine was too busy to trust small differences", m.P99SendDelayMS, m.MaxSendDelayMS)
+	}
+}
+
+func (c *Cell) print(w io.Writer) error {
+	label := c.Label
+	if label == "" {
+		label = "never served"
+	}
+	fmt.Fprintf(w, "%s (hand-off %s; %s)\n", c.name(), c.Handoff, label)
+	if c.Metrics != nil {
+		if err := WriteReport(w, c.Metrics.Counts, c.Metrics.Failed, c.Metrics.Figures); err != nil {
+			return err
+		}
+	}
+	for _, f := range c.Faults {
+		fmt.Fprintln(w, "fault:", f)
+	}
+	for _, n := range c.Notes {
+		fmt.Fprintln(w, "note:", n)
+	}
+	_, err := fmt.Fprintln(w)
+	return err
+}

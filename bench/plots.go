@@ -1,0 +1,280 @@
+package bench
+
+import (
+	"bytes"
+	"fmt"
+	"image/color"
+	"math"
+	"slices"
+	"strings"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/font"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgsvg"
+)
+
+// Okabe and Ito's palette, which colour-blind readers can tell apart.
+var palette = []color.RGBA{
+	{0x00, 0x72, 0xb2, 0xff}, // blue
+	{0xe6, 0x9f, 0x00, 0xff}, // orange
+	{0x00, 0x9e, 0x73, 0xff}, // green
+	{0xcc, 0x79, 0xa7, 0xff}, // purple
+	{0x56, 0xb4, 0xe9, 0xff}, // sky
+	{0xd5, 0x5e, 0x00, 0xff}, // vermilion
+	{0x99, 0x99, 0x99, 0xff}, // grey
+}
+
+var (
+	measuredColor  = palette[0]
+	publishedColor = color.RGBA{0xb8, 0xc2, 0xcc, 0xff}
+)
+
+const plotWidth, plotHeight = 6.4 * vg.Inch, 3.4 * vg.Inch
+
+// plots are a group's figures: bars of what was measured beside what was
+// published, the distribution of TTFT, and where the time went.
+func (g group) plots() ([]*plot.Plot, error) {
+	var plots []*plot.Plot
+	for _, b := range []struct {
+		title string
+		of    func(*Figures) float64
+	}{
+		{"Mean TTFT (ms)", func(f *Figures) float64 { return f.MeanTTFTMS }},
+		{"P99 TTFT (ms)", func(f *Figures) float64 { return f.P99TTFTMS }},
+		{"Mean TPOT (ms)", func(f *Figures) float64 { return f.MeanTPOTMS }},
+		{"P99 TPOT (ms)", func(f *Figures) float64 { return f.P99TPOTMS }},
+	} {
+		p, err := g.bars(b.title, b.of)
+		if err != nil {
+			return nil, err
+		}
+		plots = append(plots, p)
+	}
+	cdf, err := g.ttftCDF()
+	if err != nil {
+		return nil, err
+	}
+	stages, err := g.stages()
+	if err != nil {
+		return nil, err
+	}
+	return append(plots, cdf, stages), nil
+}
+
+func newPlot(title string) *plot.Plot {
+	p := plot.New()
+	sans := font.Font{Typeface: "Liberation", Variant: "Sans"}
+	for _, f := range []*font.Font{
+		&p.Title.TextStyle.Font, &p.X.Label.TextStyle.Font, &p.Y.Label.TextStyle.Font,
+		&p.X.Tick.Label.Font, &p.Y.Tick.Label.Font, &p.Legend.TextStyle.Font,
+	} {
+		f.Typeface, f.Variant = sans.Typeface, sans.Variant
+		f.Size = 10
+	}
+	p.Title.Text = title
+	p.Title.TextStyle.Font.Size = 12
+	p.Title.Padding = vg.Points(6)
+	for _, a := range []*plot.Axis{&p.X, &p.Y} {
+		a.LineStyle.Color = color.Gray{0x88}
+		a.Tick.LineStyle.Color = color.Gray{0x88}
+	}
+	p.Legend.Top = true
+	p.Legend.ThumbnailWidth = vg.Points(12)
+	return p
+}
+
+func (g group) settings() []string {
+	names := make([]string, len(g.cells))
+	for i, c := range g.cells {
+		names[i] = c.Setting
+	}
+	return names
+}
+
+// bars draws measured and published side by side, with their values on top.
+func (g group) bars(title string, of func(*Figures) float64) (*plot.Plot, error) {
+	p := newPlot(title)
+	const width = 22
+	top := 0.0
+	for i, series := range []struct {
+		name  string
+		color color.Color
+		of    func(*Cell) *Figures
+	}{
+		{"measured", measuredColor, func(c *Cell) *Figures {
+			if c.Metrics == nil {
+				return nil
+			}
+			return &c.Metrics.Figures
+		}},
+		{"published", publishedColor, func(c *Cell) *Figures {
+			if c.Published == nil {
+				return nil
+			}
+			return &c.Published.Figures
+		}},
+	} {
+		offset := vg.Points(width * (float64(i) - 0.5))
+		values := make(plotter.Values, len(g.cells))
+		labels := plotter.XYLabels{XYs: make(plotter.XYs, len(g.cells)), Labels: make([]string, len(g.cells))}
+		for j, c := range g.cells {
+			if f := series.of(c); f != nil {
+				values[j] = of(f)
+				labels.Labels[j] = fmt.Sprintf("%.3g", values[j])
+				if values[j] >= 100 {
+					labels.Labels[j] = fmt.Sprintf("%.0f", values[j])
+				}
+			}
+			labels.XYs[j] = plotter.XY{X: float64(j), Y: values[j]}
+			top = max(top, values[j])
+		}
+		b, err := plotter.NewBarChart(values, vg.Points(width))
+		if err != nil {
+			return nil, err
+		}
+		b.Color, b.LineStyle.Width, b.Offset = series.color, 0, offset
+		l, err := plotter.NewLabels(labels)
+		if err != nil {
+			return nil, err
+		}
+		for j := range l.TextStyle {
+			l.TextStyle[j].Font = font.Font{Typeface: "Liberation", Variant: "Sans", Size: 8}
+			l.TextStyle[j].XAlign = draw.XCenter
+		}
+		l.Offset = vg.Point{X: offset, Y: vg.Points(2)}
+		p.Add(b, l)
+		p.Legend.Add(series.name, b)
+	}
+	p.NominalX(g.settings()...)
+	p.Y.Min, p.Y.Max = 0, headroom(top)
+	p.X.Min, p.X.Max = -0.6, float64(len(g.cells))-0.4
+	return p, nil
+}
+
+// headroom leaves space for labels and the legend; an axis must not be empty.
+func headroom(top float64) float64 {
+	if top <= 0 {
+		return 1
+	}
+	return top * 1.25
+}
+
+// ttftCDF draws which share of the requests had their first token by when.
+func (g group) ttftCDF() (*plot.Plot, error) {
+	p := newPlot("TTFT, share of requests")
+	p.X.Label.Text = "ms"
+	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, decadeTicks{}
+	low, high := math.Inf(1), 0.0
+	for i, c := range g.cells {
+		var ttft []float64
+		for j := range c.Records {
+			if r := &c.Records[j]; r.Error == "" {
+				// A log axis has no 0; a microsecond is the resolution.
+				ttft = append(ttft, max((r.FirstToken-r.Sent)*1e3, 1e-3))
+			}
+		}
+		if len(ttft) == 0 {
+			continue
+		}
+		slices.Sort(ttft)
+		low, high = min(low, ttft[0]), max(high, ttft[len(ttft)-1])
+		points := make(plotter.XYs, len(ttft))
+		for j, v := range ttft {
+			points[j] = plotter.XY{X: v, Y: float64(j+1) / float64(len(ttft))}
+		}
+		line, err := plotter.NewLine(points)
+		if err != nil {
+			return nil, err
+		}
+		line.StepStyle = plotter.PostStep
+		line.Color, line.Width = palette[i%len(palette)], vg.Points(1.5)
+		p.Add(line)
+		p.Legend.Add(c.Setting, line)
+	}
+	if high == 0 {
+		low, high = 1, 10
+	}
+	p.X.Min, p.X.Max = low/1.2, high*1.2
+	p.Y.Min, p.Y.Max = 0, 1
+	p.Legend.Top = false
+	return p, nil
+}
+
+// decadeTicks label 1, 2 and 5 of each decade of a log axis.
+type decadeTicks struct{}
+
+func (decadeTicks) Ticks(low, high float64) []plot.Tick {
+	var ticks []plot.Tick
+	for decade := math.Pow10(int(math.Floor(math.Log10(low)))); decade <= high; decade *= 10 {
+		for m := 1.0; m < 10; m++ {
+			v := m * decade
+			if v < low || v > high {
+				continue
+			}
+			t := plot.Tick{Value: v}
+			if m == 1 || m == 2 || m == 5 {
+				t.Label = fmt.Sprintf("%.4g", v)
+			}
+			ticks = append(ticks, t)
+		}
+	}
+	return ticks
+}
+
+// stages stacks the mean request's parts, one bar a setting.
+func (g group) stages() (*plot.Plot, error) {
+	p := newPlot("Where a request's time goes until its first decode (mean ms)")
+	names := g.settings()
+	slices.Reverse(names) // the axis starts at the bottom
+	var below *plotter.BarChart
+	top := 0.0
+	sums := make([]float64, len(names))
+	for i, stage := range stageNames {
+		values := make(plotter.Values, len(names))
+		for j, c := range g.cells {
+			if c.Metrics != nil && c.Metrics.Stages != nil {
+				k := len(names) - 1 - j
+				values[k] = *c.Metrics.Stages.parts()[i]
+				sums[k] += values[k]
+				top = max(top, sums[k])
+			}
+		}
+		b, err := plotter.NewBarChart(values, vg.Points(18))
+		if err != nil {
+			return nil, err
+		}
+		b.Horizontal = true
+		b.Color, b.LineStyle.Width = palette[i%len(palette)], 0
+		if below != nil {
+			b.StackOn(below)
+		}
+		below = b
+		p.Add(b)
+		p.Legend.Add(stage, b)
+	}
+	p.NominalY(names...)
+	p.Legend.Top = false
+	p.X.Min, p.X.Max = 0, headroom(top)*1.15 // the legend stands right of the bars
+	p.Y.Min, p.Y.Max = -0.6, float64(len(names))-0.4
+	return p, nil
+}
+
+// inlineSVG renders p as an <svg> element for a page, without the XML prolog.
+// Fonts are named, not embedded: half a megabyte a plot.
+func inlineSVG(p *plot.Plot) (string, error) {
+	c := vgsvg.NewWith(vgsvg.UseWH(plotWidth, plotHeight))
+	p.Draw(draw.New(c))
+	var b bytes.Buffer
+	if _, err := c.WriteTo(&b); err != nil {
+		return "", err
+	}
+	svg := b.String()
+	start := strings.Index(svg, "<svg")
+	if start < 0 {
+		return "", fmt.Errorf("renderer wrote no <svg>")
+	}
+	return strings.ReplaceAll(svg[start:], "font-family:Liberation Sans;", "font-family:'Liberation Sans',Arial,Helvetica,sans-serif;"), nil
+}

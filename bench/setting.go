@@ -1,0 +1,41 @@
+package bench
+
+// Modes of a Setting.
+const (
+	ModeNonDisagg = "nondisagg" // one node computes prompts and tokens
+	ModeDisagg    = "disagg"    // a prefill node and a decode node
+)
+
+// A Setting is how a cluster serves: the column of a published table.
+type Setting struct {
+	Name    string `json:"name"`
+	Mode    string `json:"mode"`
+	Chunked bool   `json:"chunked"` // chunked prefill, budget 512 tokens
+	Handoff string `json:"handoff"` // "v0", "layerwise"; "" without disaggregation
+	Link    string `json:"link"`    // "tcp", "rdma", "rdma2" (two NICs); "" without disaggregation
+}
+
+// Settings are the five published settings and ours, in the order the tables
+// show them.
+func Settings() []Setting {
+	return []Setting{
+		{Name: "nondisagg", Mode: ModeNonDisagg},
+		{Name: "chunked", Mode: ModeNonDisagg, Chunked: true},
+		{Name: "rdma", Mode: ModeDisagg, Handoff: "v0", Link: "rdma"},
+		{Name: "rdma2", Mode: ModeDisagg, Handoff: "v0", Link: "rdma2"},
+		{Name: "tcp", Mode: ModeDisagg, Handoff: "v0", Link: "tcp"},
+		{Name: "layerwise", Mode: ModeDisagg, Handoff: "layerwise", Link: "tcp"},
+	}
+}
+
+// ParseSettings reads a comma-separated list of setting names.
+func ParseSettings(list string) ([]Setting, error) {
+	known := Settings()
+	names := make([]string, len(known))
+	for i, s := range known {
+		names[i] = s.Name
+	}
+	var settings []Setting
+	err := parseList(list, "setting", names, func(i int) { settings = append(settings, known[i]) })
+	return settings, err
+}

@@ -1,0 +1,200 @@
+package bench
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+)
+
+// maxEvent bounds one server-sent event. A completion chunk is about 200
+// bytes; a server that sends more than this without an event's end is broken.
+const maxEvent = 1 << 20
+
+var errEventTooLong = fmt.Errorf("event of more than %d bytes", maxEvent)
+
+// eventParser cuts a text/event-stream into the data of its events. Comments
+// and fields other than data are ignored, lines may end in LF, CR or CRLF, and
+// several data lines of one event are joined by LF, as the WHATWG standard
+// says. It keeps what has not ended yet, so the stream may arrive in any
+// pieces.
+type eventParser struct {
+	line    []byte // an unfinished line
+	data    []byte // the data lines of an unfinished event
+	hasData bool
+	skipLF  bool // the last byte was CR, so a LF belongs to it
+}
+
+// feed parses p and calls event with the data of each event that it ends. The
+// slice is valid during the call only.
+func (e *eventParser) feed(p []byte, event func(data []byte) error) error {
+	for len(p) > 0 {
+		if e.skipLF {
+			e.skipLF = false
+			if p[0] == '\n' {
+				p = p[1:]
+				continue
+			}
+		}
+		end := bytes.IndexAny(p, "\r\n")
+		if end < 0 {
+			if len(e.line)+len(p) > maxEvent {
+				return errEventTooLong
+			}
+			e.line = append(e.line, p...)
+			return nil
+		}
+		line := p[:end]
+		if len(e.line) > 0 {
+			e.line = append(e.line, line...)
+			line = e.line
+		}
+		e.skipLF = p[end] == '\r'
+		p = p[end+1:]
+		err := e.endLine(line, event)
+		e.line = e.line[:0]
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *eventParser) endLine(line []byte, event func(data []byte) error) error {
+	if len(line) == 0 {
+		if !e.hasData {
+			return nil
+		}
+		data := e.data
+		e.data, e.hasData = e.data[:0], false
+		return event(data)
+	}
+	name, value, _ := bytes.Cut(line, []byte(":"))
+	if string(name) != "data" {
+		return nil
+	}
+	value = bytes.TrimPrefix(value, []byte(" "))
+	if len(e.data)+len(value) >= maxEvent {
+		return errEventTooLong
+	}
+	if e.hasData {
+		e.data = append(e.data, '\n')
+	}
+	e.data, e.hasData = append(e.data, value...), true
+	return nil
+}
+
+// pending reports whether the stream stopped inside an event.
+func (e *eventParser) pending() bool { return e.hasData || len(e.line) > 0 }
+
+// Usage is the server's count of a request's tokens.
+type Usage struct {
+	PromptTokens     int `json:"prompt_tokens"`
+	CompletionTokens int `json:"completion_tokens"`
+}
+
+// Breakdown is where a request's time went, as kvferry's proxy says on request
+// in the usage chunk. Times are microseconds; parts that do not apply are 0.
+type Breakdown struct {
+	ProxyUS         int64  `json:"proxy_us"`
+	QueueUS         int64  `json:"queue_us"`
+	PrefillUS       int64  `json:"prefill_us"`
+	PostUS          int64  `json:"post_us"`
+	WireUS          int64  `json:"wire_us"`
+	LandUS          int64  `json:"land_us"`
+	FirstDecodeUS   int64  `json:"first_decode_us"`
+	KVBytes         int64  `json:"kv_bytes"`
+	KVBlocksChecked int64  `json:"kv_blocks_checked"`
+	KVBlocksBad     int64  `json:"kv_blocks_bad"`
+	PrefillNode     string `json:"prefill_node,omitempty"`
+	DecodeNode      string `json:"decode_node,omitempty"`
+	Retries         int    `json:"retries"`
+}
+
+// stageMicros are the parts in the order of stageNames.
+func (b *Breakdown) stageMicros() [len(stageNames)]int64 {
+	return [...]int64{b.ProxyUS, b.QueueUS, b.PrefillUS, b.PostUS, b.WireUS, b.LandUS, b.FirstDecodeUS}
+}
+
+// chunk is the part of a completion chunk that the bench reads.
+type chunk struct {
+	Choices []struct {
+		FinishReason *string `json:"finish_reason"`
+	} `json:"choices"`
+	Usage     *Usage     `json:"usage"`
+	Breakdown *Breakdown `json:"breakdown"`
+	Error     *apiError  `json:"error"`
+}
+
+// apiError is OpenAI's error object.
+type apiError struct {
+	Message string `json:"message"`
+	Type    string `json:"type"`
+}
+
+var (
+	errNoChunk   = errors.New("never received a valid chunk to calculate TTFT")
+	errTruncated = errors.New("stream ended without [DONE]")
+	errNoUsage   = errors.New("no usage in the stream, so the number of tokens is unknown")
+)
+
+// A streamReader turns the bytes of one streamed completion into a record.
+type streamReader struct {
+	events eventParser
+	record *Record
+	done   bool // [DONE] was seen
+}
+
+// feed takes what was read at time at, in seconds since the run's start.
+func (s *streamReader) feed(p []byte, at float64) error {
+	return s.events.feed(p, func(data []byte) error {
+		if s.done {
+			return fmt.Errorf("event after [DONE]: %.80q", data)
+		}
+		if string(data) == "[DONE]" {
+			s.done = true
+			return nil
+		}
+		var c chunk
+		if err := json.Unmarshal(data, &c); err != nil {
+			return fmt.Errorf("event is not JSON: %w: %.80q", err, data)
+		}
+		if c.Error != nil {
+			return fmt.Errorf("server: %s", c.Error.Message)
+		}
+		if len(c.Choices) > 0 {
+			if len(s.record.TokenTimes) == 0 {
+				s.record.FirstToken = at
+			}
+			s.record.TokenTimes = append(s.record.TokenTimes, at)
+			if r := c.Choices[0].FinishReason; r != nil {
+				s.record.FinishReason = *r
+			}
+		}
+		if c.Usage != nil {
+			s.record.Usage = c.Usage
+		}
+		if c.Breakdown != nil {
+			s.record.Breakdown = c.Breakdown
+		}
+		return nil
+	})
+}
+
+// end judges the whole stream after its last byte.
+func (s *streamReader) end() error {
+	r := s.record
+	switch {
+	case !s.done && s.events.pending():
+		return fmt.Errorf("%w, inside an event", errTruncated)
+	case !s.done:
+		return fmt.Errorf("%w, after %d chunks", errTruncated, len(r.TokenTimes))
+	case len(r.TokenTimes) == 0:
+		return errNoChunk
+	case r.Usage == nil:
+		return errNoUsage
+	case r.Usage.CompletionTokens != r.MaxTokens:
+		return fmt.Errorf("short output: %d tokens, want %d", r.Usage.CompletionTokens, r.MaxTokens)
+	}
+	return nil
+}

@@ -1,0 +1,253 @@
+package bench
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+)
+
+// A grid is a table as text: the first left columns are aligned left, the
+// others right.
+type grid struct {
+	title string
+	head  []string
+	left  int
+	rows  [][]string
+}
+
+func (g grid) widths() []int {
+	w := make([]int, len(g.head))
+	for _, row := range append([][]string{g.head}, g.rows...) {
+		for i, s := range row {
+			w[i] = max(w[i], utf8.RuneCountInString(s))
+		}
+	}
+	return w
+}
+
+func (g grid) writeText(b *strings.Builder) {
+	w := g.widths()
+	line := func(row []string) {
+		var l strings.Builder
+		for i, s := range row {
+			fill := strings.Repeat(" ", w[i]-utf8.RuneCountInString(s))
+			if i > 0 {
+				l.WriteString("  ")
+			}
+			if i < g.left {
+				l.WriteString(s + fill)
+			} else {
+				l.WriteString(fill + s)
+			}
+		}
+		b.WriteString(strings.TrimRight(l.String(), " ") + "\n")
+	}
+	b.WriteString(g.title + "\n")
+	line(g.head)
+	for _, row := range g.rows {
+		line(row)
+	}
+	b.WriteString("\n")
+}
+
+func (g grid) writeMarkdown(b *strings.Builder) {
+	escape := strings.NewReplacer("|", `\|`, "\n", " ")
+	line := func(row []string) {
+		b.WriteString("|")
+		for _, s := range row {
+			b.WriteString(" " + escape.Replace(s) + " |")
+		}
+		b.WriteString("\n")
+	}
+	b.WriteString("### " + g.title + "\n\n")
+	line(g.head)
+	b.WriteString("|" + strings.Repeat(" :--- |", g.left) + strings.Repeat(" ---: |", len(g.head)-g.left) + "\n")
+	for _, row := range g.rows {
+		line(row)
+	}
+	b.WriteString("\n")
+}
+
+// group is the cells of one workload and repeat, which share a table.
+type group struct {
+	name  string
+	cells []*Cell
+}
+
+func (r *Results) groups() []group {
+	var groups []group
+	at := map[string]int{}
+	for i := range r.Cells {
+		c := &r.Cells[i]
+		name := c.Workload
+		if c.Repeat > 0 {
+			name += fmt.Sprintf(" #%d", c.Repeat+1)
+		}
+		if _, ok := at[name]; !ok {
+			at[name] = len(groups)
+			groups = append(groups, group{name: name})
+		}
+		g := &groups[at[name]]
+		g.cells = append(g.cells, c)
+	}
+	return groups
+}
+
+// latency is one of the three things compared, with its figures by name.
+type latency struct {
+	name string
+	of   func(*Figures) [3]float64 // mean, median, P99 in ms
+}
+
+var latencies = []latency{
+	{"TTFT", func(f *Figures) [3]float64 { return [...]float64{f.MeanTTFTMS, f.MedianTTFTMS, f.P99TTFTMS} }},
+	{"TPOT", func(f *Figures) [3]float64 { return [...]float64{f.MeanTPOTMS, f.MedianTPOTMS, f.P99TPOTMS} }},
+	{"ITL", func(f *Figures) [3]float64 { return [...]float64{f.MeanITLMS, f.MedianITLMS, f.P99ITLMS} }},
+}
+
+func (g group) compare(l latency) grid {
+	t := grid{
+		title: g.name + " " + l.name + " (ms)", left: 2,
+		head: []string{"setting", "hand-off"},
+	}
+	for _, stat := range []string{"mean", "median", "P99"} {
+		t.head = append(t.head, stat, "published", "error")
+	}
+	for _, c := range g.cells {
+		row := []string{c.mark(), c.Handoff}
+		for i := range 3 {
+			cell := []string{"-", "-", "-"}
+			if c.Metrics != nil {
+				cell[0] = fmt.Sprintf("%.1f", l.of(&c.Metrics.Figures)[i])
+			}
+			if c.Published != nil {
+				cell[1] = fmt.Sprintf("%.1f", l.of(&c.Published.Figures)[i])
+			}
+			if c.RelErr != nil {
+				cell[2] = fmt.Sprintf("%+.1f%%", 100*l.of(c.RelErr)[i])
+			}
+			row = append(row, cell...)
+		}
+		t.rows = append(t.rows, row)
+	}
+	return t
+}
+
+// mark is the setting's name with a star where the cell must not be trusted.
+func (c *Cell) mark() string {
+	if len(c.Faults) > 0 || c.Interrupted {
+		return c.Setting + " *"
+	}
+	return c.Setting
+}
+
+func (g group) what() grid {
+	t := grid{
+		title: g.name + " what was measured", left: 2,
+		head: []string{"setting", "measured and modelled", "requests", "failed", "duration s", "KV moved GB", "blocks checked", "bad"},
+	}
+	for _, c := range g.cells {
+		row := []string{c.mark(), c.Label, "-", "-", "-", "-", "-", "-"}
+		if m := c.Metrics; m != nil {
+			row = []string{
+				c.mark(), c.Label, fmt.Sprint(m.Successful), fmt.Sprint(m.Failed), fmt.Sprintf("%.2f", m.DurationS),
+				fmt.Sprintf("%.2f", float64(m.KVBytes)/1e9), fmt.Sprint(m.KVBlocksChecked), fmt.Sprint(m.KVBlocksBad),
+			}
+		}
+		t.rows = append(t.rows, row)
+	}
+	return t
+}
+
+// remarks are the faults and notes of every cell, one a line.
+func (r *Results) remarks() []string {
+	var lines []string
+	for i := range r.Cells {
+		c := &r.Cells[i]
+		for _, f := range c.Faults {
+			lines = append(lines, "* "+c.name()+": "+f)
+		}
+		for _, n := range c.Notes {
+			lines = append(lines, "  "+c.name()+": "+n)
+		}
+	}
+	return lines
+}
+
+// Verdict says in a sentence what the layer-wise hand-off does against
+// non-disaggregated serving, for each workload that has both; "" where none
+// has.
+func (r *Results) Verdict() string {
+	var parts []string
+	for _, g := range r.groups() {
+		var base, ours *Metrics
+		for _, c := range g.cells {
+			switch c.Setting {
+			case "nondisagg":
+				base = c.Metrics
+			case "layerwise":
+				ours = c.Metrics
+			}
+		}
+		if base == nil || ours == nil || base.MeanTTFTMS == 0 || ours.MeanTPOTMS == 0 {
+			continue
+		}
+		parts = append(parts, fmt.Sprintf(
+			"at %s mean TTFT is %.1f ms against %.1f (%.2f times), mean TPOT %.1f ms against %.1f (%.2f times) and P99 TPOT %.1f ms against %.1f",
+			g.name, ours.MeanTTFTMS, base.MeanTTFTMS, ours.MeanTTFTMS/base.MeanTTFTMS,
+			ours.MeanTPOTMS, base.MeanTPOTMS, ours.MeanTPOTMS/base.MeanTPOTMS, ours.P99TPOTMS, base.P99TPOTMS))
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return "layerwise against nondisagg: " + strings.Join(parts, "; ") + "."
+}
+
+// WriteTable prints the comparison for a terminal: TTFT and TPOT measured and
+// published, what the numbers rest on, faults and notes, and the verdict.
+func WriteTable(w io.Writer, r *Results) error {
+	var b strings.Builder
+	for _, g := range r.groups() {
+		g.compare(latencies[0]).writeText(&b)
+		g.compare(latencies[1]).writeText(&b)
+		g.what().writeText(&b)
+	}
+	for _, line := range r.remarks() {
+		b.WriteString(line + "\n")
+	}
+	if v := r.Verdict(); v != "" {
+		b.WriteString(v + "\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// WriteMarkdown writes table.md: the same with inter-token latencies and the
+// run's conditions.
+func WriteMarkdown(w io.Writer, r *Results) error {
+	var b strings.Builder
+	b.WriteString("# kvbench mooncake\n\n")
+	fmt.Fprintf(&b, "%s on %s. %d requests a cell, seed %d, %s.\n", r.Config.Started.UTC().Format("2006-01-02 15:04 UTC"),
+		r.Machine, r.Config.NumPrompts, r.Config.Seed, r.Config.Arrivals)
+	b.WriteString("Published: Mooncake x vLLM on NVIDIA A10, November 2024. error = (measured - published) / published.\n\n")
+	for _, g := range r.groups() {
+		b.WriteString("## " + g.name + "\n\n")
+		for _, l := range latencies {
+			g.compare(l).writeMarkdown(&b)
+		}
+		g.what().writeMarkdown(&b)
+	}
+	if remarks := r.remarks(); len(remarks) > 0 {
+		b.WriteString("## Faults (*) and notes\n\n")
+		for _, line := range remarks {
+			b.WriteString("- " + strings.TrimSpace(strings.Replace(line, "* ", "\\* ", 1)) + "\n")
+		}
+		b.WriteString("\n")
+	}
+	if v := r.Verdict(); v != "" {
+		b.WriteString(v + "\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
