@@ -1,0 +1,197 @@
+package node
+
+import (
+	"encoding/binary"
+	"fmt"
+	"unicode/utf8"
+)
+
+// VocabularySize is the number of token ids, Qwen2.5's.
+const VocabularySize = 151936
+
+// Qwen2.5's ids for the marks of its chat template.
+const (
+	tokenNewline = 198
+	tokenIMStart = 151644
+	tokenIMEnd   = 151645
+)
+
+// Words are five letters, consonant-vowel-consonant-vowel-consonant, behind a
+// space: 20*5*20*5*20 = 200,000 of them, of which VocabularySize are in use.
+// wordStride scatters neighbouring ids over the words (" bobad", " mifur")
+// so that generated text does not read like a counter; it is odd and no
+// multiple of 5, hence coprime to 200,000, and wordStrideInverse undoes it.
+const (
+	consonants        = "bcdfghjklmnpqrstvwxz"
+	vowels            = "aeiou"
+	wordLetters       = 5
+	tokenBytes        = 1 + wordLetters
+	wordCount         = 20 * 5 * 20 * 5 * 20
+	wordStride        = 77773
+	wordStrideInverse = 48837
+)
+
+// maxChunk bounds the bytes of text one token stands for: words up to this
+// length are one token with the space before them, which gives English prose
+// about four characters a token, as Qwen's own vocabulary does.
+const maxChunk = 6
+
+// letterIndex maps a byte to its place among the consonants or vowels, or -1.
+var consonantIndex, vowelIndex = letterIndex(consonants), letterIndex(vowels)
+
+func letterIndex(letters string) (t [256]int8) {
+	for i := range t {
+		t[i] = -1
+	}
+	for i := range len(letters) {
+		t[letters[i]] = int8(i)
+	}
+	return t
+}
+
+// Tokenizer turns text into token ids and back without a downloaded
+// vocabulary. Every id decodes to a pronounceable word of its own, so that
+// Encode(Decode(ids)) == ids; any other text is cut into words and hashed, so
+// that its length in tokens is realistic and equal text gives equal tokens
+// (and equal prefixes equal KV blocks), but it does not survive the way back.
+// The zero value is ready; it holds no state.
+type Tokenizer struct{}
+
+// AppendToken appends a token's text, always a space and five lower-case
+// letters: safe inside a JSON string as it is. An id outside the vocabulary
+// wraps around.
+func (Tokenizer) AppendToken(dst []byte, id uint32) []byte {
+	w := uint64(id%VocabularySize) * wordStride % wordCount
+	c3 := consonants[w%20]
+	w /= 20
+	v2 := vowels[w%5]
+	w /= 5
+	c2 := consonants[w%20]
+	w /= 20
+	v1 := vowels[w%5]
+	return append(dst, ' ', consonants[w/5], v1, c2, v2, c3)
+}
+
+// Decode is the text of ids.
+func (t Tokenizer) Decode(ids []uint32) string {
+	b := make([]byte, 0, tokenBytes*len(ids))
+	for _, id := range ids {
+		b = t.AppendToken(b, id)
+	}
+	return string(b)
+}
+
+// Encode cuts text into tokens. It is total and deterministic: any bytes,
+// valid UTF-8 or not, give the same ids every time, none for the empty text.
+func (t Tokenizer) Encode(text string) []uint32 {
+	return t.appendEncode(make([]uint32, 0, len(text)/4+1), text)
+}
+
+func (Tokenizer) appendEncode(ids []uint32, text string) []uint32 {
+	for i := 0; i < len(text); {
+		start := i
+		if text[i] == ' ' {
+			i++ // a space belongs to the word after it
+		}
+		word := i
+		for i < len(text) && isWordByte(text[i]) {
+			i++
+		}
+		switch {
+		case i == word && i < len(text) && text[i] == ' ':
+			for i < len(text) && text[i] == ' ' && i-start < maxChunk { // a run of spaces
+				i++
+			}
+			ids = append(ids, hashToken(text[start:i]))
+		case i == word && i < len(text): // a mark, a control, or one rune of another script
+			_, n := utf8.DecodeRuneInString(text[i:])
+			i += n
+			ids = append(ids, hashToken(text[start:i]))
+		case i == word: // a space at the end
+			ids = append(ids, hashToken(text[start:i]))
+		default:
+			if id, ok := wordToken(text[start:i]); ok {
+				ids = append(ids, id)
+				continue
+			}
+			for end := i; word < end; start = word {
+				word = min(word+maxChunk, end)
+				ids = append(ids, hashToken(text[start:word]))
+			}
+		}
+	}
+	return ids
+}
+
+// isWordByte is an ASCII letter or digit.
+func isWordByte(c byte) bool {
+	return 'a' <= c|0x20 && c|0x20 <= 'z' || '0' <= c && c <= '9'
+}
+
+// wordToken is the id whose text is exactly piece.
+func wordToken(piece string) (uint32, bool) {
+	if len(piece) != tokenBytes || piece[0] != ' ' {
+		return 0, false
+	}
+	c1, v1 := consonantIndex[piece[1]], vowelIndex[piece[2]]
+	c2, v2 := consonantIndex[piece[3]], vowelIndex[piece[4]]
+	c3 := consonantIndex[piece[5]]
+	if c1 < 0 || v1 < 0 || c2 < 0 || v2 < 0 || c3 < 0 {
+		return 0, false
+	}
+	w := (((uint64(c1)*5+uint64(v1))*20+uint64(c2))*5+uint64(v2))*20 + uint64(c3)
+	id := w * wordStrideInverse % wordCount
+	return uint32(id), id < VocabularySize
+}
+
+// hashToken maps a piece of text to an id: FNV-1a with a final mix, because
+// pieces are short and the modulus would see little but the last byte.
+func hashToken(piece string) uint32 {
+	h := uint64(14695981039346656037)
+	for i := range len(piece) {
+		h = (h ^ uint64(piece[i])) * 1099511628211
+	}
+	return uint32((h ^ h>>29) % VocabularySize)
+}
+
+// ChatMessage is one message of a conversation.
+type ChatMessage struct{ Role, Content string }
+
+// EncodeChat renders messages as Qwen2.5's chat template does,
+// <|im_start|>role\ncontent<|im_end|>\n for each and then the opening of the
+// assistant's answer.
+func (t Tokenizer) EncodeChat(messages []ChatMessage) []uint32 {
+	var ids []uint32
+	for _, m := range messages {
+		ids = append(ids, tokenIMStart)
+		ids = t.appendEncode(ids, m.Role)
+		ids = append(ids, tokenNewline)
+		ids = t.appendEncode(ids, m.Content)
+		ids = append(ids, tokenIMEnd, tokenNewline)
+	}
+	ids = append(ids, tokenIMStart)
+	ids = t.appendEncode(ids, "assistant")
+	return append(ids, tokenNewline)
+}
+
+// AppendPrompt appends ids as Submit.prompt carries them: four bytes each,
+// little endian.
+func AppendPrompt(dst []byte, ids []uint32) []byte {
+	for _, id := range ids {
+		dst = binary.LittleEndian.AppendUint32(dst, id)
+	}
+	return dst
+}
+
+// ParsePrompt is the inverse of AppendPrompt. It fails if the length is no
+// multiple of four.
+func ParsePrompt(b []byte) ([]uint32, error) {
+	if len(b)%4 != 0 {
+		return nil, fmt.Errorf("node: prompt of %d bytes: token ids are 4 bytes each", len(b))
+	}
+	ids := make([]uint32, len(b)/4)
+	for i := range ids {
+		ids[i] = binary.LittleEndian.Uint32(b[4*i:])
+	}
+	return ids, nil
+}
