@@ -1,0 +1,325 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// scaled is 256/q8 fast enough for a test: 12 requests in about 40 ms.
+var scaled = Workload{Name: "256/q8", InputLen: 256, QPS: 400}
+
+func settings(t *testing.T, list string) []Setting {
+	t.Helper()
+	s, err := ParseSettings(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// serving starts, for each cell, a cluster over the server of its setting.
+func serving(servers map[string]*fakeServer, closed *atomic.Int32) Starter {
+	return func(_ context.Context, s Setting) (Cluster, error) {
+		f, ok := servers[s.Name]
+		if !ok {
+			return nil, fmt.Errorf("no node for %s", s.Name)
+		}
+		return fakeCluster{url: f.URL, closed: closed}, nil
+	}
+}
+
+func readSummary(t *testing.T, dir string) Summary {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, summaryFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s Summary
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&s); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func readAll(t *testing.T, dir string) []Record {
+	t.Helper()
+	f, err := os.Open(filepath.Join(dir, recordsFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	records, err := ReadRecords(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return records
+}
+
+func TestRun(t *testing.T) {
+	dir := t.TempDir()
+	var closed atomic.Int32
+	var stdout, lines bytes.Buffer
+	r, err := Run(t.Context(), Config{
+		Workloads:  []Workload{scaled},
+		Settings:   settings(t, "nondisagg,tcp,layerwise"),
+		NumPrompts: 12,
+		Repeat:     2,
+		Out:        dir,
+		Command:    []string{"kvbench", "mooncake"},
+		Start: serving(map[string]*fakeServer{
+			"nondisagg": newFakeServer(t, &fakeServer{metrics: true}),
+			"tcp":       newFakeServer(t, &fakeServer{metrics: true, kvBytes: 14 << 20}),
+			"layerwise": newFakeServer(t, &fakeServer{kvBytes: 14 << 20}), // has no /metrics
+		}, &closed),
+		Stdout:   &stdout,
+		Progress: &lines,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if closed.Load() != 6 {
+		t.Errorf("%d clusters closed, want 6", closed.Load())
+	}
+
+	s := readSummary(t, dir)
+	if len(s.Rows) != 6 || len(r.Cells) != 6 {
+		t.Fatalf("%d rows in summary.json, %d cells, want 6", len(s.Rows), len(r.Cells))
+	}
+	tcp := s.Rows[1]
+	if tcp.Workload != "256/q8" || tcp.Setting != "tcp" || tcp.Handoff != "v0" || tcp.Clock != "real" || tcp.Compute != "modelled" || tcp.Transfer != "measured" {
+		t.Errorf("row = %+v", tcp)
+	}
+	if m := tcp.Metrics; m.Successful != 12 || m.GeneratedTokens != 72 || m.KVBytes != 12*14<<20 || m.KVBlocksChecked != 24 || m.MeanTTFTMS <= 0 {
+		t.Errorf("metrics = %+v", m)
+	}
+	if tcp.Published != nil || tcp.RelErr != nil {
+		t.Error("12 requests are not the published run: nothing to compare with")
+	}
+	if s.Rows[0].Handoff != "none" || s.Rows[3].Repeat != 1 {
+		t.Errorf("rows = %+v", s.Rows)
+	}
+	if s.Machine.Go == "" || s.Machine.Threads < 1 || s.Config.NumPrompts != 12 || s.Config.Command[0] != "kvbench" {
+		t.Errorf("config %+v, machine %+v", s.Config, s.Machine)
+	}
+	if notes := strings.Join(s.Rows[2].Notes, "; "); !strings.Contains(notes, "no counters to check against") {
+		t.Errorf("layerwise notes = %q", notes)
+	}
+
+	// Figures are functions of the raw records.
+	records := readAll(t, dir)
+	if len(records) != 6*12 {
+		t.Fatalf("%d records, want 72", len(records))
+	}
+	again := Measure(records[12:24], s.Rows[1].Metrics.DurationS)
+	if again.Figures != s.Rows[1].Metrics.Figures {
+		t.Errorf("recomputed from results.jsonl: %+v\nin summary.json: %+v", again.Figures, s.Rows[1].Metrics.Figures)
+	}
+	if x := records[12]; x.Workload != "256/q8" || x.Setting != "tcp" || x.RequestID == "" || x.Usage == nil || x.Breakdown == nil || len(x.TokenTimes) != 6 {
+		t.Errorf("record = %+v", x)
+	}
+
+	out := stdout.String()
+	if n := strings.Count(out, "============ Serving Benchmark Result ============"); n != 6 {
+		t.Errorf("%d reports on stdout, want 6", n)
+	}
+	for _, want := range []string{"256/q8 TTFT (ms)", "256/q8 #2 TPOT (ms)", "compute modelled, transfer measured", "layerwise against nondisagg: at 256/q8 mean TTFT is", dir} {
+		if !strings.Contains(out, want) {
+			t.Errorf("stdout does not have %q:\n%s", want, out)
+		}
+	}
+	if got := strings.Count(lines.String(), "\n"); got != 6 || !strings.Contains(lines.String(), "cell 5/6 256/q8 tcp #2: 12 ok, 0 failed") {
+		t.Errorf("progress:\n%s", lines.String())
+	}
+	for _, name := range []string{tableFile, reportFile} {
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil || !bytes.Contains(text, []byte("layerwise against nondisagg")) {
+			t.Errorf("%s: %v, %d bytes, without the verdict", name, err, len(text))
+		}
+	}
+}
+
+// Prompts must reach the server as drawn, and the warm-up must not be one of
+// them.
+func TestRunWarmsUpOnce(t *testing.T) {
+	f := newFakeServer(t, &fakeServer{})
+	_, err := Run(t.Context(), Config{Workloads: []Workload{scaled}, Settings: settings(t, "nondisagg"), NumPrompts: 5, Out: t.TempDir(), Start: serving(map[string]*fakeServer{"nondisagg": f}, nil)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := f.requests()
+	if len(seen) != 6 {
+		t.Fatalf("%d requests, want a warm-up and 5", len(seen))
+	}
+	for i, want := range scaled.Requests(5, 0, "0") {
+		if !slices.ContainsFunc(seen[1:], func(r completionRequest) bool { return r.ID == want.ID && slices.Equal(r.Prompt, want.Prompt) }) {
+			t.Errorf("request %d did not arrive as drawn", i)
+		}
+		if slices.Equal(seen[0].Prompt[:16], want.Prompt[:16]) {
+			t.Errorf("the warm-up shares its first block with request %d", i)
+		}
+	}
+}
+
+func TestRunFaults(t *testing.T) {
+	third := &fakeServer{kvBytes: 1}
+	var n atomic.Int32
+	third.behave = func(w http.ResponseWriter, _ *http.Request, _ *completionRequest) bool {
+		if n.Add(1) != 4 { // the warm-up is the first
+			return false
+		}
+		http.Error(w, `{"error":{"message":"pool exhausted"}}`, http.StatusServiceUnavailable)
+		return true
+	}
+	dead := &fakeServer{}
+	dead.behave = func(w http.ResponseWriter, _ *http.Request, _ *completionRequest) bool {
+		http.Error(w, "no", http.StatusInternalServerError)
+		return true
+	}
+	dir := t.TempDir()
+	var stdout bytes.Buffer
+	r, err := Run(t.Context(), Config{
+		Workloads: []Workload{scaled}, NumPrompts: 6, Out: dir, Stdout: &stdout,
+		Start: serving(map[string]*fakeServer{
+			// no server for nondisagg
+			"chunked":   newFakeServer(t, &fakeServer{kvBytes: 5}),
+			"rdma":      newFakeServer(t, third),
+			"rdma2":     newFakeServer(t, &fakeServer{metrics: true, kvBytes: 100, countMore: 1}),
+			"tcp":       newFakeServer(t, &fakeServer{}),
+			"layerwise": newFakeServer(t, dead),
+		}, nil),
+	})
+	if !errors.Is(err, ErrFaults) {
+		t.Fatalf("err = %v, want ErrFaults", err)
+	}
+	for i, want := range []string{
+		"cluster did not start: no node for nondisagg",
+		"KV moved between nodes: the cluster does not serve the setting chunked",
+		"1 of 6 requests failed, the first is request 2 (kvbench-",
+		"kvferry:kv_bytes_total rose by 606, the answers add up to 600",
+		"no KV moved between nodes",
+		"warm-up request failed: HTTP 500 Internal Server Error: no",
+	} {
+		row := r.Cells[i].Row
+		if !strings.Contains(strings.Join(row.Faults, "; "), want) {
+			t.Errorf("%s: faults %q, want %q", row.Setting, row.Faults, want)
+		}
+		if !strings.Contains(err.Error(), want) || !strings.Contains(stdout.String(), want) {
+			t.Errorf("%s: error or stdout does not say %q", row.Setting, want)
+		}
+	}
+	if !strings.Contains(stdout.String(), "Failed requests:                         1") || !strings.Contains(stdout.String(), "rdma *") {
+		t.Errorf("a cell with failures is not marked:\n%s", stdout.String())
+	}
+	s := readSummary(t, dir)
+	if s.Rows[0].Metrics != nil || s.Rows[2].Metrics.Failed != 1 || !slices.Equal(s.Rows[2].Faults, r.Cells[2].Faults) {
+		t.Errorf("rows = %+v", s.Rows)
+	}
+}
+
+func TestRunInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	f := &fakeServer{}
+	var n atomic.Int32
+	f.behave = func(http.ResponseWriter, *http.Request, *completionRequest) bool {
+		if n.Add(1) == 1+12+1+3 { // in the second cell
+			cancel()
+		}
+		return false
+	}
+	newFakeServer(t, f)
+	dir := t.TempDir()
+	var stdout bytes.Buffer
+	var closed atomic.Int32
+	slow := scaled
+	slow.QPS = 200
+	r, err := Run(ctx, Config{
+		Workloads: []Workload{slow}, Settings: settings(t, "nondisagg,chunked,rdma"), NumPrompts: 12, Out: dir, Stdout: &stdout,
+		Start: serving(map[string]*fakeServer{"nondisagg": f, "chunked": f, "rdma": f}, &closed),
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Fatalf("err = %v, want context.Canceled", err)
+	}
+	if len(r.Cells) != 2 || closed.Load() != 2 || r.Cells[0].Interrupted || !r.Cells[1].Interrupted || len(r.Cells[1].Faults) > 0 {
+		t.Fatalf("%d cells, %d closed: %+v", len(r.Cells), closed.Load(), r.Summary().Rows)
+	}
+	s := readSummary(t, dir)
+	records := readAll(t, dir)
+	partial := len(records) - 12
+	if len(s.Rows) != 2 || partial < 3 || partial >= 12 {
+		t.Errorf("%d rows, %d records of the interrupted cell", len(s.Rows), partial)
+	}
+	if !strings.Contains(stdout.String(), "chunked *") || !strings.Contains(stdout.String(), fmt.Sprintf("interrupted after %d requests", partial)) {
+		t.Errorf("stdout does not show what there is:\n%s", stdout.String())
+	}
+}
+
+func TestRunNotReady(t *testing.T) {
+	f := &fakeServer{}
+	f.unhealthy.Store(1 << 30)
+	newFakeServer(t, f)
+	_, err := Run(t.Context(), Config{
+		Workloads: []Workload{scaled}, Settings: settings(t, "tcp"), Out: t.TempDir(), ReadyTimeout: 60 * time.Millisecond,
+		Start: func(context.Context, Setting) (Cluster, error) {
+			return fakeCluster{url: f.URL, closeErr: errors.New("decode node exited with status 2")}, nil
+		},
+	})
+	for _, want := range []string{"not ready within 60ms", "no prefill node", "decode node exited with status 2"} {
+		if !errors.Is(err, ErrFaults) || !strings.Contains(err.Error(), want) {
+			t.Errorf("err = %v, want %q", err, want)
+		}
+	}
+}
+
+func TestRunKeepsEarlierRecords(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, recordsFile), []byte("{}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	f := newFakeServer(t, &fakeServer{})
+	_, err := Run(t.Context(), Config{Workloads: []Workload{scaled}, Settings: settings(t, "nondisagg"), NumPrompts: 2, Out: dir, Start: serving(map[string]*fakeServer{"nondisagg": f}, nil)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept, _ := filepath.Glob(filepath.Join(dir, "results-*.jsonl"))
+	if len(kept) != 1 || len(readAll(t, dir)) != 2 {
+		t.Errorf("kept %v, %d new records", kept, len(readAll(t, dir)))
+	}
+	left, _ := filepath.Glob(filepath.Join(dir, "*.tmp"))
+	if len(left) > 0 {
+		t.Errorf("left behind %v", left)
+	}
+}
+
+func TestValidateNamesEveryFault(t *testing.T) {
+	err := Config{NumPrompts: -1, Repeat: -2, RequestTimeout: -1, ReadyTimeout: -1, Workloads: []Workload{{Name: "x"}}}.Validate()
+	wantError(t, "Validate", err, "number of prompts is -1", "repeat is -2", "request timeout", "ready timeout", "output folder", "set Start", `workload "x"`)
+}
+
+// The bar is drawn on a terminal and wiped after each cell.
+func TestBar(t *testing.T) {
+	f := newFakeServer(t, &fakeServer{})
+	var bar bytes.Buffer
+	_, err := Run(t.Context(), Config{
+		Workloads: []Workload{scaled}, Settings: settings(t, "nondisagg,chunked"), NumPrompts: 3, Out: t.TempDir(),
+		Start: serving(map[string]*fakeServer{"nondisagg": f, "chunked": f}, nil), Progress: &bar, Terminal: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(bar.String(), "cell 2/2  256/q8 chunked") || strings.Contains(bar.String(), "\n") {
+		t.Errorf("bar: %q", bar.String())
+	}
+}

@@ -1,0 +1,117 @@
+package bench
+
+import (
+	"bytes"
+	"encoding/xml"
+	"errors"
+	"io"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// publishedRun is a run whose every cell measured what was published, except
+// for layerwise, which nobody published.
+func publishedRun() *Results {
+	r := &Results{
+		Config:  RunConfig{NumPrompts: 200, Settings: Settings(), Workloads: []string{"256/q8"}, Started: time.Date(2026, 11, 21, 4, 0, 0, 0, time.UTC), Arrivals: "published arrivals"},
+		Machine: Machine{CPU: "Test CPU", Cores: 2, Threads: 2, MemoryBytes: 8 << 30, OS: "linux/amd64", Kernel: "6.1", Go: "go1.26"},
+	}
+	for i, s := range Settings() {
+		cfg := Config{}.withDefaults()
+		c := newCell(cfg, cfg.Workloads[0], s, 0)
+		c.Link = Link{Clock: "real", Compute: "modelled", Transfer: "paced", Label: "compute modelled, transfer paced 1.29 GB/s"}
+		m := Metrics{Figures: Figures{DurationS: 25, MeanTTFTMS: 101.3, MedianTTFTMS: 63, P99TTFTMS: 318, MeanTPOTMS: 12, MedianTPOTMS: 11.7, P99TPOTMS: 14.1}}
+		if c.Published != nil {
+			m.Figures, m.Counts = c.Published.Figures, c.Published.Counts
+			m.MeanTTFTMS *= 1.02
+			c.RelErr = relErr(m.Figures, c.Published.Figures)
+		}
+		m.Stages = &Stages{Proxy: 4, Queue: 30, Prefill: 60, Wire: float64(i), FirstDecode: 12}
+		if s.Mode == ModeDisagg {
+			m.KVBytes, m.KVBlocksChecked = 49054*57344, 3200
+		}
+		c.Metrics = &m
+		for j := range 20 {
+			c.Records = append(c.Records, Record{Sent: float64(j), FirstToken: float64(j) + 0.05 + float64(i*j)/100, TokenTimes: []float64{1}})
+		}
+		r.Cells = append(r.Cells, *c)
+	}
+	r.Cells[3].fault("1 of 200 requests failed | on purpose")
+	r.Cells[4].note("the client was late")
+	return r
+}
+
+func TestTableGolden(t *testing.T) {
+	var text, md bytes.Buffer
+	if err := WriteTable(&text, publishedRun()); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "table.golden", text.Bytes())
+	if err := WriteMarkdown(&md, publishedRun()); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "table_md.golden", md.Bytes())
+	for line := range strings.SplitSeq(text.String(), "\n") {
+		if len(line) > 140 && !strings.HasPrefix(line, "layerwise against") {
+			t.Errorf("%d columns are too wide for a terminal: %s", len(line), line)
+		}
+	}
+}
+
+var external = regexp.MustCompile(`(?i)(src|href)\s*=\s*"[^#]|url\(|@import|<script`)
+
+func TestHTMLIsSelfContained(t *testing.T) {
+	var b bytes.Buffer
+	r := publishedRun()
+	r.Cells[3].Faults[0] = "<script>alert(1)</script>"
+	if err := WriteHTML(&b, r); err != nil {
+		t.Fatal(err)
+	}
+	page := b.String()
+	if found := external.FindString(strings.ReplaceAll(page, `xmlns:xlink="http://www.w3.org/1999/xlink"`, "")); found != "" {
+		t.Errorf("page loads or runs something: %s", found)
+	}
+	if n := strings.Count(page, "<svg"); n != 6 {
+		t.Errorf("%d plots, want 6", n)
+	}
+	for _, want := range []string{"Mean TTFT (ms)", "layerwise", "first decode", "num_prompts", "Test CPU", "&lt;script&gt;"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("page does not have %q", want)
+		}
+	}
+	for _, svg := range regexp.MustCompile(`(?s)<svg.*?</svg>`).FindAllString(page, -1) {
+		dec := xml.NewDecoder(strings.NewReader(svg))
+		for {
+			_, err := dec.Token()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatalf("plot is not well-formed: %v", err)
+			}
+		}
+		if strings.Contains(svg, "NaN") {
+			t.Error("plot has NaN in it")
+		}
+	}
+}
+
+// A run of which nothing worked must still give a page and a table.
+func TestReportsOfNothing(t *testing.T) {
+	r := publishedRun()
+	r.Cells = r.Cells[:1]
+	r.Cells[0].Metrics, r.Cells[0].RelErr, r.Cells[0].Records = nil, nil, nil
+	r.Cells[0].fault("cluster did not start")
+	for name, write := range map[string]func(io.Writer, *Results) error{"table": WriteTable, "markdown": WriteMarkdown, "html": WriteHTML} {
+		var b bytes.Buffer
+		if err := write(&b, r); err != nil || !strings.Contains(b.String(), "cluster did not start") {
+			t.Errorf("%s: %v, %d bytes", name, err, b.Len())
+		}
+		b.Reset()
+		if err := write(&b, &Results{}); err != nil {
+			t.Errorf("%s of no cells: %v", name, err)
+		}
+	}
+}
