@@ -3,14 +3,22 @@ package kvcache
 import (
 	"fmt"
 	"os"
+	"syscall"
 	"testing"
 )
 
-// The modelled A10's pool is mapped at once and costs only what is touched: the
-// last of 15,258 slots (15.7 GB) is usable, and memory grows by pages, not slots.
+// A pool larger than the machine is mapped at once and costs only what is
+// touched: the last of its slots is usable, and memory grows by pages, not slots.
+// Twice the machine's memory, and at least the modelled A10's 15,258 slots
+// (15.7 GB): without MAP_NORESERVE the kernel refuses it.
 func TestSlabIsLazy(t *testing.T) {
+	var machine syscall.Sysinfo_t
+	if err := syscall.Sysinfo(&machine); err != nil {
+		t.Fatal(err)
+	}
+	memory := (uint64(machine.Totalram) + uint64(machine.Totalswap)) * uint64(machine.Unit)
 	before := residentPages(t)
-	s := newSlab(t, qwen, 15_258)
+	s := newSlab(t, qwen, max(15_258, int(2*memory/uint64(qwen.SlotBytes()))))
 	c := NewContent(qwen, testTokens(16))
 	last := BlockID(s.Blocks() - 1)
 	c.Fill(s.Layer(last, 27), 0, 27)
