@@ -1,0 +1,464 @@
+package connector
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"kvferry/engine"
+	"kvferry/kvcache"
+)
+
+// Config of a Core.
+type Config struct {
+	Scheduler *engine.Scheduler
+	Pool      *kvcache.Pool
+	Profile   *engine.Profile
+	// Disagg: the node is one of a prefill/decode pair, with its costs.
+	Disagg bool
+	// HoldTimeout is how long blocks wait for the consumer of a v0 or pull
+	// transfer before they are given up.
+	HoldTimeout time.Duration
+}
+
+// Core is one node's scheduler and its side of every hand-off. See the package
+// comment. Not safe for concurrent use.
+type Core struct {
+	cfg   Config
+	costs engine.Costs
+	v0    engine.V0Costs
+	sched *engine.Scheduler
+
+	reqs      map[uint64]*request
+	transfers map[uint64]*request // offered, by transfer ID
+	next      uint64              // transfer ID
+	deadlines deadlines
+
+	producer producer // v0, prefill side
+	receiver receiver // v0, decode side
+
+	now    time.Duration
+	toRun  []engine.Event // for the scheduler in this Step
+	act    Actions
+	totals Totals
+}
+
+// Totals count since the start of the node.
+type Totals struct {
+	Transfers, Failed uint64
+	Bytes             uint64 // moved by this node
+	Checked, Bad      uint64 // blocks
+}
+
+type state uint8
+
+const (
+	running   state = iota // the scheduler has it, nothing is moving
+	offered                // prefill side, v0 and pull: waiting for the consumer
+	moving                 // KV is on its way in or out
+	checking               // all there, being checked
+	closing                // the window is being closed; then the sequence goes on or ends
+	abandoned              // failed or cancelled; waiting for moves and the window to end
+)
+
+// A request is one leg on this node.
+type request struct {
+	Submit
+	state state
+	at    time.Duration // submitted
+	ready time.Duration // schedulable
+	seq   *engine.Sequence
+
+	transfer uint64 // offered under this ID
+	open     bool   // the other side may touch our blocks
+	shutting bool   // Close has been asked for
+	moves    int    // in flight
+	parts    int    // parts arrived (decode) or moved (prefill)
+	arrived  []bool // by part: an immediate counts once
+	checks   int    // in flight
+	first    kvcache.Token
+	err      error         // what it failed with
+	expires  time.Duration // and its place in the heap of those
+	heap     int
+
+	posted, landed, usable, firstOut, lastPart time.Duration
+	b                                          Breakdown
+}
+
+// NewCore returns a node with nothing to do.
+func NewCore(cfg Config) (*Core, error) {
+	var faults []error
+	if cfg.Scheduler == nil {
+		faults = append(faults, errors.New("connector: Scheduler is nil"))
+	}
+	if cfg.Pool == nil {
+		faults = append(faults, errors.New("connector: Pool is nil"))
+	}
+	if cfg.Profile == nil {
+		faults = append(faults, errors.New("connector: Profile is nil"))
+	}
+	if cfg.HoldTimeout <= 0 {
+		faults = append(faults, fmt.Errorf("connector: HoldTimeout is %v: must be above 0", cfg.HoldTimeout))
+	}
+	if err := errors.Join(faults...); err != nil {
+		return nil, err
+	}
+	c := &Core{
+		cfg: cfg, costs: cfg.Profile.Costs, v0: cfg.Profile.Disagg.V0, sched: cfg.Scheduler,
+		reqs: make(map[uint64]*request), transfers: make(map[uint64]*request),
+	}
+	if cfg.Disagg {
+		c.costs = cfg.Profile.DisaggEngine()
+	}
+	c.producer.gap = millis(c.v0.LaunchGapMS)
+	return c, nil
+}
+
+// Load is the scheduler's, with what waits in the hand-offs.
+func (c *Core) Load() engine.Load { return c.sched.Load() }
+
+// Totals returns the counts so far.
+func (c *Core) Totals() Totals { return c.totals }
+
+// Requests is the number of requests that have not been dropped.
+func (c *Core) Requests() int { return len(c.reqs) }
+
+// Step applies events in order and returns what is to be done. now never goes
+// back.
+func (c *Core) Step(now time.Duration, events ...Event) *Actions {
+	a := &c.act
+	*a = Actions{
+		Tokens: a.Tokens[:0], Reserved: a.Reserved[:0], Prefilled: a.Prefilled[:0], Finished: a.Finished[:0],
+		Failed: a.Failed[:0], Ask: a.Ask[:0], Answer: a.Answer[:0], Moves: a.Moves[:0], Checks: a.Checks[:0],
+		Close: a.Close[:0], Drop: a.Drop[:0],
+	}
+	c.now = now
+	c.toRun = c.toRun[:0]
+	for _, ev := range events {
+		c.event(ev)
+	}
+	c.expire()
+	c.produce()
+	c.receive()
+	c.schedule()
+	c.wake()
+	return a
+}
+
+func (c *Core) event(ev Event) {
+	switch ev := ev.(type) {
+	case Submit:
+		c.submit(ev)
+	case Cancel:
+		if r := c.reqs[ev.ID]; r != nil {
+			c.abandon(r, nil)
+		}
+	case StepDone:
+		c.producer.stepDone(ev.At)
+		c.toRun = append(c.toRun, engine.Done{At: ev.At, Tokens: ev.Tokens})
+	case LayerDone:
+		c.layerDone(ev)
+	case Produce:
+		c.producerAsked(ev.Transfer)
+	case Release:
+		c.released(ev.Transfer)
+	case Produced:
+		c.receiver.produced(ev.ID, ev.Tensor, c.now)
+	case Gone:
+		c.gone(ev)
+	case Moved:
+		c.moved(ev)
+	case Arrived:
+		c.arrivedPart(ev)
+	case Checked:
+		c.checked(ev)
+	case Closed:
+		c.closed(ev.ID)
+	default:
+		panic(fmt.Sprintf("connector: unknown event %T", ev))
+	}
+}
+
+// submit hands the leg to the scheduler, to be looked at once the modelled front
+// end is through with it.
+func (c *Core) submit(ev Submit) {
+	r := &request{Submit: ev, at: c.now, b: Breakdown{Proxy: ev.Age}}
+	front := max(millis(c.costs.RequestMS)-ev.Age, 0)
+	req := engine.Request{ID: ev.ID, Prompt: ev.Prompt, MaxTokens: ev.MaxTokens}
+	switch {
+	case ev.Leg == PrefillLeg && (ev.Handoff == V0 || ev.Handoff == Pull):
+		req.MaxTokens, req.Keep = 1, true
+	case ev.Leg == PrefillLeg && ev.Handoff == Layerwise:
+		req.MaxTokens, req.Keep = 1, true
+		r.arrived = make([]bool, c.layers())
+	case ev.Leg == PrefillLeg:
+		req.MaxTokens = 1
+	case ev.Leg == DecodeLeg && ev.Handoff == V0:
+		req.KV = engine.Blocking
+		front = millis(c.v0.HopMS)
+		r.first = ev.Remote.FirstToken
+	case ev.Leg == DecodeLeg && (ev.Handoff == Pull || ev.Handoff == Layerwise):
+		// The prompt went through the front end on the prefill side, or is about to.
+		req.KV, front = engine.Await, 0
+		r.arrived = make([]bool, c.layers())
+	case ev.Leg == Full:
+	default:
+		c.act.Failed = append(c.act.Failed, Failed{ev.ID, fmt.Errorf("%w: leg %v does not go with hand-off %q", ErrInvalid, ev.Leg, ev.Handoff)})
+		return
+	}
+	if ev.Leg == DecodeLeg && ev.Handoff != Layerwise || ev.Leg == PrefillLeg && ev.Handoff == Layerwise {
+		if err := c.matches(ev); err != nil {
+			c.act.Failed = append(c.act.Failed, Failed{ev.ID, fmt.Errorf("%w: %w", ErrInvalid, err)})
+			return
+		}
+	}
+	if c.reqs[ev.ID] != nil {
+		c.act.Failed = append(c.act.Failed, Failed{ev.ID, fmt.Errorf("%w: %w: %d", ErrInvalid, engine.ErrDuplicate, ev.ID)})
+		return
+	}
+	req.Ready = c.now + front
+	r.ready = req.Ready
+	r.b.Proxy += front
+	c.reqs[ev.ID] = r
+	c.deadlines.set(r, ev.Deadline)
+	c.toRun = append(c.toRun, engine.Add{Request: req})
+}
+
+// matches checks the other side's description against the prompt: it comes from
+// another machine.
+func (c *Core) matches(ev Submit) error {
+	blocks := (len(ev.Prompt) + c.cfg.Pool.BlockTokens() - 1) / c.cfg.Pool.BlockTokens()
+	if ev.Remote.Tokens != len(ev.Prompt) {
+		return fmt.Errorf("kv.tokens is %d: the prompt has %d", ev.Remote.Tokens, len(ev.Prompt))
+	}
+	if ev.Handoff != Layerwise && len(ev.Remote.Blocks) != blocks {
+		return fmt.Errorf("kv.blocks has %d blocks: the prompt needs %d", len(ev.Remote.Blocks), blocks)
+	}
+	for i, b := range ev.Remote.Blocks {
+		if b.Index < 0 || b.Index >= blocks || ev.Handoff != Layerwise && b.Index != i {
+			return fmt.Errorf("kv.blocks[%d] has index %d: the prompt needs blocks 0 to %d, in order", i, b.Index, blocks-1)
+		}
+	}
+	return nil
+}
+
+// schedule lets the scheduler move and acts on what it says, until it has
+// nothing more to say: a Receive step of no requests ends at once.
+func (c *Core) schedule() {
+	for {
+		rd := c.sched.Step(c.now, c.producer.notBefore(c.now), c.toRun...)
+		c.toRun = c.toRun[:0]
+		for _, f := range rd.Refused {
+			c.end(c.reqs[f.ID], fmt.Errorf("%w: %w", ErrInvalid, f.Err))
+		}
+		for _, q := range rd.Allocated {
+			c.allocated(c.reqs[q.ID], q)
+		}
+		for _, o := range rd.Outputs {
+			c.output(o)
+		}
+		if step := rd.Launch; step != nil {
+			c.launch(step)
+		}
+		c.act.Wake = rd.Wake
+		if len(c.toRun) == 0 {
+			break
+		}
+	}
+	c.producer.start(c.now)
+}
+
+func (c *Core) launch(step *engine.Step) {
+	for _, w := range step.Works {
+		if r := c.reqs[w.Seq.ID]; r != nil && w.Prompt && r.seq == nil {
+			r.seq = w.Seq
+			r.b.Queue = max(step.At-r.ready, 0)
+		}
+	}
+	if step.Kind == engine.Receive {
+		c.startReceive(step)
+		return
+	}
+	prompt := false
+	for _, w := range step.Works {
+		r := c.reqs[w.Seq.ID]
+		if !w.Prompt || r == nil || r.Leg != PrefillLeg {
+			continue
+		}
+		prompt = true
+		switch r.Handoff {
+		case V0:
+			step.Extra += millis(c.v0.ExtractMSPerMB * c.megabytes(w.N))
+		case Layerwise:
+			c.act.Layers = true
+		}
+	}
+	if prompt {
+		c.producer.launched()
+	}
+	c.act.Launch = step
+}
+
+// output passes a token on, and ends legs with their last one.
+func (c *Core) output(o engine.Output) {
+	r := c.reqs[o.Seq.ID]
+	if r == nil || r.state == abandoned {
+		return
+	}
+	if r.firstOut == 0 {
+		r.firstOut = c.now
+		from := o.Seq.Computed
+		if r.usable > 0 {
+			from = r.usable
+		}
+		r.b.FirstDecode = max(c.now-from, 0)
+		if r.Leg != DecodeLeg {
+			r.b.Prefill = o.Seq.Computed - o.Seq.Launched
+		}
+	}
+	handsOff := r.Leg == PrefillLeg && r.Handoff != None
+	if !handsOff || r.Handoff == Layerwise {
+		c.act.Tokens = append(c.act.Tokens, Token{ID: r.ID, Token: o.Token, Position: o.Position})
+	}
+	if !o.Last {
+		return
+	}
+	switch {
+	case handsOff && r.Handoff == Layerwise:
+		r.first = o.Token
+		c.layerwiseComputed(r)
+	case handsOff:
+		c.offer(r, o.Token)
+	default:
+		c.act.Finished = append(c.act.Finished, Finished{ID: r.ID, Cached: o.Seq.Cached(), Breakdown: r.b})
+		c.drop(r)
+	}
+}
+
+// drop forgets a request whose blocks the scheduler has released or will release
+// on the events already in toRun.
+func (c *Core) drop(r *request) {
+	c.deadlines.remove(r)
+	delete(c.reqs, r.ID)
+	if r.transfer != 0 {
+		delete(c.transfers, r.transfer)
+	}
+	c.act.Drop = append(c.act.Drop, r.ID)
+}
+
+// end fails a request that holds nothing any more.
+func (c *Core) end(r *request, err error) {
+	if err != nil && r.err == nil {
+		c.act.Failed = append(c.act.Failed, Failed{r.ID, err})
+	}
+	c.drop(r)
+}
+
+// abandon ends a request from outside: err is reported, or nothing if nil. Its
+// blocks are released once nothing can touch them any more.
+func (c *Core) abandon(r *request, err error) {
+	if r.state == abandoned {
+		return
+	}
+	if err != nil {
+		c.act.Failed = append(c.act.Failed, Failed{r.ID, err})
+		if r.Handoff != None {
+			c.totals.Failed++
+		}
+		r.err = err
+	}
+	r.state = abandoned
+	if r.Leg == DecodeLeg && r.Handoff != Layerwise {
+		c.act.Ask = append(c.act.Ask, Ask{ID: r.ID, Node: r.Remote.Node, Transfer: r.Remote.Transfer, Release: true})
+	}
+	c.producer.forget(r.transfer)
+	c.receiver.forget(r.ID)
+	if r.open || r.moves > 0 {
+		if !r.shutting {
+			c.act.Close = append(c.act.Close, r.ID)
+		}
+		r.open, r.shutting = true, true // until Closed
+	}
+	c.settle(r)
+}
+
+// settle releases an abandoned request's blocks when nothing touches them.
+func (c *Core) settle(r *request) {
+	if r.state != abandoned || r.open || r.moves > 0 || r.checks > 0 || c.receiver.has(r.ID) {
+		return
+	}
+	c.toRun = append(c.toRun, engine.Cancel{ID: r.ID})
+	c.drop(r)
+}
+
+func (c *Core) closed(id uint64) {
+	r := c.reqs[id]
+	if r == nil {
+		return
+	}
+	r.open = false
+	switch r.state {
+	case abandoned:
+		c.settle(r)
+	case closing:
+		if r.Leg == DecodeLeg {
+			c.land(r)
+			return
+		}
+		c.toRun = append(c.toRun, engine.Free{ID: r.ID})
+		c.drop(r)
+	}
+}
+
+// shut closes the window of a request whose transfer is over; Closed goes on
+// with it.
+func (c *Core) shut(r *request) {
+	r.state = closing
+	if !r.open {
+		c.closed(r.ID)
+		return
+	}
+	r.shutting = true
+	c.act.Close = append(c.act.Close, r.ID)
+}
+
+// expire fails requests past their deadline and gives up holds nobody asked for.
+func (c *Core) expire() {
+	for {
+		r := c.deadlines.pop(c.now)
+		if r == nil {
+			return
+		}
+		if r.state == abandoned {
+			continue
+		}
+		if r.state == offered {
+			// The leg has ended well; only its blocks were waiting.
+			c.totals.Failed++
+			c.abandon(r, nil)
+			continue
+		}
+		c.abandon(r, fmt.Errorf("%w: request %d in %v leg", ErrDeadline, r.ID, r.Leg))
+	}
+}
+
+func (c *Core) wake() {
+	soonest := func(at time.Duration) {
+		if at > 0 && (c.act.Wake == 0 || at < c.act.Wake) {
+			c.act.Wake = at
+		}
+	}
+	soonest(c.producer.wake())
+	soonest(c.receiver.wake())
+	soonest(c.deadlines.first())
+}
+
+func (c *Core) layers() int { return c.cfg.Profile.KVGeometry.Layers }
+
+// megabytes is the published payload of tokens: K, V and hidden states.
+func (c *Core) megabytes(tokens int) float64 {
+	g := c.cfg.Profile.KVGeometry
+	return float64(tokens*(g.TokenBytes()+g.HiddenTokenBytes())) / 1e6
+}
+
+func millis(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }

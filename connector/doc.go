@@ -1,0 +1,38 @@
+// Package connector is the KV connector: it brings the KV of a prompt from the
+// node that computed it to the node that decodes it.
+//
+// Three hand-offs do it, an axis of the bench:
+//
+//	v0         the system that Mooncake published in 2024, ugly on purpose: decode
+//	           fetches one request's tensors after another inside its step, while
+//	           everything waits; the producer's copies queue behind its prefill
+//	           steps and hold back the next one.
+//	pull       decode allocates blocks, reads the finished blocks one-sided in the
+//	           background, and goes on decoding meanwhile.
+//	layerwise  decode allocates first; each layer's blocks are written to it while
+//	           the next layer is computed, and the prefill node streams the first
+//	           token itself.
+//
+// [Core] is one node: a scheduler and its side of every hand-off, as one pure
+// state machine. Step(now, events) returns [Actions]; the daemons perform them
+// over real rails, a simulation over modelled links, tests by hand.
+//
+//	prefill node                                decode node
+//	offered ── v0, pull: descriptor ──proxy──▶  allocated ─ reads ─▶ landed ─▶ decoding
+//	   │                                           │
+//	   └─ release ◀────────────────────────────────┘
+//	computing ◀─ layerwise: descriptor ─proxy─  allocated
+//	   └── a write and an immediate a layer ───▶ landed ─▶ decoding
+//
+// Every transfer has a window: the node whose blocks are touched from outside
+// registers its memory under a key made for this transfer, and closes that key
+// before the blocks can go to anyone else. A write or read that comes late is
+// refused by the key, not by luck. On top of that the consumer derives what each
+// block must contain from the tokens and checks it before the first step that
+// uses it, so a wrong, stale, torn or swapped block is never decoded from.
+//
+// Every request on a node ends in exactly one of Prefilled, Finished or Failed,
+// by its deadline at the latest, unless the proxy cancels it.
+//
+// The state machines import the standard library, kvcache and engine only.
+package connector

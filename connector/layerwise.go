@@ -1,0 +1,86 @@
+package connector
+
+import (
+	"fmt"
+)
+
+// layerDone writes a layer of every layerwise prompt in the step under way that
+// this step completes. A prompt computed in chunks goes out with its last chunk:
+// its earlier chunks are in the blocks by then.
+func (c *Core) layerDone(ev LayerDone) {
+	step := c.sched.Current()
+	if step == nil {
+		return
+	}
+	for _, w := range step.Works {
+		r := c.reqs[w.Seq.ID]
+		if !w.Sample || r == nil || r.Leg != PrefillLeg || r.Handoff != Layerwise || r.state == abandoned {
+			continue
+		}
+		if ev.Layer < c.layers()-1 { // the last goes with the first token, when the step is done
+			c.write(r, ev.Layer)
+		}
+	}
+}
+
+func (c *Core) write(r *request, layer int) {
+	r.state = moving
+	r.moves++
+	c.act.Moves = append(c.act.Moves, Move{ID: r.ID, Write: true, Part: layer, Pairs: c.pairs(r), Imm: true, Token: r.first})
+}
+
+// layerwiseComputed sends the last layer, with the first token in its immediate.
+func (c *Core) layerwiseComputed(r *request) { c.write(r, c.layers()-1) }
+
+// wrote counts layers that have been applied at the decode side; with the last
+// one the leg is over.
+func (c *Core) wrote(r *request, ev Moved) {
+	r.parts++
+	if ev.Part == c.layers()-1 {
+		r.b.Post = max(ev.Posted-r.seq.Computed, 0)
+	}
+	if r.parts < c.layers() {
+		return
+	}
+	// What the client can notice of the wire is what is left after the prompt.
+	r.b.Wire = max(ev.At-r.seq.Computed-r.b.Post, 0)
+	c.totals.Transfers++
+	c.act.Prefilled = append(c.act.Prefilled, Prefilled{ID: r.ID, FirstToken: r.first, Cached: r.seq.Cached(), Breakdown: r.b})
+	r.open = false
+	c.shut(r)
+}
+
+// arrivedPart counts a layer that is in our blocks, once, and has it checked.
+func (c *Core) arrivedPart(ev Arrived) {
+	r := c.reqs[ev.ID]
+	if r == nil || r.state != moving || r.Leg != DecodeLeg || r.Handoff != Layerwise {
+		return
+	}
+	if ev.Part < 0 || ev.Part >= len(r.arrived) {
+		c.abandon(r, fmt.Errorf("%w: request %d: immediate for layer %d of %d", ErrTransfer, r.ID, ev.Part, len(r.arrived)))
+		return
+	}
+	if r.arrived[ev.Part] {
+		return
+	}
+	r.arrived[ev.Part] = true
+	r.parts++
+	r.landed = max(r.landed, ev.At)
+	if ev.Part == len(r.arrived)-1 {
+		r.first = ev.Token
+	}
+	c.check(r, ev.Part)
+}
+
+// immediate values: a slot of the reader's choosing, the layer and the first
+// token, in 24, 8 and 32 bits.
+
+// EncodeImm packs what a layerwise write tells the reader.
+func EncodeImm(transfer uint64, layer int, token uint32) uint64 {
+	return transfer<<40 | uint64(layer&0xff)<<32 | uint64(token)
+}
+
+// DecodeImm unpacks it; transfer is known by its low 24 bits.
+func DecodeImm(imm uint64) (transfer uint64, layer int, token uint32) {
+	return imm >> 40, int(imm >> 32 & 0xff), uint32(imm)
+}

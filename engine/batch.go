@@ -1,0 +1,256 @@
+package engine
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// launch forms the next step. The order of the two policies:
+//
+//	PrefillFirst: waiting prompts up to MaxBatchedTokens, alone; else all decodes
+//	Chunked:      all decodes, then prompts up to ChunkTokens, the last cut short
+func (s *Scheduler) launch(now, notBefore time.Duration) {
+	step := s.spare[s.which]
+	*step = Step{Works: step.Works[:0], At: max(s.ended, notBefore)}
+	if s.cfg.Policy == Chunked {
+		s.decodes(step)
+		s.prompts(step, s.cfg.ChunkTokens-len(step.Works))
+	} else {
+		s.prompts(step, s.cfg.MaxBatchedTokens)
+		if len(step.Works) == 0 {
+			s.decodes(step)
+		}
+	}
+	if len(step.Works) == 0 {
+		return
+	}
+	step.Kind = Decode
+	for _, w := range step.Works {
+		step.Tokens += w.N
+		step.At = max(step.At, w.Seq.runnable)
+		switch {
+		case w.Seq.KV == Blocking && w.Seq.computed == 0:
+			step.Kind = Receive
+		case w.Prompt && step.Kind != Receive:
+			step.Kind = Mixed
+		}
+	}
+	if step.Kind == Mixed && s.cfg.Policy == PrefillFirst {
+		step.Kind = Prefill
+	}
+	if now-step.At > maxLag {
+		step.At = now
+	}
+	for _, w := range step.Works {
+		if w.Prompt && w.Seq.Launched == 0 {
+			w.Seq.Launched = step.At
+		}
+	}
+	s.step = step
+	s.which = 1 - s.which
+	s.ready.Launch = step
+
+	// The outputs of the step before leave once this one is launched, which takes
+	// the CPU a while unless it is a captured graph.
+	leave := step.At
+	if step.Kind != Decode {
+		leave += s.cfg.OutputDelay
+	}
+	if n := len(s.delayed); n > 0 {
+		leave = max(leave, s.delayed[n-1].at) // never overtake
+	}
+	for _, o := range s.out {
+		s.delayed = append(s.delayed, delayed{leave, o})
+	}
+	s.out = s.out[:0]
+}
+
+// flush lets outputs leave: those whose delay is over, and all of them if no
+// step is under way to wait for.
+func (s *Scheduler) flush(now time.Duration) {
+	n := 0
+	for n < len(s.delayed) && (s.step == nil || s.delayed[n].at <= now) {
+		s.ready.Outputs = append(s.ready.Outputs, s.delayed[n].Output)
+		n++
+	}
+	s.delayed = slices.Delete(s.delayed, 0, n)
+	if s.step == nil {
+		s.ready.Outputs = append(s.ready.Outputs, s.out...)
+		s.out = s.out[:0]
+	}
+	for _, o := range s.ready.Outputs {
+		if o.Seq.FirstOut == 0 {
+			o.Seq.FirstOut = now
+		}
+	}
+}
+
+// decodes adds every running sequence that has room for its next token. Where
+// the pool has none, the sequences admitted last are preempted, one by one.
+func (s *Scheduler) decodes(step *Step) {
+	for i := 0; i < len(s.running) && len(step.Works) < s.cfg.MaxNumSeqs; i++ {
+		q := s.running[i]
+		for !q.Table.Grow(s.cfg.Pool, len(q.tokens)) {
+			victim := s.running[len(s.running)-1]
+			s.preempt(victim)
+			if victim == q {
+				return
+			}
+		}
+		step.Works = append(step.Works, Work{Seq: q, From: q.computed, N: len(q.tokens) - q.computed, Sample: true})
+	}
+}
+
+// preempt takes a running sequence's blocks away. It will recompute its tokens,
+// prompt and output, before any prompt that came later.
+func (s *Scheduler) preempt(q *Sequence) {
+	s.running = remove(s.running, q)
+	s.free(q)
+	q.computed, q.cached, q.KV = 0, 0, Compute
+	q.where = inWaiting
+	s.waiting = slices.Insert(s.waiting, 0, q)
+	s.preemptions++
+}
+
+// prompts adds waiting prompts, in order, up to budget tokens. The first that
+// gets no blocks holds back those behind it: nothing overtakes, nothing starves.
+func (s *Scheduler) prompts(step *Step, budget int) {
+	admitted := 0
+	for _, q := range s.waiting {
+		if q.KV == Await {
+			break
+		}
+		if budget <= 0 || len(s.running)+len(s.pending)+admitted >= s.cfg.MaxNumSeqs || len(step.Works) >= s.cfg.MaxNumSeqs {
+			break
+		}
+		if len(step.Works) > 0 && (q.KV == Blocking) != (step.Works[0].Seq.KV == Blocking && step.Works[0].Seq.computed == 0) {
+			break // a step either fetches or computes
+		}
+		if len(q.Table.Refs()) == 0 && !s.place(q) {
+			break
+		}
+		left := len(q.tokens) - q.computed
+		n := min(left, budget)
+		if n < left && s.cfg.Policy == PrefillFirst {
+			s.free(q) // until there is room in a step
+			q.computed, q.cached = 0, 0
+			break
+		}
+		step.Works = append(step.Works, Work{Seq: q, From: q.computed, N: n, Prompt: true, Sample: n == left})
+		budget -= n
+		admitted++
+	}
+}
+
+// place allocates blocks for all of a sequence's tokens, starting with what the
+// prefix cache has. At least one token is left to compute: the first output is
+// drawn from it.
+func (s *Scheduler) place(q *Sequence) bool {
+	if q.KV != Blocking && len(q.hashes) > 0 {
+		usable := q.hashes[:min(len(q.hashes), (len(q.tokens)-1)/s.cfg.Pool.BlockTokens())]
+		if refs := s.cfg.Pool.Match(usable); len(refs) > 0 {
+			if err := q.Table.Adopt(s.cfg.Pool, refs); err != nil {
+				panic(fmt.Sprintf("engine: request %d: %v", q.ID, err))
+			}
+			q.cached = len(refs) * s.cfg.Pool.BlockTokens()
+			q.computed = q.cached
+		}
+	}
+	if !s.room(q) || !q.Table.Grow(s.cfg.Pool, len(q.tokens)) {
+		s.free(q)
+		q.computed, q.cached = 0, 0
+		return false
+	}
+	return true
+}
+
+// room keeps 1 % of the pool for the running sequences to grow into, as vLLM
+// does: a prompt admitted into the last blocks would be preempted at once.
+func (s *Scheduler) room(q *Sequence) bool {
+	if len(s.running)+len(s.pending) == 0 {
+		return true
+	}
+	need := (len(q.tokens)+s.cfg.Pool.BlockTokens()-1)/s.cfg.Pool.BlockTokens() - len(q.Table.Refs())
+	return s.cfg.Pool.Free()-need >= s.cfg.Pool.Total()/100
+}
+
+// done applies the end of the step under way.
+func (s *Scheduler) done(ev Done) {
+	step := s.step
+	if step == nil {
+		panic("engine: Done without a step under way")
+	}
+	s.step = nil
+	s.ended = ev.At
+	tokens := ev.Tokens
+	for _, w := range step.Works {
+		q := w.Seq
+		cancelled := q.where == finished
+		failed := slices.Contains(ev.Failed, q.ID)
+		if w.Sample && !failed {
+			t := tokens[0]
+			tokens = tokens[1:]
+			if cancelled {
+				continue
+			}
+			q.computed = w.From + w.N
+			if q.Computed == 0 && w.Prompt {
+				q.Computed = ev.At
+			}
+			s.commit(q)
+			q.append(t)
+			s.sampled(q, t)
+			continue
+		}
+		switch {
+		case cancelled:
+		case failed:
+			s.waiting = remove(s.waiting, q)
+			s.end(q)
+		default: // a chunk; more to come
+			q.computed = w.From + w.N
+			s.commit(q)
+		}
+	}
+	for _, q := range s.release {
+		s.free(q)
+	}
+	s.release = s.release[:0]
+}
+
+// sampled moves a sequence on after a token was drawn for it.
+func (s *Scheduler) sampled(q *Sequence, t uint32) {
+	last := q.Output() >= q.MaxTokens
+	s.out = append(s.out, Output{Seq: q, Token: t, Position: q.Output() - 1, Last: last})
+	if q.where == inWaiting {
+		s.waiting = remove(s.waiting, q)
+		if !last {
+			q.where = inRunning
+			s.running = append(s.running, q)
+		}
+	}
+	if !last {
+		return
+	}
+	s.running = remove(s.running, q)
+	if q.Keep {
+		q.where = kept
+		return
+	}
+	s.end(q)
+}
+
+// commit offers the full prompt blocks computed so far to the prefix cache.
+func (s *Scheduler) commit(q *Sequence) {
+	if len(q.hashes) == 0 || q.KV == Blocking {
+		return
+	}
+	full := min(q.computed/s.cfg.Pool.BlockTokens(), len(q.hashes))
+	refs := q.Table.Refs()
+	for i := q.cached / s.cfg.Pool.BlockTokens(); i < full; i++ {
+		if err := s.cfg.Pool.Commit(refs[i], q.hashes[i]); err != nil {
+			panic(fmt.Sprintf("engine: request %d: %v", q.ID, err))
+		}
+	}
+}

@@ -1,0 +1,103 @@
+package engine
+
+import (
+	"time"
+
+	"kvferry/kvcache"
+)
+
+// An Event is something that happened to the scheduler's world: Add, Cancel,
+// Done, Landed, Free.
+type Event interface{ event() }
+
+// Add brings a request. One that can never be served is in Ready.Refused.
+type Add struct{ Request Request }
+
+// Cancel ends a sequence, wherever it is; nothing more is said of it. Its blocks
+// are released, after the step under way if that computes it. Blocks of a
+// pending sequence are the target of writes still to come, so the driver cancels
+// it only once those have stopped. Cancelling an unknown ID does nothing.
+type Cancel struct{ ID uint64 }
+
+// Done ends the step under way. Tokens has one entry for each Work that
+// samples, in order. Failed lists sequences of a Receive step whose KV did not
+// come: they have no entry, are ended, and their blocks are released.
+type Done struct {
+	At     time.Duration // when the step ended; not after now
+	Tokens []kvcache.Token
+	Failed []uint64
+}
+
+// Landed says that the KV of a pending sequence's prompt is in its blocks. Given
+// are the output tokens that the other node has emitted already.
+type Landed struct {
+	ID    uint64
+	At    time.Duration
+	Given []kvcache.Token
+}
+
+// Free releases the blocks of a finished sequence that was to keep them.
+type Free struct{ ID uint64 }
+
+func (Add) event()    {}
+func (Cancel) event() {}
+func (Done) event()   {}
+func (Landed) event() {}
+func (Free) event()   {}
+
+// A Kind of step.
+type Kind uint8
+
+const (
+	Decode  Kind = iota // one token for each running sequence
+	Prefill             // whole prompts, nothing else
+	Mixed               // decodes and chunks of prompts
+	Receive             // fetch the KV of prompts; the hand-off runs it, not the model
+)
+
+func (k Kind) String() string {
+	return [...]string{"decode", "prefill", "mixed", "receive"}[k]
+}
+
+// A Step is one pass over a batch. It is the executor's until its Done event,
+// and reused afterwards.
+type Step struct {
+	Kind   Kind
+	At     time.Duration // launched; the time it became possible, not the time that was noticed
+	Extra  time.Duration // on top of the model's cost: what a hand-off adds to the step
+	Tokens int           // computed in all
+	Works  []Work
+}
+
+// A Work is the part of one sequence in a step: the KV of tokens [From, From+N)
+// is computed, and if Sample the token after them is drawn.
+type Work struct {
+	Seq    *Sequence
+	From   int
+	N      int
+	Prompt bool // a prompt or a chunk of one (or its recomputation), not a decode
+	Sample bool
+}
+
+// An Output is a token that leaves the engine.
+type Output struct {
+	Seq      *Sequence
+	Token    kvcache.Token
+	Position int  // of the output, from 0
+	Last     bool // the sequence has ended
+}
+
+// Ready is what Step wants done. Its slices are valid until the next Step.
+type Ready struct {
+	Launch    *Step       // start this; nil if nothing
+	Outputs   []Output    // send these
+	Allocated []*Sequence // Await sequences that have their blocks now
+	Refused   []Refusal
+	Wake      time.Duration // call Step again at that time; 0 if only an event can change anything
+}
+
+// A Refusal is a request that can never be served here.
+type Refusal struct {
+	ID  uint64
+	Err error
+}

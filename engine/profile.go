@@ -1,0 +1,210 @@
+package engine
+
+import (
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"kvferry/kvcache"
+)
+
+// DefaultProfile is the name of the profile that ships with the project: an A10
+// serving Qwen2.5-7B-Instruct-GPTQ-Int4 with vLLM 0.6.2, fitted to the 25 cells
+// that Mooncake published.
+const DefaultProfile = "a10-qwen2.5-7b-int4"
+
+//go:embed profiles/a10-qwen2.5-7b-int4.json
+var a10 []byte
+
+//go:embed profiles/zero.json
+var zero []byte
+
+// A Profile describes one GPU serving one model with one engine: what steps
+// cost, what a token's KV weighs and what the published hand-off costs. It is
+// read from JSON; durations are milliseconds, MB is 1e6 bytes.
+type Profile struct {
+	Name  string `json:"name"`
+	GPU   string `json:"gpu"`
+	Model string `json:"model"`
+	Vocab int    `json:"vocab"` // token ids are in [0, vocab)
+
+	KVGeometry  kvcache.Geometry `json:"kv_geometry"`
+	KVBytes     int64            `json:"kv_bytes"` // GPU memory left for KV beside the weights
+	MaxModelLen int              `json:"max_model_len"`
+
+	MaxNumSeqs       int `json:"max_num_seqs"`           // sequences in the batch
+	MaxBatchedTokens int `json:"max_num_batched_tokens"` // prefill-first: prompt tokens in one step
+	ChunkTokens      int `json:"chunk_tokens"`           // chunked: tokens in one step, decodes included
+
+	Costs Costs `json:"costs"`
+	// Disagg is what differs on a node of a prefill/decode pair.
+	Disagg DisaggCosts `json:"disagg"`
+	// Links are modelled NICs by name, for the paced transfer.
+	Links map[string]LinkCost `json:"links"`
+}
+
+// Costs are the parameters of CostModel and of the front end around it.
+type Costs struct {
+	// RequestMS: HTTP, tokenise, IPC and detokenise, once a request.
+	RequestMS float64 `json:"request_ms"`
+	// PrefillStepMS: launching a step that computes prompt tokens.
+	PrefillStepMS float64 `json:"prefill_step_ms"`
+	// PrefillTokenMS: one prompt token on a cold GPU.
+	PrefillTokenMS float64 `json:"prefill_token_ms"`
+	// HotSlowdown: how much longer a prompt token takes on a GPU that has been busy
+	// for much longer than HeatMS (0.4: 40 % longer).
+	HotSlowdown float64 `json:"hot_slowdown"`
+	HeatMS      float64 `json:"heat_ms"`
+	// DecodeStepMS + DecodeSeqMS x batch: one decode step.
+	DecodeStepMS float64 `json:"decode_step_ms"`
+	DecodeSeqMS  float64 `json:"decode_seq_ms"`
+	// OutputDelayMS: the tokens of a step leave only once the next step has been
+	// launched; launching a prefill or mixed step takes this long, a decode step
+	// (a captured graph) nothing.
+	OutputDelayMS float64 `json:"output_delay_ms"`
+}
+
+// DisaggCosts replace or add to Costs on disaggregated nodes.
+type DisaggCosts struct {
+	DecodeStepMS float64 `json:"decode_step_ms"` // instead of Costs.DecodeStepMS
+	// V0 is the published hand-off; see package connector.
+	V0 V0Costs `json:"v0"`
+}
+
+// V0Costs are the couplings of the published system.
+type V0Costs struct {
+	HopMS           float64 `json:"hop_ms"`             // prefill's answer to the request's arrival at decode
+	ReceiveMS       float64 `json:"receive_ms"`         // fixed cost of a receive
+	ProducerMSPerMB float64 `json:"producer_ms_per_mb"` // device-to-host copy, pickle; holds back the next prefill
+	ConsumerMSPerMB float64 `json:"consumer_ms_per_mb"` // unpickle, host-to-device copy, after the wire
+	ExtractMSPerMB  float64 `json:"extract_ms_per_mb"`  // extraction inside the prefill step
+	LaunchGapMS     float64 `json:"launch_gap_ms"`      // how long a pending copy may hold back the next prefill launch
+}
+
+// LinkCost is a modelled NIC.
+type LinkCost struct {
+	MSPerMB   float64 `json:"ms_per_mb"` // 0.775 is 1.29 GB/s
+	LatencyUS float64 `json:"latency_us"`
+}
+
+// LoadProfile reads the profile with that name if it ships with the project,
+// and the file at that path otherwise.
+func LoadProfile(nameOrPath string) (*Profile, error) {
+	shipped := map[string][]byte{DefaultProfile: a10, "zero": zero}
+	data, ok := shipped[nameOrPath]
+	if !ok {
+		var err error
+		if data, err = os.ReadFile(nameOrPath); err != nil {
+			names := make([]string, 0, len(shipped))
+			for n := range shipped {
+				names = append(names, n)
+			}
+			slices.Sort(names)
+			return nil, fmt.Errorf("profile %q is neither a shipped profile (%s) nor a readable file: %w", nameOrPath, strings.Join(names, ", "), err)
+		}
+	}
+	p, err := ParseProfile(data)
+	if err != nil {
+		return nil, fmt.Errorf("profile %s: %w", nameOrPath, err)
+	}
+	return p, nil
+}
+
+// ParseProfile reads a profile from JSON and validates it. A field it does not
+// know is an error: a misspelt cost would silently be zero.
+func ParseProfile(data []byte) (*Profile, error) {
+	dec := json.NewDecoder(strings.NewReader(string(data)))
+	dec.DisallowUnknownFields()
+	var p Profile
+	if err := dec.Decode(&p); err != nil {
+		var syn *json.SyntaxError
+		if errors.As(err, &syn) {
+			line := 1 + strings.Count(string(data[:min(int(syn.Offset), len(data))]), "\n")
+			return nil, fmt.Errorf("line %d: %w", line, err)
+		}
+		return nil, err
+	}
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
+	return &p, nil
+}
+
+// Validate lists every fault of the profile, by field, with what it must be.
+func (p *Profile) Validate() error {
+	var faults []error
+	bad := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	positive := func(field string, v int) {
+		if v < 1 {
+			bad("%s is %d: must be at least 1", field, v)
+		}
+	}
+	cost := func(field string, v float64) {
+		if !(v >= 0 && v < 1e6) { // also refuses NaN
+			bad("%s is %v: must be a number of milliseconds from 0 to 1e6", field, v)
+		}
+	}
+	if p.Name == "" {
+		bad("name is empty: give the profile a name for reports")
+	}
+	if p.Model == "" {
+		bad("model is empty: give the name that clients ask for")
+	}
+	positive("vocab", p.Vocab)
+	if err := p.KVGeometry.Validate(); err != nil {
+		bad("kv_geometry: %w", err)
+	} else if p.KVBytes < int64(p.KVGeometry.BlockBytes()) {
+		bad("kv_bytes is %d: must hold at least one block of %d bytes", p.KVBytes, p.KVGeometry.BlockBytes())
+	}
+	positive("max_model_len", p.MaxModelLen)
+	positive("max_num_seqs", p.MaxNumSeqs)
+	positive("max_num_batched_tokens", p.MaxBatchedTokens)
+	if p.MaxBatchedTokens < p.MaxModelLen {
+		bad("max_num_batched_tokens is %d: must be at least max_model_len (%d), or a long prompt never fits a step", p.MaxBatchedTokens, p.MaxModelLen)
+	}
+	positive("chunk_tokens", p.ChunkTokens)
+	c := p.Costs
+	cost("costs.request_ms", c.RequestMS)
+	cost("costs.prefill_step_ms", c.PrefillStepMS)
+	cost("costs.prefill_token_ms", c.PrefillTokenMS)
+	cost("costs.hot_slowdown", c.HotSlowdown)
+	cost("costs.heat_ms", c.HeatMS)
+	if c.HotSlowdown > 0 && c.HeatMS == 0 {
+		bad("costs.heat_ms is 0 with hot_slowdown %v: say over how many milliseconds the GPU heats up", c.HotSlowdown)
+	}
+	cost("costs.decode_step_ms", c.DecodeStepMS)
+	cost("costs.decode_seq_ms", c.DecodeSeqMS)
+	cost("costs.output_delay_ms", c.OutputDelayMS)
+	d := p.Disagg
+	cost("disagg.decode_step_ms", d.DecodeStepMS)
+	cost("disagg.v0.hop_ms", d.V0.HopMS)
+	cost("disagg.v0.receive_ms", d.V0.ReceiveMS)
+	cost("disagg.v0.producer_ms_per_mb", d.V0.ProducerMSPerMB)
+	cost("disagg.v0.consumer_ms_per_mb", d.V0.ConsumerMSPerMB)
+	cost("disagg.v0.extract_ms_per_mb", d.V0.ExtractMSPerMB)
+	cost("disagg.v0.launch_gap_ms", d.V0.LaunchGapMS)
+	for name, l := range p.Links {
+		if !(l.MSPerMB > 0 && l.MSPerMB < 1e6) {
+			bad("links.%s.ms_per_mb is %v: must be above 0 (0.775 is 1.29 GB/s)", name, l.MSPerMB)
+		}
+		cost("links."+name+".latency_us", l.LatencyUS)
+	}
+	return errors.Join(faults...)
+}
+
+// Blocks is the capacity of the KV pool in blocks.
+func (p *Profile) Blocks() int { return int(p.KVBytes / int64(p.KVGeometry.BlockBytes())) }
+
+// DisaggEngine returns the costs of an engine in a prefill/decode pair: the
+// decode step of a decode-only node, and no output delay, which the fit of the
+// published disaggregated rows excludes.
+func (p *Profile) DisaggEngine() Costs {
+	c := p.Costs
+	c.DecodeStepMS = p.Disagg.DecodeStepMS
+	c.OutputDelayMS = 0
+	return c
+}
