@@ -159,19 +159,15 @@ type ChatMessage struct{ Role, Content string }
 
 // EncodeChat renders messages as Qwen2.5's chat template does,
 // <|im_start|>role\ncontent<|im_end|>\n for each and then the opening of the
-// assistant's answer.
+// assistant's answer. A role is one token, as the usual ones are there.
 func (t Tokenizer) EncodeChat(messages []ChatMessage) []uint32 {
 	var ids []uint32
 	for _, m := range messages {
-		ids = append(ids, tokenIMStart)
-		ids = t.appendEncode(ids, m.Role)
-		ids = append(ids, tokenNewline)
+		ids = append(ids, tokenIMStart, hashToken(m.Role), tokenNewline)
 		ids = t.appendEncode(ids, m.Content)
 		ids = append(ids, tokenIMEnd, tokenNewline)
 	}
-	ids = append(ids, tokenIMStart)
-	ids = t.appendEncode(ids, "assistant")
-	return append(ids, tokenNewline)
+	return append(ids, tokenIMStart, hashToken("assistant"), tokenNewline)
 }
 
 // AppendPrompt appends ids as Submit.prompt carries them: four bytes each,

@@ -1,0 +1,73 @@
+// Command proxy serves OpenAI's HTTP API over the prefill, decode and
+// non-disaggregated nodes that register with it.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"kvferry/node"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	// A second signal ends the process at once.
+	context.AfterFunc(ctx, stop)
+	if err := command().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "proxy:", err)
+		os.Exit(1)
+	}
+}
+
+func command() *cobra.Command {
+	var cfg node.ProxyConfig
+	var logs node.LogFlags
+	cmd := &cobra.Command{
+		Use:   "proxy",
+		Short: "Serve OpenAI's HTTP API over the nodes that register here",
+		Long: `proxy is the front of a kvferry cluster. Clients talk HTTP to it, nodes register
+with it over gRPC and keep a lease. It places each request on a prefill and a
+decode node, or on one node that does both, streams the tokens back, and places
+a request again if a node fails.
+
+Endpoints: /v1/completions, /v1/chat/completions (streaming and not),
+/v1/models, /tokenize, /detokenize, /health, /metrics, /version.
+
+On SIGTERM or SIGINT it answers new requests 503, lets running ones end for
+--drain-timeout, and exits; a second signal ends it at once.
+
+Sampling parameters are accepted and have no effect: tokens are a function of
+the prompt. Beyond OpenAI's, a request may carry "timeout" (seconds),
+"ignore_eos", and "return_breakdown" (where its time went, node by node).`,
+		Example: `  # a cluster on one machine, then a request
+  proxy --http 127.0.0.1:8000 --grpc 127.0.0.1:9000 --handoff layerwise
+  curl -N 127.0.0.1:8000/v1/completions -d '{"prompt":"hello","max_tokens":8,"stream":true}'
+
+  # reachable from other machines, one line of log a request
+  proxy --http :8000 --grpc :9000 --log-level debug --log-format json`,
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			logger, err := logs.Logger(os.Stderr)
+			if err != nil {
+				return err
+			}
+			cfg.Logger = logger
+			p, err := node.NewProxy(cfg)
+			if err != nil {
+				return err
+			}
+			return p.Run(cmd.Context())
+		},
+	}
+	cfg.AddFlags(cmd.Flags())
+	logs.AddFlags(cmd.Flags())
+	return cmd
+}

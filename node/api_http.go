@@ -1,0 +1,340 @@
+package node
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"strconv"
+	"time"
+)
+
+// handler routes the HTTP API.
+func (p *Proxy) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/completions", func(w http.ResponseWriter, r *http.Request) { p.serveGeneration(w, r, kindCompletion) })
+	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) { p.serveGeneration(w, r, kindChat) })
+	mux.HandleFunc("GET /v1/models", p.serveModels)
+	mux.HandleFunc("GET /health", p.serveHealth)
+	mux.HandleFunc("GET /ping", p.serveHealth)
+	mux.HandleFunc("GET /version", serveVersion)
+	mux.HandleFunc("GET /server_info", p.serveServerInfo)
+	mux.HandleFunc("GET /get_server_info", p.serveServerInfo)
+	mux.HandleFunc("POST /tokenize", p.serveTokenize)
+	mux.HandleFunc("POST /detokenize", p.serveDetokenize)
+	mux.Handle("GET /metrics", p.metrics.handler())
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		e := &apiError{Status: http.StatusNotFound, Type: "invalid_request_error", Code: "not_found", Message: fmt.Sprintf("no such endpoint: %s %s", r.Method, abbreviate(r.URL.Path))}
+		for _, method := range []string{http.MethodGet, http.MethodPost} {
+			probe := &http.Request{Method: method, URL: r.URL, Host: r.Host}
+			if _, pattern := mux.Handler(probe); pattern != "/" && method != r.Method {
+				e.Status, e.Code = http.StatusMethodNotAllowed, "method_not_allowed"
+				e.Message = fmt.Sprintf("%s %s: use %s", r.Method, abbreviate(r.URL.Path), method)
+				w.Header().Set("Allow", method)
+			}
+		}
+		writeError(w, e)
+	})
+	return mux
+}
+
+// serveGeneration is both generation endpoints.
+func (p *Proxy) serveGeneration(w http.ResponseWriter, r *http.Request, kind apiKind) {
+	accepted := p.clock.Now()
+	id := requestID(r)
+	w.Header().Set("X-Request-Id", id)
+	done, err := p.admit()
+	if err != nil {
+		p.refuse(w, id, err)
+		return
+	}
+	defer done()
+	cluster, ok := p.registry.info()
+	if !ok {
+		p.refuse(w, id, p.registry.wait(ended))
+		return
+	}
+	body, err := p.readBody(w, r)
+	if err != nil {
+		p.refuse(w, id, err)
+		return
+	}
+	req, err := parseGeneration(kind, body, cluster)
+	if err != nil {
+		p.refuse(w, id, err)
+		return
+	}
+	timeout := p.cfg.RequestTimeout
+	if req.Timeout > 0 {
+		timeout = min(timeout, req.Timeout)
+	}
+	timeout -= p.clock.Now() - accepted
+	ctx, cancel := context.WithTimeoutCause(r.Context(), timeout, fmt.Errorf("%w: the request was given %v", errDeadline, timeout.Round(time.Millisecond)))
+	defer cancel()
+	deadlines := http.NewResponseController(w)
+	// A client that does not read must not hold the handler beyond its time.
+	// Recorders of tests have no deadlines; a connection has.
+	_ = deadlines.SetWriteDeadline(time.Now().Add(timeout + writeGrace))
+
+	batch := 1
+	if !req.Stream {
+		batch = int(req.MaxTokens)
+	}
+	f := &flight{proxy: p, req: req, requestID: id, accepted: accepted, inbox: newInbox(batch), metrics: p.metrics.model(req.Model)}
+	created := time.Now()
+	var events *eventStream
+	if req.Stream {
+		events = newEventStream(w, req, id, created)
+		f.sink = events
+	}
+	err = f.run(ctx)
+	if err == nil && req.Stream {
+		err = events.end(f.account())
+	} else if err == nil {
+		b := appendBody(nil, req, id, created, f.delivered, f.finish, f.account())
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Content-Length", strconv.Itoa(len(b)))
+		if _, werr := w.Write(b); werr != nil {
+			err = fmt.Errorf("%w: %w", errClientGone, werr)
+		}
+	}
+	p.finish(w, f, events, err)
+}
+
+// ended is a context that is over: what waits on it asks for the state of now.
+var ended = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
+// finish accounts for a request and, if it failed, tells the client: with a
+// status if nothing was sent yet, else with an event and a broken connection,
+// because a chunked body that ends cleanly would pass for a whole answer.
+func (p *Proxy) finish(w http.ResponseWriter, f *flight, events *eventStream, err error) {
+	var api *apiError
+	if err != nil {
+		// net/http cancels a request's context with no cause of its own when
+		// the client is gone.
+		if errors.Is(err, context.Canceled) {
+			err = fmt.Errorf("%w: %w", errClientGone, err)
+		}
+		api = toAPIError(fmt.Errorf("request %s: %w", f.requestID, err))
+	}
+	e2e := p.clock.Now() - f.accepted
+	f.metrics.ended(f, e2e, api)
+	level := slog.LevelDebug
+	if api != nil && api.Status != statusClientClosed {
+		level = slog.LevelWarn
+	}
+	if log := p.cfg.Logger; log.Enabled(context.Background(), level) {
+		attrs := []slog.Attr{
+			slog.String("request", f.requestID), slog.String("prefill", f.prefillNode), slog.String("decode", f.decodeNode),
+			slog.Int("prompt", len(f.req.Prompt)), slog.Int("tokens", len(f.delivered)), slog.Int("retries", f.retries), slog.Duration("took", e2e),
+		}
+		msg := "request done"
+		if err != nil {
+			msg = "request failed"
+			attrs = append(attrs, slog.Any("err", err))
+		}
+		log.LogAttrs(context.Background(), level, msg, attrs...)
+	}
+	switch {
+	case api == nil:
+	case events != nil && events.sent:
+		events.fail(api)
+		panic(http.ErrAbortHandler) // net/http's way to break the connection
+	case api.Status == statusClientClosed:
+		panic(http.ErrAbortHandler)
+	default:
+		writeError(w, api)
+	}
+}
+
+// refuse answers a request that never started.
+func (p *Proxy) refuse(w http.ResponseWriter, id string, err error) {
+	api := toAPIError(err)
+	p.cfg.Logger.Debug("request refused", "request", id, "status", api.Status, "err", err)
+	if errors.Is(err, errProxyDrains) {
+		w.Header().Set("Connection", "close")
+	}
+	writeError(w, api)
+}
+
+func writeError(w http.ResponseWriter, e *apiError) {
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	if e.RetryAfter > 0 {
+		h.Set("Retry-After", strconv.Itoa(e.RetryAfter))
+	}
+	w.WriteHeader(e.Status)
+	_, _ = w.Write(e.appendJSON(nil)) // a client that is gone needs no error
+}
+
+// readBody reads a request's body to its end before anything is answered.
+// Streaming an answer while the body is still coming in makes net/http cut
+// off one or the other: 1 to 3 % of the streams came up short where a proxy
+// did that (golang/go#40747).
+func (p *Proxy) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	deadlines := http.NewResponseController(w)
+	_ = deadlines.SetReadDeadline(time.Now().Add(bodyTimeout)) // see serveGeneration
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, p.cfg.MaxBodyBytes))
+	if err == nil {
+		_ = deadlines.SetReadDeadline(time.Time{})
+		return body, nil
+	}
+	var tooLarge *http.MaxBytesError
+	if errors.As(err, &tooLarge) {
+		return nil, &apiError{
+			Status: http.StatusRequestEntityTooLarge, Type: "invalid_request_error", Code: "body_too_large",
+			Message: fmt.Sprintf("the body is longer than %d bytes (MaxBodyBytes)", tooLarge.Limit), Err: err,
+		}
+	}
+	w.Header().Set("Connection", "close")
+	return nil, &apiError{Status: http.StatusBadRequest, Type: "invalid_request_error", Message: fmt.Sprintf("the body could not be read: %v", err), Err: err}
+}
+
+// requestID is the client's X-Request-Id if it is fit for logs, else a new
+// one.
+func requestID(r *http.Request) string {
+	id := r.Header.Get("X-Request-Id")
+	fit := 0 < len(id) && len(id) <= 256
+	for i := 0; fit && i < len(id); i++ {
+		fit = ' ' < id[i] && id[i] < 0x7f
+	}
+	if fit {
+		return id
+	}
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+func (p *Proxy) serveHealth(w http.ResponseWriter, _ *http.Request) {
+	if err := p.Ready(); err != nil {
+		writeError(w, toAPIError(err))
+	}
+}
+
+func (p *Proxy) serveModels(w http.ResponseWriter, _ *http.Request) {
+	type model struct {
+		ID          string  `json:"id"`
+		Object      string  `json:"object"`
+		Created     int64   `json:"created"`
+		OwnedBy     string  `json:"owned_by"`
+		Root        string  `json:"root"`
+		Parent      *string `json:"parent"`
+		MaxModelLen uint32  `json:"max_model_len"`
+	}
+	list := struct {
+		Object string  `json:"object"`
+		Data   []model `json:"data"`
+	}{"list", []model{}}
+	if c, ok := p.registry.info(); ok {
+		list.Data = append(list.Data, model{ID: c.Model, Object: "model", Created: time.Now().Unix(), OwnedBy: "kvferry", Root: c.Model, MaxModelLen: c.MaxModelLen})
+	}
+	writeJSON(w, list)
+}
+
+func serveVersion(w http.ResponseWriter, _ *http.Request) {
+	version := "unknown"
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		version = info.Main.Version
+	}
+	writeJSON(w, map[string]string{"version": version})
+}
+
+// serveServerInfo answers SGLang's bench client, which asks at its end whether
+// tokens were speculated.
+func (p *Proxy) serveServerInfo(w http.ResponseWriter, _ *http.Request) {
+	c, _ := p.registry.info()
+	writeJSON(w, map[string]any{
+		"model_path":      c.Model,
+		"internal_states": []map[string]any{{"avg_spec_accept_length": nil}},
+	})
+}
+
+func (p *Proxy) serveTokenize(w http.ResponseWriter, r *http.Request) {
+	var b struct {
+		Model    *string         `json:"model"`
+		Prompt   json.RawMessage `json:"prompt"`
+		Messages []messageBody   `json:"messages"`
+	}
+	cluster, ok := p.readSmall(w, r, &b)
+	if !ok {
+		return
+	}
+	err := checkModel(b.Model, cluster)
+	var ids []uint32
+	switch {
+	case err != nil:
+	case b.Messages != nil:
+		ids, err = parseMessages(b.Messages)
+	case string(b.Prompt) == `""`:
+		ids = []uint32{}
+	default:
+		ids, err = parsePrompt("prompt", b.Prompt)
+	}
+	if err != nil {
+		writeError(w, toAPIError(err))
+		return
+	}
+	writeJSON(w, map[string]any{"tokens": ids, "count": len(ids), "max_model_len": cluster.MaxModelLen})
+}
+
+func (p *Proxy) serveDetokenize(w http.ResponseWriter, r *http.Request) {
+	var b struct {
+		Model  *string         `json:"model"`
+		Tokens json.RawMessage `json:"tokens"`
+	}
+	cluster, ok := p.readSmall(w, r, &b)
+	if !ok {
+		return
+	}
+	err := checkModel(b.Model, cluster)
+	var ids []uint32
+	if err == nil && string(b.Tokens) != "[]" {
+		if len(b.Tokens) == 0 || b.Tokens[0] != '[' {
+			err = badField("tokens", "want a list of token ids")
+		} else {
+			ids, err = parsePrompt("tokens", b.Tokens)
+		}
+	}
+	if err != nil {
+		writeError(w, toAPIError(err))
+		return
+	}
+	writeJSON(w, map[string]string{"prompt": Tokenizer{}.Decode(ids)})
+}
+
+// readSmall reads the body of a request that needs no node. It has answered
+// the client if it returns false.
+func (p *Proxy) readSmall(w http.ResponseWriter, r *http.Request, v any) (clusterInfo, bool) {
+	cluster, ok := p.registry.info()
+	if !ok {
+		writeError(w, toAPIError(p.registry.wait(ended)))
+		return cluster, false
+	}
+	body, err := p.readBody(w, r)
+	if err == nil {
+		err = parseJSON(body, v)
+	}
+	if err != nil {
+		writeError(w, toAPIError(err))
+		return cluster, false
+	}
+	return cluster, true
+}
+
+func writeJSON(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(v) // the values are ours and always encode
+}
+
+func uintString(v uint32) string { return strconv.FormatUint(uint64(v), 10) }

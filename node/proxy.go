@@ -1,0 +1,212 @@
+// Package node has kvferry's daemons as values: the proxy that clients talk to
+// and the nodes that serve behind it. A command makes a configuration of its
+// flags and calls Run; a test runs a whole cluster in one process.
+//
+// The control plane is gRPC (package proto). A node registers with the proxy
+// and renews a lease; the proxy opens one Serve stream to it, over which every
+// request's legs go out and every iteration's tokens come back, one message an
+// iteration. A node is usable while both its lease and its stream live; when
+// either ends, what it was working on is placed elsewhere. KV bytes never pass
+// through here: nodes exchange them over package transport.
+//
+// A request belongs to the goroutine of its HTTP handler from beginning to
+// end. Streams' receivers only append to its inbox, senders only empty a
+// node's queue, so a slow client holds up nobody else. Durations are
+// time.Duration on the proxy's monotonic clock; on the wire they are
+// microseconds, deadlines milliseconds.
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"kvferry/clock"
+	"kvferry/proto"
+)
+
+// Limits on what a connection may cost before it has asked for anything.
+const (
+	headerTimeout  = 10 * time.Second
+	bodyTimeout    = 30 * time.Second
+	idleTimeout    = 2 * time.Minute // between requests of a kept connection
+	maxHeaderBytes = 64 << 10
+	// writeGrace is how long past a request's deadline a client may take to
+	// read what was written.
+	writeGrace = 5 * time.Second
+	// closeGrace is how long connections get to close once their requests
+	// have ended.
+	closeGrace = time.Second
+)
+
+// Proxy serves OpenAI's HTTP API over the nodes that register with it.
+//
+// A request's life, in the order of the files: api_http.go takes it in,
+// api_request.go checks it, tokenizer.go makes tokens of it, placement.go and
+// registry.go choose its nodes, proxy_flight.go submits it and follows it
+// through proxy_attempt.go's state machine, proxy_member.go carries its legs
+// over the nodes' streams, api_events.go writes its tokens.
+type Proxy struct {
+	cfg      ProxyConfig
+	clock    clock.Clock
+	metrics  *proxyMetrics
+	registry *registry
+
+	httpListener net.Listener
+	grpcListener net.Listener
+	http         *http.Server
+	grpc         *grpc.Server
+
+	ctx  context.Context // of every request and stream; ended when draining takes too long
+	stop context.CancelCauseFunc
+
+	mu       sync.Mutex
+	draining bool
+	inFlight int
+	idle     chan struct{} // closed when draining and inFlight is 0
+}
+
+// NewProxy listens on the configured addresses. Run serves on them and, in the
+// end, closes them; it must be called.
+func NewProxy(cfg ProxyConfig) (*Proxy, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("node: proxy configuration: %w", err)
+	}
+	cfg.setDefaults()
+	p := &Proxy{cfg: cfg, clock: clock.Precise(), metrics: newProxyMetrics(), idle: make(chan struct{})}
+	p.ctx, p.stop = context.WithCancelCause(context.Background())
+	var err error
+	if p.registry, err = newRegistry(p.ctx, cfg, p.clock, p.metrics); err != nil {
+		return nil, err
+	}
+	p.metrics.registry.MustRegister(nodeCollector{p.registry})
+	if p.httpListener, err = net.Listen("tcp", cfg.HTTPAddr); err != nil {
+		return nil, fmt.Errorf("node: HTTPAddr: %w", err)
+	}
+	if p.grpcListener, err = net.Listen("tcp", cfg.GRPCAddr); err != nil {
+		return nil, errors.Join(fmt.Errorf("node: GRPCAddr: %w", err), p.httpListener.Close())
+	}
+	p.http = &http.Server{
+		Handler:           p.handler(),
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		BaseContext:       func(net.Listener) context.Context { return p.ctx },
+		ErrorLog:          slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelDebug),
+	}
+	p.grpc = grpc.NewServer()
+	proto.RegisterRegistryServer(p.grpc, p.registry)
+	return p, nil
+}
+
+// HTTPAddr is the address clients reach, with the port that was given for 0.
+func (p *Proxy) HTTPAddr() string { return p.httpListener.Addr().String() }
+
+// GRPCAddr is the address nodes register at.
+func (p *Proxy) GRPCAddr() string { return p.grpcListener.Addr().String() }
+
+// Ready returns nil if a request would be served now, and else why not: what
+// /health says.
+func (p *Proxy) Ready() error {
+	p.mu.Lock()
+	draining := p.draining
+	p.mu.Unlock()
+	if draining {
+		return errProxyDrains
+	}
+	_, err := p.registry.serving()
+	return err
+}
+
+// WaitReady returns once the nodes needed to serve have joined, or with the
+// reason they have not when ctx ends.
+func (p *Proxy) WaitReady(ctx context.Context) error { return p.registry.wait(ctx) }
+
+// Run serves until ctx is done, then drains: new requests are answered 503,
+// running ones have DrainTimeout to end, and the rest fail with an error. It
+// returns nil after a shutdown that was asked for, however the requests fared,
+// and otherwise what broke.
+func (p *Proxy) Run(ctx context.Context) error {
+	p.cfg.Logger.Info("proxy serving", "http", p.HTTPAddr(), "grpc", p.GRPCAddr(),
+		"mode", p.cfg.Mode, "handoff", p.cfg.Handoff, "placement", p.cfg.Placement)
+	failed := make(chan error, 2)
+	var servers sync.WaitGroup
+	servers.Go(func() { failed <- p.http.Serve(p.httpListener) })
+	servers.Go(func() { failed <- p.grpc.Serve(p.grpcListener) })
+
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-failed:
+		err = fmt.Errorf("node: proxy: %w", err)
+	}
+	p.drain(err == nil)
+	p.close()
+	servers.Wait()
+	p.cfg.Logger.Info("proxy stopped", "err", err)
+	return err
+}
+
+// drain refuses new requests and, if wait is set, gives the running ones time.
+func (p *Proxy) drain(wait bool) {
+	p.mu.Lock()
+	p.draining = true
+	running := p.inFlight
+	if running == 0 {
+		close(p.idle)
+	}
+	p.mu.Unlock()
+	if !wait || running == 0 {
+		return
+	}
+	p.cfg.Logger.Info("proxy draining", "requests", running, "limit", p.cfg.DrainTimeout)
+	limit := time.NewTimer(p.cfg.DrainTimeout)
+	defer limit.Stop()
+	select {
+	case <-p.idle:
+	case <-limit.C:
+		p.cfg.Logger.Warn("drain limit reached", "limit", p.cfg.DrainTimeout)
+	}
+}
+
+// close ends what drain left: requests, by telling their clients, then nodes'
+// streams and connections. A handler that a client keeps from writing is freed
+// by the end of its connection.
+func (p *Proxy) close() {
+	p.stop(errProxyDrains)
+	ctx, cancel := context.WithTimeout(context.Background(), closeGrace)
+	defer cancel()
+	_ = p.http.Shutdown(ctx) // what it could not end in time, Close does
+	_ = p.http.Close()
+	<-p.idle
+	p.registry.close()
+	p.grpc.Stop()
+}
+
+// admit counts a request in, unless the proxy is full or draining.
+func (p *Proxy) admit() (done func(), err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.draining:
+		return nil, errProxyDrains
+	case p.inFlight >= p.cfg.MaxQueue:
+		return nil, fmt.Errorf("%w: it holds %d requests (MaxQueue); try again", errProxyFull, p.inFlight)
+	}
+	p.inFlight++
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.inFlight--
+		if p.draining && p.inFlight == 0 {
+			close(p.idle)
+		}
+	}, nil
+}

@@ -1,0 +1,153 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// Serving modes of a proxy.
+const (
+	ModeAuto      = "auto"      // prefill and decode nodes if both are there, else a non-disaggregated one
+	ModeDisagg    = "disagg"    // prefill and decode nodes only
+	ModeNondisagg = "nondisagg" // non-disaggregated nodes only
+)
+
+// Hand-offs a proxy can drive; connector has their state machines.
+const (
+	HandoffV0        = "v0"        // prefill, then decode pulls inside its step: the published system
+	HandoffPull      = "pull"      // prefill, then decode reads the finished blocks beside its steps
+	HandoffLayerwise = "layerwise" // decode reserves blocks, prefill writes each layer into them and emits the first token
+)
+
+// ProxyConfig says how a proxy serves. Zero fields take the defaults named
+// here.
+type ProxyConfig struct {
+	// HTTPAddr is where clients come in, host:port; port 0 picks a free one.
+	// Default 127.0.0.1:8000.
+	HTTPAddr string
+	// GRPCAddr is where nodes register, host:port. Default 127.0.0.1:9000.
+	GRPCAddr string
+	// Mode is auto, disagg or nondisagg. Default auto.
+	Mode string
+	// Handoff is v0, pull or layerwise. Default layerwise.
+	Handoff string
+	// Placement is round-robin or least-loaded. Default least-loaded.
+	Placement string
+	// LeaseTTL is how long a node may be silent before it counts as lost.
+	// Default 3 s.
+	LeaseTTL time.Duration
+	// RequestTimeout is a request's deadline from its first byte in; a client
+	// may ask for less with the field "timeout". Default 10 min.
+	RequestTimeout time.Duration
+	// DrainTimeout is how long running requests may take to end once Run's
+	// context is done. Default 30 s.
+	DrainTimeout time.Duration
+	// MaxQueue is how many requests the proxy holds at once, waiting and
+	// streaming together; the next is answered 429. Default 4096: at 4 KiB of
+	// stream state and 32 KiB of connection each that is about 150 MB.
+	MaxQueue int
+	// MaxBodyBytes bounds a request's body. Default 4 MiB, thirty times a
+	// 10,000-token prompt as text.
+	MaxBodyBytes int64
+	// MaxRetries is how often a request is placed again after a node failed
+	// it. Default 2; negative means never.
+	MaxRetries int
+	// Logger gets one line a request that ended, at debug or, if it failed, at
+	// warn, and one for each change in the cluster. Default slog.Default().
+	Logger *slog.Logger
+}
+
+func (c *ProxyConfig) setDefaults() {
+	setDefault(&c.HTTPAddr, "127.0.0.1:8000")
+	setDefault(&c.GRPCAddr, "127.0.0.1:9000")
+	setDefault(&c.Mode, ModeAuto)
+	setDefault(&c.Handoff, HandoffLayerwise)
+	setDefault(&c.Placement, PlacementLeastLoaded)
+	setDefault(&c.LeaseTTL, 3*time.Second)
+	setDefault(&c.RequestTimeout, 10*time.Minute)
+	setDefault(&c.DrainTimeout, 30*time.Second)
+	setDefault(&c.MaxQueue, 4096)
+	setDefault(&c.MaxBodyBytes, 4<<20)
+	setDefault(&c.MaxRetries, 2)
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// Validate lists every fault of the configuration, each with its field and
+// what would do; errors.Join'ed, nil if there is none. Zero fields are not
+// faults: they take their defaults.
+func (c ProxyConfig) Validate() error {
+	c.setDefaults()
+	var faults []error
+	fault := func(field string, value any, fix string) {
+		faults = append(faults, fmt.Errorf("%s: %v: %s", field, value, fix))
+	}
+	for _, a := range []struct{ field, addr string }{{"HTTPAddr", c.HTTPAddr}, {"GRPCAddr", c.GRPCAddr}} {
+		if _, _, err := net.SplitHostPort(a.addr); err != nil {
+			fault(a.field, a.addr, "want host:port, such as 127.0.0.1:8000 or :0 for any free port")
+		}
+	}
+	for _, e := range []struct {
+		field, value string
+		allowed      []string
+	}{
+		{"Mode", c.Mode, []string{ModeAuto, ModeDisagg, ModeNondisagg}},
+		{"Handoff", c.Handoff, []string{HandoffV0, HandoffPull, HandoffLayerwise}},
+		{"Placement", c.Placement, []string{PlacementRoundRobin, PlacementLeastLoaded}},
+	} {
+		if !slices.Contains(e.allowed, e.value) {
+			fault(e.field, fmt.Sprintf("%q", e.value), "want one of "+strings.Join(e.allowed, ", "))
+		}
+	}
+	for _, d := range []struct {
+		field      string
+		value, min time.Duration
+	}{
+		{"LeaseTTL", c.LeaseTTL, 10 * time.Millisecond},
+		{"RequestTimeout", c.RequestTimeout, time.Millisecond},
+		{"DrainTimeout", c.DrainTimeout, time.Millisecond},
+	} {
+		if d.value < d.min {
+			fault(d.field, d.value, fmt.Sprintf("want at least %v", d.min))
+		}
+	}
+	if c.MaxQueue < 0 {
+		fault("MaxQueue", c.MaxQueue, "want at least 1 request")
+	}
+	if c.MaxBodyBytes < 0 {
+		fault("MaxBodyBytes", c.MaxBodyBytes, "want at least 1 byte")
+	}
+	return errors.Join(faults...)
+}
+
+// AddFlags adds a flag for every field but Logger, with the defaults above.
+func (c *ProxyConfig) AddFlags(fs *pflag.FlagSet) {
+	d := *c
+	d.setDefaults()
+	fs.StringVar(&c.HTTPAddr, "http", d.HTTPAddr, "host:port for clients; port 0 picks a free one (it is logged)")
+	fs.StringVar(&c.GRPCAddr, "grpc", d.GRPCAddr, "host:port for nodes to register at")
+	fs.StringVar(&c.Mode, "mode", d.Mode, "auto (a prefill and a decode node if both are there, else one that does both), disagg or nondisagg")
+	fs.StringVar(&c.Handoff, "handoff", d.Handoff, "how KV gets from prefill to decode: v0 (the published system), pull or layerwise")
+	fs.StringVar(&c.Placement, "placement", d.Placement, "which node takes a request: round-robin or least-loaded")
+	fs.DurationVar(&c.LeaseTTL, "lease-ttl", d.LeaseTTL, "how long a node may be silent before it is lost")
+	fs.DurationVar(&c.RequestTimeout, "request-timeout", d.RequestTimeout, "deadline of a request that does not ask for less")
+	fs.DurationVar(&c.DrainTimeout, "drain-timeout", d.DrainTimeout, "how long running requests may take to end on shutdown")
+	fs.IntVar(&c.MaxQueue, "max-queue", d.MaxQueue, "requests held at once, waiting and streaming; beyond it clients get 429")
+	fs.Int64Var(&c.MaxBodyBytes, "max-body", d.MaxBodyBytes, "longest request body, in bytes")
+	fs.IntVar(&c.MaxRetries, "max-retries", d.MaxRetries, "times a request is placed again after a node failed it; negative: never")
+}

@@ -1,0 +1,431 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"kvferry/proto"
+)
+
+// patience bounds every wait of the tests; none is expected to take it.
+const patience = 10 * time.Second
+
+const (
+	testModel       = "test-model"
+	testMaxModelLen = 1000
+)
+
+// fakeToken is the generation of fake nodes: like an engine's, a function of
+// the whole sequence so far.
+func fakeToken(seq []uint32) uint32 {
+	h := uint64(14695981039346656037)
+	for _, t := range seq {
+		h = (h ^ uint64(t)) * 1099511628211
+	}
+	return uint32((h ^ h>>29) % VocabularySize)
+}
+
+func fakeTokens(prompt []uint32, n int) []uint32 {
+	seq := append([]uint32(nil), prompt...)
+	for range n {
+		seq = append(seq, fakeToken(seq))
+	}
+	return seq[len(prompt):]
+}
+
+// fakeNode is a Worker that answers at once and computes nothing, or what its
+// script says.
+type fakeNode struct {
+	proto.UnimplementedWorkerServer
+
+	info    *proto.NodeInfo
+	server  *grpc.Server
+	served  sync.WaitGroup
+	submits chan *proto.Submit // everything received, for tests to wait on
+	cancels chan *proto.Cancel
+	lease   uint64
+
+	script atomic.Pointer[script]
+}
+
+// script is called for each submit in place of answer; it runs on the stream's
+// receiving goroutine.
+type script func(n *fakeNode, s *proto.Submit, send func(*proto.FromNode))
+
+func (n *fakeNode) behave(s script) { n.script.Store(&s) }
+
+func (n *fakeNode) Serve(stream grpc.BidiStreamingServer[proto.ToNode, proto.FromNode]) error {
+	var mu sync.Mutex
+	send := func(m *proto.FromNode) {
+		mu.Lock()
+		defer mu.Unlock()
+		_ = stream.Send(m) // a broken stream ends Recv below
+	}
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		switch k := m.Kind.(type) {
+		case *proto.ToNode_Submit:
+			(*n.script.Load())(n, k.Submit, send)
+			n.submits <- k.Submit
+		case *proto.ToNode_Cancel:
+			n.cancels <- k.Cancel
+		}
+	}
+}
+
+// answer does what a node should, in as few messages as can be.
+func (n *fakeNode) answer(s *proto.Submit, send func(*proto.FromNode)) {
+	prompt, err := ParsePrompt(s.Prompt)
+	if err != nil {
+		send(&proto.FromNode{Failed: []*proto.Failed{{Id: s.Id, Code: proto.FailCode_FAIL_INVALID, Message: err.Error()}}})
+		return
+	}
+	kv := &proto.KVRef{NodeId: n.info.Id, GrpcAddr: n.info.GrpcAddr, TransferId: s.Id, Tokens: uint32(len(prompt))}
+	out := fakeTokens(prompt, int(s.MaxTokens))
+	switch {
+	case s.Leg == proto.Leg_LEG_PREFILL && s.Handoff == HandoffLayerwise:
+		send(tokenMessage(s.Id, 0, out...))
+		send(&proto.FromNode{Prefilled: []*proto.Prefilled{{Id: s.Id, Breakdown: prefillBreakdown(), CachedTokens: 1}}})
+	case s.Leg == proto.Leg_LEG_PREFILL && s.Handoff != "":
+		m := tokenMessage(s.Id, 0, out...)
+		m.Prefilled = []*proto.Prefilled{{Id: s.Id, Kv: kv, Breakdown: prefillBreakdown(), CachedTokens: 1}}
+		send(m)
+	case s.Leg == proto.Leg_LEG_DECODE && s.Handoff == HandoffLayerwise:
+		send(&proto.FromNode{Reserved: []*proto.Reserved{{Id: s.Id, Kv: kv}}})
+		m := tokenMessage(s.Id, 1, out[1:]...)
+		m.Finished = []*proto.Finished{{Id: s.Id, Reason: proto.FinishReason_FINISH_LENGTH, Breakdown: decodeBreakdown()}}
+		send(m)
+	default:
+		m := tokenMessage(s.Id, 0, out...)
+		m.Finished = []*proto.Finished{{Id: s.Id, Reason: proto.FinishReason_FINISH_LENGTH, Breakdown: decodeBreakdown()}}
+		send(m)
+	}
+}
+
+func prefillBreakdown() *proto.Breakdown {
+	return &proto.Breakdown{QueueUs: 10, PrefillUs: 200, PostUs: 3}
+}
+
+func decodeBreakdown() *proto.Breakdown {
+	return &proto.Breakdown{QueueUs: 1, WireUs: 40, LandUs: 5, FirstDecodeUs: 60, KvBytes: 1 << 20, KvBlocksChecked: 7}
+}
+
+func tokenMessage(id uint64, first uint32, tokens ...uint32) *proto.FromNode {
+	m := &proto.FromNode{}
+	for i, t := range tokens {
+		m.Ids, m.Tokens, m.Positions = append(m.Ids, id), append(m.Tokens, t), append(m.Positions, first+uint32(i))
+	}
+	return m
+}
+
+func failMessage(id uint64, code proto.FailCode, retryable bool) *proto.FromNode {
+	return &proto.FromNode{Failed: []*proto.Failed{{Id: id, Code: code, Message: "scripted", Retryable: retryable}}}
+}
+
+// kill ends the node as a crash would: streams break, nothing is said.
+func (n *fakeNode) kill() { n.server.Stop() }
+
+// testCluster is a proxy with fake nodes. Its end checks that every goroutine
+// is gone.
+type testCluster struct {
+	t      testing.TB
+	proxy  *Proxy
+	client *http.Client
+	conn   *grpc.ClientConn
+	reg    proto.RegistryClient
+	stop   context.CancelFunc // drain
+	done   chan error
+	nodes  []*fakeNode
+}
+
+func newTestCluster(t testing.TB, cfg ProxyConfig) *testCluster {
+	t.Helper()
+	before := runtime.NumGoroutine()
+	cfg.HTTPAddr, cfg.GRPCAddr = "127.0.0.1:0", "127.0.0.1:0"
+	if cfg.LeaseTTL == 0 {
+		cfg.LeaseTTL = time.Minute // fake nodes send no heartbeats
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	p, err := NewProxy(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	c := &testCluster{t: t, proxy: p, client: &http.Client{Transport: &http.Transport{DisableCompression: true}}, stop: stop, done: make(chan error, 1)}
+	go func() { c.done <- p.Run(ctx) }()
+	c.conn, err = grpc.NewClient(p.GRPCAddr(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.reg = proto.NewRegistryClient(c.conn)
+	t.Cleanup(func() {
+		c.client.CloseIdleConnections()
+		stop()
+		if err := receive(t, c.done, "Run's return"); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+		c.conn.Close()
+		for _, n := range c.nodes {
+			n.kill()
+			n.served.Wait()
+		}
+		c.client.CloseIdleConnections()
+		expectGoroutines(t, before)
+	})
+	return c
+}
+
+// expectGoroutines waits for as many as there were: those of a closed
+// connection end a moment after it.
+func expectGoroutines(t testing.TB, want int) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	limit := time.After(patience)
+	for runtime.NumGoroutine() > want {
+		select {
+		case <-tick.C:
+		case <-limit:
+			stacks := make([]byte, 1<<20)
+			t.Errorf("%d goroutines, %d at the start:\n%s", runtime.NumGoroutine(), want, stacks[:runtime.Stack(stacks, true)])
+			return
+		}
+	}
+}
+
+// receive takes the next value, or fails the test if there is none in time.
+func receive[T any](t testing.TB, ch <-chan T, what string) T {
+	t.Helper()
+	select {
+	case v := <-ch:
+		return v
+	case <-time.After(patience):
+		t.Fatalf("%s: nothing for %v", what, patience)
+		panic("unreachable")
+	}
+}
+
+// addNode starts and registers a node and waits until the proxy has it; a nil
+// script is answer.
+func (c *testCluster) addNode(id string, role proto.Role, s script) *fakeNode {
+	c.t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	n := &fakeNode{
+		info: &proto.NodeInfo{
+			Id: id, Role: role, GrpcAddr: l.Addr().String(), Model: testModel, Profile: "fake",
+			MaxModelLen: testMaxModelLen, BlockTokens: 16, KvBlocks: 1000,
+			Handoffs: []string{HandoffV0, HandoffPull, HandoffLayerwise},
+		},
+		server:  grpc.NewServer(),
+		submits: make(chan *proto.Submit, 1<<16),
+		cancels: make(chan *proto.Cancel, 1<<16),
+	}
+	if s == nil {
+		s = (*fakeNode).answer
+	}
+	n.behave(s)
+	proto.RegisterWorkerServer(n.server, n)
+	n.served.Go(func() { _ = n.server.Serve(l) })
+	c.nodes = append(c.nodes, n)
+	c.register(n)
+	return n
+}
+
+func (c *testCluster) register(n *fakeNode) {
+	c.t.Helper()
+	reply, err := c.reg.Register(context.Background(), &proto.RegisterRequest{Node: n.info})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	n.lease = reply.Lease
+	c.waitFor("node "+n.info.Id+" to be up", func() bool {
+		for _, m := range c.proxy.registry.snapshot() {
+			if _, ok := m.usable(); ok && m.lease == n.lease {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// waitFor waits for a change in the cluster that makes cond true.
+func (c *testCluster) waitFor(what string, cond func() bool) {
+	c.t.Helper()
+	limit := time.After(patience)
+	r := c.proxy.registry
+	for {
+		r.mu.Lock()
+		changed := r.changed
+		r.mu.Unlock()
+		if cond() {
+			return
+		}
+		select {
+		case <-changed:
+		case <-limit:
+			c.t.Fatalf("waited %v for %s", patience, what)
+		}
+	}
+}
+
+// addPair adds prefill and decode nodes.
+func (c *testCluster) addPair() (p, d *fakeNode) {
+	return c.addNode("prefill-1", proto.Role_ROLE_PREFILL, nil), c.addNode("decode-1", proto.Role_ROLE_DECODE, nil)
+}
+
+func (c *testCluster) url(path string) string { return "http://" + c.proxy.HTTPAddr() + path }
+
+func (c *testCluster) request(ctx context.Context, path, body string) *http.Request {
+	c.t.Helper()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url(path), strings.NewReader(body))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("X-Request-Id", "req-1")
+	return r
+}
+
+// post returns the status, the body, and the error that cut the body short.
+func (c *testCluster) post(path, body string) (int, string, error) {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	resp, err := c.client.Do(c.request(ctx, path, body))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(b), err
+}
+
+func (c *testCluster) get(path string) (int, string) {
+	c.t.Helper()
+	resp, err := c.client.Get(c.url(path))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return resp.StatusCode, string(b)
+}
+
+// events splits a stream into its events' data.
+func events(t testing.TB, body string) []string {
+	t.Helper()
+	var out []string
+	for _, e := range strings.Split(strings.TrimSuffix(body, "\n\n"), "\n\n") {
+		data, ok := strings.CutPrefix(e, "data: ")
+		if !ok {
+			t.Fatalf("event %q has no data", e)
+		}
+		out = append(out, data)
+	}
+	return out
+}
+
+// streamText is the text of a complete stream, which must be in order:
+// choices, then [DONE].
+func streamText(t testing.TB, body string) string {
+	t.Helper()
+	evs := events(t, body)
+	if evs[len(evs)-1] != "[DONE]" {
+		t.Fatalf("no [DONE] at the end of %q", body)
+	}
+	var text strings.Builder
+	for _, e := range evs[:len(evs)-1] {
+		var c struct {
+			Choices []struct {
+				Text  string                   `json:"text"`
+				Delta struct{ Content string } `json:"delta"`
+			} `json:"choices"`
+		}
+		if err := json.Unmarshal([]byte(e), &c); err != nil {
+			t.Fatalf("event %s: %v", e, err)
+		}
+		for _, ch := range c.Choices {
+			text.WriteString(ch.Text + ch.Delta.Content)
+		}
+	}
+	return text.String()
+}
+
+// errorOf is the error in a body, which must be in OpenAI's form.
+func errorOf(t testing.TB, body string) (message, param, code string) {
+	t.Helper()
+	var e struct {
+		Error *struct {
+			Message, Type string
+			Param, Code   *string
+		}
+	}
+	d := json.NewDecoder(bytes.NewReader([]byte(body)))
+	if err := d.Decode(&e); err != nil || e.Error == nil || e.Error.Message == "" || e.Error.Type == "" {
+		t.Fatalf("no error in %q (%v)", body, err)
+	}
+	if e.Error.Param != nil {
+		param = *e.Error.Param
+	}
+	if e.Error.Code != nil {
+		code = *e.Error.Code
+	}
+	return e.Error.Message, param, code
+}
+
+// cutShort reports whether a body ended as a broken connection ends it.
+func cutShort(err error) bool { return errors.Is(err, io.ErrUnexpectedEOF) }
+
+// readEvents reads a stream up to and with its nth event.
+func readEvents(t testing.TB, resp *http.Response, n int) string {
+	t.Helper()
+	var b strings.Builder
+	one := make([]byte, 1)
+	for strings.Count(b.String(), "\n\n") < n {
+		if _, err := io.ReadFull(resp.Body, one); err != nil {
+			t.Fatalf("after %q: %v", b.String(), err)
+		}
+		b.Write(one)
+	}
+	return b.String()
+}
+
+func readRest(resp *http.Response) (string, error) {
+	b, err := io.ReadAll(resp.Body)
+	return string(b), err
+}
+
+func readAll(t testing.TB, resp *http.Response) string {
+	t.Helper()
+	b, err := readRest(resp)
+	if err != nil {
+		t.Fatalf("after %q: %v", b, err)
+	}
+	return b
+}

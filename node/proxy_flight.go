@@ -1,0 +1,338 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"kvferry/proto"
+)
+
+// maxFreePlacements bounds how often a request is placed again without that
+// counting as a retry, because a node turned it down unstarted. Each time
+// another node has just begun to drain or was just lost; more in a row means
+// that the nodes contradict what they report.
+const maxFreePlacements = 16
+
+// tokenSink takes a request's tokens as they come; finish is empty but at the
+// last.
+type tokenSink interface {
+	tokens(ids []uint32, finish string) error
+}
+
+// flight is an accepted request on its way: it is submitted, followed, and
+// submitted again elsewhere if a node fails, by its handler's goroutine alone.
+type flight struct {
+	proxy     *Proxy
+	req       *generation
+	requestID string
+	accepted  time.Duration // proxy's clock
+	sink      tokenSink     // nil: only collect
+	inbox     *inbox
+	metrics   *modelMetrics
+
+	delivered []uint32 // in order, each exactly once
+	finish    string   // of the last token, once that is delivered
+	retries   int
+	avoid     map[*member]bool
+
+	own         time.Duration // the proxy's part of the time
+	first, last time.Duration // when the first and the last token came in
+	breakdown   proto.Breakdown
+	cached      uint32
+	prefillNode string
+	decodeNode  string
+
+	// Memory for reading the inbox, kept between wake-ups.
+	arrivals []arrival
+	reports  []report
+	ready    []arrival
+	ids      []uint32
+}
+
+// run ends with every token delivered, or with the reason they cannot be.
+func (f *flight) run(ctx context.Context) error {
+	for free := 0; ; {
+		err := f.submit(ctx)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		var leg *LegError
+		isLeg := errors.As(err, &leg)
+		switch {
+		case errors.Is(err, errClientGone):
+			return err
+		case isLeg && leg.Code == proto.FailCode_FAIL_DRAINING, !isLeg && errors.Is(err, errNodeLost):
+			if free++; free > maxFreePlacements {
+				return err
+			}
+			continue
+		case isLeg && !leg.Retryable:
+			return err
+		case !isLeg && !errors.Is(err, errNoNode):
+			return err
+		case errors.Is(err, errNoNode) && f.prefillNode == "" && f.decodeNode == "":
+			return err // nothing was ever placed: say so at once
+		case f.retries >= f.proxy.cfg.MaxRetries:
+			if f.retries > 0 {
+				return fmt.Errorf("after %d retries: %w", f.retries, err)
+			}
+			return err
+		}
+		f.retries++
+		f.metrics.retries.Inc()
+		f.proxy.cfg.Logger.Warn("request placed again", "request", f.requestID, "delivered", len(f.delivered), "retry", f.retries, "err", err)
+		// A lost node may be back, or its successor up, within a lease.
+		grace, cancel := context.WithTimeout(ctx, f.proxy.cfg.LeaseTTL)
+		noNode := f.proxy.registry.wait(grace)
+		cancel()
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if noNode != nil {
+			return fmt.Errorf("%w (after: %w)", noNode, err)
+		}
+	}
+}
+
+// submit places what is left of the request and follows it to its end.
+func (f *flight) submit(ctx context.Context) (err error) {
+	disagg, err := f.proxy.registry.serving()
+	if err != nil {
+		return err
+	}
+	a := newAttempt(disagg, f.proxy.cfg.Handoff, f.req.MaxTokens-uint32(len(f.delivered)))
+	defer func() {
+		var failed *LegError
+		if errors.As(err, &failed) {
+			failed.RequestID = f.requestID
+			f.blame(a, failed)
+		}
+		f.leave(ctx, a, err)
+	}()
+
+	ready := f.accepted
+	if len(f.delivered) > 0 || f.retries > 0 {
+		ready = f.proxy.clock.Now()
+	}
+	switch a.shape {
+	case shapeFull:
+		a.compute, err = f.place(ctx, proto.Role_ROLE_NONDISAGG, proto.Leg_LEG_FULL, a)
+	case shapePrefillOnly, shapeSerial:
+		a.compute, err = f.place(ctx, proto.Role_ROLE_PREFILL, proto.Leg_LEG_PREFILL, a)
+	case shapeLayerwise:
+		a.decode, err = f.place(ctx, proto.Role_ROLE_DECODE, proto.Leg_LEG_DECODE, a)
+	}
+	if err != nil {
+		return err
+	}
+	f.own += f.proxy.clock.Now() - ready
+	for {
+		select {
+		case <-f.inbox.ready:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		done, err := f.advance(ctx, a)
+		if done || err != nil {
+			return err
+		}
+	}
+}
+
+// advance reads the inbox once: all tokens first, since none comes after the
+// report that ends its leg.
+func (f *flight) advance(ctx context.Context, a *attempt) (done bool, err error) {
+	f.arrivals, f.reports = f.inbox.take(f.arrivals, f.reports)
+	defer clear(f.reports) // they hold whole block tables
+	f.ready = f.ready[:0]
+	var fault error
+	for _, t := range f.arrivals {
+		if f.ready, err = a.token(f.ready, t); err != nil {
+			fault = err
+			break
+		}
+	}
+	for _, r := range f.reports {
+		if fault != nil || done {
+			break
+		}
+		var s step
+		if s, fault = a.report(r); fault != nil {
+			break
+		}
+		switch s {
+		case stepDone:
+			done = true
+		case stepSubmitDecode:
+			a.decode, fault = f.place(ctx, proto.Role_ROLE_DECODE, proto.Leg_LEG_DECODE, a)
+			f.own += f.proxy.clock.Now() - r.at
+		case stepSubmitPrefill:
+			a.compute, fault = f.place(ctx, proto.Role_ROLE_PREFILL, proto.Leg_LEG_PREFILL, a)
+			f.own += f.proxy.clock.Now() - r.at
+		}
+	}
+	if fault != nil && a.complete() {
+		// Every token is out; what failed is only the account of them.
+		done, fault = true, nil
+	}
+	if err := f.deliver(a, done); err != nil {
+		return false, err
+	}
+	return done, fault
+}
+
+// deliver hands the tokens in f.ready to the sink.
+func (f *flight) deliver(a *attempt, done bool) error {
+	finish := ""
+	if f.finish == "" && (done || a.complete()) {
+		finish = "length"
+		if a.finished && a.reason == proto.FinishReason_FINISH_STOP {
+			finish = "stop"
+		}
+		f.finish = finish
+	}
+	if len(f.ready) == 0 && finish == "" {
+		return nil
+	}
+	f.ids = f.ids[:0]
+	for _, t := range f.ready {
+		f.ids = append(f.ids, t.token)
+		if len(f.delivered) == 0 && len(f.ids) == 1 {
+			f.first = t.at
+			f.metrics.ttft.Observe((t.at - f.accepted).Seconds())
+		} else {
+			f.metrics.itl.Observe((t.at - f.last).Seconds())
+		}
+		f.last = t.at
+	}
+	isFirst := len(f.delivered) == 0 && len(f.ids) > 0
+	f.delivered = append(f.delivered, f.ids...)
+	if f.sink == nil {
+		return nil
+	}
+	if err := f.sink.tokens(f.ids, finish); err != nil {
+		return err
+	}
+	if isFirst {
+		f.own += f.proxy.clock.Now() - f.first
+	}
+	return nil
+}
+
+// place chooses a node for a leg and submits it.
+func (f *flight) place(ctx context.Context, role proto.Role, kind proto.Leg, a *attempt) (*leg, error) {
+	m, err := f.proxy.registry.place(role, f.avoid)
+	if err != nil {
+		return nil, err
+	}
+	l := &leg{kind: kind, inbox: f.inbox}
+	s := &proto.Submit{
+		RequestId:  f.requestID,
+		Leg:        kind,
+		MaxTokens:  a.want,
+		DeadlineMs: remainingMS(ctx),
+		AgeUs:      microseconds(f.proxy.clock.Now() - f.accepted),
+		Prior:      uint32(len(f.delivered)),
+		IgnoreEos:  f.req.IgnoreEOS,
+		Kv:         a.kv,
+	}
+	if a.shape == shapeSerial || a.shape == shapeLayerwise {
+		s.Handoff = f.proxy.cfg.Handoff
+	}
+	if kind == proto.Leg_LEG_PREFILL {
+		s.MaxTokens = 1
+	}
+	if kind != proto.Leg_LEG_DECODE {
+		l.tokens = len(f.req.Prompt) + len(f.delivered)
+	}
+	s.Prompt = make([]byte, 0, 4*(len(f.req.Prompt)+len(f.delivered)))
+	s.Prompt = AppendPrompt(AppendPrompt(s.Prompt, f.req.Prompt), f.delivered)
+	if err := m.submit(l, s); err != nil {
+		return nil, fmt.Errorf("%s: %w", m.info.Id, err)
+	}
+	if kind == proto.Leg_LEG_DECODE {
+		f.decodeNode = m.info.Id
+	} else {
+		f.prefillNode = m.info.Id
+		if kind == proto.Leg_LEG_FULL {
+			f.decodeNode = m.info.Id
+		}
+	}
+	return l, nil
+}
+
+func remainingMS(ctx context.Context) uint32 {
+	at, ok := ctx.Deadline()
+	if !ok {
+		return math.MaxUint32
+	}
+	return uint32(min(max(time.Until(at).Milliseconds(), 1), math.MaxUint32))
+}
+
+// blame marks the nodes the next attempt should stay clear of. A transfer has
+// two ends, and the one that reports it is often not the one at fault.
+func (f *flight) blame(a *attempt, failed *LegError) {
+	if f.avoid == nil {
+		f.avoid = make(map[*member]bool)
+	}
+	for _, l := range []*leg{a.compute, a.decode} {
+		if l != nil && (l.node.info.Id == failed.Node || failed.Code == proto.FailCode_FAIL_TRANSFER) {
+			f.avoid[l.node] = true
+		}
+	}
+}
+
+// leave lets go of an attempt's legs, telling the nodes to drop them unless
+// all went well, and adds up its account.
+func (f *flight) leave(ctx context.Context, a *attempt, err error) {
+	for _, l := range []*leg{a.compute, a.decode} {
+		switch {
+		case l == nil:
+		case err == nil && a.finished:
+			l.node.release(l)
+		case err != nil && ctx.Err() == nil:
+			l.node.cancelLeg(l, err.Error())
+		case err != nil:
+			l.node.cancelLeg(l, context.Cause(ctx).Error())
+		default: // complete without a word of the end
+			l.node.cancelLeg(l, "complete")
+		}
+	}
+	sumBreakdown(&f.breakdown, &a.breakdown)
+	f.cached = max(f.cached, a.cached)
+}
+
+// account is the request's usage as far as it came.
+func (f *flight) account() usage {
+	u := usage{prompt: uint32(len(f.req.Prompt)), completion: uint32(len(f.delivered)), cached: min(f.cached, uint32(len(f.req.Prompt)))}
+	if f.req.Breakdown {
+		d := &proto.Breakdown{}
+		sumBreakdown(d, &f.breakdown)
+		d.ProxyUs += microseconds(f.own)
+		u.breakdown = &requestBreakdown{Breakdown: d, prefillNode: f.prefillNode, decodeNode: f.decodeNode, retries: f.retries}
+	}
+	return u
+}
+
+// sumBreakdown adds b, which may be nil, to sum.
+func sumBreakdown(sum, b *proto.Breakdown) {
+	if b == nil {
+		return
+	}
+	sum.ProxyUs += b.ProxyUs
+	sum.QueueUs += b.QueueUs
+	sum.PrefillUs += b.PrefillUs
+	sum.PostUs += b.PostUs
+	sum.WireUs += b.WireUs
+	sum.LandUs += b.LandUs
+	sum.FirstDecodeUs += b.FirstDecodeUs
+	sum.KvBytes += b.KvBytes
+	sum.KvBlocksChecked += b.KvBlocksChecked
+	sum.KvBlocksBad += b.KvBlocksBad
+}

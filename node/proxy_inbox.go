@@ -1,0 +1,93 @@
+package node
+
+import (
+	"sync"
+	"time"
+
+	"kvferry/proto"
+)
+
+// leg is one part of a request as the proxy follows it on one node.
+type leg struct {
+	id     uint64 // on the node's stream
+	kind   proto.Leg
+	node   *member
+	inbox  *inbox
+	tokens int // of prompt this leg computes
+
+	// computed is set once the node has nothing more to compute for this leg,
+	// which stays known to its node only so that the node's loss is noticed.
+	// Guarded by node.mu.
+	computed bool
+}
+
+// arrival is one token as it came off a node's stream.
+type arrival struct {
+	leg      *leg
+	at       time.Duration // proxy's clock
+	position uint32
+	token    uint32
+}
+
+// report is what a node said of a leg other than tokens. Exactly one of the
+// pointers and lost is set.
+type report struct {
+	leg       *leg
+	at        time.Duration
+	reserved  *proto.Reserved
+	prefilled *proto.Prefilled
+	finished  *proto.Finished
+	failed    *proto.Failed
+	lost      error
+}
+
+// inbox is what the nodes have said of one request and its handler has not
+// read. The receivers of several streams write to it and never block.
+type inbox struct {
+	ready chan struct{} // one buffered wake-up
+	batch int           // unread tokens that are worth waking the handler for
+
+	mu      sync.Mutex
+	tokens  []arrival
+	reports []report
+}
+
+// newInbox wakes its reader for batch tokens, or for any report: 1 when it
+// streams, everything asked for when it only collects.
+func newInbox(batch int) *inbox {
+	return &inbox{ready: make(chan struct{}, 1), batch: batch}
+}
+
+func (b *inbox) wake() {
+	select {
+	case b.ready <- struct{}{}:
+	default:
+	}
+}
+
+func (b *inbox) addToken(a arrival) {
+	b.mu.Lock()
+	b.tokens = append(b.tokens, a)
+	unread := len(b.tokens)
+	b.mu.Unlock()
+	if unread >= b.batch {
+		b.wake()
+	}
+}
+
+func (b *inbox) addReport(r report) {
+	b.mu.Lock()
+	b.reports = append(b.reports, r)
+	b.mu.Unlock()
+	b.wake()
+}
+
+// take returns everything unread and leaves the given slices' memory for what
+// comes next. Tokens a node sent before a report are never behind it.
+func (b *inbox) take(tokens []arrival, reports []report) ([]arrival, []report) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t, r := b.tokens, b.reports
+	b.tokens, b.reports = tokens[:0], reports[:0]
+	return t, r
+}

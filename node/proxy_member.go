@@ -1,0 +1,340 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"kvferry/clock"
+	"kvferry/proto"
+)
+
+// Reconnection to a node that is still in its lease: quick at first, since the
+// lease is a few seconds, and slow enough that a node that refuses the stream
+// costs nothing.
+const (
+	redialMin = 20 * time.Millisecond
+	redialMax = time.Second
+)
+
+// serveWindow is the HTTP/2 window of a node's stream: an iteration of 1,000
+// tokens is about 8 KiB, so this is a hundred of them unread.
+const serveWindow = 1 << 20
+
+// member is a registered node: its lease, its Serve stream and the legs on it.
+// One goroutine receives and hands out, one sends; handlers only append to the
+// send queue.
+type member struct {
+	info    *proto.NodeInfo
+	lease   uint64
+	log     *slog.Logger
+	clock   clock.Clock
+	metrics *modelMetrics
+	changed func() // the member became usable or unusable; called without mu
+
+	ctx    context.Context // the lease: done when it ends, its cause saying why
+	cancel context.CancelCauseFunc
+	expiry *time.Timer
+	wake   chan struct{} // the sender has something to send
+
+	mu       sync.Mutex
+	up       bool // the stream is open
+	leaving  bool // deregistered: no new legs, the stream stays for those it has
+	load     *proto.Load
+	sent     int // prompt tokens submitted since load
+	inFlight int // legs not computed
+	nextID   uint64
+	legs     map[uint64]*leg
+	queue    []*proto.ToNode
+}
+
+func newMember(ctx context.Context, info *proto.NodeInfo, lease uint64) *member {
+	m := &member{
+		info:  info,
+		lease: lease,
+		wake:  make(chan struct{}, 1),
+		load:  &proto.Load{},
+		legs:  make(map[uint64]*leg),
+	}
+	m.ctx, m.cancel = context.WithCancelCause(ctx)
+	return m
+}
+
+// run keeps a stream open to the node until its lease ends.
+func (m *member) run() {
+	defer m.cancel(nil)
+	conn, err := grpc.NewClient(m.info.GrpcAddr,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: redialMin, Multiplier: 1.6, Jitter: 0.2, MaxDelay: redialMax},
+			MinConnectTimeout: redialMax,
+		}),
+		grpc.WithInitialWindowSize(serveWindow),
+		grpc.WithInitialConnWindowSize(serveWindow),
+	)
+	if err != nil {
+		m.log.Warn("node cannot be dialled", "node", m.info.Id, "addr", m.info.GrpcAddr, "err", err)
+		return
+	}
+	defer conn.Close()
+	client := proto.NewWorkerClient(conn)
+	for wait := redialMin; ; wait = min(2*wait, redialMax) {
+		start := m.clock.Now()
+		err := m.serve(client)
+		stay := m.down(err)
+		if m.ctx.Err() != nil || !stay {
+			return
+		}
+		m.log.Warn("node's stream broke", "node", m.info.Id, "err", err)
+		if m.clock.Now()-start > redialMax {
+			wait = redialMin
+		}
+		select {
+		case <-m.ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
+// serve opens the stream and receives from it until it breaks.
+func (m *member) serve(client proto.WorkerClient) error {
+	ctx, cancel := context.WithCancel(m.ctx)
+	defer cancel()
+	stream, err := client.Serve(ctx, grpc.WaitForReady(true))
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	m.up = true
+	m.mu.Unlock()
+	m.changed()
+	m.log.Info("node joined", "node", m.info.Id, "role", m.info.Role.String(), "addr", m.info.GrpcAddr)
+
+	var sender sync.WaitGroup
+	defer sender.Wait()
+	defer cancel()
+	sender.Go(func() { m.send(stream) })
+	for {
+		msg, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		if err := m.receive(msg); err != nil {
+			return err
+		}
+	}
+}
+
+// send empties the queue whenever there is something in it. Messages sent in
+// one go leave in one write: gRPC collects what is queued before it writes.
+func (m *member) send(stream grpc.BidiStreamingClient[proto.ToNode, proto.FromNode]) {
+	var queue []*proto.ToNode
+	for {
+		select {
+		case <-stream.Context().Done():
+			return
+		case <-m.wake:
+		}
+		m.mu.Lock()
+		queue, m.queue = m.queue, queue[:0]
+		m.mu.Unlock()
+		for i, msg := range queue {
+			queue[i] = nil
+			if stream.Send(msg) != nil {
+				return // Recv has the reason
+			}
+		}
+	}
+}
+
+// receive hands out one iteration's message. An error means that the node is
+// not to be trusted with a stream.
+func (m *member) receive(msg *proto.FromNode) error {
+	if len(msg.Tokens) != len(msg.Ids) || len(msg.Positions) != len(msg.Ids) {
+		return fmt.Errorf("%w: %d ids, %d tokens, %d positions in a message", errBrokenNode, len(msg.Ids), len(msg.Tokens), len(msg.Positions))
+	}
+	now := m.clock.Now()
+	if n := len(msg.Ids); n > 0 {
+		m.metrics.iterationTokens.Observe(float64(n))
+	}
+	m.mu.Lock()
+	for i, id := range msg.Ids {
+		if l := m.legs[id]; l != nil {
+			l.inbox.addToken(arrival{leg: l, at: now, position: msg.Positions[i], token: msg.Tokens[i]})
+		}
+	}
+	for _, r := range msg.Reserved {
+		if l := m.legs[r.Id]; l != nil {
+			l.inbox.addReport(report{leg: l, at: now, reserved: r})
+		}
+	}
+	for _, r := range msg.Prefilled {
+		if l := m.legs[r.Id]; l != nil {
+			m.settle(l)
+			l.inbox.addReport(report{leg: l, at: now, prefilled: r})
+		}
+	}
+	for _, r := range msg.Finished {
+		if l := m.drop(r.Id); l != nil {
+			l.inbox.addReport(report{leg: l, at: now, finished: r})
+		}
+	}
+	for _, r := range msg.Failed {
+		if l := m.drop(r.Id); l != nil {
+			l.inbox.addReport(report{leg: l, at: now, failed: r})
+		}
+		if r.Code == proto.FailCode_FAIL_DRAINING {
+			m.load.Draining = true
+		}
+	}
+	m.mu.Unlock()
+	if msg.Load != nil {
+		m.setLoad(msg.Load)
+	}
+	return nil
+}
+
+// settle counts a leg as no longer computing. The caller holds mu.
+func (m *member) settle(l *leg) {
+	if !l.computed {
+		l.computed = true
+		m.inFlight--
+	}
+}
+
+// drop forgets a leg and returns it, nil if it was not known: an answer that
+// crossed a cancel. The caller holds mu.
+func (m *member) drop(id uint64) *leg {
+	l := m.legs[id]
+	if l == nil {
+		return nil
+	}
+	m.settle(l)
+	delete(m.legs, id)
+	if m.leaving && len(m.legs) == 0 {
+		m.cancel(errLeft)
+	}
+	return l
+}
+
+// errLeft ends the stream of a node that deregistered, after its last leg.
+var errLeft = errors.New("deregistered")
+
+// down records that the stream broke: every leg on it is lost. It reports
+// whether the node should be dialled again.
+func (m *member) down(err error) (redial bool) {
+	if cause := context.Cause(m.ctx); cause != nil {
+		err = cause
+	}
+	now := m.clock.Now()
+	m.mu.Lock()
+	wasUp := m.up
+	m.up = false
+	for id, l := range m.legs {
+		l.inbox.addReport(report{leg: l, at: now, lost: fmt.Errorf("%w: %w", errNodeLost, err)})
+		delete(m.legs, id)
+	}
+	m.inFlight, m.sent, m.queue = 0, 0, nil
+	redial = !m.leaving
+	m.mu.Unlock()
+	if wasUp {
+		m.changed()
+	}
+	return redial
+}
+
+// submit hands a leg to the node and sets its id.
+func (m *member) submit(l *leg, s *proto.Submit) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.up || m.leaving {
+		return errNodeLost
+	}
+	m.nextID++
+	l.id, l.node = m.nextID, m
+	s.Id = l.id
+	m.legs[l.id] = l
+	m.inFlight++
+	m.sent += l.tokens
+	m.enqueue(&proto.ToNode{Kind: &proto.ToNode_Submit{Submit: s}})
+	return nil
+}
+
+// release forgets a leg whose request is done with it.
+func (m *member) release(l *leg) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.drop(l.id)
+}
+
+// cancelLeg forgets a leg and tells the node to drop it. A leg that has ended
+// or was lost is left alone.
+func (m *member) cancelLeg(l *leg, reason string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.legs[l.id] != l {
+		return
+	}
+	m.enqueue(&proto.ToNode{Kind: &proto.ToNode_Cancel{Cancel: &proto.Cancel{Id: l.id, Reason: reason}}})
+	m.drop(l.id)
+}
+
+// enqueue appends to the send queue. The caller holds mu.
+func (m *member) enqueue(msg *proto.ToNode) {
+	m.queue = append(m.queue, msg)
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+// leave is an orderly end: the stream closes after its last leg.
+func (m *member) leave() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.leaving = true
+	if len(m.legs) == 0 {
+		m.cancel(errLeft)
+	}
+}
+
+// setLoad records the node's state and counts what it did since the last. A
+// heartbeat may overtake an iteration's message, so counters never go back.
+func (m *member) setLoad(l *proto.Load) {
+	m.mu.Lock()
+	old := m.load
+	l.Preemptions = max(l.Preemptions, old.Preemptions)
+	l.PrefixQueries = max(l.PrefixQueries, old.PrefixQueries)
+	l.PrefixHits = max(l.PrefixHits, old.PrefixHits)
+	l.KvBytes = max(l.KvBytes, old.KvBytes)
+	l.KvBlocksChecked = max(l.KvBlocksChecked, old.KvBlocksChecked)
+	l.KvBlocksBad = max(l.KvBlocksBad, old.KvBlocksBad)
+	l.KvTransfers = max(l.KvTransfers, old.KvTransfers)
+	l.KvTransfersFailed = max(l.KvTransfersFailed, old.KvTransfersFailed)
+	m.load, m.sent = l, 0
+	m.metrics.addLoad(old, l)
+	turned := old.Draining != l.Draining
+	m.mu.Unlock()
+	if turned {
+		m.changed()
+	}
+}
+
+// usable reports whether the node takes new legs, and how busy it is.
+func (m *member) usable() (Candidate, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return Candidate{
+		ID:            m.info.Id,
+		WaitingTokens: int(m.load.WaitingTokens) + m.sent,
+		InFlight:      m.inFlight,
+	}, m.up && !m.leaving && !m.load.Draining
+}

@@ -1,0 +1,345 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"kvferry/clock"
+	"kvferry/proto"
+)
+
+// clusterInfo is what all nodes of a cluster agree on.
+type clusterInfo struct {
+	Model       string
+	BlockTokens uint32
+	MaxModelLen uint32 // the least of the nodes'
+}
+
+// registry is the Registry service: the nodes that hold a lease, by role. A
+// node's lease and its Serve stream are both needed for it to be placed on;
+// either one ending is the node's loss.
+type registry struct {
+	proto.UnimplementedRegistryServer
+
+	ttl     time.Duration
+	mode    string
+	handoff string
+	log     *slog.Logger
+	clock   clock.Clock
+	metrics *proxyMetrics
+	placers map[proto.Role]Placer
+
+	ctx     context.Context // every member's parent
+	members sync.WaitGroup
+
+	mu      sync.Mutex
+	closed  bool
+	byID    map[string]*member
+	byLease map[uint64]*member
+	byRole  map[proto.Role][]*member // sorted by id
+	cluster clusterInfo              // the last one's, when all nodes are gone
+	changed chan struct{}            // closed at the next change of who is usable
+}
+
+func newRegistry(ctx context.Context, cfg ProxyConfig, c clock.Clock, metrics *proxyMetrics) (*registry, error) {
+	r := &registry{
+		ttl:     cfg.LeaseTTL,
+		mode:    cfg.Mode,
+		handoff: cfg.Handoff,
+		log:     cfg.Logger,
+		clock:   c,
+		metrics: metrics,
+		placers: make(map[proto.Role]Placer),
+		ctx:     ctx,
+		byID:    make(map[string]*member),
+		byLease: make(map[uint64]*member),
+		byRole:  make(map[proto.Role][]*member),
+		changed: make(chan struct{}),
+	}
+	for _, role := range []proto.Role{proto.Role_ROLE_PREFILL, proto.Role_ROLE_DECODE, proto.Role_ROLE_NONDISAGG} {
+		p, err := NewPlacer(cfg.Placement)
+		if err != nil {
+			return nil, err
+		}
+		r.placers[role] = p
+	}
+	return r, nil
+}
+
+// Register grants a lease. INVALID_ARGUMENT names a field that makes no sense,
+// FAILED_PRECONDITION one that does not fit the cluster; a node gives up on
+// both.
+func (r *registry) Register(_ context.Context, req *proto.RegisterRequest) (*proto.RegisterReply, error) {
+	info := req.GetNode()
+	if err := checkNodeInfo(info); err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil, status.Error(codes.Unavailable, errProxyDrains.Error())
+	}
+	if err := r.fits(info); err != nil {
+		r.log.Warn("node refused", "node", info.Id, "err", err)
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	if old := r.byID[info.Id]; old != nil {
+		r.remove(old, errors.New("replaced by a new registration"))
+	}
+	lease := rand.Uint64()
+	for lease == 0 || r.byLease[lease] != nil {
+		lease = rand.Uint64()
+	}
+	m := newMember(r.ctx, info, lease)
+	m.log, m.clock, m.metrics, m.changed = r.log, r.clock, r.metrics.model(info.Model), r.notify
+	m.expiry = time.AfterFunc(r.ttl, func() { r.expire(m) })
+	r.byID[info.Id], r.byLease[lease] = m, m
+	list := append(r.byRole[info.Role], m)
+	slices.SortFunc(list, func(a, b *member) int { return cmp.Compare(a.info.Id, b.info.Id) })
+	r.byRole[info.Role] = list
+	r.agree()
+	r.members.Go(m.run)
+	return &proto.RegisterReply{Lease: lease, TtlMs: uint32(r.ttl.Milliseconds())}, nil
+}
+
+func checkNodeInfo(info *proto.NodeInfo) error {
+	switch {
+	case info == nil:
+		return errors.New("node: missing")
+	case info.Id == "":
+		return errors.New("node.id: empty: want a name unique in the cluster, such as decode-1")
+	case info.Model == "":
+		return fmt.Errorf("node.model: empty: node %s must name the model it serves", info.Id)
+	case info.BlockTokens == 0:
+		return errors.New("node.block_tokens: 0: want the tokens in a KV block, such as 16")
+	case info.MaxModelLen < 2:
+		return fmt.Errorf("node.max_model_len: %d: want at least 2 tokens", info.MaxModelLen)
+	case info.Role != proto.Role_ROLE_PREFILL && info.Role != proto.Role_ROLE_DECODE && info.Role != proto.Role_ROLE_NONDISAGG:
+		return fmt.Errorf("node.role: %v: want prefill, decode or nondisagg", info.Role)
+	}
+	host, port, err := net.SplitHostPort(info.GrpcAddr)
+	if err != nil {
+		return fmt.Errorf("node.grpc_addr: %w: want host:port", err)
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() || port == "0" {
+		return fmt.Errorf("node.grpc_addr: %q is not an address others can dial: have the node advertise one", info.GrpcAddr)
+	}
+	return nil
+}
+
+// fits reports why a node cannot join the nodes that are there. The caller
+// holds mu.
+func (r *registry) fits(info *proto.NodeInfo) error {
+	if info.Role != proto.Role_ROLE_NONDISAGG && len(info.Handoffs) > 0 && !slices.Contains(info.Handoffs, r.handoff) {
+		return fmt.Errorf("node.handoffs: %s knows %v, the proxy runs %q: start both with the same hand-off", info.Id, info.Handoffs, r.handoff)
+	}
+	for id := range r.byID {
+		if id == info.Id {
+			continue // about to be replaced
+		}
+		if info.Model != r.cluster.Model {
+			return fmt.Errorf("node.model: %s serves %q, the cluster %q: use another proxy for another model", info.Id, info.Model, r.cluster.Model)
+		}
+		if info.BlockTokens != r.cluster.BlockTokens {
+			return fmt.Errorf("node.block_tokens: %s has %d, the cluster %d: all nodes need the same", info.Id, info.BlockTokens, r.cluster.BlockTokens)
+		}
+	}
+	return nil
+}
+
+// agree sets what the nodes agree on. The caller holds mu.
+func (r *registry) agree() {
+	first := true
+	for _, m := range r.byID {
+		if first {
+			r.cluster = clusterInfo{Model: m.info.Model, BlockTokens: m.info.BlockTokens, MaxModelLen: m.info.MaxModelLen}
+			first = false
+		}
+		r.cluster.MaxModelLen = min(r.cluster.MaxModelLen, m.info.MaxModelLen)
+	}
+}
+
+// KeepAlive renews a lease.
+func (r *registry) KeepAlive(_ context.Context, req *proto.KeepAliveRequest) (*proto.KeepAliveReply, error) {
+	r.mu.Lock()
+	m := r.byLease[req.Lease]
+	if m != nil {
+		m.expiry.Reset(r.ttl)
+	}
+	r.mu.Unlock()
+	if m == nil {
+		return nil, status.Errorf(codes.NotFound, "lease %d: unknown or expired: register again", req.Lease)
+	}
+	if req.Load != nil {
+		m.setLoad(req.Load)
+	}
+	return &proto.KeepAliveReply{TtlMs: uint32(r.ttl.Milliseconds())}, nil
+}
+
+// Deregister ends a lease. The node's stream stays open for the legs it has,
+// so that a node that deregisters and then drains loses none; a node that goes
+// at once breaks the stream, and its legs are placed elsewhere.
+func (r *registry) Deregister(_ context.Context, req *proto.DeregisterRequest) (*proto.DeregisterReply, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if m := r.byLease[req.Lease]; m != nil {
+		r.remove(m, nil)
+	}
+	return &proto.DeregisterReply{}, nil
+}
+
+func (r *registry) expire(m *member) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.byLease[m.lease] == m {
+		r.remove(m, errLeaseExpired)
+	}
+}
+
+// remove ends a lease: at once and with its legs lost if cause is not nil. The
+// caller holds mu.
+func (r *registry) remove(m *member, cause error) {
+	m.expiry.Stop()
+	delete(r.byID, m.info.Id)
+	delete(r.byLease, m.lease)
+	r.byRole[m.info.Role] = slices.DeleteFunc(r.byRole[m.info.Role], func(o *member) bool { return o == m })
+	r.agree()
+	if cause != nil {
+		r.log.Warn("node lost", "node", m.info.Id, "err", cause)
+		m.cancel(cause)
+	} else {
+		r.log.Info("node left", "node", m.info.Id)
+		m.leave()
+	}
+	r.notifyLocked()
+}
+
+// close ends every lease and waits for the streams.
+func (r *registry) close() {
+	r.mu.Lock()
+	r.closed = true
+	for _, m := range r.byLease {
+		r.remove(m, errProxyDrains)
+	}
+	r.mu.Unlock()
+	r.members.Wait()
+}
+
+func (r *registry) notify() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.notifyLocked()
+}
+
+func (r *registry) notifyLocked() {
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+// info is what the cluster serves; false before the first node.
+func (r *registry) info() (clusterInfo, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.cluster, r.cluster.Model != ""
+}
+
+// place chooses a node of the role, one of those to avoid only if there is no
+// other.
+func (r *registry) place(role proto.Role, avoid map[*member]bool) (*member, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var members []*member
+	var candidates []Candidate
+	for _, spare := range []bool{true, false} {
+		for _, m := range r.byRole[role] {
+			if c, ok := m.usable(); ok && !(spare && avoid[m]) {
+				members, candidates = append(members, m), append(candidates, c)
+			}
+		}
+		if len(members) > 0 {
+			return members[r.placers[role].Place(candidates)], nil
+		}
+	}
+	return nil, fmt.Errorf("%w: no %s node is up", errNoNode, roleName(role))
+}
+
+// serving says how a request would be served now: by a prefill and a decode
+// node, or by one node; or why it cannot.
+func (r *registry) serving() (disagg bool, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.servingLocked()
+}
+
+func (r *registry) servingLocked() (disagg bool, err error) {
+	up := func(role proto.Role) bool {
+		return slices.ContainsFunc(r.byRole[role], func(m *member) bool { _, ok := m.usable(); return ok })
+	}
+	p, d, n := up(proto.Role_ROLE_PREFILL), up(proto.Role_ROLE_DECODE), up(proto.Role_ROLE_NONDISAGG)
+	switch {
+	case r.mode != ModeNondisagg && p && d:
+		return true, nil
+	case r.mode != ModeDisagg && n:
+		return false, nil
+	case r.mode == ModeNondisagg:
+		return false, fmt.Errorf("%w: no non-disaggregated node is up", errNoNode)
+	case p:
+		return false, fmt.Errorf("%w: a prefill node is up, a decode node is missing", errNoNode)
+	case d:
+		return false, fmt.Errorf("%w: a decode node is up, a prefill node is missing", errNoNode)
+	}
+	return false, fmt.Errorf("%w: no prefill and decode node is up", errNoNode)
+}
+
+// wait returns once the cluster can serve, or with the reason it cannot when
+// ctx ends.
+func (r *registry) wait(ctx context.Context) error {
+	for {
+		r.mu.Lock()
+		_, err := r.servingLocked()
+		changed := r.changed
+		r.mu.Unlock()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// snapshot lists the members, for metrics.
+func (r *registry) snapshot() []*member {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var all []*member
+	for _, role := range []proto.Role{proto.Role_ROLE_PREFILL, proto.Role_ROLE_DECODE, proto.Role_ROLE_NONDISAGG} {
+		all = append(all, r.byRole[role]...)
+	}
+	return all
+}
+
+func roleName(role proto.Role) string {
+	switch role {
+	case proto.Role_ROLE_PREFILL:
+		return "prefill"
+	case proto.Role_ROLE_DECODE:
+		return "decode"
+	case proto.Role_ROLE_NONDISAGG:
+		return "nondisagg"
+	}
+	return "unknown"
+}
