@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -99,11 +100,7 @@ func LoadProfile(nameOrPath string) (*Profile, error) {
 	if !ok {
 		var err error
 		if data, err = os.ReadFile(nameOrPath); err != nil {
-			names := make([]string, 0, len(shipped))
-			for n := range shipped {
-				names = append(names, n)
-			}
-			slices.Sort(names)
+			names := slices.Sorted(maps.Keys(shipped))
 			return nil, fmt.Errorf("profile %q is neither a shipped profile (%s) nor a readable file: %w", nameOrPath, strings.Join(names, ", "), err)
 		}
 	}

@@ -149,5 +149,5 @@ func (c *ProxyConfig) AddFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.DrainTimeout, "drain-timeout", d.DrainTimeout, "how long running requests may take to end on shutdown")
 	fs.IntVar(&c.MaxQueue, "max-queue", d.MaxQueue, "requests held at once, waiting and streaming; beyond it clients get 429")
 	fs.Int64Var(&c.MaxBodyBytes, "max-body", d.MaxBodyBytes, "longest request body, in bytes")
-	fs.IntVar(&c.MaxRetries, "max-retries", d.MaxRetries, "times a request is placed again after a node failed it; negative: never")
+	fs.IntVar(&c.MaxRetries, "max-retries", d.MaxRetries, "times a request is placed again after a node failed it; -1: never")
 }

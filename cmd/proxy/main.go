@@ -4,12 +4,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"kvferry/node"
 )
@@ -60,6 +62,9 @@ the prompt. Beyond OpenAI's, a request may carry "timeout" (seconds),
 				return err
 			}
 			cfg.Logger = logger
+			if err := refuseZeros(cmd.Flags()); err != nil {
+				return err
+			}
 			p, err := node.NewProxy(cfg)
 			if err != nil {
 				return err
@@ -70,4 +75,17 @@ the prompt. Beyond OpenAI's, a request may carry "timeout" (seconds),
 	cfg.AddFlags(cmd.Flags())
 	logs.AddFlags(cmd.Flags())
 	return cmd
+}
+
+// refuseZeros refuses what a Config would take for "the default": a zero that
+// somebody wrote means something to them.
+func refuseZeros(fs *pflag.FlagSet) error {
+	var faults []error
+	fs.Visit(func(f *pflag.Flag) {
+		switch f.Value.String() {
+		case "", "0", "0s":
+			faults = append(faults, fmt.Errorf("--%s: %q: want more than that; leave it out for %s", f.Name, f.Value, f.DefValue))
+		}
+	})
+	return errors.Join(faults...)
 }

@@ -1,0 +1,122 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"kvferry/engine"
+	"kvferry/node"
+	"kvferry/proto"
+)
+
+// partEnv carries a child's part, as JSON.
+const partEnv = "KVFERRY_CLUSTER_PART"
+
+// A part is what a child is in its cluster.
+type part struct {
+	Name, Role string
+	Registry   string // the proxy's, for nodes
+	Config     Config
+}
+
+// hello is the line a child prints once it listens, or cannot.
+type hello struct {
+	HTTP, GRPC, Error string
+}
+
+// Child runs this process's part and exits if it was started as a child of a
+// cluster; otherwise it returns at once.
+func Child() {
+	spec, ok := os.LookupEnv(partEnv)
+	if !ok {
+		return
+	}
+	os.Unsetenv(partEnv)
+	var pt part
+	if err := json.Unmarshal([]byte(spec), &pt); err != nil {
+		fmt.Fprintf(os.Stderr, "cluster: %s: %v\n", partEnv, err)
+		os.Exit(2)
+	}
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(1) // the parent is gone
+	}()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	if err := pt.run(ctx); err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", pt.Name, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+func (pt part) run(ctx context.Context) error {
+	logs := node.LogFlags{Level: pt.Config.LogLevel, Format: "text"}
+	if logs.Level == "" {
+		logs.Level = "info"
+	}
+	logger, err := logs.Logger(os.Stderr)
+	if err != nil {
+		return report(hello{}, err)
+	}
+	c := pt.Config
+	if pt.Role == "proxy" {
+		mode := node.ModeDisagg
+		if c.Nondisagg > 0 {
+			mode = node.ModeNondisagg
+			if c.Prefill > 0 {
+				mode = node.ModeAuto
+			}
+		}
+		p, err := node.NewProxy(node.ProxyConfig{
+			HTTPAddr: "127.0.0.1:0", GRPCAddr: "127.0.0.1:0", Mode: mode, Handoff: c.Handoff, Placement: c.Placement,
+			RequestTimeout: c.RequestTimeout, Logger: logger,
+		})
+		if err != nil {
+			return report(hello{}, err)
+		}
+		if err := report(hello{HTTP: p.HTTPAddr(), GRPC: p.GRPCAddr()}, nil); err != nil {
+			return err
+		}
+		return p.Run(ctx)
+	}
+	f := node.NodeFlags{
+		ID: pt.Name, Proxy: pt.Registry, GRPC: "127.0.0.1:0", Rails: []string{"127.0.0.1:0"}, Profile: c.Profile, Link: c.Link,
+		Chunked: c.Chunked && pt.Role == "nondisagg", PrefixCaching: c.PrefixCaching, KVBlocks: c.KVBlocks,
+	}
+	if f.Profile == "" {
+		f.Profile = engine.DefaultProfile
+	}
+	cfg, err := f.Config()
+	if err != nil {
+		return report(hello{}, err)
+	}
+	cfg.Logger, cfg.TransferTimeout = logger, c.TransferTimeout
+	cfg.Role = map[string]proto.Role{
+		"prefill": proto.Role_ROLE_PREFILL, "decode": proto.Role_ROLE_DECODE, "nondisagg": proto.Role_ROLE_NONDISAGG,
+	}[pt.Role]
+	n, err := node.New(cfg)
+	if err != nil {
+		return report(hello{}, err)
+	}
+	if err := report(hello{GRPC: n.GRPCAddr()}, nil); err != nil {
+		return err
+	}
+	return n.Run(ctx)
+}
+
+// report prints the hello line; a fault goes into it and is returned.
+func report(h hello, fault error) error {
+	if fault != nil {
+		h.Error = fault.Error()
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(h); err != nil {
+		return err
+	}
+	return fault
+}

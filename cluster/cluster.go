@@ -1,0 +1,273 @@
+// Package cluster runs a kvferry cluster on this machine as child processes: a
+// proxy and its nodes, each the same binary executed again, so that KV bytes
+// really cross process boundaries and the crash of one is a real crash.
+//
+// A program that uses it calls [Child] first thing in main: in a child that runs
+// the daemon and never returns. The child's part in the cluster travels in an
+// environment variable. Its standard input is a pipe whose other end only the
+// parent holds, so that the kernel tells it when the parent is gone, kill -9
+// included, and it ends.
+package cluster
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Config describes a cluster. Either Nondisagg or both Prefill and Decode must
+// be above 0.
+type Config struct {
+	Prefill, Decode, Nondisagg int    // nodes
+	Chunked                    bool   // of non-disaggregated nodes
+	Handoff                    string // v0, pull or layerwise; the proxy's default if empty
+	Placement                  string
+	Profile                    string // name or file; the shipped A10 if empty
+	Link                       string // see --link of the daemons; native if empty
+	KVBlocks                   int
+	PrefixCaching              bool
+	RequestTimeout             time.Duration
+	TransferTimeout            time.Duration
+
+	// Log gets the daemons' standard error. Default none.
+	Log io.Writer `json:"-"`
+	// LogLevel of the daemons. Default info.
+	LogLevel string
+	// StopTimeout is how long Close lets a daemon drain before it kills it.
+	// Default 5 s.
+	StopTimeout time.Duration
+}
+
+// Validate lists every fault.
+func (c Config) Validate() error {
+	var faults []error
+	for _, n := range []struct {
+		field string
+		v     int
+	}{{"Prefill", c.Prefill}, {"Decode", c.Decode}, {"Nondisagg", c.Nondisagg}} {
+		if n.v < 0 {
+			faults = append(faults, fmt.Errorf("cluster: %s is %d: must be 0 or more", n.field, n.v))
+		}
+	}
+	if c.Nondisagg == 0 && (c.Prefill == 0 || c.Decode == 0) {
+		faults = append(faults, fmt.Errorf("cluster: %d prefill, %d decode and %d non-disaggregated nodes serve nothing: want one of the last, or one of each of the others", c.Prefill, c.Decode, c.Nondisagg))
+	}
+	return errors.Join(faults...)
+}
+
+// A Cluster is a running one.
+type Cluster struct {
+	cfg   Config
+	http  string
+	grpc  string
+	procs []*Process
+}
+
+// A Process is one daemon of a cluster.
+type Process struct {
+	Name string // "proxy", "prefill-0", ...
+	cmd  *exec.Cmd
+	life io.Closer // the child ends when this closes
+
+	mu      sync.Mutex
+	stopped bool // by us
+	done    chan struct{}
+	err     error
+}
+
+// Start starts a cluster. It returns when the proxy listens; its /health answers
+// 200 once the nodes have registered.
+func Start(ctx context.Context, cfg Config) (*Cluster, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.Log == nil {
+		cfg.Log = io.Discard
+	}
+	cfg.Log = &lockedWriter{w: cfg.Log}
+	if cfg.StopTimeout == 0 {
+		cfg.StopTimeout = 5 * time.Second
+	}
+	c := &Cluster{cfg: cfg}
+	hello, err := c.spawn(ctx, part{Name: "proxy", Role: "proxy"})
+	if err != nil {
+		return nil, err
+	}
+	c.http, c.grpc = hello.HTTP, hello.GRPC
+	for _, kind := range []struct {
+		role string
+		n    int
+	}{{"nondisagg", cfg.Nondisagg}, {"prefill", cfg.Prefill}, {"decode", cfg.Decode}} {
+		for i := range kind.n {
+			if err := c.AddNode(ctx, kind.role, fmt.Sprintf("%s-%d", kind.role, i)); err != nil {
+				return nil, errors.Join(err, c.Close())
+			}
+		}
+	}
+	return c, nil
+}
+
+// URL is the proxy's, "http://127.0.0.1:12345".
+func (c *Cluster) URL() string { return "http://" + c.http }
+
+// Process returns the daemon of that name, or nil. A restarted node's latest
+// process is returned.
+func (c *Cluster) Process(name string) *Process {
+	for _, p := range slices.Backward(c.procs) {
+		if p.Name == name {
+			return p
+		}
+	}
+	return nil
+}
+
+// AddNode starts one more node.
+func (c *Cluster) AddNode(ctx context.Context, role, name string) error {
+	_, err := c.spawn(ctx, part{Name: name, Role: role})
+	return err
+}
+
+// Close stops every daemon, nodes first, and returns what did not end as it
+// should: a daemon that had crashed, or had to be killed.
+func (c *Cluster) Close() error {
+	var errs []error
+	for _, p := range slices.Backward(c.procs) {
+		if err := p.stop(c.cfg.StopTimeout); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (c *Cluster) spawn(ctx context.Context, pt part) (*hello, error) {
+	pt.Config, pt.Registry = c.cfg, c.grpc
+	spec, err := json.Marshal(pt)
+	if err != nil {
+		return nil, err
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("cluster: %w", err)
+	}
+	cmd := exec.Command(exe)
+	cmd.Env = append(os.Environ(), partEnv+"="+string(spec))
+	cmd.Stderr = c.cfg.Log
+	// A Ctrl-C at the terminal is the parent's to handle.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	life, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("cluster: starting %s: %w", pt.Name, err)
+	}
+	p := &Process{Name: pt.Name, cmd: cmd, life: life, done: make(chan struct{})}
+	c.procs = append(c.procs, p)
+
+	type answer struct {
+		h   hello
+		err error
+	}
+	ready := make(chan answer, 1)
+	go func() {
+		var a answer
+		line, err := bufio.NewReader(out).ReadBytes('\n')
+		if err == nil {
+			err = json.Unmarshal(line, &a.h)
+		}
+		if a.err = err; err == nil && a.h.Error != "" {
+			a.err = errors.New(a.h.Error)
+		}
+		ready <- a
+		_, _ = io.Copy(io.Discard, out) // until the child ends; Wait may come after that only
+		err = cmd.Wait()
+		p.mu.Lock()
+		if !p.stopped {
+			p.err = fmt.Errorf("cluster: %s ended by itself: %w", p.Name, errors.Join(err, errors.New(cmd.ProcessState.String())))
+		}
+		p.mu.Unlock()
+		close(p.done)
+	}()
+	select {
+	case a := <-ready:
+		if a.err != nil {
+			_ = p.Kill()
+			return nil, fmt.Errorf("cluster: starting %s: %w", pt.Name, a.err)
+		}
+		return &a.h, nil
+	case <-ctx.Done():
+		_ = p.Kill()
+		return nil, context.Cause(ctx)
+	}
+}
+
+// Pid is the process's.
+func (p *Process) Pid() int { return p.cmd.Process.Pid }
+
+// Done is closed when the process has ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Kill ends the process as kill -9 does, and waits for its end.
+func (p *Process) Kill() error {
+	p.mu.Lock()
+	p.stopped = true
+	p.mu.Unlock()
+	err := p.cmd.Process.Kill()
+	<-p.done
+	if errors.Is(err, os.ErrProcessDone) {
+		return nil
+	}
+	return err
+}
+
+// Terminate asks the process to drain and end.
+func (p *Process) Terminate() error {
+	p.mu.Lock()
+	p.stopped = true
+	p.mu.Unlock()
+	return p.cmd.Process.Signal(syscall.SIGTERM)
+}
+
+func (p *Process) stop(timeout time.Duration) error {
+	select {
+	case <-p.done:
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.err
+	default:
+	}
+	_ = p.Terminate()
+	defer p.life.Close()
+	select {
+	case <-p.done:
+		return nil
+	case <-time.After(timeout):
+		_ = p.Kill()
+		return fmt.Errorf("cluster: %s did not end within %v and was killed", p.Name, timeout)
+	}
+}
+
+// lockedWriter keeps the daemons' lines whole.
+type lockedWriter struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (l *lockedWriter) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(b)
+}

@@ -1,0 +1,74 @@
+// Command decode runs a decode node, or with --nondisagg a node that computes
+// prompts as well.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"kvferry/node"
+	"kvferry/proto"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	if err := command().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "decode:", err)
+		os.Exit(1)
+	}
+}
+
+func command() *cobra.Command {
+	var flags node.NodeFlags
+	var logs node.LogFlags
+	var nondisagg bool
+	cmd := &cobra.Command{
+		Use:   "decode --id NAME",
+		Short: "Run a decode node, or one that serves alone",
+		Long: `decode registers with the proxy and generates tokens on the modelled GPU of
+--profile, from KV that a prefill node computed. Every block is compared with
+what the tokens say it must be before the first step that uses it.
+
+With --nondisagg it computes prompts too, and serves requests alone: what
+disaggregation is measured against.
+
+On SIGTERM or SIGINT it takes no new requests, lets running ones end for
+--drain-timeout, deregisters and exits; a second signal ends it at once.`,
+		Example: `  # with a proxy and a prefill node on this machine
+  decode --id decode-0
+
+  # a non-disaggregated node with chunked prefill
+  decode --id both-0 --nondisagg --enable-chunked-prefill
+
+  # on a machine of its own, reachable at 10.0.0.3
+  decode --id decode-0 --proxy 10.0.0.1:9000 --grpc 10.0.0.3:9100 --rail 10.0.0.3:9101`,
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := flags.Config()
+			if err != nil {
+				return err
+			}
+			cfg.Role = proto.Role_ROLE_DECODE
+			if nondisagg {
+				cfg.Role = proto.Role_ROLE_NONDISAGG
+			} else if cfg.Chunked {
+				return errors.New("--enable-chunked-prefill: a decode node computes no prompts: add --nondisagg or leave it out")
+			}
+			return node.RunDaemon(cmd.Context(), cfg, logs)
+		},
+	}
+	flags.AddFlags(cmd.Flags(), true)
+	cmd.Flags().BoolVar(&nondisagg, "nondisagg", false, "compute prompts too and serve requests alone")
+	logs.AddFlags(cmd.Flags())
+	return cmd
+}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"kvferry/bench"
+	"kvferry/cluster"
+	"kvferry/engine"
+	"kvferry/node"
+)
+
+// embedded is the Starter of clusters that are child processes of kvbench. An
+// error names what is wrong with the profile or the link.
+func embedded(profile, link string, log io.Writer) (bench.Starter, error) {
+	p, err := engine.LoadProfile(profile)
+	if err != nil {
+		return nil, err
+	}
+	resolve := func(s bench.Setting) string {
+		if link != "" {
+			return link
+		}
+		return s.Link
+	}
+	for _, s := range bench.Settings() {
+		if _, err := node.ResolveLink(p, resolve(s)); err != nil {
+			return nil, err
+		}
+	}
+	return func(ctx context.Context, s bench.Setting) (bench.Cluster, error) {
+		cfg := cluster.Config{Profile: profile, Handoff: s.Handoff, Link: resolve(s), Chunked: s.Chunked, Log: log}
+		if s.Mode == bench.ModeNonDisagg {
+			cfg.Nondisagg, cfg.Link = 1, ""
+		} else {
+			cfg.Prefill, cfg.Decode = 1, 1
+		}
+		l, err := node.ResolveLink(p, cfg.Link)
+		if err != nil {
+			return nil, err
+		}
+		c, err := cluster.Start(ctx, cfg)
+		if err != nil {
+			return nil, err
+		}
+		out := &children{Cluster: c, link: bench.Link{
+			Clock: "real", Compute: "modelled", Transfer: "none", Label: "compute modelled (" + p.GPU + "), no KV transfer",
+		}}
+		switch {
+		case s.Mode == bench.ModeNonDisagg:
+		case l == nil:
+			out.link.Transfer, out.link.Label = "measured", "compute modelled, transfer measured on tcp/loopback"
+		default:
+			out.link.Transfer = "paced"
+			out.link.Label = fmt.Sprintf("compute modelled, transfer on tcp/loopback paced to %.2f GB/s (%s)", l.BytesPerSecond/1e9, l.Name)
+		}
+		return out, nil
+	}, nil
+}
+
+type children struct {
+	*cluster.Cluster
+	link bench.Link
+}
+
+func (c *children) Link() bench.Link { return c.link }

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// serve answers completions at once, as a non-disaggregated server would.
+func serve(t *testing.T, answer func(w http.ResponseWriter, r *http.Request)) string {
+	t.Helper()
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, `{"data":[{"id":"m"}]}`)
+	})
+	mux.HandleFunc("POST /v1/completions", answer)
+	s := httptest.NewServer(mux)
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+func ok(w http.ResponseWriter, _ *http.Request) {
+	for range 6 {
+		fmt.Fprint(w, "data: {\"choices\":[{\"text\":\" a\"}]}\n\n")
+	}
+	fmt.Fprint(w, "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":6}}\n\ndata: [DONE]\n\n")
+}
+
+func kvbench(ctx context.Context, args ...string) (code int, stdout, stderr string) {
+	var out, errs bytes.Buffer
+	code = run(ctx, args, &out, &errs, false)
+	return code, out.String(), errs.String()
+}
+
+func TestRunAgainstProxy(t *testing.T) {
+	dir := t.TempDir()
+	code, stdout, stderr := kvbench(t.Context(), "mooncake", "--proxy", serve(t, ok)+"/", "--settings", "nondisagg", "--num-prompts", "2", "--out", dir)
+	if code != 0 {
+		t.Fatalf("exit %d: %s", code, stderr)
+	}
+	if !strings.Contains(stdout, "Serving Benchmark Result") || !strings.Contains(stdout, "256/q8 TTFT (ms)") {
+		t.Errorf("stdout:\n%s", stdout)
+	}
+	if strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, "cell 1/1 256/q8 nondisagg: 2 ok") {
+		t.Errorf("stderr of a pipe must be a line a cell:\n%s", stderr)
+	}
+	var summary struct {
+		Rows []struct {
+			Transfer string `json:"transfer"`
+			Label    string `json:"label"`
+		} `json:"rows"`
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "summary.json"))
+	if err != nil || json.Unmarshal(text, &summary) != nil || len(summary.Rows) != 1 || summary.Rows[0].Transfer != "unknown" {
+		t.Errorf("summary.json: %v, %s", err, text)
+	}
+}
+
+func TestFailedRequestsExit1(t *testing.T) {
+	code, stdout, stderr := kvbench(t.Context(), "mooncake", "--settings", "tcp", "--num-prompts", "1", "--out", t.TempDir(),
+		"--proxy", serve(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "pool is gone", http.StatusInternalServerError) }))
+	if code != exitFailed || !strings.Contains(stderr, "pool is gone") || !strings.Contains(stdout, "tcp *") {
+		t.Errorf("exit %d\n%s\n%s", code, stdout, stderr)
+	}
+}
+
+func TestInterruptedExit130(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	served := 0
+	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if served++; served == 2 { // the first is the warm-up
+			cancel()
+			<-r.Context().Done()
+			return
+		}
+		ok(w, r)
+	})
+	dir := t.TempDir()
+	code, stdout, stderr := kvbench(ctx, "mooncake", "--settings", "nondisagg", "--proxy", url, "--out", dir)
+	if code != exitInterrupted || !strings.Contains(stderr, "interrupted") || !strings.Contains(stdout, "interrupted after") {
+		t.Errorf("exit %d\n%s\n%s", code, stdout, stderr)
+	}
+	if text, err := os.ReadFile(filepath.Join(dir, "results.jsonl")); err != nil || !bytes.Contains(text, []byte(`"error":"given up`)) {
+		t.Errorf("results.jsonl: %v, %s", err, text)
+	}
+}
+
+func TestUsageErrorsExit2(t *testing.T) {
+	for _, c := range []struct {
+		args string
+		want []string
+	}{
+		{"mooncake --rows 512/q1 --settings tcp --proxy http://x", []string{"--rows", `"512/q1"`, "1024/q2, 256/q2"}},
+		{"mooncake --settings tcp,bogus", []string{"--settings", `"bogus"`, "layerwise"}},
+		{"mooncake --num-prompts 0", []string{"--num-prompts", "use 1 or more"}},
+		{"mooncake --num-prompts many", []string{"--num-prompts", "many"}},
+		{"mooncake --seed -1", []string{"--seed", "-1"}},
+		{"mooncake --repeat 0", []string{"--repeat", "use 1 or more"}},
+		{"mooncake --request-timeout 0s --ready-timeout -1s", []string{"--request-timeout", "--ready-timeout", "positive"}},
+		{"mooncake --proxy 10.0.0.5:8000 --settings tcp", []string{"--proxy", "10.0.0.5:8000"}},
+		{"mooncake --proxy /x --settings tcp", []string{"--proxy", "http://host:port"}},
+		{"mooncake --proxy http://localhost:1", []string{"--settings", "serves one setting"}},
+		{"mooncake --proxy http://localhost:1 --settings tcp,rdma", []string{"--settings", "serves one setting"}},
+		{"mooncake --qps 3", []string{"--qps"}},
+		{"mooncake extra", []string{"extra"}},
+		{"moncake", []string{`"moncake"`, "mooncake"}},
+	} {
+		code, _, stderr := kvbench(t.Context(), strings.Fields(c.args)...)
+		if code != exitUsage {
+			t.Errorf("%s: exit %d, want %d: %s", c.args, code, exitUsage, stderr)
+		}
+		for _, want := range append(c.want, "--help") {
+			if !strings.Contains(stderr, want) {
+				t.Errorf("%s: stderr does not say %q:\n%s", c.args, want, stderr)
+			}
+		}
+	}
+}
+
+func TestHelpTeaches(t *testing.T) {
+	code, stdout, _ := kvbench(t.Context(), "mooncake", "--help")
+	for _, want := range []string{"Examples:", "--rows", "layerwise", "Exit status", "--num-prompts"} {
+		if code != 0 || !strings.Contains(stdout, want) {
+			t.Errorf("exit %d, help does not say %q:\n%s", code, want, stdout)
+		}
+	}
+}

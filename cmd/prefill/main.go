@@ -1,0 +1,63 @@
+// Command prefill runs a prefill node: it computes prompts' KV and hands it to
+// decode nodes.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"kvferry/node"
+	"kvferry/proto"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	if err := command().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "prefill:", err)
+		os.Exit(1)
+	}
+}
+
+func command() *cobra.Command {
+	var flags node.NodeFlags
+	var logs node.LogFlags
+	cmd := &cobra.Command{
+		Use:   "prefill --id NAME",
+		Short: "Run a prefill node",
+		Long: `prefill registers with the proxy and computes the prompts it is given, on the
+modelled GPU of --profile. The KV is real bytes in this process's memory; decode
+nodes fetch it, or have it written to them layer by layer, over --rail.
+
+On SIGTERM or SIGINT it takes no new requests, lets running ones end for
+--drain-timeout, deregisters and exits; a second signal ends it at once.`,
+		Example: `  # with a proxy and a decode node on this machine
+  prefill --id prefill-0
+
+  # on a machine of its own, reachable at 10.0.0.2, over two NICs
+  prefill --id prefill-0 --proxy 10.0.0.1:9000 --grpc 10.0.0.2:9100 --rail 10.0.0.2:9101,10.0.1.2:9101
+
+  # its network paced to the 1.29 GB/s of the published TCP runs
+  prefill --id prefill-0 --link tcp`,
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := flags.Config()
+			if err != nil {
+				return err
+			}
+			cfg.Role = proto.Role_ROLE_PREFILL
+			return node.RunDaemon(cmd.Context(), cfg, logs)
+		},
+	}
+	flags.AddFlags(cmd.Flags(), false)
+	logs.AddFlags(cmd.Flags())
+	return cmd
+}

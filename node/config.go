@@ -1,0 +1,143 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"kvferry/clock"
+	"kvferry/connector"
+	"kvferry/engine"
+	"kvferry/proto"
+	"kvferry/transport"
+)
+
+// Config describes a prefill, decode or non-disaggregated node. ID, Role and
+// Proxy are required; a zero value of another field is its default.
+type Config struct {
+	ID   string     // unique in the cluster
+	Role proto.Role // prefill, decode or non-disaggregated
+
+	Proxy string // host:port of the proxy's registry
+	// GRPCAddr is where the proxy and other nodes reach this one, host:port; port
+	// 0 takes a free one. Default 127.0.0.1:0.
+	GRPCAddr string
+	// RailAddrs are host:port to listen at for KV, one TCP rail each.
+	// Default 127.0.0.1:0.
+	RailAddrs []string
+
+	// Profile is what the modelled GPU costs. Default engine.DefaultProfile.
+	Profile *engine.Profile
+	// Model is the name clients ask for. Default the profile's.
+	Model string
+	// Chunked schedules prompts in chunks beside decodes instead of prefill first.
+	Chunked       bool
+	PrefixCaching bool
+	// KVBlocks overrides the pool's size, which the profile's KVBytes give.
+	KVBlocks int
+	// Link paces this node's transfers to a modelled NIC; nil is the real network.
+	Link *transport.Link
+
+	// TransferTimeout bounds one transfer of KV. Default 10 s.
+	TransferTimeout time.Duration
+	// HoldTimeout is how long computed blocks wait for their consumer.
+	// Default 60 s.
+	HoldTimeout time.Duration
+	// DrainTimeout is how long running requests may take to end after the node was
+	// asked to stop. Default 30 s.
+	DrainTimeout time.Duration
+
+	Logger *slog.Logger // default slog.Default
+	Clock  clock.Clock  // default clock.Precise
+}
+
+func (c *Config) setDefaults() error {
+	if c.GRPCAddr == "" {
+		c.GRPCAddr = "127.0.0.1:0"
+	}
+	if len(c.RailAddrs) == 0 {
+		c.RailAddrs = []string{"127.0.0.1:0"}
+	}
+	if c.Profile == nil {
+		p, err := engine.LoadProfile(engine.DefaultProfile)
+		if err != nil {
+			return err
+		}
+		c.Profile = p
+	}
+	if c.Model == "" {
+		c.Model = c.Profile.Model
+	}
+	if c.KVBlocks == 0 {
+		c.KVBlocks = c.Profile.Blocks()
+	}
+	for _, d := range []struct {
+		d   *time.Duration
+		def time.Duration
+	}{{&c.TransferTimeout, 10 * time.Second}, {&c.HoldTimeout, time.Minute}, {&c.DrainTimeout, 30 * time.Second}} {
+		if *d.d == 0 {
+			*d.d = d.def
+		}
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	if c.Clock == nil {
+		c.Clock = clock.Precise()
+	}
+	return nil
+}
+
+// Validate lists every fault, naming the field and the fix.
+func (c *Config) Validate() error {
+	var faults []error
+	bad := func(format string, args ...any) { faults = append(faults, fmt.Errorf("node: "+format, args...)) }
+	if c.ID == "" {
+		bad("ID is empty: give the node a name that is unique in the cluster, like decode-1")
+	}
+	if c.Role == proto.Role_ROLE_UNSPECIFIED {
+		bad("Role is not set: use prefill, decode or nondisagg")
+	}
+	addr := func(field, a string) {
+		host, port, err := net.SplitHostPort(a)
+		if err != nil || port == "" {
+			bad("%s is %q: want host:port (%v)", field, a, err)
+		} else if host == "" && field != "Proxy" {
+			bad("%s is %q: name the host, other machines are told to dial it", field, a)
+		}
+	}
+	addr("Proxy", c.Proxy)
+	addr("GRPCAddr", c.GRPCAddr)
+	for i, a := range c.RailAddrs {
+		addr(fmt.Sprintf("RailAddrs[%d]", i), a)
+	}
+	if err := c.Profile.Validate(); err != nil {
+		bad("Profile: %w", err)
+	}
+	if c.KVBlocks < 1 {
+		bad("KVBlocks is %d: must be at least 1", c.KVBlocks)
+	}
+	if c.Role != proto.Role_ROLE_NONDISAGG && c.Chunked {
+		bad("Chunked is set on a %s node: only a non-disaggregated node mixes chunks with decodes", roleName(c.Role))
+	}
+	for _, d := range []struct {
+		field string
+		d     time.Duration
+	}{{"TransferTimeout", c.TransferTimeout}, {"HoldTimeout", c.HoldTimeout}, {"DrainTimeout", c.DrainTimeout}} {
+		if d.d < 0 {
+			bad("%s is %v: must be positive", d.field, d.d)
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// info is what the node tells the registry.
+func (c *Config) info(grpcAddr string) *proto.NodeInfo {
+	return &proto.NodeInfo{
+		Id: c.ID, Role: c.Role, GrpcAddr: grpcAddr, Model: c.Model, Profile: c.Profile.Name,
+		MaxModelLen: uint32(c.Profile.MaxModelLen), BlockTokens: uint32(c.Profile.KVGeometry.BlockTokens),
+		KvBlocks: uint32(c.KVBlocks), Handoffs: connector.Handoffs(),
+	}
+}

@@ -1,0 +1,91 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"kvferry/proto"
+)
+
+// lease keeps the node registered with the proxy.
+type lease struct {
+	n   *Node
+	now chan struct{} // renew at once
+}
+
+func newLease(n *Node) *lease { return &lease{n: n, now: make(chan struct{}, 1)} }
+
+// hurry has the lease renewed at once, to tell the proxy of a change of state.
+func (l *lease) hurry() { wake(l.now) }
+
+// keep registers and renews until ctx ends, then deregisters. While the proxy is
+// unreachable it tries again every second; a proxy that refuses the node is an
+// error.
+func (l *lease) keep(ctx context.Context) error {
+	n := l.n
+	conn, err := grpc.NewClient(n.cfg.Proxy, grpc.WithTransportCredentials(insecure.NewCredentials()), keepalive())
+	if err != nil {
+		return fmt.Errorf("node %s: Proxy: %w", n.cfg.ID, err)
+	}
+	defer conn.Close()
+	reg := proto.NewRegistryClient(conn)
+	var id uint64
+	var wait time.Duration
+	complained := false
+	for {
+		call, cancel := context.WithTimeout(ctx, 2*time.Second)
+		if id == 0 {
+			var r *proto.RegisterReply
+			if r, err = reg.Register(call, &proto.RegisterRequest{Node: n.cfg.info(n.GRPCAddr())}); err == nil {
+				id, wait = r.GetLease(), interval(r.GetTtlMs())
+				n.w.log.Info("registered", "proxy", n.cfg.Proxy)
+				complained = false
+			}
+		} else {
+			var r *proto.KeepAliveReply
+			if r, err = reg.KeepAlive(call, &proto.KeepAliveRequest{Lease: id, Load: n.w.lastLoad()}); err == nil {
+				wait = interval(r.GetTtlMs())
+			}
+		}
+		cancel()
+		switch status.Code(err) {
+		case codes.OK:
+		case codes.NotFound:
+			id, wait = 0, 0
+		case codes.InvalidArgument, codes.FailedPrecondition, codes.AlreadyExists:
+			return fmt.Errorf("node %s: the proxy refuses it: %s", n.cfg.ID, status.Convert(err).Message())
+		default:
+			if ctx.Err() == nil && !complained {
+				n.w.log.Warn("proxy not reachable, trying again", "proxy", n.cfg.Proxy, "err", err)
+				complained = true
+			}
+			wait = time.Second
+		}
+		select {
+		case <-ctx.Done():
+			if id != 0 {
+				bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+				_, err := reg.Deregister(bye, &proto.DeregisterRequest{Lease: id})
+				cancel()
+				if err != nil && !errors.Is(err, context.Canceled) {
+					n.w.log.Warn("deregistering", "err", err)
+				}
+			}
+			return ctx.Err()
+		case <-l.now:
+		case <-time.After(wait):
+		}
+	}
+}
+
+// interval renews three times a lease.
+func interval(ttlMS uint32) time.Duration {
+	return max(time.Duration(ttlMS)*time.Millisecond/3, 10*time.Millisecond)
+}

@@ -1,0 +1,236 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	grpckeepalive "google.golang.org/grpc/keepalive"
+
+	"kvferry/connector"
+	"kvferry/engine"
+	"kvferry/kvcache"
+	"kvferry/proto"
+	"kvferry/transport"
+	"kvferry/transport/tcp"
+)
+
+// A Node is a prefill, decode or non-disaggregated daemon as a value.
+type Node struct {
+	cfg  Config
+	w    *worker
+	lis  net.Listener
+	grpc *grpc.Server
+	tx   *transport.Engine
+	base *transport.Segment // the whole slab: the local side of every transfer
+	slab *kvcache.Slab
+	once sync.Once
+}
+
+// New builds a node and binds its addresses; it serves nothing before Run. The
+// caller calls Run or Close.
+func New(cfg Config) (_ *Node, err error) {
+	if err := cfg.setDefaults(); err != nil {
+		return nil, err
+	}
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	n := &Node{cfg: cfg}
+	defer func() {
+		if err != nil {
+			n.Close()
+		}
+	}()
+	prof := cfg.Profile
+	disagg := cfg.Role != proto.Role_ROLE_NONDISAGG
+	pool := kvcache.NewPool(cfg.KVBlocks, prof.KVGeometry.BlockTokens, cfg.PrefixCaching)
+	policy, costs := engine.PrefillFirst, prof.Costs
+	if cfg.Chunked {
+		policy = engine.Chunked
+	}
+	if disagg {
+		costs = prof.DisaggEngine()
+	}
+	sc := engine.ConfigOf(prof, policy, pool)
+	sc.PrefixCaching = cfg.PrefixCaching
+	sc.OutputDelay = time.Duration(costs.OutputDelayMS * float64(time.Millisecond))
+	sched, err := engine.NewScheduler(sc)
+	if err != nil {
+		return nil, err
+	}
+	core, err := connector.NewCore(connector.Config{Scheduler: sched, Pool: pool, Profile: prof, Disagg: disagg, HoldTimeout: cfg.HoldTimeout})
+	if err != nil {
+		return nil, err
+	}
+	if n.slab, err = kvcache.NewSlab(prof.KVGeometry, cfg.KVBlocks); err != nil {
+		return nil, fmt.Errorf("node %s: %w", cfg.ID, err)
+	}
+	w := &worker{
+		cfg: cfg, log: cfg.Logger.With("node", cfg.ID), clk: cfg.Clock, core: core, pool: pool, slab: n.slab,
+		steps: make(chan launch, 1), notify: make(chan struct{}, 1), stats: &proto.Load{KvBlocksTotal: uint32(cfg.KVBlocks)},
+		live: make(map[uint64]*live), sessions: make(map[*session]bool),
+	}
+	n.w = w
+	if w.timer, err = cfg.Clock.NewTimer(); err != nil {
+		return nil, err
+	}
+	if w.exec, err = newModelled(cfg.Clock, costs, n.slab, prof.Vocab); err != nil {
+		return nil, err
+	}
+	if err = n.connect(); err != nil {
+		return nil, err
+	}
+	return n, nil
+}
+
+// connect opens the rails and the gRPC port.
+func (n *Node) connect() error {
+	var rails []transport.Rail
+	closeRails := func() {
+		for _, r := range rails {
+			r.Close()
+		}
+	}
+	for i, addr := range n.cfg.RailAddrs {
+		r, err := tcp.New(tcp.Config{Name: fmt.Sprintf("tcp/%d", i), Listen: addr, Logger: n.w.log})
+		if err != nil {
+			closeRails()
+			return fmt.Errorf("node %s: %w", n.cfg.ID, err)
+		}
+		rails = append(rails, r)
+	}
+	tx, err := transport.New(transport.Config{
+		Rails: rails, Clock: n.cfg.Clock, Link: n.cfg.Link, OnImmediate: n.w.immediate, DefaultTimeout: n.cfg.TransferTimeout,
+	})
+	if err != nil {
+		closeRails()
+		return fmt.Errorf("node %s: %w", n.cfg.ID, err)
+	}
+	n.tx, n.w.tx = tx, tx
+	if n.base, err = tx.Register(n.cfg.ID+"/kv", n.slab.Bytes(), "cpu:0"); err != nil {
+		return fmt.Errorf("node %s: %w", n.cfg.ID, err)
+	}
+	if n.lis, err = net.Listen("tcp", n.cfg.GRPCAddr); err != nil {
+		return fmt.Errorf("node %s: GRPCAddr: %w", n.cfg.ID, err)
+	}
+	n.w.peer = newPeers(n.w)
+	n.w.peer.addr = n.GRPCAddr()
+	n.grpc = grpc.NewServer(grpc.MaxRecvMsgSize(64<<20), serverKeepalive())
+	proto.RegisterWorkerServer(n.grpc, workerServer{w: n.w})
+	proto.RegisterPeerServer(n.grpc, peerServer{p: n.w.peer})
+	return nil
+}
+
+// workerServer and peerServer keep gRPC's embedded types out of the worker.
+type workerServer struct {
+	proto.UnimplementedWorkerServer
+	w *worker
+}
+
+func (s workerServer) Serve(stream proto.Worker_ServeServer) error { return s.w.Serve(stream) }
+
+type peerServer struct {
+	proto.UnimplementedPeerServer
+	p *peers
+}
+
+func (s peerServer) Handoff(stream proto.Peer_HandoffServer) error { return s.p.Handoff(stream) }
+
+// GRPCAddr is the address the node listens at.
+func (n *Node) GRPCAddr() string { return n.lis.Addr().String() }
+
+// Run serves until ctx ends, then drains: it takes no new requests, lets running
+// ones end for DrainTimeout at most, and returns nil. It returns an error if the
+// node could not go on.
+func (n *Node) Run(ctx context.Context) error {
+	defer n.Close()
+	run, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	n.w.peer.ctx = run
+	g, run := errgroup.WithContext(run)
+	ignore := func(err error) error {
+		if errors.Is(err, context.Canceled) {
+			return nil
+		}
+		return err
+	}
+	g.Go(func() error { return ignore(n.w.loop(run)) })
+	g.Go(func() error { return ignore(n.w.execute(run)) })
+	g.Go(func() error {
+		if err := n.grpc.Serve(n.lis); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+			return fmt.Errorf("node %s: gRPC: %w", n.cfg.ID, err)
+		}
+		return nil
+	})
+	lease := newLease(n)
+	g.Go(func() error { return ignore(lease.keep(run)) })
+	n.w.log.Info("serving", "role", roleName(n.cfg.Role), "grpc", n.GRPCAddr(), "profile", n.cfg.Profile.Name, "kv_blocks", n.cfg.KVBlocks, "link", linkName(n.cfg.Link))
+
+	select {
+	case <-ctx.Done():
+		n.w.log.Info("draining", "timeout", n.cfg.DrainTimeout)
+		idle := n.w.startDrain()
+		lease.hurry()
+		select {
+		case <-idle:
+		case <-run.Done():
+		case <-time.After(n.cfg.DrainTimeout):
+			n.w.log.Warn("drain timed out, ending what still runs")
+		}
+	case <-run.Done():
+	}
+	stop()
+	n.grpc.Stop()
+	err := g.Wait()
+	n.w.peer.wg.Wait()
+	return err
+}
+
+// Close releases what New took. Run calls it.
+func (n *Node) Close() {
+	n.once.Do(func() {
+		if n.grpc != nil {
+			n.grpc.Stop()
+		}
+		if n.lis != nil {
+			n.lis.Close()
+		}
+		if n.tx != nil {
+			if err := n.tx.Close(); err != nil {
+				n.w.log.Warn("closing the transfer engine", "err", err)
+			}
+		}
+		if n.w != nil && n.w.timer != nil {
+			n.w.timer.Close()
+		}
+		if n.w != nil && n.w.exec != nil {
+			n.w.exec.timer.Close()
+		}
+		if n.slab != nil {
+			n.slab.Close()
+		}
+	})
+}
+
+func linkName(l *transport.Link) string {
+	if l == nil {
+		return "native"
+	}
+	return l.String()
+}
+
+// keepalive finds out within 3 s that the other end's machine is gone; a dead
+// process is noticed at once.
+func keepalive() grpc.DialOption {
+	return grpc.WithKeepaliveParams(grpckeepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second, PermitWithoutStream: true})
+}
+
+func serverKeepalive() grpc.ServerOption {
+	return grpc.KeepaliveEnforcementPolicy(grpckeepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true})
+}

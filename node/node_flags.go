@@ -1,0 +1,117 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"kvferry/engine"
+	"kvferry/transport"
+)
+
+// NodeFlags is the command line of cmd/prefill and cmd/decode, with the names
+// that vLLM's users know where it has them.
+type NodeFlags struct {
+	ID, Proxy, GRPC, Profile, Model, Link string
+	Rails                                 []string
+	Chunked, PrefixCaching                bool
+	KVBlocks, MaxNumSeqs, MaxBatched      int
+	cfg                                   Config
+}
+
+// AddFlags adds the node's flags; chunked says whether the daemon can serve
+// without disaggregation.
+func (f *NodeFlags) AddFlags(fs *pflag.FlagSet, chunked bool) {
+	fs.SortFlags = false
+	fs.StringVar(&f.ID, "id", "", "name of this node, unique in the cluster (required), like decode-1")
+	fs.StringVar(&f.Proxy, "proxy", "127.0.0.1:9000", "host:port where the proxy takes registrations")
+	fs.StringVar(&f.GRPC, "grpc", "127.0.0.1:0", "host:port where the proxy and other nodes reach this one; port 0 takes a free one")
+	fs.StringSliceVar(&f.Rails, "rail", []string{"127.0.0.1:0"}, "host:port to move KV over, one a NIC")
+	fs.StringVar(&f.Profile, "profile", engine.DefaultProfile, "what the modelled GPU costs: a shipped profile (a10-qwen2.5-7b-int4, zero) or a JSON file")
+	fs.StringVar(&f.Model, "served-model-name", "", "model name that clients ask for (default the profile's)")
+	fs.StringVar(&f.Link, "link", "native", "native for the network as it is, a link of the profile (tcp, rdma, rdma2), or rate=1.29GB/s,latency=10us, to pace this node's transfers to")
+	if chunked {
+		fs.BoolVar(&f.Chunked, "enable-chunked-prefill", false, "with --nondisagg: compute prompts in chunks beside decodes, instead of prompts first")
+	}
+	fs.BoolVar(&f.PrefixCaching, "enable-prefix-caching", false, "reuse the KV blocks of equal prompt prefixes")
+	fs.IntVar(&f.KVBlocks, "num-gpu-blocks-override", 0, "KV blocks of 16 tokens (default what the profile's GPU holds)")
+	fs.IntVar(&f.MaxNumSeqs, "max-num-seqs", 0, "sequences in a batch (default the profile's)")
+	fs.IntVar(&f.MaxBatched, "max-num-batched-tokens", 0, "prompt tokens in a step (default the profile's)")
+	fs.DurationVar(&f.cfg.TransferTimeout, "transfer-timeout", 0, "give one KV transfer up after this long (default 10s)")
+	fs.DurationVar(&f.cfg.HoldTimeout, "hold-timeout", 0, "keep computed blocks for a consumer this long (default 1m0s)")
+	fs.DurationVar(&f.cfg.DrainTimeout, "drain-timeout", 0, "let running requests end for this long on SIGTERM (default 30s)")
+}
+
+// Config turns the flags into a Config, or names every flag that is wrong.
+func (f *NodeFlags) Config() (Config, error) {
+	c := f.cfg
+	c.ID, c.Proxy, c.GRPCAddr, c.RailAddrs, c.Model = f.ID, f.Proxy, f.GRPC, f.Rails, f.Model
+	c.Chunked, c.PrefixCaching, c.KVBlocks = f.Chunked, f.PrefixCaching, f.KVBlocks
+	var faults []error
+	if f.ID == "" {
+		faults = append(faults, errors.New("--id: not given: name the node, like decode-1"))
+	}
+	for _, n := range []struct {
+		flag string
+		v    int
+	}{{"num-gpu-blocks-override", f.KVBlocks}, {"max-num-seqs", f.MaxNumSeqs}, {"max-num-batched-tokens", f.MaxBatched}} {
+		if n.v < 0 {
+			faults = append(faults, fmt.Errorf("--%s: %d: want 1 or more, or leave it out", n.flag, n.v))
+		}
+	}
+	p, err := engine.LoadProfile(f.Profile)
+	if err != nil {
+		return c, errors.Join(append(faults, fmt.Errorf("--profile: %w", err))...)
+	}
+	c.Profile = p
+	if f.MaxNumSeqs > 0 {
+		p.MaxNumSeqs = f.MaxNumSeqs
+	}
+	if f.MaxBatched > 0 {
+		p.MaxBatchedTokens = f.MaxBatched
+	}
+	if err := p.Validate(); err != nil {
+		faults = append(faults, fmt.Errorf("--profile: %w", err))
+	}
+	if c.Link, err = ResolveLink(p, f.Link); err != nil {
+		faults = append(faults, fmt.Errorf("--link: %w", err))
+	}
+	return c, errors.Join(faults...)
+}
+
+// ResolveLink finds the link that a name or a description means; nil is the
+// network as it is.
+func ResolveLink(p *engine.Profile, s string) (*transport.Link, error) {
+	if s == "" || s == "native" {
+		return nil, nil
+	}
+	if l, ok := p.Links[s]; ok {
+		return &transport.Link{Name: s, BytesPerSecond: 1e9 / l.MSPerMB, Latency: time.Duration(l.LatencyUS * float64(time.Microsecond))}, nil
+	}
+	if strings.Contains(s, "=") {
+		return transport.ParseLink(s)
+	}
+	names := slices.Sorted(maps.Keys(p.Links))
+	return nil, fmt.Errorf("%q is unknown: use native, a link of profile %s (%s), or rate=1.29GB/s,latency=10us", s, p.Name, strings.Join(names, ", "))
+}
+
+// RunDaemon runs a node until ctx ends, logging to standard error.
+func RunDaemon(ctx context.Context, cfg Config, logs LogFlags) error {
+	logger, err := logs.Logger(os.Stderr)
+	if err != nil {
+		return err
+	}
+	cfg.Logger = logger
+	n, err := New(cfg)
+	if err != nil {
+		return err
+	}
+	return n.Run(ctx)
+}

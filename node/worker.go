@@ -1,0 +1,307 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"kvferry/clock"
+	"kvferry/connector"
+	"kvferry/engine"
+	"kvferry/kvcache"
+	"kvferry/proto"
+	"kvferry/transport"
+)
+
+// worker drives a node's connector.Core on the real clock: events from the
+// control plane, the executor and the rails go into one inbox; one goroutine
+// steps the core with them and performs its actions. One timer wakes it for
+// whatever the core waits for, so a thousand streams cost one wake an iteration.
+type worker struct {
+	cfg  Config
+	log  *slog.Logger
+	clk  clock.Clock
+	core *connector.Core
+	pool *kvcache.Pool
+	exec *modelled
+	slab *kvcache.Slab
+	tx   *transport.Engine
+	peer *peers // asks other nodes
+
+	steps chan launch // to the executor
+	timer clock.Timer
+
+	mu     sync.Mutex
+	inbox  []inboxEntry
+	notify chan struct{} // cap 1
+	stats  *proto.Load   // as of the last iteration
+
+	slots sync.Map // low 24 bits of a transfer -> request, for immediates
+
+	// Owned by the loop.
+	live     map[uint64]*live
+	sessions map[*session]bool // with something to send
+	spare    []inboxEntry
+	events   []connector.Event
+	loadAt   time.Duration
+	nextID   uint64
+	drain    bool
+	idle     chan struct{} // closed when draining is over
+}
+
+// A live request is what the driver knows and the core does not.
+type live struct {
+	id     uint64
+	sess   *session
+	sid    uint64 // its ID on the session
+	name   string // X-Request-Id
+	prompt []kvcache.Token
+
+	content *kvcache.Content
+	remote  *proto.KVRef
+	target  *transport.Target
+	batches map[*transport.Batch]struct{}
+
+	window   *transport.Segment // the other side's way in
+	transfer uint64             // its ID
+	parts    int                // checked
+}
+
+// An inboxEntry is an event for the core, or something for the loop to do first.
+type inboxEntry struct {
+	ev connector.Event
+	do func() connector.Event // returns the event, or nil
+}
+
+type launch struct {
+	step   *engine.Step
+	layers bool
+}
+
+// post gives the core an event.
+func (w *worker) post(ev connector.Event) { w.enqueue(inboxEntry{ev: ev}) }
+
+// run has f run on the loop; the event it returns, if any, goes to the core.
+func (w *worker) run(f func() connector.Event) { w.enqueue(inboxEntry{do: f}) }
+
+func (w *worker) enqueue(e inboxEntry) {
+	w.mu.Lock()
+	w.inbox = append(w.inbox, e)
+	w.mu.Unlock()
+	select {
+	case w.notify <- struct{}{}:
+	default:
+	}
+}
+
+// loop steps the core until ctx ends.
+func (w *worker) loop(ctx context.Context) error {
+	for {
+		w.mu.Lock()
+		batch := w.inbox
+		w.inbox = w.spare[:0]
+		w.mu.Unlock()
+		w.events = w.events[:0]
+		for _, e := range batch {
+			if e.do != nil {
+				e.ev = e.do()
+			}
+			if e.ev != nil {
+				w.events = append(w.events, e.ev)
+			}
+		}
+		clear(batch)
+		w.spare = batch
+
+		a := w.core.Step(w.clk.Now(), w.events...)
+		w.perform(a)
+		if a.Wake > 0 {
+			w.timer.Set(a.Wake)
+		} else {
+			w.timer.Stop()
+		}
+		select {
+		case <-w.notify:
+		case <-w.timer.C():
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// execute runs the executor: one step at a time, in order.
+func (w *worker) execute(ctx context.Context) error {
+	for {
+		select {
+		case l := <-w.steps:
+			var layer func(int, time.Duration)
+			if l.layers {
+				layer = func(n int, at time.Duration) { w.post(connector.LayerDone{Layer: n, At: at}) }
+			}
+			end, tokens, err := w.exec.Run(ctx, l.step, layer)
+			if err != nil {
+				if ctx.Err() != nil {
+					return context.Cause(ctx)
+				}
+				return fmt.Errorf("node %s: executor: %w", w.cfg.ID, err)
+			}
+			w.post(connector.StepDone{At: end, Tokens: tokens})
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// perform does what the core wants done. Everything here returns at once.
+func (w *worker) perform(a *connector.Actions) {
+	if a.Launch != nil {
+		w.steps <- launch{a.Launch, a.Layers} // never blocks: the last one is done
+	}
+	for _, t := range a.Tokens {
+		if l := w.live[t.ID]; l != nil {
+			m := w.message(l.sess)
+			m.Ids = append(m.Ids, l.sid)
+			m.Tokens = append(m.Tokens, t.Token)
+			m.Positions = append(m.Positions, uint32(t.Position))
+		}
+	}
+	for _, m := range a.Moves {
+		w.move(m)
+	}
+	for _, c := range a.Checks {
+		w.check(c)
+	}
+	for _, o := range a.Reserved {
+		w.reserved(o)
+	}
+	for _, p := range a.Prefilled {
+		w.prefilled(p)
+	}
+	for _, f := range a.Finished {
+		if l := w.live[f.ID]; l != nil {
+			m := w.message(l.sess)
+			m.Finished = append(m.Finished, &proto.Finished{
+				Id: l.sid, Reason: proto.FinishReason_FINISH_LENGTH, CachedTokens: uint32(f.Cached), Breakdown: breakdown(f.Breakdown),
+			})
+		}
+	}
+	for _, f := range a.Failed {
+		w.failed(f)
+	}
+	for _, ask := range a.Ask {
+		w.ask(ask)
+	}
+	for _, ans := range a.Answer {
+		w.peer.answer(ans)
+	}
+	for _, id := range a.Close {
+		w.close(id)
+	}
+	for _, id := range a.Drop {
+		w.drop(id)
+	}
+	w.send()
+}
+
+// message is what the iteration has for a session so far.
+func (w *worker) message(s *session) *proto.FromNode {
+	if !w.sessions[s] {
+		w.sessions[s] = true
+		s.lock()
+	}
+	return s.pending
+}
+
+// send hands this iteration's messages over, with the load every 10 ms at most.
+func (w *worker) send() {
+	now := w.clk.Now()
+	due := now-w.loadAt >= 10*time.Millisecond
+	if !due && len(w.sessions) == 0 {
+		return
+	}
+	if due {
+		w.loadAt = now
+		load := w.load()
+		w.mu.Lock()
+		w.stats = load
+		w.mu.Unlock()
+	}
+	for s := range w.sessions {
+		if due {
+			s.pending.Load = w.stats
+		}
+		s.unlock()
+		delete(w.sessions, s)
+	}
+}
+
+func (w *worker) load() *proto.Load {
+	l, t, ps := w.core.Load(), w.core.Totals(), w.pool.Stats()
+	return &proto.Load{
+		Running: uint32(l.Running), Waiting: uint32(l.Waiting), WaitingTokens: uint32(l.WaitingTokens),
+		KvBlocksUsed: uint32(w.pool.Used()), KvBlocksTotal: uint32(w.pool.Total()),
+		Preemptions: l.Preemptions, PrefixQueries: ps.PrefixQueries, PrefixHits: ps.PrefixHits,
+		KvBytes: t.Bytes, KvBlocksChecked: t.Checked, KvBlocksBad: t.Bad,
+		KvTransfers: t.Transfers, KvTransfersFailed: t.Failed, Draining: w.drain,
+	}
+}
+
+// lastLoad is the load as of some 10 ms ago at most, if the node is busy.
+func (w *worker) lastLoad() *proto.Load {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.stats
+}
+
+func (w *worker) drop(id uint64) {
+	l := w.live[id]
+	if l == nil {
+		return
+	}
+	delete(w.live, id)
+	w.exec.forget(id)
+	w.peer.forget(l)
+	if l.sess.requests[l.sid] == id {
+		delete(l.sess.requests, l.sid)
+	}
+	if l.target != nil {
+		l.target.Close()
+	}
+	if l.window != nil {
+		w.shut(l, func() {})
+	}
+	if len(l.batches) > 0 {
+		panic(fmt.Sprintf("node: request %s dropped with %d transfers under way", l.name, len(l.batches)))
+	}
+	if w.idle != nil && len(w.live) == 0 {
+		close(w.idle)
+		w.idle = nil
+	}
+}
+
+// startDrain refuses new requests from now on; the channel it returns is closed
+// when the last one has ended.
+func (w *worker) startDrain() <-chan struct{} {
+	idle := make(chan struct{})
+	w.run(func() connector.Event {
+		w.drain = true
+		if len(w.live) == 0 {
+			close(idle)
+		} else {
+			w.idle = idle
+		}
+		return nil
+	})
+	return idle
+}
+
+func breakdown(b connector.Breakdown) *proto.Breakdown {
+	us := func(d time.Duration) uint32 { return uint32(max(d, 0) / time.Microsecond) }
+	return &proto.Breakdown{
+		ProxyUs: us(b.Proxy), QueueUs: us(b.Queue), PrefillUs: us(b.Prefill), PostUs: us(b.Post), WireUs: us(b.Wire),
+		LandUs: us(b.Land), FirstDecodeUs: us(b.FirstDecode), KvBytes: uint64(b.Bytes),
+		KvBlocksChecked: uint32(b.Checked), KvBlocksBad: uint32(b.Bad),
+	}
+}

@@ -1,0 +1,239 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"kvferry/connector"
+	"kvferry/engine"
+	"kvferry/proto"
+	"kvferry/transport"
+)
+
+// This file is what the worker does with KV bytes, in the order a transfer meets
+// it: window, offer, move, check, close.
+
+// open makes the window of a transfer: the slab under a key of its own, so that
+// closing it ends this transfer's access and no other's.
+func (w *worker) open(l *live, o connector.Offer) (*proto.KVRef, error) {
+	seg, err := w.tx.Register(fmt.Sprintf("%s/%d", w.cfg.ID, o.Transfer), w.slab.Bytes(), "cpu:0")
+	if err != nil {
+		return nil, err
+	}
+	l.window, l.transfer = seg, o.Transfer
+	ref := &proto.KVRef{
+		NodeId: w.cfg.ID, GrpcAddr: w.peer.addr, TransferId: o.Transfer, Tokens: uint32(o.Tokens),
+		Segment: segmentToProto(seg.Info()), Blocks: make([]*proto.Block, len(o.Blocks)),
+	}
+	for i, b := range o.Blocks {
+		ref.Blocks[i] = &proto.Block{Index: uint32(o.First + i), Id: uint32(b.ID), Generation: b.Gen}
+	}
+	return ref, nil
+}
+
+// reserved offers a decode node's blocks to the prefill side (layerwise).
+func (w *worker) reserved(o connector.Offer) {
+	l := w.live[o.ID]
+	if l == nil {
+		return
+	}
+	ref, err := w.open(l, o)
+	if err != nil {
+		w.fail(l, o.ID, fmt.Errorf("%w: opening the window: %w", connector.ErrTransfer, err))
+		return
+	}
+	w.slots.Store(slotOf(o.Transfer), o.ID)
+	m := w.message(l.sess)
+	m.Reserved = append(m.Reserved, &proto.Reserved{Id: l.sid, Kv: ref})
+}
+
+func (w *worker) prefilled(p connector.Prefilled) {
+	l := w.live[p.ID]
+	if l == nil {
+		return
+	}
+	out := &proto.Prefilled{Id: l.sid, Breakdown: breakdown(p.Breakdown), CachedTokens: uint32(p.Cached)}
+	if p.Offer != nil {
+		ref, err := w.open(l, *p.Offer)
+		if err != nil {
+			w.fail(l, p.ID, fmt.Errorf("%w: opening the window: %w", connector.ErrTransfer, err))
+			return
+		}
+		ref.FirstToken = p.FirstToken
+		out.Kv = ref
+	}
+	m := w.message(l.sess)
+	m.Prefilled = append(m.Prefilled, out)
+}
+
+// fail reports an error that the core does not know of, and has it forget the
+// request.
+func (w *worker) fail(l *live, id uint64, err error) {
+	w.failed(connector.Failed{ID: id, Err: fmt.Errorf("request %s: %w", l.name, err)})
+	w.post(connector.Cancel{ID: id})
+}
+
+// slotOf is the part of a transfer ID that fits into an immediate.
+func slotOf(transfer uint64) uint64 { return transfer & (1<<24 - 1) }
+
+// immediate is called by a rail when a write's data is in our slab.
+func (w *worker) immediate(imm transport.Immediate) {
+	slot, layer, token := connector.DecodeImm(imm.Value)
+	id, ok := w.slots.Load(slot)
+	if !ok {
+		return // of a transfer that has been given up
+	}
+	w.post(connector.Arrived{ID: id.(uint64), Part: layer, Token: token, At: w.clk.Now()})
+}
+
+// move submits one part of a transfer.
+func (w *worker) move(m connector.Move) {
+	l := w.live[m.ID]
+	id := m.ID
+	if l == nil || l.target == nil {
+		w.post(connector.Moved{ID: id, Part: m.Part, Err: errors.New("no target")})
+		return
+	}
+	opt := transport.BatchOptions{Timeout: w.cfg.TransferTimeout, Tag: l.name}
+	if m.Imm {
+		opt.HasImm, opt.Imm = true, connector.EncodeImm(slotOf(l.remote.GetTransferId()), m.Part, m.Token)
+	}
+	opt.OnDone = func(b *transport.Batch) {
+		w.run(func() connector.Event {
+			delete(l.batches, b)
+			ev := connector.Moved{ID: id, Part: m.Part, Posted: b.Posted(), At: b.Completed(), Err: b.Err()}
+			if ev.Err == nil {
+				ev.Bytes = b.Bytes()
+			}
+			return ev
+		})
+	}
+	b := w.tx.Submit(l.target, connector.Requests(w.slab, m, len(l.prompt)), opt)
+	if l.batches == nil {
+		l.batches = make(map[*transport.Batch]struct{})
+	}
+	l.batches[b] = struct{}{}
+}
+
+// check compares a part that landed with what the tokens say it must be. Hand-off
+// v0 is checked when its last tensor has landed: K and V lie side by side.
+func (w *worker) check(c connector.Check) {
+	l := w.live[c.ID]
+	if l == nil {
+		w.post(connector.Checked{ID: c.ID, Part: c.Part, Err: errors.New("no such request")})
+		return
+	}
+	layers := w.slab.Geometry().Layers
+	c.Refs = slices.Clone(c.Refs) // the core's own
+	var from, to int
+	hidden, whole := false, true
+	switch {
+	case l.remote.GetBlocks() == nil: // layerwise: a layer at a time
+		from, to = c.Part, c.Part+1
+		l.parts++
+		whole = l.parts == layers
+	case c.Part == connector.PartAll:
+		from, to = 0, layers
+	case c.Part == connector.TensorHidden:
+		from, to, hidden = 0, layers, true
+	default:
+		whole = false
+	}
+	go func() {
+		ev := connector.Checked{ID: c.ID, Part: c.Part}
+		if whole {
+			ev.Blocks = len(c.Refs)
+		}
+		for i, ref := range c.Refs {
+			var err error
+			for layer := from; layer < to && err == nil; layer++ {
+				err = l.content.Check(w.slab.Layer(ref.ID, layer), c.First+i, layer)
+			}
+			if hidden && err == nil {
+				err = l.content.CheckHidden(w.slab.Hidden(ref.ID), c.First+i)
+			}
+			if err != nil {
+				ev.Bad++
+				ev.Err = errors.Join(ev.Err, err)
+			}
+		}
+		w.post(ev)
+	}()
+}
+
+// close ends the other side's access and our own moves, then says Closed.
+func (w *worker) close(id uint64) {
+	l := w.live[id]
+	if l == nil {
+		w.post(connector.Closed{ID: id})
+		return
+	}
+	for b := range l.batches {
+		b.Cancel()
+	}
+	w.shut(l, func() { w.post(connector.Closed{ID: id}) })
+}
+
+// shut closes the window, which waits for operations under way, then calls done.
+func (w *worker) shut(l *live, done func()) {
+	seg := l.window
+	if seg == nil {
+		done()
+		return
+	}
+	l.window = nil
+	w.slots.CompareAndDelete(slotOf(l.transfer), l.id)
+	go func() {
+		if err := seg.Close(); err != nil {
+			w.log.Warn("closing a transfer's window", "request", l.name, "err", err)
+		}
+		done()
+	}()
+}
+
+// ask sends a message about a request's transfer to the node that holds it.
+func (w *worker) ask(a connector.Ask) {
+	if l := w.live[a.ID]; l != nil && l.remote != nil {
+		w.peer.ask(l, a)
+	}
+}
+
+func (w *worker) failed(f connector.Failed) {
+	l := w.live[f.ID]
+	if l == nil {
+		return
+	}
+	code, retry := proto.FailCode_FAIL_INTERNAL, true
+	switch {
+	case errors.Is(f.Err, connector.ErrDeadline):
+		code, retry = proto.FailCode_FAIL_DEADLINE, false
+	case errors.Is(f.Err, connector.ErrInvalid), errors.Is(f.Err, engine.ErrTooLong), errors.Is(f.Err, engine.ErrPoolSize):
+		code, retry = proto.FailCode_FAIL_INVALID, false
+	case errors.Is(f.Err, connector.ErrTransfer), errors.Is(f.Err, connector.ErrContent):
+		code = proto.FailCode_FAIL_TRANSFER
+	}
+	w.log.Warn("request failed", "request", l.name, "err", f.Err)
+	m := w.message(l.sess)
+	m.Failed = append(m.Failed, &proto.Failed{Id: l.sid, Code: code, Message: f.Err.Error(), Retryable: retry})
+}
+
+func segmentToProto(s transport.SegmentInfo) *proto.Segment {
+	p := &proto.Segment{Name: s.Name, Length: uint64(s.Length), Location: s.Location}
+	for _, r := range s.Rails {
+		p.Rails = append(p.Rails, &proto.RailAddr{Rail: r.Rail, Addr: r.Addr, Key: uint64(r.Key)})
+	}
+	return p
+}
+
+func segmentFromProto(p *proto.Segment) transport.SegmentInfo {
+	s := transport.SegmentInfo{Name: p.GetName(), Length: int64(p.GetLength()), Location: p.GetLocation()}
+	for _, r := range p.GetRails() {
+		s.Rails = append(s.Rails, transport.RailAddr{Rail: r.GetRail(), Addr: r.GetAddr(), Key: transport.Key(r.GetKey())})
+	}
+	return s
+}
+
+// defaultDeadline bounds a request whose proxy named no deadline.
+const defaultDeadline = 10 * time.Minute

@@ -1,0 +1,223 @@
+package node
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"kvferry/connector"
+	"kvferry/kvcache"
+	"kvferry/proto"
+)
+
+// A session is one proxy's Serve stream. What an iteration has to say collects
+// in pending; the sender takes it whole, so a slow stream gets fewer, larger
+// messages and the loop never waits for it.
+type session struct {
+	mu      sync.Mutex
+	pending *proto.FromNode
+	notify  chan struct{} // cap 1
+
+	requests map[uint64]uint64 // the proxy's ID -> ours; the loop's
+}
+
+func (s *session) lock() { s.mu.Lock() }
+
+func (s *session) unlock() {
+	s.mu.Unlock()
+	select {
+	case s.notify <- struct{}{}:
+	default:
+	}
+}
+
+// sender sends until ctx ends or the stream breaks.
+func (s *session) sender(ctx context.Context, stream proto.Worker_ServeServer) error {
+	spare := &proto.FromNode{}
+	for {
+		select {
+		case <-s.notify:
+		case <-ctx.Done():
+			return nil
+		}
+		s.mu.Lock()
+		m := s.pending
+		s.pending = spare
+		s.mu.Unlock()
+		if len(m.Ids) > 0 || m.Load != nil || len(m.Reserved)+len(m.Prefilled)+len(m.Finished)+len(m.Failed) > 0 {
+			if err := stream.Send(m); err != nil {
+				return err
+			}
+		}
+		// Send has encoded it; keep the large slices.
+		*spare = proto.FromNode{}
+		ids, tokens, positions := m.Ids[:0], m.Tokens[:0], m.Positions[:0]
+		m.Reset()
+		m.Ids, m.Tokens, m.Positions = ids, tokens, positions
+		spare = m
+	}
+}
+
+// Serve implements proto.WorkerServer: requests in, iterations out. When the
+// stream ends, so do the requests that came over it.
+func (w *worker) Serve(stream proto.Worker_ServeServer) error {
+	s := &session{pending: &proto.FromNode{}, notify: make(chan struct{}, 1), requests: make(map[uint64]uint64)}
+	ctx, cancel := context.WithCancel(stream.Context())
+	var wg sync.WaitGroup
+	var sendErr error
+	wg.Go(func() {
+		defer cancel()
+		sendErr = s.sender(ctx, stream)
+	})
+	recvErr := w.receive(ctx, s, stream)
+	cancel()
+	wg.Wait()
+	w.run(func() connector.Event {
+		for _, id := range s.requests {
+			w.post(connector.Cancel{ID: id})
+		}
+		return nil
+	})
+	if errors.Is(recvErr, io.EOF) {
+		recvErr = nil
+	}
+	return errors.Join(recvErr, sendErr)
+}
+
+func (w *worker) receive(ctx context.Context, s *session, stream proto.Worker_ServeServer) error {
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		switch k := m.Kind.(type) {
+		case *proto.ToNode_Submit:
+			w.submit(s, k.Submit)
+		case *proto.ToNode_Cancel:
+			sid := k.Cancel.GetId()
+			w.run(func() connector.Event {
+				if id, ok := s.requests[sid]; ok {
+					return connector.Cancel{ID: id}
+				}
+				return nil
+			})
+		default:
+			return status.Errorf(codes.InvalidArgument, "ToNode.kind is not set")
+		}
+	}
+}
+
+// submit checks a request, prepares what it needs and gives it to the loop. It
+// runs on the stream's goroutine, so that hashing a long prompt holds up nobody
+// else's iteration.
+func (w *worker) submit(s *session, m *proto.Submit) {
+	l := &live{sess: s, sid: m.GetId(), name: m.GetRequestId(), remote: m.GetKv()}
+	ev, err := w.parse(l, m)
+	w.run(func() connector.Event {
+		refuse := func(code proto.FailCode, retry bool, text string) connector.Event {
+			out := w.message(s)
+			out.Failed = append(out.Failed, &proto.Failed{Id: l.sid, Code: code, Message: text, Retryable: retry})
+			if l.target != nil {
+				l.target.Close()
+			}
+			return nil
+		}
+		switch _, dup := s.requests[l.sid]; {
+		case w.drain:
+			return refuse(proto.FailCode_FAIL_DRAINING, true, fmt.Sprintf("node %s is draining", w.cfg.ID))
+		case err != nil:
+			return refuse(proto.FailCode_FAIL_INVALID, false, err.Error())
+		case dup:
+			return refuse(proto.FailCode_FAIL_INVALID, false, fmt.Sprintf("id %d is in use on this stream", l.sid))
+		}
+		w.nextID++
+		l.id, ev.ID = w.nextID, w.nextID
+		ev.Deadline += w.clk.Now()
+		w.live[l.id] = l
+		s.requests[l.sid] = l.id
+		if l.content != nil && ev.Leg == connector.PrefillLeg {
+			w.exec.materialise(l.id, l.content, ev.Handoff == connector.V0)
+		}
+		return ev
+	})
+}
+
+func (w *worker) parse(l *live, m *proto.Submit) (connector.Submit, error) {
+	ev := connector.Submit{
+		MaxTokens: int(m.GetMaxTokens()), Age: time.Duration(m.GetAgeUs()) * time.Microsecond,
+		Deadline: time.Duration(m.GetDeadlineMs()) * time.Millisecond,
+	}
+	if ev.Deadline == 0 {
+		ev.Deadline = defaultDeadline
+	}
+	var want proto.Role
+	switch m.GetLeg() {
+	case proto.Leg_LEG_FULL:
+		ev.Leg, want = connector.Full, proto.Role_ROLE_NONDISAGG
+	case proto.Leg_LEG_PREFILL:
+		ev.Leg, want = connector.PrefillLeg, proto.Role_ROLE_PREFILL
+	case proto.Leg_LEG_DECODE:
+		ev.Leg, want = connector.DecodeLeg, proto.Role_ROLE_DECODE
+	default:
+		return ev, fmt.Errorf("leg %v is unknown", m.GetLeg())
+	}
+	if w.cfg.Role != want {
+		return ev, fmt.Errorf("a %v leg does not go to %s, a %s node", ev.Leg, w.cfg.ID, roleName(w.cfg.Role))
+	}
+	var err error
+	if ev.Handoff, err = connector.ParseHandoff(m.GetHandoff()); err != nil {
+		return ev, err
+	}
+	if l.prompt, err = decodePrompt(m.GetPrompt(), w.cfg.Profile.Vocab); err != nil {
+		return ev, err
+	}
+	ev.Prompt = l.prompt
+	if ev.Handoff == connector.None {
+		return ev, nil
+	}
+	l.content = kvcache.NewContent(w.slab.Geometry(), l.prompt)
+	if ev.Leg == connector.DecodeLeg && ev.Handoff == connector.Layerwise {
+		return ev, nil // its blocks are the target
+	}
+	if ev.Leg == connector.PrefillLeg && ev.Handoff != connector.Layerwise {
+		return ev, nil // the other side comes for them
+	}
+	ev.Remote = connector.Remote{
+		Node: l.remote.GetNodeId(), Transfer: l.remote.GetTransferId(), Tokens: int(l.remote.GetTokens()),
+		FirstToken: l.remote.GetFirstToken(),
+	}
+	for _, b := range l.remote.GetBlocks() {
+		ev.Remote.Blocks = append(ev.Remote.Blocks, connector.Block{
+			Index: int(b.GetIndex()), Ref: kvcache.Ref{ID: kvcache.BlockID(b.GetId()), Gen: b.GetGeneration()},
+		})
+	}
+	if l.target, err = w.tx.Open(segmentFromProto(l.remote.GetSegment())); err != nil {
+		return ev, fmt.Errorf("kv.segment: %w", err)
+	}
+	return ev, nil
+}
+
+func decodePrompt(b []byte, vocab int) ([]kvcache.Token, error) {
+	if len(b) == 0 || len(b)%4 != 0 {
+		return nil, fmt.Errorf("prompt has %d bytes: want 4 a token", len(b))
+	}
+	tokens := make([]kvcache.Token, len(b)/4)
+	for i := range tokens {
+		tokens[i] = binary.LittleEndian.Uint32(b[4*i:])
+	}
+	if i := slices.IndexFunc(tokens, func(t kvcache.Token) bool { return t >= uint32(vocab) }); i >= 0 {
+		return nil, fmt.Errorf("prompt token %d is %d: the vocabulary has %d", i, tokens[i], vocab)
+	}
+	return tokens, nil
+}
