@@ -132,3 +132,64 @@ func scriptedReport(l *leg, what string) report {
 	}
 	return r
 }
+
+// FuzzAttempt: whatever nodes say, tokens come out in order and once, and an
+// attempt that calls itself done has all that was asked for or was stopped.
+func FuzzAttempt(f *testing.F) {
+	f.Add(uint8(shapeFull), []byte{0x00, 0x01, 0x02, 0x43})
+	f.Add(uint8(shapeSerial), []byte{0x42, 0x80, 0x81, 0x82, 0xc3})
+	f.Add(uint8(shapeLayerwise), []byte{0xc1, 0x81, 0x82, 0xc3, 0x00, 0x42})
+	reports := []string{"none", "reserved", "prefilled", "finished", "stopped", "failed", "lost", "nokv"}
+	f.Fuzz(func(t *testing.T, kind uint8, script []byte) {
+		const want = 3
+		p := &leg{kind: proto.Leg_LEG_PREFILL, node: &member{info: &proto.NodeInfo{Id: "p"}}}
+		d := &leg{kind: proto.Leg_LEG_DECODE, node: &member{info: &proto.NodeInfo{Id: "d"}}}
+		a := &attempt{shape: shape(kind % 4), want: want}
+		if a.shape == shapePrefillOnly {
+			a.want = 1
+		}
+		if a.shape == shapeLayerwise {
+			a.decode = d
+		} else {
+			a.compute = p
+		}
+		next, stopped := uint32(0), false
+		for _, b := range script {
+			l := p
+			if b&0x80 != 0 {
+				l = d
+			}
+			if b&0x40 == 0 {
+				ready, err := a.token(nil, arrival{leg: l, position: uint32(b & 0x0f)})
+				for _, r := range ready {
+					if r.position != next {
+						t.Fatalf("token %d out, expected %d", r.position, next)
+					}
+					next++
+				}
+				if err != nil {
+					return
+				}
+				continue
+			}
+			what := reports[b&7]
+			stopped = stopped || what == "stopped"
+			s, err := a.report(scriptedReport(l, what))
+			switch {
+			case err != nil:
+				return
+			case s == stepSubmitDecode && a.decode == nil:
+				a.decode = d
+			case s == stepSubmitPrefill && a.compute == nil:
+				a.compute = p
+			case s == stepDone:
+				if next != a.want && !stopped {
+					t.Fatalf("done with %d of %d tokens", next, a.want)
+				}
+				return
+			case s != stepNone:
+				t.Fatalf("step %d a second time", s)
+			}
+		}
+	})
+}

@@ -224,6 +224,28 @@ func TestRefusedByNode(t *testing.T) {
 	}
 }
 
+// TestStreamBreaks: the stream goes, the lease stays; the proxy opens another
+// and the request goes on where it was.
+func TestStreamBreaks(t *testing.T) {
+	c := newTestCluster(t, ProxyConfig{})
+	n := c.addNode("both-1", proto.Role_ROLE_NONDISAGG, func(n *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
+		if s.Prior == 0 {
+			send(firstTokens(s, 0, 2))
+			n.hangUp.Store(true)
+			return
+		}
+		n.answer(s, send)
+	})
+	status, body, err := c.post("/v1/completions", `{"prompt":"hello world","max_tokens":5,"stream":true}`)
+	if want := (Tokenizer{}).Decode(fakeTokens(helloPrompt, 5)); status != 200 || err != nil || streamText(t, body) != want {
+		t.Fatalf("%d %s %v", status, body, err)
+	}
+	receive(t, n.submits, "the first attempt")
+	if s := receive(t, n.submits, "the second"); s.Prior != 2 || s.MaxTokens != 3 {
+		t.Errorf("resubmitted with prior %d, max_tokens %d", s.Prior, s.MaxTokens)
+	}
+}
+
 // TestNodeDrains: a node that takes nothing new costs no retry.
 func TestNodeDrains(t *testing.T) {
 	draining := func(_ *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {

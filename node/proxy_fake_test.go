@@ -61,6 +61,7 @@ type fakeNode struct {
 	lease   uint64
 
 	script atomic.Pointer[script]
+	hangUp atomic.Bool // end the stream after the next message
 }
 
 // script is called for each submit in place of answer; it runs on the stream's
@@ -87,6 +88,9 @@ func (n *fakeNode) Serve(stream grpc.BidiStreamingServer[proto.ToNode, proto.Fro
 			n.submits <- k.Submit
 		case *proto.ToNode_Cancel:
 			n.cancels <- k.Cancel
+		}
+		if n.hangUp.CompareAndSwap(true, false) {
+			return errors.New("scripted end of the stream")
 		}
 	}
 }

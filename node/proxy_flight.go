@@ -207,6 +207,8 @@ func (f *flight) deliver(a *attempt, done bool) error {
 			f.first = t.at
 			f.metrics.ttft.Observe((t.at - f.accepted).Seconds())
 		} else {
+			// Receivers of two streams stamp before they queue for the inbox.
+			t.at = max(t.at, f.last)
 			f.metrics.itl.Observe((t.at - f.last).Seconds())
 		}
 		f.last = t.at

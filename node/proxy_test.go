@@ -100,6 +100,29 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
+func TestHeaders(t *testing.T) {
+	c := newTestCluster(t, ProxyConfig{})
+	c.addPair()
+	for body, contentType := range map[string]string{
+		`{"prompt":"x","stream":true}`: "text/event-stream; charset=utf-8",
+		`{"prompt":"x"}`:               "application/json",
+		`{"prompt":""}`:                "application/json",
+	} {
+		r := c.request(context.Background(), "/v1/completions", body)
+		r.Header.Set("Accept-Encoding", "gzip")
+		resp, err := c.client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		readAll(t, resp)
+		resp.Body.Close()
+		h := resp.Header
+		if h.Get("Content-Type") != contentType || h.Get("X-Request-Id") != "req-1" || h.Get("Content-Encoding") != "" {
+			t.Errorf("%s: %v", body, h)
+		}
+	}
+}
+
 // TestLegs checks what each node is asked for.
 func TestLegs(t *testing.T) {
 	for _, tc := range []struct {

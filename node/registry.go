@@ -215,12 +215,15 @@ func (r *registry) remove(m *member, cause error) {
 	delete(r.byLease, m.lease)
 	r.byRole[m.info.Role] = slices.DeleteFunc(r.byRole[m.info.Role], func(o *member) bool { return o == m })
 	r.agree()
-	if cause != nil {
-		r.log.Warn("node lost", "node", m.info.Id, "err", cause)
-		m.cancel(cause)
-	} else {
+	switch {
+	case cause == nil:
 		r.log.Info("node left", "node", m.info.Id)
 		m.leave()
+	case r.closed:
+		m.cancel(cause)
+	default:
+		r.log.Warn("node lost", "node", m.info.Id, "err", cause)
+		m.cancel(cause)
 	}
 	r.notifyLocked()
 }
