@@ -202,7 +202,7 @@ func (w *worker) perform(a *connector.Actions) {
 	for _, id := range a.Drop {
 		w.drop(id)
 	}
-	w.send()
+	w.send(len(a.Finished)+len(a.Prefilled)+len(a.Failed) > 0)
 }
 
 // message is what the iteration has for a session so far.
@@ -214,13 +214,12 @@ func (w *worker) message(s *session) *proto.FromNode {
 	return s.pending
 }
 
-// send hands this iteration's messages over, with the load every 10 ms at most.
-func (w *worker) send() {
+// send hands this iteration's messages over. The load goes with those that say
+// how a request ended, so that the counts are complete when the last one has,
+// and otherwise every 10 ms.
+func (w *worker) send(ended bool) {
 	now := w.clk.Now()
-	due := now-w.loadAt >= 10*time.Millisecond
-	if !due && len(w.sessions) == 0 {
-		return
-	}
+	due := ended || now-w.loadAt >= 10*time.Millisecond
 	if due {
 		w.loadAt = now
 		load := w.load()
@@ -248,8 +247,10 @@ func (w *worker) load() *proto.Load {
 	}
 }
 
-// lastLoad is the load as of some 10 ms ago at most, if the node is busy.
+// lastLoad is the load as of the last iteration or so. It has the loop look
+// again, for the next time.
 func (w *worker) lastLoad() *proto.Load {
+	w.run(func() connector.Event { return nil })
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.stats
