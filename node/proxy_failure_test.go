@@ -20,7 +20,7 @@ import (
 func die(n *fakeNode, _ *proto.Submit, _ func(*proto.FromNode)) { go n.kill() }
 
 func firstTokens(s *proto.Submit, from, to int) *proto.FromNode {
-	prompt, _ := ParsePrompt(s.Prompt)
+	prompt := promptOf(s)
 	return tokenMessage(s.Id, uint32(from), fakeTokens(prompt, to)[from:]...)
 }
 
@@ -104,7 +104,7 @@ func TestRetry(t *testing.T) {
 					t.Errorf("not one retry: %s", body)
 				}
 				s := receive(t, d2.submits, "the retry")
-				prompt, _ := ParsePrompt(s.Prompt)
+				prompt := promptOf(s)
 				// Tokens a dying node sent may be lost with its connection.
 				if s.Prior > tc.prior || int(s.Prior) != len(prompt)-3 || int(s.MaxTokens) != asked-int(s.Prior) && s.MaxTokens != 1 {
 					t.Errorf("resubmitted with prior %d (want %d), %d tokens of prompt, max_tokens %d", s.Prior, tc.prior, len(prompt), s.MaxTokens)

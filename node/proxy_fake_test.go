@@ -3,10 +3,12 @@ package node
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"runtime"
@@ -97,11 +99,7 @@ func (n *fakeNode) Serve(stream grpc.BidiStreamingServer[proto.ToNode, proto.Fro
 
 // answer does what a node should, in as few messages as can be.
 func (n *fakeNode) answer(s *proto.Submit, send func(*proto.FromNode)) {
-	prompt, err := ParsePrompt(s.Prompt)
-	if err != nil {
-		send(&proto.FromNode{Failed: []*proto.Failed{{Id: s.Id, Code: proto.FailCode_FAIL_INVALID, Message: err.Error()}}})
-		return
-	}
+	prompt := promptOf(s)
 	kv := &proto.KVRef{NodeId: n.info.Id, GrpcAddr: n.info.GrpcAddr, TransferId: s.Id, Tokens: uint32(len(prompt))}
 	out := fakeTokens(prompt, int(s.MaxTokens))
 	switch {
@@ -122,6 +120,20 @@ func (n *fakeNode) answer(s *proto.Submit, send func(*proto.FromNode)) {
 		m.Finished = []*proto.Finished{{Id: s.Id, Reason: proto.FinishReason_FINISH_LENGTH, Breakdown: decodeBreakdown()}}
 		send(m)
 	}
+}
+
+// promptOf is a submit's prompt. Bytes beyond a multiple of four show as a
+// token of their own that is in no vocabulary.
+func promptOf(s *proto.Submit) []uint32 {
+	var ids []uint32
+	b := s.Prompt
+	for ; len(b) >= 4; b = b[4:] {
+		ids = append(ids, binary.LittleEndian.Uint32(b))
+	}
+	if len(b) > 0 {
+		ids = append(ids, math.MaxUint32)
+	}
+	return ids
 }
 
 func prefillBreakdown() *proto.Breakdown {

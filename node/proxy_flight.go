@@ -254,7 +254,7 @@ func (f *flight) place(ctx context.Context, role proto.Role, kind proto.Leg, a *
 		l.tokens = len(f.req.Prompt) + len(f.delivered)
 	}
 	s.Prompt = make([]byte, 0, 4*(len(f.req.Prompt)+len(f.delivered)))
-	s.Prompt = AppendPrompt(AppendPrompt(s.Prompt, f.req.Prompt), f.delivered)
+	s.Prompt = appendPrompt(appendPrompt(s.Prompt, f.req.Prompt), f.delivered)
 	if err := m.submit(l, s); err != nil {
 		return nil, fmt.Errorf("%s: %w", m.info.Id, err)
 	}

@@ -161,6 +161,12 @@ func (m *member) receive(msg *proto.FromNode) error {
 	if len(msg.Tokens) != len(msg.Ids) || len(msg.Positions) != len(msg.Ids) {
 		return fmt.Errorf("%w: %d ids, %d tokens, %d positions in a message", errBrokenNode, len(msg.Ids), len(msg.Tokens), len(msg.Positions))
 	}
+	// The load comes first, so that the counts are complete for a client that
+	// reads them when its request has ended, and so that a node that turns a
+	// request down stays counted as draining.
+	if msg.Load != nil {
+		m.setLoad(msg.Load)
+	}
 	now := m.clock.Now()
 	if n := len(msg.Ids); n > 0 {
 		m.metrics.iterationTokens.Observe(float64(n))
@@ -196,9 +202,6 @@ func (m *member) receive(msg *proto.FromNode) error {
 		}
 	}
 	m.mu.Unlock()
-	if msg.Load != nil {
-		m.setLoad(msg.Load)
-	}
 	return nil
 }
 

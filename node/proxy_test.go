@@ -158,7 +158,7 @@ func TestLegs(t *testing.T) {
 				if got != want {
 					t.Errorf("%s was asked for %q, want %q", n.info.Id, got, want)
 				}
-				if prompt, _ := ParsePrompt(s.Prompt); !slices.Equal(prompt, []uint32{7, 8, 9}) || s.RequestId != "req-1" || s.Prior != 0 {
+				if prompt := promptOf(s); !slices.Equal(prompt, []uint32{7, 8, 9}) || s.RequestId != "req-1" || s.Prior != 0 {
 					t.Errorf("%s: prompt %v, request %q, prior %d", n.info.Id, prompt, s.RequestId, s.Prior)
 				}
 				if s.DeadlineMs == 0 || s.DeadlineMs > 5000 || s.AgeUs == 0 || s.AgeUs > 5e6 {

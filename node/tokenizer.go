@@ -2,7 +2,6 @@ package node
 
 import (
 	"encoding/binary"
-	"fmt"
 	"unicode/utf8"
 )
 
@@ -170,24 +169,11 @@ func (t Tokenizer) EncodeChat(messages []ChatMessage) []uint32 {
 	return append(ids, tokenIMStart, hashToken("assistant"), tokenNewline)
 }
 
-// AppendPrompt appends ids as Submit.prompt carries them: four bytes each,
+// appendPrompt appends ids as Submit.prompt carries them: four bytes each,
 // little endian.
-func AppendPrompt(dst []byte, ids []uint32) []byte {
+func appendPrompt(dst []byte, ids []uint32) []byte {
 	for _, id := range ids {
 		dst = binary.LittleEndian.AppendUint32(dst, id)
 	}
 	return dst
-}
-
-// ParsePrompt is the inverse of AppendPrompt. It fails if the length is no
-// multiple of four.
-func ParsePrompt(b []byte) ([]uint32, error) {
-	if len(b)%4 != 0 {
-		return nil, fmt.Errorf("node: prompt of %d bytes: token ids are 4 bytes each", len(b))
-	}
-	ids := make([]uint32, len(b)/4)
-	for i := range ids {
-		ids[i] = binary.LittleEndian.Uint32(b[4*i:])
-	}
-	return ids, nil
 }

@@ -15,13 +15,6 @@ func TestTokenizerRoundTrip(t *testing.T) {
 	if got := tok.Encode(text); !slices.Equal(got, ids) {
 		t.Fatalf("the vocabulary does not survive decode and encode: %d ids came back as %d", len(ids), len(got))
 	}
-	b := AppendPrompt(nil, ids)
-	if got, err := ParsePrompt(b); err != nil || !slices.Equal(got, ids) {
-		t.Fatalf("ParsePrompt: %d ids, %v", len(got), err)
-	}
-	if _, err := ParsePrompt(b[:7]); err == nil {
-		t.Fatal("ParsePrompt took 7 bytes")
-	}
 }
 
 func TestTokenizerEnglishRate(t *testing.T) {
