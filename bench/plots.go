@@ -82,7 +82,11 @@ func newPlot(title string) *plot.Plot {
 		a.Tick.LineStyle.Color = color.Gray{0x88}
 	}
 	p.Legend.Top = true
+	p.Legend.Padding = vg.Points(2)
 	p.Legend.ThumbnailWidth = vg.Points(12)
+	grid := plotter.NewGrid()
+	grid.Vertical.Color, grid.Horizontal.Color = color.Gray{0xee}, color.Gray{0xee}
+	p.Add(grid)
 	return p
 }
 
@@ -199,7 +203,7 @@ func (g group) ttftCDF() (*plot.Plot, error) {
 	}
 	p.X.Min, p.X.Max = low/1.2, high*1.2
 	p.Y.Min, p.Y.Max = 0, 1
-	p.Legend.Top = false
+	p.Legend.Top = false // where the curves have risen
 	return p, nil
 }
 
@@ -226,7 +230,7 @@ func (decadeTicks) Ticks(low, high float64) []plot.Tick {
 
 // stages stacks the mean request's parts, one bar a setting.
 func (g group) stages() (*plot.Plot, error) {
-	p := newPlot("Where a request's time goes until its first decode (mean ms)")
+	p := newPlot("Where a request's time goes (mean ms; hidden transfers overlap prefill)")
 	names := g.settings()
 	slices.Reverse(names) // the axis starts at the bottom
 	var below *plotter.BarChart
@@ -266,7 +270,8 @@ func (g group) stages() (*plot.Plot, error) {
 // Fonts are named, not embedded: half a megabyte a plot.
 func inlineSVG(p *plot.Plot) (string, error) {
 	c := vgsvg.NewWith(vgsvg.UseWH(plotWidth, plotHeight))
-	p.Draw(draw.New(c))
+	const margin = 8
+	p.Draw(draw.Crop(draw.New(c), margin, -margin, 0, -margin))
 	var b bytes.Buffer
 	if _, err := c.WriteTo(&b); err != nil {
 		return "", err

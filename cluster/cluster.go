@@ -271,3 +271,6 @@ func (l *lockedWriter) Write(b []byte) (int, error) {
 	defer l.mu.Unlock()
 	return l.w.Write(b)
 }
+
+// Processes are all daemons started so far, in order.
+func (c *Cluster) Processes() []*Process { return slices.Clone(c.procs) }

@@ -182,7 +182,7 @@ func (c *Core) event(ev Event) {
 // submit hands the leg to the scheduler, to be looked at once the modelled front
 // end is through with it.
 func (c *Core) submit(ev Submit) {
-	r := &request{Submit: ev, at: c.now, b: Breakdown{Proxy: ev.Age}}
+	r := &request{Submit: ev, at: c.now}
 	front := max(millis(c.costs.RequestMS)-ev.Age, 0)
 	req := engine.Request{ID: ev.ID, Prompt: ev.Prompt, MaxTokens: ev.MaxTokens}
 	switch {
@@ -218,7 +218,10 @@ func (c *Core) submit(ev Submit) {
 	}
 	req.Ready = c.now + front
 	r.ready = req.Ready
-	r.b.Proxy += front
+	r.b.Proxy = front
+	if ev.Leg != DecodeLeg {
+		r.b.Proxy += ev.Age // of a decode leg it contains the prefill leg
+	}
 	c.reqs[ev.ID] = r
 	c.deadlines.set(r, ev.Deadline)
 	c.toRun = append(c.toRun, engine.Add{Request: req})

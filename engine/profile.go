@@ -21,8 +21,13 @@ const DefaultProfile = "a10-qwen2.5-7b-int4"
 //go:embed profiles/a10-qwen2.5-7b-int4.json
 var a10 []byte
 
+// zero and itl10 have no GPU in mind: they show what the serving path costs.
+//
 //go:embed profiles/zero.json
 var zero []byte
+
+//go:embed profiles/itl10.json
+var itl10 []byte
 
 // A Profile describes one GPU serving one model with one engine: what steps
 // cost, what a token's KV weighs and what the published hand-off costs. It is
@@ -95,7 +100,7 @@ type LinkCost struct {
 // LoadProfile reads the profile with that name if it ships with the project,
 // and the file at that path otherwise.
 func LoadProfile(nameOrPath string) (*Profile, error) {
-	shipped := map[string][]byte{DefaultProfile: a10, "zero": zero}
+	shipped := map[string][]byte{DefaultProfile: a10, "zero": zero, "itl10": itl10}
 	data, ok := shipped[nameOrPath]
 	if !ok {
 		var err error

@@ -58,7 +58,6 @@ func (s *session) sender(ctx context.Context, stream proto.Worker_ServeServer) e
 			}
 		}
 		// Send has encoded it; keep the large slices.
-		*spare = proto.FromNode{}
 		ids, tokens, positions := m.Ids[:0], m.Tokens[:0], m.Positions[:0]
 		m.Reset()
 		m.Ids, m.Tokens, m.Positions = ids, tokens, positions

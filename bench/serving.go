@@ -1,0 +1,249 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"text/tabwriter"
+	"time"
+
+	"kvferry/clock"
+)
+
+// ServingConfig measures what the serving path itself costs: the proxy and a
+// node whose GPU is free (Burst) or takes exactly 10 ms a step (Paced).
+type ServingConfig struct {
+	Burst, Paced func(ctx context.Context) (MeteredCluster, error)
+	Repeat       int // runs of each, the medians count
+	Stdout       io.Writer
+	Progress     io.Writer
+}
+
+// A MeteredCluster knows what its processes use.
+type MeteredCluster interface {
+	URL() string
+	Close() error
+	// Usage is the CPU time used so far and the peak of resident memory, bytes, by
+	// process.
+	Usage() ([]ProcessUsage, error)
+}
+
+// ProcessUsage is one daemon's.
+type ProcessUsage struct {
+	Name    string
+	CPU     time.Duration
+	PeakRSS int64
+}
+
+// What the serving path may cost; see ServingResult.
+const (
+	burstStreams, burstTokens = 32, 128
+	pacedStreams, pacedTokens = 1000, 512
+	pacedITL                  = 10.0 // ms
+
+	maxCPUPerToken = 12.0 // us, engine and proxy together
+	maxITLError    = 0.1  // ms, of the median
+	maxRSS         = 100e6
+)
+
+// ServingResult is one run's.
+type ServingResult struct {
+	CPUPerToken   map[string]float64 // us, burst, by process
+	TokensPerSec  float64            // burst
+	MedianITL     float64            // ms, paced
+	P99ITL        float64
+	MeanTTFT      float64
+	RSS           map[string]int64 // peak bytes, paced, by process
+	PacedPerToken map[string]float64
+}
+
+// RunServing runs the benchmark, prints its table, and fails if a limit is
+// missed.
+func RunServing(ctx context.Context, cfg ServingConfig) error {
+	var runs []ServingResult
+	for i := range max(cfg.Repeat, 1) {
+		var r ServingResult
+		if err := r.burst(ctx, cfg.Burst); err != nil {
+			return fmt.Errorf("burst, run %d: %w", i+1, err)
+		}
+		if err := r.paced(ctx, cfg.Paced); err != nil {
+			return fmt.Errorf("paced, run %d: %w", i+1, err)
+		}
+		fmt.Fprintf(cfg.Progress, "run %d/%d: %.2f us/token, median ITL %.3f ms, %.0f MB\n", i+1, max(cfg.Repeat, 1), total(r.CPUPerToken), r.MedianITL, float64(total(r.RSS))/1e6)
+		runs = append(runs, r)
+	}
+	return reportServing(cfg.Stdout, runs)
+}
+
+func total[V int64 | float64](m map[string]V) (sum V) {
+	for _, v := range m {
+		sum += v
+	}
+	return sum
+}
+
+func medianOf(runs []ServingResult, f func(ServingResult) float64) float64 {
+	v := make([]float64, len(runs))
+	for i, r := range runs {
+		v[i] = f(r)
+	}
+	slices.Sort(v)
+	return percentile(v, 50)
+}
+
+func reportServing(w io.Writer, runs []ServingResult) error {
+	var faults []error
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "serving path, median of %d\tmeasured\tlimit\t\n", len(runs))
+	line := func(what, unit string, v, limit float64) {
+		verdict := "ok"
+		if v > limit {
+			verdict = "MISSED"
+			faults = append(faults, fmt.Errorf("%s is %.3g %s: limit %.3g", what, v, unit, limit))
+		}
+		fmt.Fprintf(t, "%s\t%.2f %s\t%.4g\t%s\n", what, v, unit, limit, verdict)
+	}
+	info := func(what, unit string, v float64) { fmt.Fprintf(t, "%s\t%.2f %s\t\t\n", what, v, unit) }
+	line(fmt.Sprintf("CPU a token, %d streams x %d tokens, free GPU", burstStreams, burstTokens), "us", medianOf(runs, func(r ServingResult) float64 { return total(r.CPUPerToken) }), maxCPUPerToken)
+	for name := range runs[0].CPUPerToken {
+		info("  of which "+name, "us", medianOf(runs, func(r ServingResult) float64 { return r.CPUPerToken[name] }))
+	}
+	info("  tokens a second", "tok/s", medianOf(runs, func(r ServingResult) float64 { return r.TokensPerSec }))
+	itl := medianOf(runs, func(r ServingResult) float64 { return r.MedianITL })
+	line(fmt.Sprintf("median ITL's distance from %.0f ms, %d streams", pacedITL, pacedStreams), "ms", max(itl-pacedITL, pacedITL-itl), maxITLError)
+	info("  P99 ITL", "ms", medianOf(runs, func(r ServingResult) float64 { return r.P99ITL }))
+	info("  CPU a token", "us", medianOf(runs, func(r ServingResult) float64 { return total(r.PacedPerToken) }))
+	line("resident memory at its peak, engine + proxy", "MB", medianOf(runs, func(r ServingResult) float64 { return float64(total(r.RSS)) / 1e6 }), maxRSS/1e6)
+	for name := range runs[0].RSS {
+		info("  of which "+name, "MB", medianOf(runs, func(r ServingResult) float64 { return float64(r.RSS[name]) / 1e6 }))
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	return errors.Join(faults...)
+}
+
+// burst: a closed loop of 32 streams of 128 tokens for some seconds.
+func (r *ServingResult) burst(ctx context.Context, start func(context.Context) (MeteredCluster, error)) error {
+	return serve(ctx, start, func(client *Client, model string, usage func() (map[string]ProcessUsage, error)) error {
+		const warm, requests = 200, 4000
+		if _, _, err := closedLoop(ctx, client, model, burstStreams, warm, burstTokens); err != nil {
+			return err
+		}
+		before, err := usage()
+		if err != nil {
+			return err
+		}
+		records, took, err := closedLoop(ctx, client, model, burstStreams, requests, burstTokens)
+		if err != nil {
+			return err
+		}
+		after, err := usage()
+		if err != nil {
+			return err
+		}
+		tokens := float64(len(records) * burstTokens)
+		r.TokensPerSec = tokens / took
+		r.CPUPerToken = make(map[string]float64)
+		for name, u := range after {
+			r.CPUPerToken[name] = float64((u.CPU - before[name].CPU).Microseconds()) / tokens
+		}
+		return nil
+	})
+}
+
+// paced: 1,000 streams at once on a GPU that takes 10 ms a step.
+func (r *ServingResult) paced(ctx context.Context, start func(context.Context) (MeteredCluster, error)) error {
+	return serve(ctx, start, func(client *Client, model string, usage func() (map[string]ProcessUsage, error)) error {
+		before, err := usage()
+		if err != nil {
+			return err
+		}
+		records, _, err := closedLoop(ctx, client, model, pacedStreams, pacedStreams, pacedTokens)
+		if err != nil {
+			return err
+		}
+		after, err := usage()
+		if err != nil {
+			return err
+		}
+		var itl []float64
+		for _, rec := range records {
+			r.MeanTTFT += (rec.FirstToken - rec.Sent) * 1e3 / float64(len(records))
+			for i := 1; i < len(rec.TokenTimes); i++ {
+				itl = append(itl, (rec.TokenTimes[i]-rec.TokenTimes[i-1])*1e3)
+			}
+		}
+		slices.Sort(itl)
+		r.MedianITL, r.P99ITL = percentile(itl, 50), percentile(itl, 99)
+		r.RSS, r.PacedPerToken = make(map[string]int64), make(map[string]float64)
+		for name, u := range after {
+			r.RSS[name] = u.PeakRSS
+			r.PacedPerToken[name] = float64((u.CPU - before[name].CPU).Microseconds()) / float64(pacedStreams*pacedTokens)
+		}
+		return nil
+	})
+}
+
+func serve(ctx context.Context, start func(context.Context) (MeteredCluster, error), f func(*Client, string, func() (map[string]ProcessUsage, error)) error) (err error) {
+	c, err := start(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Close()) }()
+	client := NewClient(c.URL(), time.Minute, clock.Precise())
+	defer client.Close()
+	ready, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	model, err := client.Ready(ready)
+	if err != nil {
+		return err
+	}
+	return f(client, model, func() (map[string]ProcessUsage, error) {
+		list, err := c.Usage()
+		by := make(map[string]ProcessUsage)
+		for _, u := range list {
+			by[u.Name] = u
+		}
+		return by, err
+	})
+}
+
+// closedLoop sends n requests over streams connections, each as soon as the one
+// before it is over, and returns their records and the time it took in seconds.
+func closedLoop(ctx context.Context, client *Client, model string, streams, n, tokens int) ([]Record, float64, error) {
+	records := make([]Record, n)
+	errs := make([]error, streams)
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	start := client.clock.Now()
+	for s := range streams {
+		wg.Go(func() {
+			for {
+				i := int(next.Add(1)) - 1
+				if i >= n {
+					return
+				}
+				req := Request{ID: fmt.Sprintf("serving-%d", i), MaxTokens: tokens, Prompt: make([]int, 16)}
+				for j := range req.Prompt {
+					req.Prompt[j] = (i*31 + j*7 + s) % 1000
+				}
+				body, err := req.body(model)
+				if err == nil {
+					records[i] = Record{Index: i, RequestID: req.ID, MaxTokens: tokens, PromptTokens: 16, TokenTimes: make([]float64, 0, tokens)}
+					err = client.complete(ctx, start, &records[i], body)
+				}
+				if err != nil {
+					errs[s] = fmt.Errorf("request %d: %w", i, err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return records, seconds(client.clock.Now() - start), errors.Join(errs...)
+}

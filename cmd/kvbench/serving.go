@@ -1,0 +1,59 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"kvferry/bench"
+	"kvferry/cluster"
+)
+
+func servingCommand() *cobra.Command {
+	var repeat int
+	cmd := &cobra.Command{
+		Use:   "serving",
+		Short: "Measure what the serving path itself costs",
+		Long: `Measure the proxy and a node whose GPU costs nothing (profile zero): CPU time a
+streamed token at 32 streams; then, with a GPU that takes 10 ms a step (profile
+itl10), the inter-token latency of 1,000 streams at once and the memory they
+take. Proxy, node and this client share the machine.
+
+Exit status 1 if a limit is missed.`,
+		Example: "  kvbench serving --repeat 5",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if repeat < 1 {
+				return usageError{fmt.Errorf("--repeat: %d: use 1 or more", repeat)}
+			}
+			start := func(profile string) func(context.Context) (bench.MeteredCluster, error) {
+				return func(ctx context.Context) (bench.MeteredCluster, error) {
+					c, err := cluster.Start(ctx, cluster.Config{Nondisagg: 1, Profile: profile, Log: cmd.ErrOrStderr(), LogLevel: "error"})
+					if err != nil {
+						return nil, err
+					}
+					return metered{c}, nil
+				}
+			}
+			return bench.RunServing(cmd.Context(), bench.ServingConfig{
+				Burst: start("zero"), Paced: start("itl10"), Repeat: repeat,
+				Stdout: cmd.OutOrStdout(), Progress: cmd.ErrOrStderr(),
+			})
+		},
+	}
+	cmd.Flags().IntVar(&repeat, "repeat", 3, "runs of each; the medians count")
+	return cmd
+}
+
+type metered struct{ *cluster.Cluster }
+
+func (m metered) Usage() (list []bench.ProcessUsage, err error) {
+	for _, p := range m.Processes() {
+		cpu, rss, e := p.Usage()
+		err = errors.Join(err, e)
+		list = append(list, bench.ProcessUsage{Name: p.Name, CPU: cpu, PeakRSS: rss})
+	}
+	return list, err
+}
