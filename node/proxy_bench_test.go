@@ -180,7 +180,7 @@ func BenchmarkDispatch(b *testing.B) {
 	var attempts []*attempt
 	for i := range batch {
 		req := &generation{Model: testModel, Prompt: []uint32{1, 2, 3}, Stream: true}
-		f := &flight{proxy: p, req: req, inbox: newInbox(1), metrics: metrics, sink: newEventStream(discardResponse{}, req, "id", time.Unix(0, 0))}
+		f := &flight{proxy: p, req: req, inbox: newInbox(1), metrics: metrics, events: newEventStream(discardResponse{}, req, "id", time.Unix(0, 0))}
 		l := &leg{inbox: f.inbox}
 		if err := m.submit(l, &proto.Submit{}); err != nil {
 			b.Fatal(err)

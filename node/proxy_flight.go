@@ -16,12 +16,6 @@ import (
 // that the nodes contradict what they report.
 const maxFreePlacements = 16
 
-// tokenSink takes a request's tokens as they come; finish is empty but at the
-// last.
-type tokenSink interface {
-	tokens(ids []uint32, finish string) error
-}
-
 // flight is an accepted request on its way: it is submitted, followed, and
 // submitted again elsewhere if a node fails, by its handler's goroutine alone.
 type flight struct {
@@ -29,13 +23,15 @@ type flight struct {
 	req       *generation
 	requestID string
 	accepted  time.Duration // proxy's clock
-	sink      tokenSink     // nil: only collect
+	created   time.Time
+	events    *eventStream // nil: only collect
 	inbox     *inbox
 	metrics   *modelMetrics
 
 	delivered []uint32 // in order, each exactly once
 	finish    string   // of the last token, once that is delivered
 	retries   int
+	free      int // placements beyond the first that were no retries
 	avoid     map[*member]bool
 
 	own         time.Duration // the proxy's part of the time
@@ -53,72 +49,88 @@ type flight struct {
 }
 
 // run ends with every token delivered, or with the reason they cannot be.
+//
+// It, follow and what they call until a write are on the stack of every open
+// stream. With net/http's own that has to stay below 7 KiB for a stack of 8.
 func (f *flight) run(ctx context.Context) error {
-	for free := 0; ; {
+	for {
 		err := f.submit(ctx)
 		if err == nil {
 			return nil
 		}
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		var leg *LegError
-		isLeg := errors.As(err, &leg)
-		switch {
-		case errors.Is(err, errClientGone):
+		if err = f.again(ctx, err); err != nil {
 			return err
-		case isLeg && leg.Code == proto.FailCode_FAIL_DRAINING, !isLeg && errors.Is(err, errNodeLost):
-			if free++; free > maxFreePlacements {
-				return err
-			}
-			continue
-		case isLeg && !leg.Retryable:
-			return err
-		case !isLeg && !errors.Is(err, errNoNode):
-			return err
-		case errors.Is(err, errNoNode) && f.prefillNode == "" && f.decodeNode == "":
-			return err // nothing was ever placed: say so at once
-		case f.retries >= f.proxy.cfg.MaxRetries:
-			if f.retries > 0 {
-				return fmt.Errorf("after %d retries: %w", f.retries, err)
-			}
-			return err
-		}
-		f.retries++
-		f.metrics.retries.Inc()
-		f.proxy.cfg.Logger.Warn("request placed again", "request", f.requestID, "delivered", len(f.delivered), "retry", f.retries, "err", err)
-		// A lost node may be back, or its successor up, within a lease.
-		grace, cancel := context.WithTimeout(ctx, f.proxy.cfg.LeaseTTL)
-		noNode := f.proxy.registry.wait(grace)
-		cancel()
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		if noNode != nil {
-			return fmt.Errorf("%w (after: %w)", noNode, err)
 		}
 	}
 }
 
+// again returns nil if the request should be placed again after err, once the
+// nodes for it are there, and else what it ends with.
+func (f *flight) again(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	var leg *LegError
+	isLeg := errors.As(err, &leg)
+	switch {
+	case errors.Is(err, errClientGone):
+		return err
+	case isLeg && leg.Code == proto.FailCode_FAIL_DRAINING, !isLeg && errors.Is(err, errNodeLost):
+		if f.free++; f.free > maxFreePlacements {
+			return err
+		}
+		return nil
+	case isLeg && !leg.Retryable:
+		return err
+	case !isLeg && !errors.Is(err, errNoNode):
+		return err
+	case errors.Is(err, errNoNode) && f.prefillNode == "" && f.decodeNode == "":
+		return err // nothing was ever placed: say so at once
+	case f.retries >= f.proxy.cfg.MaxRetries:
+		if f.retries > 0 {
+			return fmt.Errorf("after %d retries: %w", f.retries, err)
+		}
+		return err
+	}
+	f.retries++
+	f.metrics.retries.Inc()
+	f.proxy.cfg.Logger.Warn("request placed again", "request", f.requestID, "delivered", len(f.delivered), "retry", f.retries, "err", err)
+	// A lost node may be back, or its successor up, within a lease.
+	grace, cancel := context.WithTimeout(ctx, f.proxy.cfg.LeaseTTL)
+	defer cancel()
+	noNode := f.proxy.registry.wait(grace)
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case noNode != nil:
+		return fmt.Errorf("%w (after: %w)", noNode, err)
+	}
+	return nil
+}
+
 // submit places what is left of the request and follows it to its end.
-func (f *flight) submit(ctx context.Context) (err error) {
+func (f *flight) submit(ctx context.Context) error {
 	disagg, err := f.proxy.registry.serving()
 	if err != nil {
 		return err
 	}
 	a := newAttempt(disagg, f.proxy.cfg.Handoff, f.req.MaxTokens-uint32(len(f.delivered)))
-	defer func() {
-		var failed *LegError
-		if errors.As(err, &failed) {
-			failed.RequestID = f.requestID
-			f.blame(a, failed)
-		}
-		f.leave(ctx, a, err)
-	}()
+	err = f.start(ctx, a)
+	if err == nil {
+		err = f.follow(ctx, a)
+	}
+	if err != nil {
+		f.blame(a, err)
+	}
+	f.leave(ctx, a, err)
+	return err
+}
 
-	ready := f.accepted
-	if len(f.delivered) > 0 || f.retries > 0 {
-		ready = f.proxy.clock.Now()
+// start submits an attempt's first leg.
+func (f *flight) start(ctx context.Context, a *attempt) (err error) {
+	began := f.accepted
+	if f.retries > 0 || f.free > 0 {
+		began = f.proxy.clock.Now()
 	}
 	switch a.shape {
 	case shapeFull:
@@ -128,18 +140,19 @@ func (f *flight) submit(ctx context.Context) (err error) {
 	case shapeLayerwise:
 		a.decode, err = f.place(ctx, proto.Role_ROLE_DECODE, proto.Leg_LEG_DECODE, a)
 	}
-	if err != nil {
-		return err
-	}
-	f.own += f.proxy.clock.Now() - ready
+	f.own += f.proxy.clock.Now() - began
+	return err
+}
+
+// follow reads what the nodes say of an attempt until it ends.
+func (f *flight) follow(ctx context.Context, a *attempt) error {
 	for {
 		select {
 		case <-f.inbox.ready:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		done, err := f.advance(ctx, a)
-		if done || err != nil {
+		if done, err := f.advance(ctx, a); done || err != nil {
 			return err
 		}
 	}
@@ -187,7 +200,7 @@ func (f *flight) advance(ctx context.Context, a *attempt) (done bool, err error)
 	return done, fault
 }
 
-// deliver hands the tokens in f.ready to the sink.
+// deliver sends the tokens in f.ready on.
 func (f *flight) deliver(a *attempt, done bool) error {
 	finish := ""
 	if f.finish == "" && (done || a.complete()) {
@@ -215,10 +228,10 @@ func (f *flight) deliver(a *attempt, done bool) error {
 	}
 	isFirst := len(f.delivered) == 0 && len(f.ids) > 0
 	f.delivered = append(f.delivered, f.ids...)
-	if f.sink == nil {
+	if f.events == nil {
 		return nil
 	}
-	if err := f.sink.tokens(f.ids, finish); err != nil {
+	if err := f.events.tokens(f.ids, finish); err != nil {
 		return err
 	}
 	if isFirst {
@@ -279,7 +292,12 @@ func remainingMS(ctx context.Context) uint32 {
 
 // blame marks the nodes the next attempt should stay clear of. A transfer has
 // two ends, and the one that reports it is often not the one at fault.
-func (f *flight) blame(a *attempt, failed *LegError) {
+func (f *flight) blame(a *attempt, err error) {
+	var failed *LegError
+	if !errors.As(err, &failed) {
+		return
+	}
+	failed.RequestID = f.requestID
 	if f.avoid == nil {
 		f.avoid = make(map[*member]bool)
 	}
