@@ -44,9 +44,9 @@ func (p *Proxy) handler() http.Handler {
 	return mux
 }
 
-// serveGeneration is both generation endpoints. Its frame stays on the stack
-// of every open stream, 16 KiB where 8 would do if it were a few hundred bytes
-// larger; hence the parts.
+// serveGeneration is both generation endpoints. Its frame is under every open
+// stream, and a few hundred bytes more would keep each at a stack of 16 KiB
+// instead of 8: what only prepares or answers is in functions of its own.
 func (p *Proxy) serveGeneration(w http.ResponseWriter, r *http.Request, kind apiKind) {
 	f := &flight{proxy: p, requestID: requestID(r), accepted: p.clock.Now()}
 	w.Header().Set("X-Request-Id", f.requestID)
