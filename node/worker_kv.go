@@ -117,8 +117,8 @@ func (w *worker) move(m connector.Move) {
 	l.batches[b] = struct{}{}
 }
 
-// check compares a part that landed with what the tokens say it must be. Hand-off
-// v0 is checked when its last tensor has landed: K and V lie side by side.
+// check compares a part that landed with what the tokens say it must be. K of
+// hand-off v0 is checked with V: they lie side by side.
 func (w *worker) check(c connector.Check) {
 	l := w.live[c.ID]
 	if l == nil {
@@ -136,10 +136,12 @@ func (w *worker) check(c connector.Check) {
 		whole = l.parts == layers
 	case c.Part == connector.PartAll:
 		from, to = 0, layers
-	case c.Part == connector.TensorHidden:
-		from, to, hidden = 0, layers, true
-	default:
+	case c.Part == connector.TensorK: // with V
 		whole = false
+	case c.Part == connector.TensorV:
+		from, to, whole = 0, layers, false
+	default:
+		hidden = true
 	}
 	go func() {
 		ev := connector.Checked{ID: c.ID, Part: c.Part}
