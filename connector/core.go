@@ -69,17 +69,18 @@ type request struct {
 	ready time.Duration // schedulable
 	seq   *engine.Sequence
 
+	ended    bool   // reported as Prefilled; only blocks are still held
+	released bool   // the producer has been told
 	transfer uint64 // offered under this ID
 	open     bool   // the other side may touch our blocks
 	shutting bool   // Close has been asked for
 	moves    int    // in flight
 	parts    int    // parts arrived (decode) or moved (prefill)
-	arrived  []bool // by part: an immediate counts once
+	arrived  []bool // layerwise decode, by layer: an immediate counts once
 	checks   int    // in flight
 	first    kvcache.Token
-	err      error         // what it failed with
-	expires  time.Duration // and its place in the heap of those
-	heap     int
+	expires  time.Duration
+	heap     int // place in the heap of those, plus one
 
 	posted, landed, usable, firstOut, lastPart time.Duration
 	b                                          Breakdown
@@ -100,6 +101,9 @@ func NewCore(cfg Config) (*Core, error) {
 	if cfg.HoldTimeout <= 0 {
 		faults = append(faults, fmt.Errorf("connector: HoldTimeout is %v: must be above 0", cfg.HoldTimeout))
 	}
+	if cfg.Profile != nil && cfg.Profile.KVGeometry.Layers > maxLayers {
+		faults = append(faults, fmt.Errorf("connector: kv_geometry.layers is %d: an immediate numbers at most %d", cfg.Profile.KVGeometry.Layers, maxLayers))
+	}
 	if err := errors.Join(faults...); err != nil {
 		return nil, err
 	}
@@ -114,7 +118,7 @@ func NewCore(cfg Config) (*Core, error) {
 	return c, nil
 }
 
-// Load is the scheduler's, with what waits in the hand-offs.
+// Load is the scheduler's. Requests whose KV is on its way count as waiting.
 func (c *Core) Load() engine.Load { return c.sched.Load() }
 
 // Totals returns the counts so far.
@@ -182,17 +186,16 @@ func (c *Core) event(ev Event) {
 // submit hands the leg to the scheduler, to be looked at once the modelled front
 // end is through with it.
 func (c *Core) submit(ev Submit) {
+	if c.reqs[ev.ID] != nil { // no Drop: the one that has the ID goes on
+		c.act.Failed = append(c.act.Failed, Failed{ev.ID, fmt.Errorf("%w: %w: %d", ErrInvalid, engine.ErrDuplicate, ev.ID)})
+		return
+	}
 	r := &request{Submit: ev, at: c.now}
 	front := max(millis(c.costs.RequestMS)-ev.Age, 0)
 	req := engine.Request{ID: ev.ID, Prompt: ev.Prompt, MaxTokens: ev.MaxTokens}
 	switch {
-	case ev.Leg == PrefillLeg && (ev.Handoff == V0 || ev.Handoff == Pull):
-		req.MaxTokens, req.Keep = 1, true
-	case ev.Leg == PrefillLeg && ev.Handoff == Layerwise:
-		req.MaxTokens, req.Keep = 1, true
-		r.arrived = make([]bool, c.layers())
-	case ev.Leg == PrefillLeg:
-		req.MaxTokens = 1
+	case ev.Leg == PrefillLeg && ev.Handoff <= Layerwise:
+		req.MaxTokens, req.Keep = 1, ev.Handoff != None
 	case ev.Leg == DecodeLeg && ev.Handoff == V0:
 		req.KV = engine.Blocking
 		front = millis(c.v0.HopMS)
@@ -200,21 +203,19 @@ func (c *Core) submit(ev Submit) {
 	case ev.Leg == DecodeLeg && (ev.Handoff == Pull || ev.Handoff == Layerwise):
 		// The prompt went through the front end on the prefill side, or is about to.
 		req.KV, front = engine.Await, 0
-		r.arrived = make([]bool, c.layers())
+		if ev.Handoff == Layerwise {
+			r.arrived = make([]bool, c.layers())
+		}
 	case ev.Leg == Full:
 	default:
-		c.act.Failed = append(c.act.Failed, Failed{ev.ID, fmt.Errorf("%w: leg %v does not go with hand-off %q", ErrInvalid, ev.Leg, ev.Handoff)})
+		c.refuse(ev.ID, fmt.Errorf("leg %v does not go with hand-off %q", ev.Leg, ev.Handoff))
 		return
 	}
 	if ev.Leg == DecodeLeg && ev.Handoff != Layerwise || ev.Leg == PrefillLeg && ev.Handoff == Layerwise {
 		if err := c.matches(ev); err != nil {
-			c.act.Failed = append(c.act.Failed, Failed{ev.ID, fmt.Errorf("%w: %w", ErrInvalid, err)})
+			c.refuse(ev.ID, err)
 			return
 		}
-	}
-	if c.reqs[ev.ID] != nil {
-		c.act.Failed = append(c.act.Failed, Failed{ev.ID, fmt.Errorf("%w: %w: %d", ErrInvalid, engine.ErrDuplicate, ev.ID)})
-		return
 	}
 	req.Ready = c.now + front
 	r.ready = req.Ready
@@ -227,20 +228,31 @@ func (c *Core) submit(ev Submit) {
 	c.toRun = append(c.toRun, engine.Add{Request: req})
 }
 
+// refuse fails a request that was not taken.
+func (c *Core) refuse(id uint64, err error) {
+	c.act.Failed = append(c.act.Failed, Failed{id, fmt.Errorf("%w: %w", ErrInvalid, err)})
+	c.act.Drop = append(c.act.Drop, id)
+}
+
 // matches checks the other side's description against the prompt: it comes from
-// another machine.
+// another machine. A decode node that has the beginning of a prompt in its prefix
+// cache reserves the blocks after it, so layerwise need not start at block 0.
 func (c *Core) matches(ev Submit) error {
-	blocks := (len(ev.Prompt) + c.cfg.Pool.BlockTokens() - 1) / c.cfg.Pool.BlockTokens()
+	blocks := c.cfg.Profile.KVGeometry.Blocks(len(ev.Prompt))
+	got := len(ev.Remote.Blocks)
 	if ev.Remote.Tokens != len(ev.Prompt) {
 		return fmt.Errorf("kv.tokens is %d: the prompt has %d", ev.Remote.Tokens, len(ev.Prompt))
 	}
-	if ev.Handoff != Layerwise && len(ev.Remote.Blocks) != blocks {
-		return fmt.Errorf("kv.blocks has %d blocks: the prompt needs %d", len(ev.Remote.Blocks), blocks)
+	if got > blocks || got < 1 || ev.Handoff != Layerwise && got != blocks {
+		return fmt.Errorf("kv.blocks has %d blocks: the prompt needs %d", got, blocks)
 	}
 	for i, b := range ev.Remote.Blocks {
-		if b.Index < 0 || b.Index >= blocks || ev.Handoff != Layerwise && b.Index != i {
-			return fmt.Errorf("kv.blocks[%d] has index %d: the prompt needs blocks 0 to %d, in order", i, b.Index, blocks-1)
+		if want := blocks - got + i; b.Index != want {
+			return fmt.Errorf("kv.blocks[%d] has index %d: must be %d, as the prompt ends with block %d", i, b.Index, want, blocks-1)
 		}
+	}
+	if vocab := c.cfg.Profile.Vocab; ev.Leg == DecodeLeg && int(ev.Remote.FirstToken) >= vocab {
+		return fmt.Errorf("kv.first_token is %d: the vocabulary has %d", ev.Remote.FirstToken, vocab)
 	}
 	return nil
 }
@@ -252,7 +264,10 @@ func (c *Core) schedule() {
 		rd := c.sched.Step(c.now, c.producer.notBefore(c.now), c.toRun...)
 		c.toRun = c.toRun[:0]
 		for _, f := range rd.Refused {
-			c.end(c.reqs[f.ID], fmt.Errorf("%w: %w", ErrInvalid, f.Err))
+			if r := c.reqs[f.ID]; r != nil { // else it was cancelled together with its Submit
+				c.act.Failed = append(c.act.Failed, Failed{r.ID, fmt.Errorf("%w: %w", ErrInvalid, f.Err)})
+				c.drop(r)
+			}
 		}
 		for _, q := range rd.Allocated {
 			c.allocated(c.reqs[q.ID], q)
@@ -349,14 +364,6 @@ func (c *Core) drop(r *request) {
 	c.act.Drop = append(c.act.Drop, r.ID)
 }
 
-// end fails a request that holds nothing any more.
-func (c *Core) end(r *request, err error) {
-	if err != nil && r.err == nil {
-		c.act.Failed = append(c.act.Failed, Failed{r.ID, err})
-	}
-	c.drop(r)
-}
-
 // abandon ends a request from outside: err is reported, or nothing if nil. Its
 // blocks are released once nothing can touch them any more.
 func (c *Core) abandon(r *request, err error) {
@@ -368,11 +375,10 @@ func (c *Core) abandon(r *request, err error) {
 		if r.Handoff != None {
 			c.totals.Failed++
 		}
-		r.err = err
 	}
 	r.state = abandoned
 	if r.Leg == DecodeLeg && r.Handoff != Layerwise {
-		c.act.Ask = append(c.act.Ask, Ask{ID: r.ID, Node: r.Remote.Node, Transfer: r.Remote.Transfer, Release: true})
+		c.release(r)
 	}
 	c.producer.forget(r.transfer)
 	c.receiver.forget(r.ID)
@@ -432,10 +438,10 @@ func (c *Core) expire() {
 		if r == nil {
 			return
 		}
-		if r.state == abandoned {
+		switch {
+		case r.state == abandoned, r.ended && r.state == closing:
 			continue
-		}
-		if r.state == offered {
+		case r.ended:
 			// The leg has ended well; only its blocks were waiting.
 			c.totals.Failed++
 			c.abandon(r, nil)
@@ -452,7 +458,7 @@ func (c *Core) wake() {
 		}
 	}
 	soonest(c.producer.wake())
-	soonest(c.receiver.wake())
+	soonest(c.receiver.wake(c.now))
 	soonest(c.deadlines.first())
 }
 

@@ -21,7 +21,12 @@ const (
 
 var handoffs = [...]string{"", "v0", "pull", "layerwise"}
 
-func (h Handoff) String() string { return handoffs[h] }
+func (h Handoff) String() string {
+	if int(h) >= len(handoffs) {
+		return fmt.Sprintf("handoff(%d)", h)
+	}
+	return handoffs[h]
+}
 
 // Handoffs are the names ParseHandoff knows.
 func Handoffs() []string { return handoffs[1:] }
@@ -45,7 +50,14 @@ const (
 	DecodeLeg
 )
 
-func (l Leg) String() string { return [...]string{"full", "prefill", "decode"}[l] }
+var legs = [...]string{"full", "prefill", "decode"}
+
+func (l Leg) String() string {
+	if int(l) >= len(legs) {
+		return fmt.Sprintf("leg(%d)", l)
+	}
+	return legs[l]
+}
 
 // Remote is the other side of a transfer, as the control plane described it.
 type Remote struct {
@@ -261,5 +273,4 @@ var (
 	ErrTransfer = errors.New("KV transfer failed")
 	ErrContent  = errors.New("KV block holds the wrong bytes")
 	ErrInvalid  = errors.New("invalid request")
-	ErrClosed   = errors.New("node is stopping")
 )

@@ -63,6 +63,10 @@ func (c *Core) arrivedPart(ev Arrived) {
 	if r.arrived[ev.Part] {
 		return
 	}
+	if vocab := c.cfg.Profile.Vocab; ev.Part == len(r.arrived)-1 && int(ev.Token) >= vocab {
+		c.abandon(r, fmt.Errorf("%w: request %d: first token is %d, the vocabulary has %d", ErrTransfer, r.ID, ev.Token, vocab))
+		return
+	}
 	r.arrived[ev.Part] = true
 	r.parts++
 	r.landed = max(r.landed, ev.At)
@@ -72,8 +76,10 @@ func (c *Core) arrivedPart(ev Arrived) {
 	c.check(r, ev.Part)
 }
 
-// immediate values: a slot of the reader's choosing, the layer and the first
-// token, in 24, 8 and 32 bits.
+// maxLayers is what the layer's part of an immediate can number. An immediate is
+// a slot of the reader's choosing, the layer and the first token, in 24, 8 and 32
+// bits.
+const maxLayers = 1 << 8
 
 // EncodeImm packs what a layerwise write tells the reader.
 func EncodeImm(transfer uint64, layer int, token uint32) uint64 {

@@ -10,9 +10,6 @@ import (
 // allocated goes on with a decode leg whose blocks are there: pull reads them,
 // layerwise offers them to the prefill side.
 func (c *Core) allocated(r *request, q *engine.Sequence) {
-	if r.state == abandoned {
-		return
-	}
 	r.seq = q
 	r.state = moving
 	r.b.Queue = max(c.now-r.ready, 0)
@@ -125,7 +122,7 @@ func (c *Core) land(r *request) {
 		ev.Given = []kvcache.Token{r.first}
 		if r.MaxTokens == 1 {
 			// The prefill side has emitted all there is.
-			c.act.Finished = append(c.act.Finished, Finished{ID: r.ID, Breakdown: r.b})
+			c.act.Finished = append(c.act.Finished, Finished{ID: r.ID, Cached: r.seq.Cached(), Breakdown: r.b})
 			c.toRun = append(c.toRun, ev)
 			c.drop(r)
 			return
@@ -134,8 +131,12 @@ func (c *Core) land(r *request) {
 	c.toRun = append(c.toRun, ev)
 }
 
-// release tells the producer that its blocks are no longer needed.
+// release tells the producer, once, that its blocks are no longer needed.
 func (c *Core) release(r *request) {
+	if r.released {
+		return
+	}
+	r.released = true
 	c.act.Ask = append(c.act.Ask, Ask{ID: r.ID, Node: r.Remote.Node, Transfer: r.Remote.Transfer, Release: true})
 }
 
@@ -143,6 +144,9 @@ func (c *Core) gone(ev Gone) {
 	r := c.reqs[ev.ID]
 	if r == nil || r.state != moving || r.Leg != DecodeLeg || r.Handoff == Layerwise {
 		return
+	}
+	if c.receiver.current() == r.ID && c.receiver.state == recvCheck {
+		return // too late to matter: everything has been read
 	}
 	c.abandon(r, fmt.Errorf("%w: request %d: %s has no transfer %d: %w", ErrTransfer, r.ID, r.Remote.Node, r.Remote.Transfer, ev.Err))
 }

@@ -73,9 +73,6 @@ func (p *producer) start(now time.Duration) {
 
 // forget drops the pending copies of a transfer.
 func (p *producer) forget(transfer uint64) {
-	if transfer == 0 {
-		return
-	}
 	kept := p.queue[:0]
 	for _, j := range p.queue {
 		if j.transfer != transfer {
@@ -90,19 +87,18 @@ func (p *producer) wake() time.Duration {
 	if p.busy {
 		return p.until
 	}
-	if len(p.queue) > 0 && !p.stepping {
-		return p.ended + p.gap
-	}
-	return 0
+	return 0 // what is queued waits for the end of a step
 }
 
-// producerAsked queues the copies of a transfer's three tensors.
+// producerAsked queues the copies of a transfer's three tensors. Asked again, by
+// a consumer that took over from one that failed, it starts over.
 func (c *Core) producerAsked(transfer uint64) {
 	r := c.transfers[transfer]
 	if r == nil || r.state != offered || r.Handoff != V0 {
 		c.act.Answer = append(c.act.Answer, Answer{Transfer: transfer, Gone: true})
 		return
 	}
+	c.producer.forget(transfer)
 	for tensor := range tensors {
 		c.producer.queue = append(c.producer.queue, copyJob{transfer, tensor, c.now, millis(c.v0.ProducerMSPerMB * c.tensorMB(tensor, len(r.Prompt)))})
 	}
@@ -131,7 +127,7 @@ func (c *Core) tensorMB(tensor, tokens int) float64 {
 // offer holds a computed prompt's blocks for the consumer and ends the leg.
 func (c *Core) offer(r *request, first uint32) {
 	c.next++
-	r.transfer, r.state, r.open = c.next, offered, true
+	r.transfer, r.state, r.open, r.ended = c.next, offered, true, true
 	c.transfers[r.transfer] = r
 	c.deadlines.set(r, c.now+c.cfg.HoldTimeout)
 	c.act.Prefilled = append(c.act.Prefilled, Prefilled{

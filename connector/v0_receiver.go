@@ -69,8 +69,9 @@ func (v *receiver) produced(id uint64, tensor int, now time.Duration) {
 	}
 }
 
-func (v *receiver) wake() time.Duration {
-	if v.state == recvWait && v.avail[v.tensor] || v.state == recvCheck {
+// wake is when the receiver can go on, 0 if an event must come first.
+func (v *receiver) wake(now time.Duration) time.Duration {
+	if v.free > now && (v.state == recvWait && v.avail[v.tensor] || v.state == recvCheck) {
 		return v.free
 	}
 	return 0
@@ -117,8 +118,8 @@ func (c *Core) receive() {
 	}
 	if v.state == recvCheck && c.now >= v.free {
 		r := c.reqs[v.current()]
-		if r.checks > 0 && r.state != abandoned {
-			return // Checked calls again
+		if r.checks > 0 || r.open {
+			return // something is still in its blocks; Checked or Closed calls again
 		}
 		c.endRequest(r, max(v.free, r.lastPart))
 	}

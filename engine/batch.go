@@ -87,11 +87,15 @@ func (s *Scheduler) flush(now time.Duration) {
 }
 
 // decodes adds every running sequence that has room for its next token. Where
-// the pool has none, the sequences admitted last are preempted, one by one.
+// the pool has none, the sequences admitted last are preempted, one by one:
+// prompts computed in part, then running ones.
 func (s *Scheduler) decodes(step *Step) {
 	for i := 0; i < len(s.running) && len(step.Works) < s.cfg.MaxNumSeqs; i++ {
 		q := s.running[i]
 		for !q.Table.Grow(s.cfg.Pool, len(q.tokens)) {
+			if s.evictPrompt() {
+				continue
+			}
 			victim := s.running[len(s.running)-1]
 			s.preempt(victim)
 			if victim == q {
@@ -100,6 +104,21 @@ func (s *Scheduler) decodes(step *Step) {
 		}
 		step.Works = append(step.Works, Work{Seq: q, From: q.computed, N: len(q.tokens) - q.computed, Sample: true})
 	}
+}
+
+// evictPrompt takes the blocks of the last prompt that is computed in part, if
+// there is one. Were it left with them, a sequence preempted later would go before
+// it in the queue and wait for blocks that only it could give back.
+func (s *Scheduler) evictPrompt() bool {
+	for _, q := range slices.Backward(s.waiting) {
+		if len(q.Table.Refs()) > 0 {
+			s.free(q)
+			q.computed, q.cached = 0, 0
+			s.preemptions++
+			return true
+		}
+	}
+	return false
 }
 
 // preempt takes a running sequence's blocks away. It will recompute its tokens,
@@ -147,6 +166,10 @@ func (s *Scheduler) prompts(step *Step, budget int) {
 // prefix cache has. At least one token is left to compute: the first output is
 // drawn from it.
 func (s *Scheduler) place(q *Sequence) bool {
+	need := (len(q.tokens)+s.cfg.Pool.BlockTokens()-1)/s.cfg.Pool.BlockTokens() - s.cfg.Pool.Lookup(q.hashes)
+	if s.cfg.Pool.Free() < need {
+		return false // before Match counts a query that admits nobody
+	}
 	if q.KV != Blocking && len(q.hashes) > 0 {
 		usable := q.hashes[:min(len(q.hashes), (len(q.tokens)-1)/s.cfg.Pool.BlockTokens())]
 		if refs := s.cfg.Pool.Match(usable); len(refs) > 0 {

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -122,13 +124,22 @@ func ParseProfile(data []byte) (*Profile, error) {
 	dec := json.NewDecoder(strings.NewReader(string(data)))
 	dec.DisallowUnknownFields()
 	var p Profile
+	at := func(offset int64) int {
+		return 1 + strings.Count(string(data[:min(int(offset), len(data))]), "\n")
+	}
 	if err := dec.Decode(&p); err != nil {
 		var syn *json.SyntaxError
-		if errors.As(err, &syn) {
-			line := 1 + strings.Count(string(data[:min(int(syn.Offset), len(data))]), "\n")
-			return nil, fmt.Errorf("line %d: %w", line, err)
+		var typ *json.UnmarshalTypeError
+		switch {
+		case errors.As(err, &syn):
+			return nil, fmt.Errorf("line %d: %w", at(syn.Offset), err)
+		case errors.As(err, &typ):
+			return nil, fmt.Errorf("line %d: %w", at(typ.Offset), err)
 		}
-		return nil, err
+		return nil, err // names an unknown field, or says that there is nothing
+	}
+	if _, err := dec.Token(); err != io.EOF {
+		return nil, fmt.Errorf("line %d: something follows the profile's closing brace", at(dec.InputOffset()))
 	}
 	if err := p.Validate(); err != nil {
 		return nil, err
@@ -161,6 +172,8 @@ func (p *Profile) Validate() error {
 		bad("kv_geometry: %w", err)
 	} else if p.KVBytes < int64(p.KVGeometry.BlockBytes()) {
 		bad("kv_bytes is %d: must hold at least one block of %d bytes", p.KVBytes, p.KVGeometry.BlockBytes())
+	} else if p.KVBytes/int64(p.KVGeometry.BlockBytes()) > math.MaxUint32 {
+		bad("kv_bytes is %d: must hold at most %d blocks of %d bytes", p.KVBytes, uint32(math.MaxUint32), p.KVGeometry.BlockBytes())
 	}
 	positive("max_model_len", p.MaxModelLen)
 	positive("max_num_seqs", p.MaxNumSeqs)
@@ -173,7 +186,9 @@ func (p *Profile) Validate() error {
 	cost("costs.request_ms", c.RequestMS)
 	cost("costs.prefill_step_ms", c.PrefillStepMS)
 	cost("costs.prefill_token_ms", c.PrefillTokenMS)
-	cost("costs.hot_slowdown", c.HotSlowdown)
+	if !(c.HotSlowdown >= 0 && c.HotSlowdown < 1e3) {
+		bad("costs.hot_slowdown is %v: must be a share from 0 to 1000 (0.4: a hot GPU takes 40 %% longer)", c.HotSlowdown)
+	}
 	cost("costs.heat_ms", c.HeatMS)
 	if c.HotSlowdown > 0 && c.HeatMS == 0 {
 		bad("costs.heat_ms is 0 with hot_slowdown %v: say over how many milliseconds the GPU heats up", c.HotSlowdown)
@@ -189,11 +204,14 @@ func (p *Profile) Validate() error {
 	cost("disagg.v0.consumer_ms_per_mb", d.V0.ConsumerMSPerMB)
 	cost("disagg.v0.extract_ms_per_mb", d.V0.ExtractMSPerMB)
 	cost("disagg.v0.launch_gap_ms", d.V0.LaunchGapMS)
-	for name, l := range p.Links {
+	for _, name := range slices.Sorted(maps.Keys(p.Links)) {
+		l := p.Links[name]
 		if !(l.MSPerMB > 0 && l.MSPerMB < 1e6) {
 			bad("links.%s.ms_per_mb is %v: must be above 0 (0.775 is 1.29 GB/s)", name, l.MSPerMB)
 		}
-		cost("links."+name+".latency_us", l.LatencyUS)
+		if !(l.LatencyUS >= 0 && l.LatencyUS < 1e6) {
+			bad("links.%s.latency_us is %v: must be a number of microseconds from 0 to 1e6", name, l.LatencyUS)
+		}
 	}
 	return errors.Join(faults...)
 }

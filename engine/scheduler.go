@@ -174,7 +174,7 @@ func (s *Scheduler) Load() Load {
 	l := Load{Running: len(s.running), Waiting: len(s.waiting) + len(s.future) + len(s.pending), Preemptions: s.preemptions}
 	if s.step != nil {
 		for _, w := range s.step.Works {
-			if w.Prompt { // in the batch, though still in the queue until it is done
+			if w.Prompt && w.Seq.where == inWaiting { // in the batch, though in the queue until it is done
 				l.Running++
 				l.Waiting--
 			}
@@ -209,16 +209,15 @@ func (s *Scheduler) add(r Request) {
 }
 
 func (s *Scheduler) admissible(r Request) error {
-	length := len(r.Prompt) + r.MaxTokens
 	room := s.cfg.Pool.Total() * s.cfg.Pool.BlockTokens()
 	switch {
 	case len(r.Prompt) == 0:
 		return ErrEmptyPrompt
 	case r.MaxTokens < 1:
 		return fmt.Errorf("max_tokens is %d: must be at least 1", r.MaxTokens)
-	case length > s.cfg.MaxModelLen:
+	case r.MaxTokens > s.cfg.MaxModelLen-len(r.Prompt):
 		return fmt.Errorf("%w: %d + %d tokens, at most %d", ErrTooLong, len(r.Prompt), r.MaxTokens, s.cfg.MaxModelLen)
-	case length > room:
+	case r.MaxTokens > room-len(r.Prompt):
 		return fmt.Errorf("%w: %d + %d tokens, at most %d", ErrPoolSize, len(r.Prompt), r.MaxTokens, room)
 	case s.seqs[r.ID] != nil:
 		return fmt.Errorf("%w: %d", ErrDuplicate, r.ID)
@@ -252,8 +251,7 @@ func (s *Scheduler) landed(ev Landed) {
 	for _, t := range ev.Given {
 		q.append(t)
 	}
-	q.given = len(ev.Given)
-	if q.given == 0 {
+	if len(ev.Given) == 0 {
 		// The model's last prompt token goes through it once more to draw the first
 		// output token; its KV is there already.
 		q.computed--
@@ -268,6 +266,7 @@ func (s *Scheduler) landed(ev Landed) {
 }
 
 func (s *Scheduler) cancel(id uint64) {
+	s.drop(id)
 	q := s.seqs[id]
 	if q == nil {
 		return
@@ -282,7 +281,6 @@ func (s *Scheduler) cancel(id uint64) {
 	case inRunning:
 		s.running = remove(s.running, q)
 	}
-	s.drop(q)
 	if s.step != nil && slices.ContainsFunc(s.step.Works, func(w Work) bool { return w.Seq == q }) {
 		// The executor may be writing its blocks.
 		q.where = finished
@@ -294,9 +292,9 @@ func (s *Scheduler) cancel(id uint64) {
 }
 
 // drop forgets outputs that have not left.
-func (s *Scheduler) drop(q *Sequence) {
-	s.out = slices.DeleteFunc(s.out, func(o Output) bool { return o.Seq == q })
-	s.delayed = slices.DeleteFunc(s.delayed, func(o delayed) bool { return o.Seq == q })
+func (s *Scheduler) drop(id uint64) {
+	s.out = slices.DeleteFunc(s.out, func(o Output) bool { return o.Seq.ID == id })
+	s.delayed = slices.DeleteFunc(s.delayed, func(o delayed) bool { return o.Seq.ID == id })
 }
 
 // end releases a sequence's blocks and forgets it.

@@ -40,7 +40,6 @@ type Sequence struct {
 	Table kvcache.Table
 
 	tokens   []kvcache.Token // prompt and output so far
-	given    int             // output tokens that another node emitted: positions before are not ours
 	computed int             // tokens whose KV is in the blocks
 	cached   int             // of these, found in the prefix cache at admission
 	hashes   []kvcache.Hash  // of the prompt's full blocks, if prefix caching is on
