@@ -37,6 +37,7 @@ func Child() {
 		return
 	}
 	os.Unsetenv(partEnv)
+	node.TuneMemory()
 	var pt part
 	if err := json.Unmarshal([]byte(spec), &pt); err != nil {
 		fmt.Fprintf(os.Stderr, "cluster: %s: %v\n", partEnv, err)

@@ -8,7 +8,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
 	"kvferry/proto"
@@ -30,7 +29,7 @@ func (l *lease) hurry() { wake(l.now) }
 // error.
 func (l *lease) keep(ctx context.Context) error {
 	n := l.n
-	conn, err := grpc.NewClient(n.cfg.Proxy, grpc.WithTransportCredentials(insecure.NewCredentials()), keepalive())
+	conn, err := grpc.NewClient(n.cfg.Proxy, dialOptions()...)
 	if err != nil {
 		return fmt.Errorf("node %s: Proxy: %w", n.cfg.ID, err)
 	}
@@ -43,7 +42,7 @@ func (l *lease) keep(ctx context.Context) error {
 		call, cancel := context.WithTimeout(ctx, 2*time.Second)
 		if id == 0 {
 			var r *proto.RegisterReply
-			if r, err = reg.Register(call, &proto.RegisterRequest{Node: n.cfg.info(n.GRPCAddr())}); err == nil {
+			if r, err = reg.Register(call, &proto.RegisterRequest{Node: n.cfg.info(n.GRPCAddr())}, grpc.WaitForReady(true)); err == nil {
 				id, wait = r.GetLease(), interval(r.GetTtlMs())
 				n.w.log.Info("registered", "proxy", n.cfg.Proxy)
 				complained = false

@@ -10,6 +10,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
 	grpckeepalive "google.golang.org/grpc/keepalive"
 
 	"kvferry/connector"
@@ -225,10 +227,19 @@ func linkName(l *transport.Link) string {
 	return l.String()
 }
 
-// keepalive finds out within 3 s that the other end's machine is gone; a dead
-// process is noticed at once.
-func keepalive() grpc.DialOption {
-	return grpc.WithKeepaliveParams(grpckeepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second, PermitWithoutStream: true})
+// dialOptions are those of every connection a node makes. A process that is not
+// there yet is tried again after 0.1 to 1 s (gRPC's default is 1 to 120 s). That
+// the other end's machine is gone is found out within 13 s; a dead process is
+// noticed at once.
+func dialOptions() []grpc.DialOption {
+	return []grpc.DialOption{
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithKeepaliveParams(grpckeepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second, PermitWithoutStream: true}),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+			MinConnectTimeout: 5 * time.Second,
+		}),
+	}
 }
 
 func serverKeepalive() grpc.ServerOption {

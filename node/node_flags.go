@@ -102,8 +102,10 @@ func ResolveLink(p *engine.Profile, s string) (*transport.Link, error) {
 	return nil, fmt.Errorf("%q is unknown: use native, a link of profile %s (%s), or rate=1.29GB/s,latency=10us", s, p.Name, strings.Join(names, ", "))
 }
 
-// RunDaemon runs a node until ctx ends, logging to standard error.
+// RunDaemon is the main function of a node's process: it runs the node until ctx
+// ends, logging to standard error.
 func RunDaemon(ctx context.Context, cfg Config, logs LogFlags) error {
+	TuneMemory()
 	logger, err := logs.Logger(os.Stderr)
 	if err != nil {
 		return err

@@ -8,7 +8,6 @@ import (
 	"sync"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"kvferry/connector"
 	"kvferry/proto"
@@ -119,7 +118,7 @@ func (p *peers) hold(s *peerStream) {
 }
 
 func (p *peers) talk(s *peerStream) error {
-	conn, err := grpc.NewClient(s.addr, grpc.WithTransportCredentials(insecure.NewCredentials()), keepalive())
+	conn, err := grpc.NewClient(s.addr, dialOptions()...)
 	if err != nil {
 		return err
 	}

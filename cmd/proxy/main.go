@@ -57,6 +57,7 @@ the prompt. Beyond OpenAI's, a request may carry "timeout" (seconds),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			node.TuneMemory()
 			logger, err := logs.Logger(os.Stderr)
 			if err != nil {
 				return err
