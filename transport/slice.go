@@ -9,7 +9,7 @@ import (
 // for the rail to read; they do not change while the slice is posted.
 type Slice struct {
 	Op       Op
-	HasImm   bool
+	HasImm   bool   // only with Write
 	Local    []byte // empty for a slice that only carries an immediate
 	LocalKey Key    // of the registered memory around Local, on the rail that carries the slice
 	Key      Key    // of the target region, on the peer's rail

@@ -187,6 +187,8 @@ func (r *Rail) Dial(ctx context.Context, addr string) (transport.Endpoint, error
 	}
 	if hole {
 		<-ctx.Done()
+	}
+	if ctx.Err() != nil {
 		return nil, fmt.Errorf("%w: %w", transport.ErrUnreachable, ctx.Err())
 	}
 	if peer == nil {

@@ -1,0 +1,346 @@
+package tcp
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+
+	"kvferry/transport"
+)
+
+const (
+	// frameBytes ends a frame: a frame is acknowledged as a whole, and 1 MiB
+	// is where its own costs fall below 1 % of its copies.
+	frameBytes = 1 << 20
+	// queueSlices and queueBytes bound what an endpoint takes before it says
+	// that it is full. They cover several batches of any size, and bound what
+	// a lost connection has to send again.
+	queueSlices = 4096
+	queueBytes  = 64 << 20
+)
+
+// An endpoint is the initiator's side of a connection.
+//
+//	Post ──► queue ──► send ──► socket ──► receive ──► Complete
+//	                    └── writes, reads ──┘  frames sent and not answered
+type endpoint struct {
+	rail *Rail
+	addr string
+	id   uint64
+	c    *net.TCPConn
+	in   stream
+	kick chan struct{} // queue is not empty, or err is set
+	over chan struct{} // everything is completed
+
+	mu     sync.Mutex
+	queue  []*transport.Slice
+	posted int   // slices not completed
+	bytes  int64 // of them
+	writes []*frame
+	reads  []*frame
+	err    error
+
+	// Of send only.
+	work []*transport.Slice // taken off the queue, not yet in a frame
+	head []byte
+	vec  [][]byte
+	seq  uint64
+
+	dst [][]byte // of receive only
+}
+
+// A frame is sent and not yet answered.
+type frame struct {
+	seq    uint64
+	slices []*transport.Slice
+	bytes  int64
+	naks   []refusal
+}
+
+type refusal struct {
+	index int
+	code  code
+}
+
+var framePool = sync.Pool{New: func() any { return &frame{slices: make([]*transport.Slice, 0, maxCount)} }}
+
+// Post implements transport.Endpoint.
+func (ep *endpoint) Post(slices []*transport.Slice) (int, error) {
+	ep.mu.Lock()
+	if ep.err != nil {
+		ep.mu.Unlock()
+		return 0, ep.err
+	}
+	n := 0
+	for _, s := range slices {
+		size := int64(len(s.Local))
+		if ep.posted == queueSlices || ep.posted > 0 && ep.bytes+size > queueBytes {
+			break
+		}
+		ep.posted++
+		ep.bytes += size
+		n++
+	}
+	ep.queue = append(ep.queue, slices[:n]...)
+	ep.mu.Unlock()
+	if n > 0 {
+		ep.wake()
+	}
+	return n, nil
+}
+
+func (ep *endpoint) wake() {
+	select {
+	case ep.kick <- struct{}{}:
+	default:
+	}
+}
+
+// Close implements transport.Endpoint.
+func (ep *endpoint) Close() error {
+	ep.fail(net.ErrClosed)
+	<-ep.over
+	return nil
+}
+
+// fail breaks the endpoint; the first reason stands.
+func (ep *endpoint) fail(err error) {
+	ep.mu.Lock()
+	first := ep.err == nil
+	if first {
+		ep.err = err
+	}
+	ep.mu.Unlock()
+	if first {
+		_ = ep.c.Close()
+		ep.wake()
+	}
+}
+
+func (ep *endpoint) lost(err error) {
+	ep.fail(fmt.Errorf("%w: connection lost: %w", transport.ErrUnreachable, err))
+}
+
+// run carries slices until the endpoint breaks, and completes those left.
+func (ep *endpoint) run() {
+	defer ep.rail.wg.Done()
+	var both sync.WaitGroup
+	both.Go(ep.send)
+	both.Go(ep.receive)
+	both.Wait()
+	ep.mu.Lock()
+	err := ep.err
+	unsure := len(ep.writes) > 0 // the target may still apply them
+	frames := append(ep.writes, ep.reads...)
+	rest := append(ep.work, ep.queue...)
+	ep.writes, ep.reads, ep.work, ep.queue = nil, nil, nil, nil
+	ep.mu.Unlock()
+	ep.rail.ended(ep, unsure)
+	for _, f := range frames {
+		transport.CompleteAll(f.slices, err)
+	}
+	transport.CompleteAll(rest, err)
+	close(ep.over)
+}
+
+// send turns the queue into frames.
+func (ep *endpoint) send() {
+	var spare []*transport.Slice
+	for {
+		ep.mu.Lock()
+		if ep.err != nil {
+			ep.mu.Unlock()
+			return
+		}
+		ep.work, ep.queue = ep.queue, spare
+		ep.mu.Unlock()
+		if len(ep.work) == 0 {
+			spare = ep.work
+			<-ep.kick
+			continue
+		}
+		spare = ep.work
+		for len(ep.work) > 0 {
+			if err := ep.sendFrame(); err != nil {
+				ep.lost(err)
+				return
+			}
+		}
+		clear(spare)
+		spare = spare[:0]
+	}
+}
+
+// sendFrame sends the first slices of ep.work.
+func (ep *endpoint) sendFrame() error {
+	f := framePool.Get().(*frame)
+	op := ep.work[0].Op
+	n := 0
+	for _, s := range ep.work {
+		size := int64(len(s.Local))
+		if s.Op != op || n == maxCount || n > 0 && f.bytes+size > frameBytes {
+			break
+		}
+		f.bytes += size
+		n++
+		if s.HasImm {
+			break // its immediate ends the frame
+		}
+	}
+	f.slices = append(f.slices, ep.work[:n]...)
+	ep.seq++
+	f.seq = ep.seq
+	last := f.slices[n-1]
+	r := request{op: op, hasImm: last.HasImm, count: n, seq: f.seq, bytes: f.bytes}
+	ep.head = r.append(ep.head[:0])
+	for _, s := range f.slices {
+		d := desc{key: s.Key, offset: uint64(s.Offset), length: uint64(len(s.Local))}
+		ep.head = d.append(ep.head)
+	}
+	if last.HasImm {
+		ep.head = appendImm(ep.head, &last.Imm)
+	}
+	ep.vec = append(ep.vec[:0], ep.head)
+	if op == transport.Write {
+		for _, s := range f.slices {
+			if len(s.Local) > 0 {
+				ep.vec = append(ep.vec, s.Local)
+			}
+		}
+	}
+	ep.mu.Lock()
+	if op == transport.Write {
+		ep.writes = append(ep.writes, f)
+	} else {
+		ep.reads = append(ep.reads, f)
+	}
+	ep.work = ep.work[n:]
+	ep.mu.Unlock()
+	return writeAll(ep.c, ep.vec)
+}
+
+// receive takes the target's answers.
+func (ep *endpoint) receive() {
+	for {
+		b, err := ep.in.next(responseLen)
+		if err != nil {
+			ep.lost(err)
+			return
+		}
+		r, err := parseResponse(b)
+		if err == nil {
+			switch r.typ {
+			case ack:
+				err = ep.acked(r)
+			case nak:
+				err = ep.refused(r)
+			case data:
+				err = ep.arrived(r)
+			case reset:
+				err = codeProtocol.err()
+			}
+		}
+		if errors.Is(err, transport.ErrProtocol) {
+			ep.fail(err)
+			return
+		} else if err != nil {
+			ep.lost(err)
+			return
+		}
+	}
+}
+
+// acked completes the WRITE frames up to r.seq.
+func (ep *endpoint) acked(r response) error {
+	for {
+		ep.mu.Lock()
+		if len(ep.writes) == 0 || ep.writes[0].seq > r.seq {
+			ep.mu.Unlock()
+			return nil
+		}
+		f := ep.pop(&ep.writes)
+		ep.mu.Unlock()
+		f.complete()
+	}
+}
+
+// pop takes the first frame off a list. The caller holds ep.mu.
+func (ep *endpoint) pop(list *[]*frame) *frame {
+	f := (*list)[0]
+	(*list)[0] = nil
+	*list = (*list)[1:]
+	ep.posted -= len(f.slices)
+	ep.bytes -= f.bytes
+	return f
+}
+
+// refused notes a slice that the target did not carry out.
+func (ep *endpoint) refused(r response) error {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	for _, list := range [2][]*frame{ep.writes, ep.reads} {
+		for _, f := range list {
+			if f.seq == r.seq && r.index < len(f.slices) {
+				if n := len(f.naks); n > 0 && f.naks[n-1].index >= r.index {
+					return fmt.Errorf("%w: slice %d of frame %d refused out of order", transport.ErrProtocol, r.index, r.seq)
+				}
+				f.naks = append(f.naks, refusal{r.index, r.code})
+				return nil
+			}
+		}
+	}
+	return fmt.Errorf("%w: nak of slice %d of frame %d, which is not under way", transport.ErrProtocol, r.index, r.seq)
+}
+
+// arrived reads a READ frame's bytes into place.
+func (ep *endpoint) arrived(r response) error {
+	ep.mu.Lock()
+	var f *frame
+	if len(ep.reads) > 0 {
+		f = ep.reads[0]
+	}
+	ep.mu.Unlock()
+	if f == nil || f.seq != r.seq {
+		return fmt.Errorf("%w: data of frame %d, which is not the next", transport.ErrProtocol, r.seq)
+	}
+	want := f.bytes
+	dst := ep.dst[:0]
+	naks := f.naks
+	for i, s := range f.slices {
+		if len(naks) > 0 && naks[0].index == i {
+			want -= int64(len(s.Local))
+			naks = naks[1:]
+			continue
+		}
+		dst = append(dst, s.Local)
+	}
+	if r.bytes != want {
+		return fmt.Errorf("%w: frame %d brings %d bytes, not %d", transport.ErrProtocol, r.seq, r.bytes, want)
+	}
+	ep.dst = dst
+	err := ep.in.scatter(dst)
+	clear(ep.dst)
+	if err != nil {
+		return err
+	}
+	ep.mu.Lock()
+	ep.pop(&ep.reads)
+	ep.mu.Unlock()
+	f.complete()
+	return nil
+}
+
+// complete ends the frame's slices and recycles it.
+func (f *frame) complete() {
+	start := 0
+	for _, n := range f.naks {
+		transport.CompleteAll(f.slices[start:n.index], nil)
+		f.slices[n.index].Complete(n.code.err())
+		start = n.index + 1
+	}
+	transport.CompleteAll(f.slices[start:], nil)
+	clear(f.slices)
+	f.slices, f.naks, f.bytes = f.slices[:0], f.naks[:0], 0
+	framePool.Put(f)
+}

@@ -1,0 +1,228 @@
+package tcp
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"kvferry/transport"
+)
+
+// All integers are little endian.
+const (
+	helloMagic    = "kvferry\x01" // the last byte is the version
+	requestMagic  = 0x5152564b    // "KVRQ"
+	responseMagic = 0x5352564b    // "KVRS"
+
+	helloLen    = 80 // magic 8, id 8, lost count 8, lost ids 7 x 8
+	welcomeLen  = 16 // magic 8, zero 8
+	requestLen  = 24 // magic 4, op 1, flags 1, count 2, seq 8, bytes 8
+	descLen     = 24 // key 8, offset 8, length 8
+	immLen      = 32 // source 8, seq 8, floor 8, value 8
+	responseLen = 24 // magic 4, type 1, code 1, index 2, seq 8, bytes 8
+
+	maxLost   = 7
+	maxCount  = 512 // slices in a frame: one writev with the header, one readv
+	maxHeader = requestLen + maxCount*descLen + immLen
+
+	flagImm = 1
+)
+
+// hello opens a connection. Lost names the initiator's earlier connections that
+// must be dead before this one is welcome.
+type hello struct {
+	id   uint64
+	lost []uint64
+}
+
+func (h *hello) append(b []byte) []byte {
+	b = append(b, helloMagic...)
+	b = binary.LittleEndian.AppendUint64(b, h.id)
+	b = binary.LittleEndian.AppendUint64(b, uint64(len(h.lost)))
+	var ids [maxLost]uint64
+	copy(ids[:], h.lost)
+	for _, id := range ids {
+		b = binary.LittleEndian.AppendUint64(b, id)
+	}
+	return b
+}
+
+func parseHello(b []byte) (hello, error) {
+	if string(b[:8]) != helloMagic {
+		return hello{}, fmt.Errorf("%w: %q is not how a kvferry rail begins", transport.ErrProtocol, b[:16])
+	}
+	n := binary.LittleEndian.Uint64(b[16:])
+	if n > maxLost {
+		return hello{}, fmt.Errorf("%w: hello names %d lost connections, more than %d", transport.ErrProtocol, n, maxLost)
+	}
+	h := hello{id: binary.LittleEndian.Uint64(b[8:])}
+	for i := range n {
+		h.lost = append(h.lost, binary.LittleEndian.Uint64(b[24+8*i:]))
+	}
+	return h, nil
+}
+
+// request is the header of a WRITE or READ frame.
+type request struct {
+	op     transport.Op
+	hasImm bool
+	count  int    // descriptors
+	seq    uint64 // 1, 2, ... on each connection
+	bytes  int64  // sum of the descriptors' lengths
+}
+
+func (r *request) append(b []byte) []byte {
+	b = binary.LittleEndian.AppendUint32(b, requestMagic)
+	var flags byte
+	if r.hasImm {
+		flags |= flagImm
+	}
+	b = append(b, byte(r.op), flags)
+	b = binary.LittleEndian.AppendUint16(b, uint16(r.count))
+	b = binary.LittleEndian.AppendUint64(b, r.seq)
+	return binary.LittleEndian.AppendUint64(b, uint64(r.bytes))
+}
+
+func parseRequest(b []byte) (request, error) {
+	r := request{
+		op: transport.Op(b[4]), hasImm: b[5]&flagImm != 0,
+		count: int(binary.LittleEndian.Uint16(b[6:])),
+		seq:   binary.LittleEndian.Uint64(b[8:]),
+		bytes: int64(binary.LittleEndian.Uint64(b[16:])),
+	}
+	bad := func(what string) (request, error) {
+		return request{}, fmt.Errorf("%w: request header % x: %s", transport.ErrProtocol, b[:requestLen], what)
+	}
+	switch {
+	case binary.LittleEndian.Uint32(b) != requestMagic:
+		return bad("magic")
+	case r.op != transport.Write && r.op != transport.Read:
+		return bad("op")
+	case b[5]&^flagImm != 0 || r.hasImm && r.op != transport.Write:
+		return bad("flags")
+	case r.count == 0 || r.count > maxCount:
+		return bad("count")
+	case r.bytes < 0 || r.bytes > int64(r.count)*transport.MaxSlice:
+		return bad("length")
+	}
+	return r, nil
+}
+
+// rest is the length of what follows the header, before the bytes.
+func (r *request) rest() int {
+	n := r.count * descLen
+	if r.hasImm {
+		n += immLen
+	}
+	return n
+}
+
+// desc says where one slice's bytes are in the target.
+type desc struct {
+	key    transport.Key
+	offset uint64
+	length uint64
+}
+
+func (d *desc) append(b []byte) []byte {
+	b = binary.LittleEndian.AppendUint64(b, uint64(d.key))
+	b = binary.LittleEndian.AppendUint64(b, d.offset)
+	return binary.LittleEndian.AppendUint64(b, d.length)
+}
+
+func parseDesc(b []byte) desc {
+	_ = b[descLen-1]
+	return desc{
+		key:    transport.Key(binary.LittleEndian.Uint64(b)),
+		offset: binary.LittleEndian.Uint64(b[8:]),
+		length: binary.LittleEndian.Uint64(b[16:]),
+	}
+}
+
+// checkLengths makes sure that the descriptors add up to the header's length:
+// if they do not, the next frame cannot be found.
+func checkLengths(r *request, descs []byte) error {
+	var sum uint64
+	for i := range r.count {
+		n := parseDesc(descs[i*descLen:]).length
+		if n > transport.MaxSlice {
+			return fmt.Errorf("%w: slice %d of frame %d is %d bytes long", transport.ErrProtocol, i, r.seq, n)
+		}
+		sum += n // at most 512 x 1 GiB
+	}
+	if sum != uint64(r.bytes) {
+		return fmt.Errorf("%w: frame %d has %d bytes, its slices %d", transport.ErrProtocol, r.seq, r.bytes, sum)
+	}
+	return nil
+}
+
+func appendImm(b []byte, m *transport.Imm) []byte {
+	for _, v := range [...]uint64{m.Source, m.Seq, m.Floor, m.Value} {
+		b = binary.LittleEndian.AppendUint64(b, v)
+	}
+	return b
+}
+
+func parseImm(b []byte) transport.Imm {
+	_ = b[immLen-1]
+	return transport.Imm{
+		Source: binary.LittleEndian.Uint64(b), Seq: binary.LittleEndian.Uint64(b[8:]),
+		Floor: binary.LittleEndian.Uint64(b[16:]), Value: binary.LittleEndian.Uint64(b[24:]),
+	}
+}
+
+type responseType uint8
+
+const (
+	ack responseType = 1 + iota
+	nak
+	data
+	reset
+)
+
+// response is what the target sends, for data followed by the bytes.
+type response struct {
+	typ   responseType
+	code  code
+	index int // nak: the slice in the frame
+	seq   uint64
+	bytes int64 // data
+}
+
+func (r *response) append(b []byte) []byte {
+	b = binary.LittleEndian.AppendUint32(b, responseMagic)
+	b = append(b, byte(r.typ), byte(r.code))
+	b = binary.LittleEndian.AppendUint16(b, uint16(r.index))
+	b = binary.LittleEndian.AppendUint64(b, r.seq)
+	return binary.LittleEndian.AppendUint64(b, uint64(r.bytes))
+}
+
+func parseResponse(b []byte) (response, error) {
+	r := response{
+		typ: responseType(b[4]), code: code(b[5]), index: int(binary.LittleEndian.Uint16(b[6:])),
+		seq: binary.LittleEndian.Uint64(b[8:]), bytes: int64(binary.LittleEndian.Uint64(b[16:])),
+	}
+	if binary.LittleEndian.Uint32(b) != responseMagic || r.typ < ack || r.typ > reset || r.bytes < 0 {
+		return response{}, fmt.Errorf("%w: response header % x", transport.ErrProtocol, b[:responseLen])
+	}
+	return r, nil
+}
+
+// A code says why the target refused.
+type code uint8
+
+const (
+	codeOK code = iota
+	codeBadKey
+	codeBounds
+	codeProtocol
+)
+
+func (c code) err() error {
+	switch c {
+	case codeBadKey:
+		return transport.ErrBadKey
+	case codeBounds:
+		return transport.ErrBounds
+	}
+	return fmt.Errorf("%w: the target refused a frame", transport.ErrProtocol)
+}

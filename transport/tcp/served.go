@@ -1,0 +1,369 @@
+package tcp
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"kvferry/transport"
+)
+
+const (
+	// ackBytes is how much is applied at most before an ack is sent although
+	// more input waits. The initiator's queue is 64 times as long.
+	ackBytes = 1 << 20
+	// maxAnswers bounds the READ frames of a connection that wait for their
+	// data to be sent; then no more frames are taken.
+	maxAnswers = 64
+	// helloTimeout bounds the wait for a new connection's hello.
+	helloTimeout = 5 * time.Second
+)
+
+// A served connection is the target's side: one goroutine takes frames, applies
+// WRITEs and sends acks, another sends the data of READs.
+type served struct {
+	rail *Rail
+	c    *net.TCPConn
+	in   stream
+	id   uint64        // of its hello
+	over chan struct{} // nothing is touched any more
+
+	// Of take only.
+	seq     uint64
+	unacked int64 // bytes applied since the last ack
+	dst     [][]byte
+	held    []*region
+
+	answers chan answer // to send
+
+	// wmu guards the socket's sending side. It is held for long only by the
+	// goroutine that sends data, which sends the ack that came due meanwhile.
+	wmu   sync.Mutex
+	acked uint64        // sequence number of the last ack sent; guarded by wmu
+	due   atomic.Uint64 // and of the one to send
+}
+
+// An answer is a READ frame's data, with the regions held for it.
+type answer struct {
+	head  []byte // naks and data header
+	parts [][]byte
+	held  []*region
+}
+
+// serve runs a connection from hello to end.
+func (r *Rail) serve(c *net.TCPConn) {
+	defer r.wg.Done()
+	s := &served{rail: r, c: c, over: make(chan struct{}), answers: make(chan answer, maxAnswers)}
+	if !r.admit(s) {
+		_ = c.Close()
+		return
+	}
+	err := s.run()
+	_ = c.Close()
+	r.dismiss(s)
+	close(s.over)
+	log := r.cfg.Logger.With("rail", r.cfg.Name, "peer", c.RemoteAddr().String())
+	switch {
+	case errors.Is(err, transport.ErrProtocol):
+		log.Warn("transport/tcp: connection dropped", "err", err)
+	case err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed):
+		log.Debug("transport/tcp: connection lost", "err", err)
+	}
+}
+
+// cut ends the connection, from any goroutine.
+func (s *served) cut() { _ = s.c.Close() }
+
+func (s *served) run() error {
+	id, err := s.greet()
+	if err != nil {
+		return err
+	}
+	if err := s.rail.welcome(s, id); err != nil {
+		return err
+	}
+	var sender sync.WaitGroup
+	sender.Go(s.send)
+	err = s.take()
+	if errors.Is(err, transport.ErrProtocol) {
+		s.farewell()
+	}
+	s.cut() // ends a send under way
+	close(s.answers)
+	sender.Wait()
+	return err
+}
+
+// greet reads the hello, ends the connections it says are lost, and answers.
+func (s *served) greet() (uint64, error) {
+	if err := s.c.SetReadDeadline(time.Now().Add(helloTimeout)); err != nil {
+		return 0, err
+	}
+	sock, err := newSocket(s.c)
+	if err != nil {
+		return 0, err
+	}
+	var b [helloLen]byte
+	// The magic first: who speaks another protocol may wait for an answer.
+	if _, err := io.ReadFull(s.c, b[:16]); err != nil {
+		return 0, noHello(err)
+	}
+	if _, err := parseHello(b[:]); err != nil {
+		return 0, err
+	}
+	if _, err := io.ReadFull(s.c, b[16:]); err != nil {
+		return 0, noHello(err)
+	}
+	h, err := parseHello(b[:])
+	if err != nil {
+		return 0, err
+	}
+	if err := s.c.SetReadDeadline(time.Time{}); err != nil {
+		return 0, err
+	}
+	for _, lost := range h.lost {
+		s.rail.end(lost, s)
+	}
+	var w [welcomeLen]byte
+	copy(w[:], helloMagic)
+	if err := write(s.c, w[:]); err != nil {
+		return 0, err
+	}
+	s.in = newStream(sock)
+	return h.id, nil
+}
+
+func noHello(err error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("%w: no hello within %v", transport.ErrProtocol, helloTimeout)
+	}
+	return err
+}
+
+// take applies frames until the connection ends.
+func (s *served) take() error {
+	for {
+		if s.in.empty() || s.unacked >= ackBytes {
+			if err := s.flushAck(); err != nil {
+				return err
+			}
+		}
+		b, err := s.in.next(requestLen)
+		if err != nil {
+			return err
+		}
+		r, err := parseRequest(b)
+		if err != nil {
+			return err
+		}
+		if s.seq++; r.seq != s.seq {
+			return fmt.Errorf("%w: frame %d comes where %d should", transport.ErrProtocol, r.seq, s.seq)
+		}
+		if b, err = s.in.next(r.rest()); err != nil {
+			return err
+		}
+		if err := checkLengths(&r, b); err != nil {
+			return err
+		}
+		if r.op == transport.Write {
+			err = s.write(&r, b)
+		} else {
+			err = s.read(&r, b)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// resolve finds the memory of a frame's slices, holds it, and appends naks for
+// those that have none. Refused slices leave nil in s.dst.
+func (s *served) resolve(r *request, descs, naks []byte) []byte {
+	s.dst, s.held = s.dst[:0], s.held[:0]
+	var key transport.Key
+	var g *region
+	for i := range r.count {
+		d := parseDesc(descs[i*descLen:])
+		if g == nil || d.key != key {
+			key, g = d.key, s.rail.regions.get(d.key)
+			if g != nil && !g.acquire(s) {
+				g = nil
+			}
+			if g != nil {
+				s.held = append(s.held, g)
+			}
+		}
+		var mem []byte
+		why := codeBadKey
+		if g != nil {
+			mem, why = g.slice(d)
+		}
+		if why != codeOK {
+			n := response{typ: nak, code: why, index: i, seq: r.seq}
+			naks = n.append(naks)
+			mem = nil
+		}
+		s.dst = append(s.dst, mem)
+	}
+	return naks
+}
+
+func (s *served) releaseHeld(held []*region) {
+	for i, g := range held {
+		g.release(s)
+		held[i] = nil
+	}
+}
+
+// write applies a WRITE frame. descs is valid until the stream is read.
+func (s *served) write(r *request, descs []byte) error {
+	naks := s.resolve(r, descs, nil)
+	defer func() { s.releaseHeld(s.held) }()
+	var imm transport.Imm
+	immOK := r.hasImm && (len(naks) == 0 || s.dst[r.count-1] != nil)
+	if r.hasImm {
+		imm = parseImm(descs[r.count*descLen:])
+	}
+	if len(naks) == 0 {
+		err := s.in.scatter(s.dst)
+		clear(s.dst)
+		if err != nil {
+			return cutShort(err)
+		}
+	} else if err := s.applyAround(r, descs, naks); err != nil {
+		return cutShort(err)
+	}
+	if immOK && s.rail.handler != nil {
+		s.rail.handler(imm)
+	}
+	s.due.Store(r.seq)
+	s.unacked += r.bytes
+	return nil
+}
+
+// applyAround applies the slices of a frame that were not refused and drops
+// the bytes of the others.
+func (s *served) applyAround(r *request, descs, naks []byte) error {
+	lengths := make([]int64, r.count) // descs does not outlive the first read
+	for i := range lengths {
+		lengths[i] = int64(parseDesc(descs[i*descLen:]).length)
+	}
+	for i, mem := range s.dst {
+		var err error
+		if mem == nil {
+			err = s.in.discard(lengths[i])
+		} else {
+			err = s.in.scatter([][]byte{mem})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	clear(s.dst)
+	s.wmu.Lock()
+	defer s.wmu.Unlock()
+	return write(s.c, naks)
+}
+
+// read passes a READ frame to the sender.
+func (s *served) read(r *request, descs []byte) error {
+	a := answer{head: s.resolve(r, descs, nil)}
+	a.held = append(a.held, s.held...)
+	a.parts = make([][]byte, 1, 1+r.count)
+	d := response{typ: data, seq: r.seq}
+	for _, mem := range s.dst {
+		if len(mem) > 0 {
+			d.bytes += int64(len(mem))
+			a.parts = append(a.parts, mem)
+		}
+	}
+	a.head = d.append(a.head)
+	a.parts[0] = a.head
+	s.answers <- a // a sender that cannot send drains it
+	return nil
+}
+
+// send sends the data of READ frames.
+func (s *served) send() {
+	var err error
+	for a := range s.answers {
+		if err == nil {
+			err = s.sendAnswer(a)
+		}
+		s.releaseHeld(a.held)
+		if err != nil {
+			s.cut()
+		}
+	}
+}
+
+func (s *served) sendAnswer(a answer) error {
+	s.wmu.Lock()
+	err := writeAll(s.c, a.parts)
+	s.wmu.Unlock()
+	if err != nil {
+		return err
+	}
+	return s.sendAck() // one that came due while the lock was held
+}
+
+// flushAck acknowledges what is applied.
+func (s *served) flushAck() error {
+	s.unacked = 0
+	return s.sendAck()
+}
+
+// sendAck sends the ack that is due, unless somebody is sending: who holds the
+// lock calls sendAck after letting it go, and so finds what was due before
+// TryLock failed here.
+func (s *served) sendAck() error {
+	for {
+		seq := s.due.Load()
+		if !s.wmu.TryLock() {
+			return nil
+		}
+		if s.acked >= seq {
+			s.wmu.Unlock()
+			if s.due.Load() == seq {
+				return nil
+			}
+			continue
+		}
+		var b [responseLen]byte
+		a := response{typ: ack, seq: seq}
+		err := write(s.c, a.append(b[:0]))
+		s.acked = seq
+		s.wmu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// farewell tells the initiator that it sent no frame. What it still sends is
+// read for a moment: closing a socket with unread input would discard the
+// farewell at the initiator too.
+func (s *served) farewell() {
+	r := response{typ: reset, code: codeProtocol}
+	_ = s.c.SetDeadline(time.Now().Add(stallGrace))
+	if s.wmu.TryLock() {
+		err := write(s.c, r.append(nil))
+		s.wmu.Unlock()
+		if err == nil && s.c.CloseWrite() == nil {
+			_, _ = io.CopyN(io.Discard, s.c, queueBytes)
+		}
+	}
+}
+
+// cutShort makes the end of input within a frame what it is.
+func cutShort(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}

@@ -1,0 +1,117 @@
+package tcp
+
+import "net"
+
+// A source is the receiving side of a connection.
+type source interface {
+	// readv reads into the elements of dst in order, and what is more into
+	// tail. It returns after one read of at least one byte.
+	readv(dst [][]byte, tail []byte) (int, error)
+}
+
+// A stream reads headers through a buffer and bytes past it.
+type stream struct {
+	src  source
+	buf  []byte // at least maxHeader long
+	r, w int    // buf[r:w] is read and not consumed
+}
+
+// streamBuffer holds the largest header and a few small frames besides.
+const streamBuffer = 16 << 10
+
+func newStream(src source) stream {
+	return stream{src: src, buf: make([]byte, streamBuffer)}
+}
+
+// next consumes n bytes, at most maxHeader, and returns them. They are valid
+// until the next call.
+func (s *stream) next(n int) ([]byte, error) {
+	if s.r+n > len(s.buf) {
+		s.w = copy(s.buf, s.buf[s.r:s.w])
+		s.r = 0
+	}
+	for s.w-s.r < n {
+		m, err := s.src.readv(nil, s.buf[s.w:])
+		if err != nil {
+			return nil, err
+		}
+		s.w += m
+	}
+	b := s.buf[s.r : s.r+n]
+	s.r += n
+	return b, nil
+}
+
+// empty reports whether the next call would wait for the peer.
+func (s *stream) empty() bool { return s.r == s.w }
+
+// scatter fills every element of dst, in order. It uses dst up.
+func (s *stream) scatter(dst [][]byte) error {
+	for len(dst) > 0 && s.r < s.w {
+		n := copy(dst[0], s.buf[s.r:s.w])
+		s.r += n
+		dst = consume(dst, n)
+	}
+	for len(dst) > 0 && len(dst[0]) == 0 {
+		dst = dst[1:]
+	}
+	if len(dst) == 0 {
+		return nil
+	}
+	s.r, s.w = 0, 0
+	for len(dst) > 0 {
+		n, err := s.src.readv(dst, s.buf)
+		if err != nil {
+			return err
+		}
+		for n > 0 && len(dst) > 0 {
+			m := min(n, len(dst[0]))
+			n -= m
+			dst = consume(dst, m)
+		}
+		s.w = n
+	}
+	return nil
+}
+
+// consume takes n bytes, at most len(dst[0]), and the empty elements after
+// them off dst.
+func consume(dst [][]byte, n int) [][]byte {
+	dst[0] = dst[0][n:]
+	for len(dst) > 0 && len(dst[0]) == 0 {
+		dst = dst[1:]
+	}
+	return dst
+}
+
+// discard consumes n bytes.
+func (s *stream) discard(n int64) error {
+	for n > 0 {
+		if s.r == s.w {
+			m, err := s.src.readv(nil, s.buf)
+			if err != nil {
+				return err
+			}
+			s.r, s.w = 0, m
+		}
+		m := min(n, int64(s.w-s.r))
+		s.r += int(m)
+		n -= m
+	}
+	return nil
+}
+
+// writeAll writes the elements of vec in order. It uses vec up.
+func writeAll(c *net.TCPConn, vec [][]byte) error {
+	willWrite(vec)
+	bufs := net.Buffers(vec)
+	_, err := bufs.WriteTo(c)
+	return err
+}
+
+// write writes b, which is not segment memory.
+func write(c *net.TCPConn, b []byte) error {
+	willWrite(nil)
+	_, err := c.Write(b)
+	return err
+}

@@ -1,0 +1,551 @@
+package transporttest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"kvferry/transport"
+)
+
+// patience bounds every wait for something that must happen.
+const patience = 10 * time.Second
+
+// A Factory makes rails that can reach each other.
+type Factory func(t testing.TB) transport.Rail
+
+// TestRail runs the contract of transport.Rail against the rails that make
+// returns.
+func TestRail(t *testing.T, make Factory) {
+	for _, c := range []struct {
+		name string
+		run  func(*testing.T, Factory)
+	}{
+		{"WriteAndRead", testWriteAndRead},
+		{"ManySlices", testManySlices},
+		{"Immediates", testImmediates},
+		{"Refusals", testRefusals},
+		{"Deregister", testDeregister},
+		{"DeregisterUnderLoad", testDeregisterUnderLoad},
+		{"Dial", testDial},
+		{"EndpointClose", testEndpointClose},
+		{"PeerClose", testPeerClose},
+		{"RailClose", testRailClose},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			before := runtime.NumGoroutine()
+			c.run(t, make)
+			settle(t, before)
+		})
+	}
+}
+
+// settle waits for the goroutines of closed rails to be gone: Close has
+// waited for them, but one that has signalled its end still counts until it
+// is scheduled out.
+func settle(t *testing.T, before int) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for runtime.NumGoroutine() > before {
+		if time.Now().After(deadline) {
+			buf := [1 << 16]byte{}
+			t.Fatalf("%d goroutines, %d before:\n%s", runtime.NumGoroutine(), before, buf[:runtime.Stack(buf[:], true)])
+		}
+		runtime.Gosched()
+	}
+}
+
+// A bench has an initiator a with an endpoint to the target b, and memory
+// registered at both.
+type bench struct {
+	t        *testing.T
+	a, b     transport.Rail
+	ep       transport.Endpoint
+	src, dst []byte // at a and b
+	key      transport.Key
+	imms     chan transport.Imm // delivered at b
+}
+
+func newBench(t *testing.T, make Factory, n int) *bench {
+	t.Helper()
+	x := &bench{t: t, a: make(t), b: make(t), src: bytesOf(n), dst: bytesOf(n), imms: newImms()}
+	x.a.HandleImmediates(func(transport.Imm) {})
+	x.b.HandleImmediates(func(m transport.Imm) { x.imms <- m })
+	var err error
+	if x.key, err = x.b.Register(x.dst); err != nil {
+		t.Fatal(err)
+	}
+	x.ep = dial(t, x.a, x.b.Addr())
+	return x
+}
+
+func bytesOf(n int) []byte { return make([]byte, n) }
+
+func newImms() chan transport.Imm { return make(chan transport.Imm, 1<<16) }
+
+func dial(t *testing.T, r transport.Rail, addr string) transport.Endpoint {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	ep, err := r.Dial(ctx, addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ep
+}
+
+func (x *bench) close() {
+	x.t.Helper()
+	for _, r := range []transport.Rail{x.a, x.b, x.a} {
+		if err := r.Close(); err != nil {
+			x.t.Errorf("close %s: %v", r.Name(), err)
+		}
+	}
+}
+
+// A tally collects the completions of slices.
+type tally struct {
+	t    *testing.T
+	mu   sync.Mutex
+	errs map[*transport.Slice]error
+	more chan struct{}
+}
+
+func newTally(t *testing.T) *tally {
+	return &tally{t: t, errs: make(map[*transport.Slice]error), more: make(chan struct{}, 1)}
+}
+
+func (c *tally) done(s *transport.Slice, err error) {
+	c.mu.Lock()
+	if _, dup := c.errs[s]; dup {
+		c.t.Errorf("slice at offset %d completed twice", s.Offset)
+	}
+	c.errs[s] = err
+	c.mu.Unlock()
+	select {
+	case c.more <- struct{}{}:
+	default:
+	}
+}
+
+// wait returns when n slices have completed.
+func (c *tally) wait(n int) {
+	c.t.Helper()
+	timeout := time.After(patience)
+	for {
+		c.mu.Lock()
+		have := len(c.errs)
+		c.mu.Unlock()
+		if have >= n {
+			return
+		}
+		select {
+		case <-c.more:
+		case <-timeout:
+			c.t.Fatalf("%d of %d slices completed", have, n)
+		}
+	}
+}
+
+func (c *tally) err(s *transport.Slice) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.errs[s]
+}
+
+// post posts all slices, waiting for room, and returns how many were taken.
+func (x *bench) post(c *tally, slices []*transport.Slice) int {
+	x.t.Helper()
+	posted := 0
+	for posted < len(slices) {
+		n, err := x.ep.Post(slices[posted:])
+		if n < 0 || n > len(slices)-posted {
+			x.t.Fatalf("Post took %d of %d", n, len(slices)-posted)
+		}
+		posted += n
+		if err != nil {
+			break
+		}
+		if n == 0 {
+			select {
+			case <-c.more:
+			case <-time.After(patience):
+				x.t.Fatal("a full queue never has room")
+			}
+		}
+	}
+	return posted
+}
+
+func fill(b []byte, seed uint64) {
+	rng := rand.New(rand.NewPCG(seed, 0))
+	for i := range b {
+		b[i] = byte(rng.Uint32())
+	}
+}
+
+func testWriteAndRead(t *testing.T, make Factory) {
+	x := newBench(t, make, 3<<20)
+	defer x.close()
+	if x.key == 0 {
+		t.Error("key 0 is never valid")
+	}
+	if again, err := x.b.Register(x.dst); err != nil || again == x.key {
+		t.Errorf("registered again: key %v twice, %v", again, err)
+	}
+	for i, at := range []struct{ local, remote, n int }{
+		{0, 0, 1}, {1, 8, 7}, {100, 4000, 4096}, {5000, 1 << 20, 2<<20 - 1}, {0, 3<<20 - 10, 10}, {0, 0, 3 << 20},
+	} {
+		fill(x.src, uint64(i)+1)
+		fill(x.dst, uint64(i)+100)
+		want := bytes.Clone(x.dst)
+		copy(want[at.remote:], x.src[at.local:at.local+at.n])
+		c := newTally(t)
+		w := transport.NewSlice(transport.Write, x.src[at.local:at.local+at.n], x.key, int64(at.remote), c.done)
+		x.post(c, []*transport.Slice{w})
+		c.wait(1)
+		if err := c.err(w); err != nil {
+			t.Fatalf("%+v: write: %v", at, err)
+		}
+		if !bytes.Equal(x.dst, want) {
+			t.Fatalf("%+v: the target's memory is not what was written", at)
+		}
+		fill(x.dst, uint64(i)+200)
+		want = bytes.Clone(x.src)
+		copy(want[at.local:], x.dst[at.remote:at.remote+at.n])
+		r := transport.NewSlice(transport.Read, x.src[at.local:at.local+at.n], x.key, int64(at.remote), c.done)
+		x.post(c, []*transport.Slice{r})
+		c.wait(2)
+		if err := c.err(r); err != nil {
+			t.Fatalf("%+v: read: %v", at, err)
+		}
+		if !bytes.Equal(x.src, want) {
+			t.Fatalf("%+v: the local memory is not what was read", at)
+		}
+	}
+}
+
+// testManySlices overfills the queue with slices of all sizes, both ways.
+func testManySlices(t *testing.T, make Factory) {
+	const n, stride = 10_000, 512
+	x := newBench(t, make, n*stride)
+	defer x.close()
+	fill(x.src, 1)
+	fill(x.dst, 2)
+	wantSrc, wantDst := bytes.Clone(x.src), bytes.Clone(x.dst)
+	rng := rand.New(rand.NewPCG(3, 4))
+	c := newTally(t)
+	var slices []*transport.Slice
+	for _, i := range rng.Perm(n) {
+		off, size := i*stride, 1+rng.IntN(stride)
+		op := transport.Op(rng.IntN(2))
+		if op == transport.Write {
+			copy(wantDst[off:off+size], x.src[off:])
+		} else {
+			copy(wantSrc[off:off+size], x.dst[off:])
+		}
+		slices = append(slices, transport.NewSlice(op, x.src[off:off+size:off+size], x.key, int64(off), c.done))
+	}
+	if got := x.post(c, slices); got != n {
+		t.Fatalf("posted %d of %d", got, n)
+	}
+	c.wait(n)
+	for _, s := range slices {
+		if err := c.err(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !bytes.Equal(x.src, wantSrc) || !bytes.Equal(x.dst, wantDst) {
+		t.Error("bytes went astray")
+	}
+}
+
+// testImmediates checks that each comes once, after the bytes before it.
+func testImmediates(t *testing.T, make Factory) {
+	x := newBench(t, make, 1<<16)
+	defer x.close()
+	const n = 100
+	for i := range n {
+		want := byte(i + 1)
+		for j := range x.src {
+			x.src[j] = want
+		}
+		c := newTally(t)
+		w := transport.NewSlice(transport.Write, x.src, x.key, 0, c.done)
+		m := transport.NewSlice(transport.Write, nil, x.key, 0, c.done)
+		if i%2 == 0 {
+			m = w // bytes and immediate in one slice
+		}
+		m.HasImm, m.Imm = true, transport.Imm{Source: 1, Seq: uint64(i), Floor: uint64(i), Value: uint64(i) << 40}
+		slices := []*transport.Slice{w}
+		if m != w {
+			slices = append(slices, m)
+		}
+		x.post(c, slices)
+		select {
+		case got := <-x.imms:
+			if got != m.Imm {
+				t.Fatalf("immediate %+v, sent %+v", got, m.Imm)
+			}
+			if x.dst[0] != want || x.dst[len(x.dst)-1] != want {
+				t.Fatal("the immediate came before its bytes")
+			}
+		case <-time.After(patience):
+			t.Fatal("no immediate")
+		}
+		c.wait(len(slices))
+	}
+	if len(x.imms) != 0 {
+		t.Errorf("%d immediates too many", len(x.imms))
+	}
+}
+
+// testRefusals checks that a refused slice fails alone and touches nothing.
+func testRefusals(t *testing.T, make Factory) {
+	x := newBench(t, make, 1<<16)
+	defer x.close()
+	fill(x.src, 1)
+	n := int64(len(x.dst))
+	for _, op := range []transport.Op{transport.Write, transport.Read} {
+		for _, f := range []struct {
+			name   string
+			key    transport.Key
+			offset int64
+			want   error
+		}{
+			{"key zero", 0, 0, transport.ErrBadKey},
+			{"unknown key", x.key ^ 1, 0, transport.ErrBadKey},
+			{"one byte beyond the end", x.key, n - 999, transport.ErrBounds},
+			{"at the end", x.key, n, transport.ErrBounds},
+			{"far beyond", x.key, n + 1<<40, transport.ErrBounds},
+			{"sum overflows", x.key, 1<<63 - 1, transport.ErrBounds},
+			{"negative", x.key, -1, transport.ErrBounds},
+			{"most negative", x.key, -1 << 63, transport.ErrBounds},
+		} {
+			c := newTally(t)
+			fill(x.dst, 2)
+			good := func(at int) *transport.Slice {
+				return transport.NewSlice(transport.Write, x.src[at:at+1000], x.key, int64(at), c.done)
+			}
+			bad := transport.NewSlice(op, x.src[2000:3000], f.key, f.offset, c.done)
+			slices := []*transport.Slice{good(0), bad, good(4000)}
+			wantDst, wantSrc := bytes.Clone(x.dst), bytes.Clone(x.src)
+			copy(wantDst, x.src[:1000])
+			copy(wantDst[4000:], x.src[4000:5000])
+			x.post(c, slices)
+			c.wait(3)
+			if err := c.err(bad); !errors.Is(err, f.want) {
+				t.Errorf("%v, %s: %v, want %v", op, f.name, err, f.want)
+			}
+			if err := errors.Join(c.err(slices[0]), c.err(slices[2])); err != nil {
+				t.Errorf("%v, %s: the slices beside it: %v", op, f.name, err)
+			}
+			if !bytes.Equal(x.dst, wantDst) || !bytes.Equal(x.src, wantSrc) {
+				t.Errorf("%v, %s: other memory was touched", op, f.name)
+			}
+		}
+	}
+	c := newTally(t)
+	m := transport.NewSlice(transport.Write, nil, x.key^1, 0, c.done)
+	m.HasImm, m.Imm.Source = true, 1
+	x.post(c, []*transport.Slice{m})
+	c.wait(1)
+	if err := c.err(m); !errors.Is(err, transport.ErrBadKey) || len(x.imms) != 0 {
+		t.Errorf("immediate with a bad key: %v, %d delivered", err, len(x.imms))
+	}
+}
+
+func testDeregister(t *testing.T, make Factory) {
+	x := newBench(t, make, 4096)
+	defer x.close()
+	if err := x.b.Deregister(x.key); err != nil {
+		t.Fatal(err)
+	}
+	if err := x.b.Deregister(x.key); !errors.Is(err, transport.ErrBadKey) {
+		t.Errorf("deregistered twice: %v", err)
+	}
+	c := newTally(t)
+	s := transport.NewSlice(transport.Read, x.src, x.key, 0, c.done)
+	x.post(c, []*transport.Slice{s})
+	c.wait(1)
+	if !errors.Is(c.err(s), transport.ErrBadKey) {
+		t.Errorf("read of a deregistered region: %v", c.err(s))
+	}
+}
+
+// testDeregisterUnderLoad writes to the region's memory the moment Deregister
+// has returned: the race detector sees operations that still go on.
+func testDeregisterUnderLoad(t *testing.T, make Factory) {
+	x := newBench(t, make, 1<<20)
+	defer x.close()
+	c := newTally(t)
+	var slices []*transport.Slice
+	for range 64 {
+		slices = append(slices, transport.NewSlice(transport.Write, x.src, x.key, 0, c.done))
+	}
+	go func() {
+		c.wait(2)
+		if err := x.b.Deregister(x.key); err != nil {
+			t.Error(err)
+		}
+		fill(x.dst[:4096], 9)
+		c.done(transport.NewSlice(transport.Write, nil, 0, 0, nil), nil)
+	}()
+	x.post(c, slices)
+	c.wait(len(slices) + 1)
+	failed := 0
+	for _, s := range slices {
+		if err := c.err(s); err != nil {
+			failed++
+			if !errors.Is(err, transport.ErrBadKey) {
+				t.Fatalf("write to a region on its way out: %v", err)
+			}
+		}
+	}
+	want := bytesOf(4096)
+	fill(want, 9)
+	if failed > 0 && !bytes.Equal(x.dst[:4096], want) {
+		t.Error("the region was written to after Deregister")
+	}
+}
+
+func testDial(t *testing.T, make Factory) {
+	x := newBench(t, make, 4096)
+	defer x.close()
+	gone := make(t)
+	gone.HandleImmediates(func(transport.Imm) {})
+	addr := gone.Addr()
+	if err := gone.Close(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if _, err := x.a.Dial(ctx, addr); !errors.Is(err, transport.ErrUnreachable) {
+		t.Errorf("dial of a closed rail: %v", err)
+	}
+	if _, err := gone.Dial(ctx, x.b.Addr()); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("dial from a closed rail: %v", err)
+	}
+	if _, err := gone.Register(bytesOf(1)); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("register on a closed rail: %v", err)
+	}
+	if err := gone.Deregister(1); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("deregister on a closed rail: %v", err)
+	}
+	cancel()
+	if _, err := x.a.Dial(ctx, x.b.Addr()); err == nil {
+		t.Error("dial with a canceled context succeeded")
+	}
+}
+
+// testEndpointClose closes with slices in every stage: each completes once, and
+// their memory is the caller's.
+func testEndpointClose(t *testing.T, make Factory) {
+	x := newBench(t, make, 1<<20)
+	defer x.close()
+	// A READ that nobody waits for any more may still be served while the
+	// next endpoint's WRITEs land, so each has its region.
+	readKey, err := x.b.Register(bytesOf(1 << 20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := [2]transport.Key{transport.Write: x.key, transport.Read: readKey}
+	for i := range 20 {
+		op := transport.Op(i % 2)
+		c := newTally(t)
+		ep := dial(t, x.a, x.b.Addr())
+		local := bytesOf(1 << 20)
+		var slices []*transport.Slice
+		for range 32 {
+			slices = append(slices, transport.NewSlice(op, local, keys[op], 0, c.done))
+		}
+		n, err := ep.Post(slices)
+		if err != nil || n == 0 {
+			t.Fatalf("Post: %d, %v", n, err)
+		}
+		if i > 0 {
+			c.wait(i)
+		}
+		if err := ep.Close(); err != nil {
+			t.Error(err)
+		}
+		if len(c.errs) != n {
+			t.Fatalf("Close returned with %d of %d slices completed", len(c.errs), n)
+		}
+		clear(local) // a race if the rail still uses it
+		for _, s := range slices[:n] {
+			if err := c.err(s); err != nil && !errors.Is(err, net.ErrClosed) {
+				t.Fatalf("slice of a closed endpoint: %v", err)
+			}
+		}
+		if n, err := ep.Post(slices[:1]); n != 0 || !errors.Is(err, net.ErrClosed) {
+			t.Errorf("Post after Close: %d, %v", n, err)
+		}
+		if err := ep.Close(); err != nil {
+			t.Errorf("second Close: %v", err)
+		}
+	}
+}
+
+func testPeerClose(t *testing.T, make Factory) {
+	x := newBench(t, make, 1<<20)
+	defer x.close()
+	c := newTally(t)
+	var slices []*transport.Slice
+	for range 48 {
+		slices = append(slices, transport.NewSlice(transport.Write, x.src, x.key, 0, c.done))
+	}
+	go func() {
+		c.wait(1)
+		if err := x.b.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	n := x.post(c, slices)
+	c.wait(n)
+	for _, s := range slices[:n] {
+		if err := c.err(s); err != nil && !errors.Is(err, transport.ErrUnreachable) {
+			t.Fatalf("slice to a closed peer: %v", err)
+		}
+	}
+	// The endpoint stays unusable.
+	for {
+		s := transport.NewSlice(transport.Write, x.src[:1], x.key, 0, c.done)
+		k, err := x.ep.Post([]*transport.Slice{s})
+		if err != nil {
+			break
+		}
+		n += k
+		c.wait(n)
+	}
+}
+
+func testRailClose(t *testing.T, make Factory) {
+	x := newBench(t, make, 1<<20)
+	defer x.close()
+	c := newTally(t)
+	var slices []*transport.Slice
+	for range 32 {
+		slices = append(slices, transport.NewSlice(transport.Write, x.src, x.key, 0, c.done))
+	}
+	n, err := x.ep.Post(slices)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := x.a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if len(c.errs) != n {
+		t.Fatalf("Close returned with %d of %d slices completed", len(c.errs), n)
+	}
+	clear(x.src)
+	if _, err := x.ep.Post(slices[:1]); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Post after the rail's Close: %v", err)
+	}
+}
