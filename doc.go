@@ -1,0 +1,23 @@
+// Package kvferry is a testbed for disaggregated LLM serving: prefill nodes
+// compute a prompt's KV cache, ferry its blocks to decode nodes over real network
+// paths, and a proxy serves and benchmarks the whole, on GPUs that are modelled.
+//
+// There is no code here. A reader who follows one KV block reads the packages in
+// this order and never turns back:
+//
+//	cmd/proxy, cmd/prefill, cmd/decode   the daemons: flags to a Config
+//	cmd/kvbench                          the bench
+//	cluster                              a cluster of child processes on this machine
+//	node                                 the daemons as values: HTTP, gRPC, placement, lifecycle
+//	connector                            the hand-offs, as state machines
+//	engine                               the GPU's stand-in: scheduler and cost model
+//	kvcache                              blocks, block tables, prefix hashes, bytes
+//	transport                            the transfer engine: segment, batch, slice, rail
+//	transport/tcp                        a rail over TCP
+//	transport/transporttest              a rail in memory, and what every rail must do
+//	proto                                the control plane's messages
+//	bench                                arrivals, client, metrics, reports
+//	clock                                time and timers that fire on time
+//
+// Imports point down that list; arch_test.go holds them to it.
+package kvferry
