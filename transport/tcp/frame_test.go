@@ -1,0 +1,167 @@
+package tcp
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"reflect"
+	"sync"
+	"testing"
+	"testing/iotest"
+
+	"kvferry/transport"
+)
+
+func TestFrameRoundTrip(t *testing.T) {
+	h := hello{id: 7, lost: []uint64{1, 2, 3}}
+	if got, err := parseHello(h.append(nil)); err != nil || !reflect.DeepEqual(got, h) || len(h.append(nil)) != helloLen {
+		t.Errorf("hello %+v, %v", got, err)
+	}
+	r := request{op: transport.Write, hasImm: true, count: maxCount, seq: 1 << 60, bytes: maxCount << 30}
+	if got, err := parseRequest(r.append(nil)); err != nil || got != r || len(r.append(nil)) != requestLen {
+		t.Errorf("request %+v, %v", got, err)
+	}
+	d := desc{key: 1<<64 - 1, offset: 1 << 63, length: 12}
+	if got := parseDesc(d.append(nil)); got != d || len(d.append(nil)) != descLen {
+		t.Errorf("descriptor %+v", got)
+	}
+	m := transport.Imm{Source: 1, Seq: 2, Floor: 3, Value: 4}
+	if got := parseImm(appendImm(nil, &m)); got != m || len(appendImm(nil, &m)) != immLen {
+		t.Errorf("immediate %+v", got)
+	}
+	a := response{typ: nak, code: codeBounds, index: 511, seq: 9, bytes: 1 << 40}
+	if got, err := parseResponse(a.append(nil)); err != nil || got != a || len(a.append(nil)) != responseLen {
+		t.Errorf("response %+v, %v", got, err)
+	}
+	if r.rest()+requestLen != maxHeader || maxHeader > streamBuffer {
+		t.Errorf("the largest header is %d bytes, the buffer %d", r.rest()+requestLen, streamBuffer)
+	}
+}
+
+// A reader is a source without readv.
+type reader struct{ io.Reader }
+
+func (r reader) readv(dst [][]byte, tail []byte) (int, error) {
+	for _, b := range dst {
+		if len(b) > 0 {
+			tail = b
+			break
+		}
+	}
+	n, err := r.Read(tail)
+	if n > 0 {
+		err = nil
+	}
+	return n, err
+}
+
+// However the bytes are cut into reads, they arrive in order.
+func TestStream(t *testing.T) {
+	want := make([]byte, 100_000)
+	for i := range want {
+		want[i] = byte(i * 7)
+	}
+	for name, src := range map[string]io.Reader{
+		"whole": bytes.NewReader(want), "halves": iotest.HalfReader(bytes.NewReader(want)), "bytes": iotest.OneByteReader(bytes.NewReader(want)),
+	} {
+		s := newStream(reader{src})
+		var got []byte
+		for i := 0; len(got) < len(want)-9000; i++ {
+			b, err := s.next(1 + i%300)
+			if err != nil {
+				t.Fatal(name, err)
+			}
+			got = append(got, b...)
+			x, y := make([]byte, i*13%5000), make([]byte, i%3)
+			if err := s.scatter([][]byte{x, nil, y}); err != nil {
+				t.Fatal(name, err)
+			}
+			got = append(append(got, x...), y...)
+			if err := s.discard(int64(i % 50)); err != nil {
+				t.Fatal(name, err)
+			}
+			got = append(got, want[len(got):len(got)+i%50]...)
+		}
+		if !bytes.Equal(got, want[:len(got)]) {
+			t.Errorf("%s: bytes went astray", name)
+		}
+		if err := s.discard(1 << 20); !errors.Is(err, io.EOF) {
+			t.Errorf("%s: at the end: %v", name, err)
+		}
+	}
+}
+
+// drained is a connection whose peer reads and forgets everything.
+var drained = sync.OnceValue(func() *net.TCPConn {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		panic(err)
+	}
+	c, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		panic(err)
+	}
+	peer, err := ln.Accept()
+	if err != nil {
+		panic(err)
+	}
+	go func() { _, _ = io.Copy(io.Discard, peer) }()
+	return c.(*net.TCPConn)
+})
+
+// FuzzFrame feeds a target any bytes: it ends with an error, holds nothing, and
+// never touches what lies around the region.
+func FuzzFrame(f *testing.F) {
+	const key, guard, size = 42, 64, 4096
+	write := frameBytesOf(request{count: 2, seq: 1, bytes: 300}, []desc{{key, 0, 200}, {key, size - 100, 100}}, bytes.Repeat([]byte{1}, 300))
+	read := frameBytesOf(request{op: transport.Read, count: 1, seq: 2, bytes: 4096}, []desc{{key, 0, size}}, nil)
+	imm := request{hasImm: true, count: 1, seq: 3}
+	signal := appendImm(frameBytesOf(imm, []desc{{key, 0, 0}}, nil), &transport.Imm{Source: 1, Seq: 1})
+	for _, b := range [][]byte{
+		write, append(write[:len(write):len(write)], read...), append(append(write[:len(write):len(write)], read...), signal...),
+		frameBytesOf(request{count: 1, seq: 1, bytes: 10}, []desc{{key, size - 9, 10}}, make([]byte, 10)),
+		frameBytesOf(request{count: 1, seq: 1, bytes: 10}, []desc{{key + 1, 0, 10}}, make([]byte, 10)),
+		frameBytesOf(request{count: 1, seq: 1, bytes: 10}, []desc{{key, 1<<64 - 5, 10}}, make([]byte, 10)),
+		frameBytesOf(request{count: 1, seq: 1, bytes: 1 << 30}, []desc{{key, 0, 1 << 30}}, nil),
+		[]byte("GET / HTTP/1.1\r\n\r\n and some more"), nil,
+	} {
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		mem := bytes.Repeat([]byte{0xa5}, guard+size+guard)
+		g := newRegion(mem[guard : guard+size : guard+size])
+		r := &Rail{regions: regions{byKey: map[transport.Key]*region{key: g}}}
+		s := &served{rail: r, c: drained(), in: newStream(reader{bytes.NewReader(b)}), answers: make(chan answer, maxAnswers)}
+		var sender sync.WaitGroup
+		sender.Go(s.send)
+		err := s.take()
+		close(s.answers)
+		sender.Wait()
+		if err == nil {
+			t.Error("the end of input is no error")
+		}
+		around := bytes.Repeat([]byte{0xa5}, guard)
+		if !bytes.Equal(mem[:guard], around) || !bytes.Equal(mem[guard+size:], around) {
+			t.Error("memory around the region was touched")
+		}
+		if len(g.users) != 0 {
+			t.Error("the region is still held")
+		}
+	})
+}
+
+// FuzzResponse feeds an initiator's parser.
+func FuzzResponse(f *testing.F) {
+	f.Add((&response{typ: ack, seq: 3}).append(nil))
+	f.Add((&response{typ: data, seq: 1, bytes: 10}).append(nil))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) < responseLen {
+			return
+		}
+		r, err := parseResponse(b[:responseLen])
+		if err == nil && !bytes.Equal(r.append(nil), b[:responseLen]) {
+			t.Errorf("%+v does not print as it was read", r)
+		}
+	})
+}
