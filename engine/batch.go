@@ -12,7 +12,8 @@ import (
 //	Chunked:      all decodes, then prompts up to ChunkTokens, the last cut short
 func (s *Scheduler) launch(now, notBefore time.Duration) {
 	step := s.spare[s.which]
-	*step = Step{Works: step.Works[:0], At: max(s.ended, notBefore)}
+	*step = Step{Works: step.Works[:0], At: max(s.ended, s.relief, notBefore)}
+	s.starved = false
 	if s.cfg.Policy == Chunked {
 		s.decodes(step)
 		s.prompts(step, s.cfg.ChunkTokens-len(step.Works))
@@ -93,6 +94,7 @@ func (s *Scheduler) decodes(step *Step) {
 	for i := 0; i < len(s.running) && len(step.Works) < s.cfg.MaxNumSeqs; i++ {
 		q := s.running[i]
 		for !q.Table.Grow(s.cfg.Pool, len(q.tokens)) {
+			s.starved = true
 			if s.evictPrompt() {
 				continue
 			}
@@ -140,13 +142,18 @@ func (s *Scheduler) prompts(step *Step, budget int) {
 		if q.KV == Await {
 			break
 		}
-		if budget <= 0 || len(s.running)+len(s.pending)+admitted >= s.cfg.MaxNumSeqs || len(step.Works) >= s.cfg.MaxNumSeqs {
+		if budget <= 0 {
+			break
+		}
+		if len(s.running)+len(s.pending)+admitted >= s.cfg.MaxNumSeqs || len(step.Works) >= s.cfg.MaxNumSeqs {
+			s.starved = true
 			break
 		}
 		if len(step.Works) > 0 && (q.KV == Blocking) != (step.Works[0].Seq.KV == Blocking && step.Works[0].Seq.computed == 0) {
 			break // a step either fetches or computes
 		}
 		if len(q.Table.Refs()) == 0 && !s.place(q) {
+			s.starved = true
 			break
 		}
 		left := len(q.tokens) - q.computed

@@ -85,6 +85,8 @@ type Scheduler struct {
 	spare   [2]*Step // step is one of them
 	which   int
 	ended   time.Duration // when the last step ended
+	starved bool          // something waits for blocks or for room in the batch
+	relief  time.Duration // when an event last gave a starved scheduler some
 	release []*Sequence   // cancelled while the step under way computes them
 
 	out     []Output  // of the last step, leaving when the next is launched
@@ -117,6 +119,7 @@ func (s *Scheduler) Step(now, notBefore time.Duration, events ...Event) *Ready {
 			s.add(ev.Request)
 		case Cancel:
 			s.cancel(ev.ID)
+			s.relieve(now)
 		case Done:
 			s.done(ev)
 		case Landed:
@@ -124,6 +127,7 @@ func (s *Scheduler) Step(now, notBefore time.Duration, events ...Event) *Ready {
 		case Free:
 			if q := s.seqs[ev.ID]; q != nil && q.where == kept {
 				s.end(q)
+				s.relieve(now)
 			}
 		default:
 			panic(fmt.Sprintf("engine: unknown event %T", ev))
@@ -142,6 +146,14 @@ func (s *Scheduler) Step(now, notBefore time.Duration, events ...Event) *Ready {
 	s.flush(now)
 	s.ready.Wake = s.wake()
 	return &s.ready
+}
+
+// relieve remembers that blocks became free, if anything waits for them: a step
+// that this makes possible was not possible before.
+func (s *Scheduler) relieve(now time.Duration) {
+	if s.starved {
+		s.relief = now
+	}
 }
 
 func (s *Scheduler) wake() time.Duration {

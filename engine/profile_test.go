@@ -1,0 +1,196 @@
+package engine
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"kvferry/kvcache"
+)
+
+func TestShippedProfiles(t *testing.T) {
+	for _, name := range []string{DefaultProfile, "zero", "itl10"} {
+		p, err := LoadProfile(name)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if p.Name != name {
+			t.Errorf("profile %s calls itself %s", name, p.Name)
+		}
+		for _, link := range []string{"tcp", "rdma", "rdma2"} {
+			if _, ok := p.Links[link]; !ok {
+				t.Errorf("profile %s has no link %s, which the bench's settings name", name, link)
+			}
+		}
+	}
+	p := shipped(t)
+	if got := p.KVGeometry.TokenBytes(); got != 57344 {
+		t.Errorf("KV of a token of Qwen2.5-7B has %d bytes, want 57344", got)
+	}
+	if got := p.Blocks(); got != 14_000_000_000/917_504 {
+		t.Errorf("%d blocks in 14 GB", got)
+	}
+	for _, policy := range []Policy{PrefillFirst, Chunked} {
+		if err := ConfigOf(p, policy, kvcache.NewPool(4, 16, false)).Validate(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestLoadProfile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "mine.json")
+	if _, err := LoadProfile(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("missing file: %v", err)
+	} else if want := "(a10-qwen2.5-7b-int4, itl10, zero)"; !strings.Contains(err.Error(), want) {
+		t.Errorf("%q does not name the shipped profiles %s", err, want)
+	}
+	if err := os.WriteFile(path, zero, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := LoadProfile(path); err != nil || p.Name != "zero" {
+		t.Errorf("%v, %v", p, err)
+	}
+	if err := os.WriteFile(path, a10[:100], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := LoadProfile(path); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("the error does not name the file: %v", err)
+	}
+}
+
+// TestProfileFaults: each field that is wrong is named with what it must be.
+func TestProfileFaults(t *testing.T) {
+	for _, c := range []struct {
+		spoil func(p *Profile)
+		want  string
+	}{
+		{func(p *Profile) { p.Name = "" }, "name is empty: give the profile a name"},
+		{func(p *Profile) { p.Model = "" }, "model is empty: give the name that clients ask for"},
+		{func(p *Profile) { p.Vocab = 0 }, "vocab is 0: must be at least 1"},
+		{func(p *Profile) { p.KVGeometry.Layers = 0 }, "layers is 0, it must be at least 1"},
+		{func(p *Profile) { p.KVBytes = 917_503 }, "kv_bytes is 917503: must hold at least one block of 917504 bytes"},
+		{func(p *Profile) { p.KVBytes = math.MaxInt64 }, "must hold at most 4294967295 blocks"},
+		{func(p *Profile) { p.MaxModelLen = -1 }, "max_model_len is -1: must be at least 1"},
+		{func(p *Profile) { p.MaxNumSeqs = 0 }, "max_num_seqs is 0: must be at least 1"},
+		{func(p *Profile) { p.MaxBatchedTokens = 9999 }, "max_num_batched_tokens is 9999: must be at least max_model_len (10000)"},
+		{func(p *Profile) { p.ChunkTokens = 0 }, "chunk_tokens is 0: must be at least 1"},
+		{func(p *Profile) { p.Costs.RequestMS = -1 }, "costs.request_ms is -1: must be a number of milliseconds"},
+		{func(p *Profile) { p.Costs.PrefillStepMS = -1 }, "costs.prefill_step_ms is -1"},
+		{func(p *Profile) { p.Costs.PrefillTokenMS = math.NaN() }, "costs.prefill_token_ms is NaN"},
+		{func(p *Profile) { p.Costs.HotSlowdown = -0.1 }, "costs.hot_slowdown is -0.1: must be a share"},
+		{func(p *Profile) { p.Costs.HeatMS = 1e6 }, "costs.heat_ms is 1e+06"},
+		{func(p *Profile) { p.Costs.HeatMS = 0 }, "costs.heat_ms is 0 with hot_slowdown 0.397: say over how many milliseconds"},
+		{func(p *Profile) { p.Costs.DecodeStepMS = -1 }, "costs.decode_step_ms is -1"},
+		{func(p *Profile) { p.Costs.DecodeSeqMS = -1 }, "costs.decode_seq_ms is -1"},
+		{func(p *Profile) { p.Costs.OutputDelayMS = -1 }, "costs.output_delay_ms is -1"},
+		{func(p *Profile) { p.Disagg.DecodeStepMS = -1 }, "disagg.decode_step_ms is -1"},
+		{func(p *Profile) { p.Disagg.V0.HopMS = -1 }, "disagg.v0.hop_ms is -1"},
+		{func(p *Profile) { p.Disagg.V0.ReceiveMS = -1 }, "disagg.v0.receive_ms is -1"},
+		{func(p *Profile) { p.Disagg.V0.ProducerMSPerMB = -1 }, "disagg.v0.producer_ms_per_mb is -1"},
+		{func(p *Profile) { p.Disagg.V0.ConsumerMSPerMB = -1 }, "disagg.v0.consumer_ms_per_mb is -1"},
+		{func(p *Profile) { p.Disagg.V0.ExtractMSPerMB = -1 }, "disagg.v0.extract_ms_per_mb is -1"},
+		{func(p *Profile) { p.Disagg.V0.LaunchGapMS = -1 }, "disagg.v0.launch_gap_ms is -1"},
+		{func(p *Profile) { p.Links["tcp"] = LinkCost{} }, "links.tcp.ms_per_mb is 0: must be above 0"},
+		{func(p *Profile) { p.Links["tcp"] = LinkCost{MSPerMB: 1, LatencyUS: -5} }, "links.tcp.latency_us is -5: must be a number of microseconds"},
+	} {
+		p := *shipped(t)
+		p.Links = maps.Clone(p.Links)
+		c.spoil(&p)
+		err := p.Validate()
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("got %v, want %q", err, c.want)
+			continue
+		}
+		if lines := strings.Count(err.Error(), "\n"); lines > 0 {
+			t.Errorf("one fault, several complaints: %v", err)
+		}
+	}
+	err := (&Profile{}).Validate()
+	if err == nil || strings.Count(err.Error(), "\n") < 5 {
+		t.Errorf("an empty profile has more faults than %v", err)
+	}
+}
+
+func TestParseProfile(t *testing.T) {
+	text := string(a10)
+	for _, c := range []struct{ name, json, want string }{
+		{"nothing", "", "EOF"},
+		{"misspelt", strings.Replace(text, `"prefill_token_ms"`, `"prefil_token_ms"`, 1), `unknown field "prefil_token_ms"`},
+		{"comma", strings.Replace(text, "\n  \"vocab\"", "\n  , \"vocab\"", 1), "line 5: "},
+		{"type", strings.Replace(text, `"vocab": 151936`, `"vocab": "many"`, 1), "line 5: "},
+		{"trailing", text + "{}", "something follows the profile's closing brace"},
+		{"truncated", text[:len(text)/2], "unexpected EOF"},
+		{"fault", strings.Replace(text, `"vocab": 151936`, `"vocab": 0`, 1), "vocab is 0"},
+	} {
+		if _, err := ParseProfile([]byte(c.json)); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want %q", c.name, err, c.want)
+		}
+	}
+}
+
+// TestProfileFields: every field of a shipped profile's file is one of Profile,
+// and the other way round, so a user can start from the file.
+func TestProfileFields(t *testing.T) {
+	var file, again map[string]any
+	if err := json.Unmarshal(a10, &file); err != nil {
+		t.Fatal(err)
+	}
+	out, err := json.Marshal(shipped(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(out, &again); err != nil {
+		t.Fatal(err)
+	}
+	if a, b := fields("", file), fields("", again); !slices.Equal(a, b) {
+		t.Errorf("file has %v\nProfile has %v", a, b)
+	}
+}
+
+func fields(prefix string, m map[string]any) (names []string) {
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		if sub, ok := m[k].(map[string]any); ok {
+			names = append(names, fields(prefix+k+".", sub)...)
+			continue
+		}
+		names = append(names, prefix+k)
+	}
+	return names
+}
+
+// FuzzParseProfile: a profile that is accepted can be served with.
+func FuzzParseProfile(f *testing.F) {
+	f.Add(a10)
+	f.Add(zero)
+	f.Add([]byte(`{"name":"x","model":"y","vocab":1,"kv_geometry":{"layers":1,"kv_heads":1,"head_dim":1,"elem_bytes":1,"block_tokens":1},` +
+		`"kv_bytes":9e18,"max_model_len":1,"max_num_seqs":1,"max_num_batched_tokens":1,"chunk_tokens":1}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		p, err := ParseProfile(data)
+		if err != nil {
+			return
+		}
+		s, err := NewScheduler(ConfigOf(p, PrefillFirst, kvcache.NewPool(p.Blocks(), p.KVGeometry.BlockTokens, false)))
+		if err != nil {
+			t.Fatalf("%s: %v", data, err)
+		}
+		m := NewCostModel(p.Costs)
+		rd := s.Step(0, 0, Add{Request{ID: 1, Prompt: make([]kvcache.Token, 1), MaxTokens: 1}})
+		if rd.Launch == nil {
+			if len(rd.Refused) == 0 { // a model or a pool of one token
+				t.Fatalf("%s: a request is neither refused nor run", data)
+			}
+			return
+		}
+		if d := m.Run(rd.Launch); d < 0 {
+			t.Fatalf("%s: a step takes %v", data, d)
+		}
+	})
+}
