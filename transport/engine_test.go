@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -182,6 +183,85 @@ func TestSubmitFaults(t *testing.T) {
 		p.a.Close()
 		if err := wait(t, p.a.Submit(p.target, p.reqs(transport.Read, 1), transport.BatchOptions{})); !errors.Is(err, net.ErrClosed) {
 			t.Errorf("closed engine: %v", err)
+		}
+	})
+}
+
+func TestConfigValidate(t *testing.T) {
+	n := transporttest.NewNetwork()
+	a := n.Rail("a")
+	cfg := transport.Config{
+		Rails: []transport.Rail{a, nil, a}, SliceSize: -1, Retries: -1, DialTimeout: -1,
+		BackoffMin: time.Second, BackoffMax: time.Millisecond, Link: &transport.Link{},
+	}
+	_, err := transport.New(cfg)
+	if err == nil {
+		t.Fatal("accepted")
+	}
+	for _, field := range []string{"Rails[1]", "Rails[2]", "SliceSize", "Retries", "DialTimeout", "BackoffMin", "Link"} {
+		if !strings.Contains(err.Error(), field) {
+			t.Errorf("%s is not named in: %v", field, err)
+		}
+	}
+	if err := (&transport.Config{}).Validate(); err == nil || !strings.Contains(err.Error(), "Rails") {
+		t.Errorf("no rails: %v", err)
+	}
+}
+
+func TestOpenFaults(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPair(t, transport.Config{})
+		for name, c := range map[string]struct {
+			change func(*transport.SegmentInfo)
+			want   error
+		}{
+			"other kind": {func(i *transport.SegmentInfo) { i.Rails[0].Rail = "rdma/mlx5_0" }, transport.ErrNoPath},
+			"no rails":   {func(i *transport.SegmentInfo) { i.Rails = nil }, transport.ErrNoPath},
+			"key zero":   {func(i *transport.SegmentInfo) { i.Rails[0].Key = 0 }, transport.ErrInvalid},
+			"no address": {func(i *transport.SegmentInfo) { i.Rails[0].Addr = "" }, transport.ErrInvalid},
+			"length":     {func(i *transport.SegmentInfo) { i.Length = 0 }, transport.ErrInvalid},
+		} {
+			info := p.remote.Info()
+			c.change(&info)
+			if _, err := p.a.Open(info); !errors.Is(err, c.want) {
+				t.Errorf("%s: %v, want %v", name, err, c.want)
+			}
+		}
+	})
+}
+
+// With one of two rails dead, batches go over the other, and over both again
+// when it is back.
+func TestDeadRail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := transporttest.NewNetwork()
+		a := engine(t, transport.Config{Rails: []transport.Rail{n.Rail("a0"), n.Rail("a1")}, Clock: clock.Std(), SliceSize: 1024, DialTimeout: time.Second})
+		b := engine(t, transport.Config{Rails: []transport.Rail{n.Rail("b0"), n.Rail("b1")}, Clock: clock.Std()})
+		local, remote := register(t, a, "local", segLen), register(t, b, "remote", segLen)
+		n.BlackHole("b1", true)
+		tgt, err := a.Open(remote.Info())
+		if err != nil {
+			t.Fatal(err)
+		}
+		move := func() (over [2]int64) {
+			t.Helper()
+			before := a.Rails()
+			batch := a.Submit(tgt, []transport.Request{{Local: local.Bytes()}}, transport.BatchOptions{Timeout: 10 * time.Second})
+			if err := wait(t, batch); err != nil {
+				t.Fatal(err)
+			}
+			for i, st := range a.Rails() {
+				over[i] = st.Write.Bytes - before[i].Write.Bytes
+			}
+			return over
+		}
+		if over := move(); over != [2]int64{segLen, 0} {
+			t.Errorf("dead rail: %v bytes over each", over)
+		}
+		n.BlackHole("b1", false)
+		time.Sleep(3 * time.Second) // a hanging dial, and the wait before the next
+		if over := move(); over[0] == 0 || over[1] == 0 || over[0]+over[1] != segLen {
+			t.Errorf("rail is back: %v bytes over each", over)
 		}
 	})
 }

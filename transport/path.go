@@ -200,8 +200,9 @@ func (p *path) prepare() {
 	}
 }
 
-// dial closes the old connection and makes a new one, for as long as slices
-// wait for it.
+// dial closes the old connection and makes a new one, if slices wait for it.
+// Once a Dial has failed it goes on until one succeeds or the path is closed:
+// a dead rail gets no slices while others live, and must come back by itself.
 func (p *path) dial(old *connection) {
 	if old != nil {
 		_ = old.ep.Close()
@@ -209,7 +210,7 @@ func (p *path) dial(old *connection) {
 	}
 	for {
 		p.mu.Lock()
-		if p.closed || len(p.queue) == 0 && !p.warm {
+		if p.closed || len(p.queue) == 0 && !p.warm && !p.down.Load() {
 			p.busy = false
 			p.mu.Unlock()
 			return

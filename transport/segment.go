@@ -154,7 +154,8 @@ type route struct {
 
 // Open prepares transfers to and from a peer's segment. It does not wait:
 // connections are made in the background, kept, shared between targets, and
-// made again when they are lost. It fails if the description is faulty or no
+// made again when they are lost; a peer that cannot be connected is tried about
+// every Config.BackoffMax until the target is closed. Open fails if the description is faulty or no
 // rail here is of the kind of one of the peer's.
 func (e *Engine) Open(info SegmentInfo) (*Target, error) {
 	fail := func(err error) (*Target, error) {

@@ -26,7 +26,10 @@ const slabLen = 1 << 30
 // queueDepth is how many batches are under way, as any transfer bench has it.
 const queueDepth = 4
 
-var cases = []struct{ size, batch int }{{1 << 20, 16}, {64 << 10, 128}, {4 << 10, 128}}
+var cases = []struct {
+	name        string
+	size, batch int
+}{{"1MiB_x16", 1 << 20, 16}, {"64KiB_x128", 64 << 10, 128}, {"4KiB_x128", 4 << 10, 128}}
 
 var slabs = sync.OnceValue(func() (s [2][]byte) {
 	for i := range s {
@@ -91,7 +94,7 @@ func median(v []float64) float64 {
 func BenchmarkSlab(b *testing.B) {
 	for _, op := range []transport.Op{transport.Write, transport.Read} {
 		for _, c := range cases {
-			b.Run(fmt.Sprintf("%v/%dKiB_x%d", op, c.size>>10, c.batch), func(b *testing.B) {
+			b.Run(fmt.Sprintf("%v/%s", op, c.name), func(b *testing.B) {
 				slab, stopSlab := newSlabMover(b, op, c.size, c.batch)
 				defer stopSlab()
 				bare, stopBare := newBareMover(b, c.size, c.batch)
@@ -119,7 +122,7 @@ func BenchmarkSlab(b *testing.B) {
 // BenchmarkBareSockets is what BenchmarkSlab compares with, alone.
 func BenchmarkBareSockets(b *testing.B) {
 	for _, c := range cases {
-		b.Run(fmt.Sprintf("%dKiB_x%d", c.size>>10, c.batch), func(b *testing.B) {
+		b.Run(c.name, func(b *testing.B) {
 			bare, stop := newBareMover(b, c.size, c.batch)
 			defer stop()
 			rate(b, bare, 1<<28)

@@ -71,7 +71,7 @@ func (r *Rail) serve(c *net.TCPConn) {
 	switch {
 	case errors.Is(err, transport.ErrProtocol):
 		log.Warn("transport/tcp: connection dropped", "err", err)
-	case err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed):
+	case !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed):
 		log.Debug("transport/tcp: connection lost", "err", err)
 	}
 }
@@ -79,6 +79,7 @@ func (r *Rail) serve(c *net.TCPConn) {
 // cut ends the connection, from any goroutine.
 func (s *served) cut() { _ = s.c.Close() }
 
+// run returns why the connection ended.
 func (s *served) run() error {
 	id, err := s.greet()
 	if err != nil {

@@ -1,0 +1,102 @@
+package transport
+
+import (
+	"errors"
+	"math/rand/v2"
+	"testing"
+)
+
+// The window against a set of everything seen.
+func TestWindow(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	var w window
+	seen := make(map[uint64]bool)
+	floor, next := uint64(0), uint64(0)
+	for range 300_000 {
+		switch rng.IntN(10) {
+		case 0:
+			if next > floor {
+				floor += rng.Uint64N(next-floor) / 8
+			}
+			w.raise(floor)
+		default:
+			seq := next
+			if rng.IntN(3) == 0 && next > 0 { // an old one again
+				seq = next - 1 - rng.Uint64N(min(next, 1000))
+			} else {
+				next += 1 + rng.Uint64N(3)
+			}
+			if next-floor > immWindow/2 {
+				floor = next - immWindow/2
+				w.raise(floor)
+			}
+			if want := seq >= floor && !seen[seq]; w.add(seq) != want {
+				t.Fatalf("add(%d) with floor %d is not %v", seq, floor, want)
+			}
+			seen[seq] = true
+		}
+	}
+	// Far beyond the window the floor follows, and nothing old is new again.
+	far := next + 10*immWindow
+	if !w.add(far) || w.add(far) || w.add(next) || w.floor != far-immWindow+1 {
+		t.Errorf("floor %d after %d", w.floor, far)
+	}
+}
+
+func TestOutboxIsBounded(t *testing.T) {
+	o := newOutbox()
+	first, ok := o.start(1)
+	if !ok || first.Source == 0 {
+		t.Fatalf("%+v", first)
+	}
+	for range immWindow - 1 {
+		m, ok := o.start(2)
+		if !ok {
+			t.Fatal("full too early")
+		}
+		o.end(m)
+	}
+	if _, ok := o.start(3); ok {
+		t.Error("more outstanding than the target can tell apart")
+	}
+	o.end(first)
+	if m, ok := o.start(4); !ok || m.Floor != m.Seq {
+		t.Errorf("after the oldest ended: %+v, %v", m, ok)
+	}
+}
+
+func TestInbox(t *testing.T) {
+	b := inbox{sources: make(map[uint64]*source)}
+	if b.accept(Imm{Source: 1, Seq: 4, Floor: 5}) {
+		t.Error("ended before it was sent")
+	}
+	for i := range uint64(maxSources + 10) {
+		if !b.accept(Imm{Source: i, Seq: 7, Floor: 7}) || b.accept(Imm{Source: i, Seq: 7, Floor: 7}) || b.accept(Imm{Source: i, Seq: 6, Floor: 6}) {
+			t.Fatalf("source %d", i)
+		}
+	}
+	if len(b.sources) != maxSources {
+		t.Errorf("remembers %d sources", len(b.sources))
+	}
+	if _, kept := b.sources[maxSources+9]; !kept {
+		t.Error("the newest source was forgotten")
+	}
+}
+
+func TestSecondCompletion(t *testing.T) {
+	n := 0
+	s := NewSlice(Read, nil, 1, 0, func(*Slice, error) { n++ })
+	before := DoubleCompletions.Load()
+	s.Complete(nil)
+	func() {
+		defer func() {
+			if p := recover(); (p != nil) != invariants {
+				t.Errorf("panic %v", p)
+			}
+		}()
+		s.Complete(errors.New("late"))
+	}()
+	if n != 1 || !invariants && DoubleCompletions.Load() != before+1 {
+		t.Errorf("completed %d times, %d counted", n, DoubleCompletions.Load()-before)
+	}
+}
