@@ -30,6 +30,18 @@
 // and no set receive buffer (setting one disables the kernel's tuning and costs
 // 20 to 50 %).
 //
+// Measured between two cold 1 GiB segments over loopback on 2 cores (AMD EPYC),
+// both ends in one process, 4 batches under way, in turns with bare sockets of
+// the same settings (go test -bench Slab -benchtime 7x; medians):
+//
+//	               GB/s           x bare        CPU-s/GB, both ends
+//	               write  read    write  read   write  read
+//	1 MiB x 16     5.9    6.4     1.01   1.06   0.24   0.24
+//	64 KiB x 128   6.0    6.1     1.10   1.10   0.23   0.25
+//	4 KiB x 128    3.2    3.7     1.75   2.33   0.38   0.41
+//
+// An 8-byte WRITE, submitted to acknowledged, takes 19 us at the median.
+//
 // A connection is lost together with everything that was in flight on it. A new
 // one names the lost ones, and the target ends those before it welcomes the new
 // one: bytes still in their receive buffers are not applied after a retry's.

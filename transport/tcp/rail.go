@@ -283,22 +283,12 @@ func (r *Rail) accept() {
 		if err != nil {
 			// Out of descriptors, most likely; those being freed let us go on.
 			r.cfg.Logger.Error("transport/tcp: accept", "rail", r.cfg.Name, "err", err)
-			if !r.rest(100 * time.Millisecond) {
-				return
-			}
+			time.Sleep(100 * time.Millisecond)
 			continue
 		}
 		r.wg.Add(1)
 		go r.serve(c)
 	}
-}
-
-// rest waits, and is false if the rail has been closed.
-func (r *Rail) rest(d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	<-t.C
-	return !r.isClosed()
 }
 
 // admit counts a new connection, or refuses it.

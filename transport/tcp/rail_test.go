@@ -1,6 +1,10 @@
 package tcp
 
 import (
+	"errors"
+	"log/slog"
+	"net"
+	"strings"
 	"testing"
 
 	"kvferry/transport"
@@ -21,5 +25,59 @@ func TestContract(t *testing.T) {
 		t.Run(listen, func(t *testing.T) {
 			transporttest.TestRail(t, func(t testing.TB) transport.Rail { return newRail(t, listen) })
 		})
+	}
+}
+
+func TestConfigValidate(t *testing.T) {
+	for _, c := range []struct {
+		cfg    Config
+		fields []string
+	}{
+		{Config{}, []string{"Name", "Listen"}},
+		{Config{Name: "eth0", Listen: "127.0.0.1:0"}, []string{"Name"}},
+		{Config{Name: "tcp/eth0", Listen: "0.0.0.0:9000"}, []string{"Advertise"}},
+		{Config{Name: "tcp/eth0", Listen: ":9000"}, []string{"Advertise"}},
+		{Config{Name: "tcp/eth0", Listen: "[::]:9000", SendBuffer: -1, MaxConns: -1}, []string{"Advertise", "SendBuffer", "MaxConns"}},
+	} {
+		_, err := New(c.cfg)
+		if err == nil {
+			t.Errorf("%+v was accepted", c.cfg)
+			continue
+		}
+		for _, f := range c.fields {
+			if !strings.Contains(err.Error(), "Config."+f+" is") {
+				t.Errorf("%+v: %s is not named in: %v", c.cfg, f, err)
+			}
+		}
+	}
+	r, err := New(Config{Name: "tcp/any", Listen: ":0", Advertise: "node7"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if host, port, err := net.SplitHostPort(r.Addr()); err != nil || host != "node7" || port == "0" {
+		t.Errorf("advertises %q", r.Addr())
+	}
+	if _, err := New(Config{Name: "tcp/any", Listen: r.ln.Addr().String(), Advertise: "node7"}); err == nil || !strings.Contains(err.Error(), "tcp/any") {
+		t.Errorf("port in use: %v", err)
+	}
+}
+
+// More connections than the rail serves are refused, and logged.
+func TestMaxConns(t *testing.T) {
+	counted(t)
+	log := &syncLog{}
+	r, err := New(Config{Name: "tcp/lo", Listen: "127.0.0.1:0", MaxConns: 1, Logger: slog.New(slog.NewTextHandler(log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	other := newRail(t, "127.0.0.1:0")
+	defer other.Close()
+	if _, err := other.Dial(t.Context(), r.Addr()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Dial(t.Context(), r.Addr()); !errors.Is(err, transport.ErrUnreachable) || !strings.Contains(log.String(), "too many") {
+		t.Errorf("second connection: %v; log %q", err, log.String())
 	}
 }
