@@ -256,12 +256,12 @@ func (r *Rail) apply(s *transport.Slice) error {
 	g, handler := r.regions[s.Key], r.handler
 	r.mu.Unlock()
 	if g == nil {
-		return transport.ErrBadKey
+		return r.unknown()
 	}
 	g.mu.RLock()
 	defer g.mu.RUnlock()
 	if g.mem == nil {
-		return transport.ErrBadKey
+		return r.unknown()
 	}
 	if s.Offset < 0 || s.Offset > int64(len(g.mem)) || int64(len(s.Local)) > int64(len(g.mem))-s.Offset {
 		return transport.ErrBounds
@@ -276,6 +276,16 @@ func (r *Rail) apply(s *transport.Slice) error {
 		handler(s.Imm)
 	}
 	return nil
+}
+
+// unknown is the answer to a key without a region: a closed rail gives none.
+func (r *Rail) unknown() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return fmt.Errorf("%w: %q is closed", transport.ErrUnreachable, r.name)
+	}
+	return transport.ErrBadKey
 }
 
 type endpoint struct {
