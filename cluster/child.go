@@ -76,7 +76,7 @@ func (pt part) run(ctx context.Context) error {
 		}
 		p, err := node.NewProxy(node.ProxyConfig{
 			HTTPAddr: "127.0.0.1:0", GRPCAddr: "127.0.0.1:0", Mode: mode, Handoff: c.Handoff, Placement: c.Placement,
-			RequestTimeout: c.RequestTimeout, Logger: logger,
+			RequestTimeout: c.RequestTimeout, LeaseTTL: c.LeaseTTL, MaxQueue: c.MaxQueue, Logger: logger,
 		})
 		if err != nil {
 			return report(hello{}, err)

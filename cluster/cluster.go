@@ -37,6 +37,8 @@ type Config struct {
 	PrefixCaching              bool
 	RequestTimeout             time.Duration
 	TransferTimeout            time.Duration
+	LeaseTTL                   time.Duration // how long a silent node counts as there
+	MaxQueue                   int           // requests the proxy holds at once
 
 	// Log gets the daemons' standard error. Default none.
 	Log io.Writer `json:"-"`

@@ -22,6 +22,11 @@ import (
 	"kvferry/transport/tcp"
 )
 
+// leaveGrace is how long a proxy may take to hang up on a node that has drained
+// and deregistered. It does at once, unless it follows requests of this node's
+// that another one has yet to end.
+const leaveGrace = time.Second
+
 // A Node is a prefill, decode or non-disaggregated daemon as a value.
 type Node struct {
 	cfg  Config
@@ -76,7 +81,7 @@ func New(cfg Config) (_ *Node, err error) {
 	w := &worker{
 		cfg: cfg, log: cfg.Logger.With("node", cfg.ID), clk: cfg.Clock, core: core, pool: pool, slab: n.slab,
 		steps: make(chan launch, 1), notify: make(chan struct{}, 1), stats: &proto.Load{KvBlocksTotal: uint32(cfg.KVBlocks)},
-		live: make(map[uint64]*live), sessions: make(map[*session]bool),
+		live: make(map[uint64]*live), sessions: make(map[*session]struct{}),
 	}
 	n.w = w
 	if w.timer, err = cfg.Clock.NewTimer(); err != nil {
@@ -123,7 +128,7 @@ func (n *Node) connect() error {
 	}
 	n.w.peer = newPeers(n.w)
 	n.w.peer.addr = n.GRPCAddr()
-	n.grpc = grpc.NewServer(grpc.MaxRecvMsgSize(64<<20), serverKeepalive())
+	n.grpc = grpc.NewServer(grpc.MaxRecvMsgSize(64<<20), serverKeepalive(), grpc.WaitForHandlers(true))
 	proto.RegisterWorkerServer(n.grpc, workerServer{w: n.w})
 	proto.RegisterPeerServer(n.grpc, peerServer{p: n.w.peer})
 	return nil
@@ -171,7 +176,13 @@ func (n *Node) Run(ctx context.Context) error {
 		return nil
 	})
 	lease := newLease(n)
-	g.Go(func() error { return ignore(lease.keep(run)) })
+	held, leave := context.WithCancel(run)
+	defer leave()
+	deregistered := make(chan struct{})
+	g.Go(func() error {
+		defer close(deregistered)
+		return ignore(lease.keep(held))
+	})
 	n.w.log.Info("serving", "role", roleName(n.cfg.Role), "grpc", n.GRPCAddr(), "profile", n.cfg.Profile.Name, "kv_blocks", n.cfg.KVBlocks, "link", linkName(n.cfg.Link))
 
 	select {
@@ -185,12 +196,25 @@ func (n *Node) Run(ctx context.Context) error {
 		case <-time.After(n.cfg.DrainTimeout):
 			n.w.log.Warn("drain timed out, ending what still runs")
 		}
+		// The proxy hangs up once it has read the last word of every request; the
+		// tokens that are on their way to it would be lost if this node did.
+		leave()
+		<-deregistered
+		select {
+		case <-n.w.sessionsLeft():
+		case <-run.Done():
+		case <-time.After(leaveGrace):
+		}
 	case <-run.Done():
 	}
 	stop()
 	n.grpc.Stop()
 	err := g.Wait()
 	n.w.peer.wg.Wait()
+	n.w.background.Wait()
+	if err == nil {
+		n.w.log.Info("stopped")
+	}
 	return err
 }
 

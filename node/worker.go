@@ -36,20 +36,30 @@ type worker struct {
 	mu     sync.Mutex
 	inbox  []inboxEntry
 	notify chan struct{} // cap 1
-	stats  *proto.Load   // as of the last iteration
+	stats  *proto.Load   // as last told to the proxy
 
 	slots sync.Map // low 24 bits of a transfer -> request, for immediates
 
 	// Owned by the loop.
 	live     map[uint64]*live
-	sessions map[*session]bool // with something to send
+	sessions map[*session]struct{} // open
+	writing  []*session            // with something to send
 	spare    []inboxEntry
 	events   []connector.Event
-	loadAt   time.Duration
+	loadAt   time.Duration // when the load was last told
+	untold   bool          // something has happened since
 	nextID   uint64
 	drain    bool
-	idle     chan struct{} // closed when draining is over
+	hurry    bool          // tell the load with this iteration
+	idle     chan struct{} // closed once no request is left
+	left     chan struct{} // closed once no session is left
+
+	background sync.WaitGroup // checks and closing windows
 }
+
+// loadEvery is how often the proxy is told of a changing load at most, unless a
+// request ends: 100 messages a second are nothing beside the tokens'.
+const loadEvery = 10 * time.Millisecond
 
 // A live request is what the driver knows and the core does not.
 type live struct {
@@ -116,9 +126,18 @@ func (w *worker) loop(ctx context.Context) error {
 		w.spare = batch
 
 		a := w.core.Step(w.clk.Now(), w.events...)
+		w.untold = w.untold || len(w.events) > 0 || a.Launch != nil || len(a.Tokens) > 0
 		w.perform(a)
-		if a.Wake > 0 {
-			w.timer.Set(a.Wake)
+		if w.idle != nil && len(w.live) == 0 {
+			close(w.idle)
+			w.idle = nil
+		}
+		wake := a.Wake
+		if at := w.loadAt + loadEvery; w.untold && (wake == 0 || at < wake) {
+			wake = at
+		}
+		if wake > 0 {
+			w.timer.Set(wake)
 		} else {
 			w.timer.Stop()
 		}
@@ -207,8 +226,9 @@ func (w *worker) perform(a *connector.Actions) {
 
 // message is what the iteration has for a session so far.
 func (w *worker) message(s *session) *proto.FromNode {
-	if !w.sessions[s] {
-		w.sessions[s] = true
+	if !s.writing {
+		s.writing = true
+		w.writing = append(w.writing, s)
 		s.lock()
 	}
 	return s.pending
@@ -216,24 +236,26 @@ func (w *worker) message(s *session) *proto.FromNode {
 
 // send hands this iteration's messages over. The load goes with those that say
 // how a request ended, so that the counts are complete when the last one has,
-// and otherwise every 10 ms.
+// and otherwise, when something has happened, every loadEvery: also if there is
+// nothing else to say, for the proxy places by it.
 func (w *worker) send(ended bool) {
 	now := w.clk.Now()
-	due := ended || now-w.loadAt >= 10*time.Millisecond
-	if due {
-		w.loadAt = now
+	if ended || w.hurry || w.untold && now-w.loadAt >= loadEvery {
+		w.loadAt, w.untold, w.hurry = now, false, false
 		load := w.load()
 		w.mu.Lock()
 		w.stats = load
 		w.mu.Unlock()
-	}
-	for s := range w.sessions {
-		if due {
-			s.pending.Load = w.stats
+		for s := range w.sessions {
+			w.message(s).Load = load
 		}
-		s.unlock()
-		delete(w.sessions, s)
 	}
+	for i, s := range w.writing {
+		s.writing = false
+		s.unlock()
+		w.writing[i] = nil
+	}
+	w.writing = w.writing[:0]
 }
 
 func (w *worker) load() *proto.Load {
@@ -247,10 +269,8 @@ func (w *worker) load() *proto.Load {
 	}
 }
 
-// lastLoad is the load as of the last iteration or so. It has the loop look
-// again, for the next time.
+// lastLoad is the load as last told.
 func (w *worker) lastLoad() *proto.Load {
-	w.run(func() connector.Event { return nil })
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.stats
@@ -276,26 +296,37 @@ func (w *worker) drop(id uint64) {
 	if len(l.batches) > 0 {
 		panic(fmt.Sprintf("node: request %s dropped with %d transfers under way", l.name, len(l.batches)))
 	}
-	if w.idle != nil && len(w.live) == 0 {
-		close(w.idle)
-		w.idle = nil
-	}
 }
 
-// startDrain refuses new requests from now on; the channel it returns is closed
-// when the last one has ended.
+// startDrain refuses new requests from now on and says so; the channel it
+// returns is closed when the last one has ended and its last words are on their
+// way to the proxy.
 func (w *worker) startDrain() <-chan struct{} {
 	idle := make(chan struct{})
 	w.run(func() connector.Event {
-		w.drain = true
-		if len(w.live) == 0 {
-			close(idle)
-		} else {
-			w.idle = idle
-		}
+		w.drain, w.hurry, w.idle = true, true, idle
 		return nil
 	})
 	return idle
+}
+
+// sessionsLeft returns a channel that is closed when the last session has ended:
+// the proxy closes its own once it has all it waits for.
+func (w *worker) sessionsLeft() <-chan struct{} {
+	left := make(chan struct{})
+	w.run(func() connector.Event {
+		w.left = left
+		w.checkLeft()
+		return nil
+	})
+	return left
+}
+
+func (w *worker) checkLeft() {
+	if w.left != nil && len(w.sessions) == 0 {
+		close(w.left)
+		w.left = nil
+	}
 }
 
 func breakdown(b connector.Breakdown) *proto.Breakdown {

@@ -143,7 +143,7 @@ func (w *worker) check(c connector.Check) {
 	default:
 		hidden = true
 	}
-	go func() {
+	w.background.Go(func() {
 		ev := connector.Checked{ID: c.ID, Part: c.Part}
 		if whole {
 			ev.Blocks = len(c.Refs)
@@ -162,7 +162,7 @@ func (w *worker) check(c connector.Check) {
 			}
 		}
 		w.post(ev)
-	}()
+	})
 }
 
 // close ends the other side's access and our own moves, then says Closed.
@@ -187,12 +187,12 @@ func (w *worker) shut(l *live, done func()) {
 	}
 	l.window = nil
 	w.slots.CompareAndDelete(slotOf(l.transfer), l.id)
-	go func() {
+	w.background.Go(func() {
 		if err := seg.Close(); err != nil {
 			w.log.Warn("closing a transfer's window", "request", l.name, "err", err)
 		}
 		done()
-	}()
+	})
 }
 
 // ask sends a message about a request's transfer to the node that holds it.

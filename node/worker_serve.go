@@ -27,6 +27,7 @@ type session struct {
 	notify  chan struct{} // cap 1
 
 	requests map[uint64]uint64 // the proxy's ID -> ours; the loop's
+	writing  bool              // locked, with something to send; the loop's
 }
 
 func (s *session) lock() { s.mu.Lock() }
@@ -70,6 +71,10 @@ func (s *session) sender(ctx context.Context, stream proto.Worker_ServeServer) e
 func (w *worker) Serve(stream proto.Worker_ServeServer) error {
 	s := &session{pending: &proto.FromNode{}, notify: make(chan struct{}, 1), requests: make(map[uint64]uint64)}
 	ctx, cancel := context.WithCancel(stream.Context())
+	w.run(func() connector.Event {
+		w.sessions[s], w.hurry = struct{}{}, true
+		return nil
+	})
 	var wg sync.WaitGroup
 	var sendErr error
 	wg.Go(func() {
@@ -80,9 +85,11 @@ func (w *worker) Serve(stream proto.Worker_ServeServer) error {
 	cancel()
 	wg.Wait()
 	w.run(func() connector.Event {
-		for _, id := range s.requests {
+		for _, id := range s.requests { // all: receive has ended before this was queued
 			w.post(connector.Cancel{ID: id})
 		}
+		delete(w.sessions, s)
+		w.checkLeft()
 		return nil
 	})
 	if errors.Is(recvErr, io.EOF) {
@@ -146,7 +153,7 @@ func (w *worker) submit(s *session, m *proto.Submit) {
 		w.live[l.id] = l
 		s.requests[l.sid] = l.id
 		if l.content != nil && ev.Leg == connector.PrefillLeg {
-			w.exec.materialise(l.id, l.content, ev.Handoff == connector.V0)
+			w.exec.materialise(l.id, l.content, ev.Handoff != connector.Pull && ev.Handoff != connector.Layerwise && w.slab.Geometry().HiddenSize > 0)
 		}
 		return ev
 	})
@@ -182,10 +189,14 @@ func (w *worker) parse(l *live, m *proto.Submit) (connector.Submit, error) {
 		return ev, err
 	}
 	ev.Prompt = l.prompt
+	// What a prefill node computes for itself alone may be fetched later from its
+	// prefix cache.
+	if ev.Handoff != connector.None || ev.Leg == connector.PrefillLeg && w.cfg.PrefixCaching {
+		l.content = kvcache.NewContent(w.slab.Geometry(), l.prompt)
+	}
 	if ev.Handoff == connector.None {
 		return ev, nil
 	}
-	l.content = kvcache.NewContent(w.slab.Geometry(), l.prompt)
 	if ev.Leg == connector.DecodeLeg && ev.Handoff == connector.Layerwise {
 		return ev, nil // its blocks are the target
 	}

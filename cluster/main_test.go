@@ -1,0 +1,485 @@
+package cluster
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"kvferry/engine"
+	"kvferry/node"
+)
+
+func TestMain(m *testing.M) {
+	Child()
+	if os.Getenv(orphanEnv) != "" {
+		os.Exit(orphan())
+	}
+	flag.Parse()
+	// Tests wait for modelled GPUs and links most of the time: more than one a CPU
+	// can wait side by side.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(2)
+	}
+	code := m.Run()
+	if reference.cluster != nil {
+		if err := reference.cluster.Close(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+var handoffs = []string{node.HandoffV0, node.HandoffPull, node.HandoffLayerwise}
+
+// patience bounds every wait of a test. It is no measure of speed: the two cores
+// may be busy with other packages' tests.
+const patience = 30 * time.Second
+
+// A cost says what the modelled GPU of a test takes, in milliseconds. MaxLen is
+// the model's length in tokens.
+type cost struct {
+	PrefillToken, Decode float64
+	MaxLen               int
+}
+
+// profile writes a profile of few small layers (4 KiB of KV a token) with these
+// costs, and returns its path.
+func profile(t testing.TB, c cost) string {
+	t.Helper()
+	p, err := engine.LoadProfile("zero")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Name = "test"
+	p.KVGeometry.Layers, p.KVGeometry.KVHeads, p.KVGeometry.HiddenSize = 4, 2, 256
+	p.KVBytes = 64 << 20
+	p.MaxModelLen = 4096
+	if c.MaxLen > 0 {
+		p.MaxModelLen = c.MaxLen
+	}
+	p.MaxBatchedTokens = p.MaxModelLen
+	p.Costs.PrefillTokenMS, p.Costs.DecodeStepMS, p.Disagg.DecodeStepMS = c.PrefillToken, c.Decode, c.Decode
+	data, err := json.Marshal(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "profile.json")
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// testCluster is a Cluster of child processes and a client of it.
+type testCluster struct {
+	*Cluster
+	t    testing.TB
+	http *http.Client
+	logs *syncBuffer
+}
+
+// start starts a cluster that serves. At the end it must stop as asked, within
+// the default limit, with no crash and no race on its way.
+func start(t testing.TB, cfg Config) *testCluster {
+	t.Helper()
+	logs := &syncBuffer{}
+	cfg.Log = logs
+	if cfg.RequestTimeout == 0 {
+		cfg.RequestTimeout = patience
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	cl, err := Start(ctx, cfg)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, logs)
+	}
+	c := &testCluster{Cluster: cl, t: t, logs: logs, http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256}}}
+	t.Cleanup(func() {
+		c.http.CloseIdleConnections()
+		if err := c.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+		text := logs.String()
+		if strings.Contains(text, "DATA RACE") || strings.Contains(text, "panic:") || strings.Contains(text, "fatal error:") {
+			t.Error("a daemon crashed or raced")
+		}
+		if t.Failed() {
+			t.Logf("the daemons said:\n%s", text)
+		}
+	})
+	want := map[string]int{"prefill": cfg.Prefill, "decode": cfg.Decode, "nondisagg": cfg.Nondisagg}
+	c.poll("the nodes to join", func() bool {
+		for role, n := range want {
+			if int(c.metric(fmt.Sprintf(`kvferry:nodes{role=%q}`, role))) != n {
+				return false
+			}
+		}
+		return true
+	})
+	return c
+}
+
+// poll waits for a condition that only asking can tell.
+func (c *testCluster) poll(what string, cond func() bool) {
+	c.t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	limit := time.After(patience)
+	for !cond() {
+		select {
+		case <-tick.C:
+		case <-limit:
+			c.t.Fatalf("waited %v for %s", patience, what)
+		}
+	}
+}
+
+// metrics reads the proxy's. It is empty while the proxy is not there.
+func (c *testCluster) metrics() string {
+	resp, err := c.http.Get(c.URL() + "/metrics")
+	if err != nil {
+		return ""
+	}
+	defer resp.Body.Close()
+	b, _ := io.ReadAll(resp.Body)
+	return string(b)
+}
+
+// metric is the value of the first series that begins with that; 0 if there is
+// none.
+func (c *testCluster) metric(series string) float64 { return value(c.metrics(), series) }
+
+func value(metrics, series string) float64 {
+	for line := range strings.Lines(metrics) {
+		if rest, ok := strings.CutPrefix(line, series); ok && (strings.HasSuffix(series, "}") || rest[0] == '{' || rest[0] == ' ') {
+			f := strings.Fields(rest[strings.LastIndex(rest, "}")+1:])
+			v, err := strconv.ParseFloat(f[0], 64)
+			if err != nil {
+				return 0
+			}
+			return v
+		}
+	}
+	return 0
+}
+
+const model = "Qwen2.5-7B-Instruct-GPTQ-Int4"
+
+// ofNode is a series of one node.
+func ofNode(name, node string) string {
+	return fmt.Sprintf(`%s{engine=%q,model_name=%q}`, name, node, model)
+}
+
+func (c *testCluster) running(node string) int {
+	return int(c.metric(ofNode("vllm:num_requests_running", node)))
+}
+
+func (c *testCluster) usage(node string) float64 {
+	return c.metric(ofNode("vllm:kv_cache_usage_perc", node))
+}
+
+// quiet waits until no node has a request or a used block left.
+func (c *testCluster) quiet() {
+	c.t.Helper()
+	c.poll("the nodes to be idle, with no block used", func() bool {
+		seen := 0
+		for line := range strings.Lines(c.metrics()) {
+			for _, name := range []string{"vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"} {
+				if strings.HasPrefix(line, name+"{") {
+					seen++
+					if !strings.HasSuffix(line, " 0\n") {
+						return false
+					}
+				}
+			}
+		}
+		return seen > 0
+	})
+}
+
+// A call is a request as a test makes it.
+type call struct {
+	Prompt    []int
+	MaxTokens int
+	Stream    bool
+	Timeout   float64 // s
+	Breakdown bool
+}
+
+// prompt is a prompt of n tokens, different for each seed.
+func prompt(seed, n int) []int {
+	p := make([]int, n)
+	for i := range p {
+		p[i] = (seed*7919 + i*104729 + 1) % node.VocabularySize
+	}
+	return p
+}
+
+func (q call) body() []byte {
+	b := map[string]any{"model": model, "prompt": q.Prompt, "max_tokens": q.MaxTokens, "stream": q.Stream, "ignore_eos": true}
+	if q.Stream {
+		b["stream_options"] = map[string]any{"include_usage": true}
+	}
+	if q.Timeout > 0 {
+		b["timeout"] = q.Timeout
+	}
+	if q.Breakdown {
+		b["return_breakdown"] = true
+	}
+	data, err := json.Marshal(b)
+	if err != nil {
+		panic(err) // of maps and slices
+	}
+	return data
+}
+
+// A result is how a call ended, however it did.
+type result struct {
+	Status    int    // HTTP; 0 if there was no answer
+	Text      string // of all tokens
+	Tokens    int
+	Done      bool // the answer is whole
+	Cached    int
+	Breakdown map[string]any
+	TTFT      time.Duration
+	Err       apiError // in the body or the stream
+	Cut       error    // the connection broke
+}
+
+type apiError struct {
+	Message, Type, Param, Code string
+}
+
+func (r result) String() string {
+	return fmt.Sprintf("status %d, %d tokens, done %t, error %+v, connection %v", r.Status, r.Tokens, r.Done, r.Err, r.Cut)
+}
+
+// chunk is an answer or an event of a stream.
+type chunk struct {
+	Choices []struct {
+		Text         string
+		FinishReason *string `json:"finish_reason"`
+	}
+	Usage *struct {
+		CompletionTokens    int `json:"completion_tokens"`
+		PromptTokensDetails struct {
+			CachedTokens int `json:"cached_tokens"`
+		} `json:"prompt_tokens_details"`
+	}
+	Breakdown map[string]any
+	Error     *apiError
+}
+
+// A stream is a call under way.
+type stream struct {
+	t    testing.TB
+	resp *http.Response
+	in   *bufio.Reader
+	sent time.Time
+	r    result
+}
+
+// open sends a call and returns when its answer begins.
+func (c *testCluster) open(ctx context.Context, q call) *stream {
+	s := &stream{t: c.t, sent: time.Now()}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.URL()+"/v1/completions", bytes.NewReader(q.body()))
+	if err != nil {
+		s.r.Cut = err
+		return s
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if s.resp, s.r.Cut = c.http.Do(req); s.r.Cut == nil {
+		s.r.Status, s.in = s.resp.StatusCode, bufio.NewReader(s.resp.Body)
+	}
+	return s
+}
+
+// next reads until n more tokens have come, or the stream ends: false.
+func (s *stream) next(n int) bool {
+	if s.in == nil || s.r.Done || s.r.Cut != nil {
+		return false
+	}
+	if s.r.Status != http.StatusOK || !strings.HasPrefix(s.resp.Header.Get("Content-Type"), "text/event-stream") {
+		s.whole()
+		return false
+	}
+	for want := s.r.Tokens + n; s.r.Tokens < want; {
+		line, err := s.in.ReadBytes('\n')
+		if err != nil {
+			s.r.Cut = err // also a clean end before [DONE]: nothing may look whole that is not
+			return false
+		}
+		data, ok := bytes.CutPrefix(bytes.TrimSpace(line), []byte("data: "))
+		if !ok {
+			continue
+		}
+		if string(data) == "[DONE]" {
+			_, err := io.Copy(io.Discard, s.in)
+			s.r.Done, s.r.Cut = err == nil, err
+			return false
+		}
+		s.take(data)
+	}
+	return true
+}
+
+func (s *stream) whole() {
+	data, err := io.ReadAll(s.in)
+	if err != nil {
+		s.r.Cut = err
+		return
+	}
+	s.take(data)
+	s.r.Done = true
+}
+
+func (s *stream) take(data []byte) {
+	var k chunk
+	if err := json.Unmarshal(data, &k); err != nil {
+		s.t.Errorf("an answer that is no JSON: %q: %v", data, err)
+	}
+	for _, choice := range k.Choices {
+		if s.r.TTFT == 0 {
+			s.r.TTFT = time.Since(s.sent)
+		}
+		s.r.Text += choice.Text
+		s.r.Tokens = strings.Count(s.r.Text, " ") // a token is a space and a word
+	}
+	if k.Usage != nil {
+		s.r.Cached = k.Usage.PromptTokensDetails.CachedTokens
+		if k.Usage.CompletionTokens != s.r.Tokens {
+			s.t.Errorf("usage counts %d tokens, there are %d", k.Usage.CompletionTokens, s.r.Tokens)
+		}
+	}
+	if k.Breakdown != nil {
+		s.r.Breakdown = k.Breakdown
+	}
+	if k.Error != nil {
+		s.r.Err = *k.Error
+	}
+}
+
+// rest reads to the end.
+func (s *stream) rest() result {
+	for s.next(1) {
+	}
+	if s.resp != nil {
+		s.resp.Body.Close()
+	}
+	return s.r
+}
+
+// do makes a call and reads all of its answer.
+func (c *testCluster) do(q call) result {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
+	defer cancel()
+	return c.open(ctx, q).rest()
+}
+
+// expect fails the test unless the call has all its tokens.
+func (r result) expect(t testing.TB, tokens int) {
+	t.Helper()
+	if r.Status != http.StatusOK || !r.Done || r.Tokens != tokens || r.Err != (apiError{}) {
+		t.Fatalf("want all of %d tokens, got %v", tokens, r)
+	}
+}
+
+// want is the text an undisturbed cluster gives: generation is a function of the
+// prompt. A node that does it all makes it, once for all tests.
+func want(t testing.TB, q call) string {
+	t.Helper()
+	reference.once.Do(func() {
+		// Its own T may end before the last use, so nothing is tied to it.
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		reference.cluster, reference.err = Start(ctx, Config{Nondisagg: 1, Profile: "zero", KVBlocks: 1024})
+	})
+	if reference.err != nil {
+		t.Fatal(reference.err)
+	}
+	c := &testCluster{Cluster: reference.cluster, t: t, http: http.DefaultClient}
+	c.poll("the reference to serve", func() bool {
+		resp, err := c.http.Get(c.URL() + "/health")
+		if err != nil {
+			return false
+		}
+		resp.Body.Close()
+		return resp.StatusCode == http.StatusOK
+	})
+	q.Stream = false
+	r := c.do(q)
+	r.expect(t, q.MaxTokens)
+	return r.Text
+}
+
+var reference struct {
+	once    sync.Once
+	cluster *Cluster
+	err     error
+}
+
+// descriptors counts the open files of a daemon.
+func descriptors(t testing.TB, p *Process) int {
+	t.Helper()
+	files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.Pid()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(files)
+}
+
+// syncBuffer is a buffer that the daemons write and a failing test reads.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(b)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// wait waits for a daemon's end.
+func wait(t testing.TB, p *Process) {
+	t.Helper()
+	select {
+	case <-p.Done():
+	case <-time.After(patience):
+		t.Fatalf("%s did not end", p.Name)
+	}
+}
+
+// broken reports whether a stream ended with an error event and then an aborted
+// connection, the way that no client can take for a whole answer.
+func (r result) broken() bool {
+	return r.Err.Message != "" && !r.Done && errors.Is(r.Cut, io.ErrUnexpectedEOF)
+}
+
+// unsent reports whether the call failed before its first token with an error
+// that one can act on.
+func (r result) unsent(codes ...string) bool {
+	return r.Status >= 500 && r.Tokens == 0 && r.Err.Message != "" && slices.Contains(codes, r.Err.Code)
+}
