@@ -391,9 +391,9 @@ func (c *Core) abandon(r *request, err error) {
 	c.settle(r)
 }
 
-// settle releases an abandoned request's blocks when nothing touches them.
+// settle releases an abandoned request's blocks, once, when nothing touches them.
 func (c *Core) settle(r *request) {
-	if r.state != abandoned || r.open || r.moves > 0 || r.checks > 0 || c.receiver.has(r.ID) {
+	if r.state != abandoned || c.reqs[r.ID] != r || r.open || r.moves > 0 || r.checks > 0 || c.receiver.has(r.ID) {
 		return
 	}
 	c.toRun = append(c.toRun, engine.Cancel{ID: r.ID})

@@ -1,0 +1,197 @@
+package connector
+
+import (
+	"fmt"
+	"testing"
+	"unsafe"
+
+	"kvferry/engine"
+	"kvferry/kvcache"
+	"kvferry/transport"
+)
+
+// parts are the moves of a prompt under a hand-off.
+func parts(h Handoff, layers int) (ms []Move) {
+	switch h {
+	case V0:
+		ms = append(ms, Move{Part: TensorK}, Move{Part: TensorV}, Move{Part: TensorHidden})
+	case Pull:
+		ms = append(ms, Move{Part: PartAll})
+	case Layerwise:
+		for l := range layers {
+			ms = append(ms, Move{Part: l, Write: true})
+		}
+	}
+	return ms
+}
+
+// TestRequestsCover: the parts of a hand-off together move each byte of a
+// prompt's KV (and of its hidden states under v0) exactly once, from its place in
+// our block to the same place in theirs, and nothing else; a block that the
+// prompt half fills is half moved, and blocks left out of Pairs are not.
+func TestRequestsCover(t *testing.T) {
+	small := kvcache.Geometry{Layers: 3, KVHeads: 2, HeadDim: 4, ElemBytes: 2, BlockTokens: 4, HiddenSize: 8}
+	for _, h := range []Handoff{V0, Pull, Layerwise} {
+		for _, skip := range []int{0, 1} {
+			for tokens := skip*small.BlockTokens + 1; tokens <= 13; tokens++ {
+				t.Run(fmt.Sprintf("%v/%d tokens/skip %d", h, tokens, skip), func(t *testing.T) {
+					cover(t, small, h, tokens, skip)
+				})
+			}
+		}
+	}
+}
+
+func cover(t *testing.T, g kvcache.Geometry, h Handoff, tokens, skip int) {
+	const slots = 12
+	slab, err := kvcache.NewSlab(g, slots)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slab.Close()
+	// Blocks lie anywhere, here and there.
+	local := func(i int) kvcache.BlockID { return kvcache.BlockID(2*i + 1) }
+	remote := func(i int) kvcache.BlockID { return kvcache.BlockID(slots - 1 - i) }
+	var pairs []Pair
+	for i := skip; i < g.Blocks(tokens); i++ {
+		pairs = append(pairs, Pair{Index: i, Local: kvcache.Ref{ID: local(i), Gen: 1}, Remote: kvcache.Ref{ID: remote(i), Gen: 1}})
+	}
+	// want maps each byte of our slab that must move to where.
+	want := map[int64]int64{}
+	row := g.KVHeads * g.HeadDim * g.ElemBytes
+	for tok := skip * g.BlockTokens; tok < tokens; tok++ {
+		i, r := tok/g.BlockTokens, tok%g.BlockTokens
+		add := func(from, to int64, n int) {
+			for b := range int64(n) {
+				want[from+b] = to + b
+			}
+		}
+		for l := range g.Layers {
+			for kv := range 2 {
+				at := int64(kv*g.BlockTokens*row + r*row)
+				add(g.LayerOffset(local(i), l)+at, g.LayerOffset(remote(i), l)+at, row)
+			}
+		}
+		if h == V0 {
+			at := int64(r * g.HiddenTokenBytes())
+			add(g.HiddenOffset(local(i))+at, g.HiddenOffset(remote(i))+at, g.HiddenTokenBytes())
+		}
+	}
+	base := uintptr(unsafe.Pointer(unsafe.SliceData(slab.Bytes())))
+	moved := map[int64]bool{}
+	for _, m := range parts(h, g.Layers) {
+		m.Pairs = pairs
+		for _, q := range Requests(slab, m, tokens) {
+			if (q.Op == transport.Write) != (h == Layerwise) {
+				t.Fatalf("part %d: %v", m.Part, q.Op)
+			}
+			from := int64(uintptr(unsafe.Pointer(unsafe.SliceData(q.Local))) - base)
+			for b := range int64(len(q.Local)) {
+				to, ok := want[from+b]
+				switch {
+				case !ok:
+					t.Fatalf("part %d moves byte %d of the slab, which is not the prompt's", m.Part, from+b)
+				case to != q.Offset+b:
+					t.Fatalf("part %d moves byte %d to %d, want %d", m.Part, from+b, q.Offset+b, to)
+				case moved[from+b]:
+					t.Fatalf("part %d moves byte %d again", m.Part, from+b)
+				}
+				moved[from+b] = true
+			}
+		}
+	}
+	if len(moved) != len(want) {
+		t.Fatalf("%d of %d bytes are moved", len(moved), len(want))
+	}
+}
+
+// TestRequestsBytes: what the published model's prompts weigh, and in how many
+// requests they go.
+func TestRequestsBytes(t *testing.T) {
+	prof, err := engine.LoadProfile(engine.DefaultProfile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slab, err := kvcache.NewSlab(prof.KVGeometry, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slab.Close()
+	for _, c := range []struct {
+		hand     Handoff
+		tokens   int
+		requests int
+	}{
+		{V0, 245, 16 * (28 + 28 + 1)},
+		{Pull, 245, 15 + 28*2}, // full blocks whole; K and V rows of each layer of the last
+		{Pull, 240, 15},
+		{Layerwise, 245, 28 * (15 + 2)},
+		{Layerwise, 1012, 28 * (63 + 2)},
+	} {
+		var pairs []Pair
+		for i := range prof.KVGeometry.Blocks(c.tokens) {
+			ref := kvcache.Ref{ID: kvcache.BlockID(i), Gen: 1}
+			pairs = append(pairs, Pair{Index: i, Local: ref, Remote: ref})
+		}
+		bytes, requests := 0, 0
+		for _, m := range parts(c.hand, prof.KVGeometry.Layers) {
+			m.Pairs = pairs
+			for _, q := range Requests(slab, m, c.tokens) {
+				bytes += len(q.Local)
+				requests++
+			}
+		}
+		want := c.tokens * 57_344
+		if c.hand == V0 {
+			want += c.tokens * 7_168
+		}
+		if bytes != want || requests != c.requests {
+			t.Errorf("%v of %d tokens: %d bytes in %d requests, want %d in %d", c.hand, c.tokens, bytes, requests, want, c.requests)
+		}
+	}
+}
+
+func TestImmediate(t *testing.T) {
+	for _, transfer := range []uint64{0, 1, 1<<24 - 1} {
+		for _, layer := range []int{0, 27, maxLayers - 1} {
+			for _, token := range []uint32{0, 151_935, 1<<32 - 1} {
+				tr, l, tok := DecodeImm(EncodeImm(transfer, layer, token))
+				if tr != transfer || l != layer || tok != token {
+					t.Errorf("%d, %d, %d comes back as %d, %d, %d", transfer, layer, token, tr, l, tok)
+				}
+			}
+		}
+	}
+	if tr, _, _ := DecodeImm(EncodeImm(1<<24+5, 0, 0)); tr != 5 {
+		t.Errorf("a transfer's low 24 bits come back as %d", tr)
+	}
+}
+
+func TestHandoffNames(t *testing.T) {
+	for _, name := range Handoffs() {
+		h, err := ParseHandoff(name)
+		if err != nil || h.String() != name {
+			t.Errorf("%q: %v, %v", name, h, err)
+		}
+	}
+	if _, err := ParseHandoff("push"); err == nil {
+		t.Error("push is not built")
+	}
+}
+
+// TestNewCore: each missing part is named.
+func TestNewCore(t *testing.T) {
+	if _, err := NewCore(Config{}); err == nil {
+		t.Error("a core of nothing")
+	}
+	prof := smallProfile()
+	prof.KVGeometry.Layers = maxLayers + 1
+	pool := kvcache.NewPool(4, 4, false)
+	sched, err := engine.NewScheduler(engine.ConfigOf(prof, engine.PrefillFirst, pool))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := NewCore(Config{Scheduler: sched, Pool: pool, Profile: prof, HoldTimeout: 1}); err == nil {
+		t.Errorf("%d layers do not fit an immediate", maxLayers+1)
+	}
+}

@@ -1,0 +1,348 @@
+package connector
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+
+	"kvferry/engine"
+	"kvferry/kvcache"
+)
+
+// TestTranscripts runs the conversations in testdata between a prefill node p
+// and a decode node d, of the small profile: 2 layers, blocks of 4 tokens, 0.5 MB
+// of KV and 0.25 MB of hidden states a token, tokens that are letters. After go
+// test -rewrite, commit a changed transcript only if you understand what changed
+// it.
+//
+//	nodes [blocks=N] [hold=D] [cache]     two new nodes
+//	p|d t=D                               one call of Step, with one event a line:
+//	    submit ID LEG [HANDOFF] prompt=abc out=N [deadline=D] [age=D]
+//	           [tokens=N] [blocks=I,I] [first=N]    instead of what the other node offered
+//	    cancel ID                         closed ID
+//	    done [at=D]                       layer N
+//	    produce T                         release T
+//	    produced ID tensor=N              gone ID
+//	    moved ID part=N [posted=D] [fails]
+//	    arrived ID part=N [token=a]
+//	    checked ID part=N [bad=N]
+//
+// T is a transfer, part -1 everything; of v0, parts 0, 1, 2 are K, V and the
+// hidden states. The answer lists the actions, and after the line of dashes the
+// requests and the pool.
+func TestTranscripts(t *testing.T) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		var w *stage
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			switch d.Cmd {
+			case "nodes":
+				w = newStage(t, d)
+				return ""
+			case "p":
+				return w.p.transcribe(t, d)
+			case "d":
+				return w.d.transcribe(t, d)
+			}
+			d.Fatalf(t, "unknown command %s", d.Cmd)
+			return ""
+		})
+	})
+}
+
+// A stage has two nodes, and remembers what they offered each other.
+type stage struct{ p, d *actor }
+
+type actor struct {
+	name   string
+	core   *Core
+	pool   *kvcache.Pool
+	other  *actor
+	offers map[uint64]Remote // of this node, by request
+}
+
+func newStage(t *testing.T, d *datadriven.TestData) *stage {
+	prof := smallProfile()
+	blocks := 16
+	if d.HasArg("blocks") {
+		d.ScanArgs(t, "blocks", &blocks)
+	}
+	hold := time.Minute
+	if d.HasArg("hold") {
+		hold = duration(t, arg(d, "hold"))
+	}
+	node := func(name string) *actor {
+		pool := kvcache.NewPool(blocks, prof.KVGeometry.BlockTokens, d.HasArg("cache"))
+		cfg := engine.ConfigOf(prof, engine.PrefillFirst, pool)
+		cfg.PrefixCaching = d.HasArg("cache")
+		sched, err := engine.NewScheduler(cfg)
+		if err != nil {
+			d.Fatalf(t, "%v", err)
+		}
+		core, err := NewCore(Config{Scheduler: sched, Pool: pool, Profile: prof, Disagg: true, HoldTimeout: hold})
+		if err != nil {
+			d.Fatalf(t, "%v", err)
+		}
+		return &actor{name: name, core: core, pool: pool, offers: map[uint64]Remote{}}
+	}
+	w := &stage{p: node("p"), d: node("d")}
+	w.p.other, w.d.other = w.d, w.p
+	return w
+}
+
+func (a *actor) transcribe(t *testing.T, d *datadriven.TestData) string {
+	now := duration(t, arg(d, "t"))
+	var events []Event
+	for line := range strings.Lines(d.Input) {
+		events = append(events, a.event(t, now, strings.Fields(line)))
+	}
+	var out strings.Builder
+	a.print(&out, a.core.Step(now, events...))
+	if out.Len() == 0 {
+		out.WriteString("nothing\n")
+	}
+	out.WriteString("--\n")
+	states := [...]string{"running", "offered", "moving", "checking", "closing", "abandoned"}
+	for _, id := range slices.Sorted(maps.Keys(a.core.reqs)) {
+		r := a.core.reqs[id]
+		fmt.Fprintf(&out, "%d %s", id, states[r.state])
+		if r.open {
+			out.WriteString(", window open")
+		}
+		if r.moves > 0 {
+			fmt.Fprintf(&out, ", %d moves", r.moves)
+		}
+		if r.checks > 0 {
+			fmt.Fprintf(&out, ", %d checks", r.checks)
+		}
+		out.WriteString("; ")
+	}
+	fmt.Fprintf(&out, "%d blocks used\n", a.pool.Used())
+	return out.String()
+}
+
+func (a *actor) print(out *strings.Builder, act *Actions) {
+	p := func(format string, args ...any) { fmt.Fprintf(out, format+"\n", args...) }
+	for _, f := range act.Failed {
+		p("failed %d: %v", f.ID, f.Err)
+	}
+	for _, t := range act.Tokens {
+		p("token %d of %d: %s", t.Position, t.ID, letter(t.Token))
+	}
+	for _, o := range act.Reserved {
+		p("reserved %d: transfer %d, %s", o.ID, o.Transfer, a.offer(o, 0))
+	}
+	for _, f := range act.Prefilled {
+		if f.Offer == nil {
+			p("prefilled %d", f.ID)
+			continue
+		}
+		p("prefilled %d: first token %s, transfer %d, %s", f.ID, letter(f.FirstToken), f.Offer.Transfer, a.offer(*f.Offer, f.FirstToken))
+	}
+	for _, f := range act.Finished {
+		p("finished %d", f.ID)
+	}
+	if s := act.Launch; s != nil {
+		p("launch %s", describe(s))
+	}
+	for _, k := range act.Ask {
+		if k.Release {
+			p("tell %s: release %d", k.Node, k.Transfer)
+		} else {
+			p("ask %s: produce %d", k.Node, k.Transfer)
+		}
+	}
+	for _, k := range act.Answer {
+		if k.Gone {
+			p("answer: transfer %d is gone", k.Transfer)
+		} else {
+			p("answer: transfer %d, tensor %d is available", k.Transfer, k.Tensor)
+		}
+	}
+	for _, m := range act.Moves {
+		verb, arrow := "read", "<-"
+		if m.Write {
+			verb, arrow = "write", "->"
+		}
+		line := fmt.Sprintf("%s part %d of %d:", verb, m.Part, m.ID)
+		for _, k := range m.Pairs {
+			line += fmt.Sprintf(" #%d %v%s%v", k.Index, k.Local, arrow, k.Remote)
+		}
+		if m.Imm {
+			line += ", immediate"
+			if m.Part == a.core.layers()-1 {
+				line += " with " + letter(m.Token)
+			}
+		}
+		p("%s", line)
+	}
+	for _, c := range act.Checks {
+		p("check part %d of %d: from #%d %v", c.Part, c.ID, c.First, c.Refs)
+	}
+	for _, id := range act.Close {
+		p("close the window of %d", id)
+	}
+	for _, id := range act.Drop {
+		p("drop %d", id)
+	}
+	if act.Wake > 0 {
+		p("wake %v", act.Wake)
+	}
+}
+
+func describe(s *engine.Step) string {
+	out := fmt.Sprintf("%v @%v:", s.Kind, s.At)
+	for _, k := range s.Works {
+		out += fmt.Sprintf(" %d[%d,%d)", k.Seq.ID, k.From, k.From+k.N)
+	}
+	if s.Extra > 0 {
+		out += fmt.Sprintf(" extra %v", s.Extra)
+	}
+	return out
+}
+
+// offer remembers what the node offers, and prints it.
+func (a *actor) offer(o Offer, first kvcache.Token) string {
+	r := Remote{Node: a.name, Transfer: o.Transfer, Tokens: o.Tokens, FirstToken: first}
+	out := fmt.Sprintf("%d tokens in", o.Tokens)
+	for i, b := range o.Blocks {
+		r.Blocks = append(r.Blocks, Block{Index: o.First + i, Ref: b})
+		out += fmt.Sprintf(" #%d %v", o.First+i, b)
+	}
+	a.offers[o.ID] = r
+	return out
+}
+
+var errWire = errors.New("wire cut")
+
+func (a *actor) event(t *testing.T, now time.Duration, words []string) Event {
+	t.Helper()
+	opts := map[string]string{}
+	var names []string
+	var id uint64
+	for _, word := range words[1:] {
+		key, value, isOpt := strings.Cut(word, "=")
+		n, err := strconv.ParseUint(key, 10, 64)
+		switch {
+		case err == nil:
+			id = n
+		case isOpt:
+			opts[key] = value
+		default:
+			names = append(names, key)
+		}
+	}
+	num := func(key string) int { n, _ := strconv.Atoi(opts[key]); return n }
+	when := func(key string, otherwise time.Duration) time.Duration {
+		if s, ok := opts[key]; ok {
+			return duration(t, s)
+		}
+		return otherwise
+	}
+	switch words[0] {
+	case "submit":
+		ev := Submit{ID: id, Prompt: letters(opts["prompt"]), MaxTokens: num("out"), Age: when("age", 0), Deadline: when("deadline", 0)}
+		ev.Leg = Leg(slices.Index(legs[:], names[0]))
+		if len(names) > 1 {
+			h, err := ParseHandoff(names[1])
+			if err != nil {
+				t.Fatal(err)
+			}
+			ev.Handoff = h
+		}
+		ev.Remote = a.other.offers[id]
+		if _, ok := opts["tokens"]; ok {
+			ev.Remote.Tokens = num("tokens")
+		}
+		if _, ok := opts["first"]; ok {
+			ev.Remote.FirstToken = kvcache.Token(num("first"))
+		}
+		if s, ok := opts["blocks"]; ok {
+			ev.Remote.Blocks = nil
+			for i := range strings.SplitSeq(s, ",") {
+				n, _ := strconv.Atoi(i)
+				ev.Remote.Blocks = append(ev.Remote.Blocks, Block{Index: n})
+			}
+		}
+		return ev
+	case "cancel":
+		return Cancel{id}
+	case "closed":
+		return Closed{id}
+	case "done":
+		step := a.core.sched.Current()
+		if step == nil {
+			t.Fatal("done: no step is under way")
+		}
+		ev := StepDone{At: when("at", now)}
+		for _, k := range step.Works {
+			if k.Sample {
+				ev.Tokens = append(ev.Tokens, k.Seq.NextToken(a.core.cfg.Profile.Vocab))
+			}
+		}
+		return ev
+	case "layer":
+		return LayerDone{Layer: int(id), At: now}
+	case "produce":
+		return Produce{id}
+	case "release":
+		return Release{id}
+	case "produced":
+		return Produced{ID: id, Tensor: num("tensor")}
+	case "gone":
+		return Gone{ID: id, Err: errWire}
+	case "moved":
+		ev := Moved{ID: id, Part: num("part"), Bytes: 1, Posted: when("posted", now), At: when("at", now)}
+		if len(names) > 0 {
+			ev.Err = errWire
+		}
+		return ev
+	case "arrived":
+		ev := Arrived{ID: id, Part: num("part"), At: now}
+		if s := opts["token"]; s != "" {
+			ev.Token = letters(s)[0]
+		}
+		return ev
+	case "checked":
+		ev := Checked{ID: id, Part: num("part"), Blocks: 1, Bad: num("bad")}
+		if ev.Bad > 0 {
+			ev.Err = errors.New("block 0 differs")
+		}
+		return ev
+	}
+	t.Fatalf("unknown event %q", words[0])
+	return nil
+}
+
+func arg(d *datadriven.TestData, name string) string {
+	for _, a := range d.CmdArgs {
+		if a.Key == name && len(a.Vals) == 1 {
+			return a.Vals[0]
+		}
+	}
+	return ""
+}
+
+func letters(s string) (out []kvcache.Token) {
+	for _, c := range s {
+		out = append(out, kvcache.Token(c-'a'))
+	}
+	return out
+}
+
+func letter(t kvcache.Token) string { return string(rune('a' + t)) }
+
+func duration(t *testing.T, s string) time.Duration {
+	t.Helper()
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
