@@ -50,6 +50,7 @@ type Config struct {
 
 	Clock   clock.Clock // default clock.Precise()
 	Command []string    // the command line, for the record
+	System  any         // what serves, for the record: the profile, for one
 
 	Stdout   io.Writer // reports and the final table, default none
 	Progress io.Writer // bar or lines, default none
@@ -195,6 +196,7 @@ func (c Config) record() RunConfig {
 		TimeoutS:     c.RequestTimeout.Seconds(),
 		Started:      time.Now(),
 		Command:      c.Command,
+		System:       c.System,
 	}
 }
 

@@ -66,6 +66,7 @@ type RunConfig struct {
 	TimeoutS     float64   `json:"request_timeout_s"`
 	Started      time.Time `json:"started"`
 	Command      []string  `json:"command"`
+	System       any       `json:"system,omitempty"`
 }
 
 // Results are a whole run.

@@ -123,6 +123,9 @@ func (f *mooncakeFlags) config(settingsChosen bool) (bench.Config, error) {
 	if f.proxy == "" {
 		cfg.Start, err = embedded(f.profile, f.link, &lazyFile{dir: cfg.Out})
 		bad("profile or --link", err)
+		if p, err := engine.LoadProfile(f.profile); err == nil {
+			cfg.System = map[string]any{"profile": p, "link": f.link}
+		}
 	} else {
 		var base string
 		base, err = proxyURL(f.proxy)
