@@ -1,7 +1,6 @@
 package connector
 
 import (
-	"container/heap"
 	"encoding/csv"
 	"fmt"
 	"math"
@@ -18,177 +17,17 @@ import (
 
 // This file replays the published load through the state machines in virtual
 // time and compares with the published table: what the daemons run, without
-// their noise. The discrete-event loop is the least that can do it.
+// their noise.
+//
+// The parameters of the ten non-disaggregated and chunked cells are those of the
+// calibration report. Those of the 15 disaggregated cells were fitted again, one
+// set for all cells, to the form the machines have here: copies that a consumer
+// asks for may hold back the producer's next launch for launch_gap, and a
+// receive's fixed cost runs beside the wait for the producer, not after it.
 
-type world struct {
-	now    time.Duration
-	events eventHeap
-	seq    int
-	tokens map[uint64][]time.Duration
-	tb     testing.TB
-}
-
-type event struct {
-	at  time.Duration
-	seq int
-	do  func()
-}
-
-type eventHeap []event
-
-func (h eventHeap) Len() int { return len(h) }
-func (h eventHeap) Less(i, j int) bool {
-	return h[i].at < h[j].at || h[i].at == h[j].at && h[i].seq < h[j].seq
-}
-func (h eventHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
-func (h *eventHeap) Push(x any)   { *h = append(*h, x.(event)) }
-func (h *eventHeap) Pop() any {
-	old := *h
-	x := old[len(old)-1]
-	*h = old[:len(old)-1]
-	return x
-}
-
-func (w *world) at(t time.Duration, do func()) {
-	w.seq++
-	heap.Push(&w.events, event{t, w.seq, do})
-}
-
-func (w *world) run() {
-	for len(w.events) > 0 {
-		ev := heap.Pop(&w.events).(event)
-		if ev.at < w.now {
-			w.tb.Fatalf("time runs backwards: %v after %v", ev.at, w.now)
-		}
-		w.now = ev.at
-		ev.do()
-	}
-}
-
-// host is one node in the world.
-type host struct {
-	w     *world
-	core  *Core
-	cost  *engine.CostModel
-	prof  *engine.Profile
-	peer  *host // the other one of a pair
-	link  engine.LinkCost
-	busy  time.Duration
-	imms  map[uint64]uint64 // our transfer -> request
-	wakes map[time.Duration]bool
-	onPre func(Prefilled)
-	onRes func(Offer)
-}
-
-func newHost(w *world, prof *engine.Profile, policy engine.Policy, disagg bool) *host {
-	pool := kvcache.NewPool(prof.Blocks(), prof.KVGeometry.BlockTokens, false)
-	cfg := engine.ConfigOf(prof, policy, pool)
-	costs := prof.Costs
-	if disagg {
-		costs = prof.DisaggEngine()
-	}
-	cfg.OutputDelay = millis(costs.OutputDelayMS)
-	sched, err := engine.NewScheduler(cfg)
-	if err != nil {
-		w.tb.Fatal(err)
-	}
-	core, err := NewCore(Config{Scheduler: sched, Pool: pool, Profile: prof, Disagg: disagg, HoldTimeout: time.Minute})
-	if err != nil {
-		w.tb.Fatal(err)
-	}
-	return &host{w: w, core: core, cost: engine.NewCostModel(costs), prof: prof, imms: map[uint64]uint64{}, wakes: map[time.Duration]bool{}}
-}
-
-func (h *host) step(evs ...Event) {
-	a := h.core.Step(h.w.now, evs...)
-	for _, f := range a.Failed {
-		h.w.tb.Fatalf("request %d failed: %v", f.ID, f.Err)
-	}
-	for _, t := range a.Tokens {
-		h.w.tokens[t.ID] = append(h.w.tokens[t.ID], h.w.now)
-		if got := len(h.w.tokens[t.ID]); t.Position != got-1 {
-			h.w.tb.Fatalf("request %d: position %d is its %d-th token", t.ID, t.Position, got)
-		}
-	}
-	if s := a.Launch; s != nil {
-		end := s.At + h.cost.Run(s)
-		var toks []kvcache.Token
-		for _, wk := range s.Works {
-			if wk.Sample {
-				toks = append(toks, wk.Seq.NextToken(h.prof.Vocab))
-			}
-		}
-		if a.Layers {
-			n := h.prof.KVGeometry.Layers
-			for l := range n {
-				at := s.At + (end-s.At)*time.Duration(l+1)/time.Duration(n)
-				h.w.at(max(at, h.w.now), func() { h.step(LayerDone{Layer: l, At: at}) })
-			}
-		}
-		h.w.at(max(end, h.w.now), func() { h.step(StepDone{At: end, Tokens: toks}) })
-	}
-	for _, m := range a.Moves {
-		bytes := int64(0)
-		prompt := h.core.reqs[m.ID].Prompt
-		g := h.prof.KVGeometry
-		switch {
-		case m.Part == PartAll:
-			bytes = int64(len(prompt) * g.TokenBytes())
-		case m.Write:
-			bytes = int64(len(prompt) * g.TokenBytes() / g.Layers)
-		case m.Part == TensorHidden:
-			bytes = int64(len(prompt) * g.HiddenTokenBytes())
-		default:
-			bytes = int64(len(prompt) * g.TokenBytes() / 2)
-		}
-		posted := h.w.now
-		h.busy = max(h.busy, posted) + millis(float64(bytes)/1e6*h.link.MSPerMB)
-		done := h.busy
-		h.w.at(done, func() {
-			if m.Write {
-				h.peer.step(Arrived{ID: m.ID, Part: m.Part, Token: m.Token, At: done})
-			}
-			h.step(Moved{ID: m.ID, Part: m.Part, Bytes: bytes, Posted: posted, At: done})
-		})
-	}
-	for _, c := range a.Checks {
-		h.w.at(h.w.now, func() { h.step(Checked{ID: c.ID, Part: c.Part, Blocks: len(c.Refs)}) })
-	}
-	for _, id := range a.Close {
-		h.w.at(h.w.now, func() { h.step(Closed{ID: id}) })
-	}
-	for _, ask := range a.Ask {
-		h.w.at(h.w.now, func() {
-			if ask.Release {
-				h.peer.step(Release{ask.Transfer})
-			} else {
-				h.imms[ask.Transfer] = ask.ID
-				h.peer.step(Produce{ask.Transfer})
-			}
-		})
-	}
-	for _, ans := range a.Answer {
-		if ans.Gone {
-			h.w.tb.Fatalf("transfer %d gone", ans.Transfer)
-		}
-		h.w.at(h.w.now, func() { h.peer.step(Produced{ID: h.peer.imms[ans.Transfer], Tensor: ans.Tensor}) })
-	}
-	for _, p := range a.Prefilled {
-		if h.onPre != nil {
-			h.onPre(p)
-		}
-	}
-	for _, o := range a.Reserved {
-		h.onRes(o)
-	}
-	if a.Wake > 0 && !h.wakes[a.Wake] {
-		h.wakes[a.Wake] = true
-		h.w.at(max(a.Wake, h.w.now), func() { delete(h.wakes, a.Wake); h.step() })
-	}
-}
-
-// replay runs a row of the published load and returns the nine latencies.
-func replay(tb testing.TB, prof *engine.Profile, input, qps int, setting string, seed uint64) [9]float64 {
+// replay runs a row of the published load and returns each request's TTFT, TPOT
+// and each ITL, sorted, in ms. The seed draws prompt lengths.
+func replay(tb testing.TB, prof *engine.Profile, input, qps int, setting string, seed uint64) [3][]float64 {
 	w := &world{tokens: map[uint64][]time.Duration{}, tb: tb}
 	arrivals := publishedArrivals(float64(qps))
 	mean, sd := 245.3, 6.6
@@ -269,7 +108,7 @@ func replay(tb testing.TB, prof *engine.Profile, input, qps int, setting string,
 	return latencies(tb, w, arrivals)
 }
 
-func latencies(tb testing.TB, w *world, arrivals []time.Duration) (m [9]float64) {
+func latencies(tb testing.TB, w *world, arrivals []time.Duration) [3][]float64 {
 	var ttft, tpot, itl []float64
 	for i, a := range arrivals {
 		t := w.tokens[uint64(i+1)]
@@ -282,21 +121,29 @@ func latencies(tb testing.TB, w *world, arrivals []time.Duration) (m [9]float64)
 			itl = append(itl, ms(t[j]-t[j-1]))
 		}
 	}
-	for i, x := range [][]float64{ttft, tpot, itl} {
-		slices.Sort(x)
-		sum := 0.0
+	slices.Sort(ttft)
+	slices.Sort(tpot)
+	slices.Sort(itl)
+	return [3][]float64{ttft, tpot, itl}
+}
+
+// summary is mean, median and P99 of each, as the published tables have them.
+func summary(l [3][]float64) (m [9]float64) {
+	for i, x := range l {
 		for _, v := range x {
-			sum += v
+			m[3*i] += v / float64(len(x))
 		}
-		m[3*i] = sum / float64(len(x))
-		for j, p := range []float64{0.5, 0.99} {
-			r := p * float64(len(x)-1)
-			lo := int(r)
-			hi := min(lo+1, len(x)-1)
-			m[3*i+1+j] = x[lo] + (r-float64(lo))*(x[hi]-x[lo])
-		}
+		m[3*i+1], m[3*i+2] = quantile(x, 0.5), quantile(x, 0.99)
 	}
 	return m
+}
+
+// quantile of sorted values, interpolated as numpy does.
+func quantile(x []float64, p float64) float64 {
+	r := p * float64(len(x)-1)
+	lo := int(r)
+	hi := min(lo+1, len(x)-1)
+	return x[lo] + (r-float64(lo))*(x[hi]-x[lo])
 }
 
 func ms(d time.Duration) float64 { return float64(d) / 1e6 }
@@ -358,6 +205,61 @@ func readPublished(tb testing.TB) map[string][9]float64 {
 	return out
 }
 
+// settings of the published table, and the two hand-offs of ours on its TCP link.
+var settings = []string{"nondisagg", "chunked", "rdma", "rdma2", "tcp", "pull", "layerwise"}
+
+// The nine latencies of a cell, in the order of the published file.
+const (
+	ttftMean = iota
+	ttftMedian
+	ttftP99
+	tpotMean
+	tpotMedian
+	tpotP99
+	itlMean
+	itlMedian
+	itlP99
+)
+
+var metricNames = [9]string{"TTFT mean", "TTFT median", "TTFT P99", "TPOT mean", "TPOT median", "TPOT P99", "ITL mean", "ITL median", "ITL P99"}
+
+// limits say how far from the published figure a cell may be, in percent; 0 is
+// not asserted. P99s are not: of 200 requests they are the second or third
+// largest, and of the disaggregated rows the fit leaves them open by up to a
+// factor of two.
+func limits(row [2]int, setting string) (l [9]float64) {
+	switch setting {
+	case "nondisagg", "chunked":
+		l = [9]float64{ttftMean: 8, ttftMedian: 8, tpotMean: 8, tpotMedian: 8, itlMean: 8, itlMedian: 8}
+		if row[0] == 1024 {
+			// About half of these requests meet another prompt while they decode, and
+			// their TPOT is a multiple of the others': the median falls into the gap
+			// between the two kinds, and which side it is on hangs on a few prompt
+			// lengths, which were not published. See TestPublishedMedianIsInAGap.
+			l[tpotMedian] = 0
+		}
+	case "rdma", "rdma2", "tcp":
+		l = [9]float64{ttftMean: 10, ttftMedian: 12, tpotMean: 21}
+		if row[0] == 1024 {
+			l = [9]float64{ttftMean: 25, ttftMedian: 25, tpotMean: 35}
+		}
+	}
+	return l
+}
+
+// disorder lists the pairs of settings that come out in the other order than
+// published, though the published means differ by more than 3 %. The first of a
+// pair is published as the slower one. 84 of 86 pairs keep their order.
+var disorder = map[string]bool{
+	// Chaotic: 24 draws of prompt lengths give rdma anything from 46 to 83 ms, mean
+	// 65; published is 52.7, beside 56.6 for chunked (57 in every draw).
+	"1024/q2 TPOT mean: chunked > rdma": true,
+	// Published 22.1 and 19.7 ms; 24 draws give chunked 22.1 and tcp 22.5.
+	"256/q6 TPOT mean: chunked > tcp": true,
+}
+
+// TestPublished runs the published load through the state machines and compares
+// the means over four draws of prompt lengths with the published table.
 func TestPublished(t *testing.T) {
 	prof, err := engine.LoadProfile(engine.DefaultProfile)
 	if err != nil {
@@ -365,24 +267,94 @@ func TestPublished(t *testing.T) {
 	}
 	pub := readPublished(t)
 	for _, row := range [][2]int{{1024, 2}, {256, 2}, {256, 4}, {256, 6}, {256, 8}} {
-		for _, set := range []string{"nondisagg", "chunked", "rdma", "rdma2", "tcp", "pull", "layerwise"} {
-			var m [9]float64
-			const seeds = 4
-			for seed := range uint64(seeds) {
-				for i, v := range replay(t, prof, row[0], row[1], set, seed) {
-					m[i] += v / seeds
+		t.Run(fmt.Sprintf("%d-q%d", row[0], row[1]), func(t *testing.T) {
+			t.Parallel()
+			got, want := map[string][9]float64{}, map[string][9]float64{}
+			for _, set := range settings {
+				got[set] = average(t, prof, row, set)
+				want[set] = pub[fmt.Sprintf("%d/q%d/%s", row[0], row[1], set)]
+				compare(t, row, set, got[set], want[set])
+			}
+			order(t, row, got, want)
+			l, plain := got["layerwise"], got["nondisagg"]
+			if l[ttftMean] > 1.02*plain[ttftMean] || l[tpotMean] > 13 || l[tpotP99] > 20 {
+				t.Errorf("layerwise: TTFT mean %.1f ms beside %.1f, TPOT mean %.1f, P99 %.1f: want at most 1.02 times as much, 13, 20",
+					l[ttftMean], plain[ttftMean], l[tpotMean], l[tpotP99])
+			}
+			if p := got["pull"]; p[tpotMean] > 13 || p[ttftMean] > want["rdma"][ttftMean] {
+				t.Errorf("pull: TTFT mean %.1f ms, TPOT mean %.1f", p[ttftMean], p[tpotMean])
+			}
+		})
+	}
+}
+
+// average is the mean of each latency over four draws of prompt lengths.
+func average(tb testing.TB, prof *engine.Profile, row [2]int, set string) (m [9]float64) {
+	const seeds = 4
+	for seed := range uint64(seeds) {
+		for i, v := range summary(replay(tb, prof, row[0], row[1], set, seed)) {
+			m[i] += v / seeds
+		}
+	}
+	return m
+}
+
+func compare(t *testing.T, row [2]int, set string, got, want [9]float64) {
+	line := fmt.Sprintf("%-10s", set)
+	for i, v := range got {
+		if want[i] == 0 { // not published
+			line += fmt.Sprintf(" %7.1f", v)
+			continue
+		}
+		off := 100 * (v/want[i] - 1)
+		line += fmt.Sprintf(" %+6.1f%%", off)
+		if limit := limits(row, set)[i]; limit > 0 && math.Abs(off) > limit {
+			t.Errorf("%s: %s is %.1f ms, %+.1f %% of the published %.1f: want within %.0f %%", set, metricNames[i], v, off, want[i], limit)
+		}
+	}
+	t.Log(line)
+}
+
+// order compares each pair of published settings on mean TTFT and mean TPOT.
+func order(t *testing.T, row [2]int, got, want map[string][9]float64) {
+	pairs, kept := 0, 0
+	for _, metric := range []int{ttftMean, tpotMean} {
+		for _, slow := range settings {
+			for _, fast := range settings {
+				a, b := want[slow][metric], want[fast][metric]
+				if a == 0 || b == 0 || a < 1.03*b {
+					continue
+				}
+				pairs++
+				name := fmt.Sprintf("%d/q%d %s: %s > %s", row[0], row[1], metricNames[metric], slow, fast)
+				if got[slow][metric] > got[fast][metric] {
+					kept++
+					if disorder[name] {
+						t.Errorf("%s: holds now; take it off the list", name)
+					}
+				} else if !disorder[name] {
+					t.Errorf("%s: published %.1f and %.1f ms, here %.1f and %.1f", name, a, b, got[slow][metric], got[fast][metric])
 				}
 			}
-			line := fmt.Sprintf("%4d/q%d/%-10s", row[0], row[1], set)
-			p, ok := pub[fmt.Sprintf("%d/q%d/%s", row[0], row[1], set)]
-			for i, v := range m {
-				if ok {
-					line += fmt.Sprintf(" %+6.1f%%", 100*(v/p[i]-1))
-				} else {
-					line += fmt.Sprintf(" %7.1f", v)
-				}
+		}
+	}
+	t.Logf("order kept in %d of %d pairs", kept, pairs)
+}
+
+// TestPublishedMedianIsInAGap is why limits leaves out the median TPOT of two
+// cells: 45 % of the requests have at most 13 ms, 45 % have more than 50, for any
+// draw of prompt lengths.
+func TestPublishedMedianIsInAGap(t *testing.T) {
+	prof, err := engine.LoadProfile(engine.DefaultProfile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, set := range []string{"nondisagg", "chunked"} {
+		for seed := range uint64(4) {
+			tpot := replay(t, prof, 1024, 2, set, seed)[1]
+			if below, above := quantile(tpot, 0.45), quantile(tpot, 0.55); below > 13 || above < 50 {
+				t.Errorf("1024/q2/%s, draw %d: TPOT at 45 %% is %.1f ms, at 55 %% %.1f: no gap at the median", set, seed, below, above)
 			}
-			t.Log(line)
 		}
 	}
 }

@@ -1,0 +1,357 @@
+package connector
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"kvferry/engine"
+	"kvferry/kvcache"
+)
+
+// A side is a node and everything around its core.
+type side struct {
+	x     *pair
+	name  string
+	core  *Core
+	pool  *kvcache.Pool
+	peer  *side
+	legs  map[uint64]*leg
+	asks  map[uint64]uint64 // transfer there -> our request
+	sent  time.Duration     // messages to the peer keep their order
+	pend  []Event
+	armed time.Duration
+}
+
+// A leg is what the driver knows of a request on a side.
+type leg struct {
+	ends     int
+	deadline time.Duration
+	dropped  bool
+	window   uint64 // open: its transfer
+	offered  []kvcache.Ref
+	moves    map[*Move]bool // false: being stopped
+	checks   map[*Check]bool
+	passed   map[int]bool // parts checked and found well
+	redone   bool         // its prompt was computed here after all
+}
+
+func (s *side) submit(j *job, kind Leg, r Remote) {
+	if j.cancelled || j.failed {
+		return // the proxy has given up
+	}
+	n := j.max
+	if kind == PrefillLeg {
+		n = 1
+	}
+	s.legs[j.id] = &leg{deadline: max(j.deadline, s.x.w.now), moves: map[*Move]bool{}, checks: map[*Check]bool{}, passed: map[int]bool{}}
+	s.take(Submit{ID: j.id, Leg: kind, Handoff: s.x.hand, Prompt: j.prompt, MaxTokens: n, Deadline: j.deadline, Remote: r})
+}
+
+// take steps the core, now or together with what else happens at this moment.
+func (s *side) take(ev Event) {
+	s.pend = append(s.pend, ev)
+	if len(s.pend) == 1 {
+		s.x.w.at(s.x.w.now, s.step)
+	}
+}
+
+func (s *side) step() {
+	x := s.x
+	if x.at != x.w.now {
+		x.at, x.steps = x.w.now, 0
+	}
+	if x.steps++; x.steps > 5000 {
+		x.failf("%s: 5000 steps in an instant", s.name)
+	}
+	events := s.pend
+	s.pend = nil
+	a := s.core.Step(x.w.now, events...)
+	for _, f := range a.Failed {
+		s.failed(f)
+	}
+	for _, t := range a.Tokens {
+		s.token(t)
+	}
+	if a.Launch != nil {
+		s.launch(a.Launch, a.Layers)
+	}
+	for _, m := range a.Moves {
+		s.move(&m)
+	}
+	for _, c := range a.Checks {
+		c.Refs = slices.Clone(c.Refs)
+		s.check(&c)
+	}
+	for _, o := range a.Reserved {
+		r := s.open(o)
+		x.w.at(x.soon(5*time.Millisecond), func() { s.peer.submit(x.jobs[o.ID], PrefillLeg, r) })
+	}
+	for _, p := range a.Prefilled {
+		s.ended(p.ID)
+		if p.Offer == nil {
+			continue
+		}
+		r := s.open(*p.Offer)
+		r.FirstToken = p.FirstToken
+		j := x.jobs[p.ID]
+		if j.forgotten {
+			x.tally.Forgotten++
+			continue
+		}
+		x.w.at(x.soon(5*time.Millisecond), func() { s.peer.submit(j, DecodeLeg, r) })
+	}
+	for _, f := range a.Finished {
+		s.ended(f.ID)
+		if j := x.jobs[f.ID]; s == x.d && x.hand != Layerwise && j.got != j.max {
+			x.failf("request %d finished with %d of %d tokens", f.ID, j.got, j.max)
+		}
+	}
+	for _, ask := range a.Ask {
+		s.ask(ask)
+	}
+	for _, ans := range a.Answer {
+		s.reply(ans)
+	}
+	for _, id := range a.Close {
+		s.close(id)
+	}
+	for _, id := range a.Drop {
+		l := s.legs[id]
+		if l.dropped || l.window != 0 || len(l.moves)+len(l.checks) > 0 {
+			x.failf("%s: request %d dropped: %+v", s.name, id, l)
+		}
+		l.dropped = true
+	}
+	s.intact()
+	if at := a.Wake; at > 0 && (s.armed <= x.w.now || at < s.armed) {
+		s.armed = at
+		x.w.at(max(at, x.w.now), func() {
+			if s.armed == at {
+				s.armed = 0
+				s.step()
+			}
+		})
+	}
+}
+
+// intact: what can still be touched belongs to whom it did.
+func (s *side) intact() {
+	valid := func(id uint64, what string, refs ...kvcache.Ref) {
+		for _, r := range refs {
+			if !s.pool.Valid(r) {
+				s.x.failf("%s: request %d: block %v was given back under %s", s.name, id, r, what)
+			}
+		}
+	}
+	for id, l := range s.legs {
+		if l.window != 0 {
+			valid(id, "an open window", l.offered...)
+		}
+		for m := range l.moves {
+			for _, p := range m.Pairs {
+				valid(id, "a move", p.Local)
+			}
+		}
+		for c := range l.checks {
+			valid(id, "a check", c.Refs...)
+		}
+	}
+}
+
+func (s *side) ended(id uint64) {
+	l := s.legs[id]
+	if l.ends++; l.ends > 1 {
+		s.x.failf("%s: request %d ended %d times", s.name, id, l.ends)
+	}
+	if s.x.w.now > l.deadline {
+		s.x.failf("%s: request %d ended at %v, its deadline was %v", s.name, id, s.x.w.now, l.deadline)
+	}
+}
+
+func (s *side) failed(f Failed) {
+	x, j := s.x, s.x.jobs[f.ID]
+	s.ended(f.ID)
+	switch {
+	case errors.Is(f.Err, ErrDeadline):
+		x.tally.Deadlines++
+	case errors.Is(f.Err, ErrTransfer):
+		x.tally.Broken++
+	case errors.Is(f.Err, ErrContent):
+		x.tally.Bad++
+	case errors.Is(f.Err, engine.ErrPoolSize):
+	default:
+		x.failf("request %d: %v", f.ID, f.Err)
+	}
+	j.failed = true
+	// The proxy ends the other leg.
+	x.w.at(x.soon(3*time.Millisecond), func() { s.peer.take(Cancel{f.ID}) })
+}
+
+func (s *side) token(t Token) {
+	x, j := s.x, s.x.jobs[t.ID]
+	if j.answer == nil {
+		j.answer = alone(x.t, x.prof, j.prompt, j.max)
+	}
+	if s.legs[t.ID].ends > 0 || t.Position != j.got || t.Token != j.answer[t.Position] {
+		// The first token of layerwise comes from the other node, and may be overtaken.
+		if !(x.hand == Layerwise && t.Position > 0 && t.Token == j.answer[t.Position]) {
+			x.failf("%s: request %d: token %d is %d after %d; alone: %v", s.name, t.ID, t.Position, t.Token, j.got, j.answer)
+		}
+	}
+	j.got++
+}
+
+// alone is what one node answers that computes everything itself.
+func alone(t testing.TB, prof *engine.Profile, prompt []kvcache.Token, n int) (out []kvcache.Token) {
+	cfg := engine.ConfigOf(prof, engine.PrefillFirst, kvcache.NewPool(64, prof.KVGeometry.BlockTokens, false))
+	s, err := engine.NewScheduler(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rd := s.Step(0, 0, engine.Add{Request: engine.Request{ID: 1, Prompt: prompt, MaxTokens: n}})
+	for rd.Launch != nil {
+		tok := rd.Launch.Works[0].Seq.NextToken(prof.Vocab)
+		out = append(out, tok)
+		rd = s.Step(0, 0, engine.Done{Tokens: []kvcache.Token{tok}})
+	}
+	return out
+}
+
+func (s *side) launch(step *engine.Step, layers bool) {
+	x := s.x
+	var toks []kvcache.Token
+	for _, w := range step.Works {
+		l := s.legs[w.Seq.ID]
+		if s == x.d {
+			if w.Prompt {
+				l.redone = true
+			}
+			parts := map[Handoff]int{V0: tensors, Pull: 1, Layerwise: x.prof.KVGeometry.Layers}[x.hand]
+			if !l.redone && len(l.passed) != parts {
+				x.failf("request %d decodes with %d of %d parts checked", w.Seq.ID, len(l.passed), parts)
+			}
+		}
+		if w.Sample {
+			toks = append(toks, w.Seq.NextToken(x.prof.Vocab))
+		}
+	}
+	d := time.Millisecond + time.Duration(x.rng.Int64N(int64(20*time.Millisecond)))
+	if layers {
+		n := x.prof.KVGeometry.Layers
+		for i := range n {
+			x.w.at(x.w.now+d*time.Duration(i+1)/time.Duration(n), func() { s.take(LayerDone{Layer: i, At: x.w.now}) })
+		}
+	}
+	x.w.at(x.w.now+d, func() { s.take(StepDone{At: x.w.now, Tokens: toks}) })
+}
+
+func (s *side) open(o Offer) Remote {
+	l := s.legs[o.ID]
+	l.window, l.offered = o.Transfer, slices.Clone(o.Blocks)
+	r := Remote{Node: s.name, Transfer: o.Transfer, Tokens: o.Tokens}
+	for i, b := range o.Blocks {
+		r.Blocks = append(r.Blocks, Block{Index: o.First + i, Ref: b})
+	}
+	return r
+}
+
+var errFault = errors.New("fault")
+
+// move carries a part, if the window at the other end is still open when it gets
+// there; then the blocks at both ends are whose they were.
+func (s *side) move(m *Move) {
+	x := s.x
+	l := s.legs[m.ID]
+	l.moves[m] = true
+	posted := x.w.now
+	x.w.at(x.soon(30*time.Millisecond), func() {
+		if !l.moves[m] {
+			return // cancelled by Close
+		}
+		delete(l.moves, m)
+		ev := Moved{ID: m.ID, Part: m.Part, Posted: posted, At: x.w.now, Bytes: 1}
+		far := s.peer.legs[m.ID]
+		switch {
+		case far == nil || far.window == 0:
+			ev.Err, ev.Bytes = errFault, 0
+			x.tally.Refused++
+		case x.chance(x.f.move):
+			ev.Err, ev.Bytes = errFault, 0
+		case m.Imm:
+			arrived := Arrived{ID: m.ID, Part: m.Part, Token: m.Token, At: x.w.now}
+			s.peer.take(arrived)
+			if x.chance(x.f.repeat) {
+				x.w.at(x.soon(20*time.Millisecond), func() { s.peer.take(arrived) })
+			}
+		}
+		s.take(ev)
+	})
+}
+
+func (s *side) check(c *Check) {
+	x := s.x
+	l := s.legs[c.ID]
+	l.checks[c] = true
+	x.w.at(x.soon(5*time.Millisecond), func() {
+		delete(l.checks, c)
+		ev := Checked{ID: c.ID, Part: c.Part, Blocks: len(c.Refs)}
+		if x.chance(x.f.check) {
+			ev.Bad, ev.Err = 1, errFault
+		} else {
+			l.passed[c.Part] = true
+		}
+		s.take(ev)
+	})
+}
+
+func (s *side) close(id uint64) {
+	l := s.legs[id]
+	for m := range l.moves {
+		l.moves[m] = false // stops, but may touch the blocks until it has
+		s.x.w.at(s.x.soon(10*time.Millisecond), func() {
+			delete(l.moves, m)
+			s.take(Moved{ID: id, Part: m.Part, Posted: s.x.w.now, At: s.x.w.now, Err: errFault})
+		})
+	}
+	s.x.w.at(s.x.soon(10*time.Millisecond), func() {
+		l.window = 0
+		s.take(Closed{ID: id})
+	})
+}
+
+// later delivers a message to the peer, in order.
+func (s *side) later(do func()) {
+	s.sent = max(s.sent, s.x.soon(3*time.Millisecond))
+	s.x.w.at(s.sent, do)
+}
+
+func (s *side) ask(ask Ask) {
+	x := s.x
+	if ask.Release {
+		s.later(func() { s.peer.take(Release{ask.Transfer}) })
+		return
+	}
+	s.asks[ask.Transfer] = ask.ID
+	if x.chance(x.f.gone) {
+		x.tally.Gone++
+		s.later(func() { s.take(Gone{ID: ask.ID, Err: errFault}) })
+		return
+	}
+	s.later(func() { s.peer.take(Produce{ask.Transfer}) })
+}
+
+func (s *side) reply(ans Answer) {
+	id := s.peer.asks[ans.Transfer]
+	if ans.Gone {
+		s.x.tally.Gone++
+	}
+	s.later(func() {
+		if ans.Gone {
+			s.peer.take(Gone{ID: id, Err: errFault})
+		} else {
+			s.peer.take(Produced{ID: id, Tensor: ans.Tensor})
+		}
+	})
+}
