@@ -1,0 +1,211 @@
+package cluster
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestClientGone leaves in mid-stream and while queued: the nodes stop working
+// for nobody, and their blocks come back.
+func TestClientGone(t *testing.T) {
+	for _, handoff := range append([]string{"nondisagg"}, handoffs...) {
+		t.Run(handoff, func(t *testing.T) {
+			t.Parallel()
+			cfg := Config{Prefill: 1, Decode: 1, Handoff: handoff, Profile: profile(t, cost{PrefillToken: 1, Decode: 20}), KVBlocks: 64}
+			first, last := "prefill-0", "decode-0"
+			if handoff == "nondisagg" {
+				cfg.Prefill, cfg.Decode, cfg.Nondisagg, cfg.Handoff = 0, 0, 1, ""
+				first, last = "nondisagg-0", "nondisagg-0"
+			}
+			c := start(t, cfg)
+
+			ctx, leave := context.WithCancel(t.Context())
+			s := c.open(ctx, call{Prompt: prompt(1, 64), MaxTokens: 900, Stream: true})
+			if !s.next(3) {
+				t.Fatal(s.r)
+			}
+			c.poll("the stream to run", func() bool { return c.running(last) == 1 })
+			leave()
+			c.quiet()
+			_ = s.rest()
+
+			// A second of prompt ahead of it, and then some of its own.
+			ctx, leave = context.WithCancel(t.Context())
+			var all sync.WaitGroup
+			for i := range 4 {
+				all.Go(func() { _ = c.open(ctx, call{Prompt: prompt(2+i, 400), MaxTokens: 4, Stream: true}).rest() })
+			}
+			c.poll("one to be computed and others to queue", func() bool {
+				m := c.metrics()
+				return value(m, ofNode("vllm:num_requests_running", first)) > 0 &&
+					value(m, ofNode("vllm:num_requests_waiting", first))+value(m, ofNode("vllm:num_requests_waiting", last)) > 0
+			})
+			leave()
+			all.Wait()
+			c.quiet()
+			q := call{Prompt: prompt(1, 64), MaxTokens: 4}
+			r := c.do(q)
+			r.expect(t, 4)
+			if got := c.metric("vllm:request_success_total{finished_reason=\"abort\",model_name=\"" + model + "\"}"); got != 5 {
+				t.Errorf("%v requests counted as aborted, want 5", got)
+			}
+		})
+	}
+}
+
+// TestOverload sends 100 times what the pool can hold at once. Everyone gets all
+// of their tokens or is told why not, and afterwards nothing is left behind.
+func TestOverload(t *testing.T) {
+	for _, handoff := range append([]string{"nondisagg"}, handoffs...) {
+		t.Run(handoff, func(t *testing.T) {
+			t.Parallel()
+			// 64 blocks hold 4 prompts of 240 tokens, and not their output: some are preempted.
+			cfg := Config{
+				Prefill: 1, Decode: 1, Handoff: handoff, Profile: profile(t, cost{PrefillToken: 0.005, Decode: 0.1}), KVBlocks: 64, MaxQueue: 300,
+			}
+			if handoff == "nondisagg" {
+				cfg.Prefill, cfg.Decode, cfg.Nondisagg, cfg.Handoff = 0, 0, 1, ""
+			}
+			c := start(t, cfg)
+			q := call{Prompt: prompt(0, 240), MaxTokens: 40, Stream: true}
+			c.do(q).expect(t, q.MaxTokens) // what is made once is there
+			c.quiet()
+			before := make(map[string]int)
+			for _, p := range c.Processes() {
+				before[p.Name] = descriptors(t, p)
+			}
+			c.http.CloseIdleConnections()
+
+			const load = 400
+			client := &http.Client{Transport: &http.Transport{}}
+			burst := &testCluster{Cluster: c.Cluster, t: t, http: client}
+			results := make(chan result, load)
+			for i := range load {
+				go func() {
+					q := call{Prompt: prompt(i%8, 240), MaxTokens: 40, Stream: i%2 == 0, Timeout: 20}
+					results <- burst.do(q)
+				}()
+			}
+			limit := time.After(patience + 20*time.Second)
+			served, refused := 0, 0
+			texts := make(map[string]int)
+			for range load {
+				select {
+				case r := <-results:
+					switch {
+					case r.Status == http.StatusOK:
+						r.expect(t, 40)
+						texts[r.Text]++
+						served++
+					case (r.Status == http.StatusTooManyRequests || r.Status == http.StatusServiceUnavailable) && r.Err.Message != "":
+						refused++
+					default:
+						t.Fatalf("%v: want all tokens, 429 or 503", r)
+					}
+				case <-limit:
+					t.Fatalf("%d of %d requests have not ended", load-served-refused, load)
+				}
+			}
+			if served < 100 || len(texts) != 8 {
+				t.Errorf("%d of %d served with %d different texts: want 100 or more and 8 texts", served, load, len(texts))
+			}
+			t.Logf("%d served, %d refused, %v preemptions", served, refused, c.metric("vllm:num_preemptions_total"))
+			client.CloseIdleConnections()
+			c.quiet()
+			if bad := c.metric("kvferry:kv_blocks_bad_total"); bad != 0 {
+				t.Errorf("%v bad blocks", bad)
+			}
+			for _, p := range c.Processes() {
+				// The connections for metrics and between nodes come and go.
+				c.poll(fmt.Sprintf("%s to have %d files open again", p.Name, before[p.Name]), func() bool {
+					c.http.CloseIdleConnections()
+					return descriptors(t, p) <= before[p.Name]
+				})
+			}
+		})
+	}
+}
+
+// TestBadRequests: the error names the field, and the next request is served.
+func TestBadRequests(t *testing.T) {
+	t.Parallel()
+	// A pool of 40 blocks, 640 tokens, and a model of 1,000.
+	c := start(t, Config{Prefill: 1, Decode: 1, Profile: profile(t, cost{MaxLen: 1000}), KVBlocks: 40})
+	p := func(n int) string { return strings.Trim(strings.ReplaceAll(fmt.Sprint(prompt(1, n)), " ", ","), "[]") }
+	for _, bad := range []struct {
+		name, body string
+		status     int
+		names      string // in the message
+		param      string
+	}{
+		{"prompt longer than the pool", `{"prompt":[` + p(700) + `],"max_tokens":4}`, 400, "KV pool", ""},
+		{"prompt and output longer than the pool", `{"prompt":[` + p(600) + `],"max_tokens":60}`, 400, "KV pool", ""},
+		{"prompt longer than the model", `{"prompt":[` + p(1000) + `],"max_tokens":4}`, 400, "max_model_len", "prompt"},
+		{"output longer than the model", `{"prompt":[` + p(500) + `],"max_tokens":501}`, 400, "max_model_len", "max_tokens"},
+		{"malformed JSON", `{"prompt":[1,2,3,"max_tokens":4}`, 400, "malformed JSON at line 1", ""},
+		{"no body", ``, 400, "body is empty", ""},
+		{"negative max_tokens", `{"prompt":[1,2,3],"max_tokens":-1}`, 400, "max_tokens", "max_tokens"},
+		{"max_tokens of the wrong type", `{"prompt":[1,2,3],"max_tokens":"many"}`, 400, "max_tokens", "max_tokens"},
+		{"unknown model", `{"model":"gpt-5","prompt":[1,2,3]}`, 404, "gpt-5", "model"},
+		{"token outside the vocabulary", `{"prompt":[1,2,151936]}`, 400, "prompt[2]", "prompt[2]"},
+		{"empty prompt", `{"prompt":[]}`, 400, "prompt", "prompt"},
+		{"no prompt", `{"max_tokens":4}`, 400, "prompt", "prompt"},
+	} {
+		t.Run(bad.name, func(t *testing.T) {
+			resp, err := c.http.Post(c.URL()+"/v1/completions", "application/json", strings.NewReader(bad.body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := &stream{t: t, resp: resp}
+			s.r.Status, s.in = resp.StatusCode, bufio.NewReader(resp.Body)
+			r := s.rest()
+			if r.Status != bad.status || !strings.Contains(r.Err.Message, bad.names) || r.Err.Param != bad.param || r.Err.Type != "invalid_request_error" {
+				t.Errorf("%v: want %d, a message with %q and param %q", r, bad.status, bad.names, bad.param)
+			}
+		})
+	}
+	c.quiet()
+	c.do(call{Prompt: prompt(1, 600), MaxTokens: 40}).expect(t, 40) // exactly the pool
+}
+
+// TestBadConfig: a child that cannot start says why, and the cluster is cleaned
+// up.
+func TestBadConfig(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	broken := filepath.Join(t.TempDir(), "broken.json")
+	if err := os.WriteFile(broken, []byte(`{"name":"x","vocab":0}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, bad := range []struct {
+		cfg  Config
+		want string
+	}{
+		{Config{}, "serve nothing"},
+		{Config{Prefill: 1}, "serve nothing"},
+		{Config{Prefill: -1, Decode: 1}, "Prefill is -1"},
+		{Config{Nondisagg: 1, Profile: broken}, "vocab is 0"},
+		{Config{Nondisagg: 1, Profile: "h800"}, "h800"},
+		{Config{Prefill: 1, Decode: 1, Handoff: "push"}, "Handoff"},
+		{Config{Prefill: 1, Decode: 1, Link: "rate=fast"}, "--link"},
+	} {
+		c, err := Start(ctx, bad.cfg)
+		if err == nil {
+			_ = c.Close()
+			t.Errorf("%+v: no error", bad.cfg)
+			continue
+		}
+		if !strings.Contains(err.Error(), bad.want) {
+			t.Errorf("%+v: %v: want it to name %q", bad.cfg, err, bad.want)
+		}
+	}
+}

@@ -1,0 +1,160 @@
+package cluster
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// TestDrainNode asks a decode or prefill node to end while it works on a stream:
+// the stream completes, new requests go elsewhere or are told that there is
+// nobody, and the process ends well.
+func TestDrainNode(t *testing.T) {
+	for _, handoff := range handoffs {
+		t.Run(handoff, func(t *testing.T) {
+			t.Parallel()
+			c := start(t, Config{Prefill: 1, Decode: 2, Handoff: handoff, Profile: profile(t, cost{PrefillToken: 0.1, Decode: 20})})
+			retries := "kvferry:request_retries_total"
+			q := call{Prompt: prompt(1, 64), MaxTokens: 60, Stream: true}
+			s := c.open(t.Context(), q)
+			if !s.next(3) {
+				t.Fatal(s.r)
+			}
+			busy, other := "decode-0", "decode-1"
+			c.poll("the stream to run", func() bool { return c.running(busy)+c.running(other) == 1 })
+			if c.running(other) == 1 {
+				busy, other = other, busy
+			}
+			if err := c.Process(busy).Terminate(); err != nil {
+				t.Fatal(err)
+			}
+			c.poll("the proxy to know of the drain", func() bool { return c.metric(`kvferry:nodes{role="decode"}`) == 1 })
+			for i := range 3 {
+				c.do(call{Prompt: prompt(2+i, 64), MaxTokens: 2}).expect(t, 2)
+			}
+			select {
+			case <-c.Process(busy).Done():
+				t.Error("the node ended before its stream")
+			default:
+			}
+			r := s.rest()
+			r.expect(t, q.MaxTokens)
+			if r.Text != want(t, q) {
+				t.Errorf("got %q, want %q", r.Text, want(t, q))
+			}
+			c.ended(busy)
+
+			// The last one, with nobody to go to.
+			s = c.open(t.Context(), q)
+			if !s.next(3) {
+				t.Fatal(s.r)
+			}
+			if err := c.Process(other).Terminate(); err != nil {
+				t.Fatal(err)
+			}
+			c.poll("the proxy to know of the drain", func() bool { return c.metric(`kvferry:nodes{role="decode"}`) == 0 })
+			if r := c.do(call{Prompt: prompt(5, 64), MaxTokens: 2}); r.Status != http.StatusServiceUnavailable || !strings.Contains(r.Err.Message, "decode") {
+				t.Errorf("%v: want 503 that names the decode node", r)
+			}
+			s.rest().expect(t, q.MaxTokens)
+			c.ended(other)
+			if n := c.metric(retries); n != 0 {
+				t.Errorf("%v requests were placed again: a drain must lose none", n)
+			}
+			for line := range strings.Lines(c.logs.String()) {
+				if strings.Contains(line, "level=WARN") && !strings.Contains(line, "a decode node is missing") {
+					t.Errorf("a warning about an orderly leave: %s", line)
+				}
+			}
+		})
+	}
+}
+
+// TestDrainPrefillNode: a prompt that is being computed is handed off before the
+// node ends.
+func TestDrainPrefillNode(t *testing.T) {
+	for _, handoff := range handoffs {
+		t.Run(handoff, func(t *testing.T) {
+			t.Parallel()
+			c := start(t, Config{Prefill: 1, Decode: 1, Handoff: handoff, Profile: profile(t, cost{PrefillToken: 1, Decode: 20})})
+			q := call{Prompt: prompt(1, 256), MaxTokens: 8, Stream: true}
+			got := make(chan result, 1)
+			go func() { got <- c.open(t.Context(), q).rest() }()
+			c.poll("the prompt to be computed", func() bool { return c.running("prefill-0") == 1 })
+			if err := c.Process("prefill-0").Terminate(); err != nil {
+				t.Fatal(err)
+			}
+			r := <-got
+			r.expect(t, q.MaxTokens)
+			if r.Text != want(t, q) {
+				t.Errorf("got %q, want %q", r.Text, want(t, q))
+			}
+			c.ended("prefill-0")
+		})
+	}
+}
+
+// TestDrainProxy: SIGTERM lets streams end and refuses what comes after it.
+func TestDrainProxy(t *testing.T) {
+	t.Parallel()
+	c := start(t, Config{Prefill: 1, Decode: 1, Profile: profile(t, cost{Decode: 20})})
+	q := call{Prompt: prompt(1, 64), MaxTokens: 60, Stream: true}
+	s := c.open(t.Context(), q)
+	if !s.next(3) {
+		t.Fatal(s.r)
+	}
+	if err := c.Process("proxy").Terminate(); err != nil {
+		t.Fatal(err)
+	}
+	c.poll("the proxy to refuse", func() bool {
+		resp, err := c.http.Get(c.URL() + "/health")
+		if err != nil {
+			t.Fatal(err) // it listens until its last stream has ended
+		}
+		resp.Body.Close()
+		return resp.StatusCode == http.StatusServiceUnavailable
+	})
+	if r := c.do(call{Prompt: prompt(2, 64), MaxTokens: 2}); r.Status != http.StatusServiceUnavailable || r.Err.Code != "draining" {
+		t.Errorf("%v: want 503 draining", r)
+	}
+	s.rest().expect(t, q.MaxTokens)
+	c.ended("proxy")
+	for _, name := range []string{"prefill-0", "decode-0"} {
+		select {
+		case <-c.Process(name).Done():
+			t.Errorf("%s ended with its proxy: nodes wait for the next one", name)
+		default:
+		}
+	}
+}
+
+// TestClose ends a cluster with a stream in it: nodes drain, and all is over well
+// within the limit.
+func TestClose(t *testing.T) {
+	t.Parallel()
+	c := start(t, Config{Prefill: 1, Decode: 1, Profile: profile(t, cost{Decode: 10})})
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	s := c.open(ctx, call{Prompt: prompt(1, 64), MaxTokens: 30, Stream: true})
+	if !s.next(3) {
+		t.Fatal(s.r)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	s.rest().expect(t, 30)
+	for _, p := range c.Processes() {
+		c.ended(p.Name)
+	}
+}
+
+// ended waits for a daemon's end and wants status 0.
+func (c *testCluster) ended(name string) {
+	c.t.Helper()
+	p := c.Process(name)
+	wait(c.t, p)
+	if !p.cmd.ProcessState.Success() {
+		c.t.Errorf("%s: %v", name, p.cmd.ProcessState)
+	}
+}
