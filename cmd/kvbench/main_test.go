@@ -5,13 +5,57 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+
+	"kvferry/cluster"
 )
+
+// The embedded cluster executes this binary again.
+func TestMain(m *testing.M) {
+	cluster.Child()
+	os.Exit(m.Run())
+}
+
+// TestEmbeddedCluster runs the main job, scaled down: every hand-off of the
+// default settings over a real cluster of child processes.
+func TestEmbeddedCluster(t *testing.T) {
+	dir := t.TempDir()
+	code, stdout, stderr := kvbench(t.Context(), "mooncake", "--settings", "chunked,tcp,layerwise", "--num-prompts", "4", "--out", dir)
+	if code != 0 {
+		t.Fatalf("exit %d: %s", code, stderr)
+	}
+	if !strings.Contains(stdout, "paced to 1.39 GB/s") || !strings.Contains(stdout, "no KV transfer") {
+		t.Errorf("stdout does not say what was measured and modelled:\n%s", stdout)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "summary.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var summary struct {
+		Rows []struct {
+			Setting string
+			Metrics struct {
+				Checked int `json:"kv_blocks_checked"`
+				Bad     int `json:"kv_blocks_bad"`
+			}
+		}
+	}
+	if err := json.Unmarshal(text, &summary); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range summary.Rows {
+		if disagg := r.Setting != "chunked"; disagg != (r.Metrics.Checked >= 4*15) || r.Metrics.Bad != 0 {
+			t.Errorf("%s: %d blocks checked, %d bad", r.Setting, r.Metrics.Checked, r.Metrics.Bad)
+		}
+	}
+}
 
 // serve answers completions at once, as a non-disaggregated server would.
 func serve(t *testing.T, answer func(w http.ResponseWriter, r *http.Request)) string {
@@ -66,7 +110,9 @@ func TestRunAgainstProxy(t *testing.T) {
 
 func TestFailedRequestsExit1(t *testing.T) {
 	code, stdout, stderr := kvbench(t.Context(), "mooncake", "--settings", "tcp", "--num-prompts", "1", "--out", t.TempDir(),
-		"--proxy", serve(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "pool is gone", http.StatusInternalServerError) }))
+		"--proxy", serve(t, func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "pool is gone", http.StatusInternalServerError)
+		}))
 	if code != exitFailed || !strings.Contains(stderr, "pool is gone") || !strings.Contains(stdout, "tcp *") {
 		t.Errorf("exit %d\n%s\n%s", code, stdout, stderr)
 	}
@@ -74,9 +120,11 @@ func TestFailedRequestsExit1(t *testing.T) {
 
 func TestInterruptedExit130(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	served := 0
+	var served atomic.Int32
 	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
-		if served++; served == 2 { // the first is the warm-up
+		// The server notices that the client has left only after the body.
+		_, _ = io.Copy(io.Discard, r.Body)
+		if served.Add(1) == 2 { // the first is the warm-up
 			cancel()
 			<-r.Context().Done()
 			return
