@@ -228,7 +228,8 @@ type (
 	// Move transfers one part of a request's KV and ends in Moved.
 	Move struct {
 		ID    uint64
-		Write bool // else read
+		Write bool          // else read
+		Since time.Duration // when the schedule had it start, 0 for now
 		Part  int
 		Pairs []Pair
 		// Imm goes with a write: the reader's Arrived. Token is the first token.
@@ -259,12 +260,20 @@ const (
 	PartAll = -1
 )
 
-// Breakdown says where a request's time on this node went.
+// Breakdown says where a request's time on this node went. The parts of both legs
+// together are the time from the proxy to the first token; under layerwise, whose
+// prefill node streams that token before the transfer ends, to the second.
 type Breakdown struct {
-	Proxy, Queue, Prefill, Post, Wire, Land, FirstDecode time.Duration
+	Proxy       time.Duration // proxy, the way here, and the modelled front end or hop
+	Queue       time.Duration // then until its first step, its blocks (Await), or its turn in a receive
+	Prefill     time.Duration // first step of the prompt to the end of its last
+	Post        time.Duration // KV is there, or asked for, and not on the wire: v0's waits for the producer
+	Wire        time.Duration // moves under way; layerwise: after the prompt was computed
+	Land        time.Duration // last byte to checked, copied in and the window closed
+	FirstDecode time.Duration // then until a token left the node
 
-	Bytes        int64
-	Checked, Bad int // blocks
+	Bytes        int64 // moved by this node
+	Checked, Bad int   // blocks
 }
 
 // Why a request failed.

@@ -99,6 +99,7 @@ func (c *Core) nextReceive(at time.Duration) {
 			continue
 		}
 		r.state = moving
+		r.b.Queue = max(at-r.ready, 0) // others of the step went before
 		v.state, v.tensor, v.avail = recvWait, 0, [tensors]bool{}
 		v.asked, v.free = at, at+millis(c.v0.ReceiveMS)
 		r.posted = 0
@@ -114,7 +115,11 @@ func (c *Core) receive() {
 		r := c.reqs[v.current()]
 		v.state = recvReading
 		r.moves++
-		c.act.Moves = append(c.act.Moves, Move{ID: r.ID, Part: v.tensor, Pairs: c.pairs(r)})
+		m := Move{ID: r.ID, Part: v.tensor, Pairs: c.pairs(r)}
+		if c.now-v.free <= maxLag {
+			m.Since = v.free
+		}
+		c.act.Moves = append(c.act.Moves, m)
 	}
 	if v.state == recvCheck && c.now >= v.free {
 		r := c.reqs[v.current()]

@@ -96,7 +96,7 @@ func (w *worker) move(m connector.Move) {
 		w.post(connector.Moved{ID: id, Part: m.Part, Err: errors.New("no target")})
 		return
 	}
-	opt := transport.BatchOptions{Timeout: w.cfg.TransferTimeout, Tag: l.name}
+	opt := transport.BatchOptions{Timeout: w.cfg.TransferTimeout, Since: m.Since, Tag: l.name}
 	if m.Imm {
 		opt.HasImm, opt.Imm = true, connector.EncodeImm(slotOf(l.remote.GetTransferId()), m.Part, m.Token)
 	}
@@ -104,6 +104,9 @@ func (w *worker) move(m connector.Move) {
 		w.run(func() connector.Event {
 			delete(l.batches, b)
 			ev := connector.Moved{ID: id, Part: m.Part, Posted: b.Posted(), At: b.Completed(), Err: b.Err()}
+			if due := b.Due(); due > 0 && ev.At-due < maxLag {
+				ev.At = max(due, ev.Posted) // the link's time, not when that was noticed
+			}
 			if ev.Err == nil {
 				ev.Bytes = b.Bytes()
 			}
@@ -144,6 +147,9 @@ func (w *worker) check(c connector.Check) {
 		hidden = true
 	}
 	w.background.Go(func() {
+		if w.landed != nil {
+			w.landed(c)
+		}
 		ev := connector.Checked{ID: c.ID, Part: c.Part}
 		if whole {
 			ev.Blocks = len(c.Refs)

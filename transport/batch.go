@@ -29,6 +29,10 @@ type BatchOptions struct {
 	// OnDone is called once, after Done is closed. It must not block: it runs
 	// on the goroutine that completed the batch. It may Submit.
 	OnDone func(*Batch)
+	// Since is when the caller's schedule had the batch submitted, by the engine's
+	// clock: a paced batch occupies the link from then on. It is for callers that
+	// keep an absolute schedule and wake a little late; 0 is now.
+	Since time.Duration
 	// Tag names the serving request in errors.
 	Tag string
 }
@@ -115,6 +119,10 @@ func (b *Batch) Bytes() int64 { return b.bytes }
 
 // Posted is when the batch was submitted, by the engine's clock.
 func (b *Batch) Posted() time.Duration { return b.posted }
+
+// Due is when the modelled link delivers the batch, zero without one. The bytes
+// may arrive later than that.
+func (b *Batch) Due() time.Duration { return b.due }
 
 // Completed is when the batch ended; zero before that.
 func (b *Batch) Completed() time.Duration {
@@ -260,7 +268,11 @@ func (b *Batch) releaseAll() {
 func (b *Batch) post() {
 	b.pending.Store(int64(len(b.slices)) + 1)
 	if p := b.e.pacer; p != nil {
-		b.due = p.occupy(b.posted, b.bytes)
+		since := b.posted
+		if b.opt.Since > 0 {
+			since = min(since, b.opt.Since)
+		}
+		b.due = p.occupy(since, b.bytes)
 	}
 	if len(b.t.routes) == 1 {
 		run := make([]*Slice, len(b.slices))

@@ -259,7 +259,7 @@ func TestDeadRail(t *testing.T) {
 			t.Errorf("dead rail: %v bytes over each", over)
 		}
 		n.BlackHole("b1", false)
-		time.Sleep(3 * time.Second) // a hanging dial, and the wait before the next
+		<-time.After(3 * time.Second) // a hanging dial, and the wait before the next
 		if over := move(); over[0] == 0 || over[1] == 0 || over[0]+over[1] != segLen {
 			t.Errorf("rail is back: %v bytes over each", over)
 		}

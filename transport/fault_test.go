@@ -239,11 +239,11 @@ func TestIdle(t *testing.T) {
 			t.Fatalf("Open connects in the background: %+v", st)
 		}
 		p.target.Close()
-		time.Sleep(999 * time.Millisecond)
+		<-time.After(999 * time.Millisecond)
 		if st := p.a.Rails()[0]; st.Conns != 1 {
 			t.Errorf("closed early: %+v", st)
 		}
-		time.Sleep(2 * time.Millisecond)
+		<-time.After(2 * time.Millisecond)
 		synctest.Wait()
 		if st := p.a.Rails()[0]; st.Conns != 0 {
 			t.Errorf("not closed: %+v", st)

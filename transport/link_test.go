@@ -95,19 +95,19 @@ func TestPacing(t *testing.T) {
 		submit(transport.Write, segLen)   // 0 s to 1 s
 		submit(transport.Read, segLen/2)  // 1 s to 1.5 s
 		submit(transport.Write, segLen/4) // 1.5 s to 1.75 s
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		synctest.Wait()
 		if len(p.imms) != 0 || ended() != 0 {
 			t.Errorf("at 1 s, %d immediates and %d batches; the first is due at 1.001 s", len(p.imms), ended())
 		}
-		time.Sleep(time.Millisecond)
+		<-time.After(time.Millisecond)
 		synctest.Wait()
 		if len(p.imms) != 1 || ended() != 1 {
 			t.Errorf("at 1.001 s, %d immediates and %d batches", len(p.imms), ended())
 		}
-		time.Sleep(9 * time.Second)
+		<-time.After(9 * time.Second)
 		submit(transport.Write, segLen/2) // idle link: 10.001 s to 10.501 s
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		synctest.Wait()
 		want := []time.Duration{1001 * time.Millisecond, 1501 * time.Millisecond, 1751 * time.Millisecond, 10502 * time.Millisecond}
 		if ended() != len(want) {
@@ -136,10 +136,30 @@ func TestPacingIsNeverEarly(t *testing.T) {
 		if b.Status() != transport.TimedOut || time.Since(start) != 5500*time.Millisecond {
 			t.Errorf("%v after %v", b.Status(), time.Since(start))
 		}
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		synctest.Wait()
 		if len(p.imms) != 0 {
 			t.Error("the immediate of a batch that timed out")
+		}
+	})
+}
+
+// A caller that woke late says so, and the link counts from when it was due; it
+// is never counted from the future.
+func TestPacingSince(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPair(t, transport.Config{Link: &transport.Link{BytesPerSecond: segLen}})
+		whole := []transport.Request{{Op: transport.Read, Local: p.local.Bytes()}}
+		<-time.After(time.Second)
+		b := p.a.Submit(p.target, whole, transport.BatchOptions{Since: 900 * time.Millisecond})
+		<-b.Done()
+		if want := 1900 * time.Millisecond; b.Due() != want || b.Completed() != want {
+			t.Errorf("due at %v, completed at %v, want %v", b.Due(), b.Completed(), want)
+		}
+		b = p.a.Submit(p.target, whole, transport.BatchOptions{Since: time.Hour})
+		<-b.Done()
+		if want := 2900 * time.Millisecond; b.Due() != want {
+			t.Errorf("due at %v, want %v", b.Due(), want)
 		}
 	})
 }
