@@ -42,65 +42,12 @@ func replay(tb testing.TB, prof *engine.Profile, input, qps int, setting string,
 			prompts[i][j] = rng.Uint32N(uint32(prof.Vocab))
 		}
 	}
-	const deadline = 10 * time.Minute
-	var hosts []*host
-	var submit func(i int)
-	switch setting {
-	case "nondisagg", "chunked":
-		policy := engine.PrefillFirst
-		if setting == "chunked" {
-			policy = engine.Chunked
-		}
-		h := newHost(w, prof, policy, false)
-		hosts = []*host{h}
-		submit = func(i int) {
-			h.step(Submit{ID: uint64(i + 1), Leg: Full, Prompt: prompts[i], MaxTokens: 6, Deadline: w.now + deadline})
-		}
-	default:
-		hand, link := V0, setting
-		switch setting {
-		case "pull":
-			hand, link = Pull, "tcp"
-		case "layerwise":
-			hand, link = Layerwise, "tcp"
-		}
-		p, d := newHost(w, prof, engine.PrefillFirst, true), newHost(w, prof, engine.PrefillFirst, true)
-		p.peer, d.peer = d, p
-		p.link, d.link = prof.Links[link], prof.Links[link]
-		hosts = []*host{p, d}
-		blocks := func(o Offer) (bs []Block) {
-			for i, b := range o.Blocks {
-				bs = append(bs, Block{Index: o.First + i, Ref: b})
-			}
-			return bs
-		}
-		if hand == Layerwise {
-			submit = func(i int) {
-				d.step(Submit{ID: uint64(i + 1), Leg: DecodeLeg, Handoff: hand, Prompt: prompts[i], MaxTokens: 6, Deadline: w.now + deadline})
-			}
-			d.onRes = func(o Offer) {
-				r := Remote{Node: "d", Transfer: o.Transfer, Blocks: blocks(o), Tokens: o.Tokens}
-				w.at(w.now, func() {
-					p.step(Submit{ID: o.ID, Leg: PrefillLeg, Handoff: hand, Prompt: prompts[o.ID-1], MaxTokens: 1, Deadline: w.now + deadline, Remote: r})
-				})
-			}
-		} else {
-			submit = func(i int) {
-				p.step(Submit{ID: uint64(i + 1), Leg: PrefillLeg, Handoff: hand, Prompt: prompts[i], MaxTokens: 1, Deadline: w.now + deadline})
-			}
-			p.onPre = func(pf Prefilled) {
-				r := Remote{Node: "p", Transfer: pf.Offer.Transfer, Blocks: blocks(*pf.Offer), Tokens: pf.Offer.Tokens, FirstToken: pf.FirstToken}
-				w.at(w.now, func() {
-					d.step(Submit{ID: pf.ID, Leg: DecodeLeg, Handoff: hand, Prompt: prompts[pf.ID-1], MaxTokens: 6, Deadline: w.now + deadline, Remote: r})
-				})
-			}
-		}
-	}
+	c := newCluster(w, prof, setting, prompts)
 	for i, t := range arrivals {
-		w.at(t, func() { submit(i) })
+		w.at(t, func() { c.submit(i) })
 	}
 	w.run()
-	for _, h := range hosts {
+	for _, h := range c.hosts {
 		if n, used := h.core.Requests(), h.core.cfg.Pool.Used(); n != 0 || used != 0 {
 			tb.Fatalf("%s: %d requests and %d blocks left", setting, n, used)
 		}

@@ -67,6 +67,7 @@ type host struct {
 	imms  map[uint64]uint64 // our transfer -> request
 	wakes map[time.Duration]bool
 	onPre func(Prefilled)
+	legs  map[uint64]Breakdown // by request, of the legs that ended
 	onRes func(Offer)
 }
 
@@ -86,7 +87,7 @@ func newHost(w *world, prof *engine.Profile, policy engine.Policy, disagg bool) 
 	if err != nil {
 		w.tb.Fatal(err)
 	}
-	return &host{w: w, core: core, cost: engine.NewCostModel(costs), prof: prof, imms: map[uint64]uint64{}, wakes: map[time.Duration]bool{}}
+	return &host{w: w, core: core, cost: engine.NewCostModel(costs), prof: prof, imms: map[uint64]uint64{}, wakes: map[time.Duration]bool{}, legs: map[uint64]Breakdown{}}
 }
 
 func (h *host) step(evs ...Event) {
@@ -163,7 +164,11 @@ func (h *host) step(evs ...Event) {
 		}
 		h.w.at(h.w.now, func() { h.peer.step(Produced{ID: h.peer.imms[ans.Transfer], Tensor: ans.Tensor}) })
 	}
+	for _, f := range a.Finished {
+		h.legs[f.ID] = f.Breakdown
+	}
 	for _, p := range a.Prefilled {
+		h.legs[p.ID] = p.Breakdown
 		if h.onPre != nil {
 			h.onPre(p)
 		}
@@ -175,4 +180,67 @@ func (h *host) step(evs ...Event) {
 		h.wakes[a.Wake] = true
 		h.w.at(max(a.Wake, h.w.now), func() { delete(h.wakes, a.Wake); h.step() })
 	}
+}
+
+// A cluster is the nodes of a setting of the bench.
+type cluster struct {
+	hosts  []*host
+	submit func(i int) // prompt i, now
+}
+
+func newCluster(w *world, prof *engine.Profile, setting string, prompts [][]kvcache.Token) *cluster {
+	const deadline = 10 * time.Minute
+	c := &cluster{}
+	switch setting {
+	case "nondisagg", "chunked":
+		policy := engine.PrefillFirst
+		if setting == "chunked" {
+			policy = engine.Chunked
+		}
+		h := newHost(w, prof, policy, false)
+		c.hosts = []*host{h}
+		c.submit = func(i int) {
+			h.step(Submit{ID: uint64(i + 1), Leg: Full, Prompt: prompts[i], MaxTokens: 6, Deadline: w.now + deadline})
+		}
+	default:
+		hand, link := V0, setting
+		switch setting {
+		case "pull":
+			hand, link = Pull, "tcp"
+		case "layerwise":
+			hand, link = Layerwise, "tcp"
+		}
+		p, d := newHost(w, prof, engine.PrefillFirst, true), newHost(w, prof, engine.PrefillFirst, true)
+		p.peer, d.peer = d, p
+		p.link, d.link = prof.Links[link], prof.Links[link]
+		c.hosts = []*host{p, d}
+		blocks := func(o Offer) (bs []Block) {
+			for i, b := range o.Blocks {
+				bs = append(bs, Block{Index: o.First + i, Ref: b})
+			}
+			return bs
+		}
+		if hand == Layerwise {
+			c.submit = func(i int) {
+				d.step(Submit{ID: uint64(i + 1), Leg: DecodeLeg, Handoff: hand, Prompt: prompts[i], MaxTokens: 6, Deadline: w.now + deadline})
+			}
+			d.onRes = func(o Offer) {
+				r := Remote{Node: "d", Transfer: o.Transfer, Blocks: blocks(o), Tokens: o.Tokens}
+				w.at(w.now, func() {
+					p.step(Submit{ID: o.ID, Leg: PrefillLeg, Handoff: hand, Prompt: prompts[o.ID-1], MaxTokens: 1, Deadline: w.now + deadline, Remote: r})
+				})
+			}
+		} else {
+			c.submit = func(i int) {
+				p.step(Submit{ID: uint64(i + 1), Leg: PrefillLeg, Handoff: hand, Prompt: prompts[i], MaxTokens: 1, Deadline: w.now + deadline})
+			}
+			p.onPre = func(pf Prefilled) {
+				r := Remote{Node: "p", Transfer: pf.Offer.Transfer, Blocks: blocks(*pf.Offer), Tokens: pf.Offer.Tokens, FirstToken: pf.FirstToken}
+				w.at(w.now, func() {
+					d.step(Submit{ID: pf.ID, Leg: DecodeLeg, Handoff: hand, Prompt: prompts[pf.ID-1], MaxTokens: 6, Deadline: w.now + deadline, Remote: r})
+				})
+			}
+		}
+	}
+	return c
 }
