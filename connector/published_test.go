@@ -224,8 +224,8 @@ func TestPublished(t *testing.T) {
 			}
 			order(t, row, got, want)
 			l, plain := got["layerwise"], got["nondisagg"]
-			if l[ttftMean] > 1.02*plain[ttftMean] || l[tpotMean] > 13 || l[tpotP99] > 20 {
-				t.Errorf("layerwise: TTFT mean %.1f ms beside %.1f, TPOT mean %.1f, P99 %.1f: want at most 1.02 times as much, 13, 20",
+			if l[ttftMean] > plain[ttftMean] || l[tpotMean] > 13 || l[tpotP99] > 20 {
+				t.Errorf("layerwise: TTFT mean %.1f ms beside %.1f, TPOT mean %.1f, P99 %.1f: want at most as much, 13, 20",
 					l[ttftMean], plain[ttftMean], l[tpotMean], l[tpotP99])
 			}
 			if p := got["pull"]; p[tpotMean] > 13 || p[ttftMean] > want["rdma"][ttftMean] {

@@ -34,24 +34,34 @@ var itl10 []byte
 // A Profile describes one GPU serving one model with one engine: what steps
 // cost, what a token's KV weighs and what the published hand-off costs. It is
 // read from JSON; durations are milliseconds, MB is 1e6 bytes.
+//
+// To write one for another GPU or model, copy a shipped file. kv_geometry is in
+// the model's config.json, kv_bytes and the limits are in the engine's log when it
+// starts. Then measure with one request at a time: the time to the first token
+// over prompt lengths is a line through request_ms + prefill_step_ms with the
+// slope prefill_token_ms; after a minute of load the slope is 1 + hot_slowdown
+// times that (0, with heat_ms 0, if it is not). The time between tokens over the
+// batch is a line through decode_step_ms with the slope decode_seq_ms. Leave
+// output_delay_ms and disagg.v0 at 0 unless you reproduce an engine that has them.
 type Profile struct {
-	Name  string `json:"name"`
-	GPU   string `json:"gpu"`
-	Model string `json:"model"`
+	Name  string `json:"name"`  // in reports
+	GPU   string `json:"gpu"`   // in reports; may be empty
+	Model string `json:"model"` // what clients ask for
 	Vocab int    `json:"vocab"` // token ids are in [0, vocab)
 
 	KVGeometry  kvcache.Geometry `json:"kv_geometry"`
-	KVBytes     int64            `json:"kv_bytes"` // GPU memory left for KV beside the weights
-	MaxModelLen int              `json:"max_model_len"`
+	KVBytes     int64            `json:"kv_bytes"`      // GPU memory left for KV beside the weights
+	MaxModelLen int              `json:"max_model_len"` // tokens of prompt and output together
 
 	MaxNumSeqs       int `json:"max_num_seqs"`           // sequences in the batch
-	MaxBatchedTokens int `json:"max_num_batched_tokens"` // prefill-first: prompt tokens in one step
+	MaxBatchedTokens int `json:"max_num_batched_tokens"` // prefill-first: prompt tokens in one step; at least max_model_len
 	ChunkTokens      int `json:"chunk_tokens"`           // chunked: tokens in one step, decodes included
 
 	Costs Costs `json:"costs"`
 	// Disagg is what differs on a node of a prefill/decode pair.
 	Disagg DisaggCosts `json:"disagg"`
-	// Links are modelled NICs by name, for the paced transfer.
+	// Links are modelled NICs by name, for the paced transfer. The bench's settings
+	// name tcp, rdma and rdma2.
 	Links map[string]LinkCost `json:"links"`
 }
 
@@ -66,7 +76,8 @@ type Costs struct {
 	// HotSlowdown: how much longer a prompt token takes on a GPU that has been busy
 	// for much longer than HeatMS (0.4: 40 % longer).
 	HotSlowdown float64 `json:"hot_slowdown"`
-	HeatMS      float64 `json:"heat_ms"`
+	// HeatMS: the time constant of heating up and of cooling down; see CostModel.
+	HeatMS float64 `json:"heat_ms"`
 	// DecodeStepMS + DecodeSeqMS x batch: one decode step.
 	DecodeStepMS float64 `json:"decode_step_ms"`
 	DecodeSeqMS  float64 `json:"decode_seq_ms"`
@@ -93,10 +104,11 @@ type V0Costs struct {
 	LaunchGapMS     float64 `json:"launch_gap_ms"`      // how long a pending copy may hold back the next prefill launch
 }
 
-// LinkCost is a modelled NIC.
+// LinkCost is a modelled NIC: a transfer of n MB that has it to itself takes
+// latency_us + n x ms_per_mb.
 type LinkCost struct {
-	MSPerMB   float64 `json:"ms_per_mb"` // 0.775 is 1.29 GB/s
-	LatencyUS float64 `json:"latency_us"`
+	MSPerMB   float64 `json:"ms_per_mb"`  // 0.775 is 1.29 GB/s
+	LatencyUS float64 `json:"latency_us"` // microseconds, once a transfer
 }
 
 // LoadProfile reads the profile with that name if it ships with the project,
