@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"runtime/debug"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -21,12 +20,6 @@ func (f *LogFlags) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&f.Level, "log-level", "info", "least level to log: debug (a line for every request), info, warn, error")
 	fs.StringVar(&f.Format, "log-format", "text", "how to log to standard error: text or json")
 }
-
-// TuneMemory is for the main package of a daemon to call once: it has the
-// garbage collector run after 30 % growth instead of 100 %. A daemon's live heap is a few
-// KiB a stream, so that costs 0.2 us of CPU a token and takes a tenth off the
-// memory of 1,000 streams (106 to 95 MB, engine and proxy together).
-func TuneMemory() { debug.SetGCPercent(30) }
 
 // Logger builds the logger, or names the flag that is wrong.
 func (f *LogFlags) Logger(w io.Writer) (*slog.Logger, error) {

@@ -1,11 +1,9 @@
 package node
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -100,20 +98,4 @@ func ResolveLink(p *engine.Profile, s string) (*transport.Link, error) {
 	}
 	names := slices.Sorted(maps.Keys(p.Links))
 	return nil, fmt.Errorf("%q is unknown: use native, a link of profile %s (%s), or rate=1.29GB/s,latency=10us", s, p.Name, strings.Join(names, ", "))
-}
-
-// RunDaemon is the main function of a node's process: it runs the node until ctx
-// ends, logging to standard error.
-func RunDaemon(ctx context.Context, cfg Config, logs LogFlags) error {
-	TuneMemory()
-	logger, err := logs.Logger(os.Stderr)
-	if err != nil {
-		return err
-	}
-	cfg.Logger = logger
-	n, err := New(cfg)
-	if err != nil {
-		return err
-	}
-	return n.Run(ctx)
 }

@@ -3,12 +3,7 @@
 package main
 
 import (
-	"context"
 	"errors"
-	"fmt"
-	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -16,15 +11,7 @@ import (
 	"kvferry/proto"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	if err := command().ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "decode:", err)
-		os.Exit(1)
-	}
-}
+func main() { node.Main("decode", command().ExecuteContext) }
 
 func command() *cobra.Command {
 	var flags node.NodeFlags
@@ -64,7 +51,7 @@ On SIGTERM or SIGINT it takes no new requests, lets running ones end for
 			} else if cfg.Chunked {
 				return errors.New("--enable-chunked-prefill: a decode node computes no prompts: add --nondisagg or leave it out")
 			}
-			return node.RunDaemon(cmd.Context(), cfg, logs)
+			return node.RunNode(cmd.Context(), cfg, logs)
 		},
 	}
 	flags.AddFlags(cmd.Flags(), true)

@@ -3,27 +3,13 @@
 package main
 
 import (
-	"context"
-	"fmt"
-	"os"
-	"os/signal"
-	"syscall"
-
 	"github.com/spf13/cobra"
 
 	"kvferry/node"
 	"kvferry/proto"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	if err := command().ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "prefill:", err)
-		os.Exit(1)
-	}
-}
+func main() { node.Main("prefill", command().ExecuteContext) }
 
 func command() *cobra.Command {
 	var flags node.NodeFlags
@@ -54,7 +40,7 @@ On SIGTERM or SIGINT it takes no new requests, lets running ones end for
 				return err
 			}
 			cfg.Role = proto.Role_ROLE_PREFILL
-			return node.RunDaemon(cmd.Context(), cfg, logs)
+			return node.RunNode(cmd.Context(), cfg, logs)
 		},
 	}
 	flags.AddFlags(cmd.Flags(), false)

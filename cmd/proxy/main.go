@@ -3,12 +3,9 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -16,16 +13,7 @@ import (
 	"kvferry/node"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	// A second signal ends the process at once.
-	context.AfterFunc(ctx, stop)
-	if err := command().ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "proxy:", err)
-		os.Exit(1)
-	}
-}
+func main() { node.Main("proxy", command().ExecuteContext) }
 
 func command() *cobra.Command {
 	var cfg node.ProxyConfig
@@ -57,7 +45,6 @@ the prompt. Beyond OpenAI's, a request may carry "timeout" (seconds),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			node.TuneMemory()
 			logger, err := logs.Logger(os.Stderr)
 			if err != nil {
 				return err
