@@ -75,7 +75,7 @@ func TestOverload(t *testing.T) {
 				cfg.Prefill, cfg.Decode, cfg.Nondisagg, cfg.Handoff = 0, 0, 1, ""
 			}
 			c := start(t, cfg)
-			q := call{Prompt: prompt(0, 240), MaxTokens: 40, Stream: true}
+			q := call{Prompt: prompt(0, 240), MaxTokens: 24, Stream: true}
 			c.do(q).expect(t, q.MaxTokens) // what is made once is there
 			c.quiet()
 			before := make(map[string]int)
@@ -90,7 +90,7 @@ func TestOverload(t *testing.T) {
 			results := make(chan result, load)
 			for i := range load {
 				go func() {
-					q := call{Prompt: prompt(i%8, 240), MaxTokens: 40, Stream: i%2 == 0, Timeout: 20}
+					q := call{Prompt: prompt(i%8, 240), MaxTokens: 24, Stream: i%2 == 0, Timeout: 20}
 					results <- burst.do(q)
 				}()
 			}
@@ -102,7 +102,7 @@ func TestOverload(t *testing.T) {
 				case r := <-results:
 					switch {
 					case r.Status == http.StatusOK:
-						r.expect(t, 40)
+						r.expect(t, 24)
 						texts[r.Text]++
 						served++
 					case (r.Status == http.StatusTooManyRequests || r.Status == http.StatusServiceUnavailable) && r.Err.Message != "":

@@ -195,10 +195,6 @@ func (c *testCluster) running(node string) int {
 	return int(c.metric(ofNode("vllm:num_requests_running", node)))
 }
 
-func (c *testCluster) usage(node string) float64 {
-	return c.metric(ofNode("vllm:kv_cache_usage_perc", node))
-}
-
 // quiet waits until no node has a request or a used block left.
 func (c *testCluster) quiet() {
 	c.t.Helper()
@@ -264,8 +260,8 @@ type result struct {
 	Breakdown map[string]any
 	TTFT      time.Duration
 	Second    time.Duration // from the first token to the second
-	Err       apiError // in the body or the stream
-	Cut       error    // the connection broke
+	Err       apiError      // in the body or the stream
+	Cut       error         // the connection broke
 }
 
 type apiError struct {

@@ -22,9 +22,9 @@ import (
 	"kvferry/transport/tcp"
 )
 
-// leaveGrace is how long a proxy may take to hang up on a node that has drained
-// and deregistered. It does at once, unless it follows requests of this node's
-// that another one has yet to end.
+// leaveGrace is how long the proxy and other nodes may take to hang up on a node
+// that has drained and deregistered. They do at once, unless the proxy follows
+// requests of this node's that another one has yet to end.
 const leaveGrace = time.Second
 
 // A Node is a prefill, decode or non-disaggregated daemon as a value.
@@ -200,11 +200,14 @@ func (n *Node) Run(ctx context.Context) error {
 		// tokens that are on their way to it would be lost if this node did.
 		leave()
 		<-deregistered
-		select {
-		case <-n.w.sessionsLeft():
-		case <-run.Done():
-		case <-time.After(leaveGrace):
+		grace, cancel := context.WithTimeout(run, leaveGrace)
+		for _, left := range []<-chan struct{}{n.w.sessionsLeft(), n.w.peer.leave()} {
+			select {
+			case <-left:
+			case <-grace.Done():
+			}
 		}
+		cancel()
 	case <-run.Done():
 	}
 	stop()

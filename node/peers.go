@@ -23,9 +23,10 @@ type peers struct {
 	ctx  context.Context // of the node
 	wg   sync.WaitGroup
 
-	mu     sync.Mutex
-	out    map[string]*peerStream // by address, to producers
-	askers map[uint64]*asker      // of our transfers
+	mu      sync.Mutex
+	out     map[string]*peerStream // by address, to producers
+	askers  map[uint64]*asker      // of our transfers
+	leaving chan struct{}          // closed when there is nothing more to ask
 }
 
 // A peerStream asks one producer.
@@ -47,13 +48,38 @@ type asker struct {
 }
 
 func newPeers(w *worker) *peers {
-	return &peers{w: w, log: w.log, out: make(map[string]*peerStream), askers: make(map[uint64]*asker)}
+	return &peers{w: w, log: w.log, out: make(map[string]*peerStream), askers: make(map[uint64]*asker), leaving: make(chan struct{})}
+}
+
+// leave ends the streams once what was asked over them has been taken in: a
+// release that is lost holds the producer's blocks for its HoldTimeout. The
+// channel it returns is closed when all have ended. Call it once, when no request
+// is left.
+func (p *peers) leave() <-chan struct{} {
+	p.mu.Lock()
+	close(p.leaving)
+	p.mu.Unlock()
+	ended := make(chan struct{})
+	go func() {
+		p.wg.Wait()
+		close(ended)
+	}()
+	return ended
 }
 
 // ask is called by the loop.
 func (p *peers) ask(l *live, a connector.Ask) {
 	addr := l.remote.GetGrpcAddr()
 	p.mu.Lock()
+	select {
+	case <-p.leaving: // only after a drain that took too long
+		p.mu.Unlock()
+		if !a.Release {
+			p.w.post(connector.Gone{ID: a.ID, Err: errLeaving})
+		}
+		return
+	default:
+	}
 	s := p.out[addr]
 	if s == nil {
 		s = &peerStream{addr: addr, notify: make(chan struct{}, 1), waiting: make(map[uint64]uint64)}
@@ -112,7 +138,10 @@ func (p *peers) hold(s *peerStream) {
 	for _, id := range waiting {
 		p.w.post(connector.Gone{ID: id, Err: err})
 	}
-	if p.ctx.Err() == nil {
+	select {
+	case <-p.leaving:
+	case <-p.ctx.Done():
+	default:
 		p.log.Warn("peer lost", "peer", s.addr, "err", err)
 	}
 }
@@ -133,9 +162,11 @@ func (p *peers) talk(s *peerStream) error {
 	defer wg.Wait()
 	defer cancel()
 	wg.Go(func() {
-		for {
+		for leaving := false; !leaving; {
 			select {
 			case <-s.notify:
+			case <-p.leaving:
+				leaving = true
 			case <-ctx.Done():
 				return
 			}
@@ -149,6 +180,7 @@ func (p *peers) talk(s *peerStream) error {
 				}
 			}
 		}
+		_ = stream.CloseSend() // the producer hangs up when it has read everything
 	})
 	for {
 		m, err := stream.Recv()
@@ -171,7 +203,10 @@ func (p *peers) talk(s *peerStream) error {
 	}
 }
 
-var errGone = errors.New("transfer unknown or expired there")
+var (
+	errGone    = errors.New("transfer unknown or expired there")
+	errLeaving = errors.New("the node is stopping")
+)
 
 // answer is called by the loop.
 func (p *peers) answer(a connector.Answer) {

@@ -55,6 +55,8 @@ type worker struct {
 	left     chan struct{} // closed once no session is left
 
 	background sync.WaitGroup // checks and closing windows
+
+	landed func(connector.Check) // tests: called before a part is checked
 }
 
 // loadEvery is how often the proxy is told of a changing load at most, unless a

@@ -1,0 +1,424 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"kvferry/connector"
+	"kvferry/engine"
+	"kvferry/kvcache"
+	"kvferry/proto"
+)
+
+// nodes is a whole cluster in this process: a proxy and real nodes, over real
+// sockets. Package cluster tests the same as processes; here are the tests that
+// need to look inside.
+type nodes struct {
+	t      testing.TB
+	proxy  *running[*Proxy]
+	nodes  map[string]*running[*Node]
+	client *http.Client
+}
+
+// running is a daemon under way.
+type running[D interface{ Run(context.Context) error }] struct {
+	daemon D
+	stop   context.CancelFunc
+	done   chan error
+}
+
+func run[D interface{ Run(context.Context) error }](d D) *running[D] {
+	ctx, stop := context.WithCancel(context.Background())
+	r := &running[D]{daemon: d, stop: stop, done: make(chan error, 1)}
+	go func() { r.done <- d.Run(ctx) }()
+	return r
+}
+
+func (r *running[D]) end(t testing.TB) {
+	t.Helper()
+	r.stop()
+	if err := receive(t, r.done, "Run's return"); err != nil {
+		t.Errorf("Run: %v", err)
+	}
+}
+
+// smallProfile has free steps and 4 KiB of KV a token in 4 layers.
+func smallProfile(t testing.TB) *engine.Profile {
+	t.Helper()
+	p, err := engine.LoadProfile("zero")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.KVGeometry.Layers, p.KVGeometry.KVHeads, p.KVGeometry.HiddenSize = 4, 2, 256
+	return p
+}
+
+// startNodes starts a proxy and the named nodes, whose role is the name up to
+// the dash. set may change a node's configuration.
+func startNodes(t testing.TB, handoff string, set func(*Config), names ...string) *nodes {
+	t.Helper()
+	s := &nodes{t: t, nodes: make(map[string]*running[*Node]), client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
+	s.startProxy(handoff, "127.0.0.1:0", "127.0.0.1:0")
+	for _, name := range names {
+		cfg := Config{
+			ID: name, Proxy: s.proxy.daemon.GRPCAddr(), Profile: smallProfile(t), KVBlocks: 256, Logger: slog.New(slog.DiscardHandler),
+			Role: map[string]proto.Role{"prefill": proto.Role_ROLE_PREFILL, "decode": proto.Role_ROLE_DECODE, "nondisagg": proto.Role_ROLE_NONDISAGG}[name[:strings.IndexByte(name, '-')]],
+		}
+		if set != nil {
+			set(&cfg)
+		}
+		n, err := New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.nodes[name] = run(n)
+	}
+	s.ready()
+	return s
+}
+
+func (s *nodes) startProxy(handoff, httpAddr, grpcAddr string) {
+	s.t.Helper()
+	p, err := NewProxy(ProxyConfig{HTTPAddr: httpAddr, GRPCAddr: grpcAddr, Handoff: handoff, LeaseTTL: time.Second, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.proxy = run(p)
+}
+
+func (s *nodes) ready() {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for name := range s.nodes {
+		s.until(name+" to join", func() bool {
+			for _, m := range s.proxy.daemon.registry.snapshot() {
+				if _, up := m.usable(); up && m.info.Id == name {
+					return true
+				}
+			}
+			return false
+		})
+	}
+	if err := s.proxy.daemon.WaitReady(ctx); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// end stops everything, nodes first, and checks that the nodes have let go of all
+// they knew of requests.
+func (s *nodes) end() {
+	s.t.Helper()
+	s.client.CloseIdleConnections()
+	for name, n := range s.nodes {
+		n.end(s.t)
+		w := n.daemon.w // its goroutines have ended
+		slots := 0
+		w.slots.Range(func(any, any) bool { slots++; return true })
+		for what, left := range map[string]int{
+			"blocks": w.pool.Used(), "requests": w.core.Requests(), "live requests": len(w.live), "slots": slots,
+			"contents": len(w.exec.contents), "hidden states": len(w.exec.hidden), "askers": len(w.peer.askers), "sessions": len(w.sessions),
+		} {
+			if left != 0 {
+				s.t.Errorf("%s ends with %d %s", name, left, what)
+			}
+		}
+	}
+	s.proxy.end(s.t)
+}
+
+func (s *nodes) until(what string, cond func() bool) {
+	s.t.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	limit := time.After(patience)
+	for !cond() {
+		select {
+		case <-tick.C:
+		case <-limit:
+			s.t.Fatalf("waited %v for %s", patience, what)
+		}
+	}
+}
+
+// complete asks for n tokens after a prompt of length tokens that seed
+// determines.
+func (s *nodes) complete(ctx context.Context, seed, length, n int, stream bool) (*http.Response, error) {
+	ids := make([]int, length)
+	for i := range ids {
+		ids[i] = (seed*7919 + i*104729) % VocabularySize
+	}
+	body, err := json.Marshal(map[string]any{"prompt": ids, "max_tokens": n, "stream": stream})
+	if err != nil {
+		return nil, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+s.proxy.daemon.HTTPAddr()+"/v1/completions", strings.NewReader(string(body)))
+	if err != nil {
+		return nil, err
+	}
+	return s.client.Do(req)
+}
+
+// text is the completion, or the error's message and the status.
+func (s *nodes) text(seed, length, n int) (text string, status int) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	resp, err := s.complete(ctx, seed, length, n, false)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var b struct {
+		Choices []struct{ Text string }
+		Error   struct{ Message string }
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&b); err != nil {
+		s.t.Fatal(err)
+	}
+	if len(b.Choices) == 1 {
+		return b.Choices[0].Text, resp.StatusCode
+	}
+	return b.Error.Message, resp.StatusCode
+}
+
+// bad is the number of bad blocks all nodes have found, as the proxy counts them.
+func (s *nodes) bad() (n uint64) {
+	for _, m := range s.proxy.daemon.registry.snapshot() {
+		m.mu.Lock()
+		n += m.load.KvBlocksBad
+		m.mu.Unlock()
+	}
+	return n
+}
+
+// TestCorruptAfterLanding flips bytes of a decode node's blocks between their
+// landing and their check, once and every time.
+func TestCorruptAfterLanding(t *testing.T) {
+	for _, handoff := range connector.Handoffs() {
+		t.Run(handoff, func(t *testing.T) {
+			s := startNodes(t, handoff, nil, "prefill-0", "decode-0")
+			defer s.end()
+			want, status := s.text(1, 100, 5)
+			if status != http.StatusOK {
+				t.Fatal(want)
+			}
+			w := s.nodes["decode-0"].daemon.w
+			var times atomic.Int64
+			corrupt := func(c connector.Check) {
+				if times.Add(-1) >= 0 {
+					// A bit of the last block's first row of K, in the layer that is checked.
+					w.slab.Layer(c.Refs[len(c.Refs)-1].ID, max(c.Part, 0)%4)[3] ^= 0x10
+				}
+			}
+			s.onLoop(w, func() { w.landed = corrupt })
+
+			times.Store(1)
+			if got, status := s.text(1, 100, 5); status != http.StatusOK || got != want {
+				t.Errorf("a block bad once: %d %q, want %q from a second attempt", status, got, want)
+			}
+			if s.bad() == 0 {
+				t.Error("no bad block was counted")
+			}
+			times.Store(1 << 40)
+			before := s.bad()
+			got, status := s.text(1, 100, 5)
+			// Layerwise, a write that finds the window closed may fail before the news of
+			// why it was closed arrives.
+			why := strings.Contains(got, connector.ErrContent.Error()) || handoff == HandoffLayerwise && strings.Contains(got, connector.ErrTransfer.Error())
+			if status != http.StatusBadGateway || !why || !strings.Contains(got, "decode-0") {
+				t.Errorf("blocks bad every time: %d %q, want 502 that says so", status, got)
+			}
+			if s.bad() <= before {
+				t.Error("no bad block was counted")
+			}
+			times.Store(0)
+			if got, _ := s.text(1, 100, 5); got != want {
+				t.Errorf("afterwards: %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+// onLoop runs f on a worker's loop, and returns when it has.
+func (s *nodes) onLoop(w *worker, f func()) {
+	s.t.Helper()
+	done := make(chan struct{})
+	w.run(func() connector.Event {
+		f()
+		close(done)
+		return nil
+	})
+	receive(s.t, done, "the loop")
+}
+
+// TestCorruptAtSource flips a bit in the slab of the prefill node that has a
+// prompt in its prefix cache. Another node takes over; without one the request
+// fails, every time, and never decodes from it.
+func TestCorruptAtSource(t *testing.T) {
+	for _, handoff := range connector.Handoffs() {
+		t.Run(handoff, func(t *testing.T) {
+			s := startNodes(t, handoff, func(c *Config) { c.PrefixCaching = c.Role == proto.Role_ROLE_PREFILL }, "prefill-0", "prefill-1", "decode-0")
+			defer s.end()
+			want, status := s.text(1, 100, 5)
+			if status != http.StatusOK {
+				t.Fatal(want)
+			}
+			flip := func(name string, at int) {
+				w := s.nodes[name].daemon.w
+				s.onLoop(w, func() {
+					for id := range w.pool.Total() {
+						w.slab.Bytes()[w.slab.Geometry().LayerOffset(kvcache.BlockID(id), 2)+int64(at)] ^= 0x80
+					}
+				})
+			}
+			// Whoever computed the prompt has it cached; the other computes it afresh.
+			flip("prefill-0", 17)
+			flip("prefill-1", 17)
+			got, status := s.text(1, 100, 5)
+			if status != http.StatusOK || got != want {
+				t.Errorf("%d %q, want %q from the node that has it right", status, got, want)
+			}
+			for range 3 { // each of the two nodes has its turn
+				if got, status := s.text(1, 100, 5); status != http.StatusOK || got != want {
+					t.Errorf("%d %q, want %q", status, got, want)
+				}
+			}
+			bad := s.bad()
+			if bad == 0 {
+				t.Error("no bad block was counted")
+			}
+			// Now both have it cached.
+			flip("prefill-0", 18)
+			flip("prefill-1", 18)
+			got, status = s.text(1, 100, 5)
+			if got != want && (status != http.StatusBadGateway || !strings.Contains(got, connector.ErrContent.Error())) {
+				t.Errorf("%d %q: want %q or 502", status, got, want)
+			}
+			if s.bad() <= bad {
+				t.Errorf("%d bad blocks, were %d", s.bad(), bad)
+			}
+		})
+	}
+}
+
+// TestProxyRestarts: the nodes find the next proxy at the address of the last.
+func TestProxyRestarts(t *testing.T) {
+	s := startNodes(t, HandoffLayerwise, nil, "prefill-0", "decode-0")
+	defer s.end()
+	want, _ := s.text(1, 100, 5)
+	httpAddr, grpcAddr := s.proxy.daemon.HTTPAddr(), s.proxy.daemon.GRPCAddr()
+	s.client.CloseIdleConnections()
+	s.proxy.end(t)
+	s.startProxy(HandoffLayerwise, httpAddr, grpcAddr)
+	s.ready()
+	if got, status := s.text(1, 100, 5); status != http.StatusOK || got != want {
+		t.Errorf("%d %q, want %q", status, got, want)
+	}
+}
+
+// TestNodeRestarts stops a decode node right after it has answered: it must have
+// released what it had read, or the prefill node held the blocks for HoldTimeout
+// and could not drain.
+func TestNodeRestarts(t *testing.T) {
+	s := startNodes(t, HandoffPull, nil, "prefill-0", "decode-0")
+	defer s.end()
+	want, _ := s.text(1, 100, 5)
+	for range 3 {
+		old := s.nodes["decode-0"]
+		old.end(t)
+		cfg := old.daemon.cfg
+		n, err := New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.nodes["decode-0"] = run(n)
+		s.ready()
+		if got, status := s.text(1, 100, 5); status != http.StatusOK || got != want {
+			t.Errorf("%d %q, want %q", status, got, want)
+		}
+	}
+}
+
+// TestNothingLeaks serves 500 requests over the three hand-offs, to clients of
+// which some leave, from pools that hold a few of them at a time.
+func TestNothingLeaks(t *testing.T) {
+	files := func() int {
+		d, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Skipf("open files are counted on Linux only: %v", err)
+		}
+		return len(d)
+	}
+	for _, handoff := range connector.Handoffs() {
+		t.Run(handoff, func(t *testing.T) {
+			goroutines, open := runtime.NumGoroutine(), files()
+			s := startNodes(t, handoff, func(c *Config) { c.KVBlocks = 64 }, "prefill-0", "decode-0")
+			burst := func() {
+				var all sync.WaitGroup
+				limit := make(chan struct{}, 32)
+				for i := range 84 {
+					limit <- struct{}{}
+					all.Go(func() {
+						defer func() { <-limit }()
+						ctx, leave := context.WithTimeout(context.Background(), patience)
+						defer leave()
+						resp, err := s.complete(ctx, i, 40+i, 24, i%3 == 0)
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						defer resp.Body.Close()
+						if i%3 == 0 && i%2 == 0 {
+							_, _ = io.ReadFull(resp.Body, make([]byte, 600)) // a few tokens, then leave
+							return
+						}
+						b, err := io.ReadAll(resp.Body)
+						if err != nil || resp.StatusCode != http.StatusOK || !strings.Contains(string(b), `"length"`) {
+							t.Errorf("status %d, %v: %s", resp.StatusCode, err, b)
+						}
+					})
+				}
+				all.Wait()
+				s.client.CloseIdleConnections()
+				s.until("all blocks to be free", func() bool {
+					for _, m := range s.proxy.daemon.registry.snapshot() {
+						m.mu.Lock()
+						busy := m.load.KvBlocksUsed > 0 || m.load.Running > 0 || m.load.Waiting > 0
+						m.mu.Unlock()
+						if busy {
+							return false
+						}
+					}
+					return true
+				})
+			}
+			burst() // what is made once is there
+			s.until("connections to close", func() bool { return s.connections() == 0 })
+			busy := runtime.NumGoroutine()
+			burst()
+			expectGoroutines(t, busy)
+			s.end()
+			expectGoroutines(t, goroutines)
+			s.until(fmt.Sprintf("%d open files again", open), func() bool { return files() <= open })
+		})
+	}
+}
+
+// connections is the number of requests the proxy has.
+func (s *nodes) connections() int {
+	s.proxy.daemon.mu.Lock()
+	defer s.proxy.daemon.mu.Unlock()
+	return s.proxy.daemon.inFlight
+}
