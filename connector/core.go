@@ -17,7 +17,8 @@ type Config struct {
 	// Disagg: the node is one of a prefill/decode pair, with its costs.
 	Disagg bool
 	// HoldTimeout is how long blocks wait for the consumer of a v0 or pull
-	// transfer before they are given up.
+	// transfer, from the end of the prompt or when v0's consumer asked for them,
+	// before they are given up.
 	HoldTimeout time.Duration
 }
 
@@ -380,7 +381,11 @@ func (c *Core) abandon(r *request, err error) {
 	if r.Leg == DecodeLeg && r.Handoff != Layerwise {
 		c.release(r)
 	}
-	c.producer.forget(r.transfer)
+	if r.ended && r.Handoff == V0 {
+		// A consumer that has asked waits for tensors, and its engine with it.
+		c.producer.forget(r.transfer)
+		c.act.Answer = append(c.act.Answer, Answer{Transfer: r.transfer, Gone: true})
+	}
 	c.receiver.forget(r.ID)
 	if r.open || r.moves > 0 {
 		if !r.shutting {

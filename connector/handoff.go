@@ -219,7 +219,8 @@ type (
 		Transfer uint64
 		Release  bool // else produce
 	}
-	// Answer tells the asker that a tensor of the transfer is available.
+	// Answer tells the asker, if there is one, that a tensor of the transfer is
+	// available, or that the transfer is gone.
 	Answer struct {
 		Transfer uint64
 		Tensor   int

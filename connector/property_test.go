@@ -84,6 +84,7 @@ type job struct {
 	cancelled bool
 	failed    bool
 	forgotten bool // the proxy crashes between the legs
+	hasty     bool // its deadline is short
 	deadline  time.Duration
 }
 
@@ -160,6 +161,7 @@ func (x *pair) play() {
 		life := time.Hour
 		if x.chance(x.f.hasty) {
 			life = time.Duration(x.rng.Int64N(int64(200 * time.Millisecond)))
+			j.hasty = true
 		}
 		x.w.at(at, func() {
 			j.deadline = x.w.now + life

@@ -176,6 +176,9 @@ func (s *side) failed(f Failed) {
 	switch {
 	case errors.Is(f.Err, ErrDeadline):
 		x.tally.Deadlines++
+		if !j.hasty {
+			x.failf("%s: request %d hung until its deadline", s.name, f.ID)
+		}
 	case errors.Is(f.Err, ErrTransfer):
 		x.tally.Broken++
 	case errors.Is(f.Err, ErrContent):

@@ -91,13 +91,15 @@ func (p *producer) wake() time.Duration {
 }
 
 // producerAsked queues the copies of a transfer's three tensors. Asked again, by
-// a consumer that took over from one that failed, it starts over.
+// a consumer that took over from one that failed, it starts over. A consumer that
+// asks renews the hold.
 func (c *Core) producerAsked(transfer uint64) {
 	r := c.transfers[transfer]
 	if r == nil || r.state != offered || r.Handoff != V0 {
 		c.act.Answer = append(c.act.Answer, Answer{Transfer: transfer, Gone: true})
 		return
 	}
+	c.deadlines.set(r, c.now+c.cfg.HoldTimeout)
 	c.producer.forget(transfer)
 	for tensor := range tensors {
 		c.producer.queue = append(c.producer.queue, copyJob{transfer, tensor, c.now, millis(c.v0.ProducerMSPerMB * c.tensorMB(tensor, len(r.Prompt)))})
