@@ -19,5 +19,6 @@
 //	bench                                arrivals, client, metrics, reports
 //	clock                                time and timers that fire on time
 //
-// Imports point down that list; arch_test.go holds them to it.
+// Imports point down that list, or from a rail to the transport it lies in;
+// arch_test.go holds them to it.
 package kvferry
