@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -162,4 +163,47 @@ func TestKilledProxy(t *testing.T) {
 		}
 	}
 	c.poll("decode-0 to close the proxy's connection", func() bool { return descriptors(t, c.Process("decode-0")) < before })
+}
+
+// TestFrozenNode stops a decode node with SIGSTOP: its connections stay open and
+// nothing comes any more, as when a machine hangs. The lease tells. Woken up, the
+// node lets go of what it was working on and joins again.
+func TestFrozenNode(t *testing.T) {
+	for _, handoff := range handoffs {
+		t.Run(handoff, func(t *testing.T) {
+			t.Parallel()
+			c := start(t, Config{
+				Prefill: 1, Decode: 2, Handoff: handoff, Profile: profile(t, cost{PrefillToken: 0.1, Decode: 20}), LeaseTTL: time.Second,
+			})
+			q := call{Prompt: prompt(1, 64), MaxTokens: 60, Stream: true}
+			s := c.open(t.Context(), q)
+			if !s.next(3) {
+				t.Fatal(s.r)
+			}
+			var frozen string
+			c.poll("the stream to run", func() bool {
+				for _, frozen = range []string{"decode-0", "decode-1"} {
+					if c.running(frozen) == 1 {
+						return true
+					}
+				}
+				return false
+			})
+			pid := c.Process(frozen).Pid()
+			if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = syscall.Kill(pid, syscall.SIGCONT) }() // a stopped process does not end
+			r := s.rest()
+			r.expect(t, q.MaxTokens)
+			if w := want(t, q); r.Text != w {
+				t.Errorf("got %q, want %q", r.Text, w)
+			}
+			if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
+				t.Fatal(err)
+			}
+			c.poll(frozen+" to be back", func() bool { return c.metric(`kvferry:nodes{role="decode"}`) == 2 })
+			c.quiet()
+		})
+	}
 }

@@ -15,14 +15,8 @@ import (
 
 // lease keeps the node registered with the proxy.
 type lease struct {
-	n   *Node
-	now chan struct{} // renew at once
+	n *Node
 }
-
-func newLease(n *Node) *lease { return &lease{n: n, now: make(chan struct{}, 1)} }
-
-// hurry has the lease renewed at once, to tell the proxy of a change of state.
-func (l *lease) hurry() { wake(l.now) }
 
 // keep registers and renews until ctx ends, then deregisters. While the proxy is
 // unreachable it tries again every second; a proxy that refuses the node is an
@@ -78,7 +72,6 @@ func (l *lease) keep(ctx context.Context) error {
 				}
 			}
 			return ctx.Err()
-		case <-l.now:
 		case <-time.After(wait):
 		}
 	}

@@ -175,7 +175,7 @@ func (n *Node) Run(ctx context.Context) error {
 		}
 		return nil
 	})
-	lease := newLease(n)
+	lease := &lease{n}
 	held, leave := context.WithCancel(run)
 	defer leave()
 	deregistered := make(chan struct{})
@@ -189,22 +189,23 @@ func (n *Node) Run(ctx context.Context) error {
 	case <-ctx.Done():
 		n.w.log.Info("draining", "timeout", n.cfg.DrainTimeout)
 		idle := n.w.startDrain()
-		lease.hurry()
+		grace := leaveGrace
 		select {
 		case <-idle:
 		case <-run.Done():
 		case <-time.After(n.cfg.DrainTimeout):
-			n.w.log.Warn("drain timed out, ending what still runs")
+			n.w.log.Warn("drain timed out, ending what still runs", "timeout", n.cfg.DrainTimeout)
+			grace = 0
 		}
 		// The proxy hangs up once it has read the last word of every request; the
 		// tokens that are on their way to it would be lost if this node did.
 		leave()
 		<-deregistered
-		grace, cancel := context.WithTimeout(run, leaveGrace)
+		waiting, cancel := context.WithTimeout(run, grace)
 		for _, left := range []<-chan struct{}{n.w.sessionsLeft(), n.w.peer.leave()} {
 			select {
 			case <-left:
-			case <-grace.Done():
+			case <-waiting.Done():
 			}
 		}
 		cancel()

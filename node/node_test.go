@@ -422,3 +422,47 @@ func (s *nodes) connections() int {
 	defer s.proxy.daemon.mu.Unlock()
 	return s.proxy.daemon.inFlight
 }
+
+// TestDrainTimesOut: a node whose requests do not end in time cuts them off, and
+// is not held up by anyone: the request is placed elsewhere, or fails.
+func TestDrainTimesOut(t *testing.T) {
+	slow := func(c *Config) {
+		c.Profile.Disagg.DecodeStepMS = 1000
+		c.DrainTimeout = time.Millisecond
+	}
+	for _, handoff := range connector.Handoffs() {
+		t.Run(handoff, func(t *testing.T) {
+			t.Parallel() // mostly waits
+			s := startNodes(t, handoff, slow, "prefill-0", "decode-0")
+			got := make(chan int, 1)
+			go func() {
+				resp, err := s.complete(context.Background(), 1, 40, 100, false)
+				if err != nil {
+					t.Error(err)
+					got <- 0
+					return
+				}
+				resp.Body.Close()
+				got <- resp.StatusCode
+			}()
+			s.until("the request to decode", func() bool {
+				for _, m := range s.proxy.daemon.registry.snapshot() {
+					m.mu.Lock()
+					running := m.info.Role == proto.Role_ROLE_DECODE && m.load.Running > 0
+					m.mu.Unlock()
+					if running {
+						return true
+					}
+				}
+				return false
+			})
+			decode := s.nodes["decode-0"]
+			delete(s.nodes, "decode-0") // it ends with the request's blocks in use
+			decode.end(t)
+			if status := receive(t, got, "the answer"); status != http.StatusServiceUnavailable {
+				t.Errorf("%d, want 503: no decode node is left", status)
+			}
+			s.end()
+		})
+	}
+}

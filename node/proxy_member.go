@@ -322,6 +322,7 @@ func (m *member) setLoad(l *proto.Load) {
 	l.KvBlocksBad = max(l.KvBlocksBad, old.KvBlocksBad)
 	l.KvTransfers = max(l.KvTransfers, old.KvTransfers)
 	l.KvTransfersFailed = max(l.KvTransfersFailed, old.KvTransfersFailed)
+	l.Draining = l.Draining || old.Draining // nor does a drain
 	m.load, m.sent = l, 0
 	m.metrics.addLoad(old, l)
 	turned := old.Draining != l.Draining
