@@ -61,6 +61,31 @@ func TestClientGone(t *testing.T) {
 	}
 }
 
+// TestDeadline: a request that cannot be done in its time ends then, before the
+// first token with a status, after it with an event, and holds nothing.
+func TestDeadline(t *testing.T) {
+	for _, handoff := range append([]string{"nondisagg"}, handoffs...) {
+		t.Run(handoff, func(t *testing.T) {
+			t.Parallel()
+			cfg := Config{Prefill: 1, Decode: 1, Handoff: handoff, Profile: profile(t, cost{PrefillToken: 2, Decode: 20})}
+			if handoff == "nondisagg" {
+				cfg.Prefill, cfg.Decode, cfg.Nondisagg, cfg.Handoff = 0, 0, 1, ""
+			}
+			c := start(t, cfg)
+			// A second of prompt in a third of one.
+			if r := c.do(call{Prompt: prompt(1, 500), MaxTokens: 4, Stream: true, Timeout: 0.3}); !r.unsent("deadline_exceeded") || r.Status != http.StatusGatewayTimeout {
+				t.Errorf("%v: want 504 deadline_exceeded", r)
+			}
+			c.quiet()
+			// Twenty seconds of tokens in half of one.
+			if r := c.do(call{Prompt: prompt(2, 32), MaxTokens: 1000, Stream: true, Timeout: 0.5}); !r.broken() || r.Err.Code != "deadline_exceeded" || r.Tokens == 0 {
+				t.Errorf("%v: want some tokens and then deadline_exceeded", r)
+			}
+			c.quiet()
+		})
+	}
+}
+
 // TestOverload sends 100 times what the pool can hold at once. Everyone gets all
 // of their tokens or is told why not, and afterwards nothing is left behind.
 func TestOverload(t *testing.T) {

@@ -98,7 +98,9 @@ func testKilledNode(t *testing.T, handoff string, spare bool) {
 				t.Errorf("killed mid-%s: %v, text %q: want an error event and a broken connection after some tokens", kill.moment, r, r.Text)
 			}
 		default:
-			if !r.unsent("no_node", "node_lost") {
+			// Layerwise, the prefill node streams the first token while the last layers are
+			// on their way.
+			if !r.unsent("no_node", "node_lost") && !(handoff == node.HandoffLayerwise && r.Tokens == 1 && r.broken()) {
 				t.Errorf("killed mid-%s: %v: want 5xx", kill.moment, r)
 			}
 		}
