@@ -1,66 +1,74 @@
 # make test is what CI runs; make help lists the rest.
-GO    ?= go
-TOOL  := $(GO) tool -modfile=tools/go.mod
-GOSRC  = $(shell git ls-files --cached --others --exclude-standard '*.go')
+GO       ?= go
+TOOL     := $(GO) tool -modfile=tools/go.mod
+COUNT    ?= 3
+FUZZTIME ?= 20s
 
 .DEFAULT_GOAL := help
+.NOTPARALLEL:
 .PHONY: help test vet format lint unit build generate check-generate bench-transfer bench-serving fuzz
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 test: vet format lint unit ## vet, gofumpt, staticcheck and all tests under the race detector
-	@echo "make test: vet, gofumpt, staticcheck and go test -race -shuffle=on passed"
+	@echo "make test: go vet, gofumpt, staticcheck and go test -race -shuffle=on of $$($(GO) list ./... | wc -l) packages passed"
 
 vet:
-	@echo "== go vet"
+	@echo "== go vet ./..."
 	@$(GO) vet ./...
 
 format:
-	@echo "== gofumpt"
-	@out=$$($(TOOL) gofumpt -l $(GOSRC)); if [ -n "$$out" ]; then \
-		echo "not formatted; run: $(TOOL) gofumpt -w" $$out; exit 1; fi
+	@echo "== gofumpt -l ."
+	@out=$$($(TOOL) gofumpt -l .) || exit 1; [ -z "$$out" ] || { \
+		echo "not formatted; run $(TOOL) gofumpt -w on:"; echo "$$out"; exit 1; }
 
 lint:
-	@echo "== staticcheck"
+	@echo "== staticcheck ./..."
 	@$(TOOL) staticcheck ./...
 
 unit:
-	@echo "== go test -race -shuffle=on"
-	@command -v $${CC:-cc} >/dev/null || { echo "the race detector needs a C compiler: apt-get install gcc"; exit 1; }
+	@echo "== go test -race -shuffle=on ./..."
+	@cc=$$($(GO) env CC); command -v "$${cc%% *}" >/dev/null || { \
+		echo "the race detector needs cgo, and cgo a C compiler; $$cc is missing: apt-get install gcc libc6-dev"; exit 1; }
 	@CGO_ENABLED=1 $(GO) test -race -shuffle=on ./...
 
 build: ## the daemons and kvbench into bin/
 	$(GO) build -o bin/ ./cmd/...
 
-# protoc's plugins come from tools/go.mod, so that everyone generates the same.
-define protoc
-	@command -v protoc >/dev/null || { echo "protoc is missing: apt-get install protobuf-compiler"; exit 1; }
-	@protoc --version
-	@set -e; bin=$$(mktemp -d); trap 'rm -rf "$$bin"' EXIT; \
-	(cd tools && GOBIN=$$bin $(GO) install google.golang.org/protobuf/cmd/protoc-gen-go google.golang.org/grpc/cmd/protoc-gen-go-grpc); \
-	PATH=$$bin:$$PATH protoc -I proto --go_out=$(1) --go_opt=paths=source_relative \
-		--go-grpc_out=$(1) --go-grpc_opt=paths=source_relative kvferry.proto
-endef
-
+# protoc's plugins are built from tools/go.mod, so that everyone generates the same.
+generate: PROTO_OUT ?= proto
 generate: ## proto/*.pb.go from proto/kvferry.proto
-	$(call protoc,proto)
+	@command -v protoc >/dev/null || { echo "protoc is missing: apt-get install protobuf-compiler"; exit 1; }
+	@echo "== $$(protoc --version), plugins of tools/go.mod"
+	@set -e; bin=$$(mktemp -d); trap 'rm -rf "$$bin"' EXIT; \
+	GOBIN=$$bin $(GO) -C tools install \
+		google.golang.org/protobuf/cmd/protoc-gen-go google.golang.org/grpc/cmd/protoc-gen-go-grpc; \
+	PATH=$$bin:$$PATH protoc -I proto --go_out=$(PROTO_OUT) --go_opt=paths=source_relative \
+		--go-grpc_out=$(PROTO_OUT) --go-grpc_opt=paths=source_relative kvferry.proto
 
+# The lines that name protoc's version are left out: it differs between
+# distributions and the code does not.
 check-generate: ## fail if the committed proto/*.pb.go are not what generate makes
-	@rm -rf .generated && mkdir .generated
-	$(call protoc,.generated)
-	@for f in kvferry.pb.go kvferry_grpc.pb.go; do \
-		sed '/protoc  *v/d' proto/$$f > .generated/committed; sed -i '/protoc  *v/d' .generated/$$f; \
-		diff -q .generated/committed .generated/$$f || { echo "proto/$$f is stale: run make generate"; exit 1; }; done
-	@rm -rf .generated; echo "proto/*.pb.go are up to date"
+	@set -e; out=$$(mktemp -d); trap 'rm -rf "$$out"' EXIT; \
+	$(MAKE) --no-print-directory generate PROTO_OUT=$$out; \
+	[ "$$(cd proto && ls *.pb.go)" = "$$(cd $$out && ls)" ] || { \
+		echo "proto/ has other generated files than:" $$(ls $$out)"; run make generate"; exit 1; }; \
+	for f in proto/*.pb.go; do \
+		diff -u -I '^//.*[[:space:]]protoc  *v' $$f $$out/$${f##*/} || { echo "$$f is stale: run make generate"; exit 1; }; \
+	done
+	@echo "make check-generate: proto/*.pb.go are what generate makes"
 
-bench-transfer: ## the TCP rail beside bare sockets, same settings, same run
-	$(GO) test -run '^$$' -bench 'Slab|Bare|Latency' -count 3 -timeout 20m ./transport/tcp
+bench-transfer: ## the TCP rail beside bare sockets, same settings, same run (COUNT=3)
+	$(GO) test -run '^$$' -bench 'Slab|Bare|Latency' -count $(COUNT) -timeout 30m ./transport/tcp
 
 bench-serving: ## CPU a token, inter-token latency and memory of proxy and node; fails above the limits
 	$(GO) run ./cmd/kvbench serving
 
-fuzz: ## every fuzz target for 20 s
-	@set -e; grep -lE '^func Fuzz' $$(git ls-files '*_test.go') | while read -r f; do \
-		for t in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9]*\)(.*/\1/p' $$f); do \
-			echo "== $$t ($$(dirname $$f))"; $(GO) test -run '^$$' -fuzz "^$$t$$" -fuzztime 20s ./$$(dirname $$f); done; done
+fuzz: ## every fuzz target (FUZZTIME=20s each)
+	@set -e; for pkg in $$(grep -rlE --include='*_test.go' '^func Fuzz' . | xargs -n1 dirname | sort -u); do \
+		for target in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' $$pkg/*_test.go); do \
+			echo "== $$target in $$pkg, $(FUZZTIME)"; \
+			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$pkg; \
+		done; \
+	done

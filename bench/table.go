@@ -190,18 +190,26 @@ func (r *Results) Verdict() string {
 				ours = c.Metrics
 			}
 		}
-		if base == nil || ours == nil || base.MeanTTFTMS == 0 || ours.MeanTPOTMS == 0 {
+		if base == nil || ours == nil || base.Successful == 0 || ours.Successful == 0 {
 			continue
 		}
 		parts = append(parts, fmt.Sprintf(
-			"at %s mean TTFT is %.1f ms against %.1f (%.2f times), mean TPOT %.1f ms against %.1f (%.2f times) and P99 TPOT %.1f ms against %.1f",
-			g.name, ours.MeanTTFTMS, base.MeanTTFTMS, ours.MeanTTFTMS/base.MeanTTFTMS,
-			ours.MeanTPOTMS, base.MeanTPOTMS, ours.MeanTPOTMS/base.MeanTPOTMS, ours.P99TPOTMS, base.P99TPOTMS))
+			"at %s mean TTFT is %.1f ms against %.1f%s, mean TPOT %.1f ms against %.1f%s and P99 TPOT %.1f ms against %.1f",
+			g.name, ours.MeanTTFTMS, base.MeanTTFTMS, times(ours.MeanTTFTMS, base.MeanTTFTMS),
+			ours.MeanTPOTMS, base.MeanTPOTMS, times(ours.MeanTPOTMS, base.MeanTPOTMS), ours.P99TPOTMS, base.P99TPOTMS))
 	}
 	if len(parts) == 0 {
 		return ""
 	}
 	return "layerwise against nondisagg: " + strings.Join(parts, "; ") + "."
+}
+
+// times is " (0.85 times)", or nothing where there is no ratio.
+func times(ours, base float64) string {
+	if base == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (%.2f times)", ours/base)
 }
 
 // WriteTable prints the comparison for a terminal: TTFT and TPOT measured and

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net"
-	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -171,7 +170,6 @@ func TestCancel(t *testing.T) {
 }
 
 func TestCloseInFlight(t *testing.T) {
-	before := runtime.NumGoroutine()
 	synctest.Test(t, func(t *testing.T) {
 		p := newPair(t, transport.Config{Link: &transport.Link{BytesPerSecond: segLen}})
 		p.rail.Inject(transporttest.Fault{Slice: 12, Kind: transporttest.Stall})
@@ -204,9 +202,7 @@ func TestCloseInFlight(t *testing.T) {
 			t.Errorf("open after Close: %v", err)
 		}
 	})
-	if n := runtime.NumGoroutine(); n > before {
-		t.Errorf("%d goroutines, %d before", n, before)
-	}
+	// That the bubble ended says that no goroutine of the engines is left.
 }
 
 // Segment.Close waits for the batches that use it.
