@@ -190,7 +190,7 @@ func (r *Results) Verdict() string {
 				ours = c.Metrics
 			}
 		}
-		if base == nil || ours == nil || base.Successful == 0 || ours.Successful == 0 {
+		if base == nil || ours == nil || base.MeanTTFTMS == 0 || ours.MeanTTFTMS == 0 {
 			continue
 		}
 		parts = append(parts, fmt.Sprintf(
