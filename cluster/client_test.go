@@ -91,8 +91,8 @@ func TestDeadline(t *testing.T) {
 func TestOverload(t *testing.T) {
 	for _, handoff := range append([]string{"nondisagg"}, handoffs...) {
 		t.Run(handoff, func(t *testing.T) {
-			t.Parallel()
-			// 64 blocks hold 4 prompts of 240 tokens, and not their output: some are preempted.
+			// Not in parallel, it takes the whole machine. 64 blocks hold 4 prompts of 240
+			// tokens, and not their output: some are preempted.
 			cfg := Config{
 				Prefill: 1, Decode: 1, Handoff: handoff, Profile: profile(t, cost{PrefillToken: 0.005, Decode: 0.1}), KVBlocks: 64, MaxQueue: 300,
 			}
@@ -115,11 +115,11 @@ func TestOverload(t *testing.T) {
 			results := make(chan result, load)
 			for i := range load {
 				go func() {
-					q := call{Prompt: prompt(i%8, 240), MaxTokens: 24, Stream: i%2 == 0, Timeout: 20}
+					q := call{Prompt: prompt(i%8, 240), MaxTokens: 24, Stream: i%2 == 0}
 					results <- burst.do(q)
 				}()
 			}
-			limit := time.After(patience + 20*time.Second)
+			limit := time.After(patience + 5*time.Second)
 			served, refused := 0, 0
 			texts := make(map[string]int)
 			for range load {
