@@ -57,8 +57,8 @@ func (p *producer) finished(now time.Duration) (copyJob, bool) {
 	return p.job, true
 }
 
-// start begins the next copy if no step is in its way. The scheduler has had its
-// turn: a prompt that goes first because the gap is over is running by now.
+// start begins the next copy if no step is in its way. Once the gap is over the
+// scheduler has its turn before: a prompt that goes first is running by now.
 func (p *producer) start(now time.Duration) {
 	if p.stepping || p.busy || len(p.queue) == 0 {
 		return
@@ -106,14 +106,22 @@ func (c *Core) producerAsked(transfer uint64) {
 	}
 }
 
-// produce answers for the copy that is done.
+// produce answers for copies that are done. Whether the gap is over is judged by
+// when a copy ended on the schedule, not by when that was noticed: K and V take
+// about as long as the gap, so 0.1 ms of lateness would decide who goes first.
 func (c *Core) produce() {
-	job, ok := c.producer.finished(c.now)
-	if !ok {
-		return
-	}
-	if r := c.transfers[job.transfer]; r != nil && r.state == offered {
-		c.act.Answer = append(c.act.Answer, Answer{Transfer: job.transfer, Tensor: job.tensor})
+	p := &c.producer
+	for {
+		job, ok := p.finished(c.now)
+		if !ok {
+			return
+		}
+		if r := c.transfers[job.transfer]; r != nil && r.state == offered {
+			c.act.Answer = append(c.act.Answer, Answer{Transfer: job.transfer, Tensor: job.tensor})
+		}
+		if p.until < p.ended+p.gap {
+			p.start(c.now)
+		}
 	}
 }
 

@@ -5,9 +5,17 @@ import "syscall"
 // mapMemory maps n zero bytes. MAP_NORESERVE: the kernel's overcommit heuristic
 // would refuse a slab larger than free memory and swap although most of it is
 // never touched.
+//
+// Huge pages where the kernel has them: a virtual machine's first touch of a page
+// goes through to its host, and 14 MB in pages of 4 KiB took 50 ms of it, ten
+// times as long as the transfer that landed there.
 func mapMemory(n int) ([]byte, error) {
-	return syscall.Mmap(-1, 0, n, syscall.PROT_READ|syscall.PROT_WRITE,
+	mem, err := syscall.Mmap(-1, 0, n, syscall.PROT_READ|syscall.PROT_WRITE,
 		syscall.MAP_ANON|syscall.MAP_PRIVATE|syscall.MAP_NORESERVE)
+	if err == nil {
+		_ = syscall.Madvise(mem, syscall.MADV_HUGEPAGE) // EINVAL where they are not built in
+	}
+	return mem, err
 }
 
 func unmapMemory(mem []byte) error { return syscall.Munmap(mem) }

@@ -75,7 +75,7 @@ func (m *modelled) fills(step *engine.Step) (fs []fill) {
 	for _, w := range step.Works {
 		if c := m.contents[w.Seq.ID]; c != nil && w.Prompt {
 			first, last := w.From/bt, (w.From+w.N-1)/bt
-			fs = append(fs, fill{c, w.Seq.Table.Refs()[first : last+1], first, m.hidden[w.Seq.ID]})
+			fs = append(fs, fill{c, w.Seq.Table.Refs()[first : last+1], first, m.hidden[w.Seq.ID] && m.slab.Geometry().HiddenSize > 0})
 		}
 	}
 	return fs

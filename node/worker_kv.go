@@ -144,7 +144,7 @@ func (w *worker) check(c connector.Check) {
 	case c.Part == connector.TensorV:
 		from, to, whole = 0, layers, false
 	default:
-		hidden = true
+		hidden = w.slab.Geometry().HiddenSize > 0
 	}
 	w.background.Go(func() {
 		if w.landed != nil {
