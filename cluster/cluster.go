@@ -34,6 +34,7 @@ type Config struct {
 	Profile                    string // name or file; the shipped A10 if empty
 	Link                       string // see --link of the daemons; native if empty
 	KVBlocks                   int
+	WarmMiB                    int // see --kv-warm-mib of the daemons; none if 0
 	PrefixCaching              bool
 	RequestTimeout             time.Duration
 	TransferTimeout            time.Duration
@@ -68,9 +69,11 @@ func (c Config) Validate() error {
 
 // A Cluster is a running one.
 type Cluster struct {
-	cfg   Config
-	http  string
-	grpc  string
+	cfg  Config
+	http string
+	grpc string
+
+	mu    sync.Mutex
 	procs []*Process
 }
 
@@ -105,15 +108,25 @@ func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 		return nil, err
 	}
 	c.http, c.grpc = hello.HTTP, hello.GRPC
+	type start struct{ role, name string }
+	var starts []start
 	for _, kind := range []struct {
 		role string
 		n    int
 	}{{"nondisagg", cfg.Nondisagg}, {"prefill", cfg.Prefill}, {"decode", cfg.Decode}} {
 		for i := range kind.n {
-			if err := c.AddNode(ctx, kind.role, fmt.Sprintf("%s-%d", kind.role, i)); err != nil {
-				return nil, errors.Join(err, c.Close())
-			}
+			starts = append(starts, start{kind.role, fmt.Sprintf("%s-%d", kind.role, i)})
 		}
+	}
+	// Together: each warms its KV pool first, which takes a core some seconds.
+	errs := make([]error, len(starts))
+	var wg sync.WaitGroup
+	for i, s := range starts {
+		wg.Go(func() { errs[i] = c.AddNode(ctx, s.role, s.name) })
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return nil, errors.Join(err, c.Close())
 	}
 	return c, nil
 }
@@ -124,7 +137,7 @@ func (c *Cluster) URL() string { return "http://" + c.http }
 // Process returns the daemon of that name, or nil. A restarted node's latest
 // process is returned.
 func (c *Cluster) Process(name string) *Process {
-	for _, p := range slices.Backward(c.procs) {
+	for _, p := range slices.Backward(c.Processes()) {
 		if p.Name == name {
 			return p
 		}
@@ -142,7 +155,7 @@ func (c *Cluster) AddNode(ctx context.Context, role, name string) error {
 // should: a daemon that had crashed, or had to be killed.
 func (c *Cluster) Close() error {
 	var errs []error
-	for _, p := range slices.Backward(c.procs) {
+	for _, p := range slices.Backward(c.Processes()) {
 		if err := p.stop(c.cfg.StopTimeout); err != nil {
 			errs = append(errs, err)
 		}
@@ -177,7 +190,9 @@ func (c *Cluster) spawn(ctx context.Context, pt part) (*hello, error) {
 		return nil, fmt.Errorf("cluster: starting %s: %w", pt.Name, err)
 	}
 	p := &Process{Name: pt.Name, cmd: cmd, life: life, done: make(chan struct{})}
+	c.mu.Lock()
 	c.procs = append(c.procs, p)
+	c.mu.Unlock()
 
 	type answer struct {
 		h   hello
@@ -275,4 +290,8 @@ func (l *lockedWriter) Write(b []byte) (int, error) {
 }
 
 // Processes are all daemons started so far, in order.
-func (c *Cluster) Processes() []*Process { return slices.Clone(c.procs) }
+func (c *Cluster) Processes() []*Process {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.procs)
+}

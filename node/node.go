@@ -39,10 +39,6 @@ type Node struct {
 	once sync.Once
 }
 
-// touched is how much of its slab a node of a prefill/decode pair has backed by
-// memory before it serves: what some 30 prompts of 256 tokens hold at once.
-const touched = 512 << 20
-
 // New builds a node and binds its addresses; it serves nothing before Run. The
 // caller calls Run or Close.
 func New(cfg Config) (_ *Node, err error) {
@@ -83,7 +79,7 @@ func New(cfg Config) (_ *Node, err error) {
 		return nil, fmt.Errorf("node %s: %w", cfg.ID, err)
 	}
 	if disagg {
-		n.slab.Touch(touched)
+		n.slab.Touch(cfg.WarmBytes)
 	}
 	w := &worker{
 		cfg: cfg, log: cfg.Logger.With("node", cfg.ID), clk: cfg.Clock, core: core, pool: pool, slab: n.slab,

@@ -21,6 +21,7 @@ type NodeFlags struct {
 	Rails                                 []string
 	Chunked, PrefixCaching                bool
 	KVBlocks, MaxNumSeqs, MaxBatched      int
+	WarmMiB                               int
 	cfg                                   Config
 }
 
@@ -40,6 +41,7 @@ func (f *NodeFlags) AddFlags(fs *pflag.FlagSet, chunked bool) {
 	}
 	fs.BoolVar(&f.PrefixCaching, "enable-prefix-caching", false, "reuse the KV blocks of equal prompt prefixes")
 	fs.IntVar(&f.KVBlocks, "num-gpu-blocks-override", 0, "KV blocks of 16 tokens (default what the profile's GPU holds)")
+	fs.IntVar(&f.WarmMiB, "kv-warm-mib", 512, "MiB of the KV pool to have in memory before serving, so that a burst does not wait for it; 0 for none")
 	fs.IntVar(&f.MaxNumSeqs, "max-num-seqs", 0, "sequences in a batch (default the profile's)")
 	fs.IntVar(&f.MaxBatched, "max-num-batched-tokens", 0, "prompt tokens in a step (default the profile's)")
 	fs.DurationVar(&f.cfg.TransferTimeout, "transfer-timeout", 0, "give one KV transfer up after this long (default 10s)")
@@ -52,6 +54,10 @@ func (f *NodeFlags) Config() (Config, error) {
 	c := f.cfg
 	c.ID, c.Proxy, c.GRPCAddr, c.RailAddrs, c.Model = f.ID, f.Proxy, f.GRPC, f.Rails, f.Model
 	c.Chunked, c.PrefixCaching, c.KVBlocks = f.Chunked, f.PrefixCaching, f.KVBlocks
+	c.WarmBytes = f.WarmMiB << 20
+	if f.WarmMiB == 0 {
+		c.WarmBytes = -1
+	}
 	var faults []error
 	if f.ID == "" {
 		faults = append(faults, errors.New("--id: not given: name the node, like decode-1"))
@@ -59,7 +65,7 @@ func (f *NodeFlags) Config() (Config, error) {
 	for _, n := range []struct {
 		flag string
 		v    int
-	}{{"num-gpu-blocks-override", f.KVBlocks}, {"max-num-seqs", f.MaxNumSeqs}, {"max-num-batched-tokens", f.MaxBatched}} {
+	}{{"num-gpu-blocks-override", f.KVBlocks}, {"kv-warm-mib", f.WarmMiB}, {"max-num-seqs", f.MaxNumSeqs}, {"max-num-batched-tokens", f.MaxBatched}} {
 		if n.v < 0 {
 			faults = append(faults, fmt.Errorf("--%s: %d: want 1 or more, or leave it out", n.flag, n.v))
 		}

@@ -11,6 +11,10 @@ import (
 	"kvferry/node"
 )
 
+// warmMiB is what the burst of 1024/q2 holds at once on the prefill node, 20
+// prompts of 66 MB, and some.
+const warmMiB = 2048
+
 // embedded is the Starter of clusters that are child processes of kvbench. An
 // error names what is wrong with the profile or the link.
 func embedded(profile, link string, log io.Writer) (bench.Starter, error) {
@@ -30,7 +34,7 @@ func embedded(profile, link string, log io.Writer) (bench.Starter, error) {
 		}
 	}
 	return func(ctx context.Context, s bench.Setting) (bench.Cluster, error) {
-		cfg := cluster.Config{Profile: profile, Handoff: s.Handoff, Link: resolve(s), Chunked: s.Chunked, Log: log}
+		cfg := cluster.Config{Profile: profile, Handoff: s.Handoff, Link: resolve(s), Chunked: s.Chunked, WarmMiB: warmMiB, Log: log}
 		if s.Mode == bench.ModeNonDisagg {
 			cfg.Nondisagg, cfg.Link = 1, ""
 		} else {
