@@ -15,13 +15,9 @@ import (
 // prompts of 66 MB, and some.
 const warmMiB = 2048
 
-// embedded is the Starter of clusters that are child processes of kvbench. An
-// error names what is wrong with the profile or the link.
-func embedded(profile, link string, log io.Writer) (bench.Starter, error) {
-	p, err := engine.LoadProfile(profile)
-	if err != nil {
-		return nil, err
-	}
+// embedded is the Starter of clusters that are child processes of kvbench, with
+// profile p of that name. An error says what is wrong with the link.
+func embedded(profile string, p *engine.Profile, link string, log io.Writer) (bench.Starter, error) {
 	resolve := func(s bench.Setting) string {
 		if link != "" {
 			return link

@@ -121,10 +121,13 @@ func (f *mooncakeFlags) config(settingsChosen bool) (bench.Config, error) {
 		bad("ready-timeout", fmt.Errorf("%v: use a positive duration such as 1m", f.ready))
 	}
 	if f.proxy == "" {
-		cfg.Start, err = embedded(f.profile, f.link, &lazyFile{dir: cfg.Out})
-		bad("profile or --link", err)
-		if p, err := engine.LoadProfile(f.profile); err == nil {
+		p, err := engine.LoadProfile(f.profile)
+		if err != nil {
+			bad("profile", err)
+		} else {
 			cfg.System = map[string]any{"profile": p, "link": f.link}
+			cfg.Start, err = embedded(f.profile, p, f.link, &lazyFile{dir: cfg.Out})
+			bad("link", err)
 		}
 	} else {
 		var base string
