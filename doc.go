@@ -9,6 +9,8 @@
 //	cmd/kvbench                          the bench
 //	cluster                              a cluster of child processes on this machine
 //	node                                 the daemons as values: HTTP, gRPC, placement, lifecycle
+//	bench                                arrivals, client, metrics, reports
+//	placement                            which node takes a request
 //	connector                            the hand-offs, as state machines
 //	engine                               the GPU's stand-in: scheduler and cost model
 //	kvcache                              blocks, block tables, prefix hashes, bytes
@@ -16,7 +18,6 @@
 //	transport/tcp                        a rail over TCP
 //	transport/transporttest              a rail in memory, and what every rail must do
 //	proto                                the control plane's messages
-//	bench                                arrivals, client, metrics, reports
 //	clock                                time and timers that fire on time
 //
 // Imports point down that list, or from a rail to the transport it lies in;

@@ -207,7 +207,7 @@ func TestProxyConfigValidate(t *testing.T) {
 	}.Validate()
 	for _, want := range []string{
 		"HTTPAddr: nowhere: want host:port", "GRPCAddr", `Mode: "fast": want one of auto, disagg, nondisagg`, `Handoff: "v1": want one of v0, pull, layerwise`,
-		`Placement: "random": want one of round-robin, least-loaded`, "LeaseTTL", "RequestTimeout", "DrainTimeout", "MaxQueue", "MaxBodyBytes",
+		`Placement: "random": want one of round-robin, least-loaded, prefix-aware`, "LeaseTTL", "RequestTimeout", "DrainTimeout", "MaxQueue", "MaxBodyBytes",
 	} {
 		if !strings.Contains(fmt.Sprint(err), want) {
 			t.Errorf("no %q in:\n%v", want, err)

@@ -49,8 +49,8 @@ const (
 // Proxy serves OpenAI's HTTP API over the nodes that register with it.
 //
 // A request's life, in the order of the files: api_http.go takes it in,
-// api_request.go checks it, tokenizer.go makes tokens of it, placement.go and
-// registry.go choose its nodes, proxy_flight.go submits it and follows it
+// api_request.go checks it, tokenizer.go makes tokens of it, registry.go
+// chooses its nodes, proxy_flight.go submits it and follows it
 // through proxy_attempt.go's state machine, proxy_member.go carries its legs
 // over the nodes' streams, api_events.go writes its tokens.
 type Proxy struct {
@@ -82,10 +82,8 @@ func NewProxy(cfg ProxyConfig) (*Proxy, error) {
 	cfg.setDefaults()
 	p := &Proxy{cfg: cfg, clock: clock.Precise(), metrics: newProxyMetrics(), idle: make(chan struct{})}
 	p.ctx, p.stop = context.WithCancelCause(context.Background())
+	p.registry = newRegistry(p.ctx, cfg, p.clock, p.metrics)
 	var err error
-	if p.registry, err = newRegistry(p.ctx, cfg, p.clock, p.metrics); err != nil {
-		return nil, err
-	}
 	p.metrics.registry.MustRegister(nodeCollector{p.registry})
 	if p.httpListener, err = net.Listen("tcp", cfg.HTTPAddr); err != nil {
 		return nil, fmt.Errorf("node: HTTPAddr: %w", err)

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"kvferry/placement"
 )
 
 // Serving modes of a proxy.
@@ -38,7 +40,7 @@ type ProxyConfig struct {
 	Mode string
 	// Handoff is v0, pull or layerwise. Default layerwise.
 	Handoff string
-	// Placement is round-robin or least-loaded. Default least-loaded.
+	// Placement is one of package placement's. Default least-loaded.
 	Placement string
 	// LeaseTTL is how long a node may be silent before it counts as lost.
 	// Default 3 s.
@@ -69,7 +71,7 @@ func (c *ProxyConfig) setDefaults() {
 	setDefault(&c.GRPCAddr, "127.0.0.1:9000")
 	setDefault(&c.Mode, ModeAuto)
 	setDefault(&c.Handoff, HandoffLayerwise)
-	setDefault(&c.Placement, PlacementLeastLoaded)
+	setDefault(&c.Placement, placement.LeastLoaded)
 	setDefault(&c.LeaseTTL, 3*time.Second)
 	setDefault(&c.RequestTimeout, 10*time.Minute)
 	setDefault(&c.DrainTimeout, 30*time.Second)
@@ -108,7 +110,7 @@ func (c ProxyConfig) Validate() error {
 	}{
 		{"Mode", c.Mode, []string{ModeAuto, ModeDisagg, ModeNondisagg}},
 		{"Handoff", c.Handoff, []string{HandoffV0, HandoffPull, HandoffLayerwise}},
-		{"Placement", c.Placement, []string{PlacementRoundRobin, PlacementLeastLoaded}},
+		{"Placement", c.Placement, placement.Names()},
 	} {
 		if !slices.Contains(e.allowed, e.value) {
 			fault(e.field, fmt.Sprintf("%q", e.value), "want one of "+strings.Join(e.allowed, ", "))
@@ -143,7 +145,7 @@ func (c *ProxyConfig) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.GRPCAddr, "grpc", d.GRPCAddr, "host:port for nodes to register at")
 	fs.StringVar(&c.Mode, "mode", d.Mode, "auto (a prefill and a decode node if both are there, else one that does both), disagg or nondisagg")
 	fs.StringVar(&c.Handoff, "handoff", d.Handoff, "how KV gets from prefill to decode: v0 (the published system), pull or layerwise")
-	fs.StringVar(&c.Placement, "placement", d.Placement, "which node takes a request: round-robin or least-loaded")
+	fs.StringVar(&c.Placement, "placement", d.Placement, "which node takes a request: round-robin, least-loaded or prefix-aware (what a node has to compute, less what its prefix cache saves)")
 	fs.DurationVar(&c.LeaseTTL, "lease-ttl", d.LeaseTTL, "how long a node may be silent before it is lost")
 	fs.DurationVar(&c.RequestTimeout, "request-timeout", d.RequestTimeout, "deadline of a request that does not ask for less")
 	fs.DurationVar(&c.DrainTimeout, "drain-timeout", d.DrainTimeout, "how long running requests may take to end on shutdown")

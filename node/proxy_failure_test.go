@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"kvferry/placement"
 	"kvferry/proto"
 )
 
@@ -81,7 +82,7 @@ func TestRetry(t *testing.T) {
 	} {
 		for _, stream := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s/%s/stream=%v", tc.handoff, tc.name, stream), func(t *testing.T) {
-				c := newTestCluster(t, ProxyConfig{Handoff: tc.handoff, Placement: PlacementRoundRobin})
+				c := newTestCluster(t, ProxyConfig{Handoff: tc.handoff, Placement: placement.RoundRobin})
 				c.addNode("prefill-1", proto.Role_ROLE_PREFILL, tc.prefill)
 				c.addNode("decode-1", proto.Role_ROLE_DECODE, tc.decode)
 				c.addNode("prefill-2", proto.Role_ROLE_PREFILL, nil)
@@ -122,7 +123,7 @@ func TestRetry(t *testing.T) {
 func TestDecodeLostInMidStream(t *testing.T) {
 	for _, handoff := range []string{HandoffV0, HandoffPull, HandoffLayerwise} {
 		t.Run(handoff, func(t *testing.T) {
-			c := newTestCluster(t, ProxyConfig{Handoff: handoff, Placement: PlacementRoundRobin})
+			c := newTestCluster(t, ProxyConfig{Handoff: handoff, Placement: placement.RoundRobin})
 			c.addNode("prefill-1", proto.Role_ROLE_PREFILL, nil)
 			d1 := c.addNode("decode-1", proto.Role_ROLE_DECODE, func(n *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
 				if handoff == HandoffLayerwise {
@@ -151,7 +152,7 @@ func TestDecodeLostInMidStream(t *testing.T) {
 
 // TestPrefillLostBeforeDecodeHasKV: the decode node would wait in vain.
 func TestPrefillLostBeforeDecodeHasKV(t *testing.T) {
-	c := newTestCluster(t, ProxyConfig{Handoff: HandoffPull, Placement: PlacementRoundRobin})
+	c := newTestCluster(t, ProxyConfig{Handoff: HandoffPull, Placement: placement.RoundRobin})
 	p1 := c.addNode("prefill-1", proto.Role_ROLE_PREFILL, nil)
 	d := c.addNode("decode-1", proto.Role_ROLE_DECODE, func(n *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
 		if s.Kv.NodeId == "prefill-1" {
@@ -251,7 +252,7 @@ func TestNodeDrains(t *testing.T) {
 	draining := func(_ *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
 		send(failMessage(s.Id, proto.FailCode_FAIL_DRAINING, true))
 	}
-	c := newTestCluster(t, ProxyConfig{Placement: PlacementRoundRobin, MaxRetries: -1})
+	c := newTestCluster(t, ProxyConfig{Placement: placement.RoundRobin, MaxRetries: -1})
 	c.addNode("both-1", proto.Role_ROLE_NONDISAGG, draining)
 	c.addNode("both-2", proto.Role_ROLE_NONDISAGG, draining)
 	c.addNode("both-3", proto.Role_ROLE_NONDISAGG, nil)

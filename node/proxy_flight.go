@@ -7,6 +7,8 @@ import (
 	"math"
 	"time"
 
+	"kvferry/kvcache"
+	"kvferry/placement"
 	"kvferry/proto"
 )
 
@@ -33,6 +35,8 @@ type flight struct {
 	retries   int
 	free      int // placements beyond the first that were no retries
 	avoid     map[*member]bool
+	prefix    []kvcache.Hash // for placement, if that wants it
+	hashed    bool
 
 	own         time.Duration // the proxy's part of the time
 	first, last time.Duration // when the first and the last token came in
@@ -242,7 +246,10 @@ func (f *flight) deliver(a *attempt, done bool) error {
 
 // place chooses a node for a leg and submits it.
 func (f *flight) place(ctx context.Context, role proto.Role, kind proto.Leg, a *attempt) (*leg, error) {
-	m, err := f.proxy.registry.place(role, f.avoid)
+	if !f.hashed && role != proto.Role_ROLE_DECODE {
+		f.prefix, f.hashed = f.proxy.registry.prefix(role, f.req.Prompt), true
+	}
+	m, err := f.proxy.registry.place(role, placement.Request{Tokens: len(f.req.Prompt), Prefix: f.prefix}, f.avoid)
 	if err != nil {
 		return nil, err
 	}

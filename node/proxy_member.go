@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"kvferry/clock"
+	"kvferry/placement"
 	"kvferry/proto"
 )
 
@@ -333,11 +334,12 @@ func (m *member) setLoad(l *proto.Load) {
 }
 
 // usable reports whether the node takes new legs, and how busy it is.
-func (m *member) usable() (Candidate, bool) {
+func (m *member) usable() (placement.Candidate, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return Candidate{
+	return placement.Candidate{
 		ID:            m.info.Id,
+		Blocks:        int(m.info.KvBlocks),
 		WaitingTokens: int(m.load.WaitingTokens) + m.sent,
 		InFlight:      m.inFlight,
 	}, m.up && !m.leaving && !m.load.Draining

@@ -16,6 +16,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"kvferry/clock"
+	"kvferry/kvcache"
+	"kvferry/placement"
 	"kvferry/proto"
 )
 
@@ -38,7 +40,7 @@ type registry struct {
 	log     *slog.Logger
 	clock   clock.Clock
 	metrics *proxyMetrics
-	placers map[proto.Role]Placer
+	name    string // of the placement policy
 
 	ctx     context.Context // every member's parent
 	members sync.WaitGroup
@@ -47,34 +49,28 @@ type registry struct {
 	closed  bool
 	byID    map[string]*member
 	byLease map[uint64]*member
-	byRole  map[proto.Role][]*member // sorted by id
-	cluster clusterInfo              // the last one's, when all nodes are gone
-	changed chan struct{}            // closed at the next change of who is usable
+	byRole  map[proto.Role][]*member        // sorted by id
+	places  map[proto.Role]placement.Policy // once there was a node to place on
+	cluster clusterInfo                     // the last one's, when all nodes are gone
+	changed chan struct{}                   // closed at the next change of who is usable
 }
 
-func newRegistry(ctx context.Context, cfg ProxyConfig, c clock.Clock, metrics *proxyMetrics) (*registry, error) {
-	r := &registry{
+func newRegistry(ctx context.Context, cfg ProxyConfig, c clock.Clock, metrics *proxyMetrics) *registry {
+	return &registry{
 		ttl:     cfg.LeaseTTL,
 		mode:    cfg.Mode,
 		handoff: cfg.Handoff,
 		log:     cfg.Logger,
 		clock:   c,
 		metrics: metrics,
-		placers: make(map[proto.Role]Placer),
+		name:    cfg.Placement,
+		places:  make(map[proto.Role]placement.Policy),
 		ctx:     ctx,
 		byID:    make(map[string]*member),
 		byLease: make(map[uint64]*member),
 		byRole:  make(map[proto.Role][]*member),
 		changed: make(chan struct{}),
 	}
-	for _, role := range []proto.Role{proto.Role_ROLE_PREFILL, proto.Role_ROLE_DECODE, proto.Role_ROLE_NONDISAGG} {
-		p, err := NewPlacer(cfg.Placement)
-		if err != nil {
-			return nil, err
-		}
-		r.placers[role] = p
-	}
-	return r, nil
 }
 
 // Register grants a lease. INVALID_ARGUMENT names a field that makes no sense,
@@ -257,13 +253,43 @@ func (r *registry) info() (clusterInfo, bool) {
 	return r.cluster, r.cluster.Model != ""
 }
 
-// place chooses a node of the role, one of those to avoid only if there is no
-// other.
-func (r *registry) place(role proto.Role, avoid map[*member]bool) (*member, error) {
+// policy is what places on nodes of a role. The caller holds mu.
+func (r *registry) policy(role proto.Role) (placement.Policy, error) {
+	p, ok := r.places[role]
+	if !ok {
+		var err error
+		if p, err = placement.New(r.name, int(r.cluster.BlockTokens), role != proto.Role_ROLE_DECODE); err != nil {
+			return nil, fmt.Errorf("node: %w", err)
+		}
+		r.places[role] = p
+	}
+	return p, nil
+}
+
+// prefix is what placement wants to know of a prompt's blocks for a role: their
+// hashes, or nothing. Hashing is not done under the lock that every request takes.
+func (r *registry) prefix(role proto.Role, prompt []kvcache.Token) []kvcache.Hash {
+	r.mu.Lock()
+	p, err := r.policy(role)
+	blockTokens := int(r.cluster.BlockTokens)
+	r.mu.Unlock()
+	if err != nil || blockTokens == 0 || !p.WantsPrefix() {
+		return nil
+	}
+	return kvcache.PrefixHashes(prompt, blockTokens)
+}
+
+// place chooses a node of the role for a request, one of those to avoid only if
+// there is no other.
+func (r *registry) place(role proto.Role, req placement.Request, avoid map[*member]bool) (*member, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	p, err := r.policy(role)
+	if err != nil {
+		return nil, err
+	}
 	var members []*member
-	var candidates []Candidate
+	var candidates []placement.Candidate
 	for _, spare := range []bool{true, false} {
 		for _, m := range r.byRole[role] {
 			if c, ok := m.usable(); ok && !(spare && avoid[m]) {
@@ -271,7 +297,7 @@ func (r *registry) place(role proto.Role, avoid map[*member]bool) (*member, erro
 			}
 		}
 		if len(members) > 0 {
-			return members[r.placers[role].Place(candidates)], nil
+			return members[p.Place(req, candidates)], nil
 		}
 	}
 	return nil, fmt.Errorf("%w: no %s node is up", errNoNode, roleName(role))

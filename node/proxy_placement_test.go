@@ -1,0 +1,64 @@
+package node
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"kvferry/placement"
+	"kvferry/proto"
+)
+
+// TestPrefixAwarePlacement: equal prefixes go to the node that computed the
+// first; round-robin knows nothing of them.
+func TestPrefixAwarePlacement(t *testing.T) {
+	prompt := func(start, last int) string {
+		tokens := make([]string, 65)
+		for i := range tokens {
+			tokens[i] = fmt.Sprint(start + i)
+		}
+		tokens[64] = fmt.Sprint(last)
+		return fmt.Sprintf(`{"prompt":[%s],"max_tokens":2}`, strings.Join(tokens, ","))
+	}
+	for _, tc := range []struct {
+		policy string
+		hashed bool
+		want   string
+	}{
+		{placement.PrefixAware, true, "121122"},
+		{placement.RoundRobin, false, "121212"},
+	} {
+		t.Run(tc.policy, func(t *testing.T) {
+			c := newTestCluster(t, ProxyConfig{Placement: tc.policy})
+			atOnce := func(n *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
+				n.answer(s, func(m *proto.FromNode) {
+					m.Load = &proto.Load{} // nothing is waiting any more
+					send(m)
+				})
+			}
+			nodes := []*fakeNode{c.addNode("node-1", proto.Role_ROLE_NONDISAGG, atOnce), c.addNode("node-2", proto.Role_ROLE_NONDISAGG, atOnce)}
+			got := ""
+			for _, body := range []string{
+				prompt(0, 900), prompt(100, 900), // each a node
+				prompt(0, 901), prompt(0, 902), // follow the first
+				prompt(100, 903), prompt(100, 904), // follow the second
+			} {
+				if status, answer, err := c.post("/v1/completions", body); status != 200 || err != nil {
+					t.Fatalf("%d %s %v", status, answer, err)
+				}
+				select {
+				case <-nodes[0].submits:
+					got += "1"
+				case <-nodes[1].submits:
+					got += "2"
+				}
+			}
+			if got != tc.want {
+				t.Errorf("placed on %s, want %s", got, tc.want)
+			}
+			if r := c.proxy.registry; (r.prefix(proto.Role_ROLE_NONDISAGG, make([]uint32, 64)) != nil) != tc.hashed || r.prefix(proto.Role_ROLE_DECODE, make([]uint32, 64)) != nil {
+				t.Error("prompts are hashed for a policy that does not ask for it, or not for one that does")
+			}
+		})
+	}
+}

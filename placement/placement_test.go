@@ -1,0 +1,170 @@
+package placement
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"kvferry/kvcache"
+)
+
+func TestPlacement(t *testing.T) {
+	nodes := func(loads ...[2]int) (c []Candidate) {
+		for i, l := range loads {
+			c = append(c, Candidate{ID: string(rune('a' + i)), WaitingTokens: l[0], InFlight: l[1]})
+		}
+		return c
+	}
+	for _, tc := range []struct {
+		name       string
+		compute    bool
+		candidates []Candidate
+		want       string // of six placements in a row
+	}{
+		{RoundRobin, true, nodes([2]int{9, 9}, [2]int{0, 0}, [2]int{0, 0}), "abcabc"},
+		{RoundRobin, true, nodes([2]int{9, 9}), "aaaaaa"},
+		{LeastLoaded, true, nodes([2]int{9, 0}, [2]int{8, 5}, [2]int{10, 0}), "bbbbbb"},
+		{LeastLoaded, true, nodes([2]int{0, 3}, [2]int{0, 2}, [2]int{0, 4}), "bbbbbb"},
+		{LeastLoaded, true, nodes([2]int{0, 0}, [2]int{0, 0}, [2]int{1, 0}), "abaaba"},
+		{PrefixAware, false, nodes([2]int{0, 0}, [2]int{0, 0}, [2]int{1, 0}), "abaaba"},
+		// The first is placed by turn; the others follow the prefix while the node
+		// that has it is no more than 32 tokens behind.
+		{PrefixAware, true, nodes([2]int{0, 0}, [2]int{0, 0}, [2]int{0, 0}), "aaaaaa"},
+		{PrefixAware, true, nodes([2]int{5, 0}, [2]int{0, 0}, [2]int{0, 0}), "bbbbbb"},
+	} {
+		p, err := New(tc.name, 16, tc.compute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		prompt := make([]kvcache.Token, 40)
+		r := Request{Tokens: len(prompt)}
+		if p.WantsPrefix() {
+			r.Prefix = kvcache.PrefixHashes(prompt, 16)
+		}
+		var got []byte
+		for range 6 {
+			got = append(got, tc.candidates[p.Place(r, tc.candidates)].ID...)
+		}
+		if string(got) != tc.want {
+			t.Errorf("%s over %v: %s, want %s", tc.name, tc.candidates, got, tc.want)
+		}
+	}
+	if _, err := New("fastest", 16, true); err == nil {
+		t.Error("New took an unknown name")
+	}
+}
+
+// TestPrefixGoesElsewhereUnderLoad: a cached prefix saves its own tokens and no
+// more: a node that is further behind than that does not get the request.
+func TestPrefixGoesElsewhereUnderLoad(t *testing.T) {
+	p, _ := New(PrefixAware, 16, true)
+	r := Request{Tokens: 100, Prefix: kvcache.PrefixHashes(make([]kvcache.Token, 100), 16)}
+	c := []Candidate{{ID: "a"}, {ID: "b"}}
+	first := p.Place(r, c)
+	c[first].WaitingTokens = 95
+	if p.Place(r, c) != first {
+		t.Error("96 tokens are cached and 95 wait: the request went elsewhere")
+	}
+	c[first].WaitingTokens = 97
+	if p.Place(r, c) == first {
+		t.Error("96 tokens are cached and 97 wait: the request stayed")
+	}
+	// Of a prompt that is cached whole, the last block has a token to compute.
+	whole := Request{Tokens: 96, Prefix: r.Prefix}
+	c[0].WaitingTokens, c[1].WaitingTokens = 0, 0
+	p.Place(whole, c)
+	if got := p.(*prefixAware).nodes[c[first].ID].match(whole.Prefix); got != 6 {
+		t.Errorf("%d blocks matched, want 6", got)
+	}
+}
+
+// TestPrefixesAgainstModel compares with lists that are searched and kept from
+// front to end, over prompts that share parts of their chains.
+func TestPrefixesAgainstModel(t *testing.T) {
+	for seed := range uint64(50) {
+		rng := rand.New(rand.NewPCG(seed, 3))
+		limit := 1 + rng.IntN(40)
+		p := newPrefixes(limit)
+		var model []kvcache.Hash // least recent first
+		var prompts [][]kvcache.Token
+		for range 400 {
+			var prompt []kvcache.Token
+			if len(prompts) > 0 && rng.IntN(3) > 0 {
+				old := prompts[rng.IntN(len(prompts))]
+				prompt = slices.Clone(old[:rng.IntN(len(old)+1)])
+			}
+			for range rng.IntN(12) {
+				prompt = append(prompt, rng.Uint32N(50))
+			}
+			prompts = append(prompts, prompt)
+			prefix := kvcache.PrefixHashes(prompt, 1)
+
+			want := 0
+			for want < len(prefix) && slices.Contains(model, prefix[want]) {
+				want++
+			}
+			if got := p.match(prefix); got != want {
+				t.Fatalf("seed %d: %d of %d blocks match, want %d", seed, got, len(prefix), want)
+			}
+			if rng.IntN(2) == 0 {
+				continue // asked, and placed elsewhere
+			}
+			p.add(prefix)
+			for i := min(len(prefix), limit) - 1; i >= 0; i-- {
+				model = slices.DeleteFunc(model, func(h kvcache.Hash) bool { return h == prefix[i] })
+				model = append(model, prefix[i])
+				if len(model) > limit {
+					model = model[1:]
+				}
+			}
+			if len(p.index) != len(model) || len(p.slots)-1 != len(model) {
+				t.Fatalf("seed %d: %d blocks in %d slots, want %d", seed, len(p.index), len(p.slots)-1, len(model))
+			}
+		}
+	}
+}
+
+// TestPrefixAwareForgets: what is known of nodes that are gone is dropped.
+func TestPrefixAwareForgets(t *testing.T) {
+	p := newPrefixAware(16)
+	r := Request{Tokens: 40, Prefix: kvcache.PrefixHashes(make([]kvcache.Token, 40), 16)}
+	p.Place(r, []Candidate{{ID: "gone"}})
+	for range 2 * forget {
+		p.Place(Request{Tokens: 1}, []Candidate{{ID: "here"}})
+	}
+	if len(p.nodes) != 1 || p.nodes["here"] == nil {
+		t.Errorf("%d nodes are remembered", len(p.nodes))
+	}
+}
+
+// BenchmarkPrefixAware places prompts of 12,000 tokens whose first half is one of
+// fifty.
+func BenchmarkPrefixAware(b *testing.B) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	var prompts []Request
+	for i := range 1000 {
+		tokens := make([]kvcache.Token, 12000)
+		for j := range tokens {
+			tokens[j] = uint32(i % 50)
+			if j >= 6000 {
+				tokens[j] = rng.Uint32()
+			}
+		}
+		prompts = append(prompts, Request{Tokens: len(tokens), Prefix: kvcache.PrefixHashes(tokens, 16)})
+	}
+	for _, nodes := range []int{8, 500} {
+		b.Run(fmt.Sprintf("nodes=%d", nodes), func(b *testing.B) {
+			p := newPrefixAware(16)
+			c := make([]Candidate, nodes)
+			for i := range c {
+				c[i] = Candidate{ID: fmt.Sprint(i), Blocks: 15200}
+			}
+			for i := 0; b.Loop(); i++ {
+				n := p.Place(prompts[i%len(prompts)], c)
+				c[n].WaitingTokens += 12000
+				c[(i*7)%nodes].WaitingTokens = 0
+			}
+		})
+	}
+}
