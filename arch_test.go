@@ -48,16 +48,17 @@ var layers = map[string]layer{
 		module:    []string{"clock", "kvcache", "engine", "transport", "transport/tcp", "connector", "placement", "proto"},
 		libraries: []string{grpc, protobuf, pflag, "github.com/prometheus", "golang.org/x/sync"},
 	},
+	"sim":     {module: []string{"kvcache", "engine", "connector", "placement"}},
 	"cluster": {module: []string{"node", "engine", "proto"}},
-	"bench": { // sees a cluster through its HTTP API only
-		module:    []string{"clock"},
+	"bench": { // sees a real cluster through its HTTP API only
+		module:    []string{"clock", "kvcache", "engine", "connector", "sim"},
 		libraries: []string{xsys, "gonum.org/v1/plot", "github.com/jaypipes/ghw", "github.com/schollz/progressbar/v3"},
 	},
 	"cmd/proxy":   {module: []string{"node"}, libraries: []string{cobra, pflag}},
 	"cmd/prefill": {module: []string{"node", "proto"}, libraries: []string{cobra, pflag}},
 	"cmd/decode":  {module: []string{"node", "proto"}, libraries: []string{cobra, pflag}},
 	"cmd/kvbench": {
-		module:    []string{"bench", "cluster", "engine", "node"},
+		module:    []string{"bench", "cluster", "engine", "node", "sim"},
 		libraries: []string{cobra, pflag, "golang.org/x/term"},
 	},
 }

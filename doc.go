@@ -1,6 +1,7 @@
 // Package kvferry is a testbed for disaggregated LLM serving: prefill nodes
 // compute a prompt's KV cache, ferry its blocks to decode nodes over real network
-// paths, and a proxy serves and benchmarks the whole, on GPUs that are modelled.
+// paths, and a proxy serves and benchmarks the whole, on GPUs that are modelled. A
+// second clock, a virtual one, runs the same code over modelled links.
 //
 // There is no code here. A reader who follows one KV block reads the packages in
 // this order and never turns back:
@@ -10,6 +11,7 @@
 //	cluster                              a cluster of child processes on this machine
 //	node                                 the daemons as values: HTTP, gRPC, placement, lifecycle
 //	bench                                arrivals, client, metrics, reports
+//	sim                                  the same in virtual time: event loop, modelled links
 //	placement                            which node takes a request
 //	connector                            the hand-offs, as state machines
 //	engine                               the GPU's stand-in: scheduler and cost model

@@ -22,6 +22,7 @@ type Record struct {
 	Workload     string     `json:"workload"`
 	Setting      string     `json:"setting"`
 	Repeat       int        `json:"repeat"`
+	Clock        string     `json:"clock"` // ClockReal or ClockVirtual
 	Index        int        `json:"index"`
 	RequestID    string     `json:"request_id"`
 	PromptTokens int        `json:"prompt_tokens"`

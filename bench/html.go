@@ -80,5 +80,16 @@ func WriteHTML(w io.Writer, r *Results) error {
 		}
 		page.Groups = append(page.Groups, s)
 	}
+	if tables := r.agreement(); len(tables) > 0 {
+		s := section{Name: "Clocks"}
+		for _, t := range tables {
+			x := table{Title: t.title, Head: align(t, t.head)}
+			for _, row := range t.rows {
+				x.Rows = append(x.Rows, align(t, row))
+			}
+			s.Tables = append(s.Tables, x)
+		}
+		page.Groups = append(page.Groups, s)
+	}
 	return reportHTML.Execute(w, page)
 }

@@ -14,9 +14,9 @@ import (
 
 // A Link says what carried the KV cache, and so what a row's numbers are.
 type Link struct {
-	Clock    string `json:"clock"`    // "real"
+	Clock    string `json:"clock"`    // ClockReal or ClockVirtual
 	Compute  string `json:"compute"`  // "modelled"
-	Transfer string `json:"transfer"` // "measured", "paced", "none"
+	Transfer string `json:"transfer"` // "measured", "paced", "modelled", "none"
 	// Label is the same in words: "compute modelled, transfer paced 1.29 GB/s".
 	Label string `json:"label"`
 }
@@ -38,12 +38,13 @@ type Starter func(ctx context.Context, s Setting) (Cluster, error)
 // Config is a run of the published table. Zero values take the defaults.
 type Config struct {
 	Workloads  []Workload // default: 256/q8
-	Settings   []Setting  // default: all six
+	Settings   []Setting  // default: MeasuredSettings
 	NumPrompts int        // requests a cell, default 200
 	Seed       uint32     // of arrivals and prompts; published: 0
 	Repeat     int        // runs of each cell, default 1
 	Out        string     // folder for the results; it is created
-	Start      Starter
+	Start      Starter    // nil: nothing is measured
+	Virtual    *Virtual   // nil: nothing is computed
 
 	RequestTimeout time.Duration // default 120 s
 	ReadyTimeout   time.Duration // default 60 s: start to serving
@@ -62,7 +63,7 @@ func (c Config) withDefaults() Config {
 		c.Workloads, _ = ParseRows("256/q8")
 	}
 	if len(c.Settings) == 0 {
-		c.Settings = Settings()
+		c.Settings = MeasuredSettings()
 	}
 	if c.NumPrompts == 0 {
 		c.NumPrompts = PublishedPrompts
@@ -106,8 +107,11 @@ func (c Config) Validate() error {
 	if c.Out == "" {
 		errs = append(errs, errors.New("no output folder: name one"))
 	}
-	if c.Start == nil {
-		errs = append(errs, errors.New("no way to start a cluster: set Start"))
+	switch {
+	case c.Start == nil && c.Virtual == nil:
+		errs = append(errs, errors.New("nothing to do: set Start, Virtual or both"))
+	case c.Virtual != nil && (c.Virtual.Profile == nil || c.Virtual.NIC == nil):
+		errs = append(errs, errors.New("virtual time needs a Profile and a NIC"))
 	}
 	for _, w := range c.Workloads {
 		if w.QPS <= 0 || w.InputLen <= 0 {
@@ -137,30 +141,19 @@ func Run(ctx context.Context, cfg Config) (*Results, error) {
 	defer out.Close()
 
 	r := &Results{Machine: DescribeMachine(), Config: cfg.record()}
-	var total time.Duration
-	for _, w := range cfg.Workloads {
-		total += PublishedSchedule(cfg.NumPrompts, w.QPS, cfg.Seed).End * time.Duration(len(cfg.Settings)*cfg.Repeat)
+	if cfg.Start != nil {
+		if err := measureCells(ctx, cfg, r, out); err != nil {
+			return r, err
+		}
 	}
-	bar := newProgress(cfg.Progress, cfg.Terminal, len(cfg.Workloads)*len(cfg.Settings)*cfg.Repeat, total)
-	for repeat := range cfg.Repeat {
-		for _, w := range cfg.Workloads {
-			schedule := PublishedSchedule(cfg.NumPrompts, w.QPS, cfg.Seed)
-			for _, s := range cfg.Settings {
-				if ctx.Err() != nil {
-					break
-				}
-				c := newCell(cfg, w, s, repeat)
-				bar.begin(c.name(), cfg.NumPrompts, schedule.End)
-				c.run(ctx, cfg, w, s, schedule, bar)
-				bar.end(c, schedule.End)
-				r.Cells = append(r.Cells, *c)
-				if err := out.add(r); err != nil {
-					return r, fmt.Errorf("write results: %w", err)
-				}
-				if err := c.print(cfg.Stdout); err != nil {
-					return r, err
-				}
-			}
+	if cfg.Virtual != nil && ctx.Err() == nil {
+		cells, err := simulateCells(ctx, cfg)
+		if ctx.Err() == nil && err != nil {
+			return r, err
+		}
+		r.Cells = append(r.Cells, cells...)
+		if err := out.add(r, len(r.Cells)-len(cells)); err != nil {
+			return r, fmt.Errorf("write results: %w", err)
 		}
 	}
 	if len(r.Cells) > 0 {
@@ -182,6 +175,39 @@ func Run(ctx context.Context, cfg Config) (*Results, error) {
 		return r, fmt.Errorf("%w:\n%w", ErrFaults, errors.Join(faults...))
 	}
 	return r, nil
+}
+
+// measureCells runs every cell against a cluster, prints each one's report and
+// saves it.
+func measureCells(ctx context.Context, cfg Config, r *Results, out *output) error {
+	var total time.Duration
+	for _, w := range cfg.Workloads {
+		total += PublishedSchedule(cfg.NumPrompts, w.QPS, cfg.Seed).End * time.Duration(len(cfg.Settings)*cfg.Repeat)
+	}
+	bar := newProgress(cfg.Progress, cfg.Terminal, len(cfg.Workloads)*len(cfg.Settings)*cfg.Repeat, total)
+	for repeat := range cfg.Repeat {
+		for _, w := range cfg.Workloads {
+			schedule := PublishedSchedule(cfg.NumPrompts, w.QPS, cfg.Seed)
+			for _, s := range cfg.Settings {
+				if ctx.Err() != nil {
+					return nil // Run says so, after it has printed what there is
+				}
+				c := newCell(cfg, w, s, repeat)
+				c.Clock = ClockReal // also of a cluster that does not start
+				bar.begin(c.name(), cfg.NumPrompts, schedule.End)
+				c.run(ctx, cfg, w, s, schedule, bar)
+				bar.end(c, schedule.End)
+				r.Cells = append(r.Cells, *c)
+				if err := out.add(r, len(r.Cells)-1); err != nil {
+					return fmt.Errorf("write results: %w", err)
+				}
+				if err := c.print(cfg.Stdout); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
 }
 
 func (c Config) record() RunConfig {
@@ -265,7 +291,7 @@ func (c *Cell) run(ctx context.Context, cfg Config, w Workload, s Setting, sched
 
 	records, duration, err := client.Run(ctx, model, requests, schedule, func(*Record) { bar.requestDone() })
 	for i := range records {
-		records[i].Workload, records[i].Setting, records[i].Repeat = c.Workload, c.Setting, c.Repeat
+		records[i].Workload, records[i].Setting, records[i].Repeat, records[i].Clock = c.Workload, c.Setting, c.Repeat, ClockReal
 	}
 	c.Records = records
 	m := Measure(records, duration)

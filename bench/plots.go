@@ -108,7 +108,7 @@ func (g group) bars(title string, of func(*Figures) float64) (*plot.Plot, error)
 		color color.Color
 		of    func(*Cell) *Figures
 	}{
-		{"measured", measuredColor, func(c *Cell) *Figures {
+		{g.measured(), measuredColor, func(c *Cell) *Figures {
 			if c.Metrics == nil {
 				return nil
 			}

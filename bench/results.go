@@ -38,6 +38,9 @@ func (r *Row) name() string {
 	if r.Repeat > 0 {
 		name += fmt.Sprintf(" #%d", r.Repeat+1)
 	}
+	if r.Clock == ClockVirtual {
+		name += " virtual"
+	}
 	return name
 }
 
@@ -124,13 +127,15 @@ func openOutput(dir string) (*output, error) {
 	return &output{dir: dir, records: f}, nil
 }
 
-// add appends the records of the last cell and rewrites the rest.
-func (o *output) add(r *Results) error {
+// add appends the records of the cells from first on and rewrites the rest.
+func (o *output) add(r *Results, first int) error {
 	w := bufio.NewWriter(o.records)
 	enc := json.NewEncoder(w)
-	for i := range r.Cells[len(r.Cells)-1].Records {
-		if err := enc.Encode(&r.Cells[len(r.Cells)-1].Records[i]); err != nil {
-			return fmt.Errorf("%s: %w", recordsFile, err)
+	for i := range r.Cells[first:] {
+		for j := range r.Cells[first+i].Records {
+			if err := enc.Encode(&r.Cells[first+i].Records[j]); err != nil {
+				return fmt.Errorf("%s: %w", recordsFile, err)
+			}
 		}
 	}
 	if err := errors.Join(w.Flush(), o.records.Sync()); err != nil {

@@ -1,5 +1,7 @@
 package bench
 
+import "slices"
+
 // Modes of a Setting.
 const (
 	ModeNonDisagg = "nondisagg" // one node computes prompts and tokens
@@ -11,12 +13,12 @@ type Setting struct {
 	Name    string `json:"name"`
 	Mode    string `json:"mode"`
 	Chunked bool   `json:"chunked"` // chunked prefill, budget 512 tokens
-	Handoff string `json:"handoff"` // "v0", "layerwise"; "" without disaggregation
+	Handoff string `json:"handoff"` // "v0", "pull", "layerwise"; "" without disaggregation
 	Link    string `json:"link"`    // "tcp", "rdma", "rdma2" (two NICs); "" without disaggregation
 }
 
-// Settings are the five published settings and ours, in the order the tables
-// show them.
+// Settings are the five published settings, and two hand-offs of ours over the
+// link of tcp, in the order the tables show them.
 func Settings() []Setting {
 	return []Setting{
 		{Name: "nondisagg", Mode: ModeNonDisagg},
@@ -24,8 +26,15 @@ func Settings() []Setting {
 		{Name: "rdma", Mode: ModeDisagg, Handoff: "v0", Link: "rdma"},
 		{Name: "rdma2", Mode: ModeDisagg, Handoff: "v0", Link: "rdma2"},
 		{Name: "tcp", Mode: ModeDisagg, Handoff: "v0", Link: "tcp"},
+		{Name: "pull", Mode: ModeDisagg, Handoff: "pull", Link: "tcp"},
 		{Name: "layerwise", Mode: ModeDisagg, Handoff: "layerwise", Link: "tcp"},
 	}
+}
+
+// MeasuredSettings are those of the default run: the published five and
+// layerwise, which does all that pull does and streams the first token earlier.
+func MeasuredSettings() []Setting {
+	return slices.DeleteFunc(Settings(), func(s Setting) bool { return s.Name == "pull" })
 }
 
 // ParseSettings reads a comma-separated list of setting names.

@@ -3,6 +3,7 @@ package bench
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -69,10 +70,19 @@ func (g grid) writeMarkdown(b *strings.Builder) {
 	b.WriteString("\n")
 }
 
-// group is the cells of one workload and repeat, which share a table.
+// group is the cells of one workload, repeat and clock, which share a table.
 type group struct {
 	name  string
+	clock string
 	cells []*Cell
+}
+
+// measured is what the table's own figures are called.
+func (g group) measured() string {
+	if g.clock == ClockVirtual {
+		return "virtual"
+	}
+	return "measured"
 }
 
 func (r *Results) groups() []group {
@@ -84,9 +94,12 @@ func (r *Results) groups() []group {
 		if c.Repeat > 0 {
 			name += fmt.Sprintf(" #%d", c.Repeat+1)
 		}
+		if c.Clock == ClockVirtual {
+			name += " virtual"
+		}
 		if _, ok := at[name]; !ok {
 			at[name] = len(groups)
-			groups = append(groups, group{name: name})
+			groups = append(groups, group{name: name, clock: c.Clock})
 		}
 		g := &groups[at[name]]
 		g.cells = append(g.cells, c)
@@ -144,7 +157,7 @@ func (c *Cell) mark() string {
 
 func (g group) what() grid {
 	t := grid{
-		title: g.name + " what was measured", left: 2,
+		title: g.name + " what was " + map[bool]string{true: "computed", false: "measured"}[g.clock == ClockVirtual], left: 2,
 		head: []string{"setting", "measured and modelled", "requests", "failed", "duration s", "KV moved GB", "blocks checked", "bad"},
 	}
 	for _, c := range g.cells {
@@ -153,6 +166,9 @@ func (g group) what() grid {
 			row = []string{
 				c.mark(), c.Label, fmt.Sprint(m.Successful), fmt.Sprint(m.Failed), fmt.Sprintf("%.2f", m.DurationS),
 				fmt.Sprintf("%.2f", float64(m.KVBytes)/1e9), fmt.Sprint(m.KVBlocksChecked), fmt.Sprint(m.KVBlocksBad),
+			}
+			if c.Clock == ClockVirtual { // no bytes moved, none to check
+				row[6], row[7] = "-", "-"
 			}
 		}
 		t.rows = append(t.rows, row)
@@ -175,12 +191,54 @@ func (r *Results) remarks() []string {
 	return lines
 }
 
+// agreement sets the measured cells of each workload beside the virtual ones of
+// the same setting: what the two clocks make of the same code. Repeats are
+// averaged.
+func (r *Results) agreement() []grid {
+	var tables []grid
+	for _, v := range r.groups() {
+		if v.clock != ClockVirtual {
+			continue
+		}
+		workload := v.cells[0].Workload
+		t := grid{
+			title: workload + " clocks: real against virtual (ms)", left: 1,
+			head: []string{"setting", "mean TTFT real", "virtual", "difference", "mean TPOT real", "virtual", "difference"},
+		}
+		for _, c := range v.cells {
+			var ttft, tpot, n float64
+			for i := range r.Cells {
+				m := &r.Cells[i]
+				if m.Workload == workload && m.Setting == c.Setting && m.Clock == ClockReal && m.Metrics != nil && !m.Interrupted {
+					ttft, tpot, n = ttft+m.Metrics.MeanTTFTMS, tpot+m.Metrics.MeanTPOTMS, n+1
+				}
+			}
+			if n == 0 || c.Metrics == nil || c.Metrics.MeanTTFTMS == 0 || c.Metrics.MeanTPOTMS == 0 {
+				continue
+			}
+			row := []string{c.Setting}
+			for _, f := range [][2]float64{{ttft / n, c.Metrics.MeanTTFTMS}, {tpot / n, c.Metrics.MeanTPOTMS}} {
+				row = append(row, fmt.Sprintf("%.1f", f[0]), fmt.Sprintf("%.1f", f[1]), fmt.Sprintf("%+.1f%%", 100*(f[0]/f[1]-1)))
+			}
+			t.rows = append(t.rows, row)
+		}
+		if len(t.rows) > 0 {
+			tables = append(tables, t)
+		}
+	}
+	return tables
+}
+
 // Verdict says in a sentence what the layer-wise hand-off does against
 // non-disaggregated serving, for each workload that has both; "" where none
-// has.
+// has. Of a workload that was measured, the computed figures say nothing new.
 func (r *Results) Verdict() string {
 	var parts []string
-	for _, g := range r.groups() {
+	groups := r.groups()
+	for _, g := range groups {
+		if g.clock == ClockVirtual && slices.ContainsFunc(groups, func(o group) bool { return o.clock != ClockVirtual }) {
+			continue
+		}
 		var base, ours *Metrics
 		for _, c := range g.cells {
 			switch c.Setting {
@@ -221,6 +279,9 @@ func WriteTable(w io.Writer, r *Results) error {
 		g.compare(latencies[1]).writeText(&b)
 		g.what().writeText(&b)
 	}
+	for _, t := range r.agreement() {
+		t.writeText(&b)
+	}
 	for _, line := range r.remarks() {
 		b.WriteString(line + "\n")
 	}
@@ -245,6 +306,12 @@ func WriteMarkdown(w io.Writer, r *Results) error {
 			g.compare(l).writeMarkdown(&b)
 		}
 		g.what().writeMarkdown(&b)
+	}
+	if tables := r.agreement(); len(tables) > 0 {
+		b.WriteString("## Clocks\n\n")
+		for _, t := range tables {
+			t.writeMarkdown(&b)
+		}
 	}
 	if remarks := r.remarks(); len(remarks) > 0 {
 		b.WriteString("## Faults (*) and notes\n\n")

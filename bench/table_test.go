@@ -15,10 +15,10 @@ import (
 // for layerwise, which nobody published.
 func publishedRun() *Results {
 	r := &Results{
-		Config:  RunConfig{NumPrompts: 200, Settings: Settings(), Workloads: []string{"256/q8"}, Started: time.Date(2026, 11, 21, 4, 0, 0, 0, time.UTC), Arrivals: "published arrivals"},
+		Config:  RunConfig{NumPrompts: 200, Settings: MeasuredSettings(), Workloads: []string{"256/q8"}, Started: time.Date(2026, 11, 21, 4, 0, 0, 0, time.UTC), Arrivals: "published arrivals"},
 		Machine: Machine{CPU: "Test CPU", Cores: 2, Threads: 2, MemoryBytes: 8 << 30, OS: "linux/amd64", Kernel: "6.1", Go: "go1.26"},
 	}
-	for i, s := range Settings() {
+	for i, s := range MeasuredSettings() {
 		cfg := Config{}.withDefaults()
 		c := newCell(cfg, cfg.Workloads[0], s, 0)
 		c.Link = Link{Clock: "real", Compute: "modelled", Transfer: "paced", Label: "compute modelled, transfer paced 1.29 GB/s"}
@@ -57,6 +57,36 @@ func TestTableGolden(t *testing.T) {
 		if len(line) > 140 && !strings.HasPrefix(line, "layerwise against") {
 			t.Errorf("%d columns are too wide for a terminal: %s", len(line), line)
 		}
+	}
+}
+
+// A run with both clocks has a table of each, sets them side by side, and speaks
+// of what was measured.
+func TestBothClocks(t *testing.T) {
+	r := publishedRun()
+	for _, c := range r.Cells[:2] {
+		m := *c.Metrics
+		m.MeanTTFTMS, m.MeanTPOTMS = m.MeanTTFTMS*1.02, m.MeanTPOTMS*0.98
+		c.Metrics, c.Clock, c.Label, c.Faults, c.Notes = &m, ClockVirtual, "virtual time", nil, nil
+		r.Cells = append(r.Cells, c)
+	}
+	r.Cells[1].Repeat = 1 // of two repeats one is not there
+	var b bytes.Buffer
+	if err := WriteTable(&b, r); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"256/q8 virtual TTFT (ms)", "256/q8 virtual what was computed", "virtual time", "256/q8 clocks: real against virtual (ms)",
+		"nondisagg           122.8    125.3       -2.0%            43.0     42.1       +2.0%",
+		"layerwise against nondisagg: at 256/q8 mean TTFT",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in\n%s", want, b.String())
+		}
+	}
+	b.Reset()
+	if err := WriteHTML(&b, r); err != nil || !strings.Contains(b.String(), "clocks: real against virtual") {
+		t.Errorf("%v, page of %d bytes", err, b.Len())
 	}
 }
 

@@ -284,3 +284,17 @@ var (
 	ErrContent  = errors.New("KV block holds the wrong bytes")
 	ErrInvalid  = errors.New("invalid request")
 )
+
+// Add adds what another leg of the same request took.
+func (b *Breakdown) Add(o *Breakdown) {
+	b.Proxy += o.Proxy
+	b.Queue += o.Queue
+	b.Prefill += o.Prefill
+	b.Post += o.Post
+	b.Wire += o.Wire
+	b.Land += o.Land
+	b.FirstDecode += o.FirstDecode
+	b.Bytes += o.Bytes
+	b.Checked += o.Checked
+	b.Bad += o.Bad
+}

@@ -27,11 +27,12 @@ func TestMain(m *testing.M) {
 // default settings over a real cluster of child processes.
 func TestEmbeddedCluster(t *testing.T) {
 	dir := t.TempDir()
-	code, stdout, stderr := kvbench(t.Context(), "mooncake", "--settings", "chunked,tcp,layerwise", "--num-prompts", "4", "--out", dir)
+	code, stdout, stderr := kvbench(t.Context(), "mooncake", "--settings", "chunked,tcp,layerwise", "--num-prompts", "4", "--clock", "both", "--out", dir)
 	if code != 0 {
 		t.Fatalf("exit %d: %s", code, stderr)
 	}
-	if !strings.Contains(stdout, "paced to 1.29 GB/s") || !strings.Contains(stdout, "no KV transfer") {
+	if !strings.Contains(stdout, "paced to 1.35 GB/s") || !strings.Contains(stdout, "no KV transfer") ||
+		!strings.Contains(stdout, "transfer modelled at 1.35 GB/s (tcp)") || !strings.Contains(stdout, "clocks: real against virtual") {
 		t.Errorf("stdout does not say what was measured and modelled:\n%s", stdout)
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "summary.json"))
@@ -41,6 +42,7 @@ func TestEmbeddedCluster(t *testing.T) {
 	var summary struct {
 		Rows []struct {
 			Setting string
+			Clock   string
 			Metrics struct {
 				Checked int `json:"kv_blocks_checked"`
 				Bad     int `json:"kv_blocks_bad"`
@@ -50,7 +52,13 @@ func TestEmbeddedCluster(t *testing.T) {
 	if err := json.Unmarshal(text, &summary); err != nil {
 		t.Fatal(err)
 	}
+	if len(summary.Rows) != 6 {
+		t.Errorf("%d rows, want three of each clock", len(summary.Rows))
+	}
 	for _, r := range summary.Rows {
+		if r.Clock == "virtual" {
+			continue // moves no bytes
+		}
 		if disagg := r.Setting != "chunked"; disagg != (r.Metrics.Checked >= 4*15) || r.Metrics.Bad != 0 {
 			t.Errorf("%s: %d blocks checked, %d bad", r.Setting, r.Metrics.Checked, r.Metrics.Bad)
 		}

@@ -13,6 +13,8 @@ import (
 
 	"kvferry/bench"
 	"kvferry/engine"
+	"kvferry/node"
+	"kvferry/sim"
 )
 
 // mooncakeFlags are the command line of kvbench mooncake.
@@ -20,6 +22,7 @@ type mooncakeFlags struct {
 	rows, settings string
 	out, proxy     string
 	profile, link  string
+	clock          string
 	numPrompts     int
 	seed           uint32
 	repeat         int
@@ -43,11 +46,18 @@ serves it:
   rdma        prefill + decode node, one NIC      (published; link paced)
   rdma2       prefill + decode node, two NICs     (published; link paced)
   tcp         prefill + decode node, TCP          (published; hand-off v0)
+  pull        prefill + decode node, TCP, KV read when the prompt is computed,
+              without stalling the batch; not in the default list
   layerwise   prefill + decode node, TCP, KV sent layer by layer while the next
               layer computes: kvferry's own hand-off, nothing published
 
-Each cell starts a cluster of its own, warms it up with one request, and takes
-as long as its arrivals: 25 s at 8 requests a second, 99 s at 2.
+Each measured cell starts a cluster of its own, warms it up with one request, and
+takes as long as its arrivals: 25 s at 8 requests a second, 99 s at 2.
+
+In virtual time (--clock virtual) the same scheduler, hand-offs and placement run
+over modelled links without waiting, and all rows and settings take a second or
+two. Without --clock, the chosen rows are measured and the whole table in virtual
+time is printed after them, if it is comparable with the published.
 
 Results go to --out as they come: results.jsonl (every request), summary.json,
 table.md, report.html. Ctrl-C stops the run and keeps them.
@@ -55,13 +65,15 @@ table.md, report.html. Ctrl-C stops the run and keeps them.
 Exit status: 0 all cells sound; 1 a cell has faults (failed requests, wrong KV);
 2 bad flags; 130 interrupted.`,
 		Example: `  kvbench mooncake                                       # six settings at 256/q8, three minutes
+  kvbench mooncake --clock virtual                       # every row and setting, in seconds
+  kvbench mooncake --clock both                          # 256/q8 measured, and beside it in virtual time
   kvbench mooncake --rows 1024/q2 --settings nondisagg,tcp,layerwise
   kvbench mooncake --rows all --out table                # all 25 published cells and 5 more, 29 minutes
   kvbench mooncake --settings layerwise --num-prompts 20 # a quick look, not comparable
   kvbench mooncake --proxy http://10.0.0.5:8000 --settings tcp`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := f.config(cmd.Flags().Changed("settings"))
+			cfg, err := f.config(cmd.Flags().Changed)
 			if err != nil {
 				return usageError{err}
 			}
@@ -74,6 +86,7 @@ Exit status: 0 all cells sound; 1 a cell has faults (failed requests, wrong KV);
 	fs.SortFlags = false
 	fs.StringVar(&f.rows, "rows", "256/q8", "workloads: all, or a list of 1024/q2, 256/q2, 256/q4, 256/q6, 256/q8")
 	fs.StringVar(&f.settings, "settings", "nondisagg,chunked,rdma,rdma2,tcp,layerwise", "settings to measure, in this order")
+	fs.StringVar(&f.clock, "clock", "", "real: measure only; virtual: compute only, all rows and settings if none are named; both: the same cells either way (default: measure, then compute the whole table)")
 	fs.StringVar(&f.out, "out", "", "folder for the results (default kvbench-out/<time>)")
 	fs.StringVar(&f.proxy, "proxy", "", "measure the cluster behind the proxy at this URL instead of starting one; --settings names the one setting it serves")
 	fs.StringVar(&f.profile, "profile", engine.DefaultProfile, "what the modelled GPU costs: a shipped profile (a10-qwen2.5-7b-int4, zero) or a JSON file")
@@ -87,7 +100,8 @@ Exit status: 0 all cells sound; 1 a cell has faults (failed requests, wrong KV);
 }
 
 // config turns flags into a run, or names every flag that is wrong and the fix.
-func (f *mooncakeFlags) config(settingsChosen bool) (bench.Config, error) {
+// changed tells flags that were given from those with their default.
+func (f *mooncakeFlags) config(changed func(flag string) bool) (bench.Config, error) {
 	var errs []error
 	bad := func(flag string, err error) {
 		if err != nil {
@@ -120,25 +134,81 @@ func (f *mooncakeFlags) config(settingsChosen bool) (bench.Config, error) {
 	if f.ready <= 0 {
 		bad("ready-timeout", fmt.Errorf("%v: use a positive duration such as 1m", f.ready))
 	}
-	if f.proxy == "" {
-		p, err := engine.LoadProfile(f.profile)
-		if err != nil {
-			bad("profile", err)
-		} else {
+	switch f.clock {
+	case "", "real", "virtual", "both":
+	default:
+		bad("clock", fmt.Errorf("%q is unknown: use real, virtual or both", f.clock))
+	}
+	p, err := engine.LoadProfile(f.profile)
+	bad("profile", err)
+	if f.proxy != "" {
+		base, err := proxyURL(f.proxy)
+		bad("proxy", err)
+		cfg.Start = running(base)
+		if !changed("settings") || len(cfg.Settings) > 1 {
+			bad("settings", errors.New("a running cluster serves one setting: name the one behind --proxy, for example --settings tcp"))
+		}
+		if f.clock == "virtual" {
+			bad("clock", errors.New("virtual computes what --proxy would measure: leave one of them out"))
+		}
+	}
+	if p != nil {
+		if f.proxy == "" {
 			cfg.System = map[string]any{"profile": p, "link": f.link}
 			cfg.Start, err = embedded(f.profile, p, f.link, &lazyFile{dir: cfg.Out})
 			bad("link", err)
 		}
-	} else {
-		var base string
-		base, err = proxyURL(f.proxy)
-		bad("proxy", err)
-		cfg.Start = running(base)
-		if !settingsChosen || len(cfg.Settings) > 1 {
-			bad("settings", errors.New("a running cluster serves one setting: name the one behind --proxy, for example --settings tcp"))
-		}
+		err = f.virtual(&cfg, p, changed)
+		bad("link", err)
 	}
 	return cfg, errors.Join(errs...)
+}
+
+// virtual sets what is computed in virtual time.
+func (f *mooncakeFlags) virtual(cfg *bench.Config, p *engine.Profile, changed func(flag string) bool) error {
+	v := &bench.Virtual{Workloads: cfg.Workloads, Settings: cfg.Settings, Profile: p, NIC: func(s bench.Setting) (sim.NIC, string, error) {
+		return virtualNIC(p, s, f.link)
+	}}
+	switch f.clock {
+	case "real":
+		return nil
+	case "both":
+	case "virtual":
+		cfg.Start = nil
+		if !changed("rows") {
+			v.Workloads = bench.Workloads()
+		}
+		if !changed("settings") {
+			v.Settings = bench.Settings()
+		}
+	default:
+		if f.proxy != "" || f.link == "native" || f.numPrompts != bench.PublishedPrompts || f.seed != 0 {
+			return nil // not modelled here, or not comparable with what was published
+		}
+		v.Workloads, v.Settings = bench.Workloads(), bench.Settings()
+	}
+	cfg.Virtual = v
+	for _, s := range v.Settings {
+		if _, _, err := v.NIC(s); err != nil && s.Mode == bench.ModeDisagg {
+			return err
+		}
+	}
+	return nil
+}
+
+// virtualNIC is the link of a setting as package sim models it.
+func virtualNIC(p *engine.Profile, s bench.Setting, link string) (sim.NIC, string, error) {
+	if link == "" {
+		link = s.Link
+	}
+	l, err := node.ResolveLink(p, link)
+	if err != nil {
+		return sim.NIC{}, "", err
+	}
+	if l == nil {
+		return sim.NIC{}, "", errors.New("native is this machine's network: in virtual time name a link of the profile or rate=1.29GB/s,latency=10us")
+	}
+	return sim.NIC{BytesPerSecond: l.BytesPerSecond, Latency: l.Latency}, l.Name, nil
 }
 
 // proxyURL checks the address of a proxy and drops a trailing slash.

@@ -1,0 +1,280 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"kvferry/connector"
+	"kvferry/engine"
+	"kvferry/kvcache"
+	"kvferry/placement"
+)
+
+// Config is a cluster. Either Nondisagg or both Prefill and Decode are above 0.
+type Config struct {
+	Profile                    *engine.Profile
+	Prefill, Decode, Nondisagg int               // nodes
+	Chunked                    bool              // of non-disaggregated nodes
+	Handoff                    connector.Handoff // v0, pull or layerwise; with Prefill and Decode
+	Placement                  string            // see package placement; round-robin if empty
+	PrefixCaching              bool
+	KVBlocks                   int           // blocks of a node's pool; the profile's if 0
+	NICs                       []NIC         // of every prefill and decode node; a transfer is spread over all by their rates
+	RPC                        time.Duration // a control message's way; 0 to 1 s
+
+	// RecordTokens keeps the time of each token in the Outcome.
+	RecordTokens bool
+	// OnOutcome is told of every request that has ended, in order of time. The
+	// Outcome is the callee's.
+	OnOutcome func(*Outcome)
+	// OnGap is told of every time between two tokens of a request (ITL).
+	OnGap func(time.Duration)
+	// OnProgress is told now and then how many requests have ended.
+	OnProgress func(ended int)
+}
+
+// Validate lists every fault by its field.
+func (c Config) Validate() error {
+	var faults []error
+	bad := func(format string, args ...any) { faults = append(faults, fmt.Errorf("sim: "+format, args...)) }
+	if c.Profile == nil {
+		bad("Profile is nil")
+	}
+	for _, n := range []struct {
+		field string
+		v     int
+	}{{"Prefill", c.Prefill}, {"Decode", c.Decode}, {"Nondisagg", c.Nondisagg}, {"KVBlocks", c.KVBlocks}} {
+		if n.v < 0 || n.v > 1<<20 {
+			bad("%s is %d: must be from 0 to %d", n.field, n.v, 1<<20)
+		}
+	}
+	switch {
+	case c.Nondisagg > 0 && c.Prefill+c.Decode > 0:
+		bad("Nondisagg is %d with Prefill %d and Decode %d: a cluster is one or the other", c.Nondisagg, c.Prefill, c.Decode)
+	case c.Nondisagg == 0 && (c.Prefill == 0 || c.Decode == 0):
+		bad("Prefill is %d and Decode %d: at least one of each, or Nondisagg", c.Prefill, c.Decode)
+	case c.Nondisagg == 0 && c.Handoff == connector.None:
+		bad("Handoff is empty: use one of %v", connector.Handoffs())
+	case c.Nondisagg == 0 && len(c.NICs) == 0:
+		bad("NICs is empty: prefill and decode nodes need at least one")
+	}
+	for i, n := range c.NICs {
+		if err := n.validate(); err != nil {
+			bad("NICs[%d]: %w", i, err)
+		}
+	}
+	if c.Placement != "" && !slices.Contains(placement.Names(), c.Placement) {
+		bad("Placement is %q: use one of %v", c.Placement, placement.Names())
+	}
+	if c.RPC < 0 || c.RPC > time.Second {
+		bad("RPC is %v: must be from 0 to 1s", c.RPC)
+	}
+	return errors.Join(faults...)
+}
+
+// cluster is a run under way.
+type cluster struct {
+	cfg     Config
+	load    Load
+	now     time.Duration
+	queue   queue
+	network *network
+	latency time.Duration // of a transfer: the slowest NIC's
+	ready   []*node       // with something in the inbox, in order
+
+	nodes           []*node
+	names           map[string]*node
+	compute, decode group
+	flights         map[uint64]*flight
+	coming          Request // what the next arrival brings
+	stats           Stats
+	lane            []lane // scratch
+	err             error
+}
+
+// group is the nodes a leg can go to.
+type group struct {
+	nodes      []*node
+	candidates []placement.Candidate
+	policy     placement.Policy
+}
+
+func newCluster(cfg Config, load Load) (*cluster, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.Placement == "" {
+		cfg.Placement = placement.RoundRobin
+	}
+	if cfg.KVBlocks == 0 {
+		cfg.KVBlocks = cfg.Profile.Blocks()
+	}
+	c := &cluster{
+		cfg: cfg, load: load, network: newNetwork(),
+		names: make(map[string]*node), flights: make(map[uint64]*flight),
+	}
+	for _, n := range cfg.NICs {
+		c.latency = max(c.latency, n.Latency)
+	}
+	var faults []error
+	group := func(g *group, role string, count int, policy engine.Policy, disagg, compute bool) {
+		var err error
+		if g.policy, err = placement.New(cfg.Placement, cfg.Profile.KVGeometry.BlockTokens, compute); err != nil {
+			faults = append(faults, fmt.Errorf("sim: Placement: %w", err))
+		}
+		g.candidates = make([]placement.Candidate, count)
+		for i := range count {
+			n, err := c.newNode(fmt.Sprintf("%s-%d", role, i), policy, disagg)
+			if err != nil {
+				faults = append(faults, err)
+				return
+			}
+			n.stats.Role = role
+			g.candidates[i] = placement.Candidate{ID: n.name, Blocks: cfg.KVBlocks}
+			n.load = &g.candidates[i]
+			g.nodes = append(g.nodes, n)
+		}
+	}
+	policy := engine.PrefillFirst
+	if cfg.Nondisagg > 0 {
+		if cfg.Chunked {
+			policy = engine.Chunked
+		}
+		group(&c.compute, "nondisagg", cfg.Nondisagg, policy, false, true)
+	} else {
+		group(&c.compute, "prefill", cfg.Prefill, policy, true, true)
+		group(&c.decode, "decode", cfg.Decode, policy, true, false)
+	}
+	return c, errors.Join(faults...)
+}
+
+func (c *cluster) newNode(name string, policy engine.Policy, disagg bool) (*node, error) {
+	prof := c.cfg.Profile
+	pool := kvcache.NewPool(c.cfg.KVBlocks, prof.KVGeometry.BlockTokens, c.cfg.PrefixCaching)
+	cfg := engine.ConfigOf(prof, policy, pool)
+	cfg.PrefixCaching = c.cfg.PrefixCaching
+	costs := prof.Costs
+	if disagg {
+		costs = prof.DisaggEngine()
+	}
+	cfg.OutputDelay = time.Duration(costs.OutputDelayMS * float64(time.Millisecond))
+	sched, err := engine.NewScheduler(cfg)
+	if err != nil {
+		return nil, err
+	}
+	// Nothing is lost here, so nothing need be given up.
+	core, err := connector.NewCore(connector.Config{Scheduler: sched, Pool: pool, Profile: prof, Disagg: disagg, HoldTimeout: never})
+	if err != nil {
+		return nil, err
+	}
+	n := &node{c: c, name: name, core: core, pool: pool, cost: engine.NewCostModel(costs), askers: make(map[uint64]asker)}
+	for _, nic := range c.cfg.NICs {
+		n.tx = append(n.tx, &port{rate: nic.BytesPerSecond})
+		n.rx = append(n.rx, &port{rate: nic.BytesPerSecond})
+	}
+	n.stats.Name, n.stats.Blocks = name, c.cfg.KVBlocks
+	c.nodes = append(c.nodes, n)
+	c.names[name] = n
+	return n, nil
+}
+
+// lanes spreads a transfer over the NICs of two nodes, first to first, each with
+// its rate's share.
+func (c *cluster) lanes(from, to *node) []lane {
+	c.lane = c.lane[:0]
+	sum := 0.0
+	for i, p := range from.tx {
+		sum += p.rate
+		c.lane = append(c.lane, lane{tx: p, rx: to.rx[i], share: p.rate})
+	}
+	for i := range c.lane {
+		c.lane[i].share /= sum
+	}
+	return c.lane
+}
+
+// send has an event reach a node at a time.
+func (c *cluster) send(n *node, ev connector.Event, at time.Duration) {
+	if at <= c.now {
+		n.tell(ev)
+		return
+	}
+	c.queue.push(event{at: at, node: n, kind: deliver, ev: ev})
+}
+
+// place chooses the node for a leg.
+func (c *cluster) place(g *group, f *flight) *node {
+	r := placement.Request{Tokens: len(f.prompt)}
+	if g.policy.WantsPrefix() {
+		r.Prefix = f.prefix(c.cfg.Profile.KVGeometry.BlockTokens)
+	}
+	i := g.policy.Place(r, g.candidates)
+	g.candidates[i].InFlight++
+	return g.nodes[i]
+}
+
+// submit brings a leg to its node.
+func (c *cluster) submit(n *node, s connector.Submit) {
+	s.Deadline = never
+	s.Age = c.now - c.flights[s.ID].arrived
+	if s.Leg != connector.DecodeLeg {
+		n.load.WaitingTokens += len(s.Prompt) // until the node says so itself
+	}
+	c.send(n, s, c.now+c.cfg.RPC)
+}
+
+// run goes through events until none is left.
+func (c *cluster) run(ctx context.Context) error {
+	c.nextArrival()
+	for round := 0; c.err == nil; round++ {
+		for i := 0; i < len(c.ready); i++ {
+			c.ready[i].step()
+		}
+		c.ready = c.ready[:0]
+		if round&0xfff == 0 && ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		at, ok := c.queue.first()
+		if done, moving := c.network.first(); moving && (!ok || done <= at) {
+			c.advance(done)
+			c.network.finish(c.now)
+			continue
+		}
+		if !ok {
+			break
+		}
+		c.advance(at)
+		c.handle(c.queue.pop())
+	}
+	return c.err
+}
+
+func (c *cluster) advance(at time.Duration) {
+	if at < c.now {
+		panic(fmt.Sprintf("sim: time runs backwards: %v after %v", at, c.now))
+	}
+	c.now = at
+	c.stats.Events++
+}
+
+func (c *cluster) handle(e event) {
+	n := e.node
+	switch e.kind {
+	case wake:
+		if e.at == n.wakeAt { // else another has been set since
+			n.wakeAt = 0
+			n.rouse()
+		}
+	case stepEnd:
+		n.tell(connector.StepDone{At: n.doneAt, Tokens: n.tokens})
+	case layer:
+		n.layerDone(int(e.arg))
+	case deliver:
+		n.tell(e.ev)
+	case arrive:
+		c.arrived()
+	}
+}

@@ -1,0 +1,31 @@
+// Package sim runs a cluster in virtual time: the scheduler, the hand-offs and
+// the placement policies are the ones that the daemons run (packages engine,
+// connector and placement), and only what surrounds them is another. Where a
+// daemon waits out a step and moves bytes, a simulated node notes when the step
+// ends and the network says when the bytes are there. Nothing is waited for, so a
+// minute of a cluster takes as long as its events do, about a microsecond each.
+//
+//	Load ──▶ dispatch ──▶ node (connector.Core + engine.CostModel) ──▶ Outcome
+//	            ▲             │ moves      ▲ moved, arrived
+//	            │             ▼            │
+//	        placement       network: NICs, max-min fair
+//
+// A [Config] says what the cluster is, a [Load] what it is asked, [Run] goes
+// through it. Each request that ends is an [Outcome], given to whoever asked for
+// it and then forgotten; a [Summary] keeps percentiles of any number of them in a
+// fixed amount of memory.
+//
+// Units: times are durations since the start of the run, sizes bytes, rates bytes
+// a second.
+//
+// What is modelled and what is left out. Steps cost what the profile says. A NIC
+// carries its rate each way at once; transfers that share one get equal parts of
+// it, and what one of them cannot use the others do (max-min fairness). Messages
+// of the control plane take Config.RPC. Not modelled: the proxy's own work (30 us
+// a request in the real one), the consumer's check of the bytes, loss, and
+// congestion inside the network: the switch is as fast as its ports.
+//
+// Everything is deterministic. Events at the same time happen in the order in
+// which they were caused, so equal configurations and loads give equal outcomes
+// to the last bit.
+package sim

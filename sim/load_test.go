@@ -1,0 +1,171 @@
+package sim
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"kvferry/kvcache"
+)
+
+func TestRandomLoad(t *testing.T) {
+	const n = 20000
+	for _, burstiness := range []float64{0.25, 1, 4} {
+		load := Random{Requests: n, Rate: 10, Burstiness: burstiness, InputLen: 100, OutputLen: 20, RangeRatio: 0.5, PrefixLen: 32, Seed: 3, Vocab: 1000}.Load()
+		var last time.Duration
+		var gaps, squares, prompt, output float64
+		var prefix []kvcache.Token
+		for i := range n {
+			r, ok, err := load.Next()
+			if !ok || err != nil {
+				t.Fatal(ok, err)
+			}
+			if len(r.Prompt) < 82 || len(r.Prompt) > 182 || r.MaxTokens < 10 || r.MaxTokens > 30 {
+				t.Fatalf("request %d has %d + %d tokens", i, len(r.Prompt), r.MaxTokens)
+			}
+			if slices.Max(r.Prompt) >= 1000 {
+				t.Fatalf("request %d has token %d of 1000", i, slices.Max(r.Prompt))
+			}
+			if i == 0 {
+				prefix = r.Prompt[:32]
+			} else if !slices.Equal(prefix, r.Prompt[:32]) || slices.Equal(r.Prompt[32:48], prefix[:16]) {
+				t.Fatalf("request %d does not begin as the first", i)
+			}
+			gap := (r.At - last).Seconds()
+			last = r.At
+			gaps, squares = gaps+gap, squares+gap*gap
+			prompt, output = prompt+float64(len(r.Prompt)), output+float64(r.MaxTokens)
+		}
+		if _, ok, _ := load.Next(); ok {
+			t.Errorf("more than %d requests", n)
+		}
+		mean := gaps / n
+		cv := math.Sqrt(squares/n-mean*mean) / mean
+		// A gamma distribution of shape k has a coefficient of variation of 1/sqrt(k).
+		if want := 1 / math.Sqrt(burstiness); math.Abs(mean-0.1) > 0.005 || math.Abs(cv-want) > 0.05*want {
+			t.Errorf("burstiness %v: gaps of %.4f s on average, cv %.2f: want 0.1 and %.2f", burstiness, mean, cv, want)
+		}
+		if math.Abs(prompt/n-132) > 1 || math.Abs(output/n-20) > 0.3 {
+			t.Errorf("%.1f + %.1f tokens on average, want 132 + 20", prompt/n, output/n)
+		}
+	}
+	all := Random{Requests: 3, Rate: math.Inf(1), Burstiness: 1, InputLen: 1, OutputLen: 1, Vocab: 2}.Load()
+	for range 3 {
+		if r, ok, err := all.Next(); r.At != 0 || !ok || err != nil || len(r.Prompt) != 1 || r.MaxTokens != 1 {
+			t.Errorf("%+v, %v, %v", r, ok, err)
+		}
+	}
+}
+
+func TestRandomFaults(t *testing.T) {
+	r := Random{Requests: -1, Rate: 0, Burstiness: math.NaN(), RangeRatio: 1, InputLen: 0, OutputLen: 0, PrefixLen: -1}
+	err := r.Validate()
+	for _, field := range []string{"Requests is -1", "Rate is 0", "Burstiness is NaN", "RangeRatio is 1", "InputLen is 0", "OutputLen is 0", "PrefixLen is -1", "Vocab is 0"} {
+		if err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("%v: want %q in it", err, field)
+		}
+	}
+}
+
+const goodTrace = `{"timestamp": 0, "input_length": 1030, "output_length": 5, "hash_ids": [0, 1, 2]}
+
+{"timestamp": 3000, "input_length": 1536, "output_length": 7, "hash_ids": [0, 1, 3], "more": true}
+`
+
+func TestTrace(t *testing.T) {
+	trace, err := NewTrace("t.jsonl", strings.NewReader(goodTrace), 2, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []Request
+	for {
+		r, ok, err := trace.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !ok {
+			break
+		}
+		got = append(got, r)
+	}
+	if len(got) != 2 || got[0].At != 0 || got[1].At != 1500*time.Millisecond || got[0].MaxTokens != 5 || got[1].MaxTokens != 7 {
+		t.Fatalf("%+v", got)
+	}
+	a, b := got[0].Prompt, got[1].Prompt
+	if len(a) != 1030 || len(b) != 1536 || !slices.Equal(a[:1024], b[:1024]) || slices.Equal(a[1024:], b[1024:1030]) {
+		t.Error("prompts do not share exactly their first two blocks")
+	}
+	if h := kvcache.PrefixHashes(a, 16); h[0] == h[32] {
+		t.Error("different blocks have equal tokens")
+	}
+}
+
+func TestTraceFaults(t *testing.T) {
+	line := func(ts, in, out, ids string) string {
+		return fmt.Sprintf(`{"timestamp": %s, "input_length": %s, "output_length": %s, "hash_ids": %s}`, ts, in, out, ids)
+	}
+	good := line("5", "10", "1", "[7]")
+	for text, want := range map[string]string{
+		good + "\n{\"timestamp\": 6":                      "t.jsonl:2: unexpected end",
+		good + "\n" + line("4", "10", "1", "[7]"):         "t.jsonl:2: timestamp is 4 after 5",
+		good + "\n\n" + line("6", "513", "1", "[7]"):      "t.jsonl:3: hash_ids has 1 IDs: 513 tokens are 2 blocks",
+		line("6", "0", "1", "[]"):                         "t.jsonl:1: input_length",
+		line("6", "10", "0", "[1]"):                       "t.jsonl:1: output_length",
+		line("9e99", "10", "1", "[1]"):                    "t.jsonl:1: ",
+		line("9000000000000000000", "10", "1", "[1]"):     "t.jsonl:1: timestamp is 9000000000000000000",
+		line("-1", "10", "1", "[1]"):                      "t.jsonl:1: timestamp is -1",
+		`{"input_length": 1}`:                             "t.jsonl:1: timestamp is missing",
+		`[1]`:                                             "t.jsonl:1: ",
+		good + "\n" + strings.Repeat(" ", maxTraceLine+9): "t.jsonl:2: is longer than",
+	} {
+		trace, err := NewTrace("t.jsonl", strings.NewReader(text), 1, 1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for ok := true; ok && err == nil; {
+			_, ok, err = trace.Next()
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.80s: %v: want %q in it", text, err, want)
+		}
+	}
+	for _, speed := range []float64{0, -1, math.NaN(), math.Inf(1)} {
+		if _, err := NewTrace("t", strings.NewReader(""), speed, 10); err == nil {
+			t.Errorf("speed %v was taken", speed)
+		}
+	}
+}
+
+// FuzzTrace: whatever the file, requests are in order and well-formed until the
+// end or an error that names the line.
+func FuzzTrace(f *testing.F) {
+	f.Add([]byte(goodTrace))
+	f.Add([]byte(`{"timestamp": 1e3, "input_length": 1, "output_length": 1, "hash_ids": [-1]}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		trace, err := NewTrace("t", bytes.NewReader(text), 1, 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var last time.Duration
+		for {
+			r, ok, err := trace.Next()
+			if err != nil {
+				if !strings.Contains(err.Error(), "trace t:") {
+					t.Errorf("%v does not name the line", err)
+				}
+				return
+			}
+			if !ok {
+				return
+			}
+			if r.At < last || len(r.Prompt) < 1 || r.MaxTokens < 1 {
+				t.Errorf("%v after %v, %d + %d tokens", r.At, last, len(r.Prompt), r.MaxTokens)
+			}
+			last = r.At
+		}
+	})
+}

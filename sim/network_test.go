@@ -1,0 +1,179 @@
+package sim
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// A link of 100 bytes/s shared by two transfers of 100 bytes that start a second
+// apart: the first has it alone, then they share, then the second has it alone.
+func TestFairSharing(t *testing.T) {
+	n := newNetwork()
+	a, b := &port{rate: 100}, &port{rate: 100}
+	over := run(t, n, []start{
+		{0, 150, []lane{{a, b, 1}}},
+		{time.Second, 150, []lane{{a, b, 1}}},
+	})
+	// 100 alone, then 50 at 50/s each: the first ends at 2 s; the second has 100 left.
+	for i, want := range []time.Duration{2 * time.Second, 3 * time.Second} {
+		if d := over[i] - want; d < 0 || d > time.Microsecond {
+			t.Errorf("transfer %d ends at %v, want %v", i, over[i], want)
+		}
+	}
+}
+
+// Max-min: what one transfer cannot use because its other end is slow, the
+// others do.
+func TestUnusedShareGoesToOthers(t *testing.T) {
+	n := newNetwork()
+	fast, slow, other := &port{rate: 100}, &port{rate: 10}, &port{rate: 100}
+	over := run(t, n, []start{
+		{0, 10, []lane{{fast, slow, 1}}},
+		{0, 90, []lane{{fast, other, 1}}},
+	})
+	for i, at := range over {
+		if d := at - time.Second; d < 0 || d > time.Microsecond {
+			t.Errorf("transfer %d ends at %v, want 1s: 10 and 90 bytes/s", i, at)
+		}
+	}
+}
+
+type start struct {
+	at    time.Duration
+	bytes float64
+	lanes []lane
+}
+
+// run goes through starts, in order of time, and returns when each was over.
+func run(tb testing.TB, n *network, starts []start) []time.Duration {
+	over := make([]time.Duration, len(starts))
+	now := time.Duration(0)
+	left := len(starts)
+	for i := 0; left > 0; {
+		due, moving := n.first()
+		if i < len(starts) && (!moving || starts[i].at <= due) {
+			s := starts[i]
+			now = s.at
+			k := i
+			n.start(now, s.bytes, s.lanes, &transfer{done: func(at time.Duration) { over[k] = at; left-- }})
+			i++
+			continue
+		}
+		if !moving {
+			tb.Fatalf("%d transfers never end", left)
+		}
+		if due < now {
+			tb.Fatalf("time runs backwards: %v after %v", due, now)
+		}
+		now = due
+		n.finish(now)
+	}
+	return over
+}
+
+// TestMaxMin compares the rates of random flows, as they come and go, with those
+// of the definition: every flow is held back by a port that is full and on which
+// no other flow is faster.
+func TestMaxMin(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	for trial := range 200 {
+		n := newNetwork()
+		ports := make([]*port, 2*(1+rng.IntN(5))) // the first half send, the others receive
+		for i := range ports {
+			ports[i] = &port{rate: []float64{10, 25, 100}[rng.IntN(3)]}
+		}
+		now := time.Duration(0)
+		moved, ended, started := 0.0, 0, 0
+		for range 100 {
+			if due, moving := n.first(); moving && rng.IntN(2) == 0 {
+				now = due
+				n.finish(now)
+			} else {
+				tx, rx := rng.IntN(len(ports)/2), len(ports)/2+rng.IntN(len(ports)/2)
+				bytes := 1 + rng.Float64()*100
+				moved += bytes
+				started++
+				n.start(now, bytes, []lane{{ports[tx], ports[rx], 1}}, &transfer{done: func(time.Duration) { ended++ }})
+			}
+			checkMaxMin(t, fmt.Sprintf("trial %d at %v", trial, now), ports)
+		}
+		for {
+			due, moving := n.first()
+			if !moving {
+				break
+			}
+			n.finish(due)
+			checkMaxMin(t, fmt.Sprintf("trial %d at %v", trial, due), ports)
+		}
+		carried := 0.0
+		for _, p := range ports {
+			if len(p.flows) != 0 {
+				t.Fatalf("trial %d: %d flows left at a port", trial, len(p.flows))
+			}
+			carried += p.bytes
+		}
+		if ended != started || math.Abs(carried-2*moved) > 1e-6 || len(n.flows) != 0 {
+			t.Fatalf("trial %d: %d of %d transfers ended, ports carried %v of 2 x %v bytes", trial, ended, started, carried, moved)
+		}
+	}
+}
+
+func checkMaxMin(t *testing.T, when string, ports []*port) {
+	t.Helper()
+	used, fastest := map[*port]float64{}, map[*port]float64{}
+	seen := map[*flow]bool{}
+	for _, p := range ports {
+		for _, f := range p.flows {
+			if seen[f] {
+				continue
+			}
+			seen[f] = true
+			for _, q := range [...]*port{f.tx, f.rx} {
+				fastest[q] = max(fastest[q], f.rate)
+			}
+			used[f.tx] += f.rate * float64(len(f.parts.list))
+			used[f.rx] += f.rate * float64(len(f.parts.list))
+		}
+	}
+	for p, u := range used {
+		if u > p.rate*(1+1e-9) {
+			t.Fatalf("%s: a port of %v bytes/s carries %v", when, p.rate, u)
+		}
+	}
+	for f := range seen {
+		held := func(p *port) bool { return used[p] > p.rate*(1-1e-9) && f.rate >= fastest[p]*(1-1e-9) }
+		if !held(f.tx) && !held(f.rx) {
+			t.Fatalf("%s: a flow of %v bytes/s could be faster", when, f.rate)
+		}
+	}
+}
+
+// BenchmarkNetwork: a transfer's start and end where most have their ports to
+// themselves, and where all of 64 ports are shared.
+func BenchmarkNetwork(b *testing.B) {
+	for _, busy := range []int{1, 16, 256} {
+		b.Run(fmt.Sprintf("under-way=%d", busy), func(b *testing.B) {
+			rng := rand.New(rand.NewPCG(1, 2))
+			n := newNetwork()
+			var tx, rx []*port
+			for range 64 {
+				tx, rx = append(tx, &port{rate: 1e9}), append(rx, &port{rate: 1e9})
+			}
+			begin := func(now time.Duration) {
+				n.start(now, 1e6, []lane{{tx[rng.IntN(64)], rx[rng.IntN(64)], 1}}, &transfer{done: func(time.Duration) {}})
+			}
+			for range busy {
+				begin(0)
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				now, _ := n.first()
+				n.finish(now)
+				begin(now)
+			}
+		})
+	}
+}

@@ -1,0 +1,109 @@
+package sim
+
+import (
+	"context"
+	"time"
+
+	"kvferry/connector"
+	"kvferry/engine"
+	"kvferry/kvcache"
+)
+
+// A Request is what a Load brings.
+type Request struct {
+	At        time.Duration // arrives; not before the one before it
+	Prompt    []kvcache.Token
+	MaxTokens int // and no fewer: nothing stops early
+}
+
+// A Load is where requests come from. Next returns them in order of time, and
+// false after the last. An error ends the run.
+type Load interface {
+	Next() (r Request, ok bool, err error)
+}
+
+// An Outcome is a request that has ended.
+type Outcome struct {
+	Index                int // from 0, in order of arrival
+	PromptTokens         int
+	MaxTokens            int
+	Tokens               int // that came
+	Cached               int // prompt tokens that the computing node's prefix cache had
+	Arrived, First, Last time.Duration
+	TokenTimes           []time.Duration // if Config.RecordTokens
+	Breakdown            connector.Breakdown
+	Err                  error // why it was refused, nil if it ended well
+}
+
+// TTFT is the time to the first token.
+func (o *Outcome) TTFT() time.Duration { return o.First - o.Arrived }
+
+// TPOT is the mean time between tokens: (last - first) / (tokens - 1), 0 for a
+// request of one token.
+func (o *Outcome) TPOT() time.Duration {
+	if o.Tokens < 2 {
+		return 0
+	}
+	return (o.Last - o.First) / time.Duration(o.Tokens-1)
+}
+
+// E2EL is the end-to-end latency.
+func (o *Outcome) E2EL() time.Duration { return o.Last - o.Arrived }
+
+// Stats are what a run amounts to.
+type Stats struct {
+	Requests, Ended, Failed int
+	Duration                time.Duration // to the end of the last request
+	KVBytes                 int64         // moved between nodes
+	Events                  uint64        // of the simulation
+	Nodes                   []NodeStats
+}
+
+// NodeStats are one node's.
+type NodeStats struct {
+	Name, Role    string
+	PrefillBusy   time.Duration // computing prompts, alone or mixed with decodes
+	DecodeBusy    time.Duration // computing decodes alone
+	PrefillSteps  int
+	DecodeSteps   int
+	Blocks        int     // of the pool
+	PeakBlocks    int     // used at once
+	BlockSeconds  float64 // integral of used blocks
+	Preemptions   uint64
+	PrefixQueries uint64    // tokens asked of the prefix cache
+	PrefixHits    uint64    // tokens it had
+	Sent          []float64 // bytes by NIC
+	Received      []float64
+}
+
+func (s *NodeStats) steps(k engine.Kind, d time.Duration) {
+	if k == engine.Decode {
+		s.DecodeSteps++
+		s.DecodeBusy += d
+		return
+	}
+	s.PrefillSteps++
+	s.PrefillBusy += d
+}
+
+// Run goes through the load and returns what the cluster did. When ctx is done it
+// returns what was done so far, and ctx's error.
+func Run(ctx context.Context, cfg Config, load Load) (*Stats, error) {
+	c, err := newCluster(cfg, load)
+	if err != nil {
+		return nil, err
+	}
+	err = c.run(ctx)
+	for _, n := range c.nodes {
+		n.count(c.now)
+		n.stats.Preemptions = n.core.Load().Preemptions
+		ps := n.pool.Stats()
+		n.stats.PrefixQueries, n.stats.PrefixHits = ps.PrefixQueries, ps.PrefixHits
+		for i := range n.tx {
+			n.stats.Sent = append(n.stats.Sent, n.tx[i].bytes)
+			n.stats.Received = append(n.stats.Received, n.rx[i].bytes)
+		}
+		c.stats.Nodes = append(c.stats.Nodes, n.stats)
+	}
+	return &c.stats, err
+}

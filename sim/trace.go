@@ -1,0 +1,115 @@
+package sim
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"time"
+
+	"kvferry/kvcache"
+)
+
+// TraceBlock is the number of tokens that a hash of a trace stands for.
+const TraceBlock = 512
+
+// A Trace is a load in the format of Mooncake's published traces: a JSON object a
+// line,
+//
+//	{"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, 2353]}
+//
+// timestamp in milliseconds since the start, in order; a hash ID for each 512
+// tokens of the prompt, the last for what remains. Equal IDs are equal tokens
+// after equal tokens, so a trace says which prefixes requests share. (FAST25
+// release of kvcache-ai/Mooncake; the tokens themselves are not published, and
+// are derived from the IDs here.)
+type Trace struct {
+	name  string
+	lines *bufio.Scanner
+	line  int
+	speed float64
+	vocab int
+	last  int64
+}
+
+// maxTraceLine bounds a line: a prompt of a million tokens has 20 kB of IDs.
+const maxTraceLine = 4 << 20
+
+// NewTrace reads a trace. name is for errors. speed divides all times: at 2 the
+// requests come twice as fast.
+func NewTrace(name string, r io.Reader, speed float64, vocab int) (*Trace, error) {
+	if !(speed > 0) || math.IsInf(speed, 0) {
+		return nil, fmt.Errorf("trace %s: speed is %v: must be above 0", name, speed)
+	}
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, maxTraceLine)
+	return &Trace{name: name, lines: lines, speed: speed, vocab: vocab}, nil
+}
+
+// traceLine is a line of the file; pointers tell what is missing.
+type traceLine struct {
+	Timestamp    *int64  `json:"timestamp"`
+	InputLength  *int    `json:"input_length"`
+	OutputLength *int    `json:"output_length"`
+	HashIDs      []int64 `json:"hash_ids"`
+}
+
+// Next parses the next line. Errors name the file and the line.
+func (t *Trace) Next() (Request, bool, error) {
+	for t.lines.Scan() {
+		t.line++
+		text := bytes.TrimSpace(t.lines.Bytes())
+		if len(text) == 0 {
+			continue
+		}
+		var l traceLine
+		if err := json.Unmarshal(text, &l); err != nil {
+			return Request{}, false, t.fault("%w", err)
+		}
+		if err := t.check(&l); err != nil {
+			return Request{}, false, t.fault("%w", err)
+		}
+		t.last = *l.Timestamp
+		prompt := make([]kvcache.Token, 0, *l.InputLength)
+		for i, id := range l.HashIDs {
+			n := min(TraceBlock, *l.InputLength-i*TraceBlock)
+			prompt = fill(prompt, n, uint64(id)*0xd1342543de82ef95, t.vocab)
+		}
+		at := time.Duration(float64(*l.Timestamp) * float64(time.Millisecond) / t.speed)
+		return Request{At: at, Prompt: prompt, MaxTokens: *l.OutputLength}, true, nil
+	}
+	if err := t.lines.Err(); err != nil {
+		t.line++
+		if errors.Is(err, bufio.ErrTooLong) {
+			return Request{}, false, t.fault("is longer than %d bytes", maxTraceLine)
+		}
+		return Request{}, false, t.fault("%w", err)
+	}
+	return Request{}, false, nil
+}
+
+func (t *Trace) fault(format string, args ...any) error {
+	return fmt.Errorf("trace %s:%d: "+format, append([]any{t.name, t.line}, args...)...)
+}
+
+func (t *Trace) check(l *traceLine) error {
+	switch {
+	case l.Timestamp == nil:
+		return errors.New("timestamp is missing: give milliseconds since the start")
+	case *l.Timestamp < t.last:
+		return fmt.Errorf("timestamp is %d after %d: sort the lines by time", *l.Timestamp, t.last)
+	case float64(*l.Timestamp)*1e6/t.speed > float64(never):
+		return fmt.Errorf("timestamp is %d: too large for milliseconds", *l.Timestamp)
+	case l.InputLength == nil || *l.InputLength < 1 || *l.InputLength > 1<<30:
+		return fmt.Errorf("input_length must be from 1 to %d", 1<<30)
+	case l.OutputLength == nil || *l.OutputLength < 1 || *l.OutputLength > 1<<30:
+		return fmt.Errorf("output_length must be from 1 to %d", 1<<30)
+	}
+	if want := (*l.InputLength + TraceBlock - 1) / TraceBlock; len(l.HashIDs) != want {
+		return fmt.Errorf("hash_ids has %d IDs: %d tokens are %d blocks of %d", len(l.HashIDs), *l.InputLength, want, TraceBlock)
+	}
+	return nil
+}
