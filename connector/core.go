@@ -69,6 +69,7 @@ type request struct {
 	at    time.Duration // submitted
 	ready time.Duration // schedulable
 	seq   *engine.Sequence
+	pairs []Pair // of its moves, once there was one
 
 	ended    bool   // reported as Prefilled; only blocks are still held
 	released bool   // the producer has been told
@@ -193,7 +194,7 @@ func (c *Core) submit(ev Submit) {
 	}
 	r := &request{Submit: ev, at: c.now}
 	front := max(millis(c.costs.RequestMS)-ev.Age, 0)
-	req := engine.Request{ID: ev.ID, Prompt: ev.Prompt, MaxTokens: ev.MaxTokens}
+	req := engine.Request{ID: ev.ID, Prompt: ev.Prompt, Prefix: ev.Prefix, MaxTokens: ev.MaxTokens}
 	switch {
 	case ev.Leg == PrefillLeg && ev.Handoff <= Layerwise:
 		req.MaxTokens, req.Keep = 1, ev.Handoff != None

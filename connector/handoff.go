@@ -84,6 +84,7 @@ type (
 		Leg       Leg
 		Handoff   Handoff
 		Prompt    []kvcache.Token
+		Prefix    []kvcache.Hash // see engine.Request
 		MaxTokens int
 		Age       time.Duration // since the proxy accepted it
 		Deadline  time.Duration // on the node's clock

@@ -35,20 +35,24 @@ func (c *Core) blocks(r *request) []kvcache.Ref {
 }
 
 // pairs matches our blocks with the remote's, leaving out what our prefix cache
-// has.
+// has. All moves of a request share the slice: its blocks stay where they are
+// until the last has ended.
 func (c *Core) pairs(r *request) []Pair {
+	if r.pairs != nil {
+		return r.pairs
+	}
 	skip := 0
 	if r.Leg == DecodeLeg {
 		skip = r.seq.Cached() / c.cfg.Pool.BlockTokens()
 	}
 	mine := c.blocks(r)
-	pairs := make([]Pair, 0, len(mine))
+	r.pairs = make([]Pair, 0, len(mine))
 	for _, b := range r.Remote.Blocks {
 		if b.Index >= skip {
-			pairs = append(pairs, Pair{Index: b.Index, Local: mine[b.Index], Remote: b.Ref})
+			r.pairs = append(r.pairs, Pair{Index: b.Index, Local: mine[b.Index], Remote: b.Ref})
 		}
 	}
-	return pairs
+	return r.pairs
 }
 
 // moved ends a move of any hand-off.

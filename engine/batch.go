@@ -115,7 +115,7 @@ func (s *Scheduler) evictPrompt() bool {
 	for _, q := range slices.Backward(s.waiting) {
 		if len(q.Table.Refs()) > 0 {
 			s.free(q)
-			q.computed, q.cached = 0, 0
+			q.computed, q.cached, q.committed = 0, 0, 0
 			s.preemptions++
 			return true
 		}
@@ -128,7 +128,7 @@ func (s *Scheduler) evictPrompt() bool {
 func (s *Scheduler) preempt(q *Sequence) {
 	s.running = remove(s.running, q)
 	s.free(q)
-	q.computed, q.cached, q.KV = 0, 0, Compute
+	q.computed, q.cached, q.committed, q.KV = 0, 0, 0, Compute
 	q.where = inWaiting
 	s.waiting = slices.Insert(s.waiting, 0, q)
 	s.preemptions++
@@ -160,7 +160,7 @@ func (s *Scheduler) prompts(step *Step, budget int) {
 		n := min(left, budget)
 		if n < left && s.cfg.Policy == PrefillFirst {
 			s.free(q) // until there is room in a step
-			q.computed, q.cached = 0, 0
+			q.computed, q.cached, q.committed = 0, 0, 0
 			break
 		}
 		step.Works = append(step.Works, Work{Seq: q, From: q.computed, N: n, Prompt: true, Sample: n == left})
@@ -173,6 +173,19 @@ func (s *Scheduler) prompts(step *Step, budget int) {
 // prefix cache has. At least one token is left to compute: the first output is
 // drawn from it.
 func (s *Scheduler) place(q *Sequence) bool {
+	now := refusal{s.cfg.Pool.Free(), s.cfg.Pool.Prefixes()}
+	if q.refused.prefixes == now.prefixes && now.free <= q.refused.free {
+		return false
+	}
+	if s.placed(q) {
+		q.refused = refusal{}
+		return true
+	}
+	q.refused = now
+	return false
+}
+
+func (s *Scheduler) placed(q *Sequence) bool {
 	need := (len(q.tokens)+s.cfg.Pool.BlockTokens()-1)/s.cfg.Pool.BlockTokens() - s.cfg.Pool.Lookup(q.hashes)
 	if s.cfg.Pool.Free() < need {
 		return false // before Match counts a query that admits nobody
@@ -189,7 +202,7 @@ func (s *Scheduler) place(q *Sequence) bool {
 	}
 	if !s.room(q) || !q.Table.Grow(s.cfg.Pool, len(q.tokens)) {
 		s.free(q)
-		q.computed, q.cached = 0, 0
+		q.computed, q.cached, q.committed = 0, 0, 0
 		return false
 	}
 	return true
@@ -278,9 +291,10 @@ func (s *Scheduler) commit(q *Sequence) {
 	}
 	full := min(q.computed/s.cfg.Pool.BlockTokens(), len(q.hashes))
 	refs := q.Table.Refs()
-	for i := q.cached / s.cfg.Pool.BlockTokens(); i < full; i++ {
+	for i := max(q.committed, q.cached/s.cfg.Pool.BlockTokens()); i < full; i++ {
 		if err := s.cfg.Pool.Commit(refs[i], q.hashes[i]); err != nil {
 			panic(fmt.Sprintf("engine: request %d: %v", q.ID, err))
 		}
 	}
+	q.committed = max(q.committed, full)
 }

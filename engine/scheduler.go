@@ -205,12 +205,15 @@ func (s *Scheduler) add(r Request) {
 		s.ready.Refused = append(s.ready.Refused, Refusal{ID: r.ID, Err: err})
 		return
 	}
-	q := &Sequence{Request: r, tokens: slices.Clone(r.Prompt)}
+	// Room for the first output tokens, or the first of them copies the prompt.
+	q := &Sequence{Request: r, tokens: append(make([]kvcache.Token, 0, len(r.Prompt)+min(r.MaxTokens, 256)), r.Prompt...)}
 	for _, t := range r.Prompt {
 		q.state = fold(q.state, t)
 	}
 	if s.cfg.PrefixCaching {
-		q.hashes = kvcache.PrefixHashes(r.Prompt, s.cfg.Pool.BlockTokens())
+		if q.hashes = r.Prefix; q.hashes == nil {
+			q.hashes = kvcache.PrefixHashes(r.Prompt, s.cfg.Pool.BlockTokens())
+		}
 	}
 	s.seqs[r.ID] = q
 	i := len(s.future)

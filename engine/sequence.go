@@ -23,8 +23,11 @@ const (
 
 // A Request is what Add brings.
 type Request struct {
-	ID        uint64
-	Prompt    []kvcache.Token
+	ID     uint64
+	Prompt []kvcache.Token
+	// Prefix is kvcache.PrefixHashes of the prompt if the caller has it already;
+	// nil and it is computed where it is needed.
+	Prefix    []kvcache.Hash
 	MaxTokens int
 	Ready     time.Duration // may be scheduled from then on
 	KV        KVSource
@@ -42,16 +45,24 @@ type Sequence struct {
 	tokens   []kvcache.Token // prompt and output so far
 	computed int             // tokens whose KV is in the blocks
 	cached   int             // of these, found in the prefix cache at admission
-	hashes   []kvcache.Hash  // of the prompt's full blocks, if prefix caching is on
-	state    uint64          // digest of tokens, from which the next one is drawn
-	where    place
-	runnable time.Duration // when it became so; a step is not launched before
+	// committed is how many full blocks have been offered to the prefix cache.
+	committed int
+	hashes    []kvcache.Hash // of the prompt's full blocks, if prefix caching is on
+	refused   refusal        // when blocks were last asked for in vain
+	state     uint64         // digest of tokens, from which the next one is drawn
+	where     place
+	runnable  time.Duration // when it became so; a step is not launched before
 
 	// When things happened, for the breakdown; zero if they did not.
 	Launched time.Duration // first step that computed its prompt
 	Computed time.Duration // prompt computed
 	FirstOut time.Duration // first token left this node
 }
+
+// A refusal is what the pool was like when it had too few blocks for a sequence.
+// While it has no more, nor other prefixes, asking again is in vain; asking means
+// to look up every block of the prompt, at every step of a node that is full.
+type refusal struct{ free, prefixes int }
 
 type place uint8
 

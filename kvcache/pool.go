@@ -128,6 +128,9 @@ func (p *Pool) Used() int { return p.total - p.Free() }
 // are counted in Free.
 func (p *Pool) Cached() int { return p.lru.len }
 
+// Prefixes is the number of prefixes that Match could find, held or not.
+func (p *Pool) Prefixes() int { return len(p.index) }
+
 // BlockTokens is the number of tokens in a block.
 func (p *Pool) BlockTokens() int { return p.blockTokens }
 
