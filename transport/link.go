@@ -31,7 +31,8 @@ type Link struct {
 }
 
 // ParseLink reads "rate=1.29GB/s,latency=10us", in any order, with an optional
-// name=. Rates are in B/s, kB/s, MB/s, GB/s or TB/s, decimal.
+// name=. Rates are in B/s, kB/s, MB/s, GB/s or TB/s, or in Mbit, Gbit or Tbit a
+// second as NICs are sold (100gbit), decimal.
 func ParseLink(s string) (*Link, error) {
 	l := &Link{}
 	seen := make(map[string]bool)
@@ -70,7 +71,21 @@ var rateUnits = []struct {
 	scale  float64
 }{{"TB/s", 1e12}, {"GB/s", 1e9}, {"MB/s", 1e6}, {"kB/s", 1e3}, {"B/s", 1}}
 
+var bitUnits = []struct {
+	suffix string
+	scale  float64 // bytes/s
+}{{"tbit", 1e12 / 8}, {"gbit", 1e9 / 8}, {"mbit", 1e6 / 8}}
+
 func parseRate(s string) (float64, error) {
+	for _, u := range bitUnits {
+		if num, ok := strings.CutSuffix(strings.ToLower(s), u.suffix); ok {
+			f, err := strconv.ParseFloat(num, 64)
+			if err != nil {
+				return 0, fmt.Errorf("%q is not a number", num)
+			}
+			return f * u.scale, nil
+		}
+	}
 	for _, u := range rateUnits {
 		if num, ok := strings.CutSuffix(s, u.suffix); ok {
 			f, err := strconv.ParseFloat(num, 64)
@@ -80,7 +95,7 @@ func parseRate(s string) (float64, error) {
 			return f * u.scale, nil
 		}
 	}
-	return 0, fmt.Errorf("%q has no unit: write it like 1.29GB/s", s)
+	return 0, fmt.Errorf("%q has no unit: write it like 1.29GB/s or 100gbit", s)
 }
 
 // String is the form ParseLink reads.

@@ -18,6 +18,8 @@ func TestParseLink(t *testing.T) {
 	}{
 		{"rate=1.29GB/s,latency=10us", transport.Link{BytesPerSecond: 1.29e9, Latency: 10 * time.Microsecond}},
 		{" latency=1ms , rate=250MB/s,name=eth", transport.Link{Name: "eth", BytesPerSecond: 250e6, Latency: time.Millisecond}},
+		{"rate=100gbit", transport.Link{BytesPerSecond: 12.5e9}},
+		{"rate=2.5Gbit,latency=1us", transport.Link{BytesPerSecond: 312.5e6, Latency: time.Microsecond}},
 		{"rate=1234567B/s", transport.Link{BytesPerSecond: 1234567}},
 	} {
 		l, err := transport.ParseLink(c.in)
@@ -33,6 +35,7 @@ func TestParseLink(t *testing.T) {
 		"":                            "key=value",
 		"rate=5":                      "no unit",
 		"rate=xGB/s":                  "not a number",
+		"rate=fastgbit":               "not a number",
 		"rate=NaNGB/s":                "positive",
 		"rate=InfGB/s":                "positive",
 		"latency=10us":                "rate",
