@@ -6,7 +6,7 @@ FUZZTIME ?= 20s
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help test vet format lint unit build generate check-generate bench-transfer bench-serving fuzz
+.PHONY: help test vet format lint unit build generate check-generate bench-transfer bench-serving bench-simulate fuzz
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -64,6 +64,12 @@ bench-transfer: ## the TCP rail beside bare sockets, same settings, same run (CO
 
 bench-serving: ## CPU a token, inter-token latency and memory of proxy and node; fails above the limits
 	$(GO) run ./cmd/kvbench serving
+
+bench-simulate: ## events a second in virtual time, and where the time goes (COUNT=3)
+	@set -e; out=$$(mktemp -d); trap 'rm -rf "$$out"' EXIT; \
+	$(GO) test -run '^$$' -bench 'Network|Histogram' -count $(COUNT) ./sim; \
+	$(GO) test -run '^$$' -bench 'Simulation|VirtualTable' -count $(COUNT) -cpuprofile $$out/cpu -o $$out/bench.test ./bench; \
+	$(GO) tool pprof -top -files -nodecount 14 $$out/bench.test $$out/cpu 2>/dev/null
 
 fuzz: ## every fuzz target (FUZZTIME=20s each)
 	@set -e; for pkg in $$(grep -rlE --include='*_test.go' '^func Fuzz' . | xargs -n1 dirname | sort -u); do \

@@ -14,22 +14,41 @@ var reportTemplate string
 
 var reportHTML = template.Must(template.New("report").Parse(reportTemplate))
 
+type htmlCell struct {
+	Text string
+	Left bool
+}
+
+// htmlTable is a grid for a template; Best is the row to mark, -1 for none.
+type htmlTable struct {
+	Title string
+	Head  []htmlCell
+	Rows  [][]htmlCell
+	Best  int
+}
+
+func (g grid) html(best int) htmlTable {
+	align := func(row []string) []htmlCell {
+		out := make([]htmlCell, len(row))
+		for i, s := range row {
+			out[i] = htmlCell{s, i < g.left}
+		}
+		return out
+	}
+	t := htmlTable{Title: g.title, Head: align(g.head), Best: best}
+	for _, row := range g.rows {
+		t.Rows = append(t.Rows, align(row))
+	}
+	return t
+}
+
 // WriteHTML writes report.html: plots and tables of every cell in one file that
 // loads nothing from elsewhere.
 func WriteHTML(w io.Writer, r *Results) error {
-	type text struct {
-		Text string
-		Left bool
-	}
-	type table struct {
-		Title string
-		Head  []text
-		Rows  [][]text
-	}
 	type section struct {
 		Name   string
 		Plots  []template.HTML
-		Tables []table
+		Tables []htmlTable
 	}
 	config, err := json.MarshalIndent(struct {
 		Config  RunConfig `json:"config"`
@@ -51,13 +70,6 @@ func WriteHTML(w io.Writer, r *Results) error {
 		Config:     r.Config,
 		Remarks:    r.remarks(),
 	}
-	align := func(g grid, row []string) []text {
-		out := make([]text, len(row))
-		for i, s := range row {
-			out[i] = text{s, i < g.left}
-		}
-		return out
-	}
 	for _, g := range r.groups() {
 		s := section{Name: g.name}
 		plots, err := g.plots()
@@ -72,22 +84,15 @@ func WriteHTML(w io.Writer, r *Results) error {
 			s.Plots = append(s.Plots, template.HTML(svg))
 		}
 		for _, t := range []grid{g.compare(latencies[0]), g.compare(latencies[1]), g.compare(latencies[2]), g.what()} {
-			x := table{Title: strings.TrimPrefix(t.title, g.name+" "), Head: align(t, t.head)}
-			for _, row := range t.rows {
-				x.Rows = append(x.Rows, align(t, row))
-			}
-			s.Tables = append(s.Tables, x)
+			t.title = strings.TrimPrefix(t.title, g.name+" ")
+			s.Tables = append(s.Tables, t.html(-1))
 		}
 		page.Groups = append(page.Groups, s)
 	}
 	if tables := r.agreement(); len(tables) > 0 {
 		s := section{Name: "Clocks"}
 		for _, t := range tables {
-			x := table{Title: t.title, Head: align(t, t.head)}
-			for _, row := range t.rows {
-				x.Rows = append(x.Rows, align(t, row))
-			}
-			s.Tables = append(s.Tables, x)
+			s.Tables = append(s.Tables, t.html(-1))
 		}
 		page.Groups = append(page.Groups, s)
 	}

@@ -52,6 +52,12 @@ func (g grid) writeText(b *strings.Builder) {
 	b.WriteString("\n")
 }
 
+func (g grid) text() string {
+	var b strings.Builder
+	g.writeText(&b)
+	return b.String()
+}
+
 func (g grid) writeMarkdown(b *strings.Builder) {
 	escape := strings.NewReplacer("|", `\|`, "\n", " ")
 	line := func(row []string) {

@@ -49,7 +49,7 @@ func simulateCells(ctx context.Context, cfg Config) ([]Cell, error) {
 
 // simulate fills in the cell.
 func (c *Cell) simulate(ctx context.Context, v *Virtual, s Setting, requests []Request, schedule Schedule) error {
-	cfg := sim.Config{Profile: v.Profile, Nondisagg: 1, Chunked: s.Chunked, RecordTokens: true}
+	cfg := sim.Config{Profile: v.Profile, Nondisagg: 1, Chunked: s.Chunked, RPC: sim.DefaultRPC, RecordTokens: true}
 	c.Link = Link{
 		Clock: ClockVirtual, Compute: "modelled", Transfer: "none",
 		Label: fmt.Sprintf("virtual time: compute modelled (%s), no KV transfer", v.Profile.GPU),

@@ -1,9 +1,12 @@
 package bench
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"math"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -192,5 +195,35 @@ func TestOtherLengths(t *testing.T) {
 			t.Errorf("%s: rdma %.1f/%.1f, tcp %.1f/%.1f, nondisagg TPOT %.1f", w.Name, row["rdma"].MeanTTFTMS, row["rdma"].MeanTPOTMS,
 				row["tcp"].MeanTTFTMS, row["tcp"].MeanTPOTMS, row["nondisagg"].MeanTPOTMS)
 		}
+	}
+}
+
+// TestVirtualRunIsDeterministic: two runs write the same bytes for every request.
+func TestVirtualRunIsDeterministic(t *testing.T) {
+	prof, err := engine.LoadProfile(engine.DefaultProfile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var runs [2][]byte
+	for i := range runs {
+		dir := t.TempDir()
+		w, _ := ParseRows("256/q8")
+		if _, err := Run(context.Background(), Config{Out: dir, Virtual: &Virtual{Workloads: w, Settings: Settings(), Profile: prof, NIC: profileNIC(prof)}}); err != nil {
+			t.Fatal(err)
+		}
+		if runs[i], err = os.ReadFile(filepath.Join(dir, recordsFile)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := bytes.Count(runs[0], []byte(`"clock":"virtual"`)); n != 7*PublishedPrompts || !bytes.Equal(runs[0], runs[1]) {
+		t.Errorf("%d records, equal: %v", n, bytes.Equal(runs[0], runs[1]))
+	}
+}
+
+// BenchmarkVirtualTable computes the 25 published cells, and pull and layerwise
+// beside them.
+func BenchmarkVirtualTable(b *testing.B) {
+	for b.Loop() {
+		virtualTable(b, Workloads())
 	}
 }

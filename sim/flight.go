@@ -121,15 +121,16 @@ func (c *cluster) token(t connector.Token) {
 		c.err = fmt.Errorf("sim: request %d: token %d came as its %d-th", f.Index, t.Position, f.Tokens)
 		return
 	}
+	at := c.now + c.cfg.RPC // at the proxy, and its client
 	if f.Tokens == 0 {
-		f.First = c.now
+		f.First = at
 	} else if c.cfg.OnGap != nil {
-		c.cfg.OnGap(c.now - f.Last)
+		c.cfg.OnGap(at - f.Last)
 	}
 	f.Tokens++
-	f.Last = c.now
+	f.Last = at
 	if c.cfg.RecordTokens {
-		f.TokenTimes = append(f.TokenTimes, c.now)
+		f.TokenTimes = append(f.TokenTimes, at)
 	}
 }
 
@@ -162,7 +163,7 @@ func (c *cluster) endLeg(n *node, f *flight) {
 	if f.Err != nil {
 		c.stats.Failed++
 	}
-	c.stats.Duration = c.now
+	c.stats.Duration = max(c.stats.Duration, f.Last)
 	c.stats.KVBytes += f.Breakdown.Bytes
 	if c.cfg.OnOutcome != nil {
 		c.cfg.OnOutcome(&f.Outcome)

@@ -41,6 +41,7 @@ type network struct {
 
 	ports []*port // scratch of share
 	reach []*flow
+	tight tightHeap
 }
 
 // A port is one direction of one NIC.
@@ -179,38 +180,43 @@ func (n *network) shareAt(now time.Duration, p *port) {
 func (n *network) share(now time.Duration, f *flow) {
 	if len(f.tx.flows) == 1 && len(f.rx.flows) == 1 { // alone, as most are
 		f.serve(now)
-		n.set(now, f, min(f.tx.rate, f.rx.rate)/float64(len(f.parts.list)))
+		n.set(f, min(f.tx.rate, f.rx.rate)/float64(len(f.parts.list)), now)
 		return
 	}
 	n.connected(f)
+	n.tight.list = n.tight.list[:0]
 	for _, p := range n.ports {
 		p.left, p.weight = p.rate, 0
 		for _, g := range p.flows {
 			p.weight += len(g.parts.list)
 		}
+		n.tight.push(tightPort{p.left / float64(p.weight), p})
 	}
 	for settled := 0; settled < len(n.reach); {
-		var tight *port
-		least := math.Inf(1)
-		for _, p := range n.ports {
-			if p.weight > 0 && p.left/float64(p.weight) < least {
-				tight, least = p, p.left/float64(p.weight)
-			}
+		t := n.tight.pop()
+		p := t.port
+		if p.weight == 0 {
+			continue
 		}
-		for _, g := range tight.flows {
+		// What others left it can only have grown since it was put there.
+		if share := p.left / float64(p.weight); share > t.share {
+			n.tight.push(tightPort{share, p})
+			continue
+		}
+		for _, g := range p.flows {
 			if g.fixed {
 				continue
 			}
 			g.fixed = true
 			settled++
 			w := len(g.parts.list)
-			for _, p := range [...]*port{g.tx, g.rx} {
-				p.left = max(p.left-least*float64(w), 0)
-				p.weight -= w
+			for _, q := range [...]*port{g.tx, g.rx} {
+				q.left = max(q.left-t.share*float64(w), 0)
+				q.weight -= w
 			}
-			if g.rate != least || g == f {
+			if g.rate != t.share || g == f {
 				g.serve(now)
-				n.set(now, g, least)
+				n.set(g, t.share, now)
 			}
 		}
 	}
@@ -249,7 +255,7 @@ func (f *flow) serve(now time.Duration) {
 }
 
 // set gives every transfer of the flow a rate from now on.
-func (n *network) set(now time.Duration, f *flow, rate float64) {
+func (n *network) set(f *flow, rate float64, now time.Duration) {
 	f.rate = rate
 	wait := max(math.Ceil((f.parts.list[0].goal-f.served)/rate*1e9), 0)
 	f.next = never
@@ -265,6 +271,47 @@ func (n *network) set(now time.Duration, f *flow, rate float64) {
 
 // never is when nothing happens any more: 146 years.
 const never = time.Duration(math.MaxInt64 / 2)
+
+// tightHeap has the ports of share by what they can give each of their transfers.
+type tightHeap struct{ list []tightPort }
+
+type tightPort struct {
+	share float64
+	port  *port
+}
+
+func (h *tightHeap) push(t tightPort) {
+	h.list = append(h.list, t)
+	i := len(h.list) - 1
+	for i > 0 && t.share < h.list[(i-1)/2].share {
+		h.list[i] = h.list[(i-1)/2]
+		i = (i - 1) / 2
+	}
+	h.list[i] = t
+}
+
+func (h *tightHeap) pop() tightPort {
+	top := h.list[0]
+	n := len(h.list) - 1
+	t := h.list[n]
+	h.list = h.list[:n]
+	i := 0
+	for 2*i+1 < n {
+		c := 2*i + 1
+		if c+1 < n && h.list[c+1].share < h.list[c].share {
+			c++
+		}
+		if h.list[c].share >= t.share {
+			break
+		}
+		h.list[i] = h.list[c]
+		i = c
+	}
+	if n > 0 {
+		h.list[i] = t
+	}
+	return top
+}
 
 type flowHeap []*flow
 

@@ -33,6 +33,7 @@ type Trace struct {
 	speed float64
 	vocab int
 	last  int64
+	left  int // requests still to take; negative: all
 }
 
 // maxTraceLine bounds a line: a prompt of a million tokens has 20 kB of IDs.
@@ -46,7 +47,7 @@ func NewTrace(name string, r io.Reader, speed float64, vocab int) (*Trace, error
 	}
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxTraceLine)
-	return &Trace{name: name, lines: lines, speed: speed, vocab: vocab}, nil
+	return &Trace{name: name, lines: lines, speed: speed, vocab: vocab, left: -1}, nil
 }
 
 // traceLine is a line of the file; pointers tell what is missing.
@@ -57,9 +58,47 @@ type traceLine struct {
 	HashIDs      []int64 `json:"hash_ids"`
 }
 
+// Limit ends the load after n requests.
+func (t *Trace) Limit(n int) { t.left = n }
+
+// ScanTrace looks through the first n requests of a trace, or all if n is 0: how
+// many there are, and the most tokens that one has, prompt and output together.
+func ScanTrace(name string, r io.Reader, n int) (requests, longest int, err error) {
+	t, err := NewTrace(name, r, 1, 1)
+	if err != nil {
+		return 0, 0, err
+	}
+	if n > 0 {
+		t.Limit(n)
+	}
+	for {
+		l, err := t.next()
+		if l == nil || err != nil {
+			return requests, longest, err
+		}
+		requests++
+		longest = max(longest, *l.InputLength+*l.OutputLength)
+	}
+}
+
 // Next parses the next line. Errors name the file and the line.
 func (t *Trace) Next() (Request, bool, error) {
-	for t.lines.Scan() {
+	l, err := t.next()
+	if l == nil || err != nil {
+		return Request{}, false, err
+	}
+	prompt := make([]kvcache.Token, 0, *l.InputLength)
+	for i, id := range l.HashIDs {
+		n := min(TraceBlock, *l.InputLength-i*TraceBlock)
+		prompt = fill(prompt, n, uint64(id)*0xd1342543de82ef95, t.vocab)
+	}
+	at := time.Duration(float64(*l.Timestamp) * float64(time.Millisecond) / t.speed)
+	return Request{At: at, Prompt: prompt, MaxTokens: *l.OutputLength}, true, nil
+}
+
+// next is the next line that is not empty, nil at the end.
+func (t *Trace) next() (*traceLine, error) {
+	for t.left != 0 && t.lines.Scan() {
 		t.line++
 		text := bytes.TrimSpace(t.lines.Bytes())
 		if len(text) == 0 {
@@ -67,28 +106,23 @@ func (t *Trace) Next() (Request, bool, error) {
 		}
 		var l traceLine
 		if err := json.Unmarshal(text, &l); err != nil {
-			return Request{}, false, t.fault("%w", err)
+			return nil, t.fault("%w", err)
 		}
 		if err := t.check(&l); err != nil {
-			return Request{}, false, t.fault("%w", err)
+			return nil, t.fault("%w", err)
 		}
 		t.last = *l.Timestamp
-		prompt := make([]kvcache.Token, 0, *l.InputLength)
-		for i, id := range l.HashIDs {
-			n := min(TraceBlock, *l.InputLength-i*TraceBlock)
-			prompt = fill(prompt, n, uint64(id)*0xd1342543de82ef95, t.vocab)
-		}
-		at := time.Duration(float64(*l.Timestamp) * float64(time.Millisecond) / t.speed)
-		return Request{At: at, Prompt: prompt, MaxTokens: *l.OutputLength}, true, nil
+		t.left--
+		return &l, nil
 	}
 	if err := t.lines.Err(); err != nil {
 		t.line++
 		if errors.Is(err, bufio.ErrTooLong) {
-			return Request{}, false, t.fault("is longer than %d bytes", maxTraceLine)
+			return nil, t.fault("is longer than %d bytes", maxTraceLine)
 		}
-		return Request{}, false, t.fault("%w", err)
+		return nil, t.fault("%w", err)
 	}
-	return Request{}, false, nil
+	return nil, nil
 }
 
 func (t *Trace) fault(format string, args ...any) error {

@@ -47,13 +47,14 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer, terminal 
 run elsewhere. KV-cache bytes and network are real, the GPU is modelled.
 
   kvbench mooncake    Mooncake's published A10 table: measured beside published
+  kvbench simulate    any cluster in virtual time: how many nodes, how fast a NIC?
   kvbench serving     what the proxy and a node cost themselves, per token`,
 		SilenceUsage:      true,
 		SilenceErrors:     true,
 		PersistentPreRun:  func(*cobra.Command, []string) { began = true },
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
-	root.AddCommand(mooncakeCommand(terminal), servingCommand())
+	root.AddCommand(mooncakeCommand(terminal), simulateCommand(terminal), servingCommand())
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)

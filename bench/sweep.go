@@ -1,0 +1,314 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"kvferry/sim"
+)
+
+// A Sweep is a simulation run once for each combination of the values of its
+// parameters.
+type Sweep struct {
+	Base   Simulation
+	Params []SweepParam // one or two: the x axis, and the curves
+	// ParseNIC reads a value of the parameter link.
+	ParseNIC func(string) (sim.NIC, error)
+}
+
+// A SweepParam is a parameter and the values it takes.
+type SweepParam struct {
+	Name   string   `json:"name"`
+	Values []string `json:"values"`
+}
+
+type sweepSetter struct {
+	name, example string
+	set           func(w *Sweep, s *Simulation, value string) error
+}
+
+// sweepable sets parameters on a simulation, by name. Each says what its values
+// look like.
+var sweepable = []sweepSetter{
+	{"nodes", "nodes=1:7,2:6,4:4 (prefill:decode)", func(_ *Sweep, s *Simulation, v string) error {
+		p, d, ok := strings.Cut(v, ":")
+		if !ok {
+			return fmt.Errorf("%q: write prefill:decode, such as 2:6", v)
+		}
+		return errors.Join(setCount(&s.Prefill, p), setCount(&s.Decode, d))
+	}},
+	{"prefill", "prefill=1,2,4", func(_ *Sweep, s *Simulation, v string) error { return setCount(&s.Prefill, v) }},
+	{"decode", "decode=1,2,4", func(_ *Sweep, s *Simulation, v string) error { return setCount(&s.Decode, v) }},
+	{"nondisagg", "nondisagg=4,8,16", func(_ *Sweep, s *Simulation, v string) error {
+		s.Prefill, s.Decode = 0, 0
+		return setCount(&s.Nondisagg, v)
+	}},
+	{"rate", "rate=4,8,16 (requests/s)", func(_ *Sweep, s *Simulation, v string) error {
+		if s.Trace != nil {
+			return errors.New("a trace has its own arrivals: sweep speed")
+		}
+		return setNumber(&s.Random.Rate, v)
+	}},
+	{"speed", "speed=0.5,1,2 (of the trace)", func(_ *Sweep, s *Simulation, v string) error {
+		if s.Trace == nil {
+			return errors.New("only a trace has a speed: sweep rate")
+		}
+		return setNumber(&s.Speed, v)
+	}},
+	{"link", "link=1GB/s,2.5GB/s,12.5GB/s (of one NIC)", func(w *Sweep, s *Simulation, v string) error {
+		nic, err := w.ParseNIC(v)
+		if nic.Latency == 0 {
+			nic.Latency = s.NIC.Latency
+		}
+		s.NIC = nic
+		return err
+	}},
+	{"nics", "nics=1,2,4", func(_ *Sweep, s *Simulation, v string) error { return setCount(&s.NICs, v) }},
+	{"handoff", "handoff=v0,pull,layerwise", func(_ *Sweep, s *Simulation, v string) error { s.Handoff = v; return nil }},
+	{"placement", "placement=round-robin,least-loaded,prefix-aware", func(_ *Sweep, s *Simulation, v string) error { s.Placement = v; return nil }},
+}
+
+// SweepExamples shows every parameter with values.
+func SweepExamples() []string {
+	var out []string
+	for _, p := range sweepable {
+		out = append(out, p.example)
+	}
+	return out
+}
+
+func setCount(field *int, v string) error {
+	n, err := strconv.Atoi(v)
+	if err != nil || n < 1 || n > 1<<20 {
+		return fmt.Errorf("%q: write a whole number from 1 to %d", v, 1<<20)
+	}
+	*field = n
+	return nil
+}
+
+func setNumber(field *float64, v string) error {
+	x, err := strconv.ParseFloat(v, 64)
+	if err != nil || !(x > 0) {
+		return fmt.Errorf("%q: write a number above 0", v)
+	}
+	*field = x
+	return nil
+}
+
+// ParseSweep reads name=value,value,...
+func ParseSweep(text string) (SweepParam, error) {
+	name, list, ok := strings.Cut(text, "=")
+	known := slices.ContainsFunc(sweepable, func(p sweepSetter) bool { return p.name == name })
+	if !ok || !known {
+		return SweepParam{}, fmt.Errorf("%q: write one of %s", text, strings.Join(SweepExamples(), "; "))
+	}
+	p := SweepParam{Name: name}
+	for v := range strings.SplitSeq(list, ",") {
+		v = strings.TrimSpace(v)
+		if v == "" || slices.Contains(p.Values, v) {
+			return p, fmt.Errorf("%q: each value once, and none empty", text)
+		}
+		p.Values = append(p.Values, v)
+	}
+	return p, nil
+}
+
+// points are the simulations, the second parameter changing fastest.
+func (w *Sweep) points() ([]Simulation, []map[string]string, error) {
+	sims, params := []Simulation{w.Base}, []map[string]string{{}}
+	for _, p := range w.Params {
+		var nextSims []Simulation
+		var nextParams []map[string]string
+		for i := range sims {
+			for _, v := range p.Values {
+				s := sims[i]
+				for _, known := range sweepable {
+					if known.name != p.Name {
+						continue
+					}
+					if err := known.set(w, &s, v); err != nil {
+						return nil, nil, fmt.Errorf("%s: %w", p.Name, err)
+					}
+				}
+				m := map[string]string{p.Name: v}
+				for k, x := range params[i] {
+					m[k] = x
+				}
+				nextSims, nextParams = append(nextSims, s), append(nextParams, m)
+			}
+		}
+		sims, params = nextSims, nextParams
+	}
+	var faults []error
+	for i := range sims {
+		if err := sims[i].Validate(); err != nil {
+			faults = append(faults, fmt.Errorf("%s: %w", w.label(params[i]), err))
+		}
+	}
+	return sims, params, errors.Join(faults...)
+}
+
+// Validate lists every fault of every point.
+func (w *Sweep) Validate() error {
+	if len(w.Params) < 1 || len(w.Params) > 2 {
+		return fmt.Errorf("%d parameters: sweep one, or two", len(w.Params))
+	}
+	if len(w.Params) == 2 && w.Params[0].Name == w.Params[1].Name {
+		return fmt.Errorf("%s is swept twice", w.Params[0].Name)
+	}
+	_, _, err := w.points()
+	return err
+}
+
+func (w *Sweep) label(params map[string]string) string {
+	var parts []string
+	for _, p := range w.Params {
+		parts = append(parts, p.Name+"="+params[p.Name])
+	}
+	return strings.Join(parts, " ")
+}
+
+// SweepResult is sweep.json.
+type SweepResult struct {
+	Clock      string              `json:"clock"` // ClockVirtual
+	Params     []SweepParam        `json:"params"`
+	Attainment float64             `json:"attainment"`
+	Points     []*SimulationResult `json:"points"`
+	Best       int                 `json:"best"` // index of a point, -1 for none
+	Why        string              `json:"why"`
+}
+
+// Run simulates the points, as many at a time as there are cores. A point is the
+// same whatever runs beside it. done is told of each as it ends, progress how
+// many requests have ended in all. When ctx is done the points that ended are
+// returned with its error; a point that cannot be run stops the others.
+func (w *Sweep) Run(ctx context.Context, progress func(ended int), done func(label string, r *SimulationResult)) (*SweepResult, error) {
+	if err := w.Validate(); err != nil {
+		return nil, err
+	}
+	sims, params, err := w.points()
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	results := make([]*SimulationResult, len(sims))
+	var ended atomic.Int64
+	var next atomic.Int64
+	var mu sync.Mutex
+	var group sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), len(sims)) {
+		group.Go(func() {
+			for ctx.Err() == nil {
+				i := int(next.Add(1)) - 1
+				if i >= len(sims) {
+					return
+				}
+				before := 0
+				r, err := sims[i].Run(ctx, func(n int) {
+					progress(int(ended.Add(int64(n - before))))
+					before = n
+				})
+				if r == nil {
+					if ctx.Err() == nil {
+						stop(fmt.Errorf("%s: %w", w.label(params[i]), err))
+					}
+					return
+				}
+				// A point where everything was refused is a result like others.
+				r.Params, r.Nodes = params[i], nil
+				progress(int(ended.Add(int64(r.Requests - before))))
+				mu.Lock()
+				results[i] = r
+				done(w.label(params[i]), r)
+				mu.Unlock()
+			}
+		})
+	}
+	group.Wait()
+	r := &SweepResult{Clock: ClockVirtual, Params: w.Params, Attainment: w.Base.Attainment}
+	for _, p := range results {
+		if p != nil {
+			r.Points = append(r.Points, p)
+		}
+	}
+	r.choose()
+	return r, context.Cause(ctx)
+}
+
+// near is how much goodput a cheaper network may cost and still be the better
+// buy.
+const near = 0.01
+
+// choose marks the best point: of those where enough requests keep the SLO, the
+// one with the most goodput a GPU; of those within 1 % of it the one with the
+// least network, then the first.
+func (r *SweepResult) choose() {
+	r.Best = -1
+	best, closest := 0.0, -1
+	for i, p := range r.Points {
+		if closest < 0 || p.Attained > r.Points[closest].Attained {
+			closest = i
+		}
+		if p.Attained >= r.Attainment {
+			best = max(best, p.GoodputGPU)
+		}
+	}
+	for i, p := range r.Points {
+		if p.Attained < r.Attainment || p.GoodputGPU < best*(1-near) || p.GoodputGPU == 0 {
+			continue
+		}
+		if r.Best < 0 || p.Cluster.network() < r.Points[r.Best].Cluster.network() {
+			r.Best = i
+		}
+	}
+	switch {
+	case len(r.Points) == 0:
+		r.Why = "no point was simulated to its end"
+	case r.Best >= 0:
+		p := r.Points[r.Best]
+		r.Why = fmt.Sprintf("%s: the most goodput a GPU (%.3f requests/s) where at least %g %% of the requests keep %s; within %g %% of it, the least network",
+			r.label(p), p.GoodputGPU, 100*r.Attainment, sloText(p.SLO), 100*near)
+	default:
+		p := r.Points[closest]
+		r.Why = fmt.Sprintf("at no point do %g %% of the requests keep %s; the closest is %s with %.1f %%",
+			100*r.Attainment, sloText(p.SLO), r.label(p), 100*p.Attained)
+	}
+}
+
+func (r *SweepResult) label(p *SimulationResult) string {
+	return (&Sweep{Params: r.Params}).label(p.Params)
+}
+
+// table has a line a point, the best marked.
+func (r *SweepResult) table() grid {
+	t := grid{title: "virtual time, everything modelled", left: len(r.Params) + 1, head: []string{""}}
+	for _, p := range r.Params {
+		t.head = append(t.head, p.Name)
+	}
+	t.head = append(t.head, "TTFT mean", "P99 ms", "TPOT mean", "P99 ms", "goodput/s", "attained %", "a GPU", "prefill busy %", "decode busy %", "NIC most %", "KV GB")
+	for i, p := range r.Points {
+		row := []string{map[bool]string{true: "*"}[i == r.Best]}
+		for _, q := range r.Params {
+			row = append(row, p.Params[q.Name])
+		}
+		var prefill, decode, nic float64
+		for _, k := range p.Roles {
+			prefill, decode = max(prefill, k.Prefill), max(decode, k.Decode)
+			nic = max(nic, k.SentMax, k.ReceivedMax)
+		}
+		ttft, tpot := p.Latency["ttft"], p.Latency["tpot"]
+		row = append(row, fmt.Sprintf("%.0f", ttft.Mean), fmt.Sprintf("%.0f", ttft.P99), fmt.Sprintf("%.1f", tpot.Mean), fmt.Sprintf("%.1f", tpot.P99),
+			fmt.Sprintf("%.2f", p.Goodput), percent(p.Attained), fmt.Sprintf("%.3f", p.GoodputGPU), percent(prefill), percent(decode), percent(nic),
+			fmt.Sprintf("%.1f", float64(p.KVBytes)/1e9))
+		t.rows = append(t.rows, row)
+	}
+	return t
+}

@@ -1,0 +1,250 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"kvferry/bench"
+	"kvferry/engine"
+	"kvferry/node"
+	"kvferry/sim"
+)
+
+// simulateFlags are the command line of kvbench simulate.
+type simulateFlags struct {
+	s             bench.Simulation
+	profile, link string
+	trace         string
+	numPrompts    int
+	goodput       string
+	sweeps        []string
+	out           string
+	detailed      bool
+}
+
+func simulateCommand(terminal bool) *cobra.Command {
+	var f simulateFlags
+	cmd := &cobra.Command{
+		Use:   "simulate",
+		Short: "Any cluster in virtual time: how many decode nodes, how fast a NIC?",
+		Long: `Run a cluster of any size in virtual time: the scheduler, hand-offs and placement
+of the daemons, driven by an event loop over modelled GPUs and NICs. Nothing is
+waited for: 12,000 requests of a trace on 16 nodes take seconds, a million on
+1,000 nodes a minute or two. Everything is modelled and labelled so.
+
+The load is drawn (--request-rate, --random-input-len ...) or a request trace in
+Mooncake's format (--trace): JSON lines with timestamp in ms, input_length,
+output_length and hash_ids, one per 512 tokens, equal where prompts are equal.
+
+--sweep runs a point for each value of a parameter, or for each pair of two, and
+marks the best: of the points where --attainment of the requests keep --goodput,
+the most goodput a GPU, and within 1 % of that the least network. Parameters:
+  ` + strings.Join(bench.SweepExamples(), "\n  ") + `
+
+Results go to --out: summary.json and results.jsonl (every request), or
+sweep.json; and report.html with the curves. The same flags give the same
+figures to the last digit.
+
+Exit status: 0 done; 1 a trace with a bad line, or nothing could be served;
+2 bad flags; 130 interrupted (the points that had ended are kept).`,
+		Example: `  kvbench simulate --prefill 2 --decode 2 --request-rate 8 --random-input-len 1024 --random-output-len 128
+  kvbench simulate --trace mooncake_conversation.jsonl --prefill 8 --decode 8 --placement prefix-aware
+  kvbench simulate --nondisagg 16 --chunked --trace mooncake_conversation.jsonl
+  kvbench simulate --request-rate 16 --sweep nodes=2:6,3:5,4:4,5:3,6:2 --sweep link=10gbit,25gbit,100gbit
+  kvbench simulate --sweep rate=1,2,4,8 --sweep handoff=v0,pull,layerwise --link tcp --goodput ttft:1000,tpot:30`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := f.config(cmd.Flags().Changed)
+			if err != nil {
+				return err
+			}
+			cfg.Stdout, cfg.Progress, cfg.Terminal = cmd.OutOrStdout(), cmd.ErrOrStderr(), terminal
+			return bench.Simulate(cmd.Context(), cfg)
+		},
+	}
+	fs := cmd.Flags()
+	fs.SortFlags = false
+	fs.IntVar(&f.s.Prefill, "prefill", 1, "prefill nodes")
+	fs.IntVar(&f.s.Decode, "decode", 1, "decode nodes")
+	fs.IntVar(&f.s.Nondisagg, "nondisagg", 0, "non-disaggregated nodes instead of prefill and decode nodes")
+	fs.BoolVar(&f.s.Chunked, "chunked", false, "chunked prefill on non-disaggregated nodes")
+	fs.StringVar(&f.s.Handoff, "handoff", "layerwise", "how KV gets from prefill to decode: v0, pull or layerwise")
+	fs.StringVar(&f.s.Placement, "placement", "least-loaded", "which node takes a request: round-robin, least-loaded or prefix-aware")
+	fs.StringVar(&f.profile, "profile", engine.DefaultProfile, "what the modelled GPU costs: a shipped profile or a JSON file")
+	fs.IntVar(&f.s.NICs, "nics", 1, "NICs of a prefill or decode node; a transfer is spread over all of them")
+	fs.StringVar(&f.link, "link", "rate=12.5GB/s,latency=10us", "one NIC: a link of the profile (tcp, rdma), 100gbit, or rate=..,latency=..")
+	fs.DurationVar(&f.s.RPC, "rpc", sim.DefaultRPC, "what a control message takes, between proxy and node or two nodes")
+	fs.BoolVar(&f.s.PrefixCaching, "enable-prefix-caching", false, "reuse the KV blocks of equal prompt prefixes (default: with --trace)")
+	fs.IntVar(&f.s.KVBlocks, "kv-blocks", 0, "KV blocks of a node (default: the profile's GPU memory)")
+	fs.IntVar(&f.s.MaxModelLen, "max-model-len", 0, "longest prompt and output together (default: the profile's; with --trace as long as the trace needs and the pool holds)")
+	fs.IntVar(&f.numPrompts, "num-prompts", 1000, "requests (default with --trace: all of it)")
+	fs.Float64Var(&f.s.Random.Rate, "request-rate", 4, "requests a second; inf sends all at once")
+	fs.Float64Var(&f.s.Random.Burstiness, "burstiness", 1, "shape of the gaps' gamma distribution: 1 is Poisson, less is burstier")
+	fs.IntVar(&f.s.Random.InputLen, "random-input-len", 1024, "prompt tokens")
+	fs.IntVar(&f.s.Random.OutputLen, "random-output-len", 128, "output tokens")
+	fs.Float64Var(&f.s.Random.RangeRatio, "random-range-ratio", 0, "lengths are uniform in length x (1 -+ this)")
+	fs.IntVar(&f.s.Random.PrefixLen, "random-prefix-len", 0, "tokens that all prompts begin with, before the others")
+	fs.Uint64Var(&f.s.Random.Seed, "seed", 0, "of arrivals, lengths and tokens")
+	fs.StringVar(&f.trace, "trace", "", "replay this request trace instead")
+	fs.Float64Var(&f.s.Speed, "speed", 1, "how many times as fast as it was recorded")
+	fs.StringVar(&f.goodput, "goodput", "ttft:2000,tpot:50", "SLO in ms of ttft, tpot and e2el; a request counts as good if it keeps all that are named")
+	fs.Float64Var(&f.s.Attainment, "attainment", 0.99, "share of the requests that must be good for a point of a sweep to count")
+	fs.StringArrayVar(&f.sweeps, "sweep", nil, "parameter=value,value,...; twice for each pair of two")
+	fs.StringVar(&f.out, "out", "", "folder for the results (default kvbench-out/<time>)")
+	fs.BoolVar(&f.detailed, "save-detailed", true, "write results.jsonl, a line for each request; never for a sweep")
+	return cmd
+}
+
+// config turns flags into a simulation. What is wrong with the flags is a
+// usageError that names each; what is wrong with the trace is not.
+func (f *simulateFlags) config(changed func(flag string) bool) (bench.SimulateConfig, error) {
+	var errs []error
+	bad := func(flag string, err error) {
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--%s: %w", flag, err))
+		}
+	}
+	cfg := bench.SimulateConfig{Out: f.out, Detailed: f.detailed, Command: os.Args}
+	if cfg.Out == "" {
+		cfg.Out = filepath.Join("kvbench-out", time.Now().Format("20060102-150405"))
+	}
+	var err error
+	f.s.Profile, err = engine.LoadProfile(f.profile)
+	bad("profile", err)
+	f.s.SLO, err = bench.ParseGoodput(f.goodput)
+	bad("goodput", err)
+	for i, text := range f.sweeps {
+		p, err := bench.ParseSweep(text)
+		bad("sweep", err)
+		if i == 2 {
+			bad("sweep", errors.New("given more than twice: sweep one parameter, or two"))
+		}
+		cfg.Sweep.Params = append(cfg.Sweep.Params, p)
+	}
+	f.nodes(cfg.Sweep.Params, changed, bad)
+	if f.numPrompts < 1 {
+		bad("num-prompts", fmt.Errorf("%d: use 1 or more", f.numPrompts))
+	}
+	if f.s.MaxModelLen < 0 {
+		bad("max-model-len", fmt.Errorf("%d: use 1 or more", f.s.MaxModelLen))
+	}
+	f.s.Random.Requests = f.numPrompts
+	if f.trace != "" {
+		for _, flag := range []string{"request-rate", "burstiness", "random-input-len", "random-output-len", "random-range-ratio", "random-prefix-len"} {
+			if changed(flag) {
+				bad(flag, errors.New("a trace has its own: leave it or --trace out"))
+			}
+		}
+	} else if changed("speed") {
+		bad("speed", errors.New("only a trace has a speed: use --request-rate, or name a --trace"))
+	}
+	if f.s.Profile == nil || len(errs) > 0 {
+		return cfg, usageError{errors.Join(errs...)}
+	}
+	cfg.Sweep.ParseNIC = func(text string) (sim.NIC, error) { return oneNIC(f.s.Profile, text) }
+	f.s.NIC, err = cfg.Sweep.ParseNIC(f.link)
+	bad("link", err)
+	if f.trace != "" && len(errs) == 0 {
+		n := 0
+		if changed("num-prompts") {
+			n = f.numPrompts
+		}
+		if f.s.Trace, err = bench.OpenTrace(f.trace, n); err != nil {
+			return cfg, err
+		}
+		if !changed("enable-prefix-caching") {
+			f.s.PrefixCaching = true
+		}
+		f.s.FitTrace()
+	}
+	cfg.Sweep.Base = f.s
+	if len(errs) == 0 {
+		if len(cfg.Sweep.Params) > 0 {
+			err = cfg.Sweep.Validate()
+		} else {
+			err = f.s.Validate()
+		}
+		if err != nil {
+			errs = append(errs, flagNames(err))
+		}
+	}
+	if len(errs) > 0 {
+		return cfg, usageError{errors.Join(errs...)}
+	}
+	return cfg, nil
+}
+
+// nodes settles which of the two kinds of cluster is meant.
+func (f *simulateFlags) nodes(sweeps []bench.SweepParam, changed func(string) bool, bad func(string, error)) {
+	swept := func(names ...string) bool {
+		return slices.ContainsFunc(sweeps, func(p bench.SweepParam) bool { return slices.Contains(names, p.Name) })
+	}
+	pair := changed("prefill") || changed("decode") || swept("nodes", "prefill", "decode")
+	plain := changed("nondisagg") || swept("nondisagg")
+	switch {
+	case plain && pair:
+		bad("nondisagg", errors.New("a cluster has prefill and decode nodes, or nodes that do both: leave one kind out"))
+	case plain:
+		f.s.Prefill, f.s.Decode = 0, 0
+		for _, flag := range []string{"handoff", "nics", "link"} {
+			if changed(flag) || swept(flag) {
+				bad(flag, errors.New("non-disaggregated nodes move no KV: leave it out"))
+			}
+		}
+	case f.s.Chunked:
+		bad("chunked", errors.New("is for --nondisagg nodes: prefill nodes compute whole prompts"))
+	}
+}
+
+// flagNames turns the fields of a Simulation into the flags that set them.
+func flagNames(err error) error {
+	text := err.Error()
+	for _, r := range [][2]string{
+		{"sim: ", ""},
+		{"Prefill is", "--prefill is"},
+		{"and Decode", "and --decode"},
+		{"Decode is", "--decode is"},
+		{"Nondisagg is", "--nondisagg is"},
+		{"KVBlocks is", "--kv-blocks is"},
+		{"NICs is empty", "--nics is 0"},
+		{"Placement is", "--placement is"},
+		{"hand-off ", "--handoff "},
+		{"Rate is", "--request-rate is"},
+		{"Burstiness is", "--burstiness is"},
+		{"RangeRatio is", "--random-range-ratio is"},
+		{"InputLen is", "--random-input-len is"},
+		{"OutputLen is", "--random-output-len is"},
+		{"PrefixLen is", "--random-prefix-len is"},
+		{"trace speed is", "--speed is"},
+		{"attainment is", "--attainment is"},
+		{"or Nondisagg", "or --nondisagg"}, {"RPC is", "--rpc is"},
+	} {
+		text = strings.ReplaceAll(text, r[0], r[1])
+	}
+	return errors.New(text)
+}
+
+// oneNIC reads a NIC: a link of the profile, a rate, or rate=..,latency=...
+func oneNIC(p *engine.Profile, text string) (sim.NIC, error) {
+	if _, known := p.Links[text]; !known && !strings.Contains(text, "=") && strings.ContainsAny(text, "0123456789") {
+		text = "rate=" + text
+	}
+	l, err := node.ResolveLink(p, text)
+	switch {
+	case err != nil:
+		return sim.NIC{}, err
+	case l == nil:
+		return sim.NIC{}, errors.New("native is this machine's network: in virtual time name a link of the profile, or a rate such as 100gbit")
+	case math.IsInf(l.BytesPerSecond, 0):
+		return sim.NIC{}, fmt.Errorf("%q has no end: name a rate", text)
+	}
+	return sim.NIC{BytesPerSecond: l.BytesPerSecond, Latency: l.Latency}, nil
+}

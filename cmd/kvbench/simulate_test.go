@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestSimulate(t *testing.T) {
+	dir := t.TempDir()
+	code, stdout, stderr := kvbench(t.Context(), "simulate", "--prefill", "2", "--decode", "3", "--num-prompts", "50",
+		"--link", "100gbit", "--random-input-len", "300", "--random-output-len", "8", "--out", dir)
+	if code != 0 || stderr != "" {
+		t.Fatalf("exit %d: %s", code, stderr)
+	}
+	for _, want := range []string{"virtual time, everything modelled", "2 prefill + 3 decode", "1 x 12.5 GB/s", "goodput", "TTFT", "results.jsonl"} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("no %q in\n%s", want, stdout)
+		}
+	}
+	var summary struct {
+		Result struct {
+			Requests int
+			Nodes    []any
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "summary.json"))
+	if err != nil || json.Unmarshal(text, &summary) != nil || summary.Result.Requests != 50 || len(summary.Result.Nodes) != 5 {
+		t.Errorf("summary.json: %v, %+v", err, summary)
+	}
+	if records, err := os.ReadFile(filepath.Join(dir, "results.jsonl")); err != nil || strings.Count(string(records), "\n") != 50 {
+		t.Errorf("results.jsonl: %v, %d lines", err, strings.Count(string(records), "\n"))
+	}
+}
+
+func TestSimulateSweep(t *testing.T) {
+	dir := t.TempDir()
+	code, stdout, stderr := kvbench(t.Context(), "simulate", "--num-prompts", "100", "--random-input-len", "300", "--random-output-len", "8",
+		"--sweep", "rate=1,4", "--sweep", "link=tcp,100gbit", "--out", dir)
+	if code != 0 || strings.Count(stderr, "point ") != 4 {
+		t.Fatalf("exit %d: %s", code, stderr)
+	}
+	if !strings.Contains(stdout, "best: rate=4 link=tcp: the most goodput a GPU") || !strings.Contains(stdout, "\n*  4     tcp") {
+		t.Errorf("stdout:\n%s", stdout)
+	}
+	for _, file := range []string{"sweep.json", "report.html"} {
+		if _, err := os.Stat(filepath.Join(dir, file)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestSimulateUsage: every wrong flag is named with what would do, exit 2; a
+// broken trace is no matter of flags, exit 1, and names file and line.
+func TestSimulateUsage(t *testing.T) {
+	dir := t.TempDir()
+	broken := filepath.Join(dir, "broken.jsonl")
+	empty := filepath.Join(dir, "empty.jsonl")
+	good := filepath.Join(dir, "good.jsonl")
+	line := `{"timestamp": 0, "input_length": 5, "output_length": 1, "hash_ids": [1]}` + "\n"
+	for path, text := range map[string]string{broken: line + "{\n", empty: "\n", good: line} {
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		args string
+		code int
+		want []string
+	}{
+		{"--link 0GB/s", 2, []string{"--link", "rate is 0"}},
+		{"--link native", 2, []string{"--link", "in virtual time"}},
+		{"--link fast", 2, []string{"--link", `"fast" is unknown`}},
+		{"--nics 0", 2, []string{"--nics is 0"}},
+		{"--prefill 0", 2, []string{"--prefill is 0 and --decode 1"}},
+		{"--nondisagg 2 --decode 2", 2, []string{"--nondisagg", "leave one kind out"}},
+		{"--nondisagg 2 --link tcp", 2, []string{"--link", "move no KV"}},
+		{"--chunked", 2, []string{"--chunked", "--nondisagg"}},
+		{"--handoff push", 2, []string{"--handoff", "push"}},
+		{"--placement best", 2, []string{"--placement", "best"}},
+		{"--request-rate 0", 2, []string{"--request-rate is 0"}},
+		{"--num-prompts 0 --goodput itl:5 --sweep colour=red", 2, []string{"--num-prompts: 0", "--goodput", "--sweep", "write one of"}},
+		{"--speed 2", 2, []string{"--speed", "--trace"}},
+		{"--attainment 2", 2, []string{"--attainment is 2"}},
+		{"--sweep rate=1 --sweep nics=1 --sweep decode=1", 2, []string{"more than twice"}},
+		{"--profile none.json", 2, []string{"--profile"}},
+		{"--trace " + good + " --request-rate 3", 2, []string{"--request-rate", "a trace has its own"}},
+		{"--trace " + broken, 1, []string{"broken.jsonl:2: "}},
+		{"--trace " + empty, 1, []string{"empty.jsonl has no requests"}},
+		{"--trace " + filepath.Join(dir, "none.jsonl"), 1, []string{"none.jsonl"}},
+		{"--random-input-len 20000 --num-prompts 3", 1, []string{"every request was refused", "at most 10000"}},
+	} {
+		args := append([]string{"simulate", "--out", t.TempDir()}, strings.Fields(c.args)...)
+		code, stdout, stderr := kvbench(t.Context(), args...)
+		if code != c.code {
+			t.Errorf("%s: exit %d, want %d: %s%s", c.args, code, c.code, stdout, stderr)
+		}
+		for _, want := range c.want {
+			if !strings.Contains(stderr, want) {
+				t.Errorf("%s: no %q in %s", c.args, want, stderr)
+			}
+		}
+	}
+}
+
+func TestSimulateInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if code, _, stderr := kvbench(ctx, "simulate", "--num-prompts", "100000", "--out", t.TempDir()); code != exitInterrupted {
+		t.Errorf("exit %d: %s", code, stderr)
+	}
+}
