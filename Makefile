@@ -69,7 +69,7 @@ bench-simulate: ## events a second in virtual time, and where the time goes (COU
 	@set -e; out=$$(mktemp -d); trap 'rm -rf "$$out"' EXIT; \
 	$(GO) test -run '^$$' -bench 'Network|Histogram' -count $(COUNT) ./sim; \
 	$(GO) test -run '^$$' -bench 'Simulation|VirtualTable' -count $(COUNT) -cpuprofile $$out/cpu -o $$out/bench.test ./bench; \
-	$(GO) tool pprof -top -files -nodecount 14 $$out/bench.test $$out/cpu 2>/dev/null
+	$(GO) tool pprof -top -nodecount 16 $$out/bench.test $$out/cpu 2>/dev/null
 
 fuzz: ## every fuzz target (FUZZTIME=20s each)
 	@set -e; for pkg in $$(grep -rlE --include='*_test.go' '^func Fuzz' . | xargs -n1 dirname | sort -u); do \

@@ -97,11 +97,11 @@ type DisaggCosts struct {
 // V0Costs are the couplings of the published system.
 //
 // The shipped figures and links were fitted together to the 15 disaggregated cells
-// (8 parameters, with two NICs taken as twice one), on the prompt lengths that
-// package bench draws. The landscape is rough: a change of 1 % that moves a prompt
-// length across launch_gap_ms / producer_ms_per_mb changes which of a copy and a
-// prefill goes first, and with it the mean TPOT of 256/q8 over TCP by a fifth. So
-// single figures carry +-15 %.
+// (8 parameters, two NICs taken as twice one), on the prompt lengths that package
+// bench draws, with control messages of 0.05 to 0.35 ms and every parameter moved
+// by 0.2 %: who goes first, a copy or a prefill, is decided by fractions of a
+// millisecond, and a fit that ignored it had the mean TPOT of 1024/q2 over RDMA off
+// by half on real sockets. Single figures carry +-15 %.
 type V0Costs struct {
 	HopMS           float64 `json:"hop_ms"`             // prefill's answer to the request's arrival at decode
 	ReceiveMS       float64 `json:"receive_ms"`         // fixed cost of a receive
@@ -114,7 +114,7 @@ type V0Costs struct {
 // LinkCost is a modelled NIC: a transfer of n MB that has it to itself takes
 // latency_us + n x ms_per_mb.
 type LinkCost struct {
-	MSPerMB   float64 `json:"ms_per_mb"`  // 0.74 is 1.35 GB/s
+	MSPerMB   float64 `json:"ms_per_mb"`  // 0.72 is 1.39 GB/s
 	LatencyUS float64 `json:"latency_us"` // microseconds, once a transfer
 }
 
@@ -226,7 +226,7 @@ func (p *Profile) Validate() error {
 	for _, name := range slices.Sorted(maps.Keys(p.Links)) {
 		l := p.Links[name]
 		if !(l.MSPerMB > 0 && l.MSPerMB < 1e6) {
-			bad("links.%s.ms_per_mb is %v: must be above 0 (0.74 is 1.35 GB/s)", name, l.MSPerMB)
+			bad("links.%s.ms_per_mb is %v: must be above 0 (0.72 is 1.39 GB/s)", name, l.MSPerMB)
 		}
 		if !(l.LatencyUS >= 0 && l.LatencyUS < 1e6) {
 			bad("links.%s.latency_us is %v: must be a number of microseconds from 0 to 1e6", name, l.LatencyUS)
