@@ -18,7 +18,13 @@
 // Times in records are seconds since the run's start, rounded to the
 // microsecond; durations in figures are milliseconds where the name ends in MS.
 //
-// The package knows a cluster as a URL. What starts one is a Starter that the
+// The package knows a real cluster as a URL. What starts one is a Starter that the
 // command provides, and what the numbers mean (which part was measured, which
 // part modelled) is what the cluster says of itself in its Link.
+//
+// In virtual time (package sim) the same cells are computed instead: virtual.go
+// makes records of the same kind, marked so in every row, and the tables set the
+// two clocks side by side. simulation.go and sweep.go are kvbench simulate: any
+// cluster and load, or a range of them, with percentiles kept in a fixed amount of
+// memory in place of records.
 package bench
