@@ -31,8 +31,8 @@ func TestEmbeddedCluster(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("exit %d: %s", code, stderr)
 	}
-	if !strings.Contains(stdout, "paced to 1.39 GB/s") || !strings.Contains(stdout, "no KV transfer") ||
-		!strings.Contains(stdout, "transfer modelled at 1.39 GB/s (tcp)") || !strings.Contains(stdout, "clocks: real against virtual") {
+	if !strings.Contains(stdout, "paced to 1.38 GB/s") || !strings.Contains(stdout, "no KV transfer") ||
+		!strings.Contains(stdout, "transfer modelled at 1.38 GB/s (tcp)") || !strings.Contains(stdout, "clocks: real against virtual") {
 		t.Errorf("stdout does not say what was measured and modelled:\n%s", stdout)
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "summary.json"))
