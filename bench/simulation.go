@@ -183,10 +183,8 @@ func (s *Simulation) Run(ctx context.Context, progress func(ended int)) (*Simula
 	cfg.OnProgress = progress
 	began := time.Now()
 	stats, err := sim.Run(ctx, cfg, load)
-	if err == nil {
-		err = records.flush()
-	}
-	if err != nil {
+	// Of an interrupted run too: what is there ends with a whole line.
+	if err = errors.Join(err, records.flush()); err != nil {
 		return nil, err
 	}
 	r := newSimulationResult(s, &cfg, &summary, stats)

@@ -127,6 +127,12 @@ func (r *SweepResult) WriteHTML(w io.Writer) error {
 		}
 		return 100 * most
 	}
+	p99 := func(metric string, p *SimulationResult) float64 {
+		if l, ok := p.latency(metric); ok {
+			return l.P99
+		}
+		return math.NaN()
+	}
 	for _, c := range []struct {
 		title string
 		of    func(*SimulationResult) float64
@@ -134,8 +140,8 @@ func (r *SweepResult) WriteHTML(w io.Writer) error {
 		{"Goodput (requests/s)", func(p *SimulationResult) float64 { return p.Goodput }},
 		{"Goodput a GPU (requests/s)", func(p *SimulationResult) float64 { return p.GoodputGPU }},
 		{"Requests that kept the SLO (%)", func(p *SimulationResult) float64 { return 100 * p.Attained }},
-		{"P99 TTFT (ms)", func(p *SimulationResult) float64 { return p.Latency["ttft"].P99 }},
-		{"P99 TPOT (ms)", func(p *SimulationResult) float64 { return p.Latency["tpot"].P99 }},
+		{"P99 TTFT (ms)", func(p *SimulationResult) float64 { return p99("ttft", p) }},
+		{"P99 TPOT (ms)", func(p *SimulationResult) float64 { return p99("tpot", p) }},
 		{"GPU busy with prompts, busiest role (%)", func(p *SimulationResult) float64 { return role(p, func(k *Role) float64 { return k.Prefill }) }},
 		{"GPU busy with decoding, busiest role (%)", func(p *SimulationResult) float64 { return role(p, func(k *Role) float64 { return k.Decode }) }},
 		{"NIC, the busiest direction (%)", func(p *SimulationResult) float64 {
@@ -178,6 +184,7 @@ func (r *SweepResult) axis() (at map[string]float64, ticks []plot.Tick) {
 	return at, ticks
 }
 
+// curves draws a figure of the points; one that is NaN is left out.
 func (r *SweepResult) curves(title string, of func(*SimulationResult) float64) (*plot.Plot, error) {
 	p := newPlot(title)
 	at, ticks := r.axis()
@@ -190,8 +197,9 @@ func (r *SweepResult) curves(title string, of func(*SimulationResult) float64) (
 	for i, curve := range curves {
 		var xy plotter.XYs
 		for _, q := range r.Points {
-			if len(r.Params) == 1 || q.Params[r.Params[1].Name] == curve {
-				xy = append(xy, plotter.XY{X: at[q.Params[r.Params[0].Name]], Y: of(q)})
+			y := of(q)
+			if !math.IsNaN(y) && (len(r.Params) == 1 || q.Params[r.Params[1].Name] == curve) {
+				xy = append(xy, plotter.XY{X: at[q.Params[r.Params[0].Name]], Y: y})
 			}
 		}
 		if len(xy) == 0 {
@@ -208,7 +216,7 @@ func (r *SweepResult) curves(title string, of func(*SimulationResult) float64) (
 			p.Legend.Add(r.Params[1].Name+"="+curve, line)
 		}
 	}
-	if r.Best >= 0 {
+	if r.Best >= 0 && !math.IsNaN(of(r.Points[r.Best])) {
 		b := r.Points[r.Best]
 		mark, err := plotter.NewScatter(plotter.XYs{{X: at[b.Params[r.Params[0].Name]], Y: of(b)}})
 		if err != nil {

@@ -188,13 +188,25 @@ func TestSweepFaults(t *testing.T) {
 	for text, want := range map[string]string{
 		"nodes=3": "prefill:decode", "nodes=0:1": "whole number", "rate=-1": "above 0", "speed=2": "only a trace", "handoff=push": `hand-off "push"`,
 		"placement=best": `Placement is "best"`, "nics=two": "whole number", "link=0GB/s": "rate is 0",
+		"link=1GB/s,latency=5us": "rates alone",
 	} {
 		if err := sweep(t, text).Validate(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v: want %q in it", text, err, want)
 		}
 	}
-	if err := sweep(t, "rate=1", "rate=2").Validate(); err == nil {
-		t.Error("a parameter was swept twice")
+	for _, c := range []struct{ first, second, want string }{
+		{"rate=1", "rate=2", "rate: given twice"},
+		{"nodes=1:2", "prefill=2", "prefill: nodes sets it too"},
+		{"decode=2", "nodes=1:2", "decode: nodes sets it too"},
+	} {
+		if err := sweep(t, c.first, c.second).Validate(); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s and %s: %v: want %q in it", c.first, c.second, err, c.want)
+		}
+	}
+	w := sweep(t, "rate=1,2,3")
+	w.Base.KVBlocks = -1
+	if err := w.Validate(); err == nil || strings.Count(err.Error(), "KVBlocks") != 1 {
+		t.Errorf("%v: want the fault of all points once", err)
 	}
 }
 
@@ -274,6 +286,21 @@ func TestSimulateStops(t *testing.T) {
 	if !errors.Is(err, engine.ErrTooLong) || !strings.Contains(err.Error(), "every request was refused") {
 		t.Errorf("%v", err)
 	}
+	// So is a sweep without a single request served; its figures are no zeros.
+	refused := sweep(t, "rate=1,2")
+	refused.Base.Random.InputLen = 20000
+	dir := t.TempDir()
+	var out bytes.Buffer
+	err = Simulate(context.Background(), SimulateConfig{Sweep: *refused, Out: dir, Stdout: &out})
+	if err == nil || !strings.Contains(err.Error(), "every request of every point was refused") || !strings.Contains(err.Error(), "--max-model-len") {
+		t.Errorf("%v", err)
+	}
+	if !regexp.MustCompile(`(?m)^ +1 +- +- +- +- +0\.00 `).MatchString(out.String()) {
+		t.Errorf("latencies of nothing:\n%s", out.String())
+	}
+	if page, err := os.ReadFile(filepath.Join(dir, reportFile)); err != nil || strings.Contains(string(page), "NaN") {
+		t.Errorf("the page of it: %v, or NaN drawn", err)
+	}
 	for _, n := range []int{0, -1} {
 		s := simulation(t)
 		s.Random.Requests = n
@@ -282,7 +309,19 @@ func TestSimulateStops(t *testing.T) {
 		}
 	}
 
+	// What an interrupted point has recorded ends with a whole line.
+	var records bytes.Buffer
+	s = simulation(t)
+	s.Random.Requests, s.Random.Rate, s.Records = 100000, 20, &records
 	ctx, cancel := context.WithCancel(context.Background())
+	if r, err := s.Run(ctx, func(int) { cancel() }); r != nil || !errors.Is(err, context.Canceled) {
+		t.Errorf("interrupted: %v, %v", r, err)
+	}
+	if n := records.Len(); n == 0 || records.Bytes()[n-1] != '\n' {
+		t.Errorf("%d bytes of records, cut within a line", n)
+	}
+
+	ctx, cancel = context.WithCancel(context.Background())
 	w := sweep(t, "rate=1,2,3,4,5,6,7,8")
 	w.Base.Random.Requests = 2000
 	ended := 0

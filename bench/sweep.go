@@ -63,6 +63,9 @@ var sweepable = []sweepSetter{
 		return setNumber(&s.Speed, v)
 	}},
 	{"link", "link=1GB/s,2.5GB/s,12.5GB/s (of one NIC)", func(w *Sweep, s *Simulation, v string) error {
+		if strings.HasPrefix(v, "latency=") { // the comma of rate=..,latency=.. is the list's
+			return fmt.Errorf("%q: name rates alone, such as link=1GB/s,25gbit", v)
+		}
 		nic, err := w.ParseNIC(v)
 		if nic.Latency == 0 {
 			nic.Latency = s.NIC.Latency
@@ -134,7 +137,7 @@ func (w *Sweep) points() ([]Simulation, []map[string]string, error) {
 						continue
 					}
 					if err := known.set(w, &s, v); err != nil {
-						return nil, nil, fmt.Errorf("%s: %w", p.Name, err)
+						return nil, nil, fmt.Errorf("sweep %s=%s: %w", p.Name, v, err)
 					}
 				}
 				m := map[string]string{p.Name: v}
@@ -147,8 +150,10 @@ func (w *Sweep) points() ([]Simulation, []map[string]string, error) {
 		sims, params = nextSims, nextParams
 	}
 	var faults []error
+	seen := map[string]bool{} // what is wrong with every point is said once
 	for i := range sims {
-		if err := sims[i].Validate(); err != nil {
+		if err := sims[i].Validate(); err != nil && !seen[err.Error()] {
+			seen[err.Error()] = true
 			faults = append(faults, fmt.Errorf("%s: %w", w.label(params[i]), err))
 		}
 	}
@@ -160,8 +165,17 @@ func (w *Sweep) Validate() error {
 	if len(w.Params) < 1 || len(w.Params) > 2 {
 		return fmt.Errorf("%d parameters: sweep one, or two", len(w.Params))
 	}
-	if len(w.Params) == 2 && w.Params[0].Name == w.Params[1].Name {
-		return fmt.Errorf("%s is swept twice", w.Params[0].Name)
+	if len(w.Params) == 2 {
+		a, b := w.Params[0].Name, w.Params[1].Name
+		if a == b {
+			return fmt.Errorf("sweep %s: given twice", a)
+		}
+		// The second would overwrite the first and its labels be wrong.
+		for _, pair := range [][2]string{{a, b}, {b, a}} {
+			if pair[0] == "nodes" && (pair[1] == "prefill" || pair[1] == "decode") {
+				return fmt.Errorf("sweep %s: nodes sets it too: sweep nodes, or prefill and decode", pair[1])
+			}
+		}
 	}
 	_, _, err := w.points()
 	return err
@@ -240,7 +254,28 @@ func (w *Sweep) Run(ctx context.Context, progress func(ended int), done func(lab
 		}
 	}
 	r.choose()
-	return r, context.Cause(ctx)
+	return r, errors.Join(context.Cause(ctx), r.refused())
+}
+
+// refused is an error if no point served a request: the table would have nothing
+// to say.
+func (r *SweepResult) refused() error {
+	for _, p := range r.Points {
+		if p.Failed < p.Requests {
+			return nil
+		}
+	}
+	if len(r.Points) == 0 {
+		return nil
+	}
+	return fmt.Errorf("every request of every point was refused, the first because: %s (see --max-model-len, --kv-blocks)", r.Points[0].Failure)
+}
+
+// latency is a metric's figures in ms, false where no request has the metric:
+// a 0 would look better than any other point.
+func (r *SimulationResult) latency(name string) (LatencyRecord, bool) {
+	l, ok := r.Latency[name]
+	return l, ok && l.Max > 0
 }
 
 // near is how much goodput a cheaper network may cost and still be the better
@@ -304,9 +339,14 @@ func (r *SweepResult) table() grid {
 			prefill, decode = max(prefill, k.Prefill), max(decode, k.Decode)
 			nic = max(nic, k.SentMax, k.ReceivedMax)
 		}
-		ttft, tpot := p.Latency["ttft"], p.Latency["tpot"]
-		row = append(row, fmt.Sprintf("%.0f", ttft.Mean), fmt.Sprintf("%.0f", ttft.P99), fmt.Sprintf("%.1f", tpot.Mean), fmt.Sprintf("%.1f", tpot.P99),
-			fmt.Sprintf("%.2f", p.Goodput), percent(p.Attained), fmt.Sprintf("%.3f", p.GoodputGPU), percent(prefill), percent(decode), percent(nic),
+		for _, m := range []struct{ name, format string }{{"ttft", "%.0f"}, {"tpot", "%.1f"}} {
+			if l, ok := p.latency(m.name); ok {
+				row = append(row, fmt.Sprintf(m.format, l.Mean), fmt.Sprintf(m.format, l.P99))
+			} else {
+				row = append(row, "-", "-")
+			}
+		}
+		row = append(row, fmt.Sprintf("%.2f", p.Goodput), percent(p.Attained), fmt.Sprintf("%.3f", p.GoodputGPU), percent(prefill), percent(decode), percent(nic),
 			fmt.Sprintf("%.1f", float64(p.KVBytes)/1e9))
 		t.rows = append(t.rows, row)
 	}

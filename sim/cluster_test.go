@@ -3,11 +3,13 @@ package sim
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	"kvferry/connector"
 	"kvferry/engine"
+	"kvferry/kvcache"
 )
 
 func a10(tb testing.TB) *engine.Profile {
@@ -75,5 +77,33 @@ func TestBreakdown(t *testing.T) {
 				t.Errorf("%d of %d requests", bad, len(out))
 			}
 		})
+	}
+}
+
+// TestPrefixHashes: equal beginnings have equal hashes, block for block, and
+// nothing else has.
+func TestPrefixHashes(t *testing.T) {
+	seen := map[kvcache.Hash]string{}
+	base := fill(nil, 100, 1, 1000)
+	for changed := range 101 {
+		prompt := slices.Clone(base)
+		if changed < 100 {
+			prompt[changed] ^= 1
+		}
+		hashes := prefixHashes(prompt, 16)
+		if len(hashes) != 6 {
+			t.Fatalf("%d hashes of 100 tokens", len(hashes))
+		}
+		for i, h := range hashes {
+			what := fmt.Sprint(prompt[:16*(i+1)])
+			if seen[h] != "" && seen[h] != what {
+				t.Fatalf("two prefixes have the hash %v", h)
+			}
+			seen[h] = what
+		}
+	}
+	// The base has 6; a change in block i gives 6-i others.
+	if want := 6 + 16*(6+5+4+3+2+1); len(seen) != want {
+		t.Errorf("%d hashes, want %d", len(seen), want)
 	}
 }

@@ -129,6 +129,13 @@ func (f *simulateFlags) config(changed func(flag string) bool) (bench.SimulateCo
 		}
 		cfg.Sweep.Params = append(cfg.Sweep.Params, p)
 	}
+	for _, p := range cfg.Sweep.Params {
+		for _, flag := range sweptFlags[p.Name] {
+			if changed(flag) {
+				bad(flag, fmt.Errorf("--sweep %s sets it: leave one out", p.Name))
+			}
+		}
+	}
 	f.nodes(cfg.Sweep.Params, changed, bad)
 	if f.numPrompts < 1 {
 		bad("num-prompts", fmt.Errorf("%d: use 1 or more", f.numPrompts))
@@ -138,7 +145,7 @@ func (f *simulateFlags) config(changed func(flag string) bool) (bench.SimulateCo
 	}
 	f.s.Random.Requests = f.numPrompts
 	if f.trace != "" {
-		for _, flag := range []string{"request-rate", "burstiness", "random-input-len", "random-output-len", "random-range-ratio", "random-prefix-len"} {
+		for _, flag := range []string{"request-rate", "burstiness", "random-input-len", "random-output-len", "random-range-ratio", "random-prefix-len", "seed"} {
 			if changed(flag) {
 				bad(flag, errors.New("a trace has its own: leave it or --trace out"))
 			}
@@ -182,6 +189,13 @@ func (f *simulateFlags) config(changed func(flag string) bool) (bench.SimulateCo
 	return cfg, nil
 }
 
+// sweptFlags are the flags that a parameter of --sweep makes void. --link is none
+// of them: its latency is that of the rates that are swept.
+var sweptFlags = map[string][]string{
+	"nodes": {"prefill", "decode"}, "prefill": {"prefill"}, "decode": {"decode"}, "nondisagg": {"nondisagg"},
+	"rate": {"request-rate"}, "speed": {"speed"}, "nics": {"nics"}, "handoff": {"handoff"}, "placement": {"placement"},
+}
+
 // nodes settles which of the two kinds of cluster is meant.
 func (f *simulateFlags) nodes(sweeps []bench.SweepParam, changed func(string) bool, bad func(string, error)) {
 	swept := func(names ...string) bool {
@@ -209,6 +223,7 @@ func flagNames(err error) error {
 	text := err.Error()
 	for _, r := range [][2]string{
 		{"sim: ", ""},
+		{"sweep ", "--sweep "},
 		{"Prefill is", "--prefill is"},
 		{"and Decode", "and --decode"},
 		{"Decode is", "--decode is"},

@@ -86,12 +86,18 @@ func TestSimulateUsage(t *testing.T) {
 		{"--speed 2", 2, []string{"--speed", "--trace"}},
 		{"--attainment 2", 2, []string{"--attainment is 2"}},
 		{"--sweep rate=1 --sweep nics=1 --sweep decode=1", 2, []string{"more than twice"}},
+		{"--prefill 3 --sweep nodes=1:2,2:1", 2, []string{"--prefill: --sweep nodes sets it"}},
+		{"--request-rate 3 --sweep rate=1,2", 2, []string{"--request-rate: --sweep rate sets it"}},
+		{"--sweep nodes=1:2 --sweep decode=2", 2, []string{"--sweep decode: nodes sets it too"}},
+		{"--sweep link=1GB/s,native", 2, []string{"--sweep link=native", "in virtual time"}},
 		{"--profile none.json", 2, []string{"--profile"}},
 		{"--trace " + good + " --request-rate 3", 2, []string{"--request-rate", "a trace has its own"}},
+		{"--trace " + good + " --seed 3", 2, []string{"--seed", "a trace has its own"}},
 		{"--trace " + broken, 1, []string{"broken.jsonl:2: "}},
 		{"--trace " + empty, 1, []string{"empty.jsonl has no requests"}},
 		{"--trace " + filepath.Join(dir, "none.jsonl"), 1, []string{"none.jsonl"}},
 		{"--random-input-len 20000 --num-prompts 3", 1, []string{"every request was refused", "at most 10000"}},
+		{"--random-input-len 20000 --num-prompts 3 --sweep rate=1,2", 1, []string{"every request of every point was refused", "at most 10000"}},
 	} {
 		args := append([]string{"simulate", "--out", t.TempDir()}, strings.Fields(c.args)...)
 		code, stdout, stderr := kvbench(t.Context(), args...)
