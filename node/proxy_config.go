@@ -40,7 +40,8 @@ type ProxyConfig struct {
 	Mode string
 	// Handoff is v0, pull or layerwise. Default layerwise.
 	Handoff string
-	// Placement is one of package placement's. Default least-loaded.
+	// Placement is round-robin, least-loaded or prefix-aware (package placement).
+	// Default least-loaded.
 	Placement string
 	// LeaseTTL is how long a node may be silent before it counts as lost.
 	// Default 3 s.

@@ -157,12 +157,16 @@ func (r *registry) fits(info *proto.NodeInfo) error {
 // agree sets what the nodes agree on. The caller holds mu.
 func (r *registry) agree() {
 	first := true
+	blockTokens := r.cluster.BlockTokens
 	for _, m := range r.byID {
 		if first {
 			r.cluster = clusterInfo{Model: m.info.Model, BlockTokens: m.info.BlockTokens, MaxModelLen: m.info.MaxModelLen}
 			first = false
 		}
 		r.cluster.MaxModelLen = min(r.cluster.MaxModelLen, m.info.MaxModelLen)
+	}
+	if r.cluster.BlockTokens != blockTokens {
+		clear(r.places) // they count in the blocks of nodes that are gone
 	}
 }
 
@@ -253,7 +257,8 @@ func (r *registry) info() (clusterInfo, bool) {
 	return r.cluster, r.cluster.Model != ""
 }
 
-// policy is what places on nodes of a role. The caller holds mu.
+// policy is what places on nodes of a role, made when it is first asked for:
+// only then is the block size known. The caller holds mu.
 func (r *registry) policy(role proto.Role) (placement.Policy, error) {
 	p, ok := r.places[role]
 	if !ok {
