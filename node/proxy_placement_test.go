@@ -1,16 +1,18 @@
 package node
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
 
+	"kvferry/kvcache"
 	"kvferry/placement"
 	"kvferry/proto"
 )
 
 // TestPrefixAwarePlacement: equal prefixes go to the node that computed the
-// first; round-robin knows nothing of them.
+// first; the others know nothing of them, and hash no prompt.
 func TestPrefixAwarePlacement(t *testing.T) {
 	prompt := func(start, last int) string {
 		tokens := make([]string, 65)
@@ -27,6 +29,7 @@ func TestPrefixAwarePlacement(t *testing.T) {
 	}{
 		{placement.PrefixAware, true, "121122"},
 		{placement.RoundRobin, false, "121212"},
+		{placement.LeastLoaded, false, "121212"},
 	} {
 		t.Run(tc.policy, func(t *testing.T) {
 			c := newTestCluster(t, ProxyConfig{Placement: tc.policy})
@@ -60,5 +63,37 @@ func TestPrefixAwarePlacement(t *testing.T) {
 				t.Error("prompts are hashed for a policy that does not ask for it, or not for one that does")
 			}
 		})
+	}
+}
+
+// TestPlacementFollowsBlockSize: nodes that come after all others have left may
+// have blocks of another size, and what is cached is counted in those.
+func TestPlacementFollowsBlockSize(t *testing.T) {
+	c := newTestCluster(t, ProxyConfig{Placement: placement.PrefixAware})
+	r, role := c.proxy.registry, proto.Role_ROLE_NONDISAGG
+	prompt := make([]kvcache.Token, 65)
+	place := func() *member {
+		t.Helper()
+		m, err := r.place(role, placement.Request{Tokens: len(prompt), Prefix: r.prefix(role, prompt)}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	nodes := []*fakeNode{c.addNode("node-1", role, nil), c.addNode("node-2", role, nil)}
+	place()
+	for _, n := range nodes {
+		if _, err := c.reg.Deregister(context.Background(), &proto.DeregisterRequest{Lease: n.lease}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, n := range nodes {
+		n.info.BlockTokens = 32
+		c.register(n)
+	}
+	m := place()
+	m.setLoad(&proto.Load{WaitingTokens: 40})
+	if place() != m {
+		t.Error("two blocks of 32 tokens are cached and 40 tokens wait: the request went elsewhere")
 	}
 }

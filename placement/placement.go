@@ -30,6 +30,7 @@ func Names() []string { return []string{RoundRobin, LeastLoaded, PrefixAware} }
 
 // Candidate is what a policy knows of a node that could take a leg.
 type Candidate struct {
+	// ID is the node's name, by which a policy remembers what it placed there.
 	ID string
 	// WaitingTokens are the prompt tokens the node has still to compute: what
 	// it last reported plus what it was sent since, so that a burst inside one

@@ -70,12 +70,20 @@ func TestPrefixGoesElsewhereUnderLoad(t *testing.T) {
 	if p.Place(r, c) == first {
 		t.Error("96 tokens are cached and 97 wait: the request stayed")
 	}
-	// Of a prompt that is cached whole, the last block has a token to compute.
-	whole := Request{Tokens: 96, Prefix: r.Prefix}
-	c[0].WaitingTokens, c[1].WaitingTokens = 0, 0
-	p.Place(whole, c)
-	if got := p.(*prefixAware).nodes[c[first].ID].match(whole.Prefix); got != 6 {
-		t.Errorf("%d blocks matched, want 6", got)
+}
+
+// TestPrefixLeavesATokenToCompute: of a prompt that is cached whole the last
+// block is computed again, for the token that the first output is drawn from.
+func TestPrefixLeavesATokenToCompute(t *testing.T) {
+	for waiting, stays := range map[int]bool{79: true, 81: false} {
+		p, _ := New(PrefixAware, 16, true)
+		r := Request{Tokens: 96, Prefix: kvcache.PrefixHashes(make([]kvcache.Token, 96), 16)}
+		c := []Candidate{{ID: "a"}, {ID: "b"}}
+		first := p.Place(r, c)
+		c[first].WaitingTokens = waiting
+		if got := p.Place(r, c) == first; got != stays {
+			t.Errorf("80 of 96 tokens need no computing and %d wait: stayed is %v", waiting, got)
+		}
 	}
 }
 
@@ -125,16 +133,18 @@ func TestPrefixesAgainstModel(t *testing.T) {
 	}
 }
 
-// TestPrefixAwareForgets: what is known of nodes that are gone is dropped.
+// TestPrefixAwareForgets: what is known of nodes that are gone is dropped, and
+// of nodes that are there but not chosen is not.
 func TestPrefixAwareForgets(t *testing.T) {
 	p := newPrefixAware(16)
 	r := Request{Tokens: 40, Prefix: kvcache.PrefixHashes(make([]kvcache.Token, 40), 16)}
 	p.Place(r, []Candidate{{ID: "gone"}})
+	p.Place(r, []Candidate{{ID: "busy"}})
 	for range 2 * forget {
-		p.Place(Request{Tokens: 1}, []Candidate{{ID: "here"}})
+		p.Place(Request{Tokens: 1}, []Candidate{{ID: "here"}, {ID: "busy", WaitingTokens: 9}})
 	}
-	if len(p.nodes) != 1 || p.nodes["here"] == nil {
-		t.Errorf("%d nodes are remembered", len(p.nodes))
+	if len(p.nodes) != 2 || p.nodes["here"] == nil || p.nodes["busy"] == nil || p.nodes["busy"].match(r.Prefix) != 2 {
+		t.Errorf("remembered are %v, want here and busy, with its prefix", p.nodes)
 	}
 }
 
@@ -160,6 +170,7 @@ func BenchmarkPrefixAware(b *testing.B) {
 			for i := range c {
 				c[i] = Candidate{ID: fmt.Sprint(i), Blocks: 15200}
 			}
+			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
 				n := p.Place(prompts[i%len(prompts)], c)
 				c[n].WaitingTokens += 12000

@@ -240,7 +240,8 @@ func flagNames(err error) error {
 		{"PrefixLen is", "--random-prefix-len is"},
 		{"trace speed is", "--speed is"},
 		{"attainment is", "--attainment is"},
-		{"or Nondisagg", "or --nondisagg"}, {"RPC is", "--rpc is"},
+		{"or Nondisagg", "or --nondisagg"},
+		{"RPC is", "--rpc is"},
 	} {
 		text = strings.ReplaceAll(text, r[0], r[1])
 	}
