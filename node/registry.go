@@ -166,7 +166,7 @@ func (r *registry) agree() {
 		r.cluster.MaxModelLen = min(r.cluster.MaxModelLen, m.info.MaxModelLen)
 	}
 	if r.cluster.BlockTokens != blockTokens {
-		_ = 0
+		clear(r.places) // they count in the blocks of nodes that are gone
 	}
 }
 
