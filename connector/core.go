@@ -40,6 +40,7 @@ type Core struct {
 
 	now    time.Duration
 	toRun  []engine.Event // for the scheduler in this Step
+	rouse  time.Duration  // when the scheduler asked to be called, 0 for not
 	act    Actions
 	totals Totals
 }
@@ -263,6 +264,11 @@ func (c *Core) matches(ev Submit) error {
 // nothing more to say: a Receive step of no requests ends at once.
 func (c *Core) schedule() {
 	for {
+		if len(c.toRun) == 0 && c.sched.Current() != nil && (c.rouse == 0 || c.now < c.rouse) {
+			// A layer more or a part that moved: nothing to it while a step is under way.
+			c.act.Wake = c.rouse
+			break
+		}
 		rd := c.sched.Step(c.now, c.producer.notBefore(c.now), c.toRun...)
 		c.toRun = c.toRun[:0]
 		for _, f := range rd.Refused {
@@ -280,7 +286,7 @@ func (c *Core) schedule() {
 		if step := rd.Launch; step != nil {
 			c.launch(step)
 		}
-		c.act.Wake = rd.Wake
+		c.rouse, c.act.Wake = rd.Wake, rd.Wake
 		if len(c.toRun) == 0 {
 			break
 		}

@@ -97,7 +97,8 @@ type (
 		At     time.Duration
 		Tokens []kvcache.Token
 	}
-	// LayerDone: the step under way has this layer's KV in its blocks.
+	// LayerDone: the step under way has this layer's KV in its blocks, or will have
+	// it at a time to come.
 	LayerDone struct {
 		Layer int
 		At    time.Duration
@@ -231,7 +232,7 @@ type (
 	Move struct {
 		ID    uint64
 		Write bool          // else read
-		Since time.Duration // when the schedule had it start, 0 for now
+		Since time.Duration // when the schedule had or has it start, 0 for now
 		Part  int
 		Pairs []Pair
 		// Imm goes with a write: the reader's Arrived. Token is the first token.

@@ -2,11 +2,13 @@ package connector
 
 import (
 	"fmt"
+	"time"
 )
 
 // layerDone writes a layer of every layerwise prompt in the step under way that
 // this step completes. A prompt computed in chunks goes out with its last chunk:
-// its earlier chunks are in the blocks by then.
+// its earlier chunks are in the blocks by then. A driver that knows beforehand
+// when layers will be done may say so at once: their moves say when they start.
 func (c *Core) layerDone(ev LayerDone) {
 	step := c.sched.Current()
 	if step == nil {
@@ -18,19 +20,23 @@ func (c *Core) layerDone(ev LayerDone) {
 			continue
 		}
 		if ev.Layer < c.layers()-1 { // the last goes with the first token, when the step is done
-			c.write(r, ev.Layer)
+			c.write(r, ev.Layer, ev.At)
 		}
 	}
 }
 
-func (c *Core) write(r *request, layer int) {
+func (c *Core) write(r *request, layer int, at time.Duration) {
 	r.state = moving
 	r.moves++
-	c.act.Moves = append(c.act.Moves, Move{ID: r.ID, Write: true, Part: layer, Pairs: c.pairs(r), Imm: true, Token: r.first})
+	m := Move{ID: r.ID, Write: true, Part: layer, Pairs: c.pairs(r), Imm: true, Token: r.first}
+	if at > c.now {
+		m.Since = at
+	}
+	c.act.Moves = append(c.act.Moves, m)
 }
 
 // layerwiseComputed sends the last layer, with the first token in its immediate.
-func (c *Core) layerwiseComputed(r *request) { c.write(r, c.layers()-1) }
+func (c *Core) layerwiseComputed(r *request) { c.write(r, c.layers()-1, c.now) }
 
 // wrote counts layers that have been applied at the decode side; with the last
 // one the leg is over.

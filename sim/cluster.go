@@ -86,7 +86,7 @@ type cluster struct {
 	cfg     Config
 	load    Load
 	now     time.Duration
-	queue   queue
+	agenda  agenda
 	network *network
 	latency time.Duration // of a transfer: the slowest NIC's
 	ready   []*node       // with something in the inbox, in order
@@ -119,7 +119,7 @@ func newCluster(cfg Config, load Load) (*cluster, error) {
 		cfg.KVBlocks = cfg.Profile.Blocks()
 	}
 	c := &cluster{
-		cfg: cfg, load: load, network: newNetwork(),
+		cfg: cfg, load: load, network: new(network),
 		names: make(map[string]*node), flights: make(map[uint64]*flight),
 	}
 	for _, n := range cfg.NICs {
@@ -208,7 +208,7 @@ func (c *cluster) send(n *node, ev connector.Event, at time.Duration) {
 		n.tell(ev)
 		return
 	}
-	c.queue.push(event{at: at, node: n, kind: deliver, ev: ev})
+	c.agenda.push(at, event{node: n, kind: deliver, ev: ev})
 }
 
 // place chooses the node for a leg.
@@ -224,7 +224,6 @@ func (c *cluster) place(g *group, f *flight) *node {
 
 // submit brings a leg to its node.
 func (c *cluster) submit(n *node, s connector.Submit) {
-	s.Deadline = never
 	if c.cfg.PrefixCaching {
 		s.Prefix = c.flights[s.ID].prefix(c.cfg.Profile.KVGeometry.BlockTokens)
 	}
@@ -246,17 +245,19 @@ func (c *cluster) run(ctx context.Context) error {
 		if round&0xfff == 0 && ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		at, ok := c.queue.first()
+		at, ok := c.agenda.first()
 		if done, moving := c.network.first(); moving && (!ok || done <= at) {
 			c.advance(done)
-			c.network.finish(c.now)
+			if t := c.network.finish(c.now); t != nil {
+				c.sent(t)
+			}
 			continue
 		}
 		if !ok {
 			break
 		}
 		c.advance(at)
-		c.handle(c.queue.pop())
+		c.handle(c.agenda.pop())
 	}
 	return c.err
 }
@@ -273,16 +274,18 @@ func (c *cluster) handle(e event) {
 	n := e.node
 	switch e.kind {
 	case wake:
-		if e.at == n.wakeAt { // else another has been set since
+		if c.now == n.wakeAt { // else another has been set since
 			n.wakeAt = 0
 			n.rouse()
 		}
 	case stepEnd:
 		n.tell(connector.StepDone{At: n.doneAt, Tokens: n.tokens})
-	case layer:
-		n.layerDone(int(e.arg))
+	case post:
+		c.post(e.transfer)
 	case deliver:
 		n.tell(e.ev)
+	case landed:
+		e.transfer.landed()
 	case arrive:
 		c.arrived()
 	}

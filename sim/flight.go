@@ -23,7 +23,9 @@ type flight struct {
 	arrived         time.Duration
 	compute         *node // of the leg that computes the prompt
 	prefill, decode *node
-	legs            int // that have not ended
+	legs            int       // that have not ended
+	parts           int       // of its KV that are sent
+	landed          *transfer // the last of them
 }
 
 func (f *flight) prefix(blockTokens int) []kvcache.Hash {
@@ -62,7 +64,7 @@ func (c *cluster) nextArrival() {
 		c.err = fmt.Errorf("sim: the load goes back in time: request at %v after %v", r.At, c.now)
 	default:
 		c.coming = r
-		c.queue.push(event{at: r.At, kind: arrive})
+		c.agenda.push(r.At, event{kind: arrive})
 	}
 }
 

@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"math"
 	"time"
+
+	"kvferry/connector"
+	"kvferry/kvcache"
 )
 
 // A NIC is one network interface of a node. It sends and receives at its rate at
@@ -34,14 +37,13 @@ func (n NIC) validate() error {
 // its transfers. A change can matter only to flows that are connected to it
 // through ports, so only these are computed again.
 type network struct {
-	flows map[[2]*port]*flow
 	due   flowHeap // active flows, by when their next transfer is over
 	spare []*flow
 	mark  uint64 // of the search under way
 
 	ports []*port // scratch of share
 	reach []*flow
-	tight tightHeap
+	tight queue[float64, *port] // by what they can give each of their transfers
 }
 
 // A port is one direction of one NIC.
@@ -62,29 +64,26 @@ type flow struct {
 	rate       float64
 	served     float64 // bytes each transfer got since the flow began
 	at         time.Duration
-	parts      partHeap
-	next       time.Duration // when the first of parts is over
-	place      int           // in due
+	parts      queue[float64, *transfer] // by the served that ends their part here
+	next       time.Duration             // when the first of parts is over
+	place      int                       // in due
 
 	mark  uint64
 	fixed bool // scratch of share
 }
 
-// A part of a transfer goes over one pair of ports.
-type part struct {
-	goal float64 // of the flow's served
-	seq  uint64
-	t    *transfer
-}
-
 // A transfer is one Move of a node.
 type transfer struct {
-	parts   int // under way
-	latency time.Duration
-	done    func(at time.Duration)
+	parts    int // under way
+	flight   *flight
+	node     *node
+	from, to *node // one of them is node
+	moved    connector.Moved
+	imm      bool // to is told, with
+	token    kvcache.Token
+	since    time.Duration // starts then, if that is to come
+	next     *transfer     // in the node's list of those to start, then in the flight's of those landed
 }
-
-func newNetwork() *network { return &network{flows: make(map[[2]*port]*flow)} }
 
 // lane is a pair of ports and the share of a transfer that goes over it.
 type lane struct {
@@ -92,19 +91,28 @@ type lane struct {
 	share  float64
 }
 
-// start sends bytes over lanes, each its share. done is called when all is there.
+// flow is the one under way, or nil. Ports have few.
+func (l lane) flow() *flow {
+	for _, f := range l.tx.flows {
+		if f.rx == l.rx {
+			return f
+		}
+	}
+	return nil
+}
+
+// start sends bytes over lanes, each its share.
 func (n *network) start(now time.Duration, bytes float64, lanes []lane, t *transfer) {
 	t.parts = len(lanes)
 	for _, l := range lanes {
 		l.tx.bytes += bytes * l.share
 		l.rx.bytes += bytes * l.share
-		f := n.flows[[2]*port{l.tx, l.rx}]
+		f := l.flow()
 		if f == nil {
 			f = n.open(now, l.tx, l.rx)
 		}
 		f.serve(now)
-		f.parts.seq++
-		heap.Push(&f.parts, part{goal: f.served + bytes*l.share, seq: f.parts.seq, t: t})
+		f.parts.push(f.served+bytes*l.share, t)
 		n.share(now, f)
 	}
 }
@@ -113,20 +121,18 @@ func (n *network) open(now time.Duration, tx, rx *port) *flow {
 	var f *flow
 	if k := len(n.spare); k > 0 {
 		f, n.spare = n.spare[k-1], n.spare[:k-1]
-		*f = flow{parts: partHeap{list: f.parts.list[:0]}}
+		*f = flow{parts: queue[float64, *transfer]{heap: f.parts.heap[:0]}}
 	} else {
 		f = new(flow)
 	}
 	f.tx, f.rx, f.at, f.place = tx, rx, now, -1
 	f.inTx, f.inRx = len(tx.flows), len(rx.flows)
 	tx.flows, rx.flows = append(tx.flows, f), append(rx.flows, f)
-	n.flows[[2]*port{tx, rx}] = f
 	return f
 }
 
 func (n *network) close(f *flow) {
 	heap.Remove(&n.due, f.place)
-	delete(n.flows, [2]*port{f.tx, f.rx})
 	last := f.tx.flows[len(f.tx.flows)-1]
 	f.tx.flows[f.inTx], last.inTx = last, f.inTx
 	f.tx.flows = f.tx.flows[:len(f.tx.flows)-1]
@@ -144,16 +150,18 @@ func (n *network) first() (time.Duration, bool) {
 	return n.due[0].next, true
 }
 
-// finish ends the transfer that first announced.
-func (n *network) finish(now time.Duration) {
+// finish ends the part of a transfer that first announced, and returns the
+// transfer if that was its last.
+func (n *network) finish(now time.Duration) *transfer {
 	f := n.due[0]
 	f.serve(now)
-	p := heap.Pop(&f.parts).(part)
+	goal, _ := f.parts.first()
+	t := f.parts.pop()
 	// Times are whole nanoseconds and rates are not: served may be off the goal by
 	// the bytes of a nanosecond, and is set right where the transfer is the only
 	// one left, so that the error does not add up.
-	f.served = max(f.served, p.goal)
-	if len(f.parts.list) == 0 {
+	f.served = max(f.served, goal)
+	if f.parts.len() == 0 {
 		tx, rx := f.tx, f.rx
 		n.close(f)
 		n.shareAt(now, tx)
@@ -161,10 +169,11 @@ func (n *network) finish(now time.Duration) {
 	} else {
 		n.share(now, f)
 	}
-	p.t.parts--
-	if p.t.parts == 0 {
-		p.t.done(now + p.t.latency)
+	t.parts--
+	if t.parts > 0 {
+		return nil
 	}
+	return t
 }
 
 // shareAt shares again around a port that a flow has left.
@@ -180,27 +189,27 @@ func (n *network) shareAt(now time.Duration, p *port) {
 func (n *network) share(now time.Duration, f *flow) {
 	if len(f.tx.flows) == 1 && len(f.rx.flows) == 1 { // alone, as most are
 		f.serve(now)
-		n.set(f, min(f.tx.rate, f.rx.rate)/float64(len(f.parts.list)), now)
+		n.set(f, min(f.tx.rate, f.rx.rate)/float64(f.parts.len()), now)
 		return
 	}
 	n.connected(f)
-	n.tight.list = n.tight.list[:0]
+	n.tight.heap, n.tight.seq = n.tight.heap[:0], 0
 	for _, p := range n.ports {
 		p.left, p.weight = p.rate, 0
 		for _, g := range p.flows {
-			p.weight += len(g.parts.list)
+			p.weight += g.parts.len()
 		}
-		n.tight.push(tightPort{p.left / float64(p.weight), p})
+		n.tight.push(p.left/float64(p.weight), p)
 	}
 	for settled := 0; settled < len(n.reach); {
-		t := n.tight.pop()
-		p := t.port
+		least, _ := n.tight.first()
+		p := n.tight.pop()
 		if p.weight == 0 {
 			continue
 		}
 		// What others left it can only have grown since it was put there.
-		if share := p.left / float64(p.weight); share > t.share {
-			n.tight.push(tightPort{share, p})
+		if share := p.left / float64(p.weight); share > least {
+			n.tight.push(share, p)
 			continue
 		}
 		for _, g := range p.flows {
@@ -209,14 +218,14 @@ func (n *network) share(now time.Duration, f *flow) {
 			}
 			g.fixed = true
 			settled++
-			w := len(g.parts.list)
+			w := g.parts.len()
 			for _, q := range [...]*port{g.tx, g.rx} {
-				q.left = max(q.left-t.share*float64(w), 0)
+				q.left = max(q.left-least*float64(w), 0)
 				q.weight -= w
 			}
-			if g.rate != t.share || g == f {
+			if g.rate != least || g == f {
 				g.serve(now)
-				n.set(g, t.share, now)
+				n.set(g, least, now)
 			}
 		}
 	}
@@ -257,7 +266,8 @@ func (f *flow) serve(now time.Duration) {
 // set gives every transfer of the flow a rate from now on.
 func (n *network) set(f *flow, rate float64, now time.Duration) {
 	f.rate = rate
-	wait := max(math.Ceil((f.parts.list[0].goal-f.served)/rate*1e9), 0)
+	goal, _ := f.parts.first()
+	wait := max(math.Ceil((goal-f.served)/rate*1e9), 0)
 	f.next = never
 	if wait < float64(never-now) {
 		f.next = now + time.Duration(wait)
@@ -271,47 +281,6 @@ func (n *network) set(f *flow, rate float64, now time.Duration) {
 
 // never is when nothing happens any more: 146 years.
 const never = time.Duration(math.MaxInt64 / 2)
-
-// tightHeap has the ports of share by what they can give each of their transfers.
-type tightHeap struct{ list []tightPort }
-
-type tightPort struct {
-	share float64
-	port  *port
-}
-
-func (h *tightHeap) push(t tightPort) {
-	h.list = append(h.list, t)
-	i := len(h.list) - 1
-	for i > 0 && t.share < h.list[(i-1)/2].share {
-		h.list[i] = h.list[(i-1)/2]
-		i = (i - 1) / 2
-	}
-	h.list[i] = t
-}
-
-func (h *tightHeap) pop() tightPort {
-	top := h.list[0]
-	n := len(h.list) - 1
-	t := h.list[n]
-	h.list = h.list[:n]
-	i := 0
-	for 2*i+1 < n {
-		c := 2*i + 1
-		if c+1 < n && h.list[c+1].share < h.list[c].share {
-			c++
-		}
-		if h.list[c].share >= t.share {
-			break
-		}
-		h.list[i] = h.list[c]
-		i = c
-	}
-	if n > 0 {
-		h.list[i] = t
-	}
-	return top
-}
 
 type flowHeap []*flow
 
@@ -335,22 +304,4 @@ func (h *flowHeap) Pop() any {
 	*h = old[:len(old)-1]
 	f.place = -1
 	return f
-}
-
-type partHeap struct {
-	list []part
-	seq  uint64
-}
-
-func (h *partHeap) Len() int { return len(h.list) }
-func (h *partHeap) Less(i, j int) bool {
-	return h.list[i].goal < h.list[j].goal || h.list[i].goal == h.list[j].goal && h.list[i].seq < h.list[j].seq
-}
-func (h *partHeap) Swap(i, j int) { h.list[i], h.list[j] = h.list[j], h.list[i] }
-func (h *partHeap) Push(x any)    { h.list = append(h.list, x.(part)) }
-func (h *partHeap) Pop() any {
-	p := h.list[len(h.list)-1]
-	h.list[len(h.list)-1] = part{}
-	h.list = h.list[:len(h.list)-1]
-	return p
 }

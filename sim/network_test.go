@@ -11,7 +11,7 @@ import (
 // A link of 100 bytes/s shared by two transfers of 100 bytes that start a second
 // apart: the first has it alone, then they share, then the second has it alone.
 func TestFairSharing(t *testing.T) {
-	n := newNetwork()
+	n := new(network)
 	a, b := &port{rate: 100}, &port{rate: 100}
 	over := run(t, n, []start{
 		{0, 150, []lane{{a, b, 1}}},
@@ -28,7 +28,7 @@ func TestFairSharing(t *testing.T) {
 // Max-min: what one transfer cannot use because its other end is slow, the
 // others do.
 func TestUnusedShareGoesToOthers(t *testing.T) {
-	n := newNetwork()
+	n := new(network)
 	fast, slow, other := &port{rate: 100}, &port{rate: 10}, &port{rate: 100}
 	over := run(t, n, []start{
 		{0, 10, []lane{{fast, slow, 1}}},
@@ -50,6 +50,7 @@ type start struct {
 // run goes through starts, in order of time, and returns when each was over.
 func run(tb testing.TB, n *network, starts []start) []time.Duration {
 	over := make([]time.Duration, len(starts))
+	which := map[*transfer]int{}
 	now := time.Duration(0)
 	left := len(starts)
 	for i := 0; left > 0; {
@@ -57,8 +58,9 @@ func run(tb testing.TB, n *network, starts []start) []time.Duration {
 		if i < len(starts) && (!moving || starts[i].at <= due) {
 			s := starts[i]
 			now = s.at
-			k := i
-			n.start(now, s.bytes, s.lanes, &transfer{done: func(at time.Duration) { over[k] = at; left-- }})
+			t := new(transfer)
+			which[t] = i
+			n.start(now, s.bytes, s.lanes, t)
 			i++
 			continue
 		}
@@ -69,7 +71,10 @@ func run(tb testing.TB, n *network, starts []start) []time.Duration {
 			tb.Fatalf("time runs backwards: %v after %v", due, now)
 		}
 		now = due
-		n.finish(now)
+		if t := n.finish(now); t != nil {
+			over[which[t]] = now
+			left--
+		}
 	}
 	return over
 }
@@ -80,23 +85,28 @@ func run(tb testing.TB, n *network, starts []start) []time.Duration {
 func TestMaxMin(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for trial := range 200 {
-		n := newNetwork()
+		n := new(network)
 		ports := make([]*port, 2*(1+rng.IntN(5))) // the first half send, the others receive
 		for i := range ports {
 			ports[i] = &port{rate: []float64{10, 25, 100}[rng.IntN(3)]}
 		}
 		now := time.Duration(0)
 		moved, ended, started := 0.0, 0, 0
+		finish := func() {
+			if n.finish(now) != nil {
+				ended++
+			}
+		}
 		for range 100 {
 			if due, moving := n.first(); moving && rng.IntN(2) == 0 {
 				now = due
-				n.finish(now)
+				finish()
 			} else {
 				tx, rx := rng.IntN(len(ports)/2), len(ports)/2+rng.IntN(len(ports)/2)
 				bytes := 1 + rng.Float64()*100
 				moved += bytes
 				started++
-				n.start(now, bytes, []lane{{ports[tx], ports[rx], 1}}, &transfer{done: func(time.Duration) { ended++ }})
+				n.start(now, bytes, []lane{{ports[tx], ports[rx], 1}}, new(transfer))
 			}
 			checkMaxMin(t, fmt.Sprintf("trial %d at %v", trial, now), ports)
 		}
@@ -105,8 +115,9 @@ func TestMaxMin(t *testing.T) {
 			if !moving {
 				break
 			}
-			n.finish(due)
-			checkMaxMin(t, fmt.Sprintf("trial %d at %v", trial, due), ports)
+			now = due
+			finish()
+			checkMaxMin(t, fmt.Sprintf("trial %d at %v", trial, now), ports)
 		}
 		carried := 0.0
 		for _, p := range ports {
@@ -115,7 +126,7 @@ func TestMaxMin(t *testing.T) {
 			}
 			carried += p.bytes
 		}
-		if ended != started || math.Abs(carried-2*moved) > 1e-6 || len(n.flows) != 0 {
+		if ended != started || math.Abs(carried-2*moved) > 1e-6 || len(n.due) != 0 {
 			t.Fatalf("trial %d: %d of %d transfers ended, ports carried %v of 2 x %v bytes", trial, ended, started, carried, moved)
 		}
 	}
@@ -134,8 +145,8 @@ func checkMaxMin(t *testing.T, when string, ports []*port) {
 			for _, q := range [...]*port{f.tx, f.rx} {
 				fastest[q] = max(fastest[q], f.rate)
 			}
-			used[f.tx] += f.rate * float64(len(f.parts.list))
-			used[f.rx] += f.rate * float64(len(f.parts.list))
+			used[f.tx] += f.rate * float64(f.parts.len())
+			used[f.rx] += f.rate * float64(f.parts.len())
 		}
 	}
 	for p, u := range used {
@@ -157,13 +168,13 @@ func BenchmarkNetwork(b *testing.B) {
 	for _, busy := range []int{1, 16, 256} {
 		b.Run(fmt.Sprintf("under-way=%d", busy), func(b *testing.B) {
 			rng := rand.New(rand.NewPCG(1, 2))
-			n := newNetwork()
+			n := new(network)
 			var tx, rx []*port
 			for range 64 {
 				tx, rx = append(tx, &port{rate: 1e9}), append(rx, &port{rate: 1e9})
 			}
 			begin := func(now time.Duration) {
-				n.start(now, 1e6, []lane{{tx[rng.IntN(64)], rx[rng.IntN(64)], 1}}, &transfer{done: func(time.Duration) {}})
+				n.start(now, 1e6, []lane{{tx[rng.IntN(64)], rx[rng.IntN(64)], 1}}, new(transfer))
 			}
 			for range busy {
 				begin(0)

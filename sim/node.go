@@ -27,7 +27,7 @@ type node struct {
 	tokens       []kvcache.Token      // it samples
 	askers       map[uint64]asker     // of v0's tensors, by our transfer
 	load         *placement.Candidate // what the proxy knows of us
-	sent         int                  // prompt tokens submitted since the last step
+	posting      *transfer            // last of those that start at a time to come
 	stats        NodeStats            // so far
 	at           time.Duration        // up to when stats count blocks
 }
@@ -96,14 +96,13 @@ func (n *node) step() {
 	}
 	if a.Wake > 0 && a.Wake < never && (n.wakeAt <= now || a.Wake < n.wakeAt) {
 		n.wakeAt = max(a.Wake, now)
-		n.c.queue.push(event{at: n.wakeAt, node: n, kind: wake})
+		n.c.agenda.push(n.wakeAt, event{node: n, kind: wake})
 	}
 	n.report()
 }
 
 // report is what a real node tells the proxy after each iteration.
 func (n *node) report() {
-	n.sent = 0
 	n.load.WaitingTokens = n.core.Load().WaitingTokens
 }
 
@@ -128,9 +127,12 @@ func (n *node) launch(s *engine.Step, layers bool) {
 		}
 	}
 	if layers {
-		n.c.queue.push(event{at: max(n.layerAt(0), now), node: n, kind: layer})
+		// The last layer's KV is there when the step is done.
+		for l := range n.c.cfg.Profile.KVGeometry.Layers - 1 {
+			n.tell(connector.LayerDone{Layer: l, At: n.layerAt(l)})
+		}
 	}
-	n.c.queue.push(event{at: max(n.doneAt, now), node: n, kind: stepEnd})
+	n.c.agenda.push(max(n.doneAt, now), event{node: n, kind: stepEnd})
 }
 
 // layerAt is when the KV of a layer is there: the layers take equal parts of the
@@ -140,42 +142,72 @@ func (n *node) layerAt(l int) time.Duration {
 	return n.began + (n.doneAt-n.began)*time.Duration(l+1)/time.Duration(layers)
 }
 
-// layerDone reports a layer and sees to the next.
-func (n *node) layerDone(l int) {
-	n.tell(connector.LayerDone{Layer: l, At: n.layerAt(l)})
-	if next := l + 1; next < n.c.cfg.Profile.KVGeometry.Layers {
-		n.c.queue.push(event{at: max(n.layerAt(next), n.c.now), node: n, kind: layer, arg: int32(next)})
+// move starts a transfer to or from the request's other node, now or when the
+// layer that it moves will be there. Moves come in the order of those times.
+func (n *node) move(m *connector.Move) {
+	f := n.c.flights[m.ID]
+	t := &transfer{flight: f, node: n, from: n, to: f.prefill, imm: m.Imm, token: m.Token, since: m.Since}
+	t.moved = connector.Moved{ID: m.ID, Part: m.Part, Bytes: n.bytes(m, len(f.prompt)), Posted: max(m.Since, n.c.now)}
+	if t.moved.Bytes == 0 {
+		t.moved.At = n.c.now
+		n.tell(t.moved)
+		return
+	}
+	if t.to == n {
+		t.to = f.decode
+	}
+	if !m.Write {
+		t.from, t.to = t.to, t.from
+	}
+	switch {
+	case t.since <= n.c.now:
+		n.c.post(t)
+	case n.posting == nil:
+		n.posting = t
+		n.c.agenda.push(t.since, event{transfer: t, kind: post})
+	default:
+		n.posting.next = t
+		n.posting = t
 	}
 }
 
-// move starts a transfer to or from the request's other node.
-func (n *node) move(m *connector.Move) {
-	f := n.c.flights[m.ID]
-	ev := connector.Moved{ID: m.ID, Part: m.Part, Bytes: n.bytes(m, len(f.prompt)), Posted: n.c.now}
-	if ev.Bytes == 0 {
-		ev.At = n.c.now
-		n.tell(ev)
+// post starts a transfer, and sees to the next of the node's.
+func (c *cluster) post(t *transfer) {
+	next := t.next
+	t.next = nil
+	c.network.start(c.now, float64(t.moved.Bytes), c.lanes(t.from, t.to), t)
+	switch {
+	case next != nil:
+		c.agenda.push(next.since, event{transfer: next, kind: post})
+	case t.node.posting == t:
+		t.node.posting = nil
+	}
+}
+
+// sent has both sides know of a transfer once its last byte is there. Of the parts
+// of layerwise only the one that completes the KV changes what they do: the others
+// are told with it, which spares each request a hundred steps of its nodes.
+func (c *cluster) sent(t *transfer) {
+	f := t.flight
+	t.moved.At = c.now + c.latency
+	f.parts++
+	t.next, f.landed = f.landed, t
+	if t.imm && f.parts < c.cfg.Profile.KVGeometry.Layers {
 		return
 	}
-	from, to := n, f.prefill
-	if to == n {
-		to = f.decode
+	f.landed = nil
+	c.agenda.push(t.moved.At, event{transfer: t, kind: landed})
+}
+
+// landed tells both sides of a transfer and of those before it.
+func (t *transfer) landed() {
+	if t.next != nil {
+		t.next.landed()
 	}
-	if !m.Write {
-		from, to = to, from
+	if t.imm {
+		t.to.tell(connector.Arrived{ID: t.moved.ID, Part: t.moved.Part, Token: t.token, At: t.moved.At})
 	}
-	imm, part, token := m.Imm, m.Part, m.Token
-	lanes := n.c.lanes(from, to)
-	n.c.network.start(n.c.now, float64(ev.Bytes), lanes, &transfer{
-		latency: n.c.latency,
-		done: func(at time.Duration) {
-			if imm {
-				n.c.send(to, connector.Arrived{ID: ev.ID, Part: part, Token: token, At: at}, at)
-			}
-			ev.At = at
-			n.c.send(n, ev, at)
-		},
-	})
+	t.node.tell(t.moved)
 }
 
 // bytes is the payload of a move: package connector's Requests makes as many of

@@ -117,8 +117,8 @@ func TestConservation(t *testing.T) {
 		if math.Abs(sent-float64(bytes)) > 1 || math.Abs(received-sent) > 1 {
 			t.Fatalf("%s: %d bytes moved, NICs sent %.0f and received %.0f", name, bytes, sent, received)
 		}
-		if len(c.network.flows) != 0 || len(c.queue.heap) != 0 {
-			t.Fatalf("%s: %d flows and %d events left", name, len(c.network.flows), len(c.queue.heap))
+		if len(c.network.due) != 0 || len(c.agenda.heap) != 0 {
+			t.Fatalf("%s: %d flows and %d events left", name, len(c.network.due), len(c.agenda.heap))
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"time"
 
 	"kvferry/connector"
@@ -12,34 +13,44 @@ type kind uint8
 const (
 	wake    kind = iota // the node asked to be called
 	stepEnd             // of the node's engine
-	layer               // arg's KV of the step under way is in its blocks
+	post                // transfer starts
 	deliver             // ev reaches the node
+	landed              // transfer is all there, and those listed with it
 	arrive              // the load's next request
 )
 
 // An event is something that will happen at a time. Those of one time happen in
-// the order of seq, in which they were caused.
+// the order in which they were caused.
 type event struct {
-	at   time.Duration
-	seq  uint64
-	node *node
-	ev   connector.Event
-	arg  int32
-	kind kind
+	node     *node
+	ev       connector.Event
+	transfer *transfer
+	kind     kind
 }
 
-func (e *event) before(o *event) bool { return e.at < o.at || e.at == o.at && e.seq < o.seq }
-
-// queue is a heap of events with four children a place: half as deep as with
-// two, and the four lie side by side.
-type queue struct {
-	heap []event
+// A queue has its items by key, those of one key in the order in which they came.
+// It is a heap with four children a place: half as deep as with two, and the four
+// lie side by side.
+type queue[K cmp.Ordered, T any] struct {
+	heap []item[K, T]
 	seq  uint64
 }
 
-func (q *queue) push(e event) {
+type item[K cmp.Ordered, T any] struct {
+	key K
+	seq uint64
+	v   T
+}
+
+func (a *item[K, T]) before(b *item[K, T]) bool {
+	return a.key < b.key || a.key == b.key && a.seq < b.seq
+}
+
+func (q *queue[K, T]) len() int { return len(q.heap) }
+
+func (q *queue[K, T]) push(key K, v T) {
 	q.seq++
-	e.seq = q.seq
+	e := item[K, T]{key, q.seq, v}
 	q.heap = append(q.heap, e)
 	i := len(q.heap) - 1
 	for i > 0 {
@@ -53,19 +64,20 @@ func (q *queue) push(e event) {
 	q.heap[i] = e
 }
 
-// first is when the next event happens; false if there is none.
-func (q *queue) first() (time.Duration, bool) {
+// first is the least key; false if there is none.
+func (q *queue[K, T]) first() (K, bool) {
 	if len(q.heap) == 0 {
-		return 0, false
+		var none K
+		return none, false
 	}
-	return q.heap[0].at, true
+	return q.heap[0].key, true
 }
 
-func (q *queue) pop() event {
-	top := q.heap[0]
+func (q *queue[K, T]) pop() T {
+	top := q.heap[0].v
 	n := len(q.heap) - 1
 	e := q.heap[n]
-	q.heap[n] = event{} // its ev may be large
+	q.heap[n] = item[K, T]{} // what it points to may be large
 	q.heap = q.heap[:n]
 	if n == 0 {
 		return top
@@ -90,3 +102,6 @@ func (q *queue) pop() event {
 	q.heap[i] = e
 	return top
 }
+
+// agenda is what will happen.
+type agenda = queue[time.Duration, event]
