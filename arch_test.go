@@ -41,6 +41,7 @@ var layers = map[string]layer{
 	"placement":               {module: []string{"kvcache"}},
 	"transport":               {module: []string{"clock"}, libraries: []string{xsys}},
 	"transport/tcp":           {module: []string{"transport", "clock"}, libraries: []string{xsys}},
+	"transport/rdma":          {module: []string{"transport"}, libraries: []string{"github.com/Mellanox/rdmamap"}},
 	"transport/transporttest": {module: []string{"transport", "clock"}},
 	"connector":               {module: []string{"engine", "kvcache"}},
 	"proto":                   {libraries: []string{grpc, protobuf}},

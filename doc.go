@@ -18,6 +18,7 @@
 //	kvcache                              blocks, block tables, prefix hashes, bytes
 //	transport                            the transfer engine: segment, batch, slice, rail
 //	transport/tcp                        a rail over TCP
+//	transport/rdma                       a rail over RDMA verbs
 //	transport/transporttest              a rail in memory, and what every rail must do
 //	proto                                the control plane's messages
 //	clock                                time and timers that fire on time

@@ -1,6 +1,11 @@
 package transport
 
-import "context"
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+)
 
 // A Key names a registered region on one rail. Keys are unguessable: knowing
 // one is the permission to read and write the region. Zero is never valid.
@@ -83,4 +88,16 @@ type Endpoint interface {
 	// memory; it does not wait for the peer. A second Close waits likewise
 	// and returns nil.
 	Close() error
+}
+
+// Advertised is what peers are told to dial for a rail that listens at a port: its
+// address, or the host or host:port that its configuration has instead.
+func Advertised(at *net.TCPAddr, advertise string) string {
+	if advertise == "" {
+		return at.String()
+	}
+	if _, _, err := net.SplitHostPort(advertise); err == nil {
+		return advertise
+	}
+	return net.JoinHostPort(strings.Trim(advertise, "[]"), fmt.Sprint(at.Port))
 }

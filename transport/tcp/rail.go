@@ -120,22 +120,12 @@ func New(cfg Config) (*Rail, error) {
 	}
 	r.ln = ln.(*net.TCPListener)
 	at := r.ln.Addr().(*net.TCPAddr)
-	r.addr = advertised(at, cfg.Advertise)
+	r.addr = transport.Advertised(at, cfg.Advertise)
 	if !at.IP.IsUnspecified() && !at.IP.IsLoopback() {
 		r.local = &net.TCPAddr{IP: at.IP, Zone: at.Zone}
 	}
 	r.wg.Go(r.accept)
 	return r, nil
-}
-
-func advertised(at *net.TCPAddr, advertise string) string {
-	if advertise == "" {
-		return at.String()
-	}
-	if _, _, err := net.SplitHostPort(advertise); err == nil {
-		return advertise
-	}
-	return net.JoinHostPort(strings.Trim(advertise, "[]"), fmt.Sprint(at.Port))
 }
 
 // Name implements transport.Rail.

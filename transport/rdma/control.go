@@ -1,0 +1,166 @@
+package rdma
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+
+	"kvferry/transport"
+)
+
+// The control connection is TCP. It begins with a greeting from each side, and
+// then carries frames of a type and a fixed length: little-endian, no padding.
+const (
+	magic       = "kvferry-rdma/1\r\n"
+	greetingLen = len(magic) + 8 + 1 + 4 + 16 + 2 + 1 + 8 + 4 + 1
+	maxLost     = 64 // ids of lost connections in a greeting
+)
+
+// A greeting says where the sender's queue pairs are.
+type greeting struct {
+	id      uint64 // of the connection, chosen by the initiator
+	depth   uint32
+	at      portAddr
+	mailbox remoteMemory // of as many letters a pair as depth says
+	pairs   []pairAddr
+	lost    []uint64 // initiator: connections that ended with writes unanswered
+}
+
+// remoteMemory is what a request needs to touch a peer's memory.
+type remoteMemory struct {
+	addr uint64
+	rkey uint32
+}
+
+func (g *greeting) append(b []byte) []byte {
+	le := binary.LittleEndian
+	b = append(b, magic...)
+	b = le.AppendUint64(b, g.id)
+	b = append(b, byte(len(g.pairs)))
+	b = le.AppendUint32(b, g.depth)
+	b = append(b, g.at.gid[:]...)
+	b = le.AppendUint16(b, g.at.lid)
+	b = append(b, g.at.mtu)
+	b = le.AppendUint64(b, g.mailbox.addr)
+	b = le.AppendUint32(b, g.mailbox.rkey)
+	b = append(b, byte(len(g.lost)))
+	for _, p := range g.pairs {
+		b = le.AppendUint32(b, p.number)
+		b = le.AppendUint32(b, p.psn)
+	}
+	for _, id := range g.lost {
+		b = le.AppendUint64(b, id)
+	}
+	return b
+}
+
+func readGreeting(r io.Reader) (*greeting, error) {
+	b := make([]byte, greetingLen)
+	if _, err := io.ReadFull(r, b); err != nil {
+		return nil, err
+	}
+	if string(b[:len(magic)]) != magic {
+		return nil, fmt.Errorf("%w: %q is not how a kvferry RDMA rail greets", transport.ErrProtocol, b[:len(magic)])
+	}
+	le := binary.LittleEndian
+	b = b[len(magic):]
+	g := &greeting{id: le.Uint64(b), depth: le.Uint32(b[9:])}
+	n := int(b[8])
+	copy(g.at.gid[:], b[13:29])
+	g.at.lid, g.at.mtu = le.Uint16(b[29:]), b[31]
+	g.mailbox = remoteMemory{le.Uint64(b[32:]), le.Uint32(b[40:])}
+	lost := int(b[44])
+	switch {
+	case n < 1 || n > maxQueuePairs:
+		return nil, fmt.Errorf("%w: %d queue pairs, not 1 to %d", transport.ErrProtocol, n, maxQueuePairs)
+	case g.depth < 1 || g.depth > maxQueueDepth:
+		return nil, fmt.Errorf("%w: queues of %d, not 1 to %d", transport.ErrProtocol, g.depth, maxQueueDepth)
+	case g.at.mtu < 1 || g.at.mtu > 5:
+		return nil, fmt.Errorf("%w: MTU code %d, not 1 to 5", transport.ErrProtocol, g.at.mtu)
+	case lost > maxLost:
+		return nil, fmt.Errorf("%w: %d lost connections, not up to %d", transport.ErrProtocol, lost, maxLost)
+	}
+	b = make([]byte, 8*(n+lost))
+	if _, err := io.ReadFull(r, b); err != nil {
+		return nil, err
+	}
+	for ; n > 0; n-- {
+		g.pairs = append(g.pairs, pairAddr{le.Uint32(b), le.Uint32(b[4:])})
+		b = b[8:]
+	}
+	for ; lost > 0; lost-- {
+		g.lost = append(g.lost, le.Uint64(b))
+		b = b[8:]
+	}
+	return g, nil
+}
+
+// A frame is about a key of the target's.
+//
+//	initiator            target
+//	resolve key      ─▶           may I use it, and how
+//	                 ◀─  resolved  the memory, or length -1: no such key
+//	                 ◀─  revoke    use it no more
+//	revoked key      ─▶           nothing of mine touches it any more
+type frame struct {
+	typ    frameType
+	key    transport.Key
+	memory remoteMemory // resolved
+	length int64        // resolved; -1 if the key is unknown
+}
+
+type frameType byte
+
+const (
+	frameResolve frameType = iota + 1
+	frameResolved
+	frameRevoke
+	frameRevoked
+)
+
+const frameLen = 1 + 8 + 8 + 4 + 8
+
+func (f *frame) append(b []byte) []byte {
+	le := binary.LittleEndian
+	b = append(b, byte(f.typ))
+	b = le.AppendUint64(b, uint64(f.key))
+	b = le.AppendUint64(b, f.memory.addr)
+	b = le.AppendUint32(b, f.memory.rkey)
+	return le.AppendUint64(b, uint64(f.length))
+}
+
+func readFrame(r io.Reader, f *frame) error {
+	var b [frameLen]byte
+	if _, err := io.ReadFull(r, b[:]); err != nil {
+		return err
+	}
+	le := binary.LittleEndian
+	f.typ = frameType(b[0])
+	f.key = transport.Key(le.Uint64(b[1:]))
+	f.memory = remoteMemory{le.Uint64(b[9:]), le.Uint32(b[17:])}
+	f.length = int64(le.Uint64(b[21:]))
+	if f.typ < frameResolve || f.typ > frameRevoked {
+		return fmt.Errorf("%w: frame of type %d", transport.ErrProtocol, f.typ)
+	}
+	if f.length < -1 {
+		return fmt.Errorf("%w: memory of %d bytes", transport.ErrProtocol, f.length)
+	}
+	return nil
+}
+
+// A letter goes before an immediate: 32 bits of it fit into the request that
+// announces it, so the rest is written to the target's mailbox first.
+const letterLen = 32
+
+func putLetter(b []byte, m *transport.Imm) {
+	le := binary.LittleEndian
+	le.PutUint64(b, m.Source)
+	le.PutUint64(b[8:], m.Seq)
+	le.PutUint64(b[16:], m.Floor)
+	le.PutUint64(b[24:], m.Value)
+}
+
+func letter(b []byte) transport.Imm {
+	le := binary.LittleEndian
+	return transport.Imm{Source: le.Uint64(b), Seq: le.Uint64(b[8:]), Floor: le.Uint64(b[16:]), Value: le.Uint64(b[24:])}
+}

@@ -1,0 +1,53 @@
+// Package rdma is a rail over one port of an RDMA device: InfiniBand or RoCE, by
+// libibverbs (build tag rdma; without it New returns [ErrNotBuilt], and everything
+// above the device still builds and is tested over an in-memory one).
+//
+// A connection has two parts. The queue pairs, reliable-connected, carry the
+// bytes: a WRITE or READ slice is one request of its opcode, or several if the
+// port's messages are shorter, and the target's CPU takes no part in it. A TCP
+// connection carries what is not bytes: where the queue pairs are, which memory a
+// key stands for, and that a side is gone. It listens at the port's own address.
+//
+//	initiator                                   target
+//	 Post ─► key known? ─no─► resolve ────────► regions
+//	  │                 ◄──── address, rkey ◄──┘
+//	  └─► requests, one call for all ─► WRITE, READ ═══════► segment
+//	                                    letter, WRITE with immediate ══► mailbox ─► handler
+//	 Complete ◄─ completions ◄───────── count of immediates handled ◄──┘
+//
+// # Keys
+//
+// Memory is pinned once, however many keys there are to it: a node gives every
+// transfer a key of its own to the same slab, and pinning takes a quarter of a
+// second a gigabyte. So a key is not an rkey. A peer asks over the control
+// connection what a key means, once; Deregister asks back for it, and returns when
+// the peer has nothing under way with it, or is cut off. A bad key is thus refused
+// before a request is made, and costs no queue pair. What a peer that breaks these
+// rules can do is what any RDMA peer can: use the rkey that it was told until the
+// memory is deregistered.
+//
+// # Immediates
+//
+// A request carries 32 bits and an immediate has 256. The rest is written to the
+// target's mailbox by a request of its own just before, in the same queue pair, so
+// it is there when the immediate is. The target's handler runs, the receive is
+// posted again, and the count of immediates handled goes back in a WRITE of no
+// bytes; immediates not counted are never more than the target has receives. The
+// receive queue cannot overflow, however slow the handler is.
+//
+// # Completions
+//
+// The last request of a run is signaled, and every 16th. A poller a connection
+// takes completions, many in a call; if there is none for Config.Poll it arms the
+// completion channel and sleeps in the Go poller.
+//
+// # Failures
+//
+// A completion with an error fails its slice with a [CompletionError], tears the
+// connection down and gives the other slices back as lost: the engine connects
+// anew, and the greeting names the connections that were lost, so that the target
+// has destroyed their queue pairs before a slice is sent again. A port that goes
+// down does the same at once. A removed device is let go of and looked for; when
+// one of its name comes, all memory is registered with it and keys go on meaning
+// what they meant.
+package rdma

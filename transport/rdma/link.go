@@ -1,0 +1,311 @@
+package rdma
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	"kvferry/transport"
+)
+
+// A link is what both sides of a connection have: the control connection, the
+// queue pairs and the memory that letters are in.
+//
+//	scratch   | letters to us, depth a pair | letters from us, the same |
+//
+// Its poller takes completions for as long as the link holds, then tears the
+// queue pairs down: from then on the device touches nothing of it.
+type link struct {
+	rail  *Rail
+	dev   device
+	c     net.Conn
+	peer  string // its control connection's address
+	pairs pairs
+	n     int // pairs
+	depth int // operations under way in each, and immediates not acknowledged
+
+	mem     []byte // scratch
+	scratch memory
+	theirs  remoteMemory // the peer's letters
+
+	out  []byte // frames to send
+	kick chan struct{}
+
+	mu       sync.Mutex // guards out, err
+	err      error
+	failedID uint64
+	over     chan struct{} // closed when all is done
+}
+
+// handler is the side's part of the poller.
+type handler interface {
+	// completed takes a completion that went well.
+	completed(c *completion) error
+	// polled is called after each run of completions.
+	polled() error
+	// frame takes a frame of the peer's.
+	frame(f *frame) error
+	// stop is called when the link has failed, before its queue pairs go.
+	stop(err error)
+	// underWay says that requests are posted whose completions have not come.
+	underWay() bool
+	// opName says what a request was.
+	opName(id uint64) string
+	// ended is called last, when the device touches nothing any more. failed is the
+	// request whose own failure err is, or no request's.
+	ended(err error, failed uint64)
+}
+
+// newLink makes n queue pairs over a connection.
+func (r *Rail) newLink(c net.Conn, n, depth int) (*link, error) {
+	dev, err := r.use()
+	if err != nil {
+		return nil, err
+	}
+	l := &link{
+		rail: r, dev: dev, c: c, peer: c.RemoteAddr().String(), n: n, depth: depth,
+		kick: make(chan struct{}, 1), over: make(chan struct{}), failedID: noRequest,
+	}
+	if l.mem, err = syscall.Mmap(-1, 0, 2*n*depth*letterLen, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE); err != nil {
+		r.users.Done()
+		return nil, fmt.Errorf("mmap: %w", err)
+	}
+	if l.scratch, err = dev.register(l.mem); err == nil {
+		l.pairs, err = dev.pairs(n, depth)
+	}
+	if err != nil {
+		l.release()
+		return nil, err
+	}
+	return l, nil
+}
+
+// release frees what newLink made.
+func (l *link) release() {
+	if l.pairs != nil {
+		_ = l.pairs.close()
+	}
+	if l.scratch != nil {
+		_ = l.scratch.close()
+	}
+	_ = syscall.Munmap(l.mem)
+	l.rail.users.Done()
+}
+
+// greeting is ours.
+func (l *link) greeting(id uint64, lost []uint64) *greeting {
+	info := l.dev.info()
+	_, rkey := l.scratch.keys()
+	return &greeting{
+		id: id, depth: uint32(l.depth), pairs: l.pairs.addrs(), lost: lost,
+		at:      portAddr{gid: info.gid.addr, lid: info.port.lid, mtu: info.port.mtu},
+		mailbox: remoteMemory{l.scratch.addr(), rkey},
+	}
+}
+
+// connect starts the queue pairs with what the peer said of its.
+func (l *link) connect(g *greeting) error {
+	if len(g.pairs) != l.n {
+		return fmt.Errorf("%w: %d queue pairs, not %d", transport.ErrProtocol, len(g.pairs), l.n)
+	}
+	l.theirs = g.mailbox
+	l.depth = min(l.depth, int(g.depth))
+	at := g.at
+	at.mtu = min(at.mtu, l.dev.info().port.mtu)
+	return l.pairs.start(g.pairs, at)
+}
+
+// letterTo is our slot for a letter to the peer, and letterFrom the peer's for one
+// to us. The layout of both scratches is the same, except for their depths: each
+// side writes at the stride that both know, the lesser depth.
+func (l *link) letterTo(pair int, seq uint64) (mem []byte, local, remote uint64) {
+	slot := uint64(pair*l.depth) + seq%uint64(l.depth)
+	at := uint64(len(l.mem))/2 + slot*letterLen
+	return l.mem[at : at+letterLen], l.scratch.addr() + at, l.theirs.addr + slot*letterLen
+}
+
+func (l *link) letterFrom(pair int, seq uint64) []byte {
+	at := (uint64(pair*l.depth) + seq%uint64(l.depth)) * letterLen
+	return l.mem[at : at+letterLen]
+}
+
+// send queues a frame for the peer.
+func (l *link) send(f frame) {
+	l.mu.Lock()
+	l.out = f.append(l.out)
+	l.mu.Unlock()
+	select {
+	case l.kick <- struct{}{}:
+	default:
+	}
+}
+
+// fail ends the link; the first reason stands.
+func (l *link) fail(err error) {
+	l.mu.Lock()
+	first := l.err == nil
+	if first {
+		l.err = err
+	}
+	l.mu.Unlock()
+	if first {
+		_ = l.c.Close()
+		l.pairs.interrupt()
+		select {
+		case l.kick <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (l *link) failed() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
+}
+
+func (l *link) lost(format string, args ...any) {
+	l.fail(fmt.Errorf("%w: "+format, append([]any{transport.ErrUnreachable}, args...)...))
+}
+
+// run carries the link until it fails.
+func (l *link) run(h handler) {
+	var control sync.WaitGroup
+	control.Go(l.write)
+	control.Go(func() { l.read(h) })
+	l.poll(h)
+	h.stop(l.failed())
+	l.drain(h)
+	control.Wait()
+	l.release()
+	h.ended(l.failed(), l.failedID)
+	close(l.over)
+}
+
+// write sends queued frames.
+func (l *link) write() {
+	var spare []byte
+	for range l.kick {
+		l.mu.Lock()
+		b, err := l.out, l.err
+		l.out = spare[:0]
+		l.mu.Unlock()
+		if err != nil {
+			return
+		}
+		if _, err := l.c.Write(b); err != nil {
+			l.lost("control connection: %w", err)
+			return
+		}
+		spare = b
+	}
+}
+
+// read takes the peer's frames. That the connection ends is how a side learns
+// that the other is gone.
+func (l *link) read(h handler) {
+	r := &frameReader{r: l.c}
+	var f frame
+	for {
+		err := readFrame(r, &f)
+		if err == nil {
+			err = h.frame(&f)
+			if err == nil {
+				continue
+			}
+			l.fail(err)
+			return
+		}
+		l.lost("control connection: %w", err)
+		return
+	}
+}
+
+// poll takes completions until the link has failed.
+func (l *link) poll(h handler) {
+	buf := make([]completion, 64)
+	spin := max(l.rail.cfg.Poll, 0)
+	for l.failed() == nil {
+		n, err := l.pairs.poll(buf, spin)
+		if err == nil && n == 0 {
+			if n, err = l.pairs.arm(buf); err == nil && n == 0 {
+				err = l.pairs.sleep()
+			}
+		}
+		if err != nil {
+			l.lost("polling: %w", err)
+			return
+		}
+		for i := range buf[:n] {
+			c := &buf[i]
+			if c.status != statusOK {
+				op := "receive"
+				if c.id&receiveID == 0 {
+					op = h.opName(c.id)
+				}
+				l.failedID = c.id
+				l.fail(&CompletionError{Rail: l.rail.cfg.Name, Peer: l.peer, Op: op, Status: uint32(c.status), Vendor: c.vendor})
+				return
+			}
+			if err := h.completed(c); err != nil {
+				l.fail(err)
+				return
+			}
+		}
+		if err := h.polled(); err != nil {
+			l.fail(err)
+			return
+		}
+	}
+}
+
+// noRequest is no request's id.
+const noRequest = ^uint64(0)
+
+// drainFor bounds the wait for flushed requests. They come within microseconds;
+// what a device never says of them does not matter once its queue pairs are gone.
+const drainFor = 100 * time.Millisecond
+
+// drain takes the completions that come once the queue pairs are in error, so
+// that what had been carried out before counts as such.
+func (l *link) drain(h handler) {
+	if l.pairs.fail() != nil {
+		return
+	}
+	buf := make([]completion, 64)
+	for start := time.Now(); h.underWay() && time.Since(start) < drainFor; {
+		n, err := l.pairs.poll(buf, time.Millisecond)
+		if err != nil || n == 0 {
+			return
+		}
+		for i := range buf[:n] {
+			if buf[i].status == statusOK && h.completed(&buf[i]) != nil {
+				return
+			}
+		}
+	}
+}
+
+// A frameReader reads ahead, so that frames that came together cost one call.
+type frameReader struct {
+	r   io.Reader
+	buf [64 * frameLen]byte
+	at  int
+	end int
+}
+
+func (f *frameReader) Read(b []byte) (int, error) {
+	if f.at == f.end {
+		n, err := f.r.Read(f.buf[:])
+		if n == 0 {
+			return 0, err
+		}
+		f.at, f.end = 0, n
+	}
+	n := copy(b, f.buf[f.at:f.end])
+	f.at += n
+	return n, nil
+}

@@ -1,0 +1,5 @@
+//go:build !rdma || !cgo || !linux
+
+package rdma
+
+func openDevice(*Config) (device, error) { return nil, ErrNotBuilt }

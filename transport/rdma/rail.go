@@ -1,0 +1,441 @@
+package rdma
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"kvferry/transport"
+)
+
+// Rail implements transport.Rail.
+type Rail struct {
+	cfg     Config
+	open    func(*Config) (device, error)
+	ln      *net.TCPListener
+	addr    string
+	local   *net.TCPAddr // of connections made; nil leaves it to the system
+	regs    regions
+	handler func(transport.Imm)
+	wg      sync.WaitGroup // accept, watch, endpoints, served links
+	quit    chan struct{}
+
+	mu     sync.Mutex
+	closed bool
+	dev    device         // nil while it is gone
+	users  sync.WaitGroup // links that use dev
+	down   string         // why nothing can be sent now; empty if it can
+	eps    map[*endpoint]struct{}
+	lost   map[string][]uint64 // by address: endpoints that ended with writes unanswered
+	conns  map[net.Conn]*served
+	byID   map[uint64]*served
+}
+
+// New opens the device, listens and serves. The caller closes the rail, or gives
+// it to an engine.
+func New(cfg Config) (*Rail, error) { return newRail(cfg, openDevice) }
+
+func newRail(cfg Config, open func(*Config) (device, error)) (*Rail, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg.setDefaults()
+	r := &Rail{
+		cfg: cfg, open: open, quit: make(chan struct{}),
+		regs:  regions{byKey: make(map[transport.Key]*region)},
+		eps:   make(map[*endpoint]struct{}),
+		lost:  make(map[string][]uint64),
+		conns: make(map[net.Conn]*served),
+		byID:  make(map[uint64]*served),
+	}
+	fail := func(op string, err error) (*Rail, error) {
+		return nil, &transport.Error{Op: op, Rail: cfg.Name, Err: err}
+	}
+	dev, err := open(&r.cfg)
+	if err != nil {
+		return fail("open", err)
+	}
+	info := dev.info()
+	listen := cfg.Listen
+	if listen == "" {
+		ip := info.gid.ip()
+		if info.netdev != "" && ip.IsLinkLocalUnicast() {
+			ip = ip.WithZone(info.netdev)
+		}
+		listen = net.JoinHostPort(ip.String(), "0")
+	}
+	lc := net.ListenConfig{}
+	ln, err := lc.Listen(context.Background(), "tcp", listen)
+	if err != nil {
+		return fail("listen", errors.Join(err, dev.close()))
+	}
+	r.dev, r.ln = dev, ln.(*net.TCPListener)
+	at := r.ln.Addr().(*net.TCPAddr)
+	r.addr = transport.Advertised(at, cfg.Advertise)
+	if !at.IP.IsUnspecified() && !at.IP.IsLoopback() {
+		r.local = &net.TCPAddr{IP: at.IP, Zone: at.Zone}
+	}
+	r.cfg.QueueDepth = min(r.cfg.QueueDepth, info.maxDepth)
+	r.wg.Go(r.accept)
+	r.wg.Go(func() { r.watch(dev) })
+	return r, nil
+}
+
+// Name implements transport.Rail.
+func (r *Rail) Name() string { return r.cfg.Name }
+
+// Addr implements transport.Rail.
+func (r *Rail) Addr() string { return r.addr }
+
+// HandleImmediates implements transport.Rail.
+func (r *Rail) HandleImmediates(f func(transport.Imm)) { r.handler = f }
+
+// usable says why the rail cannot be used now. The caller holds r.mu.
+func (r *Rail) usable() error {
+	switch {
+	case r.closed:
+		return net.ErrClosed
+	case r.down != "":
+		return fmt.Errorf("%w: %s", transport.ErrUnreachable, r.down)
+	}
+	return nil
+}
+
+// use is the device that is open. It stays so until users.Done.
+func (r *Rail) use() (device, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.usable(); err != nil {
+		return nil, err
+	}
+	r.users.Add(1)
+	return r.dev, nil
+}
+
+// Register implements transport.Rail. Memory that lies in memory registered
+// before is not pinned again.
+func (r *Rail) Register(mem []byte) (transport.Key, error) {
+	r.regs.pinning.Lock()
+	defer r.regs.pinning.Unlock()
+	if p, at := r.regs.pinned(mem); p != nil {
+		return r.regs.add(p, at, int64(len(mem)))
+	}
+	return r.pin(&pin{mem: mem}, int64(len(mem)))
+}
+
+// RegisterDMABuf makes a part of a dma-buf readable and writable by peers, as
+// Register does with memory: that is how GPU memory goes over the NIC (CUDA:
+// cuMemGetHandleForAddressRange). fd may be closed afterwards, unless the device
+// can go away and come back.
+func (r *Rail) RegisterDMABuf(fd int, offset, length int64) (transport.Key, error) {
+	if fd < 0 || offset < 0 || length < 1 {
+		return 0, fmt.Errorf("%w: dma-buf %d from %d, %d bytes", transport.ErrInvalid, fd, offset, length)
+	}
+	r.regs.pinning.Lock()
+	defer r.regs.pinning.Unlock()
+	return r.pin(&pin{buf: dmaBuf{fd, uint64(offset), uint64(length)}}, length)
+}
+
+func (r *Rail) pin(p *pin, length int64) (transport.Key, error) {
+	r.mu.Lock()
+	dev, closed, why := r.dev, r.closed, r.down
+	r.mu.Unlock()
+	if closed {
+		return 0, net.ErrClosed
+	}
+	if dev == nil {
+		return 0, fmt.Errorf("%w: %s", transport.ErrUnreachable, why)
+	}
+	mr, err := p.register(dev)
+	if err != nil {
+		return 0, err
+	}
+	p.mr = mr
+	key, err := r.regs.add(p, 0, length)
+	if err != nil {
+		_ = mr.close()
+	}
+	return key, err
+}
+
+// revokeWithin is how long peers may take to finish what they have under way with
+// a key that is being revoked: windowBytes at 80 Mbit/s take 1.7 s. A peer that
+// takes longer is cut off.
+const revokeWithin = 3 * time.Second
+
+// Deregister implements transport.Rail. Peers that know the key are asked to stop
+// using it and answer when they have.
+func (r *Rail) Deregister(key transport.Key) error {
+	p, asked, err := r.regs.revoke(key)
+	if err != nil {
+		return err
+	}
+	late := time.NewTimer(revokeWithin)
+	defer late.Stop()
+	for _, a := range asked {
+		select {
+		case <-a.done:
+		case <-a.peer.over:
+		case <-late.C:
+			late.Reset(0) // for the others too
+			a.peer.lost("it has not given a revoked key back within %v", revokeWithin)
+			<-a.peer.over
+		}
+	}
+	r.regs.pinning.Lock()
+	defer r.regs.pinning.Unlock()
+	return r.regs.release(p)
+}
+
+// Dial implements transport.Rail.
+func (r *Rail) Dial(ctx context.Context, addr string) (transport.Endpoint, error) {
+	r.mu.Lock()
+	err := r.usable()
+	r.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	d := net.Dialer{}
+	if r.local != nil {
+		d.LocalAddr = r.local
+	}
+	c, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", transport.ErrUnreachable, err)
+	}
+	ep, err := r.introduce(ctx, c, addr)
+	if err != nil {
+		_ = c.Close()
+		switch {
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case errors.Is(err, transport.ErrProtocol), errors.Is(err, net.ErrClosed):
+			return nil, err
+		}
+		return nil, fmt.Errorf("%w: greeting: %w", transport.ErrUnreachable, err)
+	}
+	return ep, nil
+}
+
+// introduce exchanges greetings: by the target's, it has ended the connections
+// that were lost, and its queue pairs are ready.
+func (r *Rail) introduce(ctx context.Context, c net.Conn, addr string) (*endpoint, error) {
+	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	l, err := r.newLink(c, r.cfg.QueuePairs, r.cfg.QueueDepth)
+	if err != nil {
+		return nil, err
+	}
+	id := uint64(transport.NewKey())
+	r.mu.Lock()
+	lost := slices.Clone(r.lost[addr])
+	r.mu.Unlock()
+	err = func() error {
+		if _, err := c.Write(l.greeting(id, lost).append(nil)); err != nil {
+			return err
+		}
+		g, err := readGreeting(c)
+		if err != nil {
+			return err
+		}
+		if g.id != id {
+			return fmt.Errorf("%w: greeting for connection %#x, not %#x", transport.ErrProtocol, g.id, id)
+		}
+		if err := l.connect(g); err != nil {
+			return err
+		}
+		if !stop() {
+			return ctx.Err()
+		}
+		return nil
+	}()
+	if err != nil {
+		l.release()
+		return nil, err
+	}
+	ep := r.newEndpoint(l, addr, id)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rest := slices.DeleteFunc(r.lost[addr], func(id uint64) bool { return slices.Contains(lost, id) })
+	if len(rest) == 0 {
+		delete(r.lost, addr)
+	} else {
+		r.lost[addr] = rest
+	}
+	if err := r.usable(); err != nil {
+		l.release()
+		return nil, err
+	}
+	r.eps[ep] = struct{}{}
+	r.wg.Go(func() { l.run(ep) })
+	return ep, nil
+}
+
+// ended forgets an endpoint, except that its peer must hear of it if there are
+// writes that it may still apply.
+func (r *Rail) ended(ep *endpoint, unsure bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.eps, ep)
+	if !r.closed && unsure {
+		ids := append(r.lost[ep.addr], ep.id)
+		r.lost[ep.addr] = ids[max(0, len(ids)-maxLost):]
+	}
+}
+
+// accept serves connections until the listener is closed.
+func (r *Rail) accept() {
+	for {
+		c, err := r.ln.AcceptTCP()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			// Out of descriptors, most likely; those being freed let us go on.
+			r.cfg.Logger.Error("transport/rdma: accept", "rail", r.cfg.Name, "err", err)
+			select {
+			case <-time.After(100 * time.Millisecond):
+			case <-r.quit:
+			}
+			continue
+		}
+		r.mu.Lock()
+		ok := !r.closed && len(r.conns) < r.cfg.MaxConns
+		if ok {
+			r.conns[c] = nil
+			r.wg.Go(func() { r.serve(c) })
+		}
+		r.mu.Unlock()
+		if !ok {
+			r.cfg.Logger.Warn("transport/rdma: connection refused", "rail", r.cfg.Name, "peer", c.RemoteAddr().String(), "limit", r.cfg.MaxConns)
+			_ = c.Close()
+		}
+	}
+}
+
+// greetWithin is how long a connection may take to say what it is.
+const greetWithin = 5 * time.Second
+
+// serve carries one connection.
+func (r *Rail) serve(c net.Conn) {
+	s, err := r.welcome(c)
+	if err != nil {
+		if !r.isClosed() {
+			r.cfg.Logger.Warn("transport/rdma: connection refused", "rail", r.cfg.Name, "peer", c.RemoteAddr().String(), "err", err)
+		}
+		_ = c.Close()
+		r.mu.Lock()
+		delete(r.conns, c)
+		r.mu.Unlock()
+		return
+	}
+	s.run(s)
+	if err := s.failed(); errors.Is(err, transport.ErrProtocol) {
+		r.cfg.Logger.Warn("transport/rdma: connection ended", "rail", r.cfg.Name, "peer", s.peer, "err", err)
+	}
+}
+
+// welcome answers a greeting.
+func (r *Rail) welcome(c net.Conn) (*served, error) {
+	_ = c.SetDeadline(time.Now().Add(greetWithin))
+	g, err := readGreeting(c)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range g.lost {
+		r.end(id)
+	}
+	l, err := r.newLink(c, len(g.pairs), r.cfg.QueueDepth)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.connect(g); err != nil {
+		l.release()
+		return nil, err
+	}
+	s := newServed(l, g.id)
+	r.mu.Lock()
+	if err = r.usable(); err == nil && r.byID[g.id] != nil {
+		err = fmt.Errorf("%w: a second connection says it is %#x", transport.ErrProtocol, g.id)
+	}
+	if err == nil {
+		r.conns[c], r.byID[g.id] = s, s
+	}
+	r.mu.Unlock()
+	if err != nil {
+		l.release()
+		return nil, err
+	}
+	_, _ = c.Write(l.greeting(g.id, nil).append(nil)) // what fails is noticed by read
+	_ = c.SetDeadline(time.Time{})
+	return s, nil
+}
+
+// end cuts the connection with that id and waits until it touches nothing.
+func (r *Rail) end(id uint64) {
+	r.mu.Lock()
+	s := r.byID[id]
+	r.mu.Unlock()
+	if s != nil {
+		s.lost("the peer made a new connection")
+		<-s.over
+	}
+}
+
+func (r *Rail) dismiss(s *served) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.conns, s.c)
+	delete(r.byID, s.id)
+}
+
+func (r *Rail) isClosed() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.closed
+}
+
+// Close implements transport.Rail.
+func (r *Rail) Close() error {
+	r.mu.Lock()
+	first := !r.closed
+	r.closed = true
+	r.mu.Unlock()
+	var err error
+	if first {
+		close(r.quit)
+		err = r.ln.Close()
+		r.cutAll(net.ErrClosed)
+		r.users.Wait()
+		r.regs.close()
+		r.mu.Lock()
+		dev := r.dev
+		r.dev = nil
+		r.mu.Unlock()
+		if dev != nil {
+			err = errors.Join(err, dev.close())
+		}
+	}
+	r.wg.Wait()
+	return err
+}
+
+// cutAll fails every link, and connections that are none yet.
+func (r *Rail) cutAll(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for ep := range r.eps {
+		ep.fail(err)
+	}
+	for c, s := range r.conns {
+		if s == nil {
+			_ = c.Close()
+		} else {
+			s.fail(err)
+		}
+	}
+}

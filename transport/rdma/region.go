@@ -1,0 +1,246 @@
+package rdma
+
+import (
+	"net"
+	"sync"
+	"unsafe"
+
+	"kvferry/transport"
+)
+
+// regions is what peers may touch, by key, and what is pinned for it. Keys are
+// many and memory is pinned once: a node gives each transfer a key of its own to
+// the same slab, and pinning 14 GB takes seconds. So what ends with a key is not
+// a registration but the permission, see Rail.Deregister.
+type regions struct {
+	pinning sync.Mutex // held while memory is pinned and released, which can take long
+
+	mu    sync.RWMutex
+	byKey map[transport.Key]*region // nil once closed
+	pins  []*pin
+}
+
+// A region is what a key stands for.
+type region struct {
+	pin    *pin
+	offset uint64 // in the pin
+	length int64
+	peers  map[*served]struct{} // that were told how to reach it
+}
+
+// A pin is registered memory.
+type pin struct {
+	mem  []byte // nil: of a dma-buf
+	mr   memory // nil while the device is gone
+	refs int    // keys
+	buf  dmaBuf
+}
+
+type dmaBuf struct {
+	fd             int
+	offset, length uint64
+}
+
+func (p *pin) register(dev device) (memory, error) {
+	if p.mem == nil {
+		return dev.registerDMABuf(p.buf.fd, p.buf.offset, p.buf.length)
+	}
+	return dev.register(p.mem)
+}
+
+// at is where mem begins in the pin, or false if it is not inside.
+func (p *pin) at(mem []byte) (uint64, bool) {
+	if p.mem == nil {
+		return 0, false
+	}
+	base, addr := address(p.mem), address(mem)
+	return addr - base, addr >= base && addr+uint64(len(mem)) <= base+uint64(len(p.mem))
+}
+
+func address(mem []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))) }
+
+// add gives the pin's memory a key. It holds regs.pinning.
+func (regs *regions) add(p *pin, offset uint64, length int64) (transport.Key, error) {
+	regs.mu.Lock()
+	defer regs.mu.Unlock()
+	if regs.byKey == nil {
+		return 0, net.ErrClosed
+	}
+	if p.refs == 0 {
+		regs.pins = append(regs.pins, p)
+	}
+	p.refs++
+	key := transport.NewKey()
+	regs.byKey[key] = &region{pin: p, offset: offset, length: length}
+	return key, nil
+}
+
+// pinned is the pin that mem lies in, or nil.
+func (regs *regions) pinned(mem []byte) (*pin, uint64) {
+	regs.mu.RLock()
+	defer regs.mu.RUnlock()
+	for _, p := range regs.pins {
+		if at, ok := p.at(mem); ok {
+			return p, at
+		}
+	}
+	return nil, 0
+}
+
+// local is what a request says of local memory; false if it is not registered.
+func (regs *regions) local(key transport.Key, mem []byte) (lkey uint32, addr uint64, ok bool) {
+	regs.mu.RLock()
+	defer regs.mu.RUnlock()
+	use := func(p *pin) bool {
+		at, in := p.at(mem)
+		if in && p.mr != nil {
+			lkey, _ = p.mr.keys()
+			addr, ok = p.mr.addr()+at, true
+		}
+		return ok
+	}
+	if g := regs.byKey[key]; g != nil && use(g.pin) {
+		return
+	}
+	for _, p := range regs.pins {
+		if use(p) {
+			return
+		}
+	}
+	return
+}
+
+// resolve tells a peer how to reach a key's memory, and remembers that it knows.
+// The answer is queued before any revocation can be.
+func (regs *regions) resolve(key transport.Key, peer *served) {
+	regs.mu.Lock()
+	defer regs.mu.Unlock()
+	f := frame{typ: frameResolved, key: key, length: -1}
+	if g := regs.byKey[key]; g != nil && g.pin.mr != nil {
+		_, rkey := g.pin.mr.keys()
+		f.memory, f.length = remoteMemory{g.pin.mr.addr() + g.offset, rkey}, g.length
+		if g.peers == nil {
+			g.peers = make(map[*served]struct{})
+		}
+		g.peers[peer] = struct{}{}
+		peer.knows[key] = struct{}{}
+	}
+	peer.send(f)
+}
+
+// revoke forgets a key and tells the peers that know it. Each answers, or is over.
+func (regs *regions) revoke(key transport.Key) (*pin, []revocation, error) {
+	regs.mu.Lock()
+	defer regs.mu.Unlock()
+	if regs.byKey == nil {
+		return nil, nil, net.ErrClosed
+	}
+	g := regs.byKey[key]
+	if g == nil {
+		return nil, nil, transport.ErrBadKey
+	}
+	delete(regs.byKey, key)
+	var asked []revocation
+	for peer := range g.peers {
+		delete(peer.knows, key)
+		r := revocation{peer, make(chan struct{})}
+		peer.revoking[key] = r.done
+		peer.send(frame{typ: frameRevoke, key: key})
+		asked = append(asked, r)
+	}
+	return g.pin, asked, nil
+}
+
+type revocation struct {
+	peer *served
+	done chan struct{}
+}
+
+// revoked is a peer's answer.
+func (regs *regions) revoked(key transport.Key, peer *served) bool {
+	regs.mu.Lock()
+	defer regs.mu.Unlock()
+	done := peer.revoking[key]
+	if done == nil {
+		return false
+	}
+	delete(peer.revoking, key)
+	close(done)
+	return true
+}
+
+// forget drops a peer that is over.
+func (regs *regions) forget(peer *served) {
+	regs.mu.Lock()
+	defer regs.mu.Unlock()
+	for key := range peer.knows {
+		if g := regs.byKey[key]; g != nil {
+			delete(g.peers, peer)
+		}
+	}
+	clear(peer.knows)
+}
+
+// release unpins memory that no key stands for any more.
+func (regs *regions) release(p *pin) error {
+	regs.mu.Lock()
+	p.refs--
+	mr := p.mr
+	last := p.refs == 0
+	if last {
+		p.mr = nil
+		for i, q := range regs.pins {
+			if q == p {
+				regs.pins = append(regs.pins[:i], regs.pins[i+1:]...)
+				break
+			}
+		}
+	}
+	regs.mu.Unlock()
+	if last && mr != nil {
+		return mr.close()
+	}
+	return nil
+}
+
+// lost lets go of the registrations of a device that is gone.
+func (regs *regions) lost() {
+	regs.mu.Lock()
+	defer regs.mu.Unlock()
+	for _, p := range regs.pins {
+		if p.mr != nil {
+			_ = p.mr.close()
+			p.mr = nil
+		}
+	}
+}
+
+// restore registers everything with a device that is back.
+func (regs *regions) restore(dev device) error {
+	regs.pinning.Lock()
+	defer regs.pinning.Unlock()
+	regs.mu.RLock()
+	pins := append([]*pin(nil), regs.pins...)
+	regs.mu.RUnlock()
+	for _, p := range pins {
+		mr, err := p.register(dev)
+		if err != nil {
+			regs.lost()
+			return err
+		}
+		regs.mu.Lock()
+		p.mr = mr
+		regs.mu.Unlock()
+	}
+	return nil
+}
+
+// close forgets all keys and unpins everything.
+func (regs *regions) close() {
+	regs.pinning.Lock()
+	defer regs.pinning.Unlock()
+	regs.lost()
+	regs.mu.Lock()
+	defer regs.mu.Unlock()
+	regs.byKey, regs.pins = nil, nil
+}

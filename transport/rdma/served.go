@@ -1,0 +1,117 @@
+package rdma
+
+import (
+	"fmt"
+
+	"kvferry/transport"
+)
+
+// A served link is the target's side of a connection. Its memory is read and
+// written by the device alone; what there is to do here are keys and immediates.
+type served struct {
+	*link
+	id uint64
+
+	knows    map[transport.Key]struct{}      // keys the peer was told how to use; guarded by regs.mu
+	revoking map[transport.Key]chan struct{} // those it has not given back; the same
+
+	recvs []recvQueue // of the poller
+}
+
+// recvQueue counts a pair's immediates.
+type recvQueue struct {
+	handled uint64 // immediates that the handler has seen
+	told    uint64 // of them the peer knows
+	acks    int    // acknowledgements under way
+	seq     uint64 // of requests
+}
+
+// maxAcks bounds the acknowledgements under way in a pair. They are cumulative,
+// and the peer has a receive for each of as many as its queue is deep.
+const maxAcks = 4
+
+func newServed(l *link, id uint64) *served {
+	return &served{
+		link: l, id: id, knows: make(map[transport.Key]struct{}), revoking: make(map[transport.Key]chan struct{}),
+		recvs: make([]recvQueue, l.n),
+	}
+}
+
+// completed implements handler.
+func (s *served) completed(c *completion) error {
+	if c.id&receiveID == 0 {
+		s.recvs[int(c.id>>pairShift)%s.n].acks--
+		return nil
+	}
+	pair := int(c.id &^ receiveID)
+	if pair >= s.n {
+		return fmt.Errorf("%w: receive of queue pair %d of %d", transport.ErrProtocol, pair, s.n)
+	}
+	q := &s.recvs[pair]
+	if c.imm != uint32(q.handled) {
+		return fmt.Errorf("%w: immediate %d, not %d", transport.ErrProtocol, c.imm, uint32(q.handled))
+	}
+	m := letter(s.letterFrom(pair, q.handled))
+	if s.rail.handler != nil {
+		s.rail.handler(m)
+	}
+	q.handled++
+	// The receive is there again before the peer may use it.
+	if err := s.pairs.receive(pair, 1); err != nil {
+		return fmt.Errorf("%w: posting a receive: %w", transport.ErrUnreachable, err)
+	}
+	return nil
+}
+
+// polled implements handler: it acknowledges what has been handled, in a write of
+// no bytes whose immediate is the count.
+func (s *served) polled() error {
+	var wrs []workRequest
+	for i := range s.recvs {
+		q := &s.recvs[i]
+		if q.told == q.handled || q.acks == maxAcks {
+			continue
+		}
+		q.told = q.handled
+		q.acks++
+		wrs = append(wrs, workRequest{
+			op: opWriteImm, pair: uint16(i), id: requestID(i, q.seq), flags: flagSignaled,
+			remote: s.theirs.addr, rkey: s.theirs.rkey, imm: uint32(q.handled),
+		})
+		q.seq++
+	}
+	if wrs == nil {
+		return nil
+	}
+	if err := s.pairs.post(wrs); err != nil {
+		return fmt.Errorf("%w: acknowledging: %w", transport.ErrUnreachable, err)
+	}
+	return nil
+}
+
+// frame implements handler.
+func (s *served) frame(f *frame) error {
+	switch f.typ {
+	case frameResolve:
+		s.rail.regs.resolve(f.key, s)
+	case frameRevoked:
+		if !s.rail.regs.revoked(f.key, s) {
+			return fmt.Errorf("%w: key %#x given back, which was not asked for", transport.ErrProtocol, f.key)
+		}
+	default:
+		return fmt.Errorf("%w: frame of type %d from an initiator", transport.ErrProtocol, f.typ)
+	}
+	return nil
+}
+
+func (s *served) stop(error) {}
+
+func (s *served) underWay() bool { return false }
+
+func (s *served) opName(uint64) string { return "acknowledgement" }
+
+// ended implements handler.
+func (s *served) ended(error, uint64) {
+	s.rail.regs.forget(s)
+	s.rail.dismiss(s)
+}
