@@ -1,0 +1,2 @@
+// Package rdma is a rail over one port of an RDMA device.
+package rdma
