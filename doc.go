@@ -17,7 +17,9 @@
 //	engine                               the GPU's stand-in: scheduler and cost model
 //	kvcache                              blocks, block tables, prefix hashes, bytes
 //	transport                            the transfer engine: segment, batch, slice, rail
+//	transport/rails                      a rail by its name: tcp/eth0, rdma/mlx5_0
 //	transport/tcp                        a rail over TCP
+//	transport/rdma                       a rail over a verbs device
 //	transport/transporttest              a rail in memory, and what every rail must do
 //	proto                                the control plane's messages
 //	clock                                time and timers that fire on time
