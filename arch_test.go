@@ -53,9 +53,10 @@ var layers = map[string]layer{
 	"sim":     {module: []string{"kvcache", "engine", "connector", "placement"}},
 	"cluster": {module: []string{"node", "engine", "proto"}},
 	"bench": { // sees a real cluster through its HTTP API only
-		module:    []string{"clock", "kvcache", "engine", "connector", "sim"},
+		module:    []string{"clock", "kvcache", "engine", "connector", "sim", "bench/page"},
 		libraries: []string{xsys, "gonum.org/v1/plot", "github.com/jaypipes/ghw", "github.com/schollz/progressbar/v3"},
 	},
+	"bench/page":  {libraries: []string{"gonum.org/v1/plot"}},
 	"cmd/proxy":   {module: []string{"node"}, libraries: []string{cobra, pflag}},
 	"cmd/prefill": {module: []string{"node", "proto"}, libraries: []string{cobra, pflag}},
 	"cmd/decode":  {module: []string{"node", "proto"}, libraries: []string{cobra, pflag}},

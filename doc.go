@@ -11,6 +11,7 @@
 //	cluster                              a cluster of child processes on this machine
 //	node                                 the daemons as values: HTTP, gRPC, placement, lifecycle
 //	bench                                arrivals, client, metrics, reports
+//	bench/page                           tables, plots and pages of reports
 //	sim                                  the same in virtual time: event loop, modelled links
 //	placement                            which node takes a request
 //	connector                            the hand-offs, as state machines
