@@ -56,12 +56,16 @@ var layers = map[string]layer{
 		module:    []string{"clock", "kvcache", "engine", "connector", "sim", "bench/page"},
 		libraries: []string{xsys, "gonum.org/v1/plot", "github.com/jaypipes/ghw", "github.com/schollz/progressbar/v3"},
 	},
-	"bench/page":  {libraries: []string{"gonum.org/v1/plot"}},
+	"bench/page": {libraries: []string{"gonum.org/v1/plot"}},
+	"bench/transfer": { // no cluster: two transfer engines
+		module:    []string{"bench", "bench/page", "sim", "kvcache", "transport", "transport/rails", "transport/transporttest", "clock"},
+		libraries: []string{"gonum.org/v1/plot", "github.com/schollz/progressbar/v3"},
+	},
 	"cmd/proxy":   {module: []string{"node"}, libraries: []string{cobra, pflag}},
 	"cmd/prefill": {module: []string{"node", "proto"}, libraries: []string{cobra, pflag}},
 	"cmd/decode":  {module: []string{"node", "proto"}, libraries: []string{cobra, pflag}},
 	"cmd/kvbench": {
-		module:    []string{"bench", "cluster", "engine", "node", "sim"},
+		module:    []string{"bench", "bench/transfer", "cluster", "engine", "node", "sim", "transport"},
 		libraries: []string{cobra, pflag, "golang.org/x/term"},
 	},
 }

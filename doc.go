@@ -10,6 +10,7 @@
 //	cmd/kvbench                          the bench
 //	cluster                              a cluster of child processes on this machine
 //	node                                 the daemons as values: HTTP, gRPC, placement, lifecycle
+//	bench/transfer                       how fast a rail moves bytes: the transfer engine alone
 //	bench                                arrivals, client, metrics, reports
 //	bench/page                           tables, plots and pages of reports
 //	sim                                  the same in virtual time: event loop, modelled links
