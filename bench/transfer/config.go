@@ -46,7 +46,7 @@ type Config struct {
 	// Segment is the memory at either end in bytes. Default 1 GiB, or an eighth of
 	// this machine's memory if that is less.
 	Segment int64
-	// Slice is transport.Config.SliceSize.
+	// Slice is transport.Config.SliceSize. Default 1 MiB, as there.
 	Slice int
 	// Timeout bounds one batch, and each answer on the control connection beyond
 	// the time that the memory takes. Default 10 s.
@@ -107,6 +107,9 @@ func (c *Config) setDefaults() {
 	}
 	if c.Segment == 0 {
 		c.Segment = defaultSegment()
+	}
+	if c.Slice == 0 {
+		c.Slice = 1 << 20
 	}
 	if c.Format == "" {
 		c.Format = Text

@@ -132,37 +132,43 @@ func newPeer(name string, conn net.Conn) *peer {
 	return p
 }
 
-// ask sends a message and waits for the answer of that type.
+// ask sends a message and waits for the answer of that type. The last words of a
+// target that has gone are its answer still.
 func (p *peer) ask(ctx context.Context, m *message, answer string, timeout time.Duration) (*message, error) {
-	if err := p.lines.send(m); err != nil {
-		select {
-		case <-p.lost: // says why
-			return nil, p.err
-		case <-time.After(time.Second):
-			return nil, fmt.Errorf("%s has gone: %w", p.name, err)
-		}
-	}
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
-	var got *message
-	select {
-	case got = <-p.answers:
-	case <-p.lost:
-		select {
-		case got = <-p.answers: // its last words
-		default:
-			return nil, p.err
-		}
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-timer.C:
-		return nil, fmt.Errorf("%s has not answered %s within %v: it may be serving another client, or hang", p.name, m.Type, timeout)
+	sent := p.lines.send(m)
+	if sent != nil {
+		timer.Reset(time.Second) // the reader knows more, soon
 	}
+	var err error
+	select {
+	case got := <-p.answers:
+		return p.accept(m, got, answer)
+	case <-p.lost:
+		err = p.err
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	case <-timer.C:
+		err = fmt.Errorf("%s has not answered %s within %v: it may be serving another client, or hang", p.name, m.Type, timeout)
+		if sent != nil {
+			err = fmt.Errorf("%s has gone: %w", p.name, sent)
+		}
+	}
+	select {
+	case got := <-p.answers:
+		return p.accept(m, got, answer)
+	default:
+		return nil, err
+	}
+}
+
+func (p *peer) accept(asked, got *message, answer string) (*message, error) {
 	switch {
 	case got.Error != "":
 		return nil, fmt.Errorf("%s: %s", p.name, got.Error)
 	case got.Type != answer:
-		return nil, fmt.Errorf("%s answers %s with %q", p.name, m.Type, got.Type)
+		return nil, fmt.Errorf("%s answers %s with %q", p.name, asked.Type, got.Type)
 	}
 	return got, nil
 }

@@ -113,10 +113,6 @@ func (r *Result) conditions() []string {
 	if s.Iterations > 0 {
 		length = fmt.Sprintf("%d batches a thread in a point", s.Iterations)
 	}
-	slice := "1m"
-	if s.Slice > 0 {
-		slice = FormatSize(int64(s.Slice))
-	}
 	limit := "none is known (--limit)"
 	if s.LimitGBps != nil {
 		limit = fmt.Sprintf("%.4g GB/s (%s)", *s.LimitGBps, s.LimitSource)
@@ -131,7 +127,7 @@ func (r *Result) conditions() []string {
 		lines = append(lines, "target     "+r.Target.Where+", "+r.Target.Machine.String())
 	}
 	return append(lines,
-		fmt.Sprintf("points     %s after %gs of warm-up, segments of %s, slices of %s, seed %d, check %s", length, s.WarmupS, FormatSize(s.Segment), slice, s.Seed,
+		fmt.Sprintf("points     %s after %gs of warm-up, segments of %s, slices of %s, seed %d, check %s", length, s.WarmupS, FormatSize(s.Segment), FormatSize(int64(s.Slice)), s.Seed,
 			map[bool]string{true: "of every block", false: "off"}[s.Check]),
 		"limit      "+limit,
 	)
@@ -195,7 +191,7 @@ func (r *Result) WriteText(w io.Writer) error {
 // there are none of are empty.
 func (r *Result) WriteCSV(w io.Writer) error {
 	c := csv.NewWriter(w)
-	_ = c.Write([]string{ // Error has what went wrong
+	_ = c.Write([]string{ // c.Error has what went wrong
 		"op", "block_bytes", "batch", "threads", "depth", "seconds", "batches", "bytes", "gb_per_s", "peak_gb_per_s", "limit_percent", "ops_per_s",
 		"latency_min_us", "latency_mean_us", "latency_p50_us", "latency_p99_us", "latency_p99_9_us", "latency_max_us", "post_us", "post_p99_us",
 		"cpu_s_per_gb", "errors", "blocks_checked", "blocks_bad",

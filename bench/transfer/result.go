@@ -9,18 +9,17 @@ import (
 
 // A Result is a run: its conditions and its points.
 type Result struct {
-	Command     []string      `json:"command"`
-	Started     time.Time     `json:"started"`
-	Protocol    int           `json:"protocol"` // of the control connection; its version is the bench's
-	Settings    Settings      `json:"settings"`
-	Initiator   End           `json:"initiator"`
-	Target      End           `json:"target"`
-	Points      []Point       `json:"points"`
-	Notes       []string      `json:"notes,omitempty"`
-	Interrupted bool          `json:"interrupted,omitempty"`
-	Error       string        `json:"error,omitempty"` // why the run ended before its last point
-	limit       float64       // of Settings
-	Elapsed     time.Duration `json:"-"`
+	Command     []string  `json:"command"`
+	Started     time.Time `json:"started"`
+	Protocol    int       `json:"protocol"` // of the control connection; its version is the bench's
+	Settings    Settings  `json:"settings"`
+	Initiator   End       `json:"initiator"`
+	Target      End       `json:"target"`
+	Points      []Point   `json:"points"`
+	Notes       []string  `json:"notes,omitempty"`
+	Interrupted bool      `json:"interrupted,omitempty"`
+	Error       string    `json:"error,omitempty"` // why the run ended before its last point
+	limit       float64   // of Settings, bytes a second
 }
 
 // Settings are a run's flags that all points share.
@@ -30,7 +29,7 @@ type Settings struct {
 	Iterations  int      `json:"iterations,omitempty"`
 	WarmupS     float64  `json:"warmup_s"`
 	Segment     int64    `json:"segment_bytes"`
-	Slice       int      `json:"slice_bytes"` // 0 is the engine's default
+	Slice       int      `json:"slice_bytes"`
 	TimeoutS    float64  `json:"timeout_s"`
 	Check       bool     `json:"check"`
 	Seed        uint64   `json:"seed"`

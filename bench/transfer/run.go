@@ -171,11 +171,7 @@ func (s *session) open(ctx context.Context) (err error) {
 }
 
 func (s *session) ask(ctx context.Context, m *message, answer string) (*message, error) {
-	got, err := s.link.peer.ask(ctx, m, answer, s.patience())
-	if err != nil && ctx.Err() != nil {
-		return nil, context.Cause(ctx)
-	}
-	return got, err
+	return s.link.peer.ask(ctx, m, answer, s.patience())
 }
 
 // point measures one point. It returns what it has with an error.
