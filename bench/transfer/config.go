@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"kvferry/bench"
 	"kvferry/transport"
 	"kvferry/transport/rails"
 )
@@ -147,13 +148,13 @@ func (c *Config) Validate() error {
 		list []int
 	}{{"Batches", c.Batches}, {"Threads", c.Threads}, {"Depths", c.Depths}} {
 		for _, n := range list.list {
-			if n < 1 || n > 1<<20 {
-				bad("%s has %d: use 1 to %d", list.name, n, 1<<20)
+			if n < 1 || n > maxCount {
+				bad("%s has %d: use 1 to %d", list.name, n, maxCount)
 			}
 		}
 	}
-	if c.Duration < 0 {
-		bad("Duration is %v: use a positive one, or 0 for 2s", c.Duration)
+	if c.Duration != 0 && c.Duration < time.Millisecond {
+		bad("Duration is %v: use 1ms or more, or 0 for 2s", c.Duration)
 	}
 	if c.Timeout < 0 {
 		bad("Timeout is %v: use a positive one, or 0 for 10s", c.Timeout)
@@ -176,6 +177,9 @@ func (c *Config) Validate() error {
 		if fit, _ := d.plans(); len(fit) == 0 {
 			bad("Segment is %s: one batch of each thread, %s at the least, does not fit into it: raise it, or lower Blocks, Batches or Threads",
 				FormatSize(d.Segment), FormatSize(slices.Min(d.Blocks)*int64(slices.Min(d.Batches))*int64(slices.Min(d.Threads))))
+		}
+		if memory := bench.DescribeMachine().MemoryBytes; c.Server == "" && memory > 0 && d.Segment > memory/2 {
+			bad("Segment is %s: both ends are on this machine, which has %d MiB: lower it", FormatSize(d.Segment), memory>>20)
 		}
 	}
 	return errors.Join(errs...)

@@ -38,10 +38,11 @@ type load struct {
 type thread struct {
 	load          *load
 	id            int
-	local, remote []int32 // the order of its blocks
-	landed        []bool  // by place in the order
-	next          int     // place of the next block; goes on past the end
-	batches       int     // submitted
+	local, remote []int32             // the order of its blocks
+	landed        []bool              // by place in the order
+	next          int                 // place of the next block; goes on past the end
+	batches       int                 // submitted
+	reqs          []transport.Request // of the batch being submitted; Submit keeps none
 	flights       []flight
 	idle          []int         // flights not under way
 	ended         chan int      // flights whose batch has ended
@@ -53,7 +54,6 @@ type thread struct {
 
 // A flight is one of the depth batches that a thread has under way.
 type flight struct {
-	reqs  []transport.Request
 	first int // place of its first block
 	batch *transport.Batch
 	post  time.Duration
@@ -72,10 +72,9 @@ func newLoad(p *plan, clk clock.Clock, e *transport.Engine, t *transport.Target,
 	eachThread(p.Threads, func(i int) {
 		th := &thread{
 			load: l, id: i, local: p.order(i, false), remote: p.order(i, true), landed: make([]bool, p.blocks()),
-			flights: make([]flight, p.Depth), ended: make(chan int, p.Depth),
+			reqs: make([]transport.Request, p.Batch), flights: make([]flight, p.Depth), ended: make(chan int, p.Depth),
 		}
 		for f := range th.flights {
-			th.flights[f].reqs = make([]transport.Request, p.Batch)
 			th.idle = append(th.idle, f)
 		}
 		l.threads[i] = th
@@ -135,15 +134,15 @@ func (th *thread) submit() {
 	th.idle = th.idle[:len(th.idle)-1]
 	f := &th.flights[i]
 	f.first = th.next
-	for k := range f.reqs {
+	for k := range th.reqs {
 		at := (f.first + k) % len(th.local)
 		from := l.plan.offset(th.id, th.local[at])
-		f.reqs[k] = transport.Request{Op: l.plan.Op, Local: l.mem[from : from+l.plan.Block], Offset: l.plan.offset(th.id, th.remote[at])}
+		th.reqs[k] = transport.Request{Op: l.plan.Op, Local: l.mem[from : from+l.plan.Block], Offset: l.plan.offset(th.id, th.remote[at])}
 	}
-	th.next += len(f.reqs)
+	th.next += len(th.reqs)
 	th.batches++
 	before := l.clk.Now()
-	f.batch = l.engine.Submit(l.target, f.reqs, transport.BatchOptions{Timeout: l.timeout, OnDone: func(*transport.Batch) { th.ended <- i }})
+	f.batch = l.engine.Submit(l.target, th.reqs, transport.BatchOptions{Timeout: l.timeout, OnDone: func(*transport.Batch) { th.ended <- i }})
 	f.post = l.clk.Now() - before
 }
 
@@ -162,7 +161,7 @@ func (th *thread) collect(i int, canceled bool) {
 		}
 		return
 	}
-	for k := range f.reqs {
+	for k := range th.reqs {
 		th.landed[(f.first+k)%len(th.landed)] = true
 	}
 	l.moved.Add(b.Bytes())
@@ -174,7 +173,7 @@ func (th *thread) collect(i int, canceled bool) {
 	}
 	c := &th.count
 	c.batches++
-	c.blocks += int64(len(f.reqs))
+	c.blocks += int64(len(th.reqs))
 	c.bytes += b.Bytes()
 	c.latency.Add(at - b.Posted())
 	c.post.Add(f.post)

@@ -43,7 +43,7 @@ func (p *plan) offset(thread int, i int32) int64 {
 // validate is the check of both ends; the target's plan comes from a peer.
 func (p *plan) validate() error {
 	if p.Op != transport.Write && p.Op != transport.Read || p.Block < 1 || p.Block > maxSize ||
-		p.Batch < 1 || p.Threads < 1 || p.Threads > 1<<20 || p.Depth < 1 || p.Segment < 1 {
+		p.Batch < 1 || p.Threads < 1 || p.Threads > maxCount || p.Depth < 1 || p.Segment < 1 {
 		return fmt.Errorf("a point of %+v makes no sense", *p)
 	}
 	if p.blocks() < p.Batch {

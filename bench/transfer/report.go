@@ -82,7 +82,7 @@ func (r *Result) table() page.Table {
 			row[6] = fmt.Sprintf("%.1f", *p.LimitPct)
 		}
 		if p.CPU.Bytes > 0 {
-			row[12] = fmt.Sprintf("%.2f", p.CPU.PerGB)
+			row[12] = three(p.CPU.PerGB)
 		}
 		if p.Checked != nil {
 			row[14], row[15] = strconv.FormatInt(*p.Checked, 10), strconv.FormatInt(*p.Bad, 10)
@@ -95,15 +95,17 @@ func (r *Result) table() page.Table {
 	return t
 }
 
-// three writes a rate with three digits that say something.
+// three writes a figure with three digits or more that say something.
 func three(v float64) string {
 	switch {
 	case v < 0.1:
-		return fmt.Sprintf("%.4f", v)
+		return strconv.FormatFloat(v, 'g', 3, 64)
 	case v < 10:
 		return fmt.Sprintf("%.3f", v)
+	case v < 1000:
+		return fmt.Sprintf("%.1f", v)
 	}
-	return fmt.Sprintf("%.2f", v)
+	return fmt.Sprintf("%.0f", v)
 }
 
 // conditions say what was measured and on what, one a line.

@@ -84,9 +84,6 @@ type session struct {
 func measure(ctx context.Context, cfg *Config, r *Result) (err error) {
 	plans, unfit := cfg.plans()
 	r.Notes = unfit
-	if memory := r.Initiator.Machine.MemoryBytes; memory > 0 && cfg.Server == "" && 2*cfg.Segment > memory {
-		return fmt.Errorf("transfer: Config.Segment is %s, and both ends are on this machine, which has %d MiB: lower it", FormatSize(cfg.Segment), memory>>20)
-	}
 	s := &session{cfg: cfg, r: r, clk: clock.Precise()}
 	if s.link, err = connect(ctx, cfg); err != nil {
 		return err

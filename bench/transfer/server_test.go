@@ -328,3 +328,43 @@ func TestFailedBatches(t *testing.T) {
 		t.Errorf("%+v, %+v, %v", landed, v, err)
 	}
 }
+
+// FuzzTarget: whatever comes over the control connection, the target answers or
+// hangs up, and takes no more memory than it may.
+func FuzzTarget(f *testing.F) {
+	const hello = `{"type":"hello","protocol":1,"segment":4096}` + "\n"
+	for _, s := range []string{
+		"", "\n", "{}", hello, hello + hello,
+		hello + `{"type":"point","plan":{"number":1,"op":1,"block":100,"batch":2,"threads":3,"depth":4,"segment":4096,"check":true,"corrupt":[1,-1]}}`,
+		hello + `{"type":"point","plan":{"op":0,"block":8,"batch":1,"threads":1,"depth":1,"segment":4096}}` + "\n" + `{"type":"check","landed":[{"blocks":3,"lost":[1,9,-4]}]}`,
+		hello + `{"type":"mark"}` + "\n" + `{"type":"mark"}`,
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		engine, err := newEngine(transport.Config{Rails: []transport.Rail{transporttest.NewNetwork().Rail("target")}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer engine.Close()
+		here, there := net.Pipe()
+		answers := make(chan []byte)
+		go func() {
+			all, _ := io.ReadAll(here)
+			answers <- all
+		}()
+		go func() {
+			// What it does not read any more fails here when it hangs up.
+			_, _ = here.Write(text)
+			_, _ = io.WriteString(here, "\n{\"type\":\"bye\"}\n")
+		}()
+		target := &target{engine: engine, most: 4096}
+		_, err = target.serve(there)
+		there.Close()
+		all := <-answers
+		here.Close()
+		if err == nil || len(target.mem) > 4096 {
+			t.Errorf("%q: %v, answers %s", text, err, all)
+		}
+	})
+}

@@ -14,6 +14,9 @@ const maxSize = 1 << 40
 // maxValues bounds a list: one point takes seconds.
 const maxValues = 1000
 
+// maxCount bounds what there is of batches, blocks and threads at once.
+const maxCount = 1 << 17
+
 // ParseSize reads 4096, 4k, 64KiB, 1m or 1g; k, m and g are powers of 1024.
 func ParseSize(text string) (int64, error) {
 	digits := strings.ToLower(strings.TrimSpace(text))
@@ -83,8 +86,8 @@ func ParseCounts(text string) ([]int, error) {
 	}
 	counts := make([]int, len(sizes))
 	for i, n := range sizes {
-		if n > 1<<20 {
-			return nil, fmt.Errorf("%d is too many: use 1 to %d", n, 1<<20)
+		if n > maxCount {
+			return nil, fmt.Errorf("%d is too many: use 1 to %d", n, maxCount)
 		}
 		counts[i] = int(n)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -61,7 +62,8 @@ map memory and write there, so keep it on a network that you trust.
 
 Exit status: 0 all points sound; 1 batches failed, blocks are wrong, or the run
 could not go on (the points that had ended are kept); 2 bad flags;
-130 interrupted (the points that had ended are kept).`,
+130 interrupted (the points that had ended are kept). A server that is interrupted
+exits 0.`,
 		Example: `  kvbench transfer --rail tcp/lo --op both --block 4k,64k,1m --batch 16 --check
   kvbench transfer --rail tcp/eth0 --server                       # on 10.0.0.1
   kvbench transfer --rail tcp/eth0 10.0.0.1 --block 4k:4m         # on another machine
@@ -213,9 +215,9 @@ func (f *transferFlags) numbers(cfg *transfer.Config, bad *faults, changed func(
 		flag  string
 		d     time.Duration
 		least time.Duration
-	}{{"duration", cfg.Duration, 1}, {"timeout", cfg.Timeout, 1}, {"warmup", f.warmup, 0}} {
+	}{{"duration", cfg.Duration, time.Millisecond}, {"timeout", cfg.Timeout, 1}, {"warmup", f.warmup, 0}} {
 		if d.d < d.least {
-			bad.add(d.flag, fmt.Errorf("%v: use a positive duration", d.d))
+			bad.add(d.flag, fmt.Errorf("%v: use %v or more", d.d, d.least))
 		}
 	}
 	if changed("iters") && cfg.Iterations < 1 {
@@ -260,7 +262,10 @@ func (f *transferFlags) serve(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "serving clients at %s over %s\n", s.Addr(), strings.Join(s.Rails(), ", "))
-	return s.Serve(cmd.Context())
+	if err := s.Serve(cmd.Context()); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil // it was asked to stop
 }
 
 // transferFlagNames turns the fields of a Config into the flags that set them.
