@@ -69,7 +69,9 @@ func (DecadeTicks) Ticks(low, high float64) []plot.Tick {
 			}
 			t := plot.Tick{Value: v}
 			if m == 1 || m == 2 || m == 5 {
-				t.Label = fmt.Sprintf("%.4g", v)
+				if t.Label = fmt.Sprintf("%.4g", v); v >= 1e4 && v < 1e9 {
+					t.Label = fmt.Sprintf("%.0f", v)
+				}
 			}
 			ticks = append(ticks, t)
 		}

@@ -222,7 +222,7 @@ func (c *Config) plans() (fit []plan, unfit []string) {
 							Segment: c.Segment, Seed: c.Seed, Check: c.Check, Corrupt: c.Corrupt,
 						}
 						if err := p.validate(); err != nil {
-							unfit = append(unfit, fmt.Sprintf("%v %s x %d, %d threads is left out: %v", op, FormatSize(block), batch, threads, err))
+							unfit = append(unfit, fmt.Sprintf("%v %s x %d, threads %d is left out: %v", op, FormatSize(block), batch, threads, err))
 							continue
 						}
 						p.Number = len(fit) + 1

@@ -46,7 +46,7 @@ func (r *Result) name(p *Point) string {
 	parts := []string{p.Op, fmt.Sprintf("x %d", p.Batch)}
 	for i := range r.Points {
 		if r.Points[i].Threads != p.Threads || r.Points[i].Depth != p.Depth {
-			return strings.Join(append(parts, fmt.Sprintf("%d threads, depth %d", p.Threads, p.Depth)), " ")
+			return strings.Join(append(parts, fmt.Sprintf("threads %d, depth %d", p.Threads, p.Depth)), " ")
 		}
 	}
 	return strings.Join(parts, " ")

@@ -92,10 +92,16 @@ func (s sysfs) lineRate(specs []string) (sum float64, ok bool) {
 }
 
 // netRate is an interface's speed, which the kernel tells in Mbit/s: -1 or an error
-// where there is no cable or no hardware.
+// where there is no cable. What is neither a device nor made of some has no speed of
+// its own: a veth pair says 10000 and moves several times that.
 func (s sysfs) netRate(name string) float64 {
 	mbit, err := strconv.ParseFloat(s.read("class/net", name, "speed"), 64)
 	if err != nil || name == "" {
+		return 0
+	}
+	made := s.read("class/net", name, "uevent")
+	if _, err := os.Stat(path.Join(string(s), "class/net", name, "device")); err != nil &&
+		!strings.Contains(made, "DEVTYPE=vlan") && !strings.Contains(made, "DEVTYPE=bond") {
 		return 0
 	}
 	return mbit * 1e6 / 8

@@ -10,7 +10,13 @@ func TestLineRate(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"class/net/eth0/speed":                     "25000\n",
+		"class/net/eth0/device/vendor":             "0x15b3\n",
 		"class/net/eth1/speed":                     "-1\n",
+		"class/net/eth1/device/vendor":             "0x15b3\n",
+		"class/net/bond0/speed":                    "50000\n",
+		"class/net/bond0/uevent":                   "DEVTYPE=bond\nINTERFACE=bond0\n",
+		"class/net/veth0/speed":                    "10000\n",
+		"class/net/veth0/uevent":                   "INTERFACE=veth0\n",
 		"class/infiniband/mlx5_0/ports/1/rate":     "100 Gb/sec (4X EDR)\n",
 		"class/infiniband/mlx5_0/ports/2/rate":     "40 Gb/sec (4X FDR10)\n",
 		"class/infiniband/rxe0/parent":             "eth0\n",
@@ -34,6 +40,8 @@ func TestLineRate(t *testing.T) {
 	}{
 		{[]string{"tcp/eth0"}, 25e9 / 8},
 		{[]string{"tcp/eth0", "rdma/mlx5_0"}, 125e9 / 8},
+		{[]string{"tcp/bond0"}, 50e9 / 8},
+		{[]string{"tcp/veth0"}, 0}, // makes one up
 		{[]string{"rdma/mlx5_0:2?qps=2"}, 40e9 / 8},
 		{[]string{"rdma/rxe0"}, 25e9 / 8}, // soft RoCE: the interface's
 		{[]string{"rdma/rxe1"}, 0},

@@ -45,7 +45,7 @@ func (p *progress) end(pt *Point) {
 		_ = p.bar.Set(p.done)
 		return
 	}
-	line := fmt.Sprintf("point %d/%d %s %s x %d, %d threads, depth %d: %.2f GB/s, p50 %.1f us, p99 %.1f us", p.done, p.n,
+	line := fmt.Sprintf("point %d/%d %s %s x %d, threads %d, depth %d: %.2f GB/s, p50 %.1f us, p99 %.1f us", p.done, p.n,
 		pt.Op, FormatSize(pt.Block), pt.Batch, pt.Threads, pt.Depth, pt.GBps, pt.Latency.P50US, pt.Latency.P99US)
 	if pt.Errors > 0 {
 		line += fmt.Sprintf(", %d batches failed", pt.Errors)

@@ -65,7 +65,7 @@ func (r *Result) WriteJSON(w io.Writer) error {
 // table is a row a point.
 func (r *Result) table() page.Table {
 	t := page.Table{
-		Title: "measured; latency and post time are of a batch, in µs; CPU of both ends", Left: 1,
+		Title: "measured; ops are blocks, latency (p50 ..) and post are of a batch in µs, CPU is of both ends", Left: 1,
 		Head: []string{
 			"op", "block", "batch", "threads", "depth", "GB/s", "% of limit", "ops/s", "p50", "p99", "p99.9", "post", "CPU-s/GB", "errors", "checked", "bad",
 		},
@@ -140,7 +140,7 @@ func (r *Result) remarks() []string {
 	var lines []string
 	for i := range r.Points {
 		p := &r.Points[i]
-		name := fmt.Sprintf("%s %s x %d, %d threads, depth %d", p.Op, FormatSize(p.Block), p.Batch, p.Threads, p.Depth)
+		name := fmt.Sprintf("%s %s x %d, threads %d, depth %d", p.Op, FormatSize(p.Block), p.Batch, p.Threads, p.Depth)
 		if p.Errors > 0 {
 			lines = append(lines, fmt.Sprintf("* %s: %d batches failed, the first: %s", name, p.Errors, p.Error))
 		}

@@ -41,7 +41,7 @@ func fixedResult() *Result {
 				Checked: &checked, Bad: &bad, BadAt: "thread 0, block 3, byte 4 of 8, at 0x40 of the segment", Interrupted: true,
 			},
 		},
-		Notes: []string{"write 64m x 128, 1 threads is left out: too large"},
+		Notes: []string{"write 64m x 128, threads 1 is left out: too large"},
 		Error: "the target has gone",
 	}
 }

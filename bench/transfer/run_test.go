@@ -214,7 +214,7 @@ func TestConfigFaults(t *testing.T) {
 	cfg := quick("")
 	cfg.Rails, cfg.Blocks = []string{Mem}, []int64{4096, 1 << 20, 2 << 20}
 	r, err := Run(t.Context(), cfg)
-	if err != nil || len(r.Points) != 2 || len(r.Notes) != 1 || !strings.Contains(r.Notes[0], "write 2m x 4, 1 threads is left out") {
+	if err != nil || len(r.Points) != 2 || len(r.Notes) != 1 || !strings.Contains(r.Notes[0], "write 2m x 4, threads 1 is left out") {
 		t.Errorf("%v, notes %q", err, r.Notes)
 	}
 }
