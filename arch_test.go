@@ -42,24 +42,30 @@ var layers = map[string]layer{
 	"transport":               {module: []string{"clock"}, libraries: []string{xsys}},
 	"transport/tcp":           {module: []string{"transport", "clock"}, libraries: []string{xsys}},
 	"transport/rdma":          {module: []string{"transport"}, libraries: []string{"github.com/Mellanox/rdmamap"}},
+	"transport/rails":         {module: []string{"transport", "transport/tcp", "transport/rdma"}},
 	"transport/transporttest": {module: []string{"transport", "clock"}},
 	"connector":               {module: []string{"engine", "kvcache"}},
 	"proto":                   {libraries: []string{grpc, protobuf}},
 	"node": {
-		module:    []string{"clock", "kvcache", "engine", "transport", "transport/tcp", "connector", "placement", "proto"},
+		module:    []string{"clock", "kvcache", "engine", "transport", "transport/rails", "connector", "placement", "proto"},
 		libraries: []string{grpc, protobuf, pflag, "github.com/prometheus", "golang.org/x/sync"},
 	},
 	"sim":     {module: []string{"kvcache", "engine", "connector", "placement"}},
 	"cluster": {module: []string{"node", "engine", "proto"}},
 	"bench": { // sees a real cluster through its HTTP API only
-		module:    []string{"clock", "kvcache", "engine", "connector", "sim"},
+		module:    []string{"clock", "kvcache", "engine", "connector", "sim", "bench/page"},
 		libraries: []string{xsys, "gonum.org/v1/plot", "github.com/jaypipes/ghw", "github.com/schollz/progressbar/v3"},
+	},
+	"bench/page": {libraries: []string{"gonum.org/v1/plot"}},
+	"bench/transfer": { // no cluster: two transfer engines
+		module:    []string{"bench", "bench/page", "sim", "kvcache", "transport", "transport/rails", "transport/transporttest", "clock"},
+		libraries: []string{"gonum.org/v1/plot", "github.com/schollz/progressbar/v3"},
 	},
 	"cmd/proxy":   {module: []string{"node"}, libraries: []string{cobra, pflag}},
 	"cmd/prefill": {module: []string{"node", "proto"}, libraries: []string{cobra, pflag}},
 	"cmd/decode":  {module: []string{"node", "proto"}, libraries: []string{cobra, pflag}},
 	"cmd/kvbench": {
-		module:    []string{"bench", "cluster", "engine", "node", "sim"},
+		module:    []string{"bench", "bench/transfer", "cluster", "engine", "node", "sim", "transport"},
 		libraries: []string{cobra, pflag, "golang.org/x/term"},
 	},
 }

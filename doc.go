@@ -10,13 +10,16 @@
 //	cmd/kvbench                          the bench
 //	cluster                              a cluster of child processes on this machine
 //	node                                 the daemons as values: HTTP, gRPC, placement, lifecycle
+//	bench/transfer                       how fast a rail moves bytes: the transfer engine alone
 //	bench                                arrivals, client, metrics, reports
+//	bench/page                           tables, plots and pages of reports
 //	sim                                  the same in virtual time: event loop, modelled links
 //	placement                            which node takes a request
 //	connector                            the hand-offs, as state machines
 //	engine                               the GPU's stand-in: scheduler and cost model
 //	kvcache                              blocks, block tables, prefix hashes, bytes
 //	transport                            the transfer engine: segment, batch, slice, rail
+//	transport/rails                      a rail by its name: tcp/eth0, rdma/mlx5_0
 //	transport/tcp                        a rail over TCP
 //	transport/rdma                       a rail over RDMA verbs
 //	transport/transporttest              a rail in memory, and what every rail must do

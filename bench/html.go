@@ -7,6 +7,8 @@ import (
 	"html/template"
 	"io"
 	"strings"
+
+	"kvferry/bench/page"
 )
 
 //go:embed report.html.tmpl
@@ -14,41 +16,13 @@ var reportTemplate string
 
 var reportHTML = template.Must(template.New("report").Parse(reportTemplate))
 
-type htmlCell struct {
-	Text string
-	Left bool
-}
-
-// htmlTable is a grid for a template; Best is the row to mark, -1 for none.
-type htmlTable struct {
-	Title string
-	Head  []htmlCell
-	Rows  [][]htmlCell
-	Best  int
-}
-
-func (g grid) html(best int) htmlTable {
-	align := func(row []string) []htmlCell {
-		out := make([]htmlCell, len(row))
-		for i, s := range row {
-			out[i] = htmlCell{s, i < g.left}
-		}
-		return out
-	}
-	t := htmlTable{Title: g.title, Head: align(g.head), Best: best}
-	for _, row := range g.rows {
-		t.Rows = append(t.Rows, align(row))
-	}
-	return t
-}
-
 // WriteHTML writes report.html: plots and tables of every cell in one file that
 // loads nothing from elsewhere.
 func WriteHTML(w io.Writer, r *Results) error {
 	type section struct {
 		Name   string
 		Plots  []template.HTML
-		Tables []htmlTable
+		Tables []page.HTMLTable
 	}
 	config, err := json.MarshalIndent(struct {
 		Config  RunConfig `json:"config"`
@@ -57,7 +31,7 @@ func WriteHTML(w io.Writer, r *Results) error {
 	if err != nil {
 		return err
 	}
-	page := struct {
+	data := struct {
 		Started, Machine, Verdict, ConfigJSON string
 		Config                                RunConfig
 		Remarks                               []string
@@ -77,24 +51,24 @@ func WriteHTML(w io.Writer, r *Results) error {
 			return fmt.Errorf("plots of %s: %w", g.name, err)
 		}
 		for _, p := range plots {
-			svg, err := inlineSVG(p)
+			svg, err := page.InlineSVG(p)
 			if err != nil {
 				return fmt.Errorf("plots of %s: %w", g.name, err)
 			}
 			s.Plots = append(s.Plots, template.HTML(svg))
 		}
-		for _, t := range []grid{g.compare(latencies[0]), g.compare(latencies[1]), g.compare(latencies[2]), g.what()} {
-			t.title = strings.TrimPrefix(t.title, g.name+" ")
-			s.Tables = append(s.Tables, t.html(-1))
+		for _, t := range []page.Table{g.compare(latencies[0]), g.compare(latencies[1]), g.compare(latencies[2]), g.what()} {
+			t.Title = strings.TrimPrefix(t.Title, g.name+" ")
+			s.Tables = append(s.Tables, t.HTML(-1))
 		}
-		page.Groups = append(page.Groups, s)
+		data.Groups = append(data.Groups, s)
 	}
 	if tables := r.agreement(); len(tables) > 0 {
 		s := section{Name: "Clocks"}
 		for _, t := range tables {
-			s.Tables = append(s.Tables, t.html(-1))
+			s.Tables = append(s.Tables, t.HTML(-1))
 		}
-		page.Groups = append(page.Groups, s)
+		data.Groups = append(data.Groups, s)
 	}
-	return reportHTML.Execute(w, page)
+	return reportHTML.Execute(w, data)
 }

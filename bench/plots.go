@@ -1,38 +1,24 @@
 package bench
 
 import (
-	"bytes"
 	"fmt"
 	"image/color"
 	"math"
 	"slices"
-	"strings"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/font"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
-	"gonum.org/v1/plot/vg/vgsvg"
-)
 
-// Okabe and Ito's palette, which colour-blind readers can tell apart.
-var palette = []color.RGBA{
-	{0x00, 0x72, 0xb2, 0xff}, // blue
-	{0xe6, 0x9f, 0x00, 0xff}, // orange
-	{0x00, 0x9e, 0x73, 0xff}, // green
-	{0xcc, 0x79, 0xa7, 0xff}, // purple
-	{0x56, 0xb4, 0xe9, 0xff}, // sky
-	{0xd5, 0x5e, 0x00, 0xff}, // vermilion
-	{0x99, 0x99, 0x99, 0xff}, // grey
-}
+	"kvferry/bench/page"
+)
 
 var (
-	measuredColor  = palette[0]
+	measuredColor  = page.Palette[0]
 	publishedColor = color.RGBA{0xb8, 0xc2, 0xcc, 0xff}
 )
-
-const plotWidth, plotHeight = 6.4 * vg.Inch, 3.4 * vg.Inch
 
 // plots are a group's figures: bars of what was measured beside what was
 // published, the distribution of TTFT, and where the time went.
@@ -64,32 +50,6 @@ func (g group) plots() ([]*plot.Plot, error) {
 	return append(plots, cdf, stages), nil
 }
 
-func newPlot(title string) *plot.Plot {
-	p := plot.New()
-	sans := font.Font{Typeface: "Liberation", Variant: "Sans"}
-	for _, f := range []*font.Font{
-		&p.Title.TextStyle.Font, &p.X.Label.TextStyle.Font, &p.Y.Label.TextStyle.Font,
-		&p.X.Tick.Label.Font, &p.Y.Tick.Label.Font, &p.Legend.TextStyle.Font,
-	} {
-		f.Typeface, f.Variant = sans.Typeface, sans.Variant
-		f.Size = 10
-	}
-	p.Title.Text = title
-	p.Title.TextStyle.Font.Size = 12
-	p.Title.Padding = vg.Points(6)
-	for _, a := range []*plot.Axis{&p.X, &p.Y} {
-		a.LineStyle.Color = color.Gray{0x88}
-		a.Tick.LineStyle.Color = color.Gray{0x88}
-	}
-	p.Legend.Top = true
-	p.Legend.Padding = vg.Points(2)
-	p.Legend.ThumbnailWidth = vg.Points(12)
-	grid := plotter.NewGrid()
-	grid.Vertical.Color, grid.Horizontal.Color = color.Gray{0xee}, color.Gray{0xee}
-	p.Add(grid)
-	return p
-}
-
 func (g group) settings() []string {
 	names := make([]string, len(g.cells))
 	for i, c := range g.cells {
@@ -100,7 +60,7 @@ func (g group) settings() []string {
 
 // bars draws measured and published side by side, with their values on top.
 func (g group) bars(title string, of func(*Figures) float64) (*plot.Plot, error) {
-	p := newPlot(title)
+	p := page.NewPlot(title)
 	const width = 22
 	top := 0.0
 	for i, series := range []struct {
@@ -168,9 +128,9 @@ func headroom(top float64) float64 {
 
 // ttftCDF draws which share of the requests had their first token by when.
 func (g group) ttftCDF() (*plot.Plot, error) {
-	p := newPlot("TTFT, share of requests")
+	p := page.NewPlot("TTFT, share of requests")
 	p.X.Label.Text = "ms"
-	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, decadeTicks{}
+	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, page.DecadeTicks{}
 	low, high := math.Inf(1), 0.0
 	for i, c := range g.cells {
 		var ttft []float64
@@ -194,7 +154,7 @@ func (g group) ttftCDF() (*plot.Plot, error) {
 			return nil, err
 		}
 		line.StepStyle = plotter.PostStep
-		line.Color, line.Width = palette[i%len(palette)], vg.Points(1.5)
+		line.Color, line.Width = page.Palette[i%len(page.Palette)], vg.Points(1.5)
 		p.Add(line)
 		p.Legend.Add(c.Setting, line)
 	}
@@ -207,30 +167,9 @@ func (g group) ttftCDF() (*plot.Plot, error) {
 	return p, nil
 }
 
-// decadeTicks label 1, 2 and 5 of each decade of a log axis.
-type decadeTicks struct{}
-
-func (decadeTicks) Ticks(low, high float64) []plot.Tick {
-	var ticks []plot.Tick
-	for decade := math.Pow10(int(math.Floor(math.Log10(low)))); decade <= high; decade *= 10 {
-		for m := 1.0; m < 10; m++ {
-			v := m * decade
-			if v < low || v > high {
-				continue
-			}
-			t := plot.Tick{Value: v}
-			if m == 1 || m == 2 || m == 5 {
-				t.Label = fmt.Sprintf("%.4g", v)
-			}
-			ticks = append(ticks, t)
-		}
-	}
-	return ticks
-}
-
 // stages stacks the mean request's parts, one bar a setting.
 func (g group) stages() (*plot.Plot, error) {
-	p := newPlot("Where a request's time goes (mean ms; hidden transfers overlap prefill)")
+	p := page.NewPlot("Where a request's time goes (mean ms; hidden transfers overlap prefill)")
 	names := g.settings()
 	slices.Reverse(names) // the axis starts at the bottom
 	var below *plotter.BarChart
@@ -251,7 +190,7 @@ func (g group) stages() (*plot.Plot, error) {
 			return nil, err
 		}
 		b.Horizontal = true
-		b.Color, b.LineStyle.Width = palette[i%len(palette)], 0
+		b.Color, b.LineStyle.Width = page.Palette[i%len(page.Palette)], 0
 		if below != nil {
 			b.StackOn(below)
 		}
@@ -264,22 +203,4 @@ func (g group) stages() (*plot.Plot, error) {
 	p.X.Min, p.X.Max = 0, headroom(top)*1.15 // the legend stands right of the bars
 	p.Y.Min, p.Y.Max = -0.6, float64(len(names))-0.4
 	return p, nil
-}
-
-// inlineSVG renders p as an <svg> element for a page, without the XML prolog.
-// Fonts are named, not embedded: half a megabyte a plot.
-func inlineSVG(p *plot.Plot) (string, error) {
-	c := vgsvg.NewWith(vgsvg.UseWH(plotWidth, plotHeight))
-	const margin = 8
-	p.Draw(draw.Crop(draw.New(c), margin, -margin, 0, -margin))
-	var b bytes.Buffer
-	if _, err := c.WriteTo(&b); err != nil {
-		return "", err
-	}
-	svg := b.String()
-	start := strings.Index(svg, "<svg")
-	if start < 0 {
-		return "", fmt.Errorf("renderer wrote no <svg>")
-	}
-	return strings.ReplaceAll(svg[start:], "font-family:Liberation Sans;", "font-family:'Liberation Sans',Arial,Helvetica,sans-serif;"), nil
 }

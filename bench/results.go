@@ -2,7 +2,6 @@ package bench
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"kvferry/bench/page"
 )
 
 // A Row of summary.json is one cell.
@@ -153,15 +154,7 @@ func (o *output) add(r *Results, first int) error {
 }
 
 func (o *output) replace(name string, write func(io.Writer) error) error {
-	var b bytes.Buffer
-	if err := write(&b); err != nil {
-		return fmt.Errorf("%s: %w", name, err)
-	}
-	path := filepath.Join(o.dir, name)
-	if err := os.WriteFile(path+".tmp", b.Bytes(), 0o644); err != nil {
-		return err
-	}
-	return os.Rename(path+".tmp", path)
+	return page.Replace(o.dir, name, write)
 }
 
 func (o *output) Close() error { return o.records.Close() }

@@ -105,7 +105,7 @@ func (cfg *SimulateConfig) sweep(ctx context.Context) error {
 	out := &output{dir: cfg.Out}
 	write := []error{err}
 	if len(r.Points) > 0 {
-		text := r.table().text()
+		text := r.table().Text()
 		write = append(write,
 			out.replace(sweepFile, func(w io.Writer) error { return cfg.encode(w, r) }),
 			out.replace(reportFile, r.WriteHTML),

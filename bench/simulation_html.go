@@ -1,10 +1,6 @@
 package bench
 
 import (
-	_ "embed"
-	"encoding/json"
-	"fmt"
-	"html/template"
 	"io"
 	"math"
 	"strconv"
@@ -15,51 +11,20 @@ import (
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 
+	"kvferry/bench/page"
 	"kvferry/sim"
 )
-
-//go:embed simulation.html.tmpl
-var simulationTemplate string
-
-var simulationHTML = template.Must(template.New("simulation").Parse(simulationTemplate))
-
-// simulationPage is what the template shows.
-type simulationPage struct {
-	Title  string
-	Sub    []string
-	Best   string
-	Lines  []string
-	Plots  []template.HTML
-	Tables []htmlTable
-	JSON   string
-}
-
-func (p *simulationPage) write(w io.Writer, plots []*plot.Plot, record any) error {
-	for _, q := range plots {
-		svg, err := inlineSVG(q)
-		if err != nil {
-			return fmt.Errorf("plots: %w", err)
-		}
-		p.Plots = append(p.Plots, template.HTML(svg))
-	}
-	text, err := json.MarshalIndent(record, "", "  ")
-	if err != nil {
-		return err
-	}
-	p.JSON = string(text)
-	return simulationHTML.Execute(w, p)
-}
 
 // WriteHTML writes report.html of one point: distributions and tables in a file
 // that loads nothing from elsewhere.
 func (r *SimulationResult) WriteHTML(w io.Writer) error {
-	page := simulationPage{
+	report := page.Page{
 		Title: "kvbench simulate",
 		Sub:   []string{"Virtual time, everything modelled: " + r.Cluster.Profile + " (" + r.Cluster.GPU + ").", "Cluster: " + r.Cluster.String() + ".", "Load: " + r.Load.String() + "."},
 		Lines: r.lines(),
 	}
 	for _, t := range r.tables() {
-		page.Tables = append(page.Tables, t.html(-1))
+		report.Tables = append(report.Tables, t.HTML(-1))
 	}
 	var plots []*plot.Plot
 	for _, d := range []struct {
@@ -78,12 +43,12 @@ func (r *SimulationResult) WriteHTML(w io.Writer) error {
 	}
 	record := *r
 	record.Nodes = nil // thousands, perhaps; summary.json has them
-	return page.write(w, plots, record)
+	return report.Write(w, plots, record)
 }
 
 // distribution draws the share of values up to x, and the SLO's limit.
 func distribution(title string, h *sim.Histogram, limit float64) (*plot.Plot, error) {
-	p := newPlot(title)
+	p := page.NewPlot(title)
 	var points plotter.XYs
 	for q := 0.0; q <= 99.9; q += 0.1 {
 		points = append(points, plotter.XY{X: float64(h.Percentile(q)) / 1e6, Y: q / 100})
@@ -92,14 +57,14 @@ func distribution(title string, h *sim.Histogram, limit float64) (*plot.Plot, er
 	if err != nil {
 		return nil, err
 	}
-	line.Color, line.Width = palette[0], vg.Points(1.5)
+	line.Color, line.Width = page.Palette[0], vg.Points(1.5)
 	p.Add(line)
 	if limit > 0 && limit < 3*points[len(points)-1].X {
 		slo, err := plotter.NewLine(plotter.XYs{{X: limit, Y: 0}, {X: limit, Y: 1}})
 		if err != nil {
 			return nil, err
 		}
-		slo.Color, slo.Dashes = palette[5], []vg.Length{vg.Points(4), vg.Points(3)}
+		slo.Color, slo.Dashes = page.Palette[5], []vg.Length{vg.Points(4), vg.Points(3)}
 		p.Add(slo)
 		p.Legend.Add("SLO", slo)
 		p.Legend.Top = false
@@ -111,10 +76,10 @@ func distribution(title string, h *sim.Histogram, limit float64) (*plot.Plot, er
 // WriteHTML writes report.html of a sweep: curves over the first parameter, one
 // for each value of the second, with the best point marked.
 func (r *SweepResult) WriteHTML(w io.Writer) error {
-	page := simulationPage{Title: "kvbench simulate: sweep of " + r.names(), Best: r.Why, Tables: []htmlTable{r.table().html(r.Best)}}
+	report := page.Page{Title: "kvbench simulate: sweep of " + r.names(), Best: r.Why, Tables: []page.HTMLTable{r.table().HTML(r.Best)}}
 	if len(r.Points) > 0 {
 		p := r.Points[0]
-		page.Sub = []string{
+		report.Sub = []string{
 			"Virtual time, everything modelled: " + p.Cluster.Profile + " (" + p.Cluster.GPU + ").",
 			"First point: " + p.Cluster.String() + ".", "Its load: " + p.Load.String() + ".",
 			"SLO: " + sloText(p.SLO) + ".",
@@ -154,7 +119,7 @@ func (r *SweepResult) WriteHTML(w io.Writer) error {
 		}
 		plots = append(plots, p)
 	}
-	return page.write(w, plots, r)
+	return report.Write(w, plots, r)
 }
 
 func (r *SweepResult) names() string {
@@ -186,7 +151,7 @@ func (r *SweepResult) axis() (at map[string]float64, ticks []plot.Tick) {
 
 // curves draws a figure of the points; one that is NaN is left out.
 func (r *SweepResult) curves(title string, of func(*SimulationResult) float64) (*plot.Plot, error) {
-	p := newPlot(title)
+	p := page.NewPlot(title)
 	at, ticks := r.axis()
 	p.X.Tick.Marker = plot.ConstantTicks(ticks)
 	p.X.Label.Text = r.Params[0].Name
@@ -209,7 +174,7 @@ func (r *SweepResult) curves(title string, of func(*SimulationResult) float64) (
 		if err != nil {
 			return nil, err
 		}
-		line.Color, line.Width = palette[i%len(palette)], vg.Points(1.5)
+		line.Color, line.Width = page.Palette[i%len(page.Palette)], vg.Points(1.5)
 		points.Color, points.Shape, points.Radius = line.Color, draw.CircleGlyph{}, vg.Points(2.5)
 		p.Add(line, points)
 		if curve != "" {
@@ -222,7 +187,7 @@ func (r *SweepResult) curves(title string, of func(*SimulationResult) float64) (
 		if err != nil {
 			return nil, err
 		}
-		mark.Color, mark.Shape, mark.Radius = palette[5], draw.RingGlyph{}, vg.Points(6)
+		mark.Color, mark.Shape, mark.Radius = page.Palette[5], draw.RingGlyph{}, vg.Points(6)
 		p.Add(mark)
 		p.Legend.Add("best", mark)
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"kvferry/bench/page"
 	"kvferry/sim"
 )
 
@@ -269,7 +270,7 @@ func (r *SimulationResult) WriteText(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "virtual time, everything modelled: %s (%s)\ncluster  %s\nload     %s\n\n", r.Cluster.Profile, r.Cluster.GPU, &r.Cluster, &r.Load)
 	for _, t := range r.tables() {
-		t.writeText(&b)
+		t.WriteText(&b)
 	}
 	for _, l := range r.lines() {
 		b.WriteString(l + "\n")
@@ -282,17 +283,17 @@ var latencyNames = []string{"ttft", "tpot", "itl", "e2el"}
 
 func percent(share float64) string { return fmt.Sprintf("%.1f", 100*share) }
 
-func (r *SimulationResult) tables() []grid {
-	lat := grid{title: "latency (ms)", left: 1, head: []string{"metric", "mean", "p50", "p90", "p95", "p99", "max"}}
+func (r *SimulationResult) tables() []page.Table {
+	lat := page.Table{Title: "latency (ms)", Left: 1, Head: []string{"metric", "mean", "p50", "p90", "p95", "p99", "max"}}
 	for _, name := range latencyNames {
 		l := r.Latency[name]
 		row := []string{strings.ToUpper(name)}
 		for _, v := range []float64{l.Mean, l.P50, l.P90, l.P95, l.P99, l.Max} {
 			row = append(row, fmt.Sprintf("%.1f", v))
 		}
-		lat.rows = append(lat.rows, row)
+		lat.Rows = append(lat.Rows, row)
 	}
-	use := grid{title: "utilisation (%)", left: 1, head: []string{
+	use := page.Table{Title: "utilisation (%)", Left: 1, Head: []string{
 		"role", "nodes", "GPU busy", "busiest", "prefill", "decode", "KV pool", "peak", "preempted", "NIC sent", "most", "received", "most",
 	}}
 	for _, k := range r.Roles {
@@ -303,9 +304,9 @@ func (r *SimulationResult) tables() []grid {
 		if r.Cluster.NICs > 0 {
 			row = append(row[:9], percent(k.Sent), percent(k.SentMax), percent(k.Received), percent(k.ReceivedMax))
 		}
-		use.rows = append(use.rows, row)
+		use.Rows = append(use.Rows, row)
 	}
-	return []grid{lat, use}
+	return []page.Table{lat, use}
 }
 
 // lines are the rest of the report.

@@ -92,7 +92,7 @@ func TestSimulationGolden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "sweep.golden", []byte(r.table().text()+r.Why+"\n"))
+	golden(t, "sweep.golden", []byte(r.table().Text()+r.Why+"\n"))
 	var page bytes.Buffer
 	if err := r.WriteHTML(&page); err != nil {
 		t.Fatal(err)

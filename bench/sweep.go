@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"kvferry/bench/page"
 	"kvferry/sim"
 )
 
@@ -323,12 +324,12 @@ func (r *SweepResult) label(p *SimulationResult) string {
 }
 
 // table has a line a point, the best marked.
-func (r *SweepResult) table() grid {
-	t := grid{title: "virtual time, everything modelled", left: len(r.Params) + 1, head: []string{""}}
+func (r *SweepResult) table() page.Table {
+	t := page.Table{Title: "virtual time, everything modelled", Left: len(r.Params) + 1, Head: []string{""}}
 	for _, p := range r.Params {
-		t.head = append(t.head, p.Name)
+		t.Head = append(t.Head, p.Name)
 	}
-	t.head = append(t.head, "TTFT mean", "P99 ms", "TPOT mean", "P99 ms", "goodput/s", "attained %", "a GPU", "prefill busy %", "decode busy %", "NIC most %", "KV GB")
+	t.Head = append(t.Head, "TTFT mean", "P99 ms", "TPOT mean", "P99 ms", "goodput/s", "attained %", "a GPU", "prefill busy %", "decode busy %", "NIC most %", "KV GB")
 	for i, p := range r.Points {
 		row := []string{map[bool]string{true: "*"}[i == r.Best]}
 		for _, q := range r.Params {
@@ -348,7 +349,7 @@ func (r *SweepResult) table() grid {
 		}
 		row = append(row, fmt.Sprintf("%.2f", p.Goodput), percent(p.Attained), fmt.Sprintf("%.3f", p.GoodputGPU), percent(prefill), percent(decode), percent(nic),
 			fmt.Sprintf("%.1f", float64(p.KVBytes)/1e9))
-		t.rows = append(t.rows, row)
+		t.Rows = append(t.Rows, row)
 	}
 	return t
 }

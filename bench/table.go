@@ -5,76 +5,9 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"unicode/utf8"
+
+	"kvferry/bench/page"
 )
-
-// A grid is a table as text: the first left columns are aligned left, the
-// others right.
-type grid struct {
-	title string
-	head  []string
-	left  int
-	rows  [][]string
-}
-
-func (g grid) widths() []int {
-	w := make([]int, len(g.head))
-	for _, row := range append([][]string{g.head}, g.rows...) {
-		for i, s := range row {
-			w[i] = max(w[i], utf8.RuneCountInString(s))
-		}
-	}
-	return w
-}
-
-func (g grid) writeText(b *strings.Builder) {
-	w := g.widths()
-	line := func(row []string) {
-		var l strings.Builder
-		for i, s := range row {
-			fill := strings.Repeat(" ", w[i]-utf8.RuneCountInString(s))
-			if i > 0 {
-				l.WriteString("  ")
-			}
-			if i < g.left {
-				l.WriteString(s + fill)
-			} else {
-				l.WriteString(fill + s)
-			}
-		}
-		b.WriteString(strings.TrimRight(l.String(), " ") + "\n")
-	}
-	b.WriteString(g.title + "\n")
-	line(g.head)
-	for _, row := range g.rows {
-		line(row)
-	}
-	b.WriteString("\n")
-}
-
-func (g grid) text() string {
-	var b strings.Builder
-	g.writeText(&b)
-	return b.String()
-}
-
-func (g grid) writeMarkdown(b *strings.Builder) {
-	escape := strings.NewReplacer("|", `\|`, "\n", " ")
-	line := func(row []string) {
-		b.WriteString("|")
-		for _, s := range row {
-			b.WriteString(" " + escape.Replace(s) + " |")
-		}
-		b.WriteString("\n")
-	}
-	b.WriteString("### " + g.title + "\n\n")
-	line(g.head)
-	b.WriteString("|" + strings.Repeat(" :--- |", g.left) + strings.Repeat(" ---: |", len(g.head)-g.left) + "\n")
-	for _, row := range g.rows {
-		line(row)
-	}
-	b.WriteString("\n")
-}
 
 // group is the cells of one workload, repeat and clock, which share a table.
 type group struct {
@@ -125,13 +58,13 @@ var latencies = []latency{
 	{"ITL", func(f *Figures) [3]float64 { return [...]float64{f.MeanITLMS, f.MedianITLMS, f.P99ITLMS} }},
 }
 
-func (g group) compare(l latency) grid {
-	t := grid{
-		title: g.name + " " + l.name + " (ms)", left: 2,
-		head: []string{"setting", "hand-off"},
+func (g group) compare(l latency) page.Table {
+	t := page.Table{
+		Title: g.name + " " + l.name + " (ms)", Left: 2,
+		Head: []string{"setting", "hand-off"},
 	}
 	for _, stat := range []string{"mean", "median", "P99"} {
-		t.head = append(t.head, stat, "published", "error")
+		t.Head = append(t.Head, stat, "published", "error")
 	}
 	for _, c := range g.cells {
 		row := []string{c.mark(), c.Handoff}
@@ -148,7 +81,7 @@ func (g group) compare(l latency) grid {
 			}
 			row = append(row, cell...)
 		}
-		t.rows = append(t.rows, row)
+		t.Rows = append(t.Rows, row)
 	}
 	return t
 }
@@ -161,10 +94,10 @@ func (c *Cell) mark() string {
 	return c.Setting
 }
 
-func (g group) what() grid {
-	t := grid{
-		title: g.name + " what was " + map[bool]string{true: "computed", false: "measured"}[g.clock == ClockVirtual], left: 2,
-		head: []string{"setting", "measured and modelled", "requests", "failed", "duration s", "KV moved GB", "blocks checked", "bad"},
+func (g group) what() page.Table {
+	t := page.Table{
+		Title: g.name + " what was " + map[bool]string{true: "computed", false: "measured"}[g.clock == ClockVirtual], Left: 2,
+		Head: []string{"setting", "measured and modelled", "requests", "failed", "duration s", "KV moved GB", "blocks checked", "bad"},
 	}
 	for _, c := range g.cells {
 		row := []string{c.mark(), c.Label, "-", "-", "-", "-", "-", "-"}
@@ -177,7 +110,7 @@ func (g group) what() grid {
 				row[6], row[7] = "-", "-"
 			}
 		}
-		t.rows = append(t.rows, row)
+		t.Rows = append(t.Rows, row)
 	}
 	return t
 }
@@ -200,16 +133,16 @@ func (r *Results) remarks() []string {
 // agreement sets the measured cells of each workload beside the virtual ones of
 // the same setting: what the two clocks make of the same code. Repeats are
 // averaged.
-func (r *Results) agreement() []grid {
-	var tables []grid
+func (r *Results) agreement() []page.Table {
+	var tables []page.Table
 	for _, v := range r.groups() {
 		if v.clock != ClockVirtual {
 			continue
 		}
 		workload := v.cells[0].Workload
-		t := grid{
-			title: workload + " clocks: real against virtual (ms)", left: 1,
-			head: []string{"setting", "mean TTFT real", "virtual", "difference", "mean TPOT real", "virtual", "difference"},
+		t := page.Table{
+			Title: workload + " clocks: real against virtual (ms)", Left: 1,
+			Head: []string{"setting", "mean TTFT real", "virtual", "difference", "mean TPOT real", "virtual", "difference"},
 		}
 		for _, c := range v.cells {
 			var ttft, tpot, n float64
@@ -226,9 +159,9 @@ func (r *Results) agreement() []grid {
 			for _, f := range [][2]float64{{ttft / n, c.Metrics.MeanTTFTMS}, {tpot / n, c.Metrics.MeanTPOTMS}} {
 				row = append(row, fmt.Sprintf("%.1f", f[0]), fmt.Sprintf("%.1f", f[1]), fmt.Sprintf("%+.1f%%", 100*(f[0]/f[1]-1)))
 			}
-			t.rows = append(t.rows, row)
+			t.Rows = append(t.Rows, row)
 		}
-		if len(t.rows) > 0 {
+		if len(t.Rows) > 0 {
 			tables = append(tables, t)
 		}
 	}
@@ -281,12 +214,12 @@ func times(ours, base float64) string {
 func WriteTable(w io.Writer, r *Results) error {
 	var b strings.Builder
 	for _, g := range r.groups() {
-		g.compare(latencies[0]).writeText(&b)
-		g.compare(latencies[1]).writeText(&b)
-		g.what().writeText(&b)
+		g.compare(latencies[0]).WriteText(&b)
+		g.compare(latencies[1]).WriteText(&b)
+		g.what().WriteText(&b)
 	}
 	for _, t := range r.agreement() {
-		t.writeText(&b)
+		t.WriteText(&b)
 	}
 	for _, line := range r.remarks() {
 		b.WriteString(line + "\n")
@@ -309,14 +242,14 @@ func WriteMarkdown(w io.Writer, r *Results) error {
 	for _, g := range r.groups() {
 		b.WriteString("## " + g.name + "\n\n")
 		for _, l := range latencies {
-			g.compare(l).writeMarkdown(&b)
+			g.compare(l).WriteMarkdown(&b)
 		}
-		g.what().writeMarkdown(&b)
+		g.what().WriteMarkdown(&b)
 	}
 	if tables := r.agreement(); len(tables) > 0 {
 		b.WriteString("## Clocks\n\n")
 		for _, t := range tables {
-			t.writeMarkdown(&b)
+			t.WriteMarkdown(&b)
 		}
 	}
 	if remarks := r.remarks(); len(remarks) > 0 {

@@ -32,7 +32,7 @@ func NewSlab(g Geometry, blocks int) (*Slab, error) {
 	if size > math.MaxInt {
 		return nil, fmt.Errorf("kvcache: slab of %d blocks of %d bytes does not fit this machine's address space", blocks, g.SlotBytes())
 	}
-	mem, err := mapMemory(int(size))
+	mem, err := MapMemory(int(size))
 	if err != nil {
 		return nil, fmt.Errorf("kvcache: map slab of %d blocks, %d bytes: %w", blocks, size, err)
 	}
@@ -113,7 +113,7 @@ func (s *Slab) Close() error {
 	if mem == nil {
 		return nil
 	}
-	if err := unmapMemory(mem); err != nil {
+	if err := UnmapMemory(mem); err != nil {
 		return fmt.Errorf("kvcache: unmap slab: %w", err)
 	}
 	return nil

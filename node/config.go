@@ -12,6 +12,7 @@ import (
 	"kvferry/engine"
 	"kvferry/proto"
 	"kvferry/transport"
+	"kvferry/transport/rails"
 )
 
 // Config describes a prefill, decode or non-disaggregated node. ID, Role and
@@ -24,9 +25,9 @@ type Config struct {
 	// GRPCAddr is where the proxy and other nodes reach this one, host:port; port
 	// 0 takes a free one. Default 127.0.0.1:0.
 	GRPCAddr string
-	// RailAddrs are host:port to listen at for KV, one TCP rail each.
-	// Default 127.0.0.1:0.
-	RailAddrs []string
+	// Rails are what KV moves over, one a NIC, as package transport/rails reads
+	// them: 10.0.0.2:9101, tcp/eth0, rdma/mlx5_0. Default 127.0.0.1:0.
+	Rails []string
 
 	// Profile is what the modelled GPU costs. Default engine.DefaultProfile.
 	Profile *engine.Profile
@@ -62,8 +63,8 @@ func (c *Config) setDefaults() error {
 	if c.GRPCAddr == "" {
 		c.GRPCAddr = "127.0.0.1:0"
 	}
-	if len(c.RailAddrs) == 0 {
-		c.RailAddrs = []string{"127.0.0.1:0"}
+	if len(c.Rails) == 0 {
+		c.Rails = []string{"127.0.0.1:0"}
 	}
 	if c.Profile == nil {
 		p, err := engine.LoadProfile(engine.DefaultProfile)
@@ -118,8 +119,10 @@ func (c *Config) Validate() error {
 	}
 	addr("Proxy", c.Proxy)
 	addr("GRPCAddr", c.GRPCAddr)
-	for i, a := range c.RailAddrs {
-		addr(fmt.Sprintf("RailAddrs[%d]", i), a)
+	for i, spec := range c.Rails {
+		if _, err := rails.Parse(spec); err != nil {
+			bad("Rails[%d]: %w", i, err)
+		}
 	}
 	if err := c.Profile.Validate(); err != nil {
 		bad("Profile: %w", err)

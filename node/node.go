@@ -19,7 +19,7 @@ import (
 	"kvferry/kvcache"
 	"kvferry/proto"
 	"kvferry/transport"
-	"kvferry/transport/tcp"
+	"kvferry/transport/rails"
 )
 
 // leaveGrace is how long the proxy and other nodes may take to hang up on a node
@@ -101,25 +101,17 @@ func New(cfg Config) (_ *Node, err error) {
 
 // connect opens the rails and the gRPC port.
 func (n *Node) connect() error {
-	var rails []transport.Rail
-	closeRails := func() {
-		for _, r := range rails {
-			r.Close()
-		}
-	}
-	for i, addr := range n.cfg.RailAddrs {
-		r, err := tcp.New(tcp.Config{Name: fmt.Sprintf("tcp/%d", i), Listen: addr, Logger: n.w.log})
-		if err != nil {
-			closeRails()
-			return fmt.Errorf("node %s: %w", n.cfg.ID, err)
-		}
-		rails = append(rails, r)
+	opened, err := rails.OpenAll(n.cfg.Rails, rails.Options{Logger: n.w.log})
+	if err != nil {
+		return fmt.Errorf("node %s: %w", n.cfg.ID, err)
 	}
 	tx, err := transport.New(transport.Config{
-		Rails: rails, Clock: n.cfg.Clock, Link: n.cfg.Link, OnImmediate: n.w.immediate, DefaultTimeout: n.cfg.TransferTimeout,
+		Rails: opened, Clock: n.cfg.Clock, Link: n.cfg.Link, OnImmediate: n.w.immediate, DefaultTimeout: n.cfg.TransferTimeout,
 	})
 	if err != nil {
-		closeRails()
+		for _, r := range opened {
+			r.Close()
+		}
 		return fmt.Errorf("node %s: %w", n.cfg.ID, err)
 	}
 	n.tx, n.w.tx = tx, tx

@@ -32,7 +32,7 @@ func (f *NodeFlags) AddFlags(fs *pflag.FlagSet, chunked bool) {
 	fs.StringVar(&f.ID, "id", "", "name of this node, unique in the cluster (required), like decode-1")
 	fs.StringVar(&f.Proxy, "proxy", "127.0.0.1:9000", "host:port where the proxy takes registrations")
 	fs.StringVar(&f.GRPC, "grpc", "127.0.0.1:0", "host:port where the proxy and other nodes reach this one; port 0 takes a free one")
-	fs.StringSliceVar(&f.Rails, "rail", []string{"127.0.0.1:0"}, "host:port to move KV over, one a NIC")
+	fs.StringSliceVar(&f.Rails, "rail", []string{"127.0.0.1:0"}, "what to move KV over, one a NIC: host:port, tcp/eth0, tcp/eth0@:9101, rdma/mlx5_0, rdma/mlx5_0:1?gid=3&qps=2")
 	fs.StringVar(&f.Profile, "profile", engine.DefaultProfile, "what the modelled GPU costs: a shipped profile (a10-qwen2.5-7b-int4, zero) or a JSON file")
 	fs.StringVar(&f.Model, "served-model-name", "", "model name that clients ask for (default the profile's)")
 	fs.StringVar(&f.Link, "link", "native", "native for the network as it is, a link of the profile (tcp, rdma, rdma2), or rate=1.29GB/s,latency=10us, to pace this node's transfers to")
@@ -52,7 +52,7 @@ func (f *NodeFlags) AddFlags(fs *pflag.FlagSet, chunked bool) {
 // Config turns the flags into a Config, or names every flag that is wrong.
 func (f *NodeFlags) Config() (Config, error) {
 	c := f.cfg
-	c.ID, c.Proxy, c.GRPCAddr, c.RailAddrs, c.Model = f.ID, f.Proxy, f.GRPC, f.Rails, f.Model
+	c.ID, c.Proxy, c.GRPCAddr, c.Rails, c.Model = f.ID, f.Proxy, f.GRPC, f.Rails, f.Model
 	c.Chunked, c.PrefixCaching, c.KVBlocks = f.Chunked, f.PrefixCaching, f.KVBlocks
 	c.WarmBytes = f.WarmMiB << 20
 	if f.WarmMiB == 0 {

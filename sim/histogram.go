@@ -56,6 +56,23 @@ func (h *Histogram) Add(d time.Duration) {
 	h.min, h.max = min(h.min, d), max(h.max, d)
 }
 
+// Merge adds all that o counted.
+func (h *Histogram) Merge(o *Histogram) {
+	if o.n == 0 {
+		return
+	}
+	if h.counts == nil {
+		h.counts = make([]uint64, buckets)
+		h.min = math.MaxInt64
+	}
+	for i, n := range o.counts {
+		h.counts[i] += n
+	}
+	h.n += o.n
+	h.sum += o.sum
+	h.min, h.max = min(h.min, o.min), max(h.max, o.max)
+}
+
 // Count is how many durations were added.
 func (h *Histogram) Count() uint64 { return h.n }
 
@@ -66,6 +83,9 @@ func (h *Histogram) Mean() time.Duration {
 	}
 	return time.Duration(h.sum / float64(h.n))
 }
+
+// Min is exact; 0 of none.
+func (h *Histogram) Min() time.Duration { return h.min }
 
 // Max is exact; 0 of none.
 func (h *Histogram) Max() time.Duration { return h.max }

@@ -74,3 +74,28 @@ func BenchmarkHistogram(b *testing.B) {
 		h.Add(time.Duration(i) << 8)
 	}
 }
+
+// TestHistogramMerge: of two histograms as of all their values in one.
+func TestHistogramMerge(t *testing.T) {
+	var all, a, b, none Histogram
+	for i := range 3000 {
+		d := time.Duration(i*i) * time.Nanosecond
+		all.Add(d + 7)
+		if i%3 == 0 {
+			a.Add(d + 7)
+		} else {
+			b.Add(d + 7)
+		}
+	}
+	none.Merge(&a)
+	none.Merge(&b)
+	none.Merge(&Histogram{})
+	for _, p := range []float64{0, 1, 50, 99.9, 100} {
+		if none.Percentile(p) != all.Percentile(p) {
+			t.Errorf("P%v is %v, want %v", p, none.Percentile(p), all.Percentile(p))
+		}
+	}
+	if none.Count() != all.Count() || none.Mean() != all.Mean() || none.Min() != 7 || none.Max() != all.Max() {
+		t.Errorf("%d values from %v to %v, mean %v", none.Count(), none.Min(), none.Max(), none.Mean())
+	}
+}

@@ -50,7 +50,7 @@ func ParseLink(s string) (*Link, error) {
 		case "name":
 			l.Name = v
 		case "rate":
-			l.BytesPerSecond, err = parseRate(v)
+			l.BytesPerSecond, err = ParseRate(v)
 		case "latency":
 			l.Latency, err = time.ParseDuration(v)
 		default:
@@ -76,7 +76,8 @@ var bitUnits = []struct {
 	scale  float64 // bytes/s
 }{{"tbit", 1e12 / 8}, {"gbit", 1e9 / 8}, {"mbit", 1e6 / 8}}
 
-func parseRate(s string) (float64, error) {
+// ParseRate reads a rate with its unit, like 1.29GB/s or 100gbit, in bytes a second.
+func ParseRate(s string) (float64, error) {
 	for _, u := range bitUnits {
 		if num, ok := strings.CutSuffix(strings.ToLower(s), u.suffix); ok {
 			f, err := strconv.ParseFloat(num, 64)
@@ -108,7 +109,7 @@ func (l *Link) String() string {
 		if l.BytesPerSecond >= u.scale || u.scale == 1 {
 			num := strconv.FormatFloat(l.BytesPerSecond/u.scale, 'g', -1, 64)
 			// Division may lose the last bit; B/s never does.
-			if f, err := parseRate(num + u.suffix); err == nil && f == l.BytesPerSecond || u.scale == 1 {
+			if f, err := ParseRate(num + u.suffix); err == nil && f == l.BytesPerSecond || u.scale == 1 {
 				b.WriteString("rate=" + num + u.suffix)
 				break
 			}

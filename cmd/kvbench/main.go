@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"kvferry/bench/transfer"
 	"kvferry/cluster"
 )
 
@@ -25,7 +26,8 @@ const (
 )
 
 func main() {
-	cluster.Child() // does not return in a daemon of an embedded cluster
+	cluster.Child()  // does not return in a daemon of an embedded cluster
+	transfer.Child() // nor in the target of a transfer
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// A second Ctrl-C ends the process at once.
 	context.AfterFunc(ctx, stop)
@@ -48,13 +50,14 @@ run elsewhere. KV-cache bytes and network are real, the GPU is modelled.
 
   kvbench mooncake    Mooncake's published A10 table: measured beside published
   kvbench simulate    any cluster in virtual time: how many nodes, how fast a NIC?
+  kvbench transfer    how fast a rail moves bytes, between machines or on this one
   kvbench serving     what the proxy and a node cost themselves, per token`,
 		SilenceUsage:      true,
 		SilenceErrors:     true,
 		PersistentPreRun:  func(*cobra.Command, []string) { began = true },
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
-	root.AddCommand(mooncakeCommand(terminal), simulateCommand(terminal), servingCommand())
+	root.AddCommand(mooncakeCommand(terminal), simulateCommand(terminal), transferCommand(terminal), servingCommand())
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)

@@ -14,12 +14,14 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"kvferry/bench/transfer"
 	"kvferry/cluster"
 )
 
 // The embedded cluster executes this binary again.
 func TestMain(m *testing.M) {
 	cluster.Child()
+	transfer.Child()
 	os.Exit(m.Run())
 }
 

@@ -28,6 +28,7 @@ On SIGTERM or SIGINT it takes no new requests, lets running ones end for
 
   # on a machine of its own, reachable at 10.0.0.2, over two NICs
   prefill --id prefill-0 --proxy 10.0.0.1:9000 --grpc 10.0.0.2:9100 --rail 10.0.0.2:9101,10.0.1.2:9101
+  prefill --id prefill-1 --proxy 10.0.0.1:9000 --grpc 10.0.0.4:9100 --rail rdma/mlx5_0,rdma/mlx5_1
 
   # its network paced to the 1.38 GB/s that fit the published TCP runs
   prefill --id prefill-0 --link tcp`,

@@ -1,0 +1,111 @@
+package transfer
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+
+	"kvferry/bench/page"
+)
+
+// WriteHTML writes report.html: curves over the block size, the table and all that
+// was recorded, in a file that loads nothing from elsewhere.
+func (r *Result) WriteHTML(w io.Writer) error {
+	report := page.Page{
+		Title: "kvbench transfer", Sub: append([]string{"Measured " + r.Started.UTC().Format("2006-01-02 15:04 UTC") + "."}, r.conditions()...),
+		Tables: []page.HTMLTable{r.table().HTML(-1)}, Lines: r.remarks(),
+	}
+	plots := []*plot.Plot{}
+	for _, c := range []struct {
+		title string
+		log   bool
+		of    func(*Point) float64
+	}{
+		{"GB/s over the block size", false, func(p *Point) float64 { return p.GBps }},
+		{"P50 latency of a batch (µs)", true, func(p *Point) float64 { return p.Latency.P50US }},
+		{"P99 latency of a batch (µs)", true, func(p *Point) float64 { return p.Latency.P99US }},
+		{"CPU seconds of both ends a GB", false, func(p *Point) float64 { return p.CPU.PerGB }},
+	} {
+		p, err := r.curves(c.title, c.log, c.of)
+		if err != nil {
+			return err
+		}
+		plots = append(plots, p)
+	}
+	return report.Write(w, plots, r)
+}
+
+// name is the curve a point belongs to: all of it but the block size, and of that
+// only what the run varies besides op and batch.
+func (r *Result) name(p *Point) string {
+	parts := []string{p.Op, fmt.Sprintf("x %d", p.Batch)}
+	for i := range r.Points {
+		if r.Points[i].Threads != p.Threads || r.Points[i].Depth != p.Depth {
+			return strings.Join(append(parts, fmt.Sprintf("threads %d, depth %d", p.Threads, p.Depth)), " ")
+		}
+	}
+	return strings.Join(parts, " ")
+}
+
+// curves draws a figure over the block size; points without it are left out, as a
+// log axis has no 0.
+func (r *Result) curves(title string, log bool, of func(*Point) float64) (*plot.Plot, error) {
+	p := page.NewPlot(title)
+	p.X.Label.Text = "block"
+	p.X.Scale = plot.LogScale{}
+	var names []string
+	series := map[string]plotter.XYs{}
+	ticks := map[int64]bool{}
+	top, low, high, bottom := 0.0, 0.0, 0.0, 0.0
+	for i := range r.Points {
+		q := &r.Points[i]
+		y, x := of(q), float64(q.Block)
+		if y <= 0 {
+			continue
+		}
+		name := r.name(q)
+		if series[name] == nil {
+			names = append(names, name)
+		}
+		series[name] = append(series[name], plotter.XY{X: x, Y: y})
+		ticks[q.Block] = true
+		if low == 0 || x < low {
+			low = x
+		}
+		if bottom == 0 || y < bottom {
+			bottom = y
+		}
+		top, high = max(top, y), max(high, x)
+	}
+	if len(names) == 0 {
+		low, high, bottom, top = 1, 1, 1, 1
+	}
+	var marks []plot.Tick
+	for n := range ticks {
+		marks = append(marks, plot.Tick{Value: float64(n), Label: FormatSize(n)})
+	}
+	p.X.Tick.Marker = plot.ConstantTicks(marks)
+	for i, name := range names {
+		line, points, err := plotter.NewLinePoints(series[name])
+		if err != nil {
+			return nil, err
+		}
+		line.Color, line.Width = page.Palette[i%len(page.Palette)], vg.Points(1.5)
+		points.Color, points.Shape, points.Radius = line.Color, draw.CircleGlyph{}, vg.Points(2.5)
+		p.Add(line, points)
+		p.Legend.Add(name, line)
+	}
+	p.X.Min, p.X.Max = low/1.3, high*1.3
+	p.Y.Min, p.Y.Max = 0, top*1.25
+	if log {
+		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, page.DecadeTicks{}
+		p.Y.Min, p.Y.Max = bottom/1.5, top*2
+	}
+	p.Legend.Left = true
+	return p, nil
+}

@@ -1,0 +1,209 @@
+package transfer
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"kvferry/transport"
+	"kvferry/transport/rails"
+	"kvferry/transport/transporttest"
+)
+
+// targetEnv carries the ServerConfig of a child, as JSON.
+const targetEnv = "KVFERRY_TRANSFER_TARGET"
+
+// listening is the line a child prints once it listens, or cannot.
+type listening struct{ Addr, Error string }
+
+// Child serves as a target and exits if this process was started as one by Run;
+// otherwise it returns at once. A program that calls Run calls it first thing in
+// main. The child's standard input is a pipe whose other end only Run's process
+// holds: it ends with that process, kill -9 included.
+func Child() {
+	spec, ok := os.LookupEnv(targetEnv)
+	if !ok {
+		return
+	}
+	os.Unsetenv(targetEnv)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		stop()
+		os.Exit(1) // the parent is gone
+	}()
+	var cfg ServerConfig
+	err := json.Unmarshal([]byte(spec), &cfg)
+	var s *Server
+	if err == nil {
+		s, err = Listen(cfg)
+	}
+	report := listening{}
+	if err != nil {
+		report.Error = err.Error()
+	} else {
+		report.Addr = s.Addr()
+	}
+	if e := json.NewEncoder(os.Stdout).Encode(report); e != nil || err != nil {
+		os.Exit(1)
+	}
+	if err := s.Serve(ctx); err != nil && ctx.Err() == nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// link is the way to a target: the initiator's rails and the control connection.
+type link struct {
+	rails []transport.Rail
+	peer  *peer
+	where string // of the target, for the report
+	close func() error
+}
+
+// connect reaches the target that the configuration means.
+func connect(ctx context.Context, cfg *Config) (*link, error) {
+	if cfg.Rails[0] == Mem {
+		return connectMemory(len(cfg.Rails), cfg.Segment)
+	}
+	opened, err := rails.OpenAll(cfg.Rails, rails.Options{Logger: cfg.Logger})
+	if err != nil {
+		return nil, err
+	}
+	l := &link{rails: opened, close: func() error { return nil }}
+	addr := cfg.Server
+	if addr == "" {
+		l.where = "a child process of this machine"
+		addr, l.close, err = startChild(ctx, ServerConfig{Rails: cfg.Rails, Listen: "127.0.0.1:0", Segment: cfg.Segment, Once: true})
+	} else {
+		if _, _, e := net.SplitHostPort(addr); e != nil {
+			addr = net.JoinHostPort(strings.Trim(addr, "[]"), DefaultPort)
+		}
+		l.where = addr
+	}
+	var conn net.Conn
+	if err == nil {
+		d := net.Dialer{Timeout: cfg.Timeout}
+		if conn, err = d.DialContext(ctx, "tcp", addr); err != nil && cfg.Server != "" {
+			err = fmt.Errorf("no target at %s: start one there with kvbench transfer --server: %w", addr, err)
+		}
+	}
+	if err != nil {
+		for _, r := range opened {
+			err = errors.Join(err, r.Close())
+		}
+		return nil, errors.Join(err, l.close())
+	}
+	l.peer = newPeer("the target at "+addr, conn)
+	return l, nil
+}
+
+// connectMemory has the target in this process, over the rail in memory.
+func connectMemory(n int, segment int64) (*link, error) {
+	network := transporttest.NewNetwork()
+	var ours, theirs []transport.Rail
+	for i := range n {
+		ours = append(ours, network.Rail(fmt.Sprintf("initiator%d", i)))
+		theirs = append(theirs, network.Rail(fmt.Sprintf("target%d", i)))
+	}
+	engine, err := newEngine(transport.Config{Rails: theirs})
+	if err != nil {
+		return nil, err
+	}
+	here, there := net.Pipe()
+	t := &target{engine: engine, most: segment, shared: true}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := t.serve(there)
+		_ = there.Close()
+		ended <- err
+	}()
+	l := &link{rails: ours, peer: newPeer("the target", here), where: "this process"}
+	l.close = func() error {
+		// The error of a pipe that was closed in the middle is the initiator's own.
+		<-ended
+		return engine.Close()
+	}
+	return l, nil
+}
+
+// startChild starts this program again as a target. stop ends it, and returns what
+// it had to say if it failed.
+func startChild(ctx context.Context, cfg ServerConfig) (addr string, stop func() error, err error) {
+	none := func() error { return nil }
+	spec, err := json.Marshal(cfg)
+	if err != nil {
+		return "", none, err
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return "", none, fmt.Errorf("the target's process: %w", err)
+	}
+	cmd := exec.Command(exe)
+	cmd.Env = append(os.Environ(), targetEnv+"="+string(spec))
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	// A Ctrl-C at the terminal is the parent's to handle.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	life, err := cmd.StdinPipe()
+	if err != nil {
+		return "", none, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return "", none, err
+	}
+	if err := cmd.Start(); err != nil {
+		return "", none, fmt.Errorf("the target's process: %w", err)
+	}
+	var once sync.Once
+	stop = func() (err error) {
+		once.Do(func() {
+			_ = life.Close()
+			kill := time.AfterFunc(5*time.Second, func() { _ = cmd.Process.Kill() })
+			defer kill.Stop()
+			// It exits 1 when its input ends before its one client does.
+			if e := cmd.Wait(); e != nil && said.Len() > 0 {
+				err = fmt.Errorf("the target's process: %s", strings.TrimSpace(said.String()))
+			}
+		})
+		return err
+	}
+	type answer struct {
+		listening
+		err error
+	}
+	got := make(chan answer, 1)
+	go func() {
+		var a answer
+		a.err = json.NewDecoder(out).Decode(&a.listening)
+		got <- a
+	}()
+	select {
+	case a := <-got:
+		switch {
+		case a.err != nil:
+			err = fmt.Errorf("the target's process did not start: %w", a.err)
+		case a.Error != "":
+			err = fmt.Errorf("the target's process: %s", a.Error)
+		default:
+			return a.Addr, stop, nil
+		}
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	return "", none, errors.Join(err, stop())
+}

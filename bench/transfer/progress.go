@@ -1,0 +1,67 @@
+package transfer
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+)
+
+// progress shows how far a run is: a bar of points on a terminal, else a line a
+// point.
+type progress struct {
+	w    io.Writer
+	bar  *progressbar.ProgressBar // nil where w is no terminal
+	n    int
+	done int
+}
+
+func newProgress(cfg *Config, points int) *progress {
+	p := &progress{w: cfg.Progress, n: points}
+	if cfg.Terminal {
+		p.bar = progressbar.NewOptions(points+1,
+			progressbar.OptionSetWriter(cfg.Progress),
+			progressbar.OptionSetWidth(24),
+			progressbar.OptionSetPredictTime(true),
+			progressbar.OptionShowCount(),
+			progressbar.OptionThrottle(100*time.Millisecond),
+			progressbar.OptionClearOnFinish(),
+		)
+	}
+	return p
+}
+
+func (p *progress) begin(pl *plan) {
+	if p.bar != nil {
+		p.bar.Describe(fmt.Sprintf("%v %s x %d", pl.Op, FormatSize(pl.Block), pl.Batch))
+		_ = p.bar.Set(p.done)
+	}
+}
+
+func (p *progress) end(pt *Point) {
+	p.done++
+	if p.bar != nil {
+		_ = p.bar.Set(p.done)
+		return
+	}
+	line := fmt.Sprintf("point %d/%d %s %s x %d, threads %d, depth %d: %.2f GB/s, p50 %.1f us, p99 %.1f us", p.done, p.n,
+		pt.Op, FormatSize(pt.Block), pt.Batch, pt.Threads, pt.Depth, pt.GBps, pt.Latency.P50US, pt.Latency.P99US)
+	if pt.Errors > 0 {
+		line += fmt.Sprintf(", %d batches failed", pt.Errors)
+	}
+	if pt.Bad != nil {
+		line += fmt.Sprintf(", %d blocks checked, %d bad", *pt.Checked, *pt.Bad)
+	}
+	if pt.Interrupted {
+		line += ", interrupted"
+	}
+	fmt.Fprintln(p.w, line)
+}
+
+// close wipes the bar, so that a report can be printed.
+func (p *progress) close() {
+	if p.bar != nil {
+		_ = p.bar.Clear()
+	}
+}

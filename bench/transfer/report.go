@@ -1,0 +1,251 @@
+package transfer
+
+import (
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"kvferry/bench/page"
+)
+
+// Files of a run's folder.
+const (
+	resultsFile = "results.json"
+	csvFile     = "results.csv"
+	reportFile  = "report.html"
+)
+
+// write writes the files of a run.
+func (r *Result) write(dir string) error {
+	if dir == "" {
+		return nil
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("output folder: %w", err)
+	}
+	return errors.Join(
+		page.Replace(dir, resultsFile, r.WriteJSON),
+		page.Replace(dir, csvFile, r.WriteCSV),
+		page.Replace(dir, reportFile, r.WriteHTML),
+	)
+}
+
+func (r *Result) print(cfg *Config) error {
+	var err error
+	switch cfg.Format {
+	case JSON:
+		return r.WriteJSON(cfg.Stdout)
+	case CSV:
+		return r.WriteCSV(cfg.Stdout)
+	case Perftest:
+		return r.WritePerftest(cfg.Stdout)
+	default:
+		err = r.WriteText(cfg.Stdout)
+	}
+	if cfg.Out != "" {
+		_, e := fmt.Fprintf(cfg.Stdout, "results: %s%c{%s,%s,%s}\n", cfg.Out, filepath.Separator, resultsFile, csvFile, reportFile)
+		err = errors.Join(err, e)
+	}
+	return err
+}
+
+// WriteJSON writes all that was recorded.
+func (r *Result) WriteJSON(w io.Writer) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(r)
+}
+
+// table is a row a point.
+func (r *Result) table() page.Table {
+	t := page.Table{
+		Title: "measured; ops are blocks, latency (p50 ..) and post are of a batch in µs, CPU is of both ends", Left: 1,
+		Head: []string{
+			"op", "block", "batch", "threads", "depth", "GB/s", "% of limit", "ops/s", "p50", "p99", "p99.9", "post", "CPU-s/GB", "errors", "checked", "bad",
+		},
+	}
+	for i := range r.Points {
+		p := &r.Points[i]
+		row := []string{
+			p.Op, FormatSize(p.Block), strconv.Itoa(p.Batch), strconv.Itoa(p.Threads), strconv.Itoa(p.Depth),
+			three(p.GBps), "-", fmt.Sprintf("%.0f", p.OpsPerS),
+			fmt.Sprintf("%.1f", p.Latency.P50US), fmt.Sprintf("%.1f", p.Latency.P99US), fmt.Sprintf("%.1f", p.Latency.P999US),
+			fmt.Sprintf("%.1f", p.PostUS), "-", strconv.Itoa(p.Errors), "-", "-",
+		}
+		if p.LimitPct != nil {
+			row[6] = fmt.Sprintf("%.1f", *p.LimitPct)
+		}
+		if p.CPU.Bytes > 0 {
+			row[12] = three(p.CPU.PerGB)
+		}
+		if p.Checked != nil {
+			row[14], row[15] = strconv.FormatInt(*p.Checked, 10), strconv.FormatInt(*p.Bad, 10)
+		}
+		if p.Errors > 0 || p.Interrupted || p.Bad != nil && *p.Bad > 0 {
+			row[0] += " *"
+		}
+		t.Rows = append(t.Rows, row)
+	}
+	return t
+}
+
+// three writes a figure with three digits or more that say something.
+func three(v float64) string {
+	switch {
+	case v < 0.1:
+		return strconv.FormatFloat(v, 'g', 3, 64)
+	case v < 10:
+		return fmt.Sprintf("%.3f", v)
+	case v < 1000:
+		return fmt.Sprintf("%.1f", v)
+	}
+	return fmt.Sprintf("%.0f", v)
+}
+
+// conditions say what was measured and on what, one a line.
+func (r *Result) conditions() []string {
+	s := &r.Settings
+	length := fmt.Sprintf("%gs a point", s.DurationS)
+	if s.Iterations > 0 {
+		length = fmt.Sprintf("%d batches a thread in a point", s.Iterations)
+	}
+	limit := "none is known (--limit)"
+	if s.LimitGBps != nil {
+		limit = fmt.Sprintf("%.4g GB/s (%s)", *s.LimitGBps, s.LimitSource)
+	}
+	lines := []string{
+		"rails      " + strings.Join(r.Initiator.Rails, ", ") + " to " + strings.Join(r.Target.Rails, ", "),
+		"initiator  " + r.Initiator.Machine.String(),
+	}
+	if r.Target.Machine.String() == r.Initiator.Machine.String() {
+		lines = append(lines, "target     "+r.Target.Where)
+	} else {
+		lines = append(lines, "target     "+r.Target.Where+", "+r.Target.Machine.String())
+	}
+	return append(lines,
+		fmt.Sprintf("points     %s after %gs of warm-up, segments of %s, slices of %s, seed %d, check %s", length, s.WarmupS, FormatSize(s.Segment), FormatSize(int64(s.Slice)), s.Seed,
+			map[bool]string{true: "of every block", false: "off"}[s.Check]),
+		"limit      "+limit,
+	)
+}
+
+// remarks are the faults and notes, one a line.
+func (r *Result) remarks() []string {
+	var lines []string
+	for i := range r.Points {
+		p := &r.Points[i]
+		name := fmt.Sprintf("%s %s x %d, threads %d, depth %d", p.Op, FormatSize(p.Block), p.Batch, p.Threads, p.Depth)
+		if p.Errors > 0 {
+			lines = append(lines, fmt.Sprintf("* %s: %d batches failed, the first: %s", name, p.Errors, p.Error))
+		}
+		if p.Bad != nil && *p.Bad > 0 {
+			lines = append(lines, fmt.Sprintf("* %s: %d of %d blocks are wrong, the first: %s", name, *p.Bad, *p.Checked, p.BadAt))
+		}
+		switch {
+		case p.Interrupted:
+			lines = append(lines, "* "+name+": interrupted")
+		case p.Batches == 0 && p.Errors == 0:
+			lines = append(lines, "* "+name+": no batch ended within the window: raise --duration")
+		case p.Batches < 20:
+			lines = append(lines, fmt.Sprintf("  %s: %d batches are few: raise --duration or --iters", name, p.Batches))
+		}
+		for _, u := range p.Rails {
+			if u.Retries > 0 {
+				lines = append(lines, fmt.Sprintf("  %s: %d slices were sent again over %s", name, u.Retries, u.Name))
+			}
+		}
+	}
+	for _, n := range r.Notes {
+		lines = append(lines, "  "+n)
+	}
+	if r.Error != "" {
+		lines = append(lines, "* the run ended early: "+r.Error)
+	}
+	return lines
+}
+
+// WriteText prints the conditions, a row a point, and what is to be said of them.
+func (r *Result) WriteText(w io.Writer) error {
+	var b strings.Builder
+	for _, line := range r.conditions() {
+		b.WriteString(line + "\n")
+	}
+	b.WriteString("\n")
+	r.table().WriteText(&b)
+	remarks := r.remarks()
+	for _, line := range remarks {
+		b.WriteString(line + "\n")
+	}
+	if len(remarks) > 0 {
+		b.WriteString("\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// WriteCSV writes a line a point, with units in the heading's names. Figures that
+// there are none of are empty.
+func (r *Result) WriteCSV(w io.Writer) error {
+	c := csv.NewWriter(w)
+	_ = c.Write([]string{ // c.Error has what went wrong
+		"op", "block_bytes", "batch", "threads", "depth", "seconds", "batches", "bytes", "gb_per_s", "peak_gb_per_s", "limit_percent", "ops_per_s",
+		"latency_min_us", "latency_mean_us", "latency_p50_us", "latency_p99_us", "latency_p99_9_us", "latency_max_us", "post_us", "post_p99_us",
+		"cpu_s_per_gb", "errors", "blocks_checked", "blocks_bad",
+	})
+	f := func(v float64) string { return strconv.FormatFloat(v, 'g', 7, 64) }
+	for i := range r.Points {
+		p := &r.Points[i]
+		limit, cpu, checked, bad := "", "", "", ""
+		if p.LimitPct != nil {
+			limit = f(*p.LimitPct)
+		}
+		if p.CPU.Bytes > 0 {
+			cpu = f(p.CPU.PerGB)
+		}
+		if p.Checked != nil {
+			checked, bad = strconv.FormatInt(*p.Checked, 10), strconv.FormatInt(*p.Bad, 10)
+		}
+		l := &p.Latency
+		_ = c.Write([]string{
+			p.Op, strconv.FormatInt(p.Block, 10), strconv.Itoa(p.Batch), strconv.Itoa(p.Threads), strconv.Itoa(p.Depth), f(p.Seconds),
+			strconv.FormatInt(p.Batches, 10), strconv.FormatInt(p.Bytes, 10), f(p.GBps), f(p.PeakGBps), limit, f(p.OpsPerS),
+			f(l.MinUS), f(l.MeanUS), f(l.P50US), f(l.P99US), f(l.P999US), f(l.MaxUS), f(p.PostUS), f(p.PostP99US),
+			cpu, strconv.Itoa(p.Errors), checked, bad,
+		})
+	}
+	c.Flush()
+	return c.Error()
+}
+
+// perftestMB is the megabyte of perftest's lines.
+const perftestMB = 1 << 20
+
+// WritePerftest prints lines as ib_write_bw does: a message is a block, and the
+// peak is that of the best tenth of the window.
+func (r *Result) WritePerftest(w io.Writer) error {
+	var b strings.Builder
+	rule := strings.Repeat("-", 87) + "\n"
+	op := ""
+	for i := range r.Points {
+		p := &r.Points[i]
+		if p.Op != op {
+			op = p.Op
+			fmt.Fprintf(&b, "%s                    kvbench transfer, %s\n%s", rule, op, rule)
+			b.WriteString(" #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]\n")
+		}
+		fmt.Fprintf(&b, " %-7d    %-10d       %-7.2f            %-7.2f\t\t     %-7.6f\n", p.Block, p.Blocks,
+			p.PeakGBps*1e9/perftestMB, p.GBps*1e9/perftestMB, p.OpsPerS/1e6)
+	}
+	b.WriteString(rule)
+	for _, line := range r.remarks() {
+		b.WriteString(" " + line + "\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}

@@ -1,0 +1,282 @@
+package transfer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"kvferry/bench"
+	"kvferry/clock"
+	"kvferry/kvcache"
+	"kvferry/transport"
+)
+
+// ErrFaults: the run has batches that failed or blocks that are wrong.
+var ErrFaults = errors.New("not sound")
+
+// Run measures every point, prints the report and writes its files. When ctx is
+// done, or the target has gone, it does so with the points it has and returns the
+// error with the Result.
+func Run(ctx context.Context, cfg Config) (*Result, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg.setDefaults()
+	r := &Result{
+		Command: cfg.Command, Started: time.Now(), Protocol: protocol, Points: []Point{},
+		Initiator: End{Where: "this machine", Machine: bench.DescribeMachine()},
+		Settings: Settings{
+			Rails: cfg.Rails, DurationS: cfg.Duration.Seconds(), WarmupS: max(cfg.Warmup, 0).Seconds(), Segment: cfg.Segment,
+			Slice: cfg.Slice, TimeoutS: cfg.Timeout.Seconds(), Check: cfg.Check, Seed: cfg.Seed,
+		},
+	}
+	if cfg.Iterations > 0 {
+		r.Settings.DurationS, r.Settings.Iterations = 0, cfg.Iterations
+	}
+	r.setLimit(cfg.Limit, sysfs("/sys"))
+	err := measure(ctx, &cfg, r)
+	if len(r.Points) == 0 && err != nil {
+		return r, err // nothing to report
+	}
+	r.Interrupted = ctx.Err() != nil
+	if err != nil && !r.Interrupted {
+		r.Error = err.Error()
+	}
+	err = errors.Join(err, r.write(cfg.Out), r.print(&cfg))
+	if failed, bad := r.Failures(); err == nil && failed+int(bad) > 0 {
+		err = fmt.Errorf("%w: %d batches failed, %d blocks are wrong", ErrFaults, failed, bad)
+	}
+	return r, err
+}
+
+// setLimit settles what the rates are compared with.
+func (r *Result) setLimit(given float64, machine sysfs) {
+	r.limit, r.Settings.LimitSource = given, "given"
+	if given == 0 {
+		rate, ok := machine.lineRate(r.Settings.Rails)
+		if !ok {
+			rate = -1
+		}
+		r.limit, r.Settings.LimitSource = rate, "the NICs' own"
+	}
+	if r.limit <= 0 {
+		r.Settings.LimitSource = ""
+		return
+	}
+	gbps := r.limit / 1e9
+	r.Settings.LimitGBps = &gbps
+}
+
+// A session is the initiator's side of a connection to a target.
+type session struct {
+	cfg    *Config
+	r      *Result
+	clk    clock.Clock
+	link   *link
+	engine *transport.Engine
+	mem    []byte
+	target *transport.Target
+}
+
+// measure connects and measures the points into r. What it made is gone when it
+// returns.
+func measure(ctx context.Context, cfg *Config, r *Result) (err error) {
+	plans, unfit := cfg.plans()
+	r.Notes = unfit
+	s := &session{cfg: cfg, r: r, clk: clock.Precise()}
+	if s.link, err = connect(ctx, cfg); err != nil {
+		return err
+	}
+	defer func() {
+		s.link.peer.close()
+		if s.engine != nil {
+			err = errors.Join(err, s.engine.Close())
+		}
+		if s.mem != nil {
+			err = errors.Join(err, kvcache.UnmapMemory(s.mem))
+		}
+		err = errors.Join(err, s.link.close())
+	}()
+	// A target that has gone ends the point under way.
+	ctx, gone := context.WithCancelCause(ctx)
+	defer gone(nil)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		select {
+		case <-s.link.peer.lost:
+			gone(s.link.peer.err)
+		case <-ctx.Done():
+		}
+	}()
+	defer func() { gone(nil); <-watched }()
+	if err := s.open(ctx); err != nil {
+		return err
+	}
+	bar := newProgress(cfg, len(plans))
+	defer bar.close()
+	for i := range plans {
+		bar.begin(&plans[i])
+		p, err := s.point(ctx, &plans[i])
+		if p != nil {
+			r.Points = append(r.Points, *p)
+			bar.end(p)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// patience is how long the target may take with all of its memory: 256 MiB/s, a
+// tenth of what one core does, beyond Config.Timeout.
+func (s *session) patience() time.Duration {
+	return s.cfg.Timeout + time.Duration(s.cfg.Segment>>28)*time.Second
+}
+
+func (s *session) open(ctx context.Context) (err error) {
+	if s.engine, err = newEngine(transport.Config{Rails: s.link.rails, Clock: s.clk, SliceSize: s.cfg.Slice}); err != nil {
+		return err
+	}
+	if s.mem, err = kvcache.MapMemory(int(s.cfg.Segment)); err != nil {
+		return fmt.Errorf("mapping %s: %w", FormatSize(s.cfg.Segment), err)
+	}
+	warm(s.mem, s.cfg.Seed)
+	if _, err := s.engine.Register("initiator", s.mem, "cpu:0"); err != nil {
+		return err
+	}
+	for _, rail := range s.engine.Rails() {
+		s.r.Initiator.Rails = append(s.r.Initiator.Rails, rail.Name+" at "+rail.Addr)
+	}
+	m, err := s.ask(ctx, &message{Type: "hello", Protocol: protocol, Segment: s.cfg.Segment, Seed: s.cfg.Seed}, "welcome")
+	if err != nil {
+		return err
+	}
+	if m.Protocol != protocol || m.Info == nil {
+		return fmt.Errorf("%s speaks version %d of the protocol and this is %d: use the same kvbench at both ends", s.link.peer.name, m.Protocol, protocol)
+	}
+	s.r.Target = End{Where: s.link.where, Rails: m.Rails}
+	if m.Machine != nil {
+		s.r.Target.Machine = *m.Machine
+	}
+	if s.target, err = s.engine.Open(*m.Info); errors.Is(err, transport.ErrNoPath) {
+		return fmt.Errorf("%w: the target has %v, and these are %v: give both ends rails of one kind", err, m.Rails, s.cfg.Rails)
+	}
+	return err
+}
+
+func (s *session) ask(ctx context.Context, m *message, answer string) (*message, error) {
+	return s.link.peer.ask(ctx, m, answer, s.patience())
+}
+
+// point measures one point. It returns what it has with an error.
+func (s *session) point(ctx context.Context, p *plan) (*Point, error) {
+	if p.Check && p.Op == transport.Write {
+		eachThread(p.Threads, func(i int) { p.source(s.mem, i) })
+	}
+	if _, err := s.ask(ctx, &message{Type: "point", Plan: p}, "ready"); err != nil {
+		return nil, err
+	}
+	l := newLoad(p, s.clk, s.engine, s.target, s.mem, s.cfg.Timeout)
+	before := s.engine.Rails()
+	out := &Point{Op: p.Op.String(), Block: p.Block, Batch: p.Batch, Threads: p.Threads, Depth: p.Depth}
+	d, err := s.run(ctx, l, &out.CPU)
+	out.record(l, d, s.r.limit)
+	out.Rails = railUse(before, s.engine.Rails())
+	if ctx.Err() != nil {
+		out.Interrupted = true
+		return out, context.Cause(ctx)
+	}
+	if err != nil || !p.Check {
+		return out, err
+	}
+	v, err := s.check(ctx, p, l)
+	if err != nil {
+		return out, err
+	}
+	out.Checked, out.Bad, out.BadAt = &v.Checked, &v.Bad, v.First
+	return out, nil
+}
+
+func (s *session) check(ctx context.Context, p *plan, l *load) (verdict, error) {
+	if p.Op == transport.Read {
+		return p.check(s.mem, l.landings())
+	}
+	m, err := s.ask(ctx, &message{Type: "check", Landed: l.landings()}, "verdict")
+	if err != nil {
+		return verdict{}, err
+	}
+	if m.Verdict == nil {
+		return verdict{}, fmt.Errorf("%s sent no verdict", s.link.peer.name)
+	}
+	return *m.Verdict, nil
+}
+
+// run moves the load through warm-up and window, or its iterations, until nothing
+// is under way, and returns the time that counts.
+func (s *session) run(ctx context.Context, l *load, cpu *CPU) (counted time.Duration, err error) {
+	pause := func(d time.Duration) {
+		t := time.NewTimer(d)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-l.failed:
+		case <-ctx.Done():
+		}
+	}
+	mark := func(sign float64) error {
+		m, err := s.ask(ctx, &message{Type: "mark"}, "usage")
+		if err == nil {
+			cpu.Target += sign * m.CPU
+			cpu.Initiator += sign * cpuSeconds()
+			cpu.Bytes += int64(sign) * l.moved.Load()
+		}
+		return err
+	}
+	defer func() {
+		l.halt.Store(true)
+		l.wait()
+	}()
+	l.start(ctx)
+	pause(max(s.cfg.Warmup, 0))
+	if s.cfg.Iterations > 0 {
+		l.halt.Store(true)
+		l.wait()
+		l.again(s.cfg.Iterations)
+	}
+	select {
+	case <-l.failed:
+		return 0, nil // recorded by the threads
+	default:
+	}
+	if err := mark(-1); err != nil {
+		return 0, err
+	}
+	open := s.clk.Now()
+	if s.cfg.Iterations > 0 {
+		l.slot = 100 * time.Millisecond
+		l.open.Store(int64(open))
+		l.start(ctx)
+		l.wait()
+		counted = l.last() - open
+	} else {
+		l.slot = s.cfg.Duration / 10
+		l.shut.Store(int64(open + s.cfg.Duration))
+		l.open.Store(int64(open))
+		pause(s.cfg.Duration - (s.clk.Now() - open))
+		counted = min(s.cfg.Duration, s.clk.Now()-open)
+	}
+	if ctx.Err() == nil {
+		err = mark(1)
+	}
+	if ctx.Err() != nil || err != nil {
+		*cpu = CPU{} // half of it
+		return counted, err
+	}
+	if cpu.Bytes > 0 {
+		cpu.PerGB = (cpu.Initiator + cpu.Target) / float64(cpu.Bytes) * 1e9
+	}
+	return counted, err
+}

@@ -1,0 +1,278 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"kvferry/bench/transfer"
+	"kvferry/transport"
+)
+
+// transferFlags are the command line of kvbench transfer.
+type transferFlags struct {
+	cfg                             transfer.Config
+	op, block, batch, threads       string
+	depth, segment, slice           string
+	limit, format, out, listen      string
+	latency, perftest, server, once bool
+	warmup                          time.Duration
+}
+
+func transferCommand(terminal bool) *cobra.Command {
+	var f transferFlags
+	cmd := &cobra.Command{
+		Use:   "transfer [HOST[:PORT]]",
+		Short: "How fast a rail moves bytes: rate, latency and CPU of the transfer engine",
+		Long: `Move blocks between two memories with the transfer engine, over one rail or
+several, and measure it. Nothing is modelled.
+
+  without HOST   both ends on this machine; the target is a child process
+  with HOST      the target is a kvbench transfer --server there
+  --server       be the target: serve one client after another
+
+A rail (--rail, repeated for several, which are aggregated):
+
+  tcp/eth0, tcp/eth0@:7000          TCP over an interface, at a port
+  10.0.0.1:7000                     TCP at an address
+  rdma/mlx5_0, rdma/mlx5_0:1        RDMA over a device, and its port
+  rdma/rxe0@10.0.0.1:18000?gid=1    where peers make contact, and options: gid,
+                                    qps, depth, poll, advertise
+  mem                               memory to memory in one process
+
+A point is measured for each op, block, batch, threads and depth. Its rate is that
+of the batches which completed in the window (--duration), with all pipelines full
+at both of its edges; with --iters it is that of all of them, until the last has
+completed. Latency is of a batch, from Submit to completed, which is applied at
+the destination: the full time, where ib_write_lat prints half a round trip. "post"
+is what Submit itself takes. CPU is of both processes, and of the bench in them.
+ops/s are blocks. --check fills the source anew for each point and compares every
+block that was transferred. Sizes are in powers of 1024, GB are 1e9 bytes.
+
+Results go to --out: results.json (all of it), results.csv and report.html.
+Client and server must be the same version; whoever reaches a server may have it
+map memory and write there, so keep it on a network that you trust.
+
+Exit status: 0 all points sound; 1 batches failed, blocks are wrong, or the run
+could not go on (the points that had ended are kept); 2 bad flags;
+130 interrupted (the points that had ended are kept). A server that is interrupted
+exits 0.`,
+		Example: `  kvbench transfer --rail tcp/lo --op both --block 4k,64k,1m --batch 16 --check
+  kvbench transfer --rail tcp/eth0 --server                       # on 10.0.0.1
+  kvbench transfer --rail tcp/eth0 10.0.0.1 --block 4k:4m         # on another machine
+  kvbench transfer --rail rdma/mlx5_0 10.0.0.1 --block 2:8m --batch 1 --depth 128 --perftest
+  kvbench transfer --rail rdma/mlx5_0 10.0.0.1 --block 8 --batch 1 --latency
+  kvbench transfer --rail tcp/eth0 --rail tcp/eth1 10.0.0.1 --limit 200gbit
+  kvbench transfer --rail mem --threads 1:8`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.server {
+				return f.serve(cmd, args)
+			}
+			cfg, err := f.config(cmd.Flags().Changed, args)
+			if err != nil {
+				return usageError{err}
+			}
+			cfg.Stdout, cfg.Progress, cfg.Terminal = cmd.OutOrStdout(), cmd.ErrOrStderr(), terminal
+			cfg.Logger = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))
+			_, err = transfer.Run(cmd.Context(), cfg)
+			return err
+		},
+	}
+	fs := cmd.Flags()
+	fs.SortFlags = false
+	fs.StringArrayVar(&f.cfg.Rails, "rail", nil, "what to move bytes over (required)")
+	fs.StringVar(&f.op, "op", "write", "write, read or both")
+	fs.StringVar(&f.block, "block", "1m", "bytes of a block: a list, or a sweep that doubles: 4k,64k,1m or 4k:4m")
+	fs.StringVar(&f.batch, "batch", "16", "blocks of a batch: a list or a sweep")
+	fs.StringVar(&f.threads, "threads", "1", "threads that submit, each in its own range of the memory: a list or a sweep")
+	fs.StringVar(&f.depth, "depth", "4", "batches that each thread has under way: a list or a sweep")
+	fs.DurationVar(&f.cfg.Duration, "duration", 2*time.Second, "how long each point is measured")
+	fs.IntVar(&f.cfg.Iterations, "iters", 0, "measure this many batches of each thread instead")
+	fs.DurationVar(&f.warmup, "warmup", 200*time.Millisecond, "run each point for this long before")
+	fs.StringVar(&f.segment, "segment", "", "memory at either end; of a server, the most it gives (default 1g, or an eighth of the machine's)")
+	fs.StringVar(&f.slice, "slice", "", "largest piece that a rail carries in one operation (default 1m)")
+	fs.DurationVar(&f.cfg.Timeout, "timeout", 10*time.Second, "one batch fails after this long, and so does a target that does not answer")
+	fs.BoolVar(&f.cfg.Check, "check", false, "compare every block that was transferred")
+	fs.BoolVar(&f.latency, "latency", false, "one batch under way (--depth 1), and one block in it unless --batch is given")
+	fs.StringVar(&f.limit, "limit", "", "line rate to compare with: 100gbit, 12.5GB/s, none (default what the NICs say of themselves)")
+	fs.Uint64Var(&f.cfg.Seed, "seed", 0, "of the order of blocks")
+	fs.StringVar(&f.out, "out", "", "folder for the results (default kvbench-out/<time>)")
+	fs.StringVar(&f.format, "format", "text", "what is printed: text, json or csv")
+	fs.BoolVar(&f.perftest, "perftest", false, "print lines as ib_write_bw does; its MB are 2^20 bytes")
+	fs.BoolVar(&f.server, "server", false, "be the target")
+	fs.StringVar(&f.listen, "listen", ":"+transfer.DefaultPort, "with --server: host:port of the control connection")
+	fs.BoolVar(&f.once, "once", false, "with --server: end after one client")
+	return cmd
+}
+
+// faults collects what is wrong with flags.
+type faults []error
+
+func (f *faults) add(flag string, err error) {
+	if err != nil {
+		*f = append(*f, fmt.Errorf("--%s: %w", flag, err))
+	}
+}
+
+// config turns flags into a run, or names every flag that is wrong.
+func (f *transferFlags) config(changed func(flag string) bool, args []string) (transfer.Config, error) {
+	cfg := f.cfg
+	var bad faults
+	var err error
+	cfg.Command, cfg.Out, cfg.Format = os.Args, f.out, transfer.Format(f.format)
+	if cfg.Out == "" {
+		cfg.Out = filepath.Join("kvbench-out", time.Now().Format("20060102-150405"))
+	}
+	if len(args) > 0 {
+		if cfg.Server = args[0]; cfg.Server == "" {
+			bad = append(bad, errors.New("HOST is empty: name the server's machine, or leave it out"))
+		}
+	}
+	switch f.op {
+	case "write":
+		cfg.Ops = []transport.Op{transport.Write}
+	case "read":
+		cfg.Ops = []transport.Op{transport.Read}
+	case "both":
+		cfg.Ops = []transport.Op{transport.Write, transport.Read}
+	default:
+		bad.add("op", fmt.Errorf("%q: use write, read or both", f.op))
+	}
+	cfg.Blocks, err = transfer.ParseSizes(f.block)
+	bad.add("block", err)
+	if f.latency {
+		if changed("depth") {
+			bad.add("depth", errors.New("--latency has one batch under way: leave one out"))
+		}
+		f.depth = "1"
+		if !changed("batch") {
+			f.batch = "1"
+		}
+	}
+	for _, list := range []struct {
+		flag, text string
+		to         *[]int
+	}{{"batch", f.batch, &cfg.Batches}, {"threads", f.threads, &cfg.Threads}, {"depth", f.depth, &cfg.Depths}} {
+		*list.to, err = transfer.ParseCounts(list.text)
+		bad.add(list.flag, err)
+	}
+	if f.segment != "" {
+		cfg.Segment, err = transfer.ParseSize(f.segment)
+		bad.add("segment", err)
+	}
+	if f.slice != "" {
+		n, err := transfer.ParseSize(f.slice)
+		if err == nil && n > transport.MaxSlice {
+			err = fmt.Errorf("%s is too large: use up to %s", f.slice, transfer.FormatSize(transport.MaxSlice))
+		}
+		bad.add("slice", err)
+		cfg.Slice = int(n)
+	}
+	switch f.limit {
+	case "":
+	case "none":
+		cfg.Limit = -1
+	default:
+		if cfg.Limit, err = transport.ParseRate(f.limit); err == nil && !(cfg.Limit > 0) {
+			err = fmt.Errorf("%q: use a rate above 0, or none", f.limit)
+		}
+		bad.add("limit", err)
+	}
+	if cfg.Warmup = f.warmup; f.warmup == 0 {
+		cfg.Warmup = -1
+	}
+	f.numbers(&cfg, &bad, changed)
+	if f.perftest {
+		if changed("format") || f.latency {
+			bad.add("perftest", errors.New("prints the lines of ib_write_bw: leave --format and --latency out"))
+		}
+		cfg.Format = transfer.Perftest
+	}
+	for _, flag := range []string{"listen", "once"} {
+		if changed(flag) {
+			bad.add(flag, errors.New("is for --server: leave it out, or add --server"))
+		}
+	}
+	if len(bad) == 0 {
+		if err := cfg.Validate(); err != nil {
+			bad = append(bad, transferFlagNames(err))
+		}
+	}
+	return cfg, errors.Join(bad...)
+}
+
+// numbers checks the flags that pflag has read.
+func (f *transferFlags) numbers(cfg *transfer.Config, bad *faults, changed func(string) bool) {
+	for _, d := range []struct {
+		flag  string
+		d     time.Duration
+		least time.Duration
+	}{{"duration", cfg.Duration, time.Millisecond}, {"timeout", cfg.Timeout, 1}, {"warmup", f.warmup, 0}} {
+		if d.d < d.least {
+			bad.add(d.flag, fmt.Errorf("%v: use %v or more", d.d, d.least))
+		}
+	}
+	if changed("iters") && cfg.Iterations < 1 {
+		bad.add("iters", fmt.Errorf("%d: use 1 or more", cfg.Iterations))
+	}
+	if changed("iters") && changed("duration") {
+		bad.add("iters", errors.New("given with --duration: leave one out"))
+	}
+	if f.format != "text" && f.format != "json" && f.format != "csv" {
+		bad.add("format", fmt.Errorf("%q: use text, json or csv", f.format))
+	}
+}
+
+// serve is kvbench transfer --server.
+func (f *transferFlags) serve(cmd *cobra.Command, args []string) error {
+	var bad faults
+	if len(args) > 0 {
+		bad.add("server", fmt.Errorf("given with a HOST, %q: a server waits for clients; leave one out", args[0]))
+	}
+	for _, flag := range []string{"op", "block", "batch", "threads", "depth", "duration", "iters", "warmup", "slice", "timeout", "check", "latency", "limit", "seed", "out", "format", "perftest"} {
+		if cmd.Flags().Changed(flag) {
+			bad.add(flag, errors.New("is the client's to say: leave it out"))
+		}
+	}
+	cfg := transfer.ServerConfig{
+		Rails: f.cfg.Rails, Listen: f.listen, Once: f.once, Log: cmd.ErrOrStderr(),
+		Logger: slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn})),
+	}
+	if f.segment != "" {
+		var err error
+		cfg.Segment, err = transfer.ParseSize(f.segment)
+		bad.add("segment", err)
+	}
+	if err := cfg.Validate(); err != nil {
+		bad = append(bad, transferFlagNames(err))
+	}
+	if len(bad) > 0 {
+		return usageError{errors.Join(bad...)}
+	}
+	s, err := transfer.Listen(cfg)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "serving clients at %s over %s\n", s.Addr(), strings.Join(s.Rails(), ", "))
+	if err := s.Serve(cmd.Context()); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil // it was asked to stop
+}
+
+// transferFlagNames turns the fields of a Config into the flags that set them.
+func transferFlagNames(err error) error {
+	return errors.New(strings.NewReplacer(
+		"transfer: ServerConfig.", "--", "transfer: Config.", "--",
+		"Rails: ", "rail: ", "Server is", "HOST is", "Segment is", "segment is", "Listen is", "listen is",
+		"lower Blocks, Batches or Threads", "lower --block, --batch or --threads",
+	).Replace(err.Error()))
+}

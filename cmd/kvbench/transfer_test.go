@@ -1,0 +1,166 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/csv"
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"kvferry/bench/transfer"
+)
+
+// short are the flags of a run that takes no time.
+func short(args ...string) []string {
+	return append([]string{"transfer", "--duration", "20ms", "--warmup", "5ms", "--segment", "4m", "--batch", "4"}, args...)
+}
+
+// TestTransfer runs both ways between this process and a child, and reads every
+// format back.
+func TestTransfer(t *testing.T) {
+	dir := t.TempDir()
+	code, stdout, stderr := kvbench(t.Context(), short("--rail", "127.0.0.1:0", "--op", "both", "--block", "4k:16k", "--check", "--limit", "100gbit", "--out", dir)...)
+	if code != 0 || strings.Count(stderr, "point ") != 6 {
+		t.Fatalf("exit %d: %s", code, stderr)
+	}
+	for _, want := range []string{"a child process of this machine", "12.5 GB/s (given)", "CPU-s/GB", "check of every block", "\nread ", "results: " + dir} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("no %q in\n%s", want, stdout)
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "results.json"))
+	var r transfer.Result
+	if err != nil || json.Unmarshal(text, &r) != nil || len(r.Points) != 6 || r.Points[5].LimitPct == nil || *r.Points[5].Bad != 0 {
+		t.Errorf("results.json: %v, %+v", err, r)
+	}
+
+	code, stdout, _ = kvbench(t.Context(), short("--rail", "mem", "--format", "csv", "--out", dir)...)
+	rows, err := csv.NewReader(strings.NewReader(stdout)).ReadAll()
+	if code != 0 || err != nil || len(rows) != 2 || rows[1][0] != "write" || rows[1][1] != "1048576" {
+		t.Errorf("exit %d, %v, %q", code, err, rows)
+	}
+	code, stdout, _ = kvbench(t.Context(), short("--rail", "mem", "--format", "json", "--latency", "--out", dir)...)
+	r = transfer.Result{}
+	if err := json.Unmarshal([]byte(stdout), &r); code != 0 || err != nil || r.Points[0].Depth != 1 || r.Points[0].Batch != 4 || r.Settings.LimitGBps != nil {
+		t.Errorf("exit %d, %v, %+v", code, err, r)
+	}
+	code, stdout, _ = kvbench(t.Context(), short("--rail", "mem", "--perftest", "--block", "8,64", "--out", dir)...)
+	if code != 0 || !strings.Contains(stdout, " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]\n 8  ") {
+		t.Errorf("exit %d\n%s", code, stdout)
+	}
+}
+
+// TestTransferServer: a server and its client, as on two machines.
+func TestTransferServer(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	out, in := io.Pipe()
+	ended := make(chan int)
+	var log bytes.Buffer
+	go func() {
+		code := run(ctx, []string{"transfer", "--rail", "127.0.0.1:0", "--server", "--listen", "127.0.0.1:0", "--segment", "4m", "--once"}, in, &log, false)
+		in.Close()
+		ended <- code
+	}()
+	line, err := bufio.NewReader(out).ReadString('\n')
+	_, rest, ok := strings.Cut(line, "serving clients at ")
+	addr, _, _ := strings.Cut(rest, " ")
+	if err != nil || !ok || !strings.Contains(line, "over tcp/0 at 127.0.0.1:") {
+		t.Fatalf("%q, %v", line, err)
+	}
+	code, stdout, stderr := kvbench(t.Context(), short("--rail", "127.0.0.1:0", "--out", t.TempDir(), addr)...)
+	if code != 0 || !strings.Contains(stdout, "target     "+addr) {
+		t.Errorf("exit %d: %s\n%s", code, stderr, stdout)
+	}
+	if code := <-ended; code != 0 || !strings.Contains(log.String(), "1 points") {
+		t.Errorf("the server: exit %d: %s", code, log.String())
+	}
+	code, _, stderr = kvbench(t.Context(), short("--rail", "127.0.0.1:0", "--out", t.TempDir(), addr)...)
+	if code != exitFailed || !strings.Contains(stderr, "kvbench transfer --server") {
+		t.Errorf("no server: exit %d: %s", code, stderr)
+	}
+}
+
+// canceling cancels with the first line it gets.
+type canceling struct {
+	bytes.Buffer
+	cancel func()
+}
+
+func (c *canceling) Write(b []byte) (int, error) {
+	c.cancel()
+	return c.Buffer.Write(b)
+}
+
+func TestTransferInterruptedExit130(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	dir := t.TempDir()
+	var stdout bytes.Buffer
+	stderr := &canceling{cancel: cancel}
+	began := time.Now()
+	code := run(ctx, short("--rail", "mem", "--block", "4k,8k,16k", "--out", dir), &stdout, stderr, false)
+	if code != exitInterrupted || !strings.Contains(stderr.String(), "what was measured is kept") || !strings.Contains(stdout.String(), "write") {
+		t.Errorf("exit %d after %v: %s\n%s", code, time.Since(began), stderr, stdout.String())
+	}
+	if _, err := os.Stat(filepath.Join(dir, "report.html")); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestTransferUsage: every wrong flag is named with what would do.
+func TestTransferUsage(t *testing.T) {
+	for _, c := range []struct {
+		args string
+		want []string
+	}{
+		{"", []string{"--rail: none is given", "tcp/eth0", "mem"}},
+		{"--rail udp/eth0", []string{"--rail", `"udp"`, "rdma/"}},
+		{"--rail rdma/rxe0?gids=1", []string{`"gids" is unknown`, "gid, qps, depth, poll, advertise"}},
+		{"--rail mem --op send --block 0 --batch 0 --threads x --depth 1k", []string{"--op: \"send\": use write, read or both", "--block", "--batch", "--threads", "--depth"}},
+		{"--rail mem --segment 0 --slice 2g --limit fast", []string{"--segment", "--slice: 2g is too large", "--limit", "100gbit"}},
+		{"--rail mem --limit 0gbit", []string{"--limit", "above 0"}},
+		{"--rail mem --duration 0s --warmup -1s --timeout 0s --iters 0", []string{"--duration", "--warmup", "--timeout", "--iters"}},
+		{"--rail mem --duration 1s --iters 5", []string{"--iters", "leave one out"}},
+		{"--rail mem --latency --depth 2", []string{"--depth", "--latency"}},
+		{"--rail mem --format xml", []string{"--format", "text, json or csv"}},
+		{"--rail mem --perftest --format csv", []string{"--perftest", "--format"}},
+		{"--rail mem --once --listen :1", []string{"--once", "--listen", "--server"}},
+		{"--rail mem --block 1g", []string{"--segment is", "lower --block, --batch or --threads"}},
+		{"--rail mem 10.0.0.1", []string{"HOST is", "leave one out"}},
+		{"--rail 127.0.0.1:7000", []string{"--rail", "use port 0"}},
+		{"--rail mem --server", []string{"--rail: mem reaches this process only"}},
+		{"--rail tcp/lo --server 10.0.0.1", []string{"--server", "HOST"}},
+		{"--rail tcp/lo --server --block 4k --listen 18515", []string{"--block: is the client's", "--listen", ":18515"}},
+		{"--rail tcp/lo a b", []string{"accepts at most 1 arg"}},
+	} {
+		code, stdout, stderr := kvbench(t.Context(), append([]string{"transfer"}, strings.Fields(c.args)...)...)
+		if code != exitUsage || stdout != "" {
+			t.Errorf("%s: exit %d, want %d: %s%s", c.args, code, exitUsage, stdout, stderr)
+		}
+		for _, want := range append(c.want, "--help") {
+			if !strings.Contains(stderr, want) {
+				t.Errorf("%s: stderr does not say %q:\n%s", c.args, want, stderr)
+			}
+		}
+	}
+	code, _, stderr := kvbench(t.Context(), "transfer", "--rail", "tcp/nosuch0", "--out", t.TempDir())
+	if code != exitFailed || !strings.Contains(stderr, `no interface "nosuch0": use one of`) {
+		t.Errorf("exit %d: %s", code, stderr)
+	}
+}
+
+func TestTransferHelp(t *testing.T) {
+	code, stdout, _ := kvbench(t.Context(), "transfer", "--help")
+	for _, want := range []string{"Exit status", "half a round trip", "rdma/mlx5_0", "--perftest", "10.0.0.1"} {
+		if code != 0 || !strings.Contains(stdout, want) {
+			t.Errorf("exit %d, help does not say %q:\n%s", code, want, stdout)
+		}
+	}
+}

@@ -1,0 +1,138 @@
+package rails_test
+
+import (
+	"errors"
+	"net"
+	"strings"
+	"testing"
+
+	"kvferry/transport/rails"
+	"kvferry/transport/rdma"
+)
+
+func TestParse(t *testing.T) {
+	for _, c := range []struct {
+		text, kind, nic, listen string
+		port                    int
+	}{
+		{"127.0.0.1:0", "tcp", "", "127.0.0.1:0", 0},
+		{"node-3:9101", "tcp", "", "node-3:9101", 0},
+		{"[fd00::2]:9101", "tcp", "", "[fd00::2]:9101", 0},
+		{"10.0.0.1:7?congestion=bbr&sndbuf=4096", "tcp", "", "10.0.0.1:7", 0},
+		{"tcp/eth0", "tcp", "eth0", "", 0},
+		{"tcp/eth0.100@:7000", "tcp", "eth0.100", ":7000", 0},
+		{"tcp/eth0@10.0.0.1:7000", "tcp", "eth0", "10.0.0.1:7000", 0},
+		{"rdma/mlx5_0", "rdma", "mlx5_0", "", 0},
+		{"rdma/mlx5_0:2", "rdma", "mlx5_0", "", 2},
+		{"rdma/rxe0@10.0.0.1:0", "rdma", "rxe0", "10.0.0.1:0", 0},
+		{"rdma/rxe0:1@[fd00::2]:18000?gid=0&qps=2&depth=128&poll=-1ns", "rdma", "rxe0", "[fd00::2]:18000", 1},
+	} {
+		s, err := rails.Parse(c.text)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if s.Kind != c.kind || s.NIC != c.nic || s.Listen != c.listen || s.Port != c.port || s.String() != c.text {
+			t.Errorf("%s: %+v, again %s", c.text, s, s)
+		}
+	}
+}
+
+// TestParseFaults: an error names the spec, what is wrong and what would do.
+func TestParseFaults(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                         "tcp/eth0",
+		"eth0":                     "neither an address nor a NIC",
+		":7000":                    "tcp/eth0@:7000",
+		"mem":                      "host:port",
+		"udp/eth0":                 `kind "udp" is unknown: use tcp/`,
+		"tcp/":                     "no name of a NIC",
+		"tcp/eth0:7000":            "tcp/eth0@:7000",
+		"tcp/eth0@":                "write host:port",
+		"tcp/eth0@7000":            "write host:port",
+		"10.0.0.1:http":            "write host:port",
+		"10.0.0.1:70000":           "65535",
+		"rdma/":                    "rdma/mlx5_0:1",
+		"rdma/mlx5_0:0":            "use 1 to 255",
+		"rdma/mlx5_0:x":            "use 1 to 255",
+		"rdma/rxe0?":               "gid, qps, depth, poll, advertise",
+		"rdma/rxe0?gids=1":         `"gids" is unknown: a rdma rail has gid, qps`,
+		"rdma/rxe0?qps=0":          "from 1 to 16",
+		"rdma/rxe0?qps=2&qps=2":    "twice",
+		"rdma/rxe0?gid=%zz":        "option gid",
+		"rdma/rxe0?poll=5":         "like 20us",
+		"tcp/eth0?qps=2":           "advertise, congestion, sndbuf",
+		"tcp/eth0?advertise=":      "give it a value",
+		"127.0.0.1:0?sndbuf=small": "whole number",
+	} {
+		if _, err := rails.Parse(text); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), `rail "`+text) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+}
+
+func TestOpen(t *testing.T) {
+	loopback := ""
+	all, err := net.Interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, nic := range all {
+		if nic.Flags&net.FlagLoopback != 0 && nic.Flags&net.FlagUp != 0 {
+			loopback = nic.Name
+		}
+	}
+	if loopback == "" {
+		t.Skip("no loopback interface")
+	}
+	opened, err := rails.OpenAll([]string{"tcp/" + loopback, "127.0.0.1:0", "tcp/" + loopback + "@localhost:0?congestion=system"}, rails.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, name := range []string{"tcp/" + loopback, "tcp/1", "tcp/" + loopback} {
+		if opened[i].Name() != name || strings.HasSuffix(opened[i].Addr(), ":0") {
+			t.Errorf("rail %d is %s at %s, want %s", i, opened[i].Name(), opened[i].Addr(), name)
+		}
+		opened[i].Close()
+	}
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	for spec, want := range map[string]string{
+		"tcp/nosuch0":          `no interface "nosuch0": use one of`,
+		taken.Addr().String():  "address already in use",
+		"tcp/lo0x@127.0.0.1:x": "write host:port",
+		"bogus":                "neither",
+	} {
+		if _, err := rails.OpenAll([]string{"127.0.0.1:0", spec}, rails.Options{}); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), spec) {
+			t.Errorf("%s: %v, want %q", spec, err, want)
+		}
+	}
+	// A device that is not there: built with verbs or not, the error names the rail.
+	_, err = rails.Open("rdma/nosuch0?qps=2", rails.Options{})
+	if err == nil || !strings.Contains(err.Error(), "rdma/nosuch0") {
+		t.Errorf("%v (without verbs: %v)", err, errors.Is(err, rdma.ErrNotBuilt))
+	}
+}
+
+// FuzzParse: what parses is written back as a spec that parses to the same.
+func FuzzParse(f *testing.F) {
+	for _, s := range []string{
+		"127.0.0.1:0", "tcp/eth0@[::1]:9", "rdma/mlx5_0:1@h:1?gid=1&qps=2&depth=128&poll=20us&advertise=a%26b",
+		"mem", "tcp/?", "rdma/a:b@c?d=e&f", "[]:", "tcp/a?congestion=%00",
+	} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		s, err := rails.Parse(text)
+		if err != nil {
+			return
+		}
+		again, err := rails.Parse(s.String())
+		if err != nil || again.String() != s.String() || again.NIC != s.NIC || again.Listen != s.Listen || again.Port != s.Port {
+			t.Errorf("%q is written %q, which reads as %+v: %v", text, s, again, err)
+		}
+	})
+}
