@@ -12,6 +12,7 @@ import (
 
 	"kvferry/engine"
 	"kvferry/transport"
+	"kvferry/transport/rails"
 )
 
 // NodeFlags is the command line of cmd/prefill and cmd/decode, with the names
@@ -61,6 +62,11 @@ func (f *NodeFlags) Config() (Config, error) {
 	var faults []error
 	if f.ID == "" {
 		faults = append(faults, errors.New("--id: not given: name the node, like decode-1"))
+	}
+	for _, spec := range f.Rails {
+		if _, err := rails.Parse(spec); err != nil {
+			faults = append(faults, fmt.Errorf("--rail: %w", err))
+		}
 	}
 	for _, n := range []struct {
 		flag string

@@ -189,6 +189,10 @@ func (s *session) point(ctx context.Context, p *plan) (*Point, error) {
 		out.Interrupted = true
 		return out, context.Cause(ctx)
 	}
+	if _, failed := l.errors(); err == nil && failed != nil && l.moved.Load() == 0 {
+		// The points to come would each take as long to say the same.
+		return out, fmt.Errorf("nothing was transferred: %w", failed)
+	}
 	if err != nil || !p.Check {
 		return out, err
 	}

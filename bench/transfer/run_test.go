@@ -218,3 +218,21 @@ func TestConfigFaults(t *testing.T) {
 		t.Errorf("%v, notes %q", err, r.Notes)
 	}
 }
+
+// TestRailUnreachable: the control connection works and the rail does not: the
+// run says why and ends, and does not spend the timeout on each of its points.
+func TestRailUnreachable(t *testing.T) {
+	noLeaks(t)
+	addr, _ := startServer(t, ServerConfig{Rails: []string{"127.0.0.1:0?advertise=127.0.0.1:1"}})
+	cfg := quick(addr)
+	cfg.Timeout, cfg.Iterations = 100*time.Millisecond, 3
+	var out bytes.Buffer
+	cfg.Stdout = &out
+	r, err := Run(t.Context(), cfg)
+	if err == nil || !strings.Contains(err.Error(), "nothing was transferred") || len(r.Points) != 1 || r.Points[0].Errors != 4 || r.Points[0].Bytes != 0 {
+		t.Fatalf("%v, %+v", err, r.Points)
+	}
+	if !strings.Contains(out.String(), "write *") || !strings.Contains(out.String(), "connection refused") {
+		t.Errorf("%s", out.String())
+	}
+}

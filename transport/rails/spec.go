@@ -18,7 +18,7 @@ const (
 )
 
 // Forms are the specs that Parse reads, for flags and errors.
-const Forms = "host:port, tcp/eth0, tcp/eth0@host:port, rdma/mlx5_0, rdma/mlx5_0:1@host:port, each with ?option=value&..."
+const Forms = "host:port, tcp/eth0, tcp/eth0@host:port, rdma/mlx5_0, rdma/mlx5_0:1@host:port, each with ?option=value"
 
 // A Spec is a rail as a user names it. Its zero values are left to the rail.
 type Spec struct {

@@ -1,0 +1,63 @@
+package node
+
+import (
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+
+	"kvferry/proto"
+)
+
+// TestRails: --rail takes addresses and NICs, and the names travel to peers.
+func TestRails(t *testing.T) {
+	loopback := ""
+	all, err := net.Interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, nic := range all {
+		if nic.Flags&net.FlagLoopback != 0 && nic.Flags&net.FlagUp != 0 {
+			loopback = nic.Name
+		}
+	}
+	if loopback == "" {
+		t.Skip("no loopback interface")
+	}
+	var f NodeFlags
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	f.AddFlags(fs, false)
+	if err := fs.Parse([]string{"--id", "decode-0", "--rail", "tcp/" + loopback + ",127.0.0.1:0", "--profile", "zero", "--num-gpu-blocks-override", "8"}); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := f.Config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Role, cfg.Logger = proto.Role_ROLE_DECODE, slog.New(slog.DiscardHandler)
+	n, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	info := n.base.Info()
+	if len(info.Rails) != 2 || info.Rails[0].Rail != "tcp/"+loopback || info.Rails[1].Rail != "tcp/1" {
+		t.Errorf("%+v", info.Rails)
+	}
+
+	f.Rails = []string{"eth0", "rdma/rxe0?gids=1"}
+	if _, err := f.Config(); err == nil || !strings.Contains(err.Error(), `--rail: rail "eth0": neither`) || !strings.Contains(err.Error(), `"gids" is unknown`) {
+		t.Errorf("%v", err)
+	}
+	cfg.Rails = f.Rails
+	if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), "Rails[1]: rail \"rdma/rxe0") {
+		t.Errorf("%v", err)
+	}
+	// One that cannot be opened leaves none behind, and its name is in the error.
+	cfg.Rails = []string{"127.0.0.1:0", "rdma/nosuch0"}
+	if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), "rdma/nosuch0") {
+		t.Errorf("%v", err)
+	}
+}
