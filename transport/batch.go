@@ -274,13 +274,15 @@ func (b *Batch) post() {
 		}
 		b.due = p.occupy(since, b.bytes)
 	}
-	if len(b.t.routes) == 1 {
+	switch {
+	case len(b.slices) == 0: // an immediate alone
+	case len(b.t.routes) == 1:
 		run := make([]*Slice, len(b.slices))
 		for i := range b.slices {
 			run[i] = &b.slices[i]
 		}
 		b.t.routes[0].path.enqueue(b.t.routes[0].key, run)
-	} else {
+	default:
 		runs := make(map[route][]*Slice, len(b.t.routes))
 		for i := range b.slices {
 			s := &b.slices[i]

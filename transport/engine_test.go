@@ -150,6 +150,19 @@ func TestWriteReadImmediate(t *testing.T) {
 	})
 }
 
+// A batch may be an immediate and nothing else.
+func TestImmediateAlone(t *testing.T) {
+	p := newPair(t, transport.Config{})
+	b := p.a.Submit(p.target, nil, transport.BatchOptions{HasImm: true, Imm: 9})
+	<-b.Done()
+	if err := b.Err(); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-p.imms; got.Value != 9 {
+		t.Errorf("immediate %d", got.Value)
+	}
+}
+
 func TestSubmitFaults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPair(t, transport.Config{})

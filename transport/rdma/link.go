@@ -36,7 +36,8 @@ type link struct {
 
 	mu       sync.Mutex // guards out, err
 	err      error
-	failedID uint64
+	gone     bool          // err is that the control connection ended; the device may know why
+	failedID uint64        // request whose failure err is
 	over     chan struct{} // closed when all is done
 }
 
@@ -219,6 +220,9 @@ func (l *link) read(h handler) {
 			l.fail(err)
 			return
 		}
+		l.mu.Lock()
+		l.gone = l.err == nil
+		l.mu.Unlock()
 		l.lost("control connection: %w", err)
 		return
 	}
@@ -242,12 +246,8 @@ func (l *link) poll(h handler) {
 		for i := range buf[:n] {
 			c := &buf[i]
 			if c.status != statusOK {
-				op := "receive"
-				if c.id&receiveID == 0 {
-					op = h.opName(c.id)
-				}
 				l.failedID = c.id
-				l.fail(&CompletionError{Rail: l.rail.cfg.Name, Peer: l.peer, Op: op, Status: uint32(c.status), Vendor: c.vendor})
+				l.fail(l.refused(c, h))
 				return
 			}
 			if err := h.completed(c); err != nil {
@@ -262,6 +262,14 @@ func (l *link) poll(h handler) {
 	}
 }
 
+func (l *link) refused(c *completion, h handler) error {
+	op := "receive"
+	if c.id&receiveID == 0 {
+		op = h.opName(c.id)
+	}
+	return &CompletionError{Rail: l.rail.cfg.Name, Peer: l.peer, Op: op, Status: uint32(c.status), Vendor: c.vendor}
+}
+
 // noRequest is no request's id.
 const noRequest = ^uint64(0)
 
@@ -270,7 +278,9 @@ const noRequest = ^uint64(0)
 const drainFor = 100 * time.Millisecond
 
 // drain takes the completions that come once the queue pairs are in error, so
-// that what had been carried out before counts as such.
+// that what had been carried out before counts as such. A target whose queue pair
+// refuses a request may end the connection before we have read why: the device's
+// word on it counts more.
 func (l *link) drain(h handler) {
 	if l.pairs.fail() != nil {
 		return
@@ -282,8 +292,19 @@ func (l *link) drain(h handler) {
 			return
 		}
 		for i := range buf[:n] {
-			if buf[i].status == statusOK && h.completed(&buf[i]) != nil {
-				return
+			c := &buf[i]
+			switch {
+			case c.status == statusOK:
+				if h.completed(c) != nil {
+					return
+				}
+			case c.status != statusFlushed && c.id&receiveID == 0:
+				l.mu.Lock()
+				if l.gone {
+					l.failedID, l.gone = c.id, false
+					l.err = l.refused(c, h)
+				}
+				l.mu.Unlock()
 			}
 		}
 	}

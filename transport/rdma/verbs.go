@@ -125,7 +125,6 @@ const (
 	portDown event = iota
 	portUp
 	deviceGone
-	otherEvent
 )
 
 type port struct {

@@ -270,27 +270,37 @@ func errno(what string, rc C.int) error {
 	return fmt.Errorf("%s: %w", what, syscall.Errno(rc))
 }
 
+// lookEvery is how often event looks whether the device is still there. A driver
+// that cannot take its hardware away from a process (rxe) says nothing when the
+// device is to be removed: the kernel waits until nobody has it open.
+const lookEvery = 300 * time.Millisecond
+
 // event implements device.
 func (d *verbsDevice) event() (event, error) {
+	sys := "/sys/class/infiniband_verbs/" + C.GoString(&d.ctx.device.dev_name[0])
 	for {
 		var typ, num C.int
-		if err := await(d.async, func() bool { return C.kv_async(d.ctx, &typ, &num) == 0 }); err != nil {
+		if err := d.async.SetReadDeadline(time.Now().Add(lookEvery)); err != nil {
+			return 0, net.ErrClosed
+		}
+		err := await(d.async, func() bool { return C.kv_async(d.ctx, &typ, &num) == 0 })
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			if _, err := os.Stat(sys); errors.Is(err, os.ErrNotExist) {
+				return deviceGone, nil
+			}
+			continue
+		case err != nil:
 			return 0, net.ErrClosed
 		}
 		mine := int(num) == d.at.port.num
-		switch typ {
-		case C.IBV_EVENT_PORT_ERR:
-			if mine {
-				return portDown, nil
-			}
-		case C.IBV_EVENT_PORT_ACTIVE:
-			if mine {
-				return portUp, nil
-			}
-		case C.IBV_EVENT_DEVICE_FATAL:
+		switch {
+		case typ == C.IBV_EVENT_PORT_ERR && mine:
+			return portDown, nil
+		case typ == C.IBV_EVENT_PORT_ACTIVE && mine:
+			return portUp, nil
+		case typ == C.IBV_EVENT_DEVICE_FATAL:
 			return deviceGone, nil
-		default:
-			return otherEvent, nil
 		}
 	}
 }
