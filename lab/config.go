@@ -131,12 +131,17 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+// fieldError is about a field of a Config, whose name comes first.
+func fieldError(field, format string, args ...any) error {
+	return fmt.Errorf("%s %w", field, fmt.Errorf(format, args...))
+}
+
 // Validate lists every fault. Each begins with the field.
 func (c Config) Validate() error {
 	c = c.withDefaults()
 	var faults []error
 	bad := func(field, format string, args ...any) {
-		faults = append(faults, fmt.Errorf("%s %w", field, fmt.Errorf(format, args...)))
+		faults = append(faults, fieldError(field, format, args...))
 	}
 	for _, n := range []struct {
 		field       string

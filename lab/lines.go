@@ -26,20 +26,22 @@ func readLines(in io.Reader, token string, emit func(text string)) bool {
 	for {
 		n, err := in.Read(chunk)
 		pending = append(pending, chunk[:n]...)
+		text, _, whole := bytes.Cut(pending, []byte(token))
 		for {
-			end := bytes.IndexByte(pending, '\n')
-			if end < 0 {
+			line, rest, found := bytes.Cut(text, []byte("\n"))
+			if !found {
 				break
 			}
-			emit(string(bytes.TrimSuffix(pending[:end], []byte("\r"))))
-			pending = pending[end+1:]
+			emit(string(bytes.TrimSuffix(line, []byte("\r"))))
+			text = rest
 		}
-		if at := bytes.Index(pending, []byte(token)); at >= 0 {
-			if at > 0 {
-				emit(string(pending[:at]))
+		if whole {
+			if len(text) > 0 {
+				emit(string(text))
 			}
 			return true
 		}
+		pending = bytes.Clone(text)
 		if len(pending) > maxLine+len(token) { // a cut never splits the token
 			emit(string(pending[:maxLine]))
 			pending = pending[maxLine:]
@@ -50,7 +52,6 @@ func readLines(in io.Reader, token string, emit func(text string)) bool {
 			}
 			return false
 		}
-		pending = bytes.Clone(pending)
 	}
 }
 

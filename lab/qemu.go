@@ -24,9 +24,13 @@ func netdev(nic int) string { return "n" + strconv.Itoa(nic) }
 // of the process. mitigations=off: nothing in the guest is to be kept from
 // something else there, and emulated retpolines are slow.
 func (c Config) qemuArgs(host int, kernelImage string, fd descriptors) []string {
+	memory := c.Memory
+	if c.NUMA {
+		memory = c.Memory / 2 * 2 // the sum of its nodes
+	}
 	args := []string{
 		"-name", hostname(host), "-accel", "tcg", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-		"-m", strconv.Itoa(c.Memory),
+		"-m", strconv.Itoa(memory),
 		"-kernel", kernelImage, "-initrd", "/dev/fd/" + strconv.Itoa(fd.initrd),
 		"-append", "console=ttyS0 panic=-1 quiet mitigations=off rdinit=" + initFolder + "/" + hostname(host),
 	}
@@ -35,10 +39,9 @@ func (c Config) qemuArgs(host int, kernelImage string, fd descriptors) []string 
 		add("-M", "q35")
 		add("-smp", "%d,sockets=2,cores=%d", c.CPUs, c.CPUs/2)
 		for node := range 2 {
-			add("-object", "memory-backend-ram,id=m%d,size=%dM", node, c.Memory/2)
+			add("-object", "memory-backend-ram,id=m%d,size=%dM", node, memory/2)
 			add("-numa", "node,nodeid=%d,cpus=%d-%d,memdev=m%[1]d", node, node*2, node*2+1)
 		}
-		args[9] = strconv.Itoa(c.Memory / 2 * 2) // the sum of the nodes'
 		add("-numa", "dist,src=0,dst=1,val=21")
 		for node := range 2 {
 			add("-device", "pxb-pcie,id=pxb%d,bus_nr=%d,numa_node=%[1]d,bus=pcie.0", node, 16+48*node)
@@ -54,7 +57,11 @@ func (c Config) qemuArgs(host int, kernelImage string, fd descriptors) []string 
 	add("-serial", "chardev:console")
 	socket("monitor", fd.monitor)
 	add("-mon", "chardev=monitor,mode=control")
-	add("-device", "virtio-serial-pci,max_ports=8")
+	bus := "pci.0"
+	if c.NUMA {
+		bus = "pcie.0" // the default is the last pxb, which takes bridges only
+	}
+	add("-device", "virtio-serial-pci,max_ports=8,bus=%s", bus)
 	for port := portControl; port <= portOut; port++ {
 		socket(fmt.Sprintf("port%d", port), fd.ports[port])
 		add("-device", "virtserialport,chardev=port%d,nr=%[1]d", port)
