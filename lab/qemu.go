@@ -68,7 +68,6 @@ func (c Config) qemuArgs(host int, kernelImage string, fd descriptors) []string 
 	}
 	for nic, n := range fd.nics {
 		add("-netdev", "socket,id=%s,fd=%d", netdev(nic), n)
-		// Linux numbers eth0, eth1, ... in the order of PCI addresses.
 		place := fmt.Sprintf("addr=0x%x", 0x10+nic)
 		if c.NUMA {
 			place = fmt.Sprintf("bus=rp%d", nic)

@@ -44,6 +44,12 @@ func (c Config) script(host int, modules, command []string, token string) string
 	sleep 1
 	poweroff -f
 }
+# The network device that has an address.
+device() {
+	for d in /sys/class/net/*; do
+		[ "$(cat "$d/address")" != "$1" ] || echo "${d##*/}"
+	done
+}
 must() { "$@" 2>/run/error || fail "$*: $(cat /run/error)"; }
 # Devices and addresses come up a moment after the command that makes them.
 await() {
@@ -75,10 +81,16 @@ await() {
 	line("control=yes")
 	must("hostname", hostname(host))
 	must("ip", "link", "set", "lo", "up")
+	// Two PCI buses come up in any order, and so do the NICs on them.
+	for nic := range c.NICs {
+		line("await '[ -n \"$(device %s)\" ]'", mac(host, nic))
+		line(`must ip link set dev "$(device %s)" name nic%d`, mac(host, nic), nic)
+	}
+	for nic := range c.NICs {
+		must("ip", "link", "set", "dev", fmt.Sprintf("nic%d", nic), "name", fmt.Sprintf("eth%d", nic))
+	}
 	for nic := range c.NICs {
 		dev := fmt.Sprintf("eth%d", nic)
-		line("await '[ -e /sys/class/net/%s/address ]'", dev)
-		line(`[ "$(cat /sys/class/net/%s/address)" = %s ] || fail "%[1]s is another NIC than planned"`, dev, mac(host, nic))
 		must("ip", "link", "set", dev, "mtu", fmt.Sprint(c.MTU), "up")
 		must("ip", "address", "add", address(host, nic)+"/24", "broadcast", "+", "dev", dev)
 		for _, args := range c.shaping(dev) {
