@@ -17,6 +17,8 @@ const (
 	LinkUp   Action = "link-up"
 )
 
+func (a Action) known() bool { return a == Kill || a == LinkDown || a == LinkUp }
+
 // A Fault happens to a running lab. Its time counts from the moment when all
 // hosts run the command, or, with After, from the first line of any command's
 // standard output that contains that text.
@@ -53,6 +55,9 @@ func parseFault(text string) (f Fault, err error) {
 		return f, fmt.Errorf("%q is no time such as 3s", fields[0])
 	}
 	f.Action = Action(fields[1])
+	if !f.Action.known() {
+		return f, f.validate(maxHosts, maxNICs)
+	}
 	if f.Host, err = strconv.Atoi(fields[2]); err != nil {
 		return f, fmt.Errorf("%q is no host such as 1", fields[2])
 	}
@@ -86,7 +91,7 @@ func (f Fault) String() string {
 
 func (f Fault) validate(hosts, nics int) error {
 	switch {
-	case f.Action != Kill && f.Action != LinkDown && f.Action != LinkUp:
+	case !f.Action.known():
 		return fmt.Errorf("%q is no action: use kill, link-down or link-up", f.Action)
 	case f.Delay < 0:
 		return fmt.Errorf("time is %v: use 0s or more", f.Delay)

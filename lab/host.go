@@ -178,7 +178,12 @@ func (h *host) close() {
 
 // postMortem is what the host said last, for an error.
 func (h *host) postMortem() string {
-	text := "its console ends with\n" + h.console.last(25)
+	text := "its console ends with\n"
+	// What a panic is about comes long before its last line.
+	if cause := h.console.find("Kernel panic"); cause != "" {
+		text += "\t" + cause + "\n\t...\n"
+	}
+	text += h.console.last(25)
 	if said := h.complaints.last(10); strings.TrimSpace(said) != "" {
 		text += "\nQEMU says\n" + said
 	}

@@ -101,6 +101,18 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// find returns the first line that has text in it, or "".
+func (t *tail) find(text string) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for line := range bytes.Lines(t.buf) {
+		if bytes.Contains(line, []byte(text)) {
+			return string(bytes.TrimSpace(line))
+		}
+	}
+	return ""
+}
+
 // last returns up to n lines, indented for an error text.
 func (t *tail) last(n int) string {
 	t.mu.Lock()

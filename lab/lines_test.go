@@ -59,6 +59,12 @@ func TestTail(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if got := k.find("89"); !strings.HasSuffix(got, "89") {
+		t.Errorf("found %q", got)
+	}
+	if got := k.find("panic"); got != "" {
+		t.Errorf("found %q", got)
+	}
 	if got := k.last(2); len(k.buf) != tailSize || got != "\t0123456789\n\t0123456789" {
 		t.Errorf("%d kept, ends with %q", len(k.buf), got)
 	}
