@@ -129,7 +129,7 @@ func (b *builder) copy(from, to string) error {
 	return nil
 }
 
-// copyTree copies a file or folder of the user's; symlinks are followed.
+// copyTree copies a file or folder of the user's; symlinks to files are followed.
 func (b *builder) copyTree(f File) error {
 	to := f.To
 	if to == "" {
@@ -139,11 +139,15 @@ func (b *builder) copyTree(f File) error {
 		}
 		to = "/lab/" + filepath.Base(from)
 	}
-	return filepath.WalkDir(f.From, func(name string, d fs.DirEntry, err error) error {
+	from, err := filepath.EvalSymlinks(f.From)
+	if err != nil {
+		return err
+	}
+	return filepath.WalkDir(from, func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		below, err := filepath.Rel(f.From, name)
+		below, err := filepath.Rel(from, name)
 		if err != nil {
 			return err
 		}
@@ -152,13 +156,15 @@ func (b *builder) copyTree(f File) error {
 		switch {
 		case err != nil:
 			return err
+		case info.IsDir() && !d.IsDir():
+			return fmt.Errorf("%s is a symlink to a folder: copy that by a File of its own", name)
 		case info.IsDir():
 			b.folder(target)
 			return nil
 		case !info.Mode().IsRegular():
 			return fmt.Errorf("%s is neither file nor folder", name)
-		case b.from[target] != "":
-			return fmt.Errorf("%s would replace %s in the hosts: give another PATH:GUESTPATH", name, b.from[target])
+		case b.seen[target]:
+			return fmt.Errorf("%s would replace %s of the hosts: give another PATH:GUESTPATH", name, target)
 		}
 		return b.copy(name, target)
 	})

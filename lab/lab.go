@@ -230,13 +230,20 @@ func closeAll[C io.Closer](all []C) {
 }
 
 // connect makes the networks, and returns the ends of each host.
-func (l *Lab) connect() ([][]*os.File, error) {
-	ends := make([][]*os.File, l.cfg.Hosts)
+func (l *Lab) connect() (ends [][]*os.File, err error) {
+	ends = make([][]*os.File, l.cfg.Hosts)
+	defer func() {
+		if err != nil {
+			for _, of := range ends {
+				closeAll(of)
+			}
+		}
+	}()
 	for nic := range l.cfg.NICs {
 		if l.cfg.Hosts == 2 {
 			a, b, err := wire()
 			if err != nil {
-				return nil, err
+				return ends, err
 			}
 			ends[0], ends[1] = append(ends[0], a), append(ends[1], b)
 			continue
@@ -245,7 +252,8 @@ func (l *Lab) connect() ([][]*os.File, error) {
 		for i := range ends {
 			ours, theirs, err := channel()
 			if err != nil {
-				return nil, err
+				closeAll(ports)
+				return ends, err
 			}
 			ports = append(ports, ours)
 			ends[i] = append(ends[i], theirs)
@@ -254,7 +262,8 @@ func (l *Lab) connect() ([][]*os.File, error) {
 		for i := range ends {
 			address, err := net.ParseMAC(mac(i+1, nic))
 			if err != nil {
-				return nil, err
+				closeAll(ports)
+				return ends, err
 			}
 			owners[[6]byte(address)] = i
 		}
