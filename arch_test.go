@@ -68,6 +68,8 @@ var layers = map[string]layer{
 		module:    []string{"bench", "bench/transfer", "cluster", "engine", "node", "sim", "transport"},
 		libraries: []string{cobra, pflag, "golang.org/x/term"},
 	},
+	"cmd/kvlab": {module: []string{"lab"}, libraries: []string{cobra, pflag}},
+	"lab":       {libraries: []string{xsys}}, // boots programs, knows none
 }
 
 // exceptions are single files that may import more than their layer.

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"kvferry/lab"
+)
+
+// roceFlags are the command line of kvlab roce.
+type roceFlags struct {
+	cfg           lab.Config
+	rate, loss    string
+	files, faults []string
+	quiet         bool
+}
+
+func roceCommand() *cobra.Command {
+	var f roceFlags
+	cmd := &cobra.Command{
+		Use:   "roce [flags] -- COMMAND [ARG...]",
+		Short: "Run a command on hosts with RoCE NICs",
+		Long: `Boot hosts with software RoCE NICs, NIC i of all hosts on one network, and run
+COMMAND on each of them at the same moment. Its output comes line by line with
+the host in front.
+
+COMMAND is a file here if there is a slash in it, and is copied to the hosts with
+the libraries it is linked with; otherwise it is a program of theirs: a shell and
+busybox, ip, tc, rdma, perftest's ib_write_bw and others. It is not given to a
+shell: write sh -c '...' for one. It starts in /lab, where --file puts files, and
+finds in its environment
+
+  KVLAB_HOST, KVLAB_HOSTS   its host, from 1, and how many there are
+  KVLAB_NICS                NICs of each host
+  KVLAB_ADDR_0, ...         address of its own NIC 0; 10.0.0.1 on host 1
+  KVLAB_RDMA_0, ...         RDMA device of its own NIC 0, rxe0
+  KVLAB_PEER_2_0, ...       address of host 2's NIC 0
+  KVLAB_PEER                with two hosts, the address of the other's NIC 0
+  KVLAB_OUT                 folder whose content --out brings back
+
+GID index 1 is the RoCE v2 address. Emulation is slow: an unshaped NIC moves about
+0.5 Gbit/s and keeps a core busy, so shape NICs with --rate and compare ratios.
+
+A --fault is a time from when all hosts run COMMAND, and what happens then:
+
+  3s:kill:2                       host 2 loses power
+  2s:link-down:1:0                the cable of host 1's NIC 0 is pulled
+  4s:link-up:1:0                  and plugged in again
+  after=READY:1s:kill:2           1 s after a command first printed a line with READY
+
+Exit status: 0 if all commands returned 0, else that of the first host with
+another (with --until, of that host); 2 bad flags; 124 --timeout; 125 a host did
+not come up or died without a fault; 130 interrupted. Hosts that a fault killed do
+not count.`,
+		Example: `  kvlab roce -- ibv_devinfo
+  kvlab roce --rate 80mbit -- sh -c 'if [ $KVLAB_HOST = 1 ]; then ib_write_bw -d rxe0 -x 1 -F; else sleep 1; ib_write_bw -d rxe0 -x 1 -F $KVLAB_PEER; fi'
+  kvlab roce --until 2 --file server.json --out results -- ./program -c server.json
+  kvlab roce --delay 1ms --loss 1% -- ping -c 20 10.0.0.2
+  kvlab roce --hosts 3 --fault after=READY:1s:kill:3 --timeout 2m -- ./program`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cfg, err := f.config(args)
+			if err != nil {
+				return usageError{err}
+			}
+			cfg.Stdout, cfg.Stderr = cmd.OutOrStdout(), cmd.ErrOrStderr()
+			if !f.quiet {
+				cfg.Log = cmd.ErrOrStderr()
+			}
+			result, err := lab.Run(cmd.Context(), cfg)
+			if err != nil {
+				return err
+			}
+			if code := result.ExitCode(); code != 0 {
+				return statusError(code)
+			}
+			return nil
+		},
+	}
+	fs := cmd.Flags()
+	fs.SortFlags = false
+	fs.SetInterspersed(false) // what follows COMMAND is its own
+	fs.IntVar(&f.cfg.Hosts, "hosts", 2, "hosts, 1 to 16")
+	fs.IntVar(&f.cfg.NICs, "nics", 2, "NICs of each host, 1 to 8")
+	fs.StringVar(&f.rate, "rate", "", "what each NIC sends at most: 80mbit (default unshaped)")
+	fs.DurationVar(&f.cfg.Delay, "delay", 0, "delay of each packet, one way: 1ms")
+	fs.StringVar(&f.loss, "loss", "", "share of packets that each NIC loses: 1%")
+	fs.IntVar(&f.cfg.MTU, "mtu", 4200, "of each NIC; 4200 gives RoCE its MTU of 4096")
+	fs.BoolVar(&f.cfg.NUMA, "numa", false, "two sockets with two CPUs each, and the NICs spread over both")
+	fs.IntVar(&f.cfg.Memory, "memory", 768, "MiB of each host")
+	fs.IntVar(&f.cfg.CPUs, "cpus", 0, "of each host (default 1; with --numa always 4)")
+	fs.StringArrayVar(&f.files, "file", nil, "PATH or PATH:GUESTPATH of a file or folder to copy; without GUESTPATH it goes to /lab")
+	fs.StringArrayVar(&f.cfg.Env, "env", nil, "NAME=VALUE for the command")
+	fs.StringArrayVar(&f.faults, "fault", nil, "see above")
+	fs.IntVar(&f.cfg.Until, "until", 0, "end with this host's command, and its exit status; the others get SIGTERM")
+	fs.DurationVar(&f.cfg.Timeout, "timeout", 5*time.Minute, "of everything, boot included")
+	fs.StringVar(&f.cfg.Out, "out", "", "folder for what commands leave in $KVLAB_OUT, below host1, host2, ...")
+	fs.BoolVar(&f.quiet, "quiet", false, "no lines about the lab's phases and faults on standard error")
+	fs.StringVar(&f.cfg.Cache, "cache", "", "folder of the kernel (default kvferry/lab in the user's cache folder)")
+	return cmd
+}
+
+// config turns flags into a lab; an error names each that is wrong.
+func (f *roceFlags) config(args []string) (lab.Config, error) {
+	var errs []error
+	bad := func(flag string, err error) {
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--%s: %w", flag, err))
+		}
+	}
+	cfg := f.cfg
+	cfg.Command = args
+	var err error
+	if f.rate != "" {
+		cfg.Rate, err = lab.ParseRate(f.rate)
+		bad("rate", err)
+	}
+	if f.loss != "" {
+		cfg.Loss, err = lab.ParseLoss(f.loss)
+		bad("loss", err)
+	}
+	for _, text := range f.files {
+		file, err := lab.ParseFile(text)
+		bad("file", err)
+		if err == nil {
+			cfg.Files = append(cfg.Files, file)
+		}
+	}
+	for _, text := range f.faults {
+		fault, err := lab.ParseFault(text)
+		bad("fault", err)
+		if err == nil {
+			cfg.Faults = append(cfg.Faults, fault)
+		}
+	}
+	// A Config's 0 is its default; a flag's is a mistake.
+	for flag, v := range map[string]int{"hosts": cfg.Hosts, "nics": cfg.NICs, "mtu": cfg.MTU, "memory": cfg.Memory} {
+		if v == 0 {
+			bad(flag, errors.New("is 0: leave it out for the default"))
+		}
+	}
+	if cfg.Timeout == 0 {
+		bad("timeout", errors.New("is 0: use a positive duration"))
+	}
+	if err := cfg.Validate(); err != nil {
+		errs = append(errs, flagNames(err))
+	}
+	return cfg, errors.Join(errs...)
+}
+
+// flagNames turns the fields that errors of Validate begin with into flags.
+func flagNames(err error) error {
+	lines := strings.Split(err.Error(), "\n")
+	for i, line := range lines {
+		field, rest, _ := strings.Cut(line, " ")
+		if flag, known := map[string]string{
+			"Hosts": "--hosts", "NICs": "--nics", "MTU": "--mtu", "Memory": "--memory", "CPUs": "--cpus", "Until": "--until",
+			"Rate": "--rate", "Delay": "--delay", "Loss": "--loss", "Timeout": "--timeout", "Command": "COMMAND",
+			"Files": "--file", "Env": "--env", "Faults": "--fault",
+		}[field]; known {
+			lines[i] = flag + " " + rest
+		}
+	}
+	return errors.New(strings.Join(lines, "\n"))
+}

@@ -1,0 +1,229 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Config describes a lab. The zero value of a field means its default.
+//
+// A command finds in its environment
+//
+//	KVLAB_HOST, KVLAB_HOSTS   its host, from 1, and how many there are
+//	KVLAB_NICS                NICs of each host
+//	KVLAB_ADDR_0, ...         address of its own NIC 0, 10.0.0.1 on host 1
+//	KVLAB_RDMA_0, ...         RDMA device of its own NIC 0, rxe0
+//	KVLAB_PEER_2_0, ...       address of host 2's NIC 0, for all other hosts and all NICs
+//	KVLAB_PEER                with two hosts, the address of the other's NIC 0
+//	KVLAB_OUT                 folder whose content comes back, see Out
+//
+// and NIC i of all hosts on one network, 10.0.i.0/24, which others do not reach.
+// GID index 1 of an RDMA device is its RoCE v2 address.
+type Config struct {
+	Hosts int // default 2
+	NICs  int // of each host; default 2
+
+	Rate  int64         // bits a second that a NIC sends; 0 is unshaped
+	Delay time.Duration // one way: a round trip takes twice as long
+	Loss  float64       // share of packets that a NIC does not send, 0.01 is 1 %
+	MTU   int           // default 4200, what RoCE needs for its MTU of 4096
+
+	NUMA   bool // two sockets of two CPUs, NICs spread over both
+	Memory int  // MiB of a host; default 768
+	CPUs   int  // of a host; default 1, with NUMA always 4
+
+	// Command and its arguments run on every host, in /lab. A command with a slash
+	// in it is a file here and is copied; others are looked up in the host's PATH,
+	// then here.
+	Command []string
+	Files   []File
+	Env     []string // K=V
+
+	// Until is the host whose command ends the lab, and whose exit status is the
+	// lab's; the others get SIGTERM and 5 s. With 0 the lab waits for all.
+	Until   int
+	Timeout time.Duration // of all, boot included; default 5 min
+	Faults  []Fault
+
+	// Out is a folder here: what the command leaves in $KVLAB_OUT of host 1 is
+	// in Out/host1 afterwards.
+	Out string
+
+	Stdout, Stderr io.Writer  // the commands' lines, each behind "host1| "; default none
+	OnLine         func(Line) // gets each line too, from one goroutine at a time
+	Log            io.Writer  // a line for each phase and fault; default none
+
+	// Cache is the folder of the kernel, see [Setup]. Default kvferry/lab below
+	// os.UserCacheDir.
+	Cache string
+}
+
+// File is a file or folder to copy into every host. The default of To is the
+// base name of From in /lab, which is in the command's PATH and its working
+// directory.
+type File struct{ From, To string }
+
+// ParseFile reads PATH or PATH:GUESTPATH.
+func ParseFile(text string) (File, error) {
+	from, to, found := strings.Cut(text, ":")
+	f := File{From: from, To: to}
+	if found && to == "" {
+		return f, fmt.Errorf("file %q ends in a colon: write PATH or PATH:GUESTPATH", text)
+	}
+	return f, f.validate()
+}
+
+func (f File) validate() error {
+	switch {
+	case f.From == "":
+		return errors.New("file has no path: write PATH or PATH:GUESTPATH")
+	case f.To != "" && !path.IsAbs(f.To):
+		return fmt.Errorf("file %s goes to %q, which is not absolute: write /lab/%[2]s", f.From, f.To)
+	}
+	if _, err := os.Stat(f.From); err != nil {
+		return fmt.Errorf("file is not here: %w", err)
+	}
+	return nil
+}
+
+// Limits of a lab. Addresses would allow 254 hosts and 256 NICs; QEMU's PCI bus
+// has 32 slots, and no machine that needs a lab has memory for more hosts.
+const (
+	maxHosts = 16
+	maxNICs  = 8
+	minMTU   = 1280 // of IPv6, whose link-local address is GID 0
+	maxMTU   = 9216
+	minMiB   = 256 // what a 6.12 kernel and 30 MB of initramfs boot in
+)
+
+var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+func (c Config) withDefaults() Config {
+	set := func(v *int, d int) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	set(&c.Hosts, 2)
+	set(&c.NICs, 2)
+	set(&c.MTU, 4200)
+	set(&c.Memory, 768)
+	if c.NUMA {
+		set(&c.CPUs, 4)
+	}
+	set(&c.CPUs, 1)
+	if c.Timeout == 0 {
+		c.Timeout = 5 * time.Minute
+	}
+	for _, w := range []*io.Writer{&c.Stdout, &c.Stderr, &c.Log} {
+		if *w == nil {
+			*w = io.Discard
+		}
+	}
+	return c
+}
+
+// fieldError is about a field of a Config, whose name comes first.
+func fieldError(field, format string, args ...any) error {
+	return fmt.Errorf("%s %w", field, fmt.Errorf(format, args...))
+}
+
+// Validate lists every fault. Each begins with the field.
+func (c Config) Validate() error {
+	c = c.withDefaults()
+	var faults []error
+	bad := func(field, format string, args ...any) {
+		faults = append(faults, fieldError(field, format, args...))
+	}
+	for _, n := range []struct {
+		field       string
+		v, min, max int
+	}{
+		{"Hosts", c.Hosts, 1, maxHosts},
+		{"NICs", c.NICs, 1, maxNICs},
+		{"MTU", c.MTU, minMTU, maxMTU},
+		{"Memory", c.Memory, minMiB, 64 << 10},
+		{"CPUs", c.CPUs, 1, 16},
+		{"Until", c.Until, 0, c.Hosts},
+	} {
+		if n.v < n.min || n.v > n.max {
+			bad(n.field, "is %d: use %d to %d", n.v, n.min, n.max)
+		}
+	}
+	if c.NUMA && c.CPUs != 4 {
+		bad("CPUs", "is %d: leave it out with NUMA, whose hosts have 4", c.CPUs)
+	}
+	if c.Rate != 0 && (c.Rate < 1e5 || c.Rate > 1e11) {
+		bad("Rate", "is %d bit/s: use 100kbit to 100gbit, or none", c.Rate)
+	}
+	if c.Delay < 0 || c.Delay > 10*time.Second {
+		bad("Delay", "is %v: use 0 to 10s", c.Delay)
+	}
+	if !(c.Loss >= 0 && c.Loss <= 1) {
+		bad("Loss", "is %v: use 0%% to 100%%", c.Loss)
+	}
+	if c.Timeout < 0 {
+		bad("Timeout", "is %v: use a positive duration", c.Timeout)
+	}
+	if len(c.Command) == 0 || c.Command[0] == "" {
+		bad("Command", "is empty: name what the hosts run")
+	}
+	for _, f := range c.Files {
+		if err := f.validate(); err != nil {
+			bad("Files", "%w", err)
+		}
+	}
+	for _, kv := range c.Env {
+		switch name, _, found := strings.Cut(kv, "="); {
+		case !found || !envName.MatchString(name):
+			bad("Env", "has %q: write NAME=VALUE", kv)
+		case strings.HasPrefix(name, "KVLAB_"):
+			bad("Env", "sets %s: the lab sets that itself, choose another name", name)
+		}
+	}
+	for _, text := range slices.Concat(c.Command, c.Env) {
+		if strings.ContainsRune(text, 0) {
+			bad("Command", "or Env has a zero byte in %q: no argument can", text)
+		}
+	}
+	for _, f := range c.Faults {
+		if err := f.validate(c.Hosts, c.NICs); err != nil {
+			bad("Faults", "has %q: %w", f, err)
+		}
+	}
+	return errors.Join(faults...)
+}
+
+var rate = regexp.MustCompile(`^([0-9]+(?:\.[0-9]+)?)(k|m|g)bit$`)
+
+// ParseRate reads a rate as NICs are sold and tc takes it, 80mbit or 2.5gbit, and
+// returns bits a second.
+func ParseRate(text string) (int64, error) {
+	m := rate.FindStringSubmatch(text)
+	if m == nil {
+		return 0, fmt.Errorf("rate %q: write a number and kbit, mbit or gbit, as 80mbit", text)
+	}
+	v, err := strconv.ParseFloat(m[1], 64)
+	if err != nil || v > 1e9 {
+		return 0, fmt.Errorf("rate %q is out of range: use 100kbit to 100gbit", text)
+	}
+	return int64(v*map[string]float64{"k": 1e3, "m": 1e6, "g": 1e9}[m[2]] + 0.5), nil
+}
+
+// ParseLoss reads a share of packets, 1% or 0.5%.
+func ParseLoss(text string) (float64, error) {
+	number, percent := strings.CutSuffix(text, "%")
+	v, err := strconv.ParseFloat(number, 64)
+	if err != nil || !percent || !(v >= 0 && v <= 100) {
+		return 0, fmt.Errorf("loss %q: write 0%% to 100%%, as 1%%", text)
+	}
+	return v / 100, nil
+}

@@ -1,0 +1,234 @@
+package lab
+
+import (
+	"archive/tar"
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+// A host is one QEMU. It is over when its command has reported its exit status
+// and all of its output is here, or when the process has ended without that.
+type host struct {
+	number  int
+	process *os.Process
+	exited  <-chan error
+	killed  atomic.Bool // by a fault
+
+	control    net.Conn
+	conns      []net.Conn
+	console    tail // the guest kernel's
+	complaints tail // QEMU's standard error
+
+	monitor     *monitor
+	monitorErr  error
+	monitorOpen chan struct{} // closed: the two above are set
+
+	ready chan struct{} // closed: waits to be let off
+	over  chan struct{} // closed: the fields below are set
+	code  int
+	err   error
+
+	readers sync.WaitGroup
+}
+
+// startHost boots a host; nics are its ends of the wires, which it takes over.
+func (c Config) startHost(number int, img image, initrd *os.File, nics []*os.File, token string, print func(Line)) (*host, error) {
+	h := &host{number: number, monitorOpen: make(chan struct{}), ready: make(chan struct{}), over: make(chan struct{})}
+	var files []*os.File // what QEMU inherits, from descriptor 3
+	inherit := func(f *os.File) int {
+		files = append(files, f)
+		return 2 + len(files)
+	}
+	fd := descriptors{initrd: inherit(initrd), ports: make(map[int]int)}
+	for _, f := range nics {
+		fd.nics = append(fd.nics, inherit(f))
+	}
+	defer func() {
+		for _, f := range files[1:] { // the initrd is for all hosts
+			f.Close()
+		}
+	}()
+	open := func() (net.Conn, int, error) {
+		ours, theirs, err := channel()
+		if err != nil {
+			return nil, 0, err
+		}
+		h.conns = append(h.conns, ours)
+		return ours, inherit(theirs), nil
+	}
+	var console, monitor net.Conn
+	var errs [2]error
+	console, fd.console, errs[0] = open()
+	monitor, fd.monitor, errs[1] = open()
+	err := errors.Join(errs[:]...)
+	ports := make(map[int]net.Conn)
+	for port := portControl; port <= portOut && err == nil; port++ {
+		ports[port], fd.ports[port], err = open()
+	}
+	if err != nil {
+		h.close()
+		return nil, err
+	}
+	h.control = ports[portControl]
+	cmd := exec.Command(qemuProgram, c.qemuArgs(number, img.kernel, fd)...)
+	cmd.ExtraFiles, cmd.Stderr = files, &h.complaints
+	if h.exited, err = startTied(cmd); err != nil {
+		h.close()
+		return nil, err
+	}
+	h.process = cmd.Process
+
+	h.readers.Go(func() { _, _ = io.Copy(&h.console, console) })
+	h.readers.Go(func() {
+		h.monitor, h.monitorErr = openMonitor(monitor)
+		close(h.monitorOpen)
+	})
+	// Each stream is read to its end in the protocol, and then on, lest something
+	// that the command left running blocks on it.
+	var streams sync.WaitGroup
+	stream := func(port int, read func(in io.Reader)) {
+		streams.Add(1)
+		h.readers.Go(func() {
+			read(ports[port])
+			streams.Done()
+			_, _ = io.Copy(io.Discard, ports[port])
+		})
+	}
+	var reported, whole [2]bool
+	var outErr error
+	stream(portControl, func(in io.Reader) { reported[0] = h.followControl(in) })
+	for i, port := range []int{portStdout, portStderr} {
+		stream(port, func(in io.Reader) {
+			whole[i] = readLines(in, token, func(text string) { print(Line{number, port == portStderr, text}) })
+		})
+	}
+	if c.Out != "" {
+		stream(portOut, func(in io.Reader) { outErr = extract(in, filepath.Join(c.Out, hostname(number))) })
+	}
+	h.readers.Go(func() {
+		streams.Wait()
+		switch {
+		case !reported[0] || !whole[0] || !whole[1]:
+			if h.err == nil {
+				h.err = fmt.Errorf("%s died without reporting an exit status", hostname(number))
+			}
+		case outErr != nil:
+			h.err = fmt.Errorf("files of %s: %w", hostname(number), outErr)
+		}
+		close(h.over)
+	})
+	return h, nil
+}
+
+// followControl reads what the host's init says, until the command's exit.
+func (h *host) followControl(in io.Reader) bool {
+	lines := bufio.NewScanner(in)
+	for lines.Scan() {
+		word, rest, _ := strings.Cut(lines.Text(), " ")
+		switch word {
+		case "ready":
+			close(h.ready)
+		case "fail":
+			h.err = fmt.Errorf("%s could not be set up: %s", hostname(h.number), rest)
+			return false
+		case "exit":
+			code, err := strconv.Atoi(rest)
+			h.code = code
+			return err == nil
+		}
+	}
+	return false
+}
+
+// tell sends the host's init a word: go starts the command, stop ends it.
+func (h *host) tell(word string) { _, _ = io.WriteString(h.control, word+"\n") }
+
+// kill is a power cut, and returns when the process is gone.
+func (h *host) kill() { _ = h.process.Kill() }
+
+func (h *host) setLink(nic int, up bool) error {
+	<-h.monitorOpen
+	if h.monitorErr != nil {
+		return h.monitorErr
+	}
+	return h.monitor.setLink(nic, up)
+}
+
+// close ends the process, if it runs, and its readers.
+func (h *host) close() {
+	if h.process != nil {
+		h.kill()
+		<-h.exited
+	}
+	for _, c := range h.conns {
+		c.Close()
+	}
+	h.readers.Wait()
+}
+
+// postMortem is what the host said last, for an error.
+func (h *host) postMortem() string {
+	text := "its console ends with\n"
+	// What a panic is about comes long before its last line.
+	if cause := h.console.find("Kernel panic"); cause != "" {
+		text += "\t" + cause + "\n\t...\n"
+	}
+	text += h.console.last(25)
+	if said := h.complaints.last(10); strings.TrimSpace(said) != "" {
+		text += "\nQEMU says\n" + said
+	}
+	return text
+}
+
+// extract unpacks a tar archive into folder, which nothing in it can leave.
+func extract(in io.Reader, folder string) error {
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(folder)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	archive := tar.NewReader(in)
+	for {
+		head, err := archive.Next()
+		if err == io.EOF {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		name := filepath.Clean(head.Name)
+		switch head.Typeflag {
+		case tar.TypeDir:
+			err = root.MkdirAll(name, 0o755)
+		case tar.TypeReg:
+			err = root.MkdirAll(filepath.Dir(name), 0o755)
+			if err == nil {
+				err = writeFile(root, name, head.FileInfo().Mode().Perm(), archive)
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func writeFile(root *os.Root, name string, mode os.FileMode, content io.Reader) error {
+	f, err := root.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, mode|0o200)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, content)
+	return errors.Join(err, f.Close())
+}

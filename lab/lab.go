@@ -1,0 +1,402 @@
+package lab
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"time"
+)
+
+// ErrTimeout is the error of a lab that took longer than its Timeout.
+var ErrTimeout = errors.New("timeout")
+
+// stopGrace is how long a command has between SIGTERM and the end of its host.
+const stopGrace = 5 * time.Second
+
+// Killed is the exit status of a host that was killed, as a shell has it.
+const killedStatus = 137
+
+// HostResult is how a host's command ended.
+type HostResult struct {
+	ExitCode int  // 128 plus a signal's number, if one ended it
+	Killed   bool // the host, by a fault; ExitCode is then 137
+	Stopped  bool // by the lab, since the command of Until was over
+}
+
+// Result is how a lab ended.
+type Result struct {
+	Hosts   []HostResult
+	Boot    time.Duration // from Start until all hosts ran the command
+	Command time.Duration // from then until the last one that counts was over
+
+	until int
+}
+
+// ExitCode is that of host Until, or the first other than 0, from host 1, of those
+// that were not killed.
+func (r *Result) ExitCode() int {
+	if r.until > 0 {
+		return r.Hosts[r.until-1].ExitCode
+	}
+	for _, h := range r.Hosts {
+		if h.ExitCode != 0 && !h.Killed {
+			return h.ExitCode
+		}
+	}
+	return 0
+}
+
+// A Lab is a running one.
+type Lab struct {
+	cfg    Config
+	cancel context.CancelFunc
+	hosts  []*host
+	hub    sync.WaitGroup
+	ports  []net.Conn // the hub's
+
+	out *printer
+
+	markMu sync.Mutex
+	marks  map[string]chan struct{} // closed when the text was printed
+
+	done   chan struct{}
+	result *Result
+	err    error
+}
+
+// Run starts a lab, waits for it and clears it away.
+func Run(ctx context.Context, cfg Config) (*Result, error) {
+	l, err := Start(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return l.Wait()
+}
+
+// Start boots the hosts and returns when all of them run the command. The lab
+// ends with ctx.
+func Start(ctx context.Context, cfg Config) (*Lab, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if err := Check(cfg.Cache); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	folder, err := cacheFolder(cfg.Cache)
+	if err != nil {
+		return nil, err
+	}
+	k, err := cachedKernel(folder)
+	if err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	ctx, cancel := context.WithTimeoutCause(ctx, cfg.Timeout, fmt.Errorf("%w: the lab is not over after %v", ErrTimeout, cfg.Timeout))
+	l := &Lab{cfg: cfg, cancel: cancel, marks: make(map[string]chan struct{}), done: make(chan struct{})}
+	for _, f := range cfg.Faults {
+		if f.After != "" && l.marks[f.After] == nil {
+			l.marks[f.After] = make(chan struct{})
+		}
+	}
+	l.out = &printer{stdout: cfg.Stdout, stderr: cfg.Stderr, log: cfg.Log, onLine: func(line Line) {
+		l.mark(line)
+		if cfg.OnLine != nil {
+			cfg.OnLine(line)
+		}
+	}}
+	if err := l.boot(ctx, k); err != nil {
+		l.clear()
+		cancel()
+		return nil, err
+	}
+	l.result = &Result{Hosts: make([]HostResult, cfg.Hosts), Boot: time.Since(began), until: cfg.Until}
+	for _, h := range l.hosts {
+		h.tell("go")
+	}
+	l.out.note("%s up after %.1f s, running %s", count(cfg.Hosts, "host"), l.result.Boot.Seconds(), cfg.Command[0])
+	go func() {
+		defer close(l.done)
+		defer cancel()
+		var faults sync.WaitGroup
+		faultCtx, endFaults := context.WithCancel(ctx)
+		for _, f := range cfg.Faults {
+			faults.Go(func() { l.inflict(faultCtx, f) })
+		}
+		started := time.Now()
+		l.err = l.follow(ctx)
+		l.result.Command = time.Since(started)
+		endFaults()
+		l.clear()
+		faults.Wait()
+	}()
+	return l, nil
+}
+
+// Wait returns when the lab is over and cleared away. A command's exit status is
+// no error; a host that ended without one is, unless a fault killed it. The result
+// is there even so, with what is known.
+func (l *Lab) Wait() (*Result, error) {
+	<-l.done
+	return l.result, l.err
+}
+
+// Close ends the lab, if it runs, and clears it away.
+func (l *Lab) Close() {
+	l.cancel()
+	<-l.done
+}
+
+// Kill cuts the power of a host. Its peers see silence, no closed connections.
+func (l *Lab) Kill(host int) error {
+	if err := (Fault{Action: Kill, Host: host}).validate(l.cfg.Hosts, l.cfg.NICs); err != nil {
+		return err
+	}
+	h := l.hosts[host-1]
+	select {
+	case <-h.over:
+	default:
+		h.killed.Store(true)
+	}
+	h.kill()
+	return nil
+}
+
+// SetLink pulls the cable of a host's NIC, or plugs it in. The host sees the
+// carrier go; packets are lost in both directions.
+func (l *Lab) SetLink(host, nic int, up bool) error {
+	if err := (Fault{Action: LinkUp, Host: host, NIC: nic}).validate(l.cfg.Hosts, l.cfg.NICs); err != nil {
+		return err
+	}
+	return l.hosts[host-1].setLink(nic, up)
+}
+
+func count(n int, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
+}
+
+// boot returns when all hosts wait to be let off.
+func (l *Lab) boot(ctx context.Context, k kernel) error {
+	token := "kvlab-" + rand.Text()
+	img, err := l.cfg.buildImage(ctx, k, token)
+	if err != nil {
+		return err
+	}
+	l.out.note("booting %s, kernel %s, initramfs %.1f MB", count(l.cfg.Hosts, "host"), k.release, float64(len(img.initrd))/1e6)
+	initrd, err := memoryFile(img.initrd)
+	if err != nil {
+		return err
+	}
+	defer initrd.Close()
+	nics, err := l.connect()
+	if err != nil {
+		return err
+	}
+	for i := range l.cfg.Hosts {
+		h, err := l.cfg.startHost(i+1, img, initrd, nics[i], token, l.out.print)
+		if err != nil {
+			for _, rest := range nics[i+1:] {
+				closeAll(rest)
+			}
+			return err
+		}
+		l.hosts = append(l.hosts, h)
+	}
+	for _, h := range l.hosts {
+		select {
+		case <-h.ready:
+		case <-h.over:
+			return l.died(h)
+		case <-ctx.Done():
+			return fmt.Errorf("%w while %s booted; %s", context.Cause(ctx), hostname(h.number), h.postMortem())
+		}
+	}
+	return nil
+}
+
+func closeAll[C io.Closer](all []C) {
+	for _, c := range all {
+		c.Close()
+	}
+}
+
+// connect makes the networks, and returns the ends of each host.
+func (l *Lab) connect() (ends [][]*os.File, err error) {
+	ends = make([][]*os.File, l.cfg.Hosts)
+	defer func() {
+		if err != nil {
+			for _, of := range ends {
+				closeAll(of)
+			}
+		}
+	}()
+	for nic := range l.cfg.NICs {
+		if l.cfg.Hosts == 2 {
+			a, b, err := wire()
+			if err != nil {
+				return ends, err
+			}
+			ends[0], ends[1] = append(ends[0], a), append(ends[1], b)
+			continue
+		}
+		var ports []net.Conn
+		for i := range ends {
+			ours, theirs, err := channel()
+			if err != nil {
+				closeAll(ports)
+				return ends, err
+			}
+			ports = append(ports, ours)
+			ends[i] = append(ends[i], theirs)
+		}
+		owners := make(map[[6]byte]int)
+		for i := range ends {
+			address, err := net.ParseMAC(mac(i+1, nic))
+			if err != nil {
+				closeAll(ports)
+				return ends, err
+			}
+			owners[[6]byte(address)] = i
+		}
+		l.ports = append(l.ports, ports...)
+		l.hub.Go(func() {
+			runHub(ports, func(mac [6]byte) int {
+				if port, known := owners[mac]; known {
+					return port
+				}
+				return -1
+			})
+		})
+	}
+	return ends, nil
+}
+
+// died is the error of a host that is over and should not be.
+func (l *Lab) died(h *host) error { return fmt.Errorf("%w; %s", h.err, h.postMortem()) }
+
+// follow returns when the commands that count are over.
+func (l *Lab) follow(ctx context.Context) error {
+	over := make(chan *host, len(l.hosts))
+	for _, h := range l.hosts {
+		go func() {
+			<-h.over // at the latest when the lab is cleared away
+			over <- h
+		}()
+	}
+	running := len(l.hosts)
+	var grace <-chan time.Time
+	stopping := false
+	for running > 0 {
+		select {
+		case h := <-over:
+			running--
+			r := &l.result.Hosts[h.number-1]
+			r.ExitCode, r.Killed, r.Stopped = h.code, h.killed.Load(), stopping
+			switch {
+			case r.Killed:
+				r.ExitCode = killedStatus
+			case h.err != nil:
+				return l.died(h)
+			}
+			if h.number == l.cfg.Until {
+				stopping, grace = true, time.After(stopGrace)
+				for _, other := range l.hosts {
+					other.tell("stop")
+				}
+			}
+		case <-grace:
+			l.out.note("%s did not end within %v of SIGTERM", count(running, "command"), stopGrace)
+			for _, h := range l.hosts {
+				select {
+				case <-h.over:
+				default:
+					l.result.Hosts[h.number-1] = HostResult{ExitCode: killedStatus, Stopped: true}
+				}
+			}
+			return nil
+		case <-ctx.Done():
+			var states []string
+			for _, h := range l.hosts {
+				state := "runs"
+				select {
+				case <-h.over:
+					state = fmt.Sprintf("exited %d", h.code)
+				default:
+				}
+				states = append(states, hostname(h.number)+" "+state)
+			}
+			return fmt.Errorf("%w: %s", context.Cause(ctx), strings.Join(states, ", "))
+		}
+	}
+	return nil
+}
+
+// clear ends what runs.
+func (l *Lab) clear() {
+	for _, h := range l.hosts {
+		h.kill() // all of them first: closing waits for each
+	}
+	for _, h := range l.hosts {
+		h.close()
+	}
+	closeAll(l.ports)
+	l.hub.Wait()
+}
+
+// mark lets off the faults that wait for a text.
+func (l *Lab) mark(line Line) {
+	if line.Stderr {
+		return
+	}
+	l.markMu.Lock()
+	defer l.markMu.Unlock()
+	for text, c := range l.marks {
+		if strings.Contains(line.Text, text) {
+			close(c)
+			delete(l.marks, text)
+		}
+	}
+}
+
+// inflict waits for a fault's time and makes it happen.
+func (l *Lab) inflict(ctx context.Context, f Fault) {
+	l.markMu.Lock()
+	printed := l.marks[f.After]
+	l.markMu.Unlock()
+	if printed != nil {
+		select {
+		case <-printed:
+		case <-ctx.Done():
+			l.out.note("fault %s did not happen: the lab was over", f)
+			return
+		}
+	}
+	timer := time.NewTimer(f.Delay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+		l.out.note("fault %s did not happen: the lab was over", f)
+		return
+	}
+	var err error
+	if f.Action == Kill {
+		err = l.Kill(f.Host)
+	} else {
+		err = l.SetLink(f.Host, f.NIC, f.Action == LinkUp)
+	}
+	if err != nil {
+		l.out.note("fault %s failed: %v", f, err)
+		return
+	}
+	l.out.note("fault %s", f)
+}

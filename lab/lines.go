@@ -1,0 +1,123 @@
+package lab
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"sync"
+)
+
+// A Line is one that a command printed, without its newline.
+type Line struct {
+	Host   int
+	Stderr bool
+	Text   string
+}
+
+// maxLine is where a line without an end is cut into two.
+const maxLine = 64 << 10
+
+// readLines calls emit for each line of in until token, which ends the output.
+// It reports whether the token came. What stands before it without a newline is a
+// line too.
+func readLines(in io.Reader, token string, emit func(text string)) bool {
+	var pending []byte
+	chunk := make([]byte, 32<<10)
+	for {
+		n, err := in.Read(chunk)
+		pending = append(pending, chunk[:n]...)
+		text, _, whole := bytes.Cut(pending, []byte(token))
+		for {
+			line, rest, found := bytes.Cut(text, []byte("\n"))
+			if !found {
+				break
+			}
+			emit(string(bytes.TrimSuffix(line, []byte("\r"))))
+			text = rest
+		}
+		if whole {
+			if len(text) > 0 {
+				emit(string(text))
+			}
+			return true
+		}
+		pending = bytes.Clone(text)
+		if len(pending) > maxLine+len(token) { // a cut never splits the token
+			emit(string(pending[:maxLine]))
+			pending = pending[maxLine:]
+		}
+		if err != nil {
+			if len(pending) > 0 {
+				emit(string(pending))
+			}
+			return false
+		}
+	}
+}
+
+// A printer writes lines of all hosts, whole ones, one at a time, and the lab's
+// own: the writers may be one.
+type printer struct {
+	mu                  sync.Mutex
+	stdout, stderr, log io.Writer
+	onLine              func(Line)
+}
+
+func (p *printer) note(format string, args ...any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	fmt.Fprintf(p.log, format+"\n", args...)
+}
+
+func (p *printer) print(l Line) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w := p.stdout
+	if l.Stderr {
+		w = p.stderr
+	}
+	fmt.Fprintf(w, "%s| %s\n", hostname(l.Host), l.Text)
+	if p.onLine != nil {
+		p.onLine(l)
+	}
+}
+
+// tailSize is how much of a console is kept: a kernel's panic is some 4 KB.
+const tailSize = 64 << 10
+
+// A tail keeps the end of what is written to it.
+type tail struct {
+	mu  sync.Mutex
+	buf []byte
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.buf = append(t.buf, p...)
+	if over := len(t.buf) - tailSize; over > 0 {
+		t.buf = append(t.buf[:0], t.buf[over:]...)
+	}
+	return len(p), nil
+}
+
+// find returns the first line that has text in it, or "".
+func (t *tail) find(text string) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for line := range bytes.Lines(t.buf) {
+		if bytes.Contains(line, []byte(text)) {
+			return string(bytes.TrimSpace(line))
+		}
+	}
+	return ""
+}
+
+// last returns up to n lines, indented for an error text.
+func (t *tail) last(n int) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	lines := bytes.Split(bytes.TrimSpace(bytes.ReplaceAll(t.buf, []byte("\r"), nil)), []byte("\n"))
+	lines = lines[max(0, len(lines)-n):]
+	return "\t" + string(bytes.Join(lines, []byte("\n\t")))
+}

@@ -1,0 +1,62 @@
+package lab
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// startTied starts a process that the kernel kills when this one ends, however
+// that is. The kernel ties it to the thread that forked it, so a thread is kept
+// for as long as the process lives. Its own process group keeps Ctrl-C from it:
+// the lab ends it when its output has been read.
+func startTied(cmd *exec.Cmd) (exited <-chan error, err error) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	started, over := make(chan error, 1), make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			over <- cmd.Wait()
+		}
+	}()
+	return over, <-started
+}
+
+func newMemoryFile() (*os.File, error) {
+	fd, err := unix.MemfdCreate("initrd", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("memfd_create", err)
+	}
+	return os.NewFile(uintptr(fd), "initrd"), nil
+}
+
+// wire returns the ends of a stream.
+func wire() (a, b *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, os.NewSyscallError("socketpair", err)
+	}
+	return os.NewFile(uintptr(fds[0]), "wire"), os.NewFile(uintptr(fds[1]), "wire"), nil
+}
+
+// channel is a wire with one end for this process.
+func channel() (ours net.Conn, theirs *os.File, err error) {
+	a, b, err := wire()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer a.Close() // FileConn has a duplicate
+	ours, err = net.FileConn(a)
+	if err != nil {
+		b.Close()
+		return nil, nil, err
+	}
+	return ours, b, nil
+}

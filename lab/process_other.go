@@ -1,0 +1,17 @@
+//go:build !linux
+
+package lab
+
+import (
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+)
+
+var errLinux = errors.New("a lab needs Linux: its packages and its kernel are Debian's")
+
+func startTied(*exec.Cmd) (<-chan error, error) { return nil, errLinux }
+func newMemoryFile() (*os.File, error)          { return nil, errLinux }
+func wire() (a, b *os.File, err error)          { return nil, nil, errLinux }
+func channel() (net.Conn, *os.File, error)      { return nil, nil, errLinux }
