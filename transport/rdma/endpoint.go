@@ -65,6 +65,7 @@ type refusal struct {
 type sendQueue struct {
 	ring       []sent
 	head, tail uint64 // numbers of the oldest and the next request
+	flushed    uint64 // requests before this one are over, since the pair failed
 	bytes      int64
 	imms       []sent // immediates complete here and not acknowledged, in order
 	announced  uint64 // immediates posted
@@ -488,12 +489,28 @@ func (ep *endpoint) underWay() bool {
 	ep.eps.Lock()
 	defer ep.eps.Unlock()
 	for i := range ep.sends {
-		if q := &ep.sends[i]; q.head != q.tail {
+		if q := &ep.sends[i]; max(q.head, q.flushed) != q.tail {
 			return true
 		}
 	}
 	return false
 }
+
+// flushed implements handler: requests of a pair end in order.
+func (ep *endpoint) flushed(c *completion) {
+	ep.eps.Lock()
+	defer ep.eps.Unlock()
+	pair, seq := int(c.id>>pairShift), c.id&seqMask
+	if c.id&receiveID == 0 && pair < ep.n {
+		q := &ep.sends[pair]
+		if end := q.head + (seq-q.head)&seqMask + 1; end <= q.tail {
+			q.flushed = end
+		}
+	}
+}
+
+// released implements handler.
+func (ep *endpoint) released() bool { return !ep.underWay() }
 
 // opName implements handler.
 func (ep *endpoint) opName(id uint64) string {

@@ -486,8 +486,8 @@ func labPeerKilled(h *labHost) {
 	h.wait(b, done, 20*time.Second)
 	fmt.Println(markKill)
 	for {
-		b, done = h.write(t, 3*time.Second)
-		if err := h.wait(b, done, 3*time.Second); err != nil {
+		b, done = h.write(t, 8*time.Second)
+		if err := h.wait(b, done, 8*time.Second); err != nil {
 			if !errors.Is(err, transport.ErrDeadline) || !errors.Is(err, transport.ErrUnreachable) {
 				h.Errorf("write to a host that is dead: %v", err)
 			}

@@ -51,8 +51,13 @@ type handler interface {
 	frame(f *frame) error
 	// stop is called when the link has failed, before its queue pairs go.
 	stop(err error)
+	// flushed takes a completion that went badly.
+	flushed(c *completion)
 	// underWay says that requests are posted whose completions have not come.
 	underWay() bool
+	// released says that the device will not touch memory for this side any more,
+	// once nothing is under way and the queue pairs are in error.
+	released() bool
 	// opName says what a request was.
 	opName(id uint64) string
 	// ended is called last, when the device touches nothing any more. failed is the
@@ -172,7 +177,9 @@ func (l *link) lost(format string, args ...any) {
 	l.fail(fmt.Errorf("%w: "+format, append([]any{transport.ErrUnreachable}, args...)...))
 }
 
-// run carries the link until it fails.
+// run carries the link until it fails. Where the device has said of every request
+// that it is over, nobody waits for the queue pairs to be destroyed: rxe takes 50 s
+// for that after a peer that did not answer.
 func (l *link) run(h handler) {
 	var control sync.WaitGroup
 	control.Go(l.write)
@@ -180,10 +187,16 @@ func (l *link) run(h handler) {
 	l.poll(h)
 	h.stop(l.failed())
 	l.drain(h)
+	released := h.released()
 	control.Wait()
-	l.release()
+	if !released {
+		l.release()
+	}
 	h.ended(l.failed(), l.failedID)
 	close(l.over)
+	if released {
+		l.release()
+	}
 }
 
 // write sends queued frames.
@@ -243,11 +256,15 @@ func (l *link) poll(h handler) {
 			l.lost("polling: %w", err)
 			return
 		}
-		for i := range buf[:n] {
+		for i := 0; i < n; i++ {
 			c := &buf[i]
 			if c.status != statusOK {
 				l.failedID = c.id
 				l.fail(l.refused(c, h))
+				h.flushed(c)
+				for i++; i < n; i++ { // what came with it
+					l.ended(&buf[i], h)
+				}
 				return
 			}
 			if err := h.completed(c); err != nil {
@@ -288,25 +305,30 @@ func (l *link) drain(h handler) {
 	buf := make([]completion, 64)
 	for start := time.Now(); h.underWay() && time.Since(start) < drainFor; {
 		n, err := l.pairs.poll(buf, time.Millisecond)
-		if err != nil || n == 0 {
+		if err != nil {
 			return
 		}
 		for i := range buf[:n] {
-			c := &buf[i]
-			switch {
-			case c.status == statusOK:
-				if h.completed(c) != nil {
-					return
-				}
-			case c.status != statusFlushed && c.id&receiveID == 0:
-				l.mu.Lock()
-				if l.gone {
-					l.failedID, l.gone = c.id, false
-					l.err = l.refused(c, h)
-				}
-				l.mu.Unlock()
-			}
+			l.ended(&buf[i], h)
 		}
+	}
+}
+
+// ended takes a completion of a link that has failed.
+func (l *link) ended(c *completion, h handler) {
+	if c.status == statusOK {
+		_ = h.completed(c)
+		return
+	}
+	h.flushed(c)
+	if c.status == statusFlushed || c.id&receiveID != 0 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.gone {
+		l.failedID, l.gone = c.id, false
+		l.err = l.refused(c, h)
 	}
 }
 

@@ -108,6 +108,12 @@ func (s *served) stop(error) {}
 
 func (s *served) underWay() bool { return false }
 
+func (s *served) flushed(*completion) {}
+
+// released implements handler: only the end of the queue pairs keeps the peer's
+// requests out.
+func (s *served) released() bool { return false }
+
 func (s *served) opName(uint64) string { return "acknowledgement" }
 
 // ended implements handler.

@@ -103,8 +103,11 @@ int kv_pairs_start(struct kv_pairs *p, int i, uint8_t port, uint8_t gid_index, i
 	memset(&attr, 0, sizeof(attr));
 	attr.qp_state = IBV_QPS_RTS;
 	attr.sq_psn = psn;
-	attr.timeout = 14; // 4.096 us << 14 = 67 ms, seven times: a peer is given up after half a second or so
-	attr.retry_cnt = 7;
+	// 4.096 us << 14 = 67 ms, six times: a peer is given up after half a second or
+	// so, a few seconds where the device takes the timeout as a lower bound. Seven
+	// retries are for ever to rxe.
+	attr.timeout = 14;
+	attr.retry_cnt = 6;
 	attr.rnr_retry = 6;
 	attr.max_rd_atomic = reads;
 	return ibv_modify_qp(p->qp[i], &attr,
