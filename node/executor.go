@@ -14,8 +14,11 @@ import (
 // absolute schedule, and writes the KV that the step computes where somebody
 // will fetch it. It is an engine.Executor.
 //
-// The bytes are written inside the step's modelled time, as a GPU would; if the
-// machine is too slow for that the step ends late, and says so.
+// The bytes are written layer by layer over the step's modelled time, as a GPU
+// would: all at its beginning they are a burst of up to 200 MB, in just the moment
+// in which the KV of the step before is on its way, and cost that a third of its
+// rate on two cores. If the machine is too slow for that the step ends late, and
+// says so.
 type modelled struct {
 	clk   clock.Clock
 	timer clock.Timer
@@ -99,14 +102,13 @@ func (m *modelled) Run(ctx context.Context, step *engine.Step, layer func(int, t
 					f.content.Fill(m.slab.Layer(ref.ID, l), f.first+i, l)
 				}
 			}
-			if layer == nil {
-				continue
-			}
 			at := step.At + took*time.Duration(l+1)/time.Duration(layers)
 			if err := m.wait(ctx, at); err != nil {
 				return 0, nil, err
 			}
-			layer(l, at)
+			if layer != nil {
+				layer(l, at)
+			}
 		}
 		for _, f := range fs {
 			if f.hidden {

@@ -34,12 +34,14 @@ type endpoint struct {
 
 	eps     sync.Mutex // guards all below
 	keys    map[transport.Key]*remoteKey
+	recent  *remoteKey // of keys
 	queue   []*transport.Slice
 	posted  int   // slices not completed
 	bytes   int64 // of them
 	flight  int64 // bytes the device has under way
 	sends   []sendQueue
 	wrs     []workRequest // scratch of pump
+	at      local         // where the slice before was
 	refused []refusal     // to be completed by whoever holds the lock last
 	broken  error
 }
@@ -107,7 +109,7 @@ func (ep *endpoint) Post(slices []*transport.Slice) (int, error) {
 		ep.posted++
 		ep.bytes += size
 		n++
-		k := ep.keys[s.Key]
+		k := ep.remote(s.Key)
 		if k == nil {
 			k = &remoteKey{key: s.Key}
 			ep.keys[s.Key] = k
@@ -160,7 +162,7 @@ func (ep *endpoint) pump() error {
 	ep.wrs = ep.wrs[:0]
 	taken := 0
 	for _, s := range ep.queue {
-		k := ep.keys[s.Key]
+		k := ep.remote(s.Key)
 		if err := k.admits(s); err != nil {
 			ep.refuse(s, err)
 			taken++
@@ -209,6 +211,15 @@ func (ep *endpoint) pump() error {
 	return nil
 }
 
+// remote is what is known of a key, most often that of the slice before. The
+// caller holds the lock.
+func (ep *endpoint) remote(key transport.Key) *remoteKey {
+	if ep.recent == nil || ep.recent.key != key {
+		ep.recent = ep.keys[key]
+	}
+	return ep.recent
+}
+
 func (k *remoteKey) admits(s *transport.Slice) error {
 	switch n := int64(len(s.Local)); {
 	case k.revoked:
@@ -228,7 +239,7 @@ func (ep *endpoint) place(s *transport.Slice, k *remoteKey) (bool, error) {
 	if s.HasImm && ep.n > 1 && k.flight > 0 {
 		return false, nil // pairs overtake each other
 	}
-	most := int64(ep.dev.info().maxMessage)
+	most := ep.most
 	need := max(int((size+most-1)/most), 1)
 	if s.HasImm {
 		need++ // the letter
@@ -295,7 +306,7 @@ func (ep *endpoint) place(s *transport.Slice, k *remoteKey) (bool, error) {
 }
 
 func (ep *endpoint) inline(n int) uint8 {
-	if n > 0 && n <= ep.dev.info().maxInline {
+	if n > 0 && n <= ep.inlined {
 		return flagInline
 	}
 	return 0
@@ -313,9 +324,17 @@ func (ep *endpoint) request(pair int, e sent, wr workRequest) {
 // local is what a request says of a slice's memory. Memory that nobody registered
 // is, for as long as the slice takes.
 func (ep *endpoint) local(s *transport.Slice) (lkey uint32, addr uint64, mr memory, err error) {
-	if lkey, addr, ok := ep.rail.regs.local(s.LocalKey, s.Local); ok {
-		return lkey, addr, nil, nil
+	regs := &ep.rail.regs
+	if v := regs.version.Load(); v != ep.at.version || !ep.at.holds(s.Local) {
+		if ep.at = regs.local(s.LocalKey, s.Local); !ep.at.ok {
+			return ep.transient(s)
+		}
+		ep.at.version = v
 	}
+	return ep.at.lkey, ep.at.addr + address(s.Local) - ep.at.base, nil, nil
+}
+
+func (ep *endpoint) transient(s *transport.Slice) (lkey uint32, addr uint64, mr memory, err error) {
 	if mr, err = ep.dev.register(s.Local); err != nil {
 		return 0, 0, nil, fmt.Errorf("%w: %w", transport.ErrInvalid, err)
 	}
@@ -433,7 +452,7 @@ func (ep *endpoint) frame(f *frame) error {
 		waiting := k.waiting
 		k.waiting = nil
 		if f.length < 0 {
-			delete(ep.keys, f.key) // it may be registered by the next time
+			ep.forget(f.key) // it may be registered by the next time
 			for _, s := range waiting {
 				ep.refuse(s, transport.ErrBadKey)
 			}
@@ -461,6 +480,11 @@ func (ep *endpoint) frame(f *frame) error {
 	return err
 }
 
+func (ep *endpoint) forget(key transport.Key) {
+	ep.recent = nil
+	delete(ep.keys, key)
+}
+
 // forgo says that nothing of ours touches a revoked key's memory, now or later.
 // The caller holds the lock.
 func (ep *endpoint) forgo(k *remoteKey) {
@@ -473,7 +497,7 @@ func (ep *endpoint) forgo(k *remoteKey) {
 		}
 	}
 	ep.queue = kept
-	delete(ep.keys, k.key)
+	ep.forget(k.key)
 	ep.send(frame{typ: frameRevoked, key: k.key})
 }
 
@@ -569,7 +593,7 @@ func (ep *endpoint) ended(err error, failed uint64) {
 	for _, s := range ep.queue {
 		refused = append(refused, refusal{s, theirs})
 	}
-	ep.queue, ep.keys = nil, nil
+	ep.queue, ep.keys, ep.recent = nil, nil, nil
 	ep.posted, ep.bytes = 0, 0
 	ep.eps.Unlock()
 	ep.rail.ended(ep, unsure)

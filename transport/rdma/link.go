@@ -27,6 +27,9 @@ type link struct {
 	n     int // pairs
 	depth int // operations under way in each, and immediates not acknowledged
 
+	most    int64 // bytes of one request
+	inlined int   // bytes that go with it
+
 	mem     []byte // scratch
 	scratch memory
 	theirs  remoteMemory // the peer's letters
@@ -75,6 +78,8 @@ func (r *Rail) newLink(c net.Conn, n, depth int) (*link, error) {
 		rail: r, dev: dev, c: c, peer: c.RemoteAddr().String(), n: n, depth: depth,
 		kick: make(chan struct{}, 1), over: make(chan struct{}), failedID: noRequest,
 	}
+	info := dev.info()
+	l.most, l.inlined = int64(info.maxMessage), info.maxInline
 	if l.mem, err = syscall.Mmap(-1, 0, 2*n*depth*letterLen, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE); err != nil {
 		r.users.Done()
 		return nil, fmt.Errorf("mmap: %w", err)

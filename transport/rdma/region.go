@@ -3,6 +3,7 @@ package rdma
 import (
 	"net"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"kvferry/transport"
@@ -14,6 +15,8 @@ import (
 // a registration but the permission, see Rail.Deregister.
 type regions struct {
 	pinning sync.Mutex // held while memory is pinned and released, which can take long
+
+	version atomic.Uint64 // changes with pins, so that what was found can be kept
 
 	mu    sync.RWMutex
 	byKey map[transport.Key]*region // nil once closed
@@ -87,27 +90,42 @@ func (regs *regions) pinned(mem []byte) (*pin, uint64) {
 	return nil, 0
 }
 
-// local is what a request says of local memory; false if it is not registered.
-func (regs *regions) local(key transport.Key, mem []byte) (lkey uint32, addr uint64, ok bool) {
+// local is what requests say of local memory.
+type local struct {
+	lkey       uint32
+	addr       uint64 // of base, in requests
+	base, size uint64
+	ok         bool
+	version    uint64 // of the regions
+}
+
+func (l *local) holds(mem []byte) bool {
+	a := address(mem)
+	return a >= l.base && a+uint64(len(mem)) <= l.base+l.size
+}
+
+// local finds the registered memory around mem.
+func (regs *regions) local(key transport.Key, mem []byte) local {
 	regs.mu.RLock()
 	defer regs.mu.RUnlock()
-	use := func(p *pin) bool {
-		at, in := p.at(mem)
-		if in && p.mr != nil {
-			lkey, _ = p.mr.keys()
-			addr, ok = p.mr.addr()+at, true
+	use := func(p *pin) (l local) {
+		if _, in := p.at(mem); in && p.mr != nil {
+			lkey, _ := p.mr.keys()
+			l = local{lkey: lkey, addr: p.mr.addr(), base: address(p.mem), size: uint64(len(p.mem)), ok: true}
 		}
-		return ok
+		return l
 	}
-	if g := regs.byKey[key]; g != nil && use(g.pin) {
-		return
+	if g := regs.byKey[key]; g != nil {
+		if l := use(g.pin); l.ok {
+			return l
+		}
 	}
 	for _, p := range regs.pins {
-		if use(p) {
-			return
+		if l := use(p); l.ok {
+			return l
 		}
 	}
-	return
+	return local{}
 }
 
 // resolve tells a peer how to reach a key's memory, and remembers that it knows.
@@ -188,6 +206,7 @@ func (regs *regions) release(p *pin) error {
 	mr := p.mr
 	last := p.refs == 0
 	if last {
+		regs.version.Add(1)
 		p.mr = nil
 		for i, q := range regs.pins {
 			if q == p {
@@ -207,6 +226,7 @@ func (regs *regions) release(p *pin) error {
 func (regs *regions) lost() {
 	regs.mu.Lock()
 	defer regs.mu.Unlock()
+	regs.version.Add(1)
 	for _, p := range regs.pins {
 		if p.mr != nil {
 			_ = p.mr.close()
