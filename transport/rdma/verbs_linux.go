@@ -41,6 +41,7 @@ type verbsDevice struct {
 	at     deviceInfo
 	limits C.struct_ibv_device_attr
 	async  *os.File
+	sys    string // its folder, for as long as it is there
 }
 
 // openDevice opens the device that the configuration names, or whose network
@@ -152,6 +153,7 @@ func (d *verbsDevice) prepare(cfg *Config, name string) error {
 			break
 		}
 	}
+	d.sys = "/sys/class/infiniband_verbs/" + C.GoString(&d.ctx.device.dev_name[0])
 	if d.async, err = pollable(int(d.ctx.async_fd), name); err != nil {
 		return err
 	}
@@ -277,7 +279,6 @@ const lookEvery = 300 * time.Millisecond
 
 // event implements device.
 func (d *verbsDevice) event() (event, error) {
-	sys := "/sys/class/infiniband_verbs/" + C.GoString(&d.ctx.device.dev_name[0])
 	for {
 		var typ, num C.int
 		if err := d.async.SetReadDeadline(time.Now().Add(lookEvery)); err != nil {
@@ -286,7 +287,7 @@ func (d *verbsDevice) event() (event, error) {
 		err := await(d.async, func() bool { return C.kv_async(d.ctx, &typ, &num) == 0 })
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			if _, err := os.Stat(sys); errors.Is(err, os.ErrNotExist) {
+			if _, err := os.Stat(d.sys); errors.Is(err, os.ErrNotExist) {
 				return deviceGone, nil
 			}
 			continue
