@@ -4,19 +4,26 @@ TOOL     := $(GO) tool -modfile=tools/go.mod
 COUNT    ?= 3
 FUZZTIME ?= 20s
 
+# The RDMA rail is built where libibverbs and a C compiler are: -tags rdma.
+ifneq ($(shell $(GO) env CGO_ENABLED),0)
+VERBS := $(shell printf '\#include <infiniband/verbs.h>' | $$($(GO) env CC) -E - >/dev/null 2>&1 && echo rdma)
+endif
+TAGS := $(if $(VERBS),-tags $(VERBS))
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help test vet format lint unit build generate check-generate bench-transfer bench-serving bench-simulate fuzz
+.PHONY: help test test-roce vet format lint unit build generate check-generate bench-transfer bench-serving bench-simulate bench-roce rdma-tcp fuzz
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 test: vet format lint unit ## vet, gofumpt, staticcheck and all tests under the race detector
-	@echo "make test: go vet, gofumpt, staticcheck and go test -race -shuffle=on of $$($(GO) list ./... | wc -l) packages passed"
+	@echo "make test: go vet, gofumpt, staticcheck and go test -race -shuffle=on of $$($(GO) list ./... | wc -l) packages passed, $(if $(VERBS),with the RDMA rail,without the RDMA rail: libibverbs-dev is not here)"
 
 vet:
 	@echo "== go vet ./..."
 	@$(GO) vet ./...
+	@$(if $(TAGS),echo "== go vet $(TAGS) ./..." && $(GO) vet $(TAGS) ./...)
 
 format:
 	@echo "== gofumpt -l ."
@@ -26,15 +33,30 @@ format:
 lint:
 	@echo "== staticcheck ./..."
 	@$(TOOL) staticcheck ./...
+	@$(if $(TAGS),echo "== staticcheck $(TAGS) ./transport/rdma" && $(TOOL) staticcheck $(TAGS) ./transport/rdma)
 
 unit:
-	@echo "== go test -race -shuffle=on ./..."
+	@echo "== go test -race -shuffle=on $(TAGS) ./..."
 	@cc=$$($(GO) env CC); command -v "$${cc%% *}" >/dev/null || { \
 		echo "the race detector needs cgo, and cgo a C compiler; $$cc is missing: apt-get install gcc libc6-dev"; exit 1; }
-	@CGO_ENABLED=1 $(GO) test -race -shuffle=on ./...
+	@CGO_ENABLED=1 $(GO) test -race -shuffle=on $(TAGS) ./...
 
 build: ## the daemons and kvbench into bin/
-	$(GO) build -o bin/ ./cmd/...
+	$(GO) build $(TAGS) -o bin/ ./cmd/...
+	@echo "make build: bin/ is there, $(if $(VERBS),with the RDMA rail,without the RDMA rail: apt-get install libibverbs-dev)"
+
+# Skipped loudly where the lab cannot run: go test -v says so and why.
+test-roce: ## the RDMA rail, faults, a cluster over it, on software RoCE in emulated hosts (5 min at most)
+	@KVFERRY_LAB=1 $(GO) test -count=1 -timeout 10m -v -run RoCE ./lab
+
+bench-roce: build ## the RDMA rail beside perftest, on one emulated host
+	@set -e; bin=$$(mktemp -d); trap 'rm -rf "$$bin"' EXIT; \
+	CGO_ENABLED=1 $(GO) test -c -tags rdma -o $$bin/rdma.test ./transport/rdma; \
+	bin/kvlab roce --hosts 1 --nics 1 --cpus 2 --env KVFERRY_RDMA=rxe0 --env KVFERRY_PERFTEST=1 -- \
+		$$bin/rdma.test -test.run TestLabPerftest
+
+rdma-tcp: build ## RDMA against TCP over one NIC of 80 Mbit/s, between two emulated hosts
+	@bin/kvlab roce --nics 1 --rate 80mbit --until 2 --file bin/kvbench --file lab/testdata/rdma-tcp.sh -- sh /lab/rdma-tcp.sh
 
 # protoc's plugins are built from tools/go.mod, so that everyone generates the same.
 generate: PROTO_OUT ?= proto
