@@ -73,7 +73,6 @@ type sendQueue struct {
 	announced  uint64 // immediates posted
 	done       uint64 // of them completed here
 	acked      uint64 // and by the peer
-	acks       uint64 // receives used
 }
 
 // sent is a request under way. Its slice, if it ends one, ends with it.
