@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"slices"
 	"time"
 
 	"kvferry/clock"
@@ -19,6 +20,8 @@ type Link struct {
 	Transfer string `json:"transfer"` // "measured", "paced", "modelled", "none"
 	// Label is the same in words: "compute modelled, transfer paced 1.29 GB/s".
 	Label string `json:"label"`
+	// PacedTo is the modelled NIC's rate in bytes a second, of a paced transfer.
+	PacedTo float64 `json:"paced_to,omitempty"`
 }
 
 // A Cluster is something that serves a setting.
@@ -349,12 +352,46 @@ func (c *Cell) judge(s Setting) {
 	case s.Mode == ModeNonDisagg && m.KVBytes > 0:
 		c.fault("%d bytes of KV moved between nodes: the cluster does not serve the setting %s", m.KVBytes, s.Name)
 	}
+	if share, median := c.behindLink(); s.Handoff != "layerwise" && share > maxBehind {
+		c.note("this machine's own network did not keep up with the link: %.0f %% of the transfers took over %.1f times what they take at %.2f GB/s, the median %.2f times, so the figures are those of a slower link",
+			100*share, behind, c.PacedTo/1e9, median)
+	}
 	if m.Retries > 0 {
 		c.note("%d requests were moved to another node", m.Retries)
 	}
 	if m.P99SendDelayMS > lateSend {
 		c.note("the client was late: P99 of sent - intended is %.1f ms (most %.1f), so the machine was too busy to trust small differences", m.P99SendDelayMS, m.MaxSendDelayMS)
 	}
+}
+
+// A transfer is behind its modelled link if it took this many times as long. Up
+// to a tenth of them may, before the cell says so: a paced link never delivers
+// early, but bytes that are late are late.
+const (
+	behind    = 1.1
+	maxBehind = 0.1
+)
+
+// behindLink is the share of transfers that are behind, and the median of what
+// transfers took as a multiple of what the link takes. Under layerwise most of a
+// transfer hides behind the prompt, and there is nothing to compare.
+func (c *Cell) behindLink() (share, median float64) {
+	var times []float64
+	late := 0
+	for i := range c.Records {
+		if b := c.Records[i].Breakdown; c.PacedTo > 0 && b != nil && b.KVBytes > 0 {
+			t := float64(b.WireUS) / 1e6 / (float64(b.KVBytes) / c.PacedTo)
+			times = append(times, t)
+			if t > behind {
+				late++
+			}
+		}
+	}
+	if len(times) == 0 {
+		return 0, 0
+	}
+	slices.Sort(times)
+	return float64(late) / float64(len(times)), times[len(times)/2]
 }
 
 func (c *Cell) print(w io.Writer) error {

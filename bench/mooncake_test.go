@@ -323,3 +323,32 @@ func TestBar(t *testing.T) {
 		t.Errorf("bar: %q", bar.String())
 	}
 }
+
+// A machine that is slower than the link it stands for says so.
+func TestBehindLink(t *testing.T) {
+	record := func(us int64) Record {
+		return Record{Breakdown: &Breakdown{WireUS: us, KVBytes: 10_000_000}}
+	}
+	kept := []Record{record(10_000), record(10_500), record(10_000), record(10_900), record(10_100), {}}
+	slow := append([]Record{record(16_000), record(18_000), record(17_000)}, kept...)
+	for _, c := range []struct {
+		records []Record
+		handoff string
+		paced   float64
+		says    string
+	}{
+		{kept, "v0", 1e9, ""},
+		{slow, "v0", 1e9, "38 % of the transfers took over 1.1 times what they take at 1.00 GB/s, the median 1.09 times"},
+		{slow, "layerwise", 1e9, ""},
+		{slow, "v0", 0, ""},
+	} {
+		cell := Cell{Records: c.records}
+		cell.Metrics = &Metrics{Stages: &Stages{}}
+		cell.PacedTo = c.paced
+		cell.judge(Setting{Handoff: c.handoff})
+		notes := strings.Join(cell.Notes, "\n")
+		if (notes == "") != (c.says == "") || !strings.Contains(notes, c.says) {
+			t.Errorf("%s at %v: %q, want %q", c.handoff, c.paced, notes, c.says)
+		}
+	}
+}

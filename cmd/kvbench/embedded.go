@@ -52,7 +52,7 @@ func embedded(profile string, p *engine.Profile, link string, log io.Writer) (be
 		case l == nil:
 			out.link.Transfer, out.link.Label = "measured", "compute modelled, transfer measured on tcp/loopback"
 		default:
-			out.link.Transfer = "paced"
+			out.link.Transfer, out.link.PacedTo = "paced", l.BytesPerSecond
 			out.link.Label = fmt.Sprintf("compute modelled, transfer on tcp/loopback paced to %.2f GB/s (%s)", l.BytesPerSecond/1e9, l.Name)
 		}
 		return out, nil
