@@ -249,9 +249,10 @@ func (l *link) read(h handler) {
 // poll takes completions until the link has failed.
 func (l *link) poll(h handler) {
 	buf := make([]completion, 64)
-	spin := max(l.rail.cfg.Poll, 0)
+	spin := spinner{most: max(l.rail.cfg.Poll, 0), score: maxScore}
 	for l.failed() == nil {
-		n, err := l.pairs.poll(buf, spin)
+		n, err := l.pairs.poll(buf, spin.next())
+		spin.found(n > 0)
 		if err == nil && n == 0 {
 			if n, err = l.pairs.arm(buf); err == nil && n == 0 {
 				err = l.pairs.sleep()
@@ -290,6 +291,46 @@ func (l *link) refused(c *completion, h handler) error {
 		op = h.opName(c.id)
 	}
 	return &CompletionError{Rail: l.rail.cfg.Name, Peer: l.peer, Op: op, Status: uint32(c.status), Vendor: c.vendor}
+}
+
+// A spinner says how long to poll before sleeping: Config.Poll where that has paid
+// off of late, and nothing but a probe now and then where completions take longer.
+// Then it only took the CPU from those who wait for them.
+type spinner struct {
+	most    time.Duration
+	score   int
+	skipped int
+	spun    bool
+}
+
+const (
+	maxScore   = 16
+	probeEvery = 32
+)
+
+func (s *spinner) next() time.Duration {
+	s.spun = s.score > 0
+	if !s.spun {
+		if s.skipped++; s.skipped == probeEvery {
+			s.skipped, s.spun = 0, true
+		}
+	}
+	if !s.spun {
+		return 0
+	}
+	return s.most
+}
+
+// found says whether the poll had completions. One that had pays for three that
+// had none.
+func (s *spinner) found(any bool) {
+	switch {
+	case !s.spun:
+	case any:
+		s.score = min(s.score+3, maxScore)
+	default:
+		s.score = max(s.score-1, 0)
+	}
 }
 
 // noRequest is no request's id.
