@@ -74,8 +74,8 @@ type Endpoint interface {
 	// Post queues a prefix of slices, in order, and never blocks. n <
 	// len(slices) means that the queue is full: there is room again when a
 	// posted slice has completed. Every queued slice is completed exactly
-	// once, never from within Post; until then the rail may touch its Local
-	// memory, afterwards not. err is non-nil only if the endpoint is
+	// once, never from within Post, and may post more as it does; until then
+	// the rail may touch its Local memory, afterwards not. err is non-nil only if the endpoint is
 	// unusable, in which case it stays so; after Close it is net.ErrClosed.
 	//
 	// A slice that completes with an error other than ErrBadKey or

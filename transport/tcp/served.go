@@ -81,16 +81,12 @@ func (s *served) cut() { _ = s.c.Close() }
 
 // run returns why the connection ended.
 func (s *served) run() error {
-	id, err := s.greet()
-	if err != nil {
-		return err
-	}
-	if err := s.rail.welcome(s, id); err != nil {
+	if err := s.greet(); err != nil {
 		return err
 	}
 	var sender sync.WaitGroup
 	sender.Go(s.send)
-	err = s.take()
+	err := s.take()
 	if errors.Is(err, transport.ErrProtocol) {
 		s.farewell()
 	}
@@ -100,43 +96,47 @@ func (s *served) run() error {
 	return err
 }
 
-// greet reads the hello, ends the connections it says are lost, and answers.
-func (s *served) greet() (uint64, error) {
+// greet reads the hello, ends the connections it says are lost, and answers. By
+// then this one can be named as lost too.
+func (s *served) greet() error {
 	if err := s.c.SetReadDeadline(time.Now().Add(helloTimeout)); err != nil {
-		return 0, err
+		return err
 	}
 	sock, err := newSocket(s.c)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	var b [helloLen]byte
 	// The magic first: who speaks another protocol may wait for an answer.
 	if _, err := io.ReadFull(s.c, b[:16]); err != nil {
-		return 0, noHello(err)
+		return noHello(err)
 	}
 	if _, err := parseHello(b[:]); err != nil {
-		return 0, err
+		return err
 	}
 	if _, err := io.ReadFull(s.c, b[16:]); err != nil {
-		return 0, noHello(err)
+		return noHello(err)
 	}
 	h, err := parseHello(b[:])
 	if err != nil {
-		return 0, err
+		return err
 	}
 	if err := s.c.SetReadDeadline(time.Time{}); err != nil {
-		return 0, err
+		return err
 	}
 	for _, lost := range h.lost {
 		s.rail.end(lost, s)
 	}
+	if err := s.rail.welcome(s, h.id); err != nil {
+		return err
+	}
 	var w [welcomeLen]byte
 	copy(w[:], helloMagic)
 	if err := write(s.c, w[:]); err != nil {
-		return 0, err
+		return err
 	}
 	s.in = newStream(sock)
-	return h.id, nil
+	return nil
 }
 
 func noHello(err error) error {

@@ -31,6 +31,7 @@ func TestRail(t *testing.T, make Factory) {
 		{"ManySlices", testManySlices},
 		{"Immediates", testImmediates},
 		{"Refusals", testRefusals},
+		{"PostFromCompletion", testPostFromCompletion},
 		{"Deregister", testDeregister},
 		{"DeregisterUnderLoad", testDeregisterUnderLoad},
 		{"Dial", testDial},
@@ -359,6 +360,29 @@ func testRefusals(t *testing.T, make Factory) {
 	if err := c.err(m); !errors.Is(err, transport.ErrBadKey) || len(x.imms) != 0 {
 		t.Errorf("immediate with a bad key: %v, %d delivered", err, len(x.imms))
 	}
+}
+
+// testPostFromCompletion checks that a slice that ends, well or not, may post another.
+func testPostFromCompletion(t *testing.T, make Factory) {
+	x := newBench(t, make, 4096)
+	defer x.close()
+	c := newTally(t)
+	after := func(offset int64) {
+		first := transport.NewSlice(transport.Write, x.src[:8], x.key, offset, func(s *transport.Slice, err error) {
+			next := transport.NewSlice(transport.Write, x.src[:8], x.key, 0, c.done)
+			if n, err := x.ep.Post([]*transport.Slice{next}); n != 1 || err != nil {
+				t.Errorf("Post from a completion took %d: %v", n, err)
+			}
+			c.done(s, err)
+		})
+		x.post(c, []*transport.Slice{first})
+	}
+	after(4096) // out of bounds, of a key the rail may have to ask for
+	c.wait(2)
+	after(4096)
+	c.wait(4)
+	after(0)
+	c.wait(6)
 }
 
 func testDeregister(t *testing.T, make Factory) {
