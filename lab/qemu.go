@@ -22,7 +22,9 @@ func netdev(nic int) string { return "n" + strconv.Itoa(nic) }
 // romfile= leaves out iPXE, which would look for a boot server first. host_mtu is
 // what allows the guest a larger MTU. -no-reboot and panic=-1 make a panic the end
 // of the process. mitigations=off: nothing in the guest is to be kept from
-// something else there, and emulated retpolines are slow.
+// something else there, and emulated retpolines are slow. rdrand seeds the kernel's
+// random numbers before it starts other CPUs: later, it rewrites code that they run
+// as it does so, and an emulated CPU was seen to fall over half a rewrite.
 func (c Config) qemuArgs(host int, kernelImage string, fd descriptors) []string {
 	memory := c.Memory
 	if c.NUMA {
@@ -30,7 +32,7 @@ func (c Config) qemuArgs(host int, kernelImage string, fd descriptors) []string 
 	}
 	args := []string{
 		"-name", hostname(host), "-accel", "tcg", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-		"-m", strconv.Itoa(memory),
+		"-cpu", "qemu64,+rdrand", "-m", strconv.Itoa(memory),
 		"-kernel", kernelImage, "-initrd", "/dev/fd/" + strconv.Itoa(fd.initrd),
 		"-append", "console=ttyS0 panic=-1 quiet mitigations=off rdinit=" + initFolder + "/" + hostname(host),
 	}

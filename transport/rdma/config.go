@@ -32,8 +32,8 @@ type Config struct {
 	// QueueDepth is the number of operations a queue pair has under way, and
 	// of immediates that it can take. Default 256, or what the device has.
 	QueueDepth int
-	// Poll is how long a completion is polled for, where that pays off, before the poller sleeps
-	// until the device wakes it. Default 20 µs; negative: never.
+	// Poll is how long a completion is polled for, where that pays off, before
+	// the poller sleeps until the device wakes it. Default 20 µs; negative: never.
 	Poll time.Duration
 	// MaxConns bounds the connections served; more are refused. Default 1024.
 	MaxConns int

@@ -32,6 +32,12 @@ type endpoint struct {
 	addr string
 	id   uint64
 
+	// posting is held while requests are made and handed to the device, and keeps
+	// them in order. It is not needed to take completions: those come while a
+	// request is being posted, and would wait for it to return.
+	posting sync.Mutex    // taken before eps
+	wrs     []workRequest // of gather; guarded by posting
+
 	eps     sync.Mutex // guards all below
 	keys    map[transport.Key]*remoteKey
 	recent  *remoteKey // of keys
@@ -40,9 +46,8 @@ type endpoint struct {
 	bytes   int64 // of them
 	flight  int64 // bytes the device has under way
 	sends   []sendQueue
-	wrs     []workRequest // scratch of pump
-	at      local         // where the slice before was
-	refused []refusal     // to be completed by whoever holds the lock last
+	at      local     // where the slice before was
+	refused []refusal // to be completed by whoever holds the lock last
 	broken  error
 }
 
@@ -94,6 +99,8 @@ func (r *Rail) newEndpoint(l *link, addr string, id uint64) *endpoint {
 
 // Post implements transport.Endpoint.
 func (ep *endpoint) Post(slices []*transport.Slice) (int, error) {
+	ep.posting.Lock()
+	defer ep.posting.Unlock()
 	ep.eps.Lock()
 	if ep.broken != nil {
 		ep.eps.Unlock()
@@ -120,10 +127,10 @@ func (ep *endpoint) Post(slices []*transport.Slice) (int, error) {
 			k.waiting = append(k.waiting, s)
 		}
 	}
-	err := ep.pump()
+	ep.gather()
 	refused := len(ep.refused) > 0
 	ep.eps.Unlock()
-	if err != nil {
+	if err := ep.hand(); err != nil {
 		ep.fail(err)
 	}
 	if refused {
@@ -152,13 +159,26 @@ func (ep *endpoint) refuse(s *transport.Slice, err error) {
 	ep.refused = append(ep.refused, refusal{s, err})
 }
 
-// pump posts what the queue has and the send queues take, in one call. The caller
-// holds the lock.
+// pump posts what waited for room or for a key.
 func (ep *endpoint) pump() error {
-	if ep.broken != nil {
-		return nil // the queue pairs may be gone
-	}
+	ep.posting.Lock()
+	ep.eps.Lock()
+	ep.gather()
+	refused := ep.takeRefused()
+	ep.eps.Unlock()
+	err := ep.hand()
+	ep.posting.Unlock()
+	complete(refused) // may post
+	return err
+}
+
+// gather makes requests of what the queue has and the send queues take. The caller
+// holds both locks.
+func (ep *endpoint) gather() {
 	ep.wrs = ep.wrs[:0]
+	if ep.broken != nil {
+		return // the queue pairs may be gone
+	}
 	taken := 0
 	for _, s := range ep.queue {
 		k := ep.remote(s.Key)
@@ -185,9 +205,6 @@ func (ep *endpoint) pump() error {
 			ep.queue = nil
 		}
 	}
-	if len(ep.wrs) == 0 {
-		return nil
-	}
 	// A run's last request is signaled in each pair, and every so many of it.
 	var since [maxQueuePairs]int
 	var last [maxQueuePairs]int
@@ -203,6 +220,13 @@ func (ep *endpoint) pump() error {
 		if i > 0 {
 			ep.wrs[i-1].flags |= flagSignaled
 		}
+	}
+}
+
+// hand gives what gather made to the device, in one call. The caller holds posting.
+func (ep *endpoint) hand() error {
+	if len(ep.wrs) == 0 {
+		return nil
 	}
 	if err := ep.pairs.post(ep.wrs); err != nil {
 		return fmt.Errorf("%w: posting: %w", transport.ErrUnreachable, err)
@@ -433,11 +457,14 @@ func (ep *endpoint) acknowledged(pair int, count uint32) error {
 // polled implements handler: there may be room for more.
 func (ep *endpoint) polled() error {
 	ep.eps.Lock()
-	err := ep.pump()
+	waiting := len(ep.queue) > 0
 	refused := ep.takeRefused()
 	ep.eps.Unlock()
 	complete(refused)
-	return err
+	if waiting {
+		return ep.pump()
+	}
+	return nil
 }
 
 // frame implements handler.
@@ -459,24 +486,21 @@ func (ep *endpoint) frame(f *frame) error {
 		}
 		k.memory, k.length = f.memory, f.length
 		ep.queue = append(ep.queue, waiting...)
-		err = ep.pump()
+	case f.typ == frameRevoke && k == nil:
+		ep.send(frame{typ: frameRevoked, key: f.key})
 	case f.typ == frameRevoke:
-		if k == nil {
-			ep.send(frame{typ: frameRevoked, key: f.key})
-			break
-		}
-		k.revoked = true
+		k.revoked = true // what waited for room is refused by pump
 		if k.flight == 0 {
 			ep.forgo(k)
 		}
-		err = ep.pump() // refuses what waited for room
 	default:
 		err = fmt.Errorf("%w: frame of type %d about key %#x", transport.ErrProtocol, f.typ, f.key)
 	}
-	refused := ep.takeRefused()
 	ep.eps.Unlock()
-	complete(refused)
-	return err
+	if err != nil {
+		return err
+	}
+	return ep.pump()
 }
 
 func (ep *endpoint) forget(key transport.Key) {
@@ -502,6 +526,8 @@ func (ep *endpoint) forgo(k *remoteKey) {
 
 // stop implements handler: the queue pairs are about to go.
 func (ep *endpoint) stop(err error) {
+	ep.posting.Lock() // no request is being handed over any more
+	defer ep.posting.Unlock()
 	ep.eps.Lock()
 	defer ep.eps.Unlock()
 	ep.broken = err
