@@ -342,22 +342,42 @@ const drainFor = 100 * time.Millisecond
 
 // drain takes the completions that come once the queue pairs are in error, so
 // that what had been carried out before counts as such. A target whose queue pair
-// refuses a request may end the connection before we have read why: the device's
-// word on it counts more.
+// refuses a request may end the connection before the refusal is here: the device's
+// word on it counts more, and is waited for before the queue pairs are put in error.
 func (l *link) drain(h handler) {
-	if l.pairs.fail() != nil {
+	l.mu.Lock()
+	gone := l.gone
+	l.mu.Unlock()
+	if gone && !l.settle(h) {
 		return
 	}
+	if l.pairs.fail() == nil {
+		l.settle(h)
+	}
+}
+
+// settle takes completions until none is under way, for a while at most, or one was
+// not carried out. It is false if the device does not say.
+func (l *link) settle(h handler) bool {
 	buf := make([]completion, 64)
 	for start := time.Now(); h.underWay() && time.Since(start) < drainFor; {
-		n, err := l.pairs.poll(buf, time.Millisecond)
+		n, err := l.pairs.poll(buf, 0)
 		if err != nil {
-			return
+			return false
 		}
+		refused := false
 		for i := range buf[:n] {
 			l.ended(&buf[i], h)
+			refused = refused || buf[i].status != statusOK && buf[i].status != statusFlushed
+		}
+		if refused {
+			break // the others follow once the queue pairs are in error
+		}
+		if n == 0 {
+			time.Sleep(100 * time.Microsecond)
 		}
 	}
+	return true
 }
 
 // ended takes a completion of a link that has failed.
