@@ -3,6 +3,7 @@ package transport
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,6 +24,13 @@ type Config struct {
 	// It runs on a rail's goroutine and must not block for long: the
 	// connection it came over waits. Immediates are dropped if it is nil.
 	OnImmediate func(Immediate)
+
+	// Select says how slices are spread over several paths to a peer.
+	// Default Affinity.
+	Select Selection
+	// OnPath, if not nil, hears of every change of a path's state, on a
+	// goroutine of the engine's. It must not block.
+	OnPath func(PathEvent)
 
 	// SliceSize is the largest slice in bytes. Default 1 MiB: on loopback the
 	// cost of a slice is below 1 % of its copies from there on.
@@ -49,6 +57,9 @@ type Config struct {
 func (c *Config) setDefaults() {
 	if c.Clock == nil {
 		c.Clock = clock.Precise()
+	}
+	if c.Select == "" {
+		c.Select = Affinity
 	}
 	if c.SliceSize == 0 {
 		c.SliceSize = 1 << 20
@@ -93,6 +104,9 @@ func (c *Config) Validate() error {
 		if err := c.Link.Validate(); err != nil {
 			bad("Link: %w", err)
 		}
+	}
+	if c.Select != "" && !slices.Contains(Selections, c.Select) {
+		bad("Select is %q: use one of %q", c.Select, Selections)
 	}
 	if c.SliceSize < 0 || c.SliceSize > MaxSlice {
 		bad("SliceSize is %d: use 1 to %d bytes, or 0 for the default", c.SliceSize, MaxSlice)

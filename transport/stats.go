@@ -25,6 +25,11 @@ type RailStats struct {
 	InFlight   int64 // bytes queued and posted now
 	ImmIn      int64 // immediates delivered to this engine over this rail
 	ImmRepeats int64 // immediates that came again and were dropped
+	Paths      int   // to peers, of open targets
+	Up         int   // of them connected
+	Downs      int64 // times that a path lost its connection or was given up
+	Resent     int64 // bytes of slices that had been posted and were queued again
+	Rate       int64 // bytes/s that its paths were last seen to deliver; 0 before
 }
 
 // An account is the running count of one rail.
