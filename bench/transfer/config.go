@@ -31,11 +31,13 @@ type Config struct {
 	Server string
 
 	// A point is measured for each combination of these.
-	Ops     []transport.Op // default write
-	Blocks  []int64        // bytes; default 1 MiB
-	Batches []int          // blocks a batch; default 16
-	Threads []int          // default 1
-	Depths  []int          // batches under way, of each thread; default 4
+	Counts  []int                 // how many of Rails, from the first; default all
+	Selects []transport.Selection // default affinity
+	Ops     []transport.Op        // default write
+	Blocks  []int64               // bytes; default 1 MiB
+	Batches []int                 // blocks a batch; default 16
+	Threads []int                 // default 1
+	Depths  []int                 // batches under way, of each thread; default 4
 
 	// Duration is how long a point's window is. Default 2 s.
 	Duration time.Duration
@@ -54,9 +56,13 @@ type Config struct {
 	Timeout time.Duration
 	// Check compares every block that was transferred.
 	Check bool
-	// Limit is the line rate to compare with, in bytes a second. Default what the
-	// NICs say of themselves; negative is none.
+	// Limit is the line rate of all rails to compare with, in bytes a second. A
+	// point on n of N rails is compared with n/N of it. Default what the NICs say of
+	// themselves; negative is none.
 	Limit float64
+	// RailLimits, if not empty, are the line rates of each of Rails, instead of
+	// Limit: for rails that are not equally fast.
+	RailLimits []float64
 	// Seed is that of the order of blocks.
 	Seed uint64
 	// Corrupt are blocks of the first thread, in its order, that have a wrong byte
@@ -84,6 +90,12 @@ const (
 )
 
 func (c *Config) setDefaults() {
+	if len(c.Counts) == 0 {
+		c.Counts = []int{len(c.Rails)}
+	}
+	if len(c.Selects) == 0 {
+		c.Selects = []transport.Selection{transport.Affinity}
+	}
 	if len(c.Ops) == 0 {
 		c.Ops = []transport.Op{transport.Write}
 	}
@@ -137,6 +149,27 @@ func (c *Config) Validate() error {
 	}
 	if c.Server != "" && slices.Contains(c.Rails, Mem) {
 		bad("Server is %q: the rail %s has both ends in this process: leave one out", c.Server, Mem)
+	}
+	for _, n := range c.Counts {
+		if len(c.Rails) > 0 && (n < 1 || n > len(c.Rails)) {
+			bad("Counts has %d: use 1 to %d, which is how many rails are given", n, len(c.Rails))
+		}
+	}
+	for _, s := range c.Selects {
+		if _, err := transport.ParseSelection(string(s)); err != nil {
+			bad("Selects: %w", err)
+		}
+	}
+	if n := len(c.RailLimits); n > 0 && n != len(c.Rails) {
+		bad("RailLimits has %d rates and there are %d rails: give one each, or one Limit of all", n, len(c.Rails))
+	}
+	for _, v := range c.RailLimits {
+		if !(v > 0) {
+			bad("RailLimits has %v: use rates above 0", v)
+		}
+	}
+	if len(c.RailLimits) > 0 && c.Limit != 0 {
+		bad("Limit is given beside RailLimits: leave one out")
 	}
 	for _, n := range c.Blocks {
 		if n < 1 || n > maxSize {
@@ -207,30 +240,4 @@ func validRails(specs []string, here bool) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// plans are the points of a run in their order, and what is said of those that the
-// memory is too small for.
-func (c *Config) plans() (fit []plan, unfit []string) {
-	for _, op := range c.Ops {
-		for _, threads := range c.Threads {
-			for _, depth := range c.Depths {
-				for _, batch := range c.Batches {
-					for _, block := range c.Blocks {
-						p := plan{
-							Op: op, Block: block, Batch: batch, Threads: threads, Depth: depth,
-							Segment: c.Segment, Seed: c.Seed, Check: c.Check, Corrupt: c.Corrupt,
-						}
-						if err := p.validate(); err != nil {
-							unfit = append(unfit, fmt.Sprintf("%v %s x %d, threads %d is left out: %v", op, FormatSize(block), batch, threads, err))
-							continue
-						}
-						p.Number = len(fit) + 1
-						fit = append(fit, p)
-					}
-				}
-			}
-		}
-	}
-	return fit, unfit
 }

@@ -44,12 +44,25 @@ func (r *Result) WriteHTML(w io.Writer) error {
 // only what the run varies besides op and batch.
 func (r *Result) name(p *Point) string {
 	parts := []string{p.Op, fmt.Sprintf("x %d", p.Batch)}
+	if r.varies() {
+		parts = append(parts, fmt.Sprintf("%d rails, %s", p.Count, p.Select))
+	}
 	for i := range r.Points {
 		if r.Points[i].Threads != p.Threads || r.Points[i].Depth != p.Depth {
 			return strings.Join(append(parts, fmt.Sprintf("threads %d, depth %d", p.Threads, p.Depth)), " ")
 		}
 	}
 	return strings.Join(parts, " ")
+}
+
+// varies says that not all points have the same rails and selection.
+func (r *Result) varies() bool {
+	for i := range r.Points {
+		if r.Points[i].Count != r.Points[0].Count || r.Points[i].Select != r.Points[0].Select {
+			return true
+		}
+	}
+	return false
 }
 
 // curves draws a figure over the block size; points without it are left out, as a

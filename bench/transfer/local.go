@@ -68,7 +68,7 @@ func Child() {
 
 // link is the way to a target: the initiator's rails and the control connection.
 type link struct {
-	rails []transport.Rail
+	open  func(count int) ([]transport.Rail, error) // the first of the rails; the caller's to close
 	peer  *peer
 	where string // of the target, for the report
 	close func() error
@@ -79,12 +79,12 @@ func connect(ctx context.Context, cfg *Config) (*link, error) {
 	if cfg.Rails[0] == Mem {
 		return connectMemory(len(cfg.Rails), cfg.Segment)
 	}
-	opened, err := rails.OpenAll(cfg.Rails, rails.Options{Logger: cfg.Logger})
-	if err != nil {
-		return nil, err
+	l := &link{close: func() error { return nil }}
+	l.open = func(n int) ([]transport.Rail, error) {
+		return rails.OpenAll(cfg.Rails[:n], rails.Options{Logger: cfg.Logger})
 	}
-	l := &link{rails: opened, close: func() error { return nil }}
 	addr := cfg.Server
+	var err error
 	if addr == "" {
 		l.where = "a child process of this machine"
 		addr, l.close, err = startChild(ctx, ServerConfig{Rails: cfg.Rails, Listen: "127.0.0.1:0", Segment: cfg.Segment, Once: true})
@@ -102,9 +102,6 @@ func connect(ctx context.Context, cfg *Config) (*link, error) {
 		}
 	}
 	if err != nil {
-		for _, r := range opened {
-			err = errors.Join(err, r.Close())
-		}
 		return nil, errors.Join(err, l.close())
 	}
 	l.peer = newPeer("the target at "+addr, conn)
@@ -114,9 +111,8 @@ func connect(ctx context.Context, cfg *Config) (*link, error) {
 // connectMemory has the target in this process, over the rail in memory.
 func connectMemory(n int, segment int64) (*link, error) {
 	network := transporttest.NewNetwork()
-	var ours, theirs []transport.Rail
+	var theirs []transport.Rail
 	for i := range n {
-		ours = append(ours, network.Rail(fmt.Sprintf("initiator%d", i)))
 		theirs = append(theirs, network.Rail(fmt.Sprintf("target%d", i)))
 	}
 	engine, err := newEngine(transport.Config{Rails: theirs})
@@ -131,7 +127,15 @@ func connectMemory(n int, segment int64) (*link, error) {
 		_ = there.Close()
 		ended <- err
 	}()
-	l := &link{rails: ours, peer: newPeer("the target", here), where: "this process"}
+	l := &link{peer: newPeer("the target", here), where: "this process"}
+	made := 0 // a name is taken for good
+	l.open = func(n int) (ours []transport.Rail, err error) {
+		for range n {
+			ours = append(ours, network.Rail(fmt.Sprintf("initiator%d", made)))
+			made++
+		}
+		return ours, nil
+	}
 	l.close = func() error {
 		// The error of a pipe that was closed in the middle is the initiator's own.
 		<-ended

@@ -22,6 +22,8 @@ type plan struct {
 	Seed    uint64       `json:"seed"`
 	Check   bool         `json:"check,omitempty"`
 	Corrupt []int        `json:"corrupt,omitempty"`
+
+	setup setup // the initiator's own
 }
 
 // maxBlocks bounds a thread's blocks, and with them the memory of their order: 1 GiB

@@ -34,7 +34,7 @@ func newProgress(cfg *Config, points int) *progress {
 
 func (p *progress) begin(pl *plan) {
 	if p.bar != nil {
-		p.bar.Describe(fmt.Sprintf("%v %s x %d", pl.Op, FormatSize(pl.Block), pl.Batch))
+		p.bar.Describe(fmt.Sprintf("%v %s x %d, %d rails, %s", pl.Op, FormatSize(pl.Block), pl.Batch, pl.setup.count, pl.setup.sel))
 		_ = p.bar.Set(p.done)
 	}
 }
@@ -45,8 +45,8 @@ func (p *progress) end(pt *Point) {
 		_ = p.bar.Set(p.done)
 		return
 	}
-	line := fmt.Sprintf("point %d/%d %s %s x %d, threads %d, depth %d: %.2f GB/s, p50 %.1f us, p99 %.1f us", p.done, p.n,
-		pt.Op, FormatSize(pt.Block), pt.Batch, pt.Threads, pt.Depth, pt.GBps, pt.Latency.P50US, pt.Latency.P99US)
+	line := fmt.Sprintf("point %d/%d %s %s x %d, threads %d, depth %d, rails %d, %s: %.2f GB/s, p50 %.1f us, p99 %.1f us", p.done, p.n,
+		pt.Op, FormatSize(pt.Block), pt.Batch, pt.Threads, pt.Depth, pt.Count, pt.Select, pt.GBps, pt.Latency.P50US, pt.Latency.P99US)
 	if pt.Errors > 0 {
 		line += fmt.Sprintf(", %d batches failed", pt.Errors)
 	}

@@ -67,25 +67,25 @@ func (r *Result) table() page.Table {
 	t := page.Table{
 		Title: "measured; ops are blocks, latency (p50 ..) and post are of a batch in µs, CPU is of both ends", Left: 1,
 		Head: []string{
-			"op", "block", "batch", "threads", "depth", "GB/s", "% of limit", "ops/s", "p50", "p99", "p99.9", "post", "CPU-s/GB", "errors", "checked", "bad",
+			"op", "block", "batch", "threads", "depth", "rails", "select", "GB/s", "% of limit", "ops/s", "p50", "p99", "p99.9", "post", "CPU-s/GB", "errors", "checked", "bad", "% by rail",
 		},
 	}
 	for i := range r.Points {
 		p := &r.Points[i]
 		row := []string{
-			p.Op, FormatSize(p.Block), strconv.Itoa(p.Batch), strconv.Itoa(p.Threads), strconv.Itoa(p.Depth),
+			p.Op, FormatSize(p.Block), strconv.Itoa(p.Batch), strconv.Itoa(p.Threads), strconv.Itoa(p.Depth), strconv.Itoa(p.Count), p.Select,
 			three(p.GBps), "-", fmt.Sprintf("%.0f", p.OpsPerS),
 			fmt.Sprintf("%.1f", p.Latency.P50US), fmt.Sprintf("%.1f", p.Latency.P99US), fmt.Sprintf("%.1f", p.Latency.P999US),
-			fmt.Sprintf("%.1f", p.PostUS), "-", strconv.Itoa(p.Errors), "-", "-",
+			fmt.Sprintf("%.1f", p.PostUS), "-", strconv.Itoa(p.Errors), "-", "-", shares(p.Rails),
 		}
 		if p.LimitPct != nil {
-			row[6] = fmt.Sprintf("%.1f", *p.LimitPct)
+			row[8] = fmt.Sprintf("%.1f", *p.LimitPct)
 		}
 		if p.CPU.Bytes > 0 {
-			row[12] = three(p.CPU.PerGB)
+			row[14] = three(p.CPU.PerGB)
 		}
 		if p.Checked != nil {
-			row[14], row[15] = strconv.FormatInt(*p.Checked, 10), strconv.FormatInt(*p.Bad, 10)
+			row[16], row[17] = strconv.FormatInt(*p.Checked, 10), strconv.FormatInt(*p.Bad, 10)
 		}
 		if p.Errors > 0 || p.Interrupted || p.Bad != nil && *p.Bad > 0 {
 			row[0] += " *"
@@ -93,6 +93,22 @@ func (r *Result) table() page.Table {
 		t.Rows = append(t.Rows, row)
 	}
 	return t
+}
+
+// shares are what each rail has moved, in percent of all.
+func shares(use []RailUse) string {
+	sum := int64(0)
+	for _, u := range use {
+		sum += u.Bytes
+	}
+	if sum == 0 {
+		return "-"
+	}
+	parts := make([]string, len(use))
+	for i, u := range use {
+		parts[i] = fmt.Sprintf("%.1f", 100*float64(u.Bytes)/float64(sum))
+	}
+	return strings.Join(parts, "/")
 }
 
 // three writes a figure with three digits or more that say something.
@@ -141,6 +157,9 @@ func (r *Result) remarks() []string {
 	for i := range r.Points {
 		p := &r.Points[i]
 		name := fmt.Sprintf("%s %s x %d, threads %d, depth %d", p.Op, FormatSize(p.Block), p.Batch, p.Threads, p.Depth)
+		if r.varies() {
+			name += fmt.Sprintf(", rails %d, %s", p.Count, p.Select)
+		}
 		if p.Errors > 0 {
 			lines = append(lines, fmt.Sprintf("* %s: %d batches failed, the first: %s", name, p.Errors, p.Error))
 		}
@@ -194,9 +213,9 @@ func (r *Result) WriteText(w io.Writer) error {
 func (r *Result) WriteCSV(w io.Writer) error {
 	c := csv.NewWriter(w)
 	_ = c.Write([]string{ // c.Error has what went wrong
-		"op", "block_bytes", "batch", "threads", "depth", "seconds", "batches", "bytes", "gb_per_s", "peak_gb_per_s", "limit_percent", "ops_per_s",
+		"op", "block_bytes", "batch", "threads", "depth", "rails", "select", "seconds", "batches", "bytes", "gb_per_s", "peak_gb_per_s", "limit_percent", "ops_per_s",
 		"latency_min_us", "latency_mean_us", "latency_p50_us", "latency_p99_us", "latency_p99_9_us", "latency_max_us", "post_us", "post_p99_us",
-		"cpu_s_per_gb", "errors", "blocks_checked", "blocks_bad",
+		"cpu_s_per_gb", "errors", "blocks_checked", "blocks_bad", "rail_bytes",
 	})
 	f := func(v float64) string { return strconv.FormatFloat(v, 'g', 7, 64) }
 	for i := range r.Points {
@@ -211,12 +230,16 @@ func (r *Result) WriteCSV(w io.Writer) error {
 		if p.Checked != nil {
 			checked, bad = strconv.FormatInt(*p.Checked, 10), strconv.FormatInt(*p.Bad, 10)
 		}
+		var moved []string
+		for _, u := range p.Rails {
+			moved = append(moved, fmt.Sprintf("%s=%d", u.Name, u.Bytes))
+		}
 		l := &p.Latency
 		_ = c.Write([]string{
-			p.Op, strconv.FormatInt(p.Block, 10), strconv.Itoa(p.Batch), strconv.Itoa(p.Threads), strconv.Itoa(p.Depth), f(p.Seconds),
+			p.Op, strconv.FormatInt(p.Block, 10), strconv.Itoa(p.Batch), strconv.Itoa(p.Threads), strconv.Itoa(p.Depth), strconv.Itoa(p.Count), p.Select, f(p.Seconds),
 			strconv.FormatInt(p.Batches, 10), strconv.FormatInt(p.Bytes, 10), f(p.GBps), f(p.PeakGBps), limit, f(p.OpsPerS),
 			f(l.MinUS), f(l.MeanUS), f(l.P50US), f(l.P99US), f(l.P999US), f(l.MaxUS), f(p.PostUS), f(p.PostP99US),
-			cpu, strconv.Itoa(p.Errors), checked, bad,
+			cpu, strconv.Itoa(p.Errors), checked, bad, strings.Join(moved, " "),
 		})
 	}
 	c.Flush()

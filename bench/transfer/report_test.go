@@ -29,14 +29,14 @@ func fixedResult() *Result {
 		Target:    End{Where: "10.0.0.1:18515", Rails: []string{"tcp/eth0 at 10.0.0.1:4000"}, Machine: far},
 		Points: []Point{
 			{
-				Op: "write", Block: 65536, Batch: 16, Threads: 1, Depth: 4, Seconds: 2, Batches: 7486, Blocks: 119776, Bytes: 7849639936,
+				Op: "write", Block: 65536, Batch: 16, Threads: 1, Depth: 4, Count: 2, Select: "affinity", Seconds: 2, Batches: 7486, Blocks: 119776, Bytes: 7849639936,
 				GBps: 3.924819968, PeakGBps: 4.1, LimitPct: &pct, OpsPerS: 59888, PostUS: 5.31, PostP99US: 9,
 				Latency: Latency{MinUS: 800, MeanUS: 1068, P50US: 1050.1, P90US: 1500, P99US: 2703.13, P999US: 5398.4, MaxUS: 6000},
 				CPU:     CPU{Initiator: 1.2, Target: 1.1, Bytes: 8e9, PerGB: 0.2875}, Checked: &checked, Bad: &none,
-				Rails: []RailUse{{Name: "tcp/eth0", Bytes: 8e9, Slices: 130000, Retries: 3}},
+				Rails: []RailUse{{Name: "tcp/eth0", Bytes: 8e9, Slices: 130000, Retries: 3}, {Name: "tcp/eth1", Bytes: 2e9}},
 			},
 			{
-				Op: "read", Block: 8, Batch: 1, Threads: 16, Depth: 128, Seconds: 2, Batches: 12, Blocks: 12, Bytes: 96,
+				Op: "read", Block: 8, Batch: 1, Threads: 16, Depth: 128, Count: 1, Select: "static", Seconds: 2, Batches: 12, Blocks: 12, Bytes: 96,
 				GBps: 4.8e-8, PeakGBps: 4.8e-8, OpsPerS: 6, Errors: 1, Error: "transport: read: deadline passed",
 				Checked: &checked, Bad: &bad, BadAt: "thread 0, block 3, byte 4 of 8, at 0x40 of the segment", Interrupted: true,
 			},

@@ -9,17 +9,17 @@ import (
 
 // A Result is a run: its conditions and its points.
 type Result struct {
-	Command     []string  `json:"command"`
-	Started     time.Time `json:"started"`
-	Protocol    int       `json:"protocol"` // of the control connection; its version is the bench's
-	Settings    Settings  `json:"settings"`
-	Initiator   End       `json:"initiator"`
-	Target      End       `json:"target"`
-	Points      []Point   `json:"points"`
-	Notes       []string  `json:"notes,omitempty"`
-	Interrupted bool      `json:"interrupted,omitempty"`
-	Error       string    `json:"error,omitempty"` // why the run ended before its last point
-	limit       float64   // of Settings, bytes a second
+	Command     []string                `json:"command"`
+	Started     time.Time               `json:"started"`
+	Protocol    int                     `json:"protocol"` // of the control connection; its version is the bench's
+	Settings    Settings                `json:"settings"`
+	Initiator   End                     `json:"initiator"`
+	Target      End                     `json:"target"`
+	Points      []Point                 `json:"points"`
+	Notes       []string                `json:"notes,omitempty"`
+	Interrupted bool                    `json:"interrupted,omitempty"`
+	Error       string                  `json:"error,omitempty"` // why the run ended before its last point
+	limit       func(count int) float64 // of so many rails, bytes a second; not above 0 is unknown
 }
 
 // Settings are a run's flags that all points share.
@@ -51,6 +51,8 @@ type Point struct {
 	Batch   int    `json:"batch"`
 	Threads int    `json:"threads"`
 	Depth   int    `json:"depth"`
+	Count   int    `json:"rail_count"` // of the run's rails, from the first
+	Select  string `json:"select"`
 
 	Seconds   float64  `json:"seconds"` // of the window, or of all iterations
 	Batches   int64    `json:"batches"`
@@ -104,6 +106,7 @@ type RailUse struct {
 	Slices  int64  `json:"slices"`
 	Errors  int64  `json:"errors"`
 	Retries int64  `json:"retries"`
+	Resent  int64  `json:"resent_bytes"` // of slices that were posted again
 }
 
 // Failures counts failed batches and bad blocks.
@@ -158,7 +161,7 @@ func railUse(before, after []transport.RailStats) []RailUse {
 		use[i] = RailUse{
 			Name:  a.Name,
 			Bytes: a.Write.Bytes + a.Read.Bytes - b.Write.Bytes - b.Read.Bytes, Slices: a.Write.Slices + a.Read.Slices - b.Write.Slices - b.Read.Slices,
-			Errors: a.Errors - b.Errors, Retries: a.Retries - b.Retries,
+			Errors: a.Errors - b.Errors, Retries: a.Retries - b.Retries, Resent: a.Resent - b.Resent,
 		}
 	}
 	return use

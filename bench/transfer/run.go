@@ -34,7 +34,7 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	if cfg.Iterations > 0 {
 		r.Settings.DurationS, r.Settings.Iterations = 0, cfg.Iterations
 	}
-	r.setLimit(cfg.Limit, sysfs("/sys"))
+	r.setLimit(&cfg, sysfs("/sys"))
 	err := measure(ctx, &cfg, r)
 	if len(r.Points) == 0 && err != nil {
 		return r, err // nothing to report
@@ -51,20 +51,35 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 }
 
 // setLimit settles what the rates are compared with.
-func (r *Result) setLimit(given float64, machine sysfs) {
-	r.limit, r.Settings.LimitSource = given, "given"
-	if given == 0 {
-		rate, ok := machine.lineRate(r.Settings.Rails)
-		if !ok {
-			rate = -1
+func (r *Result) setLimit(cfg *Config, machine sysfs) {
+	n := len(cfg.Rails)
+	r.Settings.LimitSource = "given"
+	switch {
+	case len(cfg.RailLimits) > 0:
+		r.limit = func(count int) (sum float64) {
+			for _, v := range cfg.RailLimits[:count] {
+				sum += v
+			}
+			return sum
 		}
-		r.limit, r.Settings.LimitSource = rate, "the NICs' own"
+	case cfg.Limit != 0:
+		r.limit = func(count int) float64 { return cfg.Limit * float64(count) / float64(n) }
+	default:
+		r.Settings.LimitSource = "the NICs' own"
+		r.limit = func(count int) float64 {
+			rate, ok := machine.lineRate(cfg.Rails[:count])
+			if !ok {
+				return -1
+			}
+			return rate
+		}
 	}
-	if r.limit <= 0 {
+	limit := r.limit(n)
+	if limit <= 0 {
 		r.Settings.LimitSource = ""
 		return
 	}
-	gbps := r.limit / 1e9
+	gbps := limit / 1e9
 	r.Settings.LimitGBps = &gbps
 }
 
@@ -74,9 +89,12 @@ type session struct {
 	r      *Result
 	clk    clock.Clock
 	link   *link
-	engine *transport.Engine
 	mem    []byte
+	info   transport.SegmentInfo // of the target's memory, over all of its rails
+	setup  setup                 // of what follows
+	engine *transport.Engine
 	target *transport.Target
+	onPath func(transport.PathEvent) // the engine's, or nil
 }
 
 // measure connects and measures the points into r. What it made is gone when it
@@ -90,9 +108,7 @@ func measure(ctx context.Context, cfg *Config, r *Result) (err error) {
 	}
 	defer func() {
 		s.link.peer.close()
-		if s.engine != nil {
-			err = errors.Join(err, s.engine.Close())
-		}
+		err = errors.Join(err, s.shut())
 		if s.mem != nil {
 			err = errors.Join(err, kvcache.UnmapMemory(s.mem))
 		}
@@ -136,20 +152,12 @@ func (s *session) patience() time.Duration {
 	return s.cfg.Timeout + time.Duration(s.cfg.Segment>>28)*time.Second
 }
 
+// open makes the memory at both ends.
 func (s *session) open(ctx context.Context) (err error) {
-	if s.engine, err = newEngine(transport.Config{Rails: s.link.rails, Clock: s.clk, SliceSize: s.cfg.Slice}); err != nil {
-		return err
-	}
 	if s.mem, err = kvcache.MapMemory(int(s.cfg.Segment)); err != nil {
 		return fmt.Errorf("mapping %s: %w", FormatSize(s.cfg.Segment), err)
 	}
 	warm(s.mem, s.cfg.Seed)
-	if _, err := s.engine.Register("initiator", s.mem, "cpu:0"); err != nil {
-		return err
-	}
-	for _, rail := range s.engine.Rails() {
-		s.r.Initiator.Rails = append(s.r.Initiator.Rails, rail.Name+" at "+rail.Addr)
-	}
 	m, err := s.ask(ctx, &message{Type: "hello", Protocol: protocol, Segment: s.cfg.Segment, Seed: s.cfg.Seed}, "welcome")
 	if err != nil {
 		return err
@@ -161,9 +169,56 @@ func (s *session) open(ctx context.Context) (err error) {
 	if m.Machine != nil {
 		s.r.Target.Machine = *m.Machine
 	}
-	if s.target, err = s.engine.Open(*m.Info); errors.Is(err, transport.ErrNoPath) {
-		return fmt.Errorf("%w: the target has %v, and these are %v: give both ends rails of one kind", err, m.Rails, s.cfg.Rails)
+	s.info = *m.Info
+	return nil
+}
+
+// use makes the engine of a setup, unless it is there.
+func (s *session) use(to setup) error {
+	if s.engine != nil && s.setup == to {
+		return nil
 	}
+	if err := s.shut(); err != nil {
+		return err
+	}
+	opened, err := s.link.open(to.count)
+	if err != nil {
+		return err
+	}
+	s.engine, err = newEngine(transport.Config{
+		Rails: opened, Clock: s.clk, SliceSize: s.cfg.Slice, Select: to.sel, OnPath: s.onPath,
+	})
+	if err != nil {
+		s.engine = nil
+		return err
+	}
+	s.setup = to
+	if _, err := s.engine.Register("initiator", s.mem, "cpu:0"); err != nil {
+		return err
+	}
+	if used := s.engine.Rails(); len(used) > len(s.r.Initiator.Rails) {
+		s.r.Initiator.Rails = nil
+		for _, rail := range used {
+			s.r.Initiator.Rails = append(s.r.Initiator.Rails, rail.Name+" at "+rail.Addr)
+		}
+	}
+	// A rail here goes with the one at its place there: the first of the target's
+	// rails too, or one of these would reach the others by the system's routes.
+	info := s.info
+	info.Rails = info.Rails[:min(to.count, len(info.Rails))]
+	if s.target, err = s.engine.Open(info); errors.Is(err, transport.ErrNoPath) {
+		return fmt.Errorf("%w: the target has %v, and these are %v: give both ends rails of one kind", err, s.r.Target.Rails, s.cfg.Rails)
+	}
+	return err
+}
+
+// shut closes the engine, if there is one, and its rails.
+func (s *session) shut() error {
+	if s.engine == nil {
+		return nil
+	}
+	err := s.engine.Close()
+	s.engine, s.target = nil, nil
 	return err
 }
 
@@ -173,6 +228,9 @@ func (s *session) ask(ctx context.Context, m *message, answer string) (*message,
 
 // point measures one point. It returns what it has with an error.
 func (s *session) point(ctx context.Context, p *plan) (*Point, error) {
+	if err := s.use(p.setup); err != nil {
+		return nil, err
+	}
 	if p.Check && p.Op == transport.Write {
 		eachThread(p.Threads, func(i int) { p.source(s.mem, i) })
 	}
@@ -181,9 +239,12 @@ func (s *session) point(ctx context.Context, p *plan) (*Point, error) {
 	}
 	l := newLoad(p, s.clk, s.engine, s.target, s.mem, s.cfg.Timeout)
 	before := s.engine.Rails()
-	out := &Point{Op: p.Op.String(), Block: p.Block, Batch: p.Batch, Threads: p.Threads, Depth: p.Depth}
+	out := &Point{
+		Op: p.Op.String(), Block: p.Block, Batch: p.Batch, Threads: p.Threads, Depth: p.Depth,
+		Count: p.setup.count, Select: string(p.setup.sel),
+	}
 	d, err := s.run(ctx, l, &out.CPU)
-	out.record(l, d, s.r.limit)
+	out.record(l, d, s.r.limit(p.setup.count))
 	out.Rails = railUse(before, s.engine.Rails())
 	if ctx.Err() != nil {
 		out.Interrupted = true

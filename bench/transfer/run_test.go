@@ -82,8 +82,18 @@ func TestRuns(t *testing.T) {
 		"two in memory":    func(c *Config) { c.Rails = []string{Mem, Mem}; c.Threads, c.Depths = []int{3}, []int{1} },
 		"child":            func(*Config) {},
 		"child, two rails": func(c *Config) { c.Rails = append(c.Rails, "127.0.0.1:0"); c.Slice = 8 << 10; c.Threads = []int{2} },
-		"iterations":       func(c *Config) { c.Rails = []string{Mem}; c.Iterations = 7; c.Threads = []int{2} },
-		"odd sizes":        func(c *Config) { c.Blocks = []int64{1, 4097}; c.Warmup = -1 },
+		"setups": func(c *Config) {
+			c.Rails = []string{Mem, Mem}
+			c.Ops, c.Blocks = c.Ops[:1], c.Blocks[1:]
+			c.Selects = []transport.Selection{transport.Static, transport.RoundRobin}
+			c.Counts = []int{1, 2}
+		},
+		"setups of a child": func(c *Config) {
+			c.Rails = append(c.Rails, "127.0.0.1:0")
+			c.Counts, c.Ops, c.Slice = []int{2, 1}, c.Ops[:1], 4<<10
+		},
+		"iterations": func(c *Config) { c.Rails = []string{Mem}; c.Iterations = 7; c.Threads = []int{2} },
+		"odd sizes":  func(c *Config) { c.Blocks = []int64{1, 4097}; c.Warmup = -1 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			noLeaks(t)
@@ -103,8 +113,8 @@ func TestRuns(t *testing.T) {
 				if cfg.Iterations > 0 && p.Batches != 7*2 {
 					t.Errorf("%d batches, want 7 of 2 threads", p.Batches)
 				}
-				if len(p.Rails) != len(cfg.Rails) {
-					t.Errorf("rails %+v", p.Rails)
+				if len(p.Rails) != p.Count || len(cfg.Counts) == 0 && p.Count != len(cfg.Rails) || p.Select == "" {
+					t.Errorf("rails %+v of %d, %q", p.Rails, p.Count, p.Select)
 				}
 				for _, u := range p.Rails {
 					if u.Bytes == 0 && p.Block > 1 {
@@ -190,6 +200,10 @@ func TestConfigFaults(t *testing.T) {
 		"beside mem":                        func(c *Config) { c.Rails = []string{Mem, "tcp/lo"} },
 		"cannot both listen there":          func(c *Config) { c.Rails = []string{"127.0.0.1:7000"} },
 		"both ends in this process":         func(c *Config) { c.Rails, c.Server = []string{Mem}, "10.0.0.1" },
+		"Counts has 2: use 1 to 1":          func(c *Config) { c.Counts = []int{2} },
+		`"random" is not one of affinity`:   func(c *Config) { c.Selects = []transport.Selection{"random"} },
+		"RailLimits has 2 rates and there":  func(c *Config) { c.RailLimits = []float64{1, 2} },
+		"beside RailLimits":                 func(c *Config) { c.RailLimits, c.Limit = []float64{1}, 1 },
 		"Blocks has 0: use 1 byte":          func(c *Config) { c.Blocks = []int64{0} },
 		"Batches has -1: use 1":             func(c *Config) { c.Batches = []int{-1} },
 		"Threads has 0: use 1":              func(c *Config) { c.Threads = []int{0} },

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 // transferFlags are the command line of kvbench transfer.
 type transferFlags struct {
 	cfg                             transfer.Config
+	counts, selects                 string
 	op, block, batch, threads       string
 	depth, segment, slice           string
 	limit, format, out, listen      string
@@ -47,7 +49,17 @@ A rail (--rail, repeated for several, which are aggregated):
                                     qps, depth, poll, advertise
   mem                               memory to memory in one process
 
-A point is measured for each op, block, batch, threads and depth. Its rate is that
+A point is measured for each of --rails (the first n that are given), --select, op,
+block, batch, threads and depth; "% by rail" is what each rail has carried of it.
+--select says how slices are spread over several rails:
+
+  affinity      to the one expected to finish it first, by what it has under way and
+                the rate it was seen to deliver, among those close to the memory
+  static        an equal share of every batch to each
+  round-robin   in turn
+  single        the first that is up; the others stand by
+
+Its rate is that
 of the batches which completed in the window (--duration), with all pipelines full
 at both of its edges; with --iters it is that of all of them, until the last has
 completed. Latency is of a batch, from Submit to completed, which is applied at
@@ -70,6 +82,7 @@ exits 0.`,
   kvbench transfer --rail rdma/mlx5_0 10.0.0.1 --block 2:8m --batch 1 --depth 128 --perftest
   kvbench transfer --rail rdma/mlx5_0 10.0.0.1 --block 8 --batch 1 --latency
   kvbench transfer --rail tcp/eth0 --rail tcp/eth1 10.0.0.1 --limit 200gbit
+  kvbench transfer --rail tcp/eth0 --rail tcp/eth1 10.0.0.1 --rails 1,2 --select affinity,static
   kvbench transfer --rail mem --threads 1:8`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -89,6 +102,8 @@ exits 0.`,
 	fs := cmd.Flags()
 	fs.SortFlags = false
 	fs.StringArrayVar(&f.cfg.Rails, "rail", nil, "what to move bytes over (required)")
+	fs.StringVar(&f.counts, "rails", "", "how many of the rails are used, from the first: a list or a sweep: 1,2,4 (default all)")
+	fs.StringVar(&f.selects, "select", "affinity", "how slices are spread over rails: a list of affinity, static, round-robin, single")
 	fs.StringVar(&f.op, "op", "write", "write, read or both")
 	fs.StringVar(&f.block, "block", "1m", "bytes of a block: a list, or a sweep that doubles: 4k,64k,1m or 4k:4m")
 	fs.StringVar(&f.batch, "batch", "16", "blocks of a batch: a list or a sweep")
@@ -102,7 +117,7 @@ exits 0.`,
 	fs.DurationVar(&f.cfg.Timeout, "timeout", 10*time.Second, "one batch fails after this long, and so does a target that does not answer")
 	fs.BoolVar(&f.cfg.Check, "check", false, "compare every block that was transferred")
 	fs.BoolVar(&f.latency, "latency", false, "one batch under way (--depth 1), and one block in it unless --batch is given")
-	fs.StringVar(&f.limit, "limit", "", "line rate to compare with: 100gbit, 12.5GB/s, none (default what the NICs say of themselves)")
+	fs.StringVar(&f.limit, "limit", "", "line rate of all rails to compare with: 100gbit, 12.5GB/s, none; or a list of one rate for each rail (default what the NICs say of themselves)")
 	fs.Uint64Var(&f.cfg.Seed, "seed", 0, "of the order of blocks")
 	fs.StringVar(&f.out, "out", "", "folder for the results (default kvbench-out/<time>)")
 	fs.StringVar(&f.format, "format", "text", "what is printed: text, json or csv")
@@ -136,6 +151,12 @@ func (f *transferFlags) config(changed func(flag string) bool, args []string) (t
 			bad = append(bad, errors.New("HOST is empty: name the server's machine, or leave it out"))
 		}
 	}
+	if f.counts != "" {
+		cfg.Counts, err = transfer.ParseCounts(f.counts)
+		bad.add("rails", err)
+	}
+	cfg.Selects, err = parseSelections(f.selects)
+	bad.add("select", err)
 	switch f.op {
 	case "write":
 		cfg.Ops = []transport.Op{transport.Write}
@@ -176,16 +197,7 @@ func (f *transferFlags) config(changed func(flag string) bool, args []string) (t
 		bad.add("slice", err)
 		cfg.Slice = int(n)
 	}
-	switch f.limit {
-	case "":
-	case "none":
-		cfg.Limit = -1
-	default:
-		if cfg.Limit, err = transport.ParseRate(f.limit); err == nil && !(cfg.Limit > 0) {
-			err = fmt.Errorf("%q: use a rate above 0, or none", f.limit)
-		}
-		bad.add("limit", err)
-	}
+	bad.add("limit", f.limits(&cfg))
 	if cfg.Warmup = f.warmup; f.warmup == 0 {
 		cfg.Warmup = -1
 	}
@@ -207,6 +219,47 @@ func (f *transferFlags) config(changed func(flag string) bool, args []string) (t
 		}
 	}
 	return cfg, errors.Join(bad...)
+}
+
+// parseSelections reads a list such as affinity,static.
+func parseSelections(text string) (all []transport.Selection, err error) {
+	for _, name := range strings.Split(text, ",") {
+		s, err := transport.ParseSelection(strings.TrimSpace(name))
+		if err != nil {
+			return nil, err
+		}
+		if slices.Contains(all, s) {
+			return nil, fmt.Errorf("%s is given twice: leave one out", s)
+		}
+		all = append(all, s)
+	}
+	return all, nil
+}
+
+// limits reads --limit: one rate, one for each rail, or none.
+func (f *transferFlags) limits(cfg *transfer.Config) error {
+	switch f.limit {
+	case "":
+		return nil
+	case "none":
+		cfg.Limit = -1
+		return nil
+	}
+	var rates []float64
+	for _, text := range strings.Split(f.limit, ",") {
+		v, err := transport.ParseRate(text)
+		if err != nil {
+			return err
+		}
+		if !(v > 0) {
+			return fmt.Errorf("%q: use a rate above 0, or none", text)
+		}
+		rates = append(rates, v)
+	}
+	if cfg.RailLimits = rates; len(rates) == 1 {
+		cfg.Limit, cfg.RailLimits = rates[0], nil
+	}
+	return nil
 }
 
 // numbers checks the flags that pflag has read.
@@ -237,7 +290,7 @@ func (f *transferFlags) serve(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		bad.add("server", fmt.Errorf("given with a HOST, %q: a server waits for clients; leave one out", args[0]))
 	}
-	for _, flag := range []string{"op", "block", "batch", "threads", "depth", "duration", "iters", "warmup", "slice", "timeout", "check", "latency", "limit", "seed", "out", "format", "perftest"} {
+	for _, flag := range []string{"rails", "select", "op", "block", "batch", "threads", "depth", "duration", "iters", "warmup", "slice", "timeout", "check", "latency", "limit", "seed", "out", "format", "perftest"} {
 		if cmd.Flags().Changed(flag) {
 			bad.add(flag, errors.New("is the client's to say: leave it out"))
 		}
@@ -272,7 +325,7 @@ func (f *transferFlags) serve(cmd *cobra.Command, args []string) error {
 func transferFlagNames(err error) error {
 	return errors.New(strings.NewReplacer(
 		"transfer: ServerConfig.", "--", "transfer: Config.", "--",
-		"Rails: ", "rail: ", "Server is", "HOST is", "Segment is", "segment is", "Listen is", "listen is",
+		"Rails: ", "rail: ", "Counts has", "rails has", "RailLimits has", "limit has", "Server is", "HOST is", "Segment is", "segment is", "Listen is", "listen is",
 		"lower Blocks, Batches or Threads", "lower --block, --batch or --threads",
 	).Replace(err.Error()))
 }

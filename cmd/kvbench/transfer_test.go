@@ -42,7 +42,7 @@ func TestTransfer(t *testing.T) {
 
 	code, stdout, _ = kvbench(t.Context(), short("--rail", "mem", "--format", "csv", "--out", dir)...)
 	rows, err := csv.NewReader(strings.NewReader(stdout)).ReadAll()
-	if code != 0 || err != nil || len(rows) != 2 || rows[1][0] != "write" || rows[1][1] != "1048576" {
+	if code != 0 || err != nil || len(rows) != 2 || rows[1][0] != "write" || rows[1][5] != "1" || rows[1][6] != "affinity" || rows[1][1] != "1048576" {
 		t.Errorf("exit %d, %v, %q", code, err, rows)
 	}
 	code, stdout, _ = kvbench(t.Context(), short("--rail", "mem", "--format", "json", "--latency", "--out", dir)...)
@@ -125,6 +125,9 @@ func TestTransferUsage(t *testing.T) {
 		{"--rail rdma/rxe0?gids=1", []string{`"gids" is unknown`, "gid, qps, depth, poll, advertise"}},
 		{"--rail mem --op send --block 0 --batch 0 --threads x --depth 1k", []string{"--op: \"send\": use write, read or both", "--block", "--batch", "--threads", "--depth"}},
 		{"--rail mem --segment 0 --slice 2g --limit fast", []string{"--segment", "--slice: 2g is too large", "--limit", "100gbit"}},
+		{"--rail mem --rails 2 --limit 1gbit,2gbit", []string{"--rails has 2: use 1 to 1", "--limit has 2 rates"}},
+		{"--rail mem --rails 0 --select fast", []string{"--rails", "--select", "affinity, static, round-robin, single"}},
+		{"--rail mem --select static,static", []string{"--select: static is given twice"}},
 		{"--rail mem --limit 0gbit", []string{"--limit", "above 0"}},
 		{"--rail mem --duration 0s --warmup -1s --timeout 0s --iters 0", []string{"--duration", "--warmup", "--timeout", "--iters"}},
 		{"--rail mem --duration 1s --iters 5", []string{"--iters", "leave one out"}},

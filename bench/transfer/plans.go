@@ -1,0 +1,61 @@
+package transfer
+
+import (
+	"fmt"
+
+	"kvferry/transport"
+)
+
+// A setup is what the initiator's engine is made with. Points of the same setup
+// share an engine.
+type setup struct {
+	count int // of Config.Rails, from the first
+	sel   transport.Selection
+}
+
+// setups are those of a run in their order.
+func (c *Config) setups() (all []setup) {
+	for _, n := range c.Counts {
+		for _, sel := range c.Selects {
+			all = append(all, setup{n, sel})
+		}
+	}
+	return all
+}
+
+// plans are the points of a run in their order, and what is said of those that the
+// memory is too small for.
+func (c *Config) plans() (fit []plan, unfit []string) {
+	for _, s := range c.setups() {
+		for _, base := range c.shapes() {
+			p := base
+			p.setup, p.Number = s, len(fit)+1
+			err := p.validate()
+			if err == nil {
+				fit = append(fit, p)
+			} else if s == (setup{c.Counts[0], c.Selects[0]}) { // it is no other's fault
+				unfit = append(unfit, fmt.Sprintf("%v %s x %d, threads %d is left out: %v", p.Op, FormatSize(p.Block), p.Batch, p.Threads, err))
+			}
+		}
+	}
+	return fit, unfit
+}
+
+// shapes are the points of one setup.
+func (c *Config) shapes() (all []plan) {
+	for _, op := range c.Ops {
+		for _, threads := range c.Threads {
+			for _, depth := range c.Depths {
+				for _, batch := range c.Batches {
+					for _, block := range c.Blocks {
+						all = append(all, plan{
+							Op: op, Block: block, Batch: batch, Threads: threads, Depth: depth,
+							Segment: c.Segment, Seed: c.Seed, Check: c.Check, Corrupt: c.Corrupt,
+						})
+					}
+				}
+			}
+		}
+	}
+	return all
+}
