@@ -6,6 +6,7 @@
 //	rdma/mlx5_0            RDMA over a verbs device
 //	rdma/rxe0:1@:18000     its port 1, and where peers make contact
 //	rdma/rxe0?gid=1&qps=2  with options
+//	tcp/eth0?mptcp=1       Multipath TCP: the kernel spreads it over its paths
 //
 // A node and a bench that are given the same spec have the same rail. The caller
 // owns the rail that Open returns, and gives it to a transfer engine or closes it.
@@ -78,7 +79,7 @@ func (s *Spec) open(opt Options) (transport.Rail, error) {
 	}
 	cfg := tcp.Config{
 		Name: "tcp/" + s.NIC, Listen: s.Listen, Advertise: s.get("advertise"),
-		Congestion: s.get("congestion"), SendBuffer: s.number("sndbuf"), Logger: opt.Logger,
+		Congestion: s.get("congestion"), SendBuffer: s.number("sndbuf"), MPTCP: s.number("mptcp") == 1, Logger: opt.Logger,
 	}
 	if s.NIC == "" {
 		cfg.Name = fmt.Sprintf("tcp/%d", opt.Index)

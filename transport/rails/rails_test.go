@@ -20,6 +20,7 @@ func TestParse(t *testing.T) {
 		{"[fd00::2]:9101", "tcp", "", "[fd00::2]:9101", 0},
 		{"10.0.0.1:7?congestion=bbr&sndbuf=4096", "tcp", "", "10.0.0.1:7", 0},
 		{"tcp/eth0", "tcp", "eth0", "", 0},
+		{"tcp/eth0?mptcp=1", "tcp", "eth0", "", 0},
 		{"tcp/eth0.100@:7000", "tcp", "eth0.100", ":7000", 0},
 		{"tcp/eth0@10.0.0.1:7000", "tcp", "eth0", "10.0.0.1:7000", 0},
 		{"rdma/mlx5_0", "rdma", "mlx5_0", "", 0},
@@ -61,9 +62,10 @@ func TestParseFaults(t *testing.T) {
 		"rdma/rxe0?qps=2&qps=2":    "twice",
 		"rdma/rxe0?gid=%zz":        "option gid",
 		"rdma/rxe0?poll=5":         "like 20us",
-		"tcp/eth0?qps=2":           "advertise, congestion, sndbuf",
+		"tcp/eth0?qps=2":           "advertise, congestion, sndbuf, mptcp",
 		"tcp/eth0?advertise=":      "give it a value",
 		"127.0.0.1:0?sndbuf=small": "whole number",
+		"tcp/eth0?mptcp=yes":       "from 0 to 1",
 	} {
 		if _, err := rails.Parse(text); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), `rail "`+text) {
 			t.Errorf("%q: %v, want %q", text, err, want)

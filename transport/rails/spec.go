@@ -82,6 +82,7 @@ var known = map[string][]knownOption{
 		{"advertise", anything},
 		{"congestion", anything},
 		{"sndbuf", between(1, 1<<30)},
+		{"mptcp", between(0, 1)},
 	},
 	RDMA: {
 		{"gid", between(0, 255)},

@@ -32,6 +32,12 @@ type Config struct {
 	// SendBuffer is SO_SNDBUF in bytes, which the kernel doubles.
 	// Default 1 MiB.
 	SendBuffer int
+	// MPTCP makes a connection one of Multipath TCP (RFC 8684), which the kernel
+	// spreads over the paths that its path manager knows (ip mptcp). Peers that
+	// dial without it are served all the same; a connection made here that has
+	// fallen back to plain TCP is refused. Congestion is that of its subflows, and
+	// SendBuffer by default the system's, which grows with them.
+	MPTCP bool
 	// MaxConns bounds the connections served; more are refused. Default 1024.
 	MaxConns int
 	// Logger gets a line for each connection that is not a rail's or breaks
@@ -46,7 +52,7 @@ func (c *Config) setDefaults() {
 	case "system":
 		c.Congestion = ""
 	}
-	if c.SendBuffer == 0 {
+	if c.SendBuffer == 0 && !c.MPTCP {
 		c.SendBuffer = 1 << 20
 	}
 	if c.MaxConns == 0 {
@@ -114,6 +120,7 @@ func New(cfg Config) (*Rail, error) {
 		byID:    make(map[uint64]*served),
 	}
 	lc := net.ListenConfig{Control: r.cfg.control}
+	lc.SetMultipathTCP(cfg.MPTCP) // Go's own default is yes, of listeners only
 	ln, err := lc.Listen(context.Background(), "tcp", cfg.Listen)
 	if err != nil {
 		return nil, &transport.Error{Op: "listen", Rail: cfg.Name, Err: err}
@@ -174,11 +181,16 @@ func (r *Rail) Dial(ctx context.Context, addr string) (transport.Endpoint, error
 		return nil, net.ErrClosed
 	}
 	d := net.Dialer{Control: r.cfg.control}
+	d.SetMultipathTCP(r.cfg.MPTCP)
 	if r.local != nil {
 		d.LocalAddr = r.local
 	}
 	c, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {
+		return nil, fmt.Errorf("%w: %w", transport.ErrUnreachable, err)
+	}
+	if err := r.multipath(c.(*net.TCPConn)); err != nil {
+		_ = c.Close()
 		return nil, fmt.Errorf("%w: %w", transport.ErrUnreachable, err)
 	}
 	ep := &endpoint{
@@ -205,6 +217,18 @@ func (r *Rail) Dial(ctx context.Context, addr string) (transport.Endpoint, error
 	r.wg.Add(1)
 	go ep.run()
 	return ep, nil
+}
+
+// multipath fails if a connection is plain TCP and should not be. The kernel says so
+// without a word where MPTCP is off, and so does the peer's.
+func (r *Rail) multipath(c *net.TCPConn) error {
+	if !r.cfg.MPTCP {
+		return nil
+	}
+	if on, err := c.MultipathTCP(); err != nil || !on {
+		return errors.Join(fmt.Errorf("%s: the connection to %s fell back to plain TCP: sysctl net.mptcp.enabled=1 at both ends, and mptcp=1 on the peer's rail", r.cfg.Name, c.RemoteAddr()), err)
+	}
+	return nil
 }
 
 // introduce says hello and waits for the welcome: by then the target has ended

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"os"
 	"strings"
 	"testing"
 
@@ -25,6 +26,42 @@ func TestContract(t *testing.T) {
 		t.Run(listen, func(t *testing.T) {
 			transporttest.TestRail(t, func(t testing.TB) transport.Rail { return newRail(t, listen) })
 		})
+	}
+}
+
+// mptcp is a rail of Multipath TCP; the test is skipped where the kernel has none.
+func mptcp(t testing.TB, listen string) *Rail {
+	t.Helper()
+	if on, err := os.ReadFile("/proc/sys/net/mptcp/enabled"); err != nil || strings.TrimSpace(string(on)) != "1" {
+		t.Skipf("SKIPPED: this kernel has no MPTCP, or it is off (sysctl net.mptcp.enabled=1): %q, %v", on, err)
+	}
+	r, err := New(Config{Name: "tcp/lo", Listen: listen, MPTCP: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestMultipathContract(t *testing.T) {
+	mptcp(t, "127.0.0.1:0").Close()
+	transporttest.TestRail(t, func(t testing.TB) transport.Rail { return mptcp(t, "127.0.0.1:0") })
+}
+
+// TestMultipathFallback: a rail that is to be multipath does not go on as plain TCP
+// in silence; one that need not be is served by either.
+func TestMultipathFallback(t *testing.T) {
+	counted(t)
+	multi, plain := mptcp(t, "127.0.0.1:0"), newRail(t, "127.0.0.1:0")
+	defer multi.Close()
+	defer plain.Close()
+	if _, err := multi.Dial(t.Context(), plain.Addr()); !errors.Is(err, transport.ErrUnreachable) || !strings.Contains(err.Error(), "fell back to plain TCP") {
+		t.Errorf("to a plain rail: %v", err)
+	}
+	if _, err := plain.Dial(t.Context(), multi.Addr()); err != nil {
+		t.Errorf("from a plain rail: %v", err)
+	}
+	if _, err := multi.Dial(t.Context(), multi.Addr()); err != nil {
+		t.Errorf("from a multipath rail: %v", err)
 	}
 }
 

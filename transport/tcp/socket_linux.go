@@ -25,6 +25,9 @@ func (cfg *Config) control(_, _ string, rc syscall.RawConn) error {
 		if cfg.Congestion != "" {
 			errs[0] = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, cfg.Congestion)
 		}
+		if cfg.SendBuffer == 0 {
+			return
+		}
 		errs[1] = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF, cfg.SendBuffer)
 	})
 	// Without them the rail works, slower.
