@@ -17,7 +17,7 @@ import (
 
 // protocol is the version of the control connection's lines. Both ends must have
 // the same.
-const protocol = 1
+const protocol = 2
 
 // A message is one line of JSON on the control connection. The initiator asks, the
 // target answers each with one line:

@@ -48,6 +48,7 @@ type thread struct {
 	ended         chan int      // flights whose batch has ended
 	count         tally         // of the window
 	last          time.Duration // of the last completion
+	unsure        []int         // of a point of rounds: places of batches that failed
 	errors        int
 	err           error
 }
@@ -107,7 +108,7 @@ func (th *thread) run(ctx context.Context) {
 	l := th.load
 	done := ctx.Done()
 	for {
-		for len(th.idle) > 0 && !l.halt.Load() && (l.iters == 0 || th.batches < l.iters) {
+		for len(th.idle) > 0 && !l.halt.Load() && (l.iters == 0 || th.batches < l.iters) && !th.lapped() {
 			th.submit()
 		}
 		if len(th.idle) == len(th.flights) {
@@ -128,6 +129,21 @@ func (th *thread) run(ctx context.Context) {
 	}
 }
 
+// lapped says that the next batch, of a point of rounds, has a block that is under
+// way still, of the round before: which of the two is applied last must not be left
+// to chance.
+func (th *thread) lapped() bool {
+	if !th.load.plan.Rounds {
+		return false
+	}
+	for i := range th.flights {
+		if f := &th.flights[i]; f.batch != nil && th.next+len(th.reqs) > f.first+len(th.local) {
+			return true
+		}
+	}
+	return false
+}
+
 func (th *thread) submit() {
 	l := th.load
 	i := th.idle[len(th.idle)-1]
@@ -136,7 +152,11 @@ func (th *thread) submit() {
 	f.first = th.next
 	for k := range th.reqs {
 		at := (f.first + k) % len(th.local)
-		from := l.plan.offset(th.id, th.local[at])
+		source := at
+		if l.plan.Rounds {
+			_, source = l.plan.sourceOf(f.first + k)
+		}
+		from := l.plan.offset(th.id, th.local[source])
 		th.reqs[k] = transport.Request{Op: l.plan.Op, Local: l.mem[from : from+l.plan.Block], Offset: l.plan.offset(th.id, th.remote[at])}
 	}
 	th.next += len(th.reqs)
@@ -152,6 +172,11 @@ func (th *thread) collect(i int, canceled bool) {
 	f.batch = nil
 	th.idle = append(th.idle, i)
 	if err := b.Err(); err != nil {
+		if l.plan.Rounds {
+			for k := range th.reqs {
+				th.unsure = append(th.unsure, (f.first+k)%len(th.landed))
+			}
+		}
 		if !canceled || !errors.Is(err, context.Canceled) {
 			th.errors++
 			if th.err == nil {
@@ -227,6 +252,10 @@ func (l *load) last() (at time.Duration) {
 func (l *load) landings() []landing {
 	all := make([]landing, len(l.threads))
 	for i, th := range l.threads {
+		if l.plan.Rounds {
+			all[i] = landing{Next: th.next, Lost: th.unsure}
+			continue
+		}
 		all[i].Blocks = min(th.next, len(th.landed))
 		for k, ok := range th.landed[:all[i].Blocks] {
 			if !ok {

@@ -22,6 +22,10 @@ type plan struct {
 	Seed    uint64       `json:"seed"`
 	Check   bool         `json:"check,omitempty"`
 	Corrupt []int        `json:"corrupt,omitempty"`
+	// Rounds has each round write other bytes to a block than the round before, and
+	// the check compare all of the memory: a block that was lost, that came twice, or
+	// that went astray is found. It is for writes, of the only point of a session.
+	Rounds bool `json:"rounds,omitempty"`
 
 	setup setup // the initiator's own
 }
@@ -47,6 +51,9 @@ func (p *plan) validate() error {
 	if p.Op != transport.Write && p.Op != transport.Read || p.Block < 1 || p.Block > maxSize ||
 		p.Batch < 1 || p.Threads < 1 || p.Threads > maxCount || p.Depth < 1 || p.Segment < 1 {
 		return fmt.Errorf("a point of %+v makes no sense", *p)
+	}
+	if p.Rounds && (p.Op != transport.Write || !p.Check || len(p.Corrupt) > 0) {
+		return fmt.Errorf("a point of rounds is of writes that are checked, and nothing else: %+v", *p)
 	}
 	if p.blocks() < p.Batch {
 		return fmt.Errorf("a batch takes %d of a thread's %d blocks: raise the segment's size, or lower block, batch or threads", p.Batch, p.blocks())
@@ -81,6 +88,10 @@ func (p *plan) source(mem []byte, thread int) {
 	for i := range at {
 		o := p.offset(thread, from[i])
 		b := mem[o : o+p.Block]
+		if p.Rounds {
+			fill(b, p.salt(), o) // where it goes differs from round to round
+			continue
+		}
 		fill(b, p.salt(), p.offset(thread, at[i]))
 		if thread == 0 && slices.Contains(p.Corrupt, i) {
 			b[len(b)/2] ^= 0xff
@@ -93,6 +104,7 @@ func (p *plan) source(mem []byte, thread int) {
 type landing struct {
 	Blocks int   `json:"blocks"`
 	Lost   []int `json:"lost,omitempty"`
+	Next   int   `json:"next,omitempty"` // of a point of rounds: the next place, counted on past the last block
 }
 
 // A verdict is what a check has found.

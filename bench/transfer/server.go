@@ -147,6 +147,7 @@ type target struct {
 	shared bool // the initiator is in this process: its CPU time is there
 
 	mem    []byte
+	seed   uint64 // of what the memory had at first
 	seg    *transport.Segment
 	plan   *plan
 	points int
@@ -211,6 +212,13 @@ func (t *target) answer(m *message) (*message, error) {
 		}
 		return &message{Type: "usage", CPU: cpuSeconds()}, nil
 	case m.Type == "check" && t.plan != nil && len(m.Landed) == t.plan.Threads:
+		if t.plan.Rounds {
+			if t.points > 1 {
+				return nil, errors.New("a point of rounds is the only one of its session: the memory is not as it was at first")
+			}
+			v, err := t.plan.checkAll(t.mem, m.Landed, t.seed^1)
+			return &message{Type: "verdict", Verdict: &v}, err
+		}
 		v, err := t.plan.check(t.mem, m.Landed)
 		return &message{Type: "verdict", Verdict: &v}, err
 	}
@@ -224,7 +232,8 @@ func (t *target) welcome(m *message) (_ *message, err error) {
 	if t.mem, err = kvcache.MapMemory(int(m.Segment)); err != nil {
 		return nil, fmt.Errorf("mapping %d bytes: %w", m.Segment, err)
 	}
-	warm(t.mem, m.Seed^1)
+	t.seed = m.Seed
+	warm(t.mem, t.seed^1)
 	if t.seg, err = t.engine.Register("target", t.mem, "cpu:0"); err != nil {
 		return nil, err
 	}

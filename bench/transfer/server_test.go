@@ -67,10 +67,10 @@ func TestServer(t *testing.T) {
 	}
 	for _, c := range []struct{ text, answer, log string }{
 		{"GET / HTTP/1.1\r\n\r\n", "this is kvbench transfer --server", "no line of this protocol"},
-		{`{"type":"hello","protocol":99,"segment":4096}` + "\n", "version 1 of the protocol", "version 99"},
-		{`{"type":"hello","protocol":1,"segment":99999999}` + "\n", "larger --segment", "larger --segment"},
-		{`{"type":"hello","protocol":1}` + "\n", "a segment of 0 bytes", "a segment of 0 bytes"},
-		{`{"type":"point","protocol":1}` + "\n", "version 1", `"point"`},
+		{`{"type":"hello","protocol":99,"segment":4096}` + "\n", "version 2 of the protocol", "version 99"},
+		{`{"type":"hello","protocol":2,"segment":99999999}` + "\n", "larger --segment", "larger --segment"},
+		{`{"type":"hello","protocol":2}` + "\n", "a segment of 0 bytes", "a segment of 0 bytes"},
+		{`{"type":"point","protocol":2}` + "\n", "version 2", `"point"`},
 		{"", "", "EOF"},
 	} {
 		if got := say(c.text); !strings.Contains(got, c.answer) {
@@ -119,7 +119,7 @@ func TestServerRefusesNonsense(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := io.WriteString(conn, `{"type":"hello","protocol":1,"segment":65536}`+"\n"+text+"\n"); err != nil {
+		if _, err := io.WriteString(conn, `{"type":"hello","protocol":2,"segment":65536}`+"\n"+text+"\n"); err != nil {
 			t.Fatal(err)
 		}
 		answers, err := io.ReadAll(conn) // the server closes it
@@ -136,10 +136,10 @@ func TestClientOfSomethingElse(t *testing.T) {
 	for answer, want := range map[string]string{
 		"220 mail.example.org ESMTP\r\n":                                        "does not speak the protocol of kvbench transfer",
 		`{"type":"error","error":"version 2 here"}` + "\n":                      "version 2 here",
-		`{"type":"welcome","protocol":2,"info":{"Name":"x"}}` + "\n":            "speaks version 2 of the protocol and this is 1",
+		`{"type":"welcome","protocol":3,"info":{"Name":"x"}}` + "\n":            "speaks version 3 of the protocol and this is 2",
 		`{"type":"usage"}` + "\n":                                               `answers hello with "usage"`,
-		`{"type":"welcome","protocol":1}` + "\n":                                "speaks version 1",
-		`{"type":"welcome","protocol":1,"info":{"Name":"x","Length":9}}` + "\n": "give both ends rails of one kind",
+		`{"type":"welcome","protocol":2}` + "\n":                                "speaks version 2",
+		`{"type":"welcome","protocol":2,"info":{"Name":"x","Length":9}}` + "\n": "give both ends rails of one kind",
 		"": "has gone",
 	} {
 		lis, err := net.Listen("tcp", "127.0.0.1:0")
@@ -332,7 +332,7 @@ func TestFailedBatches(t *testing.T) {
 // FuzzTarget: whatever comes over the control connection, the target answers or
 // hangs up, and takes no more memory than it may.
 func FuzzTarget(f *testing.F) {
-	const hello = `{"type":"hello","protocol":1,"segment":4096}` + "\n"
+	const hello = `{"type":"hello","protocol":2,"segment":4096}` + "\n"
 	for _, s := range []string{
 		"", "\n", "{}", hello, hello + hello,
 		hello + `{"type":"point","plan":{"number":1,"op":1,"block":100,"batch":2,"threads":3,"depth":4,"segment":4096,"check":true,"corrupt":[1,-1]}}`,
