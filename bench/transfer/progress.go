@@ -59,6 +59,35 @@ func (p *progress) end(pt *Point) {
 	fmt.Fprintln(p.w, line)
 }
 
+// A countdown shows how much of a run's time has passed, on a terminal.
+type countdown struct{ bar *progressbar.ProgressBar }
+
+func newCountdown(cfg *Config, d time.Duration) *countdown {
+	c := &countdown{}
+	if cfg.Terminal {
+		c.bar = progressbar.NewOptions64(d.Milliseconds(),
+			progressbar.OptionSetWriter(cfg.Progress),
+			progressbar.OptionSetWidth(24),
+			progressbar.OptionSetDescription("loading"),
+			progressbar.OptionThrottle(100*time.Millisecond),
+			progressbar.OptionClearOnFinish(),
+		)
+	}
+	return c
+}
+
+func (c *countdown) at(d time.Duration) {
+	if c.bar != nil {
+		_ = c.bar.Set64(d.Milliseconds())
+	}
+}
+
+func (c *countdown) close() {
+	if c.bar != nil {
+		_ = c.bar.Clear()
+	}
+}
+
 // close wipes the bar, so that a report can be printed.
 func (p *progress) close() {
 	if p.bar != nil {

@@ -75,6 +75,7 @@ type Point struct {
 
 	SlotS       float64   `json:"slot_s"`
 	SlotBytes   []int64   `json:"slot_bytes"` // completed in each slot
+	RailsS      float64   `json:"rails_s"`    // between the two readings of them
 	Rails       []RailUse `json:"rails"`
 	Interrupted bool      `json:"interrupted,omitempty"`
 }
@@ -99,7 +100,9 @@ type CPU struct {
 	PerGB     float64 `json:"s_per_gb"` // of both ends
 }
 
-// RailUse is a rail's part in a point, with warm-up.
+// RailUse is a rail's part in a point, by slices, between two readings at the edges
+// of the window. That is finer than whole batches, where few fit in. Errors, Retries
+// and Resent are with those of the warm-up.
 type RailUse struct {
 	Name    string `json:"name"`
 	Bytes   int64  `json:"bytes"`
@@ -153,14 +156,24 @@ func (p *Point) record(l *load, d time.Duration, limit float64) {
 	}
 }
 
-// railUse is what the rails did between two readings.
-func railUse(before, after []transport.RailStats) []RailUse {
+// A window is the rails' counts at its edges.
+type window struct {
+	opened, shut time.Duration // by the engine's clock
+	first, last  []transport.RailStats
+}
+
+// railUse is what the rails did; before and after are readings around the point.
+func railUse(before, after []transport.RailStats, w *window) []RailUse {
+	if len(w.first) == 0 || len(w.last) == 0 {
+		w.first, w.last = before, before // there was none
+	}
 	use := make([]RailUse, len(after))
 	for i, a := range after {
-		b := before[i]
+		b, first, last := before[i], w.first[i], w.last[i]
 		use[i] = RailUse{
-			Name:  a.Name,
-			Bytes: a.Write.Bytes + a.Read.Bytes - b.Write.Bytes - b.Read.Bytes, Slices: a.Write.Slices + a.Read.Slices - b.Write.Slices - b.Read.Slices,
+			Name:   a.Name,
+			Bytes:  last.Write.Bytes + last.Read.Bytes - first.Write.Bytes - first.Read.Bytes,
+			Slices: last.Write.Slices + last.Read.Slices - first.Write.Slices - first.Read.Slices,
 			Errors: a.Errors - b.Errors, Retries: a.Retries - b.Retries, Resent: a.Resent - b.Resent,
 		}
 	}

@@ -99,10 +99,31 @@ type session struct {
 
 // measure connects and measures the points into r. What it made is gone when it
 // returns.
-func measure(ctx context.Context, cfg *Config, r *Result) (err error) {
+func measure(ctx context.Context, cfg *Config, r *Result) error {
 	plans, unfit := cfg.plans()
 	r.Notes = unfit
-	s := &session{cfg: cfg, r: r, clk: clock.Precise()}
+	return withSession(ctx, cfg, r, nil, func(ctx context.Context, s *session) error {
+		bar := newProgress(cfg, len(plans))
+		defer bar.close()
+		for i := range plans {
+			bar.begin(&plans[i])
+			p, err := s.point(ctx, &plans[i])
+			if p != nil {
+				r.Points = append(r.Points, *p)
+				bar.end(p)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// withSession connects to the target, has f use the session, and leaves nothing of
+// it. f's context ends when the target has gone.
+func withSession(ctx context.Context, cfg *Config, r *Result, onPath func(transport.PathEvent), f func(context.Context, *session) error) (err error) {
+	s := &session{cfg: cfg, r: r, clk: clock.Precise(), onPath: onPath}
 	if s.link, err = connect(ctx, cfg); err != nil {
 		return err
 	}
@@ -114,7 +135,6 @@ func measure(ctx context.Context, cfg *Config, r *Result) (err error) {
 		}
 		err = errors.Join(err, s.link.close())
 	}()
-	// A target that has gone ends the point under way.
 	ctx, gone := context.WithCancelCause(ctx)
 	defer gone(nil)
 	watched := make(chan struct{})
@@ -130,20 +150,7 @@ func measure(ctx context.Context, cfg *Config, r *Result) (err error) {
 	if err := s.open(ctx); err != nil {
 		return err
 	}
-	bar := newProgress(cfg, len(plans))
-	defer bar.close()
-	for i := range plans {
-		bar.begin(&plans[i])
-		p, err := s.point(ctx, &plans[i])
-		if p != nil {
-			r.Points = append(r.Points, *p)
-			bar.end(p)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return f(ctx, s)
 }
 
 // patience is how long the target may take with all of its memory: 256 MiB/s, a
@@ -243,9 +250,10 @@ func (s *session) point(ctx context.Context, p *plan) (*Point, error) {
 		Op: p.Op.String(), Block: p.Block, Batch: p.Batch, Threads: p.Threads, Depth: p.Depth,
 		Count: p.setup.count, Select: string(p.setup.sel),
 	}
-	d, err := s.run(ctx, l, &out.CPU)
+	var w window
+	d, err := s.run(ctx, l, &out.CPU, &w)
 	out.record(l, d, s.r.limit(p.setup.count))
-	out.Rails = railUse(before, s.engine.Rails())
+	out.Rails, out.RailsS = railUse(before, s.engine.Rails(), &w), (w.shut - w.opened).Seconds()
 	if ctx.Err() != nil {
 		out.Interrupted = true
 		return out, context.Cause(ctx)
@@ -281,7 +289,7 @@ func (s *session) check(ctx context.Context, p *plan, l *load) (verdict, error) 
 
 // run moves the load through warm-up and window, or its iterations, until nothing
 // is under way, and returns the time that counts.
-func (s *session) run(ctx context.Context, l *load, cpu *CPU) (counted time.Duration, err error) {
+func (s *session) run(ctx context.Context, l *load, cpu *CPU, w *window) (counted time.Duration, err error) {
 	pause := func(d time.Duration) {
 		t := time.NewTimer(d)
 		defer t.Stop()
@@ -320,6 +328,7 @@ func (s *session) run(ctx context.Context, l *load, cpu *CPU) (counted time.Dura
 		return 0, err
 	}
 	open := s.clk.Now()
+	w.opened, w.first = open, s.engine.Rails()
 	if s.cfg.Iterations > 0 {
 		l.slot = 100 * time.Millisecond
 		l.open.Store(int64(open))
@@ -333,6 +342,7 @@ func (s *session) run(ctx context.Context, l *load, cpu *CPU) (counted time.Dura
 		pause(s.cfg.Duration - (s.clk.Now() - open))
 		counted = min(s.cfg.Duration, s.clk.Now()-open)
 	}
+	w.shut, w.last = s.clk.Now(), s.engine.Rails()
 	if ctx.Err() == nil {
 		err = mark(1)
 	}

@@ -1,0 +1,256 @@
+package transfer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"kvferry/bench"
+	"kvferry/transport"
+)
+
+// A FailoverConfig describes a run that loads rails while something else does their
+// links harm: a lab's faults, or a hand. Config's fields have their meaning, with one
+// value where a sweep has a list; Counts, Ops, Check, Iterations, Corrupt and limits
+// are not for it.
+type FailoverConfig struct {
+	Config
+	// Sample is the distance of two readings of the rails' counts. Default 10 ms.
+	Sample time.Duration
+	// Faults are what will happen, where it is known before.
+	Faults []Annotation
+	// FaultFile is what a lab writes of its faults as they happen, JSON lines as
+	// [ReadFaults] reads them. It is read at the end.
+	FaultFile string
+}
+
+// Loading is the line on Stdout that says that the load counts from now; a lab's
+// faults can wait for it.
+const Loading = "LOADING"
+
+func (c *FailoverConfig) setDefaults() {
+	one := func(list *[]int, def int) {
+		if len(*list) == 0 {
+			*list = []int{def}
+		}
+	}
+	if len(c.Blocks) == 0 {
+		c.Blocks = []int64{256 << 10}
+	}
+	one(&c.Batches, 16)
+	one(&c.Threads, 1)
+	one(&c.Depths, 8)
+	if c.Duration == 0 {
+		c.Duration = 8 * time.Second
+	}
+	if c.Slice == 0 {
+		c.Slice = 256 << 10 // a sample's bytes are whole slices
+	}
+	if c.Sample == 0 {
+		c.Sample = 10 * time.Millisecond
+	}
+	if c.Timeout == 0 {
+		c.Timeout = 30 * time.Second
+	}
+	c.Check = true
+	c.Config.setDefaults()
+}
+
+// Validate lists every fault, naming the field and the fix.
+func (c *FailoverConfig) Validate() error {
+	errs := []error{c.Config.Validate()}
+	bad := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("transfer: FailoverConfig."+format, args...))
+	}
+	for _, l := range []struct {
+		name string
+		n    int
+	}{{"Blocks", len(c.Blocks)}, {"Batches", len(c.Batches)}, {"Threads", len(c.Threads)}, {"Depths", len(c.Depths)}, {"Selects", len(c.Selects)}} {
+		if l.n > 1 {
+			bad("%s has %d values: it is one run, give one", l.name, l.n)
+		}
+	}
+	if len(c.Counts)+len(c.Ops)+len(c.Corrupt)+len(c.RailLimits)+c.Iterations > 0 || c.Limit != 0 {
+		bad("Counts, Ops, Iterations, Corrupt, Limit or RailLimits is set: leave them out")
+	}
+	if c.Format != "" && c.Format != Text {
+		bad("Format is %q: text is all there is, and Out has the rest", c.Format)
+	}
+	if c.Sample < 0 || c.Sample != 0 && c.Sample < time.Millisecond {
+		bad("Sample is %v: use 1ms or more, or 0 for 10ms", c.Sample)
+	}
+	if len(c.Faults) > 0 && c.FaultFile != "" {
+		bad("Faults are given beside FaultFile: leave one out")
+	}
+	for i, f := range c.Faults {
+		switch {
+		case f.Rail >= len(c.Rails):
+			bad("Faults[%d] is of rail %d: there are 0 to %d", i, f.Rail, len(c.Rails)-1)
+		case i > 0 && f.At <= c.Faults[i-1].At:
+			bad("Faults[%d] is at %v, not after the one before: put them in order", i, f.At)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Failover loads the rails for Duration, then checks every byte of the target's
+// memory, prints the report and writes its files. Interrupted, it does so with what
+// it has, without the check.
+func Failover(ctx context.Context, cfg FailoverConfig) (*FailoverResult, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg.setDefaults()
+	r := &FailoverResult{
+		Command: cfg.Command, Started: time.Now(), Initiator: End{Where: "this machine", Machine: bench.DescribeMachine()},
+		Select: cfg.Selects[0], Block: cfg.Blocks[0], Batch: cfg.Batches[0], Threads: cfg.Threads[0], Depth: cfg.Depths[0],
+		Slice: cfg.Slice, Segment: cfg.Segment, Seed: cfg.Seed,
+	}
+	err := cfg.measure(ctx, r)
+	if len(r.Samples) == 0 && err != nil {
+		return r, err
+	}
+	r.Interrupted = ctx.Err() != nil
+	faults := cfg.Faults
+	if cfg.FaultFile != "" {
+		var e error
+		if faults, e = readFaultFile(cfg.FaultFile, r.Began); e != nil {
+			err = errors.Join(err, e)
+		}
+	}
+	r.Recoveries = recoveries(r.Samples, faults, r.Changes, r.Names)
+	if err != nil && !r.Interrupted {
+		r.Error = err.Error()
+	}
+	err = errors.Join(err, r.write(cfg.Out), r.print(&cfg))
+	if err == nil && !r.Sound() {
+		err = fmt.Errorf("%w: %d batches failed, %d blocks are wrong, rails counted %d bytes and batches %d", ErrFaults, r.Errors, r.Bad, r.Counted, r.Bytes)
+	}
+	return r, err
+}
+
+func readFaultFile(name string, began time.Time) ([]Annotation, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, fmt.Errorf("the lab's faults: %w", err)
+	}
+	defer f.Close()
+	faults, err := ReadFaults(f, began)
+	if err != nil {
+		return faults, fmt.Errorf("the lab's faults, %s: %w", name, err)
+	}
+	return faults, nil
+}
+
+// measure connects, loads and checks. What it made is gone when it returns.
+func (c *FailoverConfig) measure(ctx context.Context, r *FailoverResult) (err error) {
+	plans, unfit := c.plans()
+	if len(plans) != 1 {
+		return fmt.Errorf("%v", unfit) // Validate has seen to it
+	}
+	p := &plans[0]
+	p.Rounds = true
+	var mu sync.Mutex
+	var events []transport.PathEvent
+	return withSession(ctx, &c.Config, &Result{}, func(e transport.PathEvent) {
+		mu.Lock()
+		defer mu.Unlock()
+		events = append(events, e)
+	}, func(ctx context.Context, s *session) error {
+		if err := s.use(p.setup); err != nil {
+			return err
+		}
+		r.Initiator.Rails = s.r.Initiator.Rails
+		r.Target = s.r.Target
+		for _, rail := range s.engine.Rails() {
+			r.Names = append(r.Names, rail.Name)
+		}
+		eachThread(p.Threads, func(i int) { p.source(s.mem, i) })
+		if _, err := s.ask(ctx, &message{Type: "point", Plan: p}, "ready"); err != nil {
+			return err
+		}
+		l := newLoad(p, s.clk, s.engine, s.target, s.mem, c.Timeout)
+		from := c.load(ctx, r, s, l)
+		mu.Lock()
+		for _, e := range events {
+			change := PathChange{At: e.At - from, Rail: e.Rail, Peer: e.Peer, State: e.State}
+			if e.Err != nil {
+				change.Err = e.Err.Error()
+			}
+			r.Changes = append(r.Changes, change)
+		}
+		mu.Unlock()
+		var failed error
+		if r.Errors, failed = l.errors(); failed != nil {
+			r.FirstError = failed.Error()
+		}
+		r.Bytes = l.moved.Load()
+		for _, rail := range s.engine.Rails() {
+			r.Counted += rail.Write.Bytes
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		v, err := s.check(ctx, p, l)
+		if err != nil {
+			return err
+		}
+		r.Checked, r.Bad, r.BadAt = v.Checked, v.Bad, v.First
+		return nil
+	})
+}
+
+// load runs the threads for the warm-up and Duration, and reads the rails' counts all
+// the while. It returns the moment from which on they count, by the engine's clock,
+// when nothing is under way any more.
+func (c *FailoverConfig) load(ctx context.Context, r *FailoverResult, s *session, l *load) (from time.Duration) {
+	l.start(ctx)
+	defer l.wait()
+	defer l.halt.Store(true)
+	if !wait(ctx, l.failed, max(c.Warmup, 0)) {
+		return s.clk.Now()
+	}
+	first := s.engine.Rails()
+	from, r.Began = s.clk.Now(), time.Now()
+	fmt.Fprintf(c.Stdout, "%s %d rails for %v, faults count from here\n", Loading, len(first), c.Duration)
+	bar := newCountdown(&c.Config, c.Duration)
+	defer bar.close()
+	tick := time.NewTicker(c.Sample)
+	defer tick.Stop()
+	for {
+		now := s.engine.Rails()
+		sample := Sample{At: s.clk.Now() - from}
+		for i := range now {
+			sample.Bytes = append(sample.Bytes, now[i].Write.Bytes-first[i].Write.Bytes)
+			sample.Resent = append(sample.Resent, now[i].Resent-first[i].Resent)
+		}
+		r.Samples = append(r.Samples, sample)
+		if sample.At >= c.Duration {
+			return from
+		}
+		bar.at(sample.At)
+		select {
+		case <-tick.C:
+		case <-l.failed:
+			return from
+		case <-ctx.Done():
+			return from
+		}
+	}
+}
+
+// wait is false if something ended it.
+func wait(ctx context.Context, failed <-chan struct{}, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-failed:
+	case <-ctx.Done():
+	}
+	return false
+}

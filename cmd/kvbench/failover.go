@@ -1,0 +1,173 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"kvferry/bench/transfer"
+	"kvferry/transport"
+)
+
+// failoverFlags are the command line of kvbench failover.
+type failoverFlags struct {
+	cfg                        transfer.FailoverConfig
+	sel, block, slice, segment string
+	batch, threads, depth      int
+	warmup                     time.Duration
+	faults                     []string
+	cut, restore, file, out    string
+}
+
+func failoverCommand(terminal bool) *cobra.Command {
+	var f failoverFlags
+	cmd := &cobra.Command{
+		Use:   "failover [HOST[:PORT]]",
+		Short: "What the other rails do while one is cut, slowed or silent, and how soon",
+		Long: `Load several rails, sample what each completes while something else harms their
+links, and say for each fault how long it took
+
+  detect      until the engine said that the rail's path is down, stalled or up again
+  recovered   until the rails moved 95 % of their ideal over the next half second; of
+              a rail that is back, until it moved 90 % of what it did before
+  gap         longest time in which nothing completed on any rail
+  resent      bytes that were posted again
+
+The ideal is what each rail did before the first fault, less what the fault took.
+At the end every byte of the target's memory is compared with the last round of
+writes, each round with other bytes: a block that was lost, that came a second time
+later, or that went astray is found.
+
+kvbench does no harm itself. The NIC lab does and writes when (--faults), or it is
+known before (--fault, --cut, --restore); times count from the line LOADING on
+standard output, so that a lab can wait for it (after=LOADING:2s:link-down:1:0).
+
+  --fault 2s:link-down:1       rail 1, from 0, loses its link two seconds in
+  --fault 5s:link-up:1         and has it back
+  --fault 2s:rate:1:200mbit    it has 200 Mbit/s from then on
+  --fault 2s:black-hole:1      it looks well and delivers nothing
+  --fault 5s:clear:1           as at first
+  --cut 2s:1 --restore 5s:1    link-down and link-up, in short
+
+The target is as for kvbench transfer: a child process, or with HOST a
+kvbench transfer --server there. Results go to --out: failover.json, samples.csv
+and report.html, with the plot.
+
+Exit status: 0 nothing was lost; 1 batches failed, blocks are wrong, or the run could
+not go on; 2 bad flags; 130 interrupted (what was measured is kept).`,
+		Example: `  kvbench failover --rail tcp/eth0 --rail tcp/eth1 10.0.0.1 --cut 2s:1 --restore 5s:1
+  kvbench failover --rail tcp/eth0 --rail tcp/eth1 10.0.0.1 --faults faults.jsonl --duration 10s
+  kvlab nics --help                                      # two hosts, and links to cut`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cfg, err := f.config(cmd.Flags().Changed, args)
+			if err != nil {
+				return usageError{err}
+			}
+			cfg.Stdout, cfg.Progress, cfg.Terminal = cmd.OutOrStdout(), cmd.ErrOrStderr(), terminal
+			cfg.Logger = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))
+			_, err = transfer.Failover(cmd.Context(), cfg)
+			return err
+		},
+	}
+	fs := cmd.Flags()
+	fs.SortFlags = false
+	fs.StringArrayVar(&f.cfg.Rails, "rail", nil, "what to move bytes over (required), as for kvbench transfer")
+	fs.StringVar(&f.sel, "select", "affinity", "how slices are spread over rails: affinity, static, round-robin or single")
+	fs.DurationVar(&f.cfg.Duration, "duration", 8*time.Second, "how long")
+	fs.StringArrayVar(&f.faults, "fault", nil, "what will happen, and when: see above")
+	fs.StringVar(&f.cut, "cut", "", "TIME:RAIL, short for --fault TIME:link-down:RAIL")
+	fs.StringVar(&f.restore, "restore", "", "TIME:RAIL, short for --fault TIME:link-up:RAIL")
+	fs.StringVar(&f.file, "faults", "", "file of JSON lines that the lab writes of its faults as they happen")
+	fs.DurationVar(&f.cfg.Sample, "sample", 10*time.Millisecond, "distance of two readings of the rails' counts")
+	fs.StringVar(&f.block, "block", "256k", "bytes of a block")
+	fs.IntVar(&f.batch, "batch", 16, "blocks of a batch")
+	fs.IntVar(&f.threads, "threads", 1, "threads that submit")
+	fs.IntVar(&f.depth, "depth", 8, "batches that each thread has under way")
+	fs.StringVar(&f.slice, "slice", "256k", "largest piece that a rail carries in one operation; samples see whole ones")
+	fs.StringVar(&f.segment, "segment", "", "memory at either end (default 1g, or an eighth of the machine's)")
+	fs.DurationVar(&f.warmup, "warmup", 500*time.Millisecond, "load for this long before it counts")
+	fs.DurationVar(&f.cfg.Timeout, "timeout", 30*time.Second, "one batch fails after this long: longer than any fault")
+	fs.Uint64Var(&f.cfg.Seed, "seed", 0, "of the order of blocks")
+	fs.StringVar(&f.out, "out", "", "folder for the results (default kvbench-out/<time>)")
+	return cmd
+}
+
+// config turns flags into a run, or names every flag that is wrong.
+func (f *failoverFlags) config(changed func(flag string) bool, args []string) (transfer.FailoverConfig, error) {
+	cfg := f.cfg
+	var bad faults
+	cfg.Command, cfg.Out, cfg.FaultFile = os.Args, f.out, f.file
+	if cfg.Out == "" {
+		cfg.Out = filepath.Join("kvbench-out", time.Now().Format("20060102-150405"))
+	}
+	if len(args) > 0 {
+		if cfg.Server = args[0]; cfg.Server == "" {
+			bad = append(bad, errors.New("HOST is empty: name the server's machine, or leave it out"))
+		}
+	}
+	sel, err := transport.ParseSelection(f.sel)
+	bad.add("select", err)
+	cfg.Selects = []transport.Selection{sel}
+	for _, text := range f.faults {
+		a, err := transfer.ParseAnnotation(text)
+		bad.add("fault", err)
+		cfg.Faults = append(cfg.Faults, a)
+	}
+	for _, short := range []struct{ flag, text, action string }{{"cut", f.cut, "link-down"}, {"restore", f.restore, "link-up"}} {
+		if !changed(short.flag) {
+			continue
+		}
+		at, rail, _ := strings.Cut(short.text, ":")
+		a, err := transfer.ParseAnnotation(at + ":" + short.action + ":" + rail)
+		if err != nil {
+			err = fmt.Errorf("%q: write TIME:RAIL, like 2s:1", short.text)
+		}
+		bad.add(short.flag, err)
+		cfg.Faults = append(cfg.Faults, a)
+	}
+	block, err := transfer.ParseSize(f.block)
+	bad.add("block", err)
+	cfg.Blocks, cfg.Batches, cfg.Threads, cfg.Depths = []int64{block}, []int{f.batch}, []int{f.threads}, []int{f.depth}
+	slice, err := transfer.ParseSize(f.slice)
+	bad.add("slice", err)
+	cfg.Slice = int(min(slice, transport.MaxSlice+1))
+	if f.segment != "" {
+		cfg.Segment, err = transfer.ParseSize(f.segment)
+		bad.add("segment", err)
+	}
+	if cfg.Warmup = f.warmup; f.warmup == 0 {
+		cfg.Warmup = -1
+	}
+	for _, d := range []struct {
+		flag     string
+		d, least time.Duration
+	}{{"duration", cfg.Duration, time.Millisecond}, {"timeout", cfg.Timeout, 1}, {"warmup", f.warmup, 0}, {"sample", cfg.Sample, time.Millisecond}} {
+		if d.d < d.least {
+			bad.add(d.flag, fmt.Errorf("%v: use %v or more", d.d, d.least))
+		}
+	}
+	if len(bad) == 0 {
+		if err := cfg.Validate(); err != nil {
+			bad = append(bad, failoverFlagNames(err))
+		}
+	}
+	return cfg, errors.Join(bad...)
+}
+
+// failoverFlagNames turns the fields of a FailoverConfig into the flags that set them.
+func failoverFlagNames(err error) error {
+	return errors.New(strings.NewReplacer(
+		"transfer: FailoverConfig.", "--", "transfer: Config.", "--",
+		"Rails: ", "rail: ", "Server is", "HOST is", "Segment is", "segment is", "Slice is", "slice is",
+		"Batches has", "batch has", "Threads has", "threads has", "Depths has", "depth has",
+		"Faults[", "fault[", "Faults are given beside FaultFile", "fault is given beside --faults",
+		"lower Blocks, Batches or Threads", "lower --block, --batch or --threads",
+	).Replace(err.Error()))
+}

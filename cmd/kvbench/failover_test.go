@@ -1,0 +1,58 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestFailover(t *testing.T) {
+	dir := t.TempDir()
+	code, stdout, stderr := kvbench(t.Context(), "failover", "--rail", "127.0.0.1:0", "--rail", "127.0.0.1:0", "--duration", "100ms", "--warmup", "5ms",
+		"--segment", "4m", "--block", "16k", "--slice", "8k", "--cut", "20ms:1", "--restore", "60ms:1", "--out", dir)
+	for _, want := range []string{"LOADING 2 rails", "link-down", "link-up", "nothing lost, nothing twice", "results: " + dir} {
+		if code != 0 || !strings.Contains(stdout, want) {
+			t.Fatalf("exit %d, no %q: %s\n%s", code, want, stderr, stdout)
+		}
+	}
+	if stderr != "" {
+		t.Errorf("no terminal, and stderr has %q", stderr)
+	}
+	for _, name := range []string{"failover.json", "samples.csv", "report.html"} {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+			t.Error(err)
+		}
+	}
+	code, _, stderr = kvbench(t.Context(), "failover", "--rail", "127.0.0.1:0", "--out", dir, "127.0.0.1:1")
+	if code != exitFailed || !strings.Contains(stderr, "kvbench transfer --server") {
+		t.Errorf("no server: exit %d: %s", code, stderr)
+	}
+}
+
+// TestFailoverUsage: every wrong flag is named with what would do.
+func TestFailoverUsage(t *testing.T) {
+	for _, c := range []struct {
+		args string
+		want []string
+	}{
+		{"", []string{"--rail: none is given"}},
+		{"--rail mem --select affinity,static", []string{"--select"}},
+		{"--rail mem --fault 2s:kill:0 --cut 2s --restore x:0", []string{"--fault:", "link-down, link-up", "--cut: \"2s\": write TIME:RAIL", "--restore:"}},
+		{"--rail mem --fault 2s:clear:3", []string{"--fault[0] is of rail 3: there are 0 to 0"}},
+		{"--rail mem --cut 2s:0 --restore 1s:0", []string{"put them in order"}},
+		{"--rail mem --faults x --cut 1s:0", []string{"--fault is given beside --faults: leave one out"}},
+		{"--rail mem --block 0 --slice x --segment y --duration 0s --timeout 0s --warmup -1s --sample 1us", []string{"--block", "--slice", "--segment", "--duration", "--timeout", "--warmup", "--sample"}},
+		{"--rail mem --batch 0 --depth 0 --threads 0 --slice 2g", []string{"--batch has 0", "--depth has 0", "--threads has 0", "--slice is"}},
+	} {
+		code, stdout, stderr := kvbench(t.Context(), append([]string{"failover"}, strings.Fields(c.args)...)...)
+		if code != exitUsage || stdout != "" {
+			t.Errorf("%s: exit %d, want %d: %s%s", c.args, code, exitUsage, stdout, stderr)
+		}
+		for _, want := range append(c.want, "--help") {
+			if !strings.Contains(stderr, want) {
+				t.Errorf("%s: stderr does not say %q:\n%s", c.args, want, stderr)
+			}
+		}
+	}
+}
