@@ -164,7 +164,7 @@ func TestReadFaults(t *testing.T) {
 	if err != nil || len(all) != 2 || all[0] != want[0] || all[1] != want[1] {
 		t.Errorf("%+v, %v", all, err)
 	}
-	for text, want := range map[string]string{"{}\nnonsense\n": "line 2", `{"action":"clear"}`: "line 1 has no time"} {
+	for text, want := range map[string]string{"{}\nnonsense\n": "line 2", `{"action":"clear"}`: "line 1 has no unix_ns"} {
 		if _, err := ReadFaults(strings.NewReader(text), began); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", text, err)
 		}
