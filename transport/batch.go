@@ -77,6 +77,7 @@ type Batch struct {
 	status    Status // what it will be
 	again     []*Slice
 	imm       Imm
+	fence     uint64 // of a batch that is one: the connection to end
 	deadline  time.Duration
 	timer     *time.Timer // runs expire at the deadline, or when Cancel's grace is up
 	err       error
@@ -204,7 +205,6 @@ func (b *Batch) end(status Status, err error) {
 
 // slice splits the requests and takes hold of the local segments.
 func (b *Batch) slice(reqs []Request) error {
-	size := b.e.cfg.SliceSize
 	n := 0
 	for i := range reqs {
 		r := &reqs[i]
@@ -218,8 +218,11 @@ func (b *Batch) slice(reqs []Request) error {
 			return fmt.Errorf("%w: request %d: %d bytes at offset %d of segment %q, %d bytes long",
 				ErrBounds, i, len(r.Local), r.Offset, b.t.info.Name, b.t.info.Length)
 		}
-		n += (len(r.Local) + size - 1) / size
 		b.bytes += int64(len(r.Local))
+	}
+	size := b.sliceSize()
+	for i := range reqs {
+		n += (len(reqs[i].Local) + size - 1) / size
 	}
 	b.slices = make([]Slice, n)
 	var seg *Segment
@@ -239,6 +242,19 @@ func (b *Batch) slice(reqs []Request) error {
 		}
 	}
 	return nil
+}
+
+// sliceSize is Config.SliceSize, or less where that many slices would be too few to
+// spread over the paths: four for each, of 64 KiB at least, keep the last ones of a
+// batch from waiting for each other long.
+func (b *Batch) sliceSize() int {
+	most, paths := b.e.cfg.SliceSize, int64(len(b.t.peer.paths))
+	if paths == 1 || b.e.cfg.Select == Single {
+		return most
+	}
+	const least = 64 << 10
+	size := (b.bytes/(4*paths) + least - 1) / least * least
+	return int(min(max(size, least), int64(most)))
 }
 
 // hold finds and acquires the segment around local.
@@ -267,36 +283,18 @@ func (b *Batch) releaseAll() {
 // post queues the slices on their paths.
 func (b *Batch) post() {
 	b.pending.Store(int64(len(b.slices)) + 1)
-	if p := b.e.pacer; p != nil {
+	if p := b.e.pacer; p != nil && b.fence == 0 {
 		since := b.posted
 		if b.opt.Since > 0 {
 			since = min(since, b.opt.Since)
 		}
 		b.due = p.occupy(since, b.bytes)
 	}
-	switch {
-	case len(b.slices) == 0: // an immediate alone
-	case len(b.t.routes) == 1:
-		run := make([]*Slice, len(b.slices))
-		for i := range b.slices {
-			run[i] = &b.slices[i]
-		}
-		b.t.routes[0].path.enqueue(b.t.routes[0].key, run)
-	default:
-		runs := make(map[route][]*Slice, len(b.t.routes))
-		for i := range b.slices {
-			s := &b.slices[i]
-			r := b.t.choose(nil)
-			r.path.inflight.Add(int64(len(s.Local))) // seen by the next choice
-			runs[r] = append(runs[r], s)
-		}
-		for _, r := range b.t.routes { // in their order, not the map's
-			if run := runs[r]; run != nil {
-				r.path.inflight.Add(-size(run))
-				r.path.enqueue(r.key, run)
-			}
-		}
+	run := make([]*Slice, len(b.slices))
+	for i := range b.slices {
+		run[i] = &b.slices[i]
 	}
+	b.t.peer.place(run)
 	b.sliceDone(1)
 }
 
@@ -329,7 +327,10 @@ func (b *Batch) advance() {
 
 // signal queues the immediate. The caller holds b.mu; signal unlocks it.
 func (b *Batch) signal() {
-	imm, ok := b.e.outbox.start(b.opt.Imm)
+	imm, ok := Imm{Value: b.fence}, true
+	if b.fence == 0 {
+		imm, ok = b.e.outbox.start(b.opt.Imm)
+	}
 	if !ok {
 		b.cause, b.status = b.wrap("immediate", ErrBusy, "", ""), Failed
 		b.finish()
@@ -341,8 +342,28 @@ func (b *Batch) signal() {
 	b.again = append(b.again, s)
 	b.pending.Store(1)
 	b.mu.Unlock()
-	r := b.t.choose(nil)
-	r.path.enqueue(r.key, []*Slice{s})
+	b.t.peer.signal(s)
+}
+
+// fenceWithin bounds one attempt to have a lost connection ended by the target. It
+// takes a round trip behind what is under way on another path.
+const fenceWithin = time.Second
+
+// fence asks a target's engine, over any path that is up, to end a connection of
+// this engine's that was lost, and tells done when nothing comes from it any more.
+func (e *Engine) fence(t *Target, id uint64, done func(error)) {
+	b := &Batch{e: e, t: t, fence: id, posted: e.cfg.Clock.Now(), done: make(chan struct{})}
+	b.opt = BatchOptions{HasImm: true, Tag: "fence", OnDone: func(b *Batch) { done(b.Err()) }}
+	if !t.acquire() {
+		b.end(Failed, ErrInvalid)
+		return
+	}
+	if !e.enter(b, fenceWithin) {
+		b.releaseAll()
+		b.end(Failed, net.ErrClosed)
+		return
+	}
+	b.post()
 }
 
 // abort makes the batch fail once its posted slices are done. It reports
@@ -357,9 +378,7 @@ func (b *Batch) abort(status Status, err error, rail, peer string) bool {
 	waiting := b.phase == held
 	b.mu.Unlock()
 	b.aborted.Store(true)
-	for _, r := range b.t.routes {
-		r.path.purge(b)
-	}
+	b.t.peer.purge(b)
 	if waiting {
 		b.advance()
 	}
@@ -369,14 +388,14 @@ func (b *Batch) abort(status Status, err error, rail, peer string) bool {
 // expire runs when the batch's time, or Cancel's grace, is up.
 func (b *Batch) expire() {
 	var last error
-	for _, r := range b.t.routes {
-		if err := r.path.lastError(); err != nil {
+	for _, p := range b.t.peer.paths {
+		if err := p.lastError(); err != nil {
 			last = err
 		}
 	}
 	b.abort(TimedOut, because(ErrDeadline, last), "", "")
-	for _, r := range b.t.routes {
-		r.path.revoke(b)
+	for _, p := range b.t.peer.paths {
+		p.revoke(b)
 	}
 }
 
@@ -387,10 +406,20 @@ func (b *Batch) retry(s *Slice) *Slice {
 		Op: s.Op, HasImm: s.HasImm, Local: s.Local, LocalKey: s.LocalKey, Key: s.Key, Offset: s.Offset, Imm: s.Imm,
 		batch: b, seg: s.seg, tries: s.tries + 1,
 	}
+	if s.Op == Write && len(s.Local) > 0 {
+		n.stale = s.conn.Load()
+	}
 	b.mu.Lock()
 	b.again = append(b.again, n)
 	b.mu.Unlock()
 	return n
+}
+
+// reason is why the batch was aborted.
+func (b *Batch) reason() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.cause
 }
 
 // on reports whether a slice of the batch is posted on c.
@@ -421,9 +450,9 @@ func (b *Batch) wrap(op string, err error, rail, peer string) error {
 			op = b.slices[0].Op.String()
 		}
 	}
-	if peer == "" && b.t != nil && len(b.t.routes) == 1 {
-		p := b.t.routes[0].path
-		rail, peer = p.rail.Name(), p.addr
+	if peer == "" && b.t != nil && len(b.t.peer.paths) == 1 {
+		p := b.t.peer.paths[0]
+		rail, peer = p.name(), p.addr()
 	}
 	var have *Error
 	if errors.As(err, &have) && have == err {

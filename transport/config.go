@@ -3,6 +3,7 @@ package transport
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -32,8 +33,23 @@ type Config struct {
 	// goroutine of the engine's. It must not block.
 	OnPath func(PathEvent)
 
-	// SliceSize is the largest slice in bytes. Default 1 MiB: on loopback the
-	// cost of a slice is below 1 % of its copies from there on.
+	// Rank says how far a rail is from memory at a location: 0 is close, 1 can be
+	// used, a negative number must not be. Nil: all are close.
+	Rank func(location, rail string) int
+	// StallTimeout is how long a path with slices under way may make no progress
+	// while another is up; then its connection is given up, and the others carry
+	// them. A slow path has four times what its slices should take. Default 300 ms.
+	StallTimeout time.Duration
+	// ProbeInterval is how often a path that is down is tried while another is up;
+	// an attempt takes three times that at most. Default 250 ms.
+	ProbeInterval time.Duration
+	// Logger hears of paths that go down, and why rails are not paired.
+	// Default slog.Default().
+	Logger *slog.Logger
+
+	// SliceSize is the largest slice in bytes; over several paths batches are cut
+	// into smaller ones. Default 1 MiB: on loopback the cost of a slice is below
+	// 1 % of its copies from there on.
 	SliceSize int
 	// Retries is how often one slice may be posted again after its connection
 	// was lost. Default 0: as often as the batch's deadline allows.
@@ -75,6 +91,11 @@ func (c *Config) setDefaults() {
 	setDefault(&c.BackoffMax, time.Second)
 	setDefault(&c.CancelGrace, 100*time.Millisecond)
 	setDefault(&c.IdleTimeout, time.Minute)
+	setDefault(&c.StallTimeout, 300*time.Millisecond)
+	setDefault(&c.ProbeInterval, 250*time.Millisecond)
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
 }
 
 // Validate lists every fault, naming the field and the fix. Zero fields are
@@ -124,6 +145,8 @@ func (c *Config) Validate() error {
 		{"BackoffMax", c.BackoffMax},
 		{"CancelGrace", c.CancelGrace},
 		{"IdleTimeout", c.IdleTimeout},
+		{"StallTimeout", c.StallTimeout},
+		{"ProbeInterval", c.ProbeInterval},
 	} {
 		if d.d < 0 {
 			bad("%s is %v: use a positive duration, or 0 for the default", d.name, d.d)

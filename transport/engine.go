@@ -25,7 +25,7 @@ type Engine struct {
 	stop   chan struct{}  // ends the pacer
 
 	mu      sync.Mutex
-	paths   map[pathID]*path
+	peers   map[string]*peer
 	batches map[*Batch]struct{} // under way
 	drained *sync.Cond          // batches is empty
 	closed  bool                // no new batches
@@ -47,7 +47,7 @@ func New(cfg Config) (*Engine, error) {
 		outbox:  newOutbox(),
 		inbox:   inbox{sources: make(map[uint64]*source)},
 		stop:    make(chan struct{}),
-		paths:   make(map[pathID]*path),
+		peers:   make(map[string]*peer),
 		batches: make(map[*Batch]struct{}),
 		gone:    make(chan struct{}),
 	}
@@ -69,8 +69,15 @@ func New(cfg Config) (*Engine, error) {
 // Link is the modelled NIC that paces the engine's batches, or nil.
 func (e *Engine) Link() *Link { return e.cfg.Link }
 
-// receive delivers a peer's immediate, unless it came before.
+// receive delivers a peer's immediate, unless it came before. One without a source
+// is a fence: it asks for a connection of the peer's, over any rail, to be ended.
 func (e *Engine) receive(rail int, imm Imm) {
+	if imm.Source == 0 {
+		for _, r := range e.cfg.Rails {
+			r.Fence(imm.Value)
+		}
+		return
+	}
 	if !e.inbox.accept(imm) {
 		e.accts[rail].immRepeats.Add(1)
 		return
@@ -116,35 +123,33 @@ func (e *Engine) spawn(f func()) bool {
 	return true
 }
 
-// pathLocked returns the path for id, with one reference more.
-func (e *Engine) pathLocked(id pathID) *path {
-	p := e.paths[id]
-	if p == nil {
-		p = &path{e: e, id: id, rail: e.cfg.Rails[id.rail], addr: id.addr, acct: &e.accts[id.rail], stop: make(chan struct{})}
-		e.paths[id] = p
-	}
-	if p.idle != nil {
-		p.idle.Stop()
-		p.idle = nil
-	}
-	p.refs++
-	return p
-}
-
-// unrefLocked drops a reference; an unused path is closed after a while.
-func (e *Engine) unrefLocked(p *path) {
-	if p.refs--; p.refs > 0 || e.closed {
+// unrefLocked drops a reference; an unused peer's paths are closed after a while.
+func (e *Engine) unrefLocked(g *peer) {
+	if g.refs--; g.refs > 0 || e.closed {
 		return
 	}
-	p.idle = time.AfterFunc(e.cfg.IdleTimeout, func() {
+	g.idle = time.AfterFunc(e.cfg.IdleTimeout, func() {
 		e.mu.Lock()
-		unused := p.refs == 0 && !e.closed && e.paths[p.id] == p
+		unused := g.refs == 0 && !e.closed && e.peers[g.id] == g
 		if unused {
-			delete(e.paths, p.id)
-			e.wg.Go(p.shut)
+			delete(e.peers, g.id)
+			e.wg.Go(g.shut)
 		}
 		e.mu.Unlock()
 	})
+}
+
+// changed tells of a path's new state.
+func (e *Engine) changed(p *path, at time.Duration, state PathState, err error) {
+	if state == PathUp {
+		e.cfg.Logger.Debug("transport: path is up", "rail", p.name(), "peer", p.addr())
+	} else {
+		e.accts[p.rail].downs.Add(1)
+		e.cfg.Logger.Info("transport: path is "+string(state), "rail", p.name(), "peer", p.addr(), "err", err)
+	}
+	if f := e.cfg.OnPath; f != nil {
+		f(PathEvent{At: at, Rail: p.name(), Peer: p.addr(), State: state, Err: err})
+	}
 }
 
 // Close ends every batch with net.ErrClosed, closes the rails, and returns when
@@ -162,11 +167,11 @@ func (e *Engine) Close() error {
 	for b := range e.batches {
 		batches = append(batches, b)
 	}
-	var paths []*path
-	for _, p := range e.paths {
-		paths = append(paths, p)
-		if p.idle != nil {
-			p.idle.Stop()
+	var peers []*peer
+	for _, g := range e.peers {
+		peers = append(peers, g)
+		if g.idle != nil {
+			g.idle.Stop()
 		}
 	}
 	e.mu.Unlock()
@@ -175,8 +180,8 @@ func (e *Engine) Close() error {
 	for _, b := range batches {
 		b.abort(Failed, net.ErrClosed, "", "")
 	}
-	for _, p := range paths {
-		p.shut()
+	for _, g := range peers {
+		g.shut()
 	}
 	e.mu.Lock()
 	for len(e.batches) > 0 {

@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"sync"
@@ -16,41 +17,46 @@ import (
 //	         enqueue, or Open         Dial succeeds
 //	idle ──────────────────► dialing ──────────────► connected
 //	  ▲                      │  ▲   ▲                     │
-//	  └── nothing is queued ─┘  └───┘ Dial fails:         │ a slice fails, or
-//	                            back off, doubling        │ a batch is revoked
-//	                         ▲                            │
+//	  └── nothing is queued ─┘  └───┘ Dial fails:         │ a slice fails, a batch is
+//	                            back off, doubling        │ revoked, or nothing
+//	                         ▲                            │ completes for too long
 //	                         └── old endpoint closed ◄────┘
 //
 // The old endpoint is closed before the next Dial, so that a rail can tell its
-// peer which connections are dead before slices are sent again.
+// peer which connections are dead before slices are sent again. A path to a peer
+// with others is dialed again even if nothing is queued, and more often: it has to
+// come back by itself, as it gets no slices while it is down.
 type path struct {
-	e    *Engine
-	id   pathID
-	rail Rail
-	addr string
-	acct *account
+	e     *Engine
+	peer  *peer
+	index int // in peer.paths
+	rail  int // in Config.Rails
+	acct  *account
+
+	addrs []string     // the peer's rails that it may go with, best first
+	at    atomic.Int32 // in addrs
 
 	inflight atomic.Int64 // bytes queued and posted
-	down     atomic.Bool  // the last Dial failed
+	up       atomic.Bool  // connected
 
-	refs int         // open targets; guarded by e.mu
-	idle *time.Timer // guarded by e.mu
+	meterMu sync.Mutex
+	meter   meter
 
-	mu      sync.Mutex
-	conn    *connection // nil unless connected
-	queue   []*Slice
-	busy    bool // a goroutine runs dial
-	closed  bool
-	warm    bool          // dial although nothing is queued
-	backoff time.Duration // before the next Dial; zero once a slice has completed
-	tried   time.Duration // when the last Dial began
-	lastErr error         // of the last lost connection or failed Dial; nil once a slice has completed
-	stop    chan struct{} // closed with the path
-}
-
-type pathID struct {
-	rail int // index in Config.Rails
-	addr string
+	mu       sync.Mutex
+	conn     *connection // nil unless connected
+	queue    []*Slice
+	posted   int           // slices on conn
+	progress time.Duration // when one last completed, or the first was posted
+	fencing  *connection   // the lost connection that the target was asked to end
+	busy     bool          // a goroutine runs dial
+	closed   bool
+	warm     bool          // dial although nothing is queued
+	paired   bool          // was connected once: addrs[at] is the one
+	backoff  time.Duration // before the next Dial; zero once a slice has completed
+	tried    time.Duration // when the last Dial began
+	tries    int           // since the last success
+	lastErr  error         // of the last lost connection or failed Dial; nil once a slice has completed
+	stop     chan struct{} // closed with the path
 }
 
 // A connection is one endpoint of a path.
@@ -68,25 +74,41 @@ func size(run []*Slice) int64 {
 	return n
 }
 
-// enqueue posts slices, now or once connected. All are of one batch.
-func (p *path) enqueue(key Key, run []*Slice) {
-	for _, s := range run {
-		s.sink, s.Key = p, key
-		if s.seg != nil {
-			s.LocalKey = s.seg.keys[p.id.rail]
-		}
-	}
-	b := run[0].batch
-	p.mu.Lock()
-	if b.aborted.Load() {
-		p.mu.Unlock()
-		b.sliceDone(len(run))
+func (p *path) name() string { return p.e.cfg.Rails[p.rail].Name() }
+func (p *path) addr() string { return p.addrs[p.at.Load()] }
+
+// candidate is the path as selection sees it.
+func (p *path) candidate(now time.Duration) candidate {
+	p.meterMu.Lock()
+	defer p.meterMu.Unlock()
+	return candidate{p.up.Load(), p.inflight.Load(), p.meter.estimate(now)}
+}
+
+// take counts slices that are about to be enqueued.
+func (p *path) take(run []*Slice) { p.inflight.Add(size(run)) }
+
+// enqueue posts slices that were taken, now or once connected.
+func (p *path) enqueue(run []*Slice) {
+	if len(run) == 0 {
 		return
 	}
-	p.inflight.Add(size(run))
-	p.queue = append(p.queue, run...)
+	var gone []*Slice
+	p.mu.Lock()
+	for _, s := range run {
+		if s.batch.aborted.Load() {
+			p.inflight.Add(-int64(len(s.Local)))
+			gone = append(gone, s)
+			continue
+		}
+		s.sink, s.Key = p, s.batch.t.keys[p.addr()]
+		if s.seg != nil {
+			s.LocalKey = s.seg.keys[p.rail]
+		}
+		p.queue = append(p.queue, s)
+	}
 	p.flush()
 	p.mu.Unlock()
+	drop(gone)
 }
 
 // flush posts what the endpoint takes, and connects if there is none. The
@@ -97,7 +119,15 @@ func (p *path) flush() {
 		for _, s := range chunk {
 			s.conn.Store(p.conn)
 		}
+		if p.posted == 0 {
+			p.progress = p.e.cfg.Clock.Now()
+			p.meterMu.Lock()
+			p.meter.start(p.progress)
+			p.meterMu.Unlock()
+		}
+		p.posted += len(chunk)
 		n, err := p.conn.ep.Post(chunk)
+		p.posted -= len(chunk) - n
 		for _, s := range chunk[n:] {
 			s.conn.Store(nil)
 		}
@@ -106,7 +136,7 @@ func (p *path) flush() {
 		p.queue = p.queue[n:]
 		if err != nil {
 			p.lastErr = err
-			p.lose(p.conn)
+			p.lose(p.conn, PathDown, err)
 			return
 		}
 		if n < len(chunk) {
@@ -122,18 +152,28 @@ func (p *path) flush() {
 
 // completed is called by the rail, for slices of this path.
 func (p *path) completed(run []*Slice, err error) {
-	p.inflight.Add(-size(run))
+	n := size(run)
+	p.inflight.Add(-n)
 	if err != nil {
 		p.failed(run, err)
 		return
 	}
 	p.acct.completed(run)
+	now := p.e.cfg.Clock.Now()
 	p.mu.Lock()
+	if run[0].conn.Load() == p.conn { // a lost one's are not counted any more
+		p.posted -= len(run)
+		p.progress = now
+		p.meterMu.Lock()
+		p.meter.completed(now, n, p.posted == 0)
+		p.meterMu.Unlock()
+	}
 	p.backoff, p.lastErr = 0, nil
 	if len(p.queue) > 0 {
 		p.flush()
 	}
 	p.mu.Unlock()
+	p.peer.dispatch()
 	for len(run) > 0 {
 		b, n := run[0].batch, 1
 		for n < len(run) && run[n].batch == b {
@@ -144,43 +184,84 @@ func (p *path) completed(run []*Slice, err error) {
 	}
 }
 
+// failed takes slices that the rail could not carry. Those that may be tried again
+// stay with the path: its next connection fences this one, as its peer can over
+// another path.
 func (p *path) failed(run []*Slice, err error) {
 	p.acct.failed(len(run))
-	if !errors.Is(err, ErrBadKey) && !errors.Is(err, ErrBounds) { // the endpoint is broken
-		p.mu.Lock()
-		if !errors.Is(err, net.ErrClosed) { // closed by lose, which knows a better reason
-			p.lastErr = err
+	broken := !errors.Is(err, ErrBadKey) && !errors.Is(err, ErrBounds)
+	p.mu.Lock()
+	if c := run[0].conn.Load(); c == p.conn {
+		p.posted -= len(run)
+		p.progress = p.e.cfg.Clock.Now()
+		if broken { // the endpoint is
+			if !errors.Is(err, net.ErrClosed) { // closed by lose, which knows a better reason
+				p.lastErr = err
+			}
+			p.lose(c, PathDown, p.lastErr)
 		}
-		p.lose(run[0].conn.Load())
-		p.mu.Unlock()
 	}
+	p.mu.Unlock()
+	var again []*Slice
 	for _, s := range run {
 		b := s.batch
 		switch {
 		case b.aborted.Load():
 		case final(err):
-			b.abort(Failed, err, p.rail.Name(), p.addr)
+			b.abort(Failed, err, p.name(), p.addr())
 		case p.e.cfg.Retries > 0 && s.tries >= p.e.cfg.Retries:
-			b.abort(Failed, because(ErrUnreachable, err), p.rail.Name(), p.addr)
+			b.abort(Failed, because(ErrUnreachable, err), p.name(), p.addr())
 		default:
-			p.acct.retried()
-			p.enqueue(s.Key, []*Slice{b.retry(s)})
+			p.acct.retried(int64(len(s.Local)))
+			again = append(again, b.retry(s))
 			continue
 		}
 		b.sliceDone(1)
 	}
+	p.take(again)
+	p.enqueue(again)
+	p.peer.dispatch()
 }
 
 // lose gives up the connection c, if it still is the path's. The caller holds
 // p.mu.
-func (p *path) lose(c *connection) {
+func (p *path) lose(c *connection, why PathState, err error) {
 	if c == nil || c != p.conn {
 		return
 	}
-	if !p.e.spawn(func() { p.dial(c) }) {
+	at := p.e.cfg.Clock.Now()
+	if !p.e.spawn(func() {
+		p.e.changed(p, at, why, err)
+		p.dial(c)
+	}) {
 		return // the engine is closing, and will close it
 	}
-	p.conn, p.busy = nil, true
+	p.conn, p.busy, p.posted = nil, true, 0
+	p.warm = p.warm || len(p.peer.paths) > 1
+	p.up.Store(false)
+	p.meterMu.Lock()
+	p.meter.stop(why == PathStalled)
+	p.meterMu.Unlock()
+}
+
+// checkProgress gives up a connection on which slices are posted and nothing has
+// completed for too long: Config.StallTimeout, or four times what they should take.
+func (p *path) checkProgress(now time.Duration) {
+	c := p.candidate(now)
+	limit := p.e.cfg.StallTimeout
+	if c.rate > 0 {
+		p.meterMu.Lock()
+		expected := 4 * float64(c.inflight) / p.meter.rate
+		p.meterMu.Unlock()
+		limit = max(limit, min(time.Duration(expected*1e9), 10*limit))
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.conn != nil && p.posted > 0 && now-p.progress > limit {
+		p.lastErr = fmt.Errorf("%w: no progress for %v with %d slices, %d bytes under way",
+			ErrUnreachable, (now - p.progress).Round(time.Millisecond), p.posted, c.inflight)
+		p.lose(p.conn, PathStalled, p.lastErr)
+	}
 }
 
 // connect starts dialing unless that is under way. The caller holds p.mu.
@@ -201,25 +282,31 @@ func (p *path) prepare() {
 }
 
 // dial closes the old connection and makes a new one, if slices wait for it.
-// Once a Dial has failed it goes on until one succeeds or the path is closed:
-// a dead rail gets no slices while others live, and must come back by itself.
+// Once a Dial has failed it goes on until one succeeds or the path is closed.
 func (p *path) dial(old *connection) {
 	if old != nil {
 		_ = old.ep.Close()
 		p.acct.conns.Add(-1)
+		p.peer.evacuate(p)
 	}
-	for {
+	for failing := false; ; failing = true {
 		p.mu.Lock()
-		if p.closed || len(p.queue) == 0 && !p.warm && !p.down.Load() {
+		if p.closed || len(p.queue) == 0 && !p.warm && !failing {
 			p.busy = false
 			p.mu.Unlock()
 			return
 		}
-		wait := p.tried + p.backoff - p.e.cfg.Clock.Now()
-		p.mu.Unlock()
-		if p.down.Load() {
-			p.reroute()
+		backoff, patience := p.backoff, p.e.cfg.DialTimeout
+		if p.peer.otherUp(p) {
+			// A link that is back is noticed by the next attempt, so there are many,
+			// and they are short: a lost SYN is sent again only after a second.
+			backoff = min(backoff, p.e.cfg.ProbeInterval)
+			if p.tries%8 != 7 {
+				patience = min(patience, 3*p.e.cfg.ProbeInterval)
+			}
 		}
+		wait := p.tried + backoff - p.e.cfg.Clock.Now()
+		p.mu.Unlock()
 		if wait > 0 && !p.pause(wait) {
 			continue // closed
 		}
@@ -228,19 +315,26 @@ func (p *path) dial(old *connection) {
 		p.warm = false
 		p.tried = p.e.cfg.Clock.Now()
 		p.backoff = min(max(2*p.backoff, p.e.cfg.BackoffMin), p.e.cfg.BackoffMax)
+		p.tries++
 		p.mu.Unlock()
-		ctx, cancel := context.WithTimeout(p.e.ctx, p.e.cfg.DialTimeout)
-		ep, err := p.rail.Dial(ctx, p.addr)
+		ctx, cancel := context.WithTimeout(p.e.ctx, patience)
+		ep, err := p.e.cfg.Rails[p.rail].Dial(ctx, p.addr())
 		cancel()
 		p.acct.dialed(err)
 
-		p.down.Store(err != nil)
-		p.mu.Lock()
 		if err != nil {
+			p.mu.Lock()
 			p.lastErr = err
+			p.rotate()
+			first := p.tries == 1 && !p.paired
 			p.mu.Unlock()
+			if first {
+				p.e.changed(p, p.e.cfg.Clock.Now(), PathDown, err)
+			}
+			p.peer.evacuate(p)
 			continue
 		}
+		p.mu.Lock()
 		p.busy = false
 		if p.closed {
 			p.mu.Unlock()
@@ -248,10 +342,29 @@ func (p *path) dial(old *connection) {
 			return
 		}
 		p.conn = &connection{ep}
+		p.posted, p.paired, p.tries = 0, true, 0
+		for _, s := range p.queue { // the rail has told the target which connections are dead
+			s.stale = nil
+		}
 		p.acct.conns.Add(1)
+		p.up.Store(true)
 		p.flush()
 		p.mu.Unlock()
+		p.e.changed(p, p.e.cfg.Clock.Now(), PathUp, nil)
+		p.peer.connected(p)
 		return
+	}
+}
+
+// rotate goes on to the next of the peer's rails that the path may go with, as long
+// as it has never been connected. The caller holds p.mu.
+func (p *path) rotate() {
+	if p.paired || len(p.addrs) == 1 {
+		return
+	}
+	p.at.Store((p.at.Load() + 1) % int32(len(p.addrs)))
+	for _, s := range p.queue {
+		s.Key = s.batch.t.keys[p.addr()]
 	}
 }
 
@@ -265,32 +378,6 @@ func (p *path) pause(d time.Duration) bool {
 		return true
 	case <-p.stop:
 		return false
-	}
-}
-
-// reroute moves the queue of a path that cannot connect to paths that can.
-func (p *path) reroute() {
-	p.mu.Lock()
-	queue := p.queue
-	var keep []*Slice
-	type move struct {
-		s  *Slice
-		to route
-	}
-	var moves []move
-	for _, s := range queue {
-		if r := s.batch.t.choose(p); r.path != nil && !r.path.down.Load() {
-			moves = append(moves, move{s, r})
-		} else {
-			keep = append(keep, s)
-		}
-	}
-	p.queue = keep
-	p.mu.Unlock()
-	for _, m := range moves {
-		p.inflight.Add(-int64(len(m.s.Local)))
-		p.acct.retried()
-		m.to.path.enqueue(m.to.key, []*Slice{m.s})
 	}
 }
 
@@ -324,7 +411,7 @@ func (p *path) revoke(b *Batch) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.conn != nil && b.on(p.conn) {
-		p.lose(p.conn)
+		p.lose(p.conn, PathDown, fmt.Errorf("its slices were revoked: %w", b.reason()))
 	}
 }
 
@@ -342,6 +429,7 @@ func (p *path) shut() {
 	p.closed = true
 	c := p.conn
 	p.conn = nil
+	p.up.Store(false)
 	p.mu.Unlock()
 	if first {
 		close(p.stop)

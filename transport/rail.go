@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"time"
 )
 
 // A Key names a registered region on one rail. Keys are unguessable: knowing
@@ -63,6 +64,11 @@ type Rail interface {
 	// initiator after the function returned.
 	HandleImmediates(func(Imm))
 
+	// Fence ends the connection that a peer's endpoint with this ID made, if
+	// there is one, and returns when it touches nothing any more. It may run
+	// within the function that gets immediates.
+	Fence(id uint64)
+
 	// Close stops serving peers and closes every endpoint, so that every
 	// posted slice has completed and no registered memory is touched when
 	// it returns. A second Close returns nil.
@@ -71,12 +77,16 @@ type Rail interface {
 
 // An Endpoint is one connected pair of rails: a socket, a queue pair.
 type Endpoint interface {
+	// ID is the connection's at the peer's rail, for its Fence: random, never zero.
+	ID() uint64
+
 	// Post queues a prefix of slices, in order, and never blocks. n <
 	// len(slices) means that the queue is full: there is room again when a
 	// posted slice has completed. Every queued slice is completed exactly
 	// once, never from within Post, and may post more as it does; until then
-	// the rail may touch its Local memory, afterwards not. err is non-nil only if the endpoint is
-	// unusable, in which case it stays so; after Close it is net.ErrClosed.
+	// the rail may touch its Local memory, afterwards not. err is non-nil only
+	// if the endpoint is unusable, in which case it stays so; after Close it is
+	// net.ErrClosed.
 	//
 	// A slice that completes with an error other than ErrBadKey or
 	// ErrBounds means that the endpoint is broken: the rail completes its
@@ -88,6 +98,18 @@ type Endpoint interface {
 	// memory; it does not wait for the peer. A second Close waits likewise
 	// and returns nil.
 	Close() error
+}
+
+// AwaitFence waits for a connection that was cut to be over. It is over at once,
+// unless a hostile peer has two connections fence each other: then neither waits
+// for ever.
+func AwaitFence(over <-chan struct{}) {
+	t := time.NewTimer(10 * time.Second)
+	defer t.Stop()
+	select {
+	case <-over:
+	case <-t.C:
+	}
 }
 
 // Advertised is what peers are told to dial for a rail that listens at a port: its

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -16,6 +17,7 @@ type RailAddr struct {
 	Rail string // name of the owner's rail: "tcp/eth0"
 	Addr string // what a peer dials
 	Key  Key    // of the segment on that rail
+	Rank int    // how far that rail is from the segment: 0 is close, 1 can be used
 }
 
 // SegmentInfo is what a segment's owner advertises to its peers. Whoever has
@@ -30,10 +32,11 @@ type SegmentInfo struct {
 // A Segment is registered local memory: the source and destination of this
 // engine's transfers, and a target of its peers'.
 type Segment struct {
-	e    *Engine
-	mem  []byte
-	info SegmentInfo
-	keys []Key // one for each of the engine's rails
+	e     *Engine
+	mem   []byte
+	info  SegmentInfo
+	keys  []Key   // one for each of the engine's rails
+	ranks []uint8 // how far each is from the memory
 
 	mu     sync.Mutex
 	refs   int // batches that use mem
@@ -61,8 +64,19 @@ func (e *Engine) Register(name string, mem []byte, location string) (*Segment, e
 			}
 			return fail(e.cfg.Rails[i].Name(), err)
 		}
+		rank := 0
+		if e.cfg.Rank != nil {
+			rank = e.cfg.Rank(location, r.Name())
+		}
 		s.keys = append(s.keys, key)
-		s.info.Rails = append(s.info.Rails, RailAddr{Rail: r.Name(), Addr: r.Addr(), Key: key})
+		s.ranks = append(s.ranks, clampRank(rank))
+		s.info.Rails = append(s.info.Rails, RailAddr{Rail: r.Name(), Addr: r.Addr(), Key: key, Rank: rank})
+	}
+	if slices.Min(s.ranks) == unseen {
+		for i, k := range s.keys {
+			_ = e.cfg.Rails[i].Deregister(k)
+		}
+		return fail("", fmt.Errorf("%w: no rail may be used for memory at %s", ErrNoPath, location))
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -137,26 +151,30 @@ func (s *Segment) holds(b []byte) bool {
 	return at >= base && at-base <= uintptr(len(s.mem)) && uintptr(len(b)) <= uintptr(len(s.mem))-(at-base)
 }
 
-// A Target is a peer's segment, opened for transfers.
-type Target struct {
-	e      *Engine
-	info   SegmentInfo
-	routes []route
-	refs   atomic.Int64 // Open's, and one for each batch under way
-	once   sync.Once
+// clampRank is a rank as paths have it.
+func clampRank(rank int) uint8 {
+	if rank < 0 {
+		return unseen
+	}
+	return uint8(min(rank, unseen-1))
 }
 
-// A route is a path to a target and the target's key there.
-type route struct {
-	path *path
-	key  Key
+// A Target is a peer's segment, opened for transfers.
+type Target struct {
+	e     *Engine
+	info  SegmentInfo
+	peer  *peer
+	keys  map[string]Key   // by address of the peer's rail
+	ranks map[string]uint8 // likewise: how far that is from the segment
+	refs  atomic.Int64     // Open's, and one for each batch under way
+	once  sync.Once
 }
 
 // Open prepares transfers to and from a peer's segment. It does not wait:
 // connections are made in the background, kept, shared between targets, and
 // made again when they are lost; a peer that cannot be connected is tried about
 // every Config.BackoffMax until the target is closed. Open fails if the description is faulty or no
-// rail here is of the kind of one of the peer's.
+// rail here reaches one of the peer's.
 func (e *Engine) Open(info SegmentInfo) (*Target, error) {
 	fail := func(err error) (*Target, error) {
 		return nil, &Error{Op: "open " + info.Name, Err: err}
@@ -165,10 +183,80 @@ func (e *Engine) Open(info SegmentInfo) (*Target, error) {
 		return fail(fmt.Errorf("%w: length %d", ErrInvalid, info.Length))
 	}
 	info.Rails = slices.Clone(info.Rails)
-	t := &Target{e: e, info: info}
+	t := &Target{e: e, info: info, keys: make(map[string]Key), ranks: make(map[string]uint8)}
 	t.refs.Store(1)
-	var ids []pathID
-	var keys []Key
+	var addrs []string
+	for _, r := range info.Rails {
+		if !slices.ContainsFunc(e.cfg.Rails, func(l Rail) bool { return kind(l.Name()) == kind(r.Rail) }) {
+			continue
+		}
+		if r.Key == 0 || r.Addr == "" {
+			return fail(fmt.Errorf("%w: rail %q has key %d and address %q", ErrInvalid, r.Rail, r.Key, r.Addr))
+		}
+		t.keys[r.Addr], t.ranks[r.Addr] = r.Key, clampRank(r.Rank)
+		addrs = append(addrs, kind(r.Rail)+" "+r.Addr)
+	}
+	if len(addrs) == 0 {
+		return fail(ErrNoPath)
+	}
+	id := strings.Join(addrs, " ")
+	e.mu.Lock()
+	g, closed := e.peers[id], e.closed
+	if g != nil && !closed {
+		t.hold(g)
+	}
+	e.mu.Unlock()
+	if closed {
+		return fail(net.ErrClosed)
+	}
+	if g != nil {
+		g.prepare()
+		return t, nil
+	}
+	g, err := e.newPeer(id, info.Rails) // asks the system about routes
+	if err != nil {
+		return fail(err)
+	}
+	e.mu.Lock()
+	if e.closed {
+		e.mu.Unlock()
+		return fail(net.ErrClosed)
+	}
+	if other := e.peers[id]; other != nil {
+		g = other
+	} else {
+		e.peers[id] = g
+		if len(g.paths) > 1 {
+			e.wg.Go(g.watch)
+		}
+	}
+	t.hold(g)
+	e.mu.Unlock()
+	g.prepare()
+	return t, nil
+}
+
+// hold takes a reference to a peer. The caller holds e.mu.
+func (t *Target) hold(g *peer) {
+	if g.idle != nil {
+		g.idle.Stop()
+		g.idle = nil
+	}
+	g.refs++
+	t.peer = g
+}
+
+// prepare connects the paths ahead of the first slice.
+func (g *peer) prepare() {
+	for _, p := range g.paths {
+		p.prepare()
+	}
+}
+
+// newPeer pairs the rails here with those of a peer.
+func (e *Engine) newPeer(id string, rails []RailAddr) (*peer, error) {
+	g := &peer{e: e, id: id, stop: make(chan struct{})}
+	var whys []error
 	for _, k := range kinds(e.cfg.Rails) {
 		var local []int
 		for i, r := range e.cfg.Rails {
@@ -177,42 +265,43 @@ func (e *Engine) Open(info SegmentInfo) (*Target, error) {
 			}
 		}
 		var remote []RailAddr
-		for _, r := range info.Rails {
-			if kind(r.Rail) != k {
-				continue
+		for _, r := range rails {
+			if kind(r.Rail) == k {
+				remote = append(remote, r)
 			}
-			if r.Key == 0 || r.Addr == "" {
-				return fail(fmt.Errorf("%w: rail %q has key %d and address %q", ErrInvalid, r.Rail, r.Key, r.Addr))
-			}
-			remote = append(remote, r)
 		}
-		// The i-th rail here goes with the i-th rail there, and the shorter
-		// list goes round: every rail of either side is on some path.
-		for i := range max(len(local), len(remote)) {
-			if len(remote) == 0 {
-				break
+		reaches := make(map[[2]int]Reach)
+		for i, l := range local {
+			router, _ := e.cfg.Rails[l].(Router)
+			bad := 0
+			for j, r := range remote {
+				if router == nil {
+					continue
+				}
+				reach, why := router.Route(r.Addr)
+				reaches[[2]int{i, j}] = reach
+				if _, usable := order[reach]; !usable {
+					bad++
+					whys = append(whys, fmt.Errorf("%s does not reach %s: %s", e.cfg.Rails[l].Name(), r.Addr, why))
+				}
 			}
-			r := remote[i%len(remote)]
-			ids = append(ids, pathID{local[i%len(local)], r.Addr})
-			keys = append(keys, r.Key)
+			if bad > 0 && bad == len(remote) {
+				e.cfg.Logger.Warn("transport: rail is not used", "rail", e.cfg.Rails[l].Name(), "err", errors.Join(whys[len(whys)-bad:]...))
+			}
+		}
+		for _, m := range pair(len(local), len(remote), func(i, j int) Reach { return reaches[[2]int{i, j}] }) {
+			l := local[m.local]
+			p := &path{e: e, peer: g, index: len(g.paths), rail: l, acct: &e.accts[l], stop: make(chan struct{})}
+			for _, j := range m.remote {
+				p.addrs = append(p.addrs, remote[j].Addr)
+			}
+			g.paths = append(g.paths, p)
 		}
 	}
-	if len(ids) == 0 {
-		return fail(ErrNoPath)
+	if len(g.paths) == 0 {
+		return nil, fmt.Errorf("%w: %w", ErrNoPath, errors.Join(whys...))
 	}
-	e.mu.Lock()
-	if e.closed {
-		e.mu.Unlock()
-		return fail(net.ErrClosed)
-	}
-	for i, id := range ids {
-		t.routes = append(t.routes, route{e.pathLocked(id), keys[i]})
-	}
-	e.mu.Unlock()
-	for _, r := range t.routes {
-		r.path.prepare()
-	}
-	return t, nil
+	return g, nil
 }
 
 func kinds(rails []Rail) []string {
@@ -244,9 +333,7 @@ func (t *Target) release() {
 	}
 	t.e.mu.Lock()
 	defer t.e.mu.Unlock()
-	for _, r := range t.routes {
-		t.e.unrefLocked(r.path)
-	}
+	t.e.unrefLocked(t.peer)
 }
 
 // acquire fails on a closed target without batches.
@@ -260,23 +347,4 @@ func (t *Target) acquire() bool {
 			return true
 		}
 	}
-}
-
-// choose returns the route for a slice: the one with the fewest bytes in
-// flight among those that are up, or among all if none is.
-func (t *Target) choose(not *path) route {
-	best, bestScore := route{}, int64(0)
-	for _, r := range t.routes {
-		if r.path == not {
-			continue
-		}
-		score := r.path.inflight.Load()
-		if r.path.down.Load() {
-			score += 1 << 60
-		}
-		if best.path == nil || score < bestScore {
-			best, bestScore = r, score
-		}
-	}
-	return best
 }

@@ -21,6 +21,7 @@ type Slice struct {
 	seg   *Segment // holds Local
 	tries int
 	conn  atomic.Pointer[connection] // where it is posted; nil while queued
+	stale *connection                // lost, and may still apply these bytes; guarded by its path's mu
 	done  atomic.Bool
 }
 

@@ -38,6 +38,7 @@ type account struct {
 	imms, post, errors, retries atomic.Int64
 	dials, dialErrors, conns    atomic.Int64
 	immIn, immRepeats           atomic.Int64
+	resent, downs               atomic.Int64
 }
 
 type opAccount struct{ bytes, slices atomic.Int64 }
@@ -46,7 +47,11 @@ func (a *opAccount) stats() OpStats { return OpStats{Bytes: a.bytes.Load(), Slic
 
 func (a *account) posted(n int) { a.post.Add(int64(n)) }
 func (a *account) failed(n int) { a.errors.Add(int64(n)) }
-func (a *account) retried()     { a.retries.Add(1) }
+
+func (a *account) retried(bytes int64) {
+	a.retries.Add(1)
+	a.resent.Add(bytes)
+}
 
 func (a *account) dialed(err error) {
 	a.dials.Add(1)
@@ -83,12 +88,22 @@ func (e *Engine) Rails() []RailStats {
 			Posted: a.post.Load(), Errors: a.errors.Load(), Retries: a.retries.Load(),
 			Dials: a.dials.Load(), DialErrors: a.dialErrors.Load(), Conns: a.conns.Load(),
 			ImmIn: a.immIn.Load(), ImmRepeats: a.immRepeats.Load(),
+			Downs: a.downs.Load(), Resent: a.resent.Load(),
 		}
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for id, p := range e.paths {
-		stats[id.rail].InFlight += p.inflight.Load()
+	now := e.cfg.Clock.Now()
+	for _, g := range e.peers {
+		for _, p := range g.paths {
+			c, s := p.candidate(now), &stats[p.rail]
+			s.InFlight += c.inflight
+			s.Rate += int64(c.rate)
+			s.Paths++
+			if c.up {
+				s.Up++
+			}
+		}
 	}
 	return stats
 }

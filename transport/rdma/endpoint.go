@@ -97,6 +97,9 @@ func (r *Rail) newEndpoint(l *link, addr string, id uint64) *endpoint {
 	return ep
 }
 
+// ID implements transport.Endpoint.
+func (ep *endpoint) ID() uint64 { return ep.id }
+
 // Post implements transport.Endpoint.
 func (ep *endpoint) Post(slices []*transport.Slice) (int, error) {
 	ep.posting.Lock()

@@ -347,7 +347,7 @@ func (r *Rail) welcome(c net.Conn) (*served, error) {
 		return nil, err
 	}
 	for _, id := range g.lost {
-		r.end(id)
+		r.Fence(id)
 	}
 	l, err := r.newLink(c, len(g.pairs), r.cfg.QueueDepth)
 	if err != nil {
@@ -375,14 +375,14 @@ func (r *Rail) welcome(c net.Conn) (*served, error) {
 	return s, nil
 }
 
-// end cuts the connection with that id and waits until it touches nothing.
-func (r *Rail) end(id uint64) {
+// Fence implements transport.Rail.
+func (r *Rail) Fence(id uint64) {
 	r.mu.Lock()
 	s := r.byID[id]
 	r.mu.Unlock()
 	if s != nil {
-		s.lost("the peer made a new connection")
-		<-s.over
+		s.lost("the peer has given it up")
+		transport.AwaitFence(s.over)
 	}
 }
 

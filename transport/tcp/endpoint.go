@@ -65,6 +65,9 @@ type refusal struct {
 
 var framePool = sync.Pool{New: func() any { return &frame{slices: make([]*transport.Slice, 0, maxCount)} }}
 
+// ID implements transport.Endpoint.
+func (ep *endpoint) ID() uint64 { return ep.id }
+
 // Post implements transport.Endpoint.
 func (ep *endpoint) Post(slices []*transport.Slice) (int, error) {
 	ep.mu.Lock()

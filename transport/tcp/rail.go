@@ -341,17 +341,15 @@ func (r *Rail) dismiss(s *served) {
 	}
 }
 
-// end cuts the connection with the given id, if there is one, and waits until
-// it touches nothing any more.
-func (r *Rail) end(id uint64, by *served) {
+// Fence implements transport.Rail.
+func (r *Rail) Fence(id uint64) {
 	r.mu.Lock()
 	s := r.byID[id]
 	r.mu.Unlock()
-	if s == nil || s == by {
-		return
+	if s != nil {
+		s.cut()
+		transport.AwaitFence(s.over)
 	}
-	s.cut()
-	<-s.over
 }
 
 // Close implements transport.Rail.

@@ -125,7 +125,7 @@ func (s *served) greet() error {
 		return err
 	}
 	for _, lost := range h.lost {
-		s.rail.end(lost, s)
+		s.rail.Fence(lost)
 	}
 	if err := s.rail.welcome(s, h.id); err != nil {
 		return err

@@ -7,6 +7,7 @@
 package transporttest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +24,7 @@ type Network struct {
 	mu    sync.Mutex
 	rails map[string]*Rail // by address; nil while one is down
 	holes map[string]bool
+	late  []func() // deliver what Late holds back
 }
 
 // NewNetwork returns a network without rails.
@@ -45,6 +47,9 @@ const (
 	// Stall makes the endpoint a black hole from this slice on: nothing
 	// completes until it is closed.
 	Stall Kind = "stall"
+	// Late makes the endpoint a black hole too, but what it holds is on its way:
+	// Network.Arrive delivers it, unless the target has fenced the connection.
+	Late Kind = "late"
 	// Delay applies the slice after Fault.Delay.
 	Delay Kind = "delay"
 )
@@ -72,7 +77,11 @@ type Rail struct {
 	eps     map[*endpoint]struct{}
 	peers   map[*endpoint]struct{} // endpoints of others that reach this rail
 	faults  map[int]Fault
+	fenced  map[uint64]bool
 	carried int
+	rate    float64   // bytes/s; 0 is no limit
+	free    time.Time // when what was carried has left, at that rate
+	hole    bool      // nothing completes
 	dials   int
 	closed  bool
 }
@@ -86,7 +95,7 @@ type region struct {
 func (n *Network) Rail(name string) *Rail {
 	r := &Rail{
 		n: n, name: name, Depth: 64, regions: make(map[transport.Key]*region),
-		eps: make(map[*endpoint]struct{}), peers: make(map[*endpoint]struct{}), faults: make(map[int]Fault),
+		eps: make(map[*endpoint]struct{}), peers: make(map[*endpoint]struct{}), faults: make(map[int]Fault), fenced: make(map[uint64]bool),
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -104,6 +113,17 @@ func (n *Network) BlackHole(name string, on bool) {
 	n.holes[name] = on
 }
 
+// Arrive delivers what Late has held back.
+func (n *Network) Arrive() {
+	n.mu.Lock()
+	late := n.late
+	n.late = nil
+	n.mu.Unlock()
+	for _, deliver := range late {
+		deliver()
+	}
+}
+
 // Inject adds faults to the rail's script.
 func (r *Rail) Inject(faults ...Fault) {
 	r.mu.Lock()
@@ -114,6 +134,51 @@ func (r *Rail) Inject(faults ...Fault) {
 		}
 		r.faults[f.Slice] = f
 	}
+}
+
+// SetRate makes the rail carry that many bytes per second, 0 as many as it can.
+func (r *Rail) SetRate(rate float64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.rate = rate
+}
+
+// BlackHole makes every slice posted from now on, and those under way, stall until
+// the endpoint is closed, and Dial hang; or no longer.
+func (r *Rail) BlackHole(on bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.hole = on
+}
+
+// Sever breaks the endpoints that there are, as if the peer had closed them.
+func (r *Rail) Sever() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for ep := range r.eps {
+		ep.breakWith(fmt.Errorf("%w: connection to %q lost", transport.ErrUnreachable, ep.peer.name))
+	}
+}
+
+// leaves says when a slice has left at the rail's rate.
+func (r *Rail) leaves(n int) time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	if r.rate == 0 {
+		return now
+	}
+	if r.free.Before(now) {
+		r.free = now
+	}
+	r.free = r.free.Add(time.Duration(float64(n) / r.rate * 1e9))
+	return r.free
+}
+
+func (r *Rail) isHole() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.hole
 }
 
 // Carried is how many slices the rail has taken from its queues.
@@ -185,7 +250,7 @@ func (r *Rail) Dial(ctx context.Context, addr string) (transport.Endpoint, error
 	if closed {
 		return nil, net.ErrClosed
 	}
-	if hole {
+	if hole || r.isHole() {
 		<-ctx.Done()
 	}
 	if ctx.Err() != nil {
@@ -194,7 +259,7 @@ func (r *Rail) Dial(ctx context.Context, addr string) (transport.Endpoint, error
 	if peer == nil {
 		return nil, fmt.Errorf("%w: no rail at %q", transport.ErrUnreachable, addr)
 	}
-	ep := &endpoint{rail: r, peer: peer, depth: r.Depth, more: make(chan struct{}, 1), cut: make(chan struct{}), over: make(chan struct{})}
+	ep := &endpoint{id: uint64(transport.NewKey()), rail: r, peer: peer, depth: r.Depth, more: make(chan struct{}, 1), cut: make(chan struct{}), over: make(chan struct{})}
 	r.mu.Lock()
 	if r.closed {
 		r.mu.Unlock()
@@ -210,6 +275,29 @@ func (r *Rail) Dial(ctx context.Context, addr string) (transport.Endpoint, error
 	peer.peers[ep] = struct{}{}
 	go ep.run()
 	return ep, nil
+}
+
+// Fence implements transport.Rail.
+func (r *Rail) Fence(id uint64) {
+	r.mu.Lock()
+	r.fenced[id] = true
+	var cut *endpoint
+	for ep := range r.peers {
+		if ep.id == id {
+			cut = ep
+		}
+	}
+	r.mu.Unlock()
+	if cut != nil {
+		cut.breakWith(fmt.Errorf("%w: fenced by %q", transport.ErrUnreachable, r.name))
+		transport.AwaitFence(cut.over)
+	}
+}
+
+func (r *Rail) hasFenced(id uint64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.fenced[id]
 }
 
 // Close implements transport.Rail. Peers' endpoints to the rail break.
@@ -289,6 +377,7 @@ func (r *Rail) unknown() error {
 }
 
 type endpoint struct {
+	id         uint64
 	rail, peer *Rail
 	depth      int
 	more       chan struct{}
@@ -300,6 +389,8 @@ type endpoint struct {
 	posted int
 	err    error
 }
+
+func (ep *endpoint) ID() uint64 { return ep.id }
 
 func (ep *endpoint) Post(batch []*transport.Slice) (int, error) {
 	ep.mu.Lock()
@@ -381,6 +472,17 @@ func (ep *endpoint) carry(s *transport.Slice) error {
 			return err
 		}
 		return lost
+	case Late:
+		on := transport.NewSlice(s.Op, bytes.Clone(s.Local), s.Key, s.Offset, nil)
+		ep.rail.n.mu.Lock()
+		ep.rail.n.late = append(ep.rail.n.late, func() {
+			if !ep.peer.hasFenced(ep.id) && on.Op == transport.Write {
+				_ = ep.peer.apply(on)
+			}
+		})
+		ep.rail.n.mu.Unlock()
+		<-ep.cut
+		return ep.broken()
 	case Stall:
 		<-ep.cut
 		return ep.broken()
@@ -392,6 +494,19 @@ func (ep *endpoint) carry(s *transport.Slice) error {
 		case <-ep.cut:
 			return ep.broken()
 		}
+	}
+	if d := time.Until(ep.rail.leaves(len(s.Local))); d > 0 {
+		t := time.NewTimer(d)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-ep.cut:
+			return ep.broken()
+		}
+	}
+	if ep.rail.isHole() {
+		<-ep.cut
+		return ep.broken()
 	}
 	return ep.peer.apply(s)
 }

@@ -1,0 +1,297 @@
+package transport_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"kvferry/clock"
+	"kvferry/transport"
+	"kvferry/transport/transporttest"
+)
+
+// Rates are an eighth of those of links of 4, 2, 2 and 1 Gbit/s, and so are blocks
+// of those of 1 MiB: the proportions are the same, and the tests copy less.
+const gbit = 1e9 / 8 / 8
+
+var rates = []float64{4 * gbit, 2 * gbit, 2 * gbit, 1 * gbit}
+
+// A bundle is two engines with several rails each, and a load on them: depth batches
+// under way, each of the same requests.
+type bundle struct {
+	t      *testing.T
+	net    *transporttest.Network
+	clk    clock.Clock
+	rails  []*transporttest.Rail // the initiator's
+	a, b   *transport.Engine
+	src    *transport.Segment
+	dst    *transport.Segment
+	target *transport.Target
+
+	mu     sync.Mutex
+	events []transport.PathEvent
+}
+
+func newBundle(t *testing.T, rates []float64, n int, cfg transport.Config) *bundle {
+	t.Helper()
+	x := &bundle{t: t, net: transporttest.NewNetwork()}
+	var there []transport.Rail
+	for i, rate := range rates {
+		r := x.net.Rail(fmt.Sprint("a", i))
+		r.Depth = 4096
+		r.SetRate(rate)
+		x.rails = append(x.rails, r)
+		cfg.Rails = append(cfg.Rails, r)
+		there = append(there, x.net.Rail(fmt.Sprint("b", i)))
+	}
+	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
+	x.clk = clock.Std()
+	cfg.Clock, cfg.Logger = x.clk, quiet
+	cfg.OnPath = func(ev transport.PathEvent) {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		x.events = append(x.events, ev)
+	}
+	x.a = engine(t, cfg)
+	x.b = engine(t, transport.Config{Rails: there, Clock: clock.Std(), Logger: quiet})
+	x.src, x.dst = register(t, x.a, "src", n), register(t, x.b, "dst", n)
+	rng := rand.New(rand.NewPCG(1, 2))
+	for i := 0; i < n; i += 997 {
+		x.src.Bytes()[i] = byte(rng.Uint32())
+	}
+	tgt, err := x.a.Open(x.dst.Info())
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.target = tgt
+	synctest.Wait()
+	return x
+}
+
+// load keeps depth batches under way, each of a share of the segment, in blocks, for
+// a while.
+func (x *bundle) load(d time.Duration, block, depth int) {
+	x.t.Helper()
+	end := time.Now().Add(d)
+	var running sync.WaitGroup
+	for i := range depth {
+		share := len(x.src.Bytes()) / depth
+		var reqs []transport.Request
+		for at := i * share; at < (i+1)*share; at += block {
+			reqs = append(reqs, transport.Request{Op: transport.Write, Local: x.src.Bytes()[at : at+block], Offset: int64(at)})
+		}
+		running.Go(func() {
+			for time.Now().Before(end) {
+				b := x.a.Submit(x.target, reqs, transport.BatchOptions{Timeout: 10 * time.Second})
+				<-b.Done()
+				if b.Err() != nil {
+					x.t.Error(b.Err())
+				}
+			}
+		})
+	}
+	running.Wait()
+}
+
+// moved is what each rail has completed.
+func (x *bundle) moved() (each []int64, sum int64) {
+	for _, st := range x.a.Rails() {
+		each = append(each, st.Write.Bytes)
+		sum += st.Write.Bytes
+	}
+	return each, sum
+}
+
+// efficiency loads the rails and returns what they carried, of what they could.
+func (x *bundle) efficiency(d time.Duration, rates []float64, block, depth int) float64 {
+	x.t.Helper()
+	start := time.Now()
+	_, before := x.moved()
+	x.load(d, block, depth)
+	_, after := x.moved()
+	ideal := 0.0
+	for _, r := range rates {
+		ideal += r
+	}
+	return float64(after-before) / time.Since(start).Seconds() / ideal
+}
+
+// Unequal links are filled to within some percent by affinity, and by the slowest one
+// by a static split.
+func TestUnequalRails(t *testing.T) {
+	for _, c := range []struct {
+		sel         transport.Selection
+		least, most float64
+	}{
+		{transport.Affinity, 0.97, 1.001},
+		{transport.Static, 0.42, 0.48}, // 4 x the slowest of 9
+		{transport.RoundRobin, 0.42, 0.48},
+		{transport.Single, 0.43, 0.45}, // 4 of 9
+	} {
+		t.Run(string(c.sel), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				x := newBundle(t, rates, 8<<20, transport.Config{Select: c.sel})
+				x.load(200*time.Millisecond, 128<<10, 4) // until the rates are known
+				if e := x.efficiency(2*time.Second, rates, 128<<10, 4); e < c.least || e > c.most {
+					each, _ := x.moved()
+					t.Errorf("%.3f of what the links carry, not %.2f to %.2f; %d", e, c.least, c.most, each)
+				}
+				if !bytes.Equal(x.src.Bytes(), x.dst.Bytes()) {
+					t.Error("other bytes arrived")
+				}
+			})
+		})
+	}
+}
+
+// Equal links add up, with large and small blocks, and with one batch under way.
+func TestEqualRails(t *testing.T) {
+	for _, c := range []struct {
+		rails, block, depth int
+		least               float64
+	}{
+		{1, 128 << 10, 4, 0.99},
+		{2, 128 << 10, 4, 0.99},
+		{4, 128 << 10, 4, 0.99},
+		{4, 8 << 10, 4, 0.98},
+		{4, 128 << 10, 1, 0.90},
+		{8, 128 << 10, 4, 0.97},
+	} {
+		t.Run(fmt.Sprintf("%d x %d KiB, depth %d", c.rails, c.block>>10, c.depth), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var rates []float64
+				for range c.rails {
+					rates = append(rates, 2*gbit)
+				}
+				x := newBundle(t, rates, 8<<20, transport.Config{})
+				x.load(200*time.Millisecond, c.block, c.depth)
+				if e := x.efficiency(time.Second, rates, c.block, c.depth); e < c.least || e > 1.001 {
+					each, _ := x.moved()
+					t.Errorf("%.3f of what the links carry, not %.2f; %d", e, c.least, each)
+				}
+			})
+		})
+	}
+}
+
+// sample counts bytes of all rails in steps, while change happens.
+func (x *bundle) sample(d, step time.Duration) (each [][]int64) {
+	for range d / step {
+		<-time.After(step)
+		now, _ := x.moved()
+		each = append(each, now)
+	}
+	return each
+}
+
+// One of four links is a black hole for a while, cut, or slow: the others go on at
+// their full rate soon after, and it comes back.
+func TestLinkFaults(t *testing.T) {
+	equal := []float64{2 * gbit, 2 * gbit, 2 * gbit, 2 * gbit}
+	const step = 25 * time.Millisecond
+	for _, c := range []struct {
+		name       string
+		fault, end func(*transporttest.Rail)
+		full       time.Duration // until the others are at their full rate
+		back       time.Duration // until it has its share again
+		event      transport.PathState
+	}{
+		{
+			"black hole", func(r *transporttest.Rail) { r.BlackHole(true) }, func(r *transporttest.Rail) { r.BlackHole(false) },
+			500 * time.Millisecond, 2 * time.Second, transport.PathStalled,
+		},
+		{
+			"cut", func(r *transporttest.Rail) { r.BlackHole(true); r.Sever() }, func(r *transporttest.Rail) { r.BlackHole(false) },
+			100 * time.Millisecond, 2 * time.Second, transport.PathDown,
+		},
+		{
+			"a tenth", func(r *transporttest.Rail) { r.SetRate(gbit / 5) }, func(r *transporttest.Rail) { r.SetRate(2 * gbit) },
+			500 * time.Millisecond, time.Second, "",
+		},
+		{
+			"a hundredth", func(r *transporttest.Rail) { r.SetRate(gbit / 50) }, func(r *transporttest.Rail) { r.SetRate(2 * gbit) },
+			2 * time.Second, 2 * time.Second, "",
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				x := newBundle(t, equal, 8<<20, transport.Config{})
+				var loading sync.WaitGroup
+				loading.Go(func() { x.load(9*time.Second, 128<<10, 4) })
+				x.sample(time.Second, step)
+				x.events = nil
+				start := x.clk.Now()
+				c.fault(x.rails[1])
+				during := x.sample(4*time.Second, step)
+				c.end(x.rails[1])
+				after := x.sample(3*time.Second, step)
+				loading.Wait()
+				// Full: from then on the other three make 97 % of what they carry, over 200 ms.
+				rate := func(s [][]int64, i, j, from, to int) float64 {
+					var n int64
+					for r := from; r < to; r++ {
+						n += s[j][r] - s[i][r]
+					}
+					return float64(n) / (time.Duration(j-i) * step).Seconds()
+				}
+				const over = 8
+				last := func(s [][]int64, ok func(i int) bool) time.Duration {
+					at := -1
+					for i := 0; i+over < len(s); i++ {
+						if !ok(i) {
+							at = i
+						}
+					}
+					return time.Duration(at+1) * step
+				}
+				full := last(during, func(i int) bool {
+					return rate(during, i, i+over, 0, 4)-rate(during, i, i+over, 1, 2) > 0.97*6*gbit
+				})
+				back := last(after, func(i int) bool { return rate(after, i, i+over, 1, 2) > 0.95*2*gbit })
+				if full > c.full || back > c.back {
+					t.Errorf("the others at full rate after %v, of at most %v; back after %v, of at most %v", full, c.full, back, c.back)
+				}
+				if c.event != "" {
+					if len(x.events) < 2 || x.events[0].State != c.event || x.events[len(x.events)-1].State != transport.PathUp {
+						t.Fatalf("events %+v", x.events)
+					}
+					if found := x.events[0].At - start; found > 400*time.Millisecond {
+						t.Errorf("found after %v", found)
+					}
+				}
+				if !bytes.Equal(x.src.Bytes(), x.dst.Bytes()) {
+					t.Error("other bytes arrived")
+				}
+				st := x.a.Rails()[1]
+				t.Logf("full after %v, back after %v, %d KiB sent again, %d events", full, back, st.Resent>>10, len(x.events))
+			})
+		})
+	}
+}
+
+// Bytes that are still on their way over a lost connection do not land after their
+// batch is done: the target ends that connection before others carry its writes.
+func TestLateWrites(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := newBundle(t, []float64{0, 0}, 1<<20, transport.Config{})
+		x.rails[0].Inject(transporttest.Fault{Slice: 2, Kind: transporttest.Late})
+		x.load(time.Millisecond, 64<<10, 1)
+		if !bytes.Equal(x.src.Bytes(), x.dst.Bytes()) {
+			t.Fatal("other bytes arrived")
+		}
+		if st := x.a.Rails()[0]; st.Resent == 0 {
+			t.Fatalf("nothing was late: %+v", st)
+		}
+		clear(x.dst.Bytes()) // it is the target's again
+		x.net.Arrive()
+		if !bytes.Equal(x.dst.Bytes(), make([]byte, len(x.dst.Bytes()))) {
+			t.Error("a late write landed in memory that was in use for something else")
+		}
+	})
+}

@@ -1,0 +1,325 @@
+package transport
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A peer is another engine as its rails' addresses show it: the paths there, and the
+// slices that no path has taken yet. Targets that are reached over the same rails
+// share a peer, and so its connections.
+//
+//	Submit ──► lanes ──selectPath──► path's queue ──► endpoint
+//	             ▲                       │ connection lost
+//	             └───── evacuate ◄───────┘ writes only once the target has fenced it
+//
+// Affinity binds a slice to a path late, when that has room: what is under way on a
+// path is little, and a path that turns out slow or dead has few slices to give back.
+// The other selections bind at once.
+type peer struct {
+	e     *Engine
+	id    string
+	paths []*path
+	stop  chan struct{} // ends watch
+
+	refs int         // open targets; guarded by e.mu
+	idle *time.Timer // guarded by e.mu
+
+	turn   atomic.Int64 // of RoundRobin
+	queued atomic.Int64 // slices in lanes
+
+	mu    sync.Mutex
+	lanes []*lane
+	next  int // lane to begin with
+}
+
+// A lane is a queue of slices whose memory is equally far from each path's rails.
+type lane struct {
+	ranks []uint8 // of each path
+	queue []*Slice
+}
+
+// shared says that slices wait in lanes.
+func (g *peer) shared() bool { return len(g.paths) > 1 && g.e.cfg.Select == Affinity }
+
+// place gives slices to paths, now or when there is room. All are of one batch, or
+// come from one path.
+func (g *peer) place(run []*Slice) {
+	switch {
+	case len(run) == 0:
+	case len(g.paths) == 1:
+		g.paths[0].take(run)
+		g.paths[0].enqueue(run)
+	case g.e.cfg.Select == Affinity:
+		g.mu.Lock()
+		var gone []*Slice
+		for _, s := range run {
+			if s.batch.aborted.Load() {
+				gone = append(gone, s)
+				continue
+			}
+			l := g.lane(s)
+			l.queue = append(l.queue, s)
+			g.queued.Add(1)
+		}
+		g.mu.Unlock()
+		drop(gone)
+		g.dispatch()
+	default:
+		runs := make([][]*Slice, len(g.paths))
+		for i, s := range run {
+			p := g.eager(s, i, len(run))
+			p.take(run[i : i+1])
+			runs[p.index] = append(runs[p.index], s)
+		}
+		for i, run := range runs {
+			g.paths[i].enqueue(run)
+		}
+	}
+}
+
+// drop takes slices of aborted batches off them.
+func drop(run []*Slice) {
+	for _, s := range run {
+		s.batch.sliceDone(1)
+	}
+}
+
+// lane finds the queue for a slice. The caller holds g.mu.
+func (g *peer) lane(s *Slice) *lane {
+	for _, l := range g.lanes {
+		match := true
+		for i, p := range g.paths {
+			match = match && l.ranks[i] == s.rank(p)
+		}
+		if match {
+			return l
+		}
+	}
+	l := &lane{ranks: make([]uint8, len(g.paths))}
+	for i, p := range g.paths {
+		l.ranks[i] = s.rank(p)
+	}
+	g.lanes = append(g.lanes, l)
+	return l
+}
+
+// rank is how far a path's rails are from a slice's memory, here and there.
+func (s *Slice) rank(p *path) uint8 {
+	var here uint8
+	if s.seg != nil {
+		here = s.seg.ranks[p.rail]
+	}
+	return max(here, s.batch.t.ranks[p.addr()])
+}
+
+// dispatch gives waiting slices to paths that have room.
+func (g *peer) dispatch() {
+	if g.queued.Load() == 0 {
+		return
+	}
+	now := g.e.cfg.Clock.Now()
+	g.mu.Lock()
+	runs := make([][]*Slice, len(g.paths))
+	cs := make([]candidate, len(g.paths))
+	for i, p := range g.paths {
+		cs[i] = p.candidate(now)
+	}
+	g.next++
+	for k := range g.lanes {
+		l := g.lanes[(g.next+k)%len(g.lanes)]
+		sizes := func(i int) (int64, bool) {
+			if i >= len(l.queue) {
+				return 0, false
+			}
+			return int64(len(l.queue[i].Local)), true
+		}
+		for {
+			i, at, ok := selectPath(cs, l.ranks, sizes)
+			if !ok {
+				break
+			}
+			s := l.queue[at]
+			copy(l.queue[1:at+1], l.queue[:at]) // those before it move up by one
+			l.queue[0] = nil
+			l.queue = l.queue[1:]
+			g.queued.Add(-1)
+			cs[i].inflight += int64(len(s.Local))
+			g.paths[i].inflight.Add(int64(len(s.Local)))
+			runs[i] = append(runs[i], s)
+		}
+		if len(l.queue) == 0 {
+			l.queue = nil
+		}
+	}
+	g.mu.Unlock()
+	for i, run := range runs {
+		g.paths[i].enqueue(run)
+	}
+}
+
+// eager chooses the path for the i-th of n slices at once, among those that are up,
+// or among all if none is.
+func (g *peer) eager(s *Slice, i, n int) *path {
+	var up []*path
+	for _, p := range g.paths {
+		if p.up.Load() {
+			up = append(up, p)
+		}
+	}
+	if len(up) == 0 {
+		up = g.paths
+	}
+	switch g.e.cfg.Select {
+	case Static:
+		return up[i*len(up)/n]
+	case RoundRobin:
+		return up[int((g.turn.Add(1)-1)%int64(len(up)))]
+	}
+	// Single, and what has no bytes: the closest rail.
+	return slices.MinFunc(up, func(a, b *path) int { return int(s.rank(a)) - int(s.rank(b)) })
+}
+
+// signal queues a slice without bytes on the path that has the least before it.
+func (g *peer) signal(s *Slice) {
+	p := g.paths[0]
+	if g.e.cfg.Select == Single {
+		p = g.eager(s, 0, 1)
+	} else {
+		now := g.e.cfg.Clock.Now()
+		cs := make([]candidate, len(g.paths))
+		for i, p := range g.paths {
+			cs[i] = p.candidate(now)
+		}
+		rate := usualRate(cs)
+		best := -1
+		for i := range cs {
+			if cs[i].up && (best < 0 || float64(cs[i].inflight)/rate(i) < float64(cs[best].inflight)/rate(best)) {
+				best = i
+			}
+		}
+		p = g.paths[max(best, 0)]
+	}
+	p.enqueue([]*Slice{s})
+}
+
+// otherUp says whether a path but p is connected.
+func (g *peer) otherUp(p *path) bool {
+	return slices.ContainsFunc(g.paths, func(q *path) bool { return q != p && q.up.Load() })
+}
+
+// evacuate moves what a path without a connection has queued to paths that have one.
+// Writes that were posted on a connection that was lost stay until the target says
+// that it is ended: bytes on their way could otherwise land after the batch is done
+// and its memory is used for something else.
+func (g *peer) evacuate(p *path) {
+	if !g.otherUp(p) {
+		return
+	}
+	p.mu.Lock()
+	if p.conn != nil {
+		p.mu.Unlock()
+		return
+	}
+	var free, stuck []*Slice
+	for _, s := range p.queue {
+		if s.stale == nil {
+			free = append(free, s)
+		} else {
+			stuck = append(stuck, s)
+		}
+	}
+	p.queue = stuck
+	var at *connection
+	var t *Target
+	if len(stuck) > 0 && p.fencing == nil {
+		at, t = stuck[0].stale, stuck[0].batch.t
+		p.fencing = at
+	}
+	p.mu.Unlock()
+	p.inflight.Add(-size(free))
+	g.place(free)
+	if at != nil {
+		g.e.fence(t, at.ep.ID(), func(err error) { g.fenced(p, at, t, err) })
+	}
+}
+
+// fenced takes the target's answer about a lost connection. Without one the next
+// attempt to connect asks again.
+func (g *peer) fenced(p *path, at *connection, t *Target, err error) {
+	p.mu.Lock()
+	p.fencing = nil
+	if err == nil || final(err) { // the memory is not the target's any more: its slices will hear so
+		for _, s := range p.queue {
+			if s.stale == at && (err == nil || s.batch.t == t) {
+				s.stale = nil
+			}
+		}
+	}
+	p.mu.Unlock()
+	if err == nil || final(err) {
+		g.evacuate(p)
+	}
+}
+
+// connected is called when a path is up: it takes what waits.
+func (g *peer) connected(p *path) {
+	for _, q := range g.paths {
+		if q != p && !q.up.Load() {
+			g.evacuate(q)
+		}
+	}
+	g.dispatch()
+}
+
+// purge takes an aborted batch's slices out of the queues.
+func (g *peer) purge(b *Batch) {
+	if g.queued.Load() > 0 {
+		n := 0
+		g.mu.Lock()
+		for _, l := range g.lanes {
+			had := len(l.queue)
+			l.queue = slices.DeleteFunc(l.queue, func(s *Slice) bool { return s.batch == b })
+			n += had - len(l.queue)
+		}
+		g.queued.Add(int64(-n))
+		g.mu.Unlock()
+		if n > 0 {
+			b.sliceDone(n)
+		}
+	}
+	for _, p := range g.paths {
+		p.purge(b)
+	}
+}
+
+// watch gives up connections that make no progress while others are there to carry
+// their slices.
+func (g *peer) watch() {
+	tick := time.NewTicker(g.e.cfg.StallTimeout / 4)
+	defer tick.Stop()
+	for {
+		select {
+		case <-g.stop:
+			return
+		case <-tick.C:
+		}
+		now := g.e.cfg.Clock.Now()
+		for _, p := range g.paths {
+			if g.otherUp(p) {
+				p.checkProgress(now)
+			}
+		}
+		g.dispatch() // rates have changed without completions
+	}
+}
+
+// shut closes the paths of a peer that nothing has open.
+func (g *peer) shut() {
+	close(g.stop)
+	for _, p := range g.paths {
+		p.shut()
+	}
+}

@@ -1,0 +1,125 @@
+package transport
+
+import "time"
+
+// A candidate is a path as selection sees it.
+type candidate struct {
+	up       bool
+	inflight int64   // bytes queued and posted
+	rate     float64 // bytes/s it delivers; 0 if not known
+}
+
+// unseen is the rank of a path that must not be used.
+const unseen = 255
+
+// What a path may have under way is what it delivers in windowTime: enough to be
+// kept busy while a completion comes back and the next slices are posted on a busy
+// machine, and no more, as that is what a path that slows down or dies makes others
+// wait for. firstWindow is that of a path not measured yet.
+const (
+	windowTime  = 20 * time.Millisecond
+	leastWindow = 256 << 10
+	firstWindow = 1 << 20
+)
+
+func (c *candidate) window() int64 {
+	if c.rate == 0 {
+		return firstWindow
+	}
+	return max(int64(c.rate*windowTime.Seconds()), leastWindow)
+}
+
+// room says whether the path may have more under way; one slice it always may.
+func (c *candidate) room() bool { return c.up && (c.inflight == 0 || c.inflight < c.window()) }
+
+// selectPath chooses the path that takes a slice next from a queue, and which one.
+// sizes are those of the queue's slices, from its head; ranks say how far each path
+// is from their memory: 0 is close, unseen is out of the question.
+//
+// The head goes to the close path that is expected to finish it first,
+//
+//	finish = (inflight + size) / rate
+//
+// If that path has its window full, any other with room takes the slice that the
+// close paths would otherwise come to by the time it will have finished it: they
+// deliver finish x sum(rates) bytes by then, of which sum(inflight) are on their way
+// and the rest is the head of the queue. So a slow path never holds up what is first
+// in the queue, has work as long as the queue is longer than that, and leaves the
+// last slices to the fast ones; and a path that is far from the memory takes slices
+// only if they would be done later without it.
+//
+// ok is false if the queue must wait: until a completion makes room, or a path is up.
+func selectPath(cs []candidate, ranks []uint8, sizes func(i int) (int64, bool)) (path, index int, ok bool) {
+	head, any := sizes(0)
+	if !any {
+		return 0, 0, false
+	}
+	rates := usualRate(cs)
+	finish := func(i int) float64 { return float64(cs[i].inflight+head) / rates(i) }
+	best := uint8(unseen)
+	for i := range cs {
+		if cs[i].up {
+			best = min(best, ranks[i])
+		}
+	}
+	if best == unseen {
+		return 0, 0, false
+	}
+	first := -1
+	for i := range cs {
+		if cs[i].up && ranks[i] == best && (first < 0 || finish(i) < finish(first)) {
+			first = i
+		}
+	}
+	if cs[first].room() {
+		return first, 0, true
+	}
+	// Of the others, the one that finishes soonest.
+	next := -1
+	for i := range cs {
+		if i != first && ranks[i] != unseen && cs[i].room() && (next < 0 || finish(i) < finish(next)) {
+			next = i
+		}
+	}
+	if next < 0 {
+		return 0, 0, false
+	}
+	var rate, inflight float64
+	for i := range cs {
+		if i != next && cs[i].up && ranks[i] == best {
+			rate += rates(i)
+			inflight += float64(cs[i].inflight)
+		}
+	}
+	ahead := finish(next)*rate - inflight
+	for at := 0; ; at++ {
+		size, any := sizes(at)
+		if !any {
+			return 0, 0, false // the close paths will have done it all
+		}
+		if ahead < float64(size) {
+			return next, at, true
+		}
+		ahead -= float64(size)
+	}
+}
+
+// usualRate is a path's rate, or the mean of the others' while it is not known.
+func usualRate(cs []candidate) func(i int) float64 {
+	sum, n := 0.0, 0
+	for i := range cs {
+		if cs[i].rate > 0 {
+			sum, n = sum+cs[i].rate, n+1
+		}
+	}
+	mean := 1e9
+	if n > 0 {
+		mean = sum / float64(n)
+	}
+	return func(i int) float64 {
+		if cs[i].rate > 0 {
+			return cs[i].rate
+		}
+		return mean
+	}
+}
