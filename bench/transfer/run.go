@@ -193,7 +193,7 @@ func (s *session) use(to setup) error {
 		return err
 	}
 	s.engine, err = newEngine(transport.Config{
-		Rails: opened, Clock: s.clk, SliceSize: s.cfg.Slice, Select: to.sel, OnPath: s.onPath,
+		Rails: opened, Clock: s.clk, SliceSize: s.cfg.Slice, Select: to.sel, OnPath: s.onPath, Logger: s.cfg.Logger,
 	})
 	if err != nil {
 		s.engine = nil

@@ -78,10 +78,16 @@ func sound(t *testing.T, p *Point) {
 
 func TestRuns(t *testing.T) {
 	for name, change := range map[string]func(*Config){
-		"memory":           func(c *Config) { c.Rails = []string{Mem} },
-		"two in memory":    func(c *Config) { c.Rails = []string{Mem, Mem}; c.Threads, c.Depths = []int{3}, []int{1} },
-		"child":            func(*Config) {},
-		"child, two rails": func(c *Config) { c.Rails = append(c.Rails, "127.0.0.1:0"); c.Slice = 8 << 10; c.Threads = []int{2} },
+		"memory": func(c *Config) { c.Rails = []string{Mem} },
+		"two in memory": func(c *Config) {
+			c.Rails = []string{Mem, Mem}
+			c.Threads, c.Depths, c.Selects = []int{3}, []int{1}, []transport.Selection{transport.RoundRobin}
+		},
+		"child": func(*Config) {},
+		"child, two rails": func(c *Config) {
+			c.Rails = append(c.Rails, "127.0.0.1:0")
+			c.Slice, c.Threads, c.Selects = 8<<10, []int{2}, []transport.Selection{transport.Static}
+		},
 		"setups": func(c *Config) {
 			c.Rails = []string{Mem, Mem}
 			c.Ops, c.Blocks = c.Ops[:1], c.Blocks[1:]
@@ -90,7 +96,7 @@ func TestRuns(t *testing.T) {
 		},
 		"setups of a child": func(c *Config) {
 			c.Rails = append(c.Rails, "127.0.0.1:0")
-			c.Counts, c.Ops, c.Slice = []int{2, 1}, c.Ops[:1], 4<<10
+			c.Counts, c.Ops, c.Slice, c.Selects = []int{2, 1}, c.Ops[:1], 4<<10, []transport.Selection{transport.Static}
 		},
 		"iterations": func(c *Config) { c.Rails = []string{Mem}; c.Iterations = 7; c.Threads = []int{2} },
 		"odd sizes":  func(c *Config) { c.Blocks = []int64{1, 4097}; c.Warmup = -1 },
