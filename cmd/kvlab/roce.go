@@ -162,6 +162,7 @@ func flagNames(err error) error {
 			"Hosts": "--hosts", "NICs": "--nics", "MTU": "--mtu", "Memory": "--memory", "CPUs": "--cpus", "Until": "--until",
 			"Rate": "--rate", "Delay": "--delay", "Loss": "--loss", "Timeout": "--timeout", "Command": "COMMAND",
 			"Files": "--file", "Env": "--env", "Faults": "--fault",
+			"Rates": "--rates", "Burst": "--burst", "Latency": "--latency", "MPTCP": "--mptcp", "NoRoutes": "--no-routes",
 		}[field]; known {
 			lines[i] = flag + " " + rest
 		}
