@@ -52,13 +52,14 @@ run elsewhere. KV-cache bytes and network are real, the GPU is modelled.
   kvbench simulate    any cluster in virtual time: how many nodes, how fast a NIC?
   kvbench transfer    how fast a rail moves bytes, between machines or on this one
   kvbench failover    a link is cut and restored under load: what do the others do?
+  kvbench nics        several NICs in the NIC lab, held to limits
   kvbench serving     what the proxy and a node cost themselves, per token`,
 		SilenceUsage:      true,
 		SilenceErrors:     true,
 		PersistentPreRun:  func(*cobra.Command, []string) { began = true },
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
-	root.AddCommand(mooncakeCommand(terminal), simulateCommand(terminal), transferCommand(terminal), failoverCommand(terminal), servingCommand())
+	root.AddCommand(mooncakeCommand(terminal), simulateCommand(terminal), transferCommand(terminal), failoverCommand(terminal), nicsCommand(), servingCommand())
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)

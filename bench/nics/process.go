@@ -1,0 +1,125 @@
+package nics
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	lab "kvferry/lab/nics"
+)
+
+// A process is kvbench on a host of the lab.
+type process struct {
+	cmd    *exec.Cmd
+	lines  chan string // of standard output, closed at its end
+	stderr syncBuffer
+	over   chan struct{}
+	err    error
+}
+
+// stopGrace is how long a process has after SIGTERM.
+const stopGrace = 5 * time.Second
+
+// start runs kvbench with args on a host. It gets SIGTERM when ctx is done, and ends
+// with this process.
+func start(ctx context.Context, l *lab.Lab, host int, exe string, args ...string) (*process, error) {
+	p := &process{lines: make(chan string, 64), over: make(chan struct{})}
+	p.cmd = exec.CommandContext(ctx, exe, args...)
+	p.cmd.Stderr = &p.stderr
+	p.cmd.Cancel = func() error { return p.cmd.Process.Signal(syscall.SIGTERM) }
+	p.cmd.WaitDelay = stopGrace
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C is this process's to handle
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	// The thread's namespace is the child's.
+	if err := l.Do(host, p.cmd.Start); err != nil {
+		return nil, fmt.Errorf("kvbench on host %d: %w", host, err)
+	}
+	go func() {
+		defer close(p.over)
+		in := bufio.NewScanner(out)
+		in.Buffer(nil, 64<<20)
+		for in.Scan() {
+			p.lines <- in.Text()
+		}
+		close(p.lines)
+		if err := p.cmd.Wait(); err != nil {
+			said := strings.TrimSpace(p.stderr.String())
+			p.err = fmt.Errorf("kvbench %s on host %d: %w: %s", args[0], host, err, said)
+		}
+	}()
+	return p, nil
+}
+
+// await reads lines until one begins with the text.
+func (p *process) await(ctx context.Context, text string) error {
+	for {
+		select {
+		case line, ok := <-p.lines:
+			if !ok {
+				<-p.over
+				return errors.Join(fmt.Errorf("kvbench ended before it said %q", text), p.err)
+			}
+			if strings.HasPrefix(line, text) {
+				return nil
+			}
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// rest is what is left of its output, when it has ended.
+func (p *process) rest() (string, error) {
+	var b strings.Builder
+	for line := range p.lines {
+		b.WriteString(line + "\n")
+	}
+	<-p.over
+	return b.String(), p.err
+}
+
+// stop ends it, whatever it says.
+func (p *process) stop() {
+	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	kill := time.AfterFunc(stopGrace, func() { _ = p.cmd.Process.Kill() })
+	defer kill.Stop()
+	_, _ = p.rest()
+}
+
+// A syncBuffer is written by one goroutine and read by another.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(b)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// self is this program.
+func self() (string, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("this program's file: %w", err)
+	}
+	return exe, nil
+}

@@ -1,0 +1,119 @@
+package nics
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+
+	"kvferry/bench/page"
+)
+
+// write writes nics.json.
+func (r *Result) write(dir string) error {
+	if dir == "" {
+		return nil
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("output folder: %w", err)
+	}
+	return page.Replace(dir, "nics.json", func(w io.Writer) error {
+		enc := json.NewEncoder(w)
+		enc.SetIndent("", " ")
+		return enc.Encode(r)
+	})
+}
+
+// transfers is the table of rates.
+func (r *Result) transfers() page.Table {
+	t := page.Table{
+		Title: fmt.Sprintf("transfer; medians of %d, ideal is 1448/1514 of the links' rates, CPU of both ends", r.Rounds), Left: 3,
+		Head: []string{"links Gbit/s", "select", "load", "NICs", "GB/s", "low..high", "% of ideal", "CPU-s/GB", "% by NIC"},
+	}
+	for i := range r.Rows {
+		row := &r.Rows[i]
+		var shares []string
+		for _, v := range row.Shares {
+			shares = append(shares, fmt.Sprintf("%.1f", 100*v))
+		}
+		if row.Select == multipath {
+			shares = []string{"kernel"}
+		}
+		t.Rows = append(t.Rows, []string{
+			row.Links, row.Select, row.Load, strconv.Itoa(row.NICs), fmt.Sprintf("%.4f", row.GBps), fmt.Sprintf("%.4f..%.4f", row.Low, row.High),
+			fmt.Sprintf("%.1f", row.Percent), fmt.Sprintf("%.3f", row.CPUPerGB), strings.Join(shares, "/"),
+		})
+	}
+	return t
+}
+
+// faults is the table of the failover run.
+func (r *Result) faults() page.Table {
+	t := page.Table{
+		Title: fmt.Sprintf("failover on 4 x 2 Gbit/s; medians of %d, in ms since the fault", r.Rounds), Left: 1,
+		Head: []string{"what", "detect", "recovered", "gap", "resent MB", "then GB/s", "% of ideal"},
+	}
+	for i := range r.Steps {
+		s := &r.Steps[i]
+		t.Rows = append(t.Rows, []string{
+			s.What, figure(s.DetectMS, 0), figure(s.RecoverMS, 0), figure(s.GapMS, 0), fmt.Sprintf("%.2f", s.ResentMB), fmt.Sprintf("%.3f", s.AfterGBps), fmt.Sprintf("%.1f", s.Percent),
+		})
+	}
+	return t
+}
+
+// figure is a number, or that there is none.
+func figure(v float64, digits int) string {
+	if v >= never {
+		return "-"
+	}
+	return strconv.FormatFloat(v, 'f', digits, 64)
+}
+
+// verdicts is the table of limits.
+func (r *Result) verdicts() page.Table {
+	t := page.Table{Title: "limits", Left: 1, Head: []string{"figure", "measured", "must be", ""}}
+	for _, v := range r.Verdicts() {
+		measured, word := figure(v.Value, 2), "ok"
+		if !v.Known {
+			measured = "-"
+		}
+		if v.Missed {
+			word = "MISSED"
+		}
+		t.Rows = append(t.Rows, []string{v.Name, measured, v.want(), word})
+	}
+	return t
+}
+
+// last is the line with the efficiency of each experiment.
+func (r *Result) last() string {
+	var parts []string
+	for i := range r.Rows {
+		row := &r.Rows[i]
+		parts = append(parts, fmt.Sprintf("%s/%d %s %s %.1f %%", row.Links, row.NICs, row.Select, row.Load, row.Percent))
+	}
+	for i := range r.Steps {
+		parts = append(parts, fmt.Sprintf("%s %.1f %%", r.Steps[i].What, r.Steps[i].Percent))
+	}
+	return "efficiency: " + strings.Join(parts, "; ")
+}
+
+// WriteText prints the tables, and as its last line the efficiency of each.
+func (r *Result) WriteText(w io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "NIC lab on %s, %.0f s\n\n", r.Machine.String(), r.Seconds)
+	r.transfers().WriteText(&b)
+	if len(r.Steps) > 0 {
+		r.faults().WriteText(&b)
+	}
+	r.verdicts().WriteText(&b)
+	for _, n := range r.Notes {
+		b.WriteString("* " + n + "\n")
+	}
+	b.WriteString(r.last() + "\n")
+	_, err := io.WriteString(w, b.String())
+	return err
+}

@@ -1,0 +1,178 @@
+package nics
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"kvferry/bench"
+	"kvferry/bench/transfer"
+)
+
+// A Result is all rounds, and the rows that are their medians.
+type Result struct {
+	Started   time.Time                  `json:"started"`
+	Seconds   float64                    `json:"seconds"`
+	Machine   bench.Machine              `json:"machine"`
+	Rounds    int                        `json:"rounds"`
+	Points    []Point                    `json:"points"`
+	Failovers []*transfer.FailoverResult `json:"-"` // failover.json of each round has them
+	Rows      []Row                      `json:"rows"`
+	Steps     []Step                     `json:"faults"`
+	Wrong     int64                      `json:"wrong_blocks"` // of all rounds
+	Notes     []string                   `json:"notes,omitempty"`
+}
+
+// A Point is one experiment of one round.
+type Point struct {
+	Key
+	Ideal    float64   `json:"ideal_bytes_per_s"`
+	GBps     float64   `json:"gb_per_s"`
+	CPUPerGB float64   `json:"cpu_s_per_gb"`
+	Shares   []float64 `json:"shares"` // of each rail, 0 to 1
+}
+
+// A Row is an experiment: medians over the rounds.
+type Row struct {
+	Key
+	GBps     float64   `json:"gb_per_s"`
+	Low      float64   `json:"gb_per_s_low"` // of the rounds
+	High     float64   `json:"gb_per_s_high"`
+	Percent  float64   `json:"percent_of_ideal"`
+	CPUPerGB float64   `json:"cpu_s_per_gb"`
+	Shares   []float64 `json:"shares"`
+}
+
+// A Step is a fault of the failover run: medians over the rounds. Infinite is that
+// it did not happen in most of them, and in JSON the largest number there is.
+type Step struct {
+	What      string  `json:"what"`
+	DetectMS  float64 `json:"detect_ms"`
+	RecoverMS float64 `json:"recover_ms"`
+	GapMS     float64 `json:"gap_ms"`
+	ResentMB  float64 `json:"resent_mb"`
+	AfterGBps float64 `json:"after_gb_per_s"`
+	Percent   float64 `json:"percent_of_ideal"`
+}
+
+// never stands for a time that did not come; JSON has no infinity.
+const never = math.MaxFloat64
+
+// point is what a transfer says of itself: by slices between the window's edges.
+func point(k Key, ideal float64, p *transfer.Point) Point {
+	out := Point{Key: k, Ideal: ideal, CPUPerGB: p.CPU.PerGB}
+	sum := int64(0)
+	for _, u := range p.Rails {
+		sum += u.Bytes
+	}
+	if p.RailsS > 0 {
+		out.GBps = float64(sum) / p.RailsS / 1e9
+	}
+	for _, u := range p.Rails {
+		share := 0.0
+		if sum > 0 {
+			share = float64(u.Bytes) / float64(sum)
+		}
+		out.Shares = append(out.Shares, share)
+	}
+	return out
+}
+
+// settle makes the rows and steps of what there is.
+func (r *Result) settle() {
+	r.Rows, r.Steps, r.Wrong = nil, nil, 0
+	byKey := map[Key][]Point{}
+	var keys []Key
+	for _, p := range r.Points {
+		if byKey[p.Key] == nil {
+			keys = append(keys, p.Key)
+		}
+		byKey[p.Key] = append(byKey[p.Key], p)
+	}
+	for _, k := range keys {
+		ps := byKey[k]
+		of := func(f func(*Point) float64) (all []float64) {
+			for i := range ps {
+				all = append(all, f(&ps[i]))
+			}
+			return all
+		}
+		rates := of(func(p *Point) float64 { return p.GBps })
+		row := Row{
+			Key: k, GBps: median(rates), Low: slices.Min(rates), High: slices.Max(rates),
+			CPUPerGB: median(of(func(p *Point) float64 { return p.CPUPerGB })),
+		}
+		if ideal := ps[0].Ideal; ideal > 0 {
+			row.Percent = 100 * row.GBps * 1e9 / ideal
+		}
+		for i := range ps[0].Shares {
+			row.Shares = append(row.Shares, median(of(func(p *Point) float64 { return p.Shares[i] })))
+		}
+		r.Rows = append(r.Rows, row)
+	}
+	for i := range schedule {
+		var all []transfer.Recovery
+		for _, f := range r.Failovers {
+			if i < len(f.Recoveries) {
+				all = append(all, f.Recoveries[i])
+			}
+		}
+		if len(all) == 0 {
+			continue
+		}
+		of := func(f func(*transfer.Recovery) float64) float64 {
+			var values []float64
+			for k := range all {
+				values = append(values, f(&all[k]))
+			}
+			return median(values)
+		}
+		r.Steps = append(r.Steps, Step{
+			What:     schedule[i].what,
+			DetectMS: of(func(v *transfer.Recovery) float64 { return milliseconds(v.Detect) }), RecoverMS: of(func(v *transfer.Recovery) float64 { return milliseconds(v.Recover) }),
+			GapMS: of(func(v *transfer.Recovery) float64 { return milliseconds(&v.Gap) }), ResentMB: of(func(v *transfer.Recovery) float64 { return float64(v.Resent) / 1e6 }),
+			AfterGBps: of(func(v *transfer.Recovery) float64 { return v.After / 1e9 }),
+			Percent:   of(func(v *transfer.Recovery) float64 { return 100 * v.After / v.Ideal }),
+		})
+	}
+	for _, f := range r.Failovers {
+		r.Wrong += f.Bad
+		if !f.Sound() && f.Bad == 0 {
+			r.Wrong++ // failed batches, or counts that do not agree
+		}
+	}
+}
+
+func milliseconds(d *time.Duration) float64 {
+	if d == nil {
+		return never
+	}
+	return float64(*d) / 1e6
+}
+
+// median of values, the lower of the two in the middle: with two rounds of which one
+// never recovered, it did.
+func median(values []float64) float64 {
+	if len(values) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	return sorted[(len(sorted)-1)/2]
+}
+
+func (r *Result) row(k Key) *Row {
+	for i := range r.Rows {
+		if r.Rows[i].Key == k {
+			return &r.Rows[i]
+		}
+	}
+	return nil
+}
+
+// step is a figure of a step of the schedule; ok is false if it was not measured.
+func (r *Result) step(i int, of func(*Step) float64) (float64, bool) {
+	if i >= len(r.Steps) {
+		return 0, false
+	}
+	return of(&r.Steps[i]), true
+}

@@ -1,0 +1,281 @@
+package nics
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"kvferry/bench"
+	"kvferry/bench/transfer"
+	lab "kvferry/lab/nics"
+)
+
+// ErrMissed: a figure is not what it must be.
+var ErrMissed = errors.New("missed")
+
+// Config describes a run of all experiments.
+type Config struct {
+	// Rounds of each experiment, of which figures are medians. Default 3.
+	Rounds int
+	// Duration is that of a transfer's window. Default 1.5 s.
+	Duration time.Duration
+	// Out is a folder for nics.json, and the failover reports of each round. Default
+	// none.
+	Out      string
+	Stdout   io.Writer // the tables, default none
+	Progress io.Writer // a line an experiment, default none
+	// Exe is kvbench's file. Default this program.
+	Exe string
+}
+
+// Validate lists every fault, naming the field and the fix.
+func (c *Config) Validate() error {
+	var errs []error
+	if c.Rounds < 0 || c.Rounds > 99 {
+		errs = append(errs, fmt.Errorf("nics: Config.Rounds is %d: use 1 to 99, or 0 for 3", c.Rounds))
+	}
+	if c.Duration < 0 || c.Duration > 0 && c.Duration < 100*time.Millisecond {
+		errs = append(errs, fmt.Errorf("nics: Config.Duration is %v: use 100ms or more, or 0 for 1.5s", c.Duration))
+	}
+	return errors.Join(errs...)
+}
+
+// Run runs the experiments in turns, prints their tables and holds them to their
+// limits. When ctx is done it does so with what it has.
+func Run(ctx context.Context, cfg Config) (*Result, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.Rounds == 0 {
+		cfg.Rounds = 3
+	}
+	if cfg.Duration == 0 {
+		cfg.Duration = 1500 * time.Millisecond
+	}
+	if cfg.Stdout == nil {
+		cfg.Stdout = io.Discard
+	}
+	if cfg.Progress == nil {
+		cfg.Progress = io.Discard
+	}
+	if cfg.Exe == "" {
+		var err error
+		if cfg.Exe, err = self(); err != nil {
+			return nil, err
+		}
+	}
+	r := &Result{Started: time.Now(), Machine: bench.DescribeMachine(), Rounds: cfg.Rounds}
+	x := &run{cfg: &cfg, r: r}
+	err := x.rounds(ctx)
+	r.Seconds = time.Since(r.Started).Seconds()
+	r.settle()
+	if err != nil && len(r.Points) == 0 {
+		return r, err // nothing to report
+	}
+	err = errors.Join(err, r.write(cfg.Out))
+	if e := r.WriteText(cfg.Stdout); e != nil {
+		err = errors.Join(err, e)
+	}
+	if err == nil {
+		missed := 0
+		for _, v := range r.Verdicts() {
+			if v.Missed {
+				missed++
+			}
+		}
+		if missed > 0 {
+			err = fmt.Errorf("%w: %d of %d figures", ErrMissed, missed, len(Limits))
+		}
+	}
+	return r, err
+}
+
+type run struct {
+	cfg *Config
+	r   *Result
+}
+
+// Ports of the targets' control connections on host 1's management link.
+const (
+	port          = "18515"
+	multipathPort = "18516"
+)
+
+// segment is the memory at either end: more than a last-level cache's slice, and
+// soon filled.
+const segment = "256m"
+
+func (x *run) rounds(ctx context.Context) error {
+	for round := 1; round <= x.cfg.Rounds; round++ {
+		for i := 0; i < len(sweeps); {
+			n := 1
+			for i+n < len(sweeps) && linksName(sweeps[i+n].links) == linksName(sweeps[i].links) {
+				n++
+			}
+			if err := x.onLinks(ctx, round, sweeps[i:i+n]); err != nil {
+				return err
+			}
+			i += n
+		}
+	}
+	return nil
+}
+
+// onLinks runs sweeps on the same links, and the failover on even ones, in one lab.
+func (x *run) onLinks(ctx context.Context, round int, group []sweep) (err error) {
+	dir, err := os.MkdirTemp("", "kvbench-nics")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	links := group[0].links
+	l, err := lab.Start(ctx, lab.Config{Rates: links, MPTCP: true, Timeout: time.Hour, Out: dir})
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	for _, target := range []struct {
+		port  string
+		specs []string
+	}{{port, (&sweep{links: links}).specs()}, {multipathPort, (&sweep{mptcp: true}).specs()}} {
+		args := []string{"transfer", "--server", "--listen", lab.ManagementAddress(1) + ":" + target.port, "--segment", segment}
+		p, err := start(ctx, l, 1, x.cfg.Exe, append(args, railFlags(target.specs)...)...)
+		if err != nil {
+			return err
+		}
+		defer p.stop()
+		if err := p.await(ctx, "serving clients at"); err != nil {
+			return err
+		}
+	}
+	for i := range group {
+		if err := x.transfer(ctx, l, round, &group[i]); err != nil {
+			return err
+		}
+	}
+	if linksName(links) == linksName(Even) {
+		return x.failover(ctx, l, round, filepath.Join(dir, "host2", "faults.jsonl"))
+	}
+	return nil
+}
+
+func railFlags(specs []string) (flags []string) {
+	for _, s := range specs {
+		flags = append(flags, "--rail", s)
+	}
+	return flags
+}
+
+// transfer runs a sweep.
+func (x *run) transfer(ctx context.Context, l *lab.Lab, round int, s *sweep) error {
+	list := func(n int, text func(i int) string) string {
+		var all []string
+		for i := range n {
+			all = append(all, text(i))
+		}
+		return strings.Join(all, ",")
+	}
+	out, err := os.MkdirTemp("", "kvbench-transfer")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(out)
+	counts := s.counts
+	at := lab.ManagementAddress(1) + ":" + port
+	if s.mptcp {
+		counts, at = []int{1}, lab.ManagementAddress(1)+":"+multipathPort
+	}
+	args := append([]string{
+		"transfer", at, "--format", "json", "--check", "--limit", "none", "--segment", segment, "--out", out,
+		"--rails", list(len(counts), func(i int) string { return strconv.Itoa(counts[i]) }),
+		"--select", list(len(s.selects), func(i int) string { return string(s.selects[i]) }),
+		"--block", transfer.FormatSize(s.load.Block), "--batch", strconv.Itoa(s.load.Batch), "--depth", strconv.Itoa(s.load.Depth),
+		"--duration", x.cfg.Duration.String(), "--warmup", "400ms",
+	}, railFlags(s.specs())...)
+	p, err := start(ctx, l, 2, x.cfg.Exe, args...)
+	if err != nil {
+		return err
+	}
+	text, err := p.rest()
+	if err != nil {
+		return err
+	}
+	var got transfer.Result
+	if err := json.Unmarshal([]byte(text), &got); err != nil {
+		return fmt.Errorf("kvbench transfer printed no result: %w", err)
+	}
+	k := 0
+	for _, count := range s.counts {
+		for _, sel := range s.selects {
+			if k == len(got.Points) {
+				return fmt.Errorf("kvbench transfer printed %d points, and there are more", k)
+			}
+			x.add(round, point(s.key(count, sel), s.ideal(count, sel), &got.Points[k]))
+			k++
+		}
+	}
+	return nil
+}
+
+func (x *run) add(round int, p Point) {
+	x.r.Points = append(x.r.Points, p)
+	fmt.Fprintf(x.cfg.Progress, "round %d/%d %s: %.3f GB/s, %.1f %% of ideal\n", round, x.cfg.Rounds, p.Key, p.GBps, 100*p.GBps*1e9/p.Ideal)
+}
+
+// failover loads all links while the schedule happens to them.
+func (x *run) failover(ctx context.Context, l *lab.Lab, round int, faults string) error {
+	out, err := os.MkdirTemp("", "kvbench-failover")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(out)
+	if x.cfg.Out != "" {
+		out = filepath.Join(x.cfg.Out, fmt.Sprintf("failover%d", round))
+	}
+	args := append([]string{
+		"failover", lab.ManagementAddress(1) + ":" + port, "--faults", faults, "--segment", segment, "--duration", scheduleEnd.String(), "--out", out,
+	}, railFlags((&sweep{links: Even}).specs())...)
+	p, err := start(ctx, l, 2, x.cfg.Exe, args...)
+	if err != nil {
+		return err
+	}
+	if err := p.await(ctx, transfer.Loading); err != nil {
+		return err
+	}
+	began := time.Now()
+	for _, h := range schedule {
+		t := time.NewTimer(time.Until(began.Add(h.at)))
+		select {
+		case <-t.C:
+		case <-p.over:
+		case <-ctx.Done():
+		}
+		t.Stop()
+		if err := h.do(l); err != nil {
+			p.stop()
+			return err
+		}
+	}
+	_, ended := p.rest()
+	text, err := os.ReadFile(filepath.Join(out, "failover.json"))
+	if err != nil {
+		return errors.Join(ended, err)
+	}
+	got := &transfer.FailoverResult{}
+	if err := json.Unmarshal(text, got); err != nil {
+		return fmt.Errorf("kvbench failover: %w", errors.Join(ended, err))
+	}
+	x.r.Failovers = append(x.r.Failovers, got)
+	if ended != nil {
+		x.r.Notes = append(x.r.Notes, fmt.Sprintf("round %d: %v", round, ended))
+	}
+	fmt.Fprintf(x.cfg.Progress, "round %d/%d failover: %d faults, %d blocks checked, %d bad\n", round, x.cfg.Rounds, len(got.Recoveries), got.Checked, got.Bad)
+	return ctx.Err()
+}
