@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"kvferry/transport"
+	"kvferry/transport/nic"
 )
 
 // Config describes a rail. Name and Listen are required.
@@ -87,12 +88,16 @@ type Rail struct {
 	ln      *net.TCPListener
 	addr    string
 	local   *net.TCPAddr // of connections made; nil leaves it to the system
+	nic     string       // that has local
+	unwatch func()       // nil if nothing is watched
+	warned  sync.Map     // peers' hosts that checkReturn has warned of
 	regions regions
 	handler func(transport.Imm)
 	wg      sync.WaitGroup // accept, endpoints, served connections
 
 	mu     sync.Mutex
 	closed bool
+	noLink bool // the NIC has no carrier
 	eps    map[*endpoint]struct{}
 	lost   map[string][]uint64  // by address: endpoints that ended with writes unanswered
 	conns  map[*served]struct{} // served, including those without a hello yet
@@ -123,9 +128,69 @@ func New(cfg Config) (*Rail, error) {
 	r.addr = transport.Advertised(at, cfg.Advertise)
 	if !at.IP.IsUnspecified() && !at.IP.IsLoopback() {
 		r.local = &net.TCPAddr{IP: at.IP, Zone: at.Zone}
+		r.watchCarrier()
 	}
 	r.wg.Go(r.accept)
 	return r, nil
+}
+
+// watchCarrier ends connections when the NIC loses its carrier: TCP would go on trying for
+// minutes.
+func (r *Rail) watchCarrier() {
+	if r.nic = nic.Owner(r.local.IP); r.nic == "" {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	up, stop, err := nic.Watch(r.nic, r.carrier)
+	if err != nil {
+		r.cfg.Logger.Warn("transport/tcp: a lost carrier will not be noticed", "rail", r.cfg.Name, "err", err)
+		return
+	}
+	r.noLink, r.unwatch = !up, stop
+}
+
+func (r *Rail) carrier(up bool) {
+	r.mu.Lock()
+	r.noLink = !up
+	var eps []*endpoint
+	for ep := range r.eps {
+		eps = append(eps, ep)
+	}
+	r.mu.Unlock()
+	if up {
+		r.cfg.Logger.Info("transport/tcp: "+r.nic+" has a carrier again", "rail", r.cfg.Name)
+		return
+	}
+	r.cfg.Logger.Warn("transport/tcp: "+r.nic+" has lost its carrier", "rail", r.cfg.Name)
+	for _, ep := range eps {
+		ep.fail(r.down())
+	}
+}
+
+func (r *Rail) down() error {
+	return fmt.Errorf("%w: %s has no carrier: its cable, its peer or its link is down", transport.ErrUnreachable, r.nic)
+}
+
+// checkReturn warns once of a peer whose answers would leave by another NIC.
+func (r *Rail) checkReturn(peer net.Addr) {
+	if r.nic == "" {
+		return
+	}
+	at := peer.(*net.TCPAddr).IP.String()
+	if reach, why := nic.Reach(r.nic, r.local.IP, peer.String()); reach == transport.Elsewhere {
+		if _, again := r.warned.LoadOrStore(at, true); !again {
+			r.cfg.Logger.Warn("transport/tcp: answers to a peer do not leave by the NIC that its requests come in by", "rail", r.cfg.Name, "peer", at, "why", why)
+		}
+	}
+}
+
+// Route implements transport.Router.
+func (r *Rail) Route(addr string) (transport.Reach, string) {
+	if r.local == nil {
+		return transport.Unknown, ""
+	}
+	return nic.Reach(r.nic, r.local.IP, addr)
 }
 
 // Name implements transport.Rail.
@@ -170,8 +235,8 @@ func (r *Rail) Deregister(key transport.Key) error {
 
 // Dial implements transport.Rail.
 func (r *Rail) Dial(ctx context.Context, addr string) (transport.Endpoint, error) {
-	if r.isClosed() {
-		return nil, net.ErrClosed
+	if err := r.usable(); err != nil {
+		return nil, err
 	}
 	d := net.Dialer{Control: r.cfg.control}
 	if r.local != nil {
@@ -197,9 +262,12 @@ func (r *Rail) Dial(ctx context.Context, addr string) (transport.Endpoint, error
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.closed {
+	if r.closed || r.noLink {
 		_ = c.Close()
-		return nil, net.ErrClosed
+		if r.closed {
+			return nil, net.ErrClosed
+		}
+		return nil, r.down()
 	}
 	r.eps[ep] = struct{}{}
 	r.wg.Add(1)
@@ -257,10 +325,16 @@ func (r *Rail) ended(ep *endpoint, unsure bool) {
 	r.lost[ep.addr] = ids[max(0, len(ids)-maxLost):]
 }
 
-func (r *Rail) isClosed() bool {
+func (r *Rail) usable() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.closed
+	switch {
+	case r.closed:
+		return net.ErrClosed
+	case r.noLink:
+		return r.down()
+	}
+	return nil
 }
 
 // accept serves connections until the listener is closed.
@@ -347,6 +421,9 @@ func (r *Rail) Close() error {
 	}
 	for _, ep := range eps {
 		_ = ep.Close()
+	}
+	if first && r.unwatch != nil {
+		r.unwatch()
 	}
 	r.wg.Wait()
 	r.regions.mu.Lock()
