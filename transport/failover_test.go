@@ -62,8 +62,8 @@ func newBundle(t *testing.T, rates []float64, n int, cfg transport.Config) *bund
 	x.b = engine(t, transport.Config{Rails: there, Clock: clock.Std(), Logger: quiet})
 	x.src, x.dst = register(t, x.a, "src", n), register(t, x.b, "dst", n)
 	rng := rand.New(rand.NewPCG(1, 2))
-	for i := 0; i < n; i += 997 {
-		x.src.Bytes()[i] = byte(rng.Uint32())
+	for i := range n {
+		x.src.Bytes()[i] = byte(1 + rng.IntN(255))
 	}
 	tgt, err := x.a.Open(x.dst.Info())
 	if err != nil {
@@ -294,4 +294,76 @@ func TestLateWrites(t *testing.T) {
 			t.Error("a late write landed in memory that was in use for something else")
 		}
 	})
+}
+
+// Random faults on three rails, several batches at once, each in a place of its own:
+// every batch ends once, by its deadline; what completed is there, whole; its memory is
+// then the target's, and nothing of it lands any more; the accounts add up.
+func TestRandomFailover(t *testing.T) {
+	kinds := []transporttest.Kind{transporttest.Cut, transporttest.CutAfter, transporttest.Stall, transporttest.Late, transporttest.Late, transporttest.Delay}
+	for seed := range uint64(30) {
+		synctest.Test(t, func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(seed, 6))
+			const batches, size = 150, 12 << 10
+			sel := transport.Selections[rng.IntN(2)*int(seed%4)] // affinity half of the time
+			x := newBundle(t, []float64{50e6, 20e6, 5e6}, batches*size, transport.Config{Select: sel, SliceSize: 1 << 10})
+			for _, r := range x.rails {
+				r.Depth = 1 + rng.IntN(40)
+				for i := 2; i < 2000; i += 1 + rng.IntN(150) {
+					r.Inject(transporttest.Fault{Slice: i, Delay: time.Duration(rng.IntN(1e8)), Kind: kinds[rng.IntN(len(kinds))]})
+				}
+			}
+			var mu sync.Mutex
+			ended := make([]int, batches)
+			var completed []int
+			var running sync.WaitGroup
+			for i := range batches {
+				at, n := i*size, 1+rng.IntN(size)
+				timeout := time.Duration(1e6 + rng.IntN(4e9))
+				op := transport.Op(rng.IntN(4) / 3)
+				start := time.Now()
+				b := x.a.Submit(x.target, []transport.Request{{Op: op, Local: x.src.Bytes()[at : at+n], Offset: int64(at)}},
+					transport.BatchOptions{Timeout: timeout, OnDone: func(*transport.Batch) {
+						mu.Lock()
+						defer mu.Unlock()
+						ended[i]++
+					}})
+				running.Go(func() {
+					<-b.Done()
+					if d := time.Since(start); d > timeout {
+						t.Errorf("seed %d: batch %d ended after %v of %v", seed, i, d, timeout)
+					}
+					if b.Err() == nil && op == transport.Write {
+						mu.Lock()
+						defer mu.Unlock()
+						if !bytes.Equal(x.src.Bytes()[at:at+n], x.dst.Bytes()[at:at+n]) {
+							t.Errorf("seed %d: batch %d is not there", seed, i)
+						}
+						clear(x.dst.Bytes()[at : at+n])
+						completed = append(completed, i)
+					}
+				})
+				if rng.IntN(10) == 0 {
+					x.net.Arrive()
+				}
+				<-time.After(time.Duration(rng.IntN(5e6)))
+			}
+			running.Wait()
+			x.net.Arrive()
+			synctest.Wait()
+			for _, i := range completed {
+				if ended[i] != 1 || x.dst.Bytes()[i*size] != 0 {
+					t.Errorf("seed %d, %s: batch %d ended %d times; its memory holds %d", seed, sel, i, ended[i], x.dst.Bytes()[i*size])
+				}
+			}
+			if len(completed) < batches/3 {
+				t.Errorf("seed %d, %s: %d batches completed", seed, sel, len(completed))
+			}
+			for _, st := range x.a.Rails() {
+				if st.InFlight != 0 || st.Posted != st.Write.Slices+st.Read.Slices+st.Errors {
+					t.Errorf("seed %d: slices were lost: %+v", seed, st)
+				}
+			}
+		})
+	}
 }

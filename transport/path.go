@@ -11,6 +11,24 @@ import (
 	"time"
 )
 
+// A PathState is how a path between two rails stands.
+type PathState string
+
+const (
+	PathUp      PathState = "up"      // connected
+	PathDown    PathState = "down"    // its connection was lost, or cannot be made
+	PathStalled PathState = "stalled" // it had slices and made no progress: its connection was given up
+)
+
+// A PathEvent is a change of a path's state.
+type PathEvent struct {
+	At    time.Duration // by the engine's clock
+	Rail  string        // here
+	Peer  string        // address of the peer's rail
+	State PathState
+	Err   error // why, if not up
+}
+
 // A path is a local rail and the address of a peer's rail: at most one
 // connection, and the slices that wait for it.
 //

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"kvferry/transport"
+	"kvferry/transport/nic"
 )
 
 // Rail implements transport.Rail.
@@ -90,6 +91,23 @@ func (r *Rail) Name() string { return r.cfg.Name }
 
 // Addr implements transport.Rail.
 func (r *Rail) Addr() string { return r.addr }
+
+// Route implements transport.Router. RoCE packets are routed as those of the network
+// interface are; over InfiniBand the address says nothing.
+func (r *Rail) Route(addr string) (transport.Reach, string) {
+	dev, err := r.use()
+	if err != nil {
+		return transport.Unknown, err.Error()
+	}
+	defer r.users.Done()
+	info := dev.info()
+	host, _, _ := net.SplitHostPort(r.addr)
+	ip := net.ParseIP(host)
+	if ip == nil || info.netdev == "" || info.port.infini {
+		return transport.Unknown, ""
+	}
+	return nic.Reach(info.netdev, ip, addr)
+}
 
 // HandleImmediates implements transport.Rail.
 func (r *Rail) HandleImmediates(f func(transport.Imm)) { r.handler = f }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"kvferry/transport"
+	"kvferry/transport/nic"
 )
 
 // Config describes a rail. Name and Listen are required.
@@ -35,8 +36,9 @@ type Config struct {
 	// MPTCP makes a connection one of Multipath TCP (RFC 8684), which the kernel
 	// spreads over the paths that its path manager knows (ip mptcp). Peers that
 	// dial without it are served all the same; a connection made here that has
-	// fallen back to plain TCP is refused. Congestion is that of its subflows, and
-	// SendBuffer by default the system's, which grows with them.
+	// fallen back to plain TCP is refused. The rail listens at all addresses, where a
+	// peer's further paths arrive, and advertises that of Listen. Congestion is that of
+	// the subflows, and SendBuffer by default the system's, which grows with them.
 	MPTCP bool
 	// MaxConns bounds the connections served; more are refused. Default 1024.
 	MaxConns int
@@ -93,12 +95,16 @@ type Rail struct {
 	ln      *net.TCPListener
 	addr    string
 	local   *net.TCPAddr // of connections made; nil leaves it to the system
+	nic     string       // that has local
+	unwatch func()       // nil if nothing is watched
+	warned  sync.Map     // peers' hosts that checkReturn has warned of
 	regions regions
 	handler func(transport.Imm)
 	wg      sync.WaitGroup // accept, endpoints, served connections
 
 	mu     sync.Mutex
 	closed bool
+	noLink bool // the NIC has no carrier
 	eps    map[*endpoint]struct{}
 	lost   map[string][]uint64  // by address: endpoints that ended with writes unanswered
 	conns  map[*served]struct{} // served, including those without a hello yet
@@ -121,18 +127,85 @@ func New(cfg Config) (*Rail, error) {
 	}
 	lc := net.ListenConfig{Control: r.cfg.control}
 	lc.SetMultipathTCP(cfg.MPTCP) // Go's own default is yes, of listeners only
-	ln, err := lc.Listen(context.Background(), "tcp", cfg.Listen)
+	listen := cfg.Listen
+	if cfg.MPTCP {
+		host, port, _ := net.SplitHostPort(listen) // Validate has read it
+		if listen = net.JoinHostPort("", port); r.cfg.Advertise == "" {
+			r.cfg.Advertise = host
+		}
+	}
+	ln, err := lc.Listen(context.Background(), "tcp", listen)
 	if err != nil {
 		return nil, &transport.Error{Op: "listen", Rail: cfg.Name, Err: err}
 	}
 	r.ln = ln.(*net.TCPListener)
 	at := r.ln.Addr().(*net.TCPAddr)
-	r.addr = transport.Advertised(at, cfg.Advertise)
+	r.addr = transport.Advertised(at, r.cfg.Advertise)
 	if !at.IP.IsUnspecified() && !at.IP.IsLoopback() {
 		r.local = &net.TCPAddr{IP: at.IP, Zone: at.Zone}
+		r.watchCarrier()
 	}
 	r.wg.Go(r.accept)
 	return r, nil
+}
+
+// watchCarrier ends connections when the NIC loses its carrier: TCP would go on trying for
+// minutes.
+func (r *Rail) watchCarrier() {
+	if r.nic = nic.Owner(r.local.IP); r.nic == "" {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	up, stop, err := nic.Watch(r.nic, r.carrier)
+	if err != nil {
+		r.cfg.Logger.Warn("transport/tcp: a lost carrier will not be noticed", "rail", r.cfg.Name, "err", err)
+		return
+	}
+	r.noLink, r.unwatch = !up, stop
+}
+
+func (r *Rail) carrier(up bool) {
+	r.mu.Lock()
+	r.noLink = !up
+	var eps []*endpoint
+	for ep := range r.eps {
+		eps = append(eps, ep)
+	}
+	r.mu.Unlock()
+	if up {
+		r.cfg.Logger.Info("transport/tcp: "+r.nic+" has a carrier again", "rail", r.cfg.Name)
+		return
+	}
+	r.cfg.Logger.Warn("transport/tcp: "+r.nic+" has lost its carrier", "rail", r.cfg.Name)
+	for _, ep := range eps {
+		ep.fail(r.down())
+	}
+}
+
+func (r *Rail) down() error {
+	return fmt.Errorf("%w: %s has no carrier: its cable, its peer or its link is down", transport.ErrUnreachable, r.nic)
+}
+
+// checkReturn warns once of a peer whose answers would leave by another NIC.
+func (r *Rail) checkReturn(peer net.Addr) {
+	if r.nic == "" {
+		return
+	}
+	at := peer.(*net.TCPAddr).IP.String()
+	if reach, why := nic.Reach(r.nic, r.local.IP, peer.String()); reach == transport.Elsewhere {
+		if _, again := r.warned.LoadOrStore(at, true); !again {
+			r.cfg.Logger.Warn("transport/tcp: answers to a peer do not leave by the NIC that its requests come in by", "rail", r.cfg.Name, "peer", at, "why", why)
+		}
+	}
+}
+
+// Route implements transport.Router.
+func (r *Rail) Route(addr string) (transport.Reach, string) {
+	if r.local == nil {
+		return transport.Unknown, ""
+	}
+	return nic.Reach(r.nic, r.local.IP, addr)
 }
 
 // Name implements transport.Rail.
@@ -177,8 +250,8 @@ func (r *Rail) Deregister(key transport.Key) error {
 
 // Dial implements transport.Rail.
 func (r *Rail) Dial(ctx context.Context, addr string) (transport.Endpoint, error) {
-	if r.isClosed() {
-		return nil, net.ErrClosed
+	if err := r.usable(); err != nil {
+		return nil, err
 	}
 	d := net.Dialer{Control: r.cfg.control}
 	d.SetMultipathTCP(r.cfg.MPTCP)
@@ -209,9 +282,12 @@ func (r *Rail) Dial(ctx context.Context, addr string) (transport.Endpoint, error
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.closed {
+	if r.closed || r.noLink {
 		_ = c.Close()
-		return nil, net.ErrClosed
+		if r.closed {
+			return nil, net.ErrClosed
+		}
+		return nil, r.down()
 	}
 	r.eps[ep] = struct{}{}
 	r.wg.Add(1)
@@ -281,10 +357,16 @@ func (r *Rail) ended(ep *endpoint, unsure bool) {
 	r.lost[ep.addr] = ids[max(0, len(ids)-maxLost):]
 }
 
-func (r *Rail) isClosed() bool {
+func (r *Rail) usable() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.closed
+	switch {
+	case r.closed:
+		return net.ErrClosed
+	case r.noLink:
+		return r.down()
+	}
+	return nil
 }
 
 // accept serves connections until the listener is closed.
@@ -371,6 +453,9 @@ func (r *Rail) Close() error {
 	}
 	for _, ep := range eps {
 		_ = ep.Close()
+	}
+	if first && r.unwatch != nil {
+		r.unwatch()
 	}
 	r.wg.Wait()
 	r.regions.mu.Lock()

@@ -127,6 +127,7 @@ func (s *served) greet() error {
 	for _, lost := range h.lost {
 		s.rail.Fence(lost)
 	}
+	s.rail.checkReturn(s.c.RemoteAddr())
 	if err := s.rail.welcome(s, h.id); err != nil {
 		return err
 	}

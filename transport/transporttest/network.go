@@ -77,13 +77,16 @@ type Rail struct {
 	eps     map[*endpoint]struct{}
 	peers   map[*endpoint]struct{} // endpoints of others that reach this rail
 	faults  map[int]Fault
-	fenced  map[uint64]bool
+	lost    map[*Rail][]uint64 // endpoints to a peer that broke; it is told by the next Dial
 	carried int
 	rate    float64   // bytes/s; 0 is no limit
 	free    time.Time // when what was carried has left, at that rate
 	hole    bool      // nothing completes
 	dials   int
 	closed  bool
+
+	landing sync.Mutex // guards fenced, and late slices while they land
+	fenced  map[uint64]bool
 }
 
 type region struct {
@@ -95,7 +98,7 @@ type region struct {
 func (n *Network) Rail(name string) *Rail {
 	r := &Rail{
 		n: n, name: name, Depth: 64, regions: make(map[transport.Key]*region),
-		eps: make(map[*endpoint]struct{}), peers: make(map[*endpoint]struct{}), faults: make(map[int]Fault), fenced: make(map[uint64]bool),
+		eps: make(map[*endpoint]struct{}), peers: make(map[*endpoint]struct{}), faults: make(map[int]Fault), fenced: make(map[uint64]bool), lost: make(map[*Rail][]uint64),
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -266,7 +269,10 @@ func (r *Rail) Dial(ctx context.Context, addr string) (transport.Endpoint, error
 		return nil, net.ErrClosed
 	}
 	r.eps[ep] = struct{}{}
+	lost := r.lost[peer]
+	delete(r.lost, peer)
 	r.mu.Unlock()
+	peer.fence(lost...)
 	peer.mu.Lock()
 	defer peer.mu.Unlock()
 	if peer.closed {
@@ -279,8 +285,8 @@ func (r *Rail) Dial(ctx context.Context, addr string) (transport.Endpoint, error
 
 // Fence implements transport.Rail.
 func (r *Rail) Fence(id uint64) {
+	r.fence(id)
 	r.mu.Lock()
-	r.fenced[id] = true
 	var cut *endpoint
 	for ep := range r.peers {
 		if ep.id == id {
@@ -294,10 +300,22 @@ func (r *Rail) Fence(id uint64) {
 	}
 }
 
-func (r *Rail) hasFenced(id uint64) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.fenced[id]
+// arrive applies a slice that was on its way, unless its connection was fenced: one
+// or the other is first.
+func (r *Rail) arrive(id uint64, s *transport.Slice) {
+	r.landing.Lock()
+	defer r.landing.Unlock()
+	if !r.fenced[id] {
+		_ = r.apply(s)
+	}
+}
+
+func (r *Rail) fence(ids ...uint64) {
+	r.landing.Lock()
+	defer r.landing.Unlock()
+	for _, id := range ids {
+		r.fenced[id] = true
+	}
 }
 
 // Close implements transport.Rail. Peers' endpoints to the rail break.
@@ -476,8 +494,8 @@ func (ep *endpoint) carry(s *transport.Slice) error {
 		on := transport.NewSlice(s.Op, bytes.Clone(s.Local), s.Key, s.Offset, nil)
 		ep.rail.n.mu.Lock()
 		ep.rail.n.late = append(ep.rail.n.late, func() {
-			if !ep.peer.hasFenced(ep.id) && on.Op == transport.Write {
-				_ = ep.peer.apply(on)
+			if on.Op == transport.Write {
+				ep.peer.arrive(ep.id, on)
 			}
 		})
 		ep.rail.n.mu.Unlock()
@@ -520,6 +538,7 @@ func (ep *endpoint) broken() error {
 func (ep *endpoint) drain(err error) {
 	ep.rail.mu.Lock()
 	delete(ep.rail.eps, ep)
+	ep.rail.lost[ep.peer] = append(ep.rail.lost[ep.peer], ep.id)
 	ep.rail.mu.Unlock()
 	ep.peer.mu.Lock()
 	delete(ep.peer.peers, ep)
