@@ -100,7 +100,7 @@ kill -9 included, no process, interface or namespace is left.`,
 	fs.IntVar(&f.cfg.MTU, "mtu", 1500, "of each NIC")
 	fs.StringVar(&f.burst, "burst", "256kb", "what a NIC sends at once; from 128kb, segments of 64 KiB stay whole")
 	fs.DurationVar(&f.cfg.Latency, "latency", 50*time.Millisecond, "of a full queue in front of a link, which drops what comes then")
-	fs.BoolVar(&f.cfg.MPTCP, "mptcp", false, "the kernel joins all links to each MPTCP connection")
+	fs.BoolVar(&f.cfg.MPTCP, "mptcp", false, "the kernel joins all links to each MPTCP connection to who listens on 0.0.0.0")
 	fs.BoolVar(&f.cfg.SharedSubnet, "shared-subnet", false, "all links in 10.77.0.0/24, with a route for each source address")
 	fs.BoolVar(&f.cfg.NoRoutes, "no-routes", false, "with --shared-subnet: without these routes, and with Linux's ARP as it comes")
 	fs.StringArrayVar(&f.cfg.Env, "env", nil, "NAME=VALUE for the command")

@@ -45,7 +45,9 @@ type Config struct {
 	Latency time.Duration // of a full queue in front of a link; default 50 ms
 
 	// MPTCP has the kernel join all links to an MPTCP connection that was made
-	// over link 0: each host announces the addresses of its NICs.
+	// over link 0: each host announces the addresses of its NICs. A peer
+	// connects to them where something listens on all addresses, and goes on to
+	// listen after it has accepted.
 	MPTCP bool
 
 	// SharedSubnet puts all NICs into one network, 10.77.0.0/24, with 10.77.0.1,
