@@ -12,7 +12,7 @@ TAGS := $(if $(VERBS),-tags $(VERBS))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help test test-roce vet format lint unit build generate check-generate bench-transfer bench-serving bench-simulate bench-roce rdma-tcp fuzz
+.PHONY: help test test-roce vet format lint unit build generate check-generate bench-transfer bench-serving bench-simulate bench-roce bench-nics mooncake-nics rdma-tcp fuzz
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -54,6 +54,12 @@ bench-roce: build ## the RDMA rail beside perftest, on one emulated host
 	CGO_ENABLED=1 $(GO) test -c -tags rdma -o $$bin/rdma.test ./transport/rdma; \
 	bin/kvlab roce --hosts 1 --nics 1 --cpus 2 --env KVFERRY_RDMA=rxe0 --env KVFERRY_PERFTEST=1 -- \
 		$$bin/rdma.test -test.run TestLabPerftest
+
+bench-nics: build ## several NICs in the NIC lab: rate, selection, MPTCP, failover; fails outside the limits (2.5 min, root)
+	@bin/kvbench nics --out kvbench-out/nics
+
+mooncake-nics: build ## TTFT and TPOT over 1, 2 and 4 NICs of 2 Gbit/s in the NIC lab (3 min, root)
+	@bin/kvbench nics mooncake --out kvbench-out/mooncake-nics
 
 rdma-tcp: build ## RDMA against TCP over one NIC of 80 Mbit/s, between two emulated hosts
 	@bin/kvlab roce --nics 1 --rate 80mbit --until 2 --file bin/kvbench --file lab/testdata/rdma-tcp.sh -- sh /lab/rdma-tcp.sh

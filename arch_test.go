@@ -62,11 +62,15 @@ var layers = map[string]layer{
 		module:    []string{"bench", "bench/page", "sim", "kvcache", "transport", "transport/rails", "transport/transporttest", "clock"},
 		libraries: []string{"gonum.org/v1/plot", "github.com/schollz/progressbar/v3"},
 	},
+	"bench/nics": { // kvbench on the hosts of the NIC lab
+		module:    []string{"bench", "bench/page", "bench/transfer", "transport", "lab/nics"},
+		libraries: nil,
+	},
 	"cmd/proxy":   {module: []string{"node"}, libraries: []string{cobra, pflag}},
 	"cmd/prefill": {module: []string{"node", "proto"}, libraries: []string{cobra, pflag}},
 	"cmd/decode":  {module: []string{"node", "proto"}, libraries: []string{cobra, pflag}},
 	"cmd/kvbench": {
-		module:    []string{"bench", "bench/transfer", "cluster", "engine", "node", "sim", "transport"},
+		module:    []string{"bench", "bench/nics", "bench/transfer", "cluster", "engine", "node", "sim", "transport"},
 		libraries: []string{cobra, pflag, "golang.org/x/term"},
 	},
 	"cmd/kvlab": {module: []string{"lab", "lab/nics"}, libraries: []string{cobra, pflag}},

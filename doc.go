@@ -11,6 +11,7 @@
 //	cmd/kvlab                            the labs
 //	cluster                              a cluster of child processes on this machine
 //	node                                 the daemons as values: HTTP, gRPC, placement, lifecycle
+//	bench/nics                           the experiments on several NICs, held to limits
 //	bench/transfer                       how fast a rail moves bytes: the transfer engine alone
 //	bench                                arrivals, client, metrics, reports
 //	bench/page                           tables, plots and pages of reports

@@ -91,14 +91,21 @@ func (r *Result) verdicts() page.Table {
 // last is the line with the efficiency of each experiment.
 func (r *Result) last() string {
 	var parts []string
+	before := Key{}
 	for i := range r.Rows {
 		row := &r.Rows[i]
-		parts = append(parts, fmt.Sprintf("%s/%d %s %s %.1f %%", row.Links, row.NICs, row.Select, row.Load, row.Percent))
+		k := row.Key
+		k.NICs, k.Select = 0, ""
+		text := fmt.Sprintf("%d %s %.1f", row.NICs, row.Select, row.Percent)
+		if k != before {
+			before, text = k, fmt.Sprintf("%s Gbit, %s: %s", row.Links, row.Load, text)
+		}
+		parts = append(parts, text)
 	}
 	for i := range r.Steps {
-		parts = append(parts, fmt.Sprintf("%s %.1f %%", r.Steps[i].What, r.Steps[i].Percent))
+		parts = append(parts, fmt.Sprintf("%s %.1f", r.Steps[i].What, r.Steps[i].Percent))
 	}
-	return "efficiency: " + strings.Join(parts, "; ")
+	return "efficiency in %: " + strings.Join(parts, ", ")
 }
 
 // WriteText prints the tables, and as its last line the efficiency of each.

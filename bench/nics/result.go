@@ -120,6 +120,7 @@ func (r *Result) settle() {
 		if len(all) == 0 {
 			continue
 		}
+		ideal := Ideal(schedule[i].links)
 		of := func(f func(*transfer.Recovery) float64) float64 {
 			var values []float64
 			for k := range all {
@@ -132,7 +133,7 @@ func (r *Result) settle() {
 			DetectMS: of(func(v *transfer.Recovery) float64 { return milliseconds(v.Detect) }), RecoverMS: of(func(v *transfer.Recovery) float64 { return milliseconds(v.Recover) }),
 			GapMS: of(func(v *transfer.Recovery) float64 { return milliseconds(&v.Gap) }), ResentMB: of(func(v *transfer.Recovery) float64 { return float64(v.Resent) / 1e6 }),
 			AfterGBps: of(func(v *transfer.Recovery) float64 { return v.After / 1e9 }),
-			Percent:   of(func(v *transfer.Recovery) float64 { return 100 * v.After / v.Ideal }),
+			Percent:   of(func(v *transfer.Recovery) float64 { return 100 * v.After / ideal }),
 		})
 	}
 	for _, f := range r.Failovers {

@@ -10,7 +10,9 @@ import (
 type happening struct {
 	at   time.Duration // since the load counts
 	what string
-	do   func(*lab.Lab) error
+	// links are the rates from then on of those that carry something.
+	links []int64
+	do    func(*lab.Lab) error
 }
 
 // The steps of the schedule.
@@ -36,12 +38,12 @@ const (
 // schedule is what happens to four links under load. Between two steps is the time
 // that the limits give the first, and the half second over which a rate must hold.
 var schedule = []happening{
-	{1200 * time.Millisecond, "eth1 is cut", func(l *lab.Lab) error { return l.Cut(cut) }},
-	{2700 * time.Millisecond, "eth1 is restored", func(l *lab.Lab) error { return l.Restore(cut) }},
-	{5400 * time.Millisecond, "eth2 slows to a tenth", func(l *lab.Lab) error { return l.SetRate(slowed, slowRate) }},
-	{7200 * time.Millisecond, "eth2 is as before", func(l *lab.Lab) error { return l.Clear(slowed) }},
-	{9000 * time.Millisecond, "eth3 is a black hole", func(l *lab.Lab) error { return l.BlackHole(silent) }},
-	{10700 * time.Millisecond, "eth3 is as before", func(l *lab.Lab) error { return l.Clear(silent) }},
+	{1200 * time.Millisecond, "eth1 is cut", Even[:3], func(l *lab.Lab) error { return l.Cut(cut) }},
+	{2700 * time.Millisecond, "eth1 is restored", Even, func(l *lab.Lab) error { return l.Restore(cut) }},
+	{5400 * time.Millisecond, "eth2 slows to a tenth", append(Even[:3:3], slowRate), func(l *lab.Lab) error { return l.SetRate(slowed, slowRate) }},
+	{7200 * time.Millisecond, "eth2 is as before", Even, func(l *lab.Lab) error { return l.Clear(slowed) }},
+	{9000 * time.Millisecond, "eth3 is a black hole", Even[:3], func(l *lab.Lab) error { return l.BlackHole(silent) }},
+	{10700 * time.Millisecond, "eth3 is as before", Even, func(l *lab.Lab) error { return l.Clear(silent) }},
 }
 
 // scheduleEnd is how long the failover run loads.

@@ -21,6 +21,7 @@ import (
 type mooncakeFlags struct {
 	rows, settings string
 	out, proxy     string
+	measuredOn     string
 	profile, link  string
 	clock          string
 	numPrompts     int
@@ -89,6 +90,7 @@ Exit status: 0 all cells sound; 1 a cell has faults (failed requests, wrong KV);
 	fs.StringVar(&f.clock, "clock", "", "real: measure only; virtual: compute only, all rows and settings if none are named; both: the same cells either way (default: measure, then compute the whole table)")
 	fs.StringVar(&f.out, "out", "", "folder for the results (default kvbench-out/<time>)")
 	fs.StringVar(&f.proxy, "proxy", "", "measure the cluster behind the proxy at this URL instead of starting one; --settings names the one setting it serves")
+	fs.StringVar(&f.measuredOn, "measured-on", "", "with --proxy, of kvferry's own nodes there: the links that carry their KV, for the rows' labels")
 	fs.StringVar(&f.profile, "profile", engine.DefaultProfile, "what the modelled GPU costs: a shipped profile (a10-qwen2.5-7b-int4, zero) or a JSON file")
 	fs.StringVar(&f.link, "link", "", "instead of each setting's link: native for this machine's network as it is, a link of the profile, or rate=1.29GB/s,latency=10us")
 	fs.IntVar(&f.numPrompts, "num-prompts", bench.PublishedPrompts, "requests a cell; only 200 can be compared with the published")
@@ -139,12 +141,15 @@ func (f *mooncakeFlags) config(changed func(flag string) bool) (bench.Config, er
 	default:
 		bad("clock", fmt.Errorf("%q is unknown: use real, virtual or both", f.clock))
 	}
+	if f.measuredOn != "" && f.proxy == "" {
+		bad("measured-on", errors.New("says what is behind --proxy: leave it out, or add --proxy"))
+	}
 	p, err := engine.LoadProfile(f.profile)
 	bad("profile", err)
 	if f.proxy != "" {
 		base, err := proxyURL(f.proxy)
 		bad("proxy", err)
-		cfg.Start = running(base)
+		cfg.Start = running(base, f.measuredOn)
 		if !changed("settings") || len(cfg.Settings) > 1 {
 			bad("settings", errors.New("a running cluster serves one setting: name the one behind --proxy, for example --settings tcp"))
 		}

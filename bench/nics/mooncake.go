@@ -1,0 +1,257 @@
+package nics
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"kvferry/bench"
+	"kvferry/bench/page"
+	lab "kvferry/lab/nics"
+)
+
+// MooncakeConfig describes runs of a published workload over 1, 2, ... NICs of the
+// lab: the prefill node on host 1 and the decode node on host 2, KV over the shaped
+// links, and proxy and clients on host 1's management link.
+type MooncakeConfig struct {
+	Rate     int64    // of each link, bits a second; default 2 Gbit/s
+	Counts   []int    // NICs; default 1, 2, 4
+	Settings []string // of bench.Settings with two nodes; default tcp (hand-off v0) and layerwise
+	Row      string   // workload; default 1024/q2
+	Prompts  int      // of each cell; default 40
+	Bin      string   // folder of proxy, prefill, decode and kvbench; default this program's
+	Out      string   // folder of each cell's results, required
+	Stdout   io.Writer
+	Progress io.Writer
+}
+
+func (c *MooncakeConfig) setDefaults() error {
+	if c.Rate == 0 {
+		c.Rate = 2 * gbit
+	}
+	if len(c.Counts) == 0 {
+		c.Counts = []int{1, 2, 4}
+	}
+	if len(c.Settings) == 0 {
+		c.Settings = []string{"tcp", "layerwise"}
+	}
+	if c.Row == "" {
+		c.Row = "1024/q2"
+	}
+	if c.Prompts == 0 {
+		c.Prompts = 40
+	}
+	if c.Stdout == nil {
+		c.Stdout = io.Discard
+	}
+	if c.Progress == nil {
+		c.Progress = io.Discard
+	}
+	if c.Bin == "" {
+		exe, err := self()
+		if err != nil {
+			return err
+		}
+		c.Bin = filepath.Dir(exe)
+	}
+	for _, name := range []string{"proxy", "prefill", "decode", "kvbench"} {
+		if _, err := os.Stat(filepath.Join(c.Bin, name)); err != nil {
+			return fmt.Errorf("the cluster's program %s: %w: make build, and run bin/kvbench", name, err)
+		}
+	}
+	return nil
+}
+
+// Validate lists every fault, naming the field and the fix.
+func (c *MooncakeConfig) Validate() error {
+	var errs []error
+	bad := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("nics: MooncakeConfig."+format, args...))
+	}
+	if c.Rate < 0 {
+		bad("Rate is %d: use a positive one, or 0 for 2 Gbit/s", c.Rate)
+	}
+	for _, n := range c.Counts {
+		if n < 1 || n > 8 {
+			bad("Counts has %d: use 1 to 8", n)
+		}
+	}
+	known := bench.Settings()
+	for _, name := range c.Settings {
+		if !slices.ContainsFunc(known, func(s bench.Setting) bool { return s.Name == name && s.Mode == bench.ModeDisagg }) {
+			bad("Settings has %q: use rdma, tcp, pull or layerwise, which have two nodes", name)
+		}
+	}
+	if c.Row != "" {
+		if rows, err := bench.ParseRows(c.Row); err != nil {
+			bad("Row: %w", err)
+		} else if len(rows) != 1 {
+			bad("Row is %q: it is one workload", c.Row)
+		}
+	}
+	if c.Prompts < 0 {
+		bad("Prompts is %d: use 1 or more, or 0 for 40", c.Prompts)
+	}
+	if c.Out == "" {
+		bad("Out is empty: name a folder")
+	}
+	return errors.Join(errs...)
+}
+
+// A MooncakeCell is a setting over so many NICs.
+type MooncakeCell struct {
+	NICs int
+	Row  bench.Row
+}
+
+// Mooncake runs the cells and prints TTFT and TPOT by the number of NICs.
+func Mooncake(ctx context.Context, cfg MooncakeConfig) (cells []MooncakeCell, err error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if err := cfg.setDefaults(); err != nil {
+		return nil, err
+	}
+	if cfg.Out, err = filepath.Abs(cfg.Out); err != nil {
+		return nil, err
+	}
+	for _, n := range cfg.Counts {
+		for _, setting := range cfg.Settings {
+			row, e := cfg.cell(ctx, n, setting)
+			if row != nil {
+				cells = append(cells, MooncakeCell{n, *row})
+			}
+			if err = e; err != nil {
+				break
+			}
+		}
+		if err != nil {
+			break
+		}
+	}
+	if len(cells) > 0 {
+		var b strings.Builder
+		mooncakeTable(cells, cfg.Rate, cfg.Row, cfg.Prompts).WriteText(&b)
+		_, e := io.WriteString(cfg.Stdout, b.String())
+		err = errors.Join(err, e)
+	}
+	return cells, err
+}
+
+// realLinks is what a row is labelled with.
+func realLinks(n int, rate int64) string {
+	return fmt.Sprintf("%d x %s Gbit/s, real links of the NIC lab", n, strconv.FormatFloat(float64(rate)/1e9, 'g', 3, 64))
+}
+
+// cell is one lab, one cluster and one run of kvbench mooncake.
+func (c *MooncakeConfig) cell(ctx context.Context, n int, setting string) (*bench.Row, error) {
+	l, err := lab.Start(ctx, lab.Config{Rates: slices.Repeat([]int64{c.Rate}, n), Timeout: time.Hour})
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	handoff := ""
+	for _, s := range bench.Settings() {
+		if s.Name == setting {
+			handoff = s.Handoff
+		}
+	}
+	var rails []string
+	for i := range n {
+		rails = append(rails, "tcp/"+lab.Name(i))
+	}
+	one, two := lab.ManagementAddress(1), lab.ManagementAddress(2)
+	node := func(id, grpc string) []string {
+		return []string{"--id", id, "--proxy", one + ":9000", "--grpc", grpc, "--rail", strings.Join(rails, ","), "--log-level", "warn"}
+	}
+	for _, d := range []struct {
+		host int
+		name string
+		args []string
+	}{
+		{1, "proxy", []string{"--handoff", handoff, "--mode", "disagg", "--http", one + ":8000", "--grpc", one + ":9000", "--log-level", "warn"}},
+		{1, "prefill", node("prefill-0", one+":9101")},
+		{2, "decode", node("decode-0", two+":9100")},
+	} {
+		p, err := start(ctx, l, d.host, filepath.Join(c.Bin, d.name), d.args...)
+		if err != nil {
+			return nil, err
+		}
+		defer p.stop()
+	}
+	out := filepath.Join(c.Out, fmt.Sprintf("%s-%d", setting, n))
+	p, err := start(ctx, l, 1, filepath.Join(c.Bin, "kvbench"), "mooncake", "--proxy", "http://"+one+":8000", "--settings", setting, "--rows", c.Row,
+		"--num-prompts", strconv.Itoa(c.Prompts), "--clock", "real", "--measured-on", realLinks(n, c.Rate), "--out", out)
+	if err != nil {
+		return nil, err
+	}
+	_, ended := p.rest()
+	row, err := readRow(out)
+	if err != nil {
+		return nil, errors.Join(ended, err)
+	}
+	if row.Metrics != nil {
+		fmt.Fprintf(c.Progress, "%s: %s: %d requests, mean TTFT %.1f ms, mean TPOT %.2f ms\n", setting, row.Label, row.Metrics.Successful, row.Metrics.MeanTTFTMS, row.Metrics.MeanTPOTMS)
+	}
+	return row, ended
+}
+
+// readRow is the one row of a run's summary.
+func readRow(dir string) (*bench.Row, error) {
+	text, err := os.ReadFile(filepath.Join(dir, "summary.json"))
+	if err != nil {
+		return nil, err
+	}
+	var s bench.Summary
+	if err := json.Unmarshal(text, &s); err != nil {
+		return nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	if len(s.Rows) != 1 {
+		return nil, fmt.Errorf("%s has %d rows, and it was one", dir, len(s.Rows))
+	}
+	return &s.Rows[0], nil
+}
+
+// mooncakeTable sets the cells side by side, a hand-off's NICs in a row.
+func mooncakeTable(cells []MooncakeCell, rate int64, row string, prompts int) page.Table {
+	t := page.Table{
+		Title: fmt.Sprintf("%s, %d requests a cell; compute modelled, transfer measured on N x %.3g Gbit/s real links; ms", row, prompts, float64(rate)/1e9),
+		Left:  2,
+		Head:  []string{"setting", "hand-off", "NICs", "TTFT mean", "median", "p99", "TPOT mean", "median", "p99", "wire mean", "KV GB", "failed", "blocks checked", "bad"},
+	}
+	// Settings together, in the order of their first cell.
+	order := map[string]int{}
+	for _, c := range cells {
+		if _, ok := order[c.Row.Setting]; !ok {
+			order[c.Row.Setting] = len(order)
+		}
+	}
+	sorted := slices.Clone(cells)
+	slices.SortStableFunc(sorted, func(a, b MooncakeCell) int { return order[a.Row.Setting] - order[b.Row.Setting] })
+	ms := func(v float64) string { return fmt.Sprintf("%.1f", v) }
+	for _, c := range sorted {
+		m := c.Row.Metrics
+		if m == nil {
+			t.Rows = append(t.Rows, append([]string{c.Row.Setting, c.Row.Handoff, strconv.Itoa(c.NICs)}, slices.Repeat([]string{"-"}, len(t.Head)-3)...))
+			continue
+		}
+		wire := "-"
+		if m.Stages != nil {
+			wire = ms(m.Stages.Wire)
+		}
+		t.Rows = append(t.Rows, []string{
+			c.Row.Setting, c.Row.Handoff, strconv.Itoa(c.NICs), ms(m.MeanTTFTMS), ms(m.MedianTTFTMS), ms(m.P99TTFTMS),
+			ms(m.MeanTPOTMS), ms(m.MedianTPOTMS), ms(m.P99TPOTMS), wire, fmt.Sprintf("%.2f", float64(m.KVBytes)/1e9),
+			strconv.Itoa(m.Failed), strconv.FormatInt(m.KVBlocksChecked, 10), strconv.FormatInt(m.KVBlocksBad, 10),
+		})
+	}
+	return t
+}
