@@ -29,6 +29,10 @@ type Config struct {
 	// them: 10.0.0.2:9101, tcp/eth0, rdma/mlx5_0. Default 127.0.0.1:0.
 	Rails []string
 
+	// Select says how transfers are spread over several rails.
+	// Default transport.Affinity.
+	Select transport.Selection
+
 	// Profile is what the modelled GPU costs. Default engine.DefaultProfile.
 	Profile *engine.Profile
 	// Model is the name clients ask for. Default the profile's.

@@ -43,7 +43,7 @@ func (l *lease) keep(ctx context.Context) error {
 			}
 		} else {
 			var r *proto.KeepAliveReply
-			if r, err = reg.KeepAlive(call, &proto.KeepAliveRequest{Lease: id, Load: n.w.lastLoad()}); err == nil {
+			if r, err = reg.KeepAlive(call, &proto.KeepAliveRequest{Lease: id, Load: n.w.lastLoad(), Rails: n.railLoads()}); err == nil {
 				wait = interval(r.GetTtlMs())
 			}
 		}
@@ -80,4 +80,17 @@ func (l *lease) keep(ctx context.Context) error {
 // interval renews three times a lease.
 func interval(ttlMS uint32) time.Duration {
 	return max(time.Duration(ttlMS)*time.Millisecond/3, 10*time.Millisecond)
+}
+
+// railLoads is what the rails have done for the transfers this node initiated.
+func (n *Node) railLoads() []*proto.RailLoad {
+	var all []*proto.RailLoad
+	for _, r := range n.tx.Rails() {
+		all = append(all, &proto.RailLoad{
+			Rail: r.Name, BytesWritten: uint64(r.Write.Bytes), BytesRead: uint64(r.Read.Bytes), BytesResent: uint64(r.Resent),
+			Errors: uint64(r.Errors), Downs: uint64(r.Downs), Paths: uint32(r.Paths), PathsUp: uint32(r.Up),
+			BytesInFlight: uint64(r.InFlight), Rate: uint64(r.Rate),
+		})
+	}
+	return all
 }

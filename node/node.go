@@ -107,6 +107,7 @@ func (n *Node) connect() error {
 	}
 	tx, err := transport.New(transport.Config{
 		Rails: opened, Clock: n.cfg.Clock, Link: n.cfg.Link, OnImmediate: n.w.immediate, DefaultTimeout: n.cfg.TransferTimeout,
+		Select: n.cfg.Select, Logger: n.w.log,
 	})
 	if err != nil {
 		for _, r := range opened {

@@ -19,6 +19,7 @@ import (
 // that vLLM's users know where it has them.
 type NodeFlags struct {
 	ID, Proxy, GRPC, Profile, Model, Link string
+	Select                                string
 	Rails                                 []string
 	Chunked, PrefixCaching                bool
 	KVBlocks, MaxNumSeqs, MaxBatched      int
@@ -34,6 +35,7 @@ func (f *NodeFlags) AddFlags(fs *pflag.FlagSet, chunked bool) {
 	fs.StringVar(&f.Proxy, "proxy", "127.0.0.1:9000", "host:port where the proxy takes registrations")
 	fs.StringVar(&f.GRPC, "grpc", "127.0.0.1:0", "host:port where the proxy and other nodes reach this one; port 0 takes a free one")
 	fs.StringSliceVar(&f.Rails, "rail", []string{"127.0.0.1:0"}, "what to move KV over, one a NIC: host:port, tcp/eth0, tcp/eth0@:9101, rdma/mlx5_0, rdma/mlx5_0:1?gid=3&qps=2")
+	fs.StringVar(&f.Select, "select", string(transport.Affinity), "how KV is spread over several rails: affinity (the one that finishes first, near the memory), static, round-robin, single")
 	fs.StringVar(&f.Profile, "profile", engine.DefaultProfile, "what the modelled GPU costs: a shipped profile (a10-qwen2.5-7b-int4, zero) or a JSON file")
 	fs.StringVar(&f.Model, "served-model-name", "", "model name that clients ask for (default the profile's)")
 	fs.StringVar(&f.Link, "link", "native", "native for the network as it is, a link of the profile (tcp, rdma, rdma2), or rate=1.29GB/s,latency=10us, to pace this node's transfers to")
@@ -66,6 +68,12 @@ func (f *NodeFlags) Config() (Config, error) {
 	for _, spec := range f.Rails {
 		if _, err := rails.Parse(spec); err != nil {
 			faults = append(faults, fmt.Errorf("--rail: %w", err))
+		}
+	}
+	if f.Select != "" {
+		var err error
+		if c.Select, err = transport.ParseSelection(f.Select); err != nil {
+			faults = append(faults, fmt.Errorf("--select: %w", err))
 		}
 	}
 	for _, n := range []struct {

@@ -49,6 +49,7 @@ type member struct {
 	up       bool // the stream is open
 	leaving  bool // deregistered: no new legs, the stream stays for those it has
 	load     *proto.Load
+	rails    []*proto.RailLoad
 	sent     int // prompt tokens submitted since load
 	inFlight int // legs not computed
 	nextID   uint64
@@ -308,6 +309,13 @@ func (m *member) leave() {
 	if len(m.legs) == 0 {
 		m.cancel(errLeft)
 	}
+}
+
+// setRails records what the node's rails have done so far.
+func (m *member) setRails(rails []*proto.RailLoad) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.rails = rails
 }
 
 // setLoad records the node's state and counts what it did since the last. A

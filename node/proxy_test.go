@@ -291,7 +291,10 @@ func TestMetrics(t *testing.T) {
 	if status, body, _ := c.post("/v1/completions", `{"prompt":"hello world","max_tokens":3,"stream":true}`); status != 200 {
 		t.Fatal(body)
 	}
-	if _, err := c.reg.KeepAlive(context.Background(), &proto.KeepAliveRequest{Lease: p.lease, Load: &proto.Load{Running: 2, Waiting: 3, KvBlocksUsed: 250, KvBlocksTotal: 1000, PrefixHits: 5}}); err != nil {
+	if _, err := c.reg.KeepAlive(context.Background(), &proto.KeepAliveRequest{
+		Lease: p.lease, Load: &proto.Load{Running: 2, Waiting: 3, KvBlocksUsed: 250, KvBlocksTotal: 1000, PrefixHits: 5},
+		Rails: []*proto.RailLoad{{Rail: "tcp/eth0", BytesWritten: 7, BytesRead: 8, BytesResent: 9, Errors: 10, Downs: 11, Paths: 3, PathsUp: 2, BytesInFlight: 12, Rate: 13}},
+	}); err != nil {
 		t.Fatal(err)
 	}
 	c.post("/v1/completions", `{"prompt":"hello world","max_tokens":3,"timeout":-1}`)
@@ -311,6 +314,15 @@ func TestMetrics(t *testing.T) {
 		`vllm:kv_cache_usage_perc{engine="prefill-1",model_name="test-model"} 0.25`,
 		`vllm:prefix_cache_hits_total{model_name="test-model"} 5`,
 		`vllm:cache_config_info{block_size="16",engine="decode-1",model_name="test-model",num_gpu_blocks="1000"} 1`,
+		`kvferry:rail_bytes_total{engine="prefill-1",op="write",rail="tcp/eth0"} 7`,
+		`kvferry:rail_bytes_total{engine="prefill-1",op="read",rail="tcp/eth0"} 8`,
+		`kvferry:rail_resent_bytes_total{engine="prefill-1",rail="tcp/eth0"} 9`,
+		`kvferry:rail_slice_errors_total{engine="prefill-1",rail="tcp/eth0"} 10`,
+		`kvferry:rail_downs_total{engine="prefill-1",rail="tcp/eth0"} 11`,
+		`kvferry:rail_paths{engine="prefill-1",rail="tcp/eth0",state="up"} 2`,
+		`kvferry:rail_paths{engine="prefill-1",rail="tcp/eth0",state="down"} 1`,
+		`kvferry:rail_in_flight_bytes{engine="prefill-1",rail="tcp/eth0"} 12`,
+		`kvferry:rail_rate_bytes_per_second{engine="prefill-1",rail="tcp/eth0"} 13`,
 		`kvferry:nodes{role="decode"} 1`,
 		`kvferry:nodes{role="nondisagg"} 0`,
 		`kvferry:request_retries_total{model_name="test-model"} 0`,

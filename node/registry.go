@@ -181,6 +181,7 @@ func (r *registry) KeepAlive(_ context.Context, req *proto.KeepAliveRequest) (*p
 	if m == nil {
 		return nil, status.Errorf(codes.NotFound, "lease %d: unknown or expired: register again", req.Lease)
 	}
+	m.setRails(req.Rails)
 	if req.Load != nil {
 		m.setLoad(req.Load)
 	}

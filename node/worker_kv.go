@@ -230,7 +230,7 @@ func (w *worker) failed(f connector.Failed) {
 func segmentToProto(s transport.SegmentInfo) *proto.Segment {
 	p := &proto.Segment{Name: s.Name, Length: uint64(s.Length), Location: s.Location}
 	for _, r := range s.Rails {
-		p.Rails = append(p.Rails, &proto.RailAddr{Rail: r.Rail, Addr: r.Addr, Key: uint64(r.Key)})
+		p.Rails = append(p.Rails, &proto.RailAddr{Rail: r.Rail, Addr: r.Addr, Key: uint64(r.Key), Rank: int32(r.Rank)})
 	}
 	return p
 }
@@ -238,7 +238,7 @@ func segmentToProto(s transport.SegmentInfo) *proto.Segment {
 func segmentFromProto(p *proto.Segment) transport.SegmentInfo {
 	s := transport.SegmentInfo{Name: p.GetName(), Length: int64(p.GetLength()), Location: p.GetLocation()}
 	for _, r := range p.GetRails() {
-		s.Rails = append(s.Rails, transport.RailAddr{Rail: r.GetRail(), Addr: r.GetAddr(), Key: transport.Key(r.GetKey())})
+		s.Rails = append(s.Rails, transport.RailAddr{Rail: r.GetRail(), Addr: r.GetAddr(), Key: transport.Key(r.GetKey()), Rank: int(r.GetRank())})
 	}
 	return s
 }

@@ -500,6 +500,124 @@ func (x *Load) GetDraining() bool {
 	return false
 }
 
+// RailLoad is what one rail of a node has done for the transfers it initiated, and
+// how it stands.
+type RailLoad struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Rail          string                 `protobuf:"bytes,1,opt,name=rail,proto3" json:"rail,omitempty"` // "tcp/eth0"
+	BytesWritten  uint64                 `protobuf:"varint,2,opt,name=bytes_written,json=bytesWritten,proto3" json:"bytes_written,omitempty"`
+	BytesRead     uint64                 `protobuf:"varint,3,opt,name=bytes_read,json=bytesRead,proto3" json:"bytes_read,omitempty"`
+	BytesResent   uint64                 `protobuf:"varint,4,opt,name=bytes_resent,json=bytesResent,proto3" json:"bytes_resent,omitempty"` // queued again after their connection was lost
+	Errors        uint64                 `protobuf:"varint,5,opt,name=errors,proto3" json:"errors,omitempty"`                              // slices
+	Downs         uint64                 `protobuf:"varint,6,opt,name=downs,proto3" json:"downs,omitempty"`                                // times a path over it was lost
+	Paths         uint32                 `protobuf:"varint,7,opt,name=paths,proto3" json:"paths,omitempty"`                                // to peers
+	PathsUp       uint32                 `protobuf:"varint,8,opt,name=paths_up,json=pathsUp,proto3" json:"paths_up,omitempty"`
+	BytesInFlight uint64                 `protobuf:"varint,9,opt,name=bytes_in_flight,json=bytesInFlight,proto3" json:"bytes_in_flight,omitempty"`
+	Rate          uint64                 `protobuf:"varint,10,opt,name=rate,proto3" json:"rate,omitempty"` // bytes/s that its paths were last seen to deliver
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RailLoad) Reset() {
+	*x = RailLoad{}
+	mi := &file_kvferry_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RailLoad) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RailLoad) ProtoMessage() {}
+
+func (x *RailLoad) ProtoReflect() protoreflect.Message {
+	mi := &file_kvferry_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RailLoad.ProtoReflect.Descriptor instead.
+func (*RailLoad) Descriptor() ([]byte, []int) {
+	return file_kvferry_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *RailLoad) GetRail() string {
+	if x != nil {
+		return x.Rail
+	}
+	return ""
+}
+
+func (x *RailLoad) GetBytesWritten() uint64 {
+	if x != nil {
+		return x.BytesWritten
+	}
+	return 0
+}
+
+func (x *RailLoad) GetBytesRead() uint64 {
+	if x != nil {
+		return x.BytesRead
+	}
+	return 0
+}
+
+func (x *RailLoad) GetBytesResent() uint64 {
+	if x != nil {
+		return x.BytesResent
+	}
+	return 0
+}
+
+func (x *RailLoad) GetErrors() uint64 {
+	if x != nil {
+		return x.Errors
+	}
+	return 0
+}
+
+func (x *RailLoad) GetDowns() uint64 {
+	if x != nil {
+		return x.Downs
+	}
+	return 0
+}
+
+func (x *RailLoad) GetPaths() uint32 {
+	if x != nil {
+		return x.Paths
+	}
+	return 0
+}
+
+func (x *RailLoad) GetPathsUp() uint32 {
+	if x != nil {
+		return x.PathsUp
+	}
+	return 0
+}
+
+func (x *RailLoad) GetBytesInFlight() uint64 {
+	if x != nil {
+		return x.BytesInFlight
+	}
+	return 0
+}
+
+func (x *RailLoad) GetRate() uint64 {
+	if x != nil {
+		return x.Rate
+	}
+	return 0
+}
+
 type RegisterRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          *NodeInfo              `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
@@ -509,7 +627,7 @@ type RegisterRequest struct {
 
 func (x *RegisterRequest) Reset() {
 	*x = RegisterRequest{}
-	mi := &file_kvferry_proto_msgTypes[2]
+	mi := &file_kvferry_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -521,7 +639,7 @@ func (x *RegisterRequest) String() string {
 func (*RegisterRequest) ProtoMessage() {}
 
 func (x *RegisterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[2]
+	mi := &file_kvferry_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -534,7 +652,7 @@ func (x *RegisterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterRequest.ProtoReflect.Descriptor instead.
 func (*RegisterRequest) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{2}
+	return file_kvferry_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *RegisterRequest) GetNode() *NodeInfo {
@@ -554,7 +672,7 @@ type RegisterReply struct {
 
 func (x *RegisterReply) Reset() {
 	*x = RegisterReply{}
-	mi := &file_kvferry_proto_msgTypes[3]
+	mi := &file_kvferry_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -566,7 +684,7 @@ func (x *RegisterReply) String() string {
 func (*RegisterReply) ProtoMessage() {}
 
 func (x *RegisterReply) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[3]
+	mi := &file_kvferry_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -579,7 +697,7 @@ func (x *RegisterReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterReply.ProtoReflect.Descriptor instead.
 func (*RegisterReply) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{3}
+	return file_kvferry_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *RegisterReply) GetLease() uint64 {
@@ -600,13 +718,14 @@ type KeepAliveRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Lease         uint64                 `protobuf:"varint,1,opt,name=lease,proto3" json:"lease,omitempty"`
 	Load          *Load                  `protobuf:"bytes,2,opt,name=load,proto3" json:"load,omitempty"`
+	Rails         []*RailLoad            `protobuf:"bytes,3,rep,name=rails,proto3" json:"rails,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *KeepAliveRequest) Reset() {
 	*x = KeepAliveRequest{}
-	mi := &file_kvferry_proto_msgTypes[4]
+	mi := &file_kvferry_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -618,7 +737,7 @@ func (x *KeepAliveRequest) String() string {
 func (*KeepAliveRequest) ProtoMessage() {}
 
 func (x *KeepAliveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[4]
+	mi := &file_kvferry_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -631,7 +750,7 @@ func (x *KeepAliveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeepAliveRequest.ProtoReflect.Descriptor instead.
 func (*KeepAliveRequest) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{4}
+	return file_kvferry_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *KeepAliveRequest) GetLease() uint64 {
@@ -648,6 +767,13 @@ func (x *KeepAliveRequest) GetLoad() *Load {
 	return nil
 }
 
+func (x *KeepAliveRequest) GetRails() []*RailLoad {
+	if x != nil {
+		return x.Rails
+	}
+	return nil
+}
+
 type KeepAliveReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	TtlMs         uint32                 `protobuf:"varint,1,opt,name=ttl_ms,json=ttlMs,proto3" json:"ttl_ms,omitempty"`
@@ -657,7 +783,7 @@ type KeepAliveReply struct {
 
 func (x *KeepAliveReply) Reset() {
 	*x = KeepAliveReply{}
-	mi := &file_kvferry_proto_msgTypes[5]
+	mi := &file_kvferry_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -669,7 +795,7 @@ func (x *KeepAliveReply) String() string {
 func (*KeepAliveReply) ProtoMessage() {}
 
 func (x *KeepAliveReply) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[5]
+	mi := &file_kvferry_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -682,7 +808,7 @@ func (x *KeepAliveReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeepAliveReply.ProtoReflect.Descriptor instead.
 func (*KeepAliveReply) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{5}
+	return file_kvferry_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *KeepAliveReply) GetTtlMs() uint32 {
@@ -701,7 +827,7 @@ type DeregisterRequest struct {
 
 func (x *DeregisterRequest) Reset() {
 	*x = DeregisterRequest{}
-	mi := &file_kvferry_proto_msgTypes[6]
+	mi := &file_kvferry_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -713,7 +839,7 @@ func (x *DeregisterRequest) String() string {
 func (*DeregisterRequest) ProtoMessage() {}
 
 func (x *DeregisterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[6]
+	mi := &file_kvferry_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -726,7 +852,7 @@ func (x *DeregisterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeregisterRequest.ProtoReflect.Descriptor instead.
 func (*DeregisterRequest) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{6}
+	return file_kvferry_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *DeregisterRequest) GetLease() uint64 {
@@ -744,7 +870,7 @@ type DeregisterReply struct {
 
 func (x *DeregisterReply) Reset() {
 	*x = DeregisterReply{}
-	mi := &file_kvferry_proto_msgTypes[7]
+	mi := &file_kvferry_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -756,7 +882,7 @@ func (x *DeregisterReply) String() string {
 func (*DeregisterReply) ProtoMessage() {}
 
 func (x *DeregisterReply) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[7]
+	mi := &file_kvferry_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -769,7 +895,7 @@ func (x *DeregisterReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeregisterReply.ProtoReflect.Descriptor instead.
 func (*DeregisterReply) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{7}
+	return file_kvferry_proto_rawDescGZIP(), []int{8}
 }
 
 type ToNode struct {
@@ -785,7 +911,7 @@ type ToNode struct {
 
 func (x *ToNode) Reset() {
 	*x = ToNode{}
-	mi := &file_kvferry_proto_msgTypes[8]
+	mi := &file_kvferry_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -797,7 +923,7 @@ func (x *ToNode) String() string {
 func (*ToNode) ProtoMessage() {}
 
 func (x *ToNode) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[8]
+	mi := &file_kvferry_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -810,7 +936,7 @@ func (x *ToNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToNode.ProtoReflect.Descriptor instead.
 func (*ToNode) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{8}
+	return file_kvferry_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ToNode) GetKind() isToNode_Kind {
@@ -875,7 +1001,7 @@ type Submit struct {
 
 func (x *Submit) Reset() {
 	*x = Submit{}
-	mi := &file_kvferry_proto_msgTypes[9]
+	mi := &file_kvferry_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -887,7 +1013,7 @@ func (x *Submit) String() string {
 func (*Submit) ProtoMessage() {}
 
 func (x *Submit) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[9]
+	mi := &file_kvferry_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -900,7 +1026,7 @@ func (x *Submit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Submit.ProtoReflect.Descriptor instead.
 func (*Submit) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{9}
+	return file_kvferry_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Submit) GetId() uint64 {
@@ -990,7 +1116,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_kvferry_proto_msgTypes[10]
+	mi := &file_kvferry_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1002,7 +1128,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[10]
+	mi := &file_kvferry_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1015,7 +1141,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{10}
+	return file_kvferry_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Cancel) GetId() uint64 {
@@ -1048,7 +1174,7 @@ type KVRef struct {
 
 func (x *KVRef) Reset() {
 	*x = KVRef{}
-	mi := &file_kvferry_proto_msgTypes[11]
+	mi := &file_kvferry_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1060,7 +1186,7 @@ func (x *KVRef) String() string {
 func (*KVRef) ProtoMessage() {}
 
 func (x *KVRef) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[11]
+	mi := &file_kvferry_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1073,7 +1199,7 @@ func (x *KVRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KVRef.ProtoReflect.Descriptor instead.
 func (*KVRef) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{11}
+	return file_kvferry_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *KVRef) GetNodeId() string {
@@ -1138,7 +1264,7 @@ type Block struct {
 
 func (x *Block) Reset() {
 	*x = Block{}
-	mi := &file_kvferry_proto_msgTypes[12]
+	mi := &file_kvferry_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1150,7 +1276,7 @@ func (x *Block) String() string {
 func (*Block) ProtoMessage() {}
 
 func (x *Block) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[12]
+	mi := &file_kvferry_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1163,7 +1289,7 @@ func (x *Block) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Block.ProtoReflect.Descriptor instead.
 func (*Block) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{12}
+	return file_kvferry_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Block) GetIndex() uint32 {
@@ -1200,7 +1326,7 @@ type Segment struct {
 
 func (x *Segment) Reset() {
 	*x = Segment{}
-	mi := &file_kvferry_proto_msgTypes[13]
+	mi := &file_kvferry_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1212,7 +1338,7 @@ func (x *Segment) String() string {
 func (*Segment) ProtoMessage() {}
 
 func (x *Segment) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[13]
+	mi := &file_kvferry_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1225,7 +1351,7 @@ func (x *Segment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Segment.ProtoReflect.Descriptor instead.
 func (*Segment) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{13}
+	return file_kvferry_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Segment) GetName() string {
@@ -1258,16 +1384,17 @@ func (x *Segment) GetRails() []*RailAddr {
 
 type RailAddr struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Rail          string                 `protobuf:"bytes,1,opt,name=rail,proto3" json:"rail,omitempty"` // "tcp/eth0"
-	Addr          string                 `protobuf:"bytes,2,opt,name=addr,proto3" json:"addr,omitempty"` // what a peer dials
-	Key           uint64                 `protobuf:"varint,3,opt,name=key,proto3" json:"key,omitempty"`  // the segment's key on that rail
+	Rail          string                 `protobuf:"bytes,1,opt,name=rail,proto3" json:"rail,omitempty"`  // "tcp/eth0"
+	Addr          string                 `protobuf:"bytes,2,opt,name=addr,proto3" json:"addr,omitempty"`  // what a peer dials
+	Key           uint64                 `protobuf:"varint,3,opt,name=key,proto3" json:"key,omitempty"`   // the segment's key on that rail
+	Rank          int32                  `protobuf:"varint,4,opt,name=rank,proto3" json:"rank,omitempty"` // how far the rail is from the segment: 0 is close, -1 not to be used
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RailAddr) Reset() {
 	*x = RailAddr{}
-	mi := &file_kvferry_proto_msgTypes[14]
+	mi := &file_kvferry_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1279,7 +1406,7 @@ func (x *RailAddr) String() string {
 func (*RailAddr) ProtoMessage() {}
 
 func (x *RailAddr) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[14]
+	mi := &file_kvferry_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1292,7 +1419,7 @@ func (x *RailAddr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RailAddr.ProtoReflect.Descriptor instead.
 func (*RailAddr) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{14}
+	return file_kvferry_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RailAddr) GetRail() string {
@@ -1316,6 +1443,13 @@ func (x *RailAddr) GetKey() uint64 {
 	return 0
 }
 
+func (x *RailAddr) GetRank() int32 {
+	if x != nil {
+		return x.Rank
+	}
+	return 0
+}
+
 // FromNode carries everything one iteration of the node has to say: one
 // message per iteration, not one per token.
 type FromNode struct {
@@ -1335,7 +1469,7 @@ type FromNode struct {
 
 func (x *FromNode) Reset() {
 	*x = FromNode{}
-	mi := &file_kvferry_proto_msgTypes[15]
+	mi := &file_kvferry_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1347,7 +1481,7 @@ func (x *FromNode) String() string {
 func (*FromNode) ProtoMessage() {}
 
 func (x *FromNode) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[15]
+	mi := &file_kvferry_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1360,7 +1494,7 @@ func (x *FromNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FromNode.ProtoReflect.Descriptor instead.
 func (*FromNode) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{15}
+	return file_kvferry_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *FromNode) GetIds() []uint64 {
@@ -1430,7 +1564,7 @@ type Reserved struct {
 
 func (x *Reserved) Reset() {
 	*x = Reserved{}
-	mi := &file_kvferry_proto_msgTypes[16]
+	mi := &file_kvferry_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1442,7 +1576,7 @@ func (x *Reserved) String() string {
 func (*Reserved) ProtoMessage() {}
 
 func (x *Reserved) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[16]
+	mi := &file_kvferry_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1455,7 +1589,7 @@ func (x *Reserved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reserved.ProtoReflect.Descriptor instead.
 func (*Reserved) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{16}
+	return file_kvferry_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Reserved) GetId() uint64 {
@@ -1485,7 +1619,7 @@ type Prefilled struct {
 
 func (x *Prefilled) Reset() {
 	*x = Prefilled{}
-	mi := &file_kvferry_proto_msgTypes[17]
+	mi := &file_kvferry_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1497,7 +1631,7 @@ func (x *Prefilled) String() string {
 func (*Prefilled) ProtoMessage() {}
 
 func (x *Prefilled) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[17]
+	mi := &file_kvferry_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1510,7 +1644,7 @@ func (x *Prefilled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Prefilled.ProtoReflect.Descriptor instead.
 func (*Prefilled) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{17}
+	return file_kvferry_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Prefilled) GetId() uint64 {
@@ -1553,7 +1687,7 @@ type Finished struct {
 
 func (x *Finished) Reset() {
 	*x = Finished{}
-	mi := &file_kvferry_proto_msgTypes[18]
+	mi := &file_kvferry_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1565,7 +1699,7 @@ func (x *Finished) String() string {
 func (*Finished) ProtoMessage() {}
 
 func (x *Finished) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[18]
+	mi := &file_kvferry_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1578,7 +1712,7 @@ func (x *Finished) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finished.ProtoReflect.Descriptor instead.
 func (*Finished) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{18}
+	return file_kvferry_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Finished) GetId() uint64 {
@@ -1621,7 +1755,7 @@ type Failed struct {
 
 func (x *Failed) Reset() {
 	*x = Failed{}
-	mi := &file_kvferry_proto_msgTypes[19]
+	mi := &file_kvferry_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1633,7 +1767,7 @@ func (x *Failed) String() string {
 func (*Failed) ProtoMessage() {}
 
 func (x *Failed) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[19]
+	mi := &file_kvferry_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1646,7 +1780,7 @@ func (x *Failed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failed.ProtoReflect.Descriptor instead.
 func (*Failed) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{19}
+	return file_kvferry_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Failed) GetId() uint64 {
@@ -1697,7 +1831,7 @@ type Breakdown struct {
 
 func (x *Breakdown) Reset() {
 	*x = Breakdown{}
-	mi := &file_kvferry_proto_msgTypes[20]
+	mi := &file_kvferry_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1709,7 +1843,7 @@ func (x *Breakdown) String() string {
 func (*Breakdown) ProtoMessage() {}
 
 func (x *Breakdown) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[20]
+	mi := &file_kvferry_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1722,7 +1856,7 @@ func (x *Breakdown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Breakdown.ProtoReflect.Descriptor instead.
 func (*Breakdown) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{20}
+	return file_kvferry_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Breakdown) GetProxyUs() uint32 {
@@ -1809,7 +1943,7 @@ type PeerRequest struct {
 
 func (x *PeerRequest) Reset() {
 	*x = PeerRequest{}
-	mi := &file_kvferry_proto_msgTypes[21]
+	mi := &file_kvferry_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1821,7 +1955,7 @@ func (x *PeerRequest) String() string {
 func (*PeerRequest) ProtoMessage() {}
 
 func (x *PeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[21]
+	mi := &file_kvferry_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1834,7 +1968,7 @@ func (x *PeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRequest.ProtoReflect.Descriptor instead.
 func (*PeerRequest) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{21}
+	return file_kvferry_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PeerRequest) GetKind() isPeerRequest_Kind {
@@ -1889,7 +2023,7 @@ type Produce struct {
 
 func (x *Produce) Reset() {
 	*x = Produce{}
-	mi := &file_kvferry_proto_msgTypes[22]
+	mi := &file_kvferry_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1901,7 +2035,7 @@ func (x *Produce) String() string {
 func (*Produce) ProtoMessage() {}
 
 func (x *Produce) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[22]
+	mi := &file_kvferry_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1914,7 +2048,7 @@ func (x *Produce) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Produce.ProtoReflect.Descriptor instead.
 func (*Produce) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{22}
+	return file_kvferry_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Produce) GetTransferId() uint64 {
@@ -1935,7 +2069,7 @@ type Release struct {
 
 func (x *Release) Reset() {
 	*x = Release{}
-	mi := &file_kvferry_proto_msgTypes[23]
+	mi := &file_kvferry_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1947,7 +2081,7 @@ func (x *Release) String() string {
 func (*Release) ProtoMessage() {}
 
 func (x *Release) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[23]
+	mi := &file_kvferry_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1960,7 +2094,7 @@ func (x *Release) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Release.ProtoReflect.Descriptor instead.
 func (*Release) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{23}
+	return file_kvferry_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Release) GetTransferId() uint64 {
@@ -1990,7 +2124,7 @@ type PeerReply struct {
 
 func (x *PeerReply) Reset() {
 	*x = PeerReply{}
-	mi := &file_kvferry_proto_msgTypes[24]
+	mi := &file_kvferry_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2002,7 +2136,7 @@ func (x *PeerReply) String() string {
 func (*PeerReply) ProtoMessage() {}
 
 func (x *PeerReply) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[24]
+	mi := &file_kvferry_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2015,7 +2149,7 @@ func (x *PeerReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerReply.ProtoReflect.Descriptor instead.
 func (*PeerReply) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{24}
+	return file_kvferry_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *PeerReply) GetKind() isPeerReply_Kind {
@@ -2069,7 +2203,7 @@ type Produced struct {
 
 func (x *Produced) Reset() {
 	*x = Produced{}
-	mi := &file_kvferry_proto_msgTypes[25]
+	mi := &file_kvferry_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2081,7 +2215,7 @@ func (x *Produced) String() string {
 func (*Produced) ProtoMessage() {}
 
 func (x *Produced) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[25]
+	mi := &file_kvferry_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2094,7 +2228,7 @@ func (x *Produced) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Produced.ProtoReflect.Descriptor instead.
 func (*Produced) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{25}
+	return file_kvferry_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Produced) GetTransferId() uint64 {
@@ -2121,7 +2255,7 @@ type Gone struct {
 
 func (x *Gone) Reset() {
 	*x = Gone{}
-	mi := &file_kvferry_proto_msgTypes[26]
+	mi := &file_kvferry_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2133,7 +2267,7 @@ func (x *Gone) String() string {
 func (*Gone) ProtoMessage() {}
 
 func (x *Gone) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[26]
+	mi := &file_kvferry_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2146,7 +2280,7 @@ func (x *Gone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gone.ProtoReflect.Descriptor instead.
 func (*Gone) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{26}
+	return file_kvferry_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Gone) GetTransferId() uint64 {
@@ -2188,15 +2322,29 @@ const file_kvferry_proto_rawDesc = "" +
 	"\rkv_blocks_bad\x18\v \x01(\x04R\vkvBlocksBad\x12!\n" +
 	"\fkv_transfers\x18\f \x01(\x04R\vkvTransfers\x12.\n" +
 	"\x13kv_transfers_failed\x18\r \x01(\x04R\x11kvTransfersFailed\x12\x1a\n" +
-	"\bdraining\x18\x0e \x01(\bR\bdraining\";\n" +
+	"\bdraining\x18\x0e \x01(\bR\bdraining\"\xa0\x02\n" +
+	"\bRailLoad\x12\x12\n" +
+	"\x04rail\x18\x01 \x01(\tR\x04rail\x12#\n" +
+	"\rbytes_written\x18\x02 \x01(\x04R\fbytesWritten\x12\x1d\n" +
+	"\n" +
+	"bytes_read\x18\x03 \x01(\x04R\tbytesRead\x12!\n" +
+	"\fbytes_resent\x18\x04 \x01(\x04R\vbytesResent\x12\x16\n" +
+	"\x06errors\x18\x05 \x01(\x04R\x06errors\x12\x14\n" +
+	"\x05downs\x18\x06 \x01(\x04R\x05downs\x12\x14\n" +
+	"\x05paths\x18\a \x01(\rR\x05paths\x12\x19\n" +
+	"\bpaths_up\x18\b \x01(\rR\apathsUp\x12&\n" +
+	"\x0fbytes_in_flight\x18\t \x01(\x04R\rbytesInFlight\x12\x12\n" +
+	"\x04rate\x18\n" +
+	" \x01(\x04R\x04rate\";\n" +
 	"\x0fRegisterRequest\x12(\n" +
 	"\x04node\x18\x01 \x01(\v2\x14.kvferry.v1.NodeInfoR\x04node\"<\n" +
 	"\rRegisterReply\x12\x14\n" +
 	"\x05lease\x18\x01 \x01(\x04R\x05lease\x12\x15\n" +
-	"\x06ttl_ms\x18\x02 \x01(\rR\x05ttlMs\"N\n" +
+	"\x06ttl_ms\x18\x02 \x01(\rR\x05ttlMs\"z\n" +
 	"\x10KeepAliveRequest\x12\x14\n" +
 	"\x05lease\x18\x01 \x01(\x04R\x05lease\x12$\n" +
-	"\x04load\x18\x02 \x01(\v2\x10.kvferry.v1.LoadR\x04load\"'\n" +
+	"\x04load\x18\x02 \x01(\v2\x10.kvferry.v1.LoadR\x04load\x12*\n" +
+	"\x05rails\x18\x03 \x03(\v2\x14.kvferry.v1.RailLoadR\x05rails\"'\n" +
 	"\x0eKeepAliveReply\x12\x15\n" +
 	"\x06ttl_ms\x18\x01 \x01(\rR\x05ttlMs\")\n" +
 	"\x11DeregisterRequest\x12\x14\n" +
@@ -2246,11 +2394,12 @@ const file_kvferry_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06length\x18\x02 \x01(\x04R\x06length\x12\x1a\n" +
 	"\blocation\x18\x03 \x01(\tR\blocation\x12*\n" +
-	"\x05rails\x18\x04 \x03(\v2\x14.kvferry.v1.RailAddrR\x05rails\"D\n" +
+	"\x05rails\x18\x04 \x03(\v2\x14.kvferry.v1.RailAddrR\x05rails\"X\n" +
 	"\bRailAddr\x12\x12\n" +
 	"\x04rail\x18\x01 \x01(\tR\x04rail\x12\x12\n" +
 	"\x04addr\x18\x02 \x01(\tR\x04addr\x12\x10\n" +
-	"\x03key\x18\x03 \x01(\x04R\x03key\"\xbd\x02\n" +
+	"\x03key\x18\x03 \x01(\x04R\x03key\x12\x12\n" +
+	"\x04rank\x18\x04 \x01(\x05R\x04rank\"\xbd\x02\n" +
 	"\bFromNode\x12\x10\n" +
 	"\x03ids\x18\x01 \x03(\x04R\x03ids\x12\x16\n" +
 	"\x06tokens\x18\x02 \x03(\rR\x06tokens\x12\x1c\n" +
@@ -2359,7 +2508,7 @@ func file_kvferry_proto_rawDescGZIP() []byte {
 }
 
 var file_kvferry_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_kvferry_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_kvferry_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_kvferry_proto_goTypes = []any{
 	(Role)(0),                 // 0: kvferry.v1.Role
 	(Leg)(0),                  // 1: kvferry.v1.Leg
@@ -2367,73 +2516,75 @@ var file_kvferry_proto_goTypes = []any{
 	(FailCode)(0),             // 3: kvferry.v1.FailCode
 	(*NodeInfo)(nil),          // 4: kvferry.v1.NodeInfo
 	(*Load)(nil),              // 5: kvferry.v1.Load
-	(*RegisterRequest)(nil),   // 6: kvferry.v1.RegisterRequest
-	(*RegisterReply)(nil),     // 7: kvferry.v1.RegisterReply
-	(*KeepAliveRequest)(nil),  // 8: kvferry.v1.KeepAliveRequest
-	(*KeepAliveReply)(nil),    // 9: kvferry.v1.KeepAliveReply
-	(*DeregisterRequest)(nil), // 10: kvferry.v1.DeregisterRequest
-	(*DeregisterReply)(nil),   // 11: kvferry.v1.DeregisterReply
-	(*ToNode)(nil),            // 12: kvferry.v1.ToNode
-	(*Submit)(nil),            // 13: kvferry.v1.Submit
-	(*Cancel)(nil),            // 14: kvferry.v1.Cancel
-	(*KVRef)(nil),             // 15: kvferry.v1.KVRef
-	(*Block)(nil),             // 16: kvferry.v1.Block
-	(*Segment)(nil),           // 17: kvferry.v1.Segment
-	(*RailAddr)(nil),          // 18: kvferry.v1.RailAddr
-	(*FromNode)(nil),          // 19: kvferry.v1.FromNode
-	(*Reserved)(nil),          // 20: kvferry.v1.Reserved
-	(*Prefilled)(nil),         // 21: kvferry.v1.Prefilled
-	(*Finished)(nil),          // 22: kvferry.v1.Finished
-	(*Failed)(nil),            // 23: kvferry.v1.Failed
-	(*Breakdown)(nil),         // 24: kvferry.v1.Breakdown
-	(*PeerRequest)(nil),       // 25: kvferry.v1.PeerRequest
-	(*Produce)(nil),           // 26: kvferry.v1.Produce
-	(*Release)(nil),           // 27: kvferry.v1.Release
-	(*PeerReply)(nil),         // 28: kvferry.v1.PeerReply
-	(*Produced)(nil),          // 29: kvferry.v1.Produced
-	(*Gone)(nil),              // 30: kvferry.v1.Gone
+	(*RailLoad)(nil),          // 6: kvferry.v1.RailLoad
+	(*RegisterRequest)(nil),   // 7: kvferry.v1.RegisterRequest
+	(*RegisterReply)(nil),     // 8: kvferry.v1.RegisterReply
+	(*KeepAliveRequest)(nil),  // 9: kvferry.v1.KeepAliveRequest
+	(*KeepAliveReply)(nil),    // 10: kvferry.v1.KeepAliveReply
+	(*DeregisterRequest)(nil), // 11: kvferry.v1.DeregisterRequest
+	(*DeregisterReply)(nil),   // 12: kvferry.v1.DeregisterReply
+	(*ToNode)(nil),            // 13: kvferry.v1.ToNode
+	(*Submit)(nil),            // 14: kvferry.v1.Submit
+	(*Cancel)(nil),            // 15: kvferry.v1.Cancel
+	(*KVRef)(nil),             // 16: kvferry.v1.KVRef
+	(*Block)(nil),             // 17: kvferry.v1.Block
+	(*Segment)(nil),           // 18: kvferry.v1.Segment
+	(*RailAddr)(nil),          // 19: kvferry.v1.RailAddr
+	(*FromNode)(nil),          // 20: kvferry.v1.FromNode
+	(*Reserved)(nil),          // 21: kvferry.v1.Reserved
+	(*Prefilled)(nil),         // 22: kvferry.v1.Prefilled
+	(*Finished)(nil),          // 23: kvferry.v1.Finished
+	(*Failed)(nil),            // 24: kvferry.v1.Failed
+	(*Breakdown)(nil),         // 25: kvferry.v1.Breakdown
+	(*PeerRequest)(nil),       // 26: kvferry.v1.PeerRequest
+	(*Produce)(nil),           // 27: kvferry.v1.Produce
+	(*Release)(nil),           // 28: kvferry.v1.Release
+	(*PeerReply)(nil),         // 29: kvferry.v1.PeerReply
+	(*Produced)(nil),          // 30: kvferry.v1.Produced
+	(*Gone)(nil),              // 31: kvferry.v1.Gone
 }
 var file_kvferry_proto_depIdxs = []int32{
 	0,  // 0: kvferry.v1.NodeInfo.role:type_name -> kvferry.v1.Role
 	4,  // 1: kvferry.v1.RegisterRequest.node:type_name -> kvferry.v1.NodeInfo
 	5,  // 2: kvferry.v1.KeepAliveRequest.load:type_name -> kvferry.v1.Load
-	13, // 3: kvferry.v1.ToNode.submit:type_name -> kvferry.v1.Submit
-	14, // 4: kvferry.v1.ToNode.cancel:type_name -> kvferry.v1.Cancel
-	1,  // 5: kvferry.v1.Submit.leg:type_name -> kvferry.v1.Leg
-	15, // 6: kvferry.v1.Submit.kv:type_name -> kvferry.v1.KVRef
-	17, // 7: kvferry.v1.KVRef.segment:type_name -> kvferry.v1.Segment
-	16, // 8: kvferry.v1.KVRef.blocks:type_name -> kvferry.v1.Block
-	18, // 9: kvferry.v1.Segment.rails:type_name -> kvferry.v1.RailAddr
-	20, // 10: kvferry.v1.FromNode.reserved:type_name -> kvferry.v1.Reserved
-	21, // 11: kvferry.v1.FromNode.prefilled:type_name -> kvferry.v1.Prefilled
-	22, // 12: kvferry.v1.FromNode.finished:type_name -> kvferry.v1.Finished
-	23, // 13: kvferry.v1.FromNode.failed:type_name -> kvferry.v1.Failed
-	5,  // 14: kvferry.v1.FromNode.load:type_name -> kvferry.v1.Load
-	15, // 15: kvferry.v1.Reserved.kv:type_name -> kvferry.v1.KVRef
-	15, // 16: kvferry.v1.Prefilled.kv:type_name -> kvferry.v1.KVRef
-	24, // 17: kvferry.v1.Prefilled.breakdown:type_name -> kvferry.v1.Breakdown
-	2,  // 18: kvferry.v1.Finished.reason:type_name -> kvferry.v1.FinishReason
-	24, // 19: kvferry.v1.Finished.breakdown:type_name -> kvferry.v1.Breakdown
-	3,  // 20: kvferry.v1.Failed.code:type_name -> kvferry.v1.FailCode
-	26, // 21: kvferry.v1.PeerRequest.produce:type_name -> kvferry.v1.Produce
-	27, // 22: kvferry.v1.PeerRequest.release:type_name -> kvferry.v1.Release
-	29, // 23: kvferry.v1.PeerReply.produced:type_name -> kvferry.v1.Produced
-	30, // 24: kvferry.v1.PeerReply.gone:type_name -> kvferry.v1.Gone
-	6,  // 25: kvferry.v1.Registry.Register:input_type -> kvferry.v1.RegisterRequest
-	8,  // 26: kvferry.v1.Registry.KeepAlive:input_type -> kvferry.v1.KeepAliveRequest
-	10, // 27: kvferry.v1.Registry.Deregister:input_type -> kvferry.v1.DeregisterRequest
-	12, // 28: kvferry.v1.Worker.Serve:input_type -> kvferry.v1.ToNode
-	25, // 29: kvferry.v1.Peer.Handoff:input_type -> kvferry.v1.PeerRequest
-	7,  // 30: kvferry.v1.Registry.Register:output_type -> kvferry.v1.RegisterReply
-	9,  // 31: kvferry.v1.Registry.KeepAlive:output_type -> kvferry.v1.KeepAliveReply
-	11, // 32: kvferry.v1.Registry.Deregister:output_type -> kvferry.v1.DeregisterReply
-	19, // 33: kvferry.v1.Worker.Serve:output_type -> kvferry.v1.FromNode
-	28, // 34: kvferry.v1.Peer.Handoff:output_type -> kvferry.v1.PeerReply
-	30, // [30:35] is the sub-list for method output_type
-	25, // [25:30] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	6,  // 3: kvferry.v1.KeepAliveRequest.rails:type_name -> kvferry.v1.RailLoad
+	14, // 4: kvferry.v1.ToNode.submit:type_name -> kvferry.v1.Submit
+	15, // 5: kvferry.v1.ToNode.cancel:type_name -> kvferry.v1.Cancel
+	1,  // 6: kvferry.v1.Submit.leg:type_name -> kvferry.v1.Leg
+	16, // 7: kvferry.v1.Submit.kv:type_name -> kvferry.v1.KVRef
+	18, // 8: kvferry.v1.KVRef.segment:type_name -> kvferry.v1.Segment
+	17, // 9: kvferry.v1.KVRef.blocks:type_name -> kvferry.v1.Block
+	19, // 10: kvferry.v1.Segment.rails:type_name -> kvferry.v1.RailAddr
+	21, // 11: kvferry.v1.FromNode.reserved:type_name -> kvferry.v1.Reserved
+	22, // 12: kvferry.v1.FromNode.prefilled:type_name -> kvferry.v1.Prefilled
+	23, // 13: kvferry.v1.FromNode.finished:type_name -> kvferry.v1.Finished
+	24, // 14: kvferry.v1.FromNode.failed:type_name -> kvferry.v1.Failed
+	5,  // 15: kvferry.v1.FromNode.load:type_name -> kvferry.v1.Load
+	16, // 16: kvferry.v1.Reserved.kv:type_name -> kvferry.v1.KVRef
+	16, // 17: kvferry.v1.Prefilled.kv:type_name -> kvferry.v1.KVRef
+	25, // 18: kvferry.v1.Prefilled.breakdown:type_name -> kvferry.v1.Breakdown
+	2,  // 19: kvferry.v1.Finished.reason:type_name -> kvferry.v1.FinishReason
+	25, // 20: kvferry.v1.Finished.breakdown:type_name -> kvferry.v1.Breakdown
+	3,  // 21: kvferry.v1.Failed.code:type_name -> kvferry.v1.FailCode
+	27, // 22: kvferry.v1.PeerRequest.produce:type_name -> kvferry.v1.Produce
+	28, // 23: kvferry.v1.PeerRequest.release:type_name -> kvferry.v1.Release
+	30, // 24: kvferry.v1.PeerReply.produced:type_name -> kvferry.v1.Produced
+	31, // 25: kvferry.v1.PeerReply.gone:type_name -> kvferry.v1.Gone
+	7,  // 26: kvferry.v1.Registry.Register:input_type -> kvferry.v1.RegisterRequest
+	9,  // 27: kvferry.v1.Registry.KeepAlive:input_type -> kvferry.v1.KeepAliveRequest
+	11, // 28: kvferry.v1.Registry.Deregister:input_type -> kvferry.v1.DeregisterRequest
+	13, // 29: kvferry.v1.Worker.Serve:input_type -> kvferry.v1.ToNode
+	26, // 30: kvferry.v1.Peer.Handoff:input_type -> kvferry.v1.PeerRequest
+	8,  // 31: kvferry.v1.Registry.Register:output_type -> kvferry.v1.RegisterReply
+	10, // 32: kvferry.v1.Registry.KeepAlive:output_type -> kvferry.v1.KeepAliveReply
+	12, // 33: kvferry.v1.Registry.Deregister:output_type -> kvferry.v1.DeregisterReply
+	20, // 34: kvferry.v1.Worker.Serve:output_type -> kvferry.v1.FromNode
+	29, // 35: kvferry.v1.Peer.Handoff:output_type -> kvferry.v1.PeerReply
+	31, // [31:36] is the sub-list for method output_type
+	26, // [26:31] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_kvferry_proto_init() }
@@ -2441,15 +2592,15 @@ func file_kvferry_proto_init() {
 	if File_kvferry_proto != nil {
 		return
 	}
-	file_kvferry_proto_msgTypes[8].OneofWrappers = []any{
+	file_kvferry_proto_msgTypes[9].OneofWrappers = []any{
 		(*ToNode_Submit)(nil),
 		(*ToNode_Cancel)(nil),
 	}
-	file_kvferry_proto_msgTypes[21].OneofWrappers = []any{
+	file_kvferry_proto_msgTypes[22].OneofWrappers = []any{
 		(*PeerRequest_Produce)(nil),
 		(*PeerRequest_Release)(nil),
 	}
-	file_kvferry_proto_msgTypes[24].OneofWrappers = []any{
+	file_kvferry_proto_msgTypes[25].OneofWrappers = []any{
 		(*PeerReply_Produced)(nil),
 		(*PeerReply_Gone)(nil),
 	}
@@ -2459,7 +2610,7 @@ func file_kvferry_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_kvferry_proto_rawDesc), len(file_kvferry_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   27,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

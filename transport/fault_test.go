@@ -306,6 +306,8 @@ func TestRandomFaults(t *testing.T) {
 					t.Errorf("seed %d: batch %d (%v) ended %d times, immediate came %d times", seed, i, batch.Err(), ended[i], delivered[i])
 				}
 			}
+			<-time.After(10 * time.Second) // fences are under way too
+			synctest.Wait()
 			var moved, inflight int64
 			for _, st := range a.Rails() {
 				moved += st.Write.Bytes + st.Read.Bytes

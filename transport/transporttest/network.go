@@ -24,7 +24,8 @@ type Network struct {
 	mu    sync.Mutex
 	rails map[string]*Rail // by address; nil while one is down
 	holes map[string]bool
-	late  []func() // deliver what Late holds back
+	late  []func()       // deliver what Late holds back
+	stuck map[*Rail]bool // rails that Late has met
 }
 
 // NewNetwork returns a network without rails.
@@ -48,7 +49,8 @@ const (
 	// completes until it is closed.
 	Stall Kind = "stall"
 	// Late makes the endpoint a black hole too, but what it holds is on its way:
-	// Network.Arrive delivers it, unless the target has fenced the connection.
+	// Network.Arrive delivers it, unless the target has fenced the connection. Until
+	// then nothing else of the rail gets through, new connections neither.
 	Late Kind = "late"
 	// Delay applies the slice after Fault.Delay.
 	Delay Kind = "delay"
@@ -120,7 +122,7 @@ func (n *Network) BlackHole(name string, on bool) {
 func (n *Network) Arrive() {
 	n.mu.Lock()
 	late := n.late
-	n.late = nil
+	n.late, n.stuck = nil, nil
 	n.mu.Unlock()
 	for _, deliver := range late {
 		deliver()
@@ -244,7 +246,7 @@ func (r *Rail) Deregister(key transport.Key) error {
 // Dial implements transport.Rail.
 func (r *Rail) Dial(ctx context.Context, addr string) (transport.Endpoint, error) {
 	r.n.mu.Lock()
-	peer, hole := r.n.rails[addr], r.n.holes[addr]
+	peer, hole := r.n.rails[addr], r.n.holes[addr] || r.n.stuck[r]
 	r.n.mu.Unlock()
 	r.mu.Lock()
 	r.dials++
@@ -253,8 +255,14 @@ func (r *Rail) Dial(ctx context.Context, addr string) (transport.Endpoint, error
 	if closed {
 		return nil, net.ErrClosed
 	}
-	if hole || r.isHole() {
-		<-ctx.Done()
+	for (hole || r.isHole()) && ctx.Err() == nil { // the first packet is sent again now and then
+		select {
+		case <-ctx.Done():
+		case <-time.After(100 * time.Millisecond):
+			r.n.mu.Lock()
+			hole = r.n.holes[addr] || r.n.stuck[r]
+			r.n.mu.Unlock()
+		}
 	}
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("%w: %w", transport.ErrUnreachable, ctx.Err())
@@ -493,6 +501,10 @@ func (ep *endpoint) carry(s *transport.Slice) error {
 	case Late:
 		on := transport.NewSlice(s.Op, bytes.Clone(s.Local), s.Key, s.Offset, nil)
 		ep.rail.n.mu.Lock()
+		if ep.rail.n.stuck == nil {
+			ep.rail.n.stuck = make(map[*Rail]bool)
+		}
+		ep.rail.n.stuck[ep.rail] = true
 		ep.rail.n.late = append(ep.rail.n.late, func() {
 			if on.Op == transport.Write {
 				ep.peer.arrive(ep.id, on)
