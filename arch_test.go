@@ -40,6 +40,7 @@ var layers = map[string]layer{
 	"engine":                  {module: []string{"kvcache"}},
 	"placement":               {module: []string{"kvcache"}},
 	"transport":               {module: []string{"clock"}, libraries: []string{xsys}},
+	"transport/topology":      {libraries: []string{"github.com/jaypipes/ghw", "github.com/Mellanox/rdmamap"}},
 	"transport/tcp":           {module: []string{"transport", "clock"}, libraries: []string{xsys}},
 	"transport/rdma":          {module: []string{"transport"}, libraries: []string{"github.com/Mellanox/rdmamap"}},
 	"transport/rails":         {module: []string{"transport", "transport/tcp", "transport/rdma"}},
@@ -65,7 +66,7 @@ var layers = map[string]layer{
 	"cmd/prefill": {module: []string{"node", "proto"}, libraries: []string{cobra, pflag}},
 	"cmd/decode":  {module: []string{"node", "proto"}, libraries: []string{cobra, pflag}},
 	"cmd/kvbench": {
-		module:    []string{"bench", "bench/transfer", "cluster", "engine", "node", "sim", "transport"},
+		module:    []string{"bench", "bench/page", "bench/transfer", "cluster", "engine", "node", "sim", "transport", "transport/topology"},
 		libraries: []string{cobra, pflag, "golang.org/x/term"},
 	},
 	"cmd/kvlab": {module: []string{"lab"}, libraries: []string{cobra, pflag}},

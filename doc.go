@@ -20,6 +20,7 @@
 //	engine                               the GPU's stand-in: scheduler and cost model
 //	kvcache                              blocks, block tables, prefix hashes, bytes
 //	transport                            the transfer engine: segment, batch, slice, rail
+//	transport/topology                   which NIC is near which memory: discovery and the matrix
 //	transport/rails                      a rail by its name: tcp/eth0, rdma/mlx5_0
 //	transport/tcp                        a rail over TCP
 //	transport/rdma                       a rail over RDMA verbs
