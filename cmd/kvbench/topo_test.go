@@ -64,7 +64,7 @@ func TestTopologyRoundTrips(t *testing.T) {
 	want := run("--root", root)
 	for _, name := range []string{"capture.tar.gz", "capture.txt"} {
 		file := filepath.Join(dir, name)
-		if said := run("--root", root, "--capture", file); !strings.Contains(said, "No serial numbers, MAC addresses") {
+		if said := run("--root", root, "--capture", file); !strings.Contains(said, "No serial numbers or host names") {
 			t.Errorf("the capture does not say what it contains: %s", said)
 		}
 		if got := run("--root", file); got != want {

@@ -11,7 +11,8 @@ import (
 // Contents says what a capture contains, for whoever is asked to send one.
 const Contents = "names, states and speeds of network interfaces and RDMA devices; PCI addresses, " +
 	"IDs, links and NUMA nodes of NICs, GPUs and the bridges before them; CPU lists, sizes and distances of NUMA nodes. " +
-	"No serial numbers, MAC addresses, GUIDs or host names; IP networks are renumbered"
+	"No serial numbers or host names, no MAC addresses and GUIDs but in names that are made of them (enx001122334455); " +
+	"IP networks are renumbered"
 
 // Capture is the files of a machine that discovery reads. root is as in [Discover].
 func Capture(root string) (Snapshot, error) {

@@ -228,9 +228,11 @@ func (m *Machine) override(matrix Matrix, o Options) {
 			}
 			return out
 		}
-		c := Choice{}
-		c.Preferred = complete(row.Preferred)
-		c.Available = complete(row.Available)
-		matrix[location] = c
+		// In this order: a name that preferred ones stand for is not available, too.
+		preferred := complete(row.Preferred)
+		available := complete(row.Available)
+		if len(preferred)+len(available) > 0 { // else all are excluded
+			matrix[location] = Choice{preferred, available}
+		}
 	}
 }

@@ -51,8 +51,7 @@ func readInterface(t *tree, name string, devices map[string]*device) (NIC, bool)
 	case "unknown": // drivers that do not tell, as of loopback and tun
 		n.Up = n.Enabled
 	}
-	// Mbit/s; -1 or EINVAL where there is no cable, or no such thing. A veth pair
-	// says 10000 and moves several times that: only hardware has a speed.
+	// Mbit/s; -1 or EINVAL where there is no cable, or no such thing.
 	if mbit, ok := t.number(at, "speed"); ok && mbit > 0 {
 		n.Speed = int64(mbit) * 1e6
 	}
@@ -72,9 +71,6 @@ func readInterface(t *tree, name string, devices map[string]*device) (NIC, bool)
 		if representor.MatchString(t.read(at, "phys_port_name")) {
 			n.Kind = Virtual
 		}
-	}
-	if n.Kind == Virtual {
-		n.Speed = 0
 	}
 	return n, true
 }
@@ -118,12 +114,11 @@ func stack(nics []NIC) {
 				continue
 			}
 			changed = true
-			n.Kind, n.Speed = Stacked, 0
+			n.Kind = Stacked
 			// A bridge also has the virtual machines' ports.
 			n.Parts = slices.DeleteFunc(n.Parts, func(p string) bool { return byName[p] == nil || !byName[p].physical() })
 			for j, name := range n.Parts {
 				part := byName[name]
-				n.Speed += part.Speed
 				if j == 0 {
 					n.Node = part.Node
 				} else if n.Node != part.Node {
@@ -136,6 +131,11 @@ func stack(nics []NIC) {
 		n := &nics[i]
 		if byName[n.Master] == nil {
 			n.Master = ""
+		}
+		// A veth pair says 10000 and moves several times that: only hardware has a
+		// speed, and bonds and VLANs that of theirs.
+		if !n.physical() {
+			n.Speed = 0
 		}
 		// Azure's netvsc is a device that is not on PCI, with a virtual function of a
 		// card below it that carries the bytes.

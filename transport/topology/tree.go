@@ -72,7 +72,7 @@ func (t *tree) real(name string) (string, fs.FileMode) {
 		if path.IsAbs(target) {
 			done = "."
 		}
-		rest = append(strings.Split(path.Clean(target), "/"), rest...)
+		rest = append(strings.Split(target, "/"), rest...)
 		mode = fs.ModeDir
 	}
 	return done, mode
@@ -104,8 +104,8 @@ func (t *tree) mode(at string) (fs.FileMode, bool) {
 // none that can be read: sysfs answers EINVAL for what does not apply.
 func (t *tree) read(name ...string) string {
 	at, mode := t.real(path.Join(name...))
-	if at == "" || mode.IsDir() {
-		return ""
+	if at == "" || mode != 0 {
+		return "" // a folder, or a pipe that somebody put there
 	}
 	f, err := t.root.Open(at)
 	if err != nil {
