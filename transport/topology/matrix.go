@@ -30,17 +30,21 @@ type Choice struct {
 
 // Ranks of a NIC at a location.
 const (
-	RankExcluded  = -1 // not to be used
+	RankExcluded  = -1 // not in the matrix: whoever opened a rail on it anyway uses it last
 	RankPreferred = 0
-	RankAvailable = 1 // when the preferred ones cannot be, or are busy
+	RankAvailable = 1 // when the preferred ones cannot be used, or are busy
 )
 
-// Rank is how a NIC, by the name of an interface or RDMA device, is to be used for
-// memory at a location. A location without a row has that of "*"; without that one
-// too, all NICs of the matrix are preferred. A matrix without rows prefers any NIC.
+// Rank is how a NIC is to be used for memory at a location. The NIC is an interface
+// or an RDMA device, or a rail on one: eth0, mlx5_0, tcp/eth0, rdma/mlx5_0. A
+// location without a row has that of "*"; without that one too, all NICs of the
+// matrix are preferred. A matrix without rows prefers any NIC.
 //
 // It compares names one by one: look up once for a segment, not for each slice.
 func (m Matrix) Rank(location, nic string) int {
+	if _, name, isRail := strings.Cut(nic, "/"); isRail {
+		nic = name
+	}
 	row, ok := m[location]
 	if !ok {
 		row, ok = m[Any]

@@ -39,6 +39,9 @@ func TestRank(t *testing.T) {
 		{withAny, "cpu:0", "b", RankAvailable},
 		{withAny, "cpu:1", "b", RankPreferred},
 		{withAny, "cpu:1", "a", RankExcluded},
+		{m, "cpu:0", "rdma/mlx5_2", RankAvailable}, // a rail
+		{m, "cpu:0", "tcp/0", RankExcluded},        // one by its address
+		{nil, "cpu:0", "tcp/0", RankPreferred},
 		{nil, "cpu:0", "eth0", RankPreferred},
 	} {
 		if got := c.m.Rank(c.location, c.nic); got != c.want {
