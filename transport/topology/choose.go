@@ -72,7 +72,7 @@ func (m *Machine) Matrix(o Options) (Matrix, []Warning, error) {
 	if err := o.Validate(); err != nil {
 		return nil, nil, err
 	}
-	found, fallback := m.candidates(o)
+	found := m.candidates(o)
 	matrix := Matrix{}
 	for _, n := range m.Nodes {
 		matrix.put(n.Location(), found, m.nearestOfNode(n.Location(), found))
@@ -83,7 +83,7 @@ func (m *Machine) Matrix(o Options) (Matrix, []Warning, error) {
 		}
 	}
 	m.override(matrix, o)
-	return matrix, m.warnings(matrix, o, fallback), nil
+	return matrix, m.warnings(matrix, o), nil
 }
 
 func (m Matrix) put(location string, all []candidate, preferred map[*NIC]bool) {
@@ -105,30 +105,35 @@ func (m Matrix) put(location string, all []candidate, preferred map[*NIC]bool) {
 	}
 }
 
-// candidates are the NICs that may be used, and the kind of those that would not be
-// if there were others; "" if there are others.
-func (m *Machine) candidates(o Options) (found []candidate, fallback Kind) {
-	// What nothing else can stand in for comes last.
-	for _, kinds := range [][]Kind{{Hardware, Stacked}, {Virtual}, {Loopback}} {
-		for i := range m.NICs {
-			n := &m.NICs[i]
-			if matches(o.Exclude, n) || len(o.Include) > 0 && !matches(o.Include, n) {
-				continue
-			}
-			included := len(o.Include) > 0
-			if !included && !slices.Contains(kinds, n.Kind) {
-				continue
-			}
-			if names := n.usable(o.Names, included); len(names) > 0 {
-				found = append(found, candidate{n, names})
-			}
+// candidates are the NICs that may be used.
+func (m *Machine) candidates(o Options) []candidate {
+	kinds := m.kinds()
+	var found []candidate
+	for i := range m.NICs {
+		n := &m.NICs[i]
+		included := len(o.Include) > 0
+		if matches(o.Exclude, n) || included && !matches(o.Include, n) || !included && !slices.Contains(kinds, n.Kind) {
+			continue
 		}
-		if len(found) > 0 || len(o.Include) > 0 {
-			return found, fallback
+		if names := n.usable(o.Names, included); len(names) > 0 {
+			found = append(found, candidate{n, names})
 		}
-		fallback = map[Kind]Kind{Hardware: Virtual, Virtual: Loopback}[kinds[0]]
 	}
-	return nil, ""
+	return found
+}
+
+// kinds are the kinds of NICs that are used unless a filter includes others: what
+// reaches other machines by itself, else whatever there is. A filter that
+// excludes all of those does not make others of use.
+func (m *Machine) kinds() []Kind {
+	for _, kinds := range [][]Kind{{Hardware, Stacked}, {Virtual}, {Loopback}} {
+		if slices.ContainsFunc(m.NICs, func(n NIC) bool {
+			return slices.Contains(kinds, n.Kind) && len(n.usable(AllNames, false)) > 0
+		}) {
+			return kinds
+		}
+	}
+	return nil
 }
 
 // usable are the names that rails can have: of RDMA devices that are active, and of

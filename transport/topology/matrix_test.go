@@ -167,8 +167,12 @@ func TestOptions(t *testing.T) {
 		!strings.Contains(err.Error(), `Include has "eth["`) || !strings.Contains(err.Error(), `Exclude has ""`) || !strings.Contains(err.Error(), `Names is "some"`) {
 		t.Errorf("%v: want all three faults", err)
 	}
-	matrix, warnings := chosen(t, m, Options{Include: []string{"nothing"}})
-	if len(matrix) != 0 || !strings.Contains(warnings, "no NIC is left") {
+	for _, o := range []Options{{Include: []string{"nothing"}}, {Exclude: []string{"e*"}}} { // not loopback instead
+		if matrix, warnings := chosen(t, m, o); len(matrix) != 0 || !strings.Contains(warnings, "no NIC is left") {
+			t.Errorf("%v: %v, %s", o, matrix, warnings)
+		}
+	}
+	if matrix, warnings := chosen(t, discoverSnapshot(t, laptop()), Options{Names: RDMANames}); len(matrix) != 0 || !strings.Contains(warnings, "no NIC has an RDMA device") {
 		t.Errorf("%v, %s", matrix, warnings)
 	}
 	// What is wrong with a NIC that is excluded is of no interest, but that its node

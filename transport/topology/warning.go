@@ -21,7 +21,7 @@ func (w Warning) String() string {
 }
 
 // warnings are about what the options leave in the machine.
-func (m *Machine) warnings(matrix Matrix, o Options, fallback Kind) []Warning {
+func (m *Machine) warnings(matrix Matrix, o Options) []Warning {
 	var all []Warning
 	var unplaced []string
 	for i := range m.NICs {
@@ -48,17 +48,22 @@ func (m *Machine) warnings(matrix Matrix, o Options, fallback Kind) []Warning {
 	if len(unplaced) > 0 {
 		machine("the NUMA node is unknown of %s: if you know it, write it into a matrix (kvbench topo --format matrix makes one, --matrix reads it)", strings.Join(unplaced, ", "))
 	}
+	kinds := m.kinds()
+	if len(o.Include) > 0 {
+		kinds = nil // it has been said what to use
+	}
 	switch {
 	case len(matrix.names()) == 0 && len(o.Include)+len(o.Exclude) > 0:
 		machine("no NIC is left: include others, or exclude fewer")
+	case len(matrix.names()) == 0 && o.Names == RDMANames:
+		machine("no NIC has an RDMA device that is active")
 	case len(matrix.names()) == 0:
 		machine("no NIC is up: bring one up (ip link set DEV up), or include one by its name")
-	case fallback == Virtual:
+	case slices.Contains(kinds, Virtual):
 		machine("no hardware NIC is up or to be seen here: virtual interfaces are used, as in a container, and the NICs below them are unknown")
-	case fallback == Loopback:
+	case slices.Contains(kinds, Loopback):
 		machine("no NIC is up: loopback is used, which reaches only this machine")
-	}
-	if len(m.Nodes) > 1 && fallback == "" {
+	case len(m.Nodes) > 1:
 		all = append(all, m.lonelyNodes(matrix)...)
 	}
 	return append(all, m.unknownNames(matrix, o)...)
