@@ -52,6 +52,7 @@
 //
 // # Units
 //
-// Speeds are bits per second, of memory bytes. A hop is one step on the path from
-// device to device through bridges; two devices at one switch port are 2 apart.
+// Speeds are bits per second, memory is in bytes. A hop is one step on the path from
+// device to device through bridges: a GPU and a NIC at two ports of one switch are 4
+// apart, device, port, switch, port, device.
 package topology
