@@ -51,13 +51,14 @@ run elsewhere. KV-cache bytes and network are real, the GPU is modelled.
   kvbench mooncake    Mooncake's published A10 table: measured beside published
   kvbench simulate    any cluster in virtual time: how many nodes, how fast a NIC?
   kvbench transfer    how fast a rail moves bytes, between machines or on this one
+  kvbench topo        which NIC is near which memory, and why
   kvbench serving     what the proxy and a node cost themselves, per token`,
 		SilenceUsage:      true,
 		SilenceErrors:     true,
 		PersistentPreRun:  func(*cobra.Command, []string) { began = true },
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
-	root.AddCommand(mooncakeCommand(terminal), simulateCommand(terminal), transferCommand(terminal), servingCommand())
+	root.AddCommand(mooncakeCommand(terminal), simulateCommand(terminal), transferCommand(terminal), topoCommand(), servingCommand())
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
