@@ -70,8 +70,12 @@ var layers = map[string]layer{
 		module:    []string{"bench", "bench/page", "bench/transfer", "cluster", "engine", "node", "sim", "transport", "transport/topology"},
 		libraries: []string{cobra, pflag, "golang.org/x/term"},
 	},
-	"cmd/kvlab": {module: []string{"lab"}, libraries: []string{cobra, pflag}},
+	"cmd/kvlab": {module: []string{"lab", "lab/nics"}, libraries: []string{cobra, pflag}},
 	"lab":       {libraries: []string{xsys}}, // boots programs, knows none
+	"lab/nics": {
+		module:    []string{"lab"},
+		libraries: []string{xsys, "github.com/vishvananda/netlink", "github.com/vishvananda/netns"},
+	},
 }
 
 // exceptions are single files that may import more than their layer.

@@ -8,7 +8,7 @@
 //
 //	cmd/proxy, cmd/prefill, cmd/decode   the daemons: flags to a Config
 //	cmd/kvbench                          the bench
-//	cmd/kvlab                            the lab
+//	cmd/kvlab                            the labs
 //	cluster                              a cluster of child processes on this machine
 //	node                                 the daemons as values: HTTP, gRPC, placement, lifecycle
 //	bench/transfer                       how fast a rail moves bytes: the transfer engine alone
@@ -28,6 +28,7 @@
 //	transport/transporttest              a rail in memory, and what every rail must do
 //	proto                                the control plane's messages
 //	clock                                time and timers that fire on time
+//	lab/nics                             two hosts joined by links of chosen rates
 //	lab                                  emulated hosts with RDMA NICs, to run all of this on
 //
 // Imports point down that list, or from a rail to the transport it lies in;

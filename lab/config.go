@@ -20,6 +20,7 @@ import (
 //	KVLAB_HOST, KVLAB_HOSTS   its host, from 1, and how many there are
 //	KVLAB_NICS                NICs of each host
 //	KVLAB_ADDR_0, ...         address of its own NIC 0, 10.0.0.1 on host 1
+//	KVLAB_NIC_0, ...          name of its own NIC 0, eth0
 //	KVLAB_RDMA_0, ...         RDMA device of its own NIC 0, rxe0
 //	KVLAB_PEER_2_0, ...       address of host 2's NIC 0, for all other hosts and all NICs
 //	KVLAB_PEER                with two hosts, the address of the other's NIC 0
@@ -161,7 +162,7 @@ func (c Config) Validate() error {
 	if c.NUMA && c.CPUs != 4 {
 		bad("CPUs", "is %d: leave it out with NUMA, whose hosts have 4", c.CPUs)
 	}
-	if c.Rate != 0 && (c.Rate < 1e5 || c.Rate > 1e11) {
+	if c.Rate != 0 && !rateInRange(c.Rate) {
 		bad("Rate", "is %d bit/s: use 100kbit to 100gbit, or none", c.Rate)
 	}
 	if c.Delay < 0 || c.Delay > 10*time.Second {
@@ -182,11 +183,8 @@ func (c Config) Validate() error {
 		}
 	}
 	for _, kv := range c.Env {
-		switch name, _, found := strings.Cut(kv, "="); {
-		case !found || !envName.MatchString(name):
-			bad("Env", "has %q: write NAME=VALUE", kv)
-		case strings.HasPrefix(name, "KVLAB_"):
-			bad("Env", "sets %s: the lab sets that itself, choose another name", name)
+		if err := CheckEnv(kv); err != nil {
+			bad("Env", "%w", err)
 		}
 	}
 	for _, text := range slices.Concat(c.Command, c.Env) {
@@ -195,12 +193,27 @@ func (c Config) Validate() error {
 		}
 	}
 	for _, f := range c.Faults {
-		if err := f.validate(c.Hosts, c.NICs); err != nil {
+		if err := f.Validate(c.Hosts, c.NICs, Actions); err != nil {
 			bad("Faults", "has %q: %w", f, err)
 		}
 	}
 	return errors.Join(faults...)
 }
+
+// CheckEnv holds NAME=VALUE for a command to what a lab lets one set.
+func CheckEnv(kv string) error {
+	switch name, _, found := strings.Cut(kv, "="); {
+	case !found || !envName.MatchString(name):
+		return fmt.Errorf("has %q: write NAME=VALUE", kv)
+	case strings.HasPrefix(name, "KVLAB_"):
+		return fmt.Errorf("sets %s: the lab sets that itself, choose another name", name)
+	}
+	return nil
+}
+
+// rateInRange: below 100 kbit/s a 64 KiB frame takes 5 s, above 100 Gbit/s no
+// machine emulates a NIC.
+func rateInRange(bits int64) bool { return bits >= 1e5 && bits <= 1e11 }
 
 var rate = regexp.MustCompile(`^([0-9]+(?:\.[0-9]+)?)(k|m|g)bit$`)
 
@@ -216,6 +229,18 @@ func ParseRate(text string) (int64, error) {
 		return 0, fmt.Errorf("rate %q is out of range: use 100kbit to 100gbit", text)
 	}
 	return int64(v*map[string]float64{"k": 1e3, "m": 1e6, "g": 1e9}[m[2]] + 0.5), nil
+}
+
+// FormatRate is what ParseRate reads.
+func FormatRate(bits int64) string {
+	unit, text := 1e3, "kbit"
+	switch {
+	case bits >= 1e9:
+		unit, text = 1e9, "gbit"
+	case bits >= 1e6:
+		unit, text = 1e6, "mbit"
+	}
+	return strconv.FormatFloat(float64(bits)/unit, 'f', -1, 64) + text
 }
 
 // ParseLoss reads a share of packets, 1% or 0.5%.

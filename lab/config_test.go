@@ -95,7 +95,7 @@ func TestEnvironment(t *testing.T) {
 	env := cfg.environment(2)
 	for _, want := range []string{
 		"KVLAB_HOST=2", "KVLAB_HOSTS=2", "KVLAB_NICS=2", "KVLAB_OUT=/out",
-		"KVLAB_ADDR_0=10.0.0.2", "KVLAB_ADDR_1=10.0.1.2", "KVLAB_RDMA_1=rxe1",
+		"KVLAB_ADDR_0=10.0.0.2", "KVLAB_ADDR_1=10.0.1.2", "KVLAB_NIC_1=eth1", "KVLAB_RDMA_1=rxe1",
 		"KVLAB_PEER=10.0.0.1", "KVLAB_PEER_1_0=10.0.0.1", "KVLAB_PEER_1_1=10.0.1.1", "A=it's",
 	} {
 		if !slices.Contains(env, want) {

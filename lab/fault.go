@@ -3,6 +3,7 @@ package lab
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -11,13 +12,21 @@ import (
 // Action is what a fault does.
 type Action string
 
+// A lab has some of these: [Actions] are those of this package's, the NIC lab
+// has all.
 const (
-	Kill     Action = "kill"      // a host, as a power cut would
-	LinkDown Action = "link-down" // pull the cable of a host's NIC
-	LinkUp   Action = "link-up"
+	Kill      Action = "kill"      // a host, as a power cut would
+	LinkDown  Action = "link-down" // pull the cable of a host's NIC
+	LinkUp    Action = "link-up"
+	SetRate   Action = "rate"       // of a host's NIC, from now on
+	BlackHole Action = "black-hole" // a link that looks well and delivers nothing
+	Clear     Action = "clear"      // a link as it was at the start
 )
 
-func (a Action) known() bool { return a == Kill || a == LinkDown || a == LinkUp }
+// Actions are those of a RoCE lab.
+var Actions = []Action{Kill, LinkDown, LinkUp}
+
+var allActions = []Action{Kill, LinkDown, LinkUp, SetRate, BlackHole, Clear}
 
 // A Fault happens to a running lab. Its time counts from the moment when all
 // hosts run the command, or, with After, from the first line of any command's
@@ -26,22 +35,28 @@ type Fault struct {
 	After  string // no colon in it
 	Delay  time.Duration
 	Action Action
-	Host   int // from 1
-	NIC    int // from 0; not of Kill
+	Host   int   // from 1
+	NIC    int   // from 0; not of Kill
+	Rate   int64 // bits a second; of SetRate only
 }
 
-const faultForms = "write TIME:kill:HOST, TIME:link-down:HOST:NIC or TIME:link-up:HOST:NIC, after=TEXT: in front counts from that text on standard output"
+const faultForms = "write TIME:kill:HOST, TIME:ACTION:HOST:NIC or TIME:rate:HOST:NIC:RATE, after=TEXT: in front counts from that text on standard output"
 
-// ParseFault reads 3s:kill:2, 2s:link-down:1:0 or after=READY:500ms:link-up:1:0.
-func ParseFault(text string) (Fault, error) {
-	f, err := parseFault(text)
+// ParseFault reads 3s:kill:2, 2s:link-down:1:0, 3s:rate:1:0:200mbit or
+// after=READY:500ms:link-up:1:0. The actions are those of the lab at hand, or
+// none for all.
+func ParseFault(text string, actions ...Action) (Fault, error) {
+	if len(actions) == 0 {
+		actions = allActions
+	}
+	f, err := parseFault(text, actions)
 	if err != nil {
 		return Fault{}, fmt.Errorf("fault %q: %w: %s", text, err, faultForms)
 	}
 	return f, nil
 }
 
-func parseFault(text string) (f Fault, err error) {
+func parseFault(text string, actions []Action) (f Fault, err error) {
 	if rest, found := strings.CutPrefix(text, "after="); found {
 		if f.After, text, found = strings.Cut(rest, ":"); !found || f.After == "" {
 			return f, errors.New("after= has no text")
@@ -55,26 +70,36 @@ func parseFault(text string) (f Fault, err error) {
 		return f, fmt.Errorf("%q is no time such as 3s", fields[0])
 	}
 	f.Action = Action(fields[1])
-	if !f.Action.known() {
-		return f, f.validate(maxHosts, maxNICs)
+	if !slices.Contains(actions, f.Action) {
+		return f, f.Validate(maxHosts, maxNICs, actions)
 	}
 	if f.Host, err = strconv.Atoi(fields[2]); err != nil {
 		return f, fmt.Errorf("%q is no host such as 1", fields[2])
 	}
+	fields = fields[3:]
 	if f.Action != Kill {
-		if len(fields) < 4 {
+		if len(fields) == 0 {
 			return f, errors.New("names no NIC")
 		}
-		if f.NIC, err = strconv.Atoi(fields[3]); err != nil {
-			return f, fmt.Errorf("%q is no NIC such as 0", fields[3])
+		if f.NIC, err = strconv.Atoi(fields[0]); err != nil {
+			return f, fmt.Errorf("%q is no NIC such as 0", fields[0])
 		}
 		fields = fields[1:]
 	}
-	if len(fields) > 3 {
-		return f, fmt.Errorf("%q is too much", fields[3])
+	if f.Action == SetRate {
+		if len(fields) == 0 {
+			return f, errors.New("names no rate such as 200mbit")
+		}
+		if f.Rate, err = ParseRate(fields[0]); err != nil {
+			return f, err
+		}
+		fields = fields[1:]
+	}
+	if len(fields) > 0 {
+		return f, fmt.Errorf("%q is too much", fields[0])
 	}
 	// Limits of any lab; Config.Validate has those of the one at hand.
-	return f, f.validate(maxHosts, maxNICs)
+	return f, f.Validate(maxHosts, maxNICs, actions)
 }
 
 // String is what ParseFault reads.
@@ -83,24 +108,46 @@ func (f Fault) String() string {
 	if f.Action != Kill {
 		text += fmt.Sprintf(":%d", f.NIC)
 	}
+	if f.Action == SetRate {
+		text += ":" + FormatRate(f.Rate)
+	}
 	if f.After != "" {
 		text = "after=" + f.After + ":" + text
 	}
 	return text
 }
 
-func (f Fault) validate(hosts, nics int) error {
+// Validate holds a fault to a lab's size and to what can be done there.
+func (f Fault) Validate(hosts, nics int, actions []Action) error {
 	switch {
-	case !f.Action.known():
-		return fmt.Errorf("%q is no action: use kill, link-down or link-up", f.Action)
+	case !slices.Contains(actions, f.Action):
+		return fmt.Errorf("%q is no action here: use %s", f.Action, oneOf(actions))
 	case f.Delay < 0:
 		return fmt.Errorf("time is %v: use 0s or more", f.Delay)
 	case f.Host < 1 || f.Host > hosts:
 		return fmt.Errorf("host is %d: use 1 to %d", f.Host, hosts)
 	case f.Action != Kill && (f.NIC < 0 || f.NIC >= nics):
 		return fmt.Errorf("NIC is %d: use 0 to %d", f.NIC, nics-1)
+	case f.Action == SetRate && !rateInRange(f.Rate):
+		return fmt.Errorf("rate is %d bit/s: use 100kbit to 100gbit", f.Rate)
 	case strings.ContainsAny(f.After, ":\n"):
 		return fmt.Errorf("text %q has a colon or newline: no line is matched by one", f.After)
 	}
 	return nil
+}
+
+// oneOf is "kill, link-down or link-up".
+func oneOf(actions []Action) string {
+	var b strings.Builder
+	for i, a := range actions {
+		switch i {
+		case 0:
+		case len(actions) - 1:
+			b.WriteString(" or ")
+		default:
+			b.WriteString(", ")
+		}
+		b.WriteString(string(a))
+	}
+	return b.String()
 }

@@ -109,7 +109,7 @@ func (c Config) startHost(number int, img image, initrd *os.File, nics []*os.Fil
 	stream(portControl, func(in io.Reader) { reported[0] = h.followControl(in) })
 	for i, port := range []int{portStdout, portStderr} {
 		stream(port, func(in io.Reader) {
-			whole[i] = readLines(in, token, func(text string) { print(Line{number, port == portStderr, text}) })
+			whole[i] = ReadLines(in, token, func(text string) { print(Line{number, port == portStderr, text}) })
 		})
 	}
 	if c.Out != "" {

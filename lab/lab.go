@@ -35,14 +35,14 @@ type Result struct {
 	Boot    time.Duration // from Start until all hosts ran the command
 	Command time.Duration // from then until the last one that counts was over
 
-	until int
+	Until int // of the Config
 }
 
 // ExitCode is that of host Until, or the first other than 0, from host 1, of those
 // that were not killed.
 func (r *Result) ExitCode() int {
-	if r.until > 0 {
-		return r.Hosts[r.until-1].ExitCode
+	if r.Until > 0 {
+		return r.Hosts[r.Until-1].ExitCode
 	}
 	for _, h := range r.Hosts {
 		if h.ExitCode != 0 && !h.Killed {
@@ -60,10 +60,8 @@ type Lab struct {
 	hub    sync.WaitGroup
 	ports  []net.Conn // the hub's
 
-	out *printer
-
-	markMu sync.Mutex
-	marks  map[string]chan struct{} // closed when the text was printed
+	out    *Printer
+	faults *Schedule
 
 	done   chan struct{}
 	result *Result
@@ -99,14 +97,9 @@ func Start(ctx context.Context, cfg Config) (*Lab, error) {
 	}
 	began := time.Now()
 	ctx, cancel := context.WithTimeoutCause(ctx, cfg.Timeout, fmt.Errorf("%w: the lab is not over after %v", ErrTimeout, cfg.Timeout))
-	l := &Lab{cfg: cfg, cancel: cancel, marks: make(map[string]chan struct{}), done: make(chan struct{})}
-	for _, f := range cfg.Faults {
-		if f.After != "" && l.marks[f.After] == nil {
-			l.marks[f.After] = make(chan struct{})
-		}
-	}
-	l.out = &printer{stdout: cfg.Stdout, stderr: cfg.Stderr, log: cfg.Log, onLine: func(line Line) {
-		l.mark(line)
+	l := &Lab{cfg: cfg, cancel: cancel, faults: NewSchedule(cfg.Faults), done: make(chan struct{})}
+	l.out = &Printer{Stdout: cfg.Stdout, Stderr: cfg.Stderr, Log: cfg.Log, OnLine: func(line Line) {
+		l.faults.See(line)
 		if cfg.OnLine != nil {
 			cfg.OnLine(line)
 		}
@@ -116,19 +109,19 @@ func Start(ctx context.Context, cfg Config) (*Lab, error) {
 		cancel()
 		return nil, err
 	}
-	l.result = &Result{Hosts: make([]HostResult, cfg.Hosts), Boot: time.Since(began), until: cfg.Until}
+	l.result = &Result{Hosts: make([]HostResult, cfg.Hosts), Boot: time.Since(began), Until: cfg.Until}
 	for _, h := range l.hosts {
 		h.tell("go")
 	}
-	l.out.note("%s up after %.1f s, running %s", count(cfg.Hosts, "host"), l.result.Boot.Seconds(), cfg.Command[0])
+	l.out.Note("%s up after %.1f s, running %s", count(cfg.Hosts, "host"), l.result.Boot.Seconds(), cfg.Command[0])
 	go func() {
 		defer close(l.done)
 		defer cancel()
 		var faults sync.WaitGroup
 		faultCtx, endFaults := context.WithCancel(ctx)
-		for _, f := range cfg.Faults {
-			faults.Go(func() { l.inflict(faultCtx, f) })
-		}
+		faults.Go(func() {
+			l.faults.Run(faultCtx, l.inflict, func(f Fault) { l.out.Note("fault %s did not happen: the lab was over", f) })
+		})
 		started := time.Now()
 		l.err = l.follow(ctx)
 		l.result.Command = time.Since(started)
@@ -155,7 +148,7 @@ func (l *Lab) Close() {
 
 // Kill cuts the power of a host. Its peers see silence, no closed connections.
 func (l *Lab) Kill(host int) error {
-	if err := (Fault{Action: Kill, Host: host}).validate(l.cfg.Hosts, l.cfg.NICs); err != nil {
+	if err := (Fault{Action: Kill, Host: host}).Validate(l.cfg.Hosts, l.cfg.NICs, Actions); err != nil {
 		return err
 	}
 	h := l.hosts[host-1]
@@ -171,7 +164,7 @@ func (l *Lab) Kill(host int) error {
 // SetLink pulls the cable of a host's NIC, or plugs it in. The host sees the
 // carrier go; packets are lost in both directions.
 func (l *Lab) SetLink(host, nic int, up bool) error {
-	if err := (Fault{Action: LinkUp, Host: host, NIC: nic}).validate(l.cfg.Hosts, l.cfg.NICs); err != nil {
+	if err := (Fault{Action: LinkUp, Host: host, NIC: nic}).Validate(l.cfg.Hosts, l.cfg.NICs, Actions); err != nil {
 		return err
 	}
 	return l.hosts[host-1].setLink(nic, up)
@@ -191,7 +184,7 @@ func (l *Lab) boot(ctx context.Context, k kernel) error {
 	if err != nil {
 		return err
 	}
-	l.out.note("booting %s, kernel %s, initramfs %.1f MB", count(l.cfg.Hosts, "host"), k.release, float64(len(img.initrd))/1e6)
+	l.out.Note("booting %s, kernel %s, initramfs %.1f MB", count(l.cfg.Hosts, "host"), k.release, float64(len(img.initrd))/1e6)
 	initrd, err := memoryFile(img.initrd)
 	if err != nil {
 		return err
@@ -202,7 +195,7 @@ func (l *Lab) boot(ctx context.Context, k kernel) error {
 		return err
 	}
 	for i := range l.cfg.Hosts {
-		h, err := l.cfg.startHost(i+1, img, initrd, nics[i], token, l.out.print)
+		h, err := l.cfg.startHost(i+1, img, initrd, nics[i], token, l.out.Print)
 		if err != nil {
 			for _, rest := range nics[i+1:] {
 				closeAll(rest)
@@ -314,7 +307,7 @@ func (l *Lab) follow(ctx context.Context) error {
 				}
 			}
 		case <-grace:
-			l.out.note("%s did not end within %v of SIGTERM", count(running, "command"), stopGrace)
+			l.out.Note("%s did not end within %v of SIGTERM", count(running, "command"), stopGrace)
 			for _, h := range l.hosts {
 				select {
 				case <-h.over:
@@ -352,42 +345,8 @@ func (l *Lab) clear() {
 	l.hub.Wait()
 }
 
-// mark lets off the faults that wait for a text.
-func (l *Lab) mark(line Line) {
-	if line.Stderr {
-		return
-	}
-	l.markMu.Lock()
-	defer l.markMu.Unlock()
-	for text, c := range l.marks {
-		if strings.Contains(line.Text, text) {
-			close(c)
-			delete(l.marks, text)
-		}
-	}
-}
-
-// inflict waits for a fault's time and makes it happen.
-func (l *Lab) inflict(ctx context.Context, f Fault) {
-	l.markMu.Lock()
-	printed := l.marks[f.After]
-	l.markMu.Unlock()
-	if printed != nil {
-		select {
-		case <-printed:
-		case <-ctx.Done():
-			l.out.note("fault %s did not happen: the lab was over", f)
-			return
-		}
-	}
-	timer := time.NewTimer(f.Delay)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-		l.out.note("fault %s did not happen: the lab was over", f)
-		return
-	}
+// inflict makes a fault happen.
+func (l *Lab) inflict(f Fault) {
 	var err error
 	if f.Action == Kill {
 		err = l.Kill(f.Host)
@@ -395,8 +354,8 @@ func (l *Lab) inflict(ctx context.Context, f Fault) {
 		err = l.SetLink(f.Host, f.NIC, f.Action == LinkUp)
 	}
 	if err != nil {
-		l.out.note("fault %s failed: %v", f, err)
+		l.out.Note("fault %s failed: %v", f, err)
 		return
 	}
-	l.out.note("fault %s", f)
+	l.out.Note("fault %s", f)
 }

@@ -17,16 +17,19 @@ type Line struct {
 // maxLine is where a line without an end is cut into two.
 const maxLine = 64 << 10
 
-// readLines calls emit for each line of in until token, which ends the output.
-// It reports whether the token came. What stands before it without a newline is a
-// line too.
-func readLines(in io.Reader, token string, emit func(text string)) bool {
+// ReadLines calls emit for each line of in until token, which ends the output, or
+// with an empty one to its end. It reports whether the token came. What stands
+// before it without a newline is a line too.
+func ReadLines(in io.Reader, token string, emit func(text string)) bool {
 	var pending []byte
 	chunk := make([]byte, 32<<10)
 	for {
 		n, err := in.Read(chunk)
 		pending = append(pending, chunk[:n]...)
-		text, _, whole := bytes.Cut(pending, []byte(token))
+		text, whole := pending, false
+		if token != "" {
+			text, _, whole = bytes.Cut(pending, []byte(token))
+		}
 		for {
 			line, rest, found := bytes.Cut(text, []byte("\n"))
 			if !found {
@@ -55,30 +58,38 @@ func readLines(in io.Reader, token string, emit func(text string)) bool {
 	}
 }
 
-// A printer writes lines of all hosts, whole ones, one at a time, and the lab's
-// own: the writers may be one.
-type printer struct {
-	mu                  sync.Mutex
-	stdout, stderr, log io.Writer
-	onLine              func(Line)
+// A Printer writes lines of all hosts, whole ones, one at a time, and the lab's
+// own: the writers may be one. The zero value of a field means none.
+type Printer struct {
+	Stdout, Stderr io.Writer  // the commands' lines, each behind "host1| "
+	Log            io.Writer  // the lab's
+	OnLine         func(Line) // gets each of a command, one at a time
+
+	mu sync.Mutex
 }
 
-func (p *printer) note(format string, args ...any) {
+// Note prints a line of the lab's own.
+func (p *Printer) Note(format string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	fmt.Fprintf(p.log, format+"\n", args...)
-}
-
-func (p *printer) print(l Line) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	w := p.stdout
-	if l.Stderr {
-		w = p.stderr
+	if p.Log != nil {
+		fmt.Fprintf(p.Log, format+"\n", args...)
 	}
-	fmt.Fprintf(w, "%s| %s\n", hostname(l.Host), l.Text)
-	if p.onLine != nil {
-		p.onLine(l)
+}
+
+// Print prints a line of a command.
+func (p *Printer) Print(l Line) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w := p.Stdout
+	if l.Stderr {
+		w = p.Stderr
+	}
+	if w != nil {
+		fmt.Fprintf(w, "%s| %s\n", hostname(l.Host), l.Text)
+	}
+	if p.OnLine != nil {
+		p.OnLine(l)
 	}
 }
 

@@ -30,7 +30,7 @@ func TestReadLines(t *testing.T) {
 				continue // quadratic, if nobody sends like that
 			}
 			var got []string
-			whole := readLines(in, "<end>", func(text string) { got = append(got, text) })
+			whole := ReadLines(in, "<end>", func(text string) { got = append(got, text) })
 			// Where a long line is cut depends on how it comes in.
 			if joined := strings.Join(got, "\n"); len(c.text) < maxLine && !slices.Equal(got, c.want) ||
 				strings.ReplaceAll(joined, "\n", "") != strings.Join(c.want, "") || whole != c.whole {
@@ -40,13 +40,20 @@ func TestReadLines(t *testing.T) {
 	}
 }
 
+func TestReadLinesToTheEnd(t *testing.T) {
+	var got []string
+	if ReadLines(strings.NewReader("a\nb"), "", func(text string) { got = append(got, text) }) || !slices.Equal(got, []string{"a", "b"}) {
+		t.Errorf("%q", got)
+	}
+}
+
 func TestPrinter(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	var seen []Line
-	p := printer{stdout: &stdout, stderr: &stderr, log: &stderr, onLine: func(l Line) { seen = append(seen, l) }}
-	p.print(Line{1, false, "out"})
-	p.print(Line{2, true, "err"})
-	p.note("booting %d", 2)
+	p := Printer{Stdout: &stdout, Stderr: &stderr, Log: &stderr, OnLine: func(l Line) { seen = append(seen, l) }}
+	p.Print(Line{1, false, "out"})
+	p.Print(Line{2, true, "err"})
+	p.Note("booting %d", 2)
 	if stdout.String() != "host1| out\n" || stderr.String() != "host2| err\nbooting 2\n" || len(seen) != 2 {
 		t.Errorf("%q, %q, %v", stdout.String(), stderr.String(), seen)
 	}

@@ -28,7 +28,8 @@ func (c Config) environment(host int) []string {
 		"KVLAB_OUT=" + outFolder,
 	}
 	for nic := range c.NICs {
-		env = append(env, fmt.Sprintf("KVLAB_ADDR_%d=%s", nic, address(host, nic)), fmt.Sprintf("KVLAB_RDMA_%d=rxe%[1]d", nic))
+		env = append(env, fmt.Sprintf("KVLAB_ADDR_%d=%s", nic, address(host, nic)),
+			fmt.Sprintf("KVLAB_NIC_%d=eth%[1]d", nic), fmt.Sprintf("KVLAB_RDMA_%d=rxe%[1]d", nic))
 	}
 	for peer := 1; peer <= c.Hosts; peer++ {
 		if peer == host {

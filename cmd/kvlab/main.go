@@ -1,5 +1,5 @@
-// Command kvlab runs a program on hosts with RDMA NICs that it boots for it, on a
-// machine that has no such NIC.
+// Command kvlab runs a program on hosts that it makes for it, on a machine that
+// has no such NICs: hosts with RDMA NICs, or hosts joined by several links.
 package main
 
 import (
@@ -46,19 +46,20 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	began := false
 	root := &cobra.Command{
 		Use:   "kvlab",
-		Short: "Run a program on emulated hosts with RDMA NICs",
-		Long: `kvlab boots hosts with software RoCE NICs in QEMU, without hardware, KVM or
-disk, and runs a program on them: real libibverbs, real kernel RDMA, several
-NICs, links that lose packets, hosts that die.
+		Short: "Run a program on hosts with several NICs, RDMA or not",
+		Long: `kvlab makes hosts on a machine that lacks the hardware and runs a program on them.
 
-  kvlab setup    install what it needs and download a kernel, once
-  kvlab roce     boot hosts and run a command on each`,
+  kvlab nics     two hosts in network namespaces, TCP over links of chosen rates
+                 at the speed of this machine, which fail as told
+  kvlab roce     hosts with software RoCE NICs in QEMU, without KVM or disk: real
+                 libibverbs, real kernel RDMA, lossy links, hosts that die
+  kvlab setup    install what kvlab roce needs and download a kernel, once`,
 		SilenceUsage:      true,
 		SilenceErrors:     true,
 		PersistentPreRun:  func(*cobra.Command, []string) { began = true },
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
-	root.AddCommand(roceCommand(), setupCommand())
+	root.AddCommand(nicsCommand(), roceCommand(), setupCommand())
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
@@ -89,8 +90,8 @@ func setupCommand() *cobra.Command {
 	var cache string
 	cmd := &cobra.Command{
 		Use:   "setup",
-		Short: "Install what the lab needs",
-		Long: `Install the Debian packages that a lab needs, which takes root, and download the
+		Short: "Install what kvlab roce needs",
+		Long: `Install the Debian packages that kvlab roce needs, which takes root, and download the
 newest stock kernel into the cache, which does not. Nothing is installed or
 downloaded twice.`,
 		Example: `  sudo kvlab setup --cache ~/.cache/kvferry/lab   # packages and kernel

@@ -37,6 +37,7 @@ finds in its environment
   KVLAB_HOST, KVLAB_HOSTS   its host, from 1, and how many there are
   KVLAB_NICS                NICs of each host
   KVLAB_ADDR_0, ...         address of its own NIC 0; 10.0.0.1 on host 1
+  KVLAB_NIC_0, ...          name of its own NIC 0, eth0
   KVLAB_RDMA_0, ...         RDMA device of its own NIC 0, rxe0
   KVLAB_PEER_2_0, ...       address of host 2's NIC 0
   KVLAB_PEER                with two hosts, the address of the other's NIC 0
@@ -131,7 +132,7 @@ func (f *roceFlags) config(args []string) (lab.Config, error) {
 		}
 	}
 	for _, text := range f.faults {
-		fault, err := lab.ParseFault(text)
+		fault, err := lab.ParseFault(text, lab.Actions...)
 		bad("fault", err)
 		if err == nil {
 			cfg.Faults = append(cfg.Faults, fault)
@@ -161,6 +162,7 @@ func flagNames(err error) error {
 			"Hosts": "--hosts", "NICs": "--nics", "MTU": "--mtu", "Memory": "--memory", "CPUs": "--cpus", "Until": "--until",
 			"Rate": "--rate", "Delay": "--delay", "Loss": "--loss", "Timeout": "--timeout", "Command": "COMMAND",
 			"Files": "--file", "Env": "--env", "Faults": "--fault",
+			"Rates": "--rates", "Burst": "--burst", "Latency": "--latency", "MPTCP": "--mptcp", "NoRoutes": "--no-routes",
 		}[field]; known {
 			lines[i] = flag + " " + rest
 		}

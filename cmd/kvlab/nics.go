@@ -1,0 +1,159 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"kvferry/lab"
+	"kvferry/lab/nics"
+)
+
+// nicsFlags are the command line of kvlab nics.
+type nicsFlags struct {
+	cfg          nics.Config
+	rates, burst string
+	faults       []string
+	quiet        bool
+}
+
+func nicsCommand() *cobra.Command {
+	var f nicsFlags
+	cmd := &cobra.Command{
+		Use:   "nics --rates RATE,... [flags] -- COMMAND [ARG...]",
+		Short: "Run a command on two hosts joined by links of chosen rates",
+		Long: `Make two hosts out of network namespaces, join them by a link for each of --rates,
+and run COMMAND on both at the same moment: TCP over several NICs, within a percent
+of their rates, without hardware. Its output comes line by line with the host in
+front. It takes root and no other program.
+
+COMMAND is a program of this machine, and sees its files. It is not given to a
+shell: write sh -c '...' for one. The hosts have processes, /proc and /sys of their
+own; their NICs are eth0, eth1, ... and mgmt, which has no rate and is for control
+connections. COMMAND finds in its environment
+
+  KVLAB_HOST, KVLAB_HOSTS   its host, 1 or 2, and that there are 2
+  KVLAB_NICS                links between them
+  KVLAB_ADDR_0, ...         address of its own NIC 0; 10.77.0.1 on host 1
+  KVLAB_NIC_0, ...          name of its own NIC 0, eth0
+  KVLAB_RATE_0, ...         rate of link 0 at the start, in bits a second
+  KVLAB_PEER_2_0, ...       address of host 2's NIC 0
+  KVLAB_PEER                address of the other's NIC 0
+  KVLAB_MGMT                address of its own NIC mgmt; 10.78.0.1 on host 1
+  KVLAB_MGMT_PEER           address of the other's
+  KVLAB_OUT                 its folder in --out; without that it is not kept
+
+A rate is that of frames, in each direction: of 2gbit, TCP carries 1.91 Gbit/s at
+an MTU of 1500. Each link is a network of its own, 10.77.0.0/24, 10.77.1.0/24, ...,
+so that the address dialled chooses the NIC. --shared-subnet puts them into one and
+adds a route for each source address; --no-routes leaves those out, and everything
+leaves by eth0: the trap that machines with two NICs in one network are.
+
+A --fault is a time from when both hosts run COMMAND, and what happens then, to a
+link in both directions:
+
+  2s:link-down:1:0                the cable of NIC 0 is pulled; no carrier at both ends
+  4s:link-up:1:0                  and plugged in again
+  3s:rate:1:0:200mbit             link 0 has another rate from now on
+  3s:black-hole:1:0               link 0 looks well and delivers nothing
+  5s:clear:1:0                    link 0 is as it was at the start
+  3s:kill:2                       host 2 loses power
+  after=READY:1s:link-down:1:0    1 s after a command first printed a line with READY
+
+Each is a line of faults.jsonl in KVLAB_OUT, with its time in Unix nanoseconds
+(unix_ns) and in those of CLOCK_MONOTONIC (monotonic_ns).
+
+Exit status: 0 if both commands returned 0, else that of the first host with another
+(with --until, of that host); 2 bad flags; 124 --timeout; 125 the hosts did not come
+up; 130 interrupted. A host that a fault killed does not count. However kvlab ends,
+kill -9 included, no process, interface or namespace is left.`,
+		Example: `  kvlab nics --rates 2gbit,500mbit -- sh -c 'ip -br address; tc qdisc'
+  kvlab nics --rates 2gbit,2gbit --until 1 -- sh -c 'rails="--rail tcp/eth0 --rail tcp/eth1"
+    if [ $KVLAB_HOST = 2 ]; then exec bin/kvbench transfer $rails --server --once --listen $KVLAB_MGMT:18515; fi
+    sleep 1; bin/kvbench transfer $rails $KVLAB_MGMT_PEER:18515 --op write --block 256k --batch 8 --duration 3s --out $KVLAB_OUT'
+  kvlab nics --rates 1gbit --fault 500ms:link-down:1:0 --fault 1s:clear:1:0 --out results -- sh -c 'for i in 1 2 3 4 5 6; do cat /sys/class/net/eth0/carrier; sleep 0.25; done'
+  kvlab nics --rates 1gbit,1gbit --shared-subnet --no-routes -- sh -c 'ip route get 10.77.0.102 from $KVLAB_ADDR_1'`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cfg, err := f.config(args)
+			if err != nil {
+				return usageError{err}
+			}
+			cfg.Stdout, cfg.Stderr = cmd.OutOrStdout(), cmd.ErrOrStderr()
+			if !f.quiet {
+				cfg.Log = cmd.ErrOrStderr()
+			}
+			result, err := nics.Run(cmd.Context(), cfg)
+			if err != nil {
+				return err
+			}
+			if code := result.ExitCode(); code != 0 {
+				return statusError(code)
+			}
+			return nil
+		},
+	}
+	fs := cmd.Flags()
+	fs.SortFlags = false
+	fs.SetInterspersed(false) // what follows COMMAND is its own
+	fs.StringVar(&f.rates, "rates", "", "a rate for each link, 1 to 8 of them: 2gbit,2gbit,500mbit")
+	fs.IntVar(&f.cfg.MTU, "mtu", 1500, "of each NIC")
+	fs.StringVar(&f.burst, "burst", "256kb", "what a NIC sends at once; from 128kb, segments of 64 KiB stay whole")
+	fs.DurationVar(&f.cfg.Latency, "latency", 50*time.Millisecond, "of a full queue in front of a link, which drops what comes then")
+	fs.BoolVar(&f.cfg.MPTCP, "mptcp", false, "the kernel joins all links to each MPTCP connection to who listens on 0.0.0.0")
+	fs.BoolVar(&f.cfg.SharedSubnet, "shared-subnet", false, "all links in 10.77.0.0/24, with a route for each source address")
+	fs.BoolVar(&f.cfg.NoRoutes, "no-routes", false, "with --shared-subnet: without these routes, and with Linux's ARP as it comes")
+	fs.StringArrayVar(&f.cfg.Env, "env", nil, "NAME=VALUE for the command")
+	fs.StringArrayVar(&f.faults, "fault", nil, "see above")
+	fs.IntVar(&f.cfg.Until, "until", 0, "end with this host's command, and its exit status; the other gets SIGTERM")
+	fs.DurationVar(&f.cfg.Timeout, "timeout", 5*time.Minute, "of everything")
+	fs.StringVar(&f.cfg.Out, "out", "", "folder for what commands leave in $KVLAB_OUT, below host1 and host2")
+	fs.BoolVar(&f.quiet, "quiet", false, "no lines about the lab's phases, faults and counters on standard error")
+	return cmd
+}
+
+// config turns flags into a lab; an error names each that is wrong.
+func (f *nicsFlags) config(args []string) (nics.Config, error) {
+	var errs []error
+	bad := func(flag string, err error) {
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--%s: %w", flag, err))
+		}
+	}
+	cfg := f.cfg
+	cfg.Command = args
+	var err error
+	if len(args) == 0 || args[0] == "" {
+		errs = append(errs, errors.New("COMMAND is empty: name what the hosts run"))
+	}
+	if f.rates != "" {
+		cfg.Rates, err = nics.ParseRates(f.rates)
+		bad("rates", err)
+	}
+	unread := err != nil
+	cfg.Burst, err = nics.ParseBurst(f.burst)
+	bad("burst", err)
+	unread = unread || err != nil
+	for _, text := range f.faults {
+		fault, err := lab.ParseFault(text, nics.Actions...)
+		bad("fault", err)
+		if err == nil {
+			cfg.Faults = append(cfg.Faults, fault)
+		}
+	}
+	// A Config's 0 is its default; a flag's is a mistake.
+	for flag, zero := range map[string]bool{
+		"mtu": cfg.MTU == 0, "burst": err == nil && cfg.Burst == 0, "latency": cfg.Latency == 0, "timeout": cfg.Timeout == 0,
+	} {
+		if zero {
+			bad(flag, errors.New("is 0: leave it out for the default"))
+		}
+	}
+	// What could not be read would be told of twice.
+	if err := cfg.Validate(); err != nil && !unread {
+		errs = append(errs, flagNames(err))
+	}
+	return cfg, errors.Join(errs...)
+}

@@ -1,0 +1,131 @@
+package nics
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// A host's first process is this program, called by another name, as process 1 of a
+// PID namespace: when it ends, the kernel kills all that the command ever started.
+// It takes over before main, so that every program with this package in it can
+// have hosts.
+
+const initName = "kvlab-host"
+
+// What the first process inherits.
+const (
+	fdControl = 3 // lines: a job, go, stop; back: ready, exit STATUS or fail REASON
+	fdOut     = 4 // the folder KVLAB_OUT
+)
+
+// outInMemory is the folder of fdOut for all processes of a host: the path goes
+// through the host's own /proc to its process 1.
+const outInMemory = "/proc/1/fd/4"
+
+// A job is what a host is for.
+type job struct {
+	Hostname  string
+	Path      string
+	Args, Env []string
+}
+
+func init() {
+	if len(os.Args) == 2 && os.Args[0] == initName && os.Getpid() == 1 {
+		os.Exit(beHost())
+	}
+}
+
+// beHost returns when the lab is over: its end of the control socket is closed, by
+// whatever.
+func beHost() int {
+	syscall.CloseOnExec(fdControl)
+	syscall.CloseOnExec(fdOut)
+	control := os.NewFile(fdControl, "control")
+	in := bufio.NewReader(control)
+	fail := func(err error) int {
+		fmt.Fprintf(control, "fail %v\n", err)
+		return 1
+	}
+	var j job
+	line, err := in.ReadBytes('\n')
+	if err == nil {
+		err = json.Unmarshal(line, &j)
+	}
+	if err == nil {
+		err = j.settle()
+	}
+	if err != nil {
+		return fail(err)
+	}
+	fmt.Fprintln(control, "ready")
+	if word, err := in.ReadString('\n'); err != nil || word != "go\n" {
+		return 1
+	}
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		return fail(err)
+	}
+	// A session of its own, for stop to reach all of it.
+	pid, err := syscall.ForkExec(j.Path, j.Args, &syscall.ProcAttr{
+		Env: j.Env, Files: []uintptr{null.Fd(), 1, 2}, Sys: &syscall.SysProcAttr{Setsid: true},
+	})
+	if err != nil {
+		return fail(fmt.Errorf("%s: %w", j.Path, err))
+	}
+	go reap(pid, func(status int) { fmt.Fprintf(control, "exit %d\n", status) })
+	for {
+		word, err := in.ReadString('\n')
+		if err != nil {
+			return 0
+		}
+		if word == "stop\n" {
+			_ = syscall.Kill(-pid, syscall.SIGTERM)
+		}
+	}
+}
+
+// reap waits for all processes of the host, whose orphans are process 1's.
+func reap(command int, over func(status int)) {
+	for {
+		var status syscall.WaitStatus
+		pid, err := syscall.Wait4(-1, &status, 0, nil)
+		switch {
+		case errors.Is(err, syscall.EINTR):
+		case err != nil:
+			return // none is left, and only the command could have started more
+		case pid == command && status.Signaled():
+			over(128 + int(status.Signal()))
+		case pid == command:
+			over(status.ExitStatus())
+		}
+	}
+}
+
+// settle gives the host its name, and file systems that tell of its processes and
+// its NICs.
+func (j job) settle() error {
+	if err := unix.Sethostname([]byte(j.Hostname)); err != nil {
+		return os.NewSyscallError("sethostname", err)
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("making mounts private: %w", err)
+	}
+	// The CPU limit of a container is read in here, by the Go runtime too.
+	cgroups, noCgroups := unix.Open("/sys/fs/cgroup", unix.O_PATH|unix.O_CLOEXEC, 0)
+	for _, m := range []struct{ kind, at string }{{"proc", "/proc"}, {"sysfs", "/sys"}} {
+		if err := unix.Mount(m.kind, m.at, m.kind, unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+			return fmt.Errorf("mounting %s: %w", m.at, err)
+		}
+	}
+	if noCgroups == nil {
+		_ = unix.Mount(fmt.Sprintf("/proc/self/fd/%d", cgroups), "/sys/fs/cgroup", "", unix.MS_BIND|unix.MS_REC, "")
+		_ = unix.Close(cgroups)
+	}
+	return nil
+}

@@ -1,0 +1,267 @@
+package nics
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"kvferry/lab"
+)
+
+// stopGrace is how long a command has between SIGTERM and the end of its host.
+const stopGrace = 5 * time.Second
+
+// killedStatus is the exit status of a host that was killed, as a shell has it.
+const killedStatus = 137
+
+// Traffic is what a NIC has sent and received. Bytes are those of frames before
+// they were cut up to the MTU: 64 KiB of payload count their headers once, where a
+// wire has them 45 times, so this is below what a link's rate counts by 4 %.
+type Traffic struct {
+	SentBytes, SentPackets         int64
+	ReceivedBytes, ReceivedPackets int64
+}
+
+// Result is how a lab ended.
+type Result struct {
+	lab.Result
+	Traffic [Hosts][]Traffic // by host, from 0, and NIC
+}
+
+// A Lab is a running one.
+type Lab struct {
+	cfg    Config
+	cancel context.CancelFunc
+	net    *network
+	hosts  []*host // none without a command
+	outs   []*folder
+
+	out     *lab.Printer
+	faults  *lab.Schedule
+	journal journal
+	started time.Time    // when the commands were let off; set before faults can happen
+	dead    atomic.Int32 // the host that was killed
+
+	done   chan struct{}
+	result *Result
+	err    error
+}
+
+// Run starts a lab, waits for it and clears it away.
+func Run(ctx context.Context, cfg Config) (*Result, error) {
+	l, err := Start(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return l.Wait()
+}
+
+// Start joins the hosts and returns when both run the command. The lab ends with
+// ctx.
+func Start(ctx context.Context, cfg Config) (*Lab, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	began := time.Now()
+	network, err := newNetwork(cfg)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, cfg.Timeout, fmt.Errorf("%w: the lab is not over after %v", lab.ErrTimeout, cfg.Timeout))
+	l := &Lab{cfg: cfg, cancel: cancel, net: network, faults: lab.NewSchedule(cfg.Faults), done: make(chan struct{})}
+	l.out = &lab.Printer{Stdout: cfg.Stdout, Stderr: cfg.Stderr, Log: cfg.Log, OnLine: func(line lab.Line) {
+		l.faults.See(line)
+		if cfg.OnLine != nil {
+			cfg.OnLine(line)
+		}
+	}}
+	if err := l.startHosts(ctx); err != nil {
+		l.clear()
+		cancel()
+		return nil, err
+	}
+	l.result = &Result{Result: lab.Result{Hosts: make([]lab.HostResult, len(l.hosts)), Boot: time.Since(began), Until: cfg.Until}}
+	running := "idle"
+	if len(cfg.Command) > 0 {
+		running = "running " + cfg.Command[0]
+	}
+	l.out.Note("2 hosts up after %d ms, %s, %s", l.result.Boot.Milliseconds(), cfg.links(), running)
+	l.started = time.Now()
+	for _, h := range l.hosts {
+		h.tell("go")
+	}
+	go func() {
+		defer close(l.done)
+		defer cancel()
+		var faults sync.WaitGroup
+		faultCtx, endFaults := context.WithCancel(ctx)
+		faults.Go(func() {
+			l.faults.Run(faultCtx, func(f lab.Fault) { _ = l.Inflict(f) }, func(f lab.Fault) { l.out.Note("fault %s did not happen: the lab was over", f) })
+		})
+		l.err = l.follow(ctx)
+		l.result.Command = time.Since(l.started)
+		endFaults()
+		faults.Wait()
+		l.tally()
+		l.clear()
+	}()
+	return l, nil
+}
+
+// links is "links of 2gbit, 2gbit" for the log.
+func (c Config) links() string {
+	var rates []string
+	for _, r := range c.Rates {
+		rates = append(rates, lab.FormatRate(r))
+	}
+	noun := map[bool]string{true: "link", false: "links"}[len(rates) == 1]
+	return noun + " of " + strings.Join(rates, ", ")
+}
+
+// startHosts returns when all hosts wait to be let off.
+func (l *Lab) startHosts(ctx context.Context) error {
+	if len(l.cfg.Command) == 0 && l.cfg.Out == "" {
+		return nil
+	}
+	for number := 1; number <= Hosts; number++ {
+		out, err := openFolder(l.cfg.Out, number)
+		if err != nil {
+			return err
+		}
+		l.outs = append(l.outs, out)
+		f, err := out.create(journalName)
+		if err != nil {
+			return err
+		}
+		l.journal.files = append(l.journal.files, f)
+		if len(l.cfg.Command) == 0 {
+			continue
+		}
+		h, err := l.net.startHost(number, out, l.out.Print)
+		if err != nil {
+			return err
+		}
+		l.hosts = append(l.hosts, h)
+	}
+	for _, h := range l.hosts {
+		select {
+		case <-h.ready:
+		case <-h.over:
+			return h.err
+		case <-ctx.Done():
+			return fmt.Errorf("%w while %s was set up", context.Cause(ctx), hostname(h.number))
+		}
+	}
+	return nil
+}
+
+// Wait returns when the lab is over and cleared away. A command's exit status is
+// no error; a host that ended without one is, unless a fault killed it. The result
+// is there even so, with what is known.
+func (l *Lab) Wait() (*Result, error) {
+	<-l.done
+	return l.result, l.err
+}
+
+// Close ends the lab, if it runs, and clears it away.
+func (l *Lab) Close() {
+	l.cancel()
+	<-l.done
+}
+
+// follow returns when the commands that count are over; without any, when the lab
+// is closed.
+func (l *Lab) follow(ctx context.Context) error {
+	over := make(chan *host, len(l.hosts))
+	for _, h := range l.hosts {
+		go func() {
+			<-h.over // at the latest when the lab is cleared away
+			over <- h
+		}()
+	}
+	running := len(l.hosts)
+	var grace <-chan time.Time
+	stopping := false
+	for running > 0 || len(l.hosts) == 0 {
+		select {
+		case h := <-over:
+			running--
+			r := &l.result.Hosts[h.number-1]
+			r.ExitCode, r.Killed, r.Stopped = h.code, h.killed.Load(), stopping
+			switch {
+			case r.Killed:
+				r.ExitCode = killedStatus
+			case h.err != nil:
+				return h.err
+			}
+			if h.number == l.cfg.Until {
+				stopping, grace = true, time.After(stopGrace)
+				for _, other := range l.hosts {
+					other.tell("stop")
+				}
+			}
+		case <-grace:
+			for _, h := range l.hosts {
+				select {
+				case <-h.over:
+				default:
+					l.out.Note("%s's command did not end within %v of SIGTERM", hostname(h.number), stopGrace)
+					l.result.Hosts[h.number-1] = lab.HostResult{ExitCode: killedStatus, Stopped: true}
+				}
+			}
+			return nil
+		case <-ctx.Done():
+			var states []string
+			for _, h := range l.hosts {
+				state := "runs"
+				select {
+				case <-h.over:
+					state = fmt.Sprintf("exited %d", h.code)
+				default:
+				}
+				states = append(states, hostname(h.number)+" "+state)
+			}
+			if len(states) == 0 {
+				return context.Cause(ctx)
+			}
+			return fmt.Errorf("%w: %s", context.Cause(ctx), strings.Join(states, ", "))
+		}
+	}
+	return nil
+}
+
+// tally reads the counters while they exist.
+func (l *Lab) tally() {
+	for host := 1; host <= Hosts; host++ {
+		var sent []string
+		for nic := range l.cfg.Rates {
+			t, err := l.Traffic(host, nic)
+			if err != nil {
+				l.out.Note("counters of %s: %v", hostname(host), err)
+				return
+			}
+			l.result.Traffic[host-1] = append(l.result.Traffic[host-1], t)
+			sent = append(sent, fmt.Sprintf("%s %.1f MB", Name(nic), float64(t.SentBytes)/1e6))
+		}
+		l.out.Note("%s sent %s", hostname(host), strings.Join(sent, ", "))
+	}
+}
+
+// clear ends what runs.
+func (l *Lab) clear() {
+	for _, h := range l.hosts {
+		h.kill() // all of them first: closing waits for each
+	}
+	for _, h := range l.hosts {
+		h.close()
+	}
+	l.journal.close()
+	for _, f := range l.outs {
+		f.close()
+	}
+	l.net.close()
+}

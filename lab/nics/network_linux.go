@@ -1,0 +1,319 @@
+package nics
+
+import (
+	"fmt"
+	"math"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// A network is two hosts and what joins them.
+type network struct {
+	cfg   Config
+	hosts [Hosts]namespace
+	wires namespace
+
+	mu    sync.Mutex
+	links []*link // by NIC; the last is for management
+}
+
+// A link is a veth for each host, whose other ends are ports of the wires.
+type link struct {
+	nics, ports [Hosts]netlink.Link
+	holed       bool // the filters between the ports are gone
+}
+
+// newNetwork builds it. What was built is gone when it fails.
+func newNetwork(cfg Config) (n *network, err error) {
+	n = &network{cfg: cfg}
+	defer func() {
+		if err != nil {
+			n.close()
+		}
+	}()
+	for _, ns := range []*namespace{&n.hosts[0], &n.hosts[1], &n.wires} {
+		if *ns, err = newNamespace(); err != nil {
+			return n, err
+		}
+	}
+	if err := n.wires.set(sysctl{"ipv6/conf/all/disable_ipv6", "1"}, sysctl{"ipv6/conf/default/disable_ipv6", "1"}); err != nil {
+		return n, err
+	}
+	for i := range n.hosts {
+		if err := n.hosts[i].set(cfg.sysctls()...); err != nil {
+			return n, fmt.Errorf("%s: %w", hostname(i+1), err)
+		}
+	}
+	for nic := range cfg.Rates {
+		if err := n.addLink(nic, Name(nic)); err != nil {
+			return n, fmt.Errorf("link %d: %w", nic, err)
+		}
+	}
+	if err := n.addLink(-1, management); err != nil {
+		return n, fmt.Errorf("link %s: %w", management, err)
+	}
+	if cfg.MPTCP {
+		for i := range n.hosts {
+			if err := n.joinMPTCP(i); err != nil {
+				return n, fmt.Errorf("MPTCP on %s: %w", hostname(i+1), err)
+			}
+		}
+	}
+	return n, nil
+}
+
+// sysctls of a host, set before it has NICs. Each NIC answers ARP for its own
+// address only, and asks in its own name; a reply may come in by any. IPv6 would
+// only add its own traffic to what is counted; lo keeps it.
+func (c Config) sysctls() []sysctl {
+	ignore, announce := "1", "2"
+	if c.NoRoutes {
+		ignore, announce = "0", "0"
+	}
+	all := []sysctl{{"ipv6/conf/default/disable_ipv6", "1"}, {"mptcp/enabled", "1"}}
+	for _, of := range []string{"all", "default"} {
+		dir := "ipv4/conf/" + of
+		all = append(all, sysctl{dir + "/arp_ignore", ignore}, sysctl{dir + "/arp_announce", announce}, sysctl{dir + "/rp_filter", "0"})
+	}
+	return all
+}
+
+// addLink makes a link; nic is -1 for management.
+func (n *network) addLink(nic int, name string) error {
+	l := &link{holed: true}
+	n.links = append(n.links, l)
+	for i := range n.hosts {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name, attrs.MTU = fmt.Sprintf("%s-%d", name, i+1), n.cfg.MTU
+		port := &netlink.Veth{LinkAttrs: attrs, PeerName: name, PeerNamespace: netlink.NsFd(n.hosts[i].fd)}
+		if err := n.wires.LinkAdd(port); err != nil {
+			return fmt.Errorf("veth: %w", err)
+		}
+		l.ports[i] = port
+		var err error
+		if l.nics[i], err = n.hosts[i].LinkByName(name); err != nil {
+			return err
+		}
+		if err := n.wires.QdiscAdd(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
+			LinkIndex: port.Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
+		}}); err != nil {
+			return fmt.Errorf("clsact: %w", err)
+		}
+	}
+	if err := n.connect(l, true); err != nil {
+		return err
+	}
+	for i := range n.hosts {
+		if err := n.configure(i, l.nics[i], nic); err != nil {
+			return err
+		}
+	}
+	return n.plug(l, true)
+}
+
+// configure gives a host's NIC its address, rate and routes.
+func (n *network) configure(i int, nic netlink.Link, number int) error {
+	h, text := n.hosts[i], ManagementAddress(i+1)
+	if number >= 0 {
+		text = n.cfg.address(i+1, number)
+	}
+	address := net.ParseIP(text).To4()
+	if err := h.AddrAdd(nic, &netlink.Addr{IPNet: &net.IPNet{IP: address, Mask: net.CIDRMask(24, 32)}}); err != nil {
+		return fmt.Errorf("address %s: %w", text, err)
+	}
+	if err := h.LinkSetUp(nic); err != nil {
+		return err
+	}
+	if number < 0 {
+		return nil
+	}
+	if err := h.QdiscReplace(n.cfg.bucket(nic, n.cfg.Rates[number])); err != nil {
+		return fmt.Errorf("tbf: %w", err)
+	}
+	if !n.cfg.SharedSubnet || n.cfg.NoRoutes {
+		return nil
+	}
+	table := 100 + number
+	rule := netlink.NewRule()
+	rule.Src, rule.Table, rule.Priority = &net.IPNet{IP: address, Mask: net.CIDRMask(32, 32)}, table, 1000+number
+	if err := h.RuleAdd(rule); err != nil {
+		return fmt.Errorf("rule for %s: %w", text, err)
+	}
+	if err := h.RouteAdd(&netlink.Route{
+		Dst:       &net.IPNet{IP: address.Mask(net.CIDRMask(24, 32)), Mask: net.CIDRMask(24, 32)},
+		LinkIndex: nic.Attrs().Index, Table: table, Src: address, Scope: netlink.SCOPE_LINK,
+	}); err != nil {
+		return fmt.Errorf("route for %s: %w", text, err)
+	}
+	return nil
+}
+
+// bucket shapes what a NIC sends. The kernel keeps a burst as the time that it
+// takes, in ticks, and a queue's latency as the bytes of it.
+func (c Config) bucket(nic netlink.Link, rate int64) *netlink.Tbf {
+	perSecond := float64(rate) / 8
+	return &netlink.Tbf{
+		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: nic.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
+		Rate:       uint64(perSecond),
+		Limit:      uint32(min(perSecond*c.Latency.Seconds()+float64(c.Burst), math.MaxUint32)),
+		Buffer:     uint32(min(float64(c.Burst)/perSecond*float64(time.Second/time.Microsecond)*netlink.TickInUsec(), math.MaxUint32)),
+	}
+}
+
+// connect adds or removes the filters that move what comes in at one port out of
+// the other. Without them a frame for another's address ends in the wires' stack.
+func (n *network) connect(l *link, on bool) error {
+	if on != l.holed {
+		return nil
+	}
+	for i, port := range l.ports {
+		filter := &netlink.U32{ // without keys it matches all
+			FilterAttrs: netlink.FilterAttrs{
+				LinkIndex: port.Attrs().Index, Parent: netlink.HANDLE_MIN_INGRESS, Priority: 1, Protocol: unix.ETH_P_ALL,
+			},
+			Actions: []netlink.Action{netlink.NewMirredAction(l.ports[1-i].Attrs().Index)},
+		}
+		change, verb := n.wires.FilterAdd, "adding"
+		if !on {
+			change, verb = n.wires.FilterDel, "removing"
+		}
+		if err := change(filter); err != nil {
+			return fmt.Errorf("%s the filter of a wire (cls_u32, act_mirred): %w", verb, err)
+		}
+	}
+	l.holed = !on
+	return nil
+}
+
+// plug pulls the cable of a link at both ends, or plugs it in.
+func (n *network) plug(l *link, on bool) error {
+	change := n.wires.LinkSetUp
+	if !on {
+		change = n.wires.LinkSetDown
+	}
+	for _, port := range l.ports {
+		if err := change(port); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// setRate takes effect with the next packet; what is queued stays.
+func (n *network) setRate(l *link, rate int64) error {
+	for i := range n.hosts {
+		if err := n.hosts[i].QdiscChange(n.cfg.bucket(l.nics[i], rate)); err != nil {
+			return fmt.Errorf("tbf: %w", err)
+		}
+	}
+	return nil
+}
+
+// change has do done to a NIC's link, one change at a time, unless the lab is over.
+func (n *network) change(nic int, do func(*link) error) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.links) == 0 {
+		return errOver
+	}
+	return do(n.links[nic])
+}
+
+var errOver = fmt.Errorf("the lab is over: %w", net.ErrClosed)
+
+func (n *network) setLink(nic int, up bool) error {
+	return n.change(nic, func(l *link) error { return n.plug(l, up) })
+}
+
+func (n *network) changeRate(nic int, rate int64) error {
+	return n.change(nic, func(l *link) error { return n.setRate(l, rate) })
+}
+
+func (n *network) blackHole(nic int) error {
+	return n.change(nic, func(l *link) error { return n.connect(l, false) })
+}
+
+// silence makes black holes of all links, the management's too.
+func (n *network) silence() error {
+	return n.change(0, func(*link) error {
+		for _, l := range n.links {
+			if err := n.connect(l, false); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// clear makes a link what it was at the start.
+func (n *network) clear(nic int) error {
+	return n.change(nic, func(l *link) error {
+		if err := n.setRate(l, n.cfg.Rates[nic]); err != nil {
+			return err
+		}
+		if err := n.connect(l, true); err != nil {
+			return err
+		}
+		return n.plug(l, true)
+	})
+}
+
+func (n *network) traffic(host, nic int) (t Traffic, err error) {
+	err = n.change(nic, func(l *link) error {
+		now, err := n.hosts[host-1].LinkByIndex(l.nics[host-1].Attrs().Index)
+		if err != nil {
+			return err
+		}
+		s := now.Attrs().Statistics
+		t = Traffic{
+			SentBytes: int64(s.TxBytes), SentPackets: int64(s.TxPackets),
+			ReceivedBytes: int64(s.RxBytes), ReceivedPackets: int64(s.RxPackets),
+		}
+		return nil
+	})
+	return t, err
+}
+
+// do has fn run in a host. The lab may end meanwhile; the thread stays there.
+func (n *network) do(host int, fn func() error) error {
+	fd := -1
+	err := n.change(0, func(*link) (err error) {
+		fd, err = unix.FcntlInt(uintptr(n.hosts[host-1].fd), unix.F_DUPFD_CLOEXEC, 0)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return namespace{fd: netns.NsHandle(fd)}.do(fn)
+}
+
+// close takes the links away at once, even if a socket holds on to a host.
+func (n *network) close() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, l := range n.links {
+		for _, port := range l.ports {
+			if port != nil {
+				_ = n.wires.LinkDel(port) // and with it its end at the host
+			}
+		}
+	}
+	n.links = nil
+	for _, ns := range n.hosts {
+		if ns.Handle != nil {
+			// Sockets that were closed with something to send would keep the
+			// namespace until TCP gives up, after some two minutes.
+			_ = ns.set(sysctl{"ipv4/tcp_orphan_retries", "1"})
+			ns.close()
+		}
+	}
+	if n.wires.Handle != nil {
+		n.wires.close()
+	}
+}

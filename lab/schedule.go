@@ -1,0 +1,78 @@
+package lab
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A Schedule makes faults happen at their times. What a fault does is the lab's.
+type Schedule struct {
+	faults []Fault
+
+	mu    sync.Mutex
+	marks map[string]chan struct{} // closed when the text was printed
+}
+
+func NewSchedule(faults []Fault) *Schedule {
+	s := &Schedule{faults: faults, marks: make(map[string]chan struct{})}
+	for _, f := range faults {
+		if f.After != "" && s.marks[f.After] == nil {
+			s.marks[f.After] = make(chan struct{})
+		}
+	}
+	return s
+}
+
+// See lets off the faults that wait for a text. It gets every line that a command
+// prints.
+func (s *Schedule) See(line Line) {
+	if line.Stderr {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for text, c := range s.marks {
+		if c != nil && strings.Contains(line.Text, text) {
+			close(c)
+			s.marks[text] = nil
+		}
+	}
+}
+
+// Run has each fault inflicted at its time, counted from now, and returns when all
+// have happened or ctx is over. Missed gets the faults for which that was too
+// early. Both may be called from several goroutines.
+func (s *Schedule) Run(ctx context.Context, inflict, missed func(Fault)) {
+	began := time.Now()
+	var all sync.WaitGroup
+	defer all.Wait()
+	for _, f := range s.faults {
+		s.mu.Lock()
+		printed := s.marks[f.After]
+		s.mu.Unlock()
+		all.Go(func() {
+			from := began
+			if printed != nil {
+				select {
+				case <-printed:
+				case <-ctx.Done():
+					missed(f)
+					return
+				}
+			}
+			if f.After != "" {
+				from = time.Now()
+			}
+			timer := time.NewTimer(time.Until(from.Add(f.Delay)))
+			defer timer.Stop()
+			select {
+			case <-timer.C:
+				inflict(f)
+			case <-ctx.Done():
+				missed(f)
+			}
+		})
+	}
+}
