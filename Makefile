@@ -46,7 +46,7 @@ build: ## the daemons and kvbench into bin/
 	@echo "make build: bin/ is there, $(if $(VERBS),with the RDMA rail,without the RDMA rail: apt-get install libibverbs-dev)"
 
 # Skipped loudly where the lab cannot run: go test -v says so and why.
-test-roce: ## the RDMA rail, faults, a cluster over it, on software RoCE in emulated hosts (5 min at most)
+test-roce: ## the RDMA rail, faults, a cluster over it, topology, on software RoCE in emulated hosts (5 min at most)
 	@KVFERRY_LAB=1 $(GO) test -count=1 -timeout 10m -v -run RoCE ./lab
 
 bench-roce: build ## the RDMA rail beside perftest, on one emulated host

@@ -24,6 +24,7 @@
 //	transport/rails                      a rail by its name: tcp/eth0, rdma/mlx5_0
 //	transport/tcp                        a rail over TCP
 //	transport/rdma                       a rail over RDMA verbs
+//	transport/topology                   which NIC is near which memory: discovery and the matrix
 //	transport/nic                        what the system says of a network interface: routes, carrier
 //	transport/transporttest              a rail in memory, and what every rail must do
 //	proto                                the control plane's messages

@@ -13,6 +13,7 @@ import (
 	"kvferry/proto"
 	"kvferry/transport"
 	"kvferry/transport/rails"
+	"kvferry/transport/topology"
 )
 
 // Config describes a prefill, decode or non-disaggregated node. ID, Role and
@@ -32,6 +33,12 @@ type Config struct {
 	// Select says how transfers are spread over several rails.
 	// Default transport.Affinity.
 	Select transport.Selection
+	// Matrix is a file with rows that replace those of this machine's topology, in
+	// Mooncake's format: which NICs are near which memory. Default none.
+	Matrix string
+	// KVLocation is the NUMA node that the KV pool's memory comes from, "cpu:1"; its
+	// transfers then prefer the NICs near it. Default "*": anywhere, and any NIC.
+	KVLocation string
 
 	// Profile is what the modelled GPU costs. Default engine.DefaultProfile.
 	Profile *engine.Profile
@@ -66,6 +73,9 @@ type Config struct {
 func (c *Config) setDefaults() error {
 	if c.GRPCAddr == "" {
 		c.GRPCAddr = "127.0.0.1:0"
+	}
+	if c.KVLocation == "" {
+		c.KVLocation = topology.Any
 	}
 	if len(c.Rails) == 0 {
 		c.Rails = []string{"127.0.0.1:0"}

@@ -20,6 +20,7 @@ import (
 	"kvferry/proto"
 	"kvferry/transport"
 	"kvferry/transport/rails"
+	"kvferry/transport/topology"
 )
 
 // leaveGrace is how long the proxy and other nodes may take to hang up on a node
@@ -78,6 +79,9 @@ func New(cfg Config) (_ *Node, err error) {
 	if n.slab, err = kvcache.NewSlab(prof.KVGeometry, cfg.KVBlocks); err != nil {
 		return nil, fmt.Errorf("node %s: %w", cfg.ID, err)
 	}
+	if err := topology.Place(n.slab.Bytes(), cfg.KVLocation); err != nil {
+		return nil, fmt.Errorf("node %s: KVLocation: %w", cfg.ID, err)
+	}
 	if disagg {
 		n.slab.Touch(cfg.WarmBytes)
 	}
@@ -105,9 +109,16 @@ func (n *Node) connect() error {
 	if err != nil {
 		return fmt.Errorf("node %s: %w", n.cfg.ID, err)
 	}
+	rank, err := rails.Ranks(opened, n.cfg.Matrix, n.w.log)
+	if err != nil {
+		for _, r := range opened {
+			r.Close()
+		}
+		return fmt.Errorf("node %s: Matrix: %w", n.cfg.ID, err)
+	}
 	tx, err := transport.New(transport.Config{
 		Rails: opened, Clock: n.cfg.Clock, Link: n.cfg.Link, OnImmediate: n.w.immediate, DefaultTimeout: n.cfg.TransferTimeout,
-		Select: n.cfg.Select, Logger: n.w.log,
+		Select: n.cfg.Select, Rank: rank, Logger: n.w.log,
 	})
 	if err != nil {
 		for _, r := range opened {
@@ -116,7 +127,7 @@ func (n *Node) connect() error {
 		return fmt.Errorf("node %s: %w", n.cfg.ID, err)
 	}
 	n.tx, n.w.tx = tx, tx
-	if n.base, err = tx.Register(n.cfg.ID+"/kv", n.slab.Bytes(), "cpu:0"); err != nil {
+	if n.base, err = tx.Register(n.cfg.ID+"/kv", n.slab.Bytes(), n.cfg.KVLocation); err != nil {
 		return fmt.Errorf("node %s: %w", n.cfg.ID, err)
 	}
 	if n.lis, err = net.Listen("tcp", n.cfg.GRPCAddr); err != nil {

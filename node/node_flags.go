@@ -13,13 +13,14 @@ import (
 	"kvferry/engine"
 	"kvferry/transport"
 	"kvferry/transport/rails"
+	"kvferry/transport/topology"
 )
 
 // NodeFlags is the command line of cmd/prefill and cmd/decode, with the names
 // that vLLM's users know where it has them.
 type NodeFlags struct {
 	ID, Proxy, GRPC, Profile, Model, Link string
-	Select                                string
+	Select, Matrix, KVLocation            string
 	Rails                                 []string
 	Chunked, PrefixCaching                bool
 	KVBlocks, MaxNumSeqs, MaxBatched      int
@@ -36,6 +37,8 @@ func (f *NodeFlags) AddFlags(fs *pflag.FlagSet, chunked bool) {
 	fs.StringVar(&f.GRPC, "grpc", "127.0.0.1:0", "host:port where the proxy and other nodes reach this one; port 0 takes a free one")
 	fs.StringSliceVar(&f.Rails, "rail", []string{"127.0.0.1:0"}, "what to move KV over, one a NIC: host:port, tcp/eth0, tcp/eth0@:9101, rdma/mlx5_0, rdma/mlx5_0:1?gid=3&qps=2")
 	fs.StringVar(&f.Select, "select", string(transport.Affinity), "how KV is spread over several rails: affinity (the one that finishes first, near the memory), static, round-robin, single")
+	fs.StringVar(&f.KVLocation, "kv-location", topology.Any, "NUMA node of the KV pool's memory, cpu:1: its transfers prefer the NICs near it (kvbench topo shows which)")
+	fs.StringVar(&f.Matrix, "matrix", "", "JSON file with rows that replace those of kvbench topo, as Mooncake writes them")
 	fs.StringVar(&f.Profile, "profile", engine.DefaultProfile, "what the modelled GPU costs: a shipped profile (a10-qwen2.5-7b-int4, zero) or a JSON file")
 	fs.StringVar(&f.Model, "served-model-name", "", "model name that clients ask for (default the profile's)")
 	fs.StringVar(&f.Link, "link", "native", "native for the network as it is, a link of the profile (tcp, rdma, rdma2), or rate=1.29GB/s,latency=10us, to pace this node's transfers to")
@@ -57,6 +60,7 @@ func (f *NodeFlags) Config() (Config, error) {
 	c := f.cfg
 	c.ID, c.Proxy, c.GRPCAddr, c.Rails, c.Model = f.ID, f.Proxy, f.GRPC, f.Rails, f.Model
 	c.Chunked, c.PrefixCaching, c.KVBlocks = f.Chunked, f.PrefixCaching, f.KVBlocks
+	c.Matrix, c.KVLocation = f.Matrix, f.KVLocation
 	c.WarmBytes = f.WarmMiB << 20
 	if f.WarmMiB == 0 {
 		c.WarmBytes = -1

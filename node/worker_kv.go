@@ -18,7 +18,7 @@ import (
 // open makes the window of a transfer: the slab under a key of its own, so that
 // closing it ends this transfer's access and no other's.
 func (w *worker) open(l *live, o connector.Offer) (*proto.KVRef, error) {
-	seg, err := w.tx.Register(fmt.Sprintf("%s/%d", w.cfg.ID, o.Transfer), w.slab.Bytes(), "cpu:0")
+	seg, err := w.tx.Register(fmt.Sprintf("%s/%d", w.cfg.ID, o.Transfer), w.slab.Bytes(), w.cfg.KVLocation)
 	if err != nil {
 		return nil, err
 	}

@@ -346,8 +346,9 @@ func (b *Batch) signal() {
 }
 
 // fenceWithin bounds one attempt to have a lost connection ended by the target. It
-// takes a round trip behind what is under way on another path.
-const fenceWithin = time.Second
+// takes a round trip behind what is under way on another path; a path that stalls
+// gives it back sooner.
+const fenceWithin = 5 * time.Second
 
 // fence asks a target's engine, over any path that is up, to end a connection of
 // this engine's that was lost, and tells done when nothing comes from it any more.

@@ -40,7 +40,12 @@ type bundle struct {
 
 func newBundle(t *testing.T, rates []float64, n int, cfg transport.Config) *bundle {
 	t.Helper()
-	x := &bundle{t: t, net: transporttest.NewNetwork()}
+	return newBundleOn(t, transporttest.NewNetwork(), rates, n, cfg)
+}
+
+func newBundleOn(t *testing.T, network *transporttest.Network, rates []float64, n int, cfg transport.Config) *bundle {
+	t.Helper()
+	x := &bundle{t: t, net: network}
 	var there []transport.Rail
 	for i, rate := range rates {
 		r := x.net.Rail(fmt.Sprint("a", i))
@@ -301,7 +306,7 @@ func TestLateWrites(t *testing.T) {
 // then the target's, and nothing of it lands any more; the accounts add up.
 func TestRandomFailover(t *testing.T) {
 	kinds := []transporttest.Kind{transporttest.Cut, transporttest.CutAfter, transporttest.Stall, transporttest.Late, transporttest.Late, transporttest.Delay}
-	for seed := range uint64(30) {
+	for seed := range uint64(16) {
 		synctest.Test(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 6))
 			const batches, size = 150, 12 << 10
@@ -370,6 +375,36 @@ func TestRandomFailover(t *testing.T) {
 					t.Errorf("seed %d: slices were lost: %+v", seed, st)
 				}
 			}
+		})
+	}
+}
+
+// Rails that cannot see the one they were paired with find the one they can.
+func TestPairing(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		apart [][2]string
+	}{
+		{"straight", nil},
+		{"crossed", [][2]string{{"a0", "b0"}, {"a1", "b1"}}},
+		{"a ring", [][2]string{{"a0", "b0"}, {"a0", "b2"}, {"a1", "b1"}, {"a1", "b0"}, {"a2", "b2"}, {"a2", "b1"}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				rates := []float64{2 * gbit, 2 * gbit, 2 * gbit}
+				if c.name != "a ring" {
+					rates = rates[:2]
+				}
+				n := transporttest.NewNetwork()
+				for _, p := range c.apart {
+					n.Part(p[0], p[1])
+				}
+				x := newBundleOn(t, n, rates, 8<<20, transport.Config{})
+				<-time.After(5 * time.Second)
+				if e := x.efficiency(time.Second, rates, 128<<10, 4); e < 0.97 {
+					t.Errorf("%.3f of what the links carry; %+v", e, x.a.Rails())
+				}
+			})
 		})
 	}
 }

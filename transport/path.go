@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -374,13 +375,24 @@ func (p *path) dial(old *connection) {
 	}
 }
 
-// rotate goes on to the next of the peer's rails that the path may go with, as long
-// as it has never been connected. The caller holds p.mu.
+// rotate goes on to the next of the peer's rails that the path may go with and that
+// no connected path has, as long as this one has never been connected: every other
+// time if the peer is there, as other paths show, and else every fourth time. The
+// caller holds p.mu.
 func (p *path) rotate() {
-	if p.paired || len(p.addrs) == 1 {
+	every := 4
+	if p.peer.otherUp(p) {
+		every = 2
+	}
+	if p.paired || len(p.addrs) == 1 || p.tries%every != 0 {
 		return
 	}
-	p.at.Store((p.at.Load() + 1) % int32(len(p.addrs)))
+	for range p.addrs {
+		p.at.Store((p.at.Load() + 1) % int32(len(p.addrs)))
+		if !slices.ContainsFunc(p.peer.paths, func(q *path) bool { return q != p && q.up.Load() && q.addr() == p.addr() }) {
+			break
+		}
+	}
 	for _, s := range p.queue {
 		s.Key = s.batch.t.keys[p.addr()]
 	}

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -251,7 +252,8 @@ func (g *peer) evacuate(p *path) {
 func (g *peer) fenced(p *path, at *connection, t *Target, err error) {
 	p.mu.Lock()
 	p.fencing = nil
-	if err == nil || final(err) { // the memory is not the target's any more: its slices will hear so
+	over := err == nil || errors.Is(err, ErrBadKey) // it holds the memory no more: its slices will hear so
+	if over {
 		for _, s := range p.queue {
 			if s.stale == at && (err == nil || s.batch.t == t) {
 				s.stale = nil
@@ -259,7 +261,7 @@ func (g *peer) fenced(p *path, at *connection, t *Target, err error) {
 		}
 	}
 	p.mu.Unlock()
-	if err == nil || final(err) {
+	if over {
 		g.evacuate(p)
 	}
 }

@@ -19,7 +19,8 @@ func cellOf(setting, handoff string, n int, ttft, tpot float64) MooncakeCell {
 func TestMooncakeTable(t *testing.T) {
 	cells := []MooncakeCell{
 		cellOf("tcp", "v0", 1, 1091.8, 48.9), cellOf("layerwise", "layerwise", 1, 358.1, 14.8),
-		cellOf("tcp", "v0", 2, 800, 30), {2, bench.Row{Setting: "layerwise", Handoff: "layerwise"}},
+		cellOf("tcp", "v0", 2, 800, 30),
+		{2, bench.Row{Setting: "layerwise", Handoff: "layerwise"}},
 	}
 	want := `1024/q2, 40 requests a cell; compute modelled, transfer measured on N x 2 Gbit/s real links; ms
 setting    hand-off   NICs  TTFT mean  median     p99  TPOT mean  median   p99  wire mean  KV GB  failed  blocks checked  bad

@@ -74,6 +74,9 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	r := &Result{Started: time.Now(), Machine: bench.DescribeMachine(), Rounds: cfg.Rounds}
 	x := &run{cfg: &cfg, r: r}
 	err := x.rounds(ctx)
+	if ctx.Err() != nil {
+		err = errors.Join(context.Cause(ctx), err)
+	}
 	r.Seconds = time.Since(r.Started).Seconds()
 	r.settle()
 	if err != nil && len(r.Points) == 0 {
@@ -251,13 +254,9 @@ func (x *run) failover(ctx context.Context, l *lab.Lab, round int, faults string
 	}
 	began := time.Now()
 	for _, h := range schedule {
-		t := time.NewTimer(time.Until(began.Add(h.at)))
-		select {
-		case <-t.C:
-		case <-p.over:
-		case <-ctx.Done():
+		if !sleep(ctx, p.over, time.Until(began.Add(h.at))) {
+			break
 		}
-		t.Stop()
 		if err := h.do(l); err != nil {
 			p.stop()
 			return err
@@ -278,4 +277,17 @@ func (x *run) failover(ctx context.Context, l *lab.Lab, round int, faults string
 	}
 	fmt.Fprintf(x.cfg.Progress, "round %d/%d failover: %d faults, %d blocks checked, %d bad\n", round, x.cfg.Rounds, len(got.Recoveries), got.Checked, got.Bad)
 	return ctx.Err()
+}
+
+// sleep is false if something ended it.
+func sleep(ctx context.Context, over <-chan struct{}, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-over:
+	case <-ctx.Done():
+	}
+	return false
 }

@@ -5,7 +5,8 @@
 //	initiator   submits batches; it has the clock, the counts and the report
 //	target      owns the other memory and takes no part in a transfer
 //	control     a TCP connection between the two, JSON lines: memory, points, checks
-//	point       one op, block size, batch size, number of threads and depth
+//	setup       how many of the rails, and the selection: an engine of the initiator's
+//	point       of a setup: one op, block size, batch size, number of threads and depth
 //	block       one request of a batch: contiguous in both memories
 //
 // The target is a server on another machine, a child process on this one, so that
@@ -32,6 +33,15 @@
 // post time is what Submit itself takes. CPU time is that of the processes, by
 // getrusage, between two marks just outside the window, over all bytes that were
 // completed between the two.
+//
+// What each rail carried is read at the edges of the window, in slices: that is finer
+// than batches, and what efficiencies over several rails are computed from.
+//
+// # Failover
+//
+// Failover loads rails while something else harms their links, samples their counts,
+// and sets them against the times of the faults. Its load is a point of rounds, in
+// which every round writes other bytes, so that a write applied late shows.
 //
 // # Checks
 //

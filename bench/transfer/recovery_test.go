@@ -58,7 +58,8 @@ func TestRecoveries(t *testing.T) {
 		{At: 4650 * msec, Rail: "tcp/eth1", State: transport.PathUp},
 	}
 	faults := []Annotation{
-		{At: 2 * time.Second, Action: linkDown, Rail: 1}, {At: 4 * time.Second, Action: linkUp, Rail: 1},
+		{At: 2 * time.Second, Action: linkDown, Rail: 1},
+		{At: 4 * time.Second, Action: linkUp, Rail: 1},
 		{At: 6 * time.Second, Action: setRate, Rail: 1, Rate: 0.1e9 / payload},
 		{At: 9 * time.Second, Action: clearLink, Rail: 1},
 	}

@@ -53,13 +53,17 @@ run elsewhere. KV-cache bytes and network are real, the GPU is modelled.
   kvbench transfer    how fast a rail moves bytes, between machines or on this one
   kvbench failover    a link is cut and restored under load: what do the others do?
   kvbench nics        several NICs in the NIC lab, held to limits
+  kvbench topo        which NIC is near which memory, and why
   kvbench serving     what the proxy and a node cost themselves, per token`,
 		SilenceUsage:      true,
 		SilenceErrors:     true,
 		PersistentPreRun:  func(*cobra.Command, []string) { began = true },
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
-	root.AddCommand(mooncakeCommand(terminal), simulateCommand(terminal), transferCommand(terminal), failoverCommand(terminal), nicsCommand(), servingCommand())
+	root.AddCommand(
+		mooncakeCommand(terminal), simulateCommand(terminal), transferCommand(terminal), failoverCommand(terminal), nicsCommand(),
+		topoCommand(), servingCommand(),
+	)
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)

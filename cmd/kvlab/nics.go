@@ -70,8 +70,10 @@ Exit status: 0 if both commands returned 0, else that of the first host with ano
 up; 130 interrupted. A host that a fault killed does not count. However kvlab ends,
 kill -9 included, no process, interface or namespace is left.`,
 		Example: `  kvlab nics --rates 2gbit,500mbit -- sh -c 'ip -br address; tc qdisc'
-  kvlab nics --rates 1gbit --until 1 -- sh -c 'ping -c 3 $KVLAB_PEER'
-  kvlab nics --rates 2gbit,2gbit --until 1 --fault 1s:link-down:1:1 --out results -- ./program
+  kvlab nics --rates 2gbit,2gbit --until 1 -- sh -c 'rails="--rail tcp/eth0 --rail tcp/eth1"
+    if [ $KVLAB_HOST = 2 ]; then exec bin/kvbench transfer $rails --server --once --listen $KVLAB_MGMT:18515; fi
+    sleep 1; bin/kvbench transfer $rails $KVLAB_MGMT_PEER:18515 --op write --block 256k --batch 8 --duration 3s --out $KVLAB_OUT'
+  kvlab nics --rates 1gbit --fault 500ms:link-down:1:0 --fault 1s:clear:1:0 --out results -- sh -c 'for i in 1 2 3 4 5 6; do cat /sys/class/net/eth0/carrier; sleep 0.25; done'
   kvlab nics --rates 1gbit,1gbit --shared-subnet --no-routes -- sh -c 'ip route get 10.77.0.102 from $KVLAB_ADDR_1'`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {

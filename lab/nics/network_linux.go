@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
 
@@ -204,72 +205,93 @@ func (n *network) plug(l *link, on bool) error {
 }
 
 // setRate takes effect with the next packet; what is queued stays.
-func (n *network) setRate(nic int, rate int64) error {
+func (n *network) setRate(l *link, rate int64) error {
 	for i := range n.hosts {
-		if err := n.hosts[i].QdiscChange(n.cfg.bucket(n.links[nic].nics[i], rate)); err != nil {
+		if err := n.hosts[i].QdiscChange(n.cfg.bucket(l.nics[i], rate)); err != nil {
 			return fmt.Errorf("tbf: %w", err)
 		}
 	}
 	return nil
 }
 
-// The rest is what a lab does with it, while it goes on.
-
-func (n *network) setLink(nic int, up bool) error {
+// change has do done to a NIC's link, one change at a time, unless the lab is over.
+func (n *network) change(nic int, do func(*link) error) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.plug(n.links[nic], up)
+	if len(n.links) == 0 {
+		return errOver
+	}
+	return do(n.links[nic])
+}
+
+var errOver = fmt.Errorf("the lab is over: %w", net.ErrClosed)
+
+func (n *network) setLink(nic int, up bool) error {
+	return n.change(nic, func(l *link) error { return n.plug(l, up) })
 }
 
 func (n *network) changeRate(nic int, rate int64) error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.setRate(nic, rate)
+	return n.change(nic, func(l *link) error { return n.setRate(l, rate) })
 }
 
 func (n *network) blackHole(nic int) error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.connect(n.links[nic], false)
+	return n.change(nic, func(l *link) error { return n.connect(l, false) })
 }
 
 // silence makes black holes of all links, the management's too.
 func (n *network) silence() error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, l := range n.links {
-		if err := n.connect(l, false); err != nil {
+	return n.change(0, func(*link) error {
+		for _, l := range n.links {
+			if err := n.connect(l, false); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// clear makes a link what it was at the start.
+func (n *network) clear(nic int) error {
+	return n.change(nic, func(l *link) error {
+		if err := n.setRate(l, n.cfg.Rates[nic]); err != nil {
 			return err
 		}
-	}
-	return nil
+		if err := n.connect(l, true); err != nil {
+			return err
+		}
+		return n.plug(l, true)
+	})
 }
 
-func (n *network) clear(nic int) error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if err := n.setRate(nic, n.cfg.Rates[nic]); err != nil {
-		return err
-	}
-	if err := n.connect(n.links[nic], true); err != nil {
-		return err
-	}
-	return n.plug(n.links[nic], true)
+func (n *network) traffic(host, nic int) (t Traffic, err error) {
+	err = n.change(nic, func(l *link) error {
+		now, err := n.hosts[host-1].LinkByIndex(l.nics[host-1].Attrs().Index)
+		if err != nil {
+			return err
+		}
+		s := now.Attrs().Statistics
+		t = Traffic{
+			SentBytes: int64(s.TxBytes), SentPackets: int64(s.TxPackets),
+			ReceivedBytes: int64(s.RxBytes), ReceivedPackets: int64(s.RxPackets),
+		}
+		return nil
+	})
+	return t, err
 }
 
-func (n *network) traffic(host, nic int) (Traffic, error) {
-	now, err := n.hosts[host-1].LinkByIndex(n.links[nic].nics[host-1].Attrs().Index)
+// do has fn run in a host. The lab may end meanwhile; the thread stays there.
+func (n *network) do(host int, fn func() error) error {
+	fd := -1
+	err := n.change(0, func(*link) (err error) {
+		fd, err = unix.FcntlInt(uintptr(n.hosts[host-1].fd), unix.F_DUPFD_CLOEXEC, 0)
+		return err
+	})
 	if err != nil {
-		return Traffic{}, err
+		return err
 	}
-	s := now.Attrs().Statistics
-	return Traffic{
-		SentBytes: int64(s.TxBytes), SentPackets: int64(s.TxPackets),
-		ReceivedBytes: int64(s.RxBytes), ReceivedPackets: int64(s.RxPackets),
-	}, nil
+	defer unix.Close(fd)
+	return namespace{fd: netns.NsHandle(fd)}.do(fn)
 }
-
-func (n *network) do(host int, fn func() error) error { return n.hosts[host-1].do(fn) }
 
 // close takes the links away at once, even if a socket holds on to a host.
 func (n *network) close() {
@@ -283,9 +305,15 @@ func (n *network) close() {
 		}
 	}
 	n.links = nil
-	for _, ns := range []namespace{n.hosts[0], n.hosts[1], n.wires} {
+	for _, ns := range n.hosts {
 		if ns.Handle != nil {
+			// Sockets that were closed with something to send would keep the
+			// namespace until TCP gives up, after some two minutes.
+			_ = ns.set(sysctl{"ipv4/tcp_orphan_retries", "1"})
 			ns.close()
 		}
+	}
+	if n.wires.Handle != nil {
+		n.wires.close()
 	}
 }

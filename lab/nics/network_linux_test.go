@@ -16,14 +16,14 @@ import (
 )
 
 // needLab skips a test that needs network namespaces.
-func needLab(t *testing.T) {
+func needLab(t testing.TB) {
 	t.Helper()
 	if err := Check(); err != nil {
 		t.Skipf("no lab here: %v", err)
 	}
 }
 
-func start(t *testing.T, cfg Config) *Lab {
+func start(t testing.TB, cfg Config) *Lab {
 	t.Helper()
 	needLab(t)
 	if cfg.Timeout == 0 {
@@ -112,7 +112,7 @@ func (s *stream) rate(d time.Duration) float64 {
 }
 
 // eventually waits for a condition.
-func eventually(t *testing.T, what string, ok func() bool) {
+func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	tick, end := time.NewTicker(5*time.Millisecond), time.NewTimer(15*time.Second)
 	defer tick.Stop()
@@ -127,7 +127,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 }
 
 // moves waits until a stream has received more.
-func (s *stream) moves(t *testing.T, what string) {
+func (s *stream) moves(t testing.TB, what string) {
 	t.Helper()
 	from := s.received.Load()
 	eventually(t, what, func() bool { return s.received.Load() > from+1<<20 })
@@ -278,6 +278,12 @@ func TestNothingIsLeft(t *testing.T) {
 		t.Errorf("a lab that was closed says %v", err)
 	}
 	s.stalls(t, "a link that is gone")
+	_, err = l.Traffic(1, 0)
+	for what, err := range map[string]error{"cut": l.Cut(0), "killed": l.Kill(1), "asked": err, "entered": l.Do(1, func() error { return nil })} {
+		if !errors.Is(err, net.ErrClosed) {
+			t.Errorf("a lab that is over is %s: %v", what, err)
+		}
+	}
 	links, err := kept.LinkList()
 	if err != nil || len(links) != 1 {
 		t.Errorf("host 1 has %d links, want lo: %v", len(links), err)

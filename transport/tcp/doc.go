@@ -46,6 +46,10 @@
 // one names the lost ones, and the target ends those before it welcomes the new
 // one: bytes still in their receive buffers are not applied after a retry's.
 //
+// With Config.MPTCP the kernel spreads each connection over several interfaces: the
+// rival of several rails. There, fences and deadlines work as on plain TCP, and a
+// link that is lost is the kernel's to notice.
+//
 // Anybody who can connect can send frames; what protects a segment is its key,
 // 64 random bits. There is no encryption.
 package tcp

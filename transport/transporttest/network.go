@@ -26,6 +26,7 @@ type Network struct {
 	holes map[string]bool
 	late  []func()       // deliver what Late holds back
 	stuck map[*Rail]bool // rails that Late has met
+	apart map[[2]string]bool
 }
 
 // NewNetwork returns a network without rails.
@@ -116,6 +117,16 @@ func (n *Network) BlackHole(name string, on bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.holes[name] = on
+}
+
+// Part makes every Dial from one rail to another fail.
+func (n *Network) Part(from, to string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.apart == nil {
+		n.apart = make(map[[2]string]bool)
+	}
+	n.apart[[2]string{from, to}] = true
 }
 
 // Arrive delivers what Late has held back.
@@ -246,7 +257,7 @@ func (r *Rail) Deregister(key transport.Key) error {
 // Dial implements transport.Rail.
 func (r *Rail) Dial(ctx context.Context, addr string) (transport.Endpoint, error) {
 	r.n.mu.Lock()
-	peer, hole := r.n.rails[addr], r.n.holes[addr] || r.n.stuck[r]
+	peer, hole, apart := r.n.rails[addr], r.n.holes[addr] || r.n.stuck[r], r.n.apart[[2]string{r.name, addr}]
 	r.n.mu.Unlock()
 	r.mu.Lock()
 	r.dials++
@@ -267,7 +278,7 @@ func (r *Rail) Dial(ctx context.Context, addr string) (transport.Endpoint, error
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("%w: %w", transport.ErrUnreachable, ctx.Err())
 	}
-	if peer == nil {
+	if peer == nil || apart {
 		return nil, fmt.Errorf("%w: no rail at %q", transport.ErrUnreachable, addr)
 	}
 	ep := &endpoint{id: uint64(transport.NewKey()), rail: r, peer: peer, depth: r.Depth, more: make(chan struct{}, 1), cut: make(chan struct{}), over: make(chan struct{})}

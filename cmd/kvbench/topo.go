@@ -1,0 +1,152 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"kvferry/transport/topology"
+)
+
+// topoFlags are the command line of kvbench topo.
+type topoFlags struct {
+	root, matrix, format, capture string
+	names                         string
+	options                       topology.Options
+}
+
+func topoCommand() *cobra.Command {
+	var f topoFlags
+	cmd := &cobra.Command{
+		Use:   "topo",
+		Short: "Which NIC is near which memory, and why",
+		Long: `Show the NUMA nodes, NICs and GPUs of a machine, which NICs a transfer engine
+prefers for memory at each of its locations (cpu:0 is NUMA node 0, cuda:0 the first
+NVIDIA GPU in PCI order), why, and what looks wrong.
+
+A row of the matrix lists interfaces, which TCP rails are named by, and RDMA devices.
+--format matrix prints it as Mooncake reads it (nic_priority_matrix,
+MC_CUSTOM_TOPO_JSON; with --names rdma, as it knows no interfaces), and --matrix
+takes such a file: its rows replace those that were found, all others stay.
+
+--include names NICs to use, --exclude some not to, as names or patterns (eth*,
+mlx5_[0-3]); both can be repeated. An included NIC is used even if it is down or
+loopback.
+
+--root is another machine: a folder with its sys in it, or a capture. --capture
+writes one, as .tar.gz or, if its name ends in .txt, as text. It contains
+` + wrap(topology.Contents, 80) + `.
+
+Exit status: 0 also with warnings; 1 the machine cannot be read; 2 bad flags.`,
+		Example: `  kvbench topo
+  kvbench topo --exclude eth0 --format matrix >matrix.json
+  kvbench topo --matrix matrix.json
+  kvbench topo --capture server.tar.gz      # send this
+  kvbench topo --root server.tar.gz         # and somebody else sees your machine`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.validate(cmd.Flags().Changed); err != nil {
+				return usageError{err}
+			}
+			if f.capture != "" {
+				return f.writeCapture(cmd)
+			}
+			m, err := topology.Discover(f.root)
+			if err != nil {
+				return err
+			}
+			matrix, warnings, err := m.Matrix(f.options)
+			if err != nil {
+				return err
+			}
+			return printTopology(cmd.OutOrStdout(), cmd.ErrOrStderr(), f.format, m, matrix, warnings)
+		},
+	}
+	fs := cmd.Flags()
+	fs.SortFlags = false
+	fs.StringVar(&f.root, "root", "/", "the machine: / is this one, else a folder or a capture")
+	fs.StringVar(&f.matrix, "matrix", "", "file with rows that replace those found")
+	fs.StringArrayVar(&f.options.Include, "include", nil, "use these NICs only, also those that are down or loopback")
+	fs.StringArrayVar(&f.options.Exclude, "exclude", nil, "do not use these NICs")
+	fs.StringVar(&f.names, "names", string(topology.AllNames), "names of NICs in the matrix: all, rdma or net")
+	fs.StringVar(&f.format, "format", "text", "what is printed: text, json or matrix")
+	fs.StringVar(&f.capture, "capture", "", "write a capture of the machine to this file, and nothing else")
+	return cmd
+}
+
+// validate names every flag that is wrong, and reads the matrix.
+func (f *topoFlags) validate(changed func(flag string) bool) error {
+	var bad faults
+	if f.format != "text" && f.format != "json" && f.format != "matrix" {
+		bad.add("format", fmt.Errorf("%q: use text, json or matrix", f.format))
+	}
+	f.options.Names = topology.Names(f.names)
+	if err := f.options.Validate(); err != nil {
+		for _, line := range strings.Split(err.Error(), "\n") {
+			field, rest, _ := strings.Cut(line, " ")
+			bad.add(strings.ToLower(field), errors.New(rest))
+		}
+	}
+	if changed("capture") {
+		if f.capture == "" {
+			bad.add("capture", errors.New("is empty: name a file, as machine.tar.gz"))
+		}
+		for _, flag := range []string{"matrix", "include", "exclude", "names", "format"} {
+			if changed(flag) {
+				bad.add(flag, errors.New("has no effect on a capture, which is the machine as it is: leave it out"))
+			}
+		}
+	}
+	if changed("matrix") {
+		var err error
+		f.options.Override, err = topology.ReadMatrix(f.matrix)
+		bad.add("matrix", err)
+	}
+	return errors.Join(bad...)
+}
+
+func (f *topoFlags) writeCapture(cmd *cobra.Command) error {
+	s, err := topology.Capture(f.root)
+	if err != nil {
+		return err
+	}
+	var b bytes.Buffer
+	look := "tar tzf " + f.capture + " lists it"
+	if filepath.Ext(f.capture) == ".txt" {
+		b.WriteString(s.Text())
+		look = "it is text"
+	} else if err := s.Write(&b); err != nil {
+		return err
+	}
+	if err := os.WriteFile(f.capture, b.Bytes(), 0o644); err != nil {
+		return err
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "%s: %.1f KB. It contains\n%s.\nSee for yourself: %s; kvbench topo --root %s shows what it says.\n",
+		f.capture, float64(b.Len())/1e3, wrap(topology.Contents, 80), look, f.capture)
+	return nil
+}
+
+// wrap breaks text into lines of at most width characters.
+func wrap(text string, width int) string {
+	var b strings.Builder
+	column := 0
+	for i, word := range strings.Fields(text) {
+		switch {
+		case i == 0:
+		case column+1+len(word) > width:
+			b.WriteByte('\n')
+			column = 0
+		default:
+			b.WriteByte(' ')
+			column++
+		}
+		b.WriteString(word)
+		column += len(word)
+	}
+	return b.String()
+}

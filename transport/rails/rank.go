@@ -1,0 +1,65 @@
+package rails
+
+import (
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+
+	"kvferry/transport"
+	"kvferry/transport/nic"
+	"kvferry/transport/topology"
+)
+
+// Ranks says how far each of an engine's rails is from memory at a location, for
+// transport.Config.Rank: 0 preferred, 1 available, 2 not in the matrix, which is for
+// what the user has given as a rail although nothing is known of it, or it is out of
+// the question, like lo. The matrix is this machine's, with the rows of matrixFile
+// replacing those found, if it is not empty. For one rail it is nil: there is nothing
+// to choose.
+func Ranks(opened []transport.Rail, matrixFile string, log *slog.Logger) (func(location, rail string) int, error) {
+	var o topology.Options
+	if matrixFile != "" {
+		m, err := topology.ReadMatrix(matrixFile)
+		if err != nil {
+			return nil, err
+		}
+		o.Override = m
+	}
+	if len(opened) < 2 {
+		return nil, nil
+	}
+	machine, err := topology.Discover("/")
+	if err != nil {
+		if matrixFile == "" {
+			log.Warn("transport/topology: rails are all taken to be near the memory", "err", err)
+			return nil, nil
+		}
+		machine = &topology.Machine{}
+	}
+	matrix, warnings, err := machine.Matrix(o)
+	if err != nil {
+		return nil, fmt.Errorf("topology: %w", err)
+	}
+	devices := make(map[string]string, len(opened))
+	for _, r := range opened {
+		_, device, _ := strings.Cut(r.Name(), "/")
+		if host, _, err := net.SplitHostPort(r.Addr()); err == nil && strings.HasPrefix(r.Name(), "tcp/") {
+			if owner := nic.Owner(net.ParseIP(host)); owner != "" {
+				device = owner // tcp/0 is a rail by its address
+			}
+		}
+		devices[r.Name()] = device
+		for _, w := range warnings {
+			if w.NIC == device {
+				log.Warn("transport/topology: "+w.String(), "rail", r.Name())
+			}
+		}
+	}
+	return func(location, rail string) int {
+		if rank := matrix.Rank(location, devices[rail]); rank != topology.RankExcluded {
+			return rank
+		}
+		return topology.RankAvailable + 1
+	}, nil
+}

@@ -1,0 +1,38 @@
+package topology
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"syscall"
+	"unsafe"
+)
+
+// Place has memory that was not touched yet come from a location: the pages of cpu:1
+// from NUMA node 1. Any is anywhere. mem is mmap'd, whole pages.
+func Place(mem []byte, location string) error {
+	if location == Any || len(mem) == 0 {
+		return nil
+	}
+	number, ok := strings.CutPrefix(location, "cpu:")
+	node, err := strconv.Atoi(number)
+	if !ok || err != nil || node < 0 || node > 1023 {
+		return fmt.Errorf("memory cannot be placed at %q: use cpu:N, a NUMA node, or *", location)
+	}
+	const bind = 2 // MPOL_BIND
+	var mask [1024 / 64]uint64
+	mask[node/64] = 1 << (node % 64)
+	_, _, errno := syscall.Syscall6(syscall.SYS_MBIND, uintptr(unsafe.Pointer(unsafe.SliceData(mem))), uintptr(len(mem)),
+		bind, uintptr(unsafe.Pointer(&mask)), uintptr(len(mask)*64+1), 0)
+	switch errno {
+	case 0:
+		return nil
+	case syscall.EINVAL:
+		return fmt.Errorf("memory cannot be placed at %s: this machine has no such NUMA node, or it has no memory", location)
+	case syscall.ENOSYS, syscall.EPERM:
+		if node == 0 {
+			return nil // one node, or a container that may not say so
+		}
+	}
+	return fmt.Errorf("memory cannot be placed at %s: mbind: %w", location, errno)
+}

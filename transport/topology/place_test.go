@@ -1,0 +1,30 @@
+package topology
+
+import (
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+func TestPlace(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("memory is placed on Linux only")
+	}
+	mem, err := syscall.Mmap(-1, 0, 1<<20, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Munmap(mem)
+	for _, at := range []string{Any, "cpu:0"} {
+		if err := Place(mem, at); err != nil {
+			t.Errorf("%s: %v", at, err)
+		}
+	}
+	clear(mem)
+	for at, want := range map[string]string{"cpu:1000": "cpu:1000", "gpu:1": "use cpu:N", "cpu:-1": "use cpu:N", "": "use cpu:N"} {
+		if err := Place(mem, at); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", at, err)
+		}
+	}
+}
