@@ -50,6 +50,7 @@ type Step struct {
 	DetectMS  float64 `json:"detect_ms"`
 	RecoverMS float64 `json:"recover_ms"`
 	GapMS     float64 `json:"gap_ms"`
+	Worst     float64 `json:"worst_percent"` // of ideal, over 100 ms in the second after it
 	ResentMB  float64 `json:"resent_mb"`
 	AfterGBps float64 `json:"after_gb_per_s"`
 	Percent   float64 `json:"percent_of_ideal"`
@@ -132,6 +133,7 @@ func (r *Result) settle() {
 			What:     schedule[i].what,
 			DetectMS: of(func(v *transfer.Recovery) float64 { return milliseconds(v.Detect) }), RecoverMS: of(func(v *transfer.Recovery) float64 { return milliseconds(v.Recover) }),
 			GapMS: of(func(v *transfer.Recovery) float64 { return milliseconds(&v.Gap) }), ResentMB: of(func(v *transfer.Recovery) float64 { return float64(v.Resent) / 1e6 }),
+			Worst:     of(func(v *transfer.Recovery) float64 { return 100 * v.Worst / ideal }),
 			AfterGBps: of(func(v *transfer.Recovery) float64 { return v.After / 1e9 }),
 			Percent:   of(func(v *transfer.Recovery) float64 { return 100 * v.After / ideal }),
 		})

@@ -121,9 +121,9 @@ func (r *FailoverResult) WriteCSV(w io.Writer) error {
 // table is a row a fault.
 func (r *FailoverResult) table() page.Table {
 	t := page.Table{
-		Title: "faults; detect is the engine's word, recovered 95 % of the ideal over the next 0.5 s (a rail that is back: 90 % of its own), gap without any completion",
+		Title: "faults; detect is the engine's word, recovered 95 % of the ideal over the next 0.5 s (a rail that is back: 90 % of its own), gap without any completion, worst 0.1 s in the second after it as a share of the ideal",
 		Left:  3,
-		Head:  []string{"at", "fault", "rail", "detect", "recovered", "gap", "resent MB", "then GB/s", "% of ideal", "rail GB/s", "% of its own"},
+		Head:  []string{"at", "fault", "rail", "detect", "recovered", "gap", "worst 0.1 s", "resent MB", "then GB/s", "% of ideal", "rail GB/s", "% of its own"},
 	}
 	ms := func(d *time.Duration) string {
 		if d == nil {
@@ -144,7 +144,7 @@ func (r *FailoverResult) table() page.Table {
 			what += fmt.Sprintf(" %.3g Gbit/s", f.Rate*8/1e9)
 		}
 		t.Rows = append(t.Rows, []string{
-			fmt.Sprintf("%.3f s", f.At.Seconds()), what, r.Names[f.Rail], ms(f.Detect), ms(f.Recover), ms(&f.Gap),
+			fmt.Sprintf("%.3f s", f.At.Seconds()), what, r.Names[f.Rail], ms(f.Detect), ms(f.Recover), ms(&f.Gap), percent(f.Worst, f.Ideal) + " %",
 			fmt.Sprintf("%.2f", float64(f.Resent)/1e6), three(f.After / 1e9), percent(f.After, f.Ideal), three(f.Share / 1e9), percent(f.Share, f.Own),
 		})
 	}

@@ -135,7 +135,7 @@ func TestFailoverGolden(t *testing.T) {
 		Recoveries: []Recovery{
 			{
 				Annotation: Annotation{At: time.Second, Action: linkDown, Rail: 1}, Until: 2 * time.Second,
-				Detect: ms(12), Recover: ms(40), Gap: 30 * msec, Resent: 5242880, Ideal: 0.239e9, After: 0.2385e9,
+				Detect: ms(12), Recover: ms(40), Gap: 30 * msec, Resent: 5242880, Ideal: 0.239e9, Worst: 0.12e9, After: 0.2385e9,
 			},
 			{Annotation: Annotation{At: 2 * time.Second, Action: linkUp, Rail: 1}, Until: 3 * time.Second, Detect: ms(480), Recover: ms(520), Ideal: 0.478e9, After: 0.477e9, Share: 0.239e9, Own: 0.239e9},
 			{Annotation: Annotation{At: 3 * time.Second, Action: setRate, Rail: 1, Rate: 25e6}, Until: 4 * time.Second, Ideal: 0.263e9, After: 0.2e9, Share: 0.02e9, Own: 0.0239e9},

@@ -30,6 +30,9 @@ type Recovery struct {
 	Recover *time.Duration `json:"recover_ns"`
 	// Gap is the longest time in which nothing completed on any rail.
 	Gap time.Duration `json:"gap_ns"`
+	// Worst is the lowest rate over 100 ms within a second of the fault, in bytes a
+	// second.
+	Worst float64 `json:"worst_bytes_per_s"`
 	// Resent are bytes that were posted again.
 	Resent int64 `json:"resent_bytes"`
 	// Ideal is what the rails should do after the fault in bytes a second: what
@@ -96,6 +99,7 @@ func recoveries(tl timeline, faults []Annotation, changes []PathChange, names []
 			r.Recover, from = &d, at
 		}
 		r.Gap, r.Resent = tl.gap(f.At, r.Until), tl.resent(f.At, r.Until)
+		r.Worst = tl.worst(len(names), f.At, min(f.At+time.Second, r.Until))
 		for _, rail := range every {
 			r.After += tl.rate(rail, from, r.Until)
 		}

@@ -85,6 +85,8 @@ func TestRecoveries(t *testing.T) {
 	near("cut, gap", &cut.Gap, 120*msec, 10*msec)
 	close("cut, ideal", cut.Ideal, 3e9)
 	close("cut, after", cut.After, 3e9)
+	close("cut, worst 100 ms", cut.Worst+1, 1) // all of it in the hole
+	close("slow, worst 100 ms", slow.Worst, 0.4e9)
 	if cut.Resent != 5e6 || back.Resent != 0 || cut.Share != 0 {
 		t.Errorf("resent %d and %d, share %v", cut.Resent, back.Resent, cut.Share)
 	}

@@ -85,6 +85,26 @@ func (tl timeline) gap(from, to time.Duration) (longest time.Duration) {
 	return longest
 }
 
+// dip is over how long a rate is called a dip.
+const dip = 100 * time.Millisecond
+
+// worst is the lowest rate of all rails over a [dip] within [from, to), in bytes a
+// second.
+func (tl timeline) worst(rails int, from, to time.Duration) float64 {
+	lowest := math.Inf(1)
+	for i := tl.index(from); i < len(tl) && tl[i].At+dip <= to; i++ {
+		sum := 0.0
+		for r := range rails {
+			sum += tl.rate(r, tl[i].At, tl[i].At+dip)
+		}
+		lowest = min(lowest, sum)
+	}
+	if math.IsInf(lowest, 1) {
+		return 0
+	}
+	return lowest
+}
+
 // resent is how many bytes were posted again in [from, to).
 func (tl timeline) resent(from, to time.Duration) (sum int64) {
 	count := func(t time.Duration) (n int64) {
