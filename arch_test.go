@@ -60,7 +60,7 @@ var layers = map[string]layer{
 	},
 	"bench/page": {libraries: []string{"gonum.org/v1/plot"}},
 	"bench/transfer": { // no cluster: two transfer engines
-		module:    []string{"bench", "bench/page", "sim", "kvcache", "transport", "transport/rails", "transport/transporttest", "clock"},
+		module:    []string{"bench", "bench/page", "sim", "kvcache", "transport", "transport/rails", "transport/topology", "transport/transporttest", "clock"},
 		libraries: []string{"gonum.org/v1/plot", "github.com/schollz/progressbar/v3"},
 	},
 	"bench/nics": { // kvbench on the hosts of the NIC lab

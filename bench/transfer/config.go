@@ -12,6 +12,7 @@ import (
 	"kvferry/bench"
 	"kvferry/transport"
 	"kvferry/transport/rails"
+	"kvferry/transport/topology"
 )
 
 // Mem is the rail spec of the rail in memory: both ends are this process.
@@ -49,6 +50,12 @@ type Config struct {
 	// Segment is the memory at either end in bytes. Default 1 GiB, or an eighth of
 	// this machine's memory if that is less.
 	Segment int64
+	// Location is the NUMA node that the memory comes from, "cpu:1", at this end and
+	// at a target that is a child process: rails near it are preferred. Default
+	// anywhere, and any rail.
+	Location string
+	// Matrix is a file with rows that replace those of this machine's topology.
+	Matrix string
 	// Slice is transport.Config.SliceSize. Default 1 MiB, as there.
 	Slice int
 	// Timeout bounds one batch, and each answer on the control connection beyond
@@ -90,6 +97,9 @@ const (
 )
 
 func (c *Config) setDefaults() {
+	if c.Location == "" {
+		c.Location = topology.Any
+	}
 	if len(c.Counts) == 0 {
 		c.Counts = []int{len(c.Rails)}
 	}

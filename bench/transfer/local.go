@@ -18,11 +18,15 @@ import (
 
 	"kvferry/transport"
 	"kvferry/transport/rails"
+	"kvferry/transport/topology"
 	"kvferry/transport/transporttest"
 )
 
 // targetEnv carries the ServerConfig of a child, as JSON.
 const targetEnv = "KVFERRY_TRANSFER_TARGET"
+
+// orphaned is the exit status of a child whose parent has gone, or lets it go.
+const orphaned = 3
 
 // listening is the line a child prints once it listens, or cannot.
 type listening struct{ Addr, Error string }
@@ -42,7 +46,7 @@ func Child() {
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		stop()
-		os.Exit(1) // the parent is gone
+		os.Exit(orphaned)
 	}()
 	var cfg ServerConfig
 	err := json.Unmarshal([]byte(spec), &cfg)
@@ -87,7 +91,7 @@ func connect(ctx context.Context, cfg *Config) (*link, error) {
 	var err error
 	if addr == "" {
 		l.where = "a child process of this machine"
-		addr, l.close, err = startChild(ctx, ServerConfig{Rails: cfg.Rails, Listen: "127.0.0.1:0", Segment: cfg.Segment, Once: true})
+		addr, l.close, err = startChild(ctx, ServerConfig{Rails: cfg.Rails, Listen: "127.0.0.1:0", Segment: cfg.Segment, Location: cfg.Location, Matrix: cfg.Matrix, Once: true})
 	} else {
 		if _, _, e := net.SplitHostPort(addr); e != nil {
 			addr = net.JoinHostPort(strings.Trim(addr, "[]"), DefaultPort)
@@ -115,12 +119,12 @@ func connectMemory(n int, segment int64) (*link, error) {
 	for i := range n {
 		theirs = append(theirs, network.Rail(fmt.Sprintf("target%d", i)))
 	}
-	engine, err := newEngine(transport.Config{Rails: theirs})
+	engine, err := newEngine("", transport.Config{Rails: theirs})
 	if err != nil {
 		return nil, err
 	}
 	here, there := net.Pipe()
-	t := &target{engine: engine, most: segment, shared: true}
+	t := &target{engine: engine, most: segment, location: topology.Any, shared: true}
 	ended := make(chan error, 1)
 	go func() {
 		_, err := t.serve(there)
@@ -179,8 +183,7 @@ func startChild(ctx context.Context, cfg ServerConfig) (addr string, stop func()
 			_ = life.Close()
 			kill := time.AfterFunc(5*time.Second, func() { _ = cmd.Process.Kill() })
 			defer kill.Stop()
-			// It exits 1 when its input ends before its one client does.
-			if e := cmd.Wait(); e != nil && said.Len() > 0 {
+			if e := cmd.Wait(); e != nil && cmd.ProcessState.ExitCode() != orphaned && said.Len() > 0 {
 				err = fmt.Errorf("the target's process: %s", strings.TrimSpace(said.String()))
 			}
 		})

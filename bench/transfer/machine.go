@@ -1,6 +1,8 @@
 package transfer
 
 import (
+	"fmt"
+	"log/slog"
 	"math/bits"
 	"net"
 	"os"
@@ -14,9 +16,21 @@ import (
 	"kvferry/transport/rails"
 )
 
-// newEngine owns the rails also when it fails.
-func newEngine(cfg transport.Config) (*transport.Engine, error) {
-	e, err := transport.New(cfg)
+// newEngine owns the rails also when it fails. Which of them are near which memory is
+// this machine's topology, with the rows of a matrix file instead of those found.
+func newEngine(matrix string, cfg transport.Config) (*transport.Engine, error) {
+	log := cfg.Logger
+	if log == nil {
+		log = slog.Default()
+	}
+	var err error
+	if cfg.Rank, err = rails.Ranks(cfg.Rails, matrix, log); err != nil {
+		err = fmt.Errorf("matrix: %w", err)
+	}
+	var e *transport.Engine
+	if err == nil {
+		e, err = transport.New(cfg)
+	}
 	if err != nil {
 		for _, r := range cfg.Rails {
 			_ = r.Close()

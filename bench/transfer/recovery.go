@@ -25,7 +25,7 @@ type Recovery struct {
 	// a link that is back, that it is up. A slower link is nothing to be said.
 	Detect *time.Duration `json:"detect_ns"`
 	// Recover is when the rails have moved, over the next half a second, 95 % of
-	// what they should; of a link that is back, when that rail has moved 90 % of what
+	// what they should, and one that was slowed 80 % of what is left to it; of a link that is back, when that rail has moved 90 % of what
 	// it did before.
 	Recover *time.Duration `json:"recover_ns"`
 	// Gap is the longest time in which nothing completed on any rail.
@@ -94,7 +94,14 @@ func recoveries(tl timeline, faults []Annotation, changes []PathChange, names []
 			who, want = []int{f.Rail}, returnedAt*r.Own
 		}
 		from := f.At
-		if at, ok := tl.since(who, want, f.At, r.Until); ok {
+		at, ok := tl.since(who, want, f.At, r.Until)
+		if ok && f.Action == setRate { // its share follows: neither too much is on it nor nothing
+			var follows time.Duration
+			if follows, ok = tl.since([]int{f.Rail}, followsAt*r.Own, f.At, r.Until); follows > at {
+				at = follows
+			}
+		}
+		if ok {
 			d := at - f.At
 			r.Recover, from = &d, at
 		}

@@ -10,6 +10,7 @@ import (
 	"kvferry/clock"
 	"kvferry/kvcache"
 	"kvferry/transport"
+	"kvferry/transport/topology"
 )
 
 // ErrFaults: the run has batches that failed or blocks that are wrong.
@@ -164,6 +165,9 @@ func (s *session) open(ctx context.Context) (err error) {
 	if s.mem, err = kvcache.MapMemory(int(s.cfg.Segment)); err != nil {
 		return fmt.Errorf("mapping %s: %w", FormatSize(s.cfg.Segment), err)
 	}
+	if err := topology.Place(s.mem, s.cfg.Location); err != nil {
+		return err
+	}
 	warm(s.mem, s.cfg.Seed)
 	m, err := s.ask(ctx, &message{Type: "hello", Protocol: protocol, Segment: s.cfg.Segment, Seed: s.cfg.Seed}, "welcome")
 	if err != nil {
@@ -192,7 +196,7 @@ func (s *session) use(to setup) error {
 	if err != nil {
 		return err
 	}
-	s.engine, err = newEngine(transport.Config{
+	s.engine, err = newEngine(s.cfg.Matrix, transport.Config{
 		Rails: opened, Clock: s.clk, SliceSize: s.cfg.Slice, Select: to.sel, OnPath: s.onPath, Logger: s.cfg.Logger,
 	})
 	if err != nil {
@@ -200,7 +204,7 @@ func (s *session) use(to setup) error {
 		return err
 	}
 	s.setup = to
-	if _, err := s.engine.Register("initiator", s.mem, "cpu:0"); err != nil {
+	if _, err := s.engine.Register("initiator", s.mem, s.cfg.Location); err != nil {
 		return err
 	}
 	if used := s.engine.Rails(); len(used) > len(s.r.Initiator.Rails) {

@@ -14,6 +14,7 @@ import (
 	"kvferry/kvcache"
 	"kvferry/transport"
 	"kvferry/transport/rails"
+	"kvferry/transport/topology"
 )
 
 // ServerConfig describes a target. Rails is required.
@@ -23,6 +24,8 @@ type ServerConfig struct {
 	Listen string
 	// Segment is the most memory that a client gets. Default as Config.Segment.
 	Segment int64
+	// Location and Matrix are as Config's, of this end.
+	Location, Matrix string
 	// Once ends the server after its first client.
 	Once bool
 	// Log gets a line for each client. Default none.
@@ -69,6 +72,9 @@ func Listen(cfg ServerConfig) (*Server, error) {
 	if cfg.Listen == "" {
 		cfg.Listen = ":" + DefaultPort
 	}
+	if cfg.Location == "" {
+		cfg.Location = topology.Any
+	}
 	if cfg.Segment == 0 {
 		cfg.Segment = defaultSegment()
 	}
@@ -79,7 +85,7 @@ func Listen(cfg ServerConfig) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	engine, err := newEngine(transport.Config{Rails: opened})
+	engine, err := newEngine(cfg.Matrix, transport.Config{Rails: opened, Logger: cfg.Logger})
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +128,7 @@ func (s *Server) Serve(ctx context.Context) (err error) {
 		}
 		from := conn.RemoteAddr().String()
 		stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-		t := &target{engine: s.engine, most: s.cfg.Segment}
+		t := &target{engine: s.engine, most: s.cfg.Segment, location: s.cfg.Location}
 		began, err := t.serve(conn)
 		stop()
 		_ = conn.Close()
@@ -142,9 +148,10 @@ func (s *Server) Serve(ctx context.Context) (err error) {
 
 // A target serves one client.
 type target struct {
-	engine *transport.Engine
-	most   int64
-	shared bool // the initiator is in this process: its CPU time is there
+	engine   *transport.Engine
+	most     int64
+	location string // of its memory
+	shared   bool   // the initiator is in this process: its CPU time is there
 
 	mem    []byte
 	seed   uint64 // of what the memory had at first
@@ -232,9 +239,12 @@ func (t *target) welcome(m *message) (_ *message, err error) {
 	if t.mem, err = kvcache.MapMemory(int(m.Segment)); err != nil {
 		return nil, fmt.Errorf("mapping %d bytes: %w", m.Segment, err)
 	}
+	if err := topology.Place(t.mem, t.location); err != nil {
+		return nil, err
+	}
 	t.seed = m.Seed
 	warm(t.mem, t.seed^1)
-	if t.seg, err = t.engine.Register("target", t.mem, "cpu:0"); err != nil {
+	if t.seg, err = t.engine.Register("target", t.mem, t.location); err != nil {
 		return nil, err
 	}
 	info, machine := t.seg.Info(), bench.DescribeMachine()

@@ -287,12 +287,12 @@ func TestFailedBatches(t *testing.T) {
 	ours, theirs := network.Rail("a"), network.Rail("b")
 	ours.Inject(transporttest.Fault{Slice: 6, Kind: transporttest.Fail})
 	clk := clock.Std()
-	initiator, err := newEngine(transport.Config{Rails: []transport.Rail{ours}, Clock: clk})
+	initiator, err := newEngine("", transport.Config{Rails: []transport.Rail{ours}, Clock: clk})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer initiator.Close()
-	owner, err := newEngine(transport.Config{Rails: []transport.Rail{theirs}})
+	owner, err := newEngine("", transport.Config{Rails: []transport.Rail{theirs}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -342,7 +342,7 @@ func FuzzTarget(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		engine, err := newEngine(transport.Config{Rails: []transport.Rail{transporttest.NewNetwork().Rail("target")}})
+		engine, err := newEngine("", transport.Config{Rails: []transport.Rail{transporttest.NewNetwork().Rail("target")}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -358,7 +358,7 @@ func FuzzTarget(f *testing.F) {
 			_, _ = here.Write(text)
 			_, _ = io.WriteString(here, "\n{\"type\":\"bye\"}\n")
 		}()
-		target := &target{engine: engine, most: 4096}
+		target := &target{engine: engine, most: 4096, location: "cpu:0"}
 		_, err = target.serve(there)
 		there.Close()
 		all := <-answers

@@ -126,6 +126,9 @@ const (
 	// returnedAt is that of a rail that has come back: its share is small, and moves
 	// more.
 	returnedAt = 0.90
+	// followsAt is that of a rail that has become slow: half a second of it is some
+	// ten slices.
+	followsAt = 0.80
 )
 
 // since is the first moment from start on at which the rails' summed rate over

@@ -113,6 +113,8 @@ exits 0.`,
 	fs.IntVar(&f.cfg.Iterations, "iters", 0, "measure this many batches of each thread instead")
 	fs.DurationVar(&f.warmup, "warmup", 200*time.Millisecond, "run each point for this long before")
 	fs.StringVar(&f.segment, "segment", "", "memory at either end; of a server, the most it gives (default 1g, or an eighth of the machine's)")
+	fs.StringVar(&f.cfg.Location, "location", "*", "NUMA node of the memory at this end, cpu:1: rails near it are preferred (kvbench topo shows which)")
+	fs.StringVar(&f.cfg.Matrix, "matrix", "", "JSON file with rows that replace those of kvbench topo")
 	fs.StringVar(&f.slice, "slice", "", "largest piece that a rail carries in one operation (default 1m)")
 	fs.DurationVar(&f.cfg.Timeout, "timeout", 10*time.Second, "one batch fails after this long, and so does a target that does not answer")
 	fs.BoolVar(&f.cfg.Check, "check", false, "compare every block that was transferred")
@@ -296,7 +298,7 @@ func (f *transferFlags) serve(cmd *cobra.Command, args []string) error {
 		}
 	}
 	cfg := transfer.ServerConfig{
-		Rails: f.cfg.Rails, Listen: f.listen, Once: f.once, Log: cmd.ErrOrStderr(),
+		Rails: f.cfg.Rails, Listen: f.listen, Location: f.cfg.Location, Matrix: f.cfg.Matrix, Once: f.once, Log: cmd.ErrOrStderr(),
 		Logger: slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
 	if f.segment != "" {
