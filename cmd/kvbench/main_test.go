@@ -18,10 +18,16 @@ import (
 	"kvferry/cluster"
 )
 
+// mainEnv has this binary be kvbench.
+const mainEnv = "KVFERRY_TEST_MAIN"
+
 // The embedded cluster executes this binary again.
 func TestMain(m *testing.M) {
 	cluster.Child()
 	transfer.Child()
+	if os.Getenv(mainEnv) != "" {
+		main()
+	}
 	os.Exit(m.Run())
 }
 

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"kvferry/lab"
+	"kvferry/lab/nics"
+)
+
+// inLab runs this test's binary as kvbench on two hosts joined by links: on host 2 as
+// the target, on host 1 what the script has it do, whose rails are $rails and whose
+// target is $target. It returns what was printed and the folder of host 1.
+func inLab(t *testing.T, cfg nics.Config, script string) (out, dir string) {
+	t.Helper()
+	if err := nics.Check(); err != nil {
+		t.Skipf("no lab here: %v", err)
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said strings.Builder
+	cfg.Out, cfg.Until, cfg.Timeout = t.TempDir(), 1, 2*time.Minute
+	cfg.Stdout, cfg.Stderr, cfg.Log = &said, &said, &said
+	cfg.Env = []string{mainEnv + "=1", "kvbench=" + exe}
+	cfg.Command = []string{"sh", "-c", `
+		rails=""; for k in $(seq 0 $((KVLAB_NICS - 1))); do rails="$rails --rail tcp/eth$k"; done
+		if [ $KVLAB_HOST = 2 ]; then exec $kvbench transfer $rails --server --listen $KVLAB_MGMT:18515; fi
+		target=$KVLAB_MGMT_PEER:18515
+		tries=0
+		until $kvbench transfer $rails $target --block 4k --batch 1 --iters 1 --segment 1m --out $KVLAB_OUT/probe >$KVLAB_OUT/probed 2>&1; do
+			tries=$((tries + 1)); [ $tries -lt 50 ] || { cat $KVLAB_OUT/probed; exit 1; }
+		done
+		` + script}
+	r, err := nics.Run(t.Context(), cfg)
+	if err != nil || r.ExitCode() != 0 {
+		t.Fatalf("%v, %+v\n%s", err, r, said.String())
+	}
+	return said.String(), filepath.Join(cfg.Out, "host1")
+}
+
+func readResult(t *testing.T, name string, into any) {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	if err == nil {
+		err = json.Unmarshal(text, into)
+	}
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+}
+
+// TestWeakHost: four NICs in one network. Routed by source, each carries its share.
+// Without that all would leave by the first, whatever their sockets are bound to: the
+// other rails are not used, and both ends say why.
+func TestWeakHost(t *testing.T) {
+	const each = 100e6
+	for _, c := range []struct {
+		name     string
+		noRoutes bool
+		shares   []float64
+	}{
+		{"routed by source", false, []float64{0.25, 0.25, 0.25, 0.25}},
+		{"as the system routes", true, []float64{1, 0, 0, 0}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			out, dir := inLab(t, nics.Config{Rates: []int64{each, each, each, each}, SharedSubnet: true, NoRoutes: c.noRoutes},
+				`$kvbench transfer $rails $target --block 256k --batch 8 --segment 16m --duration 1s --check --out $KVLAB_OUT/got`)
+			for _, want := range []string{"tcp/eth2 does not reach", "leave by eth0, not eth2", "answers to a peer do not leave by the NIC"} {
+				if strings.Contains(out, want) != c.noRoutes {
+					t.Errorf("%q is said, or is not:\n%s", want, out)
+				}
+			}
+			var got struct {
+				Points []struct {
+					Bad   *int64 `json:"bad"`
+					Rails []struct {
+						Bytes float64 `json:"bytes"`
+					} `json:"rails"`
+				} `json:"points"`
+			}
+			readResult(t, filepath.Join(dir, "got", "results.json"), &got)
+			if len(got.Points) != 1 || len(got.Points[0].Rails) != 4 || got.Points[0].Bad == nil || *got.Points[0].Bad != 0 {
+				t.Fatalf("%+v\n%s", got, out)
+			}
+			sum := 0.0
+			for _, r := range got.Points[0].Rails {
+				sum += r.Bytes
+			}
+			for i, r := range got.Points[0].Rails {
+				if share := r.Bytes / sum; share < c.shares[i]-0.05 || share > c.shares[i]+0.05 {
+					t.Errorf("eth%d carried %.2f of it, not %.2f", i, share, c.shares[i])
+				}
+			}
+		})
+	}
+}
+
+// TestFailoverInLab: a link is cut and restored, and another is a black hole, under
+// load: nothing is lost or comes twice, both are found in time, and both come back.
+func TestFailoverInLab(t *testing.T) {
+	const each = 200e6
+	_, dir := inLab(t, nics.Config{
+		Rates: []int64{each, each, each},
+		Faults: []lab.Fault{
+			{After: "LOADING", Delay: 500 * time.Millisecond, Action: lab.LinkDown, Host: 1, NIC: 1},
+			{After: "LOADING", Delay: 1500 * time.Millisecond, Action: lab.LinkUp, Host: 1, NIC: 1},
+			{After: "LOADING", Delay: 3500 * time.Millisecond, Action: lab.BlackHole, Host: 1, NIC: 2},
+			{After: "LOADING", Delay: 5 * time.Second, Action: lab.Clear, Host: 1, NIC: 2},
+		},
+	}, `$kvbench failover $rails $target --faults $KVLAB_OUT/faults.jsonl --segment 32m --block 64k --slice 64k --duration 7s --out $KVLAB_OUT/got`)
+	var got struct {
+		Bytes   int64 `json:"bytes"`
+		Counted int64 `json:"counted_bytes"`
+		Errors  int   `json:"errors"`
+		Checked int64 `json:"checked"`
+		Bad     int64 `json:"bad"`
+		Faults  []struct {
+			Action  string         `json:"action"`
+			Detect  *time.Duration `json:"detect_ns"`
+			Recover *time.Duration `json:"recover_ns"`
+		} `json:"faults"`
+	}
+	readResult(t, filepath.Join(dir, "got", "failover.json"), &got)
+	if got.Checked == 0 || got.Bad != 0 || got.Errors != 0 || got.Bytes != got.Counted || len(got.Faults) != 4 {
+		t.Fatalf("not sound: %+v", got)
+	}
+	for _, f := range got.Faults {
+		t.Logf("%s: found after %v, recovered after %v", f.Action, f.Detect, f.Recover)
+		// Twice the limits of make bench-nics: this runs beside other tests.
+		if f.Detect == nil || f.Recover == nil || *f.Detect > 2*time.Second || *f.Recover > 2*time.Second {
+			t.Errorf("%s: found after %v, recovered after %v", f.Action, f.Detect, f.Recover)
+		}
+	}
+}
