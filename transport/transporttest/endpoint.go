@@ -1,0 +1,174 @@
+package transporttest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"kvferry/transport"
+)
+
+// An endpoint carries slices one by one, and meets the rail's faults.
+type endpoint struct {
+	id         uint64
+	rail, peer *Rail
+	depth      int
+	more       chan struct{}
+	cut        chan struct{} // closed when err is set
+	over       chan struct{} // closed when run has ended
+
+	mu     sync.Mutex
+	queue  []*transport.Slice
+	posted int
+	err    error
+}
+
+func (ep *endpoint) ID() uint64 { return ep.id }
+
+func (ep *endpoint) Post(batch []*transport.Slice) (int, error) {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	if ep.err != nil {
+		return 0, ep.err
+	}
+	n := min(len(batch), ep.depth-ep.posted)
+	ep.queue = append(ep.queue, batch[:n]...)
+	ep.posted += n
+	if n > 0 {
+		select {
+		case ep.more <- struct{}{}:
+		default:
+		}
+	}
+	return n, nil
+}
+
+func (ep *endpoint) Close() error {
+	ep.breakWith(net.ErrClosed)
+	<-ep.over
+	return nil
+}
+
+func (ep *endpoint) breakWith(err error) {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	if ep.err == nil {
+		ep.err = err
+		close(ep.cut)
+	}
+}
+
+// run carries slices one by one until the endpoint breaks, and then completes
+// the rest.
+func (ep *endpoint) run() {
+	defer close(ep.over)
+	for {
+		ep.mu.Lock()
+		err := ep.err
+		var s *transport.Slice
+		if len(ep.queue) > 0 && err == nil {
+			s = ep.queue[0]
+			ep.queue = slices.Delete(ep.queue, 0, 1)
+		}
+		ep.mu.Unlock()
+		switch {
+		case err != nil:
+			ep.drain(err)
+			return
+		case s == nil:
+			select {
+			case <-ep.more:
+			case <-ep.cut:
+			}
+		default:
+			err := ep.carry(s)
+			if err != nil && !errors.Is(err, transport.ErrBadKey) && !errors.Is(err, transport.ErrBounds) {
+				ep.breakWith(err)
+			}
+			ep.mu.Lock()
+			ep.posted--
+			ep.mu.Unlock()
+			s.Complete(err)
+		}
+	}
+}
+
+func (ep *endpoint) carry(s *transport.Slice) error {
+	lost := fmt.Errorf("%w: connection to %q lost", transport.ErrUnreachable, ep.peer.name)
+	switch f := ep.rail.next(); f.Kind {
+	case Fail:
+		return f.Err
+	case Cut:
+		return lost
+	case CutAfter:
+		if err := ep.peer.apply(s); err != nil {
+			return err
+		}
+		return lost
+	case Late:
+		on := transport.NewSlice(s.Op, bytes.Clone(s.Local), s.Key, s.Offset, nil)
+		ep.rail.n.mu.Lock()
+		if ep.rail.n.stuck == nil {
+			ep.rail.n.stuck = make(map[*Rail]bool)
+		}
+		ep.rail.n.stuck[ep.rail] = true
+		ep.rail.n.late = append(ep.rail.n.late, func() {
+			if on.Op == transport.Write {
+				ep.peer.arrive(ep.id, on)
+			}
+		})
+		ep.rail.n.mu.Unlock()
+		<-ep.cut
+		return ep.broken()
+	case Stall:
+		<-ep.cut
+		return ep.broken()
+	case Delay:
+		t := time.NewTimer(f.Delay)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-ep.cut:
+			return ep.broken()
+		}
+	}
+	if d := time.Until(ep.rail.leaves(len(s.Local))); d > 0 {
+		t := time.NewTimer(d)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-ep.cut:
+			return ep.broken()
+		}
+	}
+	if ep.rail.isHole() {
+		<-ep.cut
+		return ep.broken()
+	}
+	return ep.peer.apply(s)
+}
+
+func (ep *endpoint) broken() error {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	return ep.err
+}
+
+func (ep *endpoint) drain(err error) {
+	ep.rail.mu.Lock()
+	delete(ep.rail.eps, ep)
+	ep.rail.lost[ep.peer] = append(ep.rail.lost[ep.peer], ep.id)
+	ep.rail.mu.Unlock()
+	ep.peer.mu.Lock()
+	delete(ep.peer.peers, ep)
+	ep.peer.mu.Unlock()
+	ep.mu.Lock()
+	rest := ep.queue
+	ep.queue = nil
+	ep.mu.Unlock()
+	transport.CompleteAll(rest, err)
+}
