@@ -42,9 +42,6 @@ type lane struct {
 	queue []*Slice
 }
 
-// shared says that slices wait in lanes.
-func (g *peer) shared() bool { return len(g.paths) > 1 && g.e.cfg.Select == Affinity }
-
 // place gives slices to paths, now or when there is room. All are of one batch, or
 // come from one path.
 func (g *peer) place(run []*Slice) {
@@ -185,25 +182,23 @@ func (g *peer) eager(s *Slice, i, n int) *path {
 
 // signal queues a slice without bytes on the path that has the least before it.
 func (g *peer) signal(s *Slice) {
-	p := g.paths[0]
 	if g.e.cfg.Select == Single {
-		p = g.eager(s, 0, 1)
-	} else {
-		now := g.e.cfg.Clock.Now()
-		cs := make([]candidate, len(g.paths))
-		for i, p := range g.paths {
-			cs[i] = p.candidate(now)
-		}
-		rate := usualRate(cs)
-		best := -1
-		for i := range cs {
-			if cs[i].up && (best < 0 || float64(cs[i].inflight)/rate(i) < float64(cs[best].inflight)/rate(best)) {
-				best = i
-			}
-		}
-		p = g.paths[max(best, 0)]
+		g.eager(s, 0, 1).enqueue([]*Slice{s})
+		return
 	}
-	p.enqueue([]*Slice{s})
+	now := g.e.cfg.Clock.Now()
+	cs := make([]candidate, len(g.paths))
+	for i, p := range g.paths {
+		cs[i] = p.candidate(now)
+	}
+	rate := usualRate(cs)
+	best := -1
+	for i := range cs {
+		if cs[i].up && (best < 0 || float64(cs[i].inflight)/rate(i) < float64(cs[best].inflight)/rate(best)) {
+			best = i
+		}
+	}
+	g.paths[max(best, 0)].enqueue([]*Slice{s})
 }
 
 // otherUp says whether a path but p is connected.
