@@ -2,10 +2,12 @@ package transport_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -406,5 +408,56 @@ func TestPairing(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// Memory prefers the rails near it, uses others when those are full or down, and never
+// a rail that is out of the question.
+func TestRank(t *testing.T) {
+	two := []float64{2 * gbit, 2 * gbit, 2 * gbit}
+	rank := func(location, rail string) int {
+		return map[string]int{"mem/a0": 1, "mem/a1": 0, "mem/a2": -1}[rail]
+	}
+	for _, sel := range transport.Selections {
+		t.Run(string(sel), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				x := newBundle(t, two, 4<<20, transport.Config{Select: sel, Rank: rank})
+				for range 20 { // little at a time
+					b := x.a.Submit(x.target, []transport.Request{{Local: x.src.Bytes()[:256<<10]}}, transport.BatchOptions{Imm: 1, HasImm: true})
+					<-b.Done()
+				}
+				light, _ := x.moved()
+				x.load(time.Second, 128<<10, 4)
+				heavy, _ := x.moved()
+				if light[2] != 0 || heavy[2] != 0 {
+					t.Errorf("the rail that must not be used carried %d bytes", heavy[2])
+				}
+				switch sel {
+				case transport.Affinity:
+					if light[0] != 0 || heavy[0] < heavy[1]/2 {
+						t.Errorf("the far rail carried %d of little and %d of much; the near one %d and %d", light[0], heavy[0], light[1], heavy[1])
+					}
+				case transport.Single:
+					if heavy[0] != 0 {
+						t.Errorf("the far rail carried %d", heavy[0])
+					}
+				default:
+					if light[0] != light[1] {
+						t.Errorf("not in equal parts: %d", light)
+					}
+				}
+				x.rails[1].BlackHole(true)
+				b := x.a.Submit(x.target, []transport.Request{{Local: x.src.Bytes()[:256<<10]}}, transport.BatchOptions{Timeout: 5 * time.Second})
+				<-b.Done()
+				if b.Err() != nil {
+					t.Errorf("with the near rail gone: %v", b.Err())
+				}
+			})
+		})
+	}
+	r := transporttest.NewNetwork().Rail("a")
+	e := engine(t, transport.Config{Rails: []transport.Rail{r}, Rank: func(string, string) int { return -1 }})
+	if _, err := e.Register("seg", make([]byte, 64), "cpu:3"); !errors.Is(err, transport.ErrNoPath) || !strings.Contains(err.Error(), "cpu:3") {
+		t.Errorf("memory that no rail may be used for: %v", err)
 	}
 }

@@ -159,16 +159,26 @@ func (g *peer) dispatch() {
 }
 
 // eager chooses the path for the i-th of n slices at once, among those that are up,
-// or among all if none is.
+// or among all if none is; of rails that must not be used for the memory only if
+// there are no others.
 func (g *peer) eager(s *Slice, i, n int) *path {
-	var up []*path
+	usable := make([]*path, 0, len(g.paths))
 	for _, p := range g.paths {
+		if s.rank(p) != unseen {
+			usable = append(usable, p)
+		}
+	}
+	if len(usable) == 0 {
+		usable = g.paths
+	}
+	up := make([]*path, 0, len(usable))
+	for _, p := range usable {
 		if p.up.Load() {
 			up = append(up, p)
 		}
 	}
 	if len(up) == 0 {
-		up = g.paths
+		up = usable
 	}
 	switch g.e.cfg.Select {
 	case Static:
@@ -182,6 +192,10 @@ func (g *peer) eager(s *Slice, i, n int) *path {
 
 // signal queues a slice without bytes on the path that has the least before it.
 func (g *peer) signal(s *Slice) {
+	if len(g.paths) == 1 {
+		g.paths[0].enqueue([]*Slice{s})
+		return
+	}
 	if g.e.cfg.Select == Single {
 		g.eager(s, 0, 1).enqueue([]*Slice{s})
 		return
@@ -194,7 +208,7 @@ func (g *peer) signal(s *Slice) {
 	rate := usualRate(cs)
 	best := -1
 	for i := range cs {
-		if cs[i].up && (best < 0 || float64(cs[i].inflight)/rate(i) < float64(cs[best].inflight)/rate(best)) {
+		if cs[i].up && s.rank(g.paths[i]) != unseen && (best < 0 || float64(cs[i].inflight)/rate(i) < float64(cs[best].inflight)/rate(best)) {
 			best = i
 		}
 	}

@@ -220,3 +220,28 @@ func TestParseSelection(t *testing.T) {
 		t.Errorf("unknown: %v", err)
 	}
 }
+
+// Slices are small enough that several paths end a batch together, and no smaller.
+func TestSliceSize(t *testing.T) {
+	for _, c := range []struct {
+		paths int
+		sel   Selection
+		bytes int64
+		want  int
+	}{
+		{1, Affinity, 1 << 20, 1 << 20},
+		{4, Affinity, 64 << 20, 1 << 20},
+		{4, Affinity, 16 << 20, 1 << 20},
+		{4, Affinity, 4 << 20, 256 << 10},
+		{4, Static, 4 << 20, 256 << 10},
+		{4, Affinity, 1 << 20, 64 << 10},
+		{4, Affinity, 1 << 10, 64 << 10},
+		{2, Affinity, 1<<20 + 8, 192 << 10},
+		{4, Single, 1 << 20, 1 << 20},
+	} {
+		b := &Batch{e: &Engine{cfg: Config{SliceSize: 1 << 20, Select: c.sel}}, t: &Target{peer: &peer{paths: make([]*path, c.paths)}}, bytes: c.bytes}
+		if got := b.sliceSize(); got != c.want {
+			t.Errorf("%d bytes over %d paths, %s: slices of %d, want %d", c.bytes, c.paths, c.sel, got, c.want)
+		}
+	}
+}
