@@ -88,7 +88,7 @@ func TestRoCEAddressSanitizer(t *testing.T) {
 	out.has(t, "--- PASS: TestVerbsContract/default/ManySlices", "--- PASS: TestVerbsContract/default/RailClose")
 }
 
-// TestRoCECluster: prefill on one host, decode on the other, KV over queue pairs,
+// TestRoCECluster: prefill on one host, decode on the other, KV over two RoCE NICs,
 // every block checked.
 func TestRoCECluster(t *testing.T) {
 	needLab(t)
@@ -98,7 +98,7 @@ func TestRoCECluster(t *testing.T) {
 		files = append(files, compile(t, "cmd/"+name, "build"))
 	}
 	run(t, Config{
-		NICs: 1, Until: 1, Memory: 1024, CPUs: 1, Timeout: 4 * time.Minute, Files: files, Out: dir,
+		NICs: 2, Until: 1, Memory: 1024, CPUs: 1, Timeout: 4 * time.Minute, Files: files, Out: dir,
 		Command: []string{"sh", "/lab/roce-cluster.sh"},
 	})
 	for _, handoff := range []string{"pull", "layerwise"} {
@@ -109,6 +109,19 @@ func TestRoCECluster(t *testing.T) {
 		// requests, failed, duration, GB, blocks checked, bad; the prompts have 159.
 		if !regexp.MustCompile(`\| ` + handoff + ` \|.* \| 10 \| 0 \| [0-9.]+ \| 0\.01 \| 159 \| 0 \|`).Match(table) {
 			t.Errorf("%s: not 10 requests with 159 good blocks:\n%s", handoff, table)
+		}
+		rails, err := os.ReadFile(filepath.Join(dir, "host1", handoff, "rails"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		node, op := "decode-0", "read"
+		if handoff == "layerwise" {
+			node, op = "prefill-0", "write"
+		}
+		for _, rail := range []string{"rdma/rxe0", "rdma/rxe1"} {
+			if !regexp.MustCompile(`rail_bytes_total\{engine="` + node + `",op="` + op + `",rail="` + rail + `"\} [1-9]`).Match(rails) {
+				t.Errorf("%s: %s has moved nothing over %s:\n%s", handoff, node, rail, rails)
+			}
 		}
 	}
 }

@@ -1,8 +1,8 @@
 # Run by every host of a lab: host 1 is proxy, prefill node and client, host 2 is
-# the decode node. KV has one way to go, the RDMA rail. The nodes stay while one
+# the decode node. KV has two ways to go, both RDMA rails. The nodes stay while one
 # proxy, of hand-off pull, makes way for another, of layerwise.
 profile=/lab/roce-profile.json
-node="--rail rdma/rxe0 --profile $profile --kv-warm-mib 0 --log-level warn"
+node="--rail rdma/rxe0,rdma/rxe1 --profile $profile --kv-warm-mib 0 --log-level warn"
 if [ "$KVLAB_HOST" = 2 ]; then
 	exec decode --id decode-0 --proxy "$KVLAB_PEER:9000" --grpc "$KVLAB_ADDR_0:9100" $node
 fi
@@ -12,6 +12,8 @@ for handoff in pull layerwise; do
 	proxy=$!
 	kvbench mooncake --proxy http://127.0.0.1:8000 --profile $profile --settings $handoff --rows 256/q2 \
 		--num-prompts 10 --clock real --ready-timeout 60s --out "$KVLAB_OUT/$handoff" || exit 1
+	sleep 2 # a heartbeat says what the rails have moved
+	wget -qO- http://127.0.0.1:8000/metrics | grep '^kvferry:rail_' >"$KVLAB_OUT/$handoff/rails"
 	kill $proxy
 	wait $proxy
 done
