@@ -29,8 +29,22 @@
 // RDMA devices keep the address.
 //
 // A target may still apply bytes of a WRITE after its batch failed: they were
-// on their way. A rail makes sure that they are not applied after a retry of
-// the same slice on the same rail was.
+// on their way. They are not applied after a retry of the same slice was: a rail's
+// next connection has the target end the lost one first, and so does the engine,
+// by a fence over another path, before that path carries the slice.
+//
+// # Paths
+//
+// A peer that has several rails is reached over several paths, each a rail here and
+// the one there that it can see. [Selection] says how slices are spread over them;
+// with [Affinity] all paths to a peer draw from one queue, see selectPath. A path is
+// down when its connection is lost, or makes no progress for Config.StallTimeout
+// while another is up. Its slices then go to the others; it is tried every
+// Config.ProbeInterval, and draws from the queue again once it is connected.
+//
+//	locations  ──Config.Rank──►  which rails are near the memory
+//	completions ──meter──►       what each path delivers
+//	selectPath                   who takes which slice next
 //
 // # Units
 //
