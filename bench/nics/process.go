@@ -36,24 +36,28 @@ func start(ctx context.Context, l *lab.Lab, host int, exe string, args ...string
 	p.cmd.Stderr = &p.stderr
 	p.cmd.Cancel = func() error { return p.cmd.Process.Signal(syscall.SIGTERM) }
 	p.cmd.WaitDelay = stopGrace
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C is this process's to handle
-	out, err := p.cmd.StdoutPipe()
+	p.cmd.SysProcAttr = ownGroup() // a Ctrl-C is this process's to handle
+	out, theirs, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
-	// The thread's namespace is the child's.
-	if err := l.Do(host, p.cmd.Start); err != nil {
+	defer theirs.Close()
+	p.cmd.Stdout = theirs
+	exited, err := l.Exec(host, p.cmd)
+	if err != nil {
+		out.Close()
 		return nil, fmt.Errorf("kvbench on host %d: %w", host, err)
 	}
 	go func() {
 		defer close(p.over)
+		defer out.Close()
 		in := bufio.NewScanner(out)
 		in.Buffer(nil, 64<<20)
 		for in.Scan() {
 			p.lines <- in.Text()
 		}
 		close(p.lines)
-		if err := p.cmd.Wait(); err != nil {
+		if err := <-exited; err != nil {
 			said := strings.TrimSpace(p.stderr.String())
 			p.err = fmt.Errorf("kvbench %s on host %d: %w: %s", args[0], host, err, said)
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"os/exec"
 	"sync"
 	"time"
 
@@ -281,6 +282,20 @@ func (n *network) traffic(host, nic int) (t Traffic, err error) {
 
 // do has fn run in a host. The lab may end meanwhile; the thread stays there.
 func (n *network) do(host int, fn func() error) error {
+	return n.within(host, func(ns namespace) error { return ns.do(fn) })
+}
+
+// exec starts a command in a host.
+func (n *network) exec(host int, cmd *exec.Cmd) (exited <-chan error, err error) {
+	err = n.within(host, func(ns namespace) (err error) {
+		exited, err = ns.start(cmd)
+		return err
+	})
+	return exited, err
+}
+
+// within has fn use a host's namespace, which stays for as long.
+func (n *network) within(host int, fn func(namespace) error) error {
 	fd := -1
 	err := n.change(0, func(*link) (err error) {
 		fd, err = unix.FcntlInt(uintptr(n.hosts[host-1].fd), unix.F_DUPFD_CLOEXEC, 0)
@@ -290,7 +305,7 @@ func (n *network) do(host int, fn func() error) error {
 		return err
 	}
 	defer unix.Close(fd)
-	return namespace{fd: netns.NsHandle(fd)}.do(fn)
+	return fn(namespace{fd: netns.NsHandle(fd)})
 }
 
 // close takes the links away at once, even if a socket holds on to a host.

@@ -5,6 +5,7 @@ package nics
 import (
 	"errors"
 	"io"
+	"os/exec"
 	"sync/atomic"
 
 	"kvferry/lab"
@@ -26,6 +27,7 @@ func (*network) silence() error                                        { return 
 func (*network) clear(int) error                                       { return errLinux }
 func (*network) traffic(int, int) (Traffic, error)                     { return Traffic{}, errLinux }
 func (*network) do(int, func() error) error                            { return errLinux }
+func (*network) exec(int, *exec.Cmd) (<-chan error, error)             { return nil, errLinux }
 func (*network) close()                                                {}
 
 type host struct {

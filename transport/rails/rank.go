@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 
 	"kvferry/transport"
@@ -42,6 +45,7 @@ func Ranks(opened []transport.Rail, matrixFile string, log *slog.Logger) (func(l
 		return nil, fmt.Errorf("topology: %w", err)
 	}
 	devices := make(map[string]string, len(opened))
+	var foreign []string
 	for _, r := range opened {
 		_, device, _ := strings.Cut(r.Name(), "/")
 		if host, _, err := net.SplitHostPort(r.Addr()); err == nil && strings.HasPrefix(r.Name(), "tcp/") {
@@ -50,11 +54,18 @@ func Ranks(opened []transport.Rail, matrixFile string, log *slog.Logger) (func(l
 			}
 		}
 		devices[r.Name()] = device
+		if strings.HasPrefix(r.Name(), "tcp/") && !described(device, "/sys/class/net") {
+			foreign = append(foreign, device)
+		}
 		for _, w := range warnings {
 			if w.NIC == device {
 				log.Warn("transport/topology: "+w.String(), "rail", r.Name())
 			}
 		}
+	}
+	if len(foreign) > 0 && matrixFile == "" {
+		log.Warn("transport/topology: /sys is of another network namespace, and says nothing of these NICs: rails are all taken to be near the memory (mount -t sysfs sysfs /sys in this one)", "nics", foreign)
+		return nil, nil
 	}
 	return func(location, rail string) int {
 		if rank := matrix.Rank(location, devices[rail]); rank != topology.RankExcluded {
@@ -62,4 +73,20 @@ func Ranks(opened []transport.Rail, matrixFile string, log *slog.Logger) (func(l
 		}
 		return topology.RankAvailable + 1
 	}, nil
+}
+
+// described says whether a folder such as /sys/class/net describes the interface of
+// that name in this process's network namespace. It is that of whoever mounted it:
+// after nsenter -n, another machine's eth0 may be there under the same name.
+func described(name, folder string) bool {
+	i, err := net.InterfaceByName(name)
+	if err != nil {
+		return true // no interface: there is nothing to mistake
+	}
+	read := func(file string) string {
+		text, _ := os.ReadFile(filepath.Join(folder, name, file))
+		return strings.TrimSpace(string(text))
+	}
+	mac := read("address")
+	return read("ifindex") == strconv.Itoa(i.Index) && (mac == i.HardwareAddr.String() || len(i.HardwareAddr) == 0)
 }
