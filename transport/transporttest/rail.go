@@ -36,6 +36,7 @@ func TestRail(t *testing.T, make Factory) {
 		{"DeregisterUnderLoad", testDeregisterUnderLoad},
 		{"Dial", testDial},
 		{"EndpointClose", testEndpointClose},
+		{"Fence", testFence},
 		{"PeerClose", testPeerClose},
 		{"RailClose", testRailClose},
 	} {
@@ -514,6 +515,53 @@ func testEndpointClose(t *testing.T, make Factory) {
 		if err := ep.Close(); err != nil {
 			t.Errorf("second Close: %v", err)
 		}
+	}
+}
+
+// testFence checks that nothing of a connection lands once its target has fenced it,
+// that its initiator hears of it, and that other connections live on.
+func testFence(t *testing.T, factory Factory) {
+	x := newBench(t, factory, 1<<20)
+	defer x.close()
+	other := dial(t, x.a, x.b.Addr())
+	if x.ep.ID() == 0 || x.ep.ID() == other.ID() {
+		t.Fatalf("connections %#x and %#x", x.ep.ID(), other.ID())
+	}
+	fill(x.src, 1)
+	c := newTally(t)
+	var slices []*transport.Slice
+	for range 48 {
+		slices = append(slices, transport.NewSlice(transport.Write, x.src, x.key, 0, c.done))
+	}
+	fenced := make(chan struct{})
+	go func() {
+		defer close(fenced)
+		c.wait(1)
+		x.b.Fence(x.ep.ID())
+	}()
+	n := x.post(c, slices)
+	<-fenced
+	clear(x.dst) // the target's own again
+	c.wait(n)
+	for _, s := range slices[:n] {
+		if err := c.err(s); err != nil && !errors.Is(err, transport.ErrUnreachable) {
+			t.Fatalf("slice of a fenced connection: %v", err)
+		}
+	}
+	if !bytes.Equal(x.dst, bytesOf(len(x.dst))) {
+		t.Error("bytes of a fenced connection landed")
+	}
+	x.b.Fence(x.ep.ID()) // over already
+	x.b.Fence(1)         // nobody's
+	if err := x.ep.Close(); err != nil {
+		t.Error(err)
+	}
+	x.ep = other
+	alive := newTally(t)
+	x.post(alive, []*transport.Slice{transport.NewSlice(transport.Write, x.src, x.key, 0, alive.done)})
+	alive.wait(1)
+	if !bytes.Equal(x.src, x.dst) {
+		t.Error("another connection did not survive")
 	}
 }
 
