@@ -175,9 +175,8 @@ func TestRunWarmsUpOnce(t *testing.T) {
 
 func TestRunFaults(t *testing.T) {
 	third := &fakeServer{kvBytes: 1}
-	var n atomic.Int32
-	third.behave = func(w http.ResponseWriter, _ *http.Request, _ *completionRequest) bool {
-		if n.Add(1) != 4 { // the warm-up is the first
+	third.behave = func(w http.ResponseWriter, _ *http.Request, r *completionRequest) bool {
+		if !strings.HasSuffix(r.ID, "-2") { // whichever arrives when
 			return false
 		}
 		http.Error(w, `{"error":{"message":"pool exhausted"}}`, http.StatusServiceUnavailable)
