@@ -108,8 +108,9 @@ func (c *MooncakeConfig) Validate() error {
 
 // A MooncakeCell is a setting over so many NICs.
 type MooncakeCell struct {
-	NICs int
-	Row  bench.Row
+	NICs   int
+	Row    bench.Row
+	Shares []float64 // of each NIC in the bytes of both directions, 0 to 1
 }
 
 // Mooncake runs the cells and prints TTFT and TPOT by the number of NICs.
@@ -125,9 +126,9 @@ func Mooncake(ctx context.Context, cfg MooncakeConfig) (cells []MooncakeCell, er
 	}
 	for _, n := range cfg.Counts {
 		for _, setting := range cfg.Settings {
-			row, e := cfg.cell(ctx, n, setting)
-			if row != nil {
-				cells = append(cells, MooncakeCell{n, *row})
+			cell, e := cfg.cell(ctx, n, setting)
+			if cell != nil {
+				cells = append(cells, *cell)
 			}
 			if err = e; err != nil {
 				break
@@ -155,7 +156,7 @@ func realLinks(n int, rate int64) string {
 }
 
 // cell is one lab, one cluster and one run of kvbench mooncake.
-func (c *MooncakeConfig) cell(ctx context.Context, n int, setting string) (*bench.Row, error) {
+func (c *MooncakeConfig) cell(ctx context.Context, n int, setting string) (*MooncakeCell, error) {
 	l, err := lab.Start(ctx, lab.Config{Rates: slices.Repeat([]int64{c.Rate}, n), Timeout: time.Hour})
 	if err != nil {
 		return nil, err
@@ -204,7 +205,27 @@ func (c *MooncakeConfig) cell(ctx context.Context, n int, setting string) (*benc
 	if row.Metrics != nil {
 		fmt.Fprintf(c.Progress, "%s: %s: %d requests, mean TTFT %.1f ms, mean TPOT %.2f ms\n", setting, row.Label, row.Metrics.Successful, row.Metrics.MeanTTFTMS, row.Metrics.MeanTPOTMS)
 	}
-	return row, ended
+	shares, err := shares(l, n)
+	return &MooncakeCell{n, *row, shares}, errors.Join(ended, err)
+}
+
+// shares are what each NIC has carried of all bytes so far.
+func shares(l *lab.Lab, n int) ([]float64, error) {
+	all, sum := make([]float64, n), 0.0
+	for nic := range n {
+		for host := 1; host <= lab.Hosts; host++ {
+			t, err := l.Traffic(host, nic)
+			if err != nil {
+				return nil, err
+			}
+			all[nic] += float64(t.SentBytes)
+		}
+		sum += all[nic]
+	}
+	for nic := range all {
+		all[nic] /= max(sum, 1)
+	}
+	return all, nil
 }
 
 // readRow is the one row of a run's summary.
@@ -228,7 +249,7 @@ func mooncakeTable(cells []MooncakeCell, rate int64, row string, prompts int) pa
 	t := page.Table{
 		Title: fmt.Sprintf("%s, %d requests a cell; compute modelled, transfer measured on N x %.3g Gbit/s real links; ms", row, prompts, float64(rate)/1e9),
 		Left:  2,
-		Head:  []string{"setting", "hand-off", "NICs", "TTFT mean", "median", "p99", "TPOT mean", "median", "p99", "wire mean", "KV GB", "failed", "blocks checked", "bad"},
+		Head:  []string{"setting", "hand-off", "NICs", "TTFT mean", "median", "p99", "TPOT mean", "median", "p99", "wire mean", "KV GB", "failed", "blocks checked", "bad", "% by NIC"},
 	}
 	// Settings together, in the order of their first cell.
 	order := map[string]int{}
@@ -253,7 +274,7 @@ func mooncakeTable(cells []MooncakeCell, rate int64, row string, prompts int) pa
 		t.Rows = append(t.Rows, []string{
 			c.Row.Setting, c.Row.Handoff, strconv.Itoa(c.NICs), ms(m.MeanTTFTMS), ms(m.MedianTTFTMS), ms(m.P99TTFTMS),
 			ms(m.MeanTPOTMS), ms(m.MedianTPOTMS), ms(m.P99TPOTMS), wire, fmt.Sprintf("%.2f", float64(m.KVBytes)/1e9),
-			strconv.Itoa(m.Failed), strconv.FormatInt(m.KVBlocksChecked, 10), strconv.FormatInt(m.KVBlocksBad, 10),
+			strconv.Itoa(m.Failed), strconv.FormatInt(m.KVBlocksChecked, 10), strconv.FormatInt(m.KVBlocksBad, 10), percents(c.Shares),
 		})
 	}
 	return t

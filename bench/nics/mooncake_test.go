@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,21 +14,21 @@ import (
 func cellOf(setting, handoff string, n int, ttft, tpot float64) MooncakeCell {
 	m := &bench.Metrics{KVBytes: 1.31e9, KVBlocksChecked: 1274, Stages: &bench.Stages{Wire: 10}}
 	m.MeanTTFTMS, m.MedianTTFTMS, m.P99TTFTMS, m.MeanTPOTMS, m.MedianTPOTMS, m.P99TPOTMS = ttft, ttft, ttft, tpot, tpot, tpot
-	return MooncakeCell{n, bench.Row{Setting: setting, Handoff: handoff, Metrics: m}}
+	return MooncakeCell{n, bench.Row{Setting: setting, Handoff: handoff, Metrics: m}, slices.Repeat([]float64{1 / float64(n)}, n)}
 }
 
 func TestMooncakeTable(t *testing.T) {
 	cells := []MooncakeCell{
 		cellOf("tcp", "v0", 1, 1091.8, 48.9), cellOf("layerwise", "layerwise", 1, 358.1, 14.8),
 		cellOf("tcp", "v0", 2, 800, 30),
-		{2, bench.Row{Setting: "layerwise", Handoff: "layerwise"}},
+		{2, bench.Row{Setting: "layerwise", Handoff: "layerwise"}, nil},
 	}
 	want := `1024/q2, 40 requests a cell; compute modelled, transfer measured on N x 2 Gbit/s real links; ms
-setting    hand-off   NICs  TTFT mean  median     p99  TPOT mean  median   p99  wire mean  KV GB  failed  blocks checked  bad
-tcp        v0            1     1091.8  1091.8  1091.8       48.9    48.9  48.9       10.0   1.31       0            1274    0
-tcp        v0            2      800.0   800.0   800.0       30.0    30.0  30.0       10.0   1.31       0            1274    0
-layerwise  layerwise     1      358.1   358.1   358.1       14.8    14.8  14.8       10.0   1.31       0            1274    0
-layerwise  layerwise     2          -       -       -          -       -     -          -      -       -               -    -
+setting    hand-off   NICs  TTFT mean  median     p99  TPOT mean  median   p99  wire mean  KV GB  failed  blocks checked  bad   % by NIC
+tcp        v0            1     1091.8  1091.8  1091.8       48.9    48.9  48.9       10.0   1.31       0            1274    0      100.0
+tcp        v0            2      800.0   800.0   800.0       30.0    30.0  30.0       10.0   1.31       0            1274    0  50.0/50.0
+layerwise  layerwise     1      358.1   358.1   358.1       14.8    14.8  14.8       10.0   1.31       0            1274    0      100.0
+layerwise  layerwise     2          -       -       -          -       -     -          -      -       -               -    -          -
 
 `
 	if got := mooncakeTable(cells, 2e9, "1024/q2", 40).Text(); got != want {

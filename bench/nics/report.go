@@ -34,19 +34,25 @@ func (r *Result) transfers() page.Table {
 	}
 	for i := range r.Rows {
 		row := &r.Rows[i]
-		var shares []string
-		for _, v := range row.Shares {
-			shares = append(shares, fmt.Sprintf("%.1f", 100*v))
-		}
+		by := percents(row.Shares)
 		if row.Select == multipath {
-			shares = []string{"kernel"}
+			by = "kernel"
 		}
 		t.Rows = append(t.Rows, []string{
 			row.Links, row.Select, row.Load, strconv.Itoa(row.NICs), fmt.Sprintf("%.4f", row.GBps), fmt.Sprintf("%.4f..%.4f", row.Low, row.High),
-			fmt.Sprintf("%.1f", row.Percent), fmt.Sprintf("%.3f", row.CPUPerGB), strings.Join(shares, "/"),
+			fmt.Sprintf("%.1f", row.Percent), fmt.Sprintf("%.3f", row.CPUPerGB), by,
 		})
 	}
 	return t
+}
+
+// percents is 25.0/75.0 of shares.
+func percents(shares []float64) string {
+	var all []string
+	for _, v := range shares {
+		all = append(all, fmt.Sprintf("%.1f", 100*v))
+	}
+	return strings.Join(all, "/")
 }
 
 // faults is the table of the failover run.
