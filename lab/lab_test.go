@@ -101,7 +101,7 @@ func TestDeaths(t *testing.T) {
 	_, err = Run(t.Context(), Config{
 		Hosts: 1, NICs: 1, Timeout: 2 * time.Minute, Command: []string{"sh", "-c", "echo c >/proc/sysrq-trigger"},
 	})
-	if err == nil || !strings.Contains(err.Error(), "host1 died without reporting") || !strings.Contains(err.Error(), "Kernel panic") {
+	if !errors.Is(err, ErrPanic) || !strings.Contains(err.Error(), "host1 died without reporting") || !strings.Contains(err.Error(), "Kernel panic") {
 		t.Errorf("%v: want what the kernel said", err)
 	}
 	_, err = Run(t.Context(), Config{Hosts: 1, NICs: 1, Timeout: 20 * time.Second, Command: []string{"sleep", "1000"}})

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -36,6 +37,17 @@ func run(t *testing.T, cfg Config) string {
 	var out lines
 	cfg.Stdout, cfg.Stderr, cfg.Log = &out, &out, &out
 	r, err := Run(t.Context(), cfg)
+	if errors.Is(err, ErrPanic) {
+		t.Logf("a host's kernel panicked, which is the emulation's fault: the lab is started once more\n%v", err)
+		out = lines{}
+		if cfg.Out != "" {
+			if err := os.RemoveAll(cfg.Out); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cfg.Stdout, cfg.Stderr, cfg.Log = &out, &out, &out
+		r, err = Run(t.Context(), cfg)
+	}
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
