@@ -53,12 +53,16 @@ func (g *peer) place(run []*Slice) {
 	case g.e.cfg.Select == Affinity:
 		g.mu.Lock()
 		var gone []*Slice
+		var l *lane
+		var last *Slice
 		for _, s := range run {
 			if s.batch.aborted.Load() {
 				gone = append(gone, s)
 				continue
 			}
-			l := g.lane(s)
+			if last == nil || !s.alike(last) {
+				l, last = g.lane(s), s
+			}
 			l.queue = append(l.queue, s)
 			g.queued.Add(1)
 		}
@@ -67,8 +71,12 @@ func (g *peer) place(run []*Slice) {
 		g.dispatch()
 	default:
 		runs := make([][]*Slice, len(g.paths))
+		var usable []*path
 		for i, s := range run {
-			p := g.eager(s, i, len(run))
+			if i == 0 || !s.alike(run[i-1]) {
+				usable = g.usable(s)
+			}
+			p := g.eager(s, usable, i, len(run))
 			p.take(run[i : i+1])
 			runs[p.index] = append(runs[p.index], s)
 		}
@@ -87,19 +95,16 @@ func drop(run []*Slice) {
 
 // lane finds the queue for a slice. The caller holds g.mu.
 func (g *peer) lane(s *Slice) *lane {
+	ranks := make([]uint8, len(g.paths))
+	for i, p := range g.paths {
+		ranks[i] = s.rank(p)
+	}
 	for _, l := range g.lanes {
-		match := true
-		for i, p := range g.paths {
-			match = match && l.ranks[i] == s.rank(p)
-		}
-		if match {
+		if slices.Equal(l.ranks, ranks) {
 			return l
 		}
 	}
-	l := &lane{ranks: make([]uint8, len(g.paths))}
-	for i, p := range g.paths {
-		l.ranks[i] = s.rank(p)
-	}
+	l := &lane{ranks: ranks}
 	g.lanes = append(g.lanes, l)
 	return l
 }
@@ -113,18 +118,28 @@ func (s *Slice) rank(p *path) uint8 {
 	return max(here, s.batch.t.ranks[p.addr()])
 }
 
+// alike says that two slices have the same ranks: their memory is that of the same
+// segments, here and there.
+func (s *Slice) alike(o *Slice) bool { return s.seg == o.seg && s.batch.t == o.batch.t }
+
+// candidates are the paths as selection sees them now.
+func (g *peer) candidates() []candidate {
+	now := g.e.cfg.Clock.Now()
+	cs := make([]candidate, len(g.paths))
+	for i, p := range g.paths {
+		cs[i] = p.candidate(now)
+	}
+	return cs
+}
+
 // dispatch gives waiting slices to paths that have room.
 func (g *peer) dispatch() {
 	if g.queued.Load() == 0 {
 		return
 	}
-	now := g.e.cfg.Clock.Now()
 	g.mu.Lock()
 	runs := make([][]*Slice, len(g.paths))
-	cs := make([]candidate, len(g.paths))
-	for i, p := range g.paths {
-		cs[i] = p.candidate(now)
-	}
+	cs := g.candidates()
 	g.next++
 	for k := range g.lanes {
 		l := g.lanes[(g.next+k)%len(g.lanes)]
@@ -158,10 +173,10 @@ func (g *peer) dispatch() {
 	}
 }
 
-// eager chooses the path for the i-th of n slices at once, among those that are up,
-// or among all if none is; of rails that must not be used for the memory only if
-// there are no others.
-func (g *peer) eager(s *Slice, i, n int) *path {
+// usable are the paths that a slice may be bound to at once: those that are up, or all
+// if none is; of rails that must not be used for the memory only if there are no
+// others.
+func (g *peer) usable(s *Slice) []*path {
 	usable := make([]*path, 0, len(g.paths))
 	for _, p := range g.paths {
 		if s.rank(p) != unseen {
@@ -180,13 +195,17 @@ func (g *peer) eager(s *Slice, i, n int) *path {
 	if len(up) == 0 {
 		up = usable
 	}
+	return up
+}
+
+// eager chooses the path for the i-th of n slices at once.
+func (g *peer) eager(s *Slice, up []*path, i, n int) *path {
 	switch g.e.cfg.Select {
 	case Static:
 		return up[i*len(up)/n]
 	case RoundRobin:
 		return up[int((g.turn.Add(1)-1)%int64(len(up)))]
 	}
-	// Single, and what has no bytes: the closest rail.
 	return slices.MinFunc(up, func(a, b *path) int { return int(s.rank(a)) - int(s.rank(b)) })
 }
 
@@ -197,14 +216,10 @@ func (g *peer) signal(s *Slice) {
 		return
 	}
 	if g.e.cfg.Select == Single {
-		g.eager(s, 0, 1).enqueue([]*Slice{s})
+		g.eager(s, g.usable(s), 0, 1).enqueue([]*Slice{s})
 		return
 	}
-	now := g.e.cfg.Clock.Now()
-	cs := make([]candidate, len(g.paths))
-	for i, p := range g.paths {
-		cs[i] = p.candidate(now)
-	}
+	cs := g.candidates()
 	rate := usualRate(cs)
 	best := -1
 	for i := range cs {
@@ -287,19 +302,17 @@ func (g *peer) connected(p *path) {
 
 // purge takes an aborted batch's slices out of the queues.
 func (g *peer) purge(b *Batch) {
-	if g.queued.Load() > 0 {
-		n := 0
-		g.mu.Lock()
-		for _, l := range g.lanes {
-			had := len(l.queue)
-			l.queue = slices.DeleteFunc(l.queue, func(s *Slice) bool { return s.batch == b })
-			n += had - len(l.queue)
-		}
-		g.queued.Add(int64(-n))
-		g.mu.Unlock()
-		if n > 0 {
-			b.sliceDone(n)
-		}
+	n := 0
+	g.mu.Lock() // place looks whether the batch is aborted, and queues, within it
+	for _, l := range g.lanes {
+		had := len(l.queue)
+		l.queue = slices.DeleteFunc(l.queue, func(s *Slice) bool { return s.batch == b })
+		n += had - len(l.queue)
+	}
+	g.queued.Add(int64(-n))
+	g.mu.Unlock()
+	if n > 0 {
+		b.sliceDone(n)
 	}
 	for _, p := range g.paths {
 		p.purge(b)
