@@ -103,12 +103,7 @@ func Start(ctx context.Context, cfg Config) (*Lab, error) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeoutCause(ctx, cfg.Timeout, fmt.Errorf("%w: the lab is not over after %v", ErrTimeout, cfg.Timeout))
 	l := &Lab{cfg: cfg, cancel: cancel, faults: NewSchedule(cfg.Faults), done: make(chan struct{})}
-	l.out = &Printer{Stdout: cfg.Stdout, Stderr: cfg.Stderr, Log: cfg.Log, OnLine: func(line Line) {
-		l.faults.See(line)
-		if cfg.OnLine != nil {
-			cfg.OnLine(line)
-		}
-	}}
+	l.out = &Printer{Stdout: cfg.Stdout, Stderr: cfg.Stderr, Log: cfg.Log, OnLine: cfg.OnLine, Faults: l.faults}
 	if err := l.boot(ctx, k); err != nil {
 		l.clear()
 		cancel()

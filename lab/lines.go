@@ -64,6 +64,7 @@ type Printer struct {
 	Stdout, Stderr io.Writer  // the commands' lines, each behind "host1| "
 	Log            io.Writer  // the lab's
 	OnLine         func(Line) // gets each of a command, one at a time
+	Faults         *Schedule  // sees each before that
 
 	mu sync.Mutex
 }
@@ -87,6 +88,9 @@ func (p *Printer) Print(l Line) {
 	}
 	if w != nil {
 		fmt.Fprintf(w, "%s| %s\n", hostname(l.Host), l.Text)
+	}
+	if p.Faults != nil {
+		p.Faults.See(l)
 	}
 	if p.OnLine != nil {
 		p.OnLine(l)

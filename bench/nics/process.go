@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -19,8 +18,8 @@ import (
 // A process is kvbench on a host of the lab.
 type process struct {
 	cmd    *exec.Cmd
-	lines  chan string // of standard output, closed at its end
-	stderr syncBuffer
+	lines  chan string  // of standard output, closed at its end
+	stderr bytes.Buffer // read once over
 	over   chan struct{}
 	err    error
 }
@@ -99,24 +98,6 @@ func (p *process) stop() {
 	kill := time.AfterFunc(stopGrace, func() { _ = p.cmd.Process.Kill() })
 	defer kill.Stop()
 	_, _ = p.rest()
-}
-
-// A syncBuffer is written by one goroutine and read by another.
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(b []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(b)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
 }
 
 // self is this program.

@@ -125,7 +125,7 @@ func Failover(ctx context.Context, cfg FailoverConfig) (*FailoverResult, error) 
 	if err != nil && !r.Interrupted {
 		r.Error = err.Error()
 	}
-	err = errors.Join(err, r.write(cfg.Out), r.print(&cfg))
+	err = errors.Join(err, r.files().write(cfg.Out), r.WriteText(cfg.Stdout), r.files().print(cfg.Stdout, cfg.Out))
 	if err == nil && !r.Sound() {
 		err = fmt.Errorf("%w: %d batches failed, %d blocks are wrong, rails counted %d bytes and batches %d", ErrFaults, r.Errors, r.Bad, r.Counted, r.Bytes)
 	}

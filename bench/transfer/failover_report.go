@@ -3,12 +3,9 @@ package transfer
 import (
 	"encoding/csv"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"image/color"
 	"io"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -67,27 +64,8 @@ const (
 	samplesFile  = "samples.csv"
 )
 
-func (r *FailoverResult) write(dir string) error {
-	if dir == "" {
-		return nil
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("output folder: %w", err)
-	}
-	return errors.Join(
-		page.Replace(dir, failoverFile, r.WriteJSON),
-		page.Replace(dir, samplesFile, r.WriteCSV),
-		page.Replace(dir, reportFile, r.WriteHTML),
-	)
-}
-
-func (r *FailoverResult) print(cfg *FailoverConfig) error {
-	err := r.WriteText(cfg.Stdout)
-	if cfg.Out != "" {
-		_, e := fmt.Fprintf(cfg.Stdout, "results: %s%c{%s,%s,%s}\n", cfg.Out, filepath.Separator, failoverFile, samplesFile, reportFile)
-		err = errors.Join(err, e)
-	}
-	return err
+func (r *FailoverResult) files() files {
+	return files{{failoverFile, r.WriteJSON}, {samplesFile, r.WriteCSV}, {reportFile, r.WriteHTML}}
 }
 
 // WriteJSON writes all that was recorded.

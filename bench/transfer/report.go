@@ -21,23 +21,45 @@ const (
 	reportFile  = "report.html"
 )
 
-// write writes the files of a run.
-func (r *Result) write(dir string) error {
+// files are what a run leaves in its folder.
+type files []struct {
+	name  string
+	write func(io.Writer) error
+}
+
+// write writes them, if there is a folder.
+func (f files) write(dir string) error {
 	if dir == "" {
 		return nil
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("output folder: %w", err)
 	}
-	return errors.Join(
-		page.Replace(dir, resultsFile, r.WriteJSON),
-		page.Replace(dir, csvFile, r.WriteCSV),
-		page.Replace(dir, reportFile, r.WriteHTML),
-	)
+	var errs []error
+	for _, file := range f {
+		errs = append(errs, page.Replace(dir, file.name, file.write))
+	}
+	return errors.Join(errs...)
+}
+
+// print says where they are.
+func (f files) print(w io.Writer, dir string) error {
+	if dir == "" {
+		return nil
+	}
+	var names []string
+	for _, file := range f {
+		names = append(names, file.name)
+	}
+	_, err := fmt.Fprintf(w, "results: %s%c{%s}\n", dir, filepath.Separator, strings.Join(names, ","))
+	return err
+}
+
+func (r *Result) files() files {
+	return files{{resultsFile, r.WriteJSON}, {csvFile, r.WriteCSV}, {reportFile, r.WriteHTML}}
 }
 
 func (r *Result) print(cfg *Config) error {
-	var err error
 	switch cfg.Format {
 	case JSON:
 		return r.WriteJSON(cfg.Stdout)
@@ -45,14 +67,8 @@ func (r *Result) print(cfg *Config) error {
 		return r.WriteCSV(cfg.Stdout)
 	case Perftest:
 		return r.WritePerftest(cfg.Stdout)
-	default:
-		err = r.WriteText(cfg.Stdout)
 	}
-	if cfg.Out != "" {
-		_, e := fmt.Fprintf(cfg.Stdout, "results: %s%c{%s,%s,%s}\n", cfg.Out, filepath.Separator, resultsFile, csvFile, reportFile)
-		err = errors.Join(err, e)
-	}
-	return err
+	return errors.Join(r.WriteText(cfg.Stdout), r.files().print(cfg.Stdout, cfg.Out))
 }
 
 // WriteJSON writes all that was recorded.

@@ -44,7 +44,7 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	if err != nil && !r.Interrupted {
 		r.Error = err.Error()
 	}
-	err = errors.Join(err, r.write(cfg.Out), r.print(&cfg))
+	err = errors.Join(err, r.files().write(cfg.Out), r.print(&cfg))
 	if failed, bad := r.Failures(); err == nil && failed+int(bad) > 0 {
 		err = fmt.Errorf("%w: %d batches failed, %d blocks are wrong", ErrFaults, failed, bad)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"kvferry/bench/transfer"
 	"kvferry/lab"
 	"kvferry/lab/nics"
 )
@@ -76,24 +77,17 @@ func TestWeakHost(t *testing.T) {
 					t.Errorf("%q is said, or is not:\n%s", want, out)
 				}
 			}
-			var got struct {
-				Points []struct {
-					Bad   *int64 `json:"bad"`
-					Rails []struct {
-						Bytes float64 `json:"bytes"`
-					} `json:"rails"`
-				} `json:"points"`
-			}
+			var got transfer.Result
 			readResult(t, filepath.Join(dir, "got", "results.json"), &got)
 			if len(got.Points) != 1 || len(got.Points[0].Rails) != 4 || got.Points[0].Bad == nil || *got.Points[0].Bad != 0 {
 				t.Fatalf("%+v\n%s", got, out)
 			}
 			sum := 0.0
 			for _, r := range got.Points[0].Rails {
-				sum += r.Bytes
+				sum += float64(r.Bytes)
 			}
 			for i, r := range got.Points[0].Rails {
-				if share := r.Bytes / sum; share < c.shares[i]-0.05 || share > c.shares[i]+0.05 {
+				if share := float64(r.Bytes) / sum; share < c.shares[i]-0.05 || share > c.shares[i]+0.05 {
 					t.Errorf("eth%d carried %.2f of it, not %.2f", i, share, c.shares[i])
 				}
 			}
@@ -114,23 +108,12 @@ func TestFailoverInLab(t *testing.T) {
 			{After: "LOADING", Delay: 5 * time.Second, Action: lab.Clear, Host: 1, NIC: 2},
 		},
 	}, `$kvbench failover $rails $target --faults $KVLAB_OUT/faults.jsonl --segment 32m --block 64k --slice 64k --duration 7s --out $KVLAB_OUT/got`)
-	var got struct {
-		Bytes   int64 `json:"bytes"`
-		Counted int64 `json:"counted_bytes"`
-		Errors  int   `json:"errors"`
-		Checked int64 `json:"checked"`
-		Bad     int64 `json:"bad"`
-		Faults  []struct {
-			Action  string         `json:"action"`
-			Detect  *time.Duration `json:"detect_ns"`
-			Recover *time.Duration `json:"recover_ns"`
-		} `json:"faults"`
-	}
+	var got transfer.FailoverResult
 	readResult(t, filepath.Join(dir, "got", "failover.json"), &got)
-	if got.Checked == 0 || got.Bad != 0 || got.Errors != 0 || got.Bytes != got.Counted || len(got.Faults) != 4 {
+	if got.Checked == 0 || got.Bad != 0 || got.Errors != 0 || got.Bytes != got.Counted || len(got.Recoveries) != 4 {
 		t.Fatalf("not sound: %+v", got)
 	}
-	for _, f := range got.Faults {
+	for _, f := range got.Recoveries {
 		t.Logf("%s: found after %v, recovered after %v", f.Action, f.Detect, f.Recover)
 		// Twice the limits of make bench-nics: this runs beside other tests.
 		if f.Detect == nil || f.Recover == nil || *f.Detect > 2*time.Second || *f.Recover > 2*time.Second {

@@ -73,12 +73,7 @@ func Start(ctx context.Context, cfg Config) (*Lab, error) {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, cfg.Timeout, fmt.Errorf("%w: the lab is not over after %v", lab.ErrTimeout, cfg.Timeout))
 	l := &Lab{cfg: cfg, cancel: cancel, net: network, faults: lab.NewSchedule(cfg.Faults), done: make(chan struct{})}
-	l.out = &lab.Printer{Stdout: cfg.Stdout, Stderr: cfg.Stderr, Log: cfg.Log, OnLine: func(line lab.Line) {
-		l.faults.See(line)
-		if cfg.OnLine != nil {
-			cfg.OnLine(line)
-		}
-	}}
+	l.out = &lab.Printer{Stdout: cfg.Stdout, Stderr: cfg.Stderr, Log: cfg.Log, OnLine: cfg.OnLine, Faults: l.faults}
 	if err := l.startHosts(ctx); err != nil {
 		l.clear()
 		cancel()
