@@ -1,29 +1,4 @@
-// Package tcp is a rail over one TCP interface.
-//
-// An endpoint is one long-lived connection. The initiator sends frames of up to
-// 512 slices of one direction, all their descriptors first:
-//
-//	WRITE   header | descriptor... [immediate] | bytes of slice 0, 1, ...
-//	READ    header | descriptor...
-//
-// and the target answers, in the order of the frames of each direction:
-//
-//	ack     every WRITE frame up to this one is applied
-//	nak     this slice of this frame was refused, and why; comes before the
-//	        frame's ack or data
-//	data    header | bytes of the READ frame's slices that were not refused
-//	reset   what came was no frame; the connection ends
-//
-// With the descriptors in front, the receiver knows where all of a frame's
-// bytes go and reads them with readv straight into the segments, the bytes of
-// hundreds of 4 KiB slices in one system call and none through a buffer, except
-// those that came in one piece with the descriptors. The last element of every
-// readv is the buffer for the next header, so that small frames cost one system
-// call too. The sender's side is one writev a frame.
-//
-// One frame is up to [frameBytes] long, several are under way at once, and acks
-// are cumulative: the target sends one when it runs out of input, or every
-// [ackBytes].
+// Package tcp is a rail over one TCP interface, with the frames of package socket.
 //
 // Sockets use cubic (bbr, a common default, loses 40 % and more on loopback),
 // a send buffer of 1 MiB (measured on loopback: 4.9 GB/s against 4.3 without)
@@ -42,14 +17,7 @@
 //
 // An 8-byte WRITE, submitted to acknowledged, takes 19 us at the median.
 //
-// A connection is lost together with everything that was in flight on it. A new
-// one names the lost ones, and the target ends those before it welcomes the new
-// one: bytes still in their receive buffers are not applied after a retry's.
-//
 // With Config.MPTCP the kernel spreads each connection over several interfaces: the
 // rival of several rails. There, fences and deadlines work as on plain TCP, and a
 // link that is lost is the kernel's to notice.
-//
-// Anybody who can connect can send frames; what protects a segment is its key,
-// 64 random bits. There is no encryption.
 package tcp

@@ -7,13 +7,12 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"kvferry/transport"
 	"kvferry/transport/nic"
+	"kvferry/transport/socket"
 )
 
 // Config describes a rail. Name and Listen are required.
@@ -57,9 +56,6 @@ func (c *Config) setDefaults() {
 	if c.SendBuffer == 0 && !c.MPTCP {
 		c.SendBuffer = 1 << 20
 	}
-	if c.MaxConns == 0 {
-		c.MaxConns = 1024
-	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
@@ -91,24 +87,14 @@ func (c *Config) Validate() error {
 
 // Rail implements transport.Rail.
 type Rail struct {
-	cfg     Config
-	ln      *net.TCPListener
-	addr    string
-	local   *net.TCPAddr // of connections made; nil leaves it to the system
-	nic     string       // that has local
-	unwatch func()       // nil if nothing is watched
-	warned  sync.Map     // peers' hosts that checkReturn has warned of
-	regions regions
-	handler func(transport.Imm)
-	wg      sync.WaitGroup // accept, endpoints, served connections
+	*socket.Rail
+	cfg    Config
+	local  *net.TCPAddr // of connections made; nil leaves it to the system
+	nic    string       // that has local
+	warned sync.Map     // peers' hosts that checkReturn has warned of
 
-	mu     sync.Mutex
-	closed bool
-	noLink bool // the NIC has no carrier
-	eps    map[*endpoint]struct{}
-	lost   map[string][]uint64  // by address: endpoints that ended with writes unanswered
-	conns  map[*served]struct{} // served, including those without a hello yet
-	byID   map[uint64]*served   // served, by the id of their hello
+	mu      sync.Mutex // orders what is heard of the carrier
+	unwatch func()     // nil if nothing is watched
 }
 
 // New listens and serves. The caller closes the rail, or gives it to an engine.
@@ -117,14 +103,7 @@ func New(cfg Config) (*Rail, error) {
 		return nil, err
 	}
 	cfg.setDefaults()
-	r := &Rail{
-		cfg:     cfg,
-		regions: regions{byKey: make(map[transport.Key]*region)},
-		eps:     make(map[*endpoint]struct{}),
-		lost:    make(map[string][]uint64),
-		conns:   make(map[*served]struct{}),
-		byID:    make(map[uint64]*served),
-	}
+	r := &Rail{cfg: cfg}
 	lc := net.ListenConfig{Control: r.cfg.control}
 	lc.SetMultipathTCP(cfg.MPTCP) // Go's own default is yes, of listeners only
 	listen := cfg.Listen
@@ -138,23 +117,24 @@ func New(cfg Config) (*Rail, error) {
 	if err != nil {
 		return nil, &transport.Error{Op: "listen", Rail: cfg.Name, Err: err}
 	}
-	r.ln = ln.(*net.TCPListener)
-	at := r.ln.Addr().(*net.TCPAddr)
-	r.addr = transport.Advertised(at, r.cfg.Advertise)
+	at := ln.Addr().(*net.TCPAddr)
 	if !at.IP.IsUnspecified() && !at.IP.IsLoopback() {
 		r.local = &net.TCPAddr{IP: at.IP, Zone: at.Zone}
+		r.nic = nic.Owner(r.local.IP)
+	}
+	r.Rail = socket.New(socket.Config{
+		Name: cfg.Name, Listener: ln, Addr: transport.Advertised(at, r.cfg.Advertise), Dial: r.dial,
+		Greeted: r.checkReturn, MaxConns: cfg.MaxConns, Logger: cfg.Logger,
+	})
+	if r.nic != "" {
 		r.watchCarrier()
 	}
-	r.wg.Go(r.accept)
 	return r, nil
 }
 
 // watchCarrier ends connections when the NIC loses its carrier: TCP would go on trying for
 // minutes.
 func (r *Rail) watchCarrier() {
-	if r.nic = nic.Owner(r.local.IP); r.nic == "" {
-		return
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	up, stop, err := nic.Watch(r.nic, r.carrier)
@@ -162,25 +142,22 @@ func (r *Rail) watchCarrier() {
 		r.cfg.Logger.Warn("transport/tcp: a lost carrier will not be noticed", "rail", r.cfg.Name, "err", err)
 		return
 	}
-	r.noLink, r.unwatch = !up, stop
+	r.unwatch = stop
+	if !up {
+		r.SetDown(r.down())
+	}
 }
 
 func (r *Rail) carrier(up bool) {
 	r.mu.Lock()
-	r.noLink = !up
-	var eps []*endpoint
-	for ep := range r.eps {
-		eps = append(eps, ep)
-	}
-	r.mu.Unlock()
+	defer r.mu.Unlock()
 	if up {
+		r.SetDown(nil)
 		r.cfg.Logger.Info("transport/tcp: "+r.nic+" has a carrier again", "rail", r.cfg.Name)
 		return
 	}
 	r.cfg.Logger.Warn("transport/tcp: "+r.nic+" has lost its carrier", "rail", r.cfg.Name)
-	for _, ep := range eps {
-		ep.fail(r.down())
-	}
+	r.SetDown(r.down())
 }
 
 func (r *Rail) down() error {
@@ -208,51 +185,7 @@ func (r *Rail) Route(addr string) (transport.Reach, string) {
 	return nic.Reach(r.nic, r.local.IP, addr)
 }
 
-// Name implements transport.Rail.
-func (r *Rail) Name() string { return r.cfg.Name }
-
-// Addr implements transport.Rail.
-func (r *Rail) Addr() string { return r.addr }
-
-// HandleImmediates implements transport.Rail.
-func (r *Rail) HandleImmediates(f func(transport.Imm)) {
-	r.handler = f // seen by connections through the keys registered later
-}
-
-// Register implements transport.Rail.
-func (r *Rail) Register(mem []byte) (transport.Key, error) {
-	r.regions.mu.Lock()
-	defer r.regions.mu.Unlock()
-	if r.regions.byKey == nil {
-		return 0, net.ErrClosed
-	}
-	key := transport.NewKey()
-	r.regions.byKey[key] = newRegion(mem)
-	return key, nil
-}
-
-// Deregister implements transport.Rail.
-func (r *Rail) Deregister(key transport.Key) error {
-	r.regions.mu.Lock()
-	closed := r.regions.byKey == nil
-	g := r.regions.byKey[key]
-	delete(r.regions.byKey, key)
-	r.regions.mu.Unlock()
-	switch {
-	case closed:
-		return net.ErrClosed
-	case g == nil:
-		return transport.ErrBadKey
-	}
-	g.retire()
-	return nil
-}
-
-// Dial implements transport.Rail.
-func (r *Rail) Dial(ctx context.Context, addr string) (transport.Endpoint, error) {
-	if err := r.usable(); err != nil {
-		return nil, err
-	}
+func (r *Rail) dial(ctx context.Context, addr string) (socket.Conn, error) {
 	d := net.Dialer{Control: r.cfg.control}
 	d.SetMultipathTCP(r.cfg.MPTCP)
 	if r.local != nil {
@@ -260,39 +193,13 @@ func (r *Rail) Dial(ctx context.Context, addr string) (transport.Endpoint, error
 	}
 	c, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", transport.ErrUnreachable, err)
+		return nil, err
 	}
 	if err := r.multipath(c.(*net.TCPConn)); err != nil {
 		_ = c.Close()
-		return nil, fmt.Errorf("%w: %w", transport.ErrUnreachable, err)
+		return nil, err
 	}
-	ep := &endpoint{
-		rail: r, addr: addr, id: uint64(transport.NewKey()), c: c.(*net.TCPConn),
-		kick: make(chan struct{}, 1), over: make(chan struct{}),
-	}
-	if err := r.introduce(ctx, ep); err != nil {
-		_ = c.Close()
-		if ctx.Err() != nil {
-			err = ctx.Err()
-		}
-		if errors.Is(err, transport.ErrProtocol) {
-			return nil, err
-		}
-		return nil, fmt.Errorf("%w: hello: %w", transport.ErrUnreachable, err)
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed || r.noLink {
-		_ = c.Close()
-		if r.closed {
-			return nil, net.ErrClosed
-		}
-		return nil, r.down()
-	}
-	r.eps[ep] = struct{}{}
-	r.wg.Add(1)
-	go ep.run()
-	return ep, nil
+	return c.(*net.TCPConn), nil
 }
 
 // multipath fails if a connection is plain TCP and should not be. The kernel says so
@@ -307,159 +214,15 @@ func (r *Rail) multipath(c *net.TCPConn) error {
 	return nil
 }
 
-// introduce says hello and waits for the welcome: by then the target has ended
-// the connections that were lost.
-func (r *Rail) introduce(ctx context.Context, ep *endpoint) error {
-	stop := context.AfterFunc(ctx, func() { _ = ep.c.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
-	sock, err := newSocket(ep.c)
-	if err != nil {
-		return err
-	}
-	ep.in = newStream(sock)
-	r.mu.Lock()
-	h := hello{id: ep.id, lost: slices.Clone(r.lost[ep.addr])}
-	r.mu.Unlock()
-	if err := write(ep.c, h.append(nil)); err != nil {
-		return err
-	}
-	b, err := ep.in.next(welcomeLen)
-	if err != nil {
-		return err
-	}
-	if string(b[:8]) != helloMagic {
-		return fmt.Errorf("%w: %q is not how a kvferry rail answers", transport.ErrProtocol, b)
-	}
-	if !stop() {
-		return ctx.Err()
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	rest := slices.DeleteFunc(r.lost[ep.addr], func(id uint64) bool { return slices.Contains(h.lost, id) })
-	if len(rest) == 0 {
-		delete(r.lost, ep.addr)
-	} else {
-		r.lost[ep.addr] = rest
-	}
-	return nil
-}
-
-// ended forgets an endpoint, except that its peer must hear of it if there are
-// writes it may still apply.
-func (r *Rail) ended(ep *endpoint, unsure bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.eps, ep)
-	if r.closed || !unsure {
-		return
-	}
-	ids := append(r.lost[ep.addr], ep.id)
-	r.lost[ep.addr] = ids[max(0, len(ids)-maxLost):]
-}
-
-func (r *Rail) usable() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	switch {
-	case r.closed:
-		return net.ErrClosed
-	case r.noLink:
-		return r.down()
-	}
-	return nil
-}
-
-// accept serves connections until the listener is closed.
-func (r *Rail) accept() {
-	for {
-		c, err := r.ln.AcceptTCP()
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		if err != nil {
-			// Out of descriptors, most likely; those being freed let us go on.
-			r.cfg.Logger.Error("transport/tcp: accept", "rail", r.cfg.Name, "err", err)
-			time.Sleep(100 * time.Millisecond)
-			continue
-		}
-		r.wg.Add(1)
-		go r.serve(c)
-	}
-}
-
-// admit counts a new connection, or refuses it.
-func (r *Rail) admit(s *served) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
-		return false
-	}
-	if len(r.conns) >= r.cfg.MaxConns {
-		r.cfg.Logger.Warn("transport/tcp: connection refused: too many", "rail", r.cfg.Name, "peer", s.c.RemoteAddr().String(), "limit", r.cfg.MaxConns)
-		return false
-	}
-	r.conns[s] = struct{}{}
-	return true
-}
-
-// welcome files a connection under its id.
-func (r *Rail) welcome(s *served, id uint64) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.byID[id] != nil {
-		return fmt.Errorf("%w: a second connection says it is %#x", transport.ErrProtocol, id)
-	}
-	r.byID[id] = s
-	s.id = id
-	return nil
-}
-
-func (r *Rail) dismiss(s *served) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.conns, s)
-	if r.byID[s.id] == s {
-		delete(r.byID, s.id)
-	}
-}
-
-// Fence implements transport.Rail.
-func (r *Rail) Fence(id uint64) {
-	r.mu.Lock()
-	s := r.byID[id]
-	r.mu.Unlock()
-	if s != nil {
-		s.cut()
-		transport.AwaitFence(s.over)
-	}
-}
-
 // Close implements transport.Rail.
 func (r *Rail) Close() error {
+	err := r.Rail.Close()
 	r.mu.Lock()
-	first := !r.closed
-	r.closed = true
-	var eps []*endpoint
-	for ep := range r.eps {
-		eps = append(eps, ep)
-	}
-	for s := range r.conns {
-		s.cut()
-	}
+	stop := r.unwatch
+	r.unwatch = nil
 	r.mu.Unlock()
-	var err error
-	if first {
-		err = r.ln.Close()
+	if stop != nil {
+		stop()
 	}
-	for _, ep := range eps {
-		_ = ep.Close()
-	}
-	if first && r.unwatch != nil {
-		r.unwatch()
-	}
-	r.wg.Wait()
-	r.regions.mu.Lock()
-	r.regions.byKey = nil
-	r.regions.mu.Unlock()
 	return err
 }

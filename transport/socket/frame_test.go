@@ -1,11 +1,13 @@
-package tcp
+package socket
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"io"
 	"net"
 	"reflect"
+	"slices"
 	"sync"
 	"testing"
 	"testing/iotest"
@@ -34,8 +36,17 @@ func TestFrameRoundTrip(t *testing.T) {
 	if got, err := parseResponse(a.append(nil)); err != nil || got != a || len(a.append(nil)) != responseLen {
 		t.Errorf("response %+v, %v", got, err)
 	}
-	if r.rest()+requestLen != maxHeader || maxHeader > streamBuffer {
-		t.Errorf("the largest header is %d bytes, the buffer %d", r.rest()+requestLen, streamBuffer)
+	if r.rest(false)+requestLen != maxHeader || maxHeader > streamBuffer {
+		t.Errorf("the largest header is %d bytes, the buffer %d", r.rest(false)+requestLen, streamBuffer)
+	}
+	r.hasImm = false
+	if r.rest(true)+requestLen != maxReferences || maxReferences > referenceBuffer {
+		t.Errorf("the largest header is %d bytes, the buffer %d", r.rest(true)+requestLen, referenceBuffer)
+	}
+	for c, want := range map[code]error{codeOK: nil, codeUnread: errUnread, codeProtocol: transport.ErrProtocol} {
+		if err := parseWelcome(appendWelcome(nil, c)); !errors.Is(err, want) || (err == nil) != (want == nil) {
+			t.Errorf("welcome with code %d: %v", c, err)
+		}
 	}
 }
 
@@ -65,7 +76,7 @@ func TestStream(t *testing.T) {
 	for name, src := range map[string]io.Reader{
 		"whole": bytes.NewReader(want), "halves": iotest.HalfReader(bytes.NewReader(want)), "bytes": iotest.OneByteReader(bytes.NewReader(want)),
 	} {
-		s := newStream(reader{src})
+		s := newStream(reader{src}, false)
 		var got []byte
 		for i := 0; len(got) < len(want)-9000; i++ {
 			b, err := s.next(1 + i%300)
@@ -110,10 +121,28 @@ var drained = sync.OnceValue(func() *net.TCPConn {
 	return c.(*net.TCPConn)
 })
 
-// FuzzFrame feeds a target any bytes: it ends with an error, holds nothing, and
-// never touches what lies around the region.
+// A mapMemory is one piece of a peer's memory, at an address: the rest is not mapped.
+type mapMemory struct {
+	at  uint64
+	mem []byte
+}
+
+func (m mapMemory) Copy(dst [][]byte, at []uint64) error {
+	for i, b := range dst {
+		from, n := at[i]-m.at, uint64(len(m.mem))
+		if from > n || uint64(len(b)) > n-from {
+			return errors.New("bad address")
+		}
+		copy(b, m.mem[from:])
+	}
+	return nil
+}
+
+// FuzzFrame feeds a target any bytes, as frames that carry bytes and as frames that
+// carry addresses: it ends with an error, holds nothing, and never touches what lies
+// around the region.
 func FuzzFrame(f *testing.F) {
-	const key, guard, size = 42, 64, 4096
+	const key, guard, size, there = 42, 64, 4096, 1 << 40
 	write := frameBytesOf(request{count: 2, seq: 1, bytes: 300}, []desc{{key, 0, 200}, {key, size - 100, 100}}, bytes.Repeat([]byte{1}, 300))
 	read := frameBytesOf(request{op: transport.Read, count: 1, seq: 2, bytes: 4096}, []desc{{key, 0, size}}, nil)
 	imm := request{hasImm: true, count: 1, seq: 3}
@@ -126,18 +155,35 @@ func FuzzFrame(f *testing.F) {
 		frameBytesOf(request{count: 1, seq: 1, bytes: 1 << 30}, []desc{{key, 0, 1 << 30}}, nil),
 		[]byte("GET / HTTP/1.1\r\n\r\n and some more"), nil,
 	} {
-		f.Add(b)
+		f.Add(b, false)
+		f.Add(b, true)
 	}
-	f.Fuzz(func(t *testing.T, b []byte) {
+	refer := func(at ...uint64) (b []byte) {
+		for _, a := range at {
+			b = binary.LittleEndian.AppendUint64(b, a)
+		}
+		return b
+	}
+	release := request{op: opRelease, seq: 2}
+	f.Add(slices.Concat(
+		frameBytesOf(request{count: 2, seq: 1, bytes: 300}, []desc{{key, 0, 200}, {key, size - 100, 100}}, refer(there, there+size-100)), read, release.append(nil), signal,
+	), true)
+	f.Add(frameBytesOf(request{count: 1, seq: 1, bytes: 10}, []desc{{key, 0, 10}}, refer(there+size-9)), true)
+	f.Add(release.append(nil), true)
+	f.Fuzz(func(t *testing.T, b []byte, references bool) {
 		mem := bytes.Repeat([]byte{0xa5}, guard+size+guard)
 		g := newRegion(mem[guard : guard+size : guard+size])
 		r := &Rail{regions: regions{byKey: map[transport.Key]*region{key: g}}}
-		s := &served{rail: r, c: drained(), in: newStream(reader{bytes.NewReader(b)}), answers: make(chan answer, maxAnswers)}
+		s := &served{rail: r, c: drained(), in: newStream(reader{bytes.NewReader(b)}, references), answers: make(chan answer, maxAnswers)}
+		if references {
+			s.peer = mapMemory{there, bytes.Repeat([]byte{1}, size)}
+		}
 		var sender sync.WaitGroup
 		sender.Go(s.send)
 		err := s.take()
 		close(s.answers)
 		sender.Wait()
+		s.settle()
 		if err == nil {
 			t.Error("the end of input is no error")
 		}

@@ -1,4 +1,4 @@
-package tcp
+package socket
 
 import (
 	"bytes"
@@ -16,60 +16,14 @@ import (
 	"time"
 
 	"kvferry/transport"
+	"kvferry/transport/transporttest"
 )
-
-// counted fails the test if goroutines or descriptors are left at its end.
-func counted(t *testing.T) {
-	t.Helper()
-	fds := func() int {
-		d, err := os.ReadDir("/proc/self/fd")
-		if err != nil {
-			t.Skip("no /proc to count descriptors in")
-		}
-		return len(d)
-	}
-	// The poller's own descriptors come with the first socket.
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.Close()
-	files, routines := fds(), runtime.NumGoroutine()
-	t.Cleanup(func() {
-		deadline := time.Now().Add(10 * time.Second)
-		for fds() > files || runtime.NumGoroutine() > routines {
-			if time.Now().After(deadline) {
-				t.Errorf("%d descriptors and %d goroutines, %d and %d before", fds(), runtime.NumGoroutine(), files, routines)
-				return
-			}
-			runtime.Gosched()
-		}
-	})
-}
-
-// A syncLog is a log to look into while it is written.
-type syncLog struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *syncLog) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(b)
-}
-
-func (l *syncLog) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
-}
 
 // A rawPeer speaks to a target's rail byte by byte.
 type rawPeer struct {
 	t    *testing.T
 	rail *Rail
-	log  *syncLog
+	log  *transporttest.Log
 	mem  []byte
 	key  transport.Key
 	c    net.Conn
@@ -77,12 +31,9 @@ type rawPeer struct {
 
 func newRawPeer(t *testing.T) *rawPeer {
 	t.Helper()
-	p := &rawPeer{t: t, log: &syncLog{}, mem: make([]byte, 1<<16)}
+	p := &rawPeer{t: t, log: &transporttest.Log{}, mem: make([]byte, 1<<16)}
 	var err error
-	p.rail, err = New(Config{Name: "tcp/lo", Listen: "127.0.0.1:0", Logger: slog.New(slog.NewTextHandler(p.log, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p.rail = newRailWith(t, "127.0.0.1:0", Config{Logger: slog.New(slog.NewTextHandler(p.log, nil))})
 	p.rail.HandleImmediates(func(transport.Imm) { t.Error("an immediate nobody sent") })
 	if p.key, err = p.rail.Register(p.mem); err != nil {
 		t.Fatal(err)
@@ -198,7 +149,7 @@ func TestTargetRefusesNoise(t *testing.T) {
 		"noise": func(p *rawPeer) []byte { return bytes.Repeat([]byte("noise"), 10_000) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			counted(t)
+			transporttest.CheckLeaks(t)
 			p := newRawPeer(t)
 			h := &hello{id: 1}
 			if name == "http" {
@@ -231,7 +182,7 @@ func TestTargetRefusesNoise(t *testing.T) {
 // A connection cut at any place of a frame harms nothing else, and the rail
 // serves on.
 func TestCutMidFrame(t *testing.T) {
-	counted(t)
+	transporttest.CheckLeaks(t)
 	p := newRawPeer(t)
 	frame := frameBytesOf(request{count: 2, seq: 1, bytes: 2000}, []desc{{p.key, 100, 1000}, {p.key, 5000, 1000}}, bytes.Repeat([]byte{7}, 2000))
 	for i, at := range []int{0, 1, requestLen - 1, requestLen, requestLen + descLen + 3, len(frame) - 1500, len(frame) - 1} {
@@ -266,7 +217,7 @@ func TestCutMidFrame(t *testing.T) {
 
 // Deregister cuts off a peer that stalls within a frame into the region.
 func TestDeregisterStalled(t *testing.T) {
-	counted(t)
+	transporttest.CheckLeaks(t)
 	p := newRawPeer(t)
 	p.connect(&hello{id: 1})
 	frame := frameBytesOf(request{count: 1, seq: 1, bytes: 1 << 16}, []desc{{p.key, 0, 1 << 16}}, []byte{1})
@@ -291,7 +242,7 @@ func TestDeregisterStalled(t *testing.T) {
 // A new connection that names a lost one is welcome only after that one's
 // bytes cannot land any more.
 func TestFence(t *testing.T) {
-	counted(t)
+	transporttest.CheckLeaks(t)
 	p := newRawPeer(t)
 	p.connect(&hello{id: 1})
 	old := p.c
@@ -325,7 +276,7 @@ func TestInitiatorRefusesNoise(t *testing.T) {
 		"reset":         (&response{typ: reset, code: codeProtocol}).append(nil),
 	} {
 		t.Run(name, func(t *testing.T) {
-			counted(t)
+			transporttest.CheckLeaks(t)
 			ln, err := net.Listen("tcp", "127.0.0.1:0")
 			if err != nil {
 				t.Fatal(err)
@@ -382,7 +333,7 @@ func newEngine(t testing.TB, r transport.Rail) *transport.Engine {
 
 // A peer that accepts and says nothing costs its batch the deadline, not more.
 func TestBlackHole(t *testing.T) {
-	counted(t)
+	transporttest.CheckLeaks(t)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -409,7 +360,7 @@ func TestBlackHole(t *testing.T) {
 // A batch survives the restart of its target's rail at the same address, if
 // the segment has the same key there; a new key is a refusal, not a hang.
 func TestPeerRestart(t *testing.T) {
-	counted(t)
+	transporttest.CheckLeaks(t)
 	ini := newEngine(t, newRail(t, "127.0.0.1:0"))
 	defer ini.Close()
 	seg, err := ini.Register("local", bytes.Repeat([]byte{5}, 1<<20), "cpu:0")
@@ -463,7 +414,7 @@ func TestPeerRestart(t *testing.T) {
 // 100 batches at once in both directions while connections are cut; then the
 // engines are closed with batches in flight.
 func TestConcurrentBatches(t *testing.T) {
-	counted(t)
+	transporttest.CheckLeaks(t)
 	const n, size = 100, 32 << 10
 	var mu sync.Mutex
 	imms := make(map[uint64]int)

@@ -1,8 +1,7 @@
-package tcp
+package socket
 
 import (
 	"io"
-	"net"
 	"os"
 	"syscall"
 	"unsafe"
@@ -17,29 +16,6 @@ const maxIov = 1024
 // elements each time, however few bytes have come.
 const iovBytes = 1 << 20
 
-// control sets a socket's options before it connects or listens. Accepted
-// sockets inherit them.
-func (cfg *Config) control(_, _ string, rc syscall.RawConn) error {
-	var errs [2]error
-	err := rc.Control(func(fd uintptr) {
-		if cfg.Congestion != "" {
-			errs[0] = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, cfg.Congestion)
-		}
-		if cfg.SendBuffer == 0 {
-			return
-		}
-		errs[1] = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF, cfg.SendBuffer)
-	})
-	// Without them the rail works, slower.
-	if errs[0] != nil {
-		cfg.Logger.Warn("transport/tcp: congestion control not set", "rail", cfg.Name, "algorithm", cfg.Congestion, "err", os.NewSyscallError("setsockopt", errs[0]))
-	}
-	if errs[1] != nil {
-		cfg.Logger.Warn("transport/tcp: send buffer not set", "rail", cfg.Name, "bytes", cfg.SendBuffer, "err", os.NewSyscallError("setsockopt", errs[1]))
-	}
-	return err
-}
-
 // A socket reads a connection with readv. It is for one goroutine.
 type socket struct {
 	rc   syscall.RawConn
@@ -49,7 +25,7 @@ type socket struct {
 	read func(fd uintptr) bool // tryReadv, made once
 }
 
-func newSocket(c *net.TCPConn) (*socket, error) {
+func newSocket(c Conn) (*socket, error) {
 	rc, err := c.SyscallConn()
 	if err != nil {
 		return nil, err

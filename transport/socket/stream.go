@@ -1,4 +1,4 @@
-package tcp
+package socket
 
 import "net"
 
@@ -16,11 +16,20 @@ type stream struct {
 	r, w int    // buf[r:w] is read and not consumed
 }
 
-// streamBuffer holds the largest header and a few small frames besides.
-const streamBuffer = 16 << 10
+// streamBuffer holds the largest header and a few small frames besides;
+// referenceBuffer does on a rail of references, where nothing that comes is
+// segment memory.
+const (
+	streamBuffer    = 16 << 10
+	referenceBuffer = 64 << 10
+)
 
-func newStream(src source) stream {
-	return stream{src: src, buf: make([]byte, streamBuffer)}
+func newStream(src source, references bool) stream {
+	size := streamBuffer
+	if references {
+		size = referenceBuffer
+	}
+	return stream{src: src, buf: make([]byte, size)}
 }
 
 // next consumes n bytes, at most maxHeader, and returns them. They are valid
@@ -102,7 +111,7 @@ func (s *stream) discard(n int64) error {
 }
 
 // writeAll writes the elements of vec in order. It uses vec up.
-func writeAll(c *net.TCPConn, vec [][]byte) error {
+func writeAll(c Conn, vec [][]byte) error {
 	willWrite(vec)
 	bufs := net.Buffers(vec)
 	_, err := bufs.WriteTo(c)
@@ -110,7 +119,7 @@ func writeAll(c *net.TCPConn, vec [][]byte) error {
 }
 
 // write writes b, which is not segment memory.
-func write(c *net.TCPConn, b []byte) error {
+func write(c Conn, b []byte) error {
 	willWrite(nil)
 	_, err := c.Write(b)
 	return err

@@ -1,4 +1,4 @@
-package tcp
+package socket
 
 import (
 	"errors"
@@ -13,6 +13,9 @@ const (
 	// frameBytes ends a frame: a frame is acknowledged as a whole, and 1 MiB
 	// is where its own costs fall below 1 % of its copies.
 	frameBytes = 1 << 20
+	// referBytes ends one whose bytes are copied by reference: what it costs to
+	// wake the cores that share a copy is then 1 % of it.
+	referBytes = 8 << 20
 	// queueSlices and queueBytes bound what an endpoint takes before it says
 	// that it is full. They cover several batches of any size, and bound what
 	// a lost connection has to send again.
@@ -25,13 +28,15 @@ const (
 //	Post ──► queue ──► send ──► socket ──► receive ──► Complete
 //	                    └── writes, reads ──┘  frames sent and not answered
 type endpoint struct {
-	rail *Rail
-	addr string
-	id   uint64
-	c    *net.TCPConn
-	in   stream
-	kick chan struct{} // queue is not empty, or err is set
-	over chan struct{} // everything is completed
+	rail  *Rail
+	addr  string
+	id    uint64
+	c     Conn
+	in    stream
+	peer  Memory        // nil if frames carry bytes
+	lease lease         // of what the peer lends
+	kick  chan struct{} // queue is not empty, or err is set
+	over  chan struct{} // everything is completed
 
 	mu     sync.Mutex
 	queue  []*transport.Slice
@@ -39,6 +44,7 @@ type endpoint struct {
 	bytes  int64 // of them
 	writes []*frame
 	reads  []*frame
+	copied uint64 // sequence number of the last READ frame whose bytes are here
 	err    error
 
 	// Of send only.
@@ -46,15 +52,19 @@ type endpoint struct {
 	head []byte
 	vec  [][]byte
 	seq  uint64
+	told uint64 // sequence number of the last release
 
-	dst [][]byte // of receive only
+	// Of receive only.
+	dst [][]byte
+	at  []uint64
 }
 
 // A frame is sent and not yet answered.
 type frame struct {
 	seq    uint64
-	slices []*transport.Slice
-	bytes  int64
+	count  int                // descriptors
+	slices []*transport.Slice // as many, or none: see sendImm
+	bytes  int64              // of slices
 	naks   []refusal
 }
 
@@ -158,14 +168,24 @@ func (ep *endpoint) send() {
 		}
 		ep.work, ep.queue = ep.queue, spare
 		ep.mu.Unlock()
+		spare = ep.work
 		if len(ep.work) == 0 {
-			spare = ep.work
-			<-ep.kick
+			if sent, err := ep.sendRelease(); err != nil {
+				ep.lost(err)
+				return
+			} else if !sent {
+				<-ep.kick
+			}
 			continue
 		}
-		spare = ep.work
 		for len(ep.work) > 0 {
-			if err := ep.sendFrame(); err != nil {
+			var err error
+			if ep.peer != nil && ep.work[0].HasImm {
+				err = ep.sendImm()
+			} else {
+				err = ep.sendFrame()
+			}
+			if err != nil {
 				ep.lost(err)
 				return
 			}
@@ -178,11 +198,14 @@ func (ep *endpoint) send() {
 // sendFrame sends the first slices of ep.work.
 func (ep *endpoint) sendFrame() error {
 	f := framePool.Get().(*frame)
-	op := ep.work[0].Op
+	op, most := ep.work[0].Op, int64(frameBytes)
+	if ep.peer != nil {
+		most = referBytes
+	}
 	n := 0
 	for _, s := range ep.work {
 		size := int64(len(s.Local))
-		if s.Op != op || n == maxCount || n > 0 && f.bytes+size > frameBytes {
+		if s.Op != op || n == maxCount || n > 0 && f.bytes+size > most || s.HasImm && ep.peer != nil {
 			break
 		}
 		f.bytes += size
@@ -192,18 +215,8 @@ func (ep *endpoint) sendFrame() error {
 		}
 	}
 	f.slices = append(f.slices, ep.work[:n]...)
-	ep.seq++
-	f.seq = ep.seq
 	last := f.slices[n-1]
-	r := request{op: op, hasImm: last.HasImm, count: n, seq: f.seq, bytes: f.bytes}
-	ep.head = r.append(ep.head[:0])
-	for _, s := range f.slices {
-		d := desc{key: s.Key, offset: uint64(s.Offset), length: uint64(len(s.Local))}
-		ep.head = d.append(ep.head)
-	}
-	if last.HasImm {
-		ep.head = appendImm(ep.head, &last.Imm)
-	}
+	ep.describe(f, request{op: op, hasImm: last.HasImm, count: n, bytes: f.bytes}, f.slices)
 	ep.vec = append(ep.vec[:0], ep.head)
 	if op == transport.Write {
 		for _, s := range f.slices {
@@ -212,15 +225,51 @@ func (ep *endpoint) sendFrame() error {
 			}
 		}
 	}
+	ep.underWay(f, op, n)
+	if ep.peer != nil {
+		return ep.refer()
+	}
+	return writeAll(ep.c, ep.vec)
+}
+
+// describe makes ep.head what is before the frame's bytes.
+func (ep *endpoint) describe(f *frame, r request, slices []*transport.Slice) {
+	ep.seq++
+	f.seq, r.seq, f.count = ep.seq, ep.seq, r.count
+	ep.head = r.append(ep.appendRelease(ep.head[:0]))
+	for _, s := range slices {
+		d := desc{key: s.Key, offset: uint64(s.Offset), length: uint64(len(s.Local))}
+		ep.head = d.append(ep.head)
+	}
+	switch {
+	case r.hasImm:
+		ep.head = appendImm(ep.head, &slices[len(slices)-1].Imm)
+	case r.op == transport.Write && ep.peer != nil:
+		for _, s := range slices {
+			ep.head = appendAddress(ep.head, s.Local)
+		}
+	}
+}
+
+// underWay files a frame whose answer may come from now on, and takes the first n
+// slices off ep.work.
+func (ep *endpoint) underWay(f *frame, op transport.Op, n int) {
 	ep.mu.Lock()
+	defer ep.mu.Unlock()
 	if op == transport.Write {
 		ep.writes = append(ep.writes, f)
 	} else {
 		ep.reads = append(ep.reads, f)
 	}
 	ep.work = ep.work[n:]
-	ep.mu.Unlock()
-	return writeAll(ep.c, ep.vec)
+}
+
+// refer sends ep.head, to a peer that copies the rest of ep.vec itself.
+func (ep *endpoint) refer() error {
+	willWrite(ep.vec)
+	_, err := ep.c.Write(ep.head)
+	clear(ep.vec)
+	return err
 }
 
 // receive takes the target's answers.
@@ -263,6 +312,9 @@ func (ep *endpoint) acked(r response) error {
 			return nil
 		}
 		f := ep.pop(&ep.writes)
+		if len(ep.writes) == 0 && ep.peer != nil {
+			ep.wake() // sendImm may wait
+		}
 		ep.mu.Unlock()
 		f.complete()
 	}
@@ -284,7 +336,7 @@ func (ep *endpoint) refused(r response) error {
 	defer ep.mu.Unlock()
 	for _, list := range [2][]*frame{ep.writes, ep.reads} {
 		for _, f := range list {
-			if f.seq == r.seq && r.index < len(f.slices) {
+			if f.seq == r.seq && r.index < f.count {
 				if n := len(f.naks); n > 0 && f.naks[n-1].index >= r.index {
 					return fmt.Errorf("%w: slice %d of frame %d refused out of order", transport.ErrProtocol, r.index, r.seq)
 				}
@@ -316,12 +368,17 @@ func (ep *endpoint) arrived(r response) error {
 			naks = naks[1:]
 			continue
 		}
-		dst = append(dst, s.Local)
+		if len(s.Local) > 0 {
+			dst = append(dst, s.Local)
+		}
 	}
 	if r.bytes != want {
 		return fmt.Errorf("%w: frame %d brings %d bytes, not %d", transport.ErrProtocol, r.seq, r.bytes, want)
 	}
 	ep.dst = dst
+	if ep.peer != nil {
+		return ep.borrow(f)
+	}
 	err := ep.in.scatter(dst)
 	clear(ep.dst)
 	if err != nil {
@@ -337,6 +394,9 @@ func (ep *endpoint) arrived(r response) error {
 // complete ends the frame's slices and recycles it.
 func (f *frame) complete() {
 	start := 0
+	if len(f.slices) == 0 {
+		f.naks = f.naks[:0]
+	}
 	for _, n := range f.naks {
 		transport.CompleteAll(f.slices[start:n.index], nil)
 		f.slices[n.index].Complete(n.code.err())

@@ -1,4 +1,4 @@
-package tcp
+package socket
 
 import (
 	"errors"
@@ -27,17 +27,21 @@ const (
 // A served connection is the target's side: one goroutine takes frames, applies
 // WRITEs and sends acks, another sends the data of READs.
 type served struct {
-	rail *Rail
-	c    *net.TCPConn
-	in   stream
-	id   uint64        // of its hello
-	over chan struct{} // nothing is touched any more
+	rail  *Rail
+	c     Conn
+	in    stream
+	peer  Memory        // nil if frames carry bytes; proof is then nil too
+	proof *probe        // that the memory lent is still held
+	id    uint64        // of its hello
+	over  chan struct{} // nothing is touched any more
 
 	// Of take only.
 	seq     uint64
 	unacked int64 // bytes applied since the last ack
 	dst     [][]byte
 	held    []*region
+	at      []uint64
+	loans   []loan
 
 	answers chan answer // to send
 
@@ -56,28 +60,38 @@ type answer struct {
 }
 
 // serve runs a connection from hello to end.
-func (r *Rail) serve(c *net.TCPConn) {
+func (r *Rail) serve(c Conn) {
 	defer r.wg.Done()
-	s := &served{rail: r, c: c, over: make(chan struct{}), answers: make(chan answer, maxAnswers)}
+	s := &served{rail: r, c: c, proof: r.newProbe(), over: make(chan struct{}), answers: make(chan answer, maxAnswers)}
 	if !r.admit(s) {
 		_ = c.Close()
 		return
 	}
 	err := s.run()
-	_ = c.Close()
+	s.cut()
 	r.dismiss(s)
 	close(s.over)
 	log := r.cfg.Logger.With("rail", r.cfg.Name, "peer", c.RemoteAddr().String())
 	switch {
-	case errors.Is(err, transport.ErrProtocol):
-		log.Warn("transport/tcp: connection dropped", "err", err)
+	case errors.Is(err, transport.ErrProtocol), errors.Is(err, errAttach) && r.first(err):
+		log.Warn("transport/socket: connection dropped", "err", err)
 	case !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed):
-		log.Debug("transport/tcp: connection lost", "err", err)
+		log.Debug("transport/socket: connection lost", "err", err)
 	}
 }
 
+// first reports whether this is the first error with its text: who may not attach
+// tries again and again.
+func (r *Rail) first(err error) bool {
+	_, again := r.said.LoadOrStore(err.Error(), true)
+	return !again
+}
+
 // cut ends the connection, from any goroutine.
-func (s *served) cut() { _ = s.c.Close() }
+func (s *served) cut() {
+	s.proof.withdraw()
+	_ = s.c.Close()
+}
 
 // run returns why the connection ended.
 func (s *served) run() error {
@@ -93,6 +107,7 @@ func (s *served) run() error {
 	s.cut() // ends a send under way
 	close(s.answers)
 	sender.Wait()
+	s.settle()
 	return err
 }
 
@@ -100,10 +115,6 @@ func (s *served) run() error {
 // then this one can be named as lost too.
 func (s *served) greet() error {
 	if err := s.c.SetReadDeadline(time.Now().Add(helloTimeout)); err != nil {
-		return err
-	}
-	sock, err := newSocket(s.c)
-	if err != nil {
 		return err
 	}
 	var b [helloLen]byte
@@ -121,23 +132,41 @@ func (s *served) greet() error {
 	if err != nil {
 		return err
 	}
+	refused, why := codeOK, error(nil)
+	if s.proof != nil {
+		var b [probeLen]byte
+		if _, err := io.ReadFull(s.c, b[:]); err != nil {
+			return noHello(err)
+		}
+		if s.peer, why = s.rail.attach(s.c, parseLease(b[:])); why != nil {
+			refused = codeUnread
+		}
+	}
 	if err := s.c.SetReadDeadline(time.Time{}); err != nil {
 		return err
 	}
 	for _, lost := range h.lost {
 		s.rail.Fence(lost)
 	}
-	s.rail.checkReturn(s.c.RemoteAddr())
+	if s.rail.cfg.Greeted != nil {
+		s.rail.cfg.Greeted(s.c.RemoteAddr())
+	}
 	if err := s.rail.welcome(s, h.id); err != nil {
 		return err
 	}
-	var w [welcomeLen]byte
-	copy(w[:], helloMagic)
-	if err := write(s.c, w[:]); err != nil {
+	sock, err := newSocket(s.c)
+	if err != nil {
 		return err
 	}
-	s.in = newStream(sock)
-	return nil
+	s.in = newStream(sock, s.peer != nil)
+	w := appendWelcome(nil, refused)
+	if why == nil {
+		w = s.proof.append(w)
+	}
+	if err := write(s.c, w); err != nil {
+		return err
+	}
+	return why
 }
 
 func noHello(err error) error {
@@ -163,10 +192,16 @@ func (s *served) take() error {
 		if err != nil {
 			return err
 		}
+		if r.op == opRelease {
+			if err := s.release(r.seq); err != nil {
+				return err
+			}
+			continue
+		}
 		if s.seq++; r.seq != s.seq {
 			return fmt.Errorf("%w: frame %d comes where %d should", transport.ErrProtocol, r.seq, s.seq)
 		}
-		if b, err = s.in.next(r.rest()); err != nil {
+		if b, err = s.in.next(r.rest(s.peer != nil)); err != nil {
 			return err
 		}
 		if err := checkLengths(&r, b); err != nil {
@@ -231,13 +266,7 @@ func (s *served) write(r *request, descs []byte) error {
 	if r.hasImm {
 		imm = parseImm(descs[r.count*descLen:])
 	}
-	if len(naks) == 0 {
-		err := s.in.scatter(s.dst)
-		clear(s.dst)
-		if err != nil {
-			return cutShort(err)
-		}
-	} else if err := s.applyAround(r, descs, naks); err != nil {
+	if err := s.apply(r, descs, naks); err != nil {
 		return cutShort(err)
 	}
 	if immOK && s.rail.handler != nil {
@@ -248,9 +277,36 @@ func (s *served) write(r *request, descs []byte) error {
 	return nil
 }
 
+// apply puts a WRITE frame's bytes into place and tells of the slices that were
+// refused.
+func (s *served) apply(r *request, descs, naks []byte) error {
+	defer clear(s.dst)
+	switch {
+	case s.peer != nil:
+		if !r.hasImm { // whose bytes came in the frame before
+			var err error
+			if s.at, err = fetch(s.peer, s.dst, descs[r.count*descLen:], s.at); err != nil {
+				return err
+			}
+		}
+	case len(naks) == 0:
+		return s.in.scatter(s.dst)
+	default:
+		if err := s.applyAround(r, descs); err != nil {
+			return err
+		}
+	}
+	if len(naks) == 0 {
+		return nil
+	}
+	s.wmu.Lock()
+	defer s.wmu.Unlock()
+	return write(s.c, naks)
+}
+
 // applyAround applies the slices of a frame that were not refused and drops
 // the bytes of the others.
-func (s *served) applyAround(r *request, descs, naks []byte) error {
+func (s *served) applyAround(r *request, descs []byte) error {
 	lengths := make([]int64, r.count) // descs does not outlive the first read
 	for i := range lengths {
 		lengths[i] = int64(parseDesc(descs[i*descLen:]).length)
@@ -266,14 +322,14 @@ func (s *served) applyAround(r *request, descs, naks []byte) error {
 			return err
 		}
 	}
-	clear(s.dst)
-	s.wmu.Lock()
-	defer s.wmu.Unlock()
-	return write(s.c, naks)
+	return nil
 }
 
 // read passes a READ frame to the sender.
 func (s *served) read(r *request, descs []byte) error {
+	if len(s.loans) == queueSlices {
+		return fmt.Errorf("%w: %d READ frames are not released", transport.ErrProtocol, queueSlices)
+	}
 	a := answer{head: s.resolve(r, descs, nil)}
 	a.held = append(a.held, s.held...)
 	a.parts = make([][]byte, 1, 1+r.count)
@@ -285,6 +341,10 @@ func (s *served) read(r *request, descs []byte) error {
 		}
 	}
 	a.head = d.append(a.head)
+	if s.peer != nil {
+		s.lend(r, a)
+		return nil
+	}
 	a.parts[0] = a.head
 	s.answers <- a // a sender that cannot send drains it
 	return nil
@@ -306,7 +366,13 @@ func (s *served) send() {
 
 func (s *served) sendAnswer(a answer) error {
 	s.wmu.Lock()
-	err := writeAll(s.c, a.parts)
+	var err error
+	if s.peer != nil {
+		willWrite(a.parts)
+		_, err = s.c.Write(a.head)
+	} else {
+		err = writeAll(s.c, a.parts)
+	}
 	s.wmu.Unlock()
 	if err != nil {
 		return err

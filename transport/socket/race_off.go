@@ -1,6 +1,6 @@
 //go:build !race
 
-package tcp
+package socket
 
 func willWrite([][]byte) {}
 

@@ -1,4 +1,4 @@
-package tcp
+package socket
 
 import (
 	"encoding/binary"
@@ -14,7 +14,7 @@ const (
 	responseMagic = 0x5352564b    // "KVRS"
 
 	helloLen    = 80 // magic 8, id 8, lost count 8, lost ids 7 x 8
-	welcomeLen  = 16 // magic 8, zero 8
+	welcomeLen  = 16 // magic 8, code 8
 	requestLen  = 24 // magic 4, op 1, flags 1, count 2, seq 8, bytes 8
 	descLen     = 24 // key 8, offset 8, length 8
 	immLen      = 32 // source 8, seq 8, floor 8, value 8
@@ -23,8 +23,13 @@ const (
 	maxLost   = 7
 	maxCount  = 512 // slices in a frame: one writev with the header, one readv
 	maxHeader = requestLen + maxCount*descLen + immLen
+	// maxReferences is maxHeader on a rail of references.
+	maxReferences = requestLen + maxCount*(descLen+addrLen)
 
 	flagImm = 1
+	// opRelease in the place of the op: what was lent for READ frames up to this
+	// sequence number has been copied.
+	opRelease transport.Op = 2
 )
 
 // hello opens a connection. Lost names the initiator's earlier connections that
@@ -61,7 +66,25 @@ func parseHello(b []byte) (hello, error) {
 	return h, nil
 }
 
-// request is the header of a WRITE or READ frame.
+func appendWelcome(b []byte, c code) []byte {
+	return binary.LittleEndian.AppendUint64(append(b, helloMagic...), uint64(c))
+}
+
+func parseWelcome(b []byte) error {
+	if string(b[:8]) != helloMagic {
+		return fmt.Errorf("%w: %q is not how a kvferry rail answers", transport.ErrProtocol, b)
+	}
+	switch c := code(binary.LittleEndian.Uint64(b[8:])); c {
+	case codeOK:
+		return nil
+	case codeUnread:
+		return errUnread
+	default:
+		return c.err()
+	}
+}
+
+// request is the header of a WRITE or READ frame, or a release.
 type request struct {
 	op     transport.Op
 	hasImm bool
@@ -95,6 +118,11 @@ func parseRequest(b []byte) (request, error) {
 	switch {
 	case binary.LittleEndian.Uint32(b) != requestMagic:
 		return bad("magic")
+	case r.op == opRelease:
+		if b[5] != 0 || r.count != 0 || r.bytes != 0 {
+			return bad("release")
+		}
+		return r, nil
 	case r.op != transport.Write && r.op != transport.Read:
 		return bad("op")
 	case b[5]&^flagImm != 0 || r.hasImm && r.op != transport.Write:
@@ -107,11 +135,15 @@ func parseRequest(b []byte) (request, error) {
 	return r, nil
 }
 
-// rest is the length of what follows the header, before the bytes.
-func (r *request) rest() int {
+// rest is the length of what follows the header, before the bytes; on a rail of
+// references it is all there is.
+func (r *request) rest(references bool) int {
 	n := r.count * descLen
-	if r.hasImm {
+	switch {
+	case r.hasImm:
 		n += immLen
+	case references && r.op == transport.Write:
+		n += r.count * addrLen
 	}
 	return n
 }
@@ -179,7 +211,8 @@ const (
 	reset
 )
 
-// response is what the target sends, for data followed by the bytes.
+// response is what the target sends, for data followed by the bytes, or by their
+// addresses.
 type response struct {
 	typ   responseType
 	code  code
@@ -215,6 +248,7 @@ const (
 	codeBadKey
 	codeBounds
 	codeProtocol
+	codeUnread // of a welcome
 )
 
 func (c code) err() error {

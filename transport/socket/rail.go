@@ -1,0 +1,343 @@
+package socket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"kvferry/transport"
+)
+
+// A Conn is a connected stream socket: *net.TCPConn, *net.UnixConn.
+type Conn interface {
+	net.Conn
+	syscall.Conn
+	CloseWrite() error
+}
+
+// A Memory is that of the process at the other end of a connection.
+type Memory interface {
+	// Copy fills the elements of dst, each from the peer's memory at the address
+	// of the same index. An error leaves dst in any state.
+	Copy(dst [][]byte, at []uint64) error
+}
+
+// Config is what a kind of rail is made of. All but Attach, Greeted and MaxConns
+// are required.
+type Config struct {
+	Name string
+	// Listener accepts what Dial connects; the rail closes it. Its connections
+	// are Conns.
+	Listener net.Listener
+	// Addr is what peers dial.
+	Addr string
+	// Dial connects to a peer's rail.
+	Dial func(ctx context.Context, addr string) (Conn, error)
+	// Attach makes it a rail of references: frames carry addresses in place of
+	// bytes, and who receives copies them from the memory that Attach opens.
+	Attach func(Conn) (Memory, error)
+	// Greeted hears of each peer that has said hello.
+	Greeted func(peer net.Addr)
+	// MaxConns bounds the connections served; more are refused. Default 1024.
+	MaxConns int
+	// Logger gets a line for each connection that is not a rail's or breaks
+	// the protocol.
+	Logger *slog.Logger
+}
+
+// Rail implements transport.Rail.
+type Rail struct {
+	cfg     Config
+	probe   *probe // nil without Attach
+	regions regions
+	handler func(transport.Imm)
+	wg      sync.WaitGroup // accept, endpoints, served connections
+	said    sync.Map       // texts of errors
+
+	mu     sync.Mutex
+	closed bool
+	down   error // the NIC is
+	eps    map[*endpoint]struct{}
+	lost   map[string][]uint64  // by address: endpoints that ended with writes unanswered
+	conns  map[*served]struct{} // served, including those without a hello yet
+	byID   map[uint64]*served   // served, by the id of their hello
+}
+
+// New serves. The caller closes the rail, or gives it to an engine.
+func New(cfg Config) *Rail {
+	if cfg.MaxConns == 0 {
+		cfg.MaxConns = 1024
+	}
+	r := &Rail{
+		cfg:     cfg,
+		regions: regions{byKey: make(map[transport.Key]*region)},
+		eps:     make(map[*endpoint]struct{}),
+		lost:    make(map[string][]uint64),
+		conns:   make(map[*served]struct{}),
+		byID:    make(map[uint64]*served),
+	}
+	r.probe = r.newProbe()
+	r.wg.Go(r.accept)
+	return r
+}
+
+// Name implements transport.Rail.
+func (r *Rail) Name() string { return r.cfg.Name }
+
+// Addr implements transport.Rail.
+func (r *Rail) Addr() string { return r.cfg.Addr }
+
+// HandleImmediates implements transport.Rail.
+func (r *Rail) HandleImmediates(f func(transport.Imm)) {
+	r.handler = f // seen by connections through the keys registered later
+}
+
+// SetDown breaks the connections made, and refuses to make more, for a reason; nil
+// takes that back.
+func (r *Rail) SetDown(err error) {
+	r.mu.Lock()
+	r.down = err
+	var eps []*endpoint
+	if err != nil {
+		for ep := range r.eps {
+			eps = append(eps, ep)
+		}
+	}
+	r.mu.Unlock()
+	for _, ep := range eps {
+		ep.fail(err)
+	}
+}
+
+// Register implements transport.Rail.
+func (r *Rail) Register(mem []byte) (transport.Key, error) {
+	r.regions.mu.Lock()
+	defer r.regions.mu.Unlock()
+	if r.regions.byKey == nil {
+		return 0, net.ErrClosed
+	}
+	key := transport.NewKey()
+	r.regions.byKey[key] = newRegion(mem)
+	return key, nil
+}
+
+// Deregister implements transport.Rail.
+func (r *Rail) Deregister(key transport.Key) error {
+	r.regions.mu.Lock()
+	closed := r.regions.byKey == nil
+	g := r.regions.byKey[key]
+	delete(r.regions.byKey, key)
+	r.regions.mu.Unlock()
+	switch {
+	case closed:
+		return net.ErrClosed
+	case g == nil:
+		return transport.ErrBadKey
+	}
+	g.retire()
+	return nil
+}
+
+// Dial implements transport.Rail.
+func (r *Rail) Dial(ctx context.Context, addr string) (transport.Endpoint, error) {
+	if err := r.usable(); err != nil {
+		return nil, err
+	}
+	c, err := r.cfg.Dial(ctx, addr)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", transport.ErrUnreachable, err)
+	}
+	ep := &endpoint{
+		rail: r, addr: addr, id: uint64(transport.NewKey()), c: c,
+		kick: make(chan struct{}, 1), over: make(chan struct{}),
+	}
+	if err := r.introduce(ctx, ep); err != nil {
+		_ = c.Close()
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
+		if errors.Is(err, transport.ErrProtocol) {
+			return nil, err
+		}
+		return nil, fmt.Errorf("%w: hello: %w", transport.ErrUnreachable, err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed || r.down != nil {
+		_ = c.Close()
+		if r.closed {
+			return nil, net.ErrClosed
+		}
+		return nil, r.down
+	}
+	r.eps[ep] = struct{}{}
+	r.wg.Add(1)
+	go ep.run()
+	return ep, nil
+}
+
+// introduce says hello and waits for the welcome: by then the target has ended
+// the connections that were lost.
+func (r *Rail) introduce(ctx context.Context, ep *endpoint) error {
+	stop := context.AfterFunc(ctx, func() { _ = ep.c.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	sock, err := newSocket(ep.c)
+	if err != nil {
+		return err
+	}
+	ep.in = newStream(sock, r.probe != nil)
+	r.mu.Lock()
+	h := hello{id: ep.id, lost: slices.Clone(r.lost[ep.addr])}
+	r.mu.Unlock()
+	if err := write(ep.c, r.probe.append(h.append(nil))); err != nil {
+		return err
+	}
+	b, err := ep.in.next(welcomeLen)
+	if err != nil {
+		return err
+	}
+	if err := parseWelcome(b); err != nil {
+		return err
+	}
+	if r.probe != nil {
+		if b, err = ep.in.next(probeLen); err != nil {
+			return err
+		}
+		ep.lease = parseLease(b)
+		if ep.peer, err = r.attach(ep.c, ep.lease); err != nil {
+			return err
+		}
+	}
+	if !stop() {
+		return ctx.Err()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rest := slices.DeleteFunc(r.lost[ep.addr], func(id uint64) bool { return slices.Contains(h.lost, id) })
+	if len(rest) == 0 {
+		delete(r.lost, ep.addr)
+	} else {
+		r.lost[ep.addr] = rest
+	}
+	return nil
+}
+
+// ended forgets an endpoint, except that its peer must hear of it if there are
+// writes it may still apply.
+func (r *Rail) ended(ep *endpoint, unsure bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.eps, ep)
+	if r.closed || !unsure {
+		return
+	}
+	ids := append(r.lost[ep.addr], ep.id)
+	r.lost[ep.addr] = ids[max(0, len(ids)-maxLost):]
+}
+
+func (r *Rail) usable() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return net.ErrClosed
+	}
+	return r.down
+}
+
+// accept serves connections until the listener is closed.
+func (r *Rail) accept() {
+	for {
+		c, err := r.cfg.Listener.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			// Out of descriptors, most likely; those being freed let us go on.
+			r.cfg.Logger.Error("transport/socket: accept", "rail", r.cfg.Name, "err", err)
+			time.Sleep(100 * time.Millisecond)
+			continue
+		}
+		r.wg.Add(1)
+		go r.serve(c.(Conn))
+	}
+}
+
+// admit counts a new connection, or refuses it.
+func (r *Rail) admit(s *served) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return false
+	}
+	if len(r.conns) >= r.cfg.MaxConns {
+		r.cfg.Logger.Warn("transport/socket: connection refused: too many", "rail", r.cfg.Name, "peer", s.c.RemoteAddr().String(), "limit", r.cfg.MaxConns)
+		return false
+	}
+	r.conns[s] = struct{}{}
+	return true
+}
+
+// welcome files a connection under its id.
+func (r *Rail) welcome(s *served, id uint64) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.byID[id] != nil {
+		return fmt.Errorf("%w: a second connection says it is %#x", transport.ErrProtocol, id)
+	}
+	r.byID[id] = s
+	s.id = id
+	return nil
+}
+
+func (r *Rail) dismiss(s *served) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.conns, s)
+	if r.byID[s.id] == s {
+		delete(r.byID, s.id)
+	}
+}
+
+// Fence implements transport.Rail.
+func (r *Rail) Fence(id uint64) {
+	r.mu.Lock()
+	s := r.byID[id]
+	r.mu.Unlock()
+	if s != nil {
+		s.cut()
+		transport.AwaitFence(s.over)
+	}
+}
+
+// Close implements transport.Rail.
+func (r *Rail) Close() error {
+	r.mu.Lock()
+	first := !r.closed
+	r.closed = true
+	var eps []*endpoint
+	for ep := range r.eps {
+		eps = append(eps, ep)
+	}
+	for s := range r.conns {
+		s.cut()
+	}
+	r.mu.Unlock()
+	var err error
+	if first {
+		err = r.cfg.Listener.Close()
+	}
+	for _, ep := range eps {
+		_ = ep.Close()
+	}
+	r.wg.Wait()
+	r.regions.mu.Lock()
+	r.regions.byKey = nil
+	r.regions.mu.Unlock()
+	return err
+}
