@@ -23,7 +23,8 @@
 //	transport                            the transfer engine: segment, batch, slice, rail
 //	transport/rails                      a rail by its name: tcp/eth0, rdma/mlx5_0
 //	transport/tcp                        a rail over TCP
-//	transport/socket                     what it is made of: frames over a stream socket
+//	transport/cma                        a rail between processes of one machine, by cross-memory attach
+//	transport/socket                     what both are made of: frames over a stream socket
 //	transport/rdma                       a rail over RDMA verbs
 //	transport/topology                   which NIC is near which memory: discovery and the matrix
 //	transport/nic                        what the system says of a network interface: routes, carrier

@@ -33,6 +33,7 @@ type Config struct {
 	Placement                  string
 	Profile                    string // name or file; the shipped A10 if empty
 	Link                       string // see --link of the daemons; native if empty
+	Rail                       string // see --rail of the daemons; TCP over loopback if empty
 	KVBlocks                   int
 	WarmMiB                    int // see --kv-warm-mib of the daemons; none if 0
 	PrefixCaching              bool
@@ -99,6 +100,9 @@ func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 		cfg.Log = io.Discard
 	}
 	cfg.Log = &lockedWriter{w: cfg.Log}
+	if cfg.Rail == "" {
+		cfg.Rail = "127.0.0.1:0"
+	}
 	if cfg.StopTimeout == 0 {
 		cfg.StopTimeout = 5 * time.Second
 	}

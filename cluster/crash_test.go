@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"kvferry/node"
+	"kvferry/transport/rails"
 )
 
 // TestKilledNode kills nodes with -9 at the worst moments, restarts them under
@@ -21,13 +22,22 @@ func TestKilledNode(t *testing.T) {
 		for _, spare := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s/spare=%t", handoff, spare), func(t *testing.T) {
 				t.Parallel()
-				testKilledNode(t, handoff, spare)
+				testKilledNode(t, "", handoff, spare)
 			})
 		}
+		t.Run(handoff+"/cma", func(t *testing.T) {
+			t.Parallel()
+			if r, err := rails.Open(rails.CMA, rails.Options{}); err != nil {
+				t.Skipf("SKIPPED: %v", err)
+			} else if err := r.Close(); err != nil {
+				t.Error(err)
+			}
+			testKilledNode(t, rails.CMA, handoff, true)
+		})
 	}
 }
 
-func testKilledNode(t *testing.T, handoff string, spare bool) {
+func testKilledNode(t *testing.T, rail, handoff string, spare bool) {
 	n := 1
 	if spare {
 		n = 2
@@ -35,7 +45,7 @@ func testKilledNode(t *testing.T, handoff string, spare bool) {
 	// A prompt of 384 tokens takes 0.4 s, its 1.5 MB 0.8 s more.
 	c := start(t, Config{
 		Prefill: n, Decode: n, Handoff: handoff, Profile: profile(t, cost{PrefillToken: 1, Decode: 20}),
-		Link: "rate=2MB/s", LeaseTTL: time.Second,
+		Link: "rate=2MB/s", LeaseTTL: time.Second, Rail: rail,
 	})
 	for i, kill := range []struct {
 		moment, role string

@@ -47,6 +47,8 @@ A rail (--rail, repeated for several, which are aggregated):
   rdma/mlx5_0, rdma/mlx5_0:1        RDMA over a device, and its port
   rdma/rxe0@10.0.0.1:18000?gid=1    where peers make contact, and options: gid,
                                     qps, depth, poll, advertise
+  cma                               between processes of this machine: one copy, no
+                                    network
   mem                               memory to memory in one process
 
 A point is measured for each of --rails (the first n that are given), --select, op,

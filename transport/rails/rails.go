@@ -7,6 +7,7 @@
 //	rdma/rxe0:1@:18000     its port 1, and where peers make contact
 //	rdma/rxe0?gid=1&qps=2  with options
 //	tcp/eth0?mptcp=1       Multipath TCP: the kernel spreads it over its paths
+//	cma                    processes of this machine, by cross-memory attach; named cma/0, ... by its place
 //
 // A node and a bench that are given the same spec have the same rail. The caller
 // owns the rail that Open returns, and gives it to a transfer engine or closes it.
@@ -20,13 +21,14 @@ import (
 	"time"
 
 	"kvferry/transport"
+	"kvferry/transport/cma"
 	"kvferry/transport/rdma"
 	"kvferry/transport/tcp"
 )
 
 // Options are what a spec leaves open.
 type Options struct {
-	// Index names a TCP rail that is given by its address only: tcp/0, tcp/1, ...
+	// Index names a rail that is given without a NIC: tcp/0, cma/1, ...
 	Index int
 	// Logger is the rail's. Default slog.Default.
 	Logger *slog.Logger
@@ -76,6 +78,9 @@ func (s *Spec) open(opt Options) (transport.Rail, error) {
 			cfg.Poll, _ = time.ParseDuration(poll) // Parse has read it
 		}
 		return rail(rdma.New(cfg))
+	}
+	if s.Kind == CMA {
+		return rail(cma.New(cma.Config{Name: fmt.Sprintf("cma/%d", opt.Index), Logger: opt.Logger}))
 	}
 	cfg := tcp.Config{
 		Name: "tcp/" + s.NIC, Listen: s.Listen, Advertise: s.get("advertise"),

@@ -21,6 +21,7 @@ func TestParse(t *testing.T) {
 		{"10.0.0.1:7?congestion=bbr&sndbuf=4096", "tcp", "", "10.0.0.1:7", 0},
 		{"tcp/eth0", "tcp", "eth0", "", 0},
 		{"tcp/eth0?mptcp=1", "tcp", "eth0", "", 0},
+		{"cma", "cma", "", "", 0},
 		{"tcp/eth0.100@:7000", "tcp", "eth0.100", ":7000", 0},
 		{"tcp/eth0@10.0.0.1:7000", "tcp", "eth0", "10.0.0.1:7000", 0},
 		{"rdma/mlx5_0", "rdma", "mlx5_0", "", 0},
@@ -66,6 +67,8 @@ func TestParseFaults(t *testing.T) {
 		"tcp/eth0?advertise=":      "give it a value",
 		"127.0.0.1:0?sndbuf=small": "whole number",
 		"tcp/eth0?mptcp=yes":       "from 0 to 1",
+		"cma/0":                    "no NIC and no options: write cma",
+		"cma?qps=2":                "no NIC and no options: write cma",
 	} {
 		if _, err := rails.Parse(text); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), `rail "`+text) {
 			t.Errorf("%q: %v, want %q", text, err, want)
@@ -123,7 +126,7 @@ func TestOpen(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{
 		"127.0.0.1:0", "tcp/eth0@[::1]:9", "rdma/mlx5_0:1@h:1?gid=1&qps=2&depth=128&poll=20us&advertise=a%26b",
-		"mem", "tcp/?", "rdma/a:b@c?d=e&f", "[]:", "tcp/a?congestion=%00",
+		"mem", "cma", "cma?", "tcp/?", "rdma/a:b@c?d=e&f", "[]:", "tcp/a?congestion=%00",
 	} {
 		f.Add(s)
 	}

@@ -68,6 +68,9 @@ func Ranks(opened []transport.Rail, matrixFile string, log *slog.Logger) (func(l
 		return nil, nil
 	}
 	return func(location, rail string) int {
+		if strings.HasPrefix(rail, CMA+"/") {
+			return topology.RankPreferred // memory to memory, by no NIC
+		}
 		if rank := matrix.Rank(location, devices[rail]); rank != topology.RankExcluded {
 			return rank
 		}

@@ -15,16 +15,17 @@ import (
 const (
 	TCP  = "tcp"
 	RDMA = "rdma"
+	CMA  = "cma"
 )
 
 // Forms are the specs that Parse reads, for flags and errors.
-const Forms = "host:port, tcp/eth0, tcp/eth0@host:port, rdma/mlx5_0, rdma/mlx5_0:1@host:port, each with ?option=value"
+const Forms = "host:port, tcp/eth0, tcp/eth0@host:port, rdma/mlx5_0, rdma/mlx5_0:1@host:port, each with ?option=value, or cma"
 
 // A Spec is a rail as a user names it. Its zero values are left to the rail.
 type Spec struct {
-	Kind string // TCP or RDMA
+	Kind string // TCP, RDMA or CMA
 	// NIC is the interface or the verbs device; "" for a TCP rail that is only an
-	// address.
+	// address, and for a CMA rail, which needs none.
 	NIC string
 	// Port of an RDMA device, from 1.
 	Port int
@@ -54,9 +55,12 @@ func (s *Spec) number(key string) int {
 // String is the form Parse reads.
 func (s *Spec) String() string {
 	var b strings.Builder
-	if s.NIC == "" {
+	switch {
+	case s.Kind == CMA:
+		b.WriteString(CMA)
+	case s.NIC == "":
 		b.WriteString(s.Listen)
-	} else {
+	default:
 		b.WriteString(s.Kind + "/" + s.NIC)
 		if s.Port > 0 {
 			fmt.Fprintf(&b, ":%d", s.Port)
@@ -130,6 +134,10 @@ func parse(text string) (*Spec, error) {
 	s := &Spec{Kind: TCP}
 	kind, rest, isNamed := strings.Cut(place, "/")
 	switch {
+	case text == CMA:
+		return &Spec{Kind: CMA}, nil
+	case place == CMA || isNamed && kind == CMA:
+		return nil, errors.New("a cma rail has no NIC and no options: write cma")
 	case place == "":
 		return nil, errors.New("empty: write " + Forms)
 	case !isNamed && !strings.Contains(place, ":"):
@@ -144,7 +152,7 @@ func parse(text string) (*Spec, error) {
 			return nil, errors.New("no host: name the address that peers can dial, or the interface, like tcp/eth0@" + place)
 		}
 	case kind != TCP && kind != RDMA:
-		return nil, fmt.Errorf("kind %q is unknown: use tcp/ and an interface, or rdma/ and a device", kind)
+		return nil, fmt.Errorf("kind %q is unknown: use tcp/ and an interface, rdma/ and a device, or cma", kind)
 	default:
 		s.Kind = kind
 		nic, listen, hasListen := strings.Cut(rest, "@")

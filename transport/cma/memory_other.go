@@ -1,0 +1,12 @@
+//go:build !linux
+
+package cma
+
+import "kvferry/transport/socket"
+
+// Available returns nil if the kernel has cross-memory attach: only Linux does.
+func Available() error { return ErrUnsupported }
+
+func permit() {}
+
+func attach(socket.Conn) (socket.Memory, error) { return nil, ErrUnsupported }

@@ -1,0 +1,96 @@
+package cma
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+
+	"kvferry/transport"
+	"kvferry/transport/socket"
+)
+
+// Config describes a rail. Name is required.
+type Config struct {
+	// Name of the rail, "cma/0".
+	Name string
+	// Logger gets a line for each connection that is refused. Default
+	// slog.Default().
+	Logger *slog.Logger
+}
+
+// Validate names the field that is wrong, and the fix.
+func (c *Config) Validate() error {
+	if !strings.HasPrefix(c.Name, "cma/") || c.Name == "cma/" {
+		return fmt.Errorf("transport/cma: Config.Name is %q: name the rail cma/ and a number, like cma/0", c.Name)
+	}
+	return nil
+}
+
+// ErrUnsupported: this system has no cross-memory attach, or does not allow it.
+var ErrUnsupported = errors.New("no cross-memory attach here: use a TCP rail")
+
+// Rail implements transport.Rail.
+type Rail struct {
+	*socket.Rail
+	place string // of this machine and network namespace
+}
+
+// New listens and serves. The caller closes the rail, or gives it to an engine.
+func New(cfg Config) (*Rail, error) { return listen(cfg, attach) }
+
+func listen(cfg Config, attach func(socket.Conn) (socket.Memory, error)) (*Rail, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	fail := func(err error) (*Rail, error) {
+		return nil, &transport.Error{Op: "listen", Rail: cfg.Name, Err: err}
+	}
+	if err := Available(); err != nil {
+		return fail(err)
+	}
+	permit()
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	r := &Rail{place: place()}
+	addr := "@kvferry/" + r.place + "/" + rand.Text()
+	ln, err := net.Listen("unix", addr)
+	if err != nil {
+		return fail(err)
+	}
+	r.Rail = socket.New(socket.Config{Name: cfg.Name, Listener: ln, Addr: addr, Dial: dial, Attach: attach, Logger: cfg.Logger})
+	return r, nil
+}
+
+func dial(ctx context.Context, addr string) (socket.Conn, error) {
+	if !strings.HasPrefix(addr, "@") {
+		return nil, fmt.Errorf("%q is no address of a cma rail", addr) // nor a file to open
+	}
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "unix", addr)
+	if err != nil {
+		return nil, err
+	}
+	return c.(*net.UnixConn), nil
+}
+
+// Route implements transport.Router.
+func (r *Rail) Route(addr string) (transport.Reach, string) {
+	if !strings.HasPrefix(addr, "@kvferry/"+r.place+"/") {
+		return transport.NoRoute, "it is on another machine, or in another network namespace"
+	}
+	return transport.OnLink, ""
+}
+
+// place names this machine since it was started, and this network namespace in it.
+func place() string {
+	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	ns, _ := os.Readlink("/proc/self/ns/net") // net:[4026531840]
+	text := strings.TrimSpace(string(boot)) + strings.Trim(strings.TrimPrefix(ns, "net:"), "[]")
+	return strings.ReplaceAll(text, "-", "")
+}

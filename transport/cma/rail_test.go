@@ -1,0 +1,103 @@
+package cma
+
+import (
+	"errors"
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+
+	"kvferry/transport"
+	"kvferry/transport/transporttest"
+)
+
+// available skips a test where the kernel has no cross-memory attach.
+func available(t testing.TB) {
+	t.Helper()
+	if err := Available(); err != nil {
+		t.Skipf("SKIPPED: %v", err)
+	}
+}
+
+func newRail(t testing.TB) *Rail {
+	t.Helper()
+	r, err := New(Config{Name: "cma/0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestContract(t *testing.T) {
+	available(t)
+	transporttest.TestRail(t, func(t testing.TB) transport.Rail { return newRail(t) })
+}
+
+func TestConfigValidate(t *testing.T) {
+	for _, name := range []string{"", "cma/", "tcp/0"} {
+		if _, err := New(Config{Name: name}); err == nil || !strings.Contains(err.Error(), "Config.Name is") || !strings.Contains(err.Error(), "cma/0") {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
+// TestRoute: rails of another machine, another boot or another network namespace are
+// told from those that can be reached, before anybody dials.
+func TestRoute(t *testing.T) {
+	available(t)
+	transporttest.CheckLeaks(t)
+	a, b := newRail(t), newRail(t)
+	defer a.Close()
+	if reach, _ := a.Route(b.Addr()); reach != transport.OnLink {
+		t.Errorf("its neighbour %s: %v", b.Addr(), reach)
+	}
+	for _, addr := range []string{"@kvferry/0123/ABC", strings.Replace(b.Addr(), b.place, b.place+"1", 1), "127.0.0.1:7000", ""} {
+		if reach, why := a.Route(addr); reach != transport.NoRoute || why == "" {
+			t.Errorf("%q: %v, %q", addr, reach, why)
+		}
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, addr := range []string{b.Addr(), "127.0.0.1:1", "/etc/passwd", ""} {
+		if _, err := a.Dial(t.Context(), addr); !errors.Is(err, transport.ErrUnreachable) {
+			t.Errorf("dial %q: %v", addr, err)
+		}
+	}
+}
+
+// TestStranger: who connects and is no rail, or says it holds what it does not, is
+// turned away.
+func TestStranger(t *testing.T) {
+	available(t)
+	transporttest.CheckLeaks(t)
+	var log transporttest.Log
+	r, err := New(Config{Name: "cma/0", Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := net.Dial("unix", r.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	hello := make([]byte, 80+24) // of package socket; its probe is at address 0
+	copy(hello, "kvferry\x01")
+	hello[8] = 7
+	if _, err := c.Write(hello); err != nil {
+		t.Fatal(err)
+	}
+	answer := make([]byte, 16)
+	if n, err := c.Read(answer); n != 16 || answer[8] == 0 {
+		t.Errorf("answer % x, %v: want a refusal", answer[:n], err)
+	}
+	if n, err := c.Read(answer); n != 0 {
+		t.Errorf("then % x, %v", answer[:n], err)
+	}
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+	if !strings.Contains(log.String(), "memory cannot be read") || !strings.Contains(log.String(), "bad address") {
+		t.Errorf("log: %s", log.String())
+	}
+}
