@@ -15,19 +15,24 @@ type Setting struct {
 	Chunked bool   `json:"chunked"` // chunked prefill, budget 512 tokens
 	Handoff string `json:"handoff"` // "v0", "pull", "layerwise"; "" without disaggregation
 	Link    string `json:"link"`    // "tcp", "rdma", "rdma2" (two NICs); "" without disaggregation
+	// Rail is what carries the bytes where all nodes are on one machine: TCP
+	// sockets for TCP, "cma" (one copy, from memory to memory) for RDMA, whose NICs
+	// take no part of a core for copies either.
+	Rail string `json:"rail,omitempty"`
 }
 
 // Settings are the five published settings, and two hand-offs of ours over the
 // link of tcp, in the order the tables show them.
 func Settings() []Setting {
+	const sockets = "127.0.0.1:0"
 	return []Setting{
 		{Name: "nondisagg", Mode: ModeNonDisagg},
 		{Name: "chunked", Mode: ModeNonDisagg, Chunked: true},
-		{Name: "rdma", Mode: ModeDisagg, Handoff: "v0", Link: "rdma"},
-		{Name: "rdma2", Mode: ModeDisagg, Handoff: "v0", Link: "rdma2"},
-		{Name: "tcp", Mode: ModeDisagg, Handoff: "v0", Link: "tcp"},
-		{Name: "pull", Mode: ModeDisagg, Handoff: "pull", Link: "tcp"},
-		{Name: "layerwise", Mode: ModeDisagg, Handoff: "layerwise", Link: "tcp"},
+		{Name: "rdma", Mode: ModeDisagg, Handoff: "v0", Link: "rdma", Rail: "cma"},
+		{Name: "rdma2", Mode: ModeDisagg, Handoff: "v0", Link: "rdma2", Rail: "cma"},
+		{Name: "tcp", Mode: ModeDisagg, Handoff: "v0", Link: "tcp", Rail: sockets},
+		{Name: "pull", Mode: ModeDisagg, Handoff: "pull", Link: "tcp", Rail: sockets},
+		{Name: "layerwise", Mode: ModeDisagg, Handoff: "layerwise", Link: "tcp", Rail: sockets},
 	}
 }
 

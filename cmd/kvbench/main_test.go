@@ -14,8 +14,10 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"kvferry/bench"
 	"kvferry/bench/transfer"
 	"kvferry/cluster"
+	"kvferry/engine"
 )
 
 // mainEnv has this binary be kvbench.
@@ -35,11 +37,17 @@ func TestMain(m *testing.M) {
 // default settings over a real cluster of child processes.
 func TestEmbeddedCluster(t *testing.T) {
 	dir := t.TempDir()
-	code, stdout, stderr := kvbench(t.Context(), "mooncake", "--settings", "chunked,tcp,layerwise", "--num-prompts", "4", "--clock", "both", "--out", dir)
+	code, stdout, stderr := kvbench(t.Context(), "mooncake", "--settings", "chunked,rdma2,tcp,layerwise", "--num-prompts", "4", "--clock", "both", "--out", dir)
 	if code != 0 {
 		t.Fatalf("exit %d: %s", code, stderr)
 	}
-	if !strings.Contains(stdout, "paced to 1.38 GB/s") || !strings.Contains(stdout, "no KV transfer") ||
+	carried := "transfer on cma paced to 6.25 GB/s (rdma2)"
+	if _, rail, why, err := (hardware{costs: &engine.Profile{}, link: "native"}).carrier(bench.Settings()[3]); err != nil {
+		t.Fatal(err)
+	} else if rail != "cma" {
+		carried = "transfer on tcp/loopback (" + why + ") paced to 6.25 GB/s (rdma2)"
+	}
+	if !strings.Contains(stdout, carried) || !strings.Contains(stdout, "transfer on tcp/loopback paced to 1.38 GB/s (tcp)") || !strings.Contains(stdout, "no KV transfer") ||
 		!strings.Contains(stdout, "transfer modelled at 1.38 GB/s (tcp)") || !strings.Contains(stdout, "clocks: real against virtual") {
 		t.Errorf("stdout does not say what was measured and modelled:\n%s", stdout)
 	}
@@ -60,8 +68,8 @@ func TestEmbeddedCluster(t *testing.T) {
 	if err := json.Unmarshal(text, &summary); err != nil {
 		t.Fatal(err)
 	}
-	if len(summary.Rows) != 6 {
-		t.Errorf("%d rows, want three of each clock", len(summary.Rows))
+	if len(summary.Rows) != 8 {
+		t.Errorf("%d rows, want four of each clock", len(summary.Rows))
 	}
 	for _, r := range summary.Rows {
 		if r.Clock == "virtual" {
@@ -70,6 +78,28 @@ func TestEmbeddedCluster(t *testing.T) {
 		if disagg := r.Setting != "chunked"; disagg != (r.Metrics.Checked >= 4*15) || r.Metrics.Bad != 0 {
 			t.Errorf("%s: %d blocks checked, %d bad", r.Setting, r.Metrics.Checked, r.Metrics.Bad)
 		}
+	}
+}
+
+// TestCarrier: a setting whose rail is not to be had goes over loopback, and says so;
+// one that the user has named is an error.
+func TestCarrier(t *testing.T) {
+	s := bench.Setting{Mode: bench.ModeDisagg, Link: "rate=1GB/s", Rail: "tcp/nosuch0"}
+	link, rail, why, err := hardware{costs: &engine.Profile{}}.carrier(s)
+	if err != nil || rail != loopback || !strings.Contains(why, "nosuch0") || link == nil || link.BytesPerSecond != 1e9 {
+		t.Errorf("%v, %s, %q, %v", link, rail, why, err)
+	}
+	c := &children{}
+	c.describe(link, rail, why)
+	if c.link.Rail != "tcp/loopback" || c.link.Transfer != "paced" || !strings.Contains(c.link.Label, "nosuch0") || !strings.Contains(c.link.Label, "paced to 1.00 GB/s") {
+		t.Errorf("%+v", c.link)
+	}
+	if _, _, _, err := (hardware{costs: &engine.Profile{}, rail: "tcp/nosuch0"}).carrier(s); err == nil || !strings.Contains(err.Error(), "nosuch0") {
+		t.Errorf("a rail the user asked for: %v", err)
+	}
+	c.describe(nil, "cma", "")
+	if c.link.Rail != "cma" || c.link.Transfer != "measured" || c.link.Label != "compute modelled, transfer measured on cma" {
+		t.Errorf("%+v", c.link)
 	}
 }
 
@@ -171,6 +201,7 @@ func TestUsageErrorsExit2(t *testing.T) {
 		{"mooncake --request-timeout 0s --ready-timeout -1s", []string{"--request-timeout", "--ready-timeout", "positive"}},
 		{"mooncake --proxy 10.0.0.5:8000 --settings tcp", []string{"--proxy", "10.0.0.5:8000"}},
 		{"mooncake --proxy /x --settings tcp", []string{"--proxy", "http://host:port"}},
+		{"mooncake --rail eth9 --proxy http://localhost:1 --settings tcp", []string{"--rail", "neither an address", "leave it out"}},
 		{"mooncake --proxy http://localhost:1", []string{"--settings", "serves one setting"}},
 		{"mooncake --proxy http://localhost:1 --settings tcp,rdma", []string{"--settings", "serves one setting"}},
 		{"mooncake --qps 3", []string{"--qps"}},

@@ -15,6 +15,7 @@ import (
 	"kvferry/engine"
 	"kvferry/node"
 	"kvferry/sim"
+	"kvferry/transport/rails"
 )
 
 // mooncakeFlags are the command line of kvbench mooncake.
@@ -23,6 +24,7 @@ type mooncakeFlags struct {
 	out, proxy     string
 	measuredOn     string
 	profile, link  string
+	rail           string
 	clock          string
 	numPrompts     int
 	seed           uint32
@@ -46,11 +48,17 @@ serves it:
   chunked     one node, chunked prefill           (published)
   rdma        prefill + decode node, one NIC      (published; link paced)
   rdma2       prefill + decode node, two NICs     (published; link paced)
-  tcp         prefill + decode node, TCP          (published; hand-off v0)
+  tcp         prefill + decode node, TCP          (published; link paced)
   pull        prefill + decode node, TCP, KV read when the prompt is computed,
               without stalling the batch; not in the default list
   layerwise   prefill + decode node, TCP, KV sent layer by layer while the next
               layer computes: kvferry's own hand-off, nothing published
+
+A paced transfer moves its bytes at once, and completes when the setting's NIC would
+have delivered them: over TCP sockets for tcp, pull and layerwise, and for rdma and
+rdma2 by a copy from one process's memory to the other's (cma), which on this machine
+is as fast as two such NICs. Each row says which. Where the kernel does not allow
+that copy, rdma and rdma2 go over TCP sockets too, and the row says that and why.
 
 Each measured cell starts a cluster of its own, warms it up with one request, and
 takes as long as its arrivals: 25 s at 8 requests a second, 99 s at 2.
@@ -93,6 +101,7 @@ Exit status: 0 all cells sound; 1 a cell has faults (failed requests, wrong KV);
 	fs.StringVar(&f.measuredOn, "measured-on", "", "with --proxy, of kvferry's own nodes there: the links that carry their KV, for the rows' labels")
 	fs.StringVar(&f.profile, "profile", engine.DefaultProfile, "what the modelled GPU costs: a shipped profile (a10-qwen2.5-7b-int4, zero) or a JSON file")
 	fs.StringVar(&f.link, "link", "", "instead of each setting's link: native for this machine's network as it is, a link of the profile, or rate=1.29GB/s,latency=10us")
+	fs.StringVar(&f.rail, "rail", "", "what moves the bytes, instead of each setting's rail: 127.0.0.1:0 for TCP sockets, cma for one copy from memory to memory, or another that kvbench transfer knows")
 	fs.IntVar(&f.numPrompts, "num-prompts", bench.PublishedPrompts, "requests a cell; only 200 can be compared with the published")
 	fs.Uint32Var(&f.seed, "seed", 0, "seed of arrivals and prompts; only 0 can be compared with the published")
 	fs.IntVar(&f.repeat, "repeat", 1, "how many times to run the whole list of cells")
@@ -144,6 +153,13 @@ func (f *mooncakeFlags) config(changed func(flag string) bool) (bench.Config, er
 	if f.measuredOn != "" && f.proxy == "" {
 		bad("measured-on", errors.New("says what is behind --proxy: leave it out, or add --proxy"))
 	}
+	if f.rail != "" {
+		_, err := rails.Parse(f.rail)
+		bad("rail", err)
+		if f.proxy != "" {
+			bad("rail", errors.New("is of a cluster that kvbench starts: leave it out, the nodes behind --proxy have theirs"))
+		}
+	}
 	p, err := engine.LoadProfile(f.profile)
 	bad("profile", err)
 	if f.proxy != "" {
@@ -159,8 +175,8 @@ func (f *mooncakeFlags) config(changed func(flag string) bool) (bench.Config, er
 	}
 	if p != nil {
 		if f.proxy == "" {
-			cfg.System = map[string]any{"profile": p, "link": f.link}
-			cfg.Start, err = embedded(f.profile, p, f.link, &lazyFile{dir: cfg.Out})
+			cfg.System = map[string]any{"profile": p, "link": f.link, "rail": f.rail}
+			cfg.Start, err = embedded(hardware{profile: f.profile, costs: p, link: f.link, rail: f.rail}, &lazyFile{dir: cfg.Out})
 			bad("link", err)
 		}
 		err = f.virtual(&cfg, p, changed)
