@@ -180,19 +180,20 @@ func (f *flight) advance(ctx context.Context, a *attempt) (done bool, err error)
 			break
 		}
 		var s step
-		if s, fault = a.report(r); fault != nil {
-			break
-		}
+		s, fault = a.report(r)
 		switch s {
 		case stepDone:
 			done = true
 		case stepSubmitDecode:
+			r.turn.wait()
 			a.decode, fault = f.place(ctx, proto.Role_ROLE_DECODE, proto.Leg_LEG_DECODE, a)
 			f.own += f.proxy.clock.Now() - r.at
 		case stepSubmitPrefill:
+			r.turn.wait()
 			a.compute, fault = f.place(ctx, proto.Role_ROLE_PREFILL, proto.Leg_LEG_PREFILL, a)
 			f.own += f.proxy.clock.Now() - r.at
 		}
+		r.turn.pass()
 	}
 	if fault != nil && a.complete() {
 		// Every token is out; what failed is only the account of them.

@@ -39,6 +39,49 @@ type report struct {
 	finished  *proto.Finished
 	failed    *proto.Failed
 	lost      error
+	turn      turn
+}
+
+// A turn keeps requests in the order in which a node has named them in one message:
+// those whose prompts one step has computed go on to the decode node first come, first
+// served, and not as their handlers happen to wake up.
+type turn struct {
+	before <-chan struct{} // closed when the one before has had its turn; nil for the first
+	over   chan struct{}   // nil for the last
+}
+
+// maxTurn bounds the wait for a handler that has left, or is busy with its client.
+const maxTurn = 10 * time.Millisecond
+
+func (t turn) wait() {
+	if t.before == nil {
+		return
+	}
+	late := time.NewTimer(maxTurn)
+	defer late.Stop()
+	select {
+	case <-t.before:
+	case <-late.C:
+	}
+}
+
+func (t turn) pass() {
+	if t.over != nil {
+		close(t.over)
+	}
+}
+
+// turns returns a function that gives the next of n requests its turn.
+func turns(n int) func() turn {
+	var before chan struct{}
+	return func() turn {
+		t := turn{before: before}
+		if n--; n > 0 {
+			t.over = make(chan struct{})
+		}
+		before = t.over
+		return t
+	}
 }
 
 // inbox is what the nodes have said of one request and its handler has not

@@ -179,15 +179,17 @@ func (m *member) receive(msg *proto.FromNode) error {
 			l.inbox.addToken(arrival{leg: l, at: now, position: msg.Positions[i], token: msg.Tokens[i]})
 		}
 	}
+	next := turns(len(msg.Reserved))
 	for _, r := range msg.Reserved {
 		if l := m.legs[r.Id]; l != nil {
-			l.inbox.addReport(report{leg: l, at: now, reserved: r})
+			l.inbox.addReport(report{leg: l, at: now, reserved: r, turn: next()})
 		}
 	}
+	next = turns(len(msg.Prefilled))
 	for _, r := range msg.Prefilled {
 		if l := m.legs[r.Id]; l != nil {
 			m.settle(l)
-			l.inbox.addReport(report{leg: l, at: now, prefilled: r})
+			l.inbox.addReport(report{leg: l, at: now, prefilled: r, turn: next()})
 		}
 	}
 	for _, r := range msg.Finished {

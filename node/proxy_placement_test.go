@@ -3,7 +3,9 @@ package node
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"kvferry/kvcache"
@@ -95,5 +97,71 @@ func TestPlacementFollowsBlockSize(t *testing.T) {
 	m.setLoad(&proto.Load{WaitingTokens: 40})
 	if place() != m {
 		t.Error("two blocks of 32 tokens are cached and 40 tokens wait: the request went elsewhere")
+	}
+}
+
+// TestTurns: prompts that one step has computed go on in the order in which the node
+// names them. The proxy is free to give up waiting for a handler that does not get to
+// run, as it may on a busy machine, so a round in ten may be out of order; without turns
+// nearly all are.
+func TestTurns(t *testing.T) {
+	const rounds, batch = 30, 8
+	for _, handoff := range []string{HandoffV0, HandoffLayerwise} {
+		t.Run(handoff, func(t *testing.T) {
+			c := newTestCluster(t, ProxyConfig{Handoff: handoff})
+			p, d := c.addPair()
+			first, second := p, d
+			if handoff == HandoffLayerwise {
+				first, second = d, p
+			}
+			var waiting []*proto.Submit
+			first.behave(func(n *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
+				if waiting = append(waiting, s); len(waiting) < batch {
+					return
+				}
+				slices.SortFunc(waiting, func(a, b *proto.Submit) int { return int(promptOf(a)[0]) - int(promptOf(b)[0]) })
+				m := &proto.FromNode{}
+				for _, s := range waiting {
+					kv := &proto.KVRef{NodeId: n.info.Id, GrpcAddr: n.info.GrpcAddr, TransferId: s.Id, Tokens: 1}
+					if handoff == HandoffLayerwise {
+						m.Reserved = append(m.Reserved, &proto.Reserved{Id: s.Id, Kv: kv})
+						continue
+					}
+					m.Ids, m.Positions, m.Tokens = append(m.Ids, s.Id), append(m.Positions, 0), append(m.Tokens, fakeTokens(promptOf(s), 1)[0])
+					m.Prefilled = append(m.Prefilled, &proto.Prefilled{Id: s.Id, Kv: kv, Breakdown: prefillBreakdown()})
+				}
+				send(m)
+				for _, s := range waiting {
+					if handoff == HandoffLayerwise {
+						m := tokenMessage(s.Id, 1, fakeTokens(promptOf(s), 2)[1])
+						m.Finished = []*proto.Finished{{Id: s.Id, Reason: proto.FinishReason_FINISH_LENGTH, Breakdown: decodeBreakdown()}}
+						send(m)
+					}
+				}
+				waiting = nil
+			})
+			ordered := 0
+			for range rounds {
+				var all sync.WaitGroup
+				for i := range batch {
+					all.Go(func() {
+						if status, body, err := c.post("/v1/completions", fmt.Sprintf(`{"prompt":[%d],"max_tokens":2}`, 10+i)); status != 200 || err != nil {
+							t.Errorf("%d %s %v", status, body, err)
+						}
+					})
+				}
+				all.Wait()
+				var got []uint32
+				for range batch {
+					got = append(got, promptOf(receive(t, second.submits, "submit"))[0])
+				}
+				if slices.IsSorted(got) {
+					ordered++
+				}
+			}
+			if ordered < rounds*9/10 {
+				t.Errorf("%d of %d rounds were in order", ordered, rounds)
+			}
+		})
 	}
 }
