@@ -143,6 +143,50 @@ type streamReader struct {
 	events eventParser
 	record *Record
 	done   bool // [DONE] was seen
+	last   pattern
+}
+
+// A pattern is an event that brought a token and nothing else, but for what is in
+// its text. Events of one stream differ in that only, and one that fits needs not be
+// parsed: at 1,000 streams that was two thirds of what reading them cost, a seventh of
+// the machine that is being measured.
+type pattern struct {
+	event    []byte
+	from, to int // of the text, without its quotes
+}
+
+// keep makes an event the pattern if the place of its text can be told. A string
+// that begins with one of these is a key, and no part of another string: in there the
+// quotes would be escaped.
+func (t *pattern) keep(event []byte) {
+	t.event = append(t.event[:0], event...)
+	t.from, t.to = 0, 0
+	for _, key := range []string{`"text":"`, `"content":"`, `"text": "`, `"content": "`} {
+		if i := bytes.Index(event, []byte(key)); i >= 0 {
+			from := i + len(key)
+			if n := plain(event[from:]); event[from+n] == '"' {
+				t.from, t.to = from, from+n
+				return
+			}
+		}
+	}
+}
+
+// fits reports whether an event is the pattern with another text.
+func (t *pattern) fits(event []byte) bool {
+	to := len(event) - (len(t.event) - t.to)
+	return t.from > 0 && to >= t.from && bytes.Equal(event[:t.from], t.event[:t.from]) &&
+		bytes.Equal(event[to:], t.event[t.to:]) && plain(event[t.from:to]) == to-t.from
+}
+
+// plain is the length of what stands for itself in a JSON string, at the start of b.
+func plain(b []byte) int {
+	for i, c := range b {
+		if c == '"' || c == '\\' || c < ' ' {
+			return i
+		}
+	}
+	return len(b)
 }
 
 // feed takes what was read at time at, in seconds since the run's start.
@@ -153,6 +197,10 @@ func (s *streamReader) feed(p []byte, at float64) error {
 		}
 		if string(data) == "[DONE]" {
 			s.done = true
+			return nil
+		}
+		if s.last.fits(data) {
+			s.record.TokenTimes = append(s.record.TokenTimes, at)
 			return nil
 		}
 		var c chunk
@@ -169,6 +217,8 @@ func (s *streamReader) feed(p []byte, at float64) error {
 			s.record.TokenTimes = append(s.record.TokenTimes, at)
 			if r := c.Choices[0].FinishReason; r != nil {
 				s.record.FinishReason = *r
+			} else if c.Usage == nil && c.Breakdown == nil {
+				s.last.keep(data)
 			}
 		}
 		if c.Usage != nil {

@@ -66,8 +66,45 @@ func TestEventAfterDone(t *testing.T) {
 
 // However a stream is cut, the events are the same; and nothing a server sends
 // makes the reader panic or call an unsuccessful stream a success.
+// TestPattern: what differs in its text only is not parsed again, and nothing else is
+// taken for it.
+func TestPattern(t *testing.T) {
+	const head, tail = `{"id":"x","choices":[{"index":0,"text":"`, `","finish_reason":null}],"usage":null}`
+	var like pattern
+	like.keep([]byte(head + "first" + tail))
+	for text, want := range map[string]bool{
+		"": true, "other": true, "longer than it was": true, "é": true,
+		`\n`: false, `"`: false, "\n": false, `","finish_reason":"stop`: false, `"}],"usage":{"completion_tokens":1},"x":[{"a":"`: false,
+	} {
+		if got := like.fits([]byte(head + text + tail)); got != want {
+			t.Errorf("%q fits: %t, want %t", text, got, want)
+		}
+	}
+	for _, other := range []string{
+		head + "a" + strings.Replace(tail, "null", `"length"`, 1), strings.Replace(head, "x", "y", 1) + "a" + tail,
+		head + tail[1:], head, tail, "", strings.Replace(head+"a"+tail, "text", "content", 1),
+	} {
+		if like.fits([]byte(other)) {
+			t.Errorf("%s fits", other)
+		}
+	}
+	for _, event := range []string{`{"choices":[]}`, `{"choices":[{"text":null}]}`, `{"choices":[{"text":"\u0041"}]}`, "[DONE]"} {
+		if like.keep([]byte(event)); like.fits([]byte(event)) {
+			t.Errorf("%s has no text to differ in", event)
+		}
+	}
+	r := Record{MaxTokens: 3}
+	s := streamReader{record: &r}
+	stream := "data: " + head + "a" + tail + "\n\ndata: " + head + "bb" + tail + "\n\ndata: " + head + "c" + strings.Replace(tail, "null", `"length"`, 1) +
+		"\n\ndata: {\"choices\":[],\"usage\":{\"completion_tokens\":3}}\n\ndata: [DONE]\n\n"
+	if err := s.feed([]byte(stream), 1); err != nil || s.end() != nil || len(r.TokenTimes) != 3 || r.FinishReason != "length" {
+		t.Errorf("%v, %+v", err, r)
+	}
+}
+
 func FuzzStream(f *testing.F) {
 	f.Add([]byte("data: {\"choices\":[{\"text\":\"a\",\"finish_reason\":\"length\"}]}\n\ndata: {\"choices\":[],\"usage\":{\"completion_tokens\":1}}\n\ndata: [DONE]\n\n"), 7)
+	f.Add([]byte("data: {\"choices\":[{\"text\":\"a\"}]}\n\ndata: {\"choices\":[{\"text\":\"bc\"}]}\n\ndata: {\"choices\":[{\"text\":\"\"}]}\n\ndata: {\"choices\":[{\"text\":\"\"}],\"error\":{}}\n\n"), 9)
 	f.Add([]byte("data: a\r\n\r\n: c\rdata\r\r"), 3)
 	f.Add([]byte("data: {\"error\":{\"message\":\"x\"}}\n\n"), 1)
 	f.Add([]byte("data: {\"choices\":null,\"breakdown\":{\"kv_bytes\":-1}}\n\n"), 0)
@@ -82,7 +119,20 @@ func FuzzStream(f *testing.F) {
 		}
 		r := Record{MaxTokens: 1}
 		s := streamReader{record: &r}
-		if s.feed(stream, 1) == nil && s.end() == nil {
+		failed := s.feed(stream, 1) != nil
+		tokens, alone := 0, error(nil)
+		for i, event := range whole {
+			// By itself no event is like the one before.
+			one := streamReader{record: &Record{}, done: i > 0 && whole[i-1] == "[DONE]"}
+			if alone = one.feed([]byte("data: "+strings.ReplaceAll(event, "\n", "\ndata: ")+"\n\n"), 1); alone != nil {
+				break
+			}
+			tokens += len(one.record.TokenTimes)
+		}
+		if tokens != len(r.TokenTimes) || (alone != nil || err != nil) != failed {
+			t.Fatalf("%q: %d tokens (failed: %t), one by one %d, %v", stream, len(r.TokenTimes), failed, tokens, alone)
+		}
+		if !failed && s.end() == nil {
 			if !s.done || len(r.TokenTimes) == 0 || r.Usage.CompletionTokens != 1 {
 				t.Fatalf("success of %q: %+v", stream, r)
 			}
