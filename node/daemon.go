@@ -24,10 +24,11 @@ func Main(name string, command func(context.Context) error) {
 }
 
 // TuneMemory is for a daemon's process, which Main calls it in: it has the
-// garbage collector run after 30 % growth instead of 100 %. A daemon's live heap is a few
-// KiB a stream, so that costs 0.2 us of CPU a token and takes a tenth off the
-// memory of 1,000 streams (106 to 95 MB, engine and proxy together).
-func TuneMemory() { debug.SetGCPercent(30) }
+// garbage collector run after 20 % growth instead of 100 %. A daemon's live heap is a few
+// KiB a stream, so that costs 0.3 us of CPU a token and takes an eighth off the
+// memory of 1,000 streams, engine and proxy together; 30 % instead of 20 is 4 % more
+// memory for 0.07 us.
+func TuneMemory() { debug.SetGCPercent(20) }
 
 // RunNode runs a node until ctx ends, logging to standard error.
 func RunNode(ctx context.Context, cfg Config, logs LogFlags) error {

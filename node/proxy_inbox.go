@@ -71,17 +71,15 @@ func (t turn) pass() {
 	}
 }
 
-// turns returns a function that gives the next of n requests its turn.
-func turns(n int) func() turn {
-	var before chan struct{}
-	return func() turn {
-		t := turn{before: before}
-		if n--; n > 0 {
-			t.over = make(chan struct{})
-		}
-		before = t.over
-		return t
+// nextTurn is that of the next of several requests. before is nil for the first, and
+// kept between the calls.
+func nextTurn(before *chan struct{}, last bool) turn {
+	t := turn{before: *before}
+	if !last {
+		t.over = make(chan struct{})
 	}
+	*before = t.over
+	return t
 }
 
 // inbox is what the nodes have said of one request and its handler has not

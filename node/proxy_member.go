@@ -179,17 +179,17 @@ func (m *member) receive(msg *proto.FromNode) error {
 			l.inbox.addToken(arrival{leg: l, at: now, position: msg.Positions[i], token: msg.Tokens[i]})
 		}
 	}
-	next := turns(len(msg.Reserved))
-	for _, r := range msg.Reserved {
+	var before chan struct{}
+	for i, r := range msg.Reserved {
 		if l := m.legs[r.Id]; l != nil {
-			l.inbox.addReport(report{leg: l, at: now, reserved: r, turn: next()})
+			l.inbox.addReport(report{leg: l, at: now, reserved: r, turn: nextTurn(&before, i == len(msg.Reserved)-1)})
 		}
 	}
-	next = turns(len(msg.Prefilled))
-	for _, r := range msg.Prefilled {
+	before = nil
+	for i, r := range msg.Prefilled {
 		if l := m.legs[r.Id]; l != nil {
 			m.settle(l)
-			l.inbox.addReport(report{leg: l, at: now, prefilled: r, turn: next()})
+			l.inbox.addReport(report{leg: l, at: now, prefilled: r, turn: nextTurn(&before, i == len(msg.Prefilled)-1)})
 		}
 	}
 	for _, r := range msg.Finished {
