@@ -9,7 +9,7 @@ import (
 
 // maxLag is how far something may be dated back to the moment it became
 // possible; see package engine.
-const maxLag = 2 * time.Millisecond
+const maxLag = 5 * time.Millisecond
 
 // receiver is the decode side of v0: a Receive step fetches the KV of its
 // requests one after another, and the engine does nothing else meanwhile.

@@ -128,8 +128,12 @@ func (m *modelled) Run(ctx context.Context, step *engine.Step, layer func(int, t
 }
 
 // maxLag is how late a step's end may be noticed and still be dated back; see
-// package engine.
-const maxLag = 2 * time.Millisecond
+// package engine. linkLag is the same of the end of a transfer: less, as bytes that
+// are late are a fact, and not a matter of when somebody looked.
+const (
+	maxLag  = 5 * time.Millisecond
+	linkLag = 2 * time.Millisecond
+)
 
 func (m *modelled) wait(ctx context.Context, until time.Duration) error {
 	for m.clk.Now() < until {

@@ -104,7 +104,7 @@ func (w *worker) move(m connector.Move) {
 		w.run(func() connector.Event {
 			delete(l.batches, b)
 			ev := connector.Moved{ID: id, Part: m.Part, Posted: b.Posted(), At: b.Completed(), Err: b.Err()}
-			if due := b.Due(); due > 0 && ev.At-due < maxLag {
+			if due := b.Due(); due > 0 && ev.At-due < linkLag {
 				ev.At = max(due, ev.Posted) // the link's time, not when that was noticed
 			}
 			if ev.Err == nil {
