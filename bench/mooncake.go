@@ -20,7 +20,7 @@ type Link struct {
 	Transfer string `json:"transfer"` // "measured", "paced", "modelled", "none"
 	// Label is the same in words: "compute modelled, transfer paced 1.29 GB/s".
 	Label string `json:"label"`
-	// Rail is what moved the bytes, as the nodes name it: "tcp/0", "cma/0".
+	// Rail is what moved the bytes: "tcp/loopback", "cma", or the nodes' --rail.
 	Rail string `json:"rail,omitempty"`
 	// PacedTo is the modelled NIC's rate in bytes a second, of a paced transfer.
 	PacedTo float64 `json:"paced_to,omitempty"`

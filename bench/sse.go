@@ -158,14 +158,14 @@ type pattern struct {
 // keep makes an event the pattern if the place of its text can be told. A string
 // that begins with one of these is a key, and no part of another string: in there the
 // quotes would be escaped.
-func (t *pattern) keep(event []byte) {
-	t.event = append(t.event[:0], event...)
-	t.from, t.to = 0, 0
+func (p *pattern) keep(event []byte) {
+	p.event = append(p.event[:0], event...)
+	p.from, p.to = 0, 0
 	for _, key := range []string{`"text":"`, `"content":"`, `"text": "`, `"content": "`} {
 		if i := bytes.Index(event, []byte(key)); i >= 0 {
 			from := i + len(key)
 			if n := plain(event[from:]); event[from+n] == '"' {
-				t.from, t.to = from, from+n
+				p.from, p.to = from, from+n
 				return
 			}
 		}
@@ -173,10 +173,10 @@ func (t *pattern) keep(event []byte) {
 }
 
 // fits reports whether an event is the pattern with another text.
-func (t *pattern) fits(event []byte) bool {
-	to := len(event) - (len(t.event) - t.to)
-	return t.from > 0 && to >= t.from && bytes.Equal(event[:t.from], t.event[:t.from]) &&
-		bytes.Equal(event[to:], t.event[t.to:]) && plain(event[t.from:to]) == to-t.from
+func (p *pattern) fits(event []byte) bool {
+	to := len(event) - (len(p.event) - p.to)
+	return p.from > 0 && to >= p.from && bytes.Equal(event[:p.from], p.event[:p.from]) &&
+		bytes.Equal(event[to:], p.event[p.to:]) && plain(event[p.from:to]) == to-p.from
 }
 
 // plain is the length of what stands for itself in a JSON string, at the start of b.

@@ -22,6 +22,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"kvferry/node"
 )
 
 // Config describes a cluster. Either Nondisagg or both Prefill and Decode must
@@ -101,7 +103,7 @@ func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 	}
 	cfg.Log = &lockedWriter{w: cfg.Log}
 	if cfg.Rail == "" {
-		cfg.Rail = "127.0.0.1:0"
+		cfg.Rail = node.DefaultRail
 	}
 	if cfg.StopTimeout == 0 {
 		cfg.StopTimeout = 5 * time.Second

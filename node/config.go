@@ -16,6 +16,10 @@ import (
 	"kvferry/transport/topology"
 )
 
+// DefaultRail is what a node moves KV over that is given nothing else: TCP sockets, which
+// nodes of the same machine reach.
+const DefaultRail = "127.0.0.1:0"
+
 // Config describes a prefill, decode or non-disaggregated node. ID, Role and
 // Proxy are required; a zero value of another field is its default.
 type Config struct {
@@ -27,7 +31,7 @@ type Config struct {
 	// 0 takes a free one. Default 127.0.0.1:0.
 	GRPCAddr string
 	// Rails are what KV moves over, one a NIC, as package transport/rails reads
-	// them: 10.0.0.2:9101, tcp/eth0, rdma/mlx5_0. Default 127.0.0.1:0.
+	// them: 10.0.0.2:9101, tcp/eth0, rdma/mlx5_0. Default DefaultRail.
 	Rails []string
 
 	// Select says how transfers are spread over several rails.
@@ -78,7 +82,7 @@ func (c *Config) setDefaults() error {
 		c.KVLocation = topology.Any
 	}
 	if len(c.Rails) == 0 {
-		c.Rails = []string{"127.0.0.1:0"}
+		c.Rails = []string{DefaultRail}
 	}
 	if c.Profile == nil {
 		p, err := engine.LoadProfile(engine.DefaultProfile)

@@ -18,9 +18,6 @@ import (
 // prompts of 66 MB, and some.
 const warmMiB = 2048
 
-// loopback is the rail of nodes that have TCP sockets only.
-const loopback = "127.0.0.1:0"
-
 // A hardware is what the nodes of an embedded cluster are given.
 type hardware struct {
 	profile string // its name
@@ -29,12 +26,9 @@ type hardware struct {
 	rail    string // instead of each setting's, if it is not empty
 }
 
-// carrier is the link and the rail of a setting. Where its rail is not to be had, it is
+// carrier is the link and the rail of a setting that moves KV. Where its rail is not to be had, it is
 // loopback, and why says so.
 func (h hardware) carrier(s bench.Setting) (link *transport.Link, rail, why string, err error) {
-	if s.Mode == bench.ModeNonDisagg {
-		return nil, "", "", nil
-	}
 	if link, err = node.ResolveLink(h.costs, h.linkOf(s)); err != nil {
 		return nil, "", "", err
 	}
@@ -49,7 +43,7 @@ func (h hardware) carrier(s bench.Setting) (link *transport.Link, rail, why stri
 	case h.rail != "":
 		return nil, "", "", err
 	}
-	return link, loopback, err.Error(), nil
+	return link, node.DefaultRail, err.Error(), nil
 }
 
 func (h hardware) linkOf(s bench.Setting) string {
@@ -98,7 +92,7 @@ type children struct {
 // describe says what carries the KV: a rail, for the reason why if it is not the
 // setting's own, paced to a link or as it is.
 func (c *children) describe(link *transport.Link, rail, why string) {
-	if rail == loopback {
+	if rail == node.DefaultRail {
 		rail = "tcp/loopback"
 	}
 	c.link.Rail, c.link.Transfer = rail, "measured"

@@ -18,6 +18,7 @@ import (
 	"kvferry/bench/transfer"
 	"kvferry/cluster"
 	"kvferry/engine"
+	"kvferry/node"
 )
 
 // mainEnv has this binary be kvbench.
@@ -86,7 +87,7 @@ func TestEmbeddedCluster(t *testing.T) {
 func TestCarrier(t *testing.T) {
 	s := bench.Setting{Mode: bench.ModeDisagg, Link: "rate=1GB/s", Rail: "tcp/nosuch0"}
 	link, rail, why, err := hardware{costs: &engine.Profile{}}.carrier(s)
-	if err != nil || rail != loopback || !strings.Contains(why, "nosuch0") || link == nil || link.BytesPerSecond != 1e9 {
+	if err != nil || rail != node.DefaultRail || !strings.Contains(why, "nosuch0") || link == nil || link.BytesPerSecond != 1e9 {
 		t.Errorf("%v, %s, %q, %v", link, rail, why, err)
 	}
 	c := &children{}

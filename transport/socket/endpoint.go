@@ -226,10 +226,7 @@ func (ep *endpoint) sendFrame() error {
 		}
 	}
 	ep.underWay(f, op, n)
-	if ep.peer != nil {
-		return ep.refer()
-	}
-	return writeAll(ep.c, ep.vec)
+	return writeFrame(ep.c, ep.peer, ep.vec)
 }
 
 // describe makes ep.head what is before the frame's bytes.
@@ -262,14 +259,6 @@ func (ep *endpoint) underWay(f *frame, op transport.Op, n int) {
 		ep.reads = append(ep.reads, f)
 	}
 	ep.work = ep.work[n:]
-}
-
-// refer sends ep.head, to a peer that copies the rest of ep.vec itself.
-func (ep *endpoint) refer() error {
-	willWrite(ep.vec)
-	_, err := ep.c.Write(ep.head)
-	clear(ep.vec)
-	return err
 }
 
 // receive takes the target's answers.

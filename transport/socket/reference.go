@@ -120,11 +120,12 @@ func appendAddress(b, mem []byte) []byte {
 // addresses in from, one for each element. It uses dst up.
 func fetch(peer Memory, dst [][]byte, from []byte, at []uint64) ([]uint64, error) {
 	at = at[:0]
-	k := 0
+	k, n := 0, 0
 	for i, b := range dst {
 		if len(b) > 0 {
 			dst[k] = b
 			k++
+			n += len(b)
 			at = append(at, binary.LittleEndian.Uint64(from[i*addrLen:]))
 		}
 	}
@@ -133,10 +134,6 @@ func fetch(peer Memory, dst [][]byte, from []byte, at []uint64) ([]uint64, error
 	}
 	if err := peer.Copy(dst[:k], at); err != nil {
 		return at, fmt.Errorf("%w: %w", errAttach, err)
-	}
-	n := 0
-	for _, b := range dst[:k] {
-		n += len(b)
 	}
 	haveRead(dst[:k], n)
 	return at, nil
@@ -155,7 +152,7 @@ func (ep *endpoint) sendImm() error {
 		ep.describe(f, request{op: transport.Write, count: 1, bytes: size}, s)
 		ep.vec = append(ep.vec[:0], ep.head, s[0].Local)
 		ep.underWay(f, transport.Write, 0)
-		if err := ep.refer(); err != nil {
+		if err := writeFrame(ep.c, ep.peer, ep.vec); err != nil {
 			return err
 		}
 	}
@@ -168,7 +165,7 @@ func (ep *endpoint) sendImm() error {
 	ep.describe(f, request{op: transport.Write, hasImm: true, count: 1, bytes: size}, s)
 	ep.vec = append(ep.vec[:0], ep.head)
 	ep.underWay(f, transport.Write, 1)
-	return ep.refer()
+	return writeFrame(ep.c, ep.peer, ep.vec)
 }
 
 // waitWritten waits until no WRITE frame is under way, or the endpoint is broken.
@@ -242,15 +239,15 @@ type loan struct {
 	held []*region
 }
 
-// lend answers a READ frame with addresses, and holds their memory until the
-// initiator says that it has copied it, or the connection ends.
-func (s *served) lend(r *request, a answer) {
+// lend makes an answer one of addresses. Their memory is held until the initiator says
+// that it has copied it, or the connection ends.
+func (s *served) lend(r *request, a answer) answer {
 	for _, mem := range a.parts[1:] {
 		a.head = appendAddress(a.head, mem)
 	}
 	s.loans = append(s.loans, loan{r.seq, a.held})
-	a.parts[0], a.held = a.head, nil
-	s.answers <- a
+	a.held = nil
+	return a
 }
 
 // release ends the loans of frames up to seq.

@@ -342,8 +342,7 @@ func (s *served) read(r *request, descs []byte) error {
 	}
 	a.head = d.append(a.head)
 	if s.peer != nil {
-		s.lend(r, a)
-		return nil
+		a = s.lend(r, a)
 	}
 	a.parts[0] = a.head
 	s.answers <- a // a sender that cannot send drains it
@@ -366,13 +365,7 @@ func (s *served) send() {
 
 func (s *served) sendAnswer(a answer) error {
 	s.wmu.Lock()
-	var err error
-	if s.peer != nil {
-		willWrite(a.parts)
-		_, err = s.c.Write(a.head)
-	} else {
-		err = writeAll(s.c, a.parts)
-	}
+	err := writeFrame(s.c, s.peer, a.parts)
 	s.wmu.Unlock()
 	if err != nil {
 		return err

@@ -12,7 +12,7 @@ type source interface {
 // A stream reads headers through a buffer and bytes past it.
 type stream struct {
 	src  source
-	buf  []byte // at least maxHeader long
+	buf  []byte // longer than any header
 	r, w int    // buf[r:w] is read and not consumed
 }
 
@@ -32,7 +32,7 @@ func newStream(src source, references bool) stream {
 	return stream{src: src, buf: make([]byte, size)}
 }
 
-// next consumes n bytes, at most maxHeader, and returns them. They are valid
+// next consumes n bytes, at most len(buf), and returns them. They are valid
 // until the next call.
 func (s *stream) next(n int) ([]byte, error) {
 	if s.r+n > len(s.buf) {
@@ -110,9 +110,15 @@ func (s *stream) discard(n int64) error {
 	return nil
 }
 
-// writeAll writes the elements of vec in order. It uses vec up.
-func writeAll(c Conn, vec [][]byte) error {
+// writeFrame writes the elements of vec in order, to a peer that copies all but the
+// first itself only that one. It uses vec up.
+func writeFrame(c Conn, peer Memory, vec [][]byte) error {
 	willWrite(vec)
+	if peer != nil {
+		_, err := c.Write(vec[0])
+		clear(vec)
+		return err
+	}
 	bufs := net.Buffers(vec)
 	_, err := bufs.WriteTo(c)
 	return err
