@@ -1,7 +1,9 @@
 package engine
 
 import (
+	"crypto/sha256"
 	_ "embed"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +13,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"kvferry/kvcache"
 )
@@ -234,6 +237,28 @@ func (p *Profile) Validate() error {
 		}
 	}
 	return errors.Join(faults...)
+}
+
+// Fingerprint is equal for profiles that model the same GPU, model and engine: all of
+// the profile but the limits that nodes of one cluster may set differently.
+func (p *Profile) Fingerprint() string {
+	q := *p
+	q.KVBytes, q.MaxModelLen, q.MaxNumSeqs, q.MaxBatchedTokens, q.ChunkTokens = 0, 0, 0, 0, 0
+	b, err := json.Marshal(&q) // maps in the order of their keys
+	if err != nil {
+		panic(fmt.Sprintf("engine: profile %s: %v", p.Name, err)) // NaN or Inf, which Validate refuses
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:8])
+}
+
+// Slowest bounds what a step takes on a hot GPU: step for one without prompts, with a
+// full batch and the front end's part, and token more for each prompt token in it.
+func (p *Profile) Slowest() (step, token time.Duration) {
+	c := p.Costs
+	decode := max(c.DecodeStepMS, p.Disagg.DecodeStepMS)
+	step = duration(c.RequestMS + c.PrefillStepMS + decode + c.DecodeSeqMS*float64(p.MaxNumSeqs) + c.OutputDelayMS)
+	return step, duration(c.PrefillTokenMS * (1 + c.HotSlowdown))
 }
 
 // Blocks is the capacity of the KV pool in blocks.

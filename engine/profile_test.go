@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"kvferry/kvcache"
 )
@@ -193,4 +194,57 @@ func FuzzParseProfile(f *testing.F) {
 			t.Fatalf("%s: a step takes %v", data, d)
 		}
 	})
+}
+
+// TestFingerprint: what is modelled makes profiles differ, what a node may set for
+// itself does not.
+func TestFingerprint(t *testing.T) {
+	load := func() *Profile {
+		p, err := LoadProfile(DefaultProfile)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	want := load().Fingerprint()
+	own := load()
+	own.KVBytes, own.MaxNumSeqs, own.MaxBatchedTokens, own.MaxModelLen, own.ChunkTokens = 1<<30, 8, 20_000, 5000, 256
+	if got := own.Fingerprint(); got != want {
+		t.Errorf("a node's own limits changed the fingerprint from %s to %s", want, got)
+	}
+	for name, change := range map[string]func(*Profile){
+		"vocab":    func(p *Profile) { p.Vocab = 32_000 },
+		"geometry": func(p *Profile) { p.KVGeometry.Layers++ },
+		"cost":     func(p *Profile) { p.Costs.PrefillTokenMS *= 1.01 },
+		"v0":       func(p *Profile) { p.Disagg.V0.HopMS++ },
+		"model":    func(p *Profile) { p.Model = "another" },
+	} {
+		p := load()
+		change(p)
+		if p.Fingerprint() == want {
+			t.Errorf("another %s has the same fingerprint", name)
+		}
+	}
+}
+
+// TestSlowest: no step of a hot GPU takes longer than the bound.
+func TestSlowest(t *testing.T) {
+	p, err := LoadProfile(DefaultProfile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	step, token := p.Slowest()
+	m := NewCostModel(p.Costs)
+	at := time.Duration(0)
+	for range 5 { // it heats up
+		took := m.Run(&Step{Kind: Prefill, At: at, Tokens: p.MaxBatchedTokens})
+		if most := step + time.Duration(p.MaxBatchedTokens)*token; took > most {
+			t.Fatalf("a step of %d tokens took %v, the bound is %v", p.MaxBatchedTokens, took, most)
+		}
+		at += took
+	}
+	seqs := make([]Work, p.MaxNumSeqs)
+	if took := m.Run(&Step{Kind: Decode, At: at, Works: seqs}); took > step {
+		t.Errorf("a decode step of %d sequences took %v, the bound is %v", len(seqs), took, step)
+	}
 }

@@ -10,7 +10,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"runtime/debug"
 	"strconv"
 	"time"
 )
@@ -258,11 +257,7 @@ func (p *Proxy) serveModels(w http.ResponseWriter, _ *http.Request) {
 }
 
 func serveVersion(w http.ResponseWriter, _ *http.Request) {
-	version := "unknown"
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		version = info.Main.Version
-	}
-	writeJSON(w, map[string]string{"version": version})
+	writeJSON(w, map[string]string{"version": Version()})
 }
 
 // serveServerInfo answers SGLang's bench client, which asks at its end whether

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"time"
 
@@ -163,10 +164,19 @@ func (c *Config) Validate() error {
 }
 
 // info is what the node tells the registry.
-func (c *Config) info(grpcAddr string) *proto.NodeInfo {
-	return &proto.NodeInfo{
-		Id: c.ID, Role: c.Role, GrpcAddr: grpcAddr, Model: c.Model, Profile: c.Profile.Name,
-		MaxModelLen: uint32(c.Profile.MaxModelLen), BlockTokens: uint32(c.Profile.KVGeometry.BlockTokens),
+func (n *Node) info() *proto.NodeInfo {
+	c, p := &n.cfg, n.cfg.Profile
+	info := &proto.NodeInfo{
+		Id: c.ID, Role: c.Role, GrpcAddr: n.GRPCAddr(), Model: c.Model, Profile: p.Name,
+		MaxModelLen: uint32(p.MaxModelLen), BlockTokens: uint32(p.KVGeometry.BlockTokens),
 		KvBlocks: uint32(c.KVBlocks), Handoffs: connector.Handoffs(),
+		Instance: n.instance, Vocab: uint32(p.Vocab), ProfileFingerprint: p.Fingerprint(), Link: linkName(c.Link), Chunked: c.Chunked,
+		Version: Version(),
 	}
+	step, token := p.Slowest()
+	info.StepUs, info.PromptTokenNs = microseconds(step), uint32(min(token, math.MaxUint32))
+	for _, r := range n.tx.Rails() {
+		info.Rails = append(info.Rails, r.Name)
+	}
+	return info
 }

@@ -23,6 +23,16 @@ func Main(name string, command func(context.Context) error) {
 	}
 }
 
+// Version is the program's: of the module where it was built from a release, else the
+// commit it was built from, or "unknown".
+func Version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok || info.Main.Version == "" {
+		return "unknown"
+	}
+	return info.Main.Version
+}
+
 // TuneMemory is for a daemon's process, which Main calls it in: it has the
 // garbage collector run after 20 % growth instead of 100 %. A daemon's live heap is a few
 // KiB a stream, so that costs 0.3 us of CPU a token and takes an eighth off the

@@ -36,7 +36,7 @@ func (l *lease) keep(ctx context.Context) error {
 		call, cancel := context.WithTimeout(ctx, 2*time.Second)
 		if id == 0 {
 			var r *proto.RegisterReply
-			if r, err = reg.Register(call, &proto.RegisterRequest{Node: n.cfg.info(n.GRPCAddr())}, grpc.WaitForReady(true)); err == nil {
+			if r, err = reg.Register(call, &proto.RegisterRequest{Node: n.info()}, grpc.WaitForReady(true)); err == nil {
 				id, wait = r.GetLease(), interval(r.GetTtlMs())
 				n.w.log.Info("registered", "proxy", n.cfg.Proxy)
 				complained = false

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"sync"
 	"time"
@@ -38,6 +39,8 @@ type Node struct {
 	base *transport.Segment // the whole slab: the local side of every transfer
 	slab *kvcache.Slab
 	once sync.Once
+
+	instance uint64 // tells this node from another that is given the same id
 }
 
 // New builds a node and binds its addresses; it serves nothing before Run. The
@@ -49,7 +52,7 @@ func New(cfg Config) (_ *Node, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg}
+	n := &Node{cfg: cfg, instance: rand.Uint64()}
 	defer func() {
 		if err != nil {
 			n.Close()

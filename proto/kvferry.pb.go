@@ -189,9 +189,10 @@ const (
 	FailCode_FAIL_INVALID     FailCode = 1 // the request can never be served here: prompt longer than the pool, bad hand-off
 	FailCode_FAIL_DEADLINE    FailCode = 2
 	FailCode_FAIL_CANCELLED   FailCode = 3
-	FailCode_FAIL_TRANSFER    FailCode = 4 // the KV did not arrive, or arrived wrong
+	FailCode_FAIL_TRANSFER    FailCode = 4 // the KV did not arrive
 	FailCode_FAIL_DRAINING    FailCode = 5 // the node takes no new requests
 	FailCode_FAIL_INTERNAL    FailCode = 6
+	FailCode_FAIL_CONTENT     FailCode = 7 // the KV arrived, and is not what the prompt says it must be
 )
 
 // Enum value maps for FailCode.
@@ -204,6 +205,7 @@ var (
 		4: "FAIL_TRANSFER",
 		5: "FAIL_DRAINING",
 		6: "FAIL_INTERNAL",
+		7: "FAIL_CONTENT",
 	}
 	FailCode_value = map[string]int32{
 		"FAIL_UNSPECIFIED": 0,
@@ -213,6 +215,7 @@ var (
 		"FAIL_TRANSFER":    4,
 		"FAIL_DRAINING":    5,
 		"FAIL_INTERNAL":    6,
+		"FAIL_CONTENT":     7,
 	}
 )
 
@@ -244,16 +247,29 @@ func (FailCode) EnumDescriptor() ([]byte, []int) {
 }
 
 type NodeInfo struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"` // unique in the cluster: "decode-1"
-	Role          Role                   `protobuf:"varint,2,opt,name=role,proto3,enum=kvferry.v1.Role" json:"role,omitempty"`
-	GrpcAddr      string                 `protobuf:"bytes,3,opt,name=grpc_addr,json=grpcAddr,proto3" json:"grpc_addr,omitempty"` // host:port of Worker and Peer
-	Model         string                 `protobuf:"bytes,4,opt,name=model,proto3" json:"model,omitempty"`                       // served model name; all nodes of a cluster agree
-	Profile       string                 `protobuf:"bytes,5,opt,name=profile,proto3" json:"profile,omitempty"`                   // cost profile's name
-	MaxModelLen   uint32                 `protobuf:"varint,6,opt,name=max_model_len,json=maxModelLen,proto3" json:"max_model_len,omitempty"`
-	BlockTokens   uint32                 `protobuf:"varint,7,opt,name=block_tokens,json=blockTokens,proto3" json:"block_tokens,omitempty"`
-	KvBlocks      uint32                 `protobuf:"varint,8,opt,name=kv_blocks,json=kvBlocks,proto3" json:"kv_blocks,omitempty"` // capacity of the pool
-	Handoffs      []string               `protobuf:"bytes,9,rep,name=handoffs,proto3" json:"handoffs,omitempty"`
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Id          string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"` // unique in the cluster: "decode-1"
+	Role        Role                   `protobuf:"varint,2,opt,name=role,proto3,enum=kvferry.v1.Role" json:"role,omitempty"`
+	GrpcAddr    string                 `protobuf:"bytes,3,opt,name=grpc_addr,json=grpcAddr,proto3" json:"grpc_addr,omitempty"` // host:port of Worker and Peer
+	Model       string                 `protobuf:"bytes,4,opt,name=model,proto3" json:"model,omitempty"`                       // served model name; all nodes of a cluster agree
+	Profile     string                 `protobuf:"bytes,5,opt,name=profile,proto3" json:"profile,omitempty"`                   // cost profile's name
+	MaxModelLen uint32                 `protobuf:"varint,6,opt,name=max_model_len,json=maxModelLen,proto3" json:"max_model_len,omitempty"`
+	BlockTokens uint32                 `protobuf:"varint,7,opt,name=block_tokens,json=blockTokens,proto3" json:"block_tokens,omitempty"`
+	KvBlocks    uint32                 `protobuf:"varint,8,opt,name=kv_blocks,json=kvBlocks,proto3" json:"kv_blocks,omitempty"` // capacity of the pool
+	Handoffs    []string               `protobuf:"bytes,9,rep,name=handoffs,proto3" json:"handoffs,omitempty"`
+	// instance is a random number made when the node started: it tells a node that
+	// registers again from another one that was given the same id.
+	Instance           uint64   `protobuf:"varint,10,opt,name=instance,proto3" json:"instance,omitempty"`
+	Vocab              uint32   `protobuf:"varint,11,opt,name=vocab,proto3" json:"vocab,omitempty"`                                                    // token ids are in [0, vocab)
+	ProfileFingerprint string   `protobuf:"bytes,12,opt,name=profile_fingerprint,json=profileFingerprint,proto3" json:"profile_fingerprint,omitempty"` // of all that makes nodes of one profile alike
+	Rails              []string `protobuf:"bytes,13,rep,name=rails,proto3" json:"rails,omitempty"`                                                     // names: "tcp/eth0"
+	Link               string   `protobuf:"bytes,14,opt,name=link,proto3" json:"link,omitempty"`                                                       // "native", or the modelled NIC that its transfers are paced to
+	Chunked            bool     `protobuf:"varint,15,opt,name=chunked,proto3" json:"chunked,omitempty"`                                                // computes prompts in chunks beside decodes
+	Version            string   `protobuf:"bytes,16,opt,name=version,proto3" json:"version,omitempty"`                                                 // of the program
+	// What a step can take at most on this node, for the proxy to tell one that is
+	// stuck: step_us, and prompt_token_ns more for each prompt token in it.
+	StepUs        uint32 `protobuf:"varint,17,opt,name=step_us,json=stepUs,proto3" json:"step_us,omitempty"`
+	PromptTokenNs uint32 `protobuf:"varint,18,opt,name=prompt_token_ns,json=promptTokenNs,proto3" json:"prompt_token_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -351,6 +367,69 @@ func (x *NodeInfo) GetHandoffs() []string {
 	return nil
 }
 
+func (x *NodeInfo) GetInstance() uint64 {
+	if x != nil {
+		return x.Instance
+	}
+	return 0
+}
+
+func (x *NodeInfo) GetVocab() uint32 {
+	if x != nil {
+		return x.Vocab
+	}
+	return 0
+}
+
+func (x *NodeInfo) GetProfileFingerprint() string {
+	if x != nil {
+		return x.ProfileFingerprint
+	}
+	return ""
+}
+
+func (x *NodeInfo) GetRails() []string {
+	if x != nil {
+		return x.Rails
+	}
+	return nil
+}
+
+func (x *NodeInfo) GetLink() string {
+	if x != nil {
+		return x.Link
+	}
+	return ""
+}
+
+func (x *NodeInfo) GetChunked() bool {
+	if x != nil {
+		return x.Chunked
+	}
+	return false
+}
+
+func (x *NodeInfo) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *NodeInfo) GetStepUs() uint32 {
+	if x != nil {
+		return x.StepUs
+	}
+	return 0
+}
+
+func (x *NodeInfo) GetPromptTokenNs() uint32 {
+	if x != nil {
+		return x.PromptTokenNs
+	}
+	return 0
+}
+
 // Load is the node's state after an iteration or at a heartbeat.
 type Load struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
@@ -368,8 +447,14 @@ type Load struct {
 	KvTransfers       uint64                 `protobuf:"varint,12,opt,name=kv_transfers,json=kvTransfers,proto3" json:"kv_transfers,omitempty"`
 	KvTransfersFailed uint64                 `protobuf:"varint,13,opt,name=kv_transfers_failed,json=kvTransfersFailed,proto3" json:"kv_transfers_failed,omitempty"`
 	Draining          bool                   `protobuf:"varint,14,opt,name=draining,proto3" json:"draining,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	Seq               uint64                 `protobuf:"varint,15,opt,name=seq,proto3" json:"seq,omitempty"` // counts the node's loads: a later one has a higher number
+	// progress rises whenever the node has got on: a step ended, a layer was
+	// computed, KV moved, landed or was let go of.
+	Progress      uint64 `protobuf:"varint,16,opt,name=progress,proto3" json:"progress,omitempty"`
+	StepUs        uint32 `protobuf:"varint,17,opt,name=step_us,json=stepUs,proto3" json:"step_us,omitempty"` // what the step under way should take; 0 if none is
+	Waits         bool   `protobuf:"varint,18,opt,name=waits,proto3" json:"waits,omitempty"`                 // the node can do nothing until another node has done its part
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Load) Reset() {
@@ -496,6 +581,34 @@ func (x *Load) GetKvTransfersFailed() uint64 {
 func (x *Load) GetDraining() bool {
 	if x != nil {
 		return x.Draining
+	}
+	return false
+}
+
+func (x *Load) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *Load) GetProgress() uint64 {
+	if x != nil {
+		return x.Progress
+	}
+	return 0
+}
+
+func (x *Load) GetStepUs() uint32 {
+	if x != nil {
+		return x.StepUs
+	}
+	return 0
+}
+
+func (x *Load) GetWaits() bool {
+	if x != nil {
+		return x.Waits
 	}
 	return false
 }
@@ -1110,6 +1223,7 @@ type Cancel struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	BadKv         bool                   `protobuf:"varint,3,opt,name=bad_kv,json=badKv,proto3" json:"bad_kv,omitempty"` // the other side found the KV of this leg wrong
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1156,6 +1270,13 @@ func (x *Cancel) GetReason() string {
 		return x.Reason
 	}
 	return ""
+}
+
+func (x *Cancel) GetBadKv() bool {
+	if x != nil {
+		return x.BadKv
+	}
+	return false
 }
 
 // KVRef names a request's blocks on one node, for one transfer.
@@ -1463,6 +1584,7 @@ type FromNode struct {
 	Finished      []*Finished  `protobuf:"bytes,6,rep,name=finished,proto3" json:"finished,omitempty"`
 	Failed        []*Failed    `protobuf:"bytes,7,rep,name=failed,proto3" json:"failed,omitempty"`
 	Load          *Load        `protobuf:"bytes,8,opt,name=load,proto3" json:"load,omitempty"`
+	LastSubmit    uint64       `protobuf:"varint,9,opt,name=last_submit,json=lastSubmit,proto3" json:"last_submit,omitempty"` // with a load: id of the last Submit on this stream that it counts
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1551,6 +1673,13 @@ func (x *FromNode) GetLoad() *Load {
 		return x.Load
 	}
 	return nil
+}
+
+func (x *FromNode) GetLastSubmit() uint64 {
+	if x != nil {
+		return x.LastSubmit
+	}
+	return 0
 }
 
 // Reserved answers a layerwise LEG_DECODE: the blocks are allocated, send the prefill leg.
@@ -2295,7 +2424,7 @@ var File_kvferry_proto protoreflect.FileDescriptor
 const file_kvferry_proto_rawDesc = "" +
 	"\n" +
 	"\rkvferry.proto\x12\n" +
-	"kvferry.v1\"\x8d\x02\n" +
+	"kvferry.v1\"\x8f\x04\n" +
 	"\bNodeInfo\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12$\n" +
 	"\x04role\x18\x02 \x01(\x0e2\x10.kvferry.v1.RoleR\x04role\x12\x1b\n" +
@@ -2305,7 +2434,17 @@ const file_kvferry_proto_rawDesc = "" +
 	"\rmax_model_len\x18\x06 \x01(\rR\vmaxModelLen\x12!\n" +
 	"\fblock_tokens\x18\a \x01(\rR\vblockTokens\x12\x1b\n" +
 	"\tkv_blocks\x18\b \x01(\rR\bkvBlocks\x12\x1a\n" +
-	"\bhandoffs\x18\t \x03(\tR\bhandoffs\"\xf3\x03\n" +
+	"\bhandoffs\x18\t \x03(\tR\bhandoffs\x12\x1a\n" +
+	"\binstance\x18\n" +
+	" \x01(\x04R\binstance\x12\x14\n" +
+	"\x05vocab\x18\v \x01(\rR\x05vocab\x12/\n" +
+	"\x13profile_fingerprint\x18\f \x01(\tR\x12profileFingerprint\x12\x14\n" +
+	"\x05rails\x18\r \x03(\tR\x05rails\x12\x12\n" +
+	"\x04link\x18\x0e \x01(\tR\x04link\x12\x18\n" +
+	"\achunked\x18\x0f \x01(\bR\achunked\x12\x18\n" +
+	"\aversion\x18\x10 \x01(\tR\aversion\x12\x17\n" +
+	"\astep_us\x18\x11 \x01(\rR\x06stepUs\x12&\n" +
+	"\x0fprompt_token_ns\x18\x12 \x01(\rR\rpromptTokenNs\"\xd0\x04\n" +
 	"\x04Load\x12\x18\n" +
 	"\arunning\x18\x01 \x01(\rR\arunning\x12\x18\n" +
 	"\awaiting\x18\x02 \x01(\rR\awaiting\x12%\n" +
@@ -2322,7 +2461,11 @@ const file_kvferry_proto_rawDesc = "" +
 	"\rkv_blocks_bad\x18\v \x01(\x04R\vkvBlocksBad\x12!\n" +
 	"\fkv_transfers\x18\f \x01(\x04R\vkvTransfers\x12.\n" +
 	"\x13kv_transfers_failed\x18\r \x01(\x04R\x11kvTransfersFailed\x12\x1a\n" +
-	"\bdraining\x18\x0e \x01(\bR\bdraining\"\xa0\x02\n" +
+	"\bdraining\x18\x0e \x01(\bR\bdraining\x12\x10\n" +
+	"\x03seq\x18\x0f \x01(\x04R\x03seq\x12\x1a\n" +
+	"\bprogress\x18\x10 \x01(\x04R\bprogress\x12\x17\n" +
+	"\astep_us\x18\x11 \x01(\rR\x06stepUs\x12\x14\n" +
+	"\x05waits\x18\x12 \x01(\bR\x05waits\"\xa0\x02\n" +
 	"\bRailLoad\x12\x12\n" +
 	"\x04rail\x18\x01 \x01(\tR\x04rail\x12#\n" +
 	"\rbytes_written\x18\x02 \x01(\x04R\fbytesWritten\x12\x1d\n" +
@@ -2370,10 +2513,11 @@ const file_kvferry_proto_rawDesc = "" +
 	"\n" +
 	"ignore_eos\x18\n" +
 	" \x01(\bR\tignoreEos\x12!\n" +
-	"\x02kv\x18\v \x01(\v2\x11.kvferry.v1.KVRefR\x02kv\"0\n" +
+	"\x02kv\x18\v \x01(\v2\x11.kvferry.v1.KVRefR\x02kv\"G\n" +
 	"\x06Cancel\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xf1\x01\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x15\n" +
+	"\x06bad_kv\x18\x03 \x01(\bR\x05badKv\"\xf1\x01\n" +
 	"\x05KVRef\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x1b\n" +
 	"\tgrpc_addr\x18\x02 \x01(\tR\bgrpcAddr\x12\x1f\n" +
@@ -2399,7 +2543,7 @@ const file_kvferry_proto_rawDesc = "" +
 	"\x04rail\x18\x01 \x01(\tR\x04rail\x12\x12\n" +
 	"\x04addr\x18\x02 \x01(\tR\x04addr\x12\x10\n" +
 	"\x03key\x18\x03 \x01(\x04R\x03key\x12\x12\n" +
-	"\x04rank\x18\x04 \x01(\x05R\x04rank\"\xbd\x02\n" +
+	"\x04rank\x18\x04 \x01(\x05R\x04rank\"\xde\x02\n" +
 	"\bFromNode\x12\x10\n" +
 	"\x03ids\x18\x01 \x03(\x04R\x03ids\x12\x16\n" +
 	"\x06tokens\x18\x02 \x03(\rR\x06tokens\x12\x1c\n" +
@@ -2408,7 +2552,9 @@ const file_kvferry_proto_rawDesc = "" +
 	"\tprefilled\x18\x05 \x03(\v2\x15.kvferry.v1.PrefilledR\tprefilled\x120\n" +
 	"\bfinished\x18\x06 \x03(\v2\x14.kvferry.v1.FinishedR\bfinished\x12*\n" +
 	"\x06failed\x18\a \x03(\v2\x12.kvferry.v1.FailedR\x06failed\x12$\n" +
-	"\x04load\x18\b \x01(\v2\x10.kvferry.v1.LoadR\x04load\"=\n" +
+	"\x04load\x18\b \x01(\v2\x10.kvferry.v1.LoadR\x04load\x12\x1f\n" +
+	"\vlast_submit\x18\t \x01(\x04R\n" +
+	"lastSubmit\"=\n" +
 	"\bReserved\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12!\n" +
 	"\x02kv\x18\x02 \x01(\v2\x11.kvferry.v1.KVRefR\x02kv\"\x98\x01\n" +
@@ -2476,7 +2622,7 @@ const file_kvferry_proto_rawDesc = "" +
 	"\fFinishReason\x12\x16\n" +
 	"\x12FINISH_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rFINISH_LENGTH\x10\x01\x12\x0f\n" +
-	"\vFINISH_STOP\x10\x02*\x92\x01\n" +
+	"\vFINISH_STOP\x10\x02*\xa4\x01\n" +
 	"\bFailCode\x12\x14\n" +
 	"\x10FAIL_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fFAIL_INVALID\x10\x01\x12\x11\n" +
@@ -2484,7 +2630,8 @@ const file_kvferry_proto_rawDesc = "" +
 	"\x0eFAIL_CANCELLED\x10\x03\x12\x11\n" +
 	"\rFAIL_TRANSFER\x10\x04\x12\x11\n" +
 	"\rFAIL_DRAINING\x10\x05\x12\x11\n" +
-	"\rFAIL_INTERNAL\x10\x062\xdf\x01\n" +
+	"\rFAIL_INTERNAL\x10\x06\x12\x10\n" +
+	"\fFAIL_CONTENT\x10\a2\xdf\x01\n" +
 	"\bRegistry\x12B\n" +
 	"\bRegister\x12\x1b.kvferry.v1.RegisterRequest\x1a\x19.kvferry.v1.RegisterReply\x12E\n" +
 	"\tKeepAlive\x12\x1c.kvferry.v1.KeepAliveRequest\x1a\x1a.kvferry.v1.KeepAliveReply\x12H\n" +
