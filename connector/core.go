@@ -121,6 +121,13 @@ func NewCore(cfg Config) (*Core, error) {
 	return c, nil
 }
 
+// Computing reports whether the executor has a step under way. A step that fetches KV is
+// not one: it waits for other nodes.
+func (c *Core) Computing() bool {
+	step := c.sched.Current()
+	return step != nil && step.Kind != engine.Receive
+}
+
 // Load is the scheduler's. Requests whose KV is on its way count as waiting.
 func (c *Core) Load() engine.Load { return c.sched.Load() }
 

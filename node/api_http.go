@@ -70,13 +70,18 @@ func (p *Proxy) serveGeneration(w http.ResponseWriter, r *http.Request, kind api
 
 // accept reads and checks a request and readies its flight.
 func (p *Proxy) accept(f *flight, w http.ResponseWriter, r *http.Request, kind apiKind) error {
-	cluster, ok := p.registry.info()
-	if !ok {
-		return p.registry.wait(ended)
-	}
 	body, err := p.readBody(w, r)
 	if err != nil {
 		return err
+	}
+	cluster, ok := p.registry.info()
+	if !ok {
+		if err := p.awaitNodes(r.Context()); errors.Is(err, context.Canceled) {
+			return fmt.Errorf("%w: %w", errClientGone, err)
+		} else if err != nil {
+			return err
+		}
+		cluster, _ = p.registry.info()
 	}
 	f.req, err = parseGeneration(kind, body, cluster)
 	if err != nil {
@@ -245,6 +250,11 @@ func (p *Proxy) serveModels(w http.ResponseWriter, _ *http.Request) {
 		Root        string  `json:"root"`
 		Parent      *string `json:"parent"`
 		MaxModelLen uint32  `json:"max_model_len"`
+	}
+	// Clients wait for this list until it is there, and take an empty one for ready.
+	if err := p.Ready(); err != nil {
+		writeError(w, toAPIError(err))
+		return
 	}
 	list := struct {
 		Object string  `json:"object"`

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"kvferry/clock"
@@ -26,6 +27,8 @@ type modelled struct {
 	slab  *kvcache.Slab
 	vocab int
 	toks  []kvcache.Token
+
+	layers atomic.Uint64 // computed so far, of steps whose bytes are written
 
 	mu       sync.Mutex
 	contents map[uint64]*kvcache.Content // of sequences whose KV somebody will fetch
@@ -106,6 +109,7 @@ func (m *modelled) Run(ctx context.Context, step *engine.Step, layer func(int, t
 			if err := m.wait(ctx, at); err != nil {
 				return 0, nil, err
 			}
+			m.layers.Add(1)
 			if layer != nil {
 				layer(l, at)
 			}

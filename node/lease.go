@@ -18,6 +18,13 @@ type lease struct {
 	n *Node
 }
 
+// What calls to the registry may take. A registration waits for a sign of life of the node
+// that has this one's id, if one has: a heartbeat, or the end of a lease.
+const (
+	registerTimeout = 10 * time.Second
+	renewTimeout    = 2 * time.Second
+)
+
 // keep registers and renews until ctx ends, then deregisters. While the proxy is
 // unreachable it tries again every second; a proxy that refuses the node is an
 // error.
@@ -33,7 +40,12 @@ func (l *lease) keep(ctx context.Context) error {
 	var wait time.Duration
 	complained := false
 	for {
-		call, cancel := context.WithTimeout(ctx, 2*time.Second)
+		timeout := renewTimeout
+		if id == 0 {
+			timeout = registerTimeout
+		}
+		call, cancel := context.WithTimeout(ctx, timeout)
+		var silent error
 		if id == 0 {
 			var r *proto.RegisterReply
 			if r, err = reg.Register(call, &proto.RegisterRequest{Node: n.info()}, grpc.WaitForReady(true)); err == nil {
@@ -43,11 +55,18 @@ func (l *lease) keep(ctx context.Context) error {
 			}
 		} else {
 			var r *proto.KeepAliveReply
-			if r, err = reg.KeepAlive(call, &proto.KeepAliveRequest{Lease: id, Load: n.w.lastLoad(), Rails: n.railLoads()}); err == nil {
-				wait = interval(r.GetTtlMs())
+			var load *proto.Load
+			if load, silent = n.w.freshLoad(call); silent == nil {
+				if r, err = reg.KeepAlive(call, &proto.KeepAliveRequest{Lease: id, Load: load, Rails: n.railLoads()}); err == nil {
+					wait = interval(r.GetTtlMs())
+				}
 			}
 		}
 		cancel()
+		if silent != nil && ctx.Err() == nil {
+			n.w.log.Error("the node's loop does not answer: its lease is not renewed", "for", timeout)
+			continue
+		}
 		switch status.Code(err) {
 		case codes.OK:
 		case codes.NotFound:

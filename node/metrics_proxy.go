@@ -287,7 +287,7 @@ func (c nodeCollector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
 	for _, m := range c.registry.snapshot() {
-		if _, ok := m.usable(); ok {
+		if _, _, ok := m.usable(); ok {
 			up[m.info.Role]++
 		}
 		m.mu.Lock()

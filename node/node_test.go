@@ -104,7 +104,7 @@ func (s *nodes) ready() {
 	for name := range s.nodes {
 		s.until(name+" to join", func() bool {
 			for _, m := range s.proxy.daemon.registry.snapshot() {
-				if _, up := m.usable(); up && m.info.Id == name {
+				if _, _, up := m.usable(); up && m.info.Id == name {
 					return true
 				}
 			}
@@ -313,7 +313,8 @@ func TestCorruptAtSource(t *testing.T) {
 	}
 }
 
-// TestProxyRestarts: the nodes find the next proxy at the address of the last.
+// TestProxyRestarts: the nodes find the next proxy at the address of the last, and
+// requests that come before them wait.
 func TestProxyRestarts(t *testing.T) {
 	s := startNodes(t, HandoffLayerwise, nil, "prefill-0", "decode-0")
 	defer s.end()
@@ -322,10 +323,7 @@ func TestProxyRestarts(t *testing.T) {
 	s.client.CloseIdleConnections()
 	s.proxy.end(t)
 	s.startProxy(HandoffLayerwise, httpAddr, grpcAddr)
-	s.ready()
-	if got, status := s.text(1, 100, 5); status != http.StatusOK || got != want {
-		t.Errorf("%d %q, want %q", status, got, want)
-	}
+	s.burst(15, want)
 }
 
 // TestNodeRestarts stops a decode node right after it has answered: it must have

@@ -84,7 +84,7 @@ func NewProxy(cfg ProxyConfig) (*Proxy, error) {
 	p.ctx, p.stop = context.WithCancelCause(context.Background())
 	p.registry = newRegistry(p.ctx, cfg, p.clock, p.metrics)
 	var err error
-	p.metrics.registry.MustRegister(nodeCollector{p.registry})
+	p.metrics.registry.MustRegister(nodeCollector{p.registry}, healthCollector{p.registry})
 	if p.httpListener, err = net.Listen("tcp", cfg.HTTPAddr); err != nil {
 		return nil, fmt.Errorf("node: HTTPAddr: %w", err)
 	}
@@ -127,6 +127,38 @@ func (p *Proxy) Ready() error {
 // reason they have not when ctx ends.
 func (p *Proxy) WaitReady(ctx context.Context) error { return p.registry.wait(ctx) }
 
+// awaitNodes waits for the nodes that a request needs, for NodeWait at most, or returns
+// the reason why they are not there.
+func (p *Proxy) awaitNodes(ctx context.Context) error {
+	r := p.registry
+	missing := r.wait(ended)
+	if missing == nil || p.cfg.NodeWait < 0 {
+		return missing
+	}
+	r.mu.Lock()
+	r.waiting++
+	first := r.waiting == 1
+	r.mu.Unlock()
+	defer func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.waiting--
+	}()
+	if first {
+		p.cfg.Logger.Info("requests wait for nodes", "limit", p.cfg.NodeWait, "why", missing)
+	}
+	limit, cancel := context.WithTimeout(ctx, p.cfg.NodeWait)
+	defer cancel()
+	missing = r.wait(limit)
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case missing != nil:
+		return fmt.Errorf("%w, after %v (--node-wait)", missing, p.cfg.NodeWait)
+	}
+	return nil
+}
+
 // Run serves until ctx is done, then drains: new requests are answered 503,
 // running ones have DrainTimeout to end, and the rest fail with an error. It
 // returns nil after a shutdown that was asked for, however the requests fared,
@@ -138,6 +170,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	var servers sync.WaitGroup
 	servers.Go(func() { failed <- p.http.Serve(p.httpListener) })
 	servers.Go(func() { failed <- p.grpc.Serve(p.grpcListener) })
+	servers.Go(func() { p.registry.watch(p.ctx) })
 
 	var err error
 	select {

@@ -46,6 +46,10 @@ type ProxyConfig struct {
 	// LeaseTTL is how long a node may be silent before it counts as lost.
 	// Default 3 s.
 	LeaseTTL time.Duration
+	// NodeWait is how long a request waits for the nodes it needs while they are not
+	// there: at the start of a cluster, after a restart of the proxy, after a loss.
+	// Default 10 s; negative means not at all.
+	NodeWait time.Duration
 	// RequestTimeout is a request's deadline from its first byte in; a client
 	// may ask for less with the field "timeout". Default 10 min.
 	RequestTimeout time.Duration
@@ -74,6 +78,7 @@ func (c *ProxyConfig) setDefaults() {
 	setDefault(&c.Handoff, HandoffLayerwise)
 	setDefault(&c.Placement, placement.LeastLoaded)
 	setDefault(&c.LeaseTTL, 3*time.Second)
+	setDefault(&c.NodeWait, 10*time.Second)
 	setDefault(&c.RequestTimeout, 10*time.Minute)
 	setDefault(&c.DrainTimeout, 30*time.Second)
 	setDefault(&c.MaxQueue, 4096)
@@ -148,6 +153,7 @@ func (c *ProxyConfig) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Handoff, "handoff", d.Handoff, "how KV gets from prefill to decode: v0 (the published system), pull or layerwise")
 	fs.StringVar(&c.Placement, "placement", d.Placement, "which node takes a request: round-robin, least-loaded or prefix-aware (what a node has to compute, less what its prefix cache saves)")
 	fs.DurationVar(&c.LeaseTTL, "lease-ttl", d.LeaseTTL, "how long a node may be silent before it is lost")
+	fs.DurationVar(&c.NodeWait, "node-wait", d.NodeWait, "how long a request waits for nodes that are not there yet, or not any more; -1s: not at all")
 	fs.DurationVar(&c.RequestTimeout, "request-timeout", d.RequestTimeout, "deadline of a request that does not ask for less")
 	fs.DurationVar(&c.DrainTimeout, "drain-timeout", d.DrainTimeout, "how long running requests may take to end on shutdown")
 	fs.IntVar(&c.MaxQueue, "max-queue", d.MaxQueue, "requests held at once, waiting and streaming; beyond it clients get 429")

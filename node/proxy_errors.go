@@ -16,6 +16,8 @@ var (
 	errNoNode       = errors.New("no node can take it")
 	errNodeLost     = errors.New("node lost")
 	errLeaseExpired = errors.New("lease expired")
+	errReplaced     = errors.New("replaced by another instance")
+	errStalled      = errors.New("the node does not get on")
 	errProxyFull    = errors.New("the proxy is full")
 	errProxyDrains  = errors.New("the proxy is shutting down")
 	errDeadline     = errors.New("deadline exceeded")
@@ -27,6 +29,7 @@ var (
 type LegError struct {
 	RequestID string
 	Node      string
+	Peer      string // that has the other end of a transfer that failed
 	Leg       proto.Leg
 	Code      proto.FailCode // FAIL_UNSPECIFIED when the node itself was lost
 	Retryable bool           // another node may succeed
@@ -34,12 +37,24 @@ type LegError struct {
 }
 
 func (e *LegError) Error() string {
-	leg := strings.ToLower(strings.TrimPrefix(e.Leg.String(), "LEG_"))
+	at := strings.ToLower(strings.TrimPrefix(e.Leg.String(), "LEG_")) + " leg on " + e.Node
+	switch {
+	case e.Peer == "":
+	case e.Leg == proto.Leg_LEG_PREFILL:
+		at += ", KV for " + e.Peer
+	default:
+		at += ", KV from " + e.Peer
+	}
 	if e.Code == proto.FailCode_FAIL_UNSPECIFIED {
-		return fmt.Sprintf("%s leg on %s: %v", leg, e.Node, e.Err)
+		return fmt.Sprintf("%s: %v", at, e.Err)
 	}
 	code := strings.ToLower(strings.TrimPrefix(e.Code.String(), "FAIL_"))
-	return fmt.Sprintf("%s leg on %s: %s: %v", leg, e.Node, code, e.Err)
+	return fmt.Sprintf("%s: %s: %v", at, code, e.Err)
+}
+
+// ofTransfer reports whether it was the KV between two nodes that failed.
+func (e *LegError) ofTransfer() bool {
+	return e.Code == proto.FailCode_FAIL_TRANSFER || e.Code == proto.FailCode_FAIL_CONTENT
 }
 
 func (e *LegError) Unwrap() error { return e.Err }
@@ -98,6 +113,8 @@ func toAPIError(err error) *apiError {
 			e.Status, e.Type, e.Code = http.StatusGatewayTimeout, "timeout_error", "deadline_exceeded"
 		case proto.FailCode_FAIL_TRANSFER:
 			e.Status, e.Code = http.StatusBadGateway, "kv_transfer"
+		case proto.FailCode_FAIL_CONTENT:
+			e.Status, e.Code = http.StatusBadGateway, "kv_content"
 		case proto.FailCode_FAIL_UNSPECIFIED:
 			e.Status, e.Code = http.StatusBadGateway, "node_lost"
 		case proto.FailCode_FAIL_DRAINING:

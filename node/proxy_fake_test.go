@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"math"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"runtime"
@@ -252,7 +253,7 @@ func (c *testCluster) addNode(id string, role proto.Role, s script) *fakeNode {
 	n := &fakeNode{
 		info: &proto.NodeInfo{
 			Id: id, Role: role, GrpcAddr: l.Addr().String(), Model: testModel, Profile: "fake",
-			MaxModelLen: testMaxModelLen, BlockTokens: 16, KvBlocks: 1000,
+			MaxModelLen: testMaxModelLen, BlockTokens: 16, KvBlocks: 1000, Instance: rand.Uint64(),
 			Handoffs: []string{HandoffV0, HandoffPull, HandoffLayerwise},
 		},
 		server:  grpc.NewServer(),
@@ -279,7 +280,7 @@ func (c *testCluster) register(n *fakeNode) {
 	n.lease = reply.Lease
 	c.waitFor("node "+n.info.Id+" to be up", func() bool {
 		for _, m := range c.proxy.registry.snapshot() {
-			if _, ok := m.usable(); ok && m.lease == n.lease {
+			if _, _, ok := m.usable(); ok && m.lease == n.lease {
 				return true
 			}
 		}

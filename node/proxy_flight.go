@@ -89,7 +89,7 @@ func (f *flight) again(ctx context.Context, err error) error {
 	case !isLeg && !errors.Is(err, errNoNode):
 		return err
 	case errors.Is(err, errNoNode) && f.prefillNode == "" && f.decodeNode == "":
-		return err // nothing was ever placed: say so at once
+		return f.proxy.awaitNodes(ctx) // nothing was ever placed
 	case f.retries >= f.proxy.cfg.MaxRetries:
 		if f.retries > 0 {
 			return fmt.Errorf("after %d retries: %w", f.retries, err)
@@ -138,11 +138,13 @@ func (f *flight) start(ctx context.Context, a *attempt) (err error) {
 	}
 	switch a.shape {
 	case shapeFull:
-		a.compute, err = f.place(ctx, proto.Role_ROLE_NONDISAGG, proto.Leg_LEG_FULL, a)
-	case shapePrefillOnly, shapeSerial:
-		a.compute, err = f.place(ctx, proto.Role_ROLE_PREFILL, proto.Leg_LEG_PREFILL, a)
+		a.compute, err = f.place(ctx, choice{role: proto.Role_ROLE_NONDISAGG}, proto.Leg_LEG_FULL, a)
+	case shapePrefillOnly:
+		a.compute, err = f.place(ctx, choice{role: proto.Role_ROLE_PREFILL}, proto.Leg_LEG_PREFILL, a)
+	case shapeSerial:
+		a.compute, err = f.place(ctx, choice{role: proto.Role_ROLE_PREFILL, partner: proto.Role_ROLE_DECODE}, proto.Leg_LEG_PREFILL, a)
 	case shapeLayerwise:
-		a.decode, err = f.place(ctx, proto.Role_ROLE_DECODE, proto.Leg_LEG_DECODE, a)
+		a.decode, err = f.place(ctx, choice{role: proto.Role_ROLE_DECODE, partner: proto.Role_ROLE_PREFILL}, proto.Leg_LEG_DECODE, a)
 	}
 	f.own += f.proxy.clock.Now() - began
 	return err
@@ -186,14 +188,17 @@ func (f *flight) advance(ctx context.Context, a *attempt) (done bool, err error)
 			done = true
 		case stepSubmitDecode:
 			r.turn.wait()
-			a.decode, fault = f.place(ctx, proto.Role_ROLE_DECODE, proto.Leg_LEG_DECODE, a)
+			a.decode, fault = f.place(ctx, choice{role: proto.Role_ROLE_DECODE, with: a.compute.node}, proto.Leg_LEG_DECODE, a)
 			f.own += f.proxy.clock.Now() - r.at
 		case stepSubmitPrefill:
 			r.turn.wait()
-			a.compute, fault = f.place(ctx, proto.Role_ROLE_PREFILL, proto.Leg_LEG_PREFILL, a)
+			a.compute, fault = f.place(ctx, choice{role: proto.Role_ROLE_PREFILL, with: a.decode.node}, proto.Leg_LEG_PREFILL, a)
 			f.own += f.proxy.clock.Now() - r.at
 		}
 		r.turn.pass()
+		if r.prefilled != nil && a.shape == shapeLayerwise && r.leg == a.compute && a.decode != nil {
+			a.decode.node.expect(a.decode) // it has all of its KV
+		}
 	}
 	if fault != nil && a.complete() {
 		// Every token is out; what failed is only the account of them.
@@ -246,11 +251,12 @@ func (f *flight) deliver(a *attempt, done bool) error {
 }
 
 // place chooses a node for a leg and submits it.
-func (f *flight) place(ctx context.Context, role proto.Role, kind proto.Leg, a *attempt) (*leg, error) {
-	if !f.hashed && role != proto.Role_ROLE_DECODE {
-		f.prefix, f.hashed = f.proxy.registry.prefix(role, f.req.Prompt), true
+func (f *flight) place(ctx context.Context, ch choice, kind proto.Leg, a *attempt) (*leg, error) {
+	if !f.hashed && ch.role != proto.Role_ROLE_DECODE {
+		f.prefix, f.hashed = f.proxy.registry.prefix(ch.role, f.req.Prompt), true
 	}
-	m, err := f.proxy.registry.place(role, placement.Request{Tokens: len(f.req.Prompt), Prefix: f.prefix}, f.avoid)
+	ch.avoid = f.avoid
+	m, err := f.proxy.registry.place(ch, placement.Request{Tokens: len(f.req.Prompt), Prefix: f.prefix})
 	if err != nil {
 		return nil, err
 	}
@@ -298,8 +304,9 @@ func remainingMS(ctx context.Context) uint32 {
 	return uint32(min(max(time.Until(at).Milliseconds(), 1), math.MaxUint32))
 }
 
-// blame marks the nodes the next attempt should stay clear of. A transfer has
-// two ends, and the one that reports it is often not the one at fault.
+// blame marks the nodes the next attempt should stay clear of, and has the failure
+// counted against them. A transfer has two ends, and the one that reports it is often not
+// the one at fault.
 func (f *flight) blame(a *attempt, err error) {
 	var failed *LegError
 	if !errors.As(err, &failed) {
@@ -309,9 +316,22 @@ func (f *flight) blame(a *attempt, err error) {
 	if f.avoid == nil {
 		f.avoid = make(map[*member]bool)
 	}
-	for _, l := range []*leg{a.compute, a.decode} {
-		if l != nil && (l.node.info.Id == failed.Node || failed.Code == proto.FailCode_FAIL_TRANSFER) {
-			f.avoid[l.node] = true
+	for _, pair := range [][2]*leg{{a.compute, a.decode}, {a.decode, a.compute}} {
+		at, other := pair[0], pair[1]
+		switch {
+		case at == nil:
+		case at.node.info.Id == failed.Node:
+			f.avoid[at.node] = true
+			var peer *member
+			if other != nil {
+				peer = other.node
+				if failed.ofTransfer() {
+					failed.Peer = peer.info.Id
+				}
+			}
+			f.proxy.registry.failed(at.node, peer, failed)
+		case failed.ofTransfer():
+			f.avoid[at.node] = true
 		}
 	}
 }
@@ -319,21 +339,33 @@ func (f *flight) blame(a *attempt, err error) {
 // leave lets go of an attempt's legs, telling the nodes to drop them unless
 // all went well, and adds up its account.
 func (f *flight) leave(ctx context.Context, a *attempt, err error) {
+	var failed *LegError
+	badKV := errors.As(err, &failed) && failed.Code == proto.FailCode_FAIL_CONTENT
 	for _, l := range []*leg{a.compute, a.decode} {
 		switch {
 		case l == nil:
 		case err == nil && a.finished:
 			l.node.release(l)
 		case err != nil && ctx.Err() == nil:
-			l.node.cancelLeg(l, err.Error())
+			l.node.cancelLeg(l, err.Error(), badKV)
 		case err != nil:
-			l.node.cancelLeg(l, context.Cause(ctx).Error())
+			l.node.cancelLeg(l, context.Cause(ctx).Error(), false)
 		default: // complete without a word of the end
-			l.node.cancelLeg(l, "complete")
+			l.node.cancelLeg(l, "complete", false)
 		}
+	}
+	if err == nil && a.finished {
+		f.proxy.registry.succeeded(nodeOf(a.compute), nodeOf(a.decode))
 	}
 	sumBreakdown(&f.breakdown, &a.breakdown)
 	f.cached = max(f.cached, a.cached)
+}
+
+func nodeOf(l *leg) *member {
+	if l == nil {
+		return nil
+	}
+	return l.node
 }
 
 // account is the request's usage as far as it came.

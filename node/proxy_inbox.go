@@ -15,6 +15,9 @@ type leg struct {
 	inbox  *inbox
 	tokens int // of prompt this leg computes
 
+	// owed: the node is to do something for this leg before anybody else. Guarded by
+	// node.mu.
+	owed bool
 	// computed is set once the node has nothing more to compute for this leg,
 	// which stays known to its node only so that the node's loss is noticed.
 	// Guarded by node.mu.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -42,28 +43,39 @@ type member struct {
 
 	ctx    context.Context // the lease: done when it ends, its cause saying why
 	cancel context.CancelCauseFunc
-	expiry *time.Timer
 	wake   chan struct{} // the sender has something to send
 
 	mu       sync.Mutex
 	up       bool // the stream is open
 	leaving  bool // deregistered: no new legs, the stream stays for those it has
+	stalled  bool // it did not get on, and its legs were placed elsewhere
+	stalls   uint64
+	progress progress
 	load     *proto.Load
 	rails    []*proto.RailLoad
-	sent     int // prompt tokens submitted since load
-	inFlight int // legs not computed
+	sent     []submitted // prompts that load does not count yet
+	onTheWay int         // tokens of these
+	inFlight int         // legs not computed
 	nextID   uint64
 	legs     map[uint64]*leg
 	queue    []*proto.ToNode
+	next     chan struct{} // closed at the next heartbeat; nil while nobody waits for it
+}
+
+// submitted is a prompt on its way to a node.
+type submitted struct {
+	id     uint64
+	tokens int
 }
 
 func newMember(ctx context.Context, info *proto.NodeInfo, lease uint64) *member {
 	m := &member{
-		info:  info,
-		lease: lease,
-		wake:  make(chan struct{}, 1),
-		load:  &proto.Load{},
-		legs:  make(map[uint64]*leg),
+		info:     info,
+		lease:    lease,
+		wake:     make(chan struct{}, 1),
+		progress: newProgress(info),
+		load:     &proto.Load{},
+		legs:     make(map[uint64]*leg),
 	}
 	m.ctx, m.cancel = context.WithCancelCause(ctx)
 	return m
@@ -174,6 +186,14 @@ func (m *member) receive(msg *proto.FromNode) error {
 		m.metrics.iterationTokens.Observe(float64(n))
 	}
 	m.mu.Lock()
+	if msg.Load != nil {
+		m.counted(msg.LastSubmit)
+	}
+	back := false
+	if len(msg.Ids)+len(msg.Reserved)+len(msg.Prefilled)+len(msg.Finished)+len(msg.Failed) > 0 {
+		m.progress.word(now)
+		back = m.recoverLocked()
+	}
 	for i, id := range msg.Ids {
 		if l := m.legs[id]; l != nil {
 			l.inbox.addToken(arrival{leg: l, at: now, position: msg.Positions[i], token: msg.Tokens[i]})
@@ -182,6 +202,7 @@ func (m *member) receive(msg *proto.FromNode) error {
 	var before chan struct{}
 	for i, r := range msg.Reserved {
 		if l := m.legs[r.Id]; l != nil {
+			m.settleOwed(l) // the prefill node's turn
 			l.inbox.addReport(report{leg: l, at: now, reserved: r, turn: nextTurn(&before, i == len(msg.Reserved)-1)})
 		}
 	}
@@ -206,7 +227,32 @@ func (m *member) receive(msg *proto.FromNode) error {
 		}
 	}
 	m.mu.Unlock()
+	if back {
+		m.changed()
+	}
 	return nil
+}
+
+// counted takes the prompts up to the Submit with that id, which the load counts, off
+// those on their way. The caller holds mu.
+func (m *member) counted(last uint64) {
+	n := 0
+	for n < len(m.sent) && m.sent[n].id <= last {
+		m.onTheWay -= m.sent[n].tokens
+		n++
+	}
+	m.sent = slices.Delete(m.sent, 0, n)
+}
+
+// recoverLocked notes a sign of life. It reports whether the node had been left for the
+// want of one: the caller then calls changed, without mu.
+func (m *member) recoverLocked() bool {
+	if !m.stalled {
+		return false
+	}
+	m.stalled = false
+	m.log.Info("node gets on again", "node", m.info.Id)
+	return true
 }
 
 // settle counts a leg as no longer computing. The caller holds mu.
@@ -215,6 +261,33 @@ func (m *member) settle(l *leg) {
 		l.computed = true
 		m.inFlight--
 	}
+	m.settleOwed(l)
+}
+
+// settleOwed counts a leg as one that the node need do nothing for now. The caller holds
+// mu.
+func (m *member) settleOwed(l *leg) {
+	if l.owed {
+		l.owed = false
+		m.progress.settle(l.tokens)
+	}
+}
+
+// expect counts a leg again that the node can go on with: it has its KV.
+func (m *member) expect(l *leg) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.legs[l.id] == l && !l.owed && !l.computed {
+		l.owed = true
+		m.progress.owe(m.clock.Now(), l.tokens)
+	}
+}
+
+// excuse has nothing held against the node up to now: the proxy did not listen.
+func (m *member) excuse(now time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.progress.word(now)
 }
 
 // drop forgets a leg and returns it, nil if it was not known: an answer that
@@ -245,17 +318,38 @@ func (m *member) down(err error) (redial bool) {
 	m.mu.Lock()
 	wasUp := m.up
 	m.up = false
-	for id, l := range m.legs {
-		l.inbox.addReport(report{leg: l, at: now, lost: fmt.Errorf("%w: %w", errNodeLost, err)})
-		delete(m.legs, id)
+	for _, l := range m.legs {
+		m.lose(l, now, err)
 	}
-	m.inFlight, m.sent, m.queue = 0, 0, nil
+	m.sent, m.onTheWay, m.queue = nil, 0, nil
 	redial = !m.leaving
 	m.mu.Unlock()
 	if wasUp {
 		m.changed()
 	}
 	return redial
+}
+
+// lose reports a leg as lost and forgets it. The caller holds mu.
+func (m *member) lose(l *leg, now time.Duration, err error) {
+	l.inbox.addReport(report{leg: l, at: now, lost: fmt.Errorf("%w: %w", errNodeLost, err)})
+	m.settle(l)
+	delete(m.legs, l.id)
+}
+
+// leaveBehind gives up on a node that does not get on: its legs are lost, and it is told
+// so. The node stays a member; a sign of life makes it as good as any.
+func (m *member) leaveBehind(now time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.stalled = true
+	m.stalls++
+	err := fmt.Errorf("%w for %v", errStalled, (now - m.progress.at).Round(time.Millisecond))
+	m.log.Warn("node left: it holds its lease and does not get on", "node", m.info.Id, "legs", len(m.legs), "silent", (now - m.progress.at).Round(time.Millisecond), "step_due", m.progress.due)
+	for _, l := range m.legs {
+		m.enqueue(&proto.ToNode{Kind: &proto.ToNode_Cancel{Cancel: &proto.Cancel{Id: l.id, Reason: err.Error()}}})
+		m.lose(l, now, err)
+	}
 }
 
 // submit hands a leg to the node and sets its id.
@@ -270,7 +364,10 @@ func (m *member) submit(l *leg, s *proto.Submit) error {
 	s.Id = l.id
 	m.legs[l.id] = l
 	m.inFlight++
-	m.sent += l.tokens
+	m.sent = append(m.sent, submitted{l.id, l.tokens})
+	m.onTheWay += l.tokens
+	l.owed = true
+	m.progress.owe(m.clock.Now(), l.tokens)
 	m.enqueue(&proto.ToNode{Kind: &proto.ToNode_Submit{Submit: s}})
 	return nil
 }
@@ -282,15 +379,15 @@ func (m *member) release(l *leg) {
 	m.drop(l.id)
 }
 
-// cancelLeg forgets a leg and tells the node to drop it. A leg that has ended
-// or was lost is left alone.
-func (m *member) cancelLeg(l *leg, reason string) {
+// cancelLeg forgets a leg and tells the node to drop it, and whether the KV that it sent
+// was found wrong. A leg that has ended or was lost is left alone.
+func (m *member) cancelLeg(l *leg, reason string, badKV bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.legs[l.id] != l {
 		return
 	}
-	m.enqueue(&proto.ToNode{Kind: &proto.ToNode_Cancel{Cancel: &proto.Cancel{Id: l.id, Reason: reason}}})
+	m.enqueue(&proto.ToNode{Kind: &proto.ToNode_Cancel{Cancel: &proto.Cancel{Id: l.id, Reason: reason, BadKv: badKV}}})
 	m.drop(l.id)
 }
 
@@ -313,18 +410,16 @@ func (m *member) leave() {
 	}
 }
 
-// setRails records what the node's rails have done so far.
-func (m *member) setRails(rails []*proto.RailLoad) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.rails = rails
-}
-
 // setLoad records the node's state and counts what it did since the last. A
-// heartbeat may overtake an iteration's message, so counters never go back.
+// heartbeat may overtake an iteration's message: the older load is not taken.
 func (m *member) setLoad(l *proto.Load) {
 	m.mu.Lock()
 	old := m.load
+	if l.Seq < old.Seq {
+		m.mu.Unlock()
+		return
+	}
+	// Counters do not go back, whatever the node says, nor does a drain.
 	l.Preemptions = max(l.Preemptions, old.Preemptions)
 	l.PrefixQueries = max(l.PrefixQueries, old.PrefixQueries)
 	l.PrefixHits = max(l.PrefixHits, old.PrefixHits)
@@ -333,24 +428,83 @@ func (m *member) setLoad(l *proto.Load) {
 	l.KvBlocksBad = max(l.KvBlocksBad, old.KvBlocksBad)
 	l.KvTransfers = max(l.KvTransfers, old.KvTransfers)
 	l.KvTransfersFailed = max(l.KvTransfersFailed, old.KvTransfersFailed)
-	l.Draining = l.Draining || old.Draining // nor does a drain
-	m.load, m.sent = l, 0
+	l.Draining = l.Draining || old.Draining
+	m.load = l
+	now := m.clock.Now()
+	m.progress.load(now, l)
+	back := m.progress.at == now && m.recoverLocked()
 	m.metrics.addLoad(old, l)
 	turned := old.Draining != l.Draining
 	m.mu.Unlock()
-	if turned {
+	if turned || back {
 		m.changed()
 	}
 }
 
-// usable reports whether the node takes new legs, and how busy it is.
-func (m *member) usable() (placement.Candidate, bool) {
+// sameAs reports whether a registration is this node's own: it has lost its lease.
+func (m *member) sameAs(info *proto.NodeInfo) bool {
+	return info.Instance != 0 && info.Instance == m.info.Instance
+}
+
+// connected reports whether the node's stream is open.
+func (m *member) connected() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.up
+}
+
+// beat returns a channel that is closed at the node's next heartbeat.
+func (m *member) beat() <-chan struct{} {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.next == nil {
+		m.next = make(chan struct{})
+	}
+	return m.next
+}
+
+// beats is a heartbeat.
+func (m *member) beats(req *proto.KeepAliveRequest) {
+	m.mu.Lock()
+	m.rails = req.Rails
+	if m.next != nil {
+		close(m.next)
+		m.next = nil
+	}
+	waiting := m.load.WaitingTokens
+	m.mu.Unlock()
+	if l := req.Load; l != nil {
+		// It does not say which prompts it counts, and some may be on their way still: of
+		// those, what the stream says is right.
+		l.WaitingTokens = waiting
+		m.setLoad(l)
+	}
+}
+
+// gotOn is when the node last did.
+func (m *member) gotOn() time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.progress.at
+}
+
+// stuck reports whether the node should be left: it does not get on, and has not been
+// left already.
+func (m *member) stuck(now, any time.Duration) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.up && m.progress.stalled(now, any)
+}
+
+// usable reports whether the node takes new legs, whether it has been left because it did
+// not get on, and how busy it is.
+func (m *member) usable() (c placement.Candidate, stalled, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return placement.Candidate{
 		ID:            m.info.Id,
 		Blocks:        int(m.info.KvBlocks),
-		WaitingTokens: int(m.load.WaitingTokens) + m.sent,
+		WaitingTokens: int(m.load.WaitingTokens) + m.onTheWay,
 		InFlight:      m.inFlight,
-	}, m.up && !m.leaving && !m.load.Draining
+	}, m.stalled, m.up && !m.leaving && !m.load.Draining
 }

@@ -37,7 +37,7 @@ func TestPrefixAwarePlacement(t *testing.T) {
 			c := newTestCluster(t, ProxyConfig{Placement: tc.policy})
 			atOnce := func(n *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
 				n.answer(s, func(m *proto.FromNode) {
-					m.Load = &proto.Load{} // nothing is waiting any more
+					m.Load, m.LastSubmit = &proto.Load{}, s.Id // nothing is waiting any more
 					send(m)
 				})
 			}
@@ -76,7 +76,7 @@ func TestPlacementFollowsBlockSize(t *testing.T) {
 	prompt := make([]kvcache.Token, 65)
 	place := func() *member {
 		t.Helper()
-		m, err := r.place(role, placement.Request{Tokens: len(prompt), Prefix: r.prefix(role, prompt)}, nil)
+		m, err := r.place(choice{role: role}, placement.Request{Tokens: len(prompt), Prefix: r.prefix(role, prompt)})
 		if err != nil {
 			t.Fatal(err)
 		}

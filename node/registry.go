@@ -16,7 +16,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"kvferry/clock"
-	"kvferry/kvcache"
 	"kvferry/placement"
 	"kvferry/proto"
 )
@@ -45,53 +44,145 @@ type registry struct {
 	ctx     context.Context // every member's parent
 	members sync.WaitGroup
 
-	mu      sync.Mutex
-	closed  bool
-	byID    map[string]*member
-	byLease map[uint64]*member
-	byRole  map[proto.Role][]*member        // sorted by id
-	places  map[proto.Role]placement.Policy // once there was a node to place on
-	cluster clusterInfo                     // the last one's, when all nodes are gone
-	changed chan struct{}                   // closed at the next change of who is usable
+	mu         sync.Mutex
+	closed     bool
+	byID       map[string]*member
+	byLease    map[uint64]*member
+	byRole     map[proto.Role][]*member        // sorted by id
+	places     map[proto.Role]placement.Policy // once there was a node to place on
+	cluster    clusterInfo                     // the last one's, when all nodes are gone
+	changed    chan struct{}                   // closed at the next change of who is usable
+	terms      *terms                          // of the leases
+	quarantine *quarantine
+	waiting    int // requests, for nodes that are not there
 }
 
 func newRegistry(ctx context.Context, cfg ProxyConfig, c clock.Clock, metrics *proxyMetrics) *registry {
 	return &registry{
-		ttl:     cfg.LeaseTTL,
-		mode:    cfg.Mode,
-		handoff: cfg.Handoff,
-		log:     cfg.Logger,
-		clock:   c,
-		metrics: metrics,
-		name:    cfg.Placement,
-		places:  make(map[proto.Role]placement.Policy),
-		ctx:     ctx,
-		byID:    make(map[string]*member),
-		byLease: make(map[uint64]*member),
-		byRole:  make(map[proto.Role][]*member),
-		changed: make(chan struct{}),
+		ttl:        cfg.LeaseTTL,
+		mode:       cfg.Mode,
+		handoff:    cfg.Handoff,
+		log:        cfg.Logger,
+		clock:      c,
+		metrics:    metrics,
+		name:       cfg.Placement,
+		places:     make(map[proto.Role]placement.Policy),
+		ctx:        ctx,
+		byID:       make(map[string]*member),
+		byLease:    make(map[uint64]*member),
+		byRole:     make(map[proto.Role][]*member),
+		changed:    make(chan struct{}),
+		terms:      newTerms(c.Now(), cfg.LeaseTTL),
+		quarantine: newQuarantine(),
 	}
 }
 
+// watch ends leases that are over, and leaves nodes that do not get on, until ctx
+// ends.
+func (r *registry) watch(ctx context.Context) {
+	tick := time.NewTicker(r.terms.every())
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			r.step(r.clock.Now())
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (r *registry) step(now time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	over, stood := r.terms.step(now)
+	if stood > 0 {
+		r.log.Warn("this proxy stood still: all leases get a fresh term", "for", stood.Round(time.Millisecond))
+		for _, m := range r.byLease {
+			m.excuse(now)
+		}
+	}
+	for _, lease := range over {
+		r.remove(r.byLease[lease], errLeaseExpired)
+	}
+	r.leaveStalled(now)
+}
+
 // Register grants a lease. INVALID_ARGUMENT names a field that makes no sense,
-// FAILED_PRECONDITION one that does not fit the cluster; a node gives up on
-// both.
-func (r *registry) Register(_ context.Context, req *proto.RegisterRequest) (*proto.RegisterReply, error) {
+// FAILED_PRECONDITION one that does not fit the cluster, and ALREADY_EXISTS another node
+// that lives and has the id; a node gives up on all three.
+//
+// An id belongs to the instance that has it for as long as that lives. A successor need
+// not wait: that its predecessor is dead shows at once when its stream is broken and its
+// port closed, or taken over. Where neither is the case, the answer waits for the
+// holder's next heartbeat, or the end of its lease.
+func (r *registry) Register(ctx context.Context, req *proto.RegisterRequest) (*proto.RegisterReply, error) {
 	info := req.GetNode()
 	if err := checkNodeInfo(info); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
-		return nil, status.Error(codes.Unavailable, errProxyDrains.Error())
+	var rival *member // has the id, and may live
+	for {
+		r.mu.Lock()
+		if r.closed {
+			r.mu.Unlock()
+			return nil, status.Error(codes.Unavailable, errProxyDrains.Error())
+		}
+		if err := r.fits(info); err != nil {
+			r.mu.Unlock()
+			r.log.Warn("node refused", "node", info.Id, "err", err)
+			return nil, status.Error(codes.FailedPrecondition, err.Error())
+		}
+		old := r.byID[info.Id]
+		if old == nil || old.sameAs(info) || old.info.GrpcAddr == info.GrpcAddr {
+			lease := r.admit(info, old)
+			r.mu.Unlock()
+			return &proto.RegisterReply{Lease: lease, TtlMs: uint32(r.ttl.Milliseconds())}, nil
+		}
+		changed := r.changed
+		r.mu.Unlock()
+
+		if rival != old {
+			rival = old
+			r.log.Warn("a second node asks for an id: waiting for a sign of life of the first", "node", info.Id, "first", old.info.GrpcAddr, "second", info.GrpcAddr)
+		}
+		if !old.connected() && !answers(ctx, old.info.GrpcAddr) {
+			r.mu.Lock()
+			if r.byID[info.Id] == old {
+				r.remove(old, errReplaced)
+			}
+			r.mu.Unlock()
+			continue
+		}
+		select {
+		case <-old.beat():
+			err := fmt.Errorf("node.id: %s belongs to a live node at %s: give this one another --id, or stop that one", info.Id, old.info.GrpcAddr)
+			r.log.Warn("node refused", "node", info.Id, "err", err)
+			return nil, status.Error(codes.AlreadyExists, err.Error())
+		case <-old.ctx.Done():
+		case <-changed: // its stream broke, perhaps
+		case <-ctx.Done():
+			return nil, status.FromContextError(ctx.Err()).Err()
+		}
 	}
-	if err := r.fits(info); err != nil {
-		r.log.Warn("node refused", "node", info.Id, "err", err)
-		return nil, status.Error(codes.FailedPrecondition, err.Error())
+}
+
+// answers reports whether somebody listens at an address.
+func answers(ctx context.Context, addr string) bool {
+	d := net.Dialer{Timeout: time.Second}
+	conn, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return false
 	}
-	if old := r.byID[info.Id]; old != nil {
-		r.remove(old, errors.New("replaced by a new registration"))
+	_ = conn.Close()
+	return true
+}
+
+// admit makes a node a member, in the place of old if that is not nil, and returns its
+// lease. The caller holds mu.
+func (r *registry) admit(info *proto.NodeInfo, old *member) uint64 {
+	if old != nil {
+		r.remove(old, errReplaced)
 	}
 	lease := rand.Uint64()
 	for lease == 0 || r.byLease[lease] != nil {
@@ -99,14 +190,14 @@ func (r *registry) Register(_ context.Context, req *proto.RegisterRequest) (*pro
 	}
 	m := newMember(r.ctx, info, lease)
 	m.log, m.clock, m.metrics, m.changed = r.log, r.clock, r.metrics.model(info.Model), r.notify
-	m.expiry = time.AfterFunc(r.ttl, func() { r.expire(m) })
+	r.terms.grant(r.clock.Now(), lease)
 	r.byID[info.Id], r.byLease[lease] = m, m
 	list := append(r.byRole[info.Role], m)
 	slices.SortFunc(list, func(a, b *member) int { return cmp.Compare(a.info.Id, b.info.Id) })
 	r.byRole[info.Role] = list
 	r.agree()
 	r.members.Go(m.run)
-	return &proto.RegisterReply{Lease: lease, TtlMs: uint32(r.ttl.Milliseconds())}, nil
+	return lease
 }
 
 func checkNodeInfo(info *proto.NodeInfo) error {
@@ -142,7 +233,7 @@ func (r *registry) fits(info *proto.NodeInfo) error {
 	}
 	for id := range r.byID {
 		if id == info.Id {
-			continue // about to be replaced
+			continue // it is to be replaced, or the node is refused
 		}
 		if info.Model != r.cluster.Model {
 			return fmt.Errorf("node.model: %s serves %q, the cluster %q: use another proxy for another model", info.Id, info.Model, r.cluster.Model)
@@ -175,16 +266,13 @@ func (r *registry) KeepAlive(_ context.Context, req *proto.KeepAliveRequest) (*p
 	r.mu.Lock()
 	m := r.byLease[req.Lease]
 	if m != nil {
-		m.expiry.Reset(r.ttl)
+		r.terms.grant(r.clock.Now(), req.Lease)
 	}
 	r.mu.Unlock()
 	if m == nil {
 		return nil, status.Errorf(codes.NotFound, "lease %d: unknown or expired: register again", req.Lease)
 	}
-	m.setRails(req.Rails)
-	if req.Load != nil {
-		m.setLoad(req.Load)
-	}
+	m.beats(req)
 	return &proto.KeepAliveReply{TtlMs: uint32(r.ttl.Milliseconds())}, nil
 }
 
@@ -200,20 +288,13 @@ func (r *registry) Deregister(_ context.Context, req *proto.DeregisterRequest) (
 	return &proto.DeregisterReply{}, nil
 }
 
-func (r *registry) expire(m *member) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.byLease[m.lease] == m {
-		r.remove(m, errLeaseExpired)
-	}
-}
-
 // remove ends a lease: at once and with its legs lost if cause is not nil. The
 // caller holds mu.
 func (r *registry) remove(m *member, cause error) {
-	m.expiry.Stop()
+	r.terms.end(m.lease)
 	delete(r.byID, m.info.Id)
 	delete(r.byLease, m.lease)
+	r.quarantine.forget(m.info.Id)
 	r.byRole[m.info.Role] = slices.DeleteFunc(r.byRole[m.info.Role], func(o *member) bool { return o == m })
 	r.agree()
 	switch {
@@ -256,85 +337,6 @@ func (r *registry) info() (clusterInfo, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.cluster, r.cluster.Model != ""
-}
-
-// policy is what places on nodes of a role, made when it is first asked for:
-// only then is the block size known. The caller holds mu.
-func (r *registry) policy(role proto.Role) (placement.Policy, error) {
-	p, ok := r.places[role]
-	if !ok {
-		var err error
-		if p, err = placement.New(r.name, int(r.cluster.BlockTokens), role != proto.Role_ROLE_DECODE); err != nil {
-			return nil, fmt.Errorf("node: %w", err)
-		}
-		r.places[role] = p
-	}
-	return p, nil
-}
-
-// prefix is what placement wants to know of a prompt's blocks for a role: their
-// hashes, or nothing. Hashing is not done under the lock that every request takes.
-func (r *registry) prefix(role proto.Role, prompt []kvcache.Token) []kvcache.Hash {
-	r.mu.Lock()
-	p, err := r.policy(role)
-	blockTokens := int(r.cluster.BlockTokens)
-	r.mu.Unlock()
-	if err != nil || blockTokens == 0 || !p.WantsPrefix() {
-		return nil
-	}
-	return kvcache.PrefixHashes(prompt, blockTokens)
-}
-
-// place chooses a node of the role for a request, one of those to avoid only if
-// there is no other.
-func (r *registry) place(role proto.Role, req placement.Request, avoid map[*member]bool) (*member, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	p, err := r.policy(role)
-	if err != nil {
-		return nil, err
-	}
-	var members []*member
-	var candidates []placement.Candidate
-	for _, spare := range []bool{true, false} {
-		for _, m := range r.byRole[role] {
-			if c, ok := m.usable(); ok && !(spare && avoid[m]) {
-				members, candidates = append(members, m), append(candidates, c)
-			}
-		}
-		if len(members) > 0 {
-			return members[p.Place(req, candidates)], nil
-		}
-	}
-	return nil, fmt.Errorf("%w: no %s node is up", errNoNode, roleName(role))
-}
-
-// serving says how a request would be served now: by a prefill and a decode
-// node, or by one node; or why it cannot.
-func (r *registry) serving() (disagg bool, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.servingLocked()
-}
-
-func (r *registry) servingLocked() (disagg bool, err error) {
-	up := func(role proto.Role) bool {
-		return slices.ContainsFunc(r.byRole[role], func(m *member) bool { _, ok := m.usable(); return ok })
-	}
-	p, d, n := up(proto.Role_ROLE_PREFILL), up(proto.Role_ROLE_DECODE), up(proto.Role_ROLE_NONDISAGG)
-	switch {
-	case r.mode != ModeNondisagg && p && d:
-		return true, nil
-	case r.mode != ModeDisagg && n:
-		return false, nil
-	case r.mode == ModeNondisagg:
-		return false, fmt.Errorf("%w: no non-disaggregated node is up", errNoNode)
-	case p:
-		return false, fmt.Errorf("%w: a prefill node is up, a decode node is missing", errNoNode)
-	case d:
-		return false, fmt.Errorf("%w: a decode node is up, a prefill node is missing", errNoNode)
-	}
-	return false, fmt.Errorf("%w: no prefill and decode node is up", errNoNode)
 }
 
 // wait returns once the cluster can serve, or with the reason it cannot when

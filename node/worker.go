@@ -36,7 +36,6 @@ type worker struct {
 	mu     sync.Mutex
 	inbox  []inboxEntry
 	notify chan struct{} // cap 1
-	stats  *proto.Load   // as last told to the proxy
 
 	slots sync.Map // low 24 bits of a transfer -> request, for immediates
 
@@ -47,6 +46,9 @@ type worker struct {
 	spare    []inboxEntry
 	events   []connector.Event
 	loadAt   time.Duration // when the load was last told
+	loads    uint64        // told
+	progress uint64        // see proto.Load
+	due      time.Duration // what the step under way should take
 	untold   bool          // something has happened since
 	nextID   uint64
 	drain    bool
@@ -122,6 +124,7 @@ func (w *worker) loop(ctx context.Context) error {
 			}
 			if e.ev != nil {
 				w.events = append(w.events, e.ev)
+				w.count(e.ev)
 			}
 		}
 		clear(batch)
@@ -152,6 +155,16 @@ func (w *worker) loop(ctx context.Context) error {
 	}
 }
 
+// count notes events that say that the node gets on: a step, a layer, bytes. A request
+// that comes or is cancelled says nothing of that.
+func (w *worker) count(ev connector.Event) {
+	switch ev.(type) {
+	case connector.Submit, connector.Cancel, connector.Produce, connector.Gone:
+	default:
+		w.progress++
+	}
+}
+
 // execute runs the executor: one step at a time, in order.
 func (w *worker) execute(ctx context.Context) error {
 	for {
@@ -178,6 +191,8 @@ func (w *worker) execute(ctx context.Context) error {
 // perform does what the core wants done. Everything here returns at once.
 func (w *worker) perform(a *connector.Actions) {
 	if a.Launch != nil {
+		step, token := w.cfg.Profile.Slowest()
+		w.due = step + time.Duration(a.Launch.Tokens)*token + a.Launch.Extra
 		w.steps <- launch{a.Launch, a.Layers} // never blocks: the last one is done
 	}
 	for _, t := range a.Tokens {
@@ -245,11 +260,9 @@ func (w *worker) send(ended bool) {
 	if ended || w.hurry || w.untold && now-w.loadAt >= loadEvery {
 		w.loadAt, w.untold, w.hurry = now, false, false
 		load := w.load()
-		w.mu.Lock()
-		w.stats = load
-		w.mu.Unlock()
 		for s := range w.sessions {
-			w.message(s).Load = load
+			m := w.message(s)
+			m.Load, m.LastSubmit = load, s.submitted
 		}
 	}
 	for i, s := range w.writing {
@@ -262,7 +275,13 @@ func (w *worker) send(ended bool) {
 
 func (w *worker) load() *proto.Load {
 	l, t, ps := w.core.Load(), w.core.Totals(), w.pool.Stats()
+	w.loads++
+	var due time.Duration
+	if w.core.Computing() {
+		due = max(w.due, time.Microsecond) // a profile may cost nothing, and 0 is no step
+	}
 	return &proto.Load{
+		Seq: w.loads, Progress: w.progress + w.exec.layers.Load(), StepUs: microseconds(due), Waits: due == 0 && w.core.Requests() > 0,
 		Running: uint32(l.Running), Waiting: uint32(l.Waiting), WaitingTokens: uint32(l.WaitingTokens),
 		KvBlocksUsed: uint32(w.pool.Used()), KvBlocksTotal: uint32(w.pool.Total()),
 		Preemptions: l.Preemptions, PrefixQueries: ps.PrefixQueries, PrefixHits: ps.PrefixHits,
@@ -271,11 +290,20 @@ func (w *worker) load() *proto.Load {
 	}
 }
 
-// lastLoad is the load as last told.
-func (w *worker) lastLoad() *proto.Load {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.stats
+// freshLoad asks the loop for the load: that the loop answers is what a heartbeat
+// says.
+func (w *worker) freshLoad(ctx context.Context) (*proto.Load, error) {
+	got := make(chan *proto.Load, 1)
+	w.run(func() connector.Event {
+		got <- w.load()
+		return nil
+	})
+	select {
+	case l := <-got:
+		return l, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 }
 
 func (w *worker) drop(id uint64) {

@@ -26,8 +26,10 @@ type session struct {
 	pending *proto.FromNode
 	notify  chan struct{} // cap 1
 
-	requests map[uint64]uint64 // the proxy's ID -> ours; the loop's
-	writing  bool              // locked, with something to send; the loop's
+	// The loop's.
+	requests  map[uint64]uint64 // the proxy's ID -> ours
+	submitted uint64            // the proxy's ID of the last request that came
+	writing   bool              // locked, with something to send
 }
 
 func (s *session) lock() { s.mu.Lock() }
@@ -139,6 +141,7 @@ func (w *worker) submit(s *session, m *proto.Submit) {
 			}
 			return nil
 		}
+		s.submitted = l.sid
 		switch _, dup := s.requests[l.sid]; {
 		case w.drain:
 			return refuse(proto.FailCode_FAIL_DRAINING, true, fmt.Sprintf("node %s is draining", w.cfg.ID))
