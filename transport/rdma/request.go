@@ -1,0 +1,141 @@
+package rdma
+
+import (
+	"fmt"
+
+	"kvferry/transport"
+)
+
+// A sendQueue is what a queue pair has under way: requests head to tail, those of
+// a run sharing the completion of its last.
+type sendQueue struct {
+	ring       []sent
+	head, tail uint64 // numbers of the oldest and the next request
+	flushed    uint64 // requests before this one are over, since the pair failed
+	bytes      int64
+	imms       []sent // immediates complete here and not acknowledged, in order
+	announced  uint64 // immediates posted
+	done       uint64 // of them completed here
+	acked      uint64 // and by the peer
+}
+
+// sent is a request under way. Its slice, if it ends one, ends with it.
+type sent struct {
+	s     *transport.Slice
+	key   *remoteKey
+	bytes int64
+	op    opcode
+	mr    memory // of local memory that was not registered
+}
+
+// place makes the requests of a slice, or says that there is no room now.
+func (ep *endpoint) place(s *transport.Slice, k *remoteKey) (bool, error) {
+	size := int64(len(s.Local))
+	if ep.flight > 0 && ep.flight+size > windowBytes {
+		return false, nil
+	}
+	if s.HasImm && ep.n > 1 && k.flight > 0 {
+		return false, nil // pairs overtake each other
+	}
+	most := ep.most
+	need := max(int((size+most-1)/most), 1)
+	if s.HasImm {
+		need++ // the letter
+	}
+	p := 0
+	for i := range ep.sends {
+		if ep.sends[i].bytes < ep.sends[p].bytes {
+			p = i
+		}
+	}
+	q := &ep.sends[p]
+	if need > len(q.ring) {
+		return false, fmt.Errorf("%w: a slice of %d bytes takes %d requests of %d bytes, and the send queue has %d: use smaller slices or a higher Config.QueueDepth", transport.ErrInvalid, size, need, most, len(q.ring))
+	}
+	if int(q.tail-q.head)+need > len(q.ring) || s.HasImm && q.announced-q.acked >= uint64(ep.depth) {
+		return false, nil
+	}
+	var lkey uint32
+	var local uint64
+	var mr memory
+	if size > 0 {
+		var err error
+		if lkey, local, mr, err = ep.local(s); err != nil {
+			return false, err
+		}
+	}
+	remote := k.memory.addr + uint64(s.Offset)
+	if s.HasImm {
+		mem, from, to := ep.letterTo(p, q.announced)
+		putLetter(mem, &s.Imm)
+		own, _ := ep.scratch.keys()
+		ep.request(p, sent{op: opWrite}, workRequest{
+			op: opWrite, local: from, lkey: own, length: letterLen, remote: to, rkey: ep.theirs.rkey, flags: ep.inline(letterLen),
+		})
+	}
+	op := opWrite
+	if s.Op == transport.Read {
+		op = opRead
+	}
+	for {
+		n := min(size, most)
+		wr := workRequest{op: op, local: local, lkey: lkey, length: uint32(n), remote: remote, rkey: k.memory.rkey}
+		if op == opWrite {
+			wr.flags = ep.inline(int(n))
+		}
+		if size -= n; size > 0 {
+			ep.request(p, sent{op: op}, wr)
+			local, remote = local+uint64(n), remote+uint64(n)
+			continue
+		}
+		end := sent{s: s, key: k, bytes: int64(len(s.Local)), op: op, mr: mr}
+		if s.HasImm {
+			wr.op, end.op = opWriteImm, opWriteImm
+			wr.imm = uint32(q.announced)
+			q.announced++
+		}
+		ep.request(p, end, wr)
+		break
+	}
+	q.bytes += int64(len(s.Local))
+	ep.flight += int64(len(s.Local))
+	k.flight++
+	return true, nil
+}
+
+func (ep *endpoint) inline(n int) uint8 {
+	if n > 0 && n <= ep.inlined {
+		return flagInline
+	}
+	return 0
+}
+
+// request queues a request for a pair.
+func (ep *endpoint) request(pair int, e sent, wr workRequest) {
+	q := &ep.sends[pair]
+	wr.pair, wr.id = uint16(pair), requestID(pair, q.tail)
+	q.ring[q.tail%uint64(len(q.ring))] = e
+	q.tail++
+	ep.wrs = append(ep.wrs, wr)
+}
+
+// local is what a request says of a slice's memory. Memory that nobody registered
+// is, for as long as the slice takes.
+func (ep *endpoint) local(s *transport.Slice) (lkey uint32, addr uint64, mr memory, err error) {
+	regs := &ep.rail.regs
+	if v := regs.version.Load(); v != ep.at.version || !ep.at.holds(s.Local) {
+		if ep.at = regs.local(s.LocalKey, s.Local); !ep.at.ok {
+			return ep.transient(s)
+		}
+		ep.at.version = v
+	}
+	return ep.at.lkey, ep.at.addr + address(s.Local) - ep.at.base, nil, nil
+}
+
+func (ep *endpoint) transient(s *transport.Slice) (lkey uint32, addr uint64, mr memory, err error) {
+	if mr, err = ep.dev.register(s.Local); err != nil {
+		return 0, 0, nil, fmt.Errorf("%w: %w", transport.ErrInvalid, err)
+	}
+	lkey, _ = mr.keys()
+	return lkey, mr.addr(), mr, nil
+}
