@@ -1,0 +1,247 @@
+package transporttest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"testing"
+
+	"kvferry/transport"
+)
+
+func testDeregister(t *testing.T, make Factory) {
+	x := newBench(t, make, 4096)
+	defer x.close()
+	if err := x.b.Deregister(x.key); err != nil {
+		t.Fatal(err)
+	}
+	if err := x.b.Deregister(x.key); !errors.Is(err, transport.ErrBadKey) {
+		t.Errorf("deregistered twice: %v", err)
+	}
+	c := newTally(t)
+	s := transport.NewSlice(transport.Read, x.src, x.key, 0, c.done)
+	x.post(c, []*transport.Slice{s})
+	c.wait(1)
+	if !errors.Is(c.err(s), transport.ErrBadKey) {
+		t.Errorf("read of a deregistered region: %v", c.err(s))
+	}
+}
+
+// testDeregisterUnderLoad writes to the region's memory the moment Deregister
+// has returned: the race detector sees operations that still go on.
+func testDeregisterUnderLoad(t *testing.T, make Factory) {
+	x := newBench(t, make, 1<<20)
+	defer x.close()
+	c := newTally(t)
+	var slices []*transport.Slice
+	for range 64 {
+		slices = append(slices, transport.NewSlice(transport.Write, x.src, x.key, 0, c.done))
+	}
+	go func() {
+		c.wait(2)
+		if err := x.b.Deregister(x.key); err != nil {
+			t.Error(err)
+		}
+		fill(x.dst[:4096], 9)
+		c.done(transport.NewSlice(transport.Write, nil, 0, 0, nil), nil)
+	}()
+	x.post(c, slices)
+	c.wait(len(slices) + 1)
+	failed := 0
+	for _, s := range slices {
+		if err := c.err(s); err != nil {
+			failed++
+			if !errors.Is(err, transport.ErrBadKey) {
+				t.Fatalf("write to a region on its way out: %v", err)
+			}
+		}
+	}
+	want := bytesOf(4096)
+	fill(want, 9)
+	if failed > 0 && !bytes.Equal(x.dst[:4096], want) {
+		t.Error("the region was written to after Deregister")
+	}
+}
+
+func testDial(t *testing.T, make Factory) {
+	x := newBench(t, make, 4096)
+	defer x.close()
+	gone := make(t)
+	gone.HandleImmediates(func(transport.Imm) {})
+	addr := gone.Addr()
+	if err := gone.Close(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if _, err := x.a.Dial(ctx, addr); !errors.Is(err, transport.ErrUnreachable) {
+		t.Errorf("dial of a closed rail: %v", err)
+	}
+	if _, err := gone.Dial(ctx, x.b.Addr()); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("dial from a closed rail: %v", err)
+	}
+	if _, err := gone.Register(bytesOf(1)); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("register on a closed rail: %v", err)
+	}
+	if err := gone.Deregister(1); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("deregister on a closed rail: %v", err)
+	}
+	cancel()
+	if _, err := x.a.Dial(ctx, x.b.Addr()); err == nil {
+		t.Error("dial with a canceled context succeeded")
+	}
+}
+
+// testEndpointClose closes with slices in every stage: each completes once, and
+// their memory is the caller's.
+func testEndpointClose(t *testing.T, make Factory) {
+	x := newBench(t, make, 1<<20)
+	defer x.close()
+	// A READ that nobody waits for any more may still be served while the
+	// next endpoint's WRITEs land, so each has its region.
+	readKey, err := x.b.Register(bytesOf(1 << 20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := [2]transport.Key{transport.Write: x.key, transport.Read: readKey}
+	for i := range 20 {
+		op := transport.Op(i % 2)
+		c := newTally(t)
+		ep := dial(t, x.a, x.b.Addr())
+		local := bytesOf(1 << 20)
+		var slices []*transport.Slice
+		for range 32 {
+			slices = append(slices, transport.NewSlice(op, local, keys[op], 0, c.done))
+		}
+		n, err := ep.Post(slices)
+		if err != nil || n == 0 {
+			t.Fatalf("Post: %d, %v", n, err)
+		}
+		if i > 0 {
+			c.wait(i)
+		}
+		if err := ep.Close(); err != nil {
+			t.Error(err)
+		}
+		if len(c.errs) != n {
+			t.Fatalf("Close returned with %d of %d slices completed", len(c.errs), n)
+		}
+		clear(local) // a race if the rail still uses it
+		for _, s := range slices[:n] {
+			if err := c.err(s); err != nil && !errors.Is(err, net.ErrClosed) {
+				t.Fatalf("slice of a closed endpoint: %v", err)
+			}
+		}
+		if n, err := ep.Post(slices[:1]); n != 0 || !errors.Is(err, net.ErrClosed) {
+			t.Errorf("Post after Close: %d, %v", n, err)
+		}
+		if err := ep.Close(); err != nil {
+			t.Errorf("second Close: %v", err)
+		}
+	}
+}
+
+// testFence checks that nothing of a connection lands once its target has fenced it,
+// that its initiator hears of it, and that other connections live on.
+func testFence(t *testing.T, factory Factory) {
+	x := newBench(t, factory, 1<<20)
+	defer x.close()
+	other := dial(t, x.a, x.b.Addr())
+	if x.ep.ID() == 0 || x.ep.ID() == other.ID() {
+		t.Fatalf("connections %#x and %#x", x.ep.ID(), other.ID())
+	}
+	fill(x.src, 1)
+	c := newTally(t)
+	var slices []*transport.Slice
+	for range 48 {
+		slices = append(slices, transport.NewSlice(transport.Write, x.src, x.key, 0, c.done))
+	}
+	fenced := make(chan struct{})
+	go func() {
+		defer close(fenced)
+		c.wait(1)
+		x.b.Fence(x.ep.ID())
+	}()
+	n := x.post(c, slices)
+	<-fenced
+	clear(x.dst) // the target's own again
+	c.wait(n)
+	for _, s := range slices[:n] {
+		if err := c.err(s); err != nil && !errors.Is(err, transport.ErrUnreachable) {
+			t.Fatalf("slice of a fenced connection: %v", err)
+		}
+	}
+	if !bytes.Equal(x.dst, bytesOf(len(x.dst))) {
+		t.Error("bytes of a fenced connection landed")
+	}
+	x.b.Fence(x.ep.ID()) // over already
+	x.b.Fence(1)         // nobody's
+	if err := x.ep.Close(); err != nil {
+		t.Error(err)
+	}
+	x.ep = other
+	alive := newTally(t)
+	x.post(alive, []*transport.Slice{transport.NewSlice(transport.Write, x.src, x.key, 0, alive.done)})
+	alive.wait(1)
+	if !bytes.Equal(x.src, x.dst) {
+		t.Error("another connection did not survive")
+	}
+}
+
+func testPeerClose(t *testing.T, make Factory) {
+	x := newBench(t, make, 1<<20)
+	defer x.close()
+	c := newTally(t)
+	var slices []*transport.Slice
+	for range 48 {
+		slices = append(slices, transport.NewSlice(transport.Write, x.src, x.key, 0, c.done))
+	}
+	go func() {
+		c.wait(1)
+		if err := x.b.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	n := x.post(c, slices)
+	c.wait(n)
+	for _, s := range slices[:n] {
+		if err := c.err(s); err != nil && !errors.Is(err, transport.ErrUnreachable) {
+			t.Fatalf("slice to a closed peer: %v", err)
+		}
+	}
+	// The endpoint stays unusable.
+	for {
+		s := transport.NewSlice(transport.Write, x.src[:1], x.key, 0, c.done)
+		k, err := x.ep.Post([]*transport.Slice{s})
+		if err != nil {
+			break
+		}
+		n += k
+		c.wait(n)
+	}
+}
+
+func testRailClose(t *testing.T, make Factory) {
+	x := newBench(t, make, 1<<20)
+	defer x.close()
+	c := newTally(t)
+	var slices []*transport.Slice
+	for range 32 {
+		slices = append(slices, transport.NewSlice(transport.Write, x.src, x.key, 0, c.done))
+	}
+	n, err := x.ep.Post(slices)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := x.a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if len(c.errs) != n {
+		t.Fatalf("Close returned with %d of %d slices completed", len(c.errs), n)
+	}
+	clear(x.src)
+	if _, err := x.ep.Post(slices[:1]); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Post after the rail's Close: %v", err)
+	}
+}
