@@ -93,7 +93,7 @@ var exceptions = map[string][]string{
 }
 
 const (
-	maxLines     = 700 // a file that takes longer than one sitting is two files
+	maxLines     = 500 // a file that takes longer than one sitting is two files
 	maxMainLines = 250 // flags to a Config, then Run: nothing there is worth importing
 )
 
