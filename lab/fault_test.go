@@ -3,6 +3,7 @@ package lab
 import (
 	"context"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -103,6 +104,27 @@ func TestSchedule(t *testing.T) {
 		}
 		if !maps.Equal(got, want) {
 			t.Errorf("%v, want %v", got, want)
+		}
+	})
+}
+
+// TestScheduleKeepsOrder: faults that are due at once, as after a pause of the
+// machine, come in the order of their times.
+func TestScheduleKeepsOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var faults []Fault
+		for i := range 20 {
+			faults = append(faults, Fault{Delay: time.Duration(20-i) * time.Millisecond, Action: SetRate, Host: 1, Rate: int64(20 - i)})
+		}
+		var got []int64
+		NewSchedule(faults).Run(t.Context(), func(f Fault) {
+			if len(got) == 0 {
+				<-time.After(time.Second) // the others are late
+			}
+			got = append(got, f.Rate)
+		}, func(f Fault) { t.Errorf("%v is missed", f) })
+		if len(got) != 20 || !slices.IsSorted(got) {
+			t.Errorf("%v", got)
 		}
 	})
 }

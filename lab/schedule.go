@@ -1,7 +1,9 @@
 package lab
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -43,14 +45,20 @@ func (s *Schedule) See(line Line) {
 
 // Run has each fault inflicted at its time, counted from now, and returns when all
 // have happened or ctx is over. Missed gets the faults for which that was too
-// early. Both may be called from several goroutines.
+// early. Faults that are counted from the same moment come one after another, in
+// order, however late; both functions may be called from several goroutines.
 func (s *Schedule) Run(ctx context.Context, inflict, missed func(Fault)) {
 	began := time.Now()
 	var all sync.WaitGroup
 	defer all.Wait()
+	after := make(map[string][]Fault)
 	for _, f := range s.faults {
+		after[f.After] = append(after[f.After], f)
+	}
+	for text, faults := range after {
+		slices.SortStableFunc(faults, func(a, b Fault) int { return cmp.Compare(a.Delay, b.Delay) })
 		s.mu.Lock()
-		printed := s.marks[f.After]
+		printed := s.marks[text]
 		s.mu.Unlock()
 		all.Go(func() {
 			from := began
@@ -58,20 +66,23 @@ func (s *Schedule) Run(ctx context.Context, inflict, missed func(Fault)) {
 				select {
 				case <-printed:
 				case <-ctx.Done():
-					missed(f)
-					return
 				}
 			}
-			if f.After != "" {
+			if text != "" {
 				from = time.Now()
 			}
-			timer := time.NewTimer(time.Until(from.Add(f.Delay)))
-			defer timer.Stop()
-			select {
-			case <-timer.C:
-				inflict(f)
-			case <-ctx.Done():
-				missed(f)
+			for _, f := range faults {
+				timer := time.NewTimer(time.Until(from.Add(f.Delay)))
+				select {
+				case <-timer.C:
+				case <-ctx.Done():
+				}
+				timer.Stop()
+				if ctx.Err() != nil {
+					missed(f)
+				} else {
+					inflict(f)
+				}
 			}
 		})
 	}
