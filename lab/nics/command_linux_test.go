@@ -21,7 +21,7 @@ func run(t *testing.T, cfg Config, script string) (*Result, string, error) {
 	cfg.Command = []string{"sh", "-c", script}
 	cfg.Stdout, cfg.Stderr, cfg.Log = &out, &out, &out
 	if cfg.Timeout == 0 {
-		cfg.Timeout = time.Minute
+		cfg.Timeout = 2 * patience
 	}
 	if len(cfg.Rates) == 0 {
 		cfg.Rates = []int64{1e9}
@@ -71,19 +71,29 @@ func TestEnds(t *testing.T) {
 		}
 	})
 	t.Run("until", func(t *testing.T) {
-		// What host 2 has started in the background is stopped too.
-		r, out, err := run(t, Config{Until: 1}, `
-			[ $KVLAB_HOST = 1 ] && { sleep 0.2; exit 7; }
-			trap 'echo stopped; exit 5' TERM; echo "memory: $(ls $KVLAB_OUT)"; sleep 1000 & wait`)
+		// What host 2 has started in the background is stopped too. The hosts share the
+		// machine's files.
+		r, out, err := run(t, Config{Until: 1, Env: []string{"TRAPPED=" + filepath.Join(t.TempDir(), "trapped")}}, `
+			[ $KVLAB_HOST = 1 ] && { until [ -e $TRAPPED ]; do sleep 0.02; done; exit 7; }
+			trap 'echo stopped; exit 5' TERM; echo "memory: $(ls $KVLAB_OUT)"; sleep 1000 & touch $TRAPPED; wait`)
 		if err != nil || r.ExitCode() != 7 || !r.Hosts[1].Stopped || r.Hosts[1].ExitCode != 5 {
 			t.Errorf("%+v, %v\n%s", r, err, out)
 		}
 		has(t, out, "host2| stopped", "host2| memory: faults.jsonl")
 	})
 	t.Run("timeout", func(t *testing.T) {
-		_, _, err := run(t, Config{Timeout: 300 * time.Millisecond}, `[ $KVLAB_HOST = 1 ] || exec sleep 1000`)
-		if !errors.Is(err, lab.ErrTimeout) || !strings.Contains(err.Error(), "host1 exited 0, host2 runs") {
-			t.Errorf("%v", err)
+		// How long a busy machine takes to get that far is not known.
+		for limit := 300 * time.Millisecond; ; limit *= 2 {
+			_, _, err := run(t, Config{Timeout: limit}, `[ $KVLAB_HOST = 1 ] || exec sleep 1000`)
+			if !errors.Is(err, lab.ErrTimeout) {
+				t.Fatal(err)
+			}
+			if strings.Contains(err.Error(), "host1 exited 0, host2 runs") {
+				break
+			}
+			if limit > patience {
+				t.Fatalf("within %v: %v", limit, err)
+			}
 		}
 	})
 	t.Run("host gone", func(t *testing.T) {
