@@ -4,11 +4,25 @@ TOOL     := $(GO) tool -modfile=tools/go.mod
 COUNT    ?= 3
 FUZZTIME ?= 20s
 
-# The RDMA rail is built where libibverbs and a C compiler are: -tags rdma.
-ifneq ($(shell $(GO) env CGO_ENABLED),0)
-VERBS := $(shell printf '\#include <infiniband/verbs.h>' | $$($(GO) env CC) -E - >/dev/null 2>&1 && echo rdma)
+# The RDMA rail is built (-tags rdma) where cgo's compiler, with cgo's flags, compiles
+# and links a program with libibverbs. The probe has no number sign in it: make
+# before 4.3 wants one escaped, and later makes keep the backslash. $(MAKEOVERRIDES)
+# is what this make was given as NAME=value; $(shell) sees it only since make 4.4.
+goenv = env $(MAKEOVERRIDES) $(GO) env
+links = $(shell out=$$(mktemp); echo 'int main(void) { return $(2) == 0; }' | $$($(goenv) CC CGO_CPPFLAGS CGO_CFLAGS) \
+	-include $(1) -x c - -o $$out $$($(goenv) CGO_LDFLAGS) $(3) >/dev/null 2>&1 && echo yes; rm -f $$out)
+compiles = $(call links,stdlib.h,rand())
+
+ifeq ($(shell $(goenv) CGO_ENABLED),0)
+WITHOUT := cgo is off, or there is no C compiler ($(GO) env CGO_ENABLED CC)
+else ifneq ($(call links,infiniband/verbs.h,ibv_get_device_list(0),-libverbs),)
+TAGS := -tags rdma
+else ifneq ($(compiles),)
+WITHOUT := no libibverbs to compile and link with (apt-get install libibverbs-dev)
+else
+WITHOUT := the C compiler compiles nothing ($(GO) env CC; apt-get install gcc libc6-dev)
 endif
-TAGS := $(if $(VERBS),-tags $(VERBS))
+RAIL := $(if $(TAGS),with the RDMA rail,without the RDMA rail: $(WITHOUT))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -18,7 +32,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 test: vet format lint unit ## vet, gofumpt, staticcheck and all tests under the race detector
-	@echo "make test: go vet, gofumpt, staticcheck and go test -race -shuffle=on of $$($(GO) list ./... | wc -l) packages passed, $(if $(VERBS),with the RDMA rail,without the RDMA rail: libibverbs-dev is not here)"
+	@echo "make test: go vet, gofumpt, staticcheck and go test -race -shuffle=on of $$($(GO) list ./... | wc -l) packages passed, $(RAIL)"
 
 vet:
 	@echo "== go vet ./..."
@@ -37,19 +51,21 @@ lint:
 
 unit:
 	@echo "== go test -race -shuffle=on $(TAGS) ./..."
-	@cc=$$($(GO) env CC); command -v "$${cc%% *}" >/dev/null || { \
-		echo "the race detector needs cgo, and cgo a C compiler; $$cc is missing: apt-get install gcc libc6-dev"; exit 1; }
+	@$(if $(compiles),:,echo "the race detector needs cgo, and cgo a C compiler that works: apt-get install gcc libc6-dev"; exit 1)
 	@CGO_ENABLED=1 $(GO) test -race -shuffle=on $(TAGS) ./...
 
 build: ## the daemons and kvbench into bin/
 	$(GO) build $(TAGS) -o bin/ ./cmd/...
-	@echo "make build: bin/ is there, $(if $(VERBS),with the RDMA rail,without the RDMA rail: apt-get install libibverbs-dev)"
+	@echo "make build: bin/ is there, $(RAIL)"
 
 # Skipped loudly where the lab cannot run: go test -v says so and why.
 test-roce: ## the RDMA rail, faults, a cluster over it, topology, on software RoCE in emulated hosts (5 min at most)
 	@KVFERRY_LAB=1 $(GO) test -count=1 -timeout 10m -v -run RoCE ./lab
 
+needs-rail = @$(if $(TAGS),:,echo "make $@ needs the RDMA rail, and this build is $(RAIL)"; exit 1)
+
 bench-roce: build ## the RDMA rail beside perftest, on one emulated host
+	$(needs-rail)
 	@set -e; bin=$$(mktemp -d); trap 'rm -rf "$$bin"' EXIT; \
 	CGO_ENABLED=1 $(GO) test -c -tags rdma -o $$bin/rdma.test ./transport/rdma; \
 	bin/kvlab roce --hosts 1 --nics 1 --cpus 2 --env KVFERRY_RDMA=rxe0 --env KVFERRY_PERFTEST=1 -- \
@@ -62,6 +78,7 @@ mooncake-nics: build ## TTFT and TPOT over 1, 2 and 4 NICs of 2 Gbit/s in the NI
 	@bin/kvbench nics mooncake --out kvbench-out/mooncake-nics
 
 rdma-tcp: build ## RDMA against TCP over one NIC of 80 Mbit/s, between two emulated hosts
+	$(needs-rail)
 	@bin/kvlab roce --nics 1 --rate 80mbit --until 2 --file bin/kvbench --file lab/testdata/rdma-tcp.sh -- sh /lab/rdma-tcp.sh
 
 # protoc's plugins are built from tools/go.mod, so that everyone generates the same.

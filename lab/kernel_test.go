@@ -79,7 +79,7 @@ kernel/net/sch-tbf.ko:
 }
 
 func TestMissingPackages(t *testing.T) {
-	got := missingPackages(func(shows string) bool { return shows != "rdma" && shows != "tc" && shows != "busybox" })
+	got := missingPackages(requirements, func(shows string) bool { return shows != "rdma" && shows != "tc" && shows != "busybox" })
 	if want := []string{"busybox-static", "iproute2"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}

@@ -27,13 +27,18 @@ var requirements = []requirement{
 	{"ibverbs-providers", "/usr/lib/x86_64-linux-gnu/libibverbs/librxe*"},
 }
 
-// extras are installed by Setup and not required: the programs to compare with.
-var extras = []string{"perftest", "ibverbs-utils"}
+// extras are installed by Setup and not required: the programs to compare with, and
+// what the programs that are run in the lab are built with.
+var extras = []requirement{
+	{"perftest", "ib_write_bw"},
+	{"ibverbs-utils", "ibv_devinfo"},
+	{"libibverbs-dev", "/usr/include/infiniband/verbs.h"},
+}
 
 // missingPackages returns the packages that there says are not there, sorted.
-func missingPackages(there func(shows string) bool) []string {
+func missingPackages(of []requirement, there func(shows string) bool) []string {
 	var missing []string
-	for _, r := range requirements {
+	for _, r := range of {
 		if !there(r.shows) {
 			missing = append(missing, r.pkg)
 		}
@@ -54,7 +59,7 @@ func onThisMachine(shows string) bool {
 // Check returns an error that says what a lab lacks on this machine and how to
 // get it. cache is a Config's.
 func Check(cache string) error {
-	if missing := missingPackages(onThisMachine); len(missing) > 0 {
+	if missing := missingPackages(requirements, onThisMachine); len(missing) > 0 {
 		return fmt.Errorf("packages are missing: run kvlab setup, or apt-get install --no-install-recommends %s", strings.Join(missing, " "))
 	}
 	folder, err := cacheFolder(cache)
@@ -73,14 +78,8 @@ func Setup(ctx context.Context, cache string, log io.Writer) error {
 		return err
 	}
 	say := func(format string, args ...any) { fmt.Fprintf(log, format+"\n", args...) }
-	missing := missingPackages(onThisMachine)
-	for pkg, program := range map[string]string{"perftest": "ib_write_bw", "ibverbs-utils": "ibv_devinfo"} {
-		if !onThisMachine(program) {
-			missing = append(missing, pkg)
-		}
-	}
-	slices.Sort(missing)
-	required := slices.DeleteFunc(slices.Clone(missing), func(pkg string) bool { return slices.Contains(extras, pkg) })
+	required := missingPackages(requirements, onThisMachine)
+	missing := append(slices.Clone(required), missingPackages(extras, onThisMachine)...)
 	install := append([]string{"install", "-y", "--no-install-recommends"}, missing...)
 	switch {
 	case len(missing) == 0:
