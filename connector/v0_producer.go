@@ -1,6 +1,10 @@
 package connector
 
-import "time"
+import (
+	"time"
+
+	"kvferry/engine"
+)
 
 // producer is the prefill side of v0: one CPU and one GPU stream that prefill
 // steps and the copies for consumers share. The published system's copies were
@@ -64,7 +68,7 @@ func (p *producer) start(now time.Duration) {
 		return
 	}
 	at := max(p.until, p.ended, p.queue[0].asked) // on an absolute schedule
-	if now-at > maxLag {
+	if now-at > engine.MaxLag {
 		at = now
 	}
 	p.busy, p.job, p.queue = true, p.queue[0], p.queue[1:]

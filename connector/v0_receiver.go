@@ -7,10 +7,6 @@ import (
 	"kvferry/engine"
 )
 
-// maxLag is how far something may be dated back to the moment it became
-// possible; see package engine.
-const maxLag = 5 * time.Millisecond
-
 // receiver is the decode side of v0: a Receive step fetches the KV of its
 // requests one after another, and the engine does nothing else meanwhile.
 //
@@ -116,7 +112,7 @@ func (c *Core) receive() {
 		v.state = recvReading
 		r.moves++
 		m := Move{ID: r.ID, Part: v.tensor, Pairs: c.pairs(r)}
-		if c.now-v.free <= maxLag {
+		if c.now-v.free <= engine.MaxLag {
 			m.Since = v.free
 		}
 		c.act.Moves = append(c.act.Moves, m)
@@ -134,7 +130,7 @@ func (c *Core) receive() {
 func (c *Core) endRequest(r *request, at time.Duration) {
 	v := &c.receiver
 	v.state = recvIdle
-	if c.now-at > maxLag {
+	if c.now-at > engine.MaxLag {
 		at = c.now
 	}
 	if r.state == abandoned {

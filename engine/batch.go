@@ -40,7 +40,7 @@ func (s *Scheduler) launch(now, notBefore time.Duration) {
 	if step.Kind == Mixed && s.cfg.Policy == PrefillFirst {
 		step.Kind = Prefill
 	}
-	if now-step.At > maxLag {
+	if now-step.At > MaxLag {
 		step.At = now
 	}
 	for _, w := range step.Works {

@@ -249,7 +249,7 @@ func (p *playground) fetch(q *Sequence) {
 }
 
 func (p *playground) launch(s *Step) {
-	if s.At > p.now || p.now-s.At > maxLag {
+	if s.At > p.now || p.now-s.At > MaxLag {
 		p.failf("step dated %v", s.At)
 	}
 	tokens, seen := 0, map[uint64]bool{}

@@ -17,14 +17,14 @@ const (
 	Chunked
 )
 
-// maxLag is how far a launch may be dated back to the moment it became
-// possible. A driver wakes a fraction of a millisecond late, and on a machine with a
+// MaxLag is how far back a launch, the end of a step or a part of a hand-off may be
+// dated: to the moment it became possible or was due. A driver wakes a fraction of a millisecond late, and on a machine with a
 // busy neighbour some milliseconds now and then; dating the step back keeps the
 // schedule absolute, so lateness never adds up. At 2 ms, 1024/q2 fell behind by 7 ms in
 // a burst, which was enough for v0 to take another course. Beyond it something else
 // held the machine up, and the step starts when it starts. In virtual time nothing is
 // late.
-const maxLag = 5 * time.Millisecond
+const MaxLag = 5 * time.Millisecond
 
 // Config of a Scheduler. All fields but OutputDelay and PrefixCaching are needed.
 type Config struct {

@@ -125,19 +125,15 @@ func (m *modelled) Run(ctx context.Context, step *engine.Step, layer func(int, t
 	if err := m.wait(ctx, end); err != nil {
 		return 0, nil, err
 	}
-	if now := m.clk.Now(); now-end > maxLag {
+	if now := m.clk.Now(); now-end > engine.MaxLag {
 		end = now
 	}
 	return end, m.toks, nil
 }
 
-// maxLag is how late a step's end may be noticed and still be dated back; see
-// package engine. linkLag is the same of the end of a transfer: less, as bytes that
-// are late are a fact, and not a matter of when somebody looked.
-const (
-	maxLag  = 5 * time.Millisecond
-	linkLag = 2 * time.Millisecond
-)
+// linkLag is [engine.MaxLag] of the end of a transfer: less, as bytes that are late
+// are a fact, and not a matter of when somebody looked.
+const linkLag = 2 * time.Millisecond
 
 func (m *modelled) wait(ctx context.Context, until time.Duration) error {
 	for m.clk.Now() < until {
