@@ -38,6 +38,19 @@ type Record struct {
 	Breakdown    *Breakdown `json:"breakdown"`
 }
 
+// failure says why a record has no figures; "" for one that has them.
+func (r *Record) failure() string {
+	switch {
+	case r.Error != "":
+		return r.Error
+	case len(r.TokenTimes) == 0:
+		return errNoChunk.Error()
+	case r.Usage == nil:
+		return errNoUsage.Error()
+	}
+	return ""
+}
+
 // A StatusError is an HTTP answer other than 200.
 type StatusError struct {
 	Code    int

@@ -122,7 +122,8 @@ func (s *Stages) parts() [len(stageNames)]*float64 {
 }
 
 // Measure computes a cell's metrics from its records. duration is the run's
-// length in seconds as RunRecords took it.
+// length in seconds, as Client.Run returns it. A record without tokens or without
+// usage counts as failed, whatever it says of itself.
 func Measure(records []Record, duration float64) Metrics {
 	var (
 		m                       Metrics
@@ -139,7 +140,7 @@ func Measure(records []Record, duration float64) Metrics {
 			m.KVBlocksBad += b.KVBlocksBad
 			m.Retries += b.Retries
 		}
-		if r.Error != "" {
+		if r.failure() != "" {
 			m.Failed++
 			continue
 		}

@@ -5,6 +5,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -60,6 +61,27 @@ func TestMeasure(t *testing.T) {
 	}
 	if stages == nil || *stages != (Stages{Proxy: 2, Prefill: 50, Wire: 1}) {
 		t.Errorf("stages = %+v", stages)
+	}
+}
+
+// A record may come from a file: one without usage or without tokens is none of a
+// request that was served.
+func TestMeasureIncompleteRecords(t *testing.T) {
+	m := Measure([]Record{
+		{TokenTimes: []float64{1}},
+		{Usage: &Usage{PromptTokens: 1, CompletionTokens: 2}},
+		{},
+		{TokenTimes: []float64{1, 2}, FirstToken: 1, Usage: &Usage{PromptTokens: 1, CompletionTokens: 2}},
+	}, 1)
+	if m.Failed != 3 || m.Successful != 1 || m.MeanTPOTMS != 1000 {
+		t.Errorf("metrics = %+v", m)
+	}
+	c := Cell{Records: []Record{{Index: 7, TokenTimes: []float64{1}}}}
+	m = Measure(c.Records, 1)
+	c.Metrics = &m
+	c.judge(Setting{})
+	if len(c.Faults) != 1 || !strings.Contains(c.Faults[0], "request 7") || !strings.Contains(c.Faults[0], "no usage") {
+		t.Errorf("faults = %q", c.Faults)
 	}
 }
 

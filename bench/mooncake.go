@@ -335,8 +335,9 @@ func (c *Cell) judge(s Setting) {
 	m := c.Metrics
 	if m.Failed > 0 {
 		for i := range c.Records {
-			if r := &c.Records[i]; r.Error != "" {
-				c.fault("%d of %d requests failed, the first is request %d (%s): %s", m.Failed, len(c.Records), r.Index, r.RequestID, r.Error)
+			r := &c.Records[i]
+			if why := r.failure(); why != "" {
+				c.fault("%d of %d requests failed, the first is request %d (%s): %s", m.Failed, len(c.Records), r.Index, r.RequestID, why)
 				break
 			}
 		}
@@ -393,7 +394,7 @@ func (c *Cell) behindLink() (share, median float64) {
 		return 0, 0
 	}
 	slices.Sort(times)
-	return float64(late) / float64(len(times)), times[len(times)/2]
+	return float64(late) / float64(len(times)), percentile(times, 50)
 }
 
 func (c *Cell) print(w io.Writer) error {

@@ -135,7 +135,7 @@ func (g group) ttftCDF() (*plot.Plot, error) {
 	for i, c := range g.cells {
 		var ttft []float64
 		for j := range c.Records {
-			if r := &c.Records[j]; r.Error == "" {
+			if r := &c.Records[j]; r.failure() == "" {
 				// A log axis has no 0; a microsecond is the resolution.
 				ttft = append(ttft, max((r.FirstToken-r.Sent)*1e3, 1e-3))
 			}
