@@ -1,0 +1,198 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"time"
+)
+
+func newCell(cfg Config, w Workload, s Setting, repeat int) *Cell {
+	c := &Cell{Row: Row{
+		Workload: w.Name, Setting: s.Name, Repeat: repeat,
+		Handoff: s.Handoff, Faults: []string{}, Notes: []string{},
+	}}
+	if s.Handoff == "" {
+		c.Handoff = "none"
+	}
+	// Fewer requests or another seed are other bursts: 1024/q2 mean TTFT
+	// varies by +-30 % between seeds, so an error would mean nothing.
+	if cfg.NumPrompts == PublishedPrompts && cfg.Seed == 0 {
+		c.Published = PublishedFigures(w.Name, s.Name)
+	}
+	return c
+}
+
+func (c *Cell) fault(format string, args ...any) {
+	c.Faults = append(c.Faults, fmt.Sprintf(format, args...))
+}
+
+func (c *Cell) note(format string, args ...any) {
+	c.Notes = append(c.Notes, fmt.Sprintf(format, args...))
+}
+
+// run fills in the cell. What goes wrong becomes a fault of the cell, so that
+// one bad setting does not cost the others.
+func (c *Cell) run(ctx context.Context, cfg Config, w Workload, s Setting, schedule Schedule, bar *progress) {
+	cluster, err := cfg.Start(ctx, s)
+	if err != nil {
+		c.unserved(ctx, "cluster did not start: %v", err)
+		return
+	}
+	defer func() {
+		if err := cluster.Close(); err != nil && ctx.Err() == nil {
+			c.fault("cluster did not stop cleanly: %v", err)
+		}
+	}()
+	c.Link = cluster.Link()
+	client := NewClient(cluster.URL(), cfg.RequestTimeout, cfg.Clock)
+	defer client.Close()
+	ready, cancel := context.WithTimeoutCause(ctx, cfg.ReadyTimeout, fmt.Errorf("not ready within %v", cfg.ReadyTimeout))
+	defer cancel()
+	model, err := client.Ready(ready)
+	if err != nil {
+		c.unserved(ctx, "%v", err)
+		return
+	}
+	salt := fmt.Sprintf("%d", c.Repeat)
+	warmUp, _, err := client.Run(ctx, model, w.Requests(1, cfg.Seed, salt+" warm-up"), Schedule{At: []time.Duration{0}}, nil)
+	if err != nil || warmUp[0].Error != "" {
+		if err == nil {
+			err = errors.New(warmUp[0].Error)
+		}
+		c.unserved(ctx, "warm-up request failed: %v", err)
+		return
+	}
+	before, err := client.KVCounters(ctx)
+	if err != nil {
+		c.note("no counters to check against: %v", err)
+	}
+	requests := w.Requests(cfg.NumPrompts, cfg.Seed, salt)
+	runtime.GC() // the prompts' garbage is not the run's
+
+	records, duration, err := client.Run(ctx, model, requests, schedule, func(*Record) { bar.requestDone() })
+	for i := range records {
+		records[i].Workload, records[i].Setting, records[i].Repeat, records[i].Clock = c.Workload, c.Setting, c.Repeat, ClockReal
+	}
+	c.Records = records
+	m := Measure(records, duration)
+	c.Metrics = &m
+	if err != nil {
+		c.Published = nil
+		c.unserved(ctx, "%v", err)
+		return
+	}
+	if c.Published != nil {
+		c.RelErr = relErr(m.Figures, c.Published.Figures)
+	}
+	c.judge(s)
+	if before != nil {
+		c.crossCheck(ctx, client, before)
+	}
+}
+
+// unserved records why a cell has no whole result: the run was stopped, or a
+// fault.
+func (c *Cell) unserved(ctx context.Context, format string, args ...any) {
+	if ctx.Err() != nil {
+		c.Interrupted = true
+		c.note("interrupted after %d requests", len(c.Records))
+		return
+	}
+	c.fault(format, args...)
+}
+
+// lateSend is how late the client may be before its own lateness shows in the
+// figures: half a decode step.
+const lateSend = 5.0 // ms
+
+// judge looks for what makes the metrics untrustworthy.
+func (c *Cell) judge(s Setting) {
+	m := c.Metrics
+	if m.Failed > 0 {
+		for i := range c.Records {
+			r := &c.Records[i]
+			if why := r.failure(); why != "" {
+				c.fault("%d of %d requests failed, the first is request %d (%s): %s", m.Failed, len(c.Records), r.Index, r.RequestID, why)
+				break
+			}
+		}
+	}
+	if m.KVBlocksBad > 0 {
+		c.fault("%d of %d KV blocks were wrong at the consumer", m.KVBlocksBad, m.KVBlocksChecked)
+	}
+	switch {
+	case m.Stages == nil:
+		c.note("the server gives no breakdown: KV is not accounted for")
+	case s.Mode == ModeDisagg && m.KVBytes == 0:
+		c.fault("no KV moved between nodes: the cluster does not serve the setting %s", s.Name)
+	case s.Mode == ModeDisagg && m.KVBlocksChecked == 0:
+		c.fault("no KV block was checked by the decode node")
+	case s.Mode == ModeNonDisagg && m.KVBytes > 0:
+		c.fault("%d bytes of KV moved between nodes: the cluster does not serve the setting %s", m.KVBytes, s.Name)
+	}
+	if share, median := c.behindLink(); s.Handoff != "layerwise" && share > maxBehind {
+		c.note("this machine's own network did not keep up with the link: %.0f %% of the transfers took over %.1f times what they take at %.2f GB/s, the median %.2f times, so the figures are those of a slower link",
+			100*share, behind, c.PacedTo/1e9, median)
+	}
+	if m.Retries > 0 {
+		c.note("%d requests were moved to another node", m.Retries)
+	}
+	if m.P99SendDelayMS > lateSend {
+		c.note("the client was late: P99 of sent - intended is %.1f ms (most %.1f), so the machine was too busy to trust small differences", m.P99SendDelayMS, m.MaxSendDelayMS)
+	}
+}
+
+// A transfer is behind its modelled link if it took this many times as long. Up
+// to a tenth of them may, before the cell says so: a paced link never delivers
+// early, but bytes that are late are late.
+const (
+	behind    = 1.1
+	maxBehind = 0.1
+)
+
+// behindLink is the share of transfers that are behind, and the median of what
+// transfers took as a multiple of what the link takes. Under layerwise most of a
+// transfer hides behind the prompt, and there is nothing to compare.
+func (c *Cell) behindLink() (share, median float64) {
+	var times []float64
+	late := 0
+	for i := range c.Records {
+		if b := c.Records[i].Breakdown; c.PacedTo > 0 && b != nil && b.KVBytes > 0 {
+			t := float64(b.WireUS) / 1e6 / (float64(b.KVBytes) / c.PacedTo)
+			times = append(times, t)
+			if t > behind {
+				late++
+			}
+		}
+	}
+	if len(times) == 0 {
+		return 0, 0
+	}
+	slices.Sort(times)
+	return float64(late) / float64(len(times)), percentile(times, 50)
+}
+
+func (c *Cell) print(w io.Writer) error {
+	label := c.Label
+	if label == "" {
+		label = "never served"
+	}
+	fmt.Fprintf(w, "%s (hand-off %s; %s)\n", c.name(), c.Handoff, label)
+	if c.Metrics != nil {
+		if err := WriteReport(w, c.Metrics.Counts, c.Metrics.Failed, c.Metrics.Figures); err != nil {
+			return err
+		}
+	}
+	for _, f := range c.Faults {
+		fmt.Fprintln(w, "fault:", f)
+	}
+	for _, n := range c.Notes {
+		fmt.Fprintln(w, "note:", n)
+	}
+	_, err := fmt.Fprintln(w)
+	return err
+}
