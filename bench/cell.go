@@ -16,7 +16,7 @@ func newCell(cfg Config, w Workload, s Setting, repeat int) *Cell {
 		Handoff: s.Handoff, Faults: []string{}, Notes: []string{},
 	}}
 	if s.Handoff == "" {
-		c.Handoff = "none"
+		c.Handoff = noHandoff
 	}
 	// Fewer requests or another seed are other bursts: 1024/q2 mean TTFT
 	// varies by +-30 % between seeds, so an error would mean nothing.
@@ -35,19 +35,18 @@ func (c *Cell) note(format string, args ...any) {
 }
 
 // run fills in the cell. What goes wrong becomes a fault of the cell, so that
-// one bad setting does not cost the others.
-func (c *Cell) run(ctx context.Context, cfg Config, w Workload, s Setting, schedule Schedule, bar *progress) {
+// one bad setting does not cost the others. The error is a MismatchError.
+func (c *Cell) run(ctx context.Context, cfg Config, w Workload, s Setting, schedule Schedule, bar *progress) error {
 	cluster, err := cfg.Start(ctx, s)
 	if err != nil {
 		c.unserved(ctx, "cluster did not start: %v", err)
-		return
+		return nil
 	}
 	defer func() {
 		if err := cluster.Close(); err != nil && ctx.Err() == nil {
 			c.fault("cluster did not stop cleanly: %v", err)
 		}
 	}()
-	c.Link = cluster.Link()
 	client := NewClient(cluster.URL(), cfg.RequestTimeout, cfg.Clock)
 	defer client.Close()
 	ready, cancel := context.WithTimeoutCause(ctx, cfg.ReadyTimeout, fmt.Errorf("not ready within %v", cfg.ReadyTimeout))
@@ -55,22 +54,31 @@ func (c *Cell) run(ctx context.Context, cfg Config, w Workload, s Setting, sched
 	model, err := client.Ready(ready)
 	if err != nil {
 		c.unserved(ctx, "%v", err)
-		return
+		return nil
 	}
-	salt := fmt.Sprintf("%d", c.Repeat)
-	warmUp, _, err := client.Run(ctx, model, w.Requests(1, cfg.Seed, salt+" warm-up"), Schedule{At: []time.Duration{0}}, nil)
+	if c.Server, err = client.ServerInfo(ready); err != nil {
+		c.unserved(ctx, "%v", err)
+		return nil
+	}
+	if link := cluster.Link(); link != nil {
+		c.Link = *link
+	} else if err := c.askedOf(cluster.URL(), s, cfg.ParseLink); err != nil {
+		return err
+	}
+	salt, vocab := fmt.Sprintf("%d", c.Repeat), c.Server.vocabulary()
+	warmUp, _, err := client.Run(ctx, model, w.Requests(1, cfg.Seed, salt+" warm-up", vocab), Schedule{At: []time.Duration{0}}, nil)
 	if err != nil || warmUp[0].Error != "" {
 		if err == nil {
 			err = errors.New(warmUp[0].Error)
 		}
 		c.unserved(ctx, "warm-up request failed: %v", err)
-		return
+		return nil
 	}
 	before, err := client.KVCounters(ctx)
 	if err != nil {
 		c.note("no counters to check against: %v", err)
 	}
-	requests := w.Requests(cfg.NumPrompts, cfg.Seed, salt)
+	requests := w.Requests(cfg.NumPrompts, cfg.Seed, salt, vocab)
 	runtime.GC() // the prompts' garbage is not the run's
 
 	records, duration, err := client.Run(ctx, model, requests, schedule, func(*Record) { bar.requestDone() })
@@ -83,7 +91,7 @@ func (c *Cell) run(ctx context.Context, cfg Config, w Workload, s Setting, sched
 	if err != nil {
 		c.Published = nil
 		c.unserved(ctx, "%v", err)
-		return
+		return nil
 	}
 	if c.Published != nil {
 		c.RelErr = relErr(m.Figures, c.Published.Figures)
@@ -92,6 +100,27 @@ func (c *Cell) run(ctx context.Context, cfg Config, w Workload, s Setting, sched
 	if before != nil {
 		c.crossCheck(ctx, client, before)
 	}
+	return nil
+}
+
+// askedOf labels the cell by what the server says of itself. The error is a
+// MismatchError.
+func (c *Cell) askedOf(url string, s Setting, parse func(string) NodeLink) error {
+	info := c.Server
+	c.Handoff, c.Link = info.handoff(), info.link(parse)
+	if info == nil {
+		c.note("the server at %s does not say what it is: it is compared with %s because it was named so", url, s.Name)
+		return nil
+	}
+	if err := info.check(url, s, parse); err != nil {
+		return err
+	}
+	c.Notes = append(c.Notes, info.remarks()...)
+	if !info.published() {
+		c.Published = nil
+		c.note("%s: nothing published to compare with", info.describe(parse))
+	}
+	return nil
 }
 
 // unserved records why a cell has no whole result: the run was stopped, or a

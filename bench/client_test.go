@@ -156,7 +156,7 @@ func TestClientNeverQueues(t *testing.T) {
 	defer c.Close()
 	w := Workload{"256/q8", 256, 2000}
 	schedule := PublishedSchedule(n, w.QPS, 0)
-	records, duration, err := c.Run(t.Context(), "fake-7b", w.Requests(n, 0, ""), schedule, nil)
+	records, duration, err := c.Run(t.Context(), "fake-7b", w.Requests(n, 0, "", safeVocabulary), schedule, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

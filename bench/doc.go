@@ -20,7 +20,8 @@
 //
 // The package knows a real cluster as a URL. What starts one is a Starter that the
 // command provides, and what the numbers mean (which part was measured, which
-// part modelled) is what the cluster says of itself in its Link.
+// part modelled) is what the cluster says of itself in its Link. A server that
+// somebody else started is asked (ServerInfo), and is unknown if it does not say.
 //
 // In virtual time (package sim) the same cells are computed instead: virtual.go
 // makes records of the same kind, marked so in every row, and the tables set the

@@ -14,8 +14,8 @@ import (
 // A Link says what carried the KV cache, and so what a row's numbers are.
 type Link struct {
 	Clock    string `json:"clock"`    // ClockReal or ClockVirtual
-	Compute  string `json:"compute"`  // "modelled"
-	Transfer string `json:"transfer"` // "measured", "paced", "modelled", "none"
+	Compute  string `json:"compute"`  // "modelled", or "unknown" of a server that does not say
+	Transfer string `json:"transfer"` // "measured", "paced", "modelled", "none", "unknown"
 	// Label is the same in words: "compute modelled, transfer paced 1.29 GB/s".
 	Label string `json:"label"`
 	// Rail is what moved the bytes: "tcp/loopback", "cma", or the nodes' --rail.
@@ -28,7 +28,9 @@ type Link struct {
 type Cluster interface {
 	// URL is the proxy's address, "http://127.0.0.1:8000".
 	URL() string
-	Link() Link
+	// Link says what carries the KV. Nil leaves it to the server to say what it is,
+	// and whether it is the setting.
+	Link() *Link
 	// Close stops what was started for this cell. Its error says what did not
 	// end as it should, a crashed node for one.
 	Close() error
@@ -48,6 +50,8 @@ type Config struct {
 	Out        string     // folder for the results; it is created
 	Start      Starter    // nil: nothing is measured
 	Virtual    *Virtual   // nil: nothing is computed
+	// ParseLink reads what a node says of its link. Default: it is a name.
+	ParseLink func(string) NodeLink
 
 	RequestTimeout time.Duration // default 120 s
 	ReadyTimeout   time.Duration // default 60 s: start to serving
@@ -79,6 +83,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.ReadyTimeout == 0 {
 		c.ReadyTimeout = 60 * time.Second
+	}
+	if c.ParseLink == nil {
+		c.ParseLink = func(text string) NodeLink { return NodeLink{Name: text, Native: text == "native"} }
 	}
 	if c.Clock == nil {
 		c.Clock = clock.Precise()
@@ -198,8 +205,11 @@ func measureCells(ctx context.Context, cfg Config, r *Results, out *output) erro
 				c := newCell(cfg, w, s, repeat)
 				c.Clock = ClockReal // also of a cluster that does not start
 				bar.begin(c.name(), cfg.NumPrompts, schedule.End)
-				c.run(ctx, cfg, w, s, schedule, bar)
+				err := c.run(ctx, cfg, w, s, schedule, bar)
 				bar.end(c, schedule.End)
+				if err != nil {
+					return err
+				}
 				r.Cells = append(r.Cells, *c)
 				if err := out.add(r, len(r.Cells)-1); err != nil {
 					return fmt.Errorf("write results: %w", err)

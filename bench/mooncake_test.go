@@ -163,7 +163,7 @@ func TestRunWarmsUpOnce(t *testing.T) {
 	if len(seen) != 6 {
 		t.Fatalf("%d requests, want a warm-up and 5", len(seen))
 	}
-	for i, want := range scaled.Requests(5, 0, "0") {
+	for i, want := range scaled.Requests(5, 0, "0", safeVocabulary) {
 		if !slices.ContainsFunc(seen[1:], func(r completionRequest) bool { return r.ID == want.ID && slices.Equal(r.Prompt, want.Prompt) }) {
 			t.Errorf("request %d did not arrive as drawn", i)
 		}

@@ -19,8 +19,10 @@ type Row struct {
 	Workload string `json:"workload"`
 	Setting  string `json:"setting"`
 	Repeat   int    `json:"repeat"`  // 0, 1, ..
-	Handoff  string `json:"handoff"` // "none" without disaggregation
+	Handoff  string `json:"handoff"` // "none" without disaggregation, "unknown" of a server that does not say
 	Link
+	// Server is what the proxy said of itself, nil if it said nothing.
+	Server *ServerInfo `json:"server,omitempty"`
 	// Metrics is nil when the cluster never served.
 	Metrics *Metrics `json:"metrics"`
 	// Published is nil where nothing comparable was published.

@@ -22,7 +22,8 @@ type fakeServer struct {
 	*httptest.Server
 	kvBytes   int64 // per request; 0 is a non-disaggregated server
 	metrics   bool
-	countMore int64 // what the proxy counts beyond the answers
+	info      string // the answer to GET /server_info; none if empty
+	countMore int64  // what the proxy counts beyond the answers
 	behave    func(w http.ResponseWriter, r *http.Request, req *completionRequest) (handled bool)
 	unhealthy atomic.Int32 // GET /health fails this many times
 
@@ -54,6 +55,13 @@ func newFakeServer(t *testing.T, f *fakeServer) *fakeServer {
 	})
 	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprint(w, `{"object":"list","data":[{"id":"fake-7b","object":"model","root":"fake-7b","max_model_len":10000}]}`)
+	})
+	mux.HandleFunc("GET /server_info", func(w http.ResponseWriter, _ *http.Request) {
+		if f.info == "" {
+			http.NotFound(w, nil)
+			return
+		}
+		fmt.Fprint(w, f.info)
 	})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
 		if !f.metrics {
@@ -112,12 +120,16 @@ type fakeCluster struct {
 	url      string
 	closeErr error
 	closed   *atomic.Int32
+	asked    bool // the server says what it is
 }
 
 func (c fakeCluster) URL() string { return c.url }
 
-func (c fakeCluster) Link() Link {
-	return Link{Clock: "real", Compute: "modelled", Transfer: "measured", Label: "compute modelled, transfer measured"}
+func (c fakeCluster) Link() *Link {
+	if c.asked {
+		return nil
+	}
+	return &Link{Clock: "real", Compute: "modelled", Transfer: "measured", Label: "compute modelled, transfer measured"}
 }
 
 func (c fakeCluster) Close() error {

@@ -8,6 +8,9 @@ const (
 	ModeDisagg    = "disagg"    // a prefill node and a decode node
 )
 
+// noHandoff is a row's hand-off where no KV moves.
+const noHandoff = "none"
+
 // A Setting is how a cluster serves: the column of a published table.
 type Setting struct {
 	Name    string `json:"name"`

@@ -35,7 +35,7 @@ func simulateCells(ctx context.Context, cfg Config) ([]Cell, error) {
 	var cells []Cell
 	for _, w := range cfg.Virtual.Workloads {
 		schedule := PublishedSchedule(cfg.NumPrompts, w.QPS, cfg.Seed)
-		requests := w.Requests(cfg.NumPrompts, cfg.Seed, "0")
+		requests := w.Requests(cfg.NumPrompts, cfg.Seed, "0", cfg.Virtual.Profile.Vocab)
 		for _, s := range cfg.Virtual.Settings {
 			c := newCell(cfg, w, s, 0)
 			if err := c.simulate(ctx, cfg.Virtual, s, requests, schedule); err != nil {

@@ -147,7 +147,7 @@ func TestOtherLengths(t *testing.T) {
 	for draw := range draws {
 		for _, w := range Workloads() {
 			schedule := PublishedSchedule(PublishedPrompts, w.QPS, 0)
-			requests := w.Requests(PublishedPrompts, uint32(1000+draw), "0")
+			requests := w.Requests(PublishedPrompts, uint32(1000+draw), "0", prof.Vocab)
 			for _, s := range Settings() {
 				c := newCell(Config{NumPrompts: PublishedPrompts}, w, s, 0)
 				v := &Virtual{Profile: prof, NIC: profileNIC(prof)}

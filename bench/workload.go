@@ -10,12 +10,10 @@ import (
 	"strings"
 )
 
-// The published runs: 200 requests a row, 6 tokens each. The model's vocabulary
-// bounds the token ids (Qwen2.5: 151,936).
+// The published runs: 200 requests a row, 6 tokens each.
 const (
 	PublishedPrompts = 200
 	outputTokens     = 6
-	vocabulary       = 151936
 )
 
 // A Workload is one row of the published tables.
@@ -113,20 +111,21 @@ type Request struct {
 // ones; they add up to the published total, scaled by n/200. Token ids differ
 // from request to request from the first token on, because the published runs
 // had no prefix cache and a shared first block would be a hit in one. Salt
-// keeps the repeats of a row apart in the same way.
-func (w Workload) Requests(n int, seed uint32, salt string) []Request {
+// keeps the repeats of a row apart in the same way. Ids are below vocab, the model's
+// vocabulary (Qwen2.5: 151,936).
+func (w Workload) Requests(n int, seed uint32, salt string, vocab int) []Request {
 	lengths := w.lengths(n, seed)
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%s %s %d", w.Name, salt, seed)
 	rng := rand.New(rand.NewPCG(h.Sum64(), uint64(w.InputLen)))
-	first := rng.IntN(vocabulary)
+	first := rng.IntN(vocab)
 	requests := make([]Request, n)
 	for i := range requests {
 		prompt := make([]int, lengths[i])
 		for j := range prompt {
-			prompt[j] = rng.IntN(vocabulary)
+			prompt[j] = rng.IntN(vocab)
 		}
-		prompt[0] = (first + i) % vocabulary
+		prompt[0] = (first + i) % vocab
 		requests[i] = Request{
 			ID:        fmt.Sprintf("kvbench-%08x-%d", uint32(h.Sum64()), i),
 			Prompt:    prompt,

@@ -1,7 +1,10 @@
 package bench
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"encoding/json"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -11,7 +14,7 @@ import (
 func TestRequestsHaveThePublishedTotals(t *testing.T) {
 	for _, w := range Workloads() {
 		want := promptLengths[w.InputLen]
-		requests := w.Requests(PublishedPrompts, 0, "0")
+		requests := w.Requests(PublishedPrompts, 0, "0", qwenVocabulary)
 		total, squares := 0, 0.0
 		first := map[int]bool{}
 		mean := float64(want.total) / PublishedPrompts
@@ -23,7 +26,7 @@ func TestRequestsHaveThePublishedTotals(t *testing.T) {
 				t.Fatalf("%s: request %d asks for %d tokens", w.Name, i, r.MaxTokens)
 			}
 			for _, id := range r.Prompt {
-				if id < 0 || id >= vocabulary {
+				if id < 0 || id >= qwenVocabulary {
 					t.Fatalf("%s: token id %d is not in the vocabulary", w.Name, id)
 				}
 			}
@@ -40,16 +43,57 @@ func TestRequestsHaveThePublishedTotals(t *testing.T) {
 	}
 }
 
+// qwenVocabulary is that of the published model, and of the A10 profile.
+const qwenVocabulary = 151936
+
+// The prompts behind all figures that were printed so far, to the token.
+func TestPromptsOfThePublishedRows(t *testing.T) {
+	h := sha256.New()
+	for _, w := range Workloads() {
+		for _, r := range w.Requests(PublishedPrompts, 0, "0", qwenVocabulary) {
+			ids := []int64{int64(len(r.Prompt))}
+			for _, id := range r.Prompt {
+				ids = append(ids, int64(id))
+			}
+			fmt.Fprint(h, r.ID)
+			if err := binary.Write(h, binary.LittleEndian, ids); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if got := fmt.Sprintf("%x", h.Sum(nil)); got != "96f87f28821e1a7d8ddbc5297435e92e6b38a63030fac02a01383a791b7b2dcd" {
+		t.Errorf("the published rows' prompts have changed: SHA-256 %s", got)
+	}
+}
+
+// Ids stay below the vocabulary, however small, and lengths do not depend on it.
+func TestVocabulary(t *testing.T) {
+	w := Workloads()[4]
+	lengths := w.Requests(20, 0, "0", qwenVocabulary)
+	for _, vocab := range []int{1, 7, 32000} {
+		top := 0
+		for i, r := range w.Requests(20, 0, "0", vocab) {
+			top = max(top, slices.Max(r.Prompt))
+			if len(r.Prompt) != len(lengths[i].Prompt) {
+				t.Errorf("vocabulary %d: request %d has another length", vocab, i)
+			}
+		}
+		if top >= vocab || top < vocab*9/10 {
+			t.Errorf("vocabulary %d: the highest id of 5,000 is %d", vocab, top)
+		}
+	}
+}
+
 func TestRequestsAreReproducible(t *testing.T) {
 	w := Workloads()[4]
-	a, b := w.Requests(20, 0, "0"), w.Requests(20, 0, "0")
+	a, b := w.Requests(20, 0, "0", qwenVocabulary), w.Requests(20, 0, "0", qwenVocabulary)
 	for i := range a {
 		if !slices.Equal(a[i].Prompt, b[i].Prompt) || a[i].ID != b[i].ID {
 			t.Fatalf("request %d differs between two draws", i)
 		}
 	}
-	again := w.Requests(20, 0, "1")
-	q2 := Workloads()[1].Requests(20, 0, "0")
+	again := w.Requests(20, 0, "1", qwenVocabulary)
+	q2 := Workloads()[1].Requests(20, 0, "0", qwenVocabulary)
 	for i := range a {
 		if len(a[i].Prompt) != len(again[i].Prompt) || len(a[i].Prompt) != len(q2[i].Prompt) {
 			t.Fatalf("request %d: lengths must not depend on the repeat or the rate", i)
@@ -58,7 +102,7 @@ func TestRequestsAreReproducible(t *testing.T) {
 			t.Fatalf("request %d shares its first block with another run's", i)
 		}
 	}
-	if small := w.Requests(3, 0, "0"); len(small) != 3 {
+	if small := w.Requests(3, 0, "0", qwenVocabulary); len(small) != 3 {
 		t.Fatalf("%d requests, want 3", len(small))
 	}
 }

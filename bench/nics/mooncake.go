@@ -24,7 +24,7 @@ import (
 type MooncakeConfig struct {
 	Rate     int64    // of each link, bits a second; default 2 Gbit/s
 	Counts   []int    // NICs; default 1, 2, 4
-	Settings []string // of bench.Settings with two nodes; default tcp (hand-off v0) and layerwise
+	Settings []string // of bench.Settings with two nodes and sockets; default tcp (hand-off v0) and layerwise
 	Row      string   // workload; default 1024/q2
 	Prompts  int      // of each cell; default 40
 	Bin      string   // folder of proxy, prefill, decode and kvbench; default this program's
@@ -86,8 +86,8 @@ func (c *MooncakeConfig) Validate() error {
 	}
 	known := bench.Settings()
 	for _, name := range c.Settings {
-		if !slices.ContainsFunc(known, func(s bench.Setting) bool { return s.Name == name && s.Mode == bench.ModeDisagg }) {
-			bad("Settings has %q: use rdma, tcp, pull or layerwise, which have two nodes", name)
+		if !slices.ContainsFunc(known, func(s bench.Setting) bool { return s.Name == name && s.Link == "tcp" }) {
+			bad("Settings has %q: use tcp, pull or layerwise, which have two nodes and sockets", name)
 		}
 	}
 	if c.Row != "" {
@@ -150,11 +150,6 @@ func Mooncake(ctx context.Context, cfg MooncakeConfig) (cells []MooncakeCell, er
 	return cells, err
 }
 
-// realLinks is what a row is labelled with.
-func realLinks(n int, rate int64) string {
-	return fmt.Sprintf("%d x %s Gbit/s, real links of the NIC lab", n, strconv.FormatFloat(float64(rate)/1e9, 'g', 3, 64))
-}
-
 // cell is one lab, one cluster and one run of kvbench mooncake.
 func (c *MooncakeConfig) cell(ctx context.Context, n int, setting string) (*MooncakeCell, error) {
 	l, err := lab.Start(ctx, lab.Config{Rates: slices.Repeat([]int64{c.Rate}, n), Timeout: time.Hour})
@@ -193,7 +188,7 @@ func (c *MooncakeConfig) cell(ctx context.Context, n int, setting string) (*Moon
 	}
 	out := filepath.Join(c.Out, fmt.Sprintf("%s-%d", setting, n))
 	p, err := start(ctx, l, 1, filepath.Join(c.Bin, "kvbench"), "mooncake", "--proxy", "http://"+one+":8000", "--settings", setting, "--rows", c.Row,
-		"--num-prompts", strconv.Itoa(c.Prompts), "--clock", "real", "--measured-on", realLinks(n, c.Rate), "--out", out)
+		"--num-prompts", strconv.Itoa(c.Prompts), "--clock", "real", "--out", out)
 	if err != nil {
 		return nil, err
 	}
@@ -203,7 +198,7 @@ func (c *MooncakeConfig) cell(ctx context.Context, n int, setting string) (*Moon
 		return nil, errors.Join(ended, err)
 	}
 	if row.Metrics != nil {
-		fmt.Fprintf(c.Progress, "%s: %s: %d requests, mean TTFT %.1f ms, mean TPOT %.2f ms\n", setting, row.Label, row.Metrics.Successful, row.Metrics.MeanTTFTMS, row.Metrics.MeanTPOTMS)
+		fmt.Fprintf(c.Progress, "%s over %d NICs: %s: %d requests, mean TTFT %.1f ms, mean TPOT %.2f ms\n", setting, n, row.Label, row.Metrics.Successful, row.Metrics.MeanTTFTMS, row.Metrics.MeanTPOTMS)
 	}
 	shares, err := shares(l, n)
 	return &MooncakeCell{n, *row, shares}, errors.Join(ended, err)

@@ -106,4 +106,4 @@ func (c *children) describe(link *transport.Link, rail, why string) {
 	}
 }
 
-func (c *children) Link() bench.Link { return c.link }
+func (c *children) Link() *bench.Link { return &c.link }

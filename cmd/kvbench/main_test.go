@@ -82,6 +82,38 @@ func TestEmbeddedCluster(t *testing.T) {
 	}
 }
 
+// profileFile writes a profile of few small layers (4 KiB of KV a token) whose decode
+// step takes so many ms, and returns its path.
+func profileFile(t *testing.T, vocab int, decodeMS float64) string {
+	t.Helper()
+	p, err := engine.LoadProfile(engine.DefaultProfile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Name, p.Vocab, p.KVBytes = "small", vocab, 64<<20
+	p.KVGeometry.Layers, p.KVGeometry.KVHeads, p.KVGeometry.HiddenSize = 4, 2, 256
+	p.Costs.DecodeStepMS, p.Disagg.DecodeStepMS = decodeMS, decodeMS
+	text, err := json.Marshal(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "small.json")
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestOtherVocabulary: a model that knows 32,000 tokens is served prompts of those, in
+// both clocks.
+func TestOtherVocabulary(t *testing.T) {
+	code, stdout, stderr := kvbench(t.Context(), "mooncake", "--profile", profileFile(t, 32000, 1), "--settings", "nondisagg,tcp,layerwise",
+		"--num-prompts", "3", "--clock", "both", "--out", t.TempDir())
+	if code != 0 || strings.Count(stdout, "Successful requests:                     3") != 3 {
+		t.Errorf("exit %d\n%s\n%s", code, stdout, stderr)
+	}
+}
+
 // TestCarrier: a setting whose rail is not to be had goes over loopback, and says so;
 // one that the user has named is an error.
 func TestCarrier(t *testing.T) {
@@ -131,27 +163,64 @@ func kvbench(ctx context.Context, args ...string) (code int, stdout, stderr stri
 	return code, out.String(), errs.String()
 }
 
+// TestRunAgainstProxy measures a plain OpenAI server, whose address may lack the
+// scheme: nothing is claimed of it.
 func TestRunAgainstProxy(t *testing.T) {
-	dir := t.TempDir()
-	code, stdout, stderr := kvbench(t.Context(), "mooncake", "--proxy", serve(t, ok)+"/", "--settings", "nondisagg", "--num-prompts", "2", "--out", dir)
-	if code != 0 {
-		t.Fatalf("exit %d: %s", code, stderr)
+	for _, prefix := range []string{"http://", ""} {
+		dir := t.TempDir()
+		address := prefix + strings.TrimPrefix(serve(t, ok), "http://") + "/"
+		code, stdout, stderr := kvbench(t.Context(), "mooncake", "--proxy", address, "--settings", "tcp", "--num-prompts", "2", "--out", dir)
+		if code != 0 {
+			t.Fatalf("exit %d: %s", code, stderr)
+		}
+		if !strings.Contains(stdout, "Serving Benchmark Result") || !strings.Contains(stdout, "256/q8 TTFT (ms)") ||
+			!strings.Contains(stdout, "256/q8 tcp (hand-off unknown; compute and transfer unknown") {
+			t.Errorf("stdout:\n%s", stdout)
+		}
+		for _, claim := range []string{"v0", "modelled", "paced"} {
+			if strings.Contains(strings.ReplaceAll(stdout, "measured and modelled", ""), claim) {
+				t.Errorf("stdout says %q of a server that nobody knows:\n%s", claim, stdout)
+			}
+		}
+		if strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, "cell 1/1 256/q8 tcp: 2 ok") {
+			t.Errorf("stderr of a pipe must be a line a cell:\n%s", stderr)
+		}
+		var summary struct {
+			Rows []struct {
+				Handoff, Compute, Transfer, Label string
+			} `json:"rows"`
+		}
+		text, err := os.ReadFile(filepath.Join(dir, "summary.json"))
+		if err != nil || json.Unmarshal(text, &summary) != nil || len(summary.Rows) != 1 {
+			t.Fatalf("summary.json: %v, %s", err, text)
+		}
+		if row := summary.Rows[0]; row.Handoff != "unknown" || row.Compute != "unknown" || row.Transfer != "unknown" {
+			t.Errorf("%+v", row)
+		}
 	}
-	if !strings.Contains(stdout, "Serving Benchmark Result") || !strings.Contains(stdout, "256/q8 TTFT (ms)") {
-		t.Errorf("stdout:\n%s", stdout)
-	}
-	if strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, "cell 1/1 256/q8 nondisagg: 2 ok") {
-		t.Errorf("stderr of a pipe must be a line a cell:\n%s", stderr)
-	}
-	var summary struct {
-		Rows []struct {
-			Transfer string `json:"transfer"`
-			Label    string `json:"label"`
-		} `json:"rows"`
-	}
-	text, err := os.ReadFile(filepath.Join(dir, "summary.json"))
-	if err != nil || json.Unmarshal(text, &summary) != nil || len(summary.Rows) != 1 || summary.Rows[0].Transfer != "unknown" {
-		t.Errorf("summary.json: %v, %s", err, text)
+}
+
+// TestAnotherSettingExit2: what serves is not what --settings names.
+func TestAnotherSettingExit2(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/v1/models":
+			fmt.Fprint(w, `{"data":[{"id":"m"}]}`)
+		case "/server_info":
+			fmt.Fprint(w, `{"kvferry":{"serving":"disagg","handoff":"layerwise","nodes":[
+				{"id":"p","role":"prefill","up":true,"link":"name=tcp,rate=1.38GB/s,latency=600us","rails":["tcp/0"]},
+				{"id":"d","role":"decode","up":true,"link":"name=tcp,rate=1.38GB/s,latency=600us","rails":["tcp/0"]}]}}`)
+		case "/health":
+		default:
+			t.Errorf("%s was asked for", r.URL)
+		}
+	}))
+	t.Cleanup(server.Close)
+	code, _, stderr := kvbench(t.Context(), "mooncake", "--proxy", server.URL, "--settings", "tcp", "--out", t.TempDir())
+	for _, want := range []string{"--settings: tcp is not what serves at " + server.URL, "hand-off layerwise, link tcp on tcp/0", "name layerwise", "--handoff v0", "--help"} {
+		if code != exitUsage || !strings.Contains(stderr, want) {
+			t.Errorf("exit %d, stderr does not say %q:\n%s", code, want, stderr)
+		}
 	}
 }
 
@@ -200,8 +269,10 @@ func TestUsageErrorsExit2(t *testing.T) {
 		{"mooncake --seed -1", []string{"--seed", "-1"}},
 		{"mooncake --repeat 0", []string{"--repeat", "use 1 or more"}},
 		{"mooncake --request-timeout 0s --ready-timeout -1s", []string{"--request-timeout", "--ready-timeout", "positive"}},
-		{"mooncake --proxy 10.0.0.5:8000 --settings tcp", []string{"--proxy", "10.0.0.5:8000"}},
-		{"mooncake --proxy /x --settings tcp", []string{"--proxy", "http://host:port"}},
+		{"mooncake --proxy /x --settings tcp", []string{"--proxy", "host:port"}},
+		{"mooncake --proxy ftp://10.0.0.5:8000 --settings tcp", []string{"--proxy", "ftp://10.0.0.5:8000", "http://host:port"}},
+		{"mooncake --proxy :8000 --settings tcp", []string{"--proxy", `":8000"`}},
+		{"mooncake --proxy 10.0.0.5:port --settings tcp", []string{"--proxy", "host:port"}},
 		{"mooncake --rail eth9 --proxy http://localhost:1 --settings tcp", []string{"--rail", "neither an address", "leave it out"}},
 		{"mooncake --proxy http://localhost:1", []string{"--settings", "serves one setting"}},
 		{"mooncake --proxy http://localhost:1 --settings tcp,rdma", []string{"--settings", "serves one setting"}},

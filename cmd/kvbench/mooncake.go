@@ -3,10 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -22,7 +20,6 @@ import (
 type mooncakeFlags struct {
 	rows, settings string
 	out, proxy     string
-	measuredOn     string
 	profile, link  string
 	rail           string
 	clock          string
@@ -63,6 +60,11 @@ that copy, rdma and rdma2 go over TCP sockets too, and the row says that and why
 Each measured cell starts a cluster of its own, warms it up with one request, and
 takes as long as its arrivals: 25 s at 8 requests a second, 99 s at 2.
 
+With --proxy a cluster that somebody else started is measured. It is asked what it is
+(GET /server_info): rows are labelled by the answer, and a setting that it is none of
+is refused. Any server with OpenAI's completions can be measured; one that does not
+say what it is has "unknown" in its row.
+
 In virtual time (--clock virtual) the same scheduler, hand-offs and placement run
 over modelled links without waiting, and all rows and settings take a second or
 two. Without --clock, the chosen rows are measured and the whole table in virtual
@@ -79,7 +81,7 @@ Exit status: 0 all cells sound; 1 a cell has faults (failed requests, wrong KV);
   kvbench mooncake --rows 1024/q2 --settings nondisagg,tcp,layerwise
   kvbench mooncake --rows all --out table                # all 25 published cells and 5 more, 29 minutes
   kvbench mooncake --settings layerwise --num-prompts 20 # a quick look, not comparable
-  kvbench mooncake --proxy http://10.0.0.5:8000 --settings tcp`,
+  kvbench mooncake --proxy 10.0.0.5:8000 --settings tcp`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := f.config(cmd.Flags().Changed)
@@ -88,6 +90,9 @@ Exit status: 0 all cells sound; 1 a cell has faults (failed requests, wrong KV);
 			}
 			cfg.Stdout, cfg.Progress, cfg.Terminal = cmd.OutOrStdout(), cmd.ErrOrStderr(), terminal
 			_, err = bench.Run(cmd.Context(), cfg)
+			if mismatch := (*bench.MismatchError)(nil); errors.As(err, &mismatch) {
+				return usageError{fmt.Errorf("--settings: %w", err)}
+			}
 			return err
 		},
 	}
@@ -97,8 +102,7 @@ Exit status: 0 all cells sound; 1 a cell has faults (failed requests, wrong KV);
 	fs.StringVar(&f.settings, "settings", "nondisagg,chunked,rdma,rdma2,tcp,layerwise", "settings to measure, in this order")
 	fs.StringVar(&f.clock, "clock", "", "real: measure only; virtual: compute only, all rows and settings if none are named; both: the same cells either way (default: measure, then compute the whole table)")
 	fs.StringVar(&f.out, "out", "", "folder for the results (default kvbench-out/<time>)")
-	fs.StringVar(&f.proxy, "proxy", "", "measure the cluster behind the proxy at this URL instead of starting one; --settings names the one setting it serves")
-	fs.StringVar(&f.measuredOn, "measured-on", "", "with --proxy, of kvferry's own nodes there: the links that carry their KV, for the rows' labels")
+	fs.StringVar(&f.proxy, "proxy", "", "measure the cluster behind the proxy at this address (10.0.0.5:8000) instead of starting one; --settings names the one setting it serves, and it is asked whether it does")
 	fs.StringVar(&f.profile, "profile", engine.DefaultProfile, "what the modelled GPU costs: a shipped profile (a10-qwen2.5-7b-int4, zero) or a JSON file")
 	fs.StringVar(&f.link, "link", "", "instead of each setting's link: native for this machine's network as it is, a link of the profile, or rate=1.29GB/s,latency=10us")
 	fs.StringVar(&f.rail, "rail", "", "what moves the bytes, instead of each setting's rail: 127.0.0.1:0 for TCP sockets, cma for one copy from memory to memory, or another that kvbench transfer knows")
@@ -150,9 +154,6 @@ func (f *mooncakeFlags) config(changed func(flag string) bool) (bench.Config, er
 	default:
 		bad("clock", fmt.Errorf("%q is unknown: use real, virtual or both", f.clock))
 	}
-	if f.measuredOn != "" && f.proxy == "" {
-		bad("measured-on", errors.New("says what is behind --proxy: leave it out, or add --proxy"))
-	}
 	if f.rail != "" {
 		_, err := rails.Parse(f.rail)
 		bad("rail", err)
@@ -165,7 +166,7 @@ func (f *mooncakeFlags) config(changed func(flag string) bool) (bench.Config, er
 	if f.proxy != "" {
 		base, err := proxyURL(f.proxy)
 		bad("proxy", err)
-		cfg.Start = running(base, f.measuredOn)
+		cfg.Start = running(base)
 		if !changed("settings") || len(cfg.Settings) > 1 {
 			bad("settings", errors.New("a running cluster serves one setting: name the one behind --proxy, for example --settings tcp"))
 		}
@@ -174,6 +175,7 @@ func (f *mooncakeFlags) config(changed func(flag string) bool) (bench.Config, er
 		}
 	}
 	if p != nil {
+		cfg.ParseLink = nodeLink(p)
 		if f.proxy == "" {
 			cfg.System = map[string]any{"profile": p, "link": f.link, "rail": f.rail}
 			cfg.Start, err = embedded(hardware{profile: f.profile, costs: p, link: f.link, rail: f.rail}, &lazyFile{dir: cfg.Out})
@@ -230,18 +232,6 @@ func virtualNIC(p *engine.Profile, s bench.Setting, link string) (sim.NIC, strin
 		return sim.NIC{}, "", errors.New("native is this machine's network: in virtual time name a link of the profile or rate=1.29GB/s,latency=10us")
 	}
 	return sim.NIC{BytesPerSecond: l.BytesPerSecond, Latency: l.Latency}, l.Name, nil
-}
-
-// proxyURL checks the address of a proxy and drops a trailing slash.
-func proxyURL(text string) (string, error) {
-	u, err := url.Parse(text)
-	if err != nil {
-		return "", err
-	}
-	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
-		return "", fmt.Errorf("%q is not a server's URL: write it as http://host:port", text)
-	}
-	return strings.TrimRight(u.String(), "/"), nil
 }
 
 // A lazyFile is the daemons' log, cluster.log in the folder of the results,

@@ -17,7 +17,6 @@ func TestNICsUsage(t *testing.T) {
 		{"nics x", []string{"unknown command"}},
 		{"nics mooncake --rate fast --counts x --num-prompts 0", []string{"--rate", "--counts", "--num-prompts"}},
 		{"nics mooncake --counts 9 --settings nondisagg --row all", []string{"--counts has 9", "--settings has", "--row is"}},
-		{"mooncake --measured-on links", []string{"--measured-on", "--proxy"}},
 	} {
 		code, stdout, stderr := kvbench(t.Context(), strings.Fields(c.args)...)
 		if code != exitUsage || stdout != "" {

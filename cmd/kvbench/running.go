@@ -2,32 +2,55 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"net/url"
+	"strings"
 
 	"kvferry/bench"
+	"kvferry/engine"
+	"kvferry/node"
 )
 
 // running is a Starter for daemons that somebody else started: every cell goes
-// to the same proxy. links is what carries their KV, if whoever started them says.
-func running(url, links string) bench.Starter {
-	return func(context.Context, bench.Setting) (bench.Cluster, error) { return runningCluster{url, links}, nil }
+// to the same proxy.
+func running(url string) bench.Starter {
+	return func(context.Context, bench.Setting) (bench.Cluster, error) { return runningCluster(url), nil }
 }
 
-type runningCluster struct{ url, links string }
+type runningCluster string
 
-func (c runningCluster) URL() string { return c.url }
+func (c runningCluster) URL() string { return string(c) }
 
-// Link claims nothing that cannot be seen from here, or was said.
-func (c runningCluster) Link() bench.Link {
-	if c.links != "" {
-		return bench.Link{
-			Clock: "real", Compute: "modelled", Transfer: "measured",
-			Label: "compute modelled, transfer measured on " + c.links,
-		}
-	}
-	return bench.Link{
-		Clock: "real", Compute: "unknown", Transfer: "unknown",
-		Label: "compute and transfer as the cluster at " + c.url + " has them",
-	}
-}
+// Link is nil: nothing can be seen from here that the server does not say.
+func (c runningCluster) Link() *bench.Link { return nil }
 
 func (c runningCluster) Close() error { return nil }
+
+// proxyURL checks the address of a proxy, adds http:// where there is no scheme, and
+// drops a trailing slash.
+func proxyURL(text string) (string, error) {
+	full := text
+	if !strings.Contains(text, "://") {
+		full = "http://" + text
+	}
+	u, err := url.Parse(full)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" {
+		return "", fmt.Errorf("%q is not a server's address: write it as host:port or http://host:port", text)
+	}
+	return strings.TrimRight(u.String(), "/"), nil
+}
+
+// nodeLink reads what a node says of its link: as --link takes it. A name that the
+// profile does not have is a name all the same.
+func nodeLink(p *engine.Profile) func(string) bench.NodeLink {
+	return func(text string) bench.NodeLink {
+		l, err := node.ResolveLink(p, text)
+		switch {
+		case err != nil:
+			return bench.NodeLink{Name: text}
+		case l == nil:
+			return bench.NodeLink{Native: text == "native"}
+		}
+		return bench.NodeLink{Name: l.Name, BytesPerSecond: l.BytesPerSecond}
+	}
+}
