@@ -114,8 +114,7 @@ func (s *Scheduler) decodes(step *Step) {
 func (s *Scheduler) evictPrompt() bool {
 	for _, q := range slices.Backward(s.waiting) {
 		if len(q.Table.Refs()) > 0 {
-			s.free(q)
-			q.computed, q.cached, q.committed = 0, 0, 0
+			s.unplace(q)
 			s.preemptions++
 			return true
 		}
@@ -127,8 +126,8 @@ func (s *Scheduler) evictPrompt() bool {
 // prompt and output, before any prompt that came later.
 func (s *Scheduler) preempt(q *Sequence) {
 	s.running = remove(s.running, q)
-	s.free(q)
-	q.computed, q.cached, q.committed, q.KV = 0, 0, 0, Compute
+	s.unplace(q)
+	q.KV = Compute
 	q.where = inWaiting
 	s.waiting = slices.Insert(s.waiting, 0, q)
 	s.preemptions++
@@ -159,8 +158,7 @@ func (s *Scheduler) prompts(step *Step, budget int) {
 		left := len(q.tokens) - q.computed
 		n := min(left, budget)
 		if n < left && s.cfg.Policy == PrefillFirst {
-			s.free(q) // until there is room in a step
-			q.computed, q.cached, q.committed = 0, 0, 0
+			s.unplace(q) // until there is room in a step
 			break
 		}
 		step.Works = append(step.Works, Work{Seq: q, From: q.computed, N: n, Prompt: true, Sample: n == left})
@@ -201,11 +199,16 @@ func (s *Scheduler) placed(q *Sequence) bool {
 		}
 	}
 	if !s.room(q) || !q.Table.Grow(s.cfg.Pool, len(q.tokens)) {
-		s.free(q)
-		q.computed, q.cached, q.committed = 0, 0, 0
+		s.unplace(q)
 		return false
 	}
 	return true
+}
+
+// unplace gives a sequence's blocks back, and with them what was computed.
+func (s *Scheduler) unplace(q *Sequence) {
+	s.free(q)
+	q.computed, q.cached, q.committed = 0, 0, 0
 }
 
 // room keeps 1 % of the pool for the running sequences to grow into, as vLLM
