@@ -223,11 +223,14 @@ type call struct {
 	Breakdown bool
 }
 
+// vocab is that of the profile zero, which profile starts from.
+const vocab = 151936
+
 // prompt is a prompt of n tokens, different for each seed.
 func prompt(seed, n int) []int {
 	p := make([]int, n)
 	for i := range p {
-		p[i] = (seed*7919 + i*104729 + 1) % node.VocabularySize
+		p[i] = (seed*7919 + i*104729 + 1) % vocab
 	}
 	return p
 }

@@ -235,51 +235,6 @@ func requestID(r *http.Request) string {
 	return hex.EncodeToString(b[:])
 }
 
-func (p *Proxy) serveHealth(w http.ResponseWriter, _ *http.Request) {
-	if err := p.Ready(); err != nil {
-		writeError(w, toAPIError(err))
-	}
-}
-
-func (p *Proxy) serveModels(w http.ResponseWriter, _ *http.Request) {
-	type model struct {
-		ID          string  `json:"id"`
-		Object      string  `json:"object"`
-		Created     int64   `json:"created"`
-		OwnedBy     string  `json:"owned_by"`
-		Root        string  `json:"root"`
-		Parent      *string `json:"parent"`
-		MaxModelLen uint32  `json:"max_model_len"`
-	}
-	// Clients wait for this list until it is there, and take an empty one for ready.
-	if err := p.Ready(); err != nil {
-		writeError(w, toAPIError(err))
-		return
-	}
-	list := struct {
-		Object string  `json:"object"`
-		Data   []model `json:"data"`
-	}{"list", []model{}}
-	if c, ok := p.registry.info(); ok {
-		list.Data = append(list.Data, model{ID: c.Model, Object: "model", Created: time.Now().Unix(), OwnedBy: "kvferry", Root: c.Model, MaxModelLen: c.MaxModelLen})
-	}
-	writeJSON(w, list)
-}
-
-func serveVersion(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, map[string]string{"version": Version()})
-}
-
-// serveServerInfo answers SGLang's bench client, which asks at its end whether
-// tokens were speculated.
-func (p *Proxy) serveServerInfo(w http.ResponseWriter, _ *http.Request) {
-	c, _ := p.registry.info()
-	writeJSON(w, map[string]any{
-		"model_path":      c.Model,
-		"internal_states": []map[string]any{{"avg_spec_accept_length": nil}},
-	})
-}
-
 func (p *Proxy) serveTokenize(w http.ResponseWriter, r *http.Request) {
 	var b struct {
 		Model    *string         `json:"model"`
@@ -295,11 +250,11 @@ func (p *Proxy) serveTokenize(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case err != nil:
 	case b.Messages != nil:
-		ids, err = parseMessages(b.Messages)
+		ids, err = parseMessages(b.Messages, cluster.tokenizer())
 	case string(b.Prompt) == `""`:
 		ids = []uint32{}
 	default:
-		ids, err = parsePrompt("prompt", b.Prompt)
+		ids, err = parsePrompt("prompt", b.Prompt, cluster.tokenizer())
 	}
 	if err != nil {
 		writeError(w, toAPIError(err))
@@ -323,7 +278,7 @@ func (p *Proxy) serveDetokenize(w http.ResponseWriter, r *http.Request) {
 		if len(b.Tokens) == 0 || b.Tokens[0] != '[' {
 			err = badField("tokens", "want a list of token ids")
 		} else {
-			ids, err = parsePrompt("tokens", b.Tokens)
+			ids, err = parsePrompt("tokens", b.Tokens, cluster.tokenizer())
 		}
 	}
 	if err != nil {

@@ -103,9 +103,9 @@ func parseGeneration(kind apiKind, body []byte, cluster clusterInfo) (*generatio
 	}
 	var err error
 	if kind == kindChat {
-		g.Prompt, err = parseMessages(b.Messages)
+		g.Prompt, err = parseMessages(b.Messages, cluster.tokenizer())
 	} else {
-		g.Prompt, err = parsePrompt("prompt", b.Prompt)
+		g.Prompt, err = parsePrompt("prompt", b.Prompt, cluster.tokenizer())
 	}
 	if err != nil {
 		return nil, err
@@ -156,12 +156,11 @@ func checkModel(model *string, cluster clusterInfo) error {
 
 // parsePrompt takes what OpenAI's prompt may be: a string, a list of token
 // ids, or a list of one of these.
-func parsePrompt(field string, raw json.RawMessage) ([]uint32, error) {
+func parsePrompt(field string, raw json.RawMessage, tok Tokenizer) ([]uint32, error) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil, badField(field, "missing: want a string or a list of token ids")
 	}
 	var ids []uint32
-	var tok Tokenizer
 	switch raw[0] {
 	case '"':
 		var s string
@@ -171,7 +170,7 @@ func parsePrompt(field string, raw json.RawMessage) ([]uint32, error) {
 		ids = tok.Encode(s)
 	case '[':
 		if ids, ok := parseTokenIDs(raw); ok {
-			return checkTokenIDs(field, ids)
+			return checkTokenIDs(field, ids, tok)
 		}
 		var items []json.RawMessage
 		if err := json.Unmarshal(raw, &items); err != nil {
@@ -181,7 +180,7 @@ func parsePrompt(field string, raw json.RawMessage) ([]uint32, error) {
 		if first[0] != '"' && first[0] != '[' {
 			for i, item := range items {
 				if c := item[0]; c != '-' && (c < '0' || c > '9') || bytes.ContainsAny(item, ".eE") || len(item) > 9 {
-					return nil, badField(fmt.Sprintf("%s[%d]", field, i), "%s: want a token id, 0 to %d", abbreviate(string(item)), VocabularySize-1)
+					return nil, badField(fmt.Sprintf("%s[%d]", field, i), "%s: want a token id, 0 to %d", abbreviate(string(item)), tok.Vocab-1)
 				}
 			}
 		}
@@ -190,11 +189,11 @@ func parsePrompt(field string, raw json.RawMessage) ([]uint32, error) {
 		}
 		if first[0] == '[' {
 			if ids, ok := parseTokenIDs(first); ok {
-				return checkTokenIDs(field+"[0]", ids)
+				return checkTokenIDs(field+"[0]", ids, tok)
 			}
 			return nil, badField(field+"[0]", "want a list of token ids")
 		}
-		return parsePrompt(field+"[0]", first)
+		return parsePrompt(field+"[0]", first, tok)
 	default:
 		return nil, badField(field, "%s: want a string or a list of token ids", abbreviate(string(raw)))
 	}
@@ -246,14 +245,14 @@ func parseTokenIDs(raw []byte) ([]int64, bool) {
 
 func isJSONSpace(c byte) bool { return c == ' ' || c == '\n' || c == '\r' || c == '\t' }
 
-func checkTokenIDs(field string, ids []int64) ([]uint32, error) {
+func checkTokenIDs(field string, ids []int64, tok Tokenizer) ([]uint32, error) {
 	if len(ids) == 0 {
 		return nil, badField(field, "empty: want at least one token")
 	}
 	out := make([]uint32, len(ids))
 	for i, id := range ids {
-		if id < 0 || id >= VocabularySize {
-			return nil, badField(fmt.Sprintf("%s[%d]", field, i), "%d: want a token id, 0 to %d", id, VocabularySize-1)
+		if id < 0 || id >= int64(tok.Vocab) {
+			return nil, badField(fmt.Sprintf("%s[%d]", field, i), "%d: want a token id, 0 to %d", id, tok.Vocab-1)
 		}
 		out[i] = uint32(id)
 	}
@@ -262,7 +261,7 @@ func checkTokenIDs(field string, ids []int64) ([]uint32, error) {
 
 // parseMessages renders a conversation. Content is a string or, as vLLM's
 // client sends it, a list of text parts.
-func parseMessages(messages []messageBody) ([]uint32, error) {
+func parseMessages(messages []messageBody, tok Tokenizer) ([]uint32, error) {
 	if len(messages) == 0 {
 		return nil, badField("messages", "missing or empty: want at least one message")
 	}
@@ -279,7 +278,7 @@ func parseMessages(messages []messageBody) ([]uint32, error) {
 		}
 		chat[i].Content = content
 	}
-	return Tokenizer{}.EncodeChat(chat), nil
+	return tok.EncodeChat(chat), nil
 }
 
 func parseContent(field string, raw json.RawMessage) (string, error) {

@@ -15,7 +15,7 @@ import (
 	"kvferry/proto"
 )
 
-var testClusterInfo = clusterInfo{Model: testModel, BlockTokens: 16, MaxModelLen: testMaxModelLen}
+var testClusterInfo = clusterInfo{Model: testModel, BlockTokens: 16, Vocab: testVocab, MaxModelLen: testMaxModelLen}
 
 // badRequests are what the API refuses, with the field and a word of the fix.
 var badRequests = []struct {
@@ -93,7 +93,7 @@ func TestBadRequests(t *testing.T) {
 }
 
 func TestGoodRequests(t *testing.T) {
-	hello := Tokenizer{}.Encode("hello")
+	hello := testTokenizer.Encode("hello")
 	for _, tc := range []struct {
 		kind   apiKind
 		body   string
@@ -105,8 +105,8 @@ func TestGoodRequests(t *testing.T) {
 		{kindCompletion, `{"prompt":[1, 2 ,3],"max_tokens":5}`, []uint32{1, 2, 3}, 5},
 		{kindCompletion, `{"prompt":[[1,2,3]],"max_tokens":5,"max_completion_tokens":7}`, []uint32{1, 2, 3}, 7},
 		{kindCompletion, `{"prompt":"hello","max_tokens":999,"n":1,"best_of":1,"stop":["x"],"top_p":0.5,"unknown":{"a":[1]},"logprobs":false}`, hello, 999},
-		{kindChat, `{"messages":[{"role":"user","content":"hi"},{"role":"assistant","content":null}]}`, Tokenizer{}.EncodeChat([]ChatMessage{{"user", "hi"}, {"assistant", ""}}), testMaxModelLen - 14},
-		{kindChat, `{"messages":[{"role":"user","content":[{"type":"text","text":"h"},{"type":"text","text":"i"}]}],"max_completion_tokens":4}`, Tokenizer{}.EncodeChat([]ChatMessage{{"user", "hi"}}), 4},
+		{kindChat, `{"messages":[{"role":"user","content":"hi"},{"role":"assistant","content":null}]}`, testTokenizer.EncodeChat([]ChatMessage{{"user", "hi"}, {"assistant", ""}}), testMaxModelLen - 14},
+		{kindChat, `{"messages":[{"role":"user","content":[{"type":"text","text":"h"},{"type":"text","text":"i"}]}],"max_completion_tokens":4}`, testTokenizer.EncodeChat([]ChatMessage{{"user", "hi"}}), 4},
 	} {
 		g, err := parseGeneration(tc.kind, []byte(tc.body), testClusterInfo)
 		if err != nil || !slices.Equal(g.Prompt, tc.prompt) || g.MaxTokens != tc.max || g.Model != testModel {
@@ -151,7 +151,7 @@ func fuzzRequest(f *testing.F, kind apiKind, path string) {
 				t.Fatalf("%q was taken as %+v", body, g)
 			}
 			for _, id := range g.Prompt {
-				if id >= VocabularySize {
+				if id >= testVocab {
 					t.Fatalf("%q: token %d", body, id)
 				}
 			}
@@ -220,7 +220,7 @@ func TestProxyConfigValidate(t *testing.T) {
 
 func TestRegistryRefusals(t *testing.T) {
 	c := newTestCluster(t, ProxyConfig{Handoff: HandoffPull})
-	c.addPair()
+	_, d := c.addPair()
 	for _, tc := range []struct {
 		want   string
 		change func(*proto.NodeInfo)
@@ -235,13 +235,11 @@ func TestRegistryRefusals(t *testing.T) {
 		{"node.grpc_addr", func(n *proto.NodeInfo) { n.GrpcAddr = "here" }},
 		{"node.grpc_addr", func(n *proto.NodeInfo) { n.GrpcAddr = "0.0.0.0:1" }},
 		{"node.handoffs", func(n *proto.NodeInfo) { n.Handoffs = []string{"v0"} }},
+		{"node.vocab: 0", func(n *proto.NodeInfo) { n.Vocab = 0 }},
+		{"node.vocab: 200001: the proxy's tokenizer takes 1 to 200000", func(n *proto.NodeInfo) { n.Vocab = 200_001 }},
 	} {
-		info := &proto.NodeInfo{
-			Id: "decode-2", Role: proto.Role_ROLE_DECODE, GrpcAddr: "127.0.0.1:1", Model: testModel, MaxModelLen: testMaxModelLen, BlockTokens: 16,
-			Handoffs: []string{"pull"},
-		}
-		tc.change(info)
-		_, err := c.reg.Register(t.Context(), &proto.RegisterRequest{Node: info})
+		n := d.like("decode-2", tc.change)
+		_, err := c.reg.Register(t.Context(), &proto.RegisterRequest{Node: n})
 		if err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%v, want %s", err, tc.want)
 		}

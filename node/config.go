@@ -11,6 +11,7 @@ import (
 	"kvferry/clock"
 	"kvferry/connector"
 	"kvferry/engine"
+	"kvferry/kvcache"
 	"kvferry/proto"
 	"kvferry/transport"
 	"kvferry/transport/rails"
@@ -163,13 +164,19 @@ func (c *Config) Validate() error {
 	return errors.Join(faults...)
 }
 
+// geometryName is equal for geometries whose blocks of the same number of tokens are
+// alike, byte for byte.
+func geometryName(g kvcache.Geometry) string {
+	return fmt.Sprintf("%d layers, %d KV heads of %d x %d bytes, hidden %d", g.Layers, g.KVHeads, g.HeadDim, g.ElemBytes, g.HiddenSize)
+}
+
 // info is what the node tells the registry.
 func (n *Node) info() *proto.NodeInfo {
 	c, p := &n.cfg, n.cfg.Profile
 	info := &proto.NodeInfo{
 		Id: c.ID, Role: c.Role, GrpcAddr: n.GRPCAddr(), Model: c.Model, Profile: p.Name,
 		MaxModelLen: uint32(p.MaxModelLen), BlockTokens: uint32(p.KVGeometry.BlockTokens),
-		KvBlocks: uint32(c.KVBlocks), Handoffs: connector.Handoffs(),
+		KvGeometry: geometryName(p.KVGeometry), KvBlocks: uint32(c.KVBlocks), Handoffs: connector.Handoffs(),
 		Instance: n.instance, Vocab: uint32(p.Vocab), ProfileFingerprint: p.Fingerprint(), Link: linkName(c.Link), Chunked: c.Chunked,
 		Version: Version(),
 	}

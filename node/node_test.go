@@ -157,7 +157,7 @@ func (s *nodes) until(what string, cond func() bool) {
 func (s *nodes) complete(ctx context.Context, seed, length, n int, stream bool) (*http.Response, error) {
 	ids := make([]int, length)
 	for i := range ids {
-		ids[i] = (seed*7919 + i*104729) % VocabularySize
+		ids[i] = (seed*7919 + i*104729) % testVocab
 	}
 	body, err := json.Marshal(map[string]any{"prompt": ids, "max_tokens": n, "stream": stream})
 	if err != nil {

@@ -43,6 +43,9 @@ type ProxyConfig struct {
 	// Placement is round-robin, least-loaded or prefix-aware (package placement).
 	// Default least-loaded.
 	Placement string
+	// AllowMixedProfiles lets nodes join whose profile is not the cluster's: another
+	// GPU of the same model. The same vocabulary and KV layout it has to be anyway.
+	AllowMixedProfiles bool
 	// LeaseTTL is how long a node may be silent before it counts as lost.
 	// Default 3 s.
 	LeaseTTL time.Duration
@@ -152,6 +155,7 @@ func (c *ProxyConfig) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Mode, "mode", d.Mode, "auto (a prefill and a decode node if both are there, else one that does both), disagg or nondisagg")
 	fs.StringVar(&c.Handoff, "handoff", d.Handoff, "how KV gets from prefill to decode: v0 (the published system), pull or layerwise")
 	fs.StringVar(&c.Placement, "placement", d.Placement, "which node takes a request: round-robin, least-loaded or prefix-aware (what a node has to compute, less what its prefix cache saves)")
+	fs.BoolVar(&c.AllowMixedProfiles, "allow-mixed-profiles", false, "take nodes whose profiles differ, of the same model and KV layout")
 	fs.DurationVar(&c.LeaseTTL, "lease-ttl", d.LeaseTTL, "how long a node may be silent before it is lost")
 	fs.DurationVar(&c.NodeWait, "node-wait", d.NodeWait, "how long a request waits for nodes that are not there yet, or not any more; -1s: not at all")
 	fs.DurationVar(&c.RequestTimeout, "request-timeout", d.RequestTimeout, "deadline of a request that does not ask for less")

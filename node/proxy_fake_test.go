@@ -21,6 +21,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	protobuf "google.golang.org/protobuf/proto"
 
 	"kvferry/proto"
 )
@@ -40,7 +41,7 @@ func fakeToken(seq []uint32) uint32 {
 	for _, t := range seq {
 		h = (h ^ uint64(t)) * 1099511628211
 	}
-	return uint32((h ^ h>>29) % VocabularySize)
+	return uint32((h ^ h>>29) % testVocab)
 }
 
 func fakeTokens(prompt []uint32, n int) []uint32 {
@@ -157,6 +158,14 @@ func failMessage(id uint64, code proto.FailCode, retryable bool) *proto.FromNode
 	return &proto.FromNode{Failed: []*proto.Failed{{Id: id, Code: code, Message: "scripted", Retryable: retryable}}}
 }
 
+// like is the info of another node, as n's but for its id and what change does.
+func (n *fakeNode) like(id string, change func(*proto.NodeInfo)) *proto.NodeInfo {
+	info := protobuf.CloneOf(n.info)
+	info.Id = id
+	change(info)
+	return info
+}
+
 // kill ends the node as a crash would: streams break, nothing is said.
 func (n *fakeNode) kill() { n.server.Stop() }
 
@@ -212,6 +221,24 @@ func newTestCluster(t testing.TB, cfg ProxyConfig) *testCluster {
 	return c
 }
 
+// logBuffer is a daemon's log for a test to read while it is written.
+type logBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logBuffer) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
 // expectGoroutines waits for as many as there were: those of a closed
 // connection end a moment after it.
 func expectGoroutines(t testing.TB, want int) {
@@ -255,6 +282,7 @@ func (c *testCluster) addNode(id string, role proto.Role, s script) *fakeNode {
 			Id: id, Role: role, GrpcAddr: l.Addr().String(), Model: testModel, Profile: "fake",
 			MaxModelLen: testMaxModelLen, BlockTokens: 16, KvBlocks: 1000, Instance: rand.Uint64(),
 			Handoffs: []string{HandoffV0, HandoffPull, HandoffLayerwise},
+			Vocab:    testVocab, ProfileFingerprint: "0123456789abcdef", KvGeometry: "as the others",
 		},
 		server:  grpc.NewServer(),
 		submits: make(chan *proto.Submit, 1<<16),

@@ -13,7 +13,7 @@ import (
 	"kvferry/proto"
 )
 
-var helloPrompt = Tokenizer{}.Encode("hello world")
+var helloPrompt = testTokenizer.Encode("hello world")
 
 // golden replaces what differs from run to run.
 func golden(s string) string {
@@ -83,7 +83,7 @@ func TestAnswers(t *testing.T) {
 				"data: [DONE]\n\n",
 		},
 	} {
-		for i, tok := range fakeTokens(Tokenizer{}.EncodeChat([]ChatMessage{{"user", "hi"}}), 2) {
+		for i, tok := range fakeTokens(testTokenizer.EncodeChat([]ChatMessage{{"user", "hi"}}), 2) {
 			tc.want = strings.ReplaceAll(tc.want, fmt.Sprintf("<c%d>", i), Tokenizer{}.Decode([]uint32{tok}))
 		}
 		for _, handoff := range []string{HandoffV0, HandoffPull, HandoffLayerwise} {

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -24,8 +25,18 @@ import (
 type clusterInfo struct {
 	Model       string
 	BlockTokens uint32
+	KVGeometry  string
+	Vocab       uint32 // token ids are in [0, Vocab)
 	MaxModelLen uint32 // the least of the nodes'
+
+	// The nodes' profile. With AllowMixedProfiles they may differ: then all names,
+	// and no fingerprint.
+	Profile            string
+	ProfileFingerprint string
 }
+
+// tokenizer is that of the cluster's vocabulary.
+func (c clusterInfo) tokenizer() Tokenizer { return Tokenizer{Vocab: c.Vocab} }
 
 // registry is the Registry service: the nodes that hold a lease, by role. A
 // node's lease and its Serve stream are both needed for it to be placed on;
@@ -36,6 +47,7 @@ type registry struct {
 	ttl     time.Duration
 	mode    string
 	handoff string
+	mixed   bool // nodes of different profiles may join
 	log     *slog.Logger
 	clock   clock.Clock
 	metrics *proxyMetrics
@@ -62,6 +74,7 @@ func newRegistry(ctx context.Context, cfg ProxyConfig, c clock.Clock, metrics *p
 		ttl:        cfg.LeaseTTL,
 		mode:       cfg.Mode,
 		handoff:    cfg.Handoff,
+		mixed:      cfg.AllowMixedProfiles,
 		log:        cfg.Logger,
 		clock:      c,
 		metrics:    metrics,
@@ -212,6 +225,8 @@ func checkNodeInfo(info *proto.NodeInfo) error {
 		return errors.New("node.block_tokens: 0: want the tokens in a KV block, such as 16")
 	case info.MaxModelLen < 2:
 		return fmt.Errorf("node.max_model_len: %d: want at least 2 tokens", info.MaxModelLen)
+	case info.Vocab < 1 || info.Vocab > wordCount:
+		return fmt.Errorf("node.vocab: %d: the proxy's tokenizer takes 1 to %d token ids: lower vocab in profile %q (0 is from a node of an older version)", info.Vocab, wordCount, info.Profile)
 	case info.Role != proto.Role_ROLE_PREFILL && info.Role != proto.Role_ROLE_DECODE && info.Role != proto.Role_ROLE_NONDISAGG:
 		return fmt.Errorf("node.role: %v: want prefill, decode or nondisagg", info.Role)
 	}
@@ -241,20 +256,57 @@ func (r *registry) fits(info *proto.NodeInfo) error {
 		if info.BlockTokens != r.cluster.BlockTokens {
 			return fmt.Errorf("node.block_tokens: %s has %d, the cluster %d: all nodes need the same", info.Id, info.BlockTokens, r.cluster.BlockTokens)
 		}
+		if info.KvGeometry != r.cluster.KVGeometry {
+			return fmt.Errorf("node.kv_geometry: %s has %q, the cluster %q: its KV could not be used: start all nodes with the same --profile", info.Id, info.KvGeometry, r.cluster.KVGeometry)
+		}
+		if info.Vocab != r.cluster.Vocab {
+			return fmt.Errorf("node.vocab: %s has %d token ids, the cluster %d: start all nodes with the same --profile", info.Id, info.Vocab, r.cluster.Vocab)
+		}
+		if info.ProfileFingerprint != r.cluster.ProfileFingerprint || info.ProfileFingerprint == "" {
+			if !r.mixed {
+				return fmt.Errorf("node.profile: %s has %q (fingerprint %s), the cluster %q (%s): start all nodes with the same --profile, or the proxy with --allow-mixed-profiles",
+					info.Id, info.Profile, cmp.Or(info.ProfileFingerprint, "none"), r.cluster.Profile, cmp.Or(r.cluster.ProfileFingerprint, "none"))
+			}
+			r.log.Warn("nodes of different profiles", "node", info.Id, "profile", info.Profile, "fingerprint", info.ProfileFingerprint, "cluster", r.profiles())
+			break
+		}
 	}
 	return nil
+}
+
+// profiles lists the nodes' profiles: "decode-1: a10 (0123456789abcdef)". The caller
+// holds mu.
+func (r *registry) profiles() []string {
+	var all []string
+	for _, m := range r.byID {
+		all = append(all, fmt.Sprintf("%s: %s (%s)", m.info.Id, m.info.Profile, m.info.ProfileFingerprint))
+	}
+	slices.Sort(all)
+	return all
 }
 
 // agree sets what the nodes agree on. The caller holds mu.
 func (r *registry) agree() {
 	first := true
 	blockTokens := r.cluster.BlockTokens
+	var profiles []string
 	for _, m := range r.byID {
 		if first {
-			r.cluster = clusterInfo{Model: m.info.Model, BlockTokens: m.info.BlockTokens, MaxModelLen: m.info.MaxModelLen}
+			r.cluster = clusterInfo{
+				Model: m.info.Model, BlockTokens: m.info.BlockTokens, KVGeometry: m.info.KvGeometry, Vocab: m.info.Vocab,
+				MaxModelLen: m.info.MaxModelLen, ProfileFingerprint: m.info.ProfileFingerprint,
+			}
 			first = false
 		}
 		r.cluster.MaxModelLen = min(r.cluster.MaxModelLen, m.info.MaxModelLen)
+		if r.cluster.ProfileFingerprint != m.info.ProfileFingerprint {
+			r.cluster.ProfileFingerprint = ""
+		}
+		profiles = append(profiles, m.info.Profile)
+	}
+	if !first {
+		slices.Sort(profiles)
+		r.cluster.Profile = strings.Join(slices.Compact(profiles), ", ")
 	}
 	if r.cluster.BlockTokens != blockTokens {
 		clear(r.places) // they count in the blocks of nodes that are gone

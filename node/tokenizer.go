@@ -5,10 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-// VocabularySize is the number of token ids, Qwen2.5's.
-const VocabularySize = 151936
-
-// Qwen2.5's ids for the marks of its chat template.
+// Qwen2.5's ids for the marks of its chat template; see Tokenizer.marks.
 const (
 	tokenNewline = 198
 	tokenIMStart = 151644
@@ -16,7 +13,7 @@ const (
 )
 
 // Words are five letters, consonant-vowel-consonant-vowel-consonant, behind a
-// space: 20*5*20*5*20 = 200,000 of them, of which VocabularySize are in use.
+// space: 20*5*20*5*20 = 200,000 of them, of which the model's vocabulary is in use.
 // wordStride scatters neighbouring ids over the words (" bobad", " mifur")
 // so that generated text does not read like a counter; it is odd and no
 // multiple of 5, hence coprime to 200,000, and wordStrideInverse undoes it.
@@ -25,7 +22,7 @@ const (
 	vowels            = "aeiou"
 	wordLetters       = 5
 	tokenBytes        = 1 + wordLetters
-	wordCount         = 20 * 5 * 20 * 5 * 20
+	wordCount         = 20 * 5 * 20 * 5 * 20 // and the largest vocabulary that has a word for each id
 	wordStride        = 77773
 	wordStrideInverse = 48837
 )
@@ -53,14 +50,18 @@ func letterIndex(letters string) (t [256]int8) {
 // Encode(Decode(ids)) == ids; any other text is cut into words and hashed, so
 // that its length in tokens is realistic and equal text gives equal tokens
 // (and equal prefixes equal KV blocks), but it does not survive the way back.
-// The zero value is ready; it holds no state.
-type Tokenizer struct{}
+//
+// A token's text is the same in every vocabulary, so the zero value decodes; to
+// encode, Vocab must be set.
+type Tokenizer struct {
+	Vocab uint32 // ids are in [0, Vocab); 1 to 200,000
+}
 
 // AppendToken appends a token's text, always a space and five lower-case
-// letters: safe inside a JSON string as it is. An id outside the vocabulary
-// wraps around.
+// letters: safe inside a JSON string as it is. An id beyond the words wraps
+// around.
 func (Tokenizer) AppendToken(dst []byte, id uint32) []byte {
-	w := uint64(id%VocabularySize) * wordStride % wordCount
+	w := uint64(id) * wordStride % wordCount // below 2^49: no overflow
 	c3 := consonants[w%20]
 	w /= 20
 	v2 := vowels[w%5]
@@ -86,7 +87,7 @@ func (t Tokenizer) Encode(text string) []uint32 {
 	return t.appendEncode(make([]uint32, 0, len(text)/4+1), text)
 }
 
-func (Tokenizer) appendEncode(ids []uint32, text string) []uint32 {
+func (t Tokenizer) appendEncode(ids []uint32, text string) []uint32 {
 	for i := 0; i < len(text); {
 		start := i
 		if text[i] == ' ' {
@@ -101,21 +102,21 @@ func (Tokenizer) appendEncode(ids []uint32, text string) []uint32 {
 			for i < len(text) && text[i] == ' ' && i-start < maxChunk { // a run of spaces
 				i++
 			}
-			ids = append(ids, hashToken(text[start:i]))
+			ids = append(ids, t.hash(text[start:i]))
 		case i == word && i < len(text): // a mark, a control, or one rune of another script
 			_, n := utf8.DecodeRuneInString(text[i:])
 			i += n
-			ids = append(ids, hashToken(text[start:i]))
+			ids = append(ids, t.hash(text[start:i]))
 		case i == word: // a space at the end
-			ids = append(ids, hashToken(text[start:i]))
+			ids = append(ids, t.hash(text[start:i]))
 		default:
-			if id, ok := wordToken(text[start:i]); ok {
+			if id, ok := t.word(text[start:i]); ok {
 				ids = append(ids, id)
 				continue
 			}
 			for end := i; word < end; start = word {
 				word = min(word+maxChunk, end)
-				ids = append(ids, hashToken(text[start:word]))
+				ids = append(ids, t.hash(text[start:word]))
 			}
 		}
 	}
@@ -127,8 +128,8 @@ func isWordByte(c byte) bool {
 	return 'a' <= c|0x20 && c|0x20 <= 'z' || '0' <= c && c <= '9'
 }
 
-// wordToken is the id whose text is exactly piece.
-func wordToken(piece string) (uint32, bool) {
+// word is the id whose text is exactly piece, if the vocabulary has it.
+func (t Tokenizer) word(piece string) (uint32, bool) {
 	if len(piece) != tokenBytes || piece[0] != ' ' {
 		return 0, false
 	}
@@ -140,33 +141,45 @@ func wordToken(piece string) (uint32, bool) {
 	}
 	w := (((uint64(c1)*5+uint64(v1))*20+uint64(c2))*5+uint64(v2))*20 + uint64(c3)
 	id := w * wordStrideInverse % wordCount
-	return uint32(id), id < VocabularySize
+	return uint32(id), id < uint64(t.Vocab)
 }
 
-// hashToken maps a piece of text to an id: FNV-1a with a final mix, because
+// hash maps a piece of text to an id: FNV-1a with a final mix, because
 // pieces are short and the modulus would see little but the last byte.
-func hashToken(piece string) uint32 {
+func (t Tokenizer) hash(piece string) uint32 {
 	h := uint64(14695981039346656037)
 	for i := range len(piece) {
 		h = (h ^ uint64(piece[i])) * 1099511628211
 	}
-	return uint32((h ^ h>>29) % VocabularySize)
+	return uint32((h ^ h>>29) % uint64(t.Vocab))
 }
 
 // ChatMessage is one message of a conversation.
 type ChatMessage struct{ Role, Content string }
 
+// marks are the ids of the chat template's marks: Qwen2.5's, or in a vocabulary
+// without them the last three, where most models have theirs. In one of less than
+// three tokens some fall together.
+func (t Tokenizer) marks() (start, end, newline uint32) {
+	if t.Vocab > tokenIMEnd {
+		return tokenIMStart, tokenIMEnd, tokenNewline
+	}
+	last := t.Vocab - 1
+	return last - min(last, 1), last, last - min(last, 2)
+}
+
 // EncodeChat renders messages as Qwen2.5's chat template does,
 // <|im_start|>role\ncontent<|im_end|>\n for each and then the opening of the
 // assistant's answer. A role is one token, as the usual ones are there.
 func (t Tokenizer) EncodeChat(messages []ChatMessage) []uint32 {
+	start, end, newline := t.marks()
 	var ids []uint32
 	for _, m := range messages {
-		ids = append(ids, tokenIMStart, hashToken(m.Role), tokenNewline)
+		ids = append(ids, start, t.hash(m.Role), newline)
 		ids = t.appendEncode(ids, m.Content)
-		ids = append(ids, tokenIMEnd, tokenNewline)
+		ids = append(ids, end, newline)
 	}
-	return append(ids, tokenIMStart, hashToken("assistant"), tokenNewline)
+	return append(ids, start, t.hash("assistant"), newline)
 }
 
 // appendPrompt appends ids as Submit.prompt carries them: four bytes each,

@@ -270,6 +270,8 @@ type NodeInfo struct {
 	// stuck: step_us, and prompt_token_ns more for each prompt token in it.
 	StepUs        uint32 `protobuf:"varint,17,opt,name=step_us,json=stepUs,proto3" json:"step_us,omitempty"`
 	PromptTokenNs uint32 `protobuf:"varint,18,opt,name=prompt_token_ns,json=promptTokenNs,proto3" json:"prompt_token_ns,omitempty"`
+	// kv_geometry says how a token's KV is laid out; all nodes of a cluster agree.
+	KvGeometry    string `protobuf:"bytes,19,opt,name=kv_geometry,json=kvGeometry,proto3" json:"kv_geometry,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -428,6 +430,13 @@ func (x *NodeInfo) GetPromptTokenNs() uint32 {
 		return x.PromptTokenNs
 	}
 	return 0
+}
+
+func (x *NodeInfo) GetKvGeometry() string {
+	if x != nil {
+		return x.KvGeometry
+	}
+	return ""
 }
 
 // Load is the node's state after an iteration or at a heartbeat.
@@ -2424,7 +2433,7 @@ var File_kvferry_proto protoreflect.FileDescriptor
 const file_kvferry_proto_rawDesc = "" +
 	"\n" +
 	"\rkvferry.proto\x12\n" +
-	"kvferry.v1\"\x8f\x04\n" +
+	"kvferry.v1\"\xb0\x04\n" +
 	"\bNodeInfo\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12$\n" +
 	"\x04role\x18\x02 \x01(\x0e2\x10.kvferry.v1.RoleR\x04role\x12\x1b\n" +
@@ -2444,7 +2453,9 @@ const file_kvferry_proto_rawDesc = "" +
 	"\achunked\x18\x0f \x01(\bR\achunked\x12\x18\n" +
 	"\aversion\x18\x10 \x01(\tR\aversion\x12\x17\n" +
 	"\astep_us\x18\x11 \x01(\rR\x06stepUs\x12&\n" +
-	"\x0fprompt_token_ns\x18\x12 \x01(\rR\rpromptTokenNs\"\xd0\x04\n" +
+	"\x0fprompt_token_ns\x18\x12 \x01(\rR\rpromptTokenNs\x12\x1f\n" +
+	"\vkv_geometry\x18\x13 \x01(\tR\n" +
+	"kvGeometry\"\xd0\x04\n" +
 	"\x04Load\x12\x18\n" +
 	"\arunning\x18\x01 \x01(\rR\arunning\x12\x18\n" +
 	"\awaiting\x18\x02 \x01(\rR\awaiting\x12%\n" +
