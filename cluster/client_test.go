@@ -54,7 +54,7 @@ func TestClientGone(t *testing.T) {
 			q := call{Prompt: prompt(1, 64), MaxTokens: 4}
 			r := c.do(q)
 			r.expect(t, 4)
-			if got := c.metric("vllm:request_success_total{finished_reason=\"abort\",model_name=\"" + model + "\"}"); got != 5 {
+			if got := c.metric("vllm:request_success_total{engine=\"0\",finished_reason=\"abort\",model_name=\"" + model + "\"}"); got != 5 {
 				t.Errorf("%v requests counted as aborted, want 5", got)
 			}
 		})

@@ -166,11 +166,12 @@ func (c *testCluster) metrics() string {
 	return string(b)
 }
 
-// metric is the value of the first series that begins with that; 0 if there is
+// metric is the sum of the series that begin with that; 0 if there is
 // none.
 func (c *testCluster) metric(series string) float64 { return value(c.metrics(), series) }
 
 func value(metrics, series string) float64 {
+	sum := 0.0
 	for line := range strings.Lines(metrics) {
 		if rest, ok := strings.CutPrefix(line, series); ok && (strings.HasSuffix(series, "}") || rest[0] == '{' || rest[0] == ' ') {
 			f := strings.Fields(rest[strings.LastIndex(rest, "}")+1:])
@@ -178,10 +179,10 @@ func value(metrics, series string) float64 {
 			if err != nil {
 				return 0
 			}
-			return v
+			sum += v
 		}
 	}
-	return 0
+	return sum
 }
 
 const model = "Qwen2.5-7B-Instruct-GPTQ-Int4"

@@ -179,6 +179,9 @@ func (p *Proxy) finish(w http.ResponseWriter, f *flight, err error) {
 // refuse answers a request that never started.
 func (p *Proxy) refuse(w http.ResponseWriter, id string, err error) {
 	api := toAPIError(err)
+	if cluster, ok := p.registry.info(); ok {
+		p.metrics.model(cluster.Model).failed(api)
+	}
 	p.cfg.Logger.Debug("request refused", "request", id, "status", api.Status, "err", err)
 	if errors.Is(err, errProxyDrains) {
 		w.Header().Set("Connection", "close")

@@ -171,9 +171,10 @@ func benchmarkStreams(b *testing.B, addr string, concurrency, tokens int) {
 // message of 32 tokens to 32 requests, read, ordered and rendered.
 func BenchmarkDispatch(b *testing.B) {
 	const batch = 32
-	metrics := newProxyMetrics().model(testModel)
+	all := newProxyMetrics()
+	metrics := all.model(testModel)
 	m := newMember(context.Background(), &proto.NodeInfo{Id: "both-1"}, 1)
-	m.metrics, m.clock, m.up = metrics, clock.Precise(), true
+	m.metrics, m.clock, m.up = all.engine(testModel, "both-1"), clock.Precise(), true
 	p := &Proxy{clock: m.clock}
 	msg := &proto.FromNode{}
 	var flights []*flight

@@ -38,7 +38,7 @@ type member struct {
 	lease   uint64
 	log     *slog.Logger
 	clock   clock.Clock
-	metrics *modelMetrics
+	metrics *engineMetrics
 	changed func() // the member became usable or unusable; called without mu
 
 	ctx    context.Context // the lease: done when it ends, its cause saying why

@@ -202,7 +202,7 @@ func (r *registry) admit(info *proto.NodeInfo, old *member) uint64 {
 		lease = rand.Uint64()
 	}
 	m := newMember(r.ctx, info, lease)
-	m.log, m.clock, m.metrics, m.changed = r.log, r.clock, r.metrics.model(info.Model), r.notify
+	m.log, m.clock, m.metrics, m.changed = r.log, r.clock, r.metrics.engine(info.Model, info.Id), r.notify
 	r.terms.grant(r.clock.Now(), lease)
 	r.byID[info.Id], r.byLease[lease] = m, m
 	list := append(r.byRole[info.Role], m)
