@@ -103,9 +103,9 @@ func TestServerInfo(t *testing.T) {
 	_, body := c.get("/server_info")
 	want = fmt.Sprintf(`{"model_path":"test-model","internal_states":[{"avg_spec_accept_length":null}],"kvferry":{"version":%q,"mode":"auto","handoff":"pull","placement":"least-loaded",`+
 		`"model":"test-model","vocab":151936,"block_tokens":16,"max_model_len":1000,"profile":"fake","profile_fingerprint":"0123456789abcdef","serving":"disagg","nodes":[`+
-		`{"id":"prefill-1","role":"prefill","up":true,"instance":"0000000000000000","grpc_addr":%q,"profile":"fake","profile_fingerprint":"0123456789abcdef","link":"","rails":[],"kv_blocks":1000,"chunked":false,"version":""},`+
+		`{"id":"prefill-1","role":"prefill","up":true,"instance":"%016x","grpc_addr":%q,"profile":"fake","profile_fingerprint":"0123456789abcdef","link":"","rails":[],"kv_blocks":1000,"chunked":false,"version":""},`+
 		`{"id":"decode-1","role":"decode","up":true,"instance":"00000000000000ab","grpc_addr":%q,"profile":"fake","profile_fingerprint":"0123456789abcdef","link":"rdma","rails":["tcp/eth0","tcp/eth1"],"kv_blocks":1000,"chunked":true,"version":"v1"}]}}`+"\n",
-		Version(), p.info.GrpcAddr, d.info.GrpcAddr)
+		Version(), p.info.Instance, p.info.GrpcAddr, d.info.GrpcAddr)
 	if body != want {
 		t.Errorf("%s, want %s", body, want)
 	}

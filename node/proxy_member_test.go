@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	protobuf "google.golang.org/protobuf/proto"
 
 	"kvferry/placement"
 	"kvferry/proto"
@@ -19,10 +20,9 @@ import (
 
 // A namesake is another node with the id of one that is there.
 func namesake(n *fakeNode, addr string) *proto.NodeInfo {
-	return &proto.NodeInfo{
-		Id: n.info.Id, Role: n.info.Role, GrpcAddr: addr, Model: n.info.Model, Profile: n.info.Profile,
-		MaxModelLen: n.info.MaxModelLen, BlockTokens: n.info.BlockTokens, Handoffs: n.info.Handoffs, Instance: 2,
-	}
+	info := protobuf.CloneOf(n.info)
+	info.GrpcAddr, info.Instance = addr, n.info.Instance+1
+	return info
 }
 
 // TestNamesake: an id belongs to the node that has it for as long as that lives. The
