@@ -236,7 +236,7 @@ func TestRegistryRefusals(t *testing.T) {
 		{"node.grpc_addr", func(n *proto.NodeInfo) { n.GrpcAddr = "0.0.0.0:1" }},
 		{"node.handoffs", func(n *proto.NodeInfo) { n.Handoffs = []string{"v0"} }},
 		{"node.vocab: 0", func(n *proto.NodeInfo) { n.Vocab = 0 }},
-		{"node.vocab: 200001: the proxy's tokenizer takes 1 to 200000", func(n *proto.NodeInfo) { n.Vocab = 200_001 }},
+		{"node.vocab: 400001: the proxy's tokenizer takes 1 to 400000", func(n *proto.NodeInfo) { n.Vocab = 400_001 }},
 	} {
 		n := d.like("decode-2", tc.change)
 		_, err := c.reg.Register(t.Context(), &proto.RegisterRequest{Node: n})

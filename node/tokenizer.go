@@ -13,16 +13,19 @@ const (
 )
 
 // Words are five letters, consonant-vowel-consonant-vowel-consonant, behind a
-// space: 20*5*20*5*20 = 200,000 of them, of which the model's vocabulary is in use.
-// wordStride scatters neighbouring ids over the words (" bobad", " mifur")
-// so that generated text does not read like a counter; it is odd and no
+// space: 20*5*20*5*20 = 200,000 of them, and as many with a capital for the ids
+// above. Of these the model's vocabulary is in use; Gemma's 262,144 is the largest
+// that is common. wordStride scatters neighbouring ids over the words (" bobad",
+// " mifur") so that generated text does not read like a counter; it is odd and no
 // multiple of 5, hence coprime to 200,000, and wordStrideInverse undoes it.
 const (
 	consonants        = "bcdfghjklmnpqrstvwxz"
+	capitals          = "BCDFGHJKLMNPQRSTVWXZ"
 	vowels            = "aeiou"
 	wordLetters       = 5
 	tokenBytes        = 1 + wordLetters
-	wordCount         = 20 * 5 * 20 * 5 * 20 // and the largest vocabulary that has a word for each id
+	wordCount         = 20 * 5 * 20 * 5 * 20
+	maxVocab          = 2 * wordCount // has a word for each id
 	wordStride        = 77773
 	wordStrideInverse = 48837
 )
@@ -32,8 +35,8 @@ const (
 // about four characters a token, as Qwen's own vocabulary does.
 const maxChunk = 6
 
-// letterIndex maps a byte to its place among the consonants or vowels, or -1.
-var consonantIndex, vowelIndex = letterIndex(consonants), letterIndex(vowels)
+// letterIndex maps a byte to its place among some letters, or -1.
+var consonantIndex, vowelIndex, initialIndex = letterIndex(consonants), letterIndex(vowels), letterIndex(consonants + capitals)
 
 func letterIndex(letters string) (t [256]int8) {
 	for i := range t {
@@ -54,13 +57,13 @@ func letterIndex(letters string) (t [256]int8) {
 // A token's text is the same in every vocabulary, so the zero value decodes; to
 // encode, Vocab must be set.
 type Tokenizer struct {
-	Vocab uint32 // ids are in [0, Vocab); 1 to 200,000
+	Vocab uint32 // ids are in [0, Vocab); 1 to 400,000
 }
 
-// AppendToken appends a token's text, always a space and five lower-case
-// letters: safe inside a JSON string as it is. An id beyond the words wraps
-// around.
+// AppendToken appends a token's text, always a space and five letters: safe inside a
+// JSON string as it is. An id beyond the words wraps around.
 func (Tokenizer) AppendToken(dst []byte, id uint32) []byte {
+	const initials = consonants + capitals
 	w := uint64(id) * wordStride % wordCount // below 2^49: no overflow
 	c3 := consonants[w%20]
 	w /= 20
@@ -69,7 +72,7 @@ func (Tokenizer) AppendToken(dst []byte, id uint32) []byte {
 	c2 := consonants[w%20]
 	w /= 20
 	v1 := vowels[w%5]
-	return append(dst, ' ', consonants[w/5], v1, c2, v2, c3)
+	return append(dst, ' ', initials[w/5+20*(uint64(id)/wordCount%2)], v1, c2, v2, c3)
 }
 
 // Decode is the text of ids.
@@ -133,14 +136,14 @@ func (t Tokenizer) word(piece string) (uint32, bool) {
 	if len(piece) != tokenBytes || piece[0] != ' ' {
 		return 0, false
 	}
-	c1, v1 := consonantIndex[piece[1]], vowelIndex[piece[2]]
+	c1, v1 := initialIndex[piece[1]], vowelIndex[piece[2]]
 	c2, v2 := consonantIndex[piece[3]], vowelIndex[piece[4]]
 	c3 := consonantIndex[piece[5]]
 	if c1 < 0 || v1 < 0 || c2 < 0 || v2 < 0 || c3 < 0 {
 		return 0, false
 	}
-	w := (((uint64(c1)*5+uint64(v1))*20+uint64(c2))*5+uint64(v2))*20 + uint64(c3)
-	id := w * wordStrideInverse % wordCount
+	w := (((uint64(c1%20)*5+uint64(v1))*20+uint64(c2))*5+uint64(v2))*20 + uint64(c3)
+	id := w*wordStrideInverse%wordCount + uint64(c1/20)*wordCount
 	return uint32(id), id < uint64(t.Vocab)
 }
 

@@ -14,8 +14,8 @@ const testVocab = 151936
 
 var testTokenizer = Tokenizer{Vocab: testVocab}
 
-// vocabularies are a test's: tiny ones, Llama 2's, the A10 profile's, the largest.
-var vocabularies = []uint32{1, 2, 3, 100, 198, 199, 32000, testVocab, wordCount}
+// vocabularies are a test's: tiny ones, Llama 2's, the A10 profile's, Gemma's, the largest.
+var vocabularies = []uint32{1, 2, 3, 100, 198, 199, 32000, testVocab, wordCount, 262144, maxVocab}
 
 func TestTokenizerRoundTrip(t *testing.T) {
 	for _, vocab := range vocabularies {
@@ -86,7 +86,7 @@ func FuzzTokenizer(f *testing.F) {
 		f.Add(s, vocabularies[i%len(vocabularies)])
 	}
 	f.Fuzz(func(t *testing.T, s string, vocab uint32) {
-		tok := Tokenizer{Vocab: 1 + vocab%wordCount}
+		tok := Tokenizer{Vocab: 1 + vocab%maxVocab}
 		ids := tok.Encode(s)
 		if (len(ids) == 0) != (s == "") {
 			t.Fatalf("%q: %d tokens", s, len(ids))
@@ -110,7 +110,7 @@ func FuzzTokenizer(f *testing.F) {
 // clusters of other vocabularies than the A10's, with real nodes: they refuse a
 // token that is not in theirs.
 func TestVocabularyIsTheClusters(t *testing.T) {
-	for _, vocab := range []uint32{1, 100, 32000, wordCount} {
+	for _, vocab := range []uint32{1, 100, 32000, maxVocab} {
 		t.Run(fmt.Sprint(vocab), func(t *testing.T) {
 			s := startNodes(t, HandoffLayerwise, func(c *Config) { c.Profile.Vocab = int(vocab) }, "prefill-0", "decode-0")
 			defer s.end()
