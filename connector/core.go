@@ -202,7 +202,11 @@ func (c *Core) submit(ev Submit) {
 	}
 	r := &request{Submit: ev, at: c.now}
 	front := max(millis(c.costs.RequestMS)-ev.Age, 0)
-	req := engine.Request{ID: ev.ID, Prompt: ev.Prompt, Prefix: ev.Prefix, MaxTokens: ev.MaxTokens}
+	req := engine.Request{
+		ID: ev.ID, Prompt: ev.Prompt, Prefix: ev.Prefix, MaxTokens: ev.MaxTokens,
+		// Of ours none waits for a launch; of v0 only the prefill side, see V0Costs.
+		AtOnce: ev.Leg == DecodeLeg || ev.Leg == PrefillLeg && ev.Handoff != V0,
+	}
 	switch {
 	case ev.Leg == PrefillLeg && ev.Handoff <= Layerwise:
 		req.MaxTokens, req.Keep = 1, ev.Handoff != None

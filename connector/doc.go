@@ -6,7 +6,7 @@
 //	v0         the system that Mooncake published in 2024, ugly on purpose: decode
 //	           fetches one request's tensors after another inside its step, while
 //	           everything waits; the producer's copies queue behind its prefill
-//	           steps and hold back the next one.
+//	           steps and hold back the next one, and with it the answer of the last.
 //	pull       decode allocates blocks, reads the finished blocks one-sided in the
 //	           background, and goes on decoding meanwhile.
 //	layerwise  decode allocates first; each layer's blocks are written to it while

@@ -102,6 +102,7 @@ func newPair(t *testing.T, seed uint64) *pair {
 	prof.KVBytes = int64(prof.KVGeometry.BlockBytes()) * int64(8+rng.IntN(20))
 	prof.MaxNumSeqs = 1 + rng.IntN(6)
 	prof.Disagg.V0.LaunchGapMS = rng.Float64() * 10
+	prof.Costs.OutputDelayMS = rng.Float64() * 20
 	x.prof = prof
 	x.p, x.d = x.side("p"), x.side("d")
 	x.p.peer, x.d.peer = x.d, x.p

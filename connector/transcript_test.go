@@ -22,7 +22,7 @@ import (
 // test -rewrite, commit a changed transcript only if you understand what changed
 // it.
 //
-//	nodes [blocks=N] [hold=D] [cache]     two new nodes
+//	nodes [blocks=N] [hold=D] [delay=D] [cache]     two new nodes; delay is output_delay_ms
 //	p|d t=D                               one call of Step, with one event a line:
 //	    submit ID LEG [HANDOFF] prompt=abc out=N [deadline=D] [age=D]
 //	           [tokens=N] [blocks=I,I] [first=N]    instead of what the other node offered
@@ -76,6 +76,9 @@ func newStage(t *testing.T, d *datadriven.TestData) *stage {
 	hold := time.Minute
 	if d.HasArg("hold") {
 		hold = duration(t, arg(d, "hold"))
+	}
+	if d.HasArg("delay") {
+		prof.Costs.OutputDelayMS = duration(t, arg(d, "delay")).Seconds() * 1e3
 	}
 	node := func(name string) *actor {
 		pool := kvcache.NewPool(blocks, prof.KVGeometry.BlockTokens, d.HasArg("cache"))

@@ -61,25 +61,34 @@ func (s *Scheduler) launch(now, notBefore time.Duration) {
 	if n := len(s.delayed); n > 0 {
 		leave = max(leave, s.delayed[n-1].at) // never overtake
 	}
-	for _, o := range s.out {
+	s.out = slices.DeleteFunc(s.out, func(o Output) bool {
+		if o.Seq.AtOnce {
+			return false
+		}
 		s.delayed = append(s.delayed, delayed{leave, o})
-	}
-	s.out = s.out[:0]
+		return true
+	})
 }
 
-// flush lets outputs leave: those whose delay is over, and all of them if no
-// step is under way to wait for.
-func (s *Scheduler) flush(now time.Duration) {
+// flush lets outputs leave: those whose delay is over, those that wait for nothing,
+// and all of them if there is no step to wait for, under way or about to be. One
+// that is held back until notBefore is about to be: its outputs were seen to wait in
+// the published system (see V0Costs).
+func (s *Scheduler) flush(now, notBefore time.Duration) {
+	idle := s.step == nil && (now >= notBefore || len(s.waiting)+len(s.running) == 0)
 	n := 0
-	for n < len(s.delayed) && (s.step == nil || s.delayed[n].at <= now) {
+	for n < len(s.delayed) && (idle || s.delayed[n].at <= now) {
 		s.ready.Outputs = append(s.ready.Outputs, s.delayed[n].Output)
 		n++
 	}
 	s.delayed = slices.Delete(s.delayed, 0, n)
-	if s.step == nil {
-		s.ready.Outputs = append(s.ready.Outputs, s.out...)
-		s.out = s.out[:0]
-	}
+	s.out = slices.DeleteFunc(s.out, func(o Output) bool {
+		if !idle && !o.Seq.AtOnce {
+			return false
+		}
+		s.ready.Outputs = append(s.ready.Outputs, o)
+		return true
+	})
 	for _, o := range s.ready.Outputs {
 		if o.Seq.FirstOut == 0 {
 			o.Seq.FirstOut = now

@@ -111,9 +111,6 @@ func TestCostOfDecode(t *testing.T) {
 			t.Errorf("decode of %d takes %v ms, want %v", c.batch, got, c.want)
 		}
 	}
-	if p.DisaggEngine().OutputDelayMS != 0 {
-		t.Error("the fit of the disaggregated rows has no output delay")
-	}
 }
 
 func TestCostOfOtherSteps(t *testing.T) {

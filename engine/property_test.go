@@ -14,8 +14,9 @@ import (
 // TestScheduler runs random load through schedulers with small pools: prompts of
 // every source, kept blocks, cancellations, receives that fail, launches that are
 // held back. Whatever the policy, every request ends exactly once, with exactly
-// its tokens in order, which are a function of its prompt alone; no block is lost
-// or held twice; and the scheduler never stands still.
+// its tokens in order, which are a function of its prompt alone; no token waits longer
+// than the output delay or a launch that is held back; no block is lost or held twice;
+// and the scheduler never stands still.
 func TestScheduler(t *testing.T) {
 	seeds := uint64(400)
 	if testing.Short() {
@@ -131,6 +132,7 @@ func (p *playground) play() {
 		case 4, 5:
 			r.Keep = true
 		}
+		r.AtOnce = p.rng.IntN(3) == 0
 		p.at(at, func() []Event { return p.arrive(r) })
 		if p.rng.IntN(8) == 0 {
 			p.at(at+p.random(60*time.Millisecond), func() []Event {
@@ -207,6 +209,16 @@ func (p *playground) step(events []Event) {
 			p.failf("wake at %v", rd.Wake)
 		}
 		p.at(rd.Wake, func() []Event { return nil })
+	}
+	for _, o := range p.s.out {
+		if o.Seq.AtOnce || p.s.Current() != nil || p.now >= p.gate {
+			p.failf("request %d: token %d waits for a launch, at once: %v, gate %v", o.Seq.ID, o.Position, o.Seq.AtOnce, p.gate)
+		}
+	}
+	for _, o := range p.s.delayed {
+		if o.Seq.AtOnce || o.at <= p.now || o.at > p.now+p.cfg.OutputDelay {
+			p.failf("request %d: token %d is delayed until %v, at once: %v", o.Seq.ID, o.Position, o.at, o.Seq.AtOnce)
+		}
 	}
 	p.conserve()
 }

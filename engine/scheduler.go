@@ -38,11 +38,11 @@ type Config struct {
 	OutputDelay      time.Duration // see Costs.OutputDelayMS
 }
 
-// ConfigOf takes the limits from a profile.
+// ConfigOf takes the limits and the output delay from a profile.
 func ConfigOf(p *Profile, policy Policy, pool *kvcache.Pool) Config {
 	return Config{
 		Policy: policy, Pool: pool, MaxModelLen: p.MaxModelLen, MaxNumSeqs: p.MaxNumSeqs,
-		MaxBatchedTokens: p.MaxBatchedTokens, ChunkTokens: p.ChunkTokens,
+		MaxBatchedTokens: p.MaxBatchedTokens, ChunkTokens: p.ChunkTokens, OutputDelay: duration(p.Costs.OutputDelayMS),
 	}
 }
 
@@ -146,7 +146,7 @@ func (s *Scheduler) Step(now, notBefore time.Duration, events ...Event) *Ready {
 	if s.step == nil && now >= notBefore {
 		s.launch(now, notBefore)
 	}
-	s.flush(now)
+	s.flush(now, notBefore)
 	s.ready.Wake = s.wake()
 	return &s.ready
 }

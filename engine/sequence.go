@@ -34,6 +34,9 @@ type Request struct {
 	// Keep leaves the sequence's blocks held after its last token, until Free:
 	// a consumer is going to read them.
 	Keep bool
+	// AtOnce lets its outputs leave with the end of their step. Otherwise they wait
+	// for the launch of the next one; see Costs.OutputDelayMS.
+	AtOnce bool
 }
 
 // A Sequence is a request in the scheduler. The executor and the hand-offs read

@@ -20,7 +20,7 @@ import (
 //
 //	config policy=prefill-first|chunked blocks=N block=N [len=N] [seqs=N] [budget=N] [chunk=N] [delay=D] [cache]
 //	step t=D [not-before=D]        one call of Step, with one event a line:
-//	    add ID prompt=abc out=N [ready=D] [kv=await|blocking] [keep]
+//	    add ID prompt=abc out=N [ready=D] [kv=await|blocking] [keep] [at-once]
 //	    done [at=D] [failed=ID,ID]     with the tokens that the model generates
 //	    landed ID [at=D] [given=abc]
 //	    cancel ID
@@ -203,6 +203,7 @@ func (w *transcript) event(t *testing.T, now time.Duration, words []string) Even
 			r.KV = Blocking
 		}
 		_, r.Keep = arg["keep"]
+		_, r.AtOnce = arg["at-once"]
 		return Add{r}
 	case "done":
 		ev := Done{At: at}

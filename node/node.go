@@ -70,7 +70,6 @@ func New(cfg Config) (_ *Node, err error) {
 	}
 	sc := engine.ConfigOf(prof, policy, pool)
 	sc.PrefixCaching = cfg.PrefixCaching
-	sc.OutputDelay = time.Duration(costs.OutputDelayMS * float64(time.Millisecond))
 	sched, err := engine.NewScheduler(sc)
 	if err != nil {
 		return nil, err

@@ -166,7 +166,6 @@ func (c *cluster) newNode(name string, policy engine.Policy, disagg bool) (*node
 	if disagg {
 		costs = prof.DisaggEngine()
 	}
-	cfg.OutputDelay = time.Duration(costs.OutputDelayMS * float64(time.Millisecond))
 	sched, err := engine.NewScheduler(cfg)
 	if err != nil {
 		return nil, err
