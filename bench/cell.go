@@ -34,9 +34,10 @@ func (c *Cell) note(format string, args ...any) {
 	c.Notes = append(c.Notes, fmt.Sprintf(format, args...))
 }
 
-// run fills in the cell. What goes wrong becomes a fault of the cell, so that
+// attempt measures a cell. What goes wrong becomes a fault of the cell, so that
 // one bad setting does not cost the others. The error is a MismatchError.
-func (c *Cell) run(ctx context.Context, cfg Config, w Workload, s Setting, schedule Schedule, bar *progress) error {
+func (x *run) attempt(ctx context.Context, c *Cell, w Workload, s Setting, schedule Schedule) error {
+	cfg := x.cfg
 	cluster, err := cfg.Start(ctx, s)
 	if err != nil {
 		c.unserved(ctx, "cluster did not start: %v", err)
@@ -81,13 +82,15 @@ func (c *Cell) run(ctx context.Context, cfg Config, w Workload, s Setting, sched
 	requests := w.Requests(cfg.NumPrompts, cfg.Seed, salt, vocab)
 	runtime.GC() // the prompts' garbage is not the run's
 
-	records, duration, err := client.Run(ctx, model, requests, schedule, func(*Record) { bar.requestDone() })
-	for i := range records {
-		records[i].Workload, records[i].Setting, records[i].Repeat, records[i].Clock = c.Workload, c.Setting, c.Repeat, ClockReal
-	}
+	records, duration, err := client.Run(ctx, model, requests, schedule, func(r *Record) {
+		r.Workload, r.Setting, r.Repeat, r.Clock = c.Workload, c.Setting, c.Repeat, ClockReal
+		x.out.record(r)
+		x.bar.requestDone()
+	})
 	c.Records = records
 	m := Measure(records, duration)
 	c.Metrics = &m
+	c.judgeRequests()
 	if err != nil {
 		c.Published = nil
 		c.unserved(ctx, "%v", err)
@@ -128,7 +131,11 @@ func (c *Cell) askedOf(url string, s Setting, parse func(string) NodeLink) error
 func (c *Cell) unserved(ctx context.Context, format string, args ...any) {
 	if ctx.Err() != nil {
 		c.Interrupted = true
-		c.note("interrupted after %d requests", len(c.Records))
+		inFlight := 0
+		if c.Metrics != nil {
+			inFlight = c.Metrics.Interrupted
+		}
+		c.note("interrupted after %d requests, %d of them in flight", len(c.Records), inFlight)
 		return
 	}
 	c.fault(format, args...)
@@ -138,13 +145,13 @@ func (c *Cell) unserved(ctx context.Context, format string, args ...any) {
 // figures: half a decode step.
 const lateSend = 5.0 // ms
 
-// judge looks for what makes the metrics untrustworthy.
-func (c *Cell) judge(s Setting) {
+// judgeRequests looks for requests that went wrong.
+func (c *Cell) judgeRequests() {
 	m := c.Metrics
 	if m.Failed > 0 {
 		for i := range c.Records {
 			r := &c.Records[i]
-			if why := r.failure(); why != "" {
+			if why := r.failure(); why != "" && r.Status != StatusInterrupted {
 				c.fault("%d of %d requests failed, the first is request %d (%s): %s", m.Failed, len(c.Records), r.Index, r.RequestID, why)
 				break
 			}
@@ -153,6 +160,11 @@ func (c *Cell) judge(s Setting) {
 	if m.KVBlocksBad > 0 {
 		c.fault("%d of %d KV blocks were wrong at the consumer", m.KVBlocksBad, m.KVBlocksChecked)
 	}
+}
+
+// judge looks for what else makes the metrics untrustworthy.
+func (c *Cell) judge(s Setting) {
+	m := c.Metrics
 	switch {
 	case m.Stages == nil:
 		c.note("the server gives no breakdown: KV is not accounted for")
@@ -212,7 +224,7 @@ func (c *Cell) print(w io.Writer) error {
 	}
 	fmt.Fprintf(w, "%s (hand-off %s; %s)\n", c.name(), c.Handoff, label)
 	if c.Metrics != nil {
-		if err := WriteReport(w, c.Metrics.Counts, c.Metrics.Failed, c.Metrics.Figures); err != nil {
+		if err := WriteReport(w, c.Metrics); err != nil {
 			return err
 		}
 	}

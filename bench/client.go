@@ -33,10 +33,18 @@ type Record struct {
 	TokenTimes   []float64  `json:"token_times"` // every chunk with choices
 	Finish       float64    `json:"finish"`      // end of the stream, or of trying
 	FinishReason string     `json:"finish_reason,omitempty"`
+	Status       string     `json:"status"` // StatusOK, StatusFailed or StatusInterrupted
 	Error        string     `json:"error,omitempty"`
 	Usage        *Usage     `json:"usage"`
 	Breakdown    *Breakdown `json:"breakdown"`
 }
+
+// Values of Record.Status.
+const (
+	StatusOK          = "ok"
+	StatusFailed      = "failed"
+	StatusInterrupted = "interrupted" // in flight when the run was; it has what it had
+)
 
 // failure says why a record has no figures; "" for one that has them.
 func (r *Record) failure() string {
@@ -130,6 +138,23 @@ func statusError(resp *http.Response) *StatusError {
 	return &StatusError{Code: resp.StatusCode, Message: message}
 }
 
+// end says how the request ended.
+func (r *Record) end(err error) {
+	switch {
+	case err == nil:
+		r.Status = StatusOK
+		return
+	case errors.Is(err, errInterrupted):
+		r.Status = StatusInterrupted
+	default:
+		r.Status = StatusFailed
+	}
+	r.Error = err.Error()
+}
+
+// errInterrupted is of a request that was in flight when the run's context ended.
+var errInterrupted = errors.New("given up: the run was interrupted")
+
 // Run replays the schedule: request i is sent at schedule.At[i], whatever the
 // others do. It returns a record of every request that was sent, in order, and
 // the run's length in seconds, once all are over and the schedule has ended.
@@ -171,9 +196,7 @@ func (c *Client) Run(ctx context.Context, model string, requests []Request, sche
 			TokenTimes:   make([]float64, 0, requests[i].MaxTokens),
 		}
 		wg.Go(func() {
-			if err := c.complete(ctx, start, r, bodies[i]); err != nil {
-				r.Error = err.Error()
-			}
+			r.end(c.complete(ctx, start, r, bodies[i]))
 			if onDone != nil {
 				onDone(r)
 			}
@@ -202,9 +225,11 @@ func (c *Client) wait(ctx context.Context, timer clock.Timer, at time.Duration) 
 	return ctx.Err()
 }
 
+var errTimeout = errors.New("the client's timeout")
+
 // complete sends one request and fills in its record.
 func (c *Client) complete(ctx context.Context, start time.Duration, r *Record, body []byte) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("not over within %v, the client's timeout", c.timeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("not over within %v, %w", c.timeout, errTimeout))
 	defer cancel()
 	defer func() { r.Finish = seconds(c.clock.Now() - start) }()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url+"/v1/completions", bytes.NewReader(body))
@@ -247,10 +272,10 @@ func because(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		return err
 	}
-	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+	if cause := context.Cause(ctx); errors.Is(cause, errTimeout) {
 		return cause
 	}
-	return fmt.Errorf("given up: the run was interrupted: %w", context.Canceled)
+	return errInterrupted
 }
 
 // seconds is d rounded to the microsecond.

@@ -13,8 +13,9 @@
 // queue. Metrics follow vLLM's benchmark_serving of November 2024, which made
 // the published tables; its report layout is kept to the character.
 //
-// Raw records are the result. Records go to results.jsonl, one a request, and
-// every figure, table and plot is a function of them and of the published rows.
+// Raw records are the result. Records go to results.jsonl, one a request when it
+// ends, so that whatever ends the run leaves all that had ended before; and every
+// figure, table and plot is a function of them and of the published rows.
 // Times in records are seconds since the run's start, rounded to the
 // microsecond; durations in figures are milliseconds where the name ends in MS.
 //

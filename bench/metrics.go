@@ -88,6 +88,8 @@ type Metrics struct {
 	Figures
 	Counts
 	Failed int `json:"failed_requests"`
+	// Interrupted requests were in flight when the run was.
+	Interrupted int `json:"interrupted_requests,omitempty"`
 	// KV bytes moved between nodes and blocks re-derived and compared by the
 	// consumer, as the answers' breakdowns say; 0 where no KV moved.
 	KVBytes         int64 `json:"kv_bytes"`
@@ -140,7 +142,11 @@ func Measure(records []Record, duration float64) Metrics {
 			m.KVBlocksBad += b.KVBlocksBad
 			m.Retries += b.Retries
 		}
-		if r.failure() != "" {
+		switch {
+		case r.Status == StatusInterrupted:
+			m.Interrupted++
+			continue
+		case r.failure() != "":
 			m.Failed++
 			continue
 		}

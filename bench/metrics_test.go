@@ -79,7 +79,7 @@ func TestMeasureIncompleteRecords(t *testing.T) {
 	c := Cell{Records: []Record{{Index: 7, TokenTimes: []float64{1}}}}
 	m = Measure(c.Records, 1)
 	c.Metrics = &m
-	c.judge(Setting{})
+	c.judgeRequests()
 	if len(c.Faults) != 1 || !strings.Contains(c.Faults[0], "request 7") || !strings.Contains(c.Faults[0], "no usage") {
 		t.Errorf("faults = %q", c.Faults)
 	}
@@ -105,11 +105,11 @@ func TestReportGolden(t *testing.T) {
 		t.Fatal("no published cell 256/q8 tcp")
 	}
 	var ok, failed bytes.Buffer
-	if err := WriteReport(&ok, p.Counts, 0, p.Figures); err != nil {
+	if err := WriteReport(&ok, &Metrics{Counts: p.Counts, Figures: p.Figures}); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "report.golden", ok.Bytes())
-	if err := WriteReport(&failed, p.Counts, 3, p.Figures); err != nil {
+	if err := WriteReport(&failed, &Metrics{Counts: p.Counts, Figures: p.Figures, Failed: 3, Interrupted: 2}); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "report_failed.golden", failed.Bytes())

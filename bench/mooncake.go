@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"time"
 
+	"kvferry/bench/page"
 	"kvferry/clock"
 )
 
@@ -136,65 +136,83 @@ func (c Config) Validate() error {
 var ErrFaults = errors.New("cells with faults")
 
 // Run goes through the cells, prints each one's report and in the end the
-// comparison, and keeps the output folder up to date after each cell. When ctx
-// is done it writes and prints what there is and returns ctx's error. Results
-// are returned with any error that came after the first cell began.
+// comparison. Records are kept as requests end, the rest of the output folder is
+// rewritten after each cell. When ctx is done it keeps and prints what there is and
+// returns ctx's error. Results are returned with any error that came after the first
+// cell began: ErrFaults, a MismatchError, and a page.OutputError for a folder that
+// could not be written.
 func Run(ctx context.Context, cfg Config) (*Results, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	out, err := openOutput(cfg.Out)
-	if err != nil {
-		return nil, err
-	}
-	defer out.Close()
-
-	r := &Results{Machine: DescribeMachine(), Config: cfg.record()}
-	if cfg.Start != nil {
-		if err := measureCells(ctx, cfg, r, out); err != nil {
-			return r, err
-		}
-	}
-	if cfg.Virtual != nil && ctx.Err() == nil {
-		cells, err := simulateCells(ctx, cfg)
-		if ctx.Err() == nil && err != nil {
-			return r, err
-		}
-		r.Cells = append(r.Cells, cells...)
-		if err := out.add(r, len(r.Cells)-len(cells)); err != nil {
-			return r, fmt.Errorf("write results: %w", err)
-		}
-	}
+	x := &run{cfg: cfg, results: &Results{Machine: DescribeMachine(), Config: cfg.record()}, bar: newProgress(cfg)}
+	x.out = openOutput(cfg.Out, x.bar.say)
+	err := x.cells(ctx)
+	kept := x.out.close()
+	r := x.results
 	if len(r.Cells) > 0 {
-		if err := WriteTable(cfg.Stdout, r); err != nil {
-			return r, err
+		err = errors.Join(err, WriteTable(cfg.Stdout, r))
+		if kept == nil {
+			_, e := fmt.Fprintf(cfg.Stdout, "\n%s\n", page.Listing(cfg.Out, recordsFile, summaryFile, tableFile, reportFile))
+			err = errors.Join(err, e)
 		}
-		fmt.Fprintf(cfg.Stdout, "\nresults: %s%c{%s,%s,%s,%s}\n", cfg.Out, os.PathSeparator, recordsFile, summaryFile, tableFile, reportFile)
 	}
-	if err := ctx.Err(); err != nil {
+	if err = errors.Join(ctx.Err(), err, kept); err != nil {
 		return r, err
 	}
+	return r, r.faults()
+}
+
+// faults is ErrFaults with all of them.
+func (r *Results) faults() error {
 	var faults []error
 	for i := range r.Cells {
 		for _, f := range r.Cells[i].Faults {
 			faults = append(faults, fmt.Errorf("%s: %s", r.Cells[i].name(), f))
 		}
 	}
-	if len(faults) > 0 {
-		return r, fmt.Errorf("%w:\n%w", ErrFaults, errors.Join(faults...))
+	if len(faults) == 0 {
+		return nil
 	}
-	return r, nil
+	return fmt.Errorf("%w:\n%w", ErrFaults, errors.Join(faults...))
 }
 
-// measureCells runs every cell against a cluster, prints each one's report and
-// saves it.
-func measureCells(ctx context.Context, cfg Config, r *Results, out *output) error {
-	var total time.Duration
-	for _, w := range cfg.Workloads {
-		total += PublishedSchedule(cfg.NumPrompts, w.QPS, cfg.Seed).End * time.Duration(len(cfg.Settings)*cfg.Repeat)
+// A run is one that goes on.
+type run struct {
+	cfg     Config
+	results *Results
+	out     *output
+	bar     *progress
+}
+
+// cells measures and computes the cells. An error that is not ctx's ends the run.
+func (x *run) cells(ctx context.Context) error {
+	if x.cfg.Start != nil {
+		if err := x.measure(ctx); err != nil {
+			return err
+		}
 	}
-	bar := newProgress(cfg.Progress, cfg.Terminal, len(cfg.Workloads)*len(cfg.Settings)*cfg.Repeat, total)
+	if x.cfg.Virtual == nil || ctx.Err() != nil {
+		return nil
+	}
+	cells, err := simulateCells(ctx, x.cfg)
+	if ctx.Err() != nil {
+		return nil
+	}
+	for i := range cells {
+		for j := range cells[i].Records {
+			x.out.record(&cells[i].Records[j])
+		}
+	}
+	x.results.Cells = append(x.results.Cells, cells...)
+	x.out.save(x.results.files()...)
+	return err
+}
+
+// measure runs every cell against a cluster, prints each one's report and keeps it.
+func (x *run) measure(ctx context.Context) error {
+	cfg := x.cfg
 	for repeat := range cfg.Repeat {
 		for _, w := range cfg.Workloads {
 			schedule := PublishedSchedule(cfg.NumPrompts, w.QPS, cfg.Seed)
@@ -204,16 +222,14 @@ func measureCells(ctx context.Context, cfg Config, r *Results, out *output) erro
 				}
 				c := newCell(cfg, w, s, repeat)
 				c.Clock = ClockReal // also of a cluster that does not start
-				bar.begin(c.name(), cfg.NumPrompts, schedule.End)
-				err := c.run(ctx, cfg, w, s, schedule, bar)
-				bar.end(c, schedule.End)
+				x.bar.begin(c.name(), schedule.End)
+				err := x.attempt(ctx, c, w, s, schedule)
+				x.bar.end(c, schedule.End)
 				if err != nil {
 					return err
 				}
-				r.Cells = append(r.Cells, *c)
-				if err := out.add(r, len(r.Cells)-1); err != nil {
-					return fmt.Errorf("write results: %w", err)
-				}
+				x.results.Cells = append(x.results.Cells, *c)
+				x.out.save(x.results.files()...)
 				if err := c.print(cfg.Stdout); err != nil {
 					return err
 				}

@@ -228,43 +228,6 @@ func TestRunFaults(t *testing.T) {
 	}
 }
 
-func TestRunInterrupted(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	f := &fakeServer{}
-	var n atomic.Int32
-	f.behave = func(http.ResponseWriter, *http.Request, *completionRequest) bool {
-		if n.Add(1) == 1+12+1+3 { // in the second cell
-			cancel()
-		}
-		return false
-	}
-	newFakeServer(t, f)
-	dir := t.TempDir()
-	var stdout bytes.Buffer
-	var closed atomic.Int32
-	slow := scaled
-	slow.QPS = 200
-	r, err := Run(ctx, Config{
-		Workloads: []Workload{slow}, Settings: settings(t, "nondisagg,chunked,rdma"), NumPrompts: 12, Out: dir, Stdout: &stdout,
-		Start: serving(map[string]*fakeServer{"nondisagg": f, "chunked": f, "rdma": f}, &closed),
-	})
-	if !errors.Is(err, context.Canceled) {
-		t.Fatalf("err = %v, want context.Canceled", err)
-	}
-	if len(r.Cells) != 2 || closed.Load() != 2 || r.Cells[0].Interrupted || !r.Cells[1].Interrupted || len(r.Cells[1].Faults) > 0 {
-		t.Fatalf("%d cells, %d closed: %+v", len(r.Cells), closed.Load(), r.Summary().Rows)
-	}
-	s := readSummary(t, dir)
-	records := readAll(t, dir)
-	partial := len(records) - 12
-	if len(s.Rows) != 2 || partial < 3 || partial > 12 {
-		t.Errorf("%d rows, %d records of the interrupted cell", len(s.Rows), partial)
-	}
-	if !strings.Contains(stdout.String(), "chunked *") || !strings.Contains(stdout.String(), fmt.Sprintf("interrupted after %d requests", partial)) {
-		t.Errorf("stdout does not show what there is:\n%s", stdout.String())
-	}
-}
-
 func TestRunNotReady(t *testing.T) {
 	f := &fakeServer{}
 	f.unhealthy.Store(1 << 30)
@@ -279,26 +242,6 @@ func TestRunNotReady(t *testing.T) {
 		if !errors.Is(err, ErrFaults) || !strings.Contains(err.Error(), want) {
 			t.Errorf("err = %v, want %q", err, want)
 		}
-	}
-}
-
-func TestRunKeepsEarlierRecords(t *testing.T) {
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, recordsFile), []byte("{}\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	f := newFakeServer(t, &fakeServer{})
-	_, err := Run(t.Context(), Config{Workloads: []Workload{scaled}, Settings: settings(t, "nondisagg"), NumPrompts: 2, Out: dir, Start: serving(map[string]*fakeServer{"nondisagg": f}, nil)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	kept, _ := filepath.Glob(filepath.Join(dir, "results-*.jsonl"))
-	if len(kept) != 1 || len(readAll(t, dir)) != 2 {
-		t.Errorf("kept %v, %d new records", kept, len(readAll(t, dir)))
-	}
-	left, _ := filepath.Glob(filepath.Join(dir, "*.tmp"))
-	if len(left) > 0 {
-		t.Errorf("left behind %v", left)
 	}
 }
 

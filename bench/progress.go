@@ -18,23 +18,34 @@ type progress struct {
 	bar *progressbar.ProgressBar // nil where w is no terminal
 
 	cells    int // of the run
+	requests int // of a cell
 	finished int
 	passed   time.Duration // schedule of the finished cells
 
 	stop    chan struct{}
 	stopped sync.WaitGroup
 	done    atomic.Int64 // requests of the running cell that are over
+
+	mu sync.Mutex // of what is written
 }
 
 // The bar is drawn twice a second: the cluster under test runs on the same
 // cores.
 const barPeriod = 500 * time.Millisecond
 
-func newProgress(w io.Writer, terminal bool, cells int, total time.Duration) *progress {
-	p := &progress{w: w, cells: cells}
-	if terminal {
+func newProgress(cfg Config) *progress {
+	p := &progress{w: cfg.Progress}
+	if cfg.Start == nil {
+		return p
+	}
+	var total time.Duration
+	for _, w := range cfg.Workloads {
+		total += PublishedSchedule(cfg.NumPrompts, w.QPS, cfg.Seed).End * time.Duration(len(cfg.Settings)*cfg.Repeat)
+	}
+	p.cells, p.requests = len(cfg.Workloads)*len(cfg.Settings)*cfg.Repeat, cfg.NumPrompts
+	if cfg.Terminal {
 		p.bar = progressbar.NewOptions64(max(total.Milliseconds(), 1),
-			progressbar.OptionSetWriter(w),
+			progressbar.OptionSetWriter(cfg.Progress),
 			progressbar.OptionSetWidth(24),
 			progressbar.OptionSetPredictTime(true),
 			progressbar.OptionClearOnFinish(),
@@ -44,8 +55,18 @@ func newProgress(w io.Writer, terminal bool, cells int, total time.Duration) *pr
 	return p
 }
 
-// begin starts a cell of n requests whose schedule lasts length.
-func (p *progress) begin(name string, n int, length time.Duration) {
+// say prints a line between the cells' own. It may be called from several goroutines.
+func (p *progress) say(line string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.bar != nil {
+		_ = p.bar.Clear()
+	}
+	fmt.Fprintln(p.w, line)
+}
+
+// begin starts a cell whose schedule lasts length.
+func (p *progress) begin(name string, length time.Duration) {
 	p.done.Store(0)
 	if p.bar == nil {
 		return
@@ -53,7 +74,9 @@ func (p *progress) begin(name string, n int, length time.Duration) {
 	p.stop = make(chan struct{})
 	started := time.Now()
 	draw := func() {
-		p.bar.Describe(fmt.Sprintf("cell %d/%d  %-18s %3d/%d requests", p.finished+1, p.cells, name, p.done.Load(), n))
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.bar.Describe(fmt.Sprintf("cell %d/%d  %-18s %3d/%d requests", p.finished+1, p.cells, name, p.done.Load(), p.requests))
 		at := p.passed + min(time.Since(started), length)
 		// At its maximum a bar is finished for good; close does that.
 		_ = p.bar.Set64(min(at.Milliseconds(), p.bar.GetMax64()-1))

@@ -9,8 +9,10 @@ import (
 // WriteReport prints a cell as vLLM's benchmark_serving printed the published
 // tables (November 2024), to the character: 50-wide headings, labels padded to
 // 40, numbers padded to 10. Failed requests, which that version hid, are named
-// when there are any, where later versions name them.
-func WriteReport(w io.Writer, c Counts, failed int, f Figures) error {
+// when there are any, where later versions name them, and so are those that were in
+// flight when the run was interrupted.
+func WriteReport(w io.Writer, m *Metrics) error {
+	c, f := &m.Counts, &m.Figures
 	var b strings.Builder
 	heading := func(title string, fill string) {
 		left := (50 - len(title)) / 2
@@ -21,8 +23,11 @@ func WriteReport(w io.Writer, c Counts, failed int, f Figures) error {
 
 	heading(" Serving Benchmark Result ", "=")
 	count("Successful requests:", c.Successful)
-	if failed > 0 {
-		count("Failed requests:", failed)
+	if m.Failed > 0 {
+		count("Failed requests:", m.Failed)
+	}
+	if m.Interrupted > 0 {
+		count("Interrupted requests:", m.Interrupted)
 	}
 	number("Benchmark duration (s):", f.DurationS)
 	count("Total input tokens:", c.InputTokens)

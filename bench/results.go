@@ -2,6 +2,7 @@ package bench
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"kvferry/bench/page"
@@ -99,80 +101,144 @@ const (
 	reportFile  = "report.html"
 )
 
-// output is a run's folder. Records are appended and synced a cell at a time;
-// the other files are functions of them and are replaced after each cell, each
-// by a rename, so that whatever kills the run leaves whole files.
+// output is a run's folder. A record goes to the kernel when its request ends; the
+// other files are functions of all records so far and are replaced after each cell.
+// What cannot be written is said once, and keeps nothing from being measured and
+// printed.
 type output struct {
-	dir     string
-	records *os.File
+	dir  string
+	warn func(line string) // told when the first write fails
+
+	mu      sync.Mutex
+	records *os.File // nil if they cannot be written (any more)
+	err     error    // the first; an OutputError
 }
 
 // openOutput makes the folder. Records of an earlier run in it are kept under a
 // name with their time.
-func openOutput(dir string) (*output, error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("output folder: %w", err)
+func openOutput(dir string, warn func(line string)) *output {
+	o := &output{dir: dir, warn: warn}
+	if err := o.open(); err != nil {
+		o.fail(&page.OutputError{Err: err})
 	}
-	path := filepath.Join(dir, recordsFile)
-	switch info, err := os.Stat(path); {
-	case err == nil:
-		kept := filepath.Join(dir, "results-"+info.ModTime().UTC().Format("20060102T150405.000000000")+".jsonl")
-		if err := os.Rename(path, kept); err != nil {
-			return nil, fmt.Errorf("output folder: keep the earlier records: %w", err)
-		}
-	case !errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("output folder: %w", err)
-	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY|os.O_APPEND, 0o644)
-	if err != nil {
-		return nil, fmt.Errorf("output folder: %w", err)
-	}
-	return &output{dir: dir, records: f}, nil
+	return o
 }
 
-// add appends the records of the cells from first on and rewrites the rest.
-func (o *output) add(r *Results, first int) error {
-	w := bufio.NewWriter(o.records)
-	enc := json.NewEncoder(w)
-	for i := range r.Cells[first:] {
-		for j := range r.Cells[first+i].Records {
-			if err := enc.Encode(&r.Cells[first+i].Records[j]); err != nil {
-				return fmt.Errorf("%s: %w", recordsFile, err)
-			}
+func (o *output) open() error {
+	if err := os.MkdirAll(o.dir, 0o755); err != nil {
+		return err
+	}
+	path := filepath.Join(o.dir, recordsFile)
+	switch info, err := os.Stat(path); {
+	case err == nil:
+		kept := filepath.Join(o.dir, "results-"+info.ModTime().UTC().Format("20060102T150405.000000000")+".jsonl")
+		if err := os.Rename(path, kept); err != nil {
+			return fmt.Errorf("keep the earlier records: %w", err)
+		}
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	var err error
+	o.records, err = os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY|os.O_APPEND, 0o644)
+	return err
+}
+
+// fail notes an error, if it is the first.
+func (o *output) fail(err error) {
+	if err == nil || o.err != nil {
+		return
+	}
+	o.err = err
+	o.warn("results cannot be kept in " + o.dir + " from here on: they are printed, and at the end why")
+}
+
+// record appends a record. It may be called from several goroutines.
+func (o *output) record(r *Record) {
+	line, err := json.Marshal(r)
+	if err != nil {
+		panic(fmt.Sprintf("bench: record %+v: %v", r, err)) // only numbers that JSON has not, NaN or Inf
+	}
+	_, _ = o.Write(append(line, '\n'))
+}
+
+// Write appends whole lines to the records. It never fails: what cannot be kept is
+// dropped.
+func (o *output) Write(lines []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.records == nil {
+		return len(lines), nil
+	}
+	if _, err := o.records.Write(lines); err != nil {
+		// The last line may be half a record: nothing may come after it.
+		o.fail(&page.OutputError{Err: errors.Join(err, o.records.Close())})
+		o.records = nil
+	}
+	return len(lines), nil
+}
+
+// save rewrites files of the folder, and has the system bring the records to the
+// disk.
+func (o *output) save(files ...page.File) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.records != nil {
+		if err := o.records.Sync(); err != nil {
+			o.fail(&page.OutputError{Err: err})
 		}
 	}
-	if err := errors.Join(w.Flush(), o.records.Sync()); err != nil {
-		return fmt.Errorf("%s: %w", recordsFile, err)
-	}
-	return errors.Join(
-		o.replace(summaryFile, func(w io.Writer) error {
+	o.fail(page.WriteFiles(o.dir, files...))
+}
+
+// files are those that are functions of the records.
+func (r *Results) files() []page.File {
+	return []page.File{
+		{Name: summaryFile, Write: func(w io.Writer) error {
 			enc := json.NewEncoder(w)
 			enc.SetIndent("", "  ")
 			return enc.Encode(r.Summary())
-		}),
-		o.replace(tableFile, func(w io.Writer) error { return WriteMarkdown(w, r) }),
-		o.replace(reportFile, func(w io.Writer) error { return WriteHTML(w, r) }),
-	)
+		}},
+		{Name: tableFile, Write: func(w io.Writer) error { return WriteMarkdown(w, r) }},
+		{Name: reportFile, Write: func(w io.Writer) error { return WriteHTML(w, r) }},
+	}
 }
 
-func (o *output) replace(name string, write func(io.Writer) error) error {
-	return page.Replace(o.dir, name, write)
+// close ends the records, and returns the first error that there was.
+func (o *output) close() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.records != nil {
+		if err := o.records.Close(); err != nil {
+			o.fail(&page.OutputError{Err: err})
+		}
+		o.records = nil
+	}
+	return o.err
 }
 
-func (o *output) Close() error { return o.records.Close() }
-
-// ReadRecords reads a results.jsonl, for whoever computes other figures of it.
+// ReadRecords reads a results.jsonl, for whoever computes other figures of it. A
+// last line that is cut off is left out: whatever ended the run, kill -9 or a full
+// disk, leaves at most that. An error names the line.
 func ReadRecords(r io.Reader) ([]Record, error) {
 	var records []Record
-	dec := json.NewDecoder(r)
-	for {
-		var rec Record
-		switch err := dec.Decode(&rec); {
-		case errors.Is(err, io.EOF):
-			return records, nil
-		case err != nil:
-			return records, fmt.Errorf("record %d: %w", len(records)+1, err)
+	in := bufio.NewReader(r)
+	for n := 1; ; n++ {
+		line, err := in.ReadBytes('\n')
+		whole := err == nil
+		if err != nil && !errors.Is(err, io.EOF) {
+			return records, fmt.Errorf("line %d: %w", n, err)
 		}
-		records = append(records, rec)
+		var rec Record
+		if len(bytes.TrimSpace(line)) > 0 {
+			switch err := json.Unmarshal(line, &rec); {
+			case err == nil:
+				records = append(records, rec)
+			case whole:
+				return records, fmt.Errorf("line %d: %w", n, err)
+			}
+		}
+		if !whole {
+			return records, nil
+		}
 	}
 }

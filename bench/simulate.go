@@ -6,12 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
 	"github.com/schollz/progressbar/v3"
+
+	"kvferry/bench/page"
 )
 
 // SimulateConfig is a simulation, or a sweep over one, with where it goes.
@@ -52,31 +52,29 @@ func (cfg *SimulateConfig) point(ctx context.Context) error {
 	if err := s.Validate(); err != nil {
 		return err
 	}
-	out := &output{dir: cfg.Out}
-	files := []string{summaryFile, reportFile}
-	if cfg.Detailed {
-		var err error
-		if out, err = openOutput(cfg.Out); err != nil {
-			return err
-		}
-		defer out.Close()
-		s.Records = out.records
-		files = append([]string{recordsFile}, files...)
-	} else if err := os.MkdirAll(cfg.Out, 0o755); err != nil {
-		return fmt.Errorf("output folder: %w", err)
-	}
 	bar := newSimulationBar(cfg, s.requests())
+	out := &output{dir: cfg.Out, warn: bar.say}
+	names := []string{summaryFile, reportFile}
+	if cfg.Detailed {
+		out = openOutput(cfg.Out, bar.say)
+		s.Records = out
+		names = append([]string{recordsFile}, names...)
+	}
 	r, err := s.Run(ctx, bar.ended)
 	bar.close()
 	if r == nil {
+		return errors.Join(err, out.close())
+	}
+	out.save(cfg.file(summaryFile, r), page.File{Name: reportFile, Write: r.WriteHTML})
+	return errors.Join(err, r.WriteText(cfg.Stdout), cfg.end(out, names))
+}
+
+// end closes the folder and says where its files are, or that they are not there.
+func (cfg *SimulateConfig) end(out *output, names []string) error {
+	if err := out.close(); err != nil {
 		return err
 	}
-	err = errors.Join(err,
-		out.replace(summaryFile, func(w io.Writer) error { return cfg.encode(w, r) }),
-		out.replace(reportFile, r.WriteHTML),
-		r.WriteText(cfg.Stdout),
-	)
-	cfg.printFiles(files)
+	_, err := fmt.Fprintf(cfg.Stdout, "\n%s\n", page.Listing(cfg.Out, names...))
 	return err
 }
 
@@ -85,50 +83,37 @@ func (cfg *SimulateConfig) sweep(ctx context.Context) error {
 	if err := w.Validate(); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(cfg.Out, 0o755); err != nil {
-		return fmt.Errorf("output folder: %w", err)
-	}
 	points := 1
 	for _, p := range w.Params {
 		points *= len(p.Values)
 	}
 	bar := newSimulationBar(cfg, points*w.Base.requests())
+	out := &output{dir: cfg.Out, warn: bar.say}
 	n := 0
-	r, err := w.Run(ctx, bar.ended, func(label string, p *SimulationResult) {
+	r, err := w.Run(ctx, bar.ended, func(p *SimulationResult, sofar *SweepResult) {
 		n++
-		bar.line(fmt.Sprintf("point %d/%d %s: %.1f %% attained, %.2f good requests/s (%.2f s)", n, points, label, 100*p.Attained, p.Goodput, p.WallS))
+		bar.line(fmt.Sprintf("point %d/%d %s: %.1f %% attained, %.2f good requests/s (%.2f s)", n, points, sofar.label(p), 100*p.Attained, p.Goodput, p.WallS))
+		out.save(cfg.file(sweepFile, sofar))
 	})
 	bar.close()
-	if r == nil {
+	if r == nil || len(r.Points) == 0 {
 		return err
 	}
-	out := &output{dir: cfg.Out}
-	write := []error{err}
-	if len(r.Points) > 0 {
-		text := r.table().Text()
-		write = append(write,
-			out.replace(sweepFile, func(w io.Writer) error { return cfg.encode(w, r) }),
-			out.replace(reportFile, r.WriteHTML),
-		)
-		first := r.Points[0]
-		fmt.Fprintf(cfg.Stdout, "virtual time, everything modelled: %s (%s); SLO %s\nfirst    %s\nload     %s\n\n%s%s\n",
-			first.Cluster.Profile, first.Cluster.GPU, sloText(first.SLO), &first.Cluster, &first.Load, text, "best: "+r.Why)
-		for _, p := range r.Points {
-			if p.Failed > 0 {
-				fmt.Fprintf(cfg.Stdout, "refused at %s: %d of %d requests, the first: %s (see --max-model-len, --kv-blocks)\n", r.label(p), p.Failed, p.Requests, p.Failure)
-			}
+	out.save(cfg.file(sweepFile, r), page.File{Name: reportFile, Write: r.WriteHTML})
+	first := r.Points[0]
+	fmt.Fprintf(cfg.Stdout, "virtual time, everything modelled: %s (%s); SLO %s\nfirst    %s\nload     %s\n\n%s%s\n",
+		first.Cluster.Profile, first.Cluster.GPU, sloText(first.SLO), &first.Cluster, &first.Load, r.table().Text(), "best: "+r.Why)
+	for _, p := range r.Points {
+		if p.Failed > 0 {
+			fmt.Fprintf(cfg.Stdout, "refused at %s: %d of %d requests, the first: %s (see --max-model-len, --kv-blocks)\n", r.label(p), p.Failed, p.Requests, p.Failure)
 		}
-		cfg.printFiles([]string{sweepFile, reportFile})
 	}
-	return errors.Join(write...)
+	return errors.Join(err, cfg.end(out, []string{sweepFile, reportFile}))
 }
 
-func (cfg *SimulateConfig) printFiles(files []string) {
-	list := files[0]
-	for _, f := range files[1:] {
-		list += "," + f
-	}
-	fmt.Fprintf(cfg.Stdout, "\nresults: %s%c{%s}\n", cfg.Out, filepath.Separator, list)
+// file is a result with the command and the time that made it.
+func (cfg *SimulateConfig) file(name string, result any) page.File {
+	return page.File{Name: name, Write: func(w io.Writer) error { return cfg.encode(w, result) }}
 }
 
 // encode writes a result with the command and the time that made it.
@@ -175,10 +160,21 @@ func (b *simulationBar) ended(n int) {
 	}
 }
 
+// line is for where there is no bar.
 func (b *simulationBar) line(text string) {
 	if b.bar == nil {
-		fmt.Fprintln(b.cfg.Progress, text)
+		b.say(text)
 	}
+}
+
+// say prints a line, above the bar if there is one.
+func (b *simulationBar) say(text string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.bar != nil {
+		_ = b.bar.Clear()
+	}
+	fmt.Fprintln(b.cfg.Progress, text)
 }
 
 func (b *simulationBar) close() {

@@ -159,7 +159,7 @@ func (s *Simulation) load() (load sim.Load, end func(), err error) {
 }
 
 // Run simulates. progress is told how many requests have ended. When ctx is done
-// the error is its, and there is no result.
+// the error is its, and there is no result. An error of Records comes with the result.
 func (s *Simulation) Run(ctx context.Context, progress func(ended int)) (*SimulationResult, error) {
 	if err := s.Validate(); err != nil {
 		return nil, err
@@ -183,17 +183,17 @@ func (s *Simulation) Run(ctx context.Context, progress func(ended int)) (*Simula
 	cfg.OnProgress = progress
 	began := time.Now()
 	stats, err := sim.Run(ctx, cfg, load)
-	// Of an interrupted run too: what is there ends with a whole line.
-	if err = errors.Join(err, records.flush()); err != nil {
-		return nil, err
+	lost := records.flush() // of an interrupted run too: what is there ends with a whole line
+	if err != nil {
+		return nil, errors.Join(err, lost)
 	}
 	r := newSimulationResult(s, &cfg, &summary, stats)
 	r.WallS = time.Since(began).Seconds()
 	r.TTFT, r.TPOT = &summary.TTFT, &summary.TPOT
 	if r.Failed == r.Requests && r.Requests > 0 {
-		return r, fmt.Errorf("every request was refused, the first because: %w", summary.FirstFailure)
+		return r, errors.Join(fmt.Errorf("every request was refused, the first because: %w", summary.FirstFailure), lost)
 	}
-	return r, nil
+	return r, lost
 }
 
 // outcomes writes a line of JSON a request: times in seconds since the start.

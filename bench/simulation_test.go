@@ -88,7 +88,7 @@ func TestSimulationGolden(t *testing.T) {
 
 	w := sweep(t, "nodes=1:1,1:2,2:1", "link=1GB/s,10GB/s")
 	w.Base.Random.Rate = 10
-	r, err := w.Run(context.Background(), func(int) {}, func(string, *SimulationResult) {})
+	r, err := w.Run(context.Background(), func(int) {}, func(*SimulationResult, *SweepResult) {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +129,7 @@ func TestSweepIsDeterministic(t *testing.T) {
 	var runs [2][]byte
 	for i := range runs {
 		w := sweep(t, "rate=2,5,10,20", "handoff=v0,pull,layerwise")
-		r, err := w.Run(context.Background(), func(int) {}, func(string, *SimulationResult) {})
+		r, err := w.Run(context.Background(), func(int) {}, func(*SimulationResult, *SweepResult) {})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -325,7 +325,7 @@ func TestSimulateStops(t *testing.T) {
 	w := sweep(t, "rate=1,2,3,4,5,6,7,8")
 	w.Base.Random.Requests = 2000
 	ended := 0
-	r, err := w.Run(ctx, func(int) {}, func(string, *SimulationResult) {
+	r, err := w.Run(ctx, func(int) {}, func(*SimulationResult, *SweepResult) {
 		if ended++; ended == 2 {
 			cancel()
 		}

@@ -201,10 +201,10 @@ type SweepResult struct {
 }
 
 // Run simulates the points, as many at a time as there are cores. A point is the
-// same whatever runs beside it. done is told of each as it ends, progress how
-// many requests have ended in all. When ctx is done the points that ended are
-// returned with its error; a point that cannot be run stops the others.
-func (w *Sweep) Run(ctx context.Context, progress func(ended int), done func(label string, r *SimulationResult)) (*SweepResult, error) {
+// same whatever runs beside it. done is told of each as it ends, with the sweep so
+// far, progress how many requests have ended in all. When ctx is done the points
+// that ended are returned with its error; a point that cannot be run stops the others.
+func (w *Sweep) Run(ctx context.Context, progress func(ended int), done func(r *SimulationResult, sofar *SweepResult)) (*SweepResult, error) {
 	if err := w.Validate(); err != nil {
 		return nil, err
 	}
@@ -242,20 +242,26 @@ func (w *Sweep) Run(ctx context.Context, progress func(ended int), done func(lab
 				progress(int(ended.Add(int64(r.Requests - before))))
 				mu.Lock()
 				results[i] = r
-				done(w.label(params[i]), r)
+				done(r, w.result(results))
 				mu.Unlock()
 			}
 		})
 	}
 	group.Wait()
+	r := w.result(results)
+	return r, errors.Join(context.Cause(ctx), r.refused())
+}
+
+// result is the sweep of the points that have ended; the others are nil.
+func (w *Sweep) result(points []*SimulationResult) *SweepResult {
 	r := &SweepResult{Clock: ClockVirtual, Params: w.Params, Attainment: w.Base.Attainment}
-	for _, p := range results {
+	for _, p := range points {
 		if p != nil {
 			r.Points = append(r.Points, p)
 		}
 	}
 	r.choose()
-	return r, errors.Join(context.Cause(ctx), r.refused())
+	return r
 }
 
 // refused is an error if no point served a request: the table would have nothing

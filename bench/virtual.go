@@ -113,8 +113,6 @@ func virtualRecord(o *sim.Outcome, id string) Record {
 	for i, t := range o.TokenTimes {
 		r.TokenTimes[i] = seconds(t)
 	}
-	if o.Err != nil {
-		r.Error = o.Err.Error()
-	}
+	r.end(o.Err)
 	return r
 }

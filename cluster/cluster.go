@@ -44,7 +44,8 @@ type Config struct {
 	LeaseTTL                   time.Duration // how long a silent node counts as there
 	MaxQueue                   int           // requests the proxy holds at once
 
-	// Log gets the daemons' standard error. Default none.
+	// Log gets the daemons' standard error. Default none. What it does not take is
+	// lost: a full disk must not end the daemons.
 	Log io.Writer `json:"-"`
 	// LogLevel of the daemons. Default info.
 	LogLevel string
@@ -101,7 +102,7 @@ func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 	if cfg.Log == nil {
 		cfg.Log = io.Discard
 	}
-	cfg.Log = &lockedWriter{w: cfg.Log}
+	cfg.Log = &daemonLog{w: cfg.Log}
 	if cfg.Rail == "" {
 		cfg.Rail = node.DefaultRail
 	}
@@ -283,16 +284,18 @@ func (p *Process) stop(timeout time.Duration) error {
 	}
 }
 
-// lockedWriter keeps the daemons' lines whole.
-type lockedWriter struct {
+// daemonLog keeps the daemons' lines whole. It never fails: after an error the pipe
+// from the daemon would be closed, and its next line would end it.
+type daemonLog struct {
 	mu sync.Mutex
 	w  io.Writer
 }
 
-func (l *lockedWriter) Write(b []byte) (int, error) {
+func (l *daemonLog) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.w.Write(b)
+	_, _ = l.w.Write(b)
+	return len(b), nil
 }
 
 // Processes are all daemons started so far, in order.

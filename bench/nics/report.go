@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"strconv"
 	"strings"
 
@@ -16,14 +15,11 @@ func (r *Result) write(dir string) error {
 	if dir == "" {
 		return nil
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("output folder: %w", err)
-	}
-	return page.Replace(dir, "nics.json", func(w io.Writer) error {
+	return page.WriteFiles(dir, page.File{Name: "nics.json", Write: func(w io.Writer) error {
 		enc := json.NewEncoder(w)
 		enc.SetIndent("", " ")
 		return enc.Encode(r)
-	})
+	}})
 }
 
 // transfers is the table of rates.

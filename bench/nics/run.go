@@ -229,7 +229,14 @@ func (x *run) transfer(ctx context.Context, l *lab.Lab, round int, s *sweep) err
 
 func (x *run) add(round int, p Point) {
 	x.r.Points = append(x.r.Points, p)
+	x.keep()
 	fmt.Fprintf(x.cfg.Progress, "round %d/%d %s: %.3f GB/s, %.1f %% of ideal\n", round, x.cfg.Rounds, p.Key, p.GBps, 100*p.GBps*1e9/p.Ideal)
+}
+
+// keep writes what there is so far; an error is one at the end too.
+func (x *run) keep() {
+	x.r.settle()
+	_ = x.r.write(x.cfg.Out)
 }
 
 // failover loads all links while the schedule happens to them.
@@ -272,6 +279,7 @@ func (x *run) failover(ctx context.Context, l *lab.Lab, round int, faults string
 		return fmt.Errorf("kvbench failover: %w", errors.Join(ended, err))
 	}
 	x.r.Failovers = append(x.r.Failovers, got)
+	x.keep()
 	if ended != nil {
 		x.r.Notes = append(x.r.Notes, fmt.Sprintf("round %d: %v", round, ended))
 	}

@@ -3,14 +3,11 @@
 package page
 
 import (
-	"bytes"
 	_ "embed"
 	"encoding/json"
 	"fmt"
 	"html/template"
 	"io"
-	"os"
-	"path/filepath"
 
 	"gonum.org/v1/plot"
 )
@@ -46,18 +43,4 @@ func (p *Page) Write(w io.Writer, plots []*plot.Plot, record any) error {
 	}
 	p.JSON = string(encoded)
 	return layout.Execute(w, p)
-}
-
-// Replace writes a file of a report's folder under another name first, so that
-// whatever kills the program leaves a whole file, this one or the one before.
-func Replace(dir, name string, write func(io.Writer) error) error {
-	var b bytes.Buffer
-	if err := write(&b); err != nil {
-		return fmt.Errorf("%s: %w", name, err)
-	}
-	path := filepath.Join(dir, name)
-	if err := os.WriteFile(path+".tmp", b.Bytes(), 0o644); err != nil {
-		return err
-	}
-	return os.Rename(path+".tmp", path)
 }

@@ -47,25 +47,52 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// TestReplace: a file that cannot be written leaves the one before.
-func TestReplace(t *testing.T) {
-	dir := t.TempDir()
+// TestWriteFiles: a file that cannot be written leaves the one before, and does not
+// keep others from being written. The error is one, however many there were.
+func TestWriteFiles(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new")
 	put := func(text string, fail error) error {
-		return page.Replace(dir, "a.txt", func(w io.Writer) error {
-			_, _ = io.WriteString(w, text)
-			return fail
-		})
+		write := func(fail error) func(w io.Writer) error {
+			return func(w io.Writer) error {
+				_, _ = io.WriteString(w, text)
+				return fail
+			}
+		}
+		return page.WriteFiles(dir, page.File{Name: "a.txt", Write: write(fail)}, page.File{Name: "b.txt", Write: write(fail)}, page.File{Name: "c.txt", Write: write(nil)})
 	}
-	broken := errors.New("broken")
+	read := func(name string) string {
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Error(err)
+		}
+		return string(text)
+	}
 	if err := errors.Join(put("one", nil), put("two", nil)); err != nil {
 		t.Fatal(err)
 	}
-	if err := put("three", broken); !errors.Is(err, broken) || !strings.Contains(err.Error(), "a.txt") {
+	broken := errors.New("broken")
+	err := put("three", broken)
+	if lost := (*page.OutputError)(nil); !errors.As(err, &lost) || !errors.Is(err, broken) || !strings.Contains(err.Error(), "a.txt") || strings.Contains(err.Error(), "b.txt") {
 		t.Error(err)
 	}
-	text, err := os.ReadFile(filepath.Join(dir, "a.txt"))
 	files, _ := os.ReadDir(dir)
-	if err != nil || string(text) != "two" || len(files) != 1 {
-		t.Errorf("%q, %v, %d files", text, err, len(files))
+	if a, c := read("a.txt"), read("c.txt"); a != "two" || c != "three" || len(files) != 3 {
+		t.Errorf("%q, %q, %d files", a, c, len(files))
+	}
+	// Where a folder stands in the way nothing is left behind.
+	if err := os.Mkdir(filepath.Join(dir, "d.txt"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	err = page.WriteFiles(dir, page.File{Name: "d.txt", Write: func(io.Writer) error { return nil }})
+	if lost := (*page.OutputError)(nil); !errors.As(err, &lost) {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "d.txt.tmp")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("part of a file is left: %v", err)
+	}
+	// The folder cannot be made.
+	err = page.WriteFiles(filepath.Join(dir, "a.txt", "below"))
+	if lost := (*page.OutputError)(nil); !errors.As(err, &lost) || !strings.Contains(err.Error(), "results are not kept: mkdir") {
+		t.Error(err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"sync"
 	"time"
@@ -125,7 +126,12 @@ func Failover(ctx context.Context, cfg FailoverConfig) (*FailoverResult, error) 
 	if err != nil && !r.Interrupted {
 		r.Error = err.Error()
 	}
-	err = errors.Join(err, r.files().write(cfg.Out), r.WriteText(cfg.Stdout), r.files().print(cfg.Stdout, cfg.Out))
+	lost := r.files().write(cfg.Out)
+	err = errors.Join(err, r.WriteText(cfg.Stdout), lost)
+	if lost == nil {
+		_, e := io.WriteString(cfg.Stdout, r.files().listing(cfg.Out))
+		err = errors.Join(err, e)
+	}
 	if err == nil && !r.Sound() {
 		err = fmt.Errorf("%w: %d batches failed, %d blocks are wrong, rails counted %d bytes and batches %d", ErrFaults, r.Errors, r.Bad, r.Counted, r.Bytes)
 	}

@@ -65,7 +65,7 @@ const (
 )
 
 func (r *FailoverResult) files() files {
-	return files{{failoverFile, r.WriteJSON}, {samplesFile, r.WriteCSV}, {reportFile, r.WriteHTML}}
+	return files{{Name: failoverFile, Write: r.WriteJSON}, {Name: samplesFile, Write: r.WriteCSV}, {Name: reportFile, Write: r.WriteHTML}}
 }
 
 // WriteJSON writes all that was recorded.

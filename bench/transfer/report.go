@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -22,44 +20,34 @@ const (
 )
 
 // files are what a run leaves in its folder.
-type files []struct {
-	name  string
-	write func(io.Writer) error
-}
+type files []page.File
 
 // write writes them, if there is a folder.
 func (f files) write(dir string) error {
 	if dir == "" {
 		return nil
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("output folder: %w", err)
-	}
-	var errs []error
-	for _, file := range f {
-		errs = append(errs, page.Replace(dir, file.name, file.write))
-	}
-	return errors.Join(errs...)
+	return page.WriteFiles(dir, f...)
 }
 
-// print says where they are.
-func (f files) print(w io.Writer, dir string) error {
+// listing says where they are, if there is a folder.
+func (f files) listing(dir string) string {
 	if dir == "" {
-		return nil
+		return ""
 	}
 	var names []string
 	for _, file := range f {
-		names = append(names, file.name)
+		names = append(names, file.Name)
 	}
-	_, err := fmt.Fprintf(w, "results: %s%c{%s}\n", dir, filepath.Separator, strings.Join(names, ","))
-	return err
+	return page.Listing(dir, names...) + "\n"
 }
 
 func (r *Result) files() files {
-	return files{{resultsFile, r.WriteJSON}, {csvFile, r.WriteCSV}, {reportFile, r.WriteHTML}}
+	return files{{Name: resultsFile, Write: r.WriteJSON}, {Name: csvFile, Write: r.WriteCSV}, {Name: reportFile, Write: r.WriteHTML}}
 }
 
-func (r *Result) print(cfg *Config) error {
+// print prints the result; kept says that its files are there.
+func (r *Result) print(cfg *Config, kept bool) error {
 	switch cfg.Format {
 	case JSON:
 		return r.WriteJSON(cfg.Stdout)
@@ -68,7 +56,12 @@ func (r *Result) print(cfg *Config) error {
 	case Perftest:
 		return r.WritePerftest(cfg.Stdout)
 	}
-	return errors.Join(r.WriteText(cfg.Stdout), r.files().print(cfg.Stdout, cfg.Out))
+	err := r.WriteText(cfg.Stdout)
+	if kept {
+		_, e := io.WriteString(cfg.Stdout, r.files().listing(cfg.Out))
+		err = errors.Join(err, e)
+	}
+	return err
 }
 
 // WriteJSON writes all that was recorded.

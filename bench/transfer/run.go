@@ -16,9 +16,10 @@ import (
 // ErrFaults: the run has batches that failed or blocks that are wrong.
 var ErrFaults = errors.New("not sound")
 
-// Run measures every point, prints the report and writes its files. When ctx is
-// done, or the target has gone, it does so with the points it has and returns the
-// error with the Result.
+// Run measures every point, prints the report and writes its files, after each point
+// with what there is. When ctx is done, or the target has gone, it does so with the
+// points it has and returns the error with the Result. Files that cannot be written
+// are a page.OutputError.
 func Run(ctx context.Context, cfg Config) (*Result, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -44,7 +45,8 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	if err != nil && !r.Interrupted {
 		r.Error = err.Error()
 	}
-	err = errors.Join(err, r.files().write(cfg.Out), r.print(&cfg))
+	lost := r.files().write(cfg.Out)
+	err = errors.Join(err, r.print(&cfg, lost == nil), lost)
 	if failed, bad := r.Failures(); err == nil && failed+int(bad) > 0 {
 		err = fmt.Errorf("%w: %d batches failed, %d blocks are wrong", ErrFaults, failed, bad)
 	}
@@ -111,6 +113,8 @@ func measure(ctx context.Context, cfg *Config, r *Result) error {
 			p, err := s.point(ctx, &plans[i])
 			if p != nil {
 				r.Points = append(r.Points, *p)
+				r.Interrupted = true         // unless Run gets to its end
+				_ = r.files().write(cfg.Out) // the last time's error counts
 				bar.end(p)
 			}
 			if err != nil {

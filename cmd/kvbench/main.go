@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"kvferry/bench/page"
 	"kvferry/bench/transfer"
 	"kvferry/cluster"
 )
@@ -22,16 +23,26 @@ import (
 const (
 	exitFailed      = 1   // a cell has faults, or the run could not go on
 	exitUsage       = 2   // the command line is wrong
-	exitInterrupted = 130 // by Ctrl-C, as a shell reports it
+	exitInterrupted = 130 // by Ctrl-C, as a shell reports it, or another signal that ends it
 )
 
 func main() {
 	cluster.Child()  // does not return in a daemon of an embedded cluster
 	transfer.Child() // nor in the target of a transfer
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), interrupts()...)
 	// A second Ctrl-C ends the process at once.
 	context.AfterFunc(ctx, stop)
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr, term.IsTerminal(int(os.Stderr.Fd()))))
+}
+
+// interrupts are the signals that end a run and keep what it has: Ctrl-C, kill, and
+// the loss of the terminal unless nohup has told us to outlive it.
+func interrupts() []os.Signal {
+	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) {
+		signals = append(signals, syscall.SIGHUP)
+	}
+	return signals
 }
 
 // usageError is a command line that cannot be run.
@@ -72,7 +83,11 @@ run elsewhere. KV-cache bytes and network are real, the GPU is modelled.
 		return 0
 	}
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
-		fmt.Fprintln(stderr, "kvbench: interrupted; what was measured is kept")
+		kept := "what was measured is kept"
+		if lost := (*page.OutputError)(nil); errors.As(err, &lost) {
+			kept = lost.Error()
+		}
+		fmt.Fprintln(stderr, "kvbench: interrupted;", kept)
 		return exitInterrupted
 	}
 	fmt.Fprintf(stderr, "kvbench: %v\n", err)

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"kvferry/bench"
+	"kvferry/bench/page"
 	"kvferry/engine"
 	"kvferry/node"
 	"kvferry/sim"
@@ -27,6 +28,8 @@ type mooncakeFlags struct {
 	seed           uint32
 	repeat         int
 	timeout, ready time.Duration
+
+	log lazyFile // of the daemons
 }
 
 func mooncakeCommand(terminal bool) *cobra.Command {
@@ -70,11 +73,14 @@ over modelled links without waiting, and all rows and settings take a second or
 two. Without --clock, the chosen rows are measured and the whole table in virtual
 time is printed after them, if it is comparable with the published.
 
-Results go to --out as they come: results.jsonl (every request), summary.json,
-table.md, report.html. Ctrl-C stops the run and keeps them.
+Results go to --out as they come: results.jsonl (a request when it ends), and after
+each cell summary.json, table.md, report.html. Ctrl-C, SIGTERM and a terminal that
+hangs up stop the run and keep them: requests in flight are "interrupted". Results
+that cannot be written are printed all the same.
 
-Exit status: 0 all cells sound; 1 a cell has faults (failed requests, wrong KV);
-2 bad flags; 130 interrupted.`,
+Exit status: 0 all cells sound; 1 a cell has faults (failed requests, wrong KV), or
+results could not be written; 2 bad flags, or a server that is another setting;
+130 interrupted.`,
 		Example: `  kvbench mooncake                                       # six settings at 256/q8, three minutes
   kvbench mooncake --clock virtual                       # every row and setting, in seconds
   kvbench mooncake --clock both                          # 256/q8 measured, and beside it in virtual time
@@ -90,6 +96,9 @@ Exit status: 0 all cells sound; 1 a cell has faults (failed requests, wrong KV);
 			}
 			cfg.Stdout, cfg.Progress, cfg.Terminal = cmd.OutOrStdout(), cmd.ErrOrStderr(), terminal
 			_, err = bench.Run(cmd.Context(), cfg)
+			if f.log.err != nil && err == nil {
+				return fmt.Errorf("the daemons' log is not kept: %w", f.log.err)
+			}
 			if mismatch := (*bench.MismatchError)(nil); errors.As(err, &mismatch) {
 				return usageError{fmt.Errorf("--settings: %w", err)}
 			}
@@ -131,6 +140,7 @@ func (f *mooncakeFlags) config(changed func(flag string) bool) (bench.Config, er
 	if cfg.Out == "" {
 		cfg.Out = filepath.Join("kvbench-out", time.Now().Format("20060102-150405"))
 	}
+	f.log.dir = cfg.Out
 	var err error
 	cfg.Workloads, err = bench.ParseRows(f.rows)
 	bad("rows", err)
@@ -178,7 +188,7 @@ func (f *mooncakeFlags) config(changed func(flag string) bool) (bench.Config, er
 		cfg.ParseLink = nodeLink(p)
 		if f.proxy == "" {
 			cfg.System = map[string]any{"profile": p, "link": f.link, "rail": f.rail}
-			cfg.Start, err = embedded(hardware{profile: f.profile, costs: p, link: f.link, rail: f.rail}, &lazyFile{dir: cfg.Out})
+			cfg.Start, err = embedded(hardware{profile: f.profile, costs: p, link: f.link, rail: f.rail}, &f.log)
 			bad("link", err)
 		}
 		err = f.virtual(&cfg, p, changed)
@@ -239,18 +249,21 @@ func virtualNIC(p *engine.Profile, s bench.Setting, link string) (sim.NIC, strin
 type lazyFile struct {
 	dir string
 	f   *os.File
+	err error // the first, after which nothing is written
 }
 
 func (l *lazyFile) Write(b []byte) (int, error) {
-	if l.f == nil {
-		if err := os.MkdirAll(l.dir, 0o755); err != nil {
-			return 0, err
-		}
-		f, err := os.Create(filepath.Join(l.dir, "cluster.log"))
-		if err != nil {
-			return 0, err
-		}
-		l.f = f
+	if l.err != nil {
+		return 0, l.err
 	}
-	return l.f.Write(b)
+	if l.f == nil {
+		if l.err = page.MakeFolder(l.dir); l.err == nil {
+			l.f, l.err = os.Create(filepath.Join(l.dir, "cluster.log"))
+		}
+	}
+	n := 0
+	if l.err == nil {
+		n, l.err = l.f.Write(b)
+	}
+	return n, l.err
 }

@@ -1,0 +1,71 @@
+package page
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// A File is one of a report's folder.
+type File struct {
+	Name  string
+	Write func(io.Writer) error
+}
+
+// An OutputError says that a run's results could not be written, or not all of them.
+// It is no fault of what was measured.
+type OutputError struct{ Err error }
+
+func (e *OutputError) Error() string { return "results are not kept: " + e.Err.Error() }
+
+// Unwrap is the system's error.
+func (e *OutputError) Unwrap() error { return e.Err }
+
+// MakeFolder makes a folder for results. Its error is an OutputError.
+func MakeFolder(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return &OutputError{err}
+	}
+	return nil
+}
+
+// WriteFiles writes files of a folder, which it makes. Each replaces the one before by
+// a rename, so that whatever kills the program leaves whole files, these or the ones
+// before. One that cannot be written does not keep it from the others. The error is
+// the first, an OutputError: a full disk says the same of each.
+func WriteFiles(dir string, files ...File) error {
+	first := MakeFolder(dir)
+	if first != nil {
+		return first
+	}
+	for _, f := range files {
+		if err := replace(dir, f); err != nil && first == nil {
+			first = &OutputError{err}
+		}
+	}
+	return first
+}
+
+func replace(dir string, f File) error {
+	var b bytes.Buffer
+	if err := f.Write(&b); err != nil {
+		return fmt.Errorf("%s: %w", f.Name, err)
+	}
+	path := filepath.Join(dir, f.Name)
+	err := os.WriteFile(path+".tmp", b.Bytes(), 0o644)
+	if err == nil {
+		err = os.Rename(path+".tmp", path)
+	}
+	if err != nil {
+		_ = os.Remove(path + ".tmp") // part of a file helps nobody
+	}
+	return err
+}
+
+// Listing says where files are: "results: kvbench-out/now/{a.json,b.html}".
+func Listing(dir string, names ...string) string {
+	return fmt.Sprintf("results: %s%c{%s}", dir, filepath.Separator, strings.Join(names, ","))
+}

@@ -1,0 +1,232 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"kvferry/bench/page"
+)
+
+// TestRunInterrupted: what had ended is kept as it was, what was in flight is
+// interrupted and no failure.
+func TestRunInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	dir := t.TempDir()
+	f := &fakeServer{}
+	var n atomic.Int32
+	f.behave = func(w http.ResponseWriter, r *http.Request, req *completionRequest) bool {
+		if n.Add(1) <= 1+12 || !strings.HasSuffix(req.ID, "-3") {
+			return false
+		}
+		// The fourth of the second cell answers two tokens and no more.
+		f.stream(w, &completionRequest{}, 2)
+		w.(http.Flusher).Flush()
+		if err := poll(r.Context(), func() error {
+			if n := len(readAll(t, dir)); n < 12+3 {
+				return fmt.Errorf("%d records", n)
+			}
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+		cancel()
+		<-r.Context().Done()
+		return true
+	}
+	newFakeServer(t, f)
+	var stdout bytes.Buffer
+	var closed atomic.Int32
+	slow := scaled
+	slow.QPS = 200
+	r, err := Run(ctx, Config{
+		Workloads: []Workload{slow}, Settings: settings(t, "nondisagg,chunked,rdma"), NumPrompts: 12, Out: dir, Stdout: &stdout,
+		Start: serving(map[string]*fakeServer{"nondisagg": f, "chunked": f, "rdma": f}, &closed),
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Fatalf("err = %v, want context.Canceled", err)
+	}
+	if len(r.Cells) != 2 || closed.Load() != 2 || r.Cells[0].Interrupted || !r.Cells[1].Interrupted || len(r.Cells[1].Faults) > 0 {
+		t.Fatalf("%d cells, %d closed: %+v", len(r.Cells), closed.Load(), r.Summary().Rows)
+	}
+	s := readSummary(t, dir)
+	status := map[string]int{}
+	for _, r := range readAll(t, dir) {
+		status[r.Status]++
+		if r.Status == StatusInterrupted && (!strings.Contains(r.Error, "interrupted") || r.Finish == 0 || r.Sent == 0) {
+			t.Errorf("record in flight: %+v", r)
+		}
+	}
+	m := s.Rows[1].Metrics
+	if len(s.Rows) != 2 || status[StatusOK] != 12+m.Successful || m.Successful < 3 || status[StatusInterrupted] != m.Interrupted || m.Interrupted < 1 || status[StatusFailed]+m.Failed > 0 {
+		t.Errorf("records %v, %d rows, metrics %+v", status, len(s.Rows), m)
+	}
+	for _, want := range []string{
+		"chunked *", fmt.Sprintf("interrupted after %d requests, %d of them in flight", m.Successful+m.Interrupted, m.Interrupted),
+		fmt.Sprintf("Interrupted requests:                    %d", m.Interrupted),
+	} {
+		if !strings.Contains(stdout.String(), want) {
+			t.Errorf("stdout does not say %q:\n%s", want, stdout.String())
+		}
+	}
+}
+
+func TestRunKeepsEarlierRecords(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, recordsFile), []byte("{}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	f := newFakeServer(t, &fakeServer{})
+	_, err := Run(t.Context(), Config{Workloads: []Workload{scaled}, Settings: settings(t, "nondisagg"), NumPrompts: 2, Out: dir, Start: serving(map[string]*fakeServer{"nondisagg": f}, nil)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept, _ := filepath.Glob(filepath.Join(dir, "results-*.jsonl"))
+	if len(kept) != 1 || len(readAll(t, dir)) != 2 {
+		t.Errorf("kept %v, %d new records", kept, len(readAll(t, dir)))
+	}
+	left, _ := filepath.Glob(filepath.Join(dir, "*.tmp"))
+	if len(left) > 0 {
+		t.Errorf("left behind %v", left)
+	}
+}
+
+// TestRecordsAsTheyCome: a record is in the file when its request is over, while
+// others of its cell are under way.
+func TestRecordsAsTheyCome(t *testing.T) {
+	dir := t.TempDir()
+	seen := make(chan []Record, 1)
+	f := &fakeServer{}
+	f.behave = func(_ http.ResponseWriter, r *http.Request, req *completionRequest) bool {
+		if strings.HasSuffix(req.ID, "-4") { // the last one waits for the records of the others
+			if err := poll(r.Context(), func() error {
+				records := readAll(t, dir)
+				if len(records) < 4 {
+					return fmt.Errorf("%d records", len(records))
+				}
+				seen <- records
+				return nil
+			}); err != nil {
+				t.Error(err)
+			}
+		}
+		return false
+	}
+	newFakeServer(t, f)
+	_, err := Run(t.Context(), Config{
+		Workloads: []Workload{scaled}, Settings: settings(t, "nondisagg"), NumPrompts: 5, Out: dir,
+		Start: serving(map[string]*fakeServer{"nondisagg": f}, nil),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range <-seen {
+		if r.Workload != "256/q8" || r.Setting != "nondisagg" || r.Clock != ClockReal || r.Status != StatusOK || r.Usage == nil || r.Finish == 0 || len(r.TokenTimes) != 6 {
+			t.Errorf("record %+v", r)
+		}
+	}
+	if n := len(readAll(t, dir)); n != 5 {
+		t.Errorf("%d records in the end, want 5", n)
+	}
+}
+
+// TestBadOutput: results that cannot be kept are printed all the same, and the error
+// comes once.
+func TestBadOutput(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	check := func(t *testing.T, err error, stdout, progress, table string) {
+		t.Helper()
+		if lost := (*page.OutputError)(nil); !errors.As(err, &lost) || strings.Count(err.Error(), "not a directory") != 1 {
+			t.Errorf("err = %v, want one that the folder cannot be made", err)
+		}
+		if !strings.Contains(stdout, table) || strings.Contains(stdout, "results:") || strings.Contains(stdout, "not a directory") {
+			t.Errorf("stdout has no table, or says where nothing is:\n%s", stdout)
+		}
+		if strings.Count(progress, "cannot be kept") != 1 || strings.Contains(progress, "not a directory") {
+			t.Errorf("progress:\n%s", progress)
+		}
+	}
+	for _, terminal := range []bool{false, true} {
+		f := newFakeServer(t, &fakeServer{})
+		var stdout, progress bytes.Buffer
+		_, err := Run(t.Context(), Config{
+			Workloads: []Workload{scaled}, Settings: settings(t, "nondisagg,chunked"), NumPrompts: 5, Out: filepath.Join(file, "below"),
+			Start: serving(map[string]*fakeServer{"nondisagg": f, "chunked": f}, nil), Stdout: &stdout, Progress: &progress, Terminal: terminal,
+		})
+		check(t, err, stdout.String(), progress.String(), "256/q8 TTFT (ms)")
+	}
+	for table, params := range map[string][]string{"latency (ms)": nil, "goodput/s": {"rate=1,2"}} {
+		w := sweep(t, params...)
+		var stdout, progress bytes.Buffer
+		err := Simulate(t.Context(), SimulateConfig{Sweep: *w, Out: filepath.Join(file, "below"), Detailed: true, Stdout: &stdout, Progress: &progress})
+		check(t, err, stdout.String(), progress.String(), table)
+	}
+}
+
+// TestSweepAsItGoes: the points that have ended are in sweep.json before the next has.
+func TestSweepAsItGoes(t *testing.T) {
+	dir := t.TempDir()
+	var sofar []int
+	progress := writerFunc(func(line []byte) (int, error) {
+		text, err := os.ReadFile(filepath.Join(dir, sweepFile))
+		var got struct{ Result SweepResult }
+		if err == nil {
+			err = json.Unmarshal(text, &got)
+		}
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Error(err)
+		}
+		sofar = append(sofar, len(got.Result.Points)) // the line comes before its point
+		return len(line), nil
+	})
+	if err := Simulate(t.Context(), SimulateConfig{Sweep: *sweep(t, "rate=1,2,3"), Out: dir, Progress: progress}); err != nil {
+		t.Fatal(err)
+	}
+	if fmt.Sprint(sofar) != "[0 1 2]" {
+		t.Errorf("points in sweep.json as each ended: %v", sofar)
+	}
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
+
+// TestReadRecords: a last line that was cut off is left out, other bad lines are errors.
+func TestReadRecords(t *testing.T) {
+	for text, want := range map[string]int{
+		"": 0, "{}\n": 1, "{\"index\":1}\n{\"index\":2}": 2, "{\"index\":1}\n{\"index\":2,\"err": 1, "{\"index\":1}\n\n{}\n": 2, "\x00\x00": 0,
+	} {
+		got, err := ReadRecords(strings.NewReader(text))
+		if err != nil || len(got) != want {
+			t.Errorf("%q: %d records, %v; want %d", text, len(got), err, want)
+		}
+	}
+	for text, want := range map[string]string{"{}\n{\"ind\n{}\n": "line 2", "{\"index\":\"x\"}\n": "line 1", "{}{}\n": "line 1"} {
+		if _, err := ReadRecords(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %s", text, err, want)
+		}
+	}
+}
+
+// FuzzReadRecords: whatever stands in a file, what is read can be measured.
+func FuzzReadRecords(f *testing.F) {
+	f.Add([]byte("{\"index\":1,\"status\":\"ok\",\"token_times\":[1,2],\"usage\":{\"completion_tokens\":2}}\n{\"usage\":null}\n{\"ind"))
+	f.Add([]byte("{\"status\":\"interrupted\",\"breakdown\":{\"kv_bytes\":-1}}\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		records, _ := ReadRecords(bytes.NewReader(text))
+		if m := Measure(records, 1); m.Successful+m.Failed+m.Interrupted != len(records) {
+			t.Errorf("%d records are %d ok, %d failed, %d interrupted", len(records), m.Successful, m.Failed, m.Interrupted)
+		}
+	})
+}
