@@ -18,6 +18,25 @@
 // READ's bytes are in the local memory. An immediate is a number given to the
 // target's engine after all of its batch's bytes are there.
 //
+// # Keys and windows
+//
+// A peer may do what a key opens, and it learns keys from a SegmentInfo. The key of a
+// segment that was made with [Engine.Register] opens all of it, for reading and
+// writing: that is for owners who trust whoever has it. A [Window] has a key that
+// opens ranges of the segment, in one direction, until it is closed; a segment of
+// [Engine.RegisterLocal] is reached through its windows alone.
+//
+//	segment   | block 0 | block 1 | block 2 | block 3 | ...
+//	window A            |  write  |                            one transfer's
+//	window B  |  read   |                   |  read   |        another's
+//
+// The target's rail checks every slice: what is not opened is refused with ErrBounds,
+// ErrAccess or, once closed, ErrBadKey. Such a slice touches nothing; it fails its own
+// batch at once, and neither its connection nor other batches. On rails over sockets
+// that holds against any peer. Over RDMA nobody but the NIC sees a slice, and it knows
+// one key a region: there a window opens the whole segment, see package rdma. An
+// immediate needs a key that may write, and its target is told whose key that was.
+//
 // # Ownership
 //
 // A request's local memory belongs to the engine from Submit until the batch is

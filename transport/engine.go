@@ -18,6 +18,7 @@ type Engine struct {
 	inbox  inbox
 	pacer  *pacer // nil without Config.Link
 	segs   atomic.Pointer[[]*Segment]
+	names  sync.Map // keyAt -> string: the segment or window that a key is of
 
 	ctx    context.Context // of dials; canceled by Close
 	cancel context.CancelFunc
@@ -61,7 +62,7 @@ func New(cfg Config) (*Engine, error) {
 		}
 	}
 	for i, r := range cfg.Rails {
-		r.HandleImmediates(func(imm Imm) { e.receive(i, imm) })
+		r.HandleImmediates(func(key Key, imm Imm) { e.receive(keyAt{i, key}, imm) })
 	}
 	return e, nil
 }
@@ -69,22 +70,27 @@ func New(cfg Config) (*Engine, error) {
 // Link is the modelled NIC that paces the engine's batches, or nil.
 func (e *Engine) Link() *Link { return e.cfg.Link }
 
-// receive delivers a peer's immediate, unless it came before. One without a source
-// is a fence: it asks for a connection of the peer's, over any rail, to be ended.
-func (e *Engine) receive(rail int, imm Imm) {
+// receive delivers a peer's immediate, unless it came before, or its key has gone.
+// One without a source is a fence: it asks for a connection of the peer's, over any
+// rail, to be ended.
+func (e *Engine) receive(at keyAt, imm Imm) {
 	if imm.Source == 0 {
 		for _, r := range e.cfg.Rails {
 			r.Fence(imm.Value)
 		}
 		return
 	}
-	if !e.inbox.accept(imm) {
-		e.accts[rail].immRepeats.Add(1)
+	name, ok := e.names.Load(at)
+	if !ok {
 		return
 	}
-	e.accts[rail].immIn.Add(1)
+	if !e.inbox.accept(imm) {
+		e.accts[at.rail].immRepeats.Add(1)
+		return
+	}
+	e.accts[at.rail].immIn.Add(1)
 	if f := e.cfg.OnImmediate; f != nil {
-		f(Immediate{Value: imm.Value, Rail: e.cfg.Rails[rail].Name()})
+		f(Immediate{Value: imm.Value, Segment: name.(string), Rail: e.cfg.Rails[at.rail].Name()})
 	}
 }
 

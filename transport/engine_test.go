@@ -124,7 +124,7 @@ func TestWriteReadImmediate(t *testing.T) {
 		if calls != 1 || b.Bytes() != segLen {
 			t.Errorf("OnDone ran %d times, %d bytes", calls, b.Bytes())
 		}
-		if got := <-p.imms; got != (transport.Immediate{Value: 42, Rail: "mem/b"}) {
+		if got := <-p.imms; got != (transport.Immediate{Value: 42, Segment: "remote", Rail: "mem/b"}) {
 			t.Errorf("immediate %+v", got)
 		}
 		if !bytes.Equal(p.local.Bytes(), p.remote.Bytes()) {

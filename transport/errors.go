@@ -12,8 +12,10 @@ import (
 var (
 	// ErrBadKey: the target knows no such key, or no longer.
 	ErrBadKey = errors.New("bad key")
-	// ErrBounds: the range is not inside the target segment.
+	// ErrBounds: the range is not inside what the key opens.
 	ErrBounds = errors.New("out of bounds")
+	// ErrAccess: the key does not open the memory in that direction.
+	ErrAccess = errors.New("the key does not open that direction")
 	// ErrInvalid: the request can never be carried out as it stands.
 	ErrInvalid = errors.New("invalid request")
 	// ErrNotRegistered: local memory outside every open segment.
@@ -67,9 +69,15 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
+// Refused reports whether a slice was turned down by itself: its connection is as
+// good as it was, and the slices beside it are not affected.
+func Refused(err error) bool {
+	return errors.Is(err, ErrBadKey) || errors.Is(err, ErrBounds) || errors.Is(err, ErrAccess)
+}
+
 // final reports whether trying again cannot help.
 func final(err error) bool {
-	return errors.Is(err, ErrBadKey) || errors.Is(err, ErrBounds) || errors.Is(err, ErrProtocol) || errors.Is(err, ErrInvalid)
+	return Refused(err) || errors.Is(err, ErrProtocol) || errors.Is(err, ErrInvalid)
 }
 
 // because names the last failure behind an expired deadline, if there was one.

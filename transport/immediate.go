@@ -8,40 +8,41 @@ import (
 
 // An Immediate is a number that came with a peer's batch, after its data.
 type Immediate struct {
-	Value uint64
-	Rail  string // the local rail it came over
+	Value   uint64
+	Segment string // name of the segment or window whose key it came with
+	Rail    string // the local rail it came over
 }
 
 const (
-	// immWindow is how many immediates of one engine may be outstanding: its
+	// immSpan is how many immediates of one engine may be outstanding: its
 	// peers remember as many, in 8 KiB.
-	immWindow = 1 << 16
+	immSpan = 1 << 16
 	// maxSources is how many engines' immediates a target remembers. The one
 	// not heard of for longest is forgotten first: 4096 x 8 KiB = 32 MiB.
 	maxSources = 4096
 )
 
-// A window is the set of sequence numbers in [floor, floor+immWindow) that have
+// A span is the set of sequence numbers in [floor, floor+immSpan) that have
 // been seen; every number below floor has.
-type window struct {
+type span struct {
 	floor uint64
-	bits  [immWindow / 64]uint64
+	bits  [immSpan / 64]uint64
 }
 
-func (w *window) at(seq uint64) (*uint64, uint64) {
-	i := seq % immWindow
-	return &w.bits[i/64], 1 << (i % 64)
+func (s *span) at(seq uint64) (*uint64, uint64) {
+	i := seq % immSpan
+	return &s.bits[i/64], 1 << (i % 64)
 }
 
-// add reports whether seq is new. A number beyond the window moves it.
-func (w *window) add(seq uint64) bool {
-	if seq < w.floor {
+// add reports whether seq is new. A number beyond the span moves it.
+func (s *span) add(seq uint64) bool {
+	if seq < s.floor {
 		return false
 	}
-	if seq-w.floor >= immWindow {
-		w.raise(seq - immWindow + 1)
+	if seq-s.floor >= immSpan {
+		s.raise(seq - immSpan + 1)
 	}
-	word, bit := w.at(seq)
+	word, bit := s.at(seq)
 	if *word&bit != 0 {
 		return false
 	}
@@ -50,30 +51,30 @@ func (w *window) add(seq uint64) bool {
 }
 
 // raise forgets the numbers below floor.
-func (w *window) raise(floor uint64) {
-	if floor <= w.floor {
+func (s *span) raise(floor uint64) {
+	if floor <= s.floor {
 		return
 	}
-	if floor-w.floor >= immWindow {
-		clear(w.bits[:])
-		w.floor = floor
+	if floor-s.floor >= immSpan {
+		clear(s.bits[:])
+		s.floor = floor
 		return
 	}
-	for ; w.floor < floor; w.floor++ {
-		word, bit := w.at(w.floor)
+	for ; s.floor < floor; s.floor++ {
+		word, bit := s.at(s.floor)
 		*word &^= bit
 	}
 }
 
 // shrink raises floor over the numbers that have been seen.
-func (w *window) shrink() {
+func (s *span) shrink() {
 	for {
-		word, bit := w.at(w.floor)
+		word, bit := s.at(s.floor)
 		if *word&bit == 0 {
 			return
 		}
 		*word &^= bit
-		w.floor++
+		s.floor++
 	}
 }
 
@@ -83,7 +84,7 @@ type outbox struct {
 
 	mu    sync.Mutex
 	next  uint64
-	ended window
+	ended span
 }
 
 func newOutbox() *outbox {
@@ -94,7 +95,7 @@ func newOutbox() *outbox {
 func (o *outbox) start(value uint64) (Imm, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.next-o.ended.floor >= immWindow {
+	if o.next-o.ended.floor >= immSpan {
 		return Imm{}, false
 	}
 	imm := Imm{Source: o.source, Seq: o.next, Floor: o.ended.floor, Value: value}
@@ -117,7 +118,7 @@ type inbox struct {
 }
 
 type source struct {
-	seen window
+	seen span
 	used uint64 // tick of the last immediate
 }
 

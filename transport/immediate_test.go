@@ -6,10 +6,10 @@ import (
 	"testing"
 )
 
-// The window against a set of everything seen.
-func TestWindow(t *testing.T) {
+// The span against a set of everything seen.
+func TestSpan(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
-	var w window
+	var w span
 	seen := make(map[uint64]bool)
 	floor, next := uint64(0), uint64(0)
 	for range 300_000 {
@@ -26,8 +26,8 @@ func TestWindow(t *testing.T) {
 			} else {
 				next += 1 + rng.Uint64N(3)
 			}
-			if next-floor > immWindow/2 {
-				floor = next - immWindow/2
+			if next-floor > immSpan/2 {
+				floor = next - immSpan/2
 				w.raise(floor)
 			}
 			if want := seq >= floor && !seen[seq]; w.add(seq) != want {
@@ -36,9 +36,9 @@ func TestWindow(t *testing.T) {
 			seen[seq] = true
 		}
 	}
-	// Far beyond the window the floor follows, and nothing old is new again.
-	far := next + 10*immWindow
-	if !w.add(far) || w.add(far) || w.add(next) || w.floor != far-immWindow+1 {
+	// Far beyond the span the floor follows, and nothing old is new again.
+	far := next + 10*immSpan
+	if !w.add(far) || w.add(far) || w.add(next) || w.floor != far-immSpan+1 {
 		t.Errorf("floor %d after %d", w.floor, far)
 	}
 }
@@ -49,7 +49,7 @@ func TestOutboxIsBounded(t *testing.T) {
 	if !ok || first.Source == 0 {
 		t.Fatalf("%+v", first)
 	}
-	for range immWindow - 1 {
+	for range immSpan - 1 {
 		m, ok := o.start(2)
 		if !ok {
 			t.Fatal("full too early")

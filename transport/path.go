@@ -121,7 +121,7 @@ func (p *path) enqueue(run []*Slice) {
 		}
 		s.sink, s.Key = p, s.batch.t.keys[p.addr()]
 		if s.seg != nil {
-			s.LocalKey = s.seg.keys[p.rail]
+			s.LocalKey = s.seg.reg.keys[p.rail]
 		}
 		p.queue = append(p.queue, s)
 	}
@@ -208,7 +208,7 @@ func (p *path) completed(run []*Slice, err error) {
 // another path.
 func (p *path) failed(run []*Slice, err error) {
 	p.acct.failed(len(run))
-	broken := !errors.Is(err, ErrBadKey) && !errors.Is(err, ErrBounds)
+	broken := !Refused(err)
 	p.mu.Lock()
 	if c := run[0].conn.Load(); c == p.conn {
 		p.posted -= len(run)

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// A Key names a registered region on one rail. Keys are unguessable: knowing
-// one is the permission to read and write the region. Zero is never valid.
+// A Key names a registered region on one rail. Keys are unguessable: knowing one is
+// the permission to do what it was registered for. Zero is never valid.
 type Key uint64
 
 // An Op is a direction of transfer, seen from the initiator.
@@ -42,10 +42,14 @@ type Rail interface {
 	// metadata. It may be called after Close.
 	Addr() string
 
-	// Register makes mem readable and writable by peers that present the
-	// returned key. mem must stay mapped until Deregister or Close returns.
-	// After Close it returns net.ErrClosed.
-	Register(mem []byte) (Key, error)
+	// Register gives mem a key. Peers that present it may do what access says,
+	// with offsets from the start of mem; whatever else they try, the target
+	// refuses the slice as access.Check does and touches nothing. (Rails of RDMA
+	// cannot check at the target, see package rdma.) With an access that opens
+	// nothing the key is for Slice.LocalKey, and to peers it is a bad one. mem
+	// must stay mapped until Deregister or Close returns, and have all that
+	// access opens, or it is ErrInvalid. After Close it returns net.ErrClosed.
+	Register(mem []byte, access Access) (Key, error)
 
 	// Deregister makes the key invalid and returns when no peer's operation
 	// touches the region any more. An operation that has stalled is cut off
@@ -59,10 +63,10 @@ type Rail interface {
 	Dial(ctx context.Context, addr string) (Endpoint, error)
 
 	// HandleImmediates sets the function that gets the immediates peers
-	// send. It is called once, before the first Register, and runs on the
-	// rail's own goroutines; a slice with an immediate completes at its
-	// initiator after the function returned.
-	HandleImmediates(func(Imm))
+	// send, with the key of the slice that each came with. It is called once,
+	// before the first Register, and runs on the rail's own goroutines; a slice
+	// with an immediate completes at its initiator after the function returned.
+	HandleImmediates(func(Key, Imm))
 
 	// Fence ends the connection that a peer's endpoint with this ID made, if
 	// there is one, and returns when it touches nothing any more. It may run
@@ -88,9 +92,9 @@ type Endpoint interface {
 	// if the endpoint is unusable, in which case it stays so; after Close it is
 	// net.ErrClosed.
 	//
-	// A slice that completes with an error other than ErrBadKey or
-	// ErrBounds means that the endpoint is broken: the rail completes its
-	// remaining slices with errors too.
+	// A slice that completes with an error that is not Refused means that the
+	// endpoint is broken: the rail completes its remaining slices with errors
+	// too.
 	Post(slices []*Slice) (n int, err error)
 
 	// Close completes the slices still posted with net.ErrClosed, and then

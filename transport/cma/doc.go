@@ -27,4 +27,10 @@
 // makes this process an exception, for all processes of its user (PR_SET_PTRACER_ANY).
 // Both ends prove at the start that they can read each other, or Dial fails and says
 // why. Only processes of one network namespace reach each other.
+//
+// So a window that is open to writes is one against any peer: it is this process that
+// copies, and only to where the window is. Of reads the same holds for peers that ask,
+// as all rails do: they are told addresses inside the window and no others. But what
+// the kernel allows a process of the same user it does not ask about, neither here nor
+// without this rail.
 package cma

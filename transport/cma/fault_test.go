@@ -50,8 +50,8 @@ func must[T any](v T, err error) T {
 // beTarget lends memory until it is killed.
 func beTarget() {
 	r := must(New(Config{Name: "cma/0"}))
-	r.HandleImmediates(func(transport.Imm) {})
-	fmt.Println(r.Addr(), uint64(must(r.Register(make([]byte, killLen)))))
+	r.HandleImmediates(func(transport.Key, transport.Imm) {})
+	fmt.Println(r.Addr(), uint64(must(r.Register(make([]byte, killLen), transport.Whole(killLen)))))
 	_, _ = io.Copy(io.Discard, os.Stdin)
 }
 
@@ -164,9 +164,9 @@ func TestKilledInitiator(t *testing.T) {
 	transporttest.CheckLeaks(t)
 	r := newRail(t)
 	defer r.Close()
-	r.HandleImmediates(func(transport.Imm) { t.Error("an immediate nobody sent") })
+	r.HandleImmediates(func(transport.Key, transport.Imm) { t.Error("an immediate nobody sent") })
 	mem := make([]byte, killLen)
-	key, err := r.Register(mem)
+	key, err := r.Register(mem, transport.Whole(killLen))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -237,7 +237,7 @@ func TestTakenBack(t *testing.T) {
 	defer a.Close()
 	defer b.Close()
 	mem := bytes.Repeat([]byte{1}, 1<<20)
-	key, err := b.Register(mem)
+	key, err := b.Register(mem, transport.Whole(int64(len(mem))))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -277,8 +277,8 @@ func TestClosedWhileCopied(t *testing.T) {
 	for _, apart := range []bool{false, true} { // bytes and immediate in one slice, or two
 		g := newGate()
 		a, b := newRail(t), g.rail(t)
-		b.HandleImmediates(func(transport.Imm) { t.Error("bytes that were taken back are announced") })
-		key, err := b.Register(make([]byte, 1<<20))
+		b.HandleImmediates(func(transport.Key, transport.Imm) { t.Error("bytes that were taken back are announced") })
+		key, err := b.Register(make([]byte, 1<<20), transport.Whole(1<<20))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -30,7 +30,7 @@ func newRail(t testing.TB) *Rail {
 
 func TestContract(t *testing.T) {
 	available(t)
-	transporttest.TestRail(t, func(t testing.TB) transport.Rail { return newRail(t) })
+	transporttest.TestRail(t, func(t testing.TB) transport.Rail { return newRail(t) }, transporttest.Checked)
 }
 
 func TestConfigValidate(t *testing.T) {

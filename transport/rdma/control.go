@@ -11,7 +11,7 @@ import (
 // The control connection is TCP. It begins with a greeting from each side, and
 // then carries frames of a type and a fixed length: little-endian, no padding.
 const (
-	magic       = "kvferry-rdma/1\r\n"
+	magic       = "kvferry-rdma/2\r\n"
 	greetingLen = len(magic) + 8 + 1 + 4 + 16 + 2 + 1 + 8 + 4 + 1
 	maxLost     = 64 // ids of lost connections in a greeting
 )
@@ -149,18 +149,21 @@ func readFrame(r io.Reader, f *frame) error {
 }
 
 // A letter goes before an immediate: 32 bits of it fit into the request that
-// announces it, so the rest is written to the target's mailbox first.
-const letterLen = 32
+// announces it, so the rest is written to the target's mailbox first, and with it
+// the key of its slice.
+const letterLen = 40
 
-func putLetter(b []byte, m *transport.Imm) {
+func putLetter(b []byte, k transport.Key, m *transport.Imm) {
 	le := binary.LittleEndian
-	le.PutUint64(b, m.Source)
-	le.PutUint64(b[8:], m.Seq)
-	le.PutUint64(b[16:], m.Floor)
-	le.PutUint64(b[24:], m.Value)
+	le.PutUint64(b, uint64(k))
+	le.PutUint64(b[8:], m.Source)
+	le.PutUint64(b[16:], m.Seq)
+	le.PutUint64(b[24:], m.Floor)
+	le.PutUint64(b[32:], m.Value)
 }
 
-func letter(b []byte) transport.Imm {
+func letter(b []byte) (transport.Key, transport.Imm) {
 	le := binary.LittleEndian
-	return transport.Imm{Source: le.Uint64(b), Seq: le.Uint64(b[8:]), Floor: le.Uint64(b[16:]), Value: le.Uint64(b[24:])}
+	return transport.Key(le.Uint64(b)),
+		transport.Imm{Source: le.Uint64(b[8:]), Seq: le.Uint64(b[16:]), Floor: le.Uint64(b[24:]), Value: le.Uint64(b[32:])}
 }

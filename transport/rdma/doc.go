@@ -26,10 +26,18 @@
 // rules can do is what any RDMA peer can: use the rkey that it was told until the
 // memory is deregistered.
 //
+// Nor does a key open less than a region. Verbs check the rkey, and there is one for
+// all that was registered: whoever has been told it reads and writes all of it, in
+// both directions. So a [transport.Window] here opens its whole segment for as long
+// as any key to that is known, where the rails on sockets hold peers to its ranges
+// and its direction; a key that opens nothing is never told. Let only those onto an
+// RDMA network whom you would let into the memory. (Verbs have memory windows of
+// their own, of one range each, bound by a request; they are not used.)
+//
 // # Immediates
 //
-// A request carries 32 bits and an immediate has 256. The rest is written to the
-// target's mailbox by a request of its own just before, in the same queue pair, so
+// A request carries 32 bits and an immediate has 256, and the key of its slice
+// another 64. They are written to the target's mailbox by a request of its own just before, in the same queue pair, so
 // it is there when the immediate is. The target's handler runs, the receive is
 // posted again, and the count of immediates handled goes back in a WRITE of no
 // bytes; immediates not counted are never more than the target has receives. The

@@ -168,15 +168,15 @@ func TestImmediatePressure(t *testing.T) {
 	b := f.rail(t, func(c *Config) { c.QueueDepth = 3 })
 	defer a.Close()
 	defer b.Close()
-	a.HandleImmediates(func(transport.Imm) {})
+	a.HandleImmediates(func(transport.Key, transport.Imm) {})
 	gate := make(chan struct{}, 1)
 	var got []uint64
-	b.HandleImmediates(func(m transport.Imm) {
+	b.HandleImmediates(func(_ transport.Key, m transport.Imm) {
 		<-gate
 		got = append(got, m.Value)
 	})
 	mem := make([]byte, 64)
-	key, err := b.Register(mem)
+	key, err := b.Register(mem, transport.Whole(64))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -263,7 +263,7 @@ func TestDeviceRemoved(t *testing.T) {
 		if live != 0 {
 			t.Errorf("the old device has %d objects left", live)
 		}
-		if _, err := r.Register(make([]byte, 10)); !errors.Is(err, transport.ErrUnreachable) || !strings.Contains(err.Error(), "was removed") {
+		if _, err := r.Register(make([]byte, 10), transport.Whole(10)); !errors.Is(err, transport.ErrUnreachable) || !strings.Contains(err.Error(), "was removed") {
 			t.Errorf("Register without a device: %v", err)
 		}
 		p.f.mu.Lock()
@@ -315,7 +315,7 @@ func TestLostConnection(t *testing.T) {
 	a, b := f.rail(t), f.rail(t)
 	defer a.Close()
 	defer b.Close()
-	key, err := b.Register(make([]byte, 64))
+	key, err := b.Register(make([]byte, 64), transport.Whole(64))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -372,7 +372,7 @@ func TestPinnedOnce(t *testing.T) {
 	mem := make([]byte, 1<<12)
 	var keys []transport.Key
 	for i := range 10 {
-		k, err := r.Register(mem[i*100 : 4000])
+		k, err := r.Register(mem[i*100:4000], transport.Whole(10))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -193,7 +193,7 @@ func newVerbsPair(t *testing.T, device string, n int) *verbsPair {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.HandleImmediates(func(transport.Imm) {})
+		r.HandleImmediates(func(transport.Key, transport.Imm) {})
 		t.Cleanup(func() {
 			if err := r.Close(); err != nil {
 				t.Error(err)
@@ -204,10 +204,10 @@ func newVerbsPair(t *testing.T, device string, n int) *verbsPair {
 	a, b := rail(), rail()
 	x := &verbsPair{src: make([]byte, n), dst: make([]byte, n)}
 	var err error
-	if x.backKey, err = a.Register(x.src); err != nil {
+	if x.backKey, err = a.Register(x.src, transport.Whole(int64(n))); err != nil {
 		t.Fatal(err)
 	}
-	if x.key, err = b.Register(x.dst); err != nil {
+	if x.key, err = b.Register(x.dst, transport.Whole(int64(n))); err != nil {
 		t.Fatal(err)
 	}
 	if x.ep, err = a.Dial(t.Context(), b.Addr()); err != nil {

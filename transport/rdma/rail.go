@@ -21,7 +21,7 @@ type Rail struct {
 	addr    string
 	local   *net.TCPAddr // of connections made; nil leaves it to the system
 	regs    regions
-	handler func(transport.Imm)
+	handler func(transport.Key, transport.Imm)
 	wg      sync.WaitGroup // accept, watch, endpoints, served links
 	quit    chan struct{}
 
@@ -110,7 +110,7 @@ func (r *Rail) Route(addr string) (transport.Reach, string) {
 }
 
 // HandleImmediates implements transport.Rail.
-func (r *Rail) HandleImmediates(f func(transport.Imm)) { r.handler = f }
+func (r *Rail) HandleImmediates(f func(transport.Key, transport.Imm)) { r.handler = f }
 
 // usable says why the rail cannot be used now. The caller holds r.mu.
 func (r *Rail) usable() error {
@@ -135,14 +135,18 @@ func (r *Rail) use() (device, error) {
 }
 
 // Register implements transport.Rail. Memory that lies in memory registered
-// before is not pinned again.
-func (r *Rail) Register(mem []byte) (transport.Key, error) {
+// before is not pinned again. An access that opens anything opens all of mem, in both
+// directions, see the package comment.
+func (r *Rail) Register(mem []byte, access transport.Access) (transport.Key, error) {
+	if err := access.Within(int64(len(mem))); err != nil {
+		return 0, err
+	}
 	r.regs.pinning.Lock()
 	defer r.regs.pinning.Unlock()
 	if p, at := r.regs.pinned(mem); p != nil {
-		return r.regs.add(p, at, int64(len(mem)))
+		return r.regs.add(p, at, int64(len(mem)), access.None())
 	}
-	return r.pin(&pin{mem: mem}, int64(len(mem)))
+	return r.pin(&pin{mem: mem}, int64(len(mem)), access.None())
 }
 
 // RegisterDMABuf makes a part of a dma-buf readable and writable by peers, as
@@ -155,10 +159,10 @@ func (r *Rail) RegisterDMABuf(fd int, offset, length int64) (transport.Key, erro
 	}
 	r.regs.pinning.Lock()
 	defer r.regs.pinning.Unlock()
-	return r.pin(&pin{buf: dmaBuf{fd, uint64(offset), uint64(length)}}, length)
+	return r.pin(&pin{buf: dmaBuf{fd, uint64(offset), uint64(length)}}, length, false)
 }
 
-func (r *Rail) pin(p *pin, length int64) (transport.Key, error) {
+func (r *Rail) pin(p *pin, length int64, local bool) (transport.Key, error) {
 	r.mu.Lock()
 	dev, closed, why := r.dev, r.closed, r.down
 	r.mu.Unlock()
@@ -173,7 +177,7 @@ func (r *Rail) pin(p *pin, length int64) (transport.Key, error) {
 		return 0, err
 	}
 	p.mr = mr
-	key, err := r.regs.add(p, 0, length)
+	key, err := r.regs.add(p, 0, length, local)
 	if err != nil {
 		_ = mr.close()
 	}

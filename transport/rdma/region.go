@@ -28,6 +28,7 @@ type region struct {
 	pin    *pin
 	offset uint64 // in the pin
 	length int64
+	local  bool                 // for this rail's own slices; peers are not told
 	peers  map[*served]struct{} // that were told how to reach it
 }
 
@@ -63,7 +64,7 @@ func (p *pin) at(mem []byte) (uint64, bool) {
 func address(mem []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))) }
 
 // add gives the pin's memory a key. It holds regs.pinning.
-func (regs *regions) add(p *pin, offset uint64, length int64) (transport.Key, error) {
+func (regs *regions) add(p *pin, offset uint64, length int64, local bool) (transport.Key, error) {
 	regs.mu.Lock()
 	defer regs.mu.Unlock()
 	if regs.byKey == nil {
@@ -74,7 +75,7 @@ func (regs *regions) add(p *pin, offset uint64, length int64) (transport.Key, er
 	}
 	p.refs++
 	key := transport.NewKey()
-	regs.byKey[key] = &region{pin: p, offset: offset, length: length}
+	regs.byKey[key] = &region{pin: p, offset: offset, length: length, local: local}
 	return key, nil
 }
 
@@ -134,7 +135,7 @@ func (regs *regions) resolve(key transport.Key, peer *served) {
 	regs.mu.Lock()
 	defer regs.mu.Unlock()
 	f := frame{typ: frameResolved, key: key, length: -1}
-	if g := regs.byKey[key]; g != nil && g.pin.mr != nil {
+	if g := regs.byKey[key]; g != nil && !g.local && g.pin.mr != nil {
 		_, rkey := g.pin.mr.keys()
 		f.memory, f.length = remoteMemory{g.pin.mr.addr() + g.offset, rkey}, g.length
 		if g.peers == nil {
@@ -144,6 +145,14 @@ func (regs *regions) resolve(key transport.Key, peer *served) {
 		peer.knows[key] = struct{}{}
 	}
 	peer.send(f)
+}
+
+// uses reports whether a peer may have something under way with a key.
+func (regs *regions) uses(key transport.Key, peer *served) bool {
+	regs.mu.RLock()
+	defer regs.mu.RUnlock()
+	_, knows := peer.knows[key]
+	return knows || peer.revoking[key] != nil
 }
 
 // revoke forgets a key and tells the peers that know it. Each answers, or is over.

@@ -67,7 +67,7 @@ func (ep *endpoint) place(s *transport.Slice, k *remoteKey) (bool, error) {
 	remote := k.memory.addr + uint64(s.Offset)
 	if s.HasImm {
 		mem, from, to := ep.letterTo(p, q.announced)
-		putLetter(mem, &s.Imm)
+		putLetter(mem, s.Key, &s.Imm)
 		own, _ := ep.scratch.keys()
 		ep.request(p, sent{op: opWrite}, workRequest{
 			op: opWrite, local: from, lkey: own, length: letterLen, remote: to, rkey: ep.theirs.rkey, flags: ep.inline(letterLen),

@@ -51,9 +51,12 @@ func (s *served) completed(c *completion) error {
 	if c.imm != uint32(q.handled) {
 		return fmt.Errorf("%w: immediate %d, not %d", transport.ErrProtocol, c.imm, uint32(q.handled))
 	}
-	m := letter(s.letterFrom(pair, q.handled))
+	key, m := letter(s.letterFrom(pair, q.handled))
+	if !s.rail.regs.uses(key, s) {
+		return fmt.Errorf("%w: an immediate with key %#x, which the peer was not told of", transport.ErrProtocol, key)
+	}
 	if s.rail.handler != nil {
-		s.rail.handler(m)
+		s.rail.handler(key, m)
 	}
 	q.handled++
 	// The receive is there again before the peer may use it.

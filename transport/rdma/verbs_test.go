@@ -28,7 +28,7 @@ func TestVerbsContract(t *testing.T) {
 					tb.Fatal(err)
 				}
 				return r
-			})
+			}, transporttest.Unchecked)
 		})
 	}
 }

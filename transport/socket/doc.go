@@ -52,6 +52,8 @@
 // one names the lost ones, and the target ends those before it welcomes the new
 // one: bytes still in their receive buffers are not applied after a retry's.
 //
-// Anybody who can connect can send frames; what protects a segment is its key,
-// 64 random bits. There is no encryption.
+// Anybody who can connect can send frames; what protects a segment are its keys,
+// 64 random bits each, and what transport.Access says of each: its ranges and its
+// direction are checked for every slice before anything is touched. There is no
+// encryption.
 package socket

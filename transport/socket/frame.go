@@ -249,6 +249,7 @@ const (
 	codeBounds
 	codeProtocol
 	codeUnread // of a welcome
+	codeAccess
 )
 
 func (c code) err() error {
@@ -257,6 +258,19 @@ func (c code) err() error {
 		return transport.ErrBadKey
 	case codeBounds:
 		return transport.ErrBounds
+	case codeAccess:
+		return transport.ErrAccess
 	}
 	return fmt.Errorf("%w: the target refused a frame", transport.ErrProtocol)
+}
+
+// codeOf is the code of an error that refuses a slice.
+func codeOf(err error) code {
+	switch err {
+	case transport.ErrBounds:
+		return codeBounds
+	case transport.ErrAccess:
+		return codeAccess
+	}
+	return codeBadKey
 }

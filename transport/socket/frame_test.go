@@ -140,19 +140,23 @@ func (m mapMemory) Copy(dst [][]byte, at []uint64) error {
 
 // FuzzFrame feeds a target any bytes, as frames that carry bytes and as frames that
 // carry addresses: it ends with an error, holds nothing, and never touches what lies
-// around the region.
+// around the region, writes outside of what is open to writes, or sends and lends what
+// is not open to reads.
 func FuzzFrame(f *testing.F) {
-	const key, guard, size, there = 42, 64, 4096, 1 << 40
-	write := frameBytesOf(request{count: 2, seq: 1, bytes: 300}, []desc{{key, 0, 200}, {key, size - 100, 100}}, bytes.Repeat([]byte{1}, 300))
-	read := frameBytesOf(request{op: transport.Read, count: 1, seq: 2, bytes: 4096}, []desc{{key, 0, size}}, nil)
+	const key, guard, size, half, there = 42, 64, 4096, 2048, 1 << 40
+	const writable, readable = key + 10, key + 20 // windows of the first half; key opens the second
+	write := frameBytesOf(request{count: 2, seq: 1, bytes: 300}, []desc{{key, 0, 200}, {key, half - 100, 100}}, bytes.Repeat([]byte{1}, 300))
+	read := frameBytesOf(request{op: transport.Read, count: 1, seq: 2, bytes: half}, []desc{{key, 0, half}}, nil)
 	imm := request{hasImm: true, count: 1, seq: 3}
 	signal := appendImm(frameBytesOf(imm, []desc{{key, 0, 0}}, nil), &transport.Imm{Source: 1, Seq: 1})
 	for _, b := range [][]byte{
 		write, append(write[:len(write):len(write)], read...), append(append(write[:len(write):len(write)], read...), signal...),
-		frameBytesOf(request{count: 1, seq: 1, bytes: 10}, []desc{{key, size - 9, 10}}, make([]byte, 10)),
+		frameBytesOf(request{count: 1, seq: 1, bytes: 10}, []desc{{key, half - 9, 10}}, make([]byte, 10)),
 		frameBytesOf(request{count: 1, seq: 1, bytes: 10}, []desc{{key + 1, 0, 10}}, make([]byte, 10)),
 		frameBytesOf(request{count: 1, seq: 1, bytes: 10}, []desc{{key, 1<<64 - 5, 10}}, make([]byte, 10)),
 		frameBytesOf(request{count: 1, seq: 1, bytes: 1 << 30}, []desc{{key, 0, 1 << 30}}, nil),
+		frameBytesOf(request{count: 4, seq: 1, bytes: 40}, []desc{{writable, 100, 10}, {writable, 195, 10}, {writable, 250, 10}, {readable, 500, 10}}, make([]byte, 40)),
+		frameBytesOf(request{op: transport.Read, count: 4, seq: 1, bytes: 40}, []desc{{readable, 500, 10}, {readable, 595, 10}, {readable, 0, 10}, {writable, 100, 10}}, nil),
 		[]byte("GET / HTTP/1.1\r\n\r\n and some more"), nil,
 	} {
 		f.Add(b, false)
@@ -166,20 +170,47 @@ func FuzzFrame(f *testing.F) {
 	}
 	release := request{op: opRelease, seq: 2}
 	f.Add(slices.Concat(
-		frameBytesOf(request{count: 2, seq: 1, bytes: 300}, []desc{{key, 0, 200}, {key, size - 100, 100}}, refer(there, there+size-100)), read, release.append(nil), signal,
+		frameBytesOf(request{count: 2, seq: 1, bytes: 300}, []desc{{key, 0, 200}, {key, half - 100, 100}}, refer(there, there+size-100)), read, release.append(nil), signal,
 	), true)
 	f.Add(frameBytesOf(request{count: 1, seq: 1, bytes: 10}, []desc{{key, 0, 10}}, refer(there+size-9)), true)
 	f.Add(release.append(nil), true)
 	f.Fuzz(func(t *testing.T, b []byte, references bool) {
 		mem := bytes.Repeat([]byte{0xa5}, guard+size+guard)
-		g := newRegion(mem[guard : guard+size : guard+size])
-		r := &Rail{regions: regions{byKey: map[transport.Key]*region{key: g}}}
+		own := mem[guard : guard+size : guard+size]
+		open := func(op transport.Op, ranges ...transport.Range) *region {
+			a, err := transport.NewAccess(op, ranges)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return newRegion(own, a)
+		}
+		regs := map[transport.Key]*region{
+			key:      newRegion(own[half:], transport.Whole(half)),
+			writable: open(transport.Write, transport.Range{Offset: 100, Length: 100}, transport.Range{Offset: 300, Length: 1}),
+			readable: open(transport.Read, transport.Range{Offset: 500, Length: 100}),
+		}
+		r := &Rail{regions: regions{byKey: regs}}
 		s := &served{rail: r, c: drained(), in: newStream(reader{bytes.NewReader(b)}, references), answers: make(chan answer, maxAnswers)}
 		if references {
 			s.peer = mapMemory{there, bytes.Repeat([]byte{1}, size)}
 		}
 		var sender sync.WaitGroup
-		sender.Go(s.send)
+		readAt := func(mem []byte) {
+			if at := address(mem) - address(own); at < half && (at < 500 || at+uint64(len(mem)) > 600) || at+uint64(len(mem)) > size {
+				t.Errorf("%d bytes at %d are given to be read", len(mem), at)
+			}
+		}
+		sender.Go(func() {
+			for a := range s.answers {
+				for _, part := range a.parts[1:] {
+					readAt(part)
+				}
+				if err := s.sendAnswer(a); err != nil {
+					t.Error(err)
+				}
+				s.releaseHeld(a.held)
+			}
+		})
 		err := s.take()
 		close(s.answers)
 		sender.Wait()
@@ -191,8 +222,15 @@ func FuzzFrame(f *testing.F) {
 		if !bytes.Equal(mem[:guard], around) || !bytes.Equal(mem[guard+size:], around) {
 			t.Error("memory around the region was touched")
 		}
-		if len(g.users) != 0 {
-			t.Error("the region is still held")
+		for i, b := range own[:half] {
+			if b != 0xa5 && (i < 100 || i >= 200) && i != 300 {
+				t.Errorf("byte %d was written", i)
+			}
+		}
+		for key, g := range regs {
+			if len(g.users) != 0 {
+				t.Errorf("region %d is still held", key)
+			}
 		}
 	})
 }

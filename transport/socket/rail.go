@@ -56,7 +56,7 @@ type Rail struct {
 	cfg     Config
 	probe   *probe // nil without Attach
 	regions regions
-	handler func(transport.Imm)
+	handler func(transport.Key, transport.Imm)
 	wg      sync.WaitGroup // accept, endpoints, served connections
 	said    sync.Map       // texts of errors
 
@@ -94,7 +94,7 @@ func (r *Rail) Name() string { return r.cfg.Name }
 func (r *Rail) Addr() string { return r.cfg.Addr }
 
 // HandleImmediates implements transport.Rail.
-func (r *Rail) HandleImmediates(f func(transport.Imm)) {
+func (r *Rail) HandleImmediates(f func(transport.Key, transport.Imm)) {
 	r.handler = f // seen by connections through the keys registered later
 }
 
@@ -116,14 +116,17 @@ func (r *Rail) SetDown(err error) {
 }
 
 // Register implements transport.Rail.
-func (r *Rail) Register(mem []byte) (transport.Key, error) {
+func (r *Rail) Register(mem []byte, access transport.Access) (transport.Key, error) {
+	if err := access.Within(int64(len(mem))); err != nil {
+		return 0, err
+	}
 	r.regions.mu.Lock()
 	defer r.regions.mu.Unlock()
 	if r.regions.byKey == nil {
 		return 0, net.ErrClosed
 	}
 	key := transport.NewKey()
-	r.regions.byKey[key] = newRegion(mem)
+	r.regions.byKey[key] = newRegion(mem, access)
 	return key, nil
 }
 

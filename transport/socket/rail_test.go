@@ -41,7 +41,7 @@ func newRailWith(t testing.TB, listen string, cfg Config) *Rail {
 }
 
 func TestContract(t *testing.T) {
-	transporttest.TestRail(t, func(t testing.TB) transport.Rail { return newRail(t, "127.0.0.1:0") })
+	transporttest.TestRail(t, func(t testing.TB) transport.Rail { return newRail(t, "127.0.0.1:0") }, transporttest.Checked)
 }
 
 // More connections than the rail serves are refused, and logged.

@@ -27,7 +27,7 @@ func newReferrer(t *testing.T) *rawPeer {
 		Attach: func(Conn) (Memory, error) { return mapMemory{rawAddress, own}, nil },
 	})
 	var err error
-	if p.key, err = p.rail.Register(p.mem); err != nil {
+	if p.key, err = p.rail.Register(p.mem, transport.Whole(int64(len(p.mem)))); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

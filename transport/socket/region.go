@@ -9,8 +9,10 @@ import (
 
 // A region is registered memory. Connections hold it while they touch it.
 type region struct {
+	access transport.Access // what peers may do
+	mem    []byte
+
 	mu    sync.Mutex
-	mem   []byte
 	users map[*served]int
 	dead  bool
 	idle  chan struct{} // closed when dead and unused
@@ -20,8 +22,8 @@ type region struct {
 // their connections: a thousand times what 1 MiB takes.
 const stallGrace = 200 * time.Millisecond
 
-func newRegion(mem []byte) *region {
-	return &region{mem: mem, users: make(map[*served]int), idle: make(chan struct{})}
+func newRegion(mem []byte, access transport.Access) *region {
+	return &region{mem: mem, access: access, users: make(map[*served]int), idle: make(chan struct{})}
 }
 
 func (g *region) acquire(c *served) bool {
@@ -69,11 +71,15 @@ func (g *region) retire() {
 	<-g.idle
 }
 
-// slice returns the range of the region that d means.
-func (g *region) slice(d desc) ([]byte, code) {
-	n := uint64(len(g.mem))
-	if d.length > n || d.offset > n-d.length {
-		return nil, codeBounds
+// slice returns the part of the region that d means, if a peer may do op with it.
+// near is of transport.Access.Check, from one slice of the region to the next.
+func (g *region) slice(op transport.Op, d desc, near *int) ([]byte, code) {
+	at, err := g.access.Check(op, int64(d.offset), int64(d.length), *near)
+	if *near = at; err != nil {
+		return nil, codeOf(err)
+	}
+	if d.length == 0 { // an immediate by itself, wherever it says it is
+		return g.mem[:0:0], codeOK
 	}
 	return g.mem[d.offset : d.offset+d.length : d.offset+d.length], codeOK
 }
@@ -84,8 +90,12 @@ type regions struct {
 	byKey map[transport.Key]*region
 }
 
+// get is the region that peers know by the key, or nil.
 func (t *regions) get(key transport.Key) *region {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	return t.byKey[key]
+	if g := t.byKey[key]; g != nil && !g.access.None() {
+		return g
+	}
+	return nil
 }

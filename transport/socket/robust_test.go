@@ -34,8 +34,8 @@ func newRawPeer(t *testing.T) *rawPeer {
 	p := &rawPeer{t: t, log: &transporttest.Log{}, mem: make([]byte, 1<<16)}
 	var err error
 	p.rail = newRailWith(t, "127.0.0.1:0", Config{Logger: slog.New(slog.NewTextHandler(p.log, nil))})
-	p.rail.HandleImmediates(func(transport.Imm) { t.Error("an immediate nobody sent") })
-	if p.key, err = p.rail.Register(p.mem); err != nil {
+	p.rail.HandleImmediates(func(transport.Key, transport.Imm) { t.Error("an immediate nobody sent") })
+	if p.key, err = p.rail.Register(p.mem, transport.Whole(int64(len(p.mem)))); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -369,7 +369,7 @@ func TestPeerRestart(t *testing.T) {
 	}
 	first := newRail(t, "127.0.0.1:0")
 	mem := make([]byte, 1<<20)
-	key, err := first.Register(mem)
+	key, err := first.Register(mem, transport.Whole(1<<20))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -400,7 +400,7 @@ func TestPeerRestart(t *testing.T) {
 	if !errors.Is(b.Err(), transport.ErrBadKey) {
 		t.Errorf("old key at the restarted peer: %v", b.Err())
 	}
-	if key, err = again.Register(mem); err != nil {
+	if key, err = again.Register(mem, transport.Whole(1<<20)); err != nil {
 		t.Fatal(err)
 	}
 	clear(mem)

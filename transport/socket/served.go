@@ -224,10 +224,11 @@ func (s *served) resolve(r *request, descs, naks []byte) []byte {
 	s.dst, s.held = s.dst[:0], s.held[:0]
 	var key transport.Key
 	var g *region
+	near := 0
 	for i := range r.count {
 		d := parseDesc(descs[i*descLen:])
 		if g == nil || d.key != key {
-			key, g = d.key, s.rail.regions.get(d.key)
+			key, g, near = d.key, s.rail.regions.get(d.key), 0
 			if g != nil && !g.acquire(s) {
 				g = nil
 			}
@@ -238,7 +239,7 @@ func (s *served) resolve(r *request, descs, naks []byte) []byte {
 		var mem []byte
 		why := codeBadKey
 		if g != nil {
-			mem, why = g.slice(d)
+			mem, why = g.slice(r.op, d, &near)
 		}
 		if why != codeOK {
 			n := response{typ: nak, code: why, index: i, seq: r.seq}
@@ -262,15 +263,17 @@ func (s *served) write(r *request, descs []byte) error {
 	naks := s.resolve(r, descs, nil)
 	defer func() { s.releaseHeld(s.held) }()
 	var imm transport.Imm
+	var key transport.Key
 	immOK := r.hasImm && (len(naks) == 0 || s.dst[r.count-1] != nil)
 	if r.hasImm {
 		imm = parseImm(descs[r.count*descLen:])
+		key = parseDesc(descs[(r.count-1)*descLen:]).key
 	}
 	if err := s.apply(r, descs, naks); err != nil {
 		return cutShort(err)
 	}
 	if immOK && s.rail.handler != nil {
-		s.rail.handler(imm)
+		s.rail.handler(key, imm)
 	}
 	s.due.Store(r.seq)
 	s.unacked += r.bytes

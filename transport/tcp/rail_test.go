@@ -23,7 +23,7 @@ func newRail(t testing.TB, listen string) *Rail {
 func TestContract(t *testing.T) {
 	for _, listen := range []string{"127.0.0.1:0", "[::1]:0"} {
 		t.Run(listen, func(t *testing.T) {
-			transporttest.TestRail(t, func(t testing.TB) transport.Rail { return newRail(t, listen) })
+			transporttest.TestRail(t, func(t testing.TB) transport.Rail { return newRail(t, listen) }, transporttest.Checked)
 		})
 	}
 }
@@ -43,7 +43,7 @@ func mptcp(t testing.TB, listen string) *Rail {
 
 func TestMultipathContract(t *testing.T) {
 	mptcp(t, "127.0.0.1:0").Close()
-	transporttest.TestRail(t, func(t testing.TB) transport.Rail { return mptcp(t, "127.0.0.1:0") })
+	transporttest.TestRail(t, func(t testing.TB) transport.Rail { return mptcp(t, "127.0.0.1:0") }, transporttest.Checked)
 }
 
 // TestMultipathFallback: a rail that is to be multipath does not go on as plain TCP

@@ -2,7 +2,6 @@ package transporttest
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -86,7 +85,7 @@ func (ep *endpoint) run() {
 			}
 		default:
 			err := ep.carry(s)
-			if err != nil && !errors.Is(err, transport.ErrBadKey) && !errors.Is(err, transport.ErrBounds) {
+			if err != nil && !transport.Refused(err) {
 				ep.breakWith(err)
 			}
 			ep.mu.Lock()

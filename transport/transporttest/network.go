@@ -35,8 +35,8 @@ func NewNetwork() *Network {
 type Kind string
 
 const (
-	// Fail completes the slice with Fault.Err and applies nothing. Any error
-	// but ErrBadKey and ErrBounds breaks the endpoint too.
+	// Fail completes the slice with Fault.Err and applies nothing. An error that is
+	// not transport.Refused breaks the endpoint too.
 	Fail Kind = "fail"
 	// Cut breaks the endpoint before the slice is applied.
 	Cut Kind = "cut"
@@ -73,7 +73,7 @@ type Rail struct {
 
 	mu      sync.Mutex
 	regions map[transport.Key]*region
-	handler func(transport.Imm)
+	handler func(transport.Key, transport.Imm)
 	eps     map[*endpoint]struct{}
 	peers   map[*endpoint]struct{} // endpoints of others that reach this rail
 	faults  map[int]Fault
@@ -90,6 +90,8 @@ type Rail struct {
 }
 
 type region struct {
+	access transport.Access
+
 	mu  sync.RWMutex // read-locked by operations
 	mem []byte       // nil once deregistered
 }
@@ -215,21 +217,24 @@ func (r *Rail) Name() string { return "mem/" + r.name }
 func (r *Rail) Addr() string { return r.name }
 
 // HandleImmediates implements transport.Rail.
-func (r *Rail) HandleImmediates(f func(transport.Imm)) {
+func (r *Rail) HandleImmediates(f func(transport.Key, transport.Imm)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.handler = f
 }
 
 // Register implements transport.Rail.
-func (r *Rail) Register(mem []byte) (transport.Key, error) {
+func (r *Rail) Register(mem []byte, access transport.Access) (transport.Key, error) {
+	if err := access.Within(int64(len(mem))); err != nil {
+		return 0, err
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		return 0, net.ErrClosed
 	}
 	key := transport.NewKey()
-	r.regions[key] = &region{mem: mem}
+	r.regions[key] = &region{mem: mem, access: access}
 	return key, nil
 }
 
@@ -377,7 +382,7 @@ func (r *Rail) apply(s *transport.Slice) error {
 	r.mu.Lock()
 	g, handler := r.regions[s.Key], r.handler
 	r.mu.Unlock()
-	if g == nil {
+	if g == nil || g.access.None() {
 		return r.unknown()
 	}
 	g.mu.RLock()
@@ -385,17 +390,19 @@ func (r *Rail) apply(s *transport.Slice) error {
 	if g.mem == nil {
 		return r.unknown()
 	}
-	if s.Offset < 0 || s.Offset > int64(len(g.mem)) || int64(len(s.Local)) > int64(len(g.mem))-s.Offset {
-		return transport.ErrBounds
+	if _, err := g.access.Check(s.Op, s.Offset, int64(len(s.Local)), 0); err != nil {
+		return err
 	}
-	at := g.mem[s.Offset:][:len(s.Local)]
-	if s.Op == transport.Write {
-		copy(at, s.Local)
-	} else {
-		copy(s.Local, at)
+	if len(s.Local) > 0 {
+		at := g.mem[s.Offset:][:len(s.Local)]
+		if s.Op == transport.Write {
+			copy(at, s.Local)
+		} else {
+			copy(s.Local, at)
+		}
 	}
 	if s.HasImm && handler != nil {
-		handler(s.Imm)
+		handler(s.Key, s.Imm)
 	}
 	return nil
 }

@@ -10,6 +10,9 @@ import (
 	"kvferry/transport"
 )
 
+// This file is the part of the contract that is about ends: of regions, endpoints,
+// connections and rails.
+
 func testDeregister(t *testing.T, make Factory) {
 	x := newBench(t, make, 4096)
 	defer x.close()
@@ -68,7 +71,7 @@ func testDial(t *testing.T, make Factory) {
 	x := newBench(t, make, 4096)
 	defer x.close()
 	gone := make(t)
-	gone.HandleImmediates(func(transport.Imm) {})
+	gone.HandleImmediates(func(transport.Key, transport.Imm) {})
 	addr := gone.Addr()
 	if err := gone.Close(); err != nil {
 		t.Fatal(err)
@@ -81,7 +84,7 @@ func testDial(t *testing.T, make Factory) {
 	if _, err := gone.Dial(ctx, x.b.Addr()); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("dial from a closed rail: %v", err)
 	}
-	if _, err := gone.Register(bytesOf(1)); !errors.Is(err, net.ErrClosed) {
+	if _, err := gone.Register(bytesOf(1), transport.Whole(1)); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("register on a closed rail: %v", err)
 	}
 	if err := gone.Deregister(1); !errors.Is(err, net.ErrClosed) {
@@ -100,10 +103,7 @@ func testEndpointClose(t *testing.T, make Factory) {
 	defer x.close()
 	// A READ that nobody waits for any more may still be served while the
 	// next endpoint's WRITEs land, so each has its region.
-	readKey, err := x.b.Register(bytesOf(1 << 20))
-	if err != nil {
-		t.Fatal(err)
-	}
+	readKey := whole(t, x.b, bytesOf(1<<20))
 	keys := [2]transport.Key{transport.Write: x.key, transport.Read: readKey}
 	for i := range 20 {
 		op := transport.Op(i % 2)

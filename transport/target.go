@@ -1,0 +1,202 @@
+package transport
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+// A Target is a peer's segment, opened for transfers.
+type Target struct {
+	e     *Engine
+	info  SegmentInfo
+	peer  *peer
+	keys  map[string]Key   // by address of the peer's rail
+	ranks map[string]uint8 // likewise: how far that is from the segment
+	refs  atomic.Int64     // Open's, and one for each batch under way
+	once  sync.Once
+}
+
+// Open prepares transfers to and from a peer's segment. It does not wait:
+// connections are made in the background, kept, shared between targets, and
+// made again when they are lost; a peer that cannot be connected is tried about
+// every Config.BackoffMax until the target is closed. Open fails if the description is faulty or no
+// rail here reaches one of the peer's.
+func (e *Engine) Open(info SegmentInfo) (*Target, error) {
+	fail := func(err error) (*Target, error) {
+		return nil, &Error{Op: "open " + info.Name, Err: err}
+	}
+	if info.Length <= 0 {
+		return fail(fmt.Errorf("%w: length %d", ErrInvalid, info.Length))
+	}
+	info.Rails = slices.Clone(info.Rails)
+	t := &Target{e: e, info: info, keys: make(map[string]Key), ranks: make(map[string]uint8)}
+	t.refs.Store(1)
+	var addrs []string
+	for _, r := range info.Rails {
+		if !slices.ContainsFunc(e.cfg.Rails, func(l Rail) bool { return kind(l.Name()) == kind(r.Rail) }) {
+			continue
+		}
+		if r.Key == 0 || r.Addr == "" {
+			return fail(fmt.Errorf("%w: rail %q has key %d and address %q", ErrInvalid, r.Rail, r.Key, r.Addr))
+		}
+		t.keys[r.Addr], t.ranks[r.Addr] = r.Key, clampRank(r.Rank)
+		addrs = append(addrs, kind(r.Rail)+" "+r.Addr)
+	}
+	if len(addrs) == 0 {
+		return fail(ErrNoPath)
+	}
+	id := strings.Join(addrs, " ")
+	e.mu.Lock()
+	g, closed := e.peers[id], e.closed
+	if g != nil && !closed {
+		t.hold(g)
+	}
+	e.mu.Unlock()
+	if closed {
+		return fail(net.ErrClosed)
+	}
+	if g != nil {
+		g.prepare()
+		return t, nil
+	}
+	g, err := e.newPeer(id, info.Rails) // asks the system about routes
+	if err != nil {
+		return fail(err)
+	}
+	e.mu.Lock()
+	if e.closed {
+		e.mu.Unlock()
+		return fail(net.ErrClosed)
+	}
+	if other := e.peers[id]; other != nil {
+		g = other
+	} else {
+		e.peers[id] = g
+		if len(g.paths) > 1 {
+			e.wg.Go(g.watch)
+		}
+	}
+	t.hold(g)
+	e.mu.Unlock()
+	g.prepare()
+	return t, nil
+}
+
+// hold takes a reference to a peer. The caller holds e.mu.
+func (t *Target) hold(g *peer) {
+	if g.idle != nil {
+		g.idle.Stop()
+		g.idle = nil
+	}
+	g.refs++
+	t.peer = g
+}
+
+// prepare connects the paths ahead of the first slice.
+func (g *peer) prepare() {
+	for _, p := range g.paths {
+		p.prepare()
+	}
+}
+
+// newPeer pairs the rails here with those of a peer.
+func (e *Engine) newPeer(id string, rails []RailAddr) (*peer, error) {
+	g := &peer{e: e, id: id, stop: make(chan struct{})}
+	var whys []error
+	for _, k := range kinds(e.cfg.Rails) {
+		var local []int
+		for i, r := range e.cfg.Rails {
+			if kind(r.Name()) == k {
+				local = append(local, i)
+			}
+		}
+		var remote []RailAddr
+		for _, r := range rails {
+			if kind(r.Rail) == k {
+				remote = append(remote, r)
+			}
+		}
+		reaches := make(map[[2]int]Reach)
+		for i, l := range local {
+			router, _ := e.cfg.Rails[l].(Router)
+			bad := 0
+			for j, r := range remote {
+				if router == nil {
+					continue
+				}
+				reach, why := router.Route(r.Addr)
+				reaches[[2]int{i, j}] = reach
+				if _, usable := order[reach]; !usable {
+					bad++
+					whys = append(whys, fmt.Errorf("%s does not reach %s: %s", e.cfg.Rails[l].Name(), r.Addr, why))
+				}
+			}
+			if bad > 0 && bad == len(remote) {
+				e.cfg.Logger.Warn("transport: rail is not used", "rail", e.cfg.Rails[l].Name(), "err", errors.Join(whys[len(whys)-bad:]...))
+			}
+		}
+		for _, m := range pair(len(local), len(remote), func(i, j int) Reach { return reaches[[2]int{i, j}] }) {
+			l := local[m.local]
+			p := &path{e: e, peer: g, index: len(g.paths), rail: l, acct: &e.accts[l], stop: make(chan struct{})}
+			for _, j := range m.remote {
+				p.addrs = append(p.addrs, remote[j].Addr)
+			}
+			g.paths = append(g.paths, p)
+		}
+	}
+	if len(g.paths) == 0 {
+		return nil, fmt.Errorf("%w: %w", ErrNoPath, errors.Join(whys...))
+	}
+	return g, nil
+}
+
+func kinds(rails []Rail) []string {
+	var ks []string
+	for _, r := range rails {
+		ks = append(ks, kind(r.Name()))
+	}
+	slices.SortFunc(ks, cmp.Compare)
+	return slices.Compact(ks)
+}
+
+// Info is what the target was opened with.
+func (t *Target) Info() SegmentInfo {
+	info := t.info
+	info.Rails = slices.Clone(info.Rails)
+	return info
+}
+
+// Close lets the target's connections go once its batches have ended and
+// Config.IdleTimeout has passed without another Open of the same peer.
+func (t *Target) Close() error {
+	t.once.Do(t.release)
+	return nil
+}
+
+func (t *Target) release() {
+	if t.refs.Add(-1) > 0 {
+		return
+	}
+	t.e.mu.Lock()
+	defer t.e.mu.Unlock()
+	t.e.unrefLocked(t.peer)
+}
+
+// acquire fails on a closed target without batches.
+func (t *Target) acquire() bool {
+	for {
+		n := t.refs.Load()
+		if n == 0 {
+			return false
+		}
+		if t.refs.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}

@@ -1,0 +1,122 @@
+package transport
+
+import (
+	"errors"
+	"net"
+	"slices"
+	"sync/atomic"
+)
+
+// A Window opens parts of a segment to peers, in one direction and until it is
+// closed: what a peer is to read, or where it is to write, for one transfer. It has
+// a key of its own on each rail, and the target checks it: a slice that reads or
+// writes anything else is refused with ErrBounds or ErrAccess and touches nothing.
+// Offsets are those of the segment. Rails over RDMA cannot check, see package rdma.
+type Window struct {
+	seg    *Segment
+	reg    *registration
+	closed atomic.Bool
+	gone   chan struct{} // closed when Close has done its work
+	err    error         // of Close
+}
+
+// Window opens ranges of the segment. They may come in any order and touch, as
+// NewAccess says; op is the peers', so that Read lets them read. The name is what
+// Immediate.Segment tells the owner of immediates that come with the window's key,
+// which only those of Write windows do.
+func (s *Segment) Window(name string, op Op, ranges []Range) (*Window, error) {
+	fail := func(err error) (*Window, error) {
+		return nil, &Error{Op: "open window " + name, Err: err}
+	}
+	access, err := NewAccess(op, ranges)
+	if err == nil {
+		err = access.Within(s.info.Length)
+	}
+	if err != nil {
+		return fail(err)
+	}
+	w := &Window{seg: s, gone: make(chan struct{})}
+	if w.reg, err = s.e.registerKeys(name, s.mem, access); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	closed := s.closed
+	if !closed {
+		s.windows[w] = struct{}{}
+	}
+	s.mu.Unlock()
+	if closed {
+		return fail(errors.Join(net.ErrClosed, w.reg.close()))
+	}
+	return w, nil
+}
+
+// Info is what peers need to open the window.
+func (w *Window) Info() SegmentInfo { return w.reg.info(w.seg) }
+
+// Close ends the peers' access and returns when none of their operations under way
+// touches the memory any more. Closing again waits likewise and returns the same.
+func (w *Window) Close() error {
+	if w.closed.Swap(true) {
+		<-w.gone
+		return w.err
+	}
+	w.err = w.reg.close()
+	w.seg.mu.Lock()
+	delete(w.seg.windows, w)
+	w.seg.mu.Unlock()
+	close(w.gone)
+	return w.err
+}
+
+// A registration is memory under a key on each of an engine's rails.
+type registration struct {
+	e      *Engine
+	name   string
+	access Access
+	keys   []Key // in the order of Config.Rails
+}
+
+// A keyAt is a key as immediates name it.
+type keyAt struct {
+	rail int // in Config.Rails
+	key  Key
+}
+
+// registerKeys gives mem a key on each rail, or on none.
+func (e *Engine) registerKeys(name string, mem []byte, access Access) (*registration, error) {
+	g := &registration{e: e, name: name, access: access}
+	for i, r := range e.cfg.Rails {
+		key, err := r.Register(mem, access)
+		if err != nil {
+			_ = g.close()
+			return nil, &Error{Op: "register " + name, Rail: r.Name(), Err: err}
+		}
+		g.keys = append(g.keys, key)
+		e.names.Store(keyAt{i, key}, name)
+	}
+	return g, nil
+}
+
+// info is the segment's, with the registration's name and keys.
+func (g *registration) info(s *Segment) SegmentInfo {
+	info := s.info
+	info.Name, info.Rails = g.name, slices.Clone(info.Rails)
+	for i := range info.Rails {
+		info.Rails[i].Key = g.keys[i]
+	}
+	return info
+}
+
+// close makes the keys invalid and waits until nothing uses them.
+func (g *registration) close() error {
+	var errs []error
+	for i, key := range g.keys {
+		r := g.e.cfg.Rails[i]
+		if err := r.Deregister(key); err != nil && !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, &Error{Op: "deregister " + g.name, Rail: r.Name(), Err: err})
+		}
+		g.e.names.Delete(keyAt{i, key}) // no immediate comes with it any more
+	}
+	return errors.Join(errs...)
+}
