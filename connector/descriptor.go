@@ -60,6 +60,24 @@ func Requests(slab *kvcache.Slab, m Move, tokens int) []transport.Request {
 	return b.reqs
 }
 
+// Window is what the transfer of offered blocks needs open on the node that has them:
+// the direction, and the ranges of its slab. Layerwise writes to them, v0 and pull read
+// them, and only v0 has use for the hidden states, which lie at a slot's end.
+func Window(g kvcache.Geometry, h Handoff, blocks []kvcache.Ref) (transport.Op, []transport.Range) {
+	op, n := transport.Read, g.BlockBytes()
+	switch h {
+	case V0:
+		n = g.SlotBytes()
+	case Layerwise:
+		op = transport.Write
+	}
+	ranges := make([]transport.Range, len(blocks))
+	for i, b := range blocks {
+		ranges[i] = transport.Range{Offset: g.BlockOffset(b.ID), Length: int64(n)}
+	}
+	return op, ranges
+}
+
 type descriptor struct {
 	mem  []byte
 	op   transport.Op

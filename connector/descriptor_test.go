@@ -2,6 +2,7 @@ package connector
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"unsafe"
 
@@ -102,6 +103,48 @@ func cover(t *testing.T, g kvcache.Geometry, h Handoff, tokens, skip int) {
 	}
 	if len(moved) != len(want) {
 		t.Fatalf("%d of %d bytes are moved", len(moved), len(want))
+	}
+}
+
+// TestWindowFits: a hand-off's window lets through all of its moves, and nothing of
+// another block, nor hidden states that are not the transfer's to touch.
+func TestWindowFits(t *testing.T) {
+	g := kvcache.Geometry{Layers: 3, KVHeads: 2, HeadDim: 4, ElemBytes: 2, BlockTokens: 4, HiddenSize: 8}
+	const slots, tokens = 12, 14 // the last of four blocks is half full
+	slab, err := kvcache.NewSlab(g, slots)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slab.Close()
+	remote := []kvcache.Ref{{ID: 9}, {ID: 2}, {ID: 3}, {ID: 11}}
+	for _, h := range []Handoff{V0, Pull, Layerwise} {
+		op, ranges := Window(g, h, remote)
+		access, err := transport.NewAccess(op, ranges)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range parts(h, g.Layers) {
+			for i, b := range remote {
+				m.Pairs = append(m.Pairs, Pair{Index: i, Local: kvcache.Ref{ID: kvcache.BlockID(i)}, Remote: b})
+			}
+			for _, q := range Requests(slab, m, tokens) {
+				if _, err := access.Check(q.Op, q.Offset, int64(len(q.Local)), 0); err != nil {
+					t.Errorf("%v part %d: %v of %d bytes at %d: %v", h, m.Part, q.Op, len(q.Local), q.Offset, err)
+				}
+			}
+		}
+		for id := range kvcache.BlockID(slots) {
+			mine := slices.ContainsFunc(remote, func(r kvcache.Ref) bool { return r.ID == id })
+			for at := g.BlockOffset(id); at < g.BlockOffset(id+1); at++ {
+				want := mine && (h == V0 || at < g.HiddenOffset(id))
+				if _, err := access.Check(op, at, 1, 0); (err == nil) != want {
+					t.Fatalf("%v: byte %d of block %d: %v, open should be %v", h, at-g.BlockOffset(id), id, err, want)
+				}
+				if _, err := access.Check(1-op, at, 1, 0); err == nil {
+					t.Fatalf("%v: byte %d of block %d is open in the other direction", h, at-g.BlockOffset(id), id)
+				}
+			}
+		}
 	}
 }
 

@@ -24,12 +24,14 @@
 //	computing ◀─ layerwise: descriptor ─proxy─  allocated
 //	   └── a write and an immediate a layer ───▶ landed ─▶ decoding
 //
-// Every transfer has a window: the node whose blocks are touched from outside
-// registers its memory under a key made for this transfer, and closes that key
-// before the blocks can go to anyone else. A write or read that comes late is
-// refused by the key, not by luck. On top of that the consumer derives what each
-// block must contain from the tokens and checks it before the first step that
-// uses it, so a wrong, stale, torn or swapped block is never decoded from.
+// Every transfer has a window: the node whose blocks are touched from outside opens
+// exactly those ([Window]), for reading under v0 and pull, for writing under layerwise,
+// under a key made for this transfer, and closes it before the blocks can go to
+// anyone else. No key opens the whole pool. What comes late, goes elsewhere or the
+// other way is refused at the node that has the blocks, not noticed later. On top of
+// that the consumer derives what each block must contain from the tokens and checks
+// it before the first step that uses it, so a wrong, stale, torn or swapped block is
+// never decoded from.
 //
 // Every request on a node ends in exactly one of Prefilled, Finished or Failed,
 // by its deadline at the latest, unless the proxy cancels it.

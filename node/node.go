@@ -36,7 +36,6 @@ type Node struct {
 	lis  net.Listener
 	grpc *grpc.Server
 	tx   *transport.Engine
-	base *transport.Segment // the whole slab: the local side of every transfer
 	slab *kvcache.Slab
 	once sync.Once
 
@@ -129,7 +128,8 @@ func (n *Node) connect() error {
 		return fmt.Errorf("node %s: %w", n.cfg.ID, err)
 	}
 	n.tx, n.w.tx = tx, tx
-	if n.base, err = tx.Register(n.cfg.ID+"/kv", n.slab.Bytes(), n.cfg.KVLocation); err != nil {
+	// No key opens the whole pool: transfers open their own blocks.
+	if n.w.kv, err = tx.RegisterLocal(n.cfg.ID+"/kv", n.slab.Bytes(), n.cfg.KVLocation); err != nil {
 		return fmt.Errorf("node %s: %w", n.cfg.ID, err)
 	}
 	if n.lis, err = net.Listen("tcp", n.cfg.GRPCAddr); err != nil {

@@ -42,9 +42,11 @@ func TestRails(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer n.Close()
-	info := n.base.Info()
-	if len(info.Rails) != 2 || info.Rails[0].Rail != "tcp/"+loopback || info.Rails[1].Rail != "tcp/1" {
-		t.Errorf("%+v", info.Rails)
+	if got := n.tx.Rails(); len(got) != 2 || got[0].Name != "tcp/"+loopback || got[1].Name != "tcp/1" {
+		t.Errorf("%+v", got)
+	}
+	if info := n.w.kv.Info(); len(info.Rails) != 0 {
+		t.Errorf("a key opens the whole pool: %+v", info.Rails)
 	}
 
 	f.Rails = []string{"eth0", "rdma/rxe0?gids=1"}

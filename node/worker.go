@@ -28,7 +28,8 @@ type worker struct {
 	exec *modelled
 	slab *kvcache.Slab
 	tx   *transport.Engine
-	peer *peers // asks other nodes
+	kv   *transport.Segment // the slab: the local side of every transfer, and what windows open parts of
+	peer *peers             // asks other nodes
 
 	steps chan launch // to the executor
 	timer clock.Timer
@@ -37,7 +38,7 @@ type worker struct {
 	inbox  []inboxEntry
 	notify chan struct{} // cap 1
 
-	slots sync.Map // low 24 bits of a transfer -> request, for immediates
+	slots sync.Map // low 24 bits of a transfer -> slot, for immediates
 
 	// Owned by the loop.
 	live     map[uint64]*live
@@ -73,14 +74,16 @@ type live struct {
 	name   string // X-Request-Id
 	prompt []kvcache.Token
 
+	handoff connector.Handoff
 	content *kvcache.Content
 	remote  *proto.KVRef
 	target  *transport.Target
 	batches map[*transport.Batch]struct{}
 
-	window   *transport.Segment // the other side's way in
-	transfer uint64             // its ID
-	parts    int                // checked
+	window   *transport.Window // the other side's way in
+	transfer uint64            // its ID
+	slot     *slot             // layerwise: where its immediates come in
+	parts    int               // checked
 }
 
 // An inboxEntry is an event for the core, or something for the loop to do first.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"kvferry/connector"
@@ -15,23 +16,28 @@ import (
 // This file is what the worker does with KV bytes, in the order a transfer meets
 // it: window, offer, move, check, close.
 
-// open makes the window of a transfer: the slab under a key of its own, so that
-// closing it ends this transfer's access and no other's.
+// open makes the window of a transfer: its blocks, in its direction, under keys of
+// their own, so that closing it ends this transfer's access and no other's.
 func (w *worker) open(l *live, o connector.Offer) (*proto.KVRef, error) {
-	seg, err := w.tx.Register(fmt.Sprintf("%s/%d", w.cfg.ID, o.Transfer), w.slab.Bytes(), w.cfg.KVLocation)
+	op, ranges := connector.Window(w.slab.Geometry(), l.handoff, o.Blocks)
+	win, err := w.kv.Window(w.windowName(o.Transfer), op, ranges)
 	if err != nil {
 		return nil, err
 	}
-	l.window, l.transfer = seg, o.Transfer
+	l.window, l.transfer = win, o.Transfer
 	ref := &proto.KVRef{
 		NodeId: w.cfg.ID, GrpcAddr: w.peer.addr, TransferId: o.Transfer, Tokens: uint32(o.Tokens),
-		Segment: segmentToProto(seg.Info()), Blocks: make([]*proto.Block, len(o.Blocks)),
+		Segment: segmentToProto(win.Info()), Blocks: make([]*proto.Block, len(o.Blocks)),
 	}
 	for i, b := range o.Blocks {
 		ref.Blocks[i] = &proto.Block{Index: uint32(o.First + i), Id: uint32(b.ID), Generation: b.Gen}
 	}
 	return ref, nil
 }
+
+// windowName is what a transfer's window is called, here and by the immediates that
+// come through it.
+func (w *worker) windowName(transfer uint64) string { return fmt.Sprintf("%s/%d", w.cfg.ID, transfer) }
 
 // reserved offers a decode node's blocks to the prefill side (layerwise).
 func (w *worker) reserved(o connector.Offer) {
@@ -44,7 +50,8 @@ func (w *worker) reserved(o connector.Offer) {
 		w.fail(l, o.ID, fmt.Errorf("%w: opening the window: %w", connector.ErrTransfer, err))
 		return
 	}
-	w.slots.Store(slotOf(o.Transfer), o.ID)
+	l.slot = &slot{id: o.ID, window: w.windowName(o.Transfer)}
+	w.slots.Store(slotOf(o.Transfer), l.slot)
 	m := w.message(l.sess)
 	m.Reserved = append(m.Reserved, &proto.Reserved{Id: l.sid, Kv: ref})
 }
@@ -78,14 +85,30 @@ func (w *worker) fail(l *live, id uint64, err error) {
 // slotOf is the part of a transfer ID that fits into an immediate.
 func slotOf(transfer uint64) uint64 { return transfer & (1<<24 - 1) }
 
-// immediate is called by a rail when a write's data is in our slab.
+// A slot is a transfer that immediates may tell of: the request that waits for it, and
+// the window that they must come through.
+type slot struct {
+	id      uint64
+	window  string
+	strayed atomic.Bool // one came through another, and the log says so
+}
+
+// immediate is called by a rail when a write's data is in our slab. Who may write for
+// one transfer may not speak for another.
 func (w *worker) immediate(imm transport.Immediate) {
-	slot, layer, token := connector.DecodeImm(imm.Value)
-	id, ok := w.slots.Load(slot)
+	n, layer, token := connector.DecodeImm(imm.Value)
+	s, ok := w.slots.Load(n)
 	if !ok {
 		return // of a transfer that has been given up
 	}
-	w.post(connector.Arrived{ID: id.(uint64), Part: layer, Token: token, At: w.clk.Now()})
+	to := s.(*slot)
+	if to.window != imm.Segment {
+		if !to.strayed.Swap(true) {
+			w.log.Warn("immediates dropped: they came through another transfer's window", "window", imm.Segment, "for", to.window, "rail", imm.Rail)
+		}
+		return
+	}
+	w.post(connector.Arrived{ID: to.id, Part: layer, Token: token, At: w.clk.Now()})
 }
 
 // move submits one part of a transfer.
@@ -186,15 +209,17 @@ func (w *worker) close(id uint64) {
 
 // shut closes the window, which waits for operations under way, then calls done.
 func (w *worker) shut(l *live, done func()) {
-	seg := l.window
-	if seg == nil {
+	win := l.window
+	if win == nil {
 		done()
 		return
 	}
 	l.window = nil
-	w.slots.CompareAndDelete(slotOf(l.transfer), l.id)
+	if l.slot != nil {
+		w.slots.CompareAndDelete(slotOf(l.transfer), l.slot)
+	}
 	w.background.Go(func() {
-		if err := seg.Close(); err != nil {
+		if err := win.Close(); err != nil {
 			w.log.Warn("closing a transfer's window", "request", l.name, "err", err)
 		}
 		done()

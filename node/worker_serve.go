@@ -188,6 +188,7 @@ func (w *worker) parse(l *live, m *proto.Submit) (connector.Submit, error) {
 	if ev.Handoff, err = connector.ParseHandoff(m.GetHandoff()); err != nil {
 		return ev, err
 	}
+	l.handoff = ev.Handoff
 	if l.prompt, err = decodePrompt(m.GetPrompt(), w.cfg.Profile.Vocab); err != nil {
 		return ev, err
 	}
