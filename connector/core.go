@@ -83,7 +83,9 @@ type request struct {
 	checks   int    // in flight
 	first    kvcache.Token
 	expires  time.Duration
-	heap     int // place in the heap of those, plus one
+	heap     int   // place in the heap of those, plus one
+	freed    bool  // abandoned, and its blocks let go
+	verdict  error // abandoned, and reported as this unless a Cancel comes first
 
 	posted, landed, usable, firstOut, lastPart time.Duration
 	b                                          Breakdown
@@ -165,7 +167,9 @@ func (c *Core) event(ev Event) {
 		c.submit(ev)
 	case Cancel:
 		if r := c.reqs[ev.ID]; r != nil {
+			r.verdict = nil // the proxy knows more
 			c.abandon(r, nil)
+			c.settle(r)
 		}
 	case StepDone:
 		c.producer.stepDone(ev.At)
@@ -383,46 +387,6 @@ func (c *Core) drop(r *request) {
 	c.act.Drop = append(c.act.Drop, r.ID)
 }
 
-// abandon ends a request from outside: err is reported, or nothing if nil. Its
-// blocks are released once nothing can touch them any more.
-func (c *Core) abandon(r *request, err error) {
-	if r.state == abandoned {
-		return
-	}
-	if err != nil {
-		c.act.Failed = append(c.act.Failed, Failed{r.ID, err})
-		if r.Handoff != None {
-			c.totals.Failed++
-		}
-	}
-	r.state = abandoned
-	if r.Leg == DecodeLeg && r.Handoff != Layerwise {
-		c.release(r)
-	}
-	if r.ended && r.Handoff == V0 {
-		// A consumer that has asked waits for tensors, and its engine with it.
-		c.producer.forget(r.transfer)
-		c.act.Answer = append(c.act.Answer, Answer{Transfer: r.transfer, Gone: true})
-	}
-	c.receiver.forget(r.ID)
-	if r.open || r.moves > 0 {
-		if !r.shutting {
-			c.act.Close = append(c.act.Close, r.ID)
-		}
-		r.open, r.shutting = true, true // until Closed
-	}
-	c.settle(r)
-}
-
-// settle releases an abandoned request's blocks, once, when nothing touches them.
-func (c *Core) settle(r *request) {
-	if r.state != abandoned || c.reqs[r.ID] != r || r.open || r.moves > 0 || r.checks > 0 || c.receiver.has(r.ID) {
-		return
-	}
-	c.toRun = append(c.toRun, engine.Cancel{ID: r.ID})
-	c.drop(r)
-}
-
 func (c *Core) closed(id uint64) {
 	r := c.reqs[id]
 	if r == nil {
@@ -452,26 +416,6 @@ func (c *Core) shut(r *request) {
 	}
 	r.shutting = true
 	c.act.Close = append(c.act.Close, r.ID)
-}
-
-// expire fails requests past their deadline and gives up holds nobody asked for.
-func (c *Core) expire() {
-	for {
-		r := c.deadlines.pop(c.now)
-		if r == nil {
-			return
-		}
-		switch {
-		case r.state == abandoned, r.ended && r.state == closing:
-			continue
-		case r.ended:
-			// The leg has ended well; only its blocks were waiting.
-			c.totals.Failed++
-			c.abandon(r, nil)
-			continue
-		}
-		c.abandon(r, fmt.Errorf("%w: request %d in %v leg", ErrDeadline, r.ID, r.Leg))
-	}
 }
 
 func (c *Core) wake() {

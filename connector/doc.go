@@ -33,6 +33,10 @@
 // it before the first step that uses it, so a wrong, stale, torn or swapped block is
 // never decoded from.
 //
+// A refusal by itself is no failure: the node that closed the window has ended its
+// leg, because the client left or for a reason that it reports. The other one waits
+// for the proxy's word, and has a failed transfer only if none comes.
+//
 // Every request on a node ends in exactly one of Prefilled, Finished or Failed,
 // by its deadline at the latest, unless the proxy cancels it.
 //

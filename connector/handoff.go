@@ -112,13 +112,14 @@ type (
 		ID     uint64
 		Tensor int
 	}
-	// Gone: the producer does not have this request's transfer (any more), or is
-	// itself gone.
+	// Gone: the producer does not have this request's transfer (any more), which
+	// wraps ErrWithdrawn, or is itself gone.
 	Gone struct {
 		ID  uint64
 		Err error
 	}
-	// Moved ends a Move, well or not.
+	// Moved ends a Move, well or not. Err wraps ErrWithdrawn if the other node's
+	// window was closed.
 	Moved struct {
 		ID         uint64
 		Part       int
@@ -285,6 +286,8 @@ var (
 	ErrTransfer = errors.New("KV transfer failed")
 	ErrContent  = errors.New("KV block holds the wrong bytes")
 	ErrInvalid  = errors.New("invalid request")
+	// ErrWithdrawn comes with ErrTransfer: the other node has ended the transfer.
+	ErrWithdrawn = errors.New("the other node has withdrawn the transfer")
 )
 
 // Add adds what another leg of the same request took.

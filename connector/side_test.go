@@ -2,6 +2,7 @@ package connector
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -278,7 +279,7 @@ func (s *side) move(m *Move) {
 		far := s.peer.legs[m.ID]
 		switch {
 		case far == nil || far.window == 0:
-			ev.Err, ev.Bytes = errFault, 0
+			ev.Err, ev.Bytes = fmt.Errorf("%w: %w", ErrWithdrawn, errFault), 0
 			x.tally.Refused++
 		case x.chance(x.f.move):
 			ev.Err, ev.Bytes = errFault, 0
@@ -352,7 +353,7 @@ func (s *side) reply(ans Answer) {
 	}
 	s.later(func() {
 		if ans.Gone {
-			s.peer.take(Gone{ID: id, Err: errFault})
+			s.peer.take(Gone{ID: id, Err: ErrWithdrawn})
 		} else {
 			s.peer.take(Produced{ID: id, Tensor: ans.Tensor})
 		}

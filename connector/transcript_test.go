@@ -29,8 +29,8 @@ import (
 //	    cancel ID                         closed ID
 //	    done [at=D]                       layer N
 //	    produce T                         release T
-//	    produced ID tensor=N              gone ID
-//	    moved ID part=N [posted=D] [fails]
+//	    produced ID tensor=N              gone ID [withdrawn]
+//	    moved ID part=N [posted=D] [fails|withdrawn]
 //	    arrived ID part=N [token=a]
 //	    checked ID part=N [bad=N]
 //
@@ -123,6 +123,9 @@ func (a *actor) transcribe(t *testing.T, d *datadriven.TestData) string {
 		}
 		if r.checks > 0 {
 			fmt.Fprintf(&out, ", %d checks", r.checks)
+		}
+		if r.verdict != nil {
+			out.WriteString(", to be reported")
 		}
 		out.WriteString("; ")
 	}
@@ -224,6 +227,14 @@ func (a *actor) offer(o Offer, first kvcache.Token) string {
 
 var errWire = errors.New("wire cut")
 
+// fault is what went wrong, as the words say.
+func fault(words []string) error {
+	if slices.Contains(words, "withdrawn") {
+		return ErrWithdrawn
+	}
+	return errWire
+}
+
 func (a *actor) event(t *testing.T, now time.Duration, words []string) Event {
 	t.Helper()
 	opts := map[string]string{}
@@ -299,11 +310,11 @@ func (a *actor) event(t *testing.T, now time.Duration, words []string) Event {
 	case "produced":
 		return Produced{ID: id, Tensor: num("tensor")}
 	case "gone":
-		return Gone{ID: id, Err: errWire}
+		return Gone{ID: id, Err: fault(names)}
 	case "moved":
 		ev := Moved{ID: id, Part: num("part"), Bytes: 1, Posted: when("posted", now), At: when("at", now)}
 		if len(names) > 0 {
-			ev.Err = errWire
+			ev.Err = fault(names)
 		}
 		return ev
 	case "arrived":

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"sync"
@@ -204,7 +205,7 @@ func (p *peers) talk(s *peerStream) error {
 }
 
 var (
-	errGone    = errors.New("transfer unknown or expired there")
+	errGone    = fmt.Errorf("%w: unknown or expired there", connector.ErrWithdrawn)
 	errLeaving = errors.New("the node is stopping")
 )
 

@@ -130,8 +130,11 @@ func (w *worker) move(m connector.Move) {
 			if due := b.Due(); due > 0 && ev.At-due < linkLag {
 				ev.At = max(due, ev.Posted) // the link's time, not when that was noticed
 			}
-			if ev.Err == nil {
+			switch {
+			case ev.Err == nil:
 				ev.Bytes = b.Bytes()
+			case errors.Is(ev.Err, transport.ErrBadKey): // the window was open when its key was made known
+				ev.Err = fmt.Errorf("%w: %w", connector.ErrWithdrawn, ev.Err)
 			}
 			return ev
 		})

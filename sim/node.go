@@ -251,7 +251,7 @@ func (n *node) answer(a connector.Answer) {
 	var ev connector.Event = connector.Produced{ID: k.id, Tensor: a.Tensor}
 	if a.Gone {
 		delete(n.askers, a.Transfer)
-		ev = connector.Gone{ID: k.id, Err: connector.ErrTransfer}
+		ev = connector.Gone{ID: k.id, Err: connector.ErrWithdrawn}
 	}
 	n.c.send(k.node, ev, n.c.now+n.c.cfg.RPC)
 }
