@@ -199,7 +199,7 @@ func TestServerKilled(t *testing.T) {
 		}
 	}}
 	began := time.Now()
-	r, err := Run(t.Context(), cfg)
+	r, err := Run(t.Context(), cfg) // a batch that nobody ends takes cfg.Timeout
 	_ = cmd.Wait()
 	if err == nil || !strings.Contains(err.Error(), "has gone") || r.Interrupted || !strings.Contains(r.Error, "has gone") || len(r.Points) < 2 || len(r.Points) > 3 {
 		t.Fatalf("%v, %+v", err, r)
