@@ -26,6 +26,7 @@ import (
 // need to look inside.
 type nodes struct {
 	t      testing.TB
+	ttl    time.Duration
 	proxy  *running[*Proxy]
 	nodes  map[string]*running[*Node]
 	client *http.Client
@@ -68,7 +69,13 @@ func smallProfile(t testing.TB) *engine.Profile {
 // the dash. set may change a node's configuration.
 func startNodes(t testing.TB, handoff string, set func(*Config), names ...string) *nodes {
 	t.Helper()
-	s := &nodes{t: t, nodes: make(map[string]*running[*Node]), client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
+	return startLeased(t, patience, handoff, set, names...)
+}
+
+// startLeased is startNodes with leases of another length.
+func startLeased(t testing.TB, ttl time.Duration, handoff string, set func(*Config), names ...string) *nodes {
+	t.Helper()
+	s := &nodes{t: t, ttl: ttl, nodes: make(map[string]*running[*Node]), client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
 	s.startProxy(handoff, "127.0.0.1:0", "127.0.0.1:0")
 	for _, name := range names {
 		cfg := Config{
@@ -90,7 +97,7 @@ func startNodes(t testing.TB, handoff string, set func(*Config), names ...string
 
 func (s *nodes) startProxy(handoff, httpAddr, grpcAddr string) {
 	s.t.Helper()
-	p, err := NewProxy(ProxyConfig{HTTPAddr: httpAddr, GRPCAddr: grpcAddr, Handoff: handoff, LeaseTTL: time.Second, Logger: slog.New(slog.DiscardHandler)})
+	p, err := NewProxy(ProxyConfig{HTTPAddr: httpAddr, GRPCAddr: grpcAddr, Handoff: handoff, LeaseTTL: s.ttl, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -315,7 +322,8 @@ func TestCorruptAtSource(t *testing.T) {
 // TestProxyRestarts: the nodes find the next proxy at the address of the last, and
 // requests that come before them wait.
 func TestProxyRestarts(t *testing.T) {
-	s := startNodes(t, HandoffLayerwise, nil, "prefill-0", "decode-0")
+	// A node knows when it renews its lease, three times in its length.
+	s := startLeased(t, 6*time.Second, HandoffLayerwise, nil, "prefill-0", "decode-0")
 	defer s.end()
 	want, _ := s.text(1, 100, 5)
 	httpAddr, grpcAddr := s.proxy.daemon.HTTPAddr(), s.proxy.daemon.GRPCAddr()
@@ -430,7 +438,7 @@ func TestDrainTimesOut(t *testing.T) {
 	for _, handoff := range connector.Handoffs() {
 		t.Run(handoff, func(t *testing.T) {
 			t.Parallel() // mostly waits
-			s := startNodes(t, handoff, slow, "prefill-0", "decode-0")
+			s := startLeased(t, time.Second, handoff, slow, "prefill-0", "decode-0") // what the request waits for another
 			got := make(chan int, 1)
 			go func() {
 				resp, err := s.complete(context.Background(), 1, 40, 100, false)

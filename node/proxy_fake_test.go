@@ -26,8 +26,20 @@ import (
 	"kvferry/proto"
 )
 
-// patience bounds every wait of the tests; none is expected to take it.
-const patience = 10 * time.Second
+// patience bounds every wait of the tests; none is expected to take it. It is no
+// measure of speed: the machine may be busy.
+const patience = time.Minute
+
+// growing calls try with times that double until it is satisfied: what a busy machine
+// gets done in a short time is not known.
+func growing(t *testing.T, from time.Duration, try func(d time.Duration) (enough bool)) {
+	t.Helper()
+	for d := from; !try(d); d *= 2 {
+		if d > patience {
+			t.Fatalf("not within %v", d)
+		}
+	}
+}
 
 const (
 	testModel       = "test-model"
@@ -273,6 +285,14 @@ func receive[T any](t testing.TB, ch <-chan T, what string) T {
 // script is answer.
 func (c *testCluster) addNode(id string, role proto.Role, s script) *fakeNode {
 	c.t.Helper()
+	n := c.newNode(id, role, s)
+	c.register(n)
+	return n
+}
+
+// newNode starts a node and does not register it.
+func (c *testCluster) newNode(id string, role proto.Role, s script) *fakeNode {
+	c.t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		c.t.Fatal(err)
@@ -295,17 +315,22 @@ func (c *testCluster) addNode(id string, role proto.Role, s script) *fakeNode {
 	proto.RegisterWorkerServer(n.server, n)
 	n.served.Go(func() { _ = n.server.Serve(l) })
 	c.nodes = append(c.nodes, n)
-	c.register(n)
 	return n
 }
 
+// lease registers a node.
+func (c *testCluster) lease(n *fakeNode) error {
+	reply, err := c.reg.Register(context.Background(), &proto.RegisterRequest{Node: n.info})
+	n.lease = reply.GetLease()
+	return err
+}
+
+// register registers a node and waits until it is up.
 func (c *testCluster) register(n *fakeNode) {
 	c.t.Helper()
-	reply, err := c.reg.Register(context.Background(), &proto.RegisterRequest{Node: n.info})
-	if err != nil {
+	if err := c.lease(n); err != nil {
 		c.t.Fatal(err)
 	}
-	n.lease = reply.Lease
 	c.waitFor("node "+n.info.Id+" to be up", func() bool {
 		for _, m := range c.proxy.registry.snapshot() {
 			if _, _, ok := m.usable(); ok && m.lease == n.lease {

@@ -53,14 +53,31 @@ func TestClientGone(t *testing.T) {
 
 func TestDeadline(t *testing.T) {
 	silent := func(*fakeNode, *proto.Submit, func(*proto.FromNode)) {}
-	c := newTestCluster(t, ProxyConfig{RequestTimeout: 50 * time.Millisecond})
-	n := c.addNode("both-1", proto.Role_ROLE_NONDISAGG, silent)
-	for _, body := range []string{`{"prompt":"x","stream":true}`, `{"prompt":"x","timeout":0.02}`} {
-		status, body, _ := c.post("/v1/completions", body)
-		if m, _, code := errorOf(t, body); status != http.StatusGatewayTimeout || code != "deadline_exceeded" || !strings.Contains(m, "ms") {
-			t.Errorf("%d %s", status, body)
-		}
-		receive(t, n.cancels, "cancel")
+	for name, ask := range map[string]func(d time.Duration) (ProxyConfig, string){
+		"the proxy's": func(d time.Duration) (ProxyConfig, string) {
+			return ProxyConfig{RequestTimeout: d}, `{"prompt":"x","stream":true}`
+		},
+		"the client's": func(d time.Duration) (ProxyConfig, string) {
+			return ProxyConfig{}, fmt.Sprintf(`{"prompt":"x","timeout":%g}`, d.Seconds())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			growing(t, 20*time.Millisecond, func(d time.Duration) bool {
+				cfg, ask := ask(d)
+				c := newTestCluster(t, cfg)
+				n := c.addNode("both-1", proto.Role_ROLE_NONDISAGG, silent)
+				status, body, _ := c.post("/v1/completions", ask)
+				if m, _, code := errorOf(t, body); status != http.StatusGatewayTimeout || code != "deadline_exceeded" || !strings.Contains(m, d.String()) {
+					t.Errorf("%d %s", status, body)
+				}
+				select {
+				case <-n.cancels:
+					return true
+				case <-time.After(d): // it may not have been placed in its time
+					return false
+				}
+			})
+		})
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"kvferry/kvcache"
 	"kvferry/placement"
@@ -100,12 +102,47 @@ func TestPlacementFollowsBlockSize(t *testing.T) {
 	}
 }
 
+// TestTurn: whoever wakes up first, turns are taken in order, and one that is not taken
+// holds up the others for maxTurn.
+func TestTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for gone, took := range map[int]time.Duration{-1: 0, 3: maxTurn} {
+			var order []int
+			var mu sync.Mutex
+			var before chan struct{}
+			var turns []turn
+			for i := range 8 {
+				turns = append(turns, nextTurn(&before, i == 7))
+			}
+			began := time.Now()
+			var all sync.WaitGroup
+			for i, turn := range slices.Backward(turns) {
+				if i == gone {
+					continue
+				}
+				all.Go(func() {
+					turn.wait()
+					mu.Lock()
+					order = append(order, i)
+					mu.Unlock()
+					turn.pass()
+				})
+				synctest.Wait()
+			}
+			all.Wait()
+			// The waits of those behind the one that has left began with its.
+			if want := []int{0, 1, 2, 3, 4, 5, 6, 7}; gone < 0 && !slices.Equal(order, want) || len(order) < 7 || time.Since(began) != took {
+				t.Errorf("%d gone: %v after %v", gone, order, time.Since(began))
+			}
+		}
+	})
+}
+
 // TestTurns: prompts that one step has computed go on in the order in which the node
 // names them. The proxy is free to give up waiting for a handler that does not get to
-// run, as it may on a busy machine, so a round in ten may be out of order; without turns
-// nearly all are.
+// run, as it may on a busy machine; without turns hardly a round is in order.
 func TestTurns(t *testing.T) {
-	const rounds, batch = 30, 8
+	const rounds, enough, batch = 300, 5, 8
 	for _, handoff := range []string{HandoffV0, HandoffLayerwise} {
 		t.Run(handoff, func(t *testing.T) {
 			c := newTestCluster(t, ProxyConfig{Handoff: handoff})
@@ -141,7 +178,7 @@ func TestTurns(t *testing.T) {
 				waiting = nil
 			})
 			ordered := 0
-			for range rounds {
+			for n := 0; n < rounds && ordered < enough; n++ {
 				var all sync.WaitGroup
 				for i := range batch {
 					all.Go(func() {
@@ -159,7 +196,7 @@ func TestTurns(t *testing.T) {
 					ordered++
 				}
 			}
-			if ordered < rounds*9/10 {
+			if ordered < enough {
 				t.Errorf("%d of %d rounds were in order", ordered, rounds)
 			}
 		})
