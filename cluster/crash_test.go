@@ -38,93 +38,28 @@ func TestKilledNode(t *testing.T) {
 }
 
 func testKilledNode(t *testing.T, rail, handoff string, spare bool) {
-	n := 1
+	k := killing{nodes: 1, handoff: handoff}
+	lease := 5 * time.Second // which a request waits for another node; also the silence of a busy one
 	if spare {
-		n = 2
+		k.nodes, lease = 2, patience
 	}
 	// A prompt of 384 tokens takes 0.4 s, its 1.5 MB 0.8 s more.
-	c := start(t, Config{
-		Prefill: n, Decode: n, Handoff: handoff, Profile: profile(t, cost{PrefillToken: 1, Decode: 20}),
-		Link: "rate=2MB/s", LeaseTTL: time.Second, Rail: rail,
+	k.testCluster = start(t, Config{
+		Prefill: k.nodes, Decode: k.nodes, Handoff: handoff, Profile: profile(t, cost{PrefillToken: 1, Decode: 20}),
+		Link: "rate=2MB/s", LeaseTTL: lease, Rail: rail,
 	})
-	for i, kill := range []struct {
-		moment, role string
-		prompt       int
-		ready        func(name string, s *stream) bool
-		mid          bool // the client has read tokens
-	}{
-		{"prompt", "prefill", 384, func(name string, _ *stream) bool { return c.running(name) > 0 }, false},
-		{"transfer", "decode", 384, c.transferring(handoff), false},
-		{"stream", "decode", 32, func(name string, s *stream) bool { return s.r.Tokens >= 3 && c.running(name) > 0 }, true},
+	c := k.testCluster
+	for i, m := range []moment{
+		{"prompt", "prefill", 384, c.working, false},
+		{"transfer", "decode", 384, func() func(string) bool { return c.transferring(handoff) }, false},
+		{"stream", "decode", 32, c.working, true},
 	} {
-		retries := c.metric("kvferry:request_retries_total")
-		q := call{Prompt: prompt(i, kill.prompt), MaxTokens: 40, Stream: true}
-		s := make(chan *stream, 1)
-		got := make(chan result, 1)
-		first := make(chan struct{})
-		go func() {
-			st := c.open(t.Context(), q)
-			st.next(3)
-			s <- st
-			close(first)
-			got <- st.rest()
-		}()
-		st := &stream{}
-		if kill.mid {
-			<-first
-			st = &stream{r: result{Tokens: 3}}
-		}
-		var victim string
-		c.poll("the moment: mid-"+kill.moment, func() bool {
-			for k := range n {
-				name := fmt.Sprintf("%s-%d", kill.role, k)
-				if kill.ready(name, st) {
-					victim = name
-					return true
-				}
-			}
-			return false
-		})
-		if err := c.Process(victim).Kill(); err != nil {
-			t.Fatal(err)
-		}
-		var r result
-		select {
-		case r = <-got:
-		case <-time.After(patience):
-			t.Fatalf("killed mid-%s: no end", kill.moment)
-		}
-		switch {
-		case spare:
-			r.expect(t, q.MaxTokens)
-			if r.Text != want(t, q) {
-				t.Errorf("killed mid-%s: got %q, want %q", kill.moment, r.Text, want(t, q))
-			}
-			if got := c.metric("kvferry:request_retries_total"); got <= retries {
-				t.Errorf("killed mid-%s: %v retries, were %v", kill.moment, got, retries)
-			}
-		case kill.mid:
-			if !r.broken() || r.Tokens < 3 || !strings.HasPrefix(want(t, q), r.Text) {
-				t.Errorf("killed mid-%s: %v, text %q: want an error event and a broken connection after some tokens", kill.moment, r, r.Text)
-			}
-		default:
-			// Layerwise, the prefill node streams the first token while the last layers are
-			// on their way.
-			if !r.unsent("no_node", "node_lost") && !(handoff == node.HandoffLayerwise && r.Tokens == 1 && r.broken()) {
-				t.Errorf("killed mid-%s: %v: want 5xx", kill.moment, r)
+		longer := 1
+		for !k.at(m, call{Prompt: prompt(i, m.prompt*longer), MaxTokens: 40 * longer, Stream: true}) {
+			if longer *= 2; longer > longest {
+				t.Fatalf("killed mid-%s: nobody saw the moment", m.name)
 			}
 		}
-		if !strings.Contains(r.Err.Message, kill.role) && !spare {
-			t.Errorf("killed mid-%s: %q does not name the %s node", kill.moment, r.Err.Message, kill.role)
-		}
-
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		if err := c.AddNode(ctx, kill.role, victim); err != nil {
-			t.Fatal(err)
-		}
-		cancel()
-		c.poll(victim+" to be back", func() bool { return int(c.metric(fmt.Sprintf(`kvferry:nodes{role=%q}`, kill.role))) == n })
-		c.quiet()
 	}
 	q := call{Prompt: prompt(9, 48), MaxTokens: 4}
 	r := c.do(q)
@@ -137,11 +72,96 @@ func testKilledNode(t *testing.T, rail, handoff string, spare bool) {
 	}
 }
 
+// A killing is that of nodes of a cluster that has some of each role.
+type killing struct {
+	*testCluster
+	nodes   int
+	handoff string
+}
+
+// A moment of a request is when a node of a role is to be killed.
+type moment struct {
+	name, role string
+	prompt     int
+	watch      func() func(name string) bool // from before the request: is it there, on that node?
+	mid        bool                          // the client has read tokens
+}
+
+// at sends a call, kills the node that works on it at the moment, looks at how the
+// call ends, and starts the node again. It is false if the call was over before that.
+func (k *killing) at(m moment, q call) bool {
+	c, t := k.testCluster, k.t
+	t.Helper()
+	retries := c.metric("kvferry:request_retries_total")
+	here := m.watch()
+	f := c.fly(t.Context(), q, 3)
+	if m.mid {
+		<-f.first
+	}
+	var victim string
+	c.poll("the moment: mid-"+m.name, func() bool {
+		over := f.over()
+		for i := range k.nodes {
+			if name := fmt.Sprintf("%s-%d", m.role, i); here(name) {
+				victim = name
+				return true
+			}
+		}
+		return over
+	})
+	if victim == "" {
+		f.result(t).expect(t, q.MaxTokens)
+		return false
+	}
+	if err := c.Process(victim).Kill(); err != nil {
+		t.Fatal(err)
+	}
+	r := f.result(t)
+	again := c.metric("kvferry:request_retries_total") > retries
+	missed := r.Done && !again
+	switch {
+	case missed:
+		r.expect(t, q.MaxTokens)
+	case k.nodes > 1:
+		r.expect(t, q.MaxTokens)
+		if r.Text != want(t, q) {
+			t.Errorf("killed mid-%s: got %q, want %q", m.name, r.Text, want(t, q))
+		}
+	case m.mid:
+		if !r.broken() || r.Tokens < 3 || !strings.HasPrefix(want(t, q), r.Text) {
+			t.Errorf("killed mid-%s: %v, text %q: want an error event and a broken connection after some tokens", m.name, r, r.Text)
+		}
+	default:
+		// Layerwise, the prefill node streams the first token while the last layers are
+		// on their way.
+		if !r.unsent("no_node", "node_lost") && !(k.handoff == node.HandoffLayerwise && r.Tokens == 1 && r.broken()) {
+			t.Errorf("killed mid-%s: %v: want 5xx", m.name, r)
+		}
+	}
+	if k.nodes == 1 && !missed && !strings.Contains(r.Err.Message, m.role) {
+		t.Errorf("killed mid-%s: %q does not name the %s node", m.name, r.Err.Message, m.role)
+	}
+
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := c.AddNode(ctx, m.role, victim); err != nil {
+		t.Fatal(err)
+	}
+	c.poll(victim+" to be back", func() bool { return int(c.metric(fmt.Sprintf(`kvferry:nodes{role=%q}`, m.role))) == k.nodes })
+	c.quiet()
+	return !missed
+}
+
+// working says whether a node runs a request.
+func (c *testCluster) working() func(string) bool {
+	return func(name string) bool { return c.running(name) > 0 }
+}
+
 // transferring says whether a decode node has blocks and KV is on its way into
 // them.
-func (c *testCluster) transferring(handoff string) func(string, *stream) bool {
+func (c *testCluster) transferring(handoff string) func(string) bool {
 	before := c.metric("kvferry:kv_bytes_total")
-	return func(name string, _ *stream) bool {
+	return func(name string) bool {
 		m := c.metrics()
 		if value(m, ofNode("vllm:kv_cache_usage_perc", name)) == 0 {
 			return false
@@ -156,8 +176,8 @@ func (c *testCluster) transferring(handoff string) func(string, *stream) bool {
 // tested in package node, where a proxy's port can be kept.)
 func TestKilledProxy(t *testing.T) {
 	t.Parallel()
-	c := start(t, Config{Prefill: 1, Decode: 1, Profile: profile(t, cost{Decode: 20}), LeaseTTL: time.Second})
-	s := c.open(t.Context(), call{Prompt: prompt(1, 64), MaxTokens: 500, Stream: true})
+	c := start(t, Config{Prefill: 1, Decode: 1, Profile: profile(t, cost{Decode: 20})})
+	s := c.open(t.Context(), call{Prompt: prompt(1, 64), MaxTokens: 3000, Stream: true})
 	if !s.next(3) {
 		t.Fatal(s.r)
 	}
@@ -185,15 +205,12 @@ func TestFrozenNode(t *testing.T) {
 		t.Run(handoff, func(t *testing.T) {
 			t.Parallel()
 			c := start(t, Config{
-				Prefill: 1, Decode: 2, Handoff: handoff, Profile: profile(t, cost{PrefillToken: 0.1, Decode: 20}), LeaseTTL: time.Second,
+				Prefill: 1, Decode: 2, Handoff: handoff, Profile: profile(t, cost{PrefillToken: 0.1, Decode: 20}), LeaseTTL: 5 * time.Second,
 			})
-			q := call{Prompt: prompt(1, 64), MaxTokens: 60, Stream: true}
-			s := c.open(t.Context(), q)
-			if !s.next(3) {
-				t.Fatal(s.r)
-			}
 			var frozen string
-			c.poll("the stream to run", func() bool {
+			f := c.catch("a decode node runs the stream", 3, func(longer int) call {
+				return call{Prompt: prompt(1, 64), MaxTokens: 60 * longer, Stream: true}
+			}, func() bool {
 				for _, frozen = range []string{"decode-0", "decode-1"} {
 					if c.running(frozen) == 1 {
 						return true
@@ -206,9 +223,9 @@ func TestFrozenNode(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { _ = syscall.Kill(pid, syscall.SIGCONT) }() // a stopped process does not end
-			r := s.rest()
-			r.expect(t, q.MaxTokens)
-			if w := want(t, q); r.Text != w {
+			r := f.result(t)
+			r.expect(t, f.call.MaxTokens)
+			if w := want(t, f.call); r.Text != w {
 				t.Errorf("got %q, want %q", r.Text, w)
 			}
 			if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {

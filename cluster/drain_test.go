@@ -16,16 +16,15 @@ func TestDrainNode(t *testing.T) {
 			t.Parallel()
 			c := start(t, Config{Prefill: 1, Decode: 2, Handoff: handoff, Profile: profile(t, cost{PrefillToken: 0.1, Decode: 20})})
 			retries := "kvferry:request_retries_total"
-			q := call{Prompt: prompt(1, 64), MaxTokens: 60, Stream: true}
-			s := c.open(t.Context(), q)
-			if !s.next(3) {
-				t.Fatal(s.r)
-			}
-			busy, other := "decode-0", "decode-1"
-			c.poll("the stream to run", func() bool { return c.running(busy)+c.running(other) == 1 })
-			if c.running(other) == 1 {
-				busy, other = other, busy
-			}
+			ask := func(longer int) call { return call{Prompt: prompt(1, 64), MaxTokens: 60 * longer, Stream: true} }
+			var busy, other string
+			f := c.catch("a decode node runs the stream", 3, ask, func() bool {
+				busy, other = "decode-0", "decode-1"
+				if c.running(other) == 1 {
+					busy, other = other, busy
+				}
+				return c.running(busy) == 1
+			})
 			if err := c.Process(busy).Terminate(); err != nil {
 				t.Fatal(err)
 			}
@@ -33,23 +32,16 @@ func TestDrainNode(t *testing.T) {
 			for i := range 3 {
 				c.do(call{Prompt: prompt(2+i, 64), MaxTokens: 2}).expect(t, 2)
 			}
-			select {
-			case <-c.Process(busy).Done():
-				t.Error("the node ended before its stream")
-			default:
-			}
-			r := s.rest()
-			r.expect(t, q.MaxTokens)
-			if r.Text != want(t, q) {
-				t.Errorf("got %q, want %q", r.Text, want(t, q))
+			r := f.result(t) // whole, and below: of one attempt
+			r.expect(t, f.call.MaxTokens)
+			if r.Text != want(t, f.call) {
+				t.Errorf("got %q, want %q", r.Text, want(t, f.call))
 			}
 			c.ended(busy)
 
 			// The last one, with nobody to go to.
-			s = c.open(t.Context(), q)
-			if !s.next(3) {
-				t.Fatal(s.r)
-			}
+			f = c.fly(t.Context(), f.call, 3)
+			<-f.first
 			if err := c.Process(other).Terminate(); err != nil {
 				t.Fatal(err)
 			}
@@ -57,7 +49,7 @@ func TestDrainNode(t *testing.T) {
 			if r := c.do(call{Prompt: prompt(5, 64), MaxTokens: 2}); r.Status != http.StatusServiceUnavailable || !strings.Contains(r.Err.Message, "decode") {
 				t.Errorf("%v: want 503 that names the decode node", r)
 			}
-			s.rest().expect(t, q.MaxTokens)
+			f.result(t).expect(t, f.call.MaxTokens)
 			c.ended(other)
 			if n := c.metric(retries); n != 0 {
 				t.Errorf("%v requests were placed again: a drain must lose none", n)
@@ -78,17 +70,16 @@ func TestDrainPrefillNode(t *testing.T) {
 		t.Run(handoff, func(t *testing.T) {
 			t.Parallel()
 			c := start(t, Config{Prefill: 1, Decode: 1, Handoff: handoff, Profile: profile(t, cost{PrefillToken: 1, Decode: 20})})
-			q := call{Prompt: prompt(1, 256), MaxTokens: 8, Stream: true}
-			got := make(chan result, 1)
-			go func() { got <- c.open(t.Context(), q).rest() }()
-			c.poll("the prompt to be computed", func() bool { return c.running("prefill-0") == 1 })
+			f := c.catch("the prompt is computed", 0, func(longer int) call {
+				return call{Prompt: prompt(1, 256*longer), MaxTokens: 8, Stream: true}
+			}, func() bool { return c.running("prefill-0") == 1 })
 			if err := c.Process("prefill-0").Terminate(); err != nil {
 				t.Fatal(err)
 			}
-			r := <-got
-			r.expect(t, q.MaxTokens)
-			if r.Text != want(t, q) {
-				t.Errorf("got %q, want %q", r.Text, want(t, q))
+			r := f.result(t)
+			r.expect(t, f.call.MaxTokens)
+			if r.Text != want(t, f.call) {
+				t.Errorf("got %q, want %q", r.Text, want(t, f.call))
 			}
 			c.ended("prefill-0")
 		})
@@ -100,10 +91,12 @@ func TestDrainProxy(t *testing.T) {
 	t.Parallel()
 	c := start(t, Config{Prefill: 1, Decode: 1, Profile: profile(t, cost{Decode: 20})})
 	q := call{Prompt: prompt(1, 64), MaxTokens: 60, Stream: true}
-	s := c.open(t.Context(), q)
-	if !s.next(3) {
-		t.Fatal(s.r)
-	}
+	// Another, of a minute, holds the proxy until its client leaves.
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	f, long := c.fly(t.Context(), q, 3), c.fly(ctx, call{Prompt: prompt(3, 64), MaxTokens: 3000, Stream: true}, 3)
+	<-f.first
+	<-long.first
 	if err := c.Process("proxy").Terminate(); err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +111,8 @@ func TestDrainProxy(t *testing.T) {
 	if r := c.do(call{Prompt: prompt(2, 64), MaxTokens: 2}); r.Status != http.StatusServiceUnavailable || r.Err.Code != "draining" {
 		t.Errorf("%v: want 503 draining", r)
 	}
-	s.rest().expect(t, q.MaxTokens)
+	f.result(t).expect(t, q.MaxTokens)
+	leave()
 	c.ended("proxy")
 	for _, name := range []string{"prefill-0", "decode-0"} {
 		select {
@@ -129,8 +123,8 @@ func TestDrainProxy(t *testing.T) {
 	}
 }
 
-// TestClose ends a cluster with a stream in it: nodes drain, and all is over well
-// within the limit.
+// TestClose ends a cluster with a stream in it: nodes drain, and all is over within
+// the limit.
 func TestClose(t *testing.T) {
 	t.Parallel()
 	c := start(t, Config{Prefill: 1, Decode: 1, Profile: profile(t, cost{Decode: 10})})
