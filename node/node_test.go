@@ -437,7 +437,7 @@ func TestDrainTimesOut(t *testing.T) {
 	}
 	for _, handoff := range connector.Handoffs() {
 		t.Run(handoff, func(t *testing.T) {
-			t.Parallel() // mostly waits
+			t.Parallel()                                                             // mostly waits
 			s := startLeased(t, time.Second, handoff, slow, "prefill-0", "decode-0") // what the request waits for another
 			got := make(chan int, 1)
 			go func() {
