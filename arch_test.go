@@ -36,6 +36,7 @@ const (
 var layers = map[string]layer{
 	".":                       {},
 	"clock":                   {libraries: []string{xsys}},
+	"config":                  {},
 	"kvcache":                 {},
 	"engine":                  {module: []string{"kvcache"}},
 	"placement":               {module: []string{"kvcache"}},

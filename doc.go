@@ -31,6 +31,7 @@
 //	transport/transporttest              a rail in memory, and what every rail must do
 //	proto                                the control plane's messages
 //	clock                                time and timers that fire on time
+//	config                               what is wrong with a configuration, field by field
 //	lab/nics                             two hosts joined by links of chosen rates
 //	lab                                  emulated hosts with RDMA NICs, to run all of this on
 //

@@ -29,8 +29,7 @@ func (f *Faults) Add(field, format string, args ...any) {
 	*f = append(*f, &Fault{field, fmt.Errorf(format, args...)})
 }
 
-// Check notes err, if it is not nil, as a fault of the field. The faults of a
-// configuration within, joined, become its own, with the field before theirs.
+// Check notes err, if it is not nil, as a fault of the field.
 func (f *Faults) Check(field string, err error) {
 	if err != nil {
 		*f = append(*f, &Fault{field, err})
