@@ -133,6 +133,10 @@ func (w *worker) move(m connector.Move) {
 			switch {
 			case ev.Err == nil:
 				ev.Bytes = b.Bytes()
+			case errors.Is(ev.Err, transport.ErrUnconfirmed):
+				// The other node has closed its window because it has all layers, or ended its leg
+				// and said so to the proxy. This one has done its part.
+				ev.Err, ev.Bytes = nil, b.Bytes()
 			case errors.Is(ev.Err, transport.ErrBadKey): // the window was open when its key was made known
 				ev.Err = fmt.Errorf("%w: %w", connector.ErrWithdrawn, ev.Err)
 			}

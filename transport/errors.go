@@ -12,6 +12,11 @@ import (
 var (
 	// ErrBadKey: the target knows no such key, or no longer.
 	ErrBadKey = errors.New("bad key")
+	// ErrUnconfirmed comes with ErrBadKey: all bytes of the batch are applied, its
+	// immediate was sent on a connection that was lost, and sent again it finds the
+	// target's segment closed. Whoever closes that when the immediate has come has got
+	// it; whoever closes it for another reason may have.
+	ErrUnconfirmed = errors.New("sent before, on a connection that was lost")
 	// ErrBounds: the range is not inside what the key opens.
 	ErrBounds = errors.New("out of bounds")
 	// ErrAccess: the key does not open the memory in that direction.

@@ -169,6 +169,38 @@ func TestCancel(t *testing.T) {
 	})
 }
 
+// An immediate whose connection was lost before anybody knew that it had come finds
+// the segment closed when it is sent again, by a target that had all it waited for:
+// that is told from a segment that was closed before.
+func TestUnconfirmed(t *testing.T) {
+	for _, kind := range []transporttest.Kind{transporttest.Cut, transporttest.CutAfter} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPair(t, transport.Config{})
+			synctest.Wait()                                          // connected
+			p.net.BlackHole("b", true)                               // and not again so soon
+			p.rail.Inject(transporttest.Fault{Slice: 9, Kind: kind}) // the immediate
+			b := p.a.Submit(p.target, p.reqs(transport.Write, 8), transport.BatchOptions{Imm: 7, HasImm: true})
+			synctest.Wait()
+			if came := len(p.imms) == 1; came != (kind == transporttest.CutAfter) {
+				t.Fatalf("%s: %d immediates", kind, len(p.imms))
+			}
+			if err := p.remote.Close(); err != nil {
+				t.Fatal(err)
+			}
+			p.net.BlackHole("b", false)
+			if err := wait(t, b); !errors.Is(err, transport.ErrUnconfirmed) || !errors.Is(err, transport.ErrBadKey) {
+				t.Errorf("%s: %v", kind, err)
+			}
+			for _, n := range []int{0, 8} { // at once, without data and with
+				b := p.a.Submit(p.target, p.reqs(transport.Write, 8)[:n], transport.BatchOptions{Imm: 8, HasImm: true})
+				if err := wait(t, b); errors.Is(err, transport.ErrUnconfirmed) || !errors.Is(err, transport.ErrBadKey) {
+					t.Errorf("sent once: %v", err)
+				}
+			}
+		})
+	}
+}
+
 func TestCloseInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPair(t, transport.Config{Link: &transport.Link{BytesPerSecond: segLen}})

@@ -226,6 +226,8 @@ func (p *path) failed(run []*Slice, err error) {
 		b := s.batch
 		switch {
 		case b.aborted.Load():
+		case s.HasImm && s.tries > 0 && errors.Is(err, ErrBadKey):
+			b.abort(Failed, because(ErrUnconfirmed, err), p.name(), p.addr())
 		case final(err):
 			b.abort(Failed, err, p.name(), p.addr())
 		case p.e.cfg.Retries > 0 && s.tries >= p.e.cfg.Retries:

@@ -1,0 +1,101 @@
+package node
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+
+	"kvferry/proto"
+)
+
+// TestUnconfirmed loses the connection of a layerwise transfer when everything has
+// arrived and been acknowledged but the last immediate. Sent again, that finds the
+// window of a transfer closed that is over: nothing has failed.
+func TestUnconfirmed(t *testing.T) {
+	// The rail advertises the gate's address, and listens at the same port beside it.
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, err := net.SplitHostPort(lis.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer lis.Close()
+	s := startNodes(t, HandoffLayerwise, func(c *Config) {
+		c.Profile.KVGeometry.Layers = 1
+		if c.Role == proto.Role_ROLE_DECODE {
+			c.Rails = []string{"127.0.0.2:" + port + "?advertise=" + lis.Addr().String()}
+		}
+	}, "prefill-0", "decode-0")
+	defer s.end()
+
+	cut := make(chan struct{})
+	all.Go(func() {
+		for first := true; ; first = false {
+			c, err := lis.Accept()
+			if err != nil {
+				return
+			}
+			to, err := net.Dial("tcp", "127.0.0.2:"+port)
+			if err != nil {
+				t.Error(err)
+				c.Close()
+				return
+			}
+			all.Go(func() {
+				_, _ = io.Copy(to, c)
+				to.Close()
+			})
+			all.Go(func() {
+				defer c.Close()
+				if !first {
+					_, _ = io.Copy(c, to)
+					return
+				}
+				// A welcome and the acknowledgement of a frame of data; see package
+				// transport/socket.
+				_, _ = io.CopyN(c, to, 16+24)
+				<-cut
+				to.Close()
+			})
+		}
+	})
+
+	answer := make(chan int, 1)
+	go func() {
+		_, status := s.text(1, 16, 4)
+		answer <- status
+	}()
+	prefill, decode := s.nodes["prefill-0"].daemon, s.nodes["decode-0"].daemon
+	s.until("the layer to arrive, and the window to be closed", func() bool {
+		open := false
+		decode.w.slots.Range(func(any, any) bool { open = true; return false })
+		return decode.tx.Rails()[0].ImmIn == 1 && !open
+	})
+	close(cut)
+	if status := receive(t, answer, "the answer"); status != http.StatusOK {
+		t.Errorf("status %d", status)
+	}
+	s.until("both nodes to be idle", func() bool {
+		left := 0
+		for _, n := range s.nodes {
+			s.onLoop(n.daemon.w, func() { left += len(n.daemon.w.live) })
+		}
+		return left == 0
+	})
+	if st := prefill.tx.Rails()[0]; st.Retries != 1 || st.Errors != 2 {
+		t.Errorf("the immediate was not lost, sent again and refused: %+v", st)
+	}
+	for _, n := range s.nodes {
+		s.onLoop(n.daemon.w, func() {
+			if got := n.daemon.w.core.Totals(); got.Failed != 0 || got.Transfers != 1 {
+				t.Errorf("%s: %+v: want one transfer, and none failed", n.daemon.cfg.ID, got)
+			}
+		})
+	}
+}
