@@ -29,6 +29,11 @@ import (
 // requests of this node's that another one has yet to end.
 const leaveGrace = time.Second
 
+// cancelGrace is how long a connection may stand still under the transfer of a
+// request that was canceled. Nobody waits for the blocks of a client that has left,
+// and the connection carries everybody's: breaking it sends up to 64 MiB again.
+const cancelGrace = time.Second
+
 // A Node is a prefill, decode or non-disaggregated daemon as a value.
 type Node struct {
 	cfg  Config
@@ -119,7 +124,7 @@ func (n *Node) connect() error {
 	}
 	tx, err := transport.New(transport.Config{
 		Rails: opened, Clock: n.cfg.Clock, Link: n.cfg.Link, OnImmediate: n.w.immediate, DefaultTimeout: n.cfg.TransferTimeout,
-		Select: n.cfg.Select, Rank: rank, Logger: n.w.log,
+		Select: n.cfg.Select, Rank: rank, Logger: n.w.log, CancelGrace: cancelGrace,
 	})
 	if err != nil {
 		for _, r := range opened {

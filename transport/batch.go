@@ -79,7 +79,7 @@ type Batch struct {
 	imm       Imm
 	fence     uint64 // of a batch that is one: the connection to end
 	deadline  time.Duration
-	timer     *time.Timer // runs expire at the deadline, or when Cancel's grace is up
+	timer     *time.Timer // runs expire
 	err       error
 	completed time.Duration
 }
@@ -134,20 +134,6 @@ func (b *Batch) Completed() time.Duration {
 
 // Tag is BatchOptions.Tag.
 func (b *Batch) Tag() string { return b.opt.Tag }
-
-// Cancel ends the batch without its remaining slices. Slices that are posted
-// run out, for Config.CancelGrace at most; then their endpoints are closed. So
-// the batch is done soon after Cancel, but not at once. It may have completed.
-func (b *Batch) Cancel() {
-	if !b.abort(Canceled, ErrCanceled, "", "") {
-		return
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.phase != over {
-		b.timer.Reset(min(b.e.cfg.CancelGrace, b.deadline-b.e.cfg.Clock.Now()))
-	}
-}
 
 // Submit starts a batch and returns at once. A faulty request, a closed target
 // or engine make a batch that has failed already; no requests and no immediate
@@ -384,20 +370,6 @@ func (b *Batch) abort(status Status, err error, rail, peer string) bool {
 		b.advance()
 	}
 	return true
-}
-
-// expire runs when the batch's time, or Cancel's grace, is up.
-func (b *Batch) expire() {
-	var last error
-	for _, p := range b.t.peer.paths {
-		if err := p.lastError(); err != nil {
-			last = err
-		}
-	}
-	b.abort(TimedOut, because(ErrDeadline, last), "", "")
-	for _, p := range b.t.peer.paths {
-		p.revoke(b)
-	}
 }
 
 // retry returns a copy of s to post instead: the original has completed and

@@ -62,8 +62,8 @@ type Config struct {
 	// BackoffMin and BackoffMax bound the wait between failed attempts to
 	// connect, which doubles each time. Default 5 ms and 1 s.
 	BackoffMin, BackoffMax time.Duration
-	// CancelGrace is how long Cancel lets posted slices run out before it
-	// closes the endpoints that hold them. Default 100 ms.
+	// CancelGrace is how long nothing may complete on an endpoint that holds posted
+	// slices of a canceled batch before it is closed. Default 100 ms.
 	CancelGrace time.Duration
 	// IdleTimeout is how long a connection outlives the last open Target that
 	// used it. Default 1 min.

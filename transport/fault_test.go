@@ -169,6 +169,39 @@ func TestCancel(t *testing.T) {
 	})
 }
 
+// A slow connection is not a dead one: what a canceled batch has posted on it runs
+// out, and the batch beside it does not notice.
+func TestCancelSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPair(t, transport.Config{CancelGrace: 10 * time.Millisecond})
+		p.rail.SetRate(segLen / 48e-3) // a slice takes 6 ms
+		start := time.Now()
+		b := p.a.Submit(p.target, p.reqs(transport.Write, 8), transport.BatchOptions{})
+		c := p.a.Submit(p.target, p.reqs(transport.Write, 8), transport.BatchOptions{})
+		synctest.Wait()
+		b.Cancel()
+		if err := wait(t, b); !errors.Is(err, transport.ErrCanceled) || time.Since(start) != 48*time.Millisecond {
+			t.Errorf("canceled: %v after %v", err, time.Since(start))
+		}
+		if err := wait(t, c); err != nil || time.Since(start) != 96*time.Millisecond {
+			t.Errorf("the other: %v after %v", err, time.Since(start))
+		}
+		if st := p.a.Rails()[0]; st.Dials != 1 || st.Resent != 0 {
+			t.Errorf("the connection was given up: %+v", st)
+		}
+
+		// It stalls in the middle of what was canceled.
+		p.rail.Inject(transporttest.Fault{Slice: 16 + 4, Kind: transporttest.Stall})
+		start = time.Now()
+		b = p.a.Submit(p.target, p.reqs(transport.Write, 8), transport.BatchOptions{})
+		synctest.Wait()
+		b.Cancel()
+		if err := wait(t, b); !errors.Is(err, transport.ErrCanceled) || time.Since(start) != 3*6*time.Millisecond+10*time.Millisecond {
+			t.Errorf("canceled: %v after %v", err, time.Since(start))
+		}
+	})
+}
+
 // An immediate whose connection was lost before anybody knew that it had come finds
 // the segment closed when it is sent again, by a target that had all it waited for:
 // that is told from a segment that was closed before.

@@ -437,14 +437,21 @@ func (p *path) purge(b *Batch) {
 	}
 }
 
-// revoke closes the connection if slices of b are posted on it: that is how
-// the engine gets their memory back.
-func (p *path) revoke(b *Batch) {
+// revoke closes the connection if slices of b are posted on it: that is how the
+// engine gets their memory back. A connection on which something has completed
+// within patience carries others' slices too, and is left alone: revoke returns how
+// long it takes at least until it would not be.
+func (p *path) revoke(b *Batch, patience time.Duration) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.conn != nil && b.on(p.conn) {
-		p.lose(p.conn, PathDown, fmt.Errorf("its slices were revoked: %w", b.reason()))
+	if p.conn == nil || !b.on(p.conn) {
+		return 0
 	}
+	if left := p.progress + patience - p.e.cfg.Clock.Now(); patience > 0 && left > 0 {
+		return left
+	}
+	p.lose(p.conn, PathDown, fmt.Errorf("its slices were revoked: %w", b.reason()))
+	return 0
 }
 
 func (p *path) lastError() error {
