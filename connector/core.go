@@ -20,6 +20,10 @@ type Config struct {
 	// transfer, from the end of the prompt or when v0's consumer asked for them,
 	// before they are given up.
 	HoldTimeout time.Duration
+	// Transfers is where transfer IDs count up from. A node that may be taken for its
+	// predecessor at the same address starts somewhere else than that: a release meant
+	// for one of its transfers could end another's hold.
+	Transfers uint64
 }
 
 // Core is one node's scheduler and its side of every hand-off. See the package
@@ -32,7 +36,7 @@ type Core struct {
 
 	reqs      map[uint64]*request
 	transfers map[uint64]*request // offered, by transfer ID
-	next      uint64              // transfer ID
+	next      uint64              // transfer ID, the last one
 	deadlines deadlines
 
 	producer producer // v0, prefill side
@@ -114,7 +118,7 @@ func NewCore(cfg Config) (*Core, error) {
 	}
 	c := &Core{
 		cfg: cfg, costs: cfg.Profile.Costs, v0: cfg.Profile.Disagg.V0, sched: cfg.Scheduler,
-		reqs: make(map[uint64]*request), transfers: make(map[uint64]*request),
+		reqs: make(map[uint64]*request), transfers: make(map[uint64]*request), next: cfg.Transfers,
 	}
 	if cfg.Disagg {
 		c.costs = cfg.Profile.DisaggEngine()

@@ -78,7 +78,10 @@ func New(cfg Config) (_ *Node, err error) {
 	if err != nil {
 		return nil, err
 	}
-	core, err := connector.NewCore(connector.Config{Scheduler: sched, Pool: pool, Profile: prof, Disagg: disagg, HoldTimeout: cfg.HoldTimeout})
+	core, err := connector.NewCore(connector.Config{
+		Scheduler: sched, Pool: pool, Profile: prof, Disagg: disagg, HoldTimeout: cfg.HoldTimeout,
+		Transfers: n.instance >> 16, // 2^48 is enough to be far from a predecessor's
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -135,7 +135,7 @@ func (s *nodes) end() {
 		w.slots.Range(func(any, any) bool { slots++; return true })
 		for what, left := range map[string]int{
 			"blocks": w.pool.Used(), "requests": w.core.Requests(), "live requests": len(w.live), "slots": slots,
-			"contents": len(w.exec.contents), "hidden states": len(w.exec.hidden), "askers": len(w.peer.askers), "sessions": len(w.sessions),
+			"contents": len(w.exec.contents), "hidden states": len(w.exec.hidden), "askers": len(w.peer.askers), "sessions": len(w.sessions), "producers": len(w.peer.out),
 		} {
 			if left != 0 {
 				s.t.Errorf("%s ends with %d %s", name, left, what)
@@ -400,7 +400,7 @@ func TestNothingLeaks(t *testing.T) {
 				s.until("all blocks to be free", func() bool {
 					for _, m := range s.proxy.daemon.registry.snapshot() {
 						m.mu.Lock()
-						busy := m.load.KvBlocksUsed > 0 || m.load.Running > 0 || m.load.Waiting > 0
+						busy := m.load.KvBlocksUsed > 0 || m.load.Running > 0 || m.load.Waiting > 0 || len(m.legs) > 0
 						m.mu.Unlock()
 						if busy {
 							return false

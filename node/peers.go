@@ -3,20 +3,16 @@ package node
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"sync"
-
-	"google.golang.org/grpc"
 
 	"kvferry/connector"
 	"kvferry/proto"
 )
 
 // peers is the node's side of the Peer service: it asks other nodes about
-// transfers this node consumes, and answers those that consume ours. A stream to
-// each producer is opened with the first question and kept.
+// transfers this node consumes, and answers those that consume ours.
 type peers struct {
 	w    *worker
 	addr string // ours, as others dial it
@@ -25,20 +21,9 @@ type peers struct {
 	wg   sync.WaitGroup
 
 	mu      sync.Mutex
-	out     map[string]*peerStream // by address, to producers
-	askers  map[uint64]*asker      // of our transfers
-	leaving chan struct{}          // closed when there is nothing more to ask
-}
-
-// A peerStream asks one producer.
-type peerStream struct {
-	addr   string
-	notify chan struct{} // cap 1
-
-	mu      sync.Mutex
-	queue   []*proto.PeerRequest
-	waiting map[uint64]uint64 // transfer -> our request, asked for its tensors
-	err     error             // broken; another is made with the next question
+	out     map[string]*producer // by address
+	askers  map[uint64]*asker    // of our transfers
+	leaving chan struct{}        // closed when there is nothing more to ask
 }
 
 // An asker is a consumer's stream to us.
@@ -49,11 +34,10 @@ type asker struct {
 }
 
 func newPeers(w *worker) *peers {
-	return &peers{w: w, log: w.log, out: make(map[string]*peerStream), askers: make(map[uint64]*asker), leaving: make(chan struct{})}
+	return &peers{w: w, log: w.log, out: make(map[string]*producer), askers: make(map[uint64]*asker), leaving: make(chan struct{})}
 }
 
-// leave ends the streams once what was asked over them has been taken in: a
-// release that is lost holds the producer's blocks for its HoldTimeout. The
+// leave ends the streams once everything asked over them has been answered. The
 // channel it returns is closed when all have ended. Call it once, when no request
 // is left.
 func (p *peers) leave() <-chan struct{} {
@@ -68,146 +52,15 @@ func (p *peers) leave() <-chan struct{} {
 	return ended
 }
 
-// ask is called by the loop.
-func (p *peers) ask(l *live, a connector.Ask) {
-	addr := l.remote.GetGrpcAddr()
-	p.mu.Lock()
-	select {
-	case <-p.leaving: // only after a drain that took too long
-		p.mu.Unlock()
-		if !a.Release {
-			p.w.post(connector.Gone{ID: a.ID, Err: errLeaving})
-		}
-		return
-	default:
-	}
-	s := p.out[addr]
-	if s == nil {
-		s = &peerStream{addr: addr, notify: make(chan struct{}, 1), waiting: make(map[uint64]uint64)}
-		p.out[addr] = s
-		p.wg.Go(func() { p.hold(s) })
-	}
-	p.mu.Unlock()
-	s.mu.Lock()
-	err := s.err
-	if err == nil {
-		req := &proto.PeerRequest{Kind: &proto.PeerRequest_Produce{Produce: &proto.Produce{TransferId: a.Transfer}}}
-		if a.Release {
-			req.Kind = &proto.PeerRequest_Release{Release: &proto.Release{TransferId: a.Transfer}}
-			delete(s.waiting, a.Transfer)
-		} else {
-			s.waiting[a.Transfer] = a.ID
-		}
-		s.queue = append(s.queue, req)
-	}
-	s.mu.Unlock()
-	if err != nil && !a.Release {
-		p.w.post(connector.Gone{ID: a.ID, Err: err})
-		return
-	}
-	wake(s.notify)
-}
-
 // forget drops what is expected for a request that has ended.
 func (p *peers) forget(l *live) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.askers, l.transfer)
 	if s := p.out[l.remote.GetGrpcAddr()]; s != nil {
-		s.mu.Lock()
-		if s.waiting[l.remote.GetTransferId()] == l.id {
-			delete(s.waiting, l.remote.GetTransferId())
-		}
-		s.mu.Unlock()
+		s.forget(l.remote.GetTransferId(), l.id)
 	}
 }
-
-// hold keeps one stream until it breaks; then everything asked over it is gone.
-func (p *peers) hold(s *peerStream) {
-	err := p.talk(s)
-	if err == nil {
-		err = io.EOF
-	}
-	p.mu.Lock()
-	delete(p.out, s.addr)
-	p.mu.Unlock()
-	s.mu.Lock()
-	s.err = err
-	waiting := s.waiting
-	s.waiting, s.queue = nil, nil
-	s.mu.Unlock()
-	for _, id := range waiting {
-		p.w.post(connector.Gone{ID: id, Err: err})
-	}
-	select {
-	case <-p.leaving:
-	case <-p.ctx.Done():
-	default:
-		p.log.Warn("peer lost", "peer", s.addr, "err", err)
-	}
-}
-
-func (p *peers) talk(s *peerStream) error {
-	conn, err := grpc.NewClient(s.addr, dialOptions()...)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	ctx, cancel := context.WithCancel(p.ctx)
-	defer cancel()
-	stream, err := proto.NewPeerClient(conn).Handoff(ctx)
-	if err != nil {
-		return err
-	}
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer cancel()
-	wg.Go(func() {
-		for leaving := false; !leaving; {
-			select {
-			case <-s.notify:
-			case <-p.leaving:
-				leaving = true
-			case <-ctx.Done():
-				return
-			}
-			s.mu.Lock()
-			queue := s.queue
-			s.queue = nil
-			s.mu.Unlock()
-			for _, m := range queue {
-				if stream.Send(m) != nil {
-					return // Recv says why
-				}
-			}
-		}
-		_ = stream.CloseSend() // the producer hangs up when it has read everything
-	})
-	for {
-		m, err := stream.Recv()
-		if err != nil {
-			return err
-		}
-		s.mu.Lock()
-		transfer := m.GetProduced().GetTransferId() + m.GetGone().GetTransferId() // one of them is nil
-		id, ok := s.waiting[transfer]
-		s.mu.Unlock()
-		if !ok {
-			continue
-		}
-		switch k := m.Kind.(type) {
-		case *proto.PeerReply_Produced:
-			p.w.post(connector.Produced{ID: id, Tensor: int(k.Produced.GetTensor())})
-		case *proto.PeerReply_Gone:
-			p.w.post(connector.Gone{ID: id, Err: errGone})
-		}
-	}
-}
-
-var (
-	errGone    = fmt.Errorf("%w: unknown or expired there", connector.ErrWithdrawn)
-	errLeaving = errors.New("the node is stopping")
-)
 
 // answer is called by the loop.
 func (p *peers) answer(a connector.Answer) {
@@ -221,6 +74,10 @@ func (p *peers) answer(a connector.Answer) {
 	if a.Gone {
 		r.Kind = &proto.PeerReply_Gone{Gone: &proto.Gone{TransferId: a.Transfer}}
 	}
+	k.reply(r)
+}
+
+func (k *asker) reply(r *proto.PeerReply) {
 	k.mu.Lock()
 	k.queue = append(k.queue, r)
 	k.mu.Unlock()
@@ -286,6 +143,7 @@ func (p *peers) Handoff(stream proto.Peer_HandoffServer) error {
 			delete(p.askers, t)
 			p.mu.Unlock()
 			p.w.post(connector.Release{Transfer: t})
+			k.reply(&proto.PeerReply{Kind: &proto.PeerReply_Released{Released: &proto.Released{TransferId: t}}})
 		}
 	}
 }

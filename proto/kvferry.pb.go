@@ -1293,7 +1293,7 @@ type KVRef struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	NodeId        string                 `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
 	GrpcAddr      string                 `protobuf:"bytes,2,opt,name=grpc_addr,json=grpcAddr,proto3" json:"grpc_addr,omitempty"`        // that node's Peer service
-	TransferId    uint64                 `protobuf:"varint,3,opt,name=transfer_id,json=transferId,proto3" json:"transfer_id,omitempty"` // unique on that node; names the hold on these blocks
+	TransferId    uint64                 `protobuf:"varint,3,opt,name=transfer_id,json=transferId,proto3" json:"transfer_id,omitempty"` // unique on that node and its predecessors at that address; names the hold on these blocks
 	Segment       *Segment               `protobuf:"bytes,4,opt,name=segment,proto3" json:"segment,omitempty"`
 	Blocks        []*Block               `protobuf:"bytes,5,rep,name=blocks,proto3" json:"blocks,omitempty"`
 	Tokens        uint32                 `protobuf:"varint,6,opt,name=tokens,proto3" json:"tokens,omitempty"`                           // prompt tokens the blocks hold
@@ -2196,7 +2196,9 @@ func (x *Produce) GetTransferId() uint64 {
 	return 0
 }
 
-// Release ends the producer's hold on the blocks.
+// Release ends the producer's hold on the blocks. It is answered by a Released,
+// also if the transfer is unknown or was released before: a consumer whose stream
+// broke tells again what was not answered.
 type Release struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	TransferId    uint64                 `protobuf:"varint,1,opt,name=transfer_id,json=transferId,proto3" json:"transfer_id,omitempty"`
@@ -2255,6 +2257,7 @@ type PeerReply struct {
 	//
 	//	*PeerReply_Produced
 	//	*PeerReply_Gone
+	//	*PeerReply_Released
 	Kind          isPeerReply_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2315,6 +2318,15 @@ func (x *PeerReply) GetGone() *Gone {
 	return nil
 }
 
+func (x *PeerReply) GetReleased() *Released {
+	if x != nil {
+		if x, ok := x.Kind.(*PeerReply_Released); ok {
+			return x.Released
+		}
+	}
+	return nil
+}
+
 type isPeerReply_Kind interface {
 	isPeerReply_Kind()
 }
@@ -2327,9 +2339,15 @@ type PeerReply_Gone struct {
 	Gone *Gone `protobuf:"bytes,2,opt,name=gone,proto3,oneof"`
 }
 
+type PeerReply_Released struct {
+	Released *Released `protobuf:"bytes,3,opt,name=released,proto3,oneof"`
+}
+
 func (*PeerReply_Produced) isPeerReply_Kind() {}
 
 func (*PeerReply_Gone) isPeerReply_Kind() {}
+
+func (*PeerReply_Released) isPeerReply_Kind() {}
 
 type Produced struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2383,7 +2401,7 @@ func (x *Produced) GetTensor() uint32 {
 	return 0
 }
 
-// Gone answers any request about a transfer that is unknown or expired.
+// Gone answers a Produce of a transfer that is unknown or expired.
 type Gone struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	TransferId    uint64                 `protobuf:"varint,1,opt,name=transfer_id,json=transferId,proto3" json:"transfer_id,omitempty"`
@@ -2422,6 +2440,51 @@ func (*Gone) Descriptor() ([]byte, []int) {
 }
 
 func (x *Gone) GetTransferId() uint64 {
+	if x != nil {
+		return x.TransferId
+	}
+	return 0
+}
+
+// Released says that a Release has been read.
+type Released struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	TransferId    uint64                 `protobuf:"varint,1,opt,name=transfer_id,json=transferId,proto3" json:"transfer_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Released) Reset() {
+	*x = Released{}
+	mi := &file_kvferry_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Released) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Released) ProtoMessage() {}
+
+func (x *Released) ProtoReflect() protoreflect.Message {
+	mi := &file_kvferry_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Released.ProtoReflect.Descriptor instead.
+func (*Released) Descriptor() ([]byte, []int) {
+	return file_kvferry_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *Released) GetTransferId() uint64 {
 	if x != nil {
 		return x.TransferId
 	}
@@ -2607,16 +2670,20 @@ const file_kvferry_proto_rawDesc = "" +
 	"\aRelease\x12\x1f\n" +
 	"\vtransfer_id\x18\x01 \x01(\x04R\n" +
 	"transferId\x12\x0e\n" +
-	"\x02ok\x18\x02 \x01(\bR\x02ok\"o\n" +
+	"\x02ok\x18\x02 \x01(\bR\x02ok\"\xa3\x01\n" +
 	"\tPeerReply\x122\n" +
 	"\bproduced\x18\x01 \x01(\v2\x14.kvferry.v1.ProducedH\x00R\bproduced\x12&\n" +
-	"\x04gone\x18\x02 \x01(\v2\x10.kvferry.v1.GoneH\x00R\x04goneB\x06\n" +
+	"\x04gone\x18\x02 \x01(\v2\x10.kvferry.v1.GoneH\x00R\x04gone\x122\n" +
+	"\breleased\x18\x03 \x01(\v2\x14.kvferry.v1.ReleasedH\x00R\breleasedB\x06\n" +
 	"\x04kind\"C\n" +
 	"\bProduced\x12\x1f\n" +
 	"\vtransfer_id\x18\x01 \x01(\x04R\n" +
 	"transferId\x12\x16\n" +
 	"\x06tensor\x18\x02 \x01(\rR\x06tensor\"'\n" +
 	"\x04Gone\x12\x1f\n" +
+	"\vtransfer_id\x18\x01 \x01(\x04R\n" +
+	"transferId\"+\n" +
+	"\bReleased\x12\x1f\n" +
 	"\vtransfer_id\x18\x01 \x01(\x04R\n" +
 	"transferId*S\n" +
 	"\x04Role\x12\x14\n" +
@@ -2666,7 +2733,7 @@ func file_kvferry_proto_rawDescGZIP() []byte {
 }
 
 var file_kvferry_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_kvferry_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_kvferry_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_kvferry_proto_goTypes = []any{
 	(Role)(0),                 // 0: kvferry.v1.Role
 	(Leg)(0),                  // 1: kvferry.v1.Leg
@@ -2700,6 +2767,7 @@ var file_kvferry_proto_goTypes = []any{
 	(*PeerReply)(nil),         // 29: kvferry.v1.PeerReply
 	(*Produced)(nil),          // 30: kvferry.v1.Produced
 	(*Gone)(nil),              // 31: kvferry.v1.Gone
+	(*Released)(nil),          // 32: kvferry.v1.Released
 }
 var file_kvferry_proto_depIdxs = []int32{
 	0,  // 0: kvferry.v1.NodeInfo.role:type_name -> kvferry.v1.Role
@@ -2728,21 +2796,22 @@ var file_kvferry_proto_depIdxs = []int32{
 	28, // 23: kvferry.v1.PeerRequest.release:type_name -> kvferry.v1.Release
 	30, // 24: kvferry.v1.PeerReply.produced:type_name -> kvferry.v1.Produced
 	31, // 25: kvferry.v1.PeerReply.gone:type_name -> kvferry.v1.Gone
-	7,  // 26: kvferry.v1.Registry.Register:input_type -> kvferry.v1.RegisterRequest
-	9,  // 27: kvferry.v1.Registry.KeepAlive:input_type -> kvferry.v1.KeepAliveRequest
-	11, // 28: kvferry.v1.Registry.Deregister:input_type -> kvferry.v1.DeregisterRequest
-	13, // 29: kvferry.v1.Worker.Serve:input_type -> kvferry.v1.ToNode
-	26, // 30: kvferry.v1.Peer.Handoff:input_type -> kvferry.v1.PeerRequest
-	8,  // 31: kvferry.v1.Registry.Register:output_type -> kvferry.v1.RegisterReply
-	10, // 32: kvferry.v1.Registry.KeepAlive:output_type -> kvferry.v1.KeepAliveReply
-	12, // 33: kvferry.v1.Registry.Deregister:output_type -> kvferry.v1.DeregisterReply
-	20, // 34: kvferry.v1.Worker.Serve:output_type -> kvferry.v1.FromNode
-	29, // 35: kvferry.v1.Peer.Handoff:output_type -> kvferry.v1.PeerReply
-	31, // [31:36] is the sub-list for method output_type
-	26, // [26:31] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	32, // 26: kvferry.v1.PeerReply.released:type_name -> kvferry.v1.Released
+	7,  // 27: kvferry.v1.Registry.Register:input_type -> kvferry.v1.RegisterRequest
+	9,  // 28: kvferry.v1.Registry.KeepAlive:input_type -> kvferry.v1.KeepAliveRequest
+	11, // 29: kvferry.v1.Registry.Deregister:input_type -> kvferry.v1.DeregisterRequest
+	13, // 30: kvferry.v1.Worker.Serve:input_type -> kvferry.v1.ToNode
+	26, // 31: kvferry.v1.Peer.Handoff:input_type -> kvferry.v1.PeerRequest
+	8,  // 32: kvferry.v1.Registry.Register:output_type -> kvferry.v1.RegisterReply
+	10, // 33: kvferry.v1.Registry.KeepAlive:output_type -> kvferry.v1.KeepAliveReply
+	12, // 34: kvferry.v1.Registry.Deregister:output_type -> kvferry.v1.DeregisterReply
+	20, // 35: kvferry.v1.Worker.Serve:output_type -> kvferry.v1.FromNode
+	29, // 36: kvferry.v1.Peer.Handoff:output_type -> kvferry.v1.PeerReply
+	32, // [32:37] is the sub-list for method output_type
+	27, // [27:32] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_kvferry_proto_init() }
@@ -2761,6 +2830,7 @@ func file_kvferry_proto_init() {
 	file_kvferry_proto_msgTypes[25].OneofWrappers = []any{
 		(*PeerReply_Produced)(nil),
 		(*PeerReply_Gone)(nil),
+		(*PeerReply_Released)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2768,7 +2838,7 @@ func file_kvferry_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_kvferry_proto_rawDesc), len(file_kvferry_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   28,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   3,
 		},
