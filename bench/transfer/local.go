@@ -127,7 +127,7 @@ func connectMemory(n int, segment int64) (*link, error) {
 	t := &target{engine: engine, most: segment, location: topology.Any, shared: true}
 	ended := make(chan error, 1)
 	go func() {
-		_, err := t.serve(there)
+		err := t.serve(there)
 		_ = there.Close()
 		ended <- err
 	}()

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"kvferry/bench"
@@ -32,6 +33,8 @@ type ServerConfig struct {
 	Log io.Writer `json:"-"`
 	// Logger is the rails'. Default slog.Default.
 	Logger *slog.Logger `json:"-"`
+
+	yield time.Duration // see Serve; less in tests
 }
 
 // Validate lists every fault, naming the field and the fix.
@@ -61,6 +64,8 @@ type Server struct {
 	cfg    ServerConfig
 	engine *transport.Engine
 	lis    net.Listener
+
+	logging sync.Mutex
 }
 
 // Listen opens the rails and the control connection's port. The caller calls Serve
@@ -80,6 +85,12 @@ func Listen(cfg ServerConfig) (*Server, error) {
 	}
 	if cfg.Log == nil {
 		cfg.Log = io.Discard
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	if cfg.yield == 0 {
+		cfg.yield = helloTimeout
 	}
 	opened, err := rails.OpenAll(cfg.Rails, rails.Options{Logger: cfg.Logger})
 	if err != nil {
@@ -111,39 +122,76 @@ func (s *Server) Rails() (lines []string) {
 func (s *Server) Close() error { return errors.Join(s.lis.Close(), s.engine.Close()) }
 
 // Serve serves one client after another until ctx is done, and returns ctx's error,
-// or nil after the one client of Once. The server is closed.
+// or nil after the one client of Once. Who says hello and asks for nothing more within
+// 10 s gives way if somebody waits. The server is closed.
 func (s *Server) Serve(ctx context.Context) (err error) {
+	wait := s.open()
 	defer func() {
 		_ = s.lis.Close()
+		wait.close()
 		err = errors.Join(err, s.engine.Close())
 	}()
-	defer context.AfterFunc(ctx, func() { _ = s.lis.Close() })()
 	for {
-		conn, err := s.lis.Accept()
-		if ctx.Err() != nil {
+		select {
+		case <-wait.ready:
+		case err := <-wait.failed:
+			return fmt.Errorf("control connection: %w", err)
+		case <-ctx.Done():
 			return ctx.Err()
 		}
-		if err != nil {
-			return fmt.Errorf("control connection: %w", err)
+		v := wait.next()
+		if v == nil { // gone meanwhile
+			continue
 		}
-		from := conn.RemoteAddr().String()
-		stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 		t := &target{engine: s.engine, most: s.cfg.Segment, location: s.cfg.Location}
-		began, err := t.serve(conn)
+		stop, ended := context.AfterFunc(ctx, func() { _ = v.conn.Close() }), make(chan struct{})
+		go s.hurry(v, t, wait, ended)
+		err := t.session(v.lines, v.hello)
 		stop()
-		_ = conn.Close()
+		close(ended)
+		wait.leave(v)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
+		case t.late.Load():
+			s.say(v, fmt.Sprintf("asked for nothing within %v, and others waited", s.cfg.yield))
 		case err != nil:
-			fmt.Fprintf(s.cfg.Log, "client %s: %v\n", from, err)
+			s.say(v, err.Error())
 		default:
-			fmt.Fprintf(s.cfg.Log, "client %s: %d points\n", from, t.points)
+			s.say(v, fmt.Sprintf("%d points", t.points))
 		}
-		if s.cfg.Once && began {
+		if s.cfg.Once && !t.late.Load() {
 			return nil
 		}
 	}
+}
+
+// hurry ends a client that has asked for no point in its time if others wait.
+func (s *Server) hurry(v *visitor, t *target, wait *lobby, ended <-chan struct{}) {
+	tick := time.NewTicker(s.cfg.yield / 8)
+	defer tick.Stop()
+	for turn := time.Now(); ; {
+		select {
+		case <-ended:
+			return
+		case <-tick.C:
+		}
+		switch {
+		case t.asked.Load():
+			return
+		case time.Since(turn) > s.cfg.yield && wait.waiting():
+			t.late.Store(true)
+			_ = v.conn.Close()
+			return
+		}
+	}
+}
+
+// say writes what became of a client.
+func (s *Server) say(v *visitor, text string) {
+	s.logging.Lock()
+	defer s.logging.Unlock()
+	fmt.Fprintf(s.cfg.Log, "client %s: %s\n", v.conn.RemoteAddr(), text)
 }
 
 // A target serves one client.
@@ -158,26 +206,24 @@ type target struct {
 	seg    *transport.Segment
 	plan   *plan
 	points int
+
+	asked atomic.Bool // for a point
+	late  atomic.Bool // it was ended because others waited
 }
 
-// serve answers one control connection until it ends; began says that it was a
-// client's. The memory is gone when it returns.
-func (t *target) serve(conn net.Conn) (began bool, err error) {
+// serve answers one control connection from its hello until it ends.
+func (t *target) serve(conn net.Conn) error {
 	l := newLines(conn)
-	_ = conn.SetReadDeadline(time.Now().Add(helloTimeout))
-	m, err := l.receive()
-	switch {
-	case err != nil:
-		if errors.Is(err, errNoLine) {
-			_ = l.send(&message{Type: "error", Error: "this is kvbench transfer --server, and that was " + err.Error()})
-		}
-		return false, err
-	case m.Type != "hello" || m.Protocol != protocol:
-		err := fmt.Errorf("this target speaks version %d of the protocol and the client %q version %d: use the same kvbench at both ends", protocol, m.Type, m.Protocol)
-		_ = l.send(&message{Type: "error", Protocol: protocol, Error: err.Error()})
-		return false, err
+	m, err := greet(l)
+	if err != nil {
+		return err
 	}
-	_ = conn.SetReadDeadline(time.Time{})
+	return t.session(l, m)
+}
+
+// session answers a client that has said hello until it ends. The memory is gone when
+// it returns.
+func (t *target) session(l *lines, m *message) (err error) {
 	defer func() { err = errors.Join(err, t.free()) }()
 	for {
 		answer, err := t.answer(m)
@@ -185,13 +231,13 @@ func (t *target) serve(conn net.Conn) (began bool, err error) {
 			answer = &message{Type: "error", Error: err.Error()}
 		}
 		if e := l.send(answer); e != nil || err != nil {
-			return true, errors.Join(err, e)
+			return errors.Join(err, e)
 		}
 		switch m, err = l.receive(); {
 		case errors.Is(err, io.EOF):
-			return true, nil
+			return nil
 		case err != nil:
-			return true, err
+			return err
 		}
 	}
 }
@@ -209,6 +255,7 @@ func (t *target) answer(m *message) (*message, error) {
 		}
 		t.plan = m.Plan
 		t.points++
+		t.asked.Store(true)
 		if t.plan.Check && t.plan.Op == transport.Read {
 			eachThread(t.plan.Threads, func(i int) { t.plan.source(t.mem, i) })
 		}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"os/exec"
@@ -24,7 +25,7 @@ import (
 // each client.
 func startServer(t *testing.T, cfg ServerConfig) (addr string, served chan string) {
 	t.Helper()
-	served = make(chan string, 16)
+	served = make(chan string, 16*maxVisitors)
 	cfg.Log = &hook{f: func(line string) { served <- line }}
 	if cfg.Rails == nil {
 		cfg.Rails = []string{"127.0.0.1:0"}
@@ -239,6 +240,28 @@ func TestClientKilled(t *testing.T) {
 	}
 }
 
+// TestCrowd: who connects and says nothing, or says hello and nothing more, does not
+// keep a client from being served.
+func TestCrowd(t *testing.T) {
+	noLeaks(t)
+	for _, text := range []string{"", `{"type":"hello","protocol":2,"segment":65536}` + "\n"} {
+		addr, _ := startServer(t, ServerConfig{yield: 20 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
+		for range 2 * maxVisitors {
+			conn, err := net.Dial("tcp", addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if _, err := io.WriteString(conn, text); err != nil {
+				t.Log(err) // it has made room already
+			}
+		}
+		if r, err := Run(t.Context(), quick(addr)); err != nil || len(r.Points) != 2 {
+			t.Errorf("beside %d connections that say %q: %v", 2*maxVisitors, text, err)
+		}
+	}
+}
+
 // TestOnce: the server ends after its client, not after what is none.
 func TestOnce(t *testing.T) {
 	noLeaks(t)
@@ -359,7 +382,7 @@ func FuzzTarget(f *testing.F) {
 			_, _ = io.WriteString(here, "\n{\"type\":\"bye\"}\n")
 		}()
 		target := &target{engine: engine, most: 4096, location: "cpu:0"}
-		_, err = target.serve(there)
+		err = target.serve(there)
 		there.Close()
 		all := <-answers
 		here.Close()

@@ -85,9 +85,9 @@ type part struct {
 	err  error
 }
 
-// attach opens the memory of the process that made the other end of a connection.
-// The kernel says who that was.
-func attach(c socket.Conn) (socket.Memory, error) {
+// credentials are those of the process that made the other end of a connection, as
+// the kernel has them.
+func credentials(c socket.Conn) (*unix.Ucred, error) {
 	rc, err := c.(*net.UnixConn).SyscallConn()
 	if err != nil {
 		return nil, err
@@ -98,6 +98,28 @@ func attach(c socket.Conn) (socket.Memory, error) {
 		cred, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 	}); err != nil || failed != nil {
 		return nil, errors.Join(err, os.NewSyscallError("getsockopt", failed))
+	}
+	return cred, nil
+}
+
+// peerOf is the process that a connection comes from, if it is of this user, and else
+// the user: what has no business here counts as one peer.
+func peerOf(c socket.Conn) string {
+	cred, err := credentials(c)
+	switch {
+	case err != nil:
+		return "unknown"
+	case int(cred.Uid) != os.Getuid():
+		return fmt.Sprintf("uid %d", cred.Uid)
+	}
+	return fmt.Sprintf("pid %d", cred.Pid)
+}
+
+// attach opens the memory of the process at the other end of a connection.
+func attach(c socket.Conn) (socket.Memory, error) {
+	cred, err := credentials(c)
+	if err != nil {
+		return nil, err
 	}
 	if cred.Pid == 0 {
 		return nil, errors.New("its process is not visible in this PID namespace: run both in one (docker run --pid=host)")

@@ -10,3 +10,5 @@ func Available() error { return ErrUnsupported }
 func permit() {}
 
 func attach(socket.Conn) (socket.Memory, error) { return nil, ErrUnsupported }
+
+func peerOf(socket.Conn) string { return "unknown" }

@@ -63,7 +63,7 @@ func listen(cfg Config, attach func(socket.Conn) (socket.Memory, error)) (*Rail,
 	if err != nil {
 		return fail(err)
 	}
-	r.Rail = socket.New(socket.Config{Name: cfg.Name, Listener: ln, Addr: addr, Dial: dial, Attach: attach, Logger: cfg.Logger})
+	r.Rail = socket.New(socket.Config{Name: cfg.Name, Listener: ln, Addr: addr, Dial: dial, Attach: attach, Peer: peerOf, Logger: cfg.Logger})
 	return r, nil
 }
 

@@ -7,6 +7,7 @@
 //	rdma/rxe0:1@:18000     its port 1, and where peers make contact
 //	rdma/rxe0?gid=1&qps=2  with options
 //	tcp/eth0?mptcp=1       Multipath TCP: the kernel spreads it over its paths
+//	tcp/eth0?conns=4096    serves that many connections, of which peerconns= from one host
 //	cma                    processes of this machine, by cross-memory attach; named cma/0, ... by its place
 //
 // A node and a bench that are given the same spec have the same rail. The caller
@@ -69,6 +70,7 @@ func (s *Spec) open(opt Options) (transport.Rail, error) {
 		cfg := rdma.Config{
 			Name: "rdma/" + s.NIC, Port: s.Port, Listen: s.Listen, Advertise: s.get("advertise"),
 			QueuePairs: s.number("qps"), QueueDepth: s.number("depth"), Logger: opt.Logger,
+			MaxConns: s.number("conns"), ConnsPerPeer: s.number("peerconns"),
 		}
 		if s.get("gid") != "" {
 			gid := s.number("gid")
@@ -85,6 +87,7 @@ func (s *Spec) open(opt Options) (transport.Rail, error) {
 	cfg := tcp.Config{
 		Name: "tcp/" + s.NIC, Listen: s.Listen, Advertise: s.get("advertise"),
 		Congestion: s.get("congestion"), SendBuffer: s.number("sndbuf"), MPTCP: s.number("mptcp") == 1, Logger: opt.Logger,
+		MaxConns: s.number("conns"), ConnsPerPeer: s.number("peerconns"),
 	}
 	if s.NIC == "" {
 		cfg.Name = fmt.Sprintf("tcp/%d", opt.Index)

@@ -87,6 +87,8 @@ var known = map[string][]knownOption{
 		{"congestion", anything},
 		{"sndbuf", between(1, 1<<30)},
 		{"mptcp", between(0, 1)},
+		{"conns", between(1, 1<<16)},
+		{"peerconns", between(1, 1<<16)},
 	},
 	RDMA: {
 		{"gid", between(0, 255)},
@@ -94,6 +96,8 @@ var known = map[string][]knownOption{
 		{"depth", between(1, 8192)},
 		{"poll", duration},
 		{"advertise", anything},
+		{"conns", between(1, 1<<16)},
+		{"peerconns", between(1, 1<<16)},
 	},
 }
 

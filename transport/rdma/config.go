@@ -7,6 +7,8 @@ import (
 	"net"
 	"strings"
 	"time"
+
+	"kvferry/transport"
 )
 
 // Config describes a rail. Only Name is required.
@@ -35,8 +37,10 @@ type Config struct {
 	// Poll is how long a completion is polled for, where that pays off, before
 	// the poller sleeps until the device wakes it. Default 20 µs; negative: never.
 	Poll time.Duration
-	// MaxConns bounds the connections served; more are refused. Default 1024.
-	MaxConns int
+	// MaxConns bounds the connections served, and ConnsPerPeer those from one host (of
+	// IPv6, one network of 64 bits). Idle ones make room for others, see
+	// transport.Admission. Default 1024, and a quarter of MaxConns.
+	MaxConns, ConnsPerPeer int
 	// Logger gets a line about the choice of port and GID, and one for each
 	// connection that is not a rail's or breaks the protocol.
 	// Default slog.Default().
@@ -55,9 +59,6 @@ func (c *Config) setDefaults() {
 	}
 	if c.Poll == 0 {
 		c.Poll = 20 * time.Microsecond
-	}
-	if c.MaxConns == 0 {
-		c.MaxConns = 1024
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
@@ -99,7 +100,10 @@ func (c *Config) Validate() error {
 		bad("QueueDepth is %d: use 1 to %d, or 0 for 256", c.QueueDepth, maxQueueDepth)
 	}
 	if c.MaxConns < 0 {
-		bad("MaxConns is %d: use a positive number, or 0 for 1024", c.MaxConns)
+		bad("MaxConns is %d: use a positive number, or 0 for %d", c.MaxConns, transport.DefaultConns)
+	}
+	if c.ConnsPerPeer < 0 {
+		bad("ConnsPerPeer is %d: use a positive number, or 0 for a quarter of MaxConns", c.ConnsPerPeer)
 	}
 	return errors.Join(errs...)
 }

@@ -16,6 +16,7 @@ import (
 // Rail implements transport.Rail.
 type Rail struct {
 	cfg     Config
+	guests  *transport.Admission
 	open    func(*Config) (device, error)
 	ln      *net.TCPListener
 	addr    string
@@ -32,7 +33,7 @@ type Rail struct {
 	down   string         // why nothing can be sent now; empty if it can
 	eps    map[*endpoint]struct{}
 	lost   map[string][]uint64 // by address: endpoints that ended with writes unanswered
-	conns  map[net.Conn]*served
+	conns  map[*guest]struct{} // served, including those without a greeting yet
 	byID   map[uint64]*served
 }
 
@@ -50,8 +51,11 @@ func newRail(cfg Config, open func(*Config) (device, error)) (*Rail, error) {
 		regs:  regions{byKey: make(map[transport.Key]*region)},
 		eps:   make(map[*endpoint]struct{}),
 		lost:  make(map[string][]uint64),
-		conns: make(map[net.Conn]*served),
+		conns: make(map[*guest]struct{}),
 		byID:  make(map[uint64]*served),
+		guests: transport.NewAdmission(transport.AdmissionConfig{
+			Rail: cfg.Name, Max: cfg.MaxConns, PerPeer: cfg.ConnsPerPeer, Logger: cfg.Logger,
+		}),
 	}
 	fail := func(op string, err error) (*Rail, error) {
 		return nil, &transport.Error{Op: op, Rail: cfg.Name, Err: err}
@@ -325,15 +329,20 @@ func (r *Rail) accept() {
 			}
 			continue
 		}
+		g := &guest{r: r, c: c, since: time.Now()}
+		if r.guests.Admit(g, transport.PeerOf(c.RemoteAddr())) != nil {
+			_ = c.Close()
+			continue
+		}
 		r.mu.Lock()
-		ok := !r.closed && len(r.conns) < r.cfg.MaxConns
-		if ok {
-			r.conns[c] = nil
-			r.wg.Go(func() { r.serve(c) })
+		closed := r.closed
+		if !closed {
+			r.conns[g] = struct{}{}
+			r.wg.Go(func() { r.serve(g) })
 		}
 		r.mu.Unlock()
-		if !ok {
-			r.cfg.Logger.Warn("transport/rdma: connection refused", "rail", r.cfg.Name, "peer", c.RemoteAddr().String(), "limit", r.cfg.MaxConns)
+		if closed {
+			r.guests.Leave(g)
 			_ = c.Close()
 		}
 	}
@@ -343,16 +352,14 @@ func (r *Rail) accept() {
 const greetWithin = 5 * time.Second
 
 // serve carries one connection.
-func (r *Rail) serve(c net.Conn) {
-	s, err := r.welcome(c)
+func (r *Rail) serve(g *guest) {
+	defer r.dismiss(g)
+	s, err := r.welcome(g)
 	if err != nil {
-		if !r.isClosed() {
-			r.cfg.Logger.Warn("transport/rdma: connection refused", "rail", r.cfg.Name, "peer", c.RemoteAddr().String(), "err", err)
+		if !errors.Is(err, net.ErrClosed) { // by us
+			r.cfg.Logger.Warn("transport/rdma: connection refused", "rail", r.cfg.Name, "peer", g.c.RemoteAddr().String(), "err", err)
 		}
-		_ = c.Close()
-		r.mu.Lock()
-		delete(r.conns, c)
-		r.mu.Unlock()
+		_ = g.c.Close()
 		return
 	}
 	s.run(s)
@@ -362,7 +369,8 @@ func (r *Rail) serve(c net.Conn) {
 }
 
 // welcome answers a greeting.
-func (r *Rail) welcome(c net.Conn) (*served, error) {
+func (r *Rail) welcome(guest *guest) (*served, error) {
+	c := guest.c
 	_ = c.SetDeadline(time.Now().Add(greetWithin))
 	g, err := readGreeting(c)
 	if err != nil {
@@ -385,7 +393,7 @@ func (r *Rail) welcome(c net.Conn) (*served, error) {
 		err = fmt.Errorf("%w: a second connection says it is %#x", transport.ErrProtocol, g.id)
 	}
 	if err == nil {
-		r.conns[c], r.byID[g.id] = s, s
+		guest.served, r.byID[g.id] = s, s
 	}
 	r.mu.Unlock()
 	if err != nil {
@@ -408,17 +416,18 @@ func (r *Rail) Fence(id uint64) {
 	}
 }
 
-func (r *Rail) dismiss(s *served) {
+func (r *Rail) dismiss(g *guest) {
+	r.guests.Leave(g)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.conns, s.c)
-	delete(r.byID, s.id)
+	delete(r.conns, g)
 }
 
-func (r *Rail) isClosed() bool {
+// forget makes the id of a connection that is over nobody's.
+func (r *Rail) forget(s *served) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.closed
+	delete(r.byID, s.id)
 }
 
 // Close implements transport.Rail.
@@ -453,11 +462,7 @@ func (r *Rail) cutAll(err error) {
 	for ep := range r.eps {
 		ep.fail(err)
 	}
-	for c, s := range r.conns {
-		if s == nil {
-			_ = c.Close()
-		} else {
-			s.fail(err)
-		}
+	for g := range r.conns {
+		g.end(err)
 	}
 }

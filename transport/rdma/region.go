@@ -4,6 +4,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"kvferry/transport"
@@ -143,6 +144,7 @@ func (regs *regions) resolve(key transport.Key, peer *served) {
 		}
 		g.peers[peer] = struct{}{}
 		peer.knows[key] = struct{}{}
+		peer.known = true
 	}
 	peer.send(f)
 }
@@ -192,6 +194,7 @@ func (regs *regions) revoked(key transport.Key, peer *served) bool {
 		return false
 	}
 	delete(peer.revoking, key)
+	peer.idle = time.Now()
 	close(done)
 	return true
 }

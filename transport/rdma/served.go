@@ -2,6 +2,8 @@ package rdma
 
 import (
 	"fmt"
+	"net"
+	"time"
 
 	"kvferry/transport"
 )
@@ -12,8 +14,11 @@ type served struct {
 	*link
 	id uint64
 
-	knows    map[transport.Key]struct{}      // keys the peer was told how to use; guarded by regs.mu
-	revoking map[transport.Key]chan struct{} // those it has not given back; the same
+	// Guarded by regs.mu:
+	knows    map[transport.Key]struct{}      // keys the peer was told how to use
+	revoking map[transport.Key]chan struct{} // those it has not given back
+	known    bool                            // it was told of one, once
+	idle     time.Time                       // since when it knows none
 
 	recvs []recvQueue // of the poller
 }
@@ -33,7 +38,45 @@ const maxAcks = 4
 func newServed(l *link, id uint64) *served {
 	return &served{
 		link: l, id: id, knows: make(map[transport.Key]struct{}), revoking: make(map[transport.Key]chan struct{}),
-		recvs: make([]recvQueue, l.n),
+		recvs: make([]recvQueue, l.n), idle: time.Now(),
+	}
+}
+
+// A guest is a control connection, from when it is accepted.
+type guest struct {
+	r      *Rail
+	c      net.Conn
+	since  time.Time
+	served *served // nil until it has been welcomed; guarded by r.mu
+}
+
+// Standing implements transport.Guest. What a peer's device does to memory is not
+// seen here: it counts as busy as long as it knows a key.
+func (g *guest) Standing() transport.Standing {
+	g.r.mu.Lock()
+	s := g.served
+	g.r.mu.Unlock()
+	if s == nil {
+		return transport.Standing{Idle: g.since}
+	}
+	g.r.regs.mu.RLock()
+	defer g.r.regs.mu.RUnlock()
+	return transport.Standing{Busy: len(s.knows)+len(s.revoking) > 0, Known: s.known, Idle: s.idle}
+}
+
+// Evict implements transport.Guest.
+func (g *guest) Evict(why error) {
+	g.r.mu.Lock()
+	defer g.r.mu.Unlock()
+	g.end(fmt.Errorf("%w: %w", transport.ErrUnreachable, why))
+}
+
+// end fails the connection, or closes what is none yet. The caller holds r.mu.
+func (g *guest) end(err error) {
+	if g.served == nil {
+		_ = g.c.Close()
+	} else {
+		g.served.fail(err)
 	}
 }
 
@@ -122,5 +165,5 @@ func (s *served) opName(uint64) string { return "acknowledgement" }
 // ended implements handler.
 func (s *served) ended(error, uint64) {
 	s.rail.regs.forget(s)
-	s.rail.dismiss(s)
+	s.rail.forget(s)
 }

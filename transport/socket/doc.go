@@ -52,6 +52,10 @@
 // one names the lost ones, and the target ends those before it welcomes the new
 // one: bytes still in their receive buffers are not applied after a retry's.
 //
+// A rail serves a bounded number of connections, and of each peer a part of that. One
+// that is idle, because it has sent no hello, no frame or none with a good key, makes
+// room for others, see transport.Admission.
+//
 // Anybody who can connect can send frames; what protects a segment are its keys,
 // 64 random bits each, and what transport.Access says of each: its ranges and its
 // direction are checked for every slice before anything is touched. There is no

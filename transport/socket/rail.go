@@ -28,8 +28,8 @@ type Memory interface {
 	Copy(dst [][]byte, at []uint64) error
 }
 
-// Config is what a kind of rail is made of. All but Attach, Greeted and MaxConns
-// are required.
+// Config is what a kind of rail is made of. All but Attach, Greeted, Peer, MaxConns and
+// ConnsPerPeer are required.
 type Config struct {
 	Name string
 	// Listener accepts what Dial connects; the rail closes it. Its connections
@@ -44,16 +44,22 @@ type Config struct {
 	Attach func(Conn) (Memory, error)
 	// Greeted hears of each peer that has said hello.
 	Greeted func(peer net.Addr)
-	// MaxConns bounds the connections served; more are refused. Default 1024.
-	MaxConns int
+	// MaxConns bounds the connections served, and ConnsPerPeer those of one peer; see
+	// transport.Admission, which has the defaults.
+	MaxConns, ConnsPerPeer int
+	// Peer says whose a connection is. Default transport.PeerOf its address.
+	Peer func(Conn) string
 	// Logger gets a line for each connection that is not a rail's or breaks
 	// the protocol.
 	Logger *slog.Logger
+
+	helloWithin time.Duration // more in tests
 }
 
 // Rail implements transport.Rail.
 type Rail struct {
 	cfg     Config
+	guests  *transport.Admission
 	probe   *probe // nil without Attach
 	regions regions
 	handler func(transport.Key, transport.Imm)
@@ -71,11 +77,17 @@ type Rail struct {
 
 // New serves. The caller closes the rail, or gives it to an engine.
 func New(cfg Config) *Rail {
-	if cfg.MaxConns == 0 {
-		cfg.MaxConns = 1024
+	if cfg.helloWithin == 0 {
+		cfg.helloWithin = helloWithin
+	}
+	if cfg.Peer == nil {
+		cfg.Peer = func(c Conn) string { return transport.PeerOf(c.RemoteAddr()) }
 	}
 	r := &Rail{
-		cfg:     cfg,
+		cfg: cfg,
+		guests: transport.NewAdmission(transport.AdmissionConfig{
+			Rail: cfg.Name, Max: cfg.MaxConns, PerPeer: cfg.ConnsPerPeer, Logger: cfg.Logger,
+		}),
 		regions: regions{byKey: make(map[transport.Key]*region)},
 		eps:     make(map[*endpoint]struct{}),
 		lost:    make(map[string][]uint64),
@@ -266,23 +278,28 @@ func (r *Rail) accept() {
 			time.Sleep(100 * time.Millisecond)
 			continue
 		}
-		r.wg.Add(1)
-		go r.serve(c.(Conn))
+		s := r.newServed(c.(Conn))
+		if !r.admit(s) { // in the order that they come
+			_ = c.Close()
+			continue
+		}
+		go r.serve(s)
 	}
 }
 
-// admit counts a new connection, or refuses it.
+// admit takes a new connection in, to be served, or refuses it.
 func (r *Rail) admit(s *served) bool {
+	if r.guests.Admit(s, r.cfg.Peer(s.c)) != nil {
+		return false
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
-		return false
-	}
-	if len(r.conns) >= r.cfg.MaxConns {
-		r.cfg.Logger.Warn("transport/socket: connection refused: too many", "rail", r.cfg.Name, "peer", s.c.RemoteAddr().String(), "limit", r.cfg.MaxConns)
+		r.guests.Leave(s)
 		return false
 	}
 	r.conns[s] = struct{}{}
+	r.wg.Add(1)
 	return true
 }
 
@@ -299,6 +316,7 @@ func (r *Rail) welcome(s *served, id uint64) error {
 }
 
 func (r *Rail) dismiss(s *served) {
+	r.guests.Leave(s)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.conns, s)

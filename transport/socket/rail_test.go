@@ -2,10 +2,8 @@ package socket
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"net"
-	"strings"
 	"testing"
 
 	"kvferry/transport"
@@ -42,20 +40,4 @@ func newRailWith(t testing.TB, listen string, cfg Config) *Rail {
 
 func TestContract(t *testing.T) {
 	transporttest.TestRail(t, func(t testing.TB) transport.Rail { return newRail(t, "127.0.0.1:0") }, transporttest.Checked)
-}
-
-// More connections than the rail serves are refused, and logged.
-func TestMaxConns(t *testing.T) {
-	transporttest.CheckLeaks(t)
-	log := &transporttest.Log{}
-	r := newRailWith(t, "127.0.0.1:0", Config{MaxConns: 1, Logger: slog.New(slog.NewTextHandler(log, nil))})
-	defer r.Close()
-	other := newRail(t, "127.0.0.1:0")
-	defer other.Close()
-	if _, err := other.Dial(t.Context(), r.Addr()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := other.Dial(t.Context(), r.Addr()); !errors.Is(err, transport.ErrUnreachable) || !strings.Contains(log.String(), "too many") {
-		t.Errorf("second connection: %v; log %q", err, log.String())
-	}
 }

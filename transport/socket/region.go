@@ -33,6 +33,7 @@ func (g *region) acquire(c *served) bool {
 		return false
 	}
 	g.users[c]++
+	c.hold()
 	return true
 }
 
@@ -42,6 +43,7 @@ func (g *region) release(c *served) {
 	if g.users[c]--; g.users[c] == 0 {
 		delete(g.users, c)
 	}
+	c.letGo()
 	if g.dead && len(g.users) == 0 {
 		close(g.idle)
 	}

@@ -20,8 +20,8 @@ const (
 	// maxAnswers bounds the READ frames of a connection that wait for their
 	// data to be sent; then no more frames are taken.
 	maxAnswers = 64
-	// helloTimeout bounds the wait for a new connection's hello.
-	helloTimeout = 5 * time.Second
+	// helloWithin bounds the wait for a new connection's hello.
+	helloWithin = 5 * time.Second
 )
 
 // A served connection is the target's side: one goroutine takes frames, applies
@@ -34,6 +34,11 @@ type served struct {
 	proof *probe        // that the memory lent is still held
 	id    uint64        // of its hello
 	over  chan struct{} // nothing is touched any more
+
+	// How it stands, for transport.Admission.
+	holds atomic.Int64 // regions held for frames, answers and loans
+	known atomic.Bool  // it has shown a good key
+	idle  atomic.Int64 // since when nothing is held, Unix nanoseconds
 
 	// Of take only.
 	seq     uint64
@@ -59,19 +64,21 @@ type answer struct {
 	held  []*region
 }
 
-// serve runs a connection from hello to end.
-func (r *Rail) serve(c Conn) {
-	defer r.wg.Done()
+// newServed is a connection that was accepted just now.
+func (r *Rail) newServed(c Conn) *served {
 	s := &served{rail: r, c: c, proof: r.newProbe(), over: make(chan struct{}), answers: make(chan answer, maxAnswers)}
-	if !r.admit(s) {
-		_ = c.Close()
-		return
-	}
+	s.idle.Store(time.Now().UnixNano())
+	return s
+}
+
+// serve runs a connection from hello to end.
+func (r *Rail) serve(s *served) {
+	defer r.wg.Done()
 	err := s.run()
 	s.cut()
 	r.dismiss(s)
 	close(s.over)
-	log := r.cfg.Logger.With("rail", r.cfg.Name, "peer", c.RemoteAddr().String())
+	log := r.cfg.Logger.With("rail", r.cfg.Name, "peer", s.c.RemoteAddr().String())
 	switch {
 	case errors.Is(err, transport.ErrProtocol), errors.Is(err, errAttach) && r.first(err):
 		log.Warn("transport/socket: connection dropped", "err", err)
@@ -85,6 +92,31 @@ func (r *Rail) serve(c Conn) {
 func (r *Rail) first(err error) bool {
 	_, again := r.said.LoadOrStore(err.Error(), true)
 	return !again
+}
+
+// hold and letGo are called with each region that is acquired and released.
+func (s *served) hold() {
+	s.holds.Add(1)
+	if !s.known.Load() {
+		s.known.Store(true)
+	}
+}
+
+func (s *served) letGo() {
+	s.idle.Store(time.Now().UnixNano()) // before somebody sees that nothing is held
+	s.holds.Add(-1)
+}
+
+// Standing implements transport.Guest. A peer that has sent part of a frame, or one
+// with bad keys, touches nothing of ours: it is idle.
+func (s *served) Standing() transport.Standing {
+	return transport.Standing{Busy: s.holds.Load() > 0, Known: s.known.Load(), Idle: time.Unix(0, s.idle.Load())}
+}
+
+// Evict implements transport.Guest.
+func (s *served) Evict(why error) {
+	s.rail.cfg.Logger.Debug("transport/socket: connection ended", "rail", s.rail.cfg.Name, "peer", s.c.RemoteAddr().String(), "err", why)
+	s.cut()
 }
 
 // cut ends the connection, from any goroutine.
@@ -114,7 +146,7 @@ func (s *served) run() error {
 // greet reads the hello, ends the connections it says are lost, and answers. By
 // then this one can be named as lost too.
 func (s *served) greet() error {
-	if err := s.c.SetReadDeadline(time.Now().Add(helloTimeout)); err != nil {
+	if err := s.c.SetReadDeadline(time.Now().Add(s.rail.cfg.helloWithin)); err != nil {
 		return err
 	}
 	var b [helloLen]byte
@@ -171,7 +203,7 @@ func (s *served) greet() error {
 
 func noHello(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return fmt.Errorf("%w: no hello within %v", transport.ErrProtocol, helloTimeout)
+		return fmt.Errorf("%w: no hello within %v", transport.ErrProtocol, helloWithin)
 	}
 	return err
 }

@@ -39,8 +39,10 @@ type Config struct {
 	// peer's further paths arrive, and advertises that of Listen. Congestion is that of
 	// the subflows, and SendBuffer by default the system's, which grows with them.
 	MPTCP bool
-	// MaxConns bounds the connections served; more are refused. Default 1024.
-	MaxConns int
+	// MaxConns bounds the connections served, and ConnsPerPeer those from one host (of
+	// IPv6, one network of 64 bits). Idle ones make room for others, see
+	// transport.Admission. Default 1024, and a quarter of MaxConns.
+	MaxConns, ConnsPerPeer int
 	// Logger gets a line for each connection that is not a rail's or breaks
 	// the protocol. Default slog.Default().
 	Logger *slog.Logger
@@ -80,7 +82,10 @@ func (c *Config) Validate() error {
 		bad("SendBuffer is %d: use a positive number of bytes, or 0 for 1 MiB", c.SendBuffer)
 	}
 	if c.MaxConns < 0 {
-		bad("MaxConns is %d: use a positive number, or 0 for 1024", c.MaxConns)
+		bad("MaxConns is %d: use a positive number, or 0 for %d", c.MaxConns, transport.DefaultConns)
+	}
+	if c.ConnsPerPeer < 0 {
+		bad("ConnsPerPeer is %d: use a positive number, or 0 for a quarter of MaxConns", c.ConnsPerPeer)
 	}
 	return errors.Join(errs...)
 }
@@ -124,7 +129,7 @@ func New(cfg Config) (*Rail, error) {
 	}
 	r.Rail = socket.New(socket.Config{
 		Name: cfg.Name, Listener: ln, Addr: transport.Advertised(at, r.cfg.Advertise), Dial: r.dial,
-		Greeted: r.checkReturn, MaxConns: cfg.MaxConns, Logger: cfg.Logger,
+		Greeted: r.checkReturn, MaxConns: cfg.MaxConns, ConnsPerPeer: cfg.ConnsPerPeer, Logger: cfg.Logger,
 	})
 	if r.nic != "" {
 		r.watchCarrier()

@@ -73,7 +73,7 @@ func TestConfigValidate(t *testing.T) {
 		{Config{Name: "eth0", Listen: "127.0.0.1:0"}, []string{"Name"}},
 		{Config{Name: "tcp/eth0", Listen: "0.0.0.0:9000"}, []string{"Advertise"}},
 		{Config{Name: "tcp/eth0", Listen: ":9000"}, []string{"Advertise"}},
-		{Config{Name: "tcp/eth0", Listen: "[::]:9000", SendBuffer: -1, MaxConns: -1}, []string{"Advertise", "SendBuffer", "MaxConns"}},
+		{Config{Name: "tcp/eth0", Listen: "[::]:9000", SendBuffer: -1, MaxConns: -1, ConnsPerPeer: -1}, []string{"Advertise", "SendBuffer", "MaxConns", "ConnsPerPeer"}},
 	} {
 		_, err := New(c.cfg)
 		if err == nil {

@@ -1,0 +1,47 @@
+package node
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"testing"
+
+	"kvferry/transport"
+	"kvferry/transport/rails"
+)
+
+// TestCrowd: strangers that connect to a node's rail, say hello and nothing more, as
+// many as it serves, do not keep its transfers from going through.
+func TestCrowd(t *testing.T) {
+	for _, rail := range onSockets {
+		t.Run(rail, func(t *testing.T) {
+			const requests = 3
+			s := startNodes(t, HandoffLayerwise, withRail(t, rail), "prefill-0", "decode-0")
+			defer s.end()
+			strangers, err := rails.Open(rail, rails.Options{Logger: slog.New(slog.DiscardHandler)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer strangers.Close()
+			ctx, cancel := context.WithTimeout(context.Background(), 6*patience)
+			defer cancel()
+			at := s.nodes["decode-0"].daemon.tx.Rails()[0].Addr
+			for i := range transport.DefaultConns {
+				if _, err := strangers.Dial(ctx, at); err != nil {
+					t.Fatalf("connection %d: %v", i, err)
+				}
+			}
+			well := 0
+			for i := range requests {
+				if text, status := s.text(i, 100, 5); status == http.StatusOK {
+					well++
+				} else {
+					t.Log(status, text)
+				}
+			}
+			if t.Logf("%d of %d requests beside %d strangers", well, requests, transport.DefaultConns); well != requests {
+				t.Error("strangers keep others out")
+			}
+		})
+	}
+}

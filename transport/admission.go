@@ -1,0 +1,179 @@
+package transport
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// DefaultConns is how many connections a rail serves, if its configuration does not
+// say; a quarter of what it serves may come from one peer.
+const DefaultConns = 1024
+
+// An Admission decides which connections a rail serves: so many in all, and so many
+// from one peer, that strangers cannot keep others out. Who comes when there is no room
+// takes the place of one that is idle, of the same peer if that has its share and of
+// all otherwise:
+//
+//	first those that have never shown a good key, then those that have,
+//	and of each the one that has been idle longest
+//
+// A connection with something under way is never ended for another. Where all are like
+// that, the newcomer is refused. An initiator whose idle connection was ended makes
+// another when it has something to send.
+//
+// Connections count from the moment that they are accepted: one that does not even
+// greet is idle, and the first to go.
+type Admission struct {
+	cfg AdmissionConfig
+
+	mu     sync.Mutex
+	guests map[Guest]string // where from
+	peers  map[string]int   // guests of each
+	told   time.Time        // when the last line was logged
+	quiet  int              // refused and ended since
+}
+
+// AdmissionConfig is what an Admission goes by. All but Max and PerPeer are required.
+type AdmissionConfig struct {
+	Rail    string // for the log
+	Max     int    // default DefaultConns
+	PerPeer int    // default a quarter of Max
+	Logger  *slog.Logger
+}
+
+// A Guest is a connection as an Admission sees it.
+type Guest interface {
+	// Standing is how it stands now.
+	Standing() Standing
+	// Evict ends it, for a reason, and does not wait for that.
+	Evict(why error)
+}
+
+// A Standing says who is to make room first.
+type Standing struct {
+	Busy  bool      // something of it is under way
+	Known bool      // it has shown a good key
+	Idle  time.Time // since when it is not Busy
+}
+
+// before says that s makes room before o.
+func (s *Standing) before(o *Standing) bool {
+	if s.Known != o.Known {
+		return !s.Known
+	}
+	return s.Idle.Before(o.Idle)
+}
+
+// NewAdmission admits nobody yet.
+func NewAdmission(cfg AdmissionConfig) *Admission {
+	if cfg.Max == 0 {
+		cfg.Max = DefaultConns
+	}
+	if cfg.PerPeer == 0 {
+		cfg.PerPeer = max(cfg.Max/4, 1)
+	}
+	return &Admission{cfg: cfg, guests: make(map[Guest]string), peers: make(map[string]int)}
+}
+
+var errMakeRoom = errors.New("it was idle, and made room for another connection")
+
+// Admit counts a connection from a peer until Leave, or says why it is refused. It may
+// evict another.
+func (a *Admission) Admit(g Guest, peer string) error {
+	a.mu.Lock()
+	var err error
+	var out Guest
+	switch {
+	case a.peers[peer] >= a.cfg.PerPeer:
+		if out = a.idlest(peer, true); out == nil {
+			err = fmt.Errorf("%d connections from %s have something under way", a.peers[peer], peer)
+		}
+	case len(a.guests) >= a.cfg.Max:
+		if out = a.idlest(peer, false); out == nil {
+			err = fmt.Errorf("%d connections have something under way", len(a.guests))
+		}
+	}
+	if out != nil {
+		a.leave(out)
+	}
+	if err == nil {
+		a.guests[g] = peer
+		a.peers[peer]++
+	}
+	logged := 0
+	if err != nil || out != nil {
+		a.quiet++
+		if now := time.Now(); now.Sub(a.told) >= logEvery {
+			a.told, logged, a.quiet = now, a.quiet, 0
+		}
+	}
+	a.mu.Unlock()
+	if out != nil {
+		out.Evict(errMakeRoom)
+	}
+	if logged > 0 {
+		what := "an idle one was ended"
+		if err != nil {
+			what = "refused: " + err.Error()
+		}
+		a.cfg.Logger.Warn("transport: no room for a connection: "+what,
+			"rail", a.cfg.Rail, "peer", peer, "limit", a.cfg.Max, "per_peer", a.cfg.PerPeer, "since_last_line", logged)
+	}
+	return err
+}
+
+// logEvery keeps a flood of connections from being one of log lines too.
+const logEvery = 10 * time.Second
+
+// idlest is the guest that makes room first, of a peer or of all. The caller holds a.mu.
+func (a *Admission) idlest(peer string, own bool) (first Guest) {
+	var least Standing
+	for g, from := range a.guests {
+		if own && from != peer {
+			continue
+		}
+		if s := g.Standing(); !s.Busy && (first == nil || s.before(&least)) {
+			first, least = g, s
+		}
+	}
+	return first
+}
+
+// Leave ends the count of a connection. One that was evicted may leave again.
+func (a *Admission) Leave(g Guest) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.leave(g)
+}
+
+func (a *Admission) leave(g Guest) {
+	peer, ok := a.guests[g]
+	if !ok {
+		return
+	}
+	delete(a.guests, g)
+	if a.peers[peer]--; a.peers[peer] == 0 {
+		delete(a.peers, peer)
+	}
+}
+
+// PeerOf is the peer that an address belongs to, for Admit: a host, and of IPv6 the
+// network of 64 bits, which one host has all of.
+func PeerOf(addr net.Addr) string {
+	at, err := netip.ParseAddrPort(addr.String())
+	if err != nil {
+		return addr.String()
+	}
+	ip := at.Addr().Unmap()
+	if ip.Is6() && !ip.IsLoopback() {
+		if p, err := ip.WithZone("").Prefix(64); err == nil {
+			return p.String()
+		}
+	}
+	return ip.String()
+}
