@@ -22,8 +22,8 @@ var (
 
 // plots are a group's figures: bars of what was measured beside what was
 // published, the distribution of TTFT, and where the time went.
-func (g group) plots() ([]*plot.Plot, error) {
-	var plots []*plot.Plot
+func (g group) plots() ([]*page.Plot, error) {
+	var plots []*page.Plot
 	for _, b := range []struct {
 		title string
 		of    func(*Figures) float64
@@ -58,16 +58,15 @@ func (g group) settings() []string {
 	return names
 }
 
-// bars draws measured and published side by side, with their values on top.
-func (g group) bars(title string, of func(*Figures) float64) (*plot.Plot, error) {
-	p := page.NewPlot(title)
-	const width = 22
-	top := 0.0
-	for i, series := range []struct {
+// bars draws measured and published side by side, with their values on top. A series
+// that no cell has is left out.
+func (g group) bars(title string, of func(*Figures) float64) (*page.Plot, error) {
+	type series struct {
 		name  string
 		color color.Color
 		of    func(*Cell) *Figures
-	}{
+	}
+	all := []series{
 		{g.measured(), measuredColor, func(c *Cell) *Figures {
 			if c.Metrics == nil {
 				return nil
@@ -80,12 +79,23 @@ func (g group) bars(title string, of func(*Figures) float64) (*plot.Plot, error)
 			}
 			return &c.Published.Figures
 		}},
-	} {
-		offset := vg.Points(width * (float64(i) - 0.5))
+	}
+	all = slices.DeleteFunc(all, func(s series) bool {
+		return !slices.ContainsFunc(g.cells, func(c *Cell) bool { return s.of(c) != nil })
+	})
+	p := page.NewPlot(title)
+	width := min(22, 125/float64(len(g.cells))) // points: two bars and a gap for each cell
+	figures := font.Font{Typeface: "Liberation", Variant: "Sans", Size: 8}
+	if len(g.cells) > 5 { // side by side
+		p.X.Tick.Label.Font.Size, figures.Size = 9, 7
+	}
+	top := 0.0
+	for i, s := range all {
+		offset := vg.Points(width * (float64(i) - float64(len(all)-1)/2))
 		values := make(plotter.Values, len(g.cells))
 		labels := plotter.XYLabels{XYs: make(plotter.XYs, len(g.cells)), Labels: make([]string, len(g.cells))}
 		for j, c := range g.cells {
-			if f := series.of(c); f != nil {
+			if f := s.of(c); f != nil {
 				values[j] = of(f)
 				labels.Labels[j] = fmt.Sprintf("%.3g", values[j])
 				if values[j] >= 100 {
@@ -99,18 +109,18 @@ func (g group) bars(title string, of func(*Figures) float64) (*plot.Plot, error)
 		if err != nil {
 			return nil, err
 		}
-		b.Color, b.LineStyle.Width, b.Offset = series.color, 0, offset
+		b.Color, b.LineStyle.Width, b.Offset = s.color, 0, offset
 		l, err := plotter.NewLabels(labels)
 		if err != nil {
 			return nil, err
 		}
 		for j := range l.TextStyle {
-			l.TextStyle[j].Font = font.Font{Typeface: "Liberation", Variant: "Sans", Size: 8}
+			l.TextStyle[j].Font = figures
 			l.TextStyle[j].XAlign = draw.XCenter
 		}
 		l.Offset = vg.Point{X: offset, Y: vg.Points(2)}
 		p.Add(b, l)
-		p.Legend.Add(series.name, b)
+		p.Key(s.name, b)
 	}
 	p.NominalX(g.settings()...)
 	p.Y.Min, p.Y.Max = 0, headroom(top)
@@ -118,16 +128,16 @@ func (g group) bars(title string, of func(*Figures) float64) (*plot.Plot, error)
 	return p, nil
 }
 
-// headroom leaves space for labels and the legend; an axis must not be empty.
+// headroom leaves space for labels; an axis must not be empty.
 func headroom(top float64) float64 {
 	if top <= 0 {
 		return 1
 	}
-	return top * 1.25
+	return top * 1.1
 }
 
 // ttftCDF draws which share of the requests had their first token by when.
-func (g group) ttftCDF() (*plot.Plot, error) {
+func (g group) ttftCDF() (*page.Plot, error) {
 	p := page.NewPlot("TTFT, share of requests")
 	p.X.Label.Text = "ms"
 	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, page.DecadeTicks{}
@@ -149,27 +159,24 @@ func (g group) ttftCDF() (*plot.Plot, error) {
 		for j, v := range ttft {
 			points[j] = plotter.XY{X: v, Y: float64(j+1) / float64(len(ttft))}
 		}
-		line, err := plotter.NewLine(points)
+		line, err := p.Curve(i, c.Setting, points, false)
 		if err != nil {
 			return nil, err
 		}
 		line.StepStyle = plotter.PostStep
-		line.Color, line.Width = page.Palette[i%len(page.Palette)], vg.Points(1.5)
-		p.Add(line)
-		p.Legend.Add(c.Setting, line)
 	}
 	if high == 0 {
 		low, high = 1, 10
 	}
 	p.X.Min, p.X.Max = low/1.2, high*1.2
 	p.Y.Min, p.Y.Max = 0, 1
-	p.Legend.Top = false // where the curves have risen
 	return p, nil
 }
 
-// stages stacks the mean request's parts, one bar a setting.
-func (g group) stages() (*plot.Plot, error) {
-	p := page.NewPlot("Where a request's time goes (mean ms; hidden transfers overlap prefill)")
+// stages stacks the mean request's parts, one bar a setting. Parts that take no time
+// in any setting are left out.
+func (g group) stages() (*page.Plot, error) {
+	p := page.NewPlot("Mean request's time by part (ms; hidden transfers overlap prefill)")
 	names := g.settings()
 	slices.Reverse(names) // the axis starts at the bottom
 	var below *plotter.BarChart
@@ -185,7 +192,10 @@ func (g group) stages() (*plot.Plot, error) {
 				top = max(top, sums[k])
 			}
 		}
-		b, err := plotter.NewBarChart(values, vg.Points(18))
+		if slices.Max(values) == 0 {
+			continue
+		}
+		b, err := plotter.NewBarChart(values, vg.Points(16))
 		if err != nil {
 			return nil, err
 		}
@@ -196,11 +206,10 @@ func (g group) stages() (*plot.Plot, error) {
 		}
 		below = b
 		p.Add(b)
-		p.Legend.Add(stage, b)
+		p.Key(stage, b)
 	}
 	p.NominalY(names...)
-	p.Legend.Top = false
-	p.X.Min, p.X.Max = 0, headroom(top)*1.15 // the legend stands right of the bars
+	p.X.Min, p.X.Max = 0, headroom(top)
 	p.Y.Min, p.Y.Max = -0.6, float64(len(names))-0.4
 	return p, nil
 }

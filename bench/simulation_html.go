@@ -1,8 +1,10 @@
 package bench
 
 import (
+	"cmp"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -23,10 +25,10 @@ func (r *SimulationResult) WriteHTML(w io.Writer) error {
 		Sub:   []string{"Virtual time, everything modelled: " + r.Cluster.Profile + " (" + r.Cluster.GPU + ").", "Cluster: " + r.Cluster.String() + ".", "Load: " + r.Load.String() + "."},
 		Lines: r.lines(),
 	}
+	var all page.Section
 	for _, t := range r.tables() {
-		report.Tables = append(report.Tables, t.HTML(-1))
+		all.Tables = append(all.Tables, t.HTML(-1))
 	}
-	var plots []*plot.Plot
 	for _, d := range []struct {
 		title string
 		h     *sim.Histogram
@@ -39,26 +41,24 @@ func (r *SimulationResult) WriteHTML(w io.Writer) error {
 		if err != nil {
 			return err
 		}
-		plots = append(plots, p)
+		all.Plots = append(all.Plots, p)
 	}
+	report.Sections = []page.Section{all}
 	record := *r
 	record.Nodes = nil // thousands, perhaps; summary.json has them
-	return report.Write(w, plots, record)
+	return report.Write(w, record)
 }
 
 // distribution draws the share of values up to x, and the SLO's limit.
-func distribution(title string, h *sim.Histogram, limit float64) (*plot.Plot, error) {
+func distribution(title string, h *sim.Histogram, limit float64) (*page.Plot, error) {
 	p := page.NewPlot(title)
 	var points plotter.XYs
 	for q := 0.0; q <= 99.9; q += 0.1 {
 		points = append(points, plotter.XY{X: float64(h.Percentile(q)) / 1e6, Y: q / 100})
 	}
-	line, err := plotter.NewLine(points)
-	if err != nil {
+	if _, err := p.Curve(0, "", points, false); err != nil {
 		return nil, err
 	}
-	line.Color, line.Width = page.Palette[0], vg.Points(1.5)
-	p.Add(line)
 	if limit > 0 && limit < 3*points[len(points)-1].X {
 		slo, err := plotter.NewLine(plotter.XYs{{X: limit, Y: 0}, {X: limit, Y: 1}})
 		if err != nil {
@@ -66,8 +66,7 @@ func distribution(title string, h *sim.Histogram, limit float64) (*plot.Plot, er
 		}
 		slo.Color, slo.Dashes = page.Palette[5], []vg.Length{vg.Points(4), vg.Points(3)}
 		p.Add(slo)
-		p.Legend.Add("SLO", slo)
-		p.Legend.Top = false
+		p.Key("SLO", slo)
 	}
 	p.X.Min, p.Y.Min, p.Y.Max = 0, 0, 1
 	return p, nil
@@ -76,7 +75,8 @@ func distribution(title string, h *sim.Histogram, limit float64) (*plot.Plot, er
 // WriteHTML writes report.html of a sweep: curves over the first parameter, one
 // for each value of the second, with the best point marked.
 func (r *SweepResult) WriteHTML(w io.Writer) error {
-	report := page.Page{Title: "kvbench simulate: sweep of " + r.names(), Best: r.Why, Tables: []page.HTMLTable{r.table().HTML(r.Best)}}
+	report := page.Page{Title: "kvbench simulate: sweep of " + r.names(), Verdict: r.Why}
+	all := page.Section{Tables: []page.HTMLTable{r.table().HTML(r.Best)}}
 	if len(r.Points) > 0 {
 		p := r.Points[0]
 		report.Sub = []string{
@@ -85,7 +85,6 @@ func (r *SweepResult) WriteHTML(w io.Writer) error {
 			"SLO: " + sloText(p.SLO) + ".",
 		}
 	}
-	var plots []*plot.Plot
 	role := func(p *SimulationResult, of func(*Role) float64) (most float64) {
 		for i := range p.Roles {
 			most = max(most, of(&p.Roles[i]))
@@ -117,9 +116,10 @@ func (r *SweepResult) WriteHTML(w io.Writer) error {
 		if err != nil {
 			return err
 		}
-		plots = append(plots, p)
+		all.Plots = append(all.Plots, p)
 	}
-	return report.Write(w, plots, r)
+	report.Sections = []page.Section{all}
+	return report.Write(w, r)
 }
 
 func (r *SweepResult) names() string {
@@ -130,15 +130,25 @@ func (r *SweepResult) names() string {
 	return strings.Join(names, " x ")
 }
 
-// axis is where a value of the first parameter is drawn: at its number if all
-// have one, else at its place in the list.
+// crowded is the least distance of two values on an axis, as a share of all of it, at
+// which their labels can be read.
+const crowded = 0.06
+
+// axis is where a value of the first parameter is drawn: at its number if all have one
+// and their labels have room, else at its place in the list.
 func (r *SweepResult) axis() (at map[string]float64, ticks []plot.Tick) {
 	at = map[string]float64{}
 	numeric := true
+	var numbers []float64
 	for _, v := range r.Params[0].Values {
 		x, err := strconv.ParseFloat(v, 64)
 		numeric = numeric && err == nil && !math.IsInf(x, 0)
 		at[v] = x
+		numbers = append(numbers, x)
+	}
+	slices.Sort(numbers)
+	for i := 1; numeric && i < len(numbers); i++ {
+		numeric = numbers[i]-numbers[i-1] >= crowded*(numbers[len(numbers)-1]-numbers[0])
 	}
 	for i, v := range r.Params[0].Values {
 		if !numeric {
@@ -150,35 +160,40 @@ func (r *SweepResult) axis() (at map[string]float64, ticks []plot.Tick) {
 }
 
 // curves draws a figure of the points; one that is NaN is left out.
-func (r *SweepResult) curves(title string, of func(*SimulationResult) float64) (*plot.Plot, error) {
+func (r *SweepResult) curves(title string, of func(*SimulationResult) float64) (*page.Plot, error) {
 	p := page.NewPlot(title)
 	at, ticks := r.axis()
 	p.X.Tick.Marker = plot.ConstantTicks(ticks)
 	p.X.Label.Text = r.Params[0].Name
-	curves := []string{""}
+	names := []string{""}
 	if len(r.Params) > 1 {
-		curves = r.Params[1].Values
+		names = r.Params[1].Values
 	}
-	for i, curve := range curves {
-		var xy plotter.XYs
+	top := 0.0
+	curves := make([]plotter.XYs, len(names))
+	for i, name := range names {
 		for _, q := range r.Points {
 			y := of(q)
-			if !math.IsNaN(y) && (len(r.Params) == 1 || q.Params[r.Params[1].Name] == curve) {
-				xy = append(xy, plotter.XY{X: at[q.Params[r.Params[0].Name]], Y: y})
+			if !math.IsNaN(y) && (len(r.Params) == 1 || q.Params[r.Params[1].Name] == name) {
+				curves[i] = append(curves[i], plotter.XY{X: at[q.Params[r.Params[0].Name]], Y: y})
+				top = max(top, y)
 			}
 		}
+		slices.SortFunc(curves[i], func(a, b plotter.XY) int { return cmp.Compare(a.X, b.X) })
+	}
+	for i, xy := range curves {
 		if len(xy) == 0 {
 			continue
 		}
-		line, points, err := plotter.NewLinePoints(xy)
-		if err != nil {
-			return nil, err
+		name := ""
+		if names[i] != "" {
+			name = r.Params[1].Name + "=" + names[i]
+			if same := slices.IndexFunc(curves[:i], func(o plotter.XYs) bool { return alike(o, xy, top) }); same >= 0 {
+				name += " (as " + names[same] + ")"
+			}
 		}
-		line.Color, line.Width = page.Palette[i%len(page.Palette)], vg.Points(1.5)
-		points.Color, points.Shape, points.Radius = line.Color, draw.CircleGlyph{}, vg.Points(2.5)
-		p.Add(line, points)
-		if curve != "" {
-			p.Legend.Add(r.Params[1].Name+"="+curve, line)
+		if _, err := p.Curve(i, name, xy, true); err != nil {
+			return nil, err
 		}
 	}
 	if r.Best >= 0 && !math.IsNaN(of(r.Points[r.Best])) {
@@ -187,13 +202,15 @@ func (r *SweepResult) curves(title string, of func(*SimulationResult) float64) (
 		if err != nil {
 			return nil, err
 		}
-		mark.Color, mark.Shape, mark.Radius = page.Palette[5], draw.RingGlyph{}, vg.Points(6)
+		mark.Color, mark.Shape, mark.Radius = page.Palette[5], draw.RingGlyph{}, vg.Points(7)
 		p.Add(mark)
-		p.Legend.Add("best", mark)
+		p.Key("best", mark)
 	}
-	p.Y.Min = min(p.Y.Min, 0)
-	if p.Y.Max <= p.Y.Min {
-		p.Y.Max = p.Y.Min + 1
-	}
+	p.Y.Min, p.Y.Max = 0, headroom(top)
 	return p, nil
+}
+
+// alike says that two curves cannot be told apart on an axis up to top.
+func alike(a, b plotter.XYs, top float64) bool {
+	return slices.EqualFunc(a, b, func(p, q plotter.XY) bool { return p.X == q.X && math.Abs(p.Y-q.Y) <= 0.01*top })
 }

@@ -231,14 +231,30 @@ func WriteTable(w io.Writer, r *Results) error {
 	return err
 }
 
+// when says when and where the run was.
+func (r *Results) when() string {
+	return fmt.Sprintf("%s on %s", r.Config.Started.UTC().Format("2006-01-02 15:04 UTC"), r.Machine)
+}
+
+// conditions say what was run and what it is compared with, one a line.
+func (r *Results) conditions() []string {
+	lines := []string{fmt.Sprintf("%d requests a cell, seed %d, %s.", r.Config.NumPrompts, r.Config.Seed, r.Config.Arrivals)}
+	if r.Config.Seed == 0 {
+		lines = append(lines, lengthsChosen)
+	}
+	return append(lines, "Published: Mooncake x vLLM on NVIDIA A10, November 2024. error = (measured - published) / published.")
+}
+
 // WriteMarkdown writes table.md: the same with inter-token latencies and the
 // run's conditions.
 func WriteMarkdown(w io.Writer, r *Results) error {
 	var b strings.Builder
 	b.WriteString("# kvbench mooncake\n\n")
-	fmt.Fprintf(&b, "%s on %s. %d requests a cell, seed %d, %s.\n", r.Config.Started.UTC().Format("2006-01-02 15:04 UTC"),
-		r.Machine, r.Config.NumPrompts, r.Config.Seed, r.Config.Arrivals)
-	b.WriteString("Published: Mooncake x vLLM on NVIDIA A10, November 2024. error = (measured - published) / published.\n\n")
+	fmt.Fprintf(&b, "%s.\n", r.when())
+	for _, line := range r.conditions() {
+		b.WriteString(line + "\n")
+	}
+	b.WriteString("\n")
 	for _, g := range r.groups() {
 		b.WriteString("## " + g.name + "\n\n")
 		for _, l := range latencies {

@@ -1,5 +1,6 @@
 // Package page has the parts of a report: tables as text, Markdown and HTML, plots
-// in one style, and a page that holds them. It knows nothing of what is measured.
+// in one style, a page that holds them, and the files of a folder. It knows nothing of
+// what is measured.
 package page
 
 import (
@@ -8,8 +9,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
-
-	"gonum.org/v1/plot"
+	"strings"
 )
 
 //go:embed page.html.tmpl
@@ -19,28 +19,55 @@ var layout = template.Must(template.New("page").Parse(text))
 
 // A Page is an HTML file that loads nothing from elsewhere.
 type Page struct {
-	Title  string
-	Sub    []string
-	Best   string
-	Lines  []string
-	Plots  []template.HTML // Write adds those it is given
-	Tables []HTMLTable
-	JSON   string // Write sets it
+	Title   string
+	Sub     []string // below the title, a paragraph each
+	Verdict string   // in a box of its own
+	// Lines are faults and notes; those that begin with "* " are faults.
+	Lines    []string
+	Sections []Section
 }
 
-// Write writes the page with plots, and record as indented JSON at its end.
-func (p *Page) Write(w io.Writer, plots []*plot.Plot, record any) error {
-	for _, q := range plots {
-		svg, err := InlineSVG(q)
-		if err != nil {
-			return fmt.Errorf("plots: %w", err)
-		}
-		p.Plots = append(p.Plots, template.HTML(svg))
+// A Section is plots and, below them, tables.
+type Section struct {
+	Name   string // its heading, if not empty
+	Plots  []*Plot
+	Tables []HTMLTable
+}
+
+// Write writes the page, with record as indented JSON at its end.
+func (p *Page) Write(w io.Writer, record any) error {
+	type line struct {
+		Text string
+		Bad  bool
+	}
+	type section struct {
+		Name   string
+		Plots  []template.HTML
+		Tables []HTMLTable
 	}
 	encoded, err := json.MarshalIndent(record, "", "  ")
 	if err != nil {
 		return err
 	}
-	p.JSON = string(encoded)
-	return layout.Execute(w, p)
+	data := struct {
+		Title, Verdict, JSON string
+		Sub                  []string
+		Lines                []line
+		Sections             []section
+	}{Title: p.Title, Verdict: p.Verdict, JSON: string(encoded), Sub: p.Sub}
+	for _, l := range p.Lines {
+		data.Lines = append(data.Lines, line{strings.TrimLeft(l, "* "), strings.HasPrefix(l, "* ")})
+	}
+	for _, s := range p.Sections {
+		out := section{Name: s.Name, Tables: s.Tables}
+		for _, q := range s.Plots {
+			svg, err := q.SVG()
+			if err != nil {
+				return fmt.Errorf("plot %q: %w", q.Title.Text, err)
+			}
+			out.Plots = append(out.Plots, template.HTML(svg))
+		}
+		data.Sections = append(data.Sections, out)
+	}
+	return layout.Execute(w, data)
 }

@@ -27,23 +27,29 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestPage: what is measured cannot become markup, and plots do.
+// TestPage: what is measured cannot become markup, and plots do. Faults are told from
+// notes, and a wide table has a box to scroll in.
 func TestPage(t *testing.T) {
+	empty := page.NewPlot("nothing yet")
+	empty.X.Max, empty.Y.Max = 1, 1
+	table := page.Table{Head: []string{"<i>"}}.HTML(-1)
+	p := page.Page{
+		Title: "<b>", Lines: []string{"* 1 failed <u>", "  a note"},
+		Sections: []page.Section{{Name: "<s>", Tables: []page.HTMLTable{table}}, {Plots: []*page.Plot{empty}}},
+	}
 	var b bytes.Buffer
-	p := page.Page{Title: "<b>", Tables: []page.HTMLTable{page.Table{Head: []string{"<i>"}}.HTML(-1)}}
-	if err := p.Write(&b, nil, map[string]string{"k": "</pre>"}); err != nil {
+	if err := p.Write(&b, map[string]string{"k": "</pre>"}); err != nil {
 		t.Fatal(err)
 	}
-	for _, bad := range []string{"<b>", "<i>", "</pre>\""} {
+	for _, bad := range []string{"<b>", "<i>", "<u>", "<s>", "</pre>\""} {
 		if strings.Contains(b.String(), bad) {
 			t.Errorf("%q in the page", bad)
 		}
 	}
-	b.Reset()
-	empty := page.NewPlot("nothing yet")
-	empty.X.Max, empty.Y.Max = 1, 1
-	if svg, err := page.InlineSVG(empty); err != nil || !strings.HasPrefix(svg, "<svg") {
-		t.Errorf("%.20q, %v", svg, err)
+	for _, want := range []string{`<li class="bad">1 failed`, `<li>a note`, `<div class="scroll"><table>`, "overflow-x: auto", "min(440px, 100%)", "<svg"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in the page", want)
+		}
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"image/color"
 	"math"
+	"regexp"
+	"strconv"
 	"strings"
 
 	"gonum.org/v1/plot"
@@ -26,33 +28,112 @@ var Palette = []color.RGBA{
 	{0x99, 0x99, 0x99, 0xff}, // grey
 }
 
-const plotWidth, plotHeight = 6.4 * vg.Inch, 3.4 * vg.Inch
+// A plot is as wide as its place on a page for a wide screen: its letters are then
+// 13 pixels high, and 10 on a telephone.
+const plotWidth, plotHeight = 5.2 * vg.Inch, 2.9 * vg.Inch
+
+// A Plot is one of a report. Its legend stands below the axes, never over the data.
+type Plot struct {
+	*plot.Plot
+	keys []key
+}
+
+type key struct {
+	name   string
+	thumbs []plot.Thumbnailer
+}
+
+func sans(size vg.Length) font.Font {
+	return font.Font{Typeface: "Liberation", Variant: "Sans", Size: size}
+}
 
 // NewPlot is an empty plot in the reports' style.
-func NewPlot(title string) *plot.Plot {
+func NewPlot(title string) *Plot {
 	p := plot.New()
-	sans := font.Font{Typeface: "Liberation", Variant: "Sans"}
 	for _, f := range []*font.Font{
-		&p.Title.TextStyle.Font, &p.X.Label.TextStyle.Font, &p.Y.Label.TextStyle.Font,
-		&p.X.Tick.Label.Font, &p.Y.Tick.Label.Font, &p.Legend.TextStyle.Font,
+		&p.X.Label.TextStyle.Font, &p.Y.Label.TextStyle.Font, &p.X.Tick.Label.Font, &p.Y.Tick.Label.Font,
 	} {
-		f.Typeface, f.Variant = sans.Typeface, sans.Variant
-		f.Size = 10
+		*f = sans(10)
 	}
 	p.Title.Text = title
-	p.Title.TextStyle.Font.Size = 12
+	p.Title.TextStyle.Font = sans(12)
 	p.Title.Padding = vg.Points(6)
 	for _, a := range []*plot.Axis{&p.X, &p.Y} {
 		a.LineStyle.Color = color.Gray{0x88}
 		a.Tick.LineStyle.Color = color.Gray{0x88}
+		a.Tick.Marker = Ticks{}
 	}
-	p.Legend.Top = true
-	p.Legend.Padding = vg.Points(2)
-	p.Legend.ThumbnailWidth = vg.Points(12)
 	grid := plotter.NewGrid()
 	grid.Vertical.Color, grid.Horizontal.Color = color.Gray{0xee}, color.Gray{0xee}
 	p.Add(grid)
-	return p
+	return &Plot{Plot: p}
+}
+
+// Key adds a name to the legend, in front of it what it is drawn with.
+func (p *Plot) Key(name string, thumbs ...plot.Thumbnailer) {
+	p.keys = append(p.keys, key{name, thumbs})
+}
+
+// Curves that lie on one another are all seen: each has dashes that show what is
+// below, and points of a shape of its own.
+var (
+	dashes = [][]float64{nil, {7, 5}, {2, 4}, {10, 4, 2, 4}, {4, 2}}
+	shapes = []draw.GlyphDrawer{draw.CircleGlyph{}, draw.SquareGlyph{}, draw.TriangleGlyph{}, draw.RingGlyph{}, draw.CrossGlyph{}, draw.PlusGlyph{}}
+)
+
+// Curve draws the i-th curve of a plot, with its points if points is set, and adds
+// its name to the legend, if it has one.
+func (p *Plot) Curve(i int, name string, xy plotter.XYs, points bool) (*plotter.Line, error) {
+	line, marks, err := plotter.NewLinePoints(xy)
+	if err != nil {
+		return nil, err
+	}
+	line.Color, line.Width = Palette[i%len(Palette)], vg.Points(1.5)
+	for _, d := range dashes[i%len(dashes)] {
+		line.Dashes = append(line.Dashes, vg.Points(d))
+	}
+	marks.Color, marks.Shape, marks.Radius = line.Color, shapes[i%len(shapes)], vg.Points(2.5+0.7*float64(i%len(shapes)))
+	thumbs := []plot.Thumbnailer{line}
+	p.Add(line)
+	if points {
+		p.Add(marks)
+		thumbs = append(thumbs, marks)
+	}
+	if name != "" {
+		p.Key(name, thumbs...)
+	}
+	return line, nil
+}
+
+// Ticks label round numbers of a linear axis, with as many decimals as they need.
+type Ticks struct{}
+
+// ticksWanted is how many labels an axis has, or some fewer.
+const ticksWanted = 6
+
+// Ticks implements plot.Ticker.
+func (Ticks) Ticks(low, high float64) []plot.Tick {
+	span := high - low
+	if !(span > 0) || math.IsInf(span, 0) {
+		return []plot.Tick{{Value: low, Label: strconv.FormatFloat(low, 'g', 4, 64)}}
+	}
+	decade := math.Pow10(int(math.Floor(math.Log10(span / ticksWanted))))
+	step := decade
+	for _, m := range []float64{1, 2, 5, 10} {
+		if step = m * decade; span/step <= ticksWanted {
+			break
+		}
+	}
+	decimals := max(0, -int(math.Floor(math.Log10(step)+1e-9)))
+	var ticks []plot.Tick
+	for n := math.Ceil(low/step - 1e-9); n*step <= high+step*1e-9; n++ {
+		v := n * step
+		if n == 0 {
+			v = 0 // and not -0
+		}
+		ticks = append(ticks, plot.Tick{Value: v, Label: strconv.FormatFloat(v, 'f', decimals, 64)})
+	}
+	return ticks
 }
 
 // DecadeTicks label 1, 2 and 5 of each decade of a log axis.
@@ -79,12 +160,61 @@ func (DecadeTicks) Ticks(low, high float64) []plot.Tick {
 	return ticks
 }
 
-// InlineSVG renders p as an <svg> element for a page, without the XML prolog.
-// Fonts are named, not embedded: half a megabyte a plot.
-func InlineSVG(p *plot.Plot) (string, error) {
-	c := vgsvg.NewWith(vgsvg.UseWH(plotWidth, plotHeight))
+// Measures of the legend: a row, the picture before a name, and spaces.
+const (
+	legendRow   = 17 * vg.Length(1)
+	legendThumb = 22 * vg.Length(1)
+	legendGap   = 5 * vg.Length(1)
+	legendSpace = 16 * vg.Length(1)
+)
+
+// A placed key is one with its place: of its left end, and its row from the top.
+type placed struct {
+	key
+	x   vg.Length
+	row int
+}
+
+// legend places the keys in rows of width at most, as far as one key goes.
+func (p *Plot) legend(style draw.TextStyle, width vg.Length) (all []placed, rows int) {
+	x := vg.Length(0)
+	for _, k := range p.keys {
+		w := legendThumb + legendGap + style.Width(k.name)
+		if x > 0 && x+w > width {
+			x, rows = 0, rows+1
+		}
+		all = append(all, placed{k, x, rows})
+		x += w + legendSpace
+	}
+	if len(all) > 0 {
+		rows++
+	}
+	return all, rows
+}
+
+var size = regexp.MustCompile(`\s(width|height)="[^"]*"`)
+
+// SVG renders the plot as an <svg> element for a page, without the XML prolog. It has
+// a viewBox and no size of its own, so that a page can scale it. Fonts are named, not
+// embedded: half a megabyte a plot.
+func (p *Plot) SVG() (string, error) {
 	const margin = 8
-	p.Draw(draw.Crop(draw.New(c), margin, -margin, 0, -margin))
+	style := draw.TextStyle{Color: color.Black, Font: sans(10), XAlign: draw.XLeft, YAlign: draw.YCenter, Handler: p.Title.TextStyle.Handler}
+	keys, rows := p.legend(style, plotWidth-2*margin)
+	below := legendRow * vg.Length(rows)
+	c := vgsvg.NewWith(vgsvg.UseWH(plotWidth, plotHeight+below))
+	all := draw.New(c)
+	p.Draw(draw.Crop(all, margin, -margin, below, -margin))
+	for _, k := range keys {
+		x, y := margin+k.x, below-legendRow*(vg.Length(k.row)+0.5)
+		thumb := draw.Canvas{Canvas: all.Canvas, Rectangle: vg.Rectangle{
+			Min: vg.Point{X: x, Y: y - 4}, Max: vg.Point{X: x + legendThumb, Y: y + 4},
+		}}
+		for _, t := range k.thumbs {
+			t.Thumbnail(&thumb)
+		}
+		all.FillText(style, vg.Point{X: x + legendThumb + legendGap, Y: y}, k.name)
+	}
 	var b bytes.Buffer
 	if _, err := c.WriteTo(&b); err != nil {
 		return "", err
@@ -94,5 +224,8 @@ func InlineSVG(p *plot.Plot) (string, error) {
 	if start < 0 {
 		return "", fmt.Errorf("renderer wrote no <svg>")
 	}
-	return strings.ReplaceAll(svg[start:], "font-family:Liberation Sans;", "font-family:'Liberation Sans',Arial,Helvetica,sans-serif;"), nil
+	svg = svg[start:]
+	open, rest, _ := strings.Cut(svg, ">")
+	open = size.ReplaceAllString(open, "")
+	return open + ">" + strings.ReplaceAll(rest, "font-family:Liberation Sans;", "font-family:'Liberation Sans',Arial,Helvetica,sans-serif;"), nil
 }

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 
@@ -249,23 +248,24 @@ func (r *FailoverResult) WriteText(w io.Writer) error {
 func (r *FailoverResult) WriteHTML(w io.Writer) error {
 	report := page.Page{
 		Title: "kvbench failover", Sub: append([]string{"Measured " + r.Started.UTC().Format("2006-01-02 15:04 UTC") + "."}, r.conditions()...),
-		Tables: []page.HTMLTable{r.table().HTML(-1)}, Lines: r.remarks(),
+		Lines: r.remarks(),
 	}
 	p, err := r.plot()
 	if err != nil {
 		return err
 	}
-	return report.Write(w, []*plot.Plot{p}, r)
+	report.Sections = []page.Section{{Plots: []*page.Plot{p}, Tables: []page.HTMLTable{r.table().HTML(-1)}}}
+	return report.Write(w, r)
 }
 
 // plotStep is the time that a point of the plot is a mean of.
 const plotStep = 50 * time.Millisecond
 
-func (r *FailoverResult) plot() (*plot.Plot, error) {
+func (r *FailoverResult) plot() (*page.Plot, error) {
 	p := page.NewPlot("GB/s over time, by rail and together")
 	p.X.Label.Text = "seconds"
 	end, top := r.Samples.end(), 0.0
-	draw := func(name string, c color.Color, rate func(from, to time.Duration) float64) error {
+	draw := func(i int, name string, rate func(from, to time.Duration) float64) error {
 		var xy plotter.XYs
 		for t := time.Duration(0); t+plotStep <= end; t += plotStep {
 			v := rate(t, t+plotStep) / 1e9
@@ -274,21 +274,15 @@ func (r *FailoverResult) plot() (*plot.Plot, error) {
 		if len(xy) == 0 {
 			return nil
 		}
-		line, err := plotter.NewLine(xy)
-		if err != nil {
-			return err
-		}
-		line.Color, line.Width = c, vg.Points(1.3)
-		p.Add(line)
-		p.Legend.Add(name, line)
-		return nil
+		_, err := p.Curve(i, name, xy, false)
+		return err
 	}
 	for k, name := range r.Names {
-		if err := draw(name, page.Palette[(k+1)%len(page.Palette)], func(a, b time.Duration) float64 { return r.Samples.rate(k, a, b) }); err != nil {
+		if err := draw(k+1, name, func(a, b time.Duration) float64 { return r.Samples.rate(k, a, b) }); err != nil {
 			return nil, err
 		}
 	}
-	if err := draw("all", page.Palette[0], func(a, b time.Duration) (sum float64) {
+	if err := draw(0, "all", func(a, b time.Duration) (sum float64) {
 		for k := range r.Names {
 			sum += r.Samples.rate(k, a, b)
 		}
@@ -304,7 +298,10 @@ func (r *FailoverResult) plot() (*plot.Plot, error) {
 		}
 		line.Color, line.Dashes = color.Gray{0x55}, []vg.Length{vg.Points(3), vg.Points(3)}
 		p.Add(line)
+		if i == 0 {
+			p.Key("fault", line)
+		}
 	}
-	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = 0, max(end.Seconds(), 1), 0, max(top*1.3, 1e-9)
+	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = 0, max(end.Seconds(), 1), 0, max(top*1.1, 1e-9)
 	return p, nil
 }

@@ -7,8 +7,6 @@ import (
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/vg"
-	"gonum.org/v1/plot/vg/draw"
 
 	"kvferry/bench/page"
 )
@@ -18,9 +16,9 @@ import (
 func (r *Result) WriteHTML(w io.Writer) error {
 	report := page.Page{
 		Title: "kvbench transfer", Sub: append([]string{"Measured " + r.Started.UTC().Format("2006-01-02 15:04 UTC") + "."}, r.conditions()...),
-		Tables: []page.HTMLTable{r.table().HTML(-1)}, Lines: r.remarks(),
+		Lines: r.remarks(),
 	}
-	plots := []*plot.Plot{}
+	all := page.Section{Tables: []page.HTMLTable{r.table().HTML(-1)}}
 	for _, c := range []struct {
 		title string
 		log   bool
@@ -35,9 +33,10 @@ func (r *Result) WriteHTML(w io.Writer) error {
 		if err != nil {
 			return err
 		}
-		plots = append(plots, p)
+		all.Plots = append(all.Plots, p)
 	}
-	return report.Write(w, plots, r)
+	report.Sections = []page.Section{all}
+	return report.Write(w, r)
 }
 
 // name is the curve a point belongs to: all of it but the block size, and of that
@@ -67,7 +66,7 @@ func (r *Result) varies() bool {
 
 // curves draws a figure over the block size; points without it are left out, as a
 // log axis has no 0.
-func (r *Result) curves(title string, log bool, of func(*Point) float64) (*plot.Plot, error) {
+func (r *Result) curves(title string, log bool, of func(*Point) float64) (*page.Plot, error) {
 	p := page.NewPlot(title)
 	p.X.Label.Text = "block"
 	p.X.Scale = plot.LogScale{}
@@ -104,21 +103,15 @@ func (r *Result) curves(title string, log bool, of func(*Point) float64) (*plot.
 	}
 	p.X.Tick.Marker = plot.ConstantTicks(marks)
 	for i, name := range names {
-		line, points, err := plotter.NewLinePoints(series[name])
-		if err != nil {
+		if _, err := p.Curve(i, name, series[name], true); err != nil {
 			return nil, err
 		}
-		line.Color, line.Width = page.Palette[i%len(page.Palette)], vg.Points(1.5)
-		points.Color, points.Shape, points.Radius = line.Color, draw.CircleGlyph{}, vg.Points(2.5)
-		p.Add(line, points)
-		p.Legend.Add(name, line)
 	}
 	p.X.Min, p.X.Max = low/1.3, high*1.3
-	p.Y.Min, p.Y.Max = 0, top*1.25
+	p.Y.Min, p.Y.Max = 0, top*1.1
 	if log {
 		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, page.DecadeTicks{}
 		p.Y.Min, p.Y.Max = bottom/1.5, top*2
 	}
-	p.Legend.Left = true
 	return p, nil
 }

@@ -1,0 +1,151 @@
+package page_test
+
+import (
+	"encoding/xml"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+	"testing"
+
+	"gonum.org/v1/plot/plotter"
+
+	"kvferry/bench/page"
+)
+
+// A label is a text of a plot and how high above the plot's lower edge it stands, in
+// points.
+type label struct {
+	text   string
+	height float64
+}
+
+// labels reads the texts of an SVG.
+func labels(t *testing.T, svg string) (all []label) {
+	t.Helper()
+	dec := xml.NewDecoder(strings.NewReader(svg))
+	for {
+		token, err := dec.Token()
+		if err == io.EOF {
+			return all
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e, ok := token.(xml.StartElement); ok && e.Name.Local == "text" {
+			var l label
+			for _, a := range e.Attr {
+				if a.Name.Local == "y" {
+					y, err := strconv.ParseFloat(a.Value, 64)
+					if err != nil {
+						t.Fatal(err)
+					}
+					l.height = -y // the canvas is turned upside down
+				}
+			}
+			if err := dec.DecodeElement(&l.text, &e); err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, l)
+		}
+	}
+}
+
+// TestLegend: it stands below the axis and everything drawn above it, however many
+// names there are, and the plot scales with its page.
+func TestLegend(t *testing.T) {
+	for _, n := range []int{0, 1, 3, 9} {
+		p := page.NewPlot("curves")
+		p.X.Label.Text = "x axis"
+		for i := range n {
+			if _, err := p.Curve(i, fmt.Sprintf("curve number %d", i), plotter.XYs{{X: 0, Y: 0}, {X: 1, Y: float64(i)}}, true); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p.X.Max, p.Y.Max = 1, max(p.Y.Max, 1)
+		svg, err := p.SVG()
+		if err != nil {
+			t.Fatal(err)
+		}
+		head, _, _ := strings.Cut(svg, ">")
+		if !strings.Contains(head, "viewBox=") || strings.Contains(head, "width=") || strings.Contains(head, "height=") {
+			t.Errorf("%s: want a viewBox and no size", head)
+		}
+		named, lowest := 0, math.Inf(1)
+		texts := labels(t, svg)
+		for _, l := range texts {
+			if !strings.HasPrefix(l.text, "curve number") {
+				lowest = min(lowest, l.height)
+			}
+		}
+		for _, l := range texts {
+			if strings.HasPrefix(l.text, "curve number") {
+				if named++; l.height >= lowest || l.height < 0 {
+					t.Errorf("%d curves: %q is at %.1f, the axis' lowest text at %.1f", n, l.text, l.height, lowest)
+				}
+			}
+		}
+		if named != n {
+			t.Errorf("%d names of %d curves", named, n)
+		}
+	}
+}
+
+// TestEqualCurves: of curves on one another each is seen, by its dashes and points.
+func TestEqualCurves(t *testing.T) {
+	p := page.NewPlot("equal")
+	seen := map[string]bool{}
+	for i := range 12 {
+		line, err := p.Curve(i, "c", plotter.XYs{{X: 0, Y: 1}, {X: 1, Y: 1}}, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen[fmt.Sprint(line.Color, line.Dashes)] = true
+		if i > 0 && i < 5 && len(line.Dashes) == 0 {
+			t.Errorf("curve %d hides those below it", i)
+		}
+	}
+	if len(seen) != 12 {
+		t.Errorf("12 curves look like %d", len(seen))
+	}
+}
+
+func TestTicks(t *testing.T) {
+	for _, c := range []struct {
+		low, high float64
+		want      string
+	}{
+		{0, 57328, "0 10000 20000 30000 40000 50000"},
+		{0, 100, "0 20 40 60 80 100"},
+		{0, 2.2, "0.0 0.5 1.0 1.5 2.0"},
+		{0, 1, "0.0 0.2 0.4 0.6 0.8 1.0"},
+		{0, 0.037, "0.00 0.01 0.02 0.03"},
+		{-3, 3, "-3 -2 -1 0 1 2 3"},
+		{-0.1, 0.1, "-0.10 -0.05 0.00 0.05 0.10"},
+		{1e-9, 5e-9, "0.000000001 0.000000002 0.000000003 0.000000004 0.000000005"},
+		{5, 5, "5"},
+	} {
+		var got []string
+		for _, tick := range (page.Ticks{}).Ticks(c.low, c.high) {
+			got = append(got, tick.Label)
+		}
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("%v to %v: %q, want %q", c.low, c.high, got, c.want)
+		}
+	}
+	// What any axis may ask for: some labels, in order, within it and of a bearable length.
+	for _, low := range []float64{0, -7, 1e-3, 12345} {
+		for span := 1e-6; span < 1e10; span *= 3.7 {
+			ticks := (page.Ticks{}).Ticks(low, low+span)
+			if len(ticks) < 2 || len(ticks) > 8 {
+				t.Errorf("%v to %v has %d labels", low, low+span, len(ticks))
+			}
+			for i, tick := range ticks {
+				if len(tick.Label) > 14 || tick.Value < low-1e-6*span || tick.Value > low+span*(1+1e-6) || i > 0 && tick.Label == ticks[i-1].Label {
+					t.Errorf("%v to %v: %q at %v", low, low+span, tick.Label, tick.Value)
+				}
+			}
+		}
+	}
+}
