@@ -51,7 +51,7 @@ func (c *Core) abandon(r *request, err error) {
 		if !r.shutting {
 			c.act.Close = append(c.act.Close, r.ID)
 		}
-		r.open, r.shutting = true, true // until Closed
+		r.open = true // until Closed
 	}
 	c.settle(r)
 }

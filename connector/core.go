@@ -14,8 +14,6 @@ type Config struct {
 	Scheduler *engine.Scheduler
 	Pool      *kvcache.Pool
 	Profile   *engine.Profile
-	// Disagg: the node is one of a prefill/decode pair, with its costs.
-	Disagg bool
 	// HoldTimeout is how long blocks wait for the consumer of a v0 or pull
 	// transfer, from the end of the prompt or when v0's consumer asked for them,
 	// before they are given up.
@@ -30,7 +28,6 @@ type Config struct {
 // comment. Not safe for concurrent use.
 type Core struct {
 	cfg   Config
-	costs engine.Costs
 	v0    engine.V0Costs
 	sched *engine.Scheduler
 
@@ -71,7 +68,6 @@ const (
 type request struct {
 	Submit
 	state state
-	at    time.Duration // submitted
 	ready time.Duration // schedulable
 	seq   *engine.Sequence
 	pairs []Pair // of its moves, once there was one
@@ -91,8 +87,9 @@ type request struct {
 	freed    bool  // abandoned, and its blocks let go
 	verdict  error // abandoned, and reported as this unless a Cancel comes first
 
-	posted, landed, usable, firstOut, lastPart time.Duration
-	b                                          Breakdown
+	emitted                 bool          // a token has left
+	landed, checked, usable time.Duration // the last part; then the sequence
+	b                       Breakdown
 }
 
 // NewCore returns a node with nothing to do.
@@ -117,11 +114,8 @@ func NewCore(cfg Config) (*Core, error) {
 		return nil, err
 	}
 	c := &Core{
-		cfg: cfg, costs: cfg.Profile.Costs, v0: cfg.Profile.Disagg.V0, sched: cfg.Scheduler,
+		cfg: cfg, v0: cfg.Profile.Disagg.V0, sched: cfg.Scheduler,
 		reqs: make(map[uint64]*request), transfers: make(map[uint64]*request), next: cfg.Transfers,
-	}
-	if cfg.Disagg {
-		c.costs = cfg.Profile.DisaggEngine()
 	}
 	c.producer.gap = millis(c.v0.LaunchGapMS)
 	return c, nil
@@ -153,7 +147,6 @@ func (c *Core) Step(now time.Duration, events ...Event) *Actions {
 		Close: a.Close[:0], Drop: a.Drop[:0],
 	}
 	c.now = now
-	c.toRun = c.toRun[:0]
 	for _, ev := range events {
 		c.event(ev)
 	}
@@ -208,8 +201,8 @@ func (c *Core) submit(ev Submit) {
 		c.act.Failed = append(c.act.Failed, Failed{ev.ID, fmt.Errorf("%w: %w: %d", ErrInvalid, engine.ErrDuplicate, ev.ID)})
 		return
 	}
-	r := &request{Submit: ev, at: c.now}
-	front := max(millis(c.costs.RequestMS)-ev.Age, 0)
+	r := &request{Submit: ev}
+	front := max(millis(c.cfg.Profile.Costs.RequestMS)-ev.Age, 0)
 	req := engine.Request{
 		ID: ev.ID, Prompt: ev.Prompt, Prefix: ev.Prefix, MaxTokens: ev.MaxTokens,
 		// Of ours none waits for a launch; of v0 only the prefill side, see V0Costs.
@@ -317,7 +310,7 @@ func (c *Core) launch(step *engine.Step) {
 	for _, w := range step.Works {
 		if r := c.reqs[w.Seq.ID]; r != nil && w.Prompt && r.seq == nil {
 			r.seq = w.Seq
-			r.b.Queue = max(step.At-r.ready, 0)
+			r.b.Queue = step.At - r.ready
 		}
 	}
 	if step.Kind == engine.Receive {
@@ -350,8 +343,8 @@ func (c *Core) output(o engine.Output) {
 	if r == nil || r.state == abandoned {
 		return
 	}
-	if r.firstOut == 0 {
-		r.firstOut = c.now
+	if !r.emitted {
+		r.emitted = true
 		from := o.Seq.Computed
 		if r.usable > 0 {
 			from = r.usable
@@ -385,9 +378,7 @@ func (c *Core) output(o engine.Output) {
 func (c *Core) drop(r *request) {
 	c.deadlines.remove(r)
 	delete(c.reqs, r.ID)
-	if r.transfer != 0 {
-		delete(c.transfers, r.transfer)
-	}
+	delete(c.transfers, r.transfer)
 	c.act.Drop = append(c.act.Drop, r.ID)
 }
 

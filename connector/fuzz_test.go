@@ -29,7 +29,7 @@ func FuzzOutside(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		core, err := NewCore(Config{Scheduler: sched, Pool: pool, Profile: prof, Disagg: true, HoldTimeout: time.Second})
+		core, err := NewCore(Config{Scheduler: sched, Pool: pool, Profile: prof, HoldTimeout: time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -52,7 +52,6 @@ func (c *Core) wrote(r *request, ev Moved) {
 	r.b.Wire = max(ev.At-r.seq.Computed-r.b.Post, 0)
 	c.totals.Transfers++
 	c.act.Prefilled = append(c.act.Prefilled, Prefilled{ID: r.ID, FirstToken: r.first, Cached: r.seq.Cached(), Breakdown: r.b})
-	r.open = false
 	c.shut(r)
 }
 

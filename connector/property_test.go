@@ -134,7 +134,7 @@ func (x *pair) side(name string) *side {
 	if err != nil {
 		x.t.Fatal(err)
 	}
-	core, err := NewCore(Config{Scheduler: sched, Pool: pool, Profile: x.prof, Disagg: true, HoldTimeout: x.hold})
+	core, err := NewCore(Config{Scheduler: sched, Pool: pool, Profile: x.prof, HoldTimeout: x.hold})
 	if err != nil {
 		x.t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 func (c *Core) allocated(r *request, q *engine.Sequence) {
 	r.seq = q
 	r.state = moving
-	r.b.Queue = max(c.now-r.ready, 0)
+	r.b.Queue = c.now - r.ready
 	skip := q.Cached() / c.cfg.Pool.BlockTokens()
 	switch r.Handoff {
 	case Pull:
@@ -21,7 +21,6 @@ func (c *Core) allocated(r *request, q *engine.Sequence) {
 	case Layerwise:
 		c.next++
 		r.transfer, r.open = c.next, true
-		c.transfers[r.transfer] = r
 		c.act.Reserved = append(c.act.Reserved, Offer{
 			ID: r.ID, Transfer: r.transfer, First: skip, Blocks: c.blocks(r)[skip:], Tokens: len(r.Prompt),
 		})
@@ -65,7 +64,6 @@ func (c *Core) moved(ev Moved) {
 	r.b.Bytes += ev.Bytes
 	r.b.Wire += ev.At - ev.Posted
 	c.totals.Bytes += uint64(ev.Bytes)
-	r.lastPart = max(r.lastPart, ev.At)
 	switch {
 	case r.Leg == DecodeLeg && r.Handoff == V0:
 		c.receivedTensor(r, ev)
@@ -100,7 +98,7 @@ func (c *Core) checked(ev Checked) {
 	r.b.Bad += ev.Bad
 	c.totals.Checked += uint64(ev.Blocks)
 	c.totals.Bad += uint64(ev.Bad)
-	r.lastPart = max(r.lastPart, c.now)
+	r.checked = c.now
 	switch {
 	case r.state == abandoned:
 	case ev.Err != nil:
@@ -124,15 +122,13 @@ func (c *Core) land(r *request) {
 	ev := engine.Landed{ID: r.ID, At: c.now}
 	if r.Handoff == Layerwise {
 		ev.Given = []kvcache.Token{r.first}
-		if r.MaxTokens == 1 {
-			// The prefill side has emitted all there is.
-			c.act.Finished = append(c.act.Finished, Finished{ID: r.ID, Cached: r.seq.Cached(), Breakdown: r.b})
-			c.toRun = append(c.toRun, ev)
-			c.drop(r)
-			return
-		}
 	}
 	c.toRun = append(c.toRun, ev)
+	if r.Handoff == Layerwise && r.MaxTokens == 1 {
+		// The prefill side has emitted all there is.
+		c.act.Finished = append(c.act.Finished, Finished{ID: r.ID, Cached: r.seq.Cached(), Breakdown: r.b})
+		c.drop(r)
+	}
 }
 
 // release tells the producer, once, that its blocks are no longer needed.

@@ -88,7 +88,7 @@ func newStage(t *testing.T, d *datadriven.TestData) *stage {
 		if err != nil {
 			d.Fatalf(t, "%v", err)
 		}
-		core, err := NewCore(Config{Scheduler: sched, Pool: pool, Profile: prof, Disagg: true, HoldTimeout: hold})
+		core, err := NewCore(Config{Scheduler: sched, Pool: pool, Profile: prof, HoldTimeout: hold})
 		if err != nil {
 			d.Fatalf(t, "%v", err)
 		}

@@ -98,7 +98,6 @@ func (c *Core) nextReceive(at time.Duration) {
 		r.b.Queue = max(at-r.ready, 0) // others of the step went before
 		v.state, v.tensor, v.avail = recvWait, 0, [tensors]bool{}
 		v.asked, v.free = at, at+millis(c.v0.ReceiveMS)
-		r.posted = 0
 		c.act.Ask = append(c.act.Ask, Ask{ID: r.ID, Node: r.Remote.Node, Transfer: r.Remote.Transfer})
 		return
 	}
@@ -122,7 +121,7 @@ func (c *Core) receive() {
 		if r.checks > 0 || r.open {
 			return // something is still in its blocks; Checked or Closed calls again
 		}
-		c.endRequest(r, max(v.free, r.lastPart))
+		c.endRequest(r, max(v.free, r.checked))
 	}
 }
 

@@ -58,9 +58,6 @@ func (s *Scheduler) launch(now, notBefore time.Duration) {
 	if step.Kind != Decode {
 		leave += s.cfg.OutputDelay
 	}
-	if n := len(s.delayed); n > 0 {
-		leave = max(leave, s.delayed[n-1].at) // never overtake
-	}
 	s.out = slices.DeleteFunc(s.out, func(o Output) bool {
 		if o.Seq.AtOnce {
 			return false
@@ -70,10 +67,10 @@ func (s *Scheduler) launch(now, notBefore time.Duration) {
 	})
 }
 
-// flush lets outputs leave: those whose delay is over, those that wait for nothing,
-// and all of them if there is no step to wait for, under way or about to be. One
-// that is held back until notBefore is about to be: its outputs were seen to wait in
-// the published system (see V0Costs).
+// flush lets outputs leave: those whose delay is over and no other's before them is
+// not, those that wait for nothing, and all of them if there is no step to wait for,
+// under way or about to be. One that is held back until notBefore is about to be: in
+// the published system outputs wait for it (see V0Costs).
 func (s *Scheduler) flush(now, notBefore time.Duration) {
 	idle := s.step == nil && (now >= notBefore || len(s.waiting)+len(s.running) == 0)
 	n := 0
@@ -89,11 +86,6 @@ func (s *Scheduler) flush(now, notBefore time.Duration) {
 		s.ready.Outputs = append(s.ready.Outputs, o)
 		return true
 	})
-	for _, o := range s.ready.Outputs {
-		if o.Seq.FirstOut == 0 {
-			o.Seq.FirstOut = now
-		}
-	}
 }
 
 // decodes adds every running sequence that has room for its next token. Where

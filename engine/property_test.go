@@ -216,7 +216,7 @@ func (p *playground) step(events []Event) {
 		}
 	}
 	for _, o := range p.s.delayed {
-		if o.Seq.AtOnce || o.at <= p.now || o.at > p.now+p.cfg.OutputDelay {
+		if o.Seq.AtOnce || p.s.delayed[0].at <= p.now || o.at > p.now+p.cfg.OutputDelay {
 			p.failf("request %d: token %d is delayed until %v, at once: %v", o.Seq.ID, o.Position, o.at, o.Seq.AtOnce)
 		}
 	}

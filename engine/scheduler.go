@@ -93,7 +93,7 @@ type Scheduler struct {
 	release []*Sequence   // cancelled while the step under way computes them
 
 	out     []Output  // of the last step, leaving when the next is launched
-	delayed []delayed // leaving at their time, in order
+	delayed []delayed // leaving at their time, none before one that stands before it
 
 	preemptions uint64
 	ready       Ready

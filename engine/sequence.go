@@ -59,7 +59,6 @@ type Sequence struct {
 	// When things happened, for the breakdown; zero if they did not.
 	Launched time.Duration // first step that computed its prompt
 	Computed time.Duration // prompt computed
-	FirstOut time.Duration // first token left this node
 }
 
 // A refusal is what the pool was like when it had too few blocks for a sequence.

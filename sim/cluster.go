@@ -171,7 +171,7 @@ func (c *cluster) newNode(name string, policy engine.Policy, disagg bool) (*node
 		return nil, err
 	}
 	// Nothing is lost here, so nothing need be given up.
-	core, err := connector.NewCore(connector.Config{Scheduler: sched, Pool: pool, Profile: prof, Disagg: disagg, HoldTimeout: never})
+	core, err := connector.NewCore(connector.Config{Scheduler: sched, Pool: pool, Profile: prof, HoldTimeout: never})
 	if err != nil {
 		return nil, err
 	}
