@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -211,12 +212,13 @@ func (b *Batch) slice(reqs []Request) error {
 		n += (len(reqs[i].Local) + size - 1) / size
 	}
 	b.slices = make([]Slice, n)
+	segs := *b.e.segs.Load()
 	var seg *Segment
 	n = 0
 	for i := range reqs {
 		r := &reqs[i]
-		if seg == nil || !seg.holds(r.Local) {
-			if seg = b.hold(r.Local); seg == nil {
+		if seg == nil || len(segs) > 1 || !seg.holds(r.Local) {
+			if seg = b.hold(segs, r.Local); seg == nil {
 				return fmt.Errorf("%w: request %d", ErrNotRegistered, i)
 			}
 		}
@@ -243,15 +245,18 @@ func (b *Batch) sliceSize() int {
 	return int(min(max(size, least), int64(most)))
 }
 
-// hold finds and acquires the segment around local.
-func (b *Batch) hold(local []byte) *Segment {
-	for _, s := range b.segs {
-		if s.holds(local) {
+// hold finds and acquires the segment around local: of several the smallest, whose
+// location says most about the memory, and of those the one registered last. One that
+// is being closed is none, unless the batch holds it already.
+func (b *Batch) hold(segs []*Segment, local []byte) *Segment {
+	for _, s := range segs { // in this order
+		if !s.holds(local) {
+			continue
+		}
+		if slices.Contains(b.segs, s) {
 			return s
 		}
-	}
-	for _, s := range *b.e.segs.Load() {
-		if s.holds(local) && s.acquire() {
+		if s.acquire() {
 			b.segs = append(b.segs, s)
 			return s
 		}

@@ -16,9 +16,9 @@ type Engine struct {
 	accts  []account // one for each rail
 	outbox *outbox
 	inbox  inbox
-	pacer  *pacer // nil without Config.Link
-	segs   atomic.Pointer[[]*Segment]
-	names  sync.Map // keyAt -> string: the segment or window that a key is of
+	pacer  *pacer                     // nil without Config.Link
+	segs   atomic.Pointer[[]*Segment] // smallest first, of those the latest
+	names  sync.Map                   // keyAt -> string: the segment or window that a key is of
 
 	ctx    context.Context // of dials; canceled by Close
 	cancel context.CancelFunc

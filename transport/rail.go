@@ -75,7 +75,9 @@ type Rail interface {
 
 	// Close stops serving peers and closes every endpoint, so that every
 	// posted slice has completed and no registered memory is touched when
-	// it returns. A second Close returns nil.
+	// it returns. A second Close, beside the first or later, waits likewise
+	// and returns nil. What is said above of the time after Close holds from
+	// when it has returned; while it runs calls may end either way.
 	Close() error
 }
 

@@ -1,8 +1,10 @@
 package transport
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"sync"
@@ -40,8 +42,10 @@ type Segment struct {
 	refs    int // batches that use mem
 	idle    *sync.Cond
 	closed  bool
-	err     error
 	windows map[*Window]struct{} // open
+
+	gone chan struct{} // closed when Close has done its work
+	err  error         // of Close
 }
 
 // Register makes mem a segment on every rail. Whoever has its Info may read and
@@ -64,7 +68,7 @@ func (e *Engine) register(name string, mem []byte, location string, access Acces
 	if len(mem) == 0 {
 		return fail(fmt.Errorf("%w: empty memory", ErrInvalid))
 	}
-	s := &Segment{e: e, mem: mem, info: SegmentInfo{Name: name, Length: int64(len(mem)), Location: location}, windows: make(map[*Window]struct{})}
+	s := &Segment{e: e, mem: mem, info: SegmentInfo{Name: name, Length: int64(len(mem)), Location: location}, windows: make(map[*Window]struct{}), gone: make(chan struct{})}
 	s.idle = sync.NewCond(&s.mu)
 	for _, r := range e.cfg.Rails {
 		rank := 0
@@ -86,7 +90,9 @@ func (e *Engine) register(name string, mem []byte, location string, access Acces
 	if e.closed {
 		return fail(net.ErrClosed)
 	}
-	e.segs.Store(new(append(slices.Clone(*e.segs.Load()), s)))
+	segs := append([]*Segment{s}, *e.segs.Load()...)
+	slices.SortStableFunc(segs, func(a, b *Segment) int { return cmp.Compare(len(a.mem), len(b.mem)) })
+	e.segs.Store(&segs)
 	return s, nil
 }
 
@@ -106,29 +112,34 @@ func (s *Segment) Bytes() []byte { return s.mem }
 // Close closes the segment's windows and deregisters it on all rails. It waits for
 // this engine's batches that use the memory, which their deadlines bound, and for
 // peers' operations under way; then nothing touches the memory any more. Closing
-// again, or after the engine's Close, returns nil.
+// again, beside the first call or later, waits likewise and returns the same; after
+// the engine's Close that is nil.
 func (s *Segment) Close() error {
 	e := s.e
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		<-s.gone
+		return s.err
+	}
+	s.closed = true
+	windows := slices.Collect(maps.Keys(s.windows))
+	s.mu.Unlock()
 	e.mu.Lock()
 	e.segs.Store(new(slices.DeleteFunc(slices.Clone(*e.segs.Load()), func(o *Segment) bool { return o == s })))
 	e.mu.Unlock()
 
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return s.err
+	var errs []error
+	for _, w := range windows {
+		errs = append(errs, w.Close())
 	}
-	s.closed = true
+	s.mu.Lock()
 	for s.refs > 0 {
 		s.idle.Wait()
 	}
-	var errs []error
-	for w := range s.windows {
-		s.mu.Unlock()
-		errs = append(errs, w.Close())
-		s.mu.Lock()
-	}
+	s.mu.Unlock()
 	s.err = errors.Join(append(errs, s.reg.close())...)
+	close(s.gone)
 	return s.err
 }
 

@@ -222,6 +222,37 @@ func testPeerClose(t *testing.T, make Factory) {
 	}
 }
 
+// testCloseTwice closes a target from two goroutines while writes are under way. To
+// both the memory is theirs when their Close has returned: the race detector sees
+// operations that still go on.
+func testCloseTwice(t *testing.T, make Factory) {
+	for range 20 {
+		x := newBench(t, make, 1<<20)
+		c := newTally(t)
+		var slices []*transport.Slice
+		for range 32 {
+			slices = append(slices, transport.NewSlice(transport.Write, x.src, x.key, 0, c.done))
+		}
+		ended := newChan[error]()
+		for i := range 2 {
+			go func() {
+				c.wait(1)
+				err := x.b.Close()
+				x.dst[i] = 9 // the first bytes, which every slice writes
+				ended <- err
+			}()
+		}
+		n := x.post(c, slices)
+		for range 2 {
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}
+		c.wait(n)
+		x.close()
+	}
+}
+
 func testRailClose(t *testing.T, make Factory) {
 	x := newBench(t, make, 1<<20)
 	defer x.close()

@@ -84,6 +84,7 @@ type Rail struct {
 	hole    bool      // nothing completes
 	dials   int
 	closed  bool
+	gone    chan struct{} // closed when Close has done its work
 
 	landing sync.Mutex // guards fenced, and late slices while they land
 	fenced  map[uint64]bool
@@ -100,7 +101,7 @@ type region struct {
 func (n *Network) Rail(name string) *Rail {
 	r := &Rail{
 		n: n, name: name, Depth: 64, regions: make(map[transport.Key]*region),
-		eps: make(map[*endpoint]struct{}), peers: make(map[*endpoint]struct{}), faults: make(map[int]Fault), fenced: make(map[uint64]bool), lost: make(map[*Rail][]uint64),
+		eps: make(map[*endpoint]struct{}), peers: make(map[*endpoint]struct{}), faults: make(map[int]Fault), fenced: make(map[uint64]bool), lost: make(map[*Rail][]uint64), gone: make(chan struct{}),
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -347,6 +348,11 @@ func (r *Rail) Close() error {
 	}
 	r.n.mu.Unlock()
 	r.mu.Lock()
+	if r.closed {
+		r.mu.Unlock()
+		<-r.gone
+		return nil
+	}
 	r.closed = true
 	regions := r.regions
 	r.regions = nil
@@ -366,6 +372,7 @@ func (r *Rail) Close() error {
 		g.mem = nil
 		g.mu.Unlock()
 	}
+	close(r.gone)
 	return nil
 }
 

@@ -50,6 +50,7 @@ func TestRail(t *testing.T, make Factory, windows Windows) {
 		{"Fence", testFence},
 		{"PeerClose", testPeerClose},
 		{"RailClose", testRailClose},
+		{"CloseTwice", testCloseTwice},
 		{"LocalOnly", testLocalOnly},
 	}
 	if windows == Checked {
