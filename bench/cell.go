@@ -34,7 +34,59 @@ func (c *Cell) note(format string, args ...any) {
 	c.Notes = append(c.Notes, fmt.Sprintf(format, args...))
 }
 
-// attempt measures a cell. What goes wrong becomes a fault of the cell, so that
+// cell measures a cell, again if it was disturbed, and returns the attempt that is to
+// be reported. The error is a MismatchError.
+func (x *run) cell(ctx context.Context, w Workload, s Setting, repeat int, schedule Schedule) (*Cell, error) {
+	var attempts []*Cell
+	for n := 0; ; n++ {
+		c := newCell(x.cfg, w, s, repeat)
+		c.Attempt = n
+		c.Clock = ClockReal // also of a cluster that does not start
+		x.bar.begin(c.name(), schedule.End)
+		err := x.attempt(ctx, c, w, s, schedule)
+		// What has faults is reported: a fault must not be measured away.
+		again := err == nil && c.disturbed() && n < x.cfg.RetriesDisturbed && len(c.Faults) == 0 && ctx.Err() == nil
+		x.bar.end(c, schedule.End, again)
+		if err != nil {
+			return nil, err
+		}
+		attempts = append(attempts, c)
+		if !again {
+			return reported(attempts), nil
+		}
+	}
+}
+
+// reported is the least disturbed attempt, or one with faults, with a word on the
+// others.
+func reported(attempts []*Cell) *Cell {
+	best := attempts[len(attempts)-1]
+	if len(attempts) == 1 {
+		return best
+	}
+	for _, c := range attempts {
+		if len(best.Faults) == 0 && c.Disturbance != nil && (best.Disturbance == nil || c.Disturbance.score() < best.Disturbance.score()) {
+			best = c
+		}
+	}
+	for i, c := range attempts {
+		a := Attempt{Attempt: i, Disturbance: c.Disturbance, Interrupted: c.Interrupted}
+		if c.Metrics != nil {
+			a.MeanTTFTMS, a.MeanTPOTMS = c.Metrics.MeanTTFTMS, c.Metrics.MeanTPOTMS
+		}
+		best.Attempts = append(best.Attempts, a)
+		switch {
+		case c == best:
+		case c.disturbed():
+			best.note("attempt %d is not reported, mean TTFT %.1f ms, mean TPOT %.1f ms: %v", i+1, a.MeanTTFTMS, a.MeanTPOTMS, c.Disturbance)
+		default:
+			best.note("attempt %d is not reported: it did not come to its end", i+1)
+		}
+	}
+	return best
+}
+
+// attempt measures a cell once. What goes wrong becomes a fault of the cell, so that
 // one bad setting does not cost the others. The error is a MismatchError.
 func (x *run) attempt(ctx context.Context, c *Cell, w Workload, s Setting, schedule Schedule) error {
 	cfg := x.cfg
@@ -67,6 +119,9 @@ func (x *run) attempt(ctx context.Context, c *Cell, w Workload, s Setting, sched
 		return err
 	}
 	salt, vocab := fmt.Sprintf("%d", c.Repeat), c.Server.vocabulary()
+	if c.Attempt > 0 {
+		salt += fmt.Sprintf(" attempt %d", c.Attempt)
+	}
 	warmUp, _, err := client.Run(ctx, model, w.Requests(1, cfg.Seed, salt+" warm-up", vocab), Schedule{At: []time.Duration{0}}, nil)
 	if err != nil || warmUp[0].Error != "" {
 		if err == nil {
@@ -82,11 +137,21 @@ func (x *run) attempt(ctx context.Context, c *Cell, w Workload, s Setting, sched
 	requests := w.Requests(cfg.NumPrompts, cfg.Seed, salt, vocab)
 	runtime.GC() // the prompts' garbage is not the run's
 
+	var pids []int
+	if local, ok := cluster.(LocalCluster); ok {
+		pids = local.Pids()
+	}
+	end, err := x.watch(pids)
+	if err != nil {
+		c.unserved(ctx, "%v", err)
+		return nil
+	}
 	records, duration, err := client.Run(ctx, model, requests, schedule, func(r *Record) {
-		r.Workload, r.Setting, r.Repeat, r.Clock = c.Workload, c.Setting, c.Repeat, ClockReal
+		r.Workload, r.Setting, r.Repeat, r.Attempt, r.Clock = c.Workload, c.Setting, c.Repeat, c.Attempt, ClockReal
 		x.out.record(r)
 		x.bar.requestDone()
 	})
+	disturbance, unseen := end()
 	c.Records = records
 	m := Measure(records, duration)
 	c.Metrics = &m
@@ -98,6 +163,13 @@ func (x *run) attempt(ctx context.Context, c *Cell, w Workload, s Setting, sched
 	}
 	if c.Published != nil {
 		c.RelErr = relErr(m.Figures, c.Published.Figures)
+	}
+	c.Disturbance = disturbance
+	if unseen != nil {
+		c.note("who used the CPUs is not known: %v", unseen)
+	}
+	if pids == nil {
+		c.note("only this machine was watched, and what the nodes use of it, if they are here, counts as others' programs'")
 	}
 	c.judge(s)
 	if before != nil {
@@ -175,7 +247,12 @@ func (c *Cell) judge(s Setting) {
 	case s.Mode == ModeNonDisagg && m.KVBytes > 0:
 		c.fault("%d bytes of KV moved between nodes: the cluster does not serve the setting %s", m.KVBytes, s.Name)
 	}
-	if share, median := c.behindLink(); s.Handoff != "layerwise" && share > maxBehind {
+	share, median, known := c.behindLink()
+	if c.Disturbance != nil && known && s.Handoff != "layerwise" {
+		behind := round(100*share, 2)
+		c.Disturbance.BehindLinkPct = &behind
+	}
+	if s.Handoff != "layerwise" && share > maxBehind {
 		c.note("this machine's own network did not keep up with the link: %.0f %% of the transfers took over %.1f times what they take at %.2f GB/s, the median %.2f times, so the figures are those of a slower link",
 			100*share, behind, c.PacedTo/1e9, median)
 	}
@@ -198,7 +275,7 @@ const (
 // behindLink is the share of transfers that are behind, and the median of what
 // transfers took as a multiple of what the link takes. Under layerwise most of a
 // transfer hides behind the prompt, and there is nothing to compare.
-func (c *Cell) behindLink() (share, median float64) {
+func (c *Cell) behindLink() (share, median float64, known bool) {
 	var times []float64
 	late := 0
 	for i := range c.Records {
@@ -211,10 +288,10 @@ func (c *Cell) behindLink() (share, median float64) {
 		}
 	}
 	if len(times) == 0 {
-		return 0, 0
+		return 0, 0, false
 	}
 	slices.Sort(times)
-	return float64(late) / float64(len(times)), percentile(times, 50)
+	return float64(late) / float64(len(times)), percentile(times, 50), true
 }
 
 func (c *Cell) print(w io.Writer) error {
@@ -230,6 +307,9 @@ func (c *Cell) print(w io.Writer) error {
 	}
 	for _, f := range c.Faults {
 		fmt.Fprintln(w, "fault:", f)
+	}
+	if c.disturbed() {
+		fmt.Fprintln(w, "disturbed:", c.Disturbance)
 	}
 	for _, n := range c.Notes {
 		fmt.Fprintln(w, "note:", n)

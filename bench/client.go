@@ -22,7 +22,8 @@ type Record struct {
 	Workload     string     `json:"workload"`
 	Setting      string     `json:"setting"`
 	Repeat       int        `json:"repeat"`
-	Clock        string     `json:"clock"` // ClockReal or ClockVirtual
+	Attempt      int        `json:"attempt,omitempty"` // 0, 1, ..: of a cell that was measured again
+	Clock        string     `json:"clock"`             // ClockReal or ClockVirtual
 	Index        int        `json:"index"`
 	RequestID    string     `json:"request_id"`
 	PromptTokens int        `json:"prompt_tokens"`

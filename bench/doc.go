@@ -24,6 +24,10 @@
 // part modelled) is what the cluster says of itself in its Link. A server that
 // somebody else started is asked (ServerInfo), and is unknown if it does not say.
 //
+// A machine that does something else at the same time disturbs all of this. Each
+// measured row has its Disturbance, and is measured again, and marked, above a
+// threshold.
+//
 // In virtual time (package sim) the same cells are computed instead: virtual.go
 // makes records of the same kind, marked so in every row, and the tables set the
 // two clocks side by side. simulation.go and sweep.go are kvbench simulate: any

@@ -20,7 +20,11 @@ func WriteHTML(w io.Writer, r *Results) error {
 		if s.Plots, err = g.plots(); err != nil {
 			return fmt.Errorf("plots of %s: %w", g.name, err)
 		}
-		for _, t := range []page.Table{g.compare(latencies[0]), g.compare(latencies[1]), g.compare(latencies[2]), g.what()} {
+		tables := []page.Table{g.compare(latencies[0]), g.compare(latencies[1]), g.compare(latencies[2]), g.what()}
+		if t, known := g.quiet(); known {
+			tables = append(tables, t)
+		}
+		for _, t := range tables {
 			t.Title = strings.TrimPrefix(t.Title, g.name+" ")
 			s.Tables = append(s.Tables, t.HTML(-1))
 		}

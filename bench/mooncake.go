@@ -36,6 +36,13 @@ type Cluster interface {
 	Close() error
 }
 
+// A LocalCluster knows its processes on this machine. What they use is not used by
+// others.
+type LocalCluster interface {
+	Cluster
+	Pids() []int
+}
+
 // A Starter starts a cluster for one cell. It may return before the cluster
 // serves.
 type Starter func(ctx context.Context, s Setting) (Cluster, error)
@@ -47,9 +54,12 @@ type Config struct {
 	NumPrompts int        // requests a cell, default 200
 	Seed       uint32     // of arrivals and prompts; published: 0
 	Repeat     int        // runs of each cell, default 1
-	Out        string     // folder for the results; it is created
-	Start      Starter    // nil: nothing is measured
-	Virtual    *Virtual   // nil: nothing is computed
+	// RetriesDisturbed is how many times a cell that was disturbed is measured again.
+	// The least disturbed attempt is reported. Default 0.
+	RetriesDisturbed int
+	Out              string   // folder for the results; it is created
+	Start            Starter  // nil: nothing is measured
+	Virtual          *Virtual // nil: nothing is computed
 	// ParseLink reads what a node says of its link. Default: it is a name.
 	ParseLink func(string) NodeLink
 
@@ -108,6 +118,9 @@ func (c Config) Validate() error {
 	if c.Repeat < 0 {
 		errs = append(errs, fmt.Errorf("repeat is %d: use 1 or more", c.Repeat))
 	}
+	if c.RetriesDisturbed < 0 {
+		errs = append(errs, fmt.Errorf("retries of disturbed cells are %d: use 0 or more", c.RetriesDisturbed))
+	}
 	if c.RequestTimeout < 0 {
 		errs = append(errs, fmt.Errorf("request timeout is %v: use a positive duration", c.RequestTimeout))
 	}
@@ -147,6 +160,18 @@ func Run(ctx context.Context, cfg Config) (*Results, error) {
 	}
 	cfg = cfg.withDefaults()
 	x := &run{cfg: cfg, results: &Results{Machine: DescribeMachine(), Config: cfg.record()}, bar: newProgress(cfg)}
+	x.watch = func(pids []int) (func() (*Disturbance, error), error) {
+		w, err := startWatch(cfg.Clock, pids)
+		if err != nil {
+			return nil, err
+		}
+		return w.end, nil
+	}
+	return x.run(ctx)
+}
+
+func (x *run) run(ctx context.Context) (*Results, error) {
+	cfg := x.cfg
 	x.out = openOutput(cfg.Out, x.bar.say)
 	err := x.cells(ctx)
 	kept := x.out.close()
@@ -184,6 +209,8 @@ type run struct {
 	results *Results
 	out     *output
 	bar     *progress
+	// watch looks at the machine until end is called; startWatch, but in tests.
+	watch func(pids []int) (end func() (*Disturbance, error), err error)
 }
 
 // cells measures and computes the cells. An error that is not ctx's ends the run.
@@ -220,11 +247,7 @@ func (x *run) measure(ctx context.Context) error {
 				if ctx.Err() != nil {
 					return nil // Run says so, after it has printed what there is
 				}
-				c := newCell(cfg, w, s, repeat)
-				c.Clock = ClockReal // also of a cluster that does not start
-				x.bar.begin(c.name(), schedule.End)
-				err := x.attempt(ctx, c, w, s, schedule)
-				x.bar.end(c, schedule.End)
+				c, err := x.cell(ctx, w, s, repeat, schedule)
 				if err != nil {
 					return err
 				}
@@ -247,6 +270,7 @@ func (c Config) record() RunConfig {
 		OutputTokens: outputTokens,
 		Seed:         c.Seed,
 		Repeat:       c.Repeat,
+		Retries:      c.RetriesDisturbed,
 		Arrivals:     fmt.Sprintf("numpy MT19937 exponential gaps, first request at 0, client drift %v a gap", clientDrift),
 		TimeoutS:     c.RequestTimeout.Seconds(),
 		Started:      time.Now(),

@@ -246,8 +246,8 @@ func TestRunNotReady(t *testing.T) {
 }
 
 func TestValidateNamesEveryFault(t *testing.T) {
-	err := Config{NumPrompts: -1, Repeat: -2, RequestTimeout: -1, ReadyTimeout: -1, Workloads: []Workload{{Name: "x"}}}.Validate()
-	wantError(t, "Validate", err, "number of prompts is -1", "repeat is -2", "request timeout", "ready timeout", "output folder", "set Start", `workload "x"`)
+	err := Config{NumPrompts: -1, Repeat: -2, RetriesDisturbed: -3, RequestTimeout: -1, ReadyTimeout: -1, Workloads: []Workload{{Name: "x"}}}.Validate()
+	wantError(t, "Validate", err, "number of prompts is -1", "repeat is -2", "disturbed cells are -3", "request timeout", "ready timeout", "output folder", "set Start", `workload "x"`)
 }
 
 // The bar is drawn on a terminal and wiped after each cell.
@@ -287,7 +287,11 @@ func TestBehindLink(t *testing.T) {
 		cell := Cell{Records: c.records}
 		cell.Metrics = &Metrics{Stages: &Stages{}}
 		cell.PacedTo = c.paced
+		cell.Disturbance = &Disturbance{}
 		cell.judge(Setting{Handoff: c.handoff})
+		if known := c.paced > 0 && c.handoff != "layerwise"; known != (cell.Disturbance.BehindLinkPct != nil) {
+			t.Errorf("%s at %v: behind link %v", c.handoff, c.paced, cell.Disturbance.BehindLinkPct)
+		}
 		notes := strings.Join(cell.Notes, "\n")
 		if (notes == "") != (c.says == "") || !strings.Contains(notes, c.says) {
 			t.Errorf("%s at %v: %q, want %q", c.handoff, c.paced, notes, c.says)

@@ -100,17 +100,24 @@ func (p *progress) begin(name string, length time.Duration) {
 // several goroutines.
 func (p *progress) requestDone() { p.done.Add(1) }
 
-// end finishes the cell and wipes the bar, so that a report can be printed.
-func (p *progress) end(c *Cell, length time.Duration) {
-	p.finished++
+// end finishes an attempt of a cell and wipes the bar, so that a report can be
+// printed. again says that another attempt follows.
+func (p *progress) end(c *Cell, length time.Duration, again bool) {
+	n := p.finished + 1
 	p.passed += length
+	if !again {
+		p.finished++
+	}
 	if p.bar != nil {
 		close(p.stop)
 		p.stopped.Wait()
 		_ = p.bar.Clear()
+		if again {
+			p.bar.ChangeMax64(p.bar.GetMax64() + length.Milliseconds())
+		}
 		return
 	}
-	line := fmt.Sprintf("cell %d/%d %s: ", p.finished, p.cells, c.name())
+	line := fmt.Sprintf("cell %d/%d %s: ", n, p.cells, c.name())
 	switch m := c.Metrics; {
 	case m == nil:
 		line += "did not run"
@@ -120,6 +127,12 @@ func (p *progress) end(c *Cell, length time.Duration) {
 	}
 	if c.Interrupted {
 		line += ", interrupted"
+	}
+	if c.disturbed() {
+		line += ", disturbed"
+		if again {
+			line += ": measured again"
+		}
 	}
 	fmt.Fprintln(p.w, line)
 }

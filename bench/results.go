@@ -21,10 +21,16 @@ type Row struct {
 	Workload string `json:"workload"`
 	Setting  string `json:"setting"`
 	Repeat   int    `json:"repeat"`  // 0, 1, ..
+	Attempt  int    `json:"attempt"` // 0, 1, ..: the one that is reported of those that a disturbed cell had
 	Handoff  string `json:"handoff"` // "none" without disaggregation, "unknown" of a server that does not say
 	Link
 	// Server is what the proxy said of itself, nil if it said nothing.
 	Server *ServerInfo `json:"server,omitempty"`
+	// Disturbance is what else the machine did, nil in virtual time and of a cell that
+	// was not measured to its end.
+	Disturbance *Disturbance `json:"disturbance,omitempty"`
+	// Attempts are all that the cell had, where it had more than one.
+	Attempts []Attempt `json:"attempts,omitempty"`
 	// Metrics is nil when the cluster never served.
 	Metrics *Metrics `json:"metrics"`
 	// Published is nil where nothing comparable was published.
@@ -37,11 +43,26 @@ type Row struct {
 	Interrupted bool `json:"interrupted,omitempty"`
 }
 
+// An Attempt is one measurement of a cell that was measured again.
+type Attempt struct {
+	Attempt     int          `json:"attempt"`
+	MeanTTFTMS  float64      `json:"mean_ttft_ms"`
+	MeanTPOTMS  float64      `json:"mean_tpot_ms"`
+	Disturbance *Disturbance `json:"disturbance"`
+	Interrupted bool         `json:"interrupted,omitempty"`
+}
+
+// disturbed says that the row is to be marked.
+func (r *Row) disturbed() bool { return r.Disturbance != nil && len(r.Disturbance.Why) > 0 }
+
 // name is the row as messages call it.
 func (r *Row) name() string {
 	name := r.Workload + " " + r.Setting
 	if r.Repeat > 0 {
 		name += fmt.Sprintf(" #%d", r.Repeat+1)
+	}
+	if r.Attempt > 0 {
+		name += fmt.Sprintf(" attempt %d", r.Attempt+1)
 	}
 	if r.Clock == ClockVirtual {
 		name += " virtual"
@@ -70,6 +91,7 @@ type RunConfig struct {
 	OutputTokens int       `json:"output_tokens"`
 	Seed         uint32    `json:"seed"`
 	Repeat       int       `json:"repeat"`
+	Retries      int       `json:"retries_disturbed"`
 	Arrivals     string    `json:"arrivals"`
 	TimeoutS     float64   `json:"request_timeout_s"`
 	Started      time.Time `json:"started"`

@@ -86,12 +86,44 @@ func (g group) compare(l latency) page.Table {
 	return t
 }
 
-// mark is the setting's name with a star where the cell must not be trusted.
+// mark is the setting's name, with a star where the cell must not be trusted and a
+// tilde where it was disturbed.
 func (c *Cell) mark() string {
+	marks := ""
 	if len(c.Faults) > 0 || c.Interrupted {
-		return c.Setting + " *"
+		marks += "*"
 	}
-	return c.Setting
+	if c.disturbed() {
+		marks += "~"
+	}
+	return strings.TrimSpace(c.Setting + " " + marks)
+}
+
+// quiet says how quiet the machine was, false if none of the cells knows.
+func (g group) quiet() (page.Table, bool) {
+	t := page.Table{
+		Title: g.name + " how quiet the machine was", Left: 1,
+		Head: []string{"setting", "attempts", "timers late ms", "P99", "over 5 ms %", "CPU % own", "others", "stolen", "run delay %", "behind link %"},
+	}
+	known := false
+	for _, c := range g.cells {
+		row := []string{c.mark(), fmt.Sprint(max(1, len(c.Attempts))), "-", "-", "-", "-", "-", "-", "-", "-"}
+		if d := c.Disturbance; d != nil {
+			known = true
+			row[2], row[3], row[4] = fmt.Sprintf("%.2f", d.LateMeanMS), fmt.Sprintf("%.2f", d.LateP99MS), fmt.Sprintf("%.2f", d.LateTimersPct)
+			if d.CPU != nil {
+				row[5], row[6], row[7] = fmt.Sprintf("%.1f", d.CPU.OwnPct), fmt.Sprintf("%.1f", d.CPU.OthersPct), fmt.Sprintf("%.1f", d.CPU.StealPct)
+				if d.CPU.RunDelayPct != nil {
+					row[8] = fmt.Sprintf("%.1f", *d.CPU.RunDelayPct)
+				}
+			}
+			if d.BehindLinkPct != nil {
+				row[9] = fmt.Sprintf("%.1f", *d.BehindLinkPct)
+			}
+		}
+		t.Rows = append(t.Rows, row)
+	}
+	return t, known
 }
 
 func (g group) what() page.Table {
@@ -115,13 +147,16 @@ func (g group) what() page.Table {
 	return t
 }
 
-// remarks are the faults and notes of every cell, one a line.
+// remarks are the faults of every cell, what disturbed it, and notes, one a line.
 func (r *Results) remarks() []string {
 	var lines []string
 	for i := range r.Cells {
 		c := &r.Cells[i]
 		for _, f := range c.Faults {
 			lines = append(lines, "* "+c.name()+": "+f)
+		}
+		if c.disturbed() {
+			lines = append(lines, "~ "+c.name()+" was disturbed: "+c.Disturbance.String())
 		}
 		for _, n := range c.Notes {
 			lines = append(lines, "  "+c.name()+": "+n)
@@ -261,6 +296,9 @@ func WriteMarkdown(w io.Writer, r *Results) error {
 			g.compare(l).WriteMarkdown(&b)
 		}
 		g.what().WriteMarkdown(&b)
+		if t, known := g.quiet(); known {
+			t.WriteMarkdown(&b)
+		}
 	}
 	if tables := r.agreement(); len(tables) > 0 {
 		b.WriteString("## Clocks\n\n")
@@ -269,7 +307,7 @@ func WriteMarkdown(w io.Writer, r *Results) error {
 		}
 	}
 	if remarks := r.remarks(); len(remarks) > 0 {
-		b.WriteString("## Faults (*) and notes\n\n")
+		b.WriteString("## Faults (*), disturbed rows (~) and notes\n\n")
 		for _, line := range remarks {
 			b.WriteString("- " + strings.TrimSpace(strings.Replace(line, "* ", "\\* ", 1)) + "\n")
 		}

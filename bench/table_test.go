@@ -40,6 +40,10 @@ func publishedRun() *Results {
 	}
 	r.Cells[3].fault("1 of 200 requests failed | on purpose")
 	r.Cells[4].note("the client was late")
+	r.Cells[1].Disturbance = &Disturbance{
+		LateMeanMS: 3.21, LateP99MS: 41.5, LateTimersPct: 12.3, CPU: &CPUUse{CPUs: 2, OwnPct: 14, OthersPct: 61, StealPct: 0.2, Daemons: true},
+	}
+	r.Cells[1].Disturbance.judge()
 	return r
 }
 

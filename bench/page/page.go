@@ -22,7 +22,8 @@ type Page struct {
 	Title   string
 	Sub     []string // below the title, a paragraph each
 	Verdict string   // in a box of its own
-	// Lines are faults and notes; those that begin with "* " are faults.
+	// Lines are faults, what casts doubt on a figure, and notes: they begin with "* ",
+	// "~ " or neither.
 	Lines    []string
 	Sections []Section
 }
@@ -56,7 +57,7 @@ func (p *Page) Write(w io.Writer, record any) error {
 		Sections             []section
 	}{Title: p.Title, Verdict: p.Verdict, JSON: string(encoded), Sub: p.Sub}
 	for _, l := range p.Lines {
-		data.Lines = append(data.Lines, line{strings.TrimLeft(l, "* "), strings.HasPrefix(l, "* ")})
+		data.Lines = append(data.Lines, line{strings.TrimSpace(l), strings.HasPrefix(l, "* ") || strings.HasPrefix(l, "~ ")})
 	}
 	for _, s := range p.Sections {
 		out := section{Name: s.Name, Tables: s.Tables}

@@ -46,7 +46,7 @@ func TestPage(t *testing.T) {
 			t.Errorf("%q in the page", bad)
 		}
 	}
-	for _, want := range []string{`<li class="bad">1 failed`, `<li>a note`, `<div class="scroll"><table>`, "overflow-x: auto", "min(440px, 100%)", "<svg"} {
+	for _, want := range []string{`<li class="bad">* 1 failed`, `<li>a note`, `<div class="scroll"><table>`, "overflow-x: auto", "min(440px, 100%)", "<svg"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in the page", want)
 		}

@@ -106,4 +106,12 @@ func (c *children) describe(link *transport.Link, rail, why string) {
 	}
 }
 
+// Pids are the daemons'.
+func (c *children) Pids() (pids []int) {
+	for _, p := range c.Processes() {
+		pids = append(pids, p.Pid())
+	}
+	return pids
+}
+
 func (c *children) Link() *bench.Link { return &c.link }

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -38,7 +39,7 @@ func TestMain(m *testing.M) {
 // default settings over a real cluster of child processes.
 func TestEmbeddedCluster(t *testing.T) {
 	dir := t.TempDir()
-	code, stdout, stderr := kvbench(t.Context(), "mooncake", "--settings", "chunked,rdma2,tcp,layerwise", "--num-prompts", "4", "--clock", "both", "--out", dir)
+	code, stdout, stderr := kvbench(t.Context(), "mooncake", "--settings", "chunked,rdma2,tcp,layerwise", "--num-prompts", "4", "--retries-disturbed", "0", "--clock", "both", "--out", dir)
 	if code != 0 {
 		t.Fatalf("exit %d: %s", code, stderr)
 	}
@@ -64,6 +65,7 @@ func TestEmbeddedCluster(t *testing.T) {
 				Checked int `json:"kv_blocks_checked"`
 				Bad     int `json:"kv_blocks_bad"`
 			}
+			Disturbance *bench.Disturbance
 		}
 	}
 	if err := json.Unmarshal(text, &summary); err != nil {
@@ -74,7 +76,13 @@ func TestEmbeddedCluster(t *testing.T) {
 	}
 	for _, r := range summary.Rows {
 		if r.Clock == "virtual" {
+			if r.Disturbance != nil {
+				t.Errorf("%s in virtual time was disturbed: %+v", r.Setting, r.Disturbance)
+			}
 			continue // moves no bytes
+		}
+		if d := r.Disturbance; d == nil || d.LateMaxMS == 0 || runtime.GOOS == "linux" && (d.CPU == nil || !d.CPU.Daemons || d.CPU.OwnPct == 0) {
+			t.Errorf("%s: disturbance %+v", r.Setting, d)
 		}
 		if disagg := r.Setting != "chunked"; disagg != (r.Metrics.Checked >= 4*15) || r.Metrics.Bad != 0 {
 			t.Errorf("%s: %d blocks checked, %d bad", r.Setting, r.Metrics.Checked, r.Metrics.Bad)
@@ -108,7 +116,7 @@ func profileFile(t *testing.T, vocab int, decodeMS float64) string {
 // both clocks.
 func TestOtherVocabulary(t *testing.T) {
 	code, stdout, stderr := kvbench(t.Context(), "mooncake", "--profile", profileFile(t, 32000, 1), "--settings", "nondisagg,tcp,layerwise",
-		"--num-prompts", "3", "--clock", "both", "--out", t.TempDir())
+		"--num-prompts", "3", "--retries-disturbed", "0", "--clock", "both", "--out", t.TempDir())
 	if code != 0 || strings.Count(stdout, "Successful requests:                     3") != 3 {
 		t.Errorf("exit %d\n%s\n%s", code, stdout, stderr)
 	}
@@ -169,7 +177,7 @@ func TestRunAgainstProxy(t *testing.T) {
 	for _, prefix := range []string{"http://", ""} {
 		dir := t.TempDir()
 		address := prefix + strings.TrimPrefix(serve(t, ok), "http://") + "/"
-		code, stdout, stderr := kvbench(t.Context(), "mooncake", "--proxy", address, "--settings", "tcp", "--num-prompts", "2", "--out", dir)
+		code, stdout, stderr := kvbench(t.Context(), "mooncake", "--proxy", address, "--settings", "tcp", "--num-prompts", "2", "--retries-disturbed", "0", "--out", dir)
 		if code != 0 {
 			t.Fatalf("exit %d: %s", code, stderr)
 		}
@@ -267,6 +275,7 @@ func TestUsageErrorsExit2(t *testing.T) {
 		{"mooncake --num-prompts 0", []string{"--num-prompts", "use 1 or more"}},
 		{"mooncake --num-prompts many", []string{"--num-prompts", "many"}},
 		{"mooncake --seed -1", []string{"--seed", "-1"}},
+		{"mooncake --retries-disturbed -1", []string{"--retries-disturbed", "use 0 or more"}},
 		{"mooncake --repeat 0", []string{"--repeat", "use 1 or more"}},
 		{"mooncake --request-timeout 0s --ready-timeout -1s", []string{"--request-timeout", "--ready-timeout", "positive"}},
 		{"mooncake --proxy /x --settings tcp", []string{"--proxy", "host:port"}},

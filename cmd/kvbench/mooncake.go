@@ -27,6 +27,7 @@ type mooncakeFlags struct {
 	numPrompts     int
 	seed           uint32
 	repeat         int
+	retries        int
 	timeout, ready time.Duration
 
 	log lazyFile // of the daemons
@@ -62,6 +63,11 @@ that copy, rdma and rdma2 go over TCP sockets too, and the row says that and why
 
 Each measured cell starts a cluster of its own, warms it up with one request, and
 takes as long as its arrivals: 25 s at 8 requests a second, 99 s at 2.
+
+A machine that does other things at the same time disturbs a measurement. Every row
+carries how much: timers that came late, CPU time that a hypervisor took or other
+programs used. A cell above the thresholds is measured again (--retries-disturbed);
+if that was no better, its row is marked with a tilde.
 
 With --proxy a cluster that somebody else started is measured. It is asked what it is
 (GET /server_info): rows are labelled by the answer, and a setting that it is none of
@@ -118,6 +124,7 @@ results could not be written; 2 bad flags, or a server that is another setting;
 	fs.IntVar(&f.numPrompts, "num-prompts", bench.PublishedPrompts, "requests a cell; only 200 can be compared with the published")
 	fs.Uint32Var(&f.seed, "seed", 0, "seed of arrivals and prompts; only 0 can be compared with the published")
 	fs.IntVar(&f.repeat, "repeat", 1, "how many times to run the whole list of cells")
+	fs.IntVar(&f.retries, "retries-disturbed", 1, "how many times to measure a cell again that the machine disturbed; the least disturbed attempt is reported")
 	fs.DurationVar(&f.timeout, "request-timeout", 2*time.Minute, "give a request up after this long")
 	fs.DurationVar(&f.ready, "ready-timeout", time.Minute, "give a cluster up that does not serve after this long")
 	return cmd
@@ -133,7 +140,7 @@ func (f *mooncakeFlags) config(changed func(flag string) bool) (bench.Config, er
 		}
 	}
 	cfg := bench.Config{
-		NumPrompts: f.numPrompts, Seed: f.seed, Repeat: f.repeat, Out: f.out,
+		NumPrompts: f.numPrompts, Seed: f.seed, Repeat: f.repeat, RetriesDisturbed: f.retries, Out: f.out,
 		RequestTimeout: f.timeout, ReadyTimeout: f.ready,
 		Command: os.Args,
 	}
@@ -152,6 +159,9 @@ func (f *mooncakeFlags) config(changed func(flag string) bool) (bench.Config, er
 	}
 	if f.repeat < 1 {
 		bad("repeat", fmt.Errorf("%d: use 1 or more", f.repeat))
+	}
+	if f.retries < 0 {
+		bad("retries-disturbed", fmt.Errorf("%d: use 0 or more", f.retries))
 	}
 	if f.timeout <= 0 {
 		bad("request-timeout", fmt.Errorf("%v: use a positive duration such as 2m", f.timeout))

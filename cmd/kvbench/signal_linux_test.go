@@ -159,7 +159,7 @@ func TestSignals(t *testing.T) {
 func TestNohup(t *testing.T) {
 	dir := t.TempDir()
 	sh := exec.Command("sh", "-c", `trap "" HUP; exec "$0" "$@"`, os.Args[0], "mooncake", "--profile", profileFile(t, 32000, 20), "--settings", "nondisagg",
-		"--num-prompts", "12", "--clock", "real", "--out", dir)
+		"--num-prompts", "12", "--retries-disturbed", "0", "--clock", "real", "--out", dir)
 	sh.Env = append(os.Environ(), mainEnv+"=1")
 	var stderr bytes.Buffer
 	sh.Stderr = &stderr
@@ -192,7 +192,7 @@ func TestBadOutput(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	code, stdout, stderr := kvbench(t.Context(), "mooncake", "--profile", profileFile(t, 32000, 1), "--settings", "layerwise", "--num-prompts", "4", "--out", filepath.Join(file, "out"))
+	code, stdout, stderr := kvbench(t.Context(), "mooncake", "--profile", profileFile(t, 32000, 1), "--settings", "layerwise", "--num-prompts", "4", "--retries-disturbed", "0", "--out", filepath.Join(file, "out"))
 	if code != exitFailed || strings.Count(stderr, "not a directory") != 1 || !strings.Contains(stderr, "1/1 256/q8 layerwise: 4 ok") {
 		t.Errorf("exit %d: %s", code, stderr)
 	}
@@ -213,7 +213,7 @@ func TestDiskFull(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	code, stdout, stderr := kvbench(t.Context(), "mooncake", "--settings", "nondisagg", "--proxy", serve(t, ok), "--num-prompts", "60", "--out", dir)
+	code, stdout, stderr := kvbench(t.Context(), "mooncake", "--settings", "nondisagg", "--proxy", serve(t, ok), "--num-prompts", "60", "--retries-disturbed", "0", "--out", dir)
 	if code != exitFailed || strings.Count(stderr, "no space left on device") != 1 || !strings.Contains(stderr, "kvbench: results are not kept") {
 		t.Errorf("exit %d\n%s", code, stderr)
 	}

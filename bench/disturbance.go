@@ -1,0 +1,201 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"kvferry/clock"
+	"kvferry/engine"
+)
+
+// A Disturbance is what else the machine did while a cell was measured. Only the
+// machine that kvbench runs on is seen. Shares are in percent.
+type Disturbance struct {
+	// A probe sleeps until a moment every 10 ms, and notes how late it wakes up. After a
+	// pause of the machine all that were due in it are late.
+	LateMeanMS float64 `json:"late_mean_ms"`
+	LateP90MS  float64 `json:"late_p90_ms"`
+	LateP99MS  float64 `json:"late_p99_ms"`
+	LateMaxMS  float64 `json:"late_max_ms"`
+	// LateTimersPct is how many were over 5 ms late, engine.MaxLag: up to that a node
+	// dates its steps back, so that its schedule holds.
+	LateTimersPct float64 `json:"late_timers_pct"`
+	// CPU is nil where the system does not tell.
+	CPU *CPUUse `json:"cpu"`
+	// BehindLinkPct is how many transfers took over 1.1 times what their modelled link
+	// takes; nil where none is modelled, or most of a transfer hides behind the prompt.
+	BehindLinkPct *float64 `json:"behind_link_pct"`
+	// Why says what was over its threshold. A row where it is not empty is marked.
+	Why []string `json:"why"`
+}
+
+// A CPUUse is who had the CPUs that kvbench may use.
+type CPUUse struct {
+	CPUs      int     `json:"cpus"`
+	OwnPct    float64 `json:"own_pct"`    // of the CPUs' time: kvbench and the daemons that it started
+	OthersPct float64 `json:"others_pct"` // everything else, the kernel's own work too
+	StealPct  float64 `json:"steal_pct"`  // the hypervisor gave to other machines
+	// RunDelayPct is how long our threads were ready to run and had no CPU, together, as
+	// a share of the cell's time; other threads of ours are among those that had it. Nil
+	// where the kernel does not keep it.
+	RunDelayPct *float64 `json:"run_delay_pct"`
+	// Daemons says that the cluster's daemons are known, and so are none of the others.
+	Daemons bool `json:"daemons_known"`
+}
+
+// Thresholds. A timer of a quiet machine is 0.1 ms late (package clock). They were
+// found with 256/q8 on two CPUs that compilers and tests also used: as real-time
+// threads, which those do not delay, and as plain ones.
+//
+//	late, mean      stolen         used by others   mean TTFT off by   rows
+//	0.1 - 0.3 ms    0.0 - 0.2 %    34 - 89 %        0 -   2 %          real-time
+//	0.5 - 1.2 ms    1.2 - 5.0 %    65 - 92 %        1 -   4 %          both kinds; the hypervisor's doing
+//	1.4 -  32 ms    0.1 - 3.9 %    86 - 97 %        9 - 277 %          plain
+//
+// What others use is recorded and marks nothing: it was the same in rows that were
+// right and rows that were wrong, as programs of low priority use what is left over.
+const (
+	maxLateMean = 0.5 // ms
+	maxSteal    = 2.0 // percent
+)
+
+// probePeriod: 100 wake-ups a second take 0.2 % of a core.
+const probePeriod = 10 * time.Millisecond
+
+// A watch looks at the machine while a cell is measured.
+type watch struct {
+	clk    clock.Clock
+	pids   []int // of the cluster's daemons; nil if they are not known
+	began  time.Duration
+	before usage
+	err    error // of reading the usage
+
+	stop context.CancelFunc
+	done chan struct{}
+	late []float64 // ms, of each wake-up
+}
+
+// startWatch begins to look. end must be called.
+func startWatch(clk clock.Clock, pids []int) (*watch, error) {
+	timer, err := clk.NewTimer()
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	w := &watch{clk: clk, pids: pids, stop: stop, done: make(chan struct{})}
+	w.before, w.err = readUsage(pids)
+	w.began = clk.Now()
+	go func() {
+		defer close(w.done)
+		defer timer.Close()
+		w.probe(ctx, timer)
+	}()
+	return w, nil
+}
+
+// probe wakes up on an absolute schedule: a pause of 100 ms is ten late wake-ups.
+func (w *watch) probe(ctx context.Context, timer clock.Timer) {
+	for at := w.began + probePeriod; ; at += probePeriod {
+		for w.clk.Now() < at {
+			timer.Set(at)
+			select {
+			case <-timer.C():
+			case <-ctx.Done():
+				return
+			}
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		w.late = append(w.late, float64(w.clk.Now()-at)/1e6)
+	}
+}
+
+// end stops looking and says what there was, judged but for the rail. The error says
+// why the CPUs' use is not known.
+func (w *watch) end() (*Disturbance, error) {
+	w.stop()
+	<-w.done
+	took := w.clk.Now() - w.began
+	d := &Disturbance{Why: []string{}}
+	d.lateness(w.late)
+	after, err := usage{}, w.err
+	if err == nil {
+		after, err = readUsage(w.pids)
+	}
+	if err == nil {
+		d.CPU = cpuUse(w.before, after, took, w.pids != nil)
+	}
+	d.judge()
+	return d, err
+}
+
+// lateness sums up wake-ups; late is sorted in place.
+func (d *Disturbance) lateness(late []float64) {
+	if len(late) == 0 {
+		return
+	}
+	slices.Sort(late)
+	sum, over := 0.0, 0
+	for _, ms := range late {
+		sum += ms
+		if ms > float64(engine.MaxLag)/1e6 {
+			over++
+		}
+	}
+	n := float64(len(late))
+	d.LateTimersPct, d.LateMeanMS = round(100*float64(over)/n, 2), round(sum/n, 3)
+	d.LateP90MS, d.LateP99MS, d.LateMaxMS = round(percentile(late, 90), 3), round(percentile(late, 99), 3), round(late[len(late)-1], 3)
+}
+
+// cpuUse is the difference of two readings that are took apart.
+func cpuUse(before, after usage, took time.Duration, daemons bool) *CPUUse {
+	whole := took * time.Duration(after.cpus)
+	percent := func(d, of time.Duration) float64 {
+		if of <= 0 {
+			return 0
+		}
+		return round(min(max(100*float64(d)/float64(of), 0), 100), 2)
+	}
+	own, steal := after.own-before.own, after.steal-before.steal
+	c := &CPUUse{
+		CPUs: after.cpus, OwnPct: percent(own, whole), StealPct: percent(steal, whole), Daemons: daemons,
+		OthersPct: percent(whole-(after.idle-before.idle)-steal-own, whole),
+	}
+	if after.waitedKnown && took > 0 {
+		delay := round(100*float64(after.waited-before.waited)/float64(took), 2)
+		c.RunDelayPct = &delay
+	}
+	return c
+}
+
+// judge says what is over its threshold.
+func (d *Disturbance) judge() {
+	if d.LateMeanMS > maxLateMean {
+		d.Why = append(d.Why, fmt.Sprintf("timers came %.1f ms late on average (quiet: at most %g)", d.LateMeanMS, maxLateMean))
+	}
+	if d.CPU != nil && d.CPU.StealPct > maxSteal {
+		d.Why = append(d.Why, fmt.Sprintf("the hypervisor took %.1f %% of the CPUs (quiet: at most %g)", d.CPU.StealPct, maxSteal))
+	}
+}
+
+// score is 1 at the first threshold; the least is the least disturbed.
+func (d *Disturbance) score() float64 {
+	score := d.LateMeanMS / maxLateMean
+	if d.CPU != nil {
+		score = max(score, d.CPU.StealPct/maxSteal)
+	}
+	return score
+}
+
+// String says why the row is marked, and who had the CPUs.
+func (d *Disturbance) String() string {
+	text := strings.Join(d.Why, ", ")
+	if c := d.CPU; c != nil && c.Daemons {
+		text += fmt.Sprintf("; other programs used %.0f %% of the CPUs", c.OthersPct)
+	}
+	return text
+}
