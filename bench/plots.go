@@ -50,10 +50,11 @@ func (g group) plots() ([]*page.Plot, error) {
 	return append(plots, cdf, stages), nil
 }
 
+// settings are the cells' names, marked as in the tables.
 func (g group) settings() []string {
 	names := make([]string, len(g.cells))
 	for i, c := range g.cells {
-		names[i] = c.Setting
+		names[i] = c.mark()
 	}
 	return names
 }
@@ -159,7 +160,7 @@ func (g group) ttftCDF() (*page.Plot, error) {
 		for j, v := range ttft {
 			points[j] = plotter.XY{X: v, Y: float64(j+1) / float64(len(ttft))}
 		}
-		line, err := p.Curve(i, c.Setting, points, false)
+		line, err := p.Curve(i, c.mark(), points, false)
 		if err != nil {
 			return nil, err
 		}

@@ -34,6 +34,9 @@ func TestLegendsHaveData(t *testing.T) {
 	if got := render(r); got["measured"] != 4 || got["published"] != 4 || got["wire"] != 1 || got["land"] != 0 {
 		t.Errorf("plots say %v", got)
 	}
+	if got := render(r); got["chunked ~"] != 6 || got["rdma2 *"] != 6 {
+		t.Errorf("marks of the tables are not in the plots: %v", got)
+	}
 	r.Cells = r.Cells[5:] // layerwise, which nobody published
 	if got := render(r); got["measured"] != 4 || got["published"] != 0 {
 		t.Errorf("nothing is comparable, and the plots say %v", got)

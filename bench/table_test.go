@@ -34,7 +34,7 @@ func publishedRun() *Results {
 		}
 		c.Metrics = &m
 		for j := range 20 {
-			c.Records = append(c.Records, Record{Sent: float64(j), FirstToken: float64(j) + 0.05 + float64(i*j)/100, TokenTimes: []float64{1}})
+			c.Records = append(c.Records, Record{Sent: float64(j), FirstToken: float64(j) + 0.05 + float64(i*j)/100, TokenTimes: []float64{1}, Usage: &Usage{CompletionTokens: 1}})
 		}
 		r.Cells = append(r.Cells, *c)
 	}
