@@ -43,14 +43,19 @@ func TestEmbeddedCluster(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("exit %d: %s", code, stderr)
 	}
-	carried := "transfer on cma paced to 6.25 GB/s (rdma2)"
+	p, err := engine.LoadProfile(engine.DefaultProfile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	paced := func(link string) string { return fmt.Sprintf("%.2f GB/s (%s)", 1/p.Links[link].MSPerMB, link) }
+	carried := "transfer on cma paced to " + paced("rdma2")
 	if _, rail, why, err := (hardware{costs: &engine.Profile{}, link: "native"}).carrier(bench.Settings()[3]); err != nil {
 		t.Fatal(err)
 	} else if rail != "cma" {
-		carried = "transfer on tcp/loopback (" + why + ") paced to 6.25 GB/s (rdma2)"
+		carried = "transfer on tcp/loopback (" + why + ") paced to " + paced("rdma2")
 	}
-	if !strings.Contains(stdout, carried) || !strings.Contains(stdout, "transfer on tcp/loopback paced to 1.38 GB/s (tcp)") || !strings.Contains(stdout, "no KV transfer") ||
-		!strings.Contains(stdout, "transfer modelled at 1.38 GB/s (tcp)") || !strings.Contains(stdout, "clocks: real against virtual") {
+	if !strings.Contains(stdout, carried) || !strings.Contains(stdout, "transfer on tcp/loopback paced to "+paced("tcp")) || !strings.Contains(stdout, "no KV transfer") ||
+		!strings.Contains(stdout, "transfer modelled at "+paced("tcp")) || !strings.Contains(stdout, "clocks: real against virtual") {
 		t.Errorf("stdout does not say what was measured and modelled:\n%s", stdout)
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "summary.json"))
