@@ -78,7 +78,7 @@ type Batch struct {
 	status    Status // what it will be
 	again     []*Slice
 	imm       Imm
-	fence     uint64 // of a batch that is one: the connection to end
+	fence     Secret // of a batch that is one: of the connection to end
 	deadline  time.Duration
 	timer     *time.Timer // runs expire
 	err       error
@@ -274,7 +274,7 @@ func (b *Batch) releaseAll() {
 // post queues the slices on their paths.
 func (b *Batch) post() {
 	b.pending.Store(int64(len(b.slices)) + 1)
-	if p := b.e.pacer; p != nil && b.fence == 0 {
+	if p := b.e.pacer; p != nil && b.fence == (Secret{}) {
 		since := b.posted
 		if b.opt.Since > 0 {
 			since = min(since, b.opt.Since)
@@ -318,8 +318,8 @@ func (b *Batch) advance() {
 
 // signal queues the immediate. The caller holds b.mu; signal unlocks it.
 func (b *Batch) signal() {
-	imm, ok := Imm{Value: b.fence}, true
-	if b.fence == 0 {
+	imm, ok := b.fence.fence(), true
+	if b.fence == (Secret{}) {
 		imm, ok = b.e.outbox.start(b.opt.Imm)
 	}
 	if !ok {
@@ -343,8 +343,8 @@ const fenceWithin = 5 * time.Second
 
 // fence asks a target's engine, over any path that is up, to end a connection of
 // this engine's that was lost, and tells done when nothing comes from it any more.
-func (e *Engine) fence(t *Target, id uint64, done func(error)) {
-	b := &Batch{e: e, t: t, fence: id, posted: e.cfg.Clock.Now(), done: make(chan struct{})}
+func (e *Engine) fence(t *Target, s Secret, done func(error)) {
+	b := &Batch{e: e, t: t, fence: s, posted: e.cfg.Clock.Now(), done: make(chan struct{})}
 	b.opt = BatchOptions{HasImm: true, Tag: "fence", OnDone: func(b *Batch) { done(b.Err()) }}
 	if !t.acquire() {
 		b.end(Failed, ErrInvalid)

@@ -52,6 +52,16 @@
 // next connection has the target end the lost one first, and so does the engine,
 // by a fence over another path, before that path carries the slice.
 //
+// # Strangers
+//
+// There is neither encryption nor identity: a rail serves whoever reaches its port.
+//
+//	who reaches a port      can connect, within limits, see Admission; without a key, nothing else
+//	who has a key           what it opens, while it is open
+//	who sees the packets    sees bytes and keys, and may use those; ends no connection by
+//	                        what it sees, as that takes a Secret that is not said over it
+//	who changes packets     everything
+//
 // # Paths
 //
 // A peer that has several rails is reached over several paths, each a rail here and

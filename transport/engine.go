@@ -76,7 +76,7 @@ func (e *Engine) Link() *Link { return e.cfg.Link }
 func (e *Engine) receive(at keyAt, imm Imm) {
 	if imm.Source == 0 {
 		for _, r := range e.cfg.Rails {
-			r.Fence(imm.Value)
+			r.Fence(imm.secret())
 		}
 		return
 	}

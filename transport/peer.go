@@ -267,7 +267,7 @@ func (g *peer) evacuate(p *path) {
 	p.inflight.Add(-size(free))
 	g.place(free)
 	if at != nil {
-		g.e.fence(t, at.ep.ID(), func(err error) { g.fenced(p, at, t, err) })
+		g.e.fence(t, at.ep.Secret(), func(err error) { g.fenced(p, at, t, err) })
 	}
 }
 

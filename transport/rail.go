@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"strings"
-	"time"
 )
 
 // A Key names a registered region on one rail. Keys are unguessable: knowing one is
@@ -68,10 +67,10 @@ type Rail interface {
 	// with an immediate completes at its initiator after the function returned.
 	HandleImmediates(func(Key, Imm))
 
-	// Fence ends the connection that a peer's endpoint with this ID made, if
-	// there is one, and returns when it touches nothing any more. It may run
+	// Fence ends the connection that a peer's endpoint with this secret made,
+	// if there is one, and returns when it touches nothing any more. It may run
 	// within the function that gets immediates.
-	Fence(id uint64)
+	Fence(Secret)
 
 	// Close stops serving peers and closes every endpoint, so that every
 	// posted slice has completed and no registered memory is touched when
@@ -83,8 +82,9 @@ type Rail interface {
 
 // An Endpoint is one connected pair of rails: a socket, a queue pair.
 type Endpoint interface {
-	// ID is the connection's at the peer's rail, for its Fence: random, never zero.
-	ID() uint64
+	// Secret ends the connection at the peer's rail, by its Fence. What travels
+	// over the connection does not tell it.
+	Secret() Secret
 
 	// Post queues a prefix of slices, in order, and never blocks. n <
 	// len(slices) means that the queue is full: there is room again when a
@@ -104,18 +104,6 @@ type Endpoint interface {
 	// memory; it does not wait for the peer. A second Close waits likewise
 	// and returns nil.
 	Close() error
-}
-
-// AwaitFence waits for a connection that was cut to be over. It is over at once,
-// unless a hostile peer has two connections fence each other: then neither waits
-// for ever.
-func AwaitFence(over <-chan struct{}) {
-	t := time.NewTimer(10 * time.Second)
-	defer t.Stop()
-	select {
-	case <-over:
-	case <-t.C:
-	}
 }
 
 // Advertised is what peers are told to dial for a rail that listens at a port: its

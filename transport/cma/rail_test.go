@@ -81,8 +81,8 @@ func TestStranger(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	hello := make([]byte, 80+24) // of package socket; its probe is at address 0
-	copy(hello, "kvferry\x01")
+	hello := make([]byte, 144+24) // of package socket; its probe is at address 0
+	copy(hello, "kvferry\x02")
 	hello[8] = 7
 	if _, err := c.Write(hello); err != nil {
 		t.Fatal(err)

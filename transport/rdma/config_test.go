@@ -98,7 +98,7 @@ func TestCompletionError(t *testing.T) {
 }
 
 func FuzzGreeting(f *testing.F) {
-	g := greeting{id: 7, depth: 256, at: portAddr{gid: [16]byte{1}, lid: 3, mtu: 5}, mailbox: remoteMemory{1 << 40, 9}, pairs: []pairAddr{{1, 2}, {3, 4}}, lost: []uint64{5}}
+	g := greeting{name: transport.Name{7}, depth: 256, at: portAddr{gid: [16]byte{1}, lid: 3, mtu: 5}, mailbox: remoteMemory{1 << 40, 9}, pairs: []pairAddr{{1, 2}, {3, 4}}, lost: []transport.Secret{{5}}}
 	f.Add(g.append(nil))
 	f.Add([]byte(magic))
 	f.Fuzz(func(t *testing.T, b []byte) {

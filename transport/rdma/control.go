@@ -12,18 +12,18 @@ import (
 // then carries frames of a type and a fixed length: little-endian, no padding.
 const (
 	magic       = "kvferry-rdma/2\r\n"
-	greetingLen = len(magic) + 8 + 1 + 4 + 16 + 2 + 1 + 8 + 4 + 1
-	maxLost     = 64 // ids of lost connections in a greeting
+	greetingLen = len(magic) + 16 + 1 + 4 + 16 + 2 + 1 + 8 + 4 + 1
+	maxLost     = transport.MaxLost // lost connections in a greeting
 )
 
 // A greeting says where the sender's queue pairs are.
 type greeting struct {
-	id      uint64 // of the connection, chosen by the initiator
+	name    transport.Name // of the connection, chosen by the initiator
 	depth   uint32
 	at      portAddr
 	mailbox remoteMemory // of as many letters a pair as depth says
 	pairs   []pairAddr
-	lost    []uint64 // initiator: connections that ended with writes unanswered
+	lost    []transport.Secret // initiator: of connections that ended with writes unanswered
 }
 
 // remoteMemory is what a request needs to touch a peer's memory.
@@ -35,7 +35,7 @@ type remoteMemory struct {
 func (g *greeting) append(b []byte) []byte {
 	le := binary.LittleEndian
 	b = append(b, magic...)
-	b = le.AppendUint64(b, g.id)
+	b = append(b, g.name[:]...)
 	b = append(b, byte(len(g.pairs)))
 	b = le.AppendUint32(b, g.depth)
 	b = append(b, g.at.gid[:]...)
@@ -48,8 +48,8 @@ func (g *greeting) append(b []byte) []byte {
 		b = le.AppendUint32(b, p.number)
 		b = le.AppendUint32(b, p.psn)
 	}
-	for _, id := range g.lost {
-		b = le.AppendUint64(b, id)
+	for _, s := range g.lost {
+		b = append(b, s[:]...)
 	}
 	return b
 }
@@ -64,12 +64,14 @@ func readGreeting(r io.Reader) (*greeting, error) {
 	}
 	le := binary.LittleEndian
 	b = b[len(magic):]
-	g := &greeting{id: le.Uint64(b), depth: le.Uint32(b[9:])}
-	n := int(b[8])
-	copy(g.at.gid[:], b[13:29])
-	g.at.lid, g.at.mtu = le.Uint16(b[29:]), b[31]
-	g.mailbox = remoteMemory{le.Uint64(b[32:]), le.Uint32(b[40:])}
-	lost := int(b[44])
+	g := &greeting{name: transport.Name(b[:16])}
+	b = b[16:]
+	n := int(b[0])
+	g.depth = le.Uint32(b[1:])
+	copy(g.at.gid[:], b[5:21])
+	g.at.lid, g.at.mtu = le.Uint16(b[21:]), b[23]
+	g.mailbox = remoteMemory{le.Uint64(b[24:]), le.Uint32(b[32:])}
+	lost := int(b[36])
 	switch {
 	case n < 1 || n > maxQueuePairs:
 		return nil, fmt.Errorf("%w: %d queue pairs, not 1 to %d", transport.ErrProtocol, n, maxQueuePairs)
@@ -80,7 +82,7 @@ func readGreeting(r io.Reader) (*greeting, error) {
 	case lost > maxLost:
 		return nil, fmt.Errorf("%w: %d lost connections, not up to %d", transport.ErrProtocol, lost, maxLost)
 	}
-	b = make([]byte, 8*(n+lost))
+	b = make([]byte, 8*n+16*lost)
 	if _, err := io.ReadFull(r, b); err != nil {
 		return nil, err
 	}
@@ -89,8 +91,8 @@ func readGreeting(r io.Reader) (*greeting, error) {
 		b = b[8:]
 	}
 	for ; lost > 0; lost-- {
-		g.lost = append(g.lost, le.Uint64(b))
-		b = b[8:]
+		g.lost = append(g.lost, transport.Secret(b[:16]))
+		b = b[16:]
 	}
 	return g, nil
 }

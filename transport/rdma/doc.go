@@ -53,7 +53,7 @@
 //
 // A completion with an error fails its slice with a [CompletionError], tears the
 // connection down and gives the other slices back as lost: the engine connects
-// anew, and the greeting names the connections that were lost, so that the target
+// anew, and the greeting tells the secrets of those that were lost, so that the target
 // has destroyed their queue pairs before a slice is sent again. A port that goes
 // down does the same at once. A removed device is let go of and looked for; when
 // one of its name comes, all memory is registered with it and keys go on meaning

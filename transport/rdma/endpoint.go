@@ -28,8 +28,8 @@ const (
 //	     └─────────────────────────────────► queue ─┴► pump ──► send queues ──► Complete
 type endpoint struct {
 	*link
-	addr string
-	id   uint64
+	addr   string
+	secret transport.Secret
 
 	// posting is held while requests are made and handed to the device, and keeps
 	// them in order. It is not needed to take completions: those come while a
@@ -66,16 +66,16 @@ type refusal struct {
 	err error
 }
 
-func (r *Rail) newEndpoint(l *link, addr string, id uint64) *endpoint {
-	ep := &endpoint{link: l, addr: addr, id: id, keys: make(map[transport.Key]*remoteKey), sends: make([]sendQueue, l.n)}
+func (r *Rail) newEndpoint(l *link, addr string, s transport.Secret) *endpoint {
+	ep := &endpoint{link: l, addr: addr, secret: s, keys: make(map[transport.Key]*remoteKey), sends: make([]sendQueue, l.n)}
 	for i := range ep.sends {
 		ep.sends[i].ring = make([]sent, l.depth)
 	}
 	return ep
 }
 
-// ID implements transport.Endpoint.
-func (ep *endpoint) ID() uint64 { return ep.id }
+// Secret implements transport.Endpoint.
+func (ep *endpoint) Secret() transport.Secret { return ep.secret }
 
 // Post implements transport.Endpoint.
 func (ep *endpoint) Post(slices []*transport.Slice) (int, error) {

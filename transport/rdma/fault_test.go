@@ -337,7 +337,7 @@ func TestLostConnection(t *testing.T) {
 		}
 	}
 	b.mu.Lock()
-	old := b.byID[ep.(*endpoint).id]
+	old := b.byName[ep.Secret().Name()]
 	b.mu.Unlock()
 	if err := ep.Close(); err != nil {
 		t.Fatal(err)
@@ -355,8 +355,8 @@ func TestLostConnection(t *testing.T) {
 	default:
 		t.Error("the target still serves the connection that was lost")
 	}
-	if len(a.lost) != 0 {
-		t.Errorf("still told of: %v", a.lost)
+	if lost := a.lost.Of(b.Addr()); len(lost) != 0 {
+		t.Errorf("still told of: %v", lost)
 	}
 	if err := again.Close(); err != nil {
 		t.Error(err)
@@ -400,7 +400,7 @@ func TestStrangers(t *testing.T) {
 	r, other := f.rail(t), f.rail(t)
 	defer r.Close()
 	defer other.Close()
-	good := (&greeting{id: 1, depth: 8, at: portAddr{mtu: 5}, pairs: []pairAddr{{1, 2}}}).append(nil)
+	good := (&greeting{name: transport.Name{1}, depth: 8, at: portAddr{mtu: 5}, pairs: []pairAddr{{1, 2}}}).append(nil)
 	for _, b := range [][]byte{
 		[]byte("GET / HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n........................................"),
 		bytes.Repeat([]byte{0xff}, 200),

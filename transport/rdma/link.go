@@ -107,11 +107,11 @@ func (l *link) release() {
 }
 
 // greeting is ours.
-func (l *link) greeting(id uint64, lost []uint64) *greeting {
+func (l *link) greeting(name transport.Name, lost []transport.Secret) *greeting {
 	info := l.dev.info()
 	_, rkey := l.scratch.keys()
 	return &greeting{
-		id: id, depth: uint32(l.depth), pairs: l.pairs.addrs(), lost: lost,
+		name: name, depth: uint32(l.depth), pairs: l.pairs.addrs(), lost: lost,
 		at:      portAddr{gid: info.gid.addr, lid: info.port.lid, mtu: info.port.mtu},
 		mailbox: remoteMemory{l.scratch.addr(), rkey},
 	}

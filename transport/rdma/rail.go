@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"sync"
 	"time"
 
@@ -25,6 +24,7 @@ type Rail struct {
 	handler func(transport.Key, transport.Imm)
 	wg      sync.WaitGroup // accept, watch, endpoints, served links
 	quit    chan struct{}
+	lost    transport.Losses // endpoints that ended with writes unanswered
 
 	mu     sync.Mutex
 	closed bool
@@ -32,9 +32,8 @@ type Rail struct {
 	users  sync.WaitGroup // links that use dev
 	down   string         // why nothing can be sent now; empty if it can
 	eps    map[*endpoint]struct{}
-	lost   map[string][]uint64 // by address: endpoints that ended with writes unanswered
 	conns  map[*guest]struct{} // served, including those without a greeting yet
-	byID   map[uint64]*served
+	byName map[transport.Name]*served
 }
 
 // New opens the device, listens and serves. The caller closes the rail, or gives
@@ -48,11 +47,10 @@ func newRail(cfg Config, open func(*Config) (device, error)) (*Rail, error) {
 	cfg.setDefaults()
 	r := &Rail{
 		cfg: cfg, open: open, quit: make(chan struct{}),
-		regs:  regions{byKey: make(map[transport.Key]*region)},
-		eps:   make(map[*endpoint]struct{}),
-		lost:  make(map[string][]uint64),
-		conns: make(map[*guest]struct{}),
-		byID:  make(map[uint64]*served),
+		regs:   regions{byKey: make(map[transport.Key]*region)},
+		eps:    make(map[*endpoint]struct{}),
+		conns:  make(map[*guest]struct{}),
+		byName: make(map[transport.Name]*served),
 		guests: transport.NewAdmission(transport.AdmissionConfig{
 			Rail: cfg.Name, Max: cfg.MaxConns, PerPeer: cfg.ConnsPerPeer, Logger: cfg.Logger,
 		}),
@@ -256,20 +254,18 @@ func (r *Rail) introduce(ctx context.Context, c net.Conn, addr string) (*endpoin
 	if err != nil {
 		return nil, err
 	}
-	id := uint64(transport.NewKey())
-	r.mu.Lock()
-	lost := slices.Clone(r.lost[addr])
-	r.mu.Unlock()
+	secret, lost := transport.NewSecret(), r.lost.Of(addr)
+	name := secret.Name()
 	err = func() error {
-		if _, err := c.Write(l.greeting(id, lost).append(nil)); err != nil {
+		if _, err := c.Write(l.greeting(name, lost).append(nil)); err != nil {
 			return err
 		}
 		g, err := readGreeting(c)
 		if err != nil {
 			return err
 		}
-		if g.id != id {
-			return fmt.Errorf("%w: greeting for connection %#x, not %#x", transport.ErrProtocol, g.id, id)
+		if g.name != name {
+			return fmt.Errorf("%w: greeting for connection %x, not %x", transport.ErrProtocol, g.name, name)
 		}
 		if err := l.connect(g); err != nil {
 			return err
@@ -283,15 +279,10 @@ func (r *Rail) introduce(ctx context.Context, c net.Conn, addr string) (*endpoin
 		l.release()
 		return nil, err
 	}
-	ep := r.newEndpoint(l, addr, id)
+	ep := r.newEndpoint(l, addr, secret)
+	r.lost.Ended(addr, lost)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	rest := slices.DeleteFunc(r.lost[addr], func(id uint64) bool { return slices.Contains(lost, id) })
-	if len(rest) == 0 {
-		delete(r.lost, addr)
-	} else {
-		r.lost[addr] = rest
-	}
 	if err := r.usable(); err != nil {
 		l.release()
 		return nil, err
@@ -308,8 +299,7 @@ func (r *Rail) ended(ep *endpoint, unsure bool) {
 	defer r.mu.Unlock()
 	delete(r.eps, ep)
 	if !r.closed && unsure {
-		ids := append(r.lost[ep.addr], ep.id)
-		r.lost[ep.addr] = ids[max(0, len(ids)-maxLost):]
+		r.lost.Add(ep.addr, ep.secret)
 	}
 }
 
@@ -376,8 +366,8 @@ func (r *Rail) welcome(guest *guest) (*served, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, id := range g.lost {
-		r.Fence(id)
+	for _, s := range g.lost {
+		r.Fence(s)
 	}
 	l, err := r.newLink(c, len(g.pairs), r.cfg.QueueDepth)
 	if err != nil {
@@ -387,28 +377,28 @@ func (r *Rail) welcome(guest *guest) (*served, error) {
 		l.release()
 		return nil, err
 	}
-	s := newServed(l, g.id)
+	s := newServed(l, g.name)
 	r.mu.Lock()
-	if err = r.usable(); err == nil && r.byID[g.id] != nil {
-		err = fmt.Errorf("%w: a second connection says it is %#x", transport.ErrProtocol, g.id)
+	if err = r.usable(); err == nil && r.byName[g.name] != nil {
+		err = fmt.Errorf("%w: a second connection says it is %x", transport.ErrProtocol, g.name)
 	}
 	if err == nil {
-		guest.served, r.byID[g.id] = s, s
+		guest.served, r.byName[g.name] = s, s
 	}
 	r.mu.Unlock()
 	if err != nil {
 		l.release()
 		return nil, err
 	}
-	_, _ = c.Write(l.greeting(g.id, nil).append(nil)) // what fails is noticed by read
+	_, _ = c.Write(l.greeting(g.name, nil).append(nil)) // what fails is noticed by read
 	_ = c.SetDeadline(time.Time{})
 	return s, nil
 }
 
 // Fence implements transport.Rail.
-func (r *Rail) Fence(id uint64) {
+func (r *Rail) Fence(secret transport.Secret) {
 	r.mu.Lock()
-	s := r.byID[id]
+	s := r.byName[secret.Name()]
 	r.mu.Unlock()
 	if s != nil {
 		s.lost("the peer has given it up")
@@ -423,11 +413,11 @@ func (r *Rail) dismiss(g *guest) {
 	delete(r.conns, g)
 }
 
-// forget makes the id of a connection that is over nobody's.
+// forget makes the name of a connection that is over nobody's.
 func (r *Rail) forget(s *served) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.byID, s.id)
+	delete(r.byName, s.name)
 }
 
 // Close implements transport.Rail.

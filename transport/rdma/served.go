@@ -12,7 +12,7 @@ import (
 // written by the device alone; what there is to do here are keys and immediates.
 type served struct {
 	*link
-	id uint64
+	name transport.Name
 
 	// Guarded by regs.mu:
 	knows    map[transport.Key]struct{}      // keys the peer was told how to use
@@ -35,9 +35,9 @@ type recvQueue struct {
 // and the peer has a receive for each of as many as its queue is deep.
 const maxAcks = 4
 
-func newServed(l *link, id uint64) *served {
+func newServed(l *link, name transport.Name) *served {
 	return &served{
-		link: l, id: id, knows: make(map[transport.Key]struct{}), revoking: make(map[transport.Key]chan struct{}),
+		link: l, name: name, knows: make(map[transport.Key]struct{}), revoking: make(map[transport.Key]chan struct{}),
 		recvs: make([]recvQueue, l.n), idle: time.Now(),
 	}
 }

@@ -51,7 +51,7 @@ func (c *crowd) join(t *testing.T, to string, n, hosts int, begin func(i int) []
 // Strangers that take all places and do nothing more, before their hello, after it, in
 // the middle of a frame or with bad keys, keep nobody out.
 func TestCrowd(t *testing.T) {
-	hello := func(i int) []byte { h := hello{id: uint64(i) + 1}; return h.append(nil) }
+	hello := func(i int) []byte { h := hello{name: nameOf(i)}; return h.append(nil) }
 	for name, c := range map[string]struct {
 		hosts int
 		begin func(i int) []byte
@@ -124,7 +124,7 @@ func TestBusyStay(t *testing.T) {
 	var all crowd
 	defer func() { all.leave() }()
 	all.join(t, r.Addr(), 2, 1, func(i int) []byte {
-		h := hello{id: uint64(i) + 1}
+		h := hello{name: nameOf(i)}
 		return append(h.append(nil), frameBytesOf(request{count: 1, seq: 1, bytes: 1 << 20}, []desc{{key, uint64(i) << 20, 1 << 20}}, []byte{1})...)
 	})
 	busy := func() (n int) {

@@ -49,8 +49,10 @@
 // # Loss
 //
 // A connection is lost together with everything that was in flight on it. A new
-// one names the lost ones, and the target ends those before it welcomes the new
-// one: bytes still in their receive buffers are not applied after a retry's.
+// one tells the secrets of the lost ones, and the target ends those before it welcomes
+// the new one: bytes still in their receive buffers are not applied after a retry's. A
+// hello says only the name of its own connection, from which the secret does not follow:
+// see transport.Secret.
 //
 // A rail serves a bounded number of connections, and of each peer a part of that. One
 // that is idle, because it has sent no hello, no frame or none with a good key, makes

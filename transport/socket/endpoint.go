@@ -28,15 +28,15 @@ const (
 //	Post ──► queue ──► send ──► socket ──► receive ──► Complete
 //	                    └── writes, reads ──┘  frames sent and not answered
 type endpoint struct {
-	rail  *Rail
-	addr  string
-	id    uint64
-	c     Conn
-	in    stream
-	peer  Memory        // nil if frames carry bytes
-	lease lease         // of what the peer lends
-	kick  chan struct{} // queue is not empty, or err is set
-	over  chan struct{} // everything is completed
+	rail   *Rail
+	addr   string
+	secret transport.Secret
+	c      Conn
+	in     stream
+	peer   Memory        // nil if frames carry bytes
+	lease  lease         // of what the peer lends
+	kick   chan struct{} // queue is not empty, or err is set
+	over   chan struct{} // everything is completed
 
 	mu     sync.Mutex
 	queue  []*transport.Slice
@@ -75,8 +75,8 @@ type refusal struct {
 
 var framePool = sync.Pool{New: func() any { return &frame{slices: make([]*transport.Slice, 0, maxCount)} }}
 
-// ID implements transport.Endpoint.
-func (ep *endpoint) ID() uint64 { return ep.id }
+// Secret implements transport.Endpoint.
+func (ep *endpoint) Secret() transport.Secret { return ep.secret }
 
 // Post implements transport.Endpoint.
 func (ep *endpoint) Post(slices []*transport.Slice) (int, error) {

@@ -9,18 +9,18 @@ import (
 
 // All integers are little endian.
 const (
-	helloMagic    = "kvferry\x01" // the last byte is the version
+	helloMagic    = "kvferry\x02" // the last byte is the version
 	requestMagic  = 0x5152564b    // "KVRQ"
 	responseMagic = 0x5352564b    // "KVRS"
 
-	helloLen    = 80 // magic 8, id 8, lost count 8, lost ids 7 x 8
-	welcomeLen  = 16 // magic 8, code 8
-	requestLen  = 24 // magic 4, op 1, flags 1, count 2, seq 8, bytes 8
-	descLen     = 24 // key 8, offset 8, length 8
-	immLen      = 32 // source 8, seq 8, floor 8, value 8
-	responseLen = 24 // magic 4, type 1, code 1, index 2, seq 8, bytes 8
+	helloLen    = 144 // magic 8, name 16, lost count 8, lost secrets 7 x 16
+	welcomeLen  = 16  // magic 8, code 8
+	requestLen  = 24  // magic 4, op 1, flags 1, count 2, seq 8, bytes 8
+	descLen     = 24  // key 8, offset 8, length 8
+	immLen      = 32  // source 8, seq 8, floor 8, value 8
+	responseLen = 24  // magic 4, type 1, code 1, index 2, seq 8, bytes 8
 
-	maxLost   = 7
+	maxLost   = transport.MaxLost
 	maxCount  = 512 // slices in a frame: one writev with the header, one readv
 	maxHeader = requestLen + maxCount*descLen + immLen
 	// maxReferences is maxHeader on a rail of references.
@@ -32,21 +32,21 @@ const (
 	opRelease transport.Op = 2
 )
 
-// hello opens a connection. Lost names the initiator's earlier connections that
-// must be dead before this one is welcome.
+// hello opens a connection. Lost are the secrets of the initiator's earlier connections
+// that must be dead before this one is welcome.
 type hello struct {
-	id   uint64
-	lost []uint64
+	name transport.Name
+	lost []transport.Secret
 }
 
 func (h *hello) append(b []byte) []byte {
 	b = append(b, helloMagic...)
-	b = binary.LittleEndian.AppendUint64(b, h.id)
+	b = append(b, h.name[:]...)
 	b = binary.LittleEndian.AppendUint64(b, uint64(len(h.lost)))
-	var ids [maxLost]uint64
-	copy(ids[:], h.lost)
-	for _, id := range ids {
-		b = binary.LittleEndian.AppendUint64(b, id)
+	var lost [maxLost]transport.Secret
+	copy(lost[:], h.lost)
+	for i := range lost {
+		b = append(b, lost[i][:]...)
 	}
 	return b
 }
@@ -55,13 +55,13 @@ func parseHello(b []byte) (hello, error) {
 	if string(b[:8]) != helloMagic {
 		return hello{}, fmt.Errorf("%w: %q is not how a kvferry rail begins", transport.ErrProtocol, b[:16])
 	}
-	n := binary.LittleEndian.Uint64(b[16:])
+	n := binary.LittleEndian.Uint64(b[24:])
 	if n > maxLost {
 		return hello{}, fmt.Errorf("%w: hello names %d lost connections, more than %d", transport.ErrProtocol, n, maxLost)
 	}
-	h := hello{id: binary.LittleEndian.Uint64(b[8:])}
+	h := hello{name: transport.Name(b[8:24])}
 	for i := range n {
-		h.lost = append(h.lost, binary.LittleEndian.Uint64(b[24+8*i:]))
+		h.lost = append(h.lost, transport.Secret(b[32+16*i:]))
 	}
 	return h, nil
 }

@@ -16,7 +16,7 @@ import (
 )
 
 func TestFrameRoundTrip(t *testing.T) {
-	h := hello{id: 7, lost: []uint64{1, 2, 3}}
+	h := hello{name: transport.Name{7}, lost: []transport.Secret{{1}, {2}, {3}}}
 	if got, err := parseHello(h.append(nil)); err != nil || !reflect.DeepEqual(got, h) || len(h.append(nil)) != helloLen {
 		t.Errorf("hello %+v, %v", got, err)
 	}
@@ -246,6 +246,27 @@ func FuzzResponse(f *testing.F) {
 		r, err := parseResponse(b[:responseLen])
 		if err == nil && !bytes.Equal(r.append(nil), b[:responseLen]) {
 			t.Errorf("%+v does not print as it was read", r)
+		}
+	})
+}
+
+// FuzzHello feeds a target's parser of the first bytes of a connection.
+func FuzzHello(f *testing.F) {
+	h := hello{name: transport.Name{7}, lost: []transport.Secret{{1}, {2}}}
+	f.Add(h.append(nil))
+	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) < helloLen {
+			return
+		}
+		b = b[:helloLen]
+		h, err := parseHello(b)
+		if err != nil {
+			return
+		}
+		again, err := parseHello(h.append(nil))
+		if err != nil || !reflect.DeepEqual(again, h) {
+			t.Errorf("%+v is read as %+v, %v", h, again, err)
 		}
 	})
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -63,16 +62,16 @@ type Rail struct {
 	probe   *probe // nil without Attach
 	regions regions
 	handler func(transport.Key, transport.Imm)
-	wg      sync.WaitGroup // accept, endpoints, served connections
-	said    sync.Map       // texts of errors
+	wg      sync.WaitGroup   // accept, endpoints, served connections
+	told    Told             // errors in attaching, which who may not tries again and again
+	lost    transport.Losses // endpoints that ended with writes unanswered
 
 	mu     sync.Mutex
 	closed bool
 	down   error // the NIC is
 	eps    map[*endpoint]struct{}
-	lost   map[string][]uint64  // by address: endpoints that ended with writes unanswered
-	conns  map[*served]struct{} // served, including those without a hello yet
-	byID   map[uint64]*served   // served, by the id of their hello
+	conns  map[*served]struct{}       // served, including those without a hello yet
+	byName map[transport.Name]*served // served, by what they are called in their hello
 }
 
 // New serves. The caller closes the rail, or gives it to an engine.
@@ -90,9 +89,8 @@ func New(cfg Config) *Rail {
 		}),
 		regions: regions{byKey: make(map[transport.Key]*region)},
 		eps:     make(map[*endpoint]struct{}),
-		lost:    make(map[string][]uint64),
 		conns:   make(map[*served]struct{}),
-		byID:    make(map[uint64]*served),
+		byName:  make(map[transport.Name]*served),
 	}
 	r.probe = r.newProbe()
 	r.wg.Go(r.accept)
@@ -169,7 +167,7 @@ func (r *Rail) Dial(ctx context.Context, addr string) (transport.Endpoint, error
 		return nil, fmt.Errorf("%w: %w", transport.ErrUnreachable, err)
 	}
 	ep := &endpoint{
-		rail: r, addr: addr, id: uint64(transport.NewKey()), c: c,
+		rail: r, addr: addr, secret: transport.NewSecret(), c: c,
 		kick: make(chan struct{}, 1), over: make(chan struct{}),
 	}
 	if err := r.introduce(ctx, ep); err != nil {
@@ -207,9 +205,7 @@ func (r *Rail) introduce(ctx context.Context, ep *endpoint) error {
 		return err
 	}
 	ep.in = newStream(sock, r.probe != nil)
-	r.mu.Lock()
-	h := hello{id: ep.id, lost: slices.Clone(r.lost[ep.addr])}
-	r.mu.Unlock()
+	h := hello{name: ep.secret.Name(), lost: r.lost.Of(ep.addr)}
 	if err := write(ep.c, r.probe.append(h.append(nil))); err != nil {
 		return err
 	}
@@ -232,14 +228,7 @@ func (r *Rail) introduce(ctx context.Context, ep *endpoint) error {
 	if !stop() {
 		return ctx.Err()
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	rest := slices.DeleteFunc(r.lost[ep.addr], func(id uint64) bool { return slices.Contains(h.lost, id) })
-	if len(rest) == 0 {
-		delete(r.lost, ep.addr)
-	} else {
-		r.lost[ep.addr] = rest
-	}
+	r.lost.Ended(ep.addr, h.lost)
 	return nil
 }
 
@@ -249,11 +238,9 @@ func (r *Rail) ended(ep *endpoint, unsure bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.eps, ep)
-	if r.closed || !unsure {
-		return
+	if !r.closed && unsure {
+		r.lost.Add(ep.addr, ep.secret)
 	}
-	ids := append(r.lost[ep.addr], ep.id)
-	r.lost[ep.addr] = ids[max(0, len(ids)-maxLost):]
 }
 
 func (r *Rail) usable() error {
@@ -303,15 +290,15 @@ func (r *Rail) admit(s *served) bool {
 	return true
 }
 
-// welcome files a connection under its id.
-func (r *Rail) welcome(s *served, id uint64) error {
+// welcome files a connection under its name.
+func (r *Rail) welcome(s *served, name transport.Name) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.byID[id] != nil {
-		return fmt.Errorf("%w: a second connection says it is %#x", transport.ErrProtocol, id)
+	if r.byName[name] != nil {
+		return fmt.Errorf("%w: a second connection says it is %x", transport.ErrProtocol, name)
 	}
-	r.byID[id] = s
-	s.id = id
+	r.byName[name] = s
+	s.name = name
 	return nil
 }
 
@@ -320,15 +307,15 @@ func (r *Rail) dismiss(s *served) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.conns, s)
-	if r.byID[s.id] == s {
-		delete(r.byID, s.id)
+	if r.byName[s.name] == s {
+		delete(r.byName, s.name)
 	}
 }
 
 // Fence implements transport.Rail.
-func (r *Rail) Fence(id uint64) {
+func (r *Rail) Fence(secret transport.Secret) {
 	r.mu.Lock()
-	s := r.byID[id]
+	s := r.byName[secret.Name()]
 	r.mu.Unlock()
 	if s != nil {
 		s.cut()

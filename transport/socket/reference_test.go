@@ -37,7 +37,7 @@ func newReferrer(t *testing.T) *rawPeer {
 		}
 	})
 	p.connect(nil)
-	h := hello{id: 1}
+	h := hello{name: transport.Name{1}}
 	p.send(append(binary.LittleEndian.AppendUint64(h.append(nil), rawAddress), own[:nonceLen]...))
 	var w [welcomeLen + probeLen]byte
 	if _, err := io.ReadFull(p.c, w[:]); err != nil || parseWelcome(w[:]) != nil {

@@ -49,6 +49,9 @@ func newRawPeer(t *testing.T) *rawPeer {
 	return p
 }
 
+// nameOf makes up names for connections that nobody will fence.
+func nameOf(i int) transport.Name { return transport.Name{1, byte(i), byte(i >> 8)} }
+
 // connect dials, and says hello if it is given.
 func (p *rawPeer) connect(h *hello) {
 	p.t.Helper()
@@ -151,7 +154,7 @@ func TestTargetRefusesNoise(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			transporttest.CheckLeaks(t)
 			p := newRawPeer(t)
-			h := &hello{id: 1}
+			h := &hello{name: transport.Name{1}}
 			if name == "http" {
 				h = nil
 			}
@@ -187,7 +190,7 @@ func TestCutMidFrame(t *testing.T) {
 	frame := frameBytesOf(request{count: 2, seq: 1, bytes: 2000}, []desc{{p.key, 100, 1000}, {p.key, 5000, 1000}}, bytes.Repeat([]byte{7}, 2000))
 	for i, at := range []int{0, 1, requestLen - 1, requestLen, requestLen + descLen + 3, len(frame) - 1500, len(frame) - 1} {
 		clear(p.mem)
-		p.connect(&hello{id: uint64(i) + 1})
+		p.connect(&hello{name: nameOf(i)})
 		p.send(frame[:at])
 		if err := p.c.(*net.TCPConn).CloseWrite(); err != nil {
 			t.Fatal(err)
@@ -204,7 +207,7 @@ func TestCutMidFrame(t *testing.T) {
 			}
 		}
 	}
-	p.connect(&hello{id: 99})
+	p.connect(&hello{name: transport.Name{99}})
 	p.send(frame)
 	var b [responseLen]byte
 	if _, err := io.ReadFull(p.c, b[:]); err != nil {
@@ -219,7 +222,7 @@ func TestCutMidFrame(t *testing.T) {
 func TestDeregisterStalled(t *testing.T) {
 	transporttest.CheckLeaks(t)
 	p := newRawPeer(t)
-	p.connect(&hello{id: 1})
+	p.connect(&hello{name: transport.Name{1}})
 	frame := frameBytesOf(request{count: 1, seq: 1, bytes: 1 << 16}, []desc{{p.key, 0, 1 << 16}}, []byte{1})
 	p.send(frame)
 	g := p.rail.regions.get(p.key)
@@ -244,11 +247,12 @@ func TestDeregisterStalled(t *testing.T) {
 func TestFence(t *testing.T) {
 	transporttest.CheckLeaks(t)
 	p := newRawPeer(t)
-	p.connect(&hello{id: 1})
+	first := transport.NewSecret()
+	p.connect(&hello{name: first.Name()})
 	old := p.c
 	defer old.Close()
 	p.send(frameBytesOf(request{count: 1, seq: 1, bytes: 1000}, []desc{{p.key, 0, 1000}}, bytes.Repeat([]byte{1}, 500)))
-	p.connect(&hello{id: 2, lost: []uint64{1, 77}})
+	p.connect(&hello{name: transport.Name{2}, lost: []transport.Secret{first, {77}}})
 	clear(p.mem)
 	// The old connection's other half goes nowhere, even if it gets there.
 	_, _ = old.Write(bytes.Repeat([]byte{1}, 500))

@@ -30,10 +30,10 @@ type served struct {
 	rail  *Rail
 	c     Conn
 	in    stream
-	peer  Memory        // nil if frames carry bytes; proof is then nil too
-	proof *probe        // that the memory lent is still held
-	id    uint64        // of its hello
-	over  chan struct{} // nothing is touched any more
+	peer  Memory         // nil if frames carry bytes; proof is then nil too
+	proof *probe         // that the memory lent is still held
+	name  transport.Name // of its hello
+	over  chan struct{}  // nothing is touched any more
 
 	// How it stands, for transport.Admission.
 	holds atomic.Int64 // regions held for frames, answers and loans
@@ -80,18 +80,11 @@ func (r *Rail) serve(s *served) {
 	close(s.over)
 	log := r.cfg.Logger.With("rail", r.cfg.Name, "peer", s.c.RemoteAddr().String())
 	switch {
-	case errors.Is(err, transport.ErrProtocol), errors.Is(err, errAttach) && r.first(err):
+	case errors.Is(err, transport.ErrProtocol), errors.Is(err, errAttach) && r.told.First(err.Error()):
 		log.Warn("transport/socket: connection dropped", "err", err)
 	case !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed):
 		log.Debug("transport/socket: connection lost", "err", err)
 	}
-}
-
-// first reports whether this is the first error with its text: who may not attach
-// tries again and again.
-func (r *Rail) first(err error) bool {
-	_, again := r.said.LoadOrStore(err.Error(), true)
-	return !again
 }
 
 // hold and letGo are called with each region that is acquired and released.
@@ -183,7 +176,7 @@ func (s *served) greet() error {
 	if s.rail.cfg.Greeted != nil {
 		s.rail.cfg.Greeted(s.c.RemoteAddr())
 	}
-	if err := s.rail.welcome(s, h.id); err != nil {
+	if err := s.rail.welcome(s, h.name); err != nil {
 		return err
 	}
 	sock, err := newSocket(s.c)

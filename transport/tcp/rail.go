@@ -96,7 +96,7 @@ type Rail struct {
 	cfg    Config
 	local  *net.TCPAddr // of connections made; nil leaves it to the system
 	nic    string       // that has local
-	warned sync.Map     // peers' hosts that checkReturn has warned of
+	warned socket.Told  // peers' hosts that checkReturn has warned of
 
 	mu      sync.Mutex // orders what is heard of the carrier
 	unwatch func()     // nil if nothing is watched
@@ -176,7 +176,7 @@ func (r *Rail) checkReturn(peer net.Addr) {
 	}
 	at := peer.(*net.TCPAddr).IP.String()
 	if reach, why := nic.Reach(r.nic, r.local.IP, peer.String()); reach == transport.Elsewhere {
-		if _, again := r.warned.LoadOrStore(at, true); !again {
+		if r.warned.First(at) {
 			r.cfg.Logger.Warn("transport/tcp: answers to a peer do not leave by the NIC that its requests come in by", "rail", r.cfg.Name, "peer", at, "why", why)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 
 // An endpoint carries slices one by one, and meets the rail's faults.
 type endpoint struct {
-	id         uint64
+	secret     transport.Secret
 	rail, peer *Rail
 	depth      int
 	more       chan struct{}
@@ -26,7 +26,7 @@ type endpoint struct {
 	err    error
 }
 
-func (ep *endpoint) ID() uint64 { return ep.id }
+func (ep *endpoint) Secret() transport.Secret { return ep.secret }
 
 func (ep *endpoint) Post(batch []*transport.Slice) (int, error) {
 	ep.mu.Lock()
@@ -117,7 +117,7 @@ func (ep *endpoint) carry(s *transport.Slice) error {
 		ep.rail.n.stuck[ep.rail] = true
 		ep.rail.n.late = append(ep.rail.n.late, func() {
 			if on.Op == transport.Write {
-				ep.peer.arrive(ep.id, on)
+				ep.peer.arrive(ep.secret.Name(), on)
 			}
 		})
 		ep.rail.n.mu.Unlock()
@@ -160,7 +160,7 @@ func (ep *endpoint) broken() error {
 func (ep *endpoint) drain(err error) {
 	ep.rail.mu.Lock()
 	delete(ep.rail.eps, ep)
-	ep.rail.lost[ep.peer] = append(ep.rail.lost[ep.peer], ep.id)
+	ep.rail.lost[ep.peer] = append(ep.rail.lost[ep.peer], ep.secret)
 	ep.rail.mu.Unlock()
 	ep.peer.mu.Lock()
 	delete(ep.peer.peers, ep)

@@ -148,8 +148,8 @@ func testFence(t *testing.T, factory Factory) {
 	x := newBench(t, factory, 1<<20)
 	defer x.close()
 	other := dial(t, x.a, x.b.Addr())
-	if x.ep.ID() == 0 || x.ep.ID() == other.ID() {
-		t.Fatalf("connections %#x and %#x", x.ep.ID(), other.ID())
+	if x.ep.Secret() == (transport.Secret{}) || x.ep.Secret() == other.Secret() {
+		t.Fatalf("the secrets of connections are %x and %x", x.ep.Secret(), other.Secret())
 	}
 	fill(x.src, 1)
 	c := newTally(t)
@@ -161,7 +161,7 @@ func testFence(t *testing.T, factory Factory) {
 	go func() {
 		defer close(fenced)
 		c.wait(1)
-		x.b.Fence(x.ep.ID())
+		x.b.Fence(x.ep.Secret())
 	}()
 	n := x.post(c, slices)
 	<-fenced
@@ -175,8 +175,9 @@ func testFence(t *testing.T, factory Factory) {
 	if !bytes.Equal(x.dst, bytesOf(len(x.dst))) {
 		t.Error("bytes of a fenced connection landed")
 	}
-	x.b.Fence(x.ep.ID()) // over already
-	x.b.Fence(1)         // nobody's
+	x.b.Fence(x.ep.Secret())                           // over already
+	x.b.Fence(transport.Secret{1})                     // nobody's
+	x.b.Fence(transport.Secret(other.Secret().Name())) // its name is not its secret
 	if err := x.ep.Close(); err != nil {
 		t.Error(err)
 	}

@@ -77,7 +77,7 @@ type Rail struct {
 	eps     map[*endpoint]struct{}
 	peers   map[*endpoint]struct{} // endpoints of others that reach this rail
 	faults  map[int]Fault
-	lost    map[*Rail][]uint64 // endpoints to a peer that broke; it is told by the next Dial
+	lost    map[*Rail][]transport.Secret // endpoints to a peer that broke; it is told by the next Dial
 	carried int
 	rate    float64   // bytes/s; 0 is no limit
 	free    time.Time // when what was carried has left, at that rate
@@ -87,7 +87,7 @@ type Rail struct {
 	gone    chan struct{} // closed when Close has done its work
 
 	landing sync.Mutex // guards fenced, and late slices while they land
-	fenced  map[uint64]bool
+	fenced  map[transport.Name]bool
 }
 
 type region struct {
@@ -101,7 +101,7 @@ type region struct {
 func (n *Network) Rail(name string) *Rail {
 	r := &Rail{
 		n: n, name: name, Depth: 64, regions: make(map[transport.Key]*region),
-		eps: make(map[*endpoint]struct{}), peers: make(map[*endpoint]struct{}), faults: make(map[int]Fault), fenced: make(map[uint64]bool), lost: make(map[*Rail][]uint64), gone: make(chan struct{}),
+		eps: make(map[*endpoint]struct{}), peers: make(map[*endpoint]struct{}), faults: make(map[int]Fault), fenced: make(map[transport.Name]bool), lost: make(map[*Rail][]transport.Secret), gone: make(chan struct{}),
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -284,7 +284,7 @@ func (r *Rail) Dial(ctx context.Context, addr string) (transport.Endpoint, error
 	if peer == nil || apart {
 		return nil, fmt.Errorf("%w: no rail at %q", transport.ErrUnreachable, addr)
 	}
-	ep := &endpoint{id: uint64(transport.NewKey()), rail: r, peer: peer, depth: r.Depth, more: make(chan struct{}, 1), cut: make(chan struct{}), over: make(chan struct{})}
+	ep := &endpoint{secret: transport.NewSecret(), rail: r, peer: peer, depth: r.Depth, more: make(chan struct{}, 1), cut: make(chan struct{}), over: make(chan struct{})}
 	r.mu.Lock()
 	if r.closed {
 		r.mu.Unlock()
@@ -306,12 +306,12 @@ func (r *Rail) Dial(ctx context.Context, addr string) (transport.Endpoint, error
 }
 
 // Fence implements transport.Rail.
-func (r *Rail) Fence(id uint64) {
-	r.fence(id)
+func (r *Rail) Fence(secret transport.Secret) {
+	r.fence(secret)
 	r.mu.Lock()
 	var cut *endpoint
 	for ep := range r.peers {
-		if ep.id == id {
+		if ep.secret == secret {
 			cut = ep
 		}
 	}
@@ -324,19 +324,19 @@ func (r *Rail) Fence(id uint64) {
 
 // arrive applies a slice that was on its way, unless its connection was fenced: one
 // or the other is first.
-func (r *Rail) arrive(id uint64, s *transport.Slice) {
+func (r *Rail) arrive(name transport.Name, s *transport.Slice) {
 	r.landing.Lock()
 	defer r.landing.Unlock()
-	if !r.fenced[id] {
+	if !r.fenced[name] {
 		_ = r.apply(s)
 	}
 }
 
-func (r *Rail) fence(ids ...uint64) {
+func (r *Rail) fence(secrets ...transport.Secret) {
 	r.landing.Lock()
 	defer r.landing.Unlock()
-	for _, id := range ids {
-		r.fenced[id] = true
+	for _, s := range secrets {
+		r.fenced[s.Name()] = true
 	}
 }
 
