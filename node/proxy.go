@@ -99,7 +99,7 @@ func NewProxy(cfg ProxyConfig) (*Proxy, error) {
 		BaseContext:       func(net.Listener) context.Context { return p.ctx },
 		ErrorLog:          slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelDebug),
 	}
-	p.grpc = grpc.NewServer()
+	p.grpc = grpc.NewServer(serverKeepalive())
 	proto.RegisterRegistryServer(p.grpc, p.registry)
 	return p, nil
 }
