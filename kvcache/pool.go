@@ -71,7 +71,8 @@ type Stats struct {
 //
 // Alloc prefers the block that was freed last, whose memory is mapped and warm,
 // then one never used, and gives up a cached prefix only after those, least
-// recently released first.
+// recently released first. So the blocks ever handed out, whose slots have memory
+// behind them, are as many as were held or cached at once at the busiest moment.
 //
 // Invariants: a block that was ever allocated is in exactly one of three
 // places: held (refs > 0), on the free stack, or on the LRU list. It is on the

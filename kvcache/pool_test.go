@@ -175,7 +175,8 @@ func (m *model) commit(r Ref, h Hash) (ok bool) {
 
 // TestPoolAgainstModel plays random operations, a quarter of them with wrong
 // references, on the pool and on the model; both must give the same blocks, refuse
-// the same references and count the same.
+// the same references and count the same. The blocks ever handed out are as many as
+// were held or cached at once, so that is what a slab costs of memory.
 func TestPoolAgainstModel(t *testing.T) {
 	for seed := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, 7))
@@ -208,6 +209,7 @@ func TestPoolAgainstModel(t *testing.T) {
 			return refs
 		}
 		gens := make(map[BlockID]uint32)
+		peak := 0
 		for op := range 400 {
 			what := ""
 			switch rng.IntN(6) {
@@ -286,6 +288,9 @@ func TestPoolAgainstModel(t *testing.T) {
 			}
 			if err := p.verify(); err != nil {
 				t.Fatalf("seed %d op %d, after %s: %v", seed, op, what, err)
+			}
+			if peak = max(peak, p.Used()+p.Cached()); len(p.blocks) != peak {
+				t.Fatalf("seed %d op %d, after %s: %d blocks were handed out, at most %d of them at once", seed, op, what, len(p.blocks), peak)
 			}
 			used := 0
 			for i, b := range m.blocks {
