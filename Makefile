@@ -3,6 +3,7 @@ GO       ?= go
 TOOL     := $(GO) tool -modfile=tools/go.mod
 COUNT    ?= 3
 FUZZTIME ?= 20s
+SOAK     ?= 20000
 
 # The RDMA rail is built (-tags rdma) where cgo's compiler, with cgo's flags, compiles
 # and links a program with libibverbs. The probe has no number sign in it: make
@@ -26,7 +27,7 @@ RAIL := $(if $(TAGS),with the RDMA rail,without the RDMA rail: $(WITHOUT))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help test test-roce vet format lint unit build generate check-generate bench-transfer bench-serving bench-simulate bench-roce bench-nics mooncake-nics rdma-tcp fuzz
+.PHONY: help test test-roce vet format lint unit build generate check-generate bench-transfer bench-serving bench-simulate soak bench-roce bench-nics mooncake-nics rdma-tcp fuzz
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -115,6 +116,9 @@ bench-simulate: ## events a second in virtual time, and where the time goes (COU
 	$(GO) test -run '^$$' -bench 'Network|Histogram' -count $(COUNT) ./sim; \
 	$(GO) test -run '^$$' -bench 'Simulation|VirtualTable' -count $(COUNT) -cpuprofile $$out/cpu -o $$out/bench.test ./bench; \
 	$(GO) tool pprof -top -nodecount 16 $$out/bench.test $$out/cpu 2>/dev/null
+
+soak: ## requests whose clients leave, SOAK=20000 a hand-off; fails if anything fails, leaks or grows (15 min)
+	$(GO) test -count=1 -timeout 60m -v -run '^TestSoak$$' ./cluster -soak $(SOAK)
 
 fuzz: ## every fuzz target (FUZZTIME=20s each)
 	@set -e; for pkg in $$(grep -rlE --include='*_test.go' '^func Fuzz' . | xargs -n1 dirname | sort -u); do \

@@ -24,6 +24,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	probe()
 	Child()
 	if os.Getenv(orphanEnv) != "" {
 		os.Exit(orphan())
