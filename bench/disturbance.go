@@ -55,11 +55,14 @@ type CPUUse struct {
 //	0.5 - 1.2 ms    1.2 - 5.0 %    65 - 92 %        1 -   4 %          both kinds; the hypervisor's doing
 //	1.4 -  32 ms    0.1 - 3.9 %    86 - 97 %        9 - 277 %          plain
 //
-// What others use is recorded and marks nothing: it was the same in rows that were
-// right and rows that were wrong, as programs of low priority use what is left over.
+// So it is lateness that tells what a row is worth. What others use says little: a
+// real-time row is right beside it. But no plain row was right where it was over half,
+// and a timer does not see all, as the kernel wakes up who has slept before it goes on
+// with who computes, or copies KV.
 const (
-	maxLateMean = 0.5 // ms
-	maxSteal    = 2.0 // percent
+	maxLateMean = 0.5  // ms
+	maxSteal    = 2.0  // percent
+	maxOthers   = 50.0 // percent
 )
 
 // probePeriod: 100 wake-ups a second take 0.2 % of a core.
@@ -175,27 +178,33 @@ func cpuUse(before, after usage, took time.Duration, daemons bool) *CPUUse {
 // judge says what is over its threshold.
 func (d *Disturbance) judge() {
 	if d.LateMeanMS > maxLateMean {
-		d.Why = append(d.Why, fmt.Sprintf("timers came %.1f ms late on average (quiet: at most %g)", d.LateMeanMS, maxLateMean))
+		d.Why = append(d.Why, fmt.Sprintf("timers came %.1f ms late on average (limit %g)", d.LateMeanMS, maxLateMean))
 	}
 	if d.CPU != nil && d.CPU.StealPct > maxSteal {
-		d.Why = append(d.Why, fmt.Sprintf("the hypervisor took %.1f %% of the CPUs (quiet: at most %g)", d.CPU.StealPct, maxSteal))
+		d.Why = append(d.Why, fmt.Sprintf("the hypervisor took %.1f %% of the CPUs (limit %g)", d.CPU.StealPct, maxSteal))
+	}
+	if others := d.others(); others > maxOthers {
+		d.Why = append(d.Why, fmt.Sprintf("other programs used %.0f %% of the CPUs (limit %g)", others, maxOthers))
 	}
 }
 
 // score is 1 at the first threshold; the least is the least disturbed.
 func (d *Disturbance) score() float64 {
-	score := d.LateMeanMS / maxLateMean
+	score := max(d.LateMeanMS/maxLateMean, d.others()/maxOthers)
 	if d.CPU != nil {
 		score = max(score, d.CPU.StealPct/maxSteal)
 	}
 	return score
 }
 
-// String says why the row is marked, and who had the CPUs.
-func (d *Disturbance) String() string {
-	text := strings.Join(d.Why, ", ")
-	if c := d.CPU; c != nil && c.Daemons {
-		text += fmt.Sprintf("; other programs used %.0f %% of the CPUs", c.OthersPct)
+// others is what other programs used of the CPUs, in percent; 0 where they cannot be
+// told from the cluster's daemons.
+func (d *Disturbance) others() float64 {
+	if d.CPU == nil || !d.CPU.Daemons {
+		return 0
 	}
-	return text
+	return d.CPU.OthersPct
 }
+
+// String says why the row is marked.
+func (d *Disturbance) String() string { return strings.Join(d.Why, ", ") }
