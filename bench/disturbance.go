@@ -51,14 +51,14 @@ type CPUUse struct {
 // threads, which those do not delay, and as plain ones.
 //
 //	late, mean      stolen         used by others   mean TTFT off by   rows
-//	0.1 - 0.3 ms    0.0 - 0.3 %    34 - 96 %        0 -   2 %          real-time
-//	0.5 - 1.2 ms    1.2 - 5.0 %    65 - 92 %        1 -   4 %          both kinds; the hypervisor's doing
-//	1.4 -  32 ms    0.1 - 3.9 %    86 - 97 %        9 - 277 %          plain
+//	0.1 - 0.4 ms    0.0 - 0.3 %    34 - 96 %        0 -   3 %          16 real-time, 1 plain
+//	0.5 - 1.2 ms    0.1 - 5.0 %    65 - 97 %        1 -   4 %          7 real-time, 4 plain
+//	1.4 -  60 ms    0.1 - 5.9 %    86 - 97 %        5 - 277 %          17 plain
 //
 // So it is lateness that tells what a row is worth. What others use says less: a
-// real-time row is right beside it. But it was 65 % or more in every plain row, the
-// best of which was 2.6 % off, and a timer does not see all: the kernel lets run who
-// has slept before it goes on with who computes, or copies KV.
+// real-time row is right beside it. But it was over half in every plain row, the best
+// of which was 2.5 % off, and a timer does not see all: the kernel lets run who has
+// slept before it goes on with who computes, or copies KV.
 const (
 	maxLateMean = 0.5  // ms
 	maxSteal    = 2.0  // percent
