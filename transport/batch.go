@@ -68,6 +68,8 @@ type Batch struct {
 	// pending counts slices not completed; whoever brings it to zero
 	// advances the batch. Submit holds one until it has queued all.
 	pending atomic.Int64
+	// paths have carried slices of it, bits by path.index.
+	paths atomic.Uint64
 	// aborted is set when the batch can no longer complete, before its
 	// slices are taken out of the paths' queues.
 	aborted atomic.Bool

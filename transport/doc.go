@@ -71,6 +71,11 @@
 // while another is up. Its slices then go to the others; it is tried every
 // Config.ProbeInterval, and draws from the queue again once it is connected.
 //
+// The engine does not know what bytes should be. Whoever does says of a batch whether
+// they arrived right, with the batch's [Trail]: a path that has carried wrong ones a few
+// times rests, and others take its slices; it is tried again after a second, then two,
+// four, up to a minute, until enough has come through right.
+//
 //	locations  ──Config.Rank──►  which rails are near the memory
 //	completions ──meter──►       what each path delivers
 //	selectPath                   who takes which slice next

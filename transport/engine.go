@@ -25,6 +25,10 @@ type Engine struct {
 	wg     sync.WaitGroup // the engine's goroutines
 	stop   chan struct{}  // ends the pacer
 
+	recordsMu sync.Mutex
+	records   map[recordKey]*record // of paths that are not clear
+	blamed    atomic.Int64          // how many
+
 	mu      sync.Mutex
 	peers   map[string]*peer
 	batches map[*Batch]struct{} // under way
@@ -48,6 +52,7 @@ func New(cfg Config) (*Engine, error) {
 		outbox:  newOutbox(),
 		inbox:   inbox{sources: make(map[uint64]*source)},
 		stop:    make(chan struct{}),
+		records: make(map[recordKey]*record),
 		peers:   make(map[string]*peer),
 		batches: make(map[*Batch]struct{}),
 		gone:    make(chan struct{}),
@@ -147,9 +152,12 @@ func (e *Engine) unrefLocked(g *peer) {
 
 // changed tells of a path's new state.
 func (e *Engine) changed(p *path, at time.Duration, state PathState, err error) {
-	if state == PathUp {
+	switch state {
+	case PathUp:
 		e.cfg.Logger.Debug("transport: path is up", "rail", p.name(), "peer", p.addr())
-	} else {
+	case PathResting:
+		e.cfg.Logger.Warn("transport: path is resting", "rail", p.name(), "peer", p.addr(), "err", err)
+	default:
 		e.accts[p.rail].downs.Add(1)
 		e.cfg.Logger.Info("transport: path is "+string(state), "rail", p.name(), "peer", p.addr(), "err", err)
 	}

@@ -19,6 +19,7 @@ const (
 	PathUp      PathState = "up"      // connected
 	PathDown    PathState = "down"    // its connection was lost, or cannot be made
 	PathStalled PathState = "stalled" // it had slices and made no progress: its connection was given up
+	PathResting PathState = "resting" // it carried wrong bytes, see Trail; up again when it is tried again
 )
 
 // A PathEvent is a change of a path's state.
@@ -98,9 +99,10 @@ func (p *path) addr() string { return p.addrs[p.at.Load()] }
 
 // candidate is the path as selection sees it.
 func (p *path) candidate(now time.Duration) candidate {
+	resting, strikes := p.trusted(now)
 	p.meterMu.Lock()
 	defer p.meterMu.Unlock()
-	return candidate{p.up.Load(), p.inflight.Load(), p.meter.estimate(now)}
+	return candidate{up: p.up.Load(), inflight: p.inflight.Load(), rate: p.meter.estimate(now), resting: resting, strikes: strikes}
 }
 
 // take counts slices that are about to be enqueued.
@@ -199,6 +201,7 @@ func (p *path) completed(run []*Slice, err error) {
 			n++
 		}
 		run = run[n:]
+		b.paths.Or(1 << p.index)
 		b.sliceDone(n)
 	}
 }

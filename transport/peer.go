@@ -173,8 +173,8 @@ func (g *peer) dispatch() {
 	}
 }
 
-// usable are the paths that a slice may be bound to at once: those that are up, or all
-// if none is; of rails that must not be used for the memory only if there are no
+// usable are the paths that a slice may be bound to at once: those that are up and do
+// not have to be avoided, or all if none is up; of rails that must not be used for the memory only if there are no
 // others.
 func (g *peer) usable(s *Slice) []*path {
 	usable := make([]*path, 0, len(g.paths))
@@ -193,9 +193,11 @@ func (g *peer) usable(s *Slice) []*path {
 		}
 	}
 	if len(up) == 0 {
-		up = usable
+		return usable
 	}
-	return up
+	cs := g.candidates()
+	avoid := avoided(cs, func(i int) uint8 { return s.rank(g.paths[i]) })
+	return slices.DeleteFunc(up, func(p *path) bool { return avoid&(1<<p.index) != 0 })
 }
 
 // eager chooses the path for the i-th of n slices at once.
@@ -221,9 +223,10 @@ func (g *peer) signal(s *Slice) {
 	}
 	cs := g.candidates()
 	rate := usualRate(cs)
+	avoid := avoided(cs, func(i int) uint8 { return s.rank(g.paths[i]) })
 	best := -1
 	for i := range cs {
-		if cs[i].up && s.rank(g.paths[i]) != unseen && (best < 0 || float64(cs[i].inflight)/rate(i) < float64(cs[best].inflight)/rate(best)) {
+		if cs[i].up && avoid&(1<<i) == 0 && s.rank(g.paths[i]) != unseen && (best < 0 || float64(cs[i].inflight)/rate(i) < float64(cs[best].inflight)/rate(best)) {
 			best = i
 		}
 	}

@@ -43,10 +43,36 @@ type candidate struct {
 	up       bool
 	inflight int64   // bytes queued and posted
 	rate     float64 // bytes/s it delivers; 0 if not known
+	resting  bool    // it has carried wrong bytes, see record
+	strikes  int     // how many batches of them
 }
 
 // unseen is the rank of a path that must not be used.
 const unseen = 255
+
+// avoided are the paths, as bits, that a slice with these ranks must not take because
+// of their record: those that rest, as long as another is usable; or if all that are
+// rest, all but the one with the fewest strikes.
+func avoided(cs []candidate, ranks func(i int) uint8) (avoid uint64) {
+	least := -1
+	others := false
+	for i := range cs {
+		switch {
+		case !cs[i].up || ranks(i) == unseen:
+		case !cs[i].resting:
+			others = true
+		default:
+			avoid |= 1 << i
+			if least < 0 || cs[i].strikes < cs[least].strikes {
+				least = i
+			}
+		}
+	}
+	if least >= 0 && !others {
+		avoid &^= 1 << least
+	}
+	return avoid
+}
 
 // What a path may have under way is what it delivers in windowTime: enough to be
 // kept busy while a completion comes back and the next slices are posted on a busy
@@ -84,6 +110,8 @@ func (c *candidate) room() bool { return c.up && (c.inflight == 0 || c.inflight 
 // last slices to the fast ones; and a path that is far from the memory takes slices
 // only if they would be done later without it.
 //
+// Paths that rest are left out, see avoided.
+//
 // ok is false if the queue must wait: until a completion makes room, or a path is up.
 func selectPath(cs []candidate, ranks []uint8, sizes func(i int) (int64, bool)) (path, index int, ok bool) {
 	head, any := sizes(0)
@@ -92,9 +120,11 @@ func selectPath(cs []candidate, ranks []uint8, sizes func(i int) (int64, bool)) 
 	}
 	rates := usualRate(cs)
 	finish := func(i int) float64 { return float64(cs[i].inflight+head) / rates(i) }
+	avoid := avoided(cs, func(i int) uint8 { return ranks[i] })
+	usable := func(i int) bool { return cs[i].up && avoid&(1<<i) == 0 }
 	best := uint8(unseen)
 	for i := range cs {
-		if cs[i].up {
+		if usable(i) {
 			best = min(best, ranks[i])
 		}
 	}
@@ -103,7 +133,7 @@ func selectPath(cs []candidate, ranks []uint8, sizes func(i int) (int64, bool)) 
 	}
 	first := -1
 	for i := range cs {
-		if cs[i].up && ranks[i] == best && (first < 0 || finish(i) < finish(first)) {
+		if usable(i) && ranks[i] == best && (first < 0 || finish(i) < finish(first)) {
 			first = i
 		}
 	}
@@ -113,7 +143,7 @@ func selectPath(cs []candidate, ranks []uint8, sizes func(i int) (int64, bool)) 
 	// Of the others, the one that finishes soonest.
 	next := -1
 	for i := range cs {
-		if i != first && ranks[i] != unseen && cs[i].room() && (next < 0 || finish(i) < finish(next)) {
+		if i != first && ranks[i] != unseen && usable(i) && cs[i].room() && (next < 0 || finish(i) < finish(next)) {
 			next = i
 		}
 	}
@@ -122,7 +152,7 @@ func selectPath(cs []candidate, ranks []uint8, sizes func(i int) (int64, bool)) 
 	}
 	var rate, inflight float64
 	for i := range cs {
-		if i != next && cs[i].up && ranks[i] == best {
+		if i != next && usable(i) && ranks[i] == best {
 			rate += rates(i)
 			inflight += float64(cs[i].inflight)
 		}

@@ -16,6 +16,7 @@ import (
 //
 //	paths
 //	NAME RATE INFLIGHT RANK        rates in MB/s, bytes in KiB; a rate of - is not known
+//	     resting STRIKES           (may follow)
 //	NAME down
 //
 //	queue SIZE...                  KiB, from the head; 8x128 is eight of them
@@ -49,6 +50,9 @@ func TestSelectPath(t *testing.T) {
 						}
 						c.inflight = int64(number(f[2]) * 1024)
 						rank = clampRank(int(number(f[3])))
+						if len(f) > 4 {
+							c.resting, c.strikes = f[4] == "resting", int(number(f[5]))
+						}
 					}
 					cs, ranks = append(cs, c), append(ranks, rank)
 				}
@@ -98,7 +102,10 @@ func TestSelectPathRandom(t *testing.T) {
 		cs, ranks := make([]candidate, n), make([]uint8, n)
 		usable := false
 		for i := range cs {
-			cs[i] = candidate{rng.IntN(4) > 0, int64(rng.IntN(3)) * int64(rng.IntN(4<<20)), float64(rng.IntN(3)) * rng.Float64() * 1e9}
+			cs[i] = candidate{
+				up: rng.IntN(4) > 0, inflight: int64(rng.IntN(3)) * int64(rng.IntN(4<<20)), rate: float64(rng.IntN(3)) * rng.Float64() * 1e9,
+				resting: rng.IntN(4) == 0, strikes: rng.IntN(5),
+			}
 			ranks[i] = []uint8{0, 0, 0, 1, unseen}[rng.IntN(5)]
 			usable = usable || cs[i].up && ranks[i] != unseen
 		}
@@ -118,6 +125,11 @@ func TestSelectPathRandom(t *testing.T) {
 			}
 			if !cs[p].room() || ranks[p] == unseen || at >= len(queue) {
 				t.Fatalf("slice %d of %d to path %d: %+v, ranks %d", at, len(queue), p, cs, ranks)
+			}
+			for i := range cs {
+				if cs[p].resting && cs[i].up && ranks[i] != unseen && (!cs[i].resting || cs[i].strikes < cs[p].strikes) {
+					t.Fatalf("to path %d, which rests, and not to %d: %+v, ranks %d", p, i, cs, ranks)
+				}
 			}
 			cs[p].inflight += queue[at]
 			queue = append(queue[:at], queue[at+1:]...)

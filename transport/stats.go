@@ -30,6 +30,9 @@ type RailStats struct {
 	Downs      int64 // times that a path lost its connection or was given up
 	Resent     int64 // bytes of slices that had been posted and were queued again
 	Rate       int64 // bytes/s that its paths were last seen to deliver; 0 before
+	Strikes    int64 // batches with wrong bytes that it carried a part of, see Trail
+	Rests      int64 // times that a path was put to rest for that
+	Resting    int   // paths that rest now
 }
 
 // An account is the running count of one rail.
@@ -39,6 +42,7 @@ type account struct {
 	dials, dialErrors, conns    atomic.Int64
 	immIn, immRepeats           atomic.Int64
 	resent, downs               atomic.Int64
+	strikes, rests              atomic.Int64
 }
 
 type opAccount struct{ bytes, slices atomic.Int64 }
@@ -89,6 +93,7 @@ func (e *Engine) Rails() []RailStats {
 			Dials: a.dials.Load(), DialErrors: a.dialErrors.Load(), Conns: a.conns.Load(),
 			ImmIn: a.immIn.Load(), ImmRepeats: a.immRepeats.Load(),
 			Downs: a.downs.Load(), Resent: a.resent.Load(),
+			Strikes: a.strikes.Load(), Rests: a.rests.Load(),
 		}
 	}
 	e.mu.Lock()
@@ -102,6 +107,9 @@ func (e *Engine) Rails() []RailStats {
 			s.Paths++
 			if c.up {
 				s.Up++
+			}
+			if c.resting {
+				s.Resting++
 			}
 		}
 	}

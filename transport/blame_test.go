@@ -1,0 +1,217 @@
+package transport_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"kvferry/clock"
+	"kvferry/transport"
+	"kvferry/transport/transporttest"
+)
+
+// A spoilt is two engines with two rails each, of which one corrupts what it carries.
+type spoilt struct {
+	t        *testing.T
+	bad      *transporttest.Corrupter
+	badIndex int
+	a        *transport.Engine
+	src, dst *transport.Segment
+	target   *transport.Target
+	log      *transporttest.Log
+	events   []string
+}
+
+func newSpoilt(t *testing.T, badIndex int, sel transport.Selection) *spoilt {
+	t.Helper()
+	x := &spoilt{t: t, badIndex: badIndex, log: &transporttest.Log{}}
+	n := transporttest.NewNetwork()
+	var here, there []transport.Rail
+	for i := range 2 {
+		r := transport.Rail(n.Rail(fmt.Sprint("a", i)))
+		if i == badIndex {
+			x.bad = transporttest.Corrupt(r, 1)
+			r = x.bad
+		}
+		here, there = append(here, r), append(there, n.Rail(fmt.Sprint("b", i)))
+	}
+	x.a = engine(t, transport.Config{
+		Rails: here, Clock: clock.Std(), Select: sel, Logger: slog.New(slog.NewTextHandler(x.log, nil)),
+		OnPath: func(ev transport.PathEvent) { x.events = append(x.events, ev.Rail+" "+string(ev.State)) },
+	})
+	b := engine(t, transport.Config{Rails: there, Clock: clock.Std()})
+	x.src, x.dst = register(t, x.a, "src", 1<<20), register(t, b, "dst", 1<<20)
+	for i := range x.src.Bytes() {
+		x.src.Bytes()[i] = byte(i * 7)
+	}
+	var err error
+	if x.target, err = x.a.Open(x.dst.Info()); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Wait()
+	return x
+}
+
+var errWrong = errors.New("block 3 differs")
+
+// transfer moves the segment, looks at what arrived, and says so. It returns how many
+// slices the bad rail carried.
+func (x *spoilt) transfer() (over int64, right bool) {
+	x.t.Helper()
+	before, _ := x.bad.Carried()
+	var reqs []transport.Request
+	for at := 0; at < 1<<20; at += 64 << 10 {
+		reqs = append(reqs, transport.Request{Local: x.src.Bytes()[at : at+64<<10], Offset: int64(at)})
+	}
+	b := x.a.Submit(x.target, reqs, transport.BatchOptions{Tag: "cmpl-5"})
+	if err := wait(x.t, b); err != nil {
+		x.t.Fatal(err)
+	}
+	right = bytes.Equal(x.src.Bytes(), x.dst.Bytes())
+	clear(x.dst.Bytes())
+	if right {
+		b.Trail().Vouch()
+	} else {
+		b.Blame(errWrong)
+	}
+	after, _ := x.bad.Carried()
+	return after - before, right
+}
+
+// A rail that spoils everything is found, with nothing but the word on whole batches
+// that the good one had its part in, and carries no more than probes from then on.
+func TestBlame(t *testing.T) {
+	for badIndex := range 2 {
+		for _, sel := range transport.Selections {
+			if sel == transport.Single && badIndex == 1 {
+				continue // would never be used
+			}
+			t.Run(fmt.Sprintf("rail %d, %s", badIndex, sel), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					x := newSpoilt(t, badIndex, sel)
+					const first, then = 10, 190
+					wrong := 0
+					for range first {
+						if _, right := x.transfer(); !right {
+							wrong++
+						}
+						<-time.After(100 * time.Millisecond)
+					}
+					// Three strikes, and one more to tell the bad one from the good one.
+					if wrong < 3 || wrong > 5 {
+						t.Errorf("%d of the first %d were wrong", wrong, first)
+					}
+					touched, slices := 0, int64(0)
+					wrong = 0
+					for range then {
+						over, right := x.transfer()
+						if over > 0 {
+							touched++
+						}
+						if !right {
+							wrong++
+						}
+						slices += over
+						<-time.After(500 * time.Millisecond)
+					}
+					// Rests of 2, 4, 8, 16, 32 and 60 s within the 95 s.
+					t.Logf("of the first %d and the next %d transfers, the bad rail had a part in %d, with %d of %d slices", first, then, touched, slices, then*16)
+					if touched > 7 || wrong != touched {
+						t.Errorf("the bad rail had a part in %d of %d transfers, %d were wrong", touched, then, wrong)
+					}
+					st := x.a.Rails()
+					if bad, good := st[badIndex], st[1-badIndex]; bad.Strikes < 5 || bad.Rests < 3 || good.Rests > 4 || bad.Resting != 1 || good.Resting != 0 {
+						t.Errorf("the bad one: %d strikes, %d rests, %d resting; the good one: %d, %d, %d",
+							bad.Strikes, bad.Rests, bad.Resting, good.Strikes, good.Rests, good.Resting)
+					}
+					name := fmt.Sprint("mem/a", badIndex)
+					if events := strings.Join(x.events, ", "); !strings.Contains(events, name+" resting") || !strings.Contains(events[strings.Index(events, name+" resting"):], name+" up") {
+						t.Errorf("events: %s", events)
+					}
+					for _, s := range []string{"bytes arrived wrong", "path is resting", "rail=" + name, fmt.Sprint("peer=b", badIndex), "batch=cmpl-5", errWrong.Error()} {
+						if !strings.Contains(x.log.String(), s) {
+							t.Errorf("%q is not in the log", s)
+						}
+					}
+					// It is mended: within its rest and a run of good batches it has its share.
+					x.bad.Every(0)
+					<-time.After(61 * time.Second)
+					for range 40 {
+						if _, right := x.transfer(); !right {
+							t.Error("a transfer over the mended rail was wrong")
+						}
+					}
+					if over, _ := x.transfer(); over == 0 {
+						t.Error("the mended rail is not used")
+					}
+					if st := x.a.Rails()[badIndex]; st.Resting != 0 {
+						t.Errorf("it rests still: %+v", st)
+					}
+				})
+			})
+		}
+	}
+}
+
+// One batch in five spoilt is found too; one bit in thousands is not taken for a habit.
+func TestBlameNow(t *testing.T) {
+	for _, c := range []struct {
+		every int // slice
+		rests bool
+	}{{5 * 8, true}, {1000 * 8, false}} {
+		synctest.Test(t, func(t *testing.T) {
+			x := newSpoilt(t, 0, transport.Static) // eight slices of each batch
+			x.bad.Every(c.every)
+			for range 1000 {
+				x.transfer()
+				<-time.After(100 * time.Millisecond)
+			}
+			st := x.a.Rails()[0]
+			if (st.Rests > 0) != c.rests {
+				t.Errorf("every %d slices: %d strikes, %d rests", c.every, st.Strikes, st.Rests)
+			}
+		})
+	}
+}
+
+// A path that has no other beside it goes on, and its strikes are told all the same;
+// a record outlives the connections to a peer.
+func TestBlameAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPair(t, transport.Config{IdleTimeout: time.Second})
+		var b *transport.Batch
+		for range 5 {
+			b = p.a.Submit(p.target, p.reqs(transport.Write, 1), transport.BatchOptions{})
+			if err := wait(t, b); err != nil {
+				t.Fatal(err)
+			}
+			b.Blame(errWrong)
+		}
+		if st := p.a.Rails()[0]; st.Strikes != 5 || st.Rests != 1 || st.Resting != 1 {
+			t.Errorf("%+v", st)
+		}
+		p.target.Close()
+		<-time.After(10 * time.Second)
+		p.open()
+		synctest.Wait()
+		b = p.a.Submit(p.target, p.reqs(transport.Write, 1), transport.BatchOptions{})
+		if err := wait(t, b); err != nil {
+			t.Fatal(err)
+		}
+		b.Blame(errWrong) // on trial
+		if st := p.a.Rails()[0]; st.Rests != 2 {
+			t.Errorf("a closed connection has cleared the record: %+v", st)
+		}
+		// What never started has gone no way, and can be blamed for nothing.
+		p.a.Submit(nil, nil, transport.BatchOptions{}).Blame(errWrong)
+		transport.Trail{}.Blame(errWrong)
+		if st := p.a.Rails()[0]; st.Strikes != 6 {
+			t.Errorf("%d strikes", st.Strikes)
+		}
+	})
+}
