@@ -154,6 +154,7 @@ func (c *Core) Step(now time.Duration, events ...Event) *Actions {
 	c.produce()
 	c.receive()
 	c.schedule()
+	c.producer.start(c.now)
 	c.wake()
 	return a
 }
@@ -272,43 +273,34 @@ func (c *Core) matches(ev Submit) error {
 	return nil
 }
 
-// schedule lets the scheduler move and acts on what it says, until it has
-// nothing more to say: a Receive step of no requests ends at once.
+// schedule lets the scheduler move and acts on what it says.
 func (c *Core) schedule() {
-	for {
-		if len(c.toRun) == 0 && c.sched.Current() != nil && (c.rouse == 0 || c.now < c.rouse) {
-			// A layer more or a part that moved: nothing to it while a step is under way.
-			c.act.Wake = c.rouse
-			break
-		}
-		rd := c.sched.Step(c.now, c.producer.notBefore(c.now), c.toRun...)
-		c.toRun = c.toRun[:0]
-		for _, f := range rd.Refused {
-			if r := c.reqs[f.ID]; r != nil { // else it was cancelled together with its Submit
-				c.act.Failed = append(c.act.Failed, Failed{r.ID, fmt.Errorf("%w: %w", ErrInvalid, f.Err)})
-				c.drop(r)
-			}
-		}
-		for _, q := range rd.Allocated {
-			c.allocated(c.reqs[q.ID], q)
-		}
-		for _, o := range rd.Outputs {
-			c.output(o)
-		}
-		if step := rd.Launch; step != nil {
-			c.launch(step)
-		}
-		c.rouse, c.act.Wake = rd.Wake, rd.Wake
-		if len(c.toRun) == 0 {
-			break
+	if len(c.toRun) == 0 && c.sched.Current() != nil && (c.rouse == 0 || c.now < c.rouse) {
+		return // a layer more or a part that moved: nothing to the scheduler while a step is under way
+	}
+	rd := c.sched.Step(c.now, c.producer.notBefore(c.now), c.toRun...)
+	c.toRun = c.toRun[:0]
+	for _, f := range rd.Refused {
+		if r := c.reqs[f.ID]; r != nil { // else it was cancelled together with its Submit
+			c.act.Failed = append(c.act.Failed, Failed{r.ID, fmt.Errorf("%w: %w", ErrInvalid, f.Err)})
+			c.drop(r)
 		}
 	}
-	c.producer.start(c.now)
+	for _, q := range rd.Allocated {
+		c.allocated(c.reqs[q.ID], q)
+	}
+	for _, o := range rd.Outputs {
+		c.output(o)
+	}
+	if step := rd.Launch; step != nil {
+		c.launch(step)
+	}
+	c.rouse = rd.Wake
 }
 
 func (c *Core) launch(step *engine.Step) {
 	for _, w := range step.Works {
-		if r := c.reqs[w.Seq.ID]; r != nil && w.Prompt && r.seq == nil {
+		if r := c.reqs[w.Seq.ID]; w.Prompt && r.seq == nil {
 			r.seq = w.Seq
 			r.b.Queue = step.At - r.ready
 		}
@@ -320,7 +312,7 @@ func (c *Core) launch(step *engine.Step) {
 	prompt := false
 	for _, w := range step.Works {
 		r := c.reqs[w.Seq.ID]
-		if !w.Prompt || r == nil || r.Leg != PrefillLeg {
+		if !w.Prompt || r.Leg != PrefillLeg {
 			continue
 		}
 		prompt = true
@@ -349,7 +341,7 @@ func (c *Core) output(o engine.Output) {
 		if r.usable > 0 {
 			from = r.usable
 		}
-		r.b.FirstDecode = max(c.now-from, 0)
+		r.b.FirstDecode = c.now - from
 		if r.Leg != DecodeLeg {
 			r.b.Prefill = o.Seq.Computed - o.Seq.Launched
 		}
@@ -414,6 +406,7 @@ func (c *Core) shut(r *request) {
 }
 
 func (c *Core) wake() {
+	c.act.Wake = c.rouse
 	soonest := func(at time.Duration) {
 		if at > 0 && (c.act.Wake == 0 || at < c.act.Wake) {
 			c.act.Wake = at

@@ -42,6 +42,7 @@ func (c *Core) layerwiseComputed(r *request) { c.write(r, c.layers()-1, c.now) }
 // one the leg is over.
 func (c *Core) wrote(r *request, ev Moved) {
 	r.parts++
+	r.landed = max(r.landed, ev.At)
 	if ev.Part == c.layers()-1 {
 		r.b.Post = max(ev.Posted-r.seq.Computed, 0)
 	}
@@ -49,7 +50,7 @@ func (c *Core) wrote(r *request, ev Moved) {
 		return
 	}
 	// What the client can notice of the wire is what is left after the prompt.
-	r.b.Wire = max(ev.At-r.seq.Computed-r.b.Post, 0)
+	r.b.Wire = r.landed - r.seq.Computed - r.b.Post
 	c.totals.Transfers++
 	c.act.Prefilled = append(c.act.Prefilled, Prefilled{ID: r.ID, FirstToken: r.first, Cached: r.seq.Cached(), Breakdown: r.b})
 	c.shut(r)

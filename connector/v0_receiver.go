@@ -50,14 +50,14 @@ func (v *receiver) has(id uint64) bool {
 }
 
 func (v *receiver) current() uint64 {
-	if v.step == nil || v.i >= len(v.step.Works) {
+	if v.step == nil {
 		return 0
 	}
 	return v.step.Works[v.i].Seq.ID
 }
 
 func (v *receiver) produced(id uint64, tensor int, now time.Duration) {
-	if v.state != recvIdle && v.current() == id && tensor >= 0 && tensor < tensors {
+	if v.current() == id && tensor >= 0 && tensor < tensors {
 		v.avail[tensor] = true
 		if tensor == v.tensor {
 			v.free = max(v.free, now)
@@ -95,7 +95,7 @@ func (c *Core) nextReceive(at time.Duration) {
 			continue
 		}
 		r.state = moving
-		r.b.Queue = max(at-r.ready, 0) // others of the step went before
+		r.b.Queue = at - r.ready // others of the step went before
 		v.state, v.tensor, v.avail = recvWait, 0, [tensors]bool{}
 		v.asked, v.free = at, at+millis(c.v0.ReceiveMS)
 		c.act.Ask = append(c.act.Ask, Ask{ID: r.ID, Node: r.Remote.Node, Transfer: r.Remote.Transfer})
@@ -137,7 +137,7 @@ func (c *Core) endRequest(r *request, at time.Duration) {
 	} else {
 		r.state = running
 		r.usable = at
-		r.b.Land = max(at-v.landed, 0)
+		r.b.Land = at - v.landed
 		r.b.Post = max(at-v.asked-r.b.Wire-r.b.Land, 0)
 		c.release(r)
 		c.totals.Transfers++
@@ -159,22 +159,15 @@ func (c *Core) endReceive(at time.Duration) {
 	c.toRun = append(c.toRun, done)
 	v.step = nil
 	for _, id := range v.failed {
-		if r := c.reqs[id]; r != nil {
-			c.settle(r)
-		}
+		c.settle(c.reqs[id])
 	}
 }
 
 // receivedTensor goes on after the read of a tensor.
 func (c *Core) receivedTensor(r *request, ev Moved) {
 	v := &c.receiver
-	if v.state != recvReading || v.current() != r.ID {
-		return
-	}
 	if r.state == abandoned || ev.Err != nil {
-		if ev.Err != nil {
-			c.abandon(r, fmt.Errorf("%w: tensor %d from %s: %w", ErrTransfer, ev.Part, r.Remote.Node, ev.Err))
-		}
+		c.abandon(r, fmt.Errorf("%w: request %d, tensor %d from %s: %w", ErrTransfer, r.ID, ev.Part, r.Remote.Node, ev.Err))
 		v.state, v.free = recvCheck, c.now
 		return
 	}

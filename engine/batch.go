@@ -11,7 +11,7 @@ import (
 //	PrefillFirst: waiting prompts up to MaxBatchedTokens, alone; else all decodes
 //	Chunked:      all decodes, then prompts up to ChunkTokens, the last cut short
 func (s *Scheduler) launch(now, notBefore time.Duration) {
-	step := s.spare[s.which]
+	step := &s.spare
 	*step = Step{Works: step.Works[:0], At: max(s.ended, s.relief, notBefore)}
 	s.starved = false
 	if s.cfg.Policy == Chunked {
@@ -26,7 +26,6 @@ func (s *Scheduler) launch(now, notBefore time.Duration) {
 	if len(step.Works) == 0 {
 		return
 	}
-	step.Kind = Decode
 	for _, w := range step.Works {
 		step.Tokens += w.N
 		step.At = max(step.At, w.Seq.runnable)
@@ -49,7 +48,6 @@ func (s *Scheduler) launch(now, notBefore time.Duration) {
 		}
 	}
 	s.step = step
-	s.which = 1 - s.which
 	s.ready.Launch = step
 
 	// The outputs of the step before leave once this one is launched, which takes

@@ -63,7 +63,6 @@ func (m *CostModel) cool(now time.Duration) {
 	if idle := ms(now - m.at); idle > 0 && m.c.HeatMS > 0 {
 		m.heat *= math.Exp(-idle / m.c.HeatMS)
 	}
-	m.at = max(m.at, now)
 }
 
 func (m *CostModel) warm(busy float64) {

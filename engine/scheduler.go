@@ -84,9 +84,8 @@ type Scheduler struct {
 	pending []*Sequence
 	running []*Sequence // in order of admission
 
-	step    *Step    // under way
-	spare   [2]*Step // step is one of them
-	which   int
+	step    *Step // under way; it is spare, whose slices are used again
+	spare   Step
 	ended   time.Duration // when the last step ended
 	starved bool          // something waits for blocks or for room in the batch
 	relief  time.Duration // when an event last gave a starved scheduler some
@@ -109,7 +108,7 @@ func NewScheduler(cfg Config) (*Scheduler, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Scheduler{cfg: cfg, seqs: make(map[uint64]*Sequence), spare: [2]*Step{new(Step), new(Step)}}, nil
+	return &Scheduler{cfg: cfg, seqs: make(map[uint64]*Sequence)}, nil
 }
 
 // Step applies events in order, then launches the next step if none is under way
@@ -317,7 +316,6 @@ func (s *Scheduler) drop(id uint64) {
 
 // end releases a sequence's blocks and forgets it.
 func (s *Scheduler) end(q *Sequence) {
-	q.where = finished
 	s.free(q)
 	delete(s.seqs, q.ID)
 }
