@@ -22,7 +22,7 @@ import (
 
 var soakRequests = flag.Int("soak", 0, "requests of each of TestSoak's cells; a tenth of that where the GPU is modelled. 0 is the short version")
 
-const failedTransfers = "vllm:nixl_num_failed_transfers"
+const failedTransfers = "vllm:nixl_num_failed_transfers_total"
 
 // TestSoak sends requests of which clients leave a third, before the first token, in
 // mid-stream and when the last token is out or about to be. All others are served
@@ -98,7 +98,7 @@ func (x *soak) run(t *testing.T, profile, handoff string) {
 			t.Errorf("a daemon says: %s", line)
 		}
 	}
-	if aborted := x.sum(m, `vllm:request_success_total{finished_reason="abort",model_name="`+model+`"}`); aborted == 0 {
+	if aborted := x.sum(m, `vllm:request_success_total{engine="0",finished_reason="abort",model_name="`+model+`"}`); aborted == 0 {
 		t.Errorf("the proxy noticed none of %d clients leave", x.left.Load())
 	}
 	for name, b := range before {

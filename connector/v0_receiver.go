@@ -159,7 +159,9 @@ func (c *Core) endReceive(at time.Duration) {
 	c.toRun = append(c.toRun, done)
 	v.step = nil
 	for _, id := range v.failed {
-		c.settle(c.reqs[id])
+		if r := c.reqs[id]; r != nil { // else it was withdrawn, and has been cancelled since
+			c.settle(r)
+		}
 	}
 }
 
