@@ -34,7 +34,9 @@ func TestMain(m *testing.M) {
 	}
 }
 
-const patience = 30 * time.Second
+// patience bounds every wait for something that must happen. It is no measure of
+// speed: the machine may be busy.
+const patience = time.Minute
 
 // killLen is what is moved over and over while a process is killed.
 const killLen = 8 << 20
@@ -253,9 +255,8 @@ func TestTakenBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-g.reached
-	start := time.Now()
-	if err := b.Deregister(key); err != nil || time.Since(start) > patience/2 {
-		t.Fatalf("deregistered after %v: %v", time.Since(start), err)
+	if err := b.Deregister(key); err != nil { // returns, although nobody opens the gate
+		t.Fatal(err)
 	}
 	clear(mem) // somebody else's now
 	g.open <- struct{}{}

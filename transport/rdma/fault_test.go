@@ -14,6 +14,10 @@ import (
 	"kvferry/transport"
 )
 
+// patience bounds every wait for something that must happen. It is no measure of
+// speed: the machine may be busy.
+const patience = time.Minute
+
 // A pairing is an engine on each of two rails of a fabric, with a segment at both.
 type pairing struct {
 	f        *fabric
@@ -67,22 +71,19 @@ func (p *pairing) submit(t *testing.T, op transport.Op, opt transport.BatchOptio
 	done := make(chan struct{})
 	opt.OnDone = func(*transport.Batch) { close(done) }
 	if opt.Timeout == 0 {
-		opt.Timeout = 5 * time.Second
+		opt.Timeout = patience
 	}
 	b := p.a.Submit(p.target, p.whole(op), opt)
 	select {
 	case <-done:
-	case <-time.After(20 * time.Second):
+	case <-time.After(2 * patience):
 		t.Fatal("the batch never ended")
 	}
 	return b.Err()
 }
 
 func (p *pairing) randomize(seed uint64) {
-	rng := rand.New(rand.NewPCG(seed, 0))
-	for i := range p.src.Bytes() {
-		p.src.Bytes()[i] = byte(rng.Uint32())
-	}
+	_, _ = rand.NewChaCha8([32]byte{byte(seed)}).Read(p.src.Bytes()) // never fails
 }
 
 // TestQueuePairError: whatever ends a request, the queue pairs are made anew, the
@@ -148,7 +149,7 @@ func TestManyFaults(t *testing.T) {
 	const n = 60
 	for i := range uint64(n) {
 		p.randomize(i)
-		if err := p.submit(t, transport.Write, transport.BatchOptions{HasImm: true, Imm: i, Timeout: 15 * time.Second}); err != nil {
+		if err := p.submit(t, transport.Write, transport.BatchOptions{HasImm: true, Imm: i}); err != nil {
 			t.Fatalf("batch %d: %v", i, err)
 		}
 		if !bytes.Equal(p.src.Bytes(), p.dst.Bytes()) {
@@ -229,8 +230,19 @@ func TestPort(t *testing.T) {
 			break
 		}
 	}
-	if err := p.submit(t, transport.Write, transport.BatchOptions{Timeout: 50 * time.Millisecond}); !errors.Is(err, transport.ErrDeadline) || !strings.Contains(err.Error(), "is down") {
-		t.Errorf("while the port is down: %v", err)
+	// The engine says so once it has tried to connect, which may take a busy machine
+	// longer than a batch has.
+	for limit := 50 * time.Millisecond; ; limit *= 2 {
+		err := p.submit(t, transport.Write, transport.BatchOptions{Timeout: limit})
+		if !errors.Is(err, transport.ErrDeadline) {
+			t.Errorf("while the port is down: %v", err)
+		}
+		if strings.Contains(err.Error(), "is down") {
+			break
+		}
+		if limit > patience {
+			t.Fatal(err)
+		}
 	}
 	p.f.with(func() { p.f.hold = false })
 	dev.events <- portUp
@@ -298,7 +310,7 @@ func TestRevokeStalled(t *testing.T) {
 	if err := p.dst.Close(); err != nil {
 		t.Error(err)
 	}
-	if d := time.Since(start); d < revokeWithin || d > revokeWithin+2*time.Second {
+	if d := time.Since(start); d < revokeWithin { // and some time after, or this does not return
 		t.Errorf("cut off after %v, not %v", d, revokeWithin)
 	}
 	clear(p.dst.Bytes()) // a race if anything is still under way

@@ -5,10 +5,15 @@ import (
 	"log/slog"
 	"net"
 	"testing"
+	"time"
 
 	"kvferry/transport"
 	"kvferry/transport/transporttest"
 )
+
+// patience bounds every wait for something that must happen. It is no measure of
+// speed: the machine may be busy.
+const patience = time.Minute
 
 // newRail is a rail over plain TCP sockets.
 func newRail(t testing.TB, listen string) *Rail {

@@ -28,7 +28,7 @@ func CheckLeaks(t *testing.T) {
 	l.Close()
 	files, routines := fds(), runtime.NumGoroutine()
 	t.Cleanup(func() {
-		deadline := time.Now().Add(10 * time.Second)
+		deadline := time.Now().Add(patience)
 		for fds() > files || runtime.NumGoroutine() > routines {
 			if time.Now().After(deadline) {
 				t.Errorf("%d descriptors and %d goroutines, %d and %d before", fds(), runtime.NumGoroutine(), files, routines)
