@@ -238,7 +238,7 @@ func TestRunNotReady(t *testing.T) {
 			return fakeCluster{url: f.URL, closeErr: errors.New("decode node exited with status 2")}, nil
 		},
 	})
-	for _, want := range []string{"not ready within 60ms", "no prefill node", "decode node exited with status 2"} {
+	for _, want := range []string{"not ready within 60ms", "decode node exited with status 2"} { // TestReady: and why
 		if !errors.Is(err, ErrFaults) || !strings.Contains(err.Error(), want) {
 			t.Errorf("err = %v, want %q", err, want)
 		}

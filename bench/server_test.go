@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -26,6 +27,7 @@ type fakeServer struct {
 	countMore int64  // what the proxy counts beyond the answers
 	behave    func(w http.ResponseWriter, r *http.Request, req *completionRequest) (handled bool)
 	unhealthy atomic.Int32 // GET /health fails this many times
+	asked     func()       // called by each GET /health
 
 	mu     sync.Mutex
 	seen   []completionRequest
@@ -49,6 +51,9 @@ func newFakeServer(t *testing.T, f *fakeServer) *fakeServer {
 	t.Helper()
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
+		if f.asked != nil {
+			f.asked()
+		}
 		if f.unhealthy.Add(-1) >= 0 {
 			http.Error(w, `{"error":{"message":"no prefill node"}}`, http.StatusServiceUnavailable)
 		}
@@ -140,19 +145,26 @@ func (c fakeCluster) Close() error {
 }
 
 func TestReady(t *testing.T) {
-	f := &fakeServer{}
+	var asked atomic.Int32
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	// The time is over once the second answer has been asked for again: until then the
+	// server's reason may not have come.
+	f := &fakeServer{asked: func() {
+		if asked.Add(1) == 5 {
+			cancel(errors.New("not ready within 60ms"))
+		}
+	}}
 	f.unhealthy.Store(2)
 	newFakeServer(t, f)
 	c := NewClient(f.URL, time.Minute, clock.Precise())
 	defer c.Close()
-	model, err := c.Ready(t.Context())
-	if err != nil || model != "fake-7b" {
-		t.Fatalf("Ready = %q, %v", model, err)
+	model, err := c.Ready(ctx)
+	if err != nil || model != "fake-7b" || asked.Load() != 3 {
+		t.Fatalf("Ready = %q, %v, after asking %d times", model, err, asked.Load())
 	}
 
 	f.unhealthy.Store(1 << 30)
-	ctx, cancel := context.WithTimeoutCause(t.Context(), 60*time.Millisecond, fmt.Errorf("not ready within 60ms"))
-	defer cancel()
 	_, err = c.Ready(ctx)
 	if err == nil || !strings.Contains(err.Error(), "not ready within 60ms") || !strings.Contains(err.Error(), "no prefill node") {
 		t.Fatalf("Ready of an unhealthy server = %v, want the deadline and the server's reason", err)

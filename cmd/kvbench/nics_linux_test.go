@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -56,22 +57,22 @@ func readResult(t *testing.T, name string, into any) {
 	}
 }
 
-// TestWeakHost: four NICs in one network. Routed by source, each carries its share.
-// Without that all would leave by the first, whatever their sockets are bound to: the
-// other rails are not used, and both ends say why.
+// TestWeakHost: four NICs in one network. Routed by source, each carries some. Without
+// that all would leave by the first, whatever their sockets are bound to: the other
+// rails are not used, and both ends say why.
 func TestWeakHost(t *testing.T) {
 	const each = 100e6
 	for _, c := range []struct {
 		name     string
 		noRoutes bool
-		shares   []float64
+		carry    int // NICs, from the first
 	}{
-		{"routed by source", false, []float64{0.25, 0.25, 0.25, 0.25}},
-		{"as the system routes", true, []float64{1, 0, 0, 0}},
+		{"routed by source", false, 4},
+		{"as the system routes", true, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			out, dir := inLab(t, nics.Config{Rates: []int64{each, each, each, each}, SharedSubnet: true, NoRoutes: c.noRoutes},
-				`$kvbench transfer $rails $target --block 256k --batch 8 --segment 16m --duration 1s --check --out $KVLAB_OUT/got`)
+				`$kvbench transfer $rails $target --block 256k --batch 8 --segment 16m --iters 20 --select static --check --out $KVLAB_OUT/got`)
 			for _, want := range []string{"tcp/eth2 does not reach", "leave by eth0, not eth2", "answers to a peer do not leave by the NIC"} {
 				if strings.Contains(out, want) != c.noRoutes {
 					t.Errorf("%q is said, or is not:\n%s", want, out)
@@ -82,42 +83,64 @@ func TestWeakHost(t *testing.T) {
 			if len(got.Points) != 1 || len(got.Points[0].Rails) != 4 || got.Points[0].Bad == nil || *got.Points[0].Bad != 0 {
 				t.Fatalf("%+v\n%s", got, out)
 			}
-			sum := 0.0
-			for _, r := range got.Points[0].Rails {
-				sum += float64(r.Bytes)
-			}
 			for i, r := range got.Points[0].Rails {
-				if share := float64(r.Bytes) / sum; share < c.shares[i]-0.05 || share > c.shares[i]+0.05 {
-					t.Errorf("eth%d carried %.2f of it, not %.2f", i, share, c.shares[i])
+				if (r.Bytes > 0) != (i < c.carry) {
+					t.Errorf("eth%d carried %d bytes, of %d NICs that should carry some", i, r.Bytes, c.carry)
 				}
 			}
 		})
 	}
 }
 
+// carriedOn says whether bytes went over a rail that is back after a fault, or over the
+// others if it is not.
+func carriedOn(r *transfer.FailoverResult, f transfer.Recovery) bool {
+	back := f.Action == string(lab.LinkUp) || f.Action == string(lab.Clear)
+	at := slices.IndexFunc(r.Samples, func(s transfer.Sample) bool { return s.At > f.At+*f.Detect })
+	if at < 0 {
+		return false
+	}
+	for rail, before := range r.Samples[at].Bytes {
+		if (rail == f.Rail) == back && r.Samples[len(r.Samples)-1].Bytes[rail] > before {
+			return true
+		}
+	}
+	return false
+}
+
 // TestFailoverInLab: a link is cut and restored, and another is a black hole, under
-// load: nothing is lost or comes twice, both are found in time, and both come back.
+// load: nothing is lost or comes twice, both are found, and both come back. How soon is
+// measured by make bench-nics. A busy machine may take longer than the links stay as
+// they are, and is given more time then.
 func TestFailoverInLab(t *testing.T) {
 	const each = 200e6
-	_, dir := inLab(t, nics.Config{
-		Rates: []int64{each, each, each},
-		Faults: []lab.Fault{
-			{After: "LOADING", Delay: 500 * time.Millisecond, Action: lab.LinkDown, Host: 1, NIC: 1},
-			{After: "LOADING", Delay: 1500 * time.Millisecond, Action: lab.LinkUp, Host: 1, NIC: 1},
-			{After: "LOADING", Delay: 3500 * time.Millisecond, Action: lab.BlackHole, Host: 1, NIC: 2},
-			{After: "LOADING", Delay: 5 * time.Second, Action: lab.Clear, Host: 1, NIC: 2},
-		},
-	}, `$kvbench failover $rails $target --faults $KVLAB_OUT/faults.jsonl --segment 32m --block 64k --slice 64k --duration 7s --out $KVLAB_OUT/got`)
-	var got transfer.FailoverResult
-	readResult(t, filepath.Join(dir, "got", "failover.json"), &got)
-	if got.Checked == 0 || got.Bad != 0 || got.Errors != 0 || got.Bytes != got.Counted || len(got.Recoveries) != 4 {
-		t.Fatalf("not sound: %+v", got)
-	}
-	for _, f := range got.Recoveries {
-		t.Logf("%s: found after %v, recovered after %v", f.Action, f.Detect, f.Recover)
-		// Twice the limits of make bench-nics: this runs beside other tests.
-		if f.Detect == nil || f.Recover == nil || *f.Detect > 2*time.Second || *f.Recover > 2*time.Second {
-			t.Errorf("%s: found after %v, recovered after %v", f.Action, f.Detect, f.Recover)
+	for slower := time.Duration(1); ; slower *= 2 {
+		_, dir := inLab(t, nics.Config{
+			Rates: []int64{each, each, each},
+			Faults: []lab.Fault{
+				{After: "LOADING", Delay: slower * 500 * time.Millisecond, Action: lab.LinkDown, Host: 1, NIC: 1},
+				{After: "LOADING", Delay: slower * 1500 * time.Millisecond, Action: lab.LinkUp, Host: 1, NIC: 1},
+				{After: "LOADING", Delay: slower * 3500 * time.Millisecond, Action: lab.BlackHole, Host: 1, NIC: 2},
+				{After: "LOADING", Delay: slower * 5 * time.Second, Action: lab.Clear, Host: 1, NIC: 2},
+			},
+		}, `$kvbench failover $rails $target --faults $KVLAB_OUT/faults.jsonl --segment 32m --block 64k --slice 64k --out $KVLAB_OUT/got --duration `+(slower*7*time.Second).String())
+		var got transfer.FailoverResult
+		readResult(t, filepath.Join(dir, "got", "failover.json"), &got)
+		if got.Checked == 0 || got.Bad != 0 || got.Errors != 0 || got.Bytes != got.Counted {
+			t.Fatalf("not sound: %+v", got)
+		}
+		found := 0
+		for _, f := range got.Recoveries {
+			t.Logf("%s: found after %v, recovered after %v", f.Action, f.Detect, f.Recover)
+			if f.Detect != nil && carriedOn(&got, f) {
+				found++
+			}
+		}
+		if found == 4 {
+			return
+		}
+		if slower == 8 {
+			t.Fatalf("%d of 4 faults were found, and recovered from", found)
 		}
 	}
 }

@@ -132,14 +132,14 @@ func canaries(t *testing.T, pids []int) (alive func() int) {
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	tick, end := time.NewTicker(5*time.Millisecond), time.NewTimer(20*time.Second)
+	tick, end := time.NewTicker(5*time.Millisecond), time.NewTimer(time.Minute)
 	defer tick.Stop()
 	defer end.Stop()
 	for !ok() {
 		select {
 		case <-tick.C:
 		case <-end.C:
-			t.Fatalf("not within 20 s: %s", what)
+			t.Fatalf("not within a minute: %s", what)
 		}
 	}
 }
@@ -160,7 +160,6 @@ func TestDeath(t *testing.T) {
 			if n := alive(); n != 2 {
 				t.Fatalf("%d canaries, want one for each host", n)
 			}
-			began := time.Now()
 			if err := cmd.Process.Signal(c.signal); err != nil {
 				t.Fatal(err)
 			}
@@ -170,7 +169,6 @@ func TestDeath(t *testing.T) {
 			}
 			eventually(t, "no process is left", func() bool { return len(marked(t, mark)) == 0 })
 			eventually(t, "no network namespace is left", func() bool { return alive() == 0 })
-			t.Logf("gone after %v", time.Since(began))
 		})
 	}
 }
@@ -185,8 +183,18 @@ func TestNICsExit(t *testing.T) {
 			t.Errorf("%s: exit %d, want %d: %s", script, code, want, stderr)
 		}
 	}
-	if code, _, stderr := kvlab(t.Context(), "nics", "--rates", "1gbit", "--timeout", "200ms", "--", "sleep", "1000"); code != exitTimeout || !strings.Contains(stderr, "host1 runs") {
-		t.Errorf("exit %d: %s", code, stderr)
+	// How long a busy machine takes until the hosts are up is not known.
+	for limit := 200 * time.Millisecond; ; limit *= 2 {
+		code, _, stderr := kvlab(t.Context(), "nics", "--rates", "1gbit", "--timeout", limit.String(), "--", "sleep", "1000")
+		if code != exitTimeout {
+			t.Fatalf("exit %d: %s", code, stderr)
+		}
+		if strings.Contains(stderr, "host1 runs") {
+			break
+		}
+		if limit > time.Minute {
+			t.Fatal(stderr)
+		}
 	}
 	if code, stdout, stderr := kvlab(t.Context(), "nics", "--rates", "1gbit", "--quiet", "--", "hostname"); code != 0 || stderr != "" || !strings.Contains(stdout, "host2| host2\n") {
 		t.Errorf("exit %d: %s, %s", code, stdout, stderr)
