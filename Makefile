@@ -27,7 +27,7 @@ RAIL := $(if $(TAGS),with the RDMA rail,without the RDMA rail: $(WITHOUT))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help test test-roce vet format lint unit build generate check-generate bench-transfer bench-serving bench-simulate soak bench-roce bench-nics mooncake-nics rdma-tcp fuzz
+.PHONY: help test test-roce vet format lint unit build generate check-generate bench-transfer bench-serving bench-accuracy bench-simulate soak bench-roce bench-nics mooncake-nics rdma-tcp fuzz
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -110,6 +110,11 @@ bench-transfer: ## the TCP rail beside bare sockets, same settings, same run (CO
 
 bench-serving: ## CPU a token, inter-token latency and memory of proxy and node; fails above the limits
 	$(GO) run ./cmd/kvbench serving
+
+bench-accuracy: ## what no test may ask of a busy machine: late timers, links of the NIC lab, the account of a request's time (COUNT=3, root)
+	$(GO) test -run '^$$' -bench Lateness -count $(COUNT) ./clock
+	$(GO) test -run '^$$' -bench 'Links|Management' -benchtime 1x -count $(COUNT) ./lab/nics
+	$(GO) test -run '^$$' -bench Breakdown -benchtime 5x -count $(COUNT) ./cluster
 
 bench-simulate: ## events a second in virtual time, and where the time goes (COUNT=3)
 	@set -e; out=$$(mktemp -d); trap 'rm -rf "$$out"' EXIT; \
