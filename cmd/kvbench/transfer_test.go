@@ -17,7 +17,7 @@ import (
 
 // short are the flags of a run that takes no time.
 func short(args ...string) []string {
-	return append([]string{"transfer", "--iters", "16", "--warmup", "5ms", "--segment", "4m", "--batch", "4"}, args...)
+	return append([]string{"transfer", "--iters", "16", "--timeout", "1m", "--warmup", "5ms", "--segment", "4m", "--batch", "4"}, args...)
 }
 
 // TestTransfer runs both ways between this process and a child, and reads every
