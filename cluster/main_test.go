@@ -55,7 +55,7 @@ var handoffs = []string{node.HandoffV0, node.HandoffPull, node.HandoffLayerwise}
 
 // patience bounds every wait of a test. It is no measure of speed: the two cores
 // may be busy with other packages' tests.
-const patience = time.Minute
+const patience = 3 * time.Minute
 
 // A cost says what the modelled GPU of a test takes, in milliseconds. MaxLen is
 // the model's length in tokens.

@@ -437,8 +437,8 @@ func TestDrainTimesOut(t *testing.T) {
 	}
 	for _, handoff := range connector.Handoffs() {
 		t.Run(handoff, func(t *testing.T) {
-			t.Parallel()                                                             // mostly waits
-			s := startLeased(t, time.Second, handoff, slow, "prefill-0", "decode-0") // what the request waits for another
+			t.Parallel() // mostly waits, a lease long for another decode node
+			s := startLeased(t, 10*time.Second, handoff, slow, "prefill-0", "decode-0")
 			got := make(chan int, 1)
 			go func() {
 				resp, err := s.complete(context.Background(), 1, 40, 100, false)
@@ -451,6 +451,9 @@ func TestDrainTimesOut(t *testing.T) {
 				got <- resp.StatusCode
 			}()
 			s.until("the request to decode", func() bool {
+				if len(got) > 0 {
+					t.Fatalf("it has ended with status %d", <-got)
+				}
 				for _, m := range s.proxy.daemon.registry.snapshot() {
 					m.mu.Lock()
 					running := m.info.Role == proto.Role_ROLE_DECODE && m.load.Running > 0
