@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -27,16 +28,17 @@ type ServingConfig struct {
 type MeteredCluster interface {
 	URL() string
 	Close() error
-	// Usage is the CPU time used so far and the peak of resident memory, bytes, by
-	// process.
+	// Usage is the CPU time used so far and the memory at its peak, by process.
 	Usage() ([]ProcessUsage, error)
 }
 
-// ProcessUsage is one daemon's.
+// ProcessUsage is one daemon's. Own and Program are bytes: the memory that it had
+// resident for itself at its peak, and the pages of the program's file, which the
+// daemons of a cluster share as they are all processes of one program.
 type ProcessUsage struct {
-	Name    string
-	CPU     time.Duration
-	PeakRSS int64
+	Name         string
+	CPU          time.Duration
+	Own, Program int64
 }
 
 // What the serving path may cost; see ServingResult.
@@ -47,7 +49,7 @@ const (
 
 	maxCPUPerToken = 12.0 // us, engine and proxy together
 	maxITLError    = 0.1  // ms, of the median
-	maxRSS         = 100e6
+	maxMemory      = 100e6
 )
 
 // ServingResult is one run's.
@@ -57,7 +59,8 @@ type ServingResult struct {
 	MedianITL     float64            // ms, paced
 	P99ITL        float64
 	MeanTTFT      float64
-	RSS           map[string]int64 // peak bytes, paced, by process
+	Own           map[string]int64 // bytes at the peak, paced, by process
+	Program       int64            // bytes, shared
 	PacedPerToken map[string]float64
 }
 
@@ -73,11 +76,14 @@ func RunServing(ctx context.Context, cfg ServingConfig) error {
 		if err := r.paced(ctx, cfg.Paced); err != nil {
 			return fmt.Errorf("paced, run %d: %w", i+1, err)
 		}
-		fmt.Fprintf(cfg.Progress, "run %d/%d: %.2f us/token, median ITL %.3f ms, %.0f MB\n", i+1, max(cfg.Repeat, 1), total(r.CPUPerToken), r.MedianITL, float64(total(r.RSS))/1e6)
+		fmt.Fprintf(cfg.Progress, "run %d/%d: %.2f us/token, median ITL %.3f ms, %.0f MB\n", i+1, max(cfg.Repeat, 1), total(r.CPUPerToken), r.MedianITL, r.memory()/1e6)
 		runs = append(runs, r)
 	}
 	return reportServing(cfg.Stdout, runs)
 }
+
+// memory is what the daemons have resident together at their peaks, in bytes.
+func (r *ServingResult) memory() float64 { return float64(total(r.Own) + r.Program) }
 
 func total[V int64 | float64](m map[string]V) (sum V) {
 	for _, v := range m {
@@ -109,7 +115,7 @@ func reportServing(w io.Writer, runs []ServingResult) error {
 	}
 	info := func(what, unit string, v float64) { fmt.Fprintf(t, "%s\t%.2f %s\t\t\n", what, v, unit) }
 	line(fmt.Sprintf("CPU a token, %d streams x %d tokens, free GPU", burstStreams, burstTokens), "us", medianOf(runs, func(r ServingResult) float64 { return total(r.CPUPerToken) }), maxCPUPerToken)
-	for name := range runs[0].CPUPerToken {
+	for _, name := range slices.Sorted(maps.Keys(runs[0].CPUPerToken)) {
 		info("  of which "+name, "us", medianOf(runs, func(r ServingResult) float64 { return r.CPUPerToken[name] }))
 	}
 	info("  tokens a second", "tok/s", medianOf(runs, func(r ServingResult) float64 { return r.TokensPerSec }))
@@ -117,10 +123,11 @@ func reportServing(w io.Writer, runs []ServingResult) error {
 	line(fmt.Sprintf("median ITL's distance from %.0f ms, %d streams", pacedITL, pacedStreams), "ms", max(itl-pacedITL, pacedITL-itl), maxITLError)
 	info("  P99 ITL", "ms", medianOf(runs, func(r ServingResult) float64 { return r.P99ITL }))
 	info("  CPU a token", "us", medianOf(runs, func(r ServingResult) float64 { return total(r.PacedPerToken) }))
-	line("resident memory at its peak, engine + proxy", "MB", medianOf(runs, func(r ServingResult) float64 { return float64(total(r.RSS)) / 1e6 }), maxRSS/1e6)
-	for name := range runs[0].RSS {
-		info("  of which "+name, "MB", medianOf(runs, func(r ServingResult) float64 { return float64(r.RSS[name]) / 1e6 }))
+	line("resident memory at its peak, engine + proxy", "MB", medianOf(runs, func(r ServingResult) float64 { return r.memory() / 1e6 }), maxMemory/1e6)
+	for _, name := range slices.Sorted(maps.Keys(runs[0].Own)) {
+		info("  of which "+name+"'s own", "MB", medianOf(runs, func(r ServingResult) float64 { return float64(r.Own[name]) / 1e6 }))
 	}
+	info("  of which the program, which they share", "MB", medianOf(runs, func(r ServingResult) float64 { return float64(r.Program) / 1e6 }))
 	if err := t.Flush(); err != nil {
 		return err
 	}
@@ -180,9 +187,10 @@ func (r *ServingResult) paced(ctx context.Context, start func(context.Context) (
 		}
 		slices.Sort(itl)
 		r.MedianITL, r.P99ITL = percentile(itl, 50), percentile(itl, 99)
-		r.RSS, r.PacedPerToken = make(map[string]int64), make(map[string]float64)
+		r.Own, r.PacedPerToken = make(map[string]int64), make(map[string]float64)
 		for name, u := range after {
-			r.RSS[name] = u.PeakRSS
+			r.Own[name] = u.Own
+			r.Program = max(r.Program, u.Program)
 			r.PacedPerToken[name] = float64((u.CPU - before[name].CPU).Microseconds()) / float64(pacedStreams*pacedTokens)
 		}
 		return nil

@@ -12,34 +12,53 @@ import (
 // architecture that Go supports.
 const clockTick = 10 * time.Millisecond
 
-// Usage returns the CPU time, user and system, that the process has used, and
-// the most memory it has had resident, in bytes.
-func (p *Process) Usage() (cpu time.Duration, peakRSS int64, err error) {
-	dir := fmt.Sprintf("/proc/%d/", p.Pid())
+// Usage is what the process has used so far.
+func (p *Process) Usage() (Usage, error) {
+	u, err := usage(p.Pid())
+	if err != nil {
+		return Usage{}, fmt.Errorf("cluster: %s: %w", p.Name, err)
+	}
+	return u, nil
+}
+
+func usage(pid int) (u Usage, err error) {
+	dir := fmt.Sprintf("/proc/%d/", pid)
 	stat, err := os.ReadFile(dir + "stat")
 	if err != nil {
-		return 0, 0, fmt.Errorf("cluster: %s: %w", p.Name, err)
+		return u, err
 	}
 	// The second field, the command in parentheses, may hold anything.
 	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
 	for _, f := range fields[11:13] { // utime and stime are fields 14 and 15, proc(5)
 		ticks, err := strconv.ParseInt(string(f), 10, 64)
 		if err != nil {
-			return 0, 0, fmt.Errorf("cluster: %s: /proc stat: %w", p.Name, err)
+			return u, fmt.Errorf("/proc stat: %w", err)
 		}
-		cpu += time.Duration(ticks) * clockTick
+		u.CPU += time.Duration(ticks) * clockTick
 	}
 	status, err := os.ReadFile(dir + "status")
 	if err != nil {
-		return 0, 0, fmt.Errorf("cluster: %s: %w", p.Name, err)
+		return u, err
 	}
-	_, rest, _ := bytes.Cut(status, []byte("VmHWM:"))
-	if f := bytes.Fields(rest); len(f) > 0 {
-		kb, err := strconv.ParseInt(string(f[0]), 10, 64)
-		if err != nil {
-			return 0, 0, fmt.Errorf("cluster: %s: VmHWM: %w", p.Name, err)
-		}
-		peakRSS = kb << 10
+	peak, err := kilobytes(status, "VmHWM:")
+	if err != nil {
+		return u, err
 	}
-	return cpu, peakRSS, nil
+	u.Program, err = kilobytes(status, "RssFile:")
+	u.Own = peak - u.Program
+	return u, err
+}
+
+// kilobytes is a field of /proc's status, in bytes.
+func kilobytes(status []byte, field string) (int64, error) {
+	_, rest, _ := bytes.Cut(status, []byte(field))
+	f := bytes.Fields(rest)
+	if len(f) == 0 {
+		return 0, fmt.Errorf("/proc status has no %s", field)
+	}
+	kb, err := strconv.ParseInt(string(f[0]), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("/proc status: %s %w", field, err)
+	}
+	return kb << 10, nil
 }

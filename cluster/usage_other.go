@@ -2,12 +2,9 @@
 
 package cluster
 
-import (
-	"errors"
-	"time"
-)
+import "errors"
 
 // Usage is known on Linux only.
-func (p *Process) Usage() (cpu time.Duration, peakRSS int64, err error) {
-	return 0, 0, errors.New("cluster: a process's CPU time and memory are read from /proc, which only Linux has")
+func (p *Process) Usage() (Usage, error) {
+	return Usage{}, errors.New("cluster: a process's CPU time and memory are read from /proc, which only Linux has")
 }

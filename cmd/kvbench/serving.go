@@ -51,9 +51,9 @@ type metered struct{ *cluster.Cluster }
 
 func (m metered) Usage() (list []bench.ProcessUsage, err error) {
 	for _, p := range m.Processes() {
-		cpu, rss, e := p.Usage()
+		u, e := p.Usage()
 		err = errors.Join(err, e)
-		list = append(list, bench.ProcessUsage{Name: p.Name, CPU: cpu, PeakRSS: rss})
+		list = append(list, bench.ProcessUsage{Name: p.Name, CPU: u.CPU, Own: u.Own, Program: u.Program})
 	}
 	return list, err
 }
