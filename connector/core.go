@@ -365,6 +365,15 @@ func (c *Core) output(o engine.Output) {
 	}
 }
 
+// peer is the other node of a request's transfer as errors name it, if it is known:
+// under layerwise the decode side has not been told.
+func (r *request) peer() string {
+	if r.Remote.Node == "" {
+		return ""
+	}
+	return " from " + r.Remote.Node
+}
+
 // drop forgets a request whose blocks the scheduler has released or will release
 // on the events already in toRun.
 func (c *Core) drop(r *request) {

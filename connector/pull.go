@@ -102,7 +102,7 @@ func (c *Core) checked(ev Checked) {
 	switch {
 	case r.state == abandoned:
 	case ev.Err != nil:
-		c.abandon(r, fmt.Errorf("%w: request %d from %s: %w", ErrContent, r.ID, r.Remote.Node, ev.Err))
+		c.abandon(r, fmt.Errorf("%w: request %d%s: %w", ErrContent, r.ID, r.peer(), ev.Err))
 	case r.Handoff == Pull:
 		c.release(r)
 		c.totals.Transfers++

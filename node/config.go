@@ -74,6 +74,8 @@ type Config struct {
 
 	Logger *slog.Logger // default slog.Default
 	Clock  clock.Clock  // default clock.Precise
+
+	decorate func(transport.Rail) transport.Rail // tests: faults of rails
 }
 
 func (c *Config) setDefaults() error {

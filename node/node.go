@@ -125,6 +125,11 @@ func (n *Node) connect() error {
 		}
 		return fmt.Errorf("node %s: Matrix: %w", n.cfg.ID, err)
 	}
+	if n.cfg.decorate != nil {
+		for i := range opened {
+			opened[i] = n.cfg.decorate(opened[i])
+		}
+	}
 	tx, err := transport.New(transport.Config{
 		Rails: opened, Clock: n.cfg.Clock, Link: n.cfg.Link, OnImmediate: n.w.immediate, DefaultTimeout: n.cfg.TransferTimeout,
 		Select: n.cfg.Select, Rank: rank, Logger: n.w.log, CancelGrace: cancelGrace,

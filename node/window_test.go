@@ -79,8 +79,13 @@ func (s *nodes) stranger(t *testing.T, node string) *stranger {
 // ask submits a leg of a request and returns its number.
 func (x *stranger) ask(leg proto.Leg, handoff string, prompt []kvcache.Token, tokens uint32) uint64 {
 	x.t.Helper()
+	return x.submit(&proto.Submit{Leg: leg, Handoff: handoff, MaxTokens: tokens}, prompt)
+}
+
+func (x *stranger) submit(m *proto.Submit, prompt []kvcache.Token) uint64 {
+	x.t.Helper()
 	x.next++
-	m := &proto.Submit{Id: x.next, RequestId: "stranger's", Leg: leg, Handoff: handoff, MaxTokens: tokens}
+	m.Id, m.RequestId = x.next, "stranger's"
 	for _, t := range prompt {
 		m.Prompt = binary.LittleEndian.AppendUint32(m.Prompt, t)
 	}

@@ -53,6 +53,7 @@ type worker struct {
 	untold   bool          // something has happened since
 	nextID   uint64
 	drain    bool
+	ended    []endedLeg    // whose moves may yet be found wrong, oldest first
 	hurry    bool          // tell the load with this iteration
 	idle     chan struct{} // closed once no request is left
 	left     chan struct{} // closed once no session is left
@@ -74,6 +75,7 @@ type live struct {
 	name   string // X-Request-Id
 	prompt []kvcache.Token
 
+	leg     connector.Leg
 	handoff connector.Handoff
 	content *kvcache.Content
 	remote  *proto.KVRef
@@ -83,7 +85,12 @@ type live struct {
 	window   *transport.Window // the other side's way in
 	transfer uint64            // its ID
 	slot     *slot             // layerwise: where its immediates come in
-	parts    int               // checked
+
+	trail  transport.Trail // which way its moves went, and
+	judged bool            // whether it has been said if that was a good one
+	right  int             // parts that were checked
+	done   bool            // prefill: all was computed, and written if it is layerwise
+	parts  int             // checked
 }
 
 // An inboxEntry is an event for the core, or something for the loop to do first.
@@ -315,6 +322,7 @@ func (w *worker) drop(id uint64) {
 		return
 	}
 	delete(w.live, id)
+	w.retire(l)
 	w.exec.forget(id)
 	w.peer.forget(l)
 	if l.sess.requests[l.sid] == id {

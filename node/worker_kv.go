@@ -61,6 +61,7 @@ func (w *worker) prefilled(p connector.Prefilled) {
 	if l == nil {
 		return
 	}
+	l.done = true
 	out := &proto.Prefilled{Id: l.sid, Breakdown: breakdown(p.Breakdown), CachedTokens: uint32(p.Cached)}
 	if p.Offer != nil {
 		ref, err := w.open(l, *p.Offer)
@@ -133,10 +134,12 @@ func (w *worker) move(m connector.Move) {
 			switch {
 			case ev.Err == nil:
 				ev.Bytes = b.Bytes()
+				l.trail.Add(b.Trail())
 			case errors.Is(ev.Err, transport.ErrUnconfirmed):
 				// The other node has closed its window because it has all layers, or ended its leg
 				// and said so to the proxy. This one has done its part.
 				ev.Err, ev.Bytes = nil, b.Bytes()
+				l.trail.Add(b.Trail())
 			case errors.Is(ev.Err, transport.ErrBadKey): // the window was open when its key was made known
 				ev.Err = fmt.Errorf("%w: %w", connector.ErrWithdrawn, ev.Err)
 			}
@@ -197,7 +200,10 @@ func (w *worker) check(c connector.Check) {
 				ev.Err = errors.Join(ev.Err, err)
 			}
 		}
-		w.post(ev)
+		w.run(func() connector.Event {
+			w.judge(l, ev.Err)
+			return ev
+		})
 	})
 }
 
@@ -251,7 +257,9 @@ func (w *worker) failed(f connector.Failed) {
 		code, retry = proto.FailCode_FAIL_DEADLINE, false
 	case errors.Is(f.Err, connector.ErrInvalid), errors.Is(f.Err, engine.ErrTooLong), errors.Is(f.Err, engine.ErrPoolSize):
 		code, retry = proto.FailCode_FAIL_INVALID, false
-	case errors.Is(f.Err, connector.ErrTransfer), errors.Is(f.Err, connector.ErrContent):
+	case errors.Is(f.Err, connector.ErrContent):
+		code = proto.FailCode_FAIL_CONTENT
+	case errors.Is(f.Err, connector.ErrTransfer):
 		code = proto.FailCode_FAIL_TRANSFER
 	}
 	w.log.Warn("request failed", "request", l.name, "err", f.Err)

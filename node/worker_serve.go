@@ -115,6 +115,9 @@ func (w *worker) receive(ctx context.Context, s *session, stream proto.Worker_Se
 		case *proto.ToNode_Cancel:
 			sid := k.Cancel.GetId()
 			w.run(func() connector.Event {
+				if k.Cancel.GetBadKv() {
+					w.blame(s, sid, fmt.Errorf("%w: %s", connector.ErrContent, k.Cancel.GetReason()))
+				}
 				if id, ok := s.requests[sid]; ok {
 					return connector.Cancel{ID: id}
 				}
@@ -189,6 +192,7 @@ func (w *worker) parse(l *live, m *proto.Submit) (connector.Submit, error) {
 		return ev, err
 	}
 	l.handoff = ev.Handoff
+	l.leg = ev.Leg
 	if l.prompt, err = decodePrompt(m.GetPrompt(), w.cfg.Profile.Vocab); err != nil {
 		return ev, err
 	}
