@@ -82,6 +82,9 @@ func TestSpoiltRail(t *testing.T) {
 			if wrong == 0 || st[1].Strikes < 3 || st[1].Rests == 0 {
 				t.Errorf("the rail was not found: %+v", st[1])
 			}
+			if told := s.nodes[mover].daemon.railLoads()[1]; told.Strikes != uint64(st[1].Strikes) || told.Rests != uint64(st[1].Rests) {
+				t.Errorf("the proxy is told %v", told)
+			}
 		})
 	}
 }

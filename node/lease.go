@@ -109,6 +109,7 @@ func (n *Node) railLoads() []*proto.RailLoad {
 			Rail: r.Name, BytesWritten: uint64(r.Write.Bytes), BytesRead: uint64(r.Read.Bytes), BytesResent: uint64(r.Resent),
 			Errors: uint64(r.Errors), Downs: uint64(r.Downs), Paths: uint32(r.Paths), PathsUp: uint32(r.Up),
 			BytesInFlight: uint64(r.InFlight), Rate: uint64(r.Rate),
+			Strikes: uint64(r.Strikes), Rests: uint64(r.Rests), PathsResting: uint32(r.Resting),
 		})
 	}
 	return all

@@ -21,6 +21,9 @@ var (
 	railResent  = prometheus.NewDesc("kvferry:rail_resent_bytes_total", "Bytes queued again after their connection was lost.", railLabels, nil)
 	railErrors  = prometheus.NewDesc("kvferry:rail_slice_errors_total", "Slices that a rail could not carry.", railLabels, nil)
 	railDowns   = prometheus.NewDesc("kvferry:rail_downs_total", "Times that a path over a rail was lost or given up.", railLabels, nil)
+	railStrikes = prometheus.NewDesc("kvferry:rail_strikes_total", "Transfers with wrong bytes that a rail carried a part of.", railLabels, nil)
+	railRests   = prometheus.NewDesc("kvferry:rail_rests_total", "Times that a path over a rail was put to rest because of wrong bytes.", railLabels, nil)
+	railResting = prometheus.NewDesc("kvferry:rail_paths_resting", "Paths over a rail that rest because of wrong bytes, and are not chosen while others are there.", railLabels, nil)
 	railPaths   = prometheus.NewDesc("kvferry:rail_paths", "Paths to other nodes over a rail, by state.", append(railLabels[:2:2], "state"), nil)
 	railFlight  = prometheus.NewDesc("kvferry:rail_in_flight_bytes", "Bytes queued and posted on a rail.", railLabels, nil)
 	railRate    = prometheus.NewDesc("kvferry:rail_rate_bytes_per_second", "What a rail's paths were last seen to deliver.", railLabels, nil)
@@ -28,7 +31,7 @@ var (
 )
 
 func (c nodeCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{runningDesc, waitingDesc, kvUsageDesc, awakeDesc, cacheDesc, nodesDesc, railBytes, railResent, railErrors, railDowns, railPaths, railFlight, railRate} {
+	for _, d := range []*prometheus.Desc{runningDesc, waitingDesc, kvUsageDesc, awakeDesc, cacheDesc, nodesDesc, railBytes, railResent, railErrors, railDowns, railStrikes, railRests, railResting, railPaths, railFlight, railRate} {
 		ch <- d
 	}
 }
@@ -66,7 +69,10 @@ func (c nodeCollector) Collect(ch chan<- prometheus.Metric) {
 			counter(railResent, r.BytesResent, id, r.Rail)
 			counter(railErrors, r.Errors, id, r.Rail)
 			counter(railDowns, r.Downs, id, r.Rail)
+			counter(railStrikes, r.Strikes, id, r.Rail)
+			counter(railRests, r.Rests, id, r.Rail)
 			gauge(railPaths, float64(r.PathsUp), id, r.Rail, "up")
+			gauge(railResting, float64(r.PathsResting), id, r.Rail)
 			gauge(railPaths, float64(r.Paths-min(r.Paths, r.PathsUp)), id, r.Rail, "down")
 			gauge(railFlight, float64(r.BytesInFlight), id, r.Rail)
 			gauge(railRate, float64(r.Rate), id, r.Rail)

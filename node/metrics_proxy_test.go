@@ -19,7 +19,7 @@ func TestMetrics(t *testing.T) {
 	}
 	if _, err := c.reg.KeepAlive(context.Background(), &proto.KeepAliveRequest{
 		Lease: p.lease, Load: &proto.Load{Running: 2, Waiting: 3, KvBlocksUsed: 250, KvBlocksTotal: 1000, PrefixHits: 5, KvTransfersFailed: 6, KvBytes: 7},
-		Rails: []*proto.RailLoad{{Rail: "tcp/eth0", BytesWritten: 7, BytesRead: 8, BytesResent: 9, Errors: 10, Downs: 11, Paths: 3, PathsUp: 2, BytesInFlight: 12, Rate: 13}},
+		Rails: []*proto.RailLoad{{Rail: "tcp/eth0", BytesWritten: 7, BytesRead: 8, BytesResent: 9, Errors: 10, Downs: 11, Paths: 3, PathsUp: 2, BytesInFlight: 12, Rate: 13, Strikes: 14, Rests: 15, PathsResting: 16}},
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -54,6 +54,9 @@ func TestMetrics(t *testing.T) {
 		`kvferry:rail_resent_bytes_total{engine="prefill-1",rail="tcp/eth0"} 9`,
 		`kvferry:rail_slice_errors_total{engine="prefill-1",rail="tcp/eth0"} 10`,
 		`kvferry:rail_downs_total{engine="prefill-1",rail="tcp/eth0"} 11`,
+		`kvferry:rail_strikes_total{engine="prefill-1",rail="tcp/eth0"} 14`,
+		`kvferry:rail_rests_total{engine="prefill-1",rail="tcp/eth0"} 15`,
+		`kvferry:rail_paths_resting{engine="prefill-1",rail="tcp/eth0"} 16`,
 		`kvferry:rail_paths{engine="prefill-1",rail="tcp/eth0",state="up"} 2`,
 		`kvferry:rail_paths{engine="prefill-1",rail="tcp/eth0",state="down"} 1`,
 		`kvferry:rail_in_flight_bytes{engine="prefill-1",rail="tcp/eth0"} 12`,

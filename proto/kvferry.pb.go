@@ -635,7 +635,10 @@ type RailLoad struct {
 	Paths         uint32                 `protobuf:"varint,7,opt,name=paths,proto3" json:"paths,omitempty"`                                // to peers
 	PathsUp       uint32                 `protobuf:"varint,8,opt,name=paths_up,json=pathsUp,proto3" json:"paths_up,omitempty"`
 	BytesInFlight uint64                 `protobuf:"varint,9,opt,name=bytes_in_flight,json=bytesInFlight,proto3" json:"bytes_in_flight,omitempty"`
-	Rate          uint64                 `protobuf:"varint,10,opt,name=rate,proto3" json:"rate,omitempty"` // bytes/s that its paths were last seen to deliver
+	Rate          uint64                 `protobuf:"varint,10,opt,name=rate,proto3" json:"rate,omitempty"`       // bytes/s that its paths were last seen to deliver
+	Strikes       uint64                 `protobuf:"varint,11,opt,name=strikes,proto3" json:"strikes,omitempty"` // transfers with wrong bytes that it carried a part of
+	Rests         uint64                 `protobuf:"varint,12,opt,name=rests,proto3" json:"rests,omitempty"`     // times that a path was put to rest for that
+	PathsResting  uint32                 `protobuf:"varint,13,opt,name=paths_resting,json=pathsResting,proto3" json:"paths_resting,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -736,6 +739,27 @@ func (x *RailLoad) GetBytesInFlight() uint64 {
 func (x *RailLoad) GetRate() uint64 {
 	if x != nil {
 		return x.Rate
+	}
+	return 0
+}
+
+func (x *RailLoad) GetStrikes() uint64 {
+	if x != nil {
+		return x.Strikes
+	}
+	return 0
+}
+
+func (x *RailLoad) GetRests() uint64 {
+	if x != nil {
+		return x.Rests
+	}
+	return 0
+}
+
+func (x *RailLoad) GetPathsResting() uint32 {
+	if x != nil {
+		return x.PathsResting
 	}
 	return 0
 }
@@ -2539,7 +2563,7 @@ const file_kvferry_proto_rawDesc = "" +
 	"\x03seq\x18\x0f \x01(\x04R\x03seq\x12\x1a\n" +
 	"\bprogress\x18\x10 \x01(\x04R\bprogress\x12\x17\n" +
 	"\astep_us\x18\x11 \x01(\rR\x06stepUs\x12\x14\n" +
-	"\x05waits\x18\x12 \x01(\bR\x05waits\"\xa0\x02\n" +
+	"\x05waits\x18\x12 \x01(\bR\x05waits\"\xf5\x02\n" +
 	"\bRailLoad\x12\x12\n" +
 	"\x04rail\x18\x01 \x01(\tR\x04rail\x12#\n" +
 	"\rbytes_written\x18\x02 \x01(\x04R\fbytesWritten\x12\x1d\n" +
@@ -2552,7 +2576,10 @@ const file_kvferry_proto_rawDesc = "" +
 	"\bpaths_up\x18\b \x01(\rR\apathsUp\x12&\n" +
 	"\x0fbytes_in_flight\x18\t \x01(\x04R\rbytesInFlight\x12\x12\n" +
 	"\x04rate\x18\n" +
-	" \x01(\x04R\x04rate\";\n" +
+	" \x01(\x04R\x04rate\x12\x18\n" +
+	"\astrikes\x18\v \x01(\x04R\astrikes\x12\x14\n" +
+	"\x05rests\x18\f \x01(\x04R\x05rests\x12#\n" +
+	"\rpaths_resting\x18\r \x01(\rR\fpathsResting\";\n" +
 	"\x0fRegisterRequest\x12(\n" +
 	"\x04node\x18\x01 \x01(\v2\x14.kvferry.v1.NodeInfoR\x04node\"<\n" +
 	"\rRegisterReply\x12\x14\n" +
