@@ -2,8 +2,12 @@ package connector
 
 import (
 	"fmt"
+	"math"
+	"reflect"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 	"unsafe"
 
 	"kvferry/engine"
@@ -29,7 +33,8 @@ func parts(h Handoff, layers int) (ms []Move) {
 // TestRequestsCover: the parts of a hand-off together move each byte of a
 // prompt's KV (and of its hidden states under v0) exactly once, from its place in
 // our block to the same place in theirs, and nothing else; a block that the
-// prompt half fills is half moved, and blocks left out of Pairs are not.
+// prompt half fills is half moved, one after the prompt is not, nor are blocks left
+// out of Pairs.
 func TestRequestsCover(t *testing.T) {
 	small := kvcache.Geometry{Layers: 3, KVHeads: 2, HeadDim: 4, ElemBytes: 2, BlockTokens: 4, HiddenSize: 8}
 	for _, h := range []Handoff{V0, Pull, Layerwise} {
@@ -54,7 +59,7 @@ func cover(t *testing.T, g kvcache.Geometry, h Handoff, tokens, skip int) {
 	local := func(i int) kvcache.BlockID { return kvcache.BlockID(2*i + 1) }
 	remote := func(i int) kvcache.BlockID { return kvcache.BlockID(slots - 1 - i) }
 	var pairs []Pair
-	for i := skip; i < g.Blocks(tokens); i++ {
+	for i := skip; i <= g.Blocks(tokens); i++ {
 		pairs = append(pairs, Pair{Index: i, Local: kvcache.Ref{ID: local(i), Gen: 1}, Remote: kvcache.Ref{ID: remote(i), Gen: 1}})
 	}
 	// want maps each byte of our slab that must move to where.
@@ -85,6 +90,9 @@ func cover(t *testing.T, g kvcache.Geometry, h Handoff, tokens, skip int) {
 		for _, q := range Requests(slab, m, tokens) {
 			if (q.Op == transport.Write) != (h == Layerwise) {
 				t.Fatalf("part %d: %v", m.Part, q.Op)
+			}
+			if len(q.Local) == 0 {
+				t.Fatalf("part %d: a request of nothing", m.Part)
 			}
 			from := int64(uintptr(unsafe.Pointer(unsafe.SliceData(q.Local))) - base)
 			for b := range int64(len(q.Local)) {
@@ -211,6 +219,9 @@ func TestImmediate(t *testing.T) {
 }
 
 func TestHandoffNames(t *testing.T) {
+	if names := Handoffs(); !slices.Equal(names, []string{"v0", "pull", "layerwise"}) {
+		t.Errorf("%q", names)
+	}
 	for _, name := range Handoffs() {
 		h, err := ParseHandoff(name)
 		if err != nil || h.String() != name {
@@ -222,19 +233,67 @@ func TestHandoffNames(t *testing.T) {
 	}
 }
 
-// TestNewCore: each missing part is named.
+// TestNewCore: each fault is named.
 func TestNewCore(t *testing.T) {
-	if _, err := NewCore(Config{}); err == nil {
-		t.Error("a core of nothing")
-	}
 	prof := smallProfile()
-	prof.KVGeometry.Layers = maxLayers + 1
+	prof.KVGeometry.Layers = maxLayers
 	pool := kvcache.NewPool(4, 4, false)
 	sched, err := engine.NewScheduler(engine.ConfigOf(prof, engine.PrefillFirst, pool))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := NewCore(Config{Scheduler: sched, Pool: pool, Profile: prof, HoldTimeout: 1}); err == nil {
-		t.Errorf("%d layers do not fit an immediate", maxLayers+1)
+	good := Config{Scheduler: sched, Pool: pool, Profile: prof, HoldTimeout: 1}
+	if _, err := NewCore(good); err != nil {
+		t.Fatal(err)
+	}
+	for want, spoil := range map[string]func(*Config){
+		"Scheduler is nil":   func(c *Config) { c.Scheduler = nil },
+		"Pool is nil":        func(c *Config) { c.Pool = nil },
+		"Profile is nil":     func(c *Config) { c.Profile = nil },
+		"HoldTimeout is 0s":  func(c *Config) { c.HoldTimeout = 0 },
+		"HoldTimeout is -1s": func(c *Config) { c.HoldTimeout = -time.Second },
+		"kv_geometry.layers is 257": func(c *Config) {
+			c.Profile = smallProfile()
+			c.Profile.KVGeometry.Layers = maxLayers + 1
+		},
+	} {
+		cfg := good
+		spoil(&cfg)
+		if _, err := NewCore(cfg); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: want %q in it", err, want)
+		}
+	}
+}
+
+// TestTensors: what v0's copies and the step's extraction are charged for.
+func TestTensors(t *testing.T) {
+	prof, err := engine.LoadProfile(engine.DefaultProfile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &Core{cfg: Config{Profile: prof}}
+	for tensor, want := range map[int]float64{TensorK: 28.672, TensorV: 28.672, TensorHidden: 7.168} {
+		if got := c.tensorMB(tensor, 1000); math.Abs(got-want) > 1e-9 {
+			t.Errorf("tensor %d of 1000 tokens has %v MB, want %v", tensor, got, want)
+		}
+	}
+	if got := c.megabytes(1000); math.Abs(got-64.512) > 1e-9 {
+		t.Errorf("1000 tokens have %v MB, want 64.512", got)
+	}
+}
+
+// TestBreakdownAdd: every part of the other leg counts.
+func TestBreakdownAdd(t *testing.T) {
+	var a, b Breakdown
+	va, vb := reflect.ValueOf(&a).Elem(), reflect.ValueOf(&b).Elem()
+	for i := range va.NumField() {
+		va.Field(i).SetInt(int64(100 + i))
+		vb.Field(i).SetInt(int64(10 * (i + 1)))
+	}
+	a.Add(&b)
+	for i := range va.NumField() {
+		if got, want := va.Field(i).Int(), int64(110+11*i); got != want {
+			t.Errorf("%s is %d, want %d", va.Type().Field(i).Name, got, want)
+		}
 	}
 }

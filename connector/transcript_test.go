@@ -25,18 +25,20 @@ import (
 //	nodes [blocks=N] [hold=D] [delay=D] [cache]     two new nodes; delay is output_delay_ms
 //	p|d t=D                               one call of Step, with one event a line:
 //	    submit ID LEG [HANDOFF] prompt=abc out=N [deadline=D] [age=D]
-//	           [tokens=N] [blocks=I,I] [first=N]    instead of what the other node offered
+//	           [tokens=N] [blocks=I,I|none] [first=N]    instead of what the other node offered
 //	    cancel ID                         closed ID
-//	    done [at=D]                       layer N
+//	    done [at=D]                       layer N [at=D]
 //	    produce T                         release T
 //	    produced ID tensor=N              gone ID [withdrawn]
-//	    moved ID part=N [posted=D] [fails|withdrawn]
-//	    arrived ID part=N [token=a]
+//	    moved ID part=N [posted=D] [at=D] [fails|withdrawn]
+//	    arrived ID part=N [token=a] [at=D]
 //	    checked ID part=N [bad=N]
+//	totals p|d                            what the node has counted
 //
 // T is a transfer, part -1 everything; of v0, parts 0, 1, 2 are K, V and the
 // hidden states. The answer lists the actions, and after the line of dashes the
-// requests and the pool.
+// requests and the pool. A move has the time at which it starts, or should have, if
+// it says so; a leg's end has what of its breakdown is not zero.
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		var w *stage
@@ -49,6 +51,9 @@ func TestTranscripts(t *testing.T) {
 				return w.p.transcribe(t, d)
 			case "d":
 				return w.d.transcribe(t, d)
+			case "totals":
+				node := map[string]*actor{"p": w.p, "d": w.d}[d.CmdArgs[0].Key]
+				return strings.Trim(fmt.Sprintf("%+v", node.core.Totals()), "{}") + "\n"
 			}
 			d.Fatalf(t, "unknown command %s", d.Cmd)
 			return ""
@@ -146,22 +151,23 @@ func (a *actor) print(out *strings.Builder, act *Actions) {
 	}
 	for _, f := range act.Prefilled {
 		if f.Offer == nil {
-			p("prefilled %d", f.ID)
+			p("prefilled %d: first token %s%s", f.ID, letter(f.FirstToken), took(f.Cached, &f.Breakdown))
 			continue
 		}
-		p("prefilled %d: first token %s, transfer %d, %s", f.ID, letter(f.FirstToken), f.Offer.Transfer, a.offer(*f.Offer, f.FirstToken))
+		p("prefilled %d: first token %s, transfer %d, %s%s",
+			f.ID, letter(f.FirstToken), f.Offer.Transfer, a.offer(*f.Offer, f.FirstToken), took(f.Cached, &f.Breakdown))
 	}
 	for _, f := range act.Finished {
-		p("finished %d", f.ID)
+		p("finished %d%s", f.ID, took(f.Cached, &f.Breakdown))
 	}
 	if s := act.Launch; s != nil {
 		p("launch %s", describe(s))
 	}
 	for _, k := range act.Ask {
 		if k.Release {
-			p("tell %s: release %d", k.Node, k.Transfer)
+			p("tell %s of %d: release %d", k.Node, k.ID, k.Transfer)
 		} else {
-			p("ask %s: produce %d", k.Node, k.Transfer)
+			p("ask %s for %d: produce %d", k.Node, k.ID, k.Transfer)
 		}
 	}
 	for _, k := range act.Answer {
@@ -176,7 +182,11 @@ func (a *actor) print(out *strings.Builder, act *Actions) {
 		if m.Write {
 			verb, arrow = "write", "->"
 		}
-		line := fmt.Sprintf("%s part %d of %d:", verb, m.Part, m.ID)
+		line := fmt.Sprintf("%s part %d of %d", verb, m.Part, m.ID)
+		if m.Since > 0 {
+			line += fmt.Sprintf(" @%v", m.Since)
+		}
+		line += ":"
 		for _, k := range m.Pairs {
 			line += fmt.Sprintf(" #%d %v%s%v", k.Index, k.Local, arrow, k.Remote)
 		}
@@ -200,6 +210,43 @@ func (a *actor) print(out *strings.Builder, act *Actions) {
 	if act.Wake > 0 {
 		p("wake %v", act.Wake)
 	}
+}
+
+// took is what of a breakdown is not zero, after the prompt tokens that the prefix
+// cache had.
+func took(cached int, b *Breakdown) (out string) {
+	for _, part := range []struct {
+		name string
+		d    time.Duration
+	}{
+		{"proxy", b.Proxy},
+		{"queue", b.Queue},
+		{"prefill", b.Prefill},
+		{"post", b.Post},
+		{"wire", b.Wire},
+		{"land", b.Land},
+		{"first decode", b.FirstDecode},
+	} {
+		if part.d != 0 {
+			out += fmt.Sprintf(", %s %v", part.name, part.d)
+		}
+	}
+	if b.Bytes > 0 {
+		out += fmt.Sprintf(", %d bytes", b.Bytes)
+	}
+	if b.Checked > 0 {
+		out += fmt.Sprintf(", %d checked", b.Checked)
+	}
+	if b.Bad > 0 {
+		out += fmt.Sprintf(", %d bad", b.Bad)
+	}
+	if out != "" {
+		out = "\n    took" + strings.TrimPrefix(out, ",")
+	}
+	if cached > 0 {
+		out = fmt.Sprintf(", %d cached", cached) + out
+	}
+	return out
 }
 
 func describe(s *engine.Step) string {
@@ -280,8 +327,9 @@ func (a *actor) event(t *testing.T, now time.Duration, words []string) Event {
 		if s, ok := opts["blocks"]; ok {
 			ev.Remote.Blocks = nil
 			for i := range strings.SplitSeq(s, ",") {
-				n, _ := strconv.Atoi(i)
-				ev.Remote.Blocks = append(ev.Remote.Blocks, Block{Index: n})
+				if n, err := strconv.Atoi(i); err == nil {
+					ev.Remote.Blocks = append(ev.Remote.Blocks, Block{Index: n})
+				}
 			}
 		}
 		return ev
@@ -302,7 +350,7 @@ func (a *actor) event(t *testing.T, now time.Duration, words []string) Event {
 		}
 		return ev
 	case "layer":
-		return LayerDone{Layer: int(id), At: now}
+		return LayerDone{Layer: int(id), At: when("at", now)}
 	case "produce":
 		return Produce{id}
 	case "release":
@@ -318,7 +366,7 @@ func (a *actor) event(t *testing.T, now time.Duration, words []string) Event {
 		}
 		return ev
 	case "arrived":
-		ev := Arrived{ID: id, Part: num("part"), At: now}
+		ev := Arrived{ID: id, Part: num("part"), At: when("at", now)}
 		if s := opts["token"]; s != "" {
 			ev.Token = letters(s)[0]
 		}

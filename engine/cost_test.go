@@ -93,6 +93,21 @@ func TestCostIsAdditive(t *testing.T) {
 	}
 }
 
+// TestHeatHalves: after the half-life of its heat a GPU that was cold and busy is as
+// warm as one that was hot and idle.
+func TestHeatHalves(t *testing.T) {
+	c := shipped(t).Costs
+	half := duration(c.HeatMS * math.Ln2)
+	warmed, cooled := NewCostModel(c), NewCostModel(c)
+	warmed.Run(&Step{Kind: Receive, Extra: half})
+	now := cooled.Run(&Step{Kind: Receive, Extra: time.Minute}) + half
+	a, b := warmed.Run(prefill(half, 300)), cooled.Run(prefill(now, 300))
+	cold := NewCostModel(c).Run(prefill(0, 300))
+	if d := a - b; d.Abs() > time.Microsecond || a < cold+time.Millisecond {
+		t.Errorf("300 tokens take %v after warming up, %v after cooling down, %v on a cold GPU", a, b, cold)
+	}
+}
+
 func TestCostOfDecode(t *testing.T) {
 	p := shipped(t)
 	for _, c := range []struct {

@@ -115,8 +115,35 @@ func TestProfileFaults(t *testing.T) {
 		}
 	}
 	err := (&Profile{}).Validate()
-	if err == nil || strings.Count(err.Error(), "\n") < 5 {
+	if err == nil || strings.Count(err.Error(), "\n") < 5 || !strings.Contains(err.Error(), "max_num_batched_tokens is 0: must be at least 1") {
 		t.Errorf("an empty profile has more faults than %v", err)
+	}
+}
+
+// TestProfileBounds: the least and the most that a profile may say.
+func TestProfileBounds(t *testing.T) {
+	for _, c := range []struct {
+		set  func(p *Profile)
+		want string // nothing: it may
+	}{
+		{func(p *Profile) {
+			p.Vocab, p.MaxModelLen, p.MaxNumSeqs, p.MaxBatchedTokens, p.ChunkTokens = 1, 1, 1, 1, 1
+			p.KVBytes = int64(p.KVGeometry.BlockBytes())
+		}, ""},
+		{func(p *Profile) { p.KVBytes = math.MaxUint32 * int64(p.KVGeometry.BlockBytes()) }, ""},
+		{func(p *Profile) { p.KVBytes = (math.MaxUint32 + 1) * int64(p.KVGeometry.BlockBytes()) }, "kv_bytes"},
+		{func(p *Profile) { p.Costs.HotSlowdown = 999 }, ""},
+		{func(p *Profile) { p.Costs.HotSlowdown = 1000 }, "costs.hot_slowdown"},
+		{func(p *Profile) { p.Links["tcp"] = LinkCost{MSPerMB: 999_999, LatencyUS: 999_999} }, ""},
+		{func(p *Profile) { p.Links["tcp"] = LinkCost{MSPerMB: 1e6} }, "links.tcp.ms_per_mb"},
+		{func(p *Profile) { p.Links["tcp"] = LinkCost{MSPerMB: 1, LatencyUS: 1e6} }, "links.tcp.latency_us"},
+	} {
+		p := *shipped(t)
+		p.Links = maps.Clone(p.Links)
+		c.set(&p)
+		if err := p.Validate(); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v, want %q", err, c.want)
+		}
 	}
 }
 
@@ -233,6 +260,12 @@ func TestSlowest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	p.Disagg.DecodeStepMS = 2 * p.Costs.DecodeStepMS
+	disagg, _ := p.Slowest()
+	if took := NewCostModel(p.DisaggEngine()).Run(&Step{Kind: Decode, Works: make([]Work, p.MaxNumSeqs)}); took > disagg {
+		t.Errorf("a decode step of a pair took %v, the bound is %v", took, disagg)
+	}
+	p.Disagg.DecodeStepMS = 0
 	step, token := p.Slowest()
 	m := NewCostModel(p.Costs)
 	at := time.Duration(0)

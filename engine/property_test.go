@@ -60,8 +60,10 @@ type playground struct {
 type expectation struct {
 	Request
 	answer []kvcache.Token // all output tokens
-	next   int             // position of the next output
-	ended  bool
+	// When its prompt was first launched, and computed; see Sequence.
+	launched, computed time.Duration
+	next               int // position of the next output
+	ended              bool
 }
 
 type moment struct {
@@ -150,7 +152,7 @@ func (p *playground) play() {
 		}
 		p.step(events)
 	}
-	if p.live > 0 || len(p.s.seqs) > 0 || p.pool.Used() > 0 || p.s.Current() != nil {
+	if p.live > 0 || len(p.s.seqs) > 0 || len(p.s.release) > 0 || p.pool.Used() > 0 || p.s.Current() != nil {
 		p.failf("stands still with %d requests, %d sequences, %d blocks, step %v", p.live, len(p.s.seqs), p.pool.Used(), p.s.Current())
 	}
 	if l := p.s.Load(); l.Running != 0 || l.Waiting != 0 || l.WaitingTokens != 0 {
@@ -195,6 +197,13 @@ func (p *playground) step(events []Event) {
 	for _, f := range rd.Refused {
 		p.end(p.reqs[f.ID])
 	}
+	if rd.Launch != nil {
+		for _, w := range rd.Launch.Works {
+			if e := p.reqs[w.Seq.ID]; w.Prompt && e.launched == 0 {
+				e.launched = rd.Launch.At
+			}
+		}
+	}
 	for _, o := range rd.Outputs {
 		p.output(o)
 	}
@@ -234,6 +243,12 @@ func (p *playground) output(o Output) {
 		p.failf("request %d: token %d is %d, alone it is %d", e.ID, o.Position, o.Token, e.answer[o.Position])
 	case o.Last != (o.Position == e.MaxTokens-1):
 		p.failf("request %d: token %d of %d: last is %v", e.ID, o.Position, e.MaxTokens, o.Last)
+	}
+	if o.Seq.Launched != e.launched || o.Seq.Computed != e.computed {
+		p.failf("request %d: launched %v, computed %v, want %v and %v", e.ID, o.Seq.Launched, o.Seq.Computed, e.launched, e.computed)
+	}
+	if c := o.Seq.Cached(); c%p.pool.BlockTokens() != 0 || c > 0 && !p.cfg.PrefixCaching {
+		p.failf("request %d: %d tokens were cached, a block has %d", e.ID, c, p.pool.BlockTokens())
 	}
 	e.next++
 	if o.Last {
@@ -277,8 +292,8 @@ func (p *playground) launch(s *Step) {
 		if room := len(w.Seq.Table.Refs()) * p.pool.BlockTokens(); room < w.From+w.N {
 			p.failf("request %d computes up to token %d in blocks for %d", w.Seq.ID, w.From+w.N, room)
 		}
-		if (s.Kind == Receive) != (w.Seq.KV == Blocking && w.From == 0) {
-			p.failf("%v step with request %d of source %d", s.Kind, w.Seq.ID, w.Seq.KV)
+		if (s.Kind == Receive) != (w.Seq.KV == Blocking && w.Prompt) || s.Kind == Receive && w.From > 0 {
+			p.failf("%v step with request %d of source %d from token %d", s.Kind, w.Seq.ID, w.Seq.KV, w.From)
 		}
 	}
 	if tokens != s.Tokens || len(s.Works) > p.cfg.MaxNumSeqs {
@@ -301,6 +316,11 @@ func (p *playground) launch(s *Step) {
 			}
 		}
 		ev.Tokens = generate(s, ev.Failed, vocab)
+		for _, w := range s.Works {
+			if e := p.reqs[w.Seq.ID]; w.Prompt && w.Sample && e.computed == 0 {
+				e.computed = ev.At
+			}
+		}
 		if p.rng.IntN(10) == 0 {
 			p.gate = p.now + p.random(5*time.Millisecond)
 			p.at(p.gate, func() []Event { return nil })
@@ -334,6 +354,9 @@ func (p *playground) conserve() {
 		if n > 1 && !p.cfg.PrefixCaching {
 			p.failf("%v is held %d times", r, n)
 		}
+	}
+	if n := len(p.s.running) + len(p.s.pending); n > p.cfg.MaxNumSeqs {
+		p.failf("%d sequences are running or pending, at most %d", n, p.cfg.MaxNumSeqs)
 	}
 	for _, list := range [...][]*Sequence{p.s.future, p.s.waiting, p.s.pending, p.s.running} {
 		for _, q := range list {

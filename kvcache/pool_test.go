@@ -347,6 +347,8 @@ func TestPoolRefErrors(t *testing.T) {
 		var re *RefError
 		if !errors.Is(err, target) || !errors.As(err, &re) || err.Error() != text {
 			t.Errorf("got %v, want %s", err, text)
+		} else if target != ErrNoBlock && re.Gen != p.blocks[re.Ref.ID].gen {
+			t.Errorf("%v says generation %d, the block is of %d", err, re.Gen, p.blocks[re.Ref.ID].gen)
 		}
 	}
 	check(p.Release(first), ErrNotHeld, twice)

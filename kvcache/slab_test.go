@@ -89,7 +89,12 @@ func TestSlabRefuses(t *testing.T) {
 	}
 
 	s := newSlab(t, small, 2)
+	s.Touch(-1)
+	s.Touch(len(s.Bytes()) + 1<<20) // all there is
+	c := NewContent(small, testTokens(1))
 	for name, f := range map[string]func(){
+		"fill 3":    func() { c.Fill(s.Layer(0, 0), 0, 3) },
+		"fill -1":   func() { c.Fill(s.Layer(0, 0), 0, -1) },
 		"block 2":   func() { s.Layer(2, 0) },
 		"layer 3":   func() { s.Layer(0, 3) },
 		"layer -1":  func() { s.K(1, -1) },

@@ -13,22 +13,21 @@ func TestTableGrow(t *testing.T) {
 	for _, tc := range []struct {
 		tokens, blocks int
 		ok             bool
+		room           int
 	}{
-		{0, 0, true},
-		{1, 1, true},
-		{16, 1, true},
-		{17, 2, true},
-		{5, 2, true}, // does not shrink
-		{65, 2, false},
-		{64, 4, true},
-		{65, 4, false},
+		{0, 0, true, 0},
+		{1, 1, true, 1},
+		{16, 1, true, 16},
+		{17, 2, true, 17},
+		{5, 2, true, 17}, // does not shrink
+		{65, 2, false, 17},
+		{64, 4, true, 64},
+		{65, 4, false, 64},
 	} {
-		if ok := tab.Grow(p, tc.tokens); ok != tc.ok || len(tab.Refs()) != tc.blocks || p.Used() != tc.blocks {
-			t.Errorf("Grow(%d) = %v: %d blocks, %d used; want %v, %d", tc.tokens, ok, len(tab.Refs()), p.Used(), tc.ok, tc.blocks)
+		if ok := tab.Grow(p, tc.tokens); ok != tc.ok || len(tab.Refs()) != tc.blocks || p.Used() != tc.blocks || tab.Tokens() != tc.room {
+			t.Errorf("Grow(%d) = %v: %d blocks, %d used, room for %d; want %v, %d, %d",
+				tc.tokens, ok, len(tab.Refs()), p.Used(), tab.Tokens(), tc.ok, tc.blocks, tc.room)
 		}
-	}
-	if tab.Tokens() != 64 {
-		t.Errorf("room for %d tokens, want 64", tab.Tokens())
 	}
 	for range 2 {
 		if err := tab.Release(p); err != nil || p.Used() != 0 || tab.Tokens() != 0 || len(tab.Refs()) != 0 {

@@ -37,6 +37,9 @@ func TestPlacement(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if got, want := p.WantsPrefix(), tc.name == PrefixAware && tc.compute; got != want {
+			t.Errorf("%s, compute %v: wants prefixes: %v", tc.name, tc.compute, got)
+		}
 		prompt := make([]kvcache.Token, 40)
 		r := Request{Tokens: len(prompt)}
 		if p.WantsPrefix() {
@@ -84,6 +87,47 @@ func TestPrefixLeavesATokenToCompute(t *testing.T) {
 		if got := p.Place(r, c) == first; got != stays {
 			t.Errorf("80 of 96 tokens need no computing and %d wait: stayed is %v", waiting, got)
 		}
+	}
+}
+
+// TestPrefixAwareRemembers: what a node is taken to have is all that was placed on it,
+// as far as its pool goes.
+func TestPrefixAwareRemembers(t *testing.T) {
+	request := func(first kvcache.Token, tokens int) Request {
+		prompt := make([]kvcache.Token, tokens)
+		prompt[0] = first
+		return Request{Tokens: tokens, Prefix: kvcache.PrefixHashes(prompt, 16)}
+	}
+	for _, tc := range []struct {
+		blocks int // of the pool
+		before []Request
+		ask    Request
+		saved  int // tokens that the node need not compute
+	}{
+		{0, []Request{request(1, 97), request(2, 97)}, request(1, 97), 96},
+		{0, []Request{request(1, 97)}, request(1, 96), 80},
+		{2, []Request{request(1, 97)}, request(1, 97), 32},
+		{6, []Request{request(1, 97), request(2, 33)}, request(1, 97), 64},
+		{0, []Request{request(1, 97)}, Request{Tokens: 97}, 0}, // no hashes were made
+	} {
+		for _, more := range []int{-1, 1} { // tokens that wait there
+			p, _ := New(PrefixAware, 16, true)
+			for _, r := range tc.before {
+				p.Place(r, []Candidate{{ID: "a", Blocks: tc.blocks}})
+			}
+			there := p.Place(tc.ask, []Candidate{{ID: "a", WaitingTokens: 100 + tc.saved + more}, {ID: "other", WaitingTokens: 100}}) == 0
+			if there != (more < 0) {
+				t.Errorf("%d blocks, want %d of %d tokens saved: with %+d waiting it is placed there: %v", tc.blocks, tc.saved, tc.ask.Tokens, more, there)
+			}
+		}
+	}
+	// Blocks of no size are taken for blocks of one token, and a prompt of nothing has none.
+	p, _ := New(PrefixAware, 0, true)
+	r := Request{Tokens: 40, Prefix: kvcache.PrefixHashes(make([]kvcache.Token, 40), 1)}
+	p.Place(r, []Candidate{{ID: "a"}})
+	p.Place(Request{Prefix: r.Prefix}, []Candidate{{ID: "a"}})
+	if got := p.Place(r, []Candidate{{ID: "a", WaitingTokens: 38}, {ID: "b"}}); got != 0 {
+		t.Error("39 of 40 tokens are saved and 38 wait: the request went elsewhere")
 	}
 }
 
@@ -140,9 +184,14 @@ func TestPrefixAwareForgets(t *testing.T) {
 	r := Request{Tokens: 40, Prefix: kvcache.PrefixHashes(make([]kvcache.Token, 40), 16)}
 	p.Place(r, []Candidate{{ID: "gone"}})
 	p.Place(r, []Candidate{{ID: "busy"}})
-	for range 2 * forget {
+	for range 2*forget - 3 {
 		p.Place(Request{Tokens: 1}, []Candidate{{ID: "here"}, {ID: "busy", WaitingTokens: 9}})
 	}
+	// In the turn in which the others are looked at.
+	if p.Place(r, []Candidate{{ID: "new"}}); p.nodes["new"] == nil {
+		t.Error("a node that a request was just placed on is forgotten")
+	}
+	delete(p.nodes, "new")
 	if len(p.nodes) != 2 || p.nodes["here"] == nil || p.nodes["busy"] == nil || p.nodes["busy"].match(r.Prefix) != 2 {
 		t.Errorf("remembered are %v, want here and busy, with its prefix", p.nodes)
 	}

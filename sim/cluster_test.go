@@ -3,7 +3,9 @@ package sim
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -77,6 +79,155 @@ func TestBreakdown(t *testing.T) {
 				t.Errorf("%d of %d requests", bad, len(out))
 			}
 		})
+	}
+}
+
+// TestOneRequest: on an idle cluster every time of a request can be worked out, to the
+// microsecond.
+func TestOneRequest(t *testing.T) {
+	const (
+		n, rpc  = 250, time.Millisecond // prompt tokens
+		latency = 2 * time.Millisecond  // of the slower NIC
+		rate    = 1.5e9                 // of both NICs together
+	)
+	p := a10(t)
+	ms := func(v float64) time.Duration { return time.Duration(v * 1e6) }
+	wire := func(bytes int) time.Duration { return latency + time.Duration(float64(bytes)/rate*1e9) }
+	front := ms(p.Costs.RequestMS)
+	prefill := engine.NewCostModel(p.Costs).Run(&engine.Step{Kind: engine.Prefill, Tokens: n})
+	kv, hidden := n*p.KVGeometry.TokenBytes(), n*p.KVGeometry.HiddenTokenBytes()
+	mb := func(perMB float64, bytes int) time.Duration { return ms(perMB * float64(bytes) / 1e6) }
+	alone := ms(p.Costs.DecodeStepMS + p.Costs.DecodeSeqMS)
+	decode := ms(p.Disagg.DecodeStepMS + p.Costs.DecodeSeqMS)
+	v0 := p.Disagg.V0
+	extract := mb(v0.ExtractMSPerMB, kv+hidden)
+
+	for _, c := range []struct {
+		handoff connector.Handoff
+		tokens  func() []time.Duration
+		step    time.Duration // busy with prefill
+		bytes   int
+	}{
+		{connector.None, func() []time.Duration {
+			first := rpc + front + prefill + rpc
+			return []time.Duration{first, first + alone, first + 2*alone}
+		}, prefill, 0},
+		{connector.Pull, func() []time.Duration {
+			landed := rpc + front + prefill + rpc + wire(kv)
+			first := landed + decode + rpc
+			return []time.Duration{first, first + decode, first + 2*decode}
+		}, prefill, kv},
+		{connector.Layerwise, func() []time.Duration {
+			// The request went to the decode node first, which counts as front end.
+			computed := rpc + front + prefill + rpc - rpc
+			second := computed + wire(kv/p.KVGeometry.Layers) + decode + rpc
+			return []time.Duration{computed + rpc, second, second + decode}
+		}, prefill, kv},
+		{connector.V0, func() []time.Duration {
+			asked := rpc + front + prefill + extract + rpc + ms(v0.HopMS)
+			free, copied := asked+ms(v0.ReceiveMS), asked+rpc
+			for _, tensor := range []int{kv / 2, kv / 2, hidden} {
+				copied += mb(v0.ProducerMSPerMB, tensor)
+				free = max(free, copied+rpc) + wire(tensor) + mb(v0.ConsumerMSPerMB, tensor)
+			}
+			first := free + rpc
+			return []time.Duration{first, first + decode, first + 2*decode}
+		}, prefill + extract, kv + hidden},
+	} {
+		t.Run(fmt.Sprintf("handoff=%v", c.handoff), func(t *testing.T) {
+			cfg := Config{Profile: p, Nondisagg: 1, RPC: rpc, RecordTokens: true}
+			if c.handoff != connector.None {
+				cfg.Nondisagg, cfg.Prefill, cfg.Decode, cfg.Handoff = 0, 1, 1, c.handoff
+				cfg.NICs = []NIC{{BytesPerSecond: 0.5e9, Latency: latency}, {BytesPerSecond: 1e9, Latency: latency / 2}}
+			}
+			var gaps []time.Duration
+			cfg.OnGap = func(d time.Duration) { gaps = append(gaps, d) }
+			const arrival = time.Second
+			out, stats := simulate(t, cfg, &List{{At: arrival, Prompt: make([]kvcache.Token, n), MaxTokens: 3}})
+			o, want := out[0], c.tokens()
+			for i, at := range want {
+				if d := o.TokenTimes[i] - arrival - at; d.Abs() > time.Microsecond {
+					t.Errorf("token %d after %v, want %v", i, o.TokenTimes[i]-arrival, at)
+				}
+				if i > 0 && gaps[i-1] != o.TokenTimes[i]-o.TokenTimes[i-1] {
+					t.Errorf("gap %d is %v, the times are %v", i, gaps[i-1], o.TokenTimes)
+				}
+			}
+			if o.TTFT() != o.TokenTimes[0]-arrival || o.E2EL() != o.TokenTimes[2]-arrival || o.TPOT() != (o.E2EL()-o.TTFT())/2 {
+				t.Errorf("TTFT %v, TPOT %v, E2EL %v of tokens at %v", o.TTFT(), o.TPOT(), o.E2EL(), o.TokenTimes)
+			}
+			if stats.Requests != 1 || stats.Ended != 1 || stats.Duration != o.Last || stats.KVBytes != int64(c.bytes) || stats.Events == 0 {
+				t.Errorf("%+v", stats)
+			}
+			first, last := stats.Nodes[0], stats.Nodes[len(stats.Nodes)-1]
+			if first.PrefillSteps != 1 || (first.PrefillBusy-c.step).Abs() > time.Microsecond || first.PeakBlocks != p.KVGeometry.Blocks(n) || first.Blocks != p.Blocks() {
+				t.Errorf("%+v, want one prefill of %v", first, c.step)
+			}
+			busy, steps := 3*decode, 3
+			switch c.handoff {
+			case connector.None:
+				busy, steps = 2*alone, 2
+				if want := float64(p.KVGeometry.Blocks(n)) * (prefill + busy).Seconds(); math.Abs(first.BlockSeconds-want) > 1e-4 {
+					t.Errorf("%v block seconds, want %v", first.BlockSeconds, want)
+				}
+			case connector.V0, connector.Layerwise: // the first comes from the prefill node
+				busy, steps = 2*decode, 2
+			}
+			if last.DecodeSteps != steps || (last.DecodeBusy-busy).Abs() > time.Microsecond {
+				t.Errorf("%+v, want %d decode steps of %v in all", last, steps, busy)
+			}
+			if c.handoff != connector.None {
+				for i, share := range []float64{1. / 3, 2. / 3} {
+					if x := share * float64(c.bytes); math.Abs(first.Sent[i]-x) > 1 || math.Abs(last.Received[i]-x) > 1 || first.Received[i]+last.Sent[i] != 0 {
+						t.Errorf("NIC %d: %v bytes sent, %v received, want %v", i, first.Sent[i], last.Received[i], x)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestNodes: what the configuration says of nodes reaches them.
+func TestNodes(t *testing.T) {
+	prompt := fill(nil, 1000, 1, 1000)
+	twice := func() Load {
+		return &List{{Prompt: prompt, MaxTokens: 2}, {At: time.Second, Prompt: prompt, MaxTokens: 2}}
+	}
+	for _, c := range []struct {
+		chunked, caching bool
+		steps, cached    int
+	}{
+		{false, false, 2, 0},
+		{true, false, 4, 0}, // of 512 tokens at most
+		{false, true, 2, 992},
+		{true, true, 3, 992},
+	} {
+		cfg := Config{Profile: a10(t), Nondisagg: 1, Chunked: c.chunked, PrefixCaching: c.caching}
+		out, stats := simulate(t, cfg, twice())
+		n := stats.Nodes[0]
+		if n.PrefillSteps != c.steps || out[0].Cached != 0 || out[1].Cached != c.cached || n.PrefixHits != uint64(c.cached) {
+			t.Errorf("%+v: %d prefill steps, %d and %d tokens cached, %d hits", c, n.PrefillSteps, out[0].Cached, out[1].Cached, n.PrefixHits)
+		}
+		if out[0].TokenTimes != nil {
+			t.Error("times of tokens that nobody asked for")
+		}
+	}
+	// Round robin unless said otherwise; a prefix draws its like to its node.
+	for placement, want := range map[string][2]int{"": {1, 1}, "round-robin": {1, 1}, "prefix-aware": {2, 0}} {
+		_, stats := simulate(t, Config{Profile: a10(t), Nondisagg: 2, PrefixCaching: true, Placement: placement}, twice())
+		if got := [2]int{stats.Nodes[0].PrefillSteps, stats.Nodes[1].PrefillSteps}; got != want {
+			t.Errorf("placement %q: %v prefill steps, want %v", placement, got, want)
+		}
+	}
+	bad := a10(t)
+	bad.MaxNumSeqs = 0
+	if _, err := Run(context.Background(), Config{Profile: bad, Nondisagg: 1}, twice()); err == nil || !strings.Contains(err.Error(), "MaxNumSeqs is 0") {
+		t.Errorf("a profile that no scheduler takes: %v", err)
+	}
+	bad = a10(t)
+	bad.KVGeometry.Layers = 1000
+	if _, err := Run(context.Background(), Config{Profile: bad, Nondisagg: 1}, twice()); err == nil || !strings.Contains(err.Error(), "kv_geometry.layers is 1000") {
+		t.Errorf("a profile that no connector takes: %v", err)
 	}
 }
 

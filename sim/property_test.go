@@ -226,6 +226,8 @@ func TestConfigFaults(t *testing.T) {
 		"Handoff is empty":          func(c *Config) { c.Handoff = connector.None },
 		`Placement is "best"`:       func(c *Config) { c.Placement = "best" },
 		"RPC is 2s":                 func(c *Config) { c.RPC = 2 * time.Second },
+		"RPC is -1ns":               func(c *Config) { c.RPC = -1 },
+		"KVBlocks is 1048577":       func(c *Config) { c.KVBlocks = 1<<20 + 1 },
 		"Profile is nil":            func(c *Config) { c.Profile = nil },
 	} {
 		c := good
@@ -233,6 +235,10 @@ func TestConfigFaults(t *testing.T) {
 		if _, err := Run(context.Background(), c, &List{}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: want %q in it", err, want)
 		}
+	}
+	good.RPC, good.KVBlocks = time.Second, 1<<20
+	if err := good.Validate(); err != nil {
+		t.Error(err)
 	}
 }
 
