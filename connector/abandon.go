@@ -46,7 +46,7 @@ func (c *Core) abandon(r *request, err error) {
 		c.producer.forget(r.transfer)
 		c.act.Answer = append(c.act.Answer, Answer{Transfer: r.transfer, Gone: true})
 	}
-	c.receiver.forget(r.ID)
+	c.receiver.forget(r.ID, c.now)
 	if r.open || r.moves > 0 {
 		if !r.shutting {
 			c.act.Close = append(c.act.Close, r.ID)

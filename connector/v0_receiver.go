@@ -184,9 +184,9 @@ func (c *Core) receivedTensor(r *request, ev Moved) {
 	}
 }
 
-// forget goes on without a request that has been abandoned.
-func (v *receiver) forget(id uint64) {
+// forget goes on without a request that is abandoned now.
+func (v *receiver) forget(id uint64, now time.Duration) {
 	if v.state == recvWait && v.current() == id {
-		v.state, v.free = recvCheck, 0
+		v.state, v.free = recvCheck, now
 	}
 }
