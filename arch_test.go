@@ -37,6 +37,7 @@ var layers = map[string]layer{
 	".":                       {},
 	"clock":                   {libraries: []string{xsys}},
 	"config":                  {},
+	"version":                 {},
 	"kvcache":                 {},
 	"engine":                  {module: []string{"kvcache"}},
 	"placement":               {module: []string{"kvcache"}},
@@ -77,10 +78,11 @@ var layers = map[string]layer{
 		module:    []string{"bench", "bench/nics", "bench/page", "bench/transfer", "cluster", "engine", "node", "sim", "transport", "transport/rails", "transport/topology"},
 		libraries: []string{cobra, pflag, "golang.org/x/term"},
 	},
-	"cmd/kvlab": {module: []string{"lab", "lab/nics"}, libraries: []string{cobra, pflag}},
-	"lab":       {libraries: []string{xsys}}, // boots programs, knows none
+	"cmd/kvlab": {module: []string{"command", "config", "lab", "lab/nics"}, libraries: []string{cobra, pflag}},
+	"command":   {module: []string{"config", "version"}, libraries: []string{cobra, pflag}},
+	"lab":       {module: []string{"config"}, libraries: []string{xsys}}, // boots programs, knows none
 	"lab/nics": {
-		module:    []string{"lab"},
+		module:    []string{"config", "lab"},
 		libraries: []string{xsys, "github.com/vishvananda/netlink", "github.com/vishvananda/netns"},
 	},
 }

@@ -9,6 +9,7 @@
 //	cmd/proxy, cmd/prefill, cmd/decode   the daemons: flags to a Config
 //	cmd/kvbench                          the bench
 //	cmd/kvlab                            the labs
+//	command                              command lines: signals, exit statuses, errors that name flags
 //	cluster                              a cluster of child processes on this machine
 //	node                                 the daemons as values: HTTP, gRPC, placement, lifecycle
 //	bench/nics                           the experiments on several NICs, held to limits
@@ -31,9 +32,10 @@
 //	transport/transporttest              a rail in memory, and what every rail must do
 //	proto                                the control plane's messages
 //	clock                                time and timers that fire on time
-//	config                               what is wrong with a configuration, field by field
 //	lab/nics                             two hosts joined by links of chosen rates
 //	lab                                  emulated hosts with RDMA NICs, to run all of this on
+//	config                               what is wrong with a configuration, field by field
+//	version                              which build this is
 //
 // Imports point down that list, or from a rail to the transport it lies in;
 // arch_test.go holds them to it.

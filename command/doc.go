@@ -1,0 +1,23 @@
+// Package command is what the command lines of all programs have in common: signals, exit
+// statuses, --version, errors that name a flag and what would do, and what a zero means.
+//
+// A program describes itself with cobra and gives its root command to [Program]. Its
+// subcommands turn flags into a configuration and run it:
+//
+//	names := map[string]string{"Rails": "--rail", "Server": "HOST"}
+//	var bad config.Faults
+//	cfg.Block, err = parseSize(text)
+//	bad.Check("--block", err)
+//	if err := command.Check(bad, cfg.Validate(), names); err != nil {
+//		return err // exit 2
+//	}
+//	return config.Named(run(ctx, cfg), names)
+//
+// A flag that is left out has its default. 0 is 0: no wait, no retry, nothing. Where that
+// makes no sense a 0 is refused ([Positive]), and so are negative numbers, NaN and empty
+// texts, for all flags here; package config says how a configuration has both, a default
+// and none.
+//
+// Exit statuses: 0 all went well; 1 it failed at run time; 2 the command line cannot be
+// run, and a [config.Invalid] says why; 130 interrupted. A program may have others.
+package command

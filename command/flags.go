@@ -1,0 +1,136 @@
+package command
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"kvferry/config"
+)
+
+// Check joins what is wrong with flags, and what a configuration made of them says of its
+// fields, by their names. A flag that could not be read is told of once.
+func Check(bad config.Faults, err error, names map[string]string) error {
+	told := make(map[string]bool)
+	for _, f := range bad {
+		told[f.Field] = true
+	}
+	err = config.Named(err, names)
+	var invalid *config.Invalid
+	if err != nil && !errors.As(err, &invalid) {
+		return err
+	}
+	if err != nil {
+		for _, f := range invalid.Faults {
+			if !told[f.Field] {
+				bad = append(bad, f)
+			}
+		}
+	}
+	return bad.Err("")
+}
+
+// positive marks a flag for which 0 makes no sense.
+const positive = "kvferry/positive"
+
+// Positive has a 0 refused for these flags.
+func Positive(fs *pflag.FlagSet, names ...string) {
+	for _, name := range names {
+		if err := fs.SetAnnotation(name, positive, []string{}); err != nil {
+			panic(fmt.Sprintf("command: %v", err)) // the program's own mistake
+		}
+	}
+}
+
+// checkValues refuses what no flag takes: negative numbers, NaN, empty texts, and 0 where
+// it makes no sense. It looks at flags that were given only.
+func checkValues(fs *pflag.FlagSet) error {
+	var bad config.Faults
+	fs.Visit(func(f *pflag.Flag) {
+		name, text := "--"+f.Name, f.Value.String()
+		_, above := f.Annotations[positive]
+		if list, ok := f.Value.(interface{ GetSlice() []string }); ok {
+			for _, text := range list.GetSlice() {
+				if text == "" {
+					bad.Check(name, errors.New("none given: give it a value, or leave it out"))
+					return
+				}
+			}
+			return
+		}
+		switch f.Value.Type() {
+		case "string":
+			if text == "" {
+				bad.Check(name, errors.New("none given: give it a value, or leave it out"))
+			}
+		case "bool":
+		default:
+			switch zero := text == "0" || text == "0s"; {
+			case text == "NaN":
+				bad.Check(name, errors.New("NaN: write a number"))
+			case above && (zero || strings.HasPrefix(text, "-")):
+				bad.Check(name, fmt.Errorf("%s: use more than 0%s", text, otherwise(f)))
+			case strings.HasPrefix(text, "-"):
+				bad.Check(name, fmt.Errorf("%s: use 0 or more", text))
+			}
+		}
+	})
+	return bad.Err("")
+}
+
+// otherwise says what leaving a flag out means.
+func otherwise(f *pflag.Flag) string {
+	switch f.DefValue {
+	case "", "0", "0s":
+		return ", or leave it out for the default"
+	}
+	return ", or leave it out for " + f.DefValue
+}
+
+// flagError is what pflag has found, in our words.
+func flagError(_ *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	var missing *pflag.ValueRequiredError
+	var value *pflag.InvalidValueError
+	var syntax *pflag.InvalidSyntaxError
+	switch {
+	case errors.As(err, &unknown):
+		if letters := unknown.GetSpecifiedShortnames(); letters != "" {
+			return invalid("-"+letters, fmt.Errorf("there is no such flag: write two dashes, as in --%s", letters))
+		}
+		return invalid("--"+unknown.GetSpecifiedName(), errors.New("there is no such flag: is it misspelt?"))
+	case errors.As(err, &missing):
+		return invalid("--"+missing.GetFlag().Name, errors.New("none given: write the value behind it"))
+	case errors.As(err, &value):
+		return invalid("--"+value.GetFlag().Name, fmt.Errorf("%q: %w", value.GetValue(), wanted(value.GetFlag().Value.Type(), value.Unwrap())))
+	case errors.As(err, &syntax):
+		return invalid(syntax.GetSpecifiedFlag(), errors.New("this is no flag: write --NAME VALUE or --NAME=VALUE"))
+	}
+	return invalid("flags", err)
+}
+
+// wanted says what a flag of a type takes, where the cause is a parser's of Go.
+func wanted(kind string, cause error) error {
+	if errors.Is(cause, strconv.ErrRange) && kind != "uint32" && kind != "uint64" {
+		return errors.New("it is out of range: write a smaller number")
+	}
+	switch kind {
+	case "int", "int64":
+		return errors.New("write a whole number")
+	case "uint32":
+		return errors.New("write a whole number from 0 to 4294967295")
+	case "uint64":
+		return errors.New("write a whole number from 0 to 18446744073709551615")
+	case "float64":
+		return errors.New("write a number")
+	case "duration":
+		return errors.New("write a time with its unit, like 500ms, 2s or 1m30s")
+	case "bool":
+		return errors.New("write --NAME alone for yes, or --NAME=false")
+	}
+	return cause
+}

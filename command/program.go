@@ -1,0 +1,164 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"kvferry/config"
+	"kvferry/version"
+)
+
+// Exit statuses.
+const (
+	ExitFailed      = 1
+	ExitUsage       = 2
+	ExitInterrupted = 130 // by Ctrl-C, as a shell reports it, or another signal that ends it
+)
+
+// A Program is a root command and what is its own about running it.
+type Program struct {
+	Root *cobra.Command
+	// Failed is the exit status of what fails at run time. Default ExitFailed.
+	Failed int
+	// Kept says what is left of a run that was interrupted, of the error it ended with.
+	// Default nothing.
+	Kept func(error) string
+}
+
+// Status is an error with an exit status of its own. Nothing is printed of it if Err is
+// nil.
+type Status struct {
+	Code int
+	Err  error
+}
+
+func (s *Status) Error() string {
+	if s.Err == nil {
+		return fmt.Sprintf("exit status %d", s.Code)
+	}
+	return s.Err.Error()
+}
+
+func (s *Status) Unwrap() error { return s.Err }
+
+// Main runs the program in its process and exits. The first signal that asks it to end
+// ends its context, a second one the process.
+func (p Program) Main() {
+	ctx, stop := signal.NotifyContext(context.Background(), interrupts()...)
+	context.AfterFunc(ctx, stop)
+	os.Exit(p.Run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// interrupts are the signals that end a program in good order: Ctrl-C, kill, and the loss
+// of the terminal unless nohup has told it to outlive that.
+func interrupts() []os.Signal {
+	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) {
+		signals = append(signals, syscall.SIGHUP)
+	}
+	return signals
+}
+
+// Run is the program without its process: it returns the exit status.
+func (p Program) Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	root := p.Root
+	root.SilenceUsage, root.SilenceErrors = true, true
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.Version = version.Line(root.Name())
+	root.SetVersionTemplate("{{.Version}}\n")
+	root.SetFlagErrorFunc(flagError)
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return checkValues(cmd.Flags()) }
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	cmd, err := root, unknownCommand(root, args)
+	if err == nil {
+		cmd, err = root.ExecuteContextC(ctx)
+	}
+	var invalid *config.Invalid
+	var status *Status
+	switch {
+	case err == nil:
+		return 0
+	case ctx.Err() != nil && errors.Is(err, context.Canceled):
+		line := root.Name() + ": interrupted"
+		if p.Kept != nil {
+			line += "; " + p.Kept(err)
+		}
+		fmt.Fprintln(stderr, line)
+		return ExitInterrupted
+	case errors.As(err, &invalid):
+		for _, line := range strings.Split(err.Error(), "\n") {
+			fmt.Fprintf(stderr, "%s: %s\n", root.Name(), line)
+		}
+		fmt.Fprintf(stderr, "Run '%s --help' for the flags and examples.\n", cmd.CommandPath())
+		return ExitUsage
+	case errors.As(err, &status):
+		if status.Err != nil {
+			fmt.Fprintf(stderr, "%s: %v\n", root.Name(), err)
+		}
+		return status.Code
+	}
+	fmt.Fprintf(stderr, "%s: %v\n", root.Name(), err)
+	if p.Failed != 0 {
+		return p.Failed
+	}
+	return ExitFailed
+}
+
+// unknownCommand is what is wrong with the name of a subcommand.
+func unknownCommand(root *cobra.Command, args []string) error {
+	_, rest, err := root.Find(args)
+	if err == nil || !root.HasSubCommands() {
+		return nil
+	}
+	name := ""
+	for _, arg := range rest {
+		if name == "" && !strings.HasPrefix(arg, "-") {
+			name = arg
+		}
+	}
+	if name == "help" || name == "completion" {
+		return nil // cobra's own, which it adds as it executes
+	}
+	var known []string
+	for _, c := range root.Commands() {
+		known = append(known, c.Name())
+	}
+	fix := "use one of " + strings.Join(known, ", ")
+	if root.SuggestionsMinimumDistance = 2; len(root.SuggestionsFor(name)) > 0 {
+		fix = "is it " + strings.Join(root.SuggestionsFor(name), " or ") + "?"
+	}
+	return invalid("COMMAND", fmt.Errorf("%q: %s has no such command: %s", name, root.Name(), fix))
+}
+
+// invalid is one fault of a command line.
+func invalid(name string, err error) error {
+	return config.Faults{{Field: name, Err: err}}.Err("")
+}
+
+// NoArgs is for commands that take none.
+func NoArgs(cmd *cobra.Command, args []string) error { return AtMostOne("")(cmd, args) }
+
+// AtMostOne is for commands that may be given one argument, by its name in their help.
+func AtMostOne(name string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case name == "" && len(args) > 0:
+			return invalid("ARGUMENT", fmt.Errorf("%q: %s takes none: flags begin with --; quote a value that has spaces", args[0], cmd.CommandPath()))
+		case len(args) > 1:
+			return invalid(name, fmt.Errorf("%q: given %d times: leave all but one out", strings.Join(args, " "), len(args)))
+		case len(args) == 1 && args[0] == "":
+			return invalid(name, errors.New("none given: give it a value, or leave it out"))
+		}
+		return nil
+	}
+}
