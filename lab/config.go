@@ -7,10 +7,11 @@ import (
 	"os"
 	"path"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"kvferry/config"
 )
 
 // Config describes a lab. The zero value of a field means its default.
@@ -77,7 +78,7 @@ func ParseFile(text string) (File, error) {
 	from, to, found := strings.Cut(text, ":")
 	f := File{From: from, To: to}
 	if found && to == "" {
-		return f, fmt.Errorf("file %q ends in a colon: write PATH or PATH:GUESTPATH", text)
+		return f, fmt.Errorf("%q: it ends in a colon: write PATH or PATH:GUESTPATH", text)
 	}
 	return f, f.validate()
 }
@@ -85,12 +86,12 @@ func ParseFile(text string) (File, error) {
 func (f File) validate() error {
 	switch {
 	case f.From == "":
-		return errors.New("file has no path: write PATH or PATH:GUESTPATH")
+		return errors.New("none given: write PATH or PATH:GUESTPATH")
 	case f.To != "" && !path.IsAbs(f.To):
-		return fmt.Errorf("file %s goes to %q, which is not absolute: write /lab/%[2]s", f.From, f.To)
+		return fmt.Errorf("%q: it goes to %q, which is not absolute: write /lab/%[2]s", f.From, f.To)
 	}
 	if _, err := os.Stat(f.From); err != nil {
-		return fmt.Errorf("file is not here: %w", err)
+		return fmt.Errorf("%q: there is no such file here: %w", f.From, err)
 	}
 	return nil
 }
@@ -108,22 +109,15 @@ const (
 var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 func (c Config) withDefaults() Config {
-	set := func(v *int, d int) {
-		if *v == 0 {
-			*v = d
-		}
-	}
-	set(&c.Hosts, 2)
-	set(&c.NICs, 2)
-	set(&c.MTU, 4200)
-	set(&c.Memory, 768)
+	config.Default(&c.Hosts, 2)
+	config.Default(&c.NICs, 2)
+	config.Default(&c.MTU, 4200)
+	config.Default(&c.Memory, 768)
 	if c.NUMA {
-		set(&c.CPUs, 4)
+		config.Default(&c.CPUs, 4)
 	}
-	set(&c.CPUs, 1)
-	if c.Timeout == 0 {
-		c.Timeout = 5 * time.Minute
-	}
+	config.Default(&c.CPUs, 1)
+	config.Default(&c.Timeout, 5*time.Minute)
 	for _, w := range []*io.Writer{&c.Stdout, &c.Stderr, &c.Log} {
 		if *w == nil {
 			*w = io.Discard
@@ -132,81 +126,58 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// fieldError is about a field of a Config, whose name comes first.
-func fieldError(field, format string, args ...any) error {
-	return fmt.Errorf("%s %w", field, fmt.Errorf(format, args...))
-}
-
-// Validate lists every fault. Each begins with the field.
+// Validate lists every fault by its field, as a [config.Invalid].
 func (c Config) Validate() error {
 	c = c.withDefaults()
-	var faults []error
-	bad := func(field, format string, args ...any) {
-		faults = append(faults, fieldError(field, format, args...))
-	}
-	for _, n := range []struct {
-		field       string
-		v, min, max int
-	}{
-		{"Hosts", c.Hosts, 1, maxHosts},
-		{"NICs", c.NICs, 1, maxNICs},
-		{"MTU", c.MTU, minMTU, maxMTU},
-		{"Memory", c.Memory, minMiB, 64 << 10},
-		{"CPUs", c.CPUs, 1, 16},
-		{"Until", c.Until, 0, c.Hosts},
-	} {
-		if n.v < n.min || n.v > n.max {
-			bad(n.field, "is %d: use %d to %d", n.v, n.min, n.max)
-		}
-	}
+	var bad config.Faults
+	config.Between(&bad, "Hosts", c.Hosts, 1, maxHosts)
+	config.Between(&bad, "NICs", c.NICs, 1, maxNICs)
+	config.Between(&bad, "MTU", c.MTU, minMTU, maxMTU)
+	config.Between(&bad, "Memory", c.Memory, minMiB, 64<<10)
+	config.Between(&bad, "CPUs", c.CPUs, 1, 16)
+	config.Between(&bad, "Until", c.Until, 0, c.Hosts)
+	config.Between(&bad, "Delay", c.Delay, 0, 10*time.Second)
+	config.Between(&bad, "Loss", c.Loss, 0, 1)
 	if c.NUMA && c.CPUs != 4 {
-		bad("CPUs", "is %d: leave it out with NUMA, whose hosts have 4", c.CPUs)
+		bad.Add("CPUs", c.CPUs, "hosts with two sockets have 4: leave it out")
 	}
 	if c.Rate != 0 && !rateInRange(c.Rate) {
-		bad("Rate", "is %d bit/s: use 100kbit to 100gbit, or none", c.Rate)
-	}
-	if c.Delay < 0 || c.Delay > 10*time.Second {
-		bad("Delay", "is %v: use 0 to 10s", c.Delay)
-	}
-	if !(c.Loss >= 0 && c.Loss <= 1) {
-		bad("Loss", "is %v: use 0%% to 100%%", c.Loss)
+		bad.Add("Rate", FormatRate(c.Rate), "use 100kbit to 100gbit, or none")
 	}
 	if c.Timeout < 0 {
-		bad("Timeout", "is %v: use a positive duration", c.Timeout)
+		bad.Add("Timeout", c.Timeout, "use a positive duration")
 	}
 	if len(c.Command) == 0 || c.Command[0] == "" {
-		bad("Command", "is empty: name what the hosts run")
+		bad.Add("Command", nil, "name what the hosts run")
 	}
-	for _, f := range c.Files {
-		if err := f.validate(); err != nil {
-			bad("Files", "%w", err)
+	for _, arg := range c.Command {
+		if strings.ContainsRune(arg, 0) {
+			bad.Add("Command", arg, "it has a zero byte, and no argument can")
 		}
 	}
-	for _, kv := range c.Env {
-		if err := CheckEnv(kv); err != nil {
-			bad("Env", "%w", err)
-		}
+	for i, f := range c.Files {
+		bad.Check(fmt.Sprintf("Files[%d]", i), f.validate())
 	}
-	for _, text := range slices.Concat(c.Command, c.Env) {
-		if strings.ContainsRune(text, 0) {
-			bad("Command", "or Env has a zero byte in %q: no argument can", text)
-		}
+	for i, kv := range c.Env {
+		bad.Check(fmt.Sprintf("Env[%d]", i), CheckEnv(kv))
 	}
-	for _, f := range c.Faults {
+	for i, f := range c.Faults {
 		if err := f.Validate(c.Hosts, c.NICs, Actions); err != nil {
-			bad("Faults", "has %q: %w", f, err)
+			bad.Add(fmt.Sprintf("Faults[%d]", i), f, "%w", err)
 		}
 	}
-	return errors.Join(faults...)
+	return bad.Err("lab.Config")
 }
 
 // CheckEnv holds NAME=VALUE for a command to what a lab lets one set.
 func CheckEnv(kv string) error {
 	switch name, _, found := strings.Cut(kv, "="); {
 	case !found || !envName.MatchString(name):
-		return fmt.Errorf("has %q: write NAME=VALUE", kv)
+		return fmt.Errorf("%q: write NAME=VALUE", kv)
 	case strings.HasPrefix(name, "KVLAB_"):
-		return fmt.Errorf("sets %s: the lab sets that itself, choose another name", name)
+		return fmt.Errorf("%q: the lab sets %s itself: choose another name", kv, name)
+	case strings.ContainsRune(kv, 0):
+		return fmt.Errorf("%q: it has a zero byte, and no variable can", kv)
 	}
 	return nil
 }
@@ -222,11 +193,11 @@ var rate = regexp.MustCompile(`^([0-9]+(?:\.[0-9]+)?)(k|m|g)bit$`)
 func ParseRate(text string) (int64, error) {
 	m := rate.FindStringSubmatch(text)
 	if m == nil {
-		return 0, fmt.Errorf("rate %q: write a number and kbit, mbit or gbit, as 80mbit", text)
+		return 0, fmt.Errorf("%q: write a number and kbit, mbit or gbit, as 80mbit", text)
 	}
 	v, err := strconv.ParseFloat(m[1], 64)
 	if err != nil || v > 1e9 {
-		return 0, fmt.Errorf("rate %q is out of range: use 100kbit to 100gbit", text)
+		return 0, fmt.Errorf("%q: it is out of range: use 100kbit to 100gbit", text)
 	}
 	return int64(v*map[string]float64{"k": 1e3, "m": 1e6, "g": 1e9}[m[2]] + 0.5), nil
 }
@@ -248,7 +219,7 @@ func ParseLoss(text string) (float64, error) {
 	number, percent := strings.CutSuffix(text, "%")
 	v, err := strconv.ParseFloat(number, 64)
 	if err != nil || !percent || !(v >= 0 && v <= 100) {
-		return 0, fmt.Errorf("loss %q: write 0%% to 100%%, as 1%%", text)
+		return 0, fmt.Errorf("%q: write 0%% to 100%%, as 1%%", text)
 	}
 	return v / 100, nil
 }

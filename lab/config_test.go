@@ -18,26 +18,26 @@ func TestValidate(t *testing.T) {
 		spoil func(*Config)
 		want  []string
 	}{
-		{func(c *Config) { c.Hosts = 17 }, []string{"Hosts is 17", "use 1 to 16"}},
-		{func(c *Config) { c.NICs = -1 }, []string{"NICs is -1"}},
-		{func(c *Config) { c.MTU = 500 }, []string{"MTU is 500", "1280"}},
-		{func(c *Config) { c.Memory = 64 }, []string{"Memory is 64", "256"}},
-		{func(c *Config) { c.CPUs = 99 }, []string{"CPUs is 99"}},
-		{func(c *Config) { c.NUMA, c.CPUs = true, 2 }, []string{"CPUs is 2", "leave it out with NUMA"}},
-		{func(c *Config) { c.Until = 3 }, []string{"Until is 3", "0 to 2"}},
-		{func(c *Config) { c.Rate = 80 }, []string{"Rate is 80 bit/s", "100kbit"}},
-		{func(c *Config) { c.Delay = -time.Second }, []string{"Delay is -1s"}},
-		{func(c *Config) { c.Loss = 1.5 }, []string{"Loss is 1.5", "100%"}},
-		{func(c *Config) { c.Timeout = -1 }, []string{"Timeout is -1ns"}},
-		{func(c *Config) { c.Command = nil }, []string{"Command is empty"}},
-		{func(c *Config) { c.Command = []string{"a", "b\x00"} }, []string{"Command or Env has a zero byte"}},
-		{func(c *Config) { c.Env = []string{"A=1", "B C=2"} }, []string{`Env has "B C=2"`, "NAME=VALUE"}},
-		{func(c *Config) { c.Env = []string{"KVLAB_HOST=2"} }, []string{"Env sets KVLAB_HOST"}},
+		{func(c *Config) { c.Hosts = 17 }, []string{"Hosts: 17: use 1 to 16"}},
+		{func(c *Config) { c.NICs = -1 }, []string{"NICs: -1: "}},
+		{func(c *Config) { c.MTU = 500 }, []string{"MTU: 500: use 1280"}},
+		{func(c *Config) { c.Memory = 64 }, []string{"Memory: 64: use 256"}},
+		{func(c *Config) { c.CPUs = 99 }, []string{"CPUs: 99: "}},
+		{func(c *Config) { c.NUMA, c.CPUs = true, 2 }, []string{"CPUs: 2: ", "leave it out"}},
+		{func(c *Config) { c.Until = 3 }, []string{"Until: 3: use 0 to 2"}},
+		{func(c *Config) { c.Rate = 80 }, []string{`Rate: "0.08kbit": use 100kbit`}},
+		{func(c *Config) { c.Delay = -time.Second }, []string{"Delay: -1s: "}},
+		{func(c *Config) { c.Loss = 1.5 }, []string{"Loss: 1.5: use 0 to 1"}},
+		{func(c *Config) { c.Timeout = -1 }, []string{"Timeout: -1ns"}},
+		{func(c *Config) { c.Command = nil }, []string{"Command: none given"}},
+		{func(c *Config) { c.Command = []string{"a", "b\x00"} }, []string{`Command: "b\x00": it has a zero byte`}},
+		{func(c *Config) { c.Env = []string{"A=1", "B C=2"} }, []string{`Env[1]: "B C=2": write NAME=VALUE`}},
+		{func(c *Config) { c.Env = []string{"KVLAB_HOST=2"} }, []string{`Env[0]: "KVLAB_HOST=2": the lab sets KVLAB_HOST itself`}},
 		{func(c *Config) { c.Files = []File{{From: "/no/such"}} }, []string{"Files", "/no/such"}},
 		{func(c *Config) { c.Files = []File{{"config.go", "etc"}} }, []string{"Files", "not absolute"}},
-		{func(c *Config) { c.Faults = []Fault{{Action: Kill, Host: 3}} }, []string{`Faults has "0s:kill:3"`, "1 to 2"}},
+		{func(c *Config) { c.Faults = []Fault{{Action: Kill, Host: 3}} }, []string{`Faults[0]: "0s:kill:3": `, "1 to 2"}},
 		{func(c *Config) { c.Faults = []Fault{{Action: LinkUp, Host: 1, NIC: 2}} }, []string{"Faults", "NIC is 2: use 0 to 1"}},
-		{func(c *Config) { c.Hosts, c.Loss = 99, -1 }, []string{"Hosts is 99", "\nLoss is -1"}},
+		{func(c *Config) { c.Hosts, c.Loss = 99, -1 }, []string{"Hosts: 99", "\nlab.Config.Loss: -1"}},
 	} {
 		cfg := good
 		c.spoil(&cfg)
@@ -83,7 +83,7 @@ func TestParseFile(t *testing.T) {
 			t.Errorf("%s: %v, %v", text, got, err)
 		}
 	}
-	for text, want := range map[string]string{"": "no path", here + ":": "colon", here + ":b": "not absolute", here + "x": "not here"} {
+	for text, want := range map[string]string{"": "none given", here + ":": "colon", here + ":b": "not absolute", here + "x": "no such file here"} {
 		if _, err := ParseFile(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}

@@ -51,7 +51,7 @@ func ParseFault(text string, actions ...Action) (Fault, error) {
 	}
 	f, err := parseFault(text, actions)
 	if err != nil {
-		return Fault{}, fmt.Errorf("fault %q: %w: %s", text, err, faultForms)
+		return Fault{}, fmt.Errorf("%q: %w: %s", text, err, faultForms)
 	}
 	return f, nil
 }

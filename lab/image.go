@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"kvferry/config"
 )
 
 // Programs that a host has if this machine has them. All but busybox are full
@@ -86,7 +88,7 @@ func (c Config) buildImage(ctx context.Context, k kernel, token string) (image, 
 	initrd := b.bytes()
 	// The archive and what is unpacked of it are in memory together for a while.
 	if size := len(initrd) >> 20; size*5/2+128 > c.Memory {
-		return image{}, fieldError("Memory", "is %d MiB, too few for %d MiB of files: use %d or more", c.Memory, size, size*5/2+256)
+		return image{}, config.NewFault("Memory", c.Memory, "too few for %d MiB of files: use %d or more", size, size*5/2+256)
 	}
 	return image{k.image, initrd}, nil
 }
@@ -181,18 +183,18 @@ func (b *builder) programs(c Config, applets []string) ([]string, error) {
 	if strings.Contains(name, "/") {
 		if info, err := os.Stat(name); err == nil && info.Mode().IsRegular() {
 			if info.Mode()&0o111 == 0 {
-				return nil, fieldError("Command", "%s is not executable: chmod +x, or name its interpreter", name)
+				return nil, config.NewFault("Command", name, "it is not executable: chmod +x, or name its interpreter")
 			}
 			command[0] = "/lab/" + filepath.Base(name)
 			if err := b.copy(name, command[0]); err != nil {
 				return nil, err
 			}
 		} else if !c.brings(name) && !slices.Contains(applets, path.Base(name)) {
-			return nil, fieldError("Command", "%s is no file here, and no File goes there", name)
+			return nil, config.NewFault("Command", name, "it is no file here, and none is copied there")
 		}
 	} else if !slices.Contains(applets, name) && !slices.Contains(tools, name) && !c.brings("/lab/"+name) {
 		if _, err := exec.LookPath(name); err != nil {
-			return nil, fieldError("Command", "%s is neither a program of the hosts nor of this machine: %w", name, err)
+			return nil, config.NewFault("Command", name, "it is neither a program of the hosts nor of this machine")
 		}
 		tools = append(tools, name)
 	}

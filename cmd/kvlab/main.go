@@ -3,47 +3,24 @@
 package main
 
 import (
-	"context"
 	"errors"
-	"fmt"
-	"io"
-	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
+	"kvferry/command"
+	"kvferry/config"
 	"kvferry/lab"
 )
 
-// Exit statuses that are not the command's own.
+// Exit statuses that are not the command's own, besides those of package command.
 const (
-	exitUsage       = 2   // the command line is wrong
-	exitTimeout     = 124 // as timeout(1) has it
-	exitFailed      = 125 // of the lab itself, as container runtimes have it
-	exitInterrupted = 130
+	exitTimeout = 124 // as timeout(1) has it
+	exitFailed  = 125 // of the lab itself, as container runtimes have it
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	// A second Ctrl-C ends the process at once, and the kernel its hosts.
-	context.AfterFunc(ctx, stop)
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
-}
+func main() { program().Main() }
 
-// usageError is a command line that cannot be run.
-type usageError struct{ error }
-
-func (e usageError) Unwrap() error { return e.error }
-
-// statusError is a command's exit status other than 0.
-type statusError int
-
-func (e statusError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
-
-// run is the command without its process.
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	began := false
+func program() command.Program {
 	root := &cobra.Command{
 		Use:   "kvlab",
 		Short: "Run a program on hosts with several NICs, RDMA or not",
@@ -54,36 +31,25 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
   kvlab roce     hosts with software RoCE NICs in QEMU, without KVM or disk: real
                  libibverbs, real kernel RDMA, lossy links, hosts that die
   kvlab setup    install what kvlab roce needs and download a kernel, once`,
-		SilenceUsage:      true,
-		SilenceErrors:     true,
-		PersistentPreRun:  func(*cobra.Command, []string) { began = true },
-		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
 	root.AddCommand(nicsCommand(), roceCommand(), setupCommand())
-	root.SetArgs(args)
-	root.SetOut(stdout)
-	root.SetErr(stderr)
-	cmd, err := root.ExecuteContextC(ctx)
-	status, usage := statusError(0), usageError{}
+	return command.Program{Root: root, Failed: exitFailed}
+}
+
+// A result is how a lab's commands ended.
+type result interface{ ExitCode() int }
+
+// status is a lab's end as an exit status: that of the commands if they ran.
+func status(r result, err error, names map[string]string) error {
 	switch {
-	case err == nil:
-		return 0
-	case errors.As(err, &status):
-		return int(status)
-	case ctx.Err() != nil && errors.Is(err, context.Canceled):
-		fmt.Fprintln(stderr, "kvlab: interrupted")
-		return exitInterrupted
-	}
-	fmt.Fprintf(stderr, "kvlab: %v\n", err)
-	switch {
-	// What fails before a command begins is cobra's view of the flags.
-	case !began || errors.As(err, &usage):
-		fmt.Fprintf(stderr, "Run '%s --help' for the flags and examples.\n", cmd.CommandPath())
-		return exitUsage
 	case errors.Is(err, lab.ErrTimeout):
-		return exitTimeout
+		return &command.Status{Code: exitTimeout, Err: err}
+	case err != nil:
+		return config.Named(err, names)
+	case r.ExitCode() != 0:
+		return &command.Status{Code: r.ExitCode()}
 	}
-	return exitFailed
+	return nil
 }
 
 func setupCommand() *cobra.Command {
@@ -96,7 +62,7 @@ newest stock kernel into the cache, which does not. Nothing is installed or
 downloaded twice.`,
 		Example: `  sudo kvlab setup --cache ~/.cache/kvferry/lab   # packages and kernel
   kvlab setup                                     # the kernel, if the packages are there`,
-		Args: cobra.NoArgs,
+		Args: command.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return lab.Setup(cmd.Context(), cache, cmd.ErrOrStderr())
 		},

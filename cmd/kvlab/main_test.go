@@ -5,11 +5,13 @@ import (
 	"context"
 	"strings"
 	"testing"
+
+	"kvferry/command"
 )
 
 func kvlab(ctx context.Context, args ...string) (code int, stdout, stderr string) {
 	var out, errs bytes.Buffer
-	code = run(ctx, args, &out, &errs)
+	code = program().Run(ctx, args, &out, &errs)
 	return code, out.String(), errs.String()
 }
 
@@ -20,27 +22,27 @@ func TestUsage(t *testing.T) {
 		args string
 		want []string
 	}{
-		{"roce", []string{"COMMAND is empty"}},
-		{"roce --hosts 0 -- true", []string{"--hosts: is 0"}},
-		{"roce --hosts 99 --nics 9 -- true", []string{"--hosts is 99: use 1 to 16", "--nics is 9"}},
+		{"roce", []string{"COMMAND: none given: name what the hosts run"}},
+		{"roce --hosts 0 -- true", []string{"--hosts: 0: use more than 0, or leave it out for 2"}},
+		{"roce --hosts 99 --nics 9 -- true", []string{"--hosts: 99: use 1 to 16", "--nics: 9: "}},
 		{"roce --rate 80 -- true", []string{"--rate", "80mbit"}},
-		{"roce --rate 1kbit -- true", []string{"--rate is 1000 bit/s"}},
+		{"roce --rate 1kbit -- true", []string{`--rate: "1kbit": use 100kbit`}},
 		{"roce --loss 1 -- true", []string{"--loss", "as 1%"}},
-		{"roce --delay 1m -- true", []string{"--delay is 1m0s: use 0 to 10s"}},
-		{"roce --timeout 0s -- true", []string{"--timeout: is 0"}},
-		{"roce --until 3 -- true", []string{"--until is 3"}},
-		{"roce --numa --cpus 2 -- true", []string{"--cpus is 2: leave it out"}},
-		{"roce --file /no/such -- true", []string{"--file", "/no/such"}},
-		{"roce --env KVLAB_HOST=1 -- true", []string{"--env sets KVLAB_HOST"}},
-		{"roce --fault 3s:kill:3 -- true", []string{`--fault has "3s:kill:3"`, "1 to 2"}},
+		{"roce --delay 1m -- true", []string{"--delay: 1m0s: use 0s to 10s"}},
+		{"roce --timeout 0s -- true", []string{"--timeout: 0s: use more than 0"}},
+		{"roce --until 3 -- true", []string{"--until: 3: use 0 to 2"}},
+		{"roce --numa --cpus 2 -- true", []string{"--cpus: 2: ", "leave it out"}},
+		{"roce --file /no/such -- true", []string{`--file: "/no/such": there is no such file`}},
+		{"roce --env KVLAB_HOST=1 -- true", []string{`--env: "KVLAB_HOST=1": the lab sets KVLAB_HOST itself`}},
+		{"roce --fault 3s:kill:3 -- true", []string{`--fault: "3s:kill:3": host is 3: use 1 to 2`}},
 		{"roce --fault 3s:burn:1 -- true", []string{"--fault", "kill, link-down or link-up", "TIME:kill:HOST"}},
-		{"roce --host 2 -- true", []string{"--host"}},
-		{"setup now", []string{"now"}},
-		{"rocky", []string{`"rocky"`, "roce"}},
+		{"roce --host 2 -- true", []string{"--host: there is no such flag"}},
+		{"setup now", []string{`"now"`, "takes none"}},
+		{"rocky", []string{`"rocky"`, "is it roce?"}},
 	} {
 		code, _, stderr := kvlab(t.Context(), strings.Fields(c.args)...)
-		if code != exitUsage {
-			t.Errorf("%s: exit %d, want %d: %s", c.args, code, exitUsage, stderr)
+		if code != command.ExitUsage {
+			t.Errorf("%s: exit %d, want %d: %s", c.args, code, command.ExitUsage, stderr)
 		}
 		for _, want := range append(c.want, "--help") {
 			if !strings.Contains(stderr, want) {

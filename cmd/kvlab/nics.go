@@ -1,12 +1,12 @@
 package main
 
 import (
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"kvferry/command"
+	"kvferry/config"
 	"kvferry/lab"
 	"kvferry/lab/nics"
 )
@@ -79,20 +79,14 @@ kill -9 included, no process, interface or namespace is left.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cfg, err := f.config(args)
 			if err != nil {
-				return usageError{err}
+				return err
 			}
 			cfg.Stdout, cfg.Stderr = cmd.OutOrStdout(), cmd.ErrOrStderr()
 			if !f.quiet {
 				cfg.Log = cmd.ErrOrStderr()
 			}
 			result, err := nics.Run(cmd.Context(), cfg)
-			if err != nil {
-				return err
-			}
-			if code := result.ExitCode(); code != 0 {
-				return statusError(code)
-			}
-			return nil
+			return status(result, err, nicsNames)
 		},
 	}
 	fs := cmd.Flags()
@@ -111,49 +105,37 @@ kill -9 included, no process, interface or namespace is left.`,
 	fs.DurationVar(&f.cfg.Timeout, "timeout", 5*time.Minute, "of everything")
 	fs.StringVar(&f.cfg.Out, "out", "", "folder for what commands leave in $KVLAB_OUT, below host1 and host2")
 	fs.BoolVar(&f.quiet, "quiet", false, "no lines about the lab's phases, faults and counters on standard error")
+	command.Positive(fs, "mtu", "latency", "timeout")
 	return cmd
+}
+
+// nicsNames are the flags that set the fields of a Config.
+var nicsNames = map[string]string{
+	"Rates": "--rates", "MTU": "--mtu", "Burst": "--burst", "Latency": "--latency", "MPTCP": "--mptcp", "SharedSubnet": "--shared-subnet", "NoRoutes": "--no-routes",
+	"Command": "COMMAND", "Env": "--env", "Until": "--until", "Timeout": "--timeout", "Faults": "--fault", "Out": "--out",
 }
 
 // config turns flags into a lab; an error names each that is wrong.
 func (f *nicsFlags) config(args []string) (nics.Config, error) {
-	var errs []error
-	bad := func(flag string, err error) {
-		if err != nil {
-			errs = append(errs, fmt.Errorf("--%s: %w", flag, err))
-		}
-	}
+	var bad config.Faults
 	cfg := f.cfg
 	cfg.Command = args
 	var err error
 	if len(args) == 0 || args[0] == "" {
-		errs = append(errs, errors.New("COMMAND is empty: name what the hosts run"))
+		bad.Add("COMMAND", nil, "name what the hosts run")
 	}
 	if f.rates != "" {
 		cfg.Rates, err = nics.ParseRates(f.rates)
-		bad("rates", err)
+		bad.Check("--rates", err)
 	}
-	unread := err != nil
 	cfg.Burst, err = nics.ParseBurst(f.burst)
-	bad("burst", err)
-	unread = unread || err != nil
+	bad.Check("--burst", err)
 	for _, text := range f.faults {
 		fault, err := lab.ParseFault(text, nics.Actions...)
-		bad("fault", err)
+		bad.Check("--fault", err)
 		if err == nil {
 			cfg.Faults = append(cfg.Faults, fault)
 		}
 	}
-	// A Config's 0 is its default; a flag's is a mistake.
-	for flag, zero := range map[string]bool{
-		"mtu": cfg.MTU == 0, "burst": err == nil && cfg.Burst == 0, "latency": cfg.Latency == 0, "timeout": cfg.Timeout == 0,
-	} {
-		if zero {
-			bad(flag, errors.New("is 0: leave it out for the default"))
-		}
-	}
-	// What could not be read would be told of twice.
-	if err := cfg.Validate(); err != nil && !unread {
-		errs = append(errs, flagNames(err))
-	}
-	return cfg, errors.Join(errs...)
+	return cfg, command.Check(bad, cfg.Validate(), nicsNames)
 }

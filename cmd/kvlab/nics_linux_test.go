@@ -16,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 
+	"kvferry/command"
 	"kvferry/lab/nics"
 )
 
@@ -147,14 +148,14 @@ func eventually(t *testing.T, what string, ok func() bool) {
 // TestDeath: however kvlab ends, what its commands started ends, in the background
 // and in sessions of their own too, and so do the hosts' networks.
 func TestDeath(t *testing.T) {
-	const command = `echo READY; setsid sh -c 'trap "" TERM HUP INT; sleep 1000; sleep 1000' & sleep 1000 & sleep 1000; sleep 1000`
+	const script = `echo READY; setsid sh -c 'trap "" TERM HUP INT; sleep 1000; sleep 1000' & sleep 1000 & sleep 1000; sleep 1000`
 	for _, c := range []struct {
 		signal syscall.Signal
 		status int
-	}{{syscall.SIGKILL, -1}, {syscall.SIGINT, exitInterrupted}, {syscall.SIGTERM, exitInterrupted}} {
+	}{{syscall.SIGKILL, -1}, {syscall.SIGINT, command.ExitInterrupted}, {syscall.SIGTERM, command.ExitInterrupted}} {
 		t.Run(c.signal.String(), func(t *testing.T) {
 			mark := fmt.Sprintf("%d-%d", os.Getpid(), c.signal)
-			cmd := process(t, mark, "--", "sh", "-c", command)
+			cmd := process(t, mark, "--", "sh", "-c", script)
 			eventually(t, "all five processes of each host", func() bool { return len(marked(t, mark)) == 10 })
 			alive := canaries(t, marked(t, mark))
 			if n := alive(); n != 2 {

@@ -1,8 +1,13 @@
 package main
 
 import (
+	"reflect"
 	"strings"
 	"testing"
+
+	"kvferry/command"
+	"kvferry/lab"
+	"kvferry/lab/nics"
 )
 
 // TestNICsUsage: every wrong flag is named with what would do, exit 2, before
@@ -12,27 +17,27 @@ func TestNICsUsage(t *testing.T) {
 		args string
 		want []string
 	}{
-		{"nics --rates 1gbit", []string{"COMMAND is empty"}},
-		{"nics -- true", []string{"--rates is empty", "2gbit,2gbit"}},
+		{"nics --rates 1gbit", []string{"COMMAND: none given"}},
+		{"nics -- true", []string{"--rates: none given", "2gbit,2gbit"}},
 		{"nics --rates 2 -- true", []string{"--rates", "as 80mbit"}},
-		{"nics --rates 1kbit --mtu 100 -- true", []string{"--rates has 1000 bit/s for link 0", "--mtu is 100"}},
-		{"nics --rates 1gbit --mtu 0 -- true", []string{"--mtu: is 0"}},
+		{"nics --rates 1kbit --mtu 100 -- true", []string{`--rates: "1kbit": use 100kbit`, "--mtu: 100: "}},
+		{"nics --rates 1gbit --mtu 0 -- true", []string{"--mtu: 0: use more than 0, or leave it out for 1500"}},
 		{"nics --rates 1gbit --burst 1 -- true", []string{"--burst", "as 256kb"}},
-		{"nics --rates 1gbit --burst 1kb -- true", []string{"--burst is 1024 bytes"}},
-		{"nics --rates 1gbit --latency 1h -- true", []string{"--latency is 1h0m0s"}},
-		{"nics --rates 1gbit --no-routes -- true", []string{"--no-routes"}},
-		{"nics --rates 1gbit --mptcp --shared-subnet -- true", []string{"--mptcp needs"}},
-		{"nics --rates 1gbit --until 3 -- true", []string{"--until is 3"}},
-		{"nics --rates 1gbit --timeout 0s -- true", []string{"--timeout: is 0"}},
-		{"nics --rates 1gbit --env KVLAB_HOST=1 -- true", []string{"--env sets KVLAB_HOST"}},
-		{"nics --rates 1gbit --fault 3s:link-down:1:1 -- true", []string{`--fault has "3s:link-down:1:1"`, "0 to 0"}},
+		{"nics --rates 1gbit --burst 1kb -- true", []string{"--burst: 1024: use"}},
+		{"nics --rates 1gbit --latency 1h -- true", []string{"--latency: 1h0m0s: use 1ms to 10s"}},
+		{"nics --rates 1gbit --no-routes -- true", []string{"--no-routes: true: it is for links that share a subnet"}},
+		{"nics --rates 1gbit --mptcp --shared-subnet -- true", []string{"--mptcp: true: it needs"}},
+		{"nics --rates 1gbit --until 3 -- true", []string{"--until: 3: "}},
+		{"nics --rates 1gbit --timeout 0s -- true", []string{"--timeout: 0s: "}},
+		{"nics --rates 1gbit --env KVLAB_HOST=1 -- true", []string{`--env: "KVLAB_HOST=1": the lab sets`}},
+		{"nics --rates 1gbit --fault 3s:link-down:1:1 -- true", []string{`--fault: "3s:link-down:1:1": NIC is 1: use 0 to 0`}},
 		{"nics --rates 1gbit --fault 3s:burn:1:0 -- true", []string{"--fault", "rate, black-hole or clear", "TIME:rate:HOST:NIC:RATE"}},
-		{"nics --rates 1gbit -- /no/such/program", []string{"COMMAND cannot be run", "/no/such/program"}},
+		{"nics --rates 1gbit -- /no/such/program", []string{`COMMAND: "/no/such/program": it cannot be run`}},
 		{"roce --fault 3s:clear:1:0 -- true", []string{"--fault", "kill, link-down or link-up"}},
 	} {
 		code, _, stderr := kvlab(t.Context(), strings.Fields(c.args)...)
-		if code != exitUsage {
-			t.Errorf("%s: exit %d, want %d: %s", c.args, code, exitUsage, stderr)
+		if code != command.ExitUsage {
+			t.Errorf("%s: exit %d, want %d: %s", c.args, code, command.ExitUsage, stderr)
 		}
 		for _, want := range append(c.want, "--help") {
 			if !strings.Contains(stderr, want) {
@@ -47,6 +52,25 @@ func TestNICsHelpTeaches(t *testing.T) {
 	for _, want := range []string{"Examples:", "--rates", "KVLAB_MGMT_PEER", "black-hole", "faults.jsonl", "Exit status", "kill -9"} {
 		if code != 0 || !strings.Contains(stdout, want) {
 			t.Errorf("exit %d, help does not say %q:\n%s", code, want, stdout)
+		}
+	}
+}
+
+// TestFieldsHaveFlags: whatever is said of a field is said of a flag.
+func TestFieldsHaveFlags(t *testing.T) {
+	for _, c := range []struct {
+		config any
+		names  map[string]string
+	}{{lab.Config{}, roceNames}, {nics.Config{}, nicsNames}} {
+		fields := reflect.TypeOf(c.config)
+		for i := range fields.NumField() {
+			switch name := fields.Field(i).Name; name {
+			case "Stdout", "Stderr", "OnLine", "Log":
+			default:
+				if c.names[name] == "" {
+					t.Errorf("%v.%s has no flag", fields, name)
+				}
+			}
 		}
 	}
 }

@@ -1,13 +1,12 @@
 package main
 
 import (
-	"errors"
-	"fmt"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"kvferry/command"
+	"kvferry/config"
 	"kvferry/lab"
 )
 
@@ -66,20 +65,14 @@ not count.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cfg, err := f.config(args)
 			if err != nil {
-				return usageError{err}
+				return err
 			}
 			cfg.Stdout, cfg.Stderr = cmd.OutOrStdout(), cmd.ErrOrStderr()
 			if !f.quiet {
 				cfg.Log = cmd.ErrOrStderr()
 			}
 			result, err := lab.Run(cmd.Context(), cfg)
-			if err != nil {
-				return err
-			}
-			if code := result.ExitCode(); code != 0 {
-				return statusError(code)
-			}
-			return nil
+			return status(result, err, roceNames)
 		},
 	}
 	fs := cmd.Flags()
@@ -102,70 +95,43 @@ not count.`,
 	fs.StringVar(&f.cfg.Out, "out", "", "folder for what commands leave in $KVLAB_OUT, below host1, host2, ...")
 	fs.BoolVar(&f.quiet, "quiet", false, "no lines about the lab's phases and faults on standard error")
 	fs.StringVar(&f.cfg.Cache, "cache", "", "folder of the kernel (default kvferry/lab in the user's cache folder)")
+	command.Positive(fs, "hosts", "nics", "mtu", "memory", "cpus", "timeout")
 	return cmd
+}
+
+// roceNames are the flags that set the fields of a Config.
+var roceNames = map[string]string{
+	"Hosts": "--hosts", "NICs": "--nics", "Rate": "--rate", "Delay": "--delay", "Loss": "--loss", "MTU": "--mtu", "NUMA": "--numa", "Memory": "--memory", "CPUs": "--cpus",
+	"Command": "COMMAND", "Files": "--file", "Env": "--env", "Until": "--until", "Timeout": "--timeout", "Faults": "--fault", "Out": "--out", "Cache": "--cache",
 }
 
 // config turns flags into a lab; an error names each that is wrong.
 func (f *roceFlags) config(args []string) (lab.Config, error) {
-	var errs []error
-	bad := func(flag string, err error) {
-		if err != nil {
-			errs = append(errs, fmt.Errorf("--%s: %w", flag, err))
-		}
-	}
+	var bad config.Faults
 	cfg := f.cfg
 	cfg.Command = args
 	var err error
 	if f.rate != "" {
 		cfg.Rate, err = lab.ParseRate(f.rate)
-		bad("rate", err)
+		bad.Check("--rate", err)
 	}
 	if f.loss != "" {
 		cfg.Loss, err = lab.ParseLoss(f.loss)
-		bad("loss", err)
+		bad.Check("--loss", err)
 	}
 	for _, text := range f.files {
 		file, err := lab.ParseFile(text)
-		bad("file", err)
+		bad.Check("--file", err)
 		if err == nil {
 			cfg.Files = append(cfg.Files, file)
 		}
 	}
 	for _, text := range f.faults {
 		fault, err := lab.ParseFault(text, lab.Actions...)
-		bad("fault", err)
+		bad.Check("--fault", err)
 		if err == nil {
 			cfg.Faults = append(cfg.Faults, fault)
 		}
 	}
-	// A Config's 0 is its default; a flag's is a mistake.
-	for flag, v := range map[string]int{"hosts": cfg.Hosts, "nics": cfg.NICs, "mtu": cfg.MTU, "memory": cfg.Memory} {
-		if v == 0 {
-			bad(flag, errors.New("is 0: leave it out for the default"))
-		}
-	}
-	if cfg.Timeout == 0 {
-		bad("timeout", errors.New("is 0: use a positive duration"))
-	}
-	if err := cfg.Validate(); err != nil {
-		errs = append(errs, flagNames(err))
-	}
-	return cfg, errors.Join(errs...)
-}
-
-// flagNames turns the fields that errors of Validate begin with into flags.
-func flagNames(err error) error {
-	lines := strings.Split(err.Error(), "\n")
-	for i, line := range lines {
-		field, rest, _ := strings.Cut(line, " ")
-		if flag, known := map[string]string{
-			"Hosts": "--hosts", "NICs": "--nics", "MTU": "--mtu", "Memory": "--memory", "CPUs": "--cpus", "Until": "--until",
-			"Rate": "--rate", "Delay": "--delay", "Loss": "--loss", "Timeout": "--timeout", "Command": "COMMAND",
-			"Files": "--file", "Env": "--env", "Faults": "--fault",
-			"Rates": "--rates", "Burst": "--burst", "Latency": "--latency", "MPTCP": "--mptcp", "NoRoutes": "--no-routes",
-		}[field]; known {
-			lines[i] = flag + " " + rest
-		}
-	}
-	return errors.New(strings.Join(lines, "\n"))
+	return cfg, command.Check(bad, cfg.Validate(), roceNames)
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"kvferry/config"
 	"kvferry/lab"
 )
 
@@ -88,87 +89,67 @@ const (
 )
 
 func (c Config) withDefaults() Config {
-	set := func(v *int, d int) {
-		if *v == 0 {
-			*v = d
-		}
-	}
-	set(&c.MTU, 1500)
-	set(&c.Burst, 256<<10)
-	if c.Latency == 0 {
-		c.Latency = 50 * time.Millisecond
-	}
-	if c.Timeout == 0 {
-		c.Timeout = 5 * time.Minute
-	}
+	config.Default(&c.MTU, 1500)
+	config.Default(&c.Burst, 256<<10)
+	config.Default(&c.Latency, 50*time.Millisecond)
+	config.Default(&c.Timeout, 5*time.Minute)
 	return c
 }
 
-// Validate lists every fault. Each begins with the field.
+// Validate lists every fault by its field, as a [config.Invalid].
 func (c Config) Validate() error {
 	c = c.withDefaults()
-	var faults []error
-	bad := func(field, format string, args ...any) {
-		faults = append(faults, fmt.Errorf("%s %w", field, fmt.Errorf(format, args...)))
-	}
+	var bad config.Faults
 	switch {
 	case len(c.Rates) == 0:
-		bad("Rates", "is empty: give a rate for each link, as 2gbit,2gbit")
+		bad.Add("Rates", nil, "give a rate for each link, as 2gbit,2gbit")
 	case len(c.Rates) > maxNICs:
-		bad("Rates", "has %d links: use 1 to %d", len(c.Rates), maxNICs)
+		bad.Add("Rates", formatRates(c.Rates), "these are %d links: use 1 to %d", len(c.Rates), maxNICs)
 	}
 	for i, r := range c.Rates {
 		if r < 1e5 || r > 1e11 {
-			bad("Rates", "has %d bit/s for link %d: use 100kbit to 100gbit", r, i)
+			bad.Add(fmt.Sprintf("Rates[%d]", i), lab.FormatRate(r), "use 100kbit to 100gbit")
 		}
 	}
-	if c.MTU < minMTU || c.MTU > maxMTU {
-		bad("MTU", "is %d: use %d to %d", c.MTU, minMTU, maxMTU)
-	}
+	config.Between(&bad, "MTU", c.MTU, minMTU, maxMTU)
 	// A bucket that does not hold a frame never sends it.
-	switch low := max(minSize, c.MTU+100); {
-	case c.Burst < low || c.Burst > maxSize:
-		bad("Burst", "is %d bytes: use %d to %d, a frame fits in", c.Burst, low, maxSize)
+	if low := max(minSize, c.MTU+100); c.Burst < low || c.Burst > maxSize {
+		bad.Add("Burst", c.Burst, "use %d to %d bytes, which a frame fits in", low, maxSize)
 	}
-	if c.Latency < time.Millisecond || c.Latency > 10*time.Second {
-		bad("Latency", "is %v: use 1ms to 10s", c.Latency)
-	}
+	config.Between(&bad, "Latency", c.Latency, time.Millisecond, 10*time.Second)
 	if c.NoRoutes && !c.SharedSubnet {
-		bad("NoRoutes", "is for links in one network: set SharedSubnet too")
+		bad.Add("NoRoutes", true, "it is for links that share a subnet: have them do so, or leave it out")
 	}
 	if c.MPTCP && c.SharedSubnet {
-		bad("MPTCP", "needs a network for each link: leave SharedSubnet out")
+		bad.Add("MPTCP", true, "it needs a network for each link, and here all share a subnet: leave one out")
 	}
-	if c.Until < 0 || c.Until > Hosts {
-		bad("Until", "is %d: use 0 to %d", c.Until, Hosts)
-	}
+	config.Between(&bad, "Until", c.Until, 0, Hosts)
 	if c.Timeout < 0 {
-		bad("Timeout", "is %v: use a positive duration", c.Timeout)
+		bad.Add("Timeout", c.Timeout, "use a positive duration")
 	}
 	if len(c.Command) > 0 {
 		if _, err := exec.LookPath(c.Command[0]); err != nil {
-			bad("Command", "cannot be run: %w", err)
+			bad.Add("Command", c.Command[0], "it cannot be run: %w", errors.Unwrap(err))
 		}
 	}
-	for _, text := range c.Command {
-		if strings.ContainsRune(text, 0) {
-			bad("Command", "has a zero byte in %q: no argument can", text)
+	for _, arg := range c.Command {
+		if strings.ContainsRune(arg, 0) {
+			bad.Add("Command", arg, "it has a zero byte, and no argument can")
 		}
 	}
-	for _, kv := range c.Env {
-		switch err := lab.CheckEnv(kv); {
-		case err != nil:
-			bad("Env", "%w", err)
-		case strings.ContainsRune(kv, 0):
-			bad("Env", "has a zero byte in %q: no variable can", kv)
+	for i, kv := range c.Env {
+		bad.Check(fmt.Sprintf("Env[%d]", i), lab.CheckEnv(kv))
+	}
+	for i, f := range c.Faults {
+		nics := len(c.Rates)
+		if nics == 0 {
+			nics = maxNICs // that there are none is said above
+		}
+		if err := f.Validate(Hosts, nics, Actions); err != nil {
+			bad.Add(fmt.Sprintf("Faults[%d]", i), f, "%w", err)
 		}
 	}
-	for _, f := range c.Faults {
-		if err := f.Validate(Hosts, len(c.Rates), Actions); err != nil {
-			bad("Faults", "has %q: %w", f, err)
-		}
-	}
-	return errors.Join(faults...)
+	return bad.Err("lab/nics.Config")
 }
 
 // ParseRates reads the rates of links, 2gbit,2gbit,500mbit.
@@ -183,14 +164,25 @@ func ParseRates(text string) (rates []int64, err error) {
 	return rates, nil
 }
 
+func formatRates(rates []int64) string {
+	text := make([]string, len(rates))
+	for i, r := range rates {
+		text[i] = lab.FormatRate(r)
+	}
+	return strings.Join(text, ",")
+}
+
 var size = regexp.MustCompile(`^([0-9]{1,9})(kb|mb)$`)
 
 // ParseBurst reads a size as tc takes it, 256kb, and returns bytes; a kb is 1024.
 func ParseBurst(text string) (int, error) {
 	m := size.FindStringSubmatch(text)
 	if m == nil {
-		return 0, fmt.Errorf("burst %q: write a number and kb or mb, as 256kb", text)
+		return 0, fmt.Errorf("%q: write a number and kb or mb, as 256kb", text)
 	}
 	n, err := strconv.Atoi(m[1])
+	if n == 0 {
+		return 0, fmt.Errorf("%q: a NIC that sends nothing at once sends nothing: use more", text)
+	}
 	return n * map[string]int{"kb": 1 << 10, "mb": 1 << 20}[m[2]], err
 }

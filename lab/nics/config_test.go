@@ -19,20 +19,20 @@ func TestValidate(t *testing.T) {
 		change func(*Config)
 		want   []string
 	}{
-		{func(c *Config) { c.Rates = nil }, []string{"Rates is empty", "2gbit,2gbit"}},
-		{func(c *Config) { c.Rates = make([]int64, 9) }, []string{"Rates has 9 links: use 1 to 8", "Rates has 0 bit/s for link 8: use 100kbit"}},
-		{func(c *Config) { c.MTU = 100 }, []string{"MTU is 100: use 576 to 65535"}},
-		{func(c *Config) { c.MTU, c.Burst = 9000, 8000 }, []string{"Burst is 8000 bytes: use 9100 to"}},
+		{func(c *Config) { c.Rates = nil }, []string{"Rates: none given", "2gbit,2gbit"}},
+		{func(c *Config) { c.Rates = make([]int64, 9) }, []string{"these are 9 links: use 1 to 8", `Rates[8]: "0kbit": use 100kbit`}},
+		{func(c *Config) { c.MTU = 100 }, []string{"MTU: 100: use 576 to 65535"}},
+		{func(c *Config) { c.MTU, c.Burst = 9000, 8000 }, []string{"Burst: 8000: use 9100 to"}},
 		{func(c *Config) { c.Burst = 1 << 30 }, []string{"Burst", "to 4194304"}},
-		{func(c *Config) { c.Latency = time.Hour }, []string{"Latency is 1h0m0s: use 1ms to 10s"}},
-		{func(c *Config) { c.NoRoutes = true }, []string{"NoRoutes", "SharedSubnet"}},
-		{func(c *Config) { c.MPTCP, c.SharedSubnet = true, true }, []string{"MPTCP", "leave SharedSubnet out"}},
-		{func(c *Config) { c.Until = 3 }, []string{"Until is 3: use 0 to 2"}},
+		{func(c *Config) { c.Latency = time.Hour }, []string{"Latency: 1h0m0s: use 1ms to 10s"}},
+		{func(c *Config) { c.NoRoutes = true }, []string{"NoRoutes: true: ", "share a subnet"}},
+		{func(c *Config) { c.MPTCP, c.SharedSubnet = true, true }, []string{"MPTCP: true: ", "leave one out"}},
+		{func(c *Config) { c.Until = 3 }, []string{"Until: 3: use 0 to 2"}},
 		{func(c *Config) { c.Timeout = -1 }, []string{"Timeout"}},
-		{func(c *Config) { c.Command = []string{"/no/such"} }, []string{"Command cannot be run", "/no/such"}},
-		{func(c *Config) { c.Command = []string{"true", "\x00"} }, []string{"Command has a zero byte"}},
-		{func(c *Config) { c.Env = []string{"A=\x00", "KVLAB_HOST=1", "x"} }, []string{"Env has a zero byte", "Env sets KVLAB_HOST", `Env has "x"`}},
-		{func(c *Config) { c.Faults = []lab.Fault{{Action: lab.LinkDown, Host: 1, NIC: 2}} }, []string{`Faults has "0s:link-down:1:2"`, "NIC is 2: use 0 to 1"}},
+		{func(c *Config) { c.Command = []string{"/no/such"} }, []string{`Command: "/no/such": it cannot be run: `}},
+		{func(c *Config) { c.Command = []string{"true", "\x00"} }, []string{`Command: "\x00": it has a zero byte`}},
+		{func(c *Config) { c.Env = []string{"A=\x00", "KVLAB_HOST=1", "x"} }, []string{`Env[0]: "A=\x00": it has a zero byte`, `Env[1]: "KVLAB_HOST=1": the lab`, `Env[2]: "x": write`}},
+		{func(c *Config) { c.Faults = []lab.Fault{{Action: lab.LinkDown, Host: 1, NIC: 2}} }, []string{`Faults[0]: "0s:link-down:1:2": `, "NIC is 2: use 0 to 1"}},
 		{func(c *Config) { c.Faults = []lab.Fault{{Action: lab.Kill, Host: 3}} }, []string{"host is 3: use 1 to 2"}},
 		{func(c *Config) { c.Faults = []lab.Fault{{Action: lab.SetRate, Host: 1}} }, []string{"rate is 0 bit/s"}},
 	} {
@@ -71,6 +71,9 @@ func TestParse(t *testing.T) {
 		if got, err := ParseBurst(text); err == nil || !strings.Contains(err.Error(), "as 256kb") {
 			t.Errorf("%q: %v, %v", text, got, err)
 		}
+	}
+	if got, err := ParseBurst("0kb"); err == nil || !strings.Contains(err.Error(), "use more") {
+		t.Errorf("0kb: %v, %v", got, err)
 	}
 }
 
