@@ -129,15 +129,22 @@ func unknownCommand(root *cobra.Command, args []string) error {
 	if name == "help" || name == "completion" {
 		return nil // cobra's own, which it adds as it executes
 	}
+	return invalid("COMMAND", noSuchCommand(root, name))
+}
+
+// noSuchCommand says which subcommands there are.
+func noSuchCommand(cmd *cobra.Command, name string) error {
 	var known []string
-	for _, c := range root.Commands() {
-		known = append(known, c.Name())
+	for _, c := range cmd.Commands() {
+		if c.IsAvailableCommand() {
+			known = append(known, c.Name())
+		}
 	}
-	fix := "use one of " + strings.Join(known, ", ")
-	if root.SuggestionsMinimumDistance = 2; len(root.SuggestionsFor(name)) > 0 {
-		fix = "is it " + strings.Join(root.SuggestionsFor(name), " or ") + "?"
+	fix := "use " + strings.Join(known, ", ")
+	if cmd.SuggestionsMinimumDistance = 2; len(cmd.SuggestionsFor(name)) > 0 {
+		fix = "is it " + strings.Join(cmd.SuggestionsFor(name), " or ") + "?"
 	}
-	return invalid("COMMAND", fmt.Errorf("%q: %s has no such command: %s", name, root.Name(), fix))
+	return fmt.Errorf("%q: %s has no such command: %s", name, cmd.CommandPath(), fix)
 }
 
 // invalid is one fault of a command line.
@@ -152,6 +159,8 @@ func NoArgs(cmd *cobra.Command, args []string) error { return AtMostOne("")(cmd,
 func AtMostOne(name string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {
+		case name == "" && len(args) > 0 && cmd.HasSubCommands():
+			return invalid("COMMAND", noSuchCommand(cmd, args[0]))
 		case name == "" && len(args) > 0:
 			return invalid("ARGUMENT", fmt.Errorf("%q: %s takes none: flags begin with --; quote a value that has spaces", args[0], cmd.CommandPath()))
 		case len(args) > 1:

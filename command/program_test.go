@@ -72,7 +72,7 @@ func TestUsage(t *testing.T) {
 		"run extra":                         `ARGUMENT: "extra": bench run takes none`,
 		"wait a b":                          `HOST: "a b": given 2 times`,
 		"ruin":                              `COMMAND: "ruin": bench has no such command: is it run?`,
-		"nothing --ever":                    `COMMAND: "nothing": bench has no such command: use one of run, wait`,
+		"nothing --ever":                    `COMMAND: "nothing": bench has no such command: use run, wait`,
 		"run --depth 0 --out= --warmup -1s": "--depth: 0: use more than 0, or leave it out for 4\nbench: --out: none given: give it a value, or leave it out\nbench: --warmup: -1s",
 	} {
 		code, stdout, stderr := execute(t.Context(), workbench(errors.New("it ran")), strings.Fields(args)...)

@@ -120,8 +120,9 @@ func (e *Invalid) Unwrap() []error {
 // Named gives the fields in an error the names that a command's user knows: names maps
 // them, "HTTPAddr" to "--http", "Command" to "COMMAND". What is in a field goes by the
 // longest part of it that has a name: "Random.Rate" is that of "Random.Rate", else that of
-// "Random" with "Rate: " behind it. An index is left out: the value is there. Faults of
-// the same name and text are one. A field without a name is named as it is, and so is an
+// "Random" with "Rate: " behind it. If that name is "", what is in the field is named as
+// if it were not in one: "Rate". An index is left out: the value is there. Faults of the
+// same name and text are one. A field without a name is named as it is, and so is an
 // error that is of no field. What wraps an [Invalid] or a [Fault] is dropped.
 func Named(err error, names map[string]string) error {
 	for e := err; e != nil; e = errors.Unwrap(e) {
@@ -150,7 +151,11 @@ func (f *Fault) named(names map[string]string) *Fault {
 		if !ok {
 			continue
 		}
-		if _, inner, ok := strings.Cut(f.Field[end:], "."); ok {
+		_, inner, nested := strings.Cut(f.Field[end:], ".")
+		switch {
+		case nested && name == "":
+			return (&Fault{inner, f.Err}).named(names)
+		case nested:
 			return &Fault{name, fmt.Errorf("%s: %w", inner, f.Err)}
 		}
 		return &Fault{name, f.Err}

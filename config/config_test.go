@@ -1,9 +1,11 @@
 package config_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -28,6 +30,8 @@ func validate() error {
 	f.Add("Workers", 0, "%w", errSmall)
 	f.Add("Inner", nil, "nobody has a flag for it")
 	f.Check("Random", load{}.Validate())
+	f.Check("Base.Random", load{}.Validate())
+	f.Add("Base.Workers", 0, "use 1")
 	f.Check("Links", nil)
 	f.Check("Links[0].Rate", errors.New(`"5": has no unit`))
 	config.Between(&f, "Timeout", time.Hour, 0, time.Minute)
@@ -43,6 +47,8 @@ lab.Config.Rails[2]: "tcp/eth9": no such device
 lab.Config.Workers: 0: use 1 or more
 lab.Config.Inner: none given: nobody has a flag for it
 lab.Config.Random.Rate: NaN: use a number above 0
+lab.Config.Base.Random.Rate: NaN: use a number above 0
+lab.Config.Base.Workers: 0: use 1
 lab.Config.Links[0].Rate: "5": has no unit
 lab.Config.Timeout: 1h0m0s: use 0s to 1m0s
 lab.Config.Share: NaN: use 0 to 1`
@@ -50,12 +56,13 @@ lab.Config.Share: NaN: use 0 to 1`
 		t.Errorf("%s\nwant\n%s", got, fields)
 	}
 	named := config.Named(err, map[string]string{
-		"Rails": "--rail", "Workers": "--workers", "Random": "--profile", "Random.Rate": "--request-rate", "Links": "--links", "Timeout": "--timeout", "Share": "SHARE",
+		"Rails": "--rail", "Workers": "--workers", "Random": "--profile", "Random.Rate": "--request-rate", "Links": "--links", "Timeout": "--timeout", "Share": "SHARE", "Base": "",
 	})
 	const flags = `--rail: "tcp/eth9": no such device
 --workers: 0: use 1 or more
 Inner: none given: nobody has a flag for it
 --request-rate: NaN: use a number above 0
+--workers: 0: use 1
 --links: Rate: "5": has no unit
 --timeout: 1h0m0s: use 0s to 1m0s
 SHARE: NaN: use 0 to 1`
@@ -104,5 +111,20 @@ func TestZero(t *testing.T) {
 	}
 	if left != time.Minute || none >= 0 || given != time.Second {
 		t.Errorf("%v, %v, %v", left, none, given)
+	}
+}
+
+// TestReport: an error is the same on the other side of a pipe.
+func TestReport(t *testing.T) {
+	for _, err := range []error{nil, validate(), &config.Fault{Field: "Rails[0]", Err: errSmall}, errSmall, fmt.Errorf("node d: %w", errSmall)} {
+		text, e := json.Marshal(config.NewReport(err))
+		var r config.Report
+		if e := errors.Join(e, json.Unmarshal(text, &r)); e != nil {
+			t.Fatal(e)
+		}
+		got := r.Err()
+		if fmt.Sprint(got) != fmt.Sprint(err) || fmt.Sprintf("%T", got) != fmt.Sprintf("%T", err) && !strings.HasPrefix(fmt.Sprintf("%T", err), "*fmt.") {
+			t.Errorf("%T %v, want %T %v", got, got, err, err)
+		}
 	}
 }
