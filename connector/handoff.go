@@ -38,7 +38,7 @@ func ParseHandoff(s string) (Handoff, error) {
 			return Handoff(h), nil
 		}
 	}
-	return None, fmt.Errorf("hand-off %q is unknown: use v0, pull or layerwise", s)
+	return None, fmt.Errorf("%q: there is no such hand-off: use v0, pull or layerwise", s)
 }
 
 // A Leg is the part of a request that one node carries.

@@ -5,9 +5,7 @@ import (
 	_ "embed"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"math"
 	"os"
@@ -15,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"kvferry/config"
 	"kvferry/kvcache"
 )
 
@@ -140,12 +139,13 @@ func LoadProfile(nameOrPath string) (*Profile, error) {
 		var err error
 		if data, err = os.ReadFile(nameOrPath); err != nil {
 			names := slices.Sorted(maps.Keys(shipped))
-			return nil, fmt.Errorf("profile %q is neither a shipped profile (%s) nor a readable file: %w", nameOrPath, strings.Join(names, ", "), err)
+			return nil, fmt.Errorf("%q: neither a profile that ships with the project (%s) nor a file that can be read: %w", nameOrPath, strings.Join(names, ", "), err)
 		}
 	}
 	p, err := ParseProfile(data)
 	if err != nil {
-		return nil, fmt.Errorf("profile %s: %w", nameOrPath, err)
+		text := config.Named(err, nil).Error() // the file has fields, not a Go type
+		return nil, fmt.Errorf("%q: %s", nameOrPath, strings.ReplaceAll(text, "\n", "; "))
 	}
 	return p, nil
 }
@@ -153,25 +153,9 @@ func LoadProfile(nameOrPath string) (*Profile, error) {
 // ParseProfile reads a profile from JSON and validates it. A field it does not
 // know is an error: a misspelt cost would silently be zero.
 func ParseProfile(data []byte) (*Profile, error) {
-	dec := json.NewDecoder(strings.NewReader(string(data)))
-	dec.DisallowUnknownFields()
 	var p Profile
-	at := func(offset int64) int {
-		return 1 + strings.Count(string(data[:min(int(offset), len(data))]), "\n")
-	}
-	if err := dec.Decode(&p); err != nil {
-		var syn *json.SyntaxError
-		var typ *json.UnmarshalTypeError
-		switch {
-		case errors.As(err, &syn):
-			return nil, fmt.Errorf("line %d: %w", at(syn.Offset), err)
-		case errors.As(err, &typ):
-			return nil, fmt.Errorf("line %d: %w", at(typ.Offset), err)
-		}
-		return nil, err // names an unknown field, or says that there is nothing
-	}
-	if _, err := dec.Token(); err != io.EOF {
-		return nil, fmt.Errorf("line %d: something follows the profile's closing brace", at(dec.InputOffset()))
+	if err := config.Unmarshal(data, &p, true); err != nil {
+		return nil, err
 	}
 	if err := p.Validate(); err != nil {
 		return nil, err
@@ -179,39 +163,38 @@ func ParseProfile(data []byte) (*Profile, error) {
 	return &p, nil
 }
 
-// Validate lists every fault of the profile, by field, with what it must be.
+// Validate lists every fault by its field in the file, as a [config.Invalid].
 func (p *Profile) Validate() error {
-	var faults []error
-	bad := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	var bad config.Faults
 	positive := func(field string, v int) {
 		if v < 1 {
-			bad("%s is %d: must be at least 1", field, v)
+			bad.Add(field, v, "use 1 or more")
 		}
 	}
 	cost := func(field string, v float64) {
 		if !(v >= 0 && v < 1e6) { // also refuses NaN
-			bad("%s is %v: must be a number of milliseconds from 0 to 1e6", field, v)
+			bad.Add(field, v, "use a number of milliseconds from 0 to 1e6")
 		}
 	}
 	if p.Name == "" {
-		bad("name is empty: give the profile a name for reports")
+		bad.Add("name", nil, "give the profile a name for reports")
 	}
 	if p.Model == "" {
-		bad("model is empty: give the name that clients ask for")
+		bad.Add("model", nil, "give the name that clients ask for")
 	}
 	positive("vocab", p.Vocab)
 	if err := p.KVGeometry.Validate(); err != nil {
-		bad("kv_geometry: %w", err)
-	} else if p.KVBytes < int64(p.KVGeometry.BlockBytes()) {
-		bad("kv_bytes is %d: must hold at least one block of %d bytes", p.KVBytes, p.KVGeometry.BlockBytes())
-	} else if p.KVBytes/int64(p.KVGeometry.BlockBytes()) > math.MaxUint32 {
-		bad("kv_bytes is %d: must hold at most %d blocks of %d bytes", p.KVBytes, uint32(math.MaxUint32), p.KVGeometry.BlockBytes())
+		bad.Check("kv_geometry", err)
+	} else if block := p.KVGeometry.BlockBytes(); p.KVBytes < int64(block) {
+		bad.Add("kv_bytes", p.KVBytes, "use %d or more, which one block takes", block)
+	} else if p.KVBytes/int64(block) > math.MaxUint32 {
+		bad.Add("kv_bytes", p.KVBytes, "use less than %d blocks of %d bytes", uint32(math.MaxUint32), block)
 	}
 	positive("max_model_len", p.MaxModelLen)
 	positive("max_num_seqs", p.MaxNumSeqs)
 	positive("max_num_batched_tokens", p.MaxBatchedTokens)
 	if p.MaxBatchedTokens < p.MaxModelLen {
-		bad("max_num_batched_tokens is %d: must be at least max_model_len (%d), or a long prompt never fits a step", p.MaxBatchedTokens, p.MaxModelLen)
+		bad.Add("max_num_batched_tokens", p.MaxBatchedTokens, "use max_model_len (%d) or more, or a long prompt never fits a step", p.MaxModelLen)
 	}
 	positive("chunk_tokens", p.ChunkTokens)
 	c := p.Costs
@@ -219,11 +202,11 @@ func (p *Profile) Validate() error {
 	cost("costs.prefill_step_ms", c.PrefillStepMS)
 	cost("costs.prefill_token_ms", c.PrefillTokenMS)
 	if !(c.HotSlowdown >= 0 && c.HotSlowdown < 1e3) {
-		bad("costs.hot_slowdown is %v: must be a share from 0 to 1000 (0.4: a hot GPU takes 40 %% longer)", c.HotSlowdown)
+		bad.Add("costs.hot_slowdown", c.HotSlowdown, "use a share from 0 to 1000; 0.4: a hot GPU takes 40 %% longer")
 	}
 	cost("costs.heat_ms", c.HeatMS)
 	if c.HotSlowdown > 0 && c.HeatMS == 0 {
-		bad("costs.heat_ms is 0 with hot_slowdown %v: say over how many milliseconds the GPU heats up", c.HotSlowdown)
+		bad.Add("costs.heat_ms", c.HeatMS, "with hot_slowdown %v, say over how many milliseconds the GPU heats up", c.HotSlowdown)
 	}
 	cost("costs.decode_step_ms", c.DecodeStepMS)
 	cost("costs.decode_seq_ms", c.DecodeSeqMS)
@@ -239,13 +222,13 @@ func (p *Profile) Validate() error {
 	for _, name := range slices.Sorted(maps.Keys(p.Links)) {
 		l := p.Links[name]
 		if !(l.MSPerMB > 0 && l.MSPerMB < 1e6) {
-			bad("links.%s.ms_per_mb is %v: must be above 0 (0.724 is 1.38 GB/s)", name, l.MSPerMB)
+			bad.Add("links."+name+".ms_per_mb", l.MSPerMB, "use more than 0; 0.724 is 1.38 GB/s")
 		}
 		if !(l.LatencyUS >= 0 && l.LatencyUS < 1e6) {
-			bad("links.%s.latency_us is %v: must be a number of microseconds from 0 to 1e6", name, l.LatencyUS)
+			bad.Add("links."+name+".latency_us", l.LatencyUS, "use a number of microseconds from 0 to 1e6")
 		}
 	}
-	return errors.Join(faults...)
+	return bad.Err("engine.Profile")
 }
 
 // Fingerprint is equal for profiles that model the same GPU, model and engine: all of

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"kvferry/config"
 	"kvferry/kvcache"
 )
 
@@ -46,24 +47,24 @@ func ConfigOf(p *Profile, policy Policy, pool *kvcache.Pool) Config {
 	}
 }
 
-// Validate lists every fault.
+// Validate lists every fault by its field, as a [config.Invalid].
 func (c Config) Validate() error {
-	var faults []error
+	var bad config.Faults
 	if c.Pool == nil {
-		faults = append(faults, errors.New("engine: Pool is nil"))
+		bad.Add("Pool", nil, "give the blocks of the KV cache")
 	}
 	for _, f := range []struct {
 		name string
 		v    int
 	}{{"MaxModelLen", c.MaxModelLen}, {"MaxNumSeqs", c.MaxNumSeqs}, {"MaxBatchedTokens", c.MaxBatchedTokens}, {"ChunkTokens", c.ChunkTokens}} {
 		if f.v < 1 {
-			faults = append(faults, fmt.Errorf("engine: %s is %d: must be at least 1", f.name, f.v))
+			bad.Add(f.name, f.v, "use 1 or more")
 		}
 	}
 	if c.Policy == PrefillFirst && c.MaxBatchedTokens < c.MaxModelLen {
-		faults = append(faults, fmt.Errorf("engine: MaxBatchedTokens is %d: must be at least MaxModelLen (%d)", c.MaxBatchedTokens, c.MaxModelLen))
+		bad.Add("MaxBatchedTokens", c.MaxBatchedTokens, "use %d or more, the longest prompt", c.MaxModelLen)
 	}
-	return errors.Join(faults...)
+	return bad.Err("engine.Config")
 }
 
 // Why a request can never be served here; Refusal.Err wraps one of them.

@@ -1,9 +1,6 @@
 package kvcache
 
-import (
-	"errors"
-	"fmt"
-)
+import "kvferry/config"
 
 // A Token is a token id of the model's vocabulary.
 type Token = uint32
@@ -40,10 +37,10 @@ type Geometry struct {
 // open models need 2 MB a block of 16; 1 GiB is no limit in practice.
 const maxSlotBytes = 1 << 30
 
-// Validate returns nil, or one error that lists every field that is wrong and
-// what it has to be. The methods below may be used only after it returned nil.
+// Validate lists every fault by its field, as a [config.Invalid]. The methods below may be
+// used only after it returned nil.
 func (g Geometry) Validate() error {
-	var faults []error
+	var bad config.Faults
 	for _, f := range []struct {
 		name  string
 		value int
@@ -57,18 +54,18 @@ func (g Geometry) Validate() error {
 		{"hidden_size", g.HiddenSize, 0},
 	} {
 		if f.value < f.least {
-			faults = append(faults, fmt.Errorf("kvcache: geometry: %s is %d, it must be at least %d", f.name, f.value, f.least))
+			bad.Add(f.name, f.value, "use %d or more", f.least)
 		}
 	}
-	if faults != nil {
-		return errors.Join(faults...)
+	if len(bad) > 0 {
+		return bad.Err("kvcache.Geometry")
 	}
 	kv, fits := product(g.Layers, 2, g.BlockTokens, g.KVHeads, g.HeadDim, g.ElemBytes)
 	hidden, hiddenFits := product(g.BlockTokens, g.HiddenSize, g.ElemBytes)
 	if !fits || !hiddenFits || kv+hidden > maxSlotBytes {
-		return fmt.Errorf("kvcache: geometry: a block of %+v is larger than %d bytes; lower block_tokens, or check the model's shape", g, maxSlotBytes)
+		bad.Add("block_tokens", g.BlockTokens, "a block of so many tokens takes more than %d bytes: use less, or check the model's shape", maxSlotBytes)
 	}
-	return nil
+	return bad.Err("kvcache.Geometry")
 }
 
 // product multiplies, and reports whether the result is at most maxSlotBytes.

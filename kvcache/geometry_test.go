@@ -83,14 +83,14 @@ func TestGeometryValidate(t *testing.T) {
 		want []string // each on its own line of the error, in order
 	}{
 		{"zero", Geometry{}, []string{
-			"layers is 0, it must be at least 1", "kv_heads is 0", "head_dim is 0", "elem_bytes is 0", "block_tokens is 0",
+			"layers: 0: use 1 or more", "kv_heads: 0: use", "head_dim: 0: use", "elem_bytes: 0: use", "block_tokens: 0: use",
 		}},
-		{"negative", Geometry{28, -4, 128, 2, 16, -1}, []string{"kv_heads is -4", "hidden_size is -1, it must be at least 0"}},
-		{"large", Geometry{80, 8, 128, 2, 1 << 20, 0}, []string{"lower block_tokens"}},
-		{"overflow to small", Geometry{1 << 62, 1, 1, 4, 1, 0}, []string{"larger than"}},
-		{"overflow to zero", Geometry{1 << 32, 1 << 32, 1, 1, 1, 0}, []string{"larger than"}},
-		{"hidden overflow", Geometry{1, 1, 1, 1, 16, 1 << 62}, []string{"larger than"}},
-		{"both just fit, not together", Geometry{1, 1, 1 << 28, 1, 1, 1<<29 + 1}, []string{"larger than"}},
+		{"negative", Geometry{28, -4, 128, 2, 16, -1}, []string{"kv_heads: -4: use", "hidden_size: -1: use 0 or more"}},
+		{"large", Geometry{80, 8, 128, 2, 1 << 20, 0}, []string{"block_tokens: 1048576: a block"}},
+		{"overflow to small", Geometry{1 << 62, 1, 1, 4, 1, 0}, []string{"takes more than 1073741824 bytes"}},
+		{"overflow to zero", Geometry{1 << 32, 1 << 32, 1, 1, 1, 0}, []string{"takes more than 1073741824 bytes"}},
+		{"hidden overflow", Geometry{1, 1, 1, 1, 16, 1 << 62}, []string{"takes more than 1073741824 bytes"}},
+		{"both just fit, not together", Geometry{1, 1, 1 << 28, 1, 1, 1<<29 + 1}, []string{"takes more than 1073741824 bytes"}},
 	} {
 		err := tc.g.Validate()
 		if err == nil {

@@ -72,7 +72,7 @@ func TestSlabRefuses(t *testing.T) {
 		blocks int
 		want   string
 	}{
-		{Geometry{}, 1, "layers is 0"},
+		{Geometry{}, 1, "layers: 0"},
 		{qwen, 0, "want 1 to"},
 		{qwen, -1, "want 1 to"},
 		{qwen, 1 << 32, "want 1 to"},

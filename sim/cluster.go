@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
+	"kvferry/config"
 	"kvferry/connector"
 	"kvferry/engine"
 	"kvferry/kvcache"
@@ -42,43 +44,47 @@ type Config struct {
 // decides little by itself, but under hand-off v0 who asks first.
 const DefaultRPC = 200 * time.Microsecond
 
-// Validate lists every fault by its field.
+// maxNodes bounds the nodes of a kind, and blocks, a number that nobody has.
+const maxNodes, maxBlocks = 1 << 20, 1 << 30
+
+// Validate lists every fault by its field, as a [config.Invalid].
 func (c Config) Validate() error {
-	var faults []error
-	bad := func(format string, args ...any) { faults = append(faults, fmt.Errorf("sim: "+format, args...)) }
+	var bad config.Faults
 	if c.Profile == nil {
-		bad("Profile is nil")
+		bad.Add("Profile", nil, "say what the modelled GPU costs")
 	}
-	for _, n := range []struct {
-		field string
-		v     int
-	}{{"Prefill", c.Prefill}, {"Decode", c.Decode}, {"Nondisagg", c.Nondisagg}, {"KVBlocks", c.KVBlocks}} {
-		if n.v < 0 || n.v > 1<<20 {
-			bad("%s is %d: must be from 0 to %d", n.field, n.v, 1<<20)
+	config.Between(&bad, "Prefill", c.Prefill, 0, maxNodes)
+	config.Between(&bad, "Decode", c.Decode, 0, maxNodes)
+	config.Between(&bad, "Nondisagg", c.Nondisagg, 0, maxNodes)
+	config.Between(&bad, "KVBlocks", c.KVBlocks, 0, maxBlocks)
+	const kinds = "a cluster has prefill and decode nodes, at least one of each, or nodes that do both"
+	switch pair := c.Prefill > 0 || c.Decode > 0; {
+	case c.Nondisagg > 0 && pair:
+		bad.Add("Nondisagg", c.Nondisagg, kinds+": leave one kind out")
+	case c.Nondisagg > 0:
+	case c.Prefill == 0 && pair:
+		bad.Add("Prefill", c.Prefill, kinds)
+	case c.Decode == 0 && pair:
+		bad.Add("Decode", c.Decode, kinds)
+	case !pair:
+		bad.Add("Nondisagg", c.Nondisagg, kinds)
+	}
+	if c.Nondisagg == 0 {
+		if c.Handoff == connector.None {
+			bad.Add("Handoff", nil, "use one of %v", connector.Handoffs())
 		}
-	}
-	switch {
-	case c.Nondisagg > 0 && c.Prefill+c.Decode > 0:
-		bad("Nondisagg is %d with Prefill %d and Decode %d: a cluster is one or the other", c.Nondisagg, c.Prefill, c.Decode)
-	case c.Nondisagg == 0 && (c.Prefill == 0 || c.Decode == 0):
-		bad("Prefill is %d and Decode %d: at least one of each, or Nondisagg", c.Prefill, c.Decode)
-	case c.Nondisagg == 0 && c.Handoff == connector.None:
-		bad("Handoff is empty: use one of %v", connector.Handoffs())
-	case c.Nondisagg == 0 && len(c.NICs) == 0:
-		bad("NICs is empty: prefill and decode nodes need at least one")
+		if len(c.NICs) == 0 {
+			bad.Add("NICs", 0, "prefill and decode nodes have at least one")
+		}
 	}
 	for i, n := range c.NICs {
-		if err := n.validate(); err != nil {
-			bad("NICs[%d]: %w", i, err)
-		}
+		bad.Check(fmt.Sprintf("NICs[%d]", i), n.validate())
 	}
 	if c.Placement != "" && !slices.Contains(placement.Names(), c.Placement) {
-		bad("Placement is %q: use one of %v", c.Placement, placement.Names())
+		bad.Add("Placement", c.Placement, "use one of %s", strings.Join(placement.Names(), ", "))
 	}
-	if c.RPC < 0 || c.RPC > time.Second {
-		bad("RPC is %v: must be from 0 to 1s", c.RPC)
-	}
-	return errors.Join(faults...)
+	config.Between(&bad, "RPC", c.RPC, 0, time.Second)
+	return bad.Err("sim.Config")
 }
 
 // cluster is a run under way.

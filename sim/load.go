@@ -1,12 +1,12 @@
 package sim
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"time"
 
+	"kvferry/config"
 	"kvferry/kvcache"
 )
 
@@ -39,31 +39,30 @@ type Random struct {
 	Vocab      int
 }
 
-// Validate lists every fault by its field.
+// maxLen bounds a request's lengths: ten times what any model takes. A prompt is in
+// memory, 4 bytes a token, also if it is refused.
+const maxLen = 1 << 24
+
+// Validate lists every fault by its field, as a [config.Invalid].
 func (r Random) Validate() error {
-	var faults []error
-	bad := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
-	if r.Requests < 0 {
-		bad("Requests is %d: must be at least 0", r.Requests)
+	var bad config.Faults
+	if r.Requests < 1 {
+		bad.Add("Requests", r.Requests, "use 1 or more")
 	}
 	if !(r.Rate > 0) {
-		bad("Rate is %v requests/s: must be above 0", r.Rate)
+		bad.Add("Rate", r.Rate, "use more than 0 requests a second, inf for all at once")
 	}
 	if !(r.Burstiness > 0 && r.Burstiness <= 1e6) {
-		bad("Burstiness is %v: must be above 0 (1 is Poisson)", r.Burstiness)
+		bad.Add("Burstiness", r.Burstiness, "use more than 0, up to 1e6; 1 is Poisson")
 	}
 	if !(r.RangeRatio >= 0 && r.RangeRatio < 1) {
-		bad("RangeRatio is %v: must be from 0 to below 1", r.RangeRatio)
+		bad.Add("RangeRatio", r.RangeRatio, "use 0 to below 1")
 	}
-	for _, n := range []struct {
-		field    string
-		v, least int
-	}{{"InputLen", r.InputLen, 1}, {"OutputLen", r.OutputLen, 1}, {"PrefixLen", r.PrefixLen, 0}, {"Vocab", r.Vocab, 1}} {
-		if n.v < n.least || n.v > 1<<30 {
-			bad("%s is %d: must be from %d to %d", n.field, n.v, n.least, 1<<30)
-		}
-	}
-	return errors.Join(faults...)
+	config.Between(&bad, "InputLen", r.InputLen, 1, maxLen)
+	config.Between(&bad, "OutputLen", r.OutputLen, 1, maxLen)
+	config.Between(&bad, "PrefixLen", r.PrefixLen, 0, maxLen)
+	config.Between(&bad, "Vocab", r.Vocab, 1, 1<<30)
+	return bad.Err("sim.Random")
 }
 
 // Load returns the requests, drawn one by one as they are asked for.
@@ -88,7 +87,7 @@ func (r *random) Next() (Request, bool, error) {
 	}
 	r.n++
 	if r.at > never.Seconds() {
-		return Request{}, false, fmt.Errorf("sim: request %d would arrive after %.3g s: raise the rate", r.n, r.at)
+		return Request{}, false, fmt.Errorf("request %d would arrive after %.3g s: raise the rate", r.n, r.at)
 	}
 	if r.prefix == nil && r.PrefixLen > 0 {
 		r.prefix = fill(nil, r.PrefixLen, r.rng.Uint64(), r.Vocab)

@@ -64,10 +64,36 @@ func TestRandomLoad(t *testing.T) {
 func TestRandomFaults(t *testing.T) {
 	r := Random{Requests: -1, Rate: 0, Burstiness: math.NaN(), RangeRatio: 1, InputLen: 0, OutputLen: 0, PrefixLen: -1}
 	err := r.Validate()
-	for _, field := range []string{"Requests is -1", "Rate is 0", "Burstiness is NaN", "RangeRatio is 1", "InputLen is 0", "OutputLen is 0", "PrefixLen is -1", "Vocab is 0"} {
+	for _, field := range []string{"Requests: -1:", "Rate: 0:", "Burstiness: NaN:", "RangeRatio: 1:", "InputLen: 0:", "OutputLen: 0:", "PrefixLen: -1:", "Vocab: 0:"} {
 		if err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%v: want %q in it", err, field)
 		}
+	}
+}
+
+// TestTraceNumbers: milliseconds may have fractions, and whole numbers be written as
+// other programs write them.
+func TestTraceNumbers(t *testing.T) {
+	text := `{"timestamp": 0.125, "input_length": 3.0, "output_length": 2e0, "hash_ids": [1]}
+{"timestamp": 1.5e3, "input_length": 1e1, "output_length": 1, "hash_ids": [1]}
+{"timestamp": 1500.0000005, "input_length": 1, "output_length": 1, "hash_ids": [1]}
+`
+	trace, err := NewTrace("t.jsonl", strings.NewReader(text), 1, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []struct {
+		at     time.Duration
+		tokens int
+		out    int
+	}{{125 * time.Microsecond, 3, 2}, {1500 * time.Millisecond, 10, 1}, {1500 * time.Millisecond, 1, 1}} {
+		r, ok, err := trace.Next()
+		if err != nil || !ok || r.At != want.at || len(r.Prompt) != want.tokens || r.MaxTokens != want.out {
+			t.Errorf("%v, %d + %d tokens, %v, %v: want %+v", r.At, len(r.Prompt), r.MaxTokens, ok, err, want)
+		}
+	}
+	if n, longest, err := ScanTrace("t.jsonl", strings.NewReader(text), 0); n != 3 || longest != 11 || err != nil {
+		t.Errorf("%d requests, the longest %d, %v", n, longest, err)
 	}
 }
 
@@ -110,14 +136,20 @@ func TestTraceFaults(t *testing.T) {
 	}
 	good := line("5", "10", "1", "[7]")
 	for text, want := range map[string]string{
-		good + "\n{\"timestamp\": 6":                      "t.jsonl:2: unexpected end",
-		good + "\n" + line("4", "10", "1", "[7]"):         "t.jsonl:2: timestamp is 4 after 5",
-		good + "\n\n" + line("6", "513", "1", "[7]"):      "t.jsonl:3: hash_ids has 1 IDs: 513 tokens are 2 blocks",
-		line("6", "0", "1", "[]"):                         "t.jsonl:1: input_length",
-		line("6", "10", "0", "[1]"):                       "t.jsonl:1: output_length",
-		line("9e99", "10", "1", "[1]"):                    "t.jsonl:1: ",
-		line("9000000000000000000", "10", "1", "[1]"):     "t.jsonl:1: timestamp is 9000000000000000000",
-		line("-1", "10", "1", "[1]"):                      "t.jsonl:1: timestamp is -1",
+		good + "\n{\"timestamp\": 6":                      "t.jsonl:2: it ends in the middle",
+		good + "\n" + line("4", "10", "1", "[7]"):         "t.jsonl:2: timestamp: 4 comes after 5",
+		good + "\n\n" + line("6", "513", "1", "[7]"):      "t.jsonl:3: hash_ids: 1 of them: 513 tokens are 2 blocks",
+		line("6", "0", "1", "[]"):                         "t.jsonl:1: input_length: 0: use",
+		line("6", "10", "0", "[1]"):                       "t.jsonl:1: output_length: 0: use",
+		line("9e99", "10", "1", "[1]"):                    "t.jsonl:1: timestamp: 9e+99: too large",
+		line("9e999", "10", "1", "[1]"):                   "t.jsonl:1: timestamp: number 9e999: want a number",
+		line(`"5"`, "10", "1", "[1]"):                     "t.jsonl:1: timestamp: string: want a number",
+		line("-0.5", "10", "1", "[1]"):                    "t.jsonl:1: timestamp: -0.5: use 0 or more",
+		line("5", "1.5", "1", "[1]"):                      "t.jsonl:1: input_length: 1.5: use a whole number",
+		line("5", "10", "1e10", "[1]"):                    "t.jsonl:1: output_length: 1e+10: use a whole number",
+		line("5", "10", "1", "[1.5]"):                     "t.jsonl:1: hash_ids: number 1.5: want a whole number",
+		line("9000000000000000000", "10", "1", "[1]"):     "t.jsonl:1: timestamp: 9e+18: too large",
+		line("-1", "10", "1", "[1]"):                      "t.jsonl:1: timestamp: -1: use 0 or more",
 		`{"input_length": 1}`:                             "t.jsonl:1: timestamp is missing",
 		`[1]`:                                             "t.jsonl:1: ",
 		good + "\n" + strings.Repeat(" ", maxTraceLine+9): "t.jsonl:2: is longer than",

@@ -2,10 +2,10 @@ package sim
 
 import (
 	"container/heap"
-	"fmt"
 	"math"
 	"time"
 
+	"kvferry/config"
 	"kvferry/connector"
 	"kvferry/kvcache"
 )
@@ -18,13 +18,12 @@ type NIC struct {
 }
 
 func (n NIC) validate() error {
-	switch {
-	case !(n.BytesPerSecond > 0) || math.IsInf(n.BytesPerSecond, 0):
-		return fmt.Errorf("rate is %v bytes/s: must be above 0", n.BytesPerSecond)
-	case n.Latency < 0 || n.Latency > time.Hour:
-		return fmt.Errorf("latency is %v: must be from 0 to 1h", n.Latency)
+	var bad config.Faults
+	if !(n.BytesPerSecond > 0) || math.IsInf(n.BytesPerSecond, 0) {
+		bad.Add("BytesPerSecond", n.BytesPerSecond, "use a rate above 0")
 	}
-	return nil
+	config.Between(&bad, "Latency", n.Latency, 0, time.Hour)
+	return bad.Err("sim.NIC")
 }
 
 // A network is every node's NICs and the transfers between them. At any moment

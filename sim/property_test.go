@@ -216,19 +216,19 @@ func TestLoadThatNeverFits(t *testing.T) {
 func TestConfigFaults(t *testing.T) {
 	good := pair(t, connector.Pull, 1)
 	for want, spoil := range map[string]func(*Config){
-		"NICs[0]: rate is 0":        func(c *Config) { c.NICs = []NIC{{}} },
-		"NICs[0]: rate is NaN":      func(c *Config) { c.NICs = []NIC{{BytesPerSecond: math.NaN()}} },
-		"NICs[1]: latency is -1":    func(c *Config) { c.NICs = append(c.NICs[:1:1], NIC{BytesPerSecond: 1, Latency: -1}) },
-		"NICs is empty":             func(c *Config) { c.NICs = nil },
-		"Prefill is 1 and Decode 0": func(c *Config) { c.Decode = 0 },
-		"Prefill is -1":             func(c *Config) { c.Prefill = -1 },
-		"one or the other":          func(c *Config) { c.Nondisagg = 2 },
-		"Handoff is empty":          func(c *Config) { c.Handoff = connector.None },
-		`Placement is "best"`:       func(c *Config) { c.Placement = "best" },
-		"RPC is 2s":                 func(c *Config) { c.RPC = 2 * time.Second },
-		"RPC is -1ns":               func(c *Config) { c.RPC = -1 },
-		"KVBlocks is 1048577":       func(c *Config) { c.KVBlocks = 1<<20 + 1 },
-		"Profile is nil":            func(c *Config) { c.Profile = nil },
+		"NICs[0].BytesPerSecond: 0:":    func(c *Config) { c.NICs = []NIC{{}} },
+		"NICs[0].BytesPerSecond: NaN:":  func(c *Config) { c.NICs = []NIC{{BytesPerSecond: math.NaN()}} },
+		"NICs[1].Latency: -1ns: use 0s": func(c *Config) { c.NICs = append(c.NICs[:1:1], NIC{BytesPerSecond: 1, Latency: -1}) },
+		"NICs: 0: ":                     func(c *Config) { c.NICs = nil },
+		"Decode: 0: a cluster has":      func(c *Config) { c.Decode = 0 },
+		"Prefill: -1: use 0 to":         func(c *Config) { c.Prefill = -1 },
+		"Nondisagg: 2: a cluster has":   func(c *Config) { c.Nondisagg = 2 },
+		"Handoff: none given":           func(c *Config) { c.Handoff = connector.None },
+		`Placement: "best": use one of`: func(c *Config) { c.Placement = "best" },
+		"RPC: 2s: use 0s to 1s":         func(c *Config) { c.RPC = 2 * time.Second },
+		"RPC: -1ns: use 0s":             func(c *Config) { c.RPC = -1 },
+		"KVBlocks: 1048577: ":           func(c *Config) { c.KVBlocks = 1<<20 + 1 },
+		"Profile: none given":           func(c *Config) { c.Profile = nil },
 	} {
 		c := good
 		spoil(&c)

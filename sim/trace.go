@@ -3,13 +3,13 @@ package sim
 import (
 	"bufio"
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math"
 	"time"
 
+	"kvferry/config"
 	"kvferry/kvcache"
 )
 
@@ -21,8 +21,9 @@ const TraceBlock = 512
 //
 //	{"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, 2353]}
 //
-// timestamp in milliseconds since the start, in order; a hash ID for each 512
-// tokens of the prompt, the last for what remains. Equal IDs are equal tokens
+// timestamp in milliseconds since the start, in order, fractions included; a hash ID for
+// each 512 tokens of the prompt, the last for what remains. Numbers may be written as
+// 27482.5 or 2.7e4. Equal IDs are equal tokens
 // after equal tokens, so a trace says which prefixes requests share. (FAST25
 // release of kvcache-ai/Mooncake; the tokens themselves are not published, and
 // are derived from the IDs here.)
@@ -32,8 +33,8 @@ type Trace struct {
 	line  int
 	speed float64
 	vocab int
-	last  int64
-	left  int // requests still to take; negative: all
+	last  float64 // ms
+	left  int     // requests still to take; negative: all
 }
 
 // maxTraceLine bounds a line: a prompt of a million tokens has 20 kB of IDs.
@@ -52,10 +53,10 @@ func NewTrace(name string, r io.Reader, speed float64, vocab int) (*Trace, error
 
 // traceLine is a line of the file; pointers tell what is missing.
 type traceLine struct {
-	Timestamp    *int64  `json:"timestamp"`
-	InputLength  *int    `json:"input_length"`
-	OutputLength *int    `json:"output_length"`
-	HashIDs      []int64 `json:"hash_ids"`
+	Timestamp    *float64 `json:"timestamp"` // ms
+	InputLength  *float64 `json:"input_length"`
+	OutputLength *float64 `json:"output_length"`
+	HashIDs      []int64  `json:"hash_ids"`
 }
 
 // Limit ends the load after n requests.
@@ -77,7 +78,7 @@ func ScanTrace(name string, r io.Reader, n int) (requests, longest int, err erro
 			return requests, longest, err
 		}
 		requests++
-		longest = max(longest, *l.InputLength+*l.OutputLength)
+		longest = max(longest, int(*l.InputLength)+int(*l.OutputLength))
 	}
 }
 
@@ -87,13 +88,13 @@ func (t *Trace) Next() (Request, bool, error) {
 	if l == nil || err != nil {
 		return Request{}, false, err
 	}
-	prompt := make([]kvcache.Token, 0, *l.InputLength)
+	tokens := int(*l.InputLength)
+	prompt := make([]kvcache.Token, 0, tokens)
 	for i, id := range l.HashIDs {
-		n := min(TraceBlock, *l.InputLength-i*TraceBlock)
-		prompt = fill(prompt, n, uint64(id)*0xd1342543de82ef95, t.vocab)
+		prompt = fill(prompt, min(TraceBlock, tokens-i*TraceBlock), uint64(id)*0xd1342543de82ef95, t.vocab)
 	}
-	at := time.Duration(float64(*l.Timestamp) * float64(time.Millisecond) / t.speed)
-	return Request{At: at, Prompt: prompt, MaxTokens: *l.OutputLength}, true, nil
+	at := time.Duration(*l.Timestamp * float64(time.Millisecond) / t.speed)
+	return Request{At: at, Prompt: prompt, MaxTokens: int(*l.OutputLength)}, true, nil
 }
 
 // next is the next line that is not empty, nil at the end.
@@ -105,7 +106,7 @@ func (t *Trace) next() (*traceLine, error) {
 			continue
 		}
 		var l traceLine
-		if err := json.Unmarshal(text, &l); err != nil {
+		if err := config.Unmarshal(text, &l, false); err != nil {
 			return nil, t.fault("%w", err)
 		}
 		if err := t.check(&l); err != nil {
@@ -133,17 +134,27 @@ func (t *Trace) check(l *traceLine) error {
 	switch {
 	case l.Timestamp == nil:
 		return errors.New("timestamp is missing: give milliseconds since the start")
+	case *l.Timestamp < 0:
+		return fmt.Errorf("timestamp: %v: use 0 or more milliseconds since the start", *l.Timestamp)
 	case *l.Timestamp < t.last:
-		return fmt.Errorf("timestamp is %d after %d: sort the lines by time", *l.Timestamp, t.last)
-	case float64(*l.Timestamp)*1e6/t.speed > float64(never):
-		return fmt.Errorf("timestamp is %d: too large for milliseconds", *l.Timestamp)
-	case l.InputLength == nil || *l.InputLength < 1 || *l.InputLength > 1<<30:
-		return fmt.Errorf("input_length must be from 1 to %d", 1<<30)
-	case l.OutputLength == nil || *l.OutputLength < 1 || *l.OutputLength > 1<<30:
-		return fmt.Errorf("output_length must be from 1 to %d", 1<<30)
+		return fmt.Errorf("timestamp: %v comes after %v: sort the lines by time", *l.Timestamp, t.last)
+	case *l.Timestamp*1e6/t.speed > float64(never):
+		return fmt.Errorf("timestamp: %v: too large for milliseconds since the start", *l.Timestamp)
 	}
-	if want := (*l.InputLength + TraceBlock - 1) / TraceBlock; len(l.HashIDs) != want {
-		return fmt.Errorf("hash_ids has %d IDs: %d tokens are %d blocks of %d", len(l.HashIDs), *l.InputLength, want, TraceBlock)
+	for _, n := range []struct {
+		field string
+		v     *float64
+	}{{"input_length", l.InputLength}, {"output_length", l.OutputLength}} {
+		switch {
+		case n.v == nil:
+			return fmt.Errorf("%s is missing: give its tokens", n.field)
+		case !(*n.v >= 1 && *n.v <= 1<<30) || *n.v != math.Trunc(*n.v):
+			return fmt.Errorf("%s: %v: use a whole number from 1 to %d", n.field, *n.v, 1<<30)
+		}
+	}
+	tokens := int(*l.InputLength)
+	if want := (tokens + TraceBlock - 1) / TraceBlock; len(l.HashIDs) != want {
+		return fmt.Errorf("hash_ids: %d of them: %d tokens are %d blocks of %d", len(l.HashIDs), tokens, want, TraceBlock)
 	}
 	return nil
 }

@@ -1,14 +1,13 @@
 package transport
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"time"
 
 	"kvferry/clock"
+	"kvferry/config"
 )
 
 // Config describes an engine. The zero value of every field but Rails has a
@@ -74,66 +73,54 @@ func (c *Config) setDefaults() {
 	if c.Clock == nil {
 		c.Clock = clock.Precise()
 	}
-	if c.Select == "" {
-		c.Select = Affinity
-	}
-	if c.SliceSize == 0 {
-		c.SliceSize = 1 << 20
-	}
-	setDefault := func(d *time.Duration, v time.Duration) {
-		if *d == 0 {
-			*d = v
-		}
-	}
-	setDefault(&c.DefaultTimeout, 30*time.Second)
-	setDefault(&c.DialTimeout, 5*time.Second)
-	setDefault(&c.BackoffMin, 5*time.Millisecond)
-	setDefault(&c.BackoffMax, time.Second)
-	setDefault(&c.CancelGrace, 100*time.Millisecond)
-	setDefault(&c.IdleTimeout, time.Minute)
-	setDefault(&c.StallTimeout, 300*time.Millisecond)
-	setDefault(&c.ProbeInterval, 250*time.Millisecond)
+	config.Default(&c.Select, Affinity)
+	config.Default(&c.SliceSize, 1<<20)
+	config.Default(&c.DefaultTimeout, 30*time.Second)
+	config.Default(&c.DialTimeout, 5*time.Second)
+	config.Default(&c.BackoffMin, 5*time.Millisecond)
+	config.Default(&c.BackoffMax, time.Second)
+	config.Default(&c.CancelGrace, 100*time.Millisecond)
+	config.Default(&c.IdleTimeout, time.Minute)
+	config.Default(&c.StallTimeout, 300*time.Millisecond)
+	config.Default(&c.ProbeInterval, 250*time.Millisecond)
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
 }
 
-// Validate lists every fault, naming the field and the fix. Zero fields are
-// valid where they have defaults.
+// Validate lists every fault by its field, as a [config.Invalid]. Zero fields are valid
+// where they have defaults.
 func (c *Config) Validate() error {
-	var errs []error
-	bad := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("transport: Config."+format, args...))
-	}
+	var bad config.Faults
 	if len(c.Rails) == 0 {
-		bad("Rails is empty: give at least one rail")
+		bad.Add("Rails", nil, "give at least one rail")
 	}
 	names := make(map[string]bool)
 	for i, r := range c.Rails {
+		field := fmt.Sprintf("Rails[%d]", i)
 		switch {
 		case r == nil:
-			bad("Rails[%d] is nil: leave it out", i)
+			bad.Add(field, nil, "leave it out")
 		case r.Name() == "":
-			bad("Rails[%d] has no name: name it kind/nic, like tcp/eth0", i)
+			bad.Add(field, nil, "name the rail kind/nic, like tcp/eth0")
 		case names[r.Name()]:
-			bad("Rails[%d]: a second rail is named %q: give each its own name", i, r.Name())
+			bad.Add(field, r.Name(), "a second rail of that name: give each its own, or leave one out")
 		default:
 			names[r.Name()] = true
 		}
 	}
 	if c.Link != nil {
-		if err := c.Link.Validate(); err != nil {
-			bad("Link: %w", err)
-		}
+		bad.Check("Link", c.Link.Validate())
 	}
-	if c.Select != "" && !slices.Contains(Selections, c.Select) {
-		bad("Select is %q: use one of %q", c.Select, Selections)
+	if c.Select != "" {
+		_, err := ParseSelection(string(c.Select))
+		bad.Check("Select", err)
 	}
 	if c.SliceSize < 0 || c.SliceSize > MaxSlice {
-		bad("SliceSize is %d: use 1 to %d bytes, or 0 for the default", c.SliceSize, MaxSlice)
+		bad.Add("SliceSize", c.SliceSize, "use 1 to %d bytes, or 0 for the default", MaxSlice)
 	}
 	if c.Retries < 0 {
-		bad("Retries is %d: use a positive number, or 0 for as many as the deadline allows", c.Retries)
+		bad.Add("Retries", c.Retries, "use a positive number, or 0 for as many as the deadline allows")
 	}
 	for _, d := range []struct {
 		name string
@@ -149,13 +136,13 @@ func (c *Config) Validate() error {
 		{"ProbeInterval", c.ProbeInterval},
 	} {
 		if d.d < 0 {
-			bad("%s is %v: use a positive duration, or 0 for the default", d.name, d.d)
+			bad.Add(d.name, d.d, "use a positive duration, or 0 for the default")
 		}
 	}
 	if c.BackoffMax != 0 && c.BackoffMin > c.BackoffMax {
-		bad("BackoffMin is %v, more than BackoffMax %v: swap them", c.BackoffMin, c.BackoffMax)
+		bad.Add("BackoffMin", c.BackoffMin, "it is longer than the longest wait, %v: swap them", c.BackoffMax)
 	}
-	return errors.Join(errs...)
+	return bad.Err("transport.Config")
 }
 
 // MaxSlice is the largest slice any rail must carry, in bytes.

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"kvferry/config"
 )
 
 // Link is a modelled NIC: it paces an engine's batches to a rate that the
@@ -39,10 +41,10 @@ func ParseLink(s string) (*Link, error) {
 	for field := range strings.SplitSeq(s, ",") {
 		k, v, ok := strings.Cut(strings.TrimSpace(field), "=")
 		if !ok {
-			return nil, fmt.Errorf("link %q: %q is not key=value: write rate=1.29GB/s,latency=10us", s, field)
+			return nil, fmt.Errorf("%q: %q is not key=value: write rate=1.29GB/s,latency=10us", s, field)
 		}
 		if seen[k] {
-			return nil, fmt.Errorf("link %q: %s is given twice: leave one out", s, k)
+			return nil, fmt.Errorf("%q: %s is given twice: leave one out", s, k)
 		}
 		seen[k] = true
 		var err error
@@ -52,16 +54,22 @@ func ParseLink(s string) (*Link, error) {
 		case "rate":
 			l.BytesPerSecond, err = ParseRate(v)
 		case "latency":
-			l.Latency, err = time.ParseDuration(v)
+			if l.Latency, err = time.ParseDuration(v); err != nil {
+				err = fmt.Errorf("%q: write a time with its unit, like 10us", v)
+			}
 		default:
 			err = errors.New("unknown key: use name, rate and latency")
 		}
 		if err != nil {
-			return nil, fmt.Errorf("link %q: %s: %w", s, k, err)
+			return nil, fmt.Errorf("%q: %s: %w", s, k, err)
 		}
 	}
+	if !seen["rate"] {
+		return nil, fmt.Errorf("%q: no rate: write rate=1.29GB/s,latency=10us", s)
+	}
 	if err := l.Validate(); err != nil {
-		return nil, fmt.Errorf("link %q: %w", s, err)
+		err = config.Named(err, map[string]string{"Name": "name", "BytesPerSecond": "rate", "Latency": "latency"})
+		return nil, fmt.Errorf("%q: %s", s, strings.ReplaceAll(err.Error(), "\n", "; "))
 	}
 	return l, nil
 }
@@ -78,25 +86,26 @@ var bitUnits = []struct {
 
 // ParseRate reads a rate with its unit, like 1.29GB/s or 100gbit, in bytes a second.
 func ParseRate(s string) (float64, error) {
+	const form = "write it like 1.29GB/s or 100gbit"
+	number, scale := "", 0.0
 	for _, u := range bitUnits {
-		if num, ok := strings.CutSuffix(strings.ToLower(s), u.suffix); ok {
-			f, err := strconv.ParseFloat(num, 64)
-			if err != nil {
-				return 0, fmt.Errorf("%q is not a number", num)
-			}
-			return f * u.scale, nil
+		if num, ok := strings.CutSuffix(strings.ToLower(s), u.suffix); ok && scale == 0 {
+			number, scale = num, u.scale
 		}
 	}
 	for _, u := range rateUnits {
-		if num, ok := strings.CutSuffix(s, u.suffix); ok {
-			f, err := strconv.ParseFloat(num, 64)
-			if err != nil {
-				return 0, fmt.Errorf("%q is not a number", num)
-			}
-			return f * u.scale, nil
+		if num, ok := strings.CutSuffix(s, u.suffix); ok && scale == 0 {
+			number, scale = num, u.scale
 		}
 	}
-	return 0, fmt.Errorf("%q has no unit: write it like 1.29GB/s or 100gbit", s)
+	if scale == 0 {
+		return 0, fmt.Errorf("%q: no unit: %s", s, form)
+	}
+	f, err := strconv.ParseFloat(number, 64)
+	if err != nil || !(f >= 0) || math.IsInf(f, 1) {
+		return 0, fmt.Errorf("%q: %q is no number from 0: %s", s, number, form)
+	}
+	return f * scale, nil
 }
 
 // String is the form ParseLink reads.
@@ -118,19 +127,17 @@ func (l *Link) String() string {
 	return b.String() + ",latency=" + l.Latency.String()
 }
 
-// Validate lists every fault of the link.
+// Validate lists every fault by its field, as a [config.Invalid].
 func (l *Link) Validate() error {
-	var errs []error
+	var bad config.Faults
 	if !(l.BytesPerSecond >= 1) || math.IsInf(l.BytesPerSecond, 1) {
-		errs = append(errs, fmt.Errorf("rate is %v B/s: use a positive rate, like rate=1.29GB/s", l.BytesPerSecond))
+		bad.Add("BytesPerSecond", l.BytesPerSecond, "use 1 B/s or more, like rate=1.29GB/s")
 	}
-	if l.Latency < 0 {
-		errs = append(errs, fmt.Errorf("latency is %v: use zero or more", l.Latency))
-	}
+	config.Between(&bad, "Latency", l.Latency, 0, time.Hour)
 	if strings.ContainsAny(l.Name, ",=") || strings.TrimSpace(l.Name) != l.Name {
-		errs = append(errs, fmt.Errorf("name is %q: use no comma, equals sign or outer space", l.Name))
+		bad.Add("Name", l.Name, "use no comma, equals sign or outer space")
 	}
-	return errors.Join(errs...)
+	return bad.Err("transport.Link")
 }
 
 // A pacer holds batches until the link would have delivered them.

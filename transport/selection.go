@@ -35,7 +35,7 @@ func ParseSelection(s string) (Selection, error) {
 	for i, v := range Selections {
 		names[i] = string(v)
 	}
-	return "", fmt.Errorf("selection %q is not one of %s", s, strings.Join(names, ", "))
+	return "", fmt.Errorf("%q: use one of %s", s, strings.Join(names, ", "))
 }
 
 // A candidate is a path as selection sees it.

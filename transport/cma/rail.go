@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 
+	"kvferry/config"
 	"kvferry/transport"
 	"kvferry/transport/socket"
 )
@@ -23,12 +24,13 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Validate names the field that is wrong, and the fix.
+// Validate lists every fault by its field, as a [config.Invalid].
 func (c *Config) Validate() error {
+	var bad config.Faults
 	if !strings.HasPrefix(c.Name, "cma/") || c.Name == "cma/" {
-		return fmt.Errorf("transport/cma: Config.Name is %q: name the rail cma/ and a number, like cma/0", c.Name)
+		bad.Add("Name", c.Name, "name the rail cma/ and a number, like cma/0")
 	}
-	return nil
+	return bad.Err("transport/cma.Config")
 }
 
 // ErrUnsupported: this system has no cross-memory attach, or does not allow it.

@@ -21,6 +21,7 @@ import (
 	"strings"
 	"time"
 
+	"kvferry/config"
 	"kvferry/transport"
 	"kvferry/transport/cma"
 	"kvferry/transport/rdma"
@@ -43,12 +44,19 @@ func Open(text string, opt Options) (transport.Rail, error) {
 	}
 	r, err := s.open(opt)
 	if err != nil {
-		return nil, fmt.Errorf("rail %q: %w", text, err)
+		return nil, fmt.Errorf("%q: %w", text, config.Named(err, optionOf))
 	}
 	return r, nil
 }
 
-// OpenAll opens rails for one engine, or none of them.
+// optionOf is what of a spec sets the fields of a rail's configuration.
+var optionOf = map[string]string{
+	"Name": "the NIC", "Device": "the device", "Port": "the device's port", "Listen": "the address", "Advertise": "option advertise", "Congestion": "option congestion",
+	"SendBuffer": "option sndbuf", "MPTCP": "option mptcp", "GIDIndex": "option gid", "QueuePairs": "option qps", "QueueDepth": "option depth", "Poll": "option poll",
+}
+
+// OpenAll opens the rails of a configuration's field Rails, all or none of them. An error
+// is a [config.Fault] of that field.
 func OpenAll(specs []string, opt Options) ([]transport.Rail, error) {
 	var all []transport.Rail
 	for i, text := range specs {
@@ -58,7 +66,7 @@ func OpenAll(specs []string, opt Options) ([]transport.Rail, error) {
 			for _, r := range all {
 				_ = r.Close()
 			}
-			return nil, err
+			return nil, &config.Fault{Field: fmt.Sprintf("Rails[%d]", i), Err: err}
 		}
 		all = append(all, r)
 	}

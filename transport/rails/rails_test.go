@@ -3,6 +3,8 @@ package rails_test
 import (
 	"errors"
 	"net"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -53,7 +55,7 @@ func TestParseFaults(t *testing.T) {
 		"tcp/eth0:7000":            "tcp/eth0@:7000",
 		"tcp/eth0@":                "write host:port",
 		"tcp/eth0@7000":            "write host:port",
-		"10.0.0.1:http":            "write host:port",
+		"10.0.0.1:http":            "use a number from 0",
 		"10.0.0.1:70000":           "65535",
 		"rdma/":                    "rdma/mlx5_0:1",
 		"rdma/mlx5_0:0":            "use 1 to 255",
@@ -62,18 +64,33 @@ func TestParseFaults(t *testing.T) {
 		"rdma/rxe0?gids=1":         `"gids" is unknown: a rdma rail has gid, qps`,
 		"rdma/rxe0?qps=0":          "from 1 to 16",
 		"rdma/rxe0?qps=2&qps=2":    "twice",
-		"rdma/rxe0?gid=%zz":        "option gid",
+		"rdma/rxe0?gid=%zz":        `option gid is "%zz"`,
 		"rdma/rxe0?poll=5":         "like 20us",
 		"tcp/eth0?qps=2":           "advertise, congestion, sndbuf, mptcp, conns, peerconns",
 		"tcp/eth0?advertise=":      "give it a value",
 		"127.0.0.1:0?sndbuf=small": "whole number",
 		"tcp/eth0?mptcp=yes":       "from 0 to 1",
 		"cma/0":                    "no NIC and no options: write cma",
+		"0.0.0.0:9101":             "it names no host",
+		"tcp/eth0@[::]:0":          "it names no host",
 		"cma?qps=2":                "no NIC and no options: write cma",
 	} {
-		if _, err := rails.Parse(text); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), `rail "`+text) {
+		if _, err := rails.Parse(text); err == nil || !strings.Contains(err.Error(), want) || text != "" && !strings.HasPrefix(err.Error(), strconv.Quote(text)+": ") {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
+	}
+}
+
+// TestSpecs: a list and a repeated flag are the same.
+func TestSpecs(t *testing.T) {
+	var s rails.Specs
+	for _, text := range []string{"tcp/eth0,rdma/mlx5_0:1?gid=3&qps=2", "cma"} {
+		if err := s.Set(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := []string{"tcp/eth0", "rdma/mlx5_0:1?gid=3&qps=2", "cma"}; !slices.Equal(s, want) || s.String() != strings.Join(want, ",") {
+		t.Errorf("%q, want %q", s, want)
 	}
 }
 
@@ -108,11 +125,12 @@ func TestOpen(t *testing.T) {
 	defer taken.Close()
 	for spec, want := range map[string]string{
 		"tcp/nosuch0":          `no interface "nosuch0": use one of`,
-		taken.Addr().String():  "address already in use",
-		"tcp/lo0x@127.0.0.1:x": "write host:port",
+		taken.Addr().String():  "another process listens there",
+		"tcp/lo0x@127.0.0.1:x": "use a number from 0",
 		"bogus":                "neither",
 	} {
-		if _, err := rails.OpenAll([]string{"127.0.0.1:0", spec}, rails.Options{}); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), spec) {
+		_, err := rails.OpenAll([]string{"127.0.0.1:0", spec}, rails.Options{})
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "Rails[1]: "+strconv.Quote(spec)+": ") {
 			t.Errorf("%s: %v, want %q", spec, err, want)
 		}
 	}

@@ -4,11 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"kvferry/config"
 )
 
 // Kinds of rail.
@@ -20,6 +23,48 @@ const (
 
 // Forms are the specs that Parse reads, for flags and errors.
 const Forms = "host:port, tcp/eth0, tcp/eth0@host:port, rdma/mlx5_0, rdma/mlx5_0:1@host:port, each with ?option=value, or cma"
+
+// Check notes what is wrong with the specs of a configuration's field Rails, and returns
+// those that can be read.
+func Check(bad *config.Faults, specs []string) (good []*Spec) {
+	seen := make(map[string]bool)
+	for i, text := range specs {
+		s, err := Parse(text)
+		field := fmt.Sprintf("Rails[%d]", i)
+		bad.Check(field, err)
+		if err != nil {
+			continue
+		}
+		good = append(good, s)
+		// Rails of one NIC have one name, and addresses are told from each other by number.
+		if name := s.Kind + "/" + s.NIC; s.NIC != "" {
+			if seen[name] {
+				bad.Add(field, text, "%s is given twice: leave one out", name)
+			}
+			seen[name] = true
+		}
+	}
+	return good
+}
+
+// Specs are a command line's rails: a flag that is given once for each, or with several
+// and commas between them. Nothing of a rail has a comma in it. It does not look at what
+// it is given; a configuration's Validate does.
+type Specs []string
+
+// Set adds rails.
+func (s *Specs) Set(text string) error {
+	*s = append(*s, strings.Split(text, ",")...)
+	return nil
+}
+
+func (s *Specs) String() string { return strings.Join(*s, ",") }
+
+// Type is what a flag's help calls its value.
+func (s *Specs) Type() string { return "rails" }
+
+// GetSlice is one element a rail.
+func (s *Specs) GetSlice() []string { return *s }
 
 // A Spec is a rail as a user names it. Its zero values are left to the rail.
 type Spec struct {
@@ -128,7 +173,10 @@ func duration(v string) error {
 func Parse(text string) (*Spec, error) {
 	s, err := parse(text)
 	if err != nil {
-		return nil, fmt.Errorf("rail %q: %w", text, err)
+		if text == "" {
+			return nil, err
+		}
+		return nil, fmt.Errorf("%q: %w", text, err)
 	}
 	return s, nil
 }
@@ -143,7 +191,7 @@ func parse(text string) (*Spec, error) {
 	case place == CMA || isNamed && kind == CMA:
 		return nil, errors.New("a cma rail has no NIC and no options: write cma")
 	case place == "":
-		return nil, errors.New("empty: write " + Forms)
+		return nil, errors.New("none given: write " + Forms)
 	case !isNamed && !strings.Contains(place, ":"):
 		return nil, fmt.Errorf("neither an address nor a NIC: write %s", Forms)
 	case !isNamed:
@@ -182,21 +230,27 @@ func parse(text string) (*Spec, error) {
 		}
 	}
 	if hasQuery {
-		return s, s.parseOptions(query)
+		if err := s.parseOptions(query); err != nil {
+			return nil, err
+		}
+	}
+	if s.Listen != "" && s.get("advertise") == "" {
+		if ip, err := netip.ParseAddr(hostOf(s.Listen)); err == nil && ip.IsUnspecified() {
+			return nil, errors.New("it names no host, and peers are told to dial it: name the address, or add ?advertise=ADDRESS")
+		}
 	}
 	return s, nil
 }
 
+func hostOf(listen string) string {
+	host, _, _ := net.SplitHostPort(listen) // checkListen has read it
+	return host
+}
+
 // checkListen returns the host of s.Listen.
 func (s *Spec) checkListen() (string, error) {
-	host, port, err := net.SplitHostPort(s.Listen)
-	if err == nil {
-		_, err = strconv.ParseUint(port, 10, 16)
-	}
-	if err != nil || strings.ContainsAny(host, " \t\n") {
-		return "", fmt.Errorf("%q is no address: write host:port with a port from 0, which takes a free one, to 65535", s.Listen)
-	}
-	return host, nil
+	host, _, err := config.Address(s.Listen)
+	return host, err
 }
 
 func (s *Spec) parseOptions(query string) error {
@@ -207,7 +261,7 @@ func (s *Spec) parseOptions(query string) error {
 		key, raw, _ := strings.Cut(pair, "=")
 		value, err := url.QueryUnescape(raw)
 		if err != nil {
-			return fmt.Errorf("option %s: %w", key, err)
+			return fmt.Errorf("option %s is %q: write a percent sign as %%25", key, raw)
 		}
 		i := slices.IndexFunc(known[s.Kind], func(k knownOption) bool { return k.key == key })
 		switch {

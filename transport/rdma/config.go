@@ -2,12 +2,12 @@ package rdma
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"strings"
 	"time"
 
+	"kvferry/config"
 	"kvferry/transport"
 )
 
@@ -70,42 +70,38 @@ const (
 	maxQueueDepth = 8192
 )
 
-// Validate lists every fault, naming the field and the fix.
+// Validate lists every fault by its field, as a [config.Invalid].
 func (c *Config) Validate() error {
-	var errs []error
-	bad := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("transport/rdma: Config."+format, args...))
-	}
+	var bad config.Faults
 	if !strings.HasPrefix(c.Name, "rdma/") || c.Name == "rdma/" {
-		bad("Name is %q: name the rail rdma/ and its device, like rdma/mlx5_0 (ibv_devices lists them)", c.Name)
+		bad.Add("Name", c.Name, "name the rail rdma/ and its device, like rdma/mlx5_0 (ibv_devices lists them)")
 	}
 	if c.Port < 0 || c.Port > 255 {
-		bad("Port is %d: use 1 to 255, or 0 for the first that is active", c.Port)
+		bad.Add("Port", c.Port, "use 1 to 255, or 0 for the first that is active")
 	}
-	if c.GIDIndex != nil && (*c.GIDIndex < 0 || *c.GIDIndex > 255) {
-		bad("GIDIndex is %d: use 0 to 255, or nothing to have one chosen", *c.GIDIndex)
+	if c.GIDIndex != nil {
+		config.Between(&bad, "GIDIndex", *c.GIDIndex, 0, 255)
 	}
 	if c.Listen != "" {
-		host, _, err := net.SplitHostPort(c.Listen)
-		if err != nil {
-			bad("Listen is %q: write host:port, like 10.0.0.1:0, or nothing for the GID's address", c.Listen)
-		} else if ip := net.ParseIP(host); (host == "" || ip != nil && ip.IsUnspecified()) && c.Advertise == "" {
-			bad("Advertise is empty and Listen %q a wildcard: set Advertise to the address peers can dial, or Listen to the interface's", c.Listen)
+		host, _, err := config.Address(c.Listen)
+		bad.Check("Listen", err)
+		if ip := net.ParseIP(host); err == nil && (host == "" || ip != nil && ip.IsUnspecified()) && c.Advertise == "" {
+			bad.Add("Advertise", nil, "%q is all addresses, and peers are told to dial one: name it, or listen at it", c.Listen)
 		}
 	}
 	if c.QueuePairs < 0 || c.QueuePairs > maxQueuePairs {
-		bad("QueuePairs is %d: use 1 to %d, or 0 for 1", c.QueuePairs, maxQueuePairs)
+		bad.Add("QueuePairs", c.QueuePairs, "use 1 to %d, or 0 for 1", maxQueuePairs)
 	}
 	if c.QueueDepth < 0 || c.QueueDepth > maxQueueDepth {
-		bad("QueueDepth is %d: use 1 to %d, or 0 for 256", c.QueueDepth, maxQueueDepth)
+		bad.Add("QueueDepth", c.QueueDepth, "use 1 to %d, or 0 for 256", maxQueueDepth)
 	}
 	if c.MaxConns < 0 {
-		bad("MaxConns is %d: use a positive number, or 0 for %d", c.MaxConns, transport.DefaultConns)
+		bad.Add("MaxConns", c.MaxConns, "use a positive number, or 0 for %d", transport.DefaultConns)
 	}
 	if c.ConnsPerPeer < 0 {
-		bad("ConnsPerPeer is %d: use a positive number, or 0 for a quarter of MaxConns", c.ConnsPerPeer)
+		bad.Add("ConnsPerPeer", c.ConnsPerPeer, "use a positive number, or 0 for a quarter of all connections")
 	}
-	return errors.Join(errs...)
+	return bad.Err("transport/rdma.Config")
 }
 
 // ErrNotBuilt: the program has no verbs in it.

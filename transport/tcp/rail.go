@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 
+	"kvferry/config"
 	"kvferry/transport"
 	"kvferry/transport/nic"
 	"kvferry/transport/socket"
@@ -63,31 +64,27 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// Validate lists every fault, naming the field and the fix.
+// Validate lists every fault by its field, as a [config.Invalid].
 func (c *Config) Validate() error {
-	var errs []error
-	bad := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("transport/tcp: Config."+format, args...))
-	}
+	var bad config.Faults
 	if !strings.HasPrefix(c.Name, "tcp/") || c.Name == "tcp/" {
-		bad("Name is %q: name the rail tcp/ and its interface, like tcp/eth0", c.Name)
+		bad.Add("Name", c.Name, "name the rail tcp/ and its interface, like tcp/eth0")
 	}
-	host, _, err := net.SplitHostPort(c.Listen)
-	if err != nil {
-		bad("Listen is %q: write host:port, like 127.0.0.1:0 or [::1]:9000", c.Listen)
-	} else if ip, err := netip.ParseAddr(host); (host == "" || err == nil && ip.IsUnspecified()) && c.Advertise == "" {
-		bad("Advertise is empty and Listen %q a wildcard: set Advertise to the address peers can dial, or Listen to the interface's", c.Listen)
+	host, _, err := config.Address(c.Listen)
+	bad.Check("Listen", err)
+	if ip, e := netip.ParseAddr(host); err == nil && (host == "" || e == nil && ip.IsUnspecified()) && c.Advertise == "" {
+		bad.Add("Advertise", nil, "%q is all addresses, and peers are told to dial one: name it, or listen at it", c.Listen)
 	}
 	if c.SendBuffer < 0 {
-		bad("SendBuffer is %d: use a positive number of bytes, or 0 for 1 MiB", c.SendBuffer)
+		bad.Add("SendBuffer", c.SendBuffer, "use a positive number of bytes, or 0 for 1 MiB")
 	}
 	if c.MaxConns < 0 {
-		bad("MaxConns is %d: use a positive number, or 0 for %d", c.MaxConns, transport.DefaultConns)
+		bad.Add("MaxConns", c.MaxConns, "use a positive number, or 0 for %d", transport.DefaultConns)
 	}
 	if c.ConnsPerPeer < 0 {
-		bad("ConnsPerPeer is %d: use a positive number, or 0 for a quarter of MaxConns", c.ConnsPerPeer)
+		bad.Add("ConnsPerPeer", c.ConnsPerPeer, "use a positive number, or 0 for a quarter of all connections")
 	}
-	return errors.Join(errs...)
+	return bad.Err("transport/tcp.Config")
 }
 
 // Rail implements transport.Rail.
@@ -120,7 +117,7 @@ func New(cfg Config) (*Rail, error) {
 	}
 	ln, err := lc.Listen(context.Background(), "tcp", listen)
 	if err != nil {
-		return nil, &transport.Error{Op: "listen", Rail: cfg.Name, Err: err}
+		return nil, &transport.Error{Op: "listen", Rail: cfg.Name, Err: config.CannotListen(err)}
 	}
 	at := ln.Addr().(*net.TCPAddr)
 	if !at.IP.IsUnspecified() && !at.IP.IsLoopback() {

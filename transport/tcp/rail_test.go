@@ -81,7 +81,7 @@ func TestConfigValidate(t *testing.T) {
 			continue
 		}
 		for _, f := range c.fields {
-			if !strings.Contains(err.Error(), "Config."+f+" is") {
+			if !strings.Contains(err.Error(), "Config."+f+": ") {
 				t.Errorf("%+v: %s is not named in: %v", c.cfg, f, err)
 			}
 		}

@@ -1,10 +1,11 @@
 package topology
 
 import (
-	"errors"
 	"fmt"
 	"path"
 	"slices"
+
+	"kvferry/config"
 )
 
 // Names are which names of NICs a matrix lists.
@@ -30,25 +31,25 @@ type Options struct {
 	Override Matrix
 }
 
-// Validate lists every fault.
+// Validate lists every fault by its field, as a [config.Invalid].
 func (o Options) Validate() error {
-	var faults []error
+	var bad config.Faults
 	for _, list := range []struct {
 		field    string
 		patterns []string
 	}{{"Include", o.Include}, {"Exclude", o.Exclude}} {
-		for _, p := range list.patterns {
+		for i, p := range list.patterns {
 			if _, err := path.Match(p, ""); err != nil || p == "" {
-				faults = append(faults, fmt.Errorf("%s has %q: write a name or a pattern like eth* or mlx5_[0-3]", list.field, p))
+				bad.Add(fmt.Sprintf("%s[%d]", list.field, i), p, "write a name or a pattern like eth* or mlx5_[0-3]")
 			}
 		}
 	}
 	switch o.Names {
 	case "", AllNames, RDMANames, NetNames:
 	default:
-		faults = append(faults, fmt.Errorf("Names is %q: use %s, %s or %s", o.Names, AllNames, RDMANames, NetNames))
+		bad.Add("Names", o.Names, "use %s, %s or %s", AllNames, RDMANames, NetNames)
 	}
-	return errors.Join(faults...)
+	return bad.Err("topology.Options")
 }
 
 func matches(patterns []string, n *NIC) bool {

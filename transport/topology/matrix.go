@@ -9,11 +9,30 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
 // Any is the location of memory that is anywhere.
 const Any = "*"
+
+// CheckLocation reads where memory can be placed: at a NUMA node, cpu:1, or anywhere, *.
+func CheckLocation(location string) error {
+	if location == Any {
+		return nil
+	}
+	_, err := nodeOf(location)
+	return err
+}
+
+func nodeOf(location string) (int, error) {
+	number, ok := strings.CutPrefix(location, "cpu:")
+	node, err := strconv.ParseUint(number, 10, 10)
+	if !ok || err != nil {
+		return 0, fmt.Errorf("%q: write cpu:N, a NUMA node from cpu:0, or * for anywhere", location)
+	}
+	return int(node), nil
+}
 
 // A Matrix says for each memory location which NICs to use. Its JSON is Mooncake's:
 //
@@ -199,7 +218,7 @@ func ReadMatrix(file string) (Matrix, error) {
 	}
 	m, err := ParseMatrix(text)
 	if err != nil {
-		return nil, fmt.Errorf("matrix %s: %s", file, strings.ReplaceAll(err.Error(), "\n", "; "))
+		return nil, fmt.Errorf("%q: %s", file, strings.ReplaceAll(err.Error(), "\n", "; "))
 	}
 	return m, nil
 }

@@ -164,7 +164,7 @@ func TestOptions(t *testing.T) {
 	}
 
 	if _, _, err := m.Matrix(Options{Include: []string{"eth["}, Exclude: []string{""}, Names: "some"}); err == nil ||
-		!strings.Contains(err.Error(), `Include has "eth["`) || !strings.Contains(err.Error(), `Exclude has ""`) || !strings.Contains(err.Error(), `Names is "some"`) {
+		!strings.Contains(err.Error(), `Include[0]: "eth[": `) || !strings.Contains(err.Error(), "Exclude[0]: none given") || !strings.Contains(err.Error(), `Names: "some": use all, rdma or net`) {
 		t.Errorf("%v: want all three faults", err)
 	}
 	for _, o := range []Options{{Include: []string{"nothing"}}, {Exclude: []string{"e*"}}} { // not loopback instead

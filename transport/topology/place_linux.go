@@ -2,8 +2,6 @@ package topology
 
 import (
 	"fmt"
-	"strconv"
-	"strings"
 	"syscall"
 	"unsafe"
 )
@@ -14,10 +12,9 @@ func Place(mem []byte, location string) error {
 	if location == Any || len(mem) == 0 {
 		return nil
 	}
-	number, ok := strings.CutPrefix(location, "cpu:")
-	node, err := strconv.Atoi(number)
-	if !ok || err != nil || node < 0 || node > 1023 {
-		return fmt.Errorf("memory cannot be placed at %q: use cpu:N, a NUMA node, or *", location)
+	node, err := nodeOf(location)
+	if err != nil {
+		return err
 	}
 	const bind = 2 // MPOL_BIND
 	var mask [1024 / 64]uint64
@@ -28,11 +25,11 @@ func Place(mem []byte, location string) error {
 	case 0:
 		return nil
 	case syscall.EINVAL:
-		return fmt.Errorf("memory cannot be placed at %s: this machine has no such NUMA node, or it has no memory", location)
+		return fmt.Errorf("%q: this machine has no such NUMA node, or it has no memory: kvbench topo shows which there are", location)
 	case syscall.ENOSYS, syscall.EPERM:
 		if node == 0 {
 			return nil // one node, or a container that may not say so
 		}
 	}
-	return fmt.Errorf("memory cannot be placed at %s: mbind: %w", location, errno)
+	return fmt.Errorf("%q: memory cannot be placed there: mbind: %w", location, errno)
 }

@@ -22,7 +22,7 @@ func TestPlace(t *testing.T) {
 		}
 	}
 	clear(mem)
-	for at, want := range map[string]string{"cpu:1000": "cpu:1000", "gpu:1": "use cpu:N", "cpu:-1": "use cpu:N", "": "use cpu:N"} {
+	for at, want := range map[string]string{"cpu:1000": "cpu:1000", "gpu:1": "write cpu:N", "cpu:-1": "write cpu:N", "": "write cpu:N"} {
 		if err := Place(mem, at); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", at, err)
 		}
