@@ -9,6 +9,7 @@ import (
 
 	"kvferry/bench/page"
 	"kvferry/clock"
+	"kvferry/config"
 )
 
 // A Link says what carried the KV cache, and so what a row's numbers are.
@@ -82,18 +83,10 @@ func (c Config) withDefaults() Config {
 	if len(c.Settings) == 0 {
 		c.Settings = MeasuredSettings()
 	}
-	if c.NumPrompts == 0 {
-		c.NumPrompts = PublishedPrompts
-	}
-	if c.Repeat == 0 {
-		c.Repeat = 1
-	}
-	if c.RequestTimeout == 0 {
-		c.RequestTimeout = 120 * time.Second
-	}
-	if c.ReadyTimeout == 0 {
-		c.ReadyTimeout = 60 * time.Second
-	}
+	config.Default(&c.NumPrompts, PublishedPrompts)
+	config.Default(&c.Repeat, 1)
+	config.Default(&c.RequestTimeout, 120*time.Second)
+	config.Default(&c.ReadyTimeout, 60*time.Second)
 	if c.ParseLink == nil {
 		c.ParseLink = func(text string) NodeLink { return NodeLink{Name: text, Native: text == "native"} }
 	}
@@ -109,39 +102,40 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Validate names every bad field and what to do about it.
+// Validate lists every fault by its field, as a [config.Invalid].
 func (c Config) Validate() error {
-	var errs []error
-	if c.NumPrompts < 0 {
-		errs = append(errs, fmt.Errorf("number of prompts is %d: use 1 or more (published: %d)", c.NumPrompts, PublishedPrompts))
+	var bad config.Faults
+	for _, n := range []struct {
+		field string
+		v     int
+	}{{"NumPrompts", c.NumPrompts}, {"Repeat", c.Repeat}, {"RetriesDisturbed", c.RetriesDisturbed}} {
+		if n.v != 0 {
+			config.Between(&bad, n.field, n.v, 1, 1<<20)
+		}
 	}
-	if c.Repeat < 0 {
-		errs = append(errs, fmt.Errorf("repeat is %d: use 1 or more", c.Repeat))
-	}
-	if c.RetriesDisturbed < 0 {
-		errs = append(errs, fmt.Errorf("retries of disturbed cells are %d: use 0 or more", c.RetriesDisturbed))
-	}
-	if c.RequestTimeout < 0 {
-		errs = append(errs, fmt.Errorf("request timeout is %v: use a positive duration", c.RequestTimeout))
-	}
-	if c.ReadyTimeout < 0 {
-		errs = append(errs, fmt.Errorf("ready timeout is %v: use a positive duration", c.ReadyTimeout))
+	for _, d := range []struct {
+		field string
+		v     time.Duration
+	}{{"RequestTimeout", c.RequestTimeout}, {"ReadyTimeout", c.ReadyTimeout}} {
+		if d.v < 0 {
+			bad.Add(d.field, d.v, "use a positive duration such as 2m")
+		}
 	}
 	if c.Out == "" {
-		errs = append(errs, errors.New("no output folder: name one"))
+		bad.Add("Out", nil, "name a folder for the results")
 	}
 	switch {
 	case c.Start == nil && c.Virtual == nil:
-		errs = append(errs, errors.New("nothing to do: set Start, Virtual or both"))
+		bad.Add("Start", nil, "there is nothing to do: say what is measured, what is computed, or both")
 	case c.Virtual != nil && (c.Virtual.Profile == nil || c.Virtual.NIC == nil):
-		errs = append(errs, errors.New("virtual time needs a Profile and a NIC"))
+		bad.Add("Virtual", nil, "virtual time needs a profile and a NIC")
 	}
 	for _, w := range c.Workloads {
 		if w.QPS <= 0 || w.InputLen <= 0 {
-			errs = append(errs, fmt.Errorf("workload %q: input length %d and rate %v must be positive", w.Name, w.InputLen, w.QPS))
+			bad.Add("Workloads", w.Name, "its input length is %d and its rate %v: use more than 0", w.InputLen, w.QPS)
 		}
 	}
-	return errors.Join(errs...)
+	return bad.Err("bench.Config")
 }
 
 // ErrFaults is what Run's error unwraps to when all cells were gone through but

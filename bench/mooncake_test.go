@@ -247,7 +247,7 @@ func TestRunNotReady(t *testing.T) {
 
 func TestValidateNamesEveryFault(t *testing.T) {
 	err := Config{NumPrompts: -1, Repeat: -2, RetriesDisturbed: -3, RequestTimeout: -1, ReadyTimeout: -1, Workloads: []Workload{{Name: "x"}}}.Validate()
-	wantError(t, "Validate", err, "number of prompts is -1", "repeat is -2", "disturbed cells are -3", "request timeout", "ready timeout", "output folder", "set Start", `workload "x"`)
+	wantError(t, "Validate", err, "NumPrompts: -1: use", "Repeat: -2: use", "RetriesDisturbed: -3: use", "RequestTimeout: -1ns: use", "ReadyTimeout: -1ns: use", "Out: none given", "Start: none given", `Workloads: "x": its input length is 0`)
 }
 
 // The bar is drawn on a terminal and wiped after each cell.

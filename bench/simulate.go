@@ -12,6 +12,7 @@ import (
 	"github.com/schollz/progressbar/v3"
 
 	"kvferry/bench/page"
+	"kvferry/config"
 )
 
 // SimulateConfig is a simulation, or a sweep over one, with where it goes.
@@ -39,7 +40,7 @@ func Simulate(ctx context.Context, cfg SimulateConfig) error {
 		cfg.Progress, cfg.Terminal = io.Discard, false
 	}
 	if cfg.Out == "" {
-		return errors.New("no output folder: name one")
+		return config.Faults{config.NewFault("Out", nil, "name a folder for the results")}.Err("bench.SimulateConfig")
 	}
 	if len(cfg.Sweep.Params) > 0 {
 		return cfg.sweep(ctx)

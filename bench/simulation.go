@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"kvferry/config"
 	"kvferry/connector"
 	"kvferry/engine"
 	"kvferry/sim"
@@ -64,7 +65,7 @@ func OpenTrace(path string, n int) (*TraceFile, error) {
 		return nil, err
 	}
 	if requests == 0 {
-		return nil, fmt.Errorf("trace %s has no requests", path)
+		return nil, fmt.Errorf("%q: it has no requests", path)
 	}
 	return &TraceFile{Path: path, Requests: requests, Longest: longest}, nil
 }
@@ -102,41 +103,62 @@ func (s *Simulation) FitTrace() {
 	s.MaxModelLen = max(min(s.Trace.Longest, blocks*s.Profile.KVGeometry.BlockTokens), s.Profile.MaxModelLen)
 }
 
-func (s *Simulation) config() (sim.Config, error) {
+// config is the cluster. Faults of the hand-off and the NICs are in bad.
+func (s *Simulation) config(bad *config.Faults) sim.Config {
 	cfg := sim.Config{
 		Profile: s.profile(), Prefill: s.Prefill, Decode: s.Decode, Nondisagg: s.Nondisagg, Chunked: s.Chunked,
 		Placement: s.Placement, PrefixCaching: s.PrefixCaching, KVBlocks: s.KVBlocks, RPC: s.RPC,
 	}
-	if s.Nondisagg == 0 {
-		var err error
-		if cfg.Handoff, err = connector.ParseHandoff(s.Handoff); err != nil {
-			return cfg, err
-		}
-		for range s.NICs {
-			cfg.NICs = append(cfg.NICs, s.NIC)
-		}
+	if s.Nondisagg > 0 {
+		return cfg
 	}
-	return cfg, cfg.Validate()
+	var err error
+	cfg.Handoff, err = connector.ParseHandoff(s.Handoff)
+	bad.Check("Handoff", err)
+	config.Between(bad, "NICs", s.NICs, 1, maxNICs)
+	for range min(max(s.NICs, 1), maxNICs) {
+		cfg.NICs = append(cfg.NICs, s.NIC)
+	}
+	return cfg
 }
 
-// Validate lists every fault.
+// maxNICs of a node: more than any server has slots for.
+const maxNICs = 64
+
+// Validate lists every fault by its field, as a [config.Invalid]. A profile that is set
+// is valid.
 func (s *Simulation) Validate() error {
-	_, err := s.config()
-	faults := []error{err}
+	var bad, cluster config.Faults
+	if s.Profile == nil {
+		bad.Add("Profile", nil, "say what the modelled GPU costs")
+		return bad.Err("bench.Simulation")
+	}
+	cfg := s.config(&bad)
+	cluster.Check("", cfg.Validate())
+	nic := false
+	for _, f := range cluster {
+		_, inner, ofNIC := strings.Cut(f.Field, "].") // NICs are all alike here
+		switch {
+		case f.Field == "Handoff": // said above
+		case !ofNIC:
+			bad.Check(f.Field, f.Err)
+		case !nic:
+			nic = true
+			bad.Check("NIC."+inner, f.Err)
+		}
+	}
 	if s.Trace == nil {
 		r := s.Random
 		r.Vocab = s.Profile.Vocab
-		faults = append(faults, r.Validate())
-		if r.Requests == 0 {
-			faults = append(faults, errors.New("number of requests is 0: there is nothing to simulate"))
-		}
+		bad.Check("Random", r.Validate())
 	} else if !(s.Speed > 0) || math.IsInf(s.Speed, 0) {
-		faults = append(faults, fmt.Errorf("trace speed is %v: must be above 0", s.Speed))
+		bad.Add("Speed", s.Speed, "use more than 0: at 2 requests come twice as fast")
 	}
-	if !(s.Attainment >= 0 && s.Attainment <= 1) {
-		faults = append(faults, fmt.Errorf("attainment is %v: must be from 0 to 1", s.Attainment))
+	if s.MaxModelLen < 0 {
+		bad.Add("MaxModelLen", s.MaxModelLen, "use 1 or more")
 	}
-	return errors.Join(faults...)
+	config.Between(&bad, "Attainment", s.Attainment, 0, 1)
+	return bad.Err("bench.Simulation")
 }
 
 // load opens the requests; close ends with it.
@@ -164,10 +186,7 @@ func (s *Simulation) Run(ctx context.Context, progress func(ended int)) (*Simula
 	if err := s.Validate(); err != nil {
 		return nil, err
 	}
-	cfg, err := s.config()
-	if err != nil {
-		return nil, err
-	}
+	cfg := s.config(&config.Faults{}) // Validate has seen to them
 	load, end, err := s.load()
 	if err != nil {
 		return nil, err
@@ -251,10 +270,10 @@ func (o *outcomes) flush() error {
 }
 
 // ParseGoodput reads limits as vLLM's --goodput has them, ttft:2000,tpot:50,e2el:..
-// in milliseconds.
+// in milliseconds, or none.
 func ParseGoodput(text string) (sim.SLO, error) {
 	var slo sim.SLO
-	if strings.TrimSpace(text) == "" {
+	if text == "none" {
 		return slo, nil
 	}
 	for pair := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ',' || r == ' ' }) {
@@ -274,6 +293,9 @@ func ParseGoodput(text string) (sim.SLO, error) {
 		default:
 			return slo, fmt.Errorf("%q: the metric is unknown: use ttft, tpot or e2el", pair)
 		}
+	}
+	if slo == (sim.SLO{}) {
+		return slo, fmt.Errorf("%q: write a metric and milliseconds, such as ttft:2000, or none", text)
 	}
 	return slo, nil
 }

@@ -186,8 +186,8 @@ func TestSweepFaults(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"nodes=3": "prefill:decode", "nodes=0:1": "whole number", "rate=-1": "above 0", "speed=2": "only a trace", "handoff=push": `hand-off "push"`,
-		"placement=best": `Placement is "best"`, "nics=two": "whole number", "link=0GB/s": "rate is 0",
+		"nodes=3": "prefill:decode", "nodes=0:1": "whole number", "rate=-1": "above 0", "speed=2": "only a trace", "handoff=push": `handoff=push: "push": there is no such hand-off`,
+		"placement=best": `Params: placement=best: "best": use one of`, "nics=two": "whole number", "link=0GB/s": "rate",
 		"link=1GB/s,latency=5us": "rates alone",
 	} {
 		if err := sweep(t, text).Validate(); err == nil || !strings.Contains(err.Error(), want) {
@@ -195,9 +195,9 @@ func TestSweepFaults(t *testing.T) {
 		}
 	}
 	for _, c := range []struct{ first, second, want string }{
-		{"rate=1", "rate=2", "rate: given twice"},
-		{"nodes=1:2", "prefill=2", "prefill: nodes sets it too"},
-		{"decode=2", "nodes=1:2", "decode: nodes sets it too"},
+		{"rate=1", "rate=2", `Params: "rate": given twice`},
+		{"nodes=1:2", "prefill=2", `Params: "prefill": nodes is swept too`},
+		{"decode=2", "nodes=1:2", `Params: "nodes": decode is swept too`},
 	} {
 		if err := sweep(t, c.first, c.second).Validate(); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s and %s: %v: want %q in it", c.first, c.second, err, c.want)
@@ -215,7 +215,7 @@ func TestParseGoodput(t *testing.T) {
 	if want := (sim.SLO{TTFT: 2 * time.Second, TPOT: 50 * time.Millisecond, E2EL: 10 * time.Second}); err != nil || slo != want {
 		t.Errorf("%+v, %v", slo, err)
 	}
-	for _, bad := range []string{"ttft", "ttft:0", "ttft:x", "itl:5", "tpot:-1"} {
+	for _, bad := range []string{"ttft", "ttft:0", "ttft:x", "itl:5", "tpot:-1", "ttft:NaN", "ttft:Inf", "", ","} {
 		if _, err := ParseGoodput(bad); err == nil {
 			t.Errorf("%s was taken", bad)
 		}
@@ -304,7 +304,7 @@ func TestSimulateStops(t *testing.T) {
 	for _, n := range []int{0, -1} {
 		s := simulation(t)
 		s.Random.Requests = n
-		if err := s.Validate(); err == nil || !strings.Contains(strings.ToLower(err.Error()), "requests is") {
+		if err := s.Validate(); err == nil || !strings.Contains(err.Error(), "Random.Requests: ") {
 			t.Errorf("%d requests: %v", n, err)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 
 	"kvferry/bench/page"
+	"kvferry/config"
 	"kvferry/sim"
 )
 
@@ -32,38 +33,39 @@ type SweepParam struct {
 
 type sweepSetter struct {
 	name, example string
+	fields        []string // of a Simulation
 	set           func(w *Sweep, s *Simulation, value string) error
 }
 
 // sweepable sets parameters on a simulation, by name. Each says what its values
-// look like.
+// look like, and which fields they go into.
 var sweepable = []sweepSetter{
-	{"nodes", "nodes=1:7,2:6,4:4 (prefill:decode)", func(_ *Sweep, s *Simulation, v string) error {
+	{"nodes", "nodes=1:7,2:6,4:4 (prefill:decode)", []string{"Prefill", "Decode"}, func(_ *Sweep, s *Simulation, v string) error {
 		p, d, ok := strings.Cut(v, ":")
 		if !ok {
 			return fmt.Errorf("%q: write prefill:decode, such as 2:6", v)
 		}
 		return errors.Join(setCount(&s.Prefill, p), setCount(&s.Decode, d))
 	}},
-	{"prefill", "prefill=1,2,4", func(_ *Sweep, s *Simulation, v string) error { return setCount(&s.Prefill, v) }},
-	{"decode", "decode=1,2,4", func(_ *Sweep, s *Simulation, v string) error { return setCount(&s.Decode, v) }},
-	{"nondisagg", "nondisagg=4,8,16", func(_ *Sweep, s *Simulation, v string) error {
+	{"prefill", "prefill=1,2,4", []string{"Prefill"}, func(_ *Sweep, s *Simulation, v string) error { return setCount(&s.Prefill, v) }},
+	{"decode", "decode=1,2,4", []string{"Decode"}, func(_ *Sweep, s *Simulation, v string) error { return setCount(&s.Decode, v) }},
+	{"nondisagg", "nondisagg=4,8,16", []string{"Nondisagg"}, func(_ *Sweep, s *Simulation, v string) error {
 		s.Prefill, s.Decode = 0, 0
 		return setCount(&s.Nondisagg, v)
 	}},
-	{"rate", "rate=4,8,16 (requests/s)", func(_ *Sweep, s *Simulation, v string) error {
+	{"rate", "rate=4,8,16 (requests/s)", []string{"Random.Rate"}, func(_ *Sweep, s *Simulation, v string) error {
 		if s.Trace != nil {
 			return errors.New("a trace has its own arrivals: sweep speed")
 		}
 		return setNumber(&s.Random.Rate, v)
 	}},
-	{"speed", "speed=0.5,1,2 (of the trace)", func(_ *Sweep, s *Simulation, v string) error {
+	{"speed", "speed=0.5,1,2 (of the trace)", []string{"Speed"}, func(_ *Sweep, s *Simulation, v string) error {
 		if s.Trace == nil {
 			return errors.New("only a trace has a speed: sweep rate")
 		}
 		return setNumber(&s.Speed, v)
 	}},
-	{"link", "link=1GB/s,2.5GB/s,12.5GB/s (of one NIC)", func(w *Sweep, s *Simulation, v string) error {
+	{"link", "link=1GB/s,2.5GB/s,12.5GB/s (of one NIC)", []string{"NIC"}, func(w *Sweep, s *Simulation, v string) error {
 		if strings.HasPrefix(v, "latency=") { // the comma of rate=..,latency=.. is the list's
 			return fmt.Errorf("%q: name rates alone, such as link=1GB/s,25gbit", v)
 		}
@@ -74,9 +76,9 @@ var sweepable = []sweepSetter{
 		s.NIC = nic
 		return err
 	}},
-	{"nics", "nics=1,2,4", func(_ *Sweep, s *Simulation, v string) error { return setCount(&s.NICs, v) }},
-	{"handoff", "handoff=v0,pull,layerwise", func(_ *Sweep, s *Simulation, v string) error { s.Handoff = v; return nil }},
-	{"placement", "placement=round-robin,least-loaded,prefix-aware", func(_ *Sweep, s *Simulation, v string) error { s.Placement = v; return nil }},
+	{"nics", "nics=1,2,4", []string{"NICs"}, func(_ *Sweep, s *Simulation, v string) error { return setCount(&s.NICs, v) }},
+	{"handoff", "handoff=v0,pull,layerwise", []string{"Handoff"}, func(_ *Sweep, s *Simulation, v string) error { s.Handoff = v; return nil }},
+	{"placement", "placement=round-robin,least-loaded,prefix-aware", []string{"Placement"}, func(_ *Sweep, s *Simulation, v string) error { s.Placement = v; return nil }},
 }
 
 // SweepExamples shows every parameter with values.
@@ -106,18 +108,34 @@ func setNumber(field *float64, v string) error {
 	return nil
 }
 
+// setter is the parameter's; nil if there is none.
+func (p SweepParam) setter() *sweepSetter {
+	i := slices.IndexFunc(sweepable, func(s sweepSetter) bool { return s.name == p.Name })
+	if i < 0 {
+		return nil
+	}
+	return &sweepable[i]
+}
+
+// Fields are those of a Simulation that the parameter sets.
+func (p SweepParam) Fields() []string { return p.setter().fields }
+
+// sets reports whether the parameter sets a field, or what it is in.
+func (p SweepParam) sets(field string) bool {
+	return slices.ContainsFunc(p.Fields(), func(f string) bool { return field == f || strings.HasPrefix(field, f+".") })
+}
+
 // ParseSweep reads name=value,value,...
 func ParseSweep(text string) (SweepParam, error) {
 	name, list, ok := strings.Cut(text, "=")
-	known := slices.ContainsFunc(sweepable, func(p sweepSetter) bool { return p.name == name })
-	if !ok || !known {
+	p := SweepParam{Name: name}
+	if !ok || p.setter() == nil {
 		return SweepParam{}, fmt.Errorf("%q: write one of %s", text, strings.Join(SweepExamples(), "; "))
 	}
-	p := SweepParam{Name: name}
 	for v := range strings.SplitSeq(list, ",") {
 		v = strings.TrimSpace(v)
 		if v == "" || slices.Contains(p.Values, v) {
-			return p, fmt.Errorf("%q: each value once, and none empty", text)
+			return SweepParam{}, fmt.Errorf("%q: each value once, and none empty", text)
 		}
 		p.Values = append(p.Values, v)
 	}
@@ -126,6 +144,7 @@ func ParseSweep(text string) (SweepParam, error) {
 
 // points are the simulations, the second parameter changing fastest.
 func (w *Sweep) points() ([]Simulation, []map[string]string, error) {
+	var bad config.Faults
 	sims, params := []Simulation{w.Base}, []map[string]string{{}}
 	for _, p := range w.Params {
 		var nextSims []Simulation
@@ -133,13 +152,8 @@ func (w *Sweep) points() ([]Simulation, []map[string]string, error) {
 		for i := range sims {
 			for _, v := range p.Values {
 				s := sims[i]
-				for _, known := range sweepable {
-					if known.name != p.Name {
-						continue
-					}
-					if err := known.set(w, &s, v); err != nil {
-						return nil, nil, fmt.Errorf("sweep %s=%s: %w", p.Name, v, err)
-					}
+				if err := p.setter().set(w, &s, v); err != nil && i == 0 {
+					bad.Check("Params", fmt.Errorf("%s=%s: %w", p.Name, v, err))
 				}
 				m := map[string]string{p.Name: v}
 				for k, x := range params[i] {
@@ -150,33 +164,51 @@ func (w *Sweep) points() ([]Simulation, []map[string]string, error) {
 		}
 		sims, params = nextSims, nextParams
 	}
-	var faults []error
+	if len(bad) > 0 {
+		return nil, nil, bad.Err("bench.Sweep")
+	}
 	seen := map[string]bool{} // what is wrong with every point is said once
 	for i := range sims {
-		if err := sims[i].Validate(); err != nil && !seen[err.Error()] {
-			seen[err.Error()] = true
-			faults = append(faults, fmt.Errorf("%s: %w", w.label(params[i]), err))
-		}
-	}
-	return sims, params, errors.Join(faults...)
-}
-
-// Validate lists every fault of every point.
-func (w *Sweep) Validate() error {
-	if len(w.Params) < 1 || len(w.Params) > 2 {
-		return fmt.Errorf("%d parameters: sweep one, or two", len(w.Params))
-	}
-	if len(w.Params) == 2 {
-		a, b := w.Params[0].Name, w.Params[1].Name
-		if a == b {
-			return fmt.Errorf("sweep %s: given twice", a)
-		}
-		// The second would overwrite the first and its labels be wrong.
-		for _, pair := range [][2]string{{a, b}, {b, a}} {
-			if pair[0] == "nodes" && (pair[1] == "prefill" || pair[1] == "decode") {
-				return fmt.Errorf("sweep %s: nodes sets it too: sweep nodes, or prefill and decode", pair[1])
+		var faults config.Faults
+		faults.Check("Base", sims[i].Validate())
+		for _, f := range faults {
+			for _, p := range w.Params {
+				if p.sets(strings.TrimPrefix(f.Field, "Base.")) {
+					f = &config.Fault{Field: "Params", Err: fmt.Errorf("%s=%s: %w", p.Name, params[i][p.Name], f.Err)}
+				}
+			}
+			if text := f.Error(); !seen[text] {
+				seen[text] = true
+				bad = append(bad, f)
 			}
 		}
+	}
+	return sims, params, bad.Err("bench.Sweep")
+}
+
+// Validate lists every fault of every point, as a [config.Invalid].
+func (w *Sweep) Validate() error {
+	var bad config.Faults
+	switch len(w.Params) {
+	case 1:
+	case 2:
+		a, b := w.Params[0], w.Params[1]
+		if a.Name == b.Name {
+			bad.Add("Params", a.Name, "given twice: sweep another parameter beside it, or leave it out")
+			break
+		}
+		// The second would overwrite the first and its labels be wrong.
+		for _, field := range a.Fields() {
+			if b.sets(field) {
+				bad.Add("Params", b.Name, "%s is swept too, and sets the same: sweep one of them", a.Name)
+				break
+			}
+		}
+	default:
+		bad.Add("Params", len(w.Params), "sweep one parameter, or two")
+	}
+	if len(bad) > 0 {
+		return bad.Err("bench.Sweep")
 	}
 	_, _, err := w.points()
 	return err

@@ -91,11 +91,11 @@ func parseList(list, what string, valid []string, pick func(i int)) error {
 		i := slices.Index(valid, element)
 		switch {
 		case element == "":
-			return fmt.Errorf("empty %s in %q: choose from %s", what, list, strings.Join(valid, ", "))
+			return fmt.Errorf("%q: it has an empty %s: use %s", list, what, strings.Join(valid, ", "))
 		case i < 0:
-			return fmt.Errorf("unknown %s %q: choose from %s", what, element, strings.Join(valid, ", "))
+			return fmt.Errorf("%q: there is no such %s: use %s", element, what, strings.Join(valid, ", "))
 		case seen[element]:
-			return fmt.Errorf("%s %q is named twice: name each once", what, element)
+			return fmt.Errorf("%q: this %s is named twice: name it once", element, what)
 		}
 		seen[element] = true
 		pick(i)

@@ -33,9 +33,9 @@ type Config struct {
 	Chunked                    bool   // of non-disaggregated nodes
 	Handoff                    string // v0, pull or layerwise; the proxy's default if empty
 	Placement                  string
-	Profile                    string // name or file; the shipped A10 if empty
-	Link                       string // see --link of the daemons; native if empty
-	Rail                       string // see --rail of the daemons; TCP over loopback if empty
+	Profile                    string   // name or file; the shipped A10 if empty
+	Link                       string   // see --link of the daemons; native if empty
+	Rails                      []string // see --rail of the daemons; TCP over loopback if empty
 	KVBlocks                   int
 	WarmMiB                    int // see --kv-warm-mib of the daemons; none if 0
 	PrefixCaching              bool
@@ -103,8 +103,8 @@ func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 		cfg.Log = io.Discard
 	}
 	cfg.Log = &daemonLog{w: cfg.Log}
-	if cfg.Rail == "" {
-		cfg.Rail = node.DefaultRail
+	if len(cfg.Rails) == 0 {
+		cfg.Rails = []string{node.DefaultRail}
 	}
 	if cfg.StopTimeout == 0 {
 		cfg.StopTimeout = 5 * time.Second

@@ -46,7 +46,7 @@ func testKilledNode(t *testing.T, rail, handoff string, spare bool) {
 	// A prompt of 384 tokens takes 0.4 s, its 1.5 MB 0.8 s more.
 	k.testCluster = start(t, Config{
 		Prefill: k.nodes, Decode: k.nodes, Handoff: handoff, Profile: profile(t, cost{PrefillToken: 1, Decode: 20}),
-		Link: "rate=2MB/s", LeaseTTL: lease, Rail: rail,
+		Link: "rate=2MB/s", LeaseTTL: lease, Rails: []string{rail},
 	})
 	c := k.testCluster
 	for i, m := range []moment{

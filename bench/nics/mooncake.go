@@ -15,6 +15,7 @@ import (
 
 	"kvferry/bench"
 	"kvferry/bench/page"
+	"kvferry/config"
 	lab "kvferry/lab/nics"
 )
 
@@ -34,21 +35,15 @@ type MooncakeConfig struct {
 }
 
 func (c *MooncakeConfig) setDefaults() error {
-	if c.Rate == 0 {
-		c.Rate = 2 * gbit
-	}
+	config.Default(&c.Rate, 2*gbit)
 	if len(c.Counts) == 0 {
 		c.Counts = []int{1, 2, 4}
 	}
 	if len(c.Settings) == 0 {
 		c.Settings = []string{"tcp", "layerwise"}
 	}
-	if c.Row == "" {
-		c.Row = "1024/q2"
-	}
-	if c.Prompts == 0 {
-		c.Prompts = 40
-	}
+	config.Default(&c.Row, "1024/q2")
+	config.Default(&c.Prompts, 40)
 	if c.Stdout == nil {
 		c.Stdout = io.Discard
 	}
@@ -70,40 +65,35 @@ func (c *MooncakeConfig) setDefaults() error {
 	return nil
 }
 
-// Validate lists every fault, naming the field and the fix.
+// Validate lists every fault by its field, as a [config.Invalid].
 func (c *MooncakeConfig) Validate() error {
-	var errs []error
-	bad := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("nics: MooncakeConfig."+format, args...))
-	}
+	var bad config.Faults
 	if c.Rate < 0 {
-		bad("Rate is %d: use a positive one, or 0 for 2 Gbit/s", c.Rate)
+		bad.Add("Rate", c.Rate, "use a positive one")
 	}
 	for _, n := range c.Counts {
-		if n < 1 || n > 8 {
-			bad("Counts has %d: use 1 to 8", n)
-		}
+		config.Between(&bad, "Counts", n, 1, 8)
 	}
 	known := bench.Settings()
 	for _, name := range c.Settings {
 		if !slices.ContainsFunc(known, func(s bench.Setting) bool { return s.Name == name && s.Link == "tcp" }) {
-			bad("Settings has %q: use tcp, pull or layerwise, which have two nodes and sockets", name)
+			bad.Add("Settings", name, "use tcp, pull or layerwise, which have two nodes and sockets")
 		}
 	}
 	if c.Row != "" {
 		if rows, err := bench.ParseRows(c.Row); err != nil {
-			bad("Row: %w", err)
+			bad.Check("Row", err)
 		} else if len(rows) != 1 {
-			bad("Row is %q: it is one workload", c.Row)
+			bad.Add("Row", c.Row, "it is one workload, like 1024/q2")
 		}
 	}
 	if c.Prompts < 0 {
-		bad("Prompts is %d: use 1 or more, or 0 for 40", c.Prompts)
+		bad.Add("Prompts", c.Prompts, "use 1 or more")
 	}
 	if c.Out == "" {
-		bad("Out is empty: name a folder")
+		bad.Add("Out", nil, "name a folder for the results")
 	}
-	return errors.Join(errs...)
+	return bad.Err("bench/nics.MooncakeConfig")
 }
 
 // A MooncakeCell is a setting over so many NICs.

@@ -38,7 +38,7 @@ layerwise  layerwise     2          -       -       -          -       -     -  
 
 func TestMooncakeConfigFaults(t *testing.T) {
 	err := (&MooncakeConfig{Rate: -1, Counts: []int{9}, Settings: []string{"chunked"}, Row: "all", Prompts: -1}).Validate()
-	for _, want := range []string{"Rate is -1", "Counts has 9: use 1 to 8", `Settings has "chunked": use tcp, pull`, `Row is "all"`, "Prompts is -1", "Out is empty"} {
+	for _, want := range []string{"Rate: -1:", "Counts: 9: use 1 to 8", `Settings: "chunked": use tcp, pull`, `Row: "all": `, "Prompts: -1:", "Out: none given"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}

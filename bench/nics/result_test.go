@@ -179,8 +179,8 @@ func TestReportGolden(t *testing.T) {
 
 func TestConfigFaults(t *testing.T) {
 	for want, cfg := range map[string]Config{
-		"Rounds is -1: use 1":      {Rounds: -1},
-		"Duration is 1ms: use 100": {Duration: time.Millisecond},
+		"Rounds: -1: use":          {Rounds: -1},
+		"Duration: 1ms: use 100ms": {Duration: time.Millisecond},
 	} {
 		if _, err := Run(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)

@@ -14,6 +14,7 @@ import (
 
 	"kvferry/bench"
 	"kvferry/bench/transfer"
+	"kvferry/config"
 	lab "kvferry/lab/nics"
 )
 
@@ -35,16 +36,16 @@ type Config struct {
 	Exe string
 }
 
-// Validate lists every fault, naming the field and the fix.
+// Validate lists every fault by its field, as a [config.Invalid].
 func (c *Config) Validate() error {
-	var errs []error
-	if c.Rounds < 0 || c.Rounds > 99 {
-		errs = append(errs, fmt.Errorf("nics: Config.Rounds is %d: use 1 to 99, or 0 for 3", c.Rounds))
+	var bad config.Faults
+	if c.Rounds != 0 {
+		config.Between(&bad, "Rounds", c.Rounds, 1, 99)
 	}
-	if c.Duration < 0 || c.Duration > 0 && c.Duration < 100*time.Millisecond {
-		errs = append(errs, fmt.Errorf("nics: Config.Duration is %v: use 100ms or more, or 0 for 1.5s", c.Duration))
+	if c.Duration != 0 && c.Duration < 100*time.Millisecond {
+		bad.Add("Duration", c.Duration, "use 100ms or more")
 	}
-	return errors.Join(errs...)
+	return bad.Err("bench/nics.Config")
 }
 
 // Run runs the experiments in turns, prints their tables and holds them to their
@@ -53,12 +54,8 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if cfg.Rounds == 0 {
-		cfg.Rounds = 3
-	}
-	if cfg.Duration == 0 {
-		cfg.Duration = 1500 * time.Millisecond
-	}
+	config.Default(&cfg.Rounds, 3)
+	config.Default(&cfg.Duration, 1500*time.Millisecond)
 	if cfg.Stdout == nil {
 		cfg.Stdout = io.Discard
 	}

@@ -2,7 +2,6 @@ package transfer
 
 import (
 	"bufio"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"kvferry/config"
 	"kvferry/transport"
 )
 
@@ -33,6 +33,15 @@ type Annotation struct {
 	Rail   int           `json:"rail"` // from 0
 	// Rate is the link's from then on, in bytes a second; of the action rate only.
 	Rate float64 `json:"bytes_per_s,omitempty"`
+}
+
+// String is what ParseAnnotation reads.
+func (a Annotation) String() string {
+	text := fmt.Sprintf("%v:%s:%d", a.At, a.Action, a.Rail)
+	if a.Action == setRate {
+		text += fmt.Sprintf(":%gmbit", a.Rate*8/1e6)
+	}
+	return text
 }
 
 const annotationForms = "write TIME:ACTION:RAIL, like 2s:link-down:1, or TIME:rate:RAIL:RATE, like 2s:rate:1:200mbit"
@@ -95,7 +104,7 @@ func ReadFaults(r io.Reader, began time.Time) (all []Annotation, err error) {
 			continue
 		}
 		var line record
-		if err := json.Unmarshal(in.Bytes(), &line); err != nil {
+		if err := config.Unmarshal(in.Bytes(), &line, false); err != nil {
 			return all, fmt.Errorf("line %d: %w", n, err)
 		}
 		if !slices.Contains(actions, line.Action) || line.Error != "" {

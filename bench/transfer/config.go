@@ -1,15 +1,17 @@
 package transfer
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
-	"kvferry/bench"
+	"kvferry/config"
+	"kvferry/kvcache"
 	"kvferry/transport"
 	"kvferry/transport/rails"
 	"kvferry/transport/topology"
@@ -48,7 +50,7 @@ type Config struct {
 	// Warmup comes before. Default 200 ms; negative is none.
 	Warmup time.Duration
 	// Segment is the memory at either end in bytes. Default 1 GiB, or an eighth of
-	// this machine's memory if that is less.
+	// what this machine has left if that is less.
 	Segment int64
 	// Location is the NUMA node that the memory comes from, "cpu:1", at this end and
 	// at a target that is a child process: rails near it are preferred. Default
@@ -97,9 +99,7 @@ const (
 )
 
 func (c *Config) setDefaults() {
-	if c.Location == "" {
-		c.Location = topology.Any
-	}
+	config.Default(&c.Location, topology.Any)
 	if len(c.Counts) == 0 {
 		c.Counts = []int{len(c.Rails)}
 	}
@@ -120,23 +120,12 @@ func (c *Config) setDefaults() {
 			*list.list = []int{list.def}
 		}
 	}
-	for _, d := range []struct {
-		d   *time.Duration
-		def time.Duration
-	}{{&c.Duration, 2 * time.Second}, {&c.Warmup, 200 * time.Millisecond}, {&c.Timeout, 10 * time.Second}} {
-		if *d.d == 0 {
-			*d.d = d.def
-		}
-	}
-	if c.Segment == 0 {
-		c.Segment = defaultSegment()
-	}
-	if c.Slice == 0 {
-		c.Slice = 1 << 20
-	}
-	if c.Format == "" {
-		c.Format = Text
-	}
+	config.Default(&c.Duration, 2*time.Second)
+	config.Default(&c.Warmup, 200*time.Millisecond)
+	config.Default(&c.Timeout, 10*time.Second)
+	config.Default(&c.Segment, defaultSegment())
+	config.Default(&c.Slice, 1<<20)
+	config.Default(&c.Format, Text)
 	if c.Stdout == nil {
 		c.Stdout = io.Discard
 	}
@@ -148,42 +137,39 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// Validate lists every fault, naming the field and the fix.
+// Validate lists every fault by its field, as a [config.Invalid].
 func (c *Config) Validate() error {
-	var errs []error
-	bad := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("transfer: Config."+format, args...))
+	var bad config.Faults
+	checkRails(&bad, c.Rails, c.Server == "")
+	if c.Server != "" {
+		bad.Check("Server", checkServer(c.Server))
+		if slices.Contains(c.Rails, Mem) {
+			bad.Add("Server", c.Server, "the rail %s has both ends in this process: leave one out", Mem)
+		}
 	}
-	if err := validRails(c.Rails, c.Server == ""); err != nil {
-		bad("Rails: %w", err)
-	}
-	if c.Server != "" && slices.Contains(c.Rails, Mem) {
-		bad("Server is %q: the rail %s has both ends in this process: leave one out", c.Server, Mem)
-	}
-	for _, n := range c.Counts {
-		if len(c.Rails) > 0 && (n < 1 || n > len(c.Rails)) {
-			bad("Counts has %d: use 1 to %d, which is how many rails are given", n, len(c.Rails))
+	if len(c.Rails) > 0 {
+		for _, n := range c.Counts {
+			config.Between(&bad, "Counts", n, 1, len(c.Rails))
 		}
 	}
 	for _, s := range c.Selects {
-		if _, err := transport.ParseSelection(string(s)); err != nil {
-			bad("Selects: %w", err)
-		}
+		_, err := transport.ParseSelection(string(s))
+		bad.Check("Selects", err)
 	}
 	if n := len(c.RailLimits); n > 0 && n != len(c.Rails) {
-		bad("RailLimits has %d rates and there are %d rails: give one each, or one Limit of all", n, len(c.Rails))
+		bad.Check("RailLimits", fmt.Errorf("%d rates: there are %d rails: give a rate for each, or one for all together", n, len(c.Rails)))
 	}
 	for _, v := range c.RailLimits {
 		if !(v > 0) {
-			bad("RailLimits has %v: use rates above 0", v)
+			bad.Add("RailLimits", v, "use a rate above 0")
 		}
 	}
 	if len(c.RailLimits) > 0 && c.Limit != 0 {
-		bad("Limit is given beside RailLimits: leave one out")
+		bad.Add("Limit", c.Limit, "each rail has a rate of its own: leave one out")
 	}
 	for _, n := range c.Blocks {
 		if n < 1 || n > maxSize {
-			bad("Blocks has %d: use 1 byte to %s", n, FormatSize(maxSize))
+			bad.Add("Blocks", FormatSize(n), "use 1 byte to %s", FormatSize(maxSize))
 		}
 	}
 	for _, list := range []struct {
@@ -191,63 +177,90 @@ func (c *Config) Validate() error {
 		list []int
 	}{{"Batches", c.Batches}, {"Threads", c.Threads}, {"Depths", c.Depths}} {
 		for _, n := range list.list {
-			if n < 1 || n > maxCount {
-				bad("%s has %d: use 1 to %d", list.name, n, maxCount)
-			}
+			config.Between(&bad, list.name, n, 1, maxCount)
 		}
 	}
 	if c.Duration != 0 && c.Duration < time.Millisecond {
-		bad("Duration is %v: use 1ms or more, or 0 for 2s", c.Duration)
+		bad.Add("Duration", c.Duration, "use 1ms or more")
 	}
 	if c.Timeout < 0 {
-		bad("Timeout is %v: use a positive one, or 0 for 10s", c.Timeout)
+		bad.Add("Timeout", c.Timeout, "use a positive duration")
 	}
 	if c.Iterations < 0 {
-		bad("Iterations is %d: use 1 or more, or 0 to measure for Duration", c.Iterations)
-	}
-	if c.Segment < 0 || c.Segment > maxSize {
-		bad("Segment is %d: use up to %s, or 0 for the default", c.Segment, FormatSize(maxSize))
+		bad.Add("Iterations", c.Iterations, "use 1 or more")
 	}
 	if c.Slice < 0 || c.Slice > transport.MaxSlice {
-		bad("Slice is %d: use 1 to %d bytes, or 0 for the default", c.Slice, transport.MaxSlice)
+		bad.Add("Slice", FormatSize(int64(c.Slice)), "use 1 byte to %s", FormatSize(transport.MaxSlice))
 	}
 	if !slices.Contains([]Format{"", Text, JSON, CSV, Perftest}, c.Format) {
-		bad("Format is %q: use text, json, csv or perftest", c.Format)
+		bad.Add("Format", c.Format, "use text, json, csv or perftest")
 	}
-	if len(errs) == 0 {
+	checkMemory(&bad, c.Segment, c.Location, c.Matrix)
+	if len(bad) == 0 {
 		d := *c
 		d.setDefaults()
-		if fit, _ := d.plans(); len(fit) == 0 {
-			bad("Segment is %s: one batch of each thread, %s at the least, does not fit into it: raise it, or lower Blocks, Batches or Threads",
-				FormatSize(d.Segment), FormatSize(slices.Min(d.Blocks)*int64(slices.Min(d.Batches))*int64(slices.Min(d.Threads))))
-		}
-		if memory := bench.DescribeMachine().MemoryBytes; c.Server == "" && memory > 0 && d.Segment > memory/2 {
-			bad("Segment is %s: both ends are on this machine, which has %d MiB: lower it", FormatSize(d.Segment), memory>>20)
-		}
+		d.checkFit(&bad)
 	}
-	return errors.Join(errs...)
+	return bad.Err("bench/transfer.Config")
 }
 
-// validRails checks specs; here says that both ends will use them on this machine.
-func validRails(specs []string, here bool) error {
+// checkFit holds the points to the segment, and the segment to this machine.
+func (c *Config) checkFit(bad *config.Faults) {
+	if fit, _ := c.plans(); len(fit) == 0 {
+		bad.Add("Segment", FormatSize(c.Segment), "one batch of each thread, %s at the least, does not fit into it: raise it, or use smaller blocks, smaller batches or fewer threads",
+			FormatSize(slices.Min(c.Blocks)*int64(slices.Min(c.Batches))*int64(slices.Min(c.Threads))))
+	}
+	ends := int64(1)
+	if c.Server == "" {
+		ends = 2
+	}
+	if left, ok := kvcache.Available(); ok && c.Segment > left/ends {
+		bad.Add("Segment", FormatSize(c.Segment), "%d of them are on this machine, which has %d MiB of memory left: lower it", ends, left>>20)
+	}
+}
+
+// checkMemory checks what either end has: the size of its memory, and where it is.
+func checkMemory(bad *config.Faults, segment int64, location, matrix string) {
+	if segment < 0 || segment > maxSize {
+		bad.Add("Segment", FormatSize(segment), "use 1 byte to %s", FormatSize(maxSize))
+	}
+	if location != "" {
+		bad.Check("Location", topology.CheckLocation(location))
+	}
+	if matrix != "" {
+		_, err := topology.ReadMatrix(matrix)
+		bad.Check("Matrix", err)
+	}
+}
+
+// checkServer reads host, or host:port, of a target to dial.
+func checkServer(text string) error {
+	if _, err := netip.ParseAddr(strings.Trim(text, "[]")); err == nil || !strings.Contains(text, ":") {
+		text = net.JoinHostPort(strings.Trim(text, "[]"), DefaultPort)
+	}
+	return config.ServerAddress(text)
+}
+
+// serverAddress is what checkServer has read, with a port.
+func serverAddress(text string) string {
+	if _, _, err := net.SplitHostPort(text); err == nil {
+		return text
+	}
+	return net.JoinHostPort(strings.Trim(text, "[]"), DefaultPort)
+}
+
+// checkRails checks specs; here says that both ends will use them on this machine.
+func checkRails(bad *config.Faults, specs []string, here bool) {
 	if len(specs) == 0 {
-		return fmt.Errorf("none is given: name one, %s, or %s", rails.Forms, Mem)
+		bad.Add("Rails", nil, "name one, %s, or %s", rails.Forms, Mem)
 	}
-	var errs []error
-	mem := slices.Contains(specs, Mem)
-	for _, text := range specs {
-		if text == Mem {
-			continue
-		}
-		s, err := rails.Parse(text)
-		switch {
-		case err != nil:
-			errs = append(errs, err)
-		case mem:
-			errs = append(errs, fmt.Errorf("rail %q beside %s, which reaches this process only: leave one out", text, Mem))
-		case here && s.Listen != "" && !strings.HasSuffix(s.Listen, ":0"):
-			errs = append(errs, fmt.Errorf("rail %q: both ends are on this machine and cannot both listen there: use port 0", text))
+	real := slices.DeleteFunc(slices.Clone(specs), func(s string) bool { return s == Mem })
+	if n := len(specs) - len(real); n > 0 && len(real) > 0 {
+		bad.Add("Rails", Mem, "it reaches this process only, and %q others: leave one out", real)
+	}
+	for _, s := range rails.Check(bad, real) {
+		if here && s.Listen != "" && !strings.HasSuffix(s.Listen, ":0") {
+			bad.Add("Rails", s, "both ends are on this machine and cannot both listen there: use port 0")
 		}
 	}
-	return errors.Join(errs...)
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"kvferry/bench"
+	"kvferry/config"
 	"kvferry/transport"
 )
 
@@ -44,57 +45,60 @@ func (c *FailoverConfig) setDefaults() {
 	one(&c.Batches, 16)
 	one(&c.Threads, 1)
 	one(&c.Depths, 8)
-	if c.Duration == 0 {
-		c.Duration = 8 * time.Second
-	}
-	if c.Slice == 0 {
-		c.Slice = 256 << 10 // a sample's bytes are whole slices
-	}
-	if c.Sample == 0 {
-		c.Sample = 10 * time.Millisecond
-	}
-	if c.Timeout == 0 {
-		c.Timeout = 30 * time.Second
-	}
+	config.Default(&c.Duration, 8*time.Second)
+	config.Default(&c.Slice, 256<<10) // a sample's bytes are whole slices
+	config.Default(&c.Sample, 10*time.Millisecond)
+	config.Default(&c.Timeout, 30*time.Second)
 	c.Check = true
 	c.Config.setDefaults()
 }
 
-// Validate lists every fault, naming the field and the fix.
+// Validate lists every fault by its field, as a [config.Invalid].
 func (c *FailoverConfig) Validate() error {
-	errs := []error{c.Config.Validate()}
-	bad := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("transfer: FailoverConfig."+format, args...))
-	}
+	var bad config.Faults
+	bad.Check("", c.Config.Validate())
 	for _, l := range []struct {
 		name string
 		n    int
 	}{{"Blocks", len(c.Blocks)}, {"Batches", len(c.Batches)}, {"Threads", len(c.Threads)}, {"Depths", len(c.Depths)}, {"Selects", len(c.Selects)}} {
 		if l.n > 1 {
-			bad("%s has %d values: it is one run, give one", l.name, l.n)
+			bad.Add(l.name, l.n, "it is one run: give one value")
 		}
 	}
-	if len(c.Counts)+len(c.Ops)+len(c.Corrupt)+len(c.RailLimits)+c.Iterations > 0 || c.Limit != 0 {
-		bad("Counts, Ops, Iterations, Corrupt, Limit or RailLimits is set: leave them out")
+	for _, l := range []struct {
+		name string
+		set  bool
+	}{
+		{"Counts", len(c.Counts) > 0},
+		{"Ops", len(c.Ops) > 0},
+		{"Iterations", c.Iterations != 0},
+		{"Corrupt", len(c.Corrupt) > 0},
+		{"Limit", c.Limit != 0},
+		{"RailLimits", len(c.RailLimits) > 0},
+	} {
+		if l.set {
+			bad.Add(l.name, true, "it is for sweeps: leave it out")
+		}
 	}
 	if c.Format != "" && c.Format != Text {
-		bad("Format is %q: text is all there is, and Out has the rest", c.Format)
+		bad.Add("Format", c.Format, "text is all there is, and files have the rest")
 	}
-	if c.Sample < 0 || c.Sample != 0 && c.Sample < time.Millisecond {
-		bad("Sample is %v: use 1ms or more, or 0 for 10ms", c.Sample)
+	if c.Sample != 0 && c.Sample < time.Millisecond {
+		bad.Add("Sample", c.Sample, "use 1ms or more")
 	}
 	if len(c.Faults) > 0 && c.FaultFile != "" {
-		bad("Faults are given beside FaultFile: leave one out")
+		bad.Add("FaultFile", c.FaultFile, "faults are given one by one too: leave one out")
 	}
 	for i, f := range c.Faults {
+		field := fmt.Sprintf("Faults[%d]", i)
 		switch {
 		case f.Rail >= len(c.Rails):
-			bad("Faults[%d] is of rail %d: there are 0 to %d", i, f.Rail, len(c.Rails)-1)
+			bad.Add(field, f, "it is of rail %d: there are 0 to %d", f.Rail, len(c.Rails)-1)
 		case i > 0 && f.At <= c.Faults[i-1].At:
-			bad("Faults[%d] is at %v, not after the one before: put them in order", i, f.At)
+			bad.Add(field, f, "it does not come after the one before: put them in order")
 		}
 	}
-	return errors.Join(errs...)
+	return bad.Err("bench/transfer.FailoverConfig")
 }
 
 // Failover loads the rails for Duration, then checks every byte of the target's

@@ -110,15 +110,15 @@ func TestFailoverInterrupted(t *testing.T) {
 
 func TestFailoverConfigFaults(t *testing.T) {
 	for want, change := range map[string]func(*FailoverConfig){
-		"Rails: none is given":       func(c *FailoverConfig) { c.Rails = nil },
-		"Blocks has 2 values":        func(c *FailoverConfig) { c.Blocks = []int64{1, 2} },
-		"Selects has 2 values":       func(c *FailoverConfig) { c.Selects = transport.Selections[:2] },
-		"Counts, Ops, Iterations":    func(c *FailoverConfig) { c.Iterations = 4 },
-		`Format is "json"`:           func(c *FailoverConfig) { c.Format = JSON },
-		"Sample is 1µs":              func(c *FailoverConfig) { c.Sample = time.Microsecond },
-		"beside FaultFile":           func(c *FailoverConfig) { c.FaultFile, c.Faults = "x", []Annotation{{Rail: 0}} },
-		"Faults[0] is of rail 1":     func(c *FailoverConfig) { c.Faults = []Annotation{{Rail: 1}} },
-		"Faults[1] is at 0s, not af": func(c *FailoverConfig) { c.Faults = []Annotation{{}, {}} },
+		"Rails: none given":                         func(c *FailoverConfig) { c.Rails = nil },
+		"Blocks: 2: it is one run":                  func(c *FailoverConfig) { c.Blocks = []int64{1, 2} },
+		"Selects: 2: it is one run":                 func(c *FailoverConfig) { c.Selects = transport.Selections[:2] },
+		"Iterations: true: it is for":               func(c *FailoverConfig) { c.Iterations = 4 },
+		`Format: "json": text is`:                   func(c *FailoverConfig) { c.Format = JSON },
+		"Sample: 1µs: use 1ms":                      func(c *FailoverConfig) { c.Sample = time.Microsecond },
+		`FaultFile: "x": faults are`:                func(c *FailoverConfig) { c.FaultFile, c.Faults = "x", []Annotation{{Rail: 0}} },
+		`Faults[0]: "0s:clear:1": it is of rail 1`:  func(c *FailoverConfig) { c.Faults = []Annotation{{Action: clearLink, Rail: 1}} },
+		`Faults[1]: "0s:clear:0": it does not come`: func(c *FailoverConfig) { c.Faults = []Annotation{{Action: clearLink}, {Action: clearLink}} },
 	} {
 		cfg := briefly(Mem)
 		change(&cfg)

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"time"
 
+	"kvferry/config"
+	"kvferry/kvcache"
 	"kvferry/transport"
 	"kvferry/transport/rails"
 	"kvferry/transport/topology"
@@ -29,7 +31,10 @@ const targetEnv = "KVFERRY_TRANSFER_TARGET"
 const orphaned = 3
 
 // listening is the line a child prints once it listens, or cannot.
-type listening struct{ Addr, Error string }
+type listening struct {
+	Addr  string
+	Error config.Report
+}
 
 // Child serves as a target and exits if this process was started as one by Run;
 // otherwise it returns at once. A program that calls Run calls it first thing in
@@ -54,10 +59,8 @@ func Child() {
 	if err == nil {
 		s, err = Listen(cfg)
 	}
-	report := listening{}
-	if err != nil {
-		report.Error = err.Error()
-	} else {
+	report := listening{Error: config.NewReport(err)}
+	if err == nil {
 		report.Addr = s.Addr()
 	}
 	if e := json.NewEncoder(os.Stdout).Encode(report); e != nil || err != nil {
@@ -93,9 +96,7 @@ func connect(ctx context.Context, cfg *Config) (*link, error) {
 		l.where = "a child process of this machine"
 		addr, l.close, err = startChild(ctx, ServerConfig{Rails: cfg.Rails, Listen: "127.0.0.1:0", Segment: cfg.Segment, Location: cfg.Location, Matrix: cfg.Matrix, Once: true})
 	} else {
-		if _, _, e := net.SplitHostPort(addr); e != nil {
-			addr = net.JoinHostPort(strings.Trim(addr, "[]"), DefaultPort)
-		}
+		addr = serverAddress(addr)
 		l.where = addr
 	}
 	var conn net.Conn
@@ -174,6 +175,7 @@ func startChild(ctx context.Context, cfg ServerConfig) (addr string, stop func()
 	if err != nil {
 		return "", none, err
 	}
+	kills := kvcache.OutOfMemory()
 	if err := cmd.Start(); err != nil {
 		return "", none, fmt.Errorf("the target's process: %w", err)
 	}
@@ -182,8 +184,13 @@ func startChild(ctx context.Context, cfg ServerConfig) (addr string, stop func()
 		once.Do(func() {
 			_ = life.Close()
 			kill := time.AfterFunc(5*time.Second, func() { _ = cmd.Process.Kill() })
-			defer kill.Stop()
-			if e := cmd.Wait(); e != nil && cmd.ProcessState.ExitCode() != orphaned && said.Len() > 0 {
+			e := cmd.Wait()
+			status, ended := cmd.ProcessState.Sys().(syscall.WaitStatus)
+			switch {
+			case !kill.Stop(): // it had to be
+			case ended && status.Signaled() && status.Signal() == syscall.SIGKILL:
+				err = config.NewFault("Segment", FormatSize(cfg.Segment), "the target's process was killed: %s: lower it", kvcache.KilledFor(kills))
+			case e != nil && cmd.ProcessState.ExitCode() != orphaned && said.Len() > 0:
 				err = fmt.Errorf("the target's process: %s", strings.TrimSpace(said.String()))
 			}
 		})
@@ -204,8 +211,8 @@ func startChild(ctx context.Context, cfg ServerConfig) (addr string, stop func()
 		switch {
 		case a.err != nil:
 			err = fmt.Errorf("the target's process did not start: %w", a.err)
-		case a.Error != "":
-			err = fmt.Errorf("the target's process: %s", a.Error)
+		case a.Error.Err() != nil:
+			err = fmt.Errorf("the target's process: %w", a.Error.Err())
 		default:
 			return a.Addr, stop, nil
 		}

@@ -1,7 +1,6 @@
 package transfer
 
 import (
-	"fmt"
 	"log/slog"
 	"math/bits"
 	"net"
@@ -11,7 +10,8 @@ import (
 	"strings"
 	"syscall"
 
-	"kvferry/bench"
+	"kvferry/config"
+	"kvferry/kvcache"
 	"kvferry/transport"
 	"kvferry/transport/rails"
 )
@@ -25,7 +25,7 @@ func newEngine(matrix string, cfg transport.Config) (*transport.Engine, error) {
 	}
 	var err error
 	if cfg.Rank, err = rails.Ranks(cfg.Rails, matrix, log); err != nil {
-		err = fmt.Errorf("matrix: %w", err)
+		err = &config.Fault{Field: "Matrix", Err: err}
 	}
 	var e *transport.Engine
 	if err == nil {
@@ -40,13 +40,13 @@ func newEngine(matrix string, cfg transport.Config) (*transport.Engine, error) {
 }
 
 // defaultSegment is 1 GiB, or a power of two that takes no more than an eighth of
-// this machine's memory: both ends may be here.
+// the memory that is left on this machine: both ends may be here.
 func defaultSegment() int64 {
-	memory := bench.DescribeMachine().MemoryBytes
-	if memory <= 0 {
+	left, ok := kvcache.Available()
+	if !ok {
 		return 1 << 28
 	}
-	return min(1<<30, int64(1)<<(bits.Len64(uint64(memory/8))-1))
+	return min(1<<30, int64(1)<<(bits.Len64(uint64(max(left/8, 1)))-1))
 }
 
 // warm writes all of the memory, so that every page is there and none is the

@@ -7,11 +7,13 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"kvferry/bench"
+	"kvferry/config"
 	"kvferry/kvcache"
 	"kvferry/transport"
 	"kvferry/transport/rails"
@@ -37,26 +39,23 @@ type ServerConfig struct {
 	yield time.Duration // see Serve; less in tests
 }
 
-// Validate lists every fault, naming the field and the fix.
+// Validate lists every fault by its field, as a [config.Invalid].
 func (c *ServerConfig) Validate() error {
-	var errs []error
-	if err := validRails(c.Rails, false); err != nil {
-		errs = append(errs, fmt.Errorf("transfer: ServerConfig.Rails: %w", err))
-	}
-	for _, spec := range c.Rails {
-		if spec == Mem {
-			errs = append(errs, fmt.Errorf("transfer: ServerConfig.Rails: %s reaches this process only: run the client alone", Mem))
-		}
-	}
-	if c.Segment < 0 || c.Segment > maxSize {
-		errs = append(errs, fmt.Errorf("transfer: ServerConfig.Segment is %d: use up to %s, or 0 for the default", c.Segment, FormatSize(maxSize)))
+	var bad config.Faults
+	if slices.Contains(c.Rails, Mem) {
+		bad.Add("Rails", Mem, "it reaches this process only: run the client alone")
+	} else {
+		checkRails(&bad, c.Rails, false)
 	}
 	if c.Listen != "" {
-		if _, _, err := net.SplitHostPort(c.Listen); err != nil {
-			errs = append(errs, fmt.Errorf("transfer: ServerConfig.Listen is %q: write host:port, or :%s", c.Listen, DefaultPort))
-		}
+		_, _, err := config.Address(c.Listen)
+		bad.Check("Listen", err)
 	}
-	return errors.Join(errs...)
+	checkMemory(&bad, c.Segment, c.Location, c.Matrix)
+	if left, ok := kvcache.Available(); ok && len(bad) == 0 && c.Segment > left {
+		bad.Add("Segment", FormatSize(c.Segment), "this machine has %d MiB of memory left: lower it", left>>20)
+	}
+	return bad.Err("bench/transfer.ServerConfig")
 }
 
 // A Server is a target that listens.
@@ -74,15 +73,9 @@ func Listen(cfg ServerConfig) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if cfg.Listen == "" {
-		cfg.Listen = ":" + DefaultPort
-	}
-	if cfg.Location == "" {
-		cfg.Location = topology.Any
-	}
-	if cfg.Segment == 0 {
-		cfg.Segment = defaultSegment()
-	}
+	config.Default(&cfg.Listen, ":"+DefaultPort)
+	config.Default(&cfg.Location, topology.Any)
+	config.Default(&cfg.Segment, defaultSegment())
 	if cfg.Log == nil {
 		cfg.Log = io.Discard
 	}
@@ -100,9 +93,10 @@ func Listen(cfg ServerConfig) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	lis, err := net.Listen("tcp", cfg.Listen)
+	lis, err := config.Listen("Listen", cfg.Listen)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("control connection: %w", err), engine.Close())
+		_ = engine.Close() // nothing was done with it
+		return nil, err
 	}
 	return &Server{cfg: cfg, engine: engine, lis: lis}, nil
 }

@@ -289,12 +289,12 @@ func TestOnce(t *testing.T) {
 
 func TestServerFaults(t *testing.T) {
 	for want, cfg := range map[string]ServerConfig{
-		"Rails: none is given":       {},
-		"reaches this process only":  {Rails: []string{Mem}},
-		"Segment is -1: use up to":   {Rails: []string{"tcp/lo"}, Segment: -1},
-		"write host:port, or :18515": {Rails: []string{"tcp/lo"}, Listen: "18515"},
-		"no interface":               {Rails: []string{"tcp/nosuch0"}, Listen: "127.0.0.1:0"},
-		"control connection":         {Rails: []string{"127.0.0.1:0"}, Listen: "192.0.2.77:1"},
+		"Rails: none given":                      {},
+		"reaches this process only":              {Rails: []string{Mem}},
+		`Segment: "-1": use`:                     {Rails: []string{"tcp/lo"}, Segment: -1},
+		`Listen: "18515": write host`:            {Rails: []string{"tcp/lo"}, Listen: "18515"},
+		"no interface":                           {Rails: []string{"tcp/nosuch0"}, Listen: "127.0.0.1:0"},
+		"Listen: \"192.0.2.77:1\": no interface": {Rails: []string{"127.0.0.1:0"}, Listen: "192.0.2.77:1"},
 	} {
 		if _, err := Listen(cfg); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)

@@ -30,7 +30,7 @@ func ParseSize(text string) (int64, error) {
 	}
 	n, err := strconv.ParseInt(digits, 10, 64)
 	if err != nil || strings.ContainsAny(digits, "+-") || n < 1 || n > maxSize/scale {
-		return 0, fmt.Errorf("%q is no size: write bytes from 1, or 4k, 64k, 1m, 1g (powers of 1024, up to 1024g)", text)
+		return 0, fmt.Errorf("%q: write bytes from 1, or 4k, 64k, 1m, 1g (powers of 1024, up to 1024g)", text)
 	}
 	return n * scale, nil
 }
@@ -61,15 +61,15 @@ func ParseSizes(text string) ([]int64, error) {
 				return nil, err
 			}
 			if high < low {
-				return nil, fmt.Errorf("%q goes down: write the smaller size first", part)
+				return nil, fmt.Errorf("%q: it goes down: write the smaller size first", part)
 			}
 		}
 		if len(all)+bits.Len64(uint64(high/low)) > maxValues {
-			return nil, fmt.Errorf("more than %d values: write fewer", maxValues)
+			return nil, fmt.Errorf("%q: these are more than %d values: write fewer", text, maxValues)
 		}
 		for n := low; n <= high; n *= 2 {
 			if slices.Contains(all, n) {
-				return nil, fmt.Errorf("%s is listed twice: leave one out", FormatSize(n))
+				return nil, fmt.Errorf("%q: it is listed twice: leave one out", FormatSize(n))
 			}
 			all = append(all, n)
 		}
@@ -87,7 +87,7 @@ func ParseCounts(text string) ([]int, error) {
 	counts := make([]int, len(sizes))
 	for i, n := range sizes {
 		if n > maxCount {
-			return nil, fmt.Errorf("%d is too many: use 1 to %d", n, maxCount)
+			return nil, fmt.Errorf("%d: use 1 to %d", n, maxCount)
 		}
 		counts[i] = int(n)
 	}

@@ -20,18 +20,18 @@ func TestParseSizes(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"":            "no size",
-		"4k,":         "no size",
+		"":            "write bytes",
+		"4k,":         "write bytes",
 		"0":           "bytes from 1",
-		"-4k":         "no size",
-		"+4":          "no size",
-		"4kk":         "no size",
-		"1.5m":        "no size",
+		"-4k":         "write bytes",
+		"+4":          "write bytes",
+		"4kk":         "write bytes",
+		"1.5m":        "write bytes",
 		"2000g":       "up to 1024g",
 		"1m:4k":       "smaller size first",
-		"4k:64k,8k":   "8k is listed twice",
-		"1:2:4":       "no size",
-		"9999999999g": "no size",
+		"4k:64k,8k":   `"8k": it is listed twice`,
+		"1:2:4":       "write bytes",
+		"9999999999g": "write bytes",
 	} {
 		if got, err := ParseSizes(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, %v, want %q", text, got, err, want)
@@ -43,7 +43,7 @@ func TestParseCounts(t *testing.T) {
 	if got, err := ParseCounts("1,16:64"); err != nil || !slices.Equal(got, []int{1, 16, 32, 64}) {
 		t.Errorf("%v, %v", got, err)
 	}
-	for text, want := range map[string]string{"1k": "numbers from 1", "0": "numbers from 1", "2000000": "too many"} {
+	for text, want := range map[string]string{"1k": "numbers from 1", "0": "numbers from 1", "2000000": "2000000: use 1 to"} {
 		if _, err := ParseCounts(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", text, err)
 		}

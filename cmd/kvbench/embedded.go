@@ -2,12 +2,15 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 
 	"kvferry/bench"
 	"kvferry/cluster"
+	"kvferry/config"
 	"kvferry/engine"
 	"kvferry/node"
 	"kvferry/transport"
@@ -15,35 +18,39 @@ import (
 )
 
 // warmMiB is what the burst of 1024/q2 holds at once on the prefill node, 20
-// prompts of 66 MB, and some.
+// prompts of 66 MB, and some: --kv-warm-mib's default.
 const warmMiB = 2048
 
 // A hardware is what the nodes of an embedded cluster are given.
 type hardware struct {
-	profile string // its name
-	costs   *engine.Profile
-	link    string // instead of each setting's, if it is not empty
-	rail    string // instead of each setting's, if it is not empty
+	profile         string // its name
+	costs           *engine.Profile
+	link            string   // instead of each setting's, if it is not empty
+	rails           []string // instead of each setting's, if it is not empty
+	blocks, warmMiB int
 }
 
-// carrier is the link and the rail of a setting that moves KV. Where its rail is not to be had, it is
+// carrier is the link and the rails of a setting that moves KV. Where its rail is not to be had, it is
 // loopback, and why says so.
-func (h hardware) carrier(s bench.Setting) (link *transport.Link, rail, why string, err error) {
+func (h hardware) carrier(s bench.Setting) (link *transport.Link, specs []string, why string, err error) {
 	if link, err = node.ResolveLink(h.costs, h.linkOf(s)); err != nil {
-		return nil, "", "", err
+		return nil, nil, "", err
 	}
-	rail = s.Rail
-	if h.rail != "" {
-		rail = h.rail
+	if specs = h.rails; len(specs) == 0 {
+		specs = []string{s.Rail}
 	}
-	r, err := rails.Open(rail, rails.Options{Logger: slog.New(slog.DiscardHandler)})
+	opened, err := rails.OpenAll(specs, rails.Options{Logger: slog.New(slog.DiscardHandler)})
+	var fault *config.Fault
 	switch {
 	case err == nil:
-		return link, rail, "", r.Close()
-	case h.rail != "":
-		return nil, "", "", err
+		for _, r := range opened {
+			err = errors.Join(err, r.Close())
+		}
+		return link, specs, "", err
+	case len(h.rails) == 0 && errors.As(err, &fault):
+		return link, []string{node.DefaultRail}, fault.Err.Error(), nil
 	}
-	return link, node.DefaultRail, err.Error(), nil
+	return nil, nil, "", err
 }
 
 func (h hardware) linkOf(s bench.Setting) string {
@@ -53,35 +60,34 @@ func (h hardware) linkOf(s bench.Setting) string {
 	return s.Link
 }
 
-// embedded is the Starter of clusters that are child processes of kvbench. An error
-// says what is wrong with the link.
-func embedded(h hardware, log io.Writer) (bench.Starter, error) {
-	for _, s := range bench.Settings() {
-		if _, err := node.ResolveLink(h.costs, h.linkOf(s)); err != nil {
-			return nil, err
-		}
-	}
+// embedded is the Starter of clusters that are child processes of kvbench.
+func embedded(h hardware, log io.Writer) bench.Starter {
 	return func(ctx context.Context, s bench.Setting) (bench.Cluster, error) {
-		cfg := cluster.Config{Profile: h.profile, Handoff: s.Handoff, Chunked: s.Chunked, WarmMiB: warmMiB, Log: log}
-		out := &children{link: bench.Link{Clock: "real", Compute: "modelled"}}
-		if s.Mode == bench.ModeNonDisagg {
-			cfg.Nondisagg = 1
-			out.link.Transfer, out.link.Label = "none", "compute modelled ("+h.costs.GPU+"), no KV transfer"
-		} else {
-			link, rail, why, err := h.carrier(s)
-			if err != nil {
-				return nil, err
-			}
-			cfg.Prefill, cfg.Decode, cfg.Link, cfg.Rail = 1, 1, h.linkOf(s), rail
-			out.describe(link, rail, why)
+		out, err := h.start(ctx, s, log)
+		if err != nil {
+			return nil, config.Named(err, mooncakeNames)
 		}
-		c, err := cluster.Start(ctx, cfg)
+		return out, nil
+	}
+}
+
+func (h hardware) start(ctx context.Context, s bench.Setting, log io.Writer) (*children, error) {
+	cfg := cluster.Config{Profile: h.profile, Handoff: s.Handoff, Chunked: s.Chunked, KVBlocks: h.blocks, WarmMiB: h.warmMiB, Log: log}
+	out := &children{link: bench.Link{Clock: "real", Compute: "modelled"}}
+	if s.Mode == bench.ModeNonDisagg {
+		cfg.Nondisagg = 1
+		out.link.Transfer, out.link.Label = "none", "compute modelled ("+h.costs.GPU+"), no KV transfer"
+	} else {
+		link, specs, why, err := h.carrier(s)
 		if err != nil {
 			return nil, err
 		}
-		out.Cluster = c
-		return out, nil
-	}, nil
+		cfg.Prefill, cfg.Decode, cfg.Link, cfg.Rails = 1, 1, h.linkOf(s), specs
+		out.describe(link, specs, why)
+	}
+	var err error
+	out.Cluster, err = cluster.Start(ctx, cfg)
+	return out, err
 }
 
 type children struct {
@@ -91,7 +97,8 @@ type children struct {
 
 // describe says what carries the KV: a rail, for the reason why if it is not the
 // setting's own, paced to a link or as it is.
-func (c *children) describe(link *transport.Link, rail, why string) {
+func (c *children) describe(link *transport.Link, specs []string, why string) {
+	rail := strings.Join(specs, ",")
 	if rail == node.DefaultRail {
 		rail = "tcp/loopback"
 	}

@@ -1,18 +1,18 @@
 package main
 
 import (
-	"errors"
-	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"kvferry/bench/transfer"
+	"kvferry/command"
+	"kvferry/config"
 	"kvferry/transport"
+	"kvferry/transport/rails"
 )
 
 // failoverFlags are the command line of kvbench failover.
@@ -64,21 +64,21 @@ not go on; 2 bad flags; 130 interrupted (what was measured is kept).`,
 		Example: `  kvbench failover --rail tcp/eth0 --rail tcp/eth1 10.0.0.1 --cut 2s:1 --restore 5s:1
   kvbench failover --rail tcp/eth0 --rail tcp/eth1 10.0.0.1 --faults faults.jsonl --duration 10s
   kvlab nics --help                                      # two hosts, and links to cut`,
-		Args: cobra.MaximumNArgs(1),
+		Args: command.AtMostOne("HOST"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, err := f.config(cmd.Flags().Changed, args)
+			cfg, err := f.config(args)
 			if err != nil {
-				return usageError{err}
+				return err
 			}
 			cfg.Stdout, cfg.Progress, cfg.Terminal = cmd.OutOrStdout(), cmd.ErrOrStderr(), terminal
 			cfg.Logger = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 			_, err = transfer.Failover(cmd.Context(), cfg)
-			return err
+			return config.Named(err, transferNames)
 		},
 	}
 	fs := cmd.Flags()
 	fs.SortFlags = false
-	fs.StringArrayVar(&f.cfg.Rails, "rail", nil, "what to move bytes over (required), as for kvbench transfer")
+	fs.Var((*rails.Specs)(&f.cfg.Rails), "rail", "what to move bytes over (required), as for kvbench transfer")
 	fs.StringVar(&f.sel, "select", "affinity", "how slices are spread over rails: affinity, static, round-robin or single")
 	fs.DurationVar(&f.cfg.Duration, "duration", 8*time.Second, "how long")
 	fs.StringArrayVar(&f.faults, "fault", nil, "what will happen, and when: see above")
@@ -96,78 +96,48 @@ not go on; 2 bad flags; 130 interrupted (what was measured is kept).`,
 	fs.DurationVar(&f.cfg.Timeout, "timeout", 30*time.Second, "one batch fails after this long: longer than any fault")
 	fs.Uint64Var(&f.cfg.Seed, "seed", 0, "of the order of blocks")
 	fs.StringVar(&f.out, "out", "", "folder for the results (default kvbench-out/<time>)")
+	command.Positive(fs, "duration", "sample", "batch", "threads", "depth", "timeout")
 	return cmd
 }
 
 // config turns flags into a run, or names every flag that is wrong.
-func (f *failoverFlags) config(changed func(flag string) bool, args []string) (transfer.FailoverConfig, error) {
+func (f *failoverFlags) config(args []string) (transfer.FailoverConfig, error) {
 	cfg := f.cfg
-	var bad faults
-	cfg.Command, cfg.Out, cfg.FaultFile = os.Args, f.out, f.file
-	if cfg.Out == "" {
-		cfg.Out = filepath.Join("kvbench-out", time.Now().Format("20060102-150405"))
-	}
+	var bad config.Faults
+	cfg.Command, cfg.Out, cfg.FaultFile = os.Args, resultsFolder(f.out), f.file
 	if len(args) > 0 {
-		if cfg.Server = args[0]; cfg.Server == "" {
-			bad = append(bad, errors.New("HOST is empty: name the server's machine, or leave it out"))
-		}
+		cfg.Server = args[0]
 	}
 	sel, err := transport.ParseSelection(f.sel)
-	bad.add("select", err)
+	bad.Check("--select", err)
 	cfg.Selects = []transport.Selection{sel}
 	for _, text := range f.faults {
 		a, err := transfer.ParseAnnotation(text)
-		bad.add("fault", err)
-		cfg.Faults = append(cfg.Faults, a)
+		bad.Check("--fault", err)
+		if err == nil {
+			cfg.Faults = append(cfg.Faults, a)
+		}
 	}
-	for _, short := range []struct{ flag, text, action string }{{"cut", f.cut, "link-down"}, {"restore", f.restore, "link-up"}} {
-		if !changed(short.flag) {
+	for _, short := range []struct{ flag, text, action string }{{"--cut", f.cut, "link-down"}, {"--restore", f.restore, "link-up"}} {
+		if short.text == "" {
 			continue
 		}
 		at, rail, _ := strings.Cut(short.text, ":")
-		a, err := transfer.ParseAnnotation(at + ":" + short.action + ":" + rail)
-		if err != nil {
-			err = fmt.Errorf("%q: write TIME:RAIL, like 2s:1", short.text)
+		if a, err := transfer.ParseAnnotation(at + ":" + short.action + ":" + rail); err != nil {
+			bad.Add(short.flag, short.text, "write TIME:RAIL, like 2s:1")
+		} else {
+			cfg.Faults = append(cfg.Faults, a)
 		}
-		bad.add(short.flag, err)
-		cfg.Faults = append(cfg.Faults, a)
 	}
 	block, err := transfer.ParseSize(f.block)
-	bad.add("block", err)
+	bad.Check("--block", err)
 	cfg.Blocks, cfg.Batches, cfg.Threads, cfg.Depths = []int64{block}, []int{f.batch}, []int{f.threads}, []int{f.depth}
-	slice, err := transfer.ParseSize(f.slice)
-	bad.add("slice", err)
-	cfg.Slice = int(min(slice, transport.MaxSlice+1))
+	cfg.Slice, err = parseSlice(f.slice)
+	bad.Check("--slice", err)
 	if f.segment != "" {
 		cfg.Segment, err = transfer.ParseSize(f.segment)
-		bad.add("segment", err)
+		bad.Check("--segment", err)
 	}
-	if cfg.Warmup = f.warmup; f.warmup == 0 {
-		cfg.Warmup = -1
-	}
-	for _, d := range []struct {
-		flag     string
-		d, least time.Duration
-	}{{"duration", cfg.Duration, time.Millisecond}, {"timeout", cfg.Timeout, 1}, {"warmup", f.warmup, 0}, {"sample", cfg.Sample, time.Millisecond}} {
-		if d.d < d.least {
-			bad.add(d.flag, fmt.Errorf("%v: use %v or more", d.d, d.least))
-		}
-	}
-	if len(bad) == 0 {
-		if err := cfg.Validate(); err != nil {
-			bad = append(bad, failoverFlagNames(err))
-		}
-	}
-	return cfg, errors.Join(bad...)
-}
-
-// failoverFlagNames turns the fields of a FailoverConfig into the flags that set them.
-func failoverFlagNames(err error) error {
-	return errors.New(strings.NewReplacer(
-		"transfer: FailoverConfig.", "--", "transfer: Config.", "--",
-		"Rails: ", "rail: ", "Server is", "HOST is", "Segment is", "segment is", "Slice is", "slice is",
-		"Batches has", "batch has", "Threads has", "threads has", "Depths has", "depth has",
-		"Faults[", "fault[", "Faults are given beside FaultFile", "fault is given beside --faults",
-		"lower Blocks, Batches or Threads", "lower --block, --batch or --threads",
-	).Replace(err.Error()))
+	cfg.Warmup = config.OrNone(f.warmup)
+	return cfg, command.Check(bad, cfg.Validate(), transferNames)
 }

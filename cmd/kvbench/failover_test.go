@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"kvferry/command"
 )
 
 func TestFailover(t *testing.T) {
@@ -25,7 +27,7 @@ func TestFailover(t *testing.T) {
 		}
 	}
 	code, _, stderr = kvbench(t.Context(), "failover", "--rail", "127.0.0.1:0", "--out", dir, "127.0.0.1:1")
-	if code != exitFailed || !strings.Contains(stderr, "kvbench transfer --server") {
+	if code != command.ExitFailed || !strings.Contains(stderr, "kvbench transfer --server") {
 		t.Errorf("no server: exit %d: %s", code, stderr)
 	}
 }
@@ -36,18 +38,19 @@ func TestFailoverUsage(t *testing.T) {
 		args string
 		want []string
 	}{
-		{"", []string{"--rail: none is given"}},
+		{"", []string{"--rail: none given: name one"}},
 		{"--rail mem --select affinity,static", []string{"--select"}},
 		{"--rail mem --fault 2s:kill:0 --cut 2s --restore x:0", []string{"--fault:", "link-down, link-up", "--cut: \"2s\": write TIME:RAIL", "--restore:"}},
-		{"--rail mem --fault 2s:clear:3", []string{"--fault[0] is of rail 3: there are 0 to 0"}},
+		{"--rail mem --fault 2s:clear:3", []string{`--fault: "2s:clear:3": it is of rail 3: there are 0 to 0`}},
 		{"--rail mem --cut 2s:0 --restore 1s:0", []string{"put them in order"}},
-		{"--rail mem --faults x --cut 1s:0", []string{"--fault is given beside --faults: leave one out"}},
-		{"--rail mem --block 0 --slice x --segment y --duration 0s --timeout 0s --warmup -1s --sample 1us", []string{"--block", "--slice", "--segment", "--duration", "--timeout", "--warmup", "--sample"}},
-		{"--rail mem --batch 0 --depth 0 --threads 0 --slice 2g", []string{"--batch has 0", "--depth has 0", "--threads has 0", "--slice is"}},
+		{"--rail mem --faults x --cut 1s:0", []string{`--faults: "x": faults are given one by one too: leave one out`}},
+		{"--rail mem --duration 0s --timeout 0s --warmup -1s --batch 0 --depth 0 --threads 0", []string{"--duration: 0s:", "--timeout: 0s:", "--warmup: -1s:", "--batch: 0:", "--depth: 0:", "--threads: 0:"}},
+		{"--rail mem --block 0 --slice x --segment y --sample 1us", []string{`--block: "0": write`, `--slice: "x": write`, `--segment: "y": write`, "--sample: 1µs: use 1ms"}},
+		{"--rail mem --batch 200000 --depth 200000 --threads 200000 --slice 2g", []string{"--batch: 200000: use 1 to", "--depth: 200000:", "--threads: 200000:", `--slice: "2g": use up to 1g`}},
 	} {
 		code, stdout, stderr := kvbench(t.Context(), append([]string{"failover"}, strings.Fields(c.args)...)...)
-		if code != exitUsage || stdout != "" {
-			t.Errorf("%s: exit %d, want %d: %s%s", c.args, code, exitUsage, stdout, stderr)
+		if code != command.ExitUsage || stdout != "" {
+			t.Errorf("%s: exit %d, want %d: %s%s", c.args, code, command.ExitUsage, stdout, stderr)
 		}
 		for _, want := range append(c.want, "--help") {
 			if !strings.Contains(stderr, want) {

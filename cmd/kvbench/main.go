@@ -3,13 +3,10 @@
 package main
 
 import (
-	"context"
 	"errors"
-	"fmt"
-	"io"
 	"os"
-	"os/signal"
-	"syscall"
+	"path/filepath"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -17,42 +14,17 @@ import (
 	"kvferry/bench/page"
 	"kvferry/bench/transfer"
 	"kvferry/cluster"
-)
-
-// Exit statuses.
-const (
-	exitFailed      = 1   // a cell has faults, or the run could not go on
-	exitUsage       = 2   // the command line is wrong
-	exitInterrupted = 130 // by Ctrl-C, as a shell reports it, or another signal that ends it
+	"kvferry/command"
 )
 
 func main() {
 	cluster.Child()  // does not return in a daemon of an embedded cluster
 	transfer.Child() // nor in the target of a transfer
-	ctx, stop := signal.NotifyContext(context.Background(), interrupts()...)
-	// A second Ctrl-C ends the process at once.
-	context.AfterFunc(ctx, stop)
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr, term.IsTerminal(int(os.Stderr.Fd()))))
+	program(term.IsTerminal(int(os.Stderr.Fd()))).Main()
 }
 
-// interrupts are the signals that end a run and keep what it has: Ctrl-C, kill, and
-// the loss of the terminal unless nohup has told us to outlive it.
-func interrupts() []os.Signal {
-	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
-	if !signal.Ignored(syscall.SIGHUP) {
-		signals = append(signals, syscall.SIGHUP)
-	}
-	return signals
-}
-
-// usageError is a command line that cannot be run.
-type usageError struct{ error }
-
-func (e usageError) Unwrap() error { return e.error }
-
-// run is the command without its process; terminal says that stderr is one.
-func run(ctx context.Context, args []string, stdout, stderr io.Writer, terminal bool) int {
-	began := false
+// program is kvbench; terminal says that its standard error is one.
+func program(terminal bool) command.Program {
 	root := &cobra.Command{
 		Use:   "kvbench",
 		Short: "Measure disaggregated LLM serving",
@@ -66,35 +38,23 @@ run elsewhere. KV-cache bytes and network are real, the GPU is modelled.
   kvbench nics        several NICs in the NIC lab, held to limits
   kvbench topo        which NIC is near which memory, and why
   kvbench serving     what the proxy and a node cost themselves, per token`,
-		SilenceUsage:      true,
-		SilenceErrors:     true,
-		PersistentPreRun:  func(*cobra.Command, []string) { began = true },
-		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
 	root.AddCommand(
 		mooncakeCommand(terminal), simulateCommand(terminal), transferCommand(terminal), failoverCommand(terminal), nicsCommand(),
 		topoCommand(), servingCommand(),
 	)
-	root.SetArgs(args)
-	root.SetOut(stdout)
-	root.SetErr(stderr)
-	cmd, err := root.ExecuteContextC(ctx)
-	if err == nil {
-		return 0
-	}
-	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
-		kept := "what was measured is kept"
+	return command.Program{Root: root, Kept: func(err error) string {
 		if lost := (*page.OutputError)(nil); errors.As(err, &lost) {
-			kept = lost.Error()
+			return lost.Error()
 		}
-		fmt.Fprintln(stderr, "kvbench: interrupted;", kept)
-		return exitInterrupted
+		return "what was measured is kept"
+	}}
+}
+
+// resultsFolder is where results go that no --out says.
+func resultsFolder(out string) string {
+	if out == "" {
+		return filepath.Join("kvbench-out", time.Now().Format("20060102-150405"))
 	}
-	fmt.Fprintf(stderr, "kvbench: %v\n", err)
-	// What fails before a command begins is cobra's view of the flags.
-	if usage := (usageError{}); !began || errors.As(err, &usage) {
-		fmt.Fprintf(stderr, "Run '%s --help' for the flags and examples.\n", cmd.CommandPath())
-		return exitUsage
-	}
-	return exitFailed
+	return out
 }

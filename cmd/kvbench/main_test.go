@@ -6,18 +6,23 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"reflect"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 
 	"kvferry/bench"
+	"kvferry/bench/nics"
 	"kvferry/bench/transfer"
 	"kvferry/cluster"
+	"kvferry/command"
 	"kvferry/engine"
 	"kvferry/node"
 )
@@ -51,7 +56,7 @@ func TestEmbeddedCluster(t *testing.T) {
 	carried := "transfer on cma paced to " + paced("rdma2")
 	if _, rail, why, err := (hardware{costs: &engine.Profile{}, link: "native"}).carrier(bench.Settings()[3]); err != nil {
 		t.Fatal(err)
-	} else if rail != "cma" {
+	} else if rail[0] != "cma" {
 		carried = "transfer on tcp/loopback (" + why + ") paced to " + paced("rdma2")
 	}
 	if !strings.Contains(stdout, carried) || !strings.Contains(stdout, "transfer on tcp/loopback paced to "+paced("tcp")) || !strings.Contains(stdout, "no KV transfer") ||
@@ -132,7 +137,7 @@ func TestOtherVocabulary(t *testing.T) {
 func TestCarrier(t *testing.T) {
 	s := bench.Setting{Mode: bench.ModeDisagg, Link: "rate=1GB/s", Rail: "tcp/nosuch0"}
 	link, rail, why, err := hardware{costs: &engine.Profile{}}.carrier(s)
-	if err != nil || rail != node.DefaultRail || !strings.Contains(why, "nosuch0") || link == nil || link.BytesPerSecond != 1e9 {
+	if err != nil || !slices.Equal(rail, []string{node.DefaultRail}) || !strings.Contains(why, "nosuch0") || link == nil || link.BytesPerSecond != 1e9 {
 		t.Errorf("%v, %s, %q, %v", link, rail, why, err)
 	}
 	c := &children{}
@@ -140,10 +145,10 @@ func TestCarrier(t *testing.T) {
 	if c.link.Rail != "tcp/loopback" || c.link.Transfer != "paced" || !strings.Contains(c.link.Label, "nosuch0") || !strings.Contains(c.link.Label, "paced to 1.00 GB/s") {
 		t.Errorf("%+v", c.link)
 	}
-	if _, _, _, err := (hardware{costs: &engine.Profile{}, rail: "tcp/nosuch0"}).carrier(s); err == nil || !strings.Contains(err.Error(), "nosuch0") {
+	if _, _, _, err := (hardware{costs: &engine.Profile{}, rails: []string{"tcp/nosuch0"}}).carrier(s); err == nil || !strings.Contains(err.Error(), "nosuch0") {
 		t.Errorf("a rail the user asked for: %v", err)
 	}
-	c.describe(nil, "cma", "")
+	c.describe(nil, []string{"cma"}, "")
 	if c.link.Rail != "cma" || c.link.Transfer != "measured" || c.link.Label != "compute modelled, transfer measured on cma" {
 		t.Errorf("%+v", c.link)
 	}
@@ -172,7 +177,7 @@ func ok(w http.ResponseWriter, _ *http.Request) {
 
 func kvbench(ctx context.Context, args ...string) (code int, stdout, stderr string) {
 	var out, errs bytes.Buffer
-	code = run(ctx, args, &out, &errs, false)
+	code = program(false).Run(ctx, args, &out, &errs)
 	return code, out.String(), errs.String()
 }
 
@@ -231,7 +236,7 @@ func TestAnotherSettingExit2(t *testing.T) {
 	t.Cleanup(server.Close)
 	code, _, stderr := kvbench(t.Context(), "mooncake", "--proxy", server.URL, "--settings", "tcp", "--out", t.TempDir())
 	for _, want := range []string{"--settings: tcp is not what serves at " + server.URL, "hand-off layerwise, link tcp on tcp/0", "name layerwise", "--handoff v0", "--help"} {
-		if code != exitUsage || !strings.Contains(stderr, want) {
+		if code != command.ExitUsage || !strings.Contains(stderr, want) {
 			t.Errorf("exit %d, stderr does not say %q:\n%s", code, want, stderr)
 		}
 	}
@@ -242,7 +247,7 @@ func TestFailedRequestsExit1(t *testing.T) {
 		"--proxy", serve(t, func(w http.ResponseWriter, _ *http.Request) {
 			http.Error(w, "pool is gone", http.StatusInternalServerError)
 		}))
-	if code != exitFailed || !strings.Contains(stderr, "pool is gone") || !strings.Contains(stdout, "tcp *") {
+	if code != command.ExitFailed || !strings.Contains(stderr, "pool is gone") || !strings.Contains(stdout, "tcp *") {
 		t.Errorf("exit %d\n%s\n%s", code, stdout, stderr)
 	}
 }
@@ -262,7 +267,7 @@ func TestInterruptedExit130(t *testing.T) {
 	})
 	dir := t.TempDir()
 	code, stdout, stderr := kvbench(ctx, "mooncake", "--settings", "nondisagg", "--proxy", url, "--out", dir)
-	if code != exitInterrupted || !strings.Contains(stderr, "interrupted") || !strings.Contains(stdout, "interrupted after") {
+	if code != command.ExitInterrupted || !strings.Contains(stderr, "interrupted") || !strings.Contains(stdout, "interrupted after") {
 		t.Errorf("exit %d\n%s\n%s", code, stdout, stderr)
 	}
 	if text, err := os.ReadFile(filepath.Join(dir, "results.jsonl")); err != nil || !bytes.Contains(text, []byte(`"error":"given up`)) {
@@ -277,26 +282,28 @@ func TestUsageErrorsExit2(t *testing.T) {
 	}{
 		{"mooncake --rows 512/q1 --settings tcp --proxy http://x", []string{"--rows", `"512/q1"`, "1024/q2, 256/q2"}},
 		{"mooncake --settings tcp,bogus", []string{"--settings", `"bogus"`, "layerwise"}},
-		{"mooncake --num-prompts 0", []string{"--num-prompts", "use 1 or more"}},
+		{"mooncake --num-prompts 0", []string{"--num-prompts: 0: use more than 0"}},
 		{"mooncake --num-prompts many", []string{"--num-prompts", "many"}},
 		{"mooncake --seed -1", []string{"--seed", "-1"}},
 		{"mooncake --retries-disturbed -1", []string{"--retries-disturbed", "use 0 or more"}},
-		{"mooncake --repeat 0", []string{"--repeat", "use 1 or more"}},
-		{"mooncake --request-timeout 0s --ready-timeout -1s", []string{"--request-timeout", "--ready-timeout", "positive"}},
+		{"mooncake --repeat 0", []string{"--repeat: 0: use more than 0"}},
+		{"mooncake --request-timeout 0s --ready-timeout -1s", []string{"--request-timeout: 0s: ", "--ready-timeout: -1s: ", "use more than 0"}},
 		{"mooncake --proxy /x --settings tcp", []string{"--proxy", "host:port"}},
 		{"mooncake --proxy ftp://10.0.0.5:8000 --settings tcp", []string{"--proxy", "ftp://10.0.0.5:8000", "http://host:port"}},
 		{"mooncake --proxy :8000 --settings tcp", []string{"--proxy", `":8000"`}},
 		{"mooncake --proxy 10.0.0.5:port --settings tcp", []string{"--proxy", "host:port"}},
-		{"mooncake --rail eth9 --proxy http://localhost:1 --settings tcp", []string{"--rail", "neither an address", "leave it out"}},
+		{"mooncake --rail eth9 --proxy http://localhost:1 --settings tcp", []string{"--rail: it is of a cluster that kvbench starts", "leave it out"}},
 		{"mooncake --proxy http://localhost:1", []string{"--settings", "serves one setting"}},
 		{"mooncake --proxy http://localhost:1 --settings tcp,rdma", []string{"--settings", "serves one setting"}},
-		{"mooncake --qps 3", []string{"--qps"}},
-		{"mooncake extra", []string{"extra"}},
-		{"moncake", []string{`"moncake"`, "mooncake"}},
+		{"mooncake --rail eth9", []string{`--rail: "eth9": neither an address nor a NIC`}},
+		{"mooncake --rail cma,127.0.0.1:7000", []string{`--rail: "127.0.0.1:7000": all nodes are on this machine`}},
+		{"mooncake --qps 3", []string{"--qps: there is no such flag"}},
+		{"mooncake extra", []string{`"extra": kvbench mooncake takes none`}},
+		{"moncake", []string{`"moncake": kvbench has no such command: is it mooncake?`}},
 	} {
 		code, _, stderr := kvbench(t.Context(), strings.Fields(c.args)...)
-		if code != exitUsage {
-			t.Errorf("%s: exit %d, want %d: %s", c.args, code, exitUsage, stderr)
+		if code != command.ExitUsage {
+			t.Errorf("%s: exit %d, want %d: %s", c.args, code, command.ExitUsage, stderr)
 		}
 		for _, want := range append(c.want, "--help") {
 			if !strings.Contains(stderr, want) {
@@ -311,6 +318,38 @@ func TestHelpTeaches(t *testing.T) {
 	for _, want := range []string{"Examples:", "--rows", "layerwise", "Exit status", "--num-prompts"} {
 		if code != 0 || !strings.Contains(stdout, want) {
 			t.Errorf("exit %d, help does not say %q:\n%s", code, want, stdout)
+		}
+	}
+}
+
+// TestFieldsHaveFlags: whatever is said of a field is said of a flag.
+func TestFieldsHaveFlags(t *testing.T) {
+	// What a program sets, not its user: writers, functions, and what other fields make
+	// of flags.
+	own := []string{
+		"Stdout", "Progress", "Terminal", "Logger", "Log", "Command", "System", "Clock", "ParseLink", "ParseNIC", "Detailed", "Exe", "Bin", "Corrupt",
+		"LogLevel", "StopTimeout", // of a cluster's daemons
+	}
+	for _, c := range []struct {
+		config any
+		names  map[string]string
+	}{
+		{bench.Config{}, mooncakeNames},
+		{bench.SimulateConfig{}, simulateNames},
+		{bench.Sweep{}, simulateNames},
+		{bench.Simulation{}, simulateNames},
+		{transfer.Config{}, transferNames},
+		{transfer.FailoverConfig{}, transferNames},
+		{transfer.ServerConfig{}, transferNames},
+		{nics.Config{}, nicsNames},
+		{nics.MooncakeConfig{}, nicsNames},
+	} {
+		for _, f := range reflect.VisibleFields(reflect.TypeOf(c.config)) {
+			_, named := c.names[f.Name]
+			within := slices.ContainsFunc(slices.Collect(maps.Keys(c.names)), func(name string) bool { return strings.HasPrefix(name, f.Name+".") })
+			if f.IsExported() && !named && !within && !f.Anonymous && !slices.Contains(own, f.Name) {
+				t.Errorf("%T.%s has no flag", c.config, f.Name)
+			}
 		}
 	}
 }

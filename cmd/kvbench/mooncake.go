@@ -5,12 +5,16 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"kvferry/bench"
 	"kvferry/bench/page"
+	"kvferry/command"
+	"kvferry/config"
 	"kvferry/engine"
 	"kvferry/node"
 	"kvferry/sim"
@@ -22,7 +26,8 @@ type mooncakeFlags struct {
 	rows, settings string
 	out, proxy     string
 	profile, link  string
-	rail           string
+	rails          rails.Specs
+	blocks, warm   int
 	clock          string
 	numPrompts     int
 	seed           uint32
@@ -94,11 +99,11 @@ results could not be written; 2 bad flags, or a server that is another setting;
   kvbench mooncake --rows all --out table                # all 25 published cells and 5 more, 29 minutes
   kvbench mooncake --settings layerwise --num-prompts 20 # a quick look, not comparable
   kvbench mooncake --proxy 10.0.0.5:8000 --settings tcp`,
-		Args: cobra.NoArgs,
+		Args: command.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := f.config(cmd.Flags().Changed)
 			if err != nil {
-				return usageError{err}
+				return err
 			}
 			cfg.Stdout, cfg.Progress, cfg.Terminal = cmd.OutOrStdout(), cmd.ErrOrStderr(), terminal
 			_, err = bench.Run(cmd.Context(), cfg)
@@ -106,9 +111,9 @@ results could not be written; 2 bad flags, or a server that is another setting;
 				return fmt.Errorf("the daemons' log is not kept: %w", f.log.err)
 			}
 			if mismatch := (*bench.MismatchError)(nil); errors.As(err, &mismatch) {
-				return usageError{fmt.Errorf("--settings: %w", err)}
+				return config.Faults{{Field: "--settings", Err: mismatch}}.Err("")
 			}
-			return err
+			return config.Named(err, mooncakeNames)
 		},
 	}
 	fs := cmd.Flags()
@@ -120,101 +125,93 @@ results could not be written; 2 bad flags, or a server that is another setting;
 	fs.StringVar(&f.proxy, "proxy", "", "measure the cluster behind the proxy at this address (10.0.0.5:8000) instead of starting one; --settings names the one setting it serves, and it is asked whether it does")
 	fs.StringVar(&f.profile, "profile", engine.DefaultProfile, "what the modelled GPU costs: a shipped profile (a10-qwen2.5-7b-int4, zero) or a JSON file")
 	fs.StringVar(&f.link, "link", "", "instead of each setting's link: native for this machine's network as it is, a link of the profile, or rate=1.29GB/s,latency=10us")
-	fs.StringVar(&f.rail, "rail", "", "what moves the bytes, instead of each setting's rail: 127.0.0.1:0 for TCP sockets, cma for one copy from memory to memory, or another that kvbench transfer knows")
+	fs.Var(&f.rails, "rail", "what moves the bytes, instead of each setting's rail: 127.0.0.1:0 for TCP sockets, cma for one copy from memory to memory, or others that kvbench transfer knows, with commas or the flag again for several")
+	fs.IntVar(&f.blocks, "num-gpu-blocks-override", 0, "KV blocks of a node (default what the profile's GPU holds)")
+	fs.IntVar(&f.warm, "kv-warm-mib", warmMiB, "MiB of each KV pool to have in memory before a cell, so that a burst does not wait for it; 0 for none")
 	fs.IntVar(&f.numPrompts, "num-prompts", bench.PublishedPrompts, "requests a cell; only 200 can be compared with the published")
 	fs.Uint32Var(&f.seed, "seed", 0, "seed of arrivals and prompts; only 0 can be compared with the published")
 	fs.IntVar(&f.repeat, "repeat", 1, "how many times to run the whole list of cells")
 	fs.IntVar(&f.retries, "retries-disturbed", 1, "how many times to measure a cell again that the machine disturbed; the least disturbed attempt is reported")
 	fs.DurationVar(&f.timeout, "request-timeout", 2*time.Minute, "give a request up after this long")
 	fs.DurationVar(&f.ready, "ready-timeout", time.Minute, "give a cluster up that does not serve after this long")
+	command.Positive(fs, "num-gpu-blocks-override", "num-prompts", "repeat", "request-timeout", "ready-timeout")
 	return cmd
+}
+
+// mooncakeNames are the flags that set the fields of a bench.Config, and of the
+// cluster.Config of each cell.
+var mooncakeNames = map[string]string{
+	"Workloads": "--rows", "Settings": "--settings", "NumPrompts": "--num-prompts", "Seed": "--seed", "Repeat": "--repeat", "RetriesDisturbed": "--retries-disturbed", "Out": "--out",
+	"RequestTimeout": "--request-timeout", "ReadyTimeout": "--ready-timeout", "Start": "--proxy", "Virtual": "--clock",
+	"Profile": "--profile", "Link": "--link", "Rails": "--rail", "KVBlocks": "--num-gpu-blocks-override", "WarmMiB": "--kv-warm-mib",
 }
 
 // config turns flags into a run, or names every flag that is wrong and the fix.
 // changed tells flags that were given from those with their default.
 func (f *mooncakeFlags) config(changed func(flag string) bool) (bench.Config, error) {
-	var errs []error
-	bad := func(flag string, err error) {
-		if err != nil {
-			errs = append(errs, fmt.Errorf("--%s: %w", flag, err))
-		}
-	}
+	var bad, fields config.Faults
 	cfg := bench.Config{
-		NumPrompts: f.numPrompts, Seed: f.seed, Repeat: f.repeat, RetriesDisturbed: f.retries, Out: f.out,
+		NumPrompts: f.numPrompts, Seed: f.seed, Repeat: f.repeat, RetriesDisturbed: f.retries, Out: resultsFolder(f.out),
 		RequestTimeout: f.timeout, ReadyTimeout: f.ready,
 		Command: os.Args,
-	}
-	if cfg.Out == "" {
-		cfg.Out = filepath.Join("kvbench-out", time.Now().Format("20060102-150405"))
 	}
 	f.log.dir = cfg.Out
 	var err error
 	cfg.Workloads, err = bench.ParseRows(f.rows)
-	bad("rows", err)
+	bad.Check("--rows", err)
 	cfg.Settings, err = bench.ParseSettings(f.settings)
-	bad("settings", err)
-	// Config takes 0 for the default; on a command line it is a mistake.
-	if f.numPrompts < 1 {
-		bad("num-prompts", fmt.Errorf("%d: use 1 or more (published: %d)", f.numPrompts, bench.PublishedPrompts))
-	}
-	if f.repeat < 1 {
-		bad("repeat", fmt.Errorf("%d: use 1 or more", f.repeat))
-	}
-	if f.retries < 0 {
-		bad("retries-disturbed", fmt.Errorf("%d: use 0 or more", f.retries))
-	}
-	if f.timeout <= 0 {
-		bad("request-timeout", fmt.Errorf("%v: use a positive duration such as 2m", f.timeout))
-	}
-	if f.ready <= 0 {
-		bad("ready-timeout", fmt.Errorf("%v: use a positive duration such as 1m", f.ready))
-	}
+	bad.Check("--settings", err)
 	switch f.clock {
 	case "", "real", "virtual", "both":
 	default:
-		bad("clock", fmt.Errorf("%q is unknown: use real, virtual or both", f.clock))
+		bad.Add("--clock", f.clock, "use real, virtual or both")
 	}
-	if f.rail != "" {
-		_, err := rails.Parse(f.rail)
-		bad("rail", err)
-		if f.proxy != "" {
-			bad("rail", errors.New("is of a cluster that kvbench starts: leave it out, the nodes behind --proxy have theirs"))
+	for _, s := range rails.Check(&fields, f.rails) {
+		if s.Listen != "" && !strings.HasSuffix(s.Listen, ":0") {
+			fields.Add("Rails", s, "all nodes are on this machine and cannot all listen there: use port 0")
 		}
 	}
 	p, err := engine.LoadProfile(f.profile)
-	bad("profile", err)
+	bad.Check("--profile", err)
 	if f.proxy != "" {
 		base, err := proxyURL(f.proxy)
-		bad("proxy", err)
+		bad.Check("--proxy", err)
 		cfg.Start = running(base)
+		for _, flag := range []string{"rail", "num-gpu-blocks-override", "kv-warm-mib"} {
+			if changed(flag) {
+				bad.Check("--"+flag, errors.New("it is of a cluster that kvbench starts: leave it out, the nodes behind --proxy have theirs"))
+			}
+		}
 		if !changed("settings") || len(cfg.Settings) > 1 {
-			bad("settings", errors.New("a running cluster serves one setting: name the one behind --proxy, for example --settings tcp"))
+			bad.Check("--settings", errors.New("a running cluster serves one setting: name the one behind --proxy, for example --settings tcp"))
 		}
 		if f.clock == "virtual" {
-			bad("clock", errors.New("virtual computes what --proxy would measure: leave one of them out"))
+			bad.Add("--clock", f.clock, "it computes what --proxy would measure: leave one of them out")
 		}
 	}
 	if p != nil {
 		cfg.ParseLink = nodeLink(p)
 		if f.proxy == "" {
-			cfg.System = map[string]any{"profile": p, "link": f.link, "rail": f.rail}
-			cfg.Start, err = embedded(hardware{profile: f.profile, costs: p, link: f.link, rail: f.rail}, &f.log)
-			bad("link", err)
+			cfg.System = map[string]any{"profile": p, "link": f.link, "rail": f.rails.String()}
+			cfg.Start = embedded(hardware{profile: f.profile, costs: p, link: f.link, rails: f.rails, blocks: f.blocks, warmMiB: f.warm}, &f.log)
 		}
-		err = f.virtual(&cfg, p, changed)
-		bad("link", err)
+		f.virtual(&cfg, p, changed)
+		f.checkLinks(&bad, &cfg, p)
 	}
-	return cfg, errors.Join(errs...)
+	if len(bad) == 0 {
+		fields.Check("", cfg.Validate())
+	}
+	return cfg, command.Check(bad, fields.Err("bench.Config"), mooncakeNames)
 }
 
 // virtual sets what is computed in virtual time.
-func (f *mooncakeFlags) virtual(cfg *bench.Config, p *engine.Profile, changed func(flag string) bool) error {
+func (f *mooncakeFlags) virtual(cfg *bench.Config, p *engine.Profile, changed func(flag string) bool) {
 	v := &bench.Virtual{Workloads: cfg.Workloads, Settings: cfg.Settings, Profile: p, NIC: func(s bench.Setting) (sim.NIC, string, error) {
 		return virtualNIC(p, s, f.link)
 	}}
 	switch f.clock {
 	case "real":
-		return nil
+		return
 	case "both":
 	case "virtual":
 		cfg.Start = nil
@@ -226,18 +223,37 @@ func (f *mooncakeFlags) virtual(cfg *bench.Config, p *engine.Profile, changed fu
 		}
 	default:
 		if f.proxy != "" || f.link == "native" || f.numPrompts != bench.PublishedPrompts || f.seed != 0 {
-			return nil // not modelled here, or not comparable with what was published
+			return // not modelled here, or not comparable with what was published
 		}
 		v.Workloads, v.Settings = bench.Workloads(), bench.Settings()
 	}
 	cfg.Virtual = v
-	for _, s := range v.Settings {
-		if _, _, err := v.NIC(s); err != nil && s.Mode == bench.ModeDisagg {
-			return err
+}
+
+// checkLinks looks at the link of each setting once, whichever clock it is for.
+func (f *mooncakeFlags) checkLinks(bad *config.Faults, cfg *bench.Config, p *engine.Profile) {
+	if f.link != "" {
+		l, err := node.ResolveLink(p, f.link)
+		if err == nil && l == nil && cfg.Virtual != nil {
+			err = errNativeVirtual
+		}
+		bad.Check("--link", err)
+		return
+	}
+	settings := slices.Clone(cfg.Settings)
+	if cfg.Virtual != nil {
+		settings = append(settings, cfg.Virtual.Settings...)
+	}
+	told := make(map[string]bool)
+	for _, s := range settings {
+		if _, err := node.ResolveLink(p, s.Link); err != nil && !told[s.Link] {
+			told[s.Link] = true
+			bad.Add("--profile", f.profile, "it has no link %q, which setting %s goes over: add it, name another with --link, or leave the setting out", s.Link, s.Name)
 		}
 	}
-	return nil
 }
+
+var errNativeVirtual = errors.New(`"native": it is this machine's network: in virtual time name a link of the profile, or a rate such as 100gbit`)
 
 // virtualNIC is the link of a setting as package sim models it.
 func virtualNIC(p *engine.Profile, s bench.Setting, link string) (sim.NIC, string, error) {
@@ -249,7 +265,7 @@ func virtualNIC(p *engine.Profile, s bench.Setting, link string) (sim.NIC, strin
 		return sim.NIC{}, "", err
 	}
 	if l == nil {
-		return sim.NIC{}, "", errors.New("native is this machine's network: in virtual time name a link of the profile or rate=1.29GB/s,latency=10us")
+		return sim.NIC{}, "", errNativeVirtual
 	}
 	return sim.NIC{BytesPerSecond: l.BytesPerSecond, Latency: l.Latency}, l.Name, nil
 }

@@ -1,9 +1,6 @@
 package main
 
 import (
-	"errors"
-	"fmt"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -11,6 +8,8 @@ import (
 
 	"kvferry/bench/nics"
 	"kvferry/bench/transfer"
+	"kvferry/command"
+	"kvferry/config"
 	"kvferry/transport"
 )
 
@@ -33,17 +32,11 @@ the ideal payload rate, 1448/1514 of the links' rates.
 
 Exit status: 0 every figure is within its limit; 1 one is not, or the run could not
 go on; 2 bad flags; 130 interrupted (the tables are of what was measured).`,
-		Args: cobra.NoArgs,
+		Args: command.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if cfg.Rounds == 0 || cfg.Duration == 0 {
-				return usageError{fmt.Errorf("--rounds %d, --duration %v: use 1 round and 100ms or more", cfg.Rounds, cfg.Duration)}
-			}
-			if err := cfg.Validate(); err != nil {
-				return usageError{fmt.Errorf("%s", strings.NewReplacer("nics: Config.Rounds", "--rounds", "nics: Config.Duration", "--duration").Replace(err.Error()))}
-			}
 			cfg.Stdout, cfg.Progress = cmd.OutOrStdout(), cmd.ErrOrStderr()
 			_, err := nics.Run(cmd.Context(), cfg)
-			return err
+			return config.Named(err, nicsNames)
 		},
 	}
 	fs := cmd.Flags()
@@ -51,8 +44,15 @@ go on; 2 bad flags; 130 interrupted (the tables are of what was measured).`,
 	fs.IntVar(&cfg.Rounds, "rounds", 3, "of each experiment")
 	fs.DurationVar(&cfg.Duration, "duration", 1500*time.Millisecond, "how long each rate is measured")
 	fs.StringVar(&cfg.Out, "out", "", "folder for nics.json and each round's failover report (default none)")
+	command.Positive(fs, "rounds", "duration")
 	cmd.AddCommand(nicsMooncakeCommand())
 	return cmd
+}
+
+// nicsNames are the flags that set the fields of a Config, and of a MooncakeConfig.
+var nicsNames = map[string]string{
+	"Rounds": "--rounds", "Duration": "--duration", "Out": "--out",
+	"Rate": "--rate", "Counts": "--counts", "Settings": "--settings", "Row": "--row", "Prompts": "--num-prompts",
 }
 
 func nicsMooncakeCommand() *cobra.Command {
@@ -69,33 +69,24 @@ carry. It needs root, and proxy, prefill and decode beside kvbench (make build).
 Exit status: 0 all cells sound; 1 a cell has faults; 2 bad flags; 130 interrupted.`,
 		Example: `  make build && bin/kvbench nics mooncake
   bin/kvbench nics mooncake --rate 1gbit --counts 1,2 --settings tcp --row 256/q4 --num-prompts 200`,
-		Args: cobra.NoArgs,
+		Args: command.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			var bad faults
+			var bad config.Faults
 			bytes, err := transport.ParseRate(rate)
-			bad.add("rate", err)
+			bad.Check("--rate", err)
 			cfg.Rate = int64(bytes * 8)
+			if err == nil && (cfg.Rate < 1e5 || cfg.Rate > 1e11) {
+				bad.Add("--rate", rate, "use 100kbit to 100gbit")
+			}
 			cfg.Counts, err = transfer.ParseCounts(counts)
-			bad.add("counts", err)
-			cfg.Settings = strings.Split(settings, ",")
-			if cfg.Prompts < 1 {
-				bad.add("num-prompts", fmt.Errorf("%d: use 1 or more", cfg.Prompts))
-			}
-			if cfg.Out == "" {
-				cfg.Out = filepath.Join("kvbench-out", time.Now().Format("20060102-150405"))
-			}
-			if len(bad) == 0 {
-				if err := cfg.Validate(); err != nil {
-					bad = append(bad, errors.New(strings.NewReplacer("nics: MooncakeConfig.Rate", "--rate", "nics: MooncakeConfig.Counts", "--counts",
-						"nics: MooncakeConfig.Settings", "--settings", "nics: MooncakeConfig.Row", "--row").Replace(err.Error())))
-				}
-			}
-			if len(bad) > 0 {
-				return usageError{errors.Join(bad...)}
+			bad.Check("--counts", err)
+			cfg.Settings, cfg.Out = strings.Split(settings, ","), resultsFolder(cfg.Out)
+			if err := command.Check(bad, cfg.Validate(), nicsNames); err != nil {
+				return err
 			}
 			cfg.Stdout, cfg.Progress = cmd.OutOrStdout(), cmd.ErrOrStderr()
 			_, err = nics.Mooncake(cmd.Context(), cfg)
-			return err
+			return config.Named(err, nicsNames)
 		},
 	}
 	fs := cmd.Flags()
@@ -106,5 +97,6 @@ Exit status: 0 all cells sound; 1 a cell has faults; 2 bad flags; 130 interrupte
 	fs.StringVar(&cfg.Row, "row", "1024/q2", "workload")
 	fs.IntVar(&cfg.Prompts, "num-prompts", 40, "requests a cell")
 	fs.StringVar(&cfg.Out, "out", "", "folder for each cell's results (default kvbench-out/<time>)")
+	command.Positive(fs, "num-prompts")
 	return cmd
 }

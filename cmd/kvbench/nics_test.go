@@ -3,6 +3,8 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"kvferry/command"
 )
 
 // TestNICsUsage: every wrong flag is named with what would do. The experiments
@@ -12,15 +14,18 @@ func TestNICsUsage(t *testing.T) {
 		args string
 		want []string
 	}{
-		{"nics --rounds 0", []string{"--rounds 0", "1 round"}},
-		{"nics --rounds -1 --duration 1ms", []string{"--rounds is -1", "--duration is 1ms: use 100ms"}},
-		{"nics x", []string{"unknown command"}},
-		{"nics mooncake --rate fast --counts x --num-prompts 0", []string{"--rate", "--counts", "--num-prompts"}},
-		{"nics mooncake --counts 9 --settings nondisagg --row all", []string{"--counts has 9", "--settings has", "--row is"}},
+		{"nics --rounds 0", []string{"--rounds: 0: use more than 0"}},
+		{"nics --rounds 100 --duration 1ms", []string{"--rounds: 100: use 0 to 99", "--duration: 1ms: use 100ms or more"}},
+		{"nics x", []string{`"x": kvbench nics has no such command: use mooncake`}},
+		{"nics mooncake --rate fast --counts x", []string{`--rate: "fast": no unit`, `--counts: "x": write numbers`}},
+		{"nics mooncake --num-prompts 0", []string{"--num-prompts: 0: use more than 0"}},
+		{"nics mooncake --rate 1mbit,2mbit", []string{`--rate: "1mbit,2mbit": `}},
+		{"nics mooncake --rate 0.01mbit", []string{`--rate: "0.01mbit": use 100kbit to 100gbit`}},
+		{"nics mooncake --counts 9 --settings nondisagg --row all", []string{"--counts: 9: use 1 to 8", `--settings: "nondisagg": use`, `--row: "all": it is one`}},
 	} {
 		code, stdout, stderr := kvbench(t.Context(), strings.Fields(c.args)...)
-		if code != exitUsage || stdout != "" {
-			t.Errorf("%s: exit %d, want %d: %s%s", c.args, code, exitUsage, stdout, stderr)
+		if code != command.ExitUsage || stdout != "" {
+			t.Errorf("%s: exit %d, want %d: %s%s", c.args, code, command.ExitUsage, stdout, stderr)
 		}
 		for _, want := range append(c.want, "--help") {
 			if !strings.Contains(stderr, want) {

@@ -35,7 +35,7 @@ func proxyURL(text string) (string, error) {
 	}
 	u, err := url.Parse(full)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" {
-		return "", fmt.Errorf("%q is not a server's address: write it as host:port or http://host:port", text)
+		return "", fmt.Errorf("%q: it is no server's address: write host:port or http://host:port", text)
 	}
 	return strings.TrimRight(u.String(), "/"), nil
 }

@@ -3,12 +3,12 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/spf13/cobra"
 
 	"kvferry/bench"
 	"kvferry/cluster"
+	"kvferry/command"
 )
 
 func servingCommand() *cobra.Command {
@@ -23,11 +23,8 @@ take. Proxy, node and this client share the machine.
 
 Exit status 1 if a limit is missed.`,
 		Example: "  kvbench serving --repeat 5",
-		Args:    cobra.NoArgs,
+		Args:    command.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if repeat < 1 {
-				return usageError{fmt.Errorf("--repeat: %d: use 1 or more", repeat)}
-			}
 			start := func(profile string) func(context.Context) (bench.MeteredCluster, error) {
 				return func(ctx context.Context) (bench.MeteredCluster, error) {
 					c, err := cluster.Start(ctx, cluster.Config{Nondisagg: 1, Profile: profile, Log: cmd.ErrOrStderr(), LogLevel: "error"})
@@ -44,6 +41,7 @@ Exit status 1 if a limit is missed.`,
 		},
 	}
 	cmd.Flags().IntVar(&repeat, "repeat", 3, "runs of each; the medians count")
+	command.Positive(cmd.Flags(), "repeat")
 	return cmd
 }
 

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"kvferry/bench"
+	"kvferry/command"
 )
 
 // patience bounds every wait of a test. It is no measure of speed: the machine may be
@@ -133,7 +134,7 @@ func TestSignals(t *testing.T) {
 				}
 				return
 			}
-			if code := cmd.ProcessState.ExitCode(); code != exitInterrupted || !strings.Contains(stderr.String(), "interrupted; what was measured is kept") {
+			if code := cmd.ProcessState.ExitCode(); code != command.ExitInterrupted || !strings.Contains(stderr.String(), "interrupted; what was measured is kept") {
 				t.Errorf("exit %d: %s", code, stderr.String())
 			}
 			var summary bench.Summary
@@ -193,7 +194,7 @@ func TestBadOutput(t *testing.T) {
 		t.Fatal(err)
 	}
 	code, stdout, stderr := kvbench(t.Context(), "mooncake", "--profile", profileFile(t, 32000, 1), "--settings", "layerwise", "--num-prompts", "4", "--retries-disturbed", "0", "--out", filepath.Join(file, "out"))
-	if code != exitFailed || strings.Count(stderr, "not a directory") != 1 || !strings.Contains(stderr, "1/1 256/q8 layerwise: 4 ok") {
+	if code != command.ExitFailed || strings.Count(stderr, "not a directory") != 1 || !strings.Contains(stderr, "1/1 256/q8 layerwise: 4 ok") {
 		t.Errorf("exit %d: %s", code, stderr)
 	}
 	if !strings.Contains(stdout, "256/q8 TTFT (ms)") {
@@ -214,7 +215,7 @@ func TestDiskFull(t *testing.T) {
 		}
 	})
 	code, stdout, stderr := kvbench(t.Context(), "mooncake", "--settings", "nondisagg", "--proxy", serve(t, ok), "--num-prompts", "60", "--retries-disturbed", "0", "--out", dir)
-	if code != exitFailed || strings.Count(stderr, "no space left on device") != 1 || !strings.Contains(stderr, "kvbench: results are not kept") {
+	if code != command.ExitFailed || strings.Count(stderr, "no space left on device") != 1 || !strings.Contains(stderr, "kvbench: results are not kept") {
 		t.Errorf("exit %d\n%s", code, stderr)
 	}
 	if !strings.Contains(stdout, "256/q8 TTFT (ms)") || strings.Contains(stdout, "no space") || strings.Contains(stdout, "results:") {

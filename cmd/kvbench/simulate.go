@@ -5,14 +5,14 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"kvferry/bench"
+	"kvferry/command"
+	"kvferry/config"
 	"kvferry/engine"
 	"kvferry/node"
 	"kvferry/sim"
@@ -53,21 +53,21 @@ Results go to --out: summary.json and results.jsonl (every request), or
 sweep.json; and report.html with the curves. The same flags give the same
 figures to the last digit.
 
-Exit status: 0 done; 1 a trace with a bad line, or nothing could be served;
-2 bad flags; 130 interrupted (the points that had ended are kept).`,
+Exit status: 0 done; 1 nothing could be served; 2 bad flags, or a trace with a bad
+line; 130 interrupted (the points that had ended are kept).`,
 		Example: `  kvbench simulate --prefill 2 --decode 2 --request-rate 8 --random-input-len 1024 --random-output-len 128
   kvbench simulate --trace mooncake_conversation.jsonl --prefill 8 --decode 8 --placement prefix-aware
   kvbench simulate --nondisagg 16 --chunked --trace mooncake_conversation.jsonl
   kvbench simulate --request-rate 16 --sweep nodes=2:6,3:5,4:4,5:3,6:2 --sweep link=10gbit,25gbit,100gbit
   kvbench simulate --sweep rate=1,2,4,8 --sweep handoff=v0,pull,layerwise --link tcp --goodput ttft:1000,tpot:30`,
-		Args: cobra.NoArgs,
+		Args: command.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := f.config(cmd.Flags().Changed)
 			if err != nil {
 				return err
 			}
 			cfg.Stdout, cfg.Progress, cfg.Terminal = cmd.OutOrStdout(), cmd.ErrOrStderr(), terminal
-			return bench.Simulate(cmd.Context(), cfg)
+			return config.Named(bench.Simulate(cmd.Context(), cfg), simulateNames)
 		},
 	}
 	fs := cmd.Flags()
@@ -95,109 +95,91 @@ Exit status: 0 done; 1 a trace with a bad line, or nothing could be served;
 	fs.Uint64Var(&f.s.Random.Seed, "seed", 0, "of arrivals, lengths and tokens")
 	fs.StringVar(&f.trace, "trace", "", "replay this request trace instead")
 	fs.Float64Var(&f.s.Speed, "speed", 1, "how many times as fast as it was recorded")
-	fs.StringVar(&f.goodput, "goodput", "ttft:2000,tpot:50", "SLO in ms of ttft, tpot and e2el; a request counts as good if it keeps all that are named")
+	fs.StringVar(&f.goodput, "goodput", "ttft:2000,tpot:50", "SLO in ms of ttft, tpot and e2el, or none; a request counts as good if it keeps all that are named")
 	fs.Float64Var(&f.s.Attainment, "attainment", 0.99, "share of the requests that must be good for a point of a sweep to count")
 	fs.StringArrayVar(&f.sweeps, "sweep", nil, "parameter=value,value,...; twice for each pair of two")
 	fs.StringVar(&f.out, "out", "", "folder for the results (default kvbench-out/<time>)")
 	fs.BoolVar(&f.detailed, "save-detailed", true, "write results.jsonl, a line for each request; never for a sweep")
+	command.Positive(fs, "nics", "kv-blocks", "max-model-len", "num-prompts", "request-rate", "burstiness", "random-input-len", "random-output-len", "speed")
 	return cmd
 }
 
-// config turns flags into a simulation. What is wrong with the flags is a
-// usageError that names each; what is wrong with the trace is not.
+// simulateNames are the flags that set the fields of a SimulateConfig, its Sweep and that
+// one's Base.
+var simulateNames = map[string]string{
+	"Sweep": "", "Base": "", "Params": "--sweep", "Out": "--out",
+	"Profile": "--profile", "Prefill": "--prefill", "Decode": "--decode", "Nondisagg": "--nondisagg", "Chunked": "--chunked", "Handoff": "--handoff",
+	"Placement": "--placement", "PrefixCaching": "--enable-prefix-caching", "KVBlocks": "--kv-blocks", "MaxModelLen": "--max-model-len", "NICs": "--nics", "NIC": "--link", "RPC": "--rpc",
+	"Random.Requests": "--num-prompts", "Random.Rate": "--request-rate", "Random.Burstiness": "--burstiness", "Random.InputLen": "--random-input-len", "Random.OutputLen": "--random-output-len",
+	"Random.RangeRatio": "--random-range-ratio", "Random.PrefixLen": "--random-prefix-len", "Random.Seed": "--seed", "Random.Vocab": "--profile",
+	"Trace": "--trace", "Speed": "--speed", "SLO": "--goodput", "Attainment": "--attainment", "Records": "--save-detailed",
+}
+
+// config turns flags into a simulation; an error names each that is wrong.
 func (f *simulateFlags) config(changed func(flag string) bool) (bench.SimulateConfig, error) {
-	var errs []error
-	bad := func(flag string, err error) {
-		if err != nil {
-			errs = append(errs, fmt.Errorf("--%s: %w", flag, err))
-		}
-	}
-	cfg := bench.SimulateConfig{Out: f.out, Detailed: f.detailed, Command: os.Args}
-	if cfg.Out == "" {
-		cfg.Out = filepath.Join("kvbench-out", time.Now().Format("20060102-150405"))
-	}
+	var bad config.Faults
+	cfg := bench.SimulateConfig{Out: resultsFolder(f.out), Detailed: f.detailed, Command: os.Args}
 	var err error
 	f.s.Profile, err = engine.LoadProfile(f.profile)
-	bad("profile", err)
+	bad.Check("--profile", err)
 	f.s.SLO, err = bench.ParseGoodput(f.goodput)
-	bad("goodput", err)
+	bad.Check("--goodput", err)
 	for i, text := range f.sweeps {
 		p, err := bench.ParseSweep(text)
-		bad("sweep", err)
+		bad.Check("--sweep", err)
 		if i == 2 {
-			bad("sweep", errors.New("given more than twice: sweep one parameter, or two"))
+			bad.Add("--sweep", text, "given more than twice: sweep one parameter, or two")
 		}
-		cfg.Sweep.Params = append(cfg.Sweep.Params, p)
+		if err == nil {
+			cfg.Sweep.Params = append(cfg.Sweep.Params, p)
+		}
 	}
 	for _, p := range cfg.Sweep.Params {
-		for _, flag := range sweptFlags[p.Name] {
-			if changed(flag) {
-				bad(flag, fmt.Errorf("--sweep %s sets it: leave one out", p.Name))
+		for _, field := range p.Fields() {
+			// The latency of --link is that of the rates that are swept.
+			if flag := simulateNames[field]; changed(flag[2:]) && field != "NIC" {
+				bad.Check(flag, fmt.Errorf("--sweep %s sets it: leave one out", p.Name))
 			}
 		}
 	}
-	f.nodes(cfg.Sweep.Params, changed, bad)
-	if f.numPrompts < 1 {
-		bad("num-prompts", fmt.Errorf("%d: use 1 or more", f.numPrompts))
-	}
-	if f.s.MaxModelLen < 0 {
-		bad("max-model-len", fmt.Errorf("%d: use 1 or more", f.s.MaxModelLen))
-	}
+	f.nodes(cfg.Sweep.Params, changed, &bad)
 	f.s.Random.Requests = f.numPrompts
 	if f.trace != "" {
 		for _, flag := range []string{"request-rate", "burstiness", "random-input-len", "random-output-len", "random-range-ratio", "random-prefix-len", "seed"} {
 			if changed(flag) {
-				bad(flag, errors.New("a trace has its own: leave it or --trace out"))
+				bad.Check("--"+flag, errors.New("a trace has its own: leave it or --trace out"))
 			}
 		}
 	} else if changed("speed") {
-		bad("speed", errors.New("only a trace has a speed: use --request-rate, or name a --trace"))
+		bad.Check("--speed", errors.New("only a trace has a speed: use --request-rate, or name a --trace"))
 	}
-	if f.s.Profile == nil || len(errs) > 0 {
-		return cfg, usageError{errors.Join(errs...)}
+	if f.s.Profile == nil {
+		return cfg, bad.Err("")
 	}
 	cfg.Sweep.ParseNIC = func(text string) (sim.NIC, error) { return oneNIC(f.s.Profile, text) }
 	f.s.NIC, err = cfg.Sweep.ParseNIC(f.link)
-	bad("link", err)
-	if f.trace != "" && len(errs) == 0 {
+	bad.Check("--link", err)
+	if f.trace != "" && len(bad) == 0 { // it may take a while to look through
 		n := 0
 		if changed("num-prompts") {
 			n = f.numPrompts
 		}
-		if f.s.Trace, err = bench.OpenTrace(f.trace, n); err != nil {
-			return cfg, err
-		}
+		f.s.Trace, err = bench.OpenTrace(f.trace, n)
+		bad.Check("--trace", err)
 		if !changed("enable-prefix-caching") {
 			f.s.PrefixCaching = true
 		}
 		f.s.FitTrace()
 	}
 	cfg.Sweep.Base = f.s
-	if len(errs) == 0 {
-		if len(cfg.Sweep.Params) > 0 {
-			err = cfg.Sweep.Validate()
-		} else {
-			err = f.s.Validate()
-		}
-		if err != nil {
-			errs = append(errs, flagNames(err))
-		}
+	if len(cfg.Sweep.Params) > 0 && len(bad) == 0 {
+		return cfg, command.Check(bad, cfg.Sweep.Validate(), simulateNames)
 	}
-	if len(errs) > 0 {
-		return cfg, usageError{errors.Join(errs...)}
-	}
-	return cfg, nil
-}
-
-// sweptFlags are the flags that a parameter of --sweep makes void. --link is none
-// of them: its latency is that of the rates that are swept.
-var sweptFlags = map[string][]string{
-	"nodes": {"prefill", "decode"}, "prefill": {"prefill"}, "decode": {"decode"}, "nondisagg": {"nondisagg"},
-	"rate": {"request-rate"}, "speed": {"speed"}, "nics": {"nics"}, "handoff": {"handoff"}, "placement": {"placement"},
+	return cfg, command.Check(bad, f.s.Validate(), simulateNames)
 }
 
 // nodes settles which of the two kinds of cluster is meant.
-func (f *simulateFlags) nodes(sweeps []bench.SweepParam, changed func(string) bool, bad func(string, error)) {
+func (f *simulateFlags) nodes(sweeps []bench.SweepParam, changed func(string) bool, bad *config.Faults) {
 	swept := func(names ...string) bool {
 		return slices.ContainsFunc(sweeps, func(p bench.SweepParam) bool { return slices.Contains(names, p.Name) })
 	}
@@ -205,47 +187,17 @@ func (f *simulateFlags) nodes(sweeps []bench.SweepParam, changed func(string) bo
 	plain := changed("nondisagg") || swept("nondisagg")
 	switch {
 	case plain && pair:
-		bad("nondisagg", errors.New("a cluster has prefill and decode nodes, or nodes that do both: leave one kind out"))
+		bad.Check("--nondisagg", errors.New("a cluster has prefill and decode nodes, or nodes that do both: leave one kind out"))
 	case plain:
 		f.s.Prefill, f.s.Decode = 0, 0
 		for _, flag := range []string{"handoff", "nics", "link"} {
 			if changed(flag) || swept(flag) {
-				bad(flag, errors.New("non-disaggregated nodes move no KV: leave it out"))
+				bad.Check("--"+flag, errors.New("non-disaggregated nodes move no KV: leave it out"))
 			}
 		}
 	case f.s.Chunked:
-		bad("chunked", errors.New("is for --nondisagg nodes: prefill nodes compute whole prompts"))
+		bad.Check("--chunked", errors.New("is for --nondisagg nodes: prefill nodes compute whole prompts"))
 	}
-}
-
-// flagNames turns the fields of a Simulation into the flags that set them.
-func flagNames(err error) error {
-	text := err.Error()
-	for _, r := range [][2]string{
-		{"sim: ", ""},
-		{"sweep ", "--sweep "},
-		{"Prefill is", "--prefill is"},
-		{"and Decode", "and --decode"},
-		{"Decode is", "--decode is"},
-		{"Nondisagg is", "--nondisagg is"},
-		{"KVBlocks is", "--kv-blocks is"},
-		{"NICs is empty", "--nics is 0"},
-		{"Placement is", "--placement is"},
-		{"hand-off ", "--handoff "},
-		{"Rate is", "--request-rate is"},
-		{"Burstiness is", "--burstiness is"},
-		{"RangeRatio is", "--random-range-ratio is"},
-		{"InputLen is", "--random-input-len is"},
-		{"OutputLen is", "--random-output-len is"},
-		{"PrefixLen is", "--random-prefix-len is"},
-		{"trace speed is", "--speed is"},
-		{"attainment is", "--attainment is"},
-		{"or Nondisagg", "or --nondisagg"},
-		{"RPC is", "--rpc is"},
-	} {
-		text = strings.ReplaceAll(text, r[0], r[1])
-	}
-	return errors.New(text)
 }
 
 // oneNIC reads a NIC: a link of the profile, a rate, or rate=..,latency=...
@@ -258,9 +210,9 @@ func oneNIC(p *engine.Profile, text string) (sim.NIC, error) {
 	case err != nil:
 		return sim.NIC{}, err
 	case l == nil:
-		return sim.NIC{}, errors.New("native is this machine's network: in virtual time name a link of the profile, or a rate such as 100gbit")
+		return sim.NIC{}, errNativeVirtual
 	case math.IsInf(l.BytesPerSecond, 0):
-		return sim.NIC{}, fmt.Errorf("%q has no end: name a rate", text)
+		return sim.NIC{}, fmt.Errorf("%q: it has no end: name a rate", text)
 	}
 	return sim.NIC{BytesPerSecond: l.BytesPerSecond, Latency: l.Latency}, nil
 }

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"kvferry/command"
 )
 
 func TestSimulate(t *testing.T) {
@@ -53,8 +55,8 @@ func TestSimulateSweep(t *testing.T) {
 	}
 }
 
-// TestSimulateUsage: every wrong flag is named with what would do, exit 2; a
-// broken trace is no matter of flags, exit 1, and names file and line.
+// TestSimulateUsage: every wrong flag is named with what would do, exit 2; of a broken
+// trace file and line are named. That nothing can be served is seen at run time, exit 1.
 func TestSimulateUsage(t *testing.T) {
 	dir := t.TempDir()
 	broken := filepath.Join(dir, "broken.jsonl")
@@ -71,31 +73,32 @@ func TestSimulateUsage(t *testing.T) {
 		code int
 		want []string
 	}{
-		{"--link 0GB/s", 2, []string{"--link", "rate is 0"}},
+		{"--link 0GB/s", 2, []string{"--link", "rate: 0: use 1 B/s"}},
 		{"--link native", 2, []string{"--link", "in virtual time"}},
 		{"--link fast", 2, []string{"--link", `"fast" is unknown`}},
-		{"--nics 0", 2, []string{"--nics is 0"}},
-		{"--prefill 0", 2, []string{"--prefill is 0 and --decode 1"}},
+		{"--nics 0", 2, []string{"--nics: 0: use more"}},
+		{"--prefill 0", 2, []string{"--prefill: 0: a cluster has"}},
 		{"--nondisagg 2 --decode 2", 2, []string{"--nondisagg", "leave one kind out"}},
 		{"--nondisagg 2 --link tcp", 2, []string{"--link", "move no KV"}},
 		{"--chunked", 2, []string{"--chunked", "--nondisagg"}},
 		{"--handoff push", 2, []string{"--handoff", "push"}},
 		{"--placement best", 2, []string{"--placement", "best"}},
-		{"--request-rate 0", 2, []string{"--request-rate is 0"}},
-		{"--num-prompts 0 --goodput itl:5 --sweep colour=red", 2, []string{"--num-prompts: 0", "--goodput", "--sweep", "write one of"}},
+		{"--request-rate 0", 2, []string{"--request-rate: 0: use more than 0"}},
+		{"--num-prompts 0", 2, []string{"--num-prompts: 0"}},
+		{"--goodput itl:5 --sweep colour=red", 2, []string{"--goodput", "--sweep", "write one of"}},
 		{"--speed 2", 2, []string{"--speed", "--trace"}},
-		{"--attainment 2", 2, []string{"--attainment is 2"}},
+		{"--attainment 2", 2, []string{"--attainment: 2: use 0 to 1"}},
 		{"--sweep rate=1 --sweep nics=1 --sweep decode=1", 2, []string{"more than twice"}},
 		{"--prefill 3 --sweep nodes=1:2,2:1", 2, []string{"--prefill: --sweep nodes sets it"}},
 		{"--request-rate 3 --sweep rate=1,2", 2, []string{"--request-rate: --sweep rate sets it"}},
-		{"--sweep nodes=1:2 --sweep decode=2", 2, []string{"--sweep decode: nodes sets it too"}},
-		{"--sweep link=1GB/s,native", 2, []string{"--sweep link=native", "in virtual time"}},
+		{"--sweep nodes=1:2 --sweep decode=2", 2, []string{`--sweep: "decode": nodes is swept too`}},
+		{"--sweep link=1GB/s,native", 2, []string{"--sweep: link=native: ", "in virtual time"}},
 		{"--profile none.json", 2, []string{"--profile"}},
 		{"--trace " + good + " --request-rate 3", 2, []string{"--request-rate", "a trace has its own"}},
 		{"--trace " + good + " --seed 3", 2, []string{"--seed", "a trace has its own"}},
-		{"--trace " + broken, 1, []string{"broken.jsonl:2: "}},
-		{"--trace " + empty, 1, []string{"empty.jsonl has no requests"}},
-		{"--trace " + filepath.Join(dir, "none.jsonl"), 1, []string{"none.jsonl"}},
+		{"--trace " + broken, 2, []string{"--trace: ", "broken.jsonl:2: it ends in the middle"}},
+		{"--trace " + empty, 2, []string{"--trace: ", "empty.jsonl\": it has no requests"}},
+		{"--trace " + filepath.Join(dir, "none.jsonl"), 2, []string{"--trace: ", "none.jsonl: no such file"}},
 		{"--random-input-len 20000 --num-prompts 3", 1, []string{"every request was refused", "at most 10000"}},
 		{"--random-input-len 20000 --num-prompts 3 --sweep rate=1,2", 1, []string{"every request of every point was refused", "at most 10000"}},
 	} {
@@ -115,7 +118,7 @@ func TestSimulateUsage(t *testing.T) {
 func TestSimulateInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if code, _, stderr := kvbench(ctx, "simulate", "--num-prompts", "100000", "--out", t.TempDir()); code != exitInterrupted {
+	if code, _, stderr := kvbench(ctx, "simulate", "--num-prompts", "100000", "--out", t.TempDir()); code != command.ExitInterrupted {
 		t.Errorf("exit %d: %s", code, stderr)
 	}
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"kvferry/command"
+	"kvferry/config"
 	"kvferry/transport/topology"
 )
 
@@ -48,17 +50,17 @@ Exit status: 0 also with warnings; 1 the machine cannot be read; 2 bad flags.`,
   kvbench topo --matrix matrix.json
   kvbench topo --capture server.tar.gz      # send this
   kvbench topo --root server.tar.gz         # and somebody else sees your machine`,
-		Args: cobra.NoArgs,
+		Args: command.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.validate(cmd.Flags().Changed); err != nil {
-				return usageError{err}
+				return err
 			}
 			if f.capture != "" {
 				return f.writeCapture(cmd)
 			}
 			m, err := topology.Discover(f.root)
 			if err != nil {
-				return err
+				return &config.Fault{Field: "--root", Err: err}
 			}
 			matrix, warnings, err := m.Matrix(f.options)
 			if err != nil {
@@ -81,39 +83,30 @@ Exit status: 0 also with warnings; 1 the machine cannot be read; 2 bad flags.`,
 
 // validate names every flag that is wrong, and reads the matrix.
 func (f *topoFlags) validate(changed func(flag string) bool) error {
-	var bad faults
+	var bad config.Faults
 	if f.format != "text" && f.format != "json" && f.format != "matrix" {
-		bad.add("format", fmt.Errorf("%q: use text, json or matrix", f.format))
+		bad.Add("--format", f.format, "use text, json or matrix")
 	}
 	f.options.Names = topology.Names(f.names)
-	if err := f.options.Validate(); err != nil {
-		for _, line := range strings.Split(err.Error(), "\n") {
-			field, rest, _ := strings.Cut(line, " ")
-			bad.add(strings.ToLower(field), errors.New(rest))
-		}
-	}
 	if changed("capture") {
-		if f.capture == "" {
-			bad.add("capture", errors.New("is empty: name a file, as machine.tar.gz"))
-		}
 		for _, flag := range []string{"matrix", "include", "exclude", "names", "format"} {
 			if changed(flag) {
-				bad.add(flag, errors.New("has no effect on a capture, which is the machine as it is: leave it out"))
+				bad.Check("--"+flag, errors.New("it has no effect on a capture, which is the machine as it is: leave it out"))
 			}
 		}
 	}
 	if changed("matrix") {
 		var err error
 		f.options.Override, err = topology.ReadMatrix(f.matrix)
-		bad.add("matrix", err)
+		bad.Check("--matrix", err)
 	}
-	return errors.Join(bad...)
+	return command.Check(bad, f.options.Validate(), map[string]string{"Include": "--include", "Exclude": "--exclude", "Names": "--names"})
 }
 
 func (f *topoFlags) writeCapture(cmd *cobra.Command) error {
 	s, err := topology.Capture(f.root)
 	if err != nil {
-		return err
+		return &config.Fault{Field: "--root", Err: err}
 	}
 	var b bytes.Buffer
 	look := "tar tzf " + f.capture + " lists it"
@@ -124,7 +117,7 @@ func (f *topoFlags) writeCapture(cmd *cobra.Command) error {
 		return err
 	}
 	if err := os.WriteFile(f.capture, b.Bytes(), 0o644); err != nil {
-		return err
+		return &config.Fault{Field: "--capture", Err: err}
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "%s: %.1f KB. It contains\n%s.\nSee for yourself: %s; kvbench topo --root %s shows what it says.\n",
 		f.capture, float64(b.Len())/1e3, wrap(topology.Contents, 80), look, f.capture)

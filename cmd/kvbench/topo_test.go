@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"kvferry/command"
 	"kvferry/transport/topology"
 )
 
@@ -113,14 +114,14 @@ func TestTopologyUsage(t *testing.T) {
 		code int
 		want []string
 	}{
-		{"--format yaml --names some --include eth[", exitUsage, []string{"--format", "--names", `--include: has "eth["`}},
-		{"--matrix " + broken, exitUsage, []string{"--matrix", broken, `location "cpu:0"`}},
-		{"--matrix nowhere.json", exitUsage, []string{"--matrix", "nowhere.json"}},
-		{"--capture x.tar.gz --format json --exclude eth0", exitUsage, []string{"--format", "--exclude", "leave it out"}},
-		{"--root nowhere", exitFailed, []string{"nowhere", "folder that has sys in it"}},
-		{"--root /sys", exitFailed, []string{"not sys itself"}},
-		{"--root " + machine("laptop") + " --capture /nowhere/x", exitFailed, []string{"/nowhere/x"}},
-		{"eth0", exitUsage, []string{"eth0"}},
+		{"--format yaml --names some --include eth[", command.ExitUsage, []string{"--format", "--names", `--include: "eth[": write a name`}},
+		{"--matrix " + broken, command.ExitUsage, []string{"--matrix", broken, `location "cpu:0"`}},
+		{"--matrix nowhere.json", command.ExitUsage, []string{"--matrix", "nowhere.json"}},
+		{"--capture x.tar.gz --format json --exclude eth0", command.ExitUsage, []string{"--format", "--exclude", "leave it out"}},
+		{"--root nowhere", command.ExitFailed, []string{"nowhere", "folder that has sys in it"}},
+		{"--root /sys", command.ExitFailed, []string{"not sys itself"}},
+		{"--root " + machine("laptop") + " --capture /nowhere/x", command.ExitFailed, []string{"/nowhere/x"}},
+		{"eth0", command.ExitUsage, []string{"eth0"}},
 	} {
 		code, _, stderr := kvbench(t.Context(), append([]string{"topo"}, strings.Fields(c.args)...)...)
 		if code != c.code {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -14,7 +13,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"kvferry/bench/transfer"
+	"kvferry/command"
+	"kvferry/config"
 	"kvferry/transport"
+	"kvferry/transport/rails"
 )
 
 // transferFlags are the command line of kvbench transfer.
@@ -40,7 +42,7 @@ several, and measure it. Nothing is modelled.
   with HOST      the target is a kvbench transfer --server there
   --server       be the target: serve one client after another
 
-A rail (--rail, repeated for several, which are aggregated):
+A rail (--rail, repeated or with commas for several, which are aggregated):
 
   tcp/eth0, tcp/eth0@:7000          TCP over an interface, at a port
   10.0.0.1:7000                     TCP at an address
@@ -86,24 +88,24 @@ exits 0.`,
   kvbench transfer --rail tcp/eth0 --rail tcp/eth1 10.0.0.1 --limit 200gbit
   kvbench transfer --rail tcp/eth0 --rail tcp/eth1 10.0.0.1 --rails 1,2 --select affinity,static
   kvbench transfer --rail mem --threads 1:8`,
-		Args: cobra.MaximumNArgs(1),
+		Args: command.AtMostOne("HOST"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.server {
 				return f.serve(cmd, args)
 			}
 			cfg, err := f.config(cmd.Flags().Changed, args)
 			if err != nil {
-				return usageError{err}
+				return err
 			}
 			cfg.Stdout, cfg.Progress, cfg.Terminal = cmd.OutOrStdout(), cmd.ErrOrStderr(), terminal
 			cfg.Logger = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 			_, err = transfer.Run(cmd.Context(), cfg)
-			return err
+			return config.Named(err, transferNames)
 		},
 	}
 	fs := cmd.Flags()
 	fs.SortFlags = false
-	fs.StringArrayVar(&f.cfg.Rails, "rail", nil, "what to move bytes over (required)")
+	fs.Var((*rails.Specs)(&f.cfg.Rails), "rail", "what to move bytes over (required): one, several with commas between them, or the flag again")
 	fs.StringVar(&f.counts, "rails", "", "how many of the rails are used, from the first: a list or a sweep: 1,2,4 (default all)")
 	fs.StringVar(&f.selects, "select", "affinity", "how slices are spread over rails: a list of affinity, static, round-robin, single")
 	fs.StringVar(&f.op, "op", "write", "write, read or both")
@@ -129,38 +131,34 @@ exits 0.`,
 	fs.BoolVar(&f.server, "server", false, "be the target")
 	fs.StringVar(&f.listen, "listen", ":"+transfer.DefaultPort, "with --server: host:port of the control connection")
 	fs.BoolVar(&f.once, "once", false, "with --server: end after one client")
+	command.Positive(fs, "duration", "iters", "timeout")
 	return cmd
 }
 
-// faults collects what is wrong with flags.
-type faults []error
-
-func (f *faults) add(flag string, err error) {
-	if err != nil {
-		*f = append(*f, fmt.Errorf("--%s: %w", flag, err))
-	}
+// transferNames are the flags that set the fields of a Config, a FailoverConfig and a
+// ServerConfig.
+var transferNames = map[string]string{
+	"Rails": "--rail", "Server": "HOST", "Counts": "--rails", "Selects": "--select", "Ops": "--op", "Blocks": "--block", "Batches": "--batch", "Threads": "--threads", "Depths": "--depth",
+	"Duration": "--duration", "Iterations": "--iters", "Warmup": "--warmup", "Segment": "--segment", "Location": "--location", "Matrix": "--matrix", "Slice": "--slice", "Timeout": "--timeout",
+	"Check": "--check", "Limit": "--limit", "RailLimits": "--limit", "Seed": "--seed", "Out": "--out", "Format": "--format", "Listen": "--listen", "Once": "--once",
+	"Sample": "--sample", "Faults": "--fault", "FaultFile": "--faults",
 }
 
 // config turns flags into a run, or names every flag that is wrong.
 func (f *transferFlags) config(changed func(flag string) bool, args []string) (transfer.Config, error) {
 	cfg := f.cfg
-	var bad faults
+	var bad config.Faults
 	var err error
-	cfg.Command, cfg.Out, cfg.Format = os.Args, f.out, transfer.Format(f.format)
-	if cfg.Out == "" {
-		cfg.Out = filepath.Join("kvbench-out", time.Now().Format("20060102-150405"))
-	}
+	cfg.Command, cfg.Out, cfg.Format = os.Args, resultsFolder(f.out), transfer.Format(f.format)
 	if len(args) > 0 {
-		if cfg.Server = args[0]; cfg.Server == "" {
-			bad = append(bad, errors.New("HOST is empty: name the server's machine, or leave it out"))
-		}
+		cfg.Server = args[0]
 	}
 	if f.counts != "" {
 		cfg.Counts, err = transfer.ParseCounts(f.counts)
-		bad.add("rails", err)
+		bad.Check("--rails", err)
 	}
 	cfg.Selects, err = parseSelections(f.selects)
-	bad.add("select", err)
+	bad.Check("--select", err)
 	switch f.op {
 	case "write":
 		cfg.Ops = []transport.Op{transport.Write}
@@ -169,13 +167,13 @@ func (f *transferFlags) config(changed func(flag string) bool, args []string) (t
 	case "both":
 		cfg.Ops = []transport.Op{transport.Write, transport.Read}
 	default:
-		bad.add("op", fmt.Errorf("%q: use write, read or both", f.op))
+		bad.Add("--op", f.op, "use write, read or both")
 	}
 	cfg.Blocks, err = transfer.ParseSizes(f.block)
-	bad.add("block", err)
+	bad.Check("--block", err)
 	if f.latency {
 		if changed("depth") {
-			bad.add("depth", errors.New("--latency has one batch under way: leave one out"))
+			bad.Check("--depth", errors.New("--latency has one batch under way: leave one out"))
 		}
 		f.depth = "1"
 		if !changed("batch") {
@@ -185,44 +183,49 @@ func (f *transferFlags) config(changed func(flag string) bool, args []string) (t
 	for _, list := range []struct {
 		flag, text string
 		to         *[]int
-	}{{"batch", f.batch, &cfg.Batches}, {"threads", f.threads, &cfg.Threads}, {"depth", f.depth, &cfg.Depths}} {
+	}{{"--batch", f.batch, &cfg.Batches}, {"--threads", f.threads, &cfg.Threads}, {"--depth", f.depth, &cfg.Depths}} {
 		*list.to, err = transfer.ParseCounts(list.text)
-		bad.add(list.flag, err)
+		bad.Check(list.flag, err)
 	}
 	if f.segment != "" {
 		cfg.Segment, err = transfer.ParseSize(f.segment)
-		bad.add("segment", err)
+		bad.Check("--segment", err)
 	}
 	if f.slice != "" {
-		n, err := transfer.ParseSize(f.slice)
-		if err == nil && n > transport.MaxSlice {
-			err = fmt.Errorf("%s is too large: use up to %s", f.slice, transfer.FormatSize(transport.MaxSlice))
-		}
-		bad.add("slice", err)
-		cfg.Slice = int(n)
+		cfg.Slice, err = parseSlice(f.slice)
+		bad.Check("--slice", err)
 	}
-	bad.add("limit", f.limits(&cfg))
-	if cfg.Warmup = f.warmup; f.warmup == 0 {
-		cfg.Warmup = -1
+	bad.Check("--limit", f.limits(&cfg))
+	cfg.Warmup = config.OrNone(f.warmup)
+	if changed("iters") && changed("duration") {
+		bad.Check("--iters", errors.New("given with --duration: leave one out"))
 	}
-	f.numbers(&cfg, &bad, changed)
 	if f.perftest {
 		if changed("format") || f.latency {
-			bad.add("perftest", errors.New("prints the lines of ib_write_bw: leave --format and --latency out"))
+			bad.Check("--perftest", errors.New("it prints the lines of ib_write_bw: leave --format and --latency out"))
 		}
 		cfg.Format = transfer.Perftest
+	} else if cfg.Format == transfer.Perftest {
+		bad.Add("--format", f.format, "use text, json or csv, or --perftest")
 	}
 	for _, flag := range []string{"listen", "once"} {
 		if changed(flag) {
-			bad.add(flag, errors.New("is for --server: leave it out, or add --server"))
+			bad.Check("--"+flag, errors.New("it is for --server: leave it out, or add --server"))
 		}
 	}
-	if len(bad) == 0 {
-		if err := cfg.Validate(); err != nil {
-			bad = append(bad, transferFlagNames(err))
-		}
+	return cfg, command.Check(bad, cfg.Validate(), transferNames)
+}
+
+// parseSlice reads the size of a slice, which a Config has as an int.
+func parseSlice(text string) (int, error) {
+	n, err := transfer.ParseSize(text)
+	if err == nil && n > transport.MaxSlice {
+		err = fmt.Errorf("%q: use up to %s", text, transfer.FormatSize(transport.MaxSlice))
 	}
-	return cfg, errors.Join(bad...)
+	if err != nil {
+		return 0, err
+	}
+	return int(n), nil
 }
 
 // parseSelections reads a list such as affinity,static.
@@ -233,7 +236,7 @@ func parseSelections(text string) (all []transport.Selection, err error) {
 			return nil, err
 		}
 		if slices.Contains(all, s) {
-			return nil, fmt.Errorf("%s is given twice: leave one out", s)
+			return nil, fmt.Errorf("%q: given twice: leave one out", s)
 		}
 		all = append(all, s)
 	}
@@ -266,37 +269,15 @@ func (f *transferFlags) limits(cfg *transfer.Config) error {
 	return nil
 }
 
-// numbers checks the flags that pflag has read.
-func (f *transferFlags) numbers(cfg *transfer.Config, bad *faults, changed func(string) bool) {
-	for _, d := range []struct {
-		flag  string
-		d     time.Duration
-		least time.Duration
-	}{{"duration", cfg.Duration, time.Millisecond}, {"timeout", cfg.Timeout, 1}, {"warmup", f.warmup, 0}} {
-		if d.d < d.least {
-			bad.add(d.flag, fmt.Errorf("%v: use %v or more", d.d, d.least))
-		}
-	}
-	if changed("iters") && cfg.Iterations < 1 {
-		bad.add("iters", fmt.Errorf("%d: use 1 or more", cfg.Iterations))
-	}
-	if changed("iters") && changed("duration") {
-		bad.add("iters", errors.New("given with --duration: leave one out"))
-	}
-	if f.format != "text" && f.format != "json" && f.format != "csv" {
-		bad.add("format", fmt.Errorf("%q: use text, json or csv", f.format))
-	}
-}
-
 // serve is kvbench transfer --server.
 func (f *transferFlags) serve(cmd *cobra.Command, args []string) error {
-	var bad faults
+	var bad config.Faults
 	if len(args) > 0 {
-		bad.add("server", fmt.Errorf("given with a HOST, %q: a server waits for clients; leave one out", args[0]))
+		bad.Add("HOST", args[0], "a server waits for clients: leave it or --server out")
 	}
 	for _, flag := range []string{"rails", "select", "op", "block", "batch", "threads", "depth", "duration", "iters", "warmup", "slice", "timeout", "check", "latency", "limit", "seed", "out", "format", "perftest"} {
 		if cmd.Flags().Changed(flag) {
-			bad.add(flag, errors.New("is the client's to say: leave it out"))
+			bad.Check("--"+flag, errors.New("it is the client's to say: leave it out"))
 		}
 	}
 	cfg := transfer.ServerConfig{
@@ -306,30 +287,18 @@ func (f *transferFlags) serve(cmd *cobra.Command, args []string) error {
 	if f.segment != "" {
 		var err error
 		cfg.Segment, err = transfer.ParseSize(f.segment)
-		bad.add("segment", err)
+		bad.Check("--segment", err)
 	}
-	if err := cfg.Validate(); err != nil {
-		bad = append(bad, transferFlagNames(err))
-	}
-	if len(bad) > 0 {
-		return usageError{errors.Join(bad...)}
+	if err := command.Check(bad, cfg.Validate(), transferNames); err != nil {
+		return err
 	}
 	s, err := transfer.Listen(cfg)
 	if err != nil {
-		return err
+		return config.Named(err, transferNames)
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "serving clients at %s over %s\n", s.Addr(), strings.Join(s.Rails(), ", "))
 	if err := s.Serve(cmd.Context()); !errors.Is(err, context.Canceled) {
 		return err
 	}
 	return nil // it was asked to stop
-}
-
-// transferFlagNames turns the fields of a Config into the flags that set them.
-func transferFlagNames(err error) error {
-	return errors.New(strings.NewReplacer(
-		"transfer: ServerConfig.", "--", "transfer: Config.", "--",
-		"Rails: ", "rail: ", "Counts has", "rails has", "RailLimits has", "limit has", "Server is", "HOST is", "Segment is", "segment is", "Listen is", "listen is",
-		"lower Blocks, Batches or Threads", "lower --block, --batch or --threads",
-	).Replace(err.Error()))
 }

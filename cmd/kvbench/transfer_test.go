@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"kvferry/bench/transfer"
+	"kvferry/command"
 )
 
 // short are the flags of a run that takes no time.
@@ -63,7 +64,7 @@ func TestTransferServer(t *testing.T) {
 	ended := make(chan int)
 	var log bytes.Buffer
 	go func() {
-		code := run(ctx, []string{"transfer", "--rail", "127.0.0.1:0", "--server", "--listen", "127.0.0.1:0", "--segment", "4m", "--once"}, in, &log, false)
+		code := program(false).Run(ctx, []string{"transfer", "--rail", "127.0.0.1:0", "--server", "--listen", "127.0.0.1:0", "--segment", "4m", "--once"}, in, &log)
 		in.Close()
 		ended <- code
 	}()
@@ -81,7 +82,7 @@ func TestTransferServer(t *testing.T) {
 		t.Errorf("the server: exit %d: %s", code, log.String())
 	}
 	code, _, stderr = kvbench(t.Context(), short("--rail", "127.0.0.1:0", "--out", t.TempDir(), addr)...)
-	if code != exitFailed || !strings.Contains(stderr, "kvbench transfer --server") {
+	if code != command.ExitFailed || !strings.Contains(stderr, "kvbench transfer --server") {
 		t.Errorf("no server: exit %d: %s", code, stderr)
 	}
 }
@@ -103,8 +104,8 @@ func TestTransferInterruptedExit130(t *testing.T) {
 	dir := t.TempDir()
 	var stdout bytes.Buffer
 	stderr := &canceling{cancel: cancel}
-	code := run(ctx, short("--rail", "mem", "--block", "4k,8k,16k", "--out", dir), &stdout, stderr, false)
-	if code != exitInterrupted || !strings.Contains(stderr.String(), "what was measured is kept") || !strings.Contains(stdout.String(), "write") {
+	code := program(false).Run(ctx, short("--rail", "mem", "--block", "4k,8k,16k", "--out", dir), &stdout, stderr)
+	if code != command.ExitInterrupted || !strings.Contains(stderr.String(), "what was measured is kept") || !strings.Contains(stdout.String(), "write") {
 		t.Errorf("exit %d: %s\n%s", code, stderr, stdout.String())
 	}
 	if _, err := os.Stat(filepath.Join(dir, "report.html")); err != nil {
@@ -118,32 +119,32 @@ func TestTransferUsage(t *testing.T) {
 		args string
 		want []string
 	}{
-		{"", []string{"--rail: none is given", "tcp/eth0", "mem"}},
+		{"", []string{"--rail: none given: name one", "tcp/eth0", "mem"}},
 		{"--rail udp/eth0", []string{"--rail", `"udp"`, "rdma/"}},
 		{"--rail rdma/rxe0?gids=1", []string{`"gids" is unknown`, "gid, qps, depth, poll, advertise"}},
 		{"--rail mem --op send --block 0 --batch 0 --threads x --depth 1k", []string{"--op: \"send\": use write, read or both", "--block", "--batch", "--threads", "--depth"}},
-		{"--rail mem --segment 0 --slice 2g --limit fast", []string{"--segment", "--slice: 2g is too large", "--limit", "100gbit"}},
-		{"--rail mem --rails 2 --limit 1gbit,2gbit", []string{"--rails has 2: use 1 to 1", "--limit has 2 rates"}},
+		{"--rail mem --segment 0 --slice 2g --limit fast", []string{"--segment", `--slice: "2g": use up to 1g`, "--limit", "100gbit"}},
+		{"--rail mem --rails 2 --limit 1gbit,2gbit", []string{"--rails: 2: use 1 to 1", "--limit: 2 rates: there are 1 rails"}},
 		{"--rail mem --rails 0 --select fast", []string{"--rails", "--select", "affinity, static, round-robin, single"}},
-		{"--rail mem --select static,static", []string{"--select: static is given twice"}},
+		{"--rail mem --select static,static", []string{`--select: "static": given twice`}},
 		{"--rail mem --limit 0gbit", []string{"--limit", "above 0"}},
-		{"--rail mem --duration 0s --warmup -1s --timeout 0s --iters 0", []string{"--duration", "--warmup", "--timeout", "--iters"}},
+		{"--rail mem --duration 0s --warmup -1s --timeout 0s --iters 0", []string{"--duration: 0s:", "--warmup: -1s:", "--timeout: 0s:", "--iters: 0:"}},
 		{"--rail mem --duration 1s --iters 5", []string{"--iters", "leave one out"}},
 		{"--rail mem --latency --depth 2", []string{"--depth", "--latency"}},
-		{"--rail mem --format xml", []string{"--format", "text, json or csv"}},
+		{"--rail mem --format xml", []string{"--format", "text, json, csv"}},
 		{"--rail mem --perftest --format csv", []string{"--perftest", "--format"}},
 		{"--rail mem --once --listen :1", []string{"--once", "--listen", "--server"}},
-		{"--rail mem --block 1g", []string{"--segment is", "lower --block, --batch or --threads"}},
-		{"--rail mem 10.0.0.1", []string{"HOST is", "leave one out"}},
+		{"--rail mem --block 1g", []string{`--segment: "1g": one batch of each thread, 16g at the least`}},
+		{"--rail mem 10.0.0.1", []string{`HOST: "10.0.0.1": the rail mem`, "leave one out"}},
 		{"--rail 127.0.0.1:7000", []string{"--rail", "use port 0"}},
-		{"--rail mem --server", []string{"--rail: mem reaches this process only"}},
-		{"--rail tcp/lo --server 10.0.0.1", []string{"--server", "HOST"}},
-		{"--rail tcp/lo --server --block 4k --listen 18515", []string{"--block: is the client's", "--listen", ":18515"}},
-		{"--rail tcp/lo a b", []string{"accepts at most 1 arg"}},
+		{"--rail mem --server", []string{`--rail: "mem": it reaches this process only`}},
+		{"--rail tcp/lo --server 10.0.0.1", []string{`HOST: "10.0.0.1": a server waits`}},
+		{"--rail tcp/lo --server --block 4k --listen 18515", []string{"--block: it is the client's", `--listen: "18515": write host:port`}},
+		{"--rail tcp/lo a b", []string{`HOST: "a b": given 2 times`}},
 	} {
 		code, stdout, stderr := kvbench(t.Context(), append([]string{"transfer"}, strings.Fields(c.args)...)...)
-		if code != exitUsage || stdout != "" {
-			t.Errorf("%s: exit %d, want %d: %s%s", c.args, code, exitUsage, stdout, stderr)
+		if code != command.ExitUsage || stdout != "" {
+			t.Errorf("%s: exit %d, want %d: %s%s", c.args, code, command.ExitUsage, stdout, stderr)
 		}
 		for _, want := range append(c.want, "--help") {
 			if !strings.Contains(stderr, want) {
@@ -152,7 +153,7 @@ func TestTransferUsage(t *testing.T) {
 		}
 	}
 	code, _, stderr := kvbench(t.Context(), "transfer", "--rail", "tcp/nosuch0", "--out", t.TempDir())
-	if code != exitFailed || !strings.Contains(stderr, `no interface "nosuch0": use one of`) {
+	if code != command.ExitFailed || !strings.Contains(stderr, `no interface "nosuch0": use one of`) {
 		t.Errorf("exit %d: %s", code, stderr)
 	}
 }
