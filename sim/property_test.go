@@ -227,7 +227,7 @@ func TestConfigFaults(t *testing.T) {
 		`Placement: "best": use one of`: func(c *Config) { c.Placement = "best" },
 		"RPC: 2s: use 0s to 1s":         func(c *Config) { c.RPC = 2 * time.Second },
 		"RPC: -1ns: use 0s":             func(c *Config) { c.RPC = -1 },
-		"KVBlocks: 1048577: ":           func(c *Config) { c.KVBlocks = 1<<20 + 1 },
+		"KVBlocks: 1073741825: ":        func(c *Config) { c.KVBlocks = 1<<30 + 1 },
 		"Profile: none given":           func(c *Config) { c.Profile = nil },
 	} {
 		c := good
@@ -236,7 +236,7 @@ func TestConfigFaults(t *testing.T) {
 			t.Errorf("%v: want %q in it", err, want)
 		}
 	}
-	good.RPC, good.KVBlocks = time.Second, 1<<20
+	good.RPC, good.KVBlocks = time.Second, 1<<30
 	if err := good.Validate(); err != nil {
 		t.Error(err)
 	}
