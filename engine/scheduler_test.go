@@ -96,12 +96,12 @@ func TestConfigFaults(t *testing.T) {
 		t.Errorf("%+v", good)
 	}
 	for want, spoil := range map[string]func(*Config){
-		"Pool is nil":              func(c *Config) { c.Pool = nil },
-		"MaxModelLen is 0":         func(c *Config) { c.MaxModelLen = 0 },
-		"MaxNumSeqs is 0":          func(c *Config) { c.MaxNumSeqs = 0 },
-		"ChunkTokens is 0":         func(c *Config) { c.ChunkTokens = 0 },
-		"MaxBatchedTokens is 0":    func(c *Config) { c.MaxBatchedTokens = 0 },
-		"MaxBatchedTokens is 9999": func(c *Config) { c.Policy, c.MaxBatchedTokens = PrefillFirst, 9999 },
+		"Pool: none given":         func(c *Config) { c.Pool = nil },
+		"MaxModelLen: 0: ":         func(c *Config) { c.MaxModelLen = 0 },
+		"MaxNumSeqs: 0: ":          func(c *Config) { c.MaxNumSeqs = 0 },
+		"ChunkTokens: 0: ":         func(c *Config) { c.ChunkTokens = 0 },
+		"MaxBatchedTokens: 0: ":    func(c *Config) { c.MaxBatchedTokens = 0 },
+		"MaxBatchedTokens: 9999: ": func(c *Config) { c.Policy, c.MaxBatchedTokens = PrefillFirst, 9999 },
 	} {
 		c := good
 		spoil(&c)

@@ -15,7 +15,7 @@ func TestNICsUsage(t *testing.T) {
 		want []string
 	}{
 		{"nics --rounds 0", []string{"--rounds: 0: use more than 0"}},
-		{"nics --rounds 100 --duration 1ms", []string{"--rounds: 100: use 0 to 99", "--duration: 1ms: use 100ms or more"}},
+		{"nics --rounds 100 --duration 1ms", []string{"--rounds: 100: use 1 to 99", "--duration: 1ms: use 100ms or more"}},
 		{"nics x", []string{`"x": kvbench nics has no such command: use mooncake`}},
 		{"nics mooncake --rate fast --counts x", []string{`--rate: "fast": no unit`, `--counts: "x": write numbers`}},
 		{"nics mooncake --num-prompts 0", []string{"--num-prompts: 0: use more than 0"}},
