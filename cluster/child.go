@@ -88,7 +88,7 @@ func (pt part) run(ctx context.Context) error {
 	}
 	f := node.NodeFlags{
 		ID: pt.Name, Proxy: pt.Registry, GRPC: "127.0.0.1:0", Rails: c.Rails, Profile: c.Profile, Link: c.Link,
-		Chunked: c.Chunked && pt.Role == "nondisagg", PrefixCaching: c.PrefixCaching, KVBlocks: c.KVBlocks, WarmMiB: c.WarmMiB,
+		Chunked: c.Chunked && pt.Role == "nondisagg", PrefixCaching: c.PrefixCaching, RecheckKV: c.RecheckKV, KVBlocks: c.KVBlocks, WarmMiB: c.WarmMiB,
 	}
 	if f.Profile == "" {
 		f.Profile = engine.DefaultProfile

@@ -39,6 +39,7 @@ type Config struct {
 	KVBlocks                   int
 	WarmMiB                    int // see --kv-warm-mib of the daemons; none if 0
 	PrefixCaching              bool
+	RecheckKV                  bool // see --recheck-kv of the daemons
 	RequestTimeout             time.Duration
 	TransferTimeout            time.Duration
 	LeaseTTL                   time.Duration // how long a silent node counts as there

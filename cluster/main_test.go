@@ -106,7 +106,7 @@ type testCluster struct {
 func start(t testing.TB, cfg Config) *testCluster {
 	t.Helper()
 	logs := &syncBuffer{}
-	cfg.Log = logs
+	cfg.Log, cfg.RecheckKV = logs, true
 	for _, limit := range []*time.Duration{&cfg.RequestTimeout, &cfg.LeaseTTL, &cfg.StopTimeout} {
 		if *limit == 0 {
 			*limit = patience

@@ -60,6 +60,9 @@ func (c *Core) abandon(r *request, err error) {
 // which has, or was cut short. A deadline that passes in a queue ends no transfer.
 func (c *Core) fail(r *request, err error) {
 	c.act.Failed = append(c.act.Failed, Failed{r.ID, err})
+	if r.state == rechecking {
+		return // it has been counted as one that went well
+	}
 	if errors.Is(err, ErrTransfer) || errors.Is(err, ErrContent) || r.moves+r.checks > 0 {
 		c.totals.Failed++
 	}

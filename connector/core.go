@@ -22,6 +22,8 @@ type Config struct {
 	// predecessor at the same address starts somewhere else than that: a release meant
 	// for one of its transfers could end another's hold.
 	Transfers uint64
+	// RecheckKV has a decode leg's blocks checked again before its last token leaves.
+	RecheckKV bool
 }
 
 // Core is one node's scheduler and its side of every hand-off. See the package
@@ -56,12 +58,13 @@ type Totals struct {
 type state uint8
 
 const (
-	running   state = iota // the scheduler has it, nothing is moving
-	offered                // prefill side, v0 and pull: waiting for the consumer
-	moving                 // KV is on its way in or out
-	checking               // all there, being checked
-	closing                // the window is being closed; then the sequence goes on or ends
-	abandoned              // failed or cancelled; waiting for moves and the window to end
+	running    state = iota // the scheduler has it, nothing is moving
+	offered                 // prefill side, v0 and pull: waiting for the consumer
+	moving                  // KV is on its way in or out
+	checking                // all there, being checked
+	closing                 // the window is being closed; then the sequence goes on or ends
+	rechecking              // decode side: all is computed, and the blocks are looked at once more
+	abandoned               // failed or cancelled; waiting for moves and the window to end
 )
 
 // A request is one leg on this node.
@@ -87,7 +90,9 @@ type request struct {
 	freed    bool  // abandoned, and its blocks let go
 	verdict  error // abandoned, and reported as this unless a Cancel comes first
 
-	emitted                 bool          // a token has left
+	emitted                 bool          // a token has been computed
+	told                    bool          // and has left
+	last                    engine.Output // rechecking: the token that waits for it
 	landed, checked, usable time.Duration // the last part; then the sequence
 	b                       Breakdown
 }
@@ -233,6 +238,7 @@ func (c *Core) submit(ev Submit) {
 			return
 		}
 	}
+	req.Keep = req.Keep || c.rechecks(&ev)
 	req.Ready = c.now + front
 	r.ready = req.Ready
 	r.b.Proxy = front
@@ -346,9 +352,12 @@ func (c *Core) output(o engine.Output) {
 			r.b.Prefill = o.Seq.Computed - o.Seq.Launched
 		}
 	}
+	if o.Last && c.recheck(r, o) {
+		return
+	}
 	handsOff := r.Leg == PrefillLeg && r.Handoff != None
 	if !handsOff || r.Handoff == Layerwise {
-		c.act.Tokens = append(c.act.Tokens, Token{ID: r.ID, Token: o.Token, Position: o.Position})
+		c.tell(r, o)
 	}
 	if !o.Last {
 		return
@@ -360,9 +369,20 @@ func (c *Core) output(o engine.Output) {
 	case handsOff:
 		c.offer(r, o.Token)
 	default:
-		c.act.Finished = append(c.act.Finished, Finished{ID: r.ID, Cached: o.Seq.Cached(), Breakdown: r.b})
-		c.drop(r)
+		c.finish(r, o)
 	}
+}
+
+// tell lets a token leave.
+func (c *Core) tell(r *request, o engine.Output) {
+	r.told = true
+	c.act.Tokens = append(c.act.Tokens, Token{ID: r.ID, Token: o.Token, Position: o.Position})
+}
+
+// finish ends a request well.
+func (c *Core) finish(r *request, o engine.Output) {
+	c.act.Finished = append(c.act.Finished, Finished{ID: r.ID, Cached: o.Seq.Cached(), Breakdown: r.b})
+	c.drop(r)
 }
 
 // peer is the other node of a request's transfer as errors name it, if it is known:

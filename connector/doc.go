@@ -31,7 +31,9 @@
 // other way is refused at the node that has the blocks, not noticed later. On top of
 // that the consumer derives what each block must contain from the tokens and checks
 // it before the first step that uses it, so a wrong, stale, torn or swapped block is
-// never decoded from.
+// never decoded from. What changes a block after that, a bug on the node itself, is
+// found if Config.RecheckKV is set: when the last step of a decode leg has ended, and
+// before its token leaves, all blocks of the prompt are checked once more.
 //
 // A refusal by itself is no failure: the node that closed the window has ended its
 // leg, because the client left or for a reason that it reports. The other one waits

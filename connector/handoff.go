@@ -250,7 +250,8 @@ type (
 		ID    uint64
 		Part  int
 		Refs  []kvcache.Ref
-		First int // index of Refs[0] in the block table
+		First int  // index of Refs[0] in the block table
+		Again bool // PartAll: all was checked before, and used; it counts no blocks as checked
 	}
 )
 
@@ -286,6 +287,10 @@ var (
 	ErrTransfer = errors.New("KV transfer failed")
 	ErrContent  = errors.New("KV block holds the wrong bytes")
 	ErrInvalid  = errors.New("invalid request")
+	// ErrChanged comes with ErrContent: the block was right when it landed.
+	ErrChanged = errors.New("it has changed since it landed")
+	// ErrUsed comes with ErrChanged: tokens that may have been drawn from it have left.
+	ErrUsed = errors.New("after tokens had left")
 	// ErrWithdrawn comes with ErrTransfer: the other node has ended the transfer.
 	ErrWithdrawn = errors.New("the other node has withdrawn the transfer")
 )

@@ -32,7 +32,7 @@ func TestPair(t *testing.T) {
 	t.Logf("%+v", sum)
 	for name, n := range map[string]int{
 		"well": sum.Well, "deadlines": sum.Deadlines, "transfers failed": sum.Broken, "bad blocks": sum.Bad, "cancelled": sum.Cancelled,
-		"refused writes": sum.Refused, "holds given up": sum.Forgotten, "gone": sum.Gone, "preempted": sum.Preempted,
+		"refused writes": sum.Refused, "holds given up": sum.Forgotten, "gone": sum.Gone, "preempted": sum.Preempted, "blocks changed later": sum.Changed,
 	} {
 		if n == 0 {
 			t.Errorf("no run met: %s", name)
@@ -41,7 +41,7 @@ func TestPair(t *testing.T) {
 }
 
 // A tally says what the runs met.
-type tally struct{ Well, Deadlines, Broken, Bad, Cancelled, Refused, Forgotten, Gone, Preempted int }
+type tally struct{ Well, Deadlines, Broken, Bad, Cancelled, Refused, Forgotten, Gone, Preempted, Changed int }
 
 func (t *tally) add(o tally) {
 	t.Well += o.Well
@@ -53,6 +53,7 @@ func (t *tally) add(o tally) {
 	t.Forgotten += o.Forgotten
 	t.Gone += o.Gone
 	t.Preempted += o.Preempted
+	t.Changed += o.Changed
 }
 
 // faults are the chances, out of 1000, of what can go wrong.
@@ -134,7 +135,7 @@ func (x *pair) side(name string) *side {
 	if err != nil {
 		x.t.Fatal(err)
 	}
-	core, err := NewCore(Config{Scheduler: sched, Pool: pool, Profile: x.prof, HoldTimeout: x.hold})
+	core, err := NewCore(Config{Scheduler: sched, Pool: pool, Profile: x.prof, HoldTimeout: x.hold, RecheckKV: x.seed%7 > 0})
 	if err != nil {
 		x.t.Fatal(err)
 	}

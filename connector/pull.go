@@ -101,6 +101,8 @@ func (c *Core) checked(ev Checked) {
 	r.checked = c.now
 	switch {
 	case r.state == abandoned:
+	case r.state == rechecking:
+		c.rechecked(r, ev.Err)
 	case ev.Err != nil:
 		c.abandon(r, fmt.Errorf("%w: request %d%s: %w", ErrContent, r.ID, r.peer(), ev.Err))
 	case r.Handoff == Pull:

@@ -182,6 +182,8 @@ func (s *side) failed(f Failed) {
 		}
 	case errors.Is(f.Err, ErrTransfer):
 		x.tally.Broken++
+	case errors.Is(f.Err, ErrChanged):
+		x.tally.Changed++
 	case errors.Is(f.Err, ErrContent):
 		x.tally.Bad++
 	case errors.Is(f.Err, engine.ErrPoolSize):
@@ -303,7 +305,7 @@ func (s *side) check(c *Check) {
 		ev := Checked{ID: c.ID, Part: c.Part, Blocks: len(c.Refs)}
 		if x.chance(x.f.check) {
 			ev.Bad, ev.Err = 1, errFault
-		} else {
+		} else if !c.Again {
 			l.passed[c.Part] = true
 		}
 		s.take(ev)

@@ -22,7 +22,7 @@ import (
 // test -rewrite, commit a changed transcript only if you understand what changed
 // it.
 //
-//	nodes [blocks=N] [hold=D] [delay=D] [cache]     two new nodes; delay is output_delay_ms
+//	nodes [blocks=N] [hold=D] [delay=D] [cache] [recheck]   two new nodes; delay is output_delay_ms
 //	p|d t=D                               one call of Step, with one event a line:
 //	    submit ID LEG [HANDOFF] prompt=abc out=N [deadline=D] [age=D]
 //	           [tokens=N] [blocks=I,I|none] [first=N]    instead of what the other node offered
@@ -93,7 +93,7 @@ func newStage(t *testing.T, d *datadriven.TestData) *stage {
 		if err != nil {
 			d.Fatalf(t, "%v", err)
 		}
-		core, err := NewCore(Config{Scheduler: sched, Pool: pool, Profile: prof, HoldTimeout: hold})
+		core, err := NewCore(Config{Scheduler: sched, Pool: pool, Profile: prof, HoldTimeout: hold, RecheckKV: d.HasArg("recheck")})
 		if err != nil {
 			d.Fatalf(t, "%v", err)
 		}
@@ -116,7 +116,7 @@ func (a *actor) transcribe(t *testing.T, d *datadriven.TestData) string {
 		out.WriteString("nothing\n")
 	}
 	out.WriteString("--\n")
-	states := [...]string{"running", "offered", "moving", "checking", "closing", "abandoned"}
+	states := [...]string{"running", "offered", "moving", "checking", "closing", "rechecking", "abandoned"}
 	for _, id := range slices.Sorted(maps.Keys(a.core.reqs)) {
 		r := a.core.reqs[id]
 		fmt.Fprintf(&out, "%d %s", id, states[r.state])
@@ -199,7 +199,11 @@ func (a *actor) print(out *strings.Builder, act *Actions) {
 		p("%s", line)
 	}
 	for _, c := range act.Checks {
-		p("check part %d of %d: from #%d %v", c.Part, c.ID, c.First, c.Refs)
+		again := ""
+		if c.Again {
+			again = " again"
+		}
+		p("check part %d of %d%s: from #%d %v", c.Part, c.ID, again, c.First, c.Refs)
 	}
 	for _, id := range act.Close {
 		p("close the window of %d", id)

@@ -79,7 +79,10 @@ func (m *modelled) fills(step *engine.Step) (fs []fill) {
 	}
 	bt := m.slab.Geometry().BlockTokens
 	for _, w := range step.Works {
-		if c := m.contents[w.Seq.ID]; c != nil && w.Prompt {
+		if !w.Prompt {
+			continue
+		}
+		if c := m.contents[w.Seq.ID]; c != nil {
 			first, last := w.From/bt, (w.From+w.N-1)/bt
 			fs = append(fs, fill{c, w.Seq.Table.Refs()[first : last+1], first, m.hidden[w.Seq.ID] && m.slab.Geometry().HiddenSize > 0})
 		}

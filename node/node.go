@@ -81,6 +81,7 @@ func New(cfg Config) (_ *Node, err error) {
 	core, err := connector.NewCore(connector.Config{
 		Scheduler: sched, Pool: pool, Profile: prof, HoldTimeout: cfg.HoldTimeout,
 		Transfers: n.instance >> 16, // 2^48 is enough to be far from a predecessor's
+		RecheckKV: cfg.RecheckKV,
 	})
 	if err != nil {
 		return nil, err

@@ -22,7 +22,7 @@ type NodeFlags struct {
 	ID, Proxy, GRPC, Profile, Model, Link string
 	Select, Matrix, KVLocation            string
 	Rails                                 []string
-	Chunked, PrefixCaching                bool
+	Chunked, PrefixCaching, RecheckKV     bool
 	KVBlocks, MaxNumSeqs, MaxBatched      int
 	WarmMiB                               int
 	cfg                                   Config
@@ -46,6 +46,7 @@ func (f *NodeFlags) AddFlags(fs *pflag.FlagSet, chunked bool) {
 		fs.BoolVar(&f.Chunked, "enable-chunked-prefill", false, "with --nondisagg: compute prompts in chunks beside decodes, instead of prompts first")
 	}
 	fs.BoolVar(&f.PrefixCaching, "enable-prefix-caching", false, "reuse the KV blocks of equal prompt prefixes")
+	fs.BoolVar(&f.RecheckKV, "recheck-kv", false, "compare a request's KV blocks again at its end, and fail it if they have changed since they landed")
 	fs.IntVar(&f.KVBlocks, "num-gpu-blocks-override", 0, "KV blocks of 16 tokens (default what the profile's GPU holds)")
 	fs.IntVar(&f.WarmMiB, "kv-warm-mib", 512, "MiB of the KV pool to have in memory before serving, so that a burst does not wait for it; 0 for none")
 	fs.IntVar(&f.MaxNumSeqs, "max-num-seqs", 0, "sequences in a batch (default the profile's)")
@@ -59,7 +60,7 @@ func (f *NodeFlags) AddFlags(fs *pflag.FlagSet, chunked bool) {
 func (f *NodeFlags) Config() (Config, error) {
 	c := f.cfg
 	c.ID, c.Proxy, c.GRPCAddr, c.Rails, c.Model = f.ID, f.Proxy, f.GRPC, f.Rails, f.Model
-	c.Chunked, c.PrefixCaching, c.KVBlocks = f.Chunked, f.PrefixCaching, f.KVBlocks
+	c.Chunked, c.PrefixCaching, c.RecheckKV, c.KVBlocks = f.Chunked, f.PrefixCaching, f.RecheckKV, f.KVBlocks
 	c.Matrix, c.KVLocation = f.Matrix, f.KVLocation
 	c.WarmBytes = f.WarmMiB << 20
 	if f.WarmMiB == 0 {

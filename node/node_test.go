@@ -79,7 +79,7 @@ func startLeased(t testing.TB, ttl time.Duration, handoff string, set func(*Conf
 	s.startProxy(handoff, "127.0.0.1:0", "127.0.0.1:0")
 	for _, name := range names {
 		cfg := Config{
-			ID: name, Proxy: s.proxy.daemon.GRPCAddr(), Profile: smallProfile(t), KVBlocks: 256, Logger: slog.New(slog.DiscardHandler),
+			ID: name, Proxy: s.proxy.daemon.GRPCAddr(), Profile: smallProfile(t), KVBlocks: 256, RecheckKV: true, Logger: slog.New(slog.DiscardHandler),
 			Role: map[string]proto.Role{"prefill": proto.Role_ROLE_PREFILL, "decode": proto.Role_ROLE_DECODE, "nondisagg": proto.Role_ROLE_NONDISAGG}[name[:strings.IndexByte(name, '-')]],
 		}
 		if set != nil {

@@ -113,7 +113,7 @@ func toAPIError(err error) *apiError {
 			e.Status, e.Type, e.Code = http.StatusGatewayTimeout, "timeout_error", "deadline_exceeded"
 		case proto.FailCode_FAIL_TRANSFER:
 			e.Status, e.Code = http.StatusBadGateway, "kv_transfer"
-		case proto.FailCode_FAIL_CONTENT:
+		case proto.FailCode_FAIL_CONTENT, proto.FailCode_FAIL_CHANGED:
 			e.Status, e.Code = http.StatusBadGateway, "kv_content"
 		case proto.FailCode_FAIL_UNSPECIFIED:
 			e.Status, e.Code = http.StatusBadGateway, "node_lost"

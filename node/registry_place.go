@@ -155,7 +155,7 @@ func (r *registry) failed(a, b *member, err *LegError) {
 	switch err.Code {
 	case proto.FailCode_FAIL_TRANSFER, proto.FailCode_FAIL_CONTENT:
 		of = r.concerned(a, b)
-	case proto.FailCode_FAIL_INTERNAL:
+	case proto.FailCode_FAIL_INTERNAL, proto.FailCode_FAIL_CHANGED:
 		of = r.concerned(a, nil)
 	}
 	now := r.clock.Now()

@@ -154,7 +154,8 @@ func (w *worker) move(m connector.Move) {
 }
 
 // check compares a part that landed with what the tokens say it must be. K of
-// hand-off v0 is checked with V: they lie side by side.
+// hand-off v0 is checked with V: they lie side by side. Hidden states are used at once,
+// and not looked at again.
 func (w *worker) check(c connector.Check) {
 	l := w.live[c.ID]
 	if l == nil {
@@ -166,6 +167,8 @@ func (w *worker) check(c connector.Check) {
 	var from, to int
 	hidden, whole := false, true
 	switch {
+	case c.Again:
+		from, to, whole = 0, layers, false
 	case l.remote.GetBlocks() == nil: // layerwise: a layer at a time
 		from, to = c.Part, c.Part+1
 		l.parts++
@@ -201,7 +204,9 @@ func (w *worker) check(c connector.Check) {
 			}
 		}
 		w.run(func() connector.Event {
-			w.judge(l, ev.Err)
+			if !c.Again { // what has changed here since came right
+				w.judge(l, ev.Err)
+			}
 			return ev
 		})
 	})
@@ -257,6 +262,8 @@ func (w *worker) failed(f connector.Failed) {
 		code, retry = proto.FailCode_FAIL_DEADLINE, false
 	case errors.Is(f.Err, connector.ErrInvalid), errors.Is(f.Err, engine.ErrTooLong), errors.Is(f.Err, engine.ErrPoolSize):
 		code, retry = proto.FailCode_FAIL_INVALID, false
+	case errors.Is(f.Err, connector.ErrChanged):
+		code, retry = proto.FailCode_FAIL_CHANGED, !errors.Is(f.Err, connector.ErrUsed)
 	case errors.Is(f.Err, connector.ErrContent):
 		code = proto.FailCode_FAIL_CONTENT
 	case errors.Is(f.Err, connector.ErrTransfer):

@@ -158,6 +158,9 @@ func (w *worker) submit(s *session, m *proto.Submit) {
 		ev.Deadline += w.clk.Now()
 		w.live[l.id] = l
 		s.requests[l.sid] = l.id
+		if l.content != nil && ev.Leg == connector.DecodeLeg && w.cfg.RecheckKV {
+			w.exec.materialise(l.id, l.content, false) // what is computed again after a preemption
+		}
 		if l.content != nil && ev.Leg == connector.PrefillLeg {
 			w.exec.materialise(l.id, l.content, ev.Handoff != connector.Pull && ev.Handoff != connector.Layerwise && w.slab.Geometry().HiddenSize > 0)
 		}

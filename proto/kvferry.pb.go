@@ -193,6 +193,7 @@ const (
 	FailCode_FAIL_DRAINING    FailCode = 5 // the node takes no new requests
 	FailCode_FAIL_INTERNAL    FailCode = 6
 	FailCode_FAIL_CONTENT     FailCode = 7 // the KV arrived, and is not what the prompt says it must be
+	FailCode_FAIL_CHANGED     FailCode = 8 // the KV arrived well, and changed on the node before its last use
 )
 
 // Enum value maps for FailCode.
@@ -206,6 +207,7 @@ var (
 		5: "FAIL_DRAINING",
 		6: "FAIL_INTERNAL",
 		7: "FAIL_CONTENT",
+		8: "FAIL_CHANGED",
 	}
 	FailCode_value = map[string]int32{
 		"FAIL_UNSPECIFIED": 0,
@@ -216,6 +218,7 @@ var (
 		"FAIL_DRAINING":    5,
 		"FAIL_INTERNAL":    6,
 		"FAIL_CONTENT":     7,
+		"FAIL_CHANGED":     8,
 	}
 )
 
@@ -2727,7 +2730,7 @@ const file_kvferry_proto_rawDesc = "" +
 	"\fFinishReason\x12\x16\n" +
 	"\x12FINISH_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rFINISH_LENGTH\x10\x01\x12\x0f\n" +
-	"\vFINISH_STOP\x10\x02*\xa4\x01\n" +
+	"\vFINISH_STOP\x10\x02*\xb6\x01\n" +
 	"\bFailCode\x12\x14\n" +
 	"\x10FAIL_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fFAIL_INVALID\x10\x01\x12\x11\n" +
@@ -2736,7 +2739,8 @@ const file_kvferry_proto_rawDesc = "" +
 	"\rFAIL_TRANSFER\x10\x04\x12\x11\n" +
 	"\rFAIL_DRAINING\x10\x05\x12\x11\n" +
 	"\rFAIL_INTERNAL\x10\x06\x12\x10\n" +
-	"\fFAIL_CONTENT\x10\a2\xdf\x01\n" +
+	"\fFAIL_CONTENT\x10\a\x12\x10\n" +
+	"\fFAIL_CHANGED\x10\b2\xdf\x01\n" +
 	"\bRegistry\x12B\n" +
 	"\bRegister\x12\x1b.kvferry.v1.RegisterRequest\x1a\x19.kvferry.v1.RegisterReply\x12E\n" +
 	"\tKeepAlive\x12\x1c.kvferry.v1.KeepAliveRequest\x1a\x1a.kvferry.v1.KeepAliveReply\x12H\n" +
