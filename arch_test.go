@@ -53,11 +53,11 @@ var layers = map[string]layer{
 	"connector":               {module: []string{"engine", "kvcache"}},
 	"proto":                   {libraries: []string{grpc, protobuf}},
 	"node": {
-		module:    []string{"clock", "kvcache", "engine", "transport", "transport/rails", "transport/topology", "connector", "placement", "proto"},
+		module:    []string{"clock", "config", "version", "kvcache", "engine", "transport", "transport/rails", "transport/topology", "connector", "placement", "proto"},
 		libraries: []string{grpc, protobuf, pflag, "github.com/prometheus", "golang.org/x/sync"},
 	},
 	"sim":     {module: []string{"kvcache", "engine", "connector", "placement", "config"}},
-	"cluster": {module: []string{"node", "engine", "proto"}},
+	"cluster": {module: []string{"node", "config", "engine", "kvcache", "proto"}},
 	"bench": { // sees a real cluster through its HTTP API only
 		module:    []string{"clock", "config", "kvcache", "engine", "connector", "sim", "bench/page"},
 		libraries: []string{xsys, "gonum.org/v1/plot", "github.com/jaypipes/ghw", "github.com/schollz/progressbar/v3"},
@@ -71,16 +71,17 @@ var layers = map[string]layer{
 		module:    []string{"bench", "bench/page", "bench/transfer", "config", "transport", "lab/nics"},
 		libraries: nil,
 	},
-	"cmd/proxy":   {module: []string{"node"}, libraries: []string{cobra, pflag}},
-	"cmd/prefill": {module: []string{"node", "proto"}, libraries: []string{cobra, pflag}},
-	"cmd/decode":  {module: []string{"node", "proto"}, libraries: []string{cobra, pflag}},
+	"cmd/proxy":   {module: []string{"command", "command/commandtest", "node"}, libraries: []string{cobra}},
+	"cmd/prefill": {module: []string{"command", "command/commandtest", "node", "proto"}, libraries: []string{cobra}},
+	"cmd/decode":  {module: []string{"command", "command/commandtest", "node", "proto"}, libraries: []string{cobra}},
 	"cmd/kvbench": {
-		module:    []string{"bench", "bench/nics", "bench/page", "bench/transfer", "cluster", "command", "config", "engine", "node", "sim", "transport", "transport/rails", "transport/topology"},
+		module:    []string{"bench", "bench/nics", "bench/page", "bench/transfer", "cluster", "command", "command/commandtest", "config", "engine", "node", "sim", "transport", "transport/rails", "transport/topology"},
 		libraries: []string{cobra, pflag, "golang.org/x/term"},
 	},
-	"cmd/kvlab": {module: []string{"command", "config", "lab", "lab/nics"}, libraries: []string{cobra, pflag}},
-	"command":   {module: []string{"config", "version"}, libraries: []string{cobra, pflag}},
-	"lab":       {module: []string{"config"}, libraries: []string{xsys}}, // boots programs, knows none
+	"cmd/kvlab":           {module: []string{"command", "command/commandtest", "config", "lab", "lab/nics"}, libraries: []string{cobra, pflag}},
+	"command":             {module: []string{"config", "version"}, libraries: []string{cobra, pflag}},
+	"command/commandtest": {module: []string{"command"}},
+	"lab":                 {module: []string{"config"}, libraries: []string{xsys}}, // boots programs, knows none
 	"lab/nics": {
 		module:    []string{"config", "lab"},
 		libraries: []string{xsys, "github.com/vishvananda/netlink", "github.com/vishvananda/netns"},

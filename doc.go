@@ -10,6 +10,7 @@
 //	cmd/kvbench                          the bench
 //	cmd/kvlab                            the labs
 //	command                              command lines: signals, exit statuses, errors that name flags
+//	command/commandtest                  what a program says of a command line that cannot be run
 //	cluster                              a cluster of child processes on this machine
 //	node                                 the daemons as values: HTTP, gRPC, placement, lifecycle
 //	bench/nics                           the experiments on several NICs, held to limits

@@ -57,7 +57,7 @@ type TraceFile struct {
 func OpenTrace(path string, n int) (*TraceFile, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, err
+		return nil, config.FileError(path, err)
 	}
 	defer f.Close()
 	requests, longest, err := sim.ScanTrace(path, f, n)

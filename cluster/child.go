@@ -9,9 +9,8 @@ import (
 	"os/signal"
 	"syscall"
 
-	"kvferry/engine"
+	"kvferry/config"
 	"kvferry/node"
-	"kvferry/proto"
 )
 
 // partEnv carries a child's part, as JSON.
@@ -26,7 +25,8 @@ type part struct {
 
 // hello is the line a child prints once it listens, or cannot.
 type hello struct {
-	HTTP, GRPC, Error string
+	HTTP, GRPC string
+	Error      *config.Report
 }
 
 // Child runs this process's part and exits if it was started as a child of a
@@ -86,21 +86,11 @@ func (pt part) run(ctx context.Context) error {
 		}
 		return p.Run(ctx)
 	}
-	f := node.NodeFlags{
-		ID: pt.Name, Proxy: pt.Registry, GRPC: "127.0.0.1:0", Rails: c.Rails, Profile: c.Profile, Link: c.Link,
-		Chunked: c.Chunked && pt.Role == "nondisagg", PrefixCaching: c.PrefixCaching, RecheckKV: c.RecheckKV, KVBlocks: c.KVBlocks, WarmMiB: c.WarmMiB,
-	}
-	if f.Profile == "" {
-		f.Profile = engine.DefaultProfile
-	}
-	cfg, err := f.Config()
+	cfg, err := c.node(pt.Role, pt.Name, pt.Registry)
 	if err != nil {
 		return report(hello{}, err)
 	}
-	cfg.Logger, cfg.TransferTimeout = logger, c.TransferTimeout
-	cfg.Role = map[string]proto.Role{
-		"prefill": proto.Role_ROLE_PREFILL, "decode": proto.Role_ROLE_DECODE, "nondisagg": proto.Role_ROLE_NONDISAGG,
-	}[pt.Role]
+	cfg.Logger = logger
 	n, err := node.New(cfg)
 	if err != nil {
 		return report(hello{}, err)
@@ -114,7 +104,8 @@ func (pt part) run(ctx context.Context) error {
 // report prints the hello line; a fault goes into it and is returned.
 func report(h hello, fault error) error {
 	if fault != nil {
-		h.Error = fault.Error()
+		r := config.NewReport(fault)
+		h.Error = &r
 	}
 	if err := json.NewEncoder(os.Stdout).Encode(h); err != nil {
 		return err

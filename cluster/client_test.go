@@ -3,14 +3,20 @@ package cluster
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
+
+	"kvferry/config"
+	"kvferry/engine"
+	"kvferry/kvcache"
 )
 
 // TestClientGone leaves in mid-stream and while queued: the nodes stop working
@@ -209,8 +215,8 @@ func TestBadRequests(t *testing.T) {
 	c.do(call{Prompt: prompt(1, 600), MaxTokens: 40}).expect(t, 40) // exactly the pool
 }
 
-// TestBadConfig: a child that cannot start says why, and the cluster is cleaned
-// up.
+// TestBadConfig: what is wrong is said by field, before anything is started or by the child
+// that cannot, and the cluster is cleaned up.
 func TestBadConfig(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -219,26 +225,59 @@ func TestBadConfig(t *testing.T) {
 	if err := os.WriteFile(broken, []byte(`{"name":"x","vocab":0}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	p, err := engine.LoadProfile(engine.DefaultProfile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left, known := kvcache.Available() // a pool of three quarters of it fits once
+	blocks := int(left/4*3/int64(p.KVGeometry.SlotBytes())) + 1
 	for _, bad := range []struct {
 		cfg  Config
 		want string
 	}{
-		{Config{}, "serve nothing"},
-		{Config{Prefill: 1}, "serve nothing"},
-		{Config{Prefill: -1, Decode: 1}, "Prefill is -1"},
-		{Config{Nondisagg: 1, Profile: broken}, "vocab is 0"},
+		{Config{}, "Nondisagg: 0: with 0 prefill and 0 decode nodes, nothing is served"},
+		{Config{Prefill: 1}, "Nondisagg: 0: with 1 prefill"},
+		{Config{Prefill: -1, Decode: 1}, "Prefill: -1: use 0 or more"},
+		{Config{Nondisagg: 1, Profile: broken}, "vocab: 0: use 1 or more"},
 		{Config{Nondisagg: 1, Profile: "h800"}, "h800"},
-		{Config{Prefill: 1, Decode: 1, Handoff: "push"}, "Handoff"},
-		{Config{Prefill: 1, Decode: 1, Link: "rate=fast"}, "--link"},
+		{Config{Prefill: 1, Decode: 1, Handoff: "push"}, `Handoff: "push": use one of`},
+		{Config{Prefill: 1, Decode: 1, Rails: []string{"tcp/nosuch0"}}, `Rails[0]: "tcp/nosuch0": this machine has no interface`},
+		{Config{Nondisagg: 1, KVBlocks: 1 << 40}, "KVBlocks: 1099511627776: use 1 to"},
+		{Config{Prefill: 1, Decode: 1, KVBlocks: blocks, WarmMiB: 1 << 40}, "WarmMiB: 1099511627776: 2 nodes"},
+		{Config{Prefill: 1, Decode: 1, Link: "rate=fast"}, `Link: "rate=fast": rate: "fast": no unit`},
 	} {
+		if bad.cfg.WarmMiB > 0 && !known {
+			continue // not refused where the system does not say what it has
+		}
 		c, err := Start(ctx, bad.cfg)
 		if err == nil {
 			_ = c.Close()
 			t.Errorf("%+v: no error", bad.cfg)
 			continue
 		}
-		if !strings.Contains(err.Error(), bad.want) {
+		var invalid *config.Invalid
+		if !strings.Contains(err.Error(), bad.want) || !errors.As(err, &invalid) {
 			t.Errorf("%+v: %v: want it to name %q", bad.cfg, err, bad.want)
 		}
+	}
+}
+
+// TestKilledBySomebody: of a node that ended by SIGKILL the cluster says what that may have
+// been, and what takes less memory.
+func TestKilledBySomebody(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	c, err := Start(ctx, Config{Nondisagg: 1, Profile: "zero", KVBlocks: 64, StopTimeout: patience})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := c.Process("nondisagg-0")
+	if err := syscall.Kill(p.Pid(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-p.Done()
+	if err := c.Close(); err == nil || !strings.Contains(err.Error(), "nondisagg-0 ended by itself: signal: killed: ") || !strings.Contains(err.Error(), "memory ran out: fewer KV blocks (--num-gpu-blocks-override)") {
+		t.Error(err)
 	}
 }

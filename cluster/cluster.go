@@ -23,7 +23,11 @@ import (
 	"syscall"
 	"time"
 
+	"kvferry/config"
+	"kvferry/engine"
+	"kvferry/kvcache"
 	"kvferry/node"
+	"kvferry/proto"
 )
 
 // Config describes a cluster. Either Nondisagg or both Prefill and Decode must
@@ -55,21 +59,70 @@ type Config struct {
 	StopTimeout time.Duration
 }
 
-// Validate lists every fault.
+// Validate lists every fault by its field, as a [config.Invalid].
 func (c Config) Validate() error {
-	var faults []error
+	var bad config.Faults
 	for _, n := range []struct {
 		field string
 		v     int
-	}{{"Prefill", c.Prefill}, {"Decode", c.Decode}, {"Nondisagg", c.Nondisagg}} {
+	}{{"Prefill", c.Prefill}, {"Decode", c.Decode}, {"Nondisagg", c.Nondisagg}, {"KVBlocks", c.KVBlocks}, {"WarmMiB", c.WarmMiB}} {
 		if n.v < 0 {
-			faults = append(faults, fmt.Errorf("cluster: %s is %d: must be 0 or more", n.field, n.v))
+			bad.Add(n.field, n.v, "use 0 or more")
 		}
 	}
 	if c.Nondisagg == 0 && (c.Prefill == 0 || c.Decode == 0) {
-		faults = append(faults, fmt.Errorf("cluster: %d prefill, %d decode and %d non-disaggregated nodes serve nothing: want one of the last, or one of each of the others", c.Prefill, c.Decode, c.Nondisagg))
+		bad.Add("Nondisagg", c.Nondisagg, "with %d prefill and %d decode nodes, nothing is served: use one of it, or one of each of the others", c.Prefill, c.Decode)
 	}
-	return errors.Join(faults...)
+	role := "nondisagg"
+	if c.Prefill > 0 {
+		role = "prefill"
+	}
+	n, err := c.node(role, role, "localhost:1")
+	bad.Check("", err)
+	if err == nil {
+		bad.Check("", n.Validate())
+	}
+	if len(bad) == 0 {
+		c.checkMemory(&bad, n)
+	}
+	return bad.Err("cluster.Config")
+}
+
+// node is the configuration of a node; an error is a [config.Invalid].
+func (c Config) node(role, name, registry string) (n node.Config, err error) {
+	n = node.Config{
+		ID: name, Proxy: registry, GRPCAddr: "127.0.0.1:0", Rails: c.Rails, KVBlocks: c.KVBlocks, WarmBytes: config.OrNone(c.WarmMiB << 20),
+		Chunked: c.Chunked && role == "nondisagg", PrefixCaching: c.PrefixCaching, RecheckKV: c.RecheckKV, TransferTimeout: c.TransferTimeout,
+		Role: map[string]proto.Role{
+			"prefill": proto.Role_ROLE_PREFILL, "decode": proto.Role_ROLE_DECODE, "nondisagg": proto.Role_ROLE_NONDISAGG,
+		}[role],
+	}
+	config.Default(&c.Profile, engine.DefaultProfile)
+	var bad config.Faults
+	if n.Profile, err = engine.LoadProfile(c.Profile); err != nil {
+		bad.Check("Profile", err)
+	} else if n.Link, err = node.ResolveLink(n.Profile, c.Link); err != nil {
+		bad.Check("Link", err)
+	}
+	return n, bad.Err("cluster.Config")
+}
+
+// checkMemory holds what all nodes touch before they serve to the memory that is left:
+// each sees only its own.
+func (c Config) checkMemory(bad *config.Faults, n node.Config) {
+	nodes := int64(c.Prefill + c.Decode)
+	left, ok := kvcache.Available()
+	if !ok || nodes == 0 {
+		return
+	}
+	pool := int64(n.Profile.Blocks())
+	if c.KVBlocks > 0 {
+		pool = int64(c.KVBlocks)
+	}
+	pool *= int64(n.Profile.KVGeometry.SlotBytes())
+	if min(int64(c.WarmMiB), pool>>20) > left>>20/nodes {
+		bad.Add("WarmMiB", c.WarmMiB, "%d nodes have so many MiB of their pools in memory, and %d are left on this machine: use %d or less", nodes, left>>20, left>>20/nodes)
+	}
 }
 
 // A Cluster is a running one.
@@ -207,23 +260,25 @@ func (c *Cluster) spawn(ctx context.Context, pt part) (*hello, error) {
 		err error
 	}
 	ready := make(chan answer, 1)
+	kills := kvcache.OutOfMemory()
 	go func() {
 		var a answer
 		line, err := bufio.NewReader(out).ReadBytes('\n')
-		if err == nil {
-			err = json.Unmarshal(line, &a.h)
+		said := err == nil
+		if said {
+			if a.err = json.Unmarshal(line, &a.h); a.h.Error != nil {
+				a.err = a.h.Error.Err()
+			}
+			ready <- a
 		}
-		if a.err = err; err == nil && a.h.Error != "" {
-			a.err = errors.New(a.h.Error)
-		}
-		ready <- a
 		_, _ = io.Copy(io.Discard, out) // until the child ends; Wait may come after that only
-		err = cmd.Wait()
-		p.mu.Lock()
-		if !p.stopped {
-			p.err = fmt.Errorf("cluster: %s ended by itself: %w", p.Name, errors.Join(err, errors.New(cmd.ProcessState.String())))
+		p.ended(cmd.Wait(), kills)
+		if !said {
+			p.mu.Lock()
+			a.err = errors.Join(p.err, err)
+			p.mu.Unlock()
+			ready <- a
 		}
-		p.mu.Unlock()
 		close(p.done)
 	}()
 	select {
@@ -237,6 +292,23 @@ func (c *Cluster) spawn(ctx context.Context, pt part) (*hello, error) {
 		_ = p.Kill()
 		return nil, context.Cause(ctx)
 	}
+}
+
+// ended notes why the process has ended, if nobody here has ended it: err is of its Wait,
+// and kills what [kvcache.OutOfMemory] was before it started.
+func (p *Process) ended(err error, kills int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stopped {
+		return
+	}
+	if err == nil {
+		err = errors.New(p.cmd.ProcessState.String())
+	}
+	if status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signal() == syscall.SIGKILL {
+		err = fmt.Errorf("%w: %s: fewer KV blocks (--num-gpu-blocks-override) take less of it", err, kvcache.KilledFor(kills))
+	}
+	p.err = fmt.Errorf("cluster: %s ended by itself: %w", p.Name, err)
 }
 
 // Pid is the process's.

@@ -22,7 +22,7 @@ func TestKilledNode(t *testing.T) {
 		for _, spare := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s/spare=%t", handoff, spare), func(t *testing.T) {
 				t.Parallel()
-				testKilledNode(t, "", handoff, spare)
+				testKilledNode(t, nil, handoff, spare)
 			})
 		}
 		t.Run(handoff+"/cma", func(t *testing.T) {
@@ -32,12 +32,12 @@ func TestKilledNode(t *testing.T) {
 			} else if err := r.Close(); err != nil {
 				t.Error(err)
 			}
-			testKilledNode(t, rails.CMA, handoff, true)
+			testKilledNode(t, []string{rails.CMA}, handoff, true)
 		})
 	}
 }
 
-func testKilledNode(t *testing.T, rail, handoff string, spare bool) {
+func testKilledNode(t *testing.T, over []string, handoff string, spare bool) {
 	k := killing{nodes: 1, handoff: handoff}
 	lease := 5 * time.Second // which a request waits for another node; also the silence of a busy one
 	if spare {
@@ -46,7 +46,7 @@ func testKilledNode(t *testing.T, rail, handoff string, spare bool) {
 	// A prompt of 384 tokens takes 0.4 s, its 1.5 MB 0.8 s more.
 	k.testCluster = start(t, Config{
 		Prefill: k.nodes, Decode: k.nodes, Handoff: handoff, Profile: profile(t, cost{PrefillToken: 1, Decode: 20}),
-		Link: "rate=2MB/s", LeaseTTL: lease, Rails: []string{rail},
+		Link: "rate=2MB/s", LeaseTTL: lease, Rails: over,
 	})
 	c := k.testCluster
 	for i, m := range []moment{

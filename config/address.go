@@ -20,6 +20,8 @@ func Address(text string) (host string, port uint16, err error) {
 	}
 	host, number, err := net.SplitHostPort(text)
 	switch {
+	case err != nil && strings.Contains(text, "://"):
+		return "", 0, fmt.Errorf("%q: it is no URL: %s", text, addressForms)
 	case err != nil && strings.Count(text, ":") > 1 && !strings.Contains(text, "["):
 		return "", 0, fmt.Errorf("%q: an IPv6 address stands in brackets: %s", text, addressForms)
 	case err != nil:
@@ -61,12 +63,12 @@ func ServerAddress(text string) error {
 	return nil
 }
 
-// Listen listens at a field's address. The [Fault] that it returns says in plain words why
-// it cannot.
+// Listen listens at a field's address. The [Invalid] that it returns says in plain words
+// why it cannot.
 func Listen(field, addr string) (net.Listener, error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
-		return nil, &Fault{field, fmt.Errorf("%q: %w", addr, CannotListen(err))}
+		return nil, Faults{{field, fmt.Errorf("%q: %w", addr, CannotListen(err))}}.Err("")
 	}
 	return l, nil
 }

@@ -123,24 +123,25 @@ func (e *Invalid) Unwrap() []error {
 // "Random" with "Rate: " behind it. If that name is "", what is in the field is named as
 // if it were not in one: "Rate". An index is left out: the value is there. Faults of the
 // same name and text are one. A field without a name is named as it is, and so is an
-// error that is of no field. What wraps an [Invalid] or a [Fault] is dropped.
+// error that is of no field. What wraps an [Invalid] or a [Fault], or stands beside it, is
+// dropped.
 func Named(err error, names map[string]string) error {
-	for e := err; e != nil; e = errors.Unwrap(e) {
-		switch e := e.(type) {
-		case *Fault:
-			return e.named(names)
-		case *Invalid:
-			var all Faults
-			seen := make(map[string]bool)
-			for _, f := range e.Faults {
-				f = f.named(names)
-				if text := f.Error(); !seen[text] {
-					seen[text] = true
-					all = append(all, f)
-				}
+	var invalid *Invalid
+	var fault *Fault
+	switch {
+	case errors.As(err, &invalid):
+		var all Faults
+		seen := make(map[string]bool)
+		for _, f := range invalid.Faults {
+			f = f.named(names)
+			if text := f.Error(); !seen[text] {
+				seen[text] = true
+				all = append(all, f)
 			}
-			return &Invalid{Faults: all}
 		}
+		return &Invalid{Faults: all}
+	case errors.As(err, &fault):
+		return fault.named(names)
 	}
 	return err
 }

@@ -5,7 +5,8 @@ import "errors"
 // A Report is an error that crosses from one process to another, as JSON: the faults of a
 // child process's configuration are of its parent's.
 type Report struct {
-	Where  string   // of an Invalid
+	Where  string   // of an Invalid, which may have none
+	Bad    bool     // it is an Invalid
 	Fields []string // "" of an error that is of none
 	Texts  []string
 }
@@ -15,20 +16,17 @@ func NewReport(err error) (r Report) {
 	add := func(field string, err error) {
 		r.Fields, r.Texts = append(r.Fields, field), append(r.Texts, err.Error())
 	}
-	for e := err; e != nil; e = errors.Unwrap(e) {
-		switch e := e.(type) {
-		case *Fault:
-			add(e.Field, e.Err)
-			return r
-		case *Invalid:
-			r.Where = e.Where
-			for _, f := range e.Faults {
-				add(f.Field, f.Err)
-			}
-			return r
+	var invalid *Invalid
+	var fault *Fault
+	switch {
+	case errors.As(err, &invalid):
+		r.Where, r.Bad = invalid.Where, true
+		for _, f := range invalid.Faults {
+			add(f.Field, f.Err)
 		}
-	}
-	if err != nil {
+	case errors.As(err, &fault):
+		add(fault.Field, fault.Err)
+	case err != nil:
 		add("", err)
 	}
 	return r
@@ -43,7 +41,7 @@ func (r Report) Err() error {
 		}
 		faults.Check(r.Fields[i], errors.New(text))
 	}
-	if r.Where == "" && len(faults) == 1 {
+	if !r.Bad && len(faults) == 1 {
 		return faults[0]
 	}
 	return faults.Err(r.Where)

@@ -5,10 +5,11 @@ import (
 	_ "embed"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"math"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -137,9 +138,10 @@ func LoadProfile(nameOrPath string) (*Profile, error) {
 	data, ok := shipped[nameOrPath]
 	if !ok {
 		var err error
-		if data, err = os.ReadFile(nameOrPath); err != nil {
-			names := slices.Sorted(maps.Keys(shipped))
-			return nil, fmt.Errorf("%q: neither a profile that ships with the project (%s) nor a file that can be read: %w", nameOrPath, strings.Join(names, ", "), err)
+		if data, err = config.ReadFile(nameOrPath); errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("%w, nor a shipped profile of that name: use %s or a JSON file", err, strings.Join(slices.Sorted(maps.Keys(shipped)), ", "))
+		} else if err != nil {
+			return nil, err
 		}
 	}
 	p, err := ParseProfile(data)

@@ -6,5 +6,5 @@ func KilledFor(since int64) string {
 	if OutOfMemory() > since {
 		return "the kernel has ended a process because memory ran out"
 	}
-	return "by somebody else, or by the kernel because memory ran out"
+	return "somebody else has ended it, or the kernel because memory ran out"
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/http"
 	"time"
+
+	"kvferry/version"
 )
 
 // This file is what the API says of the cluster itself.
@@ -40,7 +42,7 @@ func (p *Proxy) serveModels(w http.ResponseWriter, _ *http.Request) {
 }
 
 func serveVersion(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, map[string]string{"version": Version()})
+	writeJSON(w, map[string]string{"version": version.String()})
 }
 
 // serverInfo is GET /server_info. The first two fields are what SGLang's bench client
@@ -93,7 +95,7 @@ type nodeInfo struct {
 func (p *Proxy) serveServerInfo(w http.ResponseWriter, _ *http.Request) {
 	c, _ := p.registry.info()
 	info := proxyInfo{
-		Version: Version(), Mode: p.cfg.Mode, Handoff: p.cfg.Handoff, Placement: p.cfg.Placement,
+		Version: version.String(), Mode: p.cfg.Mode, Handoff: p.cfg.Handoff, Placement: p.cfg.Placement,
 		Model: c.Model, Vocab: c.Vocab, BlockTokens: c.BlockTokens, MaxModelLen: c.MaxModelLen,
 		Profile: c.Profile, ProfileFingerprint: c.ProfileFingerprint, Nodes: []nodeInfo{},
 	}

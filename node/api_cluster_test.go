@@ -13,6 +13,7 @@ import (
 
 	"kvferry/engine"
 	"kvferry/proto"
+	"kvferry/version"
 )
 
 // TestProfilesThatDiffer: a node that would make measurements of two things at once,
@@ -86,7 +87,7 @@ func (c *testCluster) serverInfo() proxyInfo {
 func TestServerInfo(t *testing.T) {
 	c := newTestCluster(t, ProxyConfig{Handoff: HandoffPull})
 	want := fmt.Sprintf(`{"model_path":"","internal_states":[{"avg_spec_accept_length":null}],"kvferry":{"version":%q,"mode":"auto","handoff":"pull","placement":"least-loaded",`+
-		`"model":"","vocab":0,"block_tokens":0,"max_model_len":0,"profile":"","profile_fingerprint":"","serving":"","nodes":[]}}`+"\n", Version())
+		`"model":"","vocab":0,"block_tokens":0,"max_model_len":0,"profile":"","profile_fingerprint":"","serving":"","nodes":[]}}`+"\n", version.String())
 	for _, path := range []string{"/server_info", "/get_server_info"} {
 		if status, body := c.get(path); status != 200 || body != want {
 			t.Errorf("%d %s, want %s", status, body, want)
@@ -105,7 +106,7 @@ func TestServerInfo(t *testing.T) {
 		`"model":"test-model","vocab":151936,"block_tokens":16,"max_model_len":1000,"profile":"fake","profile_fingerprint":"0123456789abcdef","serving":"disagg","nodes":[`+
 		`{"id":"prefill-1","role":"prefill","up":true,"instance":"%016x","grpc_addr":%q,"profile":"fake","profile_fingerprint":"0123456789abcdef","link":"","rails":[],"kv_blocks":1000,"chunked":false,"version":""},`+
 		`{"id":"decode-1","role":"decode","up":true,"instance":"00000000000000ab","grpc_addr":%q,"profile":"fake","profile_fingerprint":"0123456789abcdef","link":"rdma","rails":["tcp/eth0","tcp/eth1"],"kv_blocks":1000,"chunked":true,"version":"v1"}]}}`+"\n",
-		Version(), p.info.Instance, p.info.GrpcAddr, d.info.GrpcAddr)
+		version.String(), p.info.Instance, p.info.GrpcAddr, d.info.GrpcAddr)
 	if body != want {
 		t.Errorf("%s, want %s", body, want)
 	}
@@ -145,7 +146,7 @@ func TestServerInfoOfRealNodes(t *testing.T) {
 	for i, id := range []string{"prefill-0", "decode-0"} {
 		n := info.Nodes[i]
 		w := s.nodes[id].daemon
-		if n.ID != id || n.Instance != fmt.Sprintf("%016x", w.instance) || n.GRPCAddr != w.GRPCAddr() || n.Link != "native" || len(n.Rails) != 1 || n.KVBlocks != 256 || n.Version != Version() || n.ProfileFingerprint != p.Fingerprint() {
+		if n.ID != id || n.Instance != fmt.Sprintf("%016x", w.instance) || n.GRPCAddr != w.GRPCAddr() || n.Link != "native" || len(n.Rails) != 1 || n.KVBlocks != 256 || n.Version != version.String() || n.ProfileFingerprint != p.Fingerprint() {
 			t.Errorf("%+v", n)
 		}
 	}

@@ -203,11 +203,11 @@ func TestProxyConfigValidate(t *testing.T) {
 	}
 	err := ProxyConfig{
 		HTTPAddr: "nowhere", GRPCAddr: "8000", Mode: "fast", Handoff: "v1", Placement: "random",
-		LeaseTTL: -1, RequestTimeout: -1, DrainTimeout: -1, MaxQueue: -1, MaxBodyBytes: -1,
+		LeaseTTL: -1, RequestTimeout: -1, MaxQueue: -1, MaxBodyBytes: -1,
 	}.Validate()
 	for _, want := range []string{
-		"HTTPAddr: nowhere: want host:port", "GRPCAddr", `Mode: "fast": want one of auto, disagg, nondisagg`, `Handoff: "v1": want one of v0, pull, layerwise`,
-		`Placement: "random": want one of round-robin, least-loaded, prefix-aware`, "LeaseTTL", "RequestTimeout", "DrainTimeout", "MaxQueue", "MaxBodyBytes",
+		`HTTPAddr: "nowhere": write host:port`, `GRPCAddr: "8000"`, `Mode: "fast": use one of auto, disagg, nondisagg`, `Handoff: "v1": use one of v0, pull, layerwise`,
+		`Placement: "random": use one of round-robin, least-loaded, prefix-aware`, "LeaseTTL", "RequestTimeout", "MaxQueue", "MaxBodyBytes",
 	} {
 		if !strings.Contains(fmt.Sprint(err), want) {
 			t.Errorf("no %q in:\n%v", want, err)

@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"net"
 	"time"
 
 	"kvferry/clock"
+	"kvferry/config"
 	"kvferry/connector"
 	"kvferry/engine"
 	"kvferry/kvcache"
@@ -16,6 +16,7 @@ import (
 	"kvferry/transport"
 	"kvferry/transport/rails"
 	"kvferry/transport/topology"
+	"kvferry/version"
 )
 
 // DefaultRail is what a node moves KV over that is given nothing else: TCP sockets, which
@@ -53,7 +54,9 @@ type Config struct {
 	// Chunked schedules prompts in chunks beside decodes instead of prefill first.
 	Chunked       bool
 	PrefixCaching bool
-	// KVBlocks overrides the pool's size, which the profile's KVBytes give.
+	// KVBlocks overrides the pool's size, which the profile's KVBytes give. Memory is
+	// taken as blocks are used, so a profile's pool may be larger than this machine's
+	// memory; one that is asked for may not.
 	KVBlocks int
 	// WarmBytes of the pool are backed by memory before the node serves, if it is one
 	// of a prefill/decode pair. On a virtual machine the first touch of memory goes to
@@ -75,7 +78,7 @@ type Config struct {
 	// Default 60 s.
 	HoldTimeout time.Duration
 	// DrainTimeout is how long running requests may take to end after the node was
-	// asked to stop. Default 30 s.
+	// asked to stop. Default 30 s; negative: they are ended at once.
 	DrainTimeout time.Duration
 
 	Logger *slog.Logger // default slog.Default
@@ -85,12 +88,8 @@ type Config struct {
 }
 
 func (c *Config) setDefaults() error {
-	if c.GRPCAddr == "" {
-		c.GRPCAddr = "127.0.0.1:0"
-	}
-	if c.KVLocation == "" {
-		c.KVLocation = topology.Any
-	}
+	config.Default(&c.GRPCAddr, "127.0.0.1:0")
+	config.Default(&c.KVLocation, topology.Any)
 	if len(c.Rails) == 0 {
 		c.Rails = []string{DefaultRail}
 	}
@@ -101,75 +100,87 @@ func (c *Config) setDefaults() error {
 		}
 		c.Profile = p
 	}
-	if c.Model == "" {
-		c.Model = c.Profile.Model
-	}
-	if c.KVBlocks == 0 {
-		c.KVBlocks = c.Profile.Blocks()
-	}
-	if c.WarmBytes == 0 {
-		c.WarmBytes = 512 << 20
-	}
-	for _, d := range []struct {
-		d   *time.Duration
-		def time.Duration
-	}{{&c.TransferTimeout, 10 * time.Second}, {&c.HoldTimeout, time.Minute}, {&c.DrainTimeout, 30 * time.Second}} {
-		if *d.d == 0 {
-			*d.d = d.def
-		}
-	}
+	config.Default(&c.Model, c.Profile.Model)
+	config.Default(&c.WarmBytes, 512<<20)
+	config.Default(&c.TransferTimeout, 10*time.Second)
+	config.Default(&c.HoldTimeout, time.Minute)
+	config.Default(&c.DrainTimeout, 30*time.Second)
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
 	if c.Clock == nil {
 		c.Clock = clock.Precise()
 	}
+	if c.KVBlocks == 0 && c.Profile.KVGeometry.Validate() == nil {
+		c.KVBlocks = c.Profile.Blocks()
+	}
 	return nil
 }
 
-// Validate lists every fault, naming the field and the fix.
-func (c *Config) Validate() error {
-	var faults []error
-	bad := func(format string, args ...any) { faults = append(faults, fmt.Errorf("node: "+format, args...)) }
+// Validate lists every fault by its field, as a [config.Invalid].
+func (c Config) Validate() error {
+	asked := c.KVBlocks
+	if err := c.setDefaults(); err != nil {
+		return err
+	}
+	var bad config.Faults
 	if c.ID == "" {
-		bad("ID is empty: give the node a name that is unique in the cluster, like decode-1")
+		bad.Add("ID", nil, "give the node a name that is unique in the cluster, like decode-1")
 	}
 	if c.Role == proto.Role_ROLE_UNSPECIFIED {
-		bad("Role is not set: use prefill, decode or nondisagg")
+		bad.Add("Role", nil, "use prefill, decode or nondisagg")
 	}
-	addr := func(field, a string) {
-		host, port, err := net.SplitHostPort(a)
-		if err != nil || port == "" {
-			bad("%s is %q: want host:port (%v)", field, a, err)
-		} else if host == "" && field != "Proxy" {
-			bad("%s is %q: name the host, other machines are told to dial it", field, a)
-		}
+	bad.Check("Proxy", config.ServerAddress(c.Proxy))
+	bad.Check("GRPCAddr", config.PeerAddress(c.GRPCAddr))
+	rails.Check(&bad, c.Rails)
+	bad.Check("KVLocation", topology.CheckLocation(c.KVLocation))
+	if c.Matrix != "" {
+		_, err := topology.ReadMatrix(c.Matrix)
+		bad.Check("Matrix", err)
 	}
-	addr("Proxy", c.Proxy)
-	addr("GRPCAddr", c.GRPCAddr)
-	for i, spec := range c.Rails {
-		if _, err := rails.Parse(spec); err != nil {
-			bad("Rails[%d]: %w", i, err)
-		}
+	if c.Role == proto.Role_ROLE_DECODE && c.Chunked {
+		bad.Check("Chunked", errors.New("a decode node computes no prompts: leave it out, or run a node that serves alone (--nondisagg)"))
+	} else if c.Role == proto.Role_ROLE_PREFILL && c.Chunked {
+		bad.Check("Chunked", errors.New("a prefill node computes whole prompts: leave it out, or run a node that serves alone"))
 	}
-	if err := c.Profile.Validate(); err != nil {
-		bad("Profile: %w", err)
-	}
-	if c.KVBlocks < 1 {
-		bad("KVBlocks is %d: must be at least 1", c.KVBlocks)
-	}
-	if c.Role != proto.Role_ROLE_NONDISAGG && c.Chunked {
-		bad("Chunked is set on a %s node: only a non-disaggregated node mixes chunks with decodes", roleName(c.Role))
+	if c.Link != nil {
+		bad.Check("Link", c.Link.Validate())
 	}
 	for _, d := range []struct {
 		field string
 		d     time.Duration
-	}{{"TransferTimeout", c.TransferTimeout}, {"HoldTimeout", c.HoldTimeout}, {"DrainTimeout", c.DrainTimeout}} {
-		if d.d < 0 {
-			bad("%s is %v: must be positive", d.field, d.d)
+	}{{"TransferTimeout", c.TransferTimeout}, {"HoldTimeout", c.HoldTimeout}} {
+		if d.d < time.Millisecond {
+			bad.Add(d.field, d.d, "use 1ms or more")
 		}
 	}
-	return errors.Join(faults...)
+	if err := c.Profile.Validate(); err != nil {
+		bad.Check("Profile", err)
+	} else {
+		c.checkMemory(&bad, asked)
+	}
+	return bad.Err("node.Config")
+}
+
+// checkMemory holds the pool to the memory that is left, of which asked blocks were asked
+// for. What is more would have the kernel end the process.
+func (c *Config) checkMemory(bad *config.Faults, asked int) {
+	if c.KVBlocks < 1 || uint64(c.KVBlocks) > math.MaxUint32 {
+		bad.Add("KVBlocks", c.KVBlocks, "use 1 to %d", uint32(math.MaxUint32))
+		return
+	}
+	left, ok := kvcache.Available()
+	if !ok {
+		return
+	}
+	block := int64(c.Profile.KVGeometry.SlotBytes())
+	pool := int64(c.KVBlocks) * block
+	switch {
+	case asked > 0 && pool > left:
+		bad.Add("KVBlocks", asked, "these blocks take %d MiB, and %d MiB of memory are left here: use %d or less", pool>>20, left>>20, left/block)
+	case c.Role != proto.Role_ROLE_NONDISAGG && min(int64(c.WarmBytes), pool) > left:
+		bad.Check("WarmBytes", fmt.Errorf("%d MiB: %d MiB of memory are left here: use less", c.WarmBytes>>20, left>>20))
+	}
 }
 
 // geometryName is equal for geometries whose blocks of the same number of tokens are
@@ -186,7 +197,7 @@ func (n *Node) info() *proto.NodeInfo {
 		MaxModelLen: uint32(p.MaxModelLen), BlockTokens: uint32(p.KVGeometry.BlockTokens),
 		KvGeometry: geometryName(p.KVGeometry), KvBlocks: uint32(c.KVBlocks), Handoffs: connector.Handoffs(),
 		Instance: n.instance, Vocab: uint32(p.Vocab), ProfileFingerprint: p.Fingerprint(), Link: linkName(c.Link), Chunked: c.Chunked,
-		Version: Version(),
+		Version: version.String(),
 	}
 	step, token := p.Slowest()
 	info.StepUs, info.PromptTokenNs = microseconds(step), uint32(min(token, math.MaxUint32))

@@ -2,54 +2,57 @@ package node
 
 import (
 	"context"
-	"fmt"
 	"os"
-	"os/signal"
 	"runtime/debug"
-	"syscall"
+
+	"kvferry/config"
+	"kvferry/proto"
 )
 
-// Main is the main function of a daemon's process: it runs the command until it
-// returns, and exits. SIGTERM and SIGINT end its context, upon which a daemon
-// drains; a second signal ends the process at once.
-func Main(name string, command func(context.Context) error) {
-	TuneMemory()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	context.AfterFunc(ctx, stop)
-	if err := command(ctx); err != nil {
-		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
-		os.Exit(1)
-	}
-}
-
-// Version is the program's: of the module where it was built from a release, else the
-// commit it was built from, or "unknown".
-func Version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok || info.Main.Version == "" {
-		return "unknown"
-	}
-	return info.Main.Version
-}
-
-// TuneMemory is for a daemon's process, which Main calls it in: it has the
+// TuneMemory is for a daemon's process, whose main calls it: it has the
 // garbage collector run after 20 % growth instead of 100 %. A daemon's live heap is a few
 // KiB a stream, so that costs 0.3 us of CPU a token and takes an eighth off the
 // memory of 1,000 streams, engine and proxy together; 30 % instead of 20 is 4 % more
 // memory for 0.07 us.
 func TuneMemory() { debug.SetGCPercent(20) }
 
-// RunNode runs a node until ctx ends, logging to standard error.
-func RunNode(ctx context.Context, cfg Config, logs LogFlags) error {
+// RunNode runs the node that flags describe until ctx ends, logging to standard error.
+// What is wrong with it is said by the names of the flags.
+func RunNode(ctx context.Context, role proto.Role, flags *NodeFlags, logs LogFlags) error {
+	var bad config.Faults
 	logger, err := logs.Logger(os.Stderr)
-	if err != nil {
+	bad.Check("", err)
+	cfg, err := flags.Config()
+	bad.Check("", err)
+	cfg.Role, cfg.Logger = role, logger
+	if cfg.Profile != nil {
+		bad.Check("", cfg.Validate())
+	}
+	if err := config.Named(bad.Err(""), NodeFlagNames); err != nil {
 		return err
 	}
-	cfg.Logger = logger
 	n, err := New(cfg)
 	if err != nil {
-		return err
+		return config.Named(err, NodeFlagNames)
 	}
 	return n.Run(ctx)
+}
+
+// RunProxy runs the proxy that cfg, whose flags were parsed, describes, in the same way.
+func RunProxy(ctx context.Context, cfg ProxyConfig, logs LogFlags) error {
+	var bad config.Faults
+	logger, err := logs.Logger(os.Stderr)
+	bad.Check("", err)
+	cfg.Logger = logger
+	// On a command line 0 is 0.
+	cfg.NodeWait, cfg.DrainTimeout, cfg.MaxRetries = config.OrNone(cfg.NodeWait), config.OrNone(cfg.DrainTimeout), config.OrNone(cfg.MaxRetries)
+	bad.Check("", cfg.Validate())
+	if err := config.Named(bad.Err(""), ProxyFlagNames); err != nil {
+		return err
+	}
+	p, err := NewProxy(cfg)
+	if err != nil {
+		return config.Named(err, ProxyFlagNames)
+	}
+	return p.Run(ctx)
 }

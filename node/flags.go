@@ -1,12 +1,13 @@
 package node
 
 import (
-	"fmt"
 	"io"
 	"log/slog"
 	"strings"
 
 	"github.com/spf13/pflag"
+
+	"kvferry/config"
 )
 
 // LogFlags is the logging half of every daemon's command line.
@@ -21,9 +22,10 @@ func (f *LogFlags) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&f.Format, "log-format", "text", "how to log to standard error: text or json")
 }
 
-// Logger builds the logger, or names the flag that is wrong.
+// Logger builds the logger, or names the flags that are wrong.
 func (f *LogFlags) Logger(w io.Writer) (*slog.Logger, error) {
 	var level slog.Level
+	var bad config.Faults
 	switch strings.ToLower(f.Level) {
 	case "debug":
 		level = slog.LevelDebug
@@ -34,14 +36,19 @@ func (f *LogFlags) Logger(w io.Writer) (*slog.Logger, error) {
 	case "error":
 		level = slog.LevelError
 	default:
-		return nil, fmt.Errorf("--log-level: %q: want debug, info, warn or error", f.Level)
+		bad.Add("--log-level", f.Level, "use debug, info, warn or error")
 	}
 	opts := &slog.HandlerOptions{Level: level}
+	var handler slog.Handler = slog.NewTextHandler(w, opts)
 	switch f.Format {
 	case "text":
-		return slog.New(slog.NewTextHandler(w, opts)), nil
 	case "json":
-		return slog.New(slog.NewJSONHandler(w, opts)), nil
+		handler = slog.NewJSONHandler(w, opts)
+	default:
+		bad.Add("--log-format", f.Format, "use text or json")
 	}
-	return nil, fmt.Errorf("--log-format: %q: want text or json", f.Format)
+	if err := bad.Err(""); err != nil {
+		return nil, err
+	}
+	return slog.New(handler), nil
 }

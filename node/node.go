@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	grpckeepalive "google.golang.org/grpc/keepalive"
 
+	"kvferry/config"
 	"kvferry/connector"
 	"kvferry/engine"
 	"kvferry/kvcache"
@@ -50,10 +51,10 @@ type Node struct {
 // New builds a node and binds its addresses; it serves nothing before Run. The
 // caller calls Run or Close.
 func New(cfg Config) (_ *Node, err error) {
-	if err := cfg.setDefaults(); err != nil {
+	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if err := cfg.Validate(); err != nil {
+	if err := cfg.setDefaults(); err != nil {
 		return nil, err
 	}
 	n := &Node{cfg: cfg, instance: rand.Uint64()}
@@ -64,6 +65,10 @@ func New(cfg Config) (_ *Node, err error) {
 	}()
 	prof := cfg.Profile
 	disagg := cfg.Role != proto.Role_ROLE_NONDISAGG
+	if left, ok := kvcache.Available(); ok && int64(cfg.KVBlocks) > left/int64(prof.KVGeometry.SlotBytes()) {
+		cfg.Logger.Warn("the KV pool is larger than the memory that is left here: under load the kernel may end this process; --num-gpu-blocks-override makes it smaller",
+			"node", cfg.ID, "kv_blocks", cfg.KVBlocks, "fit", left/int64(prof.KVGeometry.SlotBytes()))
+	}
 	pool := kvcache.NewPool(cfg.KVBlocks, prof.KVGeometry.BlockTokens, cfg.PrefixCaching)
 	policy, costs := engine.PrefillFirst, prof.Costs
 	if cfg.Chunked {
@@ -86,11 +91,14 @@ func New(cfg Config) (_ *Node, err error) {
 	if err != nil {
 		return nil, err
 	}
+	var bad config.Faults
 	if n.slab, err = kvcache.NewSlab(prof.KVGeometry, cfg.KVBlocks); err != nil {
-		return nil, fmt.Errorf("node %s: %w", cfg.ID, err)
+		bad.Add("KVBlocks", cfg.KVBlocks, "%w", err)
+		return nil, bad.Err("node.Config")
 	}
 	if err := topology.Place(n.slab.Bytes(), cfg.KVLocation); err != nil {
-		return nil, fmt.Errorf("node %s: KVLocation: %w", cfg.ID, err)
+		bad.Check("KVLocation", err)
+		return nil, bad.Err("node.Config")
 	}
 	if disagg {
 		n.slab.Touch(cfg.WarmBytes)
@@ -117,14 +125,14 @@ func New(cfg Config) (_ *Node, err error) {
 func (n *Node) connect() error {
 	opened, err := rails.OpenAll(n.cfg.Rails, rails.Options{Logger: n.w.log})
 	if err != nil {
-		return fmt.Errorf("node %s: %w", n.cfg.ID, err)
+		return err
 	}
 	rank, err := rails.Ranks(opened, n.cfg.Matrix, n.w.log)
 	if err != nil {
 		for _, r := range opened {
 			r.Close()
 		}
-		return fmt.Errorf("node %s: Matrix: %w", n.cfg.ID, err)
+		return fmt.Errorf("node %s: %w", n.cfg.ID, &config.Fault{Field: "Matrix", Err: err})
 	}
 	if n.cfg.decorate != nil {
 		for i := range opened {
@@ -146,8 +154,8 @@ func (n *Node) connect() error {
 	if n.w.kv, err = tx.RegisterLocal(n.cfg.ID+"/kv", n.slab.Bytes(), n.cfg.KVLocation); err != nil {
 		return fmt.Errorf("node %s: %w", n.cfg.ID, err)
 	}
-	if n.lis, err = net.Listen("tcp", n.cfg.GRPCAddr); err != nil {
-		return fmt.Errorf("node %s: GRPCAddr: %w", n.cfg.ID, err)
+	if n.lis, err = config.Listen("GRPCAddr", n.cfg.GRPCAddr); err != nil {
+		return err
 	}
 	n.w.peer = newPeers(n.w)
 	n.w.peer.addr = n.GRPCAddr()
@@ -210,14 +218,14 @@ func (n *Node) Run(ctx context.Context) error {
 
 	select {
 	case <-ctx.Done():
-		n.w.log.Info("draining", "timeout", n.cfg.DrainTimeout)
+		n.w.log.Info("draining", "timeout", max(n.cfg.DrainTimeout, 0))
 		idle := n.w.startDrain()
 		grace := leaveGrace
 		select {
 		case <-idle:
 		case <-run.Done():
 		case <-time.After(n.cfg.DrainTimeout):
-			n.w.log.Warn("drain timed out, ending what still runs", "timeout", n.cfg.DrainTimeout)
+			n.w.log.Warn("drain timed out, ending what still runs", "timeout", max(n.cfg.DrainTimeout, 0))
 			grace = 0
 		}
 		// The proxy hangs up once it has read the last word of every request; the

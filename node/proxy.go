@@ -18,7 +18,6 @@ package node
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -29,6 +28,7 @@ import (
 	"google.golang.org/grpc"
 
 	"kvferry/clock"
+	"kvferry/config"
 	"kvferry/proto"
 )
 
@@ -77,7 +77,7 @@ type Proxy struct {
 // end, closes them; it must be called.
 func NewProxy(cfg ProxyConfig) (*Proxy, error) {
 	if err := cfg.Validate(); err != nil {
-		return nil, fmt.Errorf("node: proxy configuration: %w", err)
+		return nil, err
 	}
 	cfg.setDefaults()
 	p := &Proxy{cfg: cfg, clock: clock.Precise(), metrics: newProxyMetrics(), idle: make(chan struct{})}
@@ -85,11 +85,12 @@ func NewProxy(cfg ProxyConfig) (*Proxy, error) {
 	p.registry = newRegistry(p.ctx, cfg, p.clock, p.metrics)
 	var err error
 	p.metrics.registry.MustRegister(nodeCollector{p.registry}, healthCollector{p.registry})
-	if p.httpListener, err = net.Listen("tcp", cfg.HTTPAddr); err != nil {
-		return nil, fmt.Errorf("node: HTTPAddr: %w", err)
+	if p.httpListener, err = config.Listen("HTTPAddr", cfg.HTTPAddr); err != nil {
+		return nil, err
 	}
-	if p.grpcListener, err = net.Listen("tcp", cfg.GRPCAddr); err != nil {
-		return nil, errors.Join(fmt.Errorf("node: GRPCAddr: %w", err), p.httpListener.Close())
+	if p.grpcListener, err = config.Listen("GRPCAddr", cfg.GRPCAddr); err != nil {
+		_ = p.httpListener.Close()
+		return nil, err
 	}
 	p.http = &http.Server{
 		Handler:           p.handler(),
@@ -197,13 +198,13 @@ func (p *Proxy) drain(wait bool) {
 	if !wait || running == 0 {
 		return
 	}
-	p.cfg.Logger.Info("proxy draining", "requests", running, "limit", p.cfg.DrainTimeout)
+	p.cfg.Logger.Info("proxy draining", "requests", running, "limit", max(p.cfg.DrainTimeout, 0))
 	limit := time.NewTimer(p.cfg.DrainTimeout)
 	defer limit.Stop()
 	select {
 	case <-p.idle:
 	case <-limit.C:
-		p.cfg.Logger.Warn("drain limit reached", "limit", p.cfg.DrainTimeout)
+		p.cfg.Logger.Warn("drain limit reached", "limit", max(p.cfg.DrainTimeout, 0))
 	}
 }
 

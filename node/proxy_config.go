@@ -1,16 +1,14 @@
 package node
 
 import (
-	"errors"
-	"fmt"
 	"log/slog"
-	"net"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
 
+	"kvferry/config"
 	"kvferry/placement"
 )
 
@@ -57,7 +55,7 @@ type ProxyConfig struct {
 	// may ask for less with the field "timeout". Default 10 min.
 	RequestTimeout time.Duration
 	// DrainTimeout is how long running requests may take to end once Run's
-	// context is done. Default 30 s.
+	// context is done. Default 30 s; negative: they are ended at once.
 	DrainTimeout time.Duration
 	// MaxQueue is how many requests the proxy holds at once, waiting and
 	// streaming together; the next is answered 429. Default 4096: at 4 KiB of
@@ -75,43 +73,31 @@ type ProxyConfig struct {
 }
 
 func (c *ProxyConfig) setDefaults() {
-	setDefault(&c.HTTPAddr, "127.0.0.1:8000")
-	setDefault(&c.GRPCAddr, "127.0.0.1:9000")
-	setDefault(&c.Mode, ModeAuto)
-	setDefault(&c.Handoff, HandoffLayerwise)
-	setDefault(&c.Placement, placement.LeastLoaded)
-	setDefault(&c.LeaseTTL, 3*time.Second)
-	setDefault(&c.NodeWait, 10*time.Second)
-	setDefault(&c.RequestTimeout, 10*time.Minute)
-	setDefault(&c.DrainTimeout, 30*time.Second)
-	setDefault(&c.MaxQueue, 4096)
-	setDefault(&c.MaxBodyBytes, 4<<20)
-	setDefault(&c.MaxRetries, 2)
+	config.Default(&c.HTTPAddr, "127.0.0.1:8000")
+	config.Default(&c.GRPCAddr, "127.0.0.1:9000")
+	config.Default(&c.Mode, ModeAuto)
+	config.Default(&c.Handoff, HandoffLayerwise)
+	config.Default(&c.Placement, placement.LeastLoaded)
+	config.Default(&c.LeaseTTL, 3*time.Second)
+	config.Default(&c.NodeWait, 10*time.Second)
+	config.Default(&c.RequestTimeout, 10*time.Minute)
+	config.Default(&c.DrainTimeout, 30*time.Second)
+	config.Default(&c.MaxQueue, 4096)
+	config.Default(&c.MaxBodyBytes, 4<<20)
+	config.Default(&c.MaxRetries, 2)
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
 }
 
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
-}
-
-// Validate lists every fault of the configuration, each with its field and
-// what would do; errors.Join'ed, nil if there is none. Zero fields are not
+// Validate lists every fault by its field, as a [config.Invalid]. Zero fields are not
 // faults: they take their defaults.
 func (c ProxyConfig) Validate() error {
 	c.setDefaults()
-	var faults []error
-	fault := func(field string, value any, fix string) {
-		faults = append(faults, fmt.Errorf("%s: %v: %s", field, value, fix))
-	}
+	var bad config.Faults
 	for _, a := range []struct{ field, addr string }{{"HTTPAddr", c.HTTPAddr}, {"GRPCAddr", c.GRPCAddr}} {
-		if _, _, err := net.SplitHostPort(a.addr); err != nil {
-			fault(a.field, a.addr, "want host:port, such as 127.0.0.1:8000 or :0 for any free port")
-		}
+		_, _, err := config.Address(a.addr)
+		bad.Check(a.field, err)
 	}
 	for _, e := range []struct {
 		field, value string
@@ -122,7 +108,7 @@ func (c ProxyConfig) Validate() error {
 		{"Placement", c.Placement, placement.Names()},
 	} {
 		if !slices.Contains(e.allowed, e.value) {
-			fault(e.field, fmt.Sprintf("%q", e.value), "want one of "+strings.Join(e.allowed, ", "))
+			bad.Add(e.field, e.value, "use one of %s", strings.Join(e.allowed, ", "))
 		}
 	}
 	for _, d := range []struct {
@@ -131,19 +117,28 @@ func (c ProxyConfig) Validate() error {
 	}{
 		{"LeaseTTL", c.LeaseTTL, 10 * time.Millisecond},
 		{"RequestTimeout", c.RequestTimeout, time.Millisecond},
-		{"DrainTimeout", c.DrainTimeout, time.Millisecond},
 	} {
 		if d.value < d.min {
-			fault(d.field, d.value, fmt.Sprintf("want at least %v", d.min))
+			bad.Add(d.field, d.value, "use %v or more", d.min)
 		}
 	}
 	if c.MaxQueue < 0 {
-		fault("MaxQueue", c.MaxQueue, "want at least 1 request")
+		bad.Add("MaxQueue", c.MaxQueue, "use 1 request or more")
 	}
 	if c.MaxBodyBytes < 0 {
-		fault("MaxBodyBytes", c.MaxBodyBytes, "want at least 1 byte")
+		bad.Add("MaxBodyBytes", c.MaxBodyBytes, "use 1 byte or more")
 	}
-	return errors.Join(faults...)
+	return bad.Err("node.ProxyConfig")
+}
+
+// PositiveProxyFlags are those for which 0 makes no sense.
+var PositiveProxyFlags = []string{"lease-ttl", "request-timeout", "max-queue", "max-body"}
+
+// ProxyFlagNames are the flags that set the fields of a ProxyConfig.
+var ProxyFlagNames = map[string]string{
+	"HTTPAddr": "--http", "GRPCAddr": "--grpc", "Mode": "--mode", "Handoff": "--handoff", "Placement": "--placement", "AllowMixedProfiles": "--allow-mixed-profiles",
+	"LeaseTTL": "--lease-ttl", "NodeWait": "--node-wait", "RequestTimeout": "--request-timeout", "DrainTimeout": "--drain-timeout",
+	"MaxQueue": "--max-queue", "MaxBodyBytes": "--max-body", "MaxRetries": "--max-retries",
 }
 
 // AddFlags adds a flag for every field but Logger, with the defaults above.
@@ -157,10 +152,10 @@ func (c *ProxyConfig) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Placement, "placement", d.Placement, "which node takes a request: round-robin, least-loaded or prefix-aware (what a node has to compute, less what its prefix cache saves)")
 	fs.BoolVar(&c.AllowMixedProfiles, "allow-mixed-profiles", false, "take nodes whose profiles differ, of the same model and KV layout")
 	fs.DurationVar(&c.LeaseTTL, "lease-ttl", d.LeaseTTL, "how long a node may be silent before it is lost")
-	fs.DurationVar(&c.NodeWait, "node-wait", d.NodeWait, "how long a request waits for nodes that are not there yet, or not any more; -1s: not at all")
+	fs.DurationVar(&c.NodeWait, "node-wait", d.NodeWait, "how long a request waits for nodes that are not there yet, or not any more; 0: not at all")
 	fs.DurationVar(&c.RequestTimeout, "request-timeout", d.RequestTimeout, "deadline of a request that does not ask for less")
-	fs.DurationVar(&c.DrainTimeout, "drain-timeout", d.DrainTimeout, "how long running requests may take to end on shutdown")
+	fs.DurationVar(&c.DrainTimeout, "drain-timeout", d.DrainTimeout, "how long running requests may take to end on SIGTERM; 0: they are ended at once")
 	fs.IntVar(&c.MaxQueue, "max-queue", d.MaxQueue, "requests held at once, waiting and streaming; beyond it clients get 429")
 	fs.Int64Var(&c.MaxBodyBytes, "max-body", d.MaxBodyBytes, "longest request body, in bytes")
-	fs.IntVar(&c.MaxRetries, "max-retries", d.MaxRetries, "times a request is placed again after a node failed it; -1: never")
+	fs.IntVar(&c.MaxRetries, "max-retries", d.MaxRetries, "times a request is placed again after a node failed it; 0: never")
 }

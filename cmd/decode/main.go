@@ -3,17 +3,19 @@
 package main
 
 import (
-	"errors"
-
 	"github.com/spf13/cobra"
 
+	"kvferry/command"
 	"kvferry/node"
 	"kvferry/proto"
 )
 
-func main() { node.Main("decode", command().ExecuteContext) }
+func main() {
+	node.TuneMemory()
+	program().Main()
+}
 
-func command() *cobra.Command {
+func program() command.Program {
 	var flags node.NodeFlags
 	var logs node.LogFlags
 	var nondisagg bool
@@ -37,25 +39,18 @@ On SIGTERM or SIGINT it takes no new requests, lets running ones end for
 
   # on a machine of its own, reachable at 10.0.0.3
   decode --id decode-0 --proxy 10.0.0.1:9000 --grpc 10.0.0.3:9100 --rail 10.0.0.3:9101`,
-		Args:          cobra.NoArgs,
-		SilenceUsage:  true,
-		SilenceErrors: true,
+		Args: command.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := flags.Config()
-			if err != nil {
-				return err
-			}
-			cfg.Role = proto.Role_ROLE_DECODE
+			role := proto.Role_ROLE_DECODE
 			if nondisagg {
-				cfg.Role = proto.Role_ROLE_NONDISAGG
-			} else if cfg.Chunked {
-				return errors.New("--enable-chunked-prefill: a decode node computes no prompts: add --nondisagg or leave it out")
+				role = proto.Role_ROLE_NONDISAGG
 			}
-			return node.RunNode(cmd.Context(), cfg, logs)
+			return node.RunNode(cmd.Context(), role, &flags, logs)
 		},
 	}
 	flags.AddFlags(cmd.Flags(), true)
 	cmd.Flags().BoolVar(&nondisagg, "nondisagg", false, "compute prompts too and serve requests alone")
 	logs.AddFlags(cmd.Flags())
-	return cmd
+	command.Positive(cmd.Flags(), node.PositiveNodeFlags...)
+	return command.Program{Root: cmd}
 }

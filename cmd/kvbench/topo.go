@@ -44,7 +44,8 @@ loopback.
 writes one, as .tar.gz or, if its name ends in .txt, as text. It contains
 ` + wrap(topology.Contents, 80) + `.
 
-Exit status: 0 also with warnings; 1 the machine cannot be read; 2 bad flags.`,
+Exit status: 0 also with warnings; 1 this machine cannot be read; 2 bad flags, or a
+--root that cannot be.`,
 		Example: `  kvbench topo
   kvbench topo --exclude eth0 --format matrix >matrix.json
   kvbench topo --matrix matrix.json
@@ -60,7 +61,7 @@ Exit status: 0 also with warnings; 1 the machine cannot be read; 2 bad flags.`,
 			}
 			m, err := topology.Discover(f.root)
 			if err != nil {
-				return &config.Fault{Field: "--root", Err: err}
+				return f.unread(err)
 			}
 			matrix, warnings, err := m.Matrix(f.options)
 			if err != nil {
@@ -103,10 +104,19 @@ func (f *topoFlags) validate(changed func(flag string) bool) error {
 	return command.Check(bad, f.options.Validate(), map[string]string{"Include": "--include", "Exclude": "--exclude", "Names": "--names"})
 }
 
+// unread is err, why the machine cannot be read: a matter of the command line unless it is
+// this one.
+func (f *topoFlags) unread(err error) error {
+	if f.root == "/" {
+		return err
+	}
+	return config.Faults{{Field: "--root", Err: err}}.Err("")
+}
+
 func (f *topoFlags) writeCapture(cmd *cobra.Command) error {
 	s, err := topology.Capture(f.root)
 	if err != nil {
-		return &config.Fault{Field: "--root", Err: err}
+		return f.unread(err)
 	}
 	var b bytes.Buffer
 	look := "tar tzf " + f.capture + " lists it"

@@ -5,13 +5,17 @@ package main
 import (
 	"github.com/spf13/cobra"
 
+	"kvferry/command"
 	"kvferry/node"
 	"kvferry/proto"
 )
 
-func main() { node.Main("prefill", command().ExecuteContext) }
+func main() {
+	node.TuneMemory()
+	program().Main()
+}
 
-func command() *cobra.Command {
+func program() command.Program {
 	var flags node.NodeFlags
 	var logs node.LogFlags
 	cmd := &cobra.Command{
@@ -32,19 +36,13 @@ On SIGTERM or SIGINT it takes no new requests, lets running ones end for
 
   # its network paced to the 1.38 GB/s that fit the published TCP runs
   prefill --id prefill-0 --link tcp`,
-		Args:          cobra.NoArgs,
-		SilenceUsage:  true,
-		SilenceErrors: true,
+		Args: command.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := flags.Config()
-			if err != nil {
-				return err
-			}
-			cfg.Role = proto.Role_ROLE_PREFILL
-			return node.RunNode(cmd.Context(), cfg, logs)
+			return node.RunNode(cmd.Context(), proto.Role_ROLE_PREFILL, &flags, logs)
 		},
 	}
 	flags.AddFlags(cmd.Flags(), false)
 	logs.AddFlags(cmd.Flags())
-	return cmd
+	command.Positive(cmd.Flags(), node.PositiveNodeFlags...)
+	return command.Program{Root: cmd}
 }

@@ -3,19 +3,18 @@
 package main
 
 import (
-	"errors"
-	"fmt"
-	"os"
-
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
+	"kvferry/command"
 	"kvferry/node"
 )
 
-func main() { node.Main("proxy", command().ExecuteContext) }
+func main() {
+	node.TuneMemory()
+	program().Main()
+}
 
-func command() *cobra.Command {
+func program() command.Program {
 	var cfg node.ProxyConfig
 	var logs node.LogFlags
 	cmd := &cobra.Command{
@@ -41,39 +40,13 @@ the prompt. Beyond OpenAI's, a request may carry "timeout" (seconds),
 
   # reachable from other machines, one line of log a request
   proxy --http :8000 --grpc :9000 --log-level debug --log-format json`,
-		Args:          cobra.NoArgs,
-		SilenceUsage:  true,
-		SilenceErrors: true,
+		Args: command.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			logger, err := logs.Logger(os.Stderr)
-			if err != nil {
-				return err
-			}
-			cfg.Logger = logger
-			if err := refuseZeros(cmd.Flags()); err != nil {
-				return err
-			}
-			p, err := node.NewProxy(cfg)
-			if err != nil {
-				return err
-			}
-			return p.Run(cmd.Context())
+			return node.RunProxy(cmd.Context(), cfg, logs)
 		},
 	}
 	cfg.AddFlags(cmd.Flags())
 	logs.AddFlags(cmd.Flags())
-	return cmd
-}
-
-// refuseZeros refuses what a Config would take for "the default": a zero that
-// somebody wrote means something to them.
-func refuseZeros(fs *pflag.FlagSet) error {
-	var faults []error
-	fs.Visit(func(f *pflag.Flag) {
-		switch f.Value.String() {
-		case "", "0", "0s":
-			faults = append(faults, fmt.Errorf("--%s: %q: want more than that; leave it out for %s", f.Name, f.Value, f.DefValue))
-		}
-	})
-	return errors.Join(faults...)
+	command.Positive(cmd.Flags(), node.PositiveProxyFlags...)
+	return command.Program{Root: cmd}
 }

@@ -1,39 +1,57 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"net"
 	"strings"
 	"testing"
+
+	"kvferry/command/commandtest"
 )
 
-func TestFlags(t *testing.T) {
-	for _, tc := range []struct{ args, want string }{
-		{"--handoff x --mode y", `Handoff: "x": want one of v0, pull, layerwise`},
-		{"--handoff x --mode y", `Mode: "y": want one of auto`},
-		{"--http nowhere", "HTTPAddr"},
-		{"--max-queue 0", "--max-queue"},
-		{"--max-retries 0", "--max-retries"},
-		{"--lease-ttl 0s", "--lease-ttl"},
-		{"--lease-ttl -1s", "LeaseTTL"},
-		{"--log-level z", "--log-level"},
-		{"--nope", "--nope"},
-		{"more", "more"},
-	} {
-		cmd := command()
-		cmd.SetArgs(strings.Fields(tc.args))
-		if err := cmd.Execute(); err == nil || !strings.Contains(err.Error(), tc.want) {
-			t.Errorf("%s: %v, want %s", tc.args, err, tc.want)
-		}
+func TestRefused(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
 	}
+	defer taken.Close()
+	commandtest.Refused(t, program, [][2]string{
+		{"--handoff v1", `--handoff: "v1": use one of v0, pull, layerwise`},
+		{"--mode fast", `--mode: "fast": use one of auto, disagg, nondisagg`},
+		{"--placement random", `--placement: "random": use one of round-robin`},
+		{"--http nowhere", `--http: "nowhere": write host:port`},
+		{"--http http://127.0.0.1:8000", `--http: "http://127.0.0.1:8000": it is no URL: write host:port`},
+		{"--http 127.0.0.1:http", `--http: "127.0.0.1:http": the port is "http": use a number`},
+		{"--http 127.0.0.1:0 --grpc :99999", `--grpc: ":99999": the port is "99999"`},
+		{"--grpc 127.0.0.1:0 --http " + taken.Addr().String(), `--http: "` + taken.Addr().String() + `": another process listens there`},
+		{"--grpc 127.0.0.1:0 --http 192.0.2.77:8000", `--http: "192.0.2.77:8000": no interface of this machine has that address`},
+		{"--max-queue 0", "--max-queue: 0: use more than 0, or leave it out for 4096"},
+		{"--max-queue -1", "--max-queue: -1: use more than 0"},
+		{"--max-body 4MiB", `--max-body: "4MiB": write a whole number`},
+		{"--max-body 0", "--max-body: 0: use more than 0"},
+		{"--max-retries -1", "--max-retries: -1: use 0 or more"},
+		{"--max-retries 99999999999999999999", `--max-retries: "99999999999999999999": it is out of range`},
+		{"--lease-ttl 0s", "--lease-ttl: 0s: use more than 0, or leave it out for 3s"},
+		{"--lease-ttl 1ms", "--lease-ttl: 1ms: use 10ms or more"},
+		{"--request-timeout 1us", "--request-timeout: 1µs: use 1ms or more"},
+		{"--request-timeout 600", `--request-timeout: "600": write a time with its unit`},
+		{"--node-wait -1s", "--node-wait: -1s: use 0 or more"},
+		{"--drain-timeout -30s", "--drain-timeout: -30s: use 0 or more"},
+		{"--log-level z", `--log-level: "z": use debug`},
+		{"--log-format ~", "--log-format: "},
+		{"--nope", "--nope: there is no such flag"},
+		{"more", `ARGUMENT: "more": proxy takes none`},
+	})
 }
 
 // TestStops runs the whole daemon to an orderly end.
 func TestStops(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	cmd := command()
-	cmd.SetArgs([]string{"--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--log-level", "error"})
-	if err := cmd.ExecuteContext(ctx); err != nil {
-		t.Error(err)
+	var stdout, stderr bytes.Buffer
+	args := "--http 127.0.0.1:0 --grpc 127.0.0.1:0 --log-level error --drain-timeout 0 --node-wait 0 --max-retries 0"
+	if code := program().Run(ctx, strings.Fields(args), &stdout, &stderr); code != 0 {
+		t.Errorf("exit %d: %s", code, &stderr)
 	}
 }

@@ -56,7 +56,7 @@ var optionOf = map[string]string{
 }
 
 // OpenAll opens the rails of a configuration's field Rails, all or none of them. An error
-// is a [config.Fault] of that field.
+// is a [config.Invalid] of that field.
 func OpenAll(specs []string, opt Options) ([]transport.Rail, error) {
 	var all []transport.Rail
 	for i, text := range specs {
@@ -66,7 +66,7 @@ func OpenAll(specs []string, opt Options) ([]transport.Rail, error) {
 			for _, r := range all {
 				_ = r.Close()
 			}
-			return nil, &config.Fault{Field: fmt.Sprintf("Rails[%d]", i), Err: err}
+			return nil, config.Faults{{Field: fmt.Sprintf("Rails[%d]", i), Err: err}}.Err("")
 		}
 		all = append(all, r)
 	}

@@ -6,11 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+
+	"kvferry/config"
 )
 
 // Any is the location of memory that is anywhere.
@@ -212,7 +213,7 @@ func parseChoice(raw json.RawMessage) (Choice, error) {
 
 // ReadMatrix reads a file.
 func ReadMatrix(file string) (Matrix, error) {
-	text, err := os.ReadFile(file)
+	text, err := config.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}

@@ -17,6 +17,8 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"kvferry/config"
 )
 
 // A Snapshot is the files of a machine that discovery reads, by path without the
@@ -168,12 +170,12 @@ func (s Snapshot) Write(w io.Writer) error {
 func ReadSnapshot(file string) (Snapshot, error) {
 	f, err := os.Open(file)
 	if err != nil {
-		return nil, err
+		return nil, config.FileError(file, err)
 	}
 	defer f.Close()
 	s, err := readSnapshot(f)
 	if err != nil {
-		return nil, fmt.Errorf("topology: capture %s: %w: make one with kvbench topo --capture", file, err)
+		return nil, fmt.Errorf("%q: %w: make a capture with kvbench topo --capture", file, err)
 	}
 	return s, nil
 }

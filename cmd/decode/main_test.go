@@ -1,0 +1,25 @@
+package main
+
+import (
+	"testing"
+
+	"kvferry/command/commandtest"
+)
+
+// TestRefused: what of decode is not prefill's too, and some that is.
+func TestRefused(t *testing.T) {
+	commandtest.Refused(t, program, [][2]string{
+		{"--nondisagg", "--id: none given: give the node a name"},
+		{"--id d --enable-chunked-prefill", "--enable-chunked-prefill: a decode node computes no prompts"},
+		{"--id d --num-gpu-blocks-override 99999999999", "--num-gpu-blocks-override: 99999999999: use 1 to 4294967295"},
+		{"--id d --nondisagg --num-gpu-blocks-override 4000000000", "--num-gpu-blocks-override: 4000000000: these blocks take "},
+		{"--id d --nondisagg=perhaps", `--nondisagg: "perhaps": write --NAME alone for yes`},
+		{"--id d --rail 127.0.0.1:0 --rail eth0", `--rail: "eth0": neither an address nor a NIC`},
+		{"--id d --rail cma?conns=4", `--rail: "cma?conns=4": a cma rail has no NIC and no options`},
+		{"--id d --link rate=1.29", "--link: "},
+		{"--id d --proxy ~", "--proxy: none given"},
+		{"--id d --drain-timeout never", `--drain-timeout: "never": write a time with its unit`},
+		{"d", `ARGUMENT: "d": decode takes none`},
+		{"-id d", "-i"},
+	})
+}

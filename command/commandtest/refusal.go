@@ -1,0 +1,75 @@
+// Package commandtest holds programs to what package command promises of a command line
+// that cannot be run.
+package commandtest
+
+import (
+	"bytes"
+	"context"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"kvferry/command"
+)
+
+// identifier is a name of Go's: HTTPAddr, MaxQueue, node.Config.
+var identifier = regexp.MustCompile(`\b([A-Z]+[a-z]+[A-Z]\w*|[A-Z]{2,}[a-z]{2,}\w*|[a-z]+\.[A-Z]\w+)\b`)
+
+// names are of the field or of people's, not of Go's.
+var names = regexp.MustCompile(`\b(NaN|[KMG]iB|OpenAI|vLLM|NICs|[A-Z]+s)\b`)
+
+// inside are words of Go's packages, and of what a fault of ours looks like.
+var inside = []string{"strconv", "parsing", "unmarshal", "json:", "invalid syntax", "missing port", "too many colons", "unknown unit", "time: ", "%!", "panic", "goroutine", ".go:", "<nil>", "map["}
+
+// Refused runs a program with each command line, in this process. It must exit 2 without a
+// word on standard output, and say what is wrong in a few lines that name the flag, name
+// nothing of Go's and point to the help. A case is a command line, split at blanks, where ~
+// is nothing; and how standard error begins behind the program's name.
+func Refused(t *testing.T, program func() command.Program, cases [][2]string) {
+	t.Helper()
+	for _, c := range cases {
+		t.Run(strings.ReplaceAll(c[0], "/", "|"), func(t *testing.T) {
+			args := strings.Fields(c[0])
+			for i, arg := range args {
+				args[i] = strings.ReplaceAll(arg, "~", "")
+			}
+			// One that is not refused runs: long enough to tell, and it is ended.
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			p := program()
+			var stdout, stderr bytes.Buffer
+			code := p.Run(ctx, args, &stdout, &stderr)
+			said := stderr.String()
+			if code != command.ExitUsage || stdout.Len() > 0 {
+				t.Errorf("exit %d, want %d: %s%s", code, command.ExitUsage, said, stdout.String())
+			}
+			lines := strings.Split(strings.TrimSpace(said), "\n")
+			if len(lines) > 5 {
+				t.Errorf("%d lines: %s", len(lines), said)
+			}
+			if want := p.Root.Name() + ": " + c[1]; !strings.HasPrefix(said, want) {
+				t.Errorf("%s\nwant %s", said, want)
+			}
+			if !strings.Contains(lines[len(lines)-1], "--help' for the flags") {
+				t.Errorf("it does not point to the help: %s", said)
+			}
+			seen := map[string]bool{}
+			for _, line := range lines {
+				if seen[line] {
+					t.Errorf("said twice: %s", line)
+				}
+				seen[line] = true
+				line = strings.ReplaceAll(line, strings.Join(args, " "), "")
+				if name := identifier.FindString(names.ReplaceAllString(line, "")); name != "" {
+					t.Errorf("%s is a name of the program's text: %s", name, said)
+				}
+				for _, word := range inside {
+					if strings.Contains(line, word) {
+						t.Errorf("%q is no word of ours: %s", word, said)
+					}
+				}
+			}
+		})
+	}
+}

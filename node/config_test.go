@@ -1,0 +1,156 @@
+package node
+
+import (
+	"math"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"kvferry/config"
+	"kvferry/kvcache"
+	"kvferry/proto"
+)
+
+// TestConfigFaults: each fault is of its field, with the value and what would do.
+func TestConfigFaults(t *testing.T) {
+	for want, change := range map[string]func(*Config){
+		"ID: none given: give the node a name":                                    func(c *Config) { c.ID = "" },
+		"Role: none given":                                                        func(c *Config) { c.Role = 0 },
+		`Proxy: "10.0.0.1": write host:port`:                                      func(c *Config) { c.Proxy = "10.0.0.1" },
+		`Proxy: ":9000": names no host`:                                           func(c *Config) { c.Proxy = ":9000" },
+		`GRPCAddr: "0.0.0.0:9100": names no host, and others are told to dial it`: func(c *Config) { c.GRPCAddr = "0.0.0.0:9100" },
+		`Rails[1]: "eth0": neither an address nor a NIC`:                          func(c *Config) { c.Rails = []string{"cma", "eth0"} },
+		`KVLocation: "gpu:0": write cpu:N`:                                        func(c *Config) { c.KVLocation = "gpu:0" },
+		`Matrix: "/no/such": there is no such file`:                               func(c *Config) { c.Matrix = "/no/such" },
+		"Chunked: a decode node computes no prompts":                              func(c *Config) { c.Chunked = true },
+		"TransferTimeout: -1s: use 1ms or more":                                   func(c *Config) { c.TransferTimeout = -time.Second },
+		"HoldTimeout: 1ns: use 1ms or more":                                       func(c *Config) { c.HoldTimeout = 1 },
+		"KVBlocks: -1: use 1 to 4294967295":                                       func(c *Config) { c.KVBlocks = -1 },
+		"KVBlocks: 99999999999: use 1 to 4294967295":                              func(c *Config) { c.KVBlocks = 99_999_999_999 },
+		"Profile.vocab: 0: use":                                                   func(c *Config) { p := *c.Profile; p.Vocab = 0; c.Profile = &p },
+	} {
+		cfg := Config{ID: "decode-0", Role: proto.Role_ROLE_DECODE, Proxy: "127.0.0.1:9000", Profile: smallProfile(t), KVBlocks: 8, WarmBytes: -1}
+		if err := cfg.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		change(&cfg)
+		n, err := New(cfg)
+		if err == nil || !strings.HasPrefix(err.Error(), "node.Config."+want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+		if n != nil {
+			n.Close()
+		}
+	}
+}
+
+// TestMemory: a pool that was asked for, and what of it is touched before the node serves,
+// fit into the memory that is left; a profile's pool may be larger, as it is used slowly.
+func TestMemory(t *testing.T) {
+	left, ok := kvcache.Available()
+	if !ok {
+		t.Skip("this system does not say how much memory is left")
+	}
+	p := smallProfile(t)
+	more := int(2*left/int64(p.KVGeometry.SlotBytes())) + 1
+	if more > math.MaxUint32 {
+		t.Skip("so many blocks no pool has")
+	}
+	cfg := Config{ID: "decode-0", Role: proto.Role_ROLE_DECODE, Proxy: "127.0.0.1:9000", Profile: p}
+	for want, change := range map[string]func(*Config){
+		"node.Config.KVBlocks: ":  func(c *Config) { c.KVBlocks = more },
+		"node.Config.WarmBytes: ": func(c *Config) { c.Profile.KVBytes, c.WarmBytes = 2*left, int(left+left/2) },
+	} {
+		cfg := cfg
+		p := *p
+		cfg.Profile = &p
+		change(&cfg)
+		if _, err := New(cfg); err == nil || !strings.HasPrefix(err.Error(), want) || !strings.Contains(err.Error(), "MiB of memory are left here: use ") {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	p.KVBytes, cfg.WarmBytes = 2*left, -1
+	if err := cfg.Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestFlagNames: every field of the daemons' configurations is set by a flag that is there,
+// unless it is for programs; and every flag sets a field.
+func TestFlagNames(t *testing.T) {
+	var node NodeFlags
+	nodeSet := pflag.NewFlagSet("", pflag.ContinueOnError)
+	node.AddFlags(nodeSet, true)
+	var proxy ProxyConfig
+	proxySet := pflag.NewFlagSet("", pflag.ContinueOnError)
+	proxy.AddFlags(proxySet)
+	for _, c := range []struct {
+		of       any
+		set      *pflag.FlagSet
+		names    map[string]string
+		positive []string
+		inside   []string // fields that no flag sets
+	}{
+		{Config{}, nodeSet, NodeFlagNames, PositiveNodeFlags, []string{"Role", "Logger", "Clock"}},
+		{ProxyConfig{}, proxySet, ProxyFlagNames, PositiveProxyFlags, []string{"Logger"}},
+	} {
+		named := map[string]bool{}
+		for field, flag := range c.names {
+			if c.set.Lookup(strings.TrimPrefix(flag, "--")) == nil {
+				t.Errorf("%T.%s: there is no flag %s", c.of, field, flag)
+			}
+			named[flag] = true
+		}
+		for _, f := range reflect.VisibleFields(reflect.TypeOf(c.of)) {
+			if f.IsExported() && c.names[f.Name] == "" && !slices.Contains(c.inside, f.Name) {
+				t.Errorf("%T.%s has no flag", c.of, f.Name)
+			}
+		}
+		c.set.VisitAll(func(f *pflag.Flag) {
+			if !named["--"+f.Name] {
+				t.Errorf("--%s sets no field of %T", f.Name, c.of)
+			}
+			// A 0 on the command line is 0: refused where that makes no sense, told of where it
+			// does something.
+			if f.Value.Type() == "duration" && !slices.Contains(c.positive, f.Name) && !strings.Contains(f.Usage, "; 0: ") {
+				t.Errorf("--%s does not say what 0 is: %s", f.Name, f.Usage)
+			}
+		})
+	}
+}
+
+// TestZeroFlags: 0 on a command line is none, what is left out has its default.
+func TestZeroFlags(t *testing.T) {
+	for _, c := range []struct {
+		args  []string
+		drain time.Duration
+		warm  int
+	}{
+		{nil, 30 * time.Second, 512 << 20},
+		{[]string{"--drain-timeout", "0s", "--kv-warm-mib", "0"}, -1, -1},
+		{[]string{"--drain-timeout", "2s", "--kv-warm-mib", "3"}, 2 * time.Second, 3 << 20},
+	} {
+		var f NodeFlags
+		fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+		f.AddFlags(fs, false)
+		if err := fs.Parse(c.args); err != nil {
+			t.Fatal(err)
+		}
+		cfg, err := f.Config()
+		if err != nil || cfg.DrainTimeout != c.drain || cfg.WarmBytes != c.warm {
+			t.Errorf("%q: %v, %d, %v", c.args, cfg.DrainTimeout, cfg.WarmBytes, err)
+		}
+	}
+}
+
+// TestNamedFaults: what a node's configuration gets wrong has the name of a flag.
+func TestNamedFaults(t *testing.T) {
+	err := config.Named(Config{Profile: smallProfile(t)}.Validate(), NodeFlagNames)
+	if err == nil || !strings.Contains(err.Error(), "--id: none given") || !strings.Contains(err.Error(), "--proxy: none given") {
+		t.Errorf("%v", err)
+	}
+}
