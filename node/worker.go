@@ -88,6 +88,7 @@ type live struct {
 
 	trail  transport.Trail // which way its moves went, and
 	judged bool            // whether it has been said if that was a good one
+	wrong  error           // what the other side has said of it
 	right  int             // parts that were checked
 	done   bool            // prefill: all was computed, and written if it is layerwise
 	parts  int             // checked

@@ -131,15 +131,14 @@ func (w *worker) move(m connector.Move) {
 			if due := b.Due(); due > 0 && ev.At-due < linkLag {
 				ev.At = max(due, ev.Posted) // the link's time, not when that was noticed
 			}
+			l.trail.Add(b.Trail())
 			switch {
 			case ev.Err == nil:
 				ev.Bytes = b.Bytes()
-				l.trail.Add(b.Trail())
 			case errors.Is(ev.Err, transport.ErrUnconfirmed):
 				// The other node has closed its window because it has all layers, or ended its leg
 				// and said so to the proxy. This one has done its part.
 				ev.Err, ev.Bytes = nil, b.Bytes()
-				l.trail.Add(b.Trail())
 			case errors.Is(ev.Err, transport.ErrBadKey): // the window was open when its key was made known
 				ev.Err = fmt.Errorf("%w: %w", connector.ErrWithdrawn, ev.Err)
 			}

@@ -48,11 +48,15 @@ func (w *worker) judge(l *live, err error) {
 	}
 }
 
-// retire keeps what may yet be said of a leg's moves, and vouches for those that
-// nobody has complained of.
+// retire keeps what may yet be said of a leg's moves, or blames them if that was said
+// while the leg ran, and vouches for those that nobody has complained of.
 func (w *worker) retire(l *live) {
 	now := w.clk.Now()
-	if l.leg == connector.PrefillLeg && l.handoff == connector.Layerwise && !l.judged {
+	switch {
+	case l.leg != connector.PrefillLeg || l.handoff != connector.Layerwise:
+	case l.wrong != nil:
+		l.trail.Blame(l.wrong)
+	default:
 		w.ended = append(w.ended, endedLeg{l.sess, l.sid, l.trail, now, l.done})
 	}
 	for len(w.ended) > 0 && (now-w.ended[0].at > judgeWithin || len(w.ended) > maxEnded) {
@@ -64,13 +68,12 @@ func (w *worker) retire(l *live) {
 	}
 }
 
-// blame is told that the other side found what a leg wrote to be wrong.
+// blame is told that the other side found what a leg wrote to be wrong. While the leg
+// runs, what it has under way may be just that: the other side may know that it has
+// landed before this one.
 func (w *worker) blame(s *session, sid uint64, err error) {
 	if l := w.live[s.requests[sid]]; l != nil {
-		if !l.judged && l.leg == connector.PrefillLeg && l.handoff == connector.Layerwise {
-			l.judged = true
-			l.trail.Blame(err)
-		}
+		l.wrong = err
 		return
 	}
 	for i := range w.ended {
