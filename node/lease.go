@@ -2,8 +2,8 @@ package node
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"google.golang.org/grpc"
@@ -13,9 +13,17 @@ import (
 	"kvferry/proto"
 )
 
-// lease keeps the node registered with the proxy.
+// lease keeps a node registered with the proxy.
 type lease struct {
-	n *Node
+	node  *proto.NodeInfo
+	proxy string
+	load  func(context.Context) (*proto.Load, error) // of the node's loop, when it answers
+	rails func() []*proto.RailLoad
+	log   *slog.Logger
+}
+
+func (n *Node) lease() *lease {
+	return &lease{node: n.info(), proxy: n.cfg.Proxy, load: n.w.freshLoad, rails: n.railLoads, log: n.w.log}
 }
 
 // What calls to the registry may take. A registration waits for a sign of life of the node
@@ -29,13 +37,15 @@ const (
 // unreachable it tries again every second; a proxy that refuses the node is an
 // error.
 func (l *lease) keep(ctx context.Context) error {
-	n := l.n
-	conn, err := grpc.NewClient(n.cfg.Proxy, dialOptions()...)
+	conn, err := grpc.NewClient(l.proxy, dialOptions()...)
 	if err != nil {
-		return fmt.Errorf("node %s: Proxy: %w", n.cfg.ID, err)
+		return fmt.Errorf("node %s: Proxy: %w", l.node.Id, err)
 	}
 	defer conn.Close()
-	reg := proto.NewRegistryClient(conn)
+	return l.hold(ctx, proto.NewRegistryClient(conn))
+}
+
+func (l *lease) hold(ctx context.Context, reg proto.RegistryClient) error {
 	var id uint64
 	var wait time.Duration
 	complained := false
@@ -45,37 +55,37 @@ func (l *lease) keep(ctx context.Context) error {
 			timeout = registerTimeout
 		}
 		call, cancel := context.WithTimeout(ctx, timeout)
-		var silent error
+		var silent, err error
 		if id == 0 {
 			var r *proto.RegisterReply
-			if r, err = reg.Register(call, &proto.RegisterRequest{Node: n.info()}, grpc.WaitForReady(true)); err == nil {
+			if r, err = reg.Register(call, &proto.RegisterRequest{Node: l.node}, grpc.WaitForReady(true)); err == nil {
 				id, wait = r.GetLease(), interval(r.GetTtlMs())
-				n.w.log.Info("registered", "proxy", n.cfg.Proxy)
-				complained = false
+				l.log.Info("registered", "proxy", l.proxy)
 			}
 		} else {
 			var r *proto.KeepAliveReply
 			var load *proto.Load
-			if load, silent = n.w.freshLoad(call); silent == nil {
-				if r, err = reg.KeepAlive(call, &proto.KeepAliveRequest{Lease: id, Load: load, Rails: n.railLoads()}); err == nil {
+			if load, silent = l.load(call); silent == nil {
+				if r, err = reg.KeepAlive(call, &proto.KeepAliveRequest{Lease: id, Load: load, Rails: l.rails()}); err == nil {
 					wait = interval(r.GetTtlMs())
 				}
 			}
 		}
 		cancel()
 		if silent != nil && ctx.Err() == nil {
-			n.w.log.Error("the node's loop does not answer: its lease is not renewed", "for", timeout)
+			l.log.Error("the node's loop does not answer: its lease is not renewed", "for", timeout)
 			continue
 		}
 		switch status.Code(err) {
 		case codes.OK:
+			complained = false
 		case codes.NotFound:
 			id, wait = 0, 0
 		case codes.InvalidArgument, codes.FailedPrecondition, codes.AlreadyExists:
-			return fmt.Errorf("node %s: the proxy refuses it: %s", n.cfg.ID, status.Convert(err).Message())
+			return fmt.Errorf("node %s: the proxy refuses it: %s", l.node.Id, status.Convert(err).Message())
 		default:
 			if ctx.Err() == nil && !complained {
-				n.w.log.Warn("proxy not reachable, trying again", "proxy", n.cfg.Proxy, "err", err)
+				l.log.Warn("proxy not reachable, trying again", "proxy", l.proxy, "err", err)
 				complained = true
 			}
 			wait = time.Second
@@ -86,8 +96,8 @@ func (l *lease) keep(ctx context.Context) error {
 				bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 				_, err := reg.Deregister(bye, &proto.DeregisterRequest{Lease: id})
 				cancel()
-				if err != nil && !errors.Is(err, context.Canceled) {
-					n.w.log.Warn("deregistering", "err", err)
+				if err != nil {
+					l.log.Warn("deregistering", "err", err)
 				}
 			}
 			return ctx.Err()

@@ -206,13 +206,12 @@ func (n *Node) Run(ctx context.Context) error {
 		}
 		return nil
 	})
-	lease := &lease{n}
 	held, leave := context.WithCancel(run)
 	defer leave()
 	deregistered := make(chan struct{})
 	g.Go(func() error {
 		defer close(deregistered)
-		return ignore(lease.keep(held))
+		return ignore(n.lease().keep(held))
 	})
 	n.w.log.Info("serving", "role", roleName(n.cfg.Role), "grpc", n.GRPCAddr(), "profile", n.cfg.Profile.Name, "kv_blocks", n.cfg.KVBlocks, "link", linkName(n.cfg.Link))
 

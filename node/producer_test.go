@@ -5,8 +5,10 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -283,4 +285,46 @@ func TestRelease(t *testing.T) {
 		t.Errorf("%d of %d blocks are held after a release of what a predecessor held", got, held)
 	}
 	r.work.CloseSend()
+}
+
+// TestLostPeer: a request whose producer nobody can ask any more fails long before its
+// deadline, as does one under which two streams break, and the log tells. The producer is
+// told of the release as soon as it can be reached.
+func TestLostPeer(t *testing.T) {
+	for name, cuts := range map[string][]cut{
+		"not there":    {{}},
+		"broken twice": {{asked: 1}, {asked: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // mostly waits
+			logs := &lines{}
+			s := startNodes(t, HandoffV0, func(c *Config) {
+				if c.Role == proto.Role_ROLE_DECODE {
+					c.Logger = slog.New(slog.NewTextHandler(logs, nil))
+				}
+			}, "prefill-0", "decode-0")
+			defer s.end()
+			prefill, decode := s.stranger(t, "prefill-0"), s.stranger(t, "decode-0")
+			defer prefill.leave()
+			defer decode.leave()
+			prompt := tokensOf(1, 40)
+			prefill.ask(proto.Leg_LEG_PREFILL, HandoffV0, prompt, 1)
+			kv := prefill.offer()
+			g := newGate(t, kv.GrpcAddr, cuts)
+			defer g.close()
+			kv.GrpcAddr = g.lis.Addr().String()
+			decode.submit(&proto.Submit{Leg: proto.Leg_LEG_DECODE, Handoff: HandoffV0, MaxTokens: 3, Kv: kv}, prompt)
+			m := receive(t, decode.said, "the failure")
+			if len(m.Failed) != 1 || m.Failed[0].Code != proto.FailCode_FAIL_TRANSFER || !m.Failed[0].Retryable || !strings.Contains(m.Failed[0].Message, "prefill-0") {
+				t.Errorf("the node says %v, want that the transfer failed", m)
+			}
+			s.until("the producer's blocks to be free", func() bool { return s.used(prefill.w) == 0 })
+			if got := int(g.done.Load()); got != len(cuts) {
+				t.Errorf("%d connections were cut, want %d", got, len(cuts))
+			}
+			if text := logs.String(); !strings.Contains(text, "peer lost") || !strings.Contains(text, kv.GrpcAddr) {
+				t.Errorf("the log does not tell:\n%s", text)
+			}
+		})
+	}
 }

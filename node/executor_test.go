@@ -1,0 +1,112 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"kvferry/clock"
+	"kvferry/engine"
+	"kvferry/kvcache"
+)
+
+// A lateClock stands still until somebody waits for a time, and wakes who waits for due
+// late.
+type lateClock struct {
+	now, due, late time.Duration
+}
+
+func (c *lateClock) Now() time.Duration { return c.now }
+
+func (c *lateClock) NewTimer() (clock.Timer, error) {
+	return &lateTimer{c, make(chan struct{}, 1)}, nil
+}
+
+type lateTimer struct {
+	clock *lateClock
+	fired chan struct{}
+}
+
+func (t *lateTimer) C() <-chan struct{} { return t.fired }
+func (t *lateTimer) Stop()              {}
+func (t *lateTimer) Close() error       { return nil }
+
+func (t *lateTimer) Set(at time.Duration) {
+	t.clock.now = at
+	if at == t.clock.due {
+		t.clock.now += t.clock.late
+	}
+	t.fired <- struct{}{}
+}
+
+// TestLateStep: a step that was noticed a little late ended when it should have, one that
+// something else held up when it did. Its layers are told by the schedule.
+func TestLateStep(t *testing.T) {
+	p := smallProfile(t)
+	p.Costs = engine.Costs{PrefillStepMS: 8, DecodeStepMS: 8}
+	slab, err := kvcache.NewSlab(p.KVGeometry, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slab.Close()
+	const at, took = time.Second, 8 * time.Millisecond
+	for _, c := range []struct{ late, end time.Duration }{
+		{0, at + took},
+		{engine.MaxLag, at + took},
+		{engine.MaxLag + 1, at + took + engine.MaxLag + 1},
+		{time.Minute, at + took + time.Minute},
+	} {
+		for _, kind := range []engine.Kind{engine.Decode, engine.Prefill} {
+			clk := &lateClock{now: at, due: at + took, late: c.late}
+			m, err := newModelled(clk, p.Costs, slab, p.Vocab)
+			if err != nil {
+				t.Fatal(err)
+			}
+			prompt := tokensOf(1, 16)
+			pool := kvcache.NewPool(4, 16, false)
+			sched, err := engine.NewScheduler(engine.ConfigOf(p, engine.PrefillFirst, pool))
+			if err != nil {
+				t.Fatal(err)
+			}
+			step := sched.Step(at, 0, engine.Add{Request: engine.Request{ID: 1, Prompt: prompt, MaxTokens: 1}}).Launch
+			step.At, step.Kind = at, kind
+			if kind == engine.Prefill {
+				m.materialise(1, kvcache.NewContent(p.KVGeometry, prompt), true)
+			}
+			var layers []time.Duration
+			end, tokens, err := m.Run(t.Context(), step, func(l int, at time.Duration) {
+				if l != len(layers) {
+					t.Errorf("layer %d after %d", l, len(layers)-1)
+				}
+				layers = append(layers, at)
+			})
+			if err != nil || end != c.end || len(tokens) != 1 {
+				t.Errorf("%v step, woken %v late: ended at %v with %d tokens, %v; want %v", kind, c.late, end, len(tokens), err, c.end)
+			}
+			var want []time.Duration
+			if kind == engine.Prefill {
+				want = []time.Duration{at + took/4, at + took/2, at + 3*took/4, at + took}
+			}
+			if !slices.Equal(layers, want) {
+				t.Errorf("%v step, woken %v late: layers at %v, want %v", kind, c.late, layers, want)
+			}
+		}
+	}
+}
+
+// TestStoppedStep: a step does not outlive the node.
+func TestStoppedStep(t *testing.T) {
+	clk := clock.Std()
+	m, err := newModelled(clk, engine.Costs{DecodeStepMS: 1e9}, nil, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancelCause(t.Context())
+	reason := errors.New("the node has gone")
+	stop(reason)
+	if _, _, err := m.Run(ctx, &engine.Step{Kind: engine.Decode, At: clk.Now()}, nil); !errors.Is(err, reason) {
+		t.Errorf("%v, want %v", err, reason)
+	}
+}
