@@ -45,7 +45,8 @@ type Node struct {
 	slab *kvcache.Slab
 	once sync.Once
 
-	instance uint64 // tells this node from another that is given the same id
+	instance   uint64        // tells this node from another that is given the same id
+	leaveGrace time.Duration // the constant; more in tests, on busy machines
 }
 
 // New builds a node and binds its addresses; it serves nothing before Run. The
@@ -57,7 +58,7 @@ func New(cfg Config) (_ *Node, err error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg, instance: rand.Uint64()}
+	n := &Node{cfg: cfg, instance: rand.Uint64(), leaveGrace: leaveGrace}
 	defer func() {
 		if err != nil {
 			n.Close()
@@ -219,7 +220,7 @@ func (n *Node) Run(ctx context.Context) error {
 	case <-ctx.Done():
 		n.w.log.Info("draining", "timeout", max(n.cfg.DrainTimeout, 0))
 		idle := n.w.startDrain()
-		grace := leaveGrace
+		grace := n.leaveGrace
 		select {
 		case <-idle:
 		case <-run.Done():

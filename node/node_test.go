@@ -40,6 +40,9 @@ type running[D interface{ Run(context.Context) error }] struct {
 }
 
 func run[D interface{ Run(context.Context) error }](d D) *running[D] {
+	if n, ok := any(d).(*Node); ok {
+		n.leaveGrace = 10 * time.Second // end looks at what is left
+	}
 	ctx, stop := context.WithCancel(context.Background())
 	r := &running[D]{daemon: d, stop: stop, done: make(chan error, 1)}
 	go func() { r.done <- d.Run(ctx) }()
