@@ -129,7 +129,7 @@ func fuzzRequest(f *testing.F, kind apiKind, path string) {
 	}
 	f.Add([]byte(`{"model":"test-model","prompt":[[1,2,3]],"max_tokens":5,"stream":true,"stream_options":{"include_usage":true},"timeout":1e300}`))
 	f.Add([]byte(`{"messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}],"max_completion_tokens":4,"stream":true}`))
-	p, err := NewProxy(ProxyConfig{HTTPAddr: "127.0.0.1:0", GRPCAddr: "127.0.0.1:0", Logger: slog.New(slog.DiscardHandler)})
+	p, err := NewProxy(ProxyConfig{HTTPAddr: "127.0.0.1:0", GRPCAddr: "127.0.0.1:0", NodeWait: -1, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		f.Fatal(err)
 	}
