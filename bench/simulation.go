@@ -11,6 +11,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"kvferry/config"
@@ -60,6 +61,9 @@ func OpenTrace(path string, n int) (*TraceFile, error) {
 		return nil, config.FileError(path, err)
 	}
 	defer f.Close()
+	if info, err := f.Stat(); err == nil && info.IsDir() {
+		return nil, config.FileError(path, syscall.EISDIR)
+	}
 	requests, longest, err := sim.ScanTrace(path, f, n)
 	if err != nil {
 		return nil, err

@@ -92,7 +92,7 @@ func otherwise(f *pflag.Flag) string {
 }
 
 // flagError is what pflag has found, in our words.
-func flagError(_ *cobra.Command, err error) error {
+func flagError(cmd *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
 	var missing *pflag.ValueRequiredError
 	var value *pflag.InvalidValueError
@@ -101,6 +101,9 @@ func flagError(_ *cobra.Command, err error) error {
 	case errors.As(err, &unknown):
 		if letters := unknown.GetSpecifiedShortnames(); letters != "" {
 			return invalid("-"+letters, fmt.Errorf("there is no such flag: write two dashes, as in --%s", letters))
+		}
+		if cmd.HasAvailableSubCommands() && !cmd.Runnable() {
+			return invalid("--"+unknown.GetSpecifiedName(), noSuchCommand(cmd, ""))
 		}
 		return invalid("--"+unknown.GetSpecifiedName(), errors.New("there is no such flag: is it misspelt?"))
 	case errors.As(err, &missing):

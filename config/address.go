@@ -20,7 +20,7 @@ func Address(text string) (host string, port uint16, err error) {
 	}
 	host, number, err := net.SplitHostPort(text)
 	switch {
-	case err != nil && strings.Contains(text, "://"):
+	case strings.Contains(text, "://"):
 		return "", 0, fmt.Errorf("%q: it is no URL: %s", text, addressForms)
 	case err != nil && strings.Count(text, ":") > 1 && !strings.Contains(text, "["):
 		return "", 0, fmt.Errorf("%q: an IPv6 address stands in brackets: %s", text, addressForms)
@@ -31,7 +31,7 @@ func Address(text string) (host string, port uint16, err error) {
 	}
 	n, err := strconv.ParseUint(number, 10, 16)
 	if err != nil {
-		return "", 0, fmt.Errorf("%q: the port is %q: use a number from 0, which takes a free one, to 65535", text, number)
+		return "", 0, fmt.Errorf("%q: the port is %q: use a number up to 65535", text, number)
 	}
 	return host, uint16(n), nil
 }

@@ -19,7 +19,7 @@ func TestAddress(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"": "none given", "nowhere": "write host:port", "::1": "stands in brackets", "::1:8000": "stands in brackets", "[::1": "write host:port",
-		"1.2.3.4:": "use a number", "1.2.3.4:http": `the port is "http"`, "1.2.3.4:65536": "to 65535", "1.2.3.4:-1": "use a number",
+		"1.2.3.4:": "use a number up to", "1.2.3.4:http": `the port is "http"`, "1.2.3.4:65536": "up to 65535", "1.2.3.4:-1": "use a number up to", "http://1.2.3.4": "it is no URL",
 		"http://1.2.3.4:80": "it is no URL: write host:port", "a b:1": "no host", "10.0.0.1/24:1": "no host",
 	} {
 		_, _, err := config.Address(text)

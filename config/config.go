@@ -126,13 +126,13 @@ func (e *Invalid) Unwrap() []error {
 // error that is of no field. What wraps an [Invalid] or a [Fault], or stands beside it, is
 // dropped.
 func Named(err error, names map[string]string) error {
-	var invalid *Invalid
-	var fault *Fault
-	switch {
-	case errors.As(err, &invalid):
+	switch e := outermost(err).(type) {
+	case *Fault:
+		return e.named(names)
+	case *Invalid:
 		var all Faults
 		seen := make(map[string]bool)
-		for _, f := range invalid.Faults {
+		for _, f := range e.Faults {
 			f = f.named(names)
 			if text := f.Error(); !seen[text] {
 				seen[text] = true
@@ -140,8 +140,26 @@ func Named(err error, names map[string]string) error {
 			}
 		}
 		return &Invalid{Faults: all}
-	case errors.As(err, &fault):
-		return fault.named(names)
+	}
+	return err
+}
+
+// outermost is the first Invalid or Fault in what err unwraps to, or err.
+func outermost(err error) error {
+	var invalid *Invalid
+	var fault *Fault
+	switch e := err.(type) {
+	case *Invalid, *Fault:
+	case interface{ Unwrap() error }:
+		if inner := outermost(e.Unwrap()); errors.As(inner, &invalid) || errors.As(inner, &fault) {
+			return inner
+		}
+	case interface{ Unwrap() []error }:
+		for _, inner := range e.Unwrap() {
+			if inner = outermost(inner); errors.As(inner, &invalid) || errors.As(inner, &fault) {
+				return inner
+			}
+		}
 	}
 	return err
 }

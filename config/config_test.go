@@ -95,6 +95,9 @@ func TestNoFaults(t *testing.T) {
 		t.Error(err)
 	}
 	other := errors.New("the disk is full")
+	if got := config.Named(errors.Join(other, validate()), map[string]string{"Workers": "--workers"}); !strings.Contains(got.Error(), "\n--workers: 0: use 1 or more\n") || strings.Contains(got.Error(), "disk") {
+		t.Error(got)
+	}
 	if got := config.Named(other, nil); got != other {
 		t.Errorf("%v, want %v", got, other)
 	}

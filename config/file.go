@@ -14,7 +14,7 @@ func ReadFile(name string) ([]byte, error) {
 	return text, FileError(name, err)
 }
 
-// FileError says in plain words why a file that a configuration names cannot be read, and
+// FileError says in plain words why a file that a configuration names cannot be opened, and
 // unwraps to err; nil if that is nil.
 func FileError(name string, err error) error {
 	why := plain{"", err}
@@ -24,7 +24,7 @@ func FileError(name string, err error) error {
 	case errors.Is(err, fs.ErrNotExist):
 		why.text = "there is no such file"
 	case errors.Is(err, fs.ErrPermission):
-		why.text = "this user may not read it"
+		why.text = "this user may not: see its permissions"
 	case errors.Is(err, syscall.EISDIR):
 		why.text = "it is a folder: name a file"
 	default:

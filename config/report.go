@@ -16,17 +16,16 @@ func NewReport(err error) (r Report) {
 	add := func(field string, err error) {
 		r.Fields, r.Texts = append(r.Fields, field), append(r.Texts, err.Error())
 	}
-	var invalid *Invalid
-	var fault *Fault
-	switch {
-	case errors.As(err, &invalid):
-		r.Where, r.Bad = invalid.Where, true
-		for _, f := range invalid.Faults {
+	switch e := outermost(err).(type) {
+	case *Fault:
+		add(e.Field, e.Err)
+	case *Invalid:
+		r.Where, r.Bad = e.Where, true
+		for _, f := range e.Faults {
 			add(f.Field, f.Err)
 		}
-	case errors.As(err, &fault):
-		add(fault.Field, fault.Err)
-	case err != nil:
+	case nil:
+	default:
 		add("", err)
 	}
 	return r

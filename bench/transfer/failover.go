@@ -92,8 +92,9 @@ func (c *FailoverConfig) Validate() error {
 	for i, f := range c.Faults {
 		field := fmt.Sprintf("Faults[%d]", i)
 		switch {
+		case len(c.Rails) == 0: // said already
 		case f.Rail >= len(c.Rails):
-			bad.Add(field, f, "it is of rail %d: there are 0 to %d", f.Rail, len(c.Rails)-1)
+			bad.Add(field, f, "it is of rail %d: use 0 to %d, the rails in their order", f.Rail, len(c.Rails)-1)
 		case i > 0 && f.At <= c.Faults[i-1].At:
 			bad.Add(field, f, "it does not come after the one before: put them in order")
 		}

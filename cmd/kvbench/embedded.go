@@ -30,6 +30,11 @@ type hardware struct {
 	blocks, warmMiB int
 }
 
+// pair is the largest cluster of these nodes, whose links settings choose.
+func (h hardware) pair() cluster.Config {
+	return cluster.Config{Prefill: 1, Decode: 1, Profile: h.profile, Rails: h.rails, KVBlocks: h.blocks, WarmMiB: h.warmMiB}
+}
+
 // carrier is the link and the rails of a setting that moves KV. Where its rail is not to be had, it is
 // loopback, and why says so.
 func (h hardware) carrier(s bench.Setting) (link *transport.Link, specs []string, why string, err error) {

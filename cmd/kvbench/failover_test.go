@@ -41,7 +41,7 @@ func TestFailoverUsage(t *testing.T) {
 		{"", []string{"--rail: none given: name one"}},
 		{"--rail mem --select affinity,static", []string{"--select"}},
 		{"--rail mem --fault 2s:kill:0 --cut 2s --restore x:0", []string{"--fault:", "link-down, link-up", "--cut: \"2s\": write TIME:RAIL", "--restore:"}},
-		{"--rail mem --fault 2s:clear:3", []string{`--fault: "2s:clear:3": it is of rail 3: there are 0 to 0`}},
+		{"--rail mem --fault 2s:clear:3", []string{`--fault: "2s:clear:3": it is of rail 3: use 0 to 0`}},
 		{"--rail mem --cut 2s:0 --restore 1s:0", []string{"put them in order"}},
 		{"--rail mem --faults x --cut 1s:0", []string{`--faults: "x": faults are given one by one too: leave one out`}},
 		{"--rail mem --duration 0s --timeout 0s --warmup -1s --batch 0 --depth 0 --threads 0", []string{"--duration: 0s:", "--timeout: 0s:", "--warmup: -1s:", "--batch: 0:", "--depth: 0:", "--threads: 0:"}},

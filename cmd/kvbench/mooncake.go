@@ -143,7 +143,7 @@ results could not be written; 2 bad flags, or a server that is another setting;
 var mooncakeNames = map[string]string{
 	"Workloads": "--rows", "Settings": "--settings", "NumPrompts": "--num-prompts", "Seed": "--seed", "Repeat": "--repeat", "RetriesDisturbed": "--retries-disturbed", "Out": "--out",
 	"RequestTimeout": "--request-timeout", "ReadyTimeout": "--ready-timeout", "Start": "--proxy", "Virtual": "--clock",
-	"Profile": "--profile", "Link": "--link", "Rails": "--rail", "KVBlocks": "--num-gpu-blocks-override", "WarmMiB": "--kv-warm-mib",
+	"Profile": "--profile", "Link": "--link", "Rails": "--rail", "KVBlocks": "--num-gpu-blocks-override", "WarmMiB": "--kv-warm-mib", "WarmBytes": "--kv-warm-mib",
 }
 
 // config turns flags into a run, or names every flag that is wrong and the fix.
@@ -193,7 +193,11 @@ func (f *mooncakeFlags) config(changed func(flag string) bool) (bench.Config, er
 		cfg.ParseLink = nodeLink(p)
 		if f.proxy == "" {
 			cfg.System = map[string]any{"profile": p, "link": f.link, "rail": f.rails.String()}
-			cfg.Start = embedded(hardware{profile: f.profile, costs: p, link: f.link, rails: f.rails, blocks: f.blocks, warmMiB: f.warm}, &f.log)
+			h := hardware{profile: f.profile, costs: p, link: f.link, rails: f.rails, blocks: f.blocks, warmMiB: f.warm}
+			cfg.Start = embedded(h, &f.log)
+			if f.clock != "virtual" && len(bad) == 0 {
+				fields.Check("", h.pair().Validate())
+			}
 		}
 		f.virtual(&cfg, p, changed)
 		f.checkLinks(&bad, &cfg, p)

@@ -75,7 +75,7 @@ func TestSimulateUsage(t *testing.T) {
 	}{
 		{"--link 0GB/s", 2, []string{"--link", "rate: 0: use 1 B/s"}},
 		{"--link native", 2, []string{"--link", "in virtual time"}},
-		{"--link fast", 2, []string{"--link", `"fast" is unknown`}},
+		{"--link fast", 2, []string{"--link", `"fast": there is no such link`}},
 		{"--nics 0", 2, []string{"--nics: 0: use more"}},
 		{"--prefill 0", 2, []string{"--prefill: 0: a cluster has"}},
 		{"--nondisagg 2 --decode 2", 2, []string{"--nondisagg", "leave one kind out"}},
@@ -98,7 +98,7 @@ func TestSimulateUsage(t *testing.T) {
 		{"--trace " + good + " --seed 3", 2, []string{"--seed", "a trace has its own"}},
 		{"--trace " + broken, 2, []string{"--trace: ", "broken.jsonl:2: it ends in the middle"}},
 		{"--trace " + empty, 2, []string{"--trace: ", "empty.jsonl\": it has no requests"}},
-		{"--trace " + filepath.Join(dir, "none.jsonl"), 2, []string{"--trace: ", "none.jsonl: no such file"}},
+		{"--trace " + filepath.Join(dir, "none.jsonl"), 2, []string{"--trace: ", "none.jsonl\": there is no such file"}},
 		{"--random-input-len 20000 --num-prompts 3", 1, []string{"every request was refused", "at most 10000"}},
 		{"--random-input-len 20000 --num-prompts 3 --sweep rate=1,2", 1, []string{"every request of every point was refused", "at most 10000"}},
 	} {

@@ -126,7 +126,12 @@ func (f *topoFlags) writeCapture(cmd *cobra.Command) error {
 	} else if err := s.Write(&b); err != nil {
 		return err
 	}
-	if err := os.WriteFile(f.capture, b.Bytes(), 0o644); err != nil {
+	file, err := os.Create(f.capture)
+	if err != nil {
+		return config.Faults{{Field: "--capture", Err: config.FileError(f.capture, err)}}.Err("")
+	}
+	_, err = file.Write(b.Bytes())
+	if err = errors.Join(err, file.Close()); err != nil {
 		return &config.Fault{Field: "--capture", Err: err}
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "%s: %.1f KB. It contains\n%s.\nSee for yourself: %s; kvbench topo --root %s shows what it says.\n",

@@ -118,9 +118,9 @@ func TestTopologyUsage(t *testing.T) {
 		{"--matrix " + broken, command.ExitUsage, []string{"--matrix", broken, `location "cpu:0"`}},
 		{"--matrix nowhere.json", command.ExitUsage, []string{"--matrix", "nowhere.json"}},
 		{"--capture x.tar.gz --format json --exclude eth0", command.ExitUsage, []string{"--format", "--exclude", "leave it out"}},
-		{"--root nowhere", command.ExitFailed, []string{"nowhere", "folder that has sys in it"}},
-		{"--root /sys", command.ExitFailed, []string{"not sys itself"}},
-		{"--root " + machine("laptop") + " --capture /nowhere/x", command.ExitFailed, []string{"/nowhere/x"}},
+		{"--root nowhere", command.ExitUsage, []string{`--root: "nowhere": there is no such file`, "folder that has sys in it"}},
+		{"--root /sys", command.ExitUsage, []string{"not sys itself"}},
+		{"--root " + machine("laptop") + " --capture /nowhere/x", command.ExitUsage, []string{`--capture: "/nowhere/x": there is no such file`}},
 		{"eth0", command.ExitUsage, []string{"eth0"}},
 	} {
 		code, _, stderr := kvbench(t.Context(), append([]string{"topo"}, strings.Fields(c.args)...)...)

@@ -153,7 +153,7 @@ func TestTransferUsage(t *testing.T) {
 		}
 	}
 	code, _, stderr := kvbench(t.Context(), "transfer", "--rail", "tcp/nosuch0", "--out", t.TempDir())
-	if code != command.ExitFailed || !strings.Contains(stderr, `no interface "nosuch0": use one of`) {
+	if code != command.ExitUsage || !strings.HasPrefix(stderr, `kvbench: --rail: "tcp/nosuch0": this machine has no interface "nosuch0": use one of`) {
 		t.Errorf("exit %d: %s", code, stderr)
 	}
 }

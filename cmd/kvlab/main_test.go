@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"kvferry/command"
+	"kvferry/command/commandtest"
 )
 
 func kvlab(ctx context.Context, args ...string) (code int, stdout, stderr string) {
@@ -50,6 +51,27 @@ func TestUsage(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestRefused: more of them, held to what all programs say.
+func TestRefused(t *testing.T) {
+	commandtest.Refused(t, program, [][2]string{
+		{"nics", "COMMAND: none given: name what the hosts run"},
+		{"nics --rates 2gbit,fast -- true", "--rates: "},
+		{"nics --rates 1,2,3 -- true", "--rates: "},
+		{"nics --rates 2gbit --mtu 9 -- true", "--mtu: 9: use "},
+		{"nics --rates 2gbit --latency 0s -- true", "--latency: 0s: use more than 0"},
+		{"nics --rates 2gbit --burst 1 -- true", "--burst: "},
+		{"nics --rates 2gbit --fault 1s:link-down:1:5 -- true", `--fault: "1s:link-down:1:5": `},
+		{"nics --rates 2gbit --env NOVALUE -- true", `--env: "NOVALUE": `},
+		{"nics --rates 2gbit --until 3 -- true", "--until: 3: use 0 to 2"},
+		{"nics --rates 2gbit --no-routes -- true", "--no-routes: "},
+		{"roce --memory 1 -- true", "--memory: 1: use "},
+		{"roce --timeout soon -- true", `--timeout: "soon": write a time with its unit`},
+		{"roce --loss 200% -- true", "--loss: "},
+		{"roce --rate -1gbit -- true", "--rate: "},
+		{"roce --fault soon:kill:1 -- true", `--fault: "soon:kill:1": `},
+	})
 }
 
 // TestCommandKeepsItsFlags: what follows COMMAND is not the lab's, with or

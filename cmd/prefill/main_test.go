@@ -14,7 +14,7 @@ func TestRefused(t *testing.T) {
 		{"--id p --proxy http://10.0.0.1:9000", `--proxy: "http://10.0.0.1:9000": it is no URL: write host:port`},
 		{"--id p --proxy 10.0.0.1:0", `--proxy: "10.0.0.1:0": names no port`},
 		{"--id p --grpc 0.0.0.0:9100", `--grpc: "0.0.0.0:9100": names no host`},
-		{"--id p --grpc 127.0.0.1:70000", `--grpc: "127.0.0.1:70000": the port is "70000": use a number from 0`},
+		{"--id p --grpc 127.0.0.1:70000", `--grpc: "127.0.0.1:70000": the port is "70000": use a number up to`},
 		{"--id p --grpc ::1:9100", `--grpc: "::1:9100": an IPv6 address stands in brackets`},
 		{"--id p --grpc 192.0.2.77:9100 --profile zero --num-gpu-blocks-override 8 --kv-warm-mib 0", `--grpc: "192.0.2.77:9100": no interface of this machine has that address`},
 		{"--id p --rail eth0", `--rail: "eth0": neither an address nor a NIC: write host:port`},

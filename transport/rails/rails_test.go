@@ -55,7 +55,7 @@ func TestParseFaults(t *testing.T) {
 		"tcp/eth0:7000":            "tcp/eth0@:7000",
 		"tcp/eth0@":                "write host:port",
 		"tcp/eth0@7000":            "write host:port",
-		"10.0.0.1:http":            "use a number from 0",
+		"10.0.0.1:http":            "use a number up to",
 		"10.0.0.1:70000":           "65535",
 		"rdma/":                    "rdma/mlx5_0:1",
 		"rdma/mlx5_0:0":            "use 1 to 255",
@@ -126,7 +126,7 @@ func TestOpen(t *testing.T) {
 	for spec, want := range map[string]string{
 		"tcp/nosuch0":          `no interface "nosuch0": use one of`,
 		taken.Addr().String():  "another process listens there",
-		"tcp/lo0x@127.0.0.1:x": "use a number from 0",
+		"tcp/lo0x@127.0.0.1:x": "use a number up to",
 		"bogus":                "neither",
 	} {
 		_, err := rails.OpenAll([]string{"127.0.0.1:0", spec}, rails.Options{})

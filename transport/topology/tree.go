@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"kvferry/config"
 )
 
 // A tree is the root folder of a machine, or of a capture of one. Paths are
@@ -218,7 +220,7 @@ func digits(text string) int {
 func withTree(root string, use func(*tree) error) error {
 	info, err := os.Stat(root)
 	if err != nil {
-		return fmt.Errorf("topology: root %s: %w: name a folder that has sys in it (/ is this machine), or a capture", root, err)
+		return fmt.Errorf("%w: name a folder that has sys in it (/ is this machine), or a capture", config.FileError(root, err))
 	}
 	dir := root
 	if !info.IsDir() {
@@ -231,7 +233,7 @@ func withTree(root string, use func(*tree) error) error {
 		}
 		defer os.RemoveAll(dir)
 		if err := s.Extract(dir); err != nil {
-			return fmt.Errorf("topology: capture %s: %w", root, err)
+			return fmt.Errorf("%q: %w", root, err)
 		}
 	}
 	t, err := openTree(dir)
@@ -240,7 +242,7 @@ func withTree(root string, use func(*tree) error) error {
 	}
 	defer t.close()
 	if len(t.list("sys/class/net")) == 0 && len(t.list("sys/class/infiniband")) == 0 {
-		return fmt.Errorf("topology: root %s: %w: there is no sys/class/net with an interface in it; name the folder that holds sys, not sys itself, or a capture made by kvbench topo --capture", root, errNoMachine)
+		return fmt.Errorf("%q: %w: there is no sys/class/net with an interface in it; name the folder that holds sys, not sys itself, or a capture made by kvbench topo --capture", root, errNoMachine)
 	}
 	return use(t)
 }
