@@ -47,7 +47,7 @@ type Config struct {
 	RequestTimeout             time.Duration
 	TransferTimeout            time.Duration
 	LeaseTTL                   time.Duration // how long a silent node counts as there
-	MaxQueue                   int           // requests the proxy holds at once
+	MaxQueue                   int           // requests that may wait; the proxy's default if 0
 
 	// Log gets the daemons' standard error. Default none. What it does not take is
 	// lost: a full disk must not end the daemons.

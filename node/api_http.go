@@ -4,10 +4,8 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"strconv"
@@ -40,7 +38,7 @@ func (p *Proxy) handler() http.Handler {
 		}
 		writeError(w, e)
 	})
-	return mux
+	return timedHandler{p, mux}
 }
 
 // serveGeneration is both generation endpoints. Its frame is under every open
@@ -49,31 +47,32 @@ func (p *Proxy) handler() http.Handler {
 func (p *Proxy) serveGeneration(w http.ResponseWriter, r *http.Request, kind apiKind) {
 	f := &flight{proxy: p, requestID: requestID(r), accepted: p.clock.Now()}
 	w.Header().Set("X-Request-Id", f.requestID)
-	done, err := p.admit()
-	if err != nil {
-		p.refuse(w, f.requestID, err)
-		return
-	}
-	defer done()
 	if err := p.accept(f, w, r, kind); err != nil {
 		p.refuse(w, f.requestID, err)
 		return
 	}
+	defer p.leave(f)
 	ctx, cancel := f.deadline(r.Context(), w)
 	defer cancel()
-	err = f.run(ctx)
+	err := f.run(ctx)
 	if err == nil {
 		err = f.answer(w)
 	}
 	p.finish(w, f, err)
 }
 
-// accept reads and checks a request and readies its flight.
+// accept reads and checks a request, readies its flight and admits it. A full or
+// draining proxy says so before it reads the body; a request takes a place in the
+// queue only once it is whole.
 func (p *Proxy) accept(f *flight, w http.ResponseWriter, r *http.Request, kind apiKind) error {
+	if err := p.room(); err != nil {
+		return err
+	}
 	body, err := p.readBody(w, r)
 	if err != nil {
 		return err
 	}
+	defer body.release()
 	cluster, ok := p.registry.info()
 	if !ok {
 		if err := p.awaitNodes(r.Context()); errors.Is(err, context.Canceled) {
@@ -83,9 +82,14 @@ func (p *Proxy) accept(f *flight, w http.ResponseWriter, r *http.Request, kind a
 		}
 		cluster, _ = p.registry.info()
 	}
-	f.req, err = parseGeneration(kind, body, cluster)
-	if err != nil {
+	if err := p.parse(func() (err error) { f.req, err = parseGeneration(kind, body.bytes, cluster); return err }); err != nil {
 		return err
+	}
+	if err := p.admit(f); err != nil {
+		return err
+	}
+	if c := connectionOf(r); c != nil {
+		p.connections.running(c)
 	}
 	f.created = time.Now()
 	f.metrics = p.metrics.model(f.req.Model)
@@ -108,7 +112,7 @@ func (f *flight) deadline(parent context.Context, w http.ResponseWriter) (contex
 	timeout -= f.proxy.clock.Now() - f.accepted
 	// A client that does not read must not hold the handler beyond its time.
 	// Recorders of tests have no deadlines; a connection has.
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(timeout + writeGrace))
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(timeout + f.proxy.timeouts.grace))
 	return context.WithTimeoutCause(parent, timeout, cause)
 }
 
@@ -186,40 +190,8 @@ func (p *Proxy) refuse(w http.ResponseWriter, id string, err error) {
 	if errors.Is(err, errProxyDrains) {
 		w.Header().Set("Connection", "close")
 	}
+	p.answerSoon(w)
 	writeError(w, api)
-}
-
-func writeError(w http.ResponseWriter, e *apiError) {
-	h := w.Header()
-	h.Set("Content-Type", "application/json")
-	if e.RetryAfter > 0 {
-		h.Set("Retry-After", strconv.Itoa(e.RetryAfter))
-	}
-	w.WriteHeader(e.Status)
-	_, _ = w.Write(e.appendJSON(nil)) // a client that is gone needs no error
-}
-
-// readBody reads a request's body to its end before anything is answered.
-// Streaming an answer while the body is still coming in makes net/http cut
-// off one or the other: 1 to 3 % of the streams came up short where a proxy
-// did that (golang/go#40747).
-func (p *Proxy) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	deadlines := http.NewResponseController(w)
-	_ = deadlines.SetReadDeadline(time.Now().Add(bodyTimeout)) // see serveGeneration
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, p.cfg.MaxBodyBytes))
-	if err == nil {
-		_ = deadlines.SetReadDeadline(time.Time{})
-		return body, nil
-	}
-	var tooLarge *http.MaxBytesError
-	if errors.As(err, &tooLarge) {
-		return nil, &apiError{
-			Status: http.StatusRequestEntityTooLarge, Type: "invalid_request_error", Code: "body_too_large",
-			Message: fmt.Sprintf("the body is longer than %d bytes (MaxBodyBytes)", tooLarge.Limit), Err: err,
-		}
-	}
-	w.Header().Set("Connection", "close")
-	return nil, &apiError{Status: http.StatusBadRequest, Type: "invalid_request_error", Message: fmt.Sprintf("the body could not be read: %v", err), Err: err}
 }
 
 // requestID is the client's X-Request-Id if it is fit for logs, else a new
@@ -237,82 +209,3 @@ func requestID(r *http.Request) string {
 	_, _ = rand.Read(b[:]) // never fails
 	return hex.EncodeToString(b[:])
 }
-
-func (p *Proxy) serveTokenize(w http.ResponseWriter, r *http.Request) {
-	var b struct {
-		Model    *string         `json:"model"`
-		Prompt   json.RawMessage `json:"prompt"`
-		Messages []messageBody   `json:"messages"`
-	}
-	cluster, ok := p.readSmall(w, r, &b)
-	if !ok {
-		return
-	}
-	err := checkModel(b.Model, cluster)
-	var ids []uint32
-	switch {
-	case err != nil:
-	case b.Messages != nil:
-		ids, err = parseMessages(b.Messages, cluster.tokenizer())
-	case string(b.Prompt) == `""`:
-		ids = []uint32{}
-	default:
-		ids, err = parsePrompt("prompt", b.Prompt, cluster.tokenizer())
-	}
-	if err != nil {
-		writeError(w, toAPIError(err))
-		return
-	}
-	writeJSON(w, map[string]any{"tokens": ids, "count": len(ids), "max_model_len": cluster.MaxModelLen})
-}
-
-func (p *Proxy) serveDetokenize(w http.ResponseWriter, r *http.Request) {
-	var b struct {
-		Model  *string         `json:"model"`
-		Tokens json.RawMessage `json:"tokens"`
-	}
-	cluster, ok := p.readSmall(w, r, &b)
-	if !ok {
-		return
-	}
-	err := checkModel(b.Model, cluster)
-	var ids []uint32
-	if err == nil && string(b.Tokens) != "[]" {
-		if len(b.Tokens) == 0 || b.Tokens[0] != '[' {
-			err = badField("tokens", "want a list of token ids")
-		} else {
-			ids, err = parsePrompt("tokens", b.Tokens, cluster.tokenizer())
-		}
-	}
-	if err != nil {
-		writeError(w, toAPIError(err))
-		return
-	}
-	writeJSON(w, map[string]string{"prompt": Tokenizer{}.Decode(ids)})
-}
-
-// readSmall reads the body of a request that needs no node. It has answered
-// the client if it returns false.
-func (p *Proxy) readSmall(w http.ResponseWriter, r *http.Request, v any) (clusterInfo, bool) {
-	cluster, ok := p.registry.info()
-	if !ok {
-		writeError(w, toAPIError(p.registry.wait(ended)))
-		return cluster, false
-	}
-	body, err := p.readBody(w, r)
-	if err == nil {
-		err = parseJSON(body, v)
-	}
-	if err != nil {
-		writeError(w, toAPIError(err))
-		return cluster, false
-	}
-	return cluster, true
-}
-
-func writeJSON(w http.ResponseWriter, v any) {
-	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(v) // the values are ours and always encode
-}
-
-func uintString(v uint32) string { return strconv.FormatUint(uint64(v), 10) }

@@ -66,7 +66,7 @@ var badRequests = []struct {
 	{"message without role", "/v1/chat/completions", `{"messages":[{"content":"hi"}]}`, 400, "messages[0].role", "missing"},
 	{"content as number", "/v1/chat/completions", `{"messages":[{"role":"user","content":5}]}`, 400, "messages[0].content", "string or a list"},
 	{"image", "/v1/chat/completions", `{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{}}]}]}`, 400, "messages[0].content[0].type", "only text"},
-	{"body too large", "/v1/completions", `{"prompt":"` + strings.Repeat("x", 1<<16) + `"}`, 413, "", "MaxBodyBytes"},
+	{"body too large", "/v1/completions", `{"prompt":"` + strings.Repeat("x", 1<<16) + `"}`, 413, "", "--max-body"},
 }
 
 func TestBadRequests(t *testing.T) {
@@ -203,11 +203,11 @@ func TestProxyConfigValidate(t *testing.T) {
 	}
 	err := ProxyConfig{
 		HTTPAddr: "nowhere", GRPCAddr: "8000", Mode: "fast", Handoff: "v1", Placement: "random",
-		LeaseTTL: -1, RequestTimeout: -1, MaxQueue: -1, MaxBodyBytes: -1,
+		LeaseTTL: -1, RequestTimeout: -1, MaxConnections: -1, MaxQueue: -1, MaxQueueTime: -1, MaxBodyBytes: -1,
 	}.Validate()
 	for _, want := range []string{
 		`HTTPAddr: "nowhere": write host:port`, `GRPCAddr: "8000"`, `Mode: "fast": use one of auto, disagg, nondisagg`, `Handoff: "v1": use one of v0, pull, layerwise`,
-		`Placement: "random": use one of round-robin, least-loaded, prefix-aware`, "LeaseTTL", "RequestTimeout", "MaxQueue", "MaxBodyBytes",
+		`Placement: "random": use one of round-robin, least-loaded, prefix-aware`, "LeaseTTL", "RequestTimeout", "MaxConnections", "MaxQueue:", "MaxQueueTime", "MaxBodyBytes",
 	} {
 		if !strings.Contains(fmt.Sprint(err), want) {
 			t.Errorf("no %q in:\n%v", want, err)

@@ -22,6 +22,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"runtime"
 	"sync"
 	"time"
 
@@ -34,17 +35,22 @@ import (
 
 // Limits on what a connection may cost before it has asked for anything.
 const (
-	headerTimeout  = 10 * time.Second
-	bodyTimeout    = 30 * time.Second
+	headerTimeout  = 30 * time.Second
 	idleTimeout    = 2 * time.Minute // between requests of a kept connection
 	maxHeaderBytes = 64 << 10
-	// writeGrace is how long past a request's deadline a client may take to
-	// read what was written.
-	writeGrace = 5 * time.Second
 	// closeGrace is how long connections get to close once their requests
 	// have ended.
 	closeGrace = time.Second
 )
+
+// timeouts bound what a client may take with one request.
+type timeouts struct {
+	body   time.Duration // to send the body
+	answer time.Duration // to read an answer that is no stream, or the next part of a long one
+	grace  time.Duration // past the request's deadline, to read what was written
+}
+
+var defaultTimeouts = timeouts{body: 30 * time.Second, answer: 10 * time.Second, grace: 5 * time.Second}
 
 // Proxy serves OpenAI's HTTP API over the nodes that register with it.
 //
@@ -59,6 +65,11 @@ type Proxy struct {
 	metrics  *proxyMetrics
 	registry *registry
 
+	connections *connections
+	bodies      *bodies
+	parsing     chan struct{} // as many at once as there are CPUs; see parse
+	timeouts    timeouts
+
 	httpListener net.Listener
 	grpcListener net.Listener
 	http         *http.Server
@@ -69,7 +80,9 @@ type Proxy struct {
 
 	mu       sync.Mutex
 	draining bool
-	inFlight int
+	inFlight int           // requests taken on
+	waiting  int           // of these, that do not run yet
+	unplaced int           // prompt tokens of these that are in no node's backlog
 	idle     chan struct{} // closed when draining and inFlight is 0
 }
 
@@ -80,11 +93,18 @@ func NewProxy(cfg ProxyConfig) (*Proxy, error) {
 		return nil, err
 	}
 	cfg.setDefaults()
-	p := &Proxy{cfg: cfg, clock: clock.Precise(), metrics: newProxyMetrics(), idle: make(chan struct{})}
+	p := &Proxy{
+		cfg: cfg, clock: clock.Precise(), metrics: newProxyMetrics(), idle: make(chan struct{}),
+		connections: newConnections(cfg.MaxConnections), bodies: newBodies(cfg.MaxBodyBytes),
+		timeouts: defaultTimeouts, parsing: make(chan struct{}, runtime.GOMAXPROCS(0)),
+	}
+	if n := p.connections.limit; n < cfg.MaxConnections {
+		cfg.Logger.Warn("fewer connections than --max-connections: raise the limit on open files (ulimit -n)", "connections", n, "max_connections", cfg.MaxConnections)
+	}
 	p.ctx, p.stop = context.WithCancelCause(context.Background())
 	p.registry = newRegistry(p.ctx, cfg, p.clock, p.metrics)
 	var err error
-	p.metrics.registry.MustRegister(nodeCollector{p.registry}, healthCollector{p.registry})
+	p.metrics.registry.MustRegister(nodeCollector{p.registry}, healthCollector{p.registry}, queueCollector{p})
 	if p.httpListener, err = config.Listen("HTTPAddr", cfg.HTTPAddr); err != nil {
 		return nil, err
 	}
@@ -98,6 +118,8 @@ func NewProxy(cfg ProxyConfig) (*Proxy, error) {
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
 		BaseContext:       func(net.Listener) context.Context { return p.ctx },
+		ConnContext:       withConnection,
+		ConnState:         p.connections.state,
 		ErrorLog:          slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelDebug),
 	}
 	p.grpc = grpc.NewServer(serverKeepalive())
@@ -169,9 +191,10 @@ func (p *Proxy) Run(ctx context.Context) error {
 		"mode", p.cfg.Mode, "handoff", p.cfg.Handoff, "placement", p.cfg.Placement)
 	failed := make(chan error, 2)
 	var servers sync.WaitGroup
-	servers.Go(func() { failed <- p.http.Serve(p.httpListener) })
+	servers.Go(func() { failed <- p.http.Serve(p.connections.listen(p.httpListener)) })
 	servers.Go(func() { failed <- p.grpc.Serve(p.grpcListener) })
 	servers.Go(func() { p.registry.watch(p.ctx) })
+	servers.Go(func() { p.watchQueue(p.ctx) })
 
 	var err error
 	select {
@@ -220,25 +243,4 @@ func (p *Proxy) close() {
 	<-p.idle
 	p.registry.close()
 	p.grpc.Stop()
-}
-
-// admit counts a request in, unless the proxy is full or draining.
-func (p *Proxy) admit() (done func(), err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	switch {
-	case p.draining:
-		return nil, errProxyDrains
-	case p.inFlight >= p.cfg.MaxQueue:
-		return nil, fmt.Errorf("%w: it holds %d requests (MaxQueue); try again", errProxyFull, p.inFlight)
-	}
-	p.inFlight++
-	return func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.inFlight--
-		if p.draining && p.inFlight == 0 {
-			close(p.idle)
-		}
-	}, nil
 }

@@ -223,6 +223,12 @@ func (a *attempt) spent(l *leg) bool {
 	return true
 }
 
+// running reports whether the node that generates has begun to. A layerwise request whose
+// first token is out may wait still, for its KV to arrive.
+func (a *attempt) running() bool {
+	return a.next > 0 && (a.shape == shapeFull || a.shape == shapePrefillOnly || a.flowing)
+}
+
 // complete reports whether every token asked for is out, whatever else the
 // nodes have still to say.
 func (a *attempt) complete() bool { return a.next == a.want }

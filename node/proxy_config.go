@@ -57,10 +57,18 @@ type ProxyConfig struct {
 	// DrainTimeout is how long running requests may take to end once Run's
 	// context is done. Default 30 s; negative: they are ended at once.
 	DrainTimeout time.Duration
-	// MaxQueue is how many requests the proxy holds at once, waiting and
-	// streaming together; the next is answered 429. Default 4096: at 4 KiB of
-	// stream state and 32 KiB of connection each that is about 150 MB.
+	// MaxConnections is how many clients' connections are open at once, and with
+	// them requests, waiting or streaming; see connections for who makes room for
+	// whom. Default 16384.
+	MaxConnections int
+	// MaxQueue is how many requests may wait for their turn; the next is answered 429.
+	// Those that run do not count. Default 16384, as many as connections: 10,000 that
+	// waited took 370 MB of the proxy, connections included.
 	MaxQueue int
+	// MaxQueueTime is how long a request may be expected to wait before its prompt is
+	// computed, by what is ahead of it and how fast that was worked off lately; one
+	// that would wait longer is answered 429. Default 0: as long as it takes.
+	MaxQueueTime time.Duration
 	// MaxBodyBytes bounds a request's body. Default 4 MiB, thirty times a
 	// 10,000-token prompt as text.
 	MaxBodyBytes int64
@@ -82,7 +90,8 @@ func (c *ProxyConfig) setDefaults() {
 	config.Default(&c.NodeWait, 10*time.Second)
 	config.Default(&c.RequestTimeout, 10*time.Minute)
 	config.Default(&c.DrainTimeout, 30*time.Second)
-	config.Default(&c.MaxQueue, 4096)
+	config.Default(&c.MaxConnections, 16384)
+	config.Default(&c.MaxQueue, 16384)
 	config.Default(&c.MaxBodyBytes, 4<<20)
 	config.Default(&c.MaxRetries, 2)
 	if c.Logger == nil {
@@ -122,8 +131,14 @@ func (c ProxyConfig) Validate() error {
 			bad.Add(d.field, d.value, "use %v or more", d.min)
 		}
 	}
+	if c.MaxConnections < 0 {
+		bad.Add("MaxConnections", c.MaxConnections, "use 1 connection or more")
+	}
 	if c.MaxQueue < 0 {
 		bad.Add("MaxQueue", c.MaxQueue, "use 1 request or more")
+	}
+	if c.MaxQueueTime < 0 {
+		bad.Add("MaxQueueTime", c.MaxQueueTime, "use a time such as 2s, or 0 for no limit")
 	}
 	if c.MaxBodyBytes < 0 {
 		bad.Add("MaxBodyBytes", c.MaxBodyBytes, "use 1 byte or more")
@@ -132,13 +147,13 @@ func (c ProxyConfig) Validate() error {
 }
 
 // PositiveProxyFlags are those for which 0 makes no sense.
-var PositiveProxyFlags = []string{"lease-ttl", "request-timeout", "max-queue", "max-body"}
+var PositiveProxyFlags = []string{"lease-ttl", "request-timeout", "max-connections", "max-queue", "max-queue-time", "max-body"}
 
 // ProxyFlagNames are the flags that set the fields of a ProxyConfig.
 var ProxyFlagNames = map[string]string{
 	"HTTPAddr": "--http", "GRPCAddr": "--grpc", "Mode": "--mode", "Handoff": "--handoff", "Placement": "--placement", "AllowMixedProfiles": "--allow-mixed-profiles",
 	"LeaseTTL": "--lease-ttl", "NodeWait": "--node-wait", "RequestTimeout": "--request-timeout", "DrainTimeout": "--drain-timeout",
-	"MaxQueue": "--max-queue", "MaxBodyBytes": "--max-body", "MaxRetries": "--max-retries",
+	"MaxConnections": "--max-connections", "MaxQueue": "--max-queue", "MaxQueueTime": "--max-queue-time", "MaxBodyBytes": "--max-body", "MaxRetries": "--max-retries",
 }
 
 // AddFlags adds a flag for every field but Logger, with the defaults above.
@@ -155,7 +170,9 @@ func (c *ProxyConfig) AddFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.NodeWait, "node-wait", d.NodeWait, "how long a request waits for nodes that are not there yet, or not any more; 0: not at all")
 	fs.DurationVar(&c.RequestTimeout, "request-timeout", d.RequestTimeout, "deadline of a request that does not ask for less")
 	fs.DurationVar(&c.DrainTimeout, "drain-timeout", d.DrainTimeout, "how long running requests may take to end on SIGTERM; 0: they are ended at once")
-	fs.IntVar(&c.MaxQueue, "max-queue", d.MaxQueue, "requests held at once, waiting and streaming; beyond it clients get 429")
+	fs.IntVar(&c.MaxConnections, "max-connections", d.MaxConnections, "clients' connections, and with them requests, held at once; one address gets three quarters of them at most")
+	fs.IntVar(&c.MaxQueue, "max-queue", d.MaxQueue, "requests that wait for their turn; beyond it clients get 429 and are told when to come back; running streams do not count")
+	fs.DurationVar(&c.MaxQueueTime, "max-queue-time", d.MaxQueueTime, "longest wait to expect, by what is ahead and how fast it was worked off lately; beyond it clients get 429, so that those taken on keep their latency (default no limit)")
 	fs.Int64Var(&c.MaxBodyBytes, "max-body", d.MaxBodyBytes, "longest request body, in bytes")
 	fs.IntVar(&c.MaxRetries, "max-retries", d.MaxRetries, "times a request is placed again after a node failed it; 0: never")
 }

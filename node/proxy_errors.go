@@ -99,8 +99,6 @@ func toAPIError(err error) *apiError {
 		e.Status, e.Code = statusClientClosed, "client_closed"
 	case errors.Is(err, errDeadline), errors.Is(err, context.DeadlineExceeded):
 		e.Status, e.Type, e.Code = http.StatusGatewayTimeout, "timeout_error", "deadline_exceeded"
-	case errors.Is(err, errProxyFull):
-		e.Status, e.Type, e.Code, e.RetryAfter = http.StatusTooManyRequests, "rate_limit_error", "queue_full", 1
 	case errors.Is(err, errProxyDrains):
 		e.Status, e.Code, e.RetryAfter = http.StatusServiceUnavailable, "draining", 5
 	case errors.Is(err, errNoNode):

@@ -193,7 +193,8 @@ type testCluster struct {
 	nodes  []*fakeNode
 }
 
-func newTestCluster(t testing.TB, cfg ProxyConfig) *testCluster {
+// newTestCluster starts a proxy; tune may change it before it serves.
+func newTestCluster(t testing.TB, cfg ProxyConfig, tune ...func(*Proxy)) *testCluster {
 	t.Helper()
 	before := runtime.NumGoroutine()
 	cfg.HTTPAddr, cfg.GRPCAddr = "127.0.0.1:0", "127.0.0.1:0"
@@ -206,6 +207,9 @@ func newTestCluster(t testing.TB, cfg ProxyConfig) *testCluster {
 	p, err := NewProxy(cfg)
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, f := range tune {
+		f(p)
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	c := &testCluster{t: t, proxy: p, client: &http.Client{Transport: &http.Transport{DisableCompression: true}}, stop: stop, done: make(chan error, 1)}

@@ -25,6 +25,10 @@ type flight struct {
 	req       *generation
 	requestID string
 	accepted  time.Duration // proxy's clock
+	waiting   bool          // in the proxy's queue: it runs nowhere yet; guarded by proxy.mu
+	unplaced  int           // prompt tokens in no node's backlog yet; guarded by proxy.mu
+	queued    *member       // whose backlog it is in; nil once it has been worked off
+	tokens    int           // of it there
 	created   time.Time
 	events    *eventStream // nil: only collect
 	inbox     *inbox
@@ -238,6 +242,10 @@ func (f *flight) deliver(a *attempt, done bool) error {
 	}
 	isFirst := len(f.delivered) == 0 && len(f.ids) > 0
 	f.delivered = append(f.delivered, f.ids...)
+	if a.running() && f.waiting {
+		f.unqueue(true)
+		f.proxy.started(f)
+	}
 	if f.events == nil {
 		return nil
 	}
@@ -285,6 +293,7 @@ func (f *flight) place(ctx context.Context, ch choice, kind proto.Leg, a *attemp
 	if err := m.submit(l, s); err != nil {
 		return nil, fmt.Errorf("%s: %w", m.info.Id, err)
 	}
+	f.queue(m)
 	if kind == proto.Leg_LEG_DECODE {
 		f.decodeNode = m.info.Id
 	} else {
@@ -294,6 +303,23 @@ func (f *flight) place(ctx context.Context, ch choice, kind proto.Leg, a *attemp
 		}
 	}
 	return l, nil
+}
+
+// queue puts the request into the backlog of the node that has it now: what it
+// waited for before has been done.
+func (f *flight) queue(m *member) {
+	f.unqueue(true)
+	f.proxy.placed(f)
+	f.queued, f.tokens = m, len(f.req.Prompt)+len(f.delivered)
+	m.backlog.enter(f.proxy.clock.Now(), f.tokens)
+}
+
+// unqueue takes it out, worked off or given up.
+func (f *flight) unqueue(worked bool) {
+	if f.queued != nil {
+		f.queued.backlog.exit(f.proxy.clock.Now(), f.tokens, worked)
+		f.queued = nil
+	}
 }
 
 func remainingMS(ctx context.Context) uint32 {
@@ -339,6 +365,7 @@ func (f *flight) blame(a *attempt, err error) {
 // leave lets go of an attempt's legs, telling the nodes to drop them unless
 // all went well, and adds up its account.
 func (f *flight) leave(ctx context.Context, a *attempt, err error) {
+	f.unqueue(err == nil)
 	var failed *LegError
 	badKV := errors.As(err, &failed) && failed.Code == proto.FailCode_FAIL_CONTENT
 	for _, l := range []*leg{a.compute, a.decode} {

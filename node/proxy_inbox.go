@@ -92,12 +92,13 @@ type inbox struct {
 	batch int           // unread tokens that are worth waking the handler for
 
 	mu      sync.Mutex
+	from    *leg // of the last token
 	tokens  []arrival
 	reports []report
 }
 
-// newInbox wakes its reader for batch tokens, or for any report: 1 when it
-// streams, everything asked for when it only collects.
+// newInbox wakes its reader for each leg's first token, for batch tokens and for any report.
+// batch is 1 when it streams, everything asked for when it only collects.
 func newInbox(batch int) *inbox {
 	return &inbox{ready: make(chan struct{}, 1), batch: batch}
 }
@@ -112,9 +113,10 @@ func (b *inbox) wake() {
 func (b *inbox) addToken(a arrival) {
 	b.mu.Lock()
 	b.tokens = append(b.tokens, a)
-	unread := len(b.tokens)
+	worth := len(b.tokens) >= b.batch || a.leg != b.from
+	b.from = a.leg
 	b.mu.Unlock()
-	if unread >= b.batch {
+	if worth {
 		b.wake()
 	}
 }

@@ -43,6 +43,8 @@ type member struct {
 	cancel context.CancelCauseFunc
 	wake   chan struct{} // the sender has something to send
 
+	backlog backlog // prompts that wait here
+
 	mu       sync.Mutex
 	up       bool // the stream is open
 	leaving  bool // deregistered: no new legs, the stream stays for those it has

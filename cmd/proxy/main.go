@@ -31,6 +31,10 @@ Endpoints: /v1/completions, /v1/chat/completions (streaming and not),
 On SIGTERM or SIGINT it answers new requests 503, lets running ones end for
 --drain-timeout, and exits; a second signal ends it at once.
 
+What comes faster than the nodes can serve it waits. Beyond --max-queue waiting
+requests, and beyond --max-queue-time of expected wait if that is set, clients
+get 429 with a Retry-After; /metrics has the wait to expect now.
+
 Sampling parameters are accepted and have no effect: tokens are a function of
 the prompt. Beyond OpenAI's, a request may carry "timeout" (seconds),
 "ignore_eos", and "return_breakdown" (where its time went, node by node).`,
