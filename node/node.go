@@ -160,7 +160,9 @@ func (n *Node) connect() error {
 	}
 	n.w.peer = newPeers(n.w)
 	n.w.peer.addr = n.GRPCAddr()
-	n.grpc = grpc.NewServer(grpc.MaxRecvMsgSize(64<<20), serverKeepalive(), grpc.WaitForHandlers(true))
+	prof := n.cfg.Profile
+	submit := submitSize(uint32(prof.MaxModelLen), uint32(prof.KVGeometry.BlockTokens))
+	n.grpc = grpc.NewServer(grpc.MaxRecvMsgSize(submit), serverKeepalive(), grpc.WaitForHandlers(true))
 	proto.RegisterWorkerServer(n.grpc, workerServer{w: n.w})
 	proto.RegisterPeerServer(n.grpc, peerServer{p: n.w.peer})
 	return nil
@@ -293,6 +295,7 @@ func linkName(l *transport.Link) string {
 func dialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(messageSize)),
 		grpc.WithKeepaliveParams(grpckeepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second, PermitWithoutStream: true}),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},

@@ -122,7 +122,7 @@ func NewProxy(cfg ProxyConfig) (*Proxy, error) {
 		ConnState:         p.connections.state,
 		ErrorLog:          slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelDebug),
 	}
-	p.grpc = grpc.NewServer(serverKeepalive())
+	p.grpc = grpc.NewServer(grpc.MaxRecvMsgSize(messageSize), serverKeepalive())
 	proto.RegisterRegistryServer(p.grpc, p.registry)
 	return p, nil
 }

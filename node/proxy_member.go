@@ -90,6 +90,7 @@ func (m *member) run() {
 			Backoff:           backoff.Config{BaseDelay: redialMin, Multiplier: 1.6, Jitter: 0.2, MaxDelay: redialMax},
 			MinConnectTimeout: redialMax,
 		}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(fromNodeSize(m.info))),
 		grpc.WithInitialWindowSize(serveWindow),
 		grpc.WithInitialConnWindowSize(serveWindow),
 	)

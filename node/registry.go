@@ -225,6 +225,8 @@ func checkNodeInfo(info *proto.NodeInfo) error {
 		return errors.New("node.block_tokens: 0: want the tokens in a KV block, such as 16")
 	case info.MaxModelLen < 2:
 		return fmt.Errorf("node.max_model_len: %d: want at least 2 tokens", info.MaxModelLen)
+	case info.MaxModelLen > maxModelLen:
+		return fmt.Errorf("node.max_model_len: %d: the proxy takes %d at most: lower max_model_len in profile %q", info.MaxModelLen, maxModelLen, info.Profile)
 	case info.Vocab < 1 || info.Vocab > maxVocab:
 		return fmt.Errorf("node.vocab: %d: the proxy's tokenizer takes 1 to %d token ids: lower vocab in profile %q (0 is from a node of an older version)", info.Vocab, maxVocab, info.Profile)
 	case info.Role != proto.Role_ROLE_PREFILL && info.Role != proto.Role_ROLE_DECODE && info.Role != proto.Role_ROLE_NONDISAGG:

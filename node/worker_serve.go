@@ -56,7 +56,7 @@ func (s *session) sender(ctx context.Context, stream proto.Worker_ServeServer) e
 		s.pending = spare
 		s.mu.Unlock()
 		if len(m.Ids) > 0 || m.Load != nil || len(m.Reserved)+len(m.Prefilled)+len(m.Finished)+len(m.Failed) > 0 {
-			if err := stream.Send(m); err != nil {
+			if err := split(m, stream.Send); err != nil {
 				return err
 			}
 		}
@@ -175,6 +175,9 @@ func (w *worker) parse(l *live, m *proto.Submit) (connector.Submit, error) {
 	}
 	if ev.Deadline == 0 {
 		ev.Deadline = defaultDeadline
+	}
+	if err := w.checkLength(m); err != nil {
+		return ev, err
 	}
 	var want proto.Role
 	switch m.GetLeg() {
