@@ -227,7 +227,7 @@ func (c *Core) submit(ev Submit) {
 		if ev.Handoff == Layerwise {
 			r.arrived = make([]bool, c.layers())
 		}
-	case ev.Leg == Full:
+	case ev.Leg == Full && ev.Handoff == None:
 	default:
 		c.refuse(ev.ID, fmt.Errorf("leg %v does not go with hand-off %q", ev.Leg, ev.Handoff))
 		return
@@ -273,7 +273,7 @@ func (c *Core) matches(ev Submit) error {
 			return fmt.Errorf("kv.blocks[%d] has index %d: must be %d, as the prompt ends with block %d", i, b.Index, want, blocks-1)
 		}
 	}
-	if vocab := c.cfg.Profile.Vocab; ev.Leg == DecodeLeg && int(ev.Remote.FirstToken) >= vocab {
+	if vocab := c.cfg.Profile.Vocab; int(ev.Remote.FirstToken) >= vocab {
 		return fmt.Errorf("kv.first_token is %d: the vocabulary has %d", ev.Remote.FirstToken, vocab)
 	}
 	return nil

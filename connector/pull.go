@@ -142,12 +142,14 @@ func (c *Core) release(r *request) {
 	c.act.Ask = append(c.act.Ask, Ask{ID: r.ID, Node: r.Remote.Node, Transfer: r.Remote.Transfer, Release: true})
 }
 
+// gone fails the request of v0 that is being received, the only one that asks for what
+// can be gone.
 func (c *Core) gone(ev Gone) {
 	r := c.reqs[ev.ID]
-	if r == nil || r.state != moving || r.Leg != DecodeLeg || r.Handoff == Layerwise {
+	if r == nil || r.state != moving || r.Handoff != V0 {
 		return
 	}
-	if c.receiver.current() == r.ID && c.receiver.state == recvCheck {
+	if c.receiver.state == recvCheck {
 		return // too late to matter: everything has been read
 	}
 	c.abandon(r, fmt.Errorf("%w: request %d: %s has no transfer %d: %w", ErrTransfer, r.ID, r.Remote.Node, r.Remote.Transfer, ev.Err))

@@ -70,6 +70,8 @@ type actor struct {
 	pool   *kvcache.Pool
 	other  *actor
 	offers map[uint64]Remote // of this node, by request
+
+	computing bool // its executor has a step
 }
 
 func newStage(t *testing.T, d *datadriven.TestData) *stage {
@@ -111,7 +113,12 @@ func (a *actor) transcribe(t *testing.T, d *datadriven.TestData) string {
 		events = append(events, a.event(t, now, strings.Fields(line)))
 	}
 	var out strings.Builder
-	a.print(&out, a.core.Step(now, events...))
+	act := a.core.Step(now, events...)
+	a.computing = a.computing || act.Launch != nil
+	if got := a.core.Computing(); got != a.computing {
+		d.Fatalf(t, "computing: %v, want %v", got, a.computing)
+	}
+	a.print(&out, act)
 	if out.Len() == 0 {
 		out.WriteString("nothing\n")
 	}
@@ -346,6 +353,7 @@ func (a *actor) event(t *testing.T, now time.Duration, words []string) Event {
 		if step == nil {
 			t.Fatal("done: no step is under way")
 		}
+		a.computing = false
 		ev := StepDone{At: when("at", now)}
 		for _, k := range step.Works {
 			if k.Sample {

@@ -46,7 +46,7 @@ func (p *producer) stepDone(at time.Duration) {
 
 // notBefore is the earliest time at which the next prefill step may start.
 func (p *producer) notBefore(now time.Duration) time.Duration {
-	if !p.busy && len(p.queue) > 0 && now < p.ended+p.gap {
+	if len(p.queue) > 0 && now < p.ended+p.gap {
 		return p.ended + p.gap
 	}
 	return p.until
