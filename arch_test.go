@@ -80,7 +80,7 @@ var layers = map[string]layer{
 	},
 	"cmd/kvlab":           {module: []string{"command", "command/commandtest", "config", "lab", "lab/nics"}, libraries: []string{cobra, pflag}},
 	"command":             {module: []string{"config", "version"}, libraries: []string{cobra, pflag}},
-	"command/commandtest": {module: []string{"command"}},
+	"command/commandtest": {module: []string{"command"}, libraries: []string{cobra, pflag}},
 	"lab":                 {module: []string{"config"}, libraries: []string{xsys}}, // boots programs, knows none
 	"lab/nics": {
 		module:    []string{"config", "lab"},

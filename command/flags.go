@@ -46,13 +46,18 @@ func Positive(fs *pflag.FlagSet, names ...string) {
 	}
 }
 
+// IsPositive says whether a 0 is refused for a flag.
+func IsPositive(f *pflag.Flag) bool {
+	_, above := f.Annotations[positive]
+	return above
+}
+
 // checkValues refuses what no flag takes: negative numbers, NaN, empty texts, and 0 where
 // it makes no sense. It looks at flags that were given only.
 func checkValues(fs *pflag.FlagSet) error {
 	var bad config.Faults
 	fs.Visit(func(f *pflag.Flag) {
 		name, text := "--"+f.Name, f.Value.String()
-		_, above := f.Annotations[positive]
 		if list, ok := f.Value.(interface{ GetSlice() []string }); ok {
 			for _, text := range list.GetSlice() {
 				if text == "" {
@@ -72,7 +77,7 @@ func checkValues(fs *pflag.FlagSet) error {
 			switch zero := text == "0" || text == "0s"; {
 			case text == "NaN":
 				bad.Check(name, errors.New("NaN: write a number"))
-			case above && (zero || strings.HasPrefix(text, "-")):
+			case IsPositive(f) && (zero || strings.HasPrefix(text, "-")):
 				bad.Check(name, fmt.Errorf("%s: use more than 0%s", text, otherwise(f)))
 			case strings.HasPrefix(text, "-"):
 				bad.Check(name, fmt.Errorf("%s: use 0 or more", text))

@@ -10,6 +10,25 @@ import (
 	"kvferry/config"
 )
 
+// What the daemons' help says of who is trusted.
+const (
+	// NodeTrust is of prefill, decode and non-disaggregated nodes.
+	NodeTrust = `It trusts everybody who reaches its ports: nobody has a name or a password, and
+nothing is encrypted. Whoever reaches --grpc can have it compute and generate, have it
+connect to any address and write KV there, and free blocks that other nodes wait for.
+Whoever reaches a port of --rail can take up connections, and needs the key of a
+transfer for more: that opens the blocks of this transfer, to read or to write, until it
+is over; over RDMA it opens the whole KV pool. Whoever sees the packets sees prompts,
+tokens, KV and keys. Let only those reach them whom you trust.`
+	// ProxyTrust is of the proxy.
+	ProxyTrust = `It trusts everybody who reaches its ports: nobody has a name or a password, and
+nothing is encrypted. Whoever reaches --http can have prompts computed, as many as the
+queue takes, so that others wait or are refused, and read the metrics and the nodes'
+addresses. Whoever reaches --grpc can register as a node: it is then given prompts and
+answers them as it likes, and can take a node's place or keep nodes out, which stops the
+service. Let only those reach them whom you trust.`
+)
+
 // LogFlags is the logging half of every daemon's command line.
 type LogFlags struct {
 	Level  string // debug, info, warn or error

@@ -30,7 +30,9 @@ With --nondisagg it computes prompts too, and serves requests alone: what
 disaggregation is measured against.
 
 On SIGTERM or SIGINT it takes no new requests, lets running ones end for
---drain-timeout, deregisters and exits; a second signal ends it at once.`,
+--drain-timeout, deregisters and exits; a second signal ends it at once.
+
+` + node.NodeTrust,
 		Example: `  # with a proxy and a prefill node on this machine
   decode --id decode-0
 

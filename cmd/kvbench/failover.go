@@ -92,7 +92,7 @@ not go on; 2 bad flags; 130 interrupted (what was measured is kept).`,
 	fs.IntVar(&f.depth, "depth", 8, "batches that each thread has under way")
 	fs.StringVar(&f.slice, "slice", "256k", "largest piece that a rail carries in one operation; samples see whole ones")
 	fs.StringVar(&f.segment, "segment", "", "memory at either end (default 1g, or an eighth of the machine's)")
-	fs.DurationVar(&f.warmup, "warmup", 500*time.Millisecond, "load for this long before it counts")
+	fs.DurationVar(&f.warmup, "warmup", 500*time.Millisecond, "load for this long before it counts; 0: it counts at once")
 	fs.DurationVar(&f.cfg.Timeout, "timeout", 30*time.Second, "one batch fails after this long: longer than any fault")
 	fs.Uint64Var(&f.cfg.Seed, "seed", 0, "of the order of blocks")
 	fs.StringVar(&f.out, "out", "", "folder for the results (default kvbench-out/<time>)")

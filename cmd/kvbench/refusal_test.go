@@ -98,3 +98,9 @@ func TestRefused(t *testing.T) {
 		{"--settings tcp", "--settings: flags are those of a command, which comes first: use failover, mooncake"},
 	})
 }
+
+// TestHelp: what 0 does, and what build it is.
+func TestHelp(t *testing.T) {
+	commandtest.Zeros(t, func() command.Program { return program(false) })
+	commandtest.Tells(t, func() command.Program { return program(false) }, "--version", "kvbench ", ", go1.")
+}

@@ -81,7 +81,7 @@ line; 130 interrupted (the points that had ended are kept).`,
 	fs.StringVar(&f.profile, "profile", engine.DefaultProfile, "what the modelled GPU costs: a shipped profile or a JSON file")
 	fs.IntVar(&f.s.NICs, "nics", 1, "NICs of a prefill or decode node; a transfer is spread over all of them")
 	fs.StringVar(&f.link, "link", "rate=12.5GB/s,latency=10us", "one NIC: a link of the profile (tcp, rdma), 100gbit, or rate=..,latency=..")
-	fs.DurationVar(&f.s.RPC, "rpc", sim.DefaultRPC, "what a control message takes, between proxy and node or two nodes")
+	fs.DurationVar(&f.s.RPC, "rpc", sim.DefaultRPC, "what a control message takes, between proxy and node or two nodes; 0: nothing")
 	fs.BoolVar(&f.s.PrefixCaching, "enable-prefix-caching", false, "reuse the KV blocks of equal prompt prefixes (default: with --trace)")
 	fs.IntVar(&f.s.KVBlocks, "kv-blocks", 0, "KV blocks of a node (default: the profile's GPU memory)")
 	fs.IntVar(&f.s.MaxModelLen, "max-model-len", 0, "longest prompt and output together (default: the profile's; with --trace as long as the trace needs and the pool holds)")

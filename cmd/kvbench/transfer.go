@@ -115,7 +115,7 @@ exits 0.`,
 	fs.StringVar(&f.depth, "depth", "4", "batches that each thread has under way: a list or a sweep")
 	fs.DurationVar(&f.cfg.Duration, "duration", 2*time.Second, "how long each point is measured")
 	fs.IntVar(&f.cfg.Iterations, "iters", 0, "measure this many batches of each thread instead")
-	fs.DurationVar(&f.warmup, "warmup", 200*time.Millisecond, "run each point for this long before")
+	fs.DurationVar(&f.warmup, "warmup", 200*time.Millisecond, "run each point for this long before; 0: it is measured at once")
 	fs.StringVar(&f.segment, "segment", "", "memory at either end; of a server, the most it gives (default 1g, or an eighth of the machine's)")
 	fs.StringVar(&f.cfg.Location, "location", "*", "NUMA node of the memory at this end, cpu:1: rails near it are preferred (kvbench topo shows which)")
 	fs.StringVar(&f.cfg.Matrix, "matrix", "", "JSON file with rows that replace those of kvbench topo")

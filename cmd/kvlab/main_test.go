@@ -92,3 +92,9 @@ func TestHelpTeaches(t *testing.T) {
 		}
 	}
 }
+
+// TestHelp: what 0 does, and what build it is.
+func TestHelp(t *testing.T) {
+	commandtest.Zeros(t, program)
+	commandtest.Tells(t, program, "--version", "kvlab ", ", go1.")
+}

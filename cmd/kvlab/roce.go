@@ -81,7 +81,7 @@ not count.`,
 	fs.IntVar(&f.cfg.Hosts, "hosts", 2, "hosts, 1 to 16")
 	fs.IntVar(&f.cfg.NICs, "nics", 2, "NICs of each host, 1 to 8")
 	fs.StringVar(&f.rate, "rate", "", "what each NIC sends at most: 80mbit (default unshaped)")
-	fs.DurationVar(&f.cfg.Delay, "delay", 0, "delay of each packet, one way: 1ms")
+	fs.DurationVar(&f.cfg.Delay, "delay", 0, "delay of each packet, one way, like 1ms; 0: none")
 	fs.StringVar(&f.loss, "loss", "", "share of packets that each NIC loses: 1%")
 	fs.IntVar(&f.cfg.MTU, "mtu", 4200, "of each NIC; 4200 gives RoCE its MTU of 4096")
 	fs.BoolVar(&f.cfg.NUMA, "numa", false, "two sockets with two CPUs each, and the NICs spread over both")

@@ -26,7 +26,9 @@ modelled GPU of --profile. The KV is real bytes in this process's memory; decode
 nodes fetch it, or have it written to them layer by layer, over --rail.
 
 On SIGTERM or SIGINT it takes no new requests, lets running ones end for
---drain-timeout, deregisters and exits; a second signal ends it at once.`,
+--drain-timeout, deregisters and exits; a second signal ends it at once.
+
+` + node.NodeTrust,
 		Example: `  # with a proxy and a decode node on this machine
   prefill --id prefill-0
 

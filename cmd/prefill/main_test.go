@@ -52,3 +52,10 @@ func TestRefused(t *testing.T) {
 		{"--proxy nowhere --link fast --log-level loud", `--log-level: "loud"`}, // and --link, and --id
 	})
 }
+
+// TestHelp: whoever runs it is told whom it trusts, and what build it is.
+func TestHelp(t *testing.T) {
+	commandtest.Tells(t, program, "--help", "trusts everybody who reaches its ports", "nothing is encrypted", "Whoever reaches --grpc can", "Examples:")
+	commandtest.Zeros(t, program)
+	commandtest.Tells(t, program, "--version", "prefill ", ", go1.")
+}

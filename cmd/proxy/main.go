@@ -37,7 +37,9 @@ get 429 with a Retry-After; /metrics has the wait to expect now.
 
 Sampling parameters are accepted and have no effect: tokens are a function of
 the prompt. Beyond OpenAI's, a request may carry "timeout" (seconds),
-"ignore_eos", and "return_breakdown" (where its time went, node by node).`,
+"ignore_eos", and "return_breakdown" (where its time went, node by node).
+
+` + node.ProxyTrust,
 		Example: `  # a cluster on one machine, then a request
   proxy --http 127.0.0.1:8000 --grpc 127.0.0.1:9000 --handoff layerwise
   curl -N 127.0.0.1:8000/v1/completions -d '{"prompt":"hello","max_tokens":8,"stream":true}'

@@ -57,3 +57,10 @@ func TestStops(t *testing.T) {
 		t.Errorf("exit %d: %s", code, &stderr)
 	}
 }
+
+// TestHelp: whoever runs it is told whom it trusts, and what build it is.
+func TestHelp(t *testing.T) {
+	commandtest.Tells(t, program, "--help", "trusts everybody who reaches its ports", "nothing is encrypted", "Whoever reaches --grpc can", "Examples:")
+	commandtest.Zeros(t, program)
+	commandtest.Tells(t, program, "--version", "proxy ", ", go1.")
+}

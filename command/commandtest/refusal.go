@@ -10,6 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
 	"kvferry/command"
 )
 
@@ -21,6 +24,39 @@ var names = regexp.MustCompile(`\b(NaN|[KMG]iB|OpenAI|vLLM|NICs|[A-Z]+s)\b`)
 
 // inside are words of Go's packages, and of what a fault of ours looks like.
 var inside = []string{"strconv", "parsing", "unmarshal", "json:", "invalid syntax", "missing port", "too many colons", "unknown unit", "time: ", "%!", "panic", "goroutine", ".go:", "<nil>", "map["}
+
+// Tells runs a program with a command line that ends well, and looks for texts on its
+// standard output.
+func Tells(t *testing.T, program func() command.Program, args string, texts ...string) {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	if code := program().Run(t.Context(), strings.Fields(args), &stdout, &stderr); code != 0 || stderr.Len() > 0 {
+		t.Errorf("%s: exit %d: %s", args, code, &stderr)
+	}
+	for _, text := range texts {
+		if !strings.Contains(stdout.String(), text) {
+			t.Errorf("%s does not say %q:\n%s", args, text, &stdout)
+		}
+	}
+}
+
+// Zeros holds the flags of a program and its commands to the rule for a time of 0: it is
+// refused, or the flag's help says what it does, "; 0: not at all".
+func Zeros(t *testing.T, program func() command.Program) {
+	t.Helper()
+	var visit func(*cobra.Command)
+	visit = func(cmd *cobra.Command) {
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if f.Value.Type() == "duration" && !command.IsPositive(f) && !strings.Contains(f.Usage, "; 0: ") {
+				t.Errorf("%s --%s does not say what 0 is: %s", cmd.CommandPath(), f.Name, f.Usage)
+			}
+		})
+		for _, c := range cmd.Commands() {
+			visit(c)
+		}
+	}
+	visit(program().Root)
+}
 
 // Refused runs a program with each command line, in this process. It must exit 2 without a
 // word on standard output, and say what is wrong in a few lines that name the flag, name
