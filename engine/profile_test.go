@@ -50,7 +50,7 @@ func TestLoadProfile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "mine.json")
 	if _, err := LoadProfile(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("missing file: %v", err)
-	} else if want := "(a10-qwen2.5-7b-int4, itl10, zero)"; !strings.Contains(err.Error(), want) {
+	} else if want := "use a10-qwen2.5-7b-int4, itl10, zero or a JSON file"; !strings.Contains(err.Error(), want) {
 		t.Errorf("%q does not name the shipped profiles %s", err, want)
 	}
 	if err := os.WriteFile(path, zero, 0o600); err != nil {
@@ -115,7 +115,7 @@ func TestProfileFaults(t *testing.T) {
 		}
 	}
 	err := (&Profile{}).Validate()
-	if err == nil || strings.Count(err.Error(), "\n") < 5 || !strings.Contains(err.Error(), "max_num_batched_tokens is 0: must be at least 1") {
+	if err == nil || strings.Count(err.Error(), "\n") < 5 || !strings.Contains(err.Error(), "max_num_batched_tokens: 0: use 1 or more") {
 		t.Errorf("an empty profile has more faults than %v", err)
 	}
 }

@@ -221,7 +221,7 @@ func TestNodes(t *testing.T) {
 	}
 	bad := a10(t)
 	bad.MaxNumSeqs = 0
-	if _, err := Run(context.Background(), Config{Profile: bad, Nondisagg: 1}, twice()); err == nil || !strings.Contains(err.Error(), "MaxNumSeqs is 0") {
+	if _, err := Run(context.Background(), Config{Profile: bad, Nondisagg: 1}, twice()); err == nil || !strings.Contains(err.Error(), "MaxNumSeqs: 0: ") {
 		t.Errorf("a profile that no scheduler takes: %v", err)
 	}
 	bad = a10(t)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -80,6 +81,11 @@ func alive(pid int) bool {
 // TestSignals sends kvbench a signal in the middle of a cell: what had ended is on
 // disk, what was in flight is interrupted, and no daemon is left.
 func TestSignals(t *testing.T) {
+	// Where the tests run under nohup, kvbench would too, and ignore a hangup. What this
+	// process handles is not ignored in its children.
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	t.Cleanup(func() { signal.Stop(hangup) })
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGKILL} {
 		t.Run(sig.String(), func(t *testing.T) {
 			t.Parallel()
