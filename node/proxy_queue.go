@@ -251,9 +251,9 @@ func (p *Proxy) reportQueue(alarm *waitAlarm) {
 	if !alarm.step(wait) {
 		return
 	}
-	log, message := p.cfg.Logger.Info, "requests wait less again"
+	message := "requests wait less again"
 	if alarm.level > before {
-		log, message = p.cfg.Logger.Warn, "requests wait for their turn"
+		message = "requests wait for their turn"
 	}
-	log(message, "expected_wait", wait.Round(time.Millisecond), "waiting", waiting, "running", running)
+	p.cfg.Logger.Info(message, "expected_wait", wait.Round(time.Millisecond), "waiting", waiting, "running", running)
 }
