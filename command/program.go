@@ -72,7 +72,7 @@ func (p Program) Run(ctx context.Context, args []string, stdout, stderr io.Write
 	root := p.Root
 	root.SilenceUsage, root.SilenceErrors = true, true
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.Version = version.Line(root.Name())
+	setVersion(root, version.Line(root.Name()))
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return checkValues(cmd.Flags()) }
@@ -112,6 +112,14 @@ func (p Program) Run(ctx context.Context, args []string, stdout, stderr io.Write
 		return p.Failed
 	}
 	return ExitFailed
+}
+
+// setVersion gives a command and those below it --version, of the program.
+func setVersion(cmd *cobra.Command, line string) {
+	cmd.Version = line
+	for _, c := range cmd.Commands() {
+		setVersion(c, line)
+	}
 }
 
 // unknownCommand is what is wrong with the name of a subcommand.

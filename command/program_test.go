@@ -127,9 +127,11 @@ func TestStatus(t *testing.T) {
 }
 
 func TestVersion(t *testing.T) {
-	code, stdout, stderr := execute(t.Context(), workbench(nil), "--version")
-	if code != 0 || stderr != "" || !strings.HasPrefix(stdout, "bench ") || !strings.Contains(stdout, ", go1.") || strings.Count(stdout, "\n") != 1 {
-		t.Errorf("exit %d: %q, %s", code, stdout, stderr)
+	for _, args := range []string{"--version", "run --version"} {
+		code, stdout, stderr := execute(t.Context(), workbench(errors.New("it ran")), strings.Fields(args)...)
+		if code != 0 || stderr != "" || !strings.HasPrefix(stdout, "bench ") || !strings.Contains(stdout, ", go1.") || strings.Count(stdout, "\n") != 1 {
+			t.Errorf("%s: exit %d: %q, %s", args, code, stdout, stderr)
+		}
 	}
 }
 

@@ -32,6 +32,9 @@ disaggregation is measured against.
 On SIGTERM or SIGINT it takes no new requests, lets running ones end for
 --drain-timeout, deregisters and exits; a second signal ends it at once.
 
+Exit status: 0 it was asked to end; 1 it failed while it ran; 2 bad flags, or an
+address, device or amount of memory that this machine has not.
+
 ` + node.NodeTrust,
 		Example: `  # with a proxy and a prefill node on this machine
   decode --id decode-0

@@ -28,6 +28,9 @@ nodes fetch it, or have it written to them layer by layer, over --rail.
 On SIGTERM or SIGINT it takes no new requests, lets running ones end for
 --drain-timeout, deregisters and exits; a second signal ends it at once.
 
+Exit status: 0 it was asked to end; 1 it failed while it ran; 2 bad flags, or an
+address, device or amount of memory that this machine has not.
+
 ` + node.NodeTrust,
 		Example: `  # with a proxy and a decode node on this machine
   prefill --id prefill-0

@@ -39,6 +39,9 @@ Sampling parameters are accepted and have no effect: tokens are a function of
 the prompt. Beyond OpenAI's, a request may carry "timeout" (seconds),
 "ignore_eos", and "return_breakdown" (where its time went, node by node).
 
+Exit status: 0 it was asked to end; 1 it failed while it ran; 2 bad flags, or an
+address that cannot be had.
+
 ` + node.ProxyTrust,
 		Example: `  # a cluster on one machine, then a request
   proxy --http 127.0.0.1:8000 --grpc 127.0.0.1:9000 --handoff layerwise
