@@ -215,3 +215,45 @@ func TestBlameAlone(t *testing.T) {
 		}
 	})
 }
+
+// Trails of several batches with one peer are blamed together, for all paths that any of
+// them took; what went to another peer has no part in it.
+func TestTrailAdd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := newSpoilt(t, 0, transport.RoundRobin)
+		send := func(target *transport.Target) transport.Trail {
+			t.Helper()
+			b := x.a.Submit(target, []transport.Request{{Local: x.src.Bytes()[:100]}}, transport.BatchOptions{})
+			if err := wait(t, b); err != nil {
+				t.Fatal(err)
+			}
+			return b.Trail()
+		}
+		strikes := func() [2]int64 {
+			st := x.a.Rails()
+			return [2]int64{st[0].Strikes, st[1].Strikes}
+		}
+		send(x.target).Blame(errWrong) // over one of them
+		if got := strikes(); got != [2]int64{1, 0} {
+			t.Errorf("strikes %d after one batch over the first rail", got)
+		}
+		var all transport.Trail
+		all.Add(send(x.target))
+		all.Add(send(x.target))
+		all.Blame(errWrong)
+		if got := strikes(); got != [2]int64{2, 1} {
+			t.Errorf("strikes %d after two batches together", got)
+		}
+		p := newPair(t, transport.Config{})
+		b := p.a.Submit(p.target, p.reqs(transport.Write, 1), transport.BatchOptions{})
+		if err := wait(t, b); err != nil {
+			t.Fatal(err)
+		}
+		one := send(x.target) // over the second
+		one.Add(b.Trail())    // over the first of another engine
+		one.Blame(errWrong)
+		if got := strikes(); got != [2]int64{2, 2} || p.a.Rails()[0].Strikes != 0 {
+			t.Errorf("strikes %d, and %d of a rail to another peer", got, p.a.Rails()[0].Strikes)
+		}
+	})
+}

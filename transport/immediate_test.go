@@ -67,8 +67,12 @@ func TestOutboxIsBounded(t *testing.T) {
 
 func TestInbox(t *testing.T) {
 	b := inbox{sources: make(map[uint64]*source)}
-	if b.accept(Imm{Source: 1, Seq: 4, Floor: 5}) {
-		t.Error("ended before it was sent")
+	// Ended before it was sent: it is not delivered, and nothing of it is believed.
+	if b.accept(Imm{Source: 1, Seq: 4, Floor: 1 << 40}) || len(b.sources) > 0 {
+		t.Errorf("a floor above the number is accepted, %d sources", len(b.sources))
+	}
+	if !b.accept(Imm{Source: 1, Seq: 4, Floor: 4}) || b.accept(Imm{Source: 1, Seq: 5, Floor: 6}) || !b.accept(Imm{Source: 1, Seq: 5, Floor: 5}) {
+		t.Error("a floor above the number forgets others")
 	}
 	for i := range uint64(maxSources + 10) {
 		if !b.accept(Imm{Source: i, Seq: 7, Floor: 7}) || b.accept(Imm{Source: i, Seq: 7, Floor: 7}) || b.accept(Imm{Source: i, Seq: 6, Floor: 6}) {

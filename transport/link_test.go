@@ -31,6 +31,14 @@ func TestParseLink(t *testing.T) {
 			t.Errorf("%q prints as %q, which reads %+v, %v", c.in, l, back, err)
 		}
 	}
+	for rate, want := range map[float64]string{
+		1.29e9: "1.29GB/s", 1e9: "1GB/s", 999e6: "999MB/s", 5e3: "5kB/s", 7: "7B/s", 12.5e12: "12.5TB/s",
+	} {
+		l := transport.Link{Name: "x", BytesPerSecond: rate, Latency: time.Millisecond}
+		if got := l.String(); got != "name=x,rate="+want+",latency=1ms" {
+			t.Errorf("%v B/s prints as %s, want %s", rate, got, want)
+		}
+	}
 	for in, says := range map[string]string{
 		"":                            "key=value",
 		"rate=5":                      "no unit",

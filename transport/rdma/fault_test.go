@@ -357,6 +357,9 @@ func TestLostConnection(t *testing.T) {
 	if err := <-done; !errors.Is(err, net.ErrClosed) {
 		t.Error(err)
 	}
+	if lost := a.lost.Of(b.Addr()); len(lost) != 1 || lost[0] != ep.Secret() {
+		t.Errorf("%x are to be named as lost, want %x", lost, ep.Secret())
+	}
 	f.with(func() { f.hold = false })
 	again, err := a.Dial(t.Context(), b.Addr())
 	if err != nil {

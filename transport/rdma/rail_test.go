@@ -106,3 +106,48 @@ func TestStrangeImmediate(t *testing.T) {
 		t.Errorf("%d lines in the log: %s", n, log.String())
 	}
 }
+
+// An endpoint takes 4,096 slices and 64 MiB at once, or one slice of any size, and as much
+// again when those have ended.
+func TestQueueIsBounded(t *testing.T) {
+	f := newFabric()
+	a, b := f.rail(t), f.rail(t)
+	defer a.Close()
+	defer b.Close()
+	key, err := b.Register(make([]byte, queueBytes+1), transport.Whole(queueBytes+1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ep, err := a.Dial(t.Context(), b.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	large := make([]byte, queueBytes+1)
+	for _, c := range []struct{ size, n, taken int }{
+		{1 << 20, 100, 64},
+		{1 << 20, 100, 64},
+		{queueBytes + 1, 2, 1},
+		{queueBytes, 2, 1},
+		{queueBytes / 2, 3, 2},
+		{queueBytes/2 + 1, 3, 1},
+		{1, 5000, 4096},
+		{0, 5000, 4096},
+	} {
+		ended := make(chan error, c.n)
+		slices := make([]*transport.Slice, c.n)
+		for i := range slices {
+			slices[i] = transport.NewSlice(transport.Write, large[:c.size], key, 0, func(_ *transport.Slice, err error) { ended <- err })
+		}
+		f.with(func() { f.hold = true }) // nothing ends before Post has returned
+		taken, err := ep.Post(slices)
+		if taken != c.taken || err != nil {
+			t.Errorf("of %d slices of %d bytes %d were taken, want %d: %v", c.n, c.size, taken, c.taken, err)
+		}
+		f.with(func() { f.hold = false })
+		for range taken {
+			if err := <-ended; err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}

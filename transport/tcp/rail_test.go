@@ -99,3 +99,30 @@ func TestConfigValidate(t *testing.T) {
 		t.Errorf("port in use: %v", err)
 	}
 }
+
+// A rail with an address of its own connects from it, whichever the system would take:
+// the peer's answers then come in by the same NIC.
+func TestDialsFromItsAddress(t *testing.T) {
+	transporttest.CheckLeaks(t)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	r := newRail(t, "127.0.0.3:0")
+	defer r.Close()
+	for _, own := range []net.IP{net.IPv4(127, 0, 0, 3), nil} { // of loopback New leaves it to the system
+		from := "127.0.0.1"
+		if r.local = nil; own != nil {
+			r.local, from = &net.TCPAddr{IP: own}, own.String()
+		}
+		c, err := r.dial(t.Context(), ln.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := c.LocalAddr().(*net.TCPAddr).IP.String(); got != from {
+			t.Errorf("connects from %s, want %s", got, from)
+		}
+		c.Close()
+	}
+}
