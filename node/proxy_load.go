@@ -81,6 +81,13 @@ func (m *member) beats(req *proto.KeepAliveRequest) {
 	}
 }
 
+// lastHeard is when the node last said something over its stream.
+func (m *member) lastHeard() time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.heard
+}
+
 // gotOn is when the node last did.
 func (m *member) gotOn() time.Duration {
 	m.mu.Lock()

@@ -51,6 +51,7 @@ type member struct {
 	stalled  bool // it did not get on, and its legs were placed elsewhere
 	stalls   uint64
 	progress progress
+	heard    time.Duration // the last message
 	load     *proto.Load
 	rails    []*proto.RailLoad
 	sent     []submitted // prompts that load does not count yet
@@ -187,6 +188,7 @@ func (m *member) receive(msg *proto.FromNode) error {
 		m.metrics.iterationTokens.Observe(float64(n))
 	}
 	m.mu.Lock()
+	m.heard = now
 	if msg.Load != nil {
 		m.counted(msg.LastSubmit)
 	}

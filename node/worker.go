@@ -302,10 +302,11 @@ func (w *worker) load() *proto.Load {
 }
 
 // freshLoad asks the loop for the load: that the loop answers is what a heartbeat
-// says.
+// says. The streams carry it too.
 func (w *worker) freshLoad(ctx context.Context) (*proto.Load, error) {
 	got := make(chan *proto.Load, 1)
 	w.run(func() connector.Event {
+		w.hurry = true
 		got <- w.load()
 		return nil
 	})
