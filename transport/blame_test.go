@@ -257,3 +257,55 @@ func TestTrailAdd(t *testing.T) {
 		}
 	})
 }
+
+// Thirty-two batches found right clear a path's strikes, or eight that it carried alone
+// although there were others; of the only path to a peer none says more than that.
+func TestVouch(t *testing.T) {
+	for _, c := range []struct {
+		paths, slices int
+		right         int
+		clears        bool
+	}{
+		{1, 1, 31, false},
+		{1, 1, 32, true},
+		{2, 2, 31, false},
+		{2, 2, 32, true},
+		{2, 1, 7, false},
+		{2, 1, 8, true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			n := transporttest.NewNetwork()
+			var here, there []transport.Rail
+			for i := range c.paths {
+				here, there = append(here, n.Rail(fmt.Sprint("a", i))), append(there, n.Rail(fmt.Sprint("b", i)))
+			}
+			a := engine(t, transport.Config{Rails: here, Clock: clock.Std(), Select: transport.Static})
+			b := engine(t, transport.Config{Rails: there, Clock: clock.Std()})
+			src, dst := register(t, a, "src", 64), register(t, b, "dst", 64)
+			target, err := a.Open(dst.Info())
+			if err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			var reqs []transport.Request
+			for i := range c.slices {
+				reqs = append(reqs, transport.Request{Local: src.Bytes()[i : i+1], Offset: int64(i)})
+			}
+			batch := a.Submit(target, reqs, transport.BatchOptions{})
+			if err := wait(t, batch); err != nil {
+				t.Fatal(err)
+			}
+			trail := batch.Trail()
+			trail.Blame(errWrong)
+			for range c.right {
+				trail.Vouch()
+			}
+			trail.Blame(errWrong)
+			trail.Blame(errWrong) // the third, or the second
+			if rests := a.Rails()[0].Rests; (rests == 0) != c.clears {
+				t.Errorf("%d paths, over %d of them: %d rests after a strike, %d batches that were right and two strikes", c.paths, c.slices, rests, c.right)
+			}
+			transport.Trail{}.Vouch() // nothing moved
+		})
+	}
+}

@@ -21,6 +21,7 @@ func TestParseLink(t *testing.T) {
 		{"rate=100gbit", transport.Link{BytesPerSecond: 12.5e9}},
 		{"rate=2.5Gbit,latency=1us", transport.Link{BytesPerSecond: 312.5e6, Latency: time.Microsecond}},
 		{"rate=1234567B/s", transport.Link{BytesPerSecond: 1234567}},
+		{"rate=1B/s", transport.Link{BytesPerSecond: 1}},
 	} {
 		l, err := transport.ParseLink(c.in)
 		if err != nil || *l != c.want {

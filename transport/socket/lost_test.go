@@ -3,8 +3,10 @@ package socket
 import (
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"slices"
+	"strings"
 	"testing"
 
 	"kvferry/transport"
@@ -137,5 +139,23 @@ func TestQueueIsBounded(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+	}
+}
+
+// A connection that has ended leaves its place to the next: nobody is put out for that.
+func TestPlacesAreGivenBack(t *testing.T) {
+	transporttest.CheckLeaks(t)
+	log := &transporttest.Log{}
+	p := rawPeer{t: t, rail: newRailWith(t, "127.0.0.1:0", Config{MaxConns: 2, Logger: slog.New(slog.NewTextHandler(log, nil))})}
+	for i := range 5 {
+		p.connect(&hello{name: nameOf(i)})
+		p.c.Close()
+		p.quiet()
+	}
+	if err := p.rail.Close(); err != nil { // its log is complete
+		t.Error(err)
+	}
+	if strings.Contains(log.String(), "no room") {
+		t.Errorf("log: %s", log.String())
 	}
 }
