@@ -41,3 +41,24 @@ func TestReadLink(t *testing.T) {
 		tr.close()
 	}
 }
+
+// A file beside the interfaces is none: bonding has its list of masters there.
+func TestFileIsNoInterface(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, netFolder, "eth0"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, netFolder, "bonding_masters"), []byte("bond0\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	tr, err := openTree(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tr.close()
+	for name, want := range map[string]bool{"eth0": true, "bonding_masters": false, "eth1": false} {
+		if _, ok := readInterface(tr, name, map[string]*device{}); ok != want {
+			t.Errorf("%s is an interface: %v, want %v", name, ok, want)
+		}
+	}
+}
