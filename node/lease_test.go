@@ -256,3 +256,33 @@ func TestLeaseLength(t *testing.T) {
 		t.Errorf("a renewal after its end: %v", err)
 	}
 }
+
+// TestLeaveClosesStream: a node that deregisters in mid-request keeps its stream until the
+// request has ended, and no longer.
+func TestLeaveClosesStream(t *testing.T) {
+	c := newTestCluster(t, ProxyConfig{})
+	held, goOn := make(chan struct{}, 1), make(chan struct{})
+	n := c.addNode("both-1", proto.Role_ROLE_NONDISAGG, func(n *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
+		held <- struct{}{}
+		<-goOn
+		n.answer(s, send)
+	})
+	m := c.proxy.registry.snapshot()[0]
+	done := make(chan int, 1)
+	go func() {
+		status, _, _ := c.post("/v1/completions", `{"prompt":"x","max_tokens":3}`)
+		done <- status
+	}()
+	receive(t, held, "the request")
+	if _, err := c.reg.Deregister(t.Context(), &proto.DeregisterRequest{Lease: n.lease}); err != nil {
+		t.Fatal(err)
+	}
+	if m.ctx.Err() != nil {
+		t.Error("its stream ended under a request")
+	}
+	close(goOn)
+	if status := receive(t, done, "the answer"); status != 200 {
+		t.Errorf("status %d", status)
+	}
+	receive(t, m.ctx.Done(), "the end of its stream")
+}

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -79,5 +80,38 @@ func TestProgress(t *testing.T) {
 				t.Errorf("not stalled at %v", at)
 			}
 		})
+	}
+}
+
+// TestExcused: that a node said nothing while the proxy stood still is not held against it,
+// though another one could serve its request.
+func TestExcused(t *testing.T) {
+	c := newTestCluster(t, ProxyConfig{LeaseTTL: time.Minute})
+	held, goOn := make(chan struct{}, 1), make(chan struct{})
+	hold := func(n *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
+		held <- struct{}{}
+		go func() {
+			<-goOn
+			n.answer(s, send)
+		}()
+	}
+	c.addNode("both-1", proto.Role_ROLE_NONDISAGG, hold)
+	c.addNode("both-2", proto.Role_ROLE_NONDISAGG, hold)
+	answer := make(chan string, 1)
+	go func() {
+		_, body, _ := c.post("/v1/completions", `{"prompt":"x","max_tokens":3,"return_breakdown":true}`)
+		answer <- body
+	}()
+	receive(t, held, "the request")
+	r := c.proxy.registry
+	r.step(r.clock.Now() + 2*time.Minute)
+	for _, m := range r.snapshot() {
+		if _, stalled, _ := m.usable(); stalled {
+			t.Errorf("%s is left", m.info.Id)
+		}
+	}
+	close(goOn)
+	if body := receive(t, answer, "the answer"); !strings.Contains(body, `"retries":0`) {
+		t.Errorf("want an answer without a retry: %s", body)
 	}
 }

@@ -1,0 +1,57 @@
+package node
+
+import (
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+
+	"kvferry/proto"
+)
+
+// TestNewFails: a node that cannot be built says what is in its way, and leaves nothing
+// behind: what it had opened by then can be opened again.
+func TestNewFails(t *testing.T) {
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lis.Close()
+	taken := lis.Addr().String()
+	free, err := net.Listen("tcp", "127.0.0.3:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rail := free.Addr().String()
+	free.Close()
+	good := func() Config {
+		return Config{
+			ID: "decode-0", Role: proto.Role_ROLE_DECODE, Proxy: "127.0.0.1:1", Rails: []string{rail},
+			Profile: smallProfile(t), KVBlocks: 4, Logger: slog.New(slog.DiscardHandler),
+		}
+	}
+	for want, spoil := range map[string]func(*Config){
+		"KVLocation":              func(c *Config) { c.KVLocation = "cpu:1000" },
+		"GRPCAddr":                func(c *Config) { c.GRPCAddr = taken },
+		taken:                     func(c *Config) { c.Rails = []string{rail, taken} },
+		"max_num_batched_tokens":  func(c *Config) { c.Profile.MaxBatchedTokens = c.Profile.MaxModelLen - 1 },
+		"kv_geometry.layers is 1": func(c *Config) { c.Profile.KVGeometry.Layers = 1000 },
+		"ID is empty":             func(c *Config) { c.ID = "" },
+	} {
+		cfg := good()
+		spoil(&cfg)
+		n, err := New(cfg)
+		if err == nil || n != nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q in it", err, want)
+		}
+		if n != nil {
+			n.Close()
+		}
+	}
+	n, err := New(good())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Close()
+	n.Close() // does nothing
+}
