@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,7 +25,9 @@ type spoilt struct {
 	src, dst *transport.Segment
 	target   *transport.Target
 	log      *transporttest.Log
-	events   []string
+
+	mu     sync.Mutex // OnPath comes from several goroutines
+	events []string
 }
 
 func newSpoilt(t *testing.T, badIndex int, sel transport.Selection) *spoilt {
@@ -42,7 +45,11 @@ func newSpoilt(t *testing.T, badIndex int, sel transport.Selection) *spoilt {
 	}
 	x.a = engine(t, transport.Config{
 		Rails: here, Clock: clock.Std(), Select: sel, Logger: slog.New(slog.NewTextHandler(x.log, nil)),
-		OnPath: func(ev transport.PathEvent) { x.events = append(x.events, ev.Rail+" "+string(ev.State)) },
+		OnPath: func(ev transport.PathEvent) {
+			x.mu.Lock()
+			defer x.mu.Unlock()
+			x.events = append(x.events, ev.Rail+" "+string(ev.State))
+		},
 	})
 	b := engine(t, transport.Config{Rails: there, Clock: clock.Std()})
 	x.src, x.dst = register(t, x.a, "src", 1<<20), register(t, b, "dst", 1<<20)
@@ -55,6 +62,13 @@ func newSpoilt(t *testing.T, badIndex int, sel transport.Selection) *spoilt {
 	}
 	synctest.Wait()
 	return x
+}
+
+// told is what OnPath has said.
+func (x *spoilt) told() string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return strings.Join(x.events, ", ")
 }
 
 var errWrong = errors.New("block 3 differs")
@@ -130,7 +144,7 @@ func TestBlame(t *testing.T) {
 							bad.Strikes, bad.Rests, bad.Resting, good.Strikes, good.Rests, good.Resting)
 					}
 					name := fmt.Sprint("mem/a", badIndex)
-					if events := strings.Join(x.events, ", "); !strings.Contains(events, name+" resting") || !strings.Contains(events[strings.Index(events, name+" resting"):], name+" up") {
+					if events := x.told(); !strings.Contains(events, name+" resting") || !strings.Contains(events[strings.Index(events, name+" resting"):], name+" up") {
 						t.Errorf("events: %s", events)
 					}
 					for _, s := range []string{"bytes arrived wrong", "path is resting", "rail=" + name, fmt.Sprint("peer=b", badIndex), "batch=cmpl-5", errWrong.Error()} {
