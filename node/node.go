@@ -107,7 +107,7 @@ func New(cfg Config) (_ *Node, err error) {
 	w := &worker{
 		cfg: cfg, log: cfg.Logger.With("node", cfg.ID), clk: cfg.Clock, core: core, pool: pool, slab: n.slab,
 		steps: make(chan launch, 1), notify: make(chan struct{}, 1),
-		live: make(map[uint64]*live), sessions: make(map[*session]struct{}),
+		live: make(map[uint64]*live), lanes: make(map[string]*lane), underWay: maxUnderWay, sessions: make(map[*session]struct{}),
 	}
 	n.w = w
 	if w.timer, err = cfg.Clock.NewTimer(); err != nil {

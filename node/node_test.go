@@ -137,7 +137,7 @@ func (s *nodes) end() {
 		slots := 0
 		w.slots.Range(func(any, any) bool { slots++; return true })
 		for what, left := range map[string]int{
-			"blocks": w.pool.Used(), "requests": w.core.Requests(), "live requests": len(w.live), "slots": slots,
+			"blocks": w.pool.Used(), "requests": w.core.Requests(), "live requests": len(w.live), "lanes": len(w.lanes), "slots": slots,
 			"contents": len(w.exec.contents), "hidden states": len(w.exec.hidden), "askers": len(w.peer.askers), "sessions": len(w.sessions), "producers": len(w.peer.out),
 		} {
 			if left != 0 {

@@ -53,12 +53,14 @@ type worker struct {
 	untold   bool          // something has happened since
 	nextID   uint64
 	drain    bool
-	ended    []endedLeg    // whose moves may yet be found wrong, oldest first
-	hurry    bool          // tell the load with this iteration
-	idle     chan struct{} // closed once no request is left
-	left     chan struct{} // closed once no session is left
+	lanes    map[string]*lane // by the other node's address
+	ended    []endedLeg       // whose moves may yet be found wrong, oldest first
+	hurry    bool             // tell the load with this iteration
+	idle     chan struct{}    // closed once no request is left
+	left     chan struct{}    // closed once no session is left
 
 	background sync.WaitGroup // checks and closing windows
+	underWay   int            // maxUnderWay; less in tests
 
 	landed func(connector.Check) // tests: called before a part is checked
 }
@@ -80,7 +82,8 @@ type live struct {
 	content *kvcache.Content
 	remote  *proto.KVRef
 	target  *transport.Target
-	batches map[*transport.Batch]struct{}
+	batches map[*transport.Batch]struct{} // under way
+	moves   int                           // these, and those that wait for room in their lane
 
 	window   *transport.Window // the other side's way in
 	transfer uint64            // its ID
@@ -336,8 +339,8 @@ func (w *worker) drop(id uint64) {
 	if l.window != nil {
 		w.shut(l, func() {})
 	}
-	if len(l.batches) > 0 {
-		panic(fmt.Sprintf("node: request %s dropped with %d transfers under way", l.name, len(l.batches)))
+	if l.moves > 0 {
+		panic(fmt.Sprintf("node: request %s dropped with %d moves under way", l.name, l.moves))
 	}
 }
 

@@ -112,46 +112,6 @@ func (w *worker) immediate(imm transport.Immediate) {
 	w.post(connector.Arrived{ID: to.id, Part: layer, Token: token, At: w.clk.Now()})
 }
 
-// move submits one part of a transfer.
-func (w *worker) move(m connector.Move) {
-	l := w.live[m.ID]
-	id := m.ID
-	if l == nil || l.target == nil {
-		w.post(connector.Moved{ID: id, Part: m.Part, Err: errors.New("no target")})
-		return
-	}
-	opt := transport.BatchOptions{Timeout: w.cfg.TransferTimeout, Since: m.Since, Tag: l.name}
-	if m.Imm {
-		opt.HasImm, opt.Imm = true, connector.EncodeImm(slotOf(l.remote.GetTransferId()), m.Part, m.Token)
-	}
-	opt.OnDone = func(b *transport.Batch) {
-		w.run(func() connector.Event {
-			delete(l.batches, b)
-			ev := connector.Moved{ID: id, Part: m.Part, Posted: b.Posted(), At: b.Completed(), Err: b.Err()}
-			if due := b.Due(); due > 0 && ev.At-due < linkLag {
-				ev.At = max(due, ev.Posted) // the link's time, not when that was noticed
-			}
-			l.trail.Add(b.Trail())
-			switch {
-			case ev.Err == nil:
-				ev.Bytes = b.Bytes()
-			case errors.Is(ev.Err, transport.ErrUnconfirmed):
-				// The other node has closed its window because it has all layers, or ended its leg
-				// and said so to the proxy. This one has done its part.
-				ev.Err, ev.Bytes = nil, b.Bytes()
-			case errors.Is(ev.Err, transport.ErrBadKey): // the window was open when its key was made known
-				ev.Err = fmt.Errorf("%w: %w", connector.ErrWithdrawn, ev.Err)
-			}
-			return ev
-		})
-	}
-	b := w.tx.Submit(l.target, connector.Requests(w.slab, m, len(l.prompt)), opt)
-	if l.batches == nil {
-		l.batches = make(map[*transport.Batch]struct{})
-	}
-	l.batches[b] = struct{}{}
-}
-
 // check compares a part that landed with what the tokens say it must be. K of
 // hand-off v0 is checked with V: they lie side by side. Hidden states are used at once,
 // and not looked at again.
@@ -218,9 +178,7 @@ func (w *worker) close(id uint64) {
 		w.post(connector.Closed{ID: id})
 		return
 	}
-	for b := range l.batches {
-		b.Cancel()
-	}
+	w.cancelMoves(l)
 	w.shut(l, func() { w.post(connector.Closed{ID: id}) })
 }
 
