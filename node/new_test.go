@@ -36,7 +36,7 @@ func TestNewFails(t *testing.T) {
 		taken:                     func(c *Config) { c.Rails = []string{rail, taken} },
 		"max_num_batched_tokens":  func(c *Config) { c.Profile.MaxBatchedTokens = c.Profile.MaxModelLen - 1 },
 		"kv_geometry.layers is 1": func(c *Config) { c.Profile.KVGeometry.Layers = 1000 },
-		"ID: none given":             func(c *Config) { c.ID = "" },
+		"ID: none given":          func(c *Config) { c.ID = "" },
 	} {
 		cfg := good()
 		spoil(&cfg)
