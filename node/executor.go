@@ -28,7 +28,7 @@ type modelled struct {
 	vocab int
 	toks  []kvcache.Token
 
-	layers atomic.Uint64 // computed so far, of steps whose bytes are written
+	written atomic.Uint64 // pieces of KV so far: a layer's of a block, or hidden states
 
 	mu       sync.Mutex
 	contents map[uint64]*kvcache.Content // of sequences whose KV somebody will fetch
@@ -106,13 +106,13 @@ func (m *modelled) Run(ctx context.Context, step *engine.Step, layer func(int, t
 			for _, f := range fs {
 				for i, ref := range f.refs {
 					f.content.Fill(m.slab.Layer(ref.ID, l), f.first+i, l)
+					m.written.Add(1)
 				}
 			}
 			at := step.At + took*time.Duration(l+1)/time.Duration(layers)
 			if err := m.wait(ctx, at); err != nil {
 				return 0, nil, err
 			}
-			m.layers.Add(1)
 			if layer != nil {
 				layer(l, at)
 			}
@@ -121,6 +121,7 @@ func (m *modelled) Run(ctx context.Context, step *engine.Step, layer func(int, t
 			if f.hidden {
 				for i, ref := range f.refs {
 					f.content.FillHidden(m.slab.Hidden(ref.ID), f.first+i)
+					m.written.Add(1)
 				}
 			}
 		}

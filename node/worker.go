@@ -49,6 +49,7 @@ type worker struct {
 	loadAt   time.Duration // when the load was last told
 	loads    uint64        // told
 	progress uint64        // see proto.Load
+	written  uint64        // of the executor's, as last told
 	due      time.Duration // what the step under way should take
 	untold   bool          // something has happened since
 	nextID   uint64
@@ -68,6 +69,12 @@ type worker struct {
 // loadEvery is how often the proxy is told of a changing load at most, unless a
 // request ends: 100 messages a second are nothing beside the tokens'.
 const loadEvery = 10 * time.Millisecond
+
+// lookEvery is how often the loop looks, during a step, whether the executor gets on, and
+// tells the proxy. A step may take much longer than the GPU would: the KV that it writes
+// is real bytes, which a machine with other work, or one that sees its memory for the
+// first time, has for some 100 MB/s.
+const lookEvery = 200 * time.Millisecond
 
 // A live request is what the driver knows and the core does not.
 type live struct {
@@ -145,7 +152,7 @@ func (w *worker) loop(ctx context.Context) error {
 		w.spare = batch
 
 		a := w.core.Step(w.clk.Now(), w.events...)
-		w.untold = w.untold || len(w.events) > 0 || a.Launch != nil || len(a.Tokens) > 0
+		w.untold = w.untold || len(w.events) > 0 || a.Launch != nil || len(a.Tokens) > 0 || w.exec.written.Load() != w.written
 		w.perform(a)
 		if w.idle != nil && len(w.live) == 0 {
 			close(w.idle)
@@ -153,6 +160,9 @@ func (w *worker) loop(ctx context.Context) error {
 		}
 		wake := a.Wake
 		if at := w.loadAt + loadEvery; w.untold && (wake == 0 || at < wake) {
+			wake = at
+		}
+		if at := w.clk.Now() + lookEvery; w.core.Computing() && (wake == 0 || at < wake) {
 			wake = at
 		}
 		if wake > 0 {
@@ -290,12 +300,13 @@ func (w *worker) send(ended bool) {
 func (w *worker) load() *proto.Load {
 	l, t, ps := w.core.Load(), w.core.Totals(), w.pool.Stats()
 	w.loads++
+	w.written = w.exec.written.Load()
 	var due time.Duration
 	if w.core.Computing() {
 		due = max(w.due, time.Microsecond) // a profile may cost nothing, and 0 is no step
 	}
 	return &proto.Load{
-		Seq: w.loads, Progress: w.progress + w.exec.layers.Load(), StepUs: microseconds(due), Waits: due == 0 && w.core.Requests() > 0,
+		Seq: w.loads, Progress: w.progress + w.written, StepUs: microseconds(due), Waits: due == 0 && w.core.Requests() > 0,
 		Running: uint32(l.Running), Waiting: uint32(l.Waiting), WaitingTokens: uint32(l.WaitingTokens),
 		KvBlocksUsed: uint32(w.pool.Used()), KvBlocksTotal: uint32(w.pool.Total()),
 		Preemptions: l.Preemptions, PrefixQueries: ps.PrefixQueries, PrefixHits: ps.PrefixHits,
