@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"kvferry/engine"
 )
 
 // mooncake_a10.csv holds the 25 tables of Mooncake's vLLM integration guide
@@ -23,6 +25,16 @@ var published = sync.OnceValue(func() map[[2]string]Published {
 		panic(err) // the file is part of the binary and a test parses it
 	}
 	return cells
+})
+
+// publishedGPU is the fingerprint of the profile of the published tables' GPU, model and
+// engine: figures of another one are not compared with them.
+var publishedGPU = sync.OnceValue(func() string {
+	p, err := engine.LoadProfile(engine.DefaultProfile)
+	if err != nil {
+		panic(fmt.Sprintf("bench: %v", err)) // it ships with the program
+	}
+	return p.Fingerprint()
 })
 
 // PublishedFigures returns what Mooncake published for a workload and a

@@ -317,5 +317,10 @@ func (i *ServerInfo) remarks() []string {
 
 // published says whether the cluster has as many nodes as the published ones.
 func (i *ServerInfo) published() bool {
+	for _, n := range i.working() {
+		if n.Fingerprint != publishedGPU() {
+			return false
+		}
+	}
 	return i.Serving == ModeNonDisagg && i.count(ModeNonDisagg) == 1 || i.Serving == ModeDisagg && i.count("prefill") == 1 && i.count("decode") == 1
 }

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -323,7 +324,7 @@ const near = 0.01
 
 // choose marks the best point: of those where enough requests keep the SLO, the
 // one with the most goodput a GPU; of those within 1 % of it the one with the
-// least network, then the first.
+// least network, and of equal networks the one with the most goodput.
 func (r *SweepResult) choose() {
 	r.Best = -1
 	best, closest := 0.0, -1
@@ -339,9 +340,13 @@ func (r *SweepResult) choose() {
 		if p.Attained < r.Attainment || p.GoodputGPU < best*(1-near) || p.GoodputGPU == 0 {
 			continue
 		}
-		if r.Best < 0 || p.Cluster.network() < r.Points[r.Best].Cluster.network() {
-			r.Best = i
+		if r.Best >= 0 {
+			b := r.Points[r.Best]
+			if order := cmp.Or(cmp.Compare(p.Cluster.network(), b.Cluster.network()), cmp.Compare(b.GoodputGPU, p.GoodputGPU)); order >= 0 {
+				continue
+			}
 		}
+		r.Best = i
 	}
 	switch {
 	case len(r.Points) == 0:

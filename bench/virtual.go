@@ -38,6 +38,10 @@ func simulateCells(ctx context.Context, cfg Config) ([]Cell, error) {
 		requests := w.Requests(cfg.NumPrompts, cfg.Seed, "0", cfg.Virtual.Profile.Vocab)
 		for _, s := range cfg.Virtual.Settings {
 			c := newCell(cfg, w, s, 0)
+			if cfg.Virtual.Profile.Fingerprint() != publishedGPU() {
+				c.Published = nil
+				c.note("profile %s: nothing published to compare with", cfg.Virtual.Profile.Name)
+			}
 			if err := c.simulate(ctx, cfg.Virtual, s, requests, schedule); err != nil {
 				return cells, fmt.Errorf("%s in virtual time: %w", c.name(), err)
 			}

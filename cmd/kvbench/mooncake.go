@@ -177,7 +177,7 @@ func (f *mooncakeFlags) config(changed func(flag string) bool) (bench.Config, er
 		base, err := proxyURL(f.proxy)
 		bad.Check("--proxy", err)
 		cfg.Start = running(base)
-		for _, flag := range []string{"rail", "num-gpu-blocks-override", "kv-warm-mib"} {
+		for _, flag := range []string{"rail", "link", "profile", "num-gpu-blocks-override", "kv-warm-mib"} {
 			if changed(flag) {
 				bad.Check("--"+flag, errors.New("it is of a cluster that kvbench starts: leave it out, the nodes behind --proxy have theirs"))
 			}
