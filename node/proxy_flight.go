@@ -42,7 +42,7 @@ type flight struct {
 	prefix    []kvcache.Hash // for placement, if that wants it
 	hashed    bool
 
-	own         time.Duration // the proxy's part of the time
+	own         time.Duration // the proxy's part of the time after the prompt was submitted, whose age has all before
 	first, last time.Duration // when the first and the last token came in
 	breakdown   proto.Breakdown
 	cached      uint32
@@ -136,10 +136,6 @@ func (f *flight) submit(ctx context.Context) error {
 
 // start submits an attempt's first leg.
 func (f *flight) start(ctx context.Context, a *attempt) (err error) {
-	began := f.accepted
-	if f.retries > 0 || f.free > 0 {
-		began = f.proxy.clock.Now()
-	}
 	switch a.shape {
 	case shapeFull:
 		a.compute, err = f.place(ctx, choice{role: proto.Role_ROLE_NONDISAGG}, proto.Leg_LEG_FULL, a)
@@ -150,7 +146,6 @@ func (f *flight) start(ctx context.Context, a *attempt) (err error) {
 	case shapeLayerwise:
 		a.decode, err = f.place(ctx, choice{role: proto.Role_ROLE_DECODE, partner: proto.Role_ROLE_PREFILL}, proto.Leg_LEG_DECODE, a)
 	}
-	f.own += f.proxy.clock.Now() - began
 	return err
 }
 
@@ -197,7 +192,6 @@ func (f *flight) advance(ctx context.Context, a *attempt) (done bool, err error)
 		case stepSubmitPrefill:
 			r.turn.wait()
 			a.compute, fault = f.place(ctx, choice{role: proto.Role_ROLE_PREFILL, with: a.decode.node}, proto.Leg_LEG_PREFILL, a)
-			f.own += f.proxy.clock.Now() - r.at
 		}
 		r.turn.pass()
 		if r.prefilled != nil && a.shape == shapeLayerwise && r.leg == a.compute && a.decode != nil {
