@@ -44,7 +44,8 @@ var itl10 []byte
 // over prompt lengths is a line through request_ms + prefill_step_ms with the
 // slope prefill_token_ms; after a minute of load the slope is 1 + hot_slowdown
 // times that (0, with heat_ms 0, if it is not). The time between tokens over the
-// batch is a line through decode_step_ms with the slope decode_seq_ms. Leave
+// batch is a line through decode_step_ms with the slope decode_seq_ms, and on a node
+// that only decodes a line through disagg.decode_step_ms. Leave
 // output_delay_ms and disagg.v0 at 0 unless you reproduce an engine that has them.
 type Profile struct {
 	Name  string `json:"name"`  // in reports
@@ -153,16 +154,41 @@ func LoadProfile(nameOrPath string) (*Profile, error) {
 }
 
 // ParseProfile reads a profile from JSON and validates it. A field it does not
-// know is an error: a misspelt cost would silently be zero.
+// know is an error: a misspelt cost would silently be zero. So would one that is left
+// out, and for those that make up a step that is an error too.
 func ParseProfile(data []byte) (*Profile, error) {
 	var p Profile
 	if err := config.Unmarshal(data, &p, true); err != nil {
 		return nil, err
 	}
-	if err := p.Validate(); err != nil {
+	var bad config.Faults
+	if err := missingCosts(data, &bad); err != nil {
+		return nil, err
+	}
+	bad.Check("", p.Validate())
+	if err := bad.Err("engine.Profile"); err != nil {
 		return nil, err
 	}
 	return &p, nil
+}
+
+func missingCosts(data []byte, bad *config.Faults) error {
+	var given struct {
+		Costs  map[string]any `json:"costs"`
+		Disagg map[string]any `json:"disagg"`
+	}
+	if err := config.Unmarshal(data, &given, false); err != nil {
+		return err
+	}
+	for _, name := range []string{"request_ms", "prefill_step_ms", "prefill_token_ms", "decode_step_ms", "decode_seq_ms"} {
+		if _, ok := given.Costs[name]; !ok {
+			bad.Add("costs."+name, nil, "measure it, or write 0")
+		}
+	}
+	if _, ok := given.Disagg["decode_step_ms"]; !ok {
+		bad.Add("disagg.decode_step_ms", nil, "a decode node's steps are not those of one that computes prompts too: measure it, or write what costs.decode_step_ms is")
+	}
+	return nil
 }
 
 // Validate lists every fault by its field in the file, as a [config.Invalid].

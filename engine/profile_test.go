@@ -281,3 +281,22 @@ func TestSlowest(t *testing.T) {
 		t.Errorf("a decode step of %d sequences took %v, the bound is %v", len(seqs), took, step)
 	}
 }
+
+// TestMissingCosts: a cost that is left out is not 0.
+func TestMissingCosts(t *testing.T) {
+	for _, field := range []string{"costs.request_ms", "costs.prefill_step_ms", "costs.prefill_token_ms", "costs.decode_step_ms", "costs.decode_seq_ms", "disagg.decode_step_ms"} {
+		section, name, _ := strings.Cut(field, ".")
+		var all map[string]any
+		if err := json.Unmarshal(a10, &all); err != nil {
+			t.Fatal(err)
+		}
+		delete(all[section].(map[string]any), name)
+		text, err := json.Marshal(all)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ParseProfile(text); err == nil || !strings.Contains(err.Error(), field+": none given") {
+			t.Errorf("%v, want %s", err, field)
+		}
+	}
+}

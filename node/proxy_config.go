@@ -48,7 +48,8 @@ type ProxyConfig struct {
 	// Default 3 s.
 	LeaseTTL time.Duration
 	// NodeWait is how long a request waits for the nodes it needs while they are not
-	// there: at the start of a cluster, after a restart of the proxy, after a loss.
+	// there: at the start of a cluster, after a restart of the proxy. One whose node is
+	// lost waits LeaseTTL for another.
 	// Default 10 s; negative means not at all.
 	NodeWait time.Duration
 	// RequestTimeout is a request's deadline from its first byte in; a client
@@ -167,7 +168,7 @@ func (c *ProxyConfig) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Placement, "placement", d.Placement, "which node takes a request: round-robin, least-loaded or prefix-aware (what a node has to compute, less what its prefix cache saves)")
 	fs.BoolVar(&c.AllowMixedProfiles, "allow-mixed-profiles", false, "take nodes whose profiles differ, of the same model and KV layout")
 	fs.DurationVar(&c.LeaseTTL, "lease-ttl", d.LeaseTTL, "how long a node may be silent before it is lost")
-	fs.DurationVar(&c.NodeWait, "node-wait", d.NodeWait, "how long a request waits for nodes that are not there yet, or not any more; 0: not at all")
+	fs.DurationVar(&c.NodeWait, "node-wait", d.NodeWait, "how long a request waits for its first nodes; 0: not at all. One whose node was lost waits --lease-ttl for another")
 	fs.DurationVar(&c.RequestTimeout, "request-timeout", d.RequestTimeout, "deadline of a request that does not ask for less")
 	fs.DurationVar(&c.DrainTimeout, "drain-timeout", d.DrainTimeout, "how long running requests may take to end on SIGTERM; 0: they are ended at once")
 	fs.IntVar(&c.MaxConnections, "max-connections", d.MaxConnections, "clients' connections, and with them requests, held at once; one address gets three quarters of them at most")

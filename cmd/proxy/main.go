@@ -26,7 +26,7 @@ decode node, or on one node that does both, streams the tokens back, and places
 a request again if a node fails.
 
 Endpoints: /v1/completions, /v1/chat/completions (streaming and not),
-/v1/models, /tokenize, /detokenize, /health, /metrics, /version.
+/v1/models, /tokenize, /detokenize, /health, /metrics, /server_info, /version.
 
 On SIGTERM or SIGINT it answers new requests 503, lets running ones end for
 --drain-timeout, and exits; a second signal ends it at once.
