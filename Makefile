@@ -3,6 +3,7 @@ GO       ?= go
 TOOL     := $(GO) tool -modfile=tools/go.mod
 COUNT    ?= 3
 FUZZTIME ?= 20s
+PACKAGES ?= ./... # that make test tests; vet and the linters look at all
 SOAK     ?= 20000
 
 # The RDMA rail is built (-tags rdma) where cgo's compiler, with cgo's flags, compiles
@@ -33,7 +34,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 test: vet format lint unit ## vet, gofumpt, staticcheck and all tests under the race detector
-	@echo "make test: go vet, gofumpt, staticcheck and go test -race -shuffle=on of $$($(GO) list ./... | wc -l) packages passed, $(RAIL)"
+	@echo "make test: go vet, gofumpt, staticcheck and go test -race -shuffle=on of $$($(GO) list $(PACKAGES) | wc -l) packages passed, $(RAIL)"
 
 vet:
 	@echo "== go vet ./..."
@@ -51,9 +52,9 @@ lint:
 	@$(if $(TAGS),echo "== staticcheck $(TAGS) ./transport/rdma" && $(TOOL) staticcheck $(TAGS) ./transport/rdma)
 
 unit:
-	@echo "== go test -race -shuffle=on $(TAGS) ./..."
+	@echo "== go test -race -shuffle=on $(TAGS) $(PACKAGES)"
 	@$(if $(compiles),:,echo "the race detector needs cgo, and cgo a C compiler that works: apt-get install gcc libc6-dev"; exit 1)
-	@CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout 30m $(TAGS) ./...
+	@CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout 30m $(TAGS) $(PACKAGES)
 
 build: ## the daemons and kvbench into bin/
 	$(GO) build $(TAGS) -o bin/ ./cmd/...

@@ -118,8 +118,9 @@ func TestRoCECluster(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// requests, failed, duration, GB, blocks checked, bad; the prompts have 159.
-		if !regexp.MustCompile(`\| ` + handoff + ` \|.* \| 10 \| 0 \| [0-9.]+ \| 0\.01 \| 159 \| 0 \|`).Match(table) {
+		// requests, failed, duration, GB, blocks checked, bad; the prompts have 159. An
+		// emulated host's timers are late: the row may be marked as disturbed.
+		if !regexp.MustCompile(`\| ` + handoff + `( ~)? \|.* \| 10 \| 0 \| [0-9.]+ \| 0\.01 \| 159 \| 0 \|`).Match(table) {
 			t.Errorf("%s: not 10 requests with 159 good blocks:\n%s", handoff, table)
 		}
 		rails, err := os.ReadFile(filepath.Join(dir, "host1", handoff, "rails"))

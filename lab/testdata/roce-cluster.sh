@@ -10,8 +10,8 @@ prefill --id prefill-0 --proxy "$KVLAB_ADDR_0:9000" --grpc "$KVLAB_ADDR_0:9101" 
 for handoff in pull layerwise; do
 	proxy --handoff $handoff --http 127.0.0.1:8000 --grpc "$KVLAB_ADDR_0:9000" --log-level warn &
 	proxy=$!
-	kvbench mooncake --proxy http://127.0.0.1:8000 --profile $profile --settings $handoff --rows 256/q2 \
-		--num-prompts 10 --clock real --ready-timeout 60s --out "$KVLAB_OUT/$handoff" || exit 1
+	kvbench mooncake --proxy http://127.0.0.1:8000 --settings $handoff --rows 256/q2 \
+		--num-prompts 10 --clock real --retries-disturbed 0 --ready-timeout 60s --out "$KVLAB_OUT/$handoff" || exit 1
 	sleep 2 # a heartbeat says what the rails have moved
 	wget -qO- http://127.0.0.1:8000/metrics | grep '^kvferry:rail_' >"$KVLAB_OUT/$handoff/rails"
 	kill $proxy
