@@ -78,6 +78,7 @@ func newMember(ctx context.Context, info *proto.NodeInfo, lease uint64) *member 
 		load:     &proto.Load{},
 		legs:     make(map[uint64]*leg),
 	}
+	m.backlog.declare(info.PromptTokenNs)
 	m.ctx, m.cancel = context.WithCancelCause(ctx)
 	return m
 }

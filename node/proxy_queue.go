@@ -109,11 +109,17 @@ func (p *Proxy) leave(f *flight) {
 // follow a change of the load's kind.
 const backlogMemory = 10 * time.Second
 
+// priorSeconds is for how long a node would have to work to outweigh what it said of
+// itself: about a step. Until then one prompt that has ended, of many that came with
+// it, would be all that is known.
+const priorSeconds = 1.0
+
 // backlog is what waits at one node, in prompt tokens, and how fast the node works it
 // off: from a leg's submission until the next leg's, and for the last until the request
 // runs. It has no clock; times are on the proxy's.
 type backlog struct {
 	mu     sync.Mutex
+	prior  float64       // prompt tokens a second, by the node's own word; 0: it has none
 	tokens int           // of prompts that wait
 	at     time.Duration // of the last change
 	// Prompt tokens that were worked off and seconds in which there were any to do,
@@ -149,13 +155,27 @@ func (b *backlog) exit(now time.Duration, tokens int, worked bool) {
 	}
 }
 
+// declare has the rate begin with what a node says of itself: nanoseconds a prompt token
+// on a GPU that is hot.
+func (b *backlog) declare(promptTokenNS uint32) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if promptTokenNS > 0 {
+		b.prior = 1e9 / float64(promptTokenNS)
+	}
+}
+
 // state is what waits, how many tokens a second are worked off, and for how long it
-// has been busy of late. A node that has worked off nothing yet has no rate.
+// has been busy of late. A node that has worked off nothing yet, and has said nothing,
+// has no rate.
 func (b *backlog) state(now time.Duration) (tokens int, rate, busy float64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.advance(now)
-	if b.done > 0 {
+	switch {
+	case b.prior > 0:
+		rate = (b.done + b.prior*priorSeconds) / (b.busy + priorSeconds)
+	case b.done > 0:
 		rate = b.done / b.busy
 	}
 	return b.tokens, rate, b.busy

@@ -451,3 +451,28 @@ func TestWaitIsLogged(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// TestFreshQueue: what a node says of itself is its rate until it has shown another, and
+// one prompt that has ended, of many that came with it, does not.
+func TestFreshQueue(t *testing.T) {
+	var b backlog
+	b.declare(1_000_000) // 1,000 tokens/s
+	wait := func(at float64) float64 { return roleWait(seconds(at), 0, []*backlog{&b}).Seconds() }
+	for range 10 {
+		b.enter(0, 100)
+	}
+	if got := wait(0); math.Abs(got-1) > 0.01 {
+		t.Errorf("10 prompts of 0.1 s are %.3f s before any has ended", got)
+	}
+	b.exit(seconds(0.9), 100, true) // a step of nine
+	if got := wait(0.9); got > 1.8 {
+		t.Errorf("9 prompts are %.3f s when one has ended after 0.9 s", got)
+	}
+	for i := range 300 {
+		b.enter(seconds(1+float64(i)/20), 100)
+		b.exit(seconds(1.05+float64(i)/20), 100, true) // twice as fast as it said
+	}
+	if got := wait(16.1); got < 0.4 || got > 0.55 {
+		t.Errorf("9 prompts are %.3f s at 2,000 tokens/s", got)
+	}
+}
