@@ -249,10 +249,9 @@ func (c *Cell) judge(s Setting) {
 	}
 	share, median, known := c.behindLink()
 	if c.Disturbance != nil && known && s.Handoff != "layerwise" {
-		behind := round(100*share, 2)
-		c.Disturbance.BehindLinkPct = &behind
+		c.Disturbance.behindLink(share)
 	}
-	if s.Handoff != "layerwise" && share > maxBehind {
+	if s.Handoff != "layerwise" && share > notedBehind {
 		c.note("this machine's own network did not keep up with the link: %.0f %% of the transfers took over %.1f times what they take at %.2f GB/s, the median %.2f times, so the figures are those of a slower link",
 			100*share, behind, c.PacedTo/1e9, median)
 	}
@@ -268,8 +267,8 @@ func (c *Cell) judge(s Setting) {
 // to a tenth of them may, before the cell says so: a paced link never delivers
 // early, but bytes that are late are late.
 const (
-	behind    = 1.1
-	maxBehind = 0.1
+	behind      = 1.1
+	notedBehind = 0.1
 )
 
 // behindLink is the share of transfers that are behind, and the median of what

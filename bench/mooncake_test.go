@@ -292,6 +292,9 @@ func TestBehindLink(t *testing.T) {
 		if known := c.paced > 0 && c.handoff != "layerwise"; known != (cell.Disturbance.BehindLinkPct != nil) {
 			t.Errorf("%s at %v: behind link %v", c.handoff, c.paced, cell.Disturbance.BehindLinkPct)
 		}
+		if marked := len(cell.Disturbance.Why) > 0; marked != (c.says != "") || marked != (cell.Disturbance.score() > 1) {
+			t.Errorf("%s at %v: marked because of %q, score %v", c.handoff, c.paced, cell.Disturbance.Why, cell.Disturbance.score())
+		}
 		notes := strings.Join(cell.Notes, "\n")
 		if (notes == "") != (c.says == "") || !strings.Contains(notes, c.says) {
 			t.Errorf("%s at %v: %q, want %q", c.handoff, c.paced, notes, c.says)
