@@ -80,7 +80,11 @@ func (r *Rail) serve(s *served) {
 	close(s.over)
 	log := r.cfg.Logger.With("rail", r.cfg.Name, "peer", s.c.RemoteAddr().String())
 	switch {
-	case errors.Is(err, transport.ErrProtocol), errors.Is(err, errAttach) && r.told.First(err.Error()):
+	case errors.Is(err, transport.ErrProtocol):
+		if held, ok := r.strange.Line(time.Now()); ok {
+			log.Warn("transport/socket: connection dropped", "err", err, "since_last_line", held)
+		}
+	case errors.Is(err, errAttach) && r.told.First(err.Error()):
 		log.Warn("transport/socket: connection dropped", "err", err)
 	case !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed):
 		log.Debug("transport/socket: connection lost", "err", err)

@@ -2,7 +2,9 @@ package socket
 
 import (
 	"fmt"
+	"strings"
 	"testing"
+	"time"
 )
 
 // However many different things happen, a bounded number is remembered: the latest.
@@ -19,5 +21,39 @@ func TestTold(t *testing.T) {
 	}
 	if told.First(text(10_000-maxTold)) || !told.First(text(10_000-maxTold-1)) {
 		t.Error("not the latest are remembered")
+	}
+}
+
+// However often it happens, there is a line every ten seconds, which counts the others.
+func TestSparse(t *testing.T) {
+	var s Sparse
+	now := time.Unix(1, 0)
+	lines, told := 0, 0
+	for range 3000 { // a hundred a second
+		if held, ok := s.Line(now); ok {
+			lines++
+			told += held
+		}
+		now = now.Add(10 * time.Millisecond)
+	}
+	if held, ok := s.Line(now); !ok || lines != 3 || lines+told+held != 3000 {
+		t.Errorf("%d lines, %d others counted, %v", lines, told+held, ok)
+	}
+}
+
+// TestStrangersAreALine: those who connect to a rail and say something else, again and
+// again, have a line together.
+func TestStrangersAreALine(t *testing.T) {
+	p := newRawPeer(t)
+	for range 50 {
+		p.connect(nil)
+		p.send([]byte("GET / HTTP/1.1\r\n\r\nand so on, as long as a hello of a rail would be, and more"))
+		p.end()
+	}
+	if err := p.rail.Close(); err != nil { // its log is complete
+		t.Error(err)
+	}
+	if n := strings.Count(p.log.String(), "connection dropped"); n != 1 {
+		t.Errorf("%d lines:\n%s", n, p.log.String())
 	}
 }
