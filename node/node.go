@@ -101,7 +101,8 @@ func New(cfg Config) (_ *Node, err error) {
 		bad.Check("KVLocation", err)
 		return nil, bad.Err("node.Config")
 	}
-	if disagg {
+	if disagg && cfg.WarmBytes > 0 {
+		cfg.Logger.Info("taking memory for the KV pool", "node", cfg.ID, "mib", cfg.WarmBytes>>20) // takes seconds on some machines
 		n.slab.Touch(cfg.WarmBytes)
 	}
 	w := &worker{

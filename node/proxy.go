@@ -205,7 +205,9 @@ func (p *Proxy) Run(ctx context.Context) error {
 	p.drain(err == nil)
 	p.close()
 	servers.Wait()
-	p.cfg.Logger.Info("proxy stopped", "err", err)
+	if err == nil {
+		p.cfg.Logger.Info("proxy stopped")
+	}
 	return err
 }
 
