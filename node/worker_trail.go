@@ -42,7 +42,11 @@ func (w *worker) judge(l *live, err error) {
 		return
 	}
 	l.right++
-	if parts := map[connector.Handoff]int{connector.V0: 3, connector.Pull: 1}[l.handoff]; l.right == parts {
+	parts := 1 // pull
+	if l.handoff == connector.V0 {
+		parts = 3
+	}
+	if l.right == parts {
 		l.judged = true
 		l.trail.Vouch()
 	}

@@ -34,8 +34,7 @@ type Admission struct {
 	mu     sync.Mutex
 	guests map[Guest]string // where from
 	peers  map[string]int   // guests of each
-	told   time.Time        // when the last line was logged
-	quiet  int              // refused and ended since
+	lines  Sparse           // about those refused and ended
 }
 
 // AdmissionConfig is what an Admission goes by. All but Max and PerPeer are required.
@@ -105,30 +104,23 @@ func (a *Admission) Admit(g Guest, peer string) error {
 		a.guests[g] = peer
 		a.peers[peer]++
 	}
-	logged := 0
-	if err != nil || out != nil {
-		a.quiet++
-		if now := time.Now(); now.Sub(a.told) >= logEvery {
-			a.told, logged, a.quiet = now, a.quiet, 0
-		}
-	}
 	a.mu.Unlock()
 	if out != nil {
 		out.Evict(errMakeRoom)
 	}
-	if logged > 0 {
+	if err == nil && out == nil {
+		return nil
+	}
+	if held, ok := a.lines.Line(time.Now()); ok {
 		what := "an idle one was ended"
 		if err != nil {
 			what = "refused: " + err.Error()
 		}
 		a.cfg.Logger.Warn("transport: no room for a connection: "+what,
-			"rail", a.cfg.Rail, "peer", peer, "limit", a.cfg.Max, "per_peer", a.cfg.PerPeer, "since_last_line", logged)
+			"rail", a.cfg.Rail, "peer", peer, "limit", a.cfg.Max, "per_peer", a.cfg.PerPeer, "since_last_line", held+1)
 	}
 	return err
 }
-
-// logEvery keeps a flood of connections from being one of log lines too.
-const logEvery = 10 * time.Second
 
 // idlest is the guest that makes room first, of a peer or of all. The caller holds a.mu.
 func (a *Admission) idlest(peer string, own bool) (first Guest) {

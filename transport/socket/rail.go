@@ -64,7 +64,7 @@ type Rail struct {
 	handler func(transport.Key, transport.Imm)
 	wg      sync.WaitGroup   // accept, endpoints, served connections
 	told    Told             // errors in attaching, which who may not tries again and again
-	strange Sparse           // lines about connections that are no rail's
+	strange transport.Sparse // lines about connections that are no rail's
 	lost    transport.Losses // endpoints that ended with writes unanswered
 
 	mu     sync.Mutex

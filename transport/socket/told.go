@@ -1,9 +1,6 @@
 package socket
 
-import (
-	"sync"
-	"time"
-)
+import "sync"
 
 // maxTold is how many texts a Told remembers: more than a person reads at once.
 const maxTold = 256
@@ -36,28 +33,4 @@ func (t *Told) First(text string) bool {
 	t.ring[t.next] = text
 	t.next = (t.next + 1) % maxTold
 	return true
-}
-
-// Sparse lets a line through every so often, and counts what it held back. Anybody may
-// connect to a rail, say something else, and do it again a thousand times a second.
-type Sparse struct {
-	mu   sync.Mutex
-	at   time.Time // of the last line
-	held int
-}
-
-// sparseEvery is how often a line goes through.
-const sparseEvery = 10 * time.Second
-
-// Line reports whether a line may be written now, and how many were not since the last.
-func (s *Sparse) Line(now time.Time) (held int, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.at.IsZero() && now.Sub(s.at) < sparseEvery {
-		s.held++
-		return 0, false
-	}
-	held = s.held
-	s.at, s.held = now, 0
-	return held, true
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 )
 
 // However many different things happen, a bounded number is remembered: the latest.
@@ -21,23 +20,6 @@ func TestTold(t *testing.T) {
 	}
 	if told.First(text(10_000-maxTold)) || !told.First(text(10_000-maxTold-1)) {
 		t.Error("not the latest are remembered")
-	}
-}
-
-// However often it happens, there is a line every ten seconds, which counts the others.
-func TestSparse(t *testing.T) {
-	var s Sparse
-	now := time.Unix(1, 0)
-	lines, told := 0, 0
-	for range 3000 { // a hundred a second
-		if held, ok := s.Line(now); ok {
-			lines++
-			told += held
-		}
-		now = now.Add(10 * time.Millisecond)
-	}
-	if held, ok := s.Line(now); !ok || lines != 3 || lines+told+held != 3000 {
-		t.Errorf("%d lines, %d others counted, %v", lines, told+held, ok)
 	}
 }
 
