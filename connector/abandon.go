@@ -59,7 +59,7 @@ func (c *Core) abandon(r *request, err error) {
 // fail reports that a request has failed, and counts its transfer if it is that
 // which has, or was cut short. A deadline that passes in a queue ends no transfer.
 func (c *Core) fail(r *request, err error) {
-	c.act.Failed = append(c.act.Failed, Failed{r.ID, err})
+	c.act.Failed = append(c.act.Failed, Failed{ID: r.ID, Err: err, Breakdown: r.b})
 	if r.state == rechecking {
 		return // it has been counted as one that went well
 	}

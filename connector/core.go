@@ -204,7 +204,7 @@ func (c *Core) event(ev Event) {
 // end is through with it.
 func (c *Core) submit(ev Submit) {
 	if c.reqs[ev.ID] != nil { // no Drop: the one that has the ID goes on
-		c.act.Failed = append(c.act.Failed, Failed{ev.ID, fmt.Errorf("%w: %w: %d", ErrInvalid, engine.ErrDuplicate, ev.ID)})
+		c.act.Failed = append(c.act.Failed, Failed{ID: ev.ID, Err: fmt.Errorf("%w: %w: %d", ErrInvalid, engine.ErrDuplicate, ev.ID)})
 		return
 	}
 	r := &request{Submit: ev}
@@ -252,7 +252,7 @@ func (c *Core) submit(ev Submit) {
 
 // refuse fails a request that was not taken.
 func (c *Core) refuse(id uint64, err error) {
-	c.act.Failed = append(c.act.Failed, Failed{id, fmt.Errorf("%w: %w", ErrInvalid, err)})
+	c.act.Failed = append(c.act.Failed, Failed{ID: id, Err: fmt.Errorf("%w: %w", ErrInvalid, err)})
 	c.act.Drop = append(c.act.Drop, id)
 }
 
@@ -288,7 +288,7 @@ func (c *Core) schedule() {
 	c.toRun = c.toRun[:0]
 	for _, f := range rd.Refused {
 		if r := c.reqs[f.ID]; r != nil { // else it was cancelled together with its Submit
-			c.act.Failed = append(c.act.Failed, Failed{r.ID, fmt.Errorf("%w: %w", ErrInvalid, f.Err)})
+			c.act.Failed = append(c.act.Failed, Failed{ID: r.ID, Err: fmt.Errorf("%w: %w", ErrInvalid, f.Err), Breakdown: r.b})
 			c.drop(r)
 		}
 	}

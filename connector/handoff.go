@@ -210,10 +210,12 @@ type (
 		Cached    int
 		Breakdown Breakdown
 	}
-	// Failed ends a request badly. Err wraps one of the errors below, or engine's.
+	// Failed ends a request badly. Err wraps one of the errors below, or engine's. The
+	// Breakdown is of what had been done until then.
 	Failed struct {
-		ID  uint64
-		Err error
+		ID        uint64
+		Err       error
+		Breakdown Breakdown
 	}
 	// Ask is a message about a transfer to the node of the request's Remote.
 	Ask struct {

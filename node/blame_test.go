@@ -121,6 +121,9 @@ func TestBadKV(t *testing.T) {
 		if len(m.Failed) != 1 || m.Failed[0].Code != proto.FailCode_FAIL_CONTENT || !m.Failed[0].Retryable {
 			t.Fatalf("the decode node says %v", m)
 		}
+		if b := m.Failed[0].Breakdown; b.GetKvBlocksBad() == 0 {
+			t.Errorf("the decode node accounts for no bad block: %v", b)
+		}
 		if strings.Contains(m.Failed[0].Message, "from :") {
 			t.Errorf("the error names nobody: %s", m.Failed[0].Message)
 		}

@@ -125,6 +125,7 @@ func (a *attempt) report(r report) (step, error) {
 		}
 		return stepNone, a.fail(r.leg, proto.FailCode_FAIL_UNSPECIFIED, true, r.lost)
 	case r.failed != nil:
+		sumBreakdown(&a.breakdown, r.failed.Breakdown)
 		if a.spent(r.leg) {
 			return a.done(r.leg)
 		}
@@ -213,8 +214,8 @@ func (a *attempt) done(last *leg) (step, error) {
 }
 
 // spent reports whether a prefill leg that failed or was lost is no longer
-// needed: its token is out, and decode emitted one that took its KV. Its part
-// of the breakdown is then missing.
+// needed: its token is out, and decode emitted one that took its KV. Of one
+// that was lost the part of the breakdown is then missing.
 func (a *attempt) spent(l *leg) bool {
 	if l != a.compute || a.next == 0 || !a.flowing && !a.finished {
 		return false

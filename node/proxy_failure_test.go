@@ -210,6 +210,25 @@ func TestRetriesEnd(t *testing.T) {
 	}
 }
 
+// TestBadBlockIsTold: a block that was found wrong is in the account of the request, though
+// another node has then served it well.
+func TestBadBlockIsTold(t *testing.T) {
+	c := newTestCluster(t, ProxyConfig{Handoff: HandoffPull})
+	_, d := c.addPair()
+	c.addNode("decode-2", proto.Role_ROLE_DECODE, nil)
+	d.behave(func(_ *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
+		m := failMessage(s.Id, proto.FailCode_FAIL_CONTENT, true)
+		m.Failed[0].Breakdown = &proto.Breakdown{WireUs: 7, KvBytes: 1 << 20, KvBlocksChecked: 2, KvBlocksBad: 1}
+		send(m)
+	})
+	status, body, err := c.post("/v1/completions", `{"prompt":"x","max_tokens":2,"return_breakdown":true}`)
+	for _, want := range []string{`"wire_us":47,`, `"kv_bytes":2097152,"kv_blocks_checked":9,"kv_blocks_bad":1,`, `"decode_node":"decode-2","retries":1}`} {
+		if status != 200 || err != nil || !strings.Contains(body, want) {
+			t.Errorf("%d %s %v, want %s", status, body, err, want)
+		}
+	}
+}
+
 func TestRefusedByNode(t *testing.T) {
 	c := newTestCluster(t, ProxyConfig{})
 	n := c.addNode("both-1", proto.Role_ROLE_NONDISAGG, func(_ *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {

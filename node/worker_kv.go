@@ -228,7 +228,7 @@ func (w *worker) failed(f connector.Failed) {
 	}
 	w.log.Warn("request failed", "request", l.name, "err", f.Err)
 	m := w.message(l.sess)
-	m.Failed = append(m.Failed, &proto.Failed{Id: l.sid, Code: code, Message: f.Err.Error(), Retryable: retry})
+	m.Failed = append(m.Failed, &proto.Failed{Id: l.sid, Code: code, Message: f.Err.Error(), Retryable: retry, Breakdown: breakdown(f.Breakdown)})
 }
 
 func segmentToProto(s transport.SegmentInfo) *proto.Segment {

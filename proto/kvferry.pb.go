@@ -1914,6 +1914,7 @@ type Failed struct {
 	Code          FailCode               `protobuf:"varint,2,opt,name=code,proto3,enum=kvferry.v1.FailCode" json:"code,omitempty"`
 	Message       string                 `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
 	Retryable     bool                   `protobuf:"varint,4,opt,name=retryable,proto3" json:"retryable,omitempty"` // another node may succeed
+	Breakdown     *Breakdown             `protobuf:"bytes,5,opt,name=breakdown,proto3" json:"breakdown,omitempty"`  // of what the leg had done until then
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1974,6 +1975,13 @@ func (x *Failed) GetRetryable() bool {
 		return x.Retryable
 	}
 	return false
+}
+
+func (x *Failed) GetBreakdown() *Breakdown {
+	if x != nil {
+		return x.Breakdown
+	}
+	return nil
 }
 
 // Breakdown says where a request's time went, in microseconds. Parts that do
@@ -2671,12 +2679,13 @@ const file_kvferry_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x120\n" +
 	"\x06reason\x18\x02 \x01(\x0e2\x18.kvferry.v1.FinishReasonR\x06reason\x123\n" +
 	"\tbreakdown\x18\x03 \x01(\v2\x15.kvferry.v1.BreakdownR\tbreakdown\x12#\n" +
-	"\rcached_tokens\x18\x04 \x01(\rR\fcachedTokens\"z\n" +
+	"\rcached_tokens\x18\x04 \x01(\rR\fcachedTokens\"\xaf\x01\n" +
 	"\x06Failed\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12(\n" +
 	"\x04code\x18\x02 \x01(\x0e2\x14.kvferry.v1.FailCodeR\x04code\x12\x18\n" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x12\x1c\n" +
-	"\tretryable\x18\x04 \x01(\bR\tretryable\"\xbe\x02\n" +
+	"\tretryable\x18\x04 \x01(\bR\tretryable\x123\n" +
+	"\tbreakdown\x18\x05 \x01(\v2\x15.kvferry.v1.BreakdownR\tbreakdown\"\xbe\x02\n" +
 	"\tBreakdown\x12\x19\n" +
 	"\bproxy_us\x18\x01 \x01(\rR\aproxyUs\x12\x19\n" +
 	"\bqueue_us\x18\x02 \x01(\rR\aqueueUs\x12\x1d\n" +
@@ -2823,26 +2832,27 @@ var file_kvferry_proto_depIdxs = []int32{
 	2,  // 19: kvferry.v1.Finished.reason:type_name -> kvferry.v1.FinishReason
 	25, // 20: kvferry.v1.Finished.breakdown:type_name -> kvferry.v1.Breakdown
 	3,  // 21: kvferry.v1.Failed.code:type_name -> kvferry.v1.FailCode
-	27, // 22: kvferry.v1.PeerRequest.produce:type_name -> kvferry.v1.Produce
-	28, // 23: kvferry.v1.PeerRequest.release:type_name -> kvferry.v1.Release
-	30, // 24: kvferry.v1.PeerReply.produced:type_name -> kvferry.v1.Produced
-	31, // 25: kvferry.v1.PeerReply.gone:type_name -> kvferry.v1.Gone
-	32, // 26: kvferry.v1.PeerReply.released:type_name -> kvferry.v1.Released
-	7,  // 27: kvferry.v1.Registry.Register:input_type -> kvferry.v1.RegisterRequest
-	9,  // 28: kvferry.v1.Registry.KeepAlive:input_type -> kvferry.v1.KeepAliveRequest
-	11, // 29: kvferry.v1.Registry.Deregister:input_type -> kvferry.v1.DeregisterRequest
-	13, // 30: kvferry.v1.Worker.Serve:input_type -> kvferry.v1.ToNode
-	26, // 31: kvferry.v1.Peer.Handoff:input_type -> kvferry.v1.PeerRequest
-	8,  // 32: kvferry.v1.Registry.Register:output_type -> kvferry.v1.RegisterReply
-	10, // 33: kvferry.v1.Registry.KeepAlive:output_type -> kvferry.v1.KeepAliveReply
-	12, // 34: kvferry.v1.Registry.Deregister:output_type -> kvferry.v1.DeregisterReply
-	20, // 35: kvferry.v1.Worker.Serve:output_type -> kvferry.v1.FromNode
-	29, // 36: kvferry.v1.Peer.Handoff:output_type -> kvferry.v1.PeerReply
-	32, // [32:37] is the sub-list for method output_type
-	27, // [27:32] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	25, // 22: kvferry.v1.Failed.breakdown:type_name -> kvferry.v1.Breakdown
+	27, // 23: kvferry.v1.PeerRequest.produce:type_name -> kvferry.v1.Produce
+	28, // 24: kvferry.v1.PeerRequest.release:type_name -> kvferry.v1.Release
+	30, // 25: kvferry.v1.PeerReply.produced:type_name -> kvferry.v1.Produced
+	31, // 26: kvferry.v1.PeerReply.gone:type_name -> kvferry.v1.Gone
+	32, // 27: kvferry.v1.PeerReply.released:type_name -> kvferry.v1.Released
+	7,  // 28: kvferry.v1.Registry.Register:input_type -> kvferry.v1.RegisterRequest
+	9,  // 29: kvferry.v1.Registry.KeepAlive:input_type -> kvferry.v1.KeepAliveRequest
+	11, // 30: kvferry.v1.Registry.Deregister:input_type -> kvferry.v1.DeregisterRequest
+	13, // 31: kvferry.v1.Worker.Serve:input_type -> kvferry.v1.ToNode
+	26, // 32: kvferry.v1.Peer.Handoff:input_type -> kvferry.v1.PeerRequest
+	8,  // 33: kvferry.v1.Registry.Register:output_type -> kvferry.v1.RegisterReply
+	10, // 34: kvferry.v1.Registry.KeepAlive:output_type -> kvferry.v1.KeepAliveReply
+	12, // 35: kvferry.v1.Registry.Deregister:output_type -> kvferry.v1.DeregisterReply
+	20, // 36: kvferry.v1.Worker.Serve:output_type -> kvferry.v1.FromNode
+	29, // 37: kvferry.v1.Peer.Handoff:output_type -> kvferry.v1.PeerReply
+	33, // [33:38] is the sub-list for method output_type
+	28, // [28:33] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_kvferry_proto_init() }
