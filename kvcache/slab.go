@@ -39,11 +39,12 @@ func NewSlab(g Geometry, blocks int) (*Slab, error) {
 	return &Slab{geometry: g, blocks: blocks, mem: mem}, nil
 }
 
-// Touch has the first n bytes of the slab backed by memory now, so that the first
-// to use them does not wait for it. A pool hands its blocks out from the first on.
-func (s *Slab) Touch(n int) {
+// Touch has bytes from to to of the slab, as far as it has them, backed by memory now, so
+// that the first to use them does not wait for it. A pool hands its blocks out from the
+// first on. It overwrites a byte of every page: call it before there is KV.
+func (s *Slab) Touch(from, to int) {
 	const page = 4 << 10
-	for i := 0; i < min(n, len(s.mem)); i += page {
+	for i := max(from, 0); i < min(to, len(s.mem)); i += page {
 		s.mem[i] = 0
 	}
 }

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"log/slog"
 	"net"
 	"strings"
@@ -54,4 +55,25 @@ func TestNewFails(t *testing.T) {
 	}
 	n.Close()
 	n.Close() // does nothing
+}
+
+// TestStopWhileWarming: a node that is stopped while it takes memory for its pool ends,
+// and has not served.
+func TestStopWhileWarming(t *testing.T) {
+	var log logBuffer
+	n, err := New(Config{
+		ID: "decode-0", Role: proto.Role_ROLE_DECODE, Proxy: "127.0.0.1:1", Rails: []string{DefaultRail},
+		Profile: smallProfile(t), KVBlocks: 4, WarmBytes: 1 << 20, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	if err := n.Run(ctx); err != nil {
+		t.Error(err)
+	}
+	if got := log.String(); strings.Contains(got, "serving") || !strings.Contains(got, "msg=stopped") {
+		t.Error(got)
+	}
 }

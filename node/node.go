@@ -49,8 +49,8 @@ type Node struct {
 	leaveGrace time.Duration // the constant; more in tests, on busy machines
 }
 
-// New builds a node and binds its addresses; it serves nothing before Run. The
-// caller calls Run or Close.
+// New builds a node and binds its addresses; it serves nothing before Run, nor has it
+// memory for the KV pool. The caller calls Run or Close.
 func New(cfg Config) (_ *Node, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -86,7 +86,7 @@ func New(cfg Config) (_ *Node, err error) {
 	}
 	core, err := connector.NewCore(connector.Config{
 		Scheduler: sched, Pool: pool, Profile: prof, HoldTimeout: cfg.HoldTimeout,
-		Transfers: n.instance >> 16, // 2^48 is enough to be far from a predecessor's
+		Transfers: rand.Uint64() >> 16, // 2^48 is enough to be far from a predecessor's
 		RecheckKV: cfg.RecheckKV,
 	})
 	if err != nil {
@@ -100,10 +100,6 @@ func New(cfg Config) (_ *Node, err error) {
 	if err := topology.Place(n.slab.Bytes(), cfg.KVLocation); err != nil {
 		bad.Check("KVLocation", err)
 		return nil, bad.Err("node.Config")
-	}
-	if disagg && cfg.WarmBytes > 0 {
-		cfg.Logger.Info("taking memory for the KV pool", "node", cfg.ID, "mib", cfg.WarmBytes>>20) // takes seconds on some machines
-		n.slab.Touch(cfg.WarmBytes)
 	}
 	w := &worker{
 		cfg: cfg, log: cfg.Logger.With("node", cfg.ID), clk: cfg.Clock, core: core, pool: pool, slab: n.slab,
@@ -192,6 +188,10 @@ func (n *Node) GRPCAddr() string { return n.lis.Addr().String() }
 // node could not go on.
 func (n *Node) Run(ctx context.Context) error {
 	defer n.Close()
+	if !n.warm(ctx) {
+		n.w.log.Info("stopped")
+		return nil
+	}
 	run, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	n.w.peer.ctx = run
@@ -254,6 +254,23 @@ func (n *Node) Run(ctx context.Context) error {
 		n.w.log.Info("stopped")
 	}
 	return err
+}
+
+// warm takes memory for the KV pool, and reports whether it got to the end of that: it
+// may take seconds.
+func (n *Node) warm(ctx context.Context) bool {
+	if n.cfg.Role == proto.Role_ROLE_NONDISAGG || n.cfg.WarmBytes <= 0 {
+		return true
+	}
+	n.w.log.Info("taking memory for the KV pool", "mib", n.cfg.WarmBytes>>20)
+	const stretch = 64 << 20
+	for done := 0; done < n.cfg.WarmBytes; done += stretch {
+		if ctx.Err() != nil {
+			return false
+		}
+		n.slab.Touch(done, min(done+stretch, n.cfg.WarmBytes))
+	}
+	return true
 }
 
 // Close releases what New took. Run calls it.
