@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"kvferry/transport"
+	"kvferry/transport/transporttest"
 )
 
 // patience bounds every wait for something that must happen. It is no measure of
@@ -409,10 +411,11 @@ func TestPinnedOnce(t *testing.T) {
 	}
 }
 
-// TestStrangers: what connects and is no rail is told apart, and does no harm.
+// TestStrangers: what connects and is no rail is told apart, does no harm, and has a
+// line together.
 func TestStrangers(t *testing.T) {
-	f := newFabric()
-	r, other := f.rail(t), f.rail(t)
+	f, log := newFabric(), &transporttest.Log{}
+	r, other := f.rail(t, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(log, nil)) }), f.rail(t)
 	defer r.Close()
 	defer other.Close()
 	good := (&greeting{name: transport.Name{1}, depth: 8, at: portAddr{mtu: 5}, pairs: []pairAddr{{1, 2}}}).append(nil)
@@ -434,6 +437,12 @@ func TestStrangers(t *testing.T) {
 	}
 	if _, err := other.Dial(t.Context(), r.Addr()); err != nil {
 		t.Error(err)
+	}
+	if err := r.Close(); err != nil { // its log is complete
+		t.Error(err)
+	}
+	if n := strings.Count(log.String(), "connection dropped"); n != 1 {
+		t.Errorf("%d lines:\n%s", n, log.String())
 	}
 	// And the other way: what answers is no rail.
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

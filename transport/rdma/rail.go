@@ -25,6 +25,7 @@ type Rail struct {
 	wg      sync.WaitGroup // accept, watch, endpoints, served links
 	quit    chan struct{}
 	lost    transport.Losses // endpoints that ended with writes unanswered
+	strange transport.Sparse // lines about connections that are no rail's
 
 	mu     sync.Mutex
 	closed bool
@@ -347,14 +348,21 @@ func (r *Rail) serve(g *guest) {
 	s, err := r.welcome(g)
 	if err != nil {
 		if !errors.Is(err, net.ErrClosed) { // by us
-			r.cfg.Logger.Warn("transport/rdma: connection refused", "rail", r.cfg.Name, "peer", g.c.RemoteAddr().String(), "err", err)
+			r.dropped(g.c.RemoteAddr().String(), err)
 		}
 		_ = g.c.Close()
 		return
 	}
 	s.run(s)
 	if err := s.failed(); errors.Is(err, transport.ErrProtocol) {
-		r.cfg.Logger.Warn("transport/rdma: connection ended", "rail", r.cfg.Name, "peer", s.peer, "err", err)
+		r.dropped(s.peer, err)
+	}
+}
+
+// dropped logs that a connection was no rail's, or did not behave as one.
+func (r *Rail) dropped(peer string, err error) {
+	if held, ok := r.strange.Line(time.Now()); ok {
+		r.cfg.Logger.Warn("transport/rdma: connection dropped", "rail", r.cfg.Name, "peer", peer, "err", err, "since_last_line", held)
 	}
 }
 
