@@ -245,18 +245,25 @@ func TestMaxQueueTime(t *testing.T) {
 	}
 }
 
-// TestRetryAfterOfAFullQueue is the time until those ahead have been served.
-func TestRetryAfterOfAFullQueue(t *testing.T) {
-	c := newTestCluster(t, ProxyConfig{MaxQueue: 1})
-	open := make(chan struct{})
+// addBusyNode adds a node that does so many tokens a second and has a prompt of 400. It
+// answers when open is closed; done is closed at the request's end.
+func (c *testCluster) addBusyNode(rate float64) (open, done chan struct{}) {
+	c.t.Helper()
+	open, done = make(chan struct{}), make(chan struct{})
 	n := c.addNode("both-1", proto.Role_ROLE_NONDISAGG, holdFirst(0, open))
-	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		c.post("/v1/completions", `{"prompt":[1`+strings.Repeat(",1", 399)+`],"max_tokens":2}`)
 	}()
-	receive(t, n.submits, "a request")
-	c.slowNode("both-1", 100)
+	receive(c.t, n.submits, "a request")
+	c.slowNode("both-1", rate)
+	return open, done
+}
+
+// TestRetryAfterOfAFullQueue is the time until those ahead have been served.
+func TestRetryAfterOfAFullQueue(t *testing.T) {
+	c := newTestCluster(t, ProxyConfig{MaxQueue: 1})
+	open, done := c.addBusyNode(100)
 	resp, err := c.client.Do(c.request(context.Background(), "/v1/completions", `{"prompt":"x"}`))
 	if err != nil {
 		t.Fatal(err)
@@ -428,15 +435,7 @@ func TestWaitAlarm(t *testing.T) {
 func TestWaitIsLogged(t *testing.T) {
 	var log logBuffer
 	c := newTestCluster(t, ProxyConfig{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-	open := make(chan struct{})
-	n := c.addNode("both-1", proto.Role_ROLE_NONDISAGG, holdFirst(0, open))
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		c.post("/v1/completions", `{"prompt":[1`+strings.Repeat(",1", 399)+`],"max_tokens":2}`)
-	}()
-	receive(t, n.submits, "a request")
-	c.slowNode("both-1", 10)
+	open, done := c.addBusyNode(10)
 	var alarm waitAlarm
 	for range 3 {
 		c.proxy.reportQueue(&alarm)
