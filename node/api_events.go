@@ -24,9 +24,8 @@ var eventBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 1024); retur
 // Nothing is sent before the first token, so that a request that fails until
 // then still gets its HTTP status.
 type eventStream struct {
-	w    http.ResponseWriter
-	conn *http.ResponseController
-	req  *generation
+	w   *streamWriter
+	req *generation
 
 	open  []byte // data: {"id":...,"choices":[
 	usage usage  // counted along for continuous_usage_stats
@@ -51,8 +50,9 @@ var (
 	rolePart = `{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"usage":`
 )
 
-func newEventStream(w http.ResponseWriter, req *generation, id string, created time.Time) *eventStream {
-	s := &eventStream{w: w, conn: http.NewResponseController(w), req: req}
+// newEventStream needs a w before it is used.
+func newEventStream(req *generation, id string, created time.Time) *eventStream {
+	s := &eventStream{req: req}
 	s.usage.prompt = uint32(len(req.Prompt))
 	object := "text_completion"
 	if req.Kind == kindChat {
@@ -168,7 +168,11 @@ func (s *eventStream) end(u usage) error {
 	if !s.sent {
 		s.start() // no tokens at all: the model stopped at once
 	}
-	return s.out(append(b, "data: [DONE]\n\n"...))
+	_, _ = s.w.Write(append(b, "data: [DONE]\n\n"...))
+	if err := s.w.End(); err != nil {
+		return fmt.Errorf("%w: %w", errClientGone, err)
+	}
+	return nil
 }
 
 // fail tells the client, in mid-stream, why no more is coming. The caller then
@@ -182,10 +186,8 @@ func (s *eventStream) out(b []byte) error {
 	if len(b) == 0 {
 		return nil
 	}
-	if _, err := s.w.Write(b); err != nil {
-		return fmt.Errorf("%w: %w", errClientGone, err)
-	}
-	if err := s.conn.Flush(); err != nil {
+	_, _ = s.w.Write(b) // it only keeps them
+	if err := s.w.FlushError(); err != nil {
 		return fmt.Errorf("%w: %w", errClientGone, err)
 	}
 	return nil

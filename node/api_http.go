@@ -41,9 +41,9 @@ func (p *Proxy) handler() http.Handler {
 	return timedHandler{p, mux}
 }
 
-// serveGeneration is both generation endpoints. Its frame is under every open
-// stream, and a few hundred bytes more would keep each at a stack of 16 KiB
-// instead of 8: what only prepares or answers is in functions of its own.
+// serveGeneration is both generation endpoints. Its frame is under every request that
+// waits for a whole answer, and a few hundred bytes more would keep each at a stack of 16
+// KiB instead of 8: what only prepares or answers is in functions of its own.
 func (p *Proxy) serveGeneration(w http.ResponseWriter, r *http.Request, kind apiKind) {
 	f := &flight{proxy: p, requestID: requestID(r), accepted: p.clock.Now()}
 	w.Header().Set("X-Request-Id", f.requestID)
@@ -51,14 +51,29 @@ func (p *Proxy) serveGeneration(w http.ResponseWriter, r *http.Request, kind api
 		p.refuse(w, f.requestID, err)
 		return
 	}
+	var err error
+	if f.events != nil {
+		if err = p.serveStream(w, r, f); err == nil {
+			return
+		}
+	}
 	defer p.leave(f)
+	if err == nil {
+		err = p.serveWhole(w, r, f)
+	}
+	if p.finish(w, f, err) {
+		panic(http.ErrAbortHandler) // net/http's way to break the connection
+	}
+}
+
+// serveWhole serves a request that is answered at its end.
+func (p *Proxy) serveWhole(w http.ResponseWriter, r *http.Request, f *flight) error {
 	ctx, cancel := f.deadline(r.Context(), w)
 	defer cancel()
-	err := f.run(ctx)
-	if err == nil {
-		err = f.answer(w)
+	if err := f.run(ctx); err != nil {
+		return err
 	}
-	p.finish(w, f, err)
+	return f.answer(w)
 }
 
 // accept reads and checks a request, readies its flight and admits it. A full or
@@ -94,7 +109,7 @@ func (p *Proxy) accept(f *flight, w http.ResponseWriter, r *http.Request, kind a
 	f.created = time.Now()
 	f.metrics = p.metrics.model(f.req.Model)
 	if f.req.Stream {
-		f.events = newEventStream(w, f.req, f.requestID, f.created)
+		f.events = newEventStream(f.req, f.requestID, f.created)
 		f.inbox = newInbox(1)
 	} else {
 		f.inbox = newInbox(int(f.req.MaxTokens))
@@ -116,11 +131,8 @@ func (f *flight) deadline(parent context.Context, w http.ResponseWriter) (contex
 	return context.WithTimeoutCause(parent, timeout, cause)
 }
 
-// answer ends a stream, or sends all of what is none.
+// answer sends all of what is no stream.
 func (f *flight) answer(w http.ResponseWriter) error {
-	if f.events != nil {
-		return f.events.end(f.account())
-	}
 	b := appendBody(nil, f.req, f.requestID, f.created, f.delivered, f.finish, f.account())
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(b)))
@@ -139,8 +151,9 @@ var ended = func() context.Context {
 
 // finish accounts for a request and, if it failed, tells the client: with a
 // status if nothing was sent yet, else with an event and a broken connection,
-// because a chunked body that ends cleanly would pass for a whole answer.
-func (p *Proxy) finish(w http.ResponseWriter, f *flight, err error) {
+// because a chunked body that ends cleanly would pass for a whole answer. It
+// reports whether the caller is to break it.
+func (p *Proxy) finish(w http.ResponseWriter, f *flight, err error) (broken bool) {
 	var api *apiError
 	if err != nil {
 		// net/http cancels a request's context with no cause of its own when
@@ -172,12 +185,13 @@ func (p *Proxy) finish(w http.ResponseWriter, f *flight, err error) {
 	case api == nil:
 	case f.events != nil && f.events.sent:
 		f.events.fail(api)
-		panic(http.ErrAbortHandler) // net/http's way to break the connection
+		return true
 	case api.Status == statusClientClosed:
-		panic(http.ErrAbortHandler)
+		return true
 	default:
 		writeError(w, api)
 	}
+	return false
 }
 
 // refuse answers a request that never started.

@@ -160,6 +160,12 @@ func fuzzRequest(f *testing.F, kind apiKind, path string) {
 		}
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, httptest.NewRequest(http.MethodPost, path, strings.NewReader(string(body))))
+		if err == nil && g.Stream {
+			if w.Code != http.StatusInternalServerError || !strings.Contains(w.Body.String(), "a stream needs a connection") {
+				t.Fatalf("%q: %d %s, and a recorder has no connection to take", body, w.Code, w.Body)
+			}
+			return
+		}
 		if ok := w.Code == http.StatusServiceUnavailable; ok != (err == nil) || !ok && w.Code != api.Status {
 			t.Fatalf("%q: status %d, the parser says %v", body, w.Code, err)
 		}

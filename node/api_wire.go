@@ -123,8 +123,10 @@ func writeError(w http.ResponseWriter, e *apiError) {
 	if e.RetryAfter > 0 {
 		h.Set("Retry-After", strconv.Itoa(e.RetryAfter))
 	}
+	b := e.appendJSON(nil)
+	h.Set("Content-Length", strconv.Itoa(len(b)))
 	w.WriteHeader(e.Status)
-	_, _ = w.Write(e.appendJSON(nil)) // a client that is gone needs no error
+	_, _ = w.Write(b) // a client that is gone needs no error
 }
 
 func writeJSON(w http.ResponseWriter, v any) {

@@ -16,7 +16,7 @@ import (
 
 // smallBuffers has the kernel keep little of an answer that nobody reads.
 func smallBuffers(p *Proxy) {
-	p.timeouts = timeouts{body: patience, answer: 100 * time.Millisecond, grace: 100 * time.Millisecond}
+	p.timeouts = timeouts{body: patience, answer: 100 * time.Millisecond, grace: 100 * time.Millisecond, idle: patience, end: time.Second}
 	p.http.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
 		_ = conn.(*connection).SetWriteBuffer(4 << 10)
 		return withConnection(ctx, conn)

@@ -38,9 +38,6 @@ const (
 	headerTimeout  = 30 * time.Second
 	idleTimeout    = 2 * time.Minute // between requests of a kept connection
 	maxHeaderBytes = 64 << 10
-	// closeGrace is how long connections get to close once their requests
-	// have ended.
-	closeGrace = time.Second
 )
 
 // timeouts bound what a client may take with one request.
@@ -48,9 +45,11 @@ type timeouts struct {
 	body   time.Duration // to send the body
 	answer time.Duration // to read an answer that is no stream, or the next part of a long one
 	grace  time.Duration // past the request's deadline, to read what was written
+	idle   time.Duration // between requests of a kept connection, after a stream
+	end    time.Duration // for requests that are ended, and then connections, when the proxy ends
 }
 
-var defaultTimeouts = timeouts{body: 30 * time.Second, answer: 10 * time.Second, grace: 5 * time.Second}
+var defaultTimeouts = timeouts{body: 30 * time.Second, answer: 10 * time.Second, grace: 5 * time.Second, idle: idleTimeout, end: time.Second}
 
 // Proxy serves OpenAI's HTTP API over the nodes that register with it.
 //
@@ -112,6 +111,7 @@ func NewProxy(cfg ProxyConfig) (*Proxy, error) {
 		_ = p.httpListener.Close()
 		return nil, err
 	}
+	p.connections.back = newBack(p.httpListener.Addr())
 	p.http = &http.Server{
 		Handler:           p.handler(),
 		ReadHeaderTimeout: headerTimeout,
@@ -136,14 +136,17 @@ func (p *Proxy) GRPCAddr() string { return p.grpcListener.Addr().String() }
 // Ready returns nil if a request would be served now, and else why not: what
 // /health says.
 func (p *Proxy) Ready() error {
-	p.mu.Lock()
-	draining := p.draining
-	p.mu.Unlock()
-	if draining {
+	if p.drains() {
 		return errProxyDrains
 	}
 	_, err := p.registry.serving()
 	return err
+}
+
+func (p *Proxy) drains() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.draining
 }
 
 // WaitReady returns once the nodes needed to serve have joined, or with the
@@ -192,6 +195,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	failed := make(chan error, 2)
 	var servers sync.WaitGroup
 	servers.Go(func() { failed <- p.http.Serve(p.connections.listen(p.httpListener)) })
+	servers.Go(func() { _ = p.http.Serve(p.connections.back) })
 	servers.Go(func() { failed <- p.grpc.Serve(p.grpcListener) })
 	servers.Go(func() { p.registry.watch(p.ctx) })
 	servers.Go(func() { p.watchQueue(p.ctx) })
@@ -238,11 +242,17 @@ func (p *Proxy) drain(wait bool) {
 // by the end of its connection.
 func (p *Proxy) close() {
 	p.stop(errProxyDrains)
-	ctx, cancel := context.WithTimeout(context.Background(), closeGrace)
+	ctx, cancel := context.WithTimeout(context.Background(), p.timeouts.end)
 	defer cancel()
 	_ = p.http.Shutdown(ctx) // what it could not end in time, Close does
+	select {
+	case <-p.idle:
+	case <-ctx.Done():
+	}
 	_ = p.http.Close()
+	p.connections.closeStreams()
 	<-p.idle
+	p.connections.streaming.Wait()
 	p.registry.close()
 	p.grpc.Stop()
 }

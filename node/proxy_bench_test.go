@@ -181,7 +181,8 @@ func BenchmarkDispatch(b *testing.B) {
 	var attempts []*attempt
 	for i := range batch {
 		req := &generation{Model: testModel, Prompt: []uint32{1, 2, 3}, Stream: true}
-		f := &flight{proxy: p, req: req, inbox: newInbox(1), metrics: metrics, events: newEventStream(discardResponse{}, req, "id", time.Unix(0, 0))}
+		f := &flight{proxy: p, req: req, inbox: newInbox(1), metrics: metrics, events: newEventStream(req, "id", time.Unix(0, 0))}
+		f.events.w = newStreamWriter(discardConn{}, &http.Request{ProtoMajor: 1, ProtoMinor: 1})
 		l := &leg{inbox: f.inbox}
 		if err := m.submit(l, &proto.Submit{}); err != nil {
 			b.Fatal(err)
@@ -206,9 +207,7 @@ func BenchmarkDispatch(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*batch), "ns/token")
 }
 
-type discardResponse struct{}
+// discardConn takes everything.
+type discardConn struct{ net.Conn }
 
-func (discardResponse) Header() http.Header         { return http.Header{} }
-func (discardResponse) Write(b []byte) (int, error) { return len(b), nil }
-func (discardResponse) WriteHeader(int)             {}
-func (discardResponse) Flush()                      {}
+func (discardConn) Write(b []byte) (int, error) { return len(b), nil }

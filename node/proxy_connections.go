@@ -25,11 +25,15 @@ type connections struct {
 	limit, share int
 	grace        time.Duration // slowPending
 
+	back      *back          // gets the connections that streams are done with
+	streaming sync.WaitGroup // streams, and who watches their connections
+
 	mu      sync.Mutex
 	total   int
 	clients map[netip.Addr]*client
-	dropped uint64        // pending connections that made room, and new ones beyond a share
-	room    chan struct{} // closed at the next change, when Accept waits for one
+	streams map[*connection]struct{} // taken from net/http
+	dropped uint64                   // pending connections that made room, and new ones beyond a share
+	room    chan struct{}            // closed at the next change, when Accept waits for one
 }
 
 // client is everything from one address.
@@ -41,8 +45,9 @@ type client struct {
 // connection is one of a client's.
 type connection struct {
 	*net.TCPConn
-	all  *connections
-	addr netip.Addr
+	all   *connections
+	addr  netip.Addr
+	ahead []byte // read already, of the next request
 
 	// Guarded by all.mu.
 	place *list.Element // in its client's pending; nil while a request runs
@@ -62,7 +67,7 @@ func newConnections(limit int) *connections {
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err == nil && files.Cur < uint64(limit+fileReserve) {
 		limit = max(int(files.Cur)-fileReserve, int(files.Cur)/2, 1)
 	}
-	return &connections{limit: limit, share: max(limit*3/4, 1), grace: slowPending, clients: make(map[netip.Addr]*client)}
+	return &connections{limit: limit, share: max(limit*3/4, 1), grace: slowPending, clients: make(map[netip.Addr]*client), streams: make(map[*connection]struct{})}
 }
 
 // clientOf is what connections are counted by: the address, or in IPv6, where a
@@ -240,8 +245,31 @@ func (a *connections) state(conn net.Conn, s http.ConnState) {
 		} else {
 			cl.pending.MoveToBack(c.place)
 		}
-	case http.StateClosed, http.StateHijacked:
+	case http.StateClosed: // and not http.StateHijacked: it is a stream's
 		a.removeLocked(c)
+	}
+}
+
+// take counts a connection as a stream's, until leave.
+func (a *connections) take(c *connection) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.streams[c] = struct{}{}
+}
+
+func (a *connections) leave(c *connection) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.streams, c)
+}
+
+// closeStreams ends the connections of streams, and those that wait after one for their
+// next request. net/http closes its own.
+func (a *connections) closeStreams() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for c := range a.streams {
+		_ = c.Close()
 	}
 }
 
@@ -264,6 +292,16 @@ func (a *connections) counts() (running, pending int, dropped uint64) {
 		pending += cl.pending.Len()
 	}
 	return a.total - pending, pending, a.dropped
+}
+
+// Read implements [net.Conn].
+func (c *connection) Read(b []byte) (int, error) {
+	if len(c.ahead) > 0 {
+		n := copy(b, c.ahead)
+		c.ahead = c.ahead[n:]
+		return n, nil
+	}
+	return c.TCPConn.Read(b)
 }
 
 // Write marks the end of what its client takes: what is still unsent then would stay

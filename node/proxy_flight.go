@@ -58,8 +58,9 @@ type flight struct {
 
 // run ends with every token delivered, or with the reason they cannot be.
 //
-// It, follow and what they call until a write are on the stack of every open
-// stream. With net/http's own that has to stay below 7 KiB for a stack of 8.
+// It, follow and what they call until a write are on the stack of every request under way.
+// Of one that is answered at its end, with net/http's own, that has to stay below 7 KiB for
+// a stack of 8.
 func (f *flight) run(ctx context.Context) error {
 	for {
 		err := f.submit(ctx)
