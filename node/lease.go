@@ -31,6 +31,9 @@ func (n *Node) lease() *lease {
 const (
 	registerTimeout = 10 * time.Second
 	renewTimeout    = 2 * time.Second
+	// leaveTimeout is what deregistering may take, and before it a registration that is
+	// under way.
+	leaveTimeout = time.Second
 )
 
 // keep registers and renews until ctx ends, then deregisters. While the proxy is
@@ -50,30 +53,21 @@ func (l *lease) hold(ctx context.Context, reg proto.RegistryClient) error {
 	var wait time.Duration
 	complained := false
 	for {
-		timeout := renewTimeout
-		if id == 0 {
-			timeout = registerTimeout
-		}
-		call, cancel := context.WithTimeout(ctx, timeout)
 		var silent, err error
 		if id == 0 {
 			var r *proto.RegisterReply
-			if r, err = reg.Register(call, &proto.RegisterRequest{Node: l.node}, grpc.WaitForReady(true)); err == nil {
+			if r, err = l.register(ctx, reg); err == nil {
 				id, wait = r.GetLease(), interval(r.GetTtlMs())
 				l.log.Info("registered", "proxy", l.proxy)
 			}
 		} else {
 			var r *proto.KeepAliveReply
-			var load *proto.Load
-			if load, silent = l.load(call); silent == nil {
-				if r, err = reg.KeepAlive(call, &proto.KeepAliveRequest{Lease: id, Load: load, Rails: l.rails()}); err == nil {
-					wait = interval(r.GetTtlMs())
-				}
+			if r, silent, err = l.renew(ctx, reg, id); r != nil {
+				wait = interval(r.GetTtlMs())
 			}
 		}
-		cancel()
 		if silent != nil && ctx.Err() == nil {
-			l.log.Error("the node's loop does not answer: its lease is not renewed", "for", timeout)
+			l.log.Error("the node's loop does not answer: its lease is not renewed", "for", renewTimeout)
 			continue
 		}
 		switch status.Code(err) {
@@ -93,7 +87,7 @@ func (l *lease) hold(ctx context.Context, reg proto.RegistryClient) error {
 		select {
 		case <-ctx.Done():
 			if id != 0 {
-				bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+				bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 				_, err := reg.Deregister(bye, &proto.DeregisterRequest{Lease: id})
 				cancel()
 				if err != nil {
@@ -104,6 +98,30 @@ func (l *lease) hold(ctx context.Context, reg proto.RegistryClient) error {
 		case <-time.After(wait):
 		}
 	}
+}
+
+// register asks for a lease. When ctx ends the answer is waited for all the same, for
+// leaveTimeout: it may be on its way, and a lease that nobody ends lasts.
+func (l *lease) register(ctx context.Context, reg proto.RegistryClient) (*proto.RegisterReply, error) {
+	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), registerTimeout)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(leaveTimeout, cancel) })()
+	return reg.Register(call, &proto.RegisterRequest{Node: l.node}, grpc.WaitForReady(true))
+}
+
+// renew is a heartbeat. silent is set if the node's own loop had no load to tell.
+func (l *lease) renew(ctx context.Context, reg proto.RegistryClient, id uint64) (r *proto.KeepAliveReply, silent, err error) {
+	call, cancel := context.WithTimeout(ctx, renewTimeout)
+	defer cancel()
+	load, silent := l.load(call)
+	if silent != nil {
+		return nil, silent, nil
+	}
+	r, err = reg.KeepAlive(call, &proto.KeepAliveRequest{Lease: id, Load: load, Rails: l.rails()})
+	if err != nil {
+		return nil, nil, err
+	}
+	return r, nil, nil
 }
 
 // interval renews three times a lease.

@@ -23,6 +23,7 @@ type fakeRegistry struct {
 	began  time.Time
 	ttls   [2]uint32 // in ms, of the answers to a registration and to a renewal
 	faults map[int]error
+	takes  map[int]time.Duration
 	calls  int
 	leases uint64
 	said   []string
@@ -36,7 +37,15 @@ func (r *fakeRegistry) call(ctx context.Context, format string, args ...any) err
 	limit, _ := ctx.Deadline()
 	r.say(format+", within %v", append(args, time.Until(limit))...)
 	r.calls++
-	return r.faults[r.calls]
+	answer := time.NewTimer(r.takes[r.calls])
+	defer answer.Stop()
+	select {
+	case <-answer.C:
+		return r.faults[r.calls]
+	case <-ctx.Done():
+		r.say("given up")
+		return status.FromContextError(ctx.Err()).Err()
+	}
 }
 
 func (r *fakeRegistry) Register(ctx context.Context, in *proto.RegisterRequest, opts ...grpc.CallOption) (*proto.RegisterReply, error) {
@@ -75,8 +84,9 @@ func TestLease(t *testing.T) {
 	for name, c := range map[string]struct {
 		ttls   [2]uint32
 		faults map[int]error
-		stands int           // the renewal to which the node's loop has no answer, from 1
-		until  time.Duration // then the node leaves
+		takes  map[int]time.Duration // the calls
+		stands int                   // the renewal to which the node's loop has no answer, from 1
+		until  time.Duration         // then the node leaves
 		want   string
 		err    string
 	}{
@@ -111,6 +121,17 @@ func TestLease(t *testing.T) {
 				2s register decode-0, within 10s
 				2s INFO msg=registered proxy=proxy:1
 				2.5s leave 1, within 1s`,
+		},
+		"it leaves while it registers": {
+			ttls: [2]uint32{3000, 3000}, takes: map[int]time.Duration{1: 300 * time.Millisecond}, until: 100 * time.Millisecond,
+			want: `0s register decode-0, within 10s
+				300ms INFO msg=registered proxy=proxy:1
+				300ms leave 1, within 1s`,
+		},
+		"it leaves while nobody answers": {
+			takes: map[int]time.Duration{1: time.Hour}, until: 100 * time.Millisecond,
+			want: `0s register decode-0, within 10s
+				1.1s given up`,
 		},
 		"it is away twice": {
 			ttls: [2]uint32{9000, 9000}, faults: map[int]error{2: gone, 3: gone, 5: gone, 6: gone}, until: 9500 * time.Millisecond,
@@ -180,7 +201,7 @@ func TestLease(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := &fakeRegistry{began: time.Now(), ttls: c.ttls, faults: c.faults}
+				r := &fakeRegistry{began: time.Now(), ttls: c.ttls, faults: c.faults, takes: c.takes}
 				asked := 0
 				l := &lease{
 					node: &proto.NodeInfo{Id: "decode-0"}, proxy: "proxy:1", rails: func() []*proto.RailLoad { return make([]*proto.RailLoad, 2) },
