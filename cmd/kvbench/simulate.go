@@ -55,7 +55,7 @@ figures to the last digit.
 
 Exit status: 0 done; 1 nothing could be served; 2 bad flags, or a trace with a bad
 line; 130 interrupted (the points that had ended are kept).`,
-		Example: `  kvbench simulate --prefill 2 --decode 2 --request-rate 8 --random-input-len 1024 --random-output-len 128
+		Example: `  kvbench simulate --prefill 2 --decode 2 --request-rate 4 --random-input-len 1024 --random-output-len 128
   kvbench simulate --trace mooncake_conversation.jsonl --prefill 8 --decode 8 --placement prefix-aware
   kvbench simulate --nondisagg 16 --chunked --trace mooncake_conversation.jsonl
   kvbench simulate --request-rate 16 --sweep nodes=2:6,3:5,4:4,5:3,6:2 --sweep link=10gbit,25gbit,100gbit
