@@ -21,9 +21,10 @@ import (
 // test notices a changed file that a test opened, but not one that a child
 // process such as go list read, and would repeat "ok (cached)".
 
-// A layer says what the non-test files of a directory may import besides the
-// standard library: packages of this module, and libraries with what is below them.
-type layer struct{ module, libraries []string }
+// A layer says what the files of a directory may import besides the standard library:
+// packages of this module, and libraries with what is below them. Its tests may import
+// what is below those packages too, and the packages of tests.
+type layer struct{ module, libraries, tests []string }
 
 const (
 	grpc     = "google.golang.org/grpc"
@@ -36,6 +37,7 @@ const (
 var layers = map[string]layer{
 	".":                       {},
 	"clock":                   {libraries: []string{xsys}},
+	"clock/clocktest":         {module: []string{"clock"}},
 	"config":                  {},
 	"version":                 {},
 	"kvcache":                 {module: []string{"config"}},
@@ -53,11 +55,18 @@ var layers = map[string]layer{
 	"connector":               {module: []string{"engine", "kvcache"}},
 	"proto":                   {libraries: []string{grpc, protobuf}},
 	"node": {
-		module:    []string{"clock", "config", "version", "kvcache", "engine", "transport", "transport/rails", "transport/topology", "connector", "placement", "proto"},
-		libraries: []string{grpc, protobuf, pflag, "github.com/prometheus", "golang.org/x/sync"},
+		module:    []string{"clock", "config", "version", "kvcache", "engine", "transport", "transport/rails", "transport/topology", "connector", "proto"},
+		libraries: []string{grpc, protobuf, "golang.org/x/sync"},
+		tests:     []string{"clock/clocktest", "proxy"},
 	},
+	"proxy": { // knows nodes by what they say over gRPC only
+		module:    []string{"clock", "config", "version", "kvcache", "placement", "proto"},
+		libraries: []string{grpc, protobuf, "github.com/prometheus"},
+		tests:     []string{"clock/clocktest", "engine"},
+	},
+	"daemon":  {module: []string{"config", "engine", "node", "proto", "proxy", "transport", "transport/rails", "transport/topology"}, libraries: []string{pflag}},
 	"sim":     {module: []string{"kvcache", "engine", "connector", "placement", "config"}},
-	"cluster": {module: []string{"node", "config", "engine", "kvcache", "proto"}},
+	"cluster": {module: []string{"daemon", "node", "proxy", "config", "engine", "kvcache", "proto"}},
 	"bench": { // sees a real cluster through its HTTP API only
 		module:    []string{"clock", "config", "kvcache", "engine", "connector", "sim", "bench/page"},
 		libraries: []string{xsys, "gonum.org/v1/plot", "github.com/jaypipes/ghw", "github.com/schollz/progressbar/v3"},
@@ -71,9 +80,9 @@ var layers = map[string]layer{
 		module:    []string{"bench", "bench/page", "bench/transfer", "config", "transport", "lab/nics"},
 		libraries: nil,
 	},
-	"cmd/proxy":   {module: []string{"command", "command/commandtest", "node"}, libraries: []string{cobra}},
-	"cmd/prefill": {module: []string{"command", "command/commandtest", "node", "proto"}, libraries: []string{cobra}},
-	"cmd/decode":  {module: []string{"command", "command/commandtest", "node", "proto"}, libraries: []string{cobra}},
+	"cmd/proxy":   {module: []string{"command", "command/commandtest", "daemon"}, libraries: []string{cobra}},
+	"cmd/prefill": {module: []string{"command", "command/commandtest", "daemon", "proto"}, libraries: []string{cobra}},
+	"cmd/decode":  {module: []string{"command", "command/commandtest", "daemon", "proto"}, libraries: []string{cobra}},
 	"cmd/kvbench": {
 		module:    []string{"bench", "bench/nics", "bench/page", "bench/transfer", "cluster", "command", "command/commandtest", "config", "engine", "node", "sim", "transport", "transport/rails", "transport/topology"},
 		libraries: []string{cobra, pflag, "golang.org/x/term"},
@@ -173,7 +182,7 @@ var rules = map[string]rule{
 		return eachImport(s, func(imp string) string {
 			pkg, ours := strings.CutPrefix(imp, "kvferry/")
 			ok := !ours || pkg == s.dir || slices.Contains(layers[s.dir].module, pkg) ||
-				slices.Contains(exceptions[s.name], pkg) || s.test && below(pkg, s.dir)
+				slices.Contains(exceptions[s.name], pkg) || s.test && (below(pkg, s.dir) || slices.Contains(layers[s.dir].tests, pkg))
 			if ok || strings.HasPrefix(pkg, "cmd/") {
 				return ""
 			}
@@ -193,7 +202,7 @@ var rules = map[string]rule{
 			if !under(s.dir, "transport") || !under(imp, grpc) && !under(imp, protobuf) {
 				return ""
 			}
-			return "KV bytes move over rails; only node speaks gRPC"
+			return "KV bytes move over rails; only nodes and their proxy speak gRPC"
 		})
 	},
 	"few libraries": func(s source) string {
@@ -391,7 +400,7 @@ func TestLayersFollowTheListing(t *testing.T) {
 		if at < 0 && dir != "." {
 			t.Errorf("doc.go does not list %s", dir)
 		}
-		for _, imp := range l.module {
+		for _, imp := range slices.Concat(l.module, l.tests) {
 			if slices.Index(listing, imp) < at && !under(dir, imp) {
 				t.Errorf("%s may import %s, which stands above it in doc.go", dir, imp)
 			}

@@ -12,7 +12,9 @@
 //	command                              command lines: signals, exit statuses, errors that name flags
 //	command/commandtest                  what a program says of a command line that cannot be run
 //	cluster                              a cluster of child processes on this machine
-//	node                                 the daemons as values: HTTP, gRPC, placement, lifecycle
+//	daemon                               the daemons' flags, logs and memory
+//	node                                 a prefill or decode node: legs, KV, peers, its lease
+//	proxy                                HTTP API, admission, placement, requests on their way, metrics
 //	bench/nics                           the experiments on several NICs, held to limits
 //	bench/transfer                       how fast a rail moves bytes: the transfer engine alone
 //	bench                                arrivals, client, metrics, reports
@@ -32,6 +34,7 @@
 //	transport/nic                        what the system says of a network interface: routes, carrier
 //	transport/transporttest              a rail in memory, and what every rail must do
 //	proto                                the control plane's messages
+//	clock/clocktest                      a clock that can be stopped, waits that end
 //	clock                                time and timers that fire on time
 //	lab/nics                             two hosts joined by links of chosen rates
 //	lab                                  emulated hosts with RDMA NICs, to run all of this on

@@ -10,7 +10,9 @@ import (
 	"syscall"
 
 	"kvferry/config"
+	"kvferry/daemon"
 	"kvferry/node"
+	"kvferry/proxy"
 )
 
 // partEnv carries a child's part, as JSON.
@@ -37,7 +39,7 @@ func Child() {
 		return
 	}
 	os.Unsetenv(partEnv)
-	node.TuneMemory()
+	daemon.TuneMemory()
 	var pt part
 	if err := json.Unmarshal([]byte(spec), &pt); err != nil {
 		fmt.Fprintf(os.Stderr, "cluster: %s: %v\n", partEnv, err)
@@ -57,7 +59,7 @@ func Child() {
 }
 
 func (pt part) run(ctx context.Context) error {
-	logs := node.LogFlags{Level: pt.Config.LogLevel, Format: "text"}
+	logs := daemon.LogFlags{Level: pt.Config.LogLevel, Format: "text"}
 	if logs.Level == "" {
 		logs.Level = "info"
 	}
@@ -67,14 +69,14 @@ func (pt part) run(ctx context.Context) error {
 	}
 	c := pt.Config
 	if pt.Role == "proxy" {
-		mode := node.ModeDisagg
+		mode := proxy.ModeDisagg
 		if c.Nondisagg > 0 {
-			mode = node.ModeNondisagg
+			mode = proxy.ModeNondisagg
 			if c.Prefill > 0 {
-				mode = node.ModeAuto
+				mode = proxy.ModeAuto
 			}
 		}
-		p, err := node.NewProxy(node.ProxyConfig{
+		p, err := proxy.New(proxy.Config{
 			HTTPAddr: "127.0.0.1:0", GRPCAddr: "127.0.0.1:0", Mode: mode, Handoff: c.Handoff, Placement: c.Placement,
 			RequestTimeout: c.RequestTimeout, LeaseTTL: c.LeaseTTL, MaxQueue: c.MaxQueue, Logger: logger,
 		})

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/node"
+	"kvferry/proxy"
 	"kvferry/transport/rails"
 )
 
@@ -134,7 +134,7 @@ func (k *killing) at(m moment, q call) bool {
 	default:
 		// Layerwise, the prefill node streams the first token while the last layers are
 		// on their way.
-		if !r.unsent("no_node", "node_lost") && !(k.handoff == node.HandoffLayerwise && r.Tokens == 1 && r.broken()) {
+		if !r.unsent("no_node", "node_lost") && !(k.handoff == proxy.HandoffLayerwise && r.Tokens == 1 && r.broken()) {
 			t.Errorf("killed mid-%s: %v: want 5xx", m.name, r)
 		}
 	}
@@ -167,7 +167,7 @@ func (c *testCluster) transferring(handoff string) func(string) bool {
 			return false
 		}
 		// Layerwise reserves blocks before there is anything to move.
-		return handoff != node.HandoffLayerwise || value(m, "kvferry:kv_bytes_total") > before
+		return handoff != proxy.HandoffLayerwise || value(m, "kvferry:kv_bytes_total") > before
 	}
 }
 

@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"kvferry/engine"
-	"kvferry/node"
+	"kvferry/proxy"
 )
 
 func TestMain(m *testing.M) {
@@ -51,7 +51,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-var handoffs = []string{node.HandoffV0, node.HandoffPull, node.HandoffLayerwise}
+var handoffs = []string{proxy.HandoffV0, proxy.HandoffPull, proxy.HandoffLayerwise}
 
 // patience bounds every wait of a test. It is no measure of speed: the two cores
 // may be busy with other packages' tests.

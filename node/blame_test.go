@@ -9,8 +9,10 @@ import (
 	"time"
 
 	"kvferry/clock"
+	"kvferry/clock/clocktest"
 	"kvferry/connector"
 	"kvferry/proto"
+	"kvferry/proxy"
 	"kvferry/transport"
 	"kvferry/transport/transporttest"
 )
@@ -49,7 +51,7 @@ func TestSpoiltRail(t *testing.T) {
 	for _, handoff := range connector.Handoffs() {
 		t.Run(handoff, func(t *testing.T) {
 			mover := "decode-0"
-			if handoff == HandoffLayerwise {
+			if handoff == proxy.HandoffLayerwise {
 				mover = "prefill-0"
 			}
 			set, bad := spoil(mover)
@@ -93,7 +95,7 @@ func TestSpoiltRail(t *testing.T) {
 // wrong, while the leg is there or when it has ended, and blames its rails.
 func TestBadKV(t *testing.T) {
 	set, _ := spoil("prefill-0")
-	s := startNodes(t, HandoffLayerwise, set, "prefill-0", "decode-0")
+	s := startNodes(t, proxy.HandoffLayerwise, set, "prefill-0", "decode-0")
 	defer s.end()
 	p, d := s.stranger(t, "prefill-0"), s.stranger(t, "decode-0")
 	defer p.leave()
@@ -102,16 +104,16 @@ func TestBadKV(t *testing.T) {
 	said := func(x *stranger, what string) *proto.FromNode {
 		t.Helper()
 		for {
-			if m := receive(t, x.said, what); len(m.Failed)+len(m.Prefilled)+len(m.Reserved)+len(m.Finished) > 0 {
+			if m := clocktest.Receive(t, x.said, what); len(m.Failed)+len(m.Prefilled)+len(m.Reserved)+len(m.Finished) > 0 {
 				return m
 			}
 		}
 	}
 	for i, seed := 0, 0; i < 3; i, seed = i+1, seed+1 { // strikes: then it rests, and what is written is right
 		prompt := tokensOf(seed, 200)
-		d.ask(proto.Leg_LEG_DECODE, HandoffLayerwise, prompt, 5)
+		d.ask(proto.Leg_LEG_DECODE, proxy.HandoffLayerwise, prompt, 5)
 		kv := d.offer()
-		leg := p.submit(&proto.Submit{Leg: proto.Leg_LEG_PREFILL, Handoff: HandoffLayerwise, MaxTokens: 1, Kv: kv}, prompt)
+		leg := p.submit(&proto.Submit{Leg: proto.Leg_LEG_PREFILL, Handoff: proxy.HandoffLayerwise, MaxTokens: 1, Kv: kv}, prompt)
 		m := said(d, "the decode node's verdict")
 		if len(m.Finished) == 1 { // the bad rail was not connected yet
 			said(p, "the prefill node's end")

@@ -200,7 +200,7 @@ func (n *Node) info() *proto.NodeInfo {
 		Version: version.String(),
 	}
 	step, token := p.Slowest()
-	info.StepUs, info.PromptTokenNs = microseconds(step), uint32(min(token, math.MaxUint32))
+	info.StepUs, info.PromptTokenNs = proto.Microseconds(step), uint32(min(token, math.MaxUint32))
 	for _, r := range n.tx.Rails() {
 		info.Rails = append(info.Rails, r.Name)
 	}

@@ -2,15 +2,10 @@ package node
 
 import (
 	"math"
-	"reflect"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/spf13/pflag"
-
-	"kvferry/config"
 	"kvferry/kvcache"
 	"kvferry/proto"
 )
@@ -76,75 +71,5 @@ func TestMemory(t *testing.T) {
 	p.KVBytes, cfg.WarmBytes = 2*left, -1
 	if err := cfg.Validate(); err != nil {
 		t.Error(err)
-	}
-}
-
-// TestFlagNames: every field of the daemons' configurations is set by a flag that is there,
-// unless it is for programs; and every flag sets a field.
-func TestFlagNames(t *testing.T) {
-	var node NodeFlags
-	nodeSet := pflag.NewFlagSet("", pflag.ContinueOnError)
-	node.AddFlags(nodeSet, true)
-	var proxy ProxyConfig
-	proxySet := pflag.NewFlagSet("", pflag.ContinueOnError)
-	proxy.AddFlags(proxySet)
-	for _, c := range []struct {
-		of     any
-		set    *pflag.FlagSet
-		names  map[string]string
-		inside []string // fields that no flag sets
-	}{
-		{Config{}, nodeSet, NodeFlagNames, []string{"Role", "Logger", "Clock"}},
-		{ProxyConfig{}, proxySet, ProxyFlagNames, []string{"Logger"}},
-	} {
-		named := map[string]bool{}
-		for field, flag := range c.names {
-			if c.set.Lookup(strings.TrimPrefix(flag, "--")) == nil {
-				t.Errorf("%T.%s: there is no flag %s", c.of, field, flag)
-			}
-			named[flag] = true
-		}
-		for _, f := range reflect.VisibleFields(reflect.TypeOf(c.of)) {
-			if f.IsExported() && c.names[f.Name] == "" && !slices.Contains(c.inside, f.Name) {
-				t.Errorf("%T.%s has no flag", c.of, f.Name)
-			}
-		}
-		c.set.VisitAll(func(f *pflag.Flag) {
-			if !named["--"+f.Name] {
-				t.Errorf("--%s sets no field of %T", f.Name, c.of)
-			}
-		})
-	}
-}
-
-// TestZeroFlags: 0 on a command line is none, what is left out has its default.
-func TestZeroFlags(t *testing.T) {
-	for _, c := range []struct {
-		args  []string
-		drain time.Duration
-		warm  int
-	}{
-		{nil, 30 * time.Second, 512 << 20},
-		{[]string{"--drain-timeout", "0s", "--kv-warm-mib", "0"}, -1, -1},
-		{[]string{"--drain-timeout", "2s", "--kv-warm-mib", "3"}, 2 * time.Second, 3 << 20},
-	} {
-		var f NodeFlags
-		fs := pflag.NewFlagSet("", pflag.ContinueOnError)
-		f.AddFlags(fs, false)
-		if err := fs.Parse(c.args); err != nil {
-			t.Fatal(err)
-		}
-		cfg, err := f.Config()
-		if err != nil || cfg.DrainTimeout != c.drain || cfg.WarmBytes != c.warm {
-			t.Errorf("%q: %v, %d, %v", c.args, cfg.DrainTimeout, cfg.WarmBytes, err)
-		}
-	}
-}
-
-// TestNamedFaults: what a node's configuration gets wrong has the name of a flag.
-func TestNamedFaults(t *testing.T) {
-	err := config.Named(Config{Profile: smallProfile(t)}.Validate(), NodeFlagNames)
-	if err == nil || !strings.Contains(err.Error(), "--id: none given") || !strings.Contains(err.Error(), "--proxy: none given") {
-		t.Errorf("%v", err)
 	}
 }

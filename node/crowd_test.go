@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"testing"
 
+	"kvferry/clock/clocktest"
+	"kvferry/proxy"
 	"kvferry/transport"
 	"kvferry/transport/rails"
 )
@@ -16,14 +18,14 @@ func TestCrowd(t *testing.T) {
 	for _, rail := range onSockets {
 		t.Run(rail, func(t *testing.T) {
 			const requests = 3
-			s := startNodes(t, HandoffLayerwise, withRail(t, rail), "prefill-0", "decode-0")
+			s := startNodes(t, proxy.HandoffLayerwise, withRail(t, rail), "prefill-0", "decode-0")
 			defer s.end()
 			strangers, err := rails.Open(rail, rails.Options{Logger: slog.New(slog.DiscardHandler)})
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer strangers.Close()
-			ctx, cancel := context.WithTimeout(context.Background(), 6*patience)
+			ctx, cancel := context.WithTimeout(context.Background(), 6*clocktest.Patience)
 			defer cancel()
 			at := s.nodes["decode-0"].daemon.tx.Rails()[0].Addr
 			for i := range transport.DefaultConns {

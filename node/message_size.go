@@ -8,39 +8,6 @@ import (
 	"kvferry/proto"
 )
 
-// This file bounds the messages of the control plane by what the other side can have to
-// say. gRPC reads a message's length first and refuses one that is longer before it has
-// taken or parsed a byte of it: a Submit of 60 MB cost a node 350 MB when its prompt was
-// looked at only after all of it was there. Who sends one loses the stream it came over.
-
-const (
-	// messageSize bounds a message with no list that grows with the model: registrations,
-	// heartbeats with some hundred rails, questions between nodes. Of other messages it is
-	// the part beside their list.
-	messageSize = 64 << 10
-	// blockSize is the most that a Block takes: three numbers of five bytes with a tag
-	// each, and the tag and length of all.
-	blockSize = 3*6 + 2
-	// iterationSize is what a node puts into one FromNode, besides the last report.
-	iterationSize = 1 << 20
-)
-
-// submitSize bounds a message with one request's prompt or block table: a Submit to a
-// node of that model length, or a report from it.
-func submitSize(modelLen, blockTokens uint32) int {
-	blocks := int(modelLen/max(blockTokens, 1)) + 1
-	return messageSize + 4*int(modelLen) + blockSize*blocks
-}
-
-// fromNodeSize bounds what a proxy takes from a node.
-func fromNodeSize(info *proto.NodeInfo) int {
-	return iterationSize + submitSize(info.MaxModelLen, info.BlockTokens)
-}
-
-// maxModelLen is the longest model a proxy takes: it bounds what the proxy takes from its
-// nodes. A prompt of that length is 4 MiB.
-const maxModelLen = 1 << 20
-
 // checkLength refuses a Submit that is longer than the model before anything is made of
 // it: its prompt is one slice of the message still.
 func (w *worker) checkLength(m *proto.Submit) error {
@@ -54,16 +21,16 @@ func (w *worker) checkLength(m *proto.Submit) error {
 	return nil
 }
 
-// split sends what a session has collected in messages of iterationSize and one report at
+// split sends what a session has collected in messages of proto.IterationSize and one report at
 // most, in order: tokens, which come before the reports that end their legs, then
 // reports, and the load with the last. While the proxy does not read, as one that was
 // stopped, there is more of it with each iteration.
 func split(m *proto.FromNode, send func(*proto.FromNode) error) error {
-	if protobuf.Size(m) <= iterationSize {
+	if protobuf.Size(m) <= proto.IterationSize {
 		return send(m)
 	}
 	// An id takes ten bytes at most, a token and a position five.
-	const tokens = iterationSize / (10 + 5 + 5)
+	const tokens = proto.IterationSize / (10 + 5 + 5)
 	part := &proto.FromNode{}
 	for i := 0; i < len(m.Ids); i += tokens {
 		end := min(i+tokens, len(m.Ids))
@@ -76,7 +43,7 @@ func split(m *proto.FromNode, send func(*proto.FromNode) error) error {
 	size := 0
 	room := func(report protobuf.Message) error {
 		n := protobuf.Size(report) + 8 // its tag and length
-		if size += n; size <= iterationSize {
+		if size += n; size <= proto.IterationSize {
 			return nil
 		}
 		full := part

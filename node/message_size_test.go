@@ -13,15 +13,17 @@ import (
 	"google.golang.org/grpc/status"
 	protobuf "google.golang.org/protobuf/proto"
 
+	"kvferry/clock/clocktest"
 	"kvferry/kvcache"
 	"kvferry/proto"
+	"kvferry/proxy"
 )
 
 // longestSubmit is as much as a proxy can have to say to a node of that model.
 func longestSubmit(modelLen, blockTokens int) *proto.Submit {
 	const most = math.MaxUint32
 	s := &proto.Submit{
-		Id: math.MaxUint64, RequestId: strings.Repeat("x", 256), Leg: proto.Leg_LEG_DECODE, Handoff: HandoffLayerwise, MaxTokens: most,
+		Id: math.MaxUint64, RequestId: strings.Repeat("x", 256), Leg: proto.Leg_LEG_DECODE, Handoff: proxy.HandoffLayerwise, MaxTokens: most,
 		DeadlineMs: most, AgeUs: most, Prior: most, IgnoreEos: true, Prompt: make([]byte, 4*modelLen),
 		Kv: &proto.KVRef{
 			NodeId: strings.Repeat("n", 256), GrpcAddr: strings.Repeat("a", 256), TransferId: math.MaxUint64, Tokens: most, FirstToken: most,
@@ -40,9 +42,9 @@ func longestSubmit(modelLen, blockTokens int) *proto.Submit {
 // TestLongestMessages: what nodes and proxies can have to say is not refused, for any
 // length of model.
 func TestLongestMessages(t *testing.T) {
-	for _, m := range []struct{ length, block int }{{1, 16}, {15, 16}, {10_000, 16}, {10_000, 1}, {131_072, 32}, {maxModelLen, 16}} {
+	for _, m := range []struct{ length, block int }{{1, 16}, {15, 16}, {10_000, 16}, {10_000, 1}, {131_072, 32}, {proto.MaxModelLen, 16}} {
 		s := longestSubmit(m.length, m.block)
-		limit := submitSize(uint32(m.length), uint32(m.block))
+		limit := proto.SubmitSize(uint32(m.length), uint32(m.block))
 		if n := protobuf.Size(&proto.ToNode{Kind: &proto.ToNode_Submit{Submit: s}}); n > limit {
 			t.Errorf("model of %d tokens, blocks of %d: a Submit of %d bytes, at most %d are taken", m.length, m.block, n, limit)
 		}
@@ -57,8 +59,8 @@ func TestLongestMessages(t *testing.T) {
 			Downs: math.MaxUint64, Paths: math.MaxUint32, PathsUp: math.MaxUint32, BytesInFlight: math.MaxUint64, Rate: math.MaxUint64,
 		})
 	}
-	if n := protobuf.Size(beat); n > messageSize {
-		t.Errorf("a heartbeat of 256 rails has %d bytes, at most %d are taken", n, messageSize)
+	if n := protobuf.Size(beat); n > proto.MessageSize {
+		t.Errorf("a heartbeat of 256 rails has %d bytes, at most %d are taken", n, proto.MessageSize)
 	}
 }
 
@@ -66,14 +68,14 @@ func TestLongestMessages(t *testing.T) {
 // stream. The node serves others. When its prompt was looked at only once all was there,
 // the node grew from 19 to 373 MB.
 func TestLongSubmit(t *testing.T) {
-	s := startNodes(t, HandoffLayerwise, nil, "prefill-0", "decode-0")
+	s := startNodes(t, proxy.HandoffLayerwise, nil, "prefill-0", "decode-0")
 	defer s.end()
 	conn, err := grpc.NewClient(s.nodes["prefill-0"].daemon.GRPCAddr(), dialOptions()...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), clocktest.Patience)
 	defer cancel()
 	stream, err := proto.NewWorkerClient(conn).Serve(ctx)
 	if err != nil {
@@ -98,13 +100,13 @@ func TestLongSubmit(t *testing.T) {
 // TestSubmitBeyondModel: a prompt that is longer than the model is refused before anything
 // is made of it, and so is a table with more blocks than hold one.
 func TestSubmitBeyondModel(t *testing.T) {
-	s := startNodes(t, HandoffLayerwise, nil, "prefill-0", "decode-0")
+	s := startNodes(t, proxy.HandoffLayerwise, nil, "prefill-0", "decode-0")
 	defer s.end()
 	x := s.stranger(t, "prefill-0")
 	defer x.leave()
 	p := x.w.cfg.Profile
-	x.ask(proto.Leg_LEG_PREFILL, HandoffPull, make([]kvcache.Token, p.MaxModelLen+1), 1)
-	m := receive(t, x.said, "a refusal")
+	x.ask(proto.Leg_LEG_PREFILL, proxy.HandoffPull, make([]kvcache.Token, p.MaxModelLen+1), 1)
+	m := clocktest.Receive(t, x.said, "a refusal")
 	if len(m.Failed) != 1 || m.Failed[0].Code != proto.FailCode_FAIL_INVALID || !strings.Contains(m.Failed[0].Message, "(max_model_len)") {
 		t.Errorf("a prompt of %d tokens: the node says %v", p.MaxModelLen+1, m)
 	}
@@ -114,31 +116,14 @@ func TestSubmitBeyondModel(t *testing.T) {
 	}
 	x.next++
 	err := x.stream.Send(&proto.ToNode{Kind: &proto.ToNode_Submit{Submit: &proto.Submit{
-		Id: x.next, Leg: proto.Leg_LEG_PREFILL, Handoff: HandoffLayerwise, Prompt: binary.LittleEndian.AppendUint32(nil, 1), MaxTokens: 1, Kv: kv,
+		Id: x.next, Leg: proto.Leg_LEG_PREFILL, Handoff: proxy.HandoffLayerwise, Prompt: binary.LittleEndian.AppendUint32(nil, 1), MaxTokens: 1, Kv: kv,
 	}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	m = receive(t, x.said, "a refusal")
+	m = clocktest.Receive(t, x.said, "a refusal")
 	if len(m.Failed) != 1 || m.Failed[0].Code != proto.FailCode_FAIL_INVALID || !strings.Contains(m.Failed[0].Message, "(max_model_len)") {
 		t.Errorf("%d blocks: the node says %v", len(kv.Blocks), m)
-	}
-}
-
-// TestLongRegistration: the proxy's twin.
-func TestLongRegistration(t *testing.T) {
-	c := newTestCluster(t, ProxyConfig{})
-	n := c.addNode("both-1", proto.Role_ROLE_NONDISAGG, nil)
-	info := n.like("both-2", func(i *proto.NodeInfo) { i.Rails = []string{strings.Repeat("x", 1<<20)} })
-	if _, err := c.reg.Register(context.Background(), &proto.RegisterRequest{Node: info}); status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("a registration of 1 MiB: %v", err)
-	}
-	info = n.like("both-3", func(i *proto.NodeInfo) { i.MaxModelLen = maxModelLen + 1 })
-	if _, err := c.reg.Register(context.Background(), &proto.RegisterRequest{Node: info}); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "max_model_len") {
-		t.Errorf("a model of %d tokens: %v", info.MaxModelLen, err)
-	}
-	if status, body, err := c.post("/v1/completions", `{"prompt":"x"}`); status != http.StatusOK || err != nil {
-		t.Errorf("%d %s %v", status, body, err)
 	}
 }
 
@@ -160,7 +145,7 @@ func TestSplit(t *testing.T) {
 		all.Finished = append(all.Finished, &proto.Finished{Id: id})
 		all.Failed = append(all.Failed, &proto.Failed{Id: id, Message: strings.Repeat("x", 5000)})
 	}
-	limit := fromNodeSize(&proto.NodeInfo{MaxModelLen: 10_000, BlockTokens: 16})
+	limit := proto.FromNodeSize(&proto.NodeInfo{MaxModelLen: 10_000, BlockTokens: 16})
 	got := &proto.FromNode{}
 	messages := 0
 	err := split(all, func(m *proto.FromNode) error {

@@ -1,3 +1,16 @@
+// Package node is a prefill, decode or non-disaggregated node as a value: a command makes
+// a configuration of its flags and calls Run, a test runs several in one process.
+//
+// The control plane is gRPC (package proto). A node registers with the proxy and renews a
+// lease; the proxy opens one Serve stream to it, over which every request's legs come in
+// and every iteration's tokens go out, one message an iteration. KV bytes never pass
+// through there: nodes exchange them over package transport, and tell each other over
+// Handoff streams when.
+//
+// One goroutine, the worker's loop, owns the node's state: the scheduler and the hand-offs
+// of package connector, which say what is to be done, and the KV pool. Streams, transfers
+// and the executor hand it events. Durations are time.Duration on the node's monotonic
+// clock; on the wire they are microseconds, deadlines milliseconds.
 package node
 
 import (
@@ -158,8 +171,8 @@ func (n *Node) connect() error {
 	n.w.peer = newPeers(n.w)
 	n.w.peer.addr = n.GRPCAddr()
 	prof := n.cfg.Profile
-	submit := submitSize(uint32(prof.MaxModelLen), uint32(prof.KVGeometry.BlockTokens))
-	n.grpc = grpc.NewServer(grpc.MaxRecvMsgSize(submit), serverKeepalive(), grpc.WaitForHandlers(true))
+	submit := proto.SubmitSize(uint32(prof.MaxModelLen), uint32(prof.KVGeometry.BlockTokens))
+	n.grpc = grpc.NewServer(grpc.MaxRecvMsgSize(submit), proto.ServerKeepalive(), grpc.WaitForHandlers(true))
 	proto.RegisterWorkerServer(n.grpc, workerServer{w: n.w})
 	proto.RegisterPeerServer(n.grpc, peerServer{p: n.w.peer})
 	return nil
@@ -217,7 +230,7 @@ func (n *Node) Run(ctx context.Context) error {
 		defer close(deregistered)
 		return ignore(n.lease().keep(held))
 	})
-	n.w.log.Info("serving", "role", roleName(n.cfg.Role), "grpc", n.GRPCAddr(), "profile", n.cfg.Profile.Name, "kv_blocks", n.cfg.KVBlocks, "link", linkName(n.cfg.Link))
+	n.w.log.Info("serving", "role", proto.RoleName(n.cfg.Role), "grpc", n.GRPCAddr(), "profile", n.cfg.Profile.Name, "kv_blocks", n.cfg.KVBlocks, "link", linkName(n.cfg.Link))
 
 	select {
 	case <-ctx.Done():
@@ -313,15 +326,11 @@ func linkName(l *transport.Link) string {
 func dialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(messageSize)),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(proto.MessageSize)),
 		grpc.WithKeepaliveParams(grpckeepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second, PermitWithoutStream: true}),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
 			MinConnectTimeout: 5 * time.Second,
 		}),
 	}
-}
-
-func serverKeepalive() grpc.ServerOption {
-	return grpc.KeepaliveEnforcementPolicy(grpckeepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true})
 }

@@ -9,16 +9,19 @@ import (
 	"net/http"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"kvferry/clock/clocktest"
 	"kvferry/connector"
 	"kvferry/engine"
 	"kvferry/kvcache"
 	"kvferry/proto"
+	"kvferry/proxy"
 )
 
 // nodes is a whole cluster in this process: a proxy and real nodes, over real
@@ -27,7 +30,7 @@ import (
 type nodes struct {
 	t      testing.TB
 	ttl    time.Duration
-	proxy  *running[*Proxy]
+	proxy  *running[*proxy.Proxy]
 	nodes  map[string]*running[*Node]
 	client *http.Client
 }
@@ -52,7 +55,7 @@ func run[D interface{ Run(context.Context) error }](d D) *running[D] {
 func (r *running[D]) end(t testing.TB) {
 	t.Helper()
 	r.stop()
-	if err := receive(t, r.done, "Run's return"); err != nil {
+	if err := clocktest.Receive(t, r.done, "Run's return"); err != nil {
 		t.Errorf("Run: %v", err)
 	}
 }
@@ -72,7 +75,7 @@ func smallProfile(t testing.TB) *engine.Profile {
 // the dash. set may change a node's configuration.
 func startNodes(t testing.TB, handoff string, set func(*Config), names ...string) *nodes {
 	t.Helper()
-	return startLeased(t, patience, handoff, set, names...)
+	return startLeased(t, clocktest.Patience, handoff, set, names...)
 }
 
 // startLeased is startNodes with leases of another length.
@@ -100,7 +103,7 @@ func startLeased(t testing.TB, ttl time.Duration, handoff string, set func(*Conf
 
 func (s *nodes) startProxy(handoff, httpAddr, grpcAddr string) {
 	s.t.Helper()
-	p, err := NewProxy(ProxyConfig{HTTPAddr: httpAddr, GRPCAddr: grpcAddr, Handoff: handoff, LeaseTTL: s.ttl, Logger: slog.New(slog.DiscardHandler)})
+	p, err := proxy.New(proxy.Config{HTTPAddr: httpAddr, GRPCAddr: grpcAddr, Handoff: handoff, LeaseTTL: s.ttl, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -109,16 +112,11 @@ func (s *nodes) startProxy(handoff, httpAddr, grpcAddr string) {
 
 func (s *nodes) ready() {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), clocktest.Patience)
 	defer cancel()
 	for name := range s.nodes {
 		s.until(name+" to join", func() bool {
-			for _, m := range s.proxy.daemon.registry.snapshot() {
-				if _, _, up := m.usable(); up && m.info.Id == name {
-					return true
-				}
-			}
-			return false
+			return slices.ContainsFunc(s.proxy.daemon.Nodes(), func(n proxy.NodeState) bool { return n.Up && n.Info.Id == name })
 		})
 	}
 	if err := s.proxy.daemon.WaitReady(ctx); err != nil {
@@ -152,12 +150,12 @@ func (s *nodes) until(what string, cond func() bool) {
 	s.t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
-	limit := time.After(patience)
+	limit := time.After(clocktest.Patience)
 	for !cond() {
 		select {
 		case <-tick.C:
 		case <-limit:
-			s.t.Fatalf("waited %v for %s", patience, what)
+			s.t.Fatalf("waited %v for %s", clocktest.Patience, what)
 		}
 	}
 }
@@ -167,7 +165,7 @@ func (s *nodes) until(what string, cond func() bool) {
 func (s *nodes) complete(ctx context.Context, seed, length, n int, stream bool) (*http.Response, error) {
 	ids := make([]int, length)
 	for i := range ids {
-		ids[i] = (seed*7919 + i*104729) % testVocab
+		ids[i] = (seed*7919 + i*104729) % 151936
 	}
 	body, err := json.Marshal(map[string]any{"prompt": ids, "max_tokens": n, "stream": stream})
 	if err != nil {
@@ -183,7 +181,7 @@ func (s *nodes) complete(ctx context.Context, seed, length, n int, stream bool) 
 // text is the completion, or the error's message and the status.
 func (s *nodes) text(seed, length, n int) (text string, status int) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), clocktest.Patience)
 	defer cancel()
 	resp, err := s.complete(ctx, seed, length, n, false)
 	if err != nil {
@@ -205,10 +203,8 @@ func (s *nodes) text(seed, length, n int) (text string, status int) {
 
 // bad is the number of bad blocks all nodes have found, as the proxy counts them.
 func (s *nodes) bad() (n uint64) {
-	for _, m := range s.proxy.daemon.registry.snapshot() {
-		m.mu.Lock()
-		n += m.load.KvBlocksBad
-		m.mu.Unlock()
+	for _, m := range s.proxy.daemon.Nodes() {
+		n += m.Load.KvBlocksBad
 	}
 	return n
 }
@@ -269,7 +265,7 @@ func (s *nodes) onLoop(w *worker, f func()) {
 		close(done)
 		return nil
 	})
-	receive(s.t, done, "the loop")
+	clocktest.Receive(s.t, done, "the loop")
 }
 
 // TestCorruptAtSource flips a bit in the slab of the prefill node that has a
@@ -326,13 +322,13 @@ func TestCorruptAtSource(t *testing.T) {
 // requests that come before them wait.
 func TestProxyRestarts(t *testing.T) {
 	// A node knows when it renews its lease, three times in its length.
-	s := startLeased(t, 6*time.Second, HandoffLayerwise, nil, "prefill-0", "decode-0")
+	s := startLeased(t, 6*time.Second, proxy.HandoffLayerwise, nil, "prefill-0", "decode-0")
 	defer s.end()
 	want, _ := s.text(1, 100, 5)
 	httpAddr, grpcAddr := s.proxy.daemon.HTTPAddr(), s.proxy.daemon.GRPCAddr()
 	s.client.CloseIdleConnections()
 	s.proxy.end(t)
-	s.startProxy(HandoffLayerwise, httpAddr, grpcAddr)
+	s.startProxy(proxy.HandoffLayerwise, httpAddr, grpcAddr)
 	s.burst(15, want)
 }
 
@@ -340,7 +336,7 @@ func TestProxyRestarts(t *testing.T) {
 // released what it had read, or the prefill node held the blocks for HoldTimeout
 // and could not drain.
 func TestNodeRestarts(t *testing.T) {
-	s := startNodes(t, HandoffPull, nil, "prefill-0", "decode-0")
+	s := startNodes(t, proxy.HandoffPull, nil, "prefill-0", "decode-0")
 	defer s.end()
 	want, _ := s.text(1, 100, 5)
 	for range 3 {
@@ -380,7 +376,7 @@ func TestNothingLeaks(t *testing.T) {
 					limit <- struct{}{}
 					all.Go(func() {
 						defer func() { <-limit }()
-						ctx, leave := context.WithTimeout(context.Background(), patience)
+						ctx, leave := context.WithTimeout(context.Background(), clocktest.Patience)
 						defer leave()
 						resp, err := s.complete(ctx, i, 40+i, 24, i%3 == 0)
 						if err != nil {
@@ -401,34 +397,24 @@ func TestNothingLeaks(t *testing.T) {
 				all.Wait()
 				s.client.CloseIdleConnections()
 				s.until("all blocks to be free", func() bool {
-					for _, m := range s.proxy.daemon.registry.snapshot() {
-						m.mu.Lock()
-						busy := m.load.KvBlocksUsed > 0 || m.load.Running > 0 || m.load.Waiting > 0 || len(m.legs) > 0
-						m.mu.Unlock()
-						if busy {
-							return false
-						}
-					}
-					return true
+					return !slices.ContainsFunc(s.proxy.daemon.Nodes(), func(n proxy.NodeState) bool {
+						return n.Load.KvBlocksUsed > 0 || n.Load.Running > 0 || n.Load.Waiting > 0 || n.Legs > 0
+					})
 				})
 			}
 			burst() // what is made once is there
-			s.until("connections to close", func() bool { return s.connections() == 0 })
+			s.until("requests to end", func() bool {
+				waiting, running := s.proxy.daemon.Requests()
+				return waiting+running == 0
+			})
 			busy := runtime.NumGoroutine()
 			burst()
-			expectGoroutines(t, busy)
+			clocktest.Goroutines(t, busy)
 			s.end()
-			expectGoroutines(t, goroutines)
+			clocktest.Goroutines(t, goroutines)
 			s.until(fmt.Sprintf("%d open files again", open), func() bool { return files() <= open })
 		})
 	}
-}
-
-// connections is the number of requests the proxy has.
-func (s *nodes) connections() int {
-	s.proxy.daemon.mu.Lock()
-	defer s.proxy.daemon.mu.Unlock()
-	return s.proxy.daemon.inFlight
 }
 
 // TestDrainTimesOut: a node whose requests do not end in time cuts them off, and
@@ -457,20 +443,12 @@ func TestDrainTimesOut(t *testing.T) {
 				if len(got) > 0 {
 					t.Fatalf("it has ended with status %d", <-got)
 				}
-				for _, m := range s.proxy.daemon.registry.snapshot() {
-					m.mu.Lock()
-					running := m.info.Role == proto.Role_ROLE_DECODE && m.load.Running > 0
-					m.mu.Unlock()
-					if running {
-						return true
-					}
-				}
-				return false
+				return s.state("decode-0").Load.Running > 0
 			})
 			decode := s.nodes["decode-0"]
 			delete(s.nodes, "decode-0") // it ends with the request's blocks in use
 			decode.end(t)
-			if status := receive(t, got, "the answer"); status != http.StatusServiceUnavailable {
+			if status := clocktest.Receive(t, got, "the answer"); status != http.StatusServiceUnavailable {
 				t.Errorf("%d, want 503: no decode node is left", status)
 			}
 			s.end()

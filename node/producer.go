@@ -15,6 +15,13 @@ import (
 	"kvferry/proto"
 )
 
+// Reconnection to a node that answers no more: quick at first, for most are back at once,
+// and slow enough that one that refuses the stream costs nothing.
+const (
+	redialMin = 20 * time.Millisecond
+	redialMax = time.Second
+)
+
 // A producer is a node whose transfers this one consumes. A stream to it is opened
 // with the first question and kept.
 //

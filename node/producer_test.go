@@ -16,7 +16,10 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"kvferry/clock/clocktest"
 	"kvferry/proto"
+	"kvferry/proxy"
+	"kvferry/transport/transporttest"
 )
 
 // A cut says where a connection to a producer breaks: in place of the n-th message
@@ -122,7 +125,7 @@ func pump(to io.Writer, from io.Reader, before int64, n int) bool {
 // at its worst moments. No request notices, none is computed again, and the prefill
 // node's blocks are free long before its HoldTimeout of a minute.
 func TestBrokenPeer(t *testing.T) {
-	both := []string{HandoffV0, HandoffPull}
+	both := []string{proxy.HandoffV0, proxy.HandoffPull}
 	for _, x := range []struct {
 		name     string
 		handoffs []string
@@ -155,22 +158,17 @@ func TestBrokenPeer(t *testing.T) {
 				all.Wait()
 				s.until(fmt.Sprintf("all of %d cuts", len(x.cuts)), func() bool { return int(g.done.Load()) == len(x.cuts) })
 				s.until("the blocks to be free", func() bool {
-					for _, m := range s.proxy.daemon.registry.snapshot() {
-						m.mu.Lock()
-						used := m.load.KvBlocksUsed
-						m.mu.Unlock()
-						if used > 0 {
+					for _, n := range s.proxy.daemon.Nodes() {
+						if n.Load.KvBlocksUsed > 0 {
 							return false
 						}
 					}
 					return true
 				})
-				for _, m := range s.proxy.daemon.registry.snapshot() {
-					m.mu.Lock()
-					if n := m.load.KvTransfersFailed; n > 0 {
-						t.Errorf("%s: %d transfers failed", m.info.Id, n)
+				for _, n := range s.proxy.daemon.Nodes() {
+					if n.Load.KvTransfersFailed > 0 {
+						t.Errorf("%s: %d transfers failed", n.Info.Id, n.Load.KvTransfersFailed)
 					}
-					m.mu.Unlock()
 				}
 			})
 		}
@@ -194,7 +192,7 @@ func (s *nodes) raw(name string) *rawNode {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(func() { conn.Close() })
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), clocktest.Patience)
 	s.t.Cleanup(cancel)
 	r := &rawNode{t: s.t, node: n, conn: conn}
 	if r.work, err = proto.NewWorkerClient(conn).Serve(ctx); err != nil {
@@ -210,7 +208,7 @@ func (s *nodes) raw(name string) *rawNode {
 func (r *rawNode) offer(id uint64) uint64 {
 	r.t.Helper()
 	err := r.work.Send(&proto.ToNode{Kind: &proto.ToNode_Submit{Submit: &proto.Submit{
-		Id: id, Leg: proto.Leg_LEG_PREFILL, Handoff: HandoffPull, Prompt: make([]byte, 4*40), MaxTokens: 1,
+		Id: id, Leg: proto.Leg_LEG_PREFILL, Handoff: proxy.HandoffPull, Prompt: make([]byte, 4*40), MaxTokens: 1,
 	}}})
 	if err != nil {
 		r.t.Fatal(err)
@@ -250,7 +248,7 @@ func (s *nodes) used(w *worker) (blocks int) {
 // A node that starts again where another one was does not take the other one's
 // transfers for its own.
 func TestRelease(t *testing.T) {
-	s := startNodes(t, HandoffPull, nil, "prefill-0", "decode-0")
+	s := startNodes(t, proxy.HandoffPull, nil, "prefill-0", "decode-0")
 	defer s.end()
 	r := s.raw("prefill-0")
 	first, second := r.offer(1), r.offer(2)
@@ -297,8 +295,8 @@ func TestLostPeer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // mostly waits
-			logs := &lines{}
-			s := startNodes(t, HandoffV0, func(c *Config) {
+			logs := &transporttest.Log{}
+			s := startNodes(t, proxy.HandoffV0, func(c *Config) {
 				if c.Role == proto.Role_ROLE_DECODE {
 					c.Logger = slog.New(slog.NewTextHandler(logs, nil))
 				}
@@ -308,13 +306,13 @@ func TestLostPeer(t *testing.T) {
 			defer prefill.leave()
 			defer decode.leave()
 			prompt := tokensOf(1, 40)
-			prefill.ask(proto.Leg_LEG_PREFILL, HandoffV0, prompt, 1)
+			prefill.ask(proto.Leg_LEG_PREFILL, proxy.HandoffV0, prompt, 1)
 			kv := prefill.offer()
 			g := newGate(t, kv.GrpcAddr, cuts)
 			defer g.close()
 			kv.GrpcAddr = g.lis.Addr().String()
-			decode.submit(&proto.Submit{Leg: proto.Leg_LEG_DECODE, Handoff: HandoffV0, MaxTokens: 3, Kv: kv}, prompt)
-			m := receive(t, decode.said, "the failure")
+			decode.submit(&proto.Submit{Leg: proto.Leg_LEG_DECODE, Handoff: proxy.HandoffV0, MaxTokens: 3, Kv: kv}, prompt)
+			m := clocktest.Receive(t, decode.said, "the failure")
 			if len(m.Failed) != 1 || m.Failed[0].Code != proto.FailCode_FAIL_TRANSFER || !m.Failed[0].Retryable || !strings.Contains(m.Failed[0].Message, "prefill-0") {
 				t.Errorf("the node says %v, want that the transfer failed", m)
 			}

@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/spf13/pflag"
-
 	"kvferry/proto"
 )
 
@@ -26,17 +24,10 @@ func TestRails(t *testing.T) {
 	if loopback == "" {
 		t.Skip("no loopback interface")
 	}
-	var f NodeFlags
-	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
-	f.AddFlags(fs, false)
-	if err := fs.Parse([]string{"--id", "decode-0", "--rail", "tcp/" + loopback + ",127.0.0.1:0", "--profile", "zero", "--num-gpu-blocks-override", "8"}); err != nil {
-		t.Fatal(err)
+	cfg := Config{
+		ID: "decode-0", Role: proto.Role_ROLE_DECODE, Proxy: "127.0.0.1:1", Rails: []string{"tcp/" + loopback, "127.0.0.1:0"},
+		Profile: smallProfile(t), KVBlocks: 8, Logger: slog.New(slog.DiscardHandler),
 	}
-	cfg, err := f.Config()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg.Role, cfg.Logger = proto.Role_ROLE_DECODE, slog.New(slog.DiscardHandler)
 	n, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 
 	"kvferry/connector"
 	"kvferry/engine"
+	"kvferry/proxy"
 )
 
 // TestChangedAfterCheck changes a byte of a decode node's blocks when all of them have
@@ -34,7 +35,7 @@ func TestChangedAfterCheck(t *testing.T) {
 			two, _ := s.text(1, 100, 2)
 			many, _ := s.text(1, 100, 40)
 			found := uint64(0)
-			if handoff == HandoffLayerwise {
+			if handoff == proxy.HandoffLayerwise {
 				// The first token is the prefill node's, none of the decode leg has left:
 				// another node starts it anew.
 				changes.Store(1)

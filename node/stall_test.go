@@ -1,85 +1,74 @@
 package node
 
 import (
+	"io"
 	"log/slog"
 	"net/http"
+	"strconv"
+	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"kvferry/clock"
+	"kvferry/clock/clocktest"
 	"kvferry/engine"
 	"kvferry/proto"
+	"kvferry/proxy"
 )
 
-// A stopClock stands still when it is told to, and with it whoever waits for a time of it.
-type stopClock struct {
-	clock.Clock
-	stopped atomic.Int64 // at this time, 0 if it runs
-}
-
-func (c *stopClock) Now() time.Duration {
-	if at := c.stopped.Load(); at > 0 {
-		return time.Duration(at)
-	}
-	return c.Clock.Now()
-}
-
 // addStoppable adds a node whose executor can be stopped, and nothing else of it.
-func (s *nodes) addStoppable(id string, role proto.Role) *stopClock {
+func (s *nodes) addStoppable(id string, role proto.Role) *clocktest.Stoppable {
 	s.t.Helper()
 	n, err := New(Config{ID: id, Role: role, Proxy: s.proxy.daemon.GRPCAddr(), Profile: smallProfile(s.t), KVBlocks: 256, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	c := &stopClock{Clock: n.w.exec.clk}
+	c := &clocktest.Stoppable{Clock: n.w.exec.clk}
 	n.w.exec.clk = c
 	s.nodes[id] = run(n)
 	s.ready()
 	return c
 }
 
-func (s *nodes) member(id string) *member {
-	for _, m := range s.proxy.daemon.registry.snapshot() {
-		if m.info.Id == id {
-			return m
+// state is a node as the proxy sees it.
+func (s *nodes) state(id string) proxy.NodeState {
+	s.t.Helper()
+	for _, n := range s.proxy.daemon.Nodes() {
+		if n.Info.Id == id {
+			return n
 		}
 	}
 	s.t.Fatalf("%s is no member", id)
-	return nil
+	return proxy.NodeState{}
 }
 
 // TestStoppedExecutor stops the executor of one of two nodes, which goes on to renew its
 // lease. Every request is answered by the other, and once the executor runs again, so does
 // the node.
 func TestStoppedExecutor(t *testing.T) {
-	for _, handoff := range []string{HandoffV0, HandoffPull, HandoffLayerwise} {
+	for _, handoff := range []string{proxy.HandoffV0, proxy.HandoffPull, proxy.HandoffLayerwise} {
 		for _, role := range []proto.Role{proto.Role_ROLE_PREFILL, proto.Role_ROLE_DECODE} {
-			t.Run(handoff+"/"+roleName(role), func(t *testing.T) {
+			t.Run(handoff+"/"+proto.RoleName(role), func(t *testing.T) {
 				s := startNodes(t, handoff, nil, "prefill-0", "decode-0")
 				defer s.end()
-				id := roleName(role) + "-1"
+				id := proto.RoleName(role) + "-1"
 				c := s.addStoppable(id, role)
 				want, _ := s.text(1, 100, 5)
-				m := s.member(id)
 
-				c.stopped.Store(int64(c.Now()))
+				c.Stop(c.Now())
 				s.burst(8, want)
-				m.mu.Lock()
-				stalls, limit := m.stalls, m.progress.limit()
-				m.mu.Unlock()
-				if stalls != 1 {
-					t.Errorf("left %d times, want once", stalls)
+				n := s.state(id)
+				if n.Stalls != 1 {
+					t.Errorf("left %d times, want once", n.Stalls)
 				}
-				if limit > 2*time.Second {
-					t.Errorf("it may be silent for %v, want 2s at most", limit)
+				if n.Silence > 2*time.Second {
+					t.Errorf("it may be silent for %v, want 2s at most", n.Silence)
 				}
 				s.burst(4, want) // nobody waits for it now
-				c.stopped.Store(0)
+				c.Go()
 				s.until(id+" to get on", func() bool {
-					_, stalled, up := m.usable()
-					return up && !stalled
+					n := s.state(id)
+					return n.Up && !n.Stalled
 				})
 				s.burst(8, want)
 			})
@@ -104,7 +93,7 @@ func (s *nodes) burst(n int, want string) {
 // TestLongQueueIsNoStall: prompts enough for many steps, each longer than a node may be
 // silent for, come at once. Nodes that are busy are not left, in any hand-off.
 func TestLongQueueIsNoStall(t *testing.T) {
-	for _, handoff := range []string{HandoffV0, HandoffPull, HandoffLayerwise} {
+	for _, handoff := range []string{proxy.HandoffV0, proxy.HandoffPull, proxy.HandoffLayerwise} {
 		t.Run(handoff, func(t *testing.T) {
 			t.Parallel()
 			s := startNodes(t, handoff, func(c *Config) {
@@ -121,12 +110,10 @@ func TestLongQueueIsNoStall(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			for _, m := range s.proxy.daemon.registry.snapshot() {
-				m.mu.Lock()
-				if m.stalls > 0 {
-					t.Errorf("%s was left %d times", m.info.Id, m.stalls)
+			for _, n := range s.proxy.daemon.Nodes() {
+				if n.Stalls > 0 {
+					t.Errorf("%s was left %d times", n.Info.Id, n.Stalls)
 				}
-				m.mu.Unlock()
 			}
 			if n := s.metric("kvferry:request_retries_total"); n != 0 {
 				t.Errorf("%v requests were placed again", n)
@@ -138,18 +125,28 @@ func TestLongQueueIsNoStall(t *testing.T) {
 // metric sums a counter of the proxy's over its labels.
 func (s *nodes) metric(name string) (sum float64) {
 	s.t.Helper()
-	families, err := s.proxy.daemon.metrics.registry.Gather()
+	resp, err := s.client.Get("http://" + s.proxy.daemon.HTTPAddr() + "/metrics")
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	for _, f := range families {
-		if f.GetName() == name {
-			for _, m := range f.GetMetric() {
-				sum += m.GetCounter().GetValue()
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	found := false
+	for line := range strings.Lines(string(text)) {
+		series, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if series == name || strings.HasPrefix(series, name+"{") {
+			v, err := strconv.ParseFloat(value, 64)
+			if err != nil {
+				s.t.Fatal(line)
 			}
-			return sum
+			sum, found = sum+v, true
 		}
 	}
-	s.t.Fatalf("no metric %s", name)
-	return 0
+	if !found {
+		s.t.Fatalf("no metric %s", name)
+	}
+	return sum
 }

@@ -7,7 +7,9 @@ import (
 	"sync"
 	"testing"
 
+	"kvferry/clock/clocktest"
 	"kvferry/proto"
+	"kvferry/proxy"
 )
 
 // TestUnconfirmed loses the connection of a layerwise transfer when everything has
@@ -26,7 +28,7 @@ func TestUnconfirmed(t *testing.T) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer lis.Close()
-	s := startNodes(t, HandoffLayerwise, func(c *Config) {
+	s := startNodes(t, proxy.HandoffLayerwise, func(c *Config) {
 		c.Profile.KVGeometry.Layers = 1
 		if c.Role == proto.Role_ROLE_DECODE {
 			c.Rails = []string{"127.0.0.2:" + port + "?advertise=" + lis.Addr().String()}
@@ -78,7 +80,7 @@ func TestUnconfirmed(t *testing.T) {
 		return decode.tx.Rails()[0].ImmIn == 1 && !open
 	})
 	close(cut)
-	if status := receive(t, answer, "the answer"); status != http.StatusOK {
+	if status := clocktest.Receive(t, answer, "the answer"); status != http.StatusOK {
 		t.Errorf("status %d", status)
 	}
 	s.until("both nodes to be idle", func() bool {

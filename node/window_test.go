@@ -11,9 +11,11 @@ import (
 
 	"google.golang.org/grpc"
 
+	"kvferry/clock/clocktest"
 	"kvferry/connector"
 	"kvferry/kvcache"
 	"kvferry/proto"
+	"kvferry/proxy"
 	"kvferry/transport"
 	"kvferry/transport/rails"
 )
@@ -98,7 +100,7 @@ func (x *stranger) submit(m *proto.Submit, prompt []kvcache.Token) uint64 {
 // offer waits until the node has told of a leg's blocks.
 func (x *stranger) offer() *proto.KVRef {
 	x.t.Helper()
-	m := receive(x.t, x.said, "an offer")
+	m := clocktest.Receive(x.t, x.said, "an offer")
 	switch {
 	case len(m.Reserved) == 1:
 		return m.Reserved[0].Kv
@@ -121,7 +123,7 @@ func (x *stranger) open(kv *proto.KVRef) *transport.Target {
 // do carries one request out.
 func (x *stranger) do(t *transport.Target, op transport.Op, local []byte, at int64) error {
 	x.t.Helper()
-	b := x.engine.Submit(t, []transport.Request{{Op: op, Local: local, Offset: at}}, transport.BatchOptions{Timeout: patience})
+	b := x.engine.Submit(t, []transport.Request{{Op: op, Local: local, Offset: at}}, transport.BatchOptions{Timeout: clocktest.Patience})
 	<-b.Done()
 	return b.Err()
 }
@@ -129,7 +131,7 @@ func (x *stranger) do(t *transport.Target, op transport.Op, local []byte, at int
 // signal sends an immediate and nothing else.
 func (x *stranger) signal(t *transport.Target, imm uint64) error {
 	x.t.Helper()
-	b := x.engine.Submit(t, nil, transport.BatchOptions{HasImm: true, Imm: imm, Timeout: patience})
+	b := x.engine.Submit(t, nil, transport.BatchOptions{HasImm: true, Imm: imm, Timeout: clocktest.Patience})
 	<-b.Done()
 	return b.Err()
 }
@@ -161,7 +163,7 @@ func withRail(t *testing.T, rail string) func(*Config) {
 // prompt can be read, nor can anything be written.
 func TestForeignRead(t *testing.T) {
 	for _, rail := range onSockets {
-		for _, handoff := range []string{HandoffV0, HandoffPull} {
+		for _, handoff := range []string{proxy.HandoffV0, proxy.HandoffPull} {
 			t.Run(rail+"/"+handoff, func(t *testing.T) {
 				s := startNodes(t, handoff, withRail(t, rail), "prefill-0", "decode-0")
 				defer s.end()
@@ -209,7 +211,7 @@ func TestForeignRead(t *testing.T) {
 				}
 				// The hidden states are part of what v0 offers, and of nothing else.
 				err := mine.do(target, transport.Read, mine.mem[:g.HiddenBytes()], g.HiddenOffset(kvcache.BlockID(own.Blocks[0].Id)))
-				if (err == nil) != (handoff == HandoffV0) || err != nil && !errors.Is(err, transport.ErrBounds) {
+				if (err == nil) != (handoff == proxy.HandoffV0) || err != nil && !errors.Is(err, transport.ErrBounds) {
 					t.Errorf("its own hidden states: %v", err)
 				}
 				for _, b := range append(own.Blocks, foreign.Blocks...) {
@@ -232,7 +234,7 @@ func TestForeignWrite(t *testing.T) {
 		t.Run(rail, func(t *testing.T) {
 			const requests, attempts = 8, 1000
 			set := withRail(t, rail)
-			s := startNodes(t, HandoffLayerwise, func(c *Config) {
+			s := startNodes(t, proxy.HandoffLayerwise, func(c *Config) {
 				set(c)
 				c.KVBlocks = 64
 				c.Profile.Disagg.DecodeStepMS = 5
@@ -244,7 +246,7 @@ func TestForeignWrite(t *testing.T) {
 			}
 			x := s.stranger(t, "decode-0")
 			defer x.leave()
-			x.ask(proto.Leg_LEG_DECODE, HandoffLayerwise, tokensOf(1, 16), 5)
+			x.ask(proto.Leg_LEG_DECODE, proxy.HandoffLayerwise, tokensOf(1, 16), 5)
 			own := x.offer()
 			target := x.open(own)
 			g := x.w.slab.Geometry()
@@ -293,7 +295,7 @@ func TestForeignWrite(t *testing.T) {
 						continue
 					}
 					at := g.LayerOffset(id, int(id)%g.Layers)
-					flight = append(flight, x.engine.Submit(target, []transport.Request{{Local: x.mem[:64], Offset: at}}, transport.BatchOptions{Timeout: patience}))
+					flight = append(flight, x.engine.Submit(target, []transport.Request{{Local: x.mem[:64], Offset: at}}, transport.BatchOptions{Timeout: clocktest.Patience}))
 					if len(flight) > 16 {
 						end(flight[0])
 						flight = flight[1:]
@@ -322,15 +324,15 @@ func TestForeignWrite(t *testing.T) {
 // TestForeignImmediate: who may write for one transfer cannot say of another's that
 // its parts are there, nor what its first token is.
 func TestForeignImmediate(t *testing.T) {
-	s := startNodes(t, HandoffLayerwise, nil, "prefill-0", "decode-0")
+	s := startNodes(t, proxy.HandoffLayerwise, nil, "prefill-0", "decode-0")
 	defer s.end()
 	x, victim := s.stranger(t, "decode-0"), s.stranger(t, "decode-0")
 	defer x.leave()
 	defer victim.leave()
-	x.ask(proto.Leg_LEG_DECODE, HandoffLayerwise, tokensOf(1, 16), 5)
+	x.ask(proto.Leg_LEG_DECODE, proxy.HandoffLayerwise, tokensOf(1, 16), 5)
 	own := x.open(x.offer())
 	prompt := tokensOf(2, 32)
-	victim.ask(proto.Leg_LEG_DECODE, HandoffLayerwise, prompt, 2)
+	victim.ask(proto.Leg_LEG_DECODE, proxy.HandoffLayerwise, prompt, 2)
 	kv := victim.offer()
 	g := x.w.slab.Geometry()
 	imm := func(layer int, token uint32) uint64 { return connector.EncodeImm(slotOf(kv.TransferId), layer, token) }
@@ -354,7 +356,7 @@ func TestForeignImmediate(t *testing.T) {
 		}
 	}
 	for finished := false; !finished; {
-		m := receive(t, victim.said, "the end of the request")
+		m := clocktest.Receive(t, victim.said, "the end of the request")
 		if len(m.Failed) > 0 {
 			t.Fatalf("an immediate of a stranger counted: %v", m.Failed)
 		}

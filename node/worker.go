@@ -306,7 +306,7 @@ func (w *worker) load() *proto.Load {
 		due = max(w.due, time.Microsecond) // a profile may cost nothing, and 0 is no step
 	}
 	return &proto.Load{
-		Seq: w.loads, Progress: w.progress + w.written, StepUs: microseconds(due), Waits: due == 0 && w.core.Requests() > 0,
+		Seq: w.loads, Progress: w.progress + w.written, StepUs: proto.Microseconds(due), Waits: due == 0 && w.core.Requests() > 0,
 		Running: uint32(l.Running), Waiting: uint32(l.Waiting), WaitingTokens: uint32(l.WaitingTokens),
 		KvBlocksUsed: uint32(w.pool.Used()), KvBlocksTotal: uint32(w.pool.Total()),
 		Preemptions: l.Preemptions, PrefixQueries: ps.PrefixQueries, PrefixHits: ps.PrefixHits,

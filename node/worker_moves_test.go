@@ -10,6 +10,7 @@ import (
 
 	"kvferry/connector"
 	"kvferry/proto"
+	"kvferry/proxy"
 )
 
 // TestLane: what is under way is bounded, goes in the order in which it came, and one
@@ -54,7 +55,7 @@ func TestLane(t *testing.T) {
 // TestGiveUp: behind a move that took too long ends what has waited for as long, and
 // nothing else; and what waits ends at once when its request is closed.
 func TestGiveUp(t *testing.T) {
-	s := startNodes(t, HandoffPull, nil, "decode-0", "prefill-0")
+	s := startNodes(t, proxy.HandoffPull, nil, "decode-0", "prefill-0")
 	defer s.end()
 	w := s.nodes["decode-0"].daemon.w
 	l := &live{moves: 2}

@@ -191,7 +191,7 @@ func (w *worker) parse(l *live, m *proto.Submit) (connector.Submit, error) {
 		return ev, fmt.Errorf("leg %v is unknown", m.GetLeg())
 	}
 	if w.cfg.Role != want {
-		return ev, fmt.Errorf("a %v leg does not go to %s, a %s node", ev.Leg, w.cfg.ID, roleName(w.cfg.Role))
+		return ev, fmt.Errorf("a %v leg does not go to %s, a %s node", ev.Leg, w.cfg.ID, proto.RoleName(w.cfg.Role))
 	}
 	var err error
 	if ev.Handoff, err = connector.ParseHandoff(m.GetHandoff()); err != nil {

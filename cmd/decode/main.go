@@ -6,18 +6,18 @@ import (
 	"github.com/spf13/cobra"
 
 	"kvferry/command"
-	"kvferry/node"
+	"kvferry/daemon"
 	"kvferry/proto"
 )
 
 func main() {
-	node.TuneMemory()
+	daemon.TuneMemory()
 	program().Main()
 }
 
 func program() command.Program {
-	var flags node.NodeFlags
-	var logs node.LogFlags
+	var flags daemon.NodeFlags
+	var logs daemon.LogFlags
 	var nondisagg bool
 	cmd := &cobra.Command{
 		Use:   "decode --id NAME",
@@ -35,7 +35,7 @@ On SIGTERM or SIGINT it takes no new requests, lets running ones end for
 Exit status: 0 it was asked to end; 1 it failed while it ran; 2 bad flags, or an
 address, device or amount of memory that this machine has not.
 
-` + node.NodeTrust,
+` + daemon.NodeTrust,
 		Example: `  # with a proxy and a prefill node on this machine
   decode --id decode-0
 
@@ -50,12 +50,12 @@ address, device or amount of memory that this machine has not.
 			if nondisagg {
 				role = proto.Role_ROLE_NONDISAGG
 			}
-			return node.RunNode(cmd.Context(), role, &flags, logs)
+			return daemon.RunNode(cmd.Context(), role, &flags, logs)
 		},
 	}
 	flags.AddFlags(cmd.Flags(), true)
 	cmd.Flags().BoolVar(&nondisagg, "nondisagg", false, "compute prompts too and serve requests alone")
 	logs.AddFlags(cmd.Flags())
-	command.Positive(cmd.Flags(), node.PositiveNodeFlags...)
+	command.Positive(cmd.Flags(), daemon.PositiveNodeFlags...)
 	return command.Program{Root: cmd}
 }

@@ -6,18 +6,18 @@ import (
 	"github.com/spf13/cobra"
 
 	"kvferry/command"
-	"kvferry/node"
+	"kvferry/daemon"
 	"kvferry/proto"
 )
 
 func main() {
-	node.TuneMemory()
+	daemon.TuneMemory()
 	program().Main()
 }
 
 func program() command.Program {
-	var flags node.NodeFlags
-	var logs node.LogFlags
+	var flags daemon.NodeFlags
+	var logs daemon.LogFlags
 	cmd := &cobra.Command{
 		Use:   "prefill --id NAME",
 		Short: "Run a prefill node",
@@ -31,7 +31,7 @@ On SIGTERM or SIGINT it takes no new requests, lets running ones end for
 Exit status: 0 it was asked to end; 1 it failed while it ran; 2 bad flags, or an
 address, device or amount of memory that this machine has not.
 
-` + node.NodeTrust,
+` + daemon.NodeTrust,
 		Example: `  # with a proxy and a decode node on this machine
   prefill --id prefill-0
 
@@ -43,11 +43,11 @@ address, device or amount of memory that this machine has not.
   prefill --id prefill-0 --link tcp`,
 		Args: command.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return node.RunNode(cmd.Context(), proto.Role_ROLE_PREFILL, &flags, logs)
+			return daemon.RunNode(cmd.Context(), proto.Role_ROLE_PREFILL, &flags, logs)
 		},
 	}
 	flags.AddFlags(cmd.Flags(), false)
 	logs.AddFlags(cmd.Flags())
-	command.Positive(cmd.Flags(), node.PositiveNodeFlags...)
+	command.Positive(cmd.Flags(), daemon.PositiveNodeFlags...)
 	return command.Program{Root: cmd}
 }

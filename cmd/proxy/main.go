@@ -6,17 +6,17 @@ import (
 	"github.com/spf13/cobra"
 
 	"kvferry/command"
-	"kvferry/node"
+	"kvferry/daemon"
 )
 
 func main() {
-	node.TuneMemory()
+	daemon.TuneMemory()
 	program().Main()
 }
 
 func program() command.Program {
-	var cfg node.ProxyConfig
-	var logs node.LogFlags
+	var flags daemon.ProxyFlags
+	var logs daemon.LogFlags
 	cmd := &cobra.Command{
 		Use:   "proxy",
 		Short: "Serve OpenAI's HTTP API over the nodes that register here",
@@ -42,7 +42,7 @@ the prompt. Beyond OpenAI's, a request may carry "timeout" (seconds),
 Exit status: 0 it was asked to end; 1 it failed while it ran; 2 bad flags, or an
 address that cannot be had.
 
-` + node.ProxyTrust,
+` + daemon.ProxyTrust,
 		Example: `  # a cluster on one machine, then a request
   proxy --http 127.0.0.1:8000 --grpc 127.0.0.1:9000 --handoff layerwise
   curl -N 127.0.0.1:8000/v1/completions -d '{"prompt":"hello","max_tokens":8,"stream":true}'
@@ -51,11 +51,11 @@ address that cannot be had.
   proxy --http :8000 --grpc :9000 --log-level debug --log-format json`,
 		Args: command.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return node.RunProxy(cmd.Context(), cfg, logs)
+			return daemon.RunProxy(cmd.Context(), &flags, logs)
 		},
 	}
-	cfg.AddFlags(cmd.Flags())
+	flags.AddFlags(cmd.Flags())
 	logs.AddFlags(cmd.Flags())
-	command.Positive(cmd.Flags(), node.PositiveProxyFlags...)
+	command.Positive(cmd.Flags(), daemon.PositiveProxyFlags...)
 	return command.Program{Root: cmd}
 }

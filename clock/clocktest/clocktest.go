@@ -1,0 +1,71 @@
+// Package clocktest is what tests of things that take time have in common: a clock that
+// can be stopped, the twin of [clock.Clock], and waits that end. None of the waits is a
+// measure of speed: the machine may be busy.
+package clocktest
+
+import (
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"kvferry/clock"
+)
+
+// Patience bounds every wait for something that must happen.
+const Patience = time.Minute
+
+// Stoppable is a clock that stands still when it is told to, and with it whoever waits
+// for a time of it. The zero value is stopped at 0 and has no timers.
+type Stoppable struct {
+	clock.Clock              // that goes on, nil if it never does
+	at          atomic.Int64 // where it stands
+	stands      atomic.Bool
+}
+
+// Now implements [clock.Clock].
+func (c *Stoppable) Now() time.Duration {
+	if c.Clock == nil || c.stands.Load() {
+		return time.Duration(c.at.Load())
+	}
+	return c.Clock.Now()
+}
+
+// Stop has it stand at a time.
+func (c *Stoppable) Stop(at time.Duration) {
+	c.at.Store(int64(at))
+	c.stands.Store(true)
+}
+
+// Go lets it run again.
+func (c *Stoppable) Go() { c.stands.Store(false) }
+
+// Receive takes the next value, or fails the test if there is none in time.
+func Receive[T any](t testing.TB, ch <-chan T, what string) T {
+	t.Helper()
+	select {
+	case v := <-ch:
+		return v
+	case <-time.After(Patience):
+		t.Fatalf("%s: nothing for %v", what, Patience)
+		panic("unreachable")
+	}
+}
+
+// Goroutines waits for as many as there were: those of a closed connection end a moment
+// after it.
+func Goroutines(t testing.TB, want int) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	limit := time.After(Patience)
+	for runtime.NumGoroutine() > want {
+		select {
+		case <-tick.C:
+		case <-limit:
+			stacks := make([]byte, 1<<20)
+			t.Errorf("%d goroutines, %d at the start:\n%s", runtime.NumGoroutine(), want, stacks[:runtime.Stack(stacks, true)])
+			return
+		}
+	}
+}

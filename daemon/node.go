@@ -1,0 +1,89 @@
+package daemon
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"kvferry/config"
+	"kvferry/engine"
+	"kvferry/node"
+	"kvferry/transport"
+	"kvferry/transport/rails"
+	"kvferry/transport/topology"
+)
+
+// NodeFlags is the command line of cmd/prefill and cmd/decode, with the names
+// that vLLM's users know where it has them.
+type NodeFlags struct {
+	profile, link, selection string
+	maxNumSeqs, maxBatched   int
+	warmMiB                  int
+	cfg                      node.Config
+}
+
+// AddFlags adds the node's flags; chunked says whether the daemon can serve
+// without disaggregation.
+func (f *NodeFlags) AddFlags(fs *pflag.FlagSet, chunked bool) {
+	fs.SortFlags = false
+	fs.StringVar(&f.cfg.ID, "id", "", "name of this node, unique in the cluster (required), like decode-1")
+	fs.StringVar(&f.cfg.Proxy, "proxy", "127.0.0.1:9000", "host:port where the proxy takes registrations")
+	fs.StringVar(&f.cfg.GRPCAddr, "grpc", "127.0.0.1:0", "host:port where the proxy and other nodes reach this one; port 0 takes a free one")
+	fs.Var((*rails.Specs)(&f.cfg.Rails), "rail", "what to move KV over, one a NIC, with commas or the flag again for several: host:port, tcp/eth0, tcp/eth0@:9101, rdma/mlx5_0, rdma/mlx5_0:1?gid=3&qps=2, cma (nodes of this machine, memory to memory) (default "+node.DefaultRail+")")
+	fs.StringVar(&f.selection, "select", string(transport.Affinity), "how KV is spread over several rails: affinity (the one that finishes first, near the memory), static, round-robin, single")
+	fs.StringVar(&f.cfg.KVLocation, "kv-location", topology.Any, "NUMA node of the KV pool's memory, cpu:1: its transfers prefer the NICs near it (kvbench topo shows which)")
+	fs.StringVar(&f.cfg.Matrix, "matrix", "", "JSON file with rows that replace those of kvbench topo, as Mooncake writes them")
+	fs.StringVar(&f.profile, "profile", engine.DefaultProfile, "what the modelled GPU costs: a shipped profile (a10-qwen2.5-7b-int4, zero) or a JSON file")
+	fs.StringVar(&f.cfg.Model, "served-model-name", "", "model name that clients ask for (default the profile's)")
+	fs.StringVar(&f.link, "link", "native", "native for the network as it is, a link of the profile (tcp, rdma, rdma2), or rate=1.29GB/s,latency=10us, to pace this node's transfers to")
+	if chunked {
+		fs.BoolVar(&f.cfg.Chunked, "enable-chunked-prefill", false, "with --nondisagg: compute prompts in chunks beside decodes, instead of prompts first")
+	}
+	fs.BoolVar(&f.cfg.PrefixCaching, "enable-prefix-caching", false, "reuse the KV blocks of equal prompt prefixes")
+	fs.BoolVar(&f.cfg.RecheckKV, "recheck-kv", false, "compare a request's KV blocks again at its end, and fail it if they have changed since they landed")
+	fs.IntVar(&f.cfg.KVBlocks, "num-gpu-blocks-override", 0, "KV blocks of 16 tokens (default what the profile's GPU holds)")
+	fs.IntVar(&f.warmMiB, "kv-warm-mib", 512, "MiB of the KV pool to have in memory before serving, so that a burst does not wait for it; 0 for none")
+	fs.IntVar(&f.maxNumSeqs, "max-num-seqs", 0, "sequences in a batch (default the profile's)")
+	fs.IntVar(&f.maxBatched, "max-num-batched-tokens", 0, "prompt tokens in a step (default the profile's)")
+	fs.DurationVar(&f.cfg.TransferTimeout, "transfer-timeout", 10*time.Second, "give one KV transfer up after this long")
+	fs.DurationVar(&f.cfg.HoldTimeout, "hold-timeout", time.Minute, "keep computed blocks for a consumer this long")
+	fs.DurationVar(&f.cfg.DrainTimeout, "drain-timeout", 30*time.Second, "let running requests end for this long on SIGTERM; 0: end them at once")
+}
+
+// PositiveNodeFlags are those for which 0 makes no sense.
+var PositiveNodeFlags = []string{"num-gpu-blocks-override", "max-num-seqs", "max-num-batched-tokens", "transfer-timeout", "hold-timeout"}
+
+// NodeFlagNames are the flags that set the fields of a node.Config.
+var NodeFlagNames = map[string]string{
+	"ID": "--id", "Proxy": "--proxy", "GRPCAddr": "--grpc", "Rails": "--rail", "Select": "--select", "Matrix": "--matrix", "KVLocation": "--kv-location",
+	"Profile": "--profile", "Profile.max_num_seqs": "--max-num-seqs", "Profile.max_num_batched_tokens": "--max-num-batched-tokens", "Model": "--served-model-name",
+	"Chunked": "--enable-chunked-prefill", "PrefixCaching": "--enable-prefix-caching", "RecheckKV": "--recheck-kv", "KVBlocks": "--num-gpu-blocks-override", "WarmBytes": "--kv-warm-mib", "Link": "--link",
+	"TransferTimeout": "--transfer-timeout", "HoldTimeout": "--hold-timeout", "DrainTimeout": "--drain-timeout",
+}
+
+// Config turns the flags, once they are parsed, into a node.Config. What it cannot read is in
+// the [config.Invalid] that it returns beside it; it does not validate the rest.
+func (f *NodeFlags) Config() (node.Config, error) {
+	c := f.cfg
+	var bad config.Faults
+	// On a command line 0 is 0.
+	c.WarmBytes, c.DrainTimeout = config.OrNone(f.warmMiB<<20), config.OrNone(c.DrainTimeout)
+	if f.warmMiB > math.MaxInt>>20 {
+		bad.Check("WarmBytes", fmt.Errorf("%d MiB: no machine has that much memory: use less", f.warmMiB))
+	}
+	var err error
+	c.Select, err = transport.ParseSelection(f.selection)
+	bad.Check("Select", err)
+	if c.Profile, err = engine.LoadProfile(f.profile); err != nil {
+		bad.Check("Profile", err)
+		return c, bad.Err("node.Config")
+	}
+	config.Default(&f.maxNumSeqs, c.Profile.MaxNumSeqs)
+	config.Default(&f.maxBatched, c.Profile.MaxBatchedTokens)
+	c.Profile.MaxNumSeqs, c.Profile.MaxBatchedTokens = f.maxNumSeqs, f.maxBatched
+	c.Link, err = node.ResolveLink(c.Profile, f.link)
+	bad.Check("Link", err)
+	return c, bad.Err("node.Config")
+}

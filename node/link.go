@@ -1,0 +1,28 @@
+package node
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"kvferry/engine"
+	"kvferry/transport"
+)
+
+// ResolveLink finds the link that a name or a description means; nil is the
+// network as it is.
+func ResolveLink(p *engine.Profile, s string) (*transport.Link, error) {
+	if s == "" || s == "native" {
+		return nil, nil
+	}
+	if l, ok := p.Links[s]; ok {
+		return &transport.Link{Name: s, BytesPerSecond: 1e9 / l.MSPerMB, Latency: time.Duration(l.LatencyUS * float64(time.Microsecond))}, nil
+	}
+	if strings.Contains(s, "=") {
+		return transport.ParseLink(s)
+	}
+	names := slices.Sorted(maps.Keys(p.Links))
+	return nil, fmt.Errorf("%q: there is no such link: use native, a link of profile %s (%s), or rate=1.29GB/s,latency=10us", s, p.Name, strings.Join(names, ", "))
+}

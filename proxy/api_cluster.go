@@ -1,0 +1,120 @@
+package proxy
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+
+	"kvferry/proto"
+	"kvferry/version"
+)
+
+// This file is what the API says of the cluster itself.
+
+func (p *Proxy) serveHealth(w http.ResponseWriter, _ *http.Request) {
+	if err := p.Ready(); err != nil {
+		writeError(w, toAPIError(err))
+	}
+}
+
+func (p *Proxy) serveModels(w http.ResponseWriter, _ *http.Request) {
+	type model struct {
+		ID          string  `json:"id"`
+		Object      string  `json:"object"`
+		Created     int64   `json:"created"`
+		OwnedBy     string  `json:"owned_by"`
+		Root        string  `json:"root"`
+		Parent      *string `json:"parent"`
+		MaxModelLen uint32  `json:"max_model_len"`
+	}
+	// Clients wait for this list until it is there, and take an empty one for ready.
+	if err := p.Ready(); err != nil {
+		writeError(w, toAPIError(err))
+		return
+	}
+	list := struct {
+		Object string  `json:"object"`
+		Data   []model `json:"data"`
+	}{"list", []model{}}
+	if c, ok := p.registry.info(); ok {
+		list.Data = append(list.Data, model{ID: c.Model, Object: "model", Created: time.Now().Unix(), OwnedBy: "kvferry", Root: c.Model, MaxModelLen: c.MaxModelLen})
+	}
+	writeJSON(w, list)
+}
+
+func serveVersion(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, map[string]string{"version": version.String()})
+}
+
+// serverInfo is GET /server_info. The first two fields are what SGLang's bench client
+// reads: it asks at its end whether tokens were speculated.
+type serverInfo struct {
+	ModelPath      string          `json:"model_path"`
+	InternalStates []internalState `json:"internal_states"`
+	Kvferry        proxyInfo       `json:"kvferry"`
+}
+
+type internalState struct {
+	AvgSpecAcceptLength *float64 `json:"avg_spec_accept_length"` // always null
+}
+
+// proxyInfo says what measures of this server are measures of. What the nodes agree
+// on is the last ones' when all are gone, and empty or 0 before the first.
+type proxyInfo struct {
+	Version     string `json:"version"`
+	Mode        string `json:"mode"`
+	Handoff     string `json:"handoff"`
+	Placement   string `json:"placement"`
+	Model       string `json:"model"`
+	Vocab       uint32 `json:"vocab"` // token ids are in [0, vocab)
+	BlockTokens uint32 `json:"block_tokens"`
+	MaxModelLen uint32 `json:"max_model_len"`
+	// Profile and its fingerprint are those of all nodes. Where they may differ and
+	// do, these are all names, and no fingerprint.
+	Profile            string     `json:"profile"`
+	ProfileFingerprint string     `json:"profile_fingerprint"`
+	Serving            string     `json:"serving"` // disagg or nondisagg; empty if a request would not be served now
+	Nodes              []nodeInfo `json:"nodes"`
+}
+
+// nodeInfo is one node that holds a lease.
+type nodeInfo struct {
+	ID                 string   `json:"id"`
+	Role               string   `json:"role"`
+	Up                 bool     `json:"up"`       // takes requests
+	Instance           string   `json:"instance"` // hex; another one after a restart
+	GRPCAddr           string   `json:"grpc_addr"`
+	Profile            string   `json:"profile"`
+	ProfileFingerprint string   `json:"profile_fingerprint"`
+	Link               string   `json:"link"` // "native" or the modelled NIC
+	Rails              []string `json:"rails"`
+	KVBlocks           uint32   `json:"kv_blocks"`
+	Chunked            bool     `json:"chunked"`
+	Version            string   `json:"version"`
+}
+
+func (p *Proxy) serveServerInfo(w http.ResponseWriter, _ *http.Request) {
+	c, _ := p.registry.info()
+	info := proxyInfo{
+		Version: version.String(), Mode: p.cfg.Mode, Handoff: p.cfg.Handoff, Placement: p.cfg.Placement,
+		Model: c.Model, Vocab: c.Vocab, BlockTokens: c.BlockTokens, MaxModelLen: c.MaxModelLen,
+		Profile: c.Profile, ProfileFingerprint: c.ProfileFingerprint, Nodes: []nodeInfo{},
+	}
+	switch disagg, err := p.registry.serving(); {
+	case err != nil:
+	case disagg:
+		info.Serving = ModeDisagg
+	default:
+		info.Serving = ModeNondisagg
+	}
+	for _, m := range p.registry.snapshot() {
+		_, _, up := m.usable()
+		n := m.info
+		info.Nodes = append(info.Nodes, nodeInfo{
+			ID: n.Id, Role: proto.RoleName(n.Role), Up: up, Instance: fmt.Sprintf("%016x", n.Instance), GRPCAddr: n.GrpcAddr,
+			Profile: n.Profile, ProfileFingerprint: n.ProfileFingerprint, Link: n.Link, Rails: append([]string{}, n.Rails...),
+			KVBlocks: n.KvBlocks, Chunked: n.Chunked, Version: n.Version,
+		})
+	}
+	writeJSON(w, serverInfo{ModelPath: c.Model, InternalStates: make([]internalState, 1), Kvferry: info})
+}

@@ -1,0 +1,125 @@
+package proxy
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"kvferry/proto"
+	"kvferry/version"
+)
+
+// TestProfilesThatDiffer: a node that would make measurements of two things at once,
+// or whose KV and tokens the others could not use, is refused with the reason.
+func TestProfilesThatDiffer(t *testing.T) {
+	other := func(n *proto.NodeInfo) { n.Profile, n.ProfileFingerprint = "my-gpu", "fedcba9876543210" }
+	for _, tc := range []struct {
+		name   string
+		mixed  bool
+		change func(*proto.NodeInfo)
+		want   string // in the refusal; empty if the node may join
+	}{
+		{"same", false, func(n *proto.NodeInfo) { n.KvBlocks, n.MaxModelLen = 7, 500 }, ""},
+		{"profile", false, other, `node.profile: decode-2 has "my-gpu" (fingerprint fedcba9876543210), the cluster "fake" (0123456789abcdef): start all nodes with the same --profile, or the proxy with --allow-mixed-profiles`},
+		{"same name", false, func(n *proto.NodeInfo) { n.ProfileFingerprint = "fedcba9876543210" }, "node.profile: decode-2"},
+		{"no fingerprint", false, func(n *proto.NodeInfo) { n.ProfileFingerprint = "" }, "(fingerprint none)"},
+		{"vocabulary", false, func(n *proto.NodeInfo) { n.Vocab = 32000 }, "node.vocab: decode-2 has 32000 token ids, the cluster 151936"},
+		{"geometry", false, func(n *proto.NodeInfo) { n.KvGeometry = "" }, `node.kv_geometry: decode-2 has "", the cluster "as the others"`},
+		{"mixed: profile", true, other, ""},
+		{"mixed: no fingerprint", true, func(n *proto.NodeInfo) { n.ProfileFingerprint = "" }, ""},
+		{"mixed: vocabulary", true, func(n *proto.NodeInfo) { other(n); n.Vocab = 32000 }, "node.vocab"},
+		{"mixed: geometry", true, func(n *proto.NodeInfo) { other(n); n.KvGeometry = "another" }, "node.kv_geometry"},
+		{"mixed: block size", true, func(n *proto.NodeInfo) { other(n); n.BlockTokens = 32 }, "node.block_tokens"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := newTestCluster(t, Config{AllowMixedProfiles: tc.mixed})
+			_, d := c.addPair()
+			_, err := c.reg.Register(t.Context(), &proto.RegisterRequest{Node: d.like("decode-2", tc.change)})
+			if (err == nil) != (tc.want == "") || err != nil && (status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), tc.want)) {
+				t.Errorf("%v, want %q", err, tc.want)
+			}
+			// The node may come back as it was, whatever else was refused.
+			c.register(d)
+		})
+	}
+}
+
+// TestMixedProfilesAreNamed: in the log and in /server_info.
+func TestMixedProfilesAreNamed(t *testing.T) {
+	var log logBuffer
+	c := newTestCluster(t, Config{AllowMixedProfiles: true, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	_, d := c.addPair()
+	if log := log.String(); strings.Contains(log, "different profiles") {
+		t.Error(log)
+	}
+	if _, err := c.reg.Register(t.Context(), &proto.RegisterRequest{Node: d.like("decode-2", func(n *proto.NodeInfo) {
+		n.Profile, n.ProfileFingerprint = "my-gpu", "fedcba9876543210"
+	})}); err != nil {
+		t.Fatal(err)
+	}
+	if log := log.String(); !strings.Contains(log, "nodes of different profiles") || !strings.Contains(log, "decode-1: fake (0123456789abcdef)") {
+		t.Error(log)
+	}
+	if info := c.serverInfo(); info.Profile != "fake, my-gpu" || info.ProfileFingerprint != "" || info.Nodes[2].Profile != "my-gpu" || info.Nodes[2].ProfileFingerprint != "fedcba9876543210" {
+		t.Errorf("%+v", info)
+	}
+}
+
+func (c *testCluster) serverInfo() proxyInfo {
+	c.t.Helper()
+	_, body := c.get("/server_info")
+	var info serverInfo
+	d := json.NewDecoder(strings.NewReader(body))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&info); err != nil {
+		c.t.Fatalf("%s: %v", body, err)
+	}
+	return info.Kvferry
+}
+
+func TestServerInfo(t *testing.T) {
+	c := newTestCluster(t, Config{Handoff: HandoffPull})
+	want := fmt.Sprintf(`{"model_path":"","internal_states":[{"avg_spec_accept_length":null}],"kvferry":{"version":%q,"mode":"auto","handoff":"pull","placement":"least-loaded",`+
+		`"model":"","vocab":0,"block_tokens":0,"max_model_len":0,"profile":"","profile_fingerprint":"","serving":"","nodes":[]}}`+"\n", version.String())
+	for _, path := range []string{"/server_info", "/get_server_info"} {
+		if status, body := c.get(path); status != 200 || body != want {
+			t.Errorf("%d %s, want %s", status, body, want)
+		}
+	}
+
+	p := c.addNode("prefill-1", proto.Role_ROLE_PREFILL, nil)
+	if info := c.serverInfo(); info.Serving != "" || len(info.Nodes) != 1 || !info.Nodes[0].Up {
+		t.Errorf("without a decode node: %+v", info)
+	}
+	d := c.addNode("decode-1", proto.Role_ROLE_DECODE, nil)
+	d.info.Instance, d.info.Link, d.info.Rails, d.info.Chunked, d.info.Version = 0xab, "rdma", []string{"tcp/eth0", "tcp/eth1"}, true, "v1"
+	c.register(d)
+	_, body := c.get("/server_info")
+	want = fmt.Sprintf(`{"model_path":"test-model","internal_states":[{"avg_spec_accept_length":null}],"kvferry":{"version":%q,"mode":"auto","handoff":"pull","placement":"least-loaded",`+
+		`"model":"test-model","vocab":151936,"block_tokens":16,"max_model_len":1000,"profile":"fake","profile_fingerprint":"0123456789abcdef","serving":"disagg","nodes":[`+
+		`{"id":"prefill-1","role":"prefill","up":true,"instance":"%016x","grpc_addr":%q,"profile":"fake","profile_fingerprint":"0123456789abcdef","link":"","rails":[],"kv_blocks":1000,"chunked":false,"version":""},`+
+		`{"id":"decode-1","role":"decode","up":true,"instance":"00000000000000ab","grpc_addr":%q,"profile":"fake","profile_fingerprint":"0123456789abcdef","link":"rdma","rails":["tcp/eth0","tcp/eth1"],"kv_blocks":1000,"chunked":true,"version":"v1"}]}}`+"\n",
+		version.String(), p.info.Instance, p.info.GrpcAddr, d.info.GrpcAddr)
+	if body != want {
+		t.Errorf("%s, want %s", body, want)
+	}
+
+	for _, n := range []*fakeNode{p, d} {
+		if _, err := c.reg.Deregister(context.Background(), &proto.DeregisterRequest{Lease: n.lease}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if info := c.serverInfo(); info.Serving != "" || len(info.Nodes) != 0 || info.Model != testModel || info.Vocab != testVocab {
+		t.Errorf("after the last node has left: %+v", info)
+	}
+	c.addNode("both-1", proto.Role_ROLE_NONDISAGG, nil)
+	if info := c.serverInfo(); info.Serving != ModeNondisagg {
+		t.Errorf("%+v", info)
+	}
+}

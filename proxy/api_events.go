@@ -1,0 +1,218 @@
+package proxy
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// eventsPerWrite bounds how many tokens that are already there share a write:
+// 64 events are about 16 KiB.
+const eventsPerWrite = 64
+
+// eventBuffers are shared by all streams: a buffer is needed for the length of
+// one write only, so a thousand streams need a handful.
+var eventBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 1024); return &b }}
+
+// eventStream writes a response as server-sent events, one a token, each
+// flushed as soon as it is there. Everything in an event but the token's text
+// is rendered once: an event costs two copies and, with its neighbours, one
+// write. A token's text needs no escaping (Tokenizer.AppendToken).
+//
+// Nothing is sent before the first token, so that a request that fails until
+// then still gets its HTTP status.
+type eventStream struct {
+	w   *streamWriter
+	req *generation
+
+	open  []byte // data: {"id":...,"choices":[
+	usage usage  // counted along for continuous_usage_stats
+	sent  bool
+}
+
+// Parts of a chunk: choice is what follows open up to the token's text, and
+// rest is what follows the text up to the finish reason.
+var (
+	choicePart = [...]string{
+		kindCompletion: `{"index":0,"text":"`,
+		kindChat:       `{"index":0,"delta":{"content":"`,
+	}
+	restPart = [...]string{
+		kindCompletion: `","logprobs":null,"finish_reason":`,
+		kindChat:       `"},"logprobs":null,"finish_reason":`,
+	}
+	endPart = [...]string{
+		kindCompletion: `,"stop_reason":null}],"usage":`,
+		kindChat:       `}],"usage":`,
+	}
+	rolePart = `{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"usage":`
+)
+
+// newEventStream needs a w before it is used.
+func newEventStream(req *generation, id string, created time.Time) *eventStream {
+	s := &eventStream{req: req}
+	s.usage.prompt = uint32(len(req.Prompt))
+	object := "text_completion"
+	if req.Kind == kindChat {
+		object = "chat.completion.chunk"
+	}
+	s.open = appendEnvelope([]byte("data: "), req, id, object, created)
+	return s
+}
+
+// appendEnvelope appends an answer's fields up to and with "choices":[.
+func appendEnvelope(b []byte, req *generation, id, object string, created time.Time) []byte {
+	prefix := "cmpl-"
+	if req.Kind == kindChat {
+		prefix = "chatcmpl-"
+	}
+	b = append(b, `{"id":`...)
+	b = appendJSONString(b, prefix+id)
+	b = append(b, `,"object":"`...)
+	b = append(b, object...)
+	b = append(b, `","created":`...)
+	b = strconv.AppendInt(b, created.Unix(), 10)
+	b = append(b, `,"model":`...)
+	b = appendJSONString(b, req.Model)
+	return append(b, `,"choices":[`...)
+}
+
+// tokens sends an event for each of ids, the last with the finish reason if
+// there is one; without ids the reason gets an event of its own.
+func (s *eventStream) tokens(ids []uint32, finish string) error {
+	for len(ids) > eventsPerWrite {
+		if err := s.write(ids[:eventsPerWrite], ""); err != nil {
+			return err
+		}
+		ids = ids[eventsPerWrite:]
+	}
+	return s.write(ids, finish)
+}
+
+func (s *eventStream) write(ids []uint32, finish string) error {
+	p := eventBuffers.Get().(*[]byte)
+	defer eventBuffers.Put(p)
+	b := (*p)[:0]
+	if !s.sent {
+		s.start()
+		if s.req.Kind == kindChat {
+			b = append(append(b, s.open...), rolePart...)
+			b = s.appendUsage(b)
+		}
+	}
+	var tok Tokenizer
+	for i, id := range ids {
+		s.usage.completion++
+		b = append(append(b, s.open...), choicePart[s.req.Kind]...)
+		b = tok.AppendToken(b, id)
+		b = append(b, restPart[s.req.Kind]...)
+		if i < len(ids)-1 {
+			b = appendReason(b, "")
+		} else {
+			b = appendReason(b, finish)
+		}
+		b = append(b, endPart[s.req.Kind]...)
+		b = s.appendUsage(b)
+	}
+	if len(ids) == 0 && finish != "" {
+		b = append(append(b, s.open...), choicePart[s.req.Kind]...)
+		b = append(b, restPart[s.req.Kind]...)
+		b = appendReason(b, finish)
+		b = append(b, endPart[s.req.Kind]...)
+		b = s.appendUsage(b)
+	}
+	*p = b
+	return s.out(b)
+}
+
+func (s *eventStream) start() {
+	h := s.w.Header()
+	h.Set("Content-Type", "text/event-stream; charset=utf-8")
+	h.Set("Cache-Control", "no-cache")
+	s.w.WriteHeader(http.StatusOK)
+	s.sent = true
+}
+
+func appendReason(b []byte, finish string) []byte {
+	if finish == "" {
+		return append(b, "null"...)
+	}
+	b = append(b, '"')
+	b = append(b, finish...)
+	return append(b, '"')
+}
+
+// appendUsage ends a chunk.
+func (s *eventStream) appendUsage(b []byte) []byte {
+	if !s.req.ContinuousUsage {
+		return append(b, "null}\n\n"...)
+	}
+	return append(s.usage.appendJSON(b), "}\n\n"...)
+}
+
+// end sends the usage chunk, if it was asked for (a chunk without choices
+// breaks clients that did not), and the mark of a complete stream.
+func (s *eventStream) end(u usage) error {
+	var b []byte
+	if s.req.IncludeUsage || u.breakdown != nil {
+		b = append(append(b, s.open...), `],"usage":`...)
+		b = u.appendJSON(b)
+		if u.breakdown != nil {
+			b = append(b, `,"breakdown":`...)
+			b = u.breakdown.appendJSON(b)
+		}
+		b = append(b, "}\n\n"...)
+	}
+	if !s.sent {
+		s.start() // no tokens at all: the model stopped at once
+	}
+	_, _ = s.w.Write(append(b, "data: [DONE]\n\n"...))
+	if err := s.w.End(); err != nil {
+		return fmt.Errorf("%w: %w", errClientGone, err)
+	}
+	return nil
+}
+
+// fail tells the client, in mid-stream, why no more is coming. The caller then
+// breaks the connection: the chunked body must not end as if it were whole.
+func (s *eventStream) fail(e *apiError) {
+	b := append(e.appendJSON([]byte("data: ")), "\n\n"...)
+	_ = s.out(b) // the connection is about to be broken either way
+}
+
+func (s *eventStream) out(b []byte) error {
+	if len(b) == 0 {
+		return nil
+	}
+	_, _ = s.w.Write(b) // it only keeps them
+	if err := s.w.FlushError(); err != nil {
+		return fmt.Errorf("%w: %w", errClientGone, err)
+	}
+	return nil
+}
+
+// appendBody appends a non-streamed answer.
+func appendBody(b []byte, req *generation, id string, created time.Time, ids []uint32, finish string, u usage) []byte {
+	object, choice, rest := "text_completion", `{"index":0,"text":"`, `","logprobs":null,"finish_reason":`
+	if req.Kind == kindChat {
+		object = "chat.completion"
+		choice, rest = `{"index":0,"message":{"role":"assistant","content":"`, `"},"logprobs":null,"finish_reason":`
+	}
+	b = appendEnvelope(b, req, id, object, created)
+	b = append(b, choice...)
+	var tok Tokenizer
+	for _, t := range ids {
+		b = tok.AppendToken(b, t)
+	}
+	b = append(b, rest...)
+	b = appendReason(b, finish)
+	b = append(b, `,"stop_reason":null}],"usage":`...)
+	b = u.appendJSON(b)
+	if u.breakdown != nil {
+		b = append(b, `,"breakdown":`...)
+		b = u.breakdown.appendJSON(b)
+	}
+	return append(b, '}')
+}

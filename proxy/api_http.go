@@ -1,0 +1,225 @@
+package proxy
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// handler routes the HTTP API.
+func (p *Proxy) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/completions", func(w http.ResponseWriter, r *http.Request) { p.serveGeneration(w, r, kindCompletion) })
+	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) { p.serveGeneration(w, r, kindChat) })
+	mux.HandleFunc("GET /v1/models", p.serveModels)
+	mux.HandleFunc("GET /health", p.serveHealth)
+	mux.HandleFunc("GET /ping", p.serveHealth)
+	mux.HandleFunc("GET /version", serveVersion)
+	mux.HandleFunc("GET /server_info", p.serveServerInfo)
+	mux.HandleFunc("GET /get_server_info", p.serveServerInfo)
+	mux.HandleFunc("POST /tokenize", p.serveTokenize)
+	mux.HandleFunc("POST /detokenize", p.serveDetokenize)
+	mux.Handle("GET /metrics", p.metrics.handler())
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		e := &apiError{Status: http.StatusNotFound, Type: "invalid_request_error", Code: "not_found", Message: fmt.Sprintf("no such endpoint: %s %s", r.Method, abbreviate(r.URL.Path))}
+		for _, method := range []string{http.MethodGet, http.MethodPost} {
+			probe := &http.Request{Method: method, URL: r.URL, Host: r.Host}
+			if _, pattern := mux.Handler(probe); pattern != "/" && method != r.Method {
+				e.Status, e.Code = http.StatusMethodNotAllowed, "method_not_allowed"
+				e.Message = fmt.Sprintf("%s %s: use %s", r.Method, abbreviate(r.URL.Path), method)
+				w.Header().Set("Allow", method)
+			}
+		}
+		writeError(w, e)
+	})
+	return timedHandler{p, mux}
+}
+
+// serveGeneration is both generation endpoints. Its frame is under every request that
+// waits for a whole answer, and a few hundred bytes more would keep each at a stack of 16
+// KiB instead of 8: what only prepares or answers is in functions of its own.
+func (p *Proxy) serveGeneration(w http.ResponseWriter, r *http.Request, kind apiKind) {
+	f := &flight{proxy: p, requestID: requestID(r), accepted: p.clock.Now()}
+	w.Header().Set("X-Request-Id", f.requestID)
+	if err := p.accept(f, w, r, kind); err != nil {
+		p.refuse(w, f.requestID, err)
+		return
+	}
+	var err error
+	if f.events != nil {
+		if err = p.serveStream(w, r, f); err == nil {
+			return
+		}
+	}
+	defer p.leave(f)
+	if err == nil {
+		err = p.serveWhole(w, r, f)
+	}
+	if p.finish(w, f, err) {
+		panic(http.ErrAbortHandler) // net/http's way to break the connection
+	}
+}
+
+// serveWhole serves a request that is answered at its end.
+func (p *Proxy) serveWhole(w http.ResponseWriter, r *http.Request, f *flight) error {
+	ctx, cancel := f.deadline(r.Context(), w)
+	defer cancel()
+	if err := f.run(ctx); err != nil {
+		return err
+	}
+	return f.answer(w)
+}
+
+// accept reads and checks a request, readies its flight and admits it. A full or
+// draining proxy says so before it reads the body; a request takes a place in the
+// queue only once it is whole.
+func (p *Proxy) accept(f *flight, w http.ResponseWriter, r *http.Request, kind apiKind) error {
+	if err := p.room(); err != nil {
+		return err
+	}
+	body, err := p.readBody(w, r)
+	if err != nil {
+		return err
+	}
+	defer body.release()
+	cluster, ok := p.registry.info()
+	if !ok {
+		if err := p.awaitNodes(r.Context()); errors.Is(err, context.Canceled) {
+			return fmt.Errorf("%w: %w", errClientGone, err)
+		} else if err != nil {
+			return err
+		}
+		cluster, _ = p.registry.info()
+	}
+	if err := p.parse(func() (err error) { f.req, err = parseGeneration(kind, body.bytes, cluster); return err }); err != nil {
+		return err
+	}
+	if err := p.admit(f); err != nil {
+		return err
+	}
+	if c := connectionOf(r); c != nil {
+		p.connections.running(c)
+	}
+	f.created = time.Now()
+	f.metrics = p.metrics.model(f.req.Model)
+	if f.req.Stream {
+		f.events = newEventStream(f.req, f.requestID, f.created)
+		f.inbox = newInbox(1)
+	} else {
+		f.inbox = newInbox(int(f.req.MaxTokens))
+	}
+	return nil
+}
+
+// deadline is the request's context, and the connection's.
+func (f *flight) deadline(parent context.Context, w http.ResponseWriter) (context.Context, context.CancelFunc) {
+	timeout := f.proxy.cfg.RequestTimeout
+	if f.req.Timeout > 0 {
+		timeout = min(timeout, f.req.Timeout)
+	}
+	cause := fmt.Errorf("%w: the request was given %v", errDeadline, timeout)
+	timeout -= f.proxy.clock.Now() - f.accepted
+	// A client that does not read must not hold the handler beyond its time.
+	// Recorders of tests have no deadlines; a connection has.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(timeout + f.proxy.timeouts.grace))
+	return context.WithTimeoutCause(parent, timeout, cause)
+}
+
+// answer sends all of what is no stream.
+func (f *flight) answer(w http.ResponseWriter) error {
+	b := appendBody(nil, f.req, f.requestID, f.created, f.delivered, f.finish, f.account())
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(b)))
+	if _, err := w.Write(b); err != nil {
+		return fmt.Errorf("%w: %w", errClientGone, err)
+	}
+	return nil
+}
+
+// ended is a context that is over: what waits on it asks for the state of now.
+var ended = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
+// finish accounts for a request and, if it failed, tells the client: with a
+// status if nothing was sent yet, else with an event and a broken connection,
+// because a chunked body that ends cleanly would pass for a whole answer. It
+// reports whether the caller is to break it.
+func (p *Proxy) finish(w http.ResponseWriter, f *flight, err error) (broken bool) {
+	var api *apiError
+	if err != nil {
+		// net/http cancels a request's context with no cause of its own when
+		// the client is gone.
+		if errors.Is(err, context.Canceled) {
+			err = fmt.Errorf("%w: %w", errClientGone, err)
+		}
+		api = toAPIError(fmt.Errorf("request %s: %w", f.requestID, err))
+	}
+	e2e := p.clock.Now() - f.accepted
+	f.metrics.ended(f, e2e, api)
+	level := slog.LevelDebug
+	if api != nil && api.Status != statusClientClosed {
+		level = slog.LevelWarn
+	}
+	if log := p.cfg.Logger; log.Enabled(context.Background(), level) {
+		attrs := []slog.Attr{
+			slog.String("request", f.requestID), slog.String("prefill", f.prefillNode), slog.String("decode", f.decodeNode),
+			slog.Int("prompt", len(f.req.Prompt)), slog.Int("tokens", len(f.delivered)), slog.Int("retries", f.retries), slog.Duration("took", e2e),
+		}
+		msg := "request done"
+		if err != nil {
+			msg = "request failed"
+			attrs = append(attrs, slog.Any("err", err))
+		}
+		log.LogAttrs(context.Background(), level, msg, attrs...)
+	}
+	switch {
+	case api == nil:
+	case f.events != nil && f.events.sent:
+		f.events.fail(api)
+		return true
+	case api.Status == statusClientClosed:
+		return true
+	default:
+		writeError(w, api)
+	}
+	return false
+}
+
+// refuse answers a request that never started.
+func (p *Proxy) refuse(w http.ResponseWriter, id string, err error) {
+	api := toAPIError(err)
+	if cluster, ok := p.registry.info(); ok {
+		p.metrics.model(cluster.Model).failed(api)
+	}
+	p.cfg.Logger.Debug("request refused", "request", id, "status", api.Status, "err", err)
+	if errors.Is(err, errProxyDrains) {
+		w.Header().Set("Connection", "close")
+	}
+	p.answerSoon(w)
+	writeError(w, api)
+}
+
+// requestID is the client's X-Request-Id if it is fit for logs, else a new
+// one.
+func requestID(r *http.Request) string {
+	id := r.Header.Get("X-Request-Id")
+	fit := 0 < len(id) && len(id) <= 256
+	for i := 0; fit && i < len(id); i++ {
+		fit = ' ' < id[i] && id[i] < 0x7f
+	}
+	if fit {
+		return id
+	}
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}

@@ -1,0 +1,103 @@
+package proxy
+
+import (
+	"strconv"
+	"unicode/utf8"
+
+	"kvferry/proto"
+)
+
+const hexDigits = "0123456789abcdef"
+
+// appendJSONString appends s quoted. Bytes that are not UTF-8 become U+FFFD,
+// as encoding/json has it.
+func appendJSONString(b []byte, s string) []byte {
+	b = append(b, '"')
+	for i := 0; i < len(s); {
+		c := s[i]
+		switch {
+		case c == '"' || c == '\\':
+			b = append(b, '\\', c)
+		case c == '\n':
+			b = append(b, '\\', 'n')
+		case c < ' ' || c == 0x7f:
+			b = append(b, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&15])
+		case c < utf8.RuneSelf:
+			b = append(b, c)
+		default:
+			r, n := utf8.DecodeRuneInString(s[i:])
+			b = utf8.AppendRune(b, r)
+			i += n
+			continue
+		}
+		i++
+	}
+	return append(b, '"')
+}
+
+func appendField(b []byte, name string, v uint64) []byte {
+	b = append(b, '"')
+	b = append(b, name...)
+	b = append(b, '"', ':')
+	return strconv.AppendUint(b, v, 10)
+}
+
+// usage is OpenAI's account of a request.
+type usage struct {
+	prompt, completion, cached uint32
+	breakdown                  *requestBreakdown // nil unless asked for
+}
+
+// requestBreakdown is where a request's time went, over all its legs.
+type requestBreakdown struct {
+	*proto.Breakdown
+	prefillNode, decodeNode string
+	retries                 int
+}
+
+func (u usage) appendJSON(b []byte) []byte {
+	b = append(b, '{')
+	b = appendField(b, "prompt_tokens", uint64(u.prompt))
+	b = append(b, ',')
+	b = appendField(b, "total_tokens", uint64(u.prompt)+uint64(u.completion))
+	b = append(b, ',')
+	b = appendField(b, "completion_tokens", uint64(u.completion))
+	b = append(b, `,"prompt_tokens_details":`...)
+	if u.cached > 0 {
+		b = append(b, '{')
+		b = appendField(b, "cached_tokens", uint64(u.cached))
+		b = append(b, '}')
+	} else {
+		b = append(b, "null"...)
+	}
+	return append(b, '}')
+}
+
+func (d *requestBreakdown) appendJSON(b []byte) []byte {
+	b = append(b, '{')
+	for _, f := range []struct {
+		name  string
+		value uint64
+	}{
+		{"proxy_us", uint64(d.ProxyUs)},
+		{"queue_us", uint64(d.QueueUs)},
+		{"prefill_us", uint64(d.PrefillUs)},
+		{"post_us", uint64(d.PostUs)},
+		{"wire_us", uint64(d.WireUs)},
+		{"land_us", uint64(d.LandUs)},
+		{"first_decode_us", uint64(d.FirstDecodeUs)},
+		{"kv_bytes", d.KvBytes},
+		{"kv_blocks_checked", uint64(d.KvBlocksChecked)},
+		{"kv_blocks_bad", uint64(d.KvBlocksBad)},
+	} {
+		b = appendField(b, f.name, f.value)
+		b = append(b, ',')
+	}
+	b = append(b, `"prefill_node":`...)
+	b = appendJSONString(b, d.prefillNode)
+	b = append(b, `,"decode_node":`...)
+	b = appendJSONString(b, d.decodeNode)
+	b = append(b, ',')
+	b = appendField(b, "retries", uint64(d.retries))
+	return append(b, '}')
+}

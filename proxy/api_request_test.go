@@ -1,0 +1,257 @@
+package proxy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"kvferry/clock/clocktest"
+	"kvferry/proto"
+)
+
+var testClusterInfo = clusterInfo{Model: testModel, BlockTokens: 16, Vocab: testVocab, MaxModelLen: testMaxModelLen}
+
+// badRequests are what the API refuses, with the field and a word of the fix.
+var badRequests = []struct {
+	name, path, body string
+	status           int
+	param, contains  string
+}{
+	{"empty body", "/v1/completions", ``, 400, "", "empty"},
+	{"no object", "/v1/completions", `[1]`, 400, "", "JSON object"},
+	{"null", "/v1/completions", `null`, 400, "", "JSON object"},
+	{"malformed JSON", "/v1/completions", "{\"prompt\": \"x\",\n \"max_tokens\": }", 400, "", "line 2, column 16"},
+	{"cut JSON", "/v1/completions", `{"prompt":"x`, 400, "", "malformed JSON"},
+	{"two objects", "/v1/completions", `{"prompt":"x"} {}`, 400, "", "malformed JSON"},
+	{"negative max_tokens", "/v1/completions", `{"prompt":"x","max_tokens":-5}`, 400, "max_tokens", "at least 1"},
+	{"zero max_tokens", "/v1/completions", `{"prompt":"x","max_tokens":0}`, 400, "max_tokens", "at least 1"},
+	{"fractional max_tokens", "/v1/completions", `{"prompt":"x","max_tokens":1.5}`, 400, "max_tokens", "an integer"},
+	{"huge max_tokens", "/v1/completions", `{"prompt":"x","max_tokens":99999999999999999999}`, 400, "max_tokens", "an integer"},
+	{"zero max_completion_tokens", "/v1/chat/completions", `{"messages":[{"role":"user","content":"x"}],"max_completion_tokens":0}`, 400, "max_completion_tokens", "at least 1"},
+	{"beyond the context", "/v1/completions", `{"prompt":"x","max_tokens":1000}`, 400, "max_tokens", "max_model_len"},
+	{"unknown model", "/v1/completions", `{"model":"gpt-9","prompt":"x"}`, 404, "model", "test-model"},
+	{"no prompt", "/v1/completions", `{"max_tokens":3}`, 400, "prompt", "missing"},
+	{"null prompt", "/v1/completions", `{"prompt":null}`, 400, "prompt", "missing"},
+	{"empty prompt", "/v1/completions", `{"prompt":""}`, 400, "prompt", "at least one token"},
+	{"empty ids", "/v1/completions", `{"prompt":[]}`, 400, "prompt", "at least one token"},
+	{"number as prompt", "/v1/completions", `{"prompt":7}`, 400, "prompt", "string or a list"},
+	{"object as prompt", "/v1/completions", `{"prompt":{}}`, 400, "prompt", "string or a list"},
+	{"two prompts", "/v1/completions", `{"prompt":["a","b"]}`, 400, "prompt", "list of 2 prompts"},
+	{"two id prompts", "/v1/completions", `{"prompt":[[1],[2]]}`, 400, "prompt", "list of 2 prompts"},
+	{"negative id", "/v1/completions", `{"prompt":[1,-2]}`, 400, "prompt[1]", "token id"},
+	{"id outside the vocabulary", "/v1/completions", `{"prompt":[1,2,151936]}`, 400, "prompt[2]", "151935"},
+	{"huge id", "/v1/completions", `{"prompt":[99999999999999999999]}`, 400, "prompt[0]", "token id"},
+	{"fractional id", "/v1/completions", `{"prompt":[1,2.5]}`, 400, "prompt[1]", "token id"},
+	{"mixed list", "/v1/completions", `{"prompt":[1,"a"]}`, 400, "prompt[1]", "token id"},
+	{"nested list", "/v1/completions", `{"prompt":[[["a"]]]}`, 400, "prompt[0]", "token ids"},
+	{"long prompt", "/v1/completions", `{"prompt":"` + strings.Repeat("word ", testMaxModelLen) + `"}`, 400, "prompt", "max_model_len"},
+	{"long chat", "/v1/chat/completions", `{"messages":[{"role":"user","content":"` + strings.Repeat("word ", testMaxModelLen) + `"}]}`, 400, "messages", "max_model_len"},
+	{"n", "/v1/completions", `{"prompt":"x","n":2}`, 400, "n", "one completion"},
+	{"echo", "/v1/completions", `{"prompt":"x","echo":true}`, 400, "echo", "leave it out"},
+	{"logprobs", "/v1/completions", `{"prompt":"x","logprobs":5}`, 400, "logprobs", "leave it out"},
+	{"stream as string", "/v1/completions", `{"prompt":"x","stream":"yes"}`, 400, "stream", "true or false"},
+	{"stream_options as list", "/v1/completions", `{"prompt":"x","stream_options":[]}`, 400, "stream_options", "an object"},
+	{"include_usage as number", "/v1/completions", `{"prompt":"x","stream_options":{"include_usage":1}}`, 400, "stream_options.include_usage", "true or false"},
+	{"model as number", "/v1/completions", `{"model":1,"prompt":"x"}`, 400, "model", "a string"},
+	{"negative timeout", "/v1/completions", `{"prompt":"x","timeout":-1}`, 400, "timeout", "more than 0"},
+	{"no messages", "/v1/chat/completions", `{"model":"test-model"}`, 400, "messages", "at least one"},
+	{"empty messages", "/v1/chat/completions", `{"messages":[]}`, 400, "messages", "at least one"},
+	{"messages as string", "/v1/chat/completions", `{"messages":"hi"}`, 400, "messages", "a list"},
+	{"message without role", "/v1/chat/completions", `{"messages":[{"content":"hi"}]}`, 400, "messages[0].role", "missing"},
+	{"content as number", "/v1/chat/completions", `{"messages":[{"role":"user","content":5}]}`, 400, "messages[0].content", "string or a list"},
+	{"image", "/v1/chat/completions", `{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{}}]}]}`, 400, "messages[0].content[0].type", "only text"},
+	{"body too large", "/v1/completions", `{"prompt":"` + strings.Repeat("x", 1<<16) + `"}`, 413, "", "--max-body"},
+}
+
+func TestBadRequests(t *testing.T) {
+	c := newTestCluster(t, Config{MaxBodyBytes: 1 << 16})
+	c.addPair()
+	for _, tc := range badRequests {
+		for _, stream := range []string{`{"stream":true,`, `{`} {
+			t.Run(tc.name, func(t *testing.T) {
+				body := tc.body
+				if strings.HasPrefix(body, "{") && !strings.Contains(body, "\n") {
+					body = stream + body[1:]
+				}
+				status, answer, err := c.post(tc.path, body)
+				message, param, _ := errorOf(t, answer)
+				if status != tc.status || param != tc.param || !strings.Contains(message, tc.contains) || !strings.HasPrefix(message, param) || err != nil {
+					t.Errorf("%d %s %v, want %d, field %q and %q", status, answer, err, tc.status, tc.param, tc.contains)
+				}
+			})
+		}
+	}
+	if s, body, _ := c.post("/v1/completions", `{"prompt":"x"}`); s != 200 {
+		t.Errorf("after all that: %d %s", s, body)
+	}
+}
+
+func TestGoodRequests(t *testing.T) {
+	hello := testTokenizer.Encode("hello")
+	for _, tc := range []struct {
+		kind   apiKind
+		body   string
+		prompt []uint32
+		max    uint32
+	}{
+		{kindCompletion, `{"prompt":"hello"}`, hello, 16},
+		{kindCompletion, ` {"prompt":["hello"],"max_tokens":null,"n":null,"stream":null,"stream_options":null,"logprobs":null,"model":null,"timeout":null} `, hello, 16},
+		{kindCompletion, `{"prompt":[1, 2 ,3],"max_tokens":5}`, []uint32{1, 2, 3}, 5},
+		{kindCompletion, `{"prompt":[[1,2,3]],"max_tokens":5,"max_completion_tokens":7}`, []uint32{1, 2, 3}, 7},
+		{kindCompletion, `{"prompt":"hello","max_tokens":999,"n":1,"best_of":1,"stop":["x"],"top_p":0.5,"unknown":{"a":[1]},"logprobs":false}`, hello, 999},
+		{kindChat, `{"messages":[{"role":"user","content":"hi"},{"role":"assistant","content":null}]}`, testTokenizer.EncodeChat([]ChatMessage{{"user", "hi"}, {"assistant", ""}}), testMaxModelLen - 14},
+		{kindChat, `{"messages":[{"role":"user","content":[{"type":"text","text":"h"},{"type":"text","text":"i"}]}],"max_completion_tokens":4}`, testTokenizer.EncodeChat([]ChatMessage{{"user", "hi"}}), 4},
+	} {
+		g, err := parseGeneration(tc.kind, []byte(tc.body), testClusterInfo)
+		if err != nil || !slices.Equal(g.Prompt, tc.prompt) || g.MaxTokens != tc.max || g.Model != testModel {
+			t.Errorf("%s: %+v, %v; want prompt %v, %d tokens", tc.body, g, err, tc.prompt, tc.max)
+		}
+	}
+}
+
+func FuzzCompletionRequest(f *testing.F) { fuzzRequest(f, kindCompletion, "/v1/completions") }
+
+func FuzzChatRequest(f *testing.F) { fuzzRequest(f, kindChat, "/v1/chat/completions") }
+
+// fuzzRequest puts bodies through the parser and through the whole handler of
+// a proxy whose nodes are gone, so that even a good one ends in an answer.
+func fuzzRequest(f *testing.F, kind apiKind, path string) {
+	for _, tc := range badRequests {
+		if tc.path == path && len(tc.body) < 1<<10 {
+			f.Add([]byte(tc.body))
+		}
+	}
+	f.Add([]byte(`{"model":"test-model","prompt":[[1,2,3]],"max_tokens":5,"stream":true,"stream_options":{"include_usage":true},"timeout":1e300}`))
+	f.Add([]byte(`{"messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}],"max_completion_tokens":4,"stream":true}`))
+	p, err := New(Config{HTTPAddr: "127.0.0.1:0", GRPCAddr: "127.0.0.1:0", NodeWait: -1, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		f.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- p.Run(ctx) }()
+	f.Cleanup(func() {
+		stop()
+		clocktest.Receive(f, done, "Run's return")
+	})
+	p.registry.cluster = testClusterInfo
+	handler := p.handler()
+	f.Fuzz(func(t *testing.T, body []byte) {
+		g, err := parseGeneration(kind, body, testClusterInfo)
+		var api *apiError
+		switch {
+		case err == nil:
+			if len(g.Prompt) == 0 || g.MaxTokens == 0 || len(g.Prompt)+int(g.MaxTokens) > testMaxModelLen || g.Timeout < 0 {
+				t.Fatalf("%q was taken as %+v", body, g)
+			}
+			for _, id := range g.Prompt {
+				if id >= testVocab {
+					t.Fatalf("%q: token %d", body, id)
+				}
+			}
+		case !errors.As(err, &api) || api.Status < 400 || api.Status > 499 || api.Message == "":
+			t.Fatalf("%q: %v", body, err)
+		}
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest(http.MethodPost, path, strings.NewReader(string(body))))
+		if err == nil && g.Stream {
+			if w.Code != http.StatusInternalServerError || !strings.Contains(w.Body.String(), "a stream needs a connection") {
+				t.Fatalf("%q: %d %s, and a recorder has no connection to take", body, w.Code, w.Body)
+			}
+			return
+		}
+		if ok := w.Code == http.StatusServiceUnavailable; ok != (err == nil) || !ok && w.Code != api.Status {
+			t.Fatalf("%q: status %d, the parser says %v", body, w.Code, err)
+		}
+		errorOf(t, w.Body.String())
+	})
+}
+
+func FuzzJSONString(f *testing.F) {
+	for _, s := range []string{"", "a\"b\\c", "\x00\x1f\x7f\n\t", "héllo\xff", "\u2028<>&"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		ours := appendJSONString(nil, s)
+		theirs, err := json.Marshal(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got, want string
+		if err := errors.Join(json.Unmarshal(ours, &got), json.Unmarshal(theirs, &want)); err != nil || got != want {
+			t.Fatalf("%q became %s, %v; encoding/json has %s", s, ours, err, theirs)
+		}
+	})
+}
+
+func TestRequestID(t *testing.T) {
+	for _, tc := range []struct {
+		header string
+		kept   bool
+	}{{"bench-0a1b-7", true}, {"", false}, {"a b", false}, {"é", false}, {strings.Repeat("x", 257), false}, {`"quoted"`, true}} {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Header.Set("X-Request-Id", tc.header)
+		if id := requestID(r); (id == tc.header) != tc.kept || id == "" {
+			t.Errorf("%q: %q", tc.header, id)
+		}
+	}
+}
+
+func TestProxyConfigValidate(t *testing.T) {
+	if err := (Config{}).Validate(); err != nil {
+		t.Errorf("the defaults: %v", err)
+	}
+	err := Config{
+		HTTPAddr: "nowhere", GRPCAddr: "8000", Mode: "fast", Handoff: "v1", Placement: "random",
+		LeaseTTL: -1, RequestTimeout: -1, MaxConnections: -1, MaxQueue: -1, MaxQueueTime: -1, MaxBodyBytes: -1,
+	}.Validate()
+	for _, want := range []string{
+		`HTTPAddr: "nowhere": write host:port`, `GRPCAddr: "8000"`, `Mode: "fast": use one of auto, disagg, nondisagg`, `Handoff: "v1": use one of v0, pull, layerwise`,
+		`Placement: "random": use one of round-robin, least-loaded, prefix-aware`, "LeaseTTL", "RequestTimeout", "MaxConnections", "MaxQueue:", "MaxQueueTime", "MaxBodyBytes",
+	} {
+		if !strings.Contains(fmt.Sprint(err), want) {
+			t.Errorf("no %q in:\n%v", want, err)
+		}
+	}
+	if _, err := New(Config{Mode: "fast"}); err == nil {
+		t.Error("New took it")
+	}
+}
+
+func TestRegistryRefusals(t *testing.T) {
+	c := newTestCluster(t, Config{Handoff: HandoffPull})
+	_, d := c.addPair()
+	for _, tc := range []struct {
+		want   string
+		change func(*proto.NodeInfo)
+	}{
+		{"node.id", func(n *proto.NodeInfo) { n.Id = "" }},
+		{"node.model: empty", func(n *proto.NodeInfo) { n.Model = "" }},
+		{"node.model: decode-2 serves \"other\"", func(n *proto.NodeInfo) { n.Model = "other" }},
+		{"node.block_tokens: 0", func(n *proto.NodeInfo) { n.BlockTokens = 0 }},
+		{"node.block_tokens: decode-2 has 32", func(n *proto.NodeInfo) { n.BlockTokens = 32 }},
+		{"node.max_model_len", func(n *proto.NodeInfo) { n.MaxModelLen = 0 }},
+		{"node.role", func(n *proto.NodeInfo) { n.Role = 0 }},
+		{"node.grpc_addr", func(n *proto.NodeInfo) { n.GrpcAddr = "here" }},
+		{"node.grpc_addr", func(n *proto.NodeInfo) { n.GrpcAddr = "0.0.0.0:1" }},
+		{"node.handoffs", func(n *proto.NodeInfo) { n.Handoffs = []string{"v0"} }},
+		{"node.vocab: 0", func(n *proto.NodeInfo) { n.Vocab = 0 }},
+		{"node.vocab: 400001: the proxy's tokenizer takes 1 to 400000", func(n *proto.NodeInfo) { n.Vocab = 400_001 }},
+	} {
+		n := d.like("decode-2", tc.change)
+		_, err := c.reg.Register(t.Context(), &proto.RegisterRequest{Node: n})
+		if err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%v, want %s", err, tc.want)
+		}
+	}
+	if _, err := c.reg.Register(t.Context(), &proto.RegisterRequest{}); err == nil {
+		t.Error("no node was taken")
+	}
+}

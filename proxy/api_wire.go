@@ -1,0 +1,135 @@
+package proxy
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"os"
+	"strconv"
+	"time"
+)
+
+// This file is how requests and answers meet the connection: in bounded time, and
+// bodies in bounded memory.
+
+// timedHandler bounds how long a client may take to send a request and to read its
+// answer, for every endpoint. Those that need longer say so: readBody for a body,
+// answerSoon before an answer that was long in coming, flight.deadline for a stream.
+type timedHandler struct {
+	proxy *Proxy
+	mux   *http.ServeMux
+}
+
+// ServeHTTP takes the place of the mux's, whose frame would come on top: see
+// serveGeneration.
+func (h timedHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	// Recorders of tests have no deadlines; a connection has. A body that no handler
+	// reads is read by net/http when it has answered, so this is for every method.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(h.proxy.timeouts.answer))
+	h.proxy.answerSoon(w)
+	endpoint, _ := h.mux.Handler(r)
+	endpoint.ServeHTTP(w, r)
+}
+
+// answerSoon gives the client timeouts.answer from now to read what is written.
+func (p *Proxy) answerSoon(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(p.timeouts.answer))
+}
+
+// requestBody is a request's, read whole, and its part of the memory for that.
+type requestBody struct {
+	bytes []byte
+	hold  *bodyHold
+}
+
+// release gives the memory back, once the body has been parsed.
+func (b *requestBody) release() {
+	b.bytes = nil
+	b.hold.release()
+}
+
+// readBody reads a request's body to its end before anything is answered.
+// Streaming an answer while the body is still coming in makes net/http cut
+// off one or the other: 1 to 3 % of the streams came up short where a proxy
+// did that (golang/go#40747). The caller releases it.
+func (p *Proxy) readBody(w http.ResponseWriter, r *http.Request) (*requestBody, error) {
+	length := r.ContentLength
+	if length < 0 {
+		length = p.cfg.MaxBodyBytes // it does not say
+	}
+	if length > p.cfg.MaxBodyBytes {
+		w.Header().Set("Connection", "close")
+		return nil, bodyTooLarge(p.cfg.MaxBodyBytes, nil)
+	}
+	conn := http.NewResponseController(w)
+	addr := netip.Addr{}
+	if c := connectionOf(r); c != nil {
+		addr = c.addr
+	}
+	hold, err := p.bodies.take(r.Context(), p.cfg.RequestTimeout, addr, length, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })
+	if err != nil {
+		return nil, err
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(p.timeouts.body))
+	var buffer bytes.Buffer
+	buffer.Grow(int(min(length, smallBody)) + bytes.MinRead) // what it declares may never come
+	_, err = buffer.ReadFrom(http.MaxBytesReader(w, r.Body, p.cfg.MaxBodyBytes))
+	slow := hold.arrived()
+	p.answerSoon(w)
+	if err == nil {
+		_ = conn.SetReadDeadline(time.Time{})
+		return &requestBody{buffer.Bytes(), hold}, nil
+	}
+	hold.release()
+	w.Header().Set("Connection", "close")
+	var tooLarge *http.MaxBytesError
+	e := &apiError{Status: http.StatusBadRequest, Type: "invalid_request_error", Message: fmt.Sprintf("the body could not be read: %v", err), Err: err}
+	switch {
+	case errors.As(err, &tooLarge):
+		return nil, bodyTooLarge(tooLarge.Limit, err)
+	case slow:
+		e.Status, e.Code, e.Message = http.StatusRequestTimeout, "body_too_slow", errBodySlow.Error()+": send it again"
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		e.Status, e.Code, e.Message = http.StatusRequestTimeout, "body_too_slow", fmt.Sprintf("the body did not come within %v", p.timeouts.body)
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		e.Message = fmt.Sprintf("the body ended after %d of %d bytes", buffer.Len(), r.ContentLength)
+	}
+	return nil, e
+}
+
+// parse runs f, which parses a body, once few others do. Ten thousand requests that
+// come at once would otherwise all be runnable, and a node's heartbeat or another
+// request's token would wait behind seconds of their parsing.
+func (p *Proxy) parse(f func() error) error {
+	p.parsing <- struct{}{}
+	defer func() { <-p.parsing }()
+	return f()
+}
+
+func bodyTooLarge(limit int64, err error) *apiError {
+	return &apiError{
+		Status: http.StatusRequestEntityTooLarge, Type: "invalid_request_error", Code: "body_too_large",
+		Message: fmt.Sprintf("the body is longer than %d bytes (--max-body)", limit), Err: err,
+	}
+}
+
+func writeError(w http.ResponseWriter, e *apiError) {
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	if e.RetryAfter > 0 {
+		h.Set("Retry-After", strconv.Itoa(e.RetryAfter))
+	}
+	b := e.appendJSON(nil)
+	h.Set("Content-Length", strconv.Itoa(len(b)))
+	w.WriteHeader(e.Status)
+	_, _ = w.Write(b) // a client that is gone needs no error
+}
+
+func writeJSON(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(v) // the values are ours and always encode
+}

@@ -1,0 +1,269 @@
+package proxy
+
+import (
+	"cmp"
+	"container/heap"
+	"container/list"
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+)
+
+// bodies bounds the memory of requests that are being read and parsed. A body takes
+// its part before it is read, by its declared length, and gives it back once it has
+// been parsed.
+//
+// Who must wait goes by client: the one that holds least comes first, and of its
+// bodies the smallest. Bodies above smallBody leave a quarter of the memory to those
+// below, so that a request of the usual size does not wait for large ones. While
+// somebody waits, a body that has not arrived within slowBody makes room, the
+// oldest of the client that holds most first: it ends with errBodySlow.
+type bodies struct {
+	size int64 // bytes of memory
+
+	mu      sync.Mutex
+	used    int64
+	clients map[netip.Addr]*bodyClient
+	seq     uint64
+	again   *time.Timer // when one that is being read becomes slow and others wait
+}
+
+const (
+	// bodyFactor is the memory that a byte of a body can take at most while it is
+	// parsed: itself, two copies of the prompt, and four bytes for each token id,
+	// which can be as short as one byte of text.
+	bodyFactor = 8
+	leastBody  = 512 // what the shortest counts as
+	// bodiesMemory is for all bodies at once; eight of the default's 4 MiB, or 20,000
+	// prompts of 256 token ids.
+	bodiesMemory = 256 << 20
+
+	smallBody = 64 << 10
+	slowBody  = time.Second
+)
+
+var errBodySlow = errors.New("the body came too slowly while others waited")
+
+// bodyClient is what one client has of the memory.
+type bodyClient struct {
+	held    int64
+	reading list.List // of *bodyHold, oldest first
+	waiting bodyHeap
+}
+
+// bodyHold is one body's part.
+type bodyHold struct {
+	all     *bodies
+	addr    netip.Addr
+	bytes   int64
+	seq     uint64
+	since   time.Time     // when it was granted
+	granted chan struct{} // closed then; nil for one that need not wait
+	cut     func()        // ends the reading of this body
+	ended   bool          // given back
+	slow    bool          // was cut
+
+	index int           // in its client's waiting
+	place *list.Element // in its client's reading; nil before and after
+}
+
+func newBodies(maxBody int64) *bodies {
+	return &bodies{size: max(bodiesMemory, bodyFactor*maxBody*4/3), clients: make(map[netip.Addr]*bodyClient)}
+}
+
+// take waits for the memory of a body of n bytes, for patience at most. Until arrived,
+// cut may be called: it must end the reading at once.
+func (b *bodies) take(ctx context.Context, patience time.Duration, addr netip.Addr, n int64, cut func()) (*bodyHold, error) {
+	h := &bodyHold{all: b, addr: addr, bytes: bodyFactor * max(n, leastBody), cut: cut}
+	b.mu.Lock()
+	b.seq++
+	h.seq = b.seq
+	c := b.clients[addr]
+	if c == nil {
+		c = &bodyClient{}
+		b.clients[addr] = c
+	}
+	heap.Push(&c.waiting, h)
+	b.grant()
+	if !h.since.IsZero() {
+		b.mu.Unlock()
+		return h, nil
+	}
+	h.granted = make(chan struct{})
+	b.mu.Unlock()
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, errDeadline)
+	defer cancel()
+	select {
+	case <-h.granted:
+		return h, nil
+	case <-ctx.Done():
+		h.release()
+		return nil, context.Cause(ctx)
+	}
+}
+
+// grant gives what there is to those who wait, and makes room for the first that it
+// has none for. The caller holds mu.
+func (b *bodies) grant() {
+	if b.again != nil {
+		b.again.Stop()
+		b.again = nil
+	}
+	for {
+		turns := b.inTurn()
+		if len(turns) == 0 {
+			return
+		}
+		if c := b.next(turns); c != nil {
+			h := heap.Pop(&c.waiting).(*bodyHold)
+			c.held += h.bytes
+			b.used += h.bytes
+			h.since = time.Now()
+			h.place = c.reading.PushBack(h)
+			if h.granted != nil {
+				close(h.granted)
+			}
+			continue
+		}
+		slow := b.slowest()
+		if slow == nil {
+			return // all that is held is being parsed
+		}
+		if age := time.Since(slow.since); age < slowBody {
+			b.again = time.AfterFunc(slowBody-age, func() {
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				b.grant()
+			})
+			return
+		}
+		slow.slow = true
+		b.end(slow)
+		slow.cut()
+	}
+}
+
+// next is the client whose body can be let in now. One that there is no room for
+// holds up all after it, or they would take the room for ever; a large one, those of
+// its kind. The caller holds mu.
+func (b *bodies) next(turns []*bodyClient) *bodyClient {
+	large := true
+	for _, c := range turns {
+		h := c.waiting[0]
+		switch isLarge := h.bytes > bodyFactor*smallBody; {
+		case isLarge && !large:
+		case isLarge && b.used+h.bytes <= b.size/4*3, !isLarge && b.used+h.bytes <= b.size:
+			return c
+		case isLarge:
+			large = false
+		default:
+			return nil
+		}
+	}
+	return nil
+}
+
+// inTurn lists the clients that wait, the one that holds least first. The caller
+// holds mu.
+func (b *bodies) inTurn() []*bodyClient {
+	var waiting []*bodyClient
+	for _, c := range b.clients {
+		if len(c.waiting) > 0 {
+			waiting = append(waiting, c)
+		}
+	}
+	slices.SortFunc(waiting, func(x, y *bodyClient) int {
+		return cmp.Or(cmp.Compare(x.held, y.held), cmp.Compare(x.waiting[0].seq, y.waiting[0].seq))
+	})
+	return waiting
+}
+
+// slowest is who has to make room next: the oldest that is still being read, of the
+// client that holds most and has one. The caller holds mu.
+func (b *bodies) slowest() *bodyHold {
+	var most *bodyClient
+	for _, c := range b.clients {
+		if c.reading.Len() > 0 && (most == nil || c.held > most.held) {
+			most = c
+		}
+	}
+	if most == nil {
+		return nil
+	}
+	return most.reading.Front().Value.(*bodyHold)
+}
+
+// arrived says that the whole body is there: it is not cut any more. It reports
+// whether it has been.
+func (h *bodyHold) arrived() (slow bool) {
+	h.all.mu.Lock()
+	defer h.all.mu.Unlock()
+	h.all.clients[h.addr].read(h)
+	return h.slow
+}
+
+// release gives the memory back, or the place in the queue. More than once is as once.
+func (h *bodyHold) release() {
+	h.all.mu.Lock()
+	defer h.all.mu.Unlock()
+	h.all.end(h)
+	h.all.grant()
+}
+
+// end takes h out. The caller holds mu.
+func (b *bodies) end(h *bodyHold) {
+	if h.ended {
+		return
+	}
+	h.ended = true
+	c := b.clients[h.addr]
+	if h.since.IsZero() {
+		heap.Remove(&c.waiting, h.index)
+	} else {
+		c.held -= h.bytes
+		b.used -= h.bytes
+		c.read(h)
+	}
+	if c.held == 0 && len(c.waiting) == 0 {
+		delete(b.clients, h.addr)
+	}
+}
+
+// read takes h out of those that are being read. c may be nil: of a client that has
+// nothing any more.
+func (c *bodyClient) read(h *bodyHold) {
+	if h.place != nil {
+		c.reading.Remove(h.place)
+		h.place = nil
+	}
+}
+
+// bodyHeap has the smallest body first.
+type bodyHeap []*bodyHold
+
+func (q bodyHeap) Len() int { return len(q) }
+func (q bodyHeap) Swap(i, j int) {
+	q[i], q[j] = q[j], q[i]
+	q[i].index, q[j].index = i, j
+}
+
+func (q bodyHeap) Less(i, j int) bool {
+	return cmp.Or(cmp.Compare(q[i].bytes, q[j].bytes), cmp.Compare(q[i].seq, q[j].seq)) < 0
+}
+
+func (q *bodyHeap) Push(x any) {
+	h := x.(*bodyHold)
+	h.index = len(*q)
+	*q = append(*q, h)
+}
+
+func (q *bodyHeap) Pop() any {
+	old := *q
+	h := old[len(old)-1]
+	old[len(old)-1] = nil
+	*q = old[:len(old)-1]
+	return h
+}

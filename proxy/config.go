@@ -1,0 +1,152 @@
+package proxy
+
+import (
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"kvferry/config"
+	"kvferry/placement"
+)
+
+// Serving modes of a proxy.
+const (
+	ModeAuto      = "auto"      // prefill and decode nodes if both are there, else a non-disaggregated one
+	ModeDisagg    = "disagg"    // prefill and decode nodes only
+	ModeNondisagg = "nondisagg" // non-disaggregated nodes only
+)
+
+// Hand-offs a proxy can drive; connector has their state machines.
+const (
+	HandoffV0        = "v0"        // prefill, then decode pulls inside its step: the published system
+	HandoffPull      = "pull"      // prefill, then decode reads the finished blocks beside its steps
+	HandoffLayerwise = "layerwise" // decode reserves blocks, prefill writes each layer into them and emits the first token
+)
+
+// Config says how a proxy serves. Zero fields take the defaults named
+// here.
+type Config struct {
+	// HTTPAddr is where clients come in, host:port; port 0 picks a free one.
+	// Default 127.0.0.1:8000.
+	HTTPAddr string
+	// GRPCAddr is where nodes register, host:port. Default 127.0.0.1:9000.
+	GRPCAddr string
+	// Mode is auto, disagg or nondisagg. Default auto.
+	Mode string
+	// Handoff is v0, pull or layerwise. Default layerwise.
+	Handoff string
+	// Placement is round-robin, least-loaded or prefix-aware (package placement).
+	// Default least-loaded.
+	Placement string
+	// AllowMixedProfiles lets nodes join whose profile is not the cluster's: another
+	// GPU of the same model. The same vocabulary and KV layout it has to be anyway.
+	AllowMixedProfiles bool
+	// LeaseTTL is how long a node may be silent before it counts as lost.
+	// Default 3 s.
+	LeaseTTL time.Duration
+	// NodeWait is how long a request waits for the nodes it needs while they are not
+	// there: at the start of a cluster, after a restart of the proxy. One whose node is
+	// lost waits LeaseTTL for another.
+	// Default 10 s; negative means not at all.
+	NodeWait time.Duration
+	// RequestTimeout is a request's deadline from its first byte in; a client
+	// may ask for less with the field "timeout". Default 10 min.
+	RequestTimeout time.Duration
+	// DrainTimeout is how long running requests may take to end once Run's
+	// context is done. Default 30 s; negative: they are ended at once.
+	DrainTimeout time.Duration
+	// MaxConnections is how many clients' connections are open at once, and with
+	// them requests, waiting or streaming; see connections for who makes room for
+	// whom. Default 16384.
+	MaxConnections int
+	// MaxQueue is how many requests may wait for their turn; the next is answered 429.
+	// Those that run do not count. Default 16384, as many as connections: 10,000 that
+	// waited took 370 MB of the proxy, connections included.
+	MaxQueue int
+	// MaxQueueTime is how long a request may be expected to wait before its prompt is
+	// computed, by what is ahead of it and how fast that was worked off lately; one
+	// that would wait longer is answered 429. Default 0: as long as it takes.
+	MaxQueueTime time.Duration
+	// MaxBodyBytes bounds a request's body. Default 4 MiB, thirty times a
+	// 10,000-token prompt as text.
+	MaxBodyBytes int64
+	// MaxRetries is how often a request is placed again after a node failed
+	// it. Default 2; negative means never.
+	MaxRetries int
+	// Logger gets one line a request that ended, at debug or, if it failed, at
+	// warn, and one for each change in the cluster. Default slog.Default().
+	Logger *slog.Logger
+}
+
+// WithDefaults is c with the defaults in its zero fields.
+func (c Config) WithDefaults() Config {
+	c.setDefaults()
+	return c
+}
+
+func (c *Config) setDefaults() {
+	config.Default(&c.HTTPAddr, "127.0.0.1:8000")
+	config.Default(&c.GRPCAddr, "127.0.0.1:9000")
+	config.Default(&c.Mode, ModeAuto)
+	config.Default(&c.Handoff, HandoffLayerwise)
+	config.Default(&c.Placement, placement.LeastLoaded)
+	config.Default(&c.LeaseTTL, 3*time.Second)
+	config.Default(&c.NodeWait, 10*time.Second)
+	config.Default(&c.RequestTimeout, 10*time.Minute)
+	config.Default(&c.DrainTimeout, 30*time.Second)
+	config.Default(&c.MaxConnections, 16384)
+	config.Default(&c.MaxQueue, 16384)
+	config.Default(&c.MaxBodyBytes, 4<<20)
+	config.Default(&c.MaxRetries, 2)
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+}
+
+// Validate lists every fault by its field, as a [config.Invalid]. Zero fields are not
+// faults: they take their defaults.
+func (c Config) Validate() error {
+	c.setDefaults()
+	var bad config.Faults
+	for _, a := range []struct{ field, addr string }{{"HTTPAddr", c.HTTPAddr}, {"GRPCAddr", c.GRPCAddr}} {
+		_, _, err := config.Address(a.addr)
+		bad.Check(a.field, err)
+	}
+	for _, e := range []struct {
+		field, value string
+		allowed      []string
+	}{
+		{"Mode", c.Mode, []string{ModeAuto, ModeDisagg, ModeNondisagg}},
+		{"Handoff", c.Handoff, []string{HandoffV0, HandoffPull, HandoffLayerwise}},
+		{"Placement", c.Placement, placement.Names()},
+	} {
+		if !slices.Contains(e.allowed, e.value) {
+			bad.Add(e.field, e.value, "use one of %s", strings.Join(e.allowed, ", "))
+		}
+	}
+	for _, d := range []struct {
+		field      string
+		value, min time.Duration
+	}{
+		{"LeaseTTL", c.LeaseTTL, 10 * time.Millisecond},
+		{"RequestTimeout", c.RequestTimeout, time.Millisecond},
+	} {
+		if d.value < d.min {
+			bad.Add(d.field, d.value, "use %v or more", d.min)
+		}
+	}
+	if c.MaxConnections < 0 {
+		bad.Add("MaxConnections", c.MaxConnections, "use 1 connection or more")
+	}
+	if c.MaxQueue < 0 {
+		bad.Add("MaxQueue", c.MaxQueue, "use 1 request or more")
+	}
+	if c.MaxQueueTime < 0 {
+		bad.Add("MaxQueueTime", c.MaxQueueTime, "use a time such as 2s, or 0 for no limit")
+	}
+	if c.MaxBodyBytes < 0 {
+		bad.Add("MaxBodyBytes", c.MaxBodyBytes, "use 1 byte or more")
+	}
+	return bad.Err("proxy.Config")
+}

@@ -1,0 +1,420 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"kvferry/kvcache"
+	"kvferry/placement"
+	"kvferry/proto"
+)
+
+// maxFreePlacements bounds how often a request is placed again without that
+// counting as a retry, because a node turned it down unstarted. Each time
+// another node has just begun to drain or was just lost; more in a row means
+// that the nodes contradict what they report.
+const maxFreePlacements = 16
+
+// flight is an accepted request on its way: it is submitted, followed, and
+// submitted again elsewhere if a node fails, by its handler's goroutine alone.
+type flight struct {
+	proxy     *Proxy
+	req       *generation
+	requestID string
+	accepted  time.Duration // proxy's clock
+	waiting   bool          // in the proxy's queue: it runs nowhere yet; guarded by proxy.mu
+	unplaced  int           // prompt tokens in no node's backlog yet; guarded by proxy.mu
+	queued    *member       // whose backlog it is in; nil once it has been worked off
+	tokens    int           // of it there
+	created   time.Time
+	events    *eventStream // nil: only collect
+	inbox     *inbox
+	metrics   *modelMetrics
+
+	delivered []uint32 // in order, each exactly once
+	finish    string   // of the last token, once that is delivered
+	retries   int
+	free      int // placements beyond the first that were no retries
+	avoid     map[*member]bool
+	prefix    []kvcache.Hash // for placement, if that wants it
+	hashed    bool
+
+	own         time.Duration // the proxy's part of the time after the prompt was submitted, whose age has all before
+	first, last time.Duration // when the first and the last token came in
+	breakdown   proto.Breakdown
+	cached      uint32
+	prefillNode string
+	decodeNode  string
+
+	// Memory for reading the inbox, kept between wake-ups.
+	arrivals []arrival
+	reports  []report
+	ready    []arrival
+	ids      []uint32
+}
+
+// run ends with every token delivered, or with the reason they cannot be.
+//
+// It, follow and what they call until a write are on the stack of every request under way.
+// Of one that is answered at its end, with net/http's own, that has to stay below 7 KiB for
+// a stack of 8.
+func (f *flight) run(ctx context.Context) error {
+	for {
+		err := f.submit(ctx)
+		if err == nil {
+			return nil
+		}
+		if err = f.again(ctx, err); err != nil {
+			return err
+		}
+	}
+}
+
+// again returns nil if the request should be placed again after err, once the
+// nodes for it are there, and else what it ends with.
+func (f *flight) again(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	var leg *LegError
+	isLeg := errors.As(err, &leg)
+	switch {
+	case errors.Is(err, errClientGone):
+		return err
+	case isLeg && leg.Code == proto.FailCode_FAIL_DRAINING, !isLeg && errors.Is(err, errNodeLost):
+		if f.free++; f.free > maxFreePlacements {
+			return err
+		}
+		return nil
+	case isLeg && !leg.Retryable:
+		return err
+	case !isLeg && !errors.Is(err, errNoNode):
+		return err
+	case errors.Is(err, errNoNode) && f.prefillNode == "" && f.decodeNode == "":
+		return f.proxy.awaitNodes(ctx) // nothing was ever placed
+	case f.retries >= f.proxy.cfg.MaxRetries:
+		if f.retries > 0 {
+			return fmt.Errorf("after %d retries: %w", f.retries, err)
+		}
+		return err
+	}
+	f.retries++
+	f.metrics.retries.Inc()
+	f.proxy.cfg.Logger.Warn("request placed again", "request", f.requestID, "delivered", len(f.delivered), "retry", f.retries, "err", err)
+	// A lost node may be back, or its successor up, within a lease.
+	grace, cancel := context.WithTimeout(ctx, f.proxy.cfg.LeaseTTL)
+	defer cancel()
+	noNode := f.proxy.registry.wait(grace)
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case noNode != nil:
+		return fmt.Errorf("%w (after: %w)", noNode, err)
+	}
+	return nil
+}
+
+// submit places what is left of the request and follows it to its end.
+func (f *flight) submit(ctx context.Context) error {
+	disagg, err := f.proxy.registry.serving()
+	if err != nil {
+		return err
+	}
+	a := newAttempt(disagg, f.proxy.cfg.Handoff, f.req.MaxTokens-uint32(len(f.delivered)))
+	err = f.start(ctx, a)
+	if err == nil {
+		err = f.follow(ctx, a)
+	}
+	if err != nil {
+		f.blame(a, err)
+	}
+	f.leave(ctx, a, err)
+	return err
+}
+
+// start submits an attempt's first leg.
+func (f *flight) start(ctx context.Context, a *attempt) (err error) {
+	switch a.shape {
+	case shapeFull:
+		a.compute, err = f.place(ctx, choice{role: proto.Role_ROLE_NONDISAGG}, proto.Leg_LEG_FULL, a)
+	case shapePrefillOnly:
+		a.compute, err = f.place(ctx, choice{role: proto.Role_ROLE_PREFILL}, proto.Leg_LEG_PREFILL, a)
+	case shapeSerial:
+		a.compute, err = f.place(ctx, choice{role: proto.Role_ROLE_PREFILL, partner: proto.Role_ROLE_DECODE}, proto.Leg_LEG_PREFILL, a)
+	case shapeLayerwise:
+		a.decode, err = f.place(ctx, choice{role: proto.Role_ROLE_DECODE, partner: proto.Role_ROLE_PREFILL}, proto.Leg_LEG_DECODE, a)
+	}
+	return err
+}
+
+// follow reads what the nodes say of an attempt until it ends.
+func (f *flight) follow(ctx context.Context, a *attempt) error {
+	for {
+		select {
+		case <-f.inbox.ready:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		if done, err := f.advance(ctx, a); done || err != nil {
+			return err
+		}
+	}
+}
+
+// advance reads the inbox once: all tokens first, since none comes after the
+// report that ends its leg.
+func (f *flight) advance(ctx context.Context, a *attempt) (done bool, err error) {
+	f.arrivals, f.reports = f.inbox.take(f.arrivals, f.reports)
+	defer clear(f.reports) // they hold whole block tables
+	f.ready = f.ready[:0]
+	var fault error
+	for _, t := range f.arrivals {
+		if f.ready, err = a.token(f.ready, t); err != nil {
+			fault = err
+			break
+		}
+	}
+	for _, r := range f.reports {
+		if fault != nil || done {
+			break
+		}
+		var s step
+		s, fault = a.report(r)
+		switch s {
+		case stepDone:
+			done = true
+		case stepSubmitDecode:
+			r.turn.wait()
+			a.decode, fault = f.place(ctx, choice{role: proto.Role_ROLE_DECODE, with: a.compute.node}, proto.Leg_LEG_DECODE, a)
+			f.own += f.proxy.clock.Now() - r.at
+		case stepSubmitPrefill:
+			r.turn.wait()
+			a.compute, fault = f.place(ctx, choice{role: proto.Role_ROLE_PREFILL, with: a.decode.node}, proto.Leg_LEG_PREFILL, a)
+		}
+		r.turn.pass()
+		if r.prefilled != nil && a.shape == shapeLayerwise && r.leg == a.compute && a.decode != nil {
+			a.decode.node.expect(a.decode) // it has all of its KV
+		}
+	}
+	if fault != nil && a.complete() {
+		// Every token is out; what failed is only the account of them.
+		done, fault = true, nil
+	}
+	if err := f.deliver(a, done); err != nil {
+		return false, err
+	}
+	return done, fault
+}
+
+// deliver sends the tokens in f.ready on.
+func (f *flight) deliver(a *attempt, done bool) error {
+	finish := ""
+	if f.finish == "" && (done || a.complete()) {
+		finish = "length"
+		if a.finished && a.reason == proto.FinishReason_FINISH_STOP {
+			finish = "stop"
+		}
+		f.finish = finish
+	}
+	if len(f.ready) == 0 && finish == "" {
+		return nil
+	}
+	f.ids = f.ids[:0]
+	for _, t := range f.ready {
+		f.ids = append(f.ids, t.token)
+		if len(f.delivered) == 0 && len(f.ids) == 1 {
+			f.first = t.at
+			f.metrics.ttft.Observe((t.at - f.accepted).Seconds())
+		} else {
+			// Receivers of two streams stamp before they queue for the inbox.
+			t.at = max(t.at, f.last)
+			f.metrics.itl.Observe((t.at - f.last).Seconds())
+		}
+		f.last = t.at
+	}
+	isFirst := len(f.delivered) == 0 && len(f.ids) > 0
+	f.delivered = append(f.delivered, f.ids...)
+	if a.running() && f.waiting {
+		f.unqueue(true)
+		f.proxy.started(f)
+	}
+	if f.events == nil {
+		return nil
+	}
+	if err := f.events.tokens(f.ids, finish); err != nil {
+		return err
+	}
+	if isFirst {
+		f.own += f.proxy.clock.Now() - f.first
+	}
+	return nil
+}
+
+// place chooses a node for a leg and submits it.
+func (f *flight) place(ctx context.Context, ch choice, kind proto.Leg, a *attempt) (*leg, error) {
+	if !f.hashed && ch.role != proto.Role_ROLE_DECODE {
+		f.prefix, f.hashed = f.proxy.registry.prefix(ch.role, f.req.Prompt), true
+	}
+	ch.avoid = f.avoid
+	m, err := f.proxy.registry.place(ch, placement.Request{Tokens: len(f.req.Prompt), Prefix: f.prefix})
+	if err != nil {
+		return nil, err
+	}
+	l := &leg{kind: kind, inbox: f.inbox}
+	s := &proto.Submit{
+		RequestId:  f.requestID,
+		Leg:        kind,
+		MaxTokens:  a.want,
+		DeadlineMs: remainingMS(ctx),
+		AgeUs:      proto.Microseconds(f.proxy.clock.Now() - f.accepted),
+		Prior:      uint32(len(f.delivered)),
+		IgnoreEos:  f.req.IgnoreEOS,
+		Kv:         a.kv,
+	}
+	if a.shape == shapeSerial || a.shape == shapeLayerwise {
+		s.Handoff = f.proxy.cfg.Handoff
+	}
+	if kind == proto.Leg_LEG_PREFILL {
+		s.MaxTokens = 1
+	}
+	if kind != proto.Leg_LEG_DECODE {
+		l.tokens = len(f.req.Prompt) + len(f.delivered)
+	}
+	s.Prompt = make([]byte, 0, 4*(len(f.req.Prompt)+len(f.delivered)))
+	s.Prompt = appendPrompt(appendPrompt(s.Prompt, f.req.Prompt), f.delivered)
+	if err := m.submit(l, s); err != nil {
+		return nil, fmt.Errorf("%s: %w", m.info.Id, err)
+	}
+	f.queue(m)
+	if kind == proto.Leg_LEG_DECODE {
+		f.decodeNode = m.info.Id
+	} else {
+		f.prefillNode = m.info.Id
+		if kind == proto.Leg_LEG_FULL {
+			f.decodeNode = m.info.Id
+		}
+	}
+	return l, nil
+}
+
+// queue puts the request into the backlog of the node that has it now: what it
+// waited for before has been done.
+func (f *flight) queue(m *member) {
+	f.unqueue(true)
+	f.proxy.placed(f)
+	f.queued, f.tokens = m, len(f.req.Prompt)+len(f.delivered)
+	m.backlog.enter(f.proxy.clock.Now(), f.tokens)
+}
+
+// unqueue takes it out, worked off or given up.
+func (f *flight) unqueue(worked bool) {
+	if f.queued != nil {
+		f.queued.backlog.exit(f.proxy.clock.Now(), f.tokens, worked)
+		f.queued = nil
+	}
+}
+
+func remainingMS(ctx context.Context) uint32 {
+	at, ok := ctx.Deadline()
+	if !ok {
+		return math.MaxUint32
+	}
+	return uint32(min(max(time.Until(at).Milliseconds(), 1), math.MaxUint32))
+}
+
+// blame marks the nodes the next attempt should stay clear of, and has the failure
+// counted against them. A transfer has two ends, and the one that reports it is often not
+// the one at fault.
+func (f *flight) blame(a *attempt, err error) {
+	var failed *LegError
+	if !errors.As(err, &failed) {
+		return
+	}
+	failed.RequestID = f.requestID
+	if f.avoid == nil {
+		f.avoid = make(map[*member]bool)
+	}
+	for _, pair := range [][2]*leg{{a.compute, a.decode}, {a.decode, a.compute}} {
+		at, other := pair[0], pair[1]
+		switch {
+		case at == nil:
+		case at.node.info.Id == failed.Node:
+			f.avoid[at.node] = true
+			var peer *member
+			if other != nil {
+				peer = other.node
+				if failed.ofTransfer() {
+					failed.Peer = peer.info.Id
+				}
+			}
+			f.proxy.registry.failed(at.node, peer, failed)
+		case failed.ofTransfer():
+			f.avoid[at.node] = true
+		}
+	}
+}
+
+// leave lets go of an attempt's legs, telling the nodes to drop them unless
+// all went well, and adds up its account.
+func (f *flight) leave(ctx context.Context, a *attempt, err error) {
+	f.unqueue(err == nil)
+	var failed *LegError
+	badKV := errors.As(err, &failed) && failed.Code == proto.FailCode_FAIL_CONTENT
+	for _, l := range []*leg{a.compute, a.decode} {
+		switch {
+		case l == nil:
+		case err == nil && a.finished:
+			l.node.release(l)
+		case err != nil && ctx.Err() == nil:
+			l.node.cancelLeg(l, err.Error(), badKV)
+		case err != nil:
+			l.node.cancelLeg(l, context.Cause(ctx).Error(), false)
+		default: // complete without a word of the end
+			l.node.cancelLeg(l, "complete", false)
+		}
+	}
+	if err == nil && a.finished {
+		f.proxy.registry.succeeded(nodeOf(a.compute), nodeOf(a.decode))
+	}
+	sumBreakdown(&f.breakdown, &a.breakdown)
+	f.cached = max(f.cached, a.cached)
+}
+
+func nodeOf(l *leg) *member {
+	if l == nil {
+		return nil
+	}
+	return l.node
+}
+
+// account is the request's usage as far as it came.
+func (f *flight) account() usage {
+	u := usage{prompt: uint32(len(f.req.Prompt)), completion: uint32(len(f.delivered)), cached: min(f.cached, uint32(len(f.req.Prompt)))}
+	if f.req.Breakdown {
+		d := &proto.Breakdown{}
+		sumBreakdown(d, &f.breakdown)
+		d.ProxyUs += proto.Microseconds(f.own)
+		u.breakdown = &requestBreakdown{Breakdown: d, prefillNode: f.prefillNode, decodeNode: f.decodeNode, retries: f.retries}
+	}
+	return u
+}
+
+// sumBreakdown adds b, which may be nil, to sum.
+func sumBreakdown(sum, b *proto.Breakdown) {
+	if b == nil {
+		return
+	}
+	sum.ProxyUs += b.ProxyUs
+	sum.QueueUs += b.QueueUs
+	sum.PrefillUs += b.PrefillUs
+	sum.PostUs += b.PostUs
+	sum.WireUs += b.WireUs
+	sum.LandUs += b.LandUs
+	sum.FirstDecodeUs += b.FirstDecodeUs
+	sum.KvBytes += b.KvBytes
+	sum.KvBlocksChecked += b.KvBlocksChecked
+	sum.KvBlocksBad += b.KvBlocksBad
+}

@@ -1,0 +1,139 @@
+package proxy
+
+import (
+	"sync"
+	"time"
+
+	"kvferry/proto"
+)
+
+// leg is one part of a request as the proxy follows it on one node.
+type leg struct {
+	id     uint64 // on the node's stream
+	kind   proto.Leg
+	node   *member
+	inbox  *inbox
+	tokens int // of prompt this leg computes
+
+	// owed: the node is to do something for this leg before anybody else. Guarded by
+	// node.mu.
+	owed bool
+	// computed is set once the node has nothing more to compute for this leg,
+	// which stays known to its node only so that the node's loss is noticed.
+	// Guarded by node.mu.
+	computed bool
+}
+
+// arrival is one token as it came off a node's stream.
+type arrival struct {
+	leg      *leg
+	at       time.Duration // proxy's clock
+	position uint32
+	token    uint32
+}
+
+// report is what a node said of a leg other than tokens. Exactly one of the
+// pointers and lost is set.
+type report struct {
+	leg       *leg
+	at        time.Duration
+	reserved  *proto.Reserved
+	prefilled *proto.Prefilled
+	finished  *proto.Finished
+	failed    *proto.Failed
+	lost      error
+	turn      turn
+}
+
+// A turn keeps requests in the order in which a node has named them in one message:
+// those whose prompts one step has computed go on to the decode node first come, first
+// served, and not as their handlers happen to wake up.
+type turn struct {
+	before <-chan struct{} // closed when the one before has had its turn; nil for the first
+	over   chan struct{}   // nil for the last
+}
+
+// maxTurn bounds the wait for a handler that has left, or is busy with its client.
+const maxTurn = 10 * time.Millisecond
+
+func (t turn) wait() {
+	if t.before == nil {
+		return
+	}
+	late := time.NewTimer(maxTurn)
+	defer late.Stop()
+	select {
+	case <-t.before:
+	case <-late.C:
+	}
+}
+
+func (t turn) pass() {
+	if t.over != nil {
+		close(t.over)
+	}
+}
+
+// nextTurn is that of the next of several requests. before is nil for the first, and
+// kept between the calls.
+func nextTurn(before *chan struct{}, last bool) turn {
+	t := turn{before: *before}
+	if !last {
+		t.over = make(chan struct{})
+	}
+	*before = t.over
+	return t
+}
+
+// inbox is what the nodes have said of one request and its handler has not
+// read. The receivers of several streams write to it and never block.
+type inbox struct {
+	ready chan struct{} // one buffered wake-up
+	batch int           // unread tokens that are worth waking the handler for
+
+	mu      sync.Mutex
+	from    *leg // of the last token
+	tokens  []arrival
+	reports []report
+}
+
+// newInbox wakes its reader for each leg's first token, for batch tokens and for any report.
+// batch is 1 when it streams, everything asked for when it only collects.
+func newInbox(batch int) *inbox {
+	return &inbox{ready: make(chan struct{}, 1), batch: batch}
+}
+
+func (b *inbox) wake() {
+	select {
+	case b.ready <- struct{}{}:
+	default:
+	}
+}
+
+func (b *inbox) addToken(a arrival) {
+	b.mu.Lock()
+	b.tokens = append(b.tokens, a)
+	worth := len(b.tokens) >= b.batch || a.leg != b.from
+	b.from = a.leg
+	b.mu.Unlock()
+	if worth {
+		b.wake()
+	}
+}
+
+func (b *inbox) addReport(r report) {
+	b.mu.Lock()
+	b.reports = append(b.reports, r)
+	b.mu.Unlock()
+	b.wake()
+}
+
+// take returns everything unread and leaves the given slices' memory for what
+// comes next. Tokens a node sent before a report are never behind it.
+func (b *inbox) take(tokens []arrival, reports []report) ([]arrival, []report) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t, r := b.tokens, b.reports
+	b.tokens, b.reports = tokens[:0], reports[:0]
+	return t, r
+}

@@ -1,0 +1,139 @@
+package proxy
+
+import (
+	"slices"
+	"time"
+
+	"kvferry/placement"
+	"kvferry/proto"
+)
+
+// This file is what a member says of itself, in loads and heartbeats.
+
+// setLoad records the node's state and counts what it did since the last. A
+// heartbeat may overtake an iteration's message: the older load is not taken.
+func (m *member) setLoad(l *proto.Load) {
+	m.mu.Lock()
+	old := m.load
+	if l.Seq < old.Seq {
+		m.mu.Unlock()
+		return
+	}
+	// Counters do not go back, whatever the node says, nor does a drain.
+	l.Preemptions = max(l.Preemptions, old.Preemptions)
+	l.PrefixQueries = max(l.PrefixQueries, old.PrefixQueries)
+	l.PrefixHits = max(l.PrefixHits, old.PrefixHits)
+	l.KvBytes = max(l.KvBytes, old.KvBytes)
+	l.KvBlocksChecked = max(l.KvBlocksChecked, old.KvBlocksChecked)
+	l.KvBlocksBad = max(l.KvBlocksBad, old.KvBlocksBad)
+	l.KvTransfers = max(l.KvTransfers, old.KvTransfers)
+	l.KvTransfersFailed = max(l.KvTransfersFailed, old.KvTransfersFailed)
+	l.Draining = l.Draining || old.Draining
+	m.load = l
+	now := m.clock.Now()
+	m.progress.load(now, l)
+	back := m.progress.at == now && m.recoverLocked()
+	m.metrics.addLoad(old, l)
+	turned := old.Draining != l.Draining
+	m.mu.Unlock()
+	if turned || back {
+		m.changed()
+	}
+}
+
+// sameAs reports whether a registration is this node's own: it has lost its lease.
+func (m *member) sameAs(info *proto.NodeInfo) bool {
+	return info.Instance != 0 && info.Instance == m.info.Instance
+}
+
+// connected reports whether the node's stream is open.
+func (m *member) connected() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.up
+}
+
+// beat returns a channel that is closed at the node's next heartbeat.
+func (m *member) beat() <-chan struct{} {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.next == nil {
+		m.next = make(chan struct{})
+	}
+	return m.next
+}
+
+// beats is a heartbeat.
+func (m *member) beats(req *proto.KeepAliveRequest) {
+	m.mu.Lock()
+	m.rails = req.Rails
+	if m.next != nil {
+		close(m.next)
+		m.next = nil
+	}
+	waiting := m.load.WaitingTokens
+	m.mu.Unlock()
+	if l := req.Load; l != nil {
+		// It does not say which prompts it counts, and some may be on their way still: of
+		// those, what the stream says is right.
+		l.WaitingTokens = waiting
+		m.setLoad(l)
+	}
+}
+
+// lastHeard is when the node last said something over its stream.
+func (m *member) lastHeard() time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.heard
+}
+
+// gotOn is when the node last did.
+func (m *member) gotOn() time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.progress.at
+}
+
+// stuck reports whether the node should be left: it does not get on, and has not been
+// left already.
+func (m *member) stuck(now, any time.Duration) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.up && m.progress.stalled(now, any)
+}
+
+// usable reports whether the node takes new legs, whether it has been left because it did
+// not get on, and how busy it is.
+func (m *member) usable() (c placement.Candidate, stalled, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return placement.Candidate{
+		ID:            m.info.Id,
+		Blocks:        int(m.info.KvBlocks),
+		WaitingTokens: int(m.load.WaitingTokens) + m.onTheWay,
+		InFlight:      m.inFlight,
+	}, m.stalled, m.up && !m.leaving && !m.load.Draining
+}
+
+// counted takes the prompts up to the Submit with that id, which the load counts, off
+// those on their way. The caller holds mu.
+func (m *member) counted(last uint64) {
+	n := 0
+	for n < len(m.sent) && m.sent[n].id <= last {
+		m.onTheWay -= m.sent[n].tokens
+		n++
+	}
+	m.sent = slices.Delete(m.sent, 0, n)
+}
+
+// recoverLocked notes a sign of life. It reports whether the node had been left for the
+// want of one: the caller then calls changed, without mu.
+func (m *member) recoverLocked() bool {
+	if !m.stalled {
+		return false
+	}
+	m.stalled = false
+	m.log.Info("node gets on again", "node", m.info.Id)
+	return true
+}

@@ -1,0 +1,393 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"kvferry/clock"
+	"kvferry/proto"
+)
+
+// Reconnection to a node that is still in its lease: quick at first, since the
+// lease is a few seconds, and slow enough that a node that refuses the stream
+// costs nothing.
+const (
+	redialMin = 20 * time.Millisecond
+	redialMax = time.Second
+)
+
+// serveWindow is the HTTP/2 window of a node's stream: an iteration of 1,000
+// tokens is about 8 KiB, so this is a hundred of them unread.
+const serveWindow = 1 << 20
+
+// member is a registered node: its lease, its Serve stream and the legs on it.
+// One goroutine receives and hands out, one sends; handlers only append to the
+// send queue.
+type member struct {
+	info    *proto.NodeInfo
+	lease   uint64
+	log     *slog.Logger
+	clock   clock.Clock
+	metrics *engineMetrics
+	changed func() // the member became usable or unusable; called without mu
+
+	ctx    context.Context // the lease: done when it ends, its cause saying why
+	cancel context.CancelCauseFunc
+	wake   chan struct{} // the sender has something to send
+
+	backlog backlog // prompts that wait here
+
+	mu       sync.Mutex
+	up       bool // the stream is open
+	leaving  bool // deregistered: no new legs, the stream stays for those it has
+	stalled  bool // it did not get on, and its legs were placed elsewhere
+	stalls   uint64
+	progress progress
+	heard    time.Duration // the last message
+	load     *proto.Load
+	rails    []*proto.RailLoad
+	sent     []submitted // prompts that load does not count yet
+	onTheWay int         // tokens of these
+	inFlight int         // legs not computed
+	nextID   uint64
+	legs     map[uint64]*leg
+	queue    []*proto.ToNode
+	next     chan struct{} // closed at the next heartbeat; nil while nobody waits for it
+}
+
+// submitted is a prompt on its way to a node.
+type submitted struct {
+	id     uint64
+	tokens int
+}
+
+func newMember(ctx context.Context, info *proto.NodeInfo, lease uint64) *member {
+	m := &member{
+		info:     info,
+		lease:    lease,
+		wake:     make(chan struct{}, 1),
+		progress: newProgress(info),
+		load:     &proto.Load{},
+		legs:     make(map[uint64]*leg),
+	}
+	m.backlog.declare(info.PromptTokenNs)
+	m.ctx, m.cancel = context.WithCancelCause(ctx)
+	return m
+}
+
+// run keeps a stream open to the node until its lease ends.
+func (m *member) run() {
+	defer m.cancel(nil)
+	conn, err := grpc.NewClient(m.info.GrpcAddr,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: redialMin, Multiplier: 1.6, Jitter: 0.2, MaxDelay: redialMax},
+			MinConnectTimeout: redialMax,
+		}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(proto.FromNodeSize(m.info))),
+		grpc.WithInitialWindowSize(serveWindow),
+		grpc.WithInitialConnWindowSize(serveWindow),
+	)
+	if err != nil {
+		m.log.Warn("node cannot be dialled", "node", m.info.Id, "addr", m.info.GrpcAddr, "err", err)
+		return
+	}
+	defer conn.Close()
+	client := proto.NewWorkerClient(conn)
+	for wait := redialMin; ; wait = min(2*wait, redialMax) {
+		start := m.clock.Now()
+		err := m.serve(client)
+		stay := m.down(err)
+		if m.ctx.Err() != nil || !stay {
+			return
+		}
+		m.log.Warn("node's stream broke", "node", m.info.Id, "err", err)
+		if m.clock.Now()-start > redialMax {
+			wait = redialMin
+		}
+		select {
+		case <-m.ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
+// serve opens the stream and receives from it until it breaks.
+func (m *member) serve(client proto.WorkerClient) error {
+	ctx, cancel := context.WithCancel(m.ctx)
+	defer cancel()
+	stream, err := client.Serve(ctx, grpc.WaitForReady(true))
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	m.up = true
+	m.mu.Unlock()
+	m.changed()
+	m.log.Info("node joined", "node", m.info.Id, "role", m.info.Role.String(), "addr", m.info.GrpcAddr)
+
+	var sender sync.WaitGroup
+	defer sender.Wait()
+	defer cancel()
+	sender.Go(func() { m.send(stream) })
+	for {
+		msg, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		if err := m.receive(msg); err != nil {
+			return err
+		}
+	}
+}
+
+// send empties the queue whenever there is something in it. Messages sent in
+// one go leave in one write: gRPC collects what is queued before it writes.
+func (m *member) send(stream grpc.BidiStreamingClient[proto.ToNode, proto.FromNode]) {
+	var queue []*proto.ToNode
+	for {
+		select {
+		case <-stream.Context().Done():
+			return
+		case <-m.wake:
+		}
+		m.mu.Lock()
+		queue, m.queue = m.queue, queue[:0]
+		m.mu.Unlock()
+		for i, msg := range queue {
+			queue[i] = nil
+			if stream.Send(msg) != nil {
+				return // Recv has the reason
+			}
+		}
+	}
+}
+
+// receive hands out one iteration's message. An error means that the node is
+// not to be trusted with a stream.
+func (m *member) receive(msg *proto.FromNode) error {
+	if len(msg.Tokens) != len(msg.Ids) || len(msg.Positions) != len(msg.Ids) {
+		return fmt.Errorf("%w: %d ids, %d tokens, %d positions in a message", errBrokenNode, len(msg.Ids), len(msg.Tokens), len(msg.Positions))
+	}
+	// The load comes first, so that the counts are complete for a client that
+	// reads them when its request has ended, and so that a node that turns a
+	// request down stays counted as draining.
+	if msg.Load != nil {
+		m.setLoad(msg.Load)
+	}
+	now := m.clock.Now()
+	if n := len(msg.Ids); n > 0 {
+		m.metrics.iterationTokens.Observe(float64(n))
+	}
+	m.mu.Lock()
+	m.heard = now
+	if msg.Load != nil {
+		m.counted(msg.LastSubmit)
+	}
+	back := false
+	if len(msg.Ids)+len(msg.Reserved)+len(msg.Prefilled)+len(msg.Finished)+len(msg.Failed) > 0 {
+		m.progress.word(now)
+		back = m.recoverLocked()
+	}
+	for i, id := range msg.Ids {
+		if l := m.legs[id]; l != nil {
+			l.inbox.addToken(arrival{leg: l, at: now, position: msg.Positions[i], token: msg.Tokens[i]})
+		}
+	}
+	var before chan struct{}
+	for i, r := range msg.Reserved {
+		if l := m.legs[r.Id]; l != nil {
+			m.settleOwed(l) // the prefill node's turn
+			l.inbox.addReport(report{leg: l, at: now, reserved: r, turn: nextTurn(&before, i == len(msg.Reserved)-1)})
+		}
+	}
+	before = nil
+	for i, r := range msg.Prefilled {
+		if l := m.legs[r.Id]; l != nil {
+			m.settle(l)
+			l.inbox.addReport(report{leg: l, at: now, prefilled: r, turn: nextTurn(&before, i == len(msg.Prefilled)-1)})
+		}
+	}
+	for _, r := range msg.Finished {
+		if l := m.drop(r.Id); l != nil {
+			l.inbox.addReport(report{leg: l, at: now, finished: r})
+		}
+	}
+	for _, r := range msg.Failed {
+		if l := m.drop(r.Id); l != nil {
+			l.inbox.addReport(report{leg: l, at: now, failed: r})
+		}
+		if r.Code == proto.FailCode_FAIL_DRAINING {
+			m.load.Draining = true
+		}
+	}
+	m.mu.Unlock()
+	if back {
+		m.changed()
+	}
+	return nil
+}
+
+// settle counts a leg as no longer computing. The caller holds mu.
+func (m *member) settle(l *leg) {
+	if !l.computed {
+		l.computed = true
+		m.inFlight--
+	}
+	m.settleOwed(l)
+}
+
+// settleOwed counts a leg as one that the node need do nothing for now. The caller holds
+// mu.
+func (m *member) settleOwed(l *leg) {
+	if l.owed {
+		l.owed = false
+		m.progress.settle(l.tokens)
+	}
+}
+
+// expect counts a leg again that the node can go on with: it has its KV.
+func (m *member) expect(l *leg) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.legs[l.id] == l && !l.owed && !l.computed {
+		l.owed = true
+		m.progress.owe(m.clock.Now(), l.tokens)
+	}
+}
+
+// excuse has nothing held against the node up to now: the proxy did not listen.
+func (m *member) excuse(now time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.progress.word(now)
+}
+
+// drop forgets a leg and returns it, nil if it was not known: an answer that
+// crossed a cancel. The caller holds mu.
+func (m *member) drop(id uint64) *leg {
+	l := m.legs[id]
+	if l == nil {
+		return nil
+	}
+	m.settle(l)
+	delete(m.legs, id)
+	if m.leaving && len(m.legs) == 0 {
+		m.cancel(errLeft)
+	}
+	return l
+}
+
+// errLeft ends the stream of a node that deregistered, after its last leg.
+var errLeft = errors.New("deregistered")
+
+// down records that the stream broke: every leg on it is lost. It reports
+// whether the node should be dialled again.
+func (m *member) down(err error) (redial bool) {
+	if cause := context.Cause(m.ctx); cause != nil {
+		err = cause
+	}
+	now := m.clock.Now()
+	m.mu.Lock()
+	wasUp := m.up
+	m.up = false
+	for _, l := range m.legs {
+		m.lose(l, now, err)
+	}
+	m.sent, m.onTheWay, m.queue = nil, 0, nil
+	redial = !m.leaving
+	m.mu.Unlock()
+	if wasUp {
+		m.changed()
+	}
+	return redial
+}
+
+// lose reports a leg as lost and forgets it. The caller holds mu.
+func (m *member) lose(l *leg, now time.Duration, err error) {
+	l.inbox.addReport(report{leg: l, at: now, lost: fmt.Errorf("%w: %w", errNodeLost, err)})
+	m.settle(l)
+	delete(m.legs, l.id)
+}
+
+// leaveBehind gives up on a node that does not get on: its legs are lost, and it is told
+// so. The node stays a member; a sign of life makes it as good as any.
+func (m *member) leaveBehind(now time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.stalled = true
+	m.stalls++
+	err := fmt.Errorf("%w for %v", errStalled, (now - m.progress.at).Round(time.Millisecond))
+	m.log.Warn("node left: it holds its lease and does not get on", "node", m.info.Id, "legs", len(m.legs), "silent", (now - m.progress.at).Round(time.Millisecond), "step_due", m.progress.due)
+	for _, l := range m.legs {
+		m.enqueue(&proto.ToNode{Kind: &proto.ToNode_Cancel{Cancel: &proto.Cancel{Id: l.id, Reason: err.Error()}}})
+		m.lose(l, now, err)
+	}
+}
+
+// submit hands a leg to the node and sets its id.
+func (m *member) submit(l *leg, s *proto.Submit) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.up || m.leaving {
+		return errNodeLost
+	}
+	m.nextID++
+	l.id, l.node = m.nextID, m
+	s.Id = l.id
+	m.legs[l.id] = l
+	m.inFlight++
+	m.sent = append(m.sent, submitted{l.id, l.tokens})
+	m.onTheWay += l.tokens
+	l.owed = true
+	m.progress.owe(m.clock.Now(), l.tokens)
+	m.enqueue(&proto.ToNode{Kind: &proto.ToNode_Submit{Submit: s}})
+	return nil
+}
+
+// release forgets a leg whose request is done with it.
+func (m *member) release(l *leg) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.drop(l.id)
+}
+
+// cancelLeg forgets a leg and tells the node to drop it, and whether the KV that it sent
+// was found wrong. A leg that has ended or was lost is left alone.
+func (m *member) cancelLeg(l *leg, reason string, badKV bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.legs[l.id] != l {
+		return
+	}
+	m.enqueue(&proto.ToNode{Kind: &proto.ToNode_Cancel{Cancel: &proto.Cancel{Id: l.id, Reason: reason, BadKv: badKV}}})
+	m.drop(l.id)
+}
+
+// enqueue appends to the send queue. The caller holds mu.
+func (m *member) enqueue(msg *proto.ToNode) {
+	m.queue = append(m.queue, msg)
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+// leave is an orderly end: the stream closes after its last leg.
+func (m *member) leave() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.leaving = true
+	if len(m.legs) == 0 {
+		m.cancel(errLeft)
+	}
+}

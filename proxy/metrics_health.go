@@ -1,0 +1,41 @@
+package proxy
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// healthCollector reads which nodes the proxy avoids, and how often it has given up on
+// one.
+type healthCollector struct{ registry *registry }
+
+var (
+	pairLabels      = []string{"engine", "peer"}
+	stallsDesc      = prometheus.NewDesc("kvferry:node_stalls_total", "Times that a node was left because it held its lease and did not get on.", []string{"engine"}, nil)
+	quarantinedDesc = prometheus.NewDesc("kvferry:quarantined", "1 for a node, or a pair of nodes, that has failed requests and is not chosen while others are there.", pairLabels, nil)
+	quarantinesDesc = prometheus.NewDesc("kvferry:quarantines_total", "Times that a node, or a pair of nodes, was put into quarantine.", pairLabels, nil)
+)
+
+func (c healthCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{stallsDesc, quarantinedDesc, quarantinesDesc} {
+		ch <- d
+	}
+}
+
+func (c healthCollector) Collect(ch chan<- prometheus.Metric) {
+	r := c.registry
+	for _, m := range r.snapshot() {
+		m.mu.Lock()
+		stalls := m.stalls
+		m.mu.Unlock()
+		ch <- prometheus.MustNewConstMetric(stallsDesc, prometheus.CounterValue, float64(stalls), m.info.Id)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.clock.Now()
+	for s, conduct := range r.quarantine.of {
+		rests := 0.0
+		if r.quarantine.resting(now, s) {
+			rests = 1
+		}
+		ch <- prometheus.MustNewConstMetric(quarantinedDesc, prometheus.GaugeValue, rests, s.node, s.peer)
+		ch <- prometheus.MustNewConstMetric(quarantinesDesc, prometheus.CounterValue, float64(conduct.total), s.node, s.peer)
+	}
+}

@@ -1,0 +1,117 @@
+package proxy
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"kvferry/proto"
+)
+
+// nodeCollector reads the nodes' state when it is asked for.
+type nodeCollector struct{ registry *registry }
+
+var (
+	nodeLabels  = []string{"model_name", "engine"}
+	runningDesc = prometheus.NewDesc("vllm:num_requests_running", "Sequences in the engine's batch.", nodeLabels, nil)
+	waitingDesc = prometheus.NewDesc("vllm:num_requests_waiting", "Requests waiting for the engine's scheduler.", nodeLabels, nil)
+	kvUsageDesc = prometheus.NewDesc("vllm:kv_cache_usage_perc", "Used part of the engine's KV blocks, 0 to 1.", nodeLabels, nil)
+	awakeDesc   = prometheus.NewDesc("vllm:engine_sleep_state", "1 of awake if the engine takes requests.", append(nodeLabels[:2:2], "sleep_state"), nil)
+	cacheDesc   = prometheus.NewDesc("vllm:cache_config_info", "The engine's KV cache.", append(nodeLabels[:2:2], "block_size", "num_gpu_blocks"), nil)
+	railLabels  = []string{"engine", "rail"}
+	railBytes   = prometheus.NewDesc("kvferry:rail_bytes_total", "KV bytes that a node's transfers moved over a rail.", append(railLabels[:2:2], "op"), nil)
+	railResent  = prometheus.NewDesc("kvferry:rail_resent_bytes_total", "Bytes queued again after their connection was lost.", railLabels, nil)
+	railErrors  = prometheus.NewDesc("kvferry:rail_slice_errors_total", "Slices that a rail could not carry.", railLabels, nil)
+	railDowns   = prometheus.NewDesc("kvferry:rail_downs_total", "Times that a path over a rail was lost or given up.", railLabels, nil)
+	railStrikes = prometheus.NewDesc("kvferry:rail_strikes_total", "Transfers with wrong bytes that a rail carried a part of.", railLabels, nil)
+	railRests   = prometheus.NewDesc("kvferry:rail_rests_total", "Times that a path over a rail was put to rest because of wrong bytes.", railLabels, nil)
+	railResting = prometheus.NewDesc("kvferry:rail_paths_resting", "Paths over a rail that rest because of wrong bytes, and are not chosen while others are there.", railLabels, nil)
+	railPaths   = prometheus.NewDesc("kvferry:rail_paths", "Paths to other nodes over a rail, by state.", append(railLabels[:2:2], "state"), nil)
+	railFlight  = prometheus.NewDesc("kvferry:rail_in_flight_bytes", "Bytes queued and posted on a rail.", railLabels, nil)
+	railRate    = prometheus.NewDesc("kvferry:rail_rate_bytes_per_second", "What a rail's paths were last seen to deliver.", railLabels, nil)
+	nodesDesc   = prometheus.NewDesc("kvferry:nodes", "Nodes that take requests.", []string{"role"}, nil)
+)
+
+func (c nodeCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{runningDesc, waitingDesc, kvUsageDesc, awakeDesc, cacheDesc, nodesDesc, railBytes, railResent, railErrors, railDowns, railStrikes, railRests, railResting, railPaths, railFlight, railRate} {
+		ch <- d
+	}
+}
+
+func (c nodeCollector) Collect(ch chan<- prometheus.Metric) {
+	up := map[proto.Role]int{proto.Role_ROLE_PREFILL: 0, proto.Role_ROLE_DECODE: 0, proto.Role_ROLE_NONDISAGG: 0}
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	for _, m := range c.registry.snapshot() {
+		awake := 0
+		if _, _, ok := m.usable(); ok {
+			awake = 1
+			up[m.info.Role]++
+		}
+		m.mu.Lock()
+		running, waiting, used, total := m.load.Running, m.load.Waiting, m.load.KvBlocksUsed, m.load.KvBlocksTotal
+		rails := m.rails
+		m.mu.Unlock()
+		if total == 0 {
+			total = m.info.KvBlocks
+		}
+		model, id := m.info.Model, m.info.Id
+		gauge(runningDesc, float64(running), model, id)
+		gauge(waitingDesc, float64(waiting), model, id)
+		gauge(kvUsageDesc, float64(used)/float64(max(total, 1)), model, id)
+		gauge(awakeDesc, float64(awake), model, id, "awake")
+		gauge(cacheDesc, 1, model, id, uintString(m.info.BlockTokens), uintString(total))
+		counter := func(d *prometheus.Desc, v uint64, labels ...string) {
+			ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+		}
+		for _, r := range rails {
+			counter(railBytes, r.BytesWritten, id, r.Rail, "write")
+			counter(railBytes, r.BytesRead, id, r.Rail, "read")
+			counter(railResent, r.BytesResent, id, r.Rail)
+			counter(railErrors, r.Errors, id, r.Rail)
+			counter(railDowns, r.Downs, id, r.Rail)
+			counter(railStrikes, r.Strikes, id, r.Rail)
+			counter(railRests, r.Rests, id, r.Rail)
+			gauge(railPaths, float64(r.PathsUp), id, r.Rail, "up")
+			gauge(railResting, float64(r.PathsResting), id, r.Rail)
+			gauge(railPaths, float64(r.Paths-min(r.Paths, r.PathsUp)), id, r.Rail, "down")
+			gauge(railFlight, float64(r.BytesInFlight), id, r.Rail)
+			gauge(railRate, float64(r.Rate), id, r.Rail)
+		}
+	}
+	for role, n := range up {
+		gauge(nodesDesc, float64(n), proto.RoleName(role))
+	}
+}
+
+// queueCollector reads how many clients and requests the proxy has, when it is asked.
+type queueCollector struct{ proxy *Proxy }
+
+var (
+	expectedDesc    = prometheus.NewDesc("kvferry:expected_queue_seconds", "How long a request that arrived now would wait for others before its prompt is computed.", nil, nil)
+	requestsDesc    = prometheus.NewDesc("kvferry:requests", "Requests taken on: waiting for their turn, or running.", []string{"state"}, nil)
+	connectionsDesc = prometheus.NewDesc("kvferry:connections", "Clients' connections: running a request, or pending.", []string{"state"}, nil)
+	droppedDesc     = prometheus.NewDesc("kvferry:connections_dropped_total", "Pending connections that made room for new ones, and new ones beyond their client's share.", nil, nil)
+)
+
+func (c queueCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{expectedDesc, requestsDesc, connectionsDesc, droppedDesc} {
+		ch <- d
+	}
+}
+
+func (c queueCollector) Collect(ch chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	p := c.proxy
+	p.mu.Lock()
+	wait, waiting, running := p.expectedWait(), p.waiting, p.inFlight-p.waiting
+	p.mu.Unlock()
+	gauge(expectedDesc, wait.Seconds())
+	gauge(requestsDesc, float64(waiting), "waiting")
+	gauge(requestsDesc, float64(running), "running")
+	busy, pending, dropped := p.connections.counts()
+	gauge(connectionsDesc, float64(busy), "running")
+	gauge(connectionsDesc, float64(pending), "pending")
+	ch <- prometheus.MustNewConstMetric(droppedDesc, prometheus.CounterValue, float64(dropped))
+}

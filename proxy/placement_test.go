@@ -1,0 +1,205 @@
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"kvferry/clock/clocktest"
+	"kvferry/kvcache"
+	"kvferry/placement"
+	"kvferry/proto"
+)
+
+// TestPrefixAwarePlacement: equal prefixes go to the node that computed the
+// first; the others know nothing of them, and hash no prompt.
+func TestPrefixAwarePlacement(t *testing.T) {
+	prompt := func(start, last int) string {
+		tokens := make([]string, 65)
+		for i := range tokens {
+			tokens[i] = fmt.Sprint(start + i)
+		}
+		tokens[64] = fmt.Sprint(last)
+		return fmt.Sprintf(`{"prompt":[%s],"max_tokens":2}`, strings.Join(tokens, ","))
+	}
+	for _, tc := range []struct {
+		policy string
+		hashed bool
+		want   string
+	}{
+		{placement.PrefixAware, true, "121122"},
+		{placement.RoundRobin, false, "121212"},
+		{placement.LeastLoaded, false, "121212"},
+	} {
+		t.Run(tc.policy, func(t *testing.T) {
+			c := newTestCluster(t, Config{Placement: tc.policy})
+			atOnce := func(n *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
+				n.answer(s, func(m *proto.FromNode) {
+					m.Load, m.LastSubmit = &proto.Load{}, s.Id // nothing is waiting any more
+					send(m)
+				})
+			}
+			nodes := []*fakeNode{c.addNode("node-1", proto.Role_ROLE_NONDISAGG, atOnce), c.addNode("node-2", proto.Role_ROLE_NONDISAGG, atOnce)}
+			got := ""
+			for _, body := range []string{
+				prompt(0, 900), prompt(100, 900), // each a node
+				prompt(0, 901), prompt(0, 902), // follow the first
+				prompt(100, 903), prompt(100, 904), // follow the second
+			} {
+				if status, answer, err := c.post("/v1/completions", body); status != 200 || err != nil {
+					t.Fatalf("%d %s %v", status, answer, err)
+				}
+				select {
+				case <-nodes[0].submits:
+					got += "1"
+				case <-nodes[1].submits:
+					got += "2"
+				}
+			}
+			if got != tc.want {
+				t.Errorf("placed on %s, want %s", got, tc.want)
+			}
+			if r := c.proxy.registry; (r.prefix(proto.Role_ROLE_NONDISAGG, make([]uint32, 64)) != nil) != tc.hashed || r.prefix(proto.Role_ROLE_DECODE, make([]uint32, 64)) != nil {
+				t.Error("prompts are hashed for a policy that does not ask for it, or not for one that does")
+			}
+		})
+	}
+}
+
+// TestPlacementFollowsBlockSize: nodes that come after all others have left may
+// have blocks of another size, and what is cached is counted in those.
+func TestPlacementFollowsBlockSize(t *testing.T) {
+	c := newTestCluster(t, Config{Placement: placement.PrefixAware})
+	r, role := c.proxy.registry, proto.Role_ROLE_NONDISAGG
+	prompt := make([]kvcache.Token, 65)
+	place := func() *member {
+		t.Helper()
+		m, err := r.place(choice{role: role}, placement.Request{Tokens: len(prompt), Prefix: r.prefix(role, prompt)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	nodes := []*fakeNode{c.addNode("node-1", role, nil), c.addNode("node-2", role, nil)}
+	place()
+	for _, n := range nodes {
+		if _, err := c.reg.Deregister(context.Background(), &proto.DeregisterRequest{Lease: n.lease}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, n := range nodes {
+		n.info.BlockTokens = 32
+		c.register(n)
+	}
+	m := place()
+	m.setLoad(&proto.Load{WaitingTokens: 40})
+	if place() != m {
+		t.Error("two blocks of 32 tokens are cached and 40 tokens wait: the request went elsewhere")
+	}
+}
+
+// TestTurn: whoever wakes up first, turns are taken in order, and one that is not taken
+// holds up the others for maxTurn.
+func TestTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for gone, took := range map[int]time.Duration{-1: 0, 3: maxTurn} {
+			var order []int
+			var mu sync.Mutex
+			var before chan struct{}
+			var turns []turn
+			for i := range 8 {
+				turns = append(turns, nextTurn(&before, i == 7))
+			}
+			began := time.Now()
+			var all sync.WaitGroup
+			for i, turn := range slices.Backward(turns) {
+				if i == gone {
+					continue
+				}
+				all.Go(func() {
+					turn.wait()
+					mu.Lock()
+					order = append(order, i)
+					mu.Unlock()
+					turn.pass()
+				})
+				synctest.Wait()
+			}
+			all.Wait()
+			// The waits of those behind the one that has left began with its.
+			if want := []int{0, 1, 2, 3, 4, 5, 6, 7}; gone < 0 && !slices.Equal(order, want) || len(order) < 7 || time.Since(began) != took {
+				t.Errorf("%d gone: %v after %v", gone, order, time.Since(began))
+			}
+		}
+	})
+}
+
+// TestTurns: prompts that one step has computed go on in the order in which the node
+// names them. The proxy is free to give up waiting for a handler that does not get to
+// run, as it may on a busy machine; without turns hardly a round is in order.
+func TestTurns(t *testing.T) {
+	const rounds, enough, batch = 300, 5, 8
+	for _, handoff := range []string{HandoffV0, HandoffLayerwise} {
+		t.Run(handoff, func(t *testing.T) {
+			c := newTestCluster(t, Config{Handoff: handoff})
+			p, d := c.addPair()
+			first, second := p, d
+			if handoff == HandoffLayerwise {
+				first, second = d, p
+			}
+			var waiting []*proto.Submit
+			first.behave(func(n *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
+				if waiting = append(waiting, s); len(waiting) < batch {
+					return
+				}
+				slices.SortFunc(waiting, func(a, b *proto.Submit) int { return int(promptOf(a)[0]) - int(promptOf(b)[0]) })
+				m := &proto.FromNode{}
+				for _, s := range waiting {
+					kv := &proto.KVRef{NodeId: n.info.Id, GrpcAddr: n.info.GrpcAddr, TransferId: s.Id, Tokens: 1}
+					if handoff == HandoffLayerwise {
+						m.Reserved = append(m.Reserved, &proto.Reserved{Id: s.Id, Kv: kv})
+						continue
+					}
+					m.Ids, m.Positions, m.Tokens = append(m.Ids, s.Id), append(m.Positions, 0), append(m.Tokens, fakeTokens(promptOf(s), 1)[0])
+					m.Prefilled = append(m.Prefilled, &proto.Prefilled{Id: s.Id, Kv: kv, Breakdown: prefillBreakdown()})
+				}
+				send(m)
+				for _, s := range waiting {
+					if handoff == HandoffLayerwise {
+						m := tokenMessage(s.Id, 1, fakeTokens(promptOf(s), 2)[1])
+						m.Finished = []*proto.Finished{{Id: s.Id, Reason: proto.FinishReason_FINISH_LENGTH, Breakdown: decodeBreakdown()}}
+						send(m)
+					}
+				}
+				waiting = nil
+			})
+			ordered := 0
+			for n := 0; n < rounds && ordered < enough; n++ {
+				var all sync.WaitGroup
+				for i := range batch {
+					all.Go(func() {
+						if status, body, err := c.post("/v1/completions", fmt.Sprintf(`{"prompt":[%d],"max_tokens":2}`, 10+i)); status != 200 || err != nil {
+							t.Errorf("%d %s %v", status, body, err)
+						}
+					})
+				}
+				all.Wait()
+				var got []uint32
+				for range batch {
+					got = append(got, promptOf(clocktest.Receive(t, second.submits, "submit"))[0])
+				}
+				if slices.IsSorted(got) {
+					ordered++
+				}
+			}
+			if ordered < enough {
+				t.Errorf("%d of %d rounds were in order", ordered, rounds)
+			}
+		})
+	}
+}

@@ -1,0 +1,256 @@
+// Package proxy is what clients talk to: it serves OpenAI's HTTP API over the nodes that
+// register with it. A command makes a configuration of its flags and calls Run; a test
+// runs one with scripted nodes.
+//
+// A node registers over gRPC (package proto) and renews a lease; the proxy opens one Serve
+// stream to it, over which every request's legs go out and every iteration's tokens come
+// back, one message an iteration. A node is usable while both its lease and its stream
+// live; when either ends, what it was working on is placed elsewhere. KV bytes never pass
+// through here.
+//
+// A request belongs to the goroutine of its HTTP handler from beginning to end. Streams'
+// receivers only append to its inbox, senders only empty a node's queue, so a slow client
+// holds up nobody else. Durations are time.Duration on the proxy's monotonic clock; on the
+// wire they are microseconds, deadlines milliseconds.
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"kvferry/clock"
+	"kvferry/config"
+	"kvferry/proto"
+)
+
+// Limits on what a connection may cost before it has asked for anything.
+const (
+	headerTimeout  = 30 * time.Second
+	idleTimeout    = 2 * time.Minute // between requests of a kept connection
+	maxHeaderBytes = 64 << 10
+)
+
+// timeouts bound what a client may take with one request.
+type timeouts struct {
+	body   time.Duration // to send the body
+	answer time.Duration // to read an answer that is no stream, or the next part of a long one
+	grace  time.Duration // past the request's deadline, to read what was written
+	idle   time.Duration // between requests of a kept connection, after a stream
+	end    time.Duration // for requests that are ended, and then connections, when the proxy ends
+}
+
+var defaultTimeouts = timeouts{body: 30 * time.Second, answer: 10 * time.Second, grace: 5 * time.Second, idle: idleTimeout, end: time.Second}
+
+// Proxy serves OpenAI's HTTP API over the nodes that register with it.
+//
+// A request's life, in the order of the files: api_http.go takes it in,
+// api_request.go checks it, tokenizer.go makes tokens of it, registry.go
+// chooses its nodes, flight.go submits it and follows it
+// through attempt.go's state machine, member.go carries its legs
+// over the nodes' streams, api_events.go writes its tokens.
+type Proxy struct {
+	cfg      Config
+	clock    clock.Clock
+	metrics  *proxyMetrics
+	registry *registry
+
+	connections *connections
+	bodies      *bodies
+	parsing     chan struct{} // as many at once as there are CPUs; see parse
+	timeouts    timeouts
+
+	httpListener net.Listener
+	grpcListener net.Listener
+	http         *http.Server
+	grpc         *grpc.Server
+
+	ctx  context.Context // of every request and stream; ended when draining takes too long
+	stop context.CancelCauseFunc
+
+	mu       sync.Mutex
+	draining bool
+	inFlight int           // requests taken on
+	waiting  int           // of these, that do not run yet
+	unplaced int           // prompt tokens of these that are in no node's backlog
+	idle     chan struct{} // closed when draining and inFlight is 0
+}
+
+// New listens on the configured addresses. Run serves on them and, in the
+// end, closes them; it must be called.
+func New(cfg Config) (*Proxy, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg.setDefaults()
+	p := &Proxy{
+		cfg: cfg, clock: clock.Precise(), metrics: newProxyMetrics(), idle: make(chan struct{}),
+		connections: newConnections(cfg.MaxConnections), bodies: newBodies(cfg.MaxBodyBytes),
+		timeouts: defaultTimeouts, parsing: make(chan struct{}, runtime.GOMAXPROCS(0)),
+	}
+	if n := p.connections.limit; n < cfg.MaxConnections {
+		cfg.Logger.Warn("fewer connections than --max-connections: raise the limit on open files (ulimit -n)", "connections", n, "max_connections", cfg.MaxConnections)
+	}
+	p.ctx, p.stop = context.WithCancelCause(context.Background())
+	p.registry = newRegistry(p.ctx, cfg, p.clock, p.metrics)
+	var err error
+	p.metrics.registry.MustRegister(nodeCollector{p.registry}, healthCollector{p.registry}, queueCollector{p})
+	if p.httpListener, err = config.Listen("HTTPAddr", cfg.HTTPAddr); err != nil {
+		return nil, err
+	}
+	if p.grpcListener, err = config.Listen("GRPCAddr", cfg.GRPCAddr); err != nil {
+		_ = p.httpListener.Close()
+		return nil, err
+	}
+	p.connections.back = newBack(p.httpListener.Addr())
+	p.http = &http.Server{
+		Handler:           p.handler(),
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		BaseContext:       func(net.Listener) context.Context { return p.ctx },
+		ConnContext:       withConnection,
+		ConnState:         p.connections.state,
+		ErrorLog:          slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelDebug),
+	}
+	p.grpc = grpc.NewServer(grpc.MaxRecvMsgSize(proto.MessageSize), proto.ServerKeepalive())
+	proto.RegisterRegistryServer(p.grpc, p.registry)
+	return p, nil
+}
+
+// HTTPAddr is the address clients reach, with the port that was given for 0.
+func (p *Proxy) HTTPAddr() string { return p.httpListener.Addr().String() }
+
+// GRPCAddr is the address nodes register at.
+func (p *Proxy) GRPCAddr() string { return p.grpcListener.Addr().String() }
+
+// Ready returns nil if a request would be served now, and else why not: what
+// /health says.
+func (p *Proxy) Ready() error {
+	if p.drains() {
+		return errProxyDrains
+	}
+	_, err := p.registry.serving()
+	return err
+}
+
+func (p *Proxy) drains() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.draining
+}
+
+// WaitReady returns once the nodes needed to serve have joined, or with the
+// reason they have not when ctx ends.
+func (p *Proxy) WaitReady(ctx context.Context) error { return p.registry.wait(ctx) }
+
+// awaitNodes waits for the nodes that a request needs, for NodeWait at most, or returns
+// the reason why they are not there.
+func (p *Proxy) awaitNodes(ctx context.Context) error {
+	r := p.registry
+	missing := r.wait(ended)
+	if missing == nil || p.cfg.NodeWait < 0 {
+		return missing
+	}
+	r.mu.Lock()
+	r.waiting++
+	first := r.waiting == 1
+	r.mu.Unlock()
+	defer func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.waiting--
+	}()
+	if first {
+		p.cfg.Logger.Info("requests wait for nodes", "limit", p.cfg.NodeWait, "why", missing)
+	}
+	limit, cancel := context.WithTimeout(ctx, p.cfg.NodeWait)
+	defer cancel()
+	missing = r.wait(limit)
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case missing != nil:
+		return fmt.Errorf("%w, after %v (--node-wait)", missing, p.cfg.NodeWait)
+	}
+	return nil
+}
+
+// Run serves until ctx is done, then drains: new requests are answered 503,
+// running ones have DrainTimeout to end, and the rest fail with an error. It
+// returns nil after a shutdown that was asked for, however the requests fared,
+// and otherwise what broke.
+func (p *Proxy) Run(ctx context.Context) error {
+	p.cfg.Logger.Info("proxy serving", "http", p.HTTPAddr(), "grpc", p.GRPCAddr(),
+		"mode", p.cfg.Mode, "handoff", p.cfg.Handoff, "placement", p.cfg.Placement)
+	failed := make(chan error, 2)
+	var servers sync.WaitGroup
+	servers.Go(func() { failed <- p.http.Serve(p.connections.listen(p.httpListener)) })
+	servers.Go(func() { _ = p.http.Serve(p.connections.back) })
+	servers.Go(func() { failed <- p.grpc.Serve(p.grpcListener) })
+	servers.Go(func() { p.registry.watch(p.ctx) })
+	servers.Go(func() { p.watchQueue(p.ctx) })
+
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-failed:
+		err = fmt.Errorf("proxy: %w", err)
+	}
+	p.drain(err == nil)
+	p.close()
+	servers.Wait()
+	if err == nil {
+		p.cfg.Logger.Info("proxy stopped")
+	}
+	return err
+}
+
+// drain refuses new requests and, if wait is set, gives the running ones time.
+func (p *Proxy) drain(wait bool) {
+	p.mu.Lock()
+	p.draining = true
+	running := p.inFlight
+	if running == 0 {
+		close(p.idle)
+	}
+	p.mu.Unlock()
+	if !wait || running == 0 {
+		return
+	}
+	p.cfg.Logger.Info("proxy draining", "requests", running, "limit", max(p.cfg.DrainTimeout, 0))
+	limit := time.NewTimer(p.cfg.DrainTimeout)
+	defer limit.Stop()
+	select {
+	case <-p.idle:
+	case <-limit.C:
+		p.cfg.Logger.Warn("drain limit reached", "limit", max(p.cfg.DrainTimeout, 0))
+	}
+}
+
+// close ends what drain left: requests, by telling their clients, then nodes'
+// streams and connections. A handler that a client keeps from writing is freed
+// by the end of its connection.
+func (p *Proxy) close() {
+	p.stop(errProxyDrains)
+	ctx, cancel := context.WithTimeout(context.Background(), p.timeouts.end)
+	defer cancel()
+	_ = p.http.Shutdown(ctx) // what it could not end in time, Close does
+	select {
+	case <-p.idle:
+	case <-ctx.Done():
+	}
+	_ = p.http.Close()
+	p.connections.closeStreams()
+	<-p.idle
+	p.connections.streaming.Wait()
+	p.registry.close()
+	p.grpc.Stop()
+}

@@ -1,0 +1,238 @@
+package proxy
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"kvferry/kvcache"
+	"kvferry/placement"
+	"kvferry/proto"
+)
+
+// policy is what places on nodes of a role, made when it is first asked for:
+// only then is the block size known. The caller holds mu.
+func (r *registry) policy(role proto.Role) (placement.Policy, error) {
+	p, ok := r.places[role]
+	if !ok {
+		var err error
+		if p, err = placement.New(r.name, int(r.cluster.BlockTokens), role != proto.Role_ROLE_DECODE); err != nil {
+			return nil, fmt.Errorf("proxy: %w", err)
+		}
+		r.places[role] = p
+	}
+	return p, nil
+}
+
+// prefix is what placement wants to know of a prompt's blocks for a role: their
+// hashes, or nothing. Hashing is not done under the lock that every request takes.
+func (r *registry) prefix(role proto.Role, prompt []kvcache.Token) []kvcache.Hash {
+	r.mu.Lock()
+	p, err := r.policy(role)
+	blockTokens := int(r.cluster.BlockTokens)
+	r.mu.Unlock()
+	if err != nil || blockTokens == 0 || !p.WantsPrefix() {
+		return nil
+	}
+	return kvcache.PrefixHashes(prompt, blockTokens)
+}
+
+// A choice is what place goes by besides the policy.
+type choice struct {
+	role    proto.Role
+	with    *member          // the node that has the other leg, if that is placed already
+	partner proto.Role       // of the node that will get the other leg, if one will
+	avoid   map[*member]bool // those that have failed this request
+}
+
+// place chooses a node for a leg: one that gets on, that is not quarantined, by itself or
+// with its partner, and has not failed the request before; or the best there is.
+func (r *registry) place(ch choice, req placement.Request) (*member, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p, err := r.policy(ch.role)
+	if err != nil {
+		return nil, err
+	}
+	now := r.clock.Now()
+	var members []*member
+	var candidates []placement.Candidate
+	best := worst
+	for _, m := range r.byRole[ch.role] {
+		c, stalled, ok := m.usable()
+		if !ok {
+			continue
+		}
+		g := r.grade(now, m, stalled, ch)
+		if g < best {
+			best, members, candidates = g, members[:0], candidates[:0]
+		}
+		if g == best {
+			members, candidates = append(members, m), append(candidates, c)
+		}
+	}
+	if len(members) == 0 {
+		return nil, fmt.Errorf("%w: no %s node is up", errNoNode, proto.RoleName(ch.role))
+	}
+	m := members[p.Place(req, candidates)]
+	for _, s := range subjects(m, ch.with) {
+		r.quarantine.chosen(now, s)
+	}
+	return m, nil
+}
+
+// A grade says how good a choice a node is; lower is better.
+type grade int
+
+const (
+	good    grade = iota
+	failed        // this request, once
+	resting       // quarantined
+	stuck         // does not get on
+	worst
+)
+
+// grade is a node's for a request. The caller holds mu.
+func (r *registry) grade(now time.Duration, m *member, stalled bool, ch choice) grade {
+	switch {
+	case stalled:
+		return stuck
+	case r.resting(now, m, ch):
+		return resting
+	case ch.avoid[m]:
+		return failed
+	}
+	return good
+}
+
+// resting reports whether a node is quarantined, or every pair that it could be part of.
+// The caller holds mu.
+func (r *registry) resting(now time.Duration, m *member, ch choice) bool {
+	rests := func(s subject) bool { return r.quarantine.resting(now, s) }
+	if slices.ContainsFunc(subjects(m, ch.with), rests) {
+		return true
+	}
+	partners := r.byRole[ch.partner]
+	return len(partners) > 0 && !slices.ContainsFunc(partners, func(o *member) bool {
+		_, stalled, ok := o.usable()
+		return ok && !stalled && !slices.ContainsFunc(subjects(m, o), rests)
+	})
+}
+
+// subjects are what the outcome on a node says something of: the node, and if another has
+// the other leg, the pair of them.
+func subjects(m, with *member) []subject {
+	s := []subject{{node: m.info.Id}}
+	switch {
+	case with == nil || with == m:
+	case m.info.Role == proto.Role_ROLE_PREFILL:
+		s = append(s, subject{m.info.Id, with.info.Id})
+	default:
+		s = append(s, subject{with.info.Id, m.info.Id})
+	}
+	return s
+}
+
+// succeeded counts an attempt that went well, with b nil if one node had it.
+func (r *registry) succeeded(a, b *member) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.clock.Now()
+	for _, s := range r.concerned(a, b) {
+		if r.quarantine.succeeded(now, s) {
+			r.log.Info("out of quarantine", "node", s.node, "peer", s.peer)
+		}
+	}
+}
+
+// failed counts a leg that failed on a, while b, if not nil, had the other. A transfer has
+// two ends, and the one that reports it is often not the one at fault: it counts against
+// both, and against the two together. A node that was lost or told to stop is no failure.
+func (r *registry) failed(a, b *member, err *LegError) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var of []subject
+	switch err.Code {
+	case proto.FailCode_FAIL_TRANSFER, proto.FailCode_FAIL_CONTENT:
+		of = r.concerned(a, b)
+	case proto.FailCode_FAIL_INTERNAL, proto.FailCode_FAIL_CHANGED:
+		of = r.concerned(a, nil)
+	}
+	now := r.clock.Now()
+	for _, s := range of {
+		if rest := r.quarantine.failed(now, s); rest > 0 {
+			r.log.Warn("quarantined", "node", s.node, "peer", s.peer, "for", rest, "err", err)
+		}
+	}
+}
+
+// concerned are the subjects of an attempt on nodes that are still members. The caller
+// holds mu.
+func (r *registry) concerned(a, b *member) []subject {
+	here := func(m *member) bool { return m != nil && r.byID[m.info.Id] == m }
+	switch {
+	case here(a) && here(b) && a != b:
+		return append(subjects(a, b), subject{node: b.info.Id})
+	case here(a):
+		return subjects(a, nil)
+	}
+	return nil
+}
+
+// leaveStalled gives up on nodes that do not get on, if there are others to go to: with
+// nowhere to go, waiting is all there is. The caller holds mu.
+func (r *registry) leaveStalled(now time.Duration) {
+	var any time.Duration
+	for _, m := range r.byID {
+		any = max(any, m.gotOn())
+	}
+	for _, m := range r.byID {
+		if m.stuck(now, any) && r.elsewhere(m) {
+			m.leaveBehind(now)
+		}
+	}
+}
+
+// elsewhere reports whether requests can be served without m. The caller holds mu.
+func (r *registry) elsewhere(m *member) bool {
+	_, err := r.servedBy(func(o *member) bool {
+		_, stalled, ok := o.usable()
+		return ok && !stalled && o != m
+	})
+	return err == nil
+}
+
+// serving says how a request would be served now: by a prefill and a decode
+// node, or by one node; or why it cannot.
+func (r *registry) serving() (disagg bool, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.servingLocked()
+}
+
+// servingLocked is serving. The caller holds mu.
+func (r *registry) servingLocked() (disagg bool, err error) {
+	if disagg, err = r.servedBy(func(m *member) bool { _, stalled, ok := m.usable(); return ok && !stalled }); err == nil {
+		return disagg, nil
+	}
+	return r.servedBy(func(m *member) bool { _, _, ok := m.usable(); return ok })
+}
+
+// servedBy says how a request would be served by some of the nodes. The caller holds mu.
+func (r *registry) servedBy(some func(*member) bool) (disagg bool, err error) {
+	up := func(role proto.Role) bool { return slices.ContainsFunc(r.byRole[role], some) }
+	p, d, n := up(proto.Role_ROLE_PREFILL), up(proto.Role_ROLE_DECODE), up(proto.Role_ROLE_NONDISAGG)
+	switch {
+	case r.mode != ModeNondisagg && p && d:
+		return true, nil
+	case r.mode != ModeDisagg && n:
+		return false, nil
+	case r.mode == ModeNondisagg:
+		return false, fmt.Errorf("%w: no non-disaggregated node is up", errNoNode)
+	case p:
+		return false, fmt.Errorf("%w: a prefill node is up, a decode node is missing", errNoNode)
+	case d:
+		return false, fmt.Errorf("%w: a decode node is up, a prefill node is missing", errNoNode)
+	}
+	return false, fmt.Errorf("%w: no prefill and decode node is up", errNoNode)
+}

@@ -1,0 +1,255 @@
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// A stream's connection is taken from net/http once its request was taken on, and given
+// back for the next one. net/http's buffers for it, and the stack of a goroutine that runs
+// a whole handler, were half of what an open stream took.
+
+// streamWriter writes an answer to a connection that was taken from net/http. It is an
+// http.ResponseWriter that an http.ResponseController can flush and set deadlines of. What
+// is written stays here until Flush or End.
+type streamWriter struct {
+	conn   streamConn
+	header http.Header
+	plain  bool // HTTP/1.0: no chunks
+	keep   bool // the client may send its next request over the connection
+
+	begun   bool // the status is out, or about to be
+	chunked bool
+	head    []byte // not yet written
+	buffer  *[]byte
+}
+
+// streamConn is what a streamWriter needs of a connection.
+type streamConn interface {
+	io.Writer
+	SetReadDeadline(time.Time) error
+	SetWriteDeadline(time.Time) error
+}
+
+// streamBuffers are shared by all streams, as eventBuffers are.
+var streamBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 1024); return &b }}
+
+// newStreamWriter answers r over conn.
+func newStreamWriter(conn streamConn, r *http.Request) *streamWriter {
+	return &streamWriter{conn: conn, header: make(http.Header, 4), plain: !r.ProtoAtLeast(1, 1), keep: r.ProtoAtLeast(1, 1) && !r.Close}
+}
+
+// Header implements [http.ResponseWriter].
+func (s *streamWriter) Header() http.Header { return s.header }
+
+// SetReadDeadline and SetWriteDeadline are for an [http.ResponseController].
+func (s *streamWriter) SetReadDeadline(at time.Time) error { return s.conn.SetReadDeadline(at) }
+
+// SetWriteDeadline: see SetReadDeadline.
+func (s *streamWriter) SetWriteDeadline(at time.Time) error { return s.conn.SetWriteDeadline(at) }
+
+// WriteHeader implements [http.ResponseWriter]. Without a Content-Length the answer is in
+// chunks, or in HTTP/1.0 as long as the connection lasts.
+func (s *streamWriter) WriteHeader(status int) {
+	if s.begun {
+		return
+	}
+	s.begun = true
+	s.chunked = s.header.Get("Content-Length") == "" && !s.plain
+	if s.header.Get("Connection") == "close" {
+		s.keep = false
+	}
+	b := append(strconv.AppendInt([]byte("HTTP/1.1 "), int64(status), 10), ' ')
+	b = append(append(b, http.StatusText(status)...), "\r\n"...)
+	field := func(name, value string) { b = append(append(append(append(b, name...), ": "...), value...), "\r\n"...) }
+	names := make([]string, 0, 4)
+	for name := range s.header {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		field(name, s.header.Get(name))
+	}
+	field("Date", time.Now().UTC().Format(http.TimeFormat))
+	if s.chunked {
+		field("Transfer-Encoding", "chunked")
+	}
+	if !s.keep && s.header.Get("Connection") == "" {
+		field("Connection", "close")
+	}
+	s.head = append(b, "\r\n"...)
+}
+
+// Write implements [io.Writer]: one chunk.
+func (s *streamWriter) Write(p []byte) (int, error) {
+	s.WriteHeader(http.StatusOK)
+	if len(p) == 0 {
+		return 0, nil
+	}
+	b := s.pending()
+	if s.chunked {
+		*b = append(strconv.AppendInt(*b, int64(len(p)), 16), "\r\n"...)
+	}
+	*b = append(*b, p...)
+	if s.chunked {
+		*b = append(*b, "\r\n"...)
+	}
+	return len(p), nil
+}
+
+// pending is what waits to be written, the status and the fields first.
+func (s *streamWriter) pending() *[]byte {
+	if s.buffer == nil {
+		s.buffer = streamBuffers.Get().(*[]byte)
+		*s.buffer = append((*s.buffer)[:0], s.head...)
+		s.head = nil
+	}
+	return s.buffer
+}
+
+// FlushError writes what waits, for an [http.ResponseController] too.
+func (s *streamWriter) FlushError() error {
+	if s.buffer == nil && s.head == nil {
+		return nil
+	}
+	b := s.pending()
+	_, err := s.conn.Write(*b)
+	streamBuffers.Put(b)
+	s.buffer = nil
+	return err
+}
+
+// End writes what waits and the end of the answer.
+func (s *streamWriter) End() error {
+	s.WriteHeader(http.StatusOK)
+	if s.chunked {
+		b := s.pending()
+		*b = append(*b, "0\r\n\r\n"...)
+	}
+	return s.FlushError()
+}
+
+// serveStream takes a request's connection from net/http and streams to it, in a goroutine
+// of its own: that of the handler goes, and its stack with it.
+func (p *Proxy) serveStream(w http.ResponseWriter, r *http.Request, f *flight) error {
+	raw, rw, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return fmt.Errorf("a stream needs a connection of HTTP/1: %w", err)
+	}
+	conn := raw.(*connection)
+	ahead, _ := rw.Reader.Peek(rw.Reader.Buffered())
+	conn.ahead = slices.Clone(ahead) // not the whole buffer
+	s := newStreamWriter(conn, r)
+	s.header.Set("X-Request-Id", f.requestID)
+	f.events.w = s
+	ctx, gone := context.WithCancelCause(p.ctx)
+	over := make(chan bool, 1)
+	p.connections.take(conn)
+	p.connections.streaming.Go(func() { p.watch(conn, gone, over) })
+	p.connections.streaming.Go(func() {
+		whole := false
+		defer func() {
+			if fault := recover(); fault != nil { // as net/http does it
+				p.cfg.Logger.Error("panic serving a stream", "request", f.requestID, "err", fmt.Sprint(fault), "stack", string(debug.Stack()))
+			}
+			gone(nil)
+			p.leave(f)
+			if whole {
+				_ = conn.SetReadDeadline(time.Now().Add(p.timeouts.idle))
+				p.http.ConnState(conn, http.StateIdle)
+			} else {
+				_ = conn.Close()
+			}
+			over <- whole
+		}()
+		whole = p.stream(ctx, f, s)
+	})
+	return nil
+}
+
+// stream serves a stream and reports whether its connection is fit for another request.
+func (p *Proxy) stream(ctx context.Context, f *flight, s *streamWriter) (whole bool) {
+	ctx, cancel := f.deadline(ctx, s)
+	defer cancel()
+	err := f.run(ctx)
+	if err == nil {
+		err = f.events.end(f.account())
+	}
+	if p.finish(s, f, err) {
+		return false
+	}
+	if err != nil && s.End() != nil { // the answer that says so
+		return false
+	}
+	return s.keep
+}
+
+// watch reads the byte that says more of a client than its stream does: it has gone, or
+// sends its next request. Once the answer is over, the connection goes back to net/http
+// with the first byte of that.
+func (p *Proxy) watch(c *connection, gone context.CancelCauseFunc, over <-chan bool) {
+	if len(c.ahead) == 0 {
+		b := make([]byte, 1)
+		n, err := c.TCPConn.Read(b)
+		if err != nil {
+			gone(fmt.Errorf("%w: %w", errClientGone, err))
+		}
+		c.ahead = b[:n]
+	}
+	whole := <-over
+	p.connections.leave(c)
+	if whole && len(c.ahead) > 0 && p.connections.back.give(c) {
+		return
+	}
+	_ = c.Close()
+	p.http.ConnState(c, http.StateClosed)
+}
+
+// back is a listener whose connections are those that streams give back.
+type back struct {
+	addr   net.Addr
+	conns  chan net.Conn
+	once   sync.Once
+	closed chan struct{}
+}
+
+func newBack(addr net.Addr) *back {
+	return &back{addr: addr, conns: make(chan net.Conn), closed: make(chan struct{})}
+}
+
+// give hands a connection to the server, or reports that it has ended.
+func (b *back) give(c net.Conn) bool {
+	select {
+	case b.conns <- c:
+		return true
+	case <-b.closed:
+		return false
+	}
+}
+
+// Accept implements [net.Listener].
+func (b *back) Accept() (net.Conn, error) {
+	select {
+	case c := <-b.conns:
+		return c, nil
+	case <-b.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Addr implements [net.Listener].
+func (b *back) Addr() net.Addr { return b.addr }
+
+// Close implements [net.Listener].
+func (b *back) Close() error {
+	b.once.Do(func() { close(b.closed) })
+	return nil
+}
