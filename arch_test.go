@@ -57,16 +57,17 @@ var layers = map[string]layer{
 	"node": {
 		module:    []string{"clock", "config", "version", "kvcache", "engine", "transport", "transport/rails", "transport/topology", "connector", "proto"},
 		libraries: []string{grpc, protobuf, "golang.org/x/sync"},
-		tests:     []string{"clock/clocktest", "proxy"},
+		tests:     []string{"clock/clocktest", "proxy", "proxy/openai"},
 	},
 	"proxy": { // knows nodes by what they say over gRPC only
-		module:    []string{"clock", "config", "version", "kvcache", "placement", "proto"},
+		module:    []string{"proxy/openai", "clock", "config", "version", "kvcache", "placement", "proto"},
 		libraries: []string{grpc, protobuf, "github.com/prometheus"},
-		tests:     []string{"clock/clocktest", "engine"},
+		tests:     []string{"clock/clocktest"},
 	},
-	"daemon":  {module: []string{"config", "engine", "node", "proto", "proxy", "transport", "transport/rails", "transport/topology"}, libraries: []string{pflag}},
-	"sim":     {module: []string{"kvcache", "engine", "connector", "placement", "config"}},
-	"cluster": {module: []string{"daemon", "node", "proxy", "config", "engine", "kvcache", "proto"}},
+	"proxy/openai": {module: []string{"proto"}, tests: []string{"engine"}},
+	"daemon":       {module: []string{"config", "engine", "node", "proto", "proxy", "transport", "transport/rails", "transport/topology"}, libraries: []string{pflag}},
+	"sim":          {module: []string{"kvcache", "engine", "connector", "placement", "config"}},
+	"cluster":      {module: []string{"daemon", "node", "proxy", "config", "engine", "kvcache", "proto"}},
 	"bench": { // sees a real cluster through its HTTP API only
 		module:    []string{"clock", "config", "kvcache", "engine", "connector", "sim", "bench/page"},
 		libraries: []string{xsys, "gonum.org/v1/plot", "github.com/jaypipes/ghw", "github.com/schollz/progressbar/v3"},

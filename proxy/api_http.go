@@ -10,13 +10,15 @@ import (
 	"net/http"
 	"strconv"
 	"time"
+
+	"kvferry/proxy/openai"
 )
 
 // handler routes the HTTP API.
 func (p *Proxy) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /v1/completions", func(w http.ResponseWriter, r *http.Request) { p.serveGeneration(w, r, kindCompletion) })
-	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) { p.serveGeneration(w, r, kindChat) })
+	mux.HandleFunc("POST /v1/completions", func(w http.ResponseWriter, r *http.Request) { p.serveGeneration(w, r, openai.Completion) })
+	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) { p.serveGeneration(w, r, openai.Chat) })
 	mux.HandleFunc("GET /v1/models", p.serveModels)
 	mux.HandleFunc("GET /health", p.serveHealth)
 	mux.HandleFunc("GET /ping", p.serveHealth)
@@ -27,12 +29,12 @@ func (p *Proxy) handler() http.Handler {
 	mux.HandleFunc("POST /detokenize", p.serveDetokenize)
 	mux.Handle("GET /metrics", p.metrics.handler())
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		e := &apiError{Status: http.StatusNotFound, Type: "invalid_request_error", Code: "not_found", Message: fmt.Sprintf("no such endpoint: %s %s", r.Method, abbreviate(r.URL.Path))}
+		e := &openai.Error{Status: http.StatusNotFound, Type: "invalid_request_error", Code: "not_found", Message: fmt.Sprintf("no such endpoint: %s %s", r.Method, openai.Abbreviate(r.URL.Path))}
 		for _, method := range []string{http.MethodGet, http.MethodPost} {
 			probe := &http.Request{Method: method, URL: r.URL, Host: r.Host}
 			if _, pattern := mux.Handler(probe); pattern != "/" && method != r.Method {
 				e.Status, e.Code = http.StatusMethodNotAllowed, "method_not_allowed"
-				e.Message = fmt.Sprintf("%s %s: use %s", r.Method, abbreviate(r.URL.Path), method)
+				e.Message = fmt.Sprintf("%s %s: use %s", r.Method, openai.Abbreviate(r.URL.Path), method)
 				w.Header().Set("Allow", method)
 			}
 		}
@@ -41,10 +43,10 @@ func (p *Proxy) handler() http.Handler {
 	return timedHandler{p, mux}
 }
 
-// serveGeneration is both generation endpoints. Its frame is under every request that
+// serveGeneration is both endpoints that generate. Its frame is under every request that
 // waits for a whole answer, and a few hundred bytes more would keep each at a stack of 16
 // KiB instead of 8: what only prepares or answers is in functions of its own.
-func (p *Proxy) serveGeneration(w http.ResponseWriter, r *http.Request, kind apiKind) {
+func (p *Proxy) serveGeneration(w http.ResponseWriter, r *http.Request, kind openai.Kind) {
 	f := &flight{proxy: p, requestID: requestID(r), accepted: p.clock.Now()}
 	w.Header().Set("X-Request-Id", f.requestID)
 	if err := p.accept(f, w, r, kind); err != nil {
@@ -79,7 +81,7 @@ func (p *Proxy) serveWhole(w http.ResponseWriter, r *http.Request, f *flight) er
 // accept reads and checks a request, readies its flight and admits it. A full or
 // draining proxy says so before it reads the body; a request takes a place in the
 // queue only once it is whole.
-func (p *Proxy) accept(f *flight, w http.ResponseWriter, r *http.Request, kind apiKind) error {
+func (p *Proxy) accept(f *flight, w http.ResponseWriter, r *http.Request, kind openai.Kind) error {
 	if err := p.room(); err != nil {
 		return err
 	}
@@ -97,7 +99,7 @@ func (p *Proxy) accept(f *flight, w http.ResponseWriter, r *http.Request, kind a
 		}
 		cluster, _ = p.registry.info()
 	}
-	if err := p.parse(func() (err error) { f.req, err = parseGeneration(kind, body.bytes, cluster); return err }); err != nil {
+	if err := p.parse(func() (err error) { f.req, err = openai.Parse(kind, body.bytes, cluster.model()); return err }); err != nil {
 		return err
 	}
 	if err := p.admit(f); err != nil {
@@ -109,7 +111,7 @@ func (p *Proxy) accept(f *flight, w http.ResponseWriter, r *http.Request, kind a
 	f.created = time.Now()
 	f.metrics = p.metrics.model(f.req.Model)
 	if f.req.Stream {
-		f.events = newEventStream(f.req, f.requestID, f.created)
+		f.events = openai.NewEvents(f.req, f.requestID, f.created)
 		f.inbox = newInbox(1)
 	} else {
 		f.inbox = newInbox(int(f.req.MaxTokens))
@@ -133,7 +135,7 @@ func (f *flight) deadline(parent context.Context, w http.ResponseWriter) (contex
 
 // answer sends all of what is no stream.
 func (f *flight) answer(w http.ResponseWriter) error {
-	b := appendBody(nil, f.req, f.requestID, f.created, f.delivered, f.finish, f.account())
+	b := openai.AppendAnswer(nil, f.req, f.requestID, f.created, f.delivered, f.finish, f.account())
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(b)))
 	if _, err := w.Write(b); err != nil {
@@ -154,7 +156,7 @@ var ended = func() context.Context {
 // because a chunked body that ends cleanly would pass for a whole answer. It
 // reports whether the caller is to break it.
 func (p *Proxy) finish(w http.ResponseWriter, f *flight, err error) (broken bool) {
-	var api *apiError
+	var api *openai.Error
 	if err != nil {
 		// net/http cancels a request's context with no cause of its own when
 		// the client is gone.
@@ -183,8 +185,8 @@ func (p *Proxy) finish(w http.ResponseWriter, f *flight, err error) (broken bool
 	}
 	switch {
 	case api == nil:
-	case f.events != nil && f.events.sent:
-		f.events.fail(api)
+	case f.events != nil && f.events.Begun():
+		f.events.Fail(api)
 		return true
 	case api.Status == statusClientClosed:
 		return true

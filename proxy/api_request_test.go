@@ -2,18 +2,17 @@ package proxy
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"testing"
 
 	"kvferry/clock/clocktest"
 	"kvferry/proto"
+	"kvferry/proxy/openai"
 )
 
 var testClusterInfo = clusterInfo{Model: testModel, BlockTokens: 16, Vocab: testVocab, MaxModelLen: testMaxModelLen}
@@ -93,36 +92,13 @@ func TestBadRequests(t *testing.T) {
 	}
 }
 
-func TestGoodRequests(t *testing.T) {
-	hello := testTokenizer.Encode("hello")
-	for _, tc := range []struct {
-		kind   apiKind
-		body   string
-		prompt []uint32
-		max    uint32
-	}{
-		{kindCompletion, `{"prompt":"hello"}`, hello, 16},
-		{kindCompletion, ` {"prompt":["hello"],"max_tokens":null,"n":null,"stream":null,"stream_options":null,"logprobs":null,"model":null,"timeout":null} `, hello, 16},
-		{kindCompletion, `{"prompt":[1, 2 ,3],"max_tokens":5}`, []uint32{1, 2, 3}, 5},
-		{kindCompletion, `{"prompt":[[1,2,3]],"max_tokens":5,"max_completion_tokens":7}`, []uint32{1, 2, 3}, 7},
-		{kindCompletion, `{"prompt":"hello","max_tokens":999,"n":1,"best_of":1,"stop":["x"],"top_p":0.5,"unknown":{"a":[1]},"logprobs":false}`, hello, 999},
-		{kindChat, `{"messages":[{"role":"user","content":"hi"},{"role":"assistant","content":null}]}`, testTokenizer.EncodeChat([]ChatMessage{{"user", "hi"}, {"assistant", ""}}), testMaxModelLen - 14},
-		{kindChat, `{"messages":[{"role":"user","content":[{"type":"text","text":"h"},{"type":"text","text":"i"}]}],"max_completion_tokens":4}`, testTokenizer.EncodeChat([]ChatMessage{{"user", "hi"}}), 4},
-	} {
-		g, err := parseGeneration(tc.kind, []byte(tc.body), testClusterInfo)
-		if err != nil || !slices.Equal(g.Prompt, tc.prompt) || g.MaxTokens != tc.max || g.Model != testModel {
-			t.Errorf("%s: %+v, %v; want prompt %v, %d tokens", tc.body, g, err, tc.prompt, tc.max)
-		}
-	}
-}
+func FuzzCompletionRequest(f *testing.F) { fuzzRequest(f, openai.Completion, "/v1/completions") }
 
-func FuzzCompletionRequest(f *testing.F) { fuzzRequest(f, kindCompletion, "/v1/completions") }
-
-func FuzzChatRequest(f *testing.F) { fuzzRequest(f, kindChat, "/v1/chat/completions") }
+func FuzzChatRequest(f *testing.F) { fuzzRequest(f, openai.Chat, "/v1/chat/completions") }
 
 // fuzzRequest puts bodies through the parser and through the whole handler of
 // a proxy whose nodes are gone, so that even a good one ends in an answer.
-func fuzzRequest(f *testing.F, kind apiKind, path string) {
+func fuzzRequest(f *testing.F, kind openai.Kind, path string) {
 	for _, tc := range badRequests {
 		if tc.path == path && len(tc.body) < 1<<10 {
 			f.Add([]byte(tc.body))
@@ -144,8 +120,8 @@ func fuzzRequest(f *testing.F, kind apiKind, path string) {
 	p.registry.cluster = testClusterInfo
 	handler := p.handler()
 	f.Fuzz(func(t *testing.T, body []byte) {
-		g, err := parseGeneration(kind, body, testClusterInfo)
-		var api *apiError
+		g, err := openai.Parse(kind, body, testClusterInfo.model())
+		var api *openai.Error
 		switch {
 		case err == nil:
 			if len(g.Prompt) == 0 || g.MaxTokens == 0 || len(g.Prompt)+int(g.MaxTokens) > testMaxModelLen || g.Timeout < 0 {
@@ -171,23 +147,6 @@ func fuzzRequest(f *testing.F, kind apiKind, path string) {
 			t.Fatalf("%q: status %d, the parser says %v", body, w.Code, err)
 		}
 		errorOf(t, w.Body.String())
-	})
-}
-
-func FuzzJSONString(f *testing.F) {
-	for _, s := range []string{"", "a\"b\\c", "\x00\x1f\x7f\n\t", "héllo\xff", "\u2028<>&"} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		ours := appendJSONString(nil, s)
-		theirs, err := json.Marshal(s)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var got, want string
-		if err := errors.Join(json.Unmarshal(ours, &got), json.Unmarshal(theirs, &want)); err != nil || got != want {
-			t.Fatalf("%q became %s, %v; encoding/json has %s", s, ours, err, theirs)
-		}
 	})
 }
 

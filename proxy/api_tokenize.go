@@ -1,37 +1,19 @@
 package proxy
 
 import (
-	"encoding/json"
 	"net/http"
 	"strconv"
+
+	"kvferry/proxy/openai"
 )
 
 // serveTokenize is vLLM's POST /tokenize: the ids of a prompt or a conversation.
 func (p *Proxy) serveTokenize(w http.ResponseWriter, r *http.Request) {
-	var b struct {
-		Model    *string         `json:"model"`
-		Prompt   json.RawMessage `json:"prompt"`
-		Messages []messageBody   `json:"messages"`
-	}
-	cluster, hold, ok := p.readSmall(w, r, &b)
+	ids, cluster, hold, ok := p.readTokens(w, r, openai.ParseTokenize)
 	if !ok {
 		return
 	}
 	defer hold.release()
-	err := checkModel(b.Model, cluster)
-	var ids []uint32
-	switch {
-	case err != nil:
-	case b.Messages != nil:
-		err = p.parse(func() (err error) { ids, err = parseMessages(b.Messages, cluster.tokenizer()); return err })
-	case string(b.Prompt) == `""`:
-	default:
-		err = p.parse(func() (err error) { ids, err = parsePrompt("prompt", b.Prompt, cluster.tokenizer()); return err })
-	}
-	if err != nil {
-		writeError(w, toAPIError(err))
-		return
-	}
 	p.writePieces(w, len(ids), `{"tokens":[`, func(b []byte, i int) []byte {
 		if i > 0 {
 			b = append(b, ',')
@@ -42,29 +24,12 @@ func (p *Proxy) serveTokenize(w http.ResponseWriter, r *http.Request) {
 
 // serveDetokenize is vLLM's POST /detokenize: the text of ids.
 func (p *Proxy) serveDetokenize(w http.ResponseWriter, r *http.Request) {
-	var b struct {
-		Model  *string         `json:"model"`
-		Tokens json.RawMessage `json:"tokens"`
-	}
-	cluster, hold, ok := p.readSmall(w, r, &b)
+	ids, cluster, hold, ok := p.readTokens(w, r, openai.ParseDetokenize)
 	if !ok {
 		return
 	}
 	defer hold.release()
-	err := checkModel(b.Model, cluster)
-	var ids []uint32
-	if err == nil && string(b.Tokens) != "[]" {
-		if len(b.Tokens) == 0 || b.Tokens[0] != '[' {
-			err = badField("tokens", "want a list of token ids")
-		} else {
-			err = p.parse(func() (err error) { ids, err = parsePrompt("tokens", b.Tokens, cluster.tokenizer()); return err })
-		}
-	}
-	if err != nil {
-		writeError(w, toAPIError(err))
-		return
-	}
-	tok := cluster.tokenizer()
+	tok := cluster.model().Tokenizer()
 	p.writePieces(w, len(ids), `{"prompt":"`, func(b []byte, i int) []byte { return tok.AppendToken(b, ids[i]) }, "\"}\n")
 }
 
@@ -91,25 +56,25 @@ func (p *Proxy) writePieces(w http.ResponseWriter, n int, head string, piece fun
 	_, _ = w.Write(append(b, tail...))
 }
 
-// readSmall reads the body of a request that needs no node; the caller releases the
-// hold when it is done with v. It has answered the client if it returns false.
-func (p *Proxy) readSmall(w http.ResponseWriter, r *http.Request, v any) (clusterInfo, *bodyHold, bool) {
-	cluster, ok := p.registry.info()
-	if !ok {
-		writeError(w, toAPIError(p.registry.wait(ended)))
-		return cluster, nil, false
+// readTokens reads the body of a request that needs no node; the caller releases the hold
+// when it has answered. It has answered the client if it returns false.
+func (p *Proxy) readTokens(w http.ResponseWriter, r *http.Request, parse func([]byte, openai.Model) ([]uint32, error)) (ids []uint32, cluster clusterInfo, hold *bodyHold, ok bool) {
+	fail := func(err error) ([]uint32, clusterInfo, *bodyHold, bool) {
+		writeError(w, toAPIError(err))
+		return nil, clusterInfo{}, nil, false
+	}
+	if cluster, ok = p.registry.info(); !ok {
+		return fail(p.registry.wait(ended))
 	}
 	body, err := p.readBody(w, r)
 	if err != nil {
-		writeError(w, toAPIError(err))
-		return cluster, nil, false
+		return fail(err)
 	}
-	if err := p.parse(func() error { return parseJSON(body.bytes, v) }); err != nil {
+	if err := p.parse(func() (err error) { ids, err = parse(body.bytes, cluster.model()); return err }); err != nil {
 		body.release()
-		writeError(w, toAPIError(err))
-		return cluster, nil, false
+		return fail(err)
 	}
-	return cluster, body.hold, true
+	return ids, cluster, body.hold, true
 }
 
 func uintString(v uint32) string { return strconv.FormatUint(uint64(v), 10) }

@@ -11,6 +11,8 @@ import (
 	"os"
 	"strconv"
 	"time"
+
+	"kvferry/proxy/openai"
 )
 
 // This file is how requests and answers meet the connection: in bounded time, and
@@ -87,7 +89,7 @@ func (p *Proxy) readBody(w http.ResponseWriter, r *http.Request) (*requestBody, 
 	hold.release()
 	w.Header().Set("Connection", "close")
 	var tooLarge *http.MaxBytesError
-	e := &apiError{Status: http.StatusBadRequest, Type: "invalid_request_error", Message: fmt.Sprintf("the body could not be read: %v", err), Err: err}
+	e := &openai.Error{Status: http.StatusBadRequest, Type: "invalid_request_error", Message: fmt.Sprintf("the body could not be read: %v", err), Err: err}
 	switch {
 	case errors.As(err, &tooLarge):
 		return nil, bodyTooLarge(tooLarge.Limit, err)
@@ -110,20 +112,20 @@ func (p *Proxy) parse(f func() error) error {
 	return f()
 }
 
-func bodyTooLarge(limit int64, err error) *apiError {
-	return &apiError{
+func bodyTooLarge(limit int64, err error) *openai.Error {
+	return &openai.Error{
 		Status: http.StatusRequestEntityTooLarge, Type: "invalid_request_error", Code: "body_too_large",
 		Message: fmt.Sprintf("the body is longer than %d bytes (--max-body)", limit), Err: err,
 	}
 }
 
-func writeError(w http.ResponseWriter, e *apiError) {
+func writeError(w http.ResponseWriter, e *openai.Error) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	if e.RetryAfter > 0 {
 		h.Set("Retry-After", strconv.Itoa(e.RetryAfter))
 	}
-	b := e.appendJSON(nil)
+	b := e.AppendJSON(nil)
 	h.Set("Content-Length", strconv.Itoa(len(b)))
 	w.WriteHeader(e.Status)
 	_, _ = w.Write(b) // a client that is gone needs no error

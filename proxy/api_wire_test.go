@@ -13,6 +13,7 @@ import (
 
 	"kvferry/clock/clocktest"
 	"kvferry/proto"
+	"kvferry/proxy/openai"
 )
 
 // smallBuffers has the kernel keep little of an answer that nobody reads.
@@ -137,10 +138,10 @@ func TestSlowAnswersInPieces(t *testing.T) {
 	c.addPair()
 	ids := `[1` + strings.Repeat(",1", 50_000) + `]`
 	status, body, err := c.post("/detokenize", `{"tokens":`+ids+`}`)
-	if want := strings.Repeat(Tokenizer{}.Decode([]uint32{1}), 50_001); status != 200 || err != nil || body != `{"prompt":"`+want+"\"}\n" {
+	if want := strings.Repeat(openai.Tokenizer{}.Decode([]uint32{1}), 50_001); status != 200 || err != nil || body != `{"prompt":"`+want+"\"}\n" {
 		t.Errorf("%d, %v, %d bytes, want %d", status, err, len(body), len(want))
 	}
-	status, body, err = c.post("/tokenize", `{"prompt":"`+strings.Repeat(Tokenizer{}.Decode([]uint32{1}), 50_001)+`"}`)
+	status, body, err = c.post("/tokenize", `{"prompt":"`+strings.Repeat(openai.Tokenizer{}.Decode([]uint32{1}), 50_001)+`"}`)
 	if status != 200 || err != nil || body != `{"tokens":`+ids+`,"count":50001,"max_model_len":1000}`+"\n" {
 		t.Errorf("%d, %v, %d bytes", status, err, len(body))
 	}

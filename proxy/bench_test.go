@@ -15,6 +15,7 @@ import (
 
 	"kvferry/clock"
 	"kvferry/proto"
+	"kvferry/proxy/openai"
 )
 
 // batchNode is a node that, like an engine, emits one token for every running
@@ -180,9 +181,9 @@ func BenchmarkDispatch(b *testing.B) {
 	var flights []*flight
 	var attempts []*attempt
 	for i := range batch {
-		req := &generation{Model: testModel, Prompt: []uint32{1, 2, 3}, Stream: true}
-		f := &flight{proxy: p, req: req, inbox: newInbox(1), metrics: metrics, events: newEventStream(req, "id", time.Unix(0, 0))}
-		f.events.w = newStreamWriter(discardConn{}, &http.Request{ProtoMajor: 1, ProtoMinor: 1})
+		req := &openai.Request{Model: testModel, Prompt: []uint32{1, 2, 3}, Stream: true}
+		f := &flight{proxy: p, req: req, inbox: newInbox(1), metrics: metrics, events: openai.NewEvents(req, "id", time.Unix(0, 0))}
+		f.events.To(newStreamWriter(discardConn{}, &http.Request{ProtoMajor: 1, ProtoMinor: 1}))
 		l := &leg{inbox: f.inbox}
 		if err := m.submit(l, &proto.Submit{}); err != nil {
 			b.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"kvferry/proto"
+	"kvferry/proxy/openai"
 )
 
 // Causes a request can end for. They are wrapped with the request, the leg and
@@ -59,40 +60,17 @@ func (e *LegError) ofTransfer() bool {
 
 func (e *LegError) Unwrap() error { return e.Err }
 
-// apiError is an error as the HTTP API shows it, in OpenAI's form.
-type apiError struct {
-	Status     int    // HTTP
-	Type       string // OpenAI's class
-	Code       string // OpenAI's code; empty is null
-	Param      string // the request field at fault; empty is null
-	Message    string
-	RetryAfter int // s; 0 is no header
-	Err        error
-}
-
-func (e *apiError) Error() string { return e.Message }
-
-func (e *apiError) Unwrap() error { return e.Err }
-
-// badField is a 400 that names the field and what would do.
-func badField(field, format string, args ...any) *apiError {
-	return &apiError{
-		Status: http.StatusBadRequest, Type: "invalid_request_error", Param: field,
-		Message: field + ": " + fmt.Sprintf(format, args...),
-	}
-}
-
 // statusClientClosed is nginx's "client closed request": nobody reads it, but
 // metrics and logs do.
 const statusClientClosed = 499
 
 // toAPIError classifies what ended a request.
-func toAPIError(err error) *apiError {
-	var api *apiError
+func toAPIError(err error) *openai.Error {
+	var api *openai.Error
 	if errors.As(err, &api) {
 		return api
 	}
-	e := &apiError{Status: http.StatusInternalServerError, Type: "server_error", Message: err.Error(), Err: err}
+	e := &openai.Error{Status: http.StatusInternalServerError, Type: "server_error", Message: err.Error(), Err: err}
 	var leg *LegError
 	switch {
 	case errors.Is(err, errClientGone):
@@ -120,23 +98,4 @@ func toAPIError(err error) *apiError {
 		}
 	}
 	return e
-}
-
-// appendJSON appends the error's body: {"error":{...}}.
-func (e *apiError) appendJSON(b []byte) []byte {
-	orNull := func(b []byte, s string) []byte {
-		if s == "" {
-			return append(b, "null"...)
-		}
-		return appendJSONString(b, s)
-	}
-	b = append(b, `{"error":{"message":`...)
-	b = appendJSONString(b, e.Message)
-	b = append(b, `,"type":`...)
-	b = appendJSONString(b, e.Type)
-	b = append(b, `,"param":`...)
-	b = orNull(b, e.Param)
-	b = append(b, `,"code":`...)
-	b = orNull(b, e.Code)
-	return append(b, "}}"...)
 }

@@ -24,6 +24,7 @@ import (
 
 	"kvferry/clock/clocktest"
 	"kvferry/proto"
+	"kvferry/proxy/openai"
 )
 
 // growing calls try with times that double until it is satisfied: what a busy machine
@@ -39,8 +40,11 @@ func growing(t *testing.T, from time.Duration, try func(d time.Duration) (enough
 
 const (
 	testModel       = "test-model"
+	testVocab       = 151936
 	testMaxModelLen = 1000
 )
+
+var testTokenizer = openai.Tokenizer{Vocab: testVocab}
 
 // fakeToken is the generation of fake nodes: like an engine's, a function of
 // the whole sequence so far.

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -10,6 +11,7 @@ import (
 	"kvferry/kvcache"
 	"kvferry/placement"
 	"kvferry/proto"
+	"kvferry/proxy/openai"
 )
 
 // maxFreePlacements bounds how often a request is placed again without that
@@ -22,7 +24,7 @@ const maxFreePlacements = 16
 // submitted again elsewhere if a node fails, by its handler's goroutine alone.
 type flight struct {
 	proxy     *Proxy
-	req       *generation
+	req       *openai.Request
 	requestID string
 	accepted  time.Duration // proxy's clock
 	waiting   bool          // in the proxy's queue: it runs nowhere yet; guarded by proxy.mu
@@ -30,7 +32,7 @@ type flight struct {
 	queued    *member       // whose backlog it is in; nil once it has been worked off
 	tokens    int           // of it there
 	created   time.Time
-	events    *eventStream // nil: only collect
+	events    *openai.Events // nil: only collect
 	inbox     *inbox
 	metrics   *modelMetrics
 
@@ -244,8 +246,8 @@ func (f *flight) deliver(a *attempt, done bool) error {
 	if f.events == nil {
 		return nil
 	}
-	if err := f.events.tokens(f.ids, finish); err != nil {
-		return err
+	if err := f.events.Tokens(f.ids, finish); err != nil {
+		return fmt.Errorf("%w: %w", errClientGone, err)
 	}
 	if isFirst {
 		f.own += f.proxy.clock.Now() - f.first
@@ -391,13 +393,13 @@ func nodeOf(l *leg) *member {
 }
 
 // account is the request's usage as far as it came.
-func (f *flight) account() usage {
-	u := usage{prompt: uint32(len(f.req.Prompt)), completion: uint32(len(f.delivered)), cached: min(f.cached, uint32(len(f.req.Prompt)))}
+func (f *flight) account() openai.Usage {
+	u := openai.Usage{Prompt: uint32(len(f.req.Prompt)), Completion: uint32(len(f.delivered)), Cached: min(f.cached, uint32(len(f.req.Prompt)))}
 	if f.req.Breakdown {
 		d := &proto.Breakdown{}
 		sumBreakdown(d, &f.breakdown)
 		d.ProxyUs += proto.Microseconds(f.own)
-		u.breakdown = &requestBreakdown{Breakdown: d, prefillNode: f.prefillNode, decodeNode: f.decodeNode, retries: f.retries}
+		u.Breakdown = &openai.Breakdown{Breakdown: d, PrefillNode: f.prefillNode, DecodeNode: f.decodeNode, Retries: f.retries}
 	}
 	return u
 }
@@ -417,4 +419,13 @@ func sumBreakdown(sum, b *proto.Breakdown) {
 	sum.KvBytes += b.KvBytes
 	sum.KvBlocksChecked += b.KvBlocksChecked
 	sum.KvBlocksBad += b.KvBlocksBad
+}
+
+// appendPrompt appends ids as Submit.prompt carries them: four bytes each,
+// little endian.
+func appendPrompt(dst []byte, ids []uint32) []byte {
+	for _, id := range ids {
+		dst = binary.LittleEndian.AppendUint32(dst, id)
+	}
+	return dst
 }

@@ -11,6 +11,7 @@ import (
 
 	"kvferry/clock/clocktest"
 	"kvferry/proto"
+	"kvferry/proxy/openai"
 )
 
 func TestClientGone(t *testing.T) {
@@ -149,7 +150,7 @@ func TestDrain(t *testing.T) {
 		t.Errorf("nodes must keep their leases while requests run: %v", err)
 	}
 	close(open)
-	if body := clocktest.Receive(t, done, "the running request"); !strings.Contains(body, (Tokenizer{}).Decode(fakeTokens(helloPrompt, 3))) {
+	if body := clocktest.Receive(t, done, "the running request"); !strings.Contains(body, (openai.Tokenizer{}).Decode(fakeTokens(helloPrompt, 3))) {
 		t.Error(body)
 	}
 }

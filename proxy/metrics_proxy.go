@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"kvferry/proto"
+	"kvferry/proxy/openai"
 )
 
 // proxyMetrics are the proxy's metrics under vLLM's names, so that dashboards
@@ -251,7 +252,7 @@ func (h *engineMetrics) addLoad(old, l *proto.Load) {
 }
 
 // ended counts a request that has ended, well if err is nil.
-func (h *modelMetrics) ended(f *flight, e2e time.Duration, err *apiError) {
+func (h *modelMetrics) ended(f *flight, e2e time.Duration, err *openai.Error) {
 	h.generationTokens.Add(float64(len(f.delivered)))
 	switch {
 	case err == nil && f.finish == "stop":
@@ -303,7 +304,7 @@ func (h *modelMetrics) ended(f *flight, e2e time.Duration, err *apiError) {
 }
 
 // failed counts a request that was answered with an error, started or not.
-func (h *modelMetrics) failed(err *apiError) {
+func (h *modelMetrics) failed(err *openai.Error) {
 	code := err.Code
 	if code == "" {
 		code = err.Type

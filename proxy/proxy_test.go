@@ -12,6 +12,7 @@ import (
 
 	"kvferry/clock/clocktest"
 	"kvferry/proto"
+	"kvferry/proxy/openai"
 )
 
 var helloPrompt = testTokenizer.Encode("hello world")
@@ -26,7 +27,7 @@ func compare(t *testing.T, got, want string) {
 	t.Helper()
 	got = golden(got)
 	for i, tok := range fakeTokens(helloPrompt, 3) {
-		want = strings.ReplaceAll(want, fmt.Sprintf("<%d>", i), Tokenizer{}.Decode([]uint32{tok}))
+		want = strings.ReplaceAll(want, fmt.Sprintf("<%d>", i), openai.Tokenizer{}.Decode([]uint32{tok}))
 	}
 	if got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
@@ -84,8 +85,8 @@ func TestAnswers(t *testing.T) {
 				"data: [DONE]\n\n",
 		},
 	} {
-		for i, tok := range fakeTokens(testTokenizer.EncodeChat([]ChatMessage{{"user", "hi"}}), 2) {
-			tc.want = strings.ReplaceAll(tc.want, fmt.Sprintf("<c%d>", i), Tokenizer{}.Decode([]uint32{tok}))
+		for i, tok := range fakeTokens(testTokenizer.EncodeChat([]openai.ChatMessage{{Role: "user", Content: "hi"}}), 2) {
+			tc.want = strings.ReplaceAll(tc.want, fmt.Sprintf("<c%d>", i), openai.Tokenizer{}.Decode([]uint32{tok}))
 		}
 		for _, handoff := range []string{HandoffV0, HandoffPull, HandoffLayerwise} {
 			t.Run(tc.name+"/"+handoff, func(t *testing.T) {
@@ -142,7 +143,7 @@ func TestLegs(t *testing.T) {
 			c := newTestCluster(t, Config{Handoff: tc.handoff})
 			p, d := c.addPair()
 			status, body, _ := c.post("/v1/completions", fmt.Sprintf(`{"prompt":[7,8,9],"max_tokens":%d,"stream":true,"timeout":5}`, tc.maxTokens))
-			if want := (Tokenizer{}).Decode(fakeTokens([]uint32{7, 8, 9}, tc.maxTokens)); status != 200 || streamText(t, body) != want {
+			if want := (openai.Tokenizer{}).Decode(fakeTokens([]uint32{7, 8, 9}, tc.maxTokens)); status != 200 || streamText(t, body) != want {
 				t.Fatalf("%d %s, want the text %q", status, body, want)
 			}
 			check := func(n *fakeNode, want string) {
@@ -179,7 +180,7 @@ func TestNondisagg(t *testing.T) {
 	if status != 200 || err != nil {
 		t.Fatalf("%d %v", status, err)
 	}
-	if got, want := streamText(t, body), (Tokenizer{}).Decode(fakeTokens(helloPrompt, 16)); got != want {
+	if got, want := streamText(t, body), (openai.Tokenizer{}).Decode(fakeTokens(helloPrompt, 16)); got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	if s := clocktest.Receive(t, n.submits, "submit"); s.Leg != proto.Leg_LEG_FULL || s.Handoff != "" {
@@ -203,7 +204,7 @@ func TestStop(t *testing.T) {
 			send(&proto.FromNode{Finished: finished})
 		})
 		status, body, err := c.post("/v1/completions", `{"prompt":"hello","stream":true}`)
-		if status != 200 || err != nil || streamText(t, body) != (Tokenizer{}).Decode([]uint32{5, 6}) || strings.Count(body, `"finish_reason":"stop"`) != 1 {
+		if status != 200 || err != nil || streamText(t, body) != (openai.Tokenizer{}).Decode([]uint32{5, 6}) || strings.Count(body, `"finish_reason":"stop"`) != 1 {
 			t.Errorf("%d %v\n%s", status, err, body)
 		}
 		_, body, _ = c.post("/v1/completions", `{"prompt":"hello"}`)
@@ -275,7 +276,7 @@ func TestTokenizeEndpoints(t *testing.T) {
 		t.Errorf("%d %s", status, body)
 	}
 	status, body, _ = c.post("/detokenize", fmt.Sprintf(`{"tokens":[%d,%d]}`, helloPrompt[0], helloPrompt[1]))
-	if want := fmt.Sprintf("{\"prompt\":%q}\n", (Tokenizer{}).Decode(helloPrompt)); status != 200 || body != want {
+	if want := fmt.Sprintf("{\"prompt\":%q}\n", (openai.Tokenizer{}).Decode(helloPrompt)); status != 200 || body != want {
 		t.Errorf("%d %s, want %s", status, body, want)
 	}
 	if status, body, _ = c.post("/tokenize", `{"prompt":""}`); status != 200 || !strings.Contains(body, `"tokens":[]`) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"kvferry/proto"
+	"kvferry/proxy/openai"
 )
 
 // This file is which requests the proxy takes on, and how long one would wait for its
@@ -42,9 +43,9 @@ func (p *Proxy) roomLocked() error {
 
 // queueFull is a 429 that says when to come back: once what is ahead has been served,
 // as far as it is too much.
-func queueFull(code string, after time.Duration, err error) *apiError {
+func queueFull(code string, after time.Duration, err error) *openai.Error {
 	seconds := max(int(math.Ceil(after.Seconds())), 1)
-	return &apiError{
+	return &openai.Error{
 		Status: http.StatusTooManyRequests, Type: "rate_limit_error", Code: code, RetryAfter: seconds,
 		Message: err.Error() + "; try again in " + strconv.Itoa(seconds) + " s", Err: err,
 	}

@@ -19,6 +19,7 @@ import (
 	"kvferry/clock"
 	"kvferry/placement"
 	"kvferry/proto"
+	"kvferry/proxy/openai"
 )
 
 // clusterInfo is what all nodes of a cluster agree on.
@@ -35,8 +36,10 @@ type clusterInfo struct {
 	ProfileFingerprint string
 }
 
-// tokenizer is that of the cluster's vocabulary.
-func (c clusterInfo) tokenizer() Tokenizer { return Tokenizer{Vocab: c.Vocab} }
+// model is what requests are checked against.
+func (c clusterInfo) model() openai.Model {
+	return openai.Model{Name: c.Model, MaxModelLen: c.MaxModelLen, Vocab: c.Vocab}
+}
 
 // registry is the Registry service: the nodes that hold a lease, by role. A
 // node's lease and its Serve stream are both needed for it to be placed on;
@@ -234,8 +237,8 @@ func checkNodeInfo(info *proto.NodeInfo) error {
 		return fmt.Errorf("node.max_model_len: %d: want at least 2 tokens", info.MaxModelLen)
 	case info.MaxModelLen > proto.MaxModelLen:
 		return fmt.Errorf("node.max_model_len: %d: the proxy takes %d at most: lower max_model_len in profile %q", info.MaxModelLen, proto.MaxModelLen, info.Profile)
-	case info.Vocab < 1 || info.Vocab > MaxVocab:
-		return fmt.Errorf("node.vocab: %d: the proxy's tokenizer takes 1 to %d token ids: lower vocab in profile %q (0 is from a node of an older version)", info.Vocab, MaxVocab, info.Profile)
+	case info.Vocab < 1 || info.Vocab > openai.MaxVocab:
+		return fmt.Errorf("node.vocab: %d: the proxy's tokenizer takes 1 to %d token ids: lower vocab in profile %q (0 is from a node of an older version)", info.Vocab, openai.MaxVocab, info.Profile)
 	case info.Role != proto.Role_ROLE_PREFILL && info.Role != proto.Role_ROLE_DECODE && info.Role != proto.Role_ROLE_NONDISAGG:
 		return fmt.Errorf("node.role: %v: want prefill, decode or nondisagg", info.Role)
 	}

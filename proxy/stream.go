@@ -149,7 +149,7 @@ func (p *Proxy) serveStream(w http.ResponseWriter, r *http.Request, f *flight) e
 	conn.ahead = slices.Clone(ahead) // not the whole buffer
 	s := newStreamWriter(conn, r)
 	s.header.Set("X-Request-Id", f.requestID)
-	f.events.w = s
+	f.events.To(s)
 	ctx, gone := context.WithCancelCause(p.ctx)
 	over := make(chan bool, 1)
 	p.connections.take(conn)
@@ -181,7 +181,9 @@ func (p *Proxy) stream(ctx context.Context, f *flight, s *streamWriter) (whole b
 	defer cancel()
 	err := f.run(ctx)
 	if err == nil {
-		err = f.events.end(f.account())
+		if err = f.events.End(f.account()); err != nil {
+			err = fmt.Errorf("%w: %w", errClientGone, err)
+		}
 	}
 	if p.finish(s, f, err) {
 		return false

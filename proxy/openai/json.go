@@ -1,4 +1,4 @@
-package proxy
+package openai
 
 import (
 	"strconv"
@@ -9,9 +9,9 @@ import (
 
 const hexDigits = "0123456789abcdef"
 
-// appendJSONString appends s quoted. Bytes that are not UTF-8 become U+FFFD,
+// AppendString appends s quoted. Bytes that are not UTF-8 become U+FFFD,
 // as encoding/json has it.
-func appendJSONString(b []byte, s string) []byte {
+func AppendString(b []byte, s string) []byte {
 	b = append(b, '"')
 	for i := 0; i < len(s); {
 		c := s[i]
@@ -42,30 +42,31 @@ func appendField(b []byte, name string, v uint64) []byte {
 	return strconv.AppendUint(b, v, 10)
 }
 
-// usage is OpenAI's account of a request.
-type usage struct {
-	prompt, completion, cached uint32
-	breakdown                  *requestBreakdown // nil unless asked for
+// Usage is OpenAI's account of a request, in tokens.
+type Usage struct {
+	Prompt, Completion uint32
+	Cached             uint32     // of the prompt, found in a prefix cache
+	Breakdown          *Breakdown // nil unless asked for
 }
 
-// requestBreakdown is where a request's time went, over all its legs.
-type requestBreakdown struct {
+// Breakdown is where a request's time went, over all its legs.
+type Breakdown struct {
 	*proto.Breakdown
-	prefillNode, decodeNode string
-	retries                 int
+	PrefillNode, DecodeNode string
+	Retries                 int // times that it was placed again
 }
 
-func (u usage) appendJSON(b []byte) []byte {
+func (u Usage) appendJSON(b []byte) []byte {
 	b = append(b, '{')
-	b = appendField(b, "prompt_tokens", uint64(u.prompt))
+	b = appendField(b, "prompt_tokens", uint64(u.Prompt))
 	b = append(b, ',')
-	b = appendField(b, "total_tokens", uint64(u.prompt)+uint64(u.completion))
+	b = appendField(b, "total_tokens", uint64(u.Prompt)+uint64(u.Completion))
 	b = append(b, ',')
-	b = appendField(b, "completion_tokens", uint64(u.completion))
+	b = appendField(b, "completion_tokens", uint64(u.Completion))
 	b = append(b, `,"prompt_tokens_details":`...)
-	if u.cached > 0 {
+	if u.Cached > 0 {
 		b = append(b, '{')
-		b = appendField(b, "cached_tokens", uint64(u.cached))
+		b = appendField(b, "cached_tokens", uint64(u.Cached))
 		b = append(b, '}')
 	} else {
 		b = append(b, "null"...)
@@ -73,7 +74,7 @@ func (u usage) appendJSON(b []byte) []byte {
 	return append(b, '}')
 }
 
-func (d *requestBreakdown) appendJSON(b []byte) []byte {
+func (d *Breakdown) appendJSON(b []byte) []byte {
 	b = append(b, '{')
 	for _, f := range []struct {
 		name  string
@@ -94,10 +95,10 @@ func (d *requestBreakdown) appendJSON(b []byte) []byte {
 		b = append(b, ',')
 	}
 	b = append(b, `"prefill_node":`...)
-	b = appendJSONString(b, d.prefillNode)
+	b = AppendString(b, d.PrefillNode)
 	b = append(b, `,"decode_node":`...)
-	b = appendJSONString(b, d.decodeNode)
+	b = AppendString(b, d.DecodeNode)
 	b = append(b, ',')
-	b = appendField(b, "retries", uint64(d.retries))
+	b = appendField(b, "retries", uint64(d.Retries))
 	return append(b, '}')
 }

@@ -1,7 +1,6 @@
-package proxy
+package openai
 
 import (
-	"fmt"
 	"net/http"
 	"strconv"
 	"sync"
@@ -16,19 +15,27 @@ const eventsPerWrite = 64
 // one write only, so a thousand streams need a handful.
 var eventBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 1024); return &b }}
 
-// eventStream writes a response as server-sent events, one a token, each
+// A Writer is where an answer goes. What is written may stay there until it is flushed, or
+// the answer is ended.
+type Writer interface {
+	http.ResponseWriter
+	FlushError() error
+	End() error
+}
+
+// Events writes a response as server-sent events, one a token, each
 // flushed as soon as it is there. Everything in an event but the token's text
 // is rendered once: an event costs two copies and, with its neighbours, one
 // write. A token's text needs no escaping (Tokenizer.AppendToken).
 //
 // Nothing is sent before the first token, so that a request that fails until
 // then still gets its HTTP status.
-type eventStream struct {
-	w   *streamWriter
-	req *generation
+type Events struct {
+	w   Writer
+	req *Request
 
 	open  []byte // data: {"id":...,"choices":[
-	usage usage  // counted along for continuous_usage_stats
+	usage Usage  // counted along for continuous_usage_stats
 	sent  bool
 }
 
@@ -36,52 +43,58 @@ type eventStream struct {
 // rest is what follows the text up to the finish reason.
 var (
 	choicePart = [...]string{
-		kindCompletion: `{"index":0,"text":"`,
-		kindChat:       `{"index":0,"delta":{"content":"`,
+		Completion: `{"index":0,"text":"`,
+		Chat:       `{"index":0,"delta":{"content":"`,
 	}
 	restPart = [...]string{
-		kindCompletion: `","logprobs":null,"finish_reason":`,
-		kindChat:       `"},"logprobs":null,"finish_reason":`,
+		Completion: `","logprobs":null,"finish_reason":`,
+		Chat:       `"},"logprobs":null,"finish_reason":`,
 	}
 	endPart = [...]string{
-		kindCompletion: `,"stop_reason":null}],"usage":`,
-		kindChat:       `}],"usage":`,
+		Completion: `,"stop_reason":null}],"usage":`,
+		Chat:       `}],"usage":`,
 	}
 	rolePart = `{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"usage":`
 )
 
-// newEventStream needs a w before it is used.
-func newEventStream(req *generation, id string, created time.Time) *eventStream {
-	s := &eventStream{req: req}
-	s.usage.prompt = uint32(len(req.Prompt))
+// NewEvents makes the events of an answer to req. Call To before anything else.
+func NewEvents(req *Request, id string, created time.Time) *Events {
+	s := &Events{req: req}
+	s.usage.Prompt = uint32(len(req.Prompt))
 	object := "text_completion"
-	if req.Kind == kindChat {
+	if req.Kind == Chat {
 		object = "chat.completion.chunk"
 	}
 	s.open = appendEnvelope([]byte("data: "), req, id, object, created)
 	return s
 }
 
+// To has the events written to w.
+func (s *Events) To(w Writer) { s.w = w }
+
+// Begun reports whether the first event, and with it the status, is out or was tried.
+func (s *Events) Begun() bool { return s.sent }
+
 // appendEnvelope appends an answer's fields up to and with "choices":[.
-func appendEnvelope(b []byte, req *generation, id, object string, created time.Time) []byte {
+func appendEnvelope(b []byte, req *Request, id, object string, created time.Time) []byte {
 	prefix := "cmpl-"
-	if req.Kind == kindChat {
+	if req.Kind == Chat {
 		prefix = "chatcmpl-"
 	}
 	b = append(b, `{"id":`...)
-	b = appendJSONString(b, prefix+id)
+	b = AppendString(b, prefix+id)
 	b = append(b, `,"object":"`...)
 	b = append(b, object...)
 	b = append(b, `","created":`...)
 	b = strconv.AppendInt(b, created.Unix(), 10)
 	b = append(b, `,"model":`...)
-	b = appendJSONString(b, req.Model)
+	b = AppendString(b, req.Model)
 	return append(b, `,"choices":[`...)
 }
 
-// tokens sends an event for each of ids, the last with the finish reason if
+// Tokens sends an event for each of ids, the last with the finish reason if
 // there is one; without ids the reason gets an event of its own.
-func (s *eventStream) tokens(ids []uint32, finish string) error {
+func (s *Events) Tokens(ids []uint32, finish string) error {
 	for len(ids) > eventsPerWrite {
 		if err := s.write(ids[:eventsPerWrite], ""); err != nil {
 			return err
@@ -91,20 +104,20 @@ func (s *eventStream) tokens(ids []uint32, finish string) error {
 	return s.write(ids, finish)
 }
 
-func (s *eventStream) write(ids []uint32, finish string) error {
+func (s *Events) write(ids []uint32, finish string) error {
 	p := eventBuffers.Get().(*[]byte)
 	defer eventBuffers.Put(p)
 	b := (*p)[:0]
 	if !s.sent {
 		s.start()
-		if s.req.Kind == kindChat {
+		if s.req.Kind == Chat {
 			b = append(append(b, s.open...), rolePart...)
 			b = s.appendUsage(b)
 		}
 	}
 	var tok Tokenizer
 	for i, id := range ids {
-		s.usage.completion++
+		s.usage.Completion++
 		b = append(append(b, s.open...), choicePart[s.req.Kind]...)
 		b = tok.AppendToken(b, id)
 		b = append(b, restPart[s.req.Kind]...)
@@ -127,7 +140,7 @@ func (s *eventStream) write(ids []uint32, finish string) error {
 	return s.out(b)
 }
 
-func (s *eventStream) start() {
+func (s *Events) start() {
 	h := s.w.Header()
 	h.Set("Content-Type", "text/event-stream; charset=utf-8")
 	h.Set("Cache-Control", "no-cache")
@@ -145,23 +158,23 @@ func appendReason(b []byte, finish string) []byte {
 }
 
 // appendUsage ends a chunk.
-func (s *eventStream) appendUsage(b []byte) []byte {
+func (s *Events) appendUsage(b []byte) []byte {
 	if !s.req.ContinuousUsage {
 		return append(b, "null}\n\n"...)
 	}
 	return append(s.usage.appendJSON(b), "}\n\n"...)
 }
 
-// end sends the usage chunk, if it was asked for (a chunk without choices
+// End sends the usage chunk, if it was asked for (a chunk without choices
 // breaks clients that did not), and the mark of a complete stream.
-func (s *eventStream) end(u usage) error {
+func (s *Events) End(u Usage) error {
 	var b []byte
-	if s.req.IncludeUsage || u.breakdown != nil {
+	if s.req.IncludeUsage || u.Breakdown != nil {
 		b = append(append(b, s.open...), `],"usage":`...)
 		b = u.appendJSON(b)
-		if u.breakdown != nil {
+		if u.Breakdown != nil {
 			b = append(b, `,"breakdown":`...)
-			b = u.breakdown.appendJSON(b)
+			b = u.Breakdown.appendJSON(b)
 		}
 		b = append(b, "}\n\n"...)
 	}
@@ -169,34 +182,28 @@ func (s *eventStream) end(u usage) error {
 		s.start() // no tokens at all: the model stopped at once
 	}
 	_, _ = s.w.Write(append(b, "data: [DONE]\n\n"...))
-	if err := s.w.End(); err != nil {
-		return fmt.Errorf("%w: %w", errClientGone, err)
-	}
-	return nil
+	return s.w.End()
 }
 
-// fail tells the client, in mid-stream, why no more is coming. The caller then
+// Fail tells the client, in mid-stream, why no more is coming. The caller then
 // breaks the connection: the chunked body must not end as if it were whole.
-func (s *eventStream) fail(e *apiError) {
-	b := append(e.appendJSON([]byte("data: ")), "\n\n"...)
+func (s *Events) Fail(e *Error) {
+	b := append(e.AppendJSON([]byte("data: ")), "\n\n"...)
 	_ = s.out(b) // the connection is about to be broken either way
 }
 
-func (s *eventStream) out(b []byte) error {
+func (s *Events) out(b []byte) error {
 	if len(b) == 0 {
 		return nil
 	}
 	_, _ = s.w.Write(b) // it only keeps them
-	if err := s.w.FlushError(); err != nil {
-		return fmt.Errorf("%w: %w", errClientGone, err)
-	}
-	return nil
+	return s.w.FlushError()
 }
 
-// appendBody appends a non-streamed answer.
-func appendBody(b []byte, req *generation, id string, created time.Time, ids []uint32, finish string, u usage) []byte {
+// AppendAnswer appends a non-streamed answer.
+func AppendAnswer(b []byte, req *Request, id string, created time.Time, ids []uint32, finish string, u Usage) []byte {
 	object, choice, rest := "text_completion", `{"index":0,"text":"`, `","logprobs":null,"finish_reason":`
-	if req.Kind == kindChat {
+	if req.Kind == Chat {
 		object = "chat.completion"
 		choice, rest = `{"index":0,"message":{"role":"assistant","content":"`, `"},"logprobs":null,"finish_reason":`
 	}
@@ -210,9 +217,9 @@ func appendBody(b []byte, req *generation, id string, created time.Time, ids []u
 	b = appendReason(b, finish)
 	b = append(b, `,"stop_reason":null}],"usage":`...)
 	b = u.appendJSON(b)
-	if u.breakdown != nil {
+	if u.Breakdown != nil {
 		b = append(b, `,"breakdown":`...)
-		b = u.breakdown.appendJSON(b)
+		b = u.Breakdown.appendJSON(b)
 	}
 	return append(b, '}')
 }

@@ -1,7 +1,6 @@
-package proxy
+package openai
 
 import (
-	"encoding/binary"
 	"unicode/utf8"
 )
 
@@ -183,13 +182,4 @@ func (t Tokenizer) EncodeChat(messages []ChatMessage) []uint32 {
 		ids = append(ids, end, newline)
 	}
 	return append(ids, start, t.hash("assistant"), newline)
-}
-
-// appendPrompt appends ids as Submit.prompt carries them: four bytes each,
-// little endian.
-func appendPrompt(dst []byte, ids []uint32) []byte {
-	for _, id := range ids {
-		dst = binary.LittleEndian.AppendUint32(dst, id)
-	}
-	return dst
 }

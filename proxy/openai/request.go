@@ -1,4 +1,10 @@
-package proxy
+// Package openai is the wire format that clients of OpenAI's HTTP API, and of vLLM's beside
+// it, rely on: requests are checked field by field, answers are rendered token by token,
+// errors have OpenAI's form, and texts become token ids. It knows no nodes and no clock.
+//
+// Token ids are in [0, Vocab) of a Model; lengths are tokens. Slices that are returned are
+// the caller's.
+package openai
 
 import (
 	"bytes"
@@ -12,21 +18,32 @@ import (
 	"time"
 )
 
-// apiKind tells the two generation endpoints apart.
-type apiKind int
+// Kind tells the two endpoints that generate apart.
+type Kind int
 
+// The endpoints.
 const (
-	kindCompletion apiKind = iota
-	kindChat
+	Completion Kind = iota // /v1/completions
+	Chat                   // /v1/chat/completions
 )
+
+// Model is what a request is checked against.
+type Model struct {
+	Name        string
+	MaxModelLen uint32 // tokens, prompt and output together
+	Vocab       uint32 // token ids are in [0, Vocab)
+}
+
+// Tokenizer is that of the model's vocabulary.
+func (m Model) Tokenizer() Tokenizer { return Tokenizer{Vocab: m.Vocab} }
 
 // Tokens a completion gets when its request does not say: OpenAI's default.
 // A chat gets what is left of the context.
 const defaultCompletionTokens = 16
 
-// generation is a checked request for tokens.
-type generation struct {
-	Kind            apiKind
+// Request is a checked request for tokens.
+type Request struct {
+	Kind            Kind
 	Model           string
 	Prompt          []uint32
 	MaxTokens       uint32
@@ -66,28 +83,28 @@ type messageBody struct {
 	Content json.RawMessage `json:"content"`
 }
 
-// parseGeneration checks a request's body against what the cluster serves.
-// Every error is an *apiError that names the field and what would do.
-func parseGeneration(kind apiKind, body []byte, cluster clusterInfo) (*generation, error) {
+// Parse checks a request's body against what the cluster serves.
+// Every error is an *Error that names the field and what would do.
+func Parse(kind Kind, body []byte, model Model) (*Request, error) {
 	var b generationBody
 	if err := parseJSON(body, &b); err != nil {
 		return nil, err
 	}
-	if err := checkModel(b.Model, cluster); err != nil {
+	if err := model.check(b.Model); err != nil {
 		return nil, err
 	}
 	if b.N != nil && *b.N != 1 {
-		return nil, badField("n", "%d: one completion a request is served; send it %d times", *b.N, max(*b.N, 0))
+		return nil, BadField("n", "%d: one completion a request is served; send it %d times", *b.N, max(*b.N, 0))
 	}
 	if b.Echo {
-		return nil, badField("echo", "true: the prompt is not echoed; leave it out")
+		return nil, BadField("echo", "true: the prompt is not echoed; leave it out")
 	}
 	if s := string(b.Logprobs); s != "" && s != "null" && s != "false" && s != "0" {
-		return nil, badField("logprobs", "%s: there are no probabilities to report; leave it out", abbreviate(s))
+		return nil, BadField("logprobs", "%s: there are no probabilities to report; leave it out", Abbreviate(s))
 	}
-	g := &generation{
+	g := &Request{
 		Kind:            kind,
-		Model:           cluster.Model,
+		Model:           model.Name,
 		Stream:          b.Stream,
 		IncludeUsage:    b.StreamOptions.IncludeUsage,
 		ContinuousUsage: b.StreamOptions.IncludeUsage && b.StreamOptions.ContinuousUsageStats,
@@ -97,20 +114,20 @@ func parseGeneration(kind apiKind, body []byte, cluster clusterInfo) (*generatio
 	if b.Timeout != nil {
 		// Beyond what a Duration holds there is no timeout to speak of.
 		if *b.Timeout <= 0 {
-			return nil, badField("timeout", "%v: want seconds, more than 0", *b.Timeout)
+			return nil, BadField("timeout", "%v: want seconds, more than 0", *b.Timeout)
 		}
 		g.Timeout = time.Duration(math.Min(math.Ceil(*b.Timeout*1e9), math.MaxInt64/2))
 	}
 	var err error
-	if kind == kindChat {
-		g.Prompt, err = parseMessages(b.Messages, cluster.tokenizer())
+	if kind == Chat {
+		g.Prompt, err = parseMessages(b.Messages, model.Tokenizer())
 	} else {
-		g.Prompt, err = parsePrompt("prompt", b.Prompt, cluster.tokenizer())
+		g.Prompt, err = parsePrompt("prompt", b.Prompt, model.Tokenizer())
 	}
 	if err != nil {
 		return nil, err
 	}
-	g.MaxTokens, err = tokenLimit(&b, kind, len(g.Prompt), int(cluster.MaxModelLen))
+	g.MaxTokens, err = tokenLimit(&b, kind, len(g.Prompt), int(model.MaxModelLen))
 	if err != nil {
 		return nil, err
 	}
@@ -119,38 +136,39 @@ func parseGeneration(kind apiKind, body []byte, cluster clusterInfo) (*generatio
 
 // tokenLimit is how many tokens to generate. max_completion_tokens is the
 // newer name and wins, as it does in vLLM.
-func tokenLimit(b *generationBody, kind apiKind, prompt, window int) (uint32, error) {
+func tokenLimit(b *generationBody, kind Kind, prompt, window int) (uint32, error) {
 	promptField := "prompt"
-	if kind == kindChat {
+	if kind == Chat {
 		promptField = "messages"
 	}
 	if prompt >= window {
-		return 0, badField(promptField, "%d tokens: the model takes prompt and output of %d together (max_model_len); shorten it to at most %d", prompt, window, window-1)
+		return 0, BadField(promptField, "%d tokens: the model takes prompt and output of %d together (max_model_len); shorten it to at most %d", prompt, window, window-1)
 	}
 	field, asked := "max_tokens", b.MaxTokens
 	if b.MaxCompletionTokens != nil {
 		field, asked = "max_completion_tokens", b.MaxCompletionTokens
 	}
 	switch {
-	case asked == nil && kind == kindChat:
+	case asked == nil && kind == Chat:
 		return uint32(window - prompt), nil
 	case asked == nil:
 		return uint32(min(defaultCompletionTokens, window-prompt)), nil
 	case *asked < 1:
-		return 0, badField(field, "%d: want at least 1", *asked)
+		return 0, BadField(field, "%d: want at least 1", *asked)
 	case *asked > int64(window-prompt):
-		return 0, badField(field, "%d: with a prompt of %d tokens that exceeds the model's %d (max_model_len); ask for at most %d", *asked, prompt, window, window-prompt)
+		return 0, BadField(field, "%d: with a prompt of %d tokens that exceeds the model's %d (max_model_len); ask for at most %d", *asked, prompt, window, window-prompt)
 	}
 	return uint32(*asked), nil
 }
 
-func checkModel(model *string, cluster clusterInfo) error {
-	if model == nil || *model == cluster.Model {
+// check refuses a request for another model.
+func (m Model) check(name *string) error {
+	if name == nil || *name == m.Name {
 		return nil
 	}
-	return &apiError{
+	return &Error{
 		Status: http.StatusNotFound, Type: "invalid_request_error", Param: "model", Code: "model_not_found",
-		Message: fmt.Sprintf("model: %q is not served here; ask for %q", abbreviate(*model), cluster.Model),
+		Message: fmt.Sprintf("model: %q is not served here; ask for %q", Abbreviate(*name), m.Name),
 	}
 }
 
@@ -158,14 +176,14 @@ func checkModel(model *string, cluster clusterInfo) error {
 // ids, or a list of one of these.
 func parsePrompt(field string, raw json.RawMessage, tok Tokenizer) ([]uint32, error) {
 	if len(raw) == 0 || string(raw) == "null" {
-		return nil, badField(field, "missing: want a string or a list of token ids")
+		return nil, BadField(field, "missing: want a string or a list of token ids")
 	}
 	var ids []uint32
 	switch raw[0] {
 	case '"':
 		var s string
 		if err := json.Unmarshal(raw, &s); err != nil {
-			return nil, badField(field, "%v", err)
+			return nil, BadField(field, "%v", err)
 		}
 		ids = tok.Encode(s)
 	case '[':
@@ -174,31 +192,31 @@ func parsePrompt(field string, raw json.RawMessage, tok Tokenizer) ([]uint32, er
 		}
 		var items []json.RawMessage
 		if err := json.Unmarshal(raw, &items); err != nil {
-			return nil, badField(field, "%v", err)
+			return nil, BadField(field, "%v", err)
 		}
 		first := items[0] // an empty list is a list of token ids
 		if first[0] != '"' && first[0] != '[' {
 			for i, item := range items {
 				if c := item[0]; c != '-' && (c < '0' || c > '9') || bytes.ContainsAny(item, ".eE") || len(item) > 9 {
-					return nil, badField(fmt.Sprintf("%s[%d]", field, i), "%s: want a token id, 0 to %d", abbreviate(string(item)), tok.Vocab-1)
+					return nil, BadField(fmt.Sprintf("%s[%d]", field, i), "%s: want a token id, 0 to %d", Abbreviate(string(item)), tok.Vocab-1)
 				}
 			}
 		}
 		if len(items) > 1 {
-			return nil, badField(field, "a list of %d prompts: one prompt a request is served; send %d requests", len(items), len(items))
+			return nil, BadField(field, "a list of %d prompts: one prompt a request is served; send %d requests", len(items), len(items))
 		}
 		if first[0] == '[' {
 			if ids, ok := parseTokenIDs(first); ok {
 				return checkTokenIDs(field+"[0]", ids, tok)
 			}
-			return nil, badField(field+"[0]", "want a list of token ids")
+			return nil, BadField(field+"[0]", "want a list of token ids")
 		}
 		return parsePrompt(field+"[0]", first, tok)
 	default:
-		return nil, badField(field, "%s: want a string or a list of token ids", abbreviate(string(raw)))
+		return nil, BadField(field, "%s: want a string or a list of token ids", Abbreviate(string(raw)))
 	}
 	if len(ids) == 0 {
-		return nil, badField(field, "empty: want at least one token")
+		return nil, BadField(field, "empty: want at least one token")
 	}
 	return ids, nil
 }
@@ -247,12 +265,12 @@ func isJSONSpace(c byte) bool { return c == ' ' || c == '\n' || c == '\r' || c =
 
 func checkTokenIDs(field string, ids []int64, tok Tokenizer) ([]uint32, error) {
 	if len(ids) == 0 {
-		return nil, badField(field, "empty: want at least one token")
+		return nil, BadField(field, "empty: want at least one token")
 	}
 	out := make([]uint32, len(ids))
 	for i, id := range ids {
 		if id < 0 || id >= int64(tok.Vocab) {
-			return nil, badField(fmt.Sprintf("%s[%d]", field, i), "%d: want a token id, 0 to %d", id, tok.Vocab-1)
+			return nil, BadField(fmt.Sprintf("%s[%d]", field, i), "%d: want a token id, 0 to %d", id, tok.Vocab-1)
 		}
 		out[i] = uint32(id)
 	}
@@ -263,13 +281,13 @@ func checkTokenIDs(field string, ids []int64, tok Tokenizer) ([]uint32, error) {
 // client sends it, a list of text parts.
 func parseMessages(messages []messageBody, tok Tokenizer) ([]uint32, error) {
 	if len(messages) == 0 {
-		return nil, badField("messages", "missing or empty: want at least one message")
+		return nil, BadField("messages", "missing or empty: want at least one message")
 	}
 	chat := make([]ChatMessage, len(messages))
 	for i, m := range messages {
 		field := fmt.Sprintf("messages[%d]", i)
 		if m.Role == "" {
-			return nil, badField(field+".role", "missing: want system, user or assistant")
+			return nil, BadField(field+".role", "missing: want system, user or assistant")
 		}
 		chat[i].Role = m.Role
 		content, err := parseContent(field+".content", m.Content)
@@ -288,7 +306,7 @@ func parseContent(field string, raw json.RawMessage) (string, error) {
 	if raw[0] == '"' {
 		var s string
 		if err := json.Unmarshal(raw, &s); err != nil {
-			return "", badField(field, "%v", err)
+			return "", BadField(field, "%v", err)
 		}
 		return s, nil
 	}
@@ -297,12 +315,12 @@ func parseContent(field string, raw json.RawMessage) (string, error) {
 		Text string `json:"text"`
 	}
 	if err := json.Unmarshal(raw, &parts); err != nil {
-		return "", badField(field, "%s: want a string or a list of {\"type\":\"text\",\"text\":...}", abbreviate(string(raw)))
+		return "", BadField(field, "%s: want a string or a list of {\"type\":\"text\",\"text\":...}", Abbreviate(string(raw)))
 	}
 	var text strings.Builder
 	for j, p := range parts {
 		if p.Type != "text" {
-			return "", badField(fmt.Sprintf("%s[%d].type", field, j), "%q: only text parts are served", abbreviate(p.Type))
+			return "", BadField(fmt.Sprintf("%s[%d].type", field, j), "%q: only text parts are served", Abbreviate(p.Type))
 		}
 		text.WriteString(p.Text)
 	}
@@ -312,7 +330,7 @@ func parseContent(field string, raw json.RawMessage) (string, error) {
 // parseJSON unmarshals a body that must be one JSON object.
 func parseJSON(body []byte, v any) error {
 	if len(bytes.TrimSpace(body)) == 0 {
-		return &apiError{Status: http.StatusBadRequest, Type: "invalid_request_error", Message: "the body is empty: want a JSON object"}
+		return &Error{Status: http.StatusBadRequest, Type: "invalid_request_error", Message: "the body is empty: want a JSON object"}
 	}
 	err := json.Unmarshal(body, v)
 	var syntax *json.SyntaxError
@@ -321,19 +339,19 @@ func parseJSON(body []byte, v any) error {
 	case err == nil && bytes.TrimSpace(body)[0] == '{':
 		return nil
 	case err == nil, errors.As(err, &kind) && kind.Field == "":
-		return &apiError{Status: http.StatusBadRequest, Type: "invalid_request_error", Message: "the body is no JSON object: want {\"model\":...}"}
+		return &Error{Status: http.StatusBadRequest, Type: "invalid_request_error", Message: "the body is no JSON object: want {\"model\":...}"}
 	case errors.As(err, &syntax):
 		before := body[:min(max(int(syntax.Offset)-1, 0), len(body))]
 		line := 1 + bytes.Count(before, []byte{'\n'})
 		column := len(before) - bytes.LastIndexByte(before, '\n')
-		return &apiError{
+		return &Error{
 			Status: http.StatusBadRequest, Type: "invalid_request_error", Code: "invalid_json",
 			Message: fmt.Sprintf("the body is malformed JSON at line %d, column %d (byte %d): %v", line, column, syntax.Offset, err), Err: err,
 		}
 	case kind != nil:
-		return badField(kind.Field, "%s: want %s", abbreviate(kind.Value), jsonKind(kind.Type))
+		return BadField(kind.Field, "%s: want %s", Abbreviate(kind.Value), jsonKind(kind.Type))
 	}
-	return &apiError{Status: http.StatusBadRequest, Type: "invalid_request_error", Code: "invalid_json", Message: "the body is malformed JSON: " + err.Error(), Err: err}
+	return &Error{Status: http.StatusBadRequest, Type: "invalid_request_error", Code: "invalid_json", Message: "the body is malformed JSON: " + err.Error(), Err: err}
 }
 
 func jsonKind(t reflect.Type) string {
@@ -352,8 +370,8 @@ func jsonKind(t reflect.Type) string {
 	return "an object"
 }
 
-// abbreviate keeps what a client sent from filling the log and the answer.
-func abbreviate(s string) string {
+// Abbreviate keeps what a client sent from filling the log and the answer.
+func Abbreviate(s string) string {
 	const limit = 60
 	if len(s) <= limit {
 		return s

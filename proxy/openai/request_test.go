@@ -1,0 +1,50 @@
+package openai
+
+import (
+	"encoding/json"
+	"errors"
+	"slices"
+	"testing"
+)
+
+var testedModel = Model{Name: "test-model", Vocab: testVocab, MaxModelLen: 1000}
+
+func TestGoodRequests(t *testing.T) {
+	hello := testTokenizer.Encode("hello")
+	for _, tc := range []struct {
+		kind   Kind
+		body   string
+		prompt []uint32
+		max    uint32
+	}{
+		{Completion, `{"prompt":"hello"}`, hello, 16},
+		{Completion, ` {"prompt":["hello"],"max_tokens":null,"n":null,"stream":null,"stream_options":null,"logprobs":null,"model":null,"timeout":null} `, hello, 16},
+		{Completion, `{"prompt":[1, 2 ,3],"max_tokens":5}`, []uint32{1, 2, 3}, 5},
+		{Completion, `{"prompt":[[1,2,3]],"max_tokens":5,"max_completion_tokens":7}`, []uint32{1, 2, 3}, 7},
+		{Completion, `{"prompt":"hello","max_tokens":999,"n":1,"best_of":1,"stop":["x"],"top_p":0.5,"unknown":{"a":[1]},"logprobs":false}`, hello, 999},
+		{Chat, `{"messages":[{"role":"user","content":"hi"},{"role":"assistant","content":null}]}`, testTokenizer.EncodeChat([]ChatMessage{{"user", "hi"}, {"assistant", ""}}), testedModel.MaxModelLen - 14},
+		{Chat, `{"messages":[{"role":"user","content":[{"type":"text","text":"h"},{"type":"text","text":"i"}]}],"max_completion_tokens":4}`, testTokenizer.EncodeChat([]ChatMessage{{"user", "hi"}}), 4},
+	} {
+		g, err := Parse(tc.kind, []byte(tc.body), testedModel)
+		if err != nil || !slices.Equal(g.Prompt, tc.prompt) || g.MaxTokens != tc.max || g.Model != testedModel.Name {
+			t.Errorf("%s: %+v, %v; want prompt %v, %d tokens", tc.body, g, err, tc.prompt, tc.max)
+		}
+	}
+}
+
+func FuzzJSONString(f *testing.F) {
+	for _, s := range []string{"", "a\"b\\c", "\x00\x1f\x7f\n\t", "héllo\xff", "\u2028<>&"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		ours := AppendString(nil, s)
+		theirs, err := json.Marshal(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got, want string
+		if err := errors.Join(json.Unmarshal(ours, &got), json.Unmarshal(theirs, &want)); err != nil || got != want {
+			t.Fatalf("%q became %s, %v; encoding/json has %s", s, ours, err, theirs)
+		}
+	})
+}
