@@ -60,10 +60,11 @@ var layers = map[string]layer{
 		tests:     []string{"clock/clocktest", "proxy", "proxy/openai"},
 	},
 	"proxy": { // knows nodes by what they say over gRPC only
-		module:    []string{"proxy/openai", "clock", "config", "version", "kvcache", "placement", "proto"},
+		module:    []string{"proxy/health", "proxy/openai", "clock", "config", "version", "kvcache", "placement", "proto"},
 		libraries: []string{grpc, protobuf, "github.com/prometheus"},
 		tests:     []string{"clock/clocktest"},
 	},
+	"proxy/health": {module: []string{"proto"}},
 	"proxy/openai": {module: []string{"proto"}, tests: []string{"engine"}},
 	"daemon":       {module: []string{"config", "engine", "node", "proto", "proxy", "transport", "transport/rails", "transport/topology"}, libraries: []string{pflag}},
 	"sim":          {module: []string{"kvcache", "engine", "connector", "placement", "config"}},

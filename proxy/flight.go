@@ -308,13 +308,13 @@ func (f *flight) queue(m *member) {
 	f.unqueue(true)
 	f.proxy.placed(f)
 	f.queued, f.tokens = m, len(f.req.Prompt)+len(f.delivered)
-	m.backlog.enter(f.proxy.clock.Now(), f.tokens)
+	m.backlog.Enter(f.proxy.clock.Now(), f.tokens)
 }
 
 // unqueue takes it out, worked off or given up.
 func (f *flight) unqueue(worked bool) {
 	if f.queued != nil {
-		f.queued.backlog.exit(f.proxy.clock.Now(), f.tokens, worked)
+		f.queued.backlog.Exit(f.proxy.clock.Now(), f.tokens, worked)
 		f.queued = nil
 	}
 }

@@ -31,8 +31,8 @@ func (m *member) setLoad(l *proto.Load) {
 	l.Draining = l.Draining || old.Draining
 	m.load = l
 	now := m.clock.Now()
-	m.progress.load(now, l)
-	back := m.progress.at == now && m.recoverLocked()
+	m.progress.Load(now, l)
+	back := m.progress.At == now && m.recoverLocked()
 	m.metrics.addLoad(old, l)
 	turned := old.Draining != l.Draining
 	m.mu.Unlock()
@@ -92,7 +92,7 @@ func (m *member) lastHeard() time.Duration {
 func (m *member) gotOn() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.progress.at
+	return m.progress.At
 }
 
 // stuck reports whether the node should be left: it does not get on, and has not been
@@ -100,7 +100,7 @@ func (m *member) gotOn() time.Duration {
 func (m *member) stuck(now, any time.Duration) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.up && m.progress.stalled(now, any)
+	return m.up && m.progress.Stalled(now, any)
 }
 
 // usable reports whether the node takes new legs, whether it has been left because it did

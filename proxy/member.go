@@ -14,6 +14,7 @@ import (
 
 	"kvferry/clock"
 	"kvferry/proto"
+	"kvferry/proxy/health"
 )
 
 // Reconnection to a node that is still in its lease: quick at first, since the
@@ -43,14 +44,14 @@ type member struct {
 	cancel context.CancelCauseFunc
 	wake   chan struct{} // the sender has something to send
 
-	backlog backlog // prompts that wait here
+	backlog health.Backlog // prompts that wait here
 
 	mu       sync.Mutex
 	up       bool // the stream is open
 	leaving  bool // deregistered: no new legs, the stream stays for those it has
 	stalled  bool // it did not get on, and its legs were placed elsewhere
 	stalls   uint64
-	progress progress
+	progress health.Progress
 	heard    time.Duration // the last message
 	load     *proto.Load
 	rails    []*proto.RailLoad
@@ -74,11 +75,11 @@ func newMember(ctx context.Context, info *proto.NodeInfo, lease uint64) *member 
 		info:     info,
 		lease:    lease,
 		wake:     make(chan struct{}, 1),
-		progress: newProgress(info),
+		progress: health.NewProgress(info),
 		load:     &proto.Load{},
 		legs:     make(map[uint64]*leg),
 	}
-	m.backlog.declare(info.PromptTokenNs)
+	m.backlog.Declare(info.PromptTokenNs)
 	m.ctx, m.cancel = context.WithCancelCause(ctx)
 	return m
 }
@@ -195,7 +196,7 @@ func (m *member) receive(msg *proto.FromNode) error {
 	}
 	back := false
 	if len(msg.Ids)+len(msg.Reserved)+len(msg.Prefilled)+len(msg.Finished)+len(msg.Failed) > 0 {
-		m.progress.word(now)
+		m.progress.Word(now)
 		back = m.recoverLocked()
 	}
 	for i, id := range msg.Ids {
@@ -251,7 +252,7 @@ func (m *member) settle(l *leg) {
 func (m *member) settleOwed(l *leg) {
 	if l.owed {
 		l.owed = false
-		m.progress.settle(l.tokens)
+		m.progress.Settle(l.tokens)
 	}
 }
 
@@ -261,7 +262,7 @@ func (m *member) expect(l *leg) {
 	defer m.mu.Unlock()
 	if m.legs[l.id] == l && !l.owed && !l.computed {
 		l.owed = true
-		m.progress.owe(m.clock.Now(), l.tokens)
+		m.progress.Owe(m.clock.Now(), l.tokens)
 	}
 }
 
@@ -269,7 +270,7 @@ func (m *member) expect(l *leg) {
 func (m *member) excuse(now time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.progress.word(now)
+	m.progress.Word(now)
 }
 
 // drop forgets a leg and returns it, nil if it was not known: an answer that
@@ -326,8 +327,8 @@ func (m *member) leaveBehind(now time.Duration) {
 	defer m.mu.Unlock()
 	m.stalled = true
 	m.stalls++
-	err := fmt.Errorf("%w for %v", errStalled, (now - m.progress.at).Round(time.Millisecond))
-	m.log.Warn("node left: it holds its lease and does not get on", "node", m.info.Id, "legs", len(m.legs), "silent", (now - m.progress.at).Round(time.Millisecond), "step_due", m.progress.due)
+	err := fmt.Errorf("%w for %v", errStalled, (now - m.progress.At).Round(time.Millisecond))
+	m.log.Warn("node left: it holds its lease and does not get on", "node", m.info.Id, "legs", len(m.legs), "silent", (now - m.progress.At).Round(time.Millisecond), "step_due", m.progress.Due)
 	for _, l := range m.legs {
 		m.enqueue(&proto.ToNode{Kind: &proto.ToNode_Cancel{Cancel: &proto.Cancel{Id: l.id, Reason: err.Error()}}})
 		m.lose(l, now, err)
@@ -349,7 +350,7 @@ func (m *member) submit(l *leg, s *proto.Submit) error {
 	m.sent = append(m.sent, submitted{l.id, l.tokens})
 	m.onTheWay += l.tokens
 	l.owed = true
-	m.progress.owe(m.clock.Now(), l.tokens)
+	m.progress.Owe(m.clock.Now(), l.tokens)
 	m.enqueue(&proto.ToNode{Kind: &proto.ToNode_Submit{Submit: s}})
 	return nil
 }

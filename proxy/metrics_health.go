@@ -30,12 +30,12 @@ func (c healthCollector) Collect(ch chan<- prometheus.Metric) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.clock.Now()
-	for s, conduct := range r.quarantine.of {
+	for s, total := range r.quarantine.Rests() {
 		rests := 0.0
-		if r.quarantine.resting(now, s) {
+		if r.quarantine.Resting(now, s) {
 			rests = 1
 		}
-		ch <- prometheus.MustNewConstMetric(quarantinedDesc, prometheus.GaugeValue, rests, s.node, s.peer)
-		ch <- prometheus.MustNewConstMetric(quarantinesDesc, prometheus.CounterValue, float64(conduct.total), s.node, s.peer)
+		ch <- prometheus.MustNewConstMetric(quarantinedDesc, prometheus.GaugeValue, rests, s.Node, s.Peer)
+		ch <- prometheus.MustNewConstMetric(quarantinesDesc, prometheus.CounterValue, float64(total), s.Node, s.Peer)
 	}
 }

@@ -24,7 +24,7 @@ func (p *Proxy) Nodes() []NodeState {
 	for _, m := range p.registry.snapshot() {
 		_, stalled, up := m.usable()
 		m.mu.Lock()
-		all = append(all, NodeState{Info: m.info, Up: up, Stalled: stalled, Stalls: m.stalls, Silence: m.progress.limit(), Legs: len(m.legs), Load: m.load})
+		all = append(all, NodeState{Info: m.info, Up: up, Stalled: stalled, Stalls: m.stalls, Silence: m.progress.Limit(), Legs: len(m.legs), Load: m.load})
 		m.mu.Unlock()
 	}
 	return all

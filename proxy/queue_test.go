@@ -5,10 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math"
-	"math/rand/v2"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -16,6 +13,7 @@ import (
 
 	"kvferry/clock/clocktest"
 	"kvferry/proto"
+	"kvferry/proxy/health"
 )
 
 // holdFirst is a node that gives a request its first token, if it is one of the first
@@ -145,7 +143,7 @@ func TestQueueCountsEveryEnd(t *testing.T) {
 				t.Helper()
 				c.waitQueue(0, 0)
 				for _, m := range c.proxy.registry.snapshot() {
-					if tokens, _, _ := m.backlog.state(c.proxy.clock.Now()); tokens != 0 {
+					if tokens, _, _ := m.backlog.State(c.proxy.clock.Now()); tokens != 0 {
 						t.Errorf("%s: %d tokens are left in the backlog of %s", how, tokens, m.info.Id)
 					}
 				}
@@ -175,15 +173,12 @@ func TestQueueCountsEveryEnd(t *testing.T) {
 	}
 }
 
-// slowNode has the node's backlog show that it has worked off rate tokens a second of
-// late.
+// slowNode has a node's backlog go by rate tokens a second, as if the node had said so.
 func (c *testCluster) slowNode(id string, rate float64) {
 	c.t.Helper()
 	for _, m := range c.proxy.registry.snapshot() {
 		if m.info.Id == id {
-			m.backlog.mu.Lock()
-			m.backlog.done, m.backlog.busy = rate, 1
-			m.backlog.mu.Unlock()
+			m.backlog.Declare(uint32(1e9 / rate))
 			return
 		}
 	}
@@ -277,167 +272,12 @@ func TestRetryAfterOfAFullQueue(t *testing.T) {
 	clocktest.Receive(t, done, "the first request")
 }
 
-func seconds(s float64) time.Duration { return time.Duration(s * 1e9) }
-
-// near reports whether got is within 1 % of want.
-func near(got, want time.Duration) bool {
-	return math.Abs(float64(got-want)) <= 0.01*float64(max(want, time.Millisecond))
-}
-
-// TestBacklog follows one node in virtual time.
-func TestBacklog(t *testing.T) {
-	var b backlog
-	wait := func(at float64) time.Duration { return roleWait(seconds(at), 0, []*backlog{&b}) }
-	if got := wait(0); got != 0 {
-		t.Errorf("nothing ahead: %v", got)
-	}
-	b.enter(seconds(0), 1000)
-	if got := wait(0.5); !near(got, seconds(0.49)) { // decayed a little
-		t.Errorf("nothing worked off in 0.5 s: %v", got)
-	}
-	b.enter(seconds(1), 3000)
-	b.exit(seconds(1), 1000, true) // 1000 a second
-	if got := wait(1); !near(got, seconds(3000./1050)) {
-		t.Errorf("3000 tokens at 1000 a second: %v", got)
-	}
-	b.exit(seconds(1), 3000, false) // the client went away
-	if got := wait(1); got != 0 {
-		t.Errorf("nothing ahead: %v", got)
-	}
-	b.enter(seconds(101), 500) // a hundred idle seconds count for nothing
-	if got := wait(101); !near(got, seconds(500./1050)) {
-		t.Errorf("500 tokens at 1000 a second: %v", got)
-	}
-	// It becomes twice as slow: after three times its memory that is what counts.
-	for i := range 30 {
-		b.exit(seconds(102+float64(i)), 500, true)
-		b.enter(seconds(102+float64(i)), 500)
-	}
-	if got := wait(131); got < seconds(0.9) || got > seconds(1.1) {
-		t.Errorf("500 tokens at 500 a second: %v", got)
-	}
-	// It stops: the wait grows by itself.
-	if soon, late := wait(132), wait(150); late < 2*soon {
-		t.Errorf("%v after a second without progress, %v after nineteen", soon, late)
-	}
-}
-
-// TestRoleWait is what several nodes make of a queue.
-func TestRoleWait(t *testing.T) {
-	node := func(tokens int, rate float64) *backlog { return &backlog{tokens: tokens, done: rate, busy: 1} }
-	for _, tc := range []struct {
-		name  string
-		ahead int
-		nodes []*backlog
-		want  time.Duration
-	}{
-		{"none", 0, nil, 0},
-		{"one", 500, []*backlog{node(500, 1000)}, time.Second},
-		{"two", 0, []*backlog{node(3000, 1000), node(1000, 1000)}, 2 * time.Second},
-		{"unequal", 0, []*backlog{node(3000, 3000), node(1000, 1000)}, time.Second},
-		{"one that is new", 0, []*backlog{node(4000, 1000), node(0, 0)}, 2 * time.Second},
-		{"idle", 0, []*backlog{node(0, 1000), node(0, 0)}, 0},
-		{"new", 9000, []*backlog{{}, {}}, 0},
-		{"new and busy", 0, []*backlog{{tokens: 10, busy: 3}, {tokens: 10, busy: 2}}, 3 * time.Second},
-	} {
-		if got := roleWait(0, tc.ahead, tc.nodes); !near(got, tc.want) {
-			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
-		}
-	}
-}
-
-// TestWaitIsKept simulates twice what a node can do, in virtual time: prompts of 100
-// to 1,900 tokens, computed eight at a time as engines do, 20 a second where 10 can be
-// served. With a longest wait of 1 s, those admitted wait no longer than that and the
-// step under way; without, the queue grows as long as the load lasts. The node has
-// as much to do either way.
-func TestWaitIsKept(t *testing.T) {
-	const rate, load, horizon = 10_000.0, 20.0, 120.0
-	run := func(limit time.Duration) (waits []float64, served int) {
-		rng := rand.New(rand.NewPCG(1, 2))
-		var b backlog
-		type prompt struct {
-			at     float64
-			tokens int
-		}
-		var queue, step []prompt
-		next, ends := 0.0, math.Inf(1)
-		for now := 0.0; now < horizon; now = min(next, ends) {
-			if now == ends {
-				for _, p := range step {
-					b.exit(seconds(now), p.tokens, true)
-					served++
-				}
-				ends, step = math.Inf(1), nil
-			}
-			if now == next {
-				p := prompt{now, 100 + rng.IntN(1801)}
-				if wait := roleWait(seconds(now), 0, []*backlog{&b}); limit == 0 || wait <= limit {
-					b.enter(seconds(now), p.tokens)
-					queue = append(queue, p)
-				}
-				next = now + rng.ExpFloat64()/load
-			}
-			if step == nil && len(queue) > 0 {
-				n := min(8, len(queue))
-				step, queue = queue[:n:n], queue[n:]
-				work := 0
-				for _, p := range step {
-					waits = append(waits, now-p.at)
-					work += p.tokens
-				}
-				ends = now + float64(work)/rate
-			}
-		}
-		slices.Sort(waits)
-		return waits, served
-	}
-	waits, served := run(time.Second)
-	if p50, worst := waits[len(waits)/2], waits[len(waits)-1]; p50 > 1.2 || worst > 2.5 {
-		t.Errorf("with a limit of 1 s: median wait %.2f s, longest %.2f s", p50, worst)
-	}
-	free, all := run(0)
-	if served < all*95/100 {
-		t.Errorf("%d served with a limit, %d without", served, all)
-	}
-	if worst := free[len(free)-1]; worst < 30 {
-		t.Errorf("without a limit the longest wait is %.2f s: this load proves nothing", worst)
-	}
-}
-
-func TestWaitAlarm(t *testing.T) {
-	var a waitAlarm
-	for i, tc := range []struct {
-		wait  float64
-		news  bool
-		level int
-	}{
-		{0, false, 0},
-		{0.9, false, 0},
-		{1, true, 1},
-		{0.6, false, 1},
-		{1.2, false, 1},
-		{12, true, 2},
-		{6, false, 2},
-		{100, true, 3},
-		{40, false, 3},
-		{29, true, 2},
-		{0.4, true, 0},
-		{61, true, 3},
-		{4, true, 1},
-	} {
-		if news := a.step(seconds(tc.wait)); news != tc.news || a.level != tc.level {
-			t.Errorf("step %d, %v s: news %v, level %d, want %v, %d", i, tc.wait, news, a.level, tc.news, tc.level)
-		}
-	}
-}
-
 // TestWaitIsLogged: a line when it gets long, and one when it is over.
 func TestWaitIsLogged(t *testing.T) {
 	var log logBuffer
 	c := newTestCluster(t, Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	open, done := c.addBusyNode(10)
-	var alarm waitAlarm
+	var alarm health.Alarm
 	for range 3 {
 		c.proxy.reportQueue(&alarm)
 	}
@@ -449,30 +289,5 @@ func TestWaitIsLogged(t *testing.T) {
 	if got := log.String(); strings.Count(got, "requests wait for their turn") < 1 || strings.Count(got, "requests wait for their turn") > 2 || // the proxy's own watch may see it too
 		strings.Count(got, "requests wait less again") < 1 || !strings.Contains(got, "waiting=1 running=0") {
 		t.Error(got)
-	}
-}
-
-// TestFreshQueue: what a node says of itself is its rate until it has shown another, and
-// one prompt that has ended, of many that came with it, does not.
-func TestFreshQueue(t *testing.T) {
-	var b backlog
-	b.declare(1_000_000) // 1,000 tokens/s
-	wait := func(at float64) float64 { return roleWait(seconds(at), 0, []*backlog{&b}).Seconds() }
-	for range 10 {
-		b.enter(0, 100)
-	}
-	if got := wait(0); math.Abs(got-1) > 0.01 {
-		t.Errorf("10 prompts of 0.1 s are %.3f s before any has ended", got)
-	}
-	b.exit(seconds(0.9), 100, true) // a step of nine
-	if got := wait(0.9); got > 1.8 {
-		t.Errorf("9 prompts are %.3f s when one has ended after 0.9 s", got)
-	}
-	for i := range 300 {
-		b.enter(seconds(1+float64(i)/20), 100)
-		b.exit(seconds(1.05+float64(i)/20), 100, true) // twice as fast as it said
-	}
-	if got := wait(16.1); got < 0.4 || got > 0.55 {
-		t.Errorf("9 prompts are %.3f s at 2,000 tokens/s", got)
 	}
 }

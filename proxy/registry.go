@@ -19,6 +19,7 @@ import (
 	"kvferry/clock"
 	"kvferry/placement"
 	"kvferry/proto"
+	"kvferry/proxy/health"
 	"kvferry/proxy/openai"
 )
 
@@ -67,8 +68,8 @@ type registry struct {
 	places     map[proto.Role]placement.Policy // once there was a node to place on
 	cluster    clusterInfo                     // the last one's, when all nodes are gone
 	changed    chan struct{}                   // closed at the next change of who is usable
-	terms      *terms                          // of the leases
-	quarantine *quarantine
+	terms      *health.Terms                   // of the leases
+	quarantine *health.Quarantine
 	waiting    int // requests, for nodes that are not there
 }
 
@@ -88,15 +89,15 @@ func newRegistry(ctx context.Context, cfg Config, c clock.Clock, metrics *proxyM
 		byLease:    make(map[uint64]*member),
 		byRole:     make(map[proto.Role][]*member),
 		changed:    make(chan struct{}),
-		terms:      newTerms(c.Now(), cfg.LeaseTTL),
-		quarantine: newQuarantine(),
+		terms:      health.NewTerms(c.Now(), cfg.LeaseTTL),
+		quarantine: health.NewQuarantine(),
 	}
 }
 
 // watch ends leases that are over, and leaves nodes that do not get on, until ctx
 // ends.
 func (r *registry) watch(ctx context.Context) {
-	tick := time.NewTicker(r.terms.every())
+	tick := time.NewTicker(r.terms.Every())
 	defer tick.Stop()
 	for {
 		select {
@@ -111,7 +112,7 @@ func (r *registry) watch(ctx context.Context) {
 func (r *registry) step(now time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	over, stood := r.terms.step(now)
+	over, stood := r.terms.Step(now)
 	if stood > 0 {
 		r.log.Warn("this proxy stood still: all leases get a fresh term", "for", stood.Round(time.Millisecond))
 		for _, m := range r.byLease {
@@ -123,7 +124,7 @@ func (r *registry) step(now time.Duration) {
 		if at := m.lastHeard(); m.connected() && now < at+r.ttl {
 			// Ten thousand requests that come at once may hold a heartbeat up for longer
 			// than a lease. Who is heard over its stream lives.
-			r.terms.grant(at, lease)
+			r.terms.Grant(at, lease)
 			continue
 		}
 		r.remove(m, errLeaseExpired)
@@ -213,7 +214,7 @@ func (r *registry) admit(info *proto.NodeInfo, old *member) uint64 {
 	}
 	m := newMember(r.ctx, info, lease)
 	m.log, m.clock, m.metrics, m.changed = r.log, r.clock, r.metrics.engine(info.Model, info.Id), r.notify
-	r.terms.grant(r.clock.Now(), lease)
+	r.terms.Grant(r.clock.Now(), lease)
 	r.byID[info.Id], r.byLease[lease] = m, m
 	list := append(r.byRole[info.Role], m)
 	slices.SortFunc(list, func(a, b *member) int { return cmp.Compare(a.info.Id, b.info.Id) })
@@ -330,7 +331,7 @@ func (r *registry) KeepAlive(_ context.Context, req *proto.KeepAliveRequest) (*p
 	r.mu.Lock()
 	m := r.byLease[req.Lease]
 	if m != nil {
-		r.terms.grant(r.clock.Now(), req.Lease)
+		r.terms.Grant(r.clock.Now(), req.Lease)
 	}
 	r.mu.Unlock()
 	if m == nil {
@@ -355,10 +356,10 @@ func (r *registry) Deregister(_ context.Context, req *proto.DeregisterRequest) (
 // remove ends a lease: at once and with its legs lost if cause is not nil. The
 // caller holds mu.
 func (r *registry) remove(m *member, cause error) {
-	r.terms.end(m.lease)
+	r.terms.End(m.lease)
 	delete(r.byID, m.info.Id)
 	delete(r.byLease, m.lease)
-	r.quarantine.forget(m.info.Id)
+	r.quarantine.Forget(m.info.Id)
 	r.byRole[m.info.Role] = slices.DeleteFunc(r.byRole[m.info.Role], func(o *member) bool { return o == m })
 	r.agree()
 	switch {

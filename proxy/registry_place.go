@@ -8,6 +8,7 @@ import (
 	"kvferry/kvcache"
 	"kvferry/placement"
 	"kvferry/proto"
+	"kvferry/proxy/health"
 )
 
 // policy is what places on nodes of a role, made when it is first asked for:
@@ -76,7 +77,7 @@ func (r *registry) place(ch choice, req placement.Request) (*member, error) {
 	}
 	m := members[p.Place(req, candidates)]
 	for _, s := range subjects(m, ch.with) {
-		r.quarantine.chosen(now, s)
+		r.quarantine.Chosen(now, s)
 	}
 	return m, nil
 }
@@ -108,7 +109,7 @@ func (r *registry) grade(now time.Duration, m *member, stalled bool, ch choice) 
 // resting reports whether a node is quarantined, or every pair that it could be part of.
 // The caller holds mu.
 func (r *registry) resting(now time.Duration, m *member, ch choice) bool {
-	rests := func(s subject) bool { return r.quarantine.resting(now, s) }
+	rests := func(s health.Subject) bool { return r.quarantine.Resting(now, s) }
 	if slices.ContainsFunc(subjects(m, ch.with), rests) {
 		return true
 	}
@@ -121,14 +122,14 @@ func (r *registry) resting(now time.Duration, m *member, ch choice) bool {
 
 // subjects are what the outcome on a node says something of: the node, and if another has
 // the other leg, the pair of them.
-func subjects(m, with *member) []subject {
-	s := []subject{{node: m.info.Id}}
+func subjects(m, with *member) []health.Subject {
+	s := []health.Subject{{Node: m.info.Id}}
 	switch {
 	case with == nil || with == m:
 	case m.info.Role == proto.Role_ROLE_PREFILL:
-		s = append(s, subject{m.info.Id, with.info.Id})
+		s = append(s, health.Subject{Node: m.info.Id, Peer: with.info.Id})
 	default:
-		s = append(s, subject{with.info.Id, m.info.Id})
+		s = append(s, health.Subject{Node: with.info.Id, Peer: m.info.Id})
 	}
 	return s
 }
@@ -139,8 +140,8 @@ func (r *registry) succeeded(a, b *member) {
 	defer r.mu.Unlock()
 	now := r.clock.Now()
 	for _, s := range r.concerned(a, b) {
-		if r.quarantine.succeeded(now, s) {
-			r.log.Info("out of quarantine", "node", s.node, "peer", s.peer)
+		if r.quarantine.Succeeded(now, s) {
+			r.log.Info("out of quarantine", "node", s.Node, "peer", s.Peer)
 		}
 	}
 }
@@ -151,7 +152,7 @@ func (r *registry) succeeded(a, b *member) {
 func (r *registry) failed(a, b *member, err *LegError) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var of []subject
+	var of []health.Subject
 	switch err.Code {
 	case proto.FailCode_FAIL_TRANSFER, proto.FailCode_FAIL_CONTENT:
 		of = r.concerned(a, b)
@@ -160,19 +161,19 @@ func (r *registry) failed(a, b *member, err *LegError) {
 	}
 	now := r.clock.Now()
 	for _, s := range of {
-		if rest := r.quarantine.failed(now, s); rest > 0 {
-			r.log.Warn("quarantined", "node", s.node, "peer", s.peer, "for", rest, "err", err)
+		if rest := r.quarantine.Failed(now, s); rest > 0 {
+			r.log.Warn("quarantined", "node", s.Node, "peer", s.Peer, "for", rest, "err", err)
 		}
 	}
 }
 
 // concerned are the subjects of an attempt on nodes that are still members. The caller
 // holds mu.
-func (r *registry) concerned(a, b *member) []subject {
+func (r *registry) concerned(a, b *member) []health.Subject {
 	here := func(m *member) bool { return m != nil && r.byID[m.info.Id] == m }
 	switch {
 	case here(a) && here(b) && a != b:
-		return append(subjects(a, b), subject{node: b.info.Id})
+		return append(subjects(a, b), health.Subject{Node: b.info.Id})
 	case here(a):
 		return subjects(a, nil)
 	}

@@ -34,7 +34,7 @@ func TestLeaseLength(t *testing.T) {
 	// As often as watch would, or the proxy would take it that it stood still.
 	until := func(at time.Duration) {
 		for now := c.Now(); now < at; now = c.Now() {
-			c.Stop(min(at, now+r.terms.every()))
+			c.Stop(min(at, now+r.terms.Every()))
 			r.step(c.Now())
 		}
 	}

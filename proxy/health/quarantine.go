@@ -1,6 +1,9 @@
-package proxy
+package health
 
-import "time"
+import (
+	"iter"
+	"time"
+)
 
 // What rests, for how long, and when that is forgotten.
 const (
@@ -20,9 +23,9 @@ const (
 
 // A subject is a node, or a pair of a prefill and a decode node with the network
 // between them.
-type subject struct{ node, peer string }
+type Subject struct{ Node, Peer string }
 
-// quarantine keeps what fails from being chosen, as a state machine: it has no clock.
+// Quarantine keeps what fails from being chosen, as a state machine: it has no clock.
 //
 //	good ── strikes ──▶ resting ── its time is up ──▶ on trial ── good ──▶ good
 //	                       ▲                             │
@@ -30,8 +33,8 @@ type subject struct{ node, peer string }
 //
 // One request at a time tries a subject again. A good outcome takes a strike away, so that
 // of two failures in ten nothing comes.
-type quarantine struct {
-	of map[subject]*conduct
+type Quarantine struct {
+	of map[Subject]*conduct
 }
 
 // conduct is how a subject has done. One that has done well for a while has none.
@@ -45,17 +48,18 @@ type conduct struct {
 	onTrial bool          // after a rest, until an outcome
 }
 
-func newQuarantine() *quarantine { return &quarantine{of: make(map[subject]*conduct)} }
+// NewQuarantine has nobody resting.
+func NewQuarantine() *Quarantine { return &Quarantine{of: make(map[Subject]*conduct)} }
 
-func (s subject) limit() int {
-	if s.peer != "" {
+func (s Subject) limit() int {
+	if s.Peer != "" {
 		return pairStrikes
 	}
 	return nodeStrikes
 }
 
-// failed counts a failure. It reports for how long the subject rests, 0 if it does not.
-func (q *quarantine) failed(now time.Duration, s subject) time.Duration {
+// Failed counts a failure. It reports for how long the subject rests, 0 if it does not.
+func (q *Quarantine) Failed(now time.Duration, s Subject) time.Duration {
 	c := q.of[s]
 	if c == nil {
 		c = &conduct{}
@@ -79,8 +83,8 @@ func (q *quarantine) failed(now time.Duration, s subject) time.Duration {
 	return rest
 }
 
-// succeeded counts a good outcome. It reports whether that ended a quarantine.
-func (q *quarantine) succeeded(now time.Duration, s subject) (back bool) {
+// Succeeded counts a good outcome. It reports whether that ended a quarantine.
+func (q *Quarantine) Succeeded(now time.Duration, s Subject) (back bool) {
 	c := q.of[s]
 	if c == nil || now < c.until {
 		return false
@@ -94,23 +98,35 @@ func (q *quarantine) succeeded(now time.Duration, s subject) (back bool) {
 	return back
 }
 
-// resting reports whether the subject is not to be chosen now.
-func (q *quarantine) resting(now time.Duration, s subject) bool {
+// Resting reports whether the subject is not to be chosen now.
+func (q *Quarantine) Resting(now time.Duration, s Subject) bool {
 	c := q.of[s]
 	return c != nil && (now < c.until || c.trial > 0 && now-c.trial < trialWithin)
 }
 
-// chosen notes that the subject was chosen all the same, or for its trial.
-func (q *quarantine) chosen(now time.Duration, s subject) {
+// Chosen notes that the subject was chosen all the same, or for its trial.
+func (q *Quarantine) Chosen(now time.Duration, s Subject) {
 	if c := q.of[s]; c != nil && c.onTrial && now >= c.until {
 		c.trial = now
 	}
 }
 
-// forget drops what is known of a node that has left, and of its pairs.
-func (q *quarantine) forget(node string) {
+// Rests goes through the subjects that have failed of late, with how often each was put to
+// rest.
+func (q *Quarantine) Rests() iter.Seq2[Subject, uint64] {
+	return func(yield func(Subject, uint64) bool) {
+		for s, c := range q.of {
+			if !yield(s, c.total) {
+				return
+			}
+		}
+	}
+}
+
+// Forget drops what is known of a node that has left, and of its pairs.
+func (q *Quarantine) Forget(node string) {
 	for s := range q.of {
-		if s.node == node || s.peer == node {
+		if s.Node == node || s.Peer == node {
 			delete(q.of, s)
 		}
 	}

@@ -1,4 +1,4 @@
-package proxy
+package health
 
 import (
 	"fmt"
@@ -12,10 +12,10 @@ import (
 // comes of it is the state after each: + good, t on trial and free to be tried, - resting,
 // in seconds until it is over.
 func TestQuarantine(t *testing.T) {
-	node, pair := subject{node: "d"}, subject{"p", "d"}
+	node, pair := Subject{Node: "d"}, Subject{"p", "d"}
 	for _, tc := range []struct {
 		name    string
-		subject subject
+		subject Subject
 		play    string
 		want    string
 	}{
@@ -29,14 +29,14 @@ func TestQuarantine(t *testing.T) {
 		{"good once after a rest is not forgotten at once", pair, "f f 1 s f f", "+ -1 t + + -2"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			q, now := newQuarantine(), time.Hour
+			q, now := NewQuarantine(), time.Hour
 			var got []string
 			for _, what := range strings.Fields(tc.play) {
 				switch what {
 				case "f":
-					q.failed(now, tc.subject)
+					q.Failed(now, tc.subject)
 				case "s":
-					q.succeeded(now, tc.subject)
+					q.Succeeded(now, tc.subject)
 				default:
 					var s int
 					fmt.Sscan(what, &s)
@@ -44,7 +44,7 @@ func TestQuarantine(t *testing.T) {
 				}
 				c := q.of[tc.subject]
 				switch {
-				case q.resting(now, tc.subject):
+				case q.Resting(now, tc.subject):
 					got = append(got, fmt.Sprintf("-%.0f", (c.until-now).Seconds()))
 				case c != nil && c.onTrial:
 					got = append(got, "t")
@@ -62,22 +62,22 @@ func TestQuarantine(t *testing.T) {
 // TestTrial: one request tries, the others stay away until its outcome is known, or it
 // has taken too long.
 func TestTrial(t *testing.T) {
-	s := subject{"p", "d"}
-	q, now := newQuarantine(), time.Hour
-	q.failed(now, s)
-	q.chosen(now, s)
-	if q.resting(now, s) {
-		t.Error("a subject that is not on trial is chosen once only")
+	s := Subject{"p", "d"}
+	q, now := NewQuarantine(), time.Hour
+	q.Failed(now, s)
+	q.Chosen(now, s)
+	if q.Resting(now, s) {
+		t.Error("a Subject that is not on trial is chosen once only")
 	}
-	now += q.failed(now, s)
-	q.chosen(now, s)
-	if !q.resting(now, s) || !q.resting(now+trialWithin-1, s) {
+	now += q.Failed(now, s)
+	q.Chosen(now, s)
+	if !q.Resting(now, s) || !q.Resting(now+trialWithin-1, s) {
 		t.Error("a second request may try")
 	}
-	if q.resting(now+trialWithin, s) {
+	if q.Resting(now+trialWithin, s) {
 		t.Error("a trial without an outcome is waited for without end")
 	}
-	if !q.succeeded(now, s) || q.resting(now, s) {
+	if !q.Succeeded(now, s) || q.Resting(now, s) {
 		t.Error("the trial went well, and it still rests")
 	}
 }
@@ -92,18 +92,18 @@ func TestQuarantineShare(t *testing.T) {
 		describe string
 	}{{0.9, 30, 5, "nearly always"}, {0.05, 3000, 2800, "now and then"}} {
 		rng := rand.New(rand.NewPCG(1, 2))
-		q, s, placed := newQuarantine(), subject{"p", "d"}, 0
+		q, s, placed := NewQuarantine(), Subject{"p", "d"}, 0
 		for i := range 3000 {
 			now := time.Hour + time.Duration(i)*100*time.Millisecond // five minutes
-			if q.resting(now, s) {
+			if q.Resting(now, s) {
 				continue
 			}
 			placed++
-			q.chosen(now, s)
+			q.Chosen(now, s)
 			if rng.Float64() < tc.fails {
-				q.failed(now, s)
+				q.Failed(now, s)
 			} else {
-				q.succeeded(now, s)
+				q.Succeeded(now, s)
 			}
 		}
 		if placed > tc.most || placed < tc.atLeast {
@@ -113,11 +113,11 @@ func TestQuarantineShare(t *testing.T) {
 }
 
 func TestQuarantineForgets(t *testing.T) {
-	q := newQuarantine()
-	for _, s := range []subject{{node: "a"}, {"a", "b"}, {"b", "a"}, {node: "b"}, {"b", "c"}} {
-		q.failed(0, s)
+	q := NewQuarantine()
+	for _, s := range []Subject{{Node: "a"}, {"a", "b"}, {"b", "a"}, {Node: "b"}, {"b", "c"}} {
+		q.Failed(0, s)
 	}
-	q.forget("a")
+	q.Forget("a")
 	if len(q.of) != 2 {
 		t.Errorf("%d subjects are left of two", len(q.of))
 	}

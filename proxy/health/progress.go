@@ -1,4 +1,4 @@
-package proxy
+package health
 
 import (
 	"time"
@@ -17,74 +17,76 @@ const (
 	waitLimit = 15 * time.Second
 )
 
-// progress tells whether a node gets on with what it owes, as a state machine: it has no
-// clock. It is the node's progress, not a request's: however long the queue, a node that
+// Progress tells whether a node gets on with what it owes, as a state machine: it has no
+// clock. It is the node's Progress, not a request's: however long the queue, a node that
 // ends steps or moves bytes is alive.
 //
 //	owes nothing                               fine
 //	a step is under way                        it may take 1.5 times what it should, and stallSlack
 //	no word yet of what is under way           likewise, by the model and the prompts it was given
 //	waits for another node, by its own word    as long as any node of the cluster gets on
-type progress struct {
+type Progress struct {
 	step, token time.Duration // a step takes step at most, and token more a prompt token
 	window      int           // prompt tokens that one step has at most, about
 
 	owed   int           // legs that the next word is due of
 	tokens int           // of prompt, of these
-	at     time.Duration // the last sign of life, or when it began to owe
+	At     time.Duration // the last sign of life, or when it began to owe
 	count  uint64        // Load.progress
-	due    time.Duration // what the step under way should take, 0 if it has not said
+	Due    time.Duration // what the step under way should take, 0 if it has not said
 	waits  bool
 }
 
-func newProgress(info *proto.NodeInfo) progress {
-	return progress{
+// NewProgress is that of a node which costs what it says of itself.
+func NewProgress(info *proto.NodeInfo) Progress {
+	return Progress{
 		step: time.Duration(info.StepUs) * time.Microsecond, token: time.Duration(info.PromptTokenNs), window: int(info.MaxModelLen),
 	}
 }
 
-// owe counts a leg in that the node is to work on.
-func (p *progress) owe(now time.Duration, tokens int) {
+// Owe counts a leg in that the node is to work on.
+func (p *Progress) Owe(now time.Duration, tokens int) {
 	if p.owed == 0 {
-		p.at = now
+		p.At = now
 	}
 	p.owed++
 	p.tokens += tokens
 }
 
-// settle counts it out.
-func (p *progress) settle(tokens int) {
+// Settle counts it out.
+func (p *Progress) Settle(tokens int) {
 	p.owed--
 	p.tokens -= tokens
 }
 
-// word is a sign of life: the node said something of a leg.
-func (p *progress) word(now time.Duration) { p.at = max(p.at, now) }
+// Word is a sign of life: the node said something of a leg.
+func (p *Progress) Word(now time.Duration) { p.At = max(p.At, now) }
 
-// load takes in what the node says of itself.
-func (p *progress) load(now time.Duration, l *proto.Load) {
+// Load takes in what the node says of itself.
+func (p *Progress) Load(now time.Duration, l *proto.Load) {
 	due := time.Duration(l.StepUs) * time.Microsecond
-	if l.Progress > p.count || p.waits && !l.Waits || p.due == 0 && due > 0 {
+	if l.Progress > p.count || p.waits && !l.Waits || p.Due == 0 && due > 0 {
 		p.count = max(p.count, l.Progress)
-		p.at = max(p.at, now)
+		p.At = max(p.At, now)
 	}
-	p.due, p.waits = due, l.Waits
+	p.Due, p.waits = due, l.Waits
 }
 
-// stalled reports whether the node does not get on. any is when any node of the cluster
+// Stalled reports whether the node does not get on. any is when any node of the cluster
 // last did.
-func (p *progress) stalled(now, any time.Duration) bool {
+func (p *Progress) Stalled(now, any time.Duration) bool {
 	switch {
 	case p.owed == 0:
 		return false
 	case p.waits:
-		return now-max(p.at, any) > waitLimit
+		return now-max(p.At, any) > waitLimit
 	}
-	return now-p.at > p.limit()
+	return now-p.At > p.Limit()
 }
 
-func (p *progress) limit() time.Duration {
-	due := p.due
+// Limit is how long the node may say nothing while it owes something.
+func (p *Progress) Limit() time.Duration {
+	due := p.Due
 	if due == 0 {
 		due = p.step + time.Duration(min(p.tokens, p.window))*p.token
 	}
