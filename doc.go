@@ -15,6 +15,7 @@
 //	daemon                               the daemons' flags, logs and memory
 //	node                                 a prefill or decode node: legs, KV, peers, its lease
 //	proxy                                HTTP API, admission, placement, requests on their way, metrics
+//	proxy/admission                      bounds on clients: connections, memory for bodies
 //	proxy/health                         whether a node is there, gets on and is to be trusted
 //	proxy/openai                         the API's wire format: requests, answers, errors, tokens
 //	bench/nics                           the experiments on several NICs, held to limits

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"time"
 
+	"kvferry/proxy/admission"
 	"kvferry/proxy/openai"
 )
 
@@ -105,8 +106,8 @@ func (p *Proxy) accept(f *flight, w http.ResponseWriter, r *http.Request, kind o
 	if err := p.admit(f); err != nil {
 		return err
 	}
-	if c := connectionOf(r); c != nil {
-		p.connections.running(c)
+	if c := admission.ConnectionOf(r); c != nil {
+		p.connections.Running(c)
 	}
 	f.created = time.Now()
 	f.metrics = p.metrics.model(f.req.Model)

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strconv"
 
+	"kvferry/proxy/admission"
 	"kvferry/proxy/openai"
 )
 
@@ -13,7 +14,7 @@ func (p *Proxy) serveTokenize(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	defer hold.release()
+	defer hold.Release()
 	p.writePieces(w, len(ids), `{"tokens":[`, func(b []byte, i int) []byte {
 		if i > 0 {
 			b = append(b, ',')
@@ -28,7 +29,7 @@ func (p *Proxy) serveDetokenize(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	defer hold.release()
+	defer hold.Release()
 	tok := cluster.model().Tokenizer()
 	p.writePieces(w, len(ids), `{"prompt":"`, func(b []byte, i int) []byte { return tok.AppendToken(b, ids[i]) }, "\"}\n")
 }
@@ -58,8 +59,8 @@ func (p *Proxy) writePieces(w http.ResponseWriter, n int, head string, piece fun
 
 // readTokens reads the body of a request that needs no node; the caller releases the hold
 // when it has answered. It has answered the client if it returns false.
-func (p *Proxy) readTokens(w http.ResponseWriter, r *http.Request, parse func([]byte, openai.Model) ([]uint32, error)) (ids []uint32, cluster clusterInfo, hold *bodyHold, ok bool) {
-	fail := func(err error) ([]uint32, clusterInfo, *bodyHold, bool) {
+func (p *Proxy) readTokens(w http.ResponseWriter, r *http.Request, parse func([]byte, openai.Model) ([]uint32, error)) (ids []uint32, cluster clusterInfo, hold *admission.Hold, ok bool) {
+	fail := func(err error) ([]uint32, clusterInfo, *admission.Hold, bool) {
 		writeError(w, toAPIError(err))
 		return nil, clusterInfo{}, nil, false
 	}

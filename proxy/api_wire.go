@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"time"
 
+	"kvferry/proxy/admission"
 	"kvferry/proxy/openai"
 )
 
@@ -45,13 +46,13 @@ func (p *Proxy) answerSoon(w http.ResponseWriter) {
 // requestBody is a request's, read whole, and its part of the memory for that.
 type requestBody struct {
 	bytes []byte
-	hold  *bodyHold
+	hold  *admission.Hold
 }
 
 // release gives the memory back, once the body has been parsed.
 func (b *requestBody) release() {
 	b.bytes = nil
-	b.hold.release()
+	b.hold.Release()
 }
 
 // readBody reads a request's body to its end before anything is answered.
@@ -69,24 +70,24 @@ func (p *Proxy) readBody(w http.ResponseWriter, r *http.Request) (*requestBody, 
 	}
 	conn := http.NewResponseController(w)
 	addr := netip.Addr{}
-	if c := connectionOf(r); c != nil {
-		addr = c.addr
+	if c := admission.ConnectionOf(r); c != nil {
+		addr = c.Addr
 	}
-	hold, err := p.bodies.take(r.Context(), p.cfg.RequestTimeout, addr, length, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })
+	hold, err := p.bodies.Take(r.Context(), p.cfg.RequestTimeout, errDeadline, addr, length, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })
 	if err != nil {
 		return nil, err
 	}
 	_ = conn.SetReadDeadline(time.Now().Add(p.timeouts.body))
 	var buffer bytes.Buffer
-	buffer.Grow(int(min(length, smallBody)) + bytes.MinRead) // what it declares may never come
+	buffer.Grow(int(min(length, admission.SmallBody)) + bytes.MinRead) // what it declares may never come
 	_, err = buffer.ReadFrom(http.MaxBytesReader(w, r.Body, p.cfg.MaxBodyBytes))
-	slow := hold.arrived()
+	slow := hold.Arrived()
 	p.answerSoon(w)
 	if err == nil {
 		_ = conn.SetReadDeadline(time.Time{})
 		return &requestBody{buffer.Bytes(), hold}, nil
 	}
-	hold.release()
+	hold.Release()
 	w.Header().Set("Connection", "close")
 	var tooLarge *http.MaxBytesError
 	e := &openai.Error{Status: http.StatusBadRequest, Type: "invalid_request_error", Message: fmt.Sprintf("the body could not be read: %v", err), Err: err}
@@ -94,7 +95,7 @@ func (p *Proxy) readBody(w http.ResponseWriter, r *http.Request) (*requestBody, 
 	case errors.As(err, &tooLarge):
 		return nil, bodyTooLarge(tooLarge.Limit, err)
 	case slow:
-		e.Status, e.Code, e.Message = http.StatusRequestTimeout, "body_too_slow", errBodySlow.Error()+": send it again"
+		e.Status, e.Code, e.Message = http.StatusRequestTimeout, "body_too_slow", admission.ErrSlow.Error()+": send it again"
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		e.Status, e.Code, e.Message = http.StatusRequestTimeout, "body_too_slow", fmt.Sprintf("the body did not come within %v", p.timeouts.body)
 	case errors.Is(err, io.ErrUnexpectedEOF):

@@ -13,6 +13,7 @@ import (
 
 	"kvferry/clock/clocktest"
 	"kvferry/proto"
+	"kvferry/proxy/admission"
 	"kvferry/proxy/openai"
 )
 
@@ -20,8 +21,8 @@ import (
 func smallBuffers(p *Proxy) {
 	p.timeouts = timeouts{body: clocktest.Patience, answer: 100 * time.Millisecond, grace: 100 * time.Millisecond, idle: clocktest.Patience, end: time.Second}
 	p.http.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
-		_ = conn.(*connection).SetWriteBuffer(4 << 10)
-		return withConnection(ctx, conn)
+		_ = conn.(*admission.Connection).SetWriteBuffer(4 << 10)
+		return admission.WithConnection(ctx, conn)
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -58,7 +57,7 @@ func (c *testCluster) waitConnections(running, pending int) {
 		}
 	}()
 	c.poll(fmt.Sprintf("%d connections with a request and %d pending", running, pending), func() bool {
-		r, p, _ = c.proxy.connections.counts()
+		r, p, _ = c.proxy.connections.Counts()
 		return r == running && p == pending
 	})
 }
@@ -119,7 +118,7 @@ func TestSlowBodiesTakeNoQueue(t *testing.T) {
 }
 
 // noGrace has a pending connection make room at once.
-func noGrace(p *Proxy) { p.connections.grace = 0 }
+func noGrace(p *Proxy) { p.connections.Grace = 0 }
 
 // TestConnectionsMakeRoom: pending connections make room for new ones, those of the
 // client that has most of them first, the longest first.
@@ -149,7 +148,7 @@ func TestConnectionsMakeRoom(t *testing.T) {
 	if resp, err := http.ReadResponse(bufio.NewReader(idle), nil); err != nil || resp.StatusCode != http.StatusOK {
 		t.Errorf("a connection of a client that has one: %v", err)
 	}
-	if _, _, dropped := c.proxy.connections.counts(); dropped != 2 {
+	if _, _, dropped := c.proxy.connections.Counts(); dropped != 2 {
 		t.Errorf("%d connections were dropped, want 2", dropped)
 	}
 }
@@ -218,28 +217,12 @@ func TestStopWhileConnectionsWait(t *testing.T) {
 	c.waitConnections(1, 0)
 	go func() { answers <- c.complete("127.0.0.2") }()
 	c.poll("a connection to wait for room", func() bool {
-		c.proxy.connections.mu.Lock()
-		defer c.proxy.connections.mu.Unlock()
-		return c.proxy.connections.room != nil
+		return c.proxy.connections.Full()
 	})
 	c.stop()
 	for range 2 {
 		if err := clocktest.Receive(t, answers, "an answer"); err == nil {
 			t.Error("a request was served by a proxy that stops")
-		}
-	}
-}
-
-func TestClientOf(t *testing.T) {
-	for _, tc := range []struct{ addr, want string }{
-		{"127.0.0.1:80", "127.0.0.1"},
-		{"[::ffff:10.0.0.7]:80", "10.0.0.7"},
-		{"[2001:db8:1:2:3:4:5:6]:80", "2001:db8:1:2::"},
-		{"[fe80::1%eth0]:80", "fe80::"},
-	} {
-		addr := net.TCPAddrFromAddrPort(netip.MustParseAddrPort(tc.addr))
-		if got := clientOf(addr); got.String() != tc.want {
-			t.Errorf("%s counts as %v, want %s", tc.addr, got, tc.want)
 		}
 	}
 }

@@ -110,7 +110,7 @@ func (c queueCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge(expectedDesc, wait.Seconds())
 	gauge(requestsDesc, float64(waiting), "waiting")
 	gauge(requestsDesc, float64(running), "running")
-	busy, pending, dropped := p.connections.counts()
+	busy, pending, dropped := p.connections.Counts()
 	gauge(connectionsDesc, float64(busy), "running")
 	gauge(connectionsDesc, float64(pending), "pending")
 	ch <- prometheus.MustNewConstMetric(droppedDesc, prometheus.CounterValue, float64(dropped))

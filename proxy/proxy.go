@@ -29,6 +29,7 @@ import (
 	"kvferry/clock"
 	"kvferry/config"
 	"kvferry/proto"
+	"kvferry/proxy/admission"
 )
 
 // Limits on what a connection may cost before it has asked for anything.
@@ -62,8 +63,8 @@ type Proxy struct {
 	metrics  *proxyMetrics
 	registry *registry
 
-	connections *connections
-	bodies      *bodies
+	connections *admission.Connections
+	bodies      *admission.Bodies
 	parsing     chan struct{} // as many at once as there are CPUs; see parse
 	timeouts    timeouts
 
@@ -92,10 +93,10 @@ func New(cfg Config) (*Proxy, error) {
 	cfg.setDefaults()
 	p := &Proxy{
 		cfg: cfg, clock: clock.Precise(), metrics: newProxyMetrics(), idle: make(chan struct{}),
-		connections: newConnections(cfg.MaxConnections), bodies: newBodies(cfg.MaxBodyBytes),
+		connections: admission.NewConnections(cfg.MaxConnections), bodies: admission.NewBodies(cfg.MaxBodyBytes),
 		timeouts: defaultTimeouts, parsing: make(chan struct{}, runtime.GOMAXPROCS(0)),
 	}
-	if n := p.connections.limit; n < cfg.MaxConnections {
+	if n := p.connections.Limit(); n < cfg.MaxConnections {
 		cfg.Logger.Warn("fewer connections than --max-connections: raise the limit on open files (ulimit -n)", "connections", n, "max_connections", cfg.MaxConnections)
 	}
 	p.ctx, p.stop = context.WithCancelCause(context.Background())
@@ -109,15 +110,15 @@ func New(cfg Config) (*Proxy, error) {
 		_ = p.httpListener.Close()
 		return nil, err
 	}
-	p.connections.back = newBack(p.httpListener.Addr())
+	p.connections.Back = admission.NewBack(p.httpListener.Addr())
 	p.http = &http.Server{
 		Handler:           p.handler(),
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
 		BaseContext:       func(net.Listener) context.Context { return p.ctx },
-		ConnContext:       withConnection,
-		ConnState:         p.connections.state,
+		ConnContext:       admission.WithConnection,
+		ConnState:         p.connections.State,
 		ErrorLog:          slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelDebug),
 	}
 	p.grpc = grpc.NewServer(grpc.MaxRecvMsgSize(proto.MessageSize), proto.ServerKeepalive())
@@ -192,8 +193,8 @@ func (p *Proxy) Run(ctx context.Context) error {
 		"mode", p.cfg.Mode, "handoff", p.cfg.Handoff, "placement", p.cfg.Placement)
 	failed := make(chan error, 2)
 	var servers sync.WaitGroup
-	servers.Go(func() { failed <- p.http.Serve(p.connections.listen(p.httpListener)) })
-	servers.Go(func() { _ = p.http.Serve(p.connections.back) })
+	servers.Go(func() { failed <- p.http.Serve(p.connections.Listen(p.httpListener)) })
+	servers.Go(func() { _ = p.http.Serve(p.connections.Back) })
 	servers.Go(func() { failed <- p.grpc.Serve(p.grpcListener) })
 	servers.Go(func() { p.registry.watch(p.ctx) })
 	servers.Go(func() { p.watchQueue(p.ctx) })
@@ -248,9 +249,9 @@ func (p *Proxy) close() {
 	case <-ctx.Done():
 	}
 	_ = p.http.Close()
-	p.connections.closeStreams()
+	p.connections.CloseStreams()
 	<-p.idle
-	p.connections.streaming.Wait()
+	p.connections.Streaming.Wait()
 	p.registry.close()
 	p.grpc.Stop()
 }

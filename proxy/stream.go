@@ -4,13 +4,14 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"runtime/debug"
 	"slices"
 	"strconv"
 	"sync"
 	"time"
+
+	"kvferry/proxy/admission"
 )
 
 // A stream's connection is taken from net/http once its request was taken on, and given
@@ -144,17 +145,17 @@ func (p *Proxy) serveStream(w http.ResponseWriter, r *http.Request, f *flight) e
 	if err != nil {
 		return fmt.Errorf("a stream needs a connection of HTTP/1: %w", err)
 	}
-	conn := raw.(*connection)
+	conn := raw.(*admission.Connection)
 	ahead, _ := rw.Reader.Peek(rw.Reader.Buffered())
-	conn.ahead = slices.Clone(ahead) // not the whole buffer
+	conn.Ahead = slices.Clone(ahead) // not the whole buffer
 	s := newStreamWriter(conn, r)
 	s.header.Set("X-Request-Id", f.requestID)
 	f.events.To(s)
 	ctx, gone := context.WithCancelCause(p.ctx)
 	over := make(chan bool, 1)
-	p.connections.take(conn)
-	p.connections.streaming.Go(func() { p.watch(conn, gone, over) })
-	p.connections.streaming.Go(func() {
+	p.connections.Take(conn)
+	p.connections.Streaming.Go(func() { p.watch(conn, gone, over) })
+	p.connections.Streaming.Go(func() {
 		whole := false
 		defer func() {
 			if fault := recover(); fault != nil { // as net/http does it
@@ -197,61 +198,20 @@ func (p *Proxy) stream(ctx context.Context, f *flight, s *streamWriter) (whole b
 // watch reads the byte that says more of a client than its stream does: it has gone, or
 // sends its next request. Once the answer is over, the connection goes back to net/http
 // with the first byte of that.
-func (p *Proxy) watch(c *connection, gone context.CancelCauseFunc, over <-chan bool) {
-	if len(c.ahead) == 0 {
+func (p *Proxy) watch(c *admission.Connection, gone context.CancelCauseFunc, over <-chan bool) {
+	if len(c.Ahead) == 0 {
 		b := make([]byte, 1)
 		n, err := c.TCPConn.Read(b)
 		if err != nil {
 			gone(fmt.Errorf("%w: %w", errClientGone, err))
 		}
-		c.ahead = b[:n]
+		c.Ahead = b[:n]
 	}
 	whole := <-over
-	p.connections.leave(c)
-	if whole && len(c.ahead) > 0 && p.connections.back.give(c) {
+	p.connections.Leave(c)
+	if whole && len(c.Ahead) > 0 && p.connections.Back.Give(c) {
 		return
 	}
 	_ = c.Close()
 	p.http.ConnState(c, http.StateClosed)
-}
-
-// back is a listener whose connections are those that streams give back.
-type back struct {
-	addr   net.Addr
-	conns  chan net.Conn
-	once   sync.Once
-	closed chan struct{}
-}
-
-func newBack(addr net.Addr) *back {
-	return &back{addr: addr, conns: make(chan net.Conn), closed: make(chan struct{})}
-}
-
-// give hands a connection to the server, or reports that it has ended.
-func (b *back) give(c net.Conn) bool {
-	select {
-	case b.conns <- c:
-		return true
-	case <-b.closed:
-		return false
-	}
-}
-
-// Accept implements [net.Listener].
-func (b *back) Accept() (net.Conn, error) {
-	select {
-	case c := <-b.conns:
-		return c, nil
-	case <-b.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-// Addr implements [net.Listener].
-func (b *back) Addr() net.Addr { return b.addr }
-
-// Close implements [net.Listener].
-func (b *back) Close() error {
-	b.once.Do(func() { close(b.closed) })
-	return nil
 }

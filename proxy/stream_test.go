@@ -146,7 +146,7 @@ func TestConnectionsAfterStreams(t *testing.T) {
 		tune func(*Proxy)
 		end  func(*testCluster)
 	}{
-		{"room", func(p *Proxy) { p.connections.grace = 0 }, func(c *testCluster) { c.dialFrom("127.0.0.2") }},
+		{"room", func(p *Proxy) { p.connections.Grace = 0 }, func(c *testCluster) { c.dialFrom("127.0.0.2") }},
 		{"idle", func(p *Proxy) { p.timeouts.idle = 10 * time.Millisecond }, func(*testCluster) {}},
 		{"drain", func(*Proxy) {}, func(c *testCluster) { c.stop() }},
 	} {

@@ -1,4 +1,8 @@
-package proxy
+// Package admission is what bounds the clients of a proxy before they have a request: how many
+// connections there are and who makes room for whom, and the memory of bodies that are read
+// and parsed. Bytes are bytes; clients go by their address. All of it may be used by several
+// goroutines at once.
+package admission
 
 import (
 	"cmp"
@@ -12,16 +16,16 @@ import (
 	"time"
 )
 
-// bodies bounds the memory of requests that are being read and parsed. A body takes
+// Bodies bounds the memory of requests that are being read and parsed. A body takes
 // its part before it is read, by its declared length, and gives it back once it has
 // been parsed.
 //
 // Who must wait goes by client: the one that holds least comes first, and of its
-// bodies the smallest. Bodies above smallBody leave a quarter of the memory to those
+// bodies the smallest. Bodies above SmallBody leave a quarter of the memory to those
 // below, so that a request of the usual size does not wait for large ones. While
 // somebody waits, a body that has not arrived within slowBody makes room, the
-// oldest of the client that holds most first: it ends with errBodySlow.
-type bodies struct {
+// oldest of the client that holds most first: it ends with ErrSlow.
+type Bodies struct {
 	size int64 // bytes of memory
 
 	mu      sync.Mutex
@@ -41,22 +45,23 @@ const (
 	// prompts of 256 token ids.
 	bodiesMemory = 256 << 20
 
-	smallBody = 64 << 10
+	SmallBody = 64 << 10
 	slowBody  = time.Second
 )
 
-var errBodySlow = errors.New("the body came too slowly while others waited")
+// ErrSlow is the end of a body that made room for others.
+var ErrSlow = errors.New("the body came too slowly while others waited")
 
 // bodyClient is what one client has of the memory.
 type bodyClient struct {
 	held    int64
-	reading list.List // of *bodyHold, oldest first
+	reading list.List // of *Hold, oldest first
 	waiting bodyHeap
 }
 
-// bodyHold is one body's part.
-type bodyHold struct {
-	all     *bodies
+// A Hold is one body's part.
+type Hold struct {
+	all     *Bodies
 	addr    netip.Addr
 	bytes   int64
 	seq     uint64
@@ -70,14 +75,16 @@ type bodyHold struct {
 	place *list.Element // in its client's reading; nil before and after
 }
 
-func newBodies(maxBody int64) *bodies {
-	return &bodies{size: max(bodiesMemory, bodyFactor*maxBody*4/3), clients: make(map[netip.Addr]*bodyClient)}
+// NewBodies bounds bodies of which the longest has maxBody bytes.
+func NewBodies(maxBody int64) *Bodies {
+	return &Bodies{size: max(bodiesMemory, bodyFactor*maxBody*4/3), clients: make(map[netip.Addr]*bodyClient)}
 }
 
-// take waits for the memory of a body of n bytes, for patience at most. Until arrived,
+// Take waits for the memory of a body of n bytes, for patience at most, and then ends with
+// late. Until arrived,
 // cut may be called: it must end the reading at once.
-func (b *bodies) take(ctx context.Context, patience time.Duration, addr netip.Addr, n int64, cut func()) (*bodyHold, error) {
-	h := &bodyHold{all: b, addr: addr, bytes: bodyFactor * max(n, leastBody), cut: cut}
+func (b *Bodies) Take(ctx context.Context, patience time.Duration, late error, addr netip.Addr, n int64, cut func()) (*Hold, error) {
+	h := &Hold{all: b, addr: addr, bytes: bodyFactor * max(n, leastBody), cut: cut}
 	b.mu.Lock()
 	b.seq++
 	h.seq = b.seq
@@ -94,20 +101,20 @@ func (b *bodies) take(ctx context.Context, patience time.Duration, addr netip.Ad
 	}
 	h.granted = make(chan struct{})
 	b.mu.Unlock()
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, errDeadline)
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, late)
 	defer cancel()
 	select {
 	case <-h.granted:
 		return h, nil
 	case <-ctx.Done():
-		h.release()
+		h.Release()
 		return nil, context.Cause(ctx)
 	}
 }
 
 // grant gives what there is to those who wait, and makes room for the first that it
 // has none for. The caller holds mu.
-func (b *bodies) grant() {
+func (b *Bodies) grant() {
 	if b.again != nil {
 		b.again.Stop()
 		b.again = nil
@@ -118,7 +125,7 @@ func (b *bodies) grant() {
 			return
 		}
 		if c := b.next(turns); c != nil {
-			h := heap.Pop(&c.waiting).(*bodyHold)
+			h := heap.Pop(&c.waiting).(*Hold)
 			c.held += h.bytes
 			b.used += h.bytes
 			h.since = time.Now()
@@ -149,11 +156,11 @@ func (b *bodies) grant() {
 // next is the client whose body can be let in now. One that there is no room for
 // holds up all after it, or they would take the room for ever; a large one, those of
 // its kind. The caller holds mu.
-func (b *bodies) next(turns []*bodyClient) *bodyClient {
+func (b *Bodies) next(turns []*bodyClient) *bodyClient {
 	large := true
 	for _, c := range turns {
 		h := c.waiting[0]
-		switch isLarge := h.bytes > bodyFactor*smallBody; {
+		switch isLarge := h.bytes > bodyFactor*SmallBody; {
 		case isLarge && !large:
 		case isLarge && b.used+h.bytes <= b.size/4*3, !isLarge && b.used+h.bytes <= b.size:
 			return c
@@ -168,7 +175,7 @@ func (b *bodies) next(turns []*bodyClient) *bodyClient {
 
 // inTurn lists the clients that wait, the one that holds least first. The caller
 // holds mu.
-func (b *bodies) inTurn() []*bodyClient {
+func (b *Bodies) inTurn() []*bodyClient {
 	var waiting []*bodyClient
 	for _, c := range b.clients {
 		if len(c.waiting) > 0 {
@@ -183,7 +190,7 @@ func (b *bodies) inTurn() []*bodyClient {
 
 // slowest is who has to make room next: the oldest that is still being read, of the
 // client that holds most and has one. The caller holds mu.
-func (b *bodies) slowest() *bodyHold {
+func (b *Bodies) slowest() *Hold {
 	var most *bodyClient
 	for _, c := range b.clients {
 		if c.reading.Len() > 0 && (most == nil || c.held > most.held) {
@@ -193,20 +200,20 @@ func (b *bodies) slowest() *bodyHold {
 	if most == nil {
 		return nil
 	}
-	return most.reading.Front().Value.(*bodyHold)
+	return most.reading.Front().Value.(*Hold)
 }
 
-// arrived says that the whole body is there: it is not cut any more. It reports
+// Arrived says that the whole body is there: it is not cut any more. It reports
 // whether it has been.
-func (h *bodyHold) arrived() (slow bool) {
+func (h *Hold) Arrived() (slow bool) {
 	h.all.mu.Lock()
 	defer h.all.mu.Unlock()
 	h.all.clients[h.addr].read(h)
 	return h.slow
 }
 
-// release gives the memory back, or the place in the queue. More than once is as once.
-func (h *bodyHold) release() {
+// Release gives the memory back, or the place in the queue. More than once is as once.
+func (h *Hold) Release() {
 	h.all.mu.Lock()
 	defer h.all.mu.Unlock()
 	h.all.end(h)
@@ -214,7 +221,7 @@ func (h *bodyHold) release() {
 }
 
 // end takes h out. The caller holds mu.
-func (b *bodies) end(h *bodyHold) {
+func (b *Bodies) end(h *Hold) {
 	if h.ended {
 		return
 	}
@@ -234,7 +241,7 @@ func (b *bodies) end(h *bodyHold) {
 
 // read takes h out of those that are being read. c may be nil: of a client that has
 // nothing any more.
-func (c *bodyClient) read(h *bodyHold) {
+func (c *bodyClient) read(h *Hold) {
 	if h.place != nil {
 		c.reading.Remove(h.place)
 		h.place = nil
@@ -242,7 +249,7 @@ func (c *bodyClient) read(h *bodyHold) {
 }
 
 // bodyHeap has the smallest body first.
-type bodyHeap []*bodyHold
+type bodyHeap []*Hold
 
 func (q bodyHeap) Len() int { return len(q) }
 func (q bodyHeap) Swap(i, j int) {
@@ -255,7 +262,7 @@ func (q bodyHeap) Less(i, j int) bool {
 }
 
 func (q *bodyHeap) Push(x any) {
-	h := x.(*bodyHold)
+	h := x.(*Hold)
 	h.index = len(*q)
 	*q = append(*q, h)
 }

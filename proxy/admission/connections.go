@@ -1,4 +1,4 @@
-package proxy
+package admission
 
 import (
 	"container/list"
@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// connections bounds the clients' connections. Each costs memory, and a stream or a
+// Connections bounds the clients' connections. Each costs memory, and a stream or a
 // request that waits has one of its own, so this is what bounds them all.
 //
 // A connection is pending until the proxy has read a whole request from it and taken
@@ -21,17 +21,17 @@ import (
 // that came just before it are about to send their requests. A running request is
 // never ended for another. One client gets three quarters of the limit at most, so
 // that others still get in beside one that keeps all it can running.
-type connections struct {
+type Connections struct {
 	limit, share int
-	grace        time.Duration // slowPending
+	Grace        time.Duration // slowPending
 
-	back      *back          // gets the connections that streams are done with
-	streaming sync.WaitGroup // streams, and who watches their connections
+	Back      *Back          // gets the connections that streams are done with
+	Streaming sync.WaitGroup // streams, and who watches their connections
 
 	mu      sync.Mutex
 	total   int
 	clients map[netip.Addr]*client
-	streams map[*connection]struct{} // taken from net/http
+	streams map[*Connection]struct{} // taken from net/http
 	dropped uint64                   // pending connections that made room, and new ones beyond a share
 	room    chan struct{}            // closed at the next change, when Accept waits for one
 }
@@ -39,15 +39,15 @@ type connections struct {
 // client is everything from one address.
 type client struct {
 	total   int
-	pending list.List // of *connection, longest first
+	pending list.List // of *Connection, longest first
 }
 
-// connection is one of a client's.
-type connection struct {
+// Connection is one of a client's.
+type Connection struct {
 	*net.TCPConn
-	all   *connections
-	addr  netip.Addr
-	ahead []byte // read already, of the next request
+	all   *Connections
+	Addr  netip.Addr // its client
+	Ahead []byte     // read already, of the next request
 
 	// Guarded by all.mu.
 	place *list.Element // in its client's pending; nil while a request runs
@@ -61,13 +61,13 @@ const slowPending = time.Second
 // connections: nodes' streams, logs, the listeners.
 const fileReserve = 256
 
-// newConnections bounds connections to limit, and to what the process may open.
-func newConnections(limit int) *connections {
+// NewConnections bounds connections to limit, and to what the process may open.
+func NewConnections(limit int) *Connections {
 	var files syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err == nil && files.Cur < uint64(limit+fileReserve) {
 		limit = max(int(files.Cur)-fileReserve, int(files.Cur)/2, 1)
 	}
-	return &connections{limit: limit, share: max(limit*3/4, 1), grace: slowPending, clients: make(map[netip.Addr]*client), streams: make(map[*connection]struct{})}
+	return &Connections{limit: limit, share: max(limit*3/4, 1), Grace: slowPending, clients: make(map[netip.Addr]*client), streams: make(map[*Connection]struct{})}
 }
 
 // clientOf is what connections are counted by: the address, or in IPv6, where a
@@ -86,14 +86,14 @@ func clientOf(remote net.Addr) netip.Addr {
 	return addr
 }
 
-// listen returns a listener whose connections are counted.
-func (a *connections) listen(l net.Listener) net.Listener {
+// Listen returns a listener whose connections are counted.
+func (a *Connections) Listen(l net.Listener) net.Listener {
 	return &countedListener{Listener: l, all: a, closed: make(chan struct{})}
 }
 
 type countedListener struct {
 	net.Listener
-	all    *connections
+	all    *Connections
 	once   sync.Once
 	closed chan struct{}
 }
@@ -111,7 +111,7 @@ func (l *countedListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		c := &connection{TCPConn: raw.(*net.TCPConn), all: l.all, addr: clientOf(raw.RemoteAddr())}
+		c := &Connection{TCPConn: raw.(*net.TCPConn), all: l.all, Addr: clientOf(raw.RemoteAddr())}
 		for {
 			taken, room, after := l.all.add(c)
 			if taken {
@@ -138,25 +138,25 @@ func (l *countedListener) Accept() (net.Conn, error) {
 // add counts c in, at another's expense if need be. If it does not, room is closed at
 // the next change, and after that time somebody may be slow enough to make room; nil
 // if c is beyond its client's share.
-func (a *connections) add(c *connection) (taken bool, room <-chan struct{}, after time.Duration) {
+func (a *Connections) add(c *Connection) (taken bool, room <-chan struct{}, after time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := time.Now()
-	cl := a.clients[c.addr]
+	cl := a.clients[c.Addr]
 	if cl == nil {
 		cl = &client{}
 	}
-	var victim *connection
+	var victim *Connection
 	switch {
 	case cl.total >= a.share:
-		if victim = cl.longest(); victim == nil || now.Sub(victim.since) < a.grace {
+		if victim = cl.longest(); victim == nil || now.Sub(victim.since) < a.Grace {
 			a.dropped++
 			return false, nil, 0
 		}
 	case a.total >= a.limit:
-		victim, after = a.longest(), a.grace
+		victim, after = a.longest(), a.Grace
 		if victim != nil {
-			after = a.grace - now.Sub(victim.since)
+			after = a.Grace - now.Sub(victim.since)
 		}
 		if after > 0 {
 			if a.room == nil {
@@ -170,7 +170,7 @@ func (a *connections) add(c *connection) (taken bool, room <-chan struct{}, afte
 		a.removeLocked(victim)
 		victim.abort()
 	}
-	a.clients[c.addr] = cl
+	a.clients[c.Addr] = cl
 	cl.total++
 	a.total++
 	c.place, c.since = cl.pending.PushBack(c), now
@@ -178,15 +178,15 @@ func (a *connections) add(c *connection) (taken bool, room <-chan struct{}, afte
 }
 
 // longest is the client's connection that has been pending longest, or nil.
-func (c *client) longest() *connection {
+func (c *client) longest() *Connection {
 	if first := c.pending.Front(); first != nil {
-		return first.Value.(*connection)
+		return first.Value.(*Connection)
 	}
 	return nil
 }
 
 // longest is the connection that makes room. The caller holds mu.
-func (a *connections) longest() *connection {
+func (a *Connections) longest() *Connection {
 	var most *client
 	for _, cl := range a.clients {
 		if cl.pending.Len() > 0 && (most == nil || cl.pending.Len() > most.pending.Len()) {
@@ -200,33 +200,33 @@ func (a *connections) longest() *connection {
 }
 
 // removeLocked forgets c. The caller holds mu.
-func (a *connections) removeLocked(c *connection) {
+func (a *Connections) removeLocked(c *Connection) {
 	if c.gone {
 		return
 	}
 	c.gone = true
-	cl := a.clients[c.addr]
+	cl := a.clients[c.Addr]
 	if c.place != nil {
 		cl.pending.Remove(c.place)
 		c.place = nil
 	}
 	if cl.total--; cl.total == 0 {
-		delete(a.clients, c.addr)
+		delete(a.clients, c.Addr)
 	}
 	a.total--
 	a.changed()
 }
 
-func (a *connections) changed() {
+func (a *Connections) changed() {
 	if a.room != nil {
 		close(a.room)
 		a.room = nil
 	}
 }
 
-// state follows the server's account of a connection.
-func (a *connections) state(conn net.Conn, s http.ConnState) {
-	c, ok := conn.(*connection)
+// State follows the server's account of a connection.
+func (a *Connections) State(conn net.Conn, s http.ConnState) {
+	c, ok := conn.(*Connection)
 	if !ok {
 		return
 	}
@@ -237,7 +237,7 @@ func (a *connections) state(conn net.Conn, s http.ConnState) {
 		if c.gone {
 			return
 		}
-		cl := a.clients[c.addr]
+		cl := a.clients[c.Addr]
 		c.since = time.Now()
 		if c.place == nil {
 			c.place = cl.pending.PushBack(c)
@@ -250,22 +250,23 @@ func (a *connections) state(conn net.Conn, s http.ConnState) {
 	}
 }
 
-// take counts a connection as a stream's, until leave.
-func (a *connections) take(c *connection) {
+// Take counts a connection as a stream's, until Leave.
+func (a *Connections) Take(c *Connection) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.streams[c] = struct{}{}
 }
 
-func (a *connections) leave(c *connection) {
+// Leave counts it out.
+func (a *Connections) Leave(c *Connection) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.streams, c)
 }
 
-// closeStreams ends the connections of streams, and those that wait after one for their
+// CloseStreams ends the connections of streams, and those that wait after one for their
 // next request. net/http closes its own.
-func (a *connections) closeStreams() {
+func (a *Connections) CloseStreams() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for c := range a.streams {
@@ -273,19 +274,30 @@ func (a *connections) closeStreams() {
 	}
 }
 
-// running says that c's request has been taken on.
-func (a *connections) running(c *connection) {
+// Running says that c's request has been taken on.
+func (a *Connections) Running(c *Connection) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if c.place != nil {
-		a.clients[c.addr].pending.Remove(c.place)
+		a.clients[c.Addr].pending.Remove(c.place)
 		c.place = nil
 	}
 }
 
-// counts are the connections that run a request, those that are pending, and how
+// Limit is how many connections there are at most: fewer than were asked for if the process
+// may not open as many files.
+func (a *Connections) Limit() int { return a.limit }
+
+// Full reports whether a new connection waits for room.
+func (a *Connections) Full() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.room != nil
+}
+
+// Counts are the connections that run a request, those that are pending, and how
 // many were dropped so far.
-func (a *connections) counts() (running, pending int, dropped uint64) {
+func (a *Connections) Counts() (running, pending int, dropped uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, cl := range a.clients {
@@ -295,10 +307,10 @@ func (a *connections) counts() (running, pending int, dropped uint64) {
 }
 
 // Read implements [net.Conn].
-func (c *connection) Read(b []byte) (int, error) {
-	if len(c.ahead) > 0 {
-		n := copy(b, c.ahead)
-		c.ahead = c.ahead[n:]
+func (c *Connection) Read(b []byte) (int, error) {
+	if len(c.Ahead) > 0 {
+		n := copy(b, c.Ahead)
+		c.Ahead = c.Ahead[n:]
 		return n, nil
 	}
 	return c.TCPConn.Read(b)
@@ -306,7 +318,7 @@ func (c *connection) Read(b []byte) (int, error) {
 
 // Write marks the end of what its client takes: what is still unsent then would stay
 // in the kernel for minutes after Close.
-func (c *connection) Write(b []byte) (int, error) {
+func (c *Connection) Write(b []byte) (int, error) {
 	n, err := c.TCPConn.Write(b)
 	if err != nil {
 		_ = c.SetLinger(0)
@@ -315,7 +327,7 @@ func (c *connection) Write(b []byte) (int, error) {
 }
 
 // abort closes c at once, whatever is unsent.
-func (c *connection) abort() {
+func (c *Connection) abort() {
 	_ = c.SetLinger(0)
 	_ = c.Close()
 }
@@ -323,12 +335,13 @@ func (c *connection) abort() {
 // connectionKey finds a request's connection in its context.
 type connectionKey struct{}
 
-func withConnection(ctx context.Context, conn net.Conn) context.Context {
+// WithConnection has a request's context know its connection: an http.Server's ConnContext.
+func WithConnection(ctx context.Context, conn net.Conn) context.Context {
 	return context.WithValue(ctx, connectionKey{}, conn)
 }
 
-// connectionOf is nil for a request that came over none: a recorder of a test.
-func connectionOf(r *http.Request) *connection {
-	c, _ := r.Context().Value(connectionKey{}).(*connection)
+// ConnectionOf is nil for a request that came over none: a recorder of a test.
+func ConnectionOf(r *http.Request) *Connection {
+	c, _ := r.Context().Value(connectionKey{}).(*Connection)
 	return c
 }
