@@ -159,7 +159,7 @@ func (Arrived) event()   {}
 func (Checked) event()   {}
 func (Closed) event()    {}
 
-// Actions are what a Step wants done. Slices are valid until the next Step.
+// Actions are what a Step wants done, by Perform. Slices are valid until the next Step.
 type Actions struct {
 	Launch *engine.Step // run this
 	Layers bool         // and report its layers

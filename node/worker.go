@@ -212,58 +212,48 @@ func (w *worker) execute(ctx context.Context) error {
 	}
 }
 
-// perform does what the core wants done. Everything here returns at once.
+// driver is the worker as the core sees it. Everything here returns at once.
+type driver struct{ *worker }
+
+// perform does what the core wants done.
 func (w *worker) perform(a *connector.Actions) {
-	if a.Launch != nil {
-		step, token := w.cfg.Profile.Slowest()
-		w.due = step + time.Duration(a.Launch.Tokens)*token + a.Launch.Extra
-		w.steps <- launch{a.Launch, a.Layers} // never blocks: the last one is done
-	}
-	for _, t := range a.Tokens {
-		if l := w.live[t.ID]; l != nil {
-			m := w.message(l.sess)
-			m.Ids = append(m.Ids, l.sid)
-			m.Tokens = append(m.Tokens, t.Token)
-			m.Positions = append(m.Positions, uint32(t.Position))
-		}
-	}
-	for _, m := range a.Moves {
-		w.move(m)
-	}
-	for _, c := range a.Checks {
-		w.check(c)
-	}
-	for _, o := range a.Reserved {
-		w.reserved(o)
-	}
-	for _, p := range a.Prefilled {
-		w.prefilled(p)
-	}
-	for _, f := range a.Finished {
-		if l := w.live[f.ID]; l != nil {
-			m := w.message(l.sess)
-			m.Finished = append(m.Finished, &proto.Finished{
-				Id: l.sid, Reason: proto.FinishReason_FINISH_LENGTH, CachedTokens: uint32(f.Cached), Breakdown: breakdown(f.Breakdown),
-			})
-		}
-	}
-	for _, f := range a.Failed {
-		w.failed(f)
-	}
-	for _, ask := range a.Ask {
-		w.ask(ask)
-	}
-	for _, ans := range a.Answer {
-		w.peer.answer(ans)
-	}
-	for _, id := range a.Close {
-		w.close(id)
-	}
-	for _, id := range a.Drop {
-		w.drop(id)
-	}
+	a.Perform(driver{w})
 	w.send(len(a.Finished)+len(a.Prefilled)+len(a.Failed) > 0)
 }
+
+func (d driver) Launch(step *engine.Step, layers bool) {
+	most, token := d.cfg.Profile.Slowest()
+	d.due = most + time.Duration(step.Tokens)*token + step.Extra
+	d.steps <- launch{step, layers} // never blocks: the last one is done
+}
+
+func (d driver) Token(t connector.Token) {
+	if l := d.live[t.ID]; l != nil {
+		m := d.message(l.sess)
+		m.Ids = append(m.Ids, l.sid)
+		m.Tokens = append(m.Tokens, t.Token)
+		m.Positions = append(m.Positions, uint32(t.Position))
+	}
+}
+
+func (d driver) Finished(f *connector.Finished) {
+	if l := d.live[f.ID]; l != nil {
+		m := d.message(l.sess)
+		m.Finished = append(m.Finished, &proto.Finished{
+			Id: l.sid, Reason: proto.FinishReason_FINISH_LENGTH, CachedTokens: uint32(f.Cached), Breakdown: breakdown(f.Breakdown),
+		})
+	}
+}
+
+func (d driver) Move(m *connector.Move)           { d.move(*m) }
+func (d driver) Check(c *connector.Check)         { d.check(*c) }
+func (d driver) Reserved(o *connector.Offer)      { d.reserved(*o) }
+func (d driver) Prefilled(p *connector.Prefilled) { d.prefilled(*p) }
+func (d driver) Failed(f *connector.Failed)       { d.failed(*f) }
+func (d driver) Ask(a connector.Ask)              { d.ask(a) }
+func (d driver) Answer(a connector.Answer)        { d.peer.answer(a) }
+func (d driver) Close(id uint64)                  { d.close(id) }
+func (d driver) Drop(id uint64)                   { d.drop(id) }
 
 // message is what the iteration has for a session so far.
 func (w *worker) message(s *session) *proto.FromNode {

@@ -61,45 +61,37 @@ func (n *node) step() {
 	a := n.core.Step(now, events...)
 	clear(events)
 
-	if s := a.Launch; s != nil {
-		n.launch(s, a.Layers)
-	}
-	for _, f := range a.Failed {
-		n.c.failed(n, f)
-	}
-	for _, t := range a.Tokens {
-		n.c.token(t)
-	}
-	for i := range a.Moves {
-		n.move(&a.Moves[i])
-	}
-	for _, k := range a.Checks {
-		n.tell(connector.Checked{ID: k.ID, Part: k.Part, Blocks: len(k.Refs)})
-	}
-	for _, id := range a.Close {
-		n.tell(connector.Closed{ID: id})
-	}
-	for _, q := range a.Ask {
-		n.ask(q)
-	}
-	for _, r := range a.Answer {
-		n.answer(r)
-	}
-	for _, o := range a.Reserved {
-		n.c.reserved(n, o)
-	}
-	for _, p := range a.Prefilled {
-		n.c.prefilled(n, p)
-	}
-	for _, f := range a.Finished {
-		n.c.finished(n, f)
-	}
+	a.Perform(driver{n})
 	if a.Wake > 0 && a.Wake < never && (n.wakeAt <= now || a.Wake < n.wakeAt) {
 		n.wakeAt = max(a.Wake, now)
 		n.c.agenda.push(n.wakeAt, event{node: n, kind: wake})
 	}
 	n.report()
 }
+
+// driver is the node as its core sees it.
+type driver struct{ *node }
+
+func (d driver) Launch(s *engine.Step, layers bool) { d.launch(s, layers) }
+func (d driver) Token(t connector.Token)            { d.c.token(t) }
+func (d driver) Move(m *connector.Move)             { d.move(m) }
+func (d driver) Reserved(o *connector.Offer)        { d.c.reserved(d.node, *o) }
+func (d driver) Prefilled(p *connector.Prefilled)   { d.c.prefilled(d.node, *p) }
+func (d driver) Finished(f *connector.Finished)     { d.c.finished(d.node, *f) }
+func (d driver) Failed(f *connector.Failed)         { d.c.failed(d.node, *f) }
+func (d driver) Ask(q connector.Ask)                { d.ask(q) }
+func (d driver) Answer(q connector.Answer)          { d.answer(q) }
+
+// Check has everything right: no bytes move here.
+func (d driver) Check(k *connector.Check) {
+	d.tell(connector.Checked{ID: k.ID, Part: k.Part, Blocks: len(k.Refs)})
+}
+
+// Close has nobody to wait for.
+func (d driver) Close(id uint64) { d.tell(connector.Closed{ID: id}) }
+
+// Drop is of what a driver knows of requests; this one knows nothing.
+func (d driver) Drop(uint64) {}
 
 // report is what a real node tells the proxy after each iteration.
 func (n *node) report() {
