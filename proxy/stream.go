@@ -19,8 +19,8 @@ import (
 // a whole handler, were half of what an open stream took.
 
 // streamWriter writes an answer to a connection that was taken from net/http. It is an
-// http.ResponseWriter that an http.ResponseController can flush and set deadlines of. What
-// is written stays here until Flush or End.
+// http.ResponseWriter that an http.ResponseController can set a deadline of. What is written
+// stays here until FlushError or End.
 type streamWriter struct {
 	conn   streamConn
 	header http.Header
@@ -36,7 +36,6 @@ type streamWriter struct {
 // streamConn is what a streamWriter needs of a connection.
 type streamConn interface {
 	io.Writer
-	SetReadDeadline(time.Time) error
 	SetWriteDeadline(time.Time) error
 }
 
@@ -51,10 +50,7 @@ func newStreamWriter(conn streamConn, r *http.Request) *streamWriter {
 // Header implements [http.ResponseWriter].
 func (s *streamWriter) Header() http.Header { return s.header }
 
-// SetReadDeadline and SetWriteDeadline are for an [http.ResponseController].
-func (s *streamWriter) SetReadDeadline(at time.Time) error { return s.conn.SetReadDeadline(at) }
-
-// SetWriteDeadline: see SetReadDeadline.
+// SetWriteDeadline is for an [http.ResponseController].
 func (s *streamWriter) SetWriteDeadline(at time.Time) error { return s.conn.SetWriteDeadline(at) }
 
 // WriteHeader implements [http.ResponseWriter]. Without a Content-Length the answer is in
@@ -116,7 +112,7 @@ func (s *streamWriter) pending() *[]byte {
 	return s.buffer
 }
 
-// FlushError writes what waits, for an [http.ResponseController] too.
+// FlushError writes what waits.
 func (s *streamWriter) FlushError() error {
 	if s.buffer == nil && s.head == nil {
 		return nil
