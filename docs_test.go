@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -13,7 +14,7 @@ var (
 	heading = regexp.MustCompile("(?m)^#+ ")
 )
 
-// TestDocs: what README.md and docs/ link to is there, README.md names each page of docs/,
+// TestDocs: what README.md, CONTRIBUTING.md and docs/ link to is there, README.md names each page of docs/,
 // and is short.
 func TestDocs(t *testing.T) {
 	pages, err := filepath.Glob("docs/*.md")
@@ -21,7 +22,7 @@ func TestDocs(t *testing.T) {
 		t.Fatal(pages, err)
 	}
 	named := map[string]bool{}
-	for _, page := range append(pages, "README.md") {
+	for _, page := range slices.Concat(pages, []string{"README.md", "CONTRIBUTING.md"}) {
 		text, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)
