@@ -124,7 +124,7 @@ var (
 
 // A source is one Go file of the tree.
 type source struct {
-	name, dir string // "node/proxy.go", "node"
+	name, dir string // "proxy/flight.go", "proxy"
 	lines     int
 	test      bool
 	generated bool

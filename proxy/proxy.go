@@ -52,11 +52,11 @@ var defaultTimeouts = timeouts{body: 30 * time.Second, answer: 10 * time.Second,
 
 // Proxy serves OpenAI's HTTP API over the nodes that register with it.
 //
-// A request's life, in the order of the files: api_http.go takes it in,
-// api_request.go checks it, tokenizer.go makes tokens of it, registry.go
-// chooses its nodes, flight.go submits it and follows it
-// through attempt.go's state machine, member.go carries its legs
-// over the nodes' streams, api_events.go writes its tokens.
+// A request's life, in the order of the files: api_http.go takes it in, package openai
+// checks it and makes tokens of it, queue.go takes it on, stream.go takes its connection
+// if it streams, flight.go submits it and follows it through attempt.go's state machine,
+// registry_place.go chooses its nodes, member.go carries its legs over the nodes'
+// streams, and openai's events are its tokens.
 type Proxy struct {
 	cfg      Config
 	clock    clock.Clock
