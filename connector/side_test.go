@@ -69,62 +69,7 @@ func (s *side) step() {
 	events := s.pend
 	s.pend = nil
 	a := s.core.Step(x.w.now, events...)
-	for _, f := range a.Failed {
-		s.failed(f)
-	}
-	for _, t := range a.Tokens {
-		s.token(t)
-	}
-	if a.Launch != nil {
-		s.launch(a.Launch, a.Layers)
-	}
-	for _, m := range a.Moves {
-		s.move(&m)
-	}
-	for _, c := range a.Checks {
-		c.Refs = slices.Clone(c.Refs)
-		s.check(&c)
-	}
-	for _, o := range a.Reserved {
-		r := s.open(o)
-		x.w.at(x.soon(5*time.Millisecond), func() { s.peer.submit(x.jobs[o.ID], PrefillLeg, r) })
-	}
-	for _, p := range a.Prefilled {
-		s.ended(p.ID)
-		if p.Offer == nil {
-			continue
-		}
-		r := s.open(*p.Offer)
-		r.FirstToken = p.FirstToken
-		j := x.jobs[p.ID]
-		if j.forgotten {
-			x.tally.Forgotten++
-			continue
-		}
-		x.w.at(x.soon(5*time.Millisecond), func() { s.peer.submit(j, DecodeLeg, r) })
-	}
-	for _, f := range a.Finished {
-		s.ended(f.ID)
-		if j := x.jobs[f.ID]; s == x.d && x.hand != Layerwise && j.got != j.max {
-			x.failf("request %d finished with %d of %d tokens", f.ID, j.got, j.max)
-		}
-	}
-	for _, ask := range a.Ask {
-		s.ask(ask)
-	}
-	for _, ans := range a.Answer {
-		s.reply(ans)
-	}
-	for _, id := range a.Close {
-		s.close(id)
-	}
-	for _, id := range a.Drop {
-		l := s.legs[id]
-		if l.dropped || l.window != 0 || len(l.moves)+len(l.checks) > 0 {
-			x.failf("%s: request %d dropped: %+v", s.name, id, l)
-		}
-		l.dropped = true
-	}
+	a.Perform(sideDriver{s})
 	s.intact()
 	if at := a.Wake; at > 0 && (s.armed <= x.w.now || at < s.armed) {
 		s.armed = at
@@ -135,6 +80,63 @@ func (s *side) step() {
 			}
 		})
 	}
+}
+
+// sideDriver is the side as its core sees it. Moves and checks outlive the step.
+type sideDriver struct{ *side }
+
+func (d sideDriver) Launch(step *engine.Step, layers bool) { d.launch(step, layers) }
+func (d sideDriver) Token(t Token)                         { d.token(t) }
+func (d sideDriver) Failed(f *Failed)                      { d.failed(*f) }
+func (d sideDriver) Ask(a Ask)                             { d.ask(a) }
+func (d sideDriver) Answer(a Answer)                       { d.reply(a) }
+func (d sideDriver) Close(id uint64)                       { d.close(id) }
+
+func (d sideDriver) Move(m *Move) {
+	kept := *m
+	d.move(&kept)
+}
+
+func (d sideDriver) Check(c *Check) {
+	kept := *c
+	kept.Refs = slices.Clone(c.Refs)
+	d.check(&kept)
+}
+
+func (d sideDriver) Reserved(o *Offer) {
+	x, id, r := d.x, o.ID, d.open(*o)
+	x.w.at(x.soon(5*time.Millisecond), func() { d.peer.submit(x.jobs[id], PrefillLeg, r) })
+}
+
+func (d sideDriver) Prefilled(p *Prefilled) {
+	x := d.x
+	d.ended(p.ID)
+	if p.Offer == nil {
+		return
+	}
+	r := d.open(*p.Offer)
+	r.FirstToken = p.FirstToken
+	j := x.jobs[p.ID]
+	if j.forgotten {
+		x.tally.Forgotten++
+		return
+	}
+	x.w.at(x.soon(5*time.Millisecond), func() { d.peer.submit(j, DecodeLeg, r) })
+}
+
+func (d sideDriver) Finished(f *Finished) {
+	d.ended(f.ID)
+	if j := d.x.jobs[f.ID]; d.side == d.x.d && d.x.hand != Layerwise && j.got != j.max {
+		d.x.failf("request %d finished with %d of %d tokens", f.ID, j.got, j.max)
+	}
+}
+
+func (d sideDriver) Drop(id uint64) {
+	l := d.legs[id]
+	if l.dropped || l.window != 0 || len(l.moves)+len(l.checks) > 0 {
+		d.x.failf("%s: request %d dropped: %+v", d.name, id, l)
+	}
+	l.dropped = true
 }
 
 // intact: what can still be touched belongs to whom it did.
