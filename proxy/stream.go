@@ -29,8 +29,7 @@ type streamWriter struct {
 
 	begun   bool // the status is out, or about to be
 	chunked bool
-	head    []byte // not yet written
-	buffer  *[]byte
+	buffer  *[]byte // not yet written; nil if nothing is
 }
 
 // streamConn is what a streamWriter needs of a connection.
@@ -64,7 +63,8 @@ func (s *streamWriter) WriteHeader(status int) {
 	if s.header.Get("Connection") == "close" {
 		s.keep = false
 	}
-	b := append(strconv.AppendInt([]byte("HTTP/1.1 "), int64(status), 10), ' ')
+	waiting := s.waiting()
+	b := append(strconv.AppendInt(append(*waiting, "HTTP/1.1 "...), int64(status), 10), ' ')
 	b = append(append(b, http.StatusText(status)...), "\r\n"...)
 	field := func(name, value string) { b = append(append(append(append(b, name...), ": "...), value...), "\r\n"...) }
 	names := make([]string, 0, 4)
@@ -82,7 +82,7 @@ func (s *streamWriter) WriteHeader(status int) {
 	if !s.keep && s.header.Get("Connection") == "" {
 		field("Connection", "close")
 	}
-	s.head = append(b, "\r\n"...)
+	*waiting = append(b, "\r\n"...)
 }
 
 // Write implements [io.Writer]: one chunk.
@@ -91,7 +91,7 @@ func (s *streamWriter) Write(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
-	b := s.pending()
+	b := s.waiting()
 	if s.chunked {
 		*b = append(strconv.AppendInt(*b, int64(len(p)), 16), "\r\n"...)
 	}
@@ -102,24 +102,22 @@ func (s *streamWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// pending is what waits to be written, the status and the fields first.
-func (s *streamWriter) pending() *[]byte {
+// waiting is what is not yet written.
+func (s *streamWriter) waiting() *[]byte {
 	if s.buffer == nil {
 		s.buffer = streamBuffers.Get().(*[]byte)
-		*s.buffer = append((*s.buffer)[:0], s.head...)
-		s.head = nil
+		*s.buffer = (*s.buffer)[:0]
 	}
 	return s.buffer
 }
 
 // FlushError writes what waits.
 func (s *streamWriter) FlushError() error {
-	if s.buffer == nil && s.head == nil {
+	if s.buffer == nil {
 		return nil
 	}
-	b := s.pending()
-	_, err := s.conn.Write(*b)
-	streamBuffers.Put(b)
+	_, err := s.conn.Write(*s.buffer)
+	streamBuffers.Put(s.buffer)
 	s.buffer = nil
 	return err
 }
@@ -128,7 +126,7 @@ func (s *streamWriter) FlushError() error {
 func (s *streamWriter) End() error {
 	s.WriteHeader(http.StatusOK)
 	if s.chunked {
-		b := s.pending()
+		b := s.waiting()
 		*b = append(*b, "0\r\n\r\n"...)
 	}
 	return s.FlushError()
