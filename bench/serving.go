@@ -195,7 +195,8 @@ func (r *ServingResult) paced(ctx context.Context, start func(context.Context) (
 		}
 		r.InUse = -1
 		if now, err := readUsage(nil); err == nil && began == nil {
-			r.InUse = 100 - 100*float64(now.idle-machine.idle)/float64(time.Since(start)*time.Duration(now.cpus))
+			use := cpuUse(machine, now, time.Since(start), false)
+			r.InUse = use.OwnPct + use.OthersPct + use.StealPct
 		}
 		after, err := usage()
 		if err != nil {
