@@ -15,13 +15,6 @@ import (
 	"kvferry/proto"
 )
 
-// Reconnection to a node that answers no more: quick at first, for most are back at once,
-// and slow enough that one that refuses the stream costs nothing.
-const (
-	redialMin = 20 * time.Millisecond
-	redialMax = time.Second
-)
-
 // A producer is a node whose transfers this one consumes. A stream to it is opened
 // with the first question and kept.
 //
@@ -129,21 +122,21 @@ func (s *producer) forget(transfer, id uint64) {
 // hold keeps a stream to a producer as long as there is something that it has not
 // answered, and when there is nothing until the stream breaks.
 func (p *peers) hold(s *producer) {
-	wait := redialMin
+	wait := proto.RedialMin
 	for {
 		began := p.w.clk.Now()
 		opened, err := p.talk(s)
 		if !p.again(s, opened, err) {
 			return
 		}
-		if p.w.clk.Now()-began > redialMax {
-			wait = redialMin
+		if p.w.clk.Now()-began > proto.RedialMax {
+			wait = proto.RedialMin
 		}
 		select {
 		case <-time.After(wait):
 		case <-p.ctx.Done():
 		}
-		wait = min(2*wait, redialMax)
+		wait = min(2*wait, proto.RedialMax)
 	}
 }
 

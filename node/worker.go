@@ -377,7 +377,7 @@ func (w *worker) checkLeft() {
 }
 
 func breakdown(b connector.Breakdown) *proto.Breakdown {
-	us := func(d time.Duration) uint32 { return uint32(max(d, 0) / time.Microsecond) }
+	us := proto.Microseconds
 	return &proto.Breakdown{
 		ProxyUs: us(b.Proxy), QueueUs: us(b.Queue), PrefillUs: us(b.Prefill), PostUs: us(b.Post), WireUs: us(b.Wire),
 		LandUs: us(b.Land), FirstDecodeUs: us(b.FirstDecode), KvBytes: uint64(b.Bytes),

@@ -39,6 +39,14 @@ func FromNodeSize(info *NodeInfo) int {
 	return IterationSize + SubmitSize(info.MaxModelLen, info.BlockTokens)
 }
 
+// Between RedialMin and RedialMax lies the wait before a broken stream is opened again: short
+// at first, since most peers are back at once and a lease is a few seconds, and long enough
+// that one that refuses the stream costs nothing.
+const (
+	RedialMin = 20 * time.Millisecond
+	RedialMax = time.Second
+)
+
 // Microseconds is d for the wire, where a uint32 holds 71 minutes.
 func Microseconds(d time.Duration) uint32 {
 	return uint32(min(max(d.Microseconds(), 0), 1<<32-1))

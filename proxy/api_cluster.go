@@ -107,11 +107,10 @@ func (p *Proxy) serveServerInfo(w http.ResponseWriter, _ *http.Request) {
 	default:
 		info.Serving = ModeNondisagg
 	}
-	for _, m := range p.registry.snapshot() {
-		_, _, up := m.usable()
-		n := m.info
+	for _, state := range p.Nodes() {
+		n := state.Info
 		info.Nodes = append(info.Nodes, nodeInfo{
-			ID: n.Id, Role: proto.RoleName(n.Role), Up: up, Instance: fmt.Sprintf("%016x", n.Instance), GRPCAddr: n.GrpcAddr,
+			ID: n.Id, Role: proto.RoleName(n.Role), Up: state.Up, Instance: fmt.Sprintf("%016x", n.Instance), GRPCAddr: n.GrpcAddr,
 			Profile: n.Profile, ProfileFingerprint: n.ProfileFingerprint, Link: n.Link, Rails: append([]string{}, n.Rails...),
 			KVBlocks: n.KvBlocks, Chunked: n.Chunked, Version: n.Version,
 		})

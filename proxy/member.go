@@ -11,18 +11,11 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
+	protobuf "google.golang.org/protobuf/proto"
 
 	"kvferry/clock"
 	"kvferry/proto"
 	"kvferry/proxy/health"
-)
-
-// Reconnection to a node that is still in its lease: quick at first, since the
-// lease is a few seconds, and slow enough that a node that refuses the stream
-// costs nothing.
-const (
-	redialMin = 20 * time.Millisecond
-	redialMax = time.Second
 )
 
 // serveWindow is the HTTP/2 window of a node's stream: an iteration of 1,000
@@ -90,8 +83,8 @@ func (m *member) run() {
 	conn, err := grpc.NewClient(m.info.GrpcAddr,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: redialMin, Multiplier: 1.6, Jitter: 0.2, MaxDelay: redialMax},
-			MinConnectTimeout: redialMax,
+			Backoff:           backoff.Config{BaseDelay: proto.RedialMin, Multiplier: 1.6, Jitter: 0.2, MaxDelay: proto.RedialMax},
+			MinConnectTimeout: proto.RedialMax,
 		}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(proto.FromNodeSize(m.info))),
 		grpc.WithInitialWindowSize(serveWindow),
@@ -103,7 +96,7 @@ func (m *member) run() {
 	}
 	defer conn.Close()
 	client := proto.NewWorkerClient(conn)
-	for wait := redialMin; ; wait = min(2*wait, redialMax) {
+	for wait := proto.RedialMin; ; wait = min(2*wait, proto.RedialMax) {
 		start := m.clock.Now()
 		err := m.serve(client)
 		stay := m.down(err)
@@ -111,8 +104,8 @@ func (m *member) run() {
 			return
 		}
 		m.log.Warn("node's stream broke", "node", m.info.Id, "err", err)
-		if m.clock.Now()-start > redialMax {
-			wait = redialMin
+		if m.clock.Now()-start > proto.RedialMax {
+			wait = proto.RedialMin
 		}
 		select {
 		case <-m.ctx.Done():
@@ -227,7 +220,8 @@ func (m *member) receive(msg *proto.FromNode) error {
 		if l := m.drop(r.Id); l != nil {
 			l.inbox.addReport(report{leg: l, at: now, failed: r})
 		}
-		if r.Code == proto.FailCode_FAIL_DRAINING {
+		if r.Code == proto.FailCode_FAIL_DRAINING && !m.load.Draining {
+			m.load = protobuf.CloneOf(m.load) // others may read the old one
 			m.load.Draining = true
 		}
 	}

@@ -21,11 +21,8 @@ func (c healthCollector) Describe(ch chan<- *prometheus.Desc) {
 
 func (c healthCollector) Collect(ch chan<- prometheus.Metric) {
 	r := c.registry
-	for _, m := range r.snapshot() {
-		m.mu.Lock()
-		stalls := m.stalls
-		m.mu.Unlock()
-		ch <- prometheus.MustNewConstMetric(stallsDesc, prometheus.CounterValue, float64(stalls), m.info.Id)
+	for _, n := range r.nodes() {
+		ch <- prometheus.MustNewConstMetric(stallsDesc, prometheus.CounterValue, float64(n.Stalls), n.Info.Id)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -41,29 +41,26 @@ func (c nodeCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
-	for _, m := range c.registry.snapshot() {
+	for _, n := range c.registry.nodes() {
 		awake := 0
-		if _, _, ok := m.usable(); ok {
+		if n.Up {
 			awake = 1
-			up[m.info.Role]++
+			up[n.Info.Role]++
 		}
-		m.mu.Lock()
-		running, waiting, used, total := m.load.Running, m.load.Waiting, m.load.KvBlocksUsed, m.load.KvBlocksTotal
-		rails := m.rails
-		m.mu.Unlock()
+		total := n.Load.KvBlocksTotal
 		if total == 0 {
-			total = m.info.KvBlocks
+			total = n.Info.KvBlocks
 		}
-		model, id := m.info.Model, m.info.Id
-		gauge(runningDesc, float64(running), model, id)
-		gauge(waitingDesc, float64(waiting), model, id)
-		gauge(kvUsageDesc, float64(used)/float64(max(total, 1)), model, id)
+		model, id := n.Info.Model, n.Info.Id
+		gauge(runningDesc, float64(n.Load.Running), model, id)
+		gauge(waitingDesc, float64(n.Load.Waiting), model, id)
+		gauge(kvUsageDesc, float64(n.Load.KvBlocksUsed)/float64(max(total, 1)), model, id)
 		gauge(awakeDesc, float64(awake), model, id, "awake")
-		gauge(cacheDesc, 1, model, id, uintString(m.info.BlockTokens), uintString(total))
+		gauge(cacheDesc, 1, model, id, uintString(n.Info.BlockTokens), uintString(total))
 		counter := func(d *prometheus.Desc, v uint64, labels ...string) {
 			ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
 		}
-		for _, r := range rails {
+		for _, r := range n.Rails {
 			counter(railBytes, r.BytesWritten, id, r.Rail, "write")
 			counter(railBytes, r.BytesRead, id, r.Rail, "read")
 			counter(railResent, r.BytesResent, id, r.Rail)
