@@ -51,18 +51,17 @@ var layers = map[string]layer{
 	"transport/cma":           {module: []string{"transport", "transport/socket", "config"}, libraries: []string{xsys}},
 	"transport/rdma":          {module: []string{"transport", "transport/nic", "config"}, libraries: []string{"github.com/Mellanox/rdmamap"}},
 	"transport/rails":         {module: []string{"transport", "transport/nic", "transport/tcp", "transport/cma", "transport/rdma", "transport/topology", "config"}},
-	"transport/transporttest": {module: []string{"transport", "clock"}},
+	"transport/transporttest": {module: []string{"transport", "clock/clocktest", "clock"}},
 	"connector":               {module: []string{"engine", "kvcache"}},
 	"proto":                   {libraries: []string{grpc, protobuf}},
 	"node": {
 		module:    []string{"clock", "config", "version", "kvcache", "engine", "transport", "transport/rails", "transport/topology", "connector", "proto"},
 		libraries: []string{grpc, protobuf, "golang.org/x/sync"},
-		tests:     []string{"clock/clocktest", "proxy", "proxy/openai"},
+		tests:     []string{"proxy", "proxy/openai"},
 	},
 	"proxy": { // knows nodes by what they say over gRPC only
 		module:    []string{"proxy/admission", "proxy/health", "proxy/openai", "clock", "config", "version", "kvcache", "placement", "proto"},
 		libraries: []string{grpc, protobuf, "github.com/prometheus"},
-		tests:     []string{"clock/clocktest"},
 	},
 	"proxy/admission": {},
 	"proxy/health":    {module: []string{"proto"}},
@@ -283,7 +282,7 @@ func eachImport(s source, complain func(imp string) string) string {
 func under(p, root string) bool { return p == root || strings.HasPrefix(p, root+"/") }
 
 // below reports whether tests of dir may use pkg: all that dir may reach through
-// others, and the twin of the transport where a transport is reached.
+// others, and the twins of the transport and of the clock where those are reached.
 func below(pkg, dir string) bool {
 	seen := map[string]bool{}
 	var visit func(string) bool
@@ -293,8 +292,11 @@ func below(pkg, dir string) bool {
 		}
 		seen[d] = true
 		next := slices.Clone(layers[d].module)
-		if d == "transport" || d == "transport/tcp" {
+		switch d {
+		case "transport", "transport/tcp":
 			next = append(next, "transport/transporttest")
+		case "clock":
+			next = append(next, "clock/clocktest")
 		}
 		return slices.Contains(next, pkg) || slices.ContainsFunc(next, visit)
 	}

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"syscall"
 	"testing"
+
+	"kvferry/clock/clocktest"
 )
 
 type fullDisk struct{}
@@ -20,7 +22,7 @@ func TestLogLost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &testCluster{Cluster: cl, t: t, http: &http.Client{}, logs: &syncBuffer{}}
+	c := &testCluster{Cluster: cl, t: t, http: &http.Client{}, logs: &clocktest.Log{}}
 	c.poll("the nodes to join", func() bool {
 		return c.metric(`kvferry:nodes{role="prefill"}`) == 1 && c.metric(`kvferry:nodes{role="decode"}`) == 1
 	})

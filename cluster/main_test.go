@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"kvferry/clock/clocktest"
 	"kvferry/engine"
 	"kvferry/proxy"
 )
@@ -97,7 +98,7 @@ type testCluster struct {
 	*Cluster
 	t    testing.TB
 	http *http.Client
-	logs *syncBuffer
+	logs *clocktest.Log
 }
 
 // start starts a cluster that serves. At the end it must stop as asked, with no
@@ -105,7 +106,7 @@ type testCluster struct {
 // except where the test is about them.
 func start(t testing.TB, cfg Config) *testCluster {
 	t.Helper()
-	logs := &syncBuffer{}
+	logs := &clocktest.Log{}
 	cfg.Log, cfg.RecheckKV = logs, true
 	for _, limit := range []*time.Duration{&cfg.RequestTimeout, &cfg.LeaseTTL, &cfg.StopTimeout} {
 		if *limit == 0 {
@@ -455,24 +456,6 @@ func descriptors(t testing.TB, p *Process) int {
 		t.Fatal(err)
 	}
 	return len(files)
-}
-
-// syncBuffer is a buffer that the daemons write and a failing test reads.
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(b []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(b)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
 }
 
 // wait waits for a daemon's end.

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"kvferry/clock/clocktest"
 	"kvferry/proto"
-	"kvferry/transport/transporttest"
 )
 
 // TestNewFails: a node that cannot be built says what is in its way, and leaves nothing
@@ -61,7 +61,7 @@ func TestNewFails(t *testing.T) {
 // TestStopWhileWarming: a node that is stopped while it takes memory for its pool ends,
 // and has not served.
 func TestStopWhileWarming(t *testing.T) {
-	var log transporttest.Log
+	var log clocktest.Log
 	n, err := New(Config{
 		ID: "decode-0", Role: proto.Role_ROLE_DECODE, Proxy: "127.0.0.1:1", Rails: []string{DefaultRail},
 		Profile: smallProfile(t), KVBlocks: 4, WarmBytes: 1 << 20, Logger: slog.New(slog.NewTextHandler(&log, nil)),

@@ -148,16 +148,7 @@ func (s *nodes) end() {
 
 func (s *nodes) until(what string, cond func() bool) {
 	s.t.Helper()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	limit := time.After(clocktest.Patience)
-	for !cond() {
-		select {
-		case <-tick.C:
-		case <-limit:
-			s.t.Fatalf("waited %v for %s", clocktest.Patience, what)
-		}
-	}
+	clocktest.Until(s.t, what, cond)
 }
 
 // complete asks for n tokens after a prompt of length tokens that seed

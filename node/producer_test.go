@@ -19,7 +19,6 @@ import (
 	"kvferry/clock/clocktest"
 	"kvferry/proto"
 	"kvferry/proxy"
-	"kvferry/transport/transporttest"
 )
 
 // A cut says where a connection to a producer breaks: in place of the n-th message
@@ -295,7 +294,7 @@ func TestLostPeer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // mostly waits
-			logs := &transporttest.Log{}
+			logs := &clocktest.Log{}
 			s := startNodes(t, proxy.HandoffV0, func(c *Config) {
 				if c.Role == proto.Role_ROLE_DECODE {
 					c.Logger = slog.New(slog.NewTextHandler(logs, nil))

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"kvferry/clock/clocktest"
 	"kvferry/proto"
 	"kvferry/version"
 )
@@ -52,7 +53,7 @@ func TestProfilesThatDiffer(t *testing.T) {
 
 // TestMixedProfilesAreNamed: in the log and in /server_info.
 func TestMixedProfilesAreNamed(t *testing.T) {
-	var log logBuffer
+	var log clocktest.Log
 	c := newTestCluster(t, Config{AllowMixedProfiles: true, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	_, d := c.addPair()
 	if log := log.String(); strings.Contains(log, "different profiles") {

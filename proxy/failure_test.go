@@ -313,7 +313,7 @@ func TestDeregister(t *testing.T) {
 }
 
 func TestLeaseExpiry(t *testing.T) {
-	growing(t, 100*time.Millisecond, func(ttl time.Duration) bool {
+	clocktest.Growing(t, 100*time.Millisecond, func(ttl time.Duration) bool {
 		c := newTestCluster(t, Config{LeaseTTL: ttl})
 		n := c.newNode("both-1", proto.Role_ROLE_NONDISAGG, func(*fakeNode, *proto.Submit, func(*proto.FromNode)) {})
 		if err := c.lease(n); err != nil {

@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -26,17 +25,6 @@ import (
 	"kvferry/proto"
 	"kvferry/proxy/openai"
 )
-
-// growing calls try with times that double until it is satisfied: what a busy machine
-// gets done in a short time is not known.
-func growing(t *testing.T, from time.Duration, try func(d time.Duration) (enough bool)) {
-	t.Helper()
-	for d := from; !try(d); d *= 2 {
-		if d > clocktest.Patience {
-			t.Fatalf("not within %v", d)
-		}
-	}
-}
 
 const (
 	testModel       = "test-model"
@@ -235,24 +223,6 @@ func newTestCluster(t testing.TB, cfg Config, tune ...func(*Proxy)) *testCluster
 		clocktest.Goroutines(t, before)
 	})
 	return c
-}
-
-// logBuffer is a daemon's log for a test to read while it is written.
-type logBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logBuffer) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(b)
-}
-
-func (l *logBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 // addNode starts and registers a node and waits until the proxy has it; a nil

@@ -64,7 +64,7 @@ func TestDeadline(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			growing(t, 20*time.Millisecond, func(d time.Duration) bool {
+			clocktest.Growing(t, 20*time.Millisecond, func(d time.Duration) bool {
 				cfg, ask := ask(d)
 				c := newTestCluster(t, cfg)
 				n := c.addNode("both-1", proto.Role_ROLE_NONDISAGG, silent)
@@ -200,14 +200,5 @@ func (c *testCluster) waitDraining() {
 // poll is for conditions nothing announces.
 func (c *testCluster) poll(what string, cond func() bool) {
 	c.t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	limit := time.After(clocktest.Patience)
-	for !cond() {
-		select {
-		case <-tick.C:
-		case <-limit:
-			c.t.Fatalf("waited %v for %s", clocktest.Patience, what)
-		}
-	}
+	clocktest.Until(c.t, what, cond)
 }

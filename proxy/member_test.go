@@ -133,7 +133,7 @@ func TestProxyStoodStill(t *testing.T) {
 // TestStalledNode: one of two nodes holds its lease and answers nothing. Its request goes
 // to the other, new ones go there at once, and a sign of life brings it back.
 func TestStalledNode(t *testing.T) {
-	logs := &logBuffer{}
+	logs := &clocktest.Log{}
 	c := newTestCluster(t, Config{Placement: placement.RoundRobin, RequestTimeout: time.Minute, Logger: slog.New(slog.NewTextHandler(logs, nil))})
 	var say func(*proto.FromNode)
 	n := c.addNode("both-1", proto.Role_ROLE_NONDISAGG, func(_ *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
@@ -276,7 +276,7 @@ func TestOlderLoad(t *testing.T) {
 
 // TestWaitForNodes: requests that come before the nodes are served once those are there.
 func TestWaitForNodes(t *testing.T) {
-	logs := &logBuffer{}
+	logs := &clocktest.Log{}
 	c := newTestCluster(t, Config{NodeWait: clocktest.Patience, Logger: slog.New(slog.NewTextHandler(logs, nil))})
 	const requests = 5
 	answers := make(chan string, requests)

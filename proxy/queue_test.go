@@ -274,7 +274,7 @@ func TestRetryAfterOfAFullQueue(t *testing.T) {
 
 // TestWaitIsLogged: a line when it gets long, and one when it is over.
 func TestWaitIsLogged(t *testing.T) {
-	var log logBuffer
+	var log clocktest.Log
 	c := newTestCluster(t, Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	open, done := c.addBusyNode(10)
 	var alarm health.Alarm

@@ -181,7 +181,7 @@ func (h panics) Handle(ctx context.Context, r slog.Record) error {
 
 // TestStreamPanics: a fault in one stream ends that one, as it does in net/http.
 func TestStreamPanics(t *testing.T) {
-	var log logBuffer
+	var log clocktest.Log
 	c := newTestCluster(t, Config{MaxRetries: -1, Logger: slog.New(panics{slog.NewTextHandler(&log, nil)})})
 	n := c.addNode("both-1", proto.Role_ROLE_NONDISAGG, func(_ *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
 		send(failMessage(s.Id, proto.FailCode_FAIL_INTERNAL, true))

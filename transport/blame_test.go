@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"kvferry/clock"
+	"kvferry/clock/clocktest"
 	"kvferry/transport"
 	"kvferry/transport/transporttest"
 )
@@ -24,7 +25,7 @@ type spoilt struct {
 	a        *transport.Engine
 	src, dst *transport.Segment
 	target   *transport.Target
-	log      *transporttest.Log
+	log      *clocktest.Log
 
 	mu     sync.Mutex // OnPath comes from several goroutines
 	events []string
@@ -32,7 +33,7 @@ type spoilt struct {
 
 func newSpoilt(t *testing.T, badIndex int, sel transport.Selection) *spoilt {
 	t.Helper()
-	x := &spoilt{t: t, badIndex: badIndex, log: &transporttest.Log{}}
+	x := &spoilt{t: t, badIndex: badIndex, log: &clocktest.Log{}}
 	n := transporttest.NewNetwork()
 	var here, there []transport.Rail
 	for i := range 2 {

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"kvferry/clock/clocktest"
 	"kvferry/transport"
 )
 
@@ -36,7 +37,7 @@ func TestFailoverRuns(t *testing.T) {
 			cfg := briefly(specs...)
 			var out bytes.Buffer
 			var r *FailoverResult
-			growing(t, cfg.Duration, func(d time.Duration) bool {
+			clocktest.Growing(t, cfg.Duration, func(d time.Duration) bool {
 				out.Reset()
 				cfg.Duration, cfg.Stdout, cfg.Out, cfg.Threads = d, &out, t.TempDir(), []int{2}
 				cfg.Faults = []Annotation{{At: 30 * time.Millisecond, Action: linkDown, Rail: 1}}

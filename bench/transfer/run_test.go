@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"kvferry/clock/clocktest"
 	"kvferry/transport"
 )
 
@@ -46,32 +47,11 @@ func quick(server string) Config {
 	}
 }
 
-// growing calls try with times that double until it is satisfied: how much a busy
-// machine gets done in a short time is not known.
-func growing(t *testing.T, from time.Duration, try func(d time.Duration) (enough bool)) {
-	t.Helper()
-	for d := from; !try(d); d *= 2 {
-		if d > patience {
-			t.Fatalf("not within %v", d)
-		}
-	}
-}
-
 // noLeaks fails the test if goroutines outlive it.
 func noLeaks(t *testing.T) {
 	t.Helper()
 	before := runtime.NumGoroutine()
-	t.Cleanup(func() {
-		deadline := time.Now().Add(patience)
-		for runtime.NumGoroutine() > before {
-			if time.Now().After(deadline) {
-				stacks := make([]byte, 1<<16)
-				t.Errorf("%d goroutines, %d before:\n%s", runtime.NumGoroutine(), before, stacks[:runtime.Stack(stacks, true)])
-				return
-			}
-			runtime.Gosched()
-		}
-	})
+	t.Cleanup(func() { clocktest.Goroutines(t, before) })
 }
 
 // sound fails the test if a point is not.
@@ -132,7 +112,7 @@ func TestRuns(t *testing.T) {
 			cfg.Stdout, cfg.Progress = &out, &progress
 			change(&cfg)
 			var r *Result
-			growing(t, cfg.Warmup, func(d time.Duration) bool { // a rail's connection may take longer than a point
+			clocktest.Growing(t, cfg.Warmup, func(d time.Duration) bool { // a rail's connection may take longer than a point
 				cfg.Warmup = d
 				out.Reset()
 				progress.Reset()
@@ -172,7 +152,7 @@ func TestRuns(t *testing.T) {
 // TestWindow: a point of a given time counts what completes in it.
 func TestWindow(t *testing.T) {
 	for _, specs := range [][]string{{Mem}, {"127.0.0.1:0"}} {
-		growing(t, 20*time.Millisecond, func(d time.Duration) bool {
+		clocktest.Growing(t, 20*time.Millisecond, func(d time.Duration) bool {
 			cfg := quick("")
 			cfg.Rails, cfg.Blocks, cfg.Iterations, cfg.Duration = specs, cfg.Blocks[:1], 0, d
 			r, err := Run(t.Context(), cfg)
@@ -289,7 +269,7 @@ func TestRailUnreachable(t *testing.T) {
 	addr, _ := startServer(t, ServerConfig{Rails: []string{"127.0.0.1:0?advertise=127.0.0.1:1"}})
 	// The time is also what the server has for each answer, and what the first refused
 	// connection may take.
-	growing(t, 100*time.Millisecond, func(d time.Duration) bool {
+	clocktest.Growing(t, 100*time.Millisecond, func(d time.Duration) bool {
 		cfg := quick(addr)
 		cfg.Timeout, cfg.Iterations = d, 3
 		var out bytes.Buffer

@@ -1,6 +1,6 @@
 // Package clocktest is what tests of things that take time have in common: a clock that
-// can be stopped, the twin of [clock.Clock], and waits that end. None of the waits is a
-// measure of speed: the machine may be busy.
+// can be stopped, the twin of [clock.Clock], waits that end, and a log to look into
+// meanwhile. None of the waits is a measure of speed: the machine may be busy.
 package clocktest
 
 import (
@@ -52,20 +52,46 @@ func Receive[T any](t testing.TB, ch <-chan T, what string) T {
 	}
 }
 
+// Until waits until cond holds, or fails the test if that takes too long.
+func Until(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	if !within(Patience, cond) {
+		t.Fatalf("waited %v for %s", Patience, what)
+	}
+}
+
+// Growing calls try with times that double until it is satisfied: how much a busy machine
+// gets done in a short time is not known.
+func Growing(t testing.TB, from time.Duration, try func(d time.Duration) (enough bool)) {
+	t.Helper()
+	for d := from; !try(d); d *= 2 {
+		if d > Patience {
+			t.Fatalf("not within %v", d)
+		}
+	}
+}
+
 // Goroutines waits for as many as there were: those of a closed connection end a moment
 // after it.
 func Goroutines(t testing.TB, want int) {
 	t.Helper()
+	if !within(Patience, func() bool { return runtime.NumGoroutine() <= want }) {
+		stacks := make([]byte, 1<<20)
+		t.Errorf("%d goroutines, %d at the start:\n%s", runtime.NumGoroutine(), want, stacks[:runtime.Stack(stacks, true)])
+	}
+}
+
+// within reports whether cond came to hold in time.
+func within(d time.Duration, cond func() bool) bool {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	limit := time.After(Patience)
-	for runtime.NumGoroutine() > want {
+	limit := time.After(d)
+	for !cond() {
 		select {
 		case <-tick.C:
 		case <-limit:
-			stacks := make([]byte, 1<<20)
-			t.Errorf("%d goroutines, %d at the start:\n%s", runtime.NumGoroutine(), want, stacks[:runtime.Stack(stacks, true)])
-			return
+			return false
 		}
 	}
+	return true
 }

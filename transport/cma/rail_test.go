@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"kvferry/clock/clocktest"
 	"kvferry/transport"
 	"kvferry/transport/transporttest"
 )
@@ -71,7 +72,7 @@ func TestRoute(t *testing.T) {
 func TestStranger(t *testing.T) {
 	available(t)
 	transporttest.CheckLeaks(t)
-	var log transporttest.Log
+	var log clocktest.Log
 	r, err := New(Config{Name: "cma/0", Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	if err != nil {
 		t.Fatal(err)

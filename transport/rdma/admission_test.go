@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"kvferry/clock/clocktest"
 	"kvferry/transport"
-	"kvferry/transport/transporttest"
 )
 
 // TestCrowd: strangers that take all places and do nothing more, before the greeting
@@ -17,7 +17,7 @@ import (
 func TestCrowd(t *testing.T) {
 	const conns, transfers = 16, 3
 	for _, greet := range []bool{false, true} {
-		log := &transporttest.Log{}
+		log := &clocktest.Log{}
 		p := newPairing(t, 1<<16, func(c *Config) {
 			c.MaxConns, c.ConnsPerPeer, c.Logger = conns, conns, slog.New(slog.NewTextHandler(log, nil))
 		})

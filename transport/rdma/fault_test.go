@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"kvferry/clock/clocktest"
 	"kvferry/transport"
-	"kvferry/transport/transporttest"
 )
 
 // patience bounds every wait for something that must happen. It is no measure of
@@ -414,7 +414,7 @@ func TestPinnedOnce(t *testing.T) {
 // TestStrangers: what connects and is no rail is told apart, does no harm, and has a
 // line together.
 func TestStrangers(t *testing.T) {
-	f, log := newFabric(), &transporttest.Log{}
+	f, log := newFabric(), &clocktest.Log{}
 	r, other := f.rail(t, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(log, nil)) }), f.rail(t)
 	defer r.Close()
 	defer other.Close()

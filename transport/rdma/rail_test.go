@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"kvferry/clock/clocktest"
 	"kvferry/transport"
 	"kvferry/transport/transporttest"
 )
@@ -62,7 +63,7 @@ func TestWindowIsOpen(t *testing.T) {
 // told, nobody's or one that opens nothing, ends the connection and is not delivered.
 func TestStrangeImmediate(t *testing.T) {
 	f := newFabric()
-	log := &transporttest.Log{}
+	log := &clocktest.Log{}
 	a, b := f.rail(t), f.rail(t, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(log, nil)) })
 	defer a.Close()
 	b.HandleImmediates(func(transport.Key, transport.Imm) { t.Error("delivered") })

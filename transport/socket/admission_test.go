@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"kvferry/clock/clocktest"
 	"kvferry/transport"
 	"kvferry/transport/transporttest"
 )
@@ -70,7 +71,7 @@ func TestCrowd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			transporttest.CheckLeaks(t)
 			const transfers = 3
-			log := &transporttest.Log{}
+			log := &clocktest.Log{}
 			owner := newEngine(t, newRailWith(t, "127.0.0.1:0", Config{Logger: slog.New(slog.NewTextHandler(log, nil)), helloWithin: time.Hour}))
 			defer owner.Close()
 			ini := newEngine(t, newRail(t, "127.0.0.1:0"))
@@ -113,7 +114,7 @@ func TestCrowd(t *testing.T) {
 // once all are like that.
 func TestBusyStay(t *testing.T) {
 	transporttest.CheckLeaks(t)
-	log := &transporttest.Log{}
+	log := &clocktest.Log{}
 	r := newRailWith(t, "127.0.0.1:0", Config{MaxConns: 2, ConnsPerPeer: 2, Logger: slog.New(slog.NewTextHandler(log, nil))})
 	defer r.Close()
 	mem := make([]byte, 2<<20) // half for each

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"kvferry/clock/clocktest"
 	"kvferry/transport"
 	"kvferry/transport/transporttest"
 )
@@ -145,7 +146,7 @@ func TestQueueIsBounded(t *testing.T) {
 // A connection that has ended leaves its place to the next: nobody is put out for that.
 func TestPlacesAreGivenBack(t *testing.T) {
 	transporttest.CheckLeaks(t)
-	log := &transporttest.Log{}
+	log := &clocktest.Log{}
 	p := rawPeer{t: t, rail: newRailWith(t, "127.0.0.1:0", Config{MaxConns: 2, Logger: slog.New(slog.NewTextHandler(log, nil))})}
 	for i := range 5 {
 		p.connect(&hello{name: nameOf(i)})

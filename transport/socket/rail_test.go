@@ -46,3 +46,12 @@ func newRailWith(t testing.TB, listen string, cfg Config) *Rail {
 func TestContract(t *testing.T) {
 	transporttest.TestRail(t, func(t testing.TB) transport.Rail { return newRail(t, "127.0.0.1:0") }, transporttest.Checked)
 }
+
+func newEngine(t testing.TB, r transport.Rail) *transport.Engine {
+	t.Helper()
+	e, err := transport.New(transport.Config{Rails: []transport.Rail{r}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"kvferry/clock/clocktest"
 	"kvferry/transport"
 	"kvferry/transport/transporttest"
 )
@@ -20,7 +21,7 @@ const rawAddress = 1 << 40
 // newReferrer is a raw peer that has said hello. Its memory begins with its probe.
 func newReferrer(t *testing.T) *rawPeer {
 	t.Helper()
-	p := &rawPeer{t: t, log: &transporttest.Log{}, mem: make([]byte, 1<<16)}
+	p := &rawPeer{t: t, log: &clocktest.Log{}, mem: make([]byte, 1<<16)}
 	own := bytes.Repeat([]byte{7}, 4096)
 	p.rail = newRailWith(t, "127.0.0.1:0", Config{
 		Logger: slog.New(slog.NewTextHandler(p.log, nil)),
@@ -108,7 +109,7 @@ func TestUnreadable(t *testing.T) {
 	read := func(Conn) (Memory, error) {
 		return mapMemory{binary.LittleEndian.Uint64(no.probe.append(nil)), no.probe.append(nil)[8:]}, nil
 	}
-	log := &transporttest.Log{}
+	log := &clocktest.Log{}
 	logger := slog.New(slog.NewTextHandler(log, nil))
 	no = newRailWith(t, "127.0.0.1:0", Config{Attach: refuse, Logger: logger})
 	yes := newRailWith(t, "127.0.0.1:0", Config{Attach: read, Logger: logger})

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"kvferry/clock/clocktest"
 	"kvferry/transport"
 	"kvferry/transport/transporttest"
 )
@@ -23,7 +24,7 @@ import (
 type rawPeer struct {
 	t    *testing.T
 	rail *Rail
-	log  *transporttest.Log
+	log  *clocktest.Log
 	mem  []byte
 	key  transport.Key
 	c    net.Conn
@@ -31,7 +32,7 @@ type rawPeer struct {
 
 func newRawPeer(t *testing.T) *rawPeer {
 	t.Helper()
-	p := &rawPeer{t: t, log: &transporttest.Log{}, mem: make([]byte, 1<<16)}
+	p := &rawPeer{t: t, log: &clocktest.Log{}, mem: make([]byte, 1<<16)}
 	var err error
 	p.rail = newRailWith(t, "127.0.0.1:0", Config{Logger: slog.New(slog.NewTextHandler(p.log, nil))})
 	p.rail.HandleImmediates(func(transport.Key, transport.Imm) { t.Error("an immediate nobody sent") })
@@ -324,15 +325,6 @@ func TestInitiatorRefusesNoise(t *testing.T) {
 			}
 		})
 	}
-}
-
-func newEngine(t testing.TB, r transport.Rail) *transport.Engine {
-	t.Helper()
-	e, err := transport.New(transport.Config{Rails: []transport.Rail{r}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return e
 }
 
 // A peer that accepts and says nothing costs its batch the deadline, not more.

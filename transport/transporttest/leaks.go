@@ -1,11 +1,9 @@
 package transporttest
 
 import (
-	"bytes"
 	"net"
 	"os"
 	"runtime"
-	"sync"
 	"testing"
 	"time"
 )
@@ -37,24 +35,4 @@ func CheckLeaks(t *testing.T) {
 			runtime.Gosched()
 		}
 	})
-}
-
-// A Log is a log to look into while it is written.
-type Log struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-// Write implements io.Writer.
-func (l *Log) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(b)
-}
-
-// String is what was written so far.
-func (l *Log) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
 }

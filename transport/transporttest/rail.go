@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"kvferry/clock/clocktest"
 	"kvferry/transport"
 )
 
@@ -71,23 +72,10 @@ func TestRail(t *testing.T, make Factory, windows Windows) {
 		t.Run(c.name, func(t *testing.T) {
 			before := runtime.NumGoroutine()
 			c.run(t, make)
-			settle(t, before)
+			// Close has waited for them, but one that has signalled its end still counts
+			// until it is scheduled out.
+			clocktest.Goroutines(t, before)
 		})
-	}
-}
-
-// settle waits for the goroutines of closed rails to be gone: Close has
-// waited for them, but one that has signalled its end still counts until it
-// is scheduled out.
-func settle(t *testing.T, before int) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	for runtime.NumGoroutine() > before {
-		if time.Now().After(deadline) {
-			buf := [1 << 16]byte{}
-			t.Fatalf("%d goroutines, %d before:\n%s", runtime.NumGoroutine(), before, buf[:runtime.Stack(buf[:], true)])
-		}
-		runtime.Gosched()
 	}
 }
 
