@@ -24,7 +24,9 @@
 //	bench/page                           tables, plots and pages of reports
 //	sim                                  the same in virtual time: event loop, modelled links
 //	placement                            which node takes a request
-//	connector                            the hand-offs, as state machines
+//	attempt                              one submission of a request: which leg is next, its tokens in order
+//	connector                            a node's side of every hand-off: moves, checks, windows, holds
+//	handoff                              the ways of KV from prefill to decode, as values
 //	engine                               the GPU's stand-in: scheduler and cost model
 //	kvcache                              blocks, block tables, prefix hashes, bytes
 //	transport                            the transfer engine: segment, batch, slice, rail

@@ -8,6 +8,8 @@ import (
 	"runtime"
 	"slices"
 	"time"
+
+	"kvferry/handoff"
 )
 
 func newCell(cfg Config, w Workload, s Setting, repeat int) *Cell {
@@ -248,10 +250,13 @@ func (c *Cell) judge(s Setting) {
 		c.fault("%d bytes of KV moved between nodes: the cluster does not serve the setting %s", m.KVBytes, s.Name)
 	}
 	share, median, known := c.behindLink()
-	if c.Disturbance != nil && known && s.Handoff != "layerwise" {
+	// Layers move while the prompt is computed, whatever the link has room for then.
+	h, err := handoff.Parse(s.Handoff)
+	known = known && err == nil && h.Parts != handoff.Layers
+	if c.Disturbance != nil && known {
 		c.Disturbance.behindLink(share)
 	}
-	if s.Handoff != "layerwise" && share > notedBehind {
+	if known && share > notedBehind {
 		c.note("this machine's own network did not keep up with the link: %.0f %% of the transfers took over %.1f times what they take at %.2f GB/s, the median %.2f times, so the figures are those of a slower link",
 			100*share, behind, c.PacedTo/1e9, median)
 	}

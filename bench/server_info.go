@@ -15,7 +15,7 @@ type ServerInfo struct {
 	Version     string       `json:"version"`
 	Mode        string       `json:"mode"`    // asked for: auto, ModeDisagg or ModeNonDisagg
 	Serving     string       `json:"serving"` // with the nodes of now: ModeDisagg, ModeNonDisagg or ""
-	Handoff     string       `json:"handoff"` // v0, pull, layerwise
+	Handoff     string       `json:"handoff"`
 	Placement   string       `json:"placement"`
 	Model       string       `json:"model"`
 	Vocab       int          `json:"vocab"` // token ids are below it

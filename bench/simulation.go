@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"kvferry/config"
-	"kvferry/connector"
 	"kvferry/engine"
+	"kvferry/handoff"
 	"kvferry/sim"
 )
 
@@ -117,7 +117,7 @@ func (s *Simulation) config(bad *config.Faults) sim.Config {
 		return cfg
 	}
 	var err error
-	cfg.Handoff, err = connector.ParseHandoff(s.Handoff)
+	cfg.Handoff, err = handoff.Parse(s.Handoff)
 	bad.Check("Handoff", err)
 	config.Between(bad, "NICs", s.NICs, 1, maxNICs)
 	for range min(max(s.NICs, 1), maxNICs) {

@@ -186,7 +186,7 @@ func TestSweepFaults(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"nodes=3": "prefill:decode", "nodes=0:1": "whole number", "rate=-1": "above 0", "speed=2": "only a trace", "handoff=push": `handoff=push: "push": there is no such hand-off`,
+		"nodes=3": "prefill:decode", "nodes=0:1": "whole number", "rate=-1": "above 0", "speed=2": "only a trace", "handoff=drop": `handoff=drop: "drop": there is no such hand-off`,
 		"placement=best": `Params: placement=best: "best": use one of`, "nics=two": "whole number", "link=0GB/s": "rate",
 		"link=1GB/s,latency=5us": "rates alone",
 	} {

@@ -14,6 +14,7 @@ import (
 
 	"kvferry/bench/page"
 	"kvferry/config"
+	"kvferry/handoff"
 	"kvferry/sim"
 )
 
@@ -78,7 +79,7 @@ var sweepable = []sweepSetter{
 		return err
 	}},
 	{"nics", "nics=1,2,4", []string{"NICs"}, func(_ *Sweep, s *Simulation, v string) error { return setCount(&s.NICs, v) }},
-	{"handoff", "handoff=v0,pull,layerwise", []string{"Handoff"}, func(_ *Sweep, s *Simulation, v string) error { s.Handoff = v; return nil }},
+	{"handoff", "handoff=" + strings.Join(handoff.Names(), ","), []string{"Handoff"}, func(_ *Sweep, s *Simulation, v string) error { s.Handoff = v; return nil }},
 	{"placement", "placement=round-robin,least-loaded,prefix-aware", []string{"Placement"}, func(_ *Sweep, s *Simulation, v string) error { s.Placement = v; return nil }},
 }
 

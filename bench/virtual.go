@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
-	"kvferry/connector"
 	"kvferry/engine"
+	"kvferry/handoff"
 	"kvferry/kvcache"
 	"kvferry/sim"
 )
@@ -63,7 +63,7 @@ func (c *Cell) simulate(ctx context.Context, v *Virtual, s Setting, requests []R
 		if err != nil {
 			return err
 		}
-		if cfg.Handoff, err = connector.ParseHandoff(s.Handoff); err != nil {
+		if cfg.Handoff, err = handoff.Parse(s.Handoff); err != nil {
 			return err
 		}
 		cfg.Nondisagg, cfg.Prefill, cfg.Decode, cfg.NICs = 0, 1, 1, []sim.NIC{nic}

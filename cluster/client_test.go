@@ -240,7 +240,7 @@ func TestBadConfig(t *testing.T) {
 		{Config{Prefill: -1, Decode: 1}, "Prefill: -1: use 0 or more"},
 		{Config{Nondisagg: 1, Profile: broken}, "vocab: 0: use 1 or more"},
 		{Config{Nondisagg: 1, Profile: "h800"}, "h800"},
-		{Config{Prefill: 1, Decode: 1, Handoff: "push"}, `Handoff: "push": use one of`},
+		{Config{Prefill: 1, Decode: 1, Handoff: "drop"}, `Handoff: "drop": use one of`},
 		{Config{Prefill: 1, Decode: 1, Rails: []string{"tcp/nosuch0"}}, `Rails[0]: "tcp/nosuch0": this machine has no interface`},
 		{Config{Nondisagg: 1, KVBlocks: 1 << 40}, "KVBlocks: 1099511627776: use 1 to"},
 		{Config{Prefill: 1, Decode: 1, KVBlocks: blocks, WarmMiB: 1 << 40}, "WarmMiB: 1099511627776: 2 nodes"},

@@ -35,7 +35,7 @@ import (
 type Config struct {
 	Prefill, Decode, Nondisagg int    // nodes
 	Chunked                    bool   // of non-disaggregated nodes
-	Handoff                    string // v0, pull or layerwise; the proxy's default if empty
+	Handoff                    string // one of handoff.Names; the proxy's default if empty
 	Placement                  string
 	Profile                    string   // name or file; the shipped A10 if empty
 	Link                       string   // see --link of the daemons; native if empty

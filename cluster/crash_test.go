@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/proxy"
 	"kvferry/transport/rails"
 )
 
@@ -18,40 +17,40 @@ import (
 // takes over, and the client cannot tell: the text is the one of an undisturbed
 // cluster. Without one the request ends in an error that says so.
 func TestKilledNode(t *testing.T) {
-	for _, handoff := range handoffs {
+	for _, hand := range handoffs {
 		for _, spare := range []bool{true, false} {
-			t.Run(fmt.Sprintf("%s/spare=%t", handoff, spare), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s/spare=%t", hand, spare), func(t *testing.T) {
 				t.Parallel()
-				testKilledNode(t, nil, handoff, spare)
+				testKilledNode(t, nil, hand, spare)
 			})
 		}
-		t.Run(handoff+"/cma", func(t *testing.T) {
+		t.Run(hand+"/cma", func(t *testing.T) {
 			t.Parallel()
 			if r, err := rails.Open(rails.CMA, rails.Options{}); err != nil {
 				t.Skipf("SKIPPED: %v", err)
 			} else if err := r.Close(); err != nil {
 				t.Error(err)
 			}
-			testKilledNode(t, []string{rails.CMA}, handoff, true)
+			testKilledNode(t, []string{rails.CMA}, hand, true)
 		})
 	}
 }
 
-func testKilledNode(t *testing.T, over []string, handoff string, spare bool) {
-	k := killing{nodes: 1, handoff: handoff}
+func testKilledNode(t *testing.T, over []string, hand string, spare bool) {
+	k := killing{nodes: 1, handoff: hand}
 	lease := 5 * time.Second // which a request waits for another node; also the silence of a busy one
 	if spare {
 		k.nodes, lease = 2, patience
 	}
 	// A prompt of 384 tokens takes 0.4 s, its 1.5 MB 0.8 s more.
 	k.testCluster = start(t, Config{
-		Prefill: k.nodes, Decode: k.nodes, Handoff: handoff, Profile: profile(t, cost{PrefillToken: 1, Decode: 20}),
+		Prefill: k.nodes, Decode: k.nodes, Handoff: hand, Profile: profile(t, cost{PrefillToken: 1, Decode: 20}),
 		Link: "rate=2MB/s", LeaseTTL: lease, Rails: over,
 	})
 	c := k.testCluster
 	for i, m := range []moment{
 		{"prompt", "prefill", 384, c.working, false},
-		{"transfer", "decode", 384, func() func(string) bool { return c.transferring(handoff) }, false},
+		{"transfer", "decode", 384, func() func(string) bool { return c.transferring(hand) }, false},
 		{"stream", "decode", 32, c.working, true},
 	} {
 		longer := 1
@@ -134,7 +133,7 @@ func (k *killing) at(m moment, q call) bool {
 	default:
 		// Layerwise, the prefill node streams the first token while the last layers are
 		// on their way.
-		if !r.unsent("no_node", "node_lost") && !(k.handoff == proxy.HandoffLayerwise && r.Tokens == 1 && r.broken()) {
+		if !r.unsent("no_node", "node_lost") && !(decodeFirst(k.handoff) && r.Tokens == 1 && r.broken()) {
 			t.Errorf("killed mid-%s: %v: want 5xx", m.name, r)
 		}
 	}
@@ -159,7 +158,7 @@ func (c *testCluster) working() func(string) bool {
 
 // transferring says whether a decode node has blocks and KV is on its way into
 // them.
-func (c *testCluster) transferring(handoff string) func(string) bool {
+func (c *testCluster) transferring(hand string) func(string) bool {
 	before := c.metric("kvferry:kv_bytes_total")
 	return func(name string) bool {
 		m := c.metrics()
@@ -167,7 +166,7 @@ func (c *testCluster) transferring(handoff string) func(string) bool {
 			return false
 		}
 		// Layerwise reserves blocks before there is anything to move.
-		return handoff != proxy.HandoffLayerwise || value(m, "kvferry:kv_bytes_total") > before
+		return !decodeFirst(hand) || value(m, "kvferry:kv_bytes_total") > before
 	}
 }
 
@@ -201,11 +200,11 @@ func TestKilledProxy(t *testing.T) {
 // nothing comes any more, as when a machine hangs. The lease tells. Woken up, the
 // node lets go of what it was working on and joins again.
 func TestFrozenNode(t *testing.T) {
-	for _, handoff := range handoffs {
-		t.Run(handoff, func(t *testing.T) {
+	for _, hand := range handoffs {
+		t.Run(hand, func(t *testing.T) {
 			t.Parallel()
 			c := start(t, Config{
-				Prefill: 1, Decode: 2, Handoff: handoff, Profile: profile(t, cost{PrefillToken: 0.1, Decode: 20}), LeaseTTL: 5 * time.Second,
+				Prefill: 1, Decode: 2, Handoff: hand, Profile: profile(t, cost{PrefillToken: 0.1, Decode: 20}), LeaseTTL: 5 * time.Second,
 			})
 			var frozen string
 			f := c.catch("a decode node runs the stream", 3, func(longer int) call {

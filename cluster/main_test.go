@@ -21,7 +21,7 @@ import (
 
 	"kvferry/clock/clocktest"
 	"kvferry/engine"
-	"kvferry/proxy"
+	"kvferry/handoff"
 )
 
 func TestMain(m *testing.M) {
@@ -52,7 +52,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-var handoffs = []string{proxy.HandoffV0, proxy.HandoffPull, proxy.HandoffLayerwise}
+var handoffs = handoff.Names()
 
 // patience bounds every wait of a test. It is no measure of speed: the two cores
 // may be busy with other packages' tests.
@@ -478,4 +478,10 @@ func (r result) broken() bool {
 // that one can act on.
 func (r result) unsent(codes ...string) bool {
 	return r.Status >= 500 && r.Tokens == 0 && r.Err.Message != "" && slices.Contains(codes, r.Err.Code)
+}
+
+// decodeFirst reports whether a hand-off's requests go to the decode node first.
+func decodeFirst(name string) bool {
+	h, err := handoff.Parse(name)
+	return err == nil && h.First == handoff.DecodeLeg
 }

@@ -7,14 +7,14 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/proxy"
+	"kvferry/handoff"
 )
 
 // TestDoubledIDs starts a second decode node under each of the ids that are there. They
 // end with an error that says whose the id is; the first ones serve on, undisturbed.
 func TestDoubledIDs(t *testing.T) {
 	t.Parallel()
-	c := start(t, Config{Prefill: 1, Decode: 2, Handoff: proxy.HandoffLayerwise, Profile: profile(t, cost{PrefillToken: 0.1, Decode: 2}), LeaseTTL: time.Second})
+	c := start(t, Config{Prefill: 1, Decode: 2, Handoff: handoff.Layerwise.Name, Profile: profile(t, cost{PrefillToken: 0.1, Decode: 2}), LeaseTTL: time.Second})
 	first := []*Process{c.Process("decode-0"), c.Process("decode-1")}
 	for _, p := range first {
 		if err := c.AddNode(t.Context(), "decode", p.Name); err != nil {
@@ -59,7 +59,7 @@ func TestStoppedProxy(t *testing.T) {
 	t.Parallel()
 	const ttl = time.Second
 	c := start(t, Config{
-		Prefill: 2, Decode: 2, Handoff: proxy.HandoffPull, LeaseTTL: ttl,
+		Prefill: 2, Decode: 2, Handoff: handoff.Pull.Name, LeaseTTL: ttl,
 		Profile: profile(t, cost{PrefillToken: 5, Decode: 10}), // 50 prompts of 64 tokens: 8 s on two nodes, in steps of several
 	})
 	const requests = 50

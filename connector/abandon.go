@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"kvferry/engine"
+	"kvferry/handoff"
 )
 
 // withdrawnGrace is how long a request whose transfer the other node has withdrawn
@@ -38,10 +39,10 @@ func (c *Core) abandon(r *request, err error) {
 		c.fail(r, err)
 	}
 	r.state = abandoned
-	if r.Leg == DecodeLeg && r.Handoff != Layerwise {
+	if r.Leg == handoff.DecodeLeg && r.Handoff.Moves(r.Leg) {
 		c.release(r)
 	}
-	if r.ended && r.Handoff == V0 {
+	if r.ended && r.Handoff.InStep {
 		// A consumer that has asked waits for tensors, and its engine with it.
 		c.producer.forget(r.transfer)
 		c.act.Answer = append(c.act.Answer, Answer{Transfer: r.transfer, Gone: true})

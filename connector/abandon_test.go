@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"kvferry/engine"
+	"kvferry/handoff"
 	"kvferry/kvcache"
 )
 
@@ -16,8 +17,8 @@ func TestFailedTransfers(t *testing.T) {
 		Remote: Remote{Node: "far", Transfer: 9, Tokens: 4, Blocks: []Block{{}}},
 	}
 	pull, layerwise := leg, leg // the first reads at once, the second waits for the front end
-	pull.Leg, pull.Handoff = DecodeLeg, Pull
-	layerwise.Leg, layerwise.Handoff = PrefillLeg, Layerwise
+	pull.Leg, pull.Handoff = handoff.DecodeLeg, handoff.Pull
+	layerwise.Leg, layerwise.Handoff = handoff.PrefillLeg, handoff.Layerwise
 	for _, x := range []struct {
 		name   string
 		leg    Submit

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"kvferry/engine"
+	"kvferry/handoff"
 	"kvferry/kvcache"
 )
 
@@ -14,9 +15,9 @@ type Config struct {
 	Scheduler *engine.Scheduler
 	Pool      *kvcache.Pool
 	Profile   *engine.Profile
-	// HoldTimeout is how long blocks wait for the consumer of a v0 or pull
-	// transfer, from the end of the prompt or when v0's consumer asked for them,
-	// before they are given up.
+	// HoldTimeout is how long the blocks of a computed prompt wait for who reads them,
+	// from the end of the prompt or when the consumer asked for tensors, before they are
+	// given up.
 	HoldTimeout time.Duration
 	// Transfers is where transfer IDs count up from. A node that may be taken for its
 	// predecessor at the same address starts somewhere else than that: a release meant
@@ -38,8 +39,8 @@ type Core struct {
 	next      uint64              // transfer ID, the last one
 	deadlines deadlines
 
-	producer producer // v0, prefill side
-	receiver receiver // v0, decode side
+	producer producer // prefill side of hand-offs in a step
+	receiver receiver // decode side of these
 
 	now    time.Duration
 	toRun  []engine.Event // for the scheduler in this Step
@@ -59,7 +60,7 @@ type state uint8
 
 const (
 	running    state = iota // the scheduler has it, nothing is moving
-	offered                 // prefill side, v0 and pull: waiting for the consumer
+	offered                 // prefill side: computed, waiting for who reads it
 	moving                  // KV is on its way in or out
 	checking                // all there, being checked
 	closing                 // the window is being closed; then the sequence goes on or ends
@@ -82,7 +83,7 @@ type request struct {
 	shutting bool   // Close has been asked for
 	moves    int    // in flight
 	parts    int    // parts arrived (decode) or moved (prefill)
-	arrived  []bool // layerwise decode, by layer: an immediate counts once
+	arrived  []bool // decode side that is written to, by part: an immediate counts once
 	checks   int    // in flight
 	first    kvcache.Token
 	expires  time.Duration
@@ -211,28 +212,28 @@ func (c *Core) submit(ev Submit) {
 	front := max(millis(c.cfg.Profile.Costs.RequestMS)-ev.Age, 0)
 	req := engine.Request{
 		ID: ev.ID, Prompt: ev.Prompt, Prefix: ev.Prefix, MaxTokens: ev.MaxTokens,
-		// Of ours none waits for a launch; of v0 only the prefill side, see V0Costs.
-		AtOnce: ev.Leg == DecodeLeg || ev.Leg == PrefillLeg && ev.Handoff != V0,
+		// Only the prefill side of a hand-off in a step waits for a launch, see V0Costs.
+		AtOnce: ev.Leg == handoff.DecodeLeg || ev.Leg == handoff.PrefillLeg && !ev.Handoff.InStep,
 	}
 	switch {
-	case ev.Leg == PrefillLeg && ev.Handoff <= Layerwise:
-		req.MaxTokens, req.Keep = 1, ev.Handoff != None
-	case ev.Leg == DecodeLeg && ev.Handoff == V0:
+	case ev.Leg == handoff.PrefillLeg:
+		req.MaxTokens, req.Keep = 1, ev.Handoff != handoff.None
+	case ev.Leg == handoff.DecodeLeg && ev.Handoff.InStep:
 		req.KV = engine.Blocking
 		front = millis(c.v0.HopMS)
 		r.first = ev.Remote.FirstToken
-	case ev.Leg == DecodeLeg && (ev.Handoff == Pull || ev.Handoff == Layerwise):
+	case ev.Leg == handoff.DecodeLeg && ev.Handoff != handoff.None:
 		// The prompt went through the front end on the prefill side, or is about to.
 		req.KV, front = engine.Await, 0
-		if ev.Handoff == Layerwise {
-			r.arrived = make([]bool, c.layers())
+		if ev.Handoff.Offers(ev.Leg) {
+			r.arrived = make([]bool, c.parts(ev.Handoff))
 		}
-	case ev.Leg == Full && ev.Handoff == None:
+	case ev.Leg == handoff.FullLeg && ev.Handoff == handoff.None:
 	default:
 		c.refuse(ev.ID, fmt.Errorf("leg %v does not go with hand-off %q", ev.Leg, ev.Handoff))
 		return
 	}
-	if ev.Leg == DecodeLeg && ev.Handoff != Layerwise || ev.Leg == PrefillLeg && ev.Handoff == Layerwise {
+	if ev.Handoff.Moves(ev.Leg) {
 		if err := c.matches(ev); err != nil {
 			c.refuse(ev.ID, err)
 			return
@@ -242,7 +243,7 @@ func (c *Core) submit(ev Submit) {
 	req.Ready = c.now + front
 	r.ready = req.Ready
 	r.b.Proxy = front
-	if ev.Leg != DecodeLeg {
+	if ev.Leg != handoff.DecodeLeg {
 		r.b.Proxy += ev.Age // of a decode leg it contains the prefill leg
 	}
 	c.reqs[ev.ID] = r
@@ -258,14 +259,14 @@ func (c *Core) refuse(id uint64, err error) {
 
 // matches checks the other side's description against the prompt: it comes from
 // another machine. A decode node that has the beginning of a prompt in its prefix
-// cache reserves the blocks after it, so layerwise need not start at block 0.
+// cache reserves the blocks after it, so what it offers need not start at block 0.
 func (c *Core) matches(ev Submit) error {
 	blocks := c.cfg.Profile.KVGeometry.Blocks(len(ev.Prompt))
 	got := len(ev.Remote.Blocks)
 	if ev.Remote.Tokens != len(ev.Prompt) {
 		return fmt.Errorf("kv.tokens is %d: the prompt has %d", ev.Remote.Tokens, len(ev.Prompt))
 	}
-	if got > blocks || got < 1 || ev.Handoff != Layerwise && got != blocks {
+	if got > blocks || got < 1 || ev.Leg == handoff.DecodeLeg && got != blocks {
 		return fmt.Errorf("kv.blocks has %d blocks: the prompt needs %d", got, blocks)
 	}
 	for i, b := range ev.Remote.Blocks {
@@ -318,16 +319,14 @@ func (c *Core) launch(step *engine.Step) {
 	prompt := false
 	for _, w := range step.Works {
 		r := c.reqs[w.Seq.ID]
-		if !w.Prompt || r.Leg != PrefillLeg {
+		if !w.Prompt || r.Leg != handoff.PrefillLeg {
 			continue
 		}
 		prompt = true
-		switch r.Handoff {
-		case V0:
+		if r.Handoff.InStep {
 			step.Extra += millis(c.v0.ExtractMSPerMB * c.megabytes(w.N))
-		case Layerwise:
-			c.act.Layers = true
 		}
+		c.act.Layers = c.act.Layers || r.Handoff.Parts == handoff.Layers
 	}
 	if prompt {
 		c.producer.launched()
@@ -348,25 +347,25 @@ func (c *Core) output(o engine.Output) {
 			from = r.usable
 		}
 		r.b.FirstDecode = c.now - from
-		if r.Leg != DecodeLeg {
+		if r.Leg != handoff.DecodeLeg {
 			r.b.Prefill = o.Seq.Computed - o.Seq.Launched
 		}
 	}
 	if o.Last && c.recheck(r, o) {
 		return
 	}
-	handsOff := r.Leg == PrefillLeg && r.Handoff != None
-	if !handsOff || r.Handoff == Layerwise {
+	prefill := r.Leg == handoff.PrefillLeg
+	if !prefill || r.Handoff == handoff.None || r.Handoff.FirstToken == r.Leg {
 		c.tell(r, o)
 	}
 	if !o.Last {
 		return
 	}
 	switch {
-	case handsOff && r.Handoff == Layerwise:
+	case prefill && r.Handoff.Moves(r.Leg):
 		r.first = o.Token
-		c.layerwiseComputed(r)
-	case handsOff:
+		c.writeLast(r)
+	case prefill && r.Handoff.Offers(r.Leg):
 		c.offer(r, o.Token)
 	default:
 		c.finish(r, o)
@@ -385,8 +384,8 @@ func (c *Core) finish(r *request, o engine.Output) {
 	c.drop(r)
 }
 
-// peer is the other node of a request's transfer as errors name it, if it is known:
-// under layerwise the decode side has not been told.
+// peer is the other node of a request's transfer as errors name it, if it is known: who
+// offers has not been told.
 func (r *request) peer() string {
 	if r.Remote.Node == "" {
 		return ""
@@ -413,7 +412,7 @@ func (c *Core) closed(id uint64) {
 	case abandoned:
 		c.settle(r)
 	case closing:
-		if r.Leg == DecodeLeg {
+		if r.Leg == handoff.DecodeLeg {
 			c.land(r)
 			return
 		}
@@ -447,6 +446,17 @@ func (c *Core) wake() {
 }
 
 func (c *Core) layers() int { return c.cfg.Profile.KVGeometry.Layers }
+
+// parts is how many moves bring a prompt's KV.
+func (c *Core) parts(h handoff.Handoff) int {
+	switch h.Parts {
+	case handoff.Layers:
+		return c.layers()
+	case handoff.Tensors:
+		return tensors
+	}
+	return 1
+}
 
 // megabytes is the published payload of tokens: K, V and hidden states.
 func (c *Core) megabytes(tokens int) float64 {

@@ -1,6 +1,7 @@
 package connector
 
 import (
+	"kvferry/handoff"
 	"kvferry/kvcache"
 	"kvferry/transport"
 )
@@ -61,15 +62,16 @@ func Requests(slab *kvcache.Slab, m Move, tokens int) []transport.Request {
 }
 
 // Window is what the transfer of offered blocks needs open on the node that has them:
-// the direction, and the ranges of its slab. Layerwise writes to them, v0 and pull read
-// them, and only v0 has use for the hidden states, which lie at a slot's end.
-func Window(g kvcache.Geometry, h Handoff, blocks []kvcache.Ref) (transport.Op, []transport.Range) {
+// the direction, and the ranges of its slab. What a decode node offers is written to, what a
+// prefill node offers is read. Only who moves tensors has use for the hidden states, which
+// lie at a slot's end.
+func Window(g kvcache.Geometry, h handoff.Handoff, blocks []kvcache.Ref) (transport.Op, []transport.Range) {
 	op, n := transport.Read, g.BlockBytes()
-	switch h {
-	case V0:
-		n = g.SlotBytes()
-	case Layerwise:
+	if h.Offers(handoff.DecodeLeg) {
 		op = transport.Write
+	}
+	if h.Parts == handoff.Tensors {
+		n = g.SlotBytes()
 	}
 	ranges := make([]transport.Range, len(blocks))
 	for i, b := range blocks {

@@ -11,20 +11,22 @@ import (
 	"unsafe"
 
 	"kvferry/engine"
+	"kvferry/handoff"
 	"kvferry/kvcache"
 	"kvferry/transport"
 )
 
 // parts are the moves of a prompt under a hand-off.
-func parts(h Handoff, layers int) (ms []Move) {
-	switch h {
-	case V0:
+func parts(h handoff.Handoff, layers int) (ms []Move) {
+	write := h.Moves(handoff.PrefillLeg)
+	switch h.Parts {
+	case handoff.Tensors:
 		ms = append(ms, Move{Part: TensorK}, Move{Part: TensorV}, Move{Part: TensorHidden})
-	case Pull:
-		ms = append(ms, Move{Part: PartAll})
-	case Layerwise:
+	case handoff.Whole:
+		ms = append(ms, Move{Part: PartAll, Write: write})
+	case handoff.Layers:
 		for l := range layers {
-			ms = append(ms, Move{Part: l, Write: true})
+			ms = append(ms, Move{Part: l, Write: write})
 		}
 	}
 	return ms
@@ -37,7 +39,7 @@ func parts(h Handoff, layers int) (ms []Move) {
 // out of Pairs.
 func TestRequestsCover(t *testing.T) {
 	small := kvcache.Geometry{Layers: 3, KVHeads: 2, HeadDim: 4, ElemBytes: 2, BlockTokens: 4, HiddenSize: 8}
-	for _, h := range []Handoff{V0, Pull, Layerwise} {
+	for _, h := range handoff.All() {
 		for _, skip := range []int{0, 1} {
 			for tokens := skip*small.BlockTokens + 1; tokens <= 13; tokens++ {
 				t.Run(fmt.Sprintf("%v/%d tokens/skip %d", h, tokens, skip), func(t *testing.T) {
@@ -48,7 +50,7 @@ func TestRequestsCover(t *testing.T) {
 	}
 }
 
-func cover(t *testing.T, g kvcache.Geometry, h Handoff, tokens, skip int) {
+func cover(t *testing.T, g kvcache.Geometry, h handoff.Handoff, tokens, skip int) {
 	const slots = 12
 	slab, err := kvcache.NewSlab(g, slots)
 	if err != nil {
@@ -78,7 +80,7 @@ func cover(t *testing.T, g kvcache.Geometry, h Handoff, tokens, skip int) {
 				add(g.LayerOffset(local(i), l)+at, g.LayerOffset(remote(i), l)+at, row)
 			}
 		}
-		if h == V0 {
+		if h == handoff.V0 {
 			at := int64(r * g.HiddenTokenBytes())
 			add(g.HiddenOffset(local(i))+at, g.HiddenOffset(remote(i))+at, g.HiddenTokenBytes())
 		}
@@ -88,7 +90,7 @@ func cover(t *testing.T, g kvcache.Geometry, h Handoff, tokens, skip int) {
 	for _, m := range parts(h, g.Layers) {
 		m.Pairs = pairs
 		for _, q := range Requests(slab, m, tokens) {
-			if (q.Op == transport.Write) != (h == Layerwise) {
+			if (q.Op == transport.Write) != h.Moves(handoff.PrefillLeg) {
 				t.Fatalf("part %d: %v", m.Part, q.Op)
 			}
 			if len(q.Local) == 0 {
@@ -125,7 +127,7 @@ func TestWindowFits(t *testing.T) {
 	}
 	defer slab.Close()
 	remote := []kvcache.Ref{{ID: 9}, {ID: 2}, {ID: 3}, {ID: 11}}
-	for _, h := range []Handoff{V0, Pull, Layerwise} {
+	for _, h := range handoff.All() {
 		op, ranges := Window(g, h, remote)
 		access, err := transport.NewAccess(op, ranges)
 		if err != nil {
@@ -144,7 +146,7 @@ func TestWindowFits(t *testing.T) {
 		for id := range kvcache.BlockID(slots) {
 			mine := slices.ContainsFunc(remote, func(r kvcache.Ref) bool { return r.ID == id })
 			for at := g.BlockOffset(id); at < g.BlockOffset(id+1); at++ {
-				want := mine && (h == V0 || at < g.HiddenOffset(id))
+				want := mine && (h.Parts == handoff.Tensors || at < g.HiddenOffset(id))
 				if _, err := access.Check(op, at, 1, 0); (err == nil) != want {
 					t.Fatalf("%v: byte %d of block %d: %v, open should be %v", h, at-g.BlockOffset(id), id, err, want)
 				}
@@ -169,15 +171,16 @@ func TestRequestsBytes(t *testing.T) {
 	}
 	defer slab.Close()
 	for _, c := range []struct {
-		hand     Handoff
+		hand     handoff.Handoff
 		tokens   int
 		requests int
 	}{
-		{V0, 245, 16 * (28 + 28 + 1)},
-		{Pull, 245, 15 + 28*2}, // full blocks whole; K and V rows of each layer of the last
-		{Pull, 240, 15},
-		{Layerwise, 245, 28 * (15 + 2)},
-		{Layerwise, 1012, 28 * (63 + 2)},
+		{handoff.V0, 245, 16 * (28 + 28 + 1)},
+		{handoff.Pull, 245, 15 + 28*2}, // full blocks whole; K and V rows of each layer of the last
+		{handoff.Pull, 240, 15},
+		{handoff.Push, 245, 15 + 28*2},
+		{handoff.Layerwise, 245, 28 * (15 + 2)},
+		{handoff.Layerwise, 1012, 28 * (63 + 2)},
 	} {
 		var pairs []Pair
 		for i := range prof.KVGeometry.Blocks(c.tokens) {
@@ -193,7 +196,7 @@ func TestRequestsBytes(t *testing.T) {
 			}
 		}
 		want := c.tokens * 57_344
-		if c.hand == V0 {
+		if c.hand.Parts == handoff.Tensors {
 			want += c.tokens * 7_168
 		}
 		if bytes != want || requests != c.requests {
@@ -204,7 +207,7 @@ func TestRequestsBytes(t *testing.T) {
 
 func TestImmediate(t *testing.T) {
 	for _, transfer := range []uint64{0, 1, 1<<24 - 1} {
-		for _, layer := range []int{0, 27, maxLayers - 1} {
+		for _, layer := range []int{0, 27, maxLayers - 1, PartAll} {
 			for _, token := range []uint32{0, 151_935, 1<<32 - 1} {
 				tr, l, tok := DecodeImm(EncodeImm(transfer, layer, token))
 				if tr != transfer || l != layer || tok != token {
@@ -218,22 +221,6 @@ func TestImmediate(t *testing.T) {
 	}
 }
 
-func TestHandoffNames(t *testing.T) {
-	if names := Handoffs(); !slices.Equal(names, []string{"v0", "pull", "layerwise"}) {
-		t.Errorf("%q", names)
-	}
-	for _, name := range Handoffs() {
-		h, err := ParseHandoff(name)
-		if err != nil || h.String() != name {
-			t.Errorf("%q: %v, %v", name, h, err)
-		}
-	}
-	if _, err := ParseHandoff("push"); err == nil {
-		t.Error("push is not built")
-	}
-}
-
-// TestNewCore: each fault is named.
 func TestNewCore(t *testing.T) {
 	prof := smallProfile()
 	prof.KVGeometry.Layers = maxLayers
@@ -252,7 +239,7 @@ func TestNewCore(t *testing.T) {
 		"Profile is nil":     func(c *Config) { c.Profile = nil },
 		"HoldTimeout is 0s":  func(c *Config) { c.HoldTimeout = 0 },
 		"HoldTimeout is -1s": func(c *Config) { c.HoldTimeout = -time.Second },
-		"kv_geometry.layers is 257": func(c *Config) {
+		"kv_geometry.layers is 256": func(c *Config) {
 			c.Profile = smallProfile()
 			c.Profile.KVGeometry.Layers = maxLayers + 1
 		},

@@ -1,31 +1,21 @@
 // Package connector is the KV connector: it brings the KV of a prompt from the
 // node that computed it to the node that decodes it.
 //
-// Three hand-offs do it, an axis of the bench:
-//
-//	v0         the system that Mooncake published in 2024, ugly on purpose: decode
-//	           fetches one request's tensors after another inside its step, while
-//	           everything waits; the producer's copies queue behind its prefill
-//	           steps and hold back the next one, and with it the answer of the last.
-//	pull       decode allocates blocks, reads the finished blocks one-sided in the
-//	           background, and goes on decoding meanwhile.
-//	layerwise  decode allocates first; each layer's blocks are written to it while
-//	           the next layer is computed, and the prefill node streams the first
-//	           token itself.
+// How it does is a hand-off, a value whose properties it asks for; see package handoff.
 //
 // [Core] is one node: a scheduler and its side of every hand-off, as one pure
 // state machine. Step(now, events) returns [Actions]; the daemons perform them
 // over real rails, a simulation over modelled links, tests by hand.
 //
 //	prefill node                                decode node
-//	offered ── v0, pull: descriptor ──proxy──▶  allocated ─ reads ─▶ landed ─▶ decoding
+//	offered ── prefill first: blocks ─proxy──▶  allocated ─ reads ─▶ landed ─▶ decoding
 //	   │                                           │
 //	   └─ release ◀────────────────────────────────┘
-//	computing ◀─ layerwise: descriptor ─proxy─  allocated
-//	   └── a write and an immediate a layer ───▶ landed ─▶ decoding
+//	computing ◀── decode first: blocks ─proxy─  allocated
+//	   └── writes, each with an immediate ─────▶ landed ─▶ decoding
 //
 // Every transfer has a window: the node whose blocks are touched from outside opens
-// exactly those ([Window]), for reading under v0 and pull, for writing under layerwise,
+// exactly those ([Window]), for reading what is computed or for writing what is reserved,
 // under a key made for this transfer, and closes it before the blocks can go to
 // anyone else. No key opens the whole pool. What comes late, goes elsewhere or the
 // other way is refused at the node that has the blocks, not noticed later. On top of
@@ -42,5 +32,5 @@
 // Every request on a node ends in exactly one of Prefilled, Finished or Failed,
 // by its deadline at the latest, unless the proxy cancels it.
 //
-// The state machines import the standard library, kvcache and engine only.
+// The state machines import the standard library, handoff, kvcache and engine only.
 package connector

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"kvferry/engine"
+	"kvferry/handoff"
 	"kvferry/kvcache"
 )
 
@@ -81,12 +82,13 @@ func FuzzOutside(f *testing.F) {
 			data = data[1:]
 			return int(b)
 		}
+		hands := append(handoff.All(), handoff.None)
 		for len(data) > 0 {
 			kind := next()
 			switch a, b := next(), next(); kind % 9 {
 			case 0:
 				id++
-				ev := Submit{ID: id, Leg: Leg(a % 4), Prompt: make([]kvcache.Token, b%40), MaxTokens: next()%40 - 1, Handoff: Handoff(next() % 5), Deadline: now + 20*time.Millisecond}
+				ev := Submit{ID: id, Leg: handoff.Leg(a % 4), Prompt: make([]kvcache.Token, b%40), MaxTokens: next()%40 - 1, Handoff: hands[next()%len(hands)], Deadline: now + 20*time.Millisecond}
 				ev.Remote = Remote{Node: "x", Tokens: next(), FirstToken: uint32(next() % 30)}
 				for i := range next() % 12 {
 					ev.Remote.Blocks = append(ev.Remote.Blocks, Block{Index: i + next()%3 - 1})
@@ -109,7 +111,7 @@ func FuzzOutside(f *testing.F) {
 				step()
 			case 8:
 				id++
-				step(Submit{ID: id, Leg: Full, Prompt: make([]kvcache.Token, 1+b%9), MaxTokens: 1 + a%3, Deadline: now + time.Millisecond})
+				step(Submit{ID: id, Leg: handoff.FullLeg, Prompt: make([]kvcache.Token, 1+b%9), MaxTokens: 1 + a%3, Deadline: now + time.Millisecond})
 			}
 		}
 		for i := 0; core.Requests() > 0 || len(mine) > 0; i++ {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"kvferry/engine"
+	"kvferry/handoff"
 	"kvferry/kvcache"
 )
 
@@ -64,7 +65,7 @@ type pair struct {
 	seed  uint64
 	rng   *rand.Rand
 	w     *world
-	hand  Handoff
+	hand  handoff.Handoff
 	prof  *engine.Profile
 	f     faults
 	hold  time.Duration
@@ -91,7 +92,8 @@ type job struct {
 
 func newPair(t *testing.T, seed uint64) *pair {
 	rng := rand.New(rand.NewPCG(seed, 7))
-	x := &pair{t: t, seed: seed, rng: rng, w: &world{tb: t}, hand: V0 + Handoff(seed%3), jobs: map[uint64]*job{}}
+	hands := handoff.All()
+	x := &pair{t: t, seed: seed, rng: rng, w: &world{tb: t}, hand: hands[seed%uint64(len(hands))], jobs: map[uint64]*job{}}
 	switch { // every fifth run is undisturbed, in every fifth clients leave and nothing else
 	case seed%5 == 1:
 		x.f.cancel = 100 + rng.IntN(400)
@@ -170,11 +172,11 @@ func (x *pair) play() {
 		}
 		x.w.at(at, func() {
 			j.deadline = x.w.now + life
-			if x.hand == Layerwise {
-				x.d.submit(j, DecodeLeg, Remote{})
-			} else {
-				x.p.submit(j, PrefillLeg, Remote{})
+			first := x.p
+			if x.hand.First == handoff.DecodeLeg {
+				first = x.d
 			}
+			first.submit(j, x.hand.First, Remote{})
 		})
 		if x.chance(x.f.cancel) {
 			x.w.at(at+time.Duration(x.rng.Int64N(int64(300*time.Millisecond))), func() {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"kvferry/engine"
+	"kvferry/handoff"
 )
 
 // recheck takes a second look at a decode leg's blocks. The first is before they are
@@ -29,7 +30,7 @@ func (c *Core) recheck(r *request, o engine.Output) bool {
 
 // rechecks reports whether a leg ends with a second look at its blocks.
 func (c *Core) rechecks(s *Submit) bool {
-	return c.cfg.RecheckKV && s.Leg == DecodeLeg && s.Handoff != None
+	return c.cfg.RecheckKV && s.Leg == handoff.DecodeLeg && s.Handoff != handoff.None
 }
 
 // rechecked ends the leg, well or not.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"kvferry/engine"
+	"kvferry/handoff"
 	"kvferry/kvcache"
 )
 
@@ -38,12 +39,12 @@ type leg struct {
 	redone   bool         // its prompt was computed here after all
 }
 
-func (s *side) submit(j *job, kind Leg, r Remote) {
+func (s *side) submit(j *job, kind handoff.Leg, r Remote) {
 	if j.cancelled || j.failed {
 		return // the proxy has given up
 	}
 	n := j.max
-	if kind == PrefillLeg {
+	if kind == handoff.PrefillLeg {
 		n = 1
 	}
 	s.legs[j.id] = &leg{deadline: max(j.deadline, s.x.w.now), moves: map[*Move]bool{}, checks: map[*Check]bool{}, passed: map[int]bool{}}
@@ -105,7 +106,7 @@ func (d sideDriver) Check(c *Check) {
 
 func (d sideDriver) Reserved(o *Offer) {
 	x, id, r := d.x, o.ID, d.open(*o)
-	x.w.at(x.soon(5*time.Millisecond), func() { d.peer.submit(x.jobs[id], PrefillLeg, r) })
+	x.w.at(x.soon(5*time.Millisecond), func() { d.peer.submit(x.jobs[id], handoff.PrefillLeg, r) })
 }
 
 func (d sideDriver) Prefilled(p *Prefilled) {
@@ -121,12 +122,12 @@ func (d sideDriver) Prefilled(p *Prefilled) {
 		x.tally.Forgotten++
 		return
 	}
-	x.w.at(x.soon(5*time.Millisecond), func() { d.peer.submit(j, DecodeLeg, r) })
+	x.w.at(x.soon(5*time.Millisecond), func() { d.peer.submit(j, handoff.DecodeLeg, r) })
 }
 
 func (d sideDriver) Finished(f *Finished) {
 	d.ended(f.ID)
-	if j := d.x.jobs[f.ID]; d.side == d.x.d && d.x.hand != Layerwise && j.got != j.max {
+	if j := d.x.jobs[f.ID]; d.side == d.x.d && d.x.hand.FirstToken == handoff.DecodeLeg && j.got != j.max {
 		d.x.failf("request %d finished with %d of %d tokens", f.ID, j.got, j.max)
 	}
 }
@@ -203,8 +204,8 @@ func (s *side) token(t Token) {
 		j.answer = alone(x.t, x.prof, j.prompt, j.max)
 	}
 	if s.legs[t.ID].ends > 0 || t.Position != j.got || t.Token != j.answer[t.Position] {
-		// The first token of layerwise comes from the other node, and may be overtaken.
-		if !(x.hand == Layerwise && t.Position > 0 && t.Token == j.answer[t.Position]) {
+		// A first token that comes from the other node may be overtaken.
+		if !(x.hand.FirstToken == handoff.PrefillLeg && t.Position > 0 && t.Token == j.answer[t.Position]) {
 			x.failf("%s: request %d: token %d is %d after %d; alone: %v", s.name, t.ID, t.Position, t.Token, j.got, j.answer)
 		}
 	}
@@ -236,7 +237,7 @@ func (s *side) launch(step *engine.Step, layers bool) {
 			if w.Prompt {
 				l.redone = true
 			}
-			parts := map[Handoff]int{V0: tensors, Pull: 1, Layerwise: x.prof.KVGeometry.Layers}[x.hand]
+			parts := s.core.parts(x.hand)
 			if !l.redone && len(l.passed) != parts {
 				x.failf("request %d decodes with %d of %d parts checked", w.Seq.ID, len(l.passed), parts)
 			}

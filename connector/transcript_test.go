@@ -13,6 +13,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"kvferry/engine"
+	"kvferry/handoff"
 	"kvferry/kvcache"
 )
 
@@ -320,9 +321,9 @@ func (a *actor) event(t *testing.T, now time.Duration, words []string) Event {
 	switch words[0] {
 	case "submit":
 		ev := Submit{ID: id, Prompt: letters(opts["prompt"]), MaxTokens: num("out"), Age: when("age", 0), Deadline: when("deadline", 0)}
-		ev.Leg = Leg(slices.Index(legs[:], names[0]))
+		ev.Leg = handoff.Leg(slices.Index([]string{"full", "prefill", "decode"}, names[0]))
 		if len(names) > 1 {
-			h, err := ParseHandoff(names[1])
+			h, err := handoff.Parse(names[1])
 			if err != nil {
 				t.Fatal(err)
 			}

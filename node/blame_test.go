@@ -11,8 +11,8 @@ import (
 	"kvferry/clock"
 	"kvferry/clock/clocktest"
 	"kvferry/connector"
+	"kvferry/handoff"
 	"kvferry/proto"
-	"kvferry/proxy"
 	"kvferry/transport"
 	"kvferry/transport/transporttest"
 )
@@ -48,14 +48,14 @@ func spoil(id string) (set func(*Config), bad func() *transporttest.Corrupter) {
 // rail to rest, and goes on with the other. Under layerwise it is the prefill node, which
 // the proxy tells what the decode node has found.
 func TestSpoiltRail(t *testing.T) {
-	for _, handoff := range connector.Handoffs() {
-		t.Run(handoff, func(t *testing.T) {
+	for _, hand := range handoff.Names() {
+		t.Run(hand, func(t *testing.T) {
 			mover := "decode-0"
-			if handoff == proxy.HandoffLayerwise {
+			if decodeFirst(hand) {
 				mover = "prefill-0"
 			}
 			set, bad := spoil(mover)
-			s := startNodes(t, handoff, set, "prefill-0", "decode-0")
+			s := startNodes(t, hand, set, "prefill-0", "decode-0")
 			defer s.end()
 			var carried int64
 			wrong, failed := uint64(0), 0
@@ -95,7 +95,7 @@ func TestSpoiltRail(t *testing.T) {
 // wrong, while the leg is there or when it has ended, and blames its rails.
 func TestBadKV(t *testing.T) {
 	set, _ := spoil("prefill-0")
-	s := startNodes(t, proxy.HandoffLayerwise, set, "prefill-0", "decode-0")
+	s := startNodes(t, handoff.Layerwise.Name, set, "prefill-0", "decode-0")
 	defer s.end()
 	p, d := s.stranger(t, "prefill-0"), s.stranger(t, "decode-0")
 	defer p.leave()
@@ -111,9 +111,9 @@ func TestBadKV(t *testing.T) {
 	}
 	for i, seed := 0, 0; i < 3; i, seed = i+1, seed+1 { // strikes: then it rests, and what is written is right
 		prompt := tokensOf(seed, 200)
-		d.ask(proto.Leg_LEG_DECODE, proxy.HandoffLayerwise, prompt, 5)
+		d.ask(proto.Leg_LEG_DECODE, handoff.Layerwise.Name, prompt, 5)
 		kv := d.offer()
-		leg := p.submit(&proto.Submit{Leg: proto.Leg_LEG_PREFILL, Handoff: proxy.HandoffLayerwise, MaxTokens: 1, Kv: kv}, prompt)
+		leg := p.submit(&proto.Submit{Leg: proto.Leg_LEG_PREFILL, Handoff: handoff.Layerwise.Name, MaxTokens: 1, Kv: kv}, prompt)
 		m := said(d, "the decode node's verdict")
 		if len(m.Finished) == 1 { // the bad rail was not connected yet
 			said(p, "the prefill node's end")
@@ -164,18 +164,18 @@ func TestEndedLegs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &worker{clk: clock.Std(), live: make(map[uint64]*live)}
 		s := &session{requests: make(map[uint64]uint64)}
-		end := func(leg connector.Leg, handoff connector.Handoff) {
-			w.retire(&live{sess: s, leg: leg, handoff: handoff, done: true})
+		end := func(leg handoff.Leg, hand handoff.Handoff) {
+			w.retire(&live{sess: s, leg: leg, handoff: hand, done: true})
 		}
 		for range 2 * maxEnded {
-			end(connector.PrefillLeg, connector.Layerwise)
+			end(handoff.PrefillLeg, handoff.Layerwise)
 		}
 		if len(w.ended) != maxEnded {
 			t.Errorf("%d legs are remembered", len(w.ended))
 		}
 		<-time.After(judgeWithin + 1)
-		end(connector.DecodeLeg, connector.Layerwise)
-		end(connector.PrefillLeg, connector.Pull)
+		end(handoff.DecodeLeg, handoff.Layerwise)
+		end(handoff.PrefillLeg, handoff.Pull)
 		if len(w.ended) != 0 {
 			t.Errorf("%d legs are remembered after %v", len(w.ended), judgeWithin)
 		}

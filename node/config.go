@@ -9,8 +9,8 @@ import (
 
 	"kvferry/clock"
 	"kvferry/config"
-	"kvferry/connector"
 	"kvferry/engine"
+	"kvferry/handoff"
 	"kvferry/kvcache"
 	"kvferry/proto"
 	"kvferry/transport"
@@ -195,7 +195,7 @@ func (n *Node) info() *proto.NodeInfo {
 	info := &proto.NodeInfo{
 		Id: c.ID, Role: c.Role, GrpcAddr: n.GRPCAddr(), Model: c.Model, Profile: p.Name,
 		MaxModelLen: uint32(p.MaxModelLen), BlockTokens: uint32(p.KVGeometry.BlockTokens),
-		KvGeometry: geometryName(p.KVGeometry), KvBlocks: uint32(c.KVBlocks), Handoffs: connector.Handoffs(),
+		KvGeometry: geometryName(p.KVGeometry), KvBlocks: uint32(c.KVBlocks), Handoffs: handoff.Names(),
 		Instance: n.instance, Vocab: uint32(p.Vocab), ProfileFingerprint: p.Fingerprint(), Link: linkName(c.Link), Chunked: c.Chunked,
 		Version: version.String(),
 	}

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"kvferry/clock/clocktest"
-	"kvferry/proxy"
+	"kvferry/handoff"
 	"kvferry/transport"
 	"kvferry/transport/rails"
 )
@@ -18,7 +18,7 @@ func TestCrowd(t *testing.T) {
 	for _, rail := range onSockets {
 		t.Run(rail, func(t *testing.T) {
 			const requests = 3
-			s := startNodes(t, proxy.HandoffLayerwise, withRail(t, rail), "prefill-0", "decode-0")
+			s := startNodes(t, handoff.Layerwise.Name, withRail(t, rail), "prefill-0", "decode-0")
 			defer s.end()
 			strangers, err := rails.Open(rail, rails.Options{Logger: slog.New(slog.DiscardHandler)})
 			if err != nil {

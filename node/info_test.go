@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"kvferry/engine"
+	"kvferry/handoff"
 	"kvferry/proxy"
 	"kvferry/proxy/openai"
 	"kvferry/version"
@@ -15,7 +16,7 @@ import (
 
 // TestServerInfoOfRealNodes: what a node says of itself is what the proxy shows.
 func TestServerInfoOfRealNodes(t *testing.T) {
-	s := startNodes(t, proxy.HandoffV0, nil, "prefill-0", "decode-0")
+	s := startNodes(t, handoff.V0.Name, nil, "prefill-0", "decode-0")
 	defer s.end()
 	resp, err := s.client.Get("http://" + s.proxy.daemon.HTTPAddr() + "/server_info")
 	if err != nil {
@@ -41,7 +42,7 @@ func TestServerInfoOfRealNodes(t *testing.T) {
 	}
 	p := smallProfile(t)
 	info := got.Kvferry
-	if info.Handoff != proxy.HandoffV0 || info.Vocab != uint32(p.Vocab) || info.Profile != p.Name || info.ProfileFingerprint != p.Fingerprint() || info.Serving != proxy.ModeDisagg || len(info.Nodes) != 2 {
+	if info.Handoff != handoff.V0.Name || info.Vocab != uint32(p.Vocab) || info.Profile != p.Name || info.ProfileFingerprint != p.Fingerprint() || info.Serving != proxy.ModeDisagg || len(info.Nodes) != 2 {
 		t.Fatalf("%+v", info)
 	}
 	for i, id := range []string{"prefill-0", "decode-0"} {
@@ -79,7 +80,7 @@ func TestGeometryName(t *testing.T) {
 func TestVocabularyIsTheClusters(t *testing.T) {
 	for _, vocab := range []uint32{1, 100, 32000, openai.MaxVocab} {
 		t.Run(fmt.Sprint(vocab), func(t *testing.T) {
-			s := startNodes(t, proxy.HandoffLayerwise, func(c *Config) { c.Profile.Vocab = int(vocab) }, "prefill-0", "decode-0")
+			s := startNodes(t, handoff.Layerwise.Name, func(c *Config) { c.Profile.Vocab = int(vocab) }, "prefill-0", "decode-0")
 			defer s.end()
 			tok, text := openai.Tokenizer{Vocab: vocab}, "Tell me about ferries, please"
 			last := vocab - 1

@@ -14,16 +14,16 @@ import (
 	protobuf "google.golang.org/protobuf/proto"
 
 	"kvferry/clock/clocktest"
+	"kvferry/handoff"
 	"kvferry/kvcache"
 	"kvferry/proto"
-	"kvferry/proxy"
 )
 
 // longestSubmit is as much as a proxy can have to say to a node of that model.
 func longestSubmit(modelLen, blockTokens int) *proto.Submit {
 	const most = math.MaxUint32
 	s := &proto.Submit{
-		Id: math.MaxUint64, RequestId: strings.Repeat("x", 256), Leg: proto.Leg_LEG_DECODE, Handoff: proxy.HandoffLayerwise, MaxTokens: most,
+		Id: math.MaxUint64, RequestId: strings.Repeat("x", 256), Leg: proto.Leg_LEG_DECODE, Handoff: handoff.Layerwise.Name, MaxTokens: most,
 		DeadlineMs: most, AgeUs: most, Prior: most, IgnoreEos: true, Prompt: make([]byte, 4*modelLen),
 		Kv: &proto.KVRef{
 			NodeId: strings.Repeat("n", 256), GrpcAddr: strings.Repeat("a", 256), TransferId: math.MaxUint64, Tokens: most, FirstToken: most,
@@ -68,7 +68,7 @@ func TestLongestMessages(t *testing.T) {
 // stream. The node serves others. When its prompt was looked at only once all was there,
 // the node grew from 19 to 373 MB.
 func TestLongSubmit(t *testing.T) {
-	s := startNodes(t, proxy.HandoffLayerwise, nil, "prefill-0", "decode-0")
+	s := startNodes(t, handoff.Layerwise.Name, nil, "prefill-0", "decode-0")
 	defer s.end()
 	conn, err := grpc.NewClient(s.nodes["prefill-0"].daemon.GRPCAddr(), dialOptions()...)
 	if err != nil {
@@ -100,12 +100,12 @@ func TestLongSubmit(t *testing.T) {
 // TestSubmitBeyondModel: a prompt that is longer than the model is refused before anything
 // is made of it, and so is a table with more blocks than hold one.
 func TestSubmitBeyondModel(t *testing.T) {
-	s := startNodes(t, proxy.HandoffLayerwise, nil, "prefill-0", "decode-0")
+	s := startNodes(t, handoff.Layerwise.Name, nil, "prefill-0", "decode-0")
 	defer s.end()
 	x := s.stranger(t, "prefill-0")
 	defer x.leave()
 	p := x.w.cfg.Profile
-	x.ask(proto.Leg_LEG_PREFILL, proxy.HandoffPull, make([]kvcache.Token, p.MaxModelLen+1), 1)
+	x.ask(proto.Leg_LEG_PREFILL, handoff.Pull.Name, make([]kvcache.Token, p.MaxModelLen+1), 1)
 	m := clocktest.Receive(t, x.said, "a refusal")
 	if len(m.Failed) != 1 || m.Failed[0].Code != proto.FailCode_FAIL_INVALID || !strings.Contains(m.Failed[0].Message, "(max_model_len)") {
 		t.Errorf("a prompt of %d tokens: the node says %v", p.MaxModelLen+1, m)
@@ -116,7 +116,7 @@ func TestSubmitBeyondModel(t *testing.T) {
 	}
 	x.next++
 	err := x.stream.Send(&proto.ToNode{Kind: &proto.ToNode_Submit{Submit: &proto.Submit{
-		Id: x.next, Leg: proto.Leg_LEG_PREFILL, Handoff: proxy.HandoffLayerwise, Prompt: binary.LittleEndian.AppendUint32(nil, 1), MaxTokens: 1, Kv: kv,
+		Id: x.next, Leg: proto.Leg_LEG_PREFILL, Handoff: handoff.Layerwise.Name, Prompt: binary.LittleEndian.AppendUint32(nil, 1), MaxTokens: 1, Kv: kv,
 	}}})
 	if err != nil {
 		t.Fatal(err)

@@ -19,6 +19,7 @@ import (
 	"kvferry/clock/clocktest"
 	"kvferry/connector"
 	"kvferry/engine"
+	"kvferry/handoff"
 	"kvferry/kvcache"
 	"kvferry/proto"
 	"kvferry/proxy"
@@ -73,16 +74,16 @@ func smallProfile(t testing.TB) *engine.Profile {
 
 // startNodes starts a proxy and the named nodes, whose role is the name up to
 // the dash. set may change a node's configuration.
-func startNodes(t testing.TB, handoff string, set func(*Config), names ...string) *nodes {
+func startNodes(t testing.TB, hand string, set func(*Config), names ...string) *nodes {
 	t.Helper()
-	return startLeased(t, clocktest.Patience, handoff, set, names...)
+	return startLeased(t, clocktest.Patience, hand, set, names...)
 }
 
 // startLeased is startNodes with leases of another length.
-func startLeased(t testing.TB, ttl time.Duration, handoff string, set func(*Config), names ...string) *nodes {
+func startLeased(t testing.TB, ttl time.Duration, hand string, set func(*Config), names ...string) *nodes {
 	t.Helper()
 	s := &nodes{t: t, ttl: ttl, nodes: make(map[string]*running[*Node]), client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
-	s.startProxy(handoff, "127.0.0.1:0", "127.0.0.1:0")
+	s.startProxy(hand, "127.0.0.1:0", "127.0.0.1:0")
 	for _, name := range names {
 		cfg := Config{
 			ID: name, Proxy: s.proxy.daemon.GRPCAddr(), Profile: smallProfile(t), KVBlocks: 256, RecheckKV: true, Logger: slog.New(slog.DiscardHandler),
@@ -101,9 +102,9 @@ func startLeased(t testing.TB, ttl time.Duration, handoff string, set func(*Conf
 	return s
 }
 
-func (s *nodes) startProxy(handoff, httpAddr, grpcAddr string) {
+func (s *nodes) startProxy(hand, httpAddr, grpcAddr string) {
 	s.t.Helper()
-	p, err := proxy.New(proxy.Config{HTTPAddr: httpAddr, GRPCAddr: grpcAddr, Handoff: handoff, LeaseTTL: s.ttl, Logger: slog.New(slog.DiscardHandler)})
+	p, err := proxy.New(proxy.Config{HTTPAddr: httpAddr, GRPCAddr: grpcAddr, Handoff: hand, LeaseTTL: s.ttl, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -203,9 +204,9 @@ func (s *nodes) bad() (n uint64) {
 // TestCorruptAfterLanding flips bytes of a decode node's blocks between their
 // landing and their check, once and every time.
 func TestCorruptAfterLanding(t *testing.T) {
-	for _, handoff := range connector.Handoffs() {
-		t.Run(handoff, func(t *testing.T) {
-			s := startNodes(t, handoff, nil, "prefill-0", "decode-0")
+	for _, hand := range handoff.Names() {
+		t.Run(hand, func(t *testing.T) {
+			s := startNodes(t, hand, nil, "prefill-0", "decode-0")
 			defer s.end()
 			want, status := s.text(1, 100, 5)
 			if status != http.StatusOK {
@@ -263,9 +264,9 @@ func (s *nodes) onLoop(w *worker, f func()) {
 // prompt in its prefix cache. Another node takes over; without one the request
 // fails, every time, and never decodes from it.
 func TestCorruptAtSource(t *testing.T) {
-	for _, handoff := range connector.Handoffs() {
-		t.Run(handoff, func(t *testing.T) {
-			s := startNodes(t, handoff, func(c *Config) { c.PrefixCaching = c.Role == proto.Role_ROLE_PREFILL }, "prefill-0", "prefill-1", "decode-0")
+	for _, hand := range handoff.Names() {
+		t.Run(hand, func(t *testing.T) {
+			s := startNodes(t, hand, func(c *Config) { c.PrefixCaching = c.Role == proto.Role_ROLE_PREFILL }, "prefill-0", "prefill-1", "decode-0")
 			defer s.end()
 			want, status := s.text(1, 100, 5)
 			if status != http.StatusOK {
@@ -313,13 +314,13 @@ func TestCorruptAtSource(t *testing.T) {
 // requests that come before them wait.
 func TestProxyRestarts(t *testing.T) {
 	// A node knows when it renews its lease, three times in its length.
-	s := startLeased(t, 6*time.Second, proxy.HandoffLayerwise, nil, "prefill-0", "decode-0")
+	s := startLeased(t, 6*time.Second, handoff.Layerwise.Name, nil, "prefill-0", "decode-0")
 	defer s.end()
 	want, _ := s.text(1, 100, 5)
 	httpAddr, grpcAddr := s.proxy.daemon.HTTPAddr(), s.proxy.daemon.GRPCAddr()
 	s.client.CloseIdleConnections()
 	s.proxy.end(t)
-	s.startProxy(proxy.HandoffLayerwise, httpAddr, grpcAddr)
+	s.startProxy(handoff.Layerwise.Name, httpAddr, grpcAddr)
 	s.burst(15, want)
 }
 
@@ -327,7 +328,7 @@ func TestProxyRestarts(t *testing.T) {
 // released what it had read, or the prefill node held the blocks for HoldTimeout
 // and could not drain.
 func TestNodeRestarts(t *testing.T) {
-	s := startNodes(t, proxy.HandoffPull, nil, "prefill-0", "decode-0")
+	s := startNodes(t, handoff.Pull.Name, nil, "prefill-0", "decode-0")
 	defer s.end()
 	want, _ := s.text(1, 100, 5)
 	for range 3 {
@@ -356,10 +357,10 @@ func TestNothingLeaks(t *testing.T) {
 		}
 		return len(d)
 	}
-	for _, handoff := range connector.Handoffs() {
-		t.Run(handoff, func(t *testing.T) {
+	for _, hand := range handoff.Names() {
+		t.Run(hand, func(t *testing.T) {
 			goroutines, open := runtime.NumGoroutine(), files()
-			s := startNodes(t, handoff, func(c *Config) { c.KVBlocks = 64 }, "prefill-0", "decode-0")
+			s := startNodes(t, hand, func(c *Config) { c.KVBlocks = 64 }, "prefill-0", "decode-0")
 			burst := func() {
 				var all sync.WaitGroup
 				limit := make(chan struct{}, 32)
@@ -415,10 +416,10 @@ func TestDrainTimesOut(t *testing.T) {
 		c.Profile.Disagg.DecodeStepMS = 1000
 		c.DrainTimeout = time.Millisecond
 	}
-	for _, handoff := range connector.Handoffs() {
-		t.Run(handoff, func(t *testing.T) {
+	for _, hand := range handoff.Names() {
+		t.Run(hand, func(t *testing.T) {
 			t.Parallel() // mostly waits, a lease long for another decode node
-			s := startLeased(t, 10*time.Second, handoff, slow, "prefill-0", "decode-0")
+			s := startLeased(t, 10*time.Second, hand, slow, "prefill-0", "decode-0")
 			got := make(chan int, 1)
 			go func() {
 				resp, err := s.complete(context.Background(), 1, 40, 100, false)
@@ -445,4 +446,10 @@ func TestDrainTimesOut(t *testing.T) {
 			s.end()
 		})
 	}
+}
+
+// decodeFirst reports whether a hand-off's requests go to the decode node first.
+func decodeFirst(name string) bool {
+	h, err := handoff.Parse(name)
+	return err == nil && h.First == handoff.DecodeLeg
 }

@@ -17,8 +17,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"kvferry/clock/clocktest"
+	"kvferry/handoff"
 	"kvferry/proto"
-	"kvferry/proxy"
 )
 
 // A cut says where a connection to a producer breaks: in place of the n-th message
@@ -124,7 +124,7 @@ func pump(to io.Writer, from io.Reader, before int64, n int) bool {
 // at its worst moments. No request notices, none is computed again, and the prefill
 // node's blocks are free long before its HoldTimeout of a minute.
 func TestBrokenPeer(t *testing.T) {
-	both := []string{proxy.HandoffV0, proxy.HandoffPull}
+	both := []string{handoff.V0.Name, handoff.Pull.Name}
 	for _, x := range []struct {
 		name     string
 		handoffs []string
@@ -136,10 +136,10 @@ func TestBrokenPeer(t *testing.T) {
 		// Of v0 a request that asks is not kept that long.
 		{"again and again", both[1:], []cut{{asked: 1}, {}, {answered: 1}, {}, {}, {asked: 3}}},
 	} {
-		for _, handoff := range x.handoffs {
-			t.Run(x.name+"/"+handoff, func(t *testing.T) {
+		for _, hand := range x.handoffs {
+			t.Run(x.name+"/"+hand, func(t *testing.T) {
 				t.Parallel() // mostly waits
-				s := startNodes(t, handoff, nil, "prefill-0", "decode-0")
+				s := startNodes(t, hand, nil, "prefill-0", "decode-0")
 				defer s.end()
 				want, _ := s.text(1, 100, 5)
 				prefill := s.nodes["prefill-0"].daemon
@@ -207,7 +207,7 @@ func (s *nodes) raw(name string) *rawNode {
 func (r *rawNode) offer(id uint64) uint64 {
 	r.t.Helper()
 	err := r.work.Send(&proto.ToNode{Kind: &proto.ToNode_Submit{Submit: &proto.Submit{
-		Id: id, Leg: proto.Leg_LEG_PREFILL, Handoff: proxy.HandoffPull, Prompt: make([]byte, 4*40), MaxTokens: 1,
+		Id: id, Leg: proto.Leg_LEG_PREFILL, Handoff: handoff.Pull.Name, Prompt: make([]byte, 4*40), MaxTokens: 1,
 	}}})
 	if err != nil {
 		r.t.Fatal(err)
@@ -247,7 +247,7 @@ func (s *nodes) used(w *worker) (blocks int) {
 // A node that starts again where another one was does not take the other one's
 // transfers for its own.
 func TestRelease(t *testing.T) {
-	s := startNodes(t, proxy.HandoffPull, nil, "prefill-0", "decode-0")
+	s := startNodes(t, handoff.Pull.Name, nil, "prefill-0", "decode-0")
 	defer s.end()
 	r := s.raw("prefill-0")
 	first, second := r.offer(1), r.offer(2)
@@ -295,7 +295,7 @@ func TestLostPeer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // mostly waits
 			logs := &clocktest.Log{}
-			s := startNodes(t, proxy.HandoffV0, func(c *Config) {
+			s := startNodes(t, handoff.V0.Name, func(c *Config) {
 				if c.Role == proto.Role_ROLE_DECODE {
 					c.Logger = slog.New(slog.NewTextHandler(logs, nil))
 				}
@@ -305,12 +305,12 @@ func TestLostPeer(t *testing.T) {
 			defer prefill.leave()
 			defer decode.leave()
 			prompt := tokensOf(1, 40)
-			prefill.ask(proto.Leg_LEG_PREFILL, proxy.HandoffV0, prompt, 1)
+			prefill.ask(proto.Leg_LEG_PREFILL, handoff.V0.Name, prompt, 1)
 			kv := prefill.offer()
 			g := newGate(t, kv.GrpcAddr, cuts)
 			defer g.close()
 			kv.GrpcAddr = g.lis.Addr().String()
-			decode.submit(&proto.Submit{Leg: proto.Leg_LEG_DECODE, Handoff: proxy.HandoffV0, MaxTokens: 3, Kv: kv}, prompt)
+			decode.submit(&proto.Submit{Leg: proto.Leg_LEG_DECODE, Handoff: handoff.V0.Name, MaxTokens: 3, Kv: kv}, prompt)
 			m := clocktest.Receive(t, decode.said, "the failure")
 			if len(m.Failed) != 1 || m.Failed[0].Code != proto.FailCode_FAIL_TRANSFER || !m.Failed[0].Retryable || !strings.Contains(m.Failed[0].Message, "prefill-0") {
 				t.Errorf("the node says %v, want that the transfer failed", m)

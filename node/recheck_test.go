@@ -10,16 +10,16 @@ import (
 
 	"kvferry/connector"
 	"kvferry/engine"
-	"kvferry/proxy"
+	"kvferry/handoff"
 )
 
 // TestChangedAfterCheck changes a byte of a decode node's blocks when all of them have
 // landed, been checked and been used but for the last step: the request does not end as
 // if nothing had happened.
 func TestChangedAfterCheck(t *testing.T) {
-	for _, handoff := range connector.Handoffs() {
-		t.Run(handoff, func(t *testing.T) {
-			s := startNodes(t, handoff, nil, "prefill-0", "decode-0", "decode-1")
+	for _, hand := range handoff.Names() {
+		t.Run(hand, func(t *testing.T) {
+			s := startNodes(t, hand, nil, "prefill-0", "decode-0", "decode-1")
 			defer s.end()
 			var changes atomic.Int64 // to be made
 			for _, name := range []string{"decode-0", "decode-1"} {
@@ -35,7 +35,7 @@ func TestChangedAfterCheck(t *testing.T) {
 			two, _ := s.text(1, 100, 2)
 			many, _ := s.text(1, 100, 40)
 			found := uint64(0)
-			if handoff == proxy.HandoffLayerwise {
+			if decodeFirst(hand) {
 				// The first token is the prefill node's, none of the decode leg has left:
 				// another node starts it anew.
 				changes.Store(1)
@@ -94,9 +94,9 @@ func TestChangedAfterCheck(t *testing.T) {
 // TestRecheckAfterPreemption: what a decode node has computed again has the right bytes,
 // beside what has landed and what its prefix cache has.
 func TestRecheckAfterPreemption(t *testing.T) {
-	for _, handoff := range connector.Handoffs() {
-		t.Run(handoff, func(t *testing.T) {
-			s := startNodes(t, handoff, func(c *Config) {
+	for _, hand := range handoff.Names() {
+		t.Run(hand, func(t *testing.T) {
+			s := startNodes(t, hand, func(c *Config) {
 				c.PrefixCaching = true
 				c.Profile.Disagg.DecodeStepMS = 1
 				if strings.HasPrefix(c.ID, "decode") {
@@ -140,12 +140,12 @@ func TestRecheckAfterPreemption(t *testing.T) {
 // checked once, in turns: the KV of a 7B model (57 KB a token), prompts of 256 tokens and
 // 6 tokens of output, on a GPU that takes no time.
 func BenchmarkRecheckKV(b *testing.B) {
-	for _, handoff := range connector.Handoffs() {
-		b.Run(handoff, func(b *testing.B) {
+	for _, hand := range handoff.Names() {
+		b.Run(hand, func(b *testing.B) {
 			var took [2]time.Duration
 			var sides [2]*nodes
 			for i := range sides {
-				sides[i] = startNodes(b, handoff, func(c *Config) {
+				sides[i] = startNodes(b, hand, func(c *Config) {
 					var err error
 					if c.Profile, err = engine.LoadProfile("zero"); err != nil {
 						b.Fatal(err)

@@ -12,6 +12,7 @@ import (
 
 	"kvferry/clock/clocktest"
 	"kvferry/engine"
+	"kvferry/handoff"
 	"kvferry/proto"
 	"kvferry/proxy"
 )
@@ -46,10 +47,10 @@ func (s *nodes) state(id string) proxy.NodeState {
 // lease. Every request is answered by the other, and once the executor runs again, so does
 // the node.
 func TestStoppedExecutor(t *testing.T) {
-	for _, handoff := range []string{proxy.HandoffV0, proxy.HandoffPull, proxy.HandoffLayerwise} {
+	for _, hand := range handoff.Names() {
 		for _, role := range []proto.Role{proto.Role_ROLE_PREFILL, proto.Role_ROLE_DECODE} {
-			t.Run(handoff+"/"+proto.RoleName(role), func(t *testing.T) {
-				s := startNodes(t, handoff, nil, "prefill-0", "decode-0")
+			t.Run(hand+"/"+proto.RoleName(role), func(t *testing.T) {
+				s := startNodes(t, hand, nil, "prefill-0", "decode-0")
 				defer s.end()
 				id := proto.RoleName(role) + "-1"
 				c := s.addStoppable(id, role)
@@ -93,10 +94,10 @@ func (s *nodes) burst(n int, want string) {
 // TestLongQueueIsNoStall: prompts enough for many steps, each longer than a node may be
 // silent for, come at once. Nodes that are busy are not left, in any hand-off.
 func TestLongQueueIsNoStall(t *testing.T) {
-	for _, handoff := range []string{proxy.HandoffV0, proxy.HandoffPull, proxy.HandoffLayerwise} {
-		t.Run(handoff, func(t *testing.T) {
+	for _, hand := range handoff.Names() {
+		t.Run(hand, func(t *testing.T) {
 			t.Parallel()
-			s := startNodes(t, handoff, func(c *Config) {
+			s := startNodes(t, hand, func(c *Config) {
 				c.Profile.MaxModelLen, c.Profile.MaxBatchedTokens = 600, 600
 				c.Profile.Costs = engine.Costs{PrefillTokenMS: 2.5, DecodeStepMS: 1} // a step of 1.5 s
 			}, "prefill-0", "prefill-1", "decode-0", "decode-1")

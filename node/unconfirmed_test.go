@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"kvferry/clock/clocktest"
+	"kvferry/handoff"
 	"kvferry/proto"
-	"kvferry/proxy"
 )
 
 // TestUnconfirmed loses the connection of a layerwise transfer when everything has
@@ -28,7 +28,7 @@ func TestUnconfirmed(t *testing.T) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer lis.Close()
-	s := startNodes(t, proxy.HandoffLayerwise, func(c *Config) {
+	s := startNodes(t, handoff.Layerwise.Name, func(c *Config) {
 		c.Profile.KVGeometry.Layers = 1
 		if c.Role == proto.Role_ROLE_DECODE {
 			c.Rails = []string{"127.0.0.2:" + port + "?advertise=" + lis.Addr().String()}

@@ -13,9 +13,9 @@ import (
 
 	"kvferry/clock/clocktest"
 	"kvferry/connector"
+	"kvferry/handoff"
 	"kvferry/kvcache"
 	"kvferry/proto"
-	"kvferry/proxy"
 	"kvferry/transport"
 	"kvferry/transport/rails"
 )
@@ -79,9 +79,9 @@ func (s *nodes) stranger(t *testing.T, node string) *stranger {
 }
 
 // ask submits a leg of a request and returns its number.
-func (x *stranger) ask(leg proto.Leg, handoff string, prompt []kvcache.Token, tokens uint32) uint64 {
+func (x *stranger) ask(leg proto.Leg, hand string, prompt []kvcache.Token, tokens uint32) uint64 {
 	x.t.Helper()
-	return x.submit(&proto.Submit{Leg: leg, Handoff: handoff, MaxTokens: tokens}, prompt)
+	return x.submit(&proto.Submit{Leg: leg, Handoff: hand, MaxTokens: tokens}, prompt)
 }
 
 func (x *stranger) submit(m *proto.Submit, prompt []kvcache.Token) uint64 {
@@ -163,17 +163,17 @@ func withRail(t *testing.T, rail string) func(*Config) {
 // prompt can be read, nor can anything be written.
 func TestForeignRead(t *testing.T) {
 	for _, rail := range onSockets {
-		for _, handoff := range []string{proxy.HandoffV0, proxy.HandoffPull} {
-			t.Run(rail+"/"+handoff, func(t *testing.T) {
-				s := startNodes(t, handoff, withRail(t, rail), "prefill-0", "decode-0")
+		for _, hand := range []string{handoff.V0.Name, handoff.Pull.Name} {
+			t.Run(rail+"/"+hand, func(t *testing.T) {
+				s := startNodes(t, hand, withRail(t, rail), "prefill-0", "decode-0")
 				defer s.end()
 				mine, theirs := s.stranger(t, "prefill-0"), s.stranger(t, "prefill-0")
 				defer mine.leave()
 				defer theirs.leave()
 				prompt, other := tokensOf(1, 16), tokensOf(2, 64)
-				mine.ask(proto.Leg_LEG_PREFILL, handoff, prompt, 1)
+				mine.ask(proto.Leg_LEG_PREFILL, hand, prompt, 1)
 				own := mine.offer()
-				theirs.ask(proto.Leg_LEG_PREFILL, handoff, other, 1)
+				theirs.ask(proto.Leg_LEG_PREFILL, hand, other, 1)
 				foreign := theirs.offer()
 				g := mine.w.slab.Geometry()
 				if len(own.Blocks) != 1 || len(foreign.Blocks) != 4 {
@@ -211,7 +211,7 @@ func TestForeignRead(t *testing.T) {
 				}
 				// The hidden states are part of what v0 offers, and of nothing else.
 				err := mine.do(target, transport.Read, mine.mem[:g.HiddenBytes()], g.HiddenOffset(kvcache.BlockID(own.Blocks[0].Id)))
-				if (err == nil) != (handoff == proxy.HandoffV0) || err != nil && !errors.Is(err, transport.ErrBounds) {
+				if (err == nil) != (hand == handoff.V0.Name) || err != nil && !errors.Is(err, transport.ErrBounds) {
 					t.Errorf("its own hidden states: %v", err)
 				}
 				for _, b := range append(own.Blocks, foreign.Blocks...) {
@@ -234,7 +234,7 @@ func TestForeignWrite(t *testing.T) {
 		t.Run(rail, func(t *testing.T) {
 			const requests, attempts = 8, 1000
 			set := withRail(t, rail)
-			s := startNodes(t, proxy.HandoffLayerwise, func(c *Config) {
+			s := startNodes(t, handoff.Layerwise.Name, func(c *Config) {
 				set(c)
 				c.KVBlocks = 64
 				c.Profile.Disagg.DecodeStepMS = 5
@@ -246,7 +246,7 @@ func TestForeignWrite(t *testing.T) {
 			}
 			x := s.stranger(t, "decode-0")
 			defer x.leave()
-			x.ask(proto.Leg_LEG_DECODE, proxy.HandoffLayerwise, tokensOf(1, 16), 5)
+			x.ask(proto.Leg_LEG_DECODE, handoff.Layerwise.Name, tokensOf(1, 16), 5)
 			own := x.offer()
 			target := x.open(own)
 			g := x.w.slab.Geometry()
@@ -324,15 +324,15 @@ func TestForeignWrite(t *testing.T) {
 // TestForeignImmediate: who may write for one transfer cannot say of another's that
 // its parts are there, nor what its first token is.
 func TestForeignImmediate(t *testing.T) {
-	s := startNodes(t, proxy.HandoffLayerwise, nil, "prefill-0", "decode-0")
+	s := startNodes(t, handoff.Layerwise.Name, nil, "prefill-0", "decode-0")
 	defer s.end()
 	x, victim := s.stranger(t, "decode-0"), s.stranger(t, "decode-0")
 	defer x.leave()
 	defer victim.leave()
-	x.ask(proto.Leg_LEG_DECODE, proxy.HandoffLayerwise, tokensOf(1, 16), 5)
+	x.ask(proto.Leg_LEG_DECODE, handoff.Layerwise.Name, tokensOf(1, 16), 5)
 	own := x.open(x.offer())
 	prompt := tokensOf(2, 32)
-	victim.ask(proto.Leg_LEG_DECODE, proxy.HandoffLayerwise, prompt, 2)
+	victim.ask(proto.Leg_LEG_DECODE, handoff.Layerwise.Name, prompt, 2)
 	kv := victim.offer()
 	g := x.w.slab.Geometry()
 	imm := func(layer int, token uint32) uint64 { return connector.EncodeImm(slotOf(kv.TransferId), layer, token) }

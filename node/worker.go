@@ -10,6 +10,7 @@ import (
 	"kvferry/clock"
 	"kvferry/connector"
 	"kvferry/engine"
+	"kvferry/handoff"
 	"kvferry/kvcache"
 	"kvferry/proto"
 	"kvferry/transport"
@@ -84,8 +85,8 @@ type live struct {
 	name   string // X-Request-Id
 	prompt []kvcache.Token
 
-	leg     connector.Leg
-	handoff connector.Handoff
+	leg     handoff.Leg
+	handoff handoff.Handoff
 	content *kvcache.Content
 	remote  *proto.KVRef
 	target  *transport.Target
@@ -94,13 +95,13 @@ type live struct {
 
 	window   *transport.Window // the other side's way in
 	transfer uint64            // its ID
-	slot     *slot             // layerwise: where its immediates come in
+	slot     *slot             // of blocks that are written to: where its immediates come in
 
 	trail  transport.Trail // which way its moves went, and
 	judged bool            // whether it has been said if that was a good one
 	wrong  error           // what the other side has said of it
 	right  int             // parts that were checked
-	done   bool            // prefill: all was computed, and written if it is layerwise
+	done   bool            // prefill: all was computed, and written if this leg writes
 	parts  int             // checked
 }
 

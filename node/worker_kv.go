@@ -9,6 +9,7 @@ import (
 
 	"kvferry/connector"
 	"kvferry/engine"
+	"kvferry/handoff"
 	"kvferry/proto"
 	"kvferry/transport"
 )
@@ -39,7 +40,7 @@ func (w *worker) open(l *live, o connector.Offer) (*proto.KVRef, error) {
 // come through it.
 func (w *worker) windowName(transfer uint64) string { return fmt.Sprintf("%s/%d", w.cfg.ID, transfer) }
 
-// reserved offers a decode node's blocks to the prefill side (layerwise).
+// reserved offers a decode node's blocks to the prefill side.
 func (w *worker) reserved(o connector.Offer) {
 	l := w.live[o.ID]
 	if l == nil {
@@ -112,8 +113,8 @@ func (w *worker) immediate(imm transport.Immediate) {
 	w.post(connector.Arrived{ID: to.id, Part: layer, Token: token, At: w.clk.Now()})
 }
 
-// check compares a part that landed with what the tokens say it must be. K of
-// hand-off v0 is checked with V: they lie side by side. Hidden states are used at once,
+// check compares a part that landed with what the tokens say it must be. Of tensors K is
+// checked with V: they lie side by side. Hidden states are used at once,
 // and not looked at again.
 func (w *worker) check(c connector.Check) {
 	l := w.live[c.ID]
@@ -128,12 +129,12 @@ func (w *worker) check(c connector.Check) {
 	switch {
 	case c.Again:
 		from, to, whole = 0, layers, false
-	case l.remote.GetBlocks() == nil: // layerwise: a layer at a time
+	case c.Part == connector.PartAll:
+		from, to = 0, layers
+	case l.handoff.Parts == handoff.Layers:
 		from, to = c.Part, c.Part+1
 		l.parts++
 		whole = l.parts == layers
-	case c.Part == connector.PartAll:
-		from, to = 0, layers
 	case c.Part == connector.TensorK: // with V
 		whole = false
 	case c.Part == connector.TensorV:

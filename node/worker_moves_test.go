@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"kvferry/connector"
+	"kvferry/handoff"
 	"kvferry/proto"
-	"kvferry/proxy"
 )
 
 // TestLane: what is under way is bounded, goes in the order in which it came, and one
@@ -55,7 +55,7 @@ func TestLane(t *testing.T) {
 // TestGiveUp: behind a move that took too long ends what has waited for as long, and
 // nothing else; and what waits ends at once when its request is closed.
 func TestGiveUp(t *testing.T) {
-	s := startNodes(t, proxy.HandoffPull, nil, "decode-0", "prefill-0")
+	s := startNodes(t, handoff.Pull.Name, nil, "decode-0", "prefill-0")
 	defer s.end()
 	w := s.nodes["decode-0"].daemon.w
 	l := &live{moves: 2}
@@ -80,9 +80,9 @@ func TestGiveUp(t *testing.T) {
 // TestOneMoveAtATime: requests whose moves wait for each other are served as any, and
 // those whose clients leave meanwhile leave nothing behind.
 func TestOneMoveAtATime(t *testing.T) {
-	for _, handoff := range connector.Handoffs() {
-		t.Run(handoff, func(t *testing.T) {
-			s := startNodes(t, handoff, nil, "prefill-0", "decode-0")
+	for _, hand := range handoff.Names() {
+		t.Run(hand, func(t *testing.T) {
+			s := startNodes(t, hand, nil, "prefill-0", "decode-0")
 			defer s.end()
 			want, _ := s.text(1, 100, 5)
 			for _, n := range s.nodes {

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"kvferry/connector"
+	"kvferry/handoff"
 	"kvferry/kvcache"
 	"kvferry/proto"
 )
@@ -158,11 +159,11 @@ func (w *worker) submit(s *session, m *proto.Submit) {
 		ev.Deadline += w.clk.Now()
 		w.live[l.id] = l
 		s.requests[l.sid] = l.id
-		if l.content != nil && ev.Leg == connector.DecodeLeg && w.cfg.RecheckKV {
+		if l.content != nil && ev.Leg == handoff.DecodeLeg && w.cfg.RecheckKV {
 			w.exec.materialise(l.id, l.content, false) // what is computed again after a preemption
 		}
-		if l.content != nil && ev.Leg == connector.PrefillLeg {
-			w.exec.materialise(l.id, l.content, ev.Handoff != connector.Pull && ev.Handoff != connector.Layerwise && w.slab.Geometry().HiddenSize > 0)
+		if l.content != nil && ev.Leg == handoff.PrefillLeg {
+			w.exec.materialise(l.id, l.content, (ev.Handoff == handoff.None || ev.Handoff.Parts == handoff.Tensors) && w.slab.Geometry().HiddenSize > 0)
 		}
 		return ev
 	})
@@ -182,11 +183,11 @@ func (w *worker) parse(l *live, m *proto.Submit) (connector.Submit, error) {
 	var want proto.Role
 	switch m.GetLeg() {
 	case proto.Leg_LEG_FULL:
-		ev.Leg, want = connector.Full, proto.Role_ROLE_NONDISAGG
+		ev.Leg, want = handoff.FullLeg, proto.Role_ROLE_NONDISAGG
 	case proto.Leg_LEG_PREFILL:
-		ev.Leg, want = connector.PrefillLeg, proto.Role_ROLE_PREFILL
+		ev.Leg, want = handoff.PrefillLeg, proto.Role_ROLE_PREFILL
 	case proto.Leg_LEG_DECODE:
-		ev.Leg, want = connector.DecodeLeg, proto.Role_ROLE_DECODE
+		ev.Leg, want = handoff.DecodeLeg, proto.Role_ROLE_DECODE
 	default:
 		return ev, fmt.Errorf("leg %v is unknown", m.GetLeg())
 	}
@@ -194,7 +195,7 @@ func (w *worker) parse(l *live, m *proto.Submit) (connector.Submit, error) {
 		return ev, fmt.Errorf("a %v leg does not go to %s, a %s node", ev.Leg, w.cfg.ID, proto.RoleName(w.cfg.Role))
 	}
 	var err error
-	if ev.Handoff, err = connector.ParseHandoff(m.GetHandoff()); err != nil {
+	if ev.Handoff, err = handoff.Parse(m.GetHandoff()); err != nil {
 		return ev, err
 	}
 	l.handoff = ev.Handoff
@@ -205,17 +206,11 @@ func (w *worker) parse(l *live, m *proto.Submit) (connector.Submit, error) {
 	ev.Prompt = l.prompt
 	// What a prefill node computes for itself alone may be fetched later from its
 	// prefix cache.
-	if ev.Handoff != connector.None || ev.Leg == connector.PrefillLeg && w.cfg.PrefixCaching {
+	if ev.Handoff != handoff.None || ev.Leg == handoff.PrefillLeg && w.cfg.PrefixCaching {
 		l.content = kvcache.NewContent(w.slab.Geometry(), l.prompt)
 	}
-	if ev.Handoff == connector.None {
-		return ev, nil
-	}
-	if ev.Leg == connector.DecodeLeg && ev.Handoff == connector.Layerwise {
-		return ev, nil // its blocks are the target
-	}
-	if ev.Leg == connector.PrefillLeg && ev.Handoff != connector.Layerwise {
-		return ev, nil // the other side comes for them
+	if !ev.Handoff.Moves(ev.Leg) {
+		return ev, nil // the other side comes for its blocks, or to them
 	}
 	ev.Remote = connector.Remote{
 		Node: l.remote.GetNodeId(), Transfer: l.remote.GetTransferId(), Tokens: int(l.remote.GetTokens()),

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"kvferry/clock"
+	"kvferry/handoff"
 	"kvferry/proto"
-	"kvferry/proxy"
 )
 
 // A wakeTimer notes whether it was set for a time that its owner cannot mean.
@@ -27,7 +27,7 @@ func (w *wakeTimer) Set(at time.Duration) {
 // TestIdleNodeSleeps: a loop that waits for nothing sets no timer, which would wake it at
 // once and for ever.
 func TestIdleNodeSleeps(t *testing.T) {
-	s := startNodes(t, proxy.HandoffLayerwise, nil, "prefill-0", "decode-0")
+	s := startNodes(t, handoff.Layerwise.Name, nil, "prefill-0", "decode-0")
 	defer s.end()
 	n, err := New(Config{ID: "decode-1", Role: proto.Role_ROLE_DECODE, Proxy: s.proxy.daemon.GRPCAddr(), Profile: smallProfile(t), KVBlocks: 256, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {

@@ -3,16 +3,16 @@ package node
 import (
 	"time"
 
-	"kvferry/connector"
+	"kvferry/handoff"
 	"kvferry/transport"
 )
 
 // This file is what the worker tells the transfer engine of bytes that its moves
-// brought: right or wrong. Under v0 and pull the node that moved them checks them
-// itself. Under layerwise it hears of wrong ones from the proxy, in a Cancel with
-// bad_kv, perhaps after the leg has ended: its last layers are checked then.
+// brought: right or wrong. A decode node that reads checks them itself. A prefill node
+// that writes hears of wrong ones from the proxy, in a Cancel with bad_kv, perhaps after
+// the leg has ended: its last part is checked then.
 
-// An endedLeg is a layerwise prefill leg that has ended.
+// An endedLeg is a prefill leg that wrote its KV and has ended.
 type endedLeg struct {
 	sess  *session
 	sid   uint64
@@ -33,7 +33,7 @@ const (
 
 // judge takes what the check of a part of our own moves has found.
 func (w *worker) judge(l *live, err error) {
-	if l.leg != connector.DecodeLeg || l.handoff == connector.Layerwise || l.judged {
+	if l.leg != handoff.DecodeLeg || !l.handoff.Moves(l.leg) || l.judged {
 		return
 	}
 	if err != nil {
@@ -42,8 +42,8 @@ func (w *worker) judge(l *live, err error) {
 		return
 	}
 	l.right++
-	parts := 1 // pull
-	if l.handoff == connector.V0 {
+	parts := 1
+	if l.handoff.Parts == handoff.Tensors {
 		parts = 3
 	}
 	if l.right == parts {
@@ -57,7 +57,7 @@ func (w *worker) judge(l *live, err error) {
 func (w *worker) retire(l *live) {
 	now := w.clk.Now()
 	switch {
-	case l.leg != connector.PrefillLeg || l.handoff != connector.Layerwise:
+	case l.leg != handoff.PrefillLeg || !l.handoff.Moves(l.leg):
 	case l.wrong != nil:
 		l.trail.Blame(l.wrong)
 	default:

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"kvferry/clock/clocktest"
+	"kvferry/handoff"
 	"kvferry/proto"
 	"kvferry/version"
 )
@@ -85,7 +86,7 @@ func (c *testCluster) serverInfo() proxyInfo {
 }
 
 func TestServerInfo(t *testing.T) {
-	c := newTestCluster(t, Config{Handoff: HandoffPull})
+	c := newTestCluster(t, Config{Handoff: handoff.Pull.Name})
 	want := fmt.Sprintf(`{"model_path":"","internal_states":[{"avg_spec_accept_length":null}],"kvferry":{"version":%q,"mode":"auto","handoff":"pull","placement":"least-loaded",`+
 		`"model":"","vocab":0,"block_tokens":0,"max_model_len":0,"profile":"","profile_fingerprint":"","serving":"","nodes":[]}}`+"\n", version.String())
 	for _, path := range []string{"/server_info", "/get_server_info"} {

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"kvferry/clock/clocktest"
+	"kvferry/handoff"
 	"kvferry/proto"
 	"kvferry/proxy/openai"
 )
@@ -172,7 +173,7 @@ func TestProxyConfigValidate(t *testing.T) {
 		LeaseTTL: -1, RequestTimeout: -1, MaxConnections: -1, MaxQueue: -1, MaxQueueTime: -1, MaxBodyBytes: -1,
 	}.Validate()
 	for _, want := range []string{
-		`HTTPAddr: "nowhere": write host:port`, `GRPCAddr: "8000"`, `Mode: "fast": use one of auto, disagg, nondisagg`, `Handoff: "v1": use one of v0, pull, layerwise`,
+		`HTTPAddr: "nowhere": write host:port`, `GRPCAddr: "8000"`, `Mode: "fast": use one of auto, disagg, nondisagg`, `Handoff: "v1": use one of v0, pull, push, layerwise`,
 		`Placement: "random": use one of round-robin, least-loaded, prefix-aware`, "LeaseTTL", "RequestTimeout", "MaxConnections", "MaxQueue:", "MaxQueueTime", "MaxBodyBytes",
 	} {
 		if !strings.Contains(fmt.Sprint(err), want) {
@@ -185,7 +186,7 @@ func TestProxyConfigValidate(t *testing.T) {
 }
 
 func TestRegistryRefusals(t *testing.T) {
-	c := newTestCluster(t, Config{Handoff: HandoffPull})
+	c := newTestCluster(t, Config{Handoff: handoff.Pull.Name})
 	_, d := c.addPair()
 	for _, tc := range []struct {
 		want   string

@@ -13,7 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"kvferry/attempt"
 	"kvferry/clock"
+	"kvferry/handoff"
 	"kvferry/proto"
 	"kvferry/proxy/openai"
 )
@@ -179,17 +181,17 @@ func BenchmarkDispatch(b *testing.B) {
 	p := &Proxy{clock: m.clock}
 	msg := &proto.FromNode{}
 	var flights []*flight
-	var attempts []*attempt
+	var attempts []*submission
 	for i := range batch {
 		req := &openai.Request{Model: testModel, Prompt: []uint32{1, 2, 3}, Stream: true}
 		f := &flight{proxy: p, req: req, inbox: newInbox(1), metrics: metrics, events: openai.NewEvents(req, "id", time.Unix(0, 0))}
 		f.events.To(newStreamWriter(discardConn{}, &http.Request{ProtoMajor: 1, ProtoMinor: 1}))
-		l := &leg{inbox: f.inbox}
+		l := &leg{kind: proto.Leg_LEG_FULL, inbox: f.inbox}
 		if err := m.submit(l, &proto.Submit{}); err != nil {
 			b.Fatal(err)
 		}
 		msg.Ids, msg.Tokens, msg.Positions = append(msg.Ids, l.id), append(msg.Tokens, uint32(i)), append(msg.Positions, 0)
-		flights, attempts = append(flights, f), append(attempts, &attempt{want: 1 << 31, compute: l})
+		flights, attempts = append(flights, f), append(attempts, &submission{Attempt: attempt.New(handoff.None, 1<<31), compute: l})
 	}
 	b.ReportAllocs()
 	for b.Loop() {

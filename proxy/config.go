@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"kvferry/config"
+	"kvferry/handoff"
 	"kvferry/placement"
 )
 
@@ -15,13 +16,6 @@ const (
 	ModeAuto      = "auto"      // prefill and decode nodes if both are there, else a non-disaggregated one
 	ModeDisagg    = "disagg"    // prefill and decode nodes only
 	ModeNondisagg = "nondisagg" // non-disaggregated nodes only
-)
-
-// Hand-offs a proxy can drive; connector has their state machines.
-const (
-	HandoffV0        = "v0"        // prefill, then decode pulls inside its step: the published system
-	HandoffPull      = "pull"      // prefill, then decode reads the finished blocks beside its steps
-	HandoffLayerwise = "layerwise" // decode reserves blocks, prefill writes each layer into them and emits the first token
 )
 
 // Config says how a proxy serves. Zero fields take the defaults named
@@ -34,7 +28,7 @@ type Config struct {
 	GRPCAddr string
 	// Mode is auto, disagg or nondisagg. Default auto.
 	Mode string
-	// Handoff is v0, pull or layerwise. Default layerwise.
+	// Handoff is one of handoff.Names. Default layerwise.
 	Handoff string
 	// Placement is round-robin, least-loaded or prefix-aware (package placement).
 	// Default least-loaded.
@@ -89,7 +83,7 @@ func (c *Config) setDefaults() {
 	config.Default(&c.HTTPAddr, "127.0.0.1:8000")
 	config.Default(&c.GRPCAddr, "127.0.0.1:9000")
 	config.Default(&c.Mode, ModeAuto)
-	config.Default(&c.Handoff, HandoffLayerwise)
+	config.Default(&c.Handoff, handoff.Layerwise.Name)
 	config.Default(&c.Placement, placement.LeastLoaded)
 	config.Default(&c.LeaseTTL, 3*time.Second)
 	config.Default(&c.NodeWait, 10*time.Second)
@@ -118,7 +112,7 @@ func (c Config) Validate() error {
 		allowed      []string
 	}{
 		{"Mode", c.Mode, []string{ModeAuto, ModeDisagg, ModeNondisagg}},
-		{"Handoff", c.Handoff, []string{HandoffV0, HandoffPull, HandoffLayerwise}},
+		{"Handoff", c.Handoff, handoff.Names()},
 		{"Placement", c.Placement, placement.Names()},
 	} {
 		if !slices.Contains(e.allowed, e.value) {

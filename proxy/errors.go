@@ -23,7 +23,6 @@ var (
 	errProxyDrains  = errors.New("the proxy is shutting down")
 	errDeadline     = errors.New("deadline exceeded")
 	errClientGone   = errors.New("the client went away")
-	errBrokenNode   = errors.New("the node broke the protocol")
 )
 
 // LegError says that a node failed one leg of a request.

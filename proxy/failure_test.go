@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"kvferry/clock/clocktest"
+	"kvferry/handoff"
 	"kvferry/placement"
 	"kvferry/proto"
 	"kvferry/proxy/openai"
@@ -40,38 +41,38 @@ func TestRetry(t *testing.T) {
 		prior           uint32 // in the second decode node's submit
 		untold          bool   // the retry does not reach decode-2
 	}{
-		{name: "prefill dies in the prompt", handoff: HandoffPull, prefill: die, untold: true},
-		{name: "decode dies before its first token", handoff: HandoffPull, decode: die},
-		{name: "decode dies in mid-stream", handoff: HandoffPull, prior: 2, decode: func(n *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
+		{name: "prefill dies in the prompt", handoff: handoff.Pull.Name, prefill: die, untold: true},
+		{name: "decode dies before its first token", handoff: handoff.Pull.Name, decode: die},
+		{name: "decode dies in mid-stream", handoff: handoff.Pull.Name, prior: 2, decode: func(n *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
 			send(firstTokens(s, 0, 2))
 			go n.server.GracefulStop() // what was sent gets out; the handler ends with the stream
 			go n.kill()
 		}},
-		{name: "transfer fails", handoff: HandoffPull, decode: func(_ *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
+		{name: "transfer fails", handoff: handoff.Pull.Name, decode: func(_ *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
 			send(failMessage(s.Id, proto.FailCode_FAIL_TRANSFER, true))
 		}},
-		{name: "transfer fails after tokens", handoff: HandoffV0, prior: 3, decode: func(_ *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
+		{name: "transfer fails after tokens", handoff: handoff.V0.Name, prior: 3, decode: func(_ *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
 			m := firstTokens(s, 0, 3)
 			m.Failed = failMessage(s.Id, proto.FailCode_FAIL_TRANSFER, true).Failed
 			send(m)
 		}},
-		{name: "decode ends short", handoff: HandoffPull, prior: 2, decode: func(_ *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
+		{name: "decode ends short", handoff: handoff.Pull.Name, prior: 2, decode: func(_ *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
 			m := firstTokens(s, 0, 2)
 			m.Finished = []*proto.Finished{{Id: s.Id, Reason: proto.FinishReason_FINISH_LENGTH}}
 			send(m)
 		}},
-		{name: "decode breaks the protocol", handoff: HandoffPull, decode: func(_ *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
+		{name: "decode breaks the protocol", handoff: handoff.Pull.Name, decode: func(_ *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
 			send(&proto.FromNode{Ids: []uint64{s.Id}})
 		}},
-		{name: "decode emits too much", handoff: HandoffPull, prior: 5, decode: func(_ *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
+		{name: "decode emits too much", handoff: handoff.Pull.Name, prior: 5, decode: func(_ *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
 			send(firstTokens(s, 0, asked+1))
 		}, untold: true},
-		{name: "prefill fails", handoff: HandoffLayerwise, prefill: func(_ *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
+		{name: "prefill fails", handoff: handoff.Layerwise.Name, prefill: func(_ *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
 			send(failMessage(s.Id, proto.FailCode_FAIL_INTERNAL, true))
 		}},
-		{name: "prefill dies in the prompt", handoff: HandoffLayerwise, prefill: die},
+		{name: "prefill dies in the prompt", handoff: handoff.Layerwise.Name, prefill: die},
 		{
-			name: "prefill dies after its token", handoff: HandoffLayerwise, prior: 1,
+			name: "prefill dies after its token", handoff: handoff.Layerwise.Name, prior: 1,
 			decode: func(n *fakeNode, s *proto.Submit, send func(*proto.FromNode)) { send(reserve(n, s)) },
 			prefill: func(n *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
 				m := firstTokens(s, 0, 1)
@@ -79,7 +80,7 @@ func TestRetry(t *testing.T) {
 				send(m)
 			},
 		},
-		{name: "decode dies before it reserves", handoff: HandoffLayerwise, decode: die},
+		{name: "decode dies before it reserves", handoff: handoff.Layerwise.Name, decode: die},
 	} {
 		for _, stream := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s/%s/stream=%v", tc.handoff, tc.name, stream), func(t *testing.T) {
@@ -122,12 +123,12 @@ func TestRetry(t *testing.T) {
 // TestDecodeLostInMidStream kills decode only once the client has read tokens,
 // in every hand-off: they must not come twice.
 func TestDecodeLostInMidStream(t *testing.T) {
-	for _, handoff := range []string{HandoffV0, HandoffPull, HandoffLayerwise} {
-		t.Run(handoff, func(t *testing.T) {
-			c := newTestCluster(t, Config{Handoff: handoff, Placement: placement.RoundRobin})
+	for _, hand := range handoff.Names() {
+		t.Run(hand, func(t *testing.T) {
+			c := newTestCluster(t, Config{Handoff: hand, Placement: placement.RoundRobin})
 			c.addNode("prefill-1", proto.Role_ROLE_PREFILL, nil)
 			d1 := c.addNode("decode-1", proto.Role_ROLE_DECODE, func(n *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
-				if handoff == HandoffLayerwise {
+				if decodeFirst(hand) {
 					send(reserve(n, s))
 				}
 				send(firstTokens(s, 0, 3))
@@ -153,7 +154,7 @@ func TestDecodeLostInMidStream(t *testing.T) {
 
 // TestPrefillLostBeforeDecodeHasKV: the decode node would wait in vain.
 func TestPrefillLostBeforeDecodeHasKV(t *testing.T) {
-	c := newTestCluster(t, Config{Handoff: HandoffPull, Placement: placement.RoundRobin})
+	c := newTestCluster(t, Config{Handoff: handoff.Pull.Name, Placement: placement.RoundRobin})
 	p1 := c.addNode("prefill-1", proto.Role_ROLE_PREFILL, nil)
 	d := c.addNode("decode-1", proto.Role_ROLE_DECODE, func(n *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
 		if s.Kv.NodeId == "prefill-1" {
@@ -179,7 +180,7 @@ func TestRetriesEnd(t *testing.T) {
 	fail := func(_ *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
 		send(failMessage(s.Id, proto.FailCode_FAIL_TRANSFER, true))
 	}
-	c := newTestCluster(t, Config{Handoff: HandoffPull})
+	c := newTestCluster(t, Config{Handoff: handoff.Pull.Name})
 	c.addNode("prefill-1", proto.Role_ROLE_PREFILL, nil)
 	d := c.addNode("decode-1", proto.Role_ROLE_DECODE, fail)
 	status, body, _ := c.post("/v1/completions", `{"prompt":"x","stream":true}`)
@@ -215,7 +216,7 @@ func TestRetriesEnd(t *testing.T) {
 // TestBadBlockIsTold: a block that was found wrong is in the account of the request, though
 // another node has then served it well.
 func TestBadBlockIsTold(t *testing.T) {
-	c := newTestCluster(t, Config{Handoff: HandoffPull})
+	c := newTestCluster(t, Config{Handoff: handoff.Pull.Name})
 	_, d := c.addPair()
 	c.addNode("decode-2", proto.Role_ROLE_DECODE, nil)
 	d.behave(func(_ *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {

@@ -22,6 +22,7 @@ import (
 	protobuf "google.golang.org/protobuf/proto"
 
 	"kvferry/clock/clocktest"
+	"kvferry/handoff"
 	"kvferry/proto"
 	"kvferry/proxy/openai"
 )
@@ -105,14 +106,14 @@ func (n *fakeNode) answer(s *proto.Submit, send func(*proto.FromNode)) {
 	kv := &proto.KVRef{NodeId: n.info.Id, GrpcAddr: n.info.GrpcAddr, TransferId: s.Id, Tokens: uint32(len(prompt))}
 	out := fakeTokens(prompt, int(s.MaxTokens))
 	switch {
-	case s.Leg == proto.Leg_LEG_PREFILL && s.Handoff == HandoffLayerwise:
+	case s.Leg == proto.Leg_LEG_PREFILL && decodeFirst(s.Handoff):
 		send(tokenMessage(s.Id, 0, out...))
 		send(&proto.FromNode{Prefilled: []*proto.Prefilled{{Id: s.Id, Breakdown: prefillBreakdown(), CachedTokens: 1}}})
 	case s.Leg == proto.Leg_LEG_PREFILL && s.Handoff != "":
 		m := tokenMessage(s.Id, 0, out...)
 		m.Prefilled = []*proto.Prefilled{{Id: s.Id, Kv: kv, Breakdown: prefillBreakdown(), CachedTokens: 1}}
 		send(m)
-	case s.Leg == proto.Leg_LEG_DECODE && s.Handoff == HandoffLayerwise:
+	case s.Leg == proto.Leg_LEG_DECODE && decodeFirst(s.Handoff):
 		send(&proto.FromNode{Reserved: []*proto.Reserved{{Id: s.Id, Kv: kv}}})
 		m := tokenMessage(s.Id, 1, out[1:]...)
 		m.Finished = []*proto.Finished{{Id: s.Id, Reason: proto.FinishReason_FINISH_LENGTH, Breakdown: decodeBreakdown()}}
@@ -245,7 +246,7 @@ func (c *testCluster) newNode(id string, role proto.Role, s script) *fakeNode {
 		info: &proto.NodeInfo{
 			Id: id, Role: role, GrpcAddr: l.Addr().String(), Model: testModel, Profile: "fake",
 			MaxModelLen: testMaxModelLen, BlockTokens: 16, KvBlocks: 1000, Instance: rand.Uint64(),
-			Handoffs: []string{HandoffV0, HandoffPull, HandoffLayerwise},
+			Handoffs: handoff.Names(),
 			Vocab:    testVocab, ProfileFingerprint: "0123456789abcdef", KvGeometry: "as the others",
 		},
 		server:  grpc.NewServer(),
@@ -349,4 +350,10 @@ func (c *testCluster) get(path string) (int, string) {
 		c.t.Fatal(err)
 	}
 	return resp.StatusCode, string(b)
+}
+
+// decodeFirst reports whether a hand-off's requests go to the decode node first.
+func decodeFirst(name string) bool {
+	h, err := handoff.Parse(name)
+	return err == nil && h.First == handoff.DecodeLeg
 }

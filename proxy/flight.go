@@ -8,6 +8,8 @@ import (
 	"math"
 	"time"
 
+	"kvferry/attempt"
+	"kvferry/handoff"
 	"kvferry/kvcache"
 	"kvferry/placement"
 	"kvferry/proto"
@@ -54,7 +56,7 @@ type flight struct {
 	// Memory for reading the inbox, kept between wake-ups.
 	arrivals []arrival
 	reports  []report
-	ready    []arrival
+	ready    []attempt.Token
 	ids      []uint32
 }
 
@@ -125,8 +127,12 @@ func (f *flight) submit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a := newAttempt(disagg, f.proxy.cfg.Handoff, f.req.MaxTokens-uint32(len(f.delivered)))
-	err = f.start(ctx, a)
+	h := handoff.None
+	if disagg {
+		h = f.proxy.handoff
+	}
+	a := &submission{Attempt: attempt.New(h, int(f.req.MaxTokens)-len(f.delivered))}
+	err = f.place(ctx, a, a.First(), nil)
 	if err == nil {
 		err = f.follow(ctx, a)
 	}
@@ -137,23 +143,8 @@ func (f *flight) submit(ctx context.Context) error {
 	return err
 }
 
-// start submits an attempt's first leg.
-func (f *flight) start(ctx context.Context, a *attempt) (err error) {
-	switch a.shape {
-	case shapeFull:
-		a.compute, err = f.place(ctx, choice{role: proto.Role_ROLE_NONDISAGG}, proto.Leg_LEG_FULL, a)
-	case shapePrefillOnly:
-		a.compute, err = f.place(ctx, choice{role: proto.Role_ROLE_PREFILL}, proto.Leg_LEG_PREFILL, a)
-	case shapeSerial:
-		a.compute, err = f.place(ctx, choice{role: proto.Role_ROLE_PREFILL, partner: proto.Role_ROLE_DECODE}, proto.Leg_LEG_PREFILL, a)
-	case shapeLayerwise:
-		a.decode, err = f.place(ctx, choice{role: proto.Role_ROLE_DECODE, partner: proto.Role_ROLE_PREFILL}, proto.Leg_LEG_DECODE, a)
-	}
-	return err
-}
-
 // follow reads what the nodes say of an attempt until it ends.
-func (f *flight) follow(ctx context.Context, a *attempt) error {
+func (f *flight) follow(ctx context.Context, a *submission) error {
 	for {
 		select {
 		case <-f.inbox.ready:
@@ -168,7 +159,7 @@ func (f *flight) follow(ctx context.Context, a *attempt) error {
 
 // advance reads the inbox once: all tokens first, since none comes after the
 // report that ends its leg.
-func (f *flight) advance(ctx context.Context, a *attempt) (done bool, err error) {
+func (f *flight) advance(ctx context.Context, a *submission) (done bool, err error) {
 	f.arrivals, f.reports = f.inbox.take(f.arrivals, f.reports)
 	defer clear(f.reports) // they hold whole block tables
 	f.ready = f.ready[:0]
@@ -183,25 +174,24 @@ func (f *flight) advance(ctx context.Context, a *attempt) (done bool, err error)
 		if fault != nil || done {
 			break
 		}
-		var s step
-		s, fault = a.report(r)
-		switch s {
-		case stepDone:
+		var next attempt.Next
+		next, fault = a.report(r)
+		switch next {
+		case attempt.Done:
 			done = true
-		case stepSubmitDecode:
+		case attempt.Submit:
 			r.turn.wait()
-			a.decode, fault = f.place(ctx, choice{role: proto.Role_ROLE_DECODE, with: a.compute.node}, proto.Leg_LEG_DECODE, a)
-			f.own += f.proxy.clock.Now() - r.at
-		case stepSubmitPrefill:
-			r.turn.wait()
-			a.compute, fault = f.place(ctx, choice{role: proto.Role_ROLE_PREFILL, with: a.decode.node}, proto.Leg_LEG_PREFILL, a)
+			fault = f.place(ctx, a, a.Second(), offered(r))
+			if a.Second() == handoff.DecodeLeg { // else the age that prefill is told has it
+				f.own += f.proxy.clock.Now() - r.at
+			}
 		}
 		r.turn.pass()
-		if r.prefilled != nil && a.shape == shapeLayerwise && r.leg == a.compute && a.decode != nil {
+		if r.prefilled != nil && a.Handoff().Moves(handoff.PrefillLeg) && r.leg == a.compute && a.decode != nil {
 			a.decode.node.expect(a.decode) // it has all of its KV
 		}
 	}
-	if fault != nil && a.complete() {
+	if fault != nil && a.Complete() {
 		// Every token is out; what failed is only the account of them.
 		done, fault = true, nil
 	}
@@ -212,11 +202,11 @@ func (f *flight) advance(ctx context.Context, a *attempt) (done bool, err error)
 }
 
 // deliver sends the tokens in f.ready on.
-func (f *flight) deliver(a *attempt, done bool) error {
+func (f *flight) deliver(a *submission, done bool) error {
 	finish := ""
-	if f.finish == "" && (done || a.complete()) {
+	if f.finish == "" && (done || a.Complete()) {
 		finish = "length"
-		if a.finished && a.reason == proto.FinishReason_FINISH_STOP {
+		if a.Stopped() {
 			finish = "stop"
 		}
 		f.finish = finish
@@ -226,20 +216,20 @@ func (f *flight) deliver(a *attempt, done bool) error {
 	}
 	f.ids = f.ids[:0]
 	for _, t := range f.ready {
-		f.ids = append(f.ids, t.token)
+		f.ids = append(f.ids, t.ID)
 		if len(f.delivered) == 0 && len(f.ids) == 1 {
-			f.first = t.at
-			f.metrics.ttft.Observe((t.at - f.accepted).Seconds())
+			f.first = t.At
+			f.metrics.ttft.Observe((t.At - f.accepted).Seconds())
 		} else {
 			// Receivers of two streams stamp before they queue for the inbox.
-			t.at = max(t.at, f.last)
-			f.metrics.itl.Observe((t.at - f.last).Seconds())
+			t.At = max(t.At, f.last)
+			f.metrics.itl.Observe((t.At - f.last).Seconds())
 		}
-		f.last = t.at
+		f.last = t.At
 	}
 	isFirst := len(f.delivered) == 0 && len(f.ids) > 0
 	f.delivered = append(f.delivered, f.ids...)
-	if a.running() && f.waiting {
+	if a.Running() && f.waiting {
 		f.unqueue(true)
 		f.proxy.started(f)
 	}
@@ -255,51 +245,47 @@ func (f *flight) deliver(a *attempt, done bool) error {
 	return nil
 }
 
-// place chooses a node for a leg and submits it.
-func (f *flight) place(ctx context.Context, ch choice, kind proto.Leg, a *attempt) (*leg, error) {
+// place chooses a node for a leg and submits it there. kv is what the first leg has offered
+// to the second.
+func (f *flight) place(ctx context.Context, a *submission, kind handoff.Leg, kv *proto.KVRef) error {
+	ch := a.choiceOf(kind)
 	if !f.hashed && ch.role != proto.Role_ROLE_DECODE {
 		f.prefix, f.hashed = f.proxy.registry.prefix(ch.role, f.req.Prompt), true
 	}
 	ch.avoid = f.avoid
 	m, err := f.proxy.registry.place(ch, placement.Request{Tokens: len(f.req.Prompt), Prefix: f.prefix})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	l := &leg{kind: kind, inbox: f.inbox}
+	l := &leg{kind: legs[kind], inbox: f.inbox}
 	s := &proto.Submit{
 		RequestId:  f.requestID,
-		Leg:        kind,
-		MaxTokens:  a.want,
+		Leg:        l.kind,
+		Handoff:    a.Handoff().Name,
+		MaxTokens:  uint32(a.MaxTokens(kind)),
 		DeadlineMs: remainingMS(ctx),
 		AgeUs:      proto.Microseconds(f.proxy.clock.Now() - f.accepted),
 		Prior:      uint32(len(f.delivered)),
 		IgnoreEos:  f.req.IgnoreEOS,
-		Kv:         a.kv,
+		Kv:         kv,
 	}
-	if a.shape == shapeSerial || a.shape == shapeLayerwise {
-		s.Handoff = f.proxy.cfg.Handoff
-	}
-	if kind == proto.Leg_LEG_PREFILL {
-		s.MaxTokens = 1
-	}
-	if kind != proto.Leg_LEG_DECODE {
+	if kind != handoff.DecodeLeg {
 		l.tokens = len(f.req.Prompt) + len(f.delivered)
 	}
 	s.Prompt = make([]byte, 0, 4*(len(f.req.Prompt)+len(f.delivered)))
 	s.Prompt = appendPrompt(appendPrompt(s.Prompt, f.req.Prompt), f.delivered)
 	if err := m.submit(l, s); err != nil {
-		return nil, fmt.Errorf("%s: %w", m.info.Id, err)
+		return fmt.Errorf("%s: %w", m.info.Id, err)
 	}
+	a.set(kind, l)
 	f.queue(m)
-	if kind == proto.Leg_LEG_DECODE {
-		f.decodeNode = m.info.Id
-	} else {
+	if kind != handoff.DecodeLeg {
 		f.prefillNode = m.info.Id
-		if kind == proto.Leg_LEG_FULL {
-			f.decodeNode = m.info.Id
-		}
 	}
-	return l, nil
+	if kind != handoff.PrefillLeg {
+		f.decodeNode = m.info.Id
+	}
+	return nil
 }
 
 // queue puts the request into the backlog of the node that has it now: what it
@@ -330,7 +316,7 @@ func remainingMS(ctx context.Context) uint32 {
 // blame marks the nodes the next attempt should stay clear of, and has the failure
 // counted against them. A transfer has two ends, and the one that reports it is often not
 // the one at fault.
-func (f *flight) blame(a *attempt, err error) {
+func (f *flight) blame(a *submission, err error) {
 	var failed *LegError
 	if !errors.As(err, &failed) {
 		return
@@ -361,14 +347,14 @@ func (f *flight) blame(a *attempt, err error) {
 
 // leave lets go of an attempt's legs, telling the nodes to drop them unless
 // all went well, and adds up its account.
-func (f *flight) leave(ctx context.Context, a *attempt, err error) {
+func (f *flight) leave(ctx context.Context, a *submission, err error) {
 	f.unqueue(err == nil)
 	var failed *LegError
 	badKV := errors.As(err, &failed) && failed.Code == proto.FailCode_FAIL_CONTENT
 	for _, l := range []*leg{a.compute, a.decode} {
 		switch {
 		case l == nil:
-		case err == nil && a.finished:
+		case err == nil && a.Ended():
 			l.node.release(l)
 		case err != nil && ctx.Err() == nil:
 			l.node.cancelLeg(l, err.Error(), badKV)
@@ -378,7 +364,7 @@ func (f *flight) leave(ctx context.Context, a *attempt, err error) {
 			l.node.cancelLeg(l, "complete", false)
 		}
 	}
-	if err == nil && a.finished {
+	if err == nil && a.Ended() {
 		f.proxy.registry.succeeded(nodeOf(a.compute), nodeOf(a.decode))
 	}
 	sumBreakdown(&f.breakdown, &a.breakdown)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"kvferry/clock/clocktest"
+	"kvferry/handoff"
 	"kvferry/proto"
 	"kvferry/proxy/openai"
 )
@@ -18,12 +19,12 @@ func TestClientGone(t *testing.T) {
 	for _, tc := range []struct {
 		handoff string
 		stream  bool
-	}{{HandoffPull, true}, {HandoffPull, false}, {HandoffLayerwise, true}} {
+	}{{handoff.Pull.Name, true}, {handoff.Pull.Name, false}, {handoff.Layerwise.Name, true}} {
 		t.Run(fmt.Sprintf("%s/stream=%v", tc.handoff, tc.stream), func(t *testing.T) {
 			c := newTestCluster(t, Config{Handoff: tc.handoff})
 			p := c.addNode("prefill-1", proto.Role_ROLE_PREFILL, nil)
 			d := c.addNode("decode-1", proto.Role_ROLE_DECODE, func(n *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
-				if tc.handoff == HandoffLayerwise {
+				if decodeFirst(tc.handoff) {
 					send(reserve(n, s))
 				}
 				send(firstTokens(s, 0, 1))

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	protobuf "google.golang.org/protobuf/proto"
 
+	"kvferry/attempt"
 	"kvferry/clock"
 	"kvferry/proto"
 	"kvferry/proxy/health"
@@ -170,7 +171,7 @@ func (m *member) send(stream grpc.BidiStreamingClient[proto.ToNode, proto.FromNo
 // not to be trusted with a stream.
 func (m *member) receive(msg *proto.FromNode) error {
 	if len(msg.Tokens) != len(msg.Ids) || len(msg.Positions) != len(msg.Ids) {
-		return fmt.Errorf("%w: %d ids, %d tokens, %d positions in a message", errBrokenNode, len(msg.Ids), len(msg.Tokens), len(msg.Positions))
+		return fmt.Errorf("%w: %d ids, %d tokens, %d positions in a message", attempt.ErrBroken, len(msg.Ids), len(msg.Tokens), len(msg.Positions))
 	}
 	// The load comes first, so that the counts are complete for a client that
 	// reads them when its request has ended, and so that a node that turns a

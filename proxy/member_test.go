@@ -15,6 +15,7 @@ import (
 	protobuf "google.golang.org/protobuf/proto"
 
 	"kvferry/clock/clocktest"
+	"kvferry/handoff"
 	"kvferry/placement"
 	"kvferry/proto"
 )
@@ -198,7 +199,7 @@ func TestNowhereToGo(t *testing.T) {
 // TestDecodeWaitsForPrefill: under layerwise the decode node has reserved its blocks and
 // can do nothing until the prefill node is done; it is not the one that does not get on.
 func TestDecodeWaitsForPrefill(t *testing.T) {
-	c := newTestCluster(t, Config{Handoff: HandoffLayerwise, Placement: placement.RoundRobin})
+	c := newTestCluster(t, Config{Handoff: handoff.Layerwise.Name, Placement: placement.RoundRobin})
 	answers := make(chan func(), 1)
 	c.addNode("prefill-1", proto.Role_ROLE_PREFILL, func(n *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
 		answers <- func() { n.answer(s, send) }
@@ -328,7 +329,7 @@ func TestNodeWaitEnds(t *testing.T) {
 func TestQuarantinedPair(t *testing.T) {
 	for _, code := range []proto.FailCode{proto.FailCode_FAIL_TRANSFER, proto.FailCode_FAIL_CONTENT} {
 		t.Run(code.String(), func(t *testing.T) {
-			c := newTestCluster(t, Config{Handoff: HandoffPull, Placement: placement.RoundRobin})
+			c := newTestCluster(t, Config{Handoff: handoff.Pull.Name, Placement: placement.RoundRobin})
 			bad := true
 			var mu sync.Mutex
 			fails := func(n *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
@@ -386,19 +387,19 @@ func TestQuarantinedPair(t *testing.T) {
 // under layerwise, where the decode node does not know who writes.
 func TestFailureNamesBothEnds(t *testing.T) {
 	for _, tc := range []struct{ handoff, want string }{
-		{HandoffPull, "decode leg on decode-1, KV from prefill-1: transfer"},
-		{HandoffLayerwise, "decode leg on decode-1, KV from prefill-1: transfer"},
+		{handoff.Pull.Name, "decode leg on decode-1, KV from prefill-1: transfer"},
+		{handoff.Layerwise.Name, "decode leg on decode-1, KV from prefill-1: transfer"},
 	} {
 		c := newTestCluster(t, Config{Handoff: tc.handoff, MaxRetries: -1})
 		said := make(chan struct{})
 		c.addNode("prefill-1", proto.Role_ROLE_PREFILL, func(n *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
-			if tc.handoff != HandoffLayerwise {
+			if !decodeFirst(tc.handoff) {
 				n.answer(s, send)
 			}
 			close(said)
 		})
 		c.addNode("decode-1", proto.Role_ROLE_DECODE, func(n *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
-			if tc.handoff == HandoffLayerwise {
+			if decodeFirst(tc.handoff) {
 				send(reserve(n, s))
 			}
 			go func() {

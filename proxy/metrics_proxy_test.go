@@ -8,11 +8,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
+	"kvferry/handoff"
 	"kvferry/proto"
 )
 
 func TestMetrics(t *testing.T) {
-	c := newTestCluster(t, Config{Handoff: HandoffPull})
+	c := newTestCluster(t, Config{Handoff: handoff.Pull.Name})
 	p, _ := c.addPair()
 	if status, body, _ := c.post("/v1/completions", `{"prompt":"hello world","max_tokens":3,"stream":true}`); status != 200 {
 		t.Fatal(body)
@@ -78,7 +79,7 @@ func TestMetrics(t *testing.T) {
 // spelling may be minded: a colon in every name, a histogram whose name ends as a
 // counter's.
 func TestMetricsLint(t *testing.T) {
-	c := newTestCluster(t, Config{Handoff: HandoffPull})
+	c := newTestCluster(t, Config{Handoff: handoff.Pull.Name})
 	p, _ := c.addPair()
 	if status, body, _ := c.post("/v1/completions", `{"prompt":"hello world","max_tokens":3,"stream":true}`); status != 200 {
 		t.Fatal(body)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"kvferry/clock/clocktest"
+	"kvferry/handoff"
 	"kvferry/kvcache"
 	"kvferry/placement"
 	"kvferry/proto"
@@ -144,12 +145,12 @@ func TestTurn(t *testing.T) {
 // run, as it may on a busy machine; without turns hardly a round is in order.
 func TestTurns(t *testing.T) {
 	const rounds, enough, batch = 300, 5, 8
-	for _, handoff := range []string{HandoffV0, HandoffLayerwise} {
-		t.Run(handoff, func(t *testing.T) {
-			c := newTestCluster(t, Config{Handoff: handoff})
+	for _, hand := range []string{handoff.V0.Name, handoff.Layerwise.Name} {
+		t.Run(hand, func(t *testing.T) {
+			c := newTestCluster(t, Config{Handoff: hand})
 			p, d := c.addPair()
 			first, second := p, d
-			if handoff == HandoffLayerwise {
+			if decodeFirst(hand) {
 				first, second = d, p
 			}
 			var waiting []*proto.Submit
@@ -161,7 +162,7 @@ func TestTurns(t *testing.T) {
 				m := &proto.FromNode{}
 				for _, s := range waiting {
 					kv := &proto.KVRef{NodeId: n.info.Id, GrpcAddr: n.info.GrpcAddr, TransferId: s.Id, Tokens: 1}
-					if handoff == HandoffLayerwise {
+					if decodeFirst(hand) {
 						m.Reserved = append(m.Reserved, &proto.Reserved{Id: s.Id, Kv: kv})
 						continue
 					}
@@ -170,7 +171,7 @@ func TestTurns(t *testing.T) {
 				}
 				send(m)
 				for _, s := range waiting {
-					if handoff == HandoffLayerwise {
+					if decodeFirst(hand) {
 						m := tokenMessage(s.Id, 1, fakeTokens(promptOf(s), 2)[1])
 						m.Finished = []*proto.Finished{{Id: s.Id, Reason: proto.FinishReason_FINISH_LENGTH, Breakdown: decodeBreakdown()}}
 						send(m)

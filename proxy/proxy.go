@@ -28,6 +28,7 @@ import (
 
 	"kvferry/clock"
 	"kvferry/config"
+	"kvferry/handoff"
 	"kvferry/proto"
 	"kvferry/proxy/admission"
 )
@@ -59,6 +60,7 @@ var defaultTimeouts = timeouts{body: 30 * time.Second, answer: 10 * time.Second,
 // streams, and openai's events are its tokens.
 type Proxy struct {
 	cfg      Config
+	handoff  handoff.Handoff
 	clock    clock.Clock
 	metrics  *proxyMetrics
 	registry *registry
@@ -91,8 +93,12 @@ func New(cfg Config) (*Proxy, error) {
 		return nil, err
 	}
 	cfg.setDefaults()
+	hand, err := handoff.Parse(cfg.Handoff)
+	if err != nil {
+		return nil, err // Validate has looked
+	}
 	p := &Proxy{
-		cfg: cfg, clock: clock.Precise(), metrics: newProxyMetrics(), idle: make(chan struct{}),
+		cfg: cfg, handoff: hand, clock: clock.Precise(), metrics: newProxyMetrics(), idle: make(chan struct{}),
 		connections: admission.NewConnections(cfg.MaxConnections), bodies: admission.NewBodies(cfg.MaxBodyBytes),
 		timeouts: defaultTimeouts, parsing: make(chan struct{}, runtime.GOMAXPROCS(0)),
 	}
@@ -101,7 +107,6 @@ func New(cfg Config) (*Proxy, error) {
 	}
 	p.ctx, p.stop = context.WithCancelCause(context.Background())
 	p.registry = newRegistry(p.ctx, cfg, p.clock, p.metrics)
-	var err error
 	p.metrics.registry.MustRegister(nodeCollector{p.registry}, healthCollector{p.registry}, queueCollector{p})
 	if p.httpListener, err = config.Listen("HTTPAddr", cfg.HTTPAddr); err != nil {
 		return nil, err

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"kvferry/clock/clocktest"
+	"kvferry/handoff"
 	"kvferry/proto"
 	"kvferry/proxy/openai"
 )
@@ -88,9 +89,9 @@ func TestAnswers(t *testing.T) {
 		for i, tok := range fakeTokens(testTokenizer.EncodeChat([]openai.ChatMessage{{Role: "user", Content: "hi"}}), 2) {
 			tc.want = strings.ReplaceAll(tc.want, fmt.Sprintf("<c%d>", i), openai.Tokenizer{}.Decode([]uint32{tok}))
 		}
-		for _, handoff := range []string{HandoffV0, HandoffPull, HandoffLayerwise} {
-			t.Run(tc.name+"/"+handoff, func(t *testing.T) {
-				c := newTestCluster(t, Config{Handoff: handoff})
+		for _, hand := range handoff.Names() {
+			t.Run(tc.name+"/"+hand, func(t *testing.T) {
+				c := newTestCluster(t, Config{Handoff: hand})
 				c.addPair()
 				status, body, err := c.post(tc.path, tc.body)
 				if status != http.StatusOK || err != nil {
@@ -133,11 +134,11 @@ func TestLegs(t *testing.T) {
 		prefill   string
 		decode    string
 	}{
-		{HandoffV0, 3, "PREFILL v0 max=1 kv=", "DECODE v0 max=3 kv=prefill-1"},
-		{HandoffPull, 3, "PREFILL pull max=1 kv=", "DECODE pull max=3 kv=prefill-1"},
-		{HandoffLayerwise, 3, "PREFILL layerwise max=1 kv=decode-1", "DECODE layerwise max=3 kv="},
-		{HandoffPull, 1, "PREFILL  max=1 kv=", ""},
-		{HandoffLayerwise, 1, "PREFILL  max=1 kv=", ""},
+		{handoff.V0.Name, 3, "PREFILL v0 max=1 kv=", "DECODE v0 max=3 kv=prefill-1"},
+		{handoff.Pull.Name, 3, "PREFILL pull max=1 kv=", "DECODE pull max=3 kv=prefill-1"},
+		{handoff.Layerwise.Name, 3, "PREFILL layerwise max=1 kv=decode-1", "DECODE layerwise max=3 kv="},
+		{handoff.Pull.Name, 1, "PREFILL  max=1 kv=", ""},
+		{handoff.Layerwise.Name, 1, "PREFILL  max=1 kv=", ""},
 	} {
 		t.Run(fmt.Sprintf("%s/%d", tc.handoff, tc.maxTokens), func(t *testing.T) {
 			c := newTestCluster(t, Config{Handoff: tc.handoff})

@@ -15,7 +15,7 @@ import (
 
 // This file is which requests the proxy takes on, and how long one would wait for its
 // turn. A request waits until the node that generates its tokens has begun to: a
-// layerwise one longer than for its first token, which the prefill node gives, for its KV
+// one whose first token the prefill node gives, longer than for that, for its KV
 // may be on the way still. A load that the network is too slow for shows there.
 
 // room reports why no request would be admitted now.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"kvferry/clock/clocktest"
+	"kvferry/handoff"
 	"kvferry/proto"
 	"kvferry/proxy/health"
 )
@@ -69,15 +70,15 @@ func TestQueueIsOfThoseThatWait(t *testing.T) {
 // TestQueueUntilItRuns: a request waits until its decode node gives it a token, whatever
 // the prefill node has given it. The next is refused until then, and taken on after.
 func TestQueueUntilItRuns(t *testing.T) {
-	for _, handoff := range []string{HandoffV0, HandoffPull, HandoffLayerwise} {
+	for _, hand := range handoff.Names() {
 		for _, stream := range []bool{true, false} {
-			t.Run(fmt.Sprintf("%s/stream=%v", handoff, stream), func(t *testing.T) {
-				c := newTestCluster(t, Config{Handoff: handoff, MaxQueue: 1})
+			t.Run(fmt.Sprintf("%s/stream=%v", hand, stream), func(t *testing.T) {
+				c := newTestCluster(t, Config{Handoff: hand, MaxQueue: 1})
 				p, d := c.addPair()
 				open, end := make(chan struct{}), make(chan struct{})
 				d.behave(func(n *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
 					first := uint32(0)
-					if handoff == HandoffLayerwise {
+					if decodeFirst(hand) {
 						first = 1
 						send(&proto.FromNode{Reserved: []*proto.Reserved{{Id: s.Id, Kv: &proto.KVRef{NodeId: n.info.Id, TransferId: s.Id}}}})
 					}
@@ -101,7 +102,7 @@ func TestQueueUntilItRuns(t *testing.T) {
 				}()
 				clocktest.Receive(t, p.submits, "the prompt")
 				clocktest.Receive(t, d.submits, "the decode leg")
-				if handoff == HandoffLayerwise {
+				if decodeFirst(hand) {
 					c.poll("the prefill node's token", func() bool {
 						_, metrics := c.get("/metrics")
 						return strings.Contains(metrics, "vllm:time_to_first_token_seconds_count{engine=\"0\",model_name=\"test-model\"} 1\n")
@@ -135,9 +136,9 @@ func (c *testCluster) waitQueue(waiting, all int) {
 // TestQueueCountsEveryEnd: however a request ends, it is counted out, of the queue and
 // of the nodes' backlogs.
 func TestQueueCountsEveryEnd(t *testing.T) {
-	for _, handoff := range []string{HandoffV0, HandoffPull, HandoffLayerwise} {
-		t.Run(handoff, func(t *testing.T) {
-			c := newTestCluster(t, Config{Handoff: handoff, MaxRetries: 1})
+	for _, hand := range handoff.Names() {
+		t.Run(hand, func(t *testing.T) {
+			c := newTestCluster(t, Config{Handoff: hand, MaxRetries: 1})
 			p, d := c.addPair()
 			empty := func(how string) {
 				t.Helper()
@@ -188,12 +189,12 @@ func (c *testCluster) slowNode(id string, rate float64) {
 // TestMaxQueueTime: 900 tokens wait at a node that does 100 a second. Who comes next
 // would wait 9 s, and longer the longer the node does nothing.
 func TestMaxQueueTime(t *testing.T) {
-	for _, handoff := range []string{"", HandoffPull, HandoffLayerwise} {
-		t.Run(handoff, func(t *testing.T) {
-			c := newTestCluster(t, Config{Handoff: handoff, MaxQueueTime: 2 * time.Second})
+	for _, hand := range []string{"", handoff.Pull.Name, handoff.Layerwise.Name} {
+		t.Run(hand, func(t *testing.T) {
+			c := newTestCluster(t, Config{Handoff: hand, MaxQueueTime: 2 * time.Second})
 			silent := func(*fakeNode, *proto.Submit, func(*proto.FromNode)) {}
 			var n *fakeNode
-			if handoff == "" {
+			if hand == "" {
 				n = c.addNode("node-1", proto.Role_ROLE_NONDISAGG, silent)
 			} else {
 				n = c.addNode("node-1", proto.Role_ROLE_PREFILL, silent)

@@ -8,9 +8,11 @@ import (
 	"strings"
 	"time"
 
+	"kvferry/attempt"
 	"kvferry/config"
 	"kvferry/connector"
 	"kvferry/engine"
+	"kvferry/handoff"
 	"kvferry/kvcache"
 	"kvferry/placement"
 )
@@ -18,10 +20,10 @@ import (
 // Config is a cluster. Either Nondisagg or both Prefill and Decode are above 0.
 type Config struct {
 	Profile                    *engine.Profile
-	Prefill, Decode, Nondisagg int               // nodes
-	Chunked                    bool              // of non-disaggregated nodes
-	Handoff                    connector.Handoff // v0, pull or layerwise; with Prefill and Decode
-	Placement                  string            // see package placement; round-robin if empty
+	Prefill, Decode, Nondisagg int             // nodes
+	Chunked                    bool            // of non-disaggregated nodes
+	Handoff                    handoff.Handoff // with Prefill and Decode
+	Placement                  string          // see package placement; round-robin if empty
 	PrefixCaching              bool
 	KVBlocks                   int           // blocks of a node's pool; the profile's if 0
 	NICs                       []NIC         // of every prefill and decode node; a transfer is spread over all by their rates
@@ -70,8 +72,8 @@ func (c Config) Validate() error {
 		bad.Add("Nondisagg", c.Nondisagg, kinds)
 	}
 	if c.Nondisagg == 0 {
-		if c.Handoff == connector.None {
-			bad.Add("Handoff", nil, "use one of %v", connector.Handoffs())
+		if c.Handoff == handoff.None {
+			bad.Add("Handoff", nil, "use one of %v", handoff.Names())
 		}
 		if len(c.NICs) == 0 {
 			bad.Add("NICs", 0, "prefill and decode nodes have at least one")
@@ -103,7 +105,8 @@ type cluster struct {
 	flights         map[uint64]*flight
 	coming          Request // what the next arrival brings
 	stats           Stats
-	lane            []lane // scratch
+	lane            []lane          // scratch
+	tokens          []attempt.Token // scratch
 	err             error
 }
 
@@ -225,18 +228,6 @@ func (c *cluster) place(g *group, f *flight) *node {
 	i := g.policy.Place(r, g.candidates)
 	g.candidates[i].InFlight++
 	return g.nodes[i]
-}
-
-// submit brings a leg to its node.
-func (c *cluster) submit(n *node, s connector.Submit) {
-	if c.cfg.PrefixCaching {
-		s.Prefix = c.flights[s.ID].prefix(c.cfg.Profile.KVGeometry.BlockTokens)
-	}
-	s.Age = c.now - c.flights[s.ID].arrived
-	if s.Leg != connector.DecodeLeg {
-		n.load.WaitingTokens += len(s.Prompt) // until the node says so itself
-	}
-	c.send(n, s, c.now+c.cfg.RPC)
 }
 
 // run goes through events until none is left.

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/connector"
 	"kvferry/engine"
+	"kvferry/handoff"
 	"kvferry/kvcache"
 )
 
@@ -40,7 +40,7 @@ func simulate(tb testing.TB, cfg Config, load Load) ([]*Outcome, *Stats) {
 	return all, stats
 }
 
-func pair(tb testing.TB, h connector.Handoff, gbps float64) Config {
+func pair(tb testing.TB, h handoff.Handoff, gbps float64) Config {
 	return Config{
 		Profile: a10(tb), Prefill: 1, Decode: 1, Handoff: h, RecordTokens: true,
 		NICs: []NIC{{BytesPerSecond: gbps * 1e9}},
@@ -52,19 +52,19 @@ func poisson(n int, rate float64, input, output int) Load {
 }
 
 // TestBreakdown: under load, the parts of each request's breakdown, of both legs
-// together, add up to its time to the first token; under layerwise, where the
-// prefill node streams that one, to the second.
+// together, add up to its time to the first token; where the prefill node streams that
+// one, to the second.
 func TestBreakdown(t *testing.T) {
 	for _, cfg := range []Config{
 		{Profile: a10(t), Nondisagg: 1, RecordTokens: true},
-		pair(t, connector.V0, 1.29), pair(t, connector.Pull, 1.29), pair(t, connector.Layerwise, 1.29),
+		pair(t, handoff.V0, 1.29), pair(t, handoff.Pull, 1.29), pair(t, handoff.Push, 1.29), pair(t, handoff.Layerwise, 1.29),
 	} {
 		t.Run(fmt.Sprintf("handoff=%v", cfg.Handoff), func(t *testing.T) {
 			out, _ := simulate(t, cfg, poisson(200, 8, 250, 6))
 			bad := 0
 			for _, o := range out {
 				want := o.TTFT()
-				if cfg.Handoff == connector.Layerwise {
+				if cfg.Handoff.FirstToken == handoff.PrefillLeg {
 					want = o.TokenTimes[1] - o.Arrived
 				}
 				b := o.Breakdown
@@ -103,27 +103,32 @@ func TestOneRequest(t *testing.T) {
 	extract := mb(v0.ExtractMSPerMB, kv+hidden)
 
 	for _, c := range []struct {
-		handoff connector.Handoff
+		handoff handoff.Handoff
 		tokens  func() []time.Duration
 		step    time.Duration // busy with prefill
 		bytes   int
 	}{
-		{connector.None, func() []time.Duration {
+		{handoff.None, func() []time.Duration {
 			first := rpc + front + prefill + rpc
 			return []time.Duration{first, first + alone, first + 2*alone}
 		}, prefill, 0},
-		{connector.Pull, func() []time.Duration {
+		{handoff.Pull, func() []time.Duration {
 			landed := rpc + front + prefill + rpc + wire(kv)
 			first := landed + decode + rpc
 			return []time.Duration{first, first + decode, first + 2*decode}
 		}, prefill, kv},
-		{connector.Layerwise, func() []time.Duration {
+		{handoff.Push, func() []time.Duration {
+			computed := rpc + front + prefill + rpc - rpc
+			second := computed + wire(kv) + decode + rpc
+			return []time.Duration{computed + rpc, second, second + decode}
+		}, prefill, kv},
+		{handoff.Layerwise, func() []time.Duration {
 			// The request went to the decode node first, which counts as front end.
 			computed := rpc + front + prefill + rpc - rpc
 			second := computed + wire(kv/p.KVGeometry.Layers) + decode + rpc
 			return []time.Duration{computed + rpc, second, second + decode}
 		}, prefill, kv},
-		{connector.V0, func() []time.Duration {
+		{handoff.V0, func() []time.Duration {
 			asked := rpc + front + prefill + extract + rpc + ms(v0.HopMS)
 			free, copied := asked+ms(v0.ReceiveMS), asked+rpc
 			for _, tensor := range []int{kv / 2, kv / 2, hidden} {
@@ -136,7 +141,7 @@ func TestOneRequest(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("handoff=%v", c.handoff), func(t *testing.T) {
 			cfg := Config{Profile: p, Nondisagg: 1, RPC: rpc, RecordTokens: true}
-			if c.handoff != connector.None {
+			if c.handoff != handoff.None {
 				cfg.Nondisagg, cfg.Prefill, cfg.Decode, cfg.Handoff = 0, 1, 1, c.handoff
 				cfg.NICs = []NIC{{BytesPerSecond: 0.5e9, Latency: latency}, {BytesPerSecond: 1e9, Latency: latency / 2}}
 			}
@@ -165,18 +170,18 @@ func TestOneRequest(t *testing.T) {
 			}
 			busy, steps := 3*decode, 3
 			switch c.handoff {
-			case connector.None:
+			case handoff.None:
 				busy, steps = 2*alone, 2
 				if want := float64(p.KVGeometry.Blocks(n)) * (prefill + busy).Seconds(); math.Abs(first.BlockSeconds-want) > 1e-4 {
 					t.Errorf("%v block seconds, want %v", first.BlockSeconds, want)
 				}
-			case connector.V0, connector.Layerwise: // the first comes from the prefill node
+			case handoff.V0, handoff.Push, handoff.Layerwise: // the first comes from the prefill node
 				busy, steps = 2*decode, 2
 			}
 			if last.DecodeSteps != steps || (last.DecodeBusy-busy).Abs() > time.Microsecond {
 				t.Errorf("%+v, want %d decode steps of %v in all", last, steps, busy)
 			}
-			if c.handoff != connector.None {
+			if c.handoff != handoff.None {
 				for i, share := range []float64{1. / 3, 2. / 3} {
 					if x := share * float64(c.bytes); math.Abs(first.Sent[i]-x) > 1 || math.Abs(last.Received[i]-x) > 1 || first.Received[i]+last.Sent[i] != 0 {
 						t.Errorf("NIC %d: %v bytes sent, %v received, want %v", i, first.Sent[i], last.Received[i], x)

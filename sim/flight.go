@@ -5,25 +5,23 @@ import (
 	"fmt"
 	"time"
 
+	"kvferry/attempt"
 	"kvferry/connector"
+	"kvferry/handoff"
 	"kvferry/kvcache"
 )
 
-// A flight is a request on its way through the cluster, as the proxy sees it.
-//
-//	full, or one token:  ── FULL, PREFILL ──▶ node, tokens from there
-//	v0, pull:            ── PREFILL ──▶ P, computed ── DECODE ──▶ D, tokens from D
-//	layerwise:           ── DECODE ──▶ D, reserved ── PREFILL ──▶ P, first token from P, the others from D
+// A flight is a request on its way through the cluster, as the proxy sees it. Package attempt
+// says what comes next.
 type flight struct {
 	Outcome
+	attempt         *attempt.Attempt
 	id              uint64
 	prompt          []kvcache.Token
 	hashes          []kvcache.Hash
 	hashed          bool
 	arrived         time.Duration
-	compute         *node // of the leg that computes the prompt
-	prefill, decode *node
-	legs            int       // that have not ended
+	compute, decode *node     // of the leg that computes the prompt, and of that which decodes
 	parts           int       // of its KV that are sent
 	landed          *transfer // the last of them
 }
@@ -74,50 +72,77 @@ func (c *cluster) arrived() {
 	f := &flight{id: uint64(c.stats.Requests), prompt: c.coming.Prompt, arrived: c.now}
 	f.Outcome = Outcome{Index: c.stats.Requests - 1, Arrived: c.now, PromptTokens: len(f.prompt), MaxTokens: c.coming.MaxTokens}
 	c.flights[f.id] = f
-	s := connector.Submit{ID: f.id, Prompt: f.prompt, MaxTokens: f.MaxTokens}
-	switch {
-	case c.cfg.Nondisagg > 0:
-		f.legs, f.compute = 1, c.place(&c.compute, f)
-		c.submit(f.compute, s)
-	case f.MaxTokens == 1:
-		s.Leg, f.legs, f.compute = connector.PrefillLeg, 1, c.place(&c.compute, f)
-		c.submit(f.compute, s)
-	case c.cfg.Handoff == connector.Layerwise:
-		s.Leg, s.Handoff = connector.DecodeLeg, connector.Layerwise
-		f.legs, f.decode = 2, c.place(&c.decode, f)
-		c.submit(f.decode, s)
-	default:
-		s.Leg, s.Handoff, s.MaxTokens = connector.PrefillLeg, c.cfg.Handoff, 1
-		f.legs, f.compute = 2, c.place(&c.compute, f)
-		f.prefill = f.compute
-		c.submit(f.prefill, s)
+	h := c.cfg.Handoff
+	if c.cfg.Nondisagg > 0 {
+		h = handoff.None
 	}
+	f.attempt = attempt.New(h, f.MaxTokens)
+	c.submit(f, f.attempt.First(), connector.Remote{})
 	c.nextArrival()
 }
 
-// reserved goes on with a layerwise request whose decode node has blocks for it.
-func (c *cluster) reserved(n *node, o connector.Offer) {
-	f := c.flights[o.ID]
-	if f == nil || f.Err != nil {
-		return
+// submit chooses a node for a leg and brings it there. from is what the first leg has offered
+// to the second.
+func (c *cluster) submit(f *flight, leg handoff.Leg, from connector.Remote) {
+	g, at := &c.compute, &f.compute
+	if leg == handoff.DecodeLeg {
+		g, at = &c.decode, &f.decode
 	}
-	f.compute = c.place(&c.compute, f)
-	f.prefill = f.compute
-	c.submit(f.prefill, connector.Submit{
-		ID: f.id, Leg: connector.PrefillLeg, Handoff: connector.Layerwise, Prompt: f.prompt, MaxTokens: 1, Remote: remote(n, &o, 0),
-	})
+	n := c.place(g, f)
+	*at = n
+	s := connector.Submit{
+		ID: f.id, Leg: leg, Handoff: f.attempt.Handoff(), Prompt: f.prompt, MaxTokens: f.attempt.MaxTokens(leg), Age: c.now - f.arrived, Remote: from,
+	}
+	if c.cfg.PrefixCaching {
+		s.Prefix = f.prefix(c.cfg.Profile.KVGeometry.BlockTokens)
+	}
+	if leg != handoff.DecodeLeg {
+		n.load.WaitingTokens += len(s.Prompt) // until the node says so itself
+	}
+	c.send(n, s, c.now+c.cfg.RPC)
 }
 
-// prefilled ends a prefill leg and, under v0 and pull, starts the decode leg.
-func (c *cluster) prefilled(n *node, p connector.Prefilled) {
-	f := c.legEnded(n, p.ID, p.Cached, &p.Breakdown)
-	if f == nil || p.Offer == nil || c.cfg.Handoff == connector.Layerwise {
+// legOf is which leg of a flight a node carries.
+func (f *flight) legOf(n *node) handoff.Leg {
+	switch {
+	case n == f.decode:
+		return handoff.DecodeLeg
+	case f.attempt.First() == handoff.FullLeg:
+		return handoff.FullLeg
+	}
+	return handoff.PrefillLeg
+}
+
+// proceed does what the attempt wants done after a node has said something.
+func (c *cluster) proceed(n *node, f *flight, o *connector.Offer, first kvcache.Token, next attempt.Next, err error) {
+	switch {
+	case err != nil:
+		c.err = fmt.Errorf("sim: request %d on %s: %w", f.Index, n.name, err)
+	case next == attempt.Submit:
+		c.submit(f, f.attempt.Second(), remote(n, o, first))
+	case next == attempt.Done:
+		c.end(f)
+	}
+}
+
+// reserved goes on with a request whose decode node has blocks for it.
+func (c *cluster) reserved(n *node, o *connector.Offer) {
+	f := c.flights[o.ID]
+	if f == nil {
 		return
 	}
-	f.decode = c.place(&c.decode, f)
-	c.submit(f.decode, connector.Submit{
-		ID: f.id, Leg: connector.DecodeLeg, Handoff: c.cfg.Handoff, Prompt: f.prompt, MaxTokens: f.MaxTokens, Remote: remote(n, p.Offer, p.FirstToken),
-	})
+	next, err := f.attempt.Reserved(f.legOf(n), true)
+	c.proceed(n, f, o, 0, next, err)
+}
+
+// prefilled ends a prefill leg.
+func (c *cluster) prefilled(n *node, p *connector.Prefilled) {
+	f := c.legEnded(n, p.ID, p.Cached, &p.Breakdown)
+	if f == nil {
+		return
+	}
+	next, _, err := f.attempt.Prefilled(f.legOf(n), p.Offer != nil)
+	c.proceed(n, f, p.Offer, p.FirstToken, next, err)
 }
 
 func remote(n *node, o *connector.Offer, first kvcache.Token) connector.Remote {
@@ -128,34 +153,42 @@ func remote(n *node, o *connector.Offer, first kvcache.Token) connector.Remote {
 	return r
 }
 
-func (c *cluster) finished(n *node, d connector.Finished) {
-	c.legEnded(n, d.ID, d.Cached, &d.Breakdown)
+// finished ends a leg with the last token.
+func (c *cluster) finished(n *node, d *connector.Finished) {
+	f := c.legEnded(n, d.ID, d.Cached, &d.Breakdown)
+	if f == nil {
+		return
+	}
+	next, err := f.attempt.Finished(f.legOf(n), false)
+	c.proceed(n, f, nil, 0, next, err)
 }
 
 // token takes a token that leaves its node.
-func (c *cluster) token(t connector.Token) {
+func (c *cluster) token(n *node, t connector.Token) {
 	f := c.flights[t.ID]
-	if f == nil || f.Err != nil {
+	if f == nil {
 		return
 	}
-	if t.Position != f.Tokens {
-		c.err = fmt.Errorf("sim: request %d: token %d came as its %d-th", f.Index, t.Position, f.Tokens)
-		return
+	var err error
+	c.tokens, err = f.attempt.Token(c.tokens[:0], f.legOf(n), attempt.Token{Position: t.Position, ID: t.Token, At: c.now + c.cfg.RPC}) // at the proxy, and its client
+	if err != nil {
+		c.err = fmt.Errorf("sim: request %d: %w", f.Index, err)
 	}
-	at := c.now + c.cfg.RPC // at the proxy, and its client
-	if f.Tokens == 0 {
-		f.First = at
-	} else if c.cfg.OnGap != nil {
-		c.cfg.OnGap(at - f.Last)
-	}
-	f.Tokens++
-	f.Last = at
-	if c.cfg.RecordTokens {
-		f.TokenTimes = append(f.TokenTimes, at)
+	for _, t := range c.tokens {
+		if f.Tokens == 0 {
+			f.First = t.At
+		} else if c.cfg.OnGap != nil {
+			c.cfg.OnGap(t.At - f.Last)
+		}
+		f.Tokens++
+		f.Last = t.At
+		if c.cfg.RecordTokens {
+			f.TokenTimes = append(f.TokenTimes, t.At)
+		}
 	}
 }
 
-// legEnded accounts for a leg that ended well, and ends the request with its last.
+// legEnded accounts for a leg that ended well.
 func (c *cluster) legEnded(n *node, id uint64, cached int, b *connector.Breakdown) *flight {
 	f := c.flights[id]
 	if f == nil {
@@ -165,21 +198,13 @@ func (c *cluster) legEnded(n *node, id uint64, cached int, b *connector.Breakdow
 		f.Cached = cached
 	}
 	f.Breakdown.Add(b)
-	c.endLeg(n, f)
+	n.load.InFlight--
 	return f
 }
 
-func (c *cluster) endLeg(n *node, f *flight) {
-	n.load.InFlight--
-	f.legs--
-	if f.legs > 0 {
-		return
-	}
+// end is of a request of which all is there, or that was refused.
+func (c *cluster) end(f *flight) {
 	delete(c.flights, f.id)
-	if f.Err == nil && f.Tokens != f.MaxTokens {
-		c.err = fmt.Errorf("sim: request %d ended after %d of %d tokens", f.Index, f.Tokens, f.MaxTokens)
-		return
-	}
 	c.stats.Ended++
 	if f.Err != nil {
 		c.stats.Failed++
@@ -196,7 +221,7 @@ func (c *cluster) endLeg(n *node, f *flight) {
 
 // failed ends a leg that a node refused, and the request with it. Only requests
 // that can never be served are refused, by the first node that they reach.
-func (c *cluster) failed(n *node, e connector.Failed) {
+func (c *cluster) failed(n *node, e *connector.Failed) {
 	f := c.flights[e.ID]
 	if f == nil {
 		return
@@ -208,6 +233,6 @@ func (c *cluster) failed(n *node, e connector.Failed) {
 			return
 		}
 	}
-	f.legs = 1
-	c.endLeg(n, f)
+	n.load.InFlight--
+	c.end(f)
 }

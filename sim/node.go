@@ -5,6 +5,7 @@ import (
 
 	"kvferry/connector"
 	"kvferry/engine"
+	"kvferry/handoff"
 	"kvferry/kvcache"
 	"kvferry/placement"
 )
@@ -73,12 +74,12 @@ func (n *node) step() {
 type driver struct{ *node }
 
 func (d driver) Launch(s *engine.Step, layers bool) { d.launch(s, layers) }
-func (d driver) Token(t connector.Token)            { d.c.token(t) }
+func (d driver) Token(t connector.Token)            { d.c.token(d.node, t) }
 func (d driver) Move(m *connector.Move)             { d.move(m) }
-func (d driver) Reserved(o *connector.Offer)        { d.c.reserved(d.node, *o) }
-func (d driver) Prefilled(p *connector.Prefilled)   { d.c.prefilled(d.node, *p) }
-func (d driver) Finished(f *connector.Finished)     { d.c.finished(d.node, *f) }
-func (d driver) Failed(f *connector.Failed)         { d.c.failed(d.node, *f) }
+func (d driver) Reserved(o *connector.Offer)        { d.c.reserved(d.node, o) }
+func (d driver) Prefilled(p *connector.Prefilled)   { d.c.prefilled(d.node, p) }
+func (d driver) Finished(f *connector.Finished)     { d.c.finished(d.node, f) }
+func (d driver) Failed(f *connector.Failed)         { d.c.failed(d.node, f) }
 func (d driver) Ask(q connector.Ask)                { d.ask(q) }
 func (d driver) Answer(q connector.Answer)          { d.answer(q) }
 
@@ -138,7 +139,7 @@ func (n *node) layerAt(l int) time.Duration {
 // layer that it moves will be there. Moves come in the order of those times.
 func (n *node) move(m *connector.Move) {
 	f := n.c.flights[m.ID]
-	t := &transfer{flight: f, node: n, from: n, to: f.prefill, imm: m.Imm, token: m.Token, since: m.Since}
+	t := &transfer{flight: f, node: n, from: n, to: f.compute, imm: m.Imm, token: m.Token, since: m.Since}
 	t.moved = connector.Moved{ID: m.ID, Part: m.Part, Bytes: n.bytes(m, len(f.prompt)), Posted: max(m.Since, n.c.now)}
 	if t.moved.Bytes == 0 {
 		t.moved.At = n.c.now
@@ -176,15 +177,15 @@ func (c *cluster) post(t *transfer) {
 	}
 }
 
-// sent has both sides know of a transfer once its last byte is there. Of the parts
-// of layerwise only the one that completes the KV changes what they do: the others
+// sent has both sides know of a transfer once its last byte is there. Of layers
+// only the one that completes the KV changes what they do: the others
 // are told with it, which spares each request a hundred steps of its nodes.
 func (c *cluster) sent(t *transfer) {
 	f := t.flight
 	t.moved.At = c.now + c.latency
 	f.parts++
 	t.next, f.landed = f.landed, t
-	if t.imm && f.parts < c.cfg.Profile.KVGeometry.Layers {
+	if c.cfg.Handoff.Parts == handoff.Layers && f.parts < c.cfg.Profile.KVGeometry.Layers {
 		return
 	}
 	f.landed = nil

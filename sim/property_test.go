@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/connector"
 	"kvferry/engine"
+	"kvferry/handoff"
 	"kvferry/placement"
 )
 
@@ -22,7 +22,7 @@ func randomConfig(tb testing.TB, seed uint64) (Config, Random) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	one := func(n int) int { return 1 + rng.IntN(n) }
 	cfg := Config{
-		Profile: a10(tb), Prefill: one(3), Decode: one(3), Handoff: connector.V0 + connector.Handoff(rng.IntN(3)),
+		Profile: a10(tb), Prefill: one(3), Decode: one(3), Handoff: handoff.All()[rng.IntN(len(handoff.All()))],
 		Placement: placement.Names()[rng.IntN(len(placement.Names()))], PrefixCaching: rng.IntN(2) == 0,
 		RPC: time.Duration(rng.IntN(2)) * 200 * time.Microsecond, RecordTokens: true,
 		KVBlocks: 100 + rng.IntN(400),
@@ -31,7 +31,7 @@ func randomConfig(tb testing.TB, seed uint64) (Config, Random) {
 		cfg.NICs = append(cfg.NICs, NIC{BytesPerSecond: []float64{0.3e9, 1.29e9, 12.5e9}[rng.IntN(3)], Latency: time.Duration(rng.IntN(20)) * time.Microsecond})
 	}
 	if rng.IntN(4) == 0 {
-		cfg.Nondisagg, cfg.Prefill, cfg.Decode, cfg.Handoff, cfg.NICs = one(3), 0, 0, connector.None, nil
+		cfg.Nondisagg, cfg.Prefill, cfg.Decode, cfg.Handoff, cfg.NICs = one(3), 0, 0, handoff.None, nil
 		cfg.Chunked = rng.IntN(2) == 0
 	}
 	load := Random{
@@ -83,12 +83,12 @@ func TestConservation(t *testing.T) {
 			switch {
 			case cfg.Nondisagg > 0 || o.MaxTokens == 1:
 				want = 0
-			case cfg.Handoff == connector.V0:
+			case cfg.Handoff.Parts == handoff.Tensors:
 				want += int64(o.PromptTokens * g.HiddenTokenBytes())
 			}
 			moved := o.Breakdown.Bytes
 			// The consumer's prefix cache saves whole blocks.
-			if cfg.PrefixCaching && cfg.Handoff != connector.V0 && moved < want && (want-moved)%int64(g.BlockBytes()) == 0 {
+			if cfg.PrefixCaching && !cfg.Handoff.InStep && moved < want && (want-moved)%int64(g.BlockBytes()) == 0 {
 				want = moved
 			}
 			if moved != want {
@@ -152,7 +152,7 @@ func TestDeterminism(t *testing.T) {
 // gone first.
 func TestFasterIsNotSlower(t *testing.T) {
 	t.Parallel()
-	mean := func(h connector.Handoff, nics []NIC, seed uint64, input int, rate float64) time.Duration {
+	mean := func(h handoff.Handoff, nics []NIC, seed uint64, input int, rate float64) time.Duration {
 		cfg := pair(t, h, 1)
 		cfg.NICs = nics
 		var s Summary
@@ -169,7 +169,7 @@ func TestFasterIsNotSlower(t *testing.T) {
 		}
 		return nics
 	}
-	for _, h := range []connector.Handoff{connector.Pull, connector.Layerwise} {
+	for _, h := range []handoff.Handoff{handoff.Pull, handoff.Push, handoff.Layerwise} {
 		for _, w := range []struct {
 			input int
 			rate  float64
@@ -190,7 +190,7 @@ func TestFasterIsNotSlower(t *testing.T) {
 }
 
 func TestEmptyLoad(t *testing.T) {
-	stats, err := Run(context.Background(), pair(t, connector.Layerwise, 1), &List{})
+	stats, err := Run(context.Background(), pair(t, handoff.Layerwise, 1), &List{})
 	if err != nil || stats.Requests != 0 || stats.Duration != 0 {
 		t.Errorf("%+v, %v", stats, err)
 	}
@@ -198,7 +198,7 @@ func TestEmptyLoad(t *testing.T) {
 
 // A load that never fits is refused request by request, with the reason.
 func TestLoadThatNeverFits(t *testing.T) {
-	for _, h := range []connector.Handoff{connector.V0, connector.Pull, connector.Layerwise} {
+	for _, h := range handoff.All() {
 		cfg := pair(t, h, 1)
 		cfg.KVBlocks = 10
 		out, stats := simulate(t, cfg, poisson(10, 1, 500, 5))
@@ -214,7 +214,7 @@ func TestLoadThatNeverFits(t *testing.T) {
 }
 
 func TestConfigFaults(t *testing.T) {
-	good := pair(t, connector.Pull, 1)
+	good := pair(t, handoff.Pull, 1)
 	for want, spoil := range map[string]func(*Config){
 		"NICs[0].BytesPerSecond: 0:":    func(c *Config) { c.NICs = []NIC{{}} },
 		"NICs[0].BytesPerSecond: NaN:":  func(c *Config) { c.NICs = []NIC{{BytesPerSecond: math.NaN()}} },
@@ -223,7 +223,7 @@ func TestConfigFaults(t *testing.T) {
 		"Decode: 0: a cluster has":      func(c *Config) { c.Decode = 0 },
 		"Prefill: -1: use 0 to":         func(c *Config) { c.Prefill = -1 },
 		"Nondisagg: 2: a cluster has":   func(c *Config) { c.Nondisagg = 2 },
-		"Handoff: none given":           func(c *Config) { c.Handoff = connector.None },
+		"Handoff: none given":           func(c *Config) { c.Handoff = handoff.None },
 		`Placement: "best": use one of`: func(c *Config) { c.Placement = "best" },
 		"RPC: 2s: use 0s to 1s":         func(c *Config) { c.RPC = 2 * time.Second },
 		"RPC: -1ns: use 0s":             func(c *Config) { c.RPC = -1 },
@@ -245,7 +245,7 @@ func TestConfigFaults(t *testing.T) {
 // TestCancel: a run that is stopped returns what it has.
 func TestCancel(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
-	cfg := pair(t, connector.Pull, 1)
+	cfg := pair(t, handoff.Pull, 1)
 	ended := 0
 	cfg.OnOutcome = func(*Outcome) {
 		if ended++; ended == 50 {
@@ -267,7 +267,7 @@ func TestMemoryDoesNotGrow(t *testing.T) {
 		runtime.ReadMemStats(&m)
 		return m.HeapAlloc
 	}
-	cfg := pair(t, connector.Layerwise, 12.5)
+	cfg := pair(t, handoff.Layerwise, 12.5)
 	cfg.RecordTokens = false
 	cfg.Prefill, cfg.Decode, cfg.PrefixCaching, cfg.KVBlocks = 2, 2, true, 500
 	var s Summary

@@ -45,7 +45,7 @@ func TestRefused(t *testing.T) {
 		{"simulate --trace " + backwards, "--trace: trace " + backwards + ":2: timestamp: 4.5 comes after 5: sort"},
 		{"simulate --trace /", `--trace: "/": it is a folder`},
 		{"simulate --profile " + profile, `--profile: "` + profile + `": line 3: there is no field "vocabulary"`},
-		{"simulate --handoff push", `--handoff: "push": `},
+		{"simulate --handoff drop", `--handoff: "drop": `},
 		{"simulate --request-rate -2", "--request-rate: -2: use more than 0"},
 		{"simulate --request-rate NaN", "--request-rate: NaN: write a number"},
 		{"simulate --burstiness inf", "--burstiness: "},

@@ -14,6 +14,7 @@ import (
 	"kvferry/command"
 	"kvferry/config"
 	"kvferry/engine"
+	"kvferry/handoff"
 	"kvferry/node"
 	"kvferry/sim"
 )
@@ -76,7 +77,7 @@ line; 130 interrupted (the points that had ended are kept).`,
 	fs.IntVar(&f.s.Decode, "decode", 1, "decode nodes")
 	fs.IntVar(&f.s.Nondisagg, "nondisagg", 0, "non-disaggregated nodes instead of prefill and decode nodes")
 	fs.BoolVar(&f.s.Chunked, "chunked", false, "chunked prefill on non-disaggregated nodes")
-	fs.StringVar(&f.s.Handoff, "handoff", "layerwise", "how KV gets from prefill to decode: v0, pull or layerwise")
+	fs.StringVar(&f.s.Handoff, "handoff", "layerwise", "how KV gets from prefill to decode: "+handoff.List())
 	fs.StringVar(&f.s.Placement, "placement", "least-loaded", "which node takes a request: round-robin, least-loaded or prefix-aware")
 	fs.StringVar(&f.profile, "profile", engine.DefaultProfile, "what the modelled GPU costs: a shipped profile or a JSON file")
 	fs.IntVar(&f.s.NICs, "nics", 1, "NICs of a prefill or decode node; a transfer is spread over all of them")

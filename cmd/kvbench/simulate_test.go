@@ -81,7 +81,7 @@ func TestSimulateUsage(t *testing.T) {
 		{"--nondisagg 2 --decode 2", 2, []string{"--nondisagg", "leave one kind out"}},
 		{"--nondisagg 2 --link tcp", 2, []string{"--link", "move no KV"}},
 		{"--chunked", 2, []string{"--chunked", "--nondisagg"}},
-		{"--handoff push", 2, []string{"--handoff", "push"}},
+		{"--handoff drop", 2, []string{"--handoff", "drop"}},
 		{"--placement best", 2, []string{"--placement", "best"}},
 		{"--request-rate 0", 2, []string{"--request-rate: 0: use more than 0"}},
 		{"--num-prompts 0", 2, []string{"--num-prompts: 0"}},

@@ -17,7 +17,7 @@ func TestRefused(t *testing.T) {
 	}
 	defer taken.Close()
 	commandtest.Refused(t, program, [][2]string{
-		{"--handoff v1", `--handoff: "v1": use one of v0, pull, layerwise`},
+		{"--handoff v1", `--handoff: "v1": use one of v0, pull, push, layerwise`},
 		{"--mode fast", `--mode: "fast": use one of auto, disagg, nondisagg`},
 		{"--placement random", `--placement: "random": use one of round-robin`},
 		{"--http nowhere", `--http: "nowhere": write host:port`},

@@ -7,7 +7,7 @@ import (
 	"kvferry/engine"
 )
 
-// receiver is the decode side of v0: a Receive step fetches the KV of its
+// receiver is the decode side of hand-offs in a step: a Receive step fetches the KV of its
 // requests one after another, and the engine does nothing else meanwhile.
 //
 //	ask ─▶ tensor available ─▶ read, wire ─▶ unpickle, copy in ─▶ next tensor … ─▶ next request

@@ -4,55 +4,9 @@ import (
 	"fmt"
 
 	"kvferry/engine"
+	"kvferry/handoff"
 	"kvferry/kvcache"
 )
-
-// allocated goes on with a decode leg whose blocks are there: pull reads them,
-// layerwise offers them to the prefill side.
-func (c *Core) allocated(r *request, q *engine.Sequence) {
-	r.seq = q
-	r.state = moving
-	r.b.Queue = c.now - r.ready
-	skip := q.Cached() / c.cfg.Pool.BlockTokens()
-	switch r.Handoff {
-	case Pull:
-		r.moves++
-		c.act.Moves = append(c.act.Moves, Move{ID: r.ID, Part: PartAll, Pairs: c.pairs(r)})
-	case Layerwise:
-		c.next++
-		r.transfer, r.open = c.next, true
-		c.act.Reserved = append(c.act.Reserved, Offer{
-			ID: r.ID, Transfer: r.transfer, First: skip, Blocks: c.blocks(r)[skip:], Tokens: len(r.Prompt),
-		})
-	}
-}
-
-// blocks are those that hold the prompt.
-func (c *Core) blocks(r *request) []kvcache.Ref {
-	bt := c.cfg.Pool.BlockTokens()
-	return r.seq.Table.Refs()[:(len(r.Prompt)+bt-1)/bt]
-}
-
-// pairs matches our blocks with the remote's, leaving out what our prefix cache
-// has. All moves of a request share the slice: its blocks stay where they are
-// until the last has ended.
-func (c *Core) pairs(r *request) []Pair {
-	if r.pairs != nil {
-		return r.pairs
-	}
-	skip := 0
-	if r.Leg == DecodeLeg {
-		skip = r.seq.Cached() / c.cfg.Pool.BlockTokens()
-	}
-	mine := c.blocks(r)
-	r.pairs = make([]Pair, 0, len(mine))
-	for _, b := range r.Remote.Blocks {
-		if b.Index >= skip {
-			r.pairs = append(r.pairs, Pair{Index: b.Index, Local: mine[b.Index], Remote: b.Ref})
-		}
-	}
-	return r.pairs
-}
 
 // moved ends a move of any hand-off.
 func (c *Core) moved(ev Moved) {
@@ -65,12 +19,12 @@ func (c *Core) moved(ev Moved) {
 	r.b.Wire += ev.At - ev.Posted
 	c.totals.Bytes += uint64(ev.Bytes)
 	switch {
-	case r.Leg == DecodeLeg && r.Handoff == V0:
+	case r.Leg == handoff.DecodeLeg && r.Handoff.InStep:
 		c.receivedTensor(r, ev)
 	case r.state == abandoned:
 	case ev.Err != nil:
 		c.abandon(r, fmt.Errorf("%w: request %d, %s: %w", ErrTransfer, r.ID, r.Remote.Node, ev.Err))
-	case r.Leg == DecodeLeg:
+	case r.Leg == handoff.DecodeLeg:
 		r.b.Post = max(ev.Posted-(r.ready+r.b.Queue), 0)
 		r.landed = ev.At
 		r.state = checking
@@ -105,11 +59,12 @@ func (c *Core) checked(ev Checked) {
 		c.rechecked(r, ev.Err)
 	case ev.Err != nil:
 		c.abandon(r, fmt.Errorf("%w: request %d%s: %w", ErrContent, r.ID, r.peer(), ev.Err))
-	case r.Handoff == Pull:
+	case r.Handoff.InStep: // the receiver goes on when it looks
+	case r.Handoff.Moves(r.Leg):
 		c.release(r)
 		c.totals.Transfers++
 		c.land(r)
-	case r.Handoff == Layerwise && r.parts == c.layers() && r.checks == 0:
+	case r.parts == len(r.arrived) && r.checks == 0:
 		c.totals.Transfers++
 		c.shut(r)
 	}
@@ -122,31 +77,23 @@ func (c *Core) land(r *request) {
 	r.usable = c.now
 	r.b.Land = max(c.now-r.landed, 0)
 	ev := engine.Landed{ID: r.ID, At: c.now}
-	if r.Handoff == Layerwise {
+	given := r.Handoff.FirstToken == handoff.PrefillLeg
+	if given {
 		ev.Given = []kvcache.Token{r.first}
 	}
 	c.toRun = append(c.toRun, ev)
-	if r.Handoff == Layerwise && r.MaxTokens == 1 {
+	if given && r.MaxTokens == 1 {
 		// The prefill side has emitted all there is.
 		c.act.Finished = append(c.act.Finished, Finished{ID: r.ID, Cached: r.seq.Cached(), Breakdown: r.b})
 		c.drop(r)
 	}
 }
 
-// release tells the producer, once, that its blocks are no longer needed.
-func (c *Core) release(r *request) {
-	if r.released {
-		return
-	}
-	r.released = true
-	c.act.Ask = append(c.act.Ask, Ask{ID: r.ID, Node: r.Remote.Node, Transfer: r.Remote.Transfer, Release: true})
-}
-
-// gone fails the request of v0 that is being received, the only one that asks for what
-// can be gone.
+// gone fails the request that a step is receiving, the only one that asks for what can be
+// gone.
 func (c *Core) gone(ev Gone) {
 	r := c.reqs[ev.ID]
-	if r == nil || r.state != moving || r.Handoff != V0 {
+	if r == nil || r.state != moving || !r.Handoff.InStep {
 		return
 	}
 	if c.receiver.state == recvCheck {

@@ -6,8 +6,8 @@ import (
 	"kvferry/engine"
 )
 
-// producer is the prefill side of v0: one CPU and one GPU stream that prefill
-// steps and the copies for consumers share. The published system's copies were
+// producer is the prefill side of hand-offs in a step: one CPU and one GPU stream that
+// prefill steps and the copies of tensors for consumers share. The published system's copies were
 // issued on the stream of the prefill kernels and made under the interpreter
 // lock, so
 //
@@ -99,7 +99,7 @@ func (p *producer) wake() time.Duration {
 // asks renews the hold.
 func (c *Core) producerAsked(transfer uint64) {
 	r := c.transfers[transfer]
-	if r == nil || r.state != offered || r.Handoff != V0 {
+	if r == nil || r.state != offered || !r.Handoff.InStep {
 		c.act.Answer = append(c.act.Answer, Answer{Transfer: transfer, Gone: true})
 		return
 	}
@@ -136,26 +136,4 @@ func (c *Core) tensorMB(tensor, tokens int) float64 {
 		return float64(tokens*g.HiddenTokenBytes()) / 1e6
 	}
 	return float64(tokens*g.TokenBytes()/2) / 1e6
-}
-
-// offer holds a computed prompt's blocks for the consumer and ends the leg.
-func (c *Core) offer(r *request, first uint32) {
-	c.next++
-	r.transfer, r.state, r.open, r.ended = c.next, offered, true, true
-	c.transfers[r.transfer] = r
-	c.deadlines.set(r, c.now+c.cfg.HoldTimeout)
-	c.act.Prefilled = append(c.act.Prefilled, Prefilled{
-		ID: r.ID, FirstToken: first, Cached: r.seq.Cached(), Breakdown: r.b,
-		Offer: &Offer{ID: r.ID, Transfer: r.transfer, Blocks: c.blocks(r), Tokens: len(r.Prompt)},
-	})
-}
-
-// released ends the hold on an offered transfer; a second release does nothing.
-func (c *Core) released(transfer uint64) {
-	r := c.transfers[transfer]
-	if r == nil || r.state != offered {
-		return
-	}
-	c.producer.forget(transfer)
-	c.shut(r)
 }

@@ -1,0 +1,255 @@
+// Package attempt follows one submission of a request through the nodes that carry it: which
+// leg is submitted first and which second, the tokens of both in order and exactly once, and
+// when all is there. The proxy of a real cluster and the simulator of a virtual one use it.
+//
+//	one node:       ── full, or prefill for one token ──▶ N   tokens 0.. from N
+//	prefill first:  ── prefill ──▶ P                          P's own token is not passed on
+//	                P, prefilled ── decode ──▶ D              tokens 0.. from D
+//	decode first:   ── decode ──▶ D
+//	                D, reserved ── prefill ──▶ P              token 0 from P, 1.. from D
+//
+// Which of the three it is follows from the hand-off's properties (package handoff). An
+// [Attempt] is a state machine: what the nodes say goes in, what is to be done next comes
+// out. It has no clock, does no I/O and knows no node. Where the legs run, what their
+// accounts add up to and when to give up are its owner's. Not safe for concurrent use.
+package attempt
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"kvferry/handoff"
+)
+
+// ErrBroken is what a node has done that says what its leg cannot say.
+var ErrBroken = errors.New("the node broke the protocol")
+
+// Next is what the owner is to do.
+type Next uint8
+
+const (
+	Wait   Next = iota // for more from the nodes
+	Submit             // the second leg, with what the first one has offered
+	Done               // every token is out and both legs have said all
+)
+
+// A Token is one token as it came from a node.
+type Token struct {
+	Position int // of the answer, from 0
+	ID       uint32
+	At       time.Duration // on the owner's clock
+}
+
+// An Attempt is one submission of a request.
+//
+// Invariant: tokens 0..next-1 were returned by Token, and held has none of them.
+type Attempt struct {
+	handoff handoff.Handoff // None: one node has it all
+	compute handoff.Leg     // that computes the prompt: full or prefill
+	want    int             // tokens
+
+	second  bool // the second leg has been asked for
+	next    int
+	held    map[int]Token // beyond a gap: decode's tokens before prefill's first
+	flowing bool          // the decode leg has its KV: it emitted a token that needs it
+
+	prefilled bool // compute has ended well
+	finished  bool // the leg that emits the last token has ended well
+	stopped   bool // and before all that was asked for
+}
+
+// New returns an attempt at want tokens, at least 1. h is the cluster's hand-off, None if its
+// nodes do it all. A request for one token is over with the prompt: it has no decode leg.
+func New(h handoff.Handoff, want int) *Attempt {
+	a := &Attempt{handoff: h, compute: handoff.PrefillLeg, want: want}
+	switch {
+	case h == handoff.None:
+		a.compute = handoff.FullLeg
+	case want == 1:
+		a.handoff = handoff.None
+	}
+	return a
+}
+
+// First is the leg to begin with.
+func (a *Attempt) First() handoff.Leg {
+	if a.handoff == handoff.None {
+		return a.compute
+	}
+	return a.handoff.First
+}
+
+// Second is the leg that Submit asks for.
+func (a *Attempt) Second() handoff.Leg {
+	if a.handoff.Moves(handoff.DecodeLeg) {
+		return handoff.DecodeLeg
+	}
+	return handoff.PrefillLeg
+}
+
+// Handoff is that of its legs; None if one node has it all.
+func (a *Attempt) Handoff() handoff.Handoff { return a.handoff }
+
+// MaxTokens is how many tokens a leg is asked for.
+func (a *Attempt) MaxTokens(l handoff.Leg) int {
+	if l == handoff.PrefillLeg {
+		return 1
+	}
+	return a.want
+}
+
+// Running reports whether the node that generates has begun to. Where prefill emits the first
+// token, that may be out while the KV is still on its way.
+func (a *Attempt) Running() bool {
+	return a.next > 0 && (a.handoff == handoff.None || a.flowing)
+}
+
+// Complete reports whether every token asked for is out, whatever else the nodes have still
+// to say.
+func (a *Attempt) Complete() bool { return a.next == a.want }
+
+// Ended reports whether the leg that emits the last token has ended well.
+func (a *Attempt) Ended() bool { return a.finished }
+
+// Stopped reports whether it has, before all that was asked for.
+func (a *Attempt) Stopped() bool { return a.stopped }
+
+// carries reports whether a leg is part of this attempt and has been asked for.
+func (a *Attempt) carries(l handoff.Leg) bool {
+	return l == a.First() || a.second && l == a.Second()
+}
+
+// Token takes one token of a leg and appends to ready those that are now in order. What was
+// there before is dropped.
+func (a *Attempt) Token(ready []Token, l handoff.Leg, t Token) ([]Token, error) {
+	switch {
+	case !a.carries(l):
+		return ready, nil
+	case a.handoff.FirstToken == handoff.DecodeLeg && l == handoff.PrefillLeg:
+		return ready, nil // decode emits it
+	case t.Position < 0 || t.Position >= a.want:
+		return ready, broken("token %d of %d", t.Position, a.want)
+	}
+	if l == handoff.DecodeLeg && (a.handoff.FirstToken == handoff.DecodeLeg || t.Position > 0) {
+		a.flowing = true
+	}
+	if t.Position < a.next {
+		return ready, nil
+	}
+	if t.Position > a.next {
+		if a.held == nil {
+			a.held = make(map[int]Token)
+		}
+		if _, ok := a.held[t.Position]; !ok {
+			a.held[t.Position] = t
+		}
+		return ready, nil
+	}
+	for {
+		ready = append(ready, t)
+		a.next++
+		held, ok := a.held[a.next]
+		if !ok {
+			return ready, nil
+		}
+		delete(a.held, a.next)
+		held.At = max(held.At, t.At) // it could not go out before
+		t = held
+	}
+}
+
+// Reserved is what a decode leg says that has blocks for the KV; kv is whether it said which.
+func (a *Attempt) Reserved(l handoff.Leg, kv bool) (Next, error) {
+	switch {
+	case !a.carries(l):
+		return Wait, nil
+	case l != handoff.DecodeLeg || !a.handoff.Offers(l):
+		return Wait, broken("unasked Reserved")
+	case a.second:
+		return Wait, nil
+	case !kv:
+		return Wait, broken("Reserved without kv")
+	}
+	a.second = true
+	return Submit, nil
+}
+
+// Prefilled is what a prefill leg ends with; kv is whether it said which blocks are there to
+// be read. Counts is whether this is the first time, so that its account is to be added up.
+func (a *Attempt) Prefilled(l handoff.Leg, kv bool) (next Next, counts bool, err error) {
+	switch {
+	case !a.carries(l):
+		return Wait, false, nil
+	case l != handoff.PrefillLeg:
+		return Wait, false, broken("unasked Prefilled")
+	case a.prefilled:
+		return Wait, false, nil
+	}
+	a.prefilled = true
+	switch {
+	case a.handoff == handoff.None:
+		a.finished = true
+	case a.handoff.Offers(l):
+		if !kv {
+			return Wait, true, broken("Prefilled without kv")
+		}
+		a.second = true
+		return Submit, true, nil
+	}
+	next, err = a.done()
+	return next, true, err
+}
+
+// Finished is what a leg ends with that emits the last token; stopped is whether there are
+// fewer than were asked for, and rightly so.
+func (a *Attempt) Finished(l handoff.Leg, stopped bool) (Next, error) {
+	if !a.carries(l) {
+		return Wait, nil
+	}
+	if l == a.compute {
+		a.prefilled = true
+		switch {
+		case a.handoff.Offers(l):
+			return Wait, broken("Finished instead of Prefilled")
+		case a.handoff.Moves(l) && !stopped:
+			return a.done() // decode has more to say
+		}
+		// Of a hand-off: the first token was the last, there is nothing to decode.
+	}
+	a.finished, a.stopped = true, stopped
+	return a.done()
+}
+
+// Failed is of a leg that failed or was lost, for the reason err. A prefill leg that is no
+// longer needed may: its token is out, and decode emitted one that took its KV. Then the error
+// is not returned, and the attempt goes on.
+func (a *Attempt) Failed(l handoff.Leg, err error) (Next, error) {
+	switch {
+	case !a.carries(l):
+		return Wait, nil
+	case l != a.compute || a.next == 0 || !a.flowing && !a.finished:
+		return Wait, err
+	}
+	a.prefilled = true
+	return a.done()
+}
+
+// done reports whether everything is there. A submission that ends short of what was asked,
+// and not by a stop, has lost tokens: it is never passed off as complete.
+func (a *Attempt) done() (Next, error) {
+	if !a.finished {
+		return Wait, nil
+	}
+	if a.handoff.Moves(handoff.PrefillLeg) && !a.prefilled {
+		return Wait, nil // the first token, or the account of its time, is on its way
+	}
+	if a.next < a.want && !a.stopped || len(a.held) > 0 {
+		return Wait, broken("ended after token %d of %d", a.next, a.want)
+	}
+	return Done, nil
+}
+
+func broken(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{ErrBroken}, args...)...)
+}

@@ -1,0 +1,116 @@
+package connector
+
+import (
+	"time"
+
+	"kvferry/engine"
+	"kvferry/kvcache"
+)
+
+// Actions are what a Step wants done, by Perform. Slices are valid until the next Step.
+type Actions struct {
+	Launch *engine.Step // run this
+	Layers bool         // and report its layers
+
+	Tokens    []Token
+	Reserved  []Offer
+	Prefilled []Prefilled
+	Finished  []Finished
+	Failed    []Failed
+
+	Ask    []Ask    // to other nodes, about their transfers
+	Answer []Answer // to whoever asked about ours
+	Moves  []Move
+	Checks []Check
+	Close  []uint64 // close the request's window, then say Closed; also stops its moves
+	Drop   []uint64 // the request is over and its blocks are free
+
+	Wake time.Duration // Step again at that time; 0 if only an event can change anything
+}
+
+type (
+	// Token goes to the client.
+	Token struct {
+		ID       uint64
+		Token    kvcache.Token
+		Position int
+	}
+	// Offer names blocks to the other side, under the transfer ID that it will use.
+	// The driver opens the window before the offer leaves.
+	Offer struct {
+		ID       uint64
+		Transfer uint64
+		Blocks   []kvcache.Ref
+		First    int // index of Blocks[0] in the block table
+		Tokens   int
+	}
+	// Prefilled ends a prefill leg; Offer is nil if there is nothing to fetch.
+	Prefilled struct {
+		ID         uint64
+		Offer      *Offer
+		FirstToken kvcache.Token
+		Cached     int
+		Breakdown  Breakdown
+	}
+	// Finished ends a request well, with its last token.
+	Finished struct {
+		ID        uint64
+		Cached    int
+		Breakdown Breakdown
+	}
+	// Failed ends a request badly. Err wraps one of the errors below, or engine's. The
+	// Breakdown is of what had been done until then.
+	Failed struct {
+		ID        uint64
+		Err       error
+		Breakdown Breakdown
+	}
+	// Ask is a message about a transfer to the node of the request's Remote.
+	Ask struct {
+		ID       uint64
+		Node     string
+		Transfer uint64
+		Release  bool // else produce
+	}
+	// Answer tells the asker, if there is one, that a tensor of the transfer is
+	// available, or that the transfer is gone.
+	Answer struct {
+		Transfer uint64
+		Tensor   int
+		Gone     bool
+	}
+	// Move transfers one part of a request's KV and ends in Moved.
+	Move struct {
+		ID    uint64
+		Write bool          // else read
+		Since time.Duration // when the schedule had or has it start, 0 for now
+		Part  int
+		Pairs []Pair
+		// Imm goes with a write: the reader's Arrived. Token is the first token.
+		Imm   bool
+		Token kvcache.Token
+	}
+	// Pair is a block here and its counterpart there.
+	Pair struct {
+		Index         int
+		Local, Remote kvcache.Ref
+	}
+	// Check compares what landed with what must be there and ends in Checked.
+	Check struct {
+		ID    uint64
+		Part  int
+		Refs  []kvcache.Ref
+		First int  // index of Refs[0] in the block table
+		Again bool // PartAll: all was checked before, and used; it counts no blocks as checked
+	}
+)
+
+// Parts of a transfer: three tensors, everything at once (PartAll), or a part a layer,
+// numbered from 0. See [handoff.Parts].
+const (
+	TensorK = iota
+	TensorV
+	TensorHidden
+	tensors
+	PartAll = -1
+)

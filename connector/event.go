@@ -1,0 +1,108 @@
+package connector
+
+import (
+	"time"
+
+	"kvferry/handoff"
+	"kvferry/kvcache"
+)
+
+// Remote is the other side of a transfer, as the control plane described it.
+type Remote struct {
+	Node       string
+	Transfer   uint64 // on that node
+	Blocks     []Block
+	Tokens     int
+	FirstToken kvcache.Token // of a prompt that is computed
+}
+
+// A Block is one slot of the other side's block table.
+type Block struct {
+	Index int // in the sequence's block table
+	Ref   kvcache.Ref
+}
+
+// An Event is something that happened to the node.
+type Event interface{ event() }
+
+type (
+	// Submit brings a leg of a request.
+	Submit struct {
+		ID        uint64
+		Leg       handoff.Leg
+		Handoff   handoff.Handoff
+		Prompt    []kvcache.Token
+		Prefix    []kvcache.Hash // see engine.Request
+		MaxTokens int
+		Age       time.Duration // since the proxy accepted it
+		Deadline  time.Duration // on the node's clock
+		Remote    Remote
+	}
+	// Cancel ends a request; nothing more is said of it but Closed and Drop.
+	Cancel struct{ ID uint64 }
+	// StepDone ends the step that Launch started.
+	StepDone struct {
+		At     time.Duration
+		Tokens []kvcache.Token
+	}
+	// LayerDone: the step under way has this layer's KV in its blocks, or will have
+	// it at a time to come.
+	LayerDone struct {
+		Layer int
+		At    time.Duration
+	}
+	// Produce asks for the tensors of a transfer that a decode step fetches.
+	Produce struct{ Transfer uint64 }
+	// Release ends the hold on a transfer's blocks.
+	Release struct{ Transfer uint64 }
+	// Produced: the producer has made a tensor of this request available.
+	Produced struct {
+		ID     uint64
+		Tensor int
+	}
+	// Gone: the producer does not have this request's transfer (any more), which
+	// wraps ErrWithdrawn, or is itself gone.
+	Gone struct {
+		ID  uint64
+		Err error
+	}
+	// Moved ends a Move, well or not. Err wraps ErrWithdrawn if the other node's
+	// window was closed.
+	Moved struct {
+		ID         uint64
+		Part       int
+		Bytes      int64
+		Posted, At time.Duration
+		Err        error
+	}
+	// Arrived is an immediate: a part that the other side wrote is in our blocks.
+	Arrived struct {
+		ID    uint64
+		Part  int
+		Token kvcache.Token // the first token, with the last part
+		At    time.Duration
+	}
+	// Checked ends a Check. Err is not nil if a block was bad.
+	Checked struct {
+		ID     uint64
+		Part   int
+		Blocks int // checked completely by now
+		Bad    int
+		Err    error
+	}
+	// Closed ends a Close: nothing outside can touch the request's blocks any more.
+	Closed struct{ ID uint64 }
+)
+
+func (Submit) event()    {}
+func (Cancel) event()    {}
+func (StepDone) event()  {}
+func (LayerDone) event() {}
+func (Produce) event()   {}
+func (Release) event()   {}
+func (Produced) event()  {}
+func (Gone) event()      {}
+func (Moved) event()     {}
+func (Arrived) event()   {}
+func (Checked) event()   {}
+func (Closed) event()    {}

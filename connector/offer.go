@@ -1,0 +1,86 @@
+package connector
+
+import (
+	"kvferry/engine"
+	"kvferry/handoff"
+	"kvferry/kvcache"
+)
+
+// This file is what the two sides tell each other of their blocks: offers, holds, releases.
+
+// allocated goes on with a decode leg whose blocks are there: it reads what prefill has
+// computed, or offers them for prefill to write to.
+func (c *Core) allocated(r *request, q *engine.Sequence) {
+	r.seq = q
+	r.state = moving
+	r.b.Queue = c.now - r.ready
+	if r.Handoff.Moves(r.Leg) {
+		r.moves++
+		c.act.Moves = append(c.act.Moves, Move{ID: r.ID, Part: PartAll, Pairs: c.pairs(r)})
+		return
+	}
+	c.next++
+	r.transfer, r.open = c.next, true
+	skip := q.Cached() / c.cfg.Pool.BlockTokens()
+	c.act.Reserved = append(c.act.Reserved, Offer{
+		ID: r.ID, Transfer: r.transfer, First: skip, Blocks: c.blocks(r)[skip:], Tokens: len(r.Prompt),
+	})
+}
+
+// offer holds a computed prompt's blocks for the consumer and ends the leg.
+func (c *Core) offer(r *request, first uint32) {
+	c.next++
+	r.transfer, r.state, r.open, r.ended = c.next, offered, true, true
+	c.transfers[r.transfer] = r
+	c.deadlines.set(r, c.now+c.cfg.HoldTimeout)
+	c.act.Prefilled = append(c.act.Prefilled, Prefilled{
+		ID: r.ID, FirstToken: first, Cached: r.seq.Cached(), Breakdown: r.b,
+		Offer: &Offer{ID: r.ID, Transfer: r.transfer, Blocks: c.blocks(r), Tokens: len(r.Prompt)},
+	})
+}
+
+// released ends the hold on an offered transfer; a second release does nothing.
+func (c *Core) released(transfer uint64) {
+	r := c.transfers[transfer]
+	if r == nil || r.state != offered {
+		return
+	}
+	c.producer.forget(transfer)
+	c.shut(r)
+}
+
+// release tells the producer, once, that its blocks are no longer needed.
+func (c *Core) release(r *request) {
+	if r.released {
+		return
+	}
+	r.released = true
+	c.act.Ask = append(c.act.Ask, Ask{ID: r.ID, Node: r.Remote.Node, Transfer: r.Remote.Transfer, Release: true})
+}
+
+// blocks are those that hold the prompt.
+func (c *Core) blocks(r *request) []kvcache.Ref {
+	bt := c.cfg.Pool.BlockTokens()
+	return r.seq.Table.Refs()[:(len(r.Prompt)+bt-1)/bt]
+}
+
+// pairs matches our blocks with the remote's, leaving out what our prefix cache
+// has. All moves of a request share the slice: its blocks stay where they are
+// until the last has ended.
+func (c *Core) pairs(r *request) []Pair {
+	if r.pairs != nil {
+		return r.pairs
+	}
+	skip := 0
+	if r.Leg == handoff.DecodeLeg {
+		skip = r.seq.Cached() / c.cfg.Pool.BlockTokens()
+	}
+	mine := c.blocks(r)
+	r.pairs = make([]Pair, 0, len(mine))
+	for _, b := range r.Remote.Blocks {
+		if b.Index >= skip {
+			r.pairs = append(r.pairs, Pair{Index: b.Index, Local: mine[b.Index], Remote: b.Ref})
+		}
+	}
+	return r.pairs
+}

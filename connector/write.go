@@ -1,0 +1,124 @@
+package connector
+
+import (
+	"fmt"
+	"time"
+
+	"kvferry/handoff"
+)
+
+// layerDone writes a layer of every prompt in the step under way that this step completes
+// and that goes out by layer. A prompt computed in chunks goes out with its last chunk:
+// its earlier chunks are in the blocks by then. A driver that knows beforehand
+// when layers will be done may say so at once: their moves say when they start.
+func (c *Core) layerDone(ev LayerDone) {
+	step := c.sched.Current()
+	if step == nil {
+		return
+	}
+	for _, w := range step.Works {
+		r := c.reqs[w.Seq.ID]
+		if !w.Sample || r == nil || r.Leg != handoff.PrefillLeg || r.Handoff.Parts != handoff.Layers || r.state == abandoned {
+			continue
+		}
+		if ev.Layer < c.layers()-1 { // the last goes with the first token, when the step is done
+			c.write(r, ev.Layer, ev.At)
+		}
+	}
+}
+
+// write moves a part to the decode side. Each but the last comes with no token: the prompt
+// is not computed yet.
+func (c *Core) write(r *request, part int, at time.Duration) {
+	r.state = moving
+	r.moves++
+	m := Move{ID: r.ID, Write: true, Part: part, Pairs: c.pairs(r), Imm: true, Token: r.first}
+	if at > c.now {
+		m.Since = at
+	}
+	c.act.Moves = append(c.act.Moves, m)
+}
+
+// writeLast sends the last part, with the first token in its immediate.
+func (c *Core) writeLast(r *request) { c.write(r, c.lastPart(r), c.now) }
+
+// lastPart is the part that is moved once the prompt is computed.
+func (c *Core) lastPart(r *request) int {
+	if r.Handoff.Parts == handoff.Layers {
+		return c.layers() - 1
+	}
+	return PartAll
+}
+
+// wrote counts parts that have been applied at the decode side; with the last one the leg
+// is over.
+func (c *Core) wrote(r *request, ev Moved) {
+	r.parts++
+	r.landed = max(r.landed, ev.At)
+	if ev.Part == c.lastPart(r) {
+		r.b.Post = max(ev.Posted-r.seq.Computed, 0)
+	}
+	if r.parts < c.parts(r.Handoff) {
+		return
+	}
+	// What the client can notice of the wire is what is left after the prompt.
+	r.b.Wire = r.landed - r.seq.Computed - r.b.Post
+	c.totals.Transfers++
+	c.act.Prefilled = append(c.act.Prefilled, Prefilled{ID: r.ID, FirstToken: r.first, Cached: r.seq.Cached(), Breakdown: r.b})
+	c.shut(r)
+}
+
+// arrivedPart counts a part that is in our blocks, once, and has it checked.
+func (c *Core) arrivedPart(ev Arrived) {
+	r := c.reqs[ev.ID]
+	if r == nil || r.state != moving || r.Leg != handoff.DecodeLeg || !r.Handoff.Offers(r.Leg) {
+		return
+	}
+	last := c.lastPart(r)
+	i := ev.Part
+	if last == PartAll {
+		i -= PartAll // the only one
+	}
+	if i < 0 || i >= len(r.arrived) {
+		what := "part"
+		if r.Handoff.Parts == handoff.Layers {
+			what = "layer"
+		}
+		c.abandon(r, fmt.Errorf("%w: request %d: immediate for %s %d of %d", ErrTransfer, r.ID, what, ev.Part, len(r.arrived)))
+		return
+	}
+	if r.arrived[i] {
+		return
+	}
+	if vocab := c.cfg.Profile.Vocab; ev.Part == last && int(ev.Token) >= vocab {
+		c.abandon(r, fmt.Errorf("%w: request %d: first token is %d, the vocabulary has %d", ErrTransfer, r.ID, ev.Token, vocab))
+		return
+	}
+	r.arrived[i] = true
+	r.parts++
+	r.landed = max(r.landed, ev.At)
+	if ev.Part == last {
+		r.first = ev.Token
+	}
+	c.check(r, ev.Part)
+}
+
+// An immediate is a slot of the reader's choosing, the part and the first token, in 24, 8
+// and 32 bits. maxLayers is what its part can number beside PartAll.
+const maxLayers, immAll = 0xff, 0xff
+
+// EncodeImm packs what a write tells the node that it writes to.
+func EncodeImm(transfer uint64, part int, token uint32) uint64 {
+	if part == PartAll {
+		part = immAll
+	}
+	return transfer<<40 | uint64(part&0xff)<<32 | uint64(token)
+}
+
+// DecodeImm unpacks it; transfer is known by its low 24 bits.
+func DecodeImm(imm uint64) (transfer uint64, part int, token uint32) {
+	if part = int(imm >> 32 & 0xff); part == immAll {
+		part = PartAll
+	}
+	return imm >> 40, part, uint32(imm)
+}

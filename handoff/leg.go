@@ -1,0 +1,39 @@
+package handoff
+
+import "fmt"
+
+// Leg is the part of a request that one node carries.
+type Leg uint8
+
+const (
+	FullLeg    Leg = iota // the whole request, on one node
+	PrefillLeg            // the prompt, and the first token
+	DecodeLeg             // the tokens
+)
+
+var legs = [...]string{"full", "prefill", "decode"}
+
+func (l Leg) String() string {
+	if int(l) >= len(legs) {
+		return fmt.Sprintf("leg(%d)", uint8(l))
+	}
+	return legs[l]
+}
+
+// Parts is what one move of a transfer carries.
+type Parts uint8
+
+const (
+	Whole   Parts = iota // the KV of the prompt at once
+	Layers               // a layer, as soon as it is computed
+	Tensors              // K, V or the hidden states of all layers
+)
+
+var parts = [...]string{"whole", "layers", "tensors"}
+
+func (p Parts) String() string {
+	if int(p) >= len(parts) {
+		return fmt.Sprintf("parts(%d)", uint8(p))
+	}
+	return parts[p]
+}

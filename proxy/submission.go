@@ -1,0 +1,138 @@
+package proxy
+
+import (
+	"errors"
+
+	"kvferry/attempt"
+	"kvferry/handoff"
+	"kvferry/proto"
+)
+
+// A submission is one attempt at what is left of a request, with the nodes that carry its
+// legs and the sum of their accounts.
+type submission struct {
+	*attempt.Attempt
+	compute *leg // that computes the prompt: full or prefill
+	decode  *leg // nil unless there is one
+
+	breakdown proto.Breakdown
+	cached    uint32
+}
+
+// kindOf is which leg of this submission l is; false of those of earlier ones.
+func (s *submission) kindOf(l *leg) (handoff.Leg, bool) {
+	switch {
+	case l == nil:
+	case l == s.decode:
+		return handoff.DecodeLeg, true
+	case l == s.compute && l.kind == proto.Leg_LEG_FULL:
+		return handoff.FullLeg, true
+	case l == s.compute:
+		return handoff.PrefillLeg, true
+	}
+	return handoff.FullLeg, false
+}
+
+// set notes which node carries a leg.
+func (s *submission) set(kind handoff.Leg, l *leg) {
+	if kind == handoff.DecodeLeg {
+		s.decode = l
+	} else {
+		s.compute = l
+	}
+}
+
+// node is that of the leg submitted so far, nil if there is none.
+func (s *submission) node() *member {
+	for _, l := range [...]*leg{s.compute, s.decode} {
+		if l != nil {
+			return l.node
+		}
+	}
+	return nil
+}
+
+// token takes one token and appends to ready those that are now in order.
+func (s *submission) token(ready []attempt.Token, t arrival) ([]attempt.Token, error) {
+	kind, ok := s.kindOf(t.leg)
+	if !ok {
+		return ready, nil
+	}
+	ready, err := s.Token(ready, kind, attempt.Token{Position: int(t.position), ID: t.token, At: t.at})
+	return ready, s.blame(t.leg, err)
+}
+
+// report takes what a node said of a leg. The error, if any, ends the submission.
+func (s *submission) report(r report) (next attempt.Next, err error) {
+	kind, ok := s.kindOf(r.leg)
+	if !ok {
+		return attempt.Wait, nil
+	}
+	switch {
+	case r.lost != nil:
+		next, err = s.Failed(kind, s.fail(r.leg, proto.FailCode_FAIL_UNSPECIFIED, true, r.lost))
+	case r.failed != nil:
+		sumBreakdown(&s.breakdown, r.failed.Breakdown)
+		code := r.failed.Code
+		if code == proto.FailCode_FAIL_UNSPECIFIED {
+			code = proto.FailCode_FAIL_INTERNAL
+		}
+		next, err = s.Failed(kind, s.fail(r.leg, code, r.failed.Retryable, errors.New(r.failed.Message)))
+	case r.reserved != nil:
+		next, err = s.Reserved(kind, r.reserved.Kv != nil)
+	case r.prefilled != nil:
+		var counts bool
+		if next, counts, err = s.Prefilled(kind, r.prefilled.Kv != nil); counts {
+			s.account(r.prefilled.Breakdown, r.prefilled.CachedTokens)
+		}
+	case r.finished != nil:
+		s.account(r.finished.Breakdown, r.finished.CachedTokens)
+		next, err = s.Finished(kind, r.finished.Reason == proto.FinishReason_FINISH_STOP)
+	}
+	return next, s.blame(r.leg, err)
+}
+
+// offered is what a report says of its node's blocks, for the second leg.
+func offered(r report) *proto.KVRef {
+	if r.reserved != nil {
+		return r.reserved.Kv
+	}
+	return r.prefilled.GetKv()
+}
+
+func (s *submission) account(b *proto.Breakdown, cached uint32) {
+	sumBreakdown(&s.breakdown, b)
+	s.cached = max(s.cached, cached)
+}
+
+// blame names the leg in an error of the state machine, which knows no node.
+func (s *submission) blame(l *leg, err error) error {
+	if errors.Is(err, attempt.ErrBroken) {
+		return s.fail(l, proto.FailCode_FAIL_INTERNAL, true, err)
+	}
+	return err
+}
+
+func (s *submission) fail(l *leg, code proto.FailCode, retryable bool, err error) error {
+	return &LegError{Node: l.node.info.Id, Leg: l.kind, Code: code, Retryable: retryable, Err: err}
+}
+
+// legs are those of the API's messages.
+var legs = map[handoff.Leg]proto.Leg{
+	handoff.FullLeg: proto.Leg_LEG_FULL, handoff.PrefillLeg: proto.Leg_LEG_PREFILL, handoff.DecodeLeg: proto.Leg_LEG_DECODE,
+}
+
+// roles are the nodes that legs go to.
+var roles = map[handoff.Leg]proto.Role{
+	handoff.FullLeg: proto.Role_ROLE_NONDISAGG, handoff.PrefillLeg: proto.Role_ROLE_PREFILL, handoff.DecodeLeg: proto.Role_ROLE_DECODE,
+}
+
+// choiceOf says which nodes may take a leg of the submission: the second goes with the node of
+// the first, and the first to one for which there is a partner.
+func (s *submission) choiceOf(kind handoff.Leg) choice {
+	ch := choice{role: roles[kind], with: s.node()}
+	if ch.with == nil && s.Handoff() != handoff.None {
+		ch.partner = roles[s.Second()]
+	}
+	return ch
+}
