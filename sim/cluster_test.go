@@ -113,23 +113,24 @@ func TestOneRequest(t *testing.T) {
 			return []time.Duration{first, first + alone, first + 2*alone}
 		}, prefill, 0},
 		{handoff.Pull, func() []time.Duration {
-			landed := rpc + front + prefill + rpc + wire(kv)
+			landed := rpc + front + prefill + 2*rpc + wire(kv)
 			first := landed + decode + rpc
 			return []time.Duration{first, first + decode, first + 2*decode}
 		}, prefill, kv},
 		{handoff.Push, func() []time.Duration {
-			computed := rpc + front + prefill + rpc - rpc
+			computed := rpc + front + prefill
 			second := computed + wire(kv) + decode + rpc
 			return []time.Duration{computed + rpc, second, second + decode}
 		}, prefill, kv},
 		{handoff.Layerwise, func() []time.Duration {
-			// The request went to the decode node first, which counts as front end.
-			computed := rpc + front + prefill + rpc - rpc
+			// The request went to the decode node first, and back to the proxy, which
+			// counts as front end.
+			computed := rpc + front + prefill
 			second := computed + wire(kv/p.KVGeometry.Layers) + decode + rpc
 			return []time.Duration{computed + rpc, second, second + decode}
 		}, prefill, kv},
 		{handoff.V0, func() []time.Duration {
-			asked := rpc + front + prefill + extract + rpc + ms(v0.HopMS)
+			asked := rpc + front + prefill + extract + 2*rpc + ms(v0.HopMS)
 			free, copied := asked+ms(v0.ReceiveMS), asked+rpc
 			for _, tensor := range []int{kv / 2, kv / 2, hidden} {
 				copied += mb(v0.ProducerMSPerMB, tensor)

@@ -77,21 +77,21 @@ func (c *cluster) arrived() {
 		h = handoff.None
 	}
 	f.attempt = attempt.New(h, f.MaxTokens)
-	c.submit(f, f.attempt.First(), connector.Remote{})
+	c.submit(f, f.attempt.First(), connector.Remote{}, c.now)
 	c.nextArrival()
 }
 
 // submit chooses a node for a leg and brings it there. from is what the first leg has offered
-// to the second.
-func (c *cluster) submit(f *flight, leg handoff.Leg, from connector.Remote) {
-	g, at := &c.compute, &f.compute
+// to the second, and at is when the proxy knows of it.
+func (c *cluster) submit(f *flight, leg handoff.Leg, from connector.Remote, at time.Duration) {
+	g, node := &c.compute, &f.compute
 	if leg == handoff.DecodeLeg {
-		g, at = &c.decode, &f.decode
+		g, node = &c.decode, &f.decode
 	}
 	n := c.place(g, f)
-	*at = n
+	*node = n
 	s := connector.Submit{
-		ID: f.id, Leg: leg, Handoff: f.attempt.Handoff(), Prompt: f.prompt, MaxTokens: f.attempt.MaxTokens(leg), Age: c.now - f.arrived, Remote: from,
+		ID: f.id, Leg: leg, Handoff: f.attempt.Handoff(), Prompt: f.prompt, MaxTokens: f.attempt.MaxTokens(leg), Age: at - f.arrived, Remote: from,
 	}
 	if c.cfg.PrefixCaching {
 		s.Prefix = f.prefix(c.cfg.Profile.KVGeometry.BlockTokens)
@@ -99,7 +99,7 @@ func (c *cluster) submit(f *flight, leg handoff.Leg, from connector.Remote) {
 	if leg != handoff.DecodeLeg {
 		n.load.WaitingTokens += len(s.Prompt) // until the node says so itself
 	}
-	c.send(n, s, c.now+c.cfg.RPC)
+	c.send(n, s, at+c.cfg.RPC)
 }
 
 // legOf is which leg of a flight a node carries.
@@ -119,7 +119,7 @@ func (c *cluster) proceed(n *node, f *flight, o *connector.Offer, first kvcache.
 	case err != nil:
 		c.err = fmt.Errorf("sim: request %d on %s: %w", f.Index, n.name, err)
 	case next == attempt.Submit:
-		c.submit(f, f.attempt.Second(), remote(n, o, first))
+		c.submit(f, f.attempt.Second(), remote(n, o, first), c.now+c.cfg.RPC)
 	case next == attempt.Done:
 		c.end(f)
 	}
