@@ -53,8 +53,9 @@ var layers = map[string]layer{
 	"transport/rails":         {module: []string{"transport", "transport/nic", "transport/tcp", "transport/cma", "transport/rdma", "transport/topology", "config"}},
 	"transport/transporttest": {module: []string{"transport", "clock/clocktest", "clock"}},
 	"handoff":                 {},
-	"attempt":                 {module: []string{"handoff"}},
-	"connector":               {module: []string{"handoff", "engine", "kvcache"}},
+	"handoff/handofftest":     {module: []string{"handoff"}},
+	"attempt":                 {module: []string{"handoff"}, tests: []string{"handoff/handofftest"}},
+	"connector":               {module: []string{"handoff", "engine", "kvcache"}, tests: []string{"handoff/handofftest"}},
 	"proto":                   {libraries: []string{grpc, protobuf}},
 	"node": {
 		module:    []string{"clock", "config", "version", "kvcache", "engine", "transport", "transport/rails", "transport/topology", "handoff", "connector", "proto"},
@@ -69,7 +70,7 @@ var layers = map[string]layer{
 	"proxy/health":    {module: []string{"proto"}},
 	"proxy/openai":    {module: []string{"proto"}, tests: []string{"engine"}},
 	"daemon":          {module: []string{"config", "engine", "handoff", "node", "proto", "proxy", "transport", "transport/rails", "transport/topology"}, libraries: []string{pflag}},
-	"sim":             {module: []string{"kvcache", "engine", "handoff", "attempt", "connector", "placement", "config"}},
+	"sim":             {module: []string{"kvcache", "engine", "handoff", "attempt", "connector", "placement", "config"}, tests: []string{"handoff/handofftest"}},
 	"cluster":         {module: []string{"daemon", "node", "proxy", "config", "engine", "handoff", "kvcache", "proto"}},
 	"bench": { // sees a real cluster through its HTTP API only
 		module:    []string{"clock", "config", "kvcache", "engine", "handoff", "sim", "bench/page"},

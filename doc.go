@@ -26,6 +26,7 @@
 //	placement                            which node takes a request
 //	attempt                              one submission of a request: which leg is next, its tokens in order
 //	connector                            a node's side of every hand-off: moves, checks, windows, holds
+//	handoff/handofftest                  every hand-off there is or could be, for tests
 //	handoff                              the ways of KV from prefill to decode, as values
 //	engine                               the GPU's stand-in: scheduler and cost model
 //	kvcache                              blocks, block tables, prefix hashes, bytes

@@ -3,10 +3,12 @@ package attempt
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"kvferry/handoff"
+	"kvferry/handoff/handofftest"
 )
 
 var errGone = errors.New("gone")
@@ -37,14 +39,11 @@ func report(a *Attempt, l handoff.Leg, what string) (next Next, err error) {
 // TestAttempt feeds the state machine a line of events and compares what comes
 // out: P, D and N are the legs, "P3" a token at position 3, "+" a report.
 func TestAttempt(t *testing.T) {
-	var computedFirst, reservedFirst []handoff.Handoff
-	for _, h := range handoff.All() {
-		if h.First == handoff.PrefillLeg {
-			computedFirst = append(computedFirst, h)
-		} else {
-			reservedFirst = append(reservedFirst, h)
-		}
+	kind := func(first, token handoff.Leg) []handoff.Handoff {
+		return slices.DeleteFunc(handofftest.Every(), func(h handoff.Handoff) bool { return h.First != first || h.FirstToken != token })
 	}
+	computedFirst, reservedFirst := kind(handoff.PrefillLeg, handoff.DecodeLeg), kind(handoff.DecodeLeg, handoff.PrefillLeg)
+	computedAndSaid, reservedAndDrawn := kind(handoff.PrefillLeg, handoff.PrefillLeg), kind(handoff.DecodeLeg, handoff.DecodeLeg)
 	for _, tc := range []struct {
 		handoffs []handoff.Handoff
 		want     int
@@ -63,10 +62,10 @@ func TestAttempt(t *testing.T) {
 		{nil, 3, "N+prefilled", "error(unasked Prefilled)"},
 		{nil, 3, "D0 D+failed N0", "0"},
 
-		{handoff.All(), 1, "P0 P+finished", "0 done"},
-		{handoff.All(), 1, "P0 P+prefilled", "0 done"},
-		{handoff.All(), 1, "P+prefilled", "error(ended after token 0 of 1)"},
-		{handoff.All(), 1, "D0 D+finished P0 P+finished", "0 done"},
+		{handofftest.Every(), 1, "P0 P+finished", "0 done"},
+		{handofftest.Every(), 1, "P0 P+prefilled", "0 done"},
+		{handofftest.Every(), 1, "P+prefilled", "error(ended after token 0 of 1)"},
+		{handofftest.Every(), 1, "D0 D+finished P0 P+finished", "0 done"},
 
 		{computedFirst, 3, "P0 P+prefilled D0 D1 D2 D+finished", "decode 0 1 2 done"},
 		{computedFirst, 3, "P+prefilled P+failed", "decode error(gone)"},
@@ -91,6 +90,16 @@ func TestAttempt(t *testing.T) {
 		{reservedFirst, 3, "D+failed", "error(gone)"},
 		{reservedFirst, 3, "P+reserved P0 D+reserved P0", "prefill 0"},
 		{reservedFirst, 3, "D+reserved P+reserved", "prefill error(unasked Reserved)"},
+
+		{computedAndSaid, 3, "P0 P+prefilled D1 D2 D+finished", "0 decode 1 2 done"},
+		{computedAndSaid, 3, "P+prefilled D1 D2 D+finished", "decode error(ended after token 0 of 3)"},
+		{computedAndSaid, 3, "P0 P+prefilled P+failed", "0 decode error(gone)"},
+		{computedAndSaid, 3, "P0 P+prefilled D1 P+failed D2 D+finished", "0 decode 1 2 done"},
+
+		{reservedAndDrawn, 3, "D+reserved P0 P+prefilled D0 D1 D2 D+finished", "prefill 0 1 2 done"},
+		{reservedAndDrawn, 3, "D+reserved D0 D1 D2 D+finished P+prefilled", "prefill 0 1 2 done"},
+		{reservedAndDrawn, 3, "D+reserved P0 P+failed", "prefill error(gone)"},
+		{reservedAndDrawn, 3, "D+reserved D0 P+failed D1 D2 D+finished", "prefill 0 1 2 done"},
 	} {
 		if tc.handoffs == nil {
 			tc.handoffs = []handoff.Handoff{handoff.None}
@@ -149,7 +158,7 @@ func TestHeld(t *testing.T) {
 
 // TestLegs: what an attempt asks of each leg.
 func TestLegs(t *testing.T) {
-	for _, h := range append(handoff.All(), handoff.None) {
+	for _, h := range append(handofftest.Every(), handoff.None) {
 		for _, want := range []int{1, 5} {
 			a := New(h, want)
 			switch {
@@ -175,7 +184,7 @@ func FuzzAttempt(f *testing.F) {
 	f.Add(uint8(1), uint8(2), []byte{0x42, 0x80, 0x81, 0x82, 0xc3})
 	f.Add(uint8(4), uint8(2), []byte{0xc1, 0x81, 0x82, 0xc3, 0x00, 0x42})
 	reports := []string{"none", "reserved", "prefilled", "finished", "stopped", "failed", "noblocks", "nokv"}
-	hands := append([]handoff.Handoff{handoff.None}, handoff.All()...)
+	hands := append([]handoff.Handoff{handoff.None}, handofftest.Every()...)
 	f.Fuzz(func(t *testing.T, hand, tokens uint8, script []byte) {
 		want := 1 + int(tokens%4)
 		a := New(hands[int(hand)%len(hands)], want)

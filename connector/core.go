@@ -208,7 +208,7 @@ func (c *Core) submit(ev Submit) {
 		c.act.Failed = append(c.act.Failed, Failed{ID: ev.ID, Err: fmt.Errorf("%w: %w: %d", ErrInvalid, engine.ErrDuplicate, ev.ID)})
 		return
 	}
-	r := &request{Submit: ev}
+	r := &request{Submit: ev, first: ev.Remote.FirstToken}
 	front := max(millis(c.cfg.Profile.Costs.RequestMS)-ev.Age, 0)
 	req := engine.Request{
 		ID: ev.ID, Prompt: ev.Prompt, Prefix: ev.Prefix, MaxTokens: ev.MaxTokens,
@@ -221,7 +221,6 @@ func (c *Core) submit(ev Submit) {
 	case ev.Leg == handoff.DecodeLeg && ev.Handoff.InStep:
 		req.KV = engine.Blocking
 		front = millis(c.v0.HopMS)
-		r.first = ev.Remote.FirstToken
 	case ev.Leg == handoff.DecodeLeg && ev.Handoff != handoff.None:
 		// The prompt went through the front end on the prefill side, or is about to.
 		req.KV, front = engine.Await, 0

@@ -12,6 +12,7 @@ import (
 
 	"kvferry/engine"
 	"kvferry/handoff"
+	"kvferry/handoff/handofftest"
 	"kvferry/kvcache"
 	"kvferry/transport"
 )
@@ -39,7 +40,7 @@ func parts(h handoff.Handoff, layers int) (ms []Move) {
 // out of Pairs.
 func TestRequestsCover(t *testing.T) {
 	small := kvcache.Geometry{Layers: 3, KVHeads: 2, HeadDim: 4, ElemBytes: 2, BlockTokens: 4, HiddenSize: 8}
-	for _, h := range handoff.All() {
+	for _, h := range handofftest.Every() {
 		for _, skip := range []int{0, 1} {
 			for tokens := skip*small.BlockTokens + 1; tokens <= 13; tokens++ {
 				t.Run(fmt.Sprintf("%v/%d tokens/skip %d", h, tokens, skip), func(t *testing.T) {
@@ -127,7 +128,7 @@ func TestWindowFits(t *testing.T) {
 	}
 	defer slab.Close()
 	remote := []kvcache.Ref{{ID: 9}, {ID: 2}, {ID: 3}, {ID: 11}}
-	for _, h := range handoff.All() {
+	for _, h := range handofftest.Every() {
 		op, ranges := Window(g, h, remote)
 		access, err := transport.NewAccess(op, ranges)
 		if err != nil {

@@ -6,6 +6,7 @@ import (
 
 	"kvferry/engine"
 	"kvferry/handoff"
+	"kvferry/handoff/handofftest"
 	"kvferry/kvcache"
 )
 
@@ -82,7 +83,7 @@ func FuzzOutside(f *testing.F) {
 			data = data[1:]
 			return int(b)
 		}
-		hands := append(handoff.All(), handoff.None)
+		hands := append(handofftest.Every(), handoff.None)
 		for len(data) > 0 {
 			kind := next()
 			switch a, b := next(), next(); kind % 9 {

@@ -9,6 +9,7 @@ import (
 
 	"kvferry/engine"
 	"kvferry/handoff"
+	"kvferry/handoff/handofftest"
 	"kvferry/kvcache"
 )
 
@@ -92,7 +93,7 @@ type job struct {
 
 func newPair(t *testing.T, seed uint64) *pair {
 	rng := rand.New(rand.NewPCG(seed, 7))
-	hands := handoff.All()
+	hands := handofftest.Every()
 	x := &pair{t: t, seed: seed, rng: rng, w: &world{tb: t}, hand: hands[seed%uint64(len(hands))], jobs: map[uint64]*job{}}
 	switch { // every fifth run is undisturbed, in every fifth clients leave and nothing else
 	case seed%5 == 1:

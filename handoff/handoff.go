@@ -35,8 +35,9 @@ type Handoff struct {
 	// engine does nothing else; and the tensors are copied for it on the GPU of the prefill
 	// node, in turns with that node's steps. Otherwise KV moves beside the steps of both.
 	InStep bool
-	// FirstToken is the leg that emits the first token. A decode leg that does so draws it
-	// from the KV that came; under InStep it repeats the one that prefill has drawn.
+	// FirstToken is the leg that emits the first token. If prefill does, decode begins with
+	// the second. A decode leg that does so draws it once more, from the KV that came; under
+	// InStep it says the one that prefill has drawn.
 	FirstToken Leg
 }
 
@@ -124,12 +125,6 @@ func (h Handoff) Validate() error {
 	}
 	if h.InStep && (h.Parts != Tensors || h.First != PrefillLeg || h.FirstToken != DecodeLeg) {
 		bad("a decode step fetches tensors of a prompt that is computed: Parts must be Tensors, First PrefillLeg and FirstToken DecodeLeg")
-	}
-	if !h.InStep && h.FirstToken == PrefillLeg && h.First == PrefillLeg {
-		bad("a prefill leg that has ended cannot say the first token and wait for decode: First must be DecodeLeg")
-	}
-	if h.First == DecodeLeg && h.FirstToken == DecodeLeg {
-		bad("the immediate of a write brings the first token: FirstToken must be PrefillLeg")
 	}
 	return errors.Join(faults...)
 }

@@ -52,8 +52,6 @@ func TestValidate(t *testing.T) {
 		"First must be DecodeLeg":  func(h *Handoff) { h.Parts = Layers },
 		"InStep must be true":      func(h *Handoff) { h.Parts = Tensors },
 		"Parts must be Tensors":    func(h *Handoff) { h.InStep = true },
-		"cannot say":               func(h *Handoff) { h.FirstToken = PrefillLeg },
-		"FirstToken must be Prefi": func(h *Handoff) { h.First = DecodeLeg },
 	} {
 		h := Pull
 		change(&h)

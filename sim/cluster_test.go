@@ -11,6 +11,7 @@ import (
 
 	"kvferry/engine"
 	"kvferry/handoff"
+	"kvferry/handoff/handofftest"
 	"kvferry/kvcache"
 )
 
@@ -55,10 +56,11 @@ func poisson(n int, rate float64, input, output int) Load {
 // together, add up to its time to the first token; where the prefill node streams that
 // one, to the second.
 func TestBreakdown(t *testing.T) {
-	for _, cfg := range []Config{
-		{Profile: a10(t), Nondisagg: 1, RecordTokens: true},
-		pair(t, handoff.V0, 1.29), pair(t, handoff.Pull, 1.29), pair(t, handoff.Push, 1.29), pair(t, handoff.Layerwise, 1.29),
-	} {
+	configs := []Config{{Profile: a10(t), Nondisagg: 1, RecordTokens: true}}
+	for _, h := range handofftest.Every() {
+		configs = append(configs, pair(t, h, 1.29))
+	}
+	for _, cfg := range configs {
 		t.Run(fmt.Sprintf("handoff=%v", cfg.Handoff), func(t *testing.T) {
 			out, _ := simulate(t, cfg, poisson(200, 8, 250, 6))
 			bad := 0

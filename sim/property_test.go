@@ -13,6 +13,7 @@ import (
 
 	"kvferry/engine"
 	"kvferry/handoff"
+	"kvferry/handoff/handofftest"
 	"kvferry/placement"
 )
 
@@ -21,8 +22,9 @@ import (
 func randomConfig(tb testing.TB, seed uint64) (Config, Random) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	one := func(n int) int { return 1 + rng.IntN(n) }
+	every := handofftest.Every()
 	cfg := Config{
-		Profile: a10(tb), Prefill: one(3), Decode: one(3), Handoff: handoff.All()[rng.IntN(len(handoff.All()))],
+		Profile: a10(tb), Prefill: one(3), Decode: one(3), Handoff: every[rng.IntN(len(every))],
 		Placement: placement.Names()[rng.IntN(len(placement.Names()))], PrefixCaching: rng.IntN(2) == 0,
 		RPC: time.Duration(rng.IntN(2)) * 200 * time.Microsecond, RecordTokens: true,
 		KVBlocks: 100 + rng.IntN(400),
@@ -198,7 +200,7 @@ func TestEmptyLoad(t *testing.T) {
 
 // A load that never fits is refused request by request, with the reason.
 func TestLoadThatNeverFits(t *testing.T) {
-	for _, h := range handoff.All() {
+	for _, h := range handofftest.Every() {
 		cfg := pair(t, h, 1)
 		cfg.KVBlocks = 10
 		out, stats := simulate(t, cfg, poisson(10, 1, 500, 5))
