@@ -15,6 +15,7 @@ import (
 	"kvferry/bench/page"
 	"kvferry/config"
 	"kvferry/handoff"
+	"kvferry/placement"
 	"kvferry/sim"
 )
 
@@ -80,7 +81,7 @@ var sweepable = []sweepSetter{
 	}},
 	{"nics", "nics=1,2,4", []string{"NICs"}, func(_ *Sweep, s *Simulation, v string) error { return setCount(&s.NICs, v) }},
 	{"handoff", "handoff=" + strings.Join(handoff.Names(), ","), []string{"Handoff"}, func(_ *Sweep, s *Simulation, v string) error { s.Handoff = v; return nil }},
-	{"placement", "placement=round-robin,least-loaded,prefix-aware", []string{"Placement"}, func(_ *Sweep, s *Simulation, v string) error { s.Placement = v; return nil }},
+	{"placement", "placement=" + strings.Join(placement.Names(), ","), []string{"Placement"}, func(_ *Sweep, s *Simulation, v string) error { s.Placement = v; return nil }},
 }
 
 // SweepExamples shows every parameter with values.

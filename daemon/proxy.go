@@ -5,6 +5,7 @@ import (
 
 	"kvferry/config"
 	"kvferry/handoff"
+	"kvferry/placement"
 	"kvferry/proxy"
 )
 
@@ -28,7 +29,7 @@ func (f *ProxyFlags) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.GRPCAddr, "grpc", d.GRPCAddr, "host:port for nodes to register at")
 	fs.StringVar(&c.Mode, "mode", d.Mode, "auto (a prefill and a decode node if both are there, else one that does both), disagg or nondisagg")
 	fs.StringVar(&c.Handoff, "handoff", d.Handoff, "how KV gets from prefill to decode: "+handoff.List()+"; v0 is the published system")
-	fs.StringVar(&c.Placement, "placement", d.Placement, "which node takes a request: round-robin, least-loaded or prefix-aware (what a node has to compute, less what its prefix cache saves)")
+	fs.StringVar(&c.Placement, "placement", d.Placement, "which node takes a request: "+placement.Help())
 	fs.BoolVar(&c.AllowMixedProfiles, "allow-mixed-profiles", false, "take nodes whose profiles differ, of the same model and KV layout")
 	fs.DurationVar(&c.LeaseTTL, "lease-ttl", d.LeaseTTL, "how long a node may be silent before it is lost")
 	fs.DurationVar(&c.NodeWait, "node-wait", d.NodeWait, "how long a request waits for its first nodes; 0: not at all. One whose node was lost waits --lease-ttl for another")

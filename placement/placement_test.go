@@ -53,9 +53,6 @@ func TestPlacement(t *testing.T) {
 			t.Errorf("%s over %v: %s, want %s", tc.name, tc.candidates, got, tc.want)
 		}
 	}
-	if _, err := New("fastest", 16, true); err == nil {
-		t.Error("New took an unknown name")
-	}
 }
 
 // TestPrefixGoesElsewhereUnderLoad: a cached prefix saves its own tokens and no

@@ -12,6 +12,7 @@ import (
 
 	"kvferry/clock/clocktest"
 	"kvferry/handoff"
+	"kvferry/placement"
 	"kvferry/proto"
 	"kvferry/proxy/openai"
 )
@@ -174,7 +175,7 @@ func TestProxyConfigValidate(t *testing.T) {
 	}.Validate()
 	for _, want := range []string{
 		`HTTPAddr: "nowhere": write host:port`, `GRPCAddr: "8000"`, `Mode: "fast": use one of auto, disagg, nondisagg`, `Handoff: "v1": use one of v0, pull, push, layerwise`,
-		`Placement: "random": use one of round-robin, least-loaded, prefix-aware`, "LeaseTTL", "RequestTimeout", "MaxConnections", "MaxQueue:", "MaxQueueTime", "MaxBodyBytes",
+		`Placement: "random": use one of ` + strings.Join(placement.Names(), ", "), "LeaseTTL", "RequestTimeout", "MaxConnections", "MaxQueue:", "MaxQueueTime", "MaxBodyBytes",
 	} {
 		if !strings.Contains(fmt.Sprint(err), want) {
 			t.Errorf("no %q in:\n%v", want, err)

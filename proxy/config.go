@@ -30,8 +30,7 @@ type Config struct {
 	Mode string
 	// Handoff is one of handoff.Names. Default layerwise.
 	Handoff string
-	// Placement is round-robin, least-loaded or prefix-aware (package placement).
-	// Default least-loaded.
+	// Placement is the name of a policy of package placement. Default least-loaded.
 	Placement string
 	// AllowMixedProfiles lets nodes join whose profile is not the cluster's: another
 	// GPU of the same model. The same vocabulary and KV layout it has to be anyway.

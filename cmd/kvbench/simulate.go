@@ -16,6 +16,7 @@ import (
 	"kvferry/engine"
 	"kvferry/handoff"
 	"kvferry/node"
+	"kvferry/placement"
 	"kvferry/sim"
 )
 
@@ -78,7 +79,7 @@ line; 130 interrupted (the points that had ended are kept).`,
 	fs.IntVar(&f.s.Nondisagg, "nondisagg", 0, "non-disaggregated nodes instead of prefill and decode nodes")
 	fs.BoolVar(&f.s.Chunked, "chunked", false, "chunked prefill on non-disaggregated nodes")
 	fs.StringVar(&f.s.Handoff, "handoff", "layerwise", "how KV gets from prefill to decode: "+handoff.List())
-	fs.StringVar(&f.s.Placement, "placement", "least-loaded", "which node takes a request: round-robin, least-loaded or prefix-aware")
+	fs.StringVar(&f.s.Placement, "placement", placement.LeastLoaded, "which node takes a request: "+placement.Help())
 	fs.StringVar(&f.profile, "profile", engine.DefaultProfile, "what the modelled GPU costs: a shipped profile or a JSON file")
 	fs.IntVar(&f.s.NICs, "nics", 1, "NICs of a prefill or decode node; a transfer is spread over all of them")
 	fs.StringVar(&f.link, "link", "rate=12.5GB/s,latency=10us", "one NIC: a link of the profile (tcp, rdma), 100gbit, or rate=..,latency=..")
