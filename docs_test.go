@@ -14,15 +14,18 @@ var (
 	heading = regexp.MustCompile("(?m)^#+ ")
 )
 
-// TestDocs: what README.md, CONTRIBUTING.md and docs/ link to is there, README.md names each page of docs/,
-// and is short.
+// TestDocs: what the pages link to is there, README.md names each page of docs/, and is short.
 func TestDocs(t *testing.T) {
 	pages, err := filepath.Glob("docs/*.md")
 	if err != nil || len(pages) == 0 {
 		t.Fatal(pages, err)
 	}
 	named := map[string]bool{}
-	for _, page := range slices.Concat(pages, []string{"README.md", "CONTRIBUTING.md"}) {
+	examples, err := filepath.Glob("examples/*/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range slices.Concat(pages, examples, []string{"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md"}) {
 		text, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)
