@@ -69,7 +69,7 @@ var layers = map[string]layer{
 	"proxy/admission": {},
 	"proxy/health":    {module: []string{"proto"}},
 	"proxy/openai":    {module: []string{"proto"}, tests: []string{"engine"}},
-	"daemon":          {module: []string{"config", "engine", "handoff", "node", "proto", "proxy", "transport", "transport/rails", "transport/topology", "placement"}, libraries: []string{pflag}},
+	"daemon":          {module: []string{"config", "engine", "handoff", "node", "proto", "proxy", "transport", "transport/rails", "transport/topology", "placement", "connector"}, libraries: []string{pflag}},
 	"sim":             {module: []string{"kvcache", "engine", "handoff", "attempt", "connector", "placement", "config"}, tests: []string{"handoff/handofftest"}},
 	"cluster":         {module: []string{"daemon", "node", "proxy", "config", "engine", "handoff", "kvcache", "proto"}},
 	"bench": { // sees a real cluster through its HTTP API only
@@ -89,7 +89,7 @@ var layers = map[string]layer{
 	"cmd/prefill": {module: []string{"command", "command/commandtest", "daemon", "proto"}, libraries: []string{cobra}},
 	"cmd/decode":  {module: []string{"command", "command/commandtest", "daemon", "proto"}, libraries: []string{cobra}},
 	"cmd/kvbench": {
-		module:    []string{"bench", "bench/nics", "bench/page", "bench/transfer", "cluster", "command", "command/commandtest", "config", "engine", "handoff", "node", "sim", "transport", "transport/rails", "transport/topology", "placement"},
+		module:    []string{"bench", "bench/nics", "bench/page", "bench/transfer", "cluster", "command", "command/commandtest", "config", "engine", "handoff", "node", "sim", "transport", "transport/rails", "transport/topology", "placement", "daemon"},
 		libraries: []string{cobra, pflag, "golang.org/x/term"},
 	},
 	"cmd/kvlab":           {module: []string{"command", "command/commandtest", "config", "lab", "lab/nics"}, libraries: []string{cobra, pflag}},

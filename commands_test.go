@@ -103,6 +103,7 @@ var usages = sync.OnceValues(func() (usage, error) {
 		}
 		if len(u.commands[name]) > 0 { // completion is cobra's own, and hidden
 			u.commands[name] = append(u.commands[name], "completion")
+			u.flags[name+" completion"] = []string{"--help", "--no-descriptions"}
 		}
 	}
 	return u, nil

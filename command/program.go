@@ -134,7 +134,8 @@ func unknownCommand(root *cobra.Command, args []string) error {
 			name = arg
 		}
 	}
-	if name == "help" || name == "completion" {
+	switch name {
+	case "help", "completion", cobra.ShellCompRequestCmd, cobra.ShellCompNoDescRequestCmd:
 		return nil // cobra's own, which it adds as it executes
 	}
 	return invalid("COMMAND", noSuchCommand(root, name))

@@ -30,3 +30,9 @@ func TestHelp(t *testing.T) {
 	commandtest.Zeros(t, program)
 	commandtest.Tells(t, program, "--version", "decode ", ", go1.")
 }
+
+// TestCompletion: a shell is offered names where a flag takes names.
+func TestCompletion(t *testing.T) {
+	commandtest.Completes(t, program, "--rail=", "tcp/", "rdma/", "cma")
+	commandtest.Completes(t, program, "--select=s", "static", "single")
+}

@@ -43,6 +43,9 @@ run elsewhere. KV-cache bytes and network are real, the GPU is modelled.
 		mooncakeCommand(terminal), simulateCommand(terminal), transferCommand(terminal), failoverCommand(terminal), nicsCommand(),
 		topoCommand(), servingCommand(),
 	)
+	for _, cmd := range root.Commands() {
+		command.Values(cmd, values(cmd.Name()))
+	}
 	return command.Program{Root: root, Kept: func(err error) string {
 		if lost := (*page.OutputError)(nil); errors.As(err, &lost) {
 			return lost.Error()

@@ -49,5 +49,6 @@ address, device or amount of memory that this machine has not.
 	flags.AddFlags(cmd.Flags(), false)
 	logs.AddFlags(cmd.Flags())
 	command.Positive(cmd.Flags(), daemon.PositiveNodeFlags...)
+	command.Values(cmd, daemon.Values())
 	return command.Program{Root: cmd}
 }

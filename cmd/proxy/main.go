@@ -57,5 +57,6 @@ address that cannot be had.
 	flags.AddFlags(cmd.Flags())
 	logs.AddFlags(cmd.Flags())
 	command.Positive(cmd.Flags(), daemon.PositiveProxyFlags...)
+	command.Values(cmd, daemon.Values())
 	return command.Program{Root: cmd}
 }

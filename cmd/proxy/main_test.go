@@ -64,3 +64,10 @@ func TestHelp(t *testing.T) {
 	commandtest.Zeros(t, program)
 	commandtest.Tells(t, program, "--version", "proxy ", ", go1.")
 }
+
+// TestCompletion: a shell is offered names where a flag takes names.
+func TestCompletion(t *testing.T) {
+	commandtest.Completes(t, program, "--handoff=", "v0", "pull", "layerwise")
+	commandtest.Completes(t, program, "--placement=l", "least-loaded")
+	commandtest.Completes(t, program, "--log-format=", "json")
+}

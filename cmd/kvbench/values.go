@@ -1,0 +1,37 @@
+package main
+
+import (
+	"strings"
+
+	"kvferry/bench"
+	"kvferry/daemon"
+)
+
+// values are what flags of a command take that choose among names, for a shell's
+// completion: those of the daemons, and these.
+func values(command string) map[string][]string {
+	all := daemon.Values()
+	switch command {
+	case "mooncake":
+		all["rows"] = []string{"all"}
+		for _, w := range bench.Workloads() {
+			all["rows"] = append(all["rows"], w.Name)
+		}
+		for _, s := range bench.Settings() {
+			all["settings"] = append(all["settings"], s.Name)
+		}
+		all["clock"] = []string{"real", "virtual", "both"}
+	case "simulate":
+		for _, example := range bench.SweepExamples() {
+			name, _, _ := strings.Cut(example, "=")
+			all["sweep"] = append(all["sweep"], name+"=")
+		}
+	case "transfer":
+		all["op"] = []string{"write", "read", "both"}
+		all["format"] = []string{"text", "json", "csv"}
+	case "topo":
+		all["names"] = []string{"all", "rdma", "net"}
+		all["format"] = []string{"text", "json", "matrix"}
+	}
+	return all
+}

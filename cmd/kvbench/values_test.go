@@ -1,0 +1,28 @@
+package main
+
+import (
+	"testing"
+
+	"kvferry/command"
+	"kvferry/command/commandtest"
+)
+
+// TestCompletion: a shell is offered names where a flag takes names.
+func TestCompletion(t *testing.T) {
+	shell := func() command.Program { return program(false) }
+	for typed, want := range map[string][]string{
+		"simulate --handoff=":             {"v0", "pull", "layerwise"},
+		"simulate --placement=p":          {"prefix-aware"},
+		"simulate --sweep=":               {"nodes=", "placement="},
+		"mooncake --rows=1024/q2,256":     {"1024/q2,256/q8"},
+		"mooncake --settings=tcp,l":       {"tcp,layerwise"},
+		"mooncake --clock=":               {"real", "virtual", "both"},
+		"transfer --rail=":                {"tcp/", "rdma/", "cma"},
+		"transfer --select=static,":       {"static,affinity", "static,single"},
+		"failover --select=r":             {"round-robin"},
+		"topo --format=m":                 {"matrix"},
+		"mooncake --clock virtual --prof": {"--profile"},
+	} {
+		commandtest.Completes(t, shell, typed, want...)
+	}
+}
