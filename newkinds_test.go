@@ -58,11 +58,11 @@ func TestNewKinds(t *testing.T) {
 // TestNewKindMissing: the check is one that can fail: without its line, a new kind is unknown.
 func TestNewKindMissing(t *testing.T) {
 	for text, want := range map[string]string{
-		"into handoff\ntest ./handoff":                                             "no file is edited",
-		"edit handoff/handoff.go\n\tLayerwise,\n+\tX,\ntest ./handoff":             "into",
-		"into handoff\nedit handoff/handoff.go\n\tLayerwise,\n+\tX,":               "no test",
-		"into handoff\nedit handoff/handoff.go\ntest ./handoff":                    "nothing is added",
-		"into a\nedit a\nx\n+y\nedit b\nx\n+y\nedit c\nx\n+y\ntest ./a":            "3 files are edited",
+		"into handoff\ntest ./handoff":                                              "no file is edited",
+		"edit handoff/handoff.go\n\tLayerwise,\n+\tX,\ntest ./handoff":              "into",
+		"into handoff\nedit handoff/handoff.go\n\tLayerwise,\n+\tX,":                "no test",
+		"into handoff\nedit handoff/handoff.go\ntest ./handoff":                     "nothing is added",
+		"into a\nedit a\nx\n+y\nedit b\nx\n+y\nedit c\nx\n+y\ntest ./a":             "3 files are edited",
 		"into handoff\nedit handoff/handoff.go\n\tTeleport,\n+\tX,\ntest ./handoff": "",
 	} {
 		c, err := parseChange(text)

@@ -4,8 +4,8 @@ import (
 	"maps"
 	"slices"
 
-	"kvferry/connector"
 	"kvferry/engine"
+	"kvferry/handoff"
 	"kvferry/placement"
 	"kvferry/proxy"
 	"kvferry/transport"
@@ -25,7 +25,7 @@ func Values() map[string][]string {
 		selections[i] = string(s)
 	}
 	return map[string][]string{
-		"handoff":    connector.Handoffs(),
+		"handoff":    handoff.Names(),
 		"placement":  placement.Names(),
 		"mode":       {proxy.ModeAuto, proxy.ModeDisagg, proxy.ModeNondisagg},
 		"rail":       {rails.TCP + "/", rails.RDMA + "/", rails.CMA},
