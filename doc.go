@@ -39,6 +39,7 @@
 //	transport/topology                   which NIC is near which memory: discovery and the matrix
 //	transport/nic                        what the system says of a network interface: routes, carrier
 //	transport/transporttest              a rail in memory, and what every rail must do
+//	transport/connection                 what rails keep of their connections: room in the queue, those lost, those served
 //	proto                                the control plane's messages
 //	clock/clocktest                      a clock that can be stopped, waits that end
 //	clock                                time and timers that fire on time

@@ -8,7 +8,7 @@ import (
 
 	"kvferry/clock/clocktest"
 	"kvferry/handoff"
-	"kvferry/transport"
+	"kvferry/transport/connection"
 	"kvferry/transport/rails"
 )
 
@@ -28,7 +28,7 @@ func TestCrowd(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), 6*clocktest.Patience)
 			defer cancel()
 			at := s.nodes["decode-0"].daemon.tx.Rails()[0].Addr
-			for i := range transport.DefaultConns {
+			for i := range connection.DefaultConns {
 				if _, err := strangers.Dial(ctx, at); err != nil {
 					t.Fatalf("connection %d: %v", i, err)
 				}
@@ -41,7 +41,7 @@ func TestCrowd(t *testing.T) {
 					t.Log(status, text)
 				}
 			}
-			if t.Logf("%d of %d requests beside %d strangers", well, requests, transport.DefaultConns); well != requests {
+			if t.Logf("%d of %d requests beside %d strangers", well, requests, connection.DefaultConns); well != requests {
 				t.Error("strangers keep others out")
 			}
 		})

@@ -56,7 +56,7 @@
 //
 // There is neither encryption nor identity: a rail serves whoever reaches its port.
 //
-//	who reaches a port      can connect, within limits, see Admission; without a key, nothing else
+//	who reaches a port      can connect, within limits, see package connection; without a key, nothing else
 //	who has a key           what it opens, while it is open
 //	who sees the packets    sees bytes and keys, and may use those; ends no connection by
 //	                        what it sees, as that takes a Secret that is not said over it

@@ -1,11 +1,6 @@
 package transport
 
-import (
-	"context"
-	"fmt"
-	"net"
-	"strings"
-)
+import "context"
 
 // A Key names a registered region on one rail. Keys are unguessable: knowing one is
 // the permission to do what it was registered for. Zero is never valid.
@@ -88,7 +83,8 @@ type Endpoint interface {
 
 	// Post queues a prefix of slices, in order, and never blocks. n <
 	// len(slices) means that the queue is full: there is room again when a
-	// posted slice has completed. Every queued slice is completed exactly
+	// posted slice has completed. The queue is bounded, as a lost connection has
+	// to send again what it held: see Room in package connection, which counts it. Every queued slice is completed exactly
 	// once, never from within Post, and may post more as it does; until then
 	// the rail may touch its Local memory, afterwards not. err is non-nil only
 	// if the endpoint is unusable, in which case it stays so; after Close it is
@@ -104,16 +100,4 @@ type Endpoint interface {
 	// memory; it does not wait for the peer. A second Close waits likewise
 	// and returns nil.
 	Close() error
-}
-
-// Advertised is what peers are told to dial for a rail that listens at a port: its
-// address, or the host or host:port that its configuration has instead.
-func Advertised(at *net.TCPAddr, advertise string) string {
-	if advertise == "" {
-		return at.String()
-	}
-	if _, _, err := net.SplitHostPort(advertise); err == nil {
-		return advertise
-	}
-	return net.JoinHostPort(strings.Trim(advertise, "[]"), fmt.Sprint(at.Port))
 }

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"kvferry/transport"
+	"kvferry/transport/connection"
 )
 
 // A visitor is a control connection: who is a client says hello, and is served when
@@ -24,18 +24,18 @@ type visitor struct {
 	greeted, served atomic.Bool
 }
 
-// Standing implements transport.Guest.
-func (v *visitor) Standing() transport.Standing {
-	return transport.Standing{Busy: v.served.Load(), Known: v.greeted.Load(), Idle: v.came}
+// Standing implements connection.Guest.
+func (v *visitor) Standing() connection.Standing {
+	return connection.Standing{Busy: v.served.Load(), Known: v.greeted.Load(), Idle: v.came}
 }
 
-// Evict implements transport.Guest.
+// Evict implements connection.Guest.
 func (v *visitor) Evict(error) { v.lobby.leave(v) }
 
 // A lobby is where visitors wait. They say hello side by side, so that one who does
 // not keeps nobody waiting, and are bounded as a rail's connections are.
 type lobby struct {
-	guests *transport.Admission
+	guests *connection.Admission
 	log    func(v *visitor, text string)
 	failed chan error    // why no more come
 	ready  chan struct{} // cap 1: somebody is in the queue
@@ -55,7 +55,7 @@ const (
 // open receives visitors until the listener is closed.
 func (s *Server) open() *lobby {
 	l := &lobby{
-		guests: transport.NewAdmission(transport.AdmissionConfig{Rail: "the control connection", Max: maxVisitors, PerPeer: maxFromOne, Logger: s.cfg.Logger}),
+		guests: connection.NewAdmission(connection.AdmissionConfig{Rail: "the control connection", Max: maxVisitors, PerPeer: maxFromOne, Logger: s.cfg.Logger}),
 		log:    s.say, failed: make(chan error, 1), ready: make(chan struct{}, 1), in: make(map[*visitor]struct{}),
 	}
 	l.wg.Go(func() {
@@ -66,7 +66,7 @@ func (s *Server) open() *lobby {
 				return
 			}
 			v := &visitor{lobby: l, conn: conn, lines: newLines(conn), came: time.Now()}
-			if l.guests.Admit(v, transport.PeerOf(conn.RemoteAddr())) != nil || !l.enter(v) {
+			if l.guests.Admit(v, connection.PeerOf(conn.RemoteAddr())) != nil || !l.enter(v) {
 				l.leave(v)
 				continue
 			}

@@ -48,8 +48,7 @@ func (ep *endpoint) completed(c *completion) error {
 func (ep *endpoint) settle(q *sendQueue, e *sent) {
 	q.bytes -= e.bytes
 	ep.flight -= e.bytes
-	ep.bytes -= e.bytes
-	ep.posted--
+	ep.room.Free(1, e.bytes)
 	e.key.flight--
 	if e.key.revoked && e.key.flight == 0 {
 		ep.forgo(e.key)
@@ -204,7 +203,6 @@ func (ep *endpoint) ended(err error, failed uint64) {
 		refused = append(refused, refusal{s, theirs})
 	}
 	ep.queue, ep.keys, ep.recent = nil, nil, nil
-	ep.posted, ep.bytes = 0, 0
 	ep.eps.Unlock()
 	ep.rail.ended(ep, unsure)
 	complete(refused)

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"kvferry/config"
-	"kvferry/transport"
+	"kvferry/transport/connection"
 )
 
 // Config describes a rail. Only Name is required.
@@ -39,7 +39,7 @@ type Config struct {
 	Poll time.Duration
 	// MaxConns bounds the connections served, and ConnsPerPeer those from one host (of
 	// IPv6, one network of 64 bits). Idle ones make room for others, see
-	// transport.Admission. Default 1024, and a quarter of MaxConns.
+	// connection.Admission. Default 1024, and a quarter of MaxConns.
 	MaxConns, ConnsPerPeer int
 	// Logger gets a line about the choice of port and GID, and one for each
 	// connection that is not a rail's or breaks the protocol.
@@ -96,7 +96,7 @@ func (c *Config) Validate() error {
 		bad.Add("QueueDepth", c.QueueDepth, "use 1 to %d, or 0 for 256", maxQueueDepth)
 	}
 	if c.MaxConns < 0 {
-		bad.Add("MaxConns", c.MaxConns, "use a positive number, or 0 for %d", transport.DefaultConns)
+		bad.Add("MaxConns", c.MaxConns, "use a positive number, or 0 for %d", connection.DefaultConns)
 	}
 	if c.ConnsPerPeer < 0 {
 		bad.Add("ConnsPerPeer", c.ConnsPerPeer, "use a positive number, or 0 for a quarter of all connections")

@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"kvferry/transport"
+	"kvferry/transport/connection"
 )
 
 // The control connection is TCP. It begins with a greeting from each side, and
@@ -13,7 +14,7 @@ import (
 const (
 	magic       = "kvferry-rdma/2\r\n"
 	greetingLen = len(magic) + 16 + 1 + 4 + 16 + 2 + 1 + 8 + 4 + 1
-	maxLost     = transport.MaxLost // lost connections in a greeting
+	maxLost     = connection.MaxLost // lost connections in a greeting
 )
 
 // A greeting says where the sender's queue pairs are.

@@ -6,13 +6,10 @@ import (
 	"sync"
 
 	"kvferry/transport"
+	"kvferry/transport/connection"
 )
 
 const (
-	// queueSlices and queueBytes bound what an endpoint takes before it says that
-	// it is full, as the TCP rail's do.
-	queueSlices = 4096
-	queueBytes  = 64 << 20
 	// windowBytes bounds what the device has under way: more than 400 Gbit/s move
 	// in a round trip of 300 µs, and no more than has to be waited for when a key
 	// is revoked.
@@ -41,8 +38,7 @@ type endpoint struct {
 	keys    map[transport.Key]*remoteKey
 	recent  *remoteKey // of keys
 	queue   []*transport.Slice
-	posted  int   // slices not completed
-	bytes   int64 // of them
+	room    connection.Room
 	flight  int64 // bytes the device has under way
 	sends   []sendQueue
 	at      local     // where the slice before was
@@ -86,15 +82,8 @@ func (ep *endpoint) Post(slices []*transport.Slice) (int, error) {
 		ep.eps.Unlock()
 		return 0, ep.broken
 	}
-	n := 0
-	for _, s := range slices {
-		size := int64(len(s.Local))
-		if ep.posted == queueSlices || ep.posted > 0 && ep.bytes+size > queueBytes {
-			break
-		}
-		ep.posted++
-		ep.bytes += size
-		n++
+	n := ep.room.Take(slices)
+	for _, s := range slices[:n] {
 		k := ep.remote(s.Key)
 		if k == nil {
 			k = &remoteKey{key: s.Key}
@@ -134,8 +123,7 @@ func complete(refused []refusal) {
 
 // refuse ends a slice that was not posted. The caller holds the lock.
 func (ep *endpoint) refuse(s *transport.Slice, err error) {
-	ep.posted--
-	ep.bytes -= int64(len(s.Local))
+	ep.room.Free(1, int64(len(s.Local)))
 	ep.refused = append(ep.refused, refusal{s, err})
 }
 

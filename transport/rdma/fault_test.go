@@ -350,8 +350,11 @@ func TestLostConnection(t *testing.T) {
 		default:
 		}
 	}
+	var old *served
 	b.mu.Lock()
-	old := b.byName[ep.Secret().Name()]
+	for g := range b.conns {
+		old = g.served
+	}
 	b.mu.Unlock()
 	if err := ep.Close(); err != nil {
 		t.Fatal(err)

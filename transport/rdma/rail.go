@@ -9,13 +9,14 @@ import (
 	"time"
 
 	"kvferry/transport"
+	"kvferry/transport/connection"
 	"kvferry/transport/nic"
 )
 
 // Rail implements transport.Rail.
 type Rail struct {
 	cfg     Config
-	guests  *transport.Admission
+	guests  *connection.Admission
 	open    func(*Config) (device, error)
 	ln      *net.TCPListener
 	addr    string
@@ -24,8 +25,9 @@ type Rail struct {
 	handler func(transport.Key, transport.Imm)
 	wg      sync.WaitGroup // accept, watch, endpoints, served links
 	quit    chan struct{}
-	lost    transport.Losses // endpoints that ended with writes unanswered
-	strange transport.Sparse // lines about connections that are no rail's
+	lost    connection.Losses // endpoints that ended with writes unanswered
+	byName  connection.Served
+	strange connection.Sparse // lines about connections that are no rail's
 
 	mu     sync.Mutex
 	closed bool
@@ -34,7 +36,6 @@ type Rail struct {
 	down   string         // why nothing can be sent now; empty if it can
 	eps    map[*endpoint]struct{}
 	conns  map[*guest]struct{} // served, including those without a greeting yet
-	byName map[transport.Name]*served
 }
 
 // New opens the device, listens and serves. The caller closes the rail, or gives
@@ -48,11 +49,10 @@ func newRail(cfg Config, open func(*Config) (device, error)) (*Rail, error) {
 	cfg.setDefaults()
 	r := &Rail{
 		cfg: cfg, open: open, quit: make(chan struct{}),
-		regs:   regions{byKey: make(map[transport.Key]*region)},
-		eps:    make(map[*endpoint]struct{}),
-		conns:  make(map[*guest]struct{}),
-		byName: make(map[transport.Name]*served),
-		guests: transport.NewAdmission(transport.AdmissionConfig{
+		regs:  regions{byKey: make(map[transport.Key]*region)},
+		eps:   make(map[*endpoint]struct{}),
+		conns: make(map[*guest]struct{}),
+		guests: connection.NewAdmission(connection.AdmissionConfig{
 			Rail: cfg.Name, Max: cfg.MaxConns, PerPeer: cfg.ConnsPerPeer, Logger: cfg.Logger,
 		}),
 	}
@@ -79,7 +79,7 @@ func newRail(cfg Config, open func(*Config) (device, error)) (*Rail, error) {
 	}
 	r.dev, r.ln = dev, ln.(*net.TCPListener)
 	at := r.ln.Addr().(*net.TCPAddr)
-	r.addr = transport.Advertised(at, cfg.Advertise)
+	r.addr = connection.Advertised(at, cfg.Advertise)
 	if !at.IP.IsUnspecified() && !at.IP.IsLoopback() {
 		r.local = &net.TCPAddr{IP: at.IP, Zone: at.Zone}
 	}
@@ -321,7 +321,7 @@ func (r *Rail) accept() {
 			continue
 		}
 		g := &guest{r: r, c: c, since: time.Now()}
-		if r.guests.Admit(g, transport.PeerOf(c.RemoteAddr())) != nil {
+		if r.guests.Admit(g, connection.PeerOf(c.RemoteAddr())) != nil {
 			_ = c.Close()
 			continue
 		}
@@ -387,11 +387,11 @@ func (r *Rail) welcome(guest *guest) (*served, error) {
 	}
 	s := newServed(l, g.name)
 	r.mu.Lock()
-	if err = r.usable(); err == nil && r.byName[g.name] != nil {
-		err = fmt.Errorf("%w: a second connection says it is %x", transport.ErrProtocol, g.name)
+	if err = r.usable(); err == nil {
+		err = r.byName.Add(g.name, s)
 	}
 	if err == nil {
-		guest.served, r.byName[g.name] = s, s
+		guest.served = s
 	}
 	r.mu.Unlock()
 	if err != nil {
@@ -404,15 +404,7 @@ func (r *Rail) welcome(guest *guest) (*served, error) {
 }
 
 // Fence implements transport.Rail.
-func (r *Rail) Fence(secret transport.Secret) {
-	r.mu.Lock()
-	s := r.byName[secret.Name()]
-	r.mu.Unlock()
-	if s != nil {
-		s.lost("the peer has given it up")
-		transport.AwaitFence(s.over)
-	}
-}
+func (r *Rail) Fence(secret transport.Secret) { r.byName.Fence(secret) }
 
 func (r *Rail) dismiss(g *guest) {
 	r.guests.Leave(g)
@@ -422,12 +414,6 @@ func (r *Rail) dismiss(g *guest) {
 }
 
 // forget makes the name of a connection that is over nobody's.
-func (r *Rail) forget(s *served) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.byName, s.name)
-}
-
 // Close implements transport.Rail.
 func (r *Rail) Close() error {
 	r.mu.Lock()

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"kvferry/transport"
+	"kvferry/transport/connection"
 )
 
 // A served link is the target's side of a connection. Its memory is read and
@@ -42,6 +43,12 @@ func newServed(l *link, name transport.Name) *served {
 	}
 }
 
+// Cut implements connection.Conn.
+func (s *served) Cut(why error) { s.fail(why) }
+
+// Over implements connection.Conn.
+func (s *served) Over() <-chan struct{} { return s.over }
+
 // A guest is a control connection, from when it is accepted.
 type guest struct {
 	r      *Rail
@@ -50,21 +57,21 @@ type guest struct {
 	served *served // nil until it has been welcomed; guarded by r.mu
 }
 
-// Standing implements transport.Guest. What a peer's device does to memory is not
+// Standing implements connection.Guest. What a peer's device does to memory is not
 // seen here: it counts as busy as long as it knows a key.
-func (g *guest) Standing() transport.Standing {
+func (g *guest) Standing() connection.Standing {
 	g.r.mu.Lock()
 	s := g.served
 	g.r.mu.Unlock()
 	if s == nil {
-		return transport.Standing{Idle: g.since}
+		return connection.Standing{Idle: g.since}
 	}
 	g.r.regs.mu.RLock()
 	defer g.r.regs.mu.RUnlock()
-	return transport.Standing{Busy: len(s.knows)+len(s.revoking) > 0, Known: s.known, Idle: s.idle}
+	return connection.Standing{Busy: len(s.knows)+len(s.revoking) > 0, Known: s.known, Idle: s.idle}
 }
 
-// Evict implements transport.Guest.
+// Evict implements connection.Guest.
 func (g *guest) Evict(why error) {
 	g.r.mu.Lock()
 	defer g.r.mu.Unlock()
@@ -165,5 +172,5 @@ func (s *served) opName(uint64) string { return "acknowledgement" }
 // ended implements handler.
 func (s *served) ended(error, uint64) {
 	s.rail.regs.forget(s)
-	s.rail.forget(s)
+	s.rail.byName.Remove(s.name, s)
 }

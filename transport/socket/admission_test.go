@@ -12,6 +12,7 @@ import (
 
 	"kvferry/clock/clocktest"
 	"kvferry/transport"
+	"kvferry/transport/connection"
 	"kvferry/transport/transporttest"
 )
 
@@ -86,7 +87,7 @@ func TestCrowd(t *testing.T) {
 			}
 			var all crowd
 			defer func() { all.leave() }()
-			all.join(t, owner.Rails()[0].Addr, transport.DefaultConns, c.hosts, c.begin)
+			all.join(t, owner.Rails()[0].Addr, connection.DefaultConns, c.hosts, c.begin)
 			tgt, err := ini.Open(remote.Info())
 			if err != nil {
 				t.Fatal(err)

@@ -56,7 +56,7 @@
 //
 // A rail serves a bounded number of connections, and of each peer a part of that. One
 // that is idle, because it has sent no hello, no frame or none with a good key, makes
-// room for others, see transport.Admission.
+// room for others, see connection.Admission.
 //
 // Anybody who can connect can send frames; what protects a segment are its keys,
 // 64 random bits each, and what transport.Access says of each: its ranges and its

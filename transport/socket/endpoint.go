@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"kvferry/transport"
+	"kvferry/transport/connection"
 )
 
 const (
@@ -16,11 +17,6 @@ const (
 	// referBytes ends one whose bytes are copied by reference: what it costs to
 	// wake the cores that share a copy is then 1 % of it.
 	referBytes = 8 << 20
-	// queueSlices and queueBytes bound what an endpoint takes before it says
-	// that it is full. They cover several batches of any size, and bound what
-	// a lost connection has to send again.
-	queueSlices = 4096
-	queueBytes  = 64 << 20
 )
 
 // An endpoint is the initiator's side of a connection.
@@ -40,8 +36,7 @@ type endpoint struct {
 
 	mu     sync.Mutex
 	queue  []*transport.Slice
-	posted int   // slices not completed
-	bytes  int64 // of them
+	room   connection.Room
 	writes []*frame
 	reads  []*frame
 	copied uint64 // sequence number of the last READ frame whose bytes are here
@@ -85,16 +80,7 @@ func (ep *endpoint) Post(slices []*transport.Slice) (int, error) {
 		ep.mu.Unlock()
 		return 0, ep.err
 	}
-	n := 0
-	for _, s := range slices {
-		size := int64(len(s.Local))
-		if ep.posted == queueSlices || ep.posted > 0 && ep.bytes+size > queueBytes {
-			break
-		}
-		ep.posted++
-		ep.bytes += size
-		n++
-	}
+	n := ep.room.Take(slices)
 	ep.queue = append(ep.queue, slices[:n]...)
 	ep.mu.Unlock()
 	if n > 0 {
@@ -314,8 +300,7 @@ func (ep *endpoint) pop(list *[]*frame) *frame {
 	f := (*list)[0]
 	(*list)[0] = nil
 	*list = (*list)[1:]
-	ep.posted -= len(f.slices)
-	ep.bytes -= f.bytes
+	ep.room.Free(len(f.slices), f.bytes)
 	return f
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"kvferry/transport"
+	"kvferry/transport/connection"
 )
 
 // All integers are little endian.
@@ -20,7 +21,7 @@ const (
 	immLen      = 32  // source 8, seq 8, floor 8, value 8
 	responseLen = 24  // magic 4, type 1, code 1, index 2, seq 8, bytes 8
 
-	maxLost   = transport.MaxLost
+	maxLost   = connection.MaxLost
 	maxCount  = 512 // slices in a frame: one writev with the header, one readv
 	maxHeader = requestLen + maxCount*descLen + immLen
 	// maxReferences is maxHeader on a rail of references.

@@ -100,49 +100,6 @@ func TestLostAreNamed(t *testing.T) {
 	}
 }
 
-// An endpoint takes 4,096 slices and 64 MiB at once, or one slice of any size, and as much
-// again when those have ended.
-func TestQueueIsBounded(t *testing.T) {
-	transporttest.CheckLeaks(t)
-	a, b := newRail(t, "127.0.0.1:0"), newRail(t, "127.0.0.1:0")
-	defer a.Close()
-	defer b.Close()
-	key, err := b.Register(make([]byte, queueBytes+1), transport.Whole(queueBytes+1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ep, err := a.Dial(t.Context(), b.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
-	large := make([]byte, queueBytes+1)
-	for _, c := range []struct{ size, n, taken int }{
-		{1 << 20, 100, 64},
-		{1 << 20, 100, 64},
-		{queueBytes + 1, 2, 1},
-		{queueBytes, 2, 1},
-		{queueBytes / 2, 3, 2},
-		{queueBytes/2 + 1, 3, 1},
-		{1, 5000, 4096},
-		{0, 5000, 4096},
-	} {
-		ended := make(chan error, c.n)
-		slices := make([]*transport.Slice, c.n)
-		for i := range slices {
-			slices[i] = transport.NewSlice(transport.Write, large[:c.size], key, 0, func(_ *transport.Slice, err error) { ended <- err })
-		}
-		taken, err := ep.Post(slices)
-		if taken != c.taken || err != nil {
-			t.Errorf("of %d slices of %d bytes %d were taken, want %d: %v", c.n, c.size, taken, c.taken, err)
-		}
-		for range taken {
-			if err := <-ended; err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-}
-
 // A connection that has ended leaves its place to the next: nobody is put out for that.
 func TestPlacesAreGivenBack(t *testing.T) {
 	transporttest.CheckLeaks(t)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"kvferry/transport"
+	"kvferry/transport/connection"
 )
 
 // A Conn is a connected stream socket: *net.TCPConn, *net.UnixConn.
@@ -44,9 +45,9 @@ type Config struct {
 	// Greeted hears of each peer that has said hello.
 	Greeted func(peer net.Addr)
 	// MaxConns bounds the connections served, and ConnsPerPeer those of one peer; see
-	// transport.Admission, which has the defaults.
+	// connection.Admission, which has the defaults.
 	MaxConns, ConnsPerPeer int
-	// Peer says whose a connection is. Default transport.PeerOf its address.
+	// Peer says whose a connection is. Default connection.PeerOf its address.
 	Peer func(Conn) string
 	// Logger gets a line for each connection that is not a rail's or breaks
 	// the protocol.
@@ -58,21 +59,21 @@ type Config struct {
 // Rail implements transport.Rail.
 type Rail struct {
 	cfg     Config
-	guests  *transport.Admission
+	guests  *connection.Admission
 	probe   *probe // nil without Attach
 	regions regions
 	handler func(transport.Key, transport.Imm)
-	wg      sync.WaitGroup   // accept, endpoints, served connections
-	told    Told             // errors in attaching, which who may not tries again and again
-	strange transport.Sparse // lines about connections that are no rail's
-	lost    transport.Losses // endpoints that ended with writes unanswered
+	wg      sync.WaitGroup    // accept, endpoints, served connections
+	told    Told              // errors in attaching, which who may not tries again and again
+	strange connection.Sparse // lines about connections that are no rail's
+	lost    connection.Losses // endpoints that ended with writes unanswered
+	byName  connection.Served
 
 	mu     sync.Mutex
 	closed bool
 	down   error // the NIC is
 	eps    map[*endpoint]struct{}
-	conns  map[*served]struct{}       // served, including those without a hello yet
-	byName map[transport.Name]*served // served, by what they are called in their hello
+	conns  map[*served]struct{} // served, including those without a hello yet
 }
 
 // New serves. The caller closes the rail, or gives it to an engine.
@@ -81,17 +82,16 @@ func New(cfg Config) *Rail {
 		cfg.helloWithin = helloWithin
 	}
 	if cfg.Peer == nil {
-		cfg.Peer = func(c Conn) string { return transport.PeerOf(c.RemoteAddr()) }
+		cfg.Peer = func(c Conn) string { return connection.PeerOf(c.RemoteAddr()) }
 	}
 	r := &Rail{
 		cfg: cfg,
-		guests: transport.NewAdmission(transport.AdmissionConfig{
+		guests: connection.NewAdmission(connection.AdmissionConfig{
 			Rail: cfg.Name, Max: cfg.MaxConns, PerPeer: cfg.ConnsPerPeer, Logger: cfg.Logger,
 		}),
 		regions: regions{byKey: make(map[transport.Key]*region)},
 		eps:     make(map[*endpoint]struct{}),
 		conns:   make(map[*served]struct{}),
-		byName:  make(map[transport.Name]*served),
 	}
 	r.probe = r.newProbe()
 	r.wg.Go(r.accept)
@@ -291,38 +291,16 @@ func (r *Rail) admit(s *served) bool {
 	return true
 }
 
-// welcome files a connection under its name.
-func (r *Rail) welcome(s *served, name transport.Name) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.byName[name] != nil {
-		return fmt.Errorf("%w: a second connection says it is %x", transport.ErrProtocol, name)
-	}
-	r.byName[name] = s
-	s.name = name
-	return nil
-}
-
 func (r *Rail) dismiss(s *served) {
 	r.guests.Leave(s)
+	r.byName.Remove(s.name, s)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.conns, s)
-	if r.byName[s.name] == s {
-		delete(r.byName, s.name)
-	}
 }
 
 // Fence implements transport.Rail.
-func (r *Rail) Fence(secret transport.Secret) {
-	r.mu.Lock()
-	s := r.byName[secret.Name()]
-	r.mu.Unlock()
-	if s != nil {
-		s.cut()
-		transport.AwaitFence(s.over)
-	}
-}
+func (r *Rail) Fence(secret transport.Secret) { r.byName.Fence(secret) }
 
 // Close implements transport.Rail.
 func (r *Rail) Close() error {

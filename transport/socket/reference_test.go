@@ -12,6 +12,7 @@ import (
 
 	"kvferry/clock/clocktest"
 	"kvferry/transport"
+	"kvferry/transport/connection"
 	"kvferry/transport/transporttest"
 )
 
@@ -72,7 +73,7 @@ func TestReferencesRefuseNoise(t *testing.T) {
 		"memory not mapped":    {func(p *rawPeer) []byte { return write(p, 8, 10) }, "bad address"},
 		"beyond the memory":    {func(p *rawPeer) []byte { return write(p, rawAddress+4096-9, 10) }, "bad address"},
 		"never released": {func(p *rawPeer) (b []byte) {
-			for i := range uint64(queueSlices + 1) {
+			for i := range uint64(connection.QueueSlices + 1) {
 				b = append(b, read(p, i+1)...)
 			}
 			return b

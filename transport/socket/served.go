@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"kvferry/transport"
+	"kvferry/transport/connection"
 )
 
 const (
@@ -35,7 +36,7 @@ type served struct {
 	name  transport.Name // of its hello
 	over  chan struct{}  // nothing is touched any more
 
-	// How it stands, for transport.Admission.
+	// How it stands, for connection.Admission.
 	holds atomic.Int64 // regions held for frames, answers and loans
 	known atomic.Bool  // it has shown a good key
 	idle  atomic.Int64 // since when nothing is held, Unix nanoseconds
@@ -104,17 +105,23 @@ func (s *served) letGo() {
 	s.holds.Add(-1)
 }
 
-// Standing implements transport.Guest. A peer that has sent part of a frame, or one
+// Standing implements connection.Guest. A peer that has sent part of a frame, or one
 // with bad keys, touches nothing of ours: it is idle.
-func (s *served) Standing() transport.Standing {
-	return transport.Standing{Busy: s.holds.Load() > 0, Known: s.known.Load(), Idle: time.Unix(0, s.idle.Load())}
+func (s *served) Standing() connection.Standing {
+	return connection.Standing{Busy: s.holds.Load() > 0, Known: s.known.Load(), Idle: time.Unix(0, s.idle.Load())}
 }
 
-// Evict implements transport.Guest.
+// Evict implements connection.Guest.
 func (s *served) Evict(why error) {
 	s.rail.cfg.Logger.Debug("transport/socket: connection ended", "rail", s.rail.cfg.Name, "peer", s.c.RemoteAddr().String(), "err", why)
 	s.cut()
 }
+
+// Cut implements connection.Conn.
+func (s *served) Cut(error) { s.cut() }
+
+// Over implements connection.Conn.
+func (s *served) Over() <-chan struct{} { return s.over }
 
 // cut ends the connection, from any goroutine.
 func (s *served) cut() {
@@ -180,9 +187,10 @@ func (s *served) greet() error {
 	if s.rail.cfg.Greeted != nil {
 		s.rail.cfg.Greeted(s.c.RemoteAddr())
 	}
-	if err := s.rail.welcome(s, h.name); err != nil {
+	if err := s.rail.byName.Add(h.name, s); err != nil {
 		return err
 	}
+	s.name = h.name
 	sock, err := newSocket(s.c)
 	if err != nil {
 		return err
@@ -359,8 +367,8 @@ func (s *served) applyAround(r *request, descs []byte) error {
 
 // read passes a READ frame to the sender.
 func (s *served) read(r *request, descs []byte) error {
-	if len(s.loans) == queueSlices {
-		return fmt.Errorf("%w: %d READ frames are not released", transport.ErrProtocol, queueSlices)
+	if len(s.loans) == connection.QueueSlices {
+		return fmt.Errorf("%w: %d READ frames are not released", transport.ErrProtocol, connection.QueueSlices)
 	}
 	a := answer{head: s.resolve(r, descs, nil)}
 	a.held = append(a.held, s.held...)
@@ -448,7 +456,7 @@ func (s *served) farewell() {
 		err := write(s.c, r.append(nil))
 		s.wmu.Unlock()
 		if err == nil && s.c.CloseWrite() == nil {
-			_, _ = io.CopyN(io.Discard, s.c, queueBytes)
+			_, _ = io.CopyN(io.Discard, s.c, connection.QueueBytes)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"kvferry/config"
 	"kvferry/transport"
+	"kvferry/transport/connection"
 	"kvferry/transport/nic"
 	"kvferry/transport/socket"
 )
@@ -42,7 +43,7 @@ type Config struct {
 	MPTCP bool
 	// MaxConns bounds the connections served, and ConnsPerPeer those from one host (of
 	// IPv6, one network of 64 bits). Idle ones make room for others, see
-	// transport.Admission. Default 1024, and a quarter of MaxConns.
+	// connection.Admission. Default 1024, and a quarter of MaxConns.
 	MaxConns, ConnsPerPeer int
 	// Logger gets a line for each connection that is not a rail's or breaks
 	// the protocol. Default slog.Default().
@@ -79,7 +80,7 @@ func (c *Config) Validate() error {
 		bad.Add("SendBuffer", c.SendBuffer, "use a positive number of bytes, or 0 for 1 MiB")
 	}
 	if c.MaxConns < 0 {
-		bad.Add("MaxConns", c.MaxConns, "use a positive number, or 0 for %d", transport.DefaultConns)
+		bad.Add("MaxConns", c.MaxConns, "use a positive number, or 0 for %d", connection.DefaultConns)
 	}
 	if c.ConnsPerPeer < 0 {
 		bad.Add("ConnsPerPeer", c.ConnsPerPeer, "use a positive number, or 0 for a quarter of all connections")
@@ -125,7 +126,7 @@ func New(cfg Config) (*Rail, error) {
 		r.nic = nic.Owner(r.local.IP)
 	}
 	r.Rail = socket.New(socket.Config{
-		Name: cfg.Name, Listener: ln, Addr: transport.Advertised(at, r.cfg.Advertise), Dial: r.dial,
+		Name: cfg.Name, Listener: ln, Addr: connection.Advertised(at, r.cfg.Advertise), Dial: r.dial,
 		Greeted: r.checkReturn, MaxConns: cfg.MaxConns, ConnsPerPeer: cfg.ConnsPerPeer, Logger: cfg.Logger,
 	})
 	if r.nic != "" {

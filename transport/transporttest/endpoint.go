@@ -9,21 +9,23 @@ import (
 	"time"
 
 	"kvferry/transport"
+	"kvferry/transport/connection"
 )
 
 // An endpoint carries slices one by one, and meets the rail's faults.
 type endpoint struct {
 	secret     transport.Secret
 	rail, peer *Rail
-	depth      int
 	more       chan struct{}
 	cut        chan struct{} // closed when err is set
 	over       chan struct{} // closed when run has ended
 
-	mu     sync.Mutex
-	queue  []*transport.Slice
-	posted int
-	err    error
+	unsure bool // a write may yet be applied; of run
+
+	mu    sync.Mutex
+	queue []*transport.Slice
+	room  connection.Room
+	err   error
 }
 
 func (ep *endpoint) Secret() transport.Secret { return ep.secret }
@@ -34,9 +36,8 @@ func (ep *endpoint) Post(batch []*transport.Slice) (int, error) {
 	if ep.err != nil {
 		return 0, ep.err
 	}
-	n := min(len(batch), ep.depth-ep.posted)
+	n := ep.room.Take(batch)
 	ep.queue = append(ep.queue, batch[:n]...)
-	ep.posted += n
 	if n > 0 {
 		select {
 		case ep.more <- struct{}{}:
@@ -47,12 +48,16 @@ func (ep *endpoint) Post(batch []*transport.Slice) (int, error) {
 }
 
 func (ep *endpoint) Close() error {
-	ep.breakWith(net.ErrClosed)
+	ep.Cut(net.ErrClosed)
 	<-ep.over
 	return nil
 }
 
-func (ep *endpoint) breakWith(err error) {
+// Over implements connection.Conn.
+func (ep *endpoint) Over() <-chan struct{} { return ep.over }
+
+// Cut implements connection.Conn: the first reason stands.
+func (ep *endpoint) Cut(err error) {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
 	if ep.err == nil {
@@ -86,10 +91,11 @@ func (ep *endpoint) run() {
 		default:
 			err := ep.carry(s)
 			if err != nil && !transport.Refused(err) {
-				ep.breakWith(err)
+				ep.unsure = s.Op == transport.Write
+				ep.Cut(err)
 			}
 			ep.mu.Lock()
-			ep.posted--
+			ep.room.Free(1, int64(len(s.Local)))
 			ep.mu.Unlock()
 			s.Complete(err)
 		}
@@ -158,10 +164,13 @@ func (ep *endpoint) broken() error {
 }
 
 func (ep *endpoint) drain(err error) {
+	if ep.unsure {
+		ep.rail.lost.Add(ep.peer.name, ep.secret)
+	}
 	ep.rail.mu.Lock()
 	delete(ep.rail.eps, ep)
-	ep.rail.lost[ep.peer] = append(ep.rail.lost[ep.peer], ep.secret)
 	ep.rail.mu.Unlock()
+	ep.peer.served.Remove(ep.secret.Name(), ep)
 	ep.peer.mu.Lock()
 	delete(ep.peer.peers, ep)
 	ep.peer.mu.Unlock()

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"kvferry/transport"
+	"kvferry/transport/connection"
 )
 
 // A Network connects rails in memory.
@@ -77,7 +78,8 @@ type Rail struct {
 	eps     map[*endpoint]struct{}
 	peers   map[*endpoint]struct{} // endpoints of others that reach this rail
 	faults  map[int]Fault
-	lost    map[*Rail][]transport.Secret // endpoints to a peer that broke; it is told by the next Dial
+	lost    connection.Losses
+	served  connection.Served
 	carried int
 	rate    float64   // bytes/s; 0 is no limit
 	free    time.Time // when what was carried has left, at that rate
@@ -101,7 +103,8 @@ type region struct {
 func (n *Network) Rail(name string) *Rail {
 	r := &Rail{
 		n: n, name: name, Depth: 64, regions: make(map[transport.Key]*region),
-		eps: make(map[*endpoint]struct{}), peers: make(map[*endpoint]struct{}), faults: make(map[int]Fault), fenced: make(map[transport.Name]bool), lost: make(map[*Rail][]transport.Secret), gone: make(chan struct{}),
+		eps: make(map[*endpoint]struct{}), peers: make(map[*endpoint]struct{}), faults: make(map[int]Fault),
+		fenced: make(map[transport.Name]bool), gone: make(chan struct{}),
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -172,7 +175,7 @@ func (r *Rail) Sever() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for ep := range r.eps {
-		ep.breakWith(fmt.Errorf("%w: connection to %q lost", transport.ErrUnreachable, ep.peer.name))
+		ep.Cut(fmt.Errorf("%w: connection to %q lost", transport.ErrUnreachable, ep.peer.name))
 	}
 }
 
@@ -284,21 +287,27 @@ func (r *Rail) Dial(ctx context.Context, addr string) (transport.Endpoint, error
 	if peer == nil || apart {
 		return nil, fmt.Errorf("%w: no rail at %q", transport.ErrUnreachable, addr)
 	}
-	ep := &endpoint{secret: transport.NewSecret(), rail: r, peer: peer, depth: r.Depth, more: make(chan struct{}, 1), cut: make(chan struct{}), over: make(chan struct{})}
+	ep := &endpoint{
+		secret: transport.NewSecret(), rail: r, peer: peer, room: connection.Room{Slices: r.Depth},
+		more: make(chan struct{}, 1), cut: make(chan struct{}), over: make(chan struct{}),
+	}
 	r.mu.Lock()
 	if r.closed {
 		r.mu.Unlock()
 		return nil, net.ErrClosed
 	}
 	r.eps[ep] = struct{}{}
-	lost := r.lost[peer]
-	delete(r.lost, peer)
 	r.mu.Unlock()
-	peer.fence(lost...)
+	lost := r.lost.Of(addr)
+	for _, secret := range lost {
+		peer.Fence(secret)
+	}
+	r.lost.Ended(addr, lost)
+	_ = peer.served.Add(ep.secret.Name(), ep) // no other has this secret
 	peer.mu.Lock()
 	defer peer.mu.Unlock()
 	if peer.closed {
-		ep.breakWith(fmt.Errorf("%w: %q is closed", transport.ErrUnreachable, addr))
+		ep.Cut(fmt.Errorf("%w: %q is closed", transport.ErrUnreachable, addr))
 	}
 	peer.peers[ep] = struct{}{}
 	go ep.run()
@@ -307,19 +316,10 @@ func (r *Rail) Dial(ctx context.Context, addr string) (transport.Endpoint, error
 
 // Fence implements transport.Rail.
 func (r *Rail) Fence(secret transport.Secret) {
-	r.fence(secret)
-	r.mu.Lock()
-	var cut *endpoint
-	for ep := range r.peers {
-		if ep.secret == secret {
-			cut = ep
-		}
-	}
-	r.mu.Unlock()
-	if cut != nil {
-		cut.breakWith(fmt.Errorf("%w: fenced by %q", transport.ErrUnreachable, r.name))
-		transport.AwaitFence(cut.over)
-	}
+	r.landing.Lock()
+	r.fenced[secret.Name()] = true
+	r.landing.Unlock()
+	r.served.Fence(secret)
 }
 
 // arrive applies a slice that was on its way, unless its connection was fenced: one
@@ -329,14 +329,6 @@ func (r *Rail) arrive(name transport.Name, s *transport.Slice) {
 	defer r.landing.Unlock()
 	if !r.fenced[name] {
 		_ = r.apply(s)
-	}
-}
-
-func (r *Rail) fence(secrets ...transport.Secret) {
-	r.landing.Lock()
-	defer r.landing.Unlock()
-	for _, s := range secrets {
-		r.fenced[s.Name()] = true
 	}
 }
 
@@ -361,7 +353,7 @@ func (r *Rail) Close() error {
 		eps = append(eps, ep)
 	}
 	for ep := range r.peers {
-		ep.breakWith(fmt.Errorf("%w: connection to %q lost", transport.ErrUnreachable, r.name))
+		ep.Cut(fmt.Errorf("%w: connection to %q lost", transport.ErrUnreachable, r.name))
 	}
 	r.mu.Unlock()
 	for _, ep := range eps {

@@ -46,6 +46,7 @@ func TestRail(t *testing.T, make Factory, windows Windows) {
 		{"Immediates", testImmediates},
 		{"Refusals", testRefusals},
 		{"PostFromCompletion", testPostFromCompletion},
+		{"QueueIsBounded", testQueueIsBounded},
 		{"Deregister", testDeregister},
 		{"DeregisterUnderLoad", testDeregisterUnderLoad},
 		{"Dial", testDial},

@@ -1,15 +1,13 @@
-package transport_test
+package connection
 
 import (
 	"testing"
 	"time"
-
-	"kvferry/transport"
 )
 
 // However often it happens, there is a line every ten seconds, which counts the others.
 func TestSparse(t *testing.T) {
-	var s transport.Sparse
+	var s Sparse
 	now := time.Unix(1, 0)
 	lines, told := 0, 0
 	for range 3000 { // a hundred a second

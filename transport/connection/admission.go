@@ -1,11 +1,9 @@
-package transport
+package connection
 
 import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"net/netip"
 	"sync"
 	"time"
 )
@@ -14,7 +12,7 @@ import (
 // say; a quarter of what it serves may come from one peer.
 const DefaultConns = 1024
 
-// An Admission decides which connections a rail serves: so many in all, and so many
+// An Admission decides which connections are served: so many in all, and so many
 // from one peer, that strangers cannot keep others out. Who comes when there is no room
 // takes the place of one that is idle, of the same peer if that has its share and of
 // all otherwise:
@@ -152,20 +150,4 @@ func (a *Admission) leave(g Guest) {
 	if a.peers[peer]--; a.peers[peer] == 0 {
 		delete(a.peers, peer)
 	}
-}
-
-// PeerOf is the peer that an address belongs to, for Admit: a host, and of IPv6 the
-// network of 64 bits, which one host has all of.
-func PeerOf(addr net.Addr) string {
-	at, err := netip.ParseAddrPort(addr.String())
-	if err != nil {
-		return addr.String()
-	}
-	ip := at.Addr().Unmap()
-	if ip.Is6() && !ip.IsLoopback() {
-		if p, err := ip.WithZone("").Prefix(64); err == nil {
-			return p.String()
-		}
-	}
-	return ip.String()
 }

@@ -1,9 +1,8 @@
-package transport
+package connection
 
 import (
 	"fmt"
 	"log/slog"
-	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -134,30 +133,5 @@ func TestAdmission(t *testing.T) {
 				t.Errorf("%d guests, %v", len(a.guests), a.peers)
 			}
 		})
-	}
-}
-
-func TestPeerOf(t *testing.T) {
-	for addr, want := range map[string]string{
-		"10.0.0.1:9000":            "10.0.0.1",
-		"[::ffff:10.0.0.1]:9000":   "10.0.0.1",
-		"[2001:db8:1:2:3::4]:9000": "2001:db8:1:2::/64",
-		"[2001:db8:1:2:9::9]:1":    "2001:db8:1:2::/64",
-		"[fe80::1%eth0]:1":         "fe80::/64",
-		"[::1]:9000":               "::1",
-	} {
-		at, err := net.ResolveTCPAddr("tcp", addr)
-		if strings.Contains(addr, "%") {
-			at, err = &net.TCPAddr{IP: net.ParseIP("fe80::1"), Zone: "eth0", Port: 1}, nil
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := PeerOf(at); got != want {
-			t.Errorf("%s is of %s, want %s", addr, got, want)
-		}
-	}
-	if got := PeerOf(&net.UnixAddr{Name: "@x", Net: "unix"}); got != "@x" {
-		t.Errorf("a Unix socket is of %s", got)
 	}
 }
