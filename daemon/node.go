@@ -31,7 +31,7 @@ func (f *NodeFlags) AddFlags(fs *pflag.FlagSet, chunked bool) {
 	fs.StringVar(&f.cfg.ID, "id", "", "name of this node, unique in the cluster (required), like decode-1")
 	fs.StringVar(&f.cfg.Proxy, "proxy", "127.0.0.1:9000", "host:port where the proxy takes registrations")
 	fs.StringVar(&f.cfg.GRPCAddr, "grpc", "127.0.0.1:0", "host:port where the proxy and other nodes reach this one; port 0 takes a free one")
-	fs.Var((*rails.Specs)(&f.cfg.Rails), "rail", "what to move KV over, one a NIC, with commas or the flag again for several: host:port, tcp/eth0, tcp/eth0@:9101, rdma/mlx5_0, rdma/mlx5_0:1?gid=3&qps=2, cma (nodes of this machine, memory to memory) (default "+node.DefaultRail+")")
+	fs.Var((*rails.Specs)(&f.cfg.Rails), "rail", "what to move KV over, one a NIC, with commas or the flag again for several: "+rails.Flag()+" (default "+node.DefaultRail+")")
 	fs.StringVar(&f.selection, "select", string(transport.Affinity), "how KV is spread over several rails: affinity (the one that finishes first, near the memory), static, round-robin, single")
 	fs.StringVar(&f.cfg.KVLocation, "kv-location", topology.Any, "NUMA node of the KV pool's memory, cpu:1: its transfers prefer the NICs near it (kvbench topo shows which)")
 	fs.StringVar(&f.cfg.Matrix, "matrix", "", "JSON file with rows that replace those of kvbench topo, as Mooncake writes them")

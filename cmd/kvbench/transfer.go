@@ -44,15 +44,7 @@ several, and measure it. Nothing is modelled.
 
 A rail (--rail, repeated or with commas for several, which are aggregated):
 
-  tcp/eth0, tcp/eth0@:7000          TCP over an interface, at a port
-  10.0.0.1:7000                     TCP at an address
-  rdma/mlx5_0, rdma/mlx5_0:1        RDMA over a device, and its port
-  rdma/rxe0@10.0.0.1:18000?gid=1    where peers make contact, and options: gid,
-                                    qps, depth, poll, advertise
-  cma                               between processes of this machine: one copy, no
-                                    network
-  mem                               memory to memory in one process
-
+` + rails.Help([2]string{transfer.Mem, "memory to memory in one process"}) + `
 A point is measured for each of --rails (the first n that are given), --select, op,
 block, batch, threads and depth; "% by rail" is what each rail has carried of it.
 --select says how slices are spread over several rails:

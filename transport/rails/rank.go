@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"kvferry/transport"
-	"kvferry/transport/nic"
 	"kvferry/transport/topology"
 )
 
@@ -44,19 +43,20 @@ func Ranks(opened []transport.Rail, matrixFile string, log *slog.Logger) (func(l
 	if err != nil {
 		return nil, fmt.Errorf("topology: %w", err)
 	}
-	devices := make(map[string]string, len(opened))
+	devices, near := make(map[string]string, len(opened)), make(map[string]bool)
 	var foreign []string
 	for _, r := range opened {
 		_, device, _ := strings.Cut(r.Name(), "/")
-		if host, _, err := net.SplitHostPort(r.Addr()); err == nil && strings.HasPrefix(r.Name(), "tcp/") {
-			if owner := nic.Owner(net.ParseIP(host)); owner != "" {
-				device = owner // tcp/0 is a rail by its address
+		switch k := of(r); {
+		case k == nil:
+		case k.near:
+			near[r.Name()] = true
+		case k.nic != nil:
+			if device = k.nic(r); !described(device, "/sys/class/net") {
+				foreign = append(foreign, device)
 			}
 		}
 		devices[r.Name()] = device
-		if strings.HasPrefix(r.Name(), "tcp/") && !described(device, "/sys/class/net") {
-			foreign = append(foreign, device)
-		}
 		for _, w := range warnings {
 			if w.NIC == device {
 				log.Warn("transport/topology: "+w.String(), "rail", r.Name())
@@ -68,8 +68,8 @@ func Ranks(opened []transport.Rail, matrixFile string, log *slog.Logger) (func(l
 		return nil, nil
 	}
 	return func(location, rail string) int {
-		if strings.HasPrefix(rail, CMA+"/") {
-			return topology.RankPreferred // memory to memory, by no NIC
+		if near[rail] {
+			return topology.RankPreferred
 		}
 		if rank := matrix.Rank(location, devices[rail]); rank != topology.RankExcluded {
 			return rank

@@ -14,16 +14,6 @@ import (
 	"kvferry/config"
 )
 
-// Kinds of rail.
-const (
-	TCP  = "tcp"
-	RDMA = "rdma"
-	CMA  = "cma"
-)
-
-// Forms are the specs that Parse reads, for flags and errors.
-const Forms = "host:port, tcp/eth0, tcp/eth0@host:port, rdma/mlx5_0, rdma/mlx5_0:1@host:port, each with ?option=value, or cma"
-
 // Check notes what is wrong with the specs of a configuration's field Rails, and returns
 // those that can be read.
 func Check(bad *config.Faults, specs []string) (good []*Spec) {
@@ -68,19 +58,19 @@ func (s *Specs) GetSlice() []string { return *s }
 
 // A Spec is a rail as a user names it. Its zero values are left to the rail.
 type Spec struct {
-	Kind string // TCP, RDMA or CMA
+	Kind string // TCP, RDMA, CMA, ...
 	// NIC is the interface or the verbs device; "" for a TCP rail that is only an
-	// address, and for a CMA rail, which needs none.
+	// address, and for a kind that needs none.
 	NIC string
 	// Port of an RDMA device, from 1.
 	Port int
 	// Listen is host:port; an empty host is the NIC's address.
 	Listen  string
-	options []option
+	options []given
 }
 
-// option is one that was given, with its value already read.
-type option struct{ key, value string }
+// given is an option that was, with its value already read.
+type given struct{ key, value string }
 
 // get is the value of an option, or "".
 func (s *Spec) get(key string) string {
@@ -100,9 +90,9 @@ func (s *Spec) number(key string) int {
 // String is the form Parse reads.
 func (s *Spec) String() string {
 	var b strings.Builder
-	switch {
-	case s.Kind == CMA:
-		b.WriteString(CMA)
+	switch k := kindOf(s.Kind); {
+	case k != nil && k.alone:
+		b.WriteString(s.Kind)
 	case s.NIC == "":
 		b.WriteString(s.Listen)
 	default:
@@ -118,32 +108,6 @@ func (s *Spec) String() string {
 		b.WriteString(map[bool]string{true: "?", false: "&"}[i == 0] + o.key + "=" + url.QueryEscape(o.value))
 	}
 	return b.String()
-}
-
-type knownOption struct {
-	key   string
-	check func(string) error
-}
-
-// known are the options of a kind, with what their values must be.
-var known = map[string][]knownOption{
-	TCP: {
-		{"advertise", anything},
-		{"congestion", anything},
-		{"sndbuf", between(1, 1<<30)},
-		{"mptcp", between(0, 1)},
-		{"conns", between(1, 1<<16)},
-		{"peerconns", between(1, 1<<16)},
-	},
-	RDMA: {
-		{"gid", between(0, 255)},
-		{"qps", between(1, 16)},
-		{"depth", between(1, 8192)},
-		{"poll", duration},
-		{"advertise", anything},
-		{"conns", between(1, 1<<16)},
-		{"peerconns", between(1, 1<<16)},
-	},
 }
 
 func anything(v string) error {
@@ -183,17 +147,18 @@ func Parse(text string) (*Spec, error) {
 
 func parse(text string) (*Spec, error) {
 	place, query, hasQuery := strings.Cut(text, "?")
+	name, rest, isNamed := strings.Cut(place, "/")
+	k := kindOf(name)
 	s := &Spec{Kind: TCP}
-	kind, rest, isNamed := strings.Cut(place, "/")
 	switch {
-	case text == CMA:
-		return &Spec{Kind: CMA}, nil
-	case place == CMA || isNamed && kind == CMA:
-		return nil, errors.New("a cma rail has no NIC and no options: write cma")
 	case place == "":
-		return nil, errors.New("none given: write " + Forms)
+		return nil, errors.New("none given: write " + Forms())
+	case k != nil && k.alone && text != k.name:
+		return nil, fmt.Errorf("a %s rail has no NIC and no options: write %[1]s", k.name)
+	case k != nil && k.alone:
+		return &Spec{Kind: k.name}, nil
 	case !isNamed && !strings.Contains(place, ":"):
-		return nil, fmt.Errorf("neither an address nor a NIC: write %s", Forms)
+		return nil, fmt.Errorf("neither an address nor a NIC: write %s", Forms())
 	case !isNamed:
 		s.Listen = place
 		host, err := s.checkListen()
@@ -203,30 +168,12 @@ func parse(text string) (*Spec, error) {
 		if host == "" {
 			return nil, errors.New("no host: name the address that peers can dial, or the interface, like tcp/eth0@" + place)
 		}
-	case kind != TCP && kind != RDMA:
-		return nil, fmt.Errorf("kind %q is unknown: use tcp/ and an interface, rdma/ and a device, or cma", kind)
+	case k == nil:
+		return nil, fmt.Errorf("kind %q is unknown: use %s", name, whats())
 	default:
-		s.Kind = kind
-		nic, listen, hasListen := strings.Cut(rest, "@")
-		if kind == RDMA {
-			var port string
-			var hasPort bool
-			if nic, port, hasPort = strings.Cut(nic, ":"); hasPort {
-				n, err := strconv.Atoi(port)
-				if err != nil || n < 1 || n > 255 {
-					return nil, fmt.Errorf("port %q of the device: use 1 to 255, or leave it out for the first that is active", port)
-				}
-				s.Port = n
-			}
-		}
-		if nic == "" || strings.ContainsAny(nic, "/ \t\n") || kind == TCP && strings.Contains(nic, ":") {
-			return nil, fmt.Errorf("%q is no name of a NIC: write it as in %s", nic, map[string]string{TCP: "tcp/eth0 or tcp/eth0@:7000", RDMA: "rdma/mlx5_0 or rdma/mlx5_0:1"}[kind])
-		}
-		s.NIC, s.Listen = nic, listen
-		if hasListen {
-			if _, err := s.checkListen(); err != nil {
-				return nil, err
-			}
+		s.Kind = k.name
+		if err := s.parseNIC(k, rest); err != nil {
+			return nil, err
 		}
 	}
 	if hasQuery {
@@ -242,6 +189,24 @@ func parse(text string) (*Spec, error) {
 	return s, nil
 }
 
+// parseNIC reads what stands behind the slash: a NIC, and where the rail listens.
+func (s *Spec) parseNIC(k *kind, text string) (err error) {
+	nic, listen, hasListen := strings.Cut(text, "@")
+	if k.device != nil {
+		if nic, err = k.device(s, nic); err != nil {
+			return err
+		}
+	}
+	if nic == "" || strings.ContainsAny(nic, ":/ \t\n") {
+		return fmt.Errorf("%q is no name of a NIC: write it as in %s", nic, k.nics)
+	}
+	s.NIC, s.Listen = nic, listen
+	if hasListen {
+		_, err = s.checkListen()
+	}
+	return err
+}
+
 func hostOf(listen string) string {
 	host, _, _ := net.SplitHostPort(listen) // checkListen has read it
 	return host
@@ -254,8 +219,14 @@ func (s *Spec) checkListen() (string, error) {
 }
 
 func (s *Spec) parseOptions(query string) error {
+	known := kindOf(s.Kind).options
+	var keys []string
+	for _, o := range known {
+		keys = append(keys, o.key)
+	}
+	names := strings.Join(keys, ", ")
 	if query == "" {
-		return fmt.Errorf("nothing after the question mark: leave it out, or use %s", optionNames(s.Kind))
+		return fmt.Errorf("nothing after the question mark: leave it out, or use %s", names)
 	}
 	for _, pair := range strings.Split(query, "&") {
 		key, raw, _ := strings.Cut(pair, "=")
@@ -263,25 +234,17 @@ func (s *Spec) parseOptions(query string) error {
 		if err != nil {
 			return fmt.Errorf("option %s is %q: write a percent sign as %%25", key, raw)
 		}
-		i := slices.IndexFunc(known[s.Kind], func(k knownOption) bool { return k.key == key })
+		i := slices.Index(keys, key)
 		switch {
 		case i < 0:
-			return fmt.Errorf("option %q is unknown: a %s rail has %s", key, s.Kind, optionNames(s.Kind))
+			return fmt.Errorf("option %q is unknown: a %s rail has %s", key, s.Kind, names)
 		case s.get(key) != "":
 			return fmt.Errorf("option %s is given twice: leave one out", key)
 		}
-		if err := known[s.Kind][i].check(value); err != nil {
+		if err := known[i].check(value); err != nil {
 			return fmt.Errorf("option %s is %q: %w", key, value, err)
 		}
-		s.options = append(s.options, option{key, value})
+		s.options = append(s.options, given{key, value})
 	}
 	return nil
-}
-
-func optionNames(kind string) string {
-	var names []string
-	for _, k := range known[kind] {
-		names = append(names, k.key)
-	}
-	return strings.Join(names, ", ")
 }
