@@ -53,11 +53,10 @@ func TestRequestsCover(t *testing.T) {
 
 func cover(t *testing.T, g kvcache.Geometry, h handoff.Handoff, tokens, skip int) {
 	const slots = 12
-	slab, err := kvcache.NewSlab(g, slots)
+	slab, err := kvcache.NewSlab(g, make([]byte, slots*g.SlotBytes()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer slab.Close()
 	// Blocks lie anywhere, here and there.
 	local := func(i int) kvcache.BlockID { return kvcache.BlockID(2*i + 1) }
 	remote := func(i int) kvcache.BlockID { return kvcache.BlockID(slots - 1 - i) }
@@ -122,11 +121,10 @@ func cover(t *testing.T, g kvcache.Geometry, h handoff.Handoff, tokens, skip int
 func TestWindowFits(t *testing.T) {
 	g := kvcache.Geometry{Layers: 3, KVHeads: 2, HeadDim: 4, ElemBytes: 2, BlockTokens: 4, HiddenSize: 8}
 	const slots, tokens = 12, 14 // the last of four blocks is half full
-	slab, err := kvcache.NewSlab(g, slots)
+	slab, err := kvcache.NewSlab(g, make([]byte, slots*g.SlotBytes()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer slab.Close()
 	remote := []kvcache.Ref{{ID: 9}, {ID: 2}, {ID: 3}, {ID: 11}}
 	for _, h := range handofftest.Every() {
 		op, ranges := Window(g, h, remote)
@@ -166,11 +164,10 @@ func TestRequestsBytes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	slab, err := kvcache.NewSlab(prof.KVGeometry, 64)
+	slab, err := kvcache.NewSlab(prof.KVGeometry, make([]byte, 64*prof.KVGeometry.SlotBytes()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer slab.Close()
 	for _, c := range []struct {
 		hand     handoff.Handoff
 		tokens   int

@@ -27,15 +27,10 @@ func BenchmarkContent(b *testing.B) {
 	run("checkhidden/hot", len(hidden), func(int) { mustCheck(b, c.CheckHidden(hidden, 0)) })
 
 	const blocks = 256
-	s, err := NewSlab(qwen, blocks)
+	s, err := NewSlab(qwen, make([]byte, blocks*qwen.SlotBytes()))
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer func() {
-		if err := s.Close(); err != nil {
-			b.Error(err)
-		}
-	}()
 	fill := func(i int) {
 		for l := range qwen.Layers {
 			c.Fill(s.Layer(BlockID(i%blocks), l), 0, l)

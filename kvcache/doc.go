@@ -7,11 +7,12 @@
 //	              Pool.Alloc ───────┘
 //
 // A [Geometry] turns a model's description into sizes and offsets. A [Slab] is
-// the memory of a pool, mapped once and registered with the transport whole. A
-// [Pool] hands out block numbers; a [Table] is the ordered list of them that
-// one sequence holds. [Content] derives the bytes a block must hold from the
-// tokens alone, so that the node that consumes a block can tell a right one
-// from a wrong, stale, torn or swapped one without asking the node that wrote it.
+// the memory of a pool, which its owner maps once and registers with the
+// transport whole. A [Pool] hands out block numbers; a [Table] is the ordered
+// list of them that one sequence holds. [Content] derives the bytes a block must
+// hold from the tokens alone, so that the node that consumes a block can tell a
+// right one from a wrong, stale, torn or swapped one without asking the node
+// that wrote it.
 //
 // Units: sizes and offsets are bytes, positions count tokens from 0 at the
 // start of the sequence, and a block index counts the blocks of one sequence

@@ -5,11 +5,11 @@ import (
 	"math"
 )
 
-// A Slab is the memory behind a pool's blocks: one mapping outside the Go heap,
-// as a NIC needs it. Pages are backed when they are first touched, so the
-// modelled GPU's 15,000 slots cost the address space (15.7 GB) at once but only
-// the memory of the slots that were used; the pool reuses recently freed blocks
-// first to keep that number small.
+// A Slab is the memory behind a pool's blocks, as slots of a Geometry. The memory is
+// its maker's: mapped outside the Go heap, as a NIC needs it. Pages are then backed when
+// they are first touched, so the modelled GPU's 15,000 slots cost the address space
+// (15.7 GB) at once but only the memory of the slots that were used; the pool reuses
+// recently freed blocks first to keep that number small.
 //
 // The methods that return bytes may be used from many goroutines at once; who
 // may use which bytes is the pool's business.
@@ -19,24 +19,32 @@ type Slab struct {
 	mem      []byte
 }
 
-// NewSlab maps a slab of blocks slots. The caller owns it, and closes it after
-// every segment over it has been deregistered.
-func NewSlab(g Geometry, blocks int) (*Slab, error) {
+// SlabBytes is the memory that a slab of so many blocks takes.
+func SlabBytes(g Geometry, blocks int) (int, error) {
+	if err := g.Validate(); err != nil {
+		return 0, err
+	}
+	if blocks < 1 || uint64(blocks) > math.MaxUint32 {
+		return 0, fmt.Errorf("kvcache: slab of %d blocks: want 1 to %d", blocks, uint32(math.MaxUint32))
+	}
+	if blocks > math.MaxInt/g.SlotBytes() {
+		return 0, fmt.Errorf("kvcache: slab of %d blocks of %d bytes does not fit this machine's address space", blocks, g.SlotBytes())
+	}
+	return blocks * g.SlotBytes(), nil
+}
+
+// NewSlab makes slots of memory, as many as it has room for. The memory stays the
+// caller's, who gives it back when nothing uses the slab any more.
+func NewSlab(g Geometry, mem []byte) (*Slab, error) {
 	if err := g.Validate(); err != nil {
 		return nil, err
 	}
-	if blocks < 1 || uint64(blocks) > math.MaxUint32 {
-		return nil, fmt.Errorf("kvcache: slab of %d blocks: want 1 to %d", blocks, uint32(math.MaxUint32))
-	}
-	size := int64(blocks) * int64(g.SlotBytes())
-	if size > math.MaxInt {
-		return nil, fmt.Errorf("kvcache: slab of %d blocks of %d bytes does not fit this machine's address space", blocks, g.SlotBytes())
-	}
-	mem, err := MapMemory(int(size))
+	blocks := len(mem) / g.SlotBytes()
+	size, err := SlabBytes(g, blocks)
 	if err != nil {
-		return nil, fmt.Errorf("kvcache: map slab of %d blocks, %d bytes: %w", blocks, size, err)
+		return nil, err
 	}
-	return &Slab{geometry: g, blocks: blocks, mem: mem}, nil
+	return &Slab{geometry: g, blocks: blocks, mem: mem[:size:size]}, nil
 }
 
 // Touch has bytes from to to of the slab, as far as it has them, backed by memory now, so
@@ -55,7 +63,7 @@ func (s *Slab) Geometry() Geometry { return s.geometry }
 // Blocks is the number of slots.
 func (s *Slab) Blocks() int { return s.blocks }
 
-// Bytes is the whole slab, for registration; nil after Close.
+// Bytes is the whole slab, for registration.
 func (s *Slab) Bytes() []byte { return s.mem }
 
 // BlockOffset, LayerOffset and HiddenOffset are those of the slab's Geometry:
@@ -103,19 +111,4 @@ func (s *Slab) mustHave(id BlockID, layer int) {
 func (s *Slab) at(offset int64, n int) []byte {
 	end := offset + int64(n)
 	return s.mem[offset:end:end]
-}
-
-// Close unmaps the slab. Bytes obtained from it earlier must not be touched
-// again: that is a fault the runtime cannot recover from. A second Close does
-// nothing.
-func (s *Slab) Close() error {
-	mem := s.mem
-	s.mem = nil
-	if mem == nil {
-		return nil
-	}
-	if err := UnmapMemory(mem); err != nil {
-		return fmt.Errorf("kvcache: unmap slab: %w", err)
-	}
-	return nil
 }

@@ -58,6 +58,8 @@ type Config struct {
 	// taken as blocks are used, so a profile's pool may be larger than this machine's
 	// memory; one that is asked for may not.
 	KVBlocks int
+	// Allocate makes the pool's memory. Default transport.MapMemory.
+	Allocate transport.Allocator
 	// WarmBytes of the pool are backed by memory before the node serves, if it is one
 	// of a prefill/decode pair. On a virtual machine the first touch of memory goes to
 	// the host: 2.5 ms a MB were seen, many times what a transfer into it takes.
@@ -90,6 +92,9 @@ type Config struct {
 func (c *Config) setDefaults() error {
 	config.Default(&c.GRPCAddr, "127.0.0.1:0")
 	config.Default(&c.KVLocation, topology.Any)
+	if c.Allocate == nil {
+		c.Allocate = transport.MapMemory
+	}
 	if len(c.Rails) == 0 {
 		c.Rails = []string{DefaultRail}
 	}

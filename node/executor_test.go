@@ -46,11 +46,10 @@ func (t *lateTimer) Set(at time.Duration) {
 func TestLateStep(t *testing.T) {
 	p := smallProfile(t)
 	p.Costs = engine.Costs{PrefillStepMS: 8, DecodeStepMS: 8}
-	slab, err := kvcache.NewSlab(p.KVGeometry, 4)
+	slab, err := kvcache.NewSlab(p.KVGeometry, make([]byte, 4*p.KVGeometry.SlotBytes()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer slab.Close()
 	const at, took = time.Second, 8 * time.Millisecond
 	for _, c := range []struct{ late, end time.Duration }{
 		{0, at + took},

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"strings"
@@ -39,6 +40,9 @@ func TestNewFails(t *testing.T) {
 		"max_num_batched_tokens":  func(c *Config) { c.Profile.MaxBatchedTokens = c.Profile.MaxModelLen - 1 },
 		"kv_geometry.layers is 1": func(c *Config) { c.Profile.KVGeometry.Layers = 1000 },
 		"ID: none given":          func(c *Config) { c.ID = "" },
+		"no more huge pages": func(c *Config) {
+			c.Allocate = func(int) ([]byte, func() error, error) { return nil, nil, errors.New("no more huge pages") }
+		},
 	} {
 		cfg := good()
 		spoil(&cfg)
@@ -50,12 +54,24 @@ func TestNewFails(t *testing.T) {
 			n.Close()
 		}
 	}
-	n, err := New(good())
+	cfg := good()
+	held := 0
+	cfg.Allocate = func(size int) ([]byte, func() error, error) {
+		held += size
+		return make([]byte, size), func() error { held -= size; return nil }, nil
+	}
+	n, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
+	if want := 4 * cfg.Profile.KVGeometry.SlotBytes(); held != want {
+		t.Errorf("the pool has %d bytes of its allocator's, want %d", held, want)
+	}
 	n.Close()
 	n.Close() // does nothing
+	if held != 0 {
+		t.Errorf("%d bytes were not given back", held)
+	}
 }
 
 // TestStopWhileWarming: a node that is stopped while it takes memory for its pool ends,

@@ -56,6 +56,7 @@ type Node struct {
 	grpc *grpc.Server
 	tx   *transport.Engine
 	slab *kvcache.Slab
+	free func() error // gives the slab's memory back; nil if there is none
 	once sync.Once
 
 	instance   uint64        // tells this node from another that is given the same id
@@ -106,11 +107,21 @@ func New(cfg Config) (_ *Node, err error) {
 		return nil, err
 	}
 	var bad config.Faults
-	if n.slab, err = kvcache.NewSlab(prof.KVGeometry, cfg.KVBlocks); err != nil {
+	size, err := kvcache.SlabBytes(prof.KVGeometry, cfg.KVBlocks)
+	if err != nil {
 		bad.Add("KVBlocks", cfg.KVBlocks, "%w", err)
 		return nil, bad.Err("node.Config")
 	}
-	if err := topology.Place(n.slab.Bytes(), cfg.KVLocation); err != nil {
+	mem, free, err := cfg.Allocate(size)
+	if err != nil {
+		bad.Add("KVBlocks", cfg.KVBlocks, "memory for the KV pool, %d bytes: %w", size, err)
+		return nil, bad.Err("node.Config")
+	}
+	n.free = free
+	if n.slab, err = kvcache.NewSlab(prof.KVGeometry, mem); err != nil {
+		return nil, err
+	}
+	if err := topology.Place(mem, cfg.KVLocation); err != nil {
 		bad.Check("KVLocation", err)
 		return nil, bad.Err("node.Config")
 	}
@@ -306,8 +317,10 @@ func (n *Node) Close() {
 		if n.w != nil && n.w.exec != nil {
 			n.w.exec.timer.Close()
 		}
-		if n.slab != nil {
-			n.slab.Close()
+		if n.free != nil {
+			if err := n.free(); err != nil {
+				n.cfg.Logger.Warn("giving the KV pool's memory back", "node", n.cfg.ID, "err", err)
+			}
 		}
 	})
 }

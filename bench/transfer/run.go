@@ -8,7 +8,6 @@ import (
 
 	"kvferry/bench"
 	"kvferry/clock"
-	"kvferry/kvcache"
 	"kvferry/transport"
 	"kvferry/transport/topology"
 )
@@ -93,6 +92,7 @@ type session struct {
 	clk    clock.Clock
 	link   *link
 	mem    []byte
+	free   func() error          // gives mem back; nil before it is there
 	info   transport.SegmentInfo // of the target's memory, over all of its rails
 	setup  setup                 // of what follows
 	engine *transport.Engine
@@ -135,8 +135,8 @@ func withSession(ctx context.Context, cfg *Config, r *Result, onPath func(transp
 	defer func() {
 		s.link.peer.close()
 		err = errors.Join(err, s.shut())
-		if s.mem != nil {
-			err = errors.Join(err, kvcache.UnmapMemory(s.mem))
+		if s.free != nil {
+			err = errors.Join(err, s.free())
 		}
 		err = errors.Join(err, s.link.close())
 	}()
@@ -166,7 +166,7 @@ func (s *session) patience() time.Duration {
 
 // open makes the memory at both ends.
 func (s *session) open(ctx context.Context) (err error) {
-	if s.mem, err = kvcache.MapMemory(int(s.cfg.Segment)); err != nil {
+	if s.mem, s.free, err = transport.MapMemory(int(s.cfg.Segment)); err != nil {
 		return fmt.Errorf("mapping %s: %w", FormatSize(s.cfg.Segment), err)
 	}
 	if err := topology.Place(s.mem, s.cfg.Location); err != nil {

@@ -196,7 +196,8 @@ type target struct {
 	shared   bool   // the initiator is in this process: its CPU time is there
 
 	mem    []byte
-	seed   uint64 // of what the memory had at first
+	unmap  func() error // gives mem back; nil before it is there
+	seed   uint64       // of what the memory had at first
 	seg    *transport.Segment
 	plan   *plan
 	points int
@@ -277,7 +278,7 @@ func (t *target) welcome(m *message) (_ *message, err error) {
 	if m.Segment < 1 || m.Segment > t.most {
 		return nil, fmt.Errorf("a segment of %d bytes is asked for, and this server gives up to %d: start it with a larger --segment, or ask for less", m.Segment, t.most)
 	}
-	if t.mem, err = kvcache.MapMemory(int(m.Segment)); err != nil {
+	if t.mem, t.unmap, err = transport.MapMemory(int(m.Segment)); err != nil {
 		return nil, fmt.Errorf("mapping %d bytes: %w", m.Segment, err)
 	}
 	if err := topology.Place(t.mem, t.location); err != nil {
@@ -301,8 +302,8 @@ func (t *target) free() error {
 	if t.seg != nil {
 		errs = append(errs, t.seg.Close())
 	}
-	if t.mem != nil {
-		errs = append(errs, kvcache.UnmapMemory(t.mem))
+	if t.unmap != nil {
+		errs = append(errs, t.unmap())
 	}
 	return errors.Join(errs...)
 }

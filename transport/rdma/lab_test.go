@@ -15,7 +15,6 @@ import (
 	"os/exec"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -62,7 +61,7 @@ func labEngine(t *testing.T, on func(transport.Immediate)) (*transport.Engine, *
 
 func labMemory(t *testing.T) []byte {
 	t.Helper()
-	mem, err := syscall.Mmap(-1, 0, labBytes, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	mem, _, err := transport.MapMemory(labBytes)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,6 @@ import (
 	"io"
 	"net"
 	"sync"
-	"syscall"
 	"time"
 
 	"kvferry/transport"
@@ -30,7 +29,8 @@ type link struct {
 	most    int64 // bytes of one request
 	inlined int   // bytes that go with it
 
-	mem     []byte // scratch
+	mem     []byte // scratch, outside the Go heap
+	unmap   func() error
 	scratch memory
 	theirs  remoteMemory // the peer's letters
 
@@ -80,7 +80,7 @@ func (r *Rail) newLink(c net.Conn, n, depth int) (*link, error) {
 	}
 	info := dev.info()
 	l.most, l.inlined = int64(info.maxMessage), info.maxInline
-	if l.mem, err = syscall.Mmap(-1, 0, 2*n*depth*letterLen, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE); err != nil {
+	if l.mem, l.unmap, err = transport.MapMemory(2 * n * depth * letterLen); err != nil {
 		r.users.Done()
 		return nil, fmt.Errorf("mmap: %w", err)
 	}
@@ -102,7 +102,7 @@ func (l *link) release() {
 	if l.scratch != nil {
 		_ = l.scratch.close()
 	}
-	_ = syscall.Munmap(l.mem)
+	_ = l.unmap()
 	l.rail.users.Done()
 }
 

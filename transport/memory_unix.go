@@ -1,0 +1,13 @@
+//go:build unix && !linux
+
+package transport
+
+import "golang.org/x/sys/unix"
+
+// mapPages maps n zero bytes. These systems commit anonymous memory on touch without being
+// asked.
+func mapPages(n int) ([]byte, error) {
+	return unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+}
+
+func unmapPages(mem []byte) error { return unix.Munmap(mem) }
