@@ -44,6 +44,31 @@ type host struct {
 // startHost boots a host; nics are its ends of the wires, which it takes over.
 func (c Config) startHost(number int, img image, initrd *os.File, nics []*os.File, token string, print func(Line)) (*host, error) {
 	h := &host{number: number, monitorOpen: make(chan struct{}), ready: make(chan struct{}), over: make(chan struct{})}
+	ch, err := c.boot(h, img, initrd, nics)
+	if err != nil {
+		h.close()
+		return nil, err
+	}
+	h.control = ch.ports[portControl]
+	h.readers.Go(func() { _, _ = io.Copy(&h.console, ch.console) })
+	h.readers.Go(func() {
+		h.monitor, h.monitorErr = openMonitor(ch.monitor)
+		close(h.monitorOpen)
+	})
+	c.follow(h, ch.ports, token, print)
+	return h, nil
+}
+
+// channels are our ends of what QEMU talks through. They are in the host's conns too, for
+// its close.
+type channels struct {
+	console, monitor net.Conn
+	ports            map[int]net.Conn
+}
+
+// boot starts QEMU. It inherits the initrd, the wires' ends and its ends of the channels, and
+// they are closed here: but for the initrd, which is for all hosts.
+func (c Config) boot(h *host, img image, initrd *os.File, nics []*os.File) (channels, error) {
 	var files []*os.File // what QEMU inherits, from descriptor 3
 	inherit := func(f *os.File) int {
 		files = append(files, f)
@@ -54,7 +79,7 @@ func (c Config) startHost(number int, img image, initrd *os.File, nics []*os.Fil
 		fd.nics = append(fd.nics, inherit(f))
 	}
 	defer func() {
-		for _, f := range files[1:] { // the initrd is for all hosts
+		for _, f := range files[1:] {
 			f.Close()
 		}
 	}()
@@ -66,33 +91,28 @@ func (c Config) startHost(number int, img image, initrd *os.File, nics []*os.Fil
 		h.conns = append(h.conns, ours)
 		return ours, inherit(theirs), nil
 	}
-	var console, monitor net.Conn
+	ch := channels{ports: make(map[int]net.Conn)}
 	var errs [2]error
-	console, fd.console, errs[0] = open()
-	monitor, fd.monitor, errs[1] = open()
+	ch.console, fd.console, errs[0] = open()
+	ch.monitor, fd.monitor, errs[1] = open()
 	err := errors.Join(errs[:]...)
-	ports := make(map[int]net.Conn)
 	for port := portControl; port <= portOut && err == nil; port++ {
-		ports[port], fd.ports[port], err = open()
+		ch.ports[port], fd.ports[port], err = open()
 	}
 	if err != nil {
-		h.close()
-		return nil, err
+		return ch, err
 	}
-	h.control = ports[portControl]
-	cmd := exec.Command(qemuProgram, c.qemuArgs(number, img.kernel, fd)...)
+	cmd := exec.Command(qemuProgram, c.qemuArgs(h.number, img.kernel, fd)...)
 	cmd.ExtraFiles, cmd.Stderr = files, &h.complaints
 	if h.exited, err = startTied(cmd); err != nil {
-		h.close()
-		return nil, err
+		return ch, err
 	}
 	h.process = cmd.Process
+	return ch, nil
+}
 
-	h.readers.Go(func() { _, _ = io.Copy(&h.console, console) })
-	h.readers.Go(func() {
-		h.monitor, h.monitorErr = openMonitor(monitor)
-		close(h.monitorOpen)
-	})
+// follow reads what a host says on its ports, and closes over when it has said all.
+func (c Config) follow(h *host, ports map[int]net.Conn, token string, print func(Line)) {
 	// Each stream is read to its end in the protocol, and then on, lest something
 	// that the command left running blocks on it.
 	var streams sync.WaitGroup
@@ -104,30 +124,30 @@ func (c Config) startHost(number int, img image, initrd *os.File, nics []*os.Fil
 			_, _ = io.Copy(io.Discard, ports[port])
 		})
 	}
-	var reported, whole [2]bool
+	var reported bool
+	var whole [2]bool
 	var outErr error
-	stream(portControl, func(in io.Reader) { reported[0] = h.followControl(in) })
+	stream(portControl, func(in io.Reader) { reported = h.followControl(in) })
 	for i, port := range []int{portStdout, portStderr} {
 		stream(port, func(in io.Reader) {
-			whole[i] = ReadLines(in, token, func(text string) { print(Line{number, port == portStderr, text}) })
+			whole[i] = ReadLines(in, token, func(text string) { print(Line{h.number, port == portStderr, text}) })
 		})
 	}
 	if c.Out != "" {
-		stream(portOut, func(in io.Reader) { outErr = extract(in, filepath.Join(c.Out, hostname(number))) })
+		stream(portOut, func(in io.Reader) { outErr = extract(in, filepath.Join(c.Out, hostname(h.number))) })
 	}
 	h.readers.Go(func() {
 		streams.Wait()
 		switch {
-		case !reported[0] || !whole[0] || !whole[1]:
+		case !reported || !whole[0] || !whole[1]:
 			if h.err == nil {
-				h.err = fmt.Errorf("%s died without reporting an exit status", hostname(number))
+				h.err = fmt.Errorf("%s died without reporting an exit status", hostname(h.number))
 			}
 		case outErr != nil:
-			h.err = fmt.Errorf("files of %s: %w", hostname(number), outErr)
+			h.err = fmt.Errorf("files of %s: %w", hostname(h.number), outErr)
 		}
 		close(h.over)
 	})
-	return h, nil
 }
 
 // followControl reads what the host's init says, until the command's exit.

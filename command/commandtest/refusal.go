@@ -80,34 +80,40 @@ func Refused(t *testing.T, program func() command.Program, cases [][2]string) {
 			if code != command.ExitUsage || stdout.Len() > 0 {
 				t.Errorf("exit %d, want %d: %s%s", code, command.ExitUsage, said, stdout.String())
 			}
-			lines := strings.Split(strings.TrimSpace(said), "\n")
-			if len(lines) > 5 {
-				t.Errorf("%d lines: %s", len(lines), said)
-			}
-			if want := p.Root.Name() + ": " + c[1]; !strings.HasPrefix(said, want) {
-				t.Errorf("%s\nwant %s", said, want)
-			}
-			if !strings.Contains(lines[len(lines)-1], "--help' for the flags") {
-				t.Errorf("it does not point to the help: %s", said)
-			}
-			seen := map[string]bool{}
-			for _, line := range lines {
-				if seen[line] {
-					t.Errorf("said twice: %s", line)
-				}
-				seen[line] = true
-				for _, arg := range args {
-					line = strings.ReplaceAll(line, arg, "") // what the user wrote may be anything
-				}
-				if name := identifier.FindString(names.ReplaceAllString(line, "")); name != "" {
-					t.Errorf("%s is a name of the program's text: %s", name, said)
-				}
-				for _, word := range inside {
-					if strings.Contains(line, word) {
-						t.Errorf("%q is no word of ours: %s", word, said)
-					}
-				}
-			}
+			complains(t, p.Root.Name()+": "+c[1], said, args)
 		})
+	}
+}
+
+// complains holds what a program says of a command line, said, to what [Refused] asks.
+func complains(t *testing.T, want, said string, args []string) {
+	t.Helper()
+	lines := strings.Split(strings.TrimSpace(said), "\n")
+	if len(lines) > 5 {
+		t.Errorf("%d lines: %s", len(lines), said)
+	}
+	if !strings.HasPrefix(said, want) {
+		t.Errorf("%s\nwant %s", said, want)
+	}
+	if !strings.Contains(lines[len(lines)-1], "--help' for the flags") {
+		t.Errorf("it does not point to the help: %s", said)
+	}
+	seen := map[string]bool{}
+	for _, line := range lines {
+		if seen[line] {
+			t.Errorf("said twice: %s", line)
+		}
+		seen[line] = true
+		for _, arg := range args {
+			line = strings.ReplaceAll(line, arg, "") // what the user wrote may be anything
+		}
+		if name := identifier.FindString(names.ReplaceAllString(line, "")); name != "" {
+			t.Errorf("%s is a name of the program's text: %s", name, said)
+		}
+		for _, word := range inside {
+			if strings.Contains(line, word) {
+				t.Errorf("%q is no word of ours: %s", word, said)
+			}
+		}
 	}
 }
