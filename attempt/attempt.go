@@ -47,9 +47,11 @@ type Token struct {
 type Attempt struct {
 	handoff handoff.Handoff // None: one node has it all
 	compute handoff.Leg     // that computes the prompt: full or prefill
+	first   handoff.Leg     // that is submitted first
+	second  handoff.Leg     // and second; the same if there is one leg
 	want    int             // tokens
 
-	second  bool // the second leg has been asked for
+	asked   bool // for the second leg
 	next    int
 	held    map[int]Token // beyond a gap: decode's tokens before prefill's first
 	flowing bool          // the decode leg has its KV: it emitted a token that needs it
@@ -69,24 +71,22 @@ func New(h handoff.Handoff, want int) *Attempt {
 	case want == 1:
 		a.handoff = handoff.None
 	}
+	a.first, a.second = a.compute, a.compute
+	if a.handoff != handoff.None {
+		a.first, a.second = handoff.PrefillLeg, handoff.DecodeLeg
+		if h.Offers(handoff.DecodeLeg) {
+			a.first, a.second = a.second, a.first
+		}
+	}
 	return a
 }
 
 // First is the leg to begin with.
-func (a *Attempt) First() handoff.Leg {
-	if a.handoff == handoff.None {
-		return a.compute
-	}
-	return a.handoff.First
-}
+func (a *Attempt) First() handoff.Leg { return a.first }
 
-// Second is the leg that Submit asks for.
-func (a *Attempt) Second() handoff.Leg {
-	if a.handoff.Moves(handoff.DecodeLeg) {
-		return handoff.DecodeLeg
-	}
-	return handoff.PrefillLeg
-}
+// Second is the leg that Submit asks for. Where one node has it all, that never happens, and
+// Second is First.
+func (a *Attempt) Second() handoff.Leg { return a.second }
 
 // Handoff is that of its legs; None if one node has it all.
 func (a *Attempt) Handoff() handoff.Handoff { return a.handoff }
@@ -102,7 +102,7 @@ func (a *Attempt) MaxTokens(l handoff.Leg) int {
 // Running reports whether the node that generates has begun to. Where prefill emits the first
 // token, that may be out while the KV is still on its way.
 func (a *Attempt) Running() bool {
-	return a.next > 0 && (a.handoff == handoff.None || a.flowing)
+	return a.next > 0 && (a.first == a.second || a.flowing)
 }
 
 // Complete reports whether every token asked for is out, whatever else the nodes have still
@@ -117,7 +117,7 @@ func (a *Attempt) Stopped() bool { return a.stopped }
 
 // carries reports whether a leg is part of this attempt and has been asked for.
 func (a *Attempt) carries(l handoff.Leg) bool {
-	return l == a.First() || a.second && l == a.Second()
+	return l == a.first || a.asked && l == a.second
 }
 
 // Token takes one token of a leg and appends to ready those that are now in order. What was
@@ -166,12 +166,12 @@ func (a *Attempt) Reserved(l handoff.Leg, kv bool) (Next, error) {
 		return Wait, nil
 	case l != handoff.DecodeLeg || !a.handoff.Offers(l):
 		return Wait, broken("unasked Reserved")
-	case a.second:
+	case a.asked:
 		return Wait, nil
 	case !kv:
 		return Wait, broken("Reserved without kv")
 	}
-	a.second = true
+	a.asked = true
 	return Submit, nil
 }
 
@@ -194,7 +194,7 @@ func (a *Attempt) Prefilled(l handoff.Leg, kv bool) (next Next, counts bool, err
 		if !kv {
 			return Wait, true, broken("Prefilled without kv")
 		}
-		a.second = true
+		a.asked = true
 		return Submit, true, nil
 	}
 	next, err = a.done()

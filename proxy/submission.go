@@ -131,7 +131,7 @@ var roles = map[handoff.Leg]proto.Role{
 // the first, and the first to one for which there is a partner.
 func (s *submission) choiceOf(kind handoff.Leg) choice {
 	ch := choice{role: roles[kind], with: s.node()}
-	if ch.with == nil && s.Handoff() != handoff.None {
+	if ch.with == nil && s.Second() != kind {
 		ch.partner = roles[s.Second()]
 	}
 	return ch
