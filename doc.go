@@ -28,7 +28,10 @@
 //	connector                            a node's side of every hand-off: moves, checks, windows, holds
 //	handoff/handofftest                  every hand-off there is or could be, for tests
 //	handoff                              the ways of KV from prefill to decode, as values
-//	engine                               the GPU's stand-in: scheduler and cost model
+//	engine/modelled                      the GPU's stand-in: steps that are waited out, KV that follows from the tokens
+//	engine/batching                      continuous batching: what forms the steps
+//	engine/enginetest                    what every scheduler must do, and the smallest that does
+//	engine                               what an engine is: sequences, steps, scheduler, executor; modelled costs
 //	kvcache                              blocks, block tables, prefix hashes, bytes
 //	transport                            the transfer engine: segment, batch, slice, rail
 //	transport/rails                      a rail by its name: tcp/eth0, rdma/mlx5_0

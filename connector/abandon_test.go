@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/engine"
+	"kvferry/engine/batching"
 	"kvferry/handoff"
 	"kvferry/kvcache"
 )
@@ -40,7 +40,7 @@ func TestFailedTransfers(t *testing.T) {
 		t.Run(x.name, func(t *testing.T) {
 			prof := smallProfile()
 			pool := kvcache.NewPool(8, prof.KVGeometry.BlockTokens, false)
-			sched, err := engine.NewScheduler(engine.ConfigOf(prof, engine.PrefillFirst, pool))
+			sched, err := batching.NewScheduler(batching.ConfigOf(prof, batching.PrefillFirst, pool))
 			if err != nil {
 				t.Fatal(err)
 			}

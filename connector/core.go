@@ -12,7 +12,7 @@ import (
 
 // Config of a Core.
 type Config struct {
-	Scheduler *engine.Scheduler
+	Scheduler engine.Scheduler
 	Pool      *kvcache.Pool
 	Profile   *engine.Profile
 	// HoldTimeout is how long the blocks of a computed prompt wait for who reads them,
@@ -32,7 +32,7 @@ type Config struct {
 type Core struct {
 	cfg   Config
 	v0    engine.V0Costs
-	sched *engine.Scheduler
+	sched engine.Scheduler
 
 	reqs      map[uint64]*request
 	transfers map[uint64]*request // offered, by transfer ID

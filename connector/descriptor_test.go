@@ -11,6 +11,7 @@ import (
 	"unsafe"
 
 	"kvferry/engine"
+	"kvferry/engine/batching"
 	"kvferry/handoff"
 	"kvferry/handoff/handofftest"
 	"kvferry/kvcache"
@@ -223,7 +224,7 @@ func TestNewCore(t *testing.T) {
 	prof := smallProfile()
 	prof.KVGeometry.Layers = maxLayers
 	pool := kvcache.NewPool(4, 4, false)
-	sched, err := engine.NewScheduler(engine.ConfigOf(prof, engine.PrefillFirst, pool))
+	sched, err := batching.NewScheduler(batching.ConfigOf(prof, batching.PrefillFirst, pool))
 	if err != nil {
 		t.Fatal(err)
 	}

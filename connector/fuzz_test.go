@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/engine"
+	"kvferry/engine/batching"
 	"kvferry/handoff"
 	"kvferry/handoff/handofftest"
 	"kvferry/kvcache"
@@ -25,9 +25,9 @@ func FuzzOutside(f *testing.F) {
 		prof := smallProfile()
 		prof.KVBytes = 8 * int64(prof.KVGeometry.BlockBytes())
 		pool := kvcache.NewPool(prof.Blocks(), prof.KVGeometry.BlockTokens, true)
-		cfg := engine.ConfigOf(prof, engine.PrefillFirst, pool)
+		cfg := batching.ConfigOf(prof, batching.PrefillFirst, pool)
 		cfg.PrefixCaching = true
-		sched, err := engine.NewScheduler(cfg)
+		sched, err := batching.NewScheduler(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}

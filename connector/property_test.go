@@ -62,15 +62,18 @@ func (t *tally) add(o tally) {
 type faults struct{ move, check, cancel, gone, forget, repeat, hasty int }
 
 type pair struct {
-	t     *testing.T
-	seed  uint64
-	rng   *rand.Rand
-	w     *world
-	hand  handoff.Handoff
-	prof  *engine.Profile
-	f     faults
-	hold  time.Duration
-	p, d  *side
+	t    *testing.T
+	seed uint64
+	rng  *rand.Rand
+	w    *world
+	hand handoff.Handoff
+	prof *engine.Profile
+	f    faults
+	hold time.Duration
+	p, d *side
+
+	scheduler schedulerOf
+
 	jobs  map[uint64]*job
 	at    time.Duration // of the step being counted
 	steps int           // in this instant
@@ -91,10 +94,13 @@ type job struct {
 	deadline  time.Duration
 }
 
-func newPair(t *testing.T, seed uint64) *pair {
+func newPair(t *testing.T, seed uint64) *pair { return newPairOf(t, seed, newBatching) }
+
+// newPairOf is newPair with a scheduler of the caller's.
+func newPairOf(t *testing.T, seed uint64, scheduler schedulerOf) *pair {
 	rng := rand.New(rand.NewPCG(seed, 7))
 	hands := handofftest.Every()
-	x := &pair{t: t, seed: seed, rng: rng, w: &world{tb: t}, hand: hands[seed%uint64(len(hands))], jobs: map[uint64]*job{}}
+	x := &pair{t: t, seed: seed, scheduler: scheduler, rng: rng, w: &world{tb: t}, hand: hands[seed%uint64(len(hands))], jobs: map[uint64]*job{}}
 	switch { // every fifth run is undisturbed, in every fifth clients leave and nothing else
 	case seed%5 == 1:
 		x.f.cancel = 100 + rng.IntN(400)
@@ -132,12 +138,7 @@ func smallProfile() *engine.Profile {
 
 func (x *pair) side(name string) *side {
 	pool := kvcache.NewPool(x.prof.Blocks(), x.prof.KVGeometry.BlockTokens, x.seed%2 == 0)
-	cfg := engine.ConfigOf(x.prof, engine.PrefillFirst, pool)
-	cfg.PrefixCaching = x.seed%2 == 0
-	sched, err := engine.NewScheduler(cfg)
-	if err != nil {
-		x.t.Fatal(err)
-	}
+	sched := x.scheduler(x.t, x.prof, pool, x.seed%2 == 0)
 	core, err := NewCore(Config{Scheduler: sched, Pool: pool, Profile: x.prof, HoldTimeout: x.hold, RecheckKV: x.seed%7 > 0})
 	if err != nil {
 		x.t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"kvferry/engine"
+	"kvferry/engine/batching"
 	"kvferry/handoff"
 	"kvferry/kvcache"
 )
@@ -214,8 +215,8 @@ func (s *side) token(t Token) {
 
 // alone is what one node answers that computes everything itself.
 func alone(t testing.TB, prof *engine.Profile, prompt []kvcache.Token, n int) (out []kvcache.Token) {
-	cfg := engine.ConfigOf(prof, engine.PrefillFirst, kvcache.NewPool(64, prof.KVGeometry.BlockTokens, false))
-	s, err := engine.NewScheduler(cfg)
+	cfg := batching.ConfigOf(prof, batching.PrefillFirst, kvcache.NewPool(64, prof.KVGeometry.BlockTokens, false))
+	s, err := batching.NewScheduler(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

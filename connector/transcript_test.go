@@ -13,6 +13,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"kvferry/engine"
+	"kvferry/engine/batching"
 	"kvferry/handoff"
 	"kvferry/kvcache"
 )
@@ -90,9 +91,9 @@ func newStage(t *testing.T, d *datadriven.TestData) *stage {
 	}
 	node := func(name string) *actor {
 		pool := kvcache.NewPool(blocks, prof.KVGeometry.BlockTokens, d.HasArg("cache"))
-		cfg := engine.ConfigOf(prof, engine.PrefillFirst, pool)
+		cfg := batching.ConfigOf(prof, batching.PrefillFirst, pool)
 		cfg.PrefixCaching = d.HasArg("cache")
-		sched, err := engine.NewScheduler(cfg)
+		sched, err := batching.NewScheduler(cfg)
 		if err != nil {
 			d.Fatalf(t, "%v", err)
 		}

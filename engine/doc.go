@@ -1,29 +1,17 @@
-// Package engine is the GPU's stand-in: a continuous-batching scheduler over a
-// cost model.
+// Package engine says what an engine is to the rest of kvferry: requests and sequences,
+// steps, who forms them and who computes them.
 //
-// [Scheduler] is a pure state machine. It has no clock, goroutine or socket:
-// Step(now, events) says what happened and returns what to do, and the time of
-// the next thing it waits for. A driver executes the answer. The daemons' driver
-// (package node) waits out every step on an absolute schedule; a simulation
-// jumps from event to event. Both run this code, so what they measure is one
-// scheduler under two clocks.
+//	Event ─▶ Scheduler ─▶ Step ─▶ Executor ─▶ tokens, KV in blocks
+//	             ▲                   │
+//	             └────── Done ───────┘
 //
-//	Add ─▶ future ─Ready─▶ waiting ─blocks─▶ in a step ─▶ running ─▶ finished
-//	                          ▲  │                          │
-//	                 preempted│  └─KV from elsewhere─▶ pending ─Landed─▶ running
-//	                          └─────────────────────────────┘
+// A step is one pass of the model over a batch. A [Scheduler] forms steps, package batching
+// has one; package enginetest has what every scheduler must do. An [Executor] computes
+// steps: neither the scheduler nor the node knows whether a step was waited out or
+// computed.
 //
-// A step is one pass of the model over a batch. PrefillFirst does what vLLM 0.6
-// did by default: all waiting prompts up to a token budget in one step, during
-// which every running sequence stalls. Chunked fills a small budget, decodes
-// first. When a running sequence needs a block and the pool has none, the
-// sequence admitted last is preempted and later recomputes its tokens, before any
-// prompt that came after it. Which tokens a request gets is a function of its
-// prompt alone, whatever the policy and however often it was preempted.
-//
-// [CostModel] says how long a step takes; its parameters come from a [Profile]
-// file. [Executor] is the seam for engines that compute: the scheduler does not
-// know whether a step was waited out or computed.
+// [CostModel] says how long a step takes on a modelled GPU; its parameters come from a
+// [Profile] file. Package modelled waits that out.
 //
 // Times are durations on the driver's clock. A Step belongs to the executor from
 // Launch until its Done event, and its slices are reused afterwards. Nothing

@@ -281,6 +281,9 @@ func (p *Profile) Slowest() (step, token time.Duration) {
 	return step, duration(c.PrefillTokenMS * (1 + c.HotSlowdown))
 }
 
+// OutputDelay is Costs.OutputDelayMS.
+func (p *Profile) OutputDelay() time.Duration { return duration(p.Costs.OutputDelayMS) }
+
 // Blocks is the capacity of the KV pool in blocks.
 func (p *Profile) Blocks() int { return int(p.KVBytes / int64(p.KVGeometry.BlockBytes())) }
 

@@ -12,8 +12,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"kvferry/kvcache"
 )
 
 func TestShippedProfiles(t *testing.T) {
@@ -38,11 +36,6 @@ func TestShippedProfiles(t *testing.T) {
 	}
 	if got := p.Blocks(); got != 14_000_000_000/917_504 {
 		t.Errorf("%d blocks in 14 GB", got)
-	}
-	for _, policy := range []Policy{PrefillFirst, Chunked} {
-		if err := ConfigOf(p, policy, kvcache.NewPool(4, 16, false)).Validate(); err != nil {
-			t.Error(err)
-		}
 	}
 }
 
@@ -192,35 +185,6 @@ func fields(prefix string, m map[string]any) (names []string) {
 		names = append(names, prefix+k)
 	}
 	return names
-}
-
-// FuzzParseProfile: a profile that is accepted can be served with.
-func FuzzParseProfile(f *testing.F) {
-	f.Add(a10)
-	f.Add(zero)
-	f.Add([]byte(`{"name":"x","model":"y","vocab":1,"kv_geometry":{"layers":1,"kv_heads":1,"head_dim":1,"elem_bytes":1,"block_tokens":1},` +
-		`"kv_bytes":9e18,"max_model_len":1,"max_num_seqs":1,"max_num_batched_tokens":1,"chunk_tokens":1}`))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		p, err := ParseProfile(data)
-		if err != nil {
-			return
-		}
-		s, err := NewScheduler(ConfigOf(p, PrefillFirst, kvcache.NewPool(p.Blocks(), p.KVGeometry.BlockTokens, false)))
-		if err != nil {
-			t.Fatalf("%s: %v", data, err)
-		}
-		m := NewCostModel(p.Costs)
-		rd := s.Step(0, 0, Add{Request{ID: 1, Prompt: make([]kvcache.Token, 1), MaxTokens: 1}})
-		if rd.Launch == nil {
-			if len(rd.Refused) == 0 { // a model or a pool of one token
-				t.Fatalf("%s: a request is neither refused nor run", data)
-			}
-			return
-		}
-		if d := m.Run(rd.Launch); d < 0 {
-			t.Fatalf("%s: a step takes %v", data, d)
-		}
-	})
 }
 
 // TestFingerprint: what is modelled makes profiles differ, what a node may set for

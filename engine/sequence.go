@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"time"
 
 	"kvferry/kvcache"
@@ -39,43 +40,68 @@ type Request struct {
 	AtOnce bool
 }
 
-// A Sequence is a request in the scheduler. The executor and the hand-offs read
-// it; only the scheduler writes it.
+// Validate says whether a scheduler with these blocks and a model of that many tokens can
+// ever serve the request: its error is one of this package's, and nil if it can.
+func (r *Request) Validate(pool *kvcache.Pool, maxModelLen int) error {
+	room := pool.Total() * pool.BlockTokens()
+	switch {
+	case len(r.Prompt) == 0:
+		return ErrEmptyPrompt
+	case r.MaxTokens < 1:
+		return fmt.Errorf("max_tokens is %d: must be at least 1", r.MaxTokens)
+	case r.MaxTokens > maxModelLen-len(r.Prompt):
+		return fmt.Errorf("%w: %d + %d tokens, at most %d", ErrTooLong, len(r.Prompt), r.MaxTokens, maxModelLen)
+	case r.MaxTokens > room-len(r.Prompt):
+		return fmt.Errorf("%w: %d + %d tokens, at most %d", ErrPoolSize, len(r.Prompt), r.MaxTokens, room)
+	}
+	return nil
+}
+
+// A Sequence is a request in a scheduler. The executor and the hand-offs read it; only
+// its scheduler writes it, and only between steps what the step under way works on. What
+// a scheduler alone wants to know of it, it keeps beside it.
 type Sequence struct {
 	Request
-	Table kvcache.Table
-
-	tokens   []kvcache.Token // prompt and output so far
-	computed int             // tokens whose KV is in the blocks
-	cached   int             // of these, found in the prefix cache at admission
-	// committed is how many full blocks have been offered to the prefix cache.
-	committed int
-	hashes    []kvcache.Hash // of the prompt's full blocks, if prefix caching is on
-	refused   refusal        // when blocks were last asked for in vain
-	state     uint64         // digest of tokens, from which the next one is drawn
-	where     place
-	runnable  time.Duration // when it became so; a step is not launched before
+	Table kvcache.Table // the blocks that hold its tokens' KV
 
 	// When things happened, for the breakdown; zero if they did not.
 	Launched time.Duration // first step that computed its prompt
 	Computed time.Duration // prompt computed
+
+	tokens []kvcache.Token // prompt and output so far
+	state  uint64          // digest of tokens, from which the next one is drawn
+	cached int             // prompt tokens that the prefix cache had
 }
 
-// A refusal is what the pool was like when it had too few blocks for a sequence.
-// While it has no more, nor other prefixes, asking again is in vain; asking means
-// to look up every block of the prompt, at every step of a node that is full.
-type refusal struct{ free, prefixes int }
+// NewSequence makes what a scheduler has of a request: its prompt, and no blocks yet.
+func NewSequence(r Request) *Sequence {
+	// Room for the first output tokens, or the first of them copies the prompt.
+	s := &Sequence{Request: r, tokens: append(make([]kvcache.Token, 0, len(r.Prompt)+min(r.MaxTokens, 256)), r.Prompt...)}
+	for _, t := range r.Prompt {
+		s.state = fold(s.state, t)
+	}
+	return s
+}
 
-type place uint8
+// Adopt makes blocks that the prefix cache had the sequence's first ones, if there are any;
+// it has no others. See kvcache.Table.Adopt.
+func (s *Sequence) Adopt(pool *kvcache.Pool, refs []kvcache.Ref) error {
+	s.cached = len(refs) * pool.BlockTokens()
+	if len(refs) == 0 {
+		return nil
+	}
+	return s.Table.Adopt(pool, refs)
+}
 
-const (
-	inFuture place = iota
-	inWaiting
-	inPending // blocks allocated, KV on its way
-	inRunning
-	finished
-	kept // finished, blocks held for a consumer
-)
+// Cached is the number of prompt tokens that the prefix cache had when the sequence got
+// its blocks.
+func (s *Sequence) Cached() int { return s.cached }
+
+// Append adds a token of the output: drawn by the executor, or given by another node.
+func (s *Sequence) Append(t kvcache.Token) {
+	s.tokens = append(s.tokens, t)
+	s.state = fold(s.state, t)
+}
 
 // Tokens are the prompt and the output so far. The slice is the scheduler's.
 func (s *Sequence) Tokens() []kvcache.Token { return s.tokens }
@@ -83,20 +109,12 @@ func (s *Sequence) Tokens() []kvcache.Token { return s.tokens }
 // Output is the number of output tokens so far, given ones included.
 func (s *Sequence) Output() int { return len(s.tokens) - len(s.Prompt) }
 
-// Cached is the number of prompt tokens that the prefix cache had.
-func (s *Sequence) Cached() int { return s.cached }
-
 // NextToken is what the modelled engine generates after the sequence's present
 // tokens: a deterministic function of all of them, so that any node continues a
 // sequence as any other would have, and the same prompt has the same answer
 // under every hand-off.
 func (s *Sequence) NextToken(vocab int) kvcache.Token {
 	return kvcache.Token(mix(s.state) % uint64(vocab))
-}
-
-func (s *Sequence) append(t kvcache.Token) {
-	s.tokens = append(s.tokens, t)
-	s.state = fold(s.state, t)
 }
 
 // fold and mix are the steps of splitmix64 (Steele et al. 2014): cheap, and every

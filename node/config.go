@@ -10,6 +10,7 @@ import (
 	"kvferry/clock"
 	"kvferry/config"
 	"kvferry/engine"
+	"kvferry/engine/modelled"
 	"kvferry/handoff"
 	"kvferry/kvcache"
 	"kvferry/proto"
@@ -83,6 +84,11 @@ type Config struct {
 	// asked to stop. Default 30 s; negative: they are ended at once.
 	DrainTimeout time.Duration
 
+	// NewExecutor makes what computes the node's steps, over the node's KV blocks, on its
+	// clock; the node owns it, and closes it before the blocks go. Default the modelled GPU
+	// of Profile.
+	NewExecutor func(*kvcache.Slab, clock.Clock) (engine.Executor, error)
+
 	Logger *slog.Logger // default slog.Default
 	Clock  clock.Clock  // default clock.Precise
 
@@ -120,6 +126,18 @@ func (c *Config) setDefaults() error {
 		c.KVBlocks = c.Profile.Blocks()
 	}
 	return nil
+}
+
+// executor makes what computes the node's steps.
+func (c *Config) executor(slab *kvcache.Slab) (engine.Executor, error) {
+	if c.NewExecutor != nil {
+		return c.NewExecutor(slab, c.Clock)
+	}
+	costs := c.Profile.Costs
+	if c.Role != proto.Role_ROLE_NONDISAGG {
+		costs = c.Profile.DisaggEngine()
+	}
+	return modelled.New(c.Clock, costs, slab, c.Profile.Vocab)
 }
 
 // Validate lists every fault by its field, as a [config.Invalid].

@@ -30,7 +30,7 @@ import (
 
 	"kvferry/config"
 	"kvferry/connector"
-	"kvferry/engine"
+	"kvferry/engine/batching"
 	"kvferry/kvcache"
 	"kvferry/proto"
 	"kvferry/transport"
@@ -79,22 +79,18 @@ func New(cfg Config) (_ *Node, err error) {
 		}
 	}()
 	prof := cfg.Profile
-	disagg := cfg.Role != proto.Role_ROLE_NONDISAGG
 	if left, ok := kvcache.Available(); ok && int64(cfg.KVBlocks) > left/int64(prof.KVGeometry.SlotBytes()) {
 		cfg.Logger.Warn("the KV pool is larger than the memory that is left here: under load the kernel may end this process; --num-gpu-blocks-override makes it smaller",
 			"node", cfg.ID, "kv_blocks", cfg.KVBlocks, "fit", left/int64(prof.KVGeometry.SlotBytes()))
 	}
 	pool := kvcache.NewPool(cfg.KVBlocks, prof.KVGeometry.BlockTokens, cfg.PrefixCaching)
-	policy, costs := engine.PrefillFirst, prof.Costs
+	policy := batching.PrefillFirst
 	if cfg.Chunked {
-		policy = engine.Chunked
+		policy = batching.Chunked
 	}
-	if disagg {
-		costs = prof.DisaggEngine()
-	}
-	sc := engine.ConfigOf(prof, policy, pool)
+	sc := batching.ConfigOf(prof, policy, pool)
 	sc.PrefixCaching = cfg.PrefixCaching
-	sched, err := engine.NewScheduler(sc)
+	sched, err := batching.NewScheduler(sc)
 	if err != nil {
 		return nil, err
 	}
@@ -134,8 +130,8 @@ func New(cfg Config) (_ *Node, err error) {
 	if w.timer, err = cfg.Clock.NewTimer(); err != nil {
 		return nil, err
 	}
-	if w.exec, err = newModelled(cfg.Clock, costs, n.slab, prof.Vocab); err != nil {
-		return nil, err
+	if w.exec, err = cfg.executor(n.slab); err != nil {
+		return nil, fmt.Errorf("node %s: executor: %w", cfg.ID, err)
 	}
 	if err = n.connect(); err != nil {
 		return nil, err
@@ -315,7 +311,9 @@ func (n *Node) Close() {
 			n.w.timer.Close()
 		}
 		if n.w != nil && n.w.exec != nil {
-			n.w.exec.timer.Close()
+			if err := n.w.exec.Close(); err != nil {
+				n.w.log.Warn("closing the executor", "err", err)
+			}
 		}
 		if n.free != nil {
 			if err := n.free(); err != nil {

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"kvferry/clock"
 	"kvferry/clock/clocktest"
 	"kvferry/connector"
 	"kvferry/engine"
@@ -92,6 +93,11 @@ func startLeased(t testing.TB, ttl time.Duration, hand string, set func(*Config)
 		if set != nil {
 			set(&cfg)
 		}
+		counted := cfg // in this test's executor
+		cfg.NewExecutor = func(slab *kvcache.Slab, clk clock.Clock) (engine.Executor, error) {
+			counted.Clock = clk
+			return countAdmissions(counted.executor(slab))
+		}
 		n, err := New(cfg)
 		if err != nil {
 			t.Fatal(err)
@@ -100,6 +106,45 @@ func startLeased(t testing.TB, ttl time.Duration, hand string, set func(*Config)
 	}
 	s.ready()
 	return s
+}
+
+// A counting executor notes which sequences it was told of, and has not been told that
+// they are over.
+type counting struct {
+	engine.Executor
+	mu   sync.Mutex
+	seqs map[uint64]bool
+}
+
+func countAdmissions(e engine.Executor, err error) (engine.Executor, error) {
+	return &counting{Executor: e, seqs: make(map[uint64]bool)}, err
+}
+
+func (c *counting) Admit(id uint64, prompt []kvcache.Token, use engine.Use) engine.Checker {
+	c.mu.Lock()
+	c.seqs[id] = true
+	c.mu.Unlock()
+	return c.Executor.Admit(id, prompt, use)
+}
+
+func (c *counting) Forget(id uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.seqs[id] {
+		panic(fmt.Sprintf("sequence %d is forgotten, and was not admitted", id))
+	}
+	delete(c.seqs, id)
+	c.Executor.Forget(id)
+}
+
+// admitted is how many sequences an executor knows, if somebody counts.
+func admitted(e engine.Executor) int {
+	if c, ok := e.(*counting); ok {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return len(c.seqs)
+	}
+	return 0
 }
 
 func (s *nodes) startProxy(hand, httpAddr, grpcAddr string) {
@@ -137,7 +182,7 @@ func (s *nodes) end() {
 		w.slots.Range(func(any, any) bool { slots++; return true })
 		for what, left := range map[string]int{
 			"blocks": w.pool.Used(), "requests": w.core.Requests(), "live requests": len(w.live), "lanes": len(w.lanes), "slots": slots,
-			"contents": len(w.exec.contents), "hidden states": len(w.exec.hidden), "askers": len(w.peer.askers), "sessions": len(w.sessions), "producers": len(w.peer.out),
+			"sequences that the executor was told of": admitted(w.exec), "askers": len(w.peer.askers), "sessions": len(w.sessions), "producers": len(w.peer.out),
 		} {
 			if left != 0 {
 				s.t.Errorf("%s ends with %d %s", name, left, what)

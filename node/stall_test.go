@@ -10,9 +10,12 @@ import (
 	"testing"
 	"time"
 
+	"kvferry/clock"
 	"kvferry/clock/clocktest"
 	"kvferry/engine"
+	"kvferry/engine/modelled"
 	"kvferry/handoff"
+	"kvferry/kvcache"
 	"kvferry/proto"
 	"kvferry/proxy"
 )
@@ -20,12 +23,16 @@ import (
 // addStoppable adds a node whose executor can be stopped, and nothing else of it.
 func (s *nodes) addStoppable(id string, role proto.Role) *clocktest.Stoppable {
 	s.t.Helper()
-	n, err := New(Config{ID: id, Role: role, Proxy: s.proxy.daemon.GRPCAddr(), Profile: smallProfile(s.t), KVBlocks: 256, Logger: slog.New(slog.DiscardHandler)})
+	cfg := Config{ID: id, Role: role, Proxy: s.proxy.daemon.GRPCAddr(), Profile: smallProfile(s.t), KVBlocks: 256, Logger: slog.New(slog.DiscardHandler)}
+	c := &clocktest.Stoppable{}
+	cfg.NewExecutor = func(slab *kvcache.Slab, clk clock.Clock) (engine.Executor, error) {
+		c.Clock = clk
+		return countAdmissions(modelled.New(c, cfg.Profile.Costs, slab, cfg.Profile.Vocab))
+	}
+	n, err := New(cfg)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	c := &clocktest.Stoppable{Clock: n.w.exec.clk}
-	n.w.exec.clk = c
 	s.nodes[id] = run(n)
 	s.ready()
 	return c

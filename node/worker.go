@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"kvferry/clock"
@@ -26,7 +27,7 @@ type worker struct {
 	clk  clock.Clock
 	core *connector.Core
 	pool *kvcache.Pool
-	exec *modelled
+	exec engine.Executor
 	slab *kvcache.Slab
 	tx   *transport.Engine
 	kv   *transport.Segment // the slab: the local side of every transfer, and what windows open parts of
@@ -39,7 +40,8 @@ type worker struct {
 	inbox  []inboxEntry
 	notify chan struct{} // cap 1
 
-	slots sync.Map // low 24 bits of a transfer -> slot, for immediates
+	slots  sync.Map      // low 24 bits of a transfer -> slot, for immediates
+	nextID atomic.Uint64 // of requests, the last one
 
 	// Owned by the loop.
 	live     map[uint64]*live
@@ -53,7 +55,6 @@ type worker struct {
 	written  uint64        // of the executor's, as last told
 	due      time.Duration // what the step under way should take
 	untold   bool          // something has happened since
-	nextID   uint64
 	drain    bool
 	lanes    map[string]*lane // by the other node's address
 	ended    []endedLeg       // whose moves may yet be found wrong, oldest first
@@ -87,7 +88,7 @@ type live struct {
 
 	leg     handoff.Leg
 	handoff handoff.Handoff
-	content *kvcache.Content
+	checker engine.Checker // of what lands; nil if nobody can tell
 	remote  *proto.KVRef
 	target  *transport.Target
 	batches map[*transport.Batch]struct{} // under way
@@ -153,7 +154,7 @@ func (w *worker) loop(ctx context.Context) error {
 		w.spare = batch
 
 		a := w.core.Step(w.clk.Now(), w.events...)
-		w.untold = w.untold || len(w.events) > 0 || a.Launch != nil || len(a.Tokens) > 0 || w.exec.written.Load() != w.written
+		w.untold = w.untold || len(w.events) > 0 || a.Launch != nil || len(a.Tokens) > 0 || w.exec.Progress() != w.written
 		w.perform(a)
 		if w.idle != nil && len(w.live) == 0 {
 			close(w.idle)
@@ -291,7 +292,7 @@ func (w *worker) send(ended bool) {
 func (w *worker) load() *proto.Load {
 	l, t, ps := w.core.Load(), w.core.Totals(), w.pool.Stats()
 	w.loads++
-	w.written = w.exec.written.Load()
+	w.written = w.exec.Progress()
 	var due time.Duration
 	if w.core.Computing() {
 		due = max(w.due, time.Microsecond) // a profile may cost nothing, and 0 is no step
@@ -330,7 +331,7 @@ func (w *worker) drop(id uint64) {
 	}
 	delete(w.live, id)
 	w.retire(l)
-	w.exec.forget(id)
+	w.exec.Forget(id)
 	w.peer.forget(l)
 	if l.sess.requests[l.sid] == id {
 		delete(l.sess.requests, l.sid)

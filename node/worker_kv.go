@@ -113,9 +113,10 @@ func (w *worker) immediate(imm transport.Immediate) {
 	w.post(connector.Arrived{ID: to.id, Part: layer, Token: token, At: w.clk.Now()})
 }
 
-// check compares a part that landed with what the tokens say it must be. Of tensors K is
-// checked with V: they lie side by side. Hidden states are used at once,
-// and not looked at again.
+// check compares a part that landed with what the executor says it must be. Of
+// tensors K is checked with V: they lie side by side. Hidden states are used at once,
+// and not looked at again. Where the executor cannot say, nothing is compared: no block
+// counts as checked, and nobody is praised or blamed for the bytes.
 func (w *worker) check(c connector.Check) {
 	l := w.live[c.ID]
 	if l == nil {
@@ -147,16 +148,20 @@ func (w *worker) check(c connector.Check) {
 			w.landed(c)
 		}
 		ev := connector.Checked{ID: c.ID, Part: c.Part}
+		if l.checker == nil {
+			w.post(ev)
+			return
+		}
 		if whole {
 			ev.Blocks = len(c.Refs)
 		}
 		for i, ref := range c.Refs {
 			var err error
 			for layer := from; layer < to && err == nil; layer++ {
-				err = l.content.Check(w.slab.Layer(ref.ID, layer), c.First+i, layer)
+				err = l.checker.Check(w.slab.Layer(ref.ID, layer), c.First+i, layer)
 			}
 			if hidden && err == nil {
-				err = l.content.CheckHidden(w.slab.Hidden(ref.ID), c.First+i)
+				err = l.checker.CheckHidden(w.slab.Hidden(ref.ID), c.First+i)
 			}
 			if err != nil {
 				ev.Bad++

@@ -17,6 +17,11 @@ import (
 // deadline.
 const maxUnderWay = 64 << 20
 
+// linkLag is how far back the end of a transfer may be dated, to when the modelled link had
+// it delivered. It is less than [engine.MaxLag] of a step, as bytes that are late are a
+// fact, and not a matter of when somebody looked.
+const linkLag = 2 * time.Millisecond
+
 // A lane is the moves between this node and another one: so many under way, and the
 // others in the order in which they came. The loop has it to itself.
 type lane struct {

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"kvferry/connector"
+	"kvferry/engine"
 	"kvferry/handoff"
 	"kvferry/kvcache"
 	"kvferry/proto"
@@ -134,12 +135,18 @@ func (w *worker) receive(ctx context.Context, s *session, stream proto.Worker_Se
 // runs on the stream's goroutine, so that hashing a long prompt holds up nobody
 // else's iteration.
 func (w *worker) submit(s *session, m *proto.Submit) {
-	l := &live{sess: s, sid: m.GetId(), name: m.GetRequestId(), remote: m.GetKv()}
+	l := &live{id: w.nextID.Add(1), sess: s, sid: m.GetId(), name: m.GetRequestId(), remote: m.GetKv()}
 	ev, err := w.parse(l, m)
+	if err == nil {
+		l.checker = w.exec.Admit(l.id, l.prompt, w.use(&ev))
+	}
 	w.run(func() connector.Event {
 		refuse := func(code proto.FailCode, retry bool, text string) connector.Event {
 			out := w.message(s)
 			out.Failed = append(out.Failed, &proto.Failed{Id: l.sid, Code: code, Message: text, Retryable: retry})
+			if err == nil {
+				w.exec.Forget(l.id)
+			}
 			if l.target != nil {
 				l.target.Close()
 			}
@@ -154,19 +161,29 @@ func (w *worker) submit(s *session, m *proto.Submit) {
 		case dup:
 			return refuse(proto.FailCode_FAIL_INVALID, false, fmt.Sprintf("id %d is in use on this stream", l.sid))
 		}
-		w.nextID++
-		l.id, ev.ID = w.nextID, w.nextID
+		ev.ID = l.id
 		ev.Deadline += w.clk.Now()
 		w.live[l.id] = l
 		s.requests[l.sid] = l.id
-		if l.content != nil && ev.Leg == handoff.DecodeLeg && w.cfg.RecheckKV {
-			w.exec.materialise(l.id, l.content, false) // what is computed again after a preemption
-		}
-		if l.content != nil && ev.Leg == handoff.PrefillLeg {
-			w.exec.materialise(l.id, l.content, (ev.Handoff == handoff.None || ev.Handoff.Parts == handoff.Tensors) && w.slab.Geometry().HiddenSize > 0)
-		}
 		return ev
 	})
+}
+
+// use is what will be done with the KV of a leg.
+func (w *worker) use(ev *connector.Submit) engine.Use {
+	switch {
+	case ev.Leg == handoff.DecodeLeg:
+		if w.cfg.RecheckKV {
+			return engine.Landing | engine.Rechecked
+		}
+		return engine.Landing
+	case ev.Leg != handoff.PrefillLeg, ev.Handoff == handoff.None && !w.cfg.PrefixCaching:
+		return 0
+	case ev.Handoff == handoff.None, ev.Handoff.Parts == handoff.Tensors:
+		return engine.Fetched | engine.FetchedHidden // of none: later, out of the prefix cache, by whatever hand-off
+	default:
+		return engine.Fetched
+	}
 }
 
 func (w *worker) parse(l *live, m *proto.Submit) (connector.Submit, error) {
@@ -204,11 +221,6 @@ func (w *worker) parse(l *live, m *proto.Submit) (connector.Submit, error) {
 		return ev, err
 	}
 	ev.Prompt = l.prompt
-	// What a prefill node computes for itself alone may be fetched later from its
-	// prefix cache.
-	if ev.Handoff != handoff.None || ev.Leg == handoff.PrefillLeg && w.cfg.PrefixCaching {
-		l.content = kvcache.NewContent(w.slab.Geometry(), l.prompt)
-	}
 	if !ev.Handoff.Moves(ev.Leg) {
 		return ev, nil // the other side comes for its blocks, or to them
 	}

@@ -3,10 +3,12 @@ package node
 import (
 	"log/slog"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
 	"kvferry/clock"
+	"kvferry/clock/clocktest"
 	"kvferry/handoff"
 	"kvferry/proto"
 )
@@ -40,5 +42,21 @@ func TestIdleNodeSleeps(t *testing.T) {
 		if text, status := s.text(i, 100, 5); status != http.StatusOK {
 			t.Errorf("%d %s", status, text)
 		}
+	}
+}
+
+// TestRefusedLeg: a leg whose number is in use on its stream is refused, and nothing is
+// remembered of it; end looks at what the executor was told of.
+func TestRefusedLeg(t *testing.T) {
+	s := startNodes(t, handoff.Pull.Name, nil, "prefill-0", "decode-0")
+	defer s.end()
+	x := s.stranger(t, "prefill-0")
+	defer x.leave()
+	x.ask(proto.Leg_LEG_PREFILL, handoff.Pull.Name, tokensOf(1, 40), 1)
+	x.offer()
+	x.next--
+	x.ask(proto.Leg_LEG_PREFILL, handoff.Pull.Name, tokensOf(2, 40), 1)
+	if m := clocktest.Receive(t, x.said, "the refusal"); len(m.Failed) != 1 || !strings.Contains(m.Failed[0].Message, "id 1 is in use") {
+		t.Errorf("the node says %v", m)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"kvferry/config"
 	"kvferry/connector"
 	"kvferry/engine"
+	"kvferry/engine/batching"
 	"kvferry/handoff"
 	"kvferry/kvcache"
 	"kvferry/placement"
@@ -135,7 +136,7 @@ func newCluster(cfg Config, load Load) (*cluster, error) {
 		c.latency = max(c.latency, n.Latency)
 	}
 	var faults []error
-	group := func(g *group, role string, count int, policy engine.Policy, disagg, compute bool) {
+	group := func(g *group, role string, count int, policy batching.Policy, disagg, compute bool) {
 		var err error
 		if g.policy, err = placement.New(cfg.Placement, cfg.Profile.KVGeometry.BlockTokens, compute); err != nil {
 			faults = append(faults, fmt.Errorf("sim: Placement: %w", err))
@@ -153,10 +154,10 @@ func newCluster(cfg Config, load Load) (*cluster, error) {
 			g.nodes = append(g.nodes, n)
 		}
 	}
-	policy := engine.PrefillFirst
+	policy := batching.PrefillFirst
 	if cfg.Nondisagg > 0 {
 		if cfg.Chunked {
-			policy = engine.Chunked
+			policy = batching.Chunked
 		}
 		group(&c.compute, "nondisagg", cfg.Nondisagg, policy, false, true)
 	} else {
@@ -166,16 +167,16 @@ func newCluster(cfg Config, load Load) (*cluster, error) {
 	return c, errors.Join(faults...)
 }
 
-func (c *cluster) newNode(name string, policy engine.Policy, disagg bool) (*node, error) {
+func (c *cluster) newNode(name string, policy batching.Policy, disagg bool) (*node, error) {
 	prof := c.cfg.Profile
 	pool := kvcache.NewPool(c.cfg.KVBlocks, prof.KVGeometry.BlockTokens, c.cfg.PrefixCaching)
-	cfg := engine.ConfigOf(prof, policy, pool)
+	cfg := batching.ConfigOf(prof, policy, pool)
 	cfg.PrefixCaching = c.cfg.PrefixCaching
 	costs := prof.Costs
 	if disagg {
 		costs = prof.DisaggEngine()
 	}
-	sched, err := engine.NewScheduler(cfg)
+	sched, err := batching.NewScheduler(cfg)
 	if err != nil {
 		return nil, err
 	}

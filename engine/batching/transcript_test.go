@@ -1,4 +1,4 @@
-package engine
+package batching
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 
+	"kvferry/engine"
 	"kvferry/kvcache"
 )
 
@@ -31,7 +32,7 @@ import (
 // is, how many tokens it has of which how many are computed, and its blocks. A
 // launch is written kind @time: ID[from,to), with a * if a token is drawn.
 func TestTranscripts(t *testing.T) {
-	datadriven.Walk(t, "testdata/scheduler", func(t *testing.T, path string) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		var w *transcript
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			switch d.Cmd {
@@ -51,7 +52,7 @@ func TestTranscripts(t *testing.T) {
 	})
 }
 
-const letters = 26
+const letters, vocab = 26, 1000
 
 type transcript struct {
 	s    *Scheduler
@@ -100,7 +101,7 @@ func (w *transcript) step(t *testing.T, d *datadriven.TestData) string {
 		gate = parseDuration(t, notBefore)
 	}
 	at := parseDuration(t, now)
-	var events []Event
+	var events []engine.Event
 	for line := range strings.Lines(d.Input) {
 		events = append(events, w.event(t, at, strings.Fields(line)))
 	}
@@ -133,7 +134,7 @@ func (w *transcript) step(t *testing.T, d *datadriven.TestData) string {
 }
 
 // describe is a step on a line.
-func describe(s *Step) string {
+func describe(s *engine.Step) string {
 	out := fmt.Sprintf("%v @%v:", s.Kind, s.At)
 	for _, k := range s.Works {
 		out += fmt.Sprintf(" %d[%d,%d)", k.Seq.ID, k.From, k.From+k.N)
@@ -148,14 +149,14 @@ func (w *transcript) state() string {
 	var out strings.Builder
 	for _, l := range []struct {
 		name string
-		list []*Sequence
+		list []*sequence
 	}{{"future", w.s.future}, {"waiting", w.s.waiting}, {"pending", w.s.pending}, {"running", w.s.running}, {"kept", w.kept()}} {
 		if len(l.list) == 0 {
 			continue
 		}
 		fmt.Fprintf(&out, "  %s:", l.name)
 		for _, q := range l.list {
-			fmt.Fprintf(&out, " %d(%d/%d %v)", q.ID, q.computed, len(q.tokens), q.Table.Refs())
+			fmt.Fprintf(&out, " %d(%d/%d %v)", q.ID, q.computed, len(q.Tokens()), q.Table.Refs())
 		}
 		out.WriteByte('\n')
 	}
@@ -163,17 +164,17 @@ func (w *transcript) state() string {
 	return out.String()
 }
 
-func (w *transcript) kept() (list []*Sequence) {
+func (w *transcript) kept() (list []*sequence) {
 	for _, q := range w.s.seqs {
 		if q.where == kept {
 			list = append(list, q)
 		}
 	}
-	slices.SortFunc(list, func(a, b *Sequence) int { return int(a.ID) - int(b.ID) })
+	slices.SortFunc(list, func(a, b *sequence) int { return int(a.ID) - int(b.ID) })
 	return list
 }
 
-func (w *transcript) event(t *testing.T, now time.Duration, words []string) Event {
+func (w *transcript) event(t *testing.T, now time.Duration, words []string) engine.Event {
 	t.Helper()
 	arg := map[string]string{}
 	var id uint64
@@ -191,22 +192,22 @@ func (w *transcript) event(t *testing.T, now time.Duration, words []string) Even
 	}
 	switch words[0] {
 	case "add":
-		r := Request{ID: id, Prompt: tokens(arg["prompt"]), Ready: now}
+		r := engine.Request{ID: id, Prompt: tokens(arg["prompt"]), Ready: now}
 		r.MaxTokens, _ = strconv.Atoi(arg["out"])
 		if s, ok := arg["ready"]; ok {
 			r.Ready = parseDuration(t, s)
 		}
 		switch arg["kv"] {
 		case "await":
-			r.KV = Await
+			r.KV = engine.Await
 		case "blocking":
-			r.KV = Blocking
+			r.KV = engine.Blocking
 		}
 		_, r.Keep = arg["keep"]
 		_, r.AtOnce = arg["at-once"]
-		return Add{r}
+		return engine.Add{Request: r}
 	case "done":
-		ev := Done{At: at}
+		ev := engine.Done{At: at}
 		for s := range strings.SplitSeq(arg["failed"], ",") {
 			if n, err := strconv.ParseUint(s, 10, 64); err == nil {
 				ev.Failed = append(ev.Failed, n)
@@ -218,18 +219,18 @@ func (w *transcript) event(t *testing.T, now time.Duration, words []string) Even
 		ev.Tokens = generate(w.s.Current(), ev.Failed, letters)
 		return ev
 	case "landed":
-		return Landed{ID: id, At: at, Given: tokens(arg["given"])}
+		return engine.Landed{ID: id, At: at, Given: tokens(arg["given"])}
 	case "cancel":
-		return Cancel{id}
+		return engine.Cancel{ID: id}
 	case "free":
-		return Free{id}
+		return engine.Free{ID: id}
 	}
 	t.Fatalf("unknown event %q", words[0])
 	return nil
 }
 
 // generate is what the model draws in a step.
-func generate(step *Step, failed []uint64, vocab int) (out []kvcache.Token) {
+func generate(step *engine.Step, failed []uint64, vocab int) (out []kvcache.Token) {
 	for _, k := range step.Works {
 		if k.Sample && !slices.Contains(failed, k.Seq.ID) {
 			out = append(out, k.Seq.NextToken(vocab))

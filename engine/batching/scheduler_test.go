@@ -1,10 +1,11 @@
-package engine
+package batching
 
 import (
 	"strings"
 	"testing"
 	"time"
 
+	"kvferry/engine"
 	"kvferry/kvcache"
 )
 
@@ -14,21 +15,21 @@ func TestReserve(t *testing.T) {
 	const blocks, block, reserve = 9900, 4, 99
 	prompt := func(blocks int) []kvcache.Token { return make([]kvcache.Token, (blocks-1)*block+1) }
 	for _, c := range []struct {
-		before []KVSource // of sequences of 2 blocks that are there before
-		cached bool       // they are the beginning of the prompt
-		need   int        // blocks of the prompt
+		before []engine.KVSource // of sequences of 2 blocks that are there before
+		cached bool              // they are the beginning of the prompt
+		need   int               // blocks of the prompt
 		taken  bool
 	}{
 		{need: blocks, taken: true},
-		{before: []KVSource{Compute}, need: blocks - 2 - reserve, taken: true},
-		{before: []KVSource{Compute}, need: blocks - 2 - reserve + 1},
-		{before: []KVSource{Await}, need: blocks - 2 - reserve, taken: true},
-		{before: []KVSource{Await}, need: blocks - 2 - reserve + 1},
-		{before: []KVSource{Await, Compute}, need: blocks - 4 - reserve, taken: true},
-		{before: []KVSource{Await, Compute}, need: blocks - 4 - reserve + 1},
+		{before: []engine.KVSource{engine.Compute}, need: blocks - 2 - reserve, taken: true},
+		{before: []engine.KVSource{engine.Compute}, need: blocks - 2 - reserve + 1},
+		{before: []engine.KVSource{engine.Await}, need: blocks - 2 - reserve, taken: true},
+		{before: []engine.KVSource{engine.Await}, need: blocks - 2 - reserve + 1},
+		{before: []engine.KVSource{engine.Await, engine.Compute}, need: blocks - 4 - reserve, taken: true},
+		{before: []engine.KVSource{engine.Await, engine.Compute}, need: blocks - 4 - reserve + 1},
 		// All but the last block of those before are shared.
-		{before: []KVSource{Compute}, cached: true, need: blocks - 1 - reserve, taken: true},
-		{before: []KVSource{Compute}, cached: true, need: blocks - 1 - reserve + 1},
+		{before: []engine.KVSource{engine.Compute}, cached: true, need: blocks - 1 - reserve, taken: true},
+		{before: []engine.KVSource{engine.Compute}, cached: true, need: blocks - 1 - reserve + 1},
 	} {
 		s, err := NewScheduler(Config{
 			Pool: kvcache.NewPool(blocks, block, c.cached), MaxModelLen: blocks * block, PrefixCaching: c.cached,
@@ -37,15 +38,15 @@ func TestReserve(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var events []Event
+		var events []engine.Event
 		for i, source := range c.before {
-			rd := s.Step(0, 0, Add{Request{ID: uint64(1 + i), Prompt: prompt(2), MaxTokens: 2, KV: source}})
-			if source == Compute {
-				events = append(events, Done{Tokens: generate(rd.Launch, nil, vocab)})
+			rd := s.Step(0, 0, engine.Add{Request: engine.Request{ID: uint64(1 + i), Prompt: prompt(2), MaxTokens: 2, KV: source}})
+			if source == engine.Compute {
+				events = append(events, engine.Done{Tokens: generate(rd.Launch, nil, vocab)})
 			}
 		}
-		rd := s.Step(0, 0, append(events, Add{Request{ID: 9, Prompt: prompt(c.need), MaxTokens: 1}})...)
-		if taken := rd.Launch != nil && rd.Launch.Kind == Prefill; taken != c.taken {
+		rd := s.Step(0, 0, append(events, engine.Add{Request: engine.Request{ID: 9, Prompt: prompt(c.need), MaxTokens: 1}})...)
+		if taken := rd.Launch != nil && rd.Launch.Kind == engine.Prefill; taken != c.taken {
 			t.Errorf("%+v: launched %v", c, rd.Launch)
 		}
 	}
@@ -60,10 +61,10 @@ func TestQueries(t *testing.T) {
 		t.Fatal(err)
 	}
 	now := time.Duration(0)
-	s.Step(now, 0, Add{Request{ID: 1, Prompt: make([]kvcache.Token, 9), MaxTokens: 4}}, Add{Request{ID: 2, Prompt: []kvcache.Token{1, 2, 3, 4, 5}, MaxTokens: 1}})
+	s.Step(now, 0, engine.Add{Request: engine.Request{ID: 1, Prompt: make([]kvcache.Token, 9), MaxTokens: 4}}, engine.Add{Request: engine.Request{ID: 2, Prompt: []kvcache.Token{1, 2, 3, 4, 5}, MaxTokens: 1}})
 	for s.Current() != nil {
 		now++
-		s.Step(now, 0, Done{At: now, Tokens: generate(s.Current(), nil, vocab)})
+		s.Step(now, 0, engine.Done{At: now, Tokens: generate(s.Current(), nil, vocab)})
 		// 1 asks for 8 tokens, two blocks; then 2, which needs two, for one.
 		if q := pool.Stats().PrefixQueries; now < 4 && q != 8 || q > 12 {
 			t.Errorf("%d tokens were asked for after step %d", q, now)
@@ -81,8 +82,8 @@ func TestGivenPrefix(t *testing.T) {
 		t.Fatal(err)
 	}
 	given := kvcache.PrefixHashes([]kvcache.Token{9, 9, 9, 9}, 4)
-	rd := s.Step(0, 0, Add{Request{ID: 1, Prompt: make([]kvcache.Token, 5), Prefix: given, MaxTokens: 1}})
-	rd = s.Step(1, 0, Done{At: 1, Tokens: generate(rd.Launch, nil, vocab)}, Add{Request{ID: 2, Prompt: []kvcache.Token{1, 2, 3, 4, 5}, Prefix: given, MaxTokens: 1}})
+	rd := s.Step(0, 0, engine.Add{Request: engine.Request{ID: 1, Prompt: make([]kvcache.Token, 5), Prefix: given, MaxTokens: 1}})
+	rd = s.Step(1, 0, engine.Done{At: 1, Tokens: generate(rd.Launch, nil, vocab)}, engine.Add{Request: engine.Request{ID: 2, Prompt: []kvcache.Token{1, 2, 3, 4, 5}, Prefix: given, MaxTokens: 1}})
 	if rd.Launch == nil || rd.Launch.Works[0].From != 4 {
 		t.Errorf("launched %+v, want the block of the first prompt found", rd.Launch)
 	}
@@ -90,7 +91,13 @@ func TestGivenPrefix(t *testing.T) {
 
 // TestConfigFaults: each fault is named.
 func TestConfigFaults(t *testing.T) {
-	p := shipped(t)
+	p, err := engine.LoadProfile(engine.DefaultProfile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ConfigOf(p, PrefillFirst, kvcache.NewPool(4, 16, false)).Validate(); err != nil {
+		t.Error(err)
+	}
 	good := ConfigOf(p, Chunked, kvcache.NewPool(4, 16, false))
 	if good.Policy != Chunked || good.OutputDelay != 18_690*time.Microsecond {
 		t.Errorf("%+v", good)

@@ -1,4 +1,6 @@
-package node
+// Package modelled is the GPU's stand-in: an [engine.Executor] that waits out what a step
+// costs on the modelled GPU, and writes KV whose bytes follow from the tokens.
+package modelled
 
 import (
 	"context"
@@ -11,16 +13,16 @@ import (
 	"kvferry/kvcache"
 )
 
-// A modelled executor waits out what a step costs on the modelled GPU, on an
-// absolute schedule, and writes the KV that the step computes where somebody
-// will fetch it. It is an engine.Executor.
+// An Executor waits out what a step costs on the modelled GPU, on an absolute schedule, and
+// writes the KV that the step computes where somebody will fetch it. It knows what any
+// block must contain (see kvcache.Content), so that all that lands can be checked.
 //
 // The bytes are written layer by layer over the step's modelled time, as a GPU
 // would: all at its beginning they are a burst of up to 200 MB, in just the moment
 // in which the KV of the step before is on its way, and cost that a third of its
 // rate on two cores. If the machine is too slow for that the step ends late, and
 // says so.
-type modelled struct {
+type Executor struct {
 	clk   clock.Clock
 	timer clock.Timer
 	cost  *engine.CostModel
@@ -35,33 +37,51 @@ type modelled struct {
 	hidden   map[uint64]bool             // and their hidden states
 }
 
-func newModelled(clk clock.Clock, costs engine.Costs, slab *kvcache.Slab, vocab int) (*modelled, error) {
+// New returns an executor of a GPU with these costs, in milliseconds, whose KV lies in
+// slab, and whose model has vocab tokens. The caller owns the slab, and closes it after the
+// executor.
+func New(clk clock.Clock, costs engine.Costs, slab *kvcache.Slab, vocab int) (*Executor, error) {
 	timer, err := clk.NewTimer()
 	if err != nil {
 		return nil, err
 	}
-	return &modelled{
+	return &Executor{
 		clk: clk, timer: timer, cost: engine.NewCostModel(costs), slab: slab, vocab: vocab,
 		contents: make(map[uint64]*kvcache.Content), hidden: make(map[uint64]bool),
 	}, nil
 }
 
-// materialise has the KV of a sequence written as it is computed.
-func (m *modelled) materialise(id uint64, c *kvcache.Content, hidden bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.contents[id] = c
-	if hidden {
-		m.hidden[id] = true
+// Admit implements engine.Executor. The KV of a sequence is written as it is computed if
+// somebody will look at it: writing what nobody reads would only heat the machine.
+func (m *Executor) Admit(id uint64, prompt []kvcache.Token, use engine.Use) engine.Checker {
+	if use == 0 {
+		return nil
 	}
+	c := kvcache.NewContent(m.slab.Geometry(), prompt)
+	if use&(engine.Fetched|engine.Rechecked) != 0 {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.contents[id] = c
+		if use&engine.FetchedHidden != 0 && m.slab.Geometry().HiddenSize > 0 {
+			m.hidden[id] = true
+		}
+	}
+	return c
 }
 
-func (m *modelled) forget(id uint64) {
+// Forget implements engine.Executor.
+func (m *Executor) Forget(id uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.contents, id)
 	delete(m.hidden, id)
 }
+
+// Progress implements engine.Executor, in pieces of KV.
+func (m *Executor) Progress() uint64 { return m.written.Load() }
+
+// Close implements engine.Executor.
+func (m *Executor) Close() error { return m.timer.Close() }
 
 // A fill is what a step writes for one sequence: blocks [first, first+len(refs)).
 type fill struct {
@@ -71,7 +91,7 @@ type fill struct {
 	hidden  bool
 }
 
-func (m *modelled) fills(step *engine.Step) (fs []fill) {
+func (m *Executor) fills(step *engine.Step) (fs []fill) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(m.contents) == 0 {
@@ -84,14 +104,14 @@ func (m *modelled) fills(step *engine.Step) (fs []fill) {
 		}
 		if c := m.contents[w.Seq.ID]; c != nil {
 			first, last := w.From/bt, (w.From+w.N-1)/bt
-			fs = append(fs, fill{c, w.Seq.Table.Refs()[first : last+1], first, m.hidden[w.Seq.ID] && m.slab.Geometry().HiddenSize > 0})
+			fs = append(fs, fill{c, w.Seq.Table.Refs()[first : last+1], first, m.hidden[w.Seq.ID]})
 		}
 	}
 	return fs
 }
 
 // Run implements engine.Executor.
-func (m *modelled) Run(ctx context.Context, step *engine.Step, layer func(int, time.Duration)) (time.Duration, []kvcache.Token, error) {
+func (m *Executor) Run(ctx context.Context, step *engine.Step, layer func(int, time.Duration)) (time.Duration, []kvcache.Token, error) {
 	took := m.cost.Run(step)
 	end := step.At + took
 	m.toks = m.toks[:0]
@@ -135,11 +155,7 @@ func (m *modelled) Run(ctx context.Context, step *engine.Step, layer func(int, t
 	return end, m.toks, nil
 }
 
-// linkLag is [engine.MaxLag] of the end of a transfer: less, as bytes that are late
-// are a fact, and not a matter of when somebody looked.
-const linkLag = 2 * time.Millisecond
-
-func (m *modelled) wait(ctx context.Context, until time.Duration) error {
+func (m *Executor) wait(ctx context.Context, until time.Duration) error {
 	for m.clk.Now() < until {
 		m.timer.Set(until)
 		select {

@@ -1,4 +1,4 @@
-package node
+package modelled
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 
 	"kvferry/clock"
 	"kvferry/engine"
+	"kvferry/engine/batching"
 	"kvferry/kvcache"
 )
 
@@ -44,7 +45,11 @@ func (t *lateTimer) Set(at time.Duration) {
 // TestLateStep: a step that was noticed a little late ended when it should have, one that
 // something else held up when it did. Its layers are told by the schedule.
 func TestLateStep(t *testing.T) {
-	p := smallProfile(t)
+	p, err := engine.LoadProfile("zero")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.KVGeometry.Layers, p.KVGeometry.KVHeads, p.KVGeometry.HiddenSize = 4, 2, 256
 	p.Costs = engine.Costs{PrefillStepMS: 8, DecodeStepMS: 8}
 	slab, err := kvcache.NewSlab(p.KVGeometry, make([]byte, 4*p.KVGeometry.SlotBytes()))
 	if err != nil {
@@ -59,20 +64,20 @@ func TestLateStep(t *testing.T) {
 	} {
 		for _, kind := range []engine.Kind{engine.Decode, engine.Prefill} {
 			clk := &lateClock{now: at, due: at + took, late: c.late}
-			m, err := newModelled(clk, p.Costs, slab, p.Vocab)
+			m, err := New(clk, p.Costs, slab, p.Vocab)
 			if err != nil {
 				t.Fatal(err)
 			}
-			prompt := tokensOf(1, 16)
+			prompt := make([]kvcache.Token, 16)
 			pool := kvcache.NewPool(4, 16, false)
-			sched, err := engine.NewScheduler(engine.ConfigOf(p, engine.PrefillFirst, pool))
+			sched, err := batching.NewScheduler(batching.ConfigOf(p, batching.PrefillFirst, pool))
 			if err != nil {
 				t.Fatal(err)
 			}
 			step := sched.Step(at, 0, engine.Add{Request: engine.Request{ID: 1, Prompt: prompt, MaxTokens: 1}}).Launch
 			step.At, step.Kind = at, kind
 			if kind == engine.Prefill {
-				m.materialise(1, kvcache.NewContent(p.KVGeometry, prompt), true)
+				m.Admit(1, prompt, engine.Fetched|engine.FetchedHidden)
 			}
 			var layers []time.Duration
 			end, tokens, err := m.Run(t.Context(), step, func(l int, at time.Duration) {
@@ -98,7 +103,7 @@ func TestLateStep(t *testing.T) {
 // TestStoppedStep: a step does not outlive the node.
 func TestStoppedStep(t *testing.T) {
 	clk := clock.Std()
-	m, err := newModelled(clk, engine.Costs{DecodeStepMS: 1e9}, nil, 10)
+	m, err := New(clk, engine.Costs{DecodeStepMS: 1e9}, nil, 10)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,5 +112,67 @@ func TestStoppedStep(t *testing.T) {
 	stop(reason)
 	if _, _, err := m.Run(ctx, &engine.Step{Kind: engine.Decode, At: clk.Now()}, nil); !errors.Is(err, reason) {
 		t.Errorf("%v, want %v", err, reason)
+	}
+}
+
+// TestUse: KV is written for those who will look at it, and no longer than they are there;
+// what has landed can be checked whether or not it is written here.
+func TestUse(t *testing.T) {
+	p, err := engine.LoadProfile("zero")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.KVGeometry.Layers, p.KVGeometry.KVHeads, p.KVGeometry.HiddenSize = 4, 2, 256
+	prompt := []kvcache.Token{1, 2, 3}
+	for _, c := range []struct {
+		use                     engine.Use
+		forgotten               bool
+		checked, blocks, hidden bool
+	}{
+		{use: 0},
+		{use: engine.Landing, checked: true},
+		{use: engine.Landing | engine.Rechecked, checked: true, blocks: true},
+		{use: engine.Fetched, checked: true, blocks: true},
+		{use: engine.Fetched | engine.FetchedHidden, checked: true, blocks: true, hidden: true},
+		{use: engine.Fetched | engine.FetchedHidden, forgotten: true, checked: true},
+	} {
+		slab, err := kvcache.NewSlab(p.KVGeometry, make([]byte, p.KVGeometry.SlotBytes()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := New(clock.Std(), p.Costs, slab, p.Vocab)
+		if err != nil {
+			t.Fatal(err)
+		}
+		checker := m.Admit(7, prompt, c.use)
+		if (checker != nil) != c.checked {
+			t.Fatalf("%+v: checker %v", c, checker)
+		}
+		if c.forgotten {
+			m.Forget(7)
+		}
+		q := &engine.Sequence{Request: engine.Request{ID: 7, Prompt: prompt}}
+		if !q.Table.Grow(kvcache.NewPool(1, p.KVGeometry.BlockTokens, false), len(prompt)) {
+			t.Fatal("no block")
+		}
+		before := m.Progress()
+		if _, _, err := m.Run(t.Context(), &engine.Step{Kind: engine.Prefill, Works: []engine.Work{{Seq: q, N: 3, Prompt: true, Sample: true}}}, nil); err != nil {
+			t.Fatal(err)
+		}
+		want := kvcache.NewContent(p.KVGeometry, prompt)
+		for l := range p.KVGeometry.Layers {
+			if written := want.Check(slab.Layer(0, l), 0, l) == nil; written != c.blocks {
+				t.Errorf("%+v: layer %d is written: %t", c, l, written)
+			}
+		}
+		if written := want.CheckHidden(slab.Hidden(0), 0) == nil; written != c.hidden {
+			t.Errorf("%+v: hidden states are written: %t", c, written)
+		}
+		if (m.Progress() > before) != c.blocks {
+			t.Errorf("%+v: %d pieces, then %d", c, before, m.Progress())
+		}
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }

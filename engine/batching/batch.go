@@ -1,9 +1,12 @@
-package engine
+package batching
 
 import (
 	"fmt"
 	"slices"
 	"time"
+
+	"kvferry/engine"
+	"kvferry/kvcache"
 )
 
 // launch forms the next step. The order of the two policies:
@@ -12,7 +15,8 @@ import (
 //	Chunked:      all decodes, then prompts up to ChunkTokens, the last cut short
 func (s *Scheduler) launch(now, notBefore time.Duration) {
 	step := &s.spare
-	*step = Step{Works: step.Works[:0], At: max(s.ended, s.relief, notBefore)}
+	s.works = s.works[:0]
+	*step = engine.Step{Works: step.Works[:0], At: max(s.ended, s.relief, notBefore)}
 	s.starved = false
 	if s.cfg.Policy == Chunked {
 		s.decodes(step)
@@ -26,20 +30,21 @@ func (s *Scheduler) launch(now, notBefore time.Duration) {
 	if len(step.Works) == 0 {
 		return
 	}
-	for _, w := range step.Works {
+	for i, w := range step.Works {
+		q := s.works[i]
 		step.Tokens += w.N
-		step.At = max(step.At, w.Seq.runnable)
+		step.At = max(step.At, q.runnable)
 		switch {
-		case w.Seq.KV == Blocking && w.Seq.computed == 0:
-			step.Kind = Receive
-		case w.Prompt && step.Kind != Receive:
-			step.Kind = Mixed
+		case q.KV == engine.Blocking && q.computed == 0:
+			step.Kind = engine.Receive
+		case w.Prompt && step.Kind != engine.Receive:
+			step.Kind = engine.Mixed
 		}
 	}
-	if step.Kind == Mixed && s.cfg.Policy == PrefillFirst {
-		step.Kind = Prefill
+	if step.Kind == engine.Mixed && s.cfg.Policy == PrefillFirst {
+		step.Kind = engine.Prefill
 	}
-	if now-step.At > MaxLag {
+	if now-step.At > engine.MaxLag {
 		step.At = now
 	}
 	for _, w := range step.Works {
@@ -53,10 +58,10 @@ func (s *Scheduler) launch(now, notBefore time.Duration) {
 	// The outputs of the step before leave once this one is launched, which takes
 	// the CPU a while unless it is a captured graph.
 	leave := step.At
-	if step.Kind != Decode {
+	if step.Kind != engine.Decode {
 		leave += s.cfg.OutputDelay
 	}
-	s.out = slices.DeleteFunc(s.out, func(o Output) bool {
+	s.out = slices.DeleteFunc(s.out, func(o engine.Output) bool {
 		if o.Seq.AtOnce {
 			return false
 		}
@@ -77,7 +82,7 @@ func (s *Scheduler) flush(now, notBefore time.Duration) {
 		n++
 	}
 	s.delayed = slices.Delete(s.delayed, 0, n)
-	s.out = slices.DeleteFunc(s.out, func(o Output) bool {
+	s.out = slices.DeleteFunc(s.out, func(o engine.Output) bool {
 		if !idle && !o.Seq.AtOnce {
 			return false
 		}
@@ -86,13 +91,20 @@ func (s *Scheduler) flush(now, notBefore time.Duration) {
 	})
 }
 
+// work adds a sequence's part of a step, from where its KV ends.
+func (s *Scheduler) work(step *engine.Step, q *sequence, w engine.Work) {
+	w.Seq, w.From = &q.Sequence, q.computed
+	step.Works = append(step.Works, w)
+	s.works = append(s.works, q)
+}
+
 // decodes adds every running sequence that has room for its next token. Where
 // the pool has none, the sequences admitted last are preempted, one by one:
 // prompts computed in part, then running ones.
-func (s *Scheduler) decodes(step *Step) {
+func (s *Scheduler) decodes(step *engine.Step) {
 	for i := 0; i < len(s.running) && len(step.Works) < s.cfg.MaxNumSeqs; i++ {
 		q := s.running[i]
-		for !q.Table.Grow(s.cfg.Pool, len(q.tokens)) {
+		for !q.Table.Grow(s.cfg.Pool, len(q.Tokens())) {
 			s.starved = true
 			if s.evictPrompt() {
 				continue
@@ -103,7 +115,7 @@ func (s *Scheduler) decodes(step *Step) {
 				return
 			}
 		}
-		step.Works = append(step.Works, Work{Seq: q, From: q.computed, N: len(q.tokens) - q.computed, Sample: true})
+		s.work(step, q, engine.Work{N: len(q.Tokens()) - q.computed, Sample: true})
 	}
 }
 
@@ -123,10 +135,10 @@ func (s *Scheduler) evictPrompt() bool {
 
 // preempt takes a running sequence's blocks away. It will recompute its tokens,
 // prompt and output, before any prompt that came later.
-func (s *Scheduler) preempt(q *Sequence) {
+func (s *Scheduler) preempt(q *sequence) {
 	s.running = remove(s.running, q)
 	s.unplace(q)
-	q.KV = Compute
+	q.KV = engine.Compute
 	q.where = inWaiting
 	s.waiting = slices.Insert(s.waiting, 0, q)
 	s.preemptions++
@@ -134,10 +146,10 @@ func (s *Scheduler) preempt(q *Sequence) {
 
 // prompts adds waiting prompts, in order, up to budget tokens. The first that
 // gets no blocks holds back those behind it: nothing overtakes, nothing starves.
-func (s *Scheduler) prompts(step *Step, budget int) {
+func (s *Scheduler) prompts(step *engine.Step, budget int) {
 	admitted := 0
 	for _, q := range s.waiting {
-		if q.KV == Await {
+		if q.KV == engine.Await {
 			break
 		}
 		if budget <= 0 {
@@ -147,20 +159,20 @@ func (s *Scheduler) prompts(step *Step, budget int) {
 			s.starved = true
 			break
 		}
-		if len(step.Works) > 0 && (q.KV == Blocking) != (step.Works[0].Seq.KV == Blocking && step.Works[0].Seq.computed == 0) {
+		if len(step.Works) > 0 && (q.KV == engine.Blocking) != (s.works[0].KV == engine.Blocking && s.works[0].computed == 0) {
 			break // a step either fetches or computes
 		}
 		if len(q.Table.Refs()) == 0 && !s.place(q) {
 			s.starved = true
 			break
 		}
-		left := len(q.tokens) - q.computed
+		left := len(q.Tokens()) - q.computed
 		n := min(left, budget)
 		if n < left && s.cfg.Policy == PrefillFirst {
 			s.unplace(q) // until there is room in a step
 			break
 		}
-		step.Works = append(step.Works, Work{Seq: q, From: q.computed, N: n, Prompt: true, Sample: n == left})
+		s.work(step, q, engine.Work{N: n, Prompt: true, Sample: n == left})
 		budget -= n
 		admitted++
 	}
@@ -169,7 +181,7 @@ func (s *Scheduler) prompts(step *Step, budget int) {
 // place allocates blocks for all of a sequence's tokens, starting with what the
 // prefix cache has. At least one token is left to compute: the first output is
 // drawn from it.
-func (s *Scheduler) place(q *Sequence) bool {
+func (s *Scheduler) place(q *sequence) bool {
 	now := refusal{s.cfg.Pool.Free(), s.cfg.Pool.Prefixes()}
 	if q.refused.prefixes == now.prefixes && now.free <= q.refused.free {
 		return false
@@ -182,22 +194,21 @@ func (s *Scheduler) place(q *Sequence) bool {
 	return false
 }
 
-func (s *Scheduler) placed(q *Sequence) bool {
-	need := (len(q.tokens)+s.cfg.Pool.BlockTokens()-1)/s.cfg.Pool.BlockTokens() - s.cfg.Pool.Lookup(q.hashes)
+func (s *Scheduler) placed(q *sequence) bool {
+	need := (len(q.Tokens())+s.cfg.Pool.BlockTokens()-1)/s.cfg.Pool.BlockTokens() - s.cfg.Pool.Lookup(q.hashes)
 	if s.cfg.Pool.Free() < need {
 		return false // before Match counts a query that admits nobody
 	}
-	if q.KV != Blocking && len(q.hashes) > 0 {
-		usable := q.hashes[:min(len(q.hashes), (len(q.tokens)-1)/s.cfg.Pool.BlockTokens())]
-		if refs := s.cfg.Pool.Match(usable); len(refs) > 0 {
-			if err := q.Table.Adopt(s.cfg.Pool, refs); err != nil {
-				panic(fmt.Sprintf("engine: request %d: %v", q.ID, err))
-			}
-			q.cached = len(refs) * s.cfg.Pool.BlockTokens()
-			q.computed = q.cached
-		}
+	var refs []kvcache.Ref
+	if q.KV != engine.Blocking && len(q.hashes) > 0 {
+		usable := q.hashes[:min(len(q.hashes), (len(q.Tokens())-1)/s.cfg.Pool.BlockTokens())]
+		refs = s.cfg.Pool.Match(usable)
 	}
-	if !s.room(q) || !q.Table.Grow(s.cfg.Pool, len(q.tokens)) {
+	if err := q.Adopt(s.cfg.Pool, refs); err != nil {
+		panic(fmt.Sprintf("batching: request %d: %v", q.ID, err))
+	}
+	q.computed = q.Cached()
+	if !s.room(q) || !q.Table.Grow(s.cfg.Pool, len(q.Tokens())) {
 		s.unplace(q)
 		return false
 	}
@@ -205,32 +216,32 @@ func (s *Scheduler) placed(q *Sequence) bool {
 }
 
 // unplace gives a sequence's blocks back, and with them what was computed.
-func (s *Scheduler) unplace(q *Sequence) {
+func (s *Scheduler) unplace(q *sequence) {
 	s.free(q)
-	q.computed, q.cached, q.committed = 0, 0, 0
+	q.computed, q.committed = 0, 0
 }
 
 // room keeps 1 % of the pool for the running sequences to grow into, as vLLM
 // does: a prompt admitted into the last blocks would be preempted at once.
-func (s *Scheduler) room(q *Sequence) bool {
+func (s *Scheduler) room(q *sequence) bool {
 	if len(s.running)+len(s.pending) == 0 {
 		return true
 	}
-	need := (len(q.tokens)+s.cfg.Pool.BlockTokens()-1)/s.cfg.Pool.BlockTokens() - len(q.Table.Refs())
+	need := (len(q.Tokens())+s.cfg.Pool.BlockTokens()-1)/s.cfg.Pool.BlockTokens() - len(q.Table.Refs())
 	return s.cfg.Pool.Free()-need >= s.cfg.Pool.Total()/100
 }
 
 // done applies the end of the step under way.
-func (s *Scheduler) done(ev Done) {
+func (s *Scheduler) done(ev engine.Done) {
 	step := s.step
 	if step == nil {
-		panic("engine: Done without a step under way")
+		panic("batching: Done without a step under way")
 	}
 	s.step = nil
 	s.ended = ev.At
 	tokens := ev.Tokens
-	for _, w := range step.Works {
-		q := w.Seq
+	for i, w := range step.Works {
+		q := s.works[i]
 		cancelled := q.where == finished
 		failed := slices.Contains(ev.Failed, q.ID)
 		if w.Sample && !failed {
@@ -244,7 +255,7 @@ func (s *Scheduler) done(ev Done) {
 				q.Computed = ev.At
 			}
 			s.commit(q)
-			q.append(t)
+			q.Append(t)
 			s.sampled(q, t)
 			continue
 		}
@@ -265,9 +276,9 @@ func (s *Scheduler) done(ev Done) {
 }
 
 // sampled moves a sequence on after a token was drawn for it.
-func (s *Scheduler) sampled(q *Sequence, t uint32) {
+func (s *Scheduler) sampled(q *sequence, t uint32) {
 	last := q.Output() >= q.MaxTokens
-	s.out = append(s.out, Output{Seq: q, Token: t, Position: q.Output() - 1, Last: last})
+	s.out = append(s.out, engine.Output{Seq: &q.Sequence, Token: t, Position: q.Output() - 1, Last: last})
 	if q.where == inWaiting {
 		s.waiting = remove(s.waiting, q)
 		if !last {
@@ -287,15 +298,15 @@ func (s *Scheduler) sampled(q *Sequence, t uint32) {
 }
 
 // commit offers the full prompt blocks computed so far to the prefix cache.
-func (s *Scheduler) commit(q *Sequence) {
-	if len(q.hashes) == 0 || q.KV == Blocking {
+func (s *Scheduler) commit(q *sequence) {
+	if len(q.hashes) == 0 || q.KV == engine.Blocking {
 		return
 	}
 	full := min(q.computed/s.cfg.Pool.BlockTokens(), len(q.hashes))
 	refs := q.Table.Refs()
-	for i := max(q.committed, q.cached/s.cfg.Pool.BlockTokens()); i < full; i++ {
+	for i := max(q.committed, q.Cached()/s.cfg.Pool.BlockTokens()); i < full; i++ {
 		if err := s.cfg.Pool.Commit(refs[i], q.hashes[i]); err != nil {
-			panic(fmt.Sprintf("engine: request %d: %v", q.ID, err))
+			panic(fmt.Sprintf("batching: request %d: %v", q.ID, err))
 		}
 	}
 	q.committed = max(q.committed, full)

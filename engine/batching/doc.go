@@ -1,0 +1,23 @@
+// Package batching is a continuous-batching [engine.Scheduler], as vLLM has one: what may
+// run shares a step, and a sequence joins and leaves between steps.
+//
+// [Scheduler] is a pure state machine. It has no clock, goroutine or socket:
+// Step(now, events) says what happened and returns what to do, and the time of
+// the next thing it waits for. A driver executes the answer. The daemons' driver
+// (package node) waits out every step on an absolute schedule; a simulation
+// jumps from event to event. Both run this code, so what they measure is one
+// scheduler under two clocks.
+//
+//	Add ─▶ future ─Ready─▶ waiting ─blocks─▶ in a step ─▶ running ─▶ finished
+//	                          ▲  │                          │
+//	                 preempted│  └─KV from elsewhere─▶ pending ─Landed─▶ running
+//	                          └─────────────────────────────┘
+//
+// PrefillFirst does what vLLM 0.6
+// did by default: all waiting prompts up to a token budget in one step, during
+// which every running sequence stalls. Chunked fills a small budget, decodes
+// first. When a running sequence needs a block and the pool has none, the
+// sequence admitted last is preempted and later recomputes its tokens, before any
+// prompt that came after it. Which tokens a request gets is a function of its
+// prompt alone, whatever the policy and however often it was preempted.
+package batching

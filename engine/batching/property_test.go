@@ -1,0 +1,115 @@
+package batching
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"kvferry/engine/enginetest"
+	"kvferry/kvcache"
+)
+
+// TestScheduler: the scheduler does what every one must, under either policy, and keeps its
+// own bounds meanwhile: no token waits longer than the output delay or a launch that is
+// held back, and no block is lost or held twice.
+func TestScheduler(t *testing.T) {
+	sum := enginetest.TestScheduler(t, func(t *testing.T, setup enginetest.Setup) enginetest.Subject {
+		cfg := Config{
+			Policy: PrefillFirst, Pool: setup.Pool, MaxModelLen: setup.MaxModelLen, MaxNumSeqs: setup.MaxNumSeqs, PrefixCaching: setup.PrefixCaching,
+			MaxBatchedTokens: 40 + setup.Rand.IntN(20), ChunkTokens: 1 + setup.Rand.IntN(16),
+			OutputDelay: time.Duration(setup.Rand.Int64N(int64(4 * time.Millisecond))),
+		}
+		if !setup.Blocking { // only whole prompts are fetched inside a step
+			cfg.Policy = Chunked
+		}
+		s, err := NewScheduler(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return enginetest.Subject{Scheduler: s, Inspect: s.inspect}
+	})
+	t.Logf("%+v", sum)
+	if sum.Preemptions == 0 || sum.PrefixHits == 0 {
+		t.Errorf("the load does not exercise preemption (%d) and the prefix cache (%d)", sum.Preemptions, sum.PrefixHits)
+	}
+}
+
+// inspect says what is wrong with the scheduler's state.
+func (s *Scheduler) inspect(now, gate time.Duration) error {
+	for _, o := range s.out {
+		if o.Seq.AtOnce || s.step != nil || now >= gate {
+			return fmt.Errorf("request %d: token %d waits for a launch, at once: %v, gate %v", o.Seq.ID, o.Position, o.Seq.AtOnce, gate)
+		}
+	}
+	for _, o := range s.delayed {
+		if o.Seq.AtOnce || s.delayed[0].at <= now || o.at > now+s.cfg.OutputDelay {
+			return fmt.Errorf("request %d: token %d is delayed until %v, at once: %v", o.Seq.ID, o.Position, o.at, o.Seq.AtOnce)
+		}
+	}
+	if s.step != nil {
+		if err := s.inspectStep(); err != nil {
+			return err
+		}
+	}
+	if n := len(s.running) + len(s.pending); n > s.cfg.MaxNumSeqs {
+		return fmt.Errorf("%d sequences are running or pending, at most %d", n, s.cfg.MaxNumSeqs)
+	}
+	for _, list := range [...][]*sequence{s.future, s.waiting, s.pending, s.running} {
+		for _, q := range list {
+			if s.seqs[q.ID] != q {
+				return fmt.Errorf("request %d is listed and forgotten", q.ID)
+			}
+		}
+	}
+	return s.conserve()
+}
+
+func (s *Scheduler) inspectStep() error {
+	for i, w := range s.step.Works {
+		if q := s.works[i]; w.Seq != &q.Sequence || w.From != q.computed {
+			return fmt.Errorf("work %+v of request %d with %d tokens computed", w, q.ID, q.computed)
+		}
+	}
+	limit := s.cfg.MaxBatchedTokens
+	if s.cfg.Policy == Chunked {
+		limit = max(s.cfg.ChunkTokens, len(s.works)) // decodes go in any case
+	}
+	if s.step.Tokens > limit || len(s.works) > s.cfg.MaxNumSeqs {
+		return fmt.Errorf("step of %d sequences, at most %d, and %d tokens, at most %d", len(s.works), s.cfg.MaxNumSeqs, s.step.Tokens, limit)
+	}
+	return nil
+}
+
+// conserve checks that the pool's blocks are those of the sequences, and shared only
+// through the prefix cache.
+func (s *Scheduler) conserve() error {
+	holders := map[kvcache.Ref]int{}
+	count := func(q *sequence) error {
+		for _, r := range q.Table.Refs() {
+			holders[r]++
+			if !s.cfg.Pool.Valid(r) {
+				return fmt.Errorf("request %d holds %v, which is not held", q.ID, r)
+			}
+		}
+		return nil
+	}
+	for _, q := range s.seqs {
+		if err := count(q); err != nil {
+			return err
+		}
+	}
+	for _, q := range s.release {
+		if err := count(q); err != nil {
+			return err
+		}
+	}
+	if len(holders) != s.cfg.Pool.Used() {
+		return fmt.Errorf("%d blocks used, sequences hold %d", s.cfg.Pool.Used(), len(holders))
+	}
+	for r, n := range holders {
+		if n > 1 && !s.cfg.PrefixCaching {
+			return fmt.Errorf("%v is held %d times", r, n)
+		}
+	}
+	return nil
+}

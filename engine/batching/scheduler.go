@@ -1,0 +1,325 @@
+package batching
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"kvferry/config"
+	"kvferry/engine"
+	"kvferry/kvcache"
+)
+
+// A Policy says which prompts and decodes share a step.
+type Policy uint8
+
+const (
+	PrefillFirst Policy = iota
+	Chunked
+)
+
+// Config of a Scheduler. All fields but OutputDelay and PrefixCaching are needed.
+type Config struct {
+	Policy           Policy
+	Pool             *kvcache.Pool
+	MaxModelLen      int // prompt and output together
+	MaxNumSeqs       int
+	MaxBatchedTokens int
+	ChunkTokens      int
+	PrefixCaching    bool
+	OutputDelay      time.Duration // see engine.Costs.OutputDelayMS
+}
+
+// ConfigOf takes the limits and the output delay from a profile.
+func ConfigOf(p *engine.Profile, policy Policy, pool *kvcache.Pool) Config {
+	return Config{
+		Policy: policy, Pool: pool, MaxModelLen: p.MaxModelLen, MaxNumSeqs: p.MaxNumSeqs,
+		MaxBatchedTokens: p.MaxBatchedTokens, ChunkTokens: p.ChunkTokens, OutputDelay: p.OutputDelay(),
+	}
+}
+
+// Validate lists every fault by its field, as a [config.Invalid].
+func (c Config) Validate() error {
+	var bad config.Faults
+	if c.Pool == nil {
+		bad.Add("Pool", nil, "give the blocks of the KV cache")
+	}
+	for _, f := range []struct {
+		name string
+		v    int
+	}{{"MaxModelLen", c.MaxModelLen}, {"MaxNumSeqs", c.MaxNumSeqs}, {"MaxBatchedTokens", c.MaxBatchedTokens}, {"ChunkTokens", c.ChunkTokens}} {
+		if f.v < 1 {
+			bad.Add(f.name, f.v, "use 1 or more")
+		}
+	}
+	if c.Policy == PrefillFirst && c.MaxBatchedTokens < c.MaxModelLen {
+		bad.Add("MaxBatchedTokens", c.MaxBatchedTokens, "use %d or more, the longest prompt", c.MaxModelLen)
+	}
+	return bad.Err("batching.Config")
+}
+
+// A Scheduler is an engine.Scheduler that batches continuously. See the package comment.
+type Scheduler struct {
+	cfg  Config
+	seqs map[uint64]*sequence
+
+	future  []*sequence // not ready yet, by Ready
+	waiting []*sequence // first come, first served
+	pending []*sequence
+	running []*sequence // in order of admission
+
+	step    *engine.Step // under way; it is spare, whose slices are used again
+	works   []*sequence  // its sequences, in the order of its Works
+	spare   engine.Step
+	ended   time.Duration // when the last step ended
+	starved bool          // something waits for blocks or for room in the batch
+	relief  time.Duration // when an event last gave a starved scheduler some
+	release []*sequence   // cancelled while the step under way computes them
+
+	out     []engine.Output // of the last step, leaving when the next is launched
+	delayed []delayed       // leaving at their time, none before one that stands before it
+
+	preemptions uint64
+	ready       engine.Ready
+}
+
+type delayed struct {
+	at time.Duration
+	engine.Output
+}
+
+// NewScheduler returns a scheduler with nothing to do.
+func NewScheduler(cfg Config) (*Scheduler, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	return &Scheduler{cfg: cfg, seqs: make(map[uint64]*sequence)}, nil
+}
+
+// Step implements engine.Scheduler.
+func (s *Scheduler) Step(now, notBefore time.Duration, events ...engine.Event) *engine.Ready {
+	s.ready = engine.Ready{Outputs: s.ready.Outputs[:0], Allocated: s.ready.Allocated[:0], Refused: s.ready.Refused[:0]}
+	for _, ev := range events {
+		switch ev := ev.(type) {
+		case engine.Add:
+			s.add(ev.Request)
+		case engine.Cancel:
+			s.cancel(ev.ID)
+			s.relieve(now)
+		case engine.Done:
+			s.done(ev)
+		case engine.Landed:
+			s.landed(ev)
+		case engine.Free:
+			if q := s.seqs[ev.ID]; q != nil && q.where == kept {
+				s.end(q)
+				s.relieve(now)
+			}
+		default:
+			panic(fmt.Sprintf("batching: unknown event %T", ev))
+		}
+	}
+	for len(s.future) > 0 && s.future[0].Ready <= now {
+		q := s.future[0]
+		s.future = s.future[1:]
+		q.where, q.runnable = inWaiting, q.Ready
+		s.waiting = append(s.waiting, q)
+	}
+	s.admitAwaiting()
+	if s.step == nil && now >= notBefore {
+		s.launch(now, notBefore)
+	}
+	s.flush(now, notBefore)
+	s.ready.Wake = s.wake()
+	return &s.ready
+}
+
+// relieve remembers that blocks became free, if anything waits for them: a step
+// that this makes possible was not possible before.
+func (s *Scheduler) relieve(now time.Duration) {
+	if s.starved {
+		s.relief = now
+	}
+}
+
+func (s *Scheduler) wake() time.Duration {
+	var at time.Duration
+	if len(s.future) > 0 {
+		at = s.future[0].Ready
+	}
+	if len(s.delayed) > 0 && (at == 0 || s.delayed[0].at < at) {
+		at = s.delayed[0].at
+	}
+	return at
+}
+
+// Current implements engine.Scheduler.
+func (s *Scheduler) Current() *engine.Step { return s.step }
+
+// Load implements engine.Scheduler.
+func (s *Scheduler) Load() engine.Load {
+	l := engine.Load{Running: len(s.running), Waiting: len(s.waiting) + len(s.future) + len(s.pending), Preemptions: s.preemptions}
+	if s.step != nil {
+		for i, w := range s.step.Works {
+			if w.Prompt && s.works[i].where == inWaiting { // in the batch, though in the queue until it is done
+				l.Running++
+				l.Waiting--
+			}
+		}
+	}
+	for _, list := range [...][]*sequence{s.waiting, s.future} {
+		for _, q := range list {
+			l.WaitingTokens += len(q.Tokens()) - q.computed
+		}
+	}
+	return l
+}
+
+func (s *Scheduler) add(r engine.Request) {
+	if err := s.admissible(r); err != nil {
+		s.ready.Refused = append(s.ready.Refused, engine.Refusal{ID: r.ID, Err: err})
+		return
+	}
+	q := &sequence{Sequence: *engine.NewSequence(r)}
+	if s.cfg.PrefixCaching {
+		if q.hashes = r.Prefix; q.hashes == nil {
+			q.hashes = kvcache.PrefixHashes(r.Prompt, s.cfg.Pool.BlockTokens())
+		}
+	}
+	s.seqs[r.ID] = q
+	i := len(s.future)
+	for i > 0 && s.future[i-1].Ready > r.Ready {
+		i--
+	}
+	s.future = slices.Insert(s.future, i, q)
+}
+
+func (s *Scheduler) admissible(r engine.Request) error {
+	if err := r.Validate(s.cfg.Pool, s.cfg.MaxModelLen); err != nil {
+		return err
+	}
+	if s.seqs[r.ID] != nil {
+		return fmt.Errorf("%w: %d", engine.ErrDuplicate, r.ID)
+	}
+	return nil
+}
+
+// admitAwaiting gives blocks to sequences whose KV comes from elsewhere, in
+// order, until the pool or the batch is full. It needs no step.
+func (s *Scheduler) admitAwaiting() {
+	for len(s.waiting) > 0 {
+		q := s.waiting[0]
+		if q.KV != engine.Await || len(s.running)+len(s.pending) >= s.cfg.MaxNumSeqs || !s.place(q) {
+			return
+		}
+		s.waiting = s.waiting[1:]
+		q.where = inPending
+		s.pending = append(s.pending, q)
+		s.ready.Allocated = append(s.ready.Allocated, &q.Sequence)
+	}
+}
+
+func (s *Scheduler) landed(ev engine.Landed) {
+	q := s.seqs[ev.ID]
+	if q == nil || q.where != inPending {
+		return // cancelled meanwhile
+	}
+	s.pending = remove(s.pending, q)
+	q.computed = len(q.Tokens())
+	s.commit(q)
+	for _, t := range ev.Given {
+		q.Append(t)
+	}
+	if len(ev.Given) == 0 {
+		// The model's last prompt token goes through it once more to draw the first
+		// output token; its KV is there already.
+		q.computed--
+	}
+	q.runnable = ev.At
+	if q.Output() >= q.MaxTokens {
+		s.end(q)
+		return
+	}
+	q.where = inRunning
+	s.running = append(s.running, q)
+}
+
+func (s *Scheduler) cancel(id uint64) {
+	s.drop(id)
+	q := s.seqs[id]
+	if q == nil {
+		return
+	}
+	switch q.where {
+	case inFuture:
+		s.future = remove(s.future, q)
+	case inWaiting:
+		s.waiting = remove(s.waiting, q)
+	case inPending:
+		s.pending = remove(s.pending, q)
+	case inRunning:
+		s.running = remove(s.running, q)
+	}
+	if s.step != nil && slices.Contains(s.works, q) {
+		// The executor may be writing its blocks.
+		q.where = finished
+		delete(s.seqs, id)
+		s.release = append(s.release, q)
+		return
+	}
+	s.end(q)
+}
+
+// drop forgets outputs that have not left.
+func (s *Scheduler) drop(id uint64) {
+	s.out = slices.DeleteFunc(s.out, func(o engine.Output) bool { return o.Seq.ID == id })
+	s.delayed = slices.DeleteFunc(s.delayed, func(o delayed) bool { return o.Seq.ID == id })
+}
+
+// end releases a sequence's blocks and forgets it.
+func (s *Scheduler) end(q *sequence) {
+	s.free(q)
+	delete(s.seqs, q.ID)
+}
+
+func (s *Scheduler) free(q *sequence) {
+	if err := q.Table.Release(s.cfg.Pool); err != nil {
+		// Only the scheduler releases blocks, so this is a bug here.
+		panic(fmt.Sprintf("batching: request %d: %v", q.ID, err))
+	}
+}
+
+func remove(list []*sequence, q *sequence) []*sequence {
+	if i := slices.Index(list, q); i >= 0 {
+		return slices.Delete(list, i, i+1)
+	}
+	return list
+}
+
+// A sequence is what the scheduler knows of one beside what all may see.
+type sequence struct {
+	engine.Sequence
+	computed int // tokens whose KV is in the blocks
+	// committed is how many full blocks have been offered to the prefix cache.
+	committed int
+	hashes    []kvcache.Hash // of the prompt's full blocks, if prefix caching is on
+	refused   refusal        // when blocks were last asked for in vain
+	where     place
+	runnable  time.Duration // when it became so; a step is not launched before
+}
+
+// A refusal is what the pool was like when it had too few blocks for a sequence.
+// While it has no more, nor other prefixes, asking again is in vain; asking means
+// to look up every block of the prompt, at every step of a node that is full.
+type refusal struct{ free, prefixes int }
+
+type place uint8
+
+const (
+	inFuture place = iota
+	inWaiting
+	inPending // blocks allocated, KV on its way
+	inRunning
+	finished
+	kept // finished, blocks held for a consumer
+)
