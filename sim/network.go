@@ -65,7 +65,7 @@ type flow struct {
 	at         time.Duration
 	parts      queue[float64, *transfer] // by the served that ends their part here
 	next       time.Duration             // when the first of parts is over
-	place      int                       // in due
+	index      int                       // in due
 
 	mark  uint64
 	fixed bool // scratch of share
@@ -124,14 +124,14 @@ func (n *network) open(now time.Duration, tx, rx *port) *flow {
 	} else {
 		f = new(flow)
 	}
-	f.tx, f.rx, f.at, f.place = tx, rx, now, -1
+	f.tx, f.rx, f.at, f.index = tx, rx, now, -1
 	f.inTx, f.inRx = len(tx.flows), len(rx.flows)
 	tx.flows, rx.flows = append(tx.flows, f), append(rx.flows, f)
 	return f
 }
 
 func (n *network) close(f *flow) {
-	heap.Remove(&n.due, f.place)
+	heap.Remove(&n.due, f.index)
 	last := f.tx.flows[len(f.tx.flows)-1]
 	f.tx.flows[f.inTx], last.inTx = last, f.inTx
 	f.tx.flows = f.tx.flows[:len(f.tx.flows)-1]
@@ -271,10 +271,10 @@ func (n *network) set(f *flow, rate float64, now time.Duration) {
 	if wait < float64(never-now) {
 		f.next = now + time.Duration(wait)
 	}
-	if f.place < 0 {
+	if f.index < 0 {
 		heap.Push(&n.due, f)
 	} else {
-		heap.Fix(&n.due, f.place)
+		heap.Fix(&n.due, f.index)
 	}
 }
 
@@ -287,12 +287,12 @@ func (h flowHeap) Len() int           { return len(h) }
 func (h flowHeap) Less(i, j int) bool { return h[i].next < h[j].next }
 func (h flowHeap) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
-	h[i].place, h[j].place = i, j
+	h[i].index, h[j].index = i, j
 }
 
 func (h *flowHeap) Push(x any) {
 	f := x.(*flow)
-	f.place = len(*h)
+	f.index = len(*h)
 	*h = append(*h, f)
 }
 
@@ -301,6 +301,6 @@ func (h *flowHeap) Pop() any {
 	f := old[len(old)-1]
 	old[len(old)-1] = nil
 	*h = old[:len(old)-1]
-	f.place = -1
+	f.index = -1
 	return f
 }

@@ -125,7 +125,7 @@ func (s *Scheduler) decodes(step *engine.Step) {
 func (s *Scheduler) evictPrompt() bool {
 	for _, q := range slices.Backward(s.waiting) {
 		if len(q.Table.Refs()) > 0 {
-			s.unplace(q)
+			s.evict(q)
 			s.preemptions++
 			return true
 		}
@@ -137,7 +137,7 @@ func (s *Scheduler) evictPrompt() bool {
 // prompt and output, before any prompt that came later.
 func (s *Scheduler) preempt(q *sequence) {
 	s.running = remove(s.running, q)
-	s.unplace(q)
+	s.evict(q)
 	q.KV = engine.Compute
 	q.where = inWaiting
 	s.waiting = slices.Insert(s.waiting, 0, q)
@@ -162,14 +162,14 @@ func (s *Scheduler) prompts(step *engine.Step, budget int) {
 		if len(step.Works) > 0 && (q.KV == engine.Blocking) != (s.works[0].KV == engine.Blocking && s.works[0].computed == 0) {
 			break // a step either fetches or computes
 		}
-		if len(q.Table.Refs()) == 0 && !s.place(q) {
+		if len(q.Table.Refs()) == 0 && !s.allocate(q) {
 			s.starved = true
 			break
 		}
 		left := len(q.Tokens()) - q.computed
 		n := min(left, budget)
 		if n < left && s.cfg.Policy == PrefillFirst {
-			s.unplace(q) // until there is room in a step
+			s.evict(q) // until there is room in a step
 			break
 		}
 		s.work(step, q, engine.Work{N: n, Prompt: true, Sample: n == left})
@@ -178,15 +178,15 @@ func (s *Scheduler) prompts(step *engine.Step, budget int) {
 	}
 }
 
-// place allocates blocks for all of a sequence's tokens, starting with what the
+// allocate takes blocks for all of a sequence's tokens, starting with what the
 // prefix cache has. At least one token is left to compute: the first output is
 // drawn from it.
-func (s *Scheduler) place(q *sequence) bool {
+func (s *Scheduler) allocate(q *sequence) bool {
 	now := refusal{s.cfg.Pool.Free(), s.cfg.Pool.Prefixes()}
 	if q.refused.prefixes == now.prefixes && now.free <= q.refused.free {
 		return false
 	}
-	if s.placed(q) {
+	if s.fits(q) {
 		q.refused = refusal{}
 		return true
 	}
@@ -194,7 +194,8 @@ func (s *Scheduler) place(q *sequence) bool {
 	return false
 }
 
-func (s *Scheduler) placed(q *sequence) bool {
+// fits takes the blocks if the pool has them.
+func (s *Scheduler) fits(q *sequence) bool {
 	need := (len(q.Tokens())+s.cfg.Pool.BlockTokens()-1)/s.cfg.Pool.BlockTokens() - s.cfg.Pool.Lookup(q.hashes)
 	if s.cfg.Pool.Free() < need {
 		return false // before Match counts a query that admits nobody
@@ -209,14 +210,14 @@ func (s *Scheduler) placed(q *sequence) bool {
 	}
 	q.computed = q.Cached()
 	if !s.room(q) || !q.Table.Grow(s.cfg.Pool, len(q.Tokens())) {
-		s.unplace(q)
+		s.evict(q)
 		return false
 	}
 	return true
 }
 
-// unplace gives a sequence's blocks back, and with them what was computed.
-func (s *Scheduler) unplace(q *sequence) {
+// evict gives a sequence's blocks back, and with them what was computed.
+func (s *Scheduler) evict(q *sequence) {
 	s.free(q)
 	q.computed, q.committed = 0, 0
 }

@@ -209,7 +209,7 @@ func (s *Scheduler) admissible(r engine.Request) error {
 func (s *Scheduler) admitAwaiting() {
 	for len(s.waiting) > 0 {
 		q := s.waiting[0]
-		if q.KV != engine.Await || len(s.running)+len(s.pending) >= s.cfg.MaxNumSeqs || !s.place(q) {
+		if q.KV != engine.Await || len(s.running)+len(s.pending) >= s.cfg.MaxNumSeqs || !s.allocate(q) {
 			return
 		}
 		s.waiting = s.waiting[1:]
@@ -304,7 +304,7 @@ type sequence struct {
 	committed int
 	hashes    []kvcache.Hash // of the prompt's full blocks, if prefix caching is on
 	refused   refusal        // when blocks were last asked for in vain
-	where     place
+	where     stage
 	runnable  time.Duration // when it became so; a step is not launched before
 }
 
@@ -313,10 +313,11 @@ type sequence struct {
 // to look up every block of the prompt, at every step of a node that is full.
 type refusal struct{ free, prefixes int }
 
-type place uint8
+// A stage is how far a sequence has come.
+type stage uint8
 
 const (
-	inFuture place = iota
+	inFuture stage = iota
 	inWaiting
 	inPending // blocks allocated, KV on its way
 	inRunning
