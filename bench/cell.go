@@ -278,7 +278,7 @@ const (
 
 // behindLink is the share of transfers that are behind, and the median of what
 // transfers took as a multiple of what the link takes. Under layerwise most of a
-// transfer hides behind the prompt, and there is nothing to compare.
+// transfer goes on while the prompt is computed, and there is nothing to compare.
 func (c *Cell) behindLink() (share, median float64, known bool) {
 	var times []float64
 	late := 0

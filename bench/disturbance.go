@@ -26,7 +26,8 @@ type Disturbance struct {
 	// CPU is nil where the system does not tell.
 	CPU *CPUUse `json:"cpu"`
 	// BehindLinkPct is how many transfers took over 1.1 times what their modelled link
-	// takes; nil where none is modelled, or most of a transfer hides behind the prompt.
+	// takes; nil where none is modelled, or where most of a transfer goes on while the
+	// prompt is computed.
 	BehindLinkPct *float64 `json:"behind_link_pct"`
 	// Why says what was over its threshold. A row where it is not empty is marked.
 	Why []string `json:"why"`

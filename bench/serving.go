@@ -56,7 +56,7 @@ const (
 	fullCPUs = 95.0
 )
 
-// ServingResult is one run's.
+// ServingResult has the figures of one run.
 type ServingResult struct {
 	CPUPerToken   map[string]float64 // us, burst, by process
 	TokensPerSec  float64            // burst

@@ -125,7 +125,7 @@ func (c Config) checkMemory(bad *config.Faults, n node.Config) {
 	}
 }
 
-// A Cluster is a running one.
+// A Cluster is a proxy and its nodes, as child processes, from Start to Close.
 type Cluster struct {
 	cfg  Config
 	http string

@@ -19,7 +19,6 @@
 // and none.
 //
 // Exit statuses: 0 all went well; 1 it failed at run time; 2 the command line cannot be
-// run, and a [config.Invalid] says why, be it a text that nothing can be made of or an
-// address, file or device that is not to be had; 130 interrupted. A program may have
-// others.
+// run, and a [config.Invalid] says why: a value cannot be read, or an address, file or
+// device cannot be used; 130 interrupted. A program may have others.
 package command

@@ -37,7 +37,7 @@ func Check(bad config.Faults, err error, names map[string]string) error {
 // positive marks a flag for which 0 makes no sense.
 const positive = "kvferry/positive"
 
-// Positive has a 0 refused for these flags.
+// Positive marks flags for which 0 is refused.
 func Positive(fs *pflag.FlagSet, names ...string) {
 	for _, name := range names {
 		if err := fs.SetAnnotation(name, positive, []string{}); err != nil {

@@ -4,13 +4,13 @@
 // A configuration lists all of its faults, by field. A library names fields, as it knows
 // nothing else: "node.Config.HTTPAddr: "x": write host:port". A command, whose user has
 // never seen a field, gives them the names of its flags with [Named]: "--http: "x": write
-// host:port". So no text is searched and replaced, and a fault's text speaks of other
-// settings in plain words, never by their fields.
+// host:port". The text of a fault must therefore not name other fields: it speaks of
+// other settings in plain words.
 //
 // The zero value of a field means its default, unless the field says otherwise. Where
 // zero itself would be of use, no wait or no retry, a field takes any negative number for
-// it. On a command line 0 is 0, and what is left out has its default; [OrNone] is between
-// the two.
+// it. On a command line 0 means 0, and a flag that is left out has its default; [OrNone]
+// turns the one into the other.
 package config
 
 import (

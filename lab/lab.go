@@ -57,7 +57,7 @@ func (r *Result) ExitCode() int {
 	return 0
 }
 
-// A Lab is a running one.
+// A Lab is hosts that run a command, from Start to Close.
 type Lab struct {
 	cfg    Config
 	cancel context.CancelFunc

@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// A Line is one that a command printed, without its newline.
+// A Line is a line that a command printed on a host, without its newline.
 type Line struct {
 	Host   int
 	Stderr bool

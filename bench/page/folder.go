@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// A File is one of a report's folder.
+// A File is a file in the folder of a report.
 type File struct {
 	Name  string
 	Write func(io.Writer) error

@@ -76,7 +76,7 @@ func (t Table) WriteMarkdown(b *strings.Builder) {
 	b.WriteString("\n")
 }
 
-// An HTMLCell is one of an HTMLTable.
+// An HTMLCell is a cell of an HTMLTable.
 type HTMLCell struct {
 	Text string
 	Left bool

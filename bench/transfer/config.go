@@ -42,7 +42,7 @@ type Config struct {
 	Threads []int                 // default 1
 	Depths  []int                 // batches under way, of each thread; default 4
 
-	// Duration is how long a point's window is. Default 2 s.
+	// Duration is how long a point is measured. Default 2 s.
 	Duration time.Duration
 	// Iterations, if not 0, are the batches of each thread in a point, instead of
 	// Duration.

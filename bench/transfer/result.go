@@ -37,7 +37,7 @@ type Settings struct {
 	LimitSource string   `json:"limit_source,omitempty"` // "--limit", or the NICs
 }
 
-// An End is one of the two.
+// An End is the initiator or the target of a run.
 type End struct {
 	Where   string        `json:"where"`
 	Rails   []string      `json:"rails"` // with their addresses

@@ -1,6 +1,6 @@
-// Package clocktest is what tests of things that take time have in common: a clock that
-// can be stopped, the twin of [clock.Clock], waits that end, and a log to look into
-// meanwhile. None of the waits is a measure of speed: the machine may be busy.
+// Package clocktest is for tests of things that take time: a [clock.Clock] that the test
+// can stop, waits that end with the test at the latest, and a log that can be read while
+// it is written. No wait measures speed, because the machine may be busy.
 package clocktest
 
 import (

@@ -118,7 +118,7 @@ func (c *children) describe(link *transport.Link, specs []string, why string) {
 	}
 }
 
-// Pids are the daemons'.
+// Pids are the process ids of the daemons.
 func (c *children) Pids() (pids []int) {
 	for _, p := range c.Processes() {
 		pids = append(pids, p.Pid())

@@ -41,12 +41,13 @@ links, and say for each fault how long it took
 
 The ideal is what each rail did before the first fault, less what the fault took.
 At the end every byte of the target's memory is compared with the last round of
-writes, each round with other bytes: a block that was lost, that came a second time
-later, or that went astray is found.
+writes, each round with other bytes: so a block is found that was lost, that was
+written again later, or that was written to another address.
 
-kvbench does no harm itself. The NIC lab does and writes when (--faults), or it is
-known before (--fault, --cut, --restore); times count from the line LOADING on
-standard output, so that a lab can wait for it (after=LOADING:2s:link-down:1:0).
+kvbench harms no link itself: the NIC lab does. Either the lab writes a file that says
+when (--faults), or you say it beforehand (--fault, --cut, --restore). Times count
+from the line LOADING on standard output, so that a lab can wait for it
+(after=LOADING:2s:link-down:1:0).
 
   --fault 2s:link-down:1       rail 1, from 0, loses its link two seconds in
   --fault 5s:link-up:1         and has it back

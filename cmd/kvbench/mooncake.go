@@ -75,9 +75,9 @@ programs used. A cell above the thresholds is measured again (--retries-disturbe
 if that was no better, its row is marked with a tilde.
 
 With --proxy a cluster that somebody else started is measured. It is asked what it is
-(GET /server_info): rows are labelled by the answer, and a setting that it is none of
-is refused. Any server with OpenAI's completions can be measured; one that does not
-say what it is has "unknown" in its row.
+(GET /server_info): rows are labelled by the answer, and a setting that does not
+match it is refused. Any server with OpenAI's completions can be measured; if it does
+not say what it is, its row says "unknown".
 
 In virtual time (--clock virtual) the same scheduler, hand-offs and placement run
 over modelled links without waiting, and all rows and settings take a second or

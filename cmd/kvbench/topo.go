@@ -45,7 +45,7 @@ writes one, as .tar.gz or, if its name ends in .txt, as text. It contains
 ` + wrap(topology.Contents, 80) + `.
 
 Exit status: 0 also with warnings; 1 this machine cannot be read; 2 bad flags, or a
---root that cannot be.`,
+--root that cannot be read.`,
 		Example: `  kvbench topo
   kvbench topo --exclude eth0 --format matrix >matrix.json
   kvbench topo --matrix matrix.json

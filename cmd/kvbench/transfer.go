@@ -46,7 +46,7 @@ A rail (--rail, repeated or with commas for several, which are aggregated):
 
 ` + rails.Help([2]string{transfer.Mem, "memory to memory in one process"}) + `
 A point is measured for each of --rails (the first n that are given), --select, op,
-block, batch, threads and depth; "% by rail" is what each rail has carried of it.
+block, batch, threads and depth; "% by rail" is the share that each rail has carried.
 --select says how slices are spread over several rails:
 
   affinity      to the one expected to finish it first, by what it has under way and
@@ -55,14 +55,14 @@ block, batch, threads and depth; "% by rail" is what each rail has carried of it
   round-robin   in turn
   single        the first that is up; the others stand by
 
-Its rate is that
-of the batches which completed in the window (--duration), with all pipelines full
-at both of its edges; with --iters it is that of all of them, until the last has
-completed. Latency is of a batch, from Submit to completed, which is applied at
-the destination: the full time, where ib_write_lat prints half a round trip. "post"
-is what Submit itself takes. CPU is of both processes, and of the bench in them.
-ops/s are blocks. --check fills the source anew for each point and compares every
-block that was transferred. Sizes are in powers of 1024, GB are 1e9 bytes.
+A rate counts the batches that completed while the point was measured (--duration);
+transfers are under way when that begins and when it ends. With --iters it counts all
+batches, until the last has completed. Latency is that of a batch, from Submit until
+the initiator knows that its bytes are at the destination (ib_write_lat prints
+half a round trip instead). "post" is the time that Submit itself takes. CPU is that
+of both processes, with what the bench needs in them. ops/s are blocks. --check fills
+the source anew for each point and compares every block that was transferred. Sizes
+are in powers of 1024, GB are 1e9 bytes.
 
 Results go to --out: results.json (all of it), results.csv and report.html.
 Client and server must be the same version; whoever reaches a server may have it

@@ -49,7 +49,7 @@ A rate is that of frames, in each direction: of 2gbit, TCP carries 1.91 Gbit/s a
 an MTU of 1500. Each link is a network of its own, 10.77.0.0/24, 10.77.1.0/24, ...,
 so that the address dialled chooses the NIC. --shared-subnet puts them into one and
 adds a route for each source address; --no-routes leaves those out, and everything
-leaves by eth0: the trap that machines with two NICs in one network are.
+leaves by eth0, as it does on machines with two NICs in one network by default.
 
 A --fault is a time from when both hosts run COMMAND, and what happens then, to a
 link in both directions:

@@ -54,8 +54,8 @@ type Config struct {
 	// SharedSubnet puts all NICs into one network, 10.77.0.0/24, with 10.77.0.1,
 	// .2, ... on host 1 and .101, .102, ... on host 2, and adds a route for each
 	// source address. With NoRoutes as well, nothing is added and ARP answers as
-	// Linux does by default: every packet then leaves by eth0, whatever address it
-	// is from. That is the trap that machines with two NICs in one network are.
+	// Linux does by default on a machine with two NICs in one network: every packet
+	// then leaves by eth0, whatever address it is from.
 	SharedSubnet, NoRoutes bool
 
 	// Command and its arguments run on both hosts, in this process's working

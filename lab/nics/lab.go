@@ -31,7 +31,7 @@ type Result struct {
 	Traffic [Hosts][]Traffic // by host, from 0, and NIC
 }
 
-// A Lab is a running one.
+// A Lab is two hosts and the links between them, from Start to Close.
 type Lab struct {
 	cfg    Config
 	cancel context.CancelFunc

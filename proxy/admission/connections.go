@@ -42,7 +42,7 @@ type client struct {
 	pending list.List // of *Connection, longest first
 }
 
-// Connection is one of a client's.
+// Connection is a connection of a client.
 type Connection struct {
 	*net.TCPConn
 	all   *Connections

@@ -28,9 +28,9 @@
 // Both ends prove at the start that they can read each other, or Dial fails and says
 // why. Only processes of one network namespace reach each other.
 //
-// So a window that is open to writes is one against any peer: it is this process that
-// copies, and only to where the window is. Of reads the same holds for peers that ask,
-// as all rails do: they are told addresses inside the window and no others. But what
-// the kernel allows a process of the same user it does not ask about, neither here nor
-// without this rail.
+// So a window holds against any peer that writes: it is this process that copies, and it
+// copies only to where the window is. It holds against peers that read through this rail
+// too, as they are told no address outside the window. It does not hold against a process
+// of the same user that reads this memory by itself: the kernel allows that, with this
+// rail or without it.
 package cma

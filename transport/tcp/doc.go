@@ -17,7 +17,7 @@
 //
 // An 8-byte WRITE, submitted to acknowledged, takes 19 us at the median.
 //
-// With Config.MPTCP the kernel spreads each connection over several interfaces: the
-// rival of several rails. There, fences and deadlines work as on plain TCP, and a
-// link that is lost is the kernel's to notice.
+// With Config.MPTCP the kernel spreads each connection over several interfaces; several
+// rails do the same in the engine. Fences and deadlines work as on plain TCP, but it is
+// the kernel that notices a lost link and moves its bytes to another.
 package tcp
