@@ -151,7 +151,7 @@ func noSuchCommand(cmd *cobra.Command, name string) error {
 	}
 	fix := "use " + strings.Join(known, ", ")
 	if name == "" {
-		return fmt.Errorf("flags are those of a command, which comes first: %s", fix)
+		return fmt.Errorf("write the command before its flags: %s", fix)
 	}
 	if cmd.SuggestionsMinimumDistance = 2; len(cmd.SuggestionsFor(name)) > 0 {
 		fix = "is it " + strings.Join(cmd.SuggestionsFor(name), " or ") + "?"

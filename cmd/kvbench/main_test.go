@@ -292,7 +292,7 @@ func TestUsageErrorsExit2(t *testing.T) {
 		{"mooncake --proxy ftp://10.0.0.5:8000 --settings tcp", []string{"--proxy", "ftp://10.0.0.5:8000", "http://host:port"}},
 		{"mooncake --proxy :8000 --settings tcp", []string{"--proxy", `":8000"`}},
 		{"mooncake --proxy 10.0.0.5:port --settings tcp", []string{"--proxy", "host:port"}},
-		{"mooncake --rail eth9 --proxy http://localhost:1 --settings tcp", []string{"--rail: it is of a cluster that kvbench starts", "leave it out"}},
+		{"mooncake --rail eth9 --proxy http://localhost:1 --settings tcp", []string{"--rail: it is for a cluster that kvbench starts", "leave it out"}},
 		{"mooncake --proxy http://localhost:1", []string{"--settings", "serves one setting"}},
 		{"mooncake --proxy http://localhost:1 --settings tcp,rdma", []string{"--settings", "serves one setting"}},
 		{"mooncake --rail eth9", []string{`--rail: "eth9": neither an address nor a NIC`}},

@@ -179,7 +179,7 @@ func (f *mooncakeFlags) config(changed func(flag string) bool) (bench.Config, er
 		cfg.Start = running(base)
 		for _, flag := range []string{"rail", "link", "profile", "num-gpu-blocks-override", "kv-warm-mib"} {
 			if changed(flag) {
-				bad.Check("--"+flag, errors.New("it is of a cluster that kvbench starts: leave it out, the nodes behind --proxy have theirs"))
+				bad.Check("--"+flag, errors.New("it is for a cluster that kvbench starts: leave it out, the nodes behind --proxy have their own"))
 			}
 		}
 		if !changed("settings") || len(cfg.Settings) > 1 {

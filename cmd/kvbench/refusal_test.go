@@ -95,7 +95,7 @@ func TestRefused(t *testing.T) {
 		{"serving --repeat 0", "--repeat: 0: use more than 0, or leave it out for 3"},
 		{"serving now", `ARGUMENT: "now": kvbench serving takes none`},
 		{"serve", `COMMAND: "serve": kvbench has no such command`},
-		{"--settings tcp", "--settings: flags are those of a command, which comes first: use failover, mooncake"},
+		{"--settings tcp", "--settings: write the command before its flags: use failover, mooncake"},
 	})
 }
 

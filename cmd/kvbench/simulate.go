@@ -214,7 +214,7 @@ func oneNIC(p *engine.Profile, text string) (sim.NIC, error) {
 	case l == nil:
 		return sim.NIC{}, errNativeVirtual
 	case math.IsInf(l.BytesPerSecond, 0):
-		return sim.NIC{}, fmt.Errorf("%q: it has no end: name a rate", text)
+		return sim.NIC{}, fmt.Errorf("%q: it is infinite: name a rate that is not", text)
 	}
 	return sim.NIC{BytesPerSecond: l.BytesPerSecond, Latency: l.Latency}, nil
 }

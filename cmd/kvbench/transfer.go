@@ -269,7 +269,7 @@ func (f *transferFlags) serve(cmd *cobra.Command, args []string) error {
 	}
 	for _, flag := range []string{"rails", "select", "op", "block", "batch", "threads", "depth", "duration", "iters", "warmup", "slice", "timeout", "check", "latency", "limit", "seed", "out", "format", "perftest"} {
 		if cmd.Flags().Changed(flag) {
-			bad.Check("--"+flag, errors.New("it is the client's to say: leave it out"))
+			bad.Check("--"+flag, errors.New("the client says it to the server: leave it out"))
 		}
 	}
 	cfg := transfer.ServerConfig{
