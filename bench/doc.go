@@ -32,5 +32,5 @@
 // makes records of the same kind, marked so in every row, and the tables set the
 // two clocks side by side. simulation.go and sweep.go are kvbench simulate: any
 // cluster and load, or a range of them, with percentiles kept in a fixed amount of
-// memory in place of records.
+// memory instead of records.
 package bench

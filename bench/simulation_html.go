@@ -135,7 +135,7 @@ func (r *SweepResult) names() string {
 const crowded = 0.06
 
 // axis is where a value of the first parameter is drawn: at its number if all have one
-// and their labels have room, else at its place in the list.
+// and their labels have room, else at its position in the list.
 func (r *SweepResult) axis() (at map[string]float64, ticks []plot.Tick) {
 	at = map[string]float64{}
 	numeric := true

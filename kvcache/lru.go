@@ -3,7 +3,7 @@ package kvcache
 // nowhere ends the list. A pool has at most 1<<32-1 blocks, so it is no block.
 const nowhere = ^BlockID(0)
 
-// A link is a block's place on the LRU list. The links live in the blocks, so
+// A link is a block's position on the LRU list. The links live in the blocks, so
 // the list allocates nothing and removal from its middle costs a few loads.
 type link struct{ prev, next BlockID }
 

@@ -75,7 +75,7 @@ type Stats struct {
 // behind them, are as many as were held or cached at once at the busiest moment.
 //
 // Invariants: a block that was ever allocated is in exactly one of three
-// places: held (refs > 0), on the free stack, or on the LRU list. It is on the
+// states: held (refs > 0), on the free stack, or on the LRU list. It is on the
 // LRU list exactly if refs == 0 and cached. index[h] == id exactly if block id is
 // cached with hash h.
 type Pool struct {

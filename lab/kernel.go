@@ -106,7 +106,7 @@ func downloadKernel(ctx context.Context, folder string, log func(format string, 
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
 	}
-	// Unpacked beside its place and renamed, so that an interrupted download is
+	// Unpacked beside its final name and renamed, so that an interrupted download is
 	// not taken for a kernel.
 	work, err := os.MkdirTemp(folder, "download-")
 	if err != nil {

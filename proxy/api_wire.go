@@ -27,7 +27,7 @@ type timedHandler struct {
 	mux   *http.ServeMux
 }
 
-// ServeHTTP takes the place of the mux's, whose frame would come on top: see
+// ServeHTTP replaces the mux's, whose frame would come on top: see
 // serveGeneration.
 func (h timedHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// Recorders of tests have no deadlines; a connection has. A body that no handler

@@ -29,7 +29,7 @@ type event struct {
 }
 
 // A queue has its items by key, those of one key in the order in which they came.
-// It is a heap with four children a place: half as deep as with two, and the four
+// It is a heap with four children an element: half as deep as with two, and the four
 // lie side by side.
 type queue[K cmp.Ordered, T any] struct {
 	heap []item[K, T]

@@ -72,7 +72,7 @@ func (a *Access) Within(n int64) error {
 func (a *Access) None() bool { return len(a.ranges) == 0 }
 
 // Check says whether a peer may do op with n bytes at an offset, whatever the three
-// are: nil, or ErrAccess for the direction, or ErrBounds for the place. Of no bytes
+// are: nil, or ErrAccess for the direction, or ErrBounds for the range. Of no bytes
 // only the direction counts: that is an immediate by itself. near is the index of
 // the range that the call before found, 0 at first, and the index that it returns
 // is this one's: slices of one transfer come in order most of the time, and are then

@@ -59,7 +59,7 @@ type Step struct {
 // never stands for a time that did not come; JSON has no infinity.
 const never = math.MaxFloat64
 
-// point is what a transfer says of itself: by slices between the window's edges.
+// point is what a transfer says of itself: by slices, between the beginning and the end of its interval.
 func point(k Key, ideal float64, p *transfer.Point) Point {
 	out := Point{Key: k, Ideal: ideal, CPUPerGB: p.CPU.PerGB}
 	sum := int64(0)

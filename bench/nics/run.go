@@ -25,7 +25,7 @@ var ErrMissed = errors.New("missed")
 type Config struct {
 	// Rounds of each experiment, of which figures are medians. Default 3.
 	Rounds int
-	// Duration is that of a transfer's window. Default 1.5 s.
+	// Duration is how long a transfer is measured. Default 1.5 s.
 	Duration time.Duration
 	// Out is a folder for nics.json, and the failover reports of each round. Default
 	// none.

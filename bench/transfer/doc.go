@@ -19,22 +19,22 @@
 // order, another one at either end, round and round; it keeps depth batches under
 // way. Both memories are written before, so that no page is the kernel's zero page.
 //
-// A point of a duration: the threads warm up, the window opens while they run, and
-// closes while they run. Batches that completed inside the window count, whole, and
-// the rate is their bytes over the window: pipelines are full at both of its edges,
-// so that the share of a batch that moved before the first edge makes up for that
-// which is under way at the last one. With fewer than some twenty batches in a
-// window that is coarse. A point of iterations, as perftest has it: warm up, wait
+// A point of a duration: the threads warm up, and the measured interval begins and ends
+// while they run. Batches that completed inside the interval count, whole, and the rate
+// is their bytes over the interval: pipelines are full when it begins and when it ends,
+// so that the share of a batch that moved before the beginning makes up for that which
+// is under way at the end. With fewer than some twenty batches in an interval that is
+// coarse. A point of iterations, as perftest has it: warm up, wait
 // for all, submit the iterations, and the rate is their bytes over the time from
 // the first Submit to the last completion.
 //
 // Latency is of a batch, from Submit to completed, and completed means applied at
 // the destination: a full round trip, where ib_write_lat prints half of one. The
 // post time is what Submit itself takes. CPU time is that of the processes, by
-// getrusage, between two marks just outside the window, over all bytes that were
+// getrusage, between two marks just outside the interval, over all bytes that were
 // completed between the two.
 //
-// What each rail carried is read at the edges of the window, in slices: that is finer
+// What each rail carried is read when the interval begins and ends, in slices: that is finer
 // than batches, and what efficiencies over several rails are computed from.
 //
 // # Failover

@@ -22,12 +22,12 @@ type load struct {
 	timeout time.Duration
 	iters   int // batches of each thread; 0 is until halt
 
-	// open and shut are the window by the clock; 0 is not yet. Batches count that
+	// open and shut are when the measured interval begins and ends; 0 is not yet. Batches count that
 	// completed in it.
 	open, shut atomic.Int64
 	slot       time.Duration // rates are kept by slots of this length
 	halt       atomic.Bool   // no more Submit
-	moved      atomic.Int64  // bytes completed, in the window or not
+	moved      atomic.Int64  // bytes completed, in the interval or not
 	failed     chan struct{} // closed with the first batch that failed
 	once       sync.Once
 	wg         sync.WaitGroup
@@ -46,7 +46,7 @@ type thread struct {
 	flights       []flight
 	idle          []int         // flights not under way
 	ended         chan int      // flights whose batch has ended
-	count         tally         // of the window
+	count         tally         // of the interval
 	last          time.Duration // of the last completion
 	unsure        []int         // of a point of rounds: places of batches that failed
 	errors        int
@@ -60,7 +60,7 @@ type flight struct {
 	post  time.Duration
 }
 
-// A tally is what completed in the window.
+// A tally is what completed in the interval.
 type tally struct {
 	batches, blocks, bytes int64
 	latency, post          sim.Histogram

@@ -259,7 +259,7 @@ func (r *Result) WriteCSV(w io.Writer) error {
 const perftestMB = 1 << 20
 
 // WritePerftest prints lines as ib_write_bw does: a message is a block, and the
-// peak is that of the best tenth of the window.
+// peak is that of the best tenth of the interval.
 func (r *Result) WritePerftest(w io.Writer) error {
 	var b strings.Builder
 	rule := strings.Repeat("-", 87) + "\n"

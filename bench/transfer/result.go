@@ -54,7 +54,7 @@ type Point struct {
 	Count   int    `json:"rail_count"` // of the run's rails, from the first
 	Select  string `json:"select"`
 
-	Seconds   float64  `json:"seconds"` // of the window, or of all iterations
+	Seconds   float64  `json:"seconds"` // of the interval, or of all iterations
 	Batches   int64    `json:"batches"`
 	Blocks    int64    `json:"blocks"`
 	Bytes     int64    `json:"bytes"`
@@ -91,7 +91,7 @@ type Latency struct {
 	MaxUS  float64 `json:"max_us"`
 }
 
-// CPU is the CPU time of the processes between two marks around the window, and
+// CPU is the CPU time of the processes between two marks around the interval, and
 // the bytes that completed between them.
 type CPU struct {
 	Initiator float64 `json:"initiator_s"`
@@ -101,7 +101,7 @@ type CPU struct {
 }
 
 // RailUse is a rail's part in a point, by slices, between two readings at the edges
-// of the window. That is finer than whole batches, where few fit in. Errors, Retries
+// of the interval. That is finer than whole batches, where few fit in. Errors, Retries
 // and Resent are with those of the warm-up.
 type RailUse struct {
 	Name    string `json:"name"`
@@ -156,7 +156,7 @@ func (p *Point) record(l *load, d time.Duration, limit float64) {
 	}
 }
 
-// A window is the rails' counts at its edges.
+// A window is the rails' counts when the interval begins and ends.
 type window struct {
 	opened, shut time.Duration // by the engine's clock
 	first, last  []transport.RailStats

@@ -295,7 +295,7 @@ func (s *session) check(ctx context.Context, p *plan, l *load) (verdict, error) 
 	return *m.Verdict, nil
 }
 
-// run moves the load through warm-up and window, or its iterations, until nothing
+// run moves the load through warm-up and interval, or its iterations, until nothing
 // is under way, and returns the time that counts.
 func (s *session) run(ctx context.Context, l *load, cpu *CPU, w *window) (counted time.Duration, err error) {
 	pause := func(d time.Duration) {

@@ -171,8 +171,8 @@ type folder struct {
 	path string // for the host's processes
 }
 
-// openFolder makes it below dir, or in memory, in a file system without a place
-// among others: it goes when the last descriptor goes, and so with the host.
+// openFolder makes it below dir, or in memory, in a file system that is mounted nowhere:
+// that one goes with its last descriptor, and so with the host.
 func openFolder(dir string, host int) (*folder, error) {
 	if dir != "" {
 		path, err := filepath.Abs(filepath.Join(dir, hostname(host)))

@@ -212,7 +212,7 @@ func (h *Hold) Arrived() (slow bool) {
 	return h.slow
 }
 
-// Release gives the memory back, or the place in the queue. More than once is as once.
+// Release gives the memory back, or the position in the queue. More than once is as once.
 func (h *Hold) Release() {
 	h.all.mu.Lock()
 	defer h.all.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 //
 // A connection is pending until the proxy has read a whole request from it and taken
 // it on, and again once that has ended: idle ones, and requests that dribble in. At
-// the limit a new connection takes the place of the one that has been pending
+// the limit a new connection replaces the one that has been pending
 // longest, of the client that has most of them, but for slowPending at least: those
 // that came just before it are about to send their requests. A running request is
 // never ended for another. One client gets three quarters of the limit at most, so

@@ -34,7 +34,7 @@ const (
 // about four characters a token, as Qwen's own vocabulary does.
 const maxChunk = 6
 
-// letterIndex maps a byte to its place among some letters, or -1.
+// letterIndex maps a byte to its position among some letters, or -1.
 var consonantIndex, vowelIndex, initialIndex = letterIndex(consonants), letterIndex(vowels), letterIndex(consonants + capitals)
 
 func letterIndex(letters string) (t [256]int8) {

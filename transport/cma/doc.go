@@ -4,7 +4,7 @@
 // memory will do.
 //
 // Frames, keys and bounds are those of package socket, over a Unix socket that has no
-// file, with addresses in the place of bytes. A process never writes into another's
+// file, with addresses instead of bytes. A process never writes into another's
 // memory: the target of a WRITE and the initiator of a READ copy. Copies of 512 KiB and
 // more are shared by several cores.
 //

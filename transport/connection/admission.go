@@ -13,9 +13,9 @@ import (
 const DefaultConns = 1024
 
 // An Admission decides which connections are served: so many in all, and so many
-// from one peer, that strangers cannot keep others out. Who comes when there is no room
-// takes the place of one that is idle, of the same peer if that has its share and of
-// all otherwise:
+// from one peer, that strangers cannot keep others out. A connection that comes when
+// there is no room replaces one that is idle, of the same peer if that has its share, of
+// any otherwise:
 //
 //	first those that have never shown a good key, then those that have,
 //	and of each the one that has been idle longest

@@ -322,7 +322,7 @@ func (ep *endpoint) refused(r response) error {
 	return fmt.Errorf("%w: nak of slice %d of frame %d, which is not under way", transport.ErrProtocol, r.index, r.seq)
 }
 
-// arrived reads a READ frame's bytes into place.
+// arrived reads a READ frame's bytes into local memory.
 func (ep *endpoint) arrived(r response) error {
 	ep.mu.Lock()
 	var f *frame

@@ -28,7 +28,7 @@ const (
 	maxReferences = requestLen + maxCount*(descLen+addrLen)
 
 	flagImm = 1
-	// opRelease in the place of the op: what was lent for READ frames up to this
+	// opRelease instead of the op: what was lent for READ frames up to this
 	// sequence number has been copied.
 	opRelease transport.Op = 2
 )

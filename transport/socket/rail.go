@@ -39,7 +39,7 @@ type Config struct {
 	Addr string
 	// Dial connects to a peer's rail.
 	Dial func(ctx context.Context, addr string) (Conn, error)
-	// Attach makes it a rail of references: frames carry addresses in place of
+	// Attach makes it a rail of references: frames carry addresses instead of
 	// bytes, and who receives copies them from the memory that Attach opens.
 	Attach func(Conn) (Memory, error)
 	// Greeted hears of each peer that has said hello.

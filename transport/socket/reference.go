@@ -11,7 +11,7 @@ import (
 	"kvferry/transport"
 )
 
-// What rails of references have besides: addresses in place of bytes, and the proof
+// What rails of references have besides: addresses instead of bytes, and the proof
 // that both ends can read each other.
 
 const (

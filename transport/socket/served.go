@@ -317,7 +317,7 @@ func (s *served) write(r *request, descs []byte) error {
 	return nil
 }
 
-// apply puts a WRITE frame's bytes into place and tells of the slices that were
+// apply puts a WRITE frame's bytes into their segments and tells of the slices that were
 // refused.
 func (s *served) apply(r *request, descs, naks []byte) error {
 	defer clear(s.dst)

@@ -25,7 +25,7 @@ type Options struct {
 	// out otherwise. Exclude takes away, and has the last word.
 	Include, Exclude []string
 	Names            Names // default AllNames
-	// Override has rows in place of those that discovery would make. Where it names
+	// Override has rows instead of those that discovery would make. Where it names
 	// a NIC by some of its names, the others are added. Exclude applies to it,
 	// Include does not: it has said what to include.
 	Override Matrix

@@ -121,7 +121,7 @@ func transfers(text string) float64 {
 
 var hostBridge = regexp.MustCompile(`^pci[0-9a-f]{4,}:[0-9a-f]{2}$`)
 
-// pciPath is the part of a device's place in sys/devices that is PCI: the host
+// pciPath is the part of a device's path in sys/devices that is PCI: the host
 // bridge, bridges, the device. It is empty for what is not on PCI.
 //
 //	sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0/net/ibp24s0

@@ -106,7 +106,7 @@ func testWindowRanges(t *testing.T, make Factory) {
 }
 
 // testWindowDirection: what is open to be read cannot be written, and the other way
-// round, not even in the same place under two keys.
+// round, not even at the same address under two keys.
 func testWindowDirection(t *testing.T, make Factory) {
 	x := newBench(t, make, blocks*blockLen)
 	defer x.close()
@@ -125,7 +125,7 @@ func testWindowDirection(t *testing.T, make Factory) {
 }
 
 // testWindowImmediate: an immediate needs a key that may write, and tells which; it
-// has no place of its own.
+// has no address of its own.
 func testWindowImmediate(t *testing.T, make Factory) {
 	x := newBench(t, make, blocks*blockLen)
 	defer x.close()
