@@ -202,7 +202,7 @@ func ParseRate(text string) (int64, error) {
 	return int64(v*map[string]float64{"k": 1e3, "m": 1e6, "g": 1e9}[m[2]] + 0.5), nil
 }
 
-// FormatRate is what ParseRate reads.
+// FormatRate writes a rate as ParseRate reads it.
 func FormatRate(bits int64) string {
 	unit, text := 1e3, "kbit"
 	switch {

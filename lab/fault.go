@@ -12,8 +12,7 @@ import (
 // Action is what a fault does.
 type Action string
 
-// A lab has some of these: [Actions] are those of this package's, the NIC lab
-// has all.
+// The labs of this package know [Actions], the NIC lab knows all of these.
 const (
 	Kill      Action = "kill"      // a host, as a power cut would
 	LinkDown  Action = "link-down" // pull the cable of a host's NIC
@@ -102,7 +101,7 @@ func parseFault(text string, actions []Action) (f Fault, err error) {
 	return f, f.Validate(maxHosts, maxNICs, actions)
 }
 
-// String is what ParseFault reads.
+// String writes the fault as ParseFault reads it.
 func (f Fault) String() string {
 	text := fmt.Sprintf("%v:%s:%d", f.Delay, f.Action, f.Host)
 	if f.Action != Kill {
@@ -117,7 +116,7 @@ func (f Fault) String() string {
 	return text
 }
 
-// Validate holds a fault to a lab's size and to what can be done there.
+// Validate checks a fault against the size of a lab and the actions that it knows.
 func (f Fault) Validate(hosts, nics int, actions []Action) error {
 	switch {
 	case !slices.Contains(actions, f.Action):

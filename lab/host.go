@@ -113,8 +113,8 @@ func (c Config) boot(h *host, img image, initrd *os.File, nics []*os.File) (chan
 
 // follow reads what a host says on its ports, and closes over when it has said all.
 func (c Config) follow(h *host, ports map[int]net.Conn, token string, print func(Line)) {
-	// Each stream is read to its end in the protocol, and then on, lest something
-	// that the command left running blocks on it.
+	// Each stream is read beyond the end that the protocol marks: a process that the
+	// command left running would block on it otherwise.
 	var streams sync.WaitGroup
 	stream := func(port int, read func(in io.Reader)) {
 		streams.Add(1)
@@ -210,7 +210,7 @@ func (h *host) postMortem() string {
 	return text
 }
 
-// extract unpacks a tar archive into folder, which nothing in it can leave.
+// extract unpacks a tar archive into folder; no name in it leads out of there.
 func extract(in io.Reader, folder string) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err

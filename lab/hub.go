@@ -18,8 +18,8 @@ const maxFrame = 64<<10 + 4096
 const hubQueue = 512
 
 // runHub forwards each frame of a port to the port of its destination, or to all
-// others if it has none of them. It returns when all ports have ended; who wants
-// that closes them. Two hosts need no hub, their NICs are wired to each other.
+// others if it has none of them. It returns when all ports have ended, so
+// close them to end it. Two hosts need no hub, their NICs are wired to each other.
 //
 // A frame on a port is as QEMU's stream sockets have it: 4 bytes of length, big
 // endian, and the frame. owner says which port an address belongs to, or -1.

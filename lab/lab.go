@@ -43,8 +43,8 @@ type Result struct {
 	Until int // of the Config
 }
 
-// ExitCode is that of host Until, or the first other than 0, from host 1, of those
-// that were not killed.
+// ExitCode is the exit status of host Until. Without Until it is the first one other
+// than 0, from host 1 on; hosts that were killed do not count.
 func (r *Result) ExitCode() int {
 	if r.Until > 0 {
 		return r.Hosts[r.Until-1].ExitCode

@@ -58,8 +58,8 @@ func ReadLines(in io.Reader, token string, emit func(text string)) bool {
 	}
 }
 
-// A Printer writes lines of all hosts, whole ones, one at a time, and the lab's
-// own: the writers may be one. The zero value of a field means none.
+// A Printer writes the lines of all hosts and those of the lab, each whole and one at
+// a time; several of its writers may be the same. The zero value of a field means none.
 type Printer struct {
 	Stdout, Stderr io.Writer  // the commands' lines, each behind "host1| "
 	Log            io.Writer  // the lab's

@@ -31,7 +31,7 @@ func (c *Stoppable) Now() time.Duration {
 	return c.Clock.Now()
 }
 
-// Stop has it stand at a time.
+// Stop makes the clock stand at a time.
 func (c *Stoppable) Stop(at time.Duration) {
 	c.at.Store(int64(at))
 	c.stands.Store(true)

@@ -215,7 +215,7 @@ func (n *network) setRate(l *link, rate int64) error {
 	return nil
 }
 
-// change has do done to a NIC's link, one change at a time, unless the lab is over.
+// change runs do on the link of a NIC, one change at a time, unless the lab is over.
 func (n *network) change(nic int, do func(*link) error) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -280,7 +280,7 @@ func (n *network) traffic(host, nic int) (t Traffic, err error) {
 	return t, err
 }
 
-// do has fn run in a host. The lab may end meanwhile; the thread stays there.
+// do runs fn in a host. The lab may end meanwhile; the thread stays there.
 func (n *network) do(host int, fn func() error) error {
 	return n.within(host, func(ns namespace) error { return ns.do(fn) })
 }
@@ -294,7 +294,7 @@ func (n *network) exec(host int, cmd *exec.Cmd) (exited <-chan error, err error)
 	return exited, err
 }
 
-// within has fn use a host's namespace, which stays for as long.
+// within runs fn with a host's namespace, which stays until fn returns.
 func (n *network) within(host int, fn func(namespace) error) error {
 	fd := -1
 	err := n.change(0, func(*link) (err error) {

@@ -14,10 +14,10 @@ const management = "mgmt"
 // Name is what a NIC is called on both hosts.
 func Name(nic int) string { return fmt.Sprintf("eth%d", nic) }
 
-// Address is that of a host's NIC where each link is a network of its own.
+// Address is the address of a host's NIC, where each link is a network of its own.
 func Address(host, nic int) string { return fmt.Sprintf("10.77.%d.%d", nic, host) }
 
-// ManagementAddress is that of a host's management NIC, which has no rate.
+// ManagementAddress is the address of a host's management NIC, which has no rate.
 func ManagementAddress(host int) string { return fmt.Sprintf("10.78.0.%d", host) }
 
 func (c Config) address(host, nic int) string {
@@ -29,8 +29,8 @@ func (c Config) address(host, nic int) string {
 
 func hostname(host int) string { return fmt.Sprintf("host%d", host) }
 
-// environment is what the command of a host finds set, as K=V. Nothing of a lab
-// around this one shows through.
+// environment is what the command of a host finds set, as K=V. Variables of a lab
+// that this one runs in are left out.
 func (c Config) environment(host int, out string) []string {
 	env := slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, "KVLAB_") })
 	set := func(format string, args ...any) { env = append(env, "KVLAB_"+fmt.Sprintf(format, args...)) }

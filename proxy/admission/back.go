@@ -13,7 +13,7 @@ type Back struct {
 	closed chan struct{}
 }
 
-// NewBack listens, as it were, at addr.
+// NewBack returns one that says it listens at addr; it opens no socket.
 func NewBack(addr net.Addr) *Back {
 	return &Back{addr: addr, conns: make(chan net.Conn), closed: make(chan struct{})}
 }

@@ -20,7 +20,7 @@ import (
 // its part before it is read, by its declared length, and gives it back once it has
 // been parsed.
 //
-// Who must wait goes by client: the one that holds least comes first, and of its
+// When memory is free again, the client that holds least comes first, and of its
 // bodies the smallest. Bodies above SmallBody leave a quarter of the memory to those
 // below, so that a request of the usual size does not wait for large ones. While
 // somebody waits, a body that has not arrived within slowBody makes room, the
@@ -49,7 +49,7 @@ const (
 	slowBody  = time.Second
 )
 
-// ErrSlow is the end of a body that made room for others.
+// ErrSlow ends the reading of a body that had to make room for others.
 var ErrSlow = errors.New("the body came too slowly while others waited")
 
 // bodyClient is what one client has of the memory.
@@ -59,7 +59,7 @@ type bodyClient struct {
 	waiting bodyHeap
 }
 
-// A Hold is one body's part.
+// A Hold is the part of the memory that one body has.
 type Hold struct {
 	all     *Bodies
 	addr    netip.Addr
@@ -80,9 +80,8 @@ func NewBodies(maxBody int64) *Bodies {
 	return &Bodies{size: max(bodiesMemory, bodyFactor*maxBody*4/3), clients: make(map[netip.Addr]*bodyClient)}
 }
 
-// Take waits for the memory of a body of n bytes, for patience at most, and then ends with
-// late. Until arrived,
-// cut may be called: it must end the reading at once.
+// Take waits for the memory of a body of n bytes; after patience it gives up and returns
+// late. Until Arrived is called, cut may be called: it must end the reading at once.
 func (b *Bodies) Take(ctx context.Context, patience time.Duration, late error, addr netip.Addr, n int64, cut func()) (*Hold, error) {
 	h := &Hold{all: b, addr: addr, bytes: bodyFactor * max(n, leastBody), cut: cut}
 	b.mu.Lock()
@@ -212,7 +211,7 @@ func (h *Hold) Arrived() (slow bool) {
 	return h.slow
 }
 
-// Release gives the memory back, or the position in the queue. More than once is as once.
+// Release gives the memory back, or the position in the queue. A second call does nothing.
 func (h *Hold) Release() {
 	h.all.mu.Lock()
 	defer h.all.mu.Unlock()

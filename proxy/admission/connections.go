@@ -250,14 +250,14 @@ func (a *Connections) State(conn net.Conn, s http.ConnState) {
 	}
 }
 
-// Take counts a connection as a stream's, until Leave.
+// Take counts a connection as one of a stream, until Leave is called.
 func (a *Connections) Take(c *Connection) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.streams[c] = struct{}{}
 }
 
-// Leave counts it out.
+// Leave ends what Take began.
 func (a *Connections) Leave(c *Connection) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
