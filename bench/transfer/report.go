@@ -179,7 +179,7 @@ func (r *Result) remarks() []string {
 		case p.Interrupted:
 			lines = append(lines, "* "+name+": interrupted")
 		case p.Batches == 0 && p.Errors == 0:
-			lines = append(lines, "* "+name+": no batch ended within the window: raise --duration")
+			lines = append(lines, "* "+name+": no batch ended within the measured time: raise --duration")
 		case p.Batches < 20:
 			lines = append(lines, fmt.Sprintf("  %s: %d batches are few: raise --duration or --iters", name, p.Batches))
 		}
