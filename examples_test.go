@@ -72,6 +72,59 @@ func TestExamples(t *testing.T) {
 	}
 }
 
+// TestVirtualFigures: the tables that docs/virtual-time.md shows are those of its commands.
+// A block of the page is one of a command's if the command prints one of its lines; then it
+// prints them all.
+func TestVirtualFigures(t *testing.T) {
+	dir, err := bin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile("docs/virtual-time.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := strings.ReplaceAll(string(text), "\\\n", " ")
+	printed := map[string]bool{}
+	for _, command := range []string{"mooncake --clock virtual", "simulate --request-rate 16 "} {
+		_, line, found := strings.Cut(page, "kvbench "+command)
+		if !found {
+			t.Fatalf("the page has no kvbench %s", command)
+		}
+		line, _, _ = strings.Cut(line, "\n")
+		args := strings.Fields(command + line + " --out " + t.TempDir())
+		out, err := exec.Command(filepath.Join(dir, "kvbench"), args...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("kvbench %s: %v: %s", args, err, out)
+		}
+		for line := range strings.Lines(string(out)) {
+			printed[strings.TrimSpace(line)] = true
+		}
+	}
+	tables := 0
+	for block := range strings.SplitSeq(page, "\n\n") {
+		if !strings.HasPrefix(block, "    ") {
+			continue
+		}
+		var missing []string
+		lines := strings.Split(strings.TrimSpace(block), "\n")
+		for _, line := range lines {
+			if !printed[strings.TrimSpace(line)] {
+				missing = append(missing, line)
+			}
+		}
+		if len(missing) < len(lines) {
+			tables++
+			for _, line := range missing {
+				t.Errorf("docs/virtual-time.md has %q, and its commands do not print that", line)
+			}
+		}
+	}
+	if tables < 3 {
+		t.Errorf("only %d tables of docs/virtual-time.md are printed by its commands", tables)
+	}
+}
+
 // TestExampleCluster starts the two scripts of examples/two-machines on two addresses of
 // this machine, and asks with the script of examples/curl.
 func TestExampleCluster(t *testing.T) {
