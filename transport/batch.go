@@ -135,9 +135,6 @@ func (b *Batch) Completed() time.Duration {
 	return b.completed
 }
 
-// Tag is BatchOptions.Tag.
-func (b *Batch) Tag() string { return b.opt.Tag }
-
 // Submit starts a batch and returns at once. A faulty request, a closed target
 // or engine make a batch that has failed already; no requests and no immediate
 // make one that has completed.

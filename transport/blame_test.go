@@ -92,7 +92,7 @@ func (x *spoilt) transfer() (over int64, right bool) {
 	if right {
 		b.Trail().Vouch()
 	} else {
-		b.Blame(errWrong)
+		b.Trail().Blame(errWrong)
 	}
 	after, _ := x.bad.Carried()
 	return after - before, right
@@ -205,7 +205,7 @@ func TestBlameAlone(t *testing.T) {
 			if err := wait(t, b); err != nil {
 				t.Fatal(err)
 			}
-			b.Blame(errWrong)
+			b.Trail().Blame(errWrong)
 		}
 		if st := p.a.Rails()[0]; st.Strikes != 5 || st.Rests != 1 || st.Resting != 1 {
 			t.Errorf("%+v", st)
@@ -218,12 +218,12 @@ func TestBlameAlone(t *testing.T) {
 		if err := wait(t, b); err != nil {
 			t.Fatal(err)
 		}
-		b.Blame(errWrong) // on trial
+		b.Trail().Blame(errWrong) // on trial
 		if st := p.a.Rails()[0]; st.Rests != 2 {
 			t.Errorf("a closed connection has cleared the record: %+v", st)
 		}
 		// What never started has gone no way, and can be blamed for nothing.
-		p.a.Submit(nil, nil, transport.BatchOptions{}).Blame(errWrong)
+		p.a.Submit(nil, nil, transport.BatchOptions{}).Trail().Blame(errWrong)
 		transport.Trail{}.Blame(errWrong)
 		if st := p.a.Rails()[0]; st.Strikes != 6 {
 			t.Errorf("%d strikes", st.Strikes)

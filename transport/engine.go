@@ -72,9 +72,6 @@ func New(cfg Config) (*Engine, error) {
 	return e, nil
 }
 
-// Link is the modelled NIC that paces the engine's batches, or nil.
-func (e *Engine) Link() *Link { return e.cfg.Link }
-
 // receive delivers a peer's immediate, unless it came before, or its key has gone.
 // One without a source is a fence: it asks for a connection of the peer's, over any
 // rail, to be ended.

@@ -1,7 +1,6 @@
 package transport
 
 import (
-	"errors"
 	"math/rand/v2"
 	"testing"
 )
@@ -84,23 +83,5 @@ func TestInbox(t *testing.T) {
 	}
 	if _, kept := b.sources[maxSources+9]; !kept {
 		t.Error("the newest source was forgotten")
-	}
-}
-
-func TestSecondCompletion(t *testing.T) {
-	n := 0
-	s := NewSlice(Read, nil, 1, 0, func(*Slice, error) { n++ })
-	before := DoubleCompletions.Load()
-	s.Complete(nil)
-	func() {
-		defer func() {
-			if p := recover(); (p != nil) != invariants {
-				t.Errorf("panic %v", p)
-			}
-		}()
-		s.Complete(errors.New("late"))
-	}()
-	if n != 1 || !invariants && DoubleCompletions.Load() != before+1 {
-		t.Errorf("completed %d times, %d counted", n, DoubleCompletions.Load()-before)
 	}
 }

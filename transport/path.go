@@ -206,6 +206,16 @@ func (p *path) completed(run []*Slice, err error) {
 	}
 }
 
+// again is called by a broken rail, for a slice that has ended: the batch must not count
+// it twice. Tests under the race detector end there; otherwise the log has it, once a rail.
+func (p *path) again(s *Slice) {
+	text := fmt.Sprintf("transport: %s has completed a %v of %d bytes at offset %d twice", p.name(), s.Op, len(s.Local), s.Offset)
+	if invariants {
+		panic(text)
+	}
+	p.acct.broken.Do(func() { p.e.cfg.Logger.Error(text, "rail", p.name(), "peer", p.addr()) })
+}
+
 // failed takes slices that the rail could not carry. Those that may be tried again
 // stay with the path: its next connection fences this one, as its peer can over
 // another path.

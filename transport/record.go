@@ -112,9 +112,6 @@ func (b *Batch) Trail() Trail {
 	return Trail{b.t.peer, b.paths.Load(), b.Completed(), b.opt.Tag}
 }
 
-// Blame says that the bytes of a completed batch turned out wrong, and how: see Trail.
-func (b *Batch) Blame(err error) { b.Trail().Blame(err) }
-
 // Add takes in the trail of another batch with the same peer; of one with another peer
 // it is an error of the caller's, and ignored.
 func (t *Trail) Add(o Trail) {

@@ -1,7 +1,7 @@
 package transport
 
 import (
-	"fmt"
+	"errors"
 	"sync/atomic"
 )
 
@@ -40,15 +40,16 @@ type Imm struct {
 type sink interface {
 	// completed takes a run of slices that share this sink.
 	completed(run []*Slice, err error)
+	// again takes a slice that a rail has completed before: the rail is broken.
+	again(s *Slice)
 }
 
-// DoubleCompletions counts slices that a rail completed more than once. It is
-// zero unless a rail is broken; under the race detector such a completion
-// panics instead.
-var DoubleCompletions atomic.Int64
+// errTwice is what is wrong with a rail that completes a slice more than once.
+var errTwice = errors.New("completed twice")
 
-// NewSlice returns a slice that calls done when it completes. Rails' tests use
-// it; the engine makes its own.
+// NewSlice returns a slice that calls done when it completes; if a rail completes it
+// again, done is called again, with an error. Rails' tests use it, and rails that wrap
+// others; the engine makes its own.
 func NewSlice(op Op, local []byte, key Key, offset int64, done func(*Slice, error)) *Slice {
 	return &Slice{Op: op, Local: local, Key: key, Offset: offset, sink: doneFunc(done)}
 }
@@ -60,6 +61,8 @@ func (f doneFunc) completed(run []*Slice, err error) {
 		f(s, err)
 	}
 }
+
+func (f doneFunc) again(s *Slice) { f(s, errTwice) }
 
 // Complete ends the slice: nil means applied at the destination. A rail calls
 // it exactly once for each posted slice and does not touch the slice or its
@@ -80,9 +83,10 @@ func CompleteAll(slices []*Slice, err error) {
 		}
 	}
 	for i, s := range slices {
-		if !s.end() {
+		if s.done.Swap(true) {
 			flush(i)
 			start = i + 1
+			s.sink.again(s)
 		} else if i > start && !sameSink(slices[start].sink, s.sink) {
 			flush(i)
 			start = i
@@ -95,16 +99,4 @@ func CompleteAll(slices []*Slice, err error) {
 func sameSink(a, b sink) bool {
 	p, ok := a.(*path)
 	return ok && b == sink(p)
-}
-
-// end reports whether this is the slice's first completion.
-func (s *Slice) end() bool {
-	if !s.done.Swap(true) {
-		return true
-	}
-	if invariants {
-		panic(fmt.Sprintf("transport: %v slice of %d bytes at offset %d completed twice", s.Op, len(s.Local), s.Offset))
-	}
-	DoubleCompletions.Add(1)
-	return false
 }

@@ -1,6 +1,9 @@
 package transport
 
-import "sync/atomic"
+import (
+	"sync"
+	"sync/atomic"
+)
 
 // OpStats counts one direction of a rail, by the initiator.
 type OpStats struct {
@@ -43,6 +46,7 @@ type account struct {
 	immIn, immRepeats           atomic.Int64
 	resent, downs               atomic.Int64
 	strikes, rests              atomic.Int64
+	broken                      sync.Once // says in the log that the rail is
 }
 
 type opAccount struct{ bytes, slices atomic.Int64 }

@@ -165,13 +165,6 @@ func kinds(rails []Rail) []string {
 	return slices.Compact(ks)
 }
 
-// Info is what the target was opened with.
-func (t *Target) Info() SegmentInfo {
-	info := t.info
-	info.Rails = slices.Clone(info.Rails)
-	return info
-}
-
 // Close lets the target's connections go once its batches have ended and
 // Config.IdleTimeout has passed without another Open of the same peer.
 func (t *Target) Close() error {

@@ -27,10 +27,10 @@ const (
 	maxIov = 1024
 )
 
-// Available returns nil if the kernel lets this process read another's memory of the
+// supported returns nil if the kernel lets this process read another's memory of the
 // same user, as far as can be told without one, and an ErrUnsupported that says why
 // not otherwise. What a peer allows shows when it is dialled.
-var Available = sync.OnceValue(func() error {
+var supported = sync.OnceValue(func() error {
 	if scope, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope"); err == nil {
 		if err := yama(strings.TrimSpace(string(scope)), mayTrace()); err != nil {
 			return err

@@ -4,8 +4,8 @@ package cma
 
 import "kvferry/transport/socket"
 
-// Available returns nil if the kernel has cross-memory attach: only Linux does.
-func Available() error { return ErrUnsupported }
+// supported returns nil if the kernel has cross-memory attach: only Linux does.
+func supported() error { return ErrUnsupported }
 
 func permit() {}
 

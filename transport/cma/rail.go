@@ -52,7 +52,7 @@ func listen(cfg Config, attach func(socket.Conn) (socket.Memory, error)) (*Rail,
 	fail := func(err error) (*Rail, error) {
 		return nil, &transport.Error{Op: "listen", Rail: cfg.Name, Err: err}
 	}
-	if err := Available(); err != nil {
+	if err := supported(); err != nil {
 		return fail(err)
 	}
 	permit()

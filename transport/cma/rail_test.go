@@ -15,7 +15,7 @@ import (
 // available skips a test where the kernel has no cross-memory attach.
 func available(t testing.TB) {
 	t.Helper()
-	if err := Available(); err != nil {
+	if err := supported(); err != nil {
 		t.Skipf("SKIPPED: %v", err)
 	}
 }

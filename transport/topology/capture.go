@@ -47,14 +47,14 @@ func capture(t *tree) (*Machine, Snapshot) {
 			delete(s, name) // another PCI device
 		case name == routeFile || strings.HasPrefix(name, "proc/") && strings.HasSuffix(name, "/net/route"):
 			delete(s, name)
-			s[routeFile] = Entry{Text: hideRoutes(e.Text)}
+			s[routeFile] = entry{Text: hideRoutes(e.Text)}
 		case name == inet6File || strings.HasPrefix(name, "proc/") && strings.HasSuffix(name, "/net/if_inet6"):
 			delete(s, name)
-			s[inet6File] = Entry{Text: hideAddresses(e.Text)}
+			s[inet6File] = entry{Text: hideAddresses(e.Text)}
 		case name == "proc/net" || name == "proc/self":
 			delete(s, name) // symlinks to this process
 		case path.Base(name) == "meminfo":
-			s[name] = Entry{Text: someMemory(e.Text)}
+			s[name] = entry{Text: someMemory(e.Text)}
 		}
 	}
 	return m, s

@@ -191,7 +191,7 @@ func TestEscape(t *testing.T) {
 		{"a": {Link: "../../.."}},
 		{"d/e/up": {Link: "../.."}, "d/e/out": {Link: "up/.."}},
 	} {
-		if err := s.Extract(t.TempDir()); err == nil || !strings.Contains(err.Error(), "symlink") {
+		if err := s.extract(t.TempDir()); err == nil || !strings.Contains(err.Error(), "symlink") {
 			t.Errorf("%v: %v, want an error", s, err)
 		}
 	}
@@ -221,12 +221,12 @@ func TestEscape(t *testing.T) {
 func FuzzParseSnapshot(f *testing.F) {
 	f.Add("# note\nsys/a -> ../b\nsys/c = 1\nsys/d = \"x\\ny\"\nsys/e/\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		s, err := ParseSnapshot(text)
+		s, err := parseSnapshot(text)
 		if err != nil {
 			return
 		}
 		once := s.Text()
-		again, err := ParseSnapshot(once)
+		again, err := parseSnapshot(once)
 		if err != nil {
 			t.Fatalf("%q: %v", once, err)
 		}

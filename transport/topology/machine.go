@@ -127,7 +127,7 @@ type GPU struct {
 }
 
 // Discover reads a machine's files: root is / for this one, the root folder of
-// another, or a capture (see [ReadSnapshot]).
+// another, or a capture (see [Capture]).
 func Discover(root string) (*Machine, error) {
 	var m *Machine
 	err := withTree(root, func(t *tree) error {

@@ -147,7 +147,7 @@ func TestLiveCapture(t *testing.T) {
 		t.Skipf("no Linux machine: %v", err)
 	}
 	dir := t.TempDir()
-	if err := s.Extract(dir); err != nil {
+	if err := s.extract(dir); err != nil {
 		t.Fatal(err)
 	}
 	captured, err := Discover(dir)
@@ -167,7 +167,7 @@ func TestWithoutGHW(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s, err := ReadSnapshot(machineFile(name))
+			s, err := openSnapshot(machineFile(name))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -177,7 +177,7 @@ func TestWithoutGHW(t *testing.T) {
 				}
 			}
 			dir := t.TempDir()
-			if err := s.Extract(dir); err != nil {
+			if err := s.extract(dir); err != nil {
 				t.Fatal(err)
 			}
 			t.Setenv("PCIDB_PATH", filepath.Join(dir, "none"))

@@ -120,7 +120,7 @@ func FuzzParseMatrix(f *testing.F) {
 func discoverSnapshot(t *testing.T, s Snapshot) *Machine {
 	t.Helper()
 	dir := t.TempDir()
-	if err := s.Extract(dir); err != nil {
+	if err := s.extract(dir); err != nil {
 		t.Fatal(err)
 	}
 	m, err := Discover(dir)

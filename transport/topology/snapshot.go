@@ -31,10 +31,10 @@ import (
 //
 // A value is quoted as in Go where it has more than one line, and ends in a
 // newline where it is not. Empty lines and those that begin with # say nothing.
-type Snapshot map[string]Entry
+type Snapshot map[string]entry
 
-// An Entry is a symlink, a folder or a file's text.
-type Entry struct {
+// An entry is a symlink, a folder or a file's text.
+type entry struct {
 	Link string
 	Dir  bool
 	Text string
@@ -48,7 +48,7 @@ const (
 )
 
 // put adds a file that somebody sent.
-func (s Snapshot) put(name string, e Entry) error {
+func (s Snapshot) put(name string, e entry) error {
 	clean := strings.TrimPrefix(path.Clean("/"+name), "/")
 	switch {
 	case clean == "":
@@ -101,8 +101,8 @@ func (s Snapshot) names() []string {
 	return names
 }
 
-// ParseSnapshot reads what Text wrote.
-func ParseSnapshot(text string) (Snapshot, error) {
+// parseSnapshot reads what Text wrote.
+func parseSnapshot(text string) (Snapshot, error) {
 	s := Snapshot{}
 	for i, line := range strings.Split(text, "\n") {
 		if line == "" || line[0] == '#' {
@@ -121,7 +121,7 @@ func (s Snapshot) parseLine(line string) error {
 		if target == "" {
 			return errors.New("a symlink to nothing: write PATH -> TARGET")
 		}
-		return s.put(name, Entry{Link: target})
+		return s.put(name, entry{Link: target})
 	}
 	if name, value, ok := strings.Cut(line, " = "); ok {
 		text := value + "\n"
@@ -131,10 +131,10 @@ func (s Snapshot) parseLine(line string) error {
 				return fmt.Errorf("%s: value %s is not quoted as in Go", name, value)
 			}
 		}
-		return s.put(name, Entry{Text: text})
+		return s.put(name, entry{Text: text})
 	}
 	if strings.HasSuffix(line, "/") {
-		return s.put(strings.TrimSuffix(line, "/"), Entry{Dir: true})
+		return s.put(strings.TrimSuffix(line, "/"), entry{Dir: true})
 	}
 	return fmt.Errorf("%q: write PATH = VALUE, PATH -> TARGET or PATH/", line)
 }
@@ -166,8 +166,8 @@ func (s Snapshot) Write(w io.Writer) error {
 	return errors.Join(archive.Close(), zip.Close())
 }
 
-// ReadSnapshot reads a capture, a .tar.gz or text.
-func ReadSnapshot(file string) (Snapshot, error) {
+// openSnapshot reads a capture, a .tar.gz or text.
+func openSnapshot(file string) (Snapshot, error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, config.FileError(file, err)
@@ -187,7 +187,7 @@ func readSnapshot(r io.Reader) (Snapshot, error) {
 		if err != nil {
 			return nil, err
 		}
-		return ParseSnapshot(string(text))
+		return parseSnapshot(string(text))
 	}
 	zip, err := gzip.NewReader(in)
 	if err != nil {
@@ -206,10 +206,10 @@ func readSnapshot(r io.Reader) (Snapshot, error) {
 		} else if err != nil {
 			return nil, err
 		}
-		e := Entry{Link: h.Linkname}
+		e := entry{Link: h.Linkname}
 		switch h.Typeflag {
 		case tar.TypeDir:
-			e = Entry{Dir: true}
+			e = entry{Dir: true}
 		case tar.TypeSymlink:
 			if e.Link == "" {
 				return nil, fmt.Errorf("%s is a symlink to nothing", h.Name)
@@ -219,7 +219,7 @@ func readSnapshot(r io.Reader) (Snapshot, error) {
 			if err != nil {
 				return nil, err
 			}
-			e = Entry{Text: string(text)}
+			e = entry{Text: string(text)}
 		default:
 			return nil, fmt.Errorf("%s is neither a file, a folder nor a symlink", h.Name)
 		}
@@ -237,9 +237,9 @@ func readAll(r io.Reader) ([]byte, error) {
 	return text, err
 }
 
-// Extract writes the files below dir. A symlink that leads out of it is an error:
+// extract writes the files below dir. A symlink that leads out of it is an error:
 // programs that know nothing of captures are to read the folder.
-func (s Snapshot) Extract(dir string) error {
+func (s Snapshot) extract(dir string) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err

@@ -14,17 +14,17 @@ type board struct{ s Snapshot }
 func newBoard() *board { return &board{Snapshot{}} }
 
 func (b *board) file(text string, name ...string) {
-	b.s[path.Join(name...)] = Entry{Text: text + "\n"}
+	b.s[path.Join(name...)] = entry{Text: text + "\n"}
 }
 
-func (b *board) folder(name ...string) { b.s[path.Join(name...)] = Entry{Dir: true} }
+func (b *board) folder(name ...string) { b.s[path.Join(name...)] = entry{Dir: true} }
 
 // link makes a symlink as sysfs does, relative to the folder that it is in.
 func (b *board) link(to string, name ...string) {
 	at := path.Join(name...)
 	from, target := strings.Split(path.Dir(at), "/"), strings.Split(to, "/")
 	n := commonPrefix(from, target)
-	b.s[at] = Entry{Link: strings.Repeat("../", len(from)-n) + strings.Join(target[n:], "/")}
+	b.s[at] = entry{Link: strings.Repeat("../", len(from)-n) + strings.Join(target[n:], "/")}
 }
 
 // node is a NUMA node whose first CPU is on the socket.
@@ -35,7 +35,7 @@ func (b *board) node(id, socket int, cpus string, gib int64, distance string) {
 	b.file(fmt.Sprintf("Node %d MemTotal:       %d kB", id, gib<<20), at, "meminfo")
 	b.folder(at, "hugepages")
 	b.file(fmt.Sprint(socket), "sys/devices/system/cpu", "cpu"+cpus[:digits(cpus)], "topology/physical_package_id")
-	b.s["proc/meminfo"] = Entry{Text: fmt.Sprintf("MemTotal:       %d kB\nHugepagesize:       2048 kB\nHugetlb:               0 kB\n", gib<<20)}
+	b.s["proc/meminfo"] = entry{Text: fmt.Sprintf("MemTotal:       %d kB\nHugepagesize:       2048 kB\nHugetlb:               0 kB\n", gib<<20)}
 }
 
 // A card is a PCI device; ids are vendor:device, class is in hexadecimal.

@@ -96,7 +96,7 @@ func (t *tree) mode(at string) (fs.FileMode, bool) {
 		if err != nil {
 			return 0, false
 		}
-		t.seen[at] = Entry{Link: target}
+		t.seen[at] = entry{Link: target}
 	}
 	t.modes[at] = mode
 	return mode, true
@@ -126,7 +126,7 @@ func (t *tree) read(name ...string) string {
 	if n == 0 {
 		return ""
 	}
-	t.seen[at] = Entry{Text: string(text[:n])}
+	t.seen[at] = entry{Text: string(text[:n])}
 	return strings.TrimSpace(string(text[:n]))
 }
 
@@ -148,7 +148,7 @@ func (t *tree) list(name ...string) []string {
 	}
 	defer f.Close()
 	names, _ := f.Readdirnames(-1)
-	t.seen[at] = Entry{Dir: true}
+	t.seen[at] = entry{Dir: true}
 	slices.SortFunc(names, compareNames)
 	return names
 }
@@ -160,7 +160,7 @@ func (t *tree) has(name ...string) bool {
 	case at == "":
 		return false
 	case mode.IsDir():
-		t.seen[at] = Entry{Dir: true}
+		t.seen[at] = entry{Dir: true}
 	default:
 		t.read(at)
 	}
@@ -174,7 +174,7 @@ func (t *tree) link(name ...string) string {
 		return ""
 	}
 	if mode.IsDir() {
-		t.seen[at] = Entry{Dir: true}
+		t.seen[at] = entry{Dir: true}
 	}
 	return path.Base(at)
 }
@@ -224,7 +224,7 @@ func withTree(root string, use func(*tree) error) error {
 	}
 	dir := root
 	if !info.IsDir() {
-		s, err := ReadSnapshot(root)
+		s, err := openSnapshot(root)
 		if err != nil {
 			return err
 		}
@@ -232,7 +232,7 @@ func withTree(root string, use func(*tree) error) error {
 			return err
 		}
 		defer os.RemoveAll(dir)
-		if err := s.Extract(dir); err != nil {
+		if err := s.extract(dir); err != nil {
 			return fmt.Errorf("%q: %w", root, err)
 		}
 	}
