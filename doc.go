@@ -34,6 +34,7 @@
 //	engine                               what an engine is: sequences, steps, scheduler, executor; modelled costs
 //	kvcache                              blocks, block tables, prefix hashes, bytes
 //	transport                            the transfer engine: segment, batch, slice, rail
+//	transport/selection                  which path takes which slice: rates, records, the choice
 //	transport/rails                      a rail by its name: tcp/eth0, rdma/mlx5_0
 //	transport/tcp                        a rail over TCP
 //	transport/cma                        a rail between processes of one machine, by cross-memory attach

@@ -66,7 +66,7 @@
 //
 // A peer that has several rails is reached over several paths, each a rail here and
 // the one there that it can see. [Selection] says how slices are spread over them;
-// with [Affinity] all paths to a peer draw from one queue, see selectPath. A path is
+// with [Affinity] all paths to a peer draw from one queue, see package selection. A path is
 // down when its connection is lost, or makes no progress for Config.StallTimeout
 // while another is up. Its slices then go to the others; it is tried every
 // Config.ProbeInterval, and draws from the queue again once it is connected.
@@ -78,7 +78,7 @@
 //
 //	locations  ──Config.Rank──►  which rails are near the memory
 //	completions ──meter──►       what each path delivers
-//	selectPath                   who takes which slice next
+//	package selection            who takes which slice next
 //
 // # Units
 //

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"kvferry/transport/selection"
 )
 
 // An Engine moves batches over its rails. Its methods may be called
@@ -26,8 +28,8 @@ type Engine struct {
 	stop   chan struct{}  // ends the pacer
 
 	recordsMu sync.Mutex
-	records   map[recordKey]*record // of paths that are not clear
-	blamed    atomic.Int64          // how many
+	records   map[recordKey]*selection.Record // of paths that are not clear
+	blamed    atomic.Int64                    // how many
 
 	mu      sync.Mutex
 	peers   map[string]*peer
@@ -52,7 +54,7 @@ func New(cfg Config) (*Engine, error) {
 		outbox:  newOutbox(),
 		inbox:   inbox{sources: make(map[uint64]*source)},
 		stop:    make(chan struct{}),
-		records: make(map[recordKey]*record),
+		records: make(map[recordKey]*selection.Record),
 		peers:   make(map[string]*peer),
 		batches: make(map[*Batch]struct{}),
 		gone:    make(chan struct{}),

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"kvferry/transport/selection"
 )
 
 // A PathState is how a path between two rails stands.
@@ -60,7 +62,7 @@ type path struct {
 	up       atomic.Bool  // connected
 
 	meterMu sync.Mutex
-	meter   meter
+	meter   selection.Meter
 
 	mu       sync.Mutex
 	conn     *connection // nil unless connected
@@ -98,11 +100,11 @@ func (p *path) name() string { return p.e.cfg.Rails[p.rail].Name() }
 func (p *path) addr() string { return p.addrs[p.at.Load()] }
 
 // candidate is the path as selection sees it.
-func (p *path) candidate(now time.Duration) candidate {
+func (p *path) candidate(now time.Duration) selection.Path {
 	resting, strikes := p.trusted(now)
 	p.meterMu.Lock()
 	defer p.meterMu.Unlock()
-	return candidate{up: p.up.Load(), inflight: p.inflight.Load(), rate: p.meter.estimate(now), resting: resting, strikes: strikes}
+	return selection.Path{Up: p.up.Load(), Inflight: p.inflight.Load(), Rate: p.meter.Estimate(now), Resting: resting, Strikes: strikes}
 }
 
 // take counts slices that are about to be enqueued.
@@ -143,7 +145,7 @@ func (p *path) flush() {
 		if p.posted == 0 {
 			p.progress = p.e.cfg.Clock.Now()
 			p.meterMu.Lock()
-			p.meter.start(p.progress)
+			p.meter.Start(p.progress)
 			p.meterMu.Unlock()
 		}
 		p.posted += len(chunk)
@@ -186,7 +188,7 @@ func (p *path) completed(run []*Slice, err error) {
 		p.posted -= len(run)
 		p.progress = now
 		p.meterMu.Lock()
-		p.meter.completed(now, n, p.posted == 0)
+		p.meter.Completed(now, n, p.posted == 0)
 		p.meterMu.Unlock()
 	}
 	p.backoff, p.lastErr = 0, nil
@@ -274,7 +276,7 @@ func (p *path) lose(c *connection, why PathState, err error) {
 	p.warm = p.warm || len(p.peer.paths) > 1
 	p.up.Store(false)
 	p.meterMu.Lock()
-	p.meter.stop(why == PathStalled)
+	p.meter.Stop(why == PathStalled)
 	p.meterMu.Unlock()
 }
 
@@ -283,9 +285,9 @@ func (p *path) lose(c *connection, why PathState, err error) {
 func (p *path) checkProgress(now time.Duration) {
 	c := p.candidate(now)
 	limit := p.e.cfg.StallTimeout
-	if c.rate > 0 {
+	if c.Rate > 0 {
 		p.meterMu.Lock()
-		expected := 4 * float64(c.inflight) / p.meter.rate
+		expected := 4 * float64(c.Inflight) / p.meter.Rate()
 		p.meterMu.Unlock()
 		limit = max(limit, min(time.Duration(expected*1e9), 10*limit))
 	}
@@ -293,7 +295,7 @@ func (p *path) checkProgress(now time.Duration) {
 	defer p.mu.Unlock()
 	if p.conn != nil && p.posted > 0 && now-p.progress > limit {
 		p.lastErr = fmt.Errorf("%w: no progress for %v with %d slices, %d bytes under way",
-			ErrUnreachable, (now - p.progress).Round(time.Millisecond), p.posted, c.inflight)
+			ErrUnreachable, (now - p.progress).Round(time.Millisecond), p.posted, c.Inflight)
 		p.lose(p.conn, PathStalled, p.lastErr)
 	}
 }

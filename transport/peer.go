@@ -6,13 +6,15 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"kvferry/transport/selection"
 )
 
 // A peer is another engine as its rails' addresses show it: the paths there, and the
 // slices that no path has taken yet. Targets that are reached over the same rails
 // share a peer, and so its connections.
 //
-//	Submit ──► lanes ──selectPath──► path's queue ──► endpoint
+//	Submit ──► lanes ────Choose────► path's queue ──► endpoint
 //	             ▲                       │ connection lost
 //	             └───── evacuate ◄───────┘ writes only once the target has fenced it
 //
@@ -123,9 +125,9 @@ func (s *Slice) rank(p *path) uint8 {
 func (s *Slice) alike(o *Slice) bool { return s.seg == o.seg && s.batch.t == o.batch.t }
 
 // candidates are the paths as selection sees them now.
-func (g *peer) candidates() []candidate {
+func (g *peer) candidates() []selection.Path {
 	now := g.e.cfg.Clock.Now()
-	cs := make([]candidate, len(g.paths))
+	cs := make([]selection.Path, len(g.paths))
 	for i, p := range g.paths {
 		cs[i] = p.candidate(now)
 	}
@@ -150,7 +152,7 @@ func (g *peer) dispatch() {
 			return int64(len(l.queue[i].Local)), true
 		}
 		for {
-			i, at, ok := selectPath(cs, l.ranks, sizes)
+			i, at, ok := selection.Choose(cs, l.ranks, sizes)
 			if !ok {
 				break
 			}
@@ -159,7 +161,7 @@ func (g *peer) dispatch() {
 			l.queue[0] = nil
 			l.queue = l.queue[1:]
 			g.queued.Add(-1)
-			cs[i].inflight += int64(len(s.Local))
+			cs[i].Inflight += int64(len(s.Local))
 			g.paths[i].inflight.Add(int64(len(s.Local)))
 			runs[i] = append(runs[i], s)
 		}
@@ -179,7 +181,7 @@ func (g *peer) dispatch() {
 func (g *peer) usable(s *Slice) []*path {
 	usable := make([]*path, 0, len(g.paths))
 	for _, p := range g.paths {
-		if s.rank(p) != unseen {
+		if s.rank(p) != selection.Unusable {
 			usable = append(usable, p)
 		}
 	}
@@ -196,7 +198,7 @@ func (g *peer) usable(s *Slice) []*path {
 		return usable
 	}
 	cs := g.candidates()
-	avoid := avoided(cs, func(i int) uint8 { return s.rank(g.paths[i]) })
+	avoid := selection.Avoided(cs, func(i int) uint8 { return s.rank(g.paths[i]) })
 	return slices.DeleteFunc(up, func(p *path) bool { return avoid&(1<<p.index) != 0 })
 }
 
@@ -222,11 +224,11 @@ func (g *peer) signal(s *Slice) {
 		return
 	}
 	cs := g.candidates()
-	rate := usualRate(cs)
-	avoid := avoided(cs, func(i int) uint8 { return s.rank(g.paths[i]) })
+	rate := selection.Rates(cs)
+	avoid := selection.Avoided(cs, func(i int) uint8 { return s.rank(g.paths[i]) })
 	best := -1
 	for i := range cs {
-		if cs[i].up && avoid&(1<<i) == 0 && s.rank(g.paths[i]) != unseen && (best < 0 || float64(cs[i].inflight)/rate(i) < float64(cs[best].inflight)/rate(best)) {
+		if cs[i].Up && avoid&(1<<i) == 0 && s.rank(g.paths[i]) != selection.Unusable && (best < 0 || float64(cs[i].Inflight)/rate(i) < float64(cs[best].Inflight)/rate(best)) {
 			best = i
 		}
 	}

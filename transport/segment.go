@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sync"
 	"unsafe"
+
+	"kvferry/transport/selection"
 )
 
 // RailAddr says how one rail reaches a segment.
@@ -78,7 +80,7 @@ func (e *Engine) register(name string, mem []byte, location string, access Acces
 		s.ranks = append(s.ranks, clampRank(rank))
 		s.info.Rails = append(s.info.Rails, RailAddr{Rail: r.Name(), Addr: r.Addr(), Rank: rank})
 	}
-	if slices.Min(s.ranks) == unseen {
+	if slices.Min(s.ranks) == selection.Unusable {
 		return fail(fmt.Errorf("%w: no rail may be used for memory at %s", ErrNoPath, location))
 	}
 	var err error
@@ -171,7 +173,7 @@ func (s *Segment) holds(b []byte) bool {
 // clampRank is a rank as paths have it.
 func clampRank(rank int) uint8 {
 	if rank < 0 {
-		return unseen
+		return selection.Unusable
 	}
-	return uint8(min(rank, unseen-1))
+	return uint8(min(rank, selection.Unusable-1))
 }

@@ -106,13 +106,13 @@ func (e *Engine) Rails() []RailStats {
 	for _, g := range e.peers {
 		for _, p := range g.paths {
 			c, s := p.candidate(now), &stats[p.rail]
-			s.InFlight += c.inflight
-			s.Rate += int64(c.rate)
+			s.InFlight += c.Inflight
+			s.Rate += int64(c.Rate)
 			s.Paths++
-			if c.up {
+			if c.Up {
 				s.Up++
 			}
-			if c.resting {
+			if c.Resting {
 				s.Resting++
 			}
 		}

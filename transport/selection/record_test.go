@@ -1,4 +1,4 @@
-package transport
+package selection
 
 import (
 	"fmt"
@@ -20,13 +20,13 @@ import (
 // and the answer how the path stands.
 func TestRecord(t *testing.T) {
 	datadriven.Walk(t, "testdata/record", func(t *testing.T, path string) {
-		var r record
+		var r Record
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			if d.Cmd != "path" {
 				d.Fatalf(t, "unknown command %q", d.Cmd)
 			}
 			if d.HasArg("new") {
-				r = record{}
+				r = Record{}
 			}
 			var out strings.Builder
 			for line := range strings.Lines(d.Input) {
@@ -50,15 +50,15 @@ func TestRecord(t *testing.T) {
 				for range n {
 					switch {
 					case len(f) > 1 && f[1] == "strike":
-						r.strike(now, ended)
+						r.Strike(now, ended)
 					case len(f) > 1 && f[1] == "right":
-						r.vouch(1)
+						r.Vouch(false)
 					}
 				}
 				switch {
-				case r.clear():
+				case r.Clear():
 					fmt.Fprintf(&out, "%v clear\n", now)
-				case r.resting(now):
+				case r.Resting(now):
 					fmt.Fprintf(&out, "%v resting until %v, strikes %d\n", now, r.until, r.strikes)
 				case r.rest > 0:
 					fmt.Fprintf(&out, "%v on trial, strikes %d\n", now, r.strikes)

@@ -1,11 +1,11 @@
-package transport
+package selection
 
 import (
 	"math"
 	"time"
 )
 
-// A meter learns what a path delivers, in bytes per second of the time that it has
+// A Meter learns what a path delivers, in bytes per second of the time that it has
 // bytes under way. It is a pure function of what it is told.
 //
 //	sample   bytes completed / busy time, over meterSpan of busy time
@@ -14,7 +14,7 @@ import (
 // so that an estimate follows a change within three times meterMemory however often
 // completions come. A path that carries little is not seen at its best: its rate is
 // a lower bound, which load corrects.
-type meter struct {
+type Meter struct {
 	rate  float64 // 0 before the first sample
 	peak  float64 // highest rate
 	taken time.Duration
@@ -34,15 +34,15 @@ const (
 	meterRest = 500 * time.Millisecond
 )
 
-// start says that bytes are under way, where there were none.
-func (m *meter) start(now time.Duration) {
+// Start says that bytes are under way, where there were none.
+func (m *Meter) Start(now time.Duration) {
 	if !m.busy {
 		m.busy, m.from = true, now
 	}
 }
 
-// completed takes bytes that came through. idle says that none are left under way.
-func (m *meter) completed(now time.Duration, bytes int64, idle bool) {
+// Completed takes bytes that came through. idle says that none are left under way.
+func (m *Meter) Completed(now time.Duration, bytes int64, idle bool) {
 	if m.busy {
 		m.span += now - m.from
 	}
@@ -61,9 +61,9 @@ func (m *meter) completed(now time.Duration, bytes int64, idle bool) {
 	m.taken, m.span, m.bytes = now, 0, 0
 }
 
-// stop says that nothing is under way because the connection was lost. One that
+// Stop says that nothing is under way because the connection was lost. One that
 // made no progress is not expected to be as fast next time.
-func (m *meter) stop(stalled bool) {
+func (m *Meter) Stop(stalled bool) {
 	m.busy, m.span, m.bytes = false, 0, 0
 	if stalled {
 		m.rate /= 8
@@ -71,8 +71,8 @@ func (m *meter) stop(stalled bool) {
 	}
 }
 
-// estimate is the rate now, or 0 if there is none yet.
-func (m *meter) estimate(now time.Duration) float64 {
+// Estimate is the rate now, or 0 if there is none yet.
+func (m *Meter) Estimate(now time.Duration) float64 {
 	if m.rate == 0 {
 		return 0
 	}
@@ -88,3 +88,6 @@ func (m *meter) estimate(now time.Duration) float64 {
 	}
 	return m.rate
 }
+
+// Rate is what was measured last, without what has happened since.
+func (m *Meter) Rate() float64 { return m.rate }

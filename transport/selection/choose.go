@@ -1,0 +1,155 @@
+package selection
+
+import "time"
+
+// A Path is what is to be known of a path.
+type Path struct {
+	Up       bool
+	Inflight int64   // bytes queued and posted
+	Rate     float64 // bytes/s it delivers, see Meter; 0 if not known
+	Resting  bool    // it has carried wrong bytes, see Record
+	Strikes  int     // how many batches of them
+}
+
+// Unusable is the rank of a path that must not be used.
+const Unusable = 255
+
+// Avoided are the paths, as bits, that a slice with these ranks must not take because
+// of their record: those that rest, as long as another is usable; or if all that are
+// rest, all but the one with the fewest strikes.
+func Avoided(paths []Path, ranks func(i int) uint8) (avoid uint64) {
+	least := -1
+	others := false
+	for i := range paths {
+		switch {
+		case !paths[i].Up || ranks(i) == Unusable:
+		case !paths[i].Resting:
+			others = true
+		default:
+			avoid |= 1 << i
+			if least < 0 || paths[i].Strikes < paths[least].Strikes {
+				least = i
+			}
+		}
+	}
+	if least >= 0 && !others {
+		avoid &^= 1 << least
+	}
+	return avoid
+}
+
+// What a path may have under way is what it delivers in windowTime: enough to be
+// kept busy while a completion comes back and the next slices are posted on a busy
+// machine, and no more, as that is what a path that slows down or dies makes others
+// wait for. firstWindow is that of a path not measured yet.
+const (
+	windowTime  = 20 * time.Millisecond
+	leastWindow = 256 << 10
+	firstWindow = 1 << 20
+)
+
+func (p *Path) window() int64 {
+	if p.Rate == 0 {
+		return firstWindow
+	}
+	return max(int64(p.Rate*windowTime.Seconds()), leastWindow)
+}
+
+// room says whether the path may have more under way; one slice it always may.
+func (p *Path) room() bool { return p.Up && (p.Inflight == 0 || p.Inflight < p.window()) }
+
+// Choose chooses the path that takes a slice next from a queue, and which one.
+// sizes are those of the queue's slices, from its head; ranks say how far each path
+// is from their memory: 0 is close, Unusable is out of the question.
+//
+// The head goes to the close path that is expected to finish it first,
+//
+//	finish = (inflight + size) / rate
+//
+// If that path has its window full, any other with room takes the slice that the
+// close paths would otherwise come to by the time it will have finished it: they
+// deliver finish x sum(rates) bytes by then, of which sum(inflight) are on their way
+// and the rest is the head of the queue. So a slow path never holds up what is first
+// in the queue, has work as long as the queue is longer than that, and leaves the
+// last slices to the fast ones; and a path that is far from the memory takes slices
+// only if they would be done later without it.
+//
+// Paths that rest are left out, see Avoided.
+//
+// ok is false if the queue must wait: until a completion makes room, or a path is up.
+func Choose(paths []Path, ranks []uint8, sizes func(i int) (int64, bool)) (path, index int, ok bool) {
+	head, any := sizes(0)
+	if !any {
+		return 0, 0, false
+	}
+	rates := Rates(paths)
+	finish := func(i int) float64 { return float64(paths[i].Inflight+head) / rates(i) }
+	avoid := Avoided(paths, func(i int) uint8 { return ranks[i] })
+	usable := func(i int) bool { return paths[i].Up && avoid&(1<<i) == 0 }
+	best := uint8(Unusable)
+	for i := range paths {
+		if usable(i) {
+			best = min(best, ranks[i])
+		}
+	}
+	if best == Unusable {
+		return 0, 0, false
+	}
+	first := -1
+	for i := range paths {
+		if usable(i) && ranks[i] == best && (first < 0 || finish(i) < finish(first)) {
+			first = i
+		}
+	}
+	if paths[first].room() {
+		return first, 0, true
+	}
+	// Of the others, the one that finishes soonest.
+	next := -1
+	for i := range paths {
+		if i != first && ranks[i] != Unusable && usable(i) && paths[i].room() && (next < 0 || finish(i) < finish(next)) {
+			next = i
+		}
+	}
+	if next < 0 {
+		return 0, 0, false
+	}
+	var rate, inflight float64
+	for i := range paths {
+		if i != next && usable(i) && ranks[i] == best {
+			rate += rates(i)
+			inflight += float64(paths[i].Inflight)
+		}
+	}
+	ahead := finish(next)*rate - inflight
+	for at := 0; ; at++ {
+		size, any := sizes(at)
+		if !any {
+			return 0, 0, false // the close paths will have done it all
+		}
+		if ahead < float64(size) {
+			return next, at, true
+		}
+		ahead -= float64(size)
+	}
+}
+
+// Rates is a path's rate, or the mean of the others' while it is not known.
+func Rates(paths []Path) func(i int) float64 {
+	sum, n := 0.0, 0
+	for i := range paths {
+		if paths[i].Rate > 0 {
+			sum, n = sum+paths[i].Rate, n+1
+		}
+	}
+	mean := 1e9
+	if n > 0 {
+		mean = sum / float64(n)
+	}
+	return func(i int) float64 {
+		if paths[i].Rate > 0 {
+			return paths[i].Rate
+		}
+		return mean
+	}
+}
