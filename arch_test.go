@@ -55,7 +55,7 @@ var layers = map[string]layer{
 	"transport/tcp":           {module: []string{"transport", "transport/connection", "transport/nic", "transport/socket", "config"}, libraries: []string{xsys}},
 	"transport/cma":           {module: []string{"transport", "transport/socket", "config"}, libraries: []string{xsys}},
 	"transport/rdma":          {module: []string{"transport", "transport/connection", "transport/nic", "config"}, libraries: []string{"github.com/Mellanox/rdmamap"}},
-	"transport/rails":         {module: []string{"transport", "transport/nic", "transport/tcp", "transport/cma", "transport/rdma", "transport/topology", "config"}},
+	"transport/rails":         {module: []string{"transport", "transport/connection", "transport/nic", "transport/tcp", "transport/cma", "transport/rdma", "transport/topology", "config"}},
 	"transport/transporttest": {module: []string{"transport", "transport/connection", "clock/clocktest", "clock"}},
 	"handoff":                 {},
 	"handoff/handofftest":     {module: []string{"handoff"}},

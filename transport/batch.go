@@ -28,7 +28,8 @@ type BatchOptions struct {
 	Imm    uint64
 	HasImm bool
 	// OnDone is called once, after Done is closed. It must not block: it runs
-	// on the goroutine that completed the batch. It may Submit.
+	// on the goroutine that completed the batch, which is within Submit if that
+	// fails at once. It may Submit; it must not close a segment or the engine.
 	OnDone func(*Batch)
 	// Since is when the caller's schedule had the batch submitted, by the engine's
 	// clock: a paced batch occupies the link from then on. It is for callers that
@@ -53,7 +54,9 @@ func (s Status) String() string {
 	return [...]string{"in flight", "completed", "failed", "timed out", "canceled"}[s]
 }
 
-// A Batch is a set of requests under way. It ends exactly once.
+// A Batch is a set of requests under way. It ends exactly once, soon after
+// its deadline at the latest, and before its engine's Close returns. Its methods may be called at any time, also
+// long after it has ended; they do not block.
 type Batch struct {
 	e      *Engine
 	t      *Target
@@ -135,9 +138,14 @@ func (b *Batch) Completed() time.Duration {
 	return b.completed
 }
 
-// Submit starts a batch and returns at once. A faulty request, a closed target
-// or engine make a batch that has failed already; no requests and no immediate
-// make one that has completed.
+// Submit starts a batch and returns at once. reqs is the caller's again, the memory that
+// it names when the batch is done. A faulty request, a closed target or engine make a
+// batch that has failed already; no requests and no immediate make one that has completed.
+//
+// Err says why a batch failed: ErrInvalid, ErrBounds, ErrNotRegistered of the request
+// itself; ErrBadKey (see ErrUnconfirmed too), ErrAccess, ErrBounds of the target; ErrBusy; ErrUnreachable if
+// Config.Retries are used up; ErrDeadline, with the last failure; ErrCanceled;
+// net.ErrClosed.
 func (e *Engine) Submit(t *Target, reqs []Request, opt BatchOptions) *Batch {
 	b := &Batch{e: e, t: t, opt: opt, posted: e.cfg.Clock.Now(), done: make(chan struct{})}
 	if len(reqs) == 0 && !opt.HasImm {

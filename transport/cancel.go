@@ -5,7 +5,7 @@ import "time"
 // Cancel ends the batch without its remaining slices. Slices that are posted run
 // out: an endpoint is shared, and is closed only when nothing has completed on it
 // for Config.CancelGrace. So the batch is done soon after Cancel, but not at once.
-// It may have completed.
+// It may have completed. On a batch that has ended it does nothing.
 func (b *Batch) Cancel() {
 	if !b.abort(Canceled, ErrCanceled, "", "") {
 		return

@@ -20,20 +20,24 @@ type Config struct {
 	Clock clock.Clock
 	// Link, if not nil, paces batches as a modelled NIC would.
 	Link *Link
-	// OnImmediate gets the immediates of peers' batches, each exactly once.
-	// It runs on a rail's goroutine and must not block for long: the
-	// connection it came over waits. Immediates are dropped if it is nil.
+	// OnImmediate gets the immediates of peers' batches, each exactly once, also if
+	// the initiator had to send it again. It runs on a rail's goroutine, for several
+	// connections at once, and must not block for long: the connection it came over
+	// waits. It may Submit; it must not close a segment, a window or the engine,
+	// which would wait for it. Immediates are dropped if it is nil.
 	OnImmediate func(Immediate)
 
 	// Select says how slices are spread over several paths to a peer.
 	// Default Affinity.
 	Select Selection
 	// OnPath, if not nil, hears of every change of a path's state, on a
-	// goroutine of the engine's. It must not block.
+	// goroutine of the engine's, of several paths at once. It must not block, nor
+	// close the engine.
 	OnPath func(PathEvent)
 
 	// Rank says how far a rail is from memory at a location: 0 is close, 1 can be
-	// used, a negative number must not be. Nil: all are close.
+	// used, a negative number must not be. It is asked once for each rail when memory is
+	// registered. Nil: all are close. Package rails has one that asks the topology.
 	Rank func(location, rail string) int
 	// StallTimeout is how long a path with slices under way may make no progress
 	// while another is up; then its connection is given up, and the others carry

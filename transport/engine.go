@@ -11,8 +11,14 @@ import (
 	"kvferry/transport/selection"
 )
 
-// An Engine moves batches over its rails. Its methods may be called
-// concurrently.
+// An Engine moves batches over its rails. Its methods, and those of its segments,
+// windows, targets and batches, may be called from any goroutine, several at once; Close
+// beside all others. None waits for a peer but the Close methods of segments, windows
+// and the engine, and those not longer than deadlines and rails allow.
+//
+// After Close nothing starts: Register, RegisterLocal, Open and Segment.Window return
+// net.ErrClosed, and a batch of Submit has failed with it. What tells of things goes on:
+// Rails, Info, Bytes, and all of a Batch that has ended.
 type Engine struct {
 	cfg    Config
 	accts  []account // one for each rail
@@ -42,7 +48,9 @@ type Engine struct {
 }
 
 // New starts an engine over cfg.Rails, which it then owns: they are closed with
-// the engine, and at once if New fails on a valid configuration.
+// the engine, and at once if New fails on a valid configuration. They have not been used
+// before. A configuration that is not valid is a [config.Invalid], and its rails stay the
+// caller's.
 func New(cfg Config) (*Engine, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -166,8 +174,10 @@ func (e *Engine) changed(p *path, at time.Duration, state PathState, err error) 
 }
 
 // Close ends every batch with net.ErrClosed, closes the rails, and returns when
-// all of the engine's and the rails' goroutines are gone. It must not be called
-// from OnDone or OnImmediate. Closing again waits likewise.
+// all of the engine's and the rails' goroutines are gone: no function of the Config runs
+// any more, and all memory is its owner's, segments that were not closed too. It must not
+// be called from OnDone, OnImmediate or OnPath. Closing again waits likewise and returns
+// the same.
 func (e *Engine) Close() error {
 	e.mu.Lock()
 	if e.closed {

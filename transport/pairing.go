@@ -23,9 +23,13 @@ func (r Reach) String() string {
 	return [...]string{"unknown", "on link", "routed", "by another interface", "no route"}[r]
 }
 
-// A Router is a rail that can tell how packets to a peer's address would leave. why
-// is for a person: "packets to 10.77.0.2 leave by eth0, not eth1".
+// A Router is a rail that can tell how packets to a peer's address would leave: the
+// engine pairs its rails with a peer's by that. A rail that is none is taken to reach
+// every address of its kind.
 type Router interface {
+	// Route asks the system, and connects to nobody. why is for a person: "packets to
+	// 10.77.0.2 leave by eth0, not eth1"; it is empty where there is nothing to say. It
+	// may be called from any goroutine, and after Close, when it may answer Unknown.
 	Route(addr string) (r Reach, why string)
 }
 

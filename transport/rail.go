@@ -24,80 +24,113 @@ func (o Op) String() string {
 	return "invalid op"
 }
 
-// A Rail moves slices over one NIC. Its methods may be called concurrently.
-// transporttest.TestRail states this contract as a test.
+// A Rail moves slices over one NIC. The engine is its user: it calls HandleImmediates
+// first, then everything else from any goroutine, several at once. Close may be called at
+// any time, beside all others; what a method does after Close is said of each, and holds
+// from when Close has returned. While Close runs, calls may end either way.
+//
+// Errors are those of this package, wrapped with whose connection it was and why:
+// errors.Is tells them apart. transporttest.TestRail states this contract as a test.
 type Rail interface {
 	// Name identifies the rail in metrics, errors and reports: "tcp/eth1".
 	// The part before the slash is the rail's kind: only rails of one kind
-	// reach each other. It may be called after Close.
+	// reach each other. It does not change, and may be called after Close.
 	Name() string
 
 	// Addr is what a peer's rail dials. It travels in the segment's
-	// metadata. It may be called after Close.
+	// metadata. It does not change, and may be called after Close.
 	Addr() string
 
-	// Register gives mem a key. Peers that present it may do what access says,
-	// with offsets from the start of mem; whatever else they try, the target
-	// refuses the slice as access.Check does and touches nothing. (Rails of RDMA
-	// cannot check at the target, see package rdma.) With an access that opens
-	// nothing the key is for Slice.LocalKey, and to peers it is a bad one. mem
-	// must stay mapped until Deregister or Close returns, and have all that
-	// access opens, or it is ErrInvalid. After Close it returns net.ErrClosed.
+	// Register gives mem a key, a new one each time. Peers that present it may do
+	// what access says, with offsets from the start of mem; whatever else they try,
+	// the target refuses the slice as access.Check does and touches nothing. (Rails
+	// of RDMA cannot check at the target, see package rdma.) With an access that
+	// opens nothing the key is for Slice.LocalKey, and to peers it is a bad one.
+	//
+	// mem is lent to the rail: it must stay mapped until Deregister or Close
+	// returns. Memory that does not have all that access opens is ErrInvalid. After
+	// Close it returns net.ErrClosed.
 	Register(mem []byte, access Access) (Key, error)
 
 	// Deregister makes the key invalid and returns when no peer's operation
-	// touches the region any more. An operation that has stalled is cut off
-	// rather than waited for. The rail's own posted slices are the caller's
-	// business. An unknown key is ErrBadKey; after Close it returns
-	// net.ErrClosed.
+	// touches the region any more, and no immediate comes with the key: the memory
+	// is the caller's again. An operation that has stalled is cut off rather than
+	// waited for. The rail's own posted slices are the caller's business. An
+	// unknown key is ErrBadKey; after Close it returns net.ErrClosed. It must not
+	// be called by the function that gets immediates, which it may wait for.
 	Deregister(Key) error
 
-	// Dial returns an endpoint connected to a peer's rail, or an error
-	// within the time ctx allows. After Close it returns net.ErrClosed.
+	// Dial returns an endpoint connected to a peer's rail, or an error within the
+	// time ctx allows: ErrUnreachable if nobody answers, ErrProtocol if who answers
+	// is no rail, ctx's own. By then the peer has ended the connections from here
+	// that were lost with writes unanswered, so that nothing of them lands after
+	// what is posted now. The endpoint is the caller's to close; the rail's Close
+	// does too. After Close it returns net.ErrClosed.
 	Dial(ctx context.Context, addr string) (Endpoint, error)
 
-	// HandleImmediates sets the function that gets the immediates peers
-	// send, with the key of the slice that each came with. It is called once,
-	// before the first Register, and runs on the rail's own goroutines; a slice
-	// with an immediate completes at its initiator after the function returned.
+	// HandleImmediates sets the function that gets the immediates peers send, with
+	// the key of the slice that each came with. It is called once, before the
+	// first Register.
+	//
+	// The function runs on the rail's own goroutines: for one connection one after
+	// the other, those of one key in the order that they were posted, for several
+	// connections at once. The bytes of its slice, and of those posted before it with
+	// its key on that connection, are in place by then, and the slice completes at
+	// its initiator after the function returned. The connection waits meanwhile, so it should not
+	// block for long. It may call Fence, of another connection; it must not call
+	// Deregister or Close. It is not running when Close has returned, and is not
+	// called any more.
 	HandleImmediates(func(Key, Imm))
 
 	// Fence ends the connection that a peer's endpoint with this secret made,
-	// if there is one, and returns when it touches nothing any more. It may run
-	// within the function that gets immediates.
+	// if there is one, and returns when it touches nothing any more. Slices that
+	// were posted on it end at their initiator with ErrUnreachable. A secret that
+	// is nobody's, or no more, does nothing, and so does every one after Close. It
+	// may run within the function that gets immediates.
 	Fence(Secret)
 
 	// Close stops serving peers and closes every endpoint, so that every
 	// posted slice has completed and no registered memory is touched when
-	// it returns. A second Close, beside the first or later, waits likewise
-	// and returns nil. What is said above of the time after Close holds from
-	// when it has returned; while it runs calls may end either way.
+	// it returns. Keys need not be deregistered before. A second Close, beside the
+	// first or later, waits likewise and returns nil.
 	Close() error
 }
 
-// An Endpoint is one connected pair of rails: a socket, a queue pair.
+// An Endpoint is one connected pair of rails: a socket, a queue pair. Its methods may be
+// called from any goroutine, several at once.
 type Endpoint interface {
 	// Secret ends the connection at the peer's rail, by its Fence. What travels
-	// over the connection does not tell it.
+	// over the connection does not tell it. It does not change, and may be called
+	// after Close: that is when it is needed.
 	Secret() Secret
 
 	// Post queues a prefix of slices, in order, and never blocks. n <
 	// len(slices) means that the queue is full: there is room again when a
 	// posted slice has completed. The queue is bounded, as a lost connection has
-	// to send again what it held: see Room in package connection, which counts it. Every queued slice is completed exactly
-	// once, never from within Post, and may post more as it does; until then
-	// the rail may touch its Local memory, afterwards not. err is non-nil only
-	// if the endpoint is unusable, in which case it stays so; after Close it is
-	// net.ErrClosed.
+	// to send again what it held: see Room in package connection, which counts it.
+	// An endpoint that has nothing posted takes at least one slice, of any size.
 	//
-	// A slice that completes with an error that is not Refused means that the
-	// endpoint is broken: the rail completes its remaining slices with errors
-	// too.
+	// The first n slices and their Local memory are the rail's until they
+	// complete: it calls Slice.Complete or CompleteAll exactly once for each, never
+	// from within Post, on a goroutine of its own, which holds no lock that Post
+	// needs: what hears of a completion may post more. The list itself is the
+	// caller's again when Post returns.
+	//
+	// err is non-nil only if the endpoint is unusable, in which case it stays so,
+	// and n is 0; after its Close, or the rail's, it is net.ErrClosed, or why it was
+	// unusable before.
+	//
+	// A slice completes with nil when its bytes are applied at the destination;
+	// with an error that is Refused, alone; with ErrInvalid if this rail cannot
+	// carry it as it is set; with any other if the endpoint is broken: the rail
+	// completes its remaining slices with errors too. Only the target's Fence says
+	// then whether bytes of a WRITE may yet land.
 	Post(slices []*Slice) (n int, err error)
 
 	// Close completes the slices still posted with net.ErrClosed, and then
-	// returns. It takes no longer than the NIC needs to let go of the
-	// memory; it does not wait for the peer. A second Close waits likewise
-	// and returns nil.
+	// returns: their memory is the caller's. It takes no longer than the NIC needs
+	// to let go of the memory; it does not wait for the peer. It must not be called
+	// by what hears of a completion, which it may wait for. A second Close waits
+	// likewise and returns nil.
 	Close() error
 }

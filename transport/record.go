@@ -16,7 +16,8 @@ type recordKey struct {
 
 // A Trail is the paths that carried the bytes of batches to and from one peer, for
 // when it turns out whether those were right. The zero value is none. It keeps no
-// memory of the batches alive.
+// memory of the batches alive, and may be used after the engine's Close, to no effect.
+// It is a value: Add is for one goroutine, the others for any.
 type Trail struct {
 	peer  *peer
 	paths uint64 // bits, by path.index
@@ -24,7 +25,7 @@ type Trail struct {
 	tag   string
 }
 
-// Trail is that of a batch which has ended.
+// Trail is that of a batch which has ended; before that it may lack some.
 func (b *Batch) Trail() Trail {
 	if b.t == nil {
 		return Trail{}

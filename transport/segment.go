@@ -33,6 +33,7 @@ type SegmentInfo struct {
 
 // A Segment is registered local memory: the source and destination of this
 // engine's transfers. Peers reach it through its keys, or only through windows.
+// The memory is lent to the engine, which never frees it: see [Allocator].
 type Segment struct {
 	e     *Engine
 	mem   []byte
@@ -52,7 +53,12 @@ type Segment struct {
 
 // Register makes mem a segment on every rail. Whoever has its Info may read and
 // write all of it; RegisterLocal gives nothing away. mem must stay mapped until the
-// segment's or the engine's Close has returned.
+// segment's or the engine's Close has returned. The name is for errors and immediates;
+// the location is what Config.Rank knows, like "cpu:0". Memory may be registered more
+// than once, in whole or in part.
+//
+// Errors are ErrInvalid for empty memory, ErrNoPath if no rail may be used for that
+// location, what a rail says of the memory, and net.ErrClosed.
 func (e *Engine) Register(name string, mem []byte, location string) (*Segment, error) {
 	return e.register(name, mem, location, Whole(int64(len(mem))))
 }
@@ -98,7 +104,8 @@ func (e *Engine) register(name string, mem []byte, location string, access Acces
 	return s, nil
 }
 
-// Info is what peers need to open the segment.
+// Info is what peers need to open the segment. It is a copy, which does not change, and
+// may be asked for after Close; its keys are bad ones then.
 func (s *Segment) Info() SegmentInfo {
 	if s.reg.access.None() {
 		info := s.info
@@ -108,12 +115,14 @@ func (s *Segment) Info() SegmentInfo {
 	return s.reg.info(s)
 }
 
-// Bytes is the registered memory.
+// Bytes is the registered memory. After Close it is still told, and its owner's alone.
 func (s *Segment) Bytes() []byte { return s.mem }
 
 // Close closes the segment's windows and deregisters it on all rails. It waits for
 // this engine's batches that use the memory, which their deadlines bound, and for
-// peers' operations under way; then nothing touches the memory any more. Closing
+// peers' operations under way; then nothing touches the memory any more, and its owner
+// may free it. Batches submitted meanwhile or later find it not registered, see
+// ErrNotRegistered. It must not be called from OnDone or OnImmediate. Closing
 // again, beside the first call or later, waits likewise and returns the same; after
 // the engine's Close that is nil.
 func (s *Segment) Close() error {

@@ -6,7 +6,9 @@ import (
 )
 
 // A Slice is what one rail carries in one operation. The exported fields are
-// for the rail to read; they do not change while the slice is posted.
+// for the rail to read; they do not change while the slice is posted. Slice and Local
+// are the rail's from Post until it completes the slice, which is the last that it does
+// with either.
 type Slice struct {
 	Op       Op
 	HasImm   bool   // only with Write
@@ -66,7 +68,8 @@ func (f doneFunc) again(s *Slice) { f(s, errTwice) }
 
 // Complete ends the slice: nil means applied at the destination. A rail calls
 // it exactly once for each posted slice and does not touch the slice or its
-// memory afterwards.
+// memory afterwards. It calls back into the engine, which may post more and does not
+// block; the rail holds no lock that its Post needs.
 func (s *Slice) Complete(err error) {
 	one := [1]*Slice{s}
 	CompleteAll(one[:], err)

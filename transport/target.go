@@ -11,7 +11,8 @@ import (
 	"sync/atomic"
 )
 
-// A Target is a peer's segment, opened for transfers.
+// A Target is a peer's segment, or a window of it, opened for transfers. It holds no
+// memory and no key of ours: it is what batches are addressed to.
 type Target struct {
 	e     *Engine
 	info  SegmentInfo
@@ -25,8 +26,9 @@ type Target struct {
 // Open prepares transfers to and from a peer's segment. It does not wait:
 // connections are made in the background, kept, shared between targets, and
 // made again when they are lost; a peer that cannot be connected is tried about
-// every Config.BackoffMax until the target is closed. Open fails if the description is faulty or no
-// rail here reaches one of the peer's.
+// every Config.BackoffMax until the target is closed. A description that is faulty is
+// ErrInvalid, and ErrNoPath if no rail here reaches one of the peer's. Whether the keys
+// are good only a batch finds out.
 func (e *Engine) Open(info SegmentInfo) (*Target, error) {
 	fail := func(err error) (*Target, error) {
 		return nil, &Error{Op: "open " + info.Name, Err: err}
@@ -166,7 +168,9 @@ func kinds(rails []Rail) []string {
 }
 
 // Close lets the target's connections go once its batches have ended and
-// Config.IdleTimeout has passed without another Open of the same peer.
+// Config.IdleTimeout has passed without another Open of the same peer. It does not wait
+// for that, and batches under way go on; one submitted when they have ended is
+// ErrInvalid. It returns nil, also the second time and after the engine's Close.
 func (t *Target) Close() error {
 	t.once.Do(t.release)
 	return nil

@@ -23,7 +23,10 @@ type Window struct {
 // Window opens ranges of the segment. They may come in any order and touch, as
 // NewAccess says; op is the peers', so that Read lets them read. The name is what
 // Immediate.Segment tells the owner of immediates that come with the window's key,
-// which only those of Write windows do.
+// which only those of Write windows do. Several windows may open the same place.
+//
+// Ranges that are none, or not in the segment, are ErrInvalid; a segment that is closed
+// is net.ErrClosed.
 func (s *Segment) Window(name string, op Op, ranges []Range) (*Window, error) {
 	fail := func(err error) (*Window, error) {
 		return nil, &Error{Op: "open window " + name, Err: err}
@@ -51,11 +54,15 @@ func (s *Segment) Window(name string, op Op, ranges []Range) (*Window, error) {
 	return w, nil
 }
 
-// Info is what peers need to open the window.
+// Info is what peers need to open the window. It is a copy, and may be asked for after
+// Close; its keys are bad ones then.
 func (w *Window) Info() SegmentInfo { return w.reg.info(w.seg) }
 
 // Close ends the peers' access and returns when none of their operations under way
-// touches the memory any more. Closing again waits likewise and returns the same.
+// touches the memory any more, and no immediate comes with the window's key. What this
+// engine has under way with the memory goes on. It must not be called from OnImmediate.
+// Closing again waits likewise and returns the same; after the segment's or the engine's
+// Close that is nil.
 func (w *Window) Close() error {
 	if w.closed.Swap(true) {
 		<-w.gone

@@ -66,7 +66,7 @@ func (p *Path) room() bool { return p.Up && (p.Inflight == 0 || p.Inflight < p.w
 //
 //	finish = (inflight + size) / rate
 //
-// If that path has its window full, any other with room takes the slice that the
+// If that path has as much in flight as it may, any other with room takes the slice that the
 // close paths would otherwise come to by the time it will have finished it: they
 // deliver finish x sum(rates) bytes by then, of which sum(inflight) are on their way
 // and the rest is the head of the queue. So a slow path never holds up what is first

@@ -81,18 +81,9 @@ func testDial(t *testing.T, make Factory) {
 	if _, err := x.a.Dial(ctx, addr); !errors.Is(err, transport.ErrUnreachable) {
 		t.Errorf("dial of a closed rail: %v", err)
 	}
-	if _, err := gone.Dial(ctx, x.b.Addr()); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("dial from a closed rail: %v", err)
-	}
-	if _, err := gone.Register(bytesOf(1), transport.Whole(1)); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("register on a closed rail: %v", err)
-	}
-	if err := gone.Deregister(1); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("deregister on a closed rail: %v", err)
-	}
 	cancel()
-	if _, err := x.a.Dial(ctx, x.b.Addr()); err == nil {
-		t.Error("dial with a canceled context succeeded")
+	if _, err := x.a.Dial(ctx, x.b.Addr()); !errors.Is(err, context.Canceled) {
+		t.Errorf("dial with a canceled context: %v", err)
 	}
 }
 

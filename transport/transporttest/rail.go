@@ -55,6 +55,8 @@ func TestRail(t *testing.T, make Factory, windows Windows) {
 		{"PeerClose", testPeerClose},
 		{"RailClose", testRailClose},
 		{"CloseTwice", testCloseTwice},
+		{"AfterClose", testAfterClose},
+		{"NoImmediateAfter", testNoImmediateAfter},
 		{"LocalOnly", testLocalOnly},
 	}
 	if windows == Checked {
