@@ -41,6 +41,8 @@ var layers = map[string]layer{
 	"config":                  {},
 	"version":                 {},
 	"kvcache":                 {module: []string{"config"}},
+	"load":                    {module: []string{"kvcache", "config"}},
+	"load/loadtest":           {module: []string{"load"}},
 	"engine":                  {module: []string{"kvcache", "config"}},
 	"engine/batching":         {module: []string{"engine", "kvcache", "config"}, tests: []string{"engine/enginetest"}},
 	"engine/enginetest":       {module: []string{"engine", "kvcache"}},
@@ -75,26 +77,33 @@ var layers = map[string]layer{
 	"proxy/health":    {module: []string{"proto"}},
 	"proxy/openai":    {module: []string{"proto"}, tests: []string{"engine"}},
 	"daemon":          {module: []string{"config", "engine", "handoff", "node", "proto", "proxy", "transport", "transport/rails", "transport/topology", "placement"}, libraries: []string{pflag}},
-	"sim":             {module: []string{"kvcache", "engine", "handoff", "attempt", "connector", "placement", "config", "engine/batching"}, tests: []string{"handoff/handofftest"}},
-	"cluster":         {module: []string{"daemon", "node", "proxy", "config", "engine", "handoff", "kvcache", "proto"}},
+	"sim":             {module: []string{"kvcache", "load", "engine", "handoff", "attempt", "connector", "placement", "config", "engine/batching"}, tests: []string{"handoff/handofftest"}},
+	"cluster":         {module: []string{"daemon", "node", "proxy", "config", "engine", "handoff", "kvcache", "proto"}, tests: []string{"load", "bench/client", "sim"}},
 	"bench": { // sees a real cluster through its HTTP API only
-		module:    []string{"clock", "config", "kvcache", "engine", "handoff", "sim", "bench/page", "placement"},
-		libraries: []string{xsys, "gonum.org/v1/plot", "github.com/jaypipes/ghw", "github.com/schollz/progressbar/v3"},
-	},
-	"bench/page": {libraries: []string{"gonum.org/v1/plot"}},
-	"bench/transfer": { // no cluster: two transfer engines
-		module:    []string{"bench", "bench/page", "sim", "kvcache", "transport", "transport/connection", "transport/rails", "transport/topology", "transport/transporttest", "clock", "config"},
+		module:    []string{"clock", "config", "kvcache", "load", "engine", "handoff", "placement", "sim", "bench/client", "bench/figure", "bench/machine", "bench/page"},
 		libraries: []string{"gonum.org/v1/plot", "github.com/schollz/progressbar/v3"},
 	},
-	"bench/nics": { // kvbench on the hosts of the NIC lab
-		module:    []string{"bench", "bench/page", "bench/transfer", "config", "transport", "lab/nics"},
-		libraries: nil,
+	"bench/client":            {module: []string{"load", "clock", "kvcache", "config", "bench/figure"}}, // a library: it needs no other
+	"bench/client/clienttest": {},
+	"bench/figure":            {},
+	"bench/machine":           {module: []string{"clock", "engine", "bench/figure"}, libraries: []string{xsys, "github.com/jaypipes/ghw"}},
+	"bench/page":              {libraries: []string{"gonum.org/v1/plot"}},
+	"bench/recovery":          {module: []string{"config", "transport"}},
+	"bench/serving":           {module: []string{"load", "bench/client", "bench/figure", "bench/machine"}},
+	"bench/simulation": {
+		module:    []string{"config", "load", "engine", "handoff", "placement", "sim", "bench/figure", "bench/page"},
+		libraries: []string{"gonum.org/v1/plot", "github.com/schollz/progressbar/v3"},
 	},
+	"bench/transfer": { // no cluster: two transfer engines
+		module:    []string{"bench/figure", "bench/machine", "bench/page", "bench/recovery", "kvcache", "transport", "transport/connection", "transport/rails", "transport/topology", "transport/transporttest", "clock", "config"},
+		libraries: []string{"gonum.org/v1/plot", "github.com/schollz/progressbar/v3"},
+	},
+	"bench/nics":  {module: []string{"bench", "bench/machine", "bench/page", "bench/recovery", "bench/transfer", "config", "transport", "lab/nics"}}, // kvbench on the hosts of the NIC lab
 	"cmd/proxy":   {module: []string{"command", "command/commandtest", "daemon"}, libraries: []string{cobra}},
 	"cmd/prefill": {module: []string{"command", "command/commandtest", "daemon", "proto"}, libraries: []string{cobra}},
 	"cmd/decode":  {module: []string{"command", "command/commandtest", "daemon", "proto"}, libraries: []string{cobra}},
 	"cmd/kvbench": {
-		module:    []string{"bench", "bench/nics", "bench/page", "bench/transfer", "cluster", "command", "command/commandtest", "config", "engine", "handoff", "node", "sim", "transport", "transport/rails", "transport/topology", "placement", "daemon"},
+		module:    []string{"bench", "bench/nics", "bench/page", "bench/recovery", "bench/serving", "bench/simulation", "bench/transfer", "cluster", "command", "command/commandtest", "config", "daemon", "engine", "handoff", "load", "node", "placement", "sim", "transport", "transport/rails", "transport/topology"},
 		libraries: []string{cobra, pflag, "golang.org/x/term"},
 	},
 	"cmd/kvlab":           {module: []string{"command", "command/commandtest", "config", "lab", "lab/nics"}, libraries: []string{cobra, pflag}},
@@ -305,6 +314,10 @@ func below(pkg, dir string) bool {
 			next = append(next, "transport/transporttest")
 		case "clock":
 			next = append(next, "clock/clocktest")
+		case "load":
+			next = append(next, "load/loadtest")
+		case "bench/client":
+			next = append(next, "bench/client/clienttest")
 		}
 		return slices.Contains(next, pkg) || slices.ContainsFunc(next, visit)
 	}

@@ -20,7 +20,13 @@
 //	proxy/openai                         the API's wire format: requests, answers, errors, tokens
 //	bench/nics                           the experiments on several NICs, held to limits
 //	bench/transfer                       how fast a rail moves bytes: the transfer engine alone
-//	bench                                arrivals, client, metrics, reports
+//	bench                                the published table: measured, computed, reported
+//	bench/serving                        what the proxy and a node cost themselves, a token
+//	bench/simulation                     any cluster and load in virtual time, and sweeps
+//	bench/client                         the client: SSE, open and closed loops, metrics
+//	bench/client/clienttest              a server to test clients on
+//	bench/machine                        what a bench ran on, and what disturbed it
+//	bench/figure                         percentiles, histograms
 //	bench/page                           tables, plots and pages of reports
 //	sim                                  the same in virtual time: event loop, modelled links
 //	placement                            which node takes a request
@@ -32,6 +38,8 @@
 //	engine/batching                      continuous batching: what forms the steps
 //	engine/enginetest                    what every scheduler must do, and the smallest that does
 //	engine                               what an engine is: sequences, steps, scheduler, executor; modelled costs
+//	load                                 what is asked, and when: random, traces, published rows
+//	load/loadtest                        what every source of requests must do
 //	kvcache                              blocks, block tables, prefix hashes, bytes
 //	transport                            the transfer engine: segment, batch, slice, rail
 //	transport/selection                  which path takes which slice: rates, records, the choice

@@ -9,10 +9,14 @@ import (
 	"slices"
 	"time"
 
+	"kvferry/bench/client"
+	"kvferry/bench/figure"
+	"kvferry/bench/machine"
 	"kvferry/handoff"
+	"kvferry/load"
 )
 
-func newCell(cfg Config, w Workload, s Setting, repeat int) *Cell {
+func newCell(cfg Config, w load.Workload, s Setting, repeat int) *Cell {
 	c := &Cell{Row: Row{
 		Workload: w.Name, Setting: s.Name, Repeat: repeat,
 		Handoff: s.Handoff, Faults: []string{}, Notes: []string{},
@@ -22,7 +26,7 @@ func newCell(cfg Config, w Workload, s Setting, repeat int) *Cell {
 	}
 	// Fewer requests or another seed are other bursts: 1024/q2 mean TTFT
 	// varies by +-30 % between seeds, so an error would mean nothing.
-	if cfg.NumPrompts == PublishedPrompts && cfg.Seed == 0 {
+	if cfg.NumPrompts == load.PublishedPrompts && cfg.Seed == 0 {
 		c.Published = PublishedFigures(w.Name, s.Name)
 	}
 	return c
@@ -38,17 +42,18 @@ func (c *Cell) note(format string, args ...any) {
 
 // cell measures a cell, again if it was disturbed, and returns the attempt that is to
 // be reported. The error is a MismatchError.
-func (x *run) cell(ctx context.Context, w Workload, s Setting, repeat int, schedule Schedule) (*Cell, error) {
+func (x *run) cell(ctx context.Context, w load.Workload, s Setting, repeat int) (*Cell, error) {
 	var attempts []*Cell
+	length := w.End(x.cfg.NumPrompts, x.cfg.Seed)
 	for n := 0; ; n++ {
 		c := newCell(x.cfg, w, s, repeat)
 		c.Attempt = n
 		c.Clock = ClockReal // also of a cluster that does not start
-		x.bar.begin(c.name(), schedule.End)
-		err := x.attempt(ctx, c, w, s, schedule)
+		x.bar.begin(c.name(), length)
+		err := x.attempt(ctx, c, w, s)
 		// What has faults is reported: a fault must not be measured away.
 		again := err == nil && c.disturbed() && n < x.cfg.RetriesDisturbed && len(c.Faults) == 0 && ctx.Err() == nil
-		x.bar.end(c, schedule.End, again)
+		x.bar.end(c, length, again)
 		if err != nil {
 			return nil, err
 		}
@@ -67,7 +72,7 @@ func reported(attempts []*Cell) *Cell {
 		return best
 	}
 	for _, c := range attempts {
-		if len(best.Faults) == 0 && c.Disturbance != nil && (best.Disturbance == nil || c.Disturbance.score() < best.Disturbance.score()) {
+		if len(best.Faults) == 0 && c.Disturbance != nil && (best.Disturbance == nil || c.Disturbance.Score() < best.Disturbance.Score()) {
 			best = c
 		}
 	}
@@ -90,9 +95,8 @@ func reported(attempts []*Cell) *Cell {
 
 // attempt measures a cell once. What goes wrong becomes a fault of the cell, so that
 // one bad setting does not cost the others. The error is a MismatchError.
-func (x *run) attempt(ctx context.Context, c *Cell, w Workload, s Setting, schedule Schedule) error {
-	cfg := x.cfg
-	cluster, err := cfg.Start(ctx, s)
+func (x *run) attempt(ctx context.Context, c *Cell, w load.Workload, s Setting) error {
+	cluster, err := x.cfg.Start(ctx, s)
 	if err != nil {
 		c.unserved(ctx, "cluster did not start: %v", err)
 		return nil
@@ -102,43 +106,72 @@ func (x *run) attempt(ctx context.Context, c *Cell, w Workload, s Setting, sched
 			c.fault("cluster did not stop cleanly: %v", err)
 		}
 	}()
-	client := NewClient(cluster.URL(), cfg.RequestTimeout, cfg.Clock)
-	defer client.Close()
-	ready, cancel := context.WithTimeoutCause(ctx, cfg.ReadyTimeout, fmt.Errorf("not ready within %v", cfg.ReadyTimeout))
-	defer cancel()
-	model, err := client.Ready(ready)
-	if err != nil {
-		c.unserved(ctx, "%v", err)
-		return nil
-	}
-	if c.Server, err = client.ServerInfo(ready); err != nil {
-		c.unserved(ctx, "%v", err)
-		return nil
-	}
-	if link := cluster.Link(); link != nil {
-		c.Link = *link
-	} else if err := c.askedOf(cluster.URL(), s, cfg.ParseLink); err != nil {
+	asker := client.New(client.Config{URL: cluster.URL(), Timeout: x.cfg.RequestTimeout, Clock: x.cfg.Clock})
+	defer asker.Close()
+	model, err := x.ready(ctx, c, cluster, asker, s)
+	if err != nil || model == "" {
 		return err
 	}
-	salt, vocab := fmt.Sprintf("%d", c.Repeat), c.Server.vocabulary()
-	if c.Attempt > 0 {
-		salt += fmt.Sprintf(" attempt %d", c.Attempt)
-	}
-	warmUp, _, err := client.Run(ctx, model, w.Requests(1, cfg.Seed, salt+" warm-up", vocab), Schedule{At: []time.Duration{0}}, nil)
-	if err != nil || warmUp[0].Error != "" {
-		if err == nil {
-			err = errors.New(warmUp[0].Error)
-		}
+	if err := x.warmUp(ctx, c, w, asker, model); err != nil {
 		c.unserved(ctx, "warm-up request failed: %v", err)
 		return nil
 	}
-	before, err := client.KVCounters(ctx)
+	before, err := readCounters(ctx, asker)
 	if err != nil {
 		c.note("no counters to check against: %v", err)
 	}
-	requests := w.Requests(cfg.NumPrompts, cfg.Seed, salt, vocab)
-	runtime.GC() // the prompts' garbage is not the run's
+	runtime.GC() // what garbage there is so far is not the run's
+	if x.replay(ctx, c, w, cluster, asker, model) {
+		c.judge(s)
+		if before != nil {
+			c.crossCheck(ctx, asker, before)
+		}
+	}
+	return nil
+}
 
+// ready waits until the cluster serves, and has it say what it is. The model is "" if it
+// does not serve, and the cell has the reason. The error is a MismatchError.
+func (x *run) ready(ctx context.Context, c *Cell, cluster Cluster, asker *client.Client, s Setting) (model string, err error) {
+	limited, cancel := context.WithTimeoutCause(ctx, x.cfg.ReadyTimeout, fmt.Errorf("not ready within %v", x.cfg.ReadyTimeout))
+	defer cancel()
+	if model, err = asker.Ready(limited); err == nil {
+		c.Server, err = askServer(limited, asker)
+	}
+	if err != nil {
+		c.unserved(ctx, "%v", err)
+		return "", nil
+	}
+	if link := cluster.Link(); link != nil {
+		c.Link = *link
+		return model, nil
+	}
+	return model, c.askedOf(cluster.URL(), s, x.cfg.ParseLink)
+}
+
+// salt keeps the prompts of a cell's attempts apart, and those of its repeats.
+func (c *Cell) salt() string {
+	salt := fmt.Sprintf("%d", c.Repeat)
+	if c.Attempt > 0 {
+		salt += fmt.Sprintf(" attempt %d", c.Attempt)
+	}
+	return salt
+}
+
+// warmUp sends one request that is not counted.
+func (x *run) warmUp(ctx context.Context, c *Cell, w load.Workload, asker *client.Client, model string) error {
+	one := load.Load{Source: w.Load(1, x.cfg.Seed, c.salt()+" warm-up", c.Server.vocabulary()).Source}
+	failure := ""
+	_, err := asker.Run(ctx, model, one, func(r *client.Record) { failure = r.Error })
+	if err == nil && failure != "" {
+		err = errors.New(failure)
+	}
+	return err
+}
+
+// replay asks what the workload says, watches the machine meanwhile, and has the cell's
+// metrics. It reports whether the cell came to its end.
+func (x *run) replay(ctx context.Context, c *Cell, w load.Workload, cluster Cluster, asker *client.Client, model string) bool {
 	var pids []int
 	if local, ok := cluster.(LocalCluster); ok {
 		pids = local.Pids()
@@ -146,26 +179,25 @@ func (x *run) attempt(ctx context.Context, c *Cell, w Workload, s Setting, sched
 	end, err := x.watch(pids)
 	if err != nil {
 		c.unserved(ctx, "%v", err)
-		return nil
+		return false
 	}
-	records, duration, err := client.Run(ctx, model, requests, schedule, func(r *Record) {
-		r.Workload, r.Setting, r.Repeat, r.Attempt, r.Clock = c.Workload, c.Setting, c.Repeat, c.Attempt, ClockReal
-		x.out.record(r)
+	asked := w.Load(x.cfg.NumPrompts, x.cfg.Seed, c.salt(), c.Server.vocabulary())
+	took, err := asker.Run(ctx, model, asked, func(r *client.Record) {
+		rec := Record{Workload: c.Workload, Setting: c.Setting, Repeat: c.Repeat, Attempt: c.Attempt, Clock: ClockReal, Record: *r}
+		c.Records = append(c.Records, rec)
+		x.out.Record(&rec)
 		x.bar.requestDone()
 	})
 	disturbance, unseen := end()
-	c.Records = records
-	m := Measure(records, duration)
-	c.Metrics = &m
+	slices.SortFunc(c.Records, func(a, b Record) int { return a.Index - b.Index })
+	c.measure(took)
 	c.judgeRequests()
 	if err != nil {
 		c.Published = nil
 		c.unserved(ctx, "%v", err)
-		return nil
+		return false
 	}
-	if c.Published != nil {
-		c.RelErr = relErr(m.Figures, c.Published.Figures)
-	}
+	c.compare()
 	c.Disturbance = disturbance
 	if unseen != nil {
 		c.note("who used the CPUs is not known: %v", unseen)
@@ -173,11 +205,24 @@ func (x *run) attempt(ctx context.Context, c *Cell, w Workload, s Setting, sched
 	if pids == nil {
 		c.note("only this machine was watched, and what the nodes use of it, if they are here, counts as others' programs'")
 	}
-	c.judge(s)
-	if before != nil {
-		c.crossCheck(ctx, client, before)
+	return true
+}
+
+// measure computes the metrics of the records. took is the run's length.
+func (c *Cell) measure(took time.Duration) {
+	var m client.Meter
+	for i := range c.Records {
+		m.Add(&c.Records[i].Record)
 	}
-	return nil
+	metrics := m.Metrics(figure.Seconds(took))
+	c.Metrics = &metrics
+}
+
+// compare sets the metrics beside the published ones, if there are any.
+func (c *Cell) compare() {
+	if c.Published != nil {
+		c.RelErr = relErr(c.Metrics.Figures, c.Published.Figures)
+	}
 }
 
 // askedOf labels the cell by what the server says of itself. The error is a
@@ -225,7 +270,7 @@ func (c *Cell) judgeRequests() {
 	if m.Failed > 0 {
 		for i := range c.Records {
 			r := &c.Records[i]
-			if why := r.failure(); why != "" && r.Status != StatusInterrupted {
+			if why := r.Failure(); why != "" && r.Status != client.StatusInterrupted {
 				c.fault("%d of %d requests failed, the first is request %d (%s): %s", m.Failed, len(c.Records), r.Index, r.RequestID, why)
 				break
 			}
@@ -254,11 +299,11 @@ func (c *Cell) judge(s Setting) {
 	h, err := handoff.Parse(s.Handoff)
 	known = known && err == nil && h.Parts != handoff.Layers
 	if c.Disturbance != nil && known {
-		c.Disturbance.behindLink(share)
+		c.Disturbance.BehindLink(share)
 	}
 	if known && share > notedBehind {
 		c.note("this machine's own network did not keep up with the link: %.0f %% of the transfers took over %.1f times what they take at %.2f GB/s, the median %.2f times, so the figures are those of a slower link",
-			100*share, behind, c.PacedTo/1e9, median)
+			100*share, machine.Behind, c.PacedTo/1e9, median)
 	}
 	if m.Retries > 0 {
 		c.note("%d requests were moved to another node", m.Retries)
@@ -268,13 +313,9 @@ func (c *Cell) judge(s Setting) {
 	}
 }
 
-// A transfer is behind its modelled link if it took this many times as long. Up
-// to a tenth of them may, before the cell says so: a paced link never delivers
-// early, but bytes that are late are late.
-const (
-	behind      = 1.1
-	notedBehind = 0.1
-)
+// notedBehind is the share of transfers that may be behind their modelled link
+// (machine.Behind) before the cell says so.
+const notedBehind = 0.1
 
 // behindLink is the share of transfers that are behind, and the median of what
 // transfers took as a multiple of what the link takes. Under layerwise most of a
@@ -286,7 +327,7 @@ func (c *Cell) behindLink() (share, median float64, known bool) {
 		if b := c.Records[i].Breakdown; c.PacedTo > 0 && b != nil && b.KVBytes > 0 {
 			t := float64(b.WireUS) / 1e6 / (float64(b.KVBytes) / c.PacedTo)
 			times = append(times, t)
-			if t > behind {
+			if t > machine.Behind {
 				late++
 			}
 		}
@@ -295,7 +336,7 @@ func (c *Cell) behindLink() (share, median float64, known bool) {
 		return 0, 0, false
 	}
 	slices.Sort(times)
-	return float64(late) / float64(len(times)), percentile(times, 50), true
+	return float64(late) / float64(len(times)), figure.Percentile(times, 50), true
 }
 
 func (c *Cell) print(w io.Writer) error {

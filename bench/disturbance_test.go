@@ -5,14 +5,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	"kvferry/clock"
+	"kvferry/bench/client"
+	"kvferry/bench/client/clienttest"
+	"kvferry/bench/machine"
+	"kvferry/load"
 )
 
 // watched runs one cell into dir whose attempts were disturbed as given: late timers in
@@ -20,14 +21,14 @@ import (
 func watched(t *testing.T, dir string, cfg Config, late ...float64) (*Results, string, string, error) {
 	t.Helper()
 	var stdout, progress bytes.Buffer
-	cfg.Workloads, cfg.NumPrompts, cfg.Out, cfg.Stdout, cfg.Progress = []Workload{scaled}, 4, dir, &stdout, &progress
+	cfg.Workloads, cfg.NumPrompts, cfg.Out, cfg.Stdout, cfg.Progress = []load.Workload{scaled}, 4, dir, &stdout, &progress
 	cfg = cfg.withDefaults()
 	x := &run{cfg: cfg, results: &Results{Config: cfg.record()}, bar: newProgress(cfg)}
-	x.watch = func([]int) (func() (*Disturbance, error), error) {
-		d := &Disturbance{LateMeanMS: late[0], LateTimersPct: 30, CPU: &CPUUse{CPUs: 2, OthersPct: 40, Daemons: true}}
+	x.watch = func([]int) (func() (*machine.Disturbance, error), error) {
+		d := &machine.Disturbance{LateMeanMS: late[0], LateTimersPct: 30, CPU: &machine.CPUUse{CPUs: 2, OthersPct: 40, Daemons: true}}
 		late = late[1:]
-		d.judge()
-		return func() (*Disturbance, error) { return d, nil }, nil
+		d.Judge()
+		return func() (*machine.Disturbance, error) { return d, nil }, nil
 	}
 	r, err := x.run(t.Context())
 	return r, stdout.String(), progress.String(), err
@@ -52,10 +53,10 @@ func TestRetriesDisturbed(t *testing.T) {
 		{"the second is quiet, there is no third", 2, []float64{9, 0.5}, 1, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := newFakeServer(t, &fakeServer{})
+			f := clienttest.NewServer(t, &clienttest.Server{})
 			dir := t.TempDir()
 			r, stdout, progress, err := watched(t, dir, Config{
-				Settings: settings(t, "nondisagg"), RetriesDisturbed: c.retries, Start: serving(map[string]*fakeServer{"nondisagg": f}, nil),
+				Settings: settings(t, "nondisagg"), RetriesDisturbed: c.retries, Start: serving(map[string]*clienttest.Server{"nondisagg": f}, nil),
 			}, c.late...)
 			if err != nil || len(r.Cells) != 1 {
 				t.Fatalf("%d cells, %v", len(r.Cells), err)
@@ -84,7 +85,7 @@ func TestRetriesDisturbed(t *testing.T) {
 			}
 			// Another attempt on the same server must not find its prompts cached.
 			firsts := map[string]bool{}
-			for _, req := range f.requests() {
+			for _, req := range f.Requests() {
 				firsts[fmt.Sprint(req.Prompt[:16])] = true
 			}
 			if len(firsts) != 5*n {
@@ -117,21 +118,21 @@ func TestRetriesDisturbed(t *testing.T) {
 // TestRetriesHideNothing: an attempt with faults is the one that is reported, and one
 // that was interrupted is not, where another came to its end.
 func TestRetriesHideNothing(t *testing.T) {
-	f := &fakeServer{}
-	f.behave = func(w http.ResponseWriter, _ *http.Request, req *completionRequest) bool {
+	f := &clienttest.Server{}
+	f.Behave = func(w http.ResponseWriter, _ *http.Request, req *clienttest.Completion) bool {
 		if !strings.HasSuffix(req.ID, "-3") {
 			return false
 		}
 		http.Error(w, "pool is gone", http.StatusInternalServerError)
 		return true
 	}
-	newFakeServer(t, f)
-	r, _, _, err := watched(t, t.TempDir(), Config{Settings: settings(t, "nondisagg"), RetriesDisturbed: 1, Start: serving(map[string]*fakeServer{"nondisagg": f}, nil)}, 40)
+	clienttest.NewServer(t, f)
+	r, _, _, err := watched(t, t.TempDir(), Config{Settings: settings(t, "nondisagg"), RetriesDisturbed: 1, Start: serving(map[string]*clienttest.Server{"nondisagg": f}, nil)}, 40)
 	if !errors.Is(err, ErrFaults) || r.Cells[0].Attempts != nil || r.Cells[0].mark() != "nondisagg *~" {
 		t.Errorf("%v, mark %q", err, r.Cells[0].mark())
 	}
 
-	g := newFakeServer(t, &fakeServer{})
+	g := clienttest.NewServer(t, &clienttest.Server{})
 	starts := 0
 	r, _, _, err = watched(t, t.TempDir(), Config{Settings: settings(t, "nondisagg"), RetriesDisturbed: 1, Start: func(context.Context, Setting) (Cluster, error) {
 		if starts++; starts == 2 {
@@ -144,127 +145,22 @@ func TestRetriesHideNothing(t *testing.T) {
 	}
 
 	first, second := &Cell{}, &Cell{}
-	first.Disturbance, first.Metrics = &Disturbance{LateMeanMS: 30}, &Metrics{}
+	first.Disturbance, first.Metrics = &machine.Disturbance{LateMeanMS: 30}, &client.Metrics{}
 	second.Interrupted = true
 	if c := reported([]*Cell{first, second}); c != first || !strings.Contains(strings.Join(c.Notes, ""), "did not come to its end") {
 		t.Errorf("interrupted in the second attempt: %+v", c.Row)
 	}
 }
 
-// lateClock is a clock whose every third timer fires 8 ms late.
-type lateClock struct {
-	now   time.Duration
-	sets  int
-	limit time.Duration // it stops here
-	stop  context.CancelFunc
-}
-
-func (c *lateClock) Now() time.Duration { return c.now }
-
-func (c *lateClock) NewTimer() (clock.Timer, error) {
-	return &lateTimerFake{c, make(chan struct{}, 1)}, nil
-}
-
-type lateTimerFake struct {
-	c    *lateClock
-	fire chan struct{}
-}
-
-func (t *lateTimerFake) C() <-chan struct{} { return t.fire }
-func (t *lateTimerFake) Stop()              {}
-func (t *lateTimerFake) Close() error       { return nil }
-
-func (t *lateTimerFake) Set(at time.Duration) {
-	if at > t.c.limit {
-		t.c.stop()
-		return
-	}
-	t.c.now = at
-	if t.c.sets++; t.c.sets%3 == 0 {
-		t.c.now += 8 * time.Millisecond
-	}
-	t.fire <- struct{}{}
-}
-
-// TestProbe: the schedule is absolute, and lateness does not shift it.
-func TestProbe(t *testing.T) {
-	ctx, stop := context.WithCancel(t.Context())
-	c := &lateClock{limit: time.Second, stop: stop}
-	timer, _ := c.NewTimer()
-	w := &watch{clk: c}
-	w.probe(ctx, timer)
-	if len(w.late) != 100 {
-		t.Errorf("%d wake-ups in a second, want 100", len(w.late))
-	}
-	d := &Disturbance{}
-	d.lateness(w.late)
-	d.judge()
-	if d.LateTimersPct != 33 || math.Abs(d.LateMeanMS-2.64) > 1e-9 || d.LateMaxMS != 8 || d.LateP90MS != 8 || len(d.Why) != 1 {
-		t.Errorf("%+v", d)
-	}
-}
-
-// TestLongPause: one pause is as many late wake-ups as it is long.
-func TestLongPause(t *testing.T) {
-	late := make([]float64, 990)
-	for ms := 100.0; ms > 0; ms -= 10 {
-		late = append(late, ms)
-	}
-	d := &Disturbance{}
-	d.lateness(late)
-	if d.LateTimersPct != 1 || d.LateMeanMS != 0.55 || d.LateMaxMS != 100 || d.LateP90MS != 0 {
-		t.Errorf("%+v", d)
-	}
-	d = &Disturbance{}
-	if d.lateness(nil); d.LateTimersPct != 0 {
-		t.Errorf("nothing: %+v", d)
-	}
-}
-
-func TestCPUUse(t *testing.T) {
-	const took = 10 * time.Second
-	before := usage{cpus: 2, idle: time.Second, own: time.Second, steal: time.Second, waited: time.Second, waitedKnown: true}
-	after := usage{cpus: 2, idle: 11 * time.Second, own: 5 * time.Second, steal: 2 * time.Second, waited: 2 * time.Second, waitedKnown: true}
-	c := cpuUse(before, after, took, true)
-	if c.CPUs != 2 || c.OwnPct != 20 || c.StealPct != 5 || c.OthersPct != 25 || c.RunDelayPct == nil || *c.RunDelayPct != 10 || !c.Daemons {
-		t.Errorf("%+v, run delay %v", c, c.RunDelayPct)
-	}
-	d := &Disturbance{CPU: c}
-	d.judge()
-	if len(d.Why) != 1 || !strings.Contains(d.Why[0], "hypervisor took 5.0 %") || d.score() != 2.5 {
-		t.Errorf("%q, score %v", d.Why, d.score())
-	}
-	// Sums of ticks may miss the whole by some.
-	after.waitedKnown = false
-	after.idle = 30 * time.Second
-	if c := cpuUse(before, after, took, false); c.OthersPct != 0 || c.RunDelayPct != nil {
-		t.Errorf("%+v", c)
-	}
-	// At the thresholds a row is not marked, beyond each it is. The others' share counts
-	// only where the daemons are not among them.
-	for why, d := range map[string]*Disturbance{
-		"": {CPU: &CPUUse{StealPct: 2, OthersPct: 50, Daemons: true}, LateMeanMS: 0.5},
-		"others used, but not known to be others": {CPU: &CPUUse{StealPct: 2, OthersPct: 99}, LateMeanMS: 0.5},
-		"timers came 0.6 ms late":                 {LateMeanMS: 0.6},
-		"hypervisor took 3.0 %":                   {CPU: &CPUUse{StealPct: 3}},
-		"other programs used 51 %":                {CPU: &CPUUse{OthersPct: 51, Daemons: true}},
-	} {
-		d.judge()
-		if marked := why != "" && !strings.Contains(why, "not known"); marked != (len(d.Why) == 1) || marked != (d.score() > 1) || marked && !strings.Contains(d.String(), why) {
-			t.Errorf("%q: %q, score %v", why, d.Why, d.score())
-		}
-	}
-}
-
 // TestDisturbanceUnknown: a machine that does not tell who had its CPUs is watched by
 // its timers, and the row says what is missing.
 func TestDisturbanceUnknown(t *testing.T) {
-	f := newFakeServer(t, &fakeServer{})
-	cfg := Config{Workloads: []Workload{scaled}, NumPrompts: 3, Settings: settings(t, "nondisagg"), Start: serving(map[string]*fakeServer{"nondisagg": f}, nil), Out: t.TempDir()}.withDefaults()
+	f := clienttest.NewServer(t, &clienttest.Server{})
+	cfg := Config{Workloads: []load.Workload{scaled}, NumPrompts: 3, Settings: settings(t, "nondisagg"), Start: serving(map[string]*clienttest.Server{"nondisagg": f}, nil), Out: t.TempDir()}.withDefaults()
 	x := &run{cfg: cfg, results: &Results{Config: cfg.record()}, bar: newProgress(cfg)}
-	x.watch = func([]int) (func() (*Disturbance, error), error) {
-		return func() (*Disturbance, error) {
-			return &Disturbance{Why: []string{}}, errors.New("only Linux has it")
+	x.watch = func([]int) (func() (*machine.Disturbance, error), error) {
+		return func() (*machine.Disturbance, error) {
+			return &machine.Disturbance{Why: []string{}}, errors.New("only Linux has it")
 		}, nil
 	}
 	r, err := x.run(t.Context())
@@ -277,5 +173,21 @@ func TestDisturbanceUnknown(t *testing.T) {
 	}
 	if i := slices.IndexFunc(readSummary(t, cfg.Out).Rows, func(r Row) bool { return r.Disturbance == nil || r.Disturbance.CPU != nil }); i >= 0 {
 		t.Error("summary.json claims to know")
+	}
+}
+
+// TestRunWatches: a cell that is measured says how this machine was meanwhile.
+func TestRunWatches(t *testing.T) {
+	f := clienttest.NewServer(t, &clienttest.Server{})
+	r, err := Run(t.Context(), Config{
+		Workloads: []load.Workload{scaled}, Settings: settings(t, "nondisagg"), NumPrompts: 40, Out: t.TempDir(),
+		Start: serving(map[string]*clienttest.Server{"nondisagg": f}, nil),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := r.Cells[0].Disturbance
+	if d == nil || d.LateMaxMS < d.LateP99MS || d.LateMaxMS <= 0 {
+		t.Errorf("%+v", d)
 	}
 }

@@ -7,11 +7,9 @@
 // cluster, wait until it serves, send one request that is not counted, replay
 // the published arrivals, write down what happened, stop the cluster.
 //
-// The client is open-loop. Every request is sent at its intended time by a
-// goroutine of its own, however slow the server is, and both the intended and
-// the real sending time are recorded, so that nothing can hide in a client
-// queue. Metrics follow vLLM's benchmark_serving of November 2024, which made
-// the published tables; its report layout is kept to the character.
+// The client is package client's, open-loop. Metrics follow vLLM's benchmark_serving
+// of November 2024, which made the published tables; its report layout is kept to the
+// character.
 //
 // Raw records are the result. Records go to results.jsonl, one a request when it
 // ends, so that whatever ends the run leaves all that had ended before; and every
@@ -25,12 +23,10 @@
 // somebody else started is asked (ServerInfo), and is unknown if it does not say.
 //
 // A machine that does something else at the same time disturbs all of this. Each
-// measured row has its Disturbance, and is measured again, and marked, above a
+// measured row has its machine.Disturbance, and is measured again, and marked, above a
 // threshold.
 //
-// In virtual time (package sim) the same cells are computed instead: virtual.go
-// makes records of the same kind, marked so in every row, and the tables set the
-// two clocks side by side. simulation.go and sweep.go are kvbench simulate: any
-// cluster and load, or a range of them, with percentiles kept in a fixed amount of
-// memory instead of records.
+// In virtual time (package sim) the same cells are computed instead, of the same load:
+// virtual.go makes records of the same kind, marked so in every row, and the tables set
+// the two clocks side by side.
 package bench

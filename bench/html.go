@@ -5,6 +5,7 @@ import (
 	"io"
 	"strings"
 
+	"kvferry/bench/machine"
 	"kvferry/bench/page"
 )
 
@@ -38,7 +39,7 @@ func WriteHTML(w io.Writer, r *Results) error {
 		report.Sections = append(report.Sections, s)
 	}
 	return report.Write(w, struct {
-		Config  RunConfig `json:"config"`
-		Machine Machine   `json:"machine"`
+		Config  RunConfig       `json:"config"`
+		Machine machine.Machine `json:"machine"`
 	}{r.Config, r.Machine})
 }

@@ -7,9 +7,11 @@ import (
 	"io"
 	"time"
 
+	"kvferry/bench/machine"
 	"kvferry/bench/page"
 	"kvferry/clock"
 	"kvferry/config"
+	"kvferry/load"
 )
 
 // A Link says what carried the KV cache, and so what a row's numbers are.
@@ -50,11 +52,11 @@ type Starter func(ctx context.Context, s Setting) (Cluster, error)
 
 // Config is a run of the published table. Zero values take the defaults.
 type Config struct {
-	Workloads  []Workload // default: 256/q8
-	Settings   []Setting  // default: MeasuredSettings
-	NumPrompts int        // requests a cell, default 200
-	Seed       uint32     // of arrivals and prompts; published: 0
-	Repeat     int        // runs of each cell, default 1
+	Workloads  []load.Workload // default: 256/q8
+	Settings   []Setting       // default: MeasuredSettings
+	NumPrompts int             // requests a cell, default 200
+	Seed       uint32          // of arrivals and prompts; published: 0
+	Repeat     int             // runs of each cell, default 1
 	// RetriesDisturbed is how many times a cell that was disturbed is measured again.
 	// The least disturbed attempt is reported. Default 0.
 	RetriesDisturbed int
@@ -83,7 +85,7 @@ func (c Config) withDefaults() Config {
 	if len(c.Settings) == 0 {
 		c.Settings = MeasuredSettings()
 	}
-	config.Default(&c.NumPrompts, PublishedPrompts)
+	config.Default(&c.NumPrompts, load.PublishedPrompts)
 	config.Default(&c.Repeat, 1)
 	config.Default(&c.RequestTimeout, 120*time.Second)
 	config.Default(&c.ReadyTimeout, 60*time.Second)
@@ -153,27 +155,27 @@ func Run(ctx context.Context, cfg Config) (*Results, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	x := &run{cfg: cfg, results: &Results{Machine: DescribeMachine(), Config: cfg.record()}, bar: newProgress(cfg)}
-	x.watch = func(pids []int) (func() (*Disturbance, error), error) {
-		w, err := startWatch(cfg.Clock, pids)
+	x := &run{cfg: cfg, results: &Results{Machine: machine.Describe(), Config: cfg.record()}, bar: newProgress(cfg)}
+	x.watch = func(pids []int) (func() (*machine.Disturbance, error), error) {
+		w, err := machine.StartWatch(cfg.Clock, pids)
 		if err != nil {
 			return nil, err
 		}
-		return w.end, nil
+		return w.End, nil
 	}
 	return x.run(ctx)
 }
 
 func (x *run) run(ctx context.Context) (*Results, error) {
 	cfg := x.cfg
-	x.out = openOutput(cfg.Out, x.bar.say)
+	x.out = page.OpenFolder(cfg.Out, x.bar.say)
 	err := x.cells(ctx)
-	kept := x.out.close()
+	kept := x.out.Close()
 	r := x.results
 	if len(r.Cells) > 0 {
 		err = errors.Join(err, WriteTable(cfg.Stdout, r))
 		if kept == nil {
-			_, e := fmt.Fprintf(cfg.Stdout, "\n%s\n", page.Listing(cfg.Out, recordsFile, summaryFile, tableFile, reportFile))
+			_, e := fmt.Fprintf(cfg.Stdout, "\n%s\n", page.Listing(cfg.Out, page.RecordsFile, summaryFile, tableFile, reportFile))
 			err = errors.Join(err, e)
 		}
 	}
@@ -201,10 +203,10 @@ func (r *Results) faults() error {
 type run struct {
 	cfg     Config
 	results *Results
-	out     *output
+	out     *page.Folder
 	bar     *progress
-	// watch looks at the machine until end is called; startWatch, but in tests.
-	watch func(pids []int) (end func() (*Disturbance, error), err error)
+	// watch looks at the machine until end is called; machine.StartWatch, but in tests.
+	watch func(pids []int) (end func() (*machine.Disturbance, error), err error)
 }
 
 // cells measures and computes the cells. An error that is not ctx's ends the run.
@@ -223,11 +225,11 @@ func (x *run) cells(ctx context.Context) error {
 	}
 	for i := range cells {
 		for j := range cells[i].Records {
-			x.out.record(&cells[i].Records[j])
+			x.out.Record(&cells[i].Records[j])
 		}
 	}
 	x.results.Cells = append(x.results.Cells, cells...)
-	x.out.save(x.results.files()...)
+	x.out.Save(x.results.files()...)
 	return err
 }
 
@@ -236,17 +238,16 @@ func (x *run) measure(ctx context.Context) error {
 	cfg := x.cfg
 	for repeat := range cfg.Repeat {
 		for _, w := range cfg.Workloads {
-			schedule := PublishedSchedule(cfg.NumPrompts, w.QPS, cfg.Seed)
 			for _, s := range cfg.Settings {
 				if ctx.Err() != nil {
 					return nil // Run says so, after it has printed what there is
 				}
-				c, err := x.cell(ctx, w, s, repeat, schedule)
+				c, err := x.cell(ctx, w, s, repeat)
 				if err != nil {
 					return err
 				}
 				x.results.Cells = append(x.results.Cells, *c)
-				x.out.save(x.results.files()...)
+				x.out.Save(x.results.files()...)
 				if err := c.print(cfg.Stdout); err != nil {
 					return err
 				}
@@ -261,11 +262,11 @@ func (c Config) record() RunConfig {
 		Workloads:    workloadNames(c.Workloads),
 		Settings:     c.Settings,
 		NumPrompts:   c.NumPrompts,
-		OutputTokens: outputTokens,
+		OutputTokens: load.PublishedTokens,
 		Seed:         c.Seed,
 		Repeat:       c.Repeat,
 		Retries:      c.RetriesDisturbed,
-		Arrivals:     fmt.Sprintf("numpy MT19937 exponential gaps, first request at 0, client drift %v a gap", clientDrift),
+		Arrivals:     fmt.Sprintf("numpy MT19937 exponential gaps, first request at 0, client drift %v a gap", load.ClientDrift),
 		TimeoutS:     c.RequestTimeout.Seconds(),
 		Started:      time.Now(),
 		Command:      c.Command,

@@ -14,10 +14,16 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"kvferry/bench/client"
+	"kvferry/bench/client/clienttest"
+	"kvferry/bench/machine"
+	"kvferry/bench/page"
+	"kvferry/load"
 )
 
 // scaled is 256/q8 fast enough for a test: 12 requests in about 40 ms.
-var scaled = Workload{Name: "256/q8", InputLen: 256, QPS: 400}
+var scaled = load.Workload{Name: "256/q8", InputLen: 256, QPS: 400}
 
 func settings(t *testing.T, list string) []Setting {
 	t.Helper()
@@ -29,7 +35,7 @@ func settings(t *testing.T, list string) []Setting {
 }
 
 // serving starts, for each cell, a cluster over the server of its setting.
-func serving(servers map[string]*fakeServer, closed *atomic.Int32) Starter {
+func serving(servers map[string]*clienttest.Server, closed *atomic.Int32) Starter {
 	return func(_ context.Context, s Setting) (Cluster, error) {
 		f, ok := servers[s.Name]
 		if !ok {
@@ -56,7 +62,7 @@ func readSummary(t *testing.T, dir string) Summary {
 
 func readAll(t *testing.T, dir string) []Record {
 	t.Helper()
-	f, err := os.Open(filepath.Join(dir, recordsFile))
+	f, err := os.Open(filepath.Join(dir, page.RecordsFile))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,21 +74,28 @@ func readAll(t *testing.T, dir string) []Record {
 	return records
 }
 
+// measured are the metrics of records, over so many seconds.
+func measured(records []Record, seconds float64) *client.Metrics {
+	c := Cell{Records: records}
+	c.measure(time.Duration(seconds * 1e9))
+	return c.Metrics
+}
+
 func TestRun(t *testing.T) {
 	dir := t.TempDir()
 	var closed atomic.Int32
 	var stdout, lines bytes.Buffer
 	r, err := Run(t.Context(), Config{
-		Workloads:  []Workload{scaled},
+		Workloads:  []load.Workload{scaled},
 		Settings:   settings(t, "nondisagg,tcp,layerwise"),
 		NumPrompts: 12,
 		Repeat:     2,
 		Out:        dir,
 		Command:    []string{"kvbench", "mooncake"},
-		Start: serving(map[string]*fakeServer{
-			"nondisagg": newFakeServer(t, &fakeServer{metrics: true}),
-			"tcp":       newFakeServer(t, &fakeServer{metrics: true, kvBytes: 14 << 20}),
-			"layerwise": newFakeServer(t, &fakeServer{kvBytes: 14 << 20}), // has no /metrics
+		Start: serving(map[string]*clienttest.Server{
+			"nondisagg": clienttest.NewServer(t, &clienttest.Server{Metrics: true}),
+			"tcp":       clienttest.NewServer(t, &clienttest.Server{Metrics: true, KVBytes: 14 << 20}),
+			"layerwise": clienttest.NewServer(t, &clienttest.Server{KVBytes: 14 << 20}), // has no /metrics
 		}, &closed),
 		Stdout:   &stdout,
 		Progress: &lines,
@@ -123,7 +136,7 @@ func TestRun(t *testing.T) {
 	if len(records) != 6*12 {
 		t.Fatalf("%d records, want 72", len(records))
 	}
-	again := Measure(records[12:24], s.Rows[1].Metrics.DurationS)
+	again := measured(records[12:24], s.Rows[1].Metrics.DurationS)
 	if again.Figures != s.Rows[1].Metrics.Figures {
 		t.Errorf("recomputed from results.jsonl: %+v\nin summary.json: %+v", again.Figures, s.Rows[1].Metrics.Figures)
 	}
@@ -154,17 +167,21 @@ func TestRun(t *testing.T) {
 // Prompts must reach the server as drawn, and the warm-up must not be one of
 // them.
 func TestRunWarmsUpOnce(t *testing.T) {
-	f := newFakeServer(t, &fakeServer{})
-	_, err := Run(t.Context(), Config{Workloads: []Workload{scaled}, Settings: settings(t, "nondisagg"), NumPrompts: 5, Out: t.TempDir(), Start: serving(map[string]*fakeServer{"nondisagg": f}, nil)})
+	f := clienttest.NewServer(t, &clienttest.Server{})
+	_, err := Run(t.Context(), Config{Workloads: []load.Workload{scaled}, Settings: settings(t, "nondisagg"), NumPrompts: 5, Out: t.TempDir(), Start: serving(map[string]*clienttest.Server{"nondisagg": f}, nil)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	seen := f.requests()
+	seen := f.Requests()
 	if len(seen) != 6 {
 		t.Fatalf("%d requests, want a warm-up and 5", len(seen))
 	}
-	for i, want := range scaled.Requests(5, 0, "0", safeVocabulary) {
-		if !slices.ContainsFunc(seen[1:], func(r completionRequest) bool { return r.ID == want.ID && slices.Equal(r.Prompt, want.Prompt) }) {
+	asked, err := load.Collect(scaled.Load(5, 0, "0", safeVocabulary))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range asked {
+		if !slices.ContainsFunc(seen[1:], func(r clienttest.Completion) bool { return r.ID == want.ID && slices.Equal(r.Prompt, want.Prompt) }) {
 			t.Errorf("request %d did not arrive as drawn", i)
 		}
 		if slices.Equal(seen[0].Prompt[:16], want.Prompt[:16]) {
@@ -174,30 +191,30 @@ func TestRunWarmsUpOnce(t *testing.T) {
 }
 
 func TestRunFaults(t *testing.T) {
-	third := &fakeServer{kvBytes: 1}
-	third.behave = func(w http.ResponseWriter, _ *http.Request, r *completionRequest) bool {
+	third := &clienttest.Server{KVBytes: 1}
+	third.Behave = func(w http.ResponseWriter, _ *http.Request, r *clienttest.Completion) bool {
 		if !strings.HasSuffix(r.ID, "-2") { // whichever arrives when
 			return false
 		}
 		http.Error(w, `{"error":{"message":"pool exhausted"}}`, http.StatusServiceUnavailable)
 		return true
 	}
-	dead := &fakeServer{}
-	dead.behave = func(w http.ResponseWriter, _ *http.Request, _ *completionRequest) bool {
+	dead := &clienttest.Server{}
+	dead.Behave = func(w http.ResponseWriter, _ *http.Request, _ *clienttest.Completion) bool {
 		http.Error(w, "no", http.StatusInternalServerError)
 		return true
 	}
 	dir := t.TempDir()
 	var stdout bytes.Buffer
 	r, err := Run(t.Context(), Config{
-		Workloads: []Workload{scaled}, NumPrompts: 6, Out: dir, Stdout: &stdout,
-		Start: serving(map[string]*fakeServer{
+		Workloads: []load.Workload{scaled}, NumPrompts: 6, Out: dir, Stdout: &stdout,
+		Start: serving(map[string]*clienttest.Server{
 			// no server for nondisagg
-			"chunked":   newFakeServer(t, &fakeServer{kvBytes: 5}),
-			"rdma":      newFakeServer(t, third),
-			"rdma2":     newFakeServer(t, &fakeServer{metrics: true, kvBytes: 100, countMore: 1}),
-			"tcp":       newFakeServer(t, &fakeServer{}),
-			"layerwise": newFakeServer(t, dead),
+			"chunked":   clienttest.NewServer(t, &clienttest.Server{KVBytes: 5}),
+			"rdma":      clienttest.NewServer(t, third),
+			"rdma2":     clienttest.NewServer(t, &clienttest.Server{Metrics: true, KVBytes: 100, CountMore: 1}),
+			"tcp":       clienttest.NewServer(t, &clienttest.Server{}),
+			"layerwise": clienttest.NewServer(t, dead),
 		}, nil),
 	})
 	if !errors.Is(err, ErrFaults) {
@@ -229,11 +246,11 @@ func TestRunFaults(t *testing.T) {
 }
 
 func TestRunNotReady(t *testing.T) {
-	f := &fakeServer{}
-	f.unhealthy.Store(1 << 30)
-	newFakeServer(t, f)
+	f := &clienttest.Server{}
+	f.Unhealthy.Store(1 << 30)
+	clienttest.NewServer(t, f)
 	_, err := Run(t.Context(), Config{
-		Workloads: []Workload{scaled}, Settings: settings(t, "tcp"), Out: t.TempDir(), ReadyTimeout: 60 * time.Millisecond,
+		Workloads: []load.Workload{scaled}, Settings: settings(t, "tcp"), Out: t.TempDir(), ReadyTimeout: 60 * time.Millisecond,
 		Start: func(context.Context, Setting) (Cluster, error) {
 			return fakeCluster{url: f.URL, closeErr: errors.New("decode node exited with status 2")}, nil
 		},
@@ -246,17 +263,17 @@ func TestRunNotReady(t *testing.T) {
 }
 
 func TestValidateNamesEveryFault(t *testing.T) {
-	err := Config{NumPrompts: -1, Repeat: -2, RetriesDisturbed: -3, RequestTimeout: -1, ReadyTimeout: -1, Workloads: []Workload{{Name: "x"}}}.Validate()
+	err := Config{NumPrompts: -1, Repeat: -2, RetriesDisturbed: -3, RequestTimeout: -1, ReadyTimeout: -1, Workloads: []load.Workload{{Name: "x"}}}.Validate()
 	wantError(t, "Validate", err, "NumPrompts: -1: use", "Repeat: -2: use", "RetriesDisturbed: -3: use", "RequestTimeout: -1ns: use", "ReadyTimeout: -1ns: use", "Out: none given", "Start: none given", `Workloads: "x": its input length is 0`)
 }
 
 // The bar is drawn on a terminal and wiped after each cell.
 func TestBar(t *testing.T) {
-	f := newFakeServer(t, &fakeServer{})
+	f := clienttest.NewServer(t, &clienttest.Server{})
 	var bar bytes.Buffer
 	_, err := Run(t.Context(), Config{
-		Workloads: []Workload{scaled}, Settings: settings(t, "nondisagg,chunked"), NumPrompts: 3, Out: t.TempDir(),
-		Start: serving(map[string]*fakeServer{"nondisagg": f, "chunked": f}, nil), Progress: &bar, Terminal: true,
+		Workloads: []load.Workload{scaled}, Settings: settings(t, "nondisagg,chunked"), NumPrompts: 3, Out: t.TempDir(),
+		Start: serving(map[string]*clienttest.Server{"nondisagg": f, "chunked": f}, nil), Progress: &bar, Terminal: true,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -269,7 +286,7 @@ func TestBar(t *testing.T) {
 // A machine that is slower than the link it stands for says so.
 func TestBehindLink(t *testing.T) {
 	record := func(us int64) Record {
-		return Record{Breakdown: &Breakdown{WireUS: us, KVBytes: 10_000_000}}
+		return Record{Record: client.Record{Breakdown: &client.Breakdown{WireUS: us, KVBytes: 10_000_000}}}
 	}
 	kept := []Record{record(10_000), record(10_500), record(10_000), record(10_900), record(10_100), {}}
 	slow := append([]Record{record(16_000), record(18_000), record(17_000)}, kept...)
@@ -285,15 +302,15 @@ func TestBehindLink(t *testing.T) {
 		{slow, "v0", 0, ""},
 	} {
 		cell := Cell{Records: c.records}
-		cell.Metrics = &Metrics{Stages: &Stages{}}
+		cell.Metrics = &client.Metrics{Stages: &client.Stages{}}
 		cell.PacedTo = c.paced
-		cell.Disturbance = &Disturbance{}
+		cell.Disturbance = &machine.Disturbance{}
 		cell.judge(Setting{Handoff: c.handoff})
 		if known := c.paced > 0 && c.handoff != "layerwise"; known != (cell.Disturbance.BehindLinkPct != nil) {
 			t.Errorf("%s at %v: behind link %v", c.handoff, c.paced, cell.Disturbance.BehindLinkPct)
 		}
-		if marked := len(cell.Disturbance.Why) > 0; marked != (c.says != "") || marked != (cell.Disturbance.score() > 1) {
-			t.Errorf("%s at %v: marked because of %q, score %v", c.handoff, c.paced, cell.Disturbance.Why, cell.Disturbance.score())
+		if marked := len(cell.Disturbance.Why) > 0; marked != (c.says != "") || marked != (cell.Disturbance.Score() > 1) {
+			t.Errorf("%s at %v: marked because of %q, score %v", c.handoff, c.paced, cell.Disturbance.Why, cell.Disturbance.Score())
 		}
 		notes := strings.Join(cell.Notes, "\n")
 		if (notes == "") != (c.says == "") || !strings.Contains(notes, c.says) {

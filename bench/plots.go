@@ -12,6 +12,7 @@ import (
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 
+	"kvferry/bench/client"
 	"kvferry/bench/page"
 )
 
@@ -26,12 +27,12 @@ func (g group) plots() ([]*page.Plot, error) {
 	var plots []*page.Plot
 	for _, b := range []struct {
 		title string
-		of    func(*Figures) float64
+		of    func(*client.Figures) float64
 	}{
-		{"Mean TTFT (ms)", func(f *Figures) float64 { return f.MeanTTFTMS }},
-		{"P99 TTFT (ms)", func(f *Figures) float64 { return f.P99TTFTMS }},
-		{"Mean TPOT (ms)", func(f *Figures) float64 { return f.MeanTPOTMS }},
-		{"P99 TPOT (ms)", func(f *Figures) float64 { return f.P99TPOTMS }},
+		{"Mean TTFT (ms)", func(f *client.Figures) float64 { return f.MeanTTFTMS }},
+		{"P99 TTFT (ms)", func(f *client.Figures) float64 { return f.P99TTFTMS }},
+		{"Mean TPOT (ms)", func(f *client.Figures) float64 { return f.MeanTPOTMS }},
+		{"P99 TPOT (ms)", func(f *client.Figures) float64 { return f.P99TPOTMS }},
 	} {
 		p, err := g.bars(b.title, b.of)
 		if err != nil {
@@ -61,20 +62,20 @@ func (g group) settings() []string {
 
 // bars draws measured and published side by side, with their values on top. A series
 // that no cell has is left out.
-func (g group) bars(title string, of func(*Figures) float64) (*page.Plot, error) {
+func (g group) bars(title string, of func(*client.Figures) float64) (*page.Plot, error) {
 	type series struct {
 		name  string
 		color color.Color
-		of    func(*Cell) *Figures
+		of    func(*Cell) *client.Figures
 	}
 	all := []series{
-		{g.measured(), measuredColor, func(c *Cell) *Figures {
+		{g.measured(), measuredColor, func(c *Cell) *client.Figures {
 			if c.Metrics == nil {
 				return nil
 			}
 			return &c.Metrics.Figures
 		}},
-		{"published", publishedColor, func(c *Cell) *Figures {
+		{"published", publishedColor, func(c *Cell) *client.Figures {
 			if c.Published == nil {
 				return nil
 			}
@@ -124,17 +125,9 @@ func (g group) bars(title string, of func(*Figures) float64) (*page.Plot, error)
 		p.Key(s.name, b)
 	}
 	p.NominalX(g.settings()...)
-	p.Y.Min, p.Y.Max = 0, headroom(top)
+	p.Y.Min, p.Y.Max = 0, page.Headroom(top)
 	p.X.Min, p.X.Max = -0.6, float64(len(g.cells))-0.4
 	return p, nil
-}
-
-// headroom leaves space for labels; an axis must not be empty.
-func headroom(top float64) float64 {
-	if top <= 0 {
-		return 1
-	}
-	return top * 1.1
 }
 
 // ttftCDF draws which share of the requests had their first token by when.
@@ -146,7 +139,7 @@ func (g group) ttftCDF() (*page.Plot, error) {
 	for i, c := range g.cells {
 		var ttft []float64
 		for j := range c.Records {
-			if r := &c.Records[j]; r.failure() == "" {
+			if r := &c.Records[j]; r.Failure() == "" {
 				// A log axis has no 0; a microsecond is the resolution.
 				ttft = append(ttft, max((r.FirstToken-r.Sent)*1e3, 1e-3))
 			}
@@ -183,12 +176,12 @@ func (g group) stages() (*page.Plot, error) {
 	var below *plotter.BarChart
 	top := 0.0
 	sums := make([]float64, len(names))
-	for i, stage := range stageNames {
+	for i, stage := range client.StageNames {
 		values := make(plotter.Values, len(names))
 		for j, c := range g.cells {
 			if c.Metrics != nil && c.Metrics.Stages != nil {
 				k := len(names) - 1 - j
-				values[k] = *c.Metrics.Stages.parts()[i]
+				values[k] = *c.Metrics.Stages.Parts()[i]
 				sums[k] += values[k]
 				top = max(top, sums[k])
 			}
@@ -210,7 +203,7 @@ func (g group) stages() (*page.Plot, error) {
 		p.Key(stage, b)
 	}
 	p.NominalY(names...)
-	p.X.Min, p.X.Max = 0, headroom(top)
+	p.X.Min, p.X.Max = 0, page.Headroom(top)
 	p.Y.Min, p.Y.Max = -0.6, float64(len(names))-0.4
 	return p, nil
 }

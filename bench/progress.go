@@ -40,7 +40,7 @@ func newProgress(cfg Config) *progress {
 	}
 	var total time.Duration
 	for _, w := range cfg.Workloads {
-		total += PublishedSchedule(cfg.NumPrompts, w.QPS, cfg.Seed).End * time.Duration(len(cfg.Settings)*cfg.Repeat)
+		total += w.End(cfg.NumPrompts, cfg.Seed) * time.Duration(len(cfg.Settings)*cfg.Repeat)
 	}
 	p.cells, p.requests = len(cfg.Workloads)*len(cfg.Settings)*cfg.Repeat, cfg.NumPrompts
 	if cfg.Terminal {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 
+	"kvferry/bench/client"
+	"kvferry/bench/figure"
 	"kvferry/engine"
 )
 
@@ -58,8 +60,8 @@ func parsePublished(text string) (map[[2]string]Published, error) {
 	for i, line := range lines[1:] {
 		var p Published
 		field := map[string]*float64{}
-		for _, f := range p.Figures.all() {
-			field[f.key] = f.value
+		for _, f := range p.Figures.All() {
+			field[f.Key] = f.Value
 		}
 		count := map[string]*int{
 			"successful_requests":    &p.Successful,
@@ -86,4 +88,22 @@ func parsePublished(text string) (map[[2]string]Published, error) {
 		cells[[2]string{key[0] + "/q" + key[1], key[2]}] = p
 	}
 	return cells, nil
+}
+
+// relErr is (measured-published)/published of every figure.
+func relErr(measured, published client.Figures) *client.Figures {
+	var out client.Figures
+	m, p, o := measured.All(), published.All(), out.All()
+	for i := range o {
+		if *p[i].Value != 0 {
+			*o[i].Value = figure.Round((*m[i].Value-*p[i].Value) / *p[i].Value, 4)
+		}
+	}
+	return &out
+}
+
+// Published is one cell of the published tables.
+type Published struct {
+	client.Figures
+	client.Counts
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"kvferry/bench/client"
 )
 
 // WriteReport prints a cell as vLLM's benchmark_serving printed the published
@@ -11,7 +13,7 @@ import (
 // 40, numbers padded to 10. Failed requests, which that version hid, are named
 // when there are any, where later versions name them, and so are those that were in
 // flight when the run was interrupted.
-func WriteReport(w io.Writer, m *Metrics) error {
+func WriteReport(w io.Writer, m *client.Metrics) error {
 	c, f := &m.Counts, &m.Figures
 	var b strings.Builder
 	heading := func(title string, fill string) {

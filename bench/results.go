@@ -7,12 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"sync"
 	"time"
 
+	"kvferry/bench/client"
+	"kvferry/bench/machine"
 	"kvferry/bench/page"
 )
 
@@ -28,14 +26,14 @@ type Row struct {
 	Server *ServerInfo `json:"server,omitempty"`
 	// Disturbance is what else the machine did, nil in virtual time and of a cell that
 	// was not measured to its end.
-	Disturbance *Disturbance `json:"disturbance,omitempty"`
+	Disturbance *machine.Disturbance `json:"disturbance,omitempty"`
 	// Attempts are all that the cell had, where it had more than one.
 	Attempts []Attempt `json:"attempts,omitempty"`
 	// Metrics is nil when the cluster never served.
-	Metrics *Metrics `json:"metrics"`
+	Metrics *client.Metrics `json:"metrics"`
 	// Published is nil where nothing comparable was published.
-	Published *Published `json:"published"`
-	RelErr    *Figures   `json:"rel_err"` // (measured-published)/published
+	Published *Published      `json:"published"`
+	RelErr    *client.Figures `json:"rel_err"` // (measured-published)/published
 	// Faults make the cell unusable and the run a failure; Notes qualify it.
 	Faults []string `json:"faults"`
 	Notes  []string `json:"notes"`
@@ -45,11 +43,11 @@ type Row struct {
 
 // An Attempt is one measurement of a cell that was measured again.
 type Attempt struct {
-	Attempt     int          `json:"attempt"`
-	MeanTTFTMS  float64      `json:"mean_ttft_ms"`
-	MeanTPOTMS  float64      `json:"mean_tpot_ms"`
-	Disturbance *Disturbance `json:"disturbance"`
-	Interrupted bool         `json:"interrupted,omitempty"`
+	Attempt     int                  `json:"attempt"`
+	MeanTTFTMS  float64              `json:"mean_ttft_ms"`
+	MeanTPOTMS  float64              `json:"mean_tpot_ms"`
+	Disturbance *machine.Disturbance `json:"disturbance"`
+	Interrupted bool                 `json:"interrupted,omitempty"`
 }
 
 // disturbed says that the row is to be marked.
@@ -70,6 +68,16 @@ func (r *Row) name() string {
 	return name
 }
 
+// A Record is what happened to one request of a cell: a line of results.jsonl.
+type Record struct {
+	Workload string `json:"workload"`
+	Setting  string `json:"setting"`
+	Repeat   int    `json:"repeat"`
+	Attempt  int    `json:"attempt,omitempty"` // 0, 1, ..: of a cell that was measured again
+	Clock    string `json:"clock"`             // ClockReal or ClockVirtual
+	client.Record
+}
+
 // A Cell is a row with the records it was computed from.
 type Cell struct {
 	Row
@@ -78,9 +86,9 @@ type Cell struct {
 
 // Summary is summary.json.
 type Summary struct {
-	Rows    []Row     `json:"rows"`
-	Config  RunConfig `json:"config"`
-	Machine Machine   `json:"machine"`
+	Rows    []Row           `json:"rows"`
+	Config  RunConfig       `json:"config"`
+	Machine machine.Machine `json:"machine"`
 }
 
 // RunConfig is how the run was asked for, as it stands in the results.
@@ -103,7 +111,7 @@ type RunConfig struct {
 type Results struct {
 	Cells   []Cell
 	Config  RunConfig
-	Machine Machine
+	Machine machine.Machine
 }
 
 // Summary is the results without their records.
@@ -117,100 +125,10 @@ func (r *Results) Summary() Summary {
 
 // Names of the files in an output folder.
 const (
-	recordsFile = "results.jsonl"
 	summaryFile = "summary.json"
 	tableFile   = "table.md"
 	reportFile  = "report.html"
 )
-
-// output is a run's folder. A record goes to the kernel when its request ends; the
-// other files are functions of all records so far and are replaced after each cell.
-// What cannot be written is said once, and keeps nothing from being measured and
-// printed.
-type output struct {
-	dir  string
-	warn func(line string) // told when the first write fails
-
-	mu      sync.Mutex
-	records *os.File // nil if they cannot be written (any more)
-	err     error    // the first; an OutputError
-}
-
-// openOutput makes the folder. Records of an earlier run in it are kept under a
-// name with their time.
-func openOutput(dir string, warn func(line string)) *output {
-	o := &output{dir: dir, warn: warn}
-	if err := o.open(); err != nil {
-		o.fail(&page.OutputError{Err: err})
-	}
-	return o
-}
-
-func (o *output) open() error {
-	if err := os.MkdirAll(o.dir, 0o755); err != nil {
-		return err
-	}
-	path := filepath.Join(o.dir, recordsFile)
-	switch info, err := os.Stat(path); {
-	case err == nil:
-		kept := filepath.Join(o.dir, "results-"+info.ModTime().UTC().Format("20060102T150405.000000000")+".jsonl")
-		if err := os.Rename(path, kept); err != nil {
-			return fmt.Errorf("keep the earlier records: %w", err)
-		}
-	case !errors.Is(err, fs.ErrNotExist):
-		return err
-	}
-	var err error
-	o.records, err = os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY|os.O_APPEND, 0o644)
-	return err
-}
-
-// fail notes an error, if it is the first.
-func (o *output) fail(err error) {
-	if err == nil || o.err != nil {
-		return
-	}
-	o.err = err
-	o.warn("results cannot be kept in " + o.dir + " from here on: they are printed, and at the end why")
-}
-
-// record appends a record. It may be called from several goroutines.
-func (o *output) record(r *Record) {
-	line, err := json.Marshal(r)
-	if err != nil {
-		panic(fmt.Sprintf("bench: record %+v: %v", r, err)) // only numbers that JSON has not, NaN or Inf
-	}
-	_, _ = o.Write(append(line, '\n'))
-}
-
-// Write appends whole lines to the records. It never fails: what cannot be kept is
-// dropped.
-func (o *output) Write(lines []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.records == nil {
-		return len(lines), nil
-	}
-	if _, err := o.records.Write(lines); err != nil {
-		// The last line may be half a record: nothing may come after it.
-		o.fail(&page.OutputError{Err: errors.Join(err, o.records.Close())})
-		o.records = nil
-	}
-	return len(lines), nil
-}
-
-// save rewrites files of the folder, and has the system bring the records to the
-// disk.
-func (o *output) save(files ...page.File) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.records != nil {
-		if err := o.records.Sync(); err != nil {
-			o.fail(&page.OutputError{Err: err})
-		}
-	}
-	o.fail(page.WriteFiles(o.dir, files...))
-}
 
 // files are those that are functions of the records.
 func (r *Results) files() []page.File {
@@ -223,19 +141,6 @@ func (r *Results) files() []page.File {
 		{Name: tableFile, Write: func(w io.Writer) error { return WriteMarkdown(w, r) }},
 		{Name: reportFile, Write: func(w io.Writer) error { return WriteHTML(w, r) }},
 	}
-}
-
-// close ends the records, and returns the first error that there was.
-func (o *output) close() error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.records != nil {
-		if err := o.records.Close(); err != nil {
-			o.fail(&page.OutputError{Err: err})
-		}
-		o.records = nil
-	}
-	return o.err
 }
 
 // ReadRecords reads a results.jsonl, for whoever computes other figures of it. A

@@ -3,7 +3,6 @@ package bench
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -13,7 +12,10 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"kvferry/bench/client"
+	"kvferry/bench/client/clienttest"
 	"kvferry/bench/page"
+	"kvferry/load"
 )
 
 // TestRunInterrupted: what had ended is kept as it was, what was in flight is
@@ -21,16 +23,16 @@ import (
 func TestRunInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	dir := t.TempDir()
-	f := &fakeServer{}
+	f := &clienttest.Server{}
 	var n atomic.Int32
-	f.behave = func(w http.ResponseWriter, r *http.Request, req *completionRequest) bool {
+	f.Behave = func(w http.ResponseWriter, r *http.Request, req *clienttest.Completion) bool {
 		if n.Add(1) <= 1+12 || !strings.HasSuffix(req.ID, "-3") {
 			return false
 		}
 		// The fourth of the second cell answers two tokens and no more.
-		f.stream(w, &completionRequest{}, 2)
+		f.Stream(w, &clienttest.Completion{}, 2)
 		w.(http.Flusher).Flush()
-		if err := poll(r.Context(), func() error {
+		if err := client.Poll(r.Context(), func() error {
 			if n := len(readAll(t, dir)); n < 12+3 {
 				return fmt.Errorf("%d records", n)
 			}
@@ -42,14 +44,14 @@ func TestRunInterrupted(t *testing.T) {
 		<-r.Context().Done()
 		return true
 	}
-	newFakeServer(t, f)
+	clienttest.NewServer(t, f)
 	var stdout bytes.Buffer
 	var closed atomic.Int32
 	slow := scaled
 	slow.QPS = 200
 	r, err := Run(ctx, Config{
-		Workloads: []Workload{slow}, Settings: settings(t, "nondisagg,chunked,rdma"), NumPrompts: 12, Out: dir, Stdout: &stdout,
-		Start: serving(map[string]*fakeServer{"nondisagg": f, "chunked": f, "rdma": f}, &closed),
+		Workloads: []load.Workload{slow}, Settings: settings(t, "nondisagg,chunked,rdma"), NumPrompts: 12, Out: dir, Stdout: &stdout,
+		Start: serving(map[string]*clienttest.Server{"nondisagg": f, "chunked": f, "rdma": f}, &closed),
 	})
 	if !errors.Is(err, context.Canceled) {
 		t.Fatalf("err = %v, want context.Canceled", err)
@@ -61,12 +63,12 @@ func TestRunInterrupted(t *testing.T) {
 	status := map[string]int{}
 	for _, r := range readAll(t, dir) {
 		status[r.Status]++
-		if r.Status == StatusInterrupted && (!strings.Contains(r.Error, "interrupted") || r.Finish == 0 || r.Sent == 0) {
+		if r.Status == client.StatusInterrupted && (!strings.Contains(r.Error, "interrupted") || r.Finish == 0 || r.Sent == 0) {
 			t.Errorf("record in flight: %+v", r)
 		}
 	}
 	m := s.Rows[1].Metrics
-	if len(s.Rows) != 2 || status[StatusOK] != 12+m.Successful || m.Successful < 3 || status[StatusInterrupted] != m.Interrupted || m.Interrupted < 1 || status[StatusFailed]+m.Failed > 0 {
+	if len(s.Rows) != 2 || status[client.StatusOK] != 12+m.Successful || m.Successful < 3 || status[client.StatusInterrupted] != m.Interrupted || m.Interrupted < 1 || status[client.StatusFailed]+m.Failed > 0 {
 		t.Errorf("records %v, %d rows, metrics %+v", status, len(s.Rows), m)
 	}
 	for _, want := range []string{
@@ -81,11 +83,11 @@ func TestRunInterrupted(t *testing.T) {
 
 func TestRunKeepsEarlierRecords(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, recordsFile), []byte("{}\n"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, page.RecordsFile), []byte("{}\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	f := newFakeServer(t, &fakeServer{})
-	_, err := Run(t.Context(), Config{Workloads: []Workload{scaled}, Settings: settings(t, "nondisagg"), NumPrompts: 2, Out: dir, Start: serving(map[string]*fakeServer{"nondisagg": f}, nil)})
+	f := clienttest.NewServer(t, &clienttest.Server{})
+	_, err := Run(t.Context(), Config{Workloads: []load.Workload{scaled}, Settings: settings(t, "nondisagg"), NumPrompts: 2, Out: dir, Start: serving(map[string]*clienttest.Server{"nondisagg": f}, nil)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,10 +106,10 @@ func TestRunKeepsEarlierRecords(t *testing.T) {
 func TestRecordsAsTheyCome(t *testing.T) {
 	dir := t.TempDir()
 	seen := make(chan []Record, 1)
-	f := &fakeServer{}
-	f.behave = func(_ http.ResponseWriter, r *http.Request, req *completionRequest) bool {
+	f := &clienttest.Server{}
+	f.Behave = func(_ http.ResponseWriter, r *http.Request, req *clienttest.Completion) bool {
 		if strings.HasSuffix(req.ID, "-4") { // the last one waits for the records of the others
-			if err := poll(r.Context(), func() error {
+			if err := client.Poll(r.Context(), func() error {
 				records := readAll(t, dir)
 				if len(records) < 4 {
 					return fmt.Errorf("%d records", len(records))
@@ -120,16 +122,16 @@ func TestRecordsAsTheyCome(t *testing.T) {
 		}
 		return false
 	}
-	newFakeServer(t, f)
+	clienttest.NewServer(t, f)
 	_, err := Run(t.Context(), Config{
-		Workloads: []Workload{scaled}, Settings: settings(t, "nondisagg"), NumPrompts: 5, Out: dir,
-		Start: serving(map[string]*fakeServer{"nondisagg": f}, nil),
+		Workloads: []load.Workload{scaled}, Settings: settings(t, "nondisagg"), NumPrompts: 5, Out: dir,
+		Start: serving(map[string]*clienttest.Server{"nondisagg": f}, nil),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range <-seen {
-		if r.Workload != "256/q8" || r.Setting != "nondisagg" || r.Clock != ClockReal || r.Status != StatusOK || r.Usage == nil || r.Finish == 0 || len(r.TokenTimes) != 6 {
+		if r.Workload != "256/q8" || r.Setting != "nondisagg" || r.Clock != ClockReal || r.Status != client.StatusOK || r.Usage == nil || r.Finish == 0 || len(r.TokenTimes) != 6 {
 			t.Errorf("record %+v", r)
 		}
 	}
@@ -145,7 +147,7 @@ func TestBadOutput(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	check := func(t *testing.T, err error, stdout, progress, table string) {
+	check := func(err error, stdout, progress, table string) {
 		t.Helper()
 		if lost := (*page.OutputError)(nil); !errors.As(err, &lost) || strings.Count(err.Error(), "not a directory") != 1 {
 			t.Errorf("err = %v, want one that the folder cannot be made", err)
@@ -158,49 +160,15 @@ func TestBadOutput(t *testing.T) {
 		}
 	}
 	for _, terminal := range []bool{false, true} {
-		f := newFakeServer(t, &fakeServer{})
+		f := clienttest.NewServer(t, &clienttest.Server{})
 		var stdout, progress bytes.Buffer
 		_, err := Run(t.Context(), Config{
-			Workloads: []Workload{scaled}, Settings: settings(t, "nondisagg,chunked"), NumPrompts: 5, Out: filepath.Join(file, "below"),
-			Start: serving(map[string]*fakeServer{"nondisagg": f, "chunked": f}, nil), Stdout: &stdout, Progress: &progress, Terminal: terminal,
+			Workloads: []load.Workload{scaled}, Settings: settings(t, "nondisagg,chunked"), NumPrompts: 5, Out: filepath.Join(file, "below"),
+			Start: serving(map[string]*clienttest.Server{"nondisagg": f, "chunked": f}, nil), Stdout: &stdout, Progress: &progress, Terminal: terminal,
 		})
-		check(t, err, stdout.String(), progress.String(), "256/q8 TTFT (ms)")
-	}
-	for table, params := range map[string][]string{"latency (ms)": nil, "goodput/s": {"rate=1,2"}} {
-		w := sweep(t, params...)
-		var stdout, progress bytes.Buffer
-		err := Simulate(t.Context(), SimulateConfig{Sweep: *w, Out: filepath.Join(file, "below"), Detailed: true, Stdout: &stdout, Progress: &progress})
-		check(t, err, stdout.String(), progress.String(), table)
+		check(err, stdout.String(), progress.String(), "256/q8 TTFT (ms)")
 	}
 }
-
-// TestSweepAsItGoes: the points that have ended are in sweep.json before the next has.
-func TestSweepAsItGoes(t *testing.T) {
-	dir := t.TempDir()
-	var sofar []int
-	progress := writerFunc(func(line []byte) (int, error) {
-		text, err := os.ReadFile(filepath.Join(dir, sweepFile))
-		var got struct{ Result SweepResult }
-		if err == nil {
-			err = json.Unmarshal(text, &got)
-		}
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			t.Error(err)
-		}
-		sofar = append(sofar, len(got.Result.Points)) // the line comes before its point
-		return len(line), nil
-	})
-	if err := Simulate(t.Context(), SimulateConfig{Sweep: *sweep(t, "rate=1,2,3"), Out: dir, Progress: progress}); err != nil {
-		t.Fatal(err)
-	}
-	if fmt.Sprint(sofar) != "[0 1 2]" {
-		t.Errorf("points in sweep.json as each ended: %v", sofar)
-	}
-}
-
-type writerFunc func([]byte) (int, error)
-
-func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
 // TestReadRecords: a last line that was cut off is left out, other bad lines are errors.
 func TestReadRecords(t *testing.T) {
@@ -225,7 +193,7 @@ func FuzzReadRecords(f *testing.F) {
 	f.Add([]byte("{\"status\":\"interrupted\",\"breakdown\":{\"kv_bytes\":-1}}\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		records, _ := ReadRecords(bytes.NewReader(text))
-		if m := Measure(records, 1); m.Successful+m.Failed+m.Interrupted != len(records) {
+		if m := measured(records, 1); m.Successful+m.Failed+m.Interrupted != len(records) {
 			t.Errorf("%d records are %d ok, %d failed, %d interrupted", len(records), m.Successful, m.Failed, m.Interrupted)
 		}
 	})

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"kvferry/bench/client"
 )
 
 // A ServerInfo is what kvferry's proxy says of itself and of its nodes: the object
@@ -42,12 +44,12 @@ type ServerNode struct {
 	Version     string   `json:"version"`
 }
 
-// ServerInfo asks the server what it is. One that does not say, because it is not
+// askServer asks the server what it is. One that does not say, because it is not
 // kvferry's, yields nil without an error.
-func (c *Client) ServerInfo(ctx context.Context) (*ServerInfo, error) {
+func askServer(ctx context.Context, c *client.Client) (*ServerInfo, error) {
 	const path = "/server_info"
-	body, err := c.get(ctx, path)
-	if status := (*StatusError)(nil); errors.As(err, &status) {
+	body, err := c.Get(ctx, path)
+	if status := (*client.StatusError)(nil); errors.As(err, &status) {
 		return nil, nil
 	} else if err != nil {
 		return nil, err
@@ -144,7 +146,7 @@ func (l NodeLink) String() string {
 	case l.Name != "":
 		return l.Name
 	case l.BytesPerSecond > 0:
-		return rateText(l.BytesPerSecond)
+		return fmt.Sprintf("%.4g GB/s", l.BytesPerSecond/1e9)
 	}
 	return unknown
 }

@@ -9,6 +9,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"kvferry/bench/client/clienttest"
+	"kvferry/load"
 )
 
 // clusterInfo is /server_info of a proxy over nodes, each "role link rails" with
@@ -88,20 +91,20 @@ func TestServerSaysWhatItIs(t *testing.T) {
 		{name: "no JSON", setting: "tcp", info: "hello", handoff: "unknown", transfer: "unknown", label: "unknown", note: "compared with tcp"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := &fakeServer{info: c.info, kvBytes: 1 << 20}
+			f := &clienttest.Server{Info: c.info, KVBytes: 1 << 20}
 			if c.handoff == "none" {
-				f.kvBytes = 0
+				f.KVBytes = 0
 			}
-			newFakeServer(t, f)
+			clienttest.NewServer(t, f)
 			var stdout bytes.Buffer
 			r, err := Run(t.Context(), Config{
-				Workloads: []Workload{scaled}, Settings: settings(t, c.setting), NumPrompts: 2, Out: t.TempDir(), Stdout: &stdout, ParseLink: links,
+				Workloads: []load.Workload{scaled}, Settings: settings(t, c.setting), NumPrompts: 2, Out: t.TempDir(), Stdout: &stdout, ParseLink: links,
 				Start: func(context.Context, Setting) (Cluster, error) { return fakeCluster{url: f.URL, asked: true}, nil },
 			})
 			if c.refused != nil {
 				mismatch := (*MismatchError)(nil)
-				if !errors.As(err, &mismatch) || len(f.requests()) > 0 {
-					t.Fatalf("err = %v after %d requests, want a mismatch before any", err, len(f.requests()))
+				if !errors.As(err, &mismatch) || len(f.Requests()) > 0 {
+					t.Fatalf("err = %v after %d requests, want a mismatch before any", err, len(f.Requests()))
 				}
 				wantError(t, c.name, err, append(c.refused, f.URL)...)
 				return
@@ -128,16 +131,16 @@ func TestServerSaysWhatItIs(t *testing.T) {
 func TestVocabularyOfTheServer(t *testing.T) {
 	for info, want := range map[string]int{clusterInfo("v0", "prefill tcp tcp/lo", "decode tcp tcp/lo"): 500, "": safeVocabulary} {
 		for _, asked := range []bool{true, false} {
-			f := newFakeServer(t, &fakeServer{info: info, kvBytes: 1})
+			f := clienttest.NewServer(t, &clienttest.Server{Info: info, KVBytes: 1})
 			if _, err := Run(t.Context(), Config{
-				Workloads: []Workload{scaled}, Settings: settings(t, "tcp"), NumPrompts: 10, Out: t.TempDir(),
+				Workloads: []load.Workload{scaled}, Settings: settings(t, "tcp"), NumPrompts: 10, Out: t.TempDir(),
 				Start: func(context.Context, Setting) (Cluster, error) { return fakeCluster{url: f.URL, asked: asked}, nil },
 			}); err != nil {
 				t.Fatal(err)
 			}
 			top := 0
-			for _, r := range f.requests() {
-				top = max(top, slices.Max(r.Prompt))
+			for _, r := range f.Requests() {
+				top = max(top, int(slices.Max(r.Prompt)))
 			}
 			if top >= want || top < want*9/10 {
 				t.Errorf("the highest of 2,700 ids is %d, want one below %d and near it", top, want)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"kvferry/bench/client"
 	"kvferry/bench/page"
 )
 
@@ -49,13 +50,13 @@ func (r *Results) groups() []group {
 // latency is one of the three things compared, with its figures by name.
 type latency struct {
 	name string
-	of   func(*Figures) [3]float64 // mean, median, P99 in ms
+	of   func(*client.Figures) [3]float64 // mean, median, P99 in ms
 }
 
 var latencies = []latency{
-	{"TTFT", func(f *Figures) [3]float64 { return [...]float64{f.MeanTTFTMS, f.MedianTTFTMS, f.P99TTFTMS} }},
-	{"TPOT", func(f *Figures) [3]float64 { return [...]float64{f.MeanTPOTMS, f.MedianTPOTMS, f.P99TPOTMS} }},
-	{"ITL", func(f *Figures) [3]float64 { return [...]float64{f.MeanITLMS, f.MedianITLMS, f.P99ITLMS} }},
+	{"TTFT", func(f *client.Figures) [3]float64 { return [...]float64{f.MeanTTFTMS, f.MedianTTFTMS, f.P99TTFTMS} }},
+	{"TPOT", func(f *client.Figures) [3]float64 { return [...]float64{f.MeanTPOTMS, f.MedianTPOTMS, f.P99TPOTMS} }},
+	{"ITL", func(f *client.Figures) [3]float64 { return [...]float64{f.MeanITLMS, f.MedianITLMS, f.P99ITLMS} }},
 }
 
 func (g group) compare(l latency) page.Table {
@@ -213,7 +214,7 @@ func (r *Results) Verdict() string {
 		if g.clock == ClockVirtual && slices.ContainsFunc(groups, func(o group) bool { return o.clock != ClockVirtual }) {
 			continue
 		}
-		var base, ours *Metrics
+		var base, ours *client.Metrics
 		for _, c := range g.cells {
 			switch c.Setting {
 			case "nondisagg":

@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"kvferry/bench/client"
+	"kvferry/bench/machine"
 )
 
 // publishedRun is a run whose every cell measured what was published, except
@@ -16,34 +19,34 @@ import (
 func publishedRun() *Results {
 	r := &Results{
 		Config:  RunConfig{NumPrompts: 200, Settings: MeasuredSettings(), Workloads: []string{"256/q8"}, Started: time.Date(2026, 11, 21, 4, 0, 0, 0, time.UTC), Arrivals: "published arrivals"},
-		Machine: Machine{CPU: "Test CPU", Cores: 2, Threads: 2, MemoryBytes: 8 << 30, OS: "linux/amd64", Kernel: "6.1", Go: "go1.26"},
+		Machine: machine.Machine{CPU: "Test CPU", Cores: 2, Threads: 2, MemoryBytes: 8 << 30, OS: "linux/amd64", Kernel: "6.1", Go: "go1.26"},
 	}
 	for i, s := range MeasuredSettings() {
 		cfg := Config{}.withDefaults()
 		c := newCell(cfg, cfg.Workloads[0], s, 0)
 		c.Link = Link{Clock: "real", Compute: "modelled", Transfer: "paced", Label: "compute modelled, transfer paced 1.29 GB/s"}
-		m := Metrics{Figures: Figures{DurationS: 25, MeanTTFTMS: 101.3, MedianTTFTMS: 63, P99TTFTMS: 318, MeanTPOTMS: 12, MedianTPOTMS: 11.7, P99TPOTMS: 14.1}}
+		m := client.Metrics{Figures: client.Figures{DurationS: 25, MeanTTFTMS: 101.3, MedianTTFTMS: 63, P99TTFTMS: 318, MeanTPOTMS: 12, MedianTPOTMS: 11.7, P99TPOTMS: 14.1}}
 		if c.Published != nil {
 			m.Figures, m.Counts = c.Published.Figures, c.Published.Counts
 			m.MeanTTFTMS *= 1.02
 			c.RelErr = relErr(m.Figures, c.Published.Figures)
 		}
-		m.Stages = &Stages{Proxy: 4, Queue: 30, Prefill: 60, Wire: float64(i), FirstDecode: 12}
+		m.Stages = &client.Stages{Proxy: 4, Queue: 30, Prefill: 60, Wire: float64(i), FirstDecode: 12}
 		if s.Mode == ModeDisagg {
 			m.KVBytes, m.KVBlocksChecked = 49054*57344, 3200
 		}
 		c.Metrics = &m
 		for j := range 20 {
-			c.Records = append(c.Records, Record{Sent: float64(j), FirstToken: float64(j) + 0.05 + float64(i*j)/100, TokenTimes: []float64{1}, Usage: &Usage{CompletionTokens: 1}})
+			c.Records = append(c.Records, Record{Record: client.Record{Sent: float64(j), FirstToken: float64(j) + 0.05 + float64(i*j)/100, TokenTimes: []float64{1}, Usage: &client.Usage{CompletionTokens: 1}}})
 		}
 		r.Cells = append(r.Cells, *c)
 	}
 	r.Cells[3].fault("1 of 200 requests failed | on purpose")
 	r.Cells[4].note("the client was late")
-	r.Cells[1].Disturbance = &Disturbance{
-		LateMeanMS: 3.21, LateP99MS: 41.5, LateTimersPct: 12.3, CPU: &CPUUse{CPUs: 2, OwnPct: 14, OthersPct: 61, StealPct: 0.2, Daemons: true},
+	r.Cells[1].Disturbance = &machine.Disturbance{
+		LateMeanMS: 3.21, LateP99MS: 41.5, LateTimersPct: 12.3, CPU: &machine.CPUUse{CPUs: 2, OwnPct: 14, OthersPct: 61, StealPct: 0.2, Daemons: true},
 	}
-	r.Cells[1].Disturbance.judge()
+	r.Cells[1].Disturbance.Judge()
 	return r
 }
 

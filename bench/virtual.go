@@ -3,11 +3,14 @@ package bench
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
+	"kvferry/bench/client"
+	"kvferry/bench/figure"
 	"kvferry/engine"
 	"kvferry/handoff"
-	"kvferry/kvcache"
+	"kvferry/load"
 	"kvferry/sim"
 )
 
@@ -15,7 +18,7 @@ import (
 // those that are measured. The clients' requests and arrivals are the same, the
 // results are of the same kind, in the same files, and say "virtual".
 type Virtual struct {
-	Workloads []Workload
+	Workloads []load.Workload
 	Settings  []Setting
 	Profile   *engine.Profile
 	// NIC is what carries a setting's KV, with its name for the report. Not asked
@@ -34,15 +37,13 @@ const (
 func simulateCells(ctx context.Context, cfg Config) ([]Cell, error) {
 	var cells []Cell
 	for _, w := range cfg.Virtual.Workloads {
-		schedule := PublishedSchedule(cfg.NumPrompts, w.QPS, cfg.Seed)
-		requests := w.Requests(cfg.NumPrompts, cfg.Seed, "0", cfg.Virtual.Profile.Vocab)
 		for _, s := range cfg.Virtual.Settings {
 			c := newCell(cfg, w, s, 0)
 			if cfg.Virtual.Profile.Fingerprint() != publishedGPU() {
 				c.Published = nil
 				c.note("profile %s: nothing published to compare with", cfg.Virtual.Profile.Name)
 			}
-			if err := c.simulate(ctx, cfg.Virtual, s, requests, schedule); err != nil {
+			if err := c.simulate(ctx, cfg.Virtual, s, w.Load(cfg.NumPrompts, cfg.Seed, "0", cfg.Virtual.Profile.Vocab)); err != nil {
 				return cells, fmt.Errorf("%s in virtual time: %w", c.name(), err)
 			}
 			cells = append(cells, *c)
@@ -52,7 +53,7 @@ func simulateCells(ctx context.Context, cfg Config) ([]Cell, error) {
 }
 
 // simulate fills in the cell.
-func (c *Cell) simulate(ctx context.Context, v *Virtual, s Setting, requests []Request, schedule Schedule) error {
+func (c *Cell) simulate(ctx context.Context, v *Virtual, s Setting, asked load.Load) error {
 	cfg := sim.Config{Profile: v.Profile, Nondisagg: 1, Chunked: s.Chunked, RPC: sim.DefaultRPC, RecordTokens: true}
 	c.Link = Link{
 		Clock: ClockVirtual, Compute: "modelled", Transfer: "none",
@@ -70,53 +71,42 @@ func (c *Cell) simulate(ctx context.Context, v *Virtual, s Setting, requests []R
 		c.Transfer = "modelled"
 		c.Label = fmt.Sprintf("virtual time: compute modelled, transfer modelled at %.2f GB/s (%s)", nic.BytesPerSecond/1e9, name)
 	}
-	c.Records = make([]Record, len(requests))
-	load := make(sim.List, len(requests))
-	for i, r := range requests {
-		prompt := make([]kvcache.Token, len(r.Prompt))
-		for j, t := range r.Prompt {
-			prompt[j] = kvcache.Token(t)
-		}
-		load[i] = sim.Request{At: schedule.At[i], Prompt: prompt, MaxTokens: r.MaxTokens}
-	}
-	last := schedule.End
+	last := asked.End
 	cfg.OnOutcome = func(o *sim.Outcome) {
 		last = max(last, o.Last)
-		c.Records[o.Index] = virtualRecord(o, requests[o.Index].ID)
+		c.Records = append(c.Records, Record{Workload: c.Workload, Setting: c.Setting, Clock: ClockVirtual, Record: virtualRecord(o)})
 	}
-	if _, err := sim.Run(ctx, cfg, &load); err != nil {
+	if _, err := sim.Run(ctx, cfg, asked); err != nil {
 		return err
 	}
+	slices.SortFunc(c.Records, func(a, b Record) int { return a.Index - b.Index })
 	for i := range c.Records {
-		r := &c.Records[i]
-		r.Workload, r.Setting, r.Clock = c.Workload, c.Setting, ClockVirtual
-		if r.Error != "" && len(c.Faults) == 0 {
+		if r := &c.Records[i]; r.Error != "" && len(c.Faults) == 0 {
 			c.fault("request %d failed, perhaps others: %s", i, r.Error)
 		}
 	}
-	m := Measure(c.Records, seconds(last))
-	c.Metrics = &m
-	if c.Published != nil {
-		c.RelErr = relErr(m.Figures, c.Published.Figures)
-	}
+	c.measure(last)
+	c.compare()
 	return nil
 }
 
-func virtualRecord(o *sim.Outcome, id string) Record {
+func virtualRecord(o *sim.Outcome) client.Record {
 	us := func(d time.Duration) int64 { return d.Round(time.Microsecond).Microseconds() }
-	r := Record{
-		Index: o.Index, RequestID: id, PromptTokens: o.PromptTokens, MaxTokens: o.MaxTokens,
-		Intended: seconds(o.Arrived), Sent: seconds(o.Arrived), FirstToken: seconds(o.First), Finish: seconds(o.Last),
-		TokenTimes: make([]float64, len(o.TokenTimes)),
-		Usage:      &Usage{PromptTokens: o.PromptTokens, CompletionTokens: o.Tokens},
-		Breakdown: &Breakdown{
+	r := client.Record{
+		Index: o.Index, RequestID: o.ID, PromptTokens: o.PromptTokens, MaxTokens: o.MaxTokens,
+		Intended: figure.Seconds(o.Due), Sent: figure.Seconds(o.Arrived), FirstToken: figure.Seconds(o.First), Finish: figure.Seconds(o.Last),
+		Status: client.StatusOK, TokenTimes: make([]float64, len(o.TokenTimes)),
+		Usage: &client.Usage{PromptTokens: o.PromptTokens, CompletionTokens: o.Tokens},
+		Breakdown: &client.Breakdown{
 			ProxyUS: us(o.Breakdown.Proxy), QueueUS: us(o.Breakdown.Queue), PrefillUS: us(o.Breakdown.Prefill), PostUS: us(o.Breakdown.Post),
 			WireUS: us(o.Breakdown.Wire), LandUS: us(o.Breakdown.Land), FirstDecodeUS: us(o.Breakdown.FirstDecode), KVBytes: o.Breakdown.Bytes,
 		},
 	}
 	for i, t := range o.TokenTimes {
-		r.TokenTimes[i] = seconds(t)
+		r.TokenTimes[i] = figure.Seconds(t)
 	}
-	r.end(o.Err)
+	if o.Err != nil {
+		r.Status, r.Error = client.StatusFailed, o.Err.Error()
+	}
 	return r
 }

@@ -9,32 +9,36 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
+	"kvferry/bench/client"
+	"kvferry/bench/page"
 	"kvferry/engine"
+	"kvferry/load"
 	"kvferry/sim"
 )
 
 // virtualTable computes every row and setting.
-func virtualTable(tb testing.TB, workloads []Workload) map[string]map[string]*Metrics {
+func virtualTable(tb testing.TB, workloads []load.Workload) map[string]map[string]*client.Metrics {
 	tb.Helper()
 	prof, err := engine.LoadProfile(engine.DefaultProfile)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	cells, err := simulateCells(context.Background(), Config{NumPrompts: PublishedPrompts, Virtual: &Virtual{
+	cells, err := simulateCells(context.Background(), Config{NumPrompts: load.PublishedPrompts, Virtual: &Virtual{
 		Workloads: workloads, Settings: Settings(), Profile: prof, NIC: profileNIC(prof),
 	}})
 	if err != nil {
 		tb.Fatal(err)
 	}
-	table := map[string]map[string]*Metrics{}
+	table := map[string]map[string]*client.Metrics{}
 	for i := range cells {
 		c := &cells[i]
 		if table[c.Workload] == nil {
-			table[c.Workload] = map[string]*Metrics{}
+			table[c.Workload] = map[string]*client.Metrics{}
 		}
 		table[c.Workload][c.Setting] = c.Metrics
-		if len(c.Faults) > 0 || c.Metrics.Successful != PublishedPrompts {
+		if len(c.Faults) > 0 || c.Metrics.Successful != load.PublishedPrompts {
 			tb.Errorf("%s: %d requests, faults %v", c.name(), c.Metrics.Successful, c.Faults)
 		}
 	}
@@ -53,7 +57,7 @@ func profileNIC(p *engine.Profile) func(Setting) (sim.NIC, string, error) {
 
 // limits say how far from the published figure a computed one may be; 0 is not
 // asserted.
-func limits(w Workload, s Setting) (l Figures) {
+func limits(w load.Workload, s Setting) (l client.Figures) {
 	switch {
 	case s.Mode == ModeNonDisagg:
 		l.MeanTTFTMS, l.MedianTTFTMS, l.P99TTFTMS = 0.06, 0.06, 0.15
@@ -72,16 +76,16 @@ func limits(w Workload, s Setting) (l Figures) {
 }
 
 // latencyFigures are the nine that are latencies.
-func latencyFigures(f *Figures) []figure { return f.all()[4:] }
+func latencyFigures(f *client.Figures) []client.Figure { return f.All()[4:] }
 
 // TestVirtualTable compares the computed table with the published one: each
 // figure, all nine latencies of the disaggregated cells together, and which of two
 // settings is the faster.
 func TestVirtualTable(t *testing.T) {
-	table := virtualTable(t, Workloads())
+	table := virtualTable(t, load.Workloads())
 	compared, pairs := 0, 0
 	var disagg []float64 // errors
-	for _, w := range Workloads() {
+	for _, w := range load.Workloads() {
 		for _, s := range Settings() {
 			p := PublishedFigures(w.Name, s.Name)
 			if p == nil {
@@ -90,25 +94,25 @@ func TestVirtualTable(t *testing.T) {
 			got, want, limit := table[w.Name][s.Name].Figures, p.Figures, limits(w, s)
 			g, x, l := latencyFigures(&got), latencyFigures(&want), latencyFigures(&limit)
 			for i := range g {
-				off := *g[i].value / *x[i].value - 1
+				off := *g[i].Value / *x[i].Value - 1
 				if s.Mode == ModeDisagg {
 					disagg = append(disagg, math.Abs(off))
 				}
-				if *l[i].value == 0 {
+				if *l[i].Value == 0 {
 					continue
 				}
 				compared++
-				if math.Abs(off) > *l[i].value {
+				if math.Abs(off) > *l[i].Value {
 					t.Errorf("%s %s: %s is %.1f ms, %+.1f %% of the published %.1f: want within %.0f %%",
-						w.Name, s.Name, g[i].key, *g[i].value, 100*off, *x[i].value, 100**l[i].value)
+						w.Name, s.Name, g[i].Key, *g[i].Value, 100*off, *x[i].Value, 100**l[i].Value)
 				}
 			}
 		}
-		for key, of := range map[string]func(*Figures) float64{
-			"mean TTFT":   func(f *Figures) float64 { return f.MeanTTFTMS },
-			"median TTFT": func(f *Figures) float64 { return f.MedianTTFTMS },
-			"P99 TTFT":    func(f *Figures) float64 { return f.P99TTFTMS },
-			"mean TPOT":   func(f *Figures) float64 { return f.MeanTPOTMS },
+		for key, of := range map[string]func(*client.Figures) float64{
+			"mean TTFT":   func(f *client.Figures) float64 { return f.MeanTTFTMS },
+			"median TTFT": func(f *client.Figures) float64 { return f.MedianTTFTMS },
+			"P99 TTFT":    func(f *client.Figures) float64 { return f.P99TTFTMS },
+			"mean TPOT":   func(f *client.Figures) float64 { return f.MeanTPOTMS },
 		} {
 			for _, slow := range Settings() {
 				for _, fast := range Settings() {
@@ -142,8 +146,8 @@ func TestVirtualTable(t *testing.T) {
 
 // TestHandoffsOfOurs: what the table ends with.
 func TestHandoffsOfOurs(t *testing.T) {
-	table := virtualTable(t, Workloads())
-	for _, w := range Workloads() {
+	table := virtualTable(t, load.Workloads())
+	for _, w := range load.Workloads() {
 		row := table[w.Name]
 		plain, ours, pull := row["nondisagg"], row["layerwise"], row["pull"]
 		if ours.MeanTTFTMS > 1.05*plain.MeanTTFTMS || ours.MeanTPOTMS > 13 || ours.P99TPOTMS > 20 {
@@ -156,6 +160,17 @@ func TestHandoffsOfOurs(t *testing.T) {
 	}
 }
 
+// timesOf are the times of a list.
+type timesOf struct{ load.List }
+
+func (t *timesOf) Next() (time.Duration, error) {
+	r, ok, err := t.List.Next()
+	if !ok {
+		return time.Hour, err // no request is left for it
+	}
+	return r.At, err
+}
+
 // TestOtherLengths: the table's figures hang on the draw of prompt lengths, its
 // message does not. Over other draws, on average, the means stay close and no
 // setting changes places with another.
@@ -165,31 +180,35 @@ func TestOtherLengths(t *testing.T) {
 		t.Fatal(err)
 	}
 	const draws = 8
-	mean := map[string]map[string]*Figures{}
+	mean := map[string]map[string]*client.Figures{}
 	for draw := range draws {
-		for _, w := range Workloads() {
-			schedule := PublishedSchedule(PublishedPrompts, w.QPS, 0)
-			requests := w.Requests(PublishedPrompts, uint32(1000+draw), "0", prof.Vocab)
+		for _, w := range load.Workloads() {
+			published, err := load.Collect(w.Load(load.PublishedPrompts, 0, "0", 1))
+			if err != nil {
+				t.Fatal(err)
+			}
 			for _, s := range Settings() {
-				c := newCell(Config{NumPrompts: PublishedPrompts}, w, s, 0)
+				c := newCell(Config{NumPrompts: load.PublishedPrompts}, w, s, 0)
 				v := &Virtual{Profile: prof, NIC: profileNIC(prof)}
-				if err := c.simulate(context.Background(), v, s, requests, schedule); err != nil {
+				asked := w.Load(load.PublishedPrompts, uint32(1000+draw), "0", prof.Vocab) // other lengths at the published times
+				asked.Source, asked.End = load.Paced(asked.Source, &timesOf{published}), w.End(load.PublishedPrompts, 0)
+				if err := c.simulate(context.Background(), v, s, asked); err != nil {
 					t.Fatal(err)
 				}
 				if mean[w.Name] == nil {
-					mean[w.Name] = map[string]*Figures{}
+					mean[w.Name] = map[string]*client.Figures{}
 				}
 				if mean[w.Name][s.Name] == nil {
-					mean[w.Name][s.Name] = &Figures{}
+					mean[w.Name][s.Name] = &client.Figures{}
 				}
-				sum, f := mean[w.Name][s.Name].all(), c.Metrics.Figures.all()
+				sum, f := mean[w.Name][s.Name].All(), c.Metrics.Figures.All()
 				for i := range sum {
-					*sum[i].value += *f[i].value / draws
+					*sum[i].Value += *f[i].Value / draws
 				}
 			}
 		}
 	}
-	for _, w := range Workloads() {
+	for _, w := range load.Workloads() {
 		for _, s := range Settings() {
 			p, got := PublishedFigures(w.Name, s.Name), mean[w.Name][s.Name]
 			if p == nil {
@@ -236,11 +255,11 @@ func TestVirtualRunIsDeterministic(t *testing.T) {
 		if _, err := Run(context.Background(), Config{Out: dir, Virtual: &Virtual{Workloads: w, Settings: Settings(), Profile: prof, NIC: profileNIC(prof)}}); err != nil {
 			t.Fatal(err)
 		}
-		if runs[i], err = os.ReadFile(filepath.Join(dir, recordsFile)); err != nil {
+		if runs[i], err = os.ReadFile(filepath.Join(dir, page.RecordsFile)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if n := bytes.Count(runs[0], []byte(`"clock":"virtual"`)); n != 7*PublishedPrompts || !bytes.Equal(runs[0], runs[1]) {
+	if n := bytes.Count(runs[0], []byte(`"clock":"virtual"`)); n != 7*load.PublishedPrompts || !bytes.Equal(runs[0], runs[1]) {
 		t.Errorf("%d records, equal: %v", n, bytes.Equal(runs[0], runs[1]))
 	}
 }
@@ -249,6 +268,6 @@ func TestVirtualRunIsDeterministic(t *testing.T) {
 // beside them.
 func BenchmarkVirtualTable(b *testing.B) {
 	for b.Loop() {
-		virtualTable(b, Workloads())
+		virtualTable(b, load.Workloads())
 	}
 }

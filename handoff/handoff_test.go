@@ -45,13 +45,13 @@ func TestNone(t *testing.T) {
 // TestValidate: what the nodes could not carry out is said by its property.
 func TestValidate(t *testing.T) {
 	for want, change := range map[string]func(*Handoff){
-		"no name":                  func(h *Handoff) { h.Name = "" },
-		"First is full":            func(h *Handoff) { h.First = FullLeg },
-		"FirstToken is leg(7)":     func(h *Handoff) { h.FirstToken = 7 },
-		"Parts is 9":               func(h *Handoff) { h.Parts = 9 },
-		"First must be DecodeLeg":  func(h *Handoff) { h.Parts = Layers },
-		"InStep must be true":      func(h *Handoff) { h.Parts = Tensors },
-		"Parts must be Tensors":    func(h *Handoff) { h.InStep = true },
+		"no name":                 func(h *Handoff) { h.Name = "" },
+		"First is full":           func(h *Handoff) { h.First = FullLeg },
+		"FirstToken is leg(7)":    func(h *Handoff) { h.FirstToken = 7 },
+		"Parts is 9":              func(h *Handoff) { h.Parts = 9 },
+		"First must be DecodeLeg": func(h *Handoff) { h.Parts = Layers },
+		"InStep must be true":     func(h *Handoff) { h.Parts = Tensors },
+		"Parts must be Tensors":   func(h *Handoff) { h.InStep = true },
 	} {
 		h := Pull
 		change(&h)

@@ -15,6 +15,7 @@ import (
 	"kvferry/engine/batching"
 	"kvferry/handoff"
 	"kvferry/kvcache"
+	"kvferry/load"
 	"kvferry/placement"
 )
 
@@ -93,7 +94,7 @@ func (c Config) Validate() error {
 // cluster is a run under way.
 type cluster struct {
 	cfg     Config
-	load    Load
+	load    load.Load
 	now     time.Duration
 	agenda  agenda
 	network *network
@@ -104,7 +105,9 @@ type cluster struct {
 	names           map[string]*node
 	compute, decode group
 	flights         map[uint64]*flight
-	coming          Request // what the next arrival brings
+	coming          load.Request // what the next arrival brings
+	held            bool         // until a request has ended
+	inFlight        int          // requests that have arrived and not ended
 	stats           Stats
 	lane            []lane          // scratch
 	tokens          []attempt.Token // scratch
@@ -118,7 +121,7 @@ type group struct {
 	policy     placement.Policy
 }
 
-func newCluster(cfg Config, load Load) (*cluster, error) {
+func newCluster(cfg Config, l load.Load) (*cluster, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -129,7 +132,7 @@ func newCluster(cfg Config, load Load) (*cluster, error) {
 		cfg.KVBlocks = cfg.Profile.Blocks()
 	}
 	c := &cluster{
-		cfg: cfg, load: load, network: new(network),
+		cfg: cfg, load: l, network: new(network),
 		names: make(map[string]*node), flights: make(map[uint64]*flight),
 	}
 	for _, n := range cfg.NICs {

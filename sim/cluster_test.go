@@ -13,6 +13,7 @@ import (
 	"kvferry/handoff"
 	"kvferry/handoff/handofftest"
 	"kvferry/kvcache"
+	"kvferry/load"
 )
 
 func a10(tb testing.TB) *engine.Profile {
@@ -25,7 +26,7 @@ func a10(tb testing.TB) *engine.Profile {
 }
 
 // simulate runs a load and returns every outcome in order of arrival.
-func simulate(tb testing.TB, cfg Config, load Load) ([]*Outcome, *Stats) {
+func simulate(tb testing.TB, cfg Config, l load.Load) ([]*Outcome, *Stats) {
 	tb.Helper()
 	var all []*Outcome
 	cfg.OnOutcome = func(o *Outcome) {
@@ -34,7 +35,7 @@ func simulate(tb testing.TB, cfg Config, load Load) ([]*Outcome, *Stats) {
 		}
 		all[o.Index] = o
 	}
-	stats, err := Run(context.Background(), cfg, load)
+	stats, err := Run(context.Background(), cfg, l)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -48,8 +49,34 @@ func pair(tb testing.TB, h handoff.Handoff, gbps float64) Config {
 	}
 }
 
-func poisson(n int, rate float64, input, output int) Load {
-	return Random{Requests: n, Rate: rate, Burstiness: 1, InputLen: input, OutputLen: output, RangeRatio: 0.2, Seed: 1, Vocab: 151936}.Load()
+func poisson(tb testing.TB, n int, rate float64, input, output int) load.Load {
+	return drawn(tb, load.Spec{Requests: n, Rate: rate, Burstiness: 1, InputLen: input, OutputLen: output, RangeRatio: 0.2, Seed: 1, Vocab: 151936})
+}
+
+// list is a load of these.
+func list(r ...load.Request) load.Load {
+	l := load.List(r)
+	return load.Load{Source: &l}
+}
+
+// prompt is n tokens.
+func prompt(tb testing.TB, n int) []kvcache.Token {
+	tb.Helper()
+	r, _, err := drawn(tb, load.Spec{Requests: 1, Rate: 1, Burstiness: 1, InputLen: n, OutputLen: 1, Vocab: 1000}).Next()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return r.Prompt
+}
+
+// drawn opens a load.
+func drawn(tb testing.TB, s load.Spec) load.Load {
+	tb.Helper()
+	l, err := s.Open()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return l
 }
 
 // TestBreakdown: under load, the parts of each request's breakdown, of both legs
@@ -62,7 +89,7 @@ func TestBreakdown(t *testing.T) {
 	}
 	for _, cfg := range configs {
 		t.Run(fmt.Sprintf("handoff=%v", cfg.Handoff), func(t *testing.T) {
-			out, _ := simulate(t, cfg, poisson(200, 8, 250, 6))
+			out, _ := simulate(t, cfg, poisson(t, 200, 8, 250, 6))
 			bad := 0
 			for _, o := range out {
 				want := o.TTFT()
@@ -151,7 +178,7 @@ func TestOneRequest(t *testing.T) {
 			var gaps []time.Duration
 			cfg.OnGap = func(d time.Duration) { gaps = append(gaps, d) }
 			const arrival = time.Second
-			out, stats := simulate(t, cfg, &List{{At: arrival, Prompt: make([]kvcache.Token, n), MaxTokens: 3}})
+			out, stats := simulate(t, cfg, list(load.Request{At: arrival, Prompt: make([]kvcache.Token, n), MaxTokens: 3}))
 			o, want := out[0], c.tokens()
 			for i, at := range want {
 				if d := o.TokenTimes[i] - arrival - at; d.Abs() > time.Microsecond {
@@ -197,9 +224,9 @@ func TestOneRequest(t *testing.T) {
 
 // TestNodes: what the configuration says of nodes reaches them.
 func TestNodes(t *testing.T) {
-	prompt := fill(nil, 1000, 1, 1000)
-	twice := func() Load {
-		return &List{{Prompt: prompt, MaxTokens: 2}, {At: time.Second, Prompt: prompt, MaxTokens: 2}}
+	tokens := prompt(t, 1000)
+	twice := func() load.Load {
+		return list(load.Request{Prompt: tokens, MaxTokens: 2}, load.Request{At: time.Second, Prompt: tokens, MaxTokens: 2})
 	}
 	for _, c := range []struct {
 		chunked, caching bool
@@ -243,7 +270,7 @@ func TestNodes(t *testing.T) {
 // nothing else has.
 func TestPrefixHashes(t *testing.T) {
 	seen := map[kvcache.Hash]string{}
-	base := fill(nil, 100, 1, 1000)
+	base := prompt(t, 100)
 	for changed := range 101 {
 		prompt := slices.Clone(base)
 		if changed < 100 {

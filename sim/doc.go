@@ -5,15 +5,15 @@
 // ends and the network says when the bytes are there. Nothing is waited for, so a
 // minute of a cluster takes as long as its events do, about a microsecond each.
 //
-//	Load ──▶ dispatch ──▶ node (connector.Core + engine.CostModel) ──▶ Outcome
-//	            ▲             │ moves      ▲ moved, arrived
-//	            │             ▼            │
-//	        placement       network: NICs, max-min fair
+//	load.Load ──▶ dispatch ──▶ node (connector.Core + engine.CostModel) ──▶ Outcome
+//	                 ▲             │ moves      ▲ moved, arrived
+//	                 │             ▼            │
+//	             placement       network: NICs, max-min fair
 //
-// A [Config] says what the cluster is, a [Load] what it is asked, [Run] goes
-// through it. Each request that ends is an [Outcome], given to whoever asked for
-// it and then forgotten; a [Summary] keeps percentiles of any number of them in a
-// fixed amount of memory.
+// A [Config] says what the cluster is, a [load.Load] what it is asked, the same that a
+// live client takes; [Run] goes through it. In a closed loop the next request arrives
+// when one has ended. Each request that ends is an [Outcome], given to whoever asked
+// for it and then forgotten.
 //
 // Units: times are durations since the start of the run, sizes bytes, rates bytes
 // a second.

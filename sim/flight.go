@@ -51,26 +51,12 @@ func prefixHashes(prompt []kvcache.Token, blockTokens int) []kvcache.Hash {
 	return hashes
 }
 
-// nextArrival asks the load for its next request.
-func (c *cluster) nextArrival() {
-	r, ok, err := c.load.Next()
-	switch {
-	case err != nil:
-		c.err = err
-	case !ok:
-	case r.At < c.now:
-		c.err = fmt.Errorf("sim: the load goes back in time: request at %v after %v", r.At, c.now)
-	default:
-		c.coming = r
-		c.agenda.push(r.At, event{kind: arrive})
-	}
-}
-
 // arrived submits the request that is there now.
 func (c *cluster) arrived() {
 	c.stats.Requests++
+	c.inFlight++
 	f := &flight{id: uint64(c.stats.Requests), prompt: c.coming.Prompt, arrived: c.now}
-	f.Outcome = Outcome{Index: c.stats.Requests - 1, Arrived: c.now, PromptTokens: len(f.prompt), MaxTokens: c.coming.MaxTokens}
+	f.Outcome = Outcome{Index: c.stats.Requests - 1, ID: c.coming.ID, Due: c.coming.At, Arrived: c.now, PromptTokens: len(f.prompt), MaxTokens: c.coming.MaxTokens}
 	c.flights[f.id] = f
 	h := c.cfg.Handoff
 	if c.cfg.Nondisagg > 0 {
@@ -217,6 +203,7 @@ func (c *cluster) end(f *flight) {
 	if c.cfg.OnProgress != nil && c.stats.Ended&0x3ff == 0 {
 		c.cfg.OnProgress(c.stats.Ended)
 	}
+	c.room(f.Last)
 }
 
 // failed ends a leg that a node refused, and the request with it. Only requests

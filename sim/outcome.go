@@ -6,30 +6,19 @@ import (
 
 	"kvferry/connector"
 	"kvferry/engine"
-	"kvferry/kvcache"
+	"kvferry/load"
 )
-
-// A Request is what a Load brings.
-type Request struct {
-	At        time.Duration // arrives; not before the one before it
-	Prompt    []kvcache.Token
-	MaxTokens int // and no fewer: nothing stops early
-}
-
-// A Load is where requests come from. Next returns them in order of time, and
-// false after the last. An error ends the run.
-type Load interface {
-	Next() (r Request, ok bool, err error)
-}
 
 // An Outcome is a request that has ended.
 type Outcome struct {
-	Index                int // from 0, in order of arrival
+	Index                int    // from 0, in order of arrival
+	ID                   string // the load's
 	PromptTokens         int
 	MaxTokens            int
-	Tokens               int // that came
-	Cached               int // prompt tokens that the computing node's prefix cache had
-	Arrived, First, Last time.Duration
+	Tokens               int             // that came
+	Cached               int             // prompt tokens that the computing node's prefix cache had
+	Due                  time.Duration   // by the load's times
+	Arrived, First, Last time.Duration   // Arrived is later than Due if there was no room for it (load.Load.InFlight)
 	TokenTimes           []time.Duration // if Config.RecordTokens
 	Breakdown            connector.Breakdown
 	Err                  error // why it was refused, nil if it ended well
@@ -86,10 +75,11 @@ func (s *NodeStats) steps(k engine.Kind, d time.Duration) {
 	s.PrefillBusy += d
 }
 
-// Run goes through the load and returns what the cluster did. When ctx is done it
+// Run goes through the load and returns what the cluster did. The load is the caller's to
+// close. When ctx is done it
 // returns what was done so far, and ctx's error.
-func Run(ctx context.Context, cfg Config, load Load) (*Stats, error) {
-	c, err := newCluster(cfg, load)
+func Run(ctx context.Context, cfg Config, l load.Load) (*Stats, error) {
+	c, err := newCluster(cfg, l)
 	if err != nil {
 		return nil, err
 	}

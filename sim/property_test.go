@@ -14,12 +14,13 @@ import (
 	"kvferry/engine"
 	"kvferry/handoff"
 	"kvferry/handoff/handofftest"
+	"kvferry/load"
 	"kvferry/placement"
 )
 
 // randomConfig draws a small cluster and a load that strains it: pools that
 // prompts of different lengths fill, several NICs, all policies.
-func randomConfig(tb testing.TB, seed uint64) (Config, Random) {
+func randomConfig(tb testing.TB, seed uint64) (Config, load.Spec) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	one := func(n int) int { return 1 + rng.IntN(n) }
 	every := handofftest.Every()
@@ -36,11 +37,11 @@ func randomConfig(tb testing.TB, seed uint64) (Config, Random) {
 		cfg.Nondisagg, cfg.Prefill, cfg.Decode, cfg.Handoff, cfg.NICs = one(3), 0, 0, handoff.None, nil
 		cfg.Chunked = rng.IntN(2) == 0
 	}
-	load := Random{
+	spec := load.Spec{
 		Requests: 100, Rate: 1 + 20*rng.Float64(), Burstiness: 0.2 + rng.Float64(), InputLen: 16 + rng.IntN(700), OutputLen: one(40),
 		RangeRatio: rng.Float64() * 0.9, PrefixLen: rng.IntN(3) * 32, Seed: seed, Vocab: 1000,
 	}
-	return cfg, load
+	return cfg, spec
 }
 
 // TestConservation: over random clusters and loads, every request gets exactly
@@ -50,16 +51,20 @@ func randomConfig(tb testing.TB, seed uint64) (Config, Random) {
 func TestConservation(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(150) {
-		cfg, load := randomConfig(t, seed)
+		cfg, spec := randomConfig(t, seed)
 		name := fmt.Sprintf("seed %d, %v", seed, cfg.Handoff)
-		c, err := newCluster(cfg, load.Load())
+		c, err := newCluster(cfg, drawn(t, spec))
 		if err != nil {
 			t.Fatal(err)
 		}
+		c.load.InFlight = int(seed % 4) // 0: open loop
 		tokens, bytes, refused, ended := 0, int64(0), 0, 0
 		last := time.Duration(0)
 		c.cfg.OnOutcome = func(o *Outcome) {
 			ended++
+			if n := c.stats.Requests - (ended - 1); c.load.InFlight > 0 && n > c.load.InFlight || o.Arrived < o.Due {
+				t.Fatalf("%s: %d requests at once, one arrives %v, due at %v", name, n, o.Arrived, o.Due)
+			}
 			if c.now < last {
 				t.Fatalf("%s: time runs backwards", name)
 			}
@@ -101,8 +106,8 @@ func TestConservation(t *testing.T) {
 		if err := c.run(context.Background()); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if ended != load.Requests || c.stats.Ended != ended || c.stats.Failed != refused || len(c.flights) != 0 {
-			t.Fatalf("%s: %d of %d requests ended, %d in flight", name, ended, load.Requests, len(c.flights))
+		if ended != spec.Requests || c.stats.Ended != ended || c.stats.Failed != refused || len(c.flights) != 0 {
+			t.Fatalf("%s: %d of %d requests ended, %d in flight", name, ended, spec.Requests, len(c.flights))
 		}
 		if c.stats.KVBytes != bytes {
 			t.Fatalf("%s: %d bytes of KV in all, %d by request", name, c.stats.KVBytes, bytes)
@@ -131,10 +136,10 @@ func TestDeterminism(t *testing.T) {
 	for seed := range uint64(20) {
 		var runs [2]string
 		for i := range runs {
-			cfg, load := randomConfig(t, seed)
+			cfg, spec := randomConfig(t, seed)
 			var b strings.Builder
 			cfg.OnOutcome = func(o *Outcome) { fmt.Fprintf(&b, "%+v\n", *o) }
-			stats, err := Run(context.Background(), cfg, load.Load())
+			stats, err := Run(context.Background(), cfg, drawn(t, spec))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -157,13 +162,14 @@ func TestFasterIsNotSlower(t *testing.T) {
 	mean := func(h handoff.Handoff, nics []NIC, seed uint64, input int, rate float64) time.Duration {
 		cfg := pair(t, h, 1)
 		cfg.NICs = nics
-		var s Summary
-		cfg.OnOutcome = s.Outcome
-		load := Random{Requests: 300, Rate: rate, Burstiness: 1, InputLen: input, OutputLen: 16, RangeRatio: 0.3, Seed: seed, Vocab: 1000}
-		if _, err := Run(context.Background(), cfg, load.Load()); err != nil {
+		var sum time.Duration
+		n := 0
+		cfg.OnOutcome = func(o *Outcome) { sum, n = sum+o.TTFT(), n+1 }
+		spec := load.Spec{Requests: 300, Rate: rate, Burstiness: 1, InputLen: input, OutputLen: 16, RangeRatio: 0.3, Seed: seed, Vocab: 1000}
+		if _, err := Run(context.Background(), cfg, drawn(t, spec)); err != nil {
 			t.Fatal(err)
 		}
-		return s.TTFT.Mean()
+		return sum / time.Duration(n)
 	}
 	link := func(gb float64, n int) (nics []NIC) {
 		for range n {
@@ -192,7 +198,7 @@ func TestFasterIsNotSlower(t *testing.T) {
 }
 
 func TestEmptyLoad(t *testing.T) {
-	stats, err := Run(context.Background(), pair(t, handoff.Layerwise, 1), &List{})
+	stats, err := Run(context.Background(), pair(t, handoff.Layerwise, 1), list())
 	if err != nil || stats.Requests != 0 || stats.Duration != 0 {
 		t.Errorf("%+v, %v", stats, err)
 	}
@@ -203,7 +209,7 @@ func TestLoadThatNeverFits(t *testing.T) {
 	for _, h := range handofftest.Every() {
 		cfg := pair(t, h, 1)
 		cfg.KVBlocks = 10
-		out, stats := simulate(t, cfg, poisson(10, 1, 500, 5))
+		out, stats := simulate(t, cfg, poisson(t, 10, 1, 500, 5))
 		if stats.Failed != 10 || stats.Ended != 10 {
 			t.Errorf("%v: %+v", h, stats)
 		}
@@ -234,7 +240,7 @@ func TestConfigFaults(t *testing.T) {
 	} {
 		c := good
 		spoil(&c)
-		if _, err := Run(context.Background(), c, &List{}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := Run(context.Background(), c, list()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: want %q in it", err, want)
 		}
 	}
@@ -254,7 +260,7 @@ func TestCancel(t *testing.T) {
 			cancel()
 		}
 	}
-	stats, err := Run(ctx, cfg, poisson(1e6, 4, 256, 16))
+	stats, err := Run(ctx, cfg, poisson(t, 1e6, 4, 256, 16))
 	if !errors.Is(err, context.Canceled) || stats.Ended < 50 || stats.Ended > 5000 {
 		t.Errorf("%+v, %v", stats, err)
 	}
@@ -272,12 +278,10 @@ func TestMemoryDoesNotGrow(t *testing.T) {
 	cfg := pair(t, handoff.Layerwise, 12.5)
 	cfg.RecordTokens = false
 	cfg.Prefill, cfg.Decode, cfg.PrefixCaching, cfg.KVBlocks = 2, 2, true, 500
-	var s Summary
-	cfg.OnGap = s.Gap
+	cfg.OnGap = func(time.Duration) {}
 	ended := 0
 	var early, late uint64
-	cfg.OnOutcome = func(o *Outcome) {
-		s.Outcome(o)
+	cfg.OnOutcome = func(*Outcome) {
 		switch ended++; ended {
 		case 3000:
 			early = heap()
@@ -285,7 +289,7 @@ func TestMemoryDoesNotGrow(t *testing.T) {
 			late = heap()
 		}
 	}
-	if _, err := Run(context.Background(), cfg, poisson(10000, 10, 128, 4)); err != nil {
+	if _, err := Run(context.Background(), cfg, poisson(t, 10000, 10, 128, 4)); err != nil {
 		t.Fatal(err)
 	}
 	if late > early+1<<20 {

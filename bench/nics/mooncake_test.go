@@ -9,10 +9,11 @@ import (
 	"testing"
 
 	"kvferry/bench"
+	"kvferry/bench/client"
 )
 
 func cellOf(setting, handoff string, n int, ttft, tpot float64) MooncakeCell {
-	m := &bench.Metrics{KVBytes: 1.31e9, KVBlocksChecked: 1274, Stages: &bench.Stages{Wire: 10}}
+	m := &client.Metrics{KVBytes: 1.31e9, KVBlocksChecked: 1274, Stages: &client.Stages{Wire: 10}}
 	m.MeanTTFTMS, m.MedianTTFTMS, m.P99TTFTMS, m.MeanTPOTMS, m.MedianTPOTMS, m.P99TPOTMS = ttft, ttft, ttft, tpot, tpot, tpot
 	return MooncakeCell{n, bench.Row{Setting: setting, Handoff: handoff, Metrics: m}, slices.Repeat([]float64{1 / float64(n)}, n)}
 }

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"kvferry/bench"
+	"kvferry/bench/machine"
 	"kvferry/bench/transfer"
 )
 
@@ -13,7 +13,7 @@ import (
 type Result struct {
 	Started   time.Time                  `json:"started"`
 	Seconds   float64                    `json:"seconds"`
-	Machine   bench.Machine              `json:"machine"`
+	Machine   machine.Machine            `json:"machine"`
 	Rounds    int                        `json:"rounds"`
 	Points    []Point                    `json:"points"`
 	Failovers []*transfer.FailoverResult `json:"-"` // failover.json of each round has them

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"kvferry/bench"
+	"kvferry/bench/machine"
 	"kvferry/bench/transfer"
 	"kvferry/config"
 	lab "kvferry/lab/nics"
@@ -68,7 +68,7 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 			return nil, err
 		}
 	}
-	r := &Result{Started: time.Now(), Machine: bench.DescribeMachine(), Rounds: cfg.Rounds}
+	r := &Result{Started: time.Now(), Machine: machine.Describe(), Rounds: cfg.Rounds}
 	x := &run{cfg: &cfg, r: r}
 	err := x.rounds(ctx)
 	if ctx.Err() != nil {

@@ -229,3 +229,11 @@ func (p *Plot) SVG() (string, error) {
 	open = size.ReplaceAllString(open, "")
 	return open + ">" + strings.ReplaceAll(rest, "font-family:Liberation Sans;", "font-family:'Liberation Sans',Arial,Helvetica,sans-serif;"), nil
 }
+
+// Headroom leaves space for labels; an axis must not be empty.
+func Headroom(top float64) float64 {
+	if top <= 0 {
+		return 1
+	}
+	return top * 1.1
+}

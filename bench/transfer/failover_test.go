@@ -130,12 +130,12 @@ func TestFailoverConfigFaults(t *testing.T) {
 }
 
 func TestFailoverGolden(t *testing.T) {
-	machine := fixedResult().Initiator.Machine
+	here := fixedResult().Initiator.Machine
 	ms := func(n int) *time.Duration { d := time.Duration(n) * msec; return &d }
 	r := &FailoverResult{
 		Started:   time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC),
-		Initiator: End{Where: "this machine", Rails: []string{"tcp/eth0 at 10.0.0.2:4000", "tcp/eth1 at 10.0.1.2:4000"}, Machine: machine},
-		Target:    End{Where: "10.0.0.1:18515", Rails: []string{"tcp/eth0 at 10.0.0.1:4000", "tcp/eth1 at 10.0.1.1:4000"}, Machine: machine},
+		Initiator: End{Where: "this machine", Rails: []string{"tcp/eth0 at 10.0.0.2:4000", "tcp/eth1 at 10.0.1.2:4000"}, Machine: here},
+		Target:    End{Where: "10.0.0.1:18515", Rails: []string{"tcp/eth0 at 10.0.0.1:4000", "tcp/eth1 at 10.0.1.1:4000"}, Machine: here},
 		Select:    transport.Affinity, Block: 256 << 10, Batch: 16, Threads: 1, Depth: 8, Slice: 256 << 10, Segment: 1 << 30,
 		Names: []string{"tcp/eth0", "tcp/eth1"},
 		Samples: synthetic(4*time.Second, 2, func(rail int, at time.Duration) float64 {

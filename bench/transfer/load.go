@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"kvferry/bench/figure"
 	"kvferry/clock"
-	"kvferry/sim"
 	"kvferry/transport"
 )
 
@@ -63,7 +63,7 @@ type flight struct {
 // A tally is what completed in the interval.
 type tally struct {
 	batches, blocks, bytes int64
-	latency, post          sim.Histogram
+	latency, post          figure.Histogram
 	slots                  []int64 // bytes
 }
 

@@ -8,15 +8,15 @@ import (
 	"testing"
 	"time"
 
-	"kvferry/bench"
+	"kvferry/bench/machine"
 )
 
 // update rewrites the golden files: go test ./bench/transfer -update.
 var update = flag.Bool("update", false, "rewrite testdata/*.golden")
 
 func fixedResult() *Result {
-	machine := bench.Machine{CPU: "AMD EPYC", Threads: 2, MemoryBytes: 24 << 30, OS: "linux/amd64", Kernel: "6.18", Go: "go1.26"}
-	far := machine
+	here := machine.Machine{CPU: "AMD EPYC", Threads: 2, MemoryBytes: 24 << 30, OS: "linux/amd64", Kernel: "6.18", Go: "go1.26"}
+	far := here
 	far.Threads = 16
 	limit, pct, checked, none, bad := 12.5, 31.4, int64(16384), int64(0), int64(2)
 	return &Result{
@@ -25,7 +25,7 @@ func fixedResult() *Result {
 			Rails: []string{"tcp/eth0"}, DurationS: 2, WarmupS: 0.2, Segment: 1 << 30, Slice: 1 << 20, TimeoutS: 10, Check: true,
 			LimitGBps: &limit, LimitSource: "the NICs' own",
 		},
-		Initiator: End{Where: "this machine", Rails: []string{"tcp/eth0 at 10.0.0.2:4000"}, Machine: machine},
+		Initiator: End{Where: "this machine", Rails: []string{"tcp/eth0 at 10.0.0.2:4000"}, Machine: here},
 		Target:    End{Where: "10.0.0.1:18515", Rails: []string{"tcp/eth0 at 10.0.0.1:4000"}, Machine: far},
 		Points: []Point{
 			{

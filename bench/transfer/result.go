@@ -3,7 +3,7 @@ package transfer
 import (
 	"time"
 
-	"kvferry/bench"
+	"kvferry/bench/machine"
 	"kvferry/transport"
 )
 
@@ -39,9 +39,9 @@ type Settings struct {
 
 // An End is the initiator or the target of a run.
 type End struct {
-	Where   string        `json:"where"`
-	Rails   []string      `json:"rails"` // with their addresses
-	Machine bench.Machine `json:"machine"`
+	Where   string          `json:"where"`
+	Rails   []string        `json:"rails"` // with their addresses
+	Machine machine.Machine `json:"machine"`
 }
 
 // A Point is what was measured of one combination.

@@ -12,7 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"kvferry/bench"
+	"kvferry/bench/machine"
 	"kvferry/config"
 	"kvferry/kvcache"
 	"kvferry/transport"
@@ -289,8 +289,8 @@ func (t *target) welcome(m *message) (_ *message, err error) {
 	if t.seg, err = t.engine.Register("target", t.mem, t.location); err != nil {
 		return nil, err
 	}
-	info, machine := t.seg.Info(), bench.DescribeMachine()
-	answer := &message{Type: "welcome", Protocol: protocol, Info: &info, Machine: &machine}
+	info, here := t.seg.Info(), machine.Describe()
+	answer := &message{Type: "welcome", Protocol: protocol, Info: &info, Machine: &here}
 	for _, r := range info.Rails {
 		answer.Rails = append(answer.Rails, r.Rail+" at "+r.Addr)
 	}

@@ -19,7 +19,9 @@ import (
 	"testing"
 
 	"kvferry/bench"
+	"kvferry/bench/machine"
 	"kvferry/bench/nics"
+	"kvferry/bench/simulation"
 	"kvferry/bench/transfer"
 	"kvferry/cluster"
 	"kvferry/command"
@@ -75,7 +77,7 @@ func TestEmbeddedCluster(t *testing.T) {
 				Checked int `json:"kv_blocks_checked"`
 				Bad     int `json:"kv_blocks_bad"`
 			}
-			Disturbance *bench.Disturbance
+			Disturbance *machine.Disturbance
 		}
 	}
 	if err := json.Unmarshal(text, &summary); err != nil {
@@ -335,9 +337,9 @@ func TestFieldsHaveFlags(t *testing.T) {
 		names  map[string]string
 	}{
 		{bench.Config{}, mooncakeNames},
-		{bench.SimulateConfig{}, simulateNames},
-		{bench.Sweep{}, simulateNames},
-		{bench.Simulation{}, simulateNames},
+		{simulation.Config{}, simulateNames},
+		{simulation.Sweep{}, simulateNames},
+		{simulation.Simulation{}, simulateNames},
 		{transfer.Config{}, transferNames},
 		{transfer.FailoverConfig{}, transferNames},
 		{transfer.ServerConfig{}, transferNames},

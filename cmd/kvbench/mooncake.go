@@ -16,6 +16,7 @@ import (
 	"kvferry/command"
 	"kvferry/config"
 	"kvferry/engine"
+	"kvferry/load"
 	"kvferry/node"
 	"kvferry/sim"
 	"kvferry/transport/rails"
@@ -128,7 +129,7 @@ results could not be written; 2 bad flags, or a server that is another setting;
 	fs.Var(&f.rails, "rail", "what moves the bytes, instead of each setting's rail: 127.0.0.1:0 for TCP sockets, cma for one copy from memory to memory, or others that kvbench transfer knows, with commas or the flag again for several")
 	fs.IntVar(&f.blocks, "num-gpu-blocks-override", 0, "KV blocks of a node (default what the profile's GPU holds)")
 	fs.IntVar(&f.warm, "kv-warm-mib", warmMiB, "MiB of each KV pool to have in memory before a cell, so that a burst does not wait for it; 0 for none")
-	fs.IntVar(&f.numPrompts, "num-prompts", bench.PublishedPrompts, "requests a cell; only 200 can be compared with the published")
+	fs.IntVar(&f.numPrompts, "num-prompts", load.PublishedPrompts, "requests a cell; only 200 can be compared with the published")
 	fs.Uint32Var(&f.seed, "seed", 0, "seed of arrivals and prompts; only 0 can be compared with the published")
 	fs.IntVar(&f.repeat, "repeat", 1, "how many times to run the whole list of cells")
 	fs.IntVar(&f.retries, "retries-disturbed", 1, "how many times to measure a cell again that the machine disturbed; the least disturbed attempt is reported")
@@ -220,16 +221,16 @@ func (f *mooncakeFlags) virtual(cfg *bench.Config, p *engine.Profile, changed fu
 	case "virtual":
 		cfg.Start = nil
 		if !changed("rows") {
-			v.Workloads = bench.Workloads()
+			v.Workloads = load.Workloads()
 		}
 		if !changed("settings") {
 			v.Settings = bench.Settings()
 		}
 	default:
-		if f.proxy != "" || f.link == "native" || f.numPrompts != bench.PublishedPrompts || f.seed != 0 {
+		if f.proxy != "" || f.link == "native" || f.numPrompts != load.PublishedPrompts || f.seed != 0 {
 			return // not modelled here, or not comparable with what was published
 		}
-		v.Workloads, v.Settings = bench.Workloads(), bench.Settings()
+		v.Workloads, v.Settings = load.Workloads(), bench.Settings()
 	}
 	cfg.Virtual = v
 }

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kvferry/bench"
+	"kvferry/bench/serving"
 	"kvferry/cluster"
 	"kvferry/command"
 )
@@ -25,8 +25,8 @@ Exit status 1 if a limit is missed.`,
 		Example: "  kvbench serving --repeat 5",
 		Args:    command.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			start := func(profile string) func(context.Context) (bench.MeteredCluster, error) {
-				return func(ctx context.Context) (bench.MeteredCluster, error) {
+			start := func(profile string) func(context.Context) (serving.MeteredCluster, error) {
+				return func(ctx context.Context) (serving.MeteredCluster, error) {
 					c, err := cluster.Start(ctx, cluster.Config{Nondisagg: 1, Profile: profile, Log: cmd.ErrOrStderr(), LogLevel: "error"})
 					if err != nil {
 						return nil, err
@@ -34,7 +34,7 @@ Exit status 1 if a limit is missed.`,
 					return metered{c}, nil
 				}
 			}
-			return bench.RunServing(cmd.Context(), bench.ServingConfig{
+			return serving.Run(cmd.Context(), serving.Config{
 				Burst: start("zero"), Paced: start("itl10"), Repeat: repeat,
 				Stdout: cmd.OutOrStdout(), Progress: cmd.ErrOrStderr(),
 			})
@@ -47,11 +47,11 @@ Exit status 1 if a limit is missed.`,
 
 type metered struct{ *cluster.Cluster }
 
-func (m metered) Usage() (list []bench.ProcessUsage, err error) {
+func (m metered) Usage() (list []serving.ProcessUsage, err error) {
 	for _, p := range m.Processes() {
 		u, e := p.Usage()
 		err = errors.Join(err, e)
-		list = append(list, bench.ProcessUsage{Name: p.Name, CPU: u.CPU, Own: u.Own, Program: u.Program})
+		list = append(list, serving.ProcessUsage{Name: p.Name, CPU: u.CPU, Own: u.Own, Program: u.Program})
 	}
 	return list, err
 }

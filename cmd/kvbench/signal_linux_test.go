@@ -15,7 +15,9 @@ import (
 	"time"
 
 	"kvferry/bench"
+	"kvferry/bench/client"
 	"kvferry/command"
+	"kvferry/load"
 )
 
 // patience bounds every wait of a test. It is no measure of speed: the machine may be
@@ -131,7 +133,7 @@ func TestSignals(t *testing.T) {
 			for _, r := range after {
 				status[r.Status]++
 			}
-			if status[bench.StatusOK] < len(before) || len(after) >= bench.PublishedPrompts || status[bench.StatusFailed] > 0 {
+			if status[client.StatusOK] < len(before) || len(after) >= load.PublishedPrompts || status[client.StatusFailed] > 0 {
 				t.Errorf("%d records before the signal, %v after it", len(before), status)
 			}
 			if sig == syscall.SIGKILL {
@@ -152,7 +154,7 @@ func TestSignals(t *testing.T) {
 				t.Fatalf("summary.json: %v: %s", err, text)
 			}
 			m := summary.Rows[0].Metrics
-			if m.Successful != status[bench.StatusOK] || m.Interrupted != status[bench.StatusInterrupted] || m.Interrupted == 0 || m.Failed > 0 {
+			if m.Successful != status[client.StatusOK] || m.Interrupted != status[client.StatusInterrupted] || m.Interrupted == 0 || m.Failed > 0 {
 				t.Errorf("records %v, metrics %+v", status, m)
 			}
 			if !strings.Contains(stdout.String(), "256/q8 TTFT (ms)") || !strings.Contains(stdout.String(), "in flight") {

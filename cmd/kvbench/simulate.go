@@ -10,11 +10,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kvferry/bench"
+	"kvferry/bench/simulation"
 	"kvferry/command"
 	"kvferry/config"
 	"kvferry/engine"
 	"kvferry/handoff"
+	"kvferry/load"
 	"kvferry/node"
 	"kvferry/placement"
 	"kvferry/sim"
@@ -22,9 +23,8 @@ import (
 
 // simulateFlags are the command line of kvbench simulate.
 type simulateFlags struct {
-	s             bench.Simulation
+	s             simulation.Simulation
 	profile, link string
-	trace         string
 	numPrompts    int
 	goodput       string
 	sweeps        []string
@@ -49,7 +49,7 @@ output_length and hash_ids, one per 512 tokens, equal where prompts are equal.
 --sweep runs a point for each value of a parameter, or for each pair of two, and
 marks the best: of the points where --attainment of the requests keep --goodput,
 the most goodput a GPU, and within 1 % of that the least network. Parameters:
-  ` + strings.Join(bench.SweepExamples(), "\n  ") + `
+  ` + strings.Join(simulation.SweepExamples(), "\n  ") + `
 
 Results go to --out: summary.json and results.jsonl (every request), or
 sweep.json; and report.html with the curves. The same flags give the same
@@ -69,7 +69,7 @@ line; 130 interrupted (the points that had ended are kept).`,
 				return err
 			}
 			cfg.Stdout, cfg.Progress, cfg.Terminal = cmd.OutOrStdout(), cmd.ErrOrStderr(), terminal
-			return config.Named(bench.Simulate(cmd.Context(), cfg), simulateNames)
+			return config.Named(simulation.Run(cmd.Context(), cfg), simulateNames)
 		},
 	}
 	fs := cmd.Flags()
@@ -87,16 +87,17 @@ line; 130 interrupted (the points that had ended are kept).`,
 	fs.BoolVar(&f.s.PrefixCaching, "enable-prefix-caching", false, "reuse the KV blocks of equal prompt prefixes (default: with --trace)")
 	fs.IntVar(&f.s.KVBlocks, "kv-blocks", 0, "KV blocks of a node (default: the profile's GPU memory)")
 	fs.IntVar(&f.s.MaxModelLen, "max-model-len", 0, "longest prompt and output together (default: the profile's; with --trace as long as the trace needs and the pool holds)")
+	fs.StringVar(&f.s.Load.Kind, "dataset-name", load.Random, "what is asked: "+strings.Join(loadNames(), ", "))
 	fs.IntVar(&f.numPrompts, "num-prompts", 1000, "requests (default with --trace: all of it)")
-	fs.Float64Var(&f.s.Random.Rate, "request-rate", 4, "requests a second; inf sends all at once")
-	fs.Float64Var(&f.s.Random.Burstiness, "burstiness", 1, "shape of the gaps' gamma distribution: 1 is Poisson, less is burstier")
-	fs.IntVar(&f.s.Random.InputLen, "random-input-len", 1024, "prompt tokens")
-	fs.IntVar(&f.s.Random.OutputLen, "random-output-len", 128, "output tokens")
-	fs.Float64Var(&f.s.Random.RangeRatio, "random-range-ratio", 0, "lengths are uniform in length x (1 -+ this)")
-	fs.IntVar(&f.s.Random.PrefixLen, "random-prefix-len", 0, "tokens that all prompts begin with, before the others")
-	fs.Uint64Var(&f.s.Random.Seed, "seed", 0, "of arrivals, lengths and tokens")
-	fs.StringVar(&f.trace, "trace", "", "replay this request trace instead")
-	fs.Float64Var(&f.s.Speed, "speed", 1, "how many times as fast as it was recorded")
+	fs.Float64Var(&f.s.Load.Rate, "request-rate", 4, "requests a second; inf sends all at once")
+	fs.Float64Var(&f.s.Load.Burstiness, "burstiness", 1, "shape of the gaps' gamma distribution: 1 is Poisson, less is burstier")
+	fs.IntVar(&f.s.Load.InputLen, "random-input-len", 1024, "prompt tokens")
+	fs.IntVar(&f.s.Load.OutputLen, "random-output-len", 128, "output tokens")
+	fs.Float64Var(&f.s.Load.RangeRatio, "random-range-ratio", 0, "lengths are uniform in length x (1 -+ this)")
+	fs.IntVar(&f.s.Load.PrefixLen, "random-prefix-len", 0, "tokens that all prompts begin with, before the others")
+	fs.Uint64Var(&f.s.Load.Seed, "seed", 0, "of arrivals, lengths and tokens")
+	fs.StringVar(&f.s.Load.File, "trace", "", "replay this request trace instead")
+	fs.Float64Var(&f.s.Load.Speed, "speed", 1, "how many times as fast as it was recorded")
 	fs.StringVar(&f.goodput, "goodput", "ttft:2000,tpot:50", "SLO in ms of ttft, tpot and e2el, or none; a request counts as good if it keeps all that are named")
 	fs.Float64Var(&f.s.Attainment, "attainment", 0.99, "share of the requests that must be good for a point of a sweep to count")
 	fs.StringArrayVar(&f.sweeps, "sweep", nil, "parameter=value,value,...; twice for each pair of two")
@@ -106,28 +107,36 @@ line; 130 interrupted (the points that had ended are kept).`,
 	return cmd
 }
 
-// simulateNames are the flags that set the fields of a SimulateConfig, its Sweep and that
+// loadNames are the kinds of load.
+func loadNames() (names []string) {
+	for _, k := range load.Kinds() {
+		names = append(names, k.Name)
+	}
+	return names
+}
+
+// simulateNames are the flags that set the fields of a simulation.Config, its Sweep and that
 // one's Base.
 var simulateNames = map[string]string{
 	"Sweep": "", "Base": "", "Params": "--sweep", "Out": "--out",
 	"Profile": "--profile", "Prefill": "--prefill", "Decode": "--decode", "Nondisagg": "--nondisagg", "Chunked": "--chunked", "Handoff": "--handoff",
 	"Placement": "--placement", "PrefixCaching": "--enable-prefix-caching", "KVBlocks": "--kv-blocks", "MaxModelLen": "--max-model-len", "NICs": "--nics", "NIC": "--link", "RPC": "--rpc",
-	"Random.Requests": "--num-prompts", "Random.Rate": "--request-rate", "Random.Burstiness": "--burstiness", "Random.InputLen": "--random-input-len", "Random.OutputLen": "--random-output-len",
-	"Random.RangeRatio": "--random-range-ratio", "Random.PrefixLen": "--random-prefix-len", "Random.Seed": "--seed", "Random.Vocab": "--profile",
-	"Trace": "--trace", "Speed": "--speed", "SLO": "--goodput", "Attainment": "--attainment", "Records": "--save-detailed",
+	"Load.Requests": "--num-prompts", "Load.Rate": "--request-rate", "Load.Burstiness": "--burstiness", "Load.InputLen": "--random-input-len", "Load.OutputLen": "--random-output-len",
+	"Load.RangeRatio": "--random-range-ratio", "Load.PrefixLen": "--random-prefix-len", "Load.Seed": "--seed", "Load.Vocab": "--profile",
+	"Load.Kind": "--dataset-name", "Load.File": "--trace", "Longest": "--trace", "Load.Speed": "--speed", "SLO": "--goodput", "Attainment": "--attainment", "Records": "--save-detailed",
 }
 
 // config turns flags into a simulation; an error names each that is wrong.
-func (f *simulateFlags) config(changed func(flag string) bool) (bench.SimulateConfig, error) {
+func (f *simulateFlags) config(changed func(flag string) bool) (simulation.Config, error) {
 	var bad config.Faults
-	cfg := bench.SimulateConfig{Out: resultsFolder(f.out), Detailed: f.detailed, Command: os.Args}
+	cfg := simulation.Config{Out: resultsFolder(f.out), Detailed: f.detailed, Command: os.Args}
 	var err error
 	f.s.Profile, err = engine.LoadProfile(f.profile)
 	bad.Check("--profile", err)
-	f.s.SLO, err = bench.ParseGoodput(f.goodput)
+	f.s.SLO, err = simulation.ParseGoodput(f.goodput)
 	bad.Check("--goodput", err)
 	for i, text := range f.sweeps {
-		p, err := bench.ParseSweep(text)
+		p, err := simulation.ParseSweep(text)
 		bad.Check("--sweep", err)
 		if i == 2 {
 			bad.Add("--sweep", text, "given more than twice: sweep one parameter, or two")
@@ -145,33 +154,17 @@ func (f *simulateFlags) config(changed func(flag string) bool) (bench.SimulateCo
 		}
 	}
 	f.nodes(cfg.Sweep.Params, changed, &bad)
-	f.s.Random.Requests = f.numPrompts
-	if f.trace != "" {
-		for _, flag := range []string{"request-rate", "burstiness", "random-input-len", "random-output-len", "random-range-ratio", "random-prefix-len", "seed"} {
-			if changed(flag) {
-				bad.Check("--"+flag, errors.New("a trace has its own: leave it or --trace out"))
-			}
-		}
-	} else if changed("speed") {
-		bad.Check("--speed", errors.New("only a trace has a speed: use --request-rate, or name a --trace"))
-	}
+	f.load(changed, &bad)
 	if f.s.Profile == nil {
 		return cfg, bad.Err("")
 	}
 	cfg.Sweep.ParseNIC = func(text string) (sim.NIC, error) { return oneNIC(f.s.Profile, text) }
 	f.s.NIC, err = cfg.Sweep.ParseNIC(f.link)
 	bad.Check("--link", err)
-	if f.trace != "" && len(bad) == 0 { // it may take a while to look through
-		n := 0
-		if changed("num-prompts") {
-			n = f.numPrompts
-		}
-		f.s.Trace, err = bench.OpenTrace(f.trace, n)
+	if f.s.Load.Kind == load.Traced && f.s.Load.File != "" && len(bad) == 0 { // it may take a while to look through
+		f.s.Load.Requests, f.s.Longest, err = load.ScanTraceFile(f.s.Load.File, f.s.Load.Requests)
 		bad.Check("--trace", err)
-		if !changed("enable-prefix-caching") {
-			f.s.PrefixCaching = true
-		}
-		f.s.FitTrace()
+		f.s.FitLoad()
 	}
 	cfg.Sweep.Base = f.s
 	if len(cfg.Sweep.Params) > 0 && len(bad) == 0 {
@@ -180,10 +173,41 @@ func (f *simulateFlags) config(changed func(flag string) bool) (bench.SimulateCo
 	return cfg, command.Check(bad, f.s.Validate(), simulateNames)
 }
 
+// load settles what the cluster is asked. Flags that the load does not read are refused:
+// it has its own.
+func (f *simulateFlags) load(changed func(string) bool, bad *config.Faults) {
+	l := &f.s.Load
+	l.Requests = f.numPrompts
+	if l.File != "" {
+		if changed("dataset-name") && l.Kind != load.Traced {
+			bad.Add("--dataset-name", l.Kind, "--trace names what is replayed: leave one out")
+		}
+		l.Kind = load.Traced
+	}
+	which, choice := "a trace", "--trace"
+	switch {
+	case l.Kind != load.Traced:
+		which, choice = l.Kind, "--dataset-name"
+	case !changed("num-prompts"):
+		l.Requests = 0 // all of it
+	}
+	if l.Kind == load.Traced && !changed("enable-prefix-caching") {
+		f.s.PrefixCaching = true
+	}
+	for _, field := range []string{"Rate", "Burstiness", "InputLen", "OutputLen", "RangeRatio", "PrefixLen", "Seed"} {
+		if flag := simulateNames["Load."+field]; changed(flag[2:]) && !l.Reads(field) {
+			bad.Check(flag, fmt.Errorf("%s has its own: leave it or %s out", which, choice))
+		}
+	}
+	if changed("speed") && !l.Reads("Speed") {
+		bad.Check("--speed", errors.New("only a trace has a speed: use --request-rate, or name a --trace"))
+	}
+}
+
 // nodes settles which of the two kinds of cluster is meant.
-func (f *simulateFlags) nodes(sweeps []bench.SweepParam, changed func(string) bool, bad *config.Faults) {
+func (f *simulateFlags) nodes(sweeps []simulation.SweepParam, changed func(string) bool, bad *config.Faults) {
 	swept := func(names ...string) bool {
-		return slices.ContainsFunc(sweeps, func(p bench.SweepParam) bool { return slices.Contains(names, p.Name) })
+		return slices.ContainsFunc(sweeps, func(p simulation.SweepParam) bool { return slices.Contains(names, p.Name) })
 	}
 	pair := changed("prefill") || changed("decode") || swept("nodes", "prefill", "decode")
 	plain := changed("nondisagg") || swept("nondisagg")

@@ -16,12 +16,12 @@ var update = flag.Bool("update", false, "rewrite testdata/*.golden")
 
 const machines = "../../transport/topology/testdata"
 
-func machine(name string) string { return filepath.Join(machines, "machines", name+".txt") }
+func captured(name string) string { return filepath.Join(machines, "machines", name+".txt") }
 
 // TestTopologyOfMachines: what is printed of each captured machine.
 func TestTopologyOfMachines(t *testing.T) {
 	t.Setenv("PCIDB_PATH", filepath.Join(machines, "pci.ids"))
-	files, err := filepath.Glob(machine("*"))
+	files, err := filepath.Glob(captured("*"))
 	if err != nil || len(files) < 5 {
 		t.Fatalf("%q, %v", files, err)
 	}
@@ -61,7 +61,7 @@ func TestTopologyRoundTrips(t *testing.T) {
 		}
 		return stdout
 	}
-	root := machine("two-socket-2-nic")
+	root := captured("two-socket-2-nic")
 	want := run("--root", root)
 	for _, name := range []string{"capture.tar.gz", "capture.txt"} {
 		file := filepath.Join(dir, name)
@@ -120,7 +120,7 @@ func TestTopologyUsage(t *testing.T) {
 		{"--capture x.tar.gz --format json --exclude eth0", command.ExitUsage, []string{"--format", "--exclude", "leave it out"}},
 		{"--root nowhere", command.ExitUsage, []string{`--root: "nowhere": there is no such file`, "folder that has sys in it"}},
 		{"--root /sys", command.ExitUsage, []string{"not sys itself"}},
-		{"--root " + machine("laptop") + " --capture /nowhere/x", command.ExitUsage, []string{`--capture: "/nowhere/x": there is no such file`}},
+		{"--root " + captured("laptop") + " --capture /nowhere/x", command.ExitUsage, []string{`--capture: "/nowhere/x": there is no such file`}},
 		{"eth0", command.ExitUsage, []string{"eth0"}},
 	} {
 		code, _, stderr := kvbench(t.Context(), append([]string{"topo"}, strings.Fields(c.args)...)...)

@@ -4,7 +4,9 @@ import (
 	"strings"
 
 	"kvferry/bench"
+	"kvferry/bench/simulation"
 	"kvferry/daemon"
+	"kvferry/load"
 )
 
 // values are what flags of a command take that choose among names, for a shell's
@@ -14,7 +16,7 @@ func values(command string) map[string][]string {
 	switch command {
 	case "mooncake":
 		all["rows"] = []string{"all"}
-		for _, w := range bench.Workloads() {
+		for _, w := range load.Workloads() {
 			all["rows"] = append(all["rows"], w.Name)
 		}
 		for _, s := range bench.Settings() {
@@ -22,7 +24,7 @@ func values(command string) map[string][]string {
 		}
 		all["clock"] = []string{"real", "virtual", "both"}
 	case "simulate":
-		for _, example := range bench.SweepExamples() {
+		for _, example := range simulation.SweepExamples() {
 			name, _, _ := strings.Cut(example, "=")
 			all["sweep"] = append(all["sweep"], name+"=")
 		}

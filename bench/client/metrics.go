@@ -1,0 +1,196 @@
+package client
+
+import (
+	"slices"
+
+	"kvferry/bench/figure"
+)
+
+// Figures are the numbers a run is judged by, in the order of the published
+// tables. Means, medians and percentiles are taken over successful requests.
+//
+//   - TTFT: sending to the first chunk with choices.
+//   - ITL: the gaps between consecutive chunks with choices, of all requests in
+//     one list.
+//   - TPOT: (last chunk - first chunk) / (output tokens - 1), for requests of
+//     more than one token.
+//   - Duration: the run's start to the last answer, and at least to the end of
+//     the gap drawn after the last request.
+//
+// Formulas: vLLM benchmark_serving.py, November 2024; percentiles are
+// numpy.percentile's linear kind. An empty list counts as 0.
+type Figures struct {
+	DurationS         float64 `json:"duration_s"`
+	RequestThroughput float64 `json:"request_throughput"`      // requests/s
+	OutputThroughput  float64 `json:"output_token_throughput"` // tokens/s
+	TotalThroughput   float64 `json:"total_token_throughput"`  // prompt and output tokens/s
+	MeanTTFTMS        float64 `json:"mean_ttft_ms"`
+	MedianTTFTMS      float64 `json:"median_ttft_ms"`
+	P99TTFTMS         float64 `json:"p99_ttft_ms"`
+	MeanTPOTMS        float64 `json:"mean_tpot_ms"`
+	MedianTPOTMS      float64 `json:"median_tpot_ms"`
+	P99TPOTMS         float64 `json:"p99_tpot_ms"`
+	MeanITLMS         float64 `json:"mean_itl_ms"`
+	MedianITLMS       float64 `json:"median_itl_ms"`
+	P99ITLMS          float64 `json:"p99_itl_ms"`
+}
+
+// A Figure is one of the Figures with its name in JSON.
+type Figure struct {
+	Key   string
+	Value *float64 // in the Figures
+}
+
+// All are the figures in the order of the published tables.
+func (f *Figures) All() []Figure {
+	return []Figure{
+		{"duration_s", &f.DurationS},
+		{"request_throughput", &f.RequestThroughput},
+		{"output_token_throughput", &f.OutputThroughput},
+		{"total_token_throughput", &f.TotalThroughput},
+		{"mean_ttft_ms", &f.MeanTTFTMS},
+		{"median_ttft_ms", &f.MedianTTFTMS},
+		{"p99_ttft_ms", &f.P99TTFTMS},
+		{"mean_tpot_ms", &f.MeanTPOTMS},
+		{"median_tpot_ms", &f.MedianTPOTMS},
+		{"p99_tpot_ms", &f.P99TPOTMS},
+		{"mean_itl_ms", &f.MeanITLMS},
+		{"median_itl_ms", &f.MedianITLMS},
+		{"p99_itl_ms", &f.P99ITLMS},
+	}
+}
+
+// Counts go with Figures in a published table.
+type Counts struct {
+	Successful      int `json:"successful_requests"`
+	InputTokens     int `json:"total_input_tokens"`
+	GeneratedTokens int `json:"total_generated_tokens"`
+}
+
+// Metrics are what a run's records amount to.
+type Metrics struct {
+	Figures
+	Counts
+	Failed int `json:"failed_requests"`
+	// Interrupted requests were in flight when the run was.
+	Interrupted int `json:"interrupted_requests,omitempty"`
+	// KV bytes moved between nodes and blocks re-derived and compared by the
+	// consumer, as the answers' breakdowns say; 0 where no KV moved.
+	KVBytes         int64 `json:"kv_bytes"`
+	KVBlocksChecked int64 `json:"kv_blocks_checked"`
+	KVBlocksBad     int64 `json:"kv_blocks_bad"`
+	Retries         int   `json:"retries"`
+	// SendDelay is Record.Late: how late the client itself was.
+	P99SendDelayMS float64 `json:"p99_send_delay_ms"`
+	MaxSendDelayMS float64 `json:"max_send_delay_ms"`
+	// Stages is the mean request's time by part, nil where the server gives no
+	// breakdown.
+	Stages *Stages `json:"mean_breakdown_ms"`
+}
+
+// Stages are the parts of a request's life in milliseconds.
+type Stages struct {
+	Proxy       float64 `json:"proxy"`
+	Queue       float64 `json:"queue"`
+	Prefill     float64 `json:"prefill"`
+	Post        float64 `json:"post"`
+	Wire        float64 `json:"wire"`
+	Land        float64 `json:"land"`
+	FirstDecode float64 `json:"first_decode"`
+}
+
+// StageNames are Stages' parts in the order of a request's life, which is the
+// order of Parts.
+var StageNames = [...]string{"proxy", "queue", "prefill", "post", "wire", "land", "first decode"}
+
+// Parts are the parts in the order of StageNames.
+func (s *Stages) Parts() [len(StageNames)]*float64 {
+	return [...]*float64{&s.Proxy, &s.Queue, &s.Prefill, &s.Post, &s.Wire, &s.Land, &s.FirstDecode}
+}
+
+// A Meter takes records one by one and forgets them; of each it keeps what the exact
+// percentiles need, 24 bytes and 8 a token. The zero value is empty. It is for one
+// goroutine.
+type Meter struct {
+	counted                 Metrics // but for the figures
+	ttft, tpot, itl, delays []float64
+	stages                  Stages
+	withStages              int
+}
+
+// Add counts a record. One without tokens or without usage counts as failed, whatever it
+// says of itself.
+func (m *Meter) Add(r *Record) {
+	m.delays = append(m.delays, r.Late())
+	c := &m.counted
+	if b := r.Breakdown; b != nil {
+		c.KVBytes += b.KVBytes
+		c.KVBlocksChecked += b.KVBlocksChecked
+		c.KVBlocksBad += b.KVBlocksBad
+		c.Retries += b.Retries
+	}
+	switch {
+	case r.Status == StatusInterrupted:
+		c.Interrupted++
+		return
+	case r.Failure() != "":
+		c.Failed++
+		return
+	}
+	c.Successful++
+	c.InputTokens += r.Usage.PromptTokens
+	c.GeneratedTokens += r.Usage.CompletionTokens
+	m.ttft = append(m.ttft, r.TTFT())
+	if tpot, ok := r.TPOT(); ok {
+		m.tpot = append(m.tpot, tpot)
+	}
+	m.itl = slices.AppendSeq(m.itl, r.ITL())
+	if r.Breakdown != nil {
+		m.withStages++
+		for i, us := range r.Breakdown.micros() {
+			*m.stages.Parts()[i] += float64(us) / 1e3
+		}
+	}
+}
+
+// Metrics are those of the records so far. duration is the run's length, as Client.Run
+// returns it, in seconds.
+func (m *Meter) Metrics(duration float64) Metrics {
+	out := m.counted
+	out.DurationS = figure.Round(duration, 6)
+	if duration > 0 {
+		out.RequestThroughput = float64(out.Successful) / duration
+		out.OutputThroughput = float64(out.GeneratedTokens) / duration
+		out.TotalThroughput = float64(out.InputTokens+out.GeneratedTokens) / duration
+	}
+	out.MeanTTFTMS, out.MedianTTFTMS, out.P99TTFTMS = spread(m.ttft)
+	out.MeanTPOTMS, out.MedianTPOTMS, out.P99TPOTMS = spread(m.tpot)
+	out.MeanITLMS, out.MedianITLMS, out.P99ITLMS = spread(m.itl)
+	_, _, out.P99SendDelayMS = spread(m.delays)
+	for _, d := range m.delays {
+		out.MaxSendDelayMS = max(out.MaxSendDelayMS, figure.Round(d*1e3, 4))
+	}
+	if m.withStages > 0 {
+		stages := m.stages
+		for _, p := range stages.Parts() {
+			*p = figure.Round(*p/float64(m.withStages), 4)
+		}
+		out.Stages = &stages
+	}
+	return out
+}
+
+// spread is the mean, the median and the 99th percentile of seconds, in
+// milliseconds.
+func spread(seconds []float64) (mean, median, p99 float64) {
+	if len(seconds) == 0 {
+		return 0, 0, 0
+	}
+	sorted := slices.Clone(seconds)
+	slices.Sort(sorted)
+	var sum float64
+	for _, v := range sorted {
+		sum += v
+	}
+	return figure.Round(sum/float64(len(sorted))*1e3, 4), figure.Round(figure.Percentile(sorted, 50)*1e3, 4), figure.Round(figure.Percentile(sorted, 99)*1e3, 4)
+}

@@ -1,0 +1,125 @@
+package client
+
+import (
+	"errors"
+	"iter"
+)
+
+// A Record is what happened to one request. Times are seconds since the run's start,
+// rounded to the microsecond; a time that never came is 0.
+type Record struct {
+	Index        int        `json:"index"` // of the load, from 0
+	RequestID    string     `json:"request_id"`
+	PromptTokens int        `json:"prompt_tokens"` // that were sent
+	MaxTokens    int        `json:"max_tokens"`
+	Intended     float64    `json:"intended"`       // when the load wanted it sent
+	Room         float64    `json:"room,omitempty"` // when there was room for it, where the load bounds the requests in flight; 0 if that was before it was due
+	Sent         float64    `json:"sent"`           // just before the HTTP request was written
+	FirstToken   float64    `json:"first_token"`    // first chunk with choices
+	TokenTimes   []float64  `json:"token_times"`    // every chunk with choices
+	Finish       float64    `json:"finish"`         // end of the stream, or of trying
+	FinishReason string     `json:"finish_reason,omitempty"`
+	Status       string     `json:"status"` // StatusOK, StatusFailed or StatusInterrupted
+	Error        string     `json:"error,omitempty"`
+	Usage        *Usage     `json:"usage"`
+	Breakdown    *Breakdown `json:"breakdown"`
+}
+
+// Values of Record.Status.
+const (
+	StatusOK          = "ok"
+	StatusFailed      = "failed"
+	StatusInterrupted = "interrupted" // in flight when the run was; it has what it had
+)
+
+// Failure says why a record has no figures; "" for one that has them.
+func (r *Record) Failure() string {
+	switch {
+	case r.Error != "":
+		return r.Error
+	case len(r.TokenTimes) == 0:
+		return errNoChunk.Error()
+	case r.Usage == nil:
+		return errNoUsage.Error()
+	}
+	return ""
+}
+
+// Late is how late the client itself was, in seconds: it sent the request that long after
+// it was due and there was room for it.
+func (r *Record) Late() float64 { return r.Sent - max(r.Intended, r.Room) }
+
+// TTFT is the time to the first token, from sending to the first chunk with choices, in
+// seconds. It and the three below are those of a record without a Failure.
+func (r *Record) TTFT() float64 { return r.FirstToken - r.Sent }
+
+// TPOT is the mean time per output token after the first, in seconds: (last chunk - first
+// chunk) / (output tokens - 1). There is none of a single token.
+func (r *Record) TPOT() (seconds float64, ok bool) {
+	n := r.Usage.CompletionTokens
+	if n < 2 {
+		return 0, false
+	}
+	return (r.TokenTimes[len(r.TokenTimes)-1] - r.FirstToken) / float64(n-1), true
+}
+
+// ITL are the inter-token latencies, in seconds: the gaps between consecutive chunks with
+// choices.
+func (r *Record) ITL() iter.Seq[float64] {
+	return func(yield func(float64) bool) {
+		for i := 1; i < len(r.TokenTimes); i++ {
+			if !yield(r.TokenTimes[i] - r.TokenTimes[i-1]) {
+				return
+			}
+		}
+	}
+}
+
+// E2EL is the end-to-end latency, from sending to the last chunk with choices, in seconds.
+func (r *Record) E2EL() float64 { return r.TokenTimes[len(r.TokenTimes)-1] - r.Sent }
+
+// end says how the request ended.
+func (r *Record) end(err error) {
+	switch {
+	case err == nil:
+		r.Status = StatusOK
+		return
+	case errors.Is(err, errInterrupted):
+		r.Status = StatusInterrupted
+	default:
+		r.Status = StatusFailed
+	}
+	r.Error = err.Error()
+}
+
+// errInterrupted is of a request that was in flight when the run's context ended.
+var errInterrupted = errors.New("given up: the run was interrupted")
+
+// Usage is the server's count of a request's tokens.
+type Usage struct {
+	PromptTokens     int `json:"prompt_tokens"`
+	CompletionTokens int `json:"completion_tokens"`
+}
+
+// Breakdown is where a request's time went, as kvferry's proxy says on request
+// in the usage chunk. Times are microseconds; parts that do not apply are 0.
+type Breakdown struct {
+	ProxyUS         int64  `json:"proxy_us"`
+	QueueUS         int64  `json:"queue_us"`
+	PrefillUS       int64  `json:"prefill_us"`
+	PostUS          int64  `json:"post_us"`
+	WireUS          int64  `json:"wire_us"`
+	LandUS          int64  `json:"land_us"`
+	FirstDecodeUS   int64  `json:"first_decode_us"`
+	KVBytes         int64  `json:"kv_bytes"`
+	KVBlocksChecked int64  `json:"kv_blocks_checked"`
+	KVBlocksBad     int64  `json:"kv_blocks_bad"`
+	PrefillNode     string `json:"prefill_node,omitempty"`
+	DecodeNode      string `json:"decode_node,omitempty"`
+	Retries         int    `json:"retries"`
+}
+
+// micros are the parts in the order of StageNames.
+func (b *Breakdown) micros() [len(StageNames)]int64 {
+	return [...]int64{b.ProxyUS, b.QueueUS, b.PrefillUS, b.PostUS, b.WireUS, b.LandUS, b.FirstDecodeUS}
+}

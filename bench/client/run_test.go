@@ -1,0 +1,202 @@
+package client
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"kvferry/bench/client/clienttest"
+	"kvferry/kvcache"
+	"kvferry/load"
+)
+
+func TestBody(t *testing.T) {
+	text, err := body("m", []kvcache.Token{1, 2}, 6)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `{"model":"m","prompt":[1,2],"max_tokens":6,"temperature":0,"ignore_eos":true,"stream":true,"stream_options":{"include_usage":true},"return_breakdown":true}`
+	if string(text) != want {
+		t.Fatalf("body = %s\nwant   %s", text, want)
+	}
+	if !json.Valid(text) {
+		t.Fatal("not JSON")
+	}
+}
+
+// TestClosedLoop: never more than InFlight requests are under way, the next is sent when
+// one has ended, and both are recorded.
+func TestClosedLoop(t *testing.T) {
+	const n, bound = 40, 3
+	var mu sync.Mutex
+	now, most := 0, 0
+	f := &clienttest.Server{}
+	f.Behave = func(w http.ResponseWriter, _ *http.Request, req *clienttest.Completion) bool {
+		mu.Lock()
+		now++
+		most = max(most, now)
+		mu.Unlock()
+		f.Stream(w, req, req.MaxTokens)
+		fmt.Fprint(w, "data: [DONE]\n\n")
+		mu.Lock()
+		now--
+		mu.Unlock()
+		return true
+	}
+	clienttest.NewServer(t, f)
+	c := New(Config{URL: f.URL})
+	defer c.Close()
+	l := drawn(t, n, math.Inf(1))
+	l.InFlight = bound
+	var records []Record
+	_, err := c.Run(t.Context(), "fake-7b", l, func(r *Record) { records = append(records, *r) })
+	if err != nil || len(records) != n || most > bound {
+		t.Fatalf("%d records, %d at once, %v", len(records), most, err)
+	}
+	slices.SortFunc(records, func(a, b Record) int { return a.Index - b.Index })
+	for i, r := range records {
+		if r.Error != "" || r.Intended != 0 || (r.Room > 0) != (i >= bound) || r.Sent < r.Room || r.Late() < 0 || r.RequestID == "" {
+			t.Errorf("%+v", r)
+		}
+		ended := 0
+		for _, o := range records {
+			if o.Finish <= r.Room {
+				ended++
+			}
+		}
+		if i-ended >= bound {
+			t.Errorf("request %d has room when %d have ended", i, ended)
+		}
+	}
+	l = drawn(t, 1, 1)
+	l.InFlight = -1
+	if _, err := c.Run(t.Context(), "fake-7b", l, nil); err == nil || !strings.Contains(err.Error(), "-1 requests in flight: use 0 to") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestTimesAndRoom: with both, a request waits for its time and then for room. Nobody
+// ends before all that may be are under way.
+func TestTimesAndRoom(t *testing.T) {
+	const bound = 4
+	arrived, release := make(chan struct{}, 100), make(chan struct{})
+	f := &clienttest.Server{}
+	f.Behave = func(http.ResponseWriter, *http.Request, *clienttest.Completion) bool {
+		arrived <- struct{}{}
+		<-release
+		return false
+	}
+	clienttest.NewServer(t, f)
+	go func() {
+		for range bound {
+			<-arrived
+		}
+		close(release)
+	}()
+	c := New(Config{URL: f.URL})
+	defer c.Close()
+	l := drawn(t, 20, 500)
+	l.InFlight = bound
+	records, _, err := collect(t.Context(), c, l)
+	if err != nil || len(records) != 20 {
+		t.Fatal(len(records), err)
+	}
+	for i, r := range records {
+		if r.Error != "" || r.Sent < r.Intended || r.Sent < r.Room || i < bound && r.Room != 0 || i > 0 && r.Intended <= records[i-1].Intended {
+			t.Errorf("%+v", r)
+		}
+	}
+	first := records[0].Finish
+	for _, r := range records[1:bound] {
+		first = min(first, r.Finish)
+	}
+	if r := records[bound]; r.Sent < first {
+		t.Errorf("request %d is sent before any has ended, at %v: %+v", bound, first, r)
+	}
+}
+
+// drawn is n requests of 10 tokens at that rate.
+func drawn(t *testing.T, n int, rate float64) load.Load {
+	t.Helper()
+	l, err := load.Spec{Requests: n, Rate: rate, Burstiness: 1, InputLen: 10, OutputLen: 2, Vocab: 1000}.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// counted counts the requests that were taken from a load and have not reached the server.
+type counted struct {
+	load.Source
+	taken, arrived atomic.Int64
+	most           int64
+}
+
+func (c *counted) Next() (load.Request, bool, error) {
+	c.most = max(c.most, c.taken.Add(1)-c.arrived.Load())
+	return c.Source.Next()
+}
+
+// TestStream: of a long load no more is taken than is under way and a bounded number
+// ahead.
+func TestStream(t *testing.T) {
+	const n, bound = 1000, 4
+	source := &counted{Source: drawn(t, n, math.Inf(1)).Source}
+	f := &clienttest.Server{}
+	f.Behave = func(http.ResponseWriter, *http.Request, *clienttest.Completion) bool {
+		source.arrived.Add(1)
+		return false
+	}
+	clienttest.NewServer(t, f)
+	c := New(Config{URL: f.URL})
+	defer c.Close()
+	ended := 0
+	_, err := c.Run(t.Context(), "fake-7b", load.Load{Source: source, InFlight: bound}, func(*Record) { ended++ })
+	if err != nil || ended != n {
+		t.Fatal(ended, err)
+	}
+	// One is being drawn, one waits for room, and what is in flight may not have arrived.
+	if source.most > ahead+bound+2 || source.most < ahead {
+		t.Errorf("%d requests were taken and had not arrived, with %d in flight and %d ahead", source.most, bound, ahead)
+	}
+}
+
+// failing is a load that fails after some requests.
+type failing struct {
+	load.Source
+	n int
+}
+
+func (f *failing) Next() (load.Request, bool, error) {
+	if f.n--; f.n < 0 {
+		return load.Request{}, false, errors.New("line 4 is broken")
+	}
+	return f.Source.Next()
+}
+
+// TestLoadFails: what came before the error is asked and told of, and the error says which
+// request.
+func TestLoadFails(t *testing.T) {
+	f := clienttest.NewServer(t, &clienttest.Server{})
+	c := New(Config{URL: f.URL})
+	defer c.Close()
+	records, _, err := collect(t.Context(), c, load.Load{Source: &failing{drawn(t, 9, math.Inf(1)).Source, 3}})
+	if err == nil || !strings.Contains(err.Error(), "request 3: line 4 is broken") || len(records) != 3 {
+		t.Errorf("%d records, %v", len(records), err)
+	}
+	back := list(load.Request{At: time.Millisecond, Prompt: []kvcache.Token{1}, MaxTokens: 1}, load.Request{Prompt: []kvcache.Token{1}, MaxTokens: 1})
+	if records, _, err := collect(t.Context(), c, back); err == nil || !strings.Contains(err.Error(), "request 1: the load goes back in time: due at 0s after 1ms") || len(records) != 1 || records[0].Error != "" {
+		t.Errorf("%+v, %v", records, err)
+	}
+	if _, took, err := collect(t.Context(), c, load.Load{Source: &load.List{}}); err != nil || took < 0 {
+		t.Errorf("nothing to ask: %v, %v", took, err)
+	}
+}

@@ -1,0 +1,75 @@
+// Package machine says what a bench ran on: its CPUs, memory and network interfaces, and
+// what else it did meanwhile. Only the machine that the bench itself runs on is seen.
+//
+// A [Watch] looks from its start to its end; its [Disturbance] is judged against
+// thresholds that were found by disturbing a machine. Shares are in percent, latenesses in
+// milliseconds.
+package machine
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+
+	"github.com/jaypipes/ghw"
+)
+
+// Machine is where the bench ran. What cannot be read is left empty.
+type Machine struct {
+	CPU         string   `json:"cpu"`
+	Cores       int      `json:"cores"`   // physical
+	Threads     int      `json:"threads"` // that this process may use
+	MemoryBytes int64    `json:"memory_bytes"`
+	NICs        []string `json:"nics"` // "eth0 10000Mb/s", virtual ones marked
+	OS          string   `json:"os"`
+	Kernel      string   `json:"kernel"`
+	Go          string   `json:"go"`
+}
+
+// Describe never fails: a container may hide any of it, and a bench is
+// not worth less for that.
+func Describe() Machine {
+	m := Machine{
+		Threads: runtime.GOMAXPROCS(0),
+		NICs:    []string{},
+		OS:      runtime.GOOS + "/" + runtime.GOARCH,
+		Go:      runtime.Version(),
+	}
+	quiet := []any{ghw.WithDisableTools(), ghw.WithDisableWarnings()}
+	if cpu, err := ghw.CPU(quiet...); err == nil {
+		m.Cores = int(cpu.TotalCores)
+		if len(cpu.Processors) > 0 {
+			m.CPU = strings.TrimSpace(cpu.Processors[0].Model)
+		}
+	}
+	if memory, err := ghw.Memory(quiet...); err == nil {
+		m.MemoryBytes = memory.TotalPhysicalBytes
+	}
+	if network, err := ghw.Network(quiet...); err == nil {
+		for _, nic := range network.NICs {
+			text := nic.Name
+			if nic.Speed != "" {
+				text += " " + nic.Speed
+			}
+			if nic.IsVirtual {
+				text += " (virtual)"
+			}
+			m.NICs = append(m.NICs, text)
+		}
+	}
+	if release, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
+		m.Kernel = strings.TrimSpace(string(release))
+	}
+	return m
+}
+
+// String is one line for a report's head.
+func (m Machine) String() string {
+	cpu := m.CPU
+	if cpu == "" {
+		cpu = "unknown CPU"
+	}
+	return fmt.Sprintf("%s, %d threads, %.0f GiB, %s %s, %s", cpu, m.Threads,
+		float64(m.MemoryBytes)/(1<<30), m.OS, m.Kernel, m.Go)
+}

@@ -1,0 +1,63 @@
+package bench
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"kvferry/bench/client"
+)
+
+// TestIncompleteRecord: a record without usage is a fault of its cell.
+func TestIncompleteRecord(t *testing.T) {
+	c := Cell{Records: []Record{{Record: client.Record{Index: 7, TokenTimes: []float64{1}}}}}
+	c.measure(time.Second)
+	c.judgeRequests()
+	if len(c.Faults) != 1 || !strings.Contains(c.Faults[0], "request 7") || !strings.Contains(c.Faults[0], "no usage") {
+		t.Errorf("faults = %q", c.Faults)
+	}
+}
+
+func TestRelErr(t *testing.T) {
+	e := relErr(client.Figures{MeanTTFTMS: 110, P99ITLMS: 90}, client.Figures{MeanTTFTMS: 100, P99ITLMS: 100})
+	if e.MeanTTFTMS != 0.1 || e.P99ITLMS != -0.1 || e.DurationS != 0 {
+		t.Errorf("rel_err = %+v", e)
+	}
+}
+
+// The published 256/q8 TCP table, in vLLM's own layout.
+func TestReportGolden(t *testing.T) {
+	p := PublishedFigures("256/q8", "tcp")
+	if p == nil {
+		t.Fatal("no published cell 256/q8 tcp")
+	}
+	var ok, failed bytes.Buffer
+	if err := WriteReport(&ok, &client.Metrics{Counts: p.Counts, Figures: p.Figures}); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "report.golden", ok.Bytes())
+	if err := WriteReport(&failed, &client.Metrics{Counts: p.Counts, Figures: p.Figures, Failed: 3, Interrupted: 2}); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "report_failed.golden", failed.Bytes())
+}
+
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("%s differs:\n%s\nwant:\n%s", name, got, want)
+	}
+}

@@ -1,0 +1,361 @@
+package simulation
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"strings"
+	"time"
+
+	"kvferry/bench/figure"
+	"kvferry/bench/page"
+	"kvferry/load"
+	"kvferry/sim"
+)
+
+// A Result is one cluster under one load, as it stands in summary.json
+// and sweep.json. Everything in it is modelled.
+type Result struct {
+	Clock   string            `json:"clock"` // "virtual"
+	Params  map[string]string `json:"params,omitempty"`
+	Cluster ClusterRecord     `json:"cluster"`
+	Load    LoadRecord        `json:"load"`
+
+	Requests  int                      `json:"requests"`
+	Failed    int                      `json:"failed_requests"`
+	Failure   string                   `json:"first_failure,omitempty"`
+	DurationS float64                  `json:"duration_s"`
+	Latency   map[string]LatencyRecord `json:"latency_ms"` // ttft, tpot, itl, e2el
+
+	RequestThroughput float64 `json:"request_throughput"`      // requests/s
+	OutputThroughput  float64 `json:"output_token_throughput"` // tokens/s
+	PromptTokens      int64   `json:"prompt_tokens"`
+	OutputTokens      int64   `json:"output_tokens"`
+	CachedTokens      int64   `json:"cached_tokens"` // prompt tokens not computed again
+
+	SLO        SLO     `json:"slo"`
+	Good       int     `json:"good_requests"`     // kept the SLO
+	Attained   float64 `json:"attained"`          // share of all requests that did
+	Goodput    float64 `json:"request_goodput"`   // good requests/s
+	GoodputGPU float64 `json:"goodput_per_node"`  // good requests/s a node
+	KVBytes    int64   `json:"kv_bytes"`          // moved between nodes
+	Roles      []Role  `json:"roles"`             // nodes of a kind, together
+	Events     uint64  `json:"simulation_events"` // of the simulation
+	WallS      float64 `json:"simulation_wall_s"` // it took
+
+	Nodes []sim.NodeStats `json:"nodes"`
+
+	TTFT, TPOT *figure.Histogram `json:"-"`
+}
+
+// ClusterRecord is how the cluster was asked for.
+type ClusterRecord struct {
+	Profile       string  `json:"profile"`
+	GPU           string  `json:"gpu"`
+	Prefill       int     `json:"prefill"`
+	Decode        int     `json:"decode"`
+	Nondisagg     int     `json:"nondisagg"`
+	Chunked       bool    `json:"chunked"`
+	Handoff       string  `json:"handoff"`
+	Placement     string  `json:"placement"`
+	PrefixCaching bool    `json:"prefix_caching"`
+	KVBlocks      int     `json:"kv_blocks"`
+	BlockTokens   int     `json:"block_tokens"`
+	MaxModelLen   int     `json:"max_model_len"`
+	NICs          int     `json:"nics"`
+	NIC           sim.NIC `json:"nic"`
+	RPCUS         float64 `json:"rpc_us"`
+}
+
+// GPUs is the number of nodes.
+func (c *ClusterRecord) GPUs() int { return c.Prefill + c.Decode + c.Nondisagg }
+
+// network is what the cluster's NICs could carry, for comparing prices.
+func (c *ClusterRecord) network() float64 {
+	if c.Nondisagg > 0 {
+		return 0
+	}
+	return float64(c.NICs) * c.NIC.BytesPerSecond * float64(c.GPUs())
+}
+
+func (c *ClusterRecord) String() string {
+	var b strings.Builder
+	if c.Nondisagg > 0 {
+		fmt.Fprintf(&b, "%d nondisagg", c.Nondisagg)
+		if c.Chunked {
+			b.WriteString(", chunked prefill")
+		}
+	} else {
+		fmt.Fprintf(&b, "%d prefill + %d decode, hand-off %s, %d x %s a node", c.Prefill, c.Decode, c.Handoff, c.NICs, rateText(c.NIC.BytesPerSecond))
+		if c.NIC.Latency > 0 {
+			fmt.Fprintf(&b, " (%v)", c.NIC.Latency)
+		}
+	}
+	fmt.Fprintf(&b, ", placement %s, prefix caching %s, %d KV blocks of %d tokens, max_model_len %d", c.Placement,
+		map[bool]string{true: "on", false: "off"}[c.PrefixCaching], c.KVBlocks, c.BlockTokens, c.MaxModelLen)
+	return b.String()
+}
+
+// rateText is bytes a second as people name NICs.
+func rateText(bytesPerSecond float64) string { return fmt.Sprintf("%.4g GB/s", bytesPerSecond/1e9) }
+
+// LoadRecord is what the cluster was asked to do.
+type LoadRecord struct {
+	Kind       string  `json:"kind,omitempty"` // of package load, but random and trace, which the fields tell
+	Trace      string  `json:"trace,omitempty"`
+	Speed      float64 `json:"speed,omitempty"`
+	Requests   int     `json:"requests"`
+	Rate       float64 `json:"request_rate,omitempty"` // requests/s; 0: all at once
+	Burstiness float64 `json:"burstiness,omitempty"`
+	InputLen   int     `json:"random_input_len,omitempty"`
+	OutputLen  int     `json:"random_output_len,omitempty"`
+	RangeRatio float64 `json:"random_range_ratio,omitempty"`
+	PrefixLen  int     `json:"random_prefix_len,omitempty"`
+	Seed       uint64  `json:"seed"`
+}
+
+func (l *LoadRecord) String() string {
+	if l.Trace != "" {
+		return fmt.Sprintf("%d requests of %s at %g times its speed", l.Requests, l.Trace, l.Speed)
+	}
+	if l.Kind != "" && l.InputLen == 0 {
+		return fmt.Sprintf("%d requests of %s, seed %d", l.Requests, l.Kind, l.Seed)
+	}
+	rate := "all at once"
+	if l.Rate > 0 {
+		rate = fmt.Sprintf("%g requests/s, burstiness %g", l.Rate, l.Burstiness)
+	}
+	kind := ""
+	if l.Kind != "" {
+		kind = " of " + l.Kind
+	}
+	s := fmt.Sprintf("%d requests%s, %s, %d prompt and %d output tokens", l.Requests, kind, rate, l.InputLen, l.OutputLen)
+	if l.RangeRatio > 0 {
+		s += fmt.Sprintf(" +-%g %%", 100*l.RangeRatio)
+	}
+	if l.PrefixLen > 0 {
+		s += fmt.Sprintf(" after a common prefix of %d", l.PrefixLen)
+	}
+	return s + fmt.Sprintf(", seed %d", l.Seed)
+}
+
+// LatencyRecord is in milliseconds.
+type LatencyRecord struct {
+	Mean float64 `json:"mean"`
+	P50  float64 `json:"p50"`
+	P90  float64 `json:"p90"`
+	P95  float64 `json:"p95"`
+	P99  float64 `json:"p99"`
+	Max  float64 `json:"max"`
+}
+
+func latencyRecord(h *figure.Histogram) LatencyRecord {
+	f := func(d time.Duration) float64 { return figure.Round(float64(d)/1e6, 4) }
+	return LatencyRecord{
+		Mean: f(h.Mean()), P50: f(h.Percentile(50)), P90: f(h.Percentile(90)), P95: f(h.Percentile(95)), P99: f(h.Percentile(99)), Max: f(h.Max()),
+	}
+}
+
+// A Role is the nodes of a kind. Shares are of the run's duration or of the
+// capacity, from 0 to 1; mean and the busiest node's.
+type Role struct {
+	Role        string  `json:"role"`
+	Nodes       int     `json:"nodes"`
+	Busy        float64 `json:"busy"` // the GPU computes
+	BusyMax     float64 `json:"busy_max"`
+	Prefill     float64 `json:"prefill_busy"` // computes prompts, alone or with decodes
+	Decode      float64 `json:"decode_busy"`
+	Pool        float64 `json:"pool"` // KV blocks held, over time
+	PoolMax     float64 `json:"pool_max"`
+	PoolPeak    float64 `json:"pool_peak"` // at once
+	Preemptions uint64  `json:"preemptions"`
+	Sent        float64 `json:"nic_sent"` // of what the NICs could
+	SentMax     float64 `json:"nic_sent_max"`
+	Received    float64 `json:"nic_received"`
+	ReceivedMax float64 `json:"nic_received_max"`
+	PrefixAsked uint64  `json:"prefix_query_tokens"`
+	PrefixHits  uint64  `json:"prefix_hit_tokens"`
+}
+
+func newResult(s *Simulation, cfg *sim.Config, sum *summary, st *sim.Stats) *Result {
+	duration := st.Duration.Seconds()
+	perSecond := func(n float64) float64 {
+		if duration == 0 {
+			return 0
+		}
+		return n / duration
+	}
+	r := &Result{
+		Clock: clock,
+		Cluster: ClusterRecord{
+			Profile: s.Profile.Name, GPU: s.Profile.GPU, Prefill: s.Prefill, Decode: s.Decode, Nondisagg: s.Nondisagg, Chunked: s.Chunked,
+			Handoff: cfg.Handoff.String(), Placement: s.Placement, PrefixCaching: s.PrefixCaching, KVBlocks: st.Nodes[0].Blocks,
+			BlockTokens: s.Profile.KVGeometry.BlockTokens, MaxModelLen: cfg.Profile.MaxModelLen, RPCUS: float64(s.RPC) / 1e3,
+		},
+		Load:     s.loadRecord(),
+		Requests: st.Requests, Failed: sum.Failed, DurationS: figure.Round(duration, 6),
+		Latency: map[string]LatencyRecord{
+			"ttft": latencyRecord(&sum.TTFT), "tpot": latencyRecord(&sum.TPOT), "itl": latencyRecord(&sum.ITL), "e2el": latencyRecord(&sum.E2EL),
+		},
+		RequestThroughput: perSecond(float64(st.Ended - sum.Failed)), OutputThroughput: perSecond(float64(sum.OutputTokens)),
+		PromptTokens: sum.PromptTokens, OutputTokens: sum.OutputTokens, CachedTokens: sum.CachedTokens,
+		SLO: s.SLO, Good: sum.Good, Goodput: perSecond(float64(sum.Good)), KVBytes: st.KVBytes, Events: st.Events, Nodes: st.Nodes,
+	}
+	if s.Nondisagg == 0 {
+		r.Cluster.NICs, r.Cluster.NIC = s.NICs, s.NIC
+	}
+	if sum.FirstFailure != nil {
+		r.Failure = sum.FirstFailure.Error()
+	}
+	if st.Requests > 0 {
+		r.Attained = float64(sum.Good) / float64(st.Requests)
+	}
+	r.GoodputGPU = r.Goodput / float64(r.Cluster.GPUs())
+	r.Roles = roles(st.Nodes, duration, s.NIC.BytesPerSecond*float64(s.NICs))
+	return r
+}
+
+func (s *Simulation) loadRecord() LoadRecord {
+	l := s.Load
+	if l.Kind == load.Traced {
+		return LoadRecord{Trace: l.File, Speed: l.Speed, Requests: l.Requests}
+	}
+	r := LoadRecord{Requests: l.Requests, Seed: l.Seed}
+	if l.Kind != load.Random {
+		r.Kind = l.Kind
+	}
+	if l.Reads("Rate") {
+		r.Rate, r.Burstiness = l.Rate, l.Burstiness
+	}
+	if l.Reads("InputLen") {
+		r.InputLen, r.OutputLen, r.RangeRatio, r.PrefixLen = l.InputLen, l.OutputLen, l.RangeRatio, l.PrefixLen
+	}
+	if math.IsInf(r.Rate, 1) {
+		r.Rate = 0 // JSON has no infinity
+	}
+	return r
+}
+
+func roles(nodes []sim.NodeStats, duration, nicRate float64) []Role {
+	var all []Role
+	at := map[string]int{}
+	share := func(part, whole float64) float64 {
+		if whole == 0 {
+			return 0
+		}
+		return part / whole
+	}
+	sum := func(v []float64) (s float64) {
+		for _, x := range v {
+			s += x
+		}
+		return s
+	}
+	for i := range nodes {
+		n := &nodes[i]
+		k, ok := at[n.Role]
+		if !ok {
+			k = len(all)
+			at[n.Role] = k
+			all = append(all, Role{Role: n.Role})
+		}
+		r := &all[k]
+		prefill, decode := share(n.PrefillBusy.Seconds(), duration), share(n.DecodeBusy.Seconds(), duration)
+		pool := share(n.BlockSeconds, duration*float64(n.Blocks))
+		sent, received := share(sum(n.Sent), duration*nicRate), share(sum(n.Received), duration*nicRate)
+		r.Nodes++
+		r.Prefill, r.Decode, r.Busy = r.Prefill+prefill, r.Decode+decode, r.Busy+prefill+decode
+		r.BusyMax = max(r.BusyMax, prefill+decode)
+		r.Pool, r.PoolMax, r.PoolPeak = r.Pool+pool, max(r.PoolMax, pool), max(r.PoolPeak, float64(n.PeakBlocks)/float64(n.Blocks))
+		r.Sent, r.SentMax = r.Sent+sent, max(r.SentMax, sent)
+		r.Received, r.ReceivedMax = r.Received+received, max(r.ReceivedMax, received)
+		r.Preemptions += n.Preemptions
+		r.PrefixAsked, r.PrefixHits = r.PrefixAsked+n.PrefixQueries, r.PrefixHits+n.PrefixHits
+	}
+	for i := range all {
+		r := &all[i]
+		for _, mean := range []*float64{&r.Busy, &r.Prefill, &r.Decode, &r.Pool, &r.Sent, &r.Received} {
+			*mean /= float64(r.Nodes)
+		}
+	}
+	return all
+}
+
+// WriteText prints the result for a terminal.
+func (r *Result) WriteText(w io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "virtual time, everything modelled: %s (%s)\ncluster  %s\nload     %s\n\n", r.Cluster.Profile, r.Cluster.GPU, &r.Cluster, &r.Load)
+	for _, t := range r.tables() {
+		t.WriteText(&b)
+	}
+	for _, l := range r.lines() {
+		b.WriteString(l + "\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+var latencyNames = []string{"ttft", "tpot", "itl", "e2el"}
+
+func percent(share float64) string { return fmt.Sprintf("%.1f", 100*share) }
+
+func (r *Result) tables() []page.Table {
+	lat := page.Table{Title: "latency (ms)", Left: 1, Head: []string{"metric", "mean", "p50", "p90", "p95", "p99", "max"}}
+	for _, name := range latencyNames {
+		l := r.Latency[name]
+		row := []string{strings.ToUpper(name)}
+		for _, v := range []float64{l.Mean, l.P50, l.P90, l.P95, l.P99, l.Max} {
+			row = append(row, fmt.Sprintf("%.1f", v))
+		}
+		lat.Rows = append(lat.Rows, row)
+	}
+	use := page.Table{Title: "utilisation (%)", Left: 1, Head: []string{
+		"role", "nodes", "GPU busy", "busiest", "prefill", "decode", "KV pool", "peak", "preempted", "NIC sent", "most", "received", "most",
+	}}
+	for _, k := range r.Roles {
+		row := []string{
+			k.Role, fmt.Sprint(k.Nodes), percent(k.Busy), percent(k.BusyMax), percent(k.Prefill), percent(k.Decode), percent(k.Pool), percent(k.PoolPeak),
+			fmt.Sprint(k.Preemptions), "-", "-", "-", "-",
+		}
+		if r.Cluster.NICs > 0 {
+			row = append(row[:9], percent(k.Sent), percent(k.SentMax), percent(k.Received), percent(k.ReceivedMax))
+		}
+		use.Rows = append(use.Rows, row)
+	}
+	return []page.Table{lat, use}
+}
+
+// lines are the rest of the report.
+func (r *Result) lines() []string {
+	out := []string{
+		fmt.Sprintf("goodput      %.2f requests/s, %.3f a GPU: %.1f %% of the requests kept %s", r.Goodput, r.GoodputGPU, 100*r.Attained, sloText(r.SLO)),
+		fmt.Sprintf("throughput   %.2f requests/s, %.0f output tokens/s, over %.1f s", r.RequestThroughput, r.OutputThroughput, r.DurationS),
+	}
+	if r.Cluster.NICs > 0 {
+		out = append(out, fmt.Sprintf("KV moved     %.2f GB", float64(r.KVBytes)/1e9))
+	}
+	if r.Cluster.PrefixCaching {
+		out = append(out, fmt.Sprintf("prefix cache %.1f %% of the prompt tokens were not computed again", 100*float64(r.CachedTokens)/max(float64(r.PromptTokens), 1)))
+	}
+	if r.Failed > 0 {
+		out = append(out, fmt.Sprintf("refused      %d of %d requests, the first: %s (see --max-model-len, --kv-blocks)", r.Failed, r.Requests, r.Failure))
+	}
+	return append(out, fmt.Sprintf("simulation   %.2f s for %d requests, %.2f million events a second", r.WallS, r.Requests, float64(r.Events)/max(r.WallS, 1e-9)/1e6))
+}
+
+// sloText names the limits of an SLO.
+func sloText(s SLO) string {
+	var parts []string
+	for _, l := range []struct {
+		name  string
+		limit time.Duration
+	}{{"TTFT", s.TTFT}, {"TPOT", s.TPOT}, {"E2EL", s.E2EL}} {
+		if l.limit > 0 {
+			parts = append(parts, fmt.Sprintf("%s <= %g ms", l.name, float64(l.limit)/1e6))
+		}
+	}
+	if len(parts) == 0 {
+		return "the SLO, which has no limits"
+	}
+	return strings.Join(parts, " and ")
+}

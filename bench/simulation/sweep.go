@@ -1,0 +1,403 @@
+package simulation
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"kvferry/bench/page"
+	"kvferry/config"
+	"kvferry/handoff"
+	"kvferry/placement"
+	"kvferry/sim"
+)
+
+// A Sweep is a simulation run once for each combination of the values of its
+// parameters.
+type Sweep struct {
+	Base   Simulation
+	Params []SweepParam // one or two: the x axis, and the curves
+	// ParseNIC reads a value of the parameter link.
+	ParseNIC func(string) (sim.NIC, error)
+}
+
+// A SweepParam is a parameter and the values it takes.
+type SweepParam struct {
+	Name   string   `json:"name"`
+	Values []string `json:"values"`
+}
+
+type sweepSetter struct {
+	name, example string
+	fields        []string // of a Simulation
+	set           func(w *Sweep, s *Simulation, value string) error
+}
+
+// sweepable sets parameters on a simulation, by name. Each says what its values
+// look like, and which fields they go into.
+var sweepable = []sweepSetter{
+	{"nodes", "nodes=1:7,2:6,4:4 (prefill:decode)", []string{"Prefill", "Decode"}, func(_ *Sweep, s *Simulation, v string) error {
+		p, d, ok := strings.Cut(v, ":")
+		if !ok {
+			return fmt.Errorf("%q: write prefill:decode, such as 2:6", v)
+		}
+		return errors.Join(setCount(&s.Prefill, p), setCount(&s.Decode, d))
+	}},
+	{"prefill", "prefill=1,2,4", []string{"Prefill"}, func(_ *Sweep, s *Simulation, v string) error { return setCount(&s.Prefill, v) }},
+	{"decode", "decode=1,2,4", []string{"Decode"}, func(_ *Sweep, s *Simulation, v string) error { return setCount(&s.Decode, v) }},
+	{"nondisagg", "nondisagg=4,8,16", []string{"Nondisagg"}, func(_ *Sweep, s *Simulation, v string) error {
+		s.Prefill, s.Decode = 0, 0
+		return setCount(&s.Nondisagg, v)
+	}},
+	{"rate", "rate=4,8,16 (requests/s)", []string{"Load.Rate"}, func(_ *Sweep, s *Simulation, v string) error {
+		switch {
+		case s.Load.Reads("Speed"):
+			return errors.New("a trace has its own arrivals: sweep speed")
+		case !s.Load.Reads("Rate"):
+			return fmt.Errorf("%s has its own arrivals: sweep something else", s.Load.Kind)
+		}
+		return setNumber(&s.Load.Rate, v)
+	}},
+	{"speed", "speed=0.5,1,2 (of the trace)", []string{"Load.Speed"}, func(_ *Sweep, s *Simulation, v string) error {
+		if !s.Load.Reads("Speed") {
+			return errors.New("only a trace has a speed: sweep rate")
+		}
+		return setNumber(&s.Load.Speed, v)
+	}},
+	{"link", "link=1GB/s,2.5GB/s,12.5GB/s (of one NIC)", []string{"NIC"}, func(w *Sweep, s *Simulation, v string) error {
+		if strings.HasPrefix(v, "latency=") { // the comma of rate=..,latency=.. is the list's
+			return fmt.Errorf("%q: name rates alone, such as link=1GB/s,25gbit", v)
+		}
+		nic, err := w.ParseNIC(v)
+		if nic.Latency == 0 {
+			nic.Latency = s.NIC.Latency
+		}
+		s.NIC = nic
+		return err
+	}},
+	{"nics", "nics=1,2,4", []string{"NICs"}, func(_ *Sweep, s *Simulation, v string) error { return setCount(&s.NICs, v) }},
+	{"handoff", "handoff=" + strings.Join(handoff.Names(), ","), []string{"Handoff"}, func(_ *Sweep, s *Simulation, v string) error { s.Handoff = v; return nil }},
+	{"placement", "placement=" + strings.Join(placement.Names(), ","), []string{"Placement"}, func(_ *Sweep, s *Simulation, v string) error { s.Placement = v; return nil }},
+}
+
+// SweepExamples shows every parameter with values.
+func SweepExamples() []string {
+	var out []string
+	for _, p := range sweepable {
+		out = append(out, p.example)
+	}
+	return out
+}
+
+func setCount(field *int, v string) error {
+	n, err := strconv.Atoi(v)
+	if err != nil || n < 1 || n > 1<<20 {
+		return fmt.Errorf("%q: write a whole number from 1 to %d", v, 1<<20)
+	}
+	*field = n
+	return nil
+}
+
+func setNumber(field *float64, v string) error {
+	x, err := strconv.ParseFloat(v, 64)
+	if err != nil || !(x > 0) {
+		return fmt.Errorf("%q: write a number above 0", v)
+	}
+	*field = x
+	return nil
+}
+
+// setter is the parameter's; nil if there is none.
+func (p SweepParam) setter() *sweepSetter {
+	i := slices.IndexFunc(sweepable, func(s sweepSetter) bool { return s.name == p.Name })
+	if i < 0 {
+		return nil
+	}
+	return &sweepable[i]
+}
+
+// Fields are those of a Simulation that the parameter sets.
+func (p SweepParam) Fields() []string { return p.setter().fields }
+
+// sets reports whether the parameter sets a field, or what it is in.
+func (p SweepParam) sets(field string) bool {
+	return slices.ContainsFunc(p.Fields(), func(f string) bool { return field == f || strings.HasPrefix(field, f+".") })
+}
+
+// ParseSweep reads name=value,value,...
+func ParseSweep(text string) (SweepParam, error) {
+	name, list, ok := strings.Cut(text, "=")
+	p := SweepParam{Name: name}
+	if !ok || p.setter() == nil {
+		return SweepParam{}, fmt.Errorf("%q: write one of %s", text, strings.Join(SweepExamples(), "; "))
+	}
+	for v := range strings.SplitSeq(list, ",") {
+		v = strings.TrimSpace(v)
+		if v == "" || slices.Contains(p.Values, v) {
+			return SweepParam{}, fmt.Errorf("%q: each value once, and none empty", text)
+		}
+		p.Values = append(p.Values, v)
+	}
+	return p, nil
+}
+
+// points are the simulations, the second parameter changing fastest.
+func (w *Sweep) points() ([]Simulation, []map[string]string, error) {
+	var bad config.Faults
+	sims, params := []Simulation{w.Base}, []map[string]string{{}}
+	for _, p := range w.Params {
+		var nextSims []Simulation
+		var nextParams []map[string]string
+		for i := range sims {
+			for _, v := range p.Values {
+				s := sims[i]
+				if err := p.setter().set(w, &s, v); err != nil && i == 0 {
+					bad.Check("Params", fmt.Errorf("%s=%s: %w", p.Name, v, err))
+				}
+				m := map[string]string{p.Name: v}
+				for k, x := range params[i] {
+					m[k] = x
+				}
+				nextSims, nextParams = append(nextSims, s), append(nextParams, m)
+			}
+		}
+		sims, params = nextSims, nextParams
+	}
+	if len(bad) > 0 {
+		return nil, nil, bad.Err("simulation.Sweep")
+	}
+	seen := map[string]bool{} // what is wrong with every point is said once
+	for i := range sims {
+		var faults config.Faults
+		faults.Check("Base", sims[i].Validate())
+		for _, f := range faults {
+			for _, p := range w.Params {
+				if p.sets(strings.TrimPrefix(f.Field, "Base.")) {
+					f = &config.Fault{Field: "Params", Err: fmt.Errorf("%s=%s: %w", p.Name, params[i][p.Name], f.Err)}
+				}
+			}
+			if text := f.Error(); !seen[text] {
+				seen[text] = true
+				bad = append(bad, f)
+			}
+		}
+	}
+	return sims, params, bad.Err("simulation.Sweep")
+}
+
+// Validate lists every fault of every point, as a [config.Invalid].
+func (w *Sweep) Validate() error {
+	var bad config.Faults
+	switch len(w.Params) {
+	case 1:
+	case 2:
+		a, b := w.Params[0], w.Params[1]
+		if a.Name == b.Name {
+			bad.Add("Params", a.Name, "given twice: sweep another parameter beside it, or leave it out")
+			break
+		}
+		// The second would overwrite the first and its labels be wrong.
+		for _, field := range a.Fields() {
+			if b.sets(field) {
+				bad.Add("Params", b.Name, "%s is swept too, and sets the same: sweep one of them", a.Name)
+				break
+			}
+		}
+	default:
+		bad.Add("Params", len(w.Params), "sweep one parameter, or two")
+	}
+	if len(bad) > 0 {
+		return bad.Err("simulation.Sweep")
+	}
+	_, _, err := w.points()
+	return err
+}
+
+func (w *Sweep) label(params map[string]string) string {
+	var parts []string
+	for _, p := range w.Params {
+		parts = append(parts, p.Name+"="+params[p.Name])
+	}
+	return strings.Join(parts, " ")
+}
+
+// SweepResult is sweep.json.
+type SweepResult struct {
+	Clock      string       `json:"clock"` // "virtual"
+	Params     []SweepParam `json:"params"`
+	Attainment float64      `json:"attainment"`
+	Points     []*Result    `json:"points"`
+	Best       int          `json:"best"` // index of a point, -1 for none
+	Why        string       `json:"why"`
+}
+
+// Run simulates the points, as many at a time as there are cores. A point is the
+// same whatever runs beside it. done is told of each as it ends, with the sweep so
+// far, progress how many requests have ended in all. When ctx is done the points
+// that ended are returned with its error; a point that cannot be run stops the others.
+func (w *Sweep) Run(ctx context.Context, progress func(ended int), done func(r *Result, sofar *SweepResult)) (*SweepResult, error) {
+	if err := w.Validate(); err != nil {
+		return nil, err
+	}
+	sims, params, err := w.points()
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	results := make([]*Result, len(sims))
+	var ended atomic.Int64
+	var next atomic.Int64
+	var mu sync.Mutex
+	var group sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), len(sims)) {
+		group.Go(func() {
+			for ctx.Err() == nil {
+				i := int(next.Add(1)) - 1
+				if i >= len(sims) {
+					return
+				}
+				before := 0
+				r, err := sims[i].Run(ctx, func(n int) {
+					progress(int(ended.Add(int64(n - before))))
+					before = n
+				})
+				if r == nil {
+					if ctx.Err() == nil {
+						stop(fmt.Errorf("%s: %w", w.label(params[i]), err))
+					}
+					return
+				}
+				// A point where everything was refused is a result like others.
+				r.Params, r.Nodes = params[i], nil
+				progress(int(ended.Add(int64(r.Requests - before))))
+				mu.Lock()
+				results[i] = r
+				done(r, w.result(results))
+				mu.Unlock()
+			}
+		})
+	}
+	group.Wait()
+	r := w.result(results)
+	return r, errors.Join(context.Cause(ctx), r.refused())
+}
+
+// result is the sweep of the points that have ended; the others are nil.
+func (w *Sweep) result(points []*Result) *SweepResult {
+	r := &SweepResult{Clock: clock, Params: w.Params, Attainment: w.Base.Attainment}
+	for _, p := range points {
+		if p != nil {
+			r.Points = append(r.Points, p)
+		}
+	}
+	r.choose()
+	return r
+}
+
+// refused is an error if no point served a request: the table would have nothing
+// to say.
+func (r *SweepResult) refused() error {
+	for _, p := range r.Points {
+		if p.Failed < p.Requests {
+			return nil
+		}
+	}
+	if len(r.Points) == 0 {
+		return nil
+	}
+	return fmt.Errorf("every request of every point was refused, the first because: %s (see --max-model-len, --kv-blocks)", r.Points[0].Failure)
+}
+
+// latency is a metric's figures in ms, false where no request has the metric:
+// a 0 would look better than any other point.
+func (r *Result) latency(name string) (LatencyRecord, bool) {
+	l, ok := r.Latency[name]
+	return l, ok && l.Max > 0
+}
+
+// near is how much goodput a cheaper network may cost and still be the better
+// buy.
+const near = 0.01
+
+// choose marks the best point: of those where enough requests keep the SLO, the
+// one with the most goodput a GPU; of those within 1 % of it the one with the
+// least network, and of equal networks the one with the most goodput.
+func (r *SweepResult) choose() {
+	r.Best = -1
+	best, closest := 0.0, -1
+	for i, p := range r.Points {
+		if closest < 0 || p.Attained > r.Points[closest].Attained {
+			closest = i
+		}
+		if p.Attained >= r.Attainment {
+			best = max(best, p.GoodputGPU)
+		}
+	}
+	for i, p := range r.Points {
+		if p.Attained < r.Attainment || p.GoodputGPU < best*(1-near) || p.GoodputGPU == 0 {
+			continue
+		}
+		if r.Best >= 0 {
+			b := r.Points[r.Best]
+			if order := cmp.Or(cmp.Compare(p.Cluster.network(), b.Cluster.network()), cmp.Compare(b.GoodputGPU, p.GoodputGPU)); order >= 0 {
+				continue
+			}
+		}
+		r.Best = i
+	}
+	switch {
+	case len(r.Points) == 0:
+		r.Why = "no point was simulated to its end"
+	case r.Best >= 0:
+		p := r.Points[r.Best]
+		r.Why = fmt.Sprintf("%s: the most goodput a GPU (%.3f requests/s) where at least %g %% of the requests keep %s; within %g %% of it, the least network",
+			r.label(p), p.GoodputGPU, 100*r.Attainment, sloText(p.SLO), 100*near)
+	default:
+		p := r.Points[closest]
+		r.Why = fmt.Sprintf("at no point do %g %% of the requests keep %s; the closest is %s with %.1f %%",
+			100*r.Attainment, sloText(p.SLO), r.label(p), 100*p.Attained)
+	}
+}
+
+func (r *SweepResult) label(p *Result) string {
+	return (&Sweep{Params: r.Params}).label(p.Params)
+}
+
+// table has a line a point, the best marked.
+func (r *SweepResult) table() page.Table {
+	t := page.Table{Title: "virtual time, everything modelled", Left: len(r.Params) + 1, Head: []string{""}}
+	for _, p := range r.Params {
+		t.Head = append(t.Head, p.Name)
+	}
+	t.Head = append(t.Head, "TTFT mean", "P99 ms", "TPOT mean", "P99 ms", "goodput/s", "attained %", "a GPU", "prefill busy %", "decode busy %", "NIC most %", "KV GB")
+	for i, p := range r.Points {
+		row := []string{map[bool]string{true: "*"}[i == r.Best]}
+		for _, q := range r.Params {
+			row = append(row, p.Params[q.Name])
+		}
+		var prefill, decode, nic float64
+		for _, k := range p.Roles {
+			prefill, decode = max(prefill, k.Prefill), max(decode, k.Decode)
+			nic = max(nic, k.SentMax, k.ReceivedMax)
+		}
+		for _, m := range []struct{ name, format string }{{"ttft", "%.0f"}, {"tpot", "%.1f"}} {
+			if l, ok := p.latency(m.name); ok {
+				row = append(row, fmt.Sprintf(m.format, l.Mean), fmt.Sprintf(m.format, l.P99))
+			} else {
+				row = append(row, "-", "-")
+			}
+		}
+		row = append(row, fmt.Sprintf("%.2f", p.Goodput), percent(p.Attained), fmt.Sprintf("%.3f", p.GoodputGPU), percent(prefill), percent(decode), percent(nic),
+			fmt.Sprintf("%.1f", float64(p.KVBytes)/1e9))
+		t.Rows = append(t.Rows, row)
+	}
+	return t
+}

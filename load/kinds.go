@@ -1,0 +1,100 @@
+package load
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"kvferry/config"
+)
+
+// Kinds are all that can be named. A new one is a file beside this one, and a line here.
+func Kinds() []Kind {
+	return append([]Kind{
+		randomKind,
+		traceKind,
+	}, publishedKinds()...)
+}
+
+// Names of kinds that code asks for.
+const (
+	Random = "random"
+	Traced = "trace"
+)
+
+// A Kind is a sort of load that a command line can name.
+type Kind struct {
+	Name  string
+	About string // in a few words, for help texts
+	// Reads are the fields of a Spec that it reads, besides Kind, Requests and Vocab. A
+	// command refuses the others.
+	Reads []string
+	// Check notes what is wrong with the fields that it reads.
+	Check func(s Spec, bad *config.Faults)
+	// Open begins a stream; Check has found nothing.
+	Open func(s Spec) (Load, error)
+}
+
+// A Spec is a load described: a value from which equal streams can be opened any number
+// of times. Zero values of numbers are not defaults: 0 requests a second is an error.
+type Spec struct {
+	Kind string // Random if empty
+
+	Requests   int
+	Rate       float64 // requests a second; +Inf: all at once
+	Burstiness float64 // of the gaps' gamma distribution: 1 is a Poisson process, below 1 is burstier, above more regular
+	InputLen   int     // prompt tokens
+	OutputLen  int
+	RangeRatio float64 // lengths are uniform in length x (1 -+ this), from 0 to below 1
+	PrefixLen  int     // tokens that all prompts begin with, before InputLen others
+	Seed       uint64
+	Vocab      int // tokens are below it
+
+	File  string  // of a trace; Requests 0 takes all of it
+	Speed float64 // of a trace: at 2 requests come twice as fast
+}
+
+func (s Spec) kind() (Kind, error) {
+	name := s.Kind
+	if name == "" {
+		name = Random
+	}
+	var names []string
+	for _, k := range Kinds() {
+		if k.Name == name {
+			return k, nil
+		}
+		names = append(names, k.Name)
+	}
+	return Kind{}, fmt.Errorf("%q: there is no such load: use %s", name, strings.Join(names, ", "))
+}
+
+// Reads reports whether the load is of a kind that reads that field. One that does not
+// has its own.
+func (s Spec) Reads(field string) bool {
+	k, err := s.kind()
+	return err == nil && slices.Contains(k.Reads, field)
+}
+
+// Validate lists every fault by its field, as a [config.Invalid].
+func (s Spec) Validate() error {
+	var bad config.Faults
+	k, err := s.kind()
+	bad.Check("Kind", err)
+	if err == nil {
+		k.Check(s, &bad)
+	}
+	return bad.Err("load.Spec")
+}
+
+// Open begins a stream. Close it after use.
+func (s Spec) Open() (Load, error) {
+	if err := s.Validate(); err != nil {
+		return Load{}, err
+	}
+	k, err := s.kind()
+	if err != nil {
+		return Load{}, err
+	}
+	return k.Open(s)
+}

@@ -1,0 +1,92 @@
+package load
+
+import (
+	"math"
+	"math/rand/v2"
+
+	"kvferry/config"
+	"kvferry/kvcache"
+)
+
+// maxLen bounds a request's lengths: ten times what any model takes. A prompt is in
+// memory, 4 bytes a token, also if it is refused.
+const maxLen = 1 << 24
+
+// randomKind is the load whose requests have nothing in common, as vLLM's random
+// dataset has them: lengths are uniform in [length x (1 - RangeRatio), length x
+// (1 + RangeRatio)], gaps between arrivals gamma distributed. All begin with the same
+// PrefixLen tokens.
+var randomKind = Kind{
+	Name:  Random,
+	About: "lengths, tokens and arrivals are drawn",
+	Reads: []string{"Rate", "Burstiness", "InputLen", "OutputLen", "RangeRatio", "PrefixLen", "Seed"},
+	Check: checkDraws,
+	Open: func(s Spec) (Load, error) {
+		d := newDraws(s)
+		// Gaps and lengths come from one generator: figures that were printed hang on it.
+		return Load{Source: Paced(d, &gammaGaps{rate: s.Rate, burstiness: s.Burstiness, rng: d.rng})}, nil
+	},
+}
+
+// checkDraws checks what is drawn at random.
+func checkDraws(s Spec, bad *config.Faults) {
+	if s.Requests < 1 {
+		bad.Add("Requests", s.Requests, "use 1 or more")
+	}
+	if !(s.Rate > 0) {
+		bad.Add("Rate", s.Rate, "use more than 0 requests a second, inf for all at once")
+	}
+	if !(s.Burstiness > 0 && s.Burstiness <= 1e6) {
+		bad.Add("Burstiness", s.Burstiness, "use more than 0, up to 1e6; 1 is Poisson")
+	}
+	if !(s.RangeRatio >= 0 && s.RangeRatio < 1) {
+		bad.Add("RangeRatio", s.RangeRatio, "use 0 to below 1")
+	}
+	config.Between(bad, "InputLen", s.InputLen, 1, maxLen)
+	config.Between(bad, "OutputLen", s.OutputLen, 1, maxLen)
+	config.Between(bad, "PrefixLen", s.PrefixLen, 0, maxLen)
+	config.Between(bad, "Vocab", s.Vocab, 1, 1<<30)
+}
+
+// draws are requests of random lengths and tokens, all due at once.
+type draws struct {
+	Spec
+	rng    *rand.Rand
+	n      int
+	prefix []kvcache.Token
+}
+
+func newDraws(s Spec) *draws {
+	return &draws{Spec: s, rng: rand.New(rand.NewPCG(s.Seed, 0x6b76666572727921))}
+}
+
+func (d *draws) Next() (Request, bool, error) {
+	if d.n >= d.Requests {
+		return Request{}, false, nil
+	}
+	d.n++
+	if d.prefix == nil && d.PrefixLen > 0 {
+		d.prefix = fill(nil, d.PrefixLen, d.rng.Uint64(), d.Vocab)
+	}
+	prompt := make([]kvcache.Token, 0, d.PrefixLen+int(float64(d.InputLen)*(1+d.RangeRatio)))
+	prompt = append(prompt, d.prefix...)
+	prompt = fill(prompt, d.length(d.InputLen), d.rng.Uint64(), d.Vocab)
+	return Request{Prompt: prompt, MaxTokens: d.length(d.OutputLen)}, true, nil
+}
+
+func (d *draws) length(mean int) int {
+	low, high := int(math.Ceil(float64(mean)*(1-d.RangeRatio))), int(float64(mean)*(1+d.RangeRatio))
+	return max(low+d.rng.IntN(high-low+1), 1)
+}
+
+// fill appends n tokens that follow from the seed: splitmix64, at a nanosecond
+// each where math/rand takes four.
+func fill(tokens []kvcache.Token, n int, seed uint64, vocab int) []kvcache.Token {
+	for range n {
+		seed += 0x9e3779b97f4a7c15
+		z := (seed ^ seed>>30) * 0xbf58476d1ce4e5b9
+		z = (z ^ z>>27) * 0x94d049bb133111eb
+		tokens = append(tokens, kvcache.Token((z>>32)*uint64(vocab)>>32))
+	}
+	return tokens
+}

@@ -1,0 +1,242 @@
+package load
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"syscall"
+	"time"
+
+	"kvferry/config"
+	"kvferry/kvcache"
+)
+
+// traceKind is a trace in a file.
+var traceKind = Kind{
+	Name:  Traced,
+	About: "the requests of a trace in Mooncake's format",
+	Reads: []string{"File", "Speed"},
+	Check: func(s Spec, bad *config.Faults) {
+		if s.File == "" {
+			bad.Add("File", nil, "name the file of a trace")
+		}
+		if !validSpeed(s.Speed) {
+			bad.Add("Speed", s.Speed, "use more than 0: at 2 requests come twice as fast")
+		}
+		if s.Requests < 0 {
+			bad.Add("Requests", s.Requests, "use 1 or more, 0 for all")
+		}
+		config.Between(bad, "Vocab", s.Vocab, 1, 1<<30)
+	},
+	Open: func(s Spec) (Load, error) {
+		f, err := openTrace(s.File)
+		if err != nil {
+			return Load{}, err
+		}
+		t, err := NewTrace(s.File, f, s.Speed, s.Vocab)
+		if err != nil {
+			return Load{}, errors.Join(err, f.Close())
+		}
+		if s.Requests > 0 {
+			t.Limit(s.Requests)
+		}
+		return Load{Source: t}, nil
+	},
+}
+
+func openTrace(path string) (*os.File, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, config.FileError(path, err)
+	}
+	if info, err := f.Stat(); err == nil && info.IsDir() {
+		return nil, errors.Join(config.FileError(path, syscall.EISDIR), f.Close())
+	}
+	return f, nil
+}
+
+func validSpeed(v float64) bool { return v > 0 && !math.IsInf(v, 0) }
+
+// ScanTraceFile looks through the first n requests of a trace in a file, or all of them
+// if n is 0. One without requests is an error; errors name the file and the line.
+func ScanTraceFile(path string, n int) (requests, longest int, err error) {
+	f, err := openTrace(path)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer f.Close()
+	requests, longest, err = ScanTrace(path, f, n)
+	if err == nil && requests == 0 {
+		err = fmt.Errorf("%q: it has no requests", path)
+	}
+	return requests, longest, err
+}
+
+// TraceBlock is the number of tokens that a hash of a trace stands for.
+const TraceBlock = 512
+
+// A Trace is a load in the format of Mooncake's published traces: a JSON object a
+// line,
+//
+//	{"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, 2353]}
+//
+// timestamp in milliseconds since the start, in order, fractions included; a hash ID for
+// each 512 tokens of the prompt, the last for what remains. Numbers may be written as
+// 27482.5 or 2.7e4. Equal IDs are equal tokens
+// after equal tokens, so a trace says which prefixes requests share. (FAST25
+// release of kvcache-ai/Mooncake; the tokens themselves are not published, and
+// are derived from the IDs here.)
+type Trace struct {
+	name  string
+	lines *bufio.Scanner
+	line  int
+	speed float64
+	vocab int
+	last  float64 // ms
+	left  int     // requests still to take; negative: all
+	from  io.Reader
+	err   error // the first
+}
+
+// maxTraceLine bounds a line: a prompt of a million tokens has 20 kB of IDs.
+const maxTraceLine = 4 << 20
+
+// NewTrace reads a trace. name is for errors. speed divides all times: at 2 the
+// requests come twice as fast. Close closes r, if it is to be closed.
+func NewTrace(name string, r io.Reader, speed float64, vocab int) (*Trace, error) {
+	if !validSpeed(speed) {
+		return nil, fmt.Errorf("trace %s: speed is %v: must be above 0", name, speed)
+	}
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, maxTraceLine)
+	return &Trace{name: name, lines: lines, speed: speed, vocab: vocab, left: -1, from: r}, nil
+}
+
+// traceLine is a line of the file; pointers tell what is missing.
+type traceLine struct {
+	Timestamp    *float64 `json:"timestamp"` // ms
+	InputLength  *float64 `json:"input_length"`
+	OutputLength *float64 `json:"output_length"`
+	HashIDs      []int64  `json:"hash_ids"`
+}
+
+// Limit ends the load after n requests.
+func (t *Trace) Limit(n int) { t.left = n }
+
+// ScanTrace looks through the first n requests of a trace, or all if n is 0: how
+// many there are, and the most tokens that one has, prompt and output together.
+func ScanTrace(name string, r io.Reader, n int) (requests, longest int, err error) {
+	t, err := NewTrace(name, r, 1, 1)
+	if err != nil {
+		return 0, 0, err
+	}
+	if n > 0 {
+		t.Limit(n)
+	}
+	for {
+		l, err := t.next()
+		if l == nil || err != nil {
+			return requests, longest, err
+		}
+		requests++
+		longest = max(longest, int(*l.InputLength)+int(*l.OutputLength))
+	}
+}
+
+// Close closes what the trace is read from, if it is a file or the like.
+func (t *Trace) Close() error {
+	if c, ok := t.from.(io.Closer); ok {
+		return c.Close()
+	}
+	return nil
+}
+
+// Next parses the next line. Errors name the file and the line.
+func (t *Trace) Next() (Request, bool, error) {
+	l, err := t.next()
+	if l == nil || err != nil {
+		return Request{}, false, err
+	}
+	tokens := int(*l.InputLength)
+	prompt := make([]kvcache.Token, 0, tokens)
+	for i, id := range l.HashIDs {
+		prompt = fill(prompt, min(TraceBlock, tokens-i*TraceBlock), uint64(id)*0xd1342543de82ef95, t.vocab)
+	}
+	at := time.Duration(*l.Timestamp * float64(time.Millisecond) / t.speed)
+	return Request{At: at, Prompt: prompt, MaxTokens: int(*l.OutputLength)}, true, nil
+}
+
+// next is the next line that is not empty, nil at the end.
+func (t *Trace) next() (*traceLine, error) {
+	if t.err != nil {
+		return nil, t.err
+	}
+	l, err := t.scan()
+	t.err = err
+	return l, err
+}
+
+func (t *Trace) scan() (*traceLine, error) {
+	for t.left != 0 && t.lines.Scan() {
+		t.line++
+		text := bytes.TrimSpace(t.lines.Bytes())
+		if len(text) == 0 {
+			continue
+		}
+		var l traceLine
+		if err := config.Unmarshal(text, &l, false); err != nil {
+			return nil, t.fault("%w", err)
+		}
+		if err := t.check(&l); err != nil {
+			return nil, t.fault("%w", err)
+		}
+		t.last = *l.Timestamp
+		t.left--
+		return &l, nil
+	}
+	if err := t.lines.Err(); err != nil {
+		t.line++
+		if errors.Is(err, bufio.ErrTooLong) {
+			return nil, t.fault("is longer than %d bytes", maxTraceLine)
+		}
+		return nil, t.fault("%w", err)
+	}
+	return nil, nil
+}
+
+func (t *Trace) fault(format string, args ...any) error {
+	return fmt.Errorf("trace %s:%d: "+format, append([]any{t.name, t.line}, args...)...)
+}
+
+func (t *Trace) check(l *traceLine) error {
+	switch {
+	case l.Timestamp == nil:
+		return errors.New("timestamp is missing: give milliseconds since the start")
+	case *l.Timestamp < 0:
+		return fmt.Errorf("timestamp: %v: use 0 or more milliseconds since the start", *l.Timestamp)
+	case *l.Timestamp < t.last:
+		return fmt.Errorf("timestamp: %v comes after %v: sort the lines by time", *l.Timestamp, t.last)
+	case *l.Timestamp*1e6/t.speed > float64(never):
+		return fmt.Errorf("timestamp: %v: too large for milliseconds since the start", *l.Timestamp)
+	}
+	for _, n := range []struct {
+		field string
+		v     *float64
+	}{{"input_length", l.InputLength}, {"output_length", l.OutputLength}} {
+		switch {
+		case n.v == nil:
+			return fmt.Errorf("%s is missing: give its tokens", n.field)
+		case !(*n.v >= 1 && *n.v <= 1<<30) || *n.v != math.Trunc(*n.v):
+			return fmt.Errorf("%s: %v: use a whole number from 1 to %d", n.field, *n.v, 1<<30)
+		}
+	}
+	tokens := int(*l.InputLength)
+	if want := (tokens + TraceBlock - 1) / TraceBlock; len(l.HashIDs) != want {
+		return fmt.Errorf("hash_ids: %d of them: %d tokens are %d blocks of %d", len(l.HashIDs), tokens, want, TraceBlock)
+	}
+	return nil
+}
