@@ -20,6 +20,7 @@
 //	proxy/openai                         the API's wire format: requests, answers, errors, tokens
 //	bench/nics                           the experiments on several NICs, held to limits
 //	bench/transfer                       how fast a rail moves bytes: the transfer engine alone
+//	bench/recovery                       how rails took faults: samples set against what was done
 //	bench                                the published table: measured, computed, reported
 //	bench/serving                        what the proxy and a node cost themselves, a token
 //	bench/simulation                     any cluster and load in virtual time, and sweeps

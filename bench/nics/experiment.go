@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"kvferry/bench/recovery"
 	"kvferry/bench/transfer"
 	"kvferry/transport"
 )
@@ -86,13 +87,10 @@ func linksName(links []int64) string {
 	return strings.Join(names, "/")
 }
 
-// payload is the part of a link's rate that is TCP's payload, at an MTU of 1500.
-const payload = 1448.0 / 1514
-
 // Ideal is what links of these rates carry of payload, in bytes a second.
 func Ideal(links []int64) (sum float64) {
 	for _, r := range links {
-		sum += float64(r) / 8 * payload
+		sum += float64(r) / 8 * recovery.Payload
 	}
 	return sum
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"kvferry/bench/machine"
+	"kvferry/bench/recovery"
 	"kvferry/bench/transfer"
 )
 
@@ -112,7 +113,7 @@ func (r *Result) settle() {
 		r.Rows = append(r.Rows, row)
 	}
 	for i := range schedule {
-		var all []transfer.Recovery
+		var all []recovery.Recovery
 		for _, f := range r.Failovers {
 			if i < len(f.Recoveries) {
 				all = append(all, f.Recoveries[i])
@@ -122,7 +123,7 @@ func (r *Result) settle() {
 			continue
 		}
 		ideal := Ideal(schedule[i].links)
-		of := func(f func(*transfer.Recovery) float64) float64 {
+		of := func(f func(*recovery.Recovery) float64) float64 {
 			var values []float64
 			for k := range all {
 				values = append(values, f(&all[k]))
@@ -131,11 +132,11 @@ func (r *Result) settle() {
 		}
 		r.Steps = append(r.Steps, Step{
 			What:     schedule[i].what,
-			DetectMS: of(func(v *transfer.Recovery) float64 { return milliseconds(v.Detect) }), RecoverMS: of(func(v *transfer.Recovery) float64 { return milliseconds(v.Recover) }),
-			GapMS: of(func(v *transfer.Recovery) float64 { return milliseconds(&v.Gap) }), ResentMB: of(func(v *transfer.Recovery) float64 { return float64(v.Resent) / 1e6 }),
-			Worst:     of(func(v *transfer.Recovery) float64 { return 100 * v.Worst / ideal }),
-			AfterGBps: of(func(v *transfer.Recovery) float64 { return v.After / 1e9 }),
-			Percent:   of(func(v *transfer.Recovery) float64 { return 100 * v.After / ideal }),
+			DetectMS: of(func(v *recovery.Recovery) float64 { return milliseconds(v.Detect) }), RecoverMS: of(func(v *recovery.Recovery) float64 { return milliseconds(v.Recover) }),
+			GapMS: of(func(v *recovery.Recovery) float64 { return milliseconds(&v.Gap) }), ResentMB: of(func(v *recovery.Recovery) float64 { return float64(v.Resent) / 1e6 }),
+			Worst:     of(func(v *recovery.Recovery) float64 { return 100 * v.Worst / ideal }),
+			AfterGBps: of(func(v *recovery.Recovery) float64 { return v.After / 1e9 }),
+			Percent:   of(func(v *recovery.Recovery) float64 { return 100 * v.After / ideal }),
 		})
 	}
 	for _, f := range r.Failovers {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"kvferry/bench/machine"
+	"kvferry/bench/recovery"
 	"kvferry/bench/transfer"
 	"kvferry/transport"
 )
@@ -42,7 +43,7 @@ func measured(share func(s *sweep, count int, sel transport.Selection) float64) 
 		}
 		f := &transfer.FailoverResult{Bytes: 1, Counted: 1, Checked: 100}
 		for _, h := range schedule {
-			f.Recoveries = append(f.Recoveries, transfer.Recovery{Detect: ms(100 * round), Recover: ms(10 * round), Resent: 5e6, Worst: Ideal(h.links) * 0.93, After: Ideal(h.links) * 0.99})
+			f.Recoveries = append(f.Recoveries, recovery.Recovery{Detect: ms(100 * round), Recover: ms(10 * round), Resent: 5e6, Worst: Ideal(h.links) * 0.93, After: Ideal(h.links) * 0.99})
 		}
 		f.Recoveries[slowStep].Detect = nil
 		r.Failovers = append(r.Failovers, f)

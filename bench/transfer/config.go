@@ -147,39 +147,9 @@ func (c *Config) Validate() error {
 			bad.Add("Server", c.Server, "the rail %s has both ends in this process: leave one out", Mem)
 		}
 	}
-	if len(c.Rails) > 0 {
-		for _, n := range c.Counts {
-			config.Between(&bad, "Counts", n, 1, len(c.Rails))
-		}
-	}
-	for _, s := range c.Selects {
-		_, err := transport.ParseSelection(string(s))
-		bad.Check("Selects", err)
-	}
-	if n := len(c.RailLimits); n > 0 && n != len(c.Rails) {
-		bad.Check("RailLimits", fmt.Errorf("%d rates: there are %d rails: give a rate for each, or one for all together", n, len(c.Rails)))
-	}
-	for _, v := range c.RailLimits {
-		if !(v > 0) {
-			bad.Add("RailLimits", v, "use a rate above 0")
-		}
-	}
-	if len(c.RailLimits) > 0 && c.Limit != 0 {
-		bad.Add("Limit", c.Limit, "each rail has a rate of its own: leave one out")
-	}
-	for _, n := range c.Blocks {
-		if n < 1 || n > maxSize {
-			bad.Add("Blocks", FormatSize(n), "use 1 byte to %s", FormatSize(maxSize))
-		}
-	}
-	for _, list := range []struct {
-		name string
-		list []int
-	}{{"Batches", c.Batches}, {"Threads", c.Threads}, {"Depths", c.Depths}} {
-		for _, n := range list.list {
-			config.Between(&bad, list.name, n, 1, maxCount)
-		}
-	}
+	c.checkSetups(&bad)
+	c.checkLimits(&bad)
+	c.checkPoints(&bad)
 	if c.Duration != 0 && c.Duration < time.Millisecond {
 		bad.Add("Duration", c.Duration, "use 1ms or more")
 	}
@@ -202,6 +172,51 @@ func (c *Config) Validate() error {
 		d.checkFit(&bad)
 	}
 	return bad.Err("bench/transfer.Config")
+}
+
+// checkSetups checks how many of the rails there are, and how one is chosen.
+func (c *Config) checkSetups(bad *config.Faults) {
+	if len(c.Rails) > 0 {
+		for _, n := range c.Counts {
+			config.Between(bad, "Counts", n, 1, len(c.Rails))
+		}
+	}
+	for _, s := range c.Selects {
+		_, err := transport.ParseSelection(string(s))
+		bad.Check("Selects", err)
+	}
+}
+
+// checkLimits checks the line rates to compare with: one for all rails, or one each.
+func (c *Config) checkLimits(bad *config.Faults) {
+	if n := len(c.RailLimits); n > 0 && n != len(c.Rails) {
+		bad.Check("RailLimits", fmt.Errorf("%d rates: there are %d rails: give a rate for each, or one for all together", n, len(c.Rails)))
+	}
+	for _, v := range c.RailLimits {
+		if !(v > 0) {
+			bad.Add("RailLimits", v, "use a rate above 0")
+		}
+	}
+	if len(c.RailLimits) > 0 && c.Limit != 0 {
+		bad.Add("Limit", c.Limit, "each rail has a rate of its own: leave one out")
+	}
+}
+
+// checkPoints checks the lists of a setup's points: one is measured for each combination.
+func (c *Config) checkPoints(bad *config.Faults) {
+	for _, n := range c.Blocks {
+		if n < 1 || n > maxSize {
+			bad.Add("Blocks", FormatSize(n), "use 1 byte to %s", FormatSize(maxSize))
+		}
+	}
+	for _, list := range []struct {
+		name string
+		list []int
+	}{{"Batches", c.Batches}, {"Threads", c.Threads}, {"Depths", c.Depths}} {
+		for _, n := range list.list {
+			config.Between(bad, list.name, n, 1, maxCount)
+		}
+	}
 }
 
 // checkFit holds the points to the segment, and the segment to this machine.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"kvferry/bench/machine"
+	"kvferry/bench/recovery"
 	"kvferry/config"
 	"kvferry/transport"
 )
@@ -23,9 +24,9 @@ type FailoverConfig struct {
 	// Sample is the distance of two readings of the rails' counts. Default 10 ms.
 	Sample time.Duration
 	// Faults are what will happen, where it is known before.
-	Faults []Annotation
+	Faults []recovery.Annotation
 	// FaultFile is what a lab writes of its faults as they happen, JSON lines as
-	// [ReadFaults] reads them. It is read at the end.
+	// [recovery.ReadFaults] reads them. It is read at the end.
 	FaultFile string
 }
 
@@ -127,7 +128,7 @@ func Failover(ctx context.Context, cfg FailoverConfig) (*FailoverResult, error) 
 			err = errors.Join(err, e)
 		}
 	}
-	r.Recoveries = recoveries(r.Samples, faults, r.Changes, r.Names)
+	r.Recoveries = recovery.Of(r.Samples, faults, r.Changes, r.Names)
 	if err != nil && !r.Interrupted {
 		r.Error = err.Error()
 	}
@@ -143,13 +144,13 @@ func Failover(ctx context.Context, cfg FailoverConfig) (*FailoverResult, error) 
 	return r, err
 }
 
-func readFaultFile(name string, began time.Time) ([]Annotation, error) {
+func readFaultFile(name string, began time.Time) ([]recovery.Annotation, error) {
 	f, err := os.Open(name)
 	if err != nil {
 		return nil, fmt.Errorf("the lab's faults: %w", err)
 	}
 	defer f.Close()
-	faults, err := ReadFaults(f, began)
+	faults, err := recovery.ReadFaults(f, began)
 	if err != nil {
 		return faults, fmt.Errorf("the lab's faults, %s: %w", name, err)
 	}
@@ -187,7 +188,7 @@ func (c *FailoverConfig) measure(ctx context.Context, r *FailoverResult) (err er
 		from := c.load(ctx, r, s, l)
 		mu.Lock()
 		for _, e := range events {
-			change := PathChange{At: e.At - from, Rail: e.Rail, Peer: e.Peer, State: e.State}
+			change := recovery.PathChange{At: e.At - from, Rail: e.Rail, Peer: e.Peer, State: e.State}
 			if e.Err != nil {
 				change.Err = e.Err.Error()
 			}
@@ -233,7 +234,7 @@ func (c *FailoverConfig) load(ctx context.Context, r *FailoverResult, s *session
 	defer tick.Stop()
 	for {
 		now := s.engine.Rails()
-		sample := Sample{At: s.clk.Now() - from}
+		sample := recovery.Sample{At: s.clk.Now() - from}
 		for i := range now {
 			sample.Bytes = append(sample.Bytes, now[i].Write.Bytes-first[i].Write.Bytes)
 			sample.Resent = append(sample.Resent, now[i].Resent-first[i].Resent)

@@ -14,6 +14,7 @@ import (
 	"gonum.org/v1/plot/vg"
 
 	"kvferry/bench/page"
+	"kvferry/bench/recovery"
 	"kvferry/transport"
 )
 
@@ -34,10 +35,10 @@ type FailoverResult struct {
 	Segment   int64               `json:"segment_bytes"`
 	Seed      uint64              `json:"seed"`
 
-	Names      []string     `json:"rails"`
-	Samples    timeline     `json:"samples"`
-	Changes    []PathChange `json:"path_events"`
-	Recoveries []Recovery   `json:"faults"`
+	Names      []string              `json:"rails"`
+	Samples    recovery.Timeline     `json:"samples"`
+	Changes    []recovery.PathChange `json:"path_events"`
+	Recoveries []recovery.Recovery   `json:"faults"`
 
 	Bytes      int64  `json:"bytes"`         // of completed batches, warm-up and all
 	Counted    int64  `json:"counted_bytes"` // what the rails say that they completed
@@ -117,7 +118,7 @@ func (r *FailoverResult) table() page.Table {
 	for i := range r.Recoveries {
 		f := &r.Recoveries[i]
 		what := f.Action
-		if f.Action == setRate {
+		if f.Action == recovery.SetRate {
 			what += fmt.Sprintf(" %.3g Gbit/s", f.Rate*8/1e9)
 		}
 		t.Rows = append(t.Rows, []string{
@@ -134,7 +135,7 @@ const plotColumns = 80
 // lines draw each rail's rate and the sum, a character a stretch of time; full height
 // is the row's own highest.
 func (r *FailoverResult) lines() []string {
-	end := r.Samples.end()
+	end := r.Samples.End()
 	if end == 0 {
 		return nil
 	}
@@ -162,11 +163,11 @@ func (r *FailoverResult) lines() []string {
 	}
 	var out []string
 	for k, name := range r.Names {
-		out = append(out, row(name, func(from, to time.Duration) float64 { return r.Samples.rate(k, from, to) }))
+		out = append(out, row(name, func(from, to time.Duration) float64 { return r.Samples.Rate(k, from, to) }))
 	}
 	out = append(out, row("all rails", func(from, to time.Duration) (sum float64) {
 		for k := range r.Names {
-			sum += r.Samples.rate(k, from, to)
+			sum += r.Samples.Rate(k, from, to)
 		}
 		return sum
 	}))
@@ -264,7 +265,7 @@ const plotStep = 50 * time.Millisecond
 func (r *FailoverResult) plot() (*page.Plot, error) {
 	p := page.NewPlot("GB/s over time, by rail and together")
 	p.X.Label.Text = "seconds"
-	end, top := r.Samples.end(), 0.0
+	end, top := r.Samples.End(), 0.0
 	draw := func(i int, name string, rate func(from, to time.Duration) float64) error {
 		var xy plotter.XYs
 		for t := time.Duration(0); t+plotStep <= end; t += plotStep {
@@ -278,13 +279,13 @@ func (r *FailoverResult) plot() (*page.Plot, error) {
 		return err
 	}
 	for k, name := range r.Names {
-		if err := draw(k+1, name, func(a, b time.Duration) float64 { return r.Samples.rate(k, a, b) }); err != nil {
+		if err := draw(k+1, name, func(a, b time.Duration) float64 { return r.Samples.Rate(k, a, b) }); err != nil {
 			return nil, err
 		}
 	}
 	if err := draw(0, "all", func(a, b time.Duration) (sum float64) {
 		for k := range r.Names {
-			sum += r.Samples.rate(k, a, b)
+			sum += r.Samples.Rate(k, a, b)
 		}
 		return sum
 	}); err != nil {

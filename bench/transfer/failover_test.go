@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"kvferry/bench/recovery"
 	"kvferry/clock/clocktest"
 	"kvferry/transport"
 )
@@ -40,7 +41,7 @@ func TestFailoverRuns(t *testing.T) {
 			clocktest.Growing(t, cfg.Duration, func(d time.Duration) bool {
 				out.Reset()
 				cfg.Duration, cfg.Stdout, cfg.Out, cfg.Threads = d, &out, t.TempDir(), []int{2}
-				cfg.Faults = []Annotation{{At: 30 * time.Millisecond, Action: linkDown, Rail: 1}}
+				cfg.Faults = []recovery.Annotation{{At: 30 * time.Millisecond, Action: recovery.LinkDown, Rail: 1}}
 				var err error
 				if r, err = Failover(t.Context(), cfg); err != nil || !r.Sound() || r.Checked != r.Segment/r.Block || len(r.Recoveries) != 1 {
 					t.Fatalf("%v\n%s", err, out.String())
@@ -79,12 +80,12 @@ func TestFailoverFaultFile(t *testing.T) {
 	cfg.Stdout = &hook{f: func(text string) {
 		if strings.HasPrefix(text, Loading) {
 			happened = time.Now()
-			line, _ := json.Marshal(map[string]any{"unix_ns": happened.UnixNano(), "action": blackHole, "nic": 0})
+			line, _ := json.Marshal(map[string]any{"unix_ns": happened.UnixNano(), "action": recovery.BlackHole, "nic": 0})
 			_ = os.WriteFile(cfg.FaultFile, line, 0o644)
 		}
 	}}
 	r, err := Failover(t.Context(), cfg)
-	if err != nil || len(r.Recoveries) != 1 || r.Recoveries[0].Action != blackHole {
+	if err != nil || len(r.Recoveries) != 1 || r.Recoveries[0].Action != recovery.BlackHole {
 		t.Fatalf("%v, %+v", err, r.Recoveries)
 	}
 	if at := time.Unix(0, happened.UnixNano()).Sub(r.Began.Round(0)); r.Recoveries[0].At != at {
@@ -111,15 +112,17 @@ func TestFailoverInterrupted(t *testing.T) {
 
 func TestFailoverConfigFaults(t *testing.T) {
 	for want, change := range map[string]func(*FailoverConfig){
-		"Rails: none given":                         func(c *FailoverConfig) { c.Rails = nil },
-		"Blocks: 2: it is one run":                  func(c *FailoverConfig) { c.Blocks = []int64{1, 2} },
-		"Selects: 2: it is one run":                 func(c *FailoverConfig) { c.Selects = transport.Selections[:2] },
-		"Iterations: true: it is for":               func(c *FailoverConfig) { c.Iterations = 4 },
-		`Format: "json": text is`:                   func(c *FailoverConfig) { c.Format = JSON },
-		"Sample: 1µs: use 1ms":                      func(c *FailoverConfig) { c.Sample = time.Microsecond },
-		`FaultFile: "x": faults are`:                func(c *FailoverConfig) { c.FaultFile, c.Faults = "x", []Annotation{{Rail: 0}} },
-		`Faults[0]: "0s:clear:1": it is of rail 1`:  func(c *FailoverConfig) { c.Faults = []Annotation{{Action: clearLink, Rail: 1}} },
-		`Faults[1]: "0s:clear:0": it does not come`: func(c *FailoverConfig) { c.Faults = []Annotation{{Action: clearLink}, {Action: clearLink}} },
+		"Rails: none given":                        func(c *FailoverConfig) { c.Rails = nil },
+		"Blocks: 2: it is one run":                 func(c *FailoverConfig) { c.Blocks = []int64{1, 2} },
+		"Selects: 2: it is one run":                func(c *FailoverConfig) { c.Selects = transport.Selections[:2] },
+		"Iterations: true: it is for":              func(c *FailoverConfig) { c.Iterations = 4 },
+		`Format: "json": text is`:                  func(c *FailoverConfig) { c.Format = JSON },
+		"Sample: 1µs: use 1ms":                     func(c *FailoverConfig) { c.Sample = time.Microsecond },
+		`FaultFile: "x": faults are`:               func(c *FailoverConfig) { c.FaultFile, c.Faults = "x", []recovery.Annotation{{Rail: 0}} },
+		`Faults[0]: "0s:clear:1": it is of rail 1`: func(c *FailoverConfig) { c.Faults = []recovery.Annotation{{Action: recovery.ClearLink, Rail: 1}} },
+		`Faults[1]: "0s:clear:0": it does not come`: func(c *FailoverConfig) {
+			c.Faults = []recovery.Annotation{{Action: recovery.ClearLink}, {Action: recovery.ClearLink}}
+		},
 	} {
 		cfg := briefly(Mem)
 		change(&cfg)
@@ -131,28 +134,32 @@ func TestFailoverConfigFaults(t *testing.T) {
 
 func TestFailoverGolden(t *testing.T) {
 	here := fixedResult().Initiator.Machine
-	ms := func(n int) *time.Duration { d := time.Duration(n) * msec; return &d }
+	ms := func(n int) *time.Duration { d := time.Duration(n) * time.Millisecond; return &d }
 	r := &FailoverResult{
 		Started:   time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC),
 		Initiator: End{Where: "this machine", Rails: []string{"tcp/eth0 at 10.0.0.2:4000", "tcp/eth1 at 10.0.1.2:4000"}, Machine: here},
 		Target:    End{Where: "10.0.0.1:18515", Rails: []string{"tcp/eth0 at 10.0.0.1:4000", "tcp/eth1 at 10.0.1.1:4000"}, Machine: here},
 		Select:    transport.Affinity, Block: 256 << 10, Batch: 16, Threads: 1, Depth: 8, Slice: 256 << 10, Segment: 1 << 30,
-		Names: []string{"tcp/eth0", "tcp/eth1"},
-		Samples: synthetic(4*time.Second, 2, func(rail int, at time.Duration) float64 {
-			if rail == 1 && at > time.Second && at < 2500*msec {
-				return 0
-			}
-			return 0.239e9
-		}),
-		Recoveries: []Recovery{
+		Names:   []string{"tcp/eth0", "tcp/eth1"},
+		Samples: recovery.Timeline{{Bytes: make([]int64, 2), Resent: make([]int64, 2)}},
+		Recoveries: []recovery.Recovery{
 			{
-				Annotation: Annotation{At: time.Second, Action: linkDown, Rail: 1}, Until: 2 * time.Second,
-				Detect: ms(12), Recover: ms(40), Gap: 30 * msec, Resent: 5242880, Ideal: 0.239e9, Worst: 0.12e9, After: 0.2385e9,
+				Annotation: recovery.Annotation{At: time.Second, Action: recovery.LinkDown, Rail: 1}, Until: 2 * time.Second,
+				Detect: ms(12), Recover: ms(40), Gap: 30 * time.Millisecond, Resent: 5242880, Ideal: 0.239e9, Worst: 0.12e9, After: 0.2385e9,
 			},
-			{Annotation: Annotation{At: 2 * time.Second, Action: linkUp, Rail: 1}, Until: 3 * time.Second, Detect: ms(480), Recover: ms(520), Ideal: 0.478e9, After: 0.477e9, Share: 0.239e9, Own: 0.239e9},
-			{Annotation: Annotation{At: 3 * time.Second, Action: setRate, Rail: 1, Rate: 25e6}, Until: 4 * time.Second, Ideal: 0.263e9, After: 0.2e9, Share: 0.02e9, Own: 0.0239e9},
+			{Annotation: recovery.Annotation{At: 2 * time.Second, Action: recovery.LinkUp, Rail: 1}, Until: 3 * time.Second, Detect: ms(480), Recover: ms(520), Ideal: 0.478e9, After: 0.477e9, Share: 0.239e9, Own: 0.239e9},
+			{Annotation: recovery.Annotation{At: 3 * time.Second, Action: recovery.SetRate, Rail: 1, Rate: 25e6}, Until: 4 * time.Second, Ideal: 0.263e9, After: 0.2e9, Share: 0.02e9, Own: 0.0239e9},
 		},
 		Bytes: 1e9, Counted: 1e9 + 1, Errors: 0, Checked: 4096, Bad: 1, BadAt: "thread 0, block 3 of round 2, byte 4 of 8, at 0x40 of the segment", Error: "the target has gone",
+	}
+	sum := [2]float64{}
+	for at := 10 * time.Millisecond; at <= 4*time.Second; at += 10 * time.Millisecond {
+		for rail := range sum {
+			if before := at - 10*time.Millisecond; rail == 0 || before <= time.Second || before >= 2500*time.Millisecond {
+				sum[rail] += 0.239e9 * 0.01
+			}
+		}
+		r.Samples = append(r.Samples, recovery.Sample{At: at, Bytes: []int64{int64(sum[0]), int64(sum[1])}, Resent: make([]int64, 2)})
 	}
 	var b bytes.Buffer
 	if err := r.WriteText(&b); err != nil {

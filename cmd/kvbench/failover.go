@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"kvferry/bench/recovery"
 	"kvferry/bench/transfer"
 	"kvferry/command"
 	"kvferry/config"
@@ -113,7 +114,7 @@ func (f *failoverFlags) config(args []string) (transfer.FailoverConfig, error) {
 	bad.Check("--select", err)
 	cfg.Selects = []transport.Selection{sel}
 	for _, text := range f.faults {
-		a, err := transfer.ParseAnnotation(text)
+		a, err := recovery.ParseAnnotation(text)
 		bad.Check("--fault", err)
 		if err == nil {
 			cfg.Faults = append(cfg.Faults, a)
@@ -124,7 +125,7 @@ func (f *failoverFlags) config(args []string) (transfer.FailoverConfig, error) {
 			continue
 		}
 		at, rail, _ := strings.Cut(short.text, ":")
-		if a, err := transfer.ParseAnnotation(at + ":" + short.action + ":" + rail); err != nil {
+		if a, err := recovery.ParseAnnotation(at + ":" + short.action + ":" + rail); err != nil {
 			bad.Add(short.flag, short.text, "write TIME:RAIL, like 2s:1")
 		} else {
 			cfg.Faults = append(cfg.Faults, a)

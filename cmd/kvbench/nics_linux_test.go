@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"kvferry/bench/recovery"
 	"kvferry/bench/transfer"
 	"kvferry/lab"
 	"kvferry/lab/nics"
@@ -94,9 +95,9 @@ func TestWeakHost(t *testing.T) {
 
 // carriedOn says whether bytes went over a rail that is back after a fault, or over the
 // others if it is not.
-func carriedOn(r *transfer.FailoverResult, f transfer.Recovery) bool {
+func carriedOn(r *transfer.FailoverResult, f recovery.Recovery) bool {
 	back := f.Action == string(lab.LinkUp) || f.Action == string(lab.Clear)
-	at := slices.IndexFunc(r.Samples, func(s transfer.Sample) bool { return s.At > f.At+*f.Detect })
+	at := slices.IndexFunc(r.Samples, func(s recovery.Sample) bool { return s.At > f.At+*f.Detect })
 	if at < 0 {
 		return false
 	}

@@ -1,4 +1,4 @@
-package transfer
+package recovery
 
 import (
 	"bufio"
@@ -16,14 +16,14 @@ import (
 
 // What a fault does to a rail's link; the words are kvlab's.
 const (
-	linkDown  = "link-down"
-	linkUp    = "link-up"
-	setRate   = "rate"
-	blackHole = "black-hole"
-	clearLink = "clear" // as it was at first
+	LinkDown  = "link-down"
+	LinkUp    = "link-up"
+	SetRate   = "rate"
+	BlackHole = "black-hole"
+	ClearLink = "clear" // as it was at first
 )
 
-var actions = []string{linkDown, linkUp, setRate, blackHole, clearLink}
+var actions = []string{LinkDown, LinkUp, SetRate, BlackHole, ClearLink}
 
 // An Annotation says that something else, a lab or a hand, does something to a
 // rail's link at a time. It does nothing itself.
@@ -38,7 +38,7 @@ type Annotation struct {
 // String is what ParseAnnotation reads.
 func (a Annotation) String() string {
 	text := fmt.Sprintf("%v:%s:%d", a.At, a.Action, a.Rail)
-	if a.Action == setRate {
+	if a.Action == SetRate {
 		text += fmt.Sprintf(":%gmbit", a.Rate*8/1e6)
 	}
 	return text
@@ -69,7 +69,7 @@ func parseAnnotation(fields []string) (a Annotation, err error) {
 		return a, fmt.Errorf("%q is no rail such as 0", fields[2])
 	}
 	rest := fields[3:]
-	if a.Action == setRate {
+	if a.Action == SetRate {
 		if len(rest) == 0 {
 			return a, errors.New("names no rate")
 		}

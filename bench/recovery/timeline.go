@@ -1,4 +1,4 @@
-package transfer
+package recovery
 
 import (
 	"math"
@@ -12,11 +12,11 @@ type Sample struct {
 	Resent []int64       `json:"resent_bytes"` // posted again, by rail, since then
 }
 
-// A timeline is the samples of a run, in their order, the first at 0.
-type timeline []Sample
+// A Timeline is the samples of a run, in their order, the first at 0.
+type Timeline []Sample
 
 // at interpolates what a rail had completed.
-func (tl timeline) at(rail int, t time.Duration) float64 {
+func (tl Timeline) at(rail int, t time.Duration) float64 {
 	n := len(tl)
 	switch {
 	case n == 0:
@@ -33,7 +33,7 @@ func (tl timeline) at(rail int, t time.Duration) float64 {
 }
 
 // index is the first sample at t or later; len(tl) if there is none.
-func (tl timeline) index(t time.Duration) int {
+func (tl Timeline) index(t time.Duration) int {
 	low, high := 0, len(tl)
 	for low < high {
 		if mid := (low + high) / 2; tl[mid].At < t {
@@ -45,15 +45,15 @@ func (tl timeline) index(t time.Duration) int {
 	return low
 }
 
-// rate is what a rail completed in [from, to), in bytes a second.
-func (tl timeline) rate(rail int, from, to time.Duration) float64 {
+// Rate is what a rail completed in [from, to), in bytes a second.
+func (tl Timeline) Rate(rail int, from, to time.Duration) float64 {
 	if to <= from {
 		return 0
 	}
 	return (tl.at(rail, to) - tl.at(rail, from)) / (to - from).Seconds()
 }
 
-func (tl timeline) end() time.Duration {
+func (tl Timeline) End() time.Duration {
 	if len(tl) == 0 {
 		return 0
 	}
@@ -61,7 +61,7 @@ func (tl timeline) end() time.Duration {
 }
 
 // gap is the longest time in [from, to) in which nothing completed on any rail.
-func (tl timeline) gap(from, to time.Duration) (longest time.Duration) {
+func (tl Timeline) gap(from, to time.Duration) (longest time.Duration) {
 	began, last := from, int64(-1)
 	for i := range tl {
 		s := &tl[i]
@@ -90,12 +90,12 @@ const dip = 100 * time.Millisecond
 
 // worst is the lowest rate of all rails over a [dip] within [from, to), in bytes a
 // second.
-func (tl timeline) worst(rails int, from, to time.Duration) float64 {
+func (tl Timeline) worst(rails int, from, to time.Duration) float64 {
 	lowest := math.Inf(1)
 	for i := tl.index(from); i < len(tl) && tl[i].At+dip <= to; i++ {
 		sum := 0.0
 		for r := range rails {
-			sum += tl.rate(r, tl[i].At, tl[i].At+dip)
+			sum += tl.Rate(r, tl[i].At, tl[i].At+dip)
 		}
 		lowest = min(lowest, sum)
 	}
@@ -106,7 +106,7 @@ func (tl timeline) worst(rails int, from, to time.Duration) float64 {
 }
 
 // resent is how many bytes were posted again in [from, to).
-func (tl timeline) resent(from, to time.Duration) (sum int64) {
+func (tl Timeline) resent(from, to time.Duration) (sum int64) {
 	count := func(t time.Duration) (n int64) {
 		if i := min(tl.index(t), len(tl)-1); i >= 0 {
 			for _, v := range tl[i].Resent {
@@ -137,10 +137,10 @@ const (
 //
 // The mean over half a second forgives 25 ms of silence at 95 %; a longer one is
 // seen, to its last sample.
-func (tl timeline) since(rails []int, want float64, start, end time.Duration) (at time.Duration, ok bool) {
+func (tl Timeline) since(rails []int, want float64, start, end time.Duration) (at time.Duration, ok bool) {
 	sum := func(from, to time.Duration) (v float64) {
 		for _, r := range rails {
-			v += tl.rate(r, from, to)
+			v += tl.Rate(r, from, to)
 		}
 		return v
 	}

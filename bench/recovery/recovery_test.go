@@ -1,4 +1,4 @@
-package transfer
+package recovery
 
 import (
 	"fmt"
@@ -13,8 +13,8 @@ const msec = time.Millisecond
 
 // synthetic is a timeline of a sample each 10 ms: rate says what a rail does at a
 // time, in bytes a second.
-func synthetic(d time.Duration, rails int, rate func(rail int, at time.Duration) float64) timeline {
-	tl := timeline{{Bytes: make([]int64, rails), Resent: make([]int64, rails)}}
+func synthetic(d time.Duration, rails int, rate func(rail int, at time.Duration) float64) Timeline {
+	tl := Timeline{{Bytes: make([]int64, rails), Resent: make([]int64, rails)}}
 	sum := make([]float64, rails)
 	for at := 10 * msec; at <= d; at += 10 * msec {
 		s := Sample{At: at, Resent: make([]int64, rails)}
@@ -58,12 +58,12 @@ func TestRecoveries(t *testing.T) {
 		{At: 4650 * msec, Rail: "tcp/eth1", State: transport.PathUp},
 	}
 	faults := []Annotation{
-		{At: 2 * time.Second, Action: linkDown, Rail: 1},
-		{At: 4 * time.Second, Action: linkUp, Rail: 1},
-		{At: 6 * time.Second, Action: setRate, Rail: 1, Rate: 0.1e9 / payload},
-		{At: 9 * time.Second, Action: clearLink, Rail: 1},
+		{At: 2 * time.Second, Action: LinkDown, Rail: 1},
+		{At: 4 * time.Second, Action: LinkUp, Rail: 1},
+		{At: 6 * time.Second, Action: SetRate, Rail: 1, Rate: 0.1e9 / Payload},
+		{At: 9 * time.Second, Action: ClearLink, Rail: 1},
 	}
-	all := recoveries(tl, faults, changes, names)
+	all := Of(tl, faults, changes, names)
 	if len(all) != 3 {
 		t.Fatalf("%d faults: the last is after the end", len(all))
 	}
@@ -108,14 +108,14 @@ func TestRecoveries(t *testing.T) {
 		}
 		return 1e9
 	})
-	lost := recoveries(low, []Annotation{{At: time.Second, Action: blackHole, Rail: 1}}, nil, names[:2])
+	lost := Of(low, []Annotation{{At: time.Second, Action: BlackHole, Rail: 1}}, nil, names[:2])
 	if lost[0].Recover == nil || *lost[0].Recover != 0 {
 		t.Errorf("rail 1 goes on in spite of its fault, and makes up for rail 0: %v", lost[0].Recover)
 	}
 	if at, ok := low.since([]int{0}, 0.95e9, time.Second, 4*time.Second); ok {
 		t.Errorf("recovered at %v with 90 %%", at)
 	}
-	if recoveries(nil, faults, nil, names) != nil || recoveries(tl, nil, changes, names) != nil {
+	if Of(nil, faults, nil, names) != nil || Of(tl, nil, changes, names) != nil {
 		t.Error("no samples or no faults")
 	}
 }
@@ -127,19 +127,19 @@ func TestTimeline(t *testing.T) {
 			t.Errorf("at %v: %v, want %v", at, got, want)
 		}
 	}
-	if v := tl.rate(0, 100*msec, 200*msec); v < 999.9 || v > 1000.1 || tl.rate(0, 5, 5) != 0 {
+	if v := tl.Rate(0, 100*msec, 200*msec); v < 999.9 || v > 1000.1 || tl.Rate(0, 5, 5) != 0 {
 		t.Errorf("%v bytes a second", v)
 	}
-	if tl.gap(0, time.Second) != 0 || (timeline{}).gap(0, 1) != 0 || (timeline{}).at(0, 1) != 0 || (timeline{}).resent(0, 1) != 0 {
+	if tl.gap(0, time.Second) != 0 || (Timeline{}).gap(0, 1) != 0 || (Timeline{}).at(0, 1) != 0 || (Timeline{}).resent(0, 1) != 0 {
 		t.Error("nothing has no gaps")
 	}
 }
 
 func TestAnnotations(t *testing.T) {
 	for text, want := range map[string]Annotation{
-		"2s:link-down:1":    {At: 2 * time.Second, Action: linkDown, Rail: 1},
-		"500ms:clear:0":     {At: 500 * msec, Action: clearLink},
-		"1s:rate:3:200mbit": {At: time.Second, Action: setRate, Rail: 3, Rate: 25e6},
+		"2s:link-down:1":    {At: 2 * time.Second, Action: LinkDown, Rail: 1},
+		"500ms:clear:0":     {At: 500 * msec, Action: ClearLink},
+		"1s:rate:3:200mbit": {At: time.Second, Action: SetRate, Rail: 3, Rate: 25e6},
 	} {
 		if got, err := ParseAnnotation(text); err != nil || got != want {
 			t.Errorf("%s: %+v, %v", text, got, err)
@@ -163,7 +163,7 @@ func TestReadFaults(t *testing.T) {
 {"unix_ns":%[1]d,"action":"kill","host":2}
 {"unix_ns":%[1]d,"action":"clear","host":2,"error":"host 1 was killed"}
 `, began.Add(5250*msec).UnixNano(), began.Add(2500*msec).UnixNano())), began)
-	want := []Annotation{{At: 2500 * msec, Action: setRate, Rail: 1, Rate: 25e6}, {At: 5250 * msec, Action: linkUp, Rail: 2}}
+	want := []Annotation{{At: 2500 * msec, Action: SetRate, Rail: 1, Rate: 25e6}, {At: 5250 * msec, Action: LinkUp, Rail: 2}}
 	if err != nil || len(all) != 2 || all[0] != want[0] || all[1] != want[1] {
 		t.Errorf("%+v, %v", all, err)
 	}
