@@ -119,8 +119,8 @@ bench-accuracy: ## what no test may ask of a busy machine: late timers, links of
 
 bench-simulate: ## events a second in virtual time, and where the time goes (COUNT=3)
 	@set -e; out=$$(mktemp -d); trap 'rm -rf "$$out"' EXIT; \
-	$(GO) test -run '^$$' -bench 'Network|Histogram' -count $(COUNT) ./sim; \
-	$(GO) test -run '^$$' -bench 'Simulation|VirtualTable' -count $(COUNT) -cpuprofile $$out/cpu -o $$out/bench.test ./bench; \
+	$(GO) test -run '^$$' -bench 'Network|Histogram|VirtualTable' -count $(COUNT) ./sim ./bench/figure ./bench; \
+	$(GO) test -run '^$$' -bench Simulation -count $(COUNT) -cpuprofile $$out/cpu -o $$out/bench.test ./bench/simulation; \
 	$(GO) tool pprof -top -nodecount 16 $$out/bench.test $$out/cpu 2>/dev/null
 
 soak: ## requests whose clients leave, SOAK=20000 a hand-off; fails if anything fails, leaks or grows (15 min)

@@ -44,7 +44,7 @@ var layers = map[string]layer{
 	"load":                    {module: []string{"kvcache", "config"}},
 	"load/loadtest":           {module: []string{"load"}},
 	"engine":                  {module: []string{"kvcache", "config"}},
-	"engine/batching":         {module: []string{"engine", "kvcache", "config"}, tests: []string{"engine/enginetest"}},
+	"engine/batching":         {module: []string{"engine", "kvcache", "config"}},
 	"engine/enginetest":       {module: []string{"engine", "kvcache"}},
 	"engine/modelled":         {module: []string{"engine", "kvcache", "clock"}, tests: []string{"engine/batching"}},
 	"placement":               {module: []string{"kvcache"}},
@@ -61,8 +61,8 @@ var layers = map[string]layer{
 	"transport/transporttest": {module: []string{"transport", "transport/connection", "clock/clocktest", "clock"}},
 	"handoff":                 {},
 	"handoff/handofftest":     {module: []string{"handoff"}},
-	"attempt":                 {module: []string{"handoff"}, tests: []string{"handoff/handofftest"}},
-	"connector":               {module: []string{"handoff", "engine", "kvcache"}, tests: []string{"handoff/handofftest", "engine/batching", "engine/enginetest"}},
+	"attempt":                 {module: []string{"handoff"}},
+	"connector":               {module: []string{"handoff", "engine", "kvcache"}, tests: []string{"engine/batching"}},
 	"proto":                   {libraries: []string{grpc, protobuf}},
 	"node": {
 		module:    []string{"clock", "config", "version", "kvcache", "engine", "engine/batching", "engine/modelled", "transport", "transport/rails", "transport/topology", "handoff", "connector", "proto"},
@@ -77,7 +77,7 @@ var layers = map[string]layer{
 	"proxy/health":    {module: []string{"proto"}},
 	"proxy/openai":    {module: []string{"proto"}, tests: []string{"engine"}},
 	"daemon":          {module: []string{"config", "engine", "handoff", "node", "proto", "proxy", "transport", "transport/rails", "transport/topology", "placement"}, libraries: []string{pflag}},
-	"sim":             {module: []string{"kvcache", "load", "engine", "handoff", "attempt", "connector", "placement", "config", "engine/batching"}, tests: []string{"handoff/handofftest"}},
+	"sim":             {module: []string{"kvcache", "load", "engine", "handoff", "attempt", "connector", "placement", "config", "engine/batching"}},
 	"cluster":         {module: []string{"daemon", "node", "proxy", "config", "engine", "handoff", "kvcache", "proto"}, tests: []string{"load", "bench/client", "sim"}},
 	"bench": { // sees a real cluster through its HTTP API only
 		module:    []string{"clock", "config", "kvcache", "load", "engine", "handoff", "placement", "sim", "bench/client", "bench/figure", "bench/machine", "bench/page"},
@@ -299,7 +299,7 @@ func eachImport(s source, complain func(imp string) string) string {
 func under(p, root string) bool { return p == root || strings.HasPrefix(p, root+"/") }
 
 // below reports whether tests of dir may use pkg: all that dir may reach through
-// others, and the twins of the transport and of the clock where those are reached.
+// others, and the packages of tests that lie in what is reached.
 func below(pkg, dir string) bool {
 	seen := map[string]bool{}
 	var visit func(string) bool
@@ -312,12 +312,8 @@ func below(pkg, dir string) bool {
 		switch d {
 		case "transport", "transport/tcp":
 			next = append(next, "transport/transporttest")
-		case "clock":
-			next = append(next, "clock/clocktest")
-		case "load":
-			next = append(next, "load/loadtest")
-		case "bench/client":
-			next = append(next, "bench/client/clienttest")
+		case "clock", "load", "bench/client", "handoff", "engine":
+			next = append(next, d+"/"+path.Base(d)+"test")
 		}
 		return slices.Contains(next, pkg) || slices.ContainsFunc(next, visit)
 	}

@@ -65,10 +65,15 @@ func (g *gammaGaps) Next() (time.Duration, error) {
 		g.at += gamma(g.rng, g.burstiness) / (g.burstiness * g.rate)
 	}
 	g.n++
-	if g.at > never.Seconds() {
-		return 0, fmt.Errorf("request %d would arrive after %.3g s: raise the rate", g.n, g.at)
+	return due(g.n, g.at)
+}
+
+// due is when the n-th request, from 1, is due, in seconds.
+func due(n int, seconds float64) (time.Duration, error) {
+	if seconds > never.Seconds() {
+		return 0, fmt.Errorf("request %d would arrive after %.3g s: raise the rate", n, seconds)
 	}
-	return time.Duration(g.at * 1e9), nil
+	return time.Duration(seconds * 1e9), nil
 }
 
 // gamma draws from the gamma distribution of that shape and scale 1: Marsaglia

@@ -124,7 +124,7 @@ func TestFailures(t *testing.T) {
 // TestSpecFaults: what no load can be opened from is named by its field.
 func TestSpecFaults(t *testing.T) {
 	for want, s := range map[string]load.Spec{
-		`Kind: "bursty": there is no such load: use random, trace, 1024/q2,`: {Kind: "bursty"},
+		`Kind: "bursty": there is no such load: use random, trace, `: {Kind: "bursty"},
 		"File: none given":                      {Kind: load.Traced, Speed: 1, Vocab: 1},
 		"Speed: 0: use more than 0":             {Kind: load.Traced, File: "x", Vocab: 1},
 		"Requests: -1: use 1 or more":           {Kind: load.Traced, File: "x", Speed: 1, Requests: -1, Vocab: 1},

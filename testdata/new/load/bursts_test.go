@@ -1,0 +1,23 @@
+package load_test
+
+import (
+	"testing"
+	"time"
+
+	"kvferry/load"
+	"kvferry/load/loadtest"
+)
+
+func TestBursts(t *testing.T) {
+	s := load.Spec{Kind: "bursts", Requests: 1000, Rate: 4, Burstiness: 1, InputLen: 500, OutputLen: 10, Vocab: 1000}
+	loadtest.TestSource(t, s.Open, loadtest.Bounds{Requests: 1000, Prompt: 500, MaxTokens: 10, Vocab: 1000})
+
+	l, err := s.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := load.Collect(l)
+	if err != nil || all[7].At != 0 || all[8].At != 2*time.Second || all[15].At != 2*time.Second {
+		t.Errorf("%v, the second burst comes at %v", err, all[8].At)
+	}
+}
