@@ -92,52 +92,12 @@ func (r *Result) settle() {
 		byKey[p.Key] = append(byKey[p.Key], p)
 	}
 	for _, k := range keys {
-		ps := byKey[k]
-		of := func(f func(*Point) float64) (all []float64) {
-			for i := range ps {
-				all = append(all, f(&ps[i]))
-			}
-			return all
-		}
-		rates := of(func(p *Point) float64 { return p.GBps })
-		row := Row{
-			Key: k, GBps: median(rates), Low: slices.Min(rates), High: slices.Max(rates),
-			CPUPerGB: median(of(func(p *Point) float64 { return p.CPUPerGB })),
-		}
-		if ideal := ps[0].Ideal; ideal > 0 {
-			row.Percent = 100 * row.GBps * 1e9 / ideal
-		}
-		for i := range ps[0].Shares {
-			row.Shares = append(row.Shares, median(of(func(p *Point) float64 { return p.Shares[i] })))
-		}
-		r.Rows = append(r.Rows, row)
+		r.Rows = append(r.Rows, newRow(k, byKey[k]))
 	}
 	for i := range schedule {
-		var all []recovery.Recovery
-		for _, f := range r.Failovers {
-			if i < len(f.Recoveries) {
-				all = append(all, f.Recoveries[i])
-			}
+		if s, ok := r.newStep(i); ok {
+			r.Steps = append(r.Steps, s)
 		}
-		if len(all) == 0 {
-			continue
-		}
-		ideal := Ideal(schedule[i].links)
-		of := func(f func(*recovery.Recovery) float64) float64 {
-			var values []float64
-			for k := range all {
-				values = append(values, f(&all[k]))
-			}
-			return median(values)
-		}
-		r.Steps = append(r.Steps, Step{
-			What:     schedule[i].what,
-			DetectMS: of(func(v *recovery.Recovery) float64 { return milliseconds(v.Detect) }), RecoverMS: of(func(v *recovery.Recovery) float64 { return milliseconds(v.Recover) }),
-			GapMS: of(func(v *recovery.Recovery) float64 { return milliseconds(&v.Gap) }), ResentMB: of(func(v *recovery.Recovery) float64 { return float64(v.Resent) / 1e6 }),
-			Worst:     of(func(v *recovery.Recovery) float64 { return 100 * v.Worst / ideal }),
-			AfterGBps: of(func(v *recovery.Recovery) float64 { return v.After / 1e9 }),
-			Percent:   of(func(v *recovery.Recovery) float64 { return 100 * v.After / ideal }),
-		})
 	}
 	for _, f := range r.Failovers {
 		r.Wrong += f.Bad
@@ -145,6 +105,58 @@ func (r *Result) settle() {
 			r.Wrong++ // failed batches, or counts that do not agree
 		}
 	}
+}
+
+// newRow is the medians of the points of a key.
+func newRow(k Key, points []Point) Row {
+	of := func(f func(*Point) float64) (all []float64) {
+		for i := range points {
+			all = append(all, f(&points[i]))
+		}
+		return all
+	}
+	rates := of(func(p *Point) float64 { return p.GBps })
+	row := Row{
+		Key: k, GBps: median(rates), Low: slices.Min(rates), High: slices.Max(rates),
+		CPUPerGB: median(of(func(p *Point) float64 { return p.CPUPerGB })),
+	}
+	if ideal := points[0].Ideal; ideal > 0 {
+		row.Percent = 100 * row.GBps * 1e9 / ideal
+	}
+	for i := range points[0].Shares {
+		row.Shares = append(row.Shares, median(of(func(p *Point) float64 { return p.Shares[i] })))
+	}
+	return row
+}
+
+// newStep is the medians of what the failovers say of a step of the schedule; ok is false
+// if none came to it.
+func (r *Result) newStep(i int) (_ Step, ok bool) {
+	var all []recovery.Recovery
+	for _, f := range r.Failovers {
+		if i < len(f.Recoveries) {
+			all = append(all, f.Recoveries[i])
+		}
+	}
+	if len(all) == 0 {
+		return Step{}, false
+	}
+	of := func(f func(*recovery.Recovery) float64) float64 {
+		var values []float64
+		for k := range all {
+			values = append(values, f(&all[k]))
+		}
+		return median(values)
+	}
+	ideal := Ideal(schedule[i].links)
+	return Step{
+		What:     schedule[i].what,
+		DetectMS: of(func(v *recovery.Recovery) float64 { return milliseconds(v.Detect) }), RecoverMS: of(func(v *recovery.Recovery) float64 { return milliseconds(v.Recover) }),
+		GapMS: of(func(v *recovery.Recovery) float64 { return milliseconds(&v.Gap) }), ResentMB: of(func(v *recovery.Recovery) float64 { return float64(v.Resent) / 1e6 }),
+		Worst:     of(func(v *recovery.Recovery) float64 { return 100 * v.Worst / ideal }),
+		AfterGBps: of(func(v *recovery.Recovery) float64 { return v.After / 1e9 }),
+		Percent:   of(func(v *recovery.Recovery) float64 { return 100 * v.After / ideal }),
+	}, true
 }
 
 func milliseconds(d *time.Duration) float64 {

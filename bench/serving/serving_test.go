@@ -1,8 +1,13 @@
 package serving
 
 import (
+	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
+
+	"kvferry/bench/client"
+	"kvferry/bench/client/clienttest"
 )
 
 // TestServingLimits: what is over its limit is named and fails, but for the ITL of a
@@ -32,5 +37,34 @@ func TestServingLimits(t *testing.T) {
 				t.Errorf("%v\n%s", err, out.String())
 			}
 		})
+	}
+}
+
+// TestClosedLoop: every request is told of, and the first that fails ends the loop.
+func TestClosedLoop(t *testing.T) {
+	f := &clienttest.Server{}
+	var n atomic.Int32
+	f.Behave = func(w http.ResponseWriter, _ *http.Request, _ *clienttest.Completion) bool {
+		if n.Add(1) != 25 {
+			return false
+		}
+		http.Error(w, "pool is gone", http.StatusInternalServerError)
+		return true
+	}
+	clienttest.NewServer(t, f)
+	asker := client.New(client.Config{URL: f.URL})
+	defer asker.Close()
+	told := 0
+	took, err := closedLoop(t.Context(), asker, "fake-7b", 4, 20, 3, func(r *client.Record) {
+		if told++; r.PromptTokens != promptTokens || len(r.TokenTimes) != 3 {
+			t.Errorf("%+v", r)
+		}
+	})
+	if err != nil || told != 20 || took <= 0 {
+		t.Errorf("%d requests in %v, %v", told, took, err)
+	}
+	_, err = closedLoop(t.Context(), asker, "fake-7b", 4, 100000, 3, nil)
+	if err == nil || !strings.Contains(err.Error(), "pool is gone") || n.Load() > 50000 {
+		t.Errorf("%v after %d requests", err, n.Load())
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"strconv"
@@ -148,32 +149,41 @@ func ParseSweep(text string) (SweepParam, error) {
 	return p, nil
 }
 
-// points are the simulations, the second parameter changing fastest.
+// points are the simulations with the values that each has, the second parameter
+// changing fastest.
 func (w *Sweep) points() ([]Simulation, []map[string]string, error) {
 	var bad config.Faults
 	sims, params := []Simulation{w.Base}, []map[string]string{{}}
 	for _, p := range w.Params {
-		var nextSims []Simulation
-		var nextParams []map[string]string
-		for i := range sims {
-			for _, v := range p.Values {
-				s := sims[i]
-				if err := p.setter().set(w, &s, v); err != nil && i == 0 {
-					bad.Check("Params", fmt.Errorf("%s=%s: %w", p.Name, v, err))
-				}
-				m := map[string]string{p.Name: v}
-				for k, x := range params[i] {
-					m[k] = x
-				}
-				nextSims, nextParams = append(nextSims, s), append(nextParams, m)
-			}
-		}
-		sims, params = nextSims, nextParams
+		sims, params = w.vary(p, sims, params, &bad)
 	}
 	if len(bad) > 0 {
 		return nil, nil, bad.Err("simulation.Sweep")
 	}
-	seen := map[string]bool{} // what is wrong with every point is said once
+	w.check(sims, params, &bad)
+	return sims, params, bad.Err("simulation.Sweep")
+}
+
+// vary gives each of the simulations each of a parameter's values.
+func (w *Sweep) vary(p SweepParam, sims []Simulation, params []map[string]string, bad *config.Faults) (varied []Simulation, values []map[string]string) {
+	for i := range sims {
+		for _, v := range p.Values {
+			s := sims[i]
+			if err := p.setter().set(w, &s, v); err != nil && i == 0 {
+				bad.Check("Params", fmt.Errorf("%s=%s: %w", p.Name, v, err))
+			}
+			of := maps.Clone(params[i])
+			of[p.Name] = v
+			varied, values = append(varied, s), append(values, of)
+		}
+	}
+	return varied, values
+}
+
+// check notes what is wrong with a simulation, under the parameter that sets it. What is
+// wrong with all of them is said once.
+func (w *Sweep) check(sims []Simulation, params []map[string]string, bad *config.Faults) {
+	seen := map[string]bool{}
 	for i := range sims {
 		var faults config.Faults
 		faults.Check("Base", sims[i].Validate())
@@ -185,11 +195,10 @@ func (w *Sweep) points() ([]Simulation, []map[string]string, error) {
 			}
 			if text := f.Error(); !seen[text] {
 				seen[text] = true
-				bad = append(bad, f)
+				*bad = append(*bad, f)
 			}
 		}
 	}
-	return sims, params, bad.Err("simulation.Sweep")
 }
 
 // Validate lists every fault of every point, as a [config.Invalid].

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"kvferry/bench"
 	"kvferry/bench/page"
@@ -117,7 +118,12 @@ results could not be written; 2 bad flags, or a server that is another setting;
 			return config.Named(err, mooncakeNames)
 		},
 	}
-	fs := cmd.Flags()
+	f.register(cmd.Flags())
+	return cmd
+}
+
+// register adds the flags, in the order in which help lists them.
+func (f *mooncakeFlags) register(fs *pflag.FlagSet) {
 	fs.SortFlags = false
 	fs.StringVar(&f.rows, "rows", "256/q8", "workloads: all, or a list of 1024/q2, 256/q2, 256/q4, 256/q6, 256/q8")
 	fs.StringVar(&f.settings, "settings", "nondisagg,chunked,rdma,rdma2,tcp,layerwise", "settings to measure, in this order")
@@ -136,7 +142,6 @@ results could not be written; 2 bad flags, or a server that is another setting;
 	fs.DurationVar(&f.timeout, "request-timeout", 2*time.Minute, "give a request up after this long")
 	fs.DurationVar(&f.ready, "ready-timeout", time.Minute, "give a cluster up that does not serve after this long")
 	command.Positive(fs, "num-gpu-blocks-override", "num-prompts", "repeat", "request-timeout", "ready-timeout")
-	return cmd
 }
 
 // mooncakeNames are the flags that set the fields of a bench.Config, and of the

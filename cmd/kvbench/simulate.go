@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"kvferry/bench/simulation"
 	"kvferry/command"
@@ -72,7 +73,12 @@ line; 130 interrupted (the points that had ended are kept).`,
 			return config.Named(simulation.Run(cmd.Context(), cfg), simulateNames)
 		},
 	}
-	fs := cmd.Flags()
+	f.register(cmd.Flags())
+	return cmd
+}
+
+// register adds the flags, in the order in which help lists them.
+func (f *simulateFlags) register(fs *pflag.FlagSet) {
 	fs.SortFlags = false
 	fs.IntVar(&f.s.Prefill, "prefill", 1, "prefill nodes")
 	fs.IntVar(&f.s.Decode, "decode", 1, "decode nodes")
@@ -104,7 +110,6 @@ line; 130 interrupted (the points that had ended are kept).`,
 	fs.StringVar(&f.out, "out", "", "folder for the results (default kvbench-out/<time>)")
 	fs.BoolVar(&f.detailed, "save-detailed", true, "write results.jsonl, a line for each request; never for a sweep")
 	command.Positive(fs, "nics", "kv-blocks", "max-model-len", "num-prompts", "request-rate", "burstiness", "random-input-len", "random-output-len", "speed")
-	return cmd
 }
 
 // loadNames are the kinds of load.

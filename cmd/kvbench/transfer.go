@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"kvferry/bench/transfer"
 	"kvferry/command"
@@ -95,7 +96,12 @@ exits 0.`,
 			return config.Named(err, transferNames)
 		},
 	}
-	fs := cmd.Flags()
+	f.register(cmd.Flags())
+	return cmd
+}
+
+// register adds the flags, in the order in which help lists them.
+func (f *transferFlags) register(fs *pflag.FlagSet) {
 	fs.SortFlags = false
 	fs.Var((*rails.Specs)(&f.cfg.Rails), "rail", "what to move bytes over (required): one, several with commas between them, or the flag again")
 	fs.StringVar(&f.counts, "rails", "", "how many of the rails are used, from the first: a list or a sweep: 1,2,4 (default all)")
@@ -124,7 +130,6 @@ exits 0.`,
 	fs.StringVar(&f.listen, "listen", ":"+transfer.DefaultPort, "with --server: host:port of the control connection")
 	fs.BoolVar(&f.once, "once", false, "with --server: end after one client")
 	command.Positive(fs, "duration", "iters", "timeout")
-	return cmd
 }
 
 // transferNames are the flags that set the fields of a Config, a FailoverConfig and a
