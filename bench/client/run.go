@@ -17,11 +17,11 @@ import (
 	"kvferry/load"
 )
 
-// ahead is how many requests are drawn and encoded before they are due. Drawing and
-// encoding a prompt of 1,024 tokens takes 30 us, which must not delay a sending. A burst
-// within the bound goes out at once; the largest of Mooncake's conversation trace has 30
-// requests in one moment. It is also what a load takes in memory: 64 prompts of 1,024
-// tokens are 0.5 MB, 64 of 100,000 are 45 MB.
+// ahead is how many requests are drawn and encoded before they are due. A prompt of 1,024
+// tokens takes 35 us (BenchmarkDraw), which must not delay a sending. A burst within the
+// bound goes out at once: the largest of Mooncake's conversation trace has 28 requests at
+// one moment. Of a larger one the rest is as late as its records say. The bound is also
+// what a load takes in memory: 64 prompts of 1,024 tokens are 0.5 MB, of 100,000 45 MB.
 const ahead = 64
 
 // maxInFlight is more than a machine has ports for.
@@ -42,8 +42,8 @@ type job struct {
 //
 // When ctx is done nothing more is sent, what is under way is given up, and the error is
 // ctx's. An error of the load ends the run when the requests before it are over. Run takes
-// from the load alone, [ahead] of time by 64 requests at most, and has stopped when it
-// returns; the load is the caller's to close.
+// up to 64 requests from the load before they are due, from a goroutine of its own, and has
+// stopped when it returns; the load is the caller's to close.
 func (c *Client) Run(ctx context.Context, model string, l load.Load, done func(*Record)) (time.Duration, error) {
 	if l.InFlight < 0 || l.InFlight > maxInFlight {
 		return 0, fmt.Errorf("%d requests in flight: use 0 to %d", l.InFlight, maxInFlight)
@@ -169,7 +169,7 @@ func (r *run) send(ctx context.Context, j *job) error {
 			return ctx.Err()
 		}
 	}
-	rec.TokenTimes = make([]float64, 0, j.MaxTokens)
+	rec.TokenTimes = make([]float64, 0, min(j.MaxTokens, 4096)) // a trace may ask for a billion
 	body := j.body
 	r.sent.Go(func() {
 		rec.end(c.complete(ctx, r.start, &rec, body))

@@ -200,3 +200,21 @@ func TestLoadFails(t *testing.T) {
 		t.Errorf("nothing to ask: %v, %v", took, err)
 	}
 }
+
+// BenchmarkDraw is what a request of 1,024 tokens costs before it can be sent.
+func BenchmarkDraw(b *testing.B) {
+	l, err := load.Spec{Requests: math.MaxInt, Rate: math.Inf(1), Burstiness: 1, InputLen: 1024, OutputLen: 16, Vocab: 151936}.Open()
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		r, _, err := l.Next()
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := body("a-model", r.Prompt, r.MaxTokens); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
