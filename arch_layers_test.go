@@ -1,0 +1,104 @@
+package kvferry
+
+// A layer says what the files of a directory may import besides the standard library:
+// packages of this module, and libraries with what is below them. Its tests may import
+// what is below those packages too, and the packages of tests.
+type layer struct{ module, libraries, tests []string }
+
+const (
+	grpc     = "google.golang.org/grpc"
+	protobuf = "google.golang.org/protobuf"
+	xsys     = "golang.org/x/sys"
+	cobra    = "github.com/spf13/cobra"
+	pflag    = "github.com/spf13/pflag"
+)
+
+var layers = map[string]layer{
+	".":                       {},
+	"clock":                   {libraries: []string{xsys}},
+	"clock/clocktest":         {module: []string{"clock"}},
+	"config":                  {},
+	"version":                 {},
+	"kvcache":                 {module: []string{"config"}},
+	"load":                    {module: []string{"kvcache", "config"}},
+	"load/loadtest":           {module: []string{"load"}},
+	"engine":                  {module: []string{"kvcache", "config"}},
+	"engine/batching":         {module: []string{"engine", "kvcache", "config"}},
+	"engine/enginetest":       {module: []string{"engine", "kvcache"}},
+	"engine/modelled":         {module: []string{"engine", "kvcache", "clock"}, tests: []string{"engine/batching"}},
+	"placement":               {module: []string{"kvcache"}},
+	"transport/selection":     {},
+	"transport":               {module: []string{"transport/selection", "clock", "config"}, libraries: []string{xsys}},
+	"transport/topology":      {module: []string{"config"}, libraries: []string{"github.com/jaypipes/ghw", "github.com/Mellanox/rdmamap"}},
+	"transport/nic":           {module: []string{"transport"}, libraries: []string{"github.com/vishvananda/netlink"}},
+	"transport/connection":    {module: []string{"transport"}},
+	"transport/socket":        {module: []string{"transport", "transport/connection"}, libraries: []string{xsys}},
+	"transport/tcp":           {module: []string{"transport", "transport/connection", "transport/nic", "transport/socket", "config"}, libraries: []string{xsys}},
+	"transport/cma":           {module: []string{"transport", "transport/socket", "config"}, libraries: []string{xsys}},
+	"transport/rdma":          {module: []string{"transport", "transport/connection", "transport/nic", "config"}, libraries: []string{"github.com/Mellanox/rdmamap"}},
+	"transport/rails":         {module: []string{"transport", "transport/connection", "transport/nic", "transport/tcp", "transport/cma", "transport/rdma", "transport/topology", "config"}},
+	"transport/transporttest": {module: []string{"transport", "transport/connection", "clock/clocktest", "clock"}},
+	"handoff":                 {},
+	"handoff/handofftest":     {module: []string{"handoff"}},
+	"attempt":                 {module: []string{"handoff"}},
+	"connector":               {module: []string{"handoff", "engine", "kvcache"}, tests: []string{"engine/batching"}},
+	"proto":                   {libraries: []string{grpc, protobuf}},
+	"node": {
+		module:    []string{"clock", "config", "version", "kvcache", "engine", "engine/batching", "engine/modelled", "transport", "transport/rails", "transport/topology", "handoff", "connector", "proto"},
+		libraries: []string{grpc, protobuf, "golang.org/x/sync"},
+		tests:     []string{"proxy", "proxy/openai"},
+	},
+	"proxy": { // knows nodes by what they say over gRPC only
+		module:    []string{"proxy/admission", "proxy/health", "proxy/openai", "clock", "config", "version", "kvcache", "placement", "handoff", "attempt", "proto"},
+		libraries: []string{grpc, protobuf, "github.com/prometheus"},
+	},
+	"proxy/admission": {},
+	"proxy/health":    {module: []string{"proto"}},
+	"proxy/openai":    {module: []string{"proto"}, tests: []string{"engine"}},
+	"daemon":          {module: []string{"config", "engine", "handoff", "node", "proto", "proxy", "transport", "transport/rails", "transport/topology", "placement"}, libraries: []string{pflag}},
+	"sim":             {module: []string{"kvcache", "load", "engine", "handoff", "attempt", "connector", "placement", "config", "engine/batching"}},
+	"cluster":         {module: []string{"daemon", "node", "proxy", "config", "engine", "handoff", "kvcache", "proto"}, tests: []string{"load", "bench/client", "sim"}},
+	"bench": { // sees a real cluster through its HTTP API only
+		module:    []string{"clock", "config", "kvcache", "load", "engine", "handoff", "placement", "sim", "bench/client", "bench/figure", "bench/machine", "bench/page"},
+		libraries: []string{"gonum.org/v1/plot", "github.com/schollz/progressbar/v3"},
+	},
+	"bench/client":            {module: []string{"load", "clock", "kvcache", "config", "bench/figure"}}, // a library: it needs no other
+	"bench/client/clienttest": {},
+	"bench/figure":            {},
+	"bench/machine":           {module: []string{"clock", "engine", "bench/figure"}, libraries: []string{xsys, "github.com/jaypipes/ghw"}},
+	"bench/page":              {libraries: []string{"gonum.org/v1/plot"}},
+	"bench/recovery":          {module: []string{"config", "transport"}},
+	"bench/serving":           {module: []string{"load", "bench/client", "bench/figure", "bench/machine"}},
+	"bench/simulation": {
+		module:    []string{"config", "load", "engine", "handoff", "placement", "sim", "bench/figure", "bench/page"},
+		libraries: []string{"gonum.org/v1/plot", "github.com/schollz/progressbar/v3"},
+	},
+	"bench/transfer": { // no cluster: two transfer engines
+		module:    []string{"bench/figure", "bench/machine", "bench/page", "bench/recovery", "kvcache", "transport", "transport/connection", "transport/rails", "transport/topology", "transport/transporttest", "clock", "config"},
+		libraries: []string{"gonum.org/v1/plot", "github.com/schollz/progressbar/v3"},
+	},
+	"bench/nics":  {module: []string{"bench", "bench/machine", "bench/page", "bench/recovery", "bench/transfer", "config", "transport", "lab/nics"}}, // kvbench on the hosts of the NIC lab
+	"cmd/proxy":   {module: []string{"command", "command/commandtest", "daemon"}, libraries: []string{cobra}},
+	"cmd/prefill": {module: []string{"command", "command/commandtest", "daemon", "proto"}, libraries: []string{cobra}},
+	"cmd/decode":  {module: []string{"command", "command/commandtest", "daemon", "proto"}, libraries: []string{cobra}},
+	"cmd/kvbench": {
+		module:    []string{"bench", "bench/nics", "bench/page", "bench/recovery", "bench/serving", "bench/simulation", "bench/transfer", "cluster", "command", "command/commandtest", "config", "daemon", "engine", "handoff", "load", "node", "placement", "sim", "transport", "transport/rails", "transport/topology"},
+		libraries: []string{cobra, pflag, "golang.org/x/term"},
+	},
+	"cmd/kvlab":           {module: []string{"command", "command/commandtest", "config", "lab", "lab/nics"}, libraries: []string{cobra, pflag}},
+	"command":             {module: []string{"config", "version"}, libraries: []string{cobra, pflag}},
+	"command/commandtest": {module: []string{"command"}, libraries: []string{cobra, pflag}},
+	"lab":                 {module: []string{"config"}, libraries: []string{xsys}}, // boots programs, knows none
+	"lab/nics": {
+		module:    []string{"config", "lab"},
+		libraries: []string{xsys, "github.com/vishvananda/netlink", "github.com/vishvananda/netns"},
+	},
+}
+
+// exceptions are single files that may import more than their layer.
+var exceptions = map[string][]string{
+	// Block tables to requests: the one place where the hand-offs meet the
+	// transport; the state machines know none.
+	"connector/descriptor.go":      {"transport"},
+	"connector/descriptor_test.go": {"transport"},
+}
