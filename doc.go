@@ -16,6 +16,8 @@
 //	node                                 a prefill or decode node: legs, KV, peers, its lease
 //	proxy                                HTTP API, admission, placement, requests on their way, metrics
 //	proxy/admission                      bounds on clients: connections, memory for bodies
+//	proxy/members                        which nodes there are: watched, leased, listed
+//	proxy/members/memberstest            what every membership must do
 //	proxy/health                         whether a node is there, gets on and is to be trusted
 //	proxy/openai                         the API's wire format: requests, answers, errors, tokens
 //	bench/nics                           the experiments on several NICs, held to limits

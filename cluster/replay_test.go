@@ -19,8 +19,8 @@ import (
 	"time"
 
 	"kvferry/bench/client"
-	"kvferry/connector"
 	"kvferry/engine"
+	"kvferry/handoff"
 	"kvferry/kvcache"
 	"kvferry/load"
 	"kvferry/sim"
@@ -120,7 +120,7 @@ func TestReplay(t *testing.T) {
 			l, simulated := open()
 			outcomes := map[int]*sim.Outcome{}
 			if _, err := sim.Run(t.Context(), sim.Config{
-				Profile: prof, Prefill: 1, Decode: 1, Handoff: connector.Layerwise, PrefixCaching: true, RPC: sim.DefaultRPC,
+				Profile: prof, Prefill: 1, Decode: 1, Handoff: handoff.Layerwise, PrefixCaching: true, RPC: sim.DefaultRPC,
 				NICs: []sim.NIC{{BytesPerSecond: 1e9}}, OnOutcome: func(o *sim.Outcome) { outcomes[o.Index] = o },
 			}, l); err != nil {
 				t.Fatal(err)

@@ -31,7 +31,7 @@ func TestFlagNames(t *testing.T) {
 		inside []string // fields that no flag sets
 	}{
 		{node.Config{}, nodeSet, NodeFlagNames, []string{"Role", "Logger", "Clock"}},
-		{proxy.Config{}, proxySet, ProxyFlagNames, []string{"Logger"}},
+		{proxy.Config{}, proxySet, ProxyFlagNames, []string{"Membership", "Logger"}},
 	} {
 		named := map[string]bool{}
 		for field, flag := range c.names {

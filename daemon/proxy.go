@@ -22,7 +22,8 @@ var ProxyFlagNames = map[string]string{
 // ProxyFlags is the command line of cmd/proxy.
 type ProxyFlags struct{ cfg proxy.Config }
 
-// AddFlags adds a flag for every field of a proxy.Config but Logger, with its defaults.
+// AddFlags adds a flag for every field of a proxy.Config but Membership and Logger, with its
+// defaults.
 func (f *ProxyFlags) AddFlags(fs *pflag.FlagSet) {
 	c, d := &f.cfg, proxy.Config{}.WithDefaults()
 	fs.StringVar(&c.HTTPAddr, "http", d.HTTPAddr, "host:port for clients; port 0 picks a free one (it is logged)")

@@ -36,7 +36,7 @@ func (p *Proxy) serveModels(w http.ResponseWriter, _ *http.Request) {
 		Object string  `json:"object"`
 		Data   []model `json:"data"`
 	}{"list", []model{}}
-	if c, ok := p.registry.info(); ok {
+	if c, ok := p.nodes.info(); ok {
 		list.Data = append(list.Data, model{ID: c.Model, Object: "model", Created: time.Now().Unix(), OwnedBy: "kvferry", Root: c.Model, MaxModelLen: c.MaxModelLen})
 	}
 	writeJSON(w, list)
@@ -77,7 +77,7 @@ type proxyInfo struct {
 	Nodes              []nodeInfo `json:"nodes"`
 }
 
-// nodeInfo is one node that holds a lease.
+// nodeInfo is one member of the cluster.
 type nodeInfo struct {
 	ID                 string   `json:"id"`
 	Role               string   `json:"role"`
@@ -94,13 +94,13 @@ type nodeInfo struct {
 }
 
 func (p *Proxy) serveServerInfo(w http.ResponseWriter, _ *http.Request) {
-	c, _ := p.registry.info()
+	c, _ := p.nodes.info()
 	info := proxyInfo{
 		Version: version.String(), Mode: p.cfg.Mode, Handoff: p.cfg.Handoff, Placement: p.cfg.Placement,
 		Model: c.Model, Vocab: c.Vocab, BlockTokens: c.BlockTokens, MaxModelLen: c.MaxModelLen,
 		Profile: c.Profile, ProfileFingerprint: c.ProfileFingerprint, Nodes: []nodeInfo{},
 	}
-	switch disagg, err := p.registry.serving(); {
+	switch disagg, err := p.nodes.serving(); {
 	case err != nil:
 	case disagg:
 		info.Serving = ModeDisagg

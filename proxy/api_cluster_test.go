@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -65,6 +64,7 @@ func TestMixedProfilesAreNamed(t *testing.T) {
 	})}); err != nil {
 		t.Fatal(err)
 	}
+	c.poll("decode-2 to join", func() bool { return len(c.proxy.Nodes()) == 3 })
 	if log := log.String(); !strings.Contains(log, "nodes of different profiles") || !strings.Contains(log, "decode-1: fake (0123456789abcdef)") {
 		t.Error(log)
 	}
@@ -113,9 +113,7 @@ func TestServerInfo(t *testing.T) {
 	}
 
 	for _, n := range []*fakeNode{p, d} {
-		if _, err := c.reg.Deregister(context.Background(), &proto.DeregisterRequest{Lease: n.lease}); err != nil {
-			t.Fatal(err)
-		}
+		c.deregister(n)
 	}
 	if info := c.serverInfo(); info.Serving != "" || len(info.Nodes) != 0 || info.Model != testModel || info.Vocab != testVocab {
 		t.Errorf("after the last node has left: %+v", info)

@@ -91,16 +91,16 @@ func (p *Proxy) accept(f *flight, w http.ResponseWriter, r *http.Request, kind o
 		return err
 	}
 	defer body.release()
-	cluster, ok := p.registry.info()
+	cluster, ok := p.nodes.info()
 	if !ok {
 		if err := p.awaitNodes(r.Context()); errors.Is(err, context.Canceled) {
 			return fmt.Errorf("%w: %w", errClientGone, err)
 		} else if err != nil {
 			return err
 		}
-		cluster, _ = p.registry.info()
+		cluster, _ = p.nodes.info()
 	}
-	if err := p.parse(func() (err error) { f.req, err = openai.Parse(kind, body.bytes, cluster.model()); return err }); err != nil {
+	if err := p.parse(func() (err error) { f.req, err = openai.Parse(kind, body.bytes, modelOf(cluster)); return err }); err != nil {
 		return err
 	}
 	if err := p.admit(f); err != nil {
@@ -200,7 +200,7 @@ func (p *Proxy) finish(w http.ResponseWriter, f *flight, err error) (broken bool
 // refuse answers a request that never started.
 func (p *Proxy) refuse(w http.ResponseWriter, id string, err error) {
 	api := toAPIError(err)
-	if cluster, ok := p.registry.info(); ok {
+	if cluster, ok := p.nodes.info(); ok {
 		p.metrics.model(cluster.Model).failed(api)
 	}
 	p.cfg.Logger.Debug("request refused", "request", id, "status", api.Status, "err", err)

@@ -14,10 +14,11 @@ import (
 	"kvferry/handoff"
 	"kvferry/placement"
 	"kvferry/proto"
+	"kvferry/proxy/members"
 	"kvferry/proxy/openai"
 )
 
-var testClusterInfo = clusterInfo{Model: testModel, BlockTokens: 16, Vocab: testVocab, MaxModelLen: testMaxModelLen}
+var testClusterInfo = members.Cluster{Model: testModel, BlockTokens: 16, Vocab: testVocab, MaxModelLen: testMaxModelLen}
 
 // badRequests are what the API refuses, with the field and a word of the fix.
 var badRequests = []struct {
@@ -119,10 +120,10 @@ func fuzzRequest(f *testing.F, kind openai.Kind, path string) {
 		stop()
 		clocktest.Receive(f, done, "Run's return")
 	})
-	p.registry.cluster = testClusterInfo
+	p.nodes.cluster = testClusterInfo
 	handler := p.handler()
 	f.Fuzz(func(t *testing.T, body []byte) {
-		g, err := openai.Parse(kind, body, testClusterInfo.model())
+		g, err := openai.Parse(kind, body, modelOf(testClusterInfo))
 		var api *openai.Error
 		switch {
 		case err == nil:

@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"kvferry/proxy/admission"
+	"kvferry/proxy/members"
 	"kvferry/proxy/openai"
 )
 
@@ -30,7 +31,7 @@ func (p *Proxy) serveDetokenize(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer hold.Release()
-	tok := cluster.model().Tokenizer()
+	tok := modelOf(cluster).Tokenizer()
 	p.writePieces(w, len(ids), `{"prompt":"`, func(b []byte, i int) []byte { return tok.AppendToken(b, ids[i]) }, "\"}\n")
 }
 
@@ -59,19 +60,19 @@ func (p *Proxy) writePieces(w http.ResponseWriter, n int, head string, piece fun
 
 // readTokens reads the body of a request that needs no node; the caller releases the hold
 // when it has answered. It has answered the client if it returns false.
-func (p *Proxy) readTokens(w http.ResponseWriter, r *http.Request, parse func([]byte, openai.Model) ([]uint32, error)) (ids []uint32, cluster clusterInfo, hold *admission.Hold, ok bool) {
-	fail := func(err error) ([]uint32, clusterInfo, *admission.Hold, bool) {
+func (p *Proxy) readTokens(w http.ResponseWriter, r *http.Request, parse func([]byte, openai.Model) ([]uint32, error)) (ids []uint32, cluster members.Cluster, hold *admission.Hold, ok bool) {
+	fail := func(err error) ([]uint32, members.Cluster, *admission.Hold, bool) {
 		writeError(w, toAPIError(err))
-		return nil, clusterInfo{}, nil, false
+		return nil, members.Cluster{}, nil, false
 	}
-	if cluster, ok = p.registry.info(); !ok {
-		return fail(p.registry.wait(ended))
+	if cluster, ok = p.nodes.info(); !ok {
+		return fail(p.nodes.wait(ended))
 	}
 	body, err := p.readBody(w, r)
 	if err != nil {
 		return fail(err)
 	}
-	if err := p.parse(func() (err error) { ids, err = parse(body.bytes, cluster.model()); return err }); err != nil {
+	if err := p.parse(func() (err error) { ids, err = parse(body.bytes, modelOf(cluster)); return err }); err != nil {
 		body.release()
 		return fail(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"kvferry/clock"
 	"kvferry/handoff"
 	"kvferry/proto"
+	"kvferry/proxy/members"
 	"kvferry/proxy/openai"
 )
 
@@ -176,7 +177,7 @@ func BenchmarkDispatch(b *testing.B) {
 	const batch = 32
 	all := newProxyMetrics()
 	metrics := all.model(testModel)
-	m := newMember(context.Background(), &proto.NodeInfo{Id: "both-1"}, 1)
+	m := newMember(context.Background(), members.Node{Info: &proto.NodeInfo{Id: "both-1"}, Incarnation: 1})
 	m.metrics, m.clock, m.up = all.engine(testModel, "both-1"), clock.Precise(), true
 	p := &Proxy{clock: m.clock}
 	msg := &proto.FromNode{}

@@ -9,6 +9,7 @@ import (
 	"kvferry/config"
 	"kvferry/handoff"
 	"kvferry/placement"
+	"kvferry/proxy/members"
 )
 
 // Serving modes of a proxy.
@@ -26,6 +27,10 @@ type Config struct {
 	HTTPAddr string
 	// GRPCAddr is where nodes register, host:port. Default 127.0.0.1:9000.
 	GRPCAddr string
+	// Membership says which nodes there are, where they do not register: nothing listens
+	// on GRPCAddr then, and LeaseTTL is how long a request waits for a node in place of
+	// one that was lost. Default nil: the nodes that hold a lease.
+	Membership members.Membership
 	// Mode is auto, disagg or nondisagg. Default auto.
 	Mode string
 	// Handoff is one of handoff.Names. Default layerwise.

@@ -14,15 +14,13 @@ import (
 // Causes a request can end for. They are wrapped with the request, the leg and
 // the node; errors.Is finds them.
 var (
-	errNoNode       = errors.New("no node can take it")
-	errNodeLost     = errors.New("node lost")
-	errLeaseExpired = errors.New("lease expired")
-	errReplaced     = errors.New("replaced by another instance")
-	errStalled      = errors.New("the node does not get on")
-	errProxyFull    = errors.New("the proxy is full")
-	errProxyDrains  = errors.New("the proxy is shutting down")
-	errDeadline     = errors.New("deadline exceeded")
-	errClientGone   = errors.New("the client went away")
+	errNoNode      = errors.New("no node can take it")
+	errNodeLost    = errors.New("node lost")
+	errStalled     = errors.New("the node does not get on")
+	errProxyFull   = errors.New("the proxy is full")
+	errProxyDrains = errors.New("the proxy is shutting down")
+	errDeadline    = errors.New("deadline exceeded")
+	errClientGone  = errors.New("the client went away")
 )
 
 // LegError says that a node failed one leg of a request.

@@ -301,9 +301,7 @@ func TestDeregister(t *testing.T) {
 		done <- body
 	}()
 	clocktest.Receive(t, leave, "the request's first token")
-	if _, err := c.reg.Deregister(context.Background(), &proto.DeregisterRequest{Lease: n.lease}); err != nil {
-		t.Fatal(err)
-	}
+	c.deregister(n)
 	if c.proxy.Ready() == nil {
 		t.Error("ready without a node")
 	}

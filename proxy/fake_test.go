@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -177,8 +178,8 @@ type testCluster struct {
 	proxy  *Proxy
 	client *http.Client
 	conn   *grpc.ClientConn
-	reg    proto.RegistryClient
-	stop   context.CancelFunc // drain
+	reg    proto.RegistryClient // where nodes register
+	stop   context.CancelFunc   // drain
 	done   chan error
 	nodes  []*fakeNode
 }
@@ -204,18 +205,21 @@ func newTestCluster(t testing.TB, cfg Config, tune ...func(*Proxy)) *testCluster
 	ctx, stop := context.WithCancel(context.Background())
 	c := &testCluster{t: t, proxy: p, client: &http.Client{Transport: &http.Transport{DisableCompression: true}}, stop: stop, done: make(chan error, 1)}
 	go func() { c.done <- p.Run(ctx) }()
-	c.conn, err = grpc.NewClient(p.GRPCAddr(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
+	if cfg.Membership == nil {
+		if c.conn, err = grpc.NewClient(p.GRPCAddr(), grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
+			t.Fatal(err)
+		}
+		c.reg = proto.NewRegistryClient(c.conn)
 	}
-	c.reg = proto.NewRegistryClient(c.conn)
 	t.Cleanup(func() {
 		c.client.CloseIdleConnections()
 		stop()
 		if err := clocktest.Receive(t, c.done, "Run's return"); err != nil {
 			t.Errorf("Run: %v", err)
 		}
-		c.conn.Close()
+		if c.conn != nil {
+			c.conn.Close()
+		}
 		for _, n := range c.nodes {
 			n.kill()
 			n.served.Wait()
@@ -277,8 +281,8 @@ func (c *testCluster) register(n *fakeNode) {
 		c.t.Fatal(err)
 	}
 	c.waitFor("node "+n.info.Id+" to be up", func() bool {
-		for _, m := range c.proxy.registry.snapshot() {
-			if _, _, ok := m.usable(); ok && m.lease == n.lease {
+		for _, m := range c.proxy.nodes.snapshot() {
+			if _, _, ok := m.usable(); ok && m.incarnation == n.lease {
 				return true
 			}
 		}
@@ -286,15 +290,23 @@ func (c *testCluster) register(n *fakeNode) {
 	})
 }
 
+// deregister ends a node's lease and waits until the proxy has taken it out.
+func (c *testCluster) deregister(n *fakeNode) {
+	c.t.Helper()
+	if _, err := c.reg.Deregister(context.Background(), &proto.DeregisterRequest{Lease: n.lease}); err != nil {
+		c.t.Fatal(err)
+	}
+	c.waitFor("node "+n.info.Id+" to be gone", func() bool {
+		return !slices.ContainsFunc(c.proxy.nodes.snapshot(), func(m *member) bool { return m.incarnation == n.lease })
+	})
+}
+
 // waitFor waits for a change in the cluster that makes cond true.
 func (c *testCluster) waitFor(what string, cond func() bool) {
 	c.t.Helper()
 	limit := time.After(clocktest.Patience)
-	r := c.proxy.registry
 	for {
-		r.mu.Lock()
-		changed := r.changed
-		r.mu.Unlock()
+		changed := c.proxy.nodes.Changed()
 		if cond() {
 			return
 		}

@@ -111,7 +111,7 @@ func (f *flight) again(ctx context.Context, err error) error {
 	// A lost node may be back, or its successor up, within a lease.
 	grace, cancel := context.WithTimeout(ctx, f.proxy.cfg.LeaseTTL)
 	defer cancel()
-	noNode := f.proxy.registry.wait(grace)
+	noNode := f.proxy.nodes.wait(grace)
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
@@ -123,7 +123,7 @@ func (f *flight) again(ctx context.Context, err error) error {
 
 // submit places what is left of the request and follows it to its end.
 func (f *flight) submit(ctx context.Context) error {
-	disagg, err := f.proxy.registry.serving()
+	disagg, err := f.proxy.nodes.serving()
 	if err != nil {
 		return err
 	}
@@ -250,10 +250,10 @@ func (f *flight) deliver(a *submission, done bool) error {
 func (f *flight) place(ctx context.Context, a *submission, kind handoff.Leg, kv *proto.KVRef) error {
 	ch := a.choiceOf(kind)
 	if !f.hashed && ch.role != proto.Role_ROLE_DECODE {
-		f.prefix, f.hashed = f.proxy.registry.prefix(ch.role, f.req.Prompt), true
+		f.prefix, f.hashed = f.proxy.nodes.prefix(ch.role, f.req.Prompt), true
 	}
 	ch.avoid = f.avoid
-	m, err := f.proxy.registry.place(ch, placement.Request{Tokens: len(f.req.Prompt), Prefix: f.prefix})
+	m, err := f.proxy.nodes.place(ch, placement.Request{Tokens: len(f.req.Prompt), Prefix: f.prefix})
 	if err != nil {
 		return err
 	}
@@ -338,7 +338,7 @@ func (f *flight) blame(a *submission, err error) {
 					failed.Peer = peer.info.Id
 				}
 			}
-			f.proxy.registry.failed(at.node, peer, failed)
+			f.proxy.nodes.failed(at.node, peer, failed)
 		case failed.ofTransfer():
 			f.avoid[at.node] = true
 		}
@@ -365,7 +365,7 @@ func (f *flight) leave(ctx context.Context, a *submission, err error) {
 		}
 	}
 	if err == nil && a.Ended() {
-		f.proxy.registry.succeeded(nodeOf(a.compute), nodeOf(a.decode))
+		f.proxy.nodes.succeeded(nodeOf(a.compute), nodeOf(a.decode))
 	}
 	sumBreakdown(&f.breakdown, &a.breakdown)
 	f.cached = max(f.cached, a.cached)

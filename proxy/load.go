@@ -4,11 +4,14 @@ import (
 	"slices"
 	"time"
 
+	protobuf "google.golang.org/protobuf/proto"
+
 	"kvferry/placement"
 	"kvferry/proto"
+	"kvferry/proxy/members"
 )
 
-// This file is what a member says of itself, in loads and heartbeats.
+// This file is what a member says of itself, in loads over its stream and in heartbeats.
 
 // setLoad records the node's state and counts what it did since the last. A
 // heartbeat may overtake an iteration's message: the older load is not taken.
@@ -41,51 +44,43 @@ func (m *member) setLoad(l *proto.Load) {
 	}
 }
 
-// sameAs reports whether a registration is this node's own: it has lost its lease.
-func (m *member) sameAs(info *proto.NodeInfo) bool {
-	return info.Instance != 0 && info.Instance == m.info.Instance
-}
-
-// connected reports whether the node's stream is open.
-func (m *member) connected() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.up
-}
-
-// beat returns a channel that is closed at the node's next heartbeat.
-func (m *member) beat() <-chan struct{} {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.next == nil {
-		m.next = make(chan struct{})
-	}
-	return m.next
-}
-
-// beats is a heartbeat.
-func (m *member) beats(req *proto.KeepAliveRequest) {
-	m.mu.Lock()
-	m.rails = req.Rails
-	if m.next != nil {
-		close(m.next)
-		m.next = nil
-	}
-	waiting := m.load.WaitingTokens
-	m.mu.Unlock()
-	if l := req.Load; l != nil {
+// reported is what the membership tells of the node. It is called without the lock of nodes,
+// which changed takes.
+func (m *member) reported(node members.Node) {
+	if node.Load != nil {
+		l := protobuf.CloneOf(node.Load) // the membership's
 		// It does not say which prompts it counts, and some may be on their way still: of
 		// those, what the stream says is right.
-		l.WaitingTokens = waiting
+		m.mu.Lock()
+		l.WaitingTokens = m.load.WaitingTokens
+		m.mu.Unlock()
 		m.setLoad(l)
+	}
+	m.mu.Lock()
+	m.rails = node.Rails
+	turned := node.Draining && m.drainLocked()
+	m.mu.Unlock()
+	if turned {
+		m.changed()
 	}
 }
 
-// lastHeard is when the node last said something over its stream.
-func (m *member) lastHeard() time.Duration {
+// drainLocked notes that the node drains, and reports whether that is news. The caller
+// holds mu.
+func (m *member) drainLocked() (turned bool) {
+	if m.load.Draining {
+		return false
+	}
+	m.load = protobuf.CloneOf(m.load) // others may read the old one
+	m.load.Draining = true
+	return true
+}
+
+// lastHeard is when the node last said something over its stream, and whether that is open.
+func (m *member) lastHeard() (at time.Duration, open bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.heard
+	return m.heard, m.up
 }
 
 // gotOn is when the node last did.

@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -11,30 +10,29 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
-	protobuf "google.golang.org/protobuf/proto"
 
 	"kvferry/attempt"
 	"kvferry/clock"
 	"kvferry/proto"
 	"kvferry/proxy/health"
+	"kvferry/proxy/members"
 )
 
 // serveWindow is the HTTP/2 window of a node's stream: an iteration of 1,000
 // tokens is about 8 KiB, so this is a hundred of them unread.
 const serveWindow = 1 << 20
 
-// member is a registered node: its lease, its Serve stream and the legs on it.
-// One goroutine receives and hands out, one sends; handlers only append to the
-// send queue.
+// member is a node of the cluster: its Serve stream and the legs on it. One goroutine
+// receives and hands out, one sends; handlers only append to the send queue.
 type member struct {
-	info    *proto.NodeInfo
-	lease   uint64
-	log     *slog.Logger
-	clock   clock.Clock
-	metrics *engineMetrics
-	changed func() // the member became usable or unusable; called without mu
+	info        *proto.NodeInfo
+	incarnation uint64 // as the membership numbers it
+	log         *slog.Logger
+	clock       clock.Clock
+	metrics     *engineMetrics
+	changed     func() // the member became usable or unusable; called without mu
 
-	ctx    context.Context // the lease: done when it ends, its cause saying why
+	ctx    context.Context // the membership: done when it ends, its cause saying why
 	cancel context.CancelCauseFunc
 	wake   chan struct{} // the sender has something to send
 
@@ -42,7 +40,7 @@ type member struct {
 
 	mu       sync.Mutex
 	up       bool // the stream is open
-	leaving  bool // deregistered: no new legs, the stream stays for those it has
+	leaving  bool // in good order: no new legs, the stream stays for those it has
 	stalled  bool // it did not get on, and its legs were placed elsewhere
 	stalls   uint64
 	progress health.Progress
@@ -55,7 +53,6 @@ type member struct {
 	nextID   uint64
 	legs     map[uint64]*leg
 	queue    []*proto.ToNode
-	next     chan struct{} // closed at the next heartbeat; nil while nobody waits for it
 }
 
 // submitted is a prompt on its way to a node.
@@ -64,21 +61,21 @@ type submitted struct {
 	tokens int
 }
 
-func newMember(ctx context.Context, info *proto.NodeInfo, lease uint64) *member {
+func newMember(ctx context.Context, node members.Node) *member {
 	m := &member{
-		info:     info,
-		lease:    lease,
-		wake:     make(chan struct{}, 1),
-		progress: health.NewProgress(info),
-		load:     &proto.Load{},
-		legs:     make(map[uint64]*leg),
+		info:        node.Info,
+		incarnation: node.Incarnation,
+		wake:        make(chan struct{}, 1),
+		progress:    health.NewProgress(node.Info),
+		load:        &proto.Load{},
+		legs:        make(map[uint64]*leg),
 	}
-	m.backlog.Declare(info.PromptTokenNs)
+	m.backlog.Declare(node.Info.PromptTokenNs)
 	m.ctx, m.cancel = context.WithCancelCause(ctx)
 	return m
 }
 
-// run keeps a stream open to the node until its lease ends.
+// run keeps a stream open to the node until that is gone.
 func (m *member) run() {
 	defer m.cancel(nil)
 	conn, err := grpc.NewClient(m.info.GrpcAddr,
@@ -221,9 +218,8 @@ func (m *member) receive(msg *proto.FromNode) error {
 		if l := m.drop(r.Id); l != nil {
 			l.inbox.addReport(report{leg: l, at: now, failed: r})
 		}
-		if r.Code == proto.FailCode_FAIL_DRAINING && !m.load.Draining {
-			m.load = protobuf.CloneOf(m.load) // others may read the old one
-			m.load.Draining = true
+		if r.Code == proto.FailCode_FAIL_DRAINING {
+			m.drainLocked()
 		}
 	}
 	m.mu.Unlock()
@@ -278,13 +274,10 @@ func (m *member) drop(id uint64) *leg {
 	m.settle(l)
 	delete(m.legs, id)
 	if m.leaving && len(m.legs) == 0 {
-		m.cancel(errLeft)
+		m.cancel(members.ErrLeft)
 	}
 	return l
 }
-
-// errLeft ends the stream of a node that deregistered, after its last leg.
-var errLeft = errors.New("deregistered")
 
 // down records that the stream broke: every leg on it is lost. It reports
 // whether the node should be dialled again.
@@ -384,6 +377,6 @@ func (m *member) leave() {
 	defer m.mu.Unlock()
 	m.leaving = true
 	if len(m.legs) == 0 {
-		m.cancel(errLeft)
+		m.cancel(members.ErrLeft)
 	}
 }

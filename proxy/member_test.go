@@ -18,6 +18,7 @@ import (
 	"kvferry/handoff"
 	"kvferry/placement"
 	"kvferry/proto"
+	"kvferry/proxy/members"
 )
 
 // A namesake is another node with the id of one that is there.
@@ -121,8 +122,7 @@ func TestSameInstance(t *testing.T) {
 func TestProxyStoodStill(t *testing.T) {
 	c := newTestCluster(t, Config{LeaseTTL: time.Minute})
 	n := c.addNode("both-1", proto.Role_ROLE_NONDISAGG, nil)
-	r := c.proxy.registry
-	r.step(r.clock.Now() + 2*time.Minute)
+	c.proxy.leases.Step(c.proxy.clock.Now() + 2*time.Minute)
 	if err := keepAlive(c, n.lease); err != nil {
 		t.Errorf("after two minutes in which the proxy stood still: %v", err)
 	}
@@ -186,10 +186,10 @@ func TestNowhereToGo(t *testing.T) {
 		done <- body
 	}()
 	answer := clocktest.Receive(t, answers, "the request")
-	r := c.proxy.registry
-	r.mu.Lock()
-	r.leaveStalled(r.clock.Now() + time.Hour)
-	r.mu.Unlock()
+	all := c.proxy.nodes
+	all.mu.Lock()
+	all.leaveStalled(all.clock.Now() + time.Hour)
+	all.mu.Unlock()
 	answer()
 	if body := clocktest.Receive(t, done, "the answer"); !strings.Contains(body, `"retries":0}`) {
 		t.Error(body)
@@ -216,10 +216,9 @@ func TestDecodeWaitsForPrefill(t *testing.T) {
 		done <- body
 	}()
 	answer, decode := clocktest.Receive(t, answers, "the prefill leg"), clocktest.Receive(t, finish, "the decode leg")
-	r := c.proxy.registry
 	stuck := func() (all []string) {
-		now := r.clock.Now() + time.Minute
-		for _, m := range r.snapshot() {
+		now := c.proxy.clock.Now() + time.Minute
+		for _, m := range c.proxy.nodes.snapshot() {
 			if m.stuck(now, now) {
 				all = append(all, m.info.Id)
 			}
@@ -243,7 +242,7 @@ func TestOlderLoad(t *testing.T) {
 	c := newTestCluster(t, Config{})
 	held := make(chan func(*proto.FromNode), 2)
 	c.addNode("both-1", proto.Role_ROLE_NONDISAGG, func(_ *fakeNode, s *proto.Submit, send func(*proto.FromNode)) { held <- send })
-	m := c.proxy.registry.snapshot()[0]
+	m := c.proxy.nodes.snapshot()[0]
 	ctx, cancel := context.WithCancel(t.Context())
 	var requests sync.WaitGroup
 	defer requests.Wait()
@@ -263,11 +262,15 @@ func TestOlderLoad(t *testing.T) {
 	}
 	say(&proto.FromNode{Load: &proto.Load{Seq: 2, WaitingTokens: 5}, LastSubmit: 1})
 	c.poll("the first prompt to be counted once", func() bool { return waiting() == 10 })
-	m.beats(&proto.KeepAliveRequest{Load: &proto.Load{Seq: 1}}) // from before
+	m.reported(members.Node{Load: &proto.Load{Seq: 1}}) // from before
 	if got := waiting(); got != 10 {
 		t.Errorf("%d tokens wait after an older heartbeat, want 10", got)
 	}
-	m.beats(&proto.KeepAliveRequest{Load: &proto.Load{Seq: 3, WaitingTokens: 10}}) // counts both
+	both := &proto.Load{Seq: 3, WaitingTokens: 7} // who watches the membership sees this, too
+	m.reported(members.Node{Load: both})
+	if both.WaitingTokens != 7 {
+		t.Errorf("the heartbeat was changed to %v", both)
+	}
 	if got := waiting(); got != 10 {
 		t.Errorf("%d tokens wait after a heartbeat, want 10", got)
 	}
@@ -290,10 +293,10 @@ func TestWaitForNodes(t *testing.T) {
 	wait := func(n int) {
 		t.Helper()
 		c.poll(fmt.Sprintf("%d requests to wait", n), func() bool {
-			r := c.proxy.registry
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			return r.waiting == n
+			all := c.proxy.nodes
+			all.mu.Lock()
+			defer all.mu.Unlock()
+			return all.waiting == n
 		})
 	}
 	wait(requests)

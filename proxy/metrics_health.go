@@ -4,7 +4,7 @@ import "github.com/prometheus/client_golang/prometheus"
 
 // healthCollector reads which nodes the proxy avoids, and how often it has given up on
 // one.
-type healthCollector struct{ registry *registry }
+type healthCollector struct{ nodes *nodes }
 
 var (
 	pairLabels      = []string{"engine", "peer"}
@@ -20,16 +20,16 @@ func (c healthCollector) Describe(ch chan<- *prometheus.Desc) {
 }
 
 func (c healthCollector) Collect(ch chan<- prometheus.Metric) {
-	r := c.registry
-	for _, n := range r.nodes() {
+	all := c.nodes
+	for _, n := range all.states() {
 		ch <- prometheus.MustNewConstMetric(stallsDesc, prometheus.CounterValue, float64(n.Stalls), n.Info.Id)
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	now := r.clock.Now()
-	for s, total := range r.quarantine.Rests() {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	now := all.clock.Now()
+	for s, total := range all.quarantine.Rests() {
 		rests := 0.0
-		if r.quarantine.Resting(now, s) {
+		if all.quarantine.Resting(now, s) {
 			rests = 1
 		}
 		ch <- prometheus.MustNewConstMetric(quarantinedDesc, prometheus.GaugeValue, rests, s.Node, s.Peer)

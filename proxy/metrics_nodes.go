@@ -7,7 +7,7 @@ import (
 )
 
 // nodeCollector reads the nodes' state when it is asked for.
-type nodeCollector struct{ registry *registry }
+type nodeCollector struct{ nodes *nodes }
 
 var (
 	nodeLabels  = []string{"model_name", "engine"}
@@ -41,7 +41,7 @@ func (c nodeCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
-	for _, n := range c.registry.nodes() {
+	for _, n := range c.nodes.states() {
 		awake := 0
 		if n.Up {
 			awake = 1

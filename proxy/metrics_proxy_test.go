@@ -24,6 +24,7 @@ func TestMetrics(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
+	c.waitRails()
 	c.post("/v1/completions", `{"prompt":"hello world","max_tokens":3,"timeout":-1}`)
 	_, body := c.get("/metrics")
 	for _, line := range []string{
@@ -75,6 +76,14 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
+// waitRails waits for the first heartbeat that tells of a rail.
+func (c *testCluster) waitRails() {
+	c.t.Helper()
+	c.poll("a heartbeat", func() bool {
+		return slices.ContainsFunc(c.proxy.Nodes(), func(n NodeState) bool { return len(n.Rails) > 0 })
+	})
+}
+
 // TestMetricsLint holds a scrape to what promtool check metrics says. Only vLLM's own
 // spelling may be minded: a colon in every name, a histogram whose name ends as a
 // counter's.
@@ -88,6 +97,7 @@ func TestMetricsLint(t *testing.T) {
 	if _, err := c.reg.KeepAlive(context.Background(), &proto.KeepAliveRequest{Lease: p.lease, Rails: []*proto.RailLoad{{Rail: "tcp/eth0", Paths: 1}}}); err != nil {
 		t.Fatal(err)
 	}
+	c.waitRails()
 	_, body := c.get("/metrics")
 	problems, err := promlint.New(strings.NewReader(body)).Lint()
 	if err != nil {

@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -65,7 +64,7 @@ func TestPrefixAwarePlacement(t *testing.T) {
 			if got != tc.want {
 				t.Errorf("placed on %s, want %s", got, tc.want)
 			}
-			if r := c.proxy.registry; (r.prefix(proto.Role_ROLE_NONDISAGG, make([]uint32, 64)) != nil) != tc.hashed || r.prefix(proto.Role_ROLE_DECODE, make([]uint32, 64)) != nil {
+			if n := c.proxy.nodes; (n.prefix(proto.Role_ROLE_NONDISAGG, make([]uint32, 64)) != nil) != tc.hashed || n.prefix(proto.Role_ROLE_DECODE, make([]uint32, 64)) != nil {
 				t.Error("prompts are hashed for a policy that does not ask for it, or not for one that does")
 			}
 		})
@@ -76,11 +75,11 @@ func TestPrefixAwarePlacement(t *testing.T) {
 // have blocks of another size, and what is cached is counted in those.
 func TestPlacementFollowsBlockSize(t *testing.T) {
 	c := newTestCluster(t, Config{Placement: placement.PrefixAware})
-	r, role := c.proxy.registry, proto.Role_ROLE_NONDISAGG
+	n, role := c.proxy.nodes, proto.Role_ROLE_NONDISAGG
 	prompt := make([]kvcache.Token, 65)
 	place := func() *member {
 		t.Helper()
-		m, err := r.place(choice{role: role}, placement.Request{Tokens: len(prompt), Prefix: r.prefix(role, prompt)})
+		m, err := n.place(choice{role: role}, placement.Request{Tokens: len(prompt), Prefix: n.prefix(role, prompt)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -89,9 +88,7 @@ func TestPlacementFollowsBlockSize(t *testing.T) {
 	nodes := []*fakeNode{c.addNode("node-1", role, nil), c.addNode("node-2", role, nil)}
 	place()
 	for _, n := range nodes {
-		if _, err := c.reg.Deregister(context.Background(), &proto.DeregisterRequest{Lease: n.lease}); err != nil {
-			t.Fatal(err)
-		}
+		c.deregister(n)
 	}
 	for _, n := range nodes {
 		n.info.BlockTokens = 32

@@ -29,9 +29,9 @@ func TestExcused(t *testing.T) {
 		answer <- body
 	}()
 	clocktest.Receive(t, held, "the request")
-	r := c.proxy.registry
-	r.step(r.clock.Now() + 2*time.Minute)
-	for _, m := range r.snapshot() {
+	all := c.proxy.nodes
+	all.step(all.clock.Now() + 2*time.Minute)
+	for _, m := range all.snapshot() {
 		if _, stalled, _ := m.usable(); stalled {
 			t.Errorf("%s is left", m.info.Id)
 		}

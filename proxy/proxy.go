@@ -1,11 +1,12 @@
-// Package proxy is what clients talk to: it serves OpenAI's HTTP API over the nodes that
-// register with it. A command makes a configuration of its flags and calls Run; a test
+// Package proxy is what clients talk to: it serves OpenAI's HTTP API over the nodes of a
+// cluster. A command makes a configuration of its flags and calls Run; a test
 // runs one with scripted nodes.
 //
-// A node registers over gRPC (package proto) and renews a lease; the proxy opens one Serve
-// stream to it, over which every request's legs go out and every iteration's tokens come
-// back, one message an iteration. A node is usable while both its lease and its stream
-// live; when either ends, what it was working on is placed elsewhere. KV bytes never pass
+// Which nodes there are, a membership says (package proxy/members): with the daemons, nodes
+// that register over gRPC and renew a lease. The proxy opens one Serve stream to each
+// (package proto), over which every request's legs go out and every iteration's tokens come
+// back, one message an iteration. A node is usable while it is a member and its stream is
+// open; when either ends, what it was working on is placed elsewhere. KV bytes never pass
 // through here.
 //
 // A request belongs to the goroutine of its HTTP handler from beginning to end. Streams'
@@ -31,6 +32,7 @@ import (
 	"kvferry/handoff"
 	"kvferry/proto"
 	"kvferry/proxy/admission"
+	"kvferry/proxy/members"
 )
 
 // Limits on what a connection may cost before it has asked for anything.
@@ -51,19 +53,20 @@ type timeouts struct {
 
 var defaultTimeouts = timeouts{body: 30 * time.Second, answer: 10 * time.Second, grace: 5 * time.Second, idle: idleTimeout, end: time.Second}
 
-// Proxy serves OpenAI's HTTP API over the nodes that register with it.
+// Proxy serves OpenAI's HTTP API over the nodes of a cluster.
 //
 // A request's life, in the order of the files: api_http.go takes it in, package openai
 // checks it and makes tokens of it, queue.go takes it on, stream.go takes its connection
 // if it streams, flight.go submits it and follows it through attempt.go's state machine,
-// registry_place.go chooses its nodes, member.go carries its legs over the nodes'
+// choice.go chooses its nodes, member.go carries its legs over the nodes'
 // streams, and openai's events are its tokens.
 type Proxy struct {
-	cfg      Config
-	handoff  handoff.Handoff
-	clock    clock.Clock
-	metrics  *proxyMetrics
-	registry *registry
+	cfg     Config
+	handoff handoff.Handoff
+	clock   clock.Clock
+	metrics *proxyMetrics
+	nodes   *nodes
+	leases  *members.Leases // nil if cfg names another membership
 
 	connections *admission.Connections
 	bodies      *admission.Bodies
@@ -71,9 +74,9 @@ type Proxy struct {
 	timeouts    timeouts
 
 	httpListener net.Listener
-	grpcListener net.Listener
+	grpcListener net.Listener // with leases
 	http         *http.Server
-	grpc         *grpc.Server
+	grpc         *grpc.Server // with leases
 
 	ctx  context.Context // of every request and stream; ended when draining takes too long
 	stop context.CancelCauseFunc
@@ -106,14 +109,16 @@ func New(cfg Config) (*Proxy, error) {
 		cfg.Logger.Warn("fewer connections than --max-connections: raise the limit on open files (ulimit -n)", "connections", n, "max_connections", cfg.MaxConnections)
 	}
 	p.ctx, p.stop = context.WithCancelCause(context.Background())
-	p.registry = newRegistry(p.ctx, cfg, p.clock, p.metrics)
-	p.metrics.registry.MustRegister(nodeCollector{p.registry}, healthCollector{p.registry}, queueCollector{p})
+	p.nodes = newNodes(p.ctx, cfg, p.clock, p.metrics)
+	p.metrics.registry.MustRegister(nodeCollector{p.nodes}, healthCollector{p.nodes}, queueCollector{p})
 	if p.httpListener, err = config.Listen("HTTPAddr", cfg.HTTPAddr); err != nil {
 		return nil, err
 	}
-	if p.grpcListener, err = config.Listen("GRPCAddr", cfg.GRPCAddr); err != nil {
-		_ = p.httpListener.Close()
-		return nil, err
+	if cfg.Membership == nil {
+		if err := p.serveLeases(); err != nil {
+			_ = p.httpListener.Close()
+			return nil, err
+		}
 	}
 	p.connections.Back = admission.NewBack(p.httpListener.Addr())
 	p.http = &http.Server{
@@ -126,16 +131,33 @@ func New(cfg Config) (*Proxy, error) {
 		ConnState:         p.connections.State,
 		ErrorLog:          slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelDebug),
 	}
-	p.grpc = grpc.NewServer(grpc.MaxRecvMsgSize(proto.MessageSize), proto.ServerKeepalive())
-	proto.RegisterRegistryServer(p.grpc, p.registry)
 	return p, nil
+}
+
+// serveLeases has the nodes be those that register.
+func (p *Proxy) serveLeases() (err error) {
+	if p.grpcListener, err = config.Listen("GRPCAddr", p.cfg.GRPCAddr); err != nil {
+		return err
+	}
+	p.leases = members.NewLeases(members.LeaseConfig{
+		TTL: p.cfg.LeaseTTL, Rules: p.nodes.rules, Clock: p.clock, Logger: p.cfg.Logger, Streams: p.nodes,
+	})
+	p.cfg.Membership = p.leases
+	p.grpc = grpc.NewServer(grpc.MaxRecvMsgSize(proto.MessageSize), proto.ServerKeepalive())
+	proto.RegisterRegistryServer(p.grpc, p.leases)
+	return nil
 }
 
 // HTTPAddr is the address clients reach, with the port that was given for 0.
 func (p *Proxy) HTTPAddr() string { return p.httpListener.Addr().String() }
 
-// GRPCAddr is the address nodes register at.
-func (p *Proxy) GRPCAddr() string { return p.grpcListener.Addr().String() }
+// GRPCAddr is the address nodes register at; empty if they do not.
+func (p *Proxy) GRPCAddr() string {
+	if p.leases == nil {
+		return ""
+	}
+	return p.grpcListener.Addr().String()
+}
 
 // Ready returns nil if a request would be served now, and else why not: what
 // /health says.
@@ -143,7 +165,7 @@ func (p *Proxy) Ready() error {
 	if p.drains() {
 		return errProxyDrains
 	}
-	_, err := p.registry.serving()
+	_, err := p.nodes.serving()
 	return err
 }
 
@@ -155,31 +177,31 @@ func (p *Proxy) drains() bool {
 
 // WaitReady returns once the nodes needed to serve have joined, or with the
 // reason they have not when ctx ends.
-func (p *Proxy) WaitReady(ctx context.Context) error { return p.registry.wait(ctx) }
+func (p *Proxy) WaitReady(ctx context.Context) error { return p.nodes.wait(ctx) }
 
 // awaitNodes waits for the nodes that a request needs, for NodeWait at most, or returns
 // the reason why they are not there.
 func (p *Proxy) awaitNodes(ctx context.Context) error {
-	r := p.registry
-	missing := r.wait(ended)
+	n := p.nodes
+	missing := n.wait(ended)
 	if missing == nil || p.cfg.NodeWait < 0 {
 		return missing
 	}
-	r.mu.Lock()
-	r.waiting++
-	first := r.waiting == 1
-	r.mu.Unlock()
+	n.mu.Lock()
+	n.waiting++
+	first := n.waiting == 1
+	n.mu.Unlock()
 	defer func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.waiting--
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.waiting--
 	}()
 	if first {
 		p.cfg.Logger.Info("requests wait for nodes", "limit", p.cfg.NodeWait, "why", missing)
 	}
 	limit, cancel := context.WithTimeout(ctx, p.cfg.NodeWait)
 	defer cancel()
-	missing = r.wait(limit)
+	missing = n.wait(limit)
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
@@ -200,8 +222,11 @@ func (p *Proxy) Run(ctx context.Context) error {
 	var servers sync.WaitGroup
 	servers.Go(func() { failed <- p.http.Serve(p.connections.Listen(p.httpListener)) })
 	servers.Go(func() { _ = p.http.Serve(p.connections.Back) })
-	servers.Go(func() { failed <- p.grpc.Serve(p.grpcListener) })
-	servers.Go(func() { p.registry.watch(p.ctx) })
+	if p.leases != nil {
+		servers.Go(func() { failed <- p.grpc.Serve(p.grpcListener) })
+		servers.Go(func() { p.leases.Run(p.ctx) })
+	}
+	servers.Go(func() { p.nodes.run(p.cfg.Membership) })
 	servers.Go(func() { p.watchQueue(p.ctx) })
 
 	var err error
@@ -257,6 +282,8 @@ func (p *Proxy) close() {
 	p.connections.CloseStreams()
 	<-p.idle
 	p.connections.Streaming.Wait()
-	p.registry.close()
-	p.grpc.Stop()
+	if p.leases != nil {
+		p.leases.Close(errProxyDrains)
+		p.grpc.Stop()
+	}
 }

@@ -111,12 +111,12 @@ func (p *Proxy) leave(f *flight) {
 func (p *Proxy) expectedWait() time.Duration {
 	now := p.clock.Now()
 	backlogs := make(map[proto.Role][]*health.Backlog)
-	for _, m := range p.registry.snapshot() {
+	for _, m := range p.nodes.snapshot() {
 		if _, _, up := m.usable(); up {
 			backlogs[m.info.Role] = append(backlogs[m.info.Role], &m.backlog)
 		}
 	}
-	disagg, err := p.registry.serving()
+	disagg, err := p.nodes.serving()
 	switch {
 	case err != nil:
 		return 0
@@ -155,4 +155,12 @@ func (p *Proxy) reportQueue(alarm *health.Alarm) {
 		message = "requests wait for their turn"
 	}
 	p.cfg.Logger.Info(message, "expected_wait", wait.Round(time.Millisecond), "waiting", waiting, "running", running)
+}
+
+// Requests is how many requests have been taken on: those that wait for their turn, and
+// those that run.
+func (p *Proxy) Requests() (waiting, running int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.waiting, p.inFlight - p.waiting
 }

@@ -143,7 +143,7 @@ func TestQueueCountsEveryEnd(t *testing.T) {
 			empty := func(how string) {
 				t.Helper()
 				c.waitQueue(0, 0)
-				for _, m := range c.proxy.registry.snapshot() {
+				for _, m := range c.proxy.nodes.snapshot() {
 					if tokens, _, _ := m.backlog.State(c.proxy.clock.Now()); tokens != 0 {
 						t.Errorf("%s: %d tokens are left in the backlog of %s", how, tokens, m.info.Id)
 					}
@@ -177,7 +177,7 @@ func TestQueueCountsEveryEnd(t *testing.T) {
 // slowNode has a node's backlog go by rate tokens a second, as if the node had said so.
 func (c *testCluster) slowNode(id string, rate float64) {
 	c.t.Helper()
-	for _, m := range c.proxy.registry.snapshot() {
+	for _, m := range c.proxy.nodes.snapshot() {
 		if m.info.Id == id {
 			m.backlog.Declare(uint32(1e9 / rate))
 			return

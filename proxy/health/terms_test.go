@@ -52,19 +52,19 @@ func TestTerms(t *testing.T) {
 			}
 			m.End(1)
 			m.End(2)
-			if over, _ := m.Step(m.last + time.Second); over != nil {
+			if over, _ := m.Step(m.pause.last + time.Second); over != nil {
 				t.Errorf("%v are over after their end", over)
 			}
 		})
 	}
 }
 
-// TestTermsBeat: step is called often enough that a gap is one.
-func TestTermsBeat(t *testing.T) {
+// TestPauseBeat: step is called often enough that a gap is one.
+func TestPauseBeat(t *testing.T) {
 	for _, ttl := range []time.Duration{10 * time.Millisecond, 100 * time.Millisecond, time.Second, 3 * time.Second, time.Minute} {
-		m := NewTerms(0, ttl)
-		if m.Every() <= 0 || m.gap() < 2*m.Every() || m.Every() > ttl/10 {
-			t.Errorf("leases of %v: a step every %v, a gap from %v", ttl, m.Every(), m.gap())
+		p, every := NewPause(0, ttl), Every(ttl)
+		if every <= 0 || p.gap() < 2*every || every > ttl/10 {
+			t.Errorf("leases of %v: a step every %v, a gap from %v", ttl, every, p.gap())
 		}
 	}
 }

@@ -13,25 +13,25 @@ import (
 
 // policy is what places on nodes of a role, made when it is first asked for:
 // only then is the block size known. The caller holds mu.
-func (r *registry) policy(role proto.Role) (placement.Policy, error) {
-	p, ok := r.places[role]
+func (n *nodes) policy(role proto.Role) (placement.Policy, error) {
+	p, ok := n.places[role]
 	if !ok {
 		var err error
-		if p, err = placement.New(r.name, int(r.cluster.BlockTokens), role != proto.Role_ROLE_DECODE); err != nil {
+		if p, err = placement.New(n.name, int(n.cluster.BlockTokens), role != proto.Role_ROLE_DECODE); err != nil {
 			return nil, fmt.Errorf("proxy: %w", err)
 		}
-		r.places[role] = p
+		n.places[role] = p
 	}
 	return p, nil
 }
 
 // prefix is what placement wants to know of a prompt's blocks for a role: their
 // hashes, or nothing. Hashing is not done under the lock that every request takes.
-func (r *registry) prefix(role proto.Role, prompt []kvcache.Token) []kvcache.Hash {
-	r.mu.Lock()
-	p, err := r.policy(role)
-	blockTokens := int(r.cluster.BlockTokens)
-	r.mu.Unlock()
+func (n *nodes) prefix(role proto.Role, prompt []kvcache.Token) []kvcache.Hash {
+	n.mu.Lock()
+	p, err := n.policy(role)
+	blockTokens := int(n.cluster.BlockTokens)
+	n.mu.Unlock()
 	if err != nil || blockTokens == 0 || !p.WantsPrefix() {
 		return nil
 	}
@@ -48,23 +48,23 @@ type choice struct {
 
 // place chooses a node for a leg: one that gets on, that is not quarantined, by itself or
 // with its partner, and has not failed the request before; or the best there is.
-func (r *registry) place(ch choice, req placement.Request) (*member, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	p, err := r.policy(ch.role)
+func (n *nodes) place(ch choice, req placement.Request) (*member, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p, err := n.policy(ch.role)
 	if err != nil {
 		return nil, err
 	}
-	now := r.clock.Now()
+	now := n.clock.Now()
 	var members []*member
 	var candidates []placement.Candidate
 	best := worst
-	for _, m := range r.byRole[ch.role] {
+	for _, m := range n.byRole[ch.role] {
 		c, stalled, ok := m.usable()
 		if !ok {
 			continue
 		}
-		g := r.grade(now, m, stalled, ch)
+		g := n.grade(now, m, stalled, ch)
 		if g < best {
 			best, members, candidates = g, members[:0], candidates[:0]
 		}
@@ -77,7 +77,7 @@ func (r *registry) place(ch choice, req placement.Request) (*member, error) {
 	}
 	m := members[p.Place(req, candidates)]
 	for _, s := range subjects(m, ch.with) {
-		r.quarantine.Chosen(now, s)
+		n.quarantine.Chosen(now, s)
 	}
 	return m, nil
 }
@@ -94,11 +94,11 @@ const (
 )
 
 // grade is a node's for a request. The caller holds mu.
-func (r *registry) grade(now time.Duration, m *member, stalled bool, ch choice) grade {
+func (n *nodes) grade(now time.Duration, m *member, stalled bool, ch choice) grade {
 	switch {
 	case stalled:
 		return stuck
-	case r.resting(now, m, ch):
+	case n.resting(now, m, ch):
 		return resting
 	case ch.avoid[m]:
 		return failed
@@ -108,12 +108,12 @@ func (r *registry) grade(now time.Duration, m *member, stalled bool, ch choice) 
 
 // resting reports whether a node is quarantined, or every pair that it could be part of.
 // The caller holds mu.
-func (r *registry) resting(now time.Duration, m *member, ch choice) bool {
-	rests := func(s health.Subject) bool { return r.quarantine.Resting(now, s) }
+func (n *nodes) resting(now time.Duration, m *member, ch choice) bool {
+	rests := func(s health.Subject) bool { return n.quarantine.Resting(now, s) }
 	if slices.ContainsFunc(subjects(m, ch.with), rests) {
 		return true
 	}
-	partners := r.byRole[ch.partner]
+	partners := n.byRole[ch.partner]
 	return len(partners) > 0 && !slices.ContainsFunc(partners, func(o *member) bool {
 		_, stalled, ok := o.usable()
 		return ok && !stalled && !slices.ContainsFunc(subjects(m, o), rests)
@@ -135,13 +135,13 @@ func subjects(m, with *member) []health.Subject {
 }
 
 // succeeded counts an attempt that went well, with b nil if one node had it.
-func (r *registry) succeeded(a, b *member) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	now := r.clock.Now()
-	for _, s := range r.concerned(a, b) {
-		if r.quarantine.Succeeded(now, s) {
-			r.log.Info("out of quarantine", "node", s.Node, "peer", s.Peer)
+func (n *nodes) succeeded(a, b *member) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	now := n.clock.Now()
+	for _, s := range n.concerned(a, b) {
+		if n.quarantine.Succeeded(now, s) {
+			n.log.Info("out of quarantine", "node", s.Node, "peer", s.Peer)
 		}
 	}
 }
@@ -149,28 +149,28 @@ func (r *registry) succeeded(a, b *member) {
 // failed counts a leg that failed on a, while b, if not nil, had the other. A transfer has
 // two ends, and the one that reports it is often not the one at fault: it counts against
 // both, and against the two together. A node that was lost or told to stop is no failure.
-func (r *registry) failed(a, b *member, err *LegError) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+func (n *nodes) failed(a, b *member, err *LegError) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	var of []health.Subject
 	switch err.Code {
 	case proto.FailCode_FAIL_TRANSFER, proto.FailCode_FAIL_CONTENT:
-		of = r.concerned(a, b)
+		of = n.concerned(a, b)
 	case proto.FailCode_FAIL_INTERNAL, proto.FailCode_FAIL_CHANGED:
-		of = r.concerned(a, nil)
+		of = n.concerned(a, nil)
 	}
-	now := r.clock.Now()
+	now := n.clock.Now()
 	for _, s := range of {
-		if rest := r.quarantine.Failed(now, s); rest > 0 {
-			r.log.Warn("quarantined", "node", s.Node, "peer", s.Peer, "for", rest, "err", err)
+		if rest := n.quarantine.Failed(now, s); rest > 0 {
+			n.log.Warn("quarantined", "node", s.Node, "peer", s.Peer, "for", rest, "err", err)
 		}
 	}
 }
 
 // concerned are the subjects of an attempt on nodes that are still members. The caller
 // holds mu.
-func (r *registry) concerned(a, b *member) []health.Subject {
-	here := func(m *member) bool { return m != nil && r.byID[m.info.Id] == m }
+func (n *nodes) concerned(a, b *member) []health.Subject {
+	here := func(m *member) bool { return m != nil && n.byID[m.info.Id] == m }
 	switch {
 	case here(a) && here(b) && a != b:
 		return append(subjects(a, b), health.Subject{Node: b.info.Id})
@@ -182,21 +182,21 @@ func (r *registry) concerned(a, b *member) []health.Subject {
 
 // leaveStalled gives up on nodes that do not get on, if there are others to go to: with
 // nowhere to go, waiting is all there is. The caller holds mu.
-func (r *registry) leaveStalled(now time.Duration) {
+func (n *nodes) leaveStalled(now time.Duration) {
 	var any time.Duration
-	for _, m := range r.byID {
+	for _, m := range n.byID {
 		any = max(any, m.gotOn())
 	}
-	for _, m := range r.byID {
-		if m.stuck(now, any) && r.elsewhere(m) {
+	for _, m := range n.byID {
+		if m.stuck(now, any) && n.elsewhere(m) {
 			m.leaveBehind(now)
 		}
 	}
 }
 
 // elsewhere reports whether requests can be served without m. The caller holds mu.
-func (r *registry) elsewhere(m *member) bool {
-	_, err := r.servedBy(func(o *member) bool {
+func (n *nodes) elsewhere(m *member) bool {
+	_, err := n.servedBy(func(o *member) bool {
 		_, stalled, ok := o.usable()
 		return ok && !stalled && o != m
 	})
@@ -205,30 +205,30 @@ func (r *registry) elsewhere(m *member) bool {
 
 // serving says how a request would be served now: by a prefill and a decode
 // node, or by one node; or why it cannot.
-func (r *registry) serving() (disagg bool, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.servingLocked()
+func (n *nodes) serving() (disagg bool, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.servingLocked()
 }
 
 // servingLocked is serving. The caller holds mu.
-func (r *registry) servingLocked() (disagg bool, err error) {
-	if disagg, err = r.servedBy(func(m *member) bool { _, stalled, ok := m.usable(); return ok && !stalled }); err == nil {
+func (n *nodes) servingLocked() (disagg bool, err error) {
+	if disagg, err = n.servedBy(func(m *member) bool { _, stalled, ok := m.usable(); return ok && !stalled }); err == nil {
 		return disagg, nil
 	}
-	return r.servedBy(func(m *member) bool { _, _, ok := m.usable(); return ok })
+	return n.servedBy(func(m *member) bool { _, _, ok := m.usable(); return ok })
 }
 
 // servedBy says how a request would be served by some of the nodes. The caller holds mu.
-func (r *registry) servedBy(some func(*member) bool) (disagg bool, err error) {
-	up := func(role proto.Role) bool { return slices.ContainsFunc(r.byRole[role], some) }
-	p, d, n := up(proto.Role_ROLE_PREFILL), up(proto.Role_ROLE_DECODE), up(proto.Role_ROLE_NONDISAGG)
+func (n *nodes) servedBy(some func(*member) bool) (disagg bool, err error) {
+	up := func(role proto.Role) bool { return slices.ContainsFunc(n.byRole[role], some) }
+	p, d, both := up(proto.Role_ROLE_PREFILL), up(proto.Role_ROLE_DECODE), up(proto.Role_ROLE_NONDISAGG)
 	switch {
-	case r.mode != ModeNondisagg && p && d:
+	case n.mode != ModeNondisagg && p && d:
 		return true, nil
-	case r.mode != ModeDisagg && n:
+	case n.mode != ModeDisagg && both:
 		return false, nil
-	case r.mode == ModeNondisagg:
+	case n.mode == ModeNondisagg:
 		return false, fmt.Errorf("%w: no non-disaggregated node is up", errNoNode)
 	case p:
 		return false, fmt.Errorf("%w: a prefill node is up, a decode node is missing", errNoNode)
