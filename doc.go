@@ -18,6 +18,7 @@
 //	proxy/admission                      bounds on clients: connections, memory for bodies
 //	proxy/members                        which nodes there are: watched, leased, listed
 //	proxy/members/memberstest            what every membership must do
+//	proxy/metrics                        what is counted of requests and nodes, under vLLM's names
 //	proxy/health                         whether a node is there, gets on and is to be trusted
 //	proxy/openai                         the API's wire format: requests, answers, errors, tokens
 //	bench/nics                           the experiments on several NICs, held to limits

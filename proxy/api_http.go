@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"kvferry/proxy/admission"
+	"kvferry/proxy/metrics"
 	"kvferry/proxy/openai"
 )
 
@@ -28,7 +30,7 @@ func (p *Proxy) handler() http.Handler {
 	mux.HandleFunc("GET /get_server_info", p.serveServerInfo)
 	mux.HandleFunc("POST /tokenize", p.serveTokenize)
 	mux.HandleFunc("POST /detokenize", p.serveDetokenize)
-	mux.Handle("GET /metrics", p.metrics.handler())
+	mux.Handle("GET /metrics", p.metrics.Handler())
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		e := &openai.Error{Status: http.StatusNotFound, Type: "invalid_request_error", Code: "not_found", Message: fmt.Sprintf("no such endpoint: %s %s", r.Method, openai.Abbreviate(r.URL.Path))}
 		for _, method := range []string{http.MethodGet, http.MethodPost} {
@@ -110,7 +112,7 @@ func (p *Proxy) accept(f *flight, w http.ResponseWriter, r *http.Request, kind o
 		p.connections.Running(c)
 	}
 	f.created = time.Now()
-	f.metrics = p.metrics.model(f.req.Model)
+	f.metrics = p.metrics.Model(f.req.Model)
 	if f.req.Stream {
 		f.events = openai.NewEvents(f.req, f.requestID, f.created)
 		f.inbox = newInbox(1)
@@ -167,7 +169,7 @@ func (p *Proxy) finish(w http.ResponseWriter, f *flight, err error) (broken bool
 		api = toAPIError(fmt.Errorf("request %s: %w", f.requestID, err))
 	}
 	e2e := p.clock.Now() - f.accepted
-	f.metrics.ended(f, e2e, api)
+	f.count(e2e, api)
 	level := slog.LevelDebug
 	if api != nil && api.Status != statusClientClosed {
 		level = slog.LevelWarn
@@ -197,11 +199,27 @@ func (p *Proxy) finish(w http.ResponseWriter, f *flight, err error) (broken bool
 	return false
 }
 
+// count counts a request that has ended, well if err is nil.
+func (f *flight) count(e2e time.Duration, err *openai.Error) {
+	output := len(f.delivered)
+	switch {
+	case err == nil:
+		f.metrics.Served(metrics.Request{
+			Prompt: len(f.req.Prompt), Cached: int(f.cached), Output: output, MaxTokens: f.req.MaxTokens, Stop: f.finish == "stop",
+			E2E: e2e, Decode: f.last - f.first, Breakdown: &f.breakdown, Proxy: f.own,
+		})
+	case err.Status == statusClientClosed:
+		f.metrics.Aborted(output)
+	default:
+		f.metrics.Failed(output, cmp.Or(err.Code, err.Type), err.Status >= http.StatusInternalServerError)
+	}
+}
+
 // refuse answers a request that never started.
 func (p *Proxy) refuse(w http.ResponseWriter, id string, err error) {
 	api := toAPIError(err)
 	if cluster, ok := p.nodes.info(); ok {
-		p.metrics.model(cluster.Model).failed(api)
+		p.metrics.Model(cluster.Model).Refused(cmp.Or(api.Code, api.Type))
 	}
 	p.cfg.Logger.Debug("request refused", "request", id, "status", api.Status, "err", err)
 	if errors.Is(err, errProxyDrains) {

@@ -18,6 +18,7 @@ import (
 	"kvferry/handoff"
 	"kvferry/proto"
 	"kvferry/proxy/members"
+	"kvferry/proxy/metrics"
 	"kvferry/proxy/openai"
 )
 
@@ -175,17 +176,17 @@ func benchmarkStreams(b *testing.B, addr string, concurrency, tokens int) {
 // message of 32 tokens to 32 requests, read, ordered and rendered.
 func BenchmarkDispatch(b *testing.B) {
 	const batch = 32
-	all := newProxyMetrics()
-	metrics := all.model(testModel)
+	all := metrics.New()
+	counts := all.Model(testModel)
 	m := newMember(context.Background(), members.Node{Info: &proto.NodeInfo{Id: "both-1"}, Incarnation: 1})
-	m.metrics, m.clock, m.up = all.engine(testModel, "both-1"), clock.Precise(), true
+	m.metrics, m.clock, m.up = all.Engine(testModel, "both-1"), clock.Precise(), true
 	p := &Proxy{clock: m.clock}
 	msg := &proto.FromNode{}
 	var flights []*flight
 	var attempts []*submission
 	for i := range batch {
 		req := &openai.Request{Model: testModel, Prompt: []uint32{1, 2, 3}, Stream: true}
-		f := &flight{proxy: p, req: req, inbox: newInbox(1), metrics: metrics, events: openai.NewEvents(req, "id", time.Unix(0, 0))}
+		f := &flight{proxy: p, req: req, inbox: newInbox(1), metrics: counts, events: openai.NewEvents(req, "id", time.Unix(0, 0))}
 		f.events.To(newStreamWriter(discardConn{}, &http.Request{ProtoMajor: 1, ProtoMinor: 1}))
 		l := &leg{kind: proto.Leg_LEG_FULL, inbox: f.inbox}
 		if err := m.submit(l, &proto.Submit{}); err != nil {

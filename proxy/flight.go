@@ -13,6 +13,7 @@ import (
 	"kvferry/kvcache"
 	"kvferry/placement"
 	"kvferry/proto"
+	"kvferry/proxy/metrics"
 	"kvferry/proxy/openai"
 )
 
@@ -36,7 +37,7 @@ type flight struct {
 	created   time.Time
 	events    *openai.Events // nil: only collect
 	inbox     *inbox
-	metrics   *modelMetrics
+	metrics   *metrics.Model
 
 	delivered []uint32 // in order, each exactly once
 	finish    string   // of the last token, once that is delivered
@@ -106,7 +107,7 @@ func (f *flight) again(ctx context.Context, err error) error {
 		return err
 	}
 	f.retries++
-	f.metrics.retries.Inc()
+	f.metrics.Retried()
 	f.proxy.cfg.Logger.Warn("request placed again", "request", f.requestID, "delivered", len(f.delivered), "retry", f.retries, "err", err)
 	// A lost node may be back, or its successor up, within a lease.
 	grace, cancel := context.WithTimeout(ctx, f.proxy.cfg.LeaseTTL)
@@ -219,11 +220,11 @@ func (f *flight) deliver(a *submission, done bool) error {
 		f.ids = append(f.ids, t.ID)
 		if len(f.delivered) == 0 && len(f.ids) == 1 {
 			f.first = t.At
-			f.metrics.ttft.Observe((t.At - f.accepted).Seconds())
+			f.metrics.FirstToken(t.At - f.accepted)
 		} else {
 			// Receivers of two streams stamp before they queue for the inbox.
 			t.At = max(t.At, f.last)
-			f.metrics.itl.Observe((t.At - f.last).Seconds())
+			f.metrics.NextToken(t.At - f.last)
 		}
 		f.last = t.At
 	}

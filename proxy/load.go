@@ -36,7 +36,7 @@ func (m *member) setLoad(l *proto.Load) {
 	now := m.clock.Now()
 	m.progress.Load(now, l)
 	back := m.progress.At == now && m.recoverLocked()
-	m.metrics.addLoad(old, l)
+	m.metrics.Load(old, l)
 	turned := old.Draining != l.Draining
 	m.mu.Unlock()
 	if turned || back {

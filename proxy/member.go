@@ -16,6 +16,7 @@ import (
 	"kvferry/proto"
 	"kvferry/proxy/health"
 	"kvferry/proxy/members"
+	"kvferry/proxy/metrics"
 )
 
 // serveWindow is the HTTP/2 window of a node's stream: an iteration of 1,000
@@ -29,7 +30,7 @@ type member struct {
 	incarnation uint64 // as the membership numbers it
 	log         *slog.Logger
 	clock       clock.Clock
-	metrics     *engineMetrics
+	metrics     *metrics.Engine
 	changed     func() // the member became usable or unusable; called without mu
 
 	ctx    context.Context // the membership: done when it ends, its cause saying why
@@ -178,7 +179,7 @@ func (m *member) receive(msg *proto.FromNode) error {
 	}
 	now := m.clock.Now()
 	if n := len(msg.Ids); n > 0 {
-		m.metrics.iterationTokens.Observe(float64(n))
+		m.metrics.Iteration(n)
 	}
 	m.mu.Lock()
 	m.heard = now

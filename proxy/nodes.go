@@ -15,6 +15,7 @@ import (
 	"kvferry/proto"
 	"kvferry/proxy/health"
 	"kvferry/proxy/members"
+	"kvferry/proxy/metrics"
 	"kvferry/proxy/openai"
 )
 
@@ -29,7 +30,7 @@ type nodes struct {
 	beat  time.Duration // how often to step
 	name  string        // of the placement policy
 
-	metrics *proxyMetrics
+	metrics *metrics.Metrics
 
 	ctx     context.Context // every member's parent
 	streams sync.WaitGroup  // of the members
@@ -45,7 +46,7 @@ type nodes struct {
 	waiting    int // requests, for nodes that are not there
 }
 
-func newNodes(ctx context.Context, cfg Config, c clock.Clock, metrics *proxyMetrics) *nodes {
+func newNodes(ctx context.Context, cfg Config, c clock.Clock, counts *metrics.Metrics) *nodes {
 	return &nodes{
 		mode:       cfg.Mode,
 		rules:      members.Rules{Handoff: cfg.Handoff, MaxVocab: openai.MaxVocab, MixedProfiles: cfg.AllowMixedProfiles},
@@ -53,7 +54,7 @@ func newNodes(ctx context.Context, cfg Config, c clock.Clock, metrics *proxyMetr
 		clock:      c,
 		beat:       health.Every(cfg.LeaseTTL),
 		name:       cfg.Placement,
-		metrics:    metrics,
+		metrics:    counts,
 		ctx:        ctx,
 		byID:       make(map[string]*member),
 		byRole:     make(map[proto.Role][]*member),
@@ -134,7 +135,7 @@ func (n *nodes) join(node members.Node) *member {
 		n.log.Warn("nodes of different profiles", "node", info.Id, "profile", info.Profile, "fingerprint", info.ProfileFingerprint, "cluster", n.profiles())
 	}
 	m := newMember(n.ctx, node)
-	m.log, m.clock, m.metrics, m.changed = n.log, n.clock, n.metrics.engine(info.Model, info.Id), n.notify
+	m.log, m.clock, m.metrics, m.changed = n.log, n.clock, n.metrics.Engine(info.Model, info.Id), n.notify
 	n.byID[info.Id] = m
 	list := append(n.byRole[info.Role], m)
 	slices.SortFunc(list, func(a, b *member) int { return cmp.Compare(a.info.Id, b.info.Id) })

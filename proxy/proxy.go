@@ -33,6 +33,7 @@ import (
 	"kvferry/proto"
 	"kvferry/proxy/admission"
 	"kvferry/proxy/members"
+	"kvferry/proxy/metrics"
 )
 
 // Limits on what a connection may cost before it has asked for anything.
@@ -64,7 +65,7 @@ type Proxy struct {
 	cfg     Config
 	handoff handoff.Handoff
 	clock   clock.Clock
-	metrics *proxyMetrics
+	metrics *metrics.Metrics
 	nodes   *nodes
 	leases  *members.Leases // nil if cfg names another membership
 
@@ -101,7 +102,7 @@ func New(cfg Config) (*Proxy, error) {
 		return nil, err // Validate has looked
 	}
 	p := &Proxy{
-		cfg: cfg, handoff: hand, clock: clock.Precise(), metrics: newProxyMetrics(), idle: make(chan struct{}),
+		cfg: cfg, handoff: hand, clock: clock.Precise(), metrics: metrics.New(), idle: make(chan struct{}),
 		connections: admission.NewConnections(cfg.MaxConnections), bodies: admission.NewBodies(cfg.MaxBodyBytes),
 		timeouts: defaultTimeouts, parsing: make(chan struct{}, runtime.GOMAXPROCS(0)),
 	}
@@ -110,7 +111,7 @@ func New(cfg Config) (*Proxy, error) {
 	}
 	p.ctx, p.stop = context.WithCancelCause(context.Background())
 	p.nodes = newNodes(p.ctx, cfg, p.clock, p.metrics)
-	p.metrics.registry.MustRegister(nodeCollector{p.nodes}, healthCollector{p.nodes}, queueCollector{p})
+	p.metrics.Register(nodeCollector{p.nodes}, healthCollector{p.nodes}, queueCollector{p})
 	if p.httpListener, err = config.Listen("HTTPAddr", cfg.HTTPAddr); err != nil {
 		return nil, err
 	}

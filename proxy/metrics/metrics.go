@@ -1,25 +1,25 @@
-package proxy
+// Package metrics counts what a proxy and its nodes do, for Prometheus: under vLLM's names,
+// so that dashboards and bench clients made for vLLM read them, and under kvferry: what vLLM
+// has no name for. vLLM's carry model_name and engine, as there: engine is a node's id where
+// a node counts, and "0" where the proxy does, request by request. Units are in the names; a
+// histogram's buckets are vLLM's, or vLLM's and finer ones between them.
+//
+// The serving path holds a [Model] and an [Engine], resolved once, and looks nothing up by
+// label. All may be used at once. What is read when somebody asks, and not counted (the
+// nodes' state, the queue), is for who has it to register as a collector.
+package metrics
 
 import (
 	"net/http"
 	"sync"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-
-	"kvferry/proto"
-	"kvferry/proxy/openai"
 )
 
-// proxyMetrics are the proxy's metrics under vLLM's names, so that dashboards
-// and bench clients made for vLLM read them, and under kvferry: what vLLM has
-// no name for. vLLM's carry model_name and engine, as there: engine is a node's id
-// where a node counts, and wholeCluster where the proxy does, request by request.
-// Units are in the names; a histogram's buckets are vLLM's, or vLLM's and finer ones
-// between them.
-type proxyMetrics struct {
+// Metrics are one proxy's.
+type Metrics struct {
 	registry *prometheus.Registry
 
 	counters   map[string]*prometheus.CounterVec
@@ -30,17 +30,16 @@ type proxyMetrics struct {
 	stages     *prometheus.HistogramVec
 
 	mu      sync.Mutex
-	models  map[string]*modelMetrics
-	engines map[[2]string]*engineMetrics // by model and node
+	models  map[string]*Model
+	engines map[[2]string]*Engine // by model and node
 }
 
 // wholeCluster is the engine of what belongs to a request: several nodes serve it,
 // and its client sees one. vLLM's only engine is called that.
 const wholeCluster = "0"
 
-// modelMetrics are one model's, resolved once: the serving path looks nothing
-// up by label.
-type modelMetrics struct {
+// A Model counts the requests for one model.
+type Model struct {
 	promptTokens, promptTokensCached, generationTokens prometheus.Counter
 	externalQueries, externalHits                      prometheus.Counter
 	retries                                            prometheus.Counter
@@ -54,8 +53,8 @@ type modelMetrics struct {
 	failures                                           *prometheus.CounterVec // {code}
 }
 
-// engineMetrics are one node's.
-type engineMetrics struct {
+// An Engine counts what one node does.
+type Engine struct {
 	preemptions, prefixQueries, prefixHits             prometheus.Counter
 	kvBytes, blocksChecked, blocksBad, transfersFailed prometheus.Counter
 	iterationTokens                                    prometheus.Observer
@@ -92,13 +91,14 @@ var (
 	stageBuckets  = []float64{1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
 )
 
-func newProxyMetrics() *proxyMetrics {
-	m := &proxyMetrics{
+// New has counted nothing.
+func New() *Metrics {
+	m := &Metrics{
 		registry:   prometheus.NewRegistry(),
 		counters:   make(map[string]*prometheus.CounterVec),
 		histograms: make(map[string]*prometheus.HistogramVec),
-		models:     make(map[string]*modelMetrics),
-		engines:    make(map[[2]string]*engineMetrics),
+		models:     make(map[string]*Model),
+		engines:    make(map[[2]string]*Engine),
 	}
 	labels := func(more ...string) []string { return append([]string{"model_name", "engine"}, more...) }
 	for name, help := range map[string]string{
@@ -163,12 +163,16 @@ func newProxyMetrics() *proxyMetrics {
 	return m
 }
 
-func (m *proxyMetrics) handler() http.Handler {
+// Register adds what is read when somebody asks.
+func (m *Metrics) Register(all ...prometheus.Collector) { m.registry.MustRegister(all...) }
+
+// Handler answers a scrape.
+func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{DisableCompression: true})
 }
 
-// model returns the handles of one model.
-func (m *proxyMetrics) model(name string) *modelMetrics {
+// Model returns the counts of one model.
+func (m *Metrics) Model(name string) *Model {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if h := m.models[name]; h != nil {
@@ -179,7 +183,7 @@ func (m *proxyMetrics) model(name string) *modelMetrics {
 		return m.histograms[metric].WithLabelValues(name, wholeCluster)
 	}
 	ended := func(reason string) prometheus.Counter { return m.success.WithLabelValues(name, wholeCluster, reason) }
-	h := &modelMetrics{
+	h := &Model{
 		promptTokens:       c("vllm:prompt_tokens_total"),
 		promptTokensCached: c("vllm:prompt_tokens_cached_total"),
 		generationTokens:   c("vllm:generation_tokens_total"),
@@ -216,9 +220,9 @@ func (m *proxyMetrics) model(name string) *modelMetrics {
 	return h
 }
 
-// engine returns the handles of one node, the same ones when it comes back.
-func (m *proxyMetrics) engine(model, node string) *engineMetrics {
-	m.model(model) // a model's counters are there from its first node on
+// Engine returns the counts of one node, the same ones when it comes back.
+func (m *Metrics) Engine(model, node string) *Engine {
+	m.Model(model) // a model's counters are there from its first node on
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	key := [2]string{model, node}
@@ -226,7 +230,7 @@ func (m *proxyMetrics) engine(model, node string) *engineMetrics {
 		return h
 	}
 	c := func(metric string) prometheus.Counter { return m.counters[metric].WithLabelValues(model, node) }
-	h := &engineMetrics{
+	h := &Engine{
 		preemptions:     c("vllm:num_preemptions_total"),
 		prefixQueries:   c("vllm:prefix_cache_queries_total"),
 		prefixHits:      c("vllm:prefix_cache_hits_total"),
@@ -238,76 +242,4 @@ func (m *proxyMetrics) engine(model, node string) *engineMetrics {
 	}
 	m.engines[key] = h
 	return h
-}
-
-// addLoad counts what a node did between two of its reports.
-func (h *engineMetrics) addLoad(old, l *proto.Load) {
-	h.preemptions.Add(float64(l.Preemptions - old.Preemptions))
-	h.prefixQueries.Add(float64(l.PrefixQueries - old.PrefixQueries))
-	h.prefixHits.Add(float64(l.PrefixHits - old.PrefixHits))
-	h.kvBytes.Add(float64(l.KvBytes - old.KvBytes))
-	h.blocksChecked.Add(float64(l.KvBlocksChecked - old.KvBlocksChecked))
-	h.blocksBad.Add(float64(l.KvBlocksBad - old.KvBlocksBad))
-	h.transfersFailed.Add(float64(l.KvTransfersFailed - old.KvTransfersFailed))
-}
-
-// ended counts a request that has ended, well if err is nil.
-func (h *modelMetrics) ended(f *flight, e2e time.Duration, err *openai.Error) {
-	h.generationTokens.Add(float64(len(f.delivered)))
-	switch {
-	case err == nil && f.finish == "stop":
-		h.stop.Inc()
-	case err == nil:
-		h.length.Inc()
-	case err.Status == statusClientClosed:
-		h.abort.Inc()
-		return
-	default:
-		if err.Status >= http.StatusInternalServerError {
-			h.broken.Inc()
-		}
-		h.failed(err)
-		return
-	}
-	h.promptTokens.Add(float64(len(f.req.Prompt)))
-	h.promptTokensCached.Add(float64(min(int(f.cached), len(f.req.Prompt))))
-	h.e2e.Observe(e2e.Seconds())
-	h.promptLength.Observe(float64(len(f.req.Prompt)))
-	h.generationLength.Observe(float64(len(f.delivered)))
-	h.maxGeneration.Observe(float64(len(f.delivered)))
-	h.completions.Observe(1)
-	h.maxTokens.Observe(float64(f.req.MaxTokens))
-	decode := (f.last - f.first).Seconds()
-	if n := len(f.delivered); n > 1 {
-		h.tpot.Observe(decode / float64(n-1))
-	}
-	b := &f.breakdown
-	prefill := float64(b.PrefillUs) / 1e6
-	h.queue.Observe(float64(b.QueueUs) / 1e6)
-	h.prefill.Observe(prefill)
-	h.decode.Observe(decode)
-	h.inference.Observe(prefill + decode)
-	for i, us := range [stageCount]uint32{
-		stageProxy: b.ProxyUs + proto.Microseconds(f.own), stageQueue: b.QueueUs, stagePrefill: b.PrefillUs, stagePost: b.PostUs,
-		stageWire: b.WireUs, stageLand: b.LandUs, stageFirstDecode: b.FirstDecodeUs,
-	} {
-		h.stages[i].Observe(float64(us) / 1e6)
-	}
-	if b.KvBytes > 0 {
-		h.externalQueries.Add(float64(len(f.req.Prompt)))
-		h.externalHits.Add(float64(len(f.req.Prompt)))
-		h.nixlXfer.Observe(float64(b.WireUs) / 1e6)
-		h.nixlPost.Observe(float64(b.PostUs) / 1e6)
-		h.nixlBytes.Observe(float64(b.KvBytes))
-		h.nixlDescriptor.Observe(float64(b.KvBlocksChecked))
-	}
-}
-
-// failed counts a request that was answered with an error, started or not.
-func (h *modelMetrics) failed(err *openai.Error) {
-	code := err.Code
-	if code == "" {
-		code = err.Type
-	}
-	h.failures.WithLabelValues(code).Inc()
 }
