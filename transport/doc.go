@@ -18,6 +18,19 @@
 // READ's bytes are in the local memory. An immediate is a number given to the
 // target's engine after all of its batch's bytes are there.
 //
+// # Where to begin
+//
+// The example of this package has two engines over TCP: one writes into the other's
+// memory, announces it by an immediate, and reads it back; that of [Segment.Window] opens
+// a part of a segment for one transfer. Other packages have the rest:
+//
+//	rails           opens rails by what a user writes, tcp/eth0, rdma/mlx5_0 or cma, and
+//	                says which are near which memory: Config.Rails and Config.Rank
+//	topology        finds out which NIC is near which memory, or reads it from a file
+//	transporttest   TestRail, the contract of Rail as a test: its example is a rail of
+//	                one's own, run against it
+//	connection      what a rail of one's own needs for its connections
+//
 // # Keys and windows
 //
 // A peer may do what a key opens, and it learns keys from a SegmentInfo. The key of a
@@ -44,8 +57,8 @@
 // deadline or Cancel ends a batch whose slices are posted, the engine first
 // closes the endpoints that hold them. (Slices of other batches on those
 // endpoints are retried.) Registered memory must stay mapped until
-// [Segment.Close] returns; it should be mmap'd rather than Go heap, because
-// RDMA devices keep the address.
+// [Segment.Close] returns; it should be mmap'd rather than Go heap, as [MapMemory] does
+// it, because RDMA devices keep the address. Any [Allocator]'s memory will do.
 //
 // A target may still apply bytes of a WRITE after its batch failed: they were
 // on their way. They are not applied after a retry of the same slice was: a rail's

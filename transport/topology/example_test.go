@@ -32,3 +32,30 @@ func Example() {
 	// across sockets, distance 21
 	// 0 warnings
 }
+
+// A matrix as Mooncake writes it: which NICs are for memory at which location. A rail asks
+// by its own name.
+func ExampleParseMatrix() {
+	matrix, err := topology.ParseMatrix([]byte(`{
+		"cpu:0":  [["mlx5_0"], ["mlx5_1"]],
+		"cpu:1":  [["mlx5_1"], ["mlx5_0"]],
+		"cuda:0": [["mlx5_0"], []]
+	}`))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	names := map[int]string{topology.RankPreferred: "preferred", topology.RankAvailable: "available", topology.RankExcluded: "not to be used"}
+	for _, location := range matrix.Locations() {
+		for _, rail := range []string{"rdma/mlx5_0", "rdma/mlx5_1"} {
+			fmt.Println(location, rail, names[matrix.Rank(location, rail)])
+		}
+	}
+	// Output:
+	// cpu:0 rdma/mlx5_0 preferred
+	// cpu:0 rdma/mlx5_1 available
+	// cpu:1 rdma/mlx5_0 available
+	// cpu:1 rdma/mlx5_1 preferred
+	// cuda:0 rdma/mlx5_0 preferred
+	// cuda:0 rdma/mlx5_1 not to be used
+}
