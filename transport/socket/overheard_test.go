@@ -102,6 +102,18 @@ func TestOverheard(t *testing.T) {
 		t.Fatalf("%d bytes were heard", len(heard))
 	}
 
+	said := repeat(t, served, key, heard)
+	move()
+	if st := ini.Rails()[0]; st.Dials != 1 || st.Downs != 0 {
+		t.Errorf("with %d things that were overheard, a stranger has ended the connection: %+v", said, st)
+	}
+}
+
+// repeat is a stranger with a key, who says every 16 bytes of what was heard as the secret
+// of a lost connection, and in a fence. It returns how many that were, when the target has
+// done with all of them.
+func repeat(t *testing.T, served *Rail, key transport.Key, heard []byte) (said int) {
+	t.Helper()
 	stranger, err := net.Dial("tcp", served.Addr())
 	if err != nil {
 		t.Fatal(err)
@@ -111,7 +123,6 @@ func TestOverheard(t *testing.T) {
 	if _, err := stranger.Write(first.append(nil)); err != nil {
 		t.Fatal(err)
 	}
-	said := 0
 	for at := 0; at+16 <= len(heard); at += maxLost {
 		h := hello{name: nameOf(at)}
 		for i := at; i < at+maxLost && i+16 <= len(heard); i++ {
@@ -149,8 +160,5 @@ func TestOverheard(t *testing.T) {
 		}
 		typ = a.typ
 	}
-	move()
-	if st := ini.Rails()[0]; st.Dials != 1 || st.Downs != 0 {
-		t.Errorf("with %d things that were overheard, a stranger has ended the connection: %+v", said, st)
-	}
+	return said
 }
