@@ -62,6 +62,8 @@ type refusal struct {
 	err error
 }
 
+// newEndpoint has a ring as deep as each queue pair's send queue: a request that has a place
+// in one has one in the other.
 func (r *Rail) newEndpoint(l *link, addr string, s transport.Secret) *endpoint {
 	ep := &endpoint{link: l, addr: addr, secret: s, keys: make(map[transport.Key]*remoteKey), sends: make([]sendQueue, l.n)}
 	for i := range ep.sends {
@@ -115,6 +117,7 @@ func (ep *endpoint) takeRefused() []refusal {
 	return r
 }
 
+// complete ends slices that were not posted. No lock is held: who hears of it may post.
 func complete(refused []refusal) {
 	for _, r := range refused {
 		r.s.Complete(r.err)
@@ -211,6 +214,8 @@ func (ep *endpoint) remote(key transport.Key) *remoteKey {
 	return ep.recent
 }
 
+// admits is what the target would check if its CPU saw the slice: the NIC does not know keys,
+// see the package comment.
 func (k *remoteKey) admits(s *transport.Slice) error {
 	switch n := int64(len(s.Local)); {
 	case k.revoked:
@@ -257,6 +262,7 @@ func (ep *endpoint) frame(f *frame) error {
 	return ep.pump()
 }
 
+// forget has the next slice with the key ask for it anew. The caller holds the lock.
 func (ep *endpoint) forget(key transport.Key) {
 	ep.recent = nil
 	delete(ep.keys, key)

@@ -172,12 +172,14 @@ func (l *link) fail(err error) {
 	}
 }
 
+// failed is why the link ended, nil while it holds.
 func (l *link) failed() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.err
 }
 
+// lost ends the link with an error that has its slices tried again.
 func (l *link) lost(format string, args ...any) {
 	l.fail(fmt.Errorf("%w: "+format, append([]any{transport.ErrUnreachable}, args...)...))
 }
@@ -285,6 +287,7 @@ func (l *link) poll(h handler) {
 	}
 }
 
+// refused is a completion that went badly, as an error that names the request.
 func (l *link) refused(c *completion, h handler) error {
 	op := "receive"
 	if c.id&receiveID == 0 {
@@ -308,6 +311,7 @@ const (
 	probeEvery = 32
 )
 
+// next is how long the next poll may spin.
 func (s *spinner) next() time.Duration {
 	s.spun = s.score > 0
 	if !s.spun {

@@ -62,6 +62,8 @@ func (p *pin) at(mem []byte) (uint64, bool) {
 	return addr - base, addr >= base && addr+uint64(len(mem)) <= base+uint64(len(p.mem))
 }
 
+// address is where memory begins in this process. What is registered or posted is mapped or
+// on the heap, and does not move.
 func address(mem []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))) }
 
 // add gives the pin's memory a key. It holds regs.pinning.
@@ -101,6 +103,8 @@ type local struct {
 	version    uint64 // of the regions
 }
 
+// holds reports whether memory lies in what was found for the slice before: slices of one
+// transfer mostly do, and are spared the search.
 func (l *local) holds(mem []byte) bool {
 	a := address(mem)
 	return a >= l.base && a+uint64(len(mem)) <= l.base+l.size

@@ -103,6 +103,7 @@ func (ep *endpoint) place(s *transport.Slice, k *remoteKey) (bool, error) {
 	return true, nil
 }
 
+// inline has a few bytes go with the request: the device need not fetch them.
 func (ep *endpoint) inline(n int) uint8 {
 	if n > 0 && n <= ep.inlined {
 		return flagInline
@@ -132,6 +133,8 @@ func (ep *endpoint) local(s *transport.Slice) (lkey uint32, addr uint64, mr memo
 	return ep.at.lkey, ep.at.addr + address(s.Local) - ep.at.base, nil, nil
 }
 
+// transient registers a slice's memory for as long as the slice takes: whoever settles the
+// slice closes the registration.
 func (ep *endpoint) transient(s *transport.Slice) (lkey uint32, addr uint64, mr memory, err error) {
 	if mr, err = ep.dev.register(s.Local); err != nil {
 		return 0, 0, nil, fmt.Errorf("%w: %w", transport.ErrInvalid, err)

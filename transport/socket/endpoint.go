@@ -89,6 +89,8 @@ func (ep *endpoint) Post(slices []*transport.Slice) (int, error) {
 	return n, nil
 }
 
+// wake has send look at the queue once more. One kick is enough for any number of reasons:
+// send looks at all of them before it waits again.
 func (ep *endpoint) wake() {
 	select {
 	case ep.kick <- struct{}{}:
@@ -117,6 +119,7 @@ func (ep *endpoint) fail(err error) {
 	}
 }
 
+// lost breaks the endpoint with an error that has its slices tried again.
 func (ep *endpoint) lost(err error) {
 	ep.fail(fmt.Errorf("%w: connection lost: %w", transport.ErrUnreachable, err))
 }

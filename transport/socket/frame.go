@@ -52,6 +52,7 @@ func (h *hello) append(b []byte) []byte {
 	return b
 }
 
+// parseHello reads helloLen bytes of a stranger's.
 func parseHello(b []byte) (hello, error) {
 	if string(b[:8]) != helloMagic {
 		return hello{}, fmt.Errorf("%w: %q is not how a kvferry rail begins", transport.ErrProtocol, b[:16])
@@ -106,6 +107,8 @@ func (r *request) append(b []byte) []byte {
 	return binary.LittleEndian.AppendUint64(b, uint64(r.bytes))
 }
 
+// parseRequest reads requestLen bytes of a peer that may be hostile: what it returns is safe
+// to reckon with, counts and sums fit.
 func parseRequest(b []byte) (request, error) {
 	r := request{
 		op: transport.Op(b[4]), hasImm: b[5]&flagImm != 0,
@@ -230,6 +233,8 @@ func (r *response) append(b []byte) []byte {
 	return binary.LittleEndian.AppendUint64(b, uint64(r.bytes))
 }
 
+// parseResponse reads responseLen bytes of a target that may be hostile. Whether its index
+// and length belong to a frame, only the endpoint knows.
 func parseResponse(b []byte) (response, error) {
 	r := response{
 		typ: responseType(b[4]), code: code(b[5]), index: int(binary.LittleEndian.Uint16(b[6:])),
@@ -253,6 +258,7 @@ const (
 	codeAccess
 )
 
+// err is what a slice ends with, or the connection for a code that is of no slice.
 func (c code) err() error {
 	switch c {
 	case codeBadKey:

@@ -244,6 +244,7 @@ func (r *Rail) ended(ep *endpoint, unsure bool) {
 	}
 }
 
+// usable is nil, or why nothing can be dialled: the rail is closed, or its NIC is down.
 func (r *Rail) usable() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -291,6 +292,8 @@ func (r *Rail) admit(s *served) bool {
 	return true
 }
 
+// dismiss ends what the rail has to do with a connection, which touches nothing any more.
+// Its over is closed after that: a fence that waits may then be answered.
 func (r *Rail) dismiss(s *served) {
 	r.guests.Leave(s)
 	r.byName.Remove(s.name, s)

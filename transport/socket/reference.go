@@ -46,6 +46,7 @@ func (r *Rail) newProbe() *probe {
 	return p
 }
 
+// withdraw tells whoever looks that what was lent is not held any more. It is not undone.
 func (p *probe) withdraw() {
 	if p == nil {
 		return

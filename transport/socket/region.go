@@ -26,6 +26,8 @@ func newRegion(mem []byte, access transport.Access) *region {
 	return &region{mem: mem, access: access, users: make(map[*served]int), idle: make(chan struct{})}
 }
 
+// acquire holds the region for a frame of c, until release; a connection may hold it several
+// times. It is false once the region is being retired.
 func (g *region) acquire(c *served) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -37,6 +39,7 @@ func (g *region) acquire(c *served) bool {
 	return true
 }
 
+// release gives back what acquire took. The last one to do so lets retire go on.
 func (g *region) release(c *served) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -206,6 +206,8 @@ func (s *served) greet() error {
 	return why
 }
 
+// noHello says that time was up: who connects and keeps silent has not spoken the protocol,
+// where one whose connection is lost has done nothing wrong.
 func noHello(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return fmt.Errorf("%w: no hello within %v", transport.ErrProtocol, helloWithin)
@@ -288,6 +290,7 @@ func (s *served) resolve(r *request, descs, naks []byte) []byte {
 	return naks
 }
 
+// releaseHeld gives regions back, and forgets them: the list is used again.
 func (s *served) releaseHeld(held []*region) {
 	for i, g := range held {
 		g.release(s)
@@ -403,6 +406,8 @@ func (s *served) send() {
 	}
 }
 
+// sendAnswer writes a READ frame's data: the regions are held until it is in the socket, or
+// on a rail of references for as long as the loan.
 func (s *served) sendAnswer(a answer) error {
 	s.wmu.Lock()
 	err := writeFrame(s.c, s.peer, a.parts)

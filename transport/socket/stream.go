@@ -24,6 +24,8 @@ const (
 	referenceBuffer = 64 << 10
 )
 
+// newStream has a buffer for headers and small frames. Other bytes go past it, from the
+// socket to where they belong.
 func newStream(src source, references bool) stream {
 	size := streamBuffer
 	if references {

@@ -12,11 +12,12 @@ import (
 	"kvferry/transport/connection"
 )
 
-// An endpoint carries slices one by one, and meets the rail's faults.
+// An endpoint carries slices one by one, and meets the rail's faults. It is the connection
+// at both ends: what the peer serves is this too.
 type endpoint struct {
 	secret     transport.Secret
 	rail, peer *Rail
-	more       chan struct{}
+	more       chan struct{} // cap 1: something is in the queue
 	cut        chan struct{} // closed when err is set
 	over       chan struct{} // closed when run has ended
 
@@ -102,6 +103,8 @@ func (ep *endpoint) run() {
 	}
 }
 
+// carry takes one slice to the peer, as the rail's script and its rate have it. An error
+// that is not Refused means that the endpoint is broken.
 func (ep *endpoint) carry(s *transport.Slice) error {
 	lost := fmt.Errorf("%w: connection to %q lost", transport.ErrUnreachable, ep.peer.name)
 	switch f := ep.rail.next(); f.Kind {
@@ -157,12 +160,15 @@ func (ep *endpoint) carry(s *transport.Slice) error {
 	return ep.peer.apply(s)
 }
 
+// broken is why the endpoint is cut, nil if it is not.
 func (ep *endpoint) broken() error {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
 	return ep.err
 }
 
+// drain files the end of a broken endpoint with both rails, before the slices left complete: who
+// hears of those may dial again, and that names what was lost.
 func (ep *endpoint) drain(err error) {
 	if ep.unsure {
 		ep.rail.lost.Add(ep.peer.name, ep.secret)

@@ -13,6 +13,9 @@ import (
 // This file is the part of the contract that is about ends: of regions, endpoints,
 // connections and rails.
 
+// testDeregister: a key that was deregistered is one that never was, to its owner and to
+// peers that know it still. A key is the only thing between a peer and the memory, which
+// may be somebody else's by now.
 func testDeregister(t *testing.T, make Factory) {
 	x := newBench(t, make, 4096)
 	defer x.close()
@@ -67,6 +70,8 @@ func testDeregisterUnderLoad(t *testing.T, make Factory) {
 	}
 }
 
+// testDial: who cannot be reached is told from who has no time left, and from a rail of
+// one's own that is closed: the engine tries the first again, and not the others.
 func testDial(t *testing.T, make Factory) {
 	x := newBench(t, make, 4096)
 	defer x.close()
@@ -181,6 +186,9 @@ func testFence(t *testing.T, factory Factory) {
 	}
 }
 
+// testPeerClose: a peer that goes away in the middle is a lost connection, also for slices
+// that it would have refused, and the endpoint does not come back to life by itself: the
+// engine makes a new one, which says what was lost.
 func testPeerClose(t *testing.T, make Factory) {
 	x := newBench(t, make, 1<<20)
 	defer x.close()
@@ -245,6 +253,7 @@ func testCloseTwice(t *testing.T, make Factory) {
 	}
 }
 
+// testRailClose: a rail closes its endpoints as their own Close does, slices in every stage.
 func testRailClose(t *testing.T, make Factory) {
 	x := newBench(t, make, 1<<20)
 	defer x.close()

@@ -20,11 +20,11 @@ import (
 // A Network connects rails in memory.
 type Network struct {
 	mu    sync.Mutex
-	rails map[string]*Rail // by address; nil while one is down
-	holes map[string]bool
-	late  []func()       // deliver what Late holds back
-	stuck map[*Rail]bool // rails that Late has met
-	apart map[[2]string]bool
+	rails map[string]*Rail   // by address; nil while one is down
+	holes map[string]bool    // addresses where Dial hangs
+	late  []func()           // deliver what Late holds back
+	stuck map[*Rail]bool     // rails that Late has met: nothing else of them gets through
+	apart map[[2]string]bool // from and to, where every Dial fails
 }
 
 // NewNetwork returns a network without rails.
@@ -69,18 +69,19 @@ type Rail struct {
 	n    *Network
 	name string
 
-	// Depth is the queue of each endpoint, in slices. Set it before Dial.
+	// Depth is the queue of each endpoint, in slices: less than other rails have, so that
+	// tests fill it. Set it before Dial.
 	Depth int
 
 	mu      sync.Mutex
-	regions map[transport.Key]*region
+	regions map[transport.Key]*region // nil once closed
 	handler func(transport.Key, transport.Imm)
-	eps     map[*endpoint]struct{}
+	eps     map[*endpoint]struct{} // made here
 	peers   map[*endpoint]struct{} // endpoints of others that reach this rail
 	faults  map[int]Fault
 	lost    connection.Losses
 	served  connection.Served
-	carried int
+	carried int       // slices, which the numbers of faults count
 	rate    float64   // bytes/s; 0 is no limit
 	free    time.Time // when what was carried has left, at that rate
 	hole    bool      // nothing completes
@@ -92,6 +93,8 @@ type Rail struct {
 	fenced  map[transport.Name]bool
 }
 
+// A region is registered memory. Deregister and Close take its mu for writing, and so wait
+// for the operations under way.
 type region struct {
 	access transport.Access
 
@@ -115,14 +118,15 @@ func (n *Network) Rail(name string) *Rail {
 	return r
 }
 
-// BlackHole makes Dial to name hang until its context ends, or no longer.
+// BlackHole makes Dial to name hang until its context ends, as where packets are dropped
+// without a word, or no longer.
 func (n *Network) BlackHole(name string, on bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.holes[name] = on
 }
 
-// Part makes every Dial from one rail to another fail.
+// Part makes every Dial from one rail to another fail at once, as where there is no route.
 func (n *Network) Part(from, to string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

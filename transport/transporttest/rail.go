@@ -19,7 +19,8 @@ import (
 // speed: the machine may be busy.
 const patience = time.Minute
 
-// A Factory makes rails that can reach each other.
+// A Factory makes rails that can reach each other: two calls, two NICs of one network. The
+// tests close what they are given.
 type Factory func(t testing.TB) transport.Rail
 
 // Windows says what a rail promises of transport.Access.
@@ -34,7 +35,9 @@ const (
 )
 
 // TestRail runs the contract of transport.Rail against the rails that make
-// returns.
+// returns. Run it under the race detector: much of the contract is about who may touch
+// memory when, and tests write to memory the moment that it is theirs again. It takes some
+// seconds, 150 MB of memory, and no time that a busy machine would miss.
 func TestRail(t *testing.T, make Factory, windows Windows) {
 	type test struct {
 		name string
@@ -117,10 +120,12 @@ func whole(t testing.TB, r transport.Rail, mem []byte) transport.Key {
 	return key
 }
 
+// bytesOf and newChan are for functions whose parameter make is the rails' factory.
 func bytesOf(n int) []byte { return make([]byte, n) }
 
 func newChan[T any]() chan T { return make(chan T, 1<<16) }
 
+// dial connects, within patience. The rail's Close closes the endpoint.
 func dial(t *testing.T, r transport.Rail, addr string) transport.Endpoint {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -132,6 +137,7 @@ func dial(t *testing.T, r transport.Rail, addr string) transport.Endpoint {
 	return ep
 }
 
+// close closes both rails, one of them twice: that does nothing and is no error.
 func (x *bench) close() {
 	x.t.Helper()
 	for _, r := range []transport.Rail{x.a, x.b, x.a} {
@@ -215,12 +221,15 @@ func (x *bench) post(c *tally, slices []*transport.Slice) int {
 	return posted
 }
 
+// fill is random by a seed: no two ranges are alike, so that bytes that went astray show.
 func fill(b []byte, seed uint64) {
 	var key [32]byte
 	binary.LittleEndian.PutUint64(key[:], seed)
 	_, _ = rand.NewChaCha8(key).Read(b) // never fails
 }
 
+// testWriteAndRead moves ranges of every kind of place and size, odd ones too, and looks
+// at all of both memories each time: bytes beside a range are somebody else's.
 func testWriteAndRead(t *testing.T, make Factory) {
 	x := newBench(t, make, 3<<20)
 	defer x.close()
