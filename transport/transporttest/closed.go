@@ -75,14 +75,21 @@ func testAfterClose(t *testing.T, make Factory) {
 	}
 }
 
-// testNoImmediateAfter takes memory and then a rail away while immediates come: none comes
-// with a key that is deregistered, or when Close has returned, nor is one being handled.
+// testNoImmediateAfter takes memory and then a rail away while immediates come, one after
+// the other and in their order: none comes with a key that is deregistered, or when Close
+// has returned, nor is one being handled.
 func testNoImmediateAfter(t *testing.T, factory Factory) {
 	for _, end := range []string{"Deregister", "Close"} {
-		var gone atomic.Bool
+		var gone, busy atomic.Bool
+		var next uint64 // a race if two are handled at once
 		handled := make(chan struct{}, 1<<16)
 		b := factory(t)
-		b.HandleImmediates(func(transport.Key, transport.Imm) {
+		b.HandleImmediates(func(_ transport.Key, m transport.Imm) {
+			if busy.Swap(true) || m.Seq != next {
+				t.Errorf("immediate %d comes where %d should, or beside it", m.Seq, next)
+			}
+			next++
+			defer busy.Store(false)
 			handled <- struct{}{}
 			for range 100 {
 				runtime.Gosched()

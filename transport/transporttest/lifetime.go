@@ -186,6 +186,42 @@ func testFence(t *testing.T, factory Factory) {
 	}
 }
 
+// testFenceWithin fences one connection while an immediate of another is handled, as an
+// engine does that is asked to: neither waits for the other.
+func testFenceWithin(t *testing.T, make Factory) {
+	a, b := make(t), make(t)
+	secrets := newChan[transport.Secret]()
+	a.HandleImmediates(func(transport.Key, transport.Imm) {})
+	b.HandleImmediates(func(transport.Key, transport.Imm) { b.Fence(<-secrets) })
+	key := whole(t, b, bytesOf(4096))
+	lost, other := dial(t, a, b.Addr()), dial(t, a, b.Addr())
+	secrets <- lost.Secret()
+	c := newTally(t)
+	asks := transport.NewSlice(transport.Write, nil, key, 0, c.done)
+	asks.HasImm, asks.Imm.Source = true, 1
+	if n, err := other.Post([]*transport.Slice{asks}); n != 1 || err != nil {
+		t.Fatal(n, err)
+	}
+	c.wait(1)
+	if err := c.err(asks); err != nil {
+		t.Errorf("the immediate that asks for a fence: %v", err)
+	}
+	// What is posted on the connection that was fenced ends, and not well.
+	s := transport.NewSlice(transport.Write, bytesOf(1), key, 0, c.done)
+	if n, err := lost.Post([]*transport.Slice{s}); err == nil {
+		c.wait(1 + n)
+		err = c.err(s)
+		if !errors.Is(err, transport.ErrUnreachable) {
+			t.Errorf("a slice of a fenced connection: %v", err)
+		}
+	}
+	for _, r := range []transport.Rail{a, b} {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // testPeerClose: a peer that goes away in the middle is a lost connection, also for slices
 // that it would have refused, and the endpoint does not come back to life by itself: the
 // engine makes a new one, which says what was lost.

@@ -55,6 +55,7 @@ func TestRail(t *testing.T, make Factory, windows Windows) {
 		{"Dial", testDial},
 		{"EndpointClose", testEndpointClose},
 		{"Fence", testFence},
+		{"FenceWithin", testFenceWithin},
 		{"PeerClose", testPeerClose},
 		{"RailClose", testRailClose},
 		{"CloseTwice", testCloseTwice},
