@@ -70,7 +70,7 @@ type Rail interface {
 
 	// HandleImmediates sets the function that gets the immediates peers send, with
 	// the key of the slice that each came with. It is called once, before the
-	// first Register.
+	// first Register and so before Close.
 	//
 	// The function runs on the rail's own goroutines: for one connection one after
 	// the other, those of one key in the order that they were posted, for several

@@ -25,7 +25,7 @@ const DefaultConns = 1024
 // another when it has something to send.
 //
 // Connections count from the moment that they are accepted: one that does not even
-// greet is idle, and the first to go.
+// greet is idle, and the first to go. The methods may be called from any goroutine.
 type Admission struct {
 	cfg AdmissionConfig
 
@@ -43,11 +43,13 @@ type AdmissionConfig struct {
 	Logger  *slog.Logger
 }
 
-// A Guest is a connection as an Admission sees it.
+// A Guest is a connection as an Admission sees it. It is compared with others: use a pointer.
 type Guest interface {
-	// Standing is how it stands now.
+	// Standing is how it stands now. It is asked while somebody else is admitted, and must
+	// not call the Admission.
 	Standing() Standing
-	// Evict ends it, for a reason, and does not wait for that.
+	// Evict ends it, for a reason, and does not wait for that: it is called by Admit of
+	// another. By then it is not counted any more.
 	Evict(why error)
 }
 

@@ -1,5 +1,5 @@
-// Package connection is what rails keep of their connections, alike for all: each has
-// one of these on its own side of the lock that it needs anyway, and no other copy.
+// Package connection is what rails keep of their connections. It is the same for all of
+// them, so it is written once; bytes and sockets are the rails' own.
 //
 //	initiator   Room       what an endpoint has taken and not completed, and how much more it may
 //	            Losses     the connections that ended with writes unanswered, by the peer's address

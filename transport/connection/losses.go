@@ -12,7 +12,8 @@ import (
 const MaxLost = 7
 
 // Losses are the connections that a rail has lost while writes were unanswered: by
-// address, until a new connection there has had them ended. The zero value is none.
+// address, until a new connection there has had them ended. The zero value is none. The
+// methods may be called from any goroutine.
 type Losses struct {
 	mu     sync.Mutex
 	byAddr map[string]*losses

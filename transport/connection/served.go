@@ -8,16 +8,18 @@ import (
 	"kvferry/transport"
 )
 
-// A Conn is a connection that a rail serves.
+// A Conn is a connection that a rail serves. It is compared with others: use a pointer.
 type Conn interface {
-	// Cut ends it, for a reason, and does not wait for that.
+	// Cut ends it, for a reason, and does not wait for that. It may be called from any
+	// goroutine, beside other ends and after them; the first reason stands.
 	Cut(why error)
 	// Over is closed when nothing of it touches memory any more.
 	Over() <-chan struct{}
 }
 
 // Served are the connections that a rail serves, by the names that they have said. The
-// zero value is none.
+// zero value is none. The methods may be called from any goroutine; no lock is held while
+// Fence waits.
 type Served struct {
 	mu     sync.Mutex
 	byName map[transport.Name]Conn
