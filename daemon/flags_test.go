@@ -30,7 +30,7 @@ func TestFlagNames(t *testing.T) {
 		names  map[string]string
 		inside []string // fields that no flag sets
 	}{
-		{node.Config{}, nodeSet, NodeFlagNames, []string{"Role", "Logger", "Clock"}},
+		{node.Config{}, nodeSet, NodeFlagNames, []string{"Role", "Allocate", "Logger", "Clock"}},
 		{proxy.Config{}, proxySet, ProxyFlagNames, []string{"Membership", "Logger"}},
 	} {
 		named := map[string]bool{}
