@@ -20,7 +20,7 @@ type load struct{}
 func (load) Validate() error {
 	var f config.Faults
 	f.Add("Rate", math.NaN(), "use a number above 0")
-	return f.Err("sim.Random")
+	return f.Err("load.Spec")
 }
 
 func validate() error {

@@ -14,7 +14,7 @@ import (
 	"kvferry/load/loadtest"
 )
 
-const requests, vocab = 2000, 5000
+const requests, vocab = 1000, 5000
 
 // trace writes a trace of as many requests, of two blocks and 600 tokens each.
 func trace(t *testing.T) string {
