@@ -2,6 +2,7 @@
 package loadtest
 
 import (
+	"fmt"
 	"runtime"
 	"slices"
 	"testing"
@@ -19,83 +20,95 @@ type Bounds struct {
 }
 
 // TestSource holds a source to what package load says of it. open begins the same stream
-// each time. For its memory to be seen, the stream should have a million tokens or more.
+// each time; one of a million tokens or more shows what it keeps in memory.
 //
-//   - The stream is the same each time, from the first request to the last.
 //   - Times begin at 0 or later and never go back.
 //   - Prompts have from 1 to b.Prompt tokens below b.Vocab; from 1 to b.MaxTokens are
 //     wanted. No two requests have the same ID, if they have one.
-//   - A request belongs to who took it: what is done to its prompt shows in no other.
+//   - The stream is the same each time, from the first request to the last, and a request
+//     belongs to who took it: what is done to its prompt shows in no other.
 //   - After the last request Next has none for ever, and a stream may be closed early.
 //   - Nothing is kept of what was taken, and nothing drawn long before.
 func TestSource(t *testing.T, open func() (load.Load, error), b Bounds) {
 	t.Helper()
-	begin := func(t *testing.T) load.Load {
-		t.Helper()
-		l, err := open()
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = l.Close() }) // some have closed it
-		return l
+	for _, c := range []struct {
+		name  string
+		check func(open func() load.Load, b Bounds) error
+	}{
+		{"requests", checkRequests},
+		{"same again", checkSame},
+		{"ends for good", checkEnd},
+		{"closes early", checkClose},
+		{"memory", checkMemory},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if err := c.check(func() load.Load {
+				l, err := open()
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { _ = l.Close() }) // one check closes it itself
+				return l
+			}, b); err != nil {
+				t.Error(err)
+			}
+		})
 	}
-	t.Run("requests", func(t *testing.T) { testRequests(t, begin(t), b) })
-	t.Run("same again", func(t *testing.T) { testSame(t, begin(t), begin(t)) })
-	t.Run("ends for good", func(t *testing.T) { testEnd(t, begin(t)) })
-	t.Run("closes", func(t *testing.T) { testClose(t, begin(t)) })
-	t.Run("memory", func(t *testing.T) { testMemory(t, begin(t), b) })
 }
 
-func testRequests(t *testing.T, l load.Load, b Bounds) {
+func checkRequests(open func() load.Load, b Bounds) error {
+	l := open()
 	last, n := time.Duration(0), 0
 	ids := map[string]bool{}
 	for ; ; n++ {
 		r, ok, err := l.Next()
 		if err != nil {
-			t.Fatalf("request %d: %v", n, err)
+			return fmt.Errorf("request %d: %w", n, err)
 		}
 		if !ok {
 			break
 		}
 		if r.At < last {
-			t.Fatalf("request %d is due at %v, the one before it at %v", n, r.At, last)
+			return fmt.Errorf("request %d is due at %v, the one before it at %v", n, r.At, last)
 		}
 		last = r.At
 		if len(r.Prompt) < 1 || len(r.Prompt) > b.Prompt || r.MaxTokens < 1 || r.MaxTokens > b.MaxTokens {
-			t.Fatalf("request %d has %d tokens and wants %d: want 1 to %d, and 1 to %d", n, len(r.Prompt), r.MaxTokens, b.Prompt, b.MaxTokens)
+			return fmt.Errorf("request %d has %d tokens and wants %d: want 1 to %d, and 1 to %d", n, len(r.Prompt), r.MaxTokens, b.Prompt, b.MaxTokens)
 		}
 		if top := slices.Max(r.Prompt); int64(top) >= int64(b.Vocab) {
-			t.Fatalf("request %d has token %d of a vocabulary of %d", n, top, b.Vocab)
+			return fmt.Errorf("request %d has token %d of a vocabulary of %d", n, top, b.Vocab)
 		}
 		if ids[r.ID] && r.ID != "" {
-			t.Fatalf("request %d has the ID %q of another", n, r.ID)
+			return fmt.Errorf("request %d has the ID %q of another", n, r.ID)
 		}
 		ids[r.ID] = true
 	}
 	if n != b.Requests {
-		t.Errorf("%d requests, want %d", n, b.Requests)
+		return fmt.Errorf("%d requests, want %d", n, b.Requests)
 	}
 	if l.End < 0 || l.InFlight < 0 {
-		t.Errorf("End %v, InFlight %d", l.End, l.InFlight)
+		return fmt.Errorf("lasts until %v, with %d in flight", l.End, l.InFlight)
 	}
+	return nil
 }
 
-// testSame also spoils the prompts of one of the two streams as it takes them.
-func testSame(t *testing.T, a, b load.Load) {
+// checkSame also spoils the prompts of one of the two streams as it takes them.
+func checkSame(open func() load.Load, _ Bounds) error {
+	a, b := open(), open()
 	if a.InFlight != b.InFlight || a.End != b.End {
-		t.Errorf("%d in flight until %v, then %d until %v", a.InFlight, a.End, b.InFlight, b.End)
+		return fmt.Errorf("%d in flight until %v, then %d until %v", a.InFlight, a.End, b.InFlight, b.End)
 	}
 	for n := 0; ; n++ {
 		x, ok, err := a.Next()
 		y, okAgain, errAgain := b.Next()
 		if err != nil || errAgain != nil || ok != okAgain {
-			t.Fatalf("request %d: %v, %v, then %v, %v", n, ok, err, okAgain, errAgain)
+			return fmt.Errorf("request %d: %t, %w, then %t, %w", n, ok, err, okAgain, errAgain)
 		}
 		if !ok {
-			return
+			return nil
 		}
 		if x.ID != y.ID || x.At != y.At || x.MaxTokens != y.MaxTokens || !slices.Equal(x.Prompt, y.Prompt) {
-			t.Fatalf("request %d differs from itself: %q due at %v, %d + %d tokens; %q due at %v, %d + %d tokens", n,
+			return fmt.Errorf("request %d is another the second time: %q due at %v, %d + %d tokens; then %q due at %v, %d + %d tokens", n,
 				x.ID, x.At, len(x.Prompt), x.MaxTokens, y.ID, y.At, len(y.Prompt), y.MaxTokens)
 		}
 		for i := range x.Prompt {
@@ -104,32 +117,36 @@ func testSame(t *testing.T, a, b load.Load) {
 	}
 }
 
-func testEnd(t *testing.T, l load.Load) {
+func checkEnd(open func() load.Load, _ Bounds) error {
+	l := open()
 	for ok := true; ok; {
 		var err error
 		if _, ok, err = l.Next(); err != nil {
-			t.Fatal(err)
+			return err
 		}
 	}
 	for range 3 {
 		if _, ok, err := l.Next(); ok || err != nil {
-			t.Fatalf("after the last: %v, %v", ok, err)
+			return fmt.Errorf("after the last request Next returns %t, %w", ok, err)
 		}
 	}
+	return nil
 }
 
-// testClose closes a stream that is under way.
-func testClose(t *testing.T, l load.Load) {
+// checkClose closes a stream that is under way.
+func checkClose(open func() load.Load, _ Bounds) error {
+	l := open()
 	if _, ok, err := l.Next(); !ok || err != nil {
-		t.Fatalf("the first request: %v, %v", ok, err)
+		return fmt.Errorf("the first request: %t, %w", ok, err)
 	}
 	if err := l.Close(); err != nil {
-		t.Errorf("Close: %v", err)
+		return fmt.Errorf("closed early: %w", err)
 	}
+	return nil
 }
 
-// testMemory takes half of the stream and looks at what has stayed.
-func testMemory(t *testing.T, l load.Load, b Bounds) {
+// checkMemory takes half of the stream and looks at what has stayed.
+func checkMemory(open func() load.Load, b Bounds) error {
 	heap := func() int64 {
 		runtime.GC()
 		runtime.GC() // what the first one's finalizers freed
@@ -137,42 +154,50 @@ func testMemory(t *testing.T, l load.Load, b Bounds) {
 		runtime.ReadMemStats(&m)
 		return int64(m.HeapAlloc)
 	}
-	before, tokens, most := heap(), 0, int64(0)
+	before := heap()
+	l := open()
+	tokens, most := 0, int64(0)
 	for i := range b.Requests / 2 {
 		r, ok, err := l.Next()
 		if !ok || err != nil {
-			t.Fatalf("request %d: %v, %v", i, ok, err)
+			return fmt.Errorf("request %d: %t, %w", i, ok, err)
 		}
-		tokens += len(r.Prompt)
-		if i == 0 {
-			most = heap() - before
+		if tokens += len(r.Prompt); i == 0 {
+			most = heap() - before // with what was drawn before it was asked for
 		}
 	}
 	most = max(most, heap()-before)
 	runtime.KeepAlive(l)
-	// 64 KiB for what a source needs at all: buffers, a generator, 8 bytes a request.
-	if allowed := int64(4*tokens/4 + 64<<10 + 16*b.Requests); most > allowed {
-		t.Errorf("%d KiB are held of a stream whose half is %d KiB of tokens", most>>10, 4*tokens>>10)
+	// A quarter of the tokens; 64 KiB and 16 bytes a request for what a source needs at
+	// all: buffers, a generator, lengths.
+	if allowed := int64(tokens + 64<<10 + 16*b.Requests); most > allowed {
+		return fmt.Errorf("%d KiB are held of a stream whose half is %d KiB of tokens", most>>10, 4*tokens>>10)
 	}
+	return nil
 }
 
 // TestFailing holds a source that fails to what package load says: the error comes again,
 // and no request after it. It returns the error.
 func TestFailing(t *testing.T, s load.Source) error {
 	t.Helper()
-	for {
-		_, ok, err := s.Next()
-		if err == nil && !ok {
-			t.Fatal("the source ends without an error")
-		}
-		if err == nil {
-			continue
-		}
-		for range 3 {
-			if _, ok, again := s.Next(); ok || again == nil || again.Error() != err.Error() {
-				t.Fatalf("after the error %q: %v, %v", err, ok, again)
-			}
-		}
-		return err
+	err, fault := checkFailing(s)
+	if fault != nil {
+		t.Error(fault)
 	}
+	return err
+}
+
+func checkFailing(s load.Source) (failure, fault error) {
+	for failure == nil {
+		var ok bool
+		if _, ok, failure = s.Next(); failure == nil && !ok {
+			return nil, fmt.Errorf("the source ends without an error")
+		}
+	}
+	for range 3 {
+		if _, ok, again := s.Next(); ok || again == nil || again.Error() != failure.Error() {
+			return failure, fmt.Errorf("after the error %q Next returns %t, %w", failure, ok, again)
+		}
+	}
+	return failure, nil
 }
