@@ -41,8 +41,8 @@ var Actions = []lab.Action{lab.Kill, lab.LinkDown, lab.LinkUp, lab.SetRate, lab.
 type Config struct {
 	Rates []int64 // bits a second of each link; at least one
 
-	MTU     int           // of every NIC; default 1500
-	Burst   int           // bytes that a NIC sends at once; default 256 KiB
+	MTU     int           // bytes, of every NIC; default 1500
+	Burst   int           // bytes that a NIC sends at once; default 256 KiB; see the package on smaller ones
 	Latency time.Duration // of a full queue in front of a link; default 50 ms
 
 	// MPTCP has the kernel join all links to an MPTCP connection that was made
@@ -66,7 +66,7 @@ type Config struct {
 	// Until is the host whose command ends the lab, and whose exit status is the
 	// lab's; the other gets SIGTERM and 5 s. With 0 the lab waits for both.
 	Until   int
-	Timeout time.Duration // of all; default 5 min
+	Timeout time.Duration // of all, from Start on; default 5 min
 	Faults  []lab.Fault
 
 	// Out is a folder here: KVLAB_OUT of host 1 is Out/host1. Without it, KVLAB_OUT
@@ -85,7 +85,7 @@ const (
 	minMTU  = 576 // of IPv4
 	maxMTU  = 65535
 	minSize = 2 << 10 // a bucket smaller than a frame sends nothing
-	maxSize = 4 << 20
+	maxSize = 4 << 20 // 17 ms at 2 Gbit/s; a bigger one hides the rate of a short transfer
 )
 
 func (c Config) withDefaults() Config {
@@ -112,7 +112,8 @@ func (c Config) Validate() error {
 		}
 	}
 	config.Between(&bad, "MTU", c.MTU, minMTU, maxMTU)
-	// A bucket that does not hold a frame never sends it.
+	// A bucket that does not hold a frame never sends it; 100 bytes are more than the
+	// headers below IP that a frame may have.
 	if low := max(minSize, c.MTU+100); c.Burst < low || c.Burst > maxSize {
 		bad.Add("Burst", c.Burst, "use %d to %d bytes, which a frame fits in", low, maxSize)
 	}

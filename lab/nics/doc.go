@@ -40,6 +40,9 @@
 // and /sys, so that /sys/class/net holds their host's NICs. It takes root, or
 // CAP_SYS_ADMIN and CAP_NET_ADMIN.
 //
+// Units: rates are bits a second, sizes bytes. Hosts count from 1, NICs and links from 0. A
+// fault's time counts from when the commands were let off.
+//
 // A Go program that has no command to run leaves it out and gets two hosts to do
 // experiments on:
 //

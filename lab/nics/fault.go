@@ -8,7 +8,9 @@ import (
 	"kvferry/lab"
 )
 
-// Inflict makes a fault happen now, whatever its time, and writes it down.
+// Inflict makes a fault happen now, whatever its time, and writes it down in the journal
+// of both hosts. It returns when the kernel has done what the fault is. One that the lab
+// cannot do is in the log, not in the journal.
 func (l *Lab) Inflict(f lab.Fault) error {
 	if err := f.Validate(Hosts, len(l.cfg.Rates), Actions); err != nil {
 		return err
@@ -42,7 +44,8 @@ func (l *Lab) inflict(f lab.Fault) error {
 }
 
 // kill is a power cut: the other host sees silence, no closed connections. A
-// host's kernel is this machine's and lives on, so its wires go silent first.
+// host's kernel is this machine's and lives on: it would close the connections of the
+// processes that are killed, and say so to their peers. So the wires go silent first.
 func (l *Lab) kill(host int) error {
 	if err := l.net.silence(); err != nil {
 		return err
@@ -52,9 +55,7 @@ func (l *Lab) kill(host int) error {
 		if h.number != host {
 			continue
 		}
-		select {
-		case <-h.over:
-		default:
+		if !h.isOver() { // a command that has ended keeps its exit status
 			h.killed.Store(true)
 		}
 		h.kill()
@@ -62,7 +63,8 @@ func (l *Lab) kill(host int) error {
 	return nil
 }
 
-// The faults by name, for programs. A link is that of NIC nic of both hosts.
+// The faults by name, for programs. A link is that of NIC nic of both hosts, so that the
+// Host of most of them is 1 for no other reason than that it has to be one.
 
 // Cut pulls the cable of a link: both hosts see the carrier go.
 func (l *Lab) Cut(nic int) error {
@@ -104,7 +106,7 @@ func (l *Lab) Traffic(host, nic int) (Traffic, error) {
 
 // Do runs fn on a thread in a host, where the sockets it makes will stay: dial and
 // listen in it, by address, and use the connections anywhere. What fn starts with
-// go is not in the host.
+// go is not in the host. It returns fn's error; the lab may end while fn runs.
 func (l *Lab) Do(host int, fn func() error) error {
 	if err := (lab.Fault{Action: lab.Kill, Host: host}).Validate(Hosts, 0, Actions); err != nil {
 		return err

@@ -26,9 +26,9 @@ import (
 type host struct {
 	number  int
 	process *os.Process
-	exited  <-chan error
-	killed  atomic.Bool // by a fault
-	control net.Conn
+	exited  <-chan error // one value, of the process's Wait; close takes it
+	killed  atomic.Bool  // by a fault
+	control net.Conn     // the lines of fdControl; its end ends the first process
 
 	ready chan struct{} // closed: waits to be let off
 	over  chan struct{} // closed: the fields below are set
@@ -38,7 +38,9 @@ type host struct {
 	readers sync.WaitGroup
 }
 
-// startHost starts a host's first process in the host's namespaces.
+// startHost starts a host's first process in the host's namespaces, and tells it its job.
+// It does not wait for it. out stays the caller's. print gets the command's lines from two
+// goroutines.
 func (n *network) startHost(number int, out *folder, print func(lab.Line)) (*host, error) {
 	path, err := exec.LookPath(n.cfg.Command[0])
 	if err == nil {
@@ -67,6 +69,8 @@ func (n *network) startHost(number int, out *folder, print func(lab.Line)) (*hos
 		}
 		defer o.theirs.Close()
 	}
+	// Namespaces of a child have to be asked for when it is made: a Go process has many
+	// threads, and only one of them would be in what unshare(2) makes.
 	cmd := &exec.Cmd{
 		Path: "/proc/self/exe", Args: []string{initName, hostname(number)},
 		Stdout: outputs[0].theirs, Stderr: outputs[1].theirs, ExtraFiles: []*os.File{theirs, out.file},
@@ -107,8 +111,9 @@ func (n *network) startHost(number int, out *folder, print func(lab.Line)) (*hos
 }
 
 // start starts a process in the namespace that the kernel kills when this one ends,
-// however that is. The kernel ties it to the thread that forked it, so a thread is
-// kept for as long as the process lives.
+// however that is (if cmd says so by its Pdeathsig). The kernel ties it to the thread that
+// forked it, so a thread is kept for as long as the process lives. exited gets one value
+// when the process has ended, which may be left unread; after an error it gets none.
 func (ns namespace) start(cmd *exec.Cmd) (exited <-chan error, err error) {
 	started, over := make(chan error, 1), make(chan error, 1)
 	go func() {
@@ -125,7 +130,8 @@ func (ns namespace) start(cmd *exec.Cmd) (exited <-chan error, err error) {
 	return over, <-started
 }
 
-// follow reads what the first process says, to the end.
+// follow reads what the first process says, to the end. It alone writes code and err, and
+// closes over.
 func (h *host) follow() {
 	reported := false
 	lines := bufio.NewScanner(h.control)
@@ -153,11 +159,12 @@ func (h *host) follow() {
 // tell sends the first process a word: go starts the command, stop ends it.
 func (h *host) tell(word string) { _, _ = io.WriteString(h.control, word+"\n") }
 
-// kill ends all processes of the host.
+// kill ends all processes of the host: the kernel kills those of a PID namespace with its
+// first. It does not wait for that.
 func (h *host) kill() { _ = h.process.Kill() }
 
 // close kills the host, and returns when its last process is gone and its output
-// has been printed.
+// has been printed. It is called once.
 func (h *host) close() {
 	h.kill()
 	<-h.exited
@@ -171,8 +178,9 @@ type folder struct {
 	path string // for the host's processes
 }
 
-// openFolder makes it below dir, or in memory, in a file system that is mounted nowhere:
-// that one goes with its last descriptor, and so with the host.
+// openFolder makes it below dir, or in memory, in a file system without a place
+// among others: it goes when the last descriptor goes, and so with the host. A folder in
+// /tmp would be left behind by kill -9. fsopen(2) takes Linux 5.2.
 func openFolder(dir string, host int) (*folder, error) {
 	if dir != "" {
 		path, err := filepath.Abs(filepath.Join(dir, hostname(host)))
@@ -200,7 +208,8 @@ func openFolder(dir string, host int) (*folder, error) {
 	return &folder{os.NewFile(uintptr(fd), outInMemory), outInMemory}, nil
 }
 
-// create makes a file in the folder, or empties it.
+// create makes a file in the folder, or empties it. The host's processes may write there
+// too: O_APPEND keeps whole what each writes at once.
 func (f *folder) create(name string) (*os.File, error) {
 	fd, err := unix.Openat(int(f.file.Fd()), name, unix.O_CREAT|unix.O_TRUNC|unix.O_APPEND|unix.O_WRONLY|unix.O_CLOEXEC, 0o644)
 	if err != nil {
@@ -211,7 +220,8 @@ func (f *folder) create(name string) (*os.File, error) {
 
 func (f *folder) close() { f.file.Close() }
 
-// monotonic is CLOCK_MONOTONIC, which all hosts and this process share.
+// monotonic is CLOCK_MONOTONIC in nanoseconds, which all hosts and this process share: no
+// time namespace is made. It is 0 where it cannot be read.
 func monotonic() int64 {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {

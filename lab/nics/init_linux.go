@@ -28,11 +28,11 @@ const (
 // through the host's own /proc to its process 1.
 const outInMemory = "/proc/1/fd/4"
 
-// A job is what a host is for.
+// A job is what a host is for, a line of JSON on fdControl.
 type job struct {
 	Hostname  string
-	Path      string
-	Args, Env []string
+	Path      string   // of the program, absolute
+	Args, Env []string // Args[0] is the program's name
 }
 
 func init() {
@@ -44,6 +44,8 @@ func init() {
 // beHost returns when the lab is over: its end of the control socket is closed, by
 // whatever.
 func beHost() int {
+	// The command inherits neither: it could speak for its host, or outlive the lab's end of
+	// the socket. It reaches the folder by its path in /proc.
 	syscall.CloseOnExec(fdControl)
 	syscall.CloseOnExec(fdOut)
 	control := os.NewFile(fdControl, "control")
@@ -90,7 +92,9 @@ func beHost() int {
 	}
 }
 
-// reap waits for all processes of the host, whose orphans are process 1's.
+// reap waits for all processes of the host, whose orphans are process 1's, and reports the
+// exit status of the command: 128 plus a signal's number, if one ended it. os/exec is not
+// used for the command, since its Wait and this one would take each other's children.
 func reap(command int, over func(status int)) {
 	for {
 		var status syscall.WaitStatus
@@ -113,10 +117,12 @@ func (j job) settle() error {
 	if err := unix.Sethostname([]byte(j.Hostname)); err != nil {
 		return os.NewSyscallError("sethostname", err)
 	}
+	// Mounts are shared by default where systemd runs, and would show outside.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("making mounts private: %w", err)
 	}
-	// The CPU limit of a container is read in here, by the Go runtime too.
+	// A new sysfs hides what is mounted below the old. The CPU limit of a container is read in
+	// here, by the Go runtime too.
 	cgroups, noCgroups := unix.Open("/sys/fs/cgroup", unix.O_PATH|unix.O_CLOEXEC, 0)
 	for _, m := range []struct{ kind, at string }{{"proc", "/proc"}, {"sysfs", "/sys"}} {
 		if err := unix.Mount(m.kind, m.at, m.kind, unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {

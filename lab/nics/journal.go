@@ -29,10 +29,11 @@ type Record struct {
 	Error        string     `json:"error,omitempty"` // it did not happen
 }
 
-// A journal writes records to all hosts' files, each in one write.
+// A journal writes records to all hosts' files, each in one write, so that a program that
+// follows its file sees whole lines. It owns the files.
 type journal struct {
 	mu    sync.Mutex
-	files []io.WriteCloser
+	files []io.WriteCloser // none before the hosts are started and after close: records are dropped
 }
 
 func (j *journal) write(r Record) error {
@@ -59,7 +60,7 @@ func (j *journal) close() {
 	j.files = nil
 }
 
-// record does what a fault is, and times it.
+// record does what a fault is, and times it. The record is complete also where do fails.
 func record(f lab.Fault, started time.Time, do func() error) (Record, error) {
 	now := time.Now()
 	r := Record{

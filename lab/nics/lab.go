@@ -14,10 +14,11 @@ import (
 // stopGrace is how long a command has between SIGTERM and the end of its host.
 const stopGrace = 5 * time.Second
 
-// killedStatus is the exit status of a host that was killed, as a shell has it.
+// killedStatus is the exit status of a host that was killed, as a shell has it for a
+// process: 128 plus the 9 of SIGKILL.
 const killedStatus = 137
 
-// Traffic is what a NIC has sent and received. Bytes are those of frames before
+// Traffic is what a NIC has sent and received since the lab began. Bytes are those of frames before
 // they were cut up to the MTU: 64 KiB of payload count their headers once, where a
 // wire has them 45 times, so this is below what a link's rate counts by 4 %.
 type Traffic struct {
@@ -31,26 +32,31 @@ type Result struct {
 	Traffic [Hosts][]Traffic // by host, from 0, and NIC
 }
 
-// A Lab is two hosts and the links between them, from Start to Close.
+// A Lab is one that runs, or has run. Its methods may be called from any goroutine, and
+// after its end: a link's then return net.ErrClosed.
 type Lab struct {
-	cfg    Config
+	// All of these are set before Start returns, and stay as they are.
+	cfg    Config // with defaults
 	cancel context.CancelFunc
 	net    *network
-	hosts  []*host // none without a command
-	outs   []*folder
+	hosts  []*host   // none without a command
+	outs   []*folder // of both hosts; none without a command and Out
 
 	out     *lab.Printer
 	faults  *lab.Schedule
 	journal journal
 	started time.Time    // when the commands were let off; set before faults can happen
-	dead    atomic.Int32 // the host that was killed
+	dead    atomic.Int32 // the host that was killed, from 1; 0: none
 
-	done   chan struct{}
+	done chan struct{} // closed: nothing of the lab is left
+
+	// Written by the goroutine that Start leaves behind, read once done is closed.
 	result *Result
 	err    error
 }
 
-// Run starts a lab, waits for it and clears it away.
+// Run starts a lab, waits for it and clears it away. The result is nil if the lab did
+// not start.
 func Run(ctx context.Context, cfg Config) (*Result, error) {
 	l, err := Start(ctx, cfg)
 	if err != nil {
@@ -60,7 +66,8 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 }
 
 // Start joins the hosts and returns when both run the command. The lab ends with
-// ctx.
+// ctx, or with its Timeout, which counts from here. If Start fails, all that it began
+// has ended. The error is a [config.Invalid] where cfg is wrong.
 func Start(ctx context.Context, cfg Config) (*Lab, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -100,7 +107,7 @@ func Start(ctx context.Context, cfg Config) (*Lab, error) {
 		l.err = l.follow(ctx)
 		l.result.Command = time.Since(l.started)
 		endFaults()
-		faults.Wait()
+		faults.Wait() // a fault under way needs the links, and is to be in the journal
 		l.tally()
 		l.clear()
 	}()
@@ -117,7 +124,8 @@ func (c Config) links() string {
 	return noun + " of " + strings.Join(rates, ", ")
 }
 
-// startHosts returns when all hosts wait to be let off.
+// startHosts returns when all hosts wait to be let off. What it had started when it fails
+// is in l, for clear. A lab without commands has folders for its journal only.
 func (l *Lab) startHosts(ctx context.Context) error {
 	if len(l.cfg.Command) == 0 && l.cfg.Out == "" {
 		return nil
@@ -162,14 +170,16 @@ func (l *Lab) Wait() (*Result, error) {
 	return l.result, l.err
 }
 
-// Close ends the lab, if it runs, and clears it away.
+// Close ends the lab, if it runs, and returns when it is cleared away. It may be called
+// more than once.
 func (l *Lab) Close() {
 	l.cancel()
 	<-l.done
 }
 
-// follow returns when the commands that count are over; without any, when the lab
-// is closed.
+// follow returns when the commands that count are over: those of both hosts, or that of
+// host Until and the other stopGrace later at the latest. Without commands it returns when
+// the lab is closed. It writes the hosts' results.
 func (l *Lab) follow(ctx context.Context) error {
 	over := make(chan *host, len(l.hosts))
 	for _, h := range l.hosts {
@@ -185,13 +195,8 @@ func (l *Lab) follow(ctx context.Context) error {
 		select {
 		case h := <-over:
 			running--
-			r := &l.result.Hosts[h.number-1]
-			r.ExitCode, r.Killed, r.Stopped = h.code, h.killed.Load(), stopping
-			switch {
-			case r.Killed:
-				r.ExitCode = killedStatus
-			case h.err != nil:
-				return h.err
+			if err := l.ended(h, stopping); err != nil {
+				return err
 			}
 			if h.number == l.cfg.Until {
 				stopping, grace = true, time.After(stopGrace)
@@ -201,35 +206,61 @@ func (l *Lab) follow(ctx context.Context) error {
 			}
 		case <-grace:
 			for _, h := range l.hosts {
-				select {
-				case <-h.over:
-				default:
+				if !h.isOver() {
 					l.out.Note("%s's command did not end within %v of SIGTERM", hostname(h.number), stopGrace)
 					l.result.Hosts[h.number-1] = lab.HostResult{ExitCode: killedStatus, Stopped: true}
 				}
 			}
 			return nil
 		case <-ctx.Done():
-			var states []string
-			for _, h := range l.hosts {
-				state := "runs"
-				select {
-				case <-h.over:
-					state = fmt.Sprintf("exited %d", h.code)
-				default:
-				}
-				states = append(states, hostname(h.number)+" "+state)
-			}
-			if len(states) == 0 {
+			if len(l.hosts) == 0 {
 				return context.Cause(ctx)
 			}
-			return fmt.Errorf("%w: %s", context.Cause(ctx), strings.Join(states, ", "))
+			return fmt.Errorf("%w: %s", context.Cause(ctx), l.states())
 		}
 	}
 	return nil
 }
 
-// tally reads the counters while they exist.
+// ended notes how the command of a host that is over has ended; stopped says that the lab
+// had told it to. The error is that of a host that died, and no fault killed it.
+func (l *Lab) ended(h *host, stopped bool) error {
+	r := &l.result.Hosts[h.number-1]
+	r.ExitCode, r.Killed, r.Stopped = h.code, h.killed.Load(), stopped
+	switch {
+	case r.Killed:
+		r.ExitCode = killedStatus
+	case h.err != nil:
+		return h.err
+	}
+	return nil
+}
+
+// states is what each host does, for the error of a lab that was ended.
+func (l *Lab) states() string {
+	var states []string
+	for _, h := range l.hosts {
+		state := "runs"
+		if h.isOver() {
+			state = fmt.Sprintf("exited %d", h.code)
+		}
+		states = append(states, hostname(h.number)+" "+state)
+	}
+	return strings.Join(states, ", ")
+}
+
+// isOver says whether the host has ended, and with that whether code and err may be read.
+func (h *host) isOver() bool {
+	select {
+	case <-h.over:
+		return true
+	default:
+		return false
+	}
+}
+
+// tally reads the counters while they exist: the interfaces, and the kernel's counts with
+// them, go with the namespaces.
 func (l *Lab) tally() {
 	for host := 1; host <= Hosts; host++ {
 		var sent []string
@@ -246,7 +277,8 @@ func (l *Lab) tally() {
 	}
 }
 
-// clear ends what runs.
+// clear ends what runs, and returns when no process, goroutine, interface or file of it is
+// left.
 func (l *Lab) clear() {
 	for _, h := range l.hosts {
 		h.kill() // all of them first: closing waits for each

@@ -8,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernel's path manager, as linux/mptcp_pm.h numbers its messages.
+// The kernel's path manager, as linux/mptcp_pm.h (linux/mptcp.h before Linux 6.7) numbers
+// its messages. The netlink package has none of them; ip-mptcp(8) sends the same.
 const (
 	pathManager = "mptcp_pm"
 
@@ -28,7 +29,7 @@ const (
 	flagSignal = 1 // tell the peer
 )
 
-// joinMPTCP has a host's kernel tell its peers the addresses of its NICs, and
+// joinMPTCP has a host's kernel (0 is host 1's) tell its peers the addresses of its NICs, and
 // connect to those it is told. One side's word is enough for a subflow; it goes out
 // by the NIC of the network that the address is in. (Endpoints of kind subflow
 // would connect from each NIC to the first address, over the first link.)
@@ -47,7 +48,8 @@ func (n *network) joinMPTCP(host int) error {
 		return err
 	}
 	return n.hosts[host].do(func() error {
-		// The kernel's limit is 8, and so is that of this lab's links.
+		// The kernel's limit is 8 (MPTCP_PM_ADDR_MAX), and so is that of this lab's links.
+		// Its default is 2 subflows and no address, which joins nothing.
 		more := nl.Uint32Attr(uint32(maxNICs))
 		if err := send(cmdSetLimits, nl.NewRtAttr(attrAcceptLimit, more), nl.NewRtAttr(attrSubflowLimit, more)); err != nil {
 			return fmt.Errorf("limits: %w", err)

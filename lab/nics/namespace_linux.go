@@ -15,13 +15,18 @@ import (
 
 // A namespace is a network namespace without a name. It lives as long as something
 // refers to it: this descriptor, a process in it, a socket.
+//
+// The Handle is its netlink socket, which was opened in there and stays there: requests
+// through it need no thread inside. Once it is closed, the package would open one in the
+// caller's own namespace instead, so none may follow close.
 type namespace struct {
 	fd netns.NsHandle
 	*netlink.Handle
 }
 
 // onThread runs fn on a thread of its own network namespace, from which it may go
-// elsewhere. A thread that cannot come back is not used again.
+// elsewhere. A thread that cannot come back is not used again: it stays locked to its
+// goroutine, and the runtime ends it with that. fn may end its goroutine, as t.FailNow does.
 func onThread(fn func(home netns.NsHandle) error) error {
 	result := make(chan error, 1)
 	go func() {
@@ -77,7 +82,8 @@ func (n namespace) close() {
 	n.fd.Close()
 }
 
-// do runs fn on a thread in the namespace.
+// do runs fn on a thread in the namespace. Sockets and files of /proc/sys/net that fn opens
+// belong to the namespace for as long as they are open.
 func (n namespace) do(fn func() error) error {
 	return onThread(func(netns.NsHandle) error {
 		if err := netns.Set(n.fd); err != nil {
@@ -87,7 +93,8 @@ func (n namespace) do(fn func() error) error {
 	})
 }
 
-// A sysctl that this kernel was built without needs no value.
+// A sysctl is a setting of a network namespace, its name below /proc/sys/net. One that this
+// kernel was built without needs no value.
 type sysctl struct{ name, value string }
 
 func (n namespace) set(all ...sysctl) error {

@@ -15,12 +15,12 @@ import (
 
 // A network is two hosts and what joins them.
 type network struct {
-	cfg   Config
-	hosts [Hosts]namespace
+	cfg   Config           // with defaults
+	hosts [Hosts]namespace // host 1 is at 0
 	wires namespace
 
-	mu    sync.Mutex
-	links []*link // by NIC; the last is for management
+	mu    sync.Mutex // held by each change that comes after newNetwork
+	links []*link    // by NIC; the last is for management; none: the lab is over
 }
 
 // A link is a veth for each host, whose other ends are ports of the wires.
@@ -42,6 +42,7 @@ func newNetwork(cfg Config) (n *network, err error) {
 			return n, err
 		}
 	}
+	// IPv6 would have each port announce itself, on the wires.
 	if err := n.wires.set(sysctl{"ipv6/conf/all/disable_ipv6", "1"}, sysctl{"ipv6/conf/default/disable_ipv6", "1"}); err != nil {
 		return n, err
 	}
@@ -69,8 +70,9 @@ func newNetwork(cfg Config) (n *network, err error) {
 }
 
 // sysctls of a host, set before it has NICs. Each NIC answers ARP for its own
-// address only, and asks in its own name; a reply may come in by any. IPv6 would
-// only add its own traffic to what is counted; lo keeps it.
+// address only (arp_ignore 1), and asks in its own name (arp_announce 2); a reply may come
+// in by any (rp_filter 0). The kernel's Documentation/networking/ip-sysctl.rst has them.
+// IPv6 would only add its own traffic to what is counted; lo keeps it.
 func (c Config) sysctls() []sysctl {
 	ignore, announce := "1", "2"
 	if c.NoRoutes {
@@ -84,7 +86,9 @@ func (c Config) sysctls() []sysctl {
 	return all
 }
 
-// addLink makes a link; nic is -1 for management.
+// addLink makes a link; nic is -1 for management. The ports are made in the wires, the NICs
+// with them in the hosts, so that a NIC never has a name or an address outside. The link
+// is plugged in last: until then the hosts see no carrier.
 func (n *network) addLink(nic int, name string) error {
 	l := &link{holed: true}
 	n.links = append(n.links, l)
@@ -100,6 +104,7 @@ func (n *network) addLink(nic int, name string) error {
 		if l.nics[i], err = n.hosts[i].LinkByName(name); err != nil {
 			return err
 		}
+		// clsact holds the filters of connect, and queues nothing.
 		if err := n.wires.QdiscAdd(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
 			LinkIndex: port.Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
 		}}); err != nil {
@@ -139,6 +144,8 @@ func (n *network) configure(i int, nic netlink.Link, number int) error {
 	if !n.cfg.SharedSubnet || n.cfg.NoRoutes {
 		return nil
 	}
+	// A route for each source address: packets leave by the NIC whose address they have.
+	// Tables 253 to 255 and rules from 32766 are the kernel's own; a lower number goes first.
 	table := 100 + number
 	rule := netlink.NewRule()
 	rule.Src, rule.Table, rule.Priority = &net.IPNet{IP: address, Mask: net.CIDRMask(32, 32)}, table, 1000+number
@@ -154,8 +161,9 @@ func (n *network) configure(i int, nic netlink.Link, number int) error {
 	return nil
 }
 
-// bucket shapes what a NIC sends. The kernel keeps a burst as the time that it
-// takes, in ticks, and a queue's latency as the bytes of it.
+// bucket shapes what a NIC sends to rate, in bits a second. The kernel keeps a burst as the
+// time that it takes, in ticks, and a queue's latency as the bytes of it; a tick is what
+// /proc/net/psched says. tc-tbf(8) does the same arithmetic.
 func (c Config) bucket(nic netlink.Link, rate int64) *netlink.Tbf {
 	perSecond := float64(rate) / 8
 	return &netlink.Tbf{
@@ -205,7 +213,7 @@ func (n *network) plug(l *link, on bool) error {
 	return nil
 }
 
-// setRate takes effect with the next packet; what is queued stays.
+// setRate takes effect with the next packet, in both directions; what is queued stays.
 func (n *network) setRate(l *link, rate int64) error {
 	for i := range n.hosts {
 		if err := n.hosts[i].QdiscChange(n.cfg.bucket(l.nics[i], rate)); err != nil {
@@ -294,7 +302,8 @@ func (n *network) exec(host int, cmd *exec.Cmd) (exited <-chan error, err error)
 	return exited, err
 }
 
-// within runs fn with a host's namespace, which stays until fn returns.
+// within has fn use a host's namespace, which stays for as long: by a descriptor of its own,
+// so that the lock is not held while fn runs. It has no Handle.
 func (n *network) within(host int, fn func(namespace) error) error {
 	fd := -1
 	err := n.change(0, func(*link) (err error) {
@@ -323,7 +332,8 @@ func (n *network) close() {
 	for _, ns := range n.hosts {
 		if ns.Handle != nil {
 			// Sockets that were closed with something to send would keep the
-			// namespace until TCP gives up, after some two minutes.
+			// namespace until TCP gives up, after some two minutes (8 tries by
+			// default, each after twice the time; 1 takes a second).
 			_ = ns.set(sysctl{"ipv4/tcp_orphan_retries", "1"})
 			ns.close()
 		}

@@ -7,7 +7,9 @@ import (
 	"strings"
 )
 
-// Hosts count from 1, NICs and links from 0.
+// Hosts count from 1, NICs and links from 0, and both are bytes of addresses. 10.77 and 10.78
+// are private (RFC 1918) and in namespaces of their own: that this machine has them too does
+// not matter.
 
 const management = "mgmt"
 
