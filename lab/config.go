@@ -35,12 +35,14 @@ type Config struct {
 
 	Rate  int64         // bits a second that a NIC sends; 0 is unshaped
 	Delay time.Duration // one way: a round trip takes twice as long
-	Loss  float64       // share of packets that a NIC does not send, 0.01 is 1 %
-	MTU   int           // default 4200, what RoCE needs for its MTU of 4096
+	Loss  float64       // share of packets that a NIC drops as it sends, 0 to 1: 0.01 is 1 %
+	MTU   int           // bytes; default 4200: RoCE's largest MTU is 4096, and its headers stay below 100
 
-	NUMA   bool // two sockets of two CPUs, NICs spread over both
-	Memory int  // MiB of a host; default 768
-	CPUs   int  // of a host; default 1, with NUMA always 4
+	// NUMA gives a host two sockets of two CPUs, with half of the memory each, and
+	// spreads the NICs over both: the first half of them is near node 0.
+	NUMA   bool
+	Memory int // MiB of a host; default 768
+	CPUs   int // of a host; default 1, with NUMA always 4
 
 	// Command and its arguments run on every host, in /lab. A command with a slash
 	// in it is a file here and is copied; others are looked up in the host's PATH,
@@ -56,7 +58,8 @@ type Config struct {
 	Faults  []Fault
 
 	// Out is a folder here: what the command leaves in $KVLAB_OUT of host 1 is
-	// in Out/host1 afterwards.
+	// in Out/host1 afterwards. What a host that died had written is lost: its disk
+	// is its memory.
 	Out string
 
 	Stdout, Stderr io.Writer  // the commands' lines, each behind "host1| "; default none
@@ -169,7 +172,8 @@ func (c Config) Validate() error {
 	return bad.Err("lab.Config")
 }
 
-// CheckEnv holds NAME=VALUE for a command to what a lab lets one set.
+// CheckEnv holds NAME=VALUE for a command to what a lab lets one set. A name is what a
+// shell can export, since a host's init is a shell script.
 func CheckEnv(kv string) error {
 	switch name, _, found := strings.Cut(kv, "="); {
 	case !found || !envName.MatchString(name):
@@ -189,7 +193,7 @@ func rateInRange(bits int64) bool { return bits >= 1e5 && bits <= 1e11 }
 var rate = regexp.MustCompile(`^([0-9]+(?:\.[0-9]+)?)(k|m|g)bit$`)
 
 // ParseRate reads a rate as NICs are sold and tc takes it, 80mbit or 2.5gbit, and
-// returns bits a second.
+// returns bits a second. k, m and g are powers of 1000, as with tc and NICs.
 func ParseRate(text string) (int64, error) {
 	m := rate.FindStringSubmatch(text)
 	if m == nil {
@@ -202,7 +206,7 @@ func ParseRate(text string) (int64, error) {
 	return int64(v*map[string]float64{"k": 1e3, "m": 1e6, "g": 1e9}[m[2]] + 0.5), nil
 }
 
-// FormatRate writes a rate as ParseRate reads it.
+// FormatRate writes bits a second as ParseRate reads them.
 func FormatRate(bits int64) string {
 	unit, text := 1e3, "kbit"
 	switch {
@@ -214,7 +218,8 @@ func FormatRate(bits int64) string {
 	return strconv.FormatFloat(float64(bits)/unit, 'f', -1, 64) + text
 }
 
-// ParseLoss reads a share of packets, 1% or 0.5%.
+// ParseLoss reads a share of packets, 1% or 0.5%, and returns it as 0 to 1. The sign is
+// required: 1 could be meant as all or as 1 %.
 func ParseLoss(text string) (float64, error) {
 	number, percent := strings.CutSuffix(text, "%")
 	v, err := strconv.ParseFloat(number, 64)

@@ -7,13 +7,18 @@ import (
 	"path"
 )
 
-// An archive is an initramfs: cpio of the "newc" kind, which the kernel unpacks.
+// An archive is an initramfs: cpio of the "newc" kind, which the kernel unpacks. The
+// format is in the kernel's Documentation/driver-api/early-userspace/buffer-format.rst.
 // It stays uncompressed; under emulation, unpacking 20 MB takes longer than
-// reading them.
+// reading them. It is written here and not by cpio(1), since devices in it would take
+// root, and owners would be those of this machine.
+//
+// Names are absolute paths inside the host. The first of two of the same name stays, so
+// what must not be replaced is added first.
 type archive struct {
 	buf   bytes.Buffer
-	inode int
-	seen  map[string]bool
+	inode int             // of the last entry: each has its own
+	seen  map[string]bool // what has an entry, by name
 }
 
 // Kinds of file, the upper bits of a mode in cpio as in stat.
@@ -27,7 +32,10 @@ const (
 func newArchive() *archive { return &archive{seen: map[string]bool{"/": true}} }
 
 // entry writes a header: 6 digits of magic and 13 fields of 8 hex digits, then
-// name and content, each padded to 4 bytes.
+// name and content, each padded to 4 bytes. The fields are inode, mode, uid, gid, links,
+// time, size, the device that the file is on (two), the device that it is (two), size of
+// the name with its zero, and a checksum, which this kind has not. Owner is root and
+// the time 1970, so that equal files make equal archives.
 func (a *archive) entry(name string, mode int, major, minor int, content []byte) {
 	a.inode++
 	name = name[1:] // the kernel's root is the folder that it unpacks into
@@ -46,7 +54,8 @@ func (a *archive) pad() {
 	}
 }
 
-// claim makes the folders above name, and reports whether nothing is there yet.
+// claim makes the folders above name, and reports whether nothing is there yet. The
+// kernel makes no folders that the archive leaves out.
 func (a *archive) claim(name string) bool {
 	if a.seen[name] {
 		return false
@@ -57,8 +66,6 @@ func (a *archive) claim(name string) bool {
 	a.seen[name] = true
 	return true
 }
-
-// The first of two of the same name stays.
 
 func (a *archive) folder(name string) {
 	if a.claim(name) {

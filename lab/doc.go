@@ -16,6 +16,13 @@
 // QEMU inherits, so that labs side by side cannot meet on a port, and QEMU dies
 // with the thread that started it.
 //
+// Units: rates are bits a second, sizes of memory MiB, MTUs bytes. Hosts count from 1,
+// NICs from 0. A fault's time counts from when the commands were let off, boot not included.
+//
+// Whoever starts a lab owns it: nothing of it is left after Wait or Close has returned, nor
+// after this process has ended, however it did. Lines and files of the hosts are data that
+// a program which is not trusted may have written.
+//
 // A test uses [Run], or [Start] and the methods of [Lab] for faults of its own:
 //
 //	l, err := lab.Start(ctx, lab.Config{Hosts: 2, NICs: 2, Rate: 80e6, Command: []string{"./server", "-v"}})

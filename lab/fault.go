@@ -22,7 +22,9 @@ const (
 	Clear     Action = "clear"      // a link as it was at the start
 )
 
-// Actions are those of a RoCE lab.
+// Actions are those of a RoCE lab. Its rates are set inside a host, by the init that has
+// done so before the command runs; a fault comes from outside, where QEMU's monitor
+// can cut a link and no more.
 var Actions = []Action{Kill, LinkDown, LinkUp}
 
 var allActions = []Action{Kill, LinkDown, LinkUp, SetRate, BlackHole, Clear}
@@ -31,11 +33,11 @@ var allActions = []Action{Kill, LinkDown, LinkUp, SetRate, BlackHole, Clear}
 // hosts run the command, or, with After, from the first line of any command's
 // standard output that contains that text.
 type Fault struct {
-	After  string // no colon in it
-	Delay  time.Duration
+	After  string        // no colon or newline in it
+	Delay  time.Duration // 0 or more
 	Action Action
 	Host   int   // from 1
-	NIC    int   // from 0; not of Kill
+	NIC    int   // from 0; 0 for Kill
 	Rate   int64 // bits a second; of SetRate only
 }
 
@@ -43,7 +45,8 @@ const faultForms = "write TIME:kill:HOST, TIME:ACTION:HOST:NIC or TIME:rate:HOST
 
 // ParseFault reads 3s:kill:2, 2s:link-down:1:0, 3s:rate:1:0:200mbit or
 // after=READY:500ms:link-up:1:0. The actions are those of the lab at hand, or
-// none for all.
+// none for all. Host and NIC are held to what any lab may have; a lab's Config holds
+// them to what it has.
 func ParseFault(text string, actions ...Action) (Fault, error) {
 	if len(actions) == 0 {
 		actions = allActions

@@ -21,13 +21,13 @@ import (
 type host struct {
 	number  int
 	process *os.Process
-	exited  <-chan error
-	killed  atomic.Bool // by a fault
+	exited  <-chan error // one value, of the process's Wait; close takes it
+	killed  atomic.Bool  // by a fault
 
 	control    net.Conn
-	conns      []net.Conn
-	console    tail // the guest kernel's
-	complaints tail // QEMU's standard error
+	conns      []net.Conn // our ends of all that QEMU talks through, control among them
+	console    tail       // the guest kernel's
+	complaints tail       // QEMU's standard error
 
 	monitor     *monitor
 	monitorErr  error
@@ -38,10 +38,22 @@ type host struct {
 	code  int
 	err   error
 
-	readers sync.WaitGroup
+	readers sync.WaitGroup // they end when conns are closed
 }
 
-// startHost boots a host; nics are its ends of the wires, which it takes over.
+// isOver says whether the host has ended, and with that whether code and err may be read.
+func (h *host) isOver() bool {
+	select {
+	case <-h.over:
+		return true
+	default:
+		return false
+	}
+}
+
+// startHost boots a host, and does not wait for it. It takes over nics, its ends of the
+// wires, also when it fails; initrd stays the caller's. print gets the command's lines
+// from two goroutines.
 func (c Config) startHost(number int, img image, initrd *os.File, nics []*os.File, token string, print func(Line)) (*host, error) {
 	h := &host{number: number, monitorOpen: make(chan struct{}), ready: make(chan struct{}), over: make(chan struct{})}
 	ch, err := c.boot(h, img, initrd, nics)
@@ -114,7 +126,8 @@ func (c Config) boot(h *host, img image, initrd *os.File, nics []*os.File) (chan
 // follow reads what a host says on its ports, and closes over when it has said all.
 func (c Config) follow(h *host, ports map[int]net.Conn, token string, print func(Line)) {
 	// Each stream is read beyond the end that the protocol marks: a process that the
-	// command left running would block on it otherwise.
+	// command left running would block on it otherwise. What the streams find out is in
+	// variables that are read once all have ended.
 	var streams sync.WaitGroup
 	stream := func(port int, read func(in io.Reader)) {
 		streams.Add(1)
@@ -150,7 +163,8 @@ func (c Config) follow(h *host, ports map[int]net.Conn, token string, print func
 	})
 }
 
-// followControl reads what the host's init says, until the command's exit.
+// followControl reads what the host's init says (see portControl), until the command's
+// exit, and reports whether that came.
 func (h *host) followControl(in io.Reader) bool {
 	lines := bufio.NewScanner(in)
 	for lines.Scan() {
@@ -173,9 +187,11 @@ func (h *host) followControl(in io.Reader) bool {
 // tell sends the host's init a word: go starts the command, stop ends it.
 func (h *host) tell(word string) { _, _ = io.WriteString(h.control, word+"\n") }
 
-// kill is a power cut, and returns when the process is gone.
+// kill is a power cut: SIGKILL for QEMU, which leaves its guest no time to send
+// anything. It does not wait for the process's end, and may be called after it.
 func (h *host) kill() { _ = h.process.Kill() }
 
+// setLink waits for QEMU's start and for its answer. A host's end ends both waits.
 func (h *host) setLink(nic int, up bool) error {
 	<-h.monitorOpen
 	if h.monitorErr != nil {
@@ -184,7 +200,8 @@ func (h *host) setLink(nic int, up bool) error {
 	return h.monitor.setLink(nic, up)
 }
 
-// close ends the process, if it runs, and its readers.
+// close ends the process, if it runs, and returns when it and its readers have ended. It
+// is called once.
 func (h *host) close() {
 	if h.process != nil {
 		h.kill()
@@ -210,7 +227,9 @@ func (h *host) postMortem() string {
 	return text
 }
 
-// extract unpacks a tar archive into folder; no name in it leads out of there.
+// extract unpacks a tar archive into folder. Nothing in it can leave the folder, by "..",
+// by an absolute name or by a symlink: the host may run a program that nobody has looked
+// at. Folders and files are kept, all other kinds left out.
 func extract(in io.Reader, folder string) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
@@ -245,6 +264,7 @@ func extract(in io.Reader, folder string) error {
 }
 
 func writeFile(root *os.Root, name string, mode os.FileMode, content io.Reader) error {
+	// Writable by its owner, so that the next run into the same folder can replace it.
 	f, err := root.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, mode|0o200)
 	if err != nil {
 		return err

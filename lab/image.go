@@ -25,7 +25,8 @@ var guestTools = []string{
 	"ibv_devinfo", "ibv_devices", "ibv_rc_pingpong",
 }
 
-// Where libibverbs looks for drivers, and rxe's.
+// Where libibverbs looks for drivers, and rxe's: they are opened by name as a program
+// runs, and are not among the libraries that it is linked with.
 var verbsDrivers = []string{
 	"/etc/libibverbs.d/rxe.driver",
 	"/usr/lib/x86_64-linux-gnu/libibverbs/librxe*",
@@ -86,16 +87,21 @@ func (c Config) buildImage(ctx context.Context, k kernel, token string) (image, 
 		b.file(path.Join(initFolder, hostname(h)), 0o755, []byte(c.script(h, modules, command, token)))
 	}
 	initrd := b.bytes()
-	// The archive and what is unpacked of it are in memory together for a while.
+	// The archive and what is unpacked of it are in memory together for a while; half
+	// as much again and 128 MiB are for the kernel and the programs. These are
+	// chosen with room, not measured; what is advised leaves 128 MiB more.
 	if size := len(initrd) >> 20; size*5/2+128 > c.Memory {
 		return image{}, config.NewFault("Memory", c.Memory, "too few for %d MiB of files: use %d or more", size, size*5/2+256)
 	}
 	return image{k.image, initrd}, nil
 }
 
+// A builder fills an archive from files of this machine. Hosts run its own programs and
+// libraries, not a distribution's: what is tested is then what is installed here, and
+// nothing has to be downloaded but a kernel.
 type builder struct {
 	*archive
-	elf  []string          // files here whose libraries are needed
+	elf  []string          // files here whose libraries are needed, absolute
 	from map[string]string // guest path to file here, of what has been copied
 }
 
@@ -110,7 +116,8 @@ func guestPath(file string) string {
 	return file
 }
 
-// copy puts one file into the image.
+// copy puts one file into the image. Kernel modules are ELF files too, but are linked
+// with nothing.
 func (b *builder) copy(from, to string) error {
 	content, err := os.ReadFile(from)
 	if err != nil {
@@ -173,55 +180,74 @@ func (b *builder) copyTree(f File) error {
 }
 
 // programs copies the tools and the command's program, and returns the command as
-// the hosts run it.
+// the hosts run it. applets are the programs that busybox is.
 func (b *builder) programs(c Config, applets []string) ([]string, error) {
-	command := slices.Clone(c.Command)
 	// The shell is this machine's, dash on Debian: busybox's runs its own ip and
 	// others without a look at the PATH.
 	tools := append([]string{"busybox", "sh"}, guestTools...)
+	command := slices.Clone(c.Command)
 	name := command[0]
-	if strings.Contains(name, "/") {
-		if info, err := os.Stat(name); err == nil && info.Mode().IsRegular() {
-			if info.Mode()&0o111 == 0 {
-				return nil, config.NewFault("Command", name, "it is not executable: chmod +x, or name its interpreter")
-			}
-			command[0] = "/lab/" + filepath.Base(name)
-			if err := b.copy(name, command[0]); err != nil {
-				return nil, err
-			}
-		} else if !c.brings(name) && !slices.Contains(applets, path.Base(name)) {
-			return nil, config.NewFault("Command", name, "it is no file here, and none is copied there")
+	switch {
+	case strings.Contains(name, "/"):
+		var err error
+		if command[0], err = b.commandFile(c, name, applets); err != nil {
+			return nil, err
 		}
-	} else if !slices.Contains(applets, name) && !slices.Contains(tools, name) && !c.brings("/lab/"+name) {
+	case !slices.Contains(applets, name) && !slices.Contains(tools, name) && !c.brings("/lab/"+name):
 		if _, err := exec.LookPath(name); err != nil {
 			return nil, config.NewFault("Command", name, "it is neither a program of the hosts nor of this machine")
 		}
 		tools = append(tools, name)
 	}
+	if err := b.tools(tools); err != nil {
+		return nil, err
+	}
+	// Last: an applet gives way to a full program of its name.
+	for _, applet := range applets {
+		b.symlink("/usr/bin/"+applet, "busybox")
+	}
+	return command, nil
+}
+
+// commandFile copies the command's program if name is a file here, and returns its path
+// in the hosts. Otherwise name must be a path that they have without that.
+func (b *builder) commandFile(c Config, name string, applets []string) (string, error) {
+	if info, err := os.Stat(name); err == nil && info.Mode().IsRegular() {
+		if info.Mode()&0o111 == 0 {
+			return "", config.NewFault("Command", name, "it is not executable: chmod +x, or name its interpreter")
+		}
+		to := "/lab/" + filepath.Base(name)
+		return to, b.copy(name, to)
+	}
+	if !c.brings(name) && !slices.Contains(applets, path.Base(name)) {
+		return "", config.NewFault("Command", name, "it is no file here, and none is copied there")
+	}
+	return name, nil
+}
+
+// tools copies programs of this machine, as far as it has them, and the drivers of verbs.
+func (b *builder) tools(tools []string) error {
 	for _, tool := range tools {
 		file, err := exec.LookPath(tool)
 		if err != nil {
 			continue // perftest and ibverbs-utils are extras; what is needed was checked
 		}
 		if err := b.copy(file, "/usr/bin/"+tool); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	for _, pattern := range verbsDrivers {
 		files, err := filepath.Glob(pattern)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		for _, file := range files {
 			if err := b.copy(file, guestPath(file)); err != nil {
-				return nil, err
+				return err
 			}
 		}
 	}
-	for _, applet := range applets {
-		b.symlink("/usr/bin/"+applet, "busybox")
-	}
-	return command, nil
+	return nil
 }
 
 // brings reports whether one of the files goes to a path of the hosts.
@@ -235,8 +261,10 @@ func (c Config) brings(name string) bool {
 	})
 }
 
-// libraries copies what the programs are linked with. ldd exits 1 for a static
-// program, and says so.
+// libraries copies what the programs are linked with, and what those libraries are in
+// turn: ldd lists them all. What a program opens by itself as it runs, as libibverbs does
+// with its drivers, ldd does not see: see verbsDrivers. ldd exits 1 for a static program,
+// and says so.
 func (b *builder) libraries(ctx context.Context) error {
 	for _, file := range b.elf {
 		text, err := output(ctx, "", "ldd", file)
@@ -333,7 +361,7 @@ func unpack(ctx context.Context, file string) ([]byte, error) {
 	return []byte(text), err
 }
 
-// memoryFile returns a file without a name that has content.
+// memoryFile returns a file without a name that has content, for the caller to close.
 func memoryFile(content []byte) (*os.File, error) {
 	f, err := newMemoryFile()
 	if err != nil {

@@ -88,7 +88,9 @@ func cachedKernel(folder string) (kernel, error) {
 	return kernel{}, fmt.Errorf("kernel %s is incomplete: remove %s and run kvlab setup", k.release, root)
 }
 
-// downloadKernel puts the newest kernel that apt knows into a cache folder.
+// downloadKernel puts the newest kernel that apt knows into a cache folder, unless it is
+// there. Older ones stay there too: a lab takes the newest. It needs no root, since the
+// package is unpacked and not installed.
 func downloadKernel(ctx context.Context, folder string, log func(format string, args ...any)) error {
 	searched, err := output(ctx, "", "apt-cache", "search", "--names-only", "^linux-image-[0-9].*-amd64$")
 	if err != nil {
@@ -137,7 +139,7 @@ func downloadKernel(ctx context.Context, folder string, log func(format string, 
 }
 
 // output runs a program and returns what it prints; an error has its standard
-// error.
+// error. dir is the folder it runs in, this process's if empty.
 func output(ctx context.Context, dir, program string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	var errs bytes.Buffer
@@ -145,7 +147,7 @@ func output(ctx context.Context, dir, program string, args ...string) (string, e
 	// The formats that are parsed here are those of the C locale.
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
 	out, err := cmd.Output()
-	if err != nil {
+	if err != nil { // ExitError alone says "exit status 1"
 		err = fmt.Errorf("%s %s: %w: %s", program, strings.Join(args, " "), err, strings.TrimSpace(errs.String()))
 	}
 	return string(out), err

@@ -24,7 +24,8 @@ var ErrPanic = errors.New("kernel panic")
 // stopGrace is how long a command has between SIGTERM and the end of its host.
 const stopGrace = 5 * time.Second
 
-// Killed is the exit status of a host that was killed, as a shell has it.
+// killedStatus is the exit status of a host that was killed, as a shell has it for
+// a process: 128 plus the 9 of SIGKILL.
 const killedStatus = 137
 
 // HostResult is how a host's command ended.
@@ -37,7 +38,7 @@ type HostResult struct {
 // Result is how a lab ended.
 type Result struct {
 	Hosts   []HostResult
-	Boot    time.Duration // from Start until all hosts ran the command
+	Boot    time.Duration // from Start until all hosts were let off
 	Command time.Duration // from then until the last one that counts was over
 
 	Until int // of the Config
@@ -57,23 +58,28 @@ func (r *Result) ExitCode() int {
 	return 0
 }
 
-// A Lab is hosts that run a command, from Start to Close.
+// A Lab is hosts that run a command, from Start to Close. Its methods may be called from
+// any goroutine, and after its end: then Kill does nothing, and SetLink fails.
 type Lab struct {
-	cfg    Config
+	// All of these are set before Start returns, and stay as they are.
+	cfg    Config // with defaults
 	cancel context.CancelFunc
 	hosts  []*host
 	hub    sync.WaitGroup
-	ports  []net.Conn // the hub's
+	ports  []net.Conn // the hub's; none between two hosts
 
 	out    *Printer
 	faults *Schedule
 
-	done   chan struct{}
+	done chan struct{} // closed: nothing of the lab is left
+
+	// Written by the goroutine that Start leaves behind, read once done is closed.
 	result *Result
 	err    error
 }
 
-// Run starts a lab, waits for it and clears it away.
+// Run starts a lab, waits for it and clears it away. The result is nil if the lab did
+// not start.
 func Run(ctx context.Context, cfg Config) (*Result, error) {
 	l, err := Start(ctx, cfg)
 	if err != nil {
@@ -83,7 +89,8 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 }
 
 // Start boots the hosts and returns when all of them run the command. The lab
-// ends with ctx.
+// ends with ctx, or with its Timeout, which counts from here. If Start fails, all that
+// it began has ended. The error is a [config.Invalid] where cfg is wrong.
 func Start(ctx context.Context, cfg Config) (*Lab, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -126,8 +133,8 @@ func Start(ctx context.Context, cfg Config) (*Lab, error) {
 		l.err = l.follow(ctx)
 		l.result.Command = time.Since(started)
 		endFaults()
-		l.clear()
-		faults.Wait()
+		l.clear()     // first: a fault under way may wait for a monitor that clear closes
+		faults.Wait() // before done is closed: no line is printed after Wait has returned
 	}()
 	return l, nil
 }
@@ -140,7 +147,9 @@ func (l *Lab) Wait() (*Result, error) {
 	return l.result, l.err
 }
 
-// Close ends the lab, if it runs, and clears it away.
+// Close ends the lab, if it runs, and returns when it is cleared away. Wait then returns
+// context.Canceled with the states of the hosts, if their commands had not ended. It may
+// be called more than once.
 func (l *Lab) Close() {
 	l.cancel()
 	<-l.done
@@ -152,9 +161,8 @@ func (l *Lab) Kill(host int) error {
 		return err
 	}
 	h := l.hosts[host-1]
-	select {
-	case <-h.over:
-	default:
+	// A command that has ended keeps its exit status.
+	if !h.isOver() {
 		h.killed.Store(true)
 	}
 	h.kill()
@@ -162,7 +170,7 @@ func (l *Lab) Kill(host int) error {
 }
 
 // SetLink pulls the cable of a host's NIC, or plugs it in. The host sees the
-// carrier go; packets are lost in both directions.
+// carrier go; packets are lost in both directions. It returns when QEMU has done so.
 func (l *Lab) SetLink(host, nic int, up bool) error {
 	if err := (Fault{Action: LinkUp, Host: host, NIC: nic}).Validate(l.cfg.Hosts, l.cfg.NICs, Actions); err != nil {
 		return err
@@ -179,6 +187,7 @@ func count(n int, noun string) string {
 
 // boot returns when all hosts wait to be let off.
 func (l *Lab) boot(ctx context.Context, k kernel) error {
+	// 130 random bits, so that no output can hold it by chance or be made to.
 	token := "kvlab-" + rand.Text()
 	img, err := l.cfg.buildImage(ctx, k, token)
 	if err != nil {
@@ -198,7 +207,7 @@ func (l *Lab) boot(ctx context.Context, k kernel) error {
 		h, err := l.cfg.startHost(i+1, img, initrd, nics[i], token, l.out.Print)
 		if err != nil {
 			for _, rest := range nics[i+1:] {
-				closeAll(rest)
+				closeAll(rest) // startHost has closed its own
 			}
 			return err
 		}
@@ -222,7 +231,8 @@ func closeAll[C io.Closer](all []C) {
 	}
 }
 
-// connect makes the networks, and returns the ends of each host.
+// connect makes the networks, and returns the ends of each host, by host and NIC, for
+// the caller to close. Our ends of hubs' ports are in l.ports, for clear.
 func (l *Lab) connect() (ends [][]*os.File, err error) {
 	ends = make([][]*os.File, l.cfg.Hosts)
 	defer func() {
@@ -281,7 +291,8 @@ func (l *Lab) died(h *host) error {
 	return fmt.Errorf("%w; %s", h.err, h.postMortem())
 }
 
-// follow returns when the commands that count are over.
+// follow returns when the commands that count are over: those of all hosts, or that of
+// host Until and the others stopGrace later at the latest. It writes the hosts' results.
 func (l *Lab) follow(ctx context.Context) error {
 	over := make(chan *host, len(l.hosts))
 	for _, h := range l.hosts {
@@ -297,13 +308,8 @@ func (l *Lab) follow(ctx context.Context) error {
 		select {
 		case h := <-over:
 			running--
-			r := &l.result.Hosts[h.number-1]
-			r.ExitCode, r.Killed, r.Stopped = h.code, h.killed.Load(), stopping
-			switch {
-			case r.Killed:
-				r.ExitCode = killedStatus
-			case h.err != nil:
-				return l.died(h)
+			if err := l.ended(h, stopping); err != nil {
+				return err
 			}
 			if h.number == l.cfg.Until {
 				stopping, grace = true, time.After(stopGrace)
@@ -314,31 +320,46 @@ func (l *Lab) follow(ctx context.Context) error {
 		case <-grace:
 			l.out.Note("%s did not end within %v of SIGTERM", count(running, "command"), stopGrace)
 			for _, h := range l.hosts {
-				select {
-				case <-h.over:
-				default:
+				if !h.isOver() {
 					l.result.Hosts[h.number-1] = HostResult{ExitCode: killedStatus, Stopped: true}
 				}
 			}
 			return nil
 		case <-ctx.Done():
-			var states []string
-			for _, h := range l.hosts {
-				state := "runs"
-				select {
-				case <-h.over:
-					state = fmt.Sprintf("exited %d", h.code)
-				default:
-				}
-				states = append(states, hostname(h.number)+" "+state)
-			}
-			return fmt.Errorf("%w: %s", context.Cause(ctx), strings.Join(states, ", "))
+			return fmt.Errorf("%w: %s", context.Cause(ctx), l.states())
 		}
 	}
 	return nil
 }
 
-// clear ends what runs.
+// ended notes how the command of a host that is over has ended; stopped says that the lab
+// had told it to. The error is that of a host that died, and no fault killed it.
+func (l *Lab) ended(h *host, stopped bool) error {
+	r := &l.result.Hosts[h.number-1]
+	r.ExitCode, r.Killed, r.Stopped = h.code, h.killed.Load(), stopped
+	switch {
+	case r.Killed:
+		r.ExitCode = killedStatus
+	case h.err != nil:
+		return l.died(h)
+	}
+	return nil
+}
+
+// states is what each host does, for the error of a lab that was ended.
+func (l *Lab) states() string {
+	var states []string
+	for _, h := range l.hosts {
+		state := "runs"
+		if h.isOver() {
+			state = fmt.Sprintf("exited %d", h.code)
+		}
+		states = append(states, hostname(h.number)+" "+state)
+	}
+	return strings.Join(states, ", ")
+}
+
+// clear ends what runs, and returns when no process, goroutine or file of it is left.
 func (l *Lab) clear() {
 	for _, h := range l.hosts {
 		h.kill() // all of them first: closing waits for each

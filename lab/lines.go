@@ -14,12 +14,14 @@ type Line struct {
 	Text   string
 }
 
-// maxLine is where a line without an end is cut into two.
+// maxLine is where a line without an end is cut into two, in bytes: a command that prints
+// no newlines must not fill this process's memory.
 const maxLine = 64 << 10
 
 // ReadLines calls emit for each line of in until token, which ends the output, or
 // with an empty one to its end. It reports whether the token came. What stands
-// before it without a newline is a line too.
+// before it without a newline is a line too. Lines end in LF or, as a terminal writes
+// them, in CR LF; both are left out. An error of in is its end.
 func ReadLines(in io.Reader, token string, emit func(text string)) bool {
 	var pending []byte
 	chunk := make([]byte, 32<<10)
@@ -66,7 +68,7 @@ type Printer struct {
 	OnLine         func(Line) // gets each of a command, one at a time
 	Faults         *Schedule  // sees each before that
 
-	mu sync.Mutex
+	mu sync.Mutex // held while a line is written: a writer that blocks holds up all hosts
 }
 
 // Note prints a line of the lab's own.

@@ -35,6 +35,9 @@ var extras = []requirement{
 	{"libibverbs-dev", "/usr/include/infiniband/verbs.h"},
 }
 
+// Both lists go by what is on this machine and not by what dpkg says: a program that
+// somebody built is as good as its package.
+
 // missingPackages returns the packages that there says are not there, sorted.
 func missingPackages(of []requirement, there func(shows string) bool) []string {
 	var missing []string
@@ -71,7 +74,8 @@ func Check(cache string) error {
 }
 
 // Setup installs the packages that a lab needs and downloads the newest kernel
-// into the cache. It needs root only if packages are missing, and Debian.
+// into the cache. It needs root only if packages are missing, and Debian. log gets a line
+// for each step; those of apt are in the error, if it fails.
 func Setup(ctx context.Context, cache string, log io.Writer) error {
 	folder, err := cacheFolder(cache)
 	if err != nil {

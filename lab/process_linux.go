@@ -13,7 +13,8 @@ import (
 // startTied starts a process that the kernel kills when this one ends, however
 // that is. The kernel ties it to the thread that forked it, so a thread is kept
 // for as long as the process lives. Its own process group keeps Ctrl-C from it:
-// the lab ends it when its output has been read.
+// the lab ends it when its output has been read. exited gets one value when the process
+// has ended, which may be left unread; after an error it gets none.
 func startTied(cmd *exec.Cmd) (exited <-chan error, err error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	started, over := make(chan error, 1), make(chan error, 1)
@@ -37,7 +38,8 @@ func newMemoryFile() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "initrd"), nil
 }
 
-// wire returns the ends of a stream.
+// wire returns the ends of a stream. A pair of sockets and not a port: it has no name that
+// another lab could have too, and nobody else can connect to it.
 func wire() (a, b *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -46,7 +48,8 @@ func wire() (a, b *os.File, err error) {
 	return os.NewFile(uintptr(fds[0]), "wire"), os.NewFile(uintptr(fds[1]), "wire"), nil
 }
 
-// channel is a wire with one end for this process.
+// channel is a wire with one end for this process. The other is to be inherited, and
+// closed here after that: only then does ours end when the heir does.
 func channel() (ours net.Conn, theirs *os.File, err error) {
 	a, b, err := wire()
 	if err != nil {

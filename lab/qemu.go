@@ -7,7 +7,7 @@ import (
 
 const qemuProgram = "qemu-system-x86_64"
 
-// descriptors are the numbers of the files that a QEMU inherits.
+// descriptors are the numbers of the files that a QEMU inherits, in its own process.
 type descriptors struct {
 	initrd           int
 	console, monitor int
@@ -17,7 +17,8 @@ type descriptors struct {
 
 func netdev(nic int) string { return "n" + strconv.Itoa(nic) }
 
-// qemuArgs is the command line of a host's QEMU.
+// qemuArgs is the command line of a host's QEMU. -nodefaults and -no-user-config leave
+// a machine with what is listed here only.
 //
 // romfile= leaves out iPXE, which would look for a boot server first. host_mtu is
 // what allows the guest a larger MTU. -no-reboot and panic=-1 make a panic the end
@@ -44,7 +45,11 @@ func (c Config) qemuArgs(host int, kernelImage string, fd descriptors) []string 
 			add("-object", "memory-backend-ram,id=m%d,size=%dM", node, memory/2)
 			add("-numa", "node,nodeid=%d,cpus=%d-%d,memdev=m%[1]d", node, node*2, node*2+1)
 		}
+		// As the firmware of common two-socket servers has it; 10 is a node's own memory
+		// (ACPI, SLIT).
 		add("-numa", "dist,src=0,dst=1,val=21")
+		// An expander bus is a PCI root of a node, as each socket of a server has one.
+		// Its root ports take the bus numbers that follow its own: 16 to 63, and from 64.
 		for node := range 2 {
 			add("-device", "pxb-pcie,id=pxb%d,bus_nr=%d,numa_node=%[1]d,bus=pcie.0", node, 16+48*node)
 		}
@@ -70,6 +75,7 @@ func (c Config) qemuArgs(host int, kernelImage string, fd descriptors) []string 
 	}
 	for nic, n := range fd.nics {
 		add("-netdev", "socket,id=%s,fd=%d", netdev(nic), n)
+		// Slots from 16 up: QEMU fills from below with what has no place of its own.
 		place := fmt.Sprintf("addr=0x%x", 0x10+nic)
 		if c.NUMA {
 			place = fmt.Sprintf("bus=rp%d", nic)

@@ -9,9 +9,9 @@ import (
 
 // A monitor speaks QMP, QEMU's control protocol: a JSON value a line. QEMU greets
 // first, wants qmp_capabilities before anything else, and puts events between its
-// answers.
+// answers. The protocol is in QEMU's docs/interop/qmp-spec.rst.
 type monitor struct {
-	mu  sync.Mutex
+	mu  sync.Mutex // held from a command to its answer: no number says whose it is
 	out *json.Encoder
 	in  *json.Decoder
 }
@@ -29,6 +29,8 @@ func openMonitor(conn io.ReadWriter) (*monitor, error) {
 	return m, m.execute("qmp_capabilities", nil)
 }
 
+// execute waits for the command's answer, without a limit: who closes the connection
+// ends the wait. Events in between are dropped.
 func (m *monitor) execute(command string, arguments map[string]any) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

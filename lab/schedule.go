@@ -9,14 +9,16 @@ import (
 	"time"
 )
 
-// A Schedule makes faults happen at their times. What a fault does is the lab's.
+// A Schedule makes faults happen at their times. What a fault does is the lab's. It is
+// for one Run; See may be called before, during and after it.
 type Schedule struct {
-	faults []Fault
+	faults []Fault // stays as it is
 
 	mu    sync.Mutex
-	marks map[string]chan struct{} // closed when the text was printed
+	marks map[string]chan struct{} // closed and nil when the text was printed
 }
 
+// NewSchedule is one of faults that are valid for their lab.
 func NewSchedule(faults []Fault) *Schedule {
 	s := &Schedule{faults: faults, marks: make(map[string]chan struct{})}
 	for _, f := range faults {
@@ -68,6 +70,7 @@ func (s *Schedule) Run(ctx context.Context, inflict, missed func(Fault)) {
 				case <-ctx.Done():
 				}
 			}
+			// A text that was printed before Run counts from Run.
 			if text != "" {
 				from = time.Now()
 			}

@@ -5,7 +5,9 @@ import (
 	"strings"
 )
 
-// The ports of a host's virtio-serial device, by number. Port 0 is a console's.
+// The ports of a host's virtio-serial device, by number. Port 0 is a console's. They are
+// devices of their own and not the console: the kernel's messages would be in between,
+// and a console has a line discipline that changes bytes.
 const (
 	portControl = 1 + iota // lines: ready, exit CODE or fail REASON; back: go, stop
 	portStdout
@@ -24,7 +26,9 @@ func quoteAll(words []string) string {
 	return strings.Join(quoted, " ")
 }
 
-// functions are what every script begins with.
+// functions are what every script begins with. fail tells the lab why, if the control port
+// is open by then, and cuts the power; the second before that is for the console's
+// and the port's bytes to leave QEMU.
 const functions = `#!/bin/sh
 export PATH=/lab:/usr/sbin:/usr/bin
 fail() {
@@ -55,7 +59,7 @@ type shell struct{ strings.Builder }
 
 func (s *shell) line(format string, args ...any) { fmt.Fprintf(s, format+"\n", args...) }
 
-// must is a command without which the host fails.
+// must is a command without which the host fails, and its error goes to the lab.
 func (s *shell) must(words ...string) { s.line("must %s", quoteAll(words)) }
 
 // script is the init of a host: a shell script that the kernel runs as process 1.

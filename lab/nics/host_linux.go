@@ -178,8 +178,8 @@ type folder struct {
 	path string // for the host's processes
 }
 
-// openFolder makes it below dir, or in memory, in a file system without a place
-// among others: it goes when the last descriptor goes, and so with the host. A folder in
+// openFolder makes it below dir, or in memory, in a file system that is mounted
+// nowhere: it goes with its last descriptor, and so with the host. A folder in
 // /tmp would be left behind by kill -9. fsopen(2) takes Linux 5.2.
 func openFolder(dir string, host int) (*folder, error) {
 	if dir != "" {

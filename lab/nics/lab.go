@@ -32,8 +32,8 @@ type Result struct {
 	Traffic [Hosts][]Traffic // by host, from 0, and NIC
 }
 
-// A Lab is one that runs, or has run. Its methods may be called from any goroutine, and
-// after its end: a link's then return net.ErrClosed.
+// A Lab is two hosts and the links between them, from Start to Close. Its methods may be
+// called from any goroutine, and after its end: a link's then return net.ErrClosed.
 type Lab struct {
 	// All of these are set before Start returns, and stay as they are.
 	cfg    Config // with defaults

@@ -302,7 +302,7 @@ func (n *network) exec(host int, cmd *exec.Cmd) (exited <-chan error, err error)
 	return exited, err
 }
 
-// within has fn use a host's namespace, which stays for as long: by a descriptor of its own,
+// within runs fn with a host's namespace, which stays until fn returns: by a descriptor of its own,
 // so that the lock is not held while fn runs. It has no Handle.
 func (n *network) within(host int, fn func(namespace) error) error {
 	fd := -1
