@@ -18,16 +18,19 @@ import (
 // partEnv carries a child's part, as JSON.
 const partEnv = "KVFERRY_CLUSTER_PART"
 
-// A part is what a child is in its cluster.
+// A part is what a child is in its cluster. All children get the whole Config, and take of
+// it what is theirs.
 type part struct {
-	Name, Role string
-	Registry   string // the proxy's, for nodes
+	Name, Role string // Role is proxy, prefill, decode or nondisagg
+	Registry   string // host:port of the proxy's gRPC; empty for the proxy itself
 	Config     Config
 }
 
-// hello is the line a child prints once it listens, or cannot.
+// hello is the line a child prints once it listens, or cannot. What comes on its standard
+// output after that is dropped. Ports are the kernel's to choose, so that clusters side by
+// side never ask for the same: only the child knows them.
 type hello struct {
-	HTTP, GRPC string
+	HTTP, GRPC string // host:port; a node has no HTTP
 	Error      *config.Report
 }
 
@@ -38,13 +41,15 @@ func Child() {
 	if !ok {
 		return
 	}
-	os.Unsetenv(partEnv)
+	os.Unsetenv(partEnv) // what the daemon starts is no part of a cluster
 	daemon.TuneMemory()
 	var pt part
 	if err := json.Unmarshal([]byte(spec), &pt); err != nil {
 		fmt.Fprintf(os.Stderr, "cluster: %s: %v\n", partEnv, err)
 		os.Exit(2)
 	}
+	// A pipe and not PR_SET_PDEATHSIG: that is tied to the parent's thread, which Go may end
+	// while the parent lives, and is Linux's only.
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(1) // the parent is gone
@@ -58,6 +63,8 @@ func Child() {
 	os.Exit(0)
 }
 
+// run is the daemon. It reports once that it listens, or why it cannot, and returns when ctx
+// has ended and it has drained.
 func (pt part) run(ctx context.Context) error {
 	logs := daemon.LogFlags{Level: pt.Config.LogLevel, Format: "text"}
 	if logs.Level == "" {

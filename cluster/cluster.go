@@ -7,6 +7,10 @@
 // environment variable. Its standard input is a pipe whose other end only the
 // parent holds, so that the kernel tells it when the parent is gone, kill -9
 // included, and it ends.
+//
+// Whoever starts a cluster owns its processes, until [Cluster.Close]. A process has one
+// goroutine here, which reads its output, waits for its end and closes Done. Addresses are
+// on the loopback interface, with ports that the kernel chooses.
 package cluster
 
 import (
@@ -37,20 +41,21 @@ type Config struct {
 	Chunked                    bool   // of non-disaggregated nodes
 	Handoff                    string // one of handoff.Names; the proxy's default if empty
 	Placement                  string
-	Profile                    string   // name or file; the shipped A10 if empty
+	Profile                    string   // a shipped one's name, or a JSON file; the shipped A10 if empty
 	Link                       string   // see --link of the daemons; native if empty
 	Rails                      []string // see --rail of the daemons; TCP over loopback if empty
-	KVBlocks                   int
-	WarmMiB                    int // see --kv-warm-mib of the daemons; none if 0
+	KVBlocks                   int      // of each node; what the profile's GPU holds if 0
+	WarmMiB                    int      // see --kv-warm-mib of the daemons; none if 0
 	PrefixCaching              bool
-	RecheckKV                  bool // see --recheck-kv of the daemons
-	RequestTimeout             time.Duration
+	RecheckKV                  bool          // see --recheck-kv of the daemons
+	RequestTimeout             time.Duration // this and those below: the daemons' defaults if 0
 	TransferTimeout            time.Duration
 	LeaseTTL                   time.Duration // how long a silent node counts as there
 	MaxQueue                   int           // requests that may wait; the proxy's default if 0
 
-	// Log gets the daemons' standard error. Default none. What it does not take is
-	// lost: a full disk must not end the daemons.
+	// Log gets the daemons' standard error, from a goroutine for each of them, one Write
+	// at a time. Default none. What it does not take is lost: a full disk must not end the
+	// daemons.
 	Log io.Writer `json:"-"`
 	// LogLevel of the daemons. Default info.
 	LogLevel string
@@ -88,7 +93,8 @@ func (c Config) Validate() error {
 	return bad.Err("cluster.Config")
 }
 
-// node is the configuration of a node; an error is a [config.Invalid].
+// node is the configuration of a node; an error is a [config.Invalid]. Parent and children
+// both make it, the former to find faults before it starts anything.
 func (c Config) node(role, name, registry string) (n node.Config, err error) {
 	n = node.Config{
 		ID: name, Proxy: registry, GRPCAddr: "127.0.0.1:0", Rails: c.Rails, KVBlocks: c.KVBlocks, WarmBytes: config.OrNone(c.WarmMiB << 20),
@@ -125,14 +131,15 @@ func (c Config) checkMemory(bad *config.Faults, n node.Config) {
 	}
 }
 
-// A Cluster is a proxy and its nodes, as child processes, from Start to Close.
+// A Cluster is a proxy and its nodes, as child processes, from Start to Close. Its methods
+// may be called from any goroutine.
 type Cluster struct {
-	cfg  Config
-	http string
+	cfg  Config // with defaults
+	http string // host:port of the proxy, as grpc is
 	grpc string
 
 	mu    sync.Mutex
-	procs []*Process
+	procs []*Process // all that were ever started, in order
 }
 
 // A Process is one daemon of a cluster.
@@ -142,13 +149,14 @@ type Process struct {
 	life io.Closer // the child ends when this closes
 
 	mu      sync.Mutex
-	stopped bool // by us
-	done    chan struct{}
-	err     error
+	stopped bool          // by us: its end is no fault
+	done    chan struct{} // closed after err is set
+	err     error         // why it ended, if that is a fault
 }
 
-// Start starts a cluster. It returns when the proxy listens; its /health answers
-// 200 once the nodes have registered.
+// Start starts a cluster. It returns when proxy and nodes listen; the proxy's /health
+// answers 200 once the nodes have registered. ctx bounds the start only: the cluster runs
+// until Close. If Start fails, no process of it is left.
 func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -206,14 +214,17 @@ func (c *Cluster) Process(name string) *Process {
 	return nil
 }
 
-// AddNode starts one more node.
+// AddNode starts one more node, of role prefill, decode or nondisagg, and returns when it
+// listens: it registers with the proxy after that. The name of one that has ended may be used
+// again.
 func (c *Cluster) AddNode(ctx context.Context, role, name string) error {
 	_, err := c.spawn(ctx, part{Name: name, Role: role})
 	return err
 }
 
-// Close stops every daemon, nodes first, and returns what did not end as it
-// should: a daemon that had crashed, or had to be killed.
+// Close stops every daemon, nodes first, so that they can still deregister, and returns what
+// did not end as it should: a daemon that had crashed, or had to be killed. One after
+// another, each has StopTimeout. Process and Processes go on to answer.
 func (c *Cluster) Close() error {
 	var errs []error
 	for _, p := range slices.Backward(c.Processes()) {
@@ -224,6 +235,8 @@ func (c *Cluster) Close() error {
 	return errors.Join(errs...)
 }
 
+// spawn starts a part and waits for its hello. If that does not come, the process is killed
+// and stays among procs, where Close finds it ended.
 func (c *Cluster) spawn(ctx context.Context, pt part) (*hello, error) {
 	pt.Config, pt.Registry = c.cfg, c.grpc
 	spec, err := json.Marshal(pt)
@@ -259,8 +272,8 @@ func (c *Cluster) spawn(ctx context.Context, pt part) (*hello, error) {
 		h   hello
 		err error
 	}
-	ready := make(chan answer, 1)
-	kills := kvcache.OutOfMemory()
+	ready := make(chan answer, 1)  // has room: nobody may be there to take it
+	kills := kvcache.OutOfMemory() // the machine's count, to compare with at the end
 	go func() {
 		var a answer
 		line, err := bufio.NewReader(out).ReadBytes('\n')
@@ -311,13 +324,14 @@ func (p *Process) ended(err error, kills int64) {
 	p.err = fmt.Errorf("cluster: %s ended by itself: %w", p.Name, err)
 }
 
-// Pid is the process's.
+// Pid is the process's, also after its end, when another may have it.
 func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
-// Done is closed when the process has ended.
+// Done is closed when the process has ended and its output has been read.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Kill ends the process as kill -9 does, and waits for its end.
+// Kill ends the process as kill -9 does, and waits for its end. It is no fault to Close, nor
+// an error if the process has ended before.
 func (p *Process) Kill() error {
 	p.mu.Lock()
 	p.stopped = true
@@ -330,7 +344,8 @@ func (p *Process) Kill() error {
 	return err
 }
 
-// Terminate asks the process to drain and end.
+// Terminate asks the process to drain and end, and does not wait for that. From here on its
+// end is no fault.
 func (p *Process) Terminate() error {
 	p.mu.Lock()
 	p.stopped = true
@@ -338,6 +353,8 @@ func (p *Process) Terminate() error {
 	return p.cmd.Process.Signal(syscall.SIGTERM)
 }
 
+// stop ends the process, if it runs. The error says that it had ended by itself, or had to be
+// killed.
 func (p *Process) stop(timeout time.Duration) error {
 	select {
 	case <-p.done:
@@ -371,7 +388,7 @@ func (l *daemonLog) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Processes are all daemons started so far, in order.
+// Processes are all daemons started so far, in order, those that have ended too.
 func (c *Cluster) Processes() []*Process {
 	c.mu.Lock()
 	defer c.mu.Unlock()

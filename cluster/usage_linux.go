@@ -12,7 +12,8 @@ import (
 // architecture that Go supports.
 const clockTick = 10 * time.Millisecond
 
-// Usage is what the process has used so far.
+// Usage is what the process has used so far. It fails once the process has ended: /proc has
+// it no longer.
 func (p *Process) Usage() (Usage, error) {
 	u, err := usage(p.Pid())
 	if err != nil {
@@ -40,6 +41,8 @@ func usage(pid int) (u Usage, err error) {
 	if err != nil {
 		return u, err
 	}
+	// proc_pid_status(5): VmHWM is the peak of resident memory, file pages included, and
+	// RssFile those of now. There is no peak of each kind.
 	peak, err := kilobytes(status, "VmHWM:")
 	if err != nil {
 		return u, err
@@ -49,7 +52,7 @@ func usage(pid int) (u Usage, err error) {
 	return u, err
 }
 
-// kilobytes is a field of /proc's status, in bytes.
+// kilobytes is a field of /proc's status, in bytes. Its "kB" are 1024.
 func kilobytes(status []byte, field string) (int64, error) {
 	_, rest, _ := bytes.Cut(status, []byte(field))
 	f := bytes.Fields(rest)

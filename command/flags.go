@@ -13,7 +13,9 @@ import (
 )
 
 // Check joins what is wrong with flags, and what a configuration made of them says of its
-// fields, by their names. A flag that could not be read is told of once.
+// fields, by their names. A flag that could not be read is told of once: its field has the
+// value it had before, and what the configuration says of that is of no use. names is from a
+// field to its flag; an err that is no [config.Invalid] is returned as it is.
 func Check(bad config.Faults, err error, names map[string]string) error {
 	told := make(map[string]bool)
 	for _, f := range bad {
@@ -34,7 +36,7 @@ func Check(bad config.Faults, err error, names map[string]string) error {
 	return bad.Err("")
 }
 
-// positive marks a flag for which 0 makes no sense.
+// positive is the annotation of a flag for which 0 makes no sense.
 const positive = "kvferry/positive"
 
 // Positive marks flags for which 0 is refused.
@@ -53,7 +55,9 @@ func IsPositive(f *pflag.Flag) bool {
 }
 
 // checkValues refuses what no flag takes: negative numbers, NaN, empty texts, and 0 where
-// it makes no sense. It looks at flags that were given only.
+// it makes no sense. It looks at flags that were given only: a default may be an empty
+// text or a 0 that stands for something. It goes by what a value's String says, so that it
+// holds for all types of numbers alike.
 func checkValues(fs *pflag.FlagSet) error {
 	var bad config.Faults
 	fs.Visit(func(f *pflag.Flag) {
@@ -96,7 +100,8 @@ func otherwise(f *pflag.Flag) string {
 	return ", or leave it out for " + f.DefValue
 }
 
-// flagError is what pflag has found, in our words.
+// flagError is what pflag has found, in our words: its own name Go's functions, as in
+// strconv.ParseInt. cmd is the command that the flags are of.
 func flagError(cmd *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
 	var missing *pflag.ValueRequiredError
@@ -121,7 +126,8 @@ func flagError(cmd *cobra.Command, err error) error {
 	return invalid("flags", err)
 }
 
-// wanted says what a flag of a type takes, where the cause is a parser's of Go.
+// wanted says what a flag of a type takes, where the cause is a parser's of Go. kind is what
+// pflag calls the type. Types of our own say themselves what they take, in cause.
 func wanted(kind string, cause error) error {
 	if errors.Is(cause, strconv.ErrRange) && kind != "uint32" && kind != "uint64" {
 		return errors.New("it is out of range: write a smaller number")

@@ -28,8 +28,8 @@ type Program struct {
 	Root *cobra.Command
 	// Failed is the exit status of what fails at run time. Default ExitFailed.
 	Failed int
-	// Kept says what is left of a run that was interrupted, of the error it ended with.
-	// Default nothing.
+	// Kept says what is left of a run that was interrupted, in a few words without a full
+	// stop. It gets the error that the run ended with. Default nothing is said.
 	Kept func(error) string
 }
 
@@ -50,7 +50,8 @@ func (s *Status) Error() string {
 func (s *Status) Unwrap() error { return s.Err }
 
 // Main runs the program in its process and exits. The first signal that asks it to end
-// ends its context, a second one the process.
+// ends its context, a second one the process: once ctx is over, signals have their usual
+// effect again.
 func (p Program) Main() {
 	ctx, stop := signal.NotifyContext(context.Background(), interrupts()...)
 	context.AfterFunc(ctx, stop)
@@ -67,9 +68,12 @@ func interrupts() []os.Signal {
 	return signals
 }
 
-// Run is the program without its process: it returns the exit status.
+// Run is the program without its process: it returns the exit status. It sets what cobra
+// is to do, and flags keep what they were given, so p is for one Run. Faults of the command
+// line are lines that begin with the program's name; the last says where to read on.
 func (p Program) Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := p.Root
+	// cobra would print its own words and all flags, which hides what was wrong.
 	root.SilenceUsage, root.SilenceErrors = true, true
 	root.CompletionOptions.HiddenDefaultCmd = true
 	setVersion(root, version.Line(root.Name()))
@@ -79,6 +83,7 @@ func (p Program) Run(ctx context.Context, args []string, stdout, stderr io.Write
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
+	// Before cobra looks, whose error for it would be no config.Invalid.
 	cmd, err := root, unknownCommand(root, args)
 	if err == nil {
 		cmd, err = root.ExecuteContextC(ctx)
@@ -88,6 +93,7 @@ func (p Program) Run(ctx context.Context, args []string, stdout, stderr io.Write
 	switch {
 	case err == nil:
 		return 0
+	// An error that came with the signal but is not of it is told as an error.
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
 		line := root.Name() + ": interrupted"
 		if p.Kept != nil {
@@ -114,7 +120,8 @@ func (p Program) Run(ctx context.Context, args []string, stdout, stderr io.Write
 	return ExitFailed
 }
 
-// setVersion gives a command and those below it --version, of the program.
+// setVersion gives a command and those below it --version, of the program: cobra gives it to
+// the root alone, and "kvbench topo --version" would be an unknown flag.
 func setVersion(cmd *cobra.Command, line string) {
 	cmd.Version = line
 	for _, c := range cmd.Commands() {
@@ -153,6 +160,7 @@ func noSuchCommand(cmd *cobra.Command, name string) error {
 	if name == "" {
 		return fmt.Errorf("write the command before its flags: %s", fix)
 	}
+	// 2 is cobra's own default, which it sets only where it makes the suggestions itself.
 	if cmd.SuggestionsMinimumDistance = 2; len(cmd.SuggestionsFor(name)) > 0 {
 		fix = "is it " + strings.Join(cmd.SuggestionsFor(name), " or ") + "?"
 	}

@@ -4,7 +4,12 @@
 // things, and what is wrong with a configuration is said by the names of its flags.
 //
 // A command adds its flags to a cobra command and calls RunNode or RunProxy, which return
-// when their context ends. Signals and exit statuses are package command's.
+// when their context ends and the daemon has drained. Signals and exit statuses are package
+// command's.
+//
+// On a command line 0 is 0, in a configuration it is the default; Config translates. What a
+// text cannot be made into is found there, what a value may not be by Validate, what this
+// machine has not by New. RunNode and RunProxy say all of the first two at once.
 package daemon
 
 import (
@@ -34,7 +39,7 @@ func RunNode(ctx context.Context, role proto.Role, flags *NodeFlags, logs LogFla
 	cfg, err := flags.Config()
 	bad.Check("", err)
 	cfg.Role, cfg.Logger = role, logger
-	if cfg.Profile != nil {
+	if cfg.Profile != nil { // that there is none is said already, and most else depends on it
 		bad.Check("", cfg.Validate())
 	}
 	if err := config.Named(bad.Err(""), NodeFlagNames); err != nil {

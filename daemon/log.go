@@ -10,7 +10,8 @@ import (
 	"kvferry/config"
 )
 
-// What the daemons' help says of who is trusted.
+// What the daemons' help says of who is trusted. A change of what a port can be used for
+// belongs in here, and in the README.
 const (
 	// NodeTrust is of prefill, decode and non-disaggregated nodes.
 	NodeTrust = `It trusts everybody who reaches its ports: nobody has a name or a password, and

@@ -17,9 +17,13 @@ import (
 
 // NodeFlags is the command line of cmd/prefill and cmd/decode, with the names
 // that vLLM's users know where it has them.
+//
+// Flags whose text is a Config's field are in cfg as they are parsed; the others are kept as
+// texts and numbers until Config, since they depend on each other: a link may be one of the
+// profile's, and the profile has the defaults of the batch's limits.
 type NodeFlags struct {
 	profile, link, selection string
-	maxNumSeqs, maxBatched   int
+	maxNumSeqs, maxBatched   int // 0: the profile's
 	warmMiB                  int
 	cfg                      node.Config
 }
@@ -44,6 +48,7 @@ func (f *NodeFlags) AddFlags(fs *pflag.FlagSet, chunked bool) {
 	fs.BoolVar(&f.cfg.PrefixCaching, "enable-prefix-caching", false, "reuse the KV blocks of equal prompt prefixes")
 	fs.BoolVar(&f.cfg.RecheckKV, "recheck-kv", false, "compare a request's KV blocks again at its end, and fail it if they have changed since they landed")
 	fs.IntVar(&f.cfg.KVBlocks, "num-gpu-blocks-override", 0, "KV blocks of 16 tokens (default what the profile's GPU holds)")
+	// 512 MiB are 8 prompts of the shipped profile's longest row, 66 MB each.
 	fs.IntVar(&f.warmMiB, "kv-warm-mib", 512, "MiB of the KV pool to have in memory before serving, so that a burst does not wait for it; 0 for none")
 	fs.IntVar(&f.maxNumSeqs, "max-num-seqs", 0, "sequences in a batch (default the profile's)")
 	fs.IntVar(&f.maxBatched, "max-num-batched-tokens", 0, "prompt tokens in a step (default the profile's)")

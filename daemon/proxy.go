@@ -23,7 +23,7 @@ var ProxyFlagNames = map[string]string{
 type ProxyFlags struct{ cfg proxy.Config }
 
 // AddFlags adds a flag for every field of a proxy.Config but Membership and Logger, with its
-// defaults.
+// defaults, so that --help says what a proxy.Config with nothing in it does.
 func (f *ProxyFlags) AddFlags(fs *pflag.FlagSet) {
 	c, d := &f.cfg, proxy.Config{}.WithDefaults()
 	fs.StringVar(&c.HTTPAddr, "http", d.HTTPAddr, "host:port for clients; port 0 picks a free one (it is logged)")

@@ -1,5 +1,6 @@
 // Package commandtest holds programs to what package command promises of a command line
-// that cannot be run.
+// that cannot be run. Programs run in the test's process, without one of their own: each call
+// makes its program anew, since cobra keeps what it has parsed.
 package commandtest
 
 import (
@@ -19,7 +20,7 @@ import (
 // identifier is a name of Go's: HTTPAddr, MaxQueue, node.Config.
 var identifier = regexp.MustCompile(`\b([A-Z]+[a-z]+[A-Z]\w*|[A-Z]{2,}[a-z]{2,}\w*|[a-z]+\.[A-Z]\w+)\b`)
 
-// names are of the field or of people's, not of Go's.
+// names look like Go's and are words of the field, or plurals of abbreviations.
 var names = regexp.MustCompile(`\b(NaN|[KMG]iB|OpenAI|vLLM|NICs|[A-Z]+s)\b`)
 
 // inside are words of Go's packages, and of what a fault of ours looks like.
