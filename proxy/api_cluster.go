@@ -9,14 +9,18 @@ import (
 	"kvferry/version"
 )
 
-// This file is what the API says of the cluster itself.
+// This file is what the API says of the cluster itself. Field names are those that clients of
+// vLLM and SGLang read, also where they say nothing here.
 
+// serveHealth is GET /health and /ping: 200 with no body if a request would be served now, or
+// the error that it would get.
 func (p *Proxy) serveHealth(w http.ResponseWriter, _ *http.Request) {
 	if err := p.Ready(); err != nil {
 		writeError(w, toAPIError(err))
 	}
 }
 
+// serveModels is GET /v1/models: the one model that all nodes serve.
 func (p *Proxy) serveModels(w http.ResponseWriter, _ *http.Request) {
 	type model struct {
 		ID          string  `json:"id"`
@@ -42,6 +46,7 @@ func (p *Proxy) serveModels(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, list)
 }
 
+// serveVersion is vLLM's GET /version.
 func serveVersion(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, map[string]string{"version": version.String()})
 }

@@ -17,7 +17,8 @@ import (
 	"kvferry/proxy/openai"
 )
 
-// handler routes the HTTP API.
+// handler routes the HTTP API. A path that exists is answered 405 for another method, with
+// what would do; the mux would do so by itself but not in OpenAI's form.
 func (p *Proxy) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/completions", func(w http.ResponseWriter, r *http.Request) { p.serveGeneration(w, r, openai.Completion) })
@@ -50,6 +51,7 @@ func (p *Proxy) handler() http.Handler {
 // waits for a whole answer, and a few hundred bytes more would keep each at a stack of 16
 // KiB instead of 8: what only prepares or answers is in functions of its own.
 func (p *Proxy) serveGeneration(w http.ResponseWriter, r *http.Request, kind openai.Kind) {
+	// TTFT and all deadlines count from here, not from when the body is read or a place free.
 	f := &flight{proxy: p, requestID: requestID(r), accepted: p.clock.Now()}
 	w.Header().Set("X-Request-Id", f.requestID)
 	if err := p.accept(f, w, r, kind); err != nil {
@@ -59,10 +61,10 @@ func (p *Proxy) serveGeneration(w http.ResponseWriter, r *http.Request, kind ope
 	var err error
 	if f.events != nil {
 		if err = p.serveStream(w, r, f); err == nil {
-			return
+			return // another goroutine has f and the connection
 		}
 	}
-	defer p.leave(f)
+	defer p.leave(f) // what accept has admitted
 	if err == nil {
 		err = p.serveWhole(w, r, f)
 	}
@@ -83,7 +85,11 @@ func (p *Proxy) serveWhole(w http.ResponseWriter, r *http.Request, f *flight) er
 
 // accept reads and checks a request, readies its flight and admits it. A full or
 // draining proxy says so before it reads the body; a request takes a place in the
-// queue only once it is whole.
+// queue only once it is whole: places taken before the body were all held by 4,096
+// clients that sent one byte each, and 20 of 20 others got 429.
+//
+// An error means that the request was not admitted: the caller answers it by refuse and does
+// not call leave.
 func (p *Proxy) accept(f *flight, w http.ResponseWriter, r *http.Request, kind openai.Kind) error {
 	if err := p.room(); err != nil {
 		return err
@@ -92,7 +98,7 @@ func (p *Proxy) accept(f *flight, w http.ResponseWriter, r *http.Request, kind o
 	if err != nil {
 		return err
 	}
-	defer body.release()
+	defer body.release() // f.req keeps none of its bytes
 	cluster, ok := p.nodes.info()
 	if !ok {
 		if err := p.awaitNodes(r.Context()); errors.Is(err, context.Canceled) {
@@ -117,12 +123,14 @@ func (p *Proxy) accept(f *flight, w http.ResponseWriter, r *http.Request, kind o
 		f.events = openai.NewEvents(f.req, f.requestID, f.created)
 		f.inbox = newInbox(1)
 	} else {
-		f.inbox = newInbox(int(f.req.MaxTokens))
+		f.inbox = newInbox(int(f.req.MaxTokens)) // nobody reads the tokens before the last
 	}
 	return nil
 }
 
-// deadline is the request's context, and the connection's.
+// deadline is the request's context, and the connection's deadline for writing: a request has
+// the shorter of what it and the configuration say, from when it was accepted. The context's
+// cause says how long that is.
 func (f *flight) deadline(parent context.Context, w http.ResponseWriter) (context.Context, context.CancelFunc) {
 	timeout := f.proxy.cfg.RequestTimeout
 	if f.req.Timeout > 0 {
@@ -154,7 +162,7 @@ var ended = func() context.Context {
 	return ctx
 }()
 
-// finish accounts for a request and, if it failed, tells the client: with a
+// finish accounts for a request that was admitted, once, and, if it failed, tells the client: with a
 // status if nothing was sent yet, else with an event and a broken connection,
 // because a chunked body that ends cleanly would pass for a whole answer. It
 // reports whether the caller is to break it.
@@ -170,7 +178,7 @@ func (p *Proxy) finish(w http.ResponseWriter, f *flight, err error) (broken bool
 	}
 	e2e := p.clock.Now() - f.accepted
 	f.count(e2e, api)
-	level := slog.LevelDebug
+	level := slog.LevelDebug // a client that left is no fault of anybody here
 	if api != nil && api.Status != statusClientClosed {
 		level = slog.LevelWarn
 	}
@@ -215,7 +223,9 @@ func (f *flight) count(e2e time.Duration, err *openai.Error) {
 	}
 }
 
-// refuse answers a request that never started.
+// refuse answers a request that never started. It counts among the failures, not among the
+// requests that have ended, and is in the log at debug: a full queue may refuse a thousand a
+// second, and /metrics has their number.
 func (p *Proxy) refuse(w http.ResponseWriter, id string, err error) {
 	api := toAPIError(err)
 	if cluster, ok := p.nodes.info(); ok {
@@ -229,8 +239,8 @@ func (p *Proxy) refuse(w http.ResponseWriter, id string, err error) {
 	writeError(w, api)
 }
 
-// requestID is the client's X-Request-Id if it is fit for logs, else a new
-// one.
+// requestID is the client's X-Request-Id if it is fit for logs (printable ASCII without
+// blanks, 256 bytes at most), else a new one of 128 random bits.
 func requestID(r *http.Request) string {
 	id := r.Header.Get("X-Request-Id")
 	fit := 0 < len(id) && len(id) <= 256

@@ -35,7 +35,7 @@ func (p *Proxy) serveDetokenize(w http.ResponseWriter, r *http.Request) {
 	p.writePieces(w, len(ids), `{"prompt":"`, func(b []byte, i int) []byte { return tok.AppendToken(b, ids[i]) }, "\"}\n")
 }
 
-// pieceBytes is what writePieces writes at a time.
+// pieceBytes is what writePieces writes at a time, in bytes.
 const pieceBytes = 32 << 10
 
 // writePieces writes n pieces between head and tail, as JSON. A list of two million
@@ -59,7 +59,9 @@ func (p *Proxy) writePieces(w http.ResponseWriter, n int, head string, piece fun
 }
 
 // readTokens reads the body of a request that needs no node; the caller releases the hold
-// when it has answered. It has answered the client if it returns false.
+// when it has answered: the ids are in the memory that was taken for the body. It
+// has answered the client if it returns false. It does not wait for nodes, as a generation
+// does: without any, no vocabulary is known, and that is the answer.
 func (p *Proxy) readTokens(w http.ResponseWriter, r *http.Request, parse func([]byte, openai.Model) ([]uint32, error)) (ids []uint32, cluster members.Cluster, hold *admission.Hold, ok bool) {
 	fail := func(err error) ([]uint32, members.Cluster, *admission.Hold, bool) {
 		writeError(w, toAPIError(err))

@@ -43,7 +43,9 @@ func (p *Proxy) answerSoon(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(p.timeouts.answer))
 }
 
-// requestBody is a request's, read whole, and its part of the memory for that.
+// requestBody is a request's, read whole, and its part of the memory for that: of a budget
+// that all bodies share (package admission), counted at several times their length, since
+// parsing makes more of them.
 type requestBody struct {
 	bytes []byte
 	hold  *admission.Hold
@@ -73,6 +75,8 @@ func (p *Proxy) readBody(w http.ResponseWriter, r *http.Request) (*requestBody, 
 	if c := admission.ConnectionOf(r); c != nil {
 		addr = c.Addr
 	}
+	// Memory is taken before the first byte is read. Who is to make room for somebody else has
+	// its read ended by a deadline in the past.
 	hold, err := p.bodies.Take(r.Context(), p.cfg.RequestTimeout, errDeadline, addr, length, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })
 	if err != nil {
 		return nil, err
@@ -82,7 +86,7 @@ func (p *Proxy) readBody(w http.ResponseWriter, r *http.Request) (*requestBody, 
 	buffer.Grow(int(min(length, admission.SmallBody)) + bytes.MinRead) // what it declares may never come
 	_, err = buffer.ReadFrom(http.MaxBytesReader(w, r.Body, p.cfg.MaxBodyBytes))
 	slow := hold.Arrived()
-	p.answerSoon(w)
+	p.answerSoon(w) // the body may have taken longer than the time to answer that was set before
 	if err == nil {
 		_ = conn.SetReadDeadline(time.Time{})
 		return &requestBody{buffer.Bytes(), hold}, nil
@@ -113,6 +117,7 @@ func (p *Proxy) parse(f func() error) error {
 	return f()
 }
 
+// bodyTooLarge is a 413 that names the limit and the flag for it.
 func bodyTooLarge(limit int64, err error) *openai.Error {
 	return &openai.Error{
 		Status: http.StatusRequestEntityTooLarge, Type: "invalid_request_error", Code: "body_too_large",
@@ -120,6 +125,8 @@ func bodyTooLarge(limit int64, err error) *openai.Error {
 	}
 }
 
+// writeError answers in OpenAI's form, whole: it sets the length, so that a connection can
+// be kept.
 func writeError(w http.ResponseWriter, e *openai.Error) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")

@@ -20,7 +20,8 @@ const (
 )
 
 // Config says how a proxy serves. Zero fields take the defaults named
-// here.
+// here; where a 0 would be of use, any negative value is it ([config.OrNone]). It is read
+// once, by New.
 type Config struct {
 	// HTTPAddr is where clients come in, host:port; port 0 picks a free one.
 	// Default 127.0.0.1:8000.

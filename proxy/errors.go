@@ -12,10 +12,10 @@ import (
 )
 
 // Causes a request can end for. They are wrapped with the request, the leg and
-// the node; errors.Is finds them.
+// the node; errors.Is finds them. toAPIError has the status of each.
 var (
-	errNoNode      = errors.New("no node can take it")
-	errNodeLost    = errors.New("node lost")
+	errNoNode      = errors.New("no node can take it") // of a role that the request needs; waited for
+	errNodeLost    = errors.New("node lost")           // its membership or its stream, and why
 	errStalled     = errors.New("the node does not get on")
 	errProxyFull   = errors.New("the proxy is full")
 	errProxyDrains = errors.New("the proxy is shutting down")
@@ -23,7 +23,8 @@ var (
 	errClientGone  = errors.New("the client went away")
 )
 
-// LegError says that a node failed one leg of a request.
+// LegError says that a node failed one leg of a request. Whether the request is placed again
+// is flight.again's to say, by Code and Retryable.
 type LegError struct {
 	RequestID string
 	Node      string
@@ -61,7 +62,9 @@ func (e *LegError) Unwrap() error { return e.Err }
 // metrics and logs do.
 const statusClientClosed = 499
 
-// toAPIError classifies what ended a request.
+// toAPIError classifies what ended a request. 5xx are 502 where a node was at fault, 503
+// where a later try may do better (Retry-After says when, in seconds), 504 where time ran
+// out, 500 anything else. An error that is one of the API's already stays as it is.
 func toAPIError(err error) *openai.Error {
 	var api *openai.Error
 	if errors.As(err, &api) {

@@ -24,34 +24,36 @@ import (
 const maxFreePlacements = 16
 
 // flight is an accepted request on its way: it is submitted, followed, and
-// submitted again elsewhere if a node fails, by its handler's goroutine alone.
+// submitted again elsewhere if a node fails, by its handler's goroutine alone (a stream's,
+// once that has taken the connection). What nodes say reaches it through its inbox, and
+// nothing else of it is theirs. It lives from accept to finish.
 type flight struct {
 	proxy     *Proxy
-	req       *openai.Request
+	req       *openai.Request // stays as it is
 	requestID string
-	accepted  time.Duration // proxy's clock
-	waiting   bool          // in the proxy's queue: it runs nowhere yet; guarded by proxy.mu
-	unplaced  int           // prompt tokens in no node's backlog yet; guarded by proxy.mu
-	queued    *member       // whose backlog it is in; nil once it has been worked off
-	tokens    int           // of it there
-	created   time.Time
+	accepted  time.Duration  // when the request's head was read; proxy's clock
+	waiting   bool           // in the proxy's queue: it runs nowhere yet; guarded by proxy.mu
+	unplaced  int            // prompt tokens in no node's backlog yet; guarded by proxy.mu
+	queued    *member        // whose backlog it is in; nil once it has been worked off
+	tokens    int            // of it there
+	created   time.Time      // the wall clock's, for the answer
 	events    *openai.Events // nil: only collect
-	inbox     *inbox
+	inbox     *inbox         // one for all attempts: what earlier ones' legs still say is dropped
 	metrics   *metrics.Model
 
 	delivered []uint32 // in order, each exactly once
 	finish    string   // of the last token, once that is delivered
 	retries   int
-	free      int // placements beyond the first that were no retries
-	avoid     map[*member]bool
-	prefix    []kvcache.Hash // for placement, if that wants it
-	hashed    bool
+	free      int              // placements beyond the first that were no retries
+	avoid     map[*member]bool // have failed it; chosen only if no other is there
+	prefix    []kvcache.Hash   // of the prompt's blocks, for placement, if that wants it
+	hashed    bool             // prefix has been made, or is not wanted
 
-	own         time.Duration // the proxy's part of the time after the prompt was submitted, whose age has all before
-	first, last time.Duration // when the first and the last token came in
-	breakdown   proto.Breakdown
-	cached      uint32
-	prefillNode string
+	own         time.Duration   // the proxy's part of the time after the prompt was submitted, whose age has all before
+	first, last time.Duration   // when the first and the last token came in; proxy's clock
+	breakdown   proto.Breakdown // the nodes', summed over all attempts
+	cached      uint32          // prompt tokens found in a prefix cache, the most of any attempt
+	prefillNode string          // of the last attempt, as decodeNode is; "" before one was placed
 	decodeNode  string
 
 	// Memory for reading the inbox, kept between wake-ups.
@@ -79,7 +81,9 @@ func (f *flight) run(ctx context.Context) error {
 }
 
 // again returns nil if the request should be placed again after err, once the
-// nodes for it are there, and else what it ends with.
+// nodes for it are there, and else what it ends with. Retries are bounded by MaxRetries; a
+// node that turned the leg down before it began costs none, since nothing was computed in
+// vain, nor does the wait of a request that was never placed.
 func (f *flight) again(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -122,7 +126,8 @@ func (f *flight) again(ctx context.Context, err error) error {
 	return nil
 }
 
-// submit places what is left of the request and follows it to its end.
+// submit places what is left of the request and follows it to its end. Tokens that the client
+// has are not generated again: the next attempt has them as part of its prompt.
 func (f *flight) submit(ctx context.Context) error {
 	disagg, err := f.proxy.nodes.serving()
 	if err != nil {
@@ -144,7 +149,8 @@ func (f *flight) submit(ctx context.Context) error {
 	return err
 }
 
-// follow reads what the nodes say of an attempt until it ends.
+// follow reads what the nodes say of an attempt until it ends, or ctx does: then the error is
+// its cause.
 func (f *flight) follow(ctx context.Context, a *submission) error {
 	for {
 		select {
@@ -187,7 +193,7 @@ func (f *flight) advance(ctx context.Context, a *submission) (done bool, err err
 				f.own += f.proxy.clock.Now() - r.at
 			}
 		}
-		r.turn.pass()
+		r.turn.pass() // whatever came of it: the next request waits
 		if r.prefilled != nil && a.Handoff().Moves(handoff.PrefillLeg) && r.leg == a.compute && a.decode != nil {
 			a.decode.node.expect(a.decode) // it has all of its KV
 		}
@@ -202,7 +208,10 @@ func (f *flight) advance(ctx context.Context, a *submission) (done bool, err err
 	return done, fault
 }
 
-// deliver sends the tokens in f.ready on.
+// deliver sends the tokens in f.ready on, and the finish reason with the last one. Times are
+// those at which tokens came off the nodes' streams, before any wait in here: ITL is the
+// nodes' and the network's, not this goroutine's. A failure to send is that the client has
+// gone.
 func (f *flight) deliver(a *submission, done bool) error {
 	finish := ""
 	if f.finish == "" && (done || a.Complete()) {
@@ -247,7 +256,7 @@ func (f *flight) deliver(a *submission, done bool) error {
 }
 
 // place chooses a node for a leg and submits it there. kv is what the first leg has offered
-// to the second.
+// to the second. Submit is queued for the node's stream and not waited for.
 func (f *flight) place(ctx context.Context, a *submission, kind handoff.Leg, kv *proto.KVRef) error {
 	ch := a.choiceOf(kind)
 	if !f.hashed && ch.role != proto.Role_ROLE_DECODE {
@@ -265,7 +274,7 @@ func (f *flight) place(ctx context.Context, a *submission, kind handoff.Leg, kv 
 		Handoff:    a.Handoff().Name,
 		MaxTokens:  uint32(a.MaxTokens(kind)),
 		DeadlineMs: remainingMS(ctx),
-		AgeUs:      proto.Microseconds(f.proxy.clock.Now() - f.accepted),
+		AgeUs:      proto.Microseconds(f.proxy.clock.Now() - f.accepted), // a duration: clocks of machines differ
 		Prior:      uint32(len(f.delivered)),
 		IgnoreEos:  f.req.IgnoreEOS,
 		Kv:         kv,
@@ -298,7 +307,8 @@ func (f *flight) queue(m *member) {
 	m.backlog.Enter(f.proxy.clock.Now(), f.tokens)
 }
 
-// unqueue takes it out, worked off or given up.
+// unqueue takes it out, worked off or given up: only what was worked off says how fast the
+// node is.
 func (f *flight) unqueue(worked bool) {
 	if f.queued != nil {
 		f.queued.backlog.Exit(f.proxy.clock.Now(), f.tokens, worked)
@@ -306,6 +316,8 @@ func (f *flight) unqueue(worked bool) {
 	}
 }
 
+// remainingMS is how many milliseconds are left until a context's deadline, as a Submit
+// carries them: 1 at least, since 0 is none.
 func remainingMS(ctx context.Context) uint32 {
 	at, ok := ctx.Deadline()
 	if !ok {
@@ -316,7 +328,7 @@ func remainingMS(ctx context.Context) uint32 {
 
 // blame marks the nodes the next attempt should stay clear of, and has the failure
 // counted against them. A transfer has two ends, and the one that reports it is often not
-// the one at fault.
+// the one at fault: both are avoided, and the registry counts for each node and for the pair.
 func (f *flight) blame(a *submission, err error) {
 	var failed *LegError
 	if !errors.As(err, &failed) {
@@ -347,7 +359,7 @@ func (f *flight) blame(a *submission, err error) {
 }
 
 // leave lets go of an attempt's legs, telling the nodes to drop them unless
-// all went well, and adds up its account.
+// all went well, and adds up its account. What comes of these legs after it is not looked at.
 func (f *flight) leave(ctx context.Context, a *submission, err error) {
 	f.unqueue(err == nil)
 	var failed *LegError

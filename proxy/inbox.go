@@ -7,7 +7,8 @@ import (
 	"kvferry/proto"
 )
 
-// leg is one part of a request as the proxy follows it on one node.
+// leg is one part of a request as the proxy follows it on one node. Those of its fields that
+// name no guard stay as they are once it has been submitted.
 type leg struct {
 	id     uint64 // on the node's stream
 	kind   proto.Leg
@@ -33,10 +34,10 @@ type arrival struct {
 }
 
 // report is what a node said of a leg other than tokens. Exactly one of the
-// pointers and lost is set.
+// pointers and lost is set. The messages are the reader's.
 type report struct {
 	leg       *leg
-	at        time.Duration
+	at        time.Duration // when it came off the stream; proxy's clock
 	reserved  *proto.Reserved
 	prefilled *proto.Prefilled
 	finished  *proto.Finished
@@ -47,15 +48,19 @@ type report struct {
 
 // A turn keeps requests in the order in which a node has named them in one message:
 // those whose prompts one step has computed go on to the decode node first come, first
-// served, and not as their handlers happen to wake up.
+// served, and not as their handlers happen to wake up. Without it 0 of 30 batches of 8 kept
+// their order, and the mean TPOT of 1024/q2 was 45.8 or 48.7 ms, as it fell.
 type turn struct {
 	before <-chan struct{} // closed when the one before has had its turn; nil for the first
 	over   chan struct{}   // nil for the last
 }
 
-// maxTurn bounds the wait for a handler that has left, or is busy with its client.
+// maxTurn bounds the wait for a handler that has left, or is busy with its client. It is below
+// a decode step of the shipped profile (11.4 ms), so that a late one costs the next a step at
+// most.
 const maxTurn = 10 * time.Millisecond
 
+// wait returns when those before have had their turn, or after maxTurn.
 func (t turn) wait() {
 	if t.before == nil {
 		return
@@ -68,6 +73,7 @@ func (t turn) wait() {
 	}
 }
 
+// pass lets the next one go. It is called once, by whoever reads the report.
 func (t turn) pass() {
 	if t.over != nil {
 		close(t.over)
@@ -86,9 +92,11 @@ func nextTurn(before *chan struct{}, last bool) turn {
 }
 
 // inbox is what the nodes have said of one request and its handler has not
-// read. The receivers of several streams write to it and never block.
+// read. The receivers of several streams write to it and never block: it has no bound of its
+// own, since a request's tokens have one. A channel of tokens would either block a receiver,
+// and every other request of that node with it, or have room for all of them from the start.
 type inbox struct {
-	ready chan struct{} // one buffered wake-up
+	ready chan struct{} // one buffered wake-up, which the handler alone takes
 	batch int           // unread tokens that are worth waking the handler for
 
 	mu      sync.Mutex
@@ -129,7 +137,9 @@ func (b *inbox) addReport(r report) {
 }
 
 // take returns everything unread and leaves the given slices' memory for what
-// comes next. Tokens a node sent before a report are never behind it.
+// comes next: the caller passes what it has read, and must not look at that again. Two
+// pieces of memory a request go to and fro so, and none is allocated for a token. Tokens a
+// node sent before a report are never behind it.
 func (b *inbox) take(tokens []arrival, reports []report) ([]arrival, []report) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

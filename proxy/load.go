@@ -11,10 +11,13 @@ import (
 	"kvferry/proxy/members"
 )
 
-// This file is what a member says of itself, in loads over its stream and in heartbeats.
+// This file is what a member says of itself, in loads over its stream and in heartbeats. They come
+// on two ways, with each iteration and with each heartbeat, so either may overtake the other;
+// Seq says which is newer.
 
 // setLoad records the node's state and counts what it did since the last. A
-// heartbeat may overtake an iteration's message: the older load is not taken.
+// heartbeat may overtake an iteration's message: the older load is not taken. l becomes the
+// member's; once stored, a load is not changed any more, as others read it without a lock.
 func (m *member) setLoad(l *proto.Load) {
 	m.mu.Lock()
 	old := m.load
@@ -83,7 +86,7 @@ func (m *member) lastHeard() (at time.Duration, open bool) {
 	return m.heard, m.up
 }
 
-// gotOn is when the node last did.
+// gotOn is when the node last got on with its work, by the counts in its loads.
 func (m *member) gotOn() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()

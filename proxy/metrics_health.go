@@ -3,7 +3,7 @@ package proxy
 import "github.com/prometheus/client_golang/prometheus"
 
 // healthCollector reads which nodes the proxy avoids, and how often it has given up on
-// one.
+// one. A label peer that is empty is of a node by itself.
 type healthCollector struct{ nodes *nodes }
 
 var (

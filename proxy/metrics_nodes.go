@@ -6,7 +6,9 @@ import (
 	"kvferry/proto"
 )
 
-// nodeCollector reads the nodes' state when it is asked for.
+// nodeCollector reads the nodes' state when it is asked for, instead of keeping gauges: the
+// series of a node that has gone are gone with it, and nothing is done for a token. Counters
+// of rails are the nodes' own, and begin anew with a node's process.
 type nodeCollector struct{ nodes *nodes }
 
 var (

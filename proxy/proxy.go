@@ -36,14 +36,15 @@ import (
 	"kvferry/proxy/metrics"
 )
 
-// Limits on what a connection may cost before it has asked for anything.
+// Limits on what a connection may cost before it has asked for anything. They are chosen, and
+// generous to a client on a slow network; the number of connections is what bounds memory.
 const (
 	headerTimeout  = 30 * time.Second
 	idleTimeout    = 2 * time.Minute // between requests of a kept connection
 	maxHeaderBytes = 64 << 10
 )
 
-// timeouts bound what a client may take with one request.
+// timeouts bound what a client may take with one request. Tests have shorter ones.
 type timeouts struct {
 	body   time.Duration // to send the body
 	answer time.Duration // to read an answer that is no stream, or the next part of a long one
@@ -61,8 +62,11 @@ var defaultTimeouts = timeouts{body: 30 * time.Second, answer: 10 * time.Second,
 // if it streams, flight.go submits it and follows it through attempt.go's state machine,
 // choice.go chooses its nodes, member.go carries its legs over the nodes'
 // streams, and openai's events are its tokens.
+//
+// Locks are taken in this order: Proxy.mu, the registry's, a member's, an inbox's. None is held
+// while something is written to a client or a stream.
 type Proxy struct {
-	cfg     Config
+	cfg     Config // with defaults
 	handoff handoff.Handoff
 	clock   clock.Clock
 	metrics *metrics.Metrics
@@ -83,7 +87,7 @@ type Proxy struct {
 	stop context.CancelCauseFunc
 
 	mu       sync.Mutex
-	draining bool
+	draining bool          // for good
 	inFlight int           // requests taken on
 	waiting  int           // of these, that do not run yet
 	unplaced int           // prompt tokens of these that are in no node's backlog
@@ -91,7 +95,8 @@ type Proxy struct {
 }
 
 // New listens on the configured addresses. Run serves on them and, in the
-// end, closes them; it must be called.
+// end, closes them; it must be called, once. The error is a [config.Invalid] where cfg is
+// wrong, or an address cannot be had.
 func New(cfg Config) (*Proxy, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -215,7 +220,7 @@ func (p *Proxy) awaitNodes(ctx context.Context) error {
 // Run serves until ctx is done, then drains: new requests are answered 503,
 // running ones have DrainTimeout to end, and the rest fail with an error. It
 // returns nil after a shutdown that was asked for, however the requests fared,
-// and otherwise what broke.
+// and otherwise what broke. No goroutine, listener or connection is left when it returns.
 func (p *Proxy) Run(ctx context.Context) error {
 	p.cfg.Logger.Info("proxy serving", "http", p.HTTPAddr(), "grpc", p.GRPCAddr(),
 		"mode", p.cfg.Mode, "handoff", p.cfg.Handoff, "placement", p.cfg.Placement)

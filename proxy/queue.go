@@ -52,7 +52,8 @@ func queueFull(code string, after time.Duration, err error) *openai.Error {
 }
 
 // admit takes a request on, unless there is no room for it. It waits from now on,
-// until started; leave must be called when it has ended.
+// until started; leave must be called when it has ended. room has been asked before; this one
+// counts, under the same lock as it asks.
 func (p *Proxy) admit(f *flight) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -106,8 +107,10 @@ func (p *Proxy) leave(f *flight) {
 }
 
 // expectedWait is how long a request that arrives now would wait for others before
-// its own prompt is computed, at the nodes of every role that it passes. The caller
-// holds mu.
+// its own prompt is computed, at the nodes of every role that it passes: what waits at the
+// prefill nodes and what waits at the decode nodes come one after the other. Prompts that are
+// in no node's backlog yet are ahead of it too. It is 0 where nothing would be served. The
+// caller holds mu.
 func (p *Proxy) expectedWait() time.Duration {
 	now := p.clock.Now()
 	backlogs := make(map[proto.Role][]*health.Backlog)
@@ -142,6 +145,8 @@ func (p *Proxy) watchQueue(ctx context.Context) {
 	}
 }
 
+// reportQueue writes the line, if there is one to write. It is of level info: a queue is no
+// fault.
 func (p *Proxy) reportQueue(alarm *health.Alarm) {
 	p.mu.Lock()
 	wait, waiting, running := p.expectedWait(), p.waiting, p.inFlight-p.waiting

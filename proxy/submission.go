@@ -9,14 +9,16 @@ import (
 )
 
 // A submission is one attempt at what is left of a request, with the nodes that carry its
-// legs and the sum of their accounts.
+// legs and the sum of their accounts. The Attempt, which the simulator has too, says what
+// comes next; it knows legs by their kind only, and a submission knows which node each is on.
+// It belongs to its flight's goroutine.
 type submission struct {
 	*attempt.Attempt
 	compute *leg // that computes the prompt: full or prefill
 	decode  *leg // nil unless there is one
 
-	breakdown proto.Breakdown
-	cached    uint32
+	breakdown proto.Breakdown // times are sums over the legs, in microseconds
+	cached    uint32          // prompt tokens, the most that a leg has found
 }
 
 // kindOf is which leg of this submission l is; false of those of earlier ones.
@@ -74,7 +76,7 @@ func (s *submission) report(r report) (next attempt.Next, err error) {
 	case r.failed != nil:
 		sumBreakdown(&s.breakdown, r.failed.Breakdown)
 		code := r.failed.Code
-		if code == proto.FailCode_FAIL_UNSPECIFIED {
+		if code == proto.FailCode_FAIL_UNSPECIFIED { // which is what a lost node has here
 			code = proto.FailCode_FAIL_INTERNAL
 		}
 		next, err = s.Failed(kind, s.fail(r.leg, code, r.failed.Retryable, errors.New(r.failed.Message)))
@@ -100,6 +102,7 @@ func offered(r report) *proto.KVRef {
 	return r.prefilled.GetKv()
 }
 
+// account adds what a leg says of itself. Two legs may have looked for the same prompt.
 func (s *submission) account(b *proto.Breakdown, cached uint32) {
 	sumBreakdown(&s.breakdown, b)
 	s.cached = max(s.cached, cached)
@@ -113,6 +116,7 @@ func (s *submission) blame(l *leg, err error) error {
 	return err
 }
 
+// fail is the error of a leg, with its node; flight.blame adds the request.
 func (s *submission) fail(l *leg, code proto.FailCode, retryable bool, err error) error {
 	return &LegError{Node: l.node.info.Id, Leg: l.kind, Code: code, Retryable: retryable, Err: err}
 }

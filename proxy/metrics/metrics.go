@@ -29,7 +29,7 @@ type Metrics struct {
 	failures   *prometheus.CounterVec
 	stages     *prometheus.HistogramVec
 
-	mu      sync.Mutex
+	mu      sync.Mutex // of the two below, which only grow: a node's counts go on when it comes back
 	models  map[string]*Model
 	engines map[[2]string]*Engine // by model and node
 }
@@ -91,7 +91,9 @@ var (
 	stageBuckets  = []float64{1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
 )
 
-// New has counted nothing.
+// New has counted nothing. It registers all metrics with a registry of its own, not
+// Prometheus' global one: several proxies of one process, as in tests, each have their
+// figures.
 func New() *Metrics {
 	m := &Metrics{
 		registry:   prometheus.NewRegistry(),

@@ -5,15 +5,16 @@ import (
 	"net/http"
 )
 
-// Error is an error as the HTTP API shows it, in OpenAI's form.
+// Error is an error as the HTTP API shows it, in OpenAI's form. Clients choose by Status and
+// Code whether to try again; Message is for people, and says what would do.
 type Error struct {
 	Status     int    // HTTP
 	Type       string // OpenAI's class
 	Code       string // OpenAI's code; empty is null
 	Param      string // the request field at fault; empty is null
 	Message    string
-	RetryAfter int // s; 0 is no header
-	Err        error
+	RetryAfter int   // s; 0 is no header
+	Err        error // what caused it, for errors.Is; not shown
 }
 
 // Error implements error: the message.

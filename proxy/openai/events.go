@@ -26,7 +26,8 @@ type Writer interface {
 // Events writes a response as server-sent events, one a token, each
 // flushed as soon as it is there. Everything in an event but the token's text
 // is rendered once: an event costs two copies and, with its neighbours, one
-// write. A token's text needs no escaping (Tokenizer.AppendToken).
+// write; no memory is allocated for it. A token's text needs no escaping
+// (Tokenizer.AppendToken). It is for one goroutine.
 //
 // Nothing is sent before the first token, so that a request that fails until
 // then still gets its HTTP status.
@@ -34,13 +35,14 @@ type Events struct {
 	w   Writer
 	req *Request
 
-	open  []byte // data: {"id":...,"choices":[
+	open  []byte // data: {"id":...,"choices":[ of every event
 	usage Usage  // counted along for continuous_usage_stats
-	sent  bool
+	sent  bool   // the header, or it was tried
 }
 
 // Parts of a chunk: choice is what follows open up to the token's text, and
-// rest is what follows the text up to the finish reason.
+// rest is what follows the text up to the finish reason. Fields are vLLM's, null ones too;
+// golden answers in the tests hold every byte.
 var (
 	choicePart = [...]string{
 		Completion: `{"index":0,"text":"`,
@@ -93,7 +95,8 @@ func appendEnvelope(b []byte, req *Request, id, object string, created time.Time
 }
 
 // Tokens sends an event for each of ids, the last with the finish reason if
-// there is one; without ids the reason gets an event of its own.
+// there is one; without ids the reason gets an event of its own. ids may be used again once it
+// returns. An error is the Writer's.
 func (s *Events) Tokens(ids []uint32, finish string) error {
 	for len(ids) > eventsPerWrite {
 		if err := s.write(ids[:eventsPerWrite], ""); err != nil {
@@ -104,6 +107,8 @@ func (s *Events) Tokens(ids []uint32, finish string) error {
 	return s.write(ids, finish)
 }
 
+// write sends the events of some ids as one write, after the status and, of a chat, the
+// event that says whose turn it is, if these are the first.
 func (s *Events) write(ids []uint32, finish string) error {
 	p := eventBuffers.Get().(*[]byte)
 	defer eventBuffers.Put(p)
@@ -192,6 +197,7 @@ func (s *Events) Fail(e *Error) {
 	_ = s.out(b) // the connection is about to be broken either way
 }
 
+// out has b written now: tokens do not wait for others.
 func (s *Events) out(b []byte) error {
 	if len(b) == 0 {
 		return nil
@@ -200,7 +206,8 @@ func (s *Events) out(b []byte) error {
 	return s.w.FlushError()
 }
 
-// AppendAnswer appends a non-streamed answer.
+// AppendAnswer appends the body of an answer that is not streamed: the text of all ids in one
+// choice.
 func AppendAnswer(b []byte, req *Request, id string, created time.Time, ids []uint32, finish string, u Usage) []byte {
 	object, choice, rest := "text_completion", `{"index":0,"text":"`, `","logprobs":null,"finish_reason":`
 	if req.Kind == Chat {

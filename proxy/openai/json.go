@@ -42,6 +42,9 @@ func appendField(b []byte, name string, v uint64) []byte {
 	return strconv.AppendUint(b, v, 10)
 }
 
+// Answers are rendered by hand: what is written for every token must not allocate, and the
+// order of fields is the clients' to rely on.
+
 // Usage is OpenAI's account of a request, in tokens.
 type Usage struct {
 	Prompt, Completion uint32
@@ -49,7 +52,8 @@ type Usage struct {
 	Breakdown          *Breakdown // nil unless asked for
 }
 
-// Breakdown is where a request's time went, over all its legs.
+// Breakdown is where a request's time went, over all its legs: kvferry's own field of an
+// answer. Times are microseconds.
 type Breakdown struct {
 	*proto.Breakdown
 	PrefillNode, DecodeNode string

@@ -3,7 +3,10 @@
 // errors have OpenAI's form, and texts become token ids. It knows no nodes and no clock.
 //
 // Token ids are in [0, Vocab) of a Model; lengths are tokens. Slices that are returned are
-// the caller's.
+// the caller's, and hold nothing of the body that was parsed: its memory may be given back.
+//
+// What is accepted beyond OpenAI's API follows vLLM's server, so that its clients and
+// benchmarks run unchanged.
 package openai
 
 import (
@@ -41,17 +44,18 @@ func (m Model) Tokenizer() Tokenizer { return Tokenizer{Vocab: m.Vocab} }
 // A chat gets what is left of the context.
 const defaultCompletionTokens = 16
 
-// Request is a checked request for tokens.
+// Request is a checked request for tokens. Prompt and MaxTokens fit into the model's length
+// together.
 type Request struct {
 	Kind            Kind
 	Model           string
-	Prompt          []uint32
-	MaxTokens       uint32
+	Prompt          []uint32 // one id at least
+	MaxTokens       uint32   // 1 at least
 	Stream          bool
-	IncludeUsage    bool
-	ContinuousUsage bool
-	IgnoreEOS       bool
-	Breakdown       bool
+	IncludeUsage    bool          // an event with the account at the end of a stream
+	ContinuousUsage bool          // the account so far in every event
+	IgnoreEOS       bool          // go on to MaxTokens
+	Breakdown       bool          // say where the time went
 	Timeout         time.Duration // 0: the proxy's
 }
 
@@ -78,6 +82,7 @@ type generationBody struct {
 	ReturnBreakdown bool     `json:"return_breakdown"`
 }
 
+// messageBody is a turn of a conversation; see parseContent for its content.
 type messageBody struct {
 	Role    string          `json:"role"`
 	Content json.RawMessage `json:"content"`
@@ -178,51 +183,58 @@ func parsePrompt(field string, raw json.RawMessage, tok Tokenizer) ([]uint32, er
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil, BadField(field, "missing: want a string or a list of token ids")
 	}
-	var ids []uint32
 	switch raw[0] {
 	case '"':
 		var s string
 		if err := json.Unmarshal(raw, &s); err != nil {
 			return nil, BadField(field, "%v", err)
 		}
-		ids = tok.Encode(s)
+		ids := tok.Encode(s)
+		if len(ids) == 0 {
+			return nil, BadField(field, "empty: want at least one token")
+		}
+		return ids, nil
 	case '[':
 		if ids, ok := parseTokenIDs(raw); ok {
 			return checkTokenIDs(field, ids, tok)
 		}
-		var items []json.RawMessage
-		if err := json.Unmarshal(raw, &items); err != nil {
-			return nil, BadField(field, "%v", err)
-		}
-		first := items[0] // an empty list is a list of token ids
-		if first[0] != '"' && first[0] != '[' {
-			for i, item := range items {
-				if c := item[0]; c != '-' && (c < '0' || c > '9') || bytes.ContainsAny(item, ".eE") || len(item) > 9 {
-					return nil, BadField(fmt.Sprintf("%s[%d]", field, i), "%s: want a token id, 0 to %d", Abbreviate(string(item)), tok.Vocab-1)
-				}
+		return parsePromptList(field, raw, tok)
+	}
+	return nil, BadField(field, "%s: want a string or a list of token ids", Abbreviate(string(raw)))
+}
+
+// parsePromptList takes a list that is not one of token ids only: of one prompt, a string or
+// a list of ids. More of them are refused, as an answer would have as many choices.
+func parsePromptList(field string, raw json.RawMessage, tok Tokenizer) ([]uint32, error) {
+	var items []json.RawMessage
+	if err := json.Unmarshal(raw, &items); err != nil {
+		return nil, BadField(field, "%v", err)
+	}
+	first := items[0] // an empty list is a list of token ids
+	if first[0] != '"' && first[0] != '[' {
+		// Token ids, but for one of them: it is named.
+		for i, item := range items {
+			if c := item[0]; c != '-' && (c < '0' || c > '9') || bytes.ContainsAny(item, ".eE") || len(item) > 9 {
+				return nil, BadField(fmt.Sprintf("%s[%d]", field, i), "%s: want a token id, 0 to %d", Abbreviate(string(item)), tok.Vocab-1)
 			}
 		}
-		if len(items) > 1 {
-			return nil, BadField(field, "a list of %d prompts: one prompt a request is served; send %d requests", len(items), len(items))
-		}
-		if first[0] == '[' {
-			if ids, ok := parseTokenIDs(first); ok {
-				return checkTokenIDs(field+"[0]", ids, tok)
-			}
-			return nil, BadField(field+"[0]", "want a list of token ids")
-		}
-		return parsePrompt(field+"[0]", first, tok)
-	default:
-		return nil, BadField(field, "%s: want a string or a list of token ids", Abbreviate(string(raw)))
 	}
-	if len(ids) == 0 {
-		return nil, BadField(field, "empty: want at least one token")
+	if len(items) > 1 {
+		return nil, BadField(field, "a list of %d prompts: one prompt a request is served; send %d requests", len(items), len(items))
 	}
-	return ids, nil
+	if first[0] == '[' {
+		if ids, ok := parseTokenIDs(first); ok {
+			return checkTokenIDs(field+"[0]", ids, tok)
+		}
+		return nil, BadField(field+"[0]", "want a list of token ids")
+	}
+	return parsePrompt(field+"[0]", first, tok)
 }
 
 // parseTokenIDs reads a JSON list of integers, without the reflection that
-// would take a millisecond over 10,000 of them; false if it is anything else.
+// would take a millisecond over 10,000 of them; false if it is anything else. raw is valid
+// JSON, from bracket to bracket. A number of more than ten digits is something else too, so
+// that v cannot overflow.
 func parseTokenIDs(raw []byte) ([]int64, bool) {
 	raw = raw[1 : len(raw)-1]
 	ids := make([]int64, 0, len(raw)/6+1)
@@ -263,6 +275,7 @@ func parseTokenIDs(raw []byte) ([]int64, bool) {
 
 func isJSONSpace(c byte) bool { return c == ' ' || c == '\n' || c == '\r' || c == '\t' }
 
+// checkTokenIDs refuses ids that the vocabulary does not have, by their place in the list.
 func checkTokenIDs(field string, ids []int64, tok Tokenizer) ([]uint32, error) {
 	if len(ids) == 0 {
 		return nil, BadField(field, "empty: want at least one token")
@@ -299,6 +312,8 @@ func parseMessages(messages []messageBody, tok Tokenizer) ([]uint32, error) {
 	return tok.EncodeChat(chat), nil
 }
 
+// parseContent is the text of a message. Parts of a list are joined without anything between
+// them.
 func parseContent(field string, raw json.RawMessage) (string, error) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return "", nil // an assistant message that only called tools
@@ -327,7 +342,8 @@ func parseContent(field string, raw json.RawMessage) (string, error) {
 	return text.String(), nil
 }
 
-// parseJSON unmarshals a body that must be one JSON object.
+// parseJSON unmarshals a body that must be one JSON object. Errors say where in the text,
+// or which field, and what a field takes in JSON's words instead of Go's.
 func parseJSON(body []byte, v any) error {
 	if len(bytes.TrimSpace(body)) == 0 {
 		return &Error{Status: http.StatusBadRequest, Type: "invalid_request_error", Message: "the body is empty: want a JSON object"}
@@ -354,6 +370,7 @@ func parseJSON(body []byte, v any) error {
 	return &Error{Status: http.StatusBadRequest, Type: "invalid_request_error", Code: "invalid_json", Message: "the body is malformed JSON: " + err.Error(), Err: err}
 }
 
+// jsonKind is what a Go type of a body's field takes.
 func jsonKind(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.Bool:
@@ -370,7 +387,8 @@ func jsonKind(t reflect.Type) string {
 	return "an object"
 }
 
-// Abbreviate keeps what a client sent from filling the log and the answer.
+// Abbreviate keeps what a client sent from filling the log and the answer: its first 60
+// bytes, cut between runes.
 func Abbreviate(s string) string {
 	const limit = 60
 	if len(s) <= limit {

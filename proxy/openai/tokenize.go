@@ -20,7 +20,7 @@ func ParseTokenize(body []byte, model Model) ([]uint32, error) {
 	case b.Messages != nil:
 		return parseMessages(b.Messages, model.Tokenizer())
 	case string(b.Prompt) == `""`:
-		return nil, nil
+		return nil, nil // no tokens: only a generation needs one
 	}
 	return parsePrompt("prompt", b.Prompt, model.Tokenizer())
 }

@@ -31,7 +31,7 @@ const (
 
 // maxChunk bounds the bytes of text one token stands for: words up to this
 // length are one token with the space before them, which gives English prose
-// about four characters a token, as Qwen's own vocabulary does.
+// about four characters a token (4.1 measured), as Qwen's own vocabulary does.
 const maxChunk = 6
 
 // letterIndex maps a byte to its position among some letters, or -1.
@@ -84,7 +84,8 @@ func (t Tokenizer) Decode(ids []uint32) string {
 }
 
 // Encode cuts text into tokens. It is total and deterministic: any bytes,
-// valid UTF-8 or not, give the same ids every time, none for the empty text.
+// valid UTF-8 or not, give the same ids every time, none for the empty text. Ids must not
+// change from version to version, or results would no longer compare: tests pin some.
 func (t Tokenizer) Encode(text string) []uint32 {
 	return t.appendEncode(make([]uint32, 0, len(text)/4+1), text)
 }
@@ -130,7 +131,8 @@ func isWordByte(c byte) bool {
 	return 'a' <= c|0x20 && c|0x20 <= 'z' || '0' <= c && c <= '9'
 }
 
-// word is the id whose text is exactly piece, if the vocabulary has it.
+// word is the id whose text is exactly piece, if the vocabulary has it: AppendToken backwards,
+// its digits of mixed base multiplied by the inverse of the stride.
 func (t Tokenizer) word(piece string) (uint32, bool) {
 	if len(piece) != tokenBytes || piece[0] != ' ' {
 		return 0, false
