@@ -18,7 +18,9 @@ type Request struct {
 	Proxy          time.Duration // the proxy's own part that is not in Breakdown
 }
 
-// Served counts a request that has ended well.
+// Served counts a request that has ended well. Latencies and lengths are those of such
+// requests only; tokens that a client has got count in any case. The transfer histograms have
+// the requests that moved KV.
 func (h *Model) Served(r Request) {
 	if r.Stop {
 		h.stop.Inc()

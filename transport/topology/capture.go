@@ -14,7 +14,8 @@ const Contents = "names, states and speeds of network interfaces and RDMA device
 	"No serial numbers or host names, no MAC addresses and GUIDs but in names that are made of them (enx001122334455); " +
 	"IP networks are renumbered"
 
-// Capture is the files of a machine that discovery reads. root is as in [Discover].
+// Capture is the files of a machine that discovery reads, without what is nobody's business:
+// see [Contents], which has to say what is changed here. root is as in [Discover].
 func Capture(root string) (Snapshot, error) {
 	var s Snapshot
 	err := withTree(root, func(t *tree) error {
@@ -24,7 +25,9 @@ func Capture(root string) (Snapshot, error) {
 	return s, err
 }
 
-// capture also returns the machine that it is of.
+// capture also returns the machine that it is of. Everything that discovery reads goes through
+// the tree, which remembers it, so a file that is read tomorrow is in tomorrow's captures
+// without a list of them; what it must not contain is taken out here.
 func capture(t *tree) (*Machine, Snapshot) {
 	m := discover(t)
 	kept := map[string]bool{}
@@ -61,7 +64,7 @@ func capture(t *tree) (*Machine, Snapshot) {
 }
 
 // readForGHW reads what ghw reads of nodes and of the devices that are kept: it does
-// not ask the tree.
+// not ask the tree, and would find a capture without these files incomplete.
 func readForGHW(t *tree, m *Machine, kept map[string]bool) {
 	t.read("proc/meminfo")
 	for _, n := range m.Nodes {
@@ -89,14 +92,16 @@ func hideRoutes(text string) string {
 		if _, ok := numbers[key]; !ok {
 			numbers[key] = len(numbers)
 		}
-		// Little-endian: 0A is the first byte of the address, the last of the number.
+		// The kernel writes addresses as numbers of its own byte order, here little-endian:
+		// 0A is the first byte of the address, the last of the number.
 		f[1] = fmt.Sprintf("%04X%02X0A", numbers[key]>>8&0xff, numbers[key]&0xff)
 		lines = append(lines, strings.Join(f[:routeColumns], "\t"))
 	}
 	return strings.Join(lines, "\n") + "\n"
 }
 
-// hideAddresses keeps which interfaces have an IPv6 address of which scope.
+// hideAddresses keeps which interfaces have an IPv6 address of which scope. Lines that are
+// alike without their address are one: nothing asks how many there are.
 func hideAddresses(text string) string {
 	var lines []string
 	for _, line := range strings.Split(text, "\n") {

@@ -52,6 +52,7 @@ func (o Options) Validate() error {
 	return bad.Err("topology.Options")
 }
 
+// matches reports whether one of a NIC's names fits one of the patterns, which are valid.
 func matches(patterns []string, n *NIC) bool {
 	return slices.ContainsFunc(patterns, func(p string) bool {
 		return slices.ContainsFunc(n.names(), func(name string) bool {
@@ -68,7 +69,8 @@ type candidate struct {
 }
 
 // Matrix says which NICs to use for each location of the machine, see the package
-// comment for the rules, and what looks wrong.
+// comment for the rules, and what looks wrong. It may be empty: that is a warning, not an
+// error. Errors are a [config.Invalid] of the options.
 func (m *Machine) Matrix(o Options) (Matrix, []Warning, error) {
 	if err := o.Validate(); err != nil {
 		return nil, nil, err
@@ -87,6 +89,8 @@ func (m *Machine) Matrix(o Options) (Matrix, []Warning, error) {
 	return matrix, m.warnings(matrix, o), nil
 }
 
+// put makes the row of a location, all names of a NIC side by side. A location without a NIC
+// gets none: no row and an empty one are different to [Matrix.Rank].
 func (m Matrix) put(location string, all []candidate, preferred map[*NIC]bool) {
 	var c Choice
 	for _, candidate := range all {
@@ -172,7 +176,8 @@ func (m *Machine) nearestOfNode(location string, all []candidate) map[*NIC]bool 
 }
 
 // nearestOfGPU is the NICs with the fewest hops to the GPU, among those of its
-// node if there are any.
+// node if there are any: hops are no measure across sockets, where the link between them
+// costs more than any bridge. Of NICs without a PCI path all count.
 func (m *Machine) nearestOfGPU(g *GPU, all []candidate) map[*NIC]bool {
 	var local []candidate
 	for _, c := range all {
@@ -206,39 +211,46 @@ func (m *Machine) nearestOfGPU(g *GPU, all []candidate) map[*NIC]bool {
 	return near
 }
 
-// override puts the rows of o.Override into the matrix.
+// override puts the rows of o.Override into the matrix, also those of locations and of NICs
+// that the machine does not have: these are warnings, and the row may be meant for another
+// machine too.
 func (m *Machine) override(matrix Matrix, o Options) {
 	for location, row := range o.Override {
 		seen := map[string]bool{}
-		complete := func(names []string) (out []string) {
-			for _, name := range names {
-				all := []string{name}
-				n := m.nic(name)
-				if n != nil && matches(o.Exclude, n) {
-					continue
-				}
-				// Another name is added unless the row places it itself.
-				if n != nil && (o.Names == "" || o.Names == AllNames) {
-					for _, other := range n.usable(AllNames, false) {
-						if !slices.Contains(row.Preferred, other) && !slices.Contains(row.Available, other) {
-							all = append(all, other)
-						}
-					}
-				}
-				for _, name := range all {
-					if !seen[name] {
-						out = append(out, name)
-						seen[name] = true
-					}
-				}
-			}
-			return out
-		}
 		// In this order: a name that preferred ones stand for is not available, too.
-		preferred := complete(row.Preferred)
-		available := complete(row.Available)
+		preferred := m.complete(row.Preferred, row, o, seen)
+		available := m.complete(row.Available, row, o, seen)
 		if len(preferred)+len(available) > 0 { // else all are excluded
 			matrix[location] = Choice{preferred, available}
 		}
 	}
+}
+
+// complete is one list of an overriding row, less the NICs that are excluded, with all names
+// of the others. seen has the names that the row has so far, and gets these.
+func (m *Machine) complete(names []string, row Choice, o Options, seen map[string]bool) (out []string) {
+	for _, name := range names {
+		n := m.nic(name)
+		if n != nil && matches(o.Exclude, n) {
+			continue
+		}
+		all := []string{name}
+		if n != nil && (o.Names == "" || o.Names == AllNames) {
+			all = append(all, n.unplaced(row)...)
+		}
+		for _, name := range all {
+			if !seen[name] {
+				out = append(out, name)
+				seen[name] = true
+			}
+		}
+	}
+	return out
+}
+
+// unplaced are the NIC's usable names that a row does not place itself.
+func (n *NIC) unplaced(row Choice) []string {
+	return slices.DeleteFunc(n.usable(AllNames, false), func(name string) bool {
+		return slices.Contains(row.Preferred, name) || slices.Contains(row.Available, name)
+	})
 }

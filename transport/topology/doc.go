@@ -50,6 +50,21 @@
 // loopback, veth, tun and the like, unless there is nothing else or a filter
 // includes them by name.
 //
+// # Ownership
+//
+// A Machine, a Matrix and a Snapshot are values of the caller's that nothing here keeps or
+// changes once they are returned; goroutines may read them together. Discovery opens files for
+// as long as it takes, and what a capture was unpacked into is gone when it returns. What
+// it finds is of that moment: a NIC that comes up later takes another Discover.
+//
+// # Sources
+//
+// The files are those of the kernel's Documentation/ABI: sysfs-class-net (speed in Mbit/s,
+// operstate as in RFC 2863), sysfs-class-infiniband, sysfs-bus-pci, and proc(5) for
+// /proc/net/route. What they say where something does not apply differs from driver to
+// driver (-1, EINVAL, "Unknown", an empty file), so a value that makes no sense is taken
+// for unknown, and never for an error.
+//
 // # Units
 //
 // Speeds are bits per second, memory is in bytes. A hop is one step on the path from

@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// A Machine is what discovery found.
+// A Machine is what discovery found: nodes by number, NICs by name (eth2 before eth10), GPUs
+// by PCI address. Its JSON is kvbench topo's.
 type Machine struct {
 	Nodes []Node `json:"numa_nodes"`
 	NICs  []NIC  `json:"nics"`
@@ -64,11 +65,11 @@ type NIC struct {
 	Parts  []string `json:"parts,omitempty"`
 	Master string   `json:"master,omitempty"`
 
-	ids      string // vendor:device
-	networks networks
+	ids      string   // vendor:device, to find others of the model; "" is unknown
+	networks networks // of the interface, for warnings
 }
 
-// An RDMADevice is a port of a verbs device.
+// An RDMADevice is a port of a verbs device: of several ports, the one that would be used.
 type RDMADevice struct {
 	Name     string `json:"name"`
 	State    string `json:"state"`                // ACTIVE, DOWN, INIT
@@ -80,7 +81,8 @@ type RDMADevice struct {
 // Active reports whether the device can be used.
 func (d RDMADevice) Active() bool { return d.State == "ACTIVE" }
 
-// A Link is a device's PCIe link as it was trained, and as it could be.
+// A Link is a device's PCIe link as it was trained, and as it could be: as the device could,
+// that is, which the slot may not. The zero value is unknown.
 type Link struct {
 	Speed    float64 `json:"gt_s"` // GT/s, of each lane
 	Width    int     `json:"lanes"`
@@ -110,8 +112,8 @@ func rate(speed float64, width int) float64 {
 	return speed * 1e9 * code * float64(width)
 }
 
-// Rate is what the link carries in bits a second, before packet headers, which
-// take a further 5 to 15 %.
+// Rate is what the link carries in bits a second in one direction, before packet headers,
+// which take a further 5 to 15 %: some 24 bytes a packet of 128 to 512.
 func (l Link) Rate() float64 { return rate(l.Speed, l.Width) }
 
 // A GPU is a display or compute device.
@@ -127,7 +129,8 @@ type GPU struct {
 }
 
 // Discover reads a machine's files: root is / for this one, the root folder of
-// another, or a capture (see [Capture]).
+// another, or a capture (see [Capture]). It fails if there is nothing like a machine at
+// root; what is missing or unreadable in it is left out or unknown.
 func Discover(root string) (*Machine, error) {
 	var m *Machine
 	err := withTree(root, func(t *tree) error {
@@ -146,6 +149,7 @@ func discover(t *tree) *Machine {
 			m.GPUs = append(m.GPUs, GPU{Model: d.model(), Node: d.node, PCI: d.address, Path: d.path, Link: d.link})
 		}
 	}
+	// Numbers in a PCI address have a fixed width up to domain ffff: text sorts as they do.
 	slices.SortFunc(m.GPUs, func(a, b GPU) int { return strings.Compare(a.PCI, b.PCI) })
 	cuda := 0
 	for i := range m.GPUs {

@@ -26,6 +26,8 @@ func CheckLocation(location string) error {
 	return err
 }
 
+// nodeOf is N of cpu:N, below 1024: as many nodes as Linux can have (NODES_SHIFT is 10 at
+// most), and as Place's mask has room for.
 func nodeOf(location string) (int, error) {
 	number, ok := strings.CutPrefix(location, "cpu:")
 	node, err := strconv.ParseUint(number, 10, 10)
@@ -101,7 +103,7 @@ func (m Matrix) names() map[string]bool {
 	return all
 }
 
-// MarshalJSON implements json.Marshaler.
+// MarshalJSON implements json.Marshaler: a list of two lists.
 func (c Choice) MarshalJSON() ([]byte, error) {
 	// Empty lists are [], not null.
 	return json.Marshal([2][]string{append([]string{}, c.Preferred...), append([]string{}, c.Available...)})
@@ -125,7 +127,8 @@ var (
 	nicForm      = regexp.MustCompile(`^[^\s/:]{1,64}$`)
 )
 
-// ParseMatrix reads JSON as Mooncake writes it, and says of each fault where it is.
+// ParseMatrix reads JSON as Mooncake writes it, and says of each fault where it is. It goes
+// through tokens, since a map would keep the last of two rows of one location and say nothing.
 func ParseMatrix(text []byte) (Matrix, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
@@ -211,7 +214,8 @@ func parseChoice(raw json.RawMessage) (Choice, error) {
 	return c, nil
 }
 
-// ReadMatrix reads a file.
+// ReadMatrix reads a file as ParseMatrix does. All faults are in one line, behind the file's
+// name.
 func ReadMatrix(file string) (Matrix, error) {
 	text, err := config.ReadFile(file)
 	if err != nil {

@@ -11,11 +11,12 @@ import (
 const (
 	netFolder = "sys/class/net"
 	// Of include/uapi/linux/if_arp.h and if.h.
-	typeLoopback = 772
-	flagUp       = 1
+	typeLoopback = 772 // ARPHRD_LOOPBACK
+	flagUp       = 1   // IFF_UP
 )
 
-// readNICs is all network interfaces, and the RDMA devices that have none.
+// readNICs is all network interfaces, and the RDMA devices that have none. Order matters: an
+// RDMA device belongs to an interface, and what is stacked depends on which are hardware.
 func readNICs(t *tree, devices map[string]*device) []NIC {
 	nics := []NIC{}
 	for _, name := range t.list(netFolder) {
@@ -34,9 +35,11 @@ func readNICs(t *tree, devices map[string]*device) []NIC {
 }
 
 // representor is the port name of a switch's side of a virtual function: the
-// card's own switch ends there, not a cable.
+// card's own switch ends there, not a cable. Names are the kernel's for all drivers
+// (net/devlink/port.c): c1 is another controller's, as of a card with hosts of its own.
 var representor = regexp.MustCompile(`^(c\d+)?pf\d+(vf|sf)\d+$`)
 
+// readInterface is false for what is in the folder and no interface.
 func readInterface(t *tree, name string, devices map[string]*device) (NIC, bool) {
 	at, mode := t.real(path.Join(netFolder, name))
 	if !mode.IsDir() || at == "" || at == "." {
@@ -109,21 +112,8 @@ func stack(nics []NIC) {
 	for changed := true; changed; {
 		changed = false
 		for i := range nics {
-			n := &nics[i]
-			if n.Kind != Virtual || !slices.ContainsFunc(n.Parts, func(p string) bool { return byName[p] != nil && byName[p].physical() }) {
-				continue
-			}
-			changed = true
-			n.Kind = Stacked
-			// A bridge also has the virtual machines' ports.
-			n.Parts = slices.DeleteFunc(n.Parts, func(p string) bool { return byName[p] == nil || !byName[p].physical() })
-			for j, name := range n.Parts {
-				part := byName[name]
-				if j == 0 {
-					n.Node = part.Node
-				} else if n.Node != part.Node {
-					n.Node = -1
-				}
+			if nics[i].stackOn(byName) {
+				changed = true
 			}
 		}
 	}
@@ -147,6 +137,27 @@ func stack(nics []NIC) {
 	}
 }
 
+// stackOn makes a virtual interface a stacked one if a part of it is known to go by hardware,
+// and reports whether it did. The NUMA node is that of its parts, if they have one in common.
+func (n *NIC) stackOn(byName map[string]*NIC) bool {
+	physical := func(part string) bool { return byName[part] != nil && byName[part].physical() }
+	if n.Kind != Virtual || !slices.ContainsFunc(n.Parts, physical) {
+		return false
+	}
+	n.Kind = Stacked
+	// A bridge also has the virtual machines' ports.
+	n.Parts = slices.DeleteFunc(n.Parts, func(p string) bool { return !physical(p) })
+	for i, name := range n.Parts {
+		part := byName[name]
+		if i == 0 {
+			n.Node = part.Node
+		} else if n.Node != part.Node {
+			n.Node = -1
+		}
+	}
+	return true
+}
+
 // physical reports whether bytes on the NIC go by hardware.
 func (n *NIC) physical() bool { return n.Kind == Hardware || n.Kind == Stacked }
 
@@ -158,8 +169,8 @@ type networks struct {
 
 type route struct {
 	network, mask string // hexadecimal, as the kernel writes them
-	metric        int
-	order         int // in the kernel's table
+	metric        int    // the lower goes first
+	order         int    // in the kernel's table, of those with one metric
 }
 
 const (
@@ -170,7 +181,9 @@ const (
 
 // readNetworks reads the IPv4 routes without a gateway, and IPv6 addresses. The
 // columns are Iface Destination Gateway Flags RefCnt Use Metric Mask, and
-// address index length scope flags interface.
+// address index length scope flags interface. These files and not the interfaces' addresses:
+// discovery must find the same in a capture, and no file of sysfs has addresses. Of the
+// routing tables, the kernel's main one is all that is in there.
 func readNetworks(t *tree) map[string]networks {
 	all := map[string]networks{}
 	for i, line := range strings.Split(t.read(routeFile), "\n") {
@@ -200,7 +213,8 @@ func readNetworks(t *tree) map[string]networks {
 func (n networks) addressed() bool { return n.other || len(n.v4) > 0 }
 
 // shadows reports whether packets to a network that both are in leave by n's
-// interface, also those that are sent from the other's address.
+// interface, also those that are sent from the other's address: Linux routes by where a packet
+// goes to. It does not see rules for source addresses, which put that right.
 func (n networks) shadows(other networks) bool {
 	return slices.ContainsFunc(n.v4, func(a route) bool {
 		return slices.ContainsFunc(other.v4, func(b route) bool {

@@ -12,7 +12,7 @@ import (
 
 const nodeFolder = "sys/devices/system/node"
 
-// readNodes is the NUMA nodes that have CPUs or memory. ghw leaves out a node,
+// readNodes is the NUMA nodes that have CPUs or memory, one at least. ghw leaves out a node,
 // and those after it, when it misses a file; those are read here.
 func readNodes(t *tree) []Node {
 	known := map[int]*ghw.TopologyNode{}
@@ -69,6 +69,7 @@ func present(nodes []Node, distances [][]int) []Node {
 	return out
 }
 
+// parseDistances reads a line of the table of distances, "10 21"; nil if it is none.
 func parseDistances(text string) []int {
 	var all []int
 	for _, field := range strings.Fields(text) {
@@ -95,7 +96,8 @@ func memoryOf(meminfo string) int64 {
 	return kib << 10
 }
 
-// socketOf is the socket of the first CPU in a list like "0-7,16-23".
+// socketOf is the socket of the first CPU in a list like "0-7,16-23": a node is on one socket.
+// -1 is unknown, as of memory without CPUs.
 func socketOf(t *tree, cpus string) int {
 	if first := digits(cpus); first > 0 {
 		if socket, ok := t.number("sys/devices/system/cpu", "cpu"+cpus[:first], "topology/physical_package_id"); ok {

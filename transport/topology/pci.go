@@ -21,7 +21,7 @@ type device struct {
 	class           string // 0207: base class and subclass
 	name            string // "" without pci.ids
 	driver          string
-	node            int
+	node            int      // -1 is unknown
 	path            []string // pci0000:15, 0000:15:01.0, ... the address
 	link            Link
 }
@@ -50,7 +50,7 @@ func (d *device) model() string {
 
 var pciAddress = regexp.MustCompile(`^[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]$`)
 
-// readPCI is NICs, GPUs and the bridges before them, by address.
+// readPCI is NICs and GPUs, by address; the bridges before them are in their paths.
 func readPCI(t *tree) map[string]*device {
 	named := map[string]*ghw.PCIDevice{}
 	// readNodes has the NUMA nodes. An error is that there is no pci.ids.
@@ -109,7 +109,7 @@ func readLink(t *tree, at string) Link {
 	return l
 }
 
-// transfers reads "32.0 GT/s PCIe".
+// transfers reads "32.0 GT/s PCIe", in GT/s; 0 is unknown. Older kernels say "8 GT/s".
 func transfers(text string) float64 {
 	number, _, _ := strings.Cut(text, " ")
 	v, err := strconv.ParseFloat(number, 64)

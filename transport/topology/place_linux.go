@@ -7,7 +7,10 @@ import (
 )
 
 // Place has memory that was not touched yet come from a location: the pages of cpu:1
-// from NUMA node 1. Any is anywhere. mem is mmap'd, whole pages.
+// from NUMA node 1. Any is anywhere. mem is mmap'd, whole pages. Pages that are there
+// already stay where they are; those to come must come from that node, and where it has none
+// left the kernel ends a process rather than take others (mbind(2), MPOL_BIND): memory
+// that is silently elsewhere would spoil what is measured.
 func Place(mem []byte, location string) error {
 	if location == Any || len(mem) == 0 {
 		return nil
@@ -19,6 +22,7 @@ func Place(mem []byte, location string) error {
 	const bind = 2 // MPOL_BIND
 	var mask [1024 / 64]uint64
 	mask[node/64] = 1 << (node % 64)
+	// The kernel takes one off maxnode, hence the 1 on top of the mask's bits.
 	_, _, errno := syscall.Syscall6(syscall.SYS_MBIND, uintptr(unsafe.Pointer(unsafe.SliceData(mem))), uintptr(len(mem)),
 		bind, uintptr(unsafe.Pointer(&mask)), uintptr(len(mask)*64+1), 0)
 	switch errno {

@@ -10,7 +10,7 @@ import (
 const rdmaFolder = "sys/class/infiniband"
 
 // readRDMA adds the RDMA devices to the NICs that they belong to, and makes a NIC
-// of one that belongs to none.
+// of one that belongs to none, as in a container that has the device but not the interface.
 func readRDMA(t *tree, nics *[]NIC, devices map[string]*device) {
 	owners := rdmaInterfaces(t, *nics)
 	for _, name := range t.list(rdmaFolder) {
@@ -82,6 +82,8 @@ func rdmaInterfaces(t *tree, nics []NIC) map[string][]string {
 	return owners
 }
 
+// sysfsInterfaces is what sysfs says of which interfaces, by name, a device belongs to. names
+// are those of the machine's interfaces.
 func sysfsInterfaces(t *tree, names []string) map[string][]string {
 	owners := map[string][]string{}
 	for _, device := range t.list(rdmaFolder) {

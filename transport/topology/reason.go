@@ -25,7 +25,7 @@ const (
 type Reason struct {
 	Nearness Nearness
 	// Hops on the PCI path between a GPU and the NIC, 0 if that is unknown or the
-	// location is no GPU.
+	// location is no GPU. Across host bridges it is the sum of both ways to them.
 	Hops int
 	// Distance of the NUMA nodes as the kernel gives it, 10 is local; 0 is unknown.
 	Distance int
@@ -60,7 +60,8 @@ func (r Reason) String() string {
 	return r.Nearness.String()
 }
 
-// Why says where a NIC, by any of its names, is as seen from a location.
+// Why says where a NIC, by any of its names, is as seen from a location; Unknown if the
+// machine has not the one or the other.
 func (m *Machine) Why(location, nic string) Reason {
 	n := m.nic(nic)
 	if n == nil {
@@ -69,6 +70,7 @@ func (m *Machine) Why(location, nic string) Reason {
 	return m.reason(location, n)
 }
 
+// reason is Why of a NIC of the machine's.
 func (m *Machine) reason(location string, n *NIC) Reason {
 	if n.physical() && len(n.Parts) > 0 {
 		// Nobody knows which part a packet takes, so the farthest counts.
@@ -142,7 +144,8 @@ func (m *Machine) distance(from, to int) int {
 	return 20
 }
 
-// farther orders reasons; hops matter between PCI devices of one node.
+// farther orders reasons by nearness, then distance, then hops; hops matter between PCI
+// devices of one node.
 func (r Reason) farther(than Reason) bool {
 	if r.Nearness != than.Nearness {
 		return r.Nearness > than.Nearness

@@ -47,7 +47,8 @@ const (
 	maxBytes   = 16 << 20 // of text, and of a file that holds it
 )
 
-// put adds a file that somebody sent.
+// put adds a file that somebody sent, or says which limit or rule it breaks. Of two entries
+// of one path the last stays.
 func (s Snapshot) put(name string, e entry) error {
 	clean := strings.TrimPrefix(path.Clean("/"+name), "/")
 	switch {
@@ -64,7 +65,8 @@ func (s Snapshot) put(name string, e entry) error {
 	return nil
 }
 
-// Text is the snapshot as text, sorted by path.
+// Text is the snapshot as text, sorted by path: equal snapshots have equal texts, and a
+// change is a line of a diff.
 func (s Snapshot) Text() string {
 	var b strings.Builder
 	for _, name := range s.names() {
@@ -180,6 +182,8 @@ func openSnapshot(file string) (Snapshot, error) {
 	return s, nil
 }
 
+// readSnapshot reads either form, told apart by gzip's magic number. The limit of bytes holds
+// for what is unpacked, so that a small file cannot fill the memory.
 func readSnapshot(r io.Reader) (Snapshot, error) {
 	in := bufio.NewReader(r)
 	if magic, _ := in.Peek(2); !bytes.Equal(magic, []byte{0x1f, 0x8b}) {
@@ -237,8 +241,9 @@ func readAll(r io.Reader) ([]byte, error) {
 	return text, err
 }
 
-// extract writes the files below dir. A symlink that leads out of it is an error:
-// programs that know nothing of captures are to read the folder.
+// extract writes the files below dir, which is there and empty; what it wrote stays if it
+// fails. A symlink that leads out of it is an error: programs that know nothing of captures
+// (ghw is one) are to read the folder.
 func (s Snapshot) extract(dir string) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {

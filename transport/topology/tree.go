@@ -16,19 +16,23 @@ import (
 // A tree is the root folder of a machine, or of a capture of one. Paths are
 // relative to it. It follows symlinks itself: an absolute one starts at the tree's
 // root, and none leads out of it. It remembers all that it was asked for, which
-// is what a capture consists of.
+// is what a capture consists of. One goroutine uses it, and closes it.
+//
+// Nothing in here returns an error: a file that is not there, one that cannot be read and one
+// that says nothing of use are all the same to discovery.
 type tree struct {
 	dir  string
 	root *os.Root
-	live bool // this machine
+	live bool // this machine: the kernel may be asked, too
 	seen Snapshot
 
-	// What has been found on the way: every path of sysfs begins with the same
-	// folders.
+	// What has been found on the way, by path: every path of sysfs begins with the
+	// same folders. A symlink's target is in seen.
 	modes map[string]fs.FileMode
 }
 
-// maxFile is what is read of one file; sysfs has pages of 4 KiB.
+// maxFile is what is read of one file, in bytes; sysfs has pages of 4 KiB. Of /proc/net/route,
+// whose lines have 128 bytes, that is the first 512 routes.
 const maxFile = 64 << 10
 
 func openTree(dir string) (*tree, error) {
@@ -41,7 +45,7 @@ func openTree(dir string) (*tree, error) {
 
 func (t *tree) close() { _ = t.root.Close() }
 
-// maxLinks ends a loop of symlinks, as the kernel does.
+// maxLinks ends a loop of symlinks, as the kernel does (MAXSYMLINKS).
 const maxLinks = 40
 
 // real is where a path leads, and what is there; "" if that is nothing.
@@ -216,7 +220,8 @@ func digits(text string) int {
 	return len(text)
 }
 
-// withTree calls use on a folder, or on a capture that is unpacked for as long.
+// withTree calls use on a folder, or on a capture that is unpacked for as long. A capture is
+// unpacked and not read from memory, since ghw reads files.
 func withTree(root string, use func(*tree) error) error {
 	info, err := os.Stat(root)
 	if err != nil {

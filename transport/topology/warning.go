@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// A Warning is something that looks wrong, and what to do about it.
+// A Warning is something that looks wrong, and what to do about it. None keeps a matrix from
+// being used.
 type Warning struct {
 	NIC  string `json:"nic,omitempty"` // "" if it is about the machine
 	Text string `json:"text"`
@@ -138,11 +139,13 @@ func (m *Machine) routing(n *NIC) []string {
 	return nil
 }
 
-// training finds links that run below what they could.
+// training finds links that run below what they could: PCIe links that were trained to fewer
+// lanes or a lower speed, and ports of a lower speed than their like.
 func (m *Machine) training(n *NIC) []string {
 	var all []string
 	add := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
 	l := n.Link
+	// 0.1 % are for the rounding of rates, not for links: the next lower is half as fast.
 	if l.Width > 0 && rate(l.MaxSpeed, l.MaxWidth) > l.Rate()*1.001 {
 		text := fmt.Sprintf("has a PCIe link of %s, and could have %s", l, Link{Speed: l.MaxSpeed, Width: l.MaxWidth})
 		switch {
@@ -170,7 +173,8 @@ func (m *Machine) training(n *NIC) []string {
 	return all
 }
 
-// slow is how many times slower than the fastest a NIC may be without a word.
+// slow is how many times slower than the fastest a NIC may be without a word: 25 Gbit/s beside
+// 200 may be meant, 1 beside 25 is most likely a management port.
 const slow = 10
 
 func (m *Machine) fastest() *NIC {
