@@ -317,7 +317,7 @@ func (f *flight) unqueue(worked bool) {
 }
 
 // remainingMS is how many milliseconds are left until a context's deadline, as a Submit
-// carries them: 1 at least, since 0 is none.
+// carries them: 1 at least, since a node takes 0 for its default.
 func remainingMS(ctx context.Context) uint32 {
 	at, ok := ctx.Deadline()
 	if !ok {
