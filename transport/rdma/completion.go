@@ -7,7 +7,10 @@ import (
 	"kvferry/transport"
 )
 
-// completed implements handler: a send completion ends every request up to it.
+// completed implements handler: a send completion ends every request up to it, as those of a
+// queue pair are carried out in order (InfiniBand Architecture Specification, volume 1,
+// 9.5 and 10.8) and only every signalEvery-th says so. Slices are completed without the lock:
+// who hears of it may post.
 func (ep *endpoint) completed(c *completion) error {
 	if c.id&receiveID != 0 {
 		return ep.acknowledged(int(c.id&^receiveID), c.imm)
@@ -20,7 +23,7 @@ func (ep *endpoint) completed(c *completion) error {
 	done := buf[:0]
 	ep.eps.Lock()
 	q := &ep.sends[pair]
-	end := q.head + (seq-q.head)&seqMask + 1
+	end := q.head + (seq-q.head)&seqMask + 1 // the id has the lower 48 bits of a number
 	if end > q.tail {
 		ep.eps.Unlock()
 		return fmt.Errorf("%w: completion of request %d, not of %d to %d", transport.ErrProtocol, seq, q.head, q.tail)
@@ -44,7 +47,8 @@ func (ep *endpoint) completed(c *completion) error {
 	return nil
 }
 
-// settle takes a slice off the books. The caller holds the lock.
+// settle takes a slice off the books: its bytes off the pair, the window and the room, itself off
+// its key, and the registration that was made for it. The caller holds the lock.
 func (ep *endpoint) settle(q *sendQueue, e *sent) {
 	q.bytes -= e.bytes
 	ep.flight -= e.bytes
@@ -59,7 +63,9 @@ func (ep *endpoint) settle(q *sendQueue, e *sent) {
 }
 
 // delivered appends the slices whose immediates were handled by the peer, and
-// whose own requests are complete.
+// whose own requests are complete. Both are waited for: the peer's word may be here before
+// the completion of the request, and the device still reads the memory then. The caller holds
+// the lock.
 func (ep *endpoint) delivered(q *sendQueue, done []*transport.Slice) []*transport.Slice {
 	first := q.done - uint64(len(q.imms)) // number of the first in imms
 	for len(q.imms) > 0 && first < q.acked {
@@ -158,7 +164,8 @@ func (ep *endpoint) opName(id uint64) string {
 
 // ended implements handler: the device touches nothing of ours any more. A request
 // that failed for a reason of its own ends its slice with it; the others were
-// lost with the connection.
+// lost with the connection. unsure says that writes may still be applied by the target, which
+// then has to be told of this connection's secret before they are sent again.
 func (ep *endpoint) ended(err error, failed uint64) {
 	theirs := err
 	if _, own := errors.AsType[*CompletionError](err); own {

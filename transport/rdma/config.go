@@ -28,11 +28,12 @@ type Config struct {
 	// Advertise replaces the host, or host:port, that peers are told to dial.
 	// It is required if Listen is a wildcard.
 	Advertise string
-	// QueuePairs to each peer. Default 1: an immediate waits for what was
+	// QueuePairs to each peer, 1 to 16. Default 1: an immediate waits for what was
 	// posted before it on the others.
 	QueuePairs int
 	// QueueDepth is the number of operations a queue pair has under way, and
-	// of immediates that it can take. Default 256, or what the device has.
+	// of immediates that it can take. A connection uses the lesser of both sides'.
+	// Default 256, or what the device has.
 	QueueDepth int
 	// Poll is how long a completion is polled for, where that pays off, before
 	// the poller sleeps until the device wakes it. Default 20 µs; negative: never.
@@ -47,6 +48,7 @@ type Config struct {
 	Logger *slog.Logger
 }
 
+// setDefaults leaves Port, GIDIndex and Listen to what opens the device and knows its ports.
 func (c *Config) setDefaults() {
 	if c.Device == "" {
 		c.Device = strings.TrimPrefix(c.Name, "rdma/")
@@ -65,9 +67,11 @@ func (c *Config) setDefaults() {
 	}
 }
 
+// Limits of a rail, which a greeting is held to as well: it may come from anybody, and memory
+// and queue pairs are made by what it says.
 const (
-	maxQueuePairs = 16
-	maxQueueDepth = 8192
+	maxQueuePairs = 16   // KV_MAX_PAIRS of verbs.h
+	maxQueueDepth = 8192 // letters of 40 bytes in both directions: 640 KiB a pair
 )
 
 // Validate lists every fault by its field, as a [config.Invalid].

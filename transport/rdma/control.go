@@ -11,6 +11,8 @@ import (
 
 // The control connection is TCP. It begins with a greeting from each side, and
 // then carries frames of a type and a fixed length: little-endian, no padding.
+//
+// A change of either is a new number in magic: versions that differ then refuse each other.
 const (
 	magic       = "kvferry-rdma/2\r\n"
 	greetingLen = len(magic) + 16 + 1 + 4 + 16 + 2 + 1 + 8 + 4 + 1
@@ -19,15 +21,16 @@ const (
 
 // A greeting says where the sender's queue pairs are.
 type greeting struct {
-	name    transport.Name // of the connection, chosen by the initiator
-	depth   uint32
+	name    transport.Name // of the connection, chosen by the initiator; the target repeats it
+	depth   uint32         // Config.QueueDepth
 	at      portAddr
 	mailbox remoteMemory // of as many letters a pair as depth says
 	pairs   []pairAddr
 	lost    []transport.Secret // initiator: of connections that ended with writes unanswered
 }
 
-// remoteMemory is what a request needs to touch a peer's memory.
+// remoteMemory is what a request needs to touch a peer's memory: where it begins,
+// as the peer's device has it, and the key of the region around it.
 type remoteMemory struct {
 	addr uint64
 	rkey uint32
@@ -57,6 +60,7 @@ func (g *greeting) append(b []byte) []byte {
 
 // readGreeting reads a stranger's greeting. It takes 309 bytes of memory at most, whatever
 // the greeting says.
+// readGreeting checks all that memory is made by before it makes any.
 func readGreeting(r io.Reader) (*greeting, error) {
 	b := make([]byte, greetingLen)
 	if _, err := io.ReadFull(r, b); err != nil {
@@ -100,7 +104,8 @@ func readGreeting(r io.Reader) (*greeting, error) {
 	return g, nil
 }
 
-// A frame is about a key of the target's.
+// A frame is about a key of the target's. All have one length, whatever they say: there are four
+// at most for a key and a connection, and a reader needs no state.
 //
 //	initiator            target
 //	resolve key      ─▶           may I use it, and how
@@ -155,7 +160,7 @@ func readFrame(r io.Reader, f *frame) error {
 
 // A letter goes before an immediate: 32 bits of it fit into the request that
 // announces it, so the rest is written to the target's mailbox first, and with it
-// the key of its slice.
+// the key of its slice. 40 bytes go inline where the device takes 64.
 const letterLen = 40
 
 func putLetter(b []byte, k transport.Key, m *transport.Imm) {

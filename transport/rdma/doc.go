@@ -2,6 +2,10 @@
 // libibverbs (build tag rdma; without it New returns [ErrNotBuilt], and everything
 // above the device still builds and is tested over an in-memory one).
 //
+// Chapters are those of the InfiniBand Architecture Specification, volume 1: 9 has the
+// transport (what a request does and in which order), 10 and 11 the verbs. RoCE v2 is its
+// annex A17. The words are libibverbs': names that begin with ibv_ have manual pages.
+//
 // A connection has two parts. The queue pairs, reliable-connected, carry the
 // bytes: a WRITE or READ slice is one request of its opcode, or several if the
 // port's messages are shorter, and the target's CPU takes no part in it. A TCP
@@ -48,6 +52,24 @@
 // The last request of a run is signaled, and every 16th. A poller a connection
 // takes completions, many in a call; if there is none for Config.Poll it arms the
 // completion channel and sleeps in the Go poller.
+//
+// # Goroutines and locks
+//
+// A link has three goroutines: the poller, which is the only one that takes completions and
+// calls the handler of immediates; a reader and a writer of the control connection. A rail has
+// one that accepts and one that follows the device's events. All end with Rail.Close. Requests
+// are posted by whoever calls Post, and by the poller and the reader where room or a key came.
+//
+// Locks are taken in this order: regions.pinning, Rail.mu, endpoint.posting, endpoint.eps,
+// regions.mu, link.mu. Slices complete while none of them is held.
+//
+// # Ownership
+//
+// Memory that is registered, and a slice's, stay the caller's, who keeps them mapped until
+// Deregister or until the slice is complete: the device reads and writes them until then,
+// whatever the program does. Scratch memory lies outside the Go heap for the same reason. The
+// slices of a link that failed complete when the device has said of every request that it is
+// over, or its queue pairs are destroyed: not before.
 //
 // # Failures
 //

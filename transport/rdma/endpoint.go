@@ -10,12 +10,14 @@ import (
 )
 
 const (
-	// windowBytes bounds what the device has under way: more than 400 Gbit/s move
-	// in a round trip of 300 µs, and no more than has to be waited for when a key
-	// is revoked.
+	// windowBytes bounds what the device has under way for one endpoint: more than
+	// 400 Gbit/s move in a round trip of 300 µs (15 MB), and no more than has to be
+	// waited for when a key is revoked, see revokeWithin.
 	windowBytes = 16 << 20
 	// signalEvery is how many requests share a completion, if more are posted at
-	// once: their room in the send queue comes back with it.
+	// once: their room in the send queue comes back with it. A completion for each
+	// costs the device a write to memory and the poller a look; one for a whole queue
+	// would leave the device idle while its room comes back.
 	signalEvery = 16
 )
 
@@ -25,8 +27,8 @@ const (
 //	     └─────────────────────────────────► queue ─┴► pump ──► send queues ──► Complete
 type endpoint struct {
 	*link
-	addr   string
-	secret transport.Secret
+	addr   string           // as it was dialled, for Losses
+	secret transport.Secret // told to the target once the connection is lost
 
 	// posting is held while requests are made and handed to the device, and keeps
 	// them in order. It is not needed to take completions: those come while a
@@ -34,29 +36,31 @@ type endpoint struct {
 	posting sync.Mutex    // taken before eps
 	wrs     []workRequest // of gather; guarded by posting
 
-	eps     sync.Mutex // guards all below
-	keys    map[transport.Key]*remoteKey
-	recent  *remoteKey // of keys
-	queue   []*transport.Slice
-	room    connection.Room
-	flight  int64 // bytes the device has under way
-	sends   []sendQueue
-	at      local     // where the slice before was
-	refused []refusal // to be completed by whoever holds the lock last
-	broken  error
+	eps     sync.Mutex                   // guards all below
+	keys    map[transport.Key]*remoteKey // asked for, until they are revoked or unknown to the target
+	recent  *remoteKey                   // of keys: that of the slice before; nil if none
+	queue   []*transport.Slice           // whose keys are resolved, in the order of Post; waits for room
+	room    connection.Room              // of all slices that Post has taken and that are not complete
+	flight  int64                        // bytes the device has under way
+	sends   []sendQueue                  // by pair
+	at      local                        // where the slice before was
+	refused []refusal                    // to be completed by whoever holds the lock last
+	broken  error                        // set by stop: no request is made any more
 }
 
-// A remoteKey is what the endpoint knows of one of the target's keys.
+// A remoteKey is what the endpoint knows of one of the target's keys: asked for with the
+// first slice that needs it. Guarded by eps.
 type remoteKey struct {
 	key      transport.Key
 	resolved bool
 	revoked  bool
 	memory   remoteMemory
-	length   int64
+	length   int64              // bytes
 	waiting  []*transport.Slice // until resolved
 	flight   int                // slices the device has under way
 }
 
+// A refusal is a slice that ends without having been carried, and why.
 type refusal struct {
 	s   *transport.Slice
 	err error
@@ -75,7 +79,8 @@ func (r *Rail) newEndpoint(l *link, addr string, s transport.Secret) *endpoint {
 // Secret implements transport.Endpoint.
 func (ep *endpoint) Secret() transport.Secret { return ep.secret }
 
-// Post implements transport.Endpoint.
+// Post implements transport.Endpoint. It hands what it can to the device itself, waits for no
+// completion and no answer of the peer, and completes nothing.
 func (ep *endpoint) Post(slices []*transport.Slice) (int, error) {
 	ep.posting.Lock()
 	defer ep.posting.Unlock()
@@ -110,7 +115,7 @@ func (ep *endpoint) Post(slices []*transport.Slice) (int, error) {
 	return n, nil
 }
 
-// takeRefused is called with the lock held; complete is not.
+// takeRefused is called with the lock held; complete is not, as a slice's completion may post.
 func (ep *endpoint) takeRefused() []refusal {
 	r := ep.refused
 	ep.refused = nil
@@ -216,6 +221,8 @@ func (ep *endpoint) remote(key transport.Key) *remoteKey {
 
 // admits is what the target would check if its CPU saw the slice: the NIC does not know keys,
 // see the package comment.
+// admits checks a slice before a request is made of it. A request beyond the memory would be
+// refused by the target's device, which puts the queue pair in error, and all others with it.
 func (k *remoteKey) admits(s *transport.Slice) error {
 	switch n := int64(len(s.Local)); {
 	case k.revoked:
@@ -263,6 +270,7 @@ func (ep *endpoint) frame(f *frame) error {
 }
 
 // forget has the next slice with the key ask for it anew. The caller holds the lock.
+// forget has a key asked for again when it is next used. The caller holds the lock.
 func (ep *endpoint) forget(key transport.Key) {
 	ep.recent = nil
 	delete(ep.keys, key)
@@ -284,7 +292,7 @@ func (ep *endpoint) forgo(k *remoteKey) {
 	ep.send(frame{typ: frameRevoked, key: k.key})
 }
 
-// Close implements transport.Endpoint.
+// Close implements transport.Endpoint: all its slices are complete when it returns.
 func (ep *endpoint) Close() error {
 	ep.fail(net.ErrClosed)
 	<-ep.over

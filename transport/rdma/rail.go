@@ -15,31 +15,33 @@ import (
 
 // Rail implements transport.Rail.
 type Rail struct {
-	cfg     Config
+	cfg     Config // with defaults
 	guests  *connection.Admission
-	open    func(*Config) (device, error)
+	open    func(*Config) (device, error) // openDevice, or a test's
 	ln      *net.TCPListener
-	addr    string
+	addr    string       // that peers are told
 	local   *net.TCPAddr // of connections made; nil leaves it to the system
 	regs    regions
-	handler func(transport.Key, transport.Imm)
-	wg      sync.WaitGroup // accept, watch, endpoints, served links
-	quit    chan struct{}
-	lost    connection.Losses // endpoints that ended with writes unanswered
+	handler func(transport.Key, transport.Imm) // set before the first peer knows a key
+	wg      sync.WaitGroup                     // accept, watch, endpoints, served links
+	quit    chan struct{}                      // closed by Close
+	lost    connection.Losses                  // endpoints that ended with writes unanswered
 	byName  connection.Served
 	strange connection.Sparse // lines about connections that are no rail's
 
 	mu     sync.Mutex
 	closed bool
 	dev    device         // nil while it is gone
-	users  sync.WaitGroup // links that use dev
+	users  sync.WaitGroup // who uses dev: links, until they have let go of its objects
 	down   string         // why nothing can be sent now; empty if it can
 	eps    map[*endpoint]struct{}
 	conns  map[*guest]struct{} // served, including those without a greeting yet
 }
 
 // New opens the device, listens and serves. The caller closes the rail, or gives
-// it to an engine.
+// it to an engine, which then does. The error is a [config.Invalid] where cfg is wrong, a
+// transport.Error where the device or the address cannot be had; without verbs it wraps
+// ErrNotBuilt.
 func New(cfg Config) (*Rail, error) { return newRail(cfg, openDevice) }
 
 func newRail(cfg Config, open func(*Config) (device, error)) (*Rail, error) {
@@ -167,6 +169,9 @@ func (r *Rail) RegisterDMABuf(fd int, offset, length int64) (transport.Key, erro
 
 // pin registers memory with the device and gives it a key. The caller holds regs.pinning:
 // it takes a quarter of a second a gigabyte, which r.mu must not be held for.
+// pin registers memory that no pin holds yet, and gives it its first key. The caller holds
+// regs.pinning, so that the same memory is not pinned twice at once, and the device is not
+// closed meanwhile.
 func (r *Rail) pin(p *pin, length int64, local bool) (transport.Key, error) {
 	r.mu.Lock()
 	dev, closed, why := r.dev, r.closed, r.down
@@ -341,7 +346,8 @@ func (r *Rail) accept() {
 	}
 }
 
-// greetWithin is how long a connection may take to say what it is.
+// greetWithin is how long a connection may take to say what it is: as on the rails over
+// sockets.
 const greetWithin = 5 * time.Second
 
 // serve carries one connection.
@@ -368,7 +374,8 @@ func (r *Rail) dropped(peer string, err error) {
 	}
 }
 
-// welcome answers a greeting.
+// welcome answers a greeting. Connections that it says were lost are ended before the answer:
+// by that the initiator knows that no write of theirs will land.
 func (r *Rail) welcome(guest *guest) (*served, error) {
 	c := guest.c
 	_ = c.SetDeadline(time.Now().Add(greetWithin))
@@ -409,6 +416,7 @@ func (r *Rail) welcome(guest *guest) (*served, error) {
 func (r *Rail) Fence(secret transport.Secret) { r.byName.Fence(secret) }
 
 // dismiss forgets a control connection that is over.
+// dismiss gives a guest's place to others.
 func (r *Rail) dismiss(g *guest) {
 	r.guests.Leave(g)
 	r.mu.Lock()
@@ -416,8 +424,8 @@ func (r *Rail) dismiss(g *guest) {
 	delete(r.conns, g)
 }
 
-// forget makes the name of a connection that is over nobody's.
-// Close implements transport.Rail.
+// Close implements transport.Rail. Links end first, then what they were made of: memory is
+// deregistered and the device closed once nobody uses it. A second call waits for the first.
 func (r *Rail) Close() error {
 	r.mu.Lock()
 	first := !r.closed
@@ -442,7 +450,7 @@ func (r *Rail) Close() error {
 	return err
 }
 
-// cutAll fails every link, and connections that are none yet.
+// cutAll fails every link, and connections that are none yet. It does not wait for their end.
 func (r *Rail) cutAll(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -33,7 +33,7 @@ type region struct {
 	peers  map[*served]struct{} // that were told how to reach it
 }
 
-// A pin is registered memory.
+// A pin is registered memory. mem and buf stay as they are, the others are guarded by regs.mu.
 type pin struct {
 	mem  []byte // nil: of a dma-buf
 	mr   memory // nil while the device is gone
@@ -41,9 +41,11 @@ type pin struct {
 	buf  dmaBuf
 }
 
+// A dmaBuf is a part of memory that another driver, a GPU's, exports by a descriptor. The
+// descriptor is the caller's.
 type dmaBuf struct {
 	fd             int
-	offset, length uint64
+	offset, length uint64 // bytes
 }
 
 func (p *pin) register(dev device) (memory, error) {
@@ -64,6 +66,7 @@ func (p *pin) at(mem []byte) (uint64, bool) {
 
 // address is where memory begins in this process. What is registered or posted is mapped or
 // on the heap, and does not move.
+// address is where memory begins, as the device is told.
 func address(mem []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))) }
 
 // add gives the pin's memory a key. It holds regs.pinning.
@@ -184,12 +187,13 @@ func (regs *regions) revoke(key transport.Key) (*pin, []revocation, error) {
 	return g.pin, asked, nil
 }
 
+// A revocation is what Deregister waits for: done is closed by the peer's answer.
 type revocation struct {
 	peer *served
 	done chan struct{}
 }
 
-// revoked is a peer's answer.
+// revoked is a peer's answer; false if nothing had been asked.
 func (regs *regions) revoked(key transport.Key, peer *served) bool {
 	regs.mu.Lock()
 	defer regs.mu.Unlock()
@@ -215,7 +219,8 @@ func (regs *regions) forget(peer *served) {
 	clear(peer.knows)
 }
 
-// release unpins memory that no key stands for any more.
+// release takes one key off the pin, and unpins memory that no key stands for any more. The
+// caller holds pinning; mu is not held while the device deregisters, which takes long.
 func (regs *regions) release(p *pin) error {
 	regs.mu.Lock()
 	p.refs--
@@ -251,7 +256,8 @@ func (regs *regions) lost() {
 	}
 }
 
-// restore registers everything with a device that is back.
+// restore registers everything with a device that is back, or nothing. lkeys and rkeys are new:
+// peers have lost their connections with the device, and ask again.
 func (regs *regions) restore(dev device) error {
 	regs.pinning.Lock()
 	defer regs.pinning.Unlock()

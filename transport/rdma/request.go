@@ -7,12 +7,13 @@ import (
 )
 
 // A sendQueue is what a queue pair has under way: requests head to tail, those of
-// a run sharing the completion of its last.
+// a run sharing the completion of its last. Numbers count from 0 and do not wrap; an id has 48
+// bits of them. Invariants: tail-head <= len(ring), acked <= announced, announced-acked <= depth.
 type sendQueue struct {
-	ring       []sent
+	ring       []sent // request i at i modulo its length, link.depth
 	head, tail uint64 // numbers of the oldest and the next request
 	flushed    uint64 // requests before this one are over, since the pair failed
-	bytes      int64
+	bytes      int64  // of slices under way; the pair with the fewest gets the next
 	imms       []sent // immediates complete here and not acknowledged, in order
 	announced  uint64 // immediates posted
 	done       uint64 // of them completed here
@@ -28,7 +29,9 @@ type sent struct {
 	mr    memory // of local memory that was not registered
 }
 
-// place makes the requests of a slice, or says that there is no room now.
+// place makes the requests of a slice, in ep.wrs, or says that there is no room now. A slice
+// larger than the window goes when nothing else is under way. An error is the slice's own. The
+// caller holds both locks.
 func (ep *endpoint) place(s *transport.Slice, k *remoteKey) (bool, error) {
 	size := int64(len(s.Local))
 	if ep.flight > 0 && ep.flight+size > windowBytes {
@@ -104,6 +107,8 @@ func (ep *endpoint) place(s *transport.Slice, k *remoteKey) (bool, error) {
 }
 
 // inline has a few bytes go with the request: the device need not fetch them.
+// inline has the device take n bytes with the request: it then need not fetch them, which
+// is a round trip over PCIe, and their memory is free when the request is posted.
 func (ep *endpoint) inline(n int) uint8 {
 	if n > 0 && n <= ep.inlined {
 		return flagInline
@@ -121,7 +126,9 @@ func (ep *endpoint) request(pair int, e sent, wr workRequest) {
 }
 
 // local is what a request says of a slice's memory. Memory that nobody registered
-// is, for as long as the slice takes.
+// is, for as long as the slice takes: that is right and slow, a quarter of a second a gigabyte.
+// Slices of one batch mostly lie in one registration, so the last answer is kept, until
+// regions change.
 func (ep *endpoint) local(s *transport.Slice) (lkey uint32, addr uint64, mr memory, err error) {
 	regs := &ep.rail.regs
 	if v := regs.version.Load(); v != ep.at.version || !ep.at.holds(s.Local) {
@@ -135,6 +142,7 @@ func (ep *endpoint) local(s *transport.Slice) (lkey uint32, addr uint64, mr memo
 
 // transient registers a slice's memory for as long as the slice takes: whoever settles the
 // slice closes the registration.
+// transient registers a slice's memory; settle or ended deregisters it.
 func (ep *endpoint) transient(s *transport.Slice) (lkey uint32, addr uint64, mr memory, err error) {
 	if mr, err = ep.dev.register(s.Local); err != nil {
 		return 0, 0, nil, fmt.Errorf("%w: %w", transport.ErrInvalid, err)

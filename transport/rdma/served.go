@@ -21,15 +21,15 @@ type served struct {
 	known    bool                            // it was told of one, once
 	idle     time.Time                       // since when it knows none
 
-	recvs []recvQueue // of the poller
+	recvs []recvQueue // by pair; the poller's alone
 }
 
 // recvQueue counts a pair's immediates.
 type recvQueue struct {
 	handled uint64 // immediates that the handler has seen
-	told    uint64 // of them the peer knows
+	told    uint64 // of them the peer knows, or is being told
 	acks    int    // acknowledgements under way
-	seq     uint64 // of requests
+	seq     uint64 // number of the next one's request
 }
 
 // maxAcks bounds the acknowledgements under way in a pair. They are cumulative,
@@ -87,7 +87,9 @@ func (g *guest) end(err error) {
 	}
 }
 
-// completed implements handler.
+// completed implements handler: a receive is an immediate, anything else an acknowledgement
+// that the peer's device has. The rail's handler runs here, so one that is slow holds up
+// this connection, and through the count that goes back its initiator.
 func (s *served) completed(c *completion) error {
 	if c.id&receiveID == 0 {
 		s.recvs[int(c.id>>pairShift)%s.n].acks--
@@ -157,19 +159,23 @@ func (s *served) frame(f *frame) error {
 	return nil
 }
 
+// stop implements handler: what a target posts are acknowledgements, which nobody waits for.
 func (s *served) stop(error) {}
 
+// underWay implements handler.
 func (s *served) underWay() bool { return false }
 
+// flushed implements handler.
 func (s *served) flushed(*completion) {}
 
 // released implements handler: only the end of the queue pairs keeps the peer's
 // requests out.
 func (s *served) released() bool { return false }
 
+// opName implements handler.
 func (s *served) opName(uint64) string { return "acknowledgement" }
 
-// ended implements handler.
+// ended implements handler: Deregister and Fence need not wait for this peer any more.
 func (s *served) ended(error, uint64) {
 	s.rail.regs.forget(s)
 	s.rail.byName.Remove(s.name, s)

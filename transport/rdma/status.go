@@ -6,7 +6,8 @@ import (
 	"kvferry/transport"
 )
 
-// A status says how a request ended: enum ibv_wc_status.
+// A status says how a request ended: enum ibv_wc_status of infiniband/verbs.h, whose numbers
+// are part of its ABI. Those of other kinds of queue pairs and of tag matching are left out.
 type status uint32
 
 const (
@@ -29,6 +30,8 @@ const (
 	statusGeneral      status = 21
 )
 
+// statuses are what each means here, and what it is to the engine: with ErrUnreachable a
+// slice is sent again over another connection, with any other it fails.
 var statuses = map[status]struct {
 	name string
 	text string
@@ -57,7 +60,7 @@ type CompletionError struct {
 	Rail, Peer string
 	Op         string // "write", "read", "immediate", "receive"
 	Status     uint32 // enum ibv_wc_status
-	Vendor     uint32 // the device's own code
+	Vendor     uint32 // the device's own code, for its vendor's support
 }
 
 func (e *CompletionError) Error() string {

@@ -6,22 +6,27 @@ import (
 	"time"
 )
 
-// What the rail needs of libibverbs. verbs_cgo.go is the real thing; the tests'
+// What the rail needs of libibverbs. verbs_linux.go is the real thing; the tests'
 // is in memory, so that all above this line runs, with faults, where there is no
 // device and no C compiler.
+//
+// Of one connection's pairs, posting comes from any goroutine, one at a time; receive, poll,
+// arm, sleep, fail and close are the poller's; interrupt may be called by anybody until close.
 
 // A device is one opened port, with its protection domain.
 type device interface {
 	info() deviceInfo
 	// register pins mem and lets the port read and write it.
 	register(mem []byte) (memory, error)
-	// registerDMABuf does so with a part of a dma-buf: GPU memory.
+	// registerDMABuf does so with a part of a dma-buf: GPU memory. Addresses in requests
+	// count from the part's first byte.
 	registerDMABuf(fd int, offset, length uint64) (memory, error)
 	// pairs makes n queue pairs that share a completion queue. Each takes depth
 	// operations and depth receives, and has its receives posted.
 	pairs(n, depth int) (pairs, error)
 	// event waits for an asynchronous event; net.ErrClosed after close.
 	event() (event, error)
+	// close comes after all memory and pairs of the device are closed.
 	close() error
 }
 
@@ -55,8 +60,10 @@ type pairs interface {
 	// arm has the device wake sleep at the next completion, and takes those that
 	// are there by then.
 	arm(out []completion) (int, error)
-	// sleep returns when there are completions, or after interrupt.
+	// sleep returns when there are completions, or after interrupt. Without an arm before
+	// it, completions do not wake it.
 	sleep() error
+	// interrupt ends the sleep under way, or the next.
 	interrupt()
 	// fail puts the queue pairs in the error state: what is posted is flushed.
 	fail() error
@@ -64,16 +71,18 @@ type pairs interface {
 	close() error
 }
 
-// pairAddr is where a peer's queue pair is reached at its port.
+// pairAddr is where a peer's queue pair is reached at its port. Both numbers have 24 bits; psn is
+// that of its first packet.
 type pairAddr struct{ number, psn uint32 }
 
 // portAddr is where a port is reached.
 type portAddr struct {
 	gid [16]byte
-	lid uint16
-	mtu uint8 // ibv_mtu: 1 is 256 bytes, 5 is 4096
+	lid uint16 // 0 on Ethernet
+	mtu uint8  // ibv_mtu: 1 is 256 bytes, 5 is 4096
 }
 
+// An opcode is KV_WRITE and so on of verbs.h, in its order.
 type opcode uint8
 
 const (
@@ -83,17 +92,17 @@ const (
 )
 
 const (
-	flagSignaled = 1 << iota
-	flagInline
+	flagSignaled = 1 << iota // KV_SIGNALED: it has a completion of its own, if it goes well
+	flagInline               // KV_INLINE: its bytes are taken as it is posted
 )
 
 // A workRequest is laid out as struct kv_wr of verbs.h.
 type workRequest struct {
 	id            uint64
-	local, remote uint64
-	length        uint32
+	local, remote uint64 // addresses
+	length        uint32 // bytes; 0 touches no memory
 	lkey, rkey    uint32
-	imm           uint32
+	imm           uint32 // of opWriteImm, in this machine's byte order
 	pair          uint16
 	op            opcode
 	flags         uint8
@@ -103,7 +112,7 @@ type workRequest struct {
 // A completion is laid out as struct kv_wc of verbs.h.
 type completion struct {
 	id     uint64 // of a receive: receiveID and the pair
-	status status
+	status status // unless it is statusOK, of the others only id and vendor count
 	vendor uint32
 	imm    uint32
 	_      uint32
@@ -127,23 +136,26 @@ const (
 	deviceGone
 )
 
+// A port is one of a device, as ibv_query_port has it.
 type port struct {
-	num    int
+	num    int // from 1
 	active bool
-	state  string
+	state  string // "ACTIVE", "DOWN"
 	lid    uint16
-	mtu    uint8
-	infini bool // InfiniBand; else Ethernet
+	mtu    uint8 // ibv_mtu, see portAddr
+	infini bool  // InfiniBand; else Ethernet
 	gids   []gid
 }
 
+// A gid is an address of a port: over RoCE an IP address of its network interface.
 type gid struct {
-	index  int
+	index  int // in the port's table
 	addr   [16]byte
 	kind   gidKind
 	netdev string
 }
 
+// A gidKind says how packets from the address look: enum ibv_gid_type.
 type gidKind uint8
 
 const (

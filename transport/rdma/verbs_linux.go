@@ -28,20 +28,21 @@ import (
 	"kvferry/transport"
 )
 
-// The requests of Go are those of C.
+// The requests of Go are those of C: what follows does not compile where sizes differ.
 var (
 	_ = [1]struct{}{}[unsafe.Sizeof(workRequest{})-C.sizeof_struct_kv_wr]
 	_ = [1]struct{}{}[unsafe.Sizeof(completion{})-C.sizeof_struct_kv_wc]
 )
 
-// verbsDevice is a port of a device of libibverbs.
+// verbsDevice is a port of a device of libibverbs. What C allocates for it is freed by close and
+// by nothing else; ibv_ functions of one context may be called from several threads.
 type verbsDevice struct {
 	ctx    *C.struct_ibv_context
 	pd     *C.struct_ibv_pd
 	at     deviceInfo
 	limits C.struct_ibv_device_attr
-	async  *os.File
-	sys    string // its folder, for as long as it is there
+	async  *os.File // a duplicate of the context's descriptor of events
+	sys    string   // its folder, for as long as it is there
 }
 
 // openDevice opens the device that the configuration names, or whose network
@@ -135,11 +136,14 @@ func (d *verbsDevice) prepare(cfg *Config, name string) error {
 	}
 	d.at = deviceInfo{
 		port: chosen, gid: g, netdev: g.netdev, maxMessage: largest[chosen.num],
+		// Requests and receives of a pair share the completion queue.
 		maxDepth: min(int(d.limits.max_qp_wr), int(d.limits.max_cqe)/2),
 	}
 	if d.pd, err = C.ibv_alloc_pd(d.ctx); d.pd == nil {
 		return fmt.Errorf("protection domain on %s: %w", name, err)
 	}
+	// No query says how much a device takes inline: a pair is made and asked. 220 bytes are
+	// what perftest asks for; a letter needs 40.
 	for _, inline := range []int{220, 64} {
 		p, err := d.newPairs(1, 1, inline)
 		if err != nil {
@@ -180,6 +184,7 @@ func pollable(fd int, name string) (*os.File, error) {
 	return os.NewFile(uintptr(dup), name), nil
 }
 
+// port is what a port has, and the largest message that it takes, in bytes.
 func (d *verbsDevice) port(num int) (port, int, error) {
 	var a C.struct_ibv_port_attr
 	if rc := C.kv_query_port(d.ctx, C.uint8_t(num), &a); rc != 0 {
@@ -221,7 +226,7 @@ func (d *verbsDevice) info() deviceInfo { return d.at }
 // verbsMemory is a memory region.
 type verbsMemory struct {
 	mr   *C.struct_ibv_mr
-	base uint64
+	base uint64 // what addr says: 0 of a dma-buf, which has no address here
 }
 
 func (d *verbsDevice) register(mem []byte) (memory, error) {
@@ -265,6 +270,7 @@ func (m *verbsMemory) addr() uint64 { return m.base }
 
 func (m *verbsMemory) close() error { return errno("deregistering memory", C.ibv_dereg_mr(m.mr)) }
 
+// errno is the error of a call that returns 0 or an errno.
 func errno(what string, rc C.int) error {
 	if rc == 0 {
 		return nil
@@ -306,7 +312,8 @@ func (d *verbsDevice) event() (event, error) {
 	}
 }
 
-// await calls try whenever f may have something to read, until it is true.
+// await calls try whenever f may have something to read, until it is true: a goroutine waits,
+// not a thread.
 func await(f *os.File, try func() bool) error {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -331,9 +338,9 @@ type verbsPairs struct {
 	d     *verbsDevice
 	c     *C.struct_kv_pairs
 	n     int
-	psn   uint32
-	ready *os.File
-	woken atomic.Bool
+	psn   uint32      // of the first packet: 24 bits, at random, so that late packets of others are none of ours
+	ready *os.File    // a duplicate of the completion channel's descriptor
+	woken atomic.Bool // by interrupt, and not yet seen by sleep
 }
 
 func (d *verbsDevice) pairs(n, depth int) (pairs, error) {
@@ -366,10 +373,12 @@ func (p *verbsPairs) addrs() []pairAddr {
 
 func (p *verbsPairs) start(peer []pairAddr, at portAddr) error {
 	var global C.int
+	// RoCE always has a global route header; InfiniBand where the peer has no local address.
 	if !p.d.at.port.infini || at.lid == 0 {
 		global = 1
 	}
-	// Both sides offer what their devices have, at most 16 as perftest does.
+	// Reads under way: as initiator, and as target. Both sides offer what their devices
+	// have, at most 16 as perftest does.
 	reads := C.uint8_t(min(int(p.d.limits.max_qp_init_rd_atom), 16))
 	theirs := C.uint8_t(min(int(p.d.limits.max_qp_rd_atom), 16))
 	for i, a := range peer {

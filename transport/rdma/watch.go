@@ -7,7 +7,8 @@ import (
 	"kvferry/transport"
 )
 
-// reopenEvery is how often a device that went away is looked for.
+// reopenEvery is how often a device that went away is looked for. The kernel's uevents would
+// tell, and take a socket and a parser for what hardly ever happens.
 const reopenEvery = 500 * time.Millisecond
 
 // watch follows the device's events until the rail is closed. A port that goes
@@ -33,7 +34,8 @@ func (r *Rail) watch(dev device) {
 	}
 }
 
-// goDown ends everything under way for a reason.
+// goDown ends everything under way for a reason, and has new connections refused for it until
+// the port is up.
 func (r *Rail) goDown(why string) {
 	r.mu.Lock()
 	r.down = fmt.Sprintf("%s %s", r.cfg.Device, why)
