@@ -28,7 +28,7 @@ var layers = map[string]layer{
 	"engine/modelled":         {module: []string{"engine", "kvcache", "clock"}, tests: []string{"engine/batching"}},
 	"placement":               {module: []string{"kvcache"}},
 	"transport/selection":     {},
-	"transport":               {module: []string{"transport/selection", "clock", "config"}, libraries: []string{xsys}},
+	"transport":               {module: []string{"transport/selection", "clock", "config"}, libraries: []string{xsys}, tests: []string{"transport/tcp"}},
 	"transport/topology":      {module: []string{"config"}, libraries: []string{"github.com/jaypipes/ghw", "github.com/Mellanox/rdmamap"}},
 	"transport/nic":           {module: []string{"transport"}, libraries: []string{"github.com/vishvananda/netlink"}},
 	"transport/connection":    {module: []string{"transport"}},
@@ -38,15 +38,16 @@ var layers = map[string]layer{
 	"transport/rdma":          {module: []string{"transport", "transport/connection", "transport/nic", "config"}, libraries: []string{"github.com/Mellanox/rdmamap"}},
 	"transport/rails":         {module: []string{"transport", "transport/connection", "transport/nic", "transport/tcp", "transport/cma", "transport/rdma", "transport/topology", "config"}},
 	"transport/transporttest": {module: []string{"transport", "transport/connection", "clock/clocktest", "clock"}},
+	"kvtransfer":              {module: []string{"kvcache", "transport", "clock", "config"}, tests: []string{"transport/transporttest", "transport/rails", "clock/clocktest"}},
 	"handoff":                 {},
 	"handoff/handofftest":     {module: []string{"handoff"}},
 	"attempt":                 {module: []string{"handoff"}},
 	"connector":               {module: []string{"handoff", "engine", "kvcache"}, tests: []string{"engine/batching"}},
 	"proto":                   {libraries: []string{grpc, protobuf}},
 	"node": {
-		module:    []string{"clock", "config", "version", "kvcache", "engine", "engine/batching", "engine/modelled", "transport", "transport/rails", "transport/topology", "handoff", "connector", "proto"},
+		module:    []string{"clock", "config", "version", "kvcache", "engine", "kvtransfer", "transport", "transport/rails", "transport/topology", "handoff", "connector", "proto"},
 		libraries: []string{grpc, protobuf, "golang.org/x/sync"},
-		tests:     []string{"proxy", "proxy/openai"},
+		tests:     []string{"proxy", "proxy/openai", "engine/modelled", "engine/enginetest"},
 	},
 	"proxy": { // knows nodes by what they say over gRPC only
 		module:    []string{"proxy/admission", "proxy/health", "proxy/members", "proxy/metrics", "proxy/openai", "clock", "config", "version", "kvcache", "placement", "handoff", "attempt", "proto"},
@@ -100,8 +101,6 @@ var layers = map[string]layer{
 
 // exceptions are single files that may import more than their layer.
 var exceptions = map[string][]string{
-	// Block tables to requests: the one place where the hand-offs meet the
-	// transport; the state machines know none.
-	"connector/descriptor.go":      {"transport"},
-	"connector/descriptor_test.go": {"transport"},
+	// Which engine a node has is chosen in one place; the rest knows it by its interfaces.
+	"node/config.go": {"engine/batching", "engine/modelled"},
 }

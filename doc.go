@@ -44,6 +44,7 @@
 //	engine                               what an engine is: sequences, steps, scheduler, executor; modelled costs
 //	load                                 what is asked, and when: random, traces, published rows
 //	load/loadtest                        what every source of requests must do
+//	kvtransfer                           a node's transfer half: blocks granted, moved, checked, released
 //	kvcache                              blocks, block tables, prefix hashes, bytes
 //	transport                            the transfer engine: segment, batch, slice, rail
 //	transport/selection                  which path takes which slice: rates, records, the choice

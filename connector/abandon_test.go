@@ -14,7 +14,7 @@ import (
 func TestFailedTransfers(t *testing.T) {
 	leg := Submit{
 		ID: 1, Prompt: letters("abcd"), MaxTokens: 9, Deadline: time.Minute,
-		Remote: Remote{Node: "far", Transfer: 9, Tokens: 4, Blocks: []Block{{}}},
+		Remote: Remote{Node: "far", Transfer: 9, Tokens: 4, Blocks: []kvcache.Entry{{}}},
 	}
 	pull, layerwise := leg, leg // the first reads at once, the second waits for the front end
 	pull.Leg, pull.Handoff = handoff.DecodeLeg, handoff.Pull

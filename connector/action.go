@@ -85,15 +85,10 @@ type (
 		Write bool          // else read
 		Since time.Duration // when the schedule had or has it start, 0 for now
 		Part  int
-		Pairs []Pair
+		Pairs []kvcache.Pair
 		// Imm goes with a write: the reader's Arrived. Token is the first token.
 		Imm   bool
 		Token kvcache.Token
-	}
-	// Pair is a block here and its counterpart there.
-	Pair struct {
-		Index         int
-		Local, Remote kvcache.Ref
 	}
 	// Check compares what landed with what must be there and ends in Checked.
 	Check struct {

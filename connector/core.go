@@ -74,7 +74,7 @@ type request struct {
 	state state
 	ready time.Duration // schedulable
 	seq   *engine.Sequence
-	pairs []Pair // of its moves, once there was one
+	pairs []kvcache.Pair // of its moves, once there was one
 
 	ended    bool   // reported as Prefilled; only blocks are still held
 	released bool   // the producer has been told
@@ -113,8 +113,8 @@ func NewCore(cfg Config) (*Core, error) {
 	if cfg.HoldTimeout <= 0 {
 		faults = append(faults, fmt.Errorf("connector: HoldTimeout is %v: must be above 0", cfg.HoldTimeout))
 	}
-	if cfg.Profile != nil && cfg.Profile.KVGeometry.Layers > maxLayers {
-		faults = append(faults, fmt.Errorf("connector: kv_geometry.layers is %d: an immediate numbers at most %d", cfg.Profile.KVGeometry.Layers, maxLayers))
+	if cfg.Profile != nil && cfg.Profile.KVGeometry.Layers > kvcache.MaxLayers {
+		faults = append(faults, fmt.Errorf("connector: kv_geometry.layers is %d: an immediate numbers at most %d", cfg.Profile.KVGeometry.Layers, kvcache.MaxLayers))
 	}
 	if err := errors.Join(faults...); err != nil {
 		return nil, err

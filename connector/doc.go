@@ -15,7 +15,7 @@
 //	   └── writes, each with an immediate ─────▶ landed ─▶ decoding
 //
 // Every transfer has a window: the node whose blocks are touched from outside opens
-// exactly those ([Window]), for reading what is computed or for writing what is reserved,
+// exactly those, for reading what is computed or for writing what is reserved,
 // under a key made for this transfer, and closes it before the blocks can go to
 // anyone else. No key opens the whole pool. What comes late, goes elsewhere or the
 // other way is refused at the node that has the blocks, not noticed later. On top of

@@ -11,15 +11,9 @@ import (
 type Remote struct {
 	Node       string
 	Transfer   uint64 // on that node
-	Blocks     []Block
+	Blocks     []kvcache.Entry
 	Tokens     int
 	FirstToken kvcache.Token // of a prompt that is computed
-}
-
-// A Block is one slot of the other side's block table.
-type Block struct {
-	Index int // in the sequence's block table
-	Ref   kvcache.Ref
 }
 
 // An Event is something that happened to the node.

@@ -92,7 +92,7 @@ func FuzzOutside(f *testing.F) {
 				ev := Submit{ID: id, Leg: handoff.Leg(a % 4), Prompt: make([]kvcache.Token, b%40), MaxTokens: next()%40 - 1, Handoff: hands[next()%len(hands)], Deadline: now + 20*time.Millisecond}
 				ev.Remote = Remote{Node: "x", Tokens: next(), FirstToken: uint32(next() % 30)}
 				for i := range next() % 12 {
-					ev.Remote.Blocks = append(ev.Remote.Blocks, Block{Index: i + next()%3 - 1})
+					ev.Remote.Blocks = append(ev.Remote.Blocks, kvcache.Entry{Index: i + next()%3 - 1})
 				}
 				step(ev)
 			case 1:

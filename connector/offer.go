@@ -67,7 +67,7 @@ func (c *Core) blocks(r *request) []kvcache.Ref {
 // pairs matches our blocks with the remote's, leaving out what our prefix cache
 // has. All moves of a request share the slice: its blocks stay where they are
 // until the last has ended.
-func (c *Core) pairs(r *request) []Pair {
+func (c *Core) pairs(r *request) []kvcache.Pair {
 	if r.pairs != nil {
 		return r.pairs
 	}
@@ -75,12 +75,6 @@ func (c *Core) pairs(r *request) []Pair {
 	if r.Leg == handoff.DecodeLeg {
 		skip = r.seq.Cached() / c.cfg.Pool.BlockTokens()
 	}
-	mine := c.blocks(r)
-	r.pairs = make([]Pair, 0, len(mine))
-	for _, b := range r.Remote.Blocks {
-		if b.Index >= skip {
-			r.pairs = append(r.pairs, Pair{Index: b.Index, Local: mine[b.Index], Remote: b.Ref})
-		}
-	}
+	r.pairs = kvcache.Pairs(c.blocks(r), r.Remote.Blocks, skip)
 	return r.pairs
 }

@@ -262,7 +262,7 @@ func (s *side) open(o Offer) Remote {
 	l.window, l.offered = o.Transfer, slices.Clone(o.Blocks)
 	r := Remote{Node: s.name, Transfer: o.Transfer, Tokens: o.Tokens}
 	for i, b := range o.Blocks {
-		r.Blocks = append(r.Blocks, Block{Index: o.First + i, Ref: b})
+		r.Blocks = append(r.Blocks, kvcache.Entry{Index: o.First + i, Ref: b})
 	}
 	return r
 }

@@ -278,7 +278,7 @@ func (a *actor) offer(o Offer, first kvcache.Token) string {
 	r := Remote{Node: a.name, Transfer: o.Transfer, Tokens: o.Tokens, FirstToken: first}
 	out := fmt.Sprintf("%d tokens in", o.Tokens)
 	for i, b := range o.Blocks {
-		r.Blocks = append(r.Blocks, Block{Index: o.First + i, Ref: b})
+		r.Blocks = append(r.Blocks, kvcache.Entry{Index: o.First + i, Ref: b})
 		out += fmt.Sprintf(" #%d %v", o.First+i, b)
 	}
 	a.offers[o.ID] = r
@@ -341,7 +341,7 @@ func (a *actor) event(t *testing.T, now time.Duration, words []string) Event {
 			ev.Remote.Blocks = nil
 			for i := range strings.SplitSeq(s, ",") {
 				if n, err := strconv.Atoi(i); err == nil {
-					ev.Remote.Blocks = append(ev.Remote.Blocks, Block{Index: n})
+					ev.Remote.Blocks = append(ev.Remote.Blocks, kvcache.Entry{Index: n})
 				}
 			}
 		}

@@ -102,23 +102,3 @@ func (c *Core) arrivedPart(ev Arrived) {
 	}
 	c.check(r, ev.Part)
 }
-
-// An immediate is a slot of the reader's choosing, the part and the first token, in 24, 8
-// and 32 bits. maxLayers is what its part can number beside PartAll.
-const maxLayers, immAll = 0xff, 0xff
-
-// EncodeImm packs what a write tells the node that it writes to.
-func EncodeImm(transfer uint64, part int, token uint32) uint64 {
-	if part == PartAll {
-		part = immAll
-	}
-	return transfer<<40 | uint64(part&0xff)<<32 | uint64(token)
-}
-
-// DecodeImm unpacks it; transfer is known by its low 24 bits.
-func DecodeImm(imm uint64) (transfer uint64, part int, token uint32) {
-	if part = int(imm >> 32 & 0xff); part == immAll {
-		part = PartAll
-	}
-	return imm >> 40, part, uint32(imm)
-}

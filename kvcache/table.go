@@ -56,3 +56,29 @@ func (t *Table) Release(p *Pool) error {
 	*t = Table{}
 	return p.Release(refs)
 }
+
+// An Entry is one block of a block table, by its place there.
+type Entry struct {
+	Index int
+	Ref   Ref
+}
+
+// A Pair is a block here and its counterpart, at the same place of the same sequence's
+// block table on another node.
+type Pair struct {
+	Index         int
+	Local, Remote Ref
+}
+
+// Pairs matches local, a table's blocks from the first on, with those of a remote table,
+// leaving out what lies before block skip, which needs no moving, and what has no
+// counterpart.
+func Pairs(local []Ref, remote []Entry, skip int) []Pair {
+	pairs := make([]Pair, 0, len(local))
+	for _, b := range remote {
+		if b.Index >= max(skip, 0) && b.Index < len(local) {
+			pairs = append(pairs, Pair{Index: b.Index, Local: local[b.Index], Remote: b.Ref})
+		}
+	}
+	return pairs
+}

@@ -5,10 +5,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
-	"time"
 
-	"kvferry/clock"
 	"kvferry/clock/clocktest"
 	"kvferry/connector"
 	"kvferry/handoff"
@@ -59,7 +56,7 @@ func TestSpoiltRail(t *testing.T) {
 			defer s.end()
 			var carried int64
 			wrong, failed := uint64(0), 0
-			rails := func() []transport.RailStats { return s.nodes[mover].daemon.tx.Rails() }
+			rails := func() []transport.RailStats { return s.nodes[mover].daemon.kv.Rails() }
 			const first, then = 6, 20
 			for i := range first + then {
 				if i == first {
@@ -100,7 +97,7 @@ func TestBadKV(t *testing.T) {
 	p, d := s.stranger(t, "prefill-0"), s.stranger(t, "decode-0")
 	defer p.leave()
 	defer d.leave()
-	strikes := func() int64 { return s.nodes["prefill-0"].daemon.tx.Rails()[1].Strikes }
+	strikes := func() int64 { return s.nodes["prefill-0"].daemon.kv.Rails()[1].Strikes }
 	said := func(x *stranger, what string) *proto.FromNode {
 		t.Helper()
 		for {
@@ -150,34 +147,11 @@ func TestBadKV(t *testing.T) {
 			}
 		}
 	}
-	if st := s.nodes["prefill-0"].daemon.tx.Rails()[1]; st.Rests == 0 {
+	if st := s.nodes["prefill-0"].daemon.kv.Rails()[1]; st.Rests == 0 {
 		t.Errorf("%+v", st)
 	}
 	// A leg that nobody complained of, and one that is not known, are nobody's fault.
 	if err := p.stream.Send(&proto.ToNode{Kind: &proto.ToNode_Cancel{Cancel: &proto.Cancel{Id: 999, BadKv: true}}}); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// TestEndedLegs: what is remembered of ended legs is bounded, in number and in time.
-func TestEndedLegs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := &worker{clk: clock.Std(), live: make(map[uint64]*live)}
-		s := &session{requests: make(map[uint64]uint64)}
-		end := func(leg handoff.Leg, hand handoff.Handoff) {
-			w.retire(&live{sess: s, leg: leg, handoff: hand, done: true})
-		}
-		for range 2 * maxEnded {
-			end(handoff.PrefillLeg, handoff.Layerwise)
-		}
-		if len(w.ended) != maxEnded {
-			t.Errorf("%d legs are remembered", len(w.ended))
-		}
-		<-time.After(judgeWithin + 1)
-		end(handoff.DecodeLeg, handoff.Layerwise)
-		end(handoff.PrefillLeg, handoff.Pull)
-		if len(w.ended) != 0 {
-			t.Errorf("%d legs are remembered after %v", len(w.ended), judgeWithin)
-		}
-	})
 }

@@ -10,6 +10,7 @@ import (
 	"kvferry/clock"
 	"kvferry/config"
 	"kvferry/engine"
+	"kvferry/engine/batching"
 	"kvferry/engine/modelled"
 	"kvferry/handoff"
 	"kvferry/kvcache"
@@ -93,6 +94,7 @@ type Config struct {
 	Clock  clock.Clock  // default clock.Precise
 
 	decorate func(transport.Rail) transport.Rail // tests: faults of rails
+	underWay int                                 // tests: see kvtransfer.Config
 }
 
 func (c *Config) setDefaults() error {
@@ -126,6 +128,17 @@ func (c *Config) setDefaults() error {
 		c.KVBlocks = c.Profile.Blocks()
 	}
 	return nil
+}
+
+// scheduler makes what forms the node's steps.
+func (c *Config) scheduler(pool *kvcache.Pool) (engine.Scheduler, error) {
+	policy := batching.PrefillFirst
+	if c.Chunked {
+		policy = batching.Chunked
+	}
+	sc := batching.ConfigOf(c.Profile, policy, pool)
+	sc.PrefixCaching = c.PrefixCaching
+	return batching.NewScheduler(sc)
 }
 
 // executor makes what computes the node's steps.
@@ -224,7 +237,7 @@ func (n *Node) info() *proto.NodeInfo {
 	}
 	step, token := p.Slowest()
 	info.StepUs, info.PromptTokenNs = proto.Microseconds(step), uint32(min(token, math.MaxUint32))
-	for _, r := range n.tx.Rails() {
+	for _, r := range n.kv.Rails() {
 		info.Rails = append(info.Rails, r.Name)
 	}
 	return info

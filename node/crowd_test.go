@@ -27,7 +27,7 @@ func TestCrowd(t *testing.T) {
 			defer strangers.Close()
 			ctx, cancel := context.WithTimeout(context.Background(), 6*clocktest.Patience)
 			defer cancel()
-			at := s.nodes["decode-0"].daemon.tx.Rails()[0].Addr
+			at := s.nodes["decode-0"].daemon.kv.Rails()[0].Addr
 			for i := range connection.DefaultConns {
 				if _, err := strangers.Dial(ctx, at); err != nil {
 					t.Fatalf("connection %d: %v", i, err)

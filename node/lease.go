@@ -132,7 +132,7 @@ func interval(ttlMS uint32) time.Duration {
 // railLoads is what the rails have done for the transfers this node initiated.
 func (n *Node) railLoads() []*proto.RailLoad {
 	var all []*proto.RailLoad
-	for _, r := range n.tx.Rails() {
+	for _, r := range n.kv.Rails() {
 		all = append(all, &proto.RailLoad{
 			Rail: r.Name, BytesWritten: uint64(r.Write.Bytes), BytesRead: uint64(r.Read.Bytes), BytesResent: uint64(r.Resent),
 			Errors: uint64(r.Errors), Downs: uint64(r.Downs), Paths: uint32(r.Paths), PathsUp: uint32(r.Up),

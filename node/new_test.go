@@ -8,7 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	"kvferry/clock"
 	"kvferry/clock/clocktest"
+	"kvferry/engine"
+	"kvferry/kvcache"
 	"kvferry/proto"
 )
 
@@ -42,6 +45,11 @@ func TestNewFails(t *testing.T) {
 		"ID: none given":          func(c *Config) { c.ID = "" },
 		"no more huge pages": func(c *Config) {
 			c.Allocate = func(int) ([]byte, func() error, error) { return nil, nil, errors.New("no more huge pages") }
+		},
+		"executor: no GPU": func(c *Config) {
+			c.NewExecutor = func(*kvcache.Slab, clock.Clock) (engine.Executor, error) {
+				return (*counting)(nil), errors.New("no GPU")
+			}
 		},
 	} {
 		cfg := good()

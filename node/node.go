@@ -30,8 +30,8 @@ import (
 
 	"kvferry/config"
 	"kvferry/connector"
-	"kvferry/engine/batching"
 	"kvferry/kvcache"
+	"kvferry/kvtransfer"
 	"kvferry/proto"
 	"kvferry/transport"
 	"kvferry/transport/rails"
@@ -54,7 +54,7 @@ type Node struct {
 	w    *worker
 	lis  net.Listener
 	grpc *grpc.Server
-	tx   *transport.Engine
+	kv   *kvtransfer.Agent
 	slab *kvcache.Slab
 	free func() error // gives the slab's memory back; nil if there is none
 	once sync.Once
@@ -84,13 +84,7 @@ func New(cfg Config) (_ *Node, err error) {
 			"node", cfg.ID, "kv_blocks", cfg.KVBlocks, "fit", left/int64(prof.KVGeometry.SlotBytes()))
 	}
 	pool := kvcache.NewPool(cfg.KVBlocks, prof.KVGeometry.BlockTokens, cfg.PrefixCaching)
-	policy := batching.PrefillFirst
-	if cfg.Chunked {
-		policy = batching.Chunked
-	}
-	sc := batching.ConfigOf(prof, policy, pool)
-	sc.PrefixCaching = cfg.PrefixCaching
-	sched, err := batching.NewScheduler(sc)
+	sched, err := cfg.scheduler(pool)
 	if err != nil {
 		return nil, err
 	}
@@ -122,17 +116,19 @@ func New(cfg Config) (_ *Node, err error) {
 		return nil, bad.Err("node.Config")
 	}
 	w := &worker{
-		cfg: cfg, log: cfg.Logger.With("node", cfg.ID), clk: cfg.Clock, core: core, pool: pool, slab: n.slab,
+		cfg: cfg, log: cfg.Logger.With("node", cfg.ID), clk: cfg.Clock, core: core, pool: pool,
 		steps: make(chan launch, 1), notify: make(chan struct{}, 1),
-		live: make(map[uint64]*live), lanes: make(map[string]*lane), underWay: maxUnderWay, sessions: make(map[*session]struct{}),
+		live: make(map[uint64]*live), sessions: make(map[*session]struct{}),
 	}
 	n.w = w
 	if w.timer, err = cfg.Clock.NewTimer(); err != nil {
 		return nil, err
 	}
-	if w.exec, err = cfg.executor(n.slab); err != nil {
+	exec, err := cfg.executor(n.slab)
+	if err != nil {
 		return nil, fmt.Errorf("node %s: executor: %w", cfg.ID, err)
 	}
+	w.exec = exec
 	if err = n.connect(); err != nil {
 		return nil, err
 	}
@@ -157,21 +153,17 @@ func (n *Node) connect() error {
 			opened[i] = n.cfg.decorate(opened[i])
 		}
 	}
-	tx, err := transport.New(transport.Config{
-		Rails: opened, Clock: n.cfg.Clock, Link: n.cfg.Link, OnImmediate: n.w.immediate, DefaultTimeout: n.cfg.TransferTimeout,
-		Select: n.cfg.Select, Rank: rank, Logger: n.w.log, CancelGrace: cancelGrace,
+	n.kv, err = kvtransfer.New(kvtransfer.Config{
+		Name: n.cfg.ID, Slab: n.slab, Location: n.cfg.KVLocation, Timeout: n.cfg.TransferTimeout, UnderWay: n.cfg.underWay,
+		Release: func(d kvtransfer.Descriptor) { n.w.peer.release(d) }, Logger: n.w.log,
+		Transport: transport.Config{
+			Rails: opened, Clock: n.cfg.Clock, Link: n.cfg.Link, Select: n.cfg.Select, Rank: rank, Logger: n.w.log, CancelGrace: cancelGrace,
+		},
 	})
 	if err != nil {
-		for _, r := range opened {
-			r.Close()
-		}
 		return fmt.Errorf("node %s: %w", n.cfg.ID, err)
 	}
-	n.tx, n.w.tx = tx, tx
-	// No key opens the whole pool: transfers open their own blocks.
-	if n.w.kv, err = tx.RegisterLocal(n.cfg.ID+"/kv", n.slab.Bytes(), n.cfg.KVLocation); err != nil {
-		return fmt.Errorf("node %s: %w", n.cfg.ID, err)
-	}
+	n.w.kv = n.kv
 	if n.lis, err = config.Listen("GRPCAddr", n.cfg.GRPCAddr); err != nil {
 		return err
 	}
@@ -269,7 +261,6 @@ func (n *Node) Run(ctx context.Context) error {
 	n.grpc.Stop()
 	err := g.Wait()
 	n.w.peer.wg.Wait()
-	n.w.background.Wait()
 	if err == nil {
 		n.w.log.Info("stopped")
 	}
@@ -302,8 +293,8 @@ func (n *Node) Close() {
 		if n.lis != nil {
 			n.lis.Close()
 		}
-		if n.tx != nil {
-			if err := n.tx.Close(); err != nil {
+		if n.kv != nil {
+			if err := n.kv.Close(); err != nil {
 				n.w.log.Warn("closing the transfer engine", "err", err)
 			}
 		}

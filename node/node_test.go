@@ -177,11 +177,10 @@ func (s *nodes) end() {
 	s.client.CloseIdleConnections()
 	for name, n := range s.nodes {
 		n.end(s.t)
-		w := n.daemon.w // its goroutines have ended
-		slots := 0
-		w.slots.Range(func(any, any) bool { slots++; return true })
+		w := n.daemon.w            // its goroutines have ended
+		left := n.daemon.kv.Left() // when it was closed
 		for what, left := range map[string]int{
-			"blocks": w.pool.Used(), "requests": w.core.Requests(), "live requests": len(w.live), "lanes": len(w.lanes), "slots": slots,
+			"blocks": w.pool.Used(), "requests": w.core.Requests(), "live requests": len(w.live), "grants": left.Grants, "transfers": left.Transfers, "peers with moves": left.Peers,
 			"sequences that the executor was told of": admitted(w.exec), "askers": len(w.peer.askers), "sessions": len(w.sessions), "producers": len(w.peer.out),
 		} {
 			if left != 0 {
@@ -257,12 +256,12 @@ func TestCorruptAfterLanding(t *testing.T) {
 			if status != http.StatusOK {
 				t.Fatal(want)
 			}
-			w := s.nodes["decode-0"].daemon.w
+			w, slab := s.nodes["decode-0"].daemon.w, s.nodes["decode-0"].daemon.slab
 			var times atomic.Int64
 			corrupt := func(c connector.Check) {
 				if times.Add(-1) >= 0 {
 					// A bit of the last block's first row of K, in the layer that is checked.
-					w.slab.Layer(c.Refs[len(c.Refs)-1].ID, max(c.Part, 0)%4)[3] ^= 0x10
+					slab.Layer(c.Refs[len(c.Refs)-1].ID, max(c.Part, 0)%4)[3] ^= 0x10
 				}
 			}
 			s.onLoop(w, func() { w.landed = corrupt })
@@ -318,10 +317,10 @@ func TestCorruptAtSource(t *testing.T) {
 				t.Fatal(want)
 			}
 			flip := func(name string, at int) {
-				w := s.nodes[name].daemon.w
+				w, slab := s.nodes[name].daemon.w, s.nodes[name].daemon.slab
 				s.onLoop(w, func() {
 					for id := range w.pool.Total() {
-						w.slab.Bytes()[w.slab.Geometry().LayerOffset(kvcache.BlockID(id), 2)+int64(at)] ^= 0x80
+						slab.Bytes()[slab.Geometry().LayerOffset(kvcache.BlockID(id), 2)+int64(at)] ^= 0x80
 					}
 				})
 			}

@@ -56,9 +56,9 @@ func (p *peers) leave() <-chan struct{} {
 func (p *peers) forget(l *live) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.askers, l.transfer)
-	if s := p.out[l.remote.GetGrpcAddr()]; s != nil {
-		s.forget(l.remote.GetTransferId(), l.id)
+	delete(p.askers, l.granted)
+	if s := p.out[l.remote.Addr]; s != nil {
+		s.forget(l.remote.Transfer, l.id)
 	}
 }
 

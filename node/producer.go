@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 
 	"kvferry/connector"
+	"kvferry/kvtransfer"
 	"kvferry/proto"
 )
 
@@ -66,19 +67,37 @@ func releaseOf(transfer uint64) *proto.PeerRequest {
 	return &proto.PeerRequest{Kind: &proto.PeerRequest_Release{Release: &proto.Release{TransferId: transfer}}}
 }
 
-// ask is called by the loop.
-func (p *peers) ask(l *live, a connector.Ask) {
+// produce asks for the tensors of a transfer, for a request of ours. It is called by the
+// loop, as release is.
+func (p *peers) produce(d kvtransfer.Descriptor, id uint64) {
+	p.tell(d.Addr, func(s *producer) {
+		s.waiting[d.Transfer] = &question{id: id}
+		s.queue = append(s.queue, produce(d.Transfer))
+	}, func() { p.w.post(connector.Gone{ID: id, Err: errLeaving}) })
+}
+
+// release says that a transfer is not needed any more.
+func (p *peers) release(d kvtransfer.Descriptor) {
+	p.tell(d.Addr, func(s *producer) {
+		now := p.w.clk.Now()
+		s.expire(now)
+		delete(s.waiting, d.Transfer)
+		s.releases = append(s.releases, release{d.Transfer, now + p.w.cfg.HoldTimeout})
+		s.queue = append(s.queue, releaseOf(d.Transfer))
+	}, func() {})
+}
+
+// tell has something added to what a producer is sent; or calls leaving if this node is,
+// which happens only after a drain that took too long.
+func (p *peers) tell(addr string, add func(*producer), leaving func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	select {
-	case <-p.leaving: // only after a drain that took too long
-		if !a.Release {
-			p.w.post(connector.Gone{ID: a.ID, Err: errLeaving})
-		}
+	case <-p.leaving:
+		leaving()
 		return
 	default:
 	}
-	addr := l.remote.GetGrpcAddr()
 	s := p.out[addr]
 	if s == nil {
 		s = &producer{addr: addr, notify: make(chan struct{}, 1), waiting: make(map[uint64]*question)}
@@ -86,16 +105,7 @@ func (p *peers) ask(l *live, a connector.Ask) {
 		p.wg.Go(func() { p.hold(s) })
 	}
 	s.mu.Lock()
-	if a.Release {
-		now := p.w.clk.Now()
-		s.expire(now)
-		delete(s.waiting, a.Transfer)
-		s.releases = append(s.releases, release{a.Transfer, now + p.w.cfg.HoldTimeout})
-		s.queue = append(s.queue, releaseOf(a.Transfer))
-	} else {
-		s.waiting[a.Transfer] = &question{id: a.ID}
-		s.queue = append(s.queue, produce(a.Transfer))
-	}
+	add(s)
 	s.mu.Unlock()
 	wake(s.notify)
 }

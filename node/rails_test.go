@@ -33,10 +33,10 @@ func TestRails(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer n.Close()
-	if got := n.tx.Rails(); len(got) != 2 || got[0].Name != "tcp/"+loopback || got[1].Name != "tcp/1" {
+	if got := n.kv.Rails(); len(got) != 2 || got[0].Name != "tcp/"+loopback || got[1].Name != "tcp/1" {
 		t.Errorf("%+v", got)
 	}
-	if info := n.w.kv.Info(); len(info.Rails) != 0 {
+	if info := n.kv.Segment(); len(info.Rails) != 0 {
 		t.Errorf("a key opens the whole pool: %+v", info.Rails)
 	}
 

@@ -23,11 +23,11 @@ func TestChangedAfterCheck(t *testing.T) {
 			defer s.end()
 			var changes atomic.Int64 // to be made
 			for _, name := range []string{"decode-0", "decode-1"} {
-				w := s.nodes[name].daemon.w
+				w, slab := s.nodes[name].daemon.w, s.nodes[name].daemon.slab
 				s.onLoop(w, func() {
 					w.landed = func(c connector.Check) {
 						if c.Again && changes.Add(-1) >= 0 {
-							w.slab.Layer(c.Refs[0].ID, 2)[5] ^= 1
+							slab.Layer(c.Refs[0].ID, 2)[5] ^= 1
 						}
 					}
 				})
@@ -78,7 +78,7 @@ func TestChangedAfterCheck(t *testing.T) {
 			}
 			// What moved the bytes is not to blame, and no transfer has failed.
 			for name, n := range s.nodes {
-				if st := n.daemon.tx.Rails()[0]; st.Strikes != 0 {
+				if st := n.daemon.kv.Rails()[0]; st.Strikes != 0 {
 					t.Errorf("%s: its rail has %d strikes", name, st.Strikes)
 				}
 				s.onLoop(n.daemon.w, func() {

@@ -75,9 +75,7 @@ func TestUnconfirmed(t *testing.T) {
 	}()
 	prefill, decode := s.nodes["prefill-0"].daemon, s.nodes["decode-0"].daemon
 	s.until("the layer to arrive, and the window to be closed", func() bool {
-		open := false
-		decode.w.slots.Range(func(any, any) bool { open = true; return false })
-		return decode.tx.Rails()[0].ImmIn == 1 && !open
+		return decode.kv.Rails()[0].ImmIn == 1 && decode.kv.Left().Grants == 0
 	})
 	close(cut)
 	if status := clocktest.Receive(t, answer, "the answer"); status != http.StatusOK {
@@ -90,7 +88,7 @@ func TestUnconfirmed(t *testing.T) {
 		}
 		return left == 0
 	})
-	if st := prefill.tx.Rails()[0]; st.Retries != 1 || st.Errors != 2 {
+	if st := prefill.kv.Rails()[0]; st.Retries != 1 || st.Errors != 2 {
 		t.Errorf("the immediate was not lost, sent again and refused: %+v", st)
 	}
 	for _, n := range s.nodes {

@@ -12,9 +12,9 @@ import (
 	"google.golang.org/grpc"
 
 	"kvferry/clock/clocktest"
-	"kvferry/connector"
 	"kvferry/handoff"
 	"kvferry/kvcache"
+	"kvferry/kvtransfer"
 	"kvferry/proto"
 	"kvferry/transport"
 	"kvferry/transport/rails"
@@ -175,7 +175,7 @@ func TestForeignRead(t *testing.T) {
 				own := mine.offer()
 				theirs.ask(proto.Leg_LEG_PREFILL, hand, other, 1)
 				foreign := theirs.offer()
-				g := mine.w.slab.Geometry()
+				g := mine.w.cfg.Profile.KVGeometry
 				if len(own.Blocks) != 1 || len(foreign.Blocks) != 4 {
 					t.Fatalf("%d and %d blocks", len(own.Blocks), len(foreign.Blocks))
 				}
@@ -249,7 +249,7 @@ func TestForeignWrite(t *testing.T) {
 			x.ask(proto.Leg_LEG_DECODE, handoff.Layerwise.Name, tokensOf(1, 16), 5)
 			own := x.offer()
 			target := x.open(own)
-			g := x.w.slab.Geometry()
+			g := x.w.cfg.Profile.KVGeometry
 			for i := range x.mem {
 				x.mem[i] = 0xee
 			}
@@ -334,8 +334,8 @@ func TestForeignImmediate(t *testing.T) {
 	prompt := tokensOf(2, 32)
 	victim.ask(proto.Leg_LEG_DECODE, handoff.Layerwise.Name, prompt, 2)
 	kv := victim.offer()
-	g := x.w.slab.Geometry()
-	imm := func(layer int, token uint32) uint64 { return connector.EncodeImm(slotOf(kv.TransferId), layer, token) }
+	g := x.w.cfg.Profile.KVGeometry
+	imm := func(layer int, token uint32) uint64 { return kvtransfer.Immediate(kv.TransferId, layer, token) }
 	for l := range g.Layers {
 		if err := x.signal(own, imm(l, 7)); err != nil {
 			t.Error(err)

@@ -13,8 +13,8 @@ import (
 	"kvferry/engine"
 	"kvferry/handoff"
 	"kvferry/kvcache"
+	"kvferry/kvtransfer"
 	"kvferry/proto"
-	"kvferry/transport"
 )
 
 // worker drives a node's connector.Core on the real clock: events from the
@@ -28,10 +28,8 @@ type worker struct {
 	core *connector.Core
 	pool *kvcache.Pool
 	exec engine.Executor
-	slab *kvcache.Slab
-	tx   *transport.Engine
-	kv   *transport.Segment // the slab: the local side of every transfer, and what windows open parts of
-	peer *peers             // asks other nodes
+	kv   *kvtransfer.Agent // moves KV
+	peer *peers            // asks other nodes
 
 	steps chan launch // to the executor
 	timer clock.Timer
@@ -40,7 +38,6 @@ type worker struct {
 	inbox  []inboxEntry
 	notify chan struct{} // cap 1
 
-	slots  sync.Map      // low 24 bits of a transfer -> slot, for immediates
 	nextID atomic.Uint64 // of requests, the last one
 
 	// Owned by the loop.
@@ -56,14 +53,9 @@ type worker struct {
 	due      time.Duration // what the step under way should take
 	untold   bool          // something has happened since
 	drain    bool
-	lanes    map[string]*lane // by the other node's address
-	ended    []endedLeg       // whose moves may yet be found wrong, oldest first
-	hurry    bool             // tell the load with this iteration
-	idle     chan struct{}    // closed once no request is left
-	left     chan struct{}    // closed once no session is left
-
-	background sync.WaitGroup // checks and closing windows
-	underWay   int            // maxUnderWay; less in tests
+	hurry    bool          // tell the load with this iteration
+	idle     chan struct{} // closed once no request is left
+	left     chan struct{} // closed once no session is left
 
 	landed func(connector.Check) // tests: called before a part is checked
 }
@@ -88,22 +80,15 @@ type live struct {
 
 	leg     handoff.Leg
 	handoff handoff.Handoff
-	checker engine.Checker // of what lands; nil if nobody can tell
-	remote  *proto.KVRef
-	target  *transport.Target
-	batches map[*transport.Batch]struct{} // under way
-	moves   int                           // these, and those that wait for room in their lane
+	checker engine.Checker        // of what lands; nil if nobody can tell
+	remote  kvtransfer.Descriptor // the other side's blocks, if it has offered them
+	moves   *kvtransfer.Transfer  // to or from these; nil if the other side moves
+	grant   *kvtransfer.Grant     // the other side's way to our blocks; nil if it has none
+	granted uint64                // its transfer ID
 
-	window   *transport.Window // the other side's way in
-	transfer uint64            // its ID
-	slot     *slot             // of blocks that are written to: where its immediates come in
-
-	trail  transport.Trail // which way its moves went, and
-	judged bool            // whether it has been said if that was a good one
-	wrong  error           // what the other side has said of it
-	right  int             // parts that were checked
-	done   bool            // prefill: all was computed, and written if this leg writes
-	parts  int             // checked
+	right int  // parts of our moves that were checked, and right
+	done  bool // prefill: all was computed, and written if this leg writes
+	parts int  // checked
 }
 
 // An inboxEntry is an event for the core, or something for the loop to do first.
@@ -330,20 +315,19 @@ func (w *worker) drop(id uint64) {
 		return
 	}
 	delete(w.live, id)
-	w.retire(l)
 	w.exec.Forget(id)
 	w.peer.forget(l)
 	if l.sess.requests[l.sid] == id {
 		delete(l.sess.requests, l.sid)
 	}
-	if l.target != nil {
-		l.target.Close()
+	if l.moves != nil {
+		if n := l.moves.Moves(); n > 0 {
+			panic(fmt.Sprintf("node: request %s dropped with %d moves under way", l.name, n))
+		}
+		l.moves.Close(l.done && l.checker != nil)
 	}
-	if l.window != nil {
-		w.shut(l, func() {})
-	}
-	if l.moves > 0 {
-		panic(fmt.Sprintf("node: request %s dropped with %d moves under way", l.name, l.moves))
+	if l.grant != nil {
+		l.grant.Close()
 	}
 }
 

@@ -4,43 +4,51 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"kvferry/connector"
 	"kvferry/engine"
 	"kvferry/handoff"
+	"kvferry/kvtransfer"
 	"kvferry/proto"
 	"kvferry/transport"
 )
 
-// This file is what the worker does with KV bytes, in the order a transfer meets
-// it: window, offer, move, check, close.
+// This file is what the worker does with KV bytes, in the order a transfer meets it: grant,
+// offer, move, check, close. Package kvtransfer does it; here are the requests around it.
 
-// open makes the window of a transfer: its blocks, in its direction, under keys of
-// their own, so that closing it ends this transfer's access and no other's.
+// A legKey is what a leg's moves are known by when the proxy says that they were wrong.
+type legKey struct {
+	sess *session
+	sid  uint64
+}
+
+// open grants the other side a transfer's blocks: to read what is computed, or to write what
+// is reserved. The hidden states are moved with tensors only. The core gives a hold up by a
+// deadline of its own, in virtual time too, so the grant has no lease.
 func (w *worker) open(l *live, o connector.Offer) (*proto.KVRef, error) {
-	op, ranges := connector.Window(w.slab.Geometry(), l.handoff, o.Blocks)
-	win, err := w.kv.Window(w.windowName(o.Transfer), op, ranges)
+	terms := kvtransfer.Terms{
+		Op: transport.Read, Blocks: o.Blocks, First: o.First, Tokens: o.Tokens, Hidden: l.handoff.Parts == handoff.Tensors,
+		OnEnd: func(kvtransfer.End) { w.post(connector.Closed{ID: o.ID}) },
+	}
+	if l.handoff.Offers(handoff.DecodeLeg) {
+		terms.Op = transport.Write
+		terms.OnArrival = func(a kvtransfer.Arrival) {
+			w.post(connector.Arrived{ID: o.ID, Part: numberOf(a.Layer), Token: a.Value, At: a.At})
+		}
+	}
+	g, err := w.kv.Grant(o.Transfer, terms)
 	if err != nil {
 		return nil, err
 	}
-	l.window, l.transfer = win, o.Transfer
-	ref := &proto.KVRef{
-		NodeId: w.cfg.ID, GrpcAddr: w.peer.addr, TransferId: o.Transfer, Tokens: uint32(o.Tokens),
-		Segment: segmentToProto(win.Info()), Blocks: make([]*proto.Block, len(o.Blocks)),
-	}
-	for i, b := range o.Blocks {
-		ref.Blocks[i] = &proto.Block{Index: uint32(o.First + i), Id: uint32(b.ID), Generation: b.Gen}
-	}
-	return ref, nil
+	l.grant, l.granted = g, o.Transfer
+	d := g.Descriptor()
+	d.Addr = w.peer.addr
+	return refOf(d), nil
 }
 
-// windowName is what a transfer's window is called, here and by the immediates that
-// come through it.
-func (w *worker) windowName(transfer uint64) string { return fmt.Sprintf("%s/%d", w.cfg.ID, transfer) }
-
-// reserved offers a decode node's blocks to the prefill side.
+// reserved offers a decode node's blocks to the prefill side, which writes to them.
 func (w *worker) reserved(o connector.Offer) {
 	l := w.live[o.ID]
 	if l == nil {
@@ -51,8 +59,6 @@ func (w *worker) reserved(o connector.Offer) {
 		w.fail(l, o.ID, fmt.Errorf("%w: opening the window: %w", connector.ErrTransfer, err))
 		return
 	}
-	l.slot = &slot{id: o.ID, window: w.windowName(o.Transfer)}
-	w.slots.Store(slotOf(o.Transfer), l.slot)
 	m := w.message(l.sess)
 	m.Reserved = append(m.Reserved, &proto.Reserved{Id: l.sid, Kv: ref})
 }
@@ -84,34 +90,33 @@ func (w *worker) fail(l *live, id uint64, err error) {
 	w.post(connector.Cancel{ID: id})
 }
 
-// slotOf is the part of a transfer ID that fits into an immediate.
-func slotOf(transfer uint64) uint64 { return transfer & (1<<24 - 1) }
-
-// A slot is a transfer that immediates may tell of: the request that waits for it, and
-// the window that they must come through.
-type slot struct {
-	id      uint64
-	window  string
-	strayed atomic.Bool // one came through another, and the log says so
-}
-
-// immediate is called by a rail when a write's data is in our slab. Who may write for
-// one transfer may not speak for another.
-func (w *worker) immediate(imm transport.Immediate) {
-	n, layer, token := connector.DecodeImm(imm.Value)
-	s, ok := w.slots.Load(n)
-	if !ok {
-		return // of a transfer that has been given up
-	}
-	to := s.(*slot)
-	if to.window != imm.Segment {
-		if !to.strayed.Swap(true) {
-			w.log.Warn("immediates dropped: they came through another transfer's window", "window", imm.Segment, "for", to.window, "rail", imm.Rail)
-		}
+// move moves one part of a transfer.
+func (w *worker) move(m connector.Move) {
+	l := w.live[m.ID]
+	if l == nil || l.moves == nil {
+		w.post(connector.Moved{ID: m.ID, Part: m.Part, Err: errors.New("no target")})
 		return
 	}
-	w.post(connector.Arrived{ID: to.id, Part: layer, Token: token, At: w.clk.Now()})
+	op := transport.Read
+	if m.Write {
+		op = transport.Write
+	}
+	l.moves.Move(kvtransfer.Move{
+		Op: op, Part: partOf(l.handoff, m.Part), Pairs: m.Pairs, Since: m.Since, Notify: m.Imm, Value: m.Token,
+		Done: func(e kvtransfer.Moved) {
+			if errors.Is(e.Err, kvtransfer.ErrWithdrawn) {
+				e.Err = withdrawn{e.Err}
+			}
+			w.post(connector.Moved{ID: m.ID, Part: m.Part, Bytes: e.Bytes, Posted: e.Posted, At: e.At, Err: e.Err})
+		},
+	})
 }
+
+// withdrawn is kvtransfer.ErrWithdrawn as the core knows it.
+type withdrawn struct{ error }
+
+func (e withdrawn) Is(target error) bool { return target == connector.ErrWithdrawn }
+func (e withdrawn) Unwrap() error        { return e.error }
 
 // check compares a part that landed with what the executor says it must be. Of
 // tensors K is checked with V: they lie side by side. Hidden states are used at once,
@@ -123,94 +128,96 @@ func (w *worker) check(c connector.Check) {
 		w.post(connector.Checked{ID: c.ID, Part: c.Part, Err: errors.New("no such request")})
 		return
 	}
-	layers := w.slab.Geometry().Layers
-	c.Refs = slices.Clone(c.Refs) // the core's own
-	var from, to int
-	hidden, whole := false, true
+	part := partOf(l.handoff, c.Part)
+	whole := true // the blocks are checked completely by now
 	switch {
 	case c.Again:
-		from, to, whole = 0, layers, false
-	case c.Part == connector.PartAll:
-		from, to = 0, layers
-	case l.handoff.Parts == handoff.Layers:
-		from, to = c.Part, c.Part+1
-		l.parts++
-		whole = l.parts == layers
-	case c.Part == connector.TensorK: // with V
 		whole = false
-	case c.Part == connector.TensorV:
-		from, to, whole = 0, layers, false
-	default:
-		hidden = w.slab.Geometry().HiddenSize > 0
+	case part.Plane == kvtransfer.K: // with V
+		w.judge(l, nil)
+		w.post(connector.Checked{ID: c.ID, Part: c.Part})
+		return
+	case part.Plane == kvtransfer.V:
+		part, whole = kvtransfer.Whole, false
+	case part.Plane == kvtransfer.KV && part.Layer != kvtransfer.AllLayers:
+		l.parts++
+		whole = l.parts == w.cfg.Profile.KVGeometry.Layers
 	}
-	w.background.Go(func() {
-		if w.landed != nil {
-			w.landed(c)
-		}
-		ev := connector.Checked{ID: c.ID, Part: c.Part}
-		if l.checker == nil {
-			w.post(ev)
-			return
-		}
+	w.kv.Check(kvtransfer.Check{Checker: w.checker(l, c), Blocks: c.Refs, First: c.First, Part: part}, func(e kvtransfer.Checked) {
+		ev := connector.Checked{ID: c.ID, Part: c.Part, Bad: e.Bad, Err: e.Err}
 		if whole {
-			ev.Blocks = len(c.Refs)
-		}
-		for i, ref := range c.Refs {
-			var err error
-			for layer := from; layer < to && err == nil; layer++ {
-				err = l.checker.Check(w.slab.Layer(ref.ID, layer), c.First+i, layer)
-			}
-			if hidden && err == nil {
-				err = l.checker.CheckHidden(w.slab.Hidden(ref.ID), c.First+i)
-			}
-			if err != nil {
-				ev.Bad++
-				ev.Err = errors.Join(ev.Err, err)
-			}
+			ev.Blocks = e.Blocks
 		}
 		w.run(func() connector.Event {
 			if !c.Again { // what has changed here since came right
-				w.judge(l, ev.Err)
+				w.judge(l, e.Err)
 			}
 			return ev
 		})
 	})
 }
 
+// checker is what a leg's blocks are compared with, nil for nothing.
+func (w *worker) checker(l *live, c connector.Check) kvtransfer.Checker {
+	if l.checker == nil || w.landed == nil {
+		return l.checker
+	}
+	c.Refs = slices.Clone(c.Refs) // the core's own
+	return lookedAt{l.checker, sync.OnceFunc(func() { w.landed(c) })}
+}
+
+// lookedAt is a checker that tells a test before it looks.
+type lookedAt struct {
+	kvtransfer.Checker
+	before func()
+}
+
+func (k lookedAt) Check(src []byte, index, layer int) error {
+	k.before()
+	return k.Checker.Check(src, index, layer)
+}
+
+// judge takes what the check of a part of our own moves has found, for the rails that
+// carried it: all parts right, or one wrong.
+func (w *worker) judge(l *live, err error) {
+	if l.leg != handoff.DecodeLeg || l.moves == nil || l.checker == nil {
+		return
+	}
+	if err != nil {
+		l.moves.Blame(err)
+		return
+	}
+	parts := 1
+	if l.handoff.Parts == handoff.Tensors {
+		parts = 3
+	}
+	if l.right++; l.right == parts {
+		l.moves.Vouch()
+	}
+}
+
 // close ends the other side's access and our own moves, then says Closed.
 func (w *worker) close(id uint64) {
 	l := w.live[id]
-	if l == nil {
+	if l != nil && l.moves != nil {
+		l.moves.Cancel()
+	}
+	if l == nil || l.grant == nil {
 		w.post(connector.Closed{ID: id})
 		return
 	}
-	w.cancelMoves(l)
-	w.shut(l, func() { w.post(connector.Closed{ID: id}) })
-}
-
-// shut closes the window, which waits for operations under way, then calls done.
-func (w *worker) shut(l *live, done func()) {
-	win := l.window
-	if win == nil {
-		done()
-		return
-	}
-	l.window = nil
-	if l.slot != nil {
-		w.slots.CompareAndDelete(slotOf(l.transfer), l.slot)
-	}
-	w.background.Go(func() {
-		if err := win.Close(); err != nil {
-			w.log.Warn("closing a transfer's window", "request", l.name, "err", err)
-		}
-		done()
-	})
+	l.grant.Close()
 }
 
 // ask sends a message about a request's transfer to the node that holds it.
 func (w *worker) ask(a connector.Ask) {
-	if l := w.live[a.ID]; l != nil && l.remote != nil {
-		w.peer.ask(l, a)
+	l := w.live[a.ID]
+	switch {
+	case l == nil || l.moves == nil:
+	case a.Release:
+		l.moves.Release()
+	default:
+		w.peer.produce(l.remote, a.ID)
 	}
 }
 
@@ -235,22 +242,6 @@ func (w *worker) failed(f connector.Failed) {
 	w.log.Warn("request failed", "request", l.name, "err", f.Err)
 	m := w.message(l.sess)
 	m.Failed = append(m.Failed, &proto.Failed{Id: l.sid, Code: code, Message: f.Err.Error(), Retryable: retry, Breakdown: breakdown(f.Breakdown)})
-}
-
-func segmentToProto(s transport.SegmentInfo) *proto.Segment {
-	p := &proto.Segment{Name: s.Name, Length: uint64(s.Length), Location: s.Location}
-	for _, r := range s.Rails {
-		p.Rails = append(p.Rails, &proto.RailAddr{Rail: r.Rail, Addr: r.Addr, Key: uint64(r.Key), Rank: int32(r.Rank)})
-	}
-	return p
-}
-
-func segmentFromProto(p *proto.Segment) transport.SegmentInfo {
-	s := transport.SegmentInfo{Name: p.GetName(), Length: int64(p.GetLength()), Location: p.GetLocation()}
-	for _, r := range p.GetRails() {
-		s.Rails = append(s.Rails, transport.RailAddr{Rail: r.GetRail(), Addr: r.GetAddr(), Key: transport.Key(r.GetKey()), Rank: int(r.GetRank())})
-	}
-	return s
 }
 
 // defaultDeadline bounds a request whose proxy named no deadline.

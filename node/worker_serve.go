@@ -17,6 +17,7 @@ import (
 	"kvferry/engine"
 	"kvferry/handoff"
 	"kvferry/kvcache"
+	"kvferry/kvtransfer"
 	"kvferry/proto"
 )
 
@@ -118,7 +119,7 @@ func (w *worker) receive(ctx context.Context, s *session, stream proto.Worker_Se
 			sid := k.Cancel.GetId()
 			w.run(func() connector.Event {
 				if k.Cancel.GetBadKv() {
-					w.blame(s, sid, fmt.Errorf("%w: %s", connector.ErrContent, k.Cancel.GetReason()))
+					w.kv.Blame(legKey{s, sid}, fmt.Errorf("%w: %s", connector.ErrContent, k.Cancel.GetReason()))
 				}
 				if id, ok := s.requests[sid]; ok {
 					return connector.Cancel{ID: id}
@@ -135,7 +136,7 @@ func (w *worker) receive(ctx context.Context, s *session, stream proto.Worker_Se
 // runs on the stream's goroutine, so that hashing a long prompt holds up nobody
 // else's iteration.
 func (w *worker) submit(s *session, m *proto.Submit) {
-	l := &live{id: w.nextID.Add(1), sess: s, sid: m.GetId(), name: m.GetRequestId(), remote: m.GetKv()}
+	l := &live{id: w.nextID.Add(1), sess: s, sid: m.GetId(), name: m.GetRequestId(), remote: descriptorOf(m.GetKv())}
 	ev, err := w.parse(l, m)
 	if err == nil {
 		l.checker = w.exec.Admit(l.id, l.prompt, w.use(&ev))
@@ -147,8 +148,8 @@ func (w *worker) submit(s *session, m *proto.Submit) {
 			if err == nil {
 				w.exec.Forget(l.id)
 			}
-			if l.target != nil {
-				l.target.Close()
+			if l.moves != nil {
+				l.moves.Close(false)
 			}
 			return nil
 		}
@@ -225,15 +226,9 @@ func (w *worker) parse(l *live, m *proto.Submit) (connector.Submit, error) {
 		return ev, nil // the other side comes for its blocks, or to them
 	}
 	ev.Remote = connector.Remote{
-		Node: l.remote.GetNodeId(), Transfer: l.remote.GetTransferId(), Tokens: int(l.remote.GetTokens()),
-		FirstToken: l.remote.GetFirstToken(),
+		Node: l.remote.Node, Transfer: l.remote.Transfer, Tokens: l.remote.Tokens, FirstToken: m.GetKv().GetFirstToken(), Blocks: l.remote.Blocks,
 	}
-	for _, b := range l.remote.GetBlocks() {
-		ev.Remote.Blocks = append(ev.Remote.Blocks, connector.Block{
-			Index: int(b.GetIndex()), Ref: kvcache.Ref{ID: kvcache.BlockID(b.GetId()), Gen: b.GetGeneration()},
-		})
-	}
-	if l.target, err = w.tx.Open(segmentFromProto(l.remote.GetSegment())); err != nil {
+	if l.moves, err = w.kv.Open(l.remote, kvtransfer.Options{Tag: l.name, Key: legKey{l.sess, l.sid}}); err != nil {
 		return ev, fmt.Errorf("kv.segment: %w", err)
 	}
 	return ev, nil

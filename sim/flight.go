@@ -132,9 +132,9 @@ func (c *cluster) prefilled(n *node, p *connector.Prefilled) {
 }
 
 func remote(n *node, o *connector.Offer, first kvcache.Token) connector.Remote {
-	r := connector.Remote{Node: n.name, Transfer: o.Transfer, Blocks: make([]connector.Block, len(o.Blocks)), Tokens: o.Tokens, FirstToken: first}
+	r := connector.Remote{Node: n.name, Transfer: o.Transfer, Blocks: make([]kvcache.Entry, len(o.Blocks)), Tokens: o.Tokens, FirstToken: first}
 	for i, b := range o.Blocks {
-		r.Blocks[i] = connector.Block{Index: o.First + i, Ref: b}
+		r.Blocks[i] = kvcache.Entry{Index: o.First + i, Ref: b}
 	}
 	return r
 }

@@ -1,0 +1,77 @@
+package connector
+
+import (
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"kvferry/engine"
+	"kvferry/engine/batching"
+	"kvferry/kvcache"
+)
+
+func TestNewCore(t *testing.T) {
+	prof := smallProfile()
+	prof.KVGeometry.Layers = kvcache.MaxLayers
+	pool := kvcache.NewPool(4, 4, false)
+	sched, err := batching.NewScheduler(batching.ConfigOf(prof, batching.PrefillFirst, pool))
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := Config{Scheduler: sched, Pool: pool, Profile: prof, HoldTimeout: 1}
+	if _, err := NewCore(good); err != nil {
+		t.Fatal(err)
+	}
+	for want, spoil := range map[string]func(*Config){
+		"Scheduler is nil":   func(c *Config) { c.Scheduler = nil },
+		"Pool is nil":        func(c *Config) { c.Pool = nil },
+		"Profile is nil":     func(c *Config) { c.Profile = nil },
+		"HoldTimeout is 0s":  func(c *Config) { c.HoldTimeout = 0 },
+		"HoldTimeout is -1s": func(c *Config) { c.HoldTimeout = -time.Second },
+		"kv_geometry.layers is 256": func(c *Config) {
+			c.Profile = smallProfile()
+			c.Profile.KVGeometry.Layers = kvcache.MaxLayers + 1
+		},
+	} {
+		cfg := good
+		spoil(&cfg)
+		if _, err := NewCore(cfg); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: want %q in it", err, want)
+		}
+	}
+}
+
+// TestTensors: what v0's copies and the step's extraction are charged for.
+func TestTensors(t *testing.T) {
+	prof, err := engine.LoadProfile(engine.DefaultProfile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &Core{cfg: Config{Profile: prof}}
+	for tensor, want := range map[int]float64{TensorK: 28.672, TensorV: 28.672, TensorHidden: 7.168} {
+		if got := c.tensorMB(tensor, 1000); math.Abs(got-want) > 1e-9 {
+			t.Errorf("tensor %d of 1000 tokens has %v MB, want %v", tensor, got, want)
+		}
+	}
+	if got := c.megabytes(1000); math.Abs(got-64.512) > 1e-9 {
+		t.Errorf("1000 tokens have %v MB, want 64.512", got)
+	}
+}
+
+// TestBreakdownAdd: every part of the other leg counts.
+func TestBreakdownAdd(t *testing.T) {
+	var a, b Breakdown
+	va, vb := reflect.ValueOf(&a).Elem(), reflect.ValueOf(&b).Elem()
+	for i := range va.NumField() {
+		va.Field(i).SetInt(int64(100 + i))
+		vb.Field(i).SetInt(int64(10 * (i + 1)))
+	}
+	a.Add(&b)
+	for i := range va.NumField() {
+		if got, want := va.Field(i).Int(), int64(110+11*i); got != want {
+			t.Errorf("%s is %d, want %d", va.Type().Field(i).Name, got, want)
+		}
+	}
+}

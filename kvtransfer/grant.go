@@ -1,0 +1,178 @@
+package kvtransfer
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"kvferry/kvcache"
+	"kvferry/transport"
+)
+
+// Terms are what a grant lets a peer do.
+type Terms struct {
+	Op     transport.Op  // Read: the blocks are offered. Write: they are reserved for the peer.
+	Blocks []kvcache.Ref // the caller's until OnEnd
+	First  int           // index of Blocks[0] in the sequence's block table
+	Tokens int           // of the sequence: its last block may be full in part
+	Hidden bool          // the blocks' hidden states too
+
+	// Lease is how long the grant lasts if nobody ends it, from the call of Grant or Renew.
+	// 0 is until somebody does.
+	Lease time.Duration
+	// OnArrival, of a Write grant, is told of each part that the peer has written and
+	// notified. The bytes are in the blocks. It must not be nil.
+	OnArrival func(Arrival)
+	// OnEnd is called once, when no peer can touch the blocks any more. It may be nil.
+	OnEnd func(End)
+}
+
+// An Arrival is a part that a peer has written.
+type Arrival struct {
+	Layer int           // AllLayers if it was everything
+	Value uint32        // of the peer's Move
+	At    time.Duration // when that was heard
+}
+
+// End is why a grant has ended.
+type End uint8
+
+const (
+	Closed   End = iota // by its owner
+	Released            // the peer needs it no more
+	Lapsed              // its lease is over
+	Shutdown            // the agent was closed
+)
+
+func (e End) String() string {
+	return [...]string{"closed", "released", "lapsed", "shut down"}[e]
+}
+
+// A Descriptor is what a peer must be told of a grant to use it. Whoever has it may.
+type Descriptor struct {
+	Node string // with the blocks
+	// Addr is where the node takes messages. The caller fills it in; moves to and from one
+	// address share what may be under way, and without one, those to and from one node.
+	Addr     string
+	Transfer uint64 // the grant's
+	Tokens   int
+	Segment  transport.SegmentInfo
+	Blocks   []kvcache.Entry
+}
+
+// A Grant lets a peer read or write blocks of ours, for one transfer.
+type Grant struct {
+	a        *Agent
+	transfer uint64
+	name     string // of the window, here and by the immediates that come through it
+	terms    Terms
+	window   *transport.Window
+	lease    *time.Timer // nil without one
+	strayed  atomic.Bool // an immediate came through another window, and the log says so
+	over     atomic.Bool
+}
+
+// Grant opens blocks to a peer. transfer names the grant among all that this node makes or
+// has made, also before it started again: a late message of an earlier one must find
+// nothing. Its low 24 bits must differ from those of all Write grants that are open.
+func (a *Agent) Grant(transfer uint64, terms Terms) (*Grant, error) {
+	if terms.Op == transport.Write && terms.OnArrival == nil {
+		return nil, fmt.Errorf("kvtransfer: grant %d: OnArrival is nil: a peer that writes says what has arrived", transfer)
+	}
+	terms.Blocks = slices.Clone(terms.Blocks)
+	g := &Grant{a: a, transfer: transfer, terms: terms, name: fmt.Sprintf("%s/%d", a.cfg.Name, transfer)}
+	geometry := a.cfg.Slab.Geometry()
+	var err error
+	if g.window, err = a.segment.Window(g.name, terms.Op, ranges(geometry, terms.Blocks, terms.Hidden)); err != nil {
+		return nil, err
+	}
+	if err := a.keep(g); err != nil {
+		return nil, errors.Join(err, g.window.Close())
+	}
+	return g, nil
+}
+
+// keep makes a grant known to the agent.
+func (a *Agent) keep(g *Grant) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case a.closed:
+		return net.ErrClosed
+	case a.grants[g.transfer] != nil:
+		return fmt.Errorf("kvtransfer: there is a grant %d already", g.transfer)
+	}
+	a.background.Add(1) // until OnEnd
+	a.grants[g.transfer] = g
+	if g.terms.Op == transport.Write {
+		a.slots.Store(slotOf(g.transfer), g)
+	}
+	if g.terms.Lease > 0 {
+		g.lease = time.AfterFunc(g.terms.Lease, func() { g.end(Lapsed) })
+	}
+	return nil
+}
+
+// Descriptor is what the peer must be told.
+func (g *Grant) Descriptor() Descriptor {
+	d := Descriptor{
+		Node: g.a.cfg.Name, Transfer: g.transfer, Tokens: g.terms.Tokens,
+		Segment: g.window.Info(), Blocks: make([]kvcache.Entry, len(g.terms.Blocks)),
+	}
+	for i, b := range g.terms.Blocks {
+		d.Blocks[i] = kvcache.Entry{Index: g.terms.First + i, Ref: b}
+	}
+	return d
+}
+
+// Renew starts the lease again: the peer is there, and still needs the blocks. It reports
+// whether the grant is open.
+func (g *Grant) Renew() bool {
+	if g.over.Load() {
+		return false
+	}
+	// One that lapses at this moment has been renewed too late.
+	return g.lease == nil || g.lease.Reset(g.terms.Lease)
+}
+
+// Close ends the peer's access. OnEnd says when it has ended, unless it was about to be
+// called for another reason already.
+func (g *Grant) Close() { g.end(Closed) }
+
+// Released is the message that a peer needs a grant no more. Of one that is not known it
+// means nothing: such messages may be repeated.
+func (a *Agent) Released(transfer uint64) {
+	a.mu.Lock()
+	g := a.grants[transfer]
+	a.mu.Unlock()
+	if g != nil {
+		g.end(Released)
+	}
+}
+
+func (g *Grant) end(why End) {
+	if g.over.Swap(true) {
+		return
+	}
+	a := g.a
+	a.mu.Lock()
+	if g.lease != nil {
+		g.lease.Stop()
+	}
+	delete(a.grants, g.transfer)
+	a.slots.CompareAndDelete(slotOf(g.transfer), g)
+	a.mu.Unlock()
+	go func() {
+		defer a.background.Done()
+		// Waits for operations under way.
+		if err := g.window.Close(); err != nil {
+			a.cfg.Logger.Warn("closing a transfer's window", "window", g.name, "err", err)
+		}
+		if g.terms.OnEnd != nil {
+			g.terms.OnEnd(why)
+		}
+	}()
+}
