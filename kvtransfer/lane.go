@@ -14,7 +14,6 @@ type lane struct {
 	moves   int // under way
 	bytes   int // of these
 	waiting []*move
-	pumping bool // somebody submits what there is room for
 }
 
 // A move is one part of a transfer on its way through the node.
@@ -59,15 +58,10 @@ func (n *lane) remove(which func(*move) bool) (out []*move) {
 	return out
 }
 
-// pump submits what there is room for in a lane. One goroutine at a time does: what another
-// adds meanwhile, or makes room for, it sees when it looks again.
+// pump submits what there is room for in a lane.
 func (a *Agent) pump(n *lane) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if n.pumping {
-		return
-	}
-	n.pumping = true
 	for v := n.next(a.cfg.UnderWay); v != nil; v = n.next(a.cfg.UnderWay) {
 		v.opt.OnDone = func(b *transport.Batch) { a.moved(n, v, b) }
 		a.mu.Unlock()
@@ -77,13 +71,12 @@ func (a *Agent) pump(n *lane) {
 			continue
 		}
 		v.t.batches[b] = struct{}{}
-		if v.t.canceled != nil {
+		if v.t.canceled != nil { // meanwhile
 			a.mu.Unlock()
 			b.Cancel()
 			a.mu.Lock()
 		}
 	}
-	n.pumping = false
 	if n.moves == 0 && len(n.waiting) == 0 && a.lanes[n.peer] == n {
 		delete(a.lanes, n.peer)
 	}

@@ -1,0 +1,445 @@
+package kvtransfer
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"kvferry/clock/clocktest"
+	"kvferry/kvcache"
+	"kvferry/transport"
+	"kvferry/transport/transporttest"
+)
+
+// TestOfferReadRelease: the blocks of a computed prompt, with their hidden states, are read
+// by the node that decodes, checked there, and given back when it says so.
+func TestOfferReadRelease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCouple(t, nil)
+		defer c.close()
+		const tokens = 11
+		content := kvcache.NewContent(geometry, prompt(tokens))
+		theirs, mine := refs(3, 3), refs(20, 3)
+		c.a.fill(content, theirs)
+		d := c.a.grant(1<<40+5, Terms{Op: transport.Read, Blocks: theirs, Tokens: tokens, Hidden: true}).Descriptor()
+		if d.Node != "a" || d.Transfer != 1<<40+5 || d.Tokens != tokens || len(d.Blocks) != 3 || d.Blocks[2] != (kvcache.Entry{Index: 2, Ref: theirs[2]}) {
+			t.Errorf("%+v", d)
+		}
+		x := c.b.open(d, Options{Tag: "request"})
+		c.b.start(x, transport.Read, Whole, mine, false, 0)
+		c.b.start(x, transport.Read, Part{Layer: AllLayers, Plane: Hidden}, mine, false, 0)
+		synctest.Wait()
+		c.b.ended(nil, nil)
+		var found []Checked
+		for _, part := range []Part{Whole, {Layer: 1}, {Layer: AllLayers, Plane: Hidden}} {
+			c.b.Check(Check{Checker: content, Blocks: mine, Part: part}, func(e Checked) { found = append(found, e) })
+			synctest.Wait()
+		}
+		c.b.slab.Layer(mine[1].ID, 2)[5] ^= 1
+		c.b.Check(Check{Checker: content, Blocks: mine, Part: Whole}, func(e Checked) { found = append(found, e) })
+		synctest.Wait()
+		c.b.Check(Check{Blocks: mine, Part: Whole}, func(e Checked) { found = append(found, e) })
+		synctest.Wait()
+		for i, e := range found {
+			want := Checked{Blocks: 3}
+			switch i {
+			case 3:
+				want.Bad = 1
+			case 4: // nobody can tell
+				want.Blocks = 0
+			}
+			if e.Blocks != want.Blocks || e.Bad != want.Bad || (e.Err != nil) != (want.Bad > 0) {
+				t.Errorf("check %d: %+v", i, e)
+			}
+		}
+		c.a.over(d.Transfer)
+		x.Release()
+		x.Release()
+		synctest.Wait()
+		c.a.over(d.Transfer, Released)
+		c.a.Released(d.Transfer) // said again
+		c.b.start(x, transport.Read, Whole, mine, false, 0)
+		synctest.Wait()
+		c.b.ended(ErrWithdrawn)
+		x.Close(true)
+		c.a.empty()
+		c.b.empty()
+	})
+}
+
+// TestReserveWrite: reserved blocks are written layer by layer; the node that has them hears
+// of each layer once it is there, with the writer's value, and takes the grant back.
+func TestReserveWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCouple(t, nil)
+		defer c.close()
+		const tokens = 10
+		content := kvcache.NewContent(geometry, prompt(tokens))
+		theirs, mine := refs(3, 3), refs(20, 3)
+		c.a.fill(content, mine)
+		g := c.b.grant(7, Terms{Op: transport.Write, Blocks: theirs[1:], First: 1, Tokens: tokens}) // block 0 is cached
+		x := c.a.open(g.Descriptor(), Options{})
+		for l := range geometry.Layers {
+			c.a.start(x, transport.Write, Part{Layer: l}, mine, true, uint32(100+l))
+			synctest.Wait()
+			c.b.mu.Lock()
+			if n := len(c.b.came); n != l+1 || c.b.came[l].Layer != l || c.b.came[l].Value != uint32(100+l) {
+				t.Fatalf("layer %d: %+v", l, c.b.came)
+			}
+			c.b.mu.Unlock()
+			c.b.Check(Check{Checker: content, Blocks: theirs[1:], First: 1, Part: Part{Layer: l}}, func(e Checked) {
+				if e.Bad > 0 || e.Blocks != 2 {
+					t.Errorf("layer %d: %+v", l, e)
+				}
+			})
+			synctest.Wait()
+		}
+		c.a.ended(nil, nil, nil)
+		c.a.start(x, transport.Read, Whole, mine, false, 0) // the other way
+		synctest.Wait()
+		c.a.ended(transport.ErrAccess)
+		g.Close()
+		g.Close()
+		synctest.Wait()
+		c.b.over(7, Closed)
+		c.a.start(x, transport.Write, Whole, mine, true, 0)
+		synctest.Wait()
+		c.a.ended(ErrWithdrawn)
+		if len(c.b.came) != geometry.Layers {
+			t.Errorf("%d arrivals", len(c.b.came))
+		}
+		x.Close(true)
+		c.a.empty()
+		c.b.empty()
+	})
+}
+
+// TestLease: a grant that nobody ends ends itself, when its lease is over since it was last
+// renewed; and nobody can read the blocks from then on.
+func TestLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCouple(t, nil)
+		defer c.close()
+		const lease = time.Minute
+		g := c.a.grant(1, Terms{Op: transport.Read, Blocks: refs(0, 2), Tokens: 8, Lease: lease})
+		c.a.grant(2, Terms{Op: transport.Read, Blocks: refs(2, 2), Tokens: 8}) // until somebody ends it
+		x := c.b.open(g.Descriptor(), Options{})
+		<-time.After(lease - 1)
+		if !g.Renew() {
+			t.Error("it has lapsed too early")
+		}
+		<-time.After(lease - 1)
+		c.b.start(x, transport.Read, Whole, refs(0, 2), false, 0)
+		synctest.Wait()
+		c.b.ended(nil)
+		c.a.over(1)
+		<-time.After(1)
+		synctest.Wait()
+		c.a.over(1, Lapsed)
+		if g.Renew() {
+			t.Error("renewed when it had lapsed")
+		}
+		g.Close()
+		x.Release()
+		c.b.start(x, transport.Read, Whole, refs(0, 2), false, 0)
+		synctest.Wait()
+		c.b.ended(ErrWithdrawn)
+		<-time.After(100 * lease)
+		synctest.Wait()
+		c.a.over(1, Lapsed)
+		c.a.over(2)
+		x.Close(false)
+	})
+}
+
+// TestCancel: of a transfer that is canceled in mid-move, with another that waits for room,
+// each move ends once, long before its time is over; so do those that come later.
+func TestCancel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCouple(t, func(cfg *Config) { cfg.UnderWay, cfg.Timeout = 1, time.Hour })
+		defer c.close()
+		g := c.a.grant(1, Terms{Op: transport.Read, Blocks: refs(0, 2), Tokens: 8})
+		x, other := c.b.open(g.Descriptor(), Options{}), c.b.open(g.Descriptor(), Options{})
+		c.b.rail.BlackHole(true)
+		began := c.b.clk.Now()
+		c.b.start(x, transport.Read, Whole, refs(0, 2), false, 0)
+		c.b.start(x, transport.Read, Whole, refs(4, 2), false, 0)
+		c.b.start(other, transport.Read, Whole, refs(6, 2), false, 0)
+		<-time.After(time.Second)
+		if n := x.Moves(); n != 2 {
+			t.Errorf("%d moves have not ended", n)
+		}
+		x.Cancel()
+		c.b.rail.BlackHole(false)
+		<-time.After(time.Minute)
+		synctest.Wait()
+		c.b.ended(transport.ErrCanceled, transport.ErrCanceled, nil)
+		if n := x.Moves() + other.Moves(); n != 0 {
+			t.Errorf("%d moves have not ended", n)
+		}
+		c.b.start(x, transport.Read, Whole, refs(0, 2), false, 0)
+		c.b.ended(transport.ErrCanceled)
+		x.Close(false)
+		c.b.start(x, transport.Read, Whole, refs(0, 2), false, 0)
+		c.b.ended(net.ErrClosed)
+		other.Close(false)
+		if c.b.clk.Now()-began > time.Hour {
+			t.Error("too late")
+		}
+		c.b.empty()
+	})
+}
+
+// TestCancelWaiting: a move that waits behind another transfer's, which stands still, ends at
+// once when it is canceled.
+func TestCancelWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCouple(t, func(cfg *Config) { cfg.UnderWay, cfg.Timeout = 1, time.Hour })
+		defer c.close()
+		g := c.a.grant(1, Terms{Op: transport.Read, Blocks: refs(0, 2), Tokens: 8})
+		first, x := c.b.open(g.Descriptor(), Options{}), c.b.open(g.Descriptor(), Options{})
+		c.b.rail.BlackHole(true)
+		c.b.start(first, transport.Read, Whole, refs(0, 2), false, 0)
+		c.b.start(x, transport.Read, Whole, refs(4, 2), false, 0)
+		x.Cancel()
+		c.b.ended(transport.ErrCanceled)
+		if first.Moves() != 1 || x.Moves() != 0 {
+			t.Errorf("%d and %d moves have not ended", first.Moves(), x.Moves())
+		}
+		x.Close(false)
+		first.Close(false)
+		<-time.After(time.Second) // for the connection to be given up
+		synctest.Wait()
+		c.b.ended(transport.ErrCanceled)
+		c.b.empty()
+	})
+}
+
+// TestForeignArrival: who may write for one grant cannot say of another's blocks that
+// something is there.
+func TestForeignArrival(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCouple(t, nil)
+		defer c.close()
+		own := c.b.grant(1, Terms{Op: transport.Write, Blocks: refs(0, 1), Tokens: 4}).Descriptor()
+		c.b.grant(2, Terms{Op: transport.Write, Blocks: refs(1, 1), Tokens: 4})
+		own.Transfer = 2
+		x := c.a.open(own, Options{})
+		c.a.start(x, transport.Write, Whole, refs(0, 1), true, 9)
+		synctest.Wait()
+		c.a.ended(nil)
+		if len(c.b.came) > 0 {
+			t.Errorf("heard of %+v", c.b.came)
+		}
+		x.Close(true)
+	})
+}
+
+// TestDeadline: a transfer ends when it should, with moves that are under way and others
+// that wait.
+func TestDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCouple(t, func(cfg *Config) { cfg.UnderWay, cfg.Timeout = 1, time.Hour })
+		defer c.close()
+		g := c.a.grant(1, Terms{Op: transport.Read, Blocks: refs(0, 2), Tokens: 8})
+		x := c.b.open(g.Descriptor(), Options{Deadline: c.b.clk.Now() + time.Minute})
+		c.b.rail.BlackHole(true)
+		c.b.start(x, transport.Read, Whole, refs(0, 2), false, 0)
+		c.b.start(x, transport.Read, Whole, refs(4, 2), false, 0)
+		<-time.After(time.Minute - 1)
+		synctest.Wait()
+		c.b.ended()
+		<-time.After(time.Second) // and some for the connection to be given up
+		synctest.Wait()
+		c.b.ended(transport.ErrDeadline, transport.ErrDeadline)
+		x.Close(false)
+		c.b.empty()
+	})
+}
+
+// TestPeerVanishes: moves to or from a node that answers nobody end within the timeout, and
+// what has waited behind them for as long ends with them; what came later has its turn. The
+// other way round, a peer that was granted blocks and vanishes is what TestLease is about.
+func TestPeerVanishes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const timeout = 10 * time.Second
+		c := newCouple(t, func(cfg *Config) { cfg.UnderWay, cfg.Timeout = 1, timeout })
+		defer c.close()
+		g := c.a.grant(1, Terms{Op: transport.Read, Blocks: refs(0, 2), Tokens: 8})
+		x := c.b.open(g.Descriptor(), Options{})
+		c.b.rail.BlackHole(true)
+		c.b.start(x, transport.Read, Whole, refs(0, 2), false, 0)
+		c.b.start(x, transport.Read, Whole, refs(2, 2), false, 0)
+		<-time.After(timeout / 2)
+		c.b.start(x, transport.Read, Whole, refs(4, 2), false, 0)
+		<-time.After(timeout/2 + time.Second)
+		synctest.Wait()
+		c.b.mu.Lock()
+		for _, m := range c.b.moved {
+			if !errors.Is(m.Err, transport.ErrDeadline) {
+				t.Error(m.Err)
+			}
+		}
+		if len(c.b.moved) != 2 || !strings.Contains(c.b.moved[0].Err.Error(), "behind another") {
+			t.Errorf("%v", c.b.moved)
+		}
+		c.b.moved = nil
+		c.b.mu.Unlock()
+		c.b.rail.BlackHole(false)
+		<-time.After(timeout)
+		synctest.Wait()
+		c.b.ended(nil)
+		x.Close(false)
+		c.b.empty()
+	})
+}
+
+// TestCloseUnderLoad closes one agent, then the other, while both read and write as fast as
+// they can: every move and every grant ends exactly once, and nothing works afterwards.
+func TestCloseUnderLoad(t *testing.T) {
+	for _, first := range []string{"a", "b"} {
+		t.Run(first, func(t *testing.T) {
+			c := newCouple(t, func(cfg *Config) { cfg.UnderWay = 1000 })
+			var wg sync.WaitGroup
+			var mu sync.Mutex
+			started, ended, granted := 0, 0, 0
+			busy := make(chan struct{})
+			go1 := func(from, to *half, op transport.Op, n int) {
+				for i := range 200 {
+					id := uint64(n*1000 + i)
+					ends := 0
+					g, err := from.Grant(id, Terms{Op: op, Blocks: refs(0, 4), Tokens: 16, OnArrival: func(Arrival) {}, OnEnd: func(End) {
+						mu.Lock()
+						defer mu.Unlock()
+						if ends++; ends > 1 {
+							t.Error("a grant ended twice")
+						}
+						granted--
+					}})
+					if err != nil {
+						if !errors.Is(err, net.ErrClosed) {
+							t.Error(err)
+						}
+						return
+					}
+					mu.Lock()
+					granted++
+					mu.Unlock()
+					x, err := to.Open(g.Descriptor(), Options{Key: id})
+					if err == nil {
+						for l := range geometry.Layers {
+							mu.Lock()
+							if started++; started == 300 {
+								close(busy)
+							}
+							mu.Unlock()
+							x.Move(Move{Op: op, Part: Part{Layer: l}, Pairs: kvcache.Pairs(refs(8, 4), x.Descriptor().Blocks, 0), Notify: op == transport.Write, Done: func(Moved) {
+								mu.Lock()
+								defer mu.Unlock()
+								ended++
+							}})
+						}
+						if i%2 == 0 {
+							x.Close(i%4 == 0)
+						}
+					}
+					if i%3 == 0 {
+						g.Close()
+					}
+				}
+			}
+			for n := range 4 {
+				wg.Go(func() { go1(c.a, c.b, transport.Op(n%2), n) })
+				wg.Go(func() { go1(c.b, c.a, transport.Op(n%2), 10+n) })
+			}
+			h, o := c.a, c.b
+			if first == "b" {
+				h, o = o, h
+			}
+			clocktest.Receive(t, busy, "some moves")
+			for range 2 {
+				if err := h.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+			wg.Wait()
+			if err := o.Close(); err != nil {
+				t.Error(err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			t.Logf("%d moves", started)
+			if started != ended || granted != 0 {
+				t.Errorf("of %d moves %d have ended, %d grants have not", started, ended, granted)
+			}
+			if _, err := h.Grant(1, Terms{Op: transport.Read, Blocks: refs(0, 1), Tokens: 1}); !errors.Is(err, net.ErrClosed) {
+				t.Errorf("a grant afterwards: %v", err)
+			}
+			h.Check(Check{Checker: kvcache.NewContent(geometry, prompt(3)), Blocks: refs(0, 1), Part: Whole}, func(e Checked) {
+				if !errors.Is(e.Err, net.ErrClosed) {
+					t.Errorf("a check afterwards: %+v", e)
+				}
+			})
+			if err := errors.Join(c.a.slab.Close(), c.b.slab.Close()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestGrantFaults: what cannot be granted is said.
+func TestGrantFaults(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCouple(t, nil)
+		defer c.close()
+		c.a.grant(1, Terms{Op: transport.Read, Blocks: refs(0, 1), Tokens: 1})
+		for want, terms := range map[string]Terms{
+			"there is a grant 1 already": {Op: transport.Read, Blocks: refs(1, 1), Tokens: 1},
+			"OnArrival is nil":           {Op: transport.Write, Blocks: refs(1, 1), Tokens: 1},
+			"open window a/1":            {Op: transport.Read, Blocks: refs(blocks, 1), Tokens: 1},
+		} {
+			if _, err := c.a.Grant(1, terms); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v, want %q", err, want)
+			}
+		}
+	})
+}
+
+// TestConfigFaults: each is named, and the rails of an agent that is not made are closed.
+func TestConfigFaults(t *testing.T) {
+	slab, err := kvcache.NewSlab(geometry, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slab.Close()
+	deep := geometry
+	deep.Layers = kvcache.MaxLayers + 1
+	many, err := kvcache.NewSlab(deep, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer many.Close()
+	network := transporttest.NewNetwork()
+	for i, spoil := range []func(*Config){
+		func(c *Config) { c.Name = "" },
+		func(c *Config) { c.Slab = nil },
+		func(c *Config) { c.Slab = many },
+		func(c *Config) { c.Timeout = -1 },
+		func(c *Config) { c.UnderWay = -1 },
+		func(c *Config) { c.Transport.OnImmediate = func(transport.Immediate) {} },
+		func(c *Config) { c.Transport.SliceSize = -1 },
+	} {
+		want := []string{"Name", "Slab: none given", "kv_geometry.layers is 256", "Timeout", "UnderWay", "Transport.OnImmediate", "SliceSize"}[i]
+		cfg := Config{Name: "a", Slab: slab, Transport: transport.Config{Rails: []transport.Rail{network.Rail(fmt.Sprint(i))}}}
+		spoil(&cfg)
+		if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+		network.Rail(fmt.Sprint(i)).Close() // panics if the last one of that name is open
+	}
+}
