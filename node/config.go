@@ -85,8 +85,11 @@ type Config struct {
 	// asked to stop. Default 30 s; negative: they are ended at once.
 	DrainTimeout time.Duration
 
-	// NewExecutor makes what computes the node's steps, over the node's KV blocks, on its
-	// clock; the node owns it, and closes it before the blocks go. Default the modelled GPU
+	// NewScheduler makes what forms the node's steps, over the blocks of its pool. The node
+	// owns both. Default continuous batching as Profile, Chunked and PrefixCaching say.
+	NewScheduler func(*kvcache.Pool) (engine.Scheduler, error)
+	// NewExecutor makes what computes the node's steps, over the memory of its blocks, on its
+	// clock. The node owns it, and closes it before the blocks go. Default the modelled GPU
 	// of Profile.
 	NewExecutor func(*kvcache.Slab, clock.Clock) (engine.Executor, error)
 
@@ -132,6 +135,9 @@ func (c *Config) setDefaults() error {
 
 // scheduler makes what forms the node's steps.
 func (c *Config) scheduler(pool *kvcache.Pool) (engine.Scheduler, error) {
+	if c.NewScheduler != nil {
+		return c.NewScheduler(pool)
+	}
 	policy := batching.PrefillFirst
 	if c.Chunked {
 		policy = batching.Chunked

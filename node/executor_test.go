@@ -7,7 +7,10 @@ import (
 	"sync"
 	"testing"
 
+	"kvferry/engine"
+	"kvferry/engine/enginetest"
 	"kvferry/handoff"
+	"kvferry/kvcache"
 	"kvferry/proto"
 	"kvferry/transport"
 	"kvferry/transport/transporttest"
@@ -135,6 +138,27 @@ func TestComputedAgain(t *testing.T) {
 				return preempted > 0
 			})
 			t.Logf("%d preemptions", preempted)
+		})
+	}
+}
+
+// TestOtherEngine: an engine whose scheduler is another one too gives the same answers.
+func TestOtherEngine(t *testing.T) {
+	want := alone(t, queries)
+	for _, hand := range handoff.Names() {
+		t.Run(hand, func(t *testing.T) {
+			s := startNodes(t, hand, func(c *Config) {
+				computed(c)
+				c.NewScheduler = func(pool *kvcache.Pool) (engine.Scheduler, error) {
+					return enginetest.NewSerial(pool, c.Profile.MaxModelLen), nil
+				}
+			}, "prefill-0", "decode-0")
+			defer s.end()
+			for i, got := range s.answers(queries) {
+				if got != want[i] {
+					t.Errorf("%+v: %q, want %q", queries[i], got, want[i])
+				}
+			}
 		})
 	}
 }
