@@ -85,6 +85,9 @@ type Agent struct {
 	// What has yet to call back: checks, moves, grants. Added to under the lock, while the
 	// agent is not closed.
 	background sync.WaitGroup
+
+	gone chan struct{} // closed when Close has done its work
+	err  error         // of Close
 }
 
 // New starts an agent. It owns the rails of cfg.Transport: they are closed with it, and at
@@ -111,6 +114,7 @@ func New(cfg Config) (*Agent, error) {
 	a := &Agent{
 		cfg: cfg, clk: cfg.Transport.Clock,
 		grants: make(map[uint64]*Grant), lanes: make(map[string]*lane), live: make(map[any]*Transfer), open: make(map[*Transfer]struct{}),
+		gone: make(chan struct{}),
 	}
 	tc := cfg.Transport
 	tc.OnImmediate, tc.DefaultTimeout = a.immediate, cfg.Timeout
@@ -152,12 +156,13 @@ func (a *Agent) Left() Left {
 func (a *Agent) leftLocked() Left { return Left{len(a.grants), len(a.open), len(a.lanes)} }
 
 // Close ends every grant and every move, closes the rails, and returns when the last
-// callback has. Closing again does nothing.
+// callback has. Closing again waits likewise and returns the same.
 func (a *Agent) Close() error {
 	a.mu.Lock()
 	if a.closed {
 		a.mu.Unlock()
-		return nil
+		<-a.gone
+		return a.err
 	}
 	a.closed, a.left = true, a.leftLocked()
 	grants := make([]*Grant, 0, len(a.grants))
@@ -175,9 +180,10 @@ func (a *Agent) Close() error {
 	for _, t := range open {
 		t.cancel(net.ErrClosed)
 	}
-	err := a.tx.Close()
+	a.err = a.tx.Close()
 	a.background.Wait()
-	return err
+	close(a.gone)
+	return a.err
 }
 
 // immediate is called by a rail when a peer's write is in our slab. Who may write for one

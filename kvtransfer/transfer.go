@@ -158,7 +158,7 @@ func (a *Agent) moved(n *lane, v *move, b *transport.Batch) {
 	}
 	t := v.t
 	a.mu.Lock()
-	if errors.Is(end.Err, transport.ErrCanceled) && errors.Is(t.canceled, transport.ErrDeadline) {
+	if errors.Is(end.Err, transport.ErrCanceled) && t.canceled != nil && !errors.Is(t.canceled, transport.ErrCanceled) {
 		end.Err = fmt.Errorf("%w: %w", t.canceled, end.Err)
 	}
 	v.ended = true

@@ -276,40 +276,7 @@ func TestForeignWrite(t *testing.T) {
 				load.Wait()
 				close(done)
 			}()
-			through, refused := 0, 0
-			end := func(b *transport.Batch) {
-				<-b.Done()
-				switch {
-				case b.Err() == nil:
-					through++
-				case errors.Is(b.Err(), transport.ErrBounds):
-					refused++
-				default:
-					t.Error(b.Err())
-				}
-			}
-			var flight []*transport.Batch
-			for busy := true; busy || through+refused < attempts; {
-				for id := range kvcache.BlockID(64) {
-					if id == kvcache.BlockID(own.Blocks[0].Id) {
-						continue
-					}
-					at := g.LayerOffset(id, int(id)%g.Layers)
-					flight = append(flight, x.engine.Submit(target, []transport.Request{{Local: x.mem[:64], Offset: at}}, transport.BatchOptions{Timeout: clocktest.Patience}))
-					if len(flight) > 16 {
-						end(flight[0])
-						flight = flight[1:]
-					}
-				}
-				select {
-				case <-done:
-					busy = false
-				default:
-				}
-			}
-			for _, b := range flight {
-				end(b)
-			}
+			through, refused := x.flood(target, kvcache.BlockID(own.Blocks[0].Id), attempts, done)
 			t.Logf("%d writes into blocks of others went through, %d were refused; %d of %d requests ended well, %d blocks were found bad", through, refused, well, requests, s.bad())
 			if through > 0 || well != requests || s.bad() != 0 {
 				t.Error("others' blocks can be written to")
@@ -319,6 +286,46 @@ func TestForeignWrite(t *testing.T) {
 			}
 		})
 	}
+}
+
+// flood writes into all blocks but one, over and over, until done is closed and it has tried
+// often enough. It counts the writes that went through, and those that were refused.
+func (x *stranger) flood(target *transport.Target, but kvcache.BlockID, attempts int, done <-chan struct{}) (through, refused int) {
+	g := x.w.cfg.Profile.KVGeometry
+	end := func(b *transport.Batch) {
+		<-b.Done()
+		switch {
+		case b.Err() == nil:
+			through++
+		case errors.Is(b.Err(), transport.ErrBounds):
+			refused++
+		default:
+			x.t.Error(b.Err())
+		}
+	}
+	var flight []*transport.Batch
+	for busy := true; busy || through+refused < attempts; {
+		for id := range kvcache.BlockID(64) {
+			if id == but {
+				continue
+			}
+			at := g.LayerOffset(id, int(id)%g.Layers)
+			flight = append(flight, x.engine.Submit(target, []transport.Request{{Local: x.mem[:64], Offset: at}}, transport.BatchOptions{Timeout: clocktest.Patience}))
+			if len(flight) > 16 {
+				end(flight[0])
+				flight = flight[1:]
+			}
+		}
+		select {
+		case <-done:
+			busy = false
+		default:
+		}
+	}
+	for _, b := range flight {
+		end(b)
+	}
+	return through, refused
 }
 
 // TestForeignImmediate: who may write for one transfer cannot say of another's that
