@@ -84,7 +84,7 @@ func (c *Core) settle(r *request) {
 	}
 }
 
-// expire fails requests past their deadline and gives up holds nobody asked for.
+// expire fails requests past their deadline.
 func (c *Core) expire() {
 	for {
 		r := c.deadlines.pop(c.now)
@@ -97,12 +97,7 @@ func (c *Core) expire() {
 			r.verdict = nil
 			c.settle(r)
 			continue
-		case r.state == abandoned, r.ended && r.state == closing:
-			continue
-		case r.ended:
-			// The leg has ended well; only its blocks were waiting.
-			c.totals.Failed++
-			c.abandon(r, nil)
+		case r.state == abandoned:
 			continue
 		}
 		c.abandon(r, fmt.Errorf("%w: request %d in %v leg", ErrDeadline, r.ID, r.Leg))

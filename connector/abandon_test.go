@@ -44,7 +44,7 @@ func TestFailedTransfers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			core, err := NewCore(Config{Scheduler: sched, Pool: pool, Profile: prof, HoldTimeout: time.Hour})
+			core, err := NewCore(Config{Scheduler: sched, Pool: pool, Profile: prof})
 			if err != nil {
 				t.Fatal(err)
 			}

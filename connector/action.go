@@ -36,7 +36,8 @@ type (
 		Position int
 	}
 	// Offer names blocks to the other side, under the transfer ID that it will use.
-	// The driver opens the window before the offer leaves.
+	// The driver opens the window before the offer leaves, and if it comes with Prefilled,
+	// closes it when the lease that it gives it is over: see Lapsed.
 	Offer struct {
 		ID       uint64
 		Transfer uint64

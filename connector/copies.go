@@ -95,15 +95,14 @@ func (p *producer) wake() time.Duration {
 }
 
 // producerAsked queues the copies of a transfer's three tensors. Asked again, by
-// a consumer that took over from one that failed, it starts over. A consumer that
-// asks renews the hold.
+// a consumer that took over from one that failed, it starts over. The driver renews
+// the lease of who asks.
 func (c *Core) producerAsked(transfer uint64) {
 	r := c.transfers[transfer]
 	if r == nil || r.state != offered || !r.Handoff.InStep {
 		c.act.Answer = append(c.act.Answer, Answer{Transfer: transfer, Gone: true})
 		return
 	}
-	c.deadlines.set(r, c.now+c.cfg.HoldTimeout)
 	c.producer.forget(transfer)
 	for tensor := range tensors {
 		c.producer.queue = append(c.producer.queue, copyJob{transfer, tensor, c.now, millis(c.v0.ProducerMSPerMB * c.tensorMB(tensor, len(r.Prompt)))})

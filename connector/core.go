@@ -15,10 +15,6 @@ type Config struct {
 	Scheduler engine.Scheduler
 	Pool      *kvcache.Pool
 	Profile   *engine.Profile
-	// HoldTimeout is how long the blocks of a computed prompt wait for who reads them,
-	// from the end of the prompt or when the consumer asked for tensors, before they are
-	// given up.
-	HoldTimeout time.Duration
 	// Transfers is where transfer IDs count up from. A node that may be taken for its
 	// predecessor at the same address starts somewhere else than that: a release meant
 	// for one of its transfers could end another's hold.
@@ -110,9 +106,6 @@ func NewCore(cfg Config) (*Core, error) {
 	if cfg.Profile == nil {
 		faults = append(faults, errors.New("connector: Profile is nil"))
 	}
-	if cfg.HoldTimeout <= 0 {
-		faults = append(faults, fmt.Errorf("connector: HoldTimeout is %v: must be above 0", cfg.HoldTimeout))
-	}
 	if cfg.Profile != nil && cfg.Profile.KVGeometry.Layers > kvcache.MaxLayers {
 		faults = append(faults, fmt.Errorf("connector: kv_geometry.layers is %d: an immediate numbers at most %d", cfg.Profile.KVGeometry.Layers, kvcache.MaxLayers))
 	}
@@ -196,6 +189,8 @@ func (c *Core) event(ev Event) {
 		c.checked(ev)
 	case Closed:
 		c.closed(ev.ID)
+	case Lapsed:
+		c.lapsed(ev.ID)
 	default:
 		panic(fmt.Sprintf("connector: unknown event %T", ev))
 	}

@@ -5,7 +5,6 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-	"time"
 
 	"kvferry/engine"
 	"kvferry/engine/batching"
@@ -20,16 +19,14 @@ func TestNewCore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	good := Config{Scheduler: sched, Pool: pool, Profile: prof, HoldTimeout: 1}
+	good := Config{Scheduler: sched, Pool: pool, Profile: prof}
 	if _, err := NewCore(good); err != nil {
 		t.Fatal(err)
 	}
 	for want, spoil := range map[string]func(*Config){
-		"Scheduler is nil":   func(c *Config) { c.Scheduler = nil },
-		"Pool is nil":        func(c *Config) { c.Pool = nil },
-		"Profile is nil":     func(c *Config) { c.Profile = nil },
-		"HoldTimeout is 0s":  func(c *Config) { c.HoldTimeout = 0 },
-		"HoldTimeout is -1s": func(c *Config) { c.HoldTimeout = -time.Second },
+		"Scheduler is nil": func(c *Config) { c.Scheduler = nil },
+		"Pool is nil":      func(c *Config) { c.Pool = nil },
+		"Profile is nil":   func(c *Config) { c.Profile = nil },
 		"kv_geometry.layers is 256": func(c *Config) {
 			c.Profile = smallProfile()
 			c.Profile.KVGeometry.Layers = kvcache.MaxLayers + 1

@@ -86,6 +86,9 @@ type (
 	}
 	// Closed ends a Close: nothing outside can touch the request's blocks any more.
 	Closed struct{ ID uint64 }
+	// Lapsed is Closed of offered blocks that nobody came for: the driver has closed their
+	// window when the lease was over.
+	Lapsed struct{ ID uint64 }
 )
 
 func (Submit) event()    {}
@@ -100,3 +103,4 @@ func (Moved) event()     {}
 func (Arrived) event()   {}
 func (Checked) event()   {}
 func (Closed) event()    {}
+func (Lapsed) event()    {}

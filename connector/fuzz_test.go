@@ -31,13 +31,14 @@ func FuzzOutside(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		core, err := NewCore(Config{Scheduler: sched, Pool: pool, Profile: prof, HoldTimeout: time.Second})
+		core, err := NewCore(Config{Scheduler: sched, Pool: pool, Profile: prof})
 		if err != nil {
 			t.Fatal(err)
 		}
 		var now time.Duration
 		var mine []Event // of the driver, for the next step
 		ended := map[uint64]int{}
+		var leases []uint64 // of offered blocks, whether or not somebody came for them
 		step := func(events ...Event) *Actions {
 			events = append(mine, events...)
 			mine = nil
@@ -68,6 +69,9 @@ func FuzzOutside(f *testing.F) {
 			}
 			for _, e := range a.Prefilled {
 				ended[e.ID]++
+				if e.Offer != nil {
+					leases = append(leases, e.ID)
+				}
 			}
 			for _, e := range a.Failed {
 				ended[e.ID]++
@@ -119,11 +123,14 @@ func FuzzOutside(f *testing.F) {
 			if i > 10_000 {
 				t.Fatalf("%d requests are left at %v", core.Requests(), now)
 			}
-			if a := step(); len(mine) == 0 {
-				if a.Wake == 0 && core.Requests() > 0 {
-					t.Fatalf("%d requests wait for nothing", core.Requests())
-				}
+			switch a := step(); {
+			case len(mine) > 0:
+			case a.Wake > 0:
 				now = max(now, a.Wake)
+			case len(leases) > 0:
+				mine, leases = append(mine, Lapsed{leases[0]}), leases[1:]
+			case core.Requests() > 0:
+				t.Fatalf("%d requests wait for nothing", core.Requests())
 			}
 		}
 		for id, n := range ended {

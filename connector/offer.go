@@ -27,12 +27,13 @@ func (c *Core) allocated(r *request, q *engine.Sequence) {
 	})
 }
 
-// offer holds a computed prompt's blocks for the consumer and ends the leg.
+// offer holds a computed prompt's blocks for the consumer and ends the leg. How long they
+// are held is the driver's: the lease of the window that it opens.
 func (c *Core) offer(r *request, first uint32) {
 	c.next++
 	r.transfer, r.state, r.open, r.ended = c.next, offered, true, true
 	c.transfers[r.transfer] = r
-	c.deadlines.set(r, c.now+c.cfg.HoldTimeout)
+	c.deadlines.remove(r)
 	c.act.Prefilled = append(c.act.Prefilled, Prefilled{
 		ID: r.ID, FirstToken: first, Cached: r.seq.Cached(), Breakdown: r.b,
 		Offer: &Offer{ID: r.ID, Transfer: r.transfer, Blocks: c.blocks(r), Tokens: len(r.Prompt)},
@@ -47,6 +48,19 @@ func (c *Core) released(transfer uint64) {
 	}
 	c.producer.forget(transfer)
 	c.shut(r)
+}
+
+// lapsed gives up a hold that nobody ended.
+func (c *Core) lapsed(id uint64) {
+	r := c.reqs[id]
+	if r == nil || r.state != offered {
+		c.closed(id) // it was being closed, or its request cancelled, just then
+		return
+	}
+	// The leg has ended well; only its blocks were waiting.
+	c.totals.Failed++
+	r.open = false
+	c.abandon(r, nil)
 }
 
 // release tells the producer, once, that its blocks are no longer needed.

@@ -139,7 +139,7 @@ func smallProfile() *engine.Profile {
 func (x *pair) side(name string) *side {
 	pool := kvcache.NewPool(x.prof.Blocks(), x.prof.KVGeometry.BlockTokens, x.seed%2 == 0)
 	sched := x.scheduler(x.t, x.prof, pool, x.seed%2 == 0)
-	core, err := NewCore(Config{Scheduler: sched, Pool: pool, Profile: x.prof, HoldTimeout: x.hold, RecheckKV: x.seed%7 > 0})
+	core, err := NewCore(Config{Scheduler: sched, Pool: pool, Profile: x.prof, RecheckKV: x.seed%7 > 0})
 	if err != nil {
 		x.t.Fatal(err)
 	}

@@ -32,7 +32,8 @@ type leg struct {
 	ends     int
 	deadline time.Duration
 	dropped  bool
-	window   uint64 // open: its transfer
+	window   uint64        // open: its transfer
+	lease    time.Duration // until then, of what is offered
 	offered  []kvcache.Ref
 	moves    map[*Move]bool // false: being stopped
 	checks   map[*Check]bool
@@ -117,6 +118,7 @@ func (d sideDriver) Prefilled(p *Prefilled) {
 		return
 	}
 	r := d.open(*p.Offer)
+	d.hold(p.ID)
 	r.FirstToken = p.FirstToken
 	j := x.jobs[p.ID]
 	if j.forgotten {
@@ -267,6 +269,19 @@ func (s *side) open(o Offer) Remote {
 	return r
 }
 
+// hold gives up a hold when its lease is over, if nobody has renewed or ended it.
+func (s *side) hold(id uint64) {
+	x, l := s.x, s.legs[id]
+	until := x.w.now + x.hold
+	l.lease = until
+	x.w.at(until, func() {
+		if l.window != 0 && l.lease == until {
+			l.window, l.lease = 0, 0
+			s.take(Lapsed{ID: id})
+		}
+	})
+}
+
 var errFault = errors.New("fault")
 
 // move carries a part, if the window at the other end is still open when it gets
@@ -325,7 +340,11 @@ func (s *side) close(id uint64) {
 			s.take(Moved{ID: id, Part: m.Part, Posted: s.x.w.now, At: s.x.w.now, Err: errFault})
 		})
 	}
+	had := l.window
 	s.x.w.at(s.x.soon(10*time.Millisecond), func() {
+		if l.window != had {
+			return // it has lapsed meanwhile
+		}
 		l.window = 0
 		s.take(Closed{ID: id})
 	})
@@ -349,7 +368,14 @@ func (s *side) ask(ask Ask) {
 		s.later(func() { s.take(Gone{ID: ask.ID, Err: errFault}) })
 		return
 	}
-	s.later(func() { s.peer.take(Produce{ask.Transfer}) })
+	s.later(func() {
+		for id, l := range s.peer.legs {
+			if l.window == ask.Transfer {
+				s.peer.hold(id)
+			}
+		}
+		s.peer.take(Produce{ask.Transfer})
+	})
 }
 
 func (s *side) reply(ans Answer) {

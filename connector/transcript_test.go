@@ -24,11 +24,11 @@ import (
 // test -rewrite, commit a changed transcript only if you understand what changed
 // it.
 //
-//	nodes [blocks=N] [hold=D] [delay=D] [cache] [recheck]   two new nodes; delay is output_delay_ms
+//	nodes [blocks=N] [delay=D] [cache] [recheck]   two new nodes; delay is output_delay_ms
 //	p|d t=D                               one call of Step, with one event a line:
 //	    submit ID LEG [HANDOFF] prompt=abc out=N [deadline=D] [age=D]
 //	           [tokens=N] [blocks=I,I|none] [first=N]    instead of what the other node offered
-//	    cancel ID                         closed ID
+//	    cancel ID                         closed ID        lapsed ID
 //	    done [at=D]                       layer N [at=D]
 //	    produce T                         release T
 //	    produced ID tensor=N              gone ID [withdrawn]
@@ -82,10 +82,6 @@ func newStage(t *testing.T, d *datadriven.TestData) *stage {
 	if d.HasArg("blocks") {
 		d.ScanArgs(t, "blocks", &blocks)
 	}
-	hold := time.Minute
-	if d.HasArg("hold") {
-		hold = duration(t, arg(d, "hold"))
-	}
 	if d.HasArg("delay") {
 		prof.Costs.OutputDelayMS = duration(t, arg(d, "delay")).Seconds() * 1e3
 	}
@@ -97,7 +93,7 @@ func newStage(t *testing.T, d *datadriven.TestData) *stage {
 		if err != nil {
 			d.Fatalf(t, "%v", err)
 		}
-		core, err := NewCore(Config{Scheduler: sched, Pool: pool, Profile: prof, HoldTimeout: hold, RecheckKV: d.HasArg("recheck")})
+		core, err := NewCore(Config{Scheduler: sched, Pool: pool, Profile: prof, RecheckKV: d.HasArg("recheck")})
 		if err != nil {
 			d.Fatalf(t, "%v", err)
 		}
@@ -348,6 +344,8 @@ func (a *actor) event(t *testing.T, now time.Duration, words []string) Event {
 		return ev
 	case "cancel":
 		return Cancel{id}
+	case "lapsed":
+		return Lapsed{id}
 	case "closed":
 		return Closed{id}
 	case "done":

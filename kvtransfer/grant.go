@@ -138,6 +138,14 @@ func (g *Grant) Renew() bool {
 	return g.lease == nil || g.lease.Reset(g.terms.Lease)
 }
 
+// Renew is Grant.Renew of a grant by its number.
+func (a *Agent) Renew(transfer uint64) bool {
+	a.mu.Lock()
+	g := a.grants[transfer]
+	a.mu.Unlock()
+	return g != nil && g.Renew()
+}
+
 // Close ends the peer's access. OnEnd says when it has ended, unless it was about to be
 // called for another reason already.
 func (g *Grant) Close() { g.end(Closed) }

@@ -89,7 +89,7 @@ func New(cfg Config) (_ *Node, err error) {
 		return nil, err
 	}
 	core, err := connector.NewCore(connector.Config{
-		Scheduler: sched, Pool: pool, Profile: prof, HoldTimeout: cfg.HoldTimeout,
+		Scheduler: sched, Pool: pool, Profile: prof,
 		Transfers: rand.Uint64() >> 16, // 2^48 is enough to be far from a predecessor's
 		RecheckKV: cfg.RecheckKV,
 	})

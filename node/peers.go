@@ -135,6 +135,7 @@ func (p *peers) Handoff(stream proto.Peer_HandoffServer) error {
 			p.mu.Lock()
 			p.askers[t] = k
 			p.mu.Unlock()
+			p.w.kv.Renew(t) // who asks is there
 			p.w.post(connector.Produce{Transfer: t})
 		case *proto.PeerRequest_Release:
 			t := q.Release.GetTransferId()

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -282,6 +283,32 @@ func TestRelease(t *testing.T) {
 		t.Errorf("%d of %d blocks are held after a release of what a predecessor held", got, held)
 	}
 	r.work.CloseSend()
+}
+
+// TestHoldLapses: blocks that nobody comes for are free when HoldTimeout is over, and who
+// asks for them then is told that they are gone.
+func TestHoldLapses(t *testing.T) {
+	s := startNodes(t, handoff.Pull.Name, func(c *Config) { c.HoldTimeout = 50 * time.Millisecond }, "prefill-0", "decode-0")
+	defer s.end()
+	r := s.raw("prefill-0")
+	transfer := r.offer(1)
+	s.until("its blocks to be free", func() bool { return s.used(r.node.w) == 0 })
+	s.onLoop(r.node.w, func() {
+		if got := r.node.w.core.Totals(); got.Failed != 1 || got.Transfers != 0 {
+			t.Errorf("%+v: want one transfer that failed", got)
+		}
+	})
+	if err := r.peer.Send(produce(transfer)); err != nil {
+		t.Fatal(err)
+	}
+	m, err := r.peer.Recv()
+	if err != nil || m.GetGone().GetTransferId() != transfer {
+		t.Errorf("asked for its tensors the node says %v, %v", m, err)
+	}
+	r.release(transfer)
+	if err := r.work.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // TestLostPeer: a request whose producer nobody can ask any more fails long before its

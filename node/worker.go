@@ -170,7 +170,7 @@ func (w *worker) loop(ctx context.Context) error {
 // that comes or is cancelled says nothing of that.
 func (w *worker) count(ev connector.Event) {
 	switch ev.(type) {
-	case connector.Submit, connector.Cancel, connector.Produce, connector.Gone:
+	case connector.Submit, connector.Cancel, connector.Produce, connector.Gone, connector.Lapsed:
 	default:
 		w.progress++
 	}

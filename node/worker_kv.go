@@ -25,15 +25,22 @@ type legKey struct {
 }
 
 // open grants the other side a transfer's blocks: to read what is computed, or to write what
-// is reserved. The hidden states are moved with tensors only. The core gives a hold up by a
-// deadline of its own, in virtual time too, so the grant has no lease.
+// is reserved. The hidden states are moved with tensors only. What is offered is held for a
+// lease; what is reserved, until its request ends.
 func (w *worker) open(l *live, o connector.Offer) (*proto.KVRef, error) {
 	terms := kvtransfer.Terms{
 		Op: transport.Read, Blocks: o.Blocks, First: o.First, Tokens: o.Tokens, Hidden: l.handoff.Parts == handoff.Tensors,
-		OnEnd: func(kvtransfer.End) { w.post(connector.Closed{ID: o.ID}) },
+		Lease: w.cfg.HoldTimeout,
+		OnEnd: func(e kvtransfer.End) {
+			if e == kvtransfer.Lapsed {
+				w.post(connector.Lapsed{ID: o.ID})
+				return
+			}
+			w.post(connector.Closed{ID: o.ID})
+		},
 	}
 	if l.handoff.Offers(handoff.DecodeLeg) {
-		terms.Op = transport.Write
+		terms.Op, terms.Lease = transport.Write, 0
 		terms.OnArrival = func(a kvtransfer.Arrival) {
 			w.post(connector.Arrived{ID: o.ID, Part: numberOf(a.Layer), Token: a.Value, At: a.At})
 		}

@@ -184,7 +184,7 @@ func (c *cluster) newNode(name string, policy batching.Policy, disagg bool) (*no
 		return nil, err
 	}
 	// Nothing is lost here, so nothing need be given up.
-	core, err := connector.NewCore(connector.Config{Scheduler: sched, Pool: pool, Profile: prof, HoldTimeout: never})
+	core, err := connector.NewCore(connector.Config{Scheduler: sched, Pool: pool, Profile: prof})
 	if err != nil {
 		return nil, err
 	}
