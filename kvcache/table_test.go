@@ -158,3 +158,19 @@ func TestServing(t *testing.T) {
 		}
 	}
 }
+
+// TestPairs: what is matched, and what a peer cannot make us match.
+func TestPairs(t *testing.T) {
+	local := []Ref{{ID: 10}, {ID: 11}, {ID: 12}}
+	remote := []Entry{{1, Ref{ID: 21}}, {0, Ref{ID: 20}}, {2, Ref{ID: 22}}, {3, Ref{ID: 23}}, {-1, Ref{ID: 24}}}
+	for skip, want := range map[int][]Pair{
+		-2: {{1, Ref{ID: 11}, Ref{ID: 21}}, {0, Ref{ID: 10}, Ref{ID: 20}}, {2, Ref{ID: 12}, Ref{ID: 22}}},
+		0:  {{1, Ref{ID: 11}, Ref{ID: 21}}, {0, Ref{ID: 10}, Ref{ID: 20}}, {2, Ref{ID: 12}, Ref{ID: 22}}},
+		2:  {{2, Ref{ID: 12}, Ref{ID: 22}}},
+		3:  {},
+	} {
+		if got := Pairs(local, remote, skip); !slices.Equal(got, want) {
+			t.Errorf("from block %d: %v, want %v", skip, got, want)
+		}
+	}
+}
