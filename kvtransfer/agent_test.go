@@ -317,18 +317,16 @@ func TestGrantFaults(t *testing.T) {
 
 // TestConfigFaults: each is named, and the rails of an agent that is not made are closed.
 func TestConfigFaults(t *testing.T) {
-	slab, err := kvcache.NewSlab(geometry, 1)
+	slab, err := kvcache.NewSlab(geometry, make([]byte, geometry.SlotBytes()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer slab.Close()
 	deep := geometry
 	deep.Layers = kvcache.MaxLayers + 1
-	many, err := kvcache.NewSlab(deep, 1)
+	many, err := kvcache.NewSlab(deep, make([]byte, deep.SlotBytes()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer many.Close()
 	network := transporttest.NewNetwork()
 	for i, spoil := range []func(*Config){
 		func(c *Config) { c.Name = "" },

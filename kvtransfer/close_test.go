@@ -118,7 +118,7 @@ func TestCloseUnderLoad(t *testing.T) {
 					t.Errorf("a check afterwards: %+v", e)
 				}
 			})
-			if err := errors.Join(c.a.slab.Close(), c.b.slab.Close()); err != nil {
+			if err := errors.Join(c.a.unmap(), c.b.unmap()); err != nil {
 				t.Error(err)
 			}
 		})

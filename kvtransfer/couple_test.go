@@ -22,6 +22,7 @@ type half struct {
 	*Agent
 	t     *testing.T
 	slab  *kvcache.Slab
+	unmap func() error
 	clk   clock.Clock
 	rail  *transporttest.Rail
 	mu    sync.Mutex
@@ -46,11 +47,15 @@ func newCouple(t *testing.T, set func(*Config)) *couple {
 
 func newHalf(t *testing.T, network *transporttest.Network, name string, set func(*Config)) *half {
 	t.Helper()
-	slab, err := kvcache.NewSlab(geometry, blocks)
+	mem, unmap, err := transport.MapMemory(blocks * geometry.SlotBytes())
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &half{t: t, slab: slab, clk: clock.Std(), rail: network.Rail(name), ends: make(map[uint64][]End)}
+	slab, err := kvcache.NewSlab(geometry, mem)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &half{t: t, slab: slab, unmap: unmap, clk: clock.Std(), rail: network.Rail(name), ends: make(map[uint64][]End)}
 	cfg := Config{
 		Name: name, Slab: slab, Logger: slog.New(slog.DiscardHandler),
 		Transport: transport.Config{Rails: []transport.Rail{h.rail}, Clock: h.clk, Logger: slog.New(slog.DiscardHandler)},
@@ -69,7 +74,7 @@ func (c *couple) close() {
 		if err := h.Close(); err != nil {
 			h.t.Error(err)
 		}
-		if err := h.slab.Close(); err != nil {
+		if err := h.unmap(); err != nil {
 			h.t.Error(err)
 		}
 	}

@@ -12,7 +12,11 @@ import (
 
 // node is an engine's KV cache, and its transfer half over TCP on this machine.
 func node(name string, g kvcache.Geometry, release func(kvtransfer.Descriptor)) (*kvtransfer.Agent, *kvcache.Slab) {
-	slab, err := kvcache.NewSlab(g, 8)
+	mem, _, err := transport.MapMemory(8 * g.SlotBytes())
+	if err != nil {
+		log.Fatal(err)
+	}
+	slab, err := kvcache.NewSlab(g, mem)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -68,7 +72,7 @@ func Example() {
 	fmt.Println("the prefill node's blocks are free:", <-free)
 	transfer.Close(true)
 
-	for _, c := range []interface{ Close() error }{decode, prefill, landed, computed} {
+	for _, c := range []interface{ Close() error }{decode, prefill} {
 		if err := c.Close(); err != nil {
 			log.Fatal(err)
 		}
