@@ -18,7 +18,8 @@ import (
 )
 
 // warmMiB is what the burst of 1024/q2 holds at once on the prefill node, 20
-// prompts of 66 MB, and some: --kv-warm-mib's default.
+// prompts of 66 MB (1.3 GB), and some: --kv-warm-mib's default. Memory that is touched
+// for the first time under load costs the kernel time that a GPU's memory does not.
 const warmMiB = 2048
 
 // A hardware is what the nodes of an embedded cluster are given.
@@ -36,7 +37,8 @@ func (h hardware) pair() cluster.Config {
 }
 
 // carrier is the link and the rails of a setting that moves KV. Where its rail is not to be had, it is
-// loopback, and why says so.
+// loopback, and why says so. Rails are opened and closed again here: the error of a child would
+// come late, and could not choose another.
 func (h hardware) carrier(s bench.Setting) (link *transport.Link, specs []string, why string, err error) {
 	if link, err = node.ResolveLink(h.costs, h.linkOf(s)); err != nil {
 		return nil, nil, "", err
@@ -58,6 +60,7 @@ func (h hardware) carrier(s bench.Setting) (link *transport.Link, specs []string
 	return nil, nil, "", err
 }
 
+// linkOf is the name of the link that a setting goes over here.
 func (h hardware) linkOf(s bench.Setting) string {
 	if h.link != "" {
 		return h.link
@@ -65,7 +68,8 @@ func (h hardware) linkOf(s bench.Setting) string {
 	return s.Link
 }
 
-// embedded is the Starter of clusters that are child processes of kvbench.
+// embedded is the Starter of clusters that are child processes of kvbench: a new one for each
+// cell, so that no cell finds what another has left.
 func embedded(h hardware, log io.Writer) bench.Starter {
 	return func(ctx context.Context, s bench.Setting) (bench.Cluster, error) {
 		out, err := h.start(ctx, s, log)
@@ -95,9 +99,10 @@ func (h hardware) start(ctx context.Context, s bench.Setting, log io.Writer) (*c
 	return out, err
 }
 
+// children are a cluster of child processes with what its rows are labelled by. Close ends them.
 type children struct {
 	*cluster.Cluster
-	link bench.Link
+	link bench.Link // says what is measured, paced or modelled
 }
 
 // describe says what carries the KV: a rail, for the reason why if it is not the
@@ -118,7 +123,8 @@ func (c *children) describe(link *transport.Link, specs []string, why string) {
 	}
 }
 
-// Pids are the process ids of the daemons.
+// Pids are the process ids of the daemons, for the CPU time that they took from others or
+// others from them.
 func (c *children) Pids() (pids []int) {
 	for _, p := range c.Processes() {
 		pids = append(pids, p.Pid())

@@ -18,12 +18,14 @@ import (
 )
 
 func main() {
+	// Children are this program again: they are told apart before a command line is looked at.
 	cluster.Child()  // does not return in a daemon of an embedded cluster
 	transfer.Child() // nor in the target of a transfer
 	program(term.IsTerminal(int(os.Stderr.Fd()))).Main()
 }
 
-// program is kvbench; terminal says that its standard error is one.
+// program is kvbench; terminal says that its standard error is one, and progress may overwrite
+// its own line.
 func program(terminal bool) command.Program {
 	root := &cobra.Command{
 		Use:   "kvbench",
@@ -54,7 +56,8 @@ run elsewhere. KV-cache bytes and network are real, the GPU is modelled.
 	}}
 }
 
-// resultsFolder is where results go that no --out says.
+// resultsFolder is where results go that no --out says: a folder of its own for each run, by
+// the second it began in.
 func resultsFolder(out string) string {
 	if out == "" {
 		return filepath.Join("kvbench-out", time.Now().Format("20060102-150405"))

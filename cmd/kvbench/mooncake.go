@@ -23,7 +23,8 @@ import (
 	"kvferry/transport/rails"
 )
 
-// mooncakeFlags are the command line of kvbench mooncake.
+// mooncakeFlags are the command line of kvbench mooncake. Names of flags are those of vLLM's
+// benchmark and server where these have them.
 type mooncakeFlags struct {
 	rows, settings string
 	out, proxy     string
@@ -155,7 +156,7 @@ var mooncakeNames = map[string]string{
 // config turns flags into a run, or names every flag that is wrong and the fix.
 // changed tells flags that were given from those with their default.
 func (f *mooncakeFlags) config(changed func(flag string) bool) (bench.Config, error) {
-	var bad, fields config.Faults
+	var bad, fields config.Faults // by the names of flags, and of fields
 	cfg := bench.Config{
 		NumPrompts: f.numPrompts, Seed: f.seed, Repeat: f.repeat, RetriesDisturbed: f.retries, Out: resultsFolder(f.out),
 		RequestTimeout: f.timeout, ReadyTimeout: f.ready,
@@ -214,7 +215,9 @@ func (f *mooncakeFlags) config(changed func(flag string) bool) (bench.Config, er
 	return cfg, command.Check(bad, fields.Err("bench.Config"), mooncakeNames)
 }
 
-// virtual sets what is computed in virtual time.
+// virtual sets what is computed in virtual time: nothing, the chosen cells or the whole table,
+// as --clock says. Without one the whole table is computed beside what is measured, as it costs
+// seconds, unless its figures would stand beside others that they cannot be compared with.
 func (f *mooncakeFlags) virtual(cfg *bench.Config, p *engine.Profile, changed func(flag string) bool) {
 	v := &bench.Virtual{Workloads: cfg.Workloads, Settings: cfg.Settings, Profile: p, NIC: func(s bench.Setting) (sim.NIC, string, error) {
 		return virtualNIC(p, s, f.link)
@@ -240,7 +243,8 @@ func (f *mooncakeFlags) virtual(cfg *bench.Config, p *engine.Profile, changed fu
 	cfg.Virtual = v
 }
 
-// checkLinks looks at the link of each setting once, whichever clock it is for.
+// checkLinks looks at the link of each setting once, whichever clock it is for: before the first
+// cell, which takes minutes, and not before the one that needs it.
 func (f *mooncakeFlags) checkLinks(bad *config.Faults, cfg *bench.Config, p *engine.Profile) {
 	if f.link != "" {
 		l, err := node.ResolveLink(p, f.link)
@@ -265,7 +269,8 @@ func (f *mooncakeFlags) checkLinks(bad *config.Faults, cfg *bench.Config, p *eng
 
 var errNativeVirtual = errors.New(`"native": it is this machine's network: in virtual time name a link of the profile, or a rate such as 100gbit`)
 
-// virtualNIC is the link of a setting as package sim models it.
+// virtualNIC is the link of a setting as package sim models it, and its name. Rates are bytes
+// a second.
 func virtualNIC(p *engine.Profile, s bench.Setting, link string) (sim.NIC, string, error) {
 	if link == "" {
 		link = s.Link
@@ -281,7 +286,8 @@ func virtualNIC(p *engine.Profile, s bench.Setting, link string) (sim.NIC, strin
 }
 
 // A lazyFile is the daemons' log, cluster.log in the folder of the results,
-// created with its first line.
+// created with its first line: a run that writes none leaves no empty file, and a command line
+// that is refused no folder. Writes come one at a time, see cluster.Config.
 type lazyFile struct {
 	dir string
 	f   *os.File

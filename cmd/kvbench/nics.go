@@ -13,6 +13,8 @@ import (
 	"kvferry/transport"
 )
 
+// nicsCommand is kvbench nics. All that it does is in package bench/nics, limits too, so that a
+// test and a person run the same.
 func nicsCommand() *cobra.Command {
 	var cfg nics.Config
 	cmd := &cobra.Command{
@@ -74,7 +76,7 @@ Exit status: 0 all cells sound; 1 a cell has faults; 2 bad flags; 130 interrupte
 			var bad config.Faults
 			bytes, err := transport.ParseRate(rate)
 			bad.Check("--rate", err)
-			cfg.Rate = int64(bytes * 8)
+			cfg.Rate = int64(bytes * 8) // bits, as links have it
 			if err == nil && (cfg.Rate < 1e5 || cfg.Rate > 1e11) {
 				bad.Add("--rate", rate, "use 100kbit to 100gbit")
 			}

@@ -17,6 +17,7 @@ func running(url string) bench.Starter {
 	return func(context.Context, bench.Setting) (bench.Cluster, error) { return runningCluster(url), nil }
 }
 
+// A runningCluster is the URL of one that is not ours: it is neither started nor ended here.
 type runningCluster string
 
 func (c runningCluster) URL() string { return string(c) }

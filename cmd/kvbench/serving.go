@@ -45,8 +45,10 @@ Exit status 1 if a limit is missed.`,
 	return cmd
 }
 
+// metered is a cluster whose daemons' CPU time and memory can be read.
 type metered struct{ *cluster.Cluster }
 
+// Usage is that of each daemon so far; errors of all are joined.
 func (m metered) Usage() (list []serving.ProcessUsage, err error) {
 	for _, p := range m.Processes() {
 		u, e := p.Usage()

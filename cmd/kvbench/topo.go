@@ -82,7 +82,8 @@ Exit status: 0 also with warnings; 1 this machine cannot be read; 2 bad flags, o
 	return cmd
 }
 
-// validate names every flag that is wrong, and reads the matrix.
+// validate names every flag that is wrong, and reads the matrix. Patterns that no NIC fits are
+// no fault: they may be meant for several machines.
 func (f *topoFlags) validate(changed func(flag string) bool) error {
 	var bad config.Faults
 	if f.format != "text" && f.format != "json" && f.format != "matrix" {
@@ -113,6 +114,8 @@ func (f *topoFlags) unread(err error) error {
 	return config.Faults{{Field: "--root", Err: err}}.Err("")
 }
 
+// writeCapture makes the whole capture before it creates the file, so that a machine that
+// cannot be read leaves none. It ends with what is in it: the file is to be sent to somebody.
 func (f *topoFlags) writeCapture(cmd *cobra.Command) error {
 	s, err := topology.Capture(f.root)
 	if err != nil {

@@ -20,7 +20,9 @@ import (
 	"kvferry/transport/rails"
 )
 
-// transferFlags are the command line of kvbench transfer.
+// transferFlags are the command line of kvbench transfer, of the client and of the server.
+// Sizes and lists are texts until config: they take units and sweeps, which pflag has no
+// types for.
 type transferFlags struct {
 	cfg                             transfer.Config
 	counts, selects                 string
@@ -213,7 +215,7 @@ func (f *transferFlags) config(changed func(flag string) bool, args []string) (t
 	return cfg, command.Check(bad, cfg.Validate(), transferNames)
 }
 
-// parseSlice reads the size of a slice, which a Config has as an int.
+// parseSlice reads the size of a slice in bytes, which a Config has as an int.
 func parseSlice(text string) (int, error) {
 	n, err := transfer.ParseSize(text)
 	if err == nil && n > transport.MaxSlice {
@@ -240,7 +242,8 @@ func parseSelections(text string) (all []transport.Selection, err error) {
 	return all, nil
 }
 
-// limits reads --limit: one rate, one for each rail, or none.
+// limits reads --limit: one rate, one for each rail, or none, in bytes a second. -1 is none, 0 what
+// the NICs say of themselves.
 func (f *transferFlags) limits(cfg *transfer.Config) error {
 	switch f.limit {
 	case "":
@@ -266,7 +269,8 @@ func (f *transferFlags) limits(cfg *transfer.Config) error {
 	return nil
 }
 
-// serve is kvbench transfer --server.
+// serve is kvbench transfer --server. What the client chooses is refused here rather than
+// ignored.
 func (f *transferFlags) serve(cmd *cobra.Command, args []string) error {
 	var bad config.Faults
 	if len(args) > 0 {

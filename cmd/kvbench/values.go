@@ -10,7 +10,8 @@ import (
 )
 
 // values are what flags of a command take that choose among names, for a shell's
-// completion: those of the daemons, and these.
+// completion: those of the daemons, and these. They are taken from the tables that the flags
+// are read by, where there are any.
 func values(command string) map[string][]string {
 	all := daemon.Values()
 	switch command {

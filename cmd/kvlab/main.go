@@ -36,10 +36,12 @@ func program() command.Program {
 	return command.Program{Root: root, Failed: exitFailed}
 }
 
-// A result is how a lab's commands ended.
+// A result is how a lab's commands ended, of either lab.
 type result interface{ ExitCode() int }
 
-// status is a lab's end as an exit status: that of the commands if they ran.
+// status is a lab's end as an exit status: that of the commands if they ran. A command's own
+// 2, 124, 125 or 130 cannot be told from kvlab's, as with timeout(1); only kvlab's come with a
+// line on standard error.
 func status(r result, err error, names map[string]string) error {
 	switch {
 	case errors.Is(err, lab.ErrTimeout):

@@ -109,13 +109,14 @@ kill -9 included, no process, interface or namespace is left.`,
 	return cmd
 }
 
-// nicsNames are the flags that set the fields of a Config.
+// nicsNames are the flags that set the fields of a Config. A test holds every field to one.
 var nicsNames = map[string]string{
 	"Rates": "--rates", "MTU": "--mtu", "Burst": "--burst", "Latency": "--latency", "MPTCP": "--mptcp", "SharedSubnet": "--shared-subnet", "NoRoutes": "--no-routes",
 	"Command": "COMMAND", "Env": "--env", "Until": "--until", "Timeout": "--timeout", "Faults": "--fault", "Out": "--out",
 }
 
-// config turns flags into a lab; an error names each that is wrong.
+// config turns flags into a lab; an error names each that is wrong. Output and log are the
+// caller's to set.
 func (f *nicsFlags) config(args []string) (nics.Config, error) {
 	var bad config.Faults
 	cfg := f.cfg

@@ -99,13 +99,14 @@ not count.`,
 	return cmd
 }
 
-// roceNames are the flags that set the fields of a Config.
+// roceNames are the flags that set the fields of a Config. A test holds every field to one.
 var roceNames = map[string]string{
 	"Hosts": "--hosts", "NICs": "--nics", "Rate": "--rate", "Delay": "--delay", "Loss": "--loss", "MTU": "--mtu", "NUMA": "--numa", "Memory": "--memory", "CPUs": "--cpus",
 	"Command": "COMMAND", "Files": "--file", "Env": "--env", "Until": "--until", "Timeout": "--timeout", "Faults": "--fault", "Out": "--out", "Cache": "--cache",
 }
 
-// config turns flags into a lab; an error names each that is wrong.
+// config turns flags into a lab; an error names each that is wrong. Output and log are the
+// caller's to set.
 func (f *roceFlags) config(args []string) (lab.Config, error) {
 	var bad config.Faults
 	cfg := f.cfg

@@ -14,6 +14,7 @@ func main() {
 	program().Main()
 }
 
+// program is made anew for each command line: flags keep what they were given.
 func program() command.Program {
 	var flags daemon.ProxyFlags
 	var logs daemon.LogFlags
