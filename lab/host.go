@@ -251,7 +251,7 @@ func extract(in io.Reader, folder string) error {
 		switch head.Typeflag {
 		case tar.TypeDir:
 			err = root.MkdirAll(name, 0o755)
-		case tar.TypeReg:
+		case tar.TypeReg: // whose folder an archive need not have
 			err = root.MkdirAll(filepath.Dir(name), 0o755)
 			if err == nil {
 				err = writeFile(root, name, head.FileInfo().Mode().Perm(), archive)

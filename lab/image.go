@@ -44,9 +44,13 @@ type image struct {
 	initrd []byte
 }
 
-// buildImage puts together what the hosts run.
+// buildImage puts together what the hosts run. Its order is one of precedence, see archive: the
+// lab's own files, the tools and the command, busybox's applets, the user's files, which may
+// replace nothing, then the libraries of all of these, the modules and the inits.
 func (c Config) buildImage(ctx context.Context, k kernel, token string) (image, error) {
 	b := builder{archive: newArchive(), from: make(map[string]string)}
+	// As Debian has it since bookworm: a library's path begins with /lib or /usr/lib, and both
+	// are the same.
 	for _, link := range [][2]string{{"/bin", "usr/bin"}, {"/sbin", "usr/sbin"}, {"/lib", "usr/lib"}, {"/lib64", "usr/lib64"}} {
 		b.folder("/" + link[1])
 		b.symlink(link[0], link[1])
@@ -54,7 +58,7 @@ func (c Config) buildImage(ctx context.Context, k kernel, token string) (image, 
 	for _, folder := range []string{"/run", "/lab", "/root", "/etc", "/dev", "/usr/sbin"} {
 		b.folder(folder)
 	}
-	b.device("/dev/console", 5, 1)
+	b.device("/dev/console", 5, 1) // init's output, before it has mounted devtmpfs
 	b.file("/etc/passwd", 0o644, []byte("root:x:0:0:root:/root:/bin/sh\n"))
 	b.file("/etc/group", 0o644, []byte("root:x:0:\n"))
 	hosts := "127.0.0.1 localhost\n"

@@ -43,7 +43,8 @@ func newestKernel(searched string) (string, error) {
 	return best, nil
 }
 
-// compareVersions orders names by their numbers, 6.1.0-9 before 6.1.0-50.
+// compareVersions orders names by their numbers, 6.1.0-9 before 6.1.0-50. What is between
+// numbers does not count, so that names and paths of kernels compare as their versions do.
 func compareVersions(a, b string) int {
 	numbers := func(s string) (all []int) {
 		for _, field := range strings.FieldsFunc(s, func(r rune) bool { return r < '0' || r > '9' }) {
@@ -70,7 +71,8 @@ func cacheFolder(folder string) (string, error) {
 	return filepath.Join(above, "kvferry", "lab"), nil
 }
 
-// cachedKernel returns the newest kernel of a cache folder.
+// cachedKernel returns the newest kernel of a cache folder, without asking apt: a lab needs no
+// network. Where modules are depends on the package's age: below lib, or usr/lib.
 func cachedKernel(folder string) (kernel, error) {
 	found, err := filepath.Glob(filepath.Join(folder, "linux-image-*-amd64", "boot", "vmlinuz-*"))
 	if err != nil || len(found) == 0 {

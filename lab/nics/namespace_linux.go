@@ -50,7 +50,8 @@ func onThread(fn func(home netns.NsHandle) error) error {
 	return <-result
 }
 
-// newNamespace makes an empty one, with lo up.
+// newNamespace makes an empty one, with lo up, for the caller to close. Its thread goes back to
+// where it was: the namespace lives on by its descriptor.
 func newNamespace() (n namespace, err error) {
 	err = onThread(func(netns.NsHandle) (err error) {
 		n.fd, err = netns.New()

@@ -235,6 +235,9 @@ func (n *network) change(nic int, do func(*link) error) error {
 
 var errOver = fmt.Errorf("the lab is over: %w", net.ErrClosed)
 
+// The changes that faults are. Each is done when it returns: netlink answers once the kernel
+// has made it.
+
 func (n *network) setLink(nic int, up bool) error {
 	return n.change(nic, func(l *link) error { return n.plug(l, up) })
 }
@@ -259,7 +262,8 @@ func (n *network) silence() error {
 	})
 }
 
-// clear makes a link what it was at the start.
+// clear makes a link what it was at the start. The cable comes last: when the hosts see a
+// carrier, the link is whole.
 func (n *network) clear(nic int) error {
 	return n.change(nic, func(l *link) error {
 		if err := n.setRate(l, n.cfg.Rates[nic]); err != nil {
@@ -272,6 +276,8 @@ func (n *network) clear(nic int) error {
 	})
 }
 
+// traffic is what a host's own side of a NIC counts: of what was lost in the wires the sender
+// has counted, and the receiver has not.
 func (n *network) traffic(host, nic int) (t Traffic, err error) {
 	err = n.change(nic, func(l *link) error {
 		now, err := n.hosts[host-1].LinkByIndex(l.nics[host-1].Attrs().Index)
