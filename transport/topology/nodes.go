@@ -43,7 +43,7 @@ func readNodes(t *tree) []Node {
 		n.Socket = socketOf(t, n.CPUs)
 		nodes, distances = append(nodes, n), append(distances, far)
 	}
-	// Kernels without NUMA have no folder.
+	// Kernels without NUMA have no folder. All memory is then at cpu:0.
 	if len(nodes) == 0 {
 		cpus := t.read("sys/devices/system/cpu/online")
 		return []Node{{CPUs: cpus, Socket: socketOf(t, cpus), Memory: memoryOf(t.read("proc/meminfo"))}}
@@ -51,7 +51,10 @@ func readNodes(t *tree) []Node {
 	return present(nodes, distances)
 }
 
-// present leaves out nodes with neither CPUs nor memory, and the distances to them.
+// present leaves out nodes with neither CPUs nor memory, and the distances to them: firmware
+// lists a node for each socket and each slot of memory that the board has room for. A row of
+// distances has an entry for each node that the kernel lists; of one with another length
+// nobody knows what is meant, and it is dropped.
 func present(nodes []Node, distances [][]int) []Node {
 	var out []Node
 	for i, n := range nodes {

@@ -76,6 +76,8 @@ func (s Snapshot) Text() string {
 		case e.Dir:
 			fmt.Fprintf(&b, "%s/\n", name)
 		default:
+			// Unquoted is what a line can hold so that it is read as it was: text that Go would
+			// not escape, without blanks at its ends, and the one newline that sysfs has.
 			value, whole := strings.CutSuffix(e.Text, "\n")
 			if !whole || value == "" || strconv.Quote(value) != `"`+value+`"` || value != strings.TrimSpace(value) {
 				value = strconv.Quote(e.Text)
@@ -86,7 +88,8 @@ func (s Snapshot) Text() string {
 	return b.String()
 }
 
-// names are the paths that say something: a folder with files in it does not.
+// names are the paths that say something, in order: a folder with files in it does not, and
+// Extract makes it on the way.
 func (s Snapshot) names() []string {
 	filled := map[string]bool{}
 	for name := range s {
@@ -117,6 +120,7 @@ func parseSnapshot(text string) (Snapshot, error) {
 	return s, nil
 }
 
+// parseLine reads one line. An arrow behind an equals sign is part of a value.
 func (s Snapshot) parseLine(line string) error {
 	name, target, isLink := strings.Cut(line, " -> ")
 	if isLink && !strings.Contains(name, " = ") {

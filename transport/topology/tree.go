@@ -48,7 +48,9 @@ func (t *tree) close() { _ = t.root.Close() }
 // maxLinks ends a loop of symlinks, as the kernel does (MAXSYMLINKS).
 const maxLinks = 40
 
-// real is where a path leads, and what is there; "" if that is nothing.
+// real is where a path leads, and what is there; "" if that is nothing. os.Root would follow
+// symlinks too, but not say which, and a capture needs each; nor does it follow those that
+// begin with a slash.
 func (t *tree) real(name string) (string, fs.FileMode) {
 	done, rest := ".", strings.Split(path.Clean(name), "/")
 	mode := fs.ModeDir
@@ -118,6 +120,7 @@ func (t *tree) read(name ...string) string {
 		return ""
 	}
 	defer f.Close()
+	// To the end, not to the size: sysfs gives 4096 for every file, proc gives 0.
 	text := make([]byte, maxFile)
 	n := 0
 	for n < len(text) {
@@ -183,7 +186,8 @@ func (t *tree) link(name ...string) string {
 	return path.Base(at)
 }
 
-// compareNames orders names with numbers in them by the numbers.
+// compareNames orders names with numbers in them by the numbers, of any length: they are
+// compared as text without leading zeros. Names that differ in zeros only go by their length.
 func compareNames(a, b string) int {
 	x, y := a, b
 	for x != "" && y != "" {
@@ -246,6 +250,7 @@ func withTree(root string, use func(*tree) error) error {
 		return err
 	}
 	defer t.close()
+	// Either is enough: a container may be given RDMA devices and no interface.
 	if len(t.list("sys/class/net")) == 0 && len(t.list("sys/class/infiniband")) == 0 {
 		return fmt.Errorf("%q: %w: there is no sys/class/net with an interface in it; name the folder that holds sys, not sys itself, or a capture made by kvbench topo --capture", root, errNoMachine)
 	}

@@ -21,7 +21,8 @@ func (w Warning) String() string {
 	return w.NIC + " " + w.Text
 }
 
-// warnings are about what the options leave in the machine.
+// warnings are about what the options leave in the machine: a NIC that was excluded may be as
+// slow or as far as it likes. Those of NICs come first, in their order, then those of the whole.
 func (m *Machine) warnings(matrix Matrix, o Options) []Warning {
 	var all []Warning
 	var unplaced []string
@@ -33,6 +34,7 @@ func (m *Machine) warnings(matrix Matrix, o Options) []Warning {
 		for _, text := range m.faults(n, len(o.Include) > 0) {
 			all = append(all, Warning{n.Name, text})
 		}
+		// On one node all NICs are, whatever they say.
 		if len(m.Nodes) > 1 && m.node(n.Node) < 0 && n.Kind == Hardware {
 			unplaced = append(unplaced, n.Name)
 		}
@@ -70,7 +72,9 @@ func (m *Machine) warnings(matrix Matrix, o Options) []Warning {
 	return append(all, m.unknownNames(matrix, o)...)
 }
 
-// faults are what looks wrong with a NIC.
+// faults are what looks wrong with a NIC. included is that a filter names the NICs to use: it
+// is then used although it is down, which is said all the same. Speeds and routes are looked
+// at where there is a link: without one a port has no speed, and PCIe may be asleep.
 func (m *Machine) faults(n *NIC, included bool) []string {
 	var all []string
 	add := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
@@ -118,7 +122,8 @@ func (m *Machine) faults(n *NIC, included bool) []string {
 	return all
 }
 
-// routing finds a NIC that another interface stands in for.
+// routing finds a NIC that another interface stands in for: bytes that are sent from its address
+// leave by the other, and two rails share one cable. Nothing else shows it but the rate.
 func (m *Machine) routing(n *NIC) []string {
 	if n.Netdev == "" || !n.Up || n.Master != "" {
 		return nil
@@ -177,6 +182,7 @@ func (m *Machine) training(n *NIC) []string {
 // 200 may be meant, 1 beside 25 is most likely a management port.
 const slow = 10
 
+// fastest is the physical NIC with the highest speed of its port; one of speed 0 if none has.
 func (m *Machine) fastest() *NIC {
 	best := &NIC{}
 	for i := range m.NICs {
@@ -201,7 +207,8 @@ func FormatSpeed(bits float64) string {
 }
 
 // lonelyNodes finds nodes whose memory all goes by other nodes' NICs, where NICs
-// do say where they are.
+// do say where they are. Nodes without CPUs are left out: memory on an expansion card has no
+// NIC of its own anywhere.
 func (m *Machine) lonelyNodes(matrix Matrix) []Warning {
 	var all []Warning
 	for _, n := range m.Nodes {
