@@ -114,7 +114,8 @@ func (ep *endpoint) polled() error {
 	return nil
 }
 
-// stop implements handler: the queue pairs are about to go.
+// stop implements handler: the queue pairs are about to go. It takes both locks, so that after it
+// nobody hands requests over, now or later.
 func (ep *endpoint) stop(err error) {
 	ep.posting.Lock() // no request is being handed over any more
 	defer ep.posting.Unlock()
@@ -123,7 +124,8 @@ func (ep *endpoint) stop(err error) {
 	ep.broken = err
 }
 
-// underWay implements handler.
+// underWay implements handler. Requests that were flushed stay in the ring for ended, which
+// completes their slices, and are under way no more.
 func (ep *endpoint) underWay() bool {
 	ep.eps.Lock()
 	defer ep.eps.Unlock()
@@ -190,6 +192,8 @@ func (ep *endpoint) ended(err error, failed uint64) {
 		}
 		reason := theirs
 		for ; q.head != q.tail; q.head++ {
+			// The device names a request; a slice ends with the last of its own. So the reason
+			// goes on to the next request that ends a slice, and no further.
 			if requestID(i, q.head) == failed {
 				reason = err
 			}

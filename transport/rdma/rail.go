@@ -20,7 +20,7 @@ type Rail struct {
 	open    func(*Config) (device, error) // openDevice, or a test's
 	ln      *net.TCPListener
 	addr    string       // that peers are told
-	local   *net.TCPAddr // of connections made; nil leaves it to the system
+	local   *net.TCPAddr // of connections made, so that they go by the rail's own network; nil leaves it to the system
 	regs    regions
 	handler func(transport.Key, transport.Imm) // set before the first peer knows a key
 	wg      sync.WaitGroup                     // accept, watch, endpoints, served links
@@ -256,6 +256,7 @@ func (r *Rail) Dial(ctx context.Context, addr string) (transport.Endpoint, error
 // introduce exchanges greetings: by the target's, it has ended the connections
 // that were lost, and its queue pairs are ready.
 func (r *Rail) introduce(ctx context.Context, c net.Conn, addr string) (*endpoint, error) {
+	// A deadline in the past ends the reads and writes below when ctx ends.
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	l, err := r.newLink(c, r.cfg.QueuePairs, r.cfg.QueueDepth)
@@ -278,7 +279,7 @@ func (r *Rail) introduce(ctx context.Context, c net.Conn, addr string) (*endpoin
 		if err := l.connect(g); err != nil {
 			return err
 		}
-		if !stop() {
+		if !stop() { // the deadline is set, or is about to be
 			return ctx.Err()
 		}
 		return nil
@@ -386,6 +387,8 @@ func (r *Rail) welcome(guest *guest) (*served, error) {
 	for _, s := range g.lost {
 		r.Fence(s)
 	}
+	// As many pairs as the initiator has. What a stranger can have made so is bounded by the
+	// number of guests, and by greetWithin if it says nothing.
 	l, err := r.newLink(c, len(g.pairs), r.cfg.QueueDepth)
 	if err != nil {
 		return nil, err

@@ -17,7 +17,7 @@ import (
 type regions struct {
 	pinning sync.Mutex // held while memory is pinned and released, which can take long
 
-	version atomic.Uint64 // changes with pins, so that what was found can be kept
+	version atomic.Uint64 // changes when a registration goes, so that what was found can be kept until then
 
 	mu    sync.RWMutex
 	byKey map[transport.Key]*region // nil once closed
@@ -113,7 +113,8 @@ func (l *local) holds(mem []byte) bool {
 	return a >= l.base && a+uint64(len(mem)) <= l.base+l.size
 }
 
-// local finds the registered memory around mem.
+// local finds the registered memory around mem: first by the key that the slice came with, then
+// among all pins, of which there are few.
 func (regs *regions) local(key transport.Key, mem []byte) local {
 	regs.mu.RLock()
 	defer regs.mu.RUnlock()
@@ -156,7 +157,8 @@ func (regs *regions) resolve(key transport.Key, peer *served) {
 	peer.send(f)
 }
 
-// uses reports whether a peer may have something under way with a key.
+// uses reports whether a peer may have something under way with a key: one that it was told of,
+// or one that it was asked for and has not given back.
 func (regs *regions) uses(key transport.Key, peer *served) bool {
 	regs.mu.RLock()
 	defer regs.mu.RUnlock()

@@ -113,7 +113,8 @@ func explainOpen(name string, err error) error {
 	return fmt.Errorf("opening %s: %w", name, err)
 }
 
-// prepare chooses port and GID and makes what all connections share.
+// prepare chooses port and GID and makes what all connections share. After an error the caller
+// closes the device, which frees what there is of it.
 func (d *verbsDevice) prepare(cfg *Config, name string) error {
 	if rc := C.ibv_query_device(d.ctx, &d.limits); rc != 0 {
 		return fmt.Errorf("querying %s: %w", name, syscall.Errno(rc))
@@ -203,7 +204,7 @@ func (d *verbsDevice) port(num int) (port, int, error) {
 		if dev, err := net.InterfaceByIndex(int(e.ndev_ifindex)); err == nil {
 			g.netdev = dev.Name
 		}
-		if g.kind <= gidRoCE2 {
+		if g.kind <= gidRoCE2 { // others are of kinds that no rail here speaks
 			p.gids = append(p.gids, g)
 		}
 	}
@@ -243,7 +244,8 @@ func (d *verbsDevice) register(mem []byte) (memory, error) {
 	return &verbsMemory{mr, address(mem)}, nil
 }
 
-// explainPin says what to do about memory that cannot be pinned.
+// explainPin says what to do about memory that cannot be pinned. The kernel counts pinned pages
+// against RLIMIT_MEMLOCK unless the process has CAP_IPC_LOCK, and says ENOMEM for either limit.
 func explainPin(n int, err error) error {
 	var l syscall.Rlimit
 	const memlock = 8 // RLIMIT_MEMLOCK
@@ -300,6 +302,7 @@ func (d *verbsDevice) event() (event, error) {
 		case err != nil:
 			return 0, net.ErrClosed
 		}
+		// What happens to a queue pair comes as a completion, too: such events are left alone.
 		mine := int(num) == d.at.port.num
 		switch {
 		case typ == C.IBV_EVENT_PORT_ERR && mine:
@@ -354,6 +357,7 @@ func (d *verbsDevice) pairs(n, depth int) (pairs, error) {
 	return p, nil
 }
 
+// newPairs makes pairs that cannot be slept for: those of pairs, or of prepare's trial.
 func (d *verbsDevice) newPairs(n, depth, inline int) (*verbsPairs, error) {
 	p := &verbsPairs{d: d, n: n, psn: rand.Uint32() & 0xffffff}
 	rc := C.kv_pairs_new(d.ctx, d.pd, C.uint8_t(d.at.port.num), C.int(n), C.int(depth), C.int(inline), &p.c)
