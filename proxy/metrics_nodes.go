@@ -11,6 +11,9 @@ import (
 // of rails are the nodes' own, and begin anew with a node's process.
 type nodeCollector struct{ nodes *nodes }
 
+// Labels are appended to a slice without room, so that no two descriptions share its memory.
+// "perc" is vLLM's word for a share of 0 to 1; cache_config_info is 1, and says what it says in
+// its labels.
 var (
 	nodeLabels  = []string{"model_name", "engine"}
 	runningDesc = prometheus.NewDesc("vllm:num_requests_running", "Sequences in the engine's batch.", nodeLabels, nil)
@@ -49,6 +52,7 @@ func (c nodeCollector) Collect(ch chan<- prometheus.Metric) {
 			awake = 1
 			up[n.Info.Role]++
 		}
+		// A node's first load may not be here yet; it has said what it has when it registered.
 		total := n.Load.KvBlocksTotal
 		if total == 0 {
 			total = n.Info.KvBlocks

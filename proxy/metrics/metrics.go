@@ -38,7 +38,9 @@ type Metrics struct {
 // and its client sees one. vLLM's only engine is called that.
 const wholeCluster = "0"
 
-// A Model counts the requests for one model.
+// A Model counts the requests for one model. It is resolved once: the serving path looks
+// nothing up by label. Those that begin with nixl have the names of vLLM's connector of that
+// name, and are of KV that moved by whatever hand-off.
 type Model struct {
 	promptTokens, promptTokensCached, generationTokens prometheus.Counter
 	externalQueries, externalHits                      prometheus.Counter
@@ -60,7 +62,7 @@ type Engine struct {
 	iterationTokens                                    prometheus.Observer
 }
 
-// Stages of a request, as in proto.Breakdown.
+// Stages of a request, as in proto.Breakdown, which says what each begins and ends with.
 const (
 	stageProxy = iota
 	stageQueue
@@ -224,7 +226,9 @@ func (m *Metrics) Model(name string) *Model {
 
 // Engine returns the counts of one node, the same ones when it comes back.
 func (m *Metrics) Engine(model, node string) *Engine {
-	m.Model(model) // a model's counters are there from its first node on
+	// A model's counters are there from its first node on, at 0: a series that begins with its
+	// first count shows no rate for it.
+	m.Model(model)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	key := [2]string{model, node}
