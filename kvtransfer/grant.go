@@ -19,6 +19,7 @@ type Terms struct {
 	First  int           // index of Blocks[0] in the sequence's block table
 	Tokens int           // of the sequence: its last block may be full in part
 	Hidden bool          // the blocks' hidden states too
+	Tag    string        // names the request in the log
 
 	// Lease is how long the grant lasts if nobody ends it, from the call of Grant or Renew.
 	// 0 is until somebody does.
@@ -177,7 +178,7 @@ func (g *Grant) end(why End) {
 		defer a.background.Done()
 		// Waits for operations under way.
 		if err := g.window.Close(); err != nil {
-			a.cfg.Logger.Warn("closing a transfer's window", "window", g.name, "err", err)
+			a.cfg.Logger.Warn("closing a transfer's window", "request", g.terms.Tag, "err", err)
 		}
 		if g.terms.OnEnd != nil {
 			g.terms.OnEnd(why)

@@ -37,36 +37,7 @@ func TestUnconfirmed(t *testing.T) {
 	defer s.end()
 
 	cut := make(chan struct{})
-	all.Go(func() {
-		for first := true; ; first = false {
-			c, err := lis.Accept()
-			if err != nil {
-				return
-			}
-			to, err := net.Dial("tcp", "127.0.0.2:"+port)
-			if err != nil {
-				t.Error(err)
-				c.Close()
-				return
-			}
-			all.Go(func() {
-				_, _ = io.Copy(to, c)
-				to.Close()
-			})
-			all.Go(func() {
-				defer c.Close()
-				if !first {
-					_, _ = io.Copy(c, to)
-					return
-				}
-				// A welcome and the acknowledgement of a frame of data; see package
-				// transport/socket.
-				_, _ = io.CopyN(c, to, 16+24)
-				<-cut
-				to.Close()
-			})
-		}
-	})
+	all.Go(func() { confirmFirst(t, lis, "127.0.0.2:"+port, cut) })
 
 	answer := make(chan int, 1)
 	go func() {
@@ -96,6 +67,41 @@ func TestUnconfirmed(t *testing.T) {
 			if got := n.daemon.w.core.Totals(); got.Failed != 0 || got.Transfers != 1 {
 				t.Errorf("%s: %+v: want one transfer, and none failed", n.daemon.cfg.ID, got)
 			}
+		})
+	}
+}
+
+// confirmFirst passes connections to lis on until it is closed. The first one's answers pass
+// up to the acknowledgement of the first data; it is cut when cut is closed.
+func confirmFirst(t *testing.T, lis net.Listener, addr string, cut <-chan struct{}) {
+	var all sync.WaitGroup
+	defer all.Wait()
+	for first := true; ; first = false {
+		c, err := lis.Accept()
+		if err != nil {
+			return
+		}
+		to, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Error(err)
+			c.Close()
+			return
+		}
+		all.Go(func() {
+			_, _ = io.Copy(to, c)
+			to.Close()
+		})
+		all.Go(func() {
+			defer c.Close()
+			if !first {
+				_, _ = io.Copy(c, to)
+				return
+			}
+			// A welcome and the acknowledgement of a frame of data; see package
+			// transport/socket.
+			_, _ = io.CopyN(c, to, 16+24)
+			<-cut
+			to.Close()
 		})
 	}
 }

@@ -29,7 +29,7 @@ type legKey struct {
 // lease; what is reserved, until its request ends.
 func (w *worker) open(l *live, o connector.Offer) (*proto.KVRef, error) {
 	terms := kvtransfer.Terms{
-		Op: transport.Read, Blocks: o.Blocks, First: o.First, Tokens: o.Tokens, Hidden: l.handoff.Parts == handoff.Tensors,
+		Op: transport.Read, Blocks: o.Blocks, First: o.First, Tokens: o.Tokens, Hidden: l.handoff.Parts == handoff.Tensors, Tag: l.name,
 		Lease: w.cfg.HoldTimeout,
 		OnEnd: func(e kvtransfer.End) {
 			if e == kvtransfer.Lapsed {
