@@ -23,9 +23,9 @@ type Scheduler interface {
 }
 
 // MaxLag is how far back a launch, the end of a step or a part of a hand-off may be
-// dated: to the moment it became possible or was due. A driver wakes a fraction of a millisecond late, and on a machine with a
-// busy neighbour some milliseconds now and then; dating the step back keeps the
-// schedule absolute, so lateness never adds up. At 2 ms, 1024/q2 fell behind by 7 ms in
+// dated: to the moment it became possible or was due. A driver wakes a fraction of a
+// millisecond late, and on a machine with a busy neighbour some milliseconds now and then;
+// dating the step back keeps the schedule absolute, so lateness never adds up. At 2 ms, 1024/q2 fell behind by 7 ms in
 // a burst, which was enough for v0 to take another course. Beyond it something else
 // held the machine up, and the step starts when it starts. In virtual time nothing is
 // late.

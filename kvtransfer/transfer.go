@@ -96,8 +96,10 @@ type Move struct {
 type Moved struct {
 	Bytes      int64         // moved
 	Posted, At time.Duration // when it was under way, and when it ended
-	// Err is nil if all bytes are where they should be. It wraps ErrWithdrawn if the grant
-	// has ended, and the transport's errors.
+	// Err is nil if all bytes are where they should be; of a Write also if the peer ended
+	// the grant before it had confirmed them, which it does once it has all it needs, and
+	// says elsewhere if it does so for another reason. It wraps ErrWithdrawn if the grant
+	// had ended before, and the transport's errors.
 	Err error
 }
 

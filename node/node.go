@@ -9,7 +9,8 @@
 //
 // One goroutine, the worker's loop, owns the node's state: the scheduler and the hand-offs
 // of package connector, which say what is to be done, and the KV pool. Streams, transfers
-// and the executor hand it events. Durations are time.Duration on the node's monotonic
+// (package kvtransfer) and the executor hand it events. Which scheduler and which executor
+// they are, only the configuration knows. Durations are time.Duration on the node's monotonic
 // clock; on the wire they are microseconds, deadlines milliseconds.
 package node
 

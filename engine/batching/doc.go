@@ -13,11 +13,9 @@
 //	                 preempted│  └─KV from elsewhere─▶ pending ─Landed─▶ running
 //	                          └─────────────────────────────┘
 //
-// PrefillFirst does what vLLM 0.6
-// did by default: all waiting prompts up to a token budget in one step, during
-// which every running sequence stalls. Chunked fills a small budget, decodes
-// first. When a running sequence needs a block and the pool has none, the
-// sequence admitted last is preempted and later recomputes its tokens, before any
-// prompt that came after it. Which tokens a request gets is a function of its
-// prompt alone, whatever the policy and however often it was preempted.
+// Of the two policies PrefillFirst does what vLLM 0.6 did by default: all waiting prompts
+// up to a token budget in one step, during which every running sequence stalls. Chunked
+// fills a small budget, decodes first. When a running sequence needs a block and the pool
+// has none, the sequence admitted last is preempted and later recomputes its tokens, before
+// any prompt that came after it.
 package batching
