@@ -30,7 +30,7 @@ func TestFlagNames(t *testing.T) {
 		names  map[string]string
 		inside []string // fields that no flag sets
 	}{
-		{node.Config{}, nodeSet, NodeFlagNames, []string{"Role", "Allocate", "Logger", "Clock"}},
+		{node.Config{}, nodeSet, NodeFlagNames, []string{"Role", "Allocate", "NewScheduler", "NewExecutor", "Logger", "Clock"}},
 		{proxy.Config{}, proxySet, ProxyFlagNames, []string{"Membership", "Logger"}},
 	} {
 		named := map[string]bool{}
