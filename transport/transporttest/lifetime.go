@@ -138,6 +138,37 @@ func testEndpointClose(t *testing.T, make Factory) {
 	}
 }
 
+// testLostAreEnded gives connections up in the middle of writes and makes others. What the
+// old one had on its way has landed or never will when Dial has returned: a retry's bytes
+// may be followed by the owner's own. The race detector sees operations that still go on.
+func testLostAreEnded(t *testing.T, make Factory) {
+	x := newBench(t, make, 1<<20)
+	defer x.close()
+	fill(x.src, 1)
+	for range 10 {
+		c := newTally(t)
+		var slices []*transport.Slice
+		for range 32 {
+			slices = append(slices, transport.NewSlice(transport.Write, x.src, x.key, 0, c.done))
+		}
+		if n, err := x.ep.Post(slices); err != nil || n == 0 {
+			t.Fatalf("Post: %d, %v", n, err)
+		}
+		c.wait(1)
+		if err := x.ep.Close(); err != nil {
+			t.Error(err)
+		}
+		x.ep = dial(t, x.a, x.b.Addr())
+		clear(x.dst)
+		after := newTally(t)
+		x.post(after, []*transport.Slice{transport.NewSlice(transport.Write, x.src[:1], x.key, 0, after.done)})
+		after.wait(1)
+		if !bytes.Equal(x.dst[1:], bytesOf(len(x.dst)-1)) {
+			t.Fatal("bytes of a connection that was lost landed after the next one was made")
+		}
+	}
+}
+
 // testFence checks that nothing of a connection lands once its target has fenced it,
 // that its initiator hears of it, and that other connections live on.
 func testFence(t *testing.T, factory Factory) {

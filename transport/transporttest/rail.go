@@ -54,6 +54,7 @@ func TestRail(t *testing.T, make Factory, windows Windows) {
 		{"DeregisterUnderLoad", testDeregisterUnderLoad},
 		{"Dial", testDial},
 		{"EndpointClose", testEndpointClose},
+		{"LostAreEnded", testLostAreEnded},
 		{"Fence", testFence},
 		{"FenceWithin", testFenceWithin},
 		{"PeerClose", testPeerClose},
