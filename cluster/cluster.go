@@ -273,7 +273,7 @@ func (c *Cluster) spawn(ctx context.Context, pt part) (*hello, error) {
 		err error
 	}
 	ready := make(chan answer, 1)  // has room: nobody may be there to take it
-	kills := kvcache.OutOfMemory() // the machine's count, to compare with at the end
+	kills := kvcache.OutOfMemory() // so far, to compare with at the end
 	go func() {
 		var a answer
 		line, err := bufio.NewReader(out).ReadBytes('\n')

@@ -63,8 +63,8 @@ func (l *Lab) kill(host int) error {
 	return nil
 }
 
-// The faults by name, for programs. A link is that of NIC nic of both hosts, so that the
-// Host of most of them is 1 for no other reason than that it has to be one.
+// The faults by name, for programs. A link is that of NIC nic of both hosts; Host is 1 below
+// since a Fault has to name one.
 
 // Cut pulls the cable of a link: both hosts see the carrier go.
 func (l *Lab) Cut(nic int) error {
