@@ -112,7 +112,7 @@ func New(cfg Config) (_ *Node, err error) {
 	if n.slab, err = kvcache.NewSlab(prof.KVGeometry, mem); err != nil {
 		return nil, err
 	}
-	if err := topology.Place(mem, cfg.KVLocation); err != nil {
+	if err := topology.Bind(mem, cfg.KVLocation); err != nil {
 		bad.Check("KVLocation", err)
 		return nil, bad.Err("node.Config")
 	}

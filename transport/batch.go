@@ -292,7 +292,7 @@ func (b *Batch) post() {
 	for i := range b.slices {
 		run[i] = &b.slices[i]
 	}
-	b.t.peer.place(run)
+	b.t.peer.assign(run)
 	b.sliceDone(1)
 }
 

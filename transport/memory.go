@@ -15,7 +15,7 @@ type Allocator func(size int) (mem []byte, release func() error, err error)
 
 // MapMemory is an [Allocator] of private memory outside the Go heap, from which no garbage
 // collector looks for pointers, and which an RDMA device may keep the address of. It takes
-// address space only: a page is taken when it is first touched, and topology.Place says
+// address space only: a page is taken when it is first touched, and topology.Bind says
 // before that which NUMA node it comes from. A second call of release does nothing.
 func MapMemory(size int) (mem []byte, release func() error, err error) {
 	if mem, err = mapPages(size); err != nil {

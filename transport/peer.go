@@ -44,9 +44,9 @@ type lane struct {
 	queue []*Slice
 }
 
-// place gives slices to paths, now or when there is room. All are of one batch, or
+// assign gives slices to paths, now or when there is room. All are of one batch, or
 // come from one path.
-func (g *peer) place(run []*Slice) {
+func (g *peer) assign(run []*Slice) {
 	switch {
 	case len(run) == 0:
 	case len(g.paths) == 1:
@@ -270,7 +270,7 @@ func (g *peer) evacuate(p *path) {
 	}
 	p.mu.Unlock()
 	p.inflight.Add(-size(free))
-	g.place(free)
+	g.assign(free)
 	if at != nil {
 		g.e.fence(t, at.ep.Secret(), func(err error) { g.fenced(p, at, t, err) })
 	}

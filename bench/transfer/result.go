@@ -156,14 +156,14 @@ func (p *Point) record(l *load, d time.Duration, limit float64) {
 	}
 }
 
-// A window is the rails' counts when the interval begins and ends.
-type window struct {
+// A interval is the rails' counts when the interval begins and ends.
+type interval struct {
 	opened, shut time.Duration // by the engine's clock
 	first, last  []transport.RailStats
 }
 
 // railUse is what the rails did; before and after are readings around the point.
-func railUse(before, after []transport.RailStats, w *window) []RailUse {
+func railUse(before, after []transport.RailStats, w *interval) []RailUse {
 	if len(w.first) == 0 || len(w.last) == 0 {
 		w.first, w.last = before, before // there was none
 	}

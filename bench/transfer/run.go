@@ -169,7 +169,7 @@ func (s *session) open(ctx context.Context) (err error) {
 	if s.mem, s.free, err = transport.MapMemory(int(s.cfg.Segment)); err != nil {
 		return fmt.Errorf("mapping %s: %w", FormatSize(s.cfg.Segment), err)
 	}
-	if err := topology.Place(s.mem, s.cfg.Location); err != nil {
+	if err := topology.Bind(s.mem, s.cfg.Location); err != nil {
 		return err
 	}
 	warm(s.mem, s.cfg.Seed)
@@ -258,7 +258,7 @@ func (s *session) point(ctx context.Context, p *plan) (*Point, error) {
 		Op: p.Op.String(), Block: p.Block, Batch: p.Batch, Threads: p.Threads, Depth: p.Depth,
 		Count: p.setup.count, Select: string(p.setup.sel),
 	}
-	var w window
+	var w interval
 	d, err := s.run(ctx, l, &out.CPU, &w)
 	out.record(l, d, s.r.limit(p.setup.count))
 	out.Rails, out.RailsS = railUse(before, s.engine.Rails(), &w), (w.shut - w.opened).Seconds()
@@ -297,7 +297,7 @@ func (s *session) check(ctx context.Context, p *plan, l *load) (verdict, error) 
 
 // run moves the load through warm-up and interval, or its iterations, until nothing
 // is under way, and returns the time that counts.
-func (s *session) run(ctx context.Context, l *load, cpu *CPU, w *window) (counted time.Duration, err error) {
+func (s *session) run(ctx context.Context, l *load, cpu *CPU, w *interval) (counted time.Duration, err error) {
 	pause := func(d time.Duration) {
 		t := time.NewTimer(d)
 		defer t.Stop()

@@ -281,7 +281,7 @@ func (t *target) welcome(m *message) (_ *message, err error) {
 	if t.mem, t.unmap, err = transport.MapMemory(int(m.Segment)); err != nil {
 		return nil, fmt.Errorf("mapping %d bytes: %w", m.Segment, err)
 	}
-	if err := topology.Place(t.mem, t.location); err != nil {
+	if err := topology.Bind(t.mem, t.location); err != nil {
 		return nil, err
 	}
 	t.seed = m.Seed

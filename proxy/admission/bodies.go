@@ -71,8 +71,8 @@ type Hold struct {
 	ended   bool          // given back
 	slow    bool          // was cut
 
-	index int           // in its client's waiting
-	place *list.Element // in its client's reading; nil before and after
+	index   int           // in its client's waiting
+	element *list.Element // in its client's reading; nil before and after
 }
 
 // NewBodies bounds bodies of which the longest has maxBody bytes.
@@ -128,7 +128,7 @@ func (b *Bodies) grant() {
 			c.held += h.bytes
 			b.used += h.bytes
 			h.since = time.Now()
-			h.place = c.reading.PushBack(h)
+			h.element = c.reading.PushBack(h)
 			if h.granted != nil {
 				close(h.granted)
 			}
@@ -241,9 +241,9 @@ func (b *Bodies) end(h *Hold) {
 // read takes h out of those that are being read. c may be nil: of a client that has
 // nothing any more.
 func (c *bodyClient) read(h *Hold) {
-	if h.place != nil {
-		c.reading.Remove(h.place)
-		h.place = nil
+	if h.element != nil {
+		c.reading.Remove(h.element)
+		h.element = nil
 	}
 }
 

@@ -50,9 +50,9 @@ type Connection struct {
 	Ahead []byte     // read already, of the next request
 
 	// Guarded by all.mu.
-	place *list.Element // in its client's pending; nil while a request runs
-	since time.Time     // when it became pending
-	gone  bool
+	element *list.Element // in its client's pending; nil while a request runs
+	since   time.Time     // when it became pending
+	gone    bool
 }
 
 const slowPending = time.Second
@@ -173,7 +173,7 @@ func (a *Connections) add(c *Connection) (taken bool, room <-chan struct{}, afte
 	a.clients[c.Addr] = cl
 	cl.total++
 	a.total++
-	c.place, c.since = cl.pending.PushBack(c), now
+	c.element, c.since = cl.pending.PushBack(c), now
 	return true, nil, 0
 }
 
@@ -206,9 +206,9 @@ func (a *Connections) removeLocked(c *Connection) {
 	}
 	c.gone = true
 	cl := a.clients[c.Addr]
-	if c.place != nil {
-		cl.pending.Remove(c.place)
-		c.place = nil
+	if c.element != nil {
+		cl.pending.Remove(c.element)
+		c.element = nil
 	}
 	if cl.total--; cl.total == 0 {
 		delete(a.clients, c.Addr)
@@ -239,11 +239,11 @@ func (a *Connections) State(conn net.Conn, s http.ConnState) {
 		}
 		cl := a.clients[c.Addr]
 		c.since = time.Now()
-		if c.place == nil {
-			c.place = cl.pending.PushBack(c)
+		if c.element == nil {
+			c.element = cl.pending.PushBack(c)
 			a.changed()
 		} else {
-			cl.pending.MoveToBack(c.place)
+			cl.pending.MoveToBack(c.element)
 		}
 	case http.StateClosed: // and not http.StateHijacked: it is a stream's
 		a.removeLocked(c)
@@ -278,9 +278,9 @@ func (a *Connections) CloseStreams() {
 func (a *Connections) Running(c *Connection) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if c.place != nil {
-		a.clients[c.Addr].pending.Remove(c.place)
-		c.place = nil
+	if c.element != nil {
+		a.clients[c.Addr].pending.Remove(c.element)
+		c.element = nil
 	}
 }
 

@@ -27,7 +27,7 @@ const (
 //	waits for another node, by its own word    as long as any node of the cluster gets on
 type Progress struct {
 	step, token time.Duration // a step takes step at most, and token more a prompt token
-	window      int           // prompt tokens that one step has at most, about
+	most        int           // prompt tokens that one step has at most, about
 
 	owed   int           // legs that the next word is due of
 	tokens int           // of prompt, of these
@@ -40,7 +40,7 @@ type Progress struct {
 // NewProgress is that of a node which costs what it says of itself.
 func NewProgress(info *proto.NodeInfo) Progress {
 	return Progress{
-		step: time.Duration(info.StepUs) * time.Microsecond, token: time.Duration(info.PromptTokenNs), window: int(info.MaxModelLen),
+		step: time.Duration(info.StepUs) * time.Microsecond, token: time.Duration(info.PromptTokenNs), most: int(info.MaxModelLen),
 	}
 }
 
@@ -88,7 +88,7 @@ func (p *Progress) Stalled(now, any time.Duration) bool {
 func (p *Progress) Limit() time.Duration {
 	due := p.Due
 	if due == 0 {
-		due = p.step + time.Duration(min(p.tokens, p.window))*p.token
+		due = p.step + time.Duration(min(p.tokens, p.most))*p.token
 	}
 	return stallSlack + due*3/2
 }

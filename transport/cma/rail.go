@@ -39,7 +39,7 @@ var ErrUnsupported = errors.New("no cross-memory attach here: use a TCP rail")
 // Rail implements transport.Rail.
 type Rail struct {
 	*socket.Rail
-	place string // of this machine and network namespace
+	machine string // of this machine and network namespace
 }
 
 // New listens and serves. The caller closes the rail, or gives it to an engine.
@@ -59,8 +59,8 @@ func listen(cfg Config, attach func(socket.Conn) (socket.Memory, error)) (*Rail,
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	r := &Rail{place: place()}
-	addr := "@kvferry/" + r.place + "/" + rand.Text()
+	r := &Rail{machine: machine()}
+	addr := "@kvferry/" + r.machine + "/" + rand.Text()
 	ln, err := net.Listen("unix", addr)
 	if err != nil {
 		return fail(err)
@@ -83,14 +83,14 @@ func dial(ctx context.Context, addr string) (socket.Conn, error) {
 
 // Route implements transport.Router.
 func (r *Rail) Route(addr string) (transport.Reach, string) {
-	if !strings.HasPrefix(addr, "@kvferry/"+r.place+"/") {
+	if !strings.HasPrefix(addr, "@kvferry/"+r.machine+"/") {
 		return transport.NoRoute, "it is on another machine, or in another network namespace"
 	}
 	return transport.OnLink, ""
 }
 
-// place names this machine since it was started, and this network namespace in it.
-func place() string {
+// machine names this machine since it was started, and this network namespace in it.
+func machine() string {
 	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	ns, _ := os.Readlink("/proc/self/ns/net") // net:[4026531840]
 	text := strings.TrimSpace(string(boot)) + strings.Trim(strings.TrimPrefix(ns, "net:"), "[]")

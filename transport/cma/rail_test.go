@@ -52,7 +52,7 @@ func TestRoute(t *testing.T) {
 	if reach, _ := a.Route(b.Addr()); reach != transport.OnLink {
 		t.Errorf("its neighbour %s: %v", b.Addr(), reach)
 	}
-	for _, addr := range []string{"@kvferry/0123/ABC", strings.Replace(b.Addr(), b.place, b.place+"1", 1), "127.0.0.1:7000", ""} {
+	for _, addr := range []string{"@kvferry/0123/ABC", strings.Replace(b.Addr(), b.machine, b.machine+"1", 1), "127.0.0.1:7000", ""} {
 		if reach, why := a.Route(addr); reach != transport.NoRoute || why == "" {
 			t.Errorf("%q: %v, %q", addr, reach, why)
 		}

@@ -48,7 +48,7 @@ const (
 	firstWindow = 1 << 20
 )
 
-func (p *Path) window() int64 {
+func (p *Path) limit() int64 {
 	if p.Rate == 0 {
 		return firstWindow
 	}
@@ -56,7 +56,7 @@ func (p *Path) window() int64 {
 }
 
 // room says whether the path may have more under way; one slice it always may.
-func (p *Path) room() bool { return p.Up && (p.Inflight == 0 || p.Inflight < p.window()) }
+func (p *Path) room() bool { return p.Up && (p.Inflight == 0 || p.Inflight < p.limit()) }
 
 // Choose chooses the path that takes a slice next from a queue, and which one.
 // sizes are those of the queue's slices, from its head; ranks say how far each path

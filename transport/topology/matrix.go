@@ -27,7 +27,7 @@ func CheckLocation(location string) error {
 }
 
 // nodeOf is N of cpu:N, below 1024: as many nodes as Linux can have (NODES_SHIFT is 10 at
-// most), and as Place's mask has room for.
+// most), and as Bind's mask has room for.
 func nodeOf(location string) (int, error) {
 	number, ok := strings.CutPrefix(location, "cpu:")
 	node, err := strconv.ParseUint(number, 10, 10)

@@ -70,7 +70,7 @@ func readInterface(t *tree, name string, devices map[string]*device) (NIC, bool)
 	n.Master = t.link(at, "master")
 	if t.has(at, "device") {
 		n.Kind = Hardware
-		n.place(t, path.Join(at, "device"), devices)
+		n.locate(t, path.Join(at, "device"), devices)
 		if representor.MatchString(t.read(at, "phys_port_name")) {
 			n.Kind = Virtual
 		}
@@ -78,10 +78,10 @@ func readInterface(t *tree, name string, devices map[string]*device) (NIC, bool)
 	return n, true
 }
 
-// place fills in where the device behind a link is. That of a virtio NIC is
+// locate fills in where the device behind a link is. That of a virtio NIC is
 // virtio2 below the PCI device, and others (USB, VMBus) may be further down or
 // not on PCI at all.
-func (n *NIC) place(t *tree, link string, devices map[string]*device) {
+func (n *NIC) locate(t *tree, link string, devices map[string]*device) {
 	at, _ := t.real(link)
 	n.Driver = t.link(at, "driver")
 	n.Path = pciPath(at)

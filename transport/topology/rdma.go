@@ -34,7 +34,7 @@ func readRDMA(t *tree, nics *[]NIC, devices map[string]*device) {
 			n := NIC{Name: name, Kind: Virtual, Node: -1, RDMA: []RDMADevice{d}, Speed: d.Speed}
 			if t.has(at, "device") {
 				n.Kind = Hardware
-				n.place(t, path.Join(at, "device"), devices)
+				n.locate(t, path.Join(at, "device"), devices)
 			}
 			*nics = append(*nics, n)
 		}

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestPlace(t *testing.T) {
+func TestBind(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("memory is placed on Linux only")
 	}
@@ -17,13 +17,13 @@ func TestPlace(t *testing.T) {
 	}
 	defer syscall.Munmap(mem)
 	for _, at := range []string{Any, "cpu:0"} {
-		if err := Place(mem, at); err != nil {
+		if err := Bind(mem, at); err != nil {
 			t.Errorf("%s: %v", at, err)
 		}
 	}
 	clear(mem)
 	for at, want := range map[string]string{"cpu:1000": "cpu:1000", "gpu:1": "write cpu:N", "cpu:-1": "write cpu:N", "": "write cpu:N"} {
-		if err := Place(mem, at); err == nil || !strings.Contains(err.Error(), want) {
+		if err := Bind(mem, at); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", at, err)
 		}
 	}

@@ -6,12 +6,12 @@ import (
 	"unsafe"
 )
 
-// Place has memory that was not touched yet come from a location: the pages of cpu:1
+// Bind has memory that was not touched yet come from a location: the pages of cpu:1
 // from NUMA node 1. Any is anywhere. mem is mmap'd, whole pages. Pages that are there
 // already stay where they are; those to come must come from that node, and where it has none
 // left the kernel ends a process rather than take others (mbind(2), MPOL_BIND): memory
 // that is silently elsewhere would spoil what is measured.
-func Place(mem []byte, location string) error {
+func Bind(mem []byte, location string) error {
 	if location == Any || len(mem) == 0 {
 		return nil
 	}
