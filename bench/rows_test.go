@@ -65,7 +65,7 @@ func TestParseLists(t *testing.T) {
 		wantError(t, c.list, err, c.want...)
 	}
 	_, err = ParseSettings("tcp,rmda")
-	wantError(t, "tcp,rmda", err, `"rmda"`, "nondisagg, chunked, rdma, rdma2, tcp, pull, layerwise")
+	wantError(t, "tcp,rmda", err, `"rmda"`, "nondisagg, chunked, rdma, rdma2, tcp, pull, push, layerwise")
 }
 
 func wantError(t *testing.T, what string, err error, parts ...string) {

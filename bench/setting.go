@@ -24,7 +24,7 @@ type Setting struct {
 	Rail string `json:"rail,omitempty"`
 }
 
-// Settings are the five published settings, and two hand-offs of ours over the
+// Settings are the five published settings, and three hand-offs of ours over the
 // link of tcp, in the order the tables show them.
 func Settings() []Setting {
 	const sockets = "127.0.0.1:0"
@@ -35,14 +35,15 @@ func Settings() []Setting {
 		{Name: "rdma2", Mode: ModeDisagg, Handoff: "v0", Link: "rdma2", Rail: "cma"},
 		{Name: "tcp", Mode: ModeDisagg, Handoff: "v0", Link: "tcp", Rail: sockets},
 		{Name: "pull", Mode: ModeDisagg, Handoff: "pull", Link: "tcp", Rail: sockets},
+		{Name: "push", Mode: ModeDisagg, Handoff: "push", Link: "tcp", Rail: sockets},
 		{Name: "layerwise", Mode: ModeDisagg, Handoff: "layerwise", Link: "tcp", Rail: sockets},
 	}
 }
 
 // MeasuredSettings are those of the default run: the published five and
-// layerwise, which does all that pull does and streams the first token earlier.
+// layerwise, which does all that pull and push do and moves KV earlier.
 func MeasuredSettings() []Setting {
-	return slices.DeleteFunc(Settings(), func(s Setting) bool { return s.Name == "pull" })
+	return slices.DeleteFunc(Settings(), func(s Setting) bool { return s.Name == "pull" || s.Name == "push" })
 }
 
 // ParseSettings reads a comma-separated list of setting names.

@@ -264,7 +264,7 @@ func TestVirtualRunIsDeterministic(t *testing.T) {
 	}
 }
 
-// BenchmarkVirtualTable computes the 25 published cells, and pull and layerwise
+// BenchmarkVirtualTable computes the 25 published cells, and three hand-offs of ours
 // beside them.
 func BenchmarkVirtualTable(b *testing.B) {
 	for b.Loop() {

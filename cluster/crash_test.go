@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"kvferry/handoff"
 	"kvferry/transport/rails"
 )
 
@@ -131,8 +132,7 @@ func (k *killing) at(m moment, q call) bool {
 			t.Errorf("killed mid-%s: %v, text %q: want an error event and a broken connection after some tokens", m.name, r, r.Text)
 		}
 	default:
-		// Layerwise, the prefill node streams the first token while the last layers are
-		// on their way.
+		// Where the prefill node streams the first token, KV may be on its way still.
 		if !r.unsent("no_node", "node_lost") && !(decodeFirst(k.handoff) && r.Tokens == 1 && r.broken()) {
 			t.Errorf("killed mid-%s: %v: want 5xx", m.name, r)
 		}
@@ -159,14 +159,28 @@ func (c *testCluster) working() func(string) bool {
 // transferring says whether a decode node has blocks and KV is on its way into
 // them.
 func (c *testCluster) transferring(hand string) func(string) bool {
-	before := c.metric("kvferry:kv_bytes_total")
+	h, err := handoff.Parse(hand)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	// Who is asked first reserves blocks before there is anything to move. Of layers, the
+	// first have moved then; what goes in one piece is on its way once the prompt is computed,
+	// which the first token tells.
+	sign := ""
+	switch {
+	case h.First == handoff.PrefillLeg:
+	case h.Parts == handoff.Layers:
+		sign = "kvferry:kv_bytes_total"
+	default:
+		sign = "vllm:time_to_first_token_seconds_count"
+	}
+	before := 0.
+	if sign != "" {
+		before = c.metric(sign)
+	}
 	return func(name string) bool {
 		m := c.metrics()
-		if value(m, ofNode("vllm:kv_cache_usage_perc", name)) == 0 {
-			return false
-		}
-		// Layerwise reserves blocks before there is anything to move.
-		return !decodeFirst(hand) || value(m, "kvferry:kv_bytes_total") > before
+		return value(m, ofNode("vllm:kv_cache_usage_perc", name)) > 0 && (sign == "" || value(m, sign) > before)
 	}
 }
 

@@ -152,7 +152,7 @@ func TestDeterminism(t *testing.T) {
 	}
 }
 
-// TestFasterIsNotSlower: with pull and layerwise, a faster link or another NIC
+// TestFasterIsNotSlower: with pull, push and layerwise, a faster link or another NIC
 // does not make mean TTFT worse by more than 1 %, everything else being equal.
 // With v0 it may, by a lot: a transfer that ends earlier lets its decode node ask
 // for the next one earlier, whose copies then hold back a prefill that would have

@@ -77,7 +77,7 @@ func (c *MooncakeConfig) Validate() error {
 	known := bench.Settings()
 	for _, name := range c.Settings {
 		if !slices.ContainsFunc(known, func(s bench.Setting) bool { return s.Name == name && s.Link == "tcp" }) {
-			bad.Add("Settings", name, "use tcp, pull or layerwise, which have two nodes and sockets")
+			bad.Add("Settings", name, "use tcp, pull, push or layerwise, which have two nodes and sockets")
 		}
 	}
 	if c.Row != "" {

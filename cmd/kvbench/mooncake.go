@@ -60,11 +60,13 @@ serves it:
   tcp         prefill + decode node, TCP          (published; link paced)
   pull        prefill + decode node, TCP, KV read when the prompt is computed,
               without stalling the batch; not in the default list
+  push        prefill + decode node, TCP, KV sent when the prompt is computed;
+              not in the default list
   layerwise   prefill + decode node, TCP, KV sent layer by layer while the next
               layer computes: kvferry's own hand-off, nothing published
 
 A paced transfer moves its bytes at once, and completes when the setting's NIC would
-have delivered them: over TCP sockets for tcp, pull and layerwise, and for rdma and
+have delivered them: over TCP sockets for tcp, pull, push and layerwise, and for rdma and
 rdma2 by a copy from one process's memory to the other's (cma), which on this machine
 is as fast as two such NICs. Each row says which. Where the kernel does not allow
 that copy, rdma and rdma2 go over TCP sockets too, and the row says that and why.
