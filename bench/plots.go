@@ -88,7 +88,10 @@ func (g group) bars(title string, of func(*client.Figures) float64) (*page.Plot,
 	p := page.NewPlot(title)
 	width := min(22, 125/float64(len(g.cells))) // points: two bars and a gap for each cell
 	figures := font.Font{Typeface: "Liberation", Variant: "Sans", Size: 8}
-	if len(g.cells) > 5 { // side by side
+	switch n := len(g.cells); { // names and figures stand side by side
+	case n > 7:
+		p.X.Tick.Label.Font.Size, figures.Size = 7.5, 6
+	case n > 5:
 		p.X.Tick.Label.Font.Size, figures.Size = 9, 7
 	}
 	top := 0.0
