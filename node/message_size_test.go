@@ -127,6 +127,20 @@ func TestSubmitBeyondModel(t *testing.T) {
 	}
 }
 
+// TestWrongNode: a leg that was meant for a node whose port this one has now may be tried on
+// another one.
+func TestWrongNode(t *testing.T) {
+	s := startNodes(t, handoff.Pull.Name, nil, "prefill-0", "decode-0")
+	defer s.end()
+	x := s.stranger(t, "decode-0")
+	defer x.leave()
+	x.ask(proto.Leg_LEG_PREFILL, handoff.Pull.Name, tokensOf(1, 16), 1)
+	m := clocktest.Receive(t, x.said, "a refusal")
+	if len(m.Failed) != 1 || m.Failed[0].Code != proto.FailCode_FAIL_INTERNAL || !m.Failed[0].Retryable || !strings.Contains(m.Failed[0].Message, "does not go to decode-0") {
+		t.Errorf("the node says %v", m)
+	}
+}
+
 // TestSplit: what collects while a proxy does not read goes out in messages that it
 // takes, in order, with nothing lost. As one message it would have broken the stream, and
 // every request on it would have been placed again.

@@ -157,6 +157,8 @@ func (w *worker) submit(s *session, m *proto.Submit) {
 		switch _, dup := s.requests[l.sid]; {
 		case w.drain:
 			return refuse(proto.FailCode_FAIL_DRAINING, true, fmt.Sprintf("node %s is draining", w.cfg.ID))
+		case errors.Is(err, errWrongNode):
+			return refuse(proto.FailCode_FAIL_INTERNAL, true, err.Error())
 		case err != nil:
 			return refuse(proto.FailCode_FAIL_INVALID, false, err.Error())
 		case dup:
@@ -187,6 +189,11 @@ func (w *worker) use(ev *connector.Submit) engine.Use {
 	}
 }
 
+// errWrongNode is of a leg for another node, whose address this one has now: a node that was
+// killed has left its port free, and the proxy dials it until the lease ends. The client has
+// done nothing wrong, and another node can take it.
+var errWrongNode = errors.New("it came to the wrong node")
+
 func (w *worker) parse(l *live, m *proto.Submit) (connector.Submit, error) {
 	ev := connector.Submit{
 		MaxTokens: int(m.GetMaxTokens()), Age: time.Duration(m.GetAgeUs()) * time.Microsecond,
@@ -210,7 +217,7 @@ func (w *worker) parse(l *live, m *proto.Submit) (connector.Submit, error) {
 		return ev, fmt.Errorf("leg %v is unknown", m.GetLeg())
 	}
 	if w.cfg.Role != want {
-		return ev, fmt.Errorf("a %v leg does not go to %s, a %s node", ev.Leg, w.cfg.ID, proto.RoleName(w.cfg.Role))
+		return ev, fmt.Errorf("%w: a %v leg does not go to %s, a %s node", errWrongNode, ev.Leg, w.cfg.ID, proto.RoleName(w.cfg.Role))
 	}
 	var err error
 	if ev.Handoff, err = handoff.Parse(m.GetHandoff()); err != nil {
