@@ -31,6 +31,7 @@
 //	bench/client/clienttest              a server to test clients on
 //	bench/machine                        what a bench ran on, and what disturbed it
 //	bench/figure                         percentiles, histograms
+//	bench/page/pagetest                  reports that must stay as they are
 //	bench/page                           tables, plots and pages of reports
 //	sim                                  the same in virtual time: event loop, modelled links
 //	placement                            which node takes a request

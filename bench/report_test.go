@@ -2,13 +2,12 @@ package bench
 
 import (
 	"bytes"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"kvferry/bench/client"
+	"kvferry/bench/page/pagetest"
 )
 
 // TestIncompleteRecord: a record without usage is a fault of its cell.
@@ -38,26 +37,9 @@ func TestReportGolden(t *testing.T) {
 	if err := WriteReport(&ok, &client.Metrics{Counts: p.Counts, Figures: p.Figures}); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "report.golden", ok.Bytes())
+	pagetest.Golden(t, "report.golden", ok.Bytes())
 	if err := WriteReport(&failed, &client.Metrics{Counts: p.Counts, Figures: p.Figures, Failed: 3, Interrupted: 2}); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "report_failed.golden", failed.Bytes())
-}
-
-func golden(t *testing.T, name string, got []byte) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(got, want) {
-		t.Errorf("%s differs:\n%s\nwant:\n%s", name, got, want)
-	}
+	pagetest.Golden(t, "report_failed.golden", failed.Bytes())
 }

@@ -12,6 +12,7 @@ import (
 
 	"kvferry/bench/client"
 	"kvferry/bench/machine"
+	"kvferry/bench/page/pagetest"
 )
 
 // publishedRun is a run whose every cell measured what was published, except
@@ -55,11 +56,11 @@ func TestTableGolden(t *testing.T) {
 	if err := WriteTable(&text, publishedRun()); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "table.golden", text.Bytes())
+	pagetest.Golden(t, "table.golden", text.Bytes())
 	if err := WriteMarkdown(&md, publishedRun()); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "table_md.golden", md.Bytes())
+	pagetest.Golden(t, "table_md.golden", md.Bytes())
 	for line := range strings.SplitSeq(text.String(), "\n") {
 		if len(line) > 140 && !strings.HasPrefix(line, "layerwise against") {
 			t.Errorf("%d columns are too wide for a terminal: %s", len(line), line)

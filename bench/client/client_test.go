@@ -160,14 +160,15 @@ func TestClientServerGone(t *testing.T) {
 	}
 }
 
-// The open loop: no answer comes until every request has been sent.
-func TestClientNeverQueues(t *testing.T) {
-	const n = 64
-	arrived := make(chan struct{}, n)
-	release := make(chan struct{})
+// holding is a server that answers nobody before n requests are there.
+func holding(t *testing.T, n int) *clienttest.Server {
+	arrived, release := make(chan struct{}, n), make(chan struct{})
 	f := &clienttest.Server{}
 	f.Behave = func(http.ResponseWriter, *http.Request, *clienttest.Completion) bool {
-		arrived <- struct{}{}
+		select {
+		case arrived <- struct{}{}:
+		default: // all that count are there
+		}
 		<-release
 		return false
 	}
@@ -178,6 +179,13 @@ func TestClientNeverQueues(t *testing.T) {
 		}
 		close(release)
 	}()
+	return f
+}
+
+// The open loop: no answer comes until every request has been sent.
+func TestClientNeverQueues(t *testing.T) {
+	const n = 64
+	f := holding(t, n)
 	c := New(Config{URL: f.URL})
 	defer c.Close()
 	w := load.Workload{Name: "256/q8", InputLen: 256, QPS: 2000}

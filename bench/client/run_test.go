@@ -87,20 +87,7 @@ func TestClosedLoop(t *testing.T) {
 // ends before all that may be are under way.
 func TestTimesAndRoom(t *testing.T) {
 	const bound = 4
-	arrived, release := make(chan struct{}, 100), make(chan struct{})
-	f := &clienttest.Server{}
-	f.Behave = func(http.ResponseWriter, *http.Request, *clienttest.Completion) bool {
-		arrived <- struct{}{}
-		<-release
-		return false
-	}
-	clienttest.NewServer(t, f)
-	go func() {
-		for range bound {
-			<-arrived
-		}
-		close(release)
-	}()
+	f := holding(t, bound)
 	c := New(Config{URL: f.URL})
 	defer c.Close()
 	l := drawn(t, 20, 500)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"kvferry/bench/page"
+	"kvferry/bench/page/pagetest"
 	"kvferry/engine"
 	"kvferry/load"
 	"kvferry/sim"
@@ -88,7 +89,7 @@ func TestSimulationGolden(t *testing.T) {
 	if err := simulated(t, simulation(t)).WriteText(&b); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "simulation.golden", wallTime.ReplaceAll(b.Bytes(), []byte("#")))
+	pagetest.Golden(t, "simulation.golden", wallTime.ReplaceAll(b.Bytes(), []byte("#")))
 
 	w := sweep(t, "nodes=1:1,1:2,2:1", "link=1GB/s,10GB/s")
 	w.Base.Load.Rate = 10
@@ -96,7 +97,7 @@ func TestSimulationGolden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "sweep.golden", []byte(r.table().Text()+r.Why+"\n"))
+	pagetest.Golden(t, "sweep.golden", []byte(r.table().Text()+r.Why+"\n"))
 	var page bytes.Buffer
 	if err := r.WriteHTML(&page); err != nil {
 		t.Fatal(err)

@@ -1,4 +1,5 @@
-package simulation
+// Package pagetest holds reports to what they were.
+package pagetest
 
 import (
 	"bytes"
@@ -8,11 +9,12 @@ import (
 	"testing"
 )
 
-// update rewrites the golden files: go test ./bench/simulation -update. Commit the
-// difference only if you understand what caused it.
+// update rewrites the golden files: go test ./bench/... -update. Commit the difference only
+// if you understand what caused it.
 var update = flag.Bool("update", false, "rewrite testdata/*.golden")
 
-func golden(t *testing.T, name string, got []byte) {
+// Golden compares what was written with a file of testdata.
+func Golden(t *testing.T, name string, got []byte) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
 	if *update {
