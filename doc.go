@@ -1,10 +1,10 @@
 // Package kvferry is a testbed for disaggregated LLM serving: prefill nodes
 // compute a prompt's KV cache, ferry its blocks to decode nodes over real network
-// paths, and a proxy serves and benchmarks the whole, on GPUs that are modelled. A
+// paths, and a proxy serves the whole, on GPUs that are modelled. A bench measures it. A
 // second clock, a virtual one, runs the same code over modelled links.
 //
-// There is no code here. A reader who follows one KV block reads the packages in
-// this order and never turns back:
+// There is no code here. docs/design.md follows one KV block through the files. The
+// packages, from the commands down:
 //
 //	cmd/proxy, cmd/prefill, cmd/decode   the daemons: flags to a Config
 //	cmd/kvbench                          the bench

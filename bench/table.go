@@ -215,12 +215,18 @@ func (r *Results) Verdict() string {
 			continue
 		}
 		var base, ours *client.Metrics
+		var disturbed []string
 		for _, c := range g.cells {
 			switch c.Setting {
 			case "nondisagg":
 				base = c.Metrics
 			case "layerwise":
 				ours = c.Metrics
+			default:
+				continue
+			}
+			if c.disturbed() {
+				disturbed = append(disturbed, c.Setting)
 			}
 		}
 		if base == nil || ours == nil || base.MeanTTFTMS == 0 || ours.MeanTTFTMS == 0 {
@@ -230,6 +236,9 @@ func (r *Results) Verdict() string {
 			"at %s mean TTFT is %.1f ms against %.1f%s, mean TPOT %.1f ms against %.1f%s and P99 TPOT %.1f ms against %.1f",
 			g.name, ours.MeanTTFTMS, base.MeanTTFTMS, times(ours.MeanTTFTMS, base.MeanTTFTMS),
 			ours.MeanTPOTMS, base.MeanTPOTMS, times(ours.MeanTPOTMS, base.MeanTPOTMS), ours.P99TPOTMS, base.P99TPOTMS))
+		if len(disturbed) > 0 {
+			parts[len(parts)-1] += " (~ the machine disturbed " + strings.Join(disturbed, " and ") + ": measure again before you quote this)"
+		}
 	}
 	if len(parts) == 0 {
 		return ""

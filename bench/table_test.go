@@ -153,3 +153,19 @@ func TestReportsOfNothing(t *testing.T) {
 		}
 	}
 }
+
+// TestVerdictOfDisturbed: what is said in a sentence carries the mark of the rows it is made of.
+func TestVerdictOfDisturbed(t *testing.T) {
+	r := publishedRun()
+	if v := r.Verdict(); v == "" || strings.Contains(v, "~") {
+		t.Errorf("undisturbed: %s", v)
+	}
+	for i := range r.Cells {
+		if r.Cells[i].Setting == "nondisagg" {
+			r.Cells[i].Disturbance = &machine.Disturbance{Why: []string{"other programs"}}
+		}
+	}
+	if v := r.Verdict(); !strings.Contains(v, "(~ the machine disturbed nondisagg: measure again before you quote this)") {
+		t.Errorf("disturbed: %s", v)
+	}
+}

@@ -36,8 +36,9 @@ func checkDraws(s Spec, bad *config.Faults) {
 	if !(s.Rate > 0) {
 		bad.Add("Rate", s.Rate, "use more than 0 requests a second, inf for all at once")
 	}
-	if !(s.Burstiness > 0 && s.Burstiness <= 1e6) {
-		bad.Add("Burstiness", s.Burstiness, "use more than 0, up to 1e6; 1 is Poisson")
+	// Below 0.001 nearly every gap is too short for a float64, and one is for ever.
+	if !math.IsInf(s.Rate, 1) && !(s.Burstiness >= 1e-3 && s.Burstiness <= 1e6) {
+		bad.Add("Burstiness", s.Burstiness, "use 0.001 to 1e6; 1 is Poisson")
 	}
 	if !(s.RangeRatio >= 0 && s.RangeRatio < 1) {
 		bad.Add("RangeRatio", s.RangeRatio, "use 0 to below 1")

@@ -491,9 +491,3 @@ func TestDrainTimesOut(t *testing.T) {
 		})
 	}
 }
-
-// decodeFirst reports whether a hand-off's requests go to the decode node first.
-func decodeFirst(name string) bool {
-	h, err := handoff.Parse(name)
-	return err == nil && h.First == handoff.DecodeLeg
-}

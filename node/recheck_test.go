@@ -35,7 +35,7 @@ func TestChangedAfterCheck(t *testing.T) {
 			two, _ := s.text(1, 100, 2)
 			many, _ := s.text(1, 100, 40)
 			found := uint64(0)
-			if decodeFirst(hand) {
+			if prefillSpeaks(hand) {
 				// The first token is the prefill node's, none of the decode leg has left:
 				// another node starts it anew.
 				changes.Store(1)

@@ -106,6 +106,10 @@ func (n *fakeNode) answer(s *proto.Submit, send func(*proto.FromNode)) {
 	prompt := promptOf(s)
 	kv := &proto.KVRef{NodeId: n.info.Id, GrpcAddr: n.info.GrpcAddr, TransferId: s.Id, Tokens: uint32(len(prompt))}
 	out := fakeTokens(prompt, int(s.MaxTokens))
+	first := uint32(0) // token of a decode leg
+	if prefillSpeaks(s.Handoff) {
+		first = 1
+	}
 	switch {
 	case s.Leg == proto.Leg_LEG_PREFILL && decodeFirst(s.Handoff):
 		send(tokenMessage(s.Id, 0, out...))
@@ -116,7 +120,11 @@ func (n *fakeNode) answer(s *proto.Submit, send func(*proto.FromNode)) {
 		send(m)
 	case s.Leg == proto.Leg_LEG_DECODE && decodeFirst(s.Handoff):
 		send(&proto.FromNode{Reserved: []*proto.Reserved{{Id: s.Id, Kv: kv}}})
-		m := tokenMessage(s.Id, 1, out[1:]...)
+		m := tokenMessage(s.Id, first, out[first:]...)
+		m.Finished = []*proto.Finished{{Id: s.Id, Reason: proto.FinishReason_FINISH_LENGTH, Breakdown: decodeBreakdown()}}
+		send(m)
+	case s.Leg == proto.Leg_LEG_DECODE:
+		m := tokenMessage(s.Id, first, out[first:]...)
 		m.Finished = []*proto.Finished{{Id: s.Id, Reason: proto.FinishReason_FINISH_LENGTH, Breakdown: decodeBreakdown()}}
 		send(m)
 	default:
@@ -368,4 +376,10 @@ func (c *testCluster) get(path string) (int, string) {
 func decodeFirst(name string) bool {
 	h, err := handoff.Parse(name)
 	return err == nil && h.First == handoff.DecodeLeg
+}
+
+// prefillSpeaks reports whether a hand-off's first token comes from the prefill node.
+func prefillSpeaks(name string) bool {
+	h, err := handoff.Parse(name)
+	return err == nil && h.FirstToken == handoff.PrefillLeg
 }

@@ -46,6 +46,8 @@ func TestRefused(t *testing.T) {
 		{"simulate --trace /", `--trace: "/": it is a folder`},
 		{"simulate --profile " + profile, `--profile: "` + profile + `": line 3: there is no field "vocabulary"`},
 		{"simulate --handoff drop", `--handoff: "drop": `},
+		{"simulate --dataset-name bogus --random-input-len 16", `--dataset-name: "bogus": there is no such load: use `},
+		{"simulate --burstiness 1e-9", "--burstiness: 1e-09: use 0.001 to 1e6"},
 		{"simulate --request-rate -2", "--request-rate: -2: use more than 0"},
 		{"simulate --request-rate NaN", "--request-rate: NaN: write a number"},
 		{"simulate --burstiness inf", "--burstiness: "},

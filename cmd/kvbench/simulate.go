@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -198,6 +199,9 @@ func (f *simulateFlags) load(changed func(string) bool, bad *config.Faults) {
 	}
 	if l.Kind == load.Traced && !changed("enable-prefix-caching") {
 		f.s.PrefixCaching = true
+	}
+	if !slices.Contains(loadNames(), cmp.Or(l.Kind, load.Random)) {
+		return // what it reads nobody knows; Validate says which there are
 	}
 	for _, field := range []string{"Rate", "Burstiness", "InputLen", "OutputLen", "RangeRatio", "PrefixLen", "Seed"} {
 		if flag := simulateNames["Load."+field]; changed(flag[2:]) && !l.Reads(field) {

@@ -10,7 +10,7 @@ const burstSize = 8
 var burstsKind = Kind{
 	Name:  "bursts",
 	About: "random requests, 8 at once",
-	Reads: randomKind.Reads,
+	Reads: []string{"Rate", "InputLen", "OutputLen", "RangeRatio", "PrefixLen", "Seed"},
 	Check: randomKind.Check,
 	Open: func(s Spec) (Load, error) {
 		return Load{Source: Paced(newDraws(s), &bursts{rate: s.Rate})}, nil
