@@ -173,7 +173,7 @@ func (n *Node) connect() error {
 	prof := n.cfg.Profile
 	submit := proto.SubmitSize(uint32(prof.MaxModelLen), uint32(prof.KVGeometry.BlockTokens))
 	n.grpc = grpc.NewServer(grpc.MaxRecvMsgSize(submit), proto.ServerKeepalive(), grpc.WaitForHandlers(true))
-	proto.RegisterWorkerServer(n.grpc, workerServer{w: n.w})
+	proto.RegisterWorkerServer(n.grpc, workerServer{w: n.w, instance: n.instance})
 	proto.RegisterPeerServer(n.grpc, peerServer{p: n.w.peer})
 	return nil
 }
@@ -181,10 +181,16 @@ func (n *Node) connect() error {
 // workerServer and peerServer keep gRPC's embedded types out of the worker.
 type workerServer struct {
 	proto.UnimplementedWorkerServer
-	w *worker
+	w        *worker
+	instance uint64
 }
 
-func (s workerServer) Serve(stream proto.Worker_ServeServer) error { return s.w.Serve(stream) }
+func (s workerServer) Serve(stream proto.Worker_ServeServer) error {
+	if err := stream.SendHeader(proto.InstanceHeader(s.instance)); err != nil {
+		return err
+	}
+	return s.w.Serve(stream)
+}
 
 type peerServer struct {
 	proto.UnimplementedPeerServer

@@ -20,6 +20,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	protobuf "google.golang.org/protobuf/proto"
 
 	"kvferry/clock/clocktest"
@@ -66,8 +67,10 @@ type fakeNode struct {
 	cancels chan *proto.Cancel
 	lease   uint64
 
-	script atomic.Pointer[script]
-	hangUp atomic.Bool // end the stream after the next message
+	script  atomic.Pointer[script]
+	hangUp  atomic.Bool   // end the stream after the next message
+	says    atomic.Uint64 // the instance that streams begin with
+	streams atomic.Int64  // so far
 }
 
 // script is called for each submit in place of answer; it runs on the stream's
@@ -77,6 +80,14 @@ type script func(n *fakeNode, s *proto.Submit, send func(*proto.FromNode))
 func (n *fakeNode) behave(s script) { n.script.Store(&s) }
 
 func (n *fakeNode) Serve(stream grpc.BidiStreamingServer[proto.ToNode, proto.FromNode]) error {
+	header := metadata.MD{} // none, as nodes of before it say
+	if says := n.says.Load(); says != 0 {
+		header = proto.InstanceHeader(says)
+	}
+	n.streams.Add(1)
+	if err := stream.SendHeader(header); err != nil {
+		return err
+	}
 	var mu sync.Mutex
 	send := func(m *proto.FromNode) {
 		mu.Lock()

@@ -122,6 +122,13 @@ func (m *member) serve(client proto.WorkerClient) error {
 	if err != nil {
 		return err
 	}
+	header, err := stream.Header()
+	if err != nil {
+		return err
+	}
+	if err := proto.CheckInstance(header, m.info); err != nil {
+		return err
+	}
 	m.mu.Lock()
 	m.up = true
 	m.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -101,6 +102,32 @@ func TestSilentHolder(t *testing.T) {
 	defer cancel()
 	if _, err := c.reg.Register(ctx, &proto.RegisterRequest{Node: namesake(n, "127.0.0.1:9")}); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestAnotherNodesAddress: what answers at a node's address and is not that node gets no
+// request, and the node itself does when it is there.
+func TestAnotherNodesAddress(t *testing.T) {
+	c := newTestCluster(t, Config{})
+	n := c.newNode("node-1", proto.Role_ROLE_NONDISAGG, nil)
+	n.says.Store(n.info.Instance + 1)
+	if err := c.lease(n); err != nil {
+		t.Fatal(err)
+	}
+	up := func() bool {
+		return slices.ContainsFunc(c.proxy.nodes.snapshot(), func(m *member) bool {
+			_, _, ok := m.usable()
+			return ok
+		})
+	}
+	c.poll("the proxy to have tried twice", func() bool { return n.streams.Load() >= 2 })
+	if up() {
+		t.Error("another node is taken for it")
+	}
+	n.says.Store(n.info.Instance)
+	c.poll("the node to be up", up)
+	if status, answer, err := c.post("/v1/completions", `{"prompt":"x","max_tokens":2}`); status != 200 || err != nil {
+		t.Errorf("%d %s %v", status, answer, err)
 	}
 }
 
