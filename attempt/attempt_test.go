@@ -76,6 +76,7 @@ func TestAttempt(t *testing.T) {
 		{computedFirst, 3, "P+finished", "error(Finished instead of Prefilled)"},
 		{computedFirst, 3, "P+nokv", "error(Prefilled without kv)"},
 		{computedFirst, 3, "P+reserved", "error(unasked Reserved)"},
+		{computedFirst, 3, "D+reserved D+prefilled P+prefilled D0 D1 D2 D+finished", "decode 0 1 2 done"},
 
 		{reservedFirst, 3, "D+reserved P0 P+prefilled D1 D2 D+finished", "prefill 0 1 2 done"},
 		{reservedFirst, 3, "D+reserved D1 D2 D+finished P0 P+prefilled", "prefill 0 1 2 done"},
@@ -84,12 +85,15 @@ func TestAttempt(t *testing.T) {
 		{reservedFirst, 3, "D+reserved D1 P+failed", "prefill error(gone)"},
 		{reservedFirst, 3, "D+reserved P0 P+failed", "prefill 0 error(gone)"},
 		{reservedFirst, 3, "D+reserved P0 D1 P+failed D2 D+finished", "prefill 0 1 2 done"},
+		{reservedFirst, 3, "D+reserved P0 P+finished D1 D2 D+finished", "prefill 0 1 2 done"},
+		{reservedFirst, 3, "D+reserved D1 D2 P0 P+finished D+finished", "prefill 0 1 2 done"},
 		{reservedFirst, 3, "D+reserved P0 P+stopped", "prefill 0 done"},
 		{reservedFirst, 3, "D+reserved P+stopped", "prefill done"},
 		{reservedFirst, 3, "D+noblocks", "error(Reserved without kv)"},
 		{reservedFirst, 3, "D+failed", "error(gone)"},
 		{reservedFirst, 3, "P+reserved P0 D+reserved P0", "prefill 0"},
 		{reservedFirst, 3, "D+reserved P+reserved", "prefill error(unasked Reserved)"},
+		{reservedFirst, 3, "P+prefilled D+reserved D1 D2 P0 D+finished", "prefill 0 1 2"},
 
 		{computedAndSaid, 3, "P0 P+prefilled D1 D2 D+finished", "0 decode 1 2 done"},
 		{computedAndSaid, 3, "P+prefilled D1 D2 D+finished", "decode error(ended after token 0 of 3)"},
@@ -98,6 +102,7 @@ func TestAttempt(t *testing.T) {
 
 		{reservedAndDrawn, 3, "D+reserved P0 P+prefilled D0 D1 D2 D+finished", "prefill 0 1 2 done"},
 		{reservedAndDrawn, 3, "D+reserved D0 D1 D2 D+finished P+prefilled", "prefill 0 1 2 done"},
+		{reservedAndDrawn, 3, "D+reserved P+finished D0 D1 D2 D+finished", "prefill 0 1 2 done"},
 		{reservedAndDrawn, 3, "D+reserved P0 P+failed", "prefill error(gone)"},
 		{reservedAndDrawn, 3, "D+reserved D0 P+failed D1 D2 D+finished", "prefill 0 1 2 done"},
 	} {
