@@ -4,9 +4,12 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"kvferry/clock/clocktest"
 )
 
 // A guest is a connection by name.
@@ -132,6 +135,61 @@ func TestAdmission(t *testing.T) {
 			if n != len(a.guests) || n > 4 {
 				t.Errorf("%d guests, %v", len(a.guests), a.peers)
 			}
+			for _, g := range guests {
+				a.Leave(g)
+			}
+			if len(a.guests)+len(a.peers) > 0 {
+				t.Errorf("when all have left there are %v of %v", a.guests, a.peers)
+			}
 		})
+	}
+}
+
+// TestAdmissionDefaults: how many are served in all, and from one peer.
+func TestAdmissionDefaults(t *testing.T) {
+	for _, tc := range []struct{ maxConns, perPeer, inAll, fromOne int }{
+		{0, 0, DefaultConns, DefaultConns / 4},
+		{0, 3, DefaultConns, 3},
+		{8, 0, 8, 2},
+		{3, 0, 3, 1}, // a quarter of it is none
+		{4, 5, 4, 4},
+	} {
+		served := func(peer func(i int) string) (n int) {
+			a := NewAdmission(AdmissionConfig{Max: tc.maxConns, PerPeer: tc.perPeer, Logger: slog.New(slog.DiscardHandler)})
+			for a.Admit(&guest{stand: Standing{Busy: true}}, peer(n)) == nil && n <= DefaultConns {
+				n++
+			}
+			return n
+		}
+		if got := served(strconv.Itoa); got != tc.inAll {
+			t.Errorf("%+v: %d connections of %d peers are served", tc, got, got)
+		}
+		if got := served(func(int) string { return "x" }); got != tc.fromOne {
+			t.Errorf("%+v: %d connections of one peer are served", tc, got)
+		}
+	}
+}
+
+// TestAdmissionLog: nothing is said while there is room. Later a line says what became of
+// whom, and the next one how many came since.
+func TestAdmissionLog(t *testing.T) {
+	log := &clocktest.Log{}
+	a := NewAdmission(AdmissionConfig{Rail: "tcp/lo", Max: 4, PerPeer: 2, Logger: slog.New(slog.NewTextHandler(log, nil))})
+	var out []string
+	come := func(peer string, busy bool) { _ = a.Admit(&guest{stand: Standing{Busy: busy}, out: &out}, peer) }
+	come("x", true)
+	come("x", false)
+	if text := log.String(); text != "" {
+		t.Errorf("there is room, and the log says %s", text)
+	}
+	come("x", true)
+	if text := log.String(); !strings.Contains(text, `no room for a connection: an idle one was ended" rail=tcp/lo peer=x limit=4 per_peer=2 since_last_line=1`) {
+		t.Errorf("the first that has no room: %s", text)
+	}
+	come("x", true)
+	a.lines.at = a.lines.at.Add(-sparseEvery)
+	come("x", true)
+	if text := log.String(); strings.Count(text, "\n") != 2 || !strings.Contains(text, `refused: 2 connections from x have something under way" rail=tcp/lo peer=x limit=4 per_peer=2 since_last_line=2`) {
+		t.Errorf("and two more: %s", text)
 	}
 }
