@@ -10,6 +10,9 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"kvferry/clock/clocktest"
 	"kvferry/handoff"
 	"kvferry/placement"
@@ -187,33 +190,28 @@ func TestProxyConfigValidate(t *testing.T) {
 	}
 }
 
+// TestRegistryRefusals: a node that registers is held to the proxy's own hand-off and
+// tokenizer, and told why it is refused. The rules are tested where they are, in members.
 func TestRegistryRefusals(t *testing.T) {
 	c := newTestCluster(t, Config{Handoff: handoff.Pull.Name})
 	_, d := c.addPair()
 	for _, tc := range []struct {
+		code   codes.Code
 		want   string
 		change func(*proto.NodeInfo)
 	}{
-		{"node.id", func(n *proto.NodeInfo) { n.Id = "" }},
-		{"node.model: empty", func(n *proto.NodeInfo) { n.Model = "" }},
-		{"node.model: decode-2 serves \"other\"", func(n *proto.NodeInfo) { n.Model = "other" }},
-		{"node.block_tokens: 0", func(n *proto.NodeInfo) { n.BlockTokens = 0 }},
-		{"node.block_tokens: decode-2 has 32", func(n *proto.NodeInfo) { n.BlockTokens = 32 }},
-		{"node.max_model_len", func(n *proto.NodeInfo) { n.MaxModelLen = 0 }},
-		{"node.role", func(n *proto.NodeInfo) { n.Role = 0 }},
-		{"node.grpc_addr", func(n *proto.NodeInfo) { n.GrpcAddr = "here" }},
-		{"node.grpc_addr", func(n *proto.NodeInfo) { n.GrpcAddr = "0.0.0.0:1" }},
-		{"node.handoffs", func(n *proto.NodeInfo) { n.Handoffs = []string{"v0"} }},
-		{"node.vocab: 0", func(n *proto.NodeInfo) { n.Vocab = 0 }},
-		{"node.vocab: 400001: the proxy's tokenizer takes 1 to 400000", func(n *proto.NodeInfo) { n.Vocab = 400_001 }},
+		{codes.InvalidArgument, "node.model: empty", func(n *proto.NodeInfo) { n.Model = "" }},
+		{codes.InvalidArgument, "node.vocab: 400001: the proxy's tokenizer takes 1 to 400000", func(n *proto.NodeInfo) { n.Vocab = 400_001 }},
+		{codes.FailedPrecondition, `node.model: decode-2 serves "other"`, func(n *proto.NodeInfo) { n.Model = "other" }},
+		{codes.FailedPrecondition, `node.handoffs: decode-2 knows [v0], the proxy runs "pull"`, func(n *proto.NodeInfo) { n.Handoffs = []string{"v0"} }},
 	} {
 		n := d.like("decode-2", tc.change)
 		_, err := c.reg.Register(t.Context(), &proto.RegisterRequest{Node: n})
-		if err == nil || !strings.Contains(err.Error(), tc.want) {
-			t.Errorf("%v, want %s", err, tc.want)
+		if status.Code(err) != tc.code || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%v, want %v: %s", err, tc.code, tc.want)
 		}
 	}
-	if _, err := c.reg.Register(t.Context(), &proto.RegisterRequest{}); err == nil {
-		t.Error("no node was taken")
+	if _, err := c.reg.Register(t.Context(), &proto.RegisterRequest{}); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("no node: %v", err)
 	}
 }

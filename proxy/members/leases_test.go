@@ -25,13 +25,14 @@ type leases struct {
 	*members.Leases
 	t     *testing.T
 	clock clocktest.Stoppable
+	log   clocktest.Log
 	held  map[string]uint64
 }
 
 func newLeases(t *testing.T, streams members.Streams) *leases {
 	s := &leases{t: t, held: make(map[string]uint64)}
 	s.Leases = members.NewLeases(members.LeaseConfig{
-		TTL: ttl, Rules: members.Rules{Handoff: "pull", MaxVocab: 1000}, Clock: &s.clock, Logger: slog.New(slog.DiscardHandler), Streams: streams,
+		TTL: ttl, Rules: members.Rules{Handoff: "pull", MaxVocab: 1000}, Clock: &s.clock, Logger: slog.New(slog.NewTextHandler(&s.log, nil)), Streams: streams,
 	})
 	return s
 }
@@ -129,9 +130,48 @@ func TestLeaseLength(t *testing.T) {
 func TestStoodStill(t *testing.T) {
 	s := newLeases(t, nil)
 	s.join(memberstest.Node("node-1", 1))
+	s.until(50*time.Millisecond, nil)
+	if text := s.log.String(); text != "" {
+		t.Errorf("it did not stand still, and the log says %s", text)
+	}
 	s.clock.Stop(time.Minute)
 	s.Step(s.clock.Now())
 	s.renew("node-1", nil)
+	if text := s.log.String(); strings.Count(text, "this proxy stood still") != 1 || !strings.Contains(text, "for=59.95s") {
+		t.Errorf("it stood still, and the log says %s", text)
+	}
+}
+
+// TestRefused: a node that makes no sense or does not fit the cluster is told so by the code
+// that has it give up, and gets no lease. The log says who did not fit.
+func TestRefused(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*proto.NodeInfo)
+		code   codes.Code
+		want   string
+		lines  int
+	}{
+		"a field that makes no sense": {func(n *proto.NodeInfo) { n.Vocab = 0 }, codes.InvalidArgument, "node.vocab: 0", 0},
+		"one that does not fit":       {func(n *proto.NodeInfo) { n.Model = "other" }, codes.FailedPrecondition, "node.model: node-2 serves", 1},
+	} {
+		s := newLeases(t, nil)
+		s.join(memberstest.Node("node-1", 1))
+		n := memberstest.Node("node-2", 1)
+		tc.change(n)
+		if reply, err := s.Register(t.Context(), &proto.RegisterRequest{Node: n}); reply != nil || status.Code(err) != tc.code || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v, %v, want %v: %s", name, reply, err, tc.code, tc.want)
+		}
+		if got := s.there(); len(got) != 1 || got[0] != "node-1" {
+			t.Errorf("%s: there are %v", name, got)
+		}
+		if text := s.log.String(); strings.Count(text, "node refused") != tc.lines || strings.Count(text, "node=node-2") != tc.lines {
+			t.Errorf("%s: the log says %q", name, text)
+		}
+	}
+	s := newLeases(t, nil)
+	if _, err := s.Register(t.Context(), &proto.RegisterRequest{}); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("no node: %v", err)
+	}
 }
 
 // streams are those of nodes that all have said something at one time.
@@ -174,8 +214,8 @@ func TestHeardOverItsStream(t *testing.T) {
 }
 
 // TestNamesake: a node that asks for the id of another one waits for a sign of life of that,
-// and is refused after a heartbeat, with the holder's address. Package proxy has the same
-// with real streams.
+// and is refused after a heartbeat, with the holder's address. The log says once that it
+// waits. Package proxy has the same with real streams.
 func TestNamesake(t *testing.T) {
 	for name, sign := range map[string]struct {
 		give func(s *leases, heard *streams)
@@ -207,6 +247,9 @@ func TestNamesake(t *testing.T) {
 				err := clocktest.Receive(t, answer, "the answer")
 				if status.Code(err) != sign.want || err != nil && !strings.Contains(err.Error(), "127.0.0.1:1") {
 					t.Errorf("%v, want %v", err, sign.want)
+				}
+				if text := s.log.String(); strings.Count(text, "a second node asks for an id") != 1 || !strings.Contains(text, "node=node-1 first=127.0.0.1:1 second=127.0.0.1:2") {
+					t.Errorf("the log says %q of the two", text)
 				}
 			})
 		})
