@@ -306,12 +306,43 @@ func TestGrantFaults(t *testing.T) {
 		for want, terms := range map[string]Terms{
 			"there is a grant 1 already": {Op: transport.Read, Blocks: refs(1, 1), Tokens: 1},
 			"OnArrival is nil":           {Op: transport.Write, Blocks: refs(1, 1), Tokens: 1},
+			"grant 1: Lease is -1ns":     {Op: transport.Read, Blocks: refs(1, 1), Tokens: 1, Lease: -1},
 			"open window a/1":            {Op: transport.Read, Blocks: refs(blocks, 1), Tokens: 1},
 		} {
 			if _, err := c.a.Grant(1, terms); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%v, want %q", err, want)
 			}
 		}
+	})
+}
+
+// TestSameLowBits: an immediate has only the low bits of a grant's number. Of two Write
+// grants with the same the second is refused, and the first one hears of what is written.
+func TestSameLowBits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCouple(t, nil)
+		defer c.close()
+		const first, second = 5, 5 + 1<<24
+		g := c.b.grant(first, Terms{Op: transport.Write, Blocks: refs(0, 1), Tokens: 4})
+		terms := Terms{Op: transport.Write, Blocks: refs(1, 1), Tokens: 4, OnArrival: func(Arrival) {}}
+		if _, err := c.b.Grant(second, terms); err == nil || !strings.Contains(err.Error(), "grant 16777221: Write grant 5 is open") {
+			t.Errorf("a second grant of these low bits: %v", err)
+		}
+		c.b.grant(second, Terms{Op: transport.Read, Blocks: refs(2, 1), Tokens: 4}).Close() // nobody notifies
+		x := c.a.open(g.Descriptor(), Options{})
+		c.a.start(x, transport.Write, Whole, refs(0, 1), true, 9)
+		synctest.Wait()
+		c.a.ended(nil)
+		if len(c.b.came) != 1 || c.b.came[0].Value != 9 {
+			t.Errorf("heard of %+v", c.b.came)
+		}
+		x.Close(true)
+		g.Close()
+		again, err := c.b.Grant(second, terms)
+		if err != nil {
+			t.Fatalf("when the first one has ended: %v", err)
+		}
+		again.Close()
 	})
 }
 

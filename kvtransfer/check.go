@@ -2,10 +2,12 @@ package kvtransfer
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 
 	"kvferry/kvcache"
+	"kvferry/transport"
 )
 
 // A Checker can tell what the blocks of one sequence must contain; kvcache.Content can, from
@@ -29,12 +31,17 @@ type Check struct {
 type Checked struct {
 	Blocks int // compared
 	Bad    int
-	Err    error // what was wrong with the bad ones, joined
+	Err    error // what was wrong with the bad ones, joined; or why nothing was compared
 }
 
 // Check runs a check in the background, and calls done on its goroutine; or at once, with
-// net.ErrClosed, if the agent is closed.
+// net.ErrClosed, if the agent is closed, and with transport.ErrInvalid, if there is no such
+// layer, plane or block.
 func (a *Agent) Check(c Check, done func(Checked)) {
+	if err := c.check(a.cfg.Slab); err != nil {
+		done(Checked{Err: fmt.Errorf("kvtransfer: check: %w: %w", transport.ErrInvalid, err)})
+		return
+	}
 	c.Blocks = slices.Clone(c.Blocks)
 	a.mu.Lock()
 	closed := a.closed
@@ -45,6 +52,15 @@ func (a *Agent) Check(c Check, done func(Checked)) {
 	if closed {
 		done(Checked{Err: net.ErrClosed})
 	}
+}
+
+// check names what a slab does not have.
+func (c *Check) check(slab *kvcache.Slab) error {
+	err := c.Part.check(slab.Geometry())
+	for i := 0; i < len(c.Blocks) && err == nil; i++ {
+		err = has(slab, c.Blocks[i])
+	}
+	return err
 }
 
 func (c *Check) run(slab *kvcache.Slab) (out Checked) {

@@ -22,7 +22,7 @@ type Terms struct {
 	Tag    string        // names the request in the log
 
 	// Lease is how long the grant lasts if nobody ends it, from the call of Grant or Renew.
-	// 0 is until somebody does.
+	// 0 is until somebody does; less is an error.
 	Lease time.Duration
 	// OnArrival, of a Write grant, is told of each part that the peer has written and
 	// notified. The bytes are in the blocks. It must not be nil.
@@ -78,10 +78,14 @@ type Grant struct {
 
 // Grant opens blocks to a peer. transfer names the grant among all that this node makes or
 // has made, also before it started again: a late message of an earlier one must find
-// nothing. Its low 24 bits must differ from those of all Write grants that are open.
+// nothing. Of a Write grant the low 24 bits must differ from those of all Write grants that
+// are open: a peer's notice has no room for more.
 func (a *Agent) Grant(transfer uint64, terms Terms) (*Grant, error) {
-	if terms.Op == transport.Write && terms.OnArrival == nil {
+	switch {
+	case terms.Op == transport.Write && terms.OnArrival == nil:
 		return nil, fmt.Errorf("kvtransfer: grant %d: OnArrival is nil: a peer that writes says what has arrived", transfer)
+	case terms.Lease < 0:
+		return nil, fmt.Errorf("kvtransfer: grant %d: Lease is %v: use a duration above 0, or 0 for none", transfer, terms.Lease)
 	}
 	terms.Blocks = slices.Clone(terms.Blocks)
 	g := &Grant{a: a, transfer: transfer, terms: terms, name: fmt.Sprintf("%s/%d", a.cfg.Name, transfer)}
@@ -106,11 +110,13 @@ func (a *Agent) keep(g *Grant) error {
 	case a.grants[g.transfer] != nil:
 		return fmt.Errorf("kvtransfer: there is a grant %d already", g.transfer)
 	}
+	if g.terms.Op == transport.Write {
+		if other, taken := a.slots.LoadOrStore(slotOf(g.transfer), g); taken {
+			return fmt.Errorf("kvtransfer: grant %d: Write grant %d is open and has the same low 24 bits: their immediates could not be told apart", g.transfer, other.(*Grant).transfer)
+		}
+	}
 	a.background.Add(1) // until OnEnd
 	a.grants[g.transfer] = g
-	if g.terms.Op == transport.Write {
-		a.slots.Store(slotOf(g.transfer), g)
-	}
 	if g.terms.Lease > 0 {
 		g.lease = time.AfterFunc(g.terms.Lease, func() { g.end(Lapsed) })
 	}

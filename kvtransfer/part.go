@@ -1,6 +1,8 @@
 package kvtransfer
 
 import (
+	"fmt"
+
 	"kvferry/kvcache"
 	"kvferry/transport"
 )
@@ -27,6 +29,26 @@ const (
 	Hidden              // the hidden states, which are in no layer
 )
 
+// check names what there is not in blocks of a geometry. A layer too many would be the next
+// block's first.
+func (p Part) check(g kvcache.Geometry) error {
+	switch {
+	case p.Plane > Hidden:
+		return fmt.Errorf("unknown plane %d", p.Plane)
+	case p.Layer != AllLayers && (p.Layer < 0 || p.Layer >= g.Layers):
+		return fmt.Errorf("layer %d of %d", p.Layer, g.Layers)
+	}
+	return nil
+}
+
+// has is nil if a block is one of a slab's.
+func has(slab *kvcache.Slab, b kvcache.Ref) error {
+	if int64(b.ID) >= int64(slab.Blocks()) {
+		return fmt.Errorf("block %d of %d", b.ID, slab.Blocks())
+	}
+	return nil
+}
+
 // layers are those of a part, from and up to.
 func (p Part) layers(g kvcache.Geometry) (from, to int) {
 	if p.Layer == AllLayers {
@@ -37,7 +59,8 @@ func (p Part) layers(g kvcache.Geometry) (from, to int) {
 
 // Requests turns a part of paired blocks into the requests of one batch, between our slab
 // and one of the same geometry. tokens is the length of the sequence: of its last block only
-// what it fills is moved, so all parts together are exactly tokens x Geometry.TokenBytes.
+// what it fills is moved, so all parts together are exactly tokens x Geometry.TokenBytes. The
+// part and the local blocks must be the slab's.
 //
 // A full block is one request when everything moves, and one a layer when a layer does, or
 // the K or V of all.

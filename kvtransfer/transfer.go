@@ -103,9 +103,15 @@ type Moved struct {
 	Err error
 }
 
-// Move starts a move, once there is room for it beside others to the same peer.
+// Move starts a move, once there is room for it beside others to the same peer. One that
+// names a layer, a plane or a local block that there is not ends at once, with
+// transport.ErrInvalid.
 func (t *Transfer) Move(m Move) {
 	a := t.a
+	if err := m.check(a.cfg.Slab); err != nil {
+		m.Done(Moved{Err: fmt.Errorf("kvtransfer: move for %q: %w: %w", t.opt.Tag, transport.ErrInvalid, err)})
+		return
+	}
 	v := &move{t: t, since: a.clk.Now(), reqs: Requests(a.cfg.Slab, m.Op, m.Part, m.Pairs, t.d.Tokens), done: m.Done}
 	v.opt = transport.BatchOptions{Timeout: a.cfg.Timeout, Since: m.Since, Tag: t.opt.Tag}
 	if m.Notify {
@@ -131,6 +137,15 @@ func (t *Transfer) Move(m Move) {
 	n.waiting = append(n.waiting, v)
 	a.mu.Unlock()
 	a.pump(n)
+}
+
+// check names what a slab does not have. What is not the peer's to give the peer refuses.
+func (m *Move) check(slab *kvcache.Slab) error {
+	err := m.Part.check(slab.Geometry())
+	for i := 0; i < len(m.Pairs) && err == nil; i++ {
+		err = has(slab, m.Pairs[i].Local)
+	}
+	return err
 }
 
 // peer is what the transfer's lane is known by.
@@ -239,7 +254,7 @@ func (t *Transfer) Moves() int {
 
 // Close cancels what has not ended. well says that all was written that should be, by an
 // engine whose peers can tell right bytes from wrong ones: of what it wrote the agent then
-// thinks well unless somebody blames it within judgeWithin.
+// thinks well unless somebody blames it within 5 s.
 func (t *Transfer) Close(well bool) {
 	if t.timer != nil {
 		t.timer.Stop()
