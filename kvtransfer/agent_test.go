@@ -1,14 +1,17 @@
 package kvtransfer
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"kvferry/clock"
 	"kvferry/kvcache"
 	"kvferry/transport"
 	"kvferry/transport/transporttest"
@@ -43,10 +46,17 @@ func TestOfferReadRelease(t *testing.T) {
 		synctest.Wait()
 		c.b.Check(Check{Blocks: mine, Part: Whole}, func(e Checked) { found = append(found, e) })
 		synctest.Wait()
+		c.b.slab.Layer(mine[1].ID, 2)[5] ^= 1 // right again
+		c.b.slab.Hidden(mine[0].ID)[3] ^= 1
+		c.b.Check(Check{Checker: content, Blocks: mine, Part: Part{Layer: AllLayers, Plane: Hidden}}, func(e Checked) { found = append(found, e) })
+		synctest.Wait()
+		if len(found) != 6 {
+			t.Fatalf("%d of 6 checks have ended", len(found))
+		}
 		for i, e := range found {
 			want := Checked{Blocks: 3}
 			switch i {
-			case 3:
+			case 3, 5:
 				want.Bad = 1
 			case 4: // nobody can tell
 				want.Blocks = 0
@@ -82,6 +92,7 @@ func TestReserveWrite(t *testing.T) {
 		c.a.fill(content, mine)
 		g := c.b.grant(7, Terms{Op: transport.Write, Blocks: theirs[1:], First: 1, Tokens: tokens}) // block 0 is cached
 		x := c.a.open(g.Descriptor(), Options{})
+		checks := 0
 		for l := range geometry.Layers {
 			c.a.start(x, transport.Write, Part{Layer: l}, mine, true, uint32(100+l))
 			synctest.Wait()
@@ -91,11 +102,15 @@ func TestReserveWrite(t *testing.T) {
 			}
 			c.b.mu.Unlock()
 			c.b.Check(Check{Checker: content, Blocks: theirs[1:], First: 1, Part: Part{Layer: l}}, func(e Checked) {
+				checks++
 				if e.Bad > 0 || e.Blocks != 2 {
 					t.Errorf("layer %d: %+v", l, e)
 				}
 			})
 			synctest.Wait()
+		}
+		if checks != geometry.Layers {
+			t.Errorf("%d of %d checks have ended", checks, geometry.Layers)
 		}
 		c.a.ended(nil, nil, nil)
 		c.a.start(x, transport.Read, Whole, mine, false, 0) // the other way
@@ -126,6 +141,14 @@ func TestLease(t *testing.T) {
 		const lease = time.Minute
 		g := c.a.grant(1, Terms{Op: transport.Read, Blocks: refs(0, 2), Tokens: 8, Lease: lease})
 		c.a.grant(2, Terms{Op: transport.Read, Blocks: refs(2, 2), Tokens: 8}) // until somebody ends it
+		ended := c.a.grant(4, Terms{Op: transport.Read, Blocks: refs(4, 1), Tokens: 4})
+		if !ended.Renew() {
+			t.Error("a grant without a lease is open, and was not renewed")
+		}
+		ended.Close()
+		if ended.Renew() {
+			t.Error("a grant without a lease was renewed when it had ended")
+		}
 		x := c.b.open(g.Descriptor(), Options{})
 		<-time.After(lease - 1)
 		if !c.a.Renew(1) || c.a.Renew(3) {
@@ -219,20 +242,28 @@ func TestCancelWaiting(t *testing.T) {
 }
 
 // TestForeignArrival: who may write for one grant cannot say of another's blocks that
-// something is there.
+// something is there. The log says so, once for a grant.
 func TestForeignArrival(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCouple(t, nil)
+		var said bytes.Buffer
+		before := slog.Default()
+		defer slog.SetDefault(before)
+		slog.SetDefault(slog.New(slog.NewTextHandler(&said, nil)))
+		c := newCouple(t, func(cfg *Config) { cfg.Logger = nil })
 		defer c.close()
 		own := c.b.grant(1, Terms{Op: transport.Write, Blocks: refs(0, 1), Tokens: 4}).Descriptor()
 		c.b.grant(2, Terms{Op: transport.Write, Blocks: refs(1, 1), Tokens: 4})
 		own.Transfer = 2
 		x := c.a.open(own, Options{})
 		c.a.start(x, transport.Write, Whole, refs(0, 1), true, 9)
+		c.a.start(x, transport.Write, Whole, refs(0, 1), true, 9)
 		synctest.Wait()
-		c.a.ended(nil)
+		c.a.ended(nil, nil)
 		if len(c.b.came) > 0 {
 			t.Errorf("heard of %+v", c.b.came)
+		}
+		if n := strings.Count(said.String(), "another transfer's window"); n != 1 {
+			t.Errorf("the log says %d times: %s", n, &said)
 		}
 		x.Close(true)
 	})
@@ -346,6 +377,11 @@ func TestSameLowBits(t *testing.T) {
 	})
 }
 
+// noTimers is the clock of a machine that has run out of them.
+type noTimers struct{ clock.Clock }
+
+func (noTimers) NewTimer() (clock.Timer, error) { return nil, errors.New("no timers") }
+
 // TestConfigFaults: each is named, and the rails of an agent that is not made are closed.
 func TestConfigFaults(t *testing.T) {
 	slab, err := kvcache.NewSlab(geometry, make([]byte, geometry.SlotBytes()))
@@ -367,8 +403,12 @@ func TestConfigFaults(t *testing.T) {
 		func(c *Config) { c.UnderWay = -1 },
 		func(c *Config) { c.Transport.OnImmediate = func(transport.Immediate) {} },
 		func(c *Config) { c.Transport.SliceSize = -1 },
+		func(c *Config) {
+			c.Transport.Link, c.Transport.Clock = &transport.Link{BytesPerSecond: 1}, noTimers{clock.Std()}
+		},
+		func(c *Config) { c.Transport.Rank = func(string, string) int { return -1 } },
 	} {
-		want := []string{"Name", "Slab: none given", "kv_geometry.layers is 256", "Timeout", "UnderWay", "Transport.OnImmediate", "SliceSize"}[i]
+		want := []string{"Name", "Slab: none given", "kv_geometry.layers is 256", "kvtransfer.Config.Timeout: -1ns", "UnderWay", "Transport.OnImmediate", "SliceSize", "no timers", "register a/kv: no rail"}[i]
 		cfg := Config{Name: "a", Slab: slab, Transport: transport.Config{Rails: []transport.Rail{network.Rail(fmt.Sprint(i))}}}
 		spoil(&cfg)
 		if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), want) {

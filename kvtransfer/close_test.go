@@ -1,8 +1,11 @@
 package kvtransfer
 
 import (
+	"bytes"
 	"errors"
+	"log/slog"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -113,11 +116,16 @@ func TestCloseUnderLoad(t *testing.T) {
 			if _, err := h.Grant(1, Terms{Op: transport.Read, Blocks: refs(0, 1), Tokens: 1}); !errors.Is(err, net.ErrClosed) {
 				t.Errorf("a grant afterwards: %v", err)
 			}
+			checks := 0
 			h.Check(Check{Checker: kvcache.NewContent(geometry, prompt(3)), Blocks: refs(0, 1), Part: Whole}, func(e Checked) {
+				checks++
 				if !errors.Is(e.Err, net.ErrClosed) {
 					t.Errorf("a check afterwards: %+v", e)
 				}
 			})
+			if checks != 1 {
+				t.Errorf("a check afterwards has ended %d times", checks)
+			}
 			if err := errors.Join(c.a.unmap(), c.b.unmap()); err != nil {
 				t.Error(err)
 			}
@@ -156,6 +164,60 @@ func TestCloseTwice(t *testing.T) {
 		synctest.Wait()
 		if n := closed.Load(); n != 2 {
 			t.Errorf("%d of 2 have returned", n)
+		}
+	})
+}
+
+// TestCloseUnderWay: while an agent closes, nothing can be opened any more; and what it
+// knew of when that began is told afterwards.
+func TestCloseUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCouple(t, func(cfg *Config) { cfg.UnderWay = 1 })
+		defer c.close()
+		d := c.a.grant(1, Terms{Op: transport.Read, Blocks: refs(0, 1), Tokens: 4}).Descriptor()
+		c.b.grant(2, Terms{Op: transport.Read, Blocks: refs(0, 1), Tokens: 4})
+		x := c.b.open(d, Options{})
+		c.b.rail.BlackHole(true)
+		c.b.start(x, transport.Read, Whole, refs(0, 1), false, 0)
+		ended := 0
+		x.Move(Move{Op: transport.Read, Part: Whole, Pairs: kvcache.Pairs(refs(1, 1), d.Blocks, 0), Done: func(m Moved) { // it waits: Close ends it first
+			ended++
+			if _, err := c.b.Open(d, Options{}); !errors.Is(err, net.ErrClosed) || !errors.Is(m.Err, net.ErrClosed) {
+				t.Errorf("a move ends with %v, and Open is %v", m.Err, err)
+			}
+		}})
+		if err := c.b.Close(); err != nil {
+			t.Error(err)
+		}
+		c.b.ended(net.ErrClosed)
+		if want := (Left{Grants: 1, Transfers: 1, Peers: 1}); ended != 1 || c.b.Left() != want {
+			t.Errorf("%d moves that waited have ended, %+v was left, want %+v", ended, c.b.Left(), want)
+		}
+	})
+}
+
+// keeps is a rail that gives memory back, and says that it could not.
+type keeps struct{ transport.Rail }
+
+func (k keeps) Deregister(key transport.Key) error {
+	return errors.Join(k.Rail.Deregister(key), errors.New("the NIC keeps it"))
+}
+
+// TestWindowError: what a rail says when a grant's window is closed is logged, with the
+// request, and the grant has ended.
+func TestWindowError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var said bytes.Buffer
+		c := newCouple(t, func(cfg *Config) {
+			cfg.Transport.Rails[0] = keeps{cfg.Transport.Rails[0]}
+			cfg.Logger = slog.New(slog.NewTextHandler(&said, nil))
+		})
+		defer c.close()
+		c.a.grant(1, Terms{Op: transport.Read, Blocks: refs(0, 1), Tokens: 4, Tag: "r-17"}).Close()
+		synctest.Wait()
+		c.a.over(1, Closed)
+		if got := said.String(); !strings.Contains(got, "the NIC keeps it") || !strings.Contains(got, "request=r-17") {
+			t.Errorf("the log says %q", got)
 		}
 	})
 }

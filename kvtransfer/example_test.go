@@ -3,6 +3,7 @@ package kvtransfer_test
 import (
 	"fmt"
 	"log"
+	"time"
 
 	"kvferry/kvcache"
 	"kvferry/kvtransfer"
@@ -46,7 +47,7 @@ func Example() {
 	copy(computed.K(5, 1), "the KV of the 5th token, layer 1")
 	free := make(chan kvtransfer.End)
 	grant, err := prefill.Grant(1, kvtransfer.Terms{
-		Op: transport.Read, Blocks: theirs, Tokens: 6, Lease: 60e9,
+		Op: transport.Read, Blocks: theirs, Tokens: 6, Lease: time.Minute,
 		OnEnd: func(e kvtransfer.End) { free <- e },
 	})
 	if err != nil {
@@ -70,7 +71,7 @@ func Example() {
 
 	transfer.Release()
 	fmt.Println("the prefill node's blocks are free:", <-free)
-	transfer.Close(true)
+	transfer.Close(true) // true or false: after a read, that is the same
 
 	for _, c := range []interface{ Close() error }{decode, prefill} {
 		if err := c.Close(); err != nil {

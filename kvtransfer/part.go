@@ -72,9 +72,6 @@ func Requests(slab *kvcache.Slab, op transport.Op, part Part, pairs []kvcache.Pa
 	from, to := part.layers(g)
 	for _, p := range pairs {
 		n := min(tokens-p.Index*g.BlockTokens, g.BlockTokens)
-		if n <= 0 {
-			continue
-		}
 		full := n == g.BlockTokens
 		switch {
 		case part.Plane == Hidden:
@@ -121,7 +118,7 @@ type descriptors struct {
 }
 
 func (d *descriptors) add(local, remote int64, size int) {
-	if size > 0 {
+	if size > 0 { // else there are no hidden states, or the block is past the end
 		d.reqs = append(d.reqs, transport.Request{Op: d.op, Local: d.mem[local : local+int64(size)], Offset: remote})
 	}
 }

@@ -109,7 +109,7 @@ type Moved struct {
 func (t *Transfer) Move(m Move) {
 	a := t.a
 	if err := m.check(a.cfg.Slab); err != nil {
-		m.Done(Moved{Err: fmt.Errorf("kvtransfer: move for %q: %w: %w", t.opt.Tag, transport.ErrInvalid, err)})
+		m.Done(Moved{Err: fmt.Errorf("kvtransfer: move for %q, grant %d of %s: %w: %w", t.opt.Tag, t.d.Transfer, t.d.Node, transport.ErrInvalid, err)})
 		return
 	}
 	v := &move{t: t, since: a.clk.Now(), reqs: Requests(a.cfg.Slab, m.Op, m.Part, m.Pairs, t.d.Tokens), done: m.Done}

@@ -2,6 +2,7 @@ package kvtransfer
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -52,6 +53,15 @@ func TestVerdicts(t *testing.T) {
 			t.Errorf("%d strikes, want 2", strikes())
 		}
 
+		twice := wrote(5)
+		twice.Close(true)
+		twice.Close(true)
+		c.a.Blame(5, wrong)
+		c.a.Blame(5, wrong) // of what ended once
+		if strikes() != 3 {
+			t.Errorf("%d strikes, want 3", strikes())
+		}
+
 		n++
 		g := c.b.grant(n, Terms{Op: transport.Read, Blocks: refs(0, 1), Tokens: 4})
 		r := c.a.open(g.Descriptor(), Options{})
@@ -61,8 +71,8 @@ func TestVerdicts(t *testing.T) {
 		r.Blame(wrong)
 		r.Blame(wrong)
 		r.Vouch()
-		if strikes() != 3 {
-			t.Errorf("%d strikes, want 3", strikes())
+		if strikes() != 4 {
+			t.Errorf("%d strikes, want 4", strikes())
 		}
 		r.Close(true)
 	})
@@ -92,4 +102,58 @@ func TestEnded(t *testing.T) {
 			t.Errorf("%d transfers are remembered after %v", len(c.a.Agent.ended), judgeWithin)
 		}
 	})
+}
+
+// TestPraise: 32 transfers whose bytes were right clear a path of its strikes, so that the
+// third strike does not put it to rest. Each counts once, and of those that wrote the ones
+// that ended well, when nobody has complained in time.
+func TestPraise(t *testing.T) {
+	const run = 32 // of package selection
+	for name, test := range map[string]struct {
+		op     transport.Op
+		well   bool
+		vouch  []int // how often, of each transfer
+		clears bool
+	}{
+		"each vouched for":       {transport.Read, true, slices.Repeat([]int{1}, run), true},
+		"one of them not":        {transport.Read, true, append([]int{0}, slices.Repeat([]int{1}, run-1)...), false},
+		"one vouched for often":  {transport.Read, true, []int{run}, false},
+		"nobody complains":       {transport.Write, true, make([]int, run), true},
+		"they did not end well":  {transport.Write, false, make([]int, run), false},
+		"one too few ended well": {transport.Write, true, make([]int, run-1), false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newCouple(t, nil)
+			defer c.close()
+			wrong := errors.New("wrong bytes")
+			d := c.b.grant(1, Terms{Op: test.op, Blocks: refs(0, 1), Tokens: 4}).Descriptor()
+			move := func(key any) *Transfer {
+				x := c.a.open(d, Options{Key: key})
+				c.a.start(x, test.op, Whole, refs(0, 1), false, 0)
+				synctest.Wait()
+				c.a.ended(nil)
+				return x
+			}
+			strike := func() {
+				x := move(nil)
+				x.Blame(wrong)
+				x.Close(false)
+			}
+			strike()
+			strike()
+			for i, times := range test.vouch {
+				x := move(i)
+				for range times {
+					x.Vouch()
+				}
+				x.Close(test.well)
+			}
+			<-time.After(judgeWithin + 1)
+			c.a.open(d, Options{}).Close(false) // those before it are judged now
+			strike()
+			if strikes, rests := c.a.Rails()[0].Strikes, c.a.Rails()[0].Rests; strikes != 3 || (rests == 0) != test.clears {
+				t.Errorf("%s: %d strikes, %d rests; the path is clear after two of them: want %t", name, strikes, rests, test.clears)
+			}
+		})
+	}
 }
