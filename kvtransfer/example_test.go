@@ -45,7 +45,7 @@ func Example() {
 	// The prefill node has 6 tokens in its blocks 3 and 5, and offers them for a minute.
 	theirs := []kvcache.Ref{{ID: 3, Gen: 1}, {ID: 5, Gen: 1}}
 	copy(computed.K(5, 1), "the KV of the 5th token, layer 1")
-	free := make(chan kvtransfer.End)
+	free := make(chan kvtransfer.End, 1)
 	grant, err := prefill.Grant(1, kvtransfer.Terms{
 		Op: transport.Read, Blocks: theirs, Tokens: 6, Lease: time.Minute,
 		OnEnd: func(e kvtransfer.End) { free <- e },
@@ -60,7 +60,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	mine := []kvcache.Ref{{ID: 0, Gen: 7}, {ID: 1, Gen: 7}}
-	done := make(chan kvtransfer.Moved)
+	done := make(chan kvtransfer.Moved, 1)
 	transfer.Move(kvtransfer.Move{
 		Op: transport.Read, Part: kvtransfer.Whole, Pairs: kvcache.Pairs(mine, transfer.Descriptor().Blocks, 0),
 		Done: func(m kvtransfer.Moved) { done <- m },

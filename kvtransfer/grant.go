@@ -27,7 +27,8 @@ type Terms struct {
 	// OnArrival, of a Write grant, is told of each part that the peer has written and
 	// notified. The bytes are in the blocks. It must not be nil.
 	OnArrival func(Arrival)
-	// OnEnd is called once, when no peer can touch the blocks any more. It may be nil.
+	// OnEnd is called once, when no peer can touch the blocks any more, perhaps before
+	// what ends the grant has returned. It may be nil.
 	OnEnd func(End)
 }
 

@@ -88,7 +88,7 @@ type Move struct {
 	// Value, a number of the caller's.
 	Notify bool
 	Value  uint32
-	// Done is called once.
+	// Done is called once, perhaps before Move has returned: it must not wait for its caller.
 	Done func(Moved)
 }
 
