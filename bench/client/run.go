@@ -146,6 +146,7 @@ type run struct {
 	start  time.Duration
 	timer  clock.Timer
 	room   chan time.Duration // when a request ended, whose place nobody has taken; nil for any number in flight
+	latest time.Duration      // of what has come from room
 	sent   sync.WaitGroup     // requests that are not over
 
 	telling sync.Mutex
@@ -162,8 +163,11 @@ func (r *run) send(ctx context.Context, j *job) error {
 	if r.room != nil && j.Index >= cap(r.room) {
 		select {
 		case at := <-r.room:
-			if at > j.at {
-				rec.Room = figure.Seconds(at)
+			// Of two that end at once, the later one may have said so first. Nobody has room
+			// before those that were sent before.
+			r.latest = max(r.latest, at)
+			if r.latest > j.at {
+				rec.Room = figure.Seconds(r.latest)
 			}
 		case <-ctx.Done():
 			return ctx.Err()
