@@ -41,14 +41,23 @@ type host struct {
 	readers sync.WaitGroup // they end when conns are closed
 }
 
-// isOver says whether the host has ended, and with that whether code and err may be read.
-func (h *host) isOver() bool {
-	select {
-	case <-h.over:
-		return true
-	default:
-		return false
+func (h *host) Name() string { return hostname(h.number) }
+
+func (h *host) Over() <-chan struct{} { return h.over }
+
+func (h *host) Ended() (code int, killed bool, err error) {
+	if h.err != nil {
+		err = h.died()
 	}
+	return h.code, h.killed.Load(), err
+}
+
+// died is the error of a host that is over and should not be.
+func (h *host) died() error {
+	if h.console.find("Kernel panic") != "" {
+		return fmt.Errorf("%w: %w; %s", ErrPanic, h.err, h.postMortem())
+	}
+	return fmt.Errorf("%w; %s", h.err, h.postMortem())
 }
 
 // startHost boots a host, and does not wait for it. It takes over nics, its ends of the
@@ -184,8 +193,8 @@ func (h *host) followControl(in io.Reader) bool {
 	return false
 }
 
-// tell sends the host's init a word: go starts the command, stop ends it.
-func (h *host) tell(word string) { _, _ = io.WriteString(h.control, word+"\n") }
+// Tell sends the host's init a word: go starts the command, stop ends it.
+func (h *host) Tell(word string) { _, _ = io.WriteString(h.control, word+"\n") }
 
 // kill is a power cut: SIGKILL for QEMU, which leaves its guest no time to send
 // anything. It does not wait for the process's end, and may be called after it.

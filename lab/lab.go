@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"strings"
 	"sync"
 	"time"
 )
@@ -20,13 +19,6 @@ var ErrTimeout = errors.New("timeout")
 // make a sound kernel do that: under plain emulation it was seen twice in a hundred
 // boots or so, in code that has nothing to do with the command.
 var ErrPanic = errors.New("kernel panic")
-
-// stopGrace is how long a command has between SIGTERM and the end of its host.
-const stopGrace = 5 * time.Second
-
-// killedStatus is the exit status of a host that was killed, as a shell has it for
-// a process: 128 plus the 9 of SIGKILL.
-const killedStatus = 137
 
 // HostResult is how a host's command ended.
 type HostResult struct {
@@ -118,7 +110,7 @@ func Start(ctx context.Context, cfg Config) (*Lab, error) {
 	}
 	l.result = &Result{Hosts: make([]HostResult, cfg.Hosts), Boot: time.Since(began), Until: cfg.Until}
 	for _, h := range l.hosts {
-		h.tell("go")
+		h.Tell("go")
 	}
 	l.out.Note("%s up after %.1f s, running %s", count(cfg.Hosts, "host"), l.result.Boot.Seconds(), cfg.Command[0])
 	go func() {
@@ -162,7 +154,7 @@ func (l *Lab) Kill(host int) error {
 	}
 	h := l.hosts[host-1]
 	// A command that has ended keeps its exit status.
-	if !h.isOver() {
+	if !IsOver(h) {
 		h.killed.Store(true)
 	}
 	h.kill()
@@ -217,7 +209,7 @@ func (l *Lab) boot(ctx context.Context, k kernel) error {
 		select {
 		case <-h.ready:
 		case <-h.over:
-			return l.died(h)
+			return h.died()
 		case <-ctx.Done():
 			return fmt.Errorf("%w while %s booted; %s", context.Cause(ctx), hostname(h.number), h.postMortem())
 		}
@@ -283,80 +275,11 @@ func (l *Lab) connect() (ends [][]*os.File, err error) {
 	return ends, nil
 }
 
-// died is the error of a host that is over and should not be.
-func (l *Lab) died(h *host) error {
-	if h.console.find("Kernel panic") != "" {
-		return fmt.Errorf("%w: %w; %s", ErrPanic, h.err, h.postMortem())
-	}
-	return fmt.Errorf("%w; %s", h.err, h.postMortem())
-}
-
-// follow returns when the commands that count are over: those of all hosts, or that of
-// host Until and the others stopGrace later at the latest. It writes the hosts' results.
+// follow has the hosts run to their end, and writes their results.
 func (l *Lab) follow(ctx context.Context) error {
-	over := make(chan *host, len(l.hosts))
-	for _, h := range l.hosts {
-		go func() {
-			<-h.over // at the latest when the lab is cleared away
-			over <- h
-		}()
-	}
-	running := len(l.hosts)
-	var grace <-chan time.Time
-	stopping := false
-	for running > 0 {
-		select {
-		case h := <-over:
-			running--
-			if err := l.ended(h, stopping); err != nil {
-				return err
-			}
-			if h.number == l.cfg.Until {
-				stopping, grace = true, time.After(stopGrace)
-				for _, other := range l.hosts {
-					other.tell("stop")
-				}
-			}
-		case <-grace:
-			l.out.Note("%s did not end within %v of SIGTERM", count(running, "command"), stopGrace)
-			for _, h := range l.hosts {
-				if !h.isOver() {
-					l.result.Hosts[h.number-1] = HostResult{ExitCode: killedStatus, Stopped: true}
-				}
-			}
-			return nil
-		case <-ctx.Done():
-			return fmt.Errorf("%w: %s", context.Cause(ctx), l.states())
-		}
-	}
-	return nil
-}
-
-// ended notes how the command of a host that is over has ended; stopped says that the lab
-// had told it to. The error is that of a host that died, and no fault killed it.
-func (l *Lab) ended(h *host, stopped bool) error {
-	r := &l.result.Hosts[h.number-1]
-	r.ExitCode, r.Killed, r.Stopped = h.code, h.killed.Load(), stopped
-	switch {
-	case r.Killed:
-		r.ExitCode = killedStatus
-	case h.err != nil:
-		return l.died(h)
-	}
-	return nil
-}
-
-// states is what each host does, for the error of a lab that was ended.
-func (l *Lab) states() string {
-	var states []string
-	for _, h := range l.hosts {
-		state := "runs"
-		if h.isOver() {
-			state = fmt.Sprintf("exited %d", h.code)
-		}
-		states = append(states, hostname(h.number)+" "+state)
-	}
-	return strings.Join(states, ", ")
+	return Follow(ctx, l.hosts, l.cfg.Until, l.result.Hosts, func(running []*host) {
+		l.out.Note("%s did not end within %v of SIGTERM", count(len(running), "command"), StopGrace)
+	})
 }
 
 // clear ends what runs, and returns when no process, goroutine or file of it is left.

@@ -55,7 +55,7 @@ func (l *Lab) kill(host int) error {
 		if h.number != host {
 			continue
 		}
-		if !h.isOver() { // a command that has ended keeps its exit status
+		if !lab.IsOver(h) { // a command that has ended keeps its exit status
 			h.killed.Store(true)
 		}
 		h.kill()

@@ -156,8 +156,8 @@ func (h *host) follow() {
 	}
 }
 
-// tell sends the first process a word: go starts the command, stop ends it.
-func (h *host) tell(word string) { _, _ = io.WriteString(h.control, word+"\n") }
+// Tell sends the first process a word: go starts the command, stop ends it.
+func (h *host) Tell(word string) { _, _ = io.WriteString(h.control, word+"\n") }
 
 // kill ends all processes of the host: the kernel kills those of a PID namespace with its
 // first. It does not wait for that.

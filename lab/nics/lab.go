@@ -11,13 +11,6 @@ import (
 	"kvferry/lab"
 )
 
-// stopGrace is how long a command has between SIGTERM and the end of its host.
-const stopGrace = 5 * time.Second
-
-// killedStatus is the exit status of a host that was killed, as a shell has it for a
-// process: 128 plus the 9 of SIGKILL.
-const killedStatus = 137
-
 // Traffic is what a NIC has sent and received since the lab began. Bytes are those of frames before
 // they were cut up to the MTU: 64 KiB of payload count their headers once, where a
 // wire has them 45 times, so this is below what a link's rate counts by 4 %.
@@ -94,7 +87,7 @@ func Start(ctx context.Context, cfg Config) (*Lab, error) {
 	l.out.Note("2 hosts up after %d ms, %s, %s", l.result.Boot.Milliseconds(), cfg.links(), running)
 	l.started = time.Now()
 	for _, h := range l.hosts {
-		h.tell("go")
+		h.Tell("go")
 	}
 	go func() {
 		defer close(l.done)
@@ -177,87 +170,25 @@ func (l *Lab) Close() {
 	<-l.done
 }
 
-// follow returns when the commands that count are over: those of both hosts, or that of
-// host Until and the other stopGrace later at the latest. Without commands it returns when
-// the lab is closed. It writes the hosts' results.
+// follow has the hosts run to their end, and writes their results. Without commands it
+// returns when the lab is closed.
 func (l *Lab) follow(ctx context.Context) error {
-	over := make(chan *host, len(l.hosts))
-	for _, h := range l.hosts {
-		go func() {
-			<-h.over // at the latest when the lab is cleared away
-			over <- h
-		}()
+	if len(l.hosts) == 0 {
+		<-ctx.Done()
+		return context.Cause(ctx)
 	}
-	running := len(l.hosts)
-	var grace <-chan time.Time
-	stopping := false
-	for running > 0 || len(l.hosts) == 0 {
-		select {
-		case h := <-over:
-			running--
-			if err := l.ended(h, stopping); err != nil {
-				return err
-			}
-			if h.number == l.cfg.Until {
-				stopping, grace = true, time.After(stopGrace)
-				for _, other := range l.hosts {
-					other.tell("stop")
-				}
-			}
-		case <-grace:
-			for _, h := range l.hosts {
-				if !h.isOver() {
-					l.out.Note("%s's command did not end within %v of SIGTERM", hostname(h.number), stopGrace)
-					l.result.Hosts[h.number-1] = lab.HostResult{ExitCode: killedStatus, Stopped: true}
-				}
-			}
-			return nil
-		case <-ctx.Done():
-			if len(l.hosts) == 0 {
-				return context.Cause(ctx)
-			}
-			return fmt.Errorf("%w: %s", context.Cause(ctx), l.states())
+	return lab.Follow(ctx, l.hosts, l.cfg.Until, l.result.Hosts, func(running []*host) {
+		for _, h := range running {
+			l.out.Note("%s's command did not end within %v of SIGTERM", h.Name(), lab.StopGrace)
 		}
-	}
-	return nil
+	})
 }
 
-// ended notes how the command of a host that is over has ended; stopped says that the lab
-// had told it to. The error is that of a host that died, and no fault killed it.
-func (l *Lab) ended(h *host, stopped bool) error {
-	r := &l.result.Hosts[h.number-1]
-	r.ExitCode, r.Killed, r.Stopped = h.code, h.killed.Load(), stopped
-	switch {
-	case r.Killed:
-		r.ExitCode = killedStatus
-	case h.err != nil:
-		return h.err
-	}
-	return nil
-}
+func (h *host) Name() string { return hostname(h.number) }
 
-// states is what each host does, for the error of a lab that was ended.
-func (l *Lab) states() string {
-	var states []string
-	for _, h := range l.hosts {
-		state := "runs"
-		if h.isOver() {
-			state = fmt.Sprintf("exited %d", h.code)
-		}
-		states = append(states, hostname(h.number)+" "+state)
-	}
-	return strings.Join(states, ", ")
-}
+func (h *host) Over() <-chan struct{} { return h.over }
 
-// isOver says whether the host has ended, and with that whether code and err may be read.
-func (h *host) isOver() bool {
-	select {
-	case <-h.over:
-		return true
-	default:
-		return false
-	}
-}
+func (h *host) Ended() (code int, killed bool, err error) { return h.code, h.killed.Load(), h.err }
 
 // tally reads the counters while they exist: the interfaces, and the kernel's counts with
 // them, go with the namespaces.

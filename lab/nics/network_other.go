@@ -38,7 +38,7 @@ type host struct {
 	err         error
 }
 
-func (*host) tell(string) {}
+func (*host) Tell(string) {}
 func (*host) kill()       {}
 func (*host) close()      {}
 
