@@ -39,31 +39,27 @@ var packageRules = map[string]packageRule{
 			if s.test || s.name == "proxy/config.go" { // the default
 				continue
 			}
-			for _, name := range handoffs(files) {
-				if mentions(s.syntax, "kvferry/handoff", name) {
-					return s.name + " names " + name + ": ask for a property of package handoff"
-				}
+			if name := handoffNamed(s); name != "" {
+				return s.name + " names " + name + ": ask for a property of package handoff"
 			}
 		}
 		return ""
 	},
 }
 
-// handoffs are the names that stand for one of package handoff: what the package exports is
-// a type, a function, or one of them.
-func handoffs(files []source) (names []string) {
-	known := []string{"None", "Handoff", "Leg", "Parts", "FullLeg", "PrefillLeg", "DecodeLeg", "Whole", "Layers", "Tensors", "All", "Names", "List", "Parse"}
-	for _, s := range files {
-		ast.Inspect(s.syntax, func(n ast.Node) bool {
-			if sel, ok := n.(*ast.SelectorExpr); ok {
-				if x, ok := sel.X.(*ast.Ident); ok && x.Name == "handoff" && ast.IsExported(sel.Sel.Name) && !slices.Contains(known, sel.Sel.Name) {
-					names = append(names, sel.Sel.Name)
-				}
+// handoffNamed is the first hand-off that a file names, or "". What package handoff exports is
+// one of these words, or a hand-off.
+func handoffNamed(s source) (name string) {
+	words := []string{"None", "Handoff", "Leg", "Parts", "FullLeg", "PrefillLeg", "DecodeLeg", "Whole", "Layers", "Tensors", "TensorCount", "All", "Names", "List", "Parse"}
+	ast.Inspect(s.syntax, func(n ast.Node) bool {
+		if sel, ok := n.(*ast.SelectorExpr); ok && name == "" {
+			if x, ok := sel.X.(*ast.Ident); ok && x.Name == "handoff" && ast.IsExported(sel.Sel.Name) && !slices.Contains(words, sel.Sel.Name) {
+				name = sel.Sel.Name
 			}
-			return true
-		})
-	}
-	return names
+		}
+		return name == ""
+	})
+	return name
 }
 
 // byDirectory sorts files into packages.

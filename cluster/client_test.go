@@ -16,6 +16,7 @@ import (
 
 	"kvferry/config"
 	"kvferry/engine"
+	"kvferry/handoff/handofftest"
 	"kvferry/kvcache"
 )
 
@@ -33,7 +34,7 @@ func TestClientGone(t *testing.T) {
 			}
 			c := start(t, cfg)
 			having := []string{first, last} // a request: on one of them, in turns
-			if first == last || decodeFirst(handoff) {
+			if first == last || handofftest.DecodeFirst(handoff) {
 				having = having[1:] // or from its begin to its end
 			}
 

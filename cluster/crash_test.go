@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"kvferry/handoff"
+	"kvferry/handoff/handofftest"
 	"kvferry/transport/rails"
 )
 
@@ -133,7 +134,7 @@ func (k *killing) at(m moment, q call) bool {
 		}
 	default:
 		// Where the prefill node streams the first token, KV may be on its way still.
-		if !r.unsent("no_node", "node_lost") && !(prefillSpeaks(k.handoff) && r.Tokens == 1 && r.broken()) {
+		if !r.unsent("no_node", "node_lost") && !(handofftest.PrefillSpeaks(k.handoff) && r.Tokens == 1 && r.broken()) {
 			t.Errorf("killed mid-%s: %v: want 5xx", m.name, r)
 		}
 	}

@@ -479,15 +479,3 @@ func (r result) broken() bool {
 func (r result) unsent(codes ...string) bool {
 	return r.Status >= 500 && r.Tokens == 0 && r.Err.Message != "" && slices.Contains(codes, r.Err.Code)
 }
-
-// decodeFirst reports whether a hand-off's requests go to the decode node first.
-func decodeFirst(name string) bool {
-	h, err := handoff.Parse(name)
-	return err == nil && h.First == handoff.DecodeLeg
-}
-
-// prefillSpeaks reports whether a hand-off's first token comes from the prefill node.
-func prefillSpeaks(name string) bool {
-	h, err := handoff.Parse(name)
-	return err == nil && h.FirstToken == handoff.PrefillLeg
-}

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"kvferry/engine"
+	"kvferry/handoff"
 	"kvferry/kvcache"
 )
 
@@ -107,6 +108,6 @@ const (
 	TensorK = iota
 	TensorV
 	TensorHidden
-	tensors
+	tensors = handoff.TensorCount
 	PartAll = -1
 )

@@ -220,7 +220,7 @@ func (c *Core) submit(ev Submit) {
 		// The prompt went through the front end on the prefill side, or is about to.
 		req.KV, front = engine.Await, 0
 		if ev.Handoff.Offers(ev.Leg) {
-			r.arrived = make([]bool, c.parts(ev.Handoff))
+			r.arrived = make([]bool, ev.Handoff.Parts.Count(c.layers()))
 		}
 	case ev.Leg == handoff.FullLeg && ev.Handoff == handoff.None:
 	default:
@@ -440,17 +440,6 @@ func (c *Core) wake() {
 }
 
 func (c *Core) layers() int { return c.cfg.Profile.KVGeometry.Layers }
-
-// parts is how many moves bring a prompt's KV.
-func (c *Core) parts(h handoff.Handoff) int {
-	switch h.Parts {
-	case handoff.Layers:
-		return c.layers()
-	case handoff.Tensors:
-		return tensors
-	}
-	return 1
-}
 
 // megabytes is the published payload of tokens: K, V and hidden states.
 func (c *Core) megabytes(tokens int) float64 {

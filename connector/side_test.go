@@ -240,7 +240,7 @@ func (s *side) launch(step *engine.Step, layers bool) {
 			if w.Prompt {
 				l.redone = true
 			}
-			parts := s.core.parts(x.hand)
+			parts := x.hand.Parts.Count(x.prof.KVGeometry.Layers)
 			if !l.redone && len(l.passed) != parts {
 				x.failf("request %d decodes with %d of %d parts checked", w.Seq.ID, len(l.passed), parts)
 			}

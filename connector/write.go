@@ -58,7 +58,7 @@ func (c *Core) wrote(r *request, ev Moved) {
 	if ev.Part == c.lastPart(r) {
 		r.b.Post = max(ev.Posted-r.seq.Computed, 0)
 	}
-	if r.parts < c.parts(r.Handoff) {
+	if r.parts < r.Handoff.Parts.Count(c.layers()) {
 		return
 	}
 	// What the client can notice of the wire is what is left after the prompt.

@@ -21,7 +21,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
+
+	"kvferry/config"
 )
 
 // Handoff is a way for KV to get from prefill to decode. The zero value is [None].
@@ -65,11 +66,7 @@ func Names() []string {
 }
 
 // List is the names in a sentence, "a, b or c".
-func List() string {
-	names := Names()
-	last := len(names) - 1
-	return strings.Join(names[:last], ", ") + " or " + names[last]
-}
+func List() string { return config.Or(Names()) }
 
 // Parse returns the hand-off of that name; None of "".
 func Parse(name string) (Handoff, error) {

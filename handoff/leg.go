@@ -31,6 +31,20 @@ const (
 
 var parts = [...]string{"whole", "layers", "tensors"}
 
+// TensorCount is how many tensors a prompt has: K, V and the hidden states.
+const TensorCount = 3
+
+// Count is how many moves carry the KV of a prompt of a model of so many layers.
+func (p Parts) Count(layers int) int {
+	switch p {
+	case Layers:
+		return layers
+	case Tensors:
+		return TensorCount
+	}
+	return 1
+}
+
 func (p Parts) String() string {
 	if int(p) >= len(parts) {
 		return fmt.Sprintf("parts(%d)", uint8(p))

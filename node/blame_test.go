@@ -9,6 +9,7 @@ import (
 	"kvferry/clock/clocktest"
 	"kvferry/connector"
 	"kvferry/handoff"
+	"kvferry/handoff/handofftest"
 	"kvferry/proto"
 	"kvferry/transport"
 	"kvferry/transport/transporttest"
@@ -48,7 +49,7 @@ func TestSpoiltRail(t *testing.T) {
 	for _, hand := range handoff.Names() {
 		t.Run(hand, func(t *testing.T) {
 			mover := "decode-0"
-			if decodeFirst(hand) {
+			if handofftest.DecodeFirst(hand) {
 				mover = "prefill-0"
 			}
 			set, bad := spoil(mover)

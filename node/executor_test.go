@@ -10,6 +10,7 @@ import (
 	"kvferry/engine"
 	"kvferry/engine/enginetest"
 	"kvferry/handoff"
+	"kvferry/handoff/handofftest"
 	"kvferry/kvcache"
 	"kvferry/proto"
 	"kvferry/transport"
@@ -171,7 +172,7 @@ func TestTornInTransit(t *testing.T) {
 	for _, hand := range handoff.Names() {
 		t.Run(hand, func(t *testing.T) {
 			mover := "decode-0"
-			if decodeFirst(hand) {
+			if handofftest.DecodeFirst(hand) {
 				mover = "prefill-0"
 			}
 			var rail *transporttest.Corrupter

@@ -11,6 +11,7 @@ import (
 	"kvferry/connector"
 	"kvferry/engine"
 	"kvferry/handoff"
+	"kvferry/handoff/handofftest"
 )
 
 // TestChangedAfterCheck changes a byte of a decode node's blocks when all of them have
@@ -35,7 +36,7 @@ func TestChangedAfterCheck(t *testing.T) {
 			two, _ := s.text(1, 100, 2)
 			many, _ := s.text(1, 100, 40)
 			found := uint64(0)
-			if prefillSpeaks(hand) {
+			if handofftest.PrefillSpeaks(hand) {
 				// The first token is the prefill node's, none of the decode leg has left:
 				// another node starts it anew.
 				changes.Store(1)

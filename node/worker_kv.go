@@ -194,11 +194,7 @@ func (w *worker) judge(l *live, err error) {
 		l.moves.Blame(err)
 		return
 	}
-	parts := 1
-	if l.handoff.Parts == handoff.Tensors {
-		parts = 3
-	}
-	if l.right++; l.right == parts {
+	if l.right++; l.right == l.handoff.Parts.Count(w.cfg.Profile.KVGeometry.Layers) {
 		l.moves.Vouch()
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"kvferry/clock/clocktest"
 	"kvferry/handoff"
+	"kvferry/handoff/handofftest"
 	"kvferry/placement"
 	"kvferry/proto"
 	"kvferry/proxy/openai"
@@ -128,7 +129,7 @@ func TestDecodeLostInMidStream(t *testing.T) {
 			c := newTestCluster(t, Config{Handoff: hand, Placement: placement.RoundRobin})
 			c.addNode("prefill-1", proto.Role_ROLE_PREFILL, nil)
 			d1 := c.addNode("decode-1", proto.Role_ROLE_DECODE, func(n *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
-				if decodeFirst(hand) {
+				if handofftest.DecodeFirst(hand) {
 					send(reserve(n, s))
 				}
 				send(firstTokens(s, 0, 3))

@@ -25,6 +25,7 @@ import (
 
 	"kvferry/clock/clocktest"
 	"kvferry/handoff"
+	"kvferry/handoff/handofftest"
 	"kvferry/proto"
 	"kvferry/proxy/openai"
 )
@@ -118,18 +119,18 @@ func (n *fakeNode) answer(s *proto.Submit, send func(*proto.FromNode)) {
 	kv := &proto.KVRef{NodeId: n.info.Id, GrpcAddr: n.info.GrpcAddr, TransferId: s.Id, Tokens: uint32(len(prompt))}
 	out := fakeTokens(prompt, int(s.MaxTokens))
 	first := uint32(0) // token of a decode leg
-	if prefillSpeaks(s.Handoff) {
+	if handofftest.PrefillSpeaks(s.Handoff) {
 		first = 1
 	}
 	switch {
-	case s.Leg == proto.Leg_LEG_PREFILL && decodeFirst(s.Handoff):
+	case s.Leg == proto.Leg_LEG_PREFILL && handofftest.DecodeFirst(s.Handoff):
 		send(tokenMessage(s.Id, 0, out...))
 		send(&proto.FromNode{Prefilled: []*proto.Prefilled{{Id: s.Id, Breakdown: prefillBreakdown(), CachedTokens: 1}}})
 	case s.Leg == proto.Leg_LEG_PREFILL && s.Handoff != "":
 		m := tokenMessage(s.Id, 0, out...)
 		m.Prefilled = []*proto.Prefilled{{Id: s.Id, Kv: kv, Breakdown: prefillBreakdown(), CachedTokens: 1}}
 		send(m)
-	case s.Leg == proto.Leg_LEG_DECODE && decodeFirst(s.Handoff):
+	case s.Leg == proto.Leg_LEG_DECODE && handofftest.DecodeFirst(s.Handoff):
 		send(&proto.FromNode{Reserved: []*proto.Reserved{{Id: s.Id, Kv: kv}}})
 		m := tokenMessage(s.Id, first, out[first:]...)
 		m.Finished = []*proto.Finished{{Id: s.Id, Reason: proto.FinishReason_FINISH_LENGTH, Breakdown: decodeBreakdown()}}
@@ -381,16 +382,4 @@ func (c *testCluster) get(path string) (int, string) {
 		c.t.Fatal(err)
 	}
 	return resp.StatusCode, string(b)
-}
-
-// decodeFirst reports whether a hand-off's requests go to the decode node first.
-func decodeFirst(name string) bool {
-	h, err := handoff.Parse(name)
-	return err == nil && h.First == handoff.DecodeLeg
-}
-
-// prefillSpeaks reports whether a hand-off's first token comes from the prefill node.
-func prefillSpeaks(name string) bool {
-	h, err := handoff.Parse(name)
-	return err == nil && h.FirstToken == handoff.PrefillLeg
 }

@@ -11,6 +11,7 @@ import (
 
 	"kvferry/clock/clocktest"
 	"kvferry/handoff"
+	"kvferry/handoff/handofftest"
 	"kvferry/proto"
 	"kvferry/proxy/openai"
 )
@@ -24,7 +25,7 @@ func TestClientGone(t *testing.T) {
 			c := newTestCluster(t, Config{Handoff: tc.handoff})
 			p := c.addNode("prefill-1", proto.Role_ROLE_PREFILL, nil)
 			d := c.addNode("decode-1", proto.Role_ROLE_DECODE, func(n *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
-				if decodeFirst(tc.handoff) {
+				if handofftest.DecodeFirst(tc.handoff) {
 					send(reserve(n, s))
 				}
 				send(firstTokens(s, 0, 1))

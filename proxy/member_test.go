@@ -17,6 +17,7 @@ import (
 
 	"kvferry/clock/clocktest"
 	"kvferry/handoff"
+	"kvferry/handoff/handofftest"
 	"kvferry/placement"
 	"kvferry/proto"
 	"kvferry/proxy/members"
@@ -423,13 +424,13 @@ func TestFailureNamesBothEnds(t *testing.T) {
 		c := newTestCluster(t, Config{Handoff: tc.handoff, MaxRetries: -1})
 		said := make(chan struct{})
 		c.addNode("prefill-1", proto.Role_ROLE_PREFILL, func(n *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
-			if !decodeFirst(tc.handoff) {
+			if !handofftest.DecodeFirst(tc.handoff) {
 				n.answer(s, send)
 			}
 			close(said)
 		})
 		c.addNode("decode-1", proto.Role_ROLE_DECODE, func(n *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
-			if decodeFirst(tc.handoff) {
+			if handofftest.DecodeFirst(tc.handoff) {
 				send(reserve(n, s))
 			}
 			go func() {

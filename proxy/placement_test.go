@@ -11,6 +11,7 @@ import (
 
 	"kvferry/clock/clocktest"
 	"kvferry/handoff"
+	"kvferry/handoff/handofftest"
 	"kvferry/kvcache"
 	"kvferry/placement"
 	"kvferry/proto"
@@ -147,7 +148,7 @@ func TestTurns(t *testing.T) {
 			c := newTestCluster(t, Config{Handoff: hand})
 			p, d := c.addPair()
 			first, second := p, d
-			if decodeFirst(hand) {
+			if handofftest.DecodeFirst(hand) {
 				first, second = d, p
 			}
 			var waiting []*proto.Submit
@@ -159,7 +160,7 @@ func TestTurns(t *testing.T) {
 				m := &proto.FromNode{}
 				for _, s := range waiting {
 					kv := &proto.KVRef{NodeId: n.info.Id, GrpcAddr: n.info.GrpcAddr, TransferId: s.Id, Tokens: 1}
-					if decodeFirst(hand) {
+					if handofftest.DecodeFirst(hand) {
 						m.Reserved = append(m.Reserved, &proto.Reserved{Id: s.Id, Kv: kv})
 						continue
 					}
@@ -168,7 +169,7 @@ func TestTurns(t *testing.T) {
 				}
 				send(m)
 				for _, s := range waiting {
-					if decodeFirst(hand) {
+					if handofftest.DecodeFirst(hand) {
 						m := tokenMessage(s.Id, 1, fakeTokens(promptOf(s), 2)[1])
 						m.Finished = []*proto.Finished{{Id: s.Id, Reason: proto.FinishReason_FINISH_LENGTH, Breakdown: decodeBreakdown()}}
 						send(m)

@@ -13,6 +13,7 @@ import (
 
 	"kvferry/clock/clocktest"
 	"kvferry/handoff"
+	"kvferry/handoff/handofftest"
 	"kvferry/proto"
 	"kvferry/proxy/health"
 )
@@ -78,10 +79,10 @@ func TestQueueUntilItRuns(t *testing.T) {
 				open, end := make(chan struct{}), make(chan struct{})
 				d.behave(func(n *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
 					first := uint32(0)
-					if prefillSpeaks(hand) {
+					if handofftest.PrefillSpeaks(hand) {
 						first = 1
 					}
-					if decodeFirst(hand) {
+					if handofftest.DecodeFirst(hand) {
 						send(&proto.FromNode{Reserved: []*proto.Reserved{{Id: s.Id, Kv: &proto.KVRef{NodeId: n.info.Id, TransferId: s.Id}}}})
 					}
 					out := fakeTokens(promptOf(s), int(s.MaxTokens))
@@ -104,7 +105,7 @@ func TestQueueUntilItRuns(t *testing.T) {
 				}()
 				clocktest.Receive(t, p.submits, "the prompt")
 				clocktest.Receive(t, d.submits, "the decode leg")
-				if prefillSpeaks(hand) {
+				if handofftest.PrefillSpeaks(hand) {
 					c.poll("the prefill node's token", func() bool {
 						_, metrics := c.get("/metrics")
 						return strings.Contains(metrics, "vllm:time_to_first_token_seconds_count{engine=\"0\",model_name=\"test-model\"} 1\n")
