@@ -16,6 +16,14 @@ func Kinds() []Kind {
 	}, publishedKinds()...)
 }
 
+// Names are those of the kinds.
+func Names() (names []string) {
+	for _, k := range Kinds() {
+		names = append(names, k.Name)
+	}
+	return names
+}
+
 // Names of kinds that code asks for.
 const (
 	Random = "random"
@@ -59,14 +67,12 @@ func (s Spec) kind() (Kind, error) {
 	if name == "" {
 		name = Random
 	}
-	var names []string
 	for _, k := range Kinds() {
 		if k.Name == name {
 			return k, nil
 		}
-		names = append(names, k.Name)
 	}
-	return Kind{}, fmt.Errorf("%q: there is no such load: use %s", name, strings.Join(names, ", "))
+	return Kind{}, fmt.Errorf("%q: there is no such load: use %s", name, strings.Join(Names(), ", "))
 }
 
 // Reads reports whether the load is of a kind that reads that field. One that does not

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"strings"
 
+	"kvferry/config"
 	"kvferry/kvcache"
 )
 
@@ -43,18 +44,11 @@ func Names() []string {
 
 // Help lists them for the help of a flag, each with what it goes by.
 func Help() string {
-	var help strings.Builder
-	for i, k := range kinds {
-		switch {
-		case i == 0:
-		case i == len(kinds)-1:
-			help.WriteString(" or ")
-		default:
-			help.WriteString(", ")
-		}
-		fmt.Fprintf(&help, "%s (%s)", k.name, k.by)
+	var all []string
+	for _, k := range kinds {
+		all = append(all, fmt.Sprintf("%s (%s)", k.name, k.by))
 	}
-	return help.String()
+	return config.Or(all)
 }
 
 // Candidate is what a policy knows of a node that could take a leg.

@@ -94,7 +94,7 @@ func (f *simulateFlags) register(fs *pflag.FlagSet) {
 	fs.BoolVar(&f.s.PrefixCaching, "enable-prefix-caching", false, "reuse the KV blocks of equal prompt prefixes (default: with --trace)")
 	fs.IntVar(&f.s.KVBlocks, "kv-blocks", 0, "KV blocks of a node (default: the profile's GPU memory)")
 	fs.IntVar(&f.s.MaxModelLen, "max-model-len", 0, "longest prompt and output together (default: the profile's; with --trace as long as the trace needs and the pool holds)")
-	fs.StringVar(&f.s.Load.Kind, "dataset-name", load.Random, "what is asked: "+strings.Join(loadNames(), ", "))
+	fs.StringVar(&f.s.Load.Kind, "dataset-name", load.Random, "what is asked: "+strings.Join(load.Names(), ", "))
 	fs.IntVar(&f.numPrompts, "num-prompts", 1000, "requests (default with --trace: all of it)")
 	fs.Float64Var(&f.s.Load.Rate, "request-rate", 4, "requests a second; inf sends all at once")
 	fs.Float64Var(&f.s.Load.Burstiness, "burstiness", 1, "shape of the gaps' gamma distribution: 1 is Poisson, less is burstier")
@@ -111,14 +111,6 @@ func (f *simulateFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.out, "out", "", "folder for the results (default kvbench-out/<time>)")
 	fs.BoolVar(&f.detailed, "save-detailed", true, "write results.jsonl, a line for each request; never for a sweep")
 	command.Positive(fs, "nics", "kv-blocks", "max-model-len", "num-prompts", "request-rate", "burstiness", "random-input-len", "random-output-len", "speed")
-}
-
-// loadNames are the kinds of load.
-func loadNames() (names []string) {
-	for _, k := range load.Kinds() {
-		names = append(names, k.Name)
-	}
-	return names
 }
 
 // simulateNames are the flags that set the fields of a simulation.Config, its Sweep and that
@@ -200,7 +192,7 @@ func (f *simulateFlags) load(changed func(string) bool, bad *config.Faults) {
 	if l.Kind == load.Traced && !changed("enable-prefix-caching") {
 		f.s.PrefixCaching = true
 	}
-	if !slices.Contains(loadNames(), cmp.Or(l.Kind, load.Random)) {
+	if !slices.Contains(load.Names(), cmp.Or(l.Kind, load.Random)) {
 		return // what it reads nobody knows; Validate says which there are
 	}
 	for _, field := range []string{"Rate", "Burstiness", "InputLen", "OutputLen", "RangeRatio", "PrefixLen", "Seed"} {

@@ -25,7 +25,7 @@ func values(command string) map[string][]string {
 		}
 		all["clock"] = []string{"real", "virtual", "both"}
 	case "simulate":
-		all["dataset-name"] = loadNames()
+		all["dataset-name"] = load.Names()
 		for _, example := range simulation.SweepExamples() {
 			name, _, _ := strings.Cut(example, "=")
 			all["sweep"] = append(all["sweep"], name+"=")
