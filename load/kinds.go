@@ -58,9 +58,23 @@ type Spec struct {
 	Seed       uint64
 	Vocab      int // tokens are below it
 
-	File  string  // of a trace; Requests 0 takes all of it
+	File  string  // of a trace or a dataset; Requests 0 takes all of it
 	Speed float64 // of a trace: at 2 requests come twice as fast
+
+	// Compat says whose draws these are: the same seed gives the lengths, prompts and times
+	// of that tool. Empty: our own.
+	Compat string // "", CompatVLLM or CompatSGLang
+	// Tokenizer is the model's, nil where none is known. Kinds that need one say so.
+	Tokenizer Tokenizer
+	// InFlight is Load.InFlight.
+	InFlight int
 }
+
+// Values of Spec.Compat: vllm bench serve, and sglang.bench_serving.
+const (
+	CompatVLLM   = "vllm"
+	CompatSGLang = "sglang"
+)
 
 func (s Spec) kind() (Kind, error) {
 	name := s.Kind

@@ -9,11 +9,28 @@ import (
 
 // A Request is one completion to ask for. It belongs to who took it from the source;
 // the source does not touch it again.
+//
+// What is asked is Prompt, Text or both. A source that draws token ids has Prompt alone;
+// one that has texts has Text, and Prompt too if [Spec].Tokenizer says what they are in
+// tokens. Where both are there they are the same prompt.
 type Request struct {
 	ID        string          // what the server is told; the client gives it one if it is empty
 	At        time.Duration   // due since the start of the run; not before the one before it
-	Prompt    []kvcache.Token // one token or more, each below the model's vocabulary
-	MaxTokens int             // wanted, 1 or more, and no fewer: nothing stops early
+	Prompt    []kvcache.Token // each below the model's vocabulary
+	Text      string          // UTF-8
+	MaxTokens int             // wanted, 1 or more
+	MayStop   bool            // the model may end it earlier (ignore_eos false)
+	Adapter   string          // the LoRA adapter that is asked for; empty is the model itself
+	Group     string          // whose prefix or conversation it is, for reports and routing; may be empty
+
+	// After are requests, by their place in the stream, which have to end before this one is
+	// due. They come before it. Then it is due Delay after the last of them has ended, and not
+	// before At.
+	After []int
+	Delay time.Duration
+	// Continues says that this is the next turn of After[0]'s conversation: before Prompt
+	// and Text stand that one's whole prompt and the answer that it got.
+	Continues bool
 }
 
 // A Source is where requests come from. Next returns them in order of time, and false
@@ -22,6 +39,29 @@ type Request struct {
 // any.
 type Source interface {
 	Next() (r Request, ok bool, err error)
+}
+
+// A Tokenizer is that of the model which is asked, for loads that have texts or lengths in
+// its tokens. Package tokenizer has one.
+type Tokenizer interface {
+	// Encode turns a text into tokens. special is whether those that the tokenizer puts before
+	// and after each text (BOS, EOS) come with it.
+	Encode(text string, special bool) []kvcache.Token
+	// Decode turns tokens into text, special ones too unless skipSpecial.
+	Decode(tokens []kvcache.Token, skipSpecial bool) string
+	// Len is how many tokens there are, the added ones too: Python's len(tokenizer).
+	Len() int
+	// Special are the ids of special tokens, in ascending order.
+	Special() []kvcache.Token
+	// Chat renders a conversation by the model's chat template. prompt is whether the mark
+	// that the assistant's turn begins comes last.
+	Chat(messages []Message, prompt bool) (string, error)
+}
+
+// A Message is one turn of a conversation.
+type Message struct {
+	Role    string // system, user or assistant
+	Content string
 }
 
 // A Load is a source with the way its requests are let go.
