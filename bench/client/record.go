@@ -23,7 +23,35 @@ type Record struct {
 	Error        string     `json:"error,omitempty"`
 	Usage        *Usage     `json:"usage"`
 	Breakdown    *Breakdown `json:"breakdown"`
+
+	Adapter string `json:"adapter,omitempty"` // the LoRA adapter that was asked for
+	Group   string `json:"group,omitempty"`   // whose prefix or conversation it is
+	Worker  string `json:"worker,omitempty"`  // the server's URL, where there are several
+	// FirstText is the first chunk with text in it, LastLine the last line of the stream that
+	// was not blank, [DONE] too: SGLang's client goes by these, vLLM's by FirstToken and the
+	// last of TokenTimes.
+	FirstText float64 `json:"first_text,omitempty"`
+	LastLine  float64 `json:"last_line,omitempty"`
+	// ChunkTokens is how many tokens each chunk of TokenTimes brought, where the server says;
+	// nil is not known.
+	ChunkTokens []int `json:"chunk_tokens,omitempty"`
+	// OutputTokens is how many tokens were generated, and CountedBy who says so: CountUsage,
+	// CountTokenizer or CountChunks. InputTokens is the same of the prompt.
+	InputTokens   int    `json:"input_tokens,omitempty"`
+	OutputTokens  int    `json:"output_tokens,omitempty"`
+	CountedBy     string `json:"counted_by,omitempty"`
+	Retokenized   int    `json:"retokenized_tokens,omitempty"` // of the text, by the client's tokenizer
+	Text          string `json:"generated_text,omitempty"`     // where texts are kept
+	After         []int  `json:"after,omitempty"`              // records that had to end first
+	Skipped       bool   `json:"skipped,omitempty"`            // never sent: one that it follows failed
 }
+
+// Values of Record.CountedBy.
+const (
+	CountUsage     = "usage"     // the server's account
+	CountTokenizer = "tokenizer" // the client's tokenizer, of the text
+	CountChunks    = "chunks"    // nobody counted: a chunk is taken for a token
+)
 
 // Values of Record.Status.
 const (
