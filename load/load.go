@@ -15,7 +15,7 @@ import (
 // tokens. Where both are there they are the same prompt.
 type Request struct {
 	ID        string          // what the server is told; the client gives it one if it is empty
-	At        time.Duration   // due since the start of the run; not before the one before it
+	At        time.Duration   // due since the start of the run; not before that of an earlier request, if it follows none
 	Prompt    []kvcache.Token // each below the model's vocabulary
 	Text      string          // UTF-8
 	MaxTokens int             // wanted, 1 or more
@@ -25,11 +25,12 @@ type Request struct {
 
 	// After are requests, by their place in the stream, which have to end before this one is
 	// due. They come before it. Then it is due Delay after the last of them has ended, and not
-	// before At.
+	// before At, which may be 0 here. It is not sent if one of them fails.
 	After []int
 	Delay time.Duration
 	// Continues says that this is the next turn of After[0]'s conversation: before Prompt
-	// and Text stand that one's whole prompt and the answer that it got.
+	// and Text stand that one's whole prompt and the answer that it got. It comes in the
+	// stream before the next request without After, so that the answer is kept for it.
 	Continues bool
 }
 
@@ -73,6 +74,8 @@ type Load struct {
 	// End is how long a run lasts at least. The client that made the published tables
 	// slept one gap more after its last request.
 	End time.Duration
+	// Until is from when on nothing more is sent, 0 for no such time.
+	Until time.Duration
 }
 
 // Close releases what the source holds. No Next may follow.

@@ -37,13 +37,13 @@ type Record struct {
 	ChunkTokens []int `json:"chunk_tokens,omitempty"`
 	// OutputTokens is how many tokens were generated, and CountedBy who says so: CountUsage,
 	// CountTokenizer or CountChunks. InputTokens is the same of the prompt.
-	InputTokens   int    `json:"input_tokens,omitempty"`
-	OutputTokens  int    `json:"output_tokens,omitempty"`
-	CountedBy     string `json:"counted_by,omitempty"`
-	Retokenized   int    `json:"retokenized_tokens,omitempty"` // of the text, by the client's tokenizer
-	Text          string `json:"generated_text,omitempty"`     // where texts are kept
-	After         []int  `json:"after,omitempty"`              // records that had to end first
-	Skipped       bool   `json:"skipped,omitempty"`            // never sent: one that it follows failed
+	InputTokens  int    `json:"input_tokens,omitempty"`
+	OutputTokens int    `json:"output_tokens,omitempty"`
+	CountedBy    string `json:"counted_by,omitempty"`
+	Retokenized  int    `json:"retokenized_tokens,omitempty"` // of the text, by the client's tokenizer
+	Text         string `json:"generated_text,omitempty"`     // where texts are kept
+	After        []int  `json:"after,omitempty"`              // records that had to end first
+	Skipped      bool   `json:"skipped,omitempty"`            // never sent: one that it follows failed
 }
 
 // Values of Record.CountedBy.

@@ -17,111 +17,8 @@ import (
 	"kvferry/load"
 )
 
-// ahead is how many requests are drawn and encoded before they are due. A prompt of 1,024
-// tokens takes 35 us (BenchmarkDraw), which must not delay a sending. A burst within the
-// bound goes out at once: the largest of Mooncake's conversation trace has 28 requests at
-// one moment. Of a larger one the rest is as late as its records say. The bound is also
-// what a load takes in memory: 64 prompts of 1,024 tokens are 0.5 MB, of 100,000 45 MB.
-const ahead = 64
-
 // maxInFlight is more than a machine has ports for.
 const maxInFlight = 1 << 20
-
-// A job is a request that is ready to be sent.
-type job struct {
-	Record
-	at   time.Duration
-	body []byte
-	err  error // of the load, instead of a request
-}
-
-// Run asks the server what the load says: each request when it is due and there is room
-// for it (see [load.Load]), whatever the others do. It returns how long the run was, once
-// all requests are over and l.End has passed. done is told of each request when it is
-// over, of one at a time; the record is done's to keep.
-//
-// When ctx is done nothing more is sent, what is under way is given up, and the error is
-// ctx's. An error of the load ends the run when the requests before it are over. Run takes
-// up to 64 requests from the load before they are due, from a goroutine of its own, and has
-// stopped when it returns; the load is the caller's to close.
-func (c *Client) Run(ctx context.Context, model string, l load.Load, done func(*Record)) (time.Duration, error) {
-	if l.InFlight < 0 || l.InFlight > maxInFlight {
-		return 0, fmt.Errorf("%d requests in flight: use 0 to %d", l.InFlight, maxInFlight)
-	}
-	timer, err := c.clock.NewTimer()
-	if err != nil {
-		return 0, err
-	}
-	defer timer.Close()
-	ctx, stop := context.WithCancel(ctx)
-	jobs, ready := make(chan job, ahead), make(chan struct{})
-	var drawing sync.WaitGroup
-	drawing.Go(func() { c.draw(ctx, model, l, jobs, ready) })
-	defer drawing.Wait()
-	defer stop()
-	<-ready // nothing is late because it was not yet drawn
-
-	r := &run{client: c, start: c.clock.Now(), timer: timer, done: done}
-	if l.InFlight > 0 {
-		r.room = make(chan time.Duration, l.InFlight)
-	}
-	for j := range jobs {
-		if err = j.err; err == nil {
-			err = r.send(ctx, &j)
-		}
-		if err != nil {
-			break
-		}
-	}
-	if err == nil {
-		err = c.wait(ctx, timer, r.start+l.End)
-	}
-	r.sent.Wait()
-	if err == nil {
-		err = ctx.Err() // the last answers may have been given up
-	}
-	return c.clock.Now() - r.start, err
-}
-
-// draw takes requests from the load and encodes them until it has no more, and closes
-// jobs. ready is closed when as many are ready as may be, or all.
-func (c *Client) draw(ctx context.Context, model string, l load.Load, jobs chan<- job, ready chan<- struct{}) {
-	defer close(jobs)
-	enough := sync.OnceFunc(func() { close(ready) })
-	defer enough()
-	for i, last := 0, time.Duration(0); ; i++ {
-		r, ok, err := l.Next()
-		j := job{at: r.At}
-		switch {
-		case err == nil && !ok:
-			return
-		case err == nil && r.At < last:
-			err = fmt.Errorf("the load goes back in time: due at %v after %v", r.At, last)
-		}
-		if err == nil {
-			if r.ID == "" {
-				r.ID = fmt.Sprintf("%s-%d", c.name, i)
-			}
-			j.Record = Record{Index: i, RequestID: r.ID, PromptTokens: len(r.Prompt), MaxTokens: r.MaxTokens, Intended: figure.Seconds(r.At)}
-			j.body, err = body(model, r.Prompt, r.MaxTokens)
-		}
-		if err != nil {
-			j.err = fmt.Errorf("request %d: %w", i, err)
-		}
-		last = r.At
-		if len(jobs) == cap(jobs) {
-			enough()
-		}
-		select {
-		case jobs <- j:
-		case <-ctx.Done():
-			return
-		}
-		if err != nil {
-			return
-		}
-	}
-}
 
 // body is a request as POST /v1/completions takes it.
 func body(model string, prompt []kvcache.Token, maxTokens int) ([]byte, error) {
@@ -140,53 +37,155 @@ func body(model string, prompt []kvcache.Token, maxTokens int) ([]byte, error) {
 	}{model, prompt, maxTokens, 0, true, true, options{true}, true})
 }
 
+// Run asks the server what the load says: each request when it is due and there is room
+// for it (see [load.Queue]), whatever the others do. It returns how long the run was, once
+// all requests are over and l.End has passed. done is told of each request when it is
+// over, of one at a time; the record is done's to keep.
+//
+// When ctx is done nothing more is sent, what is under way is given up, and the error is
+// ctx's. An error of the load ends the run when the requests before it are over. Run takes
+// up to 64 requests from the load before they are due, from a goroutine of its own, and has
+// stopped when it returns; the load is the caller's to close.
+func (c *Client) Run(ctx context.Context, model string, l load.Load, done func(*Record)) (time.Duration, error) {
+	if l.InFlight < 0 || l.InFlight > maxInFlight {
+		return 0, fmt.Errorf("%d requests in flight: use 0 to %d", l.InFlight, maxInFlight)
+	}
+	timer, err := c.clock.NewTimer()
+	if err != nil {
+		return 0, err
+	}
+	defer timer.Close()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	from := &drawing{source: l.Source, encode: func(r *load.Request) ([]byte, error) { return body(model, r.Prompt, r.MaxTokens) }}
+	from.begin(ctx)
+	defer from.drawers.Wait()
+	defer stop()
+	<-from.ready // nothing is late because it was not yet drawn
+
+	l.Source = from
+	r := &run{
+		client: c, drawn: from, queue: load.NewQueue(l), start: c.clock.Now(), timer: timer, done: done,
+		ends: make(chan ended, 256),
+	}
+	err = r.loop(ctx)
+	if err == nil {
+		err = c.wait(ctx, timer, r.start+l.End)
+	}
+	r.finish()
+	if err == nil {
+		err = ctx.Err() // the last answers may have been given up
+	}
+	return c.clock.Now() - r.start, err
+}
+
 // A run is one that goes on.
 type run struct {
 	client *Client
+	drawn  *drawing
+	queue  *load.Queue
 	start  time.Duration
 	timer  clock.Timer
-	room   chan time.Duration // when a request ended, whose place nobody has taken; nil for any number in flight
-	latest time.Duration      // of what has come from room
-	sent   sync.WaitGroup     // requests that are not over
+	ends   chan ended     // requests that are over
+	sent   sync.WaitGroup // requests that are not over
 
 	telling sync.Mutex
 	done    func(*Record)
 }
 
-// send sends a request when it is due and there is room. It does not wait for the answer.
-func (r *run) send(ctx context.Context, j *job) error {
-	c := r.client
-	if err := c.wait(ctx, r.timer, r.start+j.at); err != nil {
-		return err
-	}
-	rec := j.Record
-	if r.room != nil && j.Index >= cap(r.room) {
-		select {
-		case at := <-r.room:
-			// Of two that end at once, the later one may have said so first. Nobody has room
-			// before those that were sent before.
-			r.latest = max(r.latest, at)
-			if r.latest > j.at {
-				rec.Room = figure.Seconds(r.latest)
+// ended is what the queue is told of a request that is over.
+type ended struct {
+	index  int
+	at     time.Duration // since the run's start
+	answer load.Answer
+	failed bool
+}
+
+// loop sends what the queue lets go, until there is no more or ctx is done.
+func (r *run) loop(ctx context.Context) error {
+	for {
+		s, wake, ok, err := r.queue.Next(r.client.clock.Now() - r.start)
+		switch {
+		case err != nil:
+			return err
+		case ok:
+			if err := r.send(ctx, &s); err != nil {
+				return err
 			}
+			select { // a burst must not keep those that ended from being seen
+			case e := <-r.ends:
+				r.over(e)
+			default:
+			}
+			continue
+		case r.queue.Done():
+			return nil
+		}
+		var due <-chan struct{}
+		if wake != load.Never {
+			r.timer.Set(r.start + wake)
+			due = r.timer.C()
+		}
+		select {
+		case <-due:
+		case e := <-r.ends:
+			r.over(e)
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
-	rec.TokenTimes = make([]float64, 0, min(j.MaxTokens, 4096)) // a trace may ask for a billion
-	body := j.body
+}
+
+func (r *run) over(e ended) { r.queue.Ended(e.index, e.at, e.answer, e.failed) }
+
+// finish waits for all requests that are under way.
+func (r *run) finish() {
+	over := make(chan struct{})
+	go func() { r.sent.Wait(); close(over) }()
+	for {
+		select {
+		case <-r.ends: // nobody follows any more
+		case <-over:
+			return
+		}
+	}
+}
+
+var errSkipped = errors.New("not sent: a request that it follows failed")
+
+// send sends a request. It does not wait for the answer.
+func (r *run) send(ctx context.Context, s *load.Sending) error {
+	c := r.client
+	body := r.drawn.take(s.Index)
+	rec := &Record{
+		Index: s.Index, RequestID: s.ID, PromptTokens: len(s.Prompt), MaxTokens: s.MaxTokens,
+		Intended: figure.Seconds(s.Due), Room: figure.Seconds(s.Room), Adapter: s.Adapter, Group: s.Group, After: s.After, Skipped: s.Skipped,
+	}
+	if rec.RequestID == "" {
+		rec.RequestID = fmt.Sprintf("%s-%d", c.name, s.Index)
+	}
+	if s.Skipped {
+		rec.end(errSkipped)
+		r.tell(rec)
+		return nil
+	}
+	rec.TokenTimes = make([]float64, 0, min(s.MaxTokens, 4096)) // a trace may ask for a billion
 	r.sent.Go(func() {
-		rec.end(c.complete(ctx, r.start, &rec, body))
-		if r.room != nil {
-			r.room <- c.clock.Now() - r.start
-		}
-		r.telling.Lock()
-		defer r.telling.Unlock()
-		if r.done != nil {
-			r.done(&rec)
-		}
+		err := c.complete(ctx, r.start, rec, body)
+		rec.end(err)
+		r.ends <- ended{index: rec.Index, at: c.clock.Now() - r.start, failed: err != nil}
+		r.tell(rec)
 	})
 	return nil
+}
+
+// tell hands a record over.
+func (r *run) tell(rec *Record) {
+	r.telling.Lock()
+	defer r.telling.Unlock()
+	if r.done != nil {
+		r.done(rec)
+	}
 }
 
 // wait returns at the given time of the clock, or with ctx's error.
