@@ -5,6 +5,7 @@ import (
 	"container/heap"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"kvferry/kvcache"
@@ -21,7 +22,8 @@ const (
 // have ended, and when there is room. It is a machine without clock and goroutines; the
 // live client and the simulator both drive it:
 //
-//	s, wake, ok, err := q.Next(now)   // s goes out at once; else ask again at wake, or when one has ended
+//	s, ok, err := q.Next(now)            // s goes out at once
+//	at := q.Wake(now)                    // if not ok: ask again then, or when one has ended
 //	q.Ended(index, at, answer, failed)
 //
 // Of those that are due, one that follows others goes before one that does not: a
@@ -76,6 +78,26 @@ type Sending struct {
 	Room    time.Duration // when there was room for it; 0 if that was before it was due
 	History *Turn         // the conversation that it continues; nil for none
 	Skipped bool          // it does not go out: one that it follows failed
+	// Continued says that others continue it: Ended wants its answer.
+	Continued bool
+}
+
+// Conversation is the whole prompt in tokens: the history, and what is asked now.
+func (s *Sending) Conversation() []kvcache.Token {
+	if s.History == nil {
+		return s.Prompt
+	}
+	var turns []*Turn
+	n := len(s.Prompt)
+	for t := s.History; t != nil; t = t.Before {
+		turns = append(turns, t)
+		n += len(t.Prompt) + len(t.Answer.Tokens)
+	}
+	all := make([]kvcache.Token, 0, n)
+	for _, t := range slices.Backward(turns) {
+		all = append(append(all, t.Prompt...), t.Answer.Tokens...)
+	}
+	return append(all, s.Prompt...)
 }
 
 // An item is a request in the queue.
@@ -95,46 +117,62 @@ func NewQueue(l Load) *Queue {
 	}
 }
 
-// Next is the request that goes out at now, if ok. If not, wake is when to ask again,
-// Never if only the end of another request can bring the next, or nothing: see [Queue.Done]. An
-// error is the load's; it comes when all that was drawn before it has gone, or waits for
-// what has. now does not go back.
-func (q *Queue) Next(now time.Duration) (s Sending, wake time.Duration, ok bool, err error) {
+// Wake is when there is something to ask Next for, at now or later: Never if only the end of
+// another request can bring it, or nothing (see [Queue.Done]).
+func (q *Queue) Wake(now time.Duration) time.Duration {
+	_, ready := q.head(now)
+	return ready
+}
+
+// head is what goes next, nil if it is something else than a request, and when.
+func (q *Queue) head(now time.Duration) (next *item, ready time.Duration) {
 	q.read()
-	if len(q.skipped) > 0 {
-		f := q.skipped[0]
-		q.skipped = q.skipped[1:]
-		q.finish(f.index, now, Answer{}, true)
-		return Sending{Request: f.Request, Index: f.index, Due: now, Skipped: true}, 0, true, nil
-	}
 	until := Never
 	if q.load.Until > 0 {
 		if until = q.load.Until; now >= until {
 			q.stop()
-			return Sending{}, Never, false, nil
 		}
 	}
-	next := q.coming
+	if len(q.skipped) > 0 {
+		return nil, now
+	}
+	next = q.coming
 	if len(q.due) > 0 && (next == nil || q.due[0].due <= max(now, next.due)) {
 		next = q.due[0]
 	}
-	ready := Never
-	if next != nil {
-		ready = next.due
-		if q.load.InFlight > 0 {
-			if len(q.slots) == 0 {
-				return Sending{}, Never, false, nil
-			}
-			ready = max(ready, q.room, q.slots[0])
-		}
-	}
 	switch {
-	case ready > now && next == nil:
-		return Sending{}, Never, false, q.err
-	case ready > now:
-		return Sending{}, min(ready, until), false, nil
+	case next == nil && q.err != nil:
+		return nil, now
+	case next == nil:
+		return nil, Never
 	}
-	return q.take(next), 0, true, nil
+	ready = max(next.due, now)
+	if q.load.InFlight > 0 {
+		if len(q.slots) == 0 {
+			return next, Never
+		}
+		ready = max(ready, q.room, q.slots[0])
+	}
+	return next, min(ready, until)
+}
+
+// Next is the request that goes out at now, if ok; if not, Wake says when there is one. An
+// error is the load's; it comes when all that was drawn before it has gone, or waits for what
+// has. now does not go back.
+func (q *Queue) Next(now time.Duration) (s Sending, ok bool, err error) {
+	next, ready := q.head(now)
+	switch {
+	case ready > now:
+		return Sending{}, false, nil
+	case next != nil:
+		return q.take(next), true, nil
+	case len(q.skipped) > 0:
+		f := q.skipped[0]
+		q.skipped = q.skipped[1:]
+		q.finish(f.index, now, Answer{}, true)
+		return Sending{Request: f.Request, Index: f.index, Due: now, Skipped: true}, true, nil
+	}
+	return Sending{}, false, q.err
 }
 
 // take lets an item go that is due and has room.
@@ -156,7 +194,7 @@ func (q *Queue) take(next *item) Sending {
 	}
 	q.busy++
 	q.ends[s.Index] = gone
-	if q.goesOn[s.Index] {
+	if s.Continued = q.goesOn[s.Index]; s.Continued {
 		q.turns[s.Index] = &Turn{Before: s.History, Prompt: s.Prompt, Text: s.Text}
 	}
 	return s

@@ -1,36 +1,48 @@
 package sim
 
 import (
+	"errors"
 	"fmt"
-	"time"
+
+	"kvferry/load"
 )
 
-// nextArrival asks the load for its next request. Where as many as may be are under way,
-// it is held back.
-func (c *cluster) nextArrival() {
-	r, ok, err := c.load.Next()
-	switch {
-	case err != nil:
-		c.err = err
-		return
-	case !ok:
-		return
-	case r.At < c.coming.At:
-		c.err = fmt.Errorf("sim: the load goes back in time: request at %v after %v", r.At, c.coming.At)
-		return
+// expect has the next request arrive when the load's queue lets it go.
+func (c *cluster) expect() {
+	at := c.queue.Wake(c.now)
+	if at == load.Never || c.expected && c.expectedAt <= at {
+		return // nothing to come, or it is on its way
 	}
-	c.coming = r
-	if c.held = c.load.InFlight > 0 && c.inFlight >= c.load.InFlight; !c.held {
-		c.agenda.push(max(r.At, c.now), event{kind: arrive})
-	}
+	c.expected, c.expectedAt = true, at
+	c.agenda.push(at, event{kind: arrive})
 }
 
-// room has the request that was held back arrive, as one has ended whose client had its
-// last token at that time.
-func (c *cluster) room(last time.Duration) {
-	c.inFlight--
-	if c.held {
-		c.held = false
-		c.agenda.push(max(c.coming.At, last, c.now), event{kind: arrive})
+// arrive takes the request that is due now, if an earlier event has not taken it.
+func (c *cluster) arrive() {
+	if c.now == c.expectedAt {
+		c.expected = false
+	}
+	s, ok, err := c.queue.Next(c.now)
+	switch {
+	case err != nil:
+		c.err = fmt.Errorf("sim: %w", err)
+		return
+	case ok && s.Skipped:
+		c.skipped(&s)
+	case ok:
+		c.arrived(&s)
+	}
+	c.expect()
+}
+
+var errSkipped = errors.New("not sent: a request that it follows failed")
+
+// skipped ends a request that never arrives.
+func (c *cluster) skipped(s *load.Sending) {
+	c.stats.Requests++
+	c.stats.Ended++
+	c.stats.Failed++
+	if c.cfg.OnOutcome != nil {
+		c.cfg.OnOutcome(&Outcome{Index: s.Index, ID: s.ID, Due: s.Due, Arrived: c.now, First: c.now, Last: c.now, PromptTokens: len(s.Prompt), MaxTokens: s.MaxTokens, Err: errSkipped})
 	}
 }

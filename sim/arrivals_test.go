@@ -75,7 +75,7 @@ func TestTimesAndRoom(t *testing.T) {
 // TestBadLoad: a load that fails or goes back in time ends the run.
 func TestBadLoad(t *testing.T) {
 	back := list(load.Request{At: time.Second, Prompt: prompt(t, 10), MaxTokens: 1}, load.Request{At: time.Millisecond, Prompt: prompt(t, 10), MaxTokens: 1})
-	if _, err := Run(context.Background(), pair(t, handoff.Pull, 1), back); err == nil || !strings.Contains(err.Error(), "goes back in time: request at 1ms after 1s") {
+	if _, err := Run(context.Background(), pair(t, handoff.Pull, 1), back); err == nil || !strings.Contains(err.Error(), "request 1: the load goes back in time: due at 1ms after 1s") {
 		t.Errorf("%v", err)
 	}
 }

@@ -94,7 +94,7 @@ func (c Config) Validate() error {
 // cluster is a run under way.
 type cluster struct {
 	cfg     Config
-	load    load.Load
+	queue   *load.Queue
 	now     time.Duration
 	agenda  agenda
 	network *network
@@ -105,9 +105,8 @@ type cluster struct {
 	names           map[string]*node
 	compute, decode group
 	flights         map[uint64]*flight
-	coming          load.Request // what the next arrival brings
-	held            bool         // until a request has ended
-	inFlight        int          // requests that have arrived and not ended
+	expected        bool          // an arrival is in the agenda,
+	expectedAt      time.Duration // at this time, or several are and this is the earliest
 	stats           Stats
 	lane            []lane          // scratch
 	tokens          []attempt.Token // scratch
@@ -132,7 +131,7 @@ func newCluster(cfg Config, l load.Load) (*cluster, error) {
 		cfg.KVBlocks = cfg.Profile.Blocks()
 	}
 	c := &cluster{
-		cfg: cfg, load: l, network: new(network),
+		cfg: cfg, queue: load.NewQueue(l), network: new(network),
 		names: make(map[string]*node), flights: make(map[uint64]*flight),
 	}
 	for _, n := range cfg.NICs {
@@ -236,7 +235,7 @@ func (c *cluster) place(g *group, f *flight) *node {
 
 // run goes through events until none is left.
 func (c *cluster) run(ctx context.Context) error {
-	c.nextArrival()
+	c.expect()
 	for round := 0; c.err == nil; round++ {
 		for i := 0; i < len(c.ready); i++ {
 			c.ready[i].step()
@@ -287,6 +286,6 @@ func (c *cluster) handle(e event) {
 	case landed:
 		e.transfer.landed()
 	case arrive:
-		c.arrived()
+		c.arrive()
 	}
 }

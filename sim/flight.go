@@ -9,6 +9,7 @@ import (
 	"kvferry/connector"
 	"kvferry/handoff"
 	"kvferry/kvcache"
+	"kvferry/load"
 )
 
 // A flight is a request on its way through the cluster, as the proxy sees it. Package attempt
@@ -21,7 +22,9 @@ type flight struct {
 	hashes          []kvcache.Hash
 	hashed          bool
 	arrived         time.Duration
-	compute, decode *node     // of the leg that computes the prompt, and of that which decodes
+	compute, decode *node // of the leg that computes the prompt, and of that which decodes
+	continued       bool  // others go on with its answer,
+	answer          []kvcache.Token
 	parts           int       // of its KV that are sent
 	landed          *transfer // the last of them
 }
@@ -52,11 +55,10 @@ func prefixHashes(prompt []kvcache.Token, blockTokens int) []kvcache.Hash {
 }
 
 // arrived submits the request that is there now.
-func (c *cluster) arrived() {
+func (c *cluster) arrived(s *load.Sending) {
 	c.stats.Requests++
-	c.inFlight++
-	f := &flight{id: uint64(c.stats.Requests), prompt: c.coming.Prompt, arrived: c.now}
-	f.Outcome = Outcome{Index: c.stats.Requests - 1, ID: c.coming.ID, Due: c.coming.At, Arrived: c.now, PromptTokens: len(f.prompt), MaxTokens: c.coming.MaxTokens}
+	f := &flight{id: uint64(s.Index) + 1, prompt: s.Conversation(), arrived: c.now, continued: s.Continued}
+	f.Outcome = Outcome{Index: s.Index, ID: s.ID, Due: s.Due, Arrived: c.now, PromptTokens: len(f.prompt), MaxTokens: s.MaxTokens}
 	c.flights[f.id] = f
 	h := c.cfg.Handoff
 	if c.cfg.Nondisagg > 0 {
@@ -64,7 +66,6 @@ func (c *cluster) arrived() {
 	}
 	f.attempt = attempt.New(h, f.MaxTokens)
 	c.submit(f, f.attempt.First(), connector.Remote{}, c.now)
-	c.nextArrival()
 }
 
 // submit chooses a node for a leg and brings it there. from is what the first leg has offered
@@ -168,6 +169,9 @@ func (c *cluster) token(n *node, t connector.Token) {
 		}
 		f.Tokens++
 		f.Last = t.At
+		if f.continued {
+			f.answer = append(f.answer, kvcache.Token(t.ID))
+		}
 		if c.cfg.RecordTokens {
 			f.TokenTimes = append(f.TokenTimes, t.At)
 		}
@@ -203,7 +207,8 @@ func (c *cluster) end(f *flight) {
 	if c.cfg.OnProgress != nil && c.stats.Ended&0x3ff == 0 {
 		c.cfg.OnProgress(c.stats.Ended)
 	}
-	c.room(f.Last)
+	c.queue.Ended(f.Index, f.Last, load.Answer{Tokens: f.answer}, f.Err != nil)
+	c.expect()
 }
 
 // failed ends a leg that a node refused, and the request with it. Only requests

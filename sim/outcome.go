@@ -11,7 +11,7 @@ import (
 
 // An Outcome is a request that has ended.
 type Outcome struct {
-	Index                int    // from 0, in order of arrival
+	Index                int    // of the load, from 0
 	ID                   string // the load's
 	PromptTokens         int
 	MaxTokens            int

@@ -53,16 +53,17 @@ func TestConservation(t *testing.T) {
 	for seed := range uint64(150) {
 		cfg, spec := randomConfig(t, seed)
 		name := fmt.Sprintf("seed %d, %v", seed, cfg.Handoff)
-		c, err := newCluster(cfg, drawn(t, spec))
+		l := drawn(t, spec)
+		l.InFlight = int(seed % 4) // 0: open loop
+		c, err := newCluster(cfg, l)
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.load.InFlight = int(seed % 4) // 0: open loop
 		tokens, bytes, refused, ended := 0, int64(0), 0, 0
 		last := time.Duration(0)
 		c.cfg.OnOutcome = func(o *Outcome) {
 			ended++
-			if n := c.stats.Requests - (ended - 1); c.load.InFlight > 0 && n > c.load.InFlight || o.Arrived < o.Due {
+			if n := c.stats.Requests - (ended - 1); l.InFlight > 0 && n > l.InFlight || o.Arrived < o.Due {
 				t.Fatalf("%s: %d requests at once, one arrives %v, due at %v", name, n, o.Arrived, o.Due)
 			}
 			if c.now < last {

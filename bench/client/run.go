@@ -104,7 +104,8 @@ type ended struct {
 // loop sends what the queue lets go, until there is no more or ctx is done.
 func (r *run) loop(ctx context.Context) error {
 	for {
-		s, wake, ok, err := r.queue.Next(r.client.clock.Now() - r.start)
+		now := r.client.clock.Now() - r.start
+		s, ok, err := r.queue.Next(now)
 		switch {
 		case err != nil:
 			return err
@@ -122,8 +123,8 @@ func (r *run) loop(ctx context.Context) error {
 			return nil
 		}
 		var due <-chan struct{}
-		if wake != load.Never {
-			r.timer.Set(r.start + wake)
+		if at := r.queue.Wake(now); at != load.Never {
+			r.timer.Set(r.start + at)
 			due = r.timer.C()
 		}
 		select {
