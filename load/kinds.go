@@ -66,9 +66,12 @@ type Spec struct {
 	Compat string // "", CompatVLLM or CompatSGLang
 	// Tokenizer is the model's, nil where none is known. Kinds that need one say so.
 	Tokenizer Tokenizer
-	// InFlight is Load.InFlight.
+	// InFlight is how many requests may be under way at once, 0 for any number.
 	InFlight int
 }
+
+// MaxInFlight is more than a machine has ports for.
+const MaxInFlight = 1 << 20
 
 // Values of Spec.Compat: vllm bench serve, and sglang.bench_serving.
 const (
@@ -104,6 +107,7 @@ func (s Spec) Validate() error {
 	if err == nil {
 		k.Check(s, &bad)
 	}
+	config.Between(&bad, "InFlight", s.InFlight, 0, MaxInFlight)
 	return bad.Err("load.Spec")
 }
 
@@ -116,5 +120,7 @@ func (s Spec) Open() (Load, error) {
 	if err != nil {
 		return Load{}, err
 	}
-	return k.Open(s)
+	l, err := k.Open(s)
+	l.InFlight = s.InFlight
+	return l, err
 }

@@ -17,9 +17,6 @@ import (
 	"kvferry/load"
 )
 
-// maxInFlight is more than a machine has ports for.
-const maxInFlight = 1 << 20
-
 // body is a request as POST /v1/completions takes it.
 func body(model string, prompt []kvcache.Token, maxTokens int) ([]byte, error) {
 	type options struct {
@@ -47,8 +44,8 @@ func body(model string, prompt []kvcache.Token, maxTokens int) ([]byte, error) {
 // up to 64 requests from the load before they are due, from a goroutine of its own, and has
 // stopped when it returns; the load is the caller's to close.
 func (c *Client) Run(ctx context.Context, model string, l load.Load, done func(*Record)) (time.Duration, error) {
-	if l.InFlight < 0 || l.InFlight > maxInFlight {
-		return 0, fmt.Errorf("%d requests in flight: use 0 to %d", l.InFlight, maxInFlight)
+	if l.InFlight < 0 || l.InFlight > load.MaxInFlight {
+		return 0, fmt.Errorf("%d requests in flight: use 0 to %d", l.InFlight, load.MaxInFlight)
 	}
 	timer, err := c.clock.NewTimer()
 	if err != nil {

@@ -112,9 +112,18 @@ type LoadRecord struct {
 	RangeRatio float64 `json:"random_range_ratio,omitempty"`
 	PrefixLen  int     `json:"random_prefix_len,omitempty"`
 	Seed       uint64  `json:"seed"`
+	InFlight   int     `json:"max_concurrency,omitempty"` // requests under way at once; 0: any number
 }
 
 func (l *LoadRecord) String() string {
+	s := l.asked()
+	if l.InFlight > 0 {
+		s += fmt.Sprintf(", at most %d at once", l.InFlight)
+	}
+	return s
+}
+
+func (l *LoadRecord) asked() string {
 	if l.Trace != "" {
 		return fmt.Sprintf("%d requests of %s at %g times its speed", l.Requests, l.Trace, l.Speed)
 	}
@@ -218,9 +227,9 @@ func newResult(s *Simulation, cfg *sim.Config, sum *summary, st *sim.Stats) *Res
 func (s *Simulation) loadRecord() LoadRecord {
 	l := s.Load
 	if l.Kind == load.Traced {
-		return LoadRecord{Trace: l.File, Speed: l.Speed, Requests: l.Requests}
+		return LoadRecord{Trace: l.File, Speed: l.Speed, Requests: l.Requests, InFlight: l.InFlight}
 	}
-	r := LoadRecord{Requests: l.Requests, Seed: l.Seed}
+	r := LoadRecord{Requests: l.Requests, Seed: l.Seed, InFlight: l.InFlight}
 	if l.Kind != load.Random {
 		r.Kind = l.Kind
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -26,8 +25,8 @@ import (
 // simulateFlags are the command line of kvbench simulate.
 type simulateFlags struct {
 	s             simulation.Simulation
+	load          loadFlags
 	profile, link string
-	numPrompts    int
 	goodput       string
 	sweeps        []string
 	out           string
@@ -94,35 +93,23 @@ func (f *simulateFlags) register(fs *pflag.FlagSet) {
 	fs.BoolVar(&f.s.PrefixCaching, "enable-prefix-caching", false, "reuse the KV blocks of equal prompt prefixes (default: with --trace)")
 	fs.IntVar(&f.s.KVBlocks, "kv-blocks", 0, "KV blocks of a node (default: the profile's GPU memory)")
 	fs.IntVar(&f.s.MaxModelLen, "max-model-len", 0, "longest prompt and output together (default: the profile's; with --trace as long as the trace needs and the pool holds)")
-	fs.StringVar(&f.s.Load.Kind, "dataset-name", load.Random, "what is asked: "+strings.Join(load.Names(), ", "))
-	fs.IntVar(&f.numPrompts, "num-prompts", 1000, "requests (default with --trace: all of it)")
-	fs.Float64Var(&f.s.Load.Rate, "request-rate", 4, "requests a second; inf sends all at once")
-	fs.Float64Var(&f.s.Load.Burstiness, "burstiness", 1, "shape of the gaps' gamma distribution: 1 is Poisson, less is burstier")
-	fs.IntVar(&f.s.Load.InputLen, "random-input-len", 1024, "prompt tokens")
-	fs.IntVar(&f.s.Load.OutputLen, "random-output-len", 128, "output tokens")
-	fs.Float64Var(&f.s.Load.RangeRatio, "random-range-ratio", 0, "lengths are uniform in length x (1 -+ this)")
-	fs.IntVar(&f.s.Load.PrefixLen, "random-prefix-len", 0, "tokens that all prompts begin with, before the others")
-	fs.Uint64Var(&f.s.Load.Seed, "seed", 0, "of arrivals, lengths and tokens")
-	fs.StringVar(&f.s.Load.File, "trace", "", "replay this request trace instead")
-	fs.Float64Var(&f.s.Load.Speed, "speed", 1, "how many times as fast as it was recorded")
+	f.load.register(fs)
 	fs.StringVar(&f.goodput, "goodput", "ttft:2000,tpot:50", "SLO in ms of ttft, tpot and e2el, or none; a request counts as good if it keeps all that are named")
 	fs.Float64Var(&f.s.Attainment, "attainment", 0.99, "share of the requests that must be good for a point of a sweep to count")
 	fs.StringArrayVar(&f.sweeps, "sweep", nil, "parameter=value,value,...; twice for each pair of two")
 	fs.StringVar(&f.out, "out", "", "folder for the results (default kvbench-out/<time>)")
 	fs.BoolVar(&f.detailed, "save-detailed", true, "write results.jsonl, a line for each request; never for a sweep")
-	command.Positive(fs, "nics", "kv-blocks", "max-model-len", "num-prompts", "request-rate", "burstiness", "random-input-len", "random-output-len", "speed")
+	command.Positive(fs, "nics", "kv-blocks", "max-model-len")
 }
 
 // simulateNames are the flags that set the fields of a simulation.Config, its Sweep and that
 // one's Base.
-var simulateNames = map[string]string{
+var simulateNames = joined(within("Load", loadNames), map[string]string{
 	"Sweep": "", "Base": "", "Params": "--sweep", "Out": "--out",
 	"Profile": "--profile", "Prefill": "--prefill", "Decode": "--decode", "Nondisagg": "--nondisagg", "Chunked": "--chunked", "Handoff": "--handoff",
 	"Placement": "--placement", "PrefixCaching": "--enable-prefix-caching", "KVBlocks": "--kv-blocks", "MaxModelLen": "--max-model-len", "NICs": "--nics", "NIC": "--link", "RPC": "--rpc",
-	"Load.Requests": "--num-prompts", "Load.Rate": "--request-rate", "Load.Burstiness": "--burstiness", "Load.InputLen": "--random-input-len", "Load.OutputLen": "--random-output-len",
-	"Load.RangeRatio": "--random-range-ratio", "Load.PrefixLen": "--random-prefix-len", "Load.Seed": "--seed", "Load.Vocab": "--profile",
-	"Load.Kind": "--dataset-name", "Load.File": "--trace", "Longest": "--trace", "Load.Speed": "--speed", "SLO": "--goodput", "Attainment": "--attainment", "Records": "--save-detailed",
-}
+	"Longest": "--trace", "SLO": "--goodput", "Attainment": "--attainment", "Records": "--save-detailed",
+})
 
 // config turns flags into a simulation; an error names each that is wrong.
 func (f *simulateFlags) config(changed func(flag string) bool) (simulation.Config, error) {
@@ -152,57 +139,24 @@ func (f *simulateFlags) config(changed func(flag string) bool) (simulation.Confi
 		}
 	}
 	f.nodes(cfg.Sweep.Params, changed, &bad)
-	f.load(changed, &bad)
+	f.load.settle(changed, &bad)
+	if f.load.spec.Kind == load.Traced && !changed("enable-prefix-caching") {
+		f.s.PrefixCaching = true
+	}
 	if f.s.Profile == nil {
 		return cfg, bad.Err("")
 	}
 	cfg.Sweep.ParseNIC = func(text string) (sim.NIC, error) { return oneNIC(f.s.Profile, text) }
 	f.s.NIC, err = cfg.Sweep.ParseNIC(f.link)
 	bad.Check("--link", err)
-	if f.s.Load.Kind == load.Traced && f.s.Load.File != "" && len(bad) == 0 { // it may take a while to look through
-		f.s.Load.Requests, f.s.Longest, err = load.ScanTraceFile(f.s.Load.File, f.s.Load.Requests)
-		bad.Check("--trace", err)
-		f.s.FitLoad()
-	}
+	f.s.Longest = f.load.scan(&bad)
+	f.s.Load = f.load.spec
+	f.s.FitLoad()
 	cfg.Sweep.Base = f.s
 	if len(cfg.Sweep.Params) > 0 && len(bad) == 0 {
 		return cfg, command.Check(bad, cfg.Sweep.Validate(), simulateNames)
 	}
 	return cfg, command.Check(bad, f.s.Validate(), simulateNames)
-}
-
-// load settles what the cluster is asked. Flags that the load does not read are refused:
-// it has its own.
-func (f *simulateFlags) load(changed func(string) bool, bad *config.Faults) {
-	l := &f.s.Load
-	l.Requests = f.numPrompts
-	if l.File != "" {
-		if changed("dataset-name") && l.Kind != load.Traced {
-			bad.Add("--dataset-name", l.Kind, "--trace names what is replayed: leave one out")
-		}
-		l.Kind = load.Traced
-	}
-	which, choice := "a trace", "--trace"
-	switch {
-	case l.Kind != load.Traced:
-		which, choice = l.Kind, "--dataset-name"
-	case !changed("num-prompts"):
-		l.Requests = 0 // all of it
-	}
-	if l.Kind == load.Traced && !changed("enable-prefix-caching") {
-		f.s.PrefixCaching = true
-	}
-	if !slices.Contains(load.Names(), cmp.Or(l.Kind, load.Random)) {
-		return // what it reads nobody knows; Validate says which there are
-	}
-	for _, field := range []string{"Rate", "Burstiness", "InputLen", "OutputLen", "RangeRatio", "PrefixLen", "Seed"} {
-		if flag := simulateNames["Load."+field]; changed(flag[2:]) && !l.Reads(field) {
-			bad.Check(flag, fmt.Errorf("%s has its own: leave it or %s out", which, choice))
-		}
-	}
-	if changed("speed") && !l.Reads("Speed") {
-		bad.Check("--speed", errors.New("only a trace has a speed: use --request-rate, or name a --trace"))
-	}
 }
 
 // nodes settles which of the two kinds of cluster is meant.
