@@ -13,8 +13,6 @@ import (
 
 	"kvferry/bench/figure"
 	"kvferry/config"
-	"kvferry/engine"
-	"kvferry/handoff"
 	"kvferry/load"
 	"kvferry/sim"
 )
@@ -22,22 +20,8 @@ import (
 // A Simulation is a cluster and a load in virtual time. The zero values of
 // numbers are not defaults: 0 requests a second is an error.
 type Simulation struct {
-	Profile                    *engine.Profile
-	Prefill, Decode, Nondisagg int
-	Chunked                    bool
-	Handoff                    string
-	Placement                  string
-	PrefixCaching              bool
-	KVBlocks                   int // of a node; the profile's if 0
-	MaxModelLen                int // the profile's if 0
-	NICs                       int // of a prefill or decode node
-	NIC                        sim.NIC
-	RPC                        time.Duration // see sim.Config
-
+	Cluster
 	Load load.Spec // what the cluster is asked; Vocab is the profile's
-	// Longest is how many tokens the longest request has, prompt and output together, if
-	// it is known: FitLoad goes by it.
-	Longest int
 
 	SLO        SLO
 	Attainment float64 // share of requests that must keep the SLO
@@ -46,78 +30,12 @@ type Simulation struct {
 	Records io.Writer
 }
 
-// profile is the profile with the model length that was asked for. A step must
-// be able to hold the longest prompt.
-func (s *Simulation) profile() *engine.Profile {
-	if s.MaxModelLen == 0 || s.MaxModelLen == s.Profile.MaxModelLen {
-		return s.Profile
-	}
-	p := *s.Profile
-	p.MaxModelLen = s.MaxModelLen
-	p.MaxBatchedTokens = max(p.MaxBatchedTokens, s.MaxModelLen)
-	return &p
-}
-
-// FitLoad raises MaxModelLen to what the longest request needs, as far as a node's pool
-// holds it.
-func (s *Simulation) FitLoad() {
-	if s.MaxModelLen != 0 || s.Longest <= s.Profile.MaxModelLen {
-		return
-	}
-	blocks := s.KVBlocks
-	if blocks == 0 {
-		blocks = s.Profile.Blocks()
-	}
-	s.MaxModelLen = max(min(s.Longest, blocks*s.Profile.KVGeometry.BlockTokens), s.Profile.MaxModelLen)
-}
-
-// config is the cluster. Faults of the hand-off and the NICs are in bad.
-func (s *Simulation) config(bad *config.Faults) sim.Config {
-	cfg := sim.Config{
-		Profile: s.profile(), Prefill: s.Prefill, Decode: s.Decode, Nondisagg: s.Nondisagg, Chunked: s.Chunked,
-		Placement: s.Placement, PrefixCaching: s.PrefixCaching, KVBlocks: s.KVBlocks, RPC: s.RPC,
-	}
-	if s.Nondisagg > 0 {
-		return cfg
-	}
-	var err error
-	cfg.Handoff, err = handoff.Parse(s.Handoff)
-	bad.Check("Handoff", err)
-	config.Between(bad, "NICs", s.NICs, 1, maxNICs)
-	for range min(max(s.NICs, 1), maxNICs) {
-		cfg.NICs = append(cfg.NICs, s.NIC)
-	}
-	return cfg
-}
-
-// maxNICs of a node: more than any server has slots for.
-const maxNICs = 64
-
-// Validate lists every fault by its field, as a [config.Invalid]. A profile that is set
-// is valid.
+// Validate lists every fault by its field, as a [config.Invalid].
 func (s *Simulation) Validate() error {
-	var bad, cluster config.Faults
-	if s.Profile == nil {
-		bad.Add("Profile", nil, "say what the modelled GPU costs")
-		return bad.Err("simulation.Simulation")
-	}
-	cfg := s.config(&bad)
-	cluster.Check("", cfg.Validate())
-	nic := false
-	for _, f := range cluster {
-		_, inner, ofNIC := strings.Cut(f.Field, "].") // NICs are all alike here
-		switch {
-		case f.Field == "Handoff": // said above
-		case !ofNIC:
-			bad.Check(f.Field, f.Err)
-		case !nic:
-			nic = true
-			bad.Check("NIC."+inner, f.Err)
-		}
-	}
-	bad.Check("Load", s.load().Validate())
-	if s.MaxModelLen < 0 {
-		bad.Add("MaxModelLen", s.MaxModelLen, "use 1 or more")
+	var bad config.Faults
+	bad.Check("", s.Cluster.Validate())
+	if s.Profile != nil {
+		bad.Check("Load", s.load().Validate())
 	}
 	config.Between(&bad, "Attainment", s.Attainment, 0, 1)
 	return bad.Err("simulation.Simulation")
@@ -136,7 +54,7 @@ func (s *Simulation) Run(ctx context.Context, progress func(ended int)) (*Result
 	if err := s.Validate(); err != nil {
 		return nil, err
 	}
-	cfg := s.config(&config.Faults{}) // Validate has seen to them
+	cfg := s.Config(&config.Faults{}) // Validate has seen to them
 	asked, err := s.load().Open()
 	if err != nil {
 		return nil, err

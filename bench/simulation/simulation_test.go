@@ -27,8 +27,10 @@ func simulation(tb testing.TB) Simulation {
 		tb.Fatal(err)
 	}
 	return Simulation{
-		Profile: prof, Prefill: 1, Decode: 1, Handoff: "layerwise", Placement: "least-loaded",
-		NICs: 2, NIC: sim.NIC{BytesPerSecond: 1.25e9, Latency: 10 * time.Microsecond},
+		Cluster: Cluster{
+			Profile: prof, Prefill: 1, Decode: 1, Handoff: "layerwise", Placement: "least-loaded",
+			NICs: 2, NIC: sim.NIC{BytesPerSecond: 1.25e9, Latency: 10 * time.Microsecond},
+		},
 		Load: load.Spec{Kind: load.Random, Requests: 200, Rate: 1, Burstiness: 1, InputLen: 256, OutputLen: 16},
 		SLO:  SLO{TTFT: 500 * time.Millisecond, TPOT: 50 * time.Millisecond}, Attainment: 0.99,
 	}
@@ -241,7 +243,8 @@ func TestSimulateFiles(t *testing.T) {
 	s := simulation(t)
 	var err error
 	s.Load = load.Spec{Kind: load.Traced, File: trace, Speed: 1}
-	if s.Load.Requests, s.Longest, err = load.ScanTraceFile(trace, 0); err != nil || s.Load.Requests != 3 || s.Longest != 20004 {
+	var longest int
+	if s.Load.Requests, longest, err = load.ScanTraceFile(trace, 0); err != nil || s.Load.Requests != 3 || longest != 20004 {
 		t.Fatalf("%+v, %v", s.Load, err)
 	}
 	s.PrefixCaching = true
@@ -273,12 +276,12 @@ func TestSimulateFiles(t *testing.T) {
 		t.Errorf("cached tokens by request %v, want 512 of the last", cached)
 	}
 	// With the length that the trace needs nothing is refused.
-	s.FitLoad()
+	s.FitLoad(longest)
 	if r := simulated(t, s); r.Failed != 0 || r.Cluster.MaxModelLen != 20004 {
 		t.Errorf("%d requests failed with max_model_len %d", r.Failed, r.Cluster.MaxModelLen)
 	}
 	s.KVBlocks, s.MaxModelLen = 700, 0
-	if s.FitLoad(); s.MaxModelLen != 700*16 {
+	if s.FitLoad(longest); s.MaxModelLen != 700*16 {
 		t.Errorf("max_model_len is %d with a pool of %d", s.MaxModelLen, 700*16)
 	}
 }

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"math"
 	"os"
 	"slices"
 	"strings"
@@ -14,23 +12,18 @@ import (
 	"kvferry/bench/simulation"
 	"kvferry/command"
 	"kvferry/config"
-	"kvferry/engine"
-	"kvferry/handoff"
 	"kvferry/load"
-	"kvferry/node"
-	"kvferry/placement"
-	"kvferry/sim"
 )
 
 // simulateFlags are the command line of kvbench simulate.
 type simulateFlags struct {
-	s             simulation.Simulation
-	load          loadFlags
-	profile, link string
-	goodput       string
-	sweeps        []string
-	out           string
-	detailed      bool
+	cluster    clusterFlags
+	load       loadFlags
+	goodput    string
+	attainment float64
+	sweeps     []string
+	out        string
+	detailed   bool
 }
 
 func simulateCommand(terminal bool) *cobra.Command {
@@ -80,45 +73,29 @@ line; 130 interrupted (the points that had ended are kept).`,
 // register adds the flags, in the order in which help lists them.
 func (f *simulateFlags) register(fs *pflag.FlagSet) {
 	fs.SortFlags = false
-	fs.IntVar(&f.s.Prefill, "prefill", 1, "prefill nodes")
-	fs.IntVar(&f.s.Decode, "decode", 1, "decode nodes")
-	fs.IntVar(&f.s.Nondisagg, "nondisagg", 0, "non-disaggregated nodes instead of prefill and decode nodes")
-	fs.BoolVar(&f.s.Chunked, "chunked", false, "chunked prefill on non-disaggregated nodes")
-	fs.StringVar(&f.s.Handoff, "handoff", "layerwise", "how KV gets from prefill to decode: "+handoff.List())
-	fs.StringVar(&f.s.Placement, "placement", placement.LeastLoaded, "which node takes a request: "+placement.Help())
-	fs.StringVar(&f.profile, "profile", engine.DefaultProfile, "what the modelled GPU costs: a shipped profile or a JSON file")
-	fs.IntVar(&f.s.NICs, "nics", 1, "NICs of a prefill or decode node; a transfer is spread over all of them")
-	fs.StringVar(&f.link, "link", "rate=12.5GB/s,latency=10us", "one NIC: a link of the profile (tcp, rdma), 100gbit, or rate=..,latency=..")
-	fs.DurationVar(&f.s.RPC, "rpc", sim.DefaultRPC, "what a control message takes, between proxy and node or two nodes; 0: nothing")
-	fs.BoolVar(&f.s.PrefixCaching, "enable-prefix-caching", false, "reuse the KV blocks of equal prompt prefixes (default: with --trace)")
-	fs.IntVar(&f.s.KVBlocks, "kv-blocks", 0, "KV blocks of a node (default: the profile's GPU memory)")
-	fs.IntVar(&f.s.MaxModelLen, "max-model-len", 0, "longest prompt and output together (default: the profile's; with --trace as long as the trace needs and the pool holds)")
+	f.cluster.register(fs)
 	f.load.register(fs)
 	fs.StringVar(&f.goodput, "goodput", "ttft:2000,tpot:50", "SLO in ms of ttft, tpot and e2el, or none; a request counts as good if it keeps all that are named")
-	fs.Float64Var(&f.s.Attainment, "attainment", 0.99, "share of the requests that must be good for a point of a sweep to count")
+	fs.Float64Var(&f.attainment, "attainment", 0.99, "share of the requests that must be good for a point of a sweep to count")
 	fs.StringArrayVar(&f.sweeps, "sweep", nil, "parameter=value,value,...; twice for each pair of two")
 	fs.StringVar(&f.out, "out", "", "folder for the results (default kvbench-out/<time>)")
 	fs.BoolVar(&f.detailed, "save-detailed", true, "write results.jsonl, a line for each request; never for a sweep")
-	command.Positive(fs, "nics", "kv-blocks", "max-model-len")
 }
 
 // simulateNames are the flags that set the fields of a simulation.Config, its Sweep and that
 // one's Base.
-var simulateNames = joined(within("Load", loadNames), map[string]string{
-	"Sweep": "", "Base": "", "Params": "--sweep", "Out": "--out",
-	"Profile": "--profile", "Prefill": "--prefill", "Decode": "--decode", "Nondisagg": "--nondisagg", "Chunked": "--chunked", "Handoff": "--handoff",
-	"Placement": "--placement", "PrefixCaching": "--enable-prefix-caching", "KVBlocks": "--kv-blocks", "MaxModelLen": "--max-model-len", "NICs": "--nics", "NIC": "--link", "RPC": "--rpc",
-	"Longest": "--trace", "SLO": "--goodput", "Attainment": "--attainment", "Records": "--save-detailed",
+var simulateNames = joined(clusterNames, within("Load", loadNames), map[string]string{
+	"Sweep": "", "Base": "", "Cluster": "", "Params": "--sweep", "Out": "--out",
+	"SLO": "--goodput", "Attainment": "--attainment", "Records": "--save-detailed",
 })
 
 // config turns flags into a simulation; an error names each that is wrong.
 func (f *simulateFlags) config(changed func(flag string) bool) (simulation.Config, error) {
 	var bad config.Faults
 	cfg := simulation.Config{Out: resultsFolder(f.out), Detailed: f.detailed, Command: os.Args}
+	base := simulation.Simulation{Attainment: f.attainment}
 	var err error
-	f.s.Profile, err = engine.LoadProfile(f.profile)
-	bad.Check("--profile", err)
-	f.s.SLO, err = simulation.ParseGoodput(f.goodput)
+	base.SLO, err = simulation.ParseGoodput(f.goodput)
 	bad.Check("--goodput", err)
 	for i, text := range f.sweeps {
 		p, err := simulation.ParseSweep(text)
@@ -138,62 +115,25 @@ func (f *simulateFlags) config(changed func(flag string) bool) (simulation.Confi
 			}
 		}
 	}
-	f.nodes(cfg.Sweep.Params, changed, &bad)
-	f.load.settle(changed, &bad)
-	if f.load.spec.Kind == load.Traced && !changed("enable-prefix-caching") {
-		f.s.PrefixCaching = true
+	swept := func(name string) bool {
+		return slices.ContainsFunc(cfg.Sweep.Params, func(p simulation.SweepParam) bool {
+			return p.Name == name || p.Name == "nodes" && (name == "prefill" || name == "decode")
+		})
 	}
-	if f.s.Profile == nil {
+	f.load.settle(changed, &bad)
+	f.cluster.settle(func(flag string) bool { return changed(flag) || swept(flag) }, &bad)
+	if f.load.spec.Kind == load.Traced && !changed("enable-prefix-caching") {
+		f.cluster.nodes.PrefixCaching = true
+	}
+	if f.cluster.nodes.Profile == nil {
 		return cfg, bad.Err("")
 	}
-	cfg.Sweep.ParseNIC = func(text string) (sim.NIC, error) { return oneNIC(f.s.Profile, text) }
-	f.s.NIC, err = cfg.Sweep.ParseNIC(f.link)
-	bad.Check("--link", err)
-	f.s.Longest = f.load.scan(&bad)
-	f.s.Load = f.load.spec
-	f.s.FitLoad()
-	cfg.Sweep.Base = f.s
+	cfg.Sweep.ParseNIC = f.cluster.nic
+	f.cluster.nodes.FitLoad(f.load.scan(&bad))
+	base.Cluster, base.Load = f.cluster.nodes, f.load.spec
+	cfg.Sweep.Base = base
 	if len(cfg.Sweep.Params) > 0 && len(bad) == 0 {
 		return cfg, command.Check(bad, cfg.Sweep.Validate(), simulateNames)
 	}
-	return cfg, command.Check(bad, f.s.Validate(), simulateNames)
-}
-
-// nodes settles which of the two kinds of cluster is meant.
-func (f *simulateFlags) nodes(sweeps []simulation.SweepParam, changed func(string) bool, bad *config.Faults) {
-	swept := func(names ...string) bool {
-		return slices.ContainsFunc(sweeps, func(p simulation.SweepParam) bool { return slices.Contains(names, p.Name) })
-	}
-	pair := changed("prefill") || changed("decode") || swept("nodes", "prefill", "decode")
-	plain := changed("nondisagg") || swept("nondisagg")
-	switch {
-	case plain && pair:
-		bad.Check("--nondisagg", errors.New("a cluster has prefill and decode nodes, or nodes that do both: leave one kind out"))
-	case plain:
-		f.s.Prefill, f.s.Decode = 0, 0
-		for _, flag := range []string{"handoff", "nics", "link"} {
-			if changed(flag) || swept(flag) {
-				bad.Check("--"+flag, errors.New("non-disaggregated nodes move no KV: leave it out"))
-			}
-		}
-	case f.s.Chunked:
-		bad.Check("--chunked", errors.New("is for --nondisagg nodes: prefill nodes compute whole prompts"))
-	}
-}
-
-// oneNIC reads a NIC: a link of the profile, a rate, or rate=..,latency=...
-func oneNIC(p *engine.Profile, text string) (sim.NIC, error) {
-	if _, known := p.Links[text]; !known && !strings.Contains(text, "=") && strings.ContainsAny(text, "0123456789") {
-		text = "rate=" + text
-	}
-	l, err := node.ResolveLink(p, text)
-	switch {
-	case err != nil:
-		return sim.NIC{}, err
-	case l == nil:
-		return sim.NIC{}, errNativeVirtual
-	case math.IsInf(l.BytesPerSecond, 0):
-		return sim.NIC{}, fmt.Errorf("%q: it is infinite: name a rate that is not", text)
-	}
-	return sim.NIC{BytesPerSecond: l.BytesPerSecond, Latency: l.Latency}, nil
+	return cfg, command.Check(bad, base.Validate(), simulateNames)
 }

@@ -1,0 +1,101 @@
+package simulation
+
+import (
+	"strings"
+	"time"
+
+	"kvferry/config"
+	"kvferry/engine"
+	"kvferry/handoff"
+	"kvferry/sim"
+)
+
+// A Cluster is what a command line says of nodes that are simulated.
+type Cluster struct {
+	Profile                    *engine.Profile
+	Prefill, Decode, Nondisagg int
+	Chunked                    bool
+	Handoff                    string
+	Placement                  string
+	PrefixCaching              bool
+	KVBlocks                   int // of a node; the profile's if 0
+	MaxModelLen                int // the profile's if 0
+	NICs                       int // of a prefill or decode node
+	NIC                        sim.NIC
+	RPC                        time.Duration // see sim.Config
+}
+
+// maxNICs of a node: more than any server has slots for.
+const maxNICs = 64
+
+// profile is the profile with the model length that was asked for. A step must
+// be able to hold the longest prompt.
+func (c *Cluster) profile() *engine.Profile {
+	if c.MaxModelLen == 0 || c.MaxModelLen == c.Profile.MaxModelLen {
+		return c.Profile
+	}
+	p := *c.Profile
+	p.MaxModelLen = c.MaxModelLen
+	p.MaxBatchedTokens = max(p.MaxBatchedTokens, c.MaxModelLen)
+	return &p
+}
+
+// FitLoad raises MaxModelLen to what the longest request of a load needs, prompt and output
+// together, as far as a node's pool holds it.
+func (c *Cluster) FitLoad(longest int) {
+	if c.MaxModelLen != 0 || longest <= c.Profile.MaxModelLen {
+		return
+	}
+	blocks := c.KVBlocks
+	if blocks == 0 {
+		blocks = c.Profile.Blocks()
+	}
+	c.MaxModelLen = max(min(longest, blocks*c.Profile.KVGeometry.BlockTokens), c.Profile.MaxModelLen)
+}
+
+// Config is the cluster as package sim takes it. Faults of the hand-off and the NICs are in bad.
+func (c *Cluster) Config(bad *config.Faults) sim.Config {
+	cfg := sim.Config{
+		Profile: c.profile(), Prefill: c.Prefill, Decode: c.Decode, Nondisagg: c.Nondisagg, Chunked: c.Chunked,
+		Placement: c.Placement, PrefixCaching: c.PrefixCaching, KVBlocks: c.KVBlocks, RPC: c.RPC,
+	}
+	if c.Nondisagg > 0 {
+		return cfg
+	}
+	var err error
+	cfg.Handoff, err = handoff.Parse(c.Handoff)
+	bad.Check("Handoff", err)
+	config.Between(bad, "NICs", c.NICs, 1, maxNICs)
+	for range min(max(c.NICs, 1), maxNICs) {
+		cfg.NICs = append(cfg.NICs, c.NIC)
+	}
+	return cfg
+}
+
+// Validate lists every fault by its field, as a [config.Invalid]. A profile that is set
+// is valid.
+func (c *Cluster) Validate() error {
+	var bad, cluster config.Faults
+	if c.Profile == nil {
+		bad.Add("Profile", nil, "say what the modelled GPU costs")
+		return bad.Err("simulation.Cluster")
+	}
+	cfg := c.Config(&bad)
+	cluster.Check("", cfg.Validate())
+	nic := false
+	for _, f := range cluster {
+		_, inner, ofNIC := strings.Cut(f.Field, "].") // NICs are all alike here
+		switch {
+		case f.Field == "Handoff": // said above
+		case !ofNIC:
+			bad.Check(f.Field, f.Err)
+		case !nic:
+			nic = true
+			bad.Check("NIC."+inner, f.Err)
+		}
+	}
+	if c.MaxModelLen < 0 {
+		bad.Add("MaxModelLen", c.MaxModelLen, "use 1 or more")
+	}
+	return bad.Err("simulation.Cluster")
+}

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"kvferry/bench/simulation"
+	"kvferry/command"
+	"kvferry/config"
+	"kvferry/engine"
+	"kvferry/handoff"
+	"kvferry/node"
+	"kvferry/placement"
+	"kvferry/sim"
+)
+
+// clusterFlags say which nodes there are, in virtual time or as processes of this machine.
+// kvbench serve and kvbench simulate have them alike.
+type clusterFlags struct {
+	nodes   simulation.Cluster
+	profile string
+	link    string
+}
+
+// register adds the flags, in the order in which help lists them.
+func (f *clusterFlags) register(fs *pflag.FlagSet) {
+	c := &f.nodes
+	fs.IntVar(&c.Prefill, "prefill", 1, "prefill nodes")
+	fs.IntVar(&c.Decode, "decode", 1, "decode nodes")
+	fs.IntVar(&c.Nondisagg, "nondisagg", 0, "non-disaggregated nodes instead of prefill and decode nodes")
+	fs.BoolVar(&c.Chunked, "chunked", false, "chunked prefill on non-disaggregated nodes")
+	fs.StringVar(&c.Handoff, "handoff", "layerwise", "how KV gets from prefill to decode: "+handoff.List())
+	fs.StringVar(&c.Placement, "placement", placement.LeastLoaded, "which node takes a request: "+placement.Help())
+	fs.StringVar(&f.profile, "profile", engine.DefaultProfile, "what the modelled GPU costs: a shipped profile or a JSON file")
+	fs.IntVar(&c.NICs, "nics", 1, "NICs of a prefill or decode node; a transfer is spread over all of them")
+	fs.StringVar(&f.link, "link", "rate=12.5GB/s,latency=10us", "one NIC: a link of the profile (tcp, rdma), 100gbit, or rate=..,latency=..")
+	fs.DurationVar(&c.RPC, "rpc", sim.DefaultRPC, "what a control message takes, between proxy and node or two nodes; 0: nothing")
+	fs.BoolVar(&c.PrefixCaching, "enable-prefix-caching", false, "reuse the KV blocks of equal prompt prefixes (default: with --trace)")
+	fs.IntVar(&c.KVBlocks, "kv-blocks", 0, "KV blocks of a node (default: the profile's GPU memory)")
+	fs.IntVar(&c.MaxModelLen, "max-model-len", 0, "longest prompt and output together (default: the profile's; with --trace as long as the trace needs and the pool holds)")
+	command.Positive(fs, "nics", "kv-blocks", "max-model-len")
+}
+
+// clusterNames are the flags that set the fields of a simulation.Cluster.
+var clusterNames = map[string]string{
+	"Profile": "--profile", "Prefill": "--prefill", "Decode": "--decode", "Nondisagg": "--nondisagg", "Chunked": "--chunked", "Handoff": "--handoff",
+	"Placement": "--placement", "PrefixCaching": "--enable-prefix-caching", "KVBlocks": "--kv-blocks", "MaxModelLen": "--max-model-len", "NICs": "--nics", "NIC": "--link", "RPC": "--rpc",
+}
+
+// settle decides what the flags mean together: which of the two kinds of cluster is meant, and
+// what its profile and its link are.
+func (f *clusterFlags) settle(changed func(flag string) bool, bad *config.Faults) {
+	c := &f.nodes
+	var err error
+	c.Profile, err = engine.LoadProfile(f.profile)
+	bad.Check("--profile", err)
+	switch {
+	case changed("nondisagg") && (changed("prefill") || changed("decode")):
+		bad.Check("--nondisagg", errors.New("a cluster has prefill and decode nodes, or nodes that do both: leave one kind out"))
+	case changed("nondisagg"):
+		c.Prefill, c.Decode = 0, 0
+		for _, flag := range []string{"handoff", "nics", "link"} {
+			if changed(flag) {
+				bad.Check("--"+flag, errors.New("non-disaggregated nodes move no KV: leave it out"))
+			}
+		}
+	case c.Chunked:
+		bad.Check("--chunked", errors.New("is for --nondisagg nodes: prefill nodes compute whole prompts"))
+	}
+	if c.Profile != nil {
+		c.NIC, err = f.nic(f.link)
+		bad.Check("--link", err)
+	}
+}
+
+// nic reads a NIC: a link of the profile, a rate, or rate=..,latency=...
+func (f *clusterFlags) nic(text string) (sim.NIC, error) {
+	p := f.nodes.Profile
+	if _, known := p.Links[text]; !known && !strings.Contains(text, "=") && strings.ContainsAny(text, "0123456789") {
+		text = "rate=" + text
+	}
+	l, err := node.ResolveLink(p, text)
+	switch {
+	case err != nil:
+		return sim.NIC{}, err
+	case l == nil:
+		return sim.NIC{}, errNativeVirtual
+	case math.IsInf(l.BytesPerSecond, 0):
+		return sim.NIC{}, fmt.Errorf("%q: it is infinite: name a rate that is not", text)
+	}
+	return sim.NIC{BytesPerSecond: l.BytesPerSecond, Latency: l.Latency}, nil
+}
