@@ -63,7 +63,7 @@ var layers = map[string]layer{
 	"sim":                       {module: []string{"kvcache", "load", "engine", "handoff", "attempt", "connector", "placement", "config", "engine/batching"}},
 	"cluster":                   {module: []string{"daemon", "node", "proxy", "config", "engine", "handoff", "kvcache", "proto"}, tests: []string{"load", "bench/client", "sim"}},
 	"bench": { // sees a real cluster through its HTTP API only
-		module:    []string{"clock", "config", "kvcache", "load", "engine", "handoff", "placement", "sim", "bench/client", "bench/figure", "bench/machine", "bench/page"},
+		module:    []string{"clock", "config", "kvcache", "load", "engine", "handoff", "placement", "sim", "bench/client", "bench/figure", "bench/machine", "bench/page", "bench/simulation"},
 		libraries: []string{"gonum.org/v1/plot", "github.com/schollz/progressbar/v3"},
 	},
 	"bench/client":            {module: []string{"load", "clock", "kvcache", "config", "bench/figure"}}, // a library: it needs no other
@@ -75,7 +75,7 @@ var layers = map[string]layer{
 	"bench/recovery":          {module: []string{"config", "transport"}},
 	"bench/serving":           {module: []string{"load", "bench/client", "bench/figure", "bench/machine"}},
 	"bench/simulation": {
-		module:    []string{"config", "load", "engine", "handoff", "placement", "sim", "bench/figure", "bench/page"},
+		module:    []string{"config", "load", "engine", "handoff", "placement", "sim", "bench/client", "bench/figure", "bench/page"},
 		libraries: []string{"gonum.org/v1/plot", "github.com/schollz/progressbar/v3"},
 	},
 	"bench/transfer": { // no cluster: two transfer engines

@@ -4,10 +4,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
-	"kvferry/bench/client"
-	"kvferry/bench/figure"
+	"kvferry/bench/simulation"
 	"kvferry/engine"
 	"kvferry/handoff"
 	"kvferry/load"
@@ -74,7 +72,7 @@ func (c *Cell) simulate(ctx context.Context, v *Virtual, s Setting, asked load.L
 	last := asked.End
 	cfg.OnOutcome = func(o *sim.Outcome) {
 		last = max(last, o.Last)
-		c.Records = append(c.Records, Record{Workload: c.Workload, Setting: c.Setting, Clock: ClockVirtual, Record: virtualRecord(o)})
+		c.Records = append(c.Records, Record{Workload: c.Workload, Setting: c.Setting, Clock: ClockVirtual, Record: *simulation.Record(o)})
 	}
 	if _, err := sim.Run(ctx, cfg, asked); err != nil {
 		return err
@@ -88,25 +86,4 @@ func (c *Cell) simulate(ctx context.Context, v *Virtual, s Setting, asked load.L
 	c.measure(last)
 	c.compare()
 	return nil
-}
-
-func virtualRecord(o *sim.Outcome) client.Record {
-	us := func(d time.Duration) int64 { return d.Round(time.Microsecond).Microseconds() }
-	r := client.Record{
-		Index: o.Index, RequestID: o.ID, PromptTokens: o.PromptTokens, MaxTokens: o.MaxTokens,
-		Intended: figure.Seconds(o.Due), Sent: figure.Seconds(o.Arrived), FirstToken: figure.Seconds(o.First), Finish: figure.Seconds(o.Last),
-		Status: client.StatusOK, TokenTimes: make([]float64, len(o.TokenTimes)),
-		Usage: &client.Usage{PromptTokens: o.PromptTokens, CompletionTokens: o.Tokens},
-		Breakdown: &client.Breakdown{
-			ProxyUS: us(o.Breakdown.Proxy), QueueUS: us(o.Breakdown.Queue), PrefillUS: us(o.Breakdown.Prefill), PostUS: us(o.Breakdown.Post),
-			WireUS: us(o.Breakdown.Wire), LandUS: us(o.Breakdown.Land), FirstDecodeUS: us(o.Breakdown.FirstDecode), KVBytes: o.Breakdown.Bytes,
-		},
-	}
-	for i, t := range o.TokenTimes {
-		r.TokenTimes[i] = figure.Seconds(t)
-	}
-	if o.Err != nil {
-		r.Status, r.Error = client.StatusFailed, o.Err.Error()
-	}
-	return r
 }

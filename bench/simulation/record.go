@@ -1,0 +1,38 @@
+package simulation
+
+import (
+	"time"
+
+	"kvferry/bench/client"
+	"kvferry/bench/figure"
+	"kvferry/sim"
+)
+
+// Record is a request that was simulated, in the form that a client's are in, so that its
+// figures are computed by the same formulas. Token times need sim.Config.RecordTokens.
+func Record(o *sim.Outcome) *client.Record {
+	us := func(d time.Duration) int64 { return d.Round(time.Microsecond).Microseconds() }
+	r := &client.Record{
+		Index: o.Index, RequestID: o.ID, PromptTokens: o.PromptTokens, MaxTokens: o.MaxTokens,
+		Intended: figure.Seconds(o.Due), Sent: figure.Seconds(o.Arrived), FirstToken: figure.Seconds(o.First), Finish: figure.Seconds(o.Last),
+		Status: client.StatusOK, TokenTimes: make([]float64, len(o.TokenTimes)),
+		Usage: &client.Usage{PromptTokens: o.PromptTokens, CompletionTokens: o.Tokens},
+		Breakdown: &client.Breakdown{
+			ProxyUS: us(o.Breakdown.Proxy), QueueUS: us(o.Breakdown.Queue), PrefillUS: us(o.Breakdown.Prefill), PostUS: us(o.Breakdown.Post),
+			WireUS: us(o.Breakdown.Wire), LandUS: us(o.Breakdown.Land), FirstDecodeUS: us(o.Breakdown.FirstDecode), KVBytes: o.Breakdown.Bytes,
+		},
+		FirstText: figure.Seconds(o.First), LastLine: figure.Seconds(o.Last),
+		InputTokens: o.PromptTokens, OutputTokens: o.Tokens, CountedBy: client.CountUsage,
+	}
+	for i, t := range o.TokenTimes {
+		r.TokenTimes[i] = figure.Seconds(t)
+	}
+	if o.Arrived > o.Due {
+		r.Room = r.Sent // what else would have kept it
+	}
+	if o.Err != nil {
+		r.Status, r.Error = client.StatusFailed, o.Err.Error()
+		r.Usage, r.CountedBy, r.FirstToken, r.FirstText = nil, "", 0, 0
+	}
+	return r
+}
