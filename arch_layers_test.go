@@ -72,6 +72,7 @@ var layers = map[string]layer{
 	"bench/machine":           {module: []string{"clock", "engine", "bench/figure"}, libraries: []string{xsys, "github.com/jaypipes/ghw"}},
 	"bench/page":              {libraries: []string{"gonum.org/v1/plot"}},
 	"bench/page/pagetest":     {},
+	"bench/ratesearch":        {module: []string{"config", "bench/page"}},
 	"bench/recovery":          {module: []string{"config", "transport"}},
 	"bench/serving":           {module: []string{"load", "bench/client", "bench/figure", "bench/machine"}},
 	"bench/simulation": {
