@@ -75,6 +75,7 @@ var layers = map[string]layer{
 	"bench/ratesearch":        {module: []string{"config", "bench/page"}},
 	"bench/recovery":          {module: []string{"config", "transport"}},
 	"bench/serving":           {module: []string{"load", "bench/client", "bench/figure", "bench/machine"}},
+	"bench/steady":            {module: []string{"config", "bench/client", "bench/figure", "bench/page"}},
 	"bench/simulation": {
 		module:    []string{"config", "load", "engine", "handoff", "placement", "sim", "bench/client", "bench/figure", "bench/page"},
 		libraries: []string{"gonum.org/v1/plot", "github.com/schollz/progressbar/v3"},
