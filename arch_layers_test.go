@@ -74,6 +74,7 @@ var layers = map[string]layer{
 	"bench/page/pagetest":     {},
 	"bench/ratesearch":        {module: []string{"config", "bench/page"}},
 	"bench/recovery":          {module: []string{"config", "transport"}},
+	"bench/report":            {module: []string{"bench/client", "bench/figure", "bench/machine", "bench/page"}, libraries: []string{"gonum.org/v1/plot"}},
 	"bench/serving":           {module: []string{"load", "bench/client", "bench/figure", "bench/machine"}},
 	"bench/steady":            {module: []string{"config", "bench/client", "bench/figure", "bench/page"}},
 	"bench/simulation": {

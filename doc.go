@@ -29,6 +29,7 @@
 //	bench/simulation                     any cluster and load in virtual time, and sweeps
 //	bench/ratesearch                     the highest rate that keeps an SLO
 //	bench/steady                         the part of a run in which the load was steady
+//	bench/report                         what a run came to: vLLM's report, SGLang's, and ours
 //	bench/client                         the client: SSE, open and closed loops, metrics
 //	bench/client/clienttest              a server to test clients on
 //	bench/machine                        what a bench ran on, and what disturbed it

@@ -35,6 +35,11 @@ type Record struct {
 	// ChunkTokens is how many tokens each chunk of TokenTimes brought, where the server says;
 	// nil is not known.
 	ChunkTokens []int `json:"chunk_tokens,omitempty"`
+	// NoText are the chunks of TokenTimes, from 0, that brought no text: a role, an end. Silent
+	// is a stream of status 200 that came whole and brought no chunk. SGLang's client does not
+	// see the first, and counts the second as a success.
+	NoText []int `json:"no_text,omitempty"`
+	Silent bool  `json:"silent,omitempty"`
 	// OutputTokens is how many tokens were generated, and CountedBy who says so: CountUsage,
 	// CountTokenizer or CountChunks. InputTokens is the same of the prompt.
 	InputTokens  int    `json:"input_tokens,omitempty"`

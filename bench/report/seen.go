@@ -1,0 +1,181 @@
+package report
+
+import (
+	"slices"
+
+	"kvferry/bench/client"
+)
+
+// seen is a request as a tool's client keeps it: the fields of RequestFuncOutput, which both
+// tools have, in seconds.
+type seen struct {
+	ok      bool
+	start   float64   // when it was sent
+	ttft    float64   // 0 if no token came
+	latency float64   // 0 of one that failed
+	itl     []float64 // gaps between tokens
+	queue   float64   // from its arrival to its sending
+	prompt  int       // tokens
+	output  int       // tokens; 0 of one that failed
+	retoken int       // tokens of its text, as the client's tokenizer has it
+	asked   int       // prompt tokens, as the data set has them
+	text    string
+	err     string
+}
+
+// tpot is (latency - TTFT) / (output tokens - 1), as both tools have it; none of a single
+// token.
+func (s *seen) tpot() (seconds float64, ok bool) {
+	if s.output < 2 {
+		return 0, false
+	}
+	return (s.latency - s.ttft) / float64(s.output-1), true
+}
+
+// common is what both tools keep alike.
+func common(r *client.Record) seen {
+	s := seen{
+		start: r.Sent, queue: r.Sent - r.Intended, prompt: promptTokens(r), asked: r.PromptTokens,
+		text: r.Text, err: r.Error,
+	}
+	if s.asked == 0 {
+		s.asked = s.prompt
+	}
+	return s
+}
+
+// promptTokens is the prompt's length: the server's account, else the client's.
+func promptTokens(r *client.Record) int {
+	switch {
+	case r.InputTokens > 0:
+		return r.InputTokens
+	case r.Usage != nil && r.Usage.PromptTokens > 0:
+		return r.Usage.PromptTokens
+	}
+	return r.PromptTokens
+}
+
+// outputTokens is how many tokens were generated, by the best account there is.
+func outputTokens(r *client.Record) int {
+	if r.OutputTokens == 0 && r.Usage != nil {
+		return r.Usage.CompletionTokens
+	}
+	return r.OutputTokens
+}
+
+// good is whether our own figures count the request: it ended as it should, with a token.
+func good(r *client.Record) bool {
+	return r.Status == client.StatusOK && len(r.TokenTimes) > 0
+}
+
+// vllmSeen is a request of vLLM's client (async_request_openai_completions and _chat_
+// completions of vllm/benchmarks/lib/endpoint_request_func.py, 0.32.0): a chunk is one with
+// choices, whatever its text; TTFT is to the first, latency to the last. The output's length
+// is the usage's, else the tokenizer's. Where neither counted, it takes a request for one
+// token, and we the chunks for tokens, which the report says.
+func vllmSeen(r *client.Record, tokenizer bool) seen {
+	s := common(r)
+	s.ok = good(r)
+	if n := len(r.TokenTimes); n > 0 {
+		s.ttft = r.TokenTimes[0] - r.Sent
+		s.itl = gaps(r.TokenTimes)
+		if s.ok {
+			s.latency = r.TokenTimes[n-1] - r.Sent
+		}
+	}
+	switch n := outputTokens(r); {
+	case !s.ok:
+	case n > 0:
+		s.output = n
+	case tokenizer:
+		s.output = r.Retokenized
+	default:
+		s.output = 1
+	}
+	return s
+}
+
+// gaps are the differences of times.
+func gaps(times []float64) []float64 {
+	list := make([]float64, 0, max(len(times)-1, 0))
+	for i := 1; i < len(times); i++ {
+		list = append(list, times[i]-times[i-1])
+	}
+	return list
+}
+
+// Backends of SGLang's client that differ in what they keep.
+const (
+	sglangGenerate = "sglang" // POST /generate
+	sglangNative   = "sglang-native"
+)
+
+// sglangSeen is a request of SGLang's client (async_request_openai_completions, _chat_
+// completions and async_request_sglang_generate of sglang/benchmark/serving.py, 0.5.23):
+//
+//   - A token is a chunk with text. TTFT is to the first and 0 if none came; latency is to
+//     the last line that was not blank.
+//   - Status 200 without an exception is a success, even without a token.
+//   - On /generate a chunk that brought n tokens is n gaps of an n-th each, and one that
+//     brought none is skipped: its time is that of the next. Elsewhere a chunk is one gap.
+//   - The output's length is the server's if it stands in the chunks. If not it is what was
+//     asked for, however little came: the client asks for no usage.
+func sglangSeen(r *client.Record, backend string) seen {
+	s := common(r)
+	generate := backend == sglangGenerate || backend == sglangNative
+	s.ok = r.Silent || r.Status == client.StatusOK
+	if r.FirstText > 0 {
+		s.ttft = r.FirstText - r.Sent
+	}
+	s.itl = sglangGaps(r, generate)
+	if !s.ok {
+		return s
+	}
+	s.err = ""
+	s.latency = lastLine(r) - r.Sent
+	s.retoken = r.Retokenized
+	switch counted := r.ChunkTokens != nil || generate; {
+	case counted && r.FirstText > 0:
+		s.output = outputTokens(r)
+	default:
+		s.output = r.MaxTokens
+	}
+	return s
+}
+
+// lastLine is when the stream's last line came that was not blank. A record of virtual time
+// has no lines: its last token is the last thing that came.
+func lastLine(r *client.Record) float64 {
+	switch {
+	case r.LastLine > 0:
+		return r.LastLine
+	case len(r.TokenTimes) > 0:
+		return r.TokenTimes[len(r.TokenTimes)-1]
+	}
+	return r.Finish
+}
+
+// sglangGaps are the gaps between chunks with text.
+func sglangGaps(r *client.Record, generate bool) []float64 {
+	itl := []float64{}
+	last, skip := 0.0, r.NoText
+	for i, at := range r.TokenTimes {
+		if len(skip) > 0 && skip[0] == i {
+			skip = skip[1:]
+			continue
+		}
+		tokens := 1
+		if generate && i < len(r.ChunkTokens) {
+			tokens = r.ChunkTokens[i]
+		}
+		switch {
+		case last == 0: // the first has no gap, however many tokens it brought
+		case tokens == 0:
+			continue
+		default:
+			itl = append(itl, slices.Repeat([]float64{(at - last) / float64(tokens)}, tokens)...)
+		}
+		last = at
+	}
+	return itl
+}

@@ -1,0 +1,276 @@
+package report
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// An SGLang is a run as sglang.bench_serving reports it: calculate_metrics and benchmark of
+// sglang/benchmark/serving.py and goodput.py, 0.5.23.
+type SGLang struct {
+	run                   *Run
+	requests              []seen
+	completed             int
+	input                 int // tokens, as the data set has them, of those that succeeded
+	output, retokenized   int
+	met                   []int // how many kept each SLO
+	good                  int   // that kept all of them
+	peakTokens            float64
+	peakRequests          int
+	e2el, ttft, tpot, itl sample
+}
+
+// NewSGLang computes SGLang's figures.
+func NewSGLang(run *Run) *SGLang {
+	g := &SGLang{run: run, requests: make([]seen, len(run.Records)), met: make([]int, len(run.Goodput))}
+	var e2el, ttft, tpot, itl []float64
+	for i := range run.Records {
+		s := sglangSeen(&run.Records[i], run.Backend)
+		g.requests[i] = s
+		if !s.ok {
+			continue
+		}
+		g.completed++
+		g.input += s.asked
+		g.output += s.output
+		g.retokenized += s.retoken
+		if t, some := s.tpot(); some {
+			tpot = append(tpot, t)
+		}
+		ttft, itl, e2el = append(ttft, s.ttft), append(itl, s.itl...), append(e2el, s.latency)
+		kept := 0
+		for j, slo := range run.Goodput {
+			if s.value(slo.Metric)*1000 <= slo.MS { // milliseconds are compared here, and seconds by vLLM
+				g.met[j]++
+				kept++
+			}
+		}
+		if kept == len(run.Goodput) {
+			g.good++
+		}
+	}
+	g.e2el, g.ttft, g.tpot, g.itl = newSample(e2el), newSample(ttft), newSample(tpot), newSample(itl)
+	g.peakTokens, g.peakRequests = peaks(g.requests)
+	return g
+}
+
+// latency is a figure of the end-to-end latencies: not a number where nothing succeeded, for
+// here the tool does not put a 0 in (its percentiles raise an exception then, and it reports
+// nothing at all).
+func (g *SGLang) latency(of func(sample) float64) float64 {
+	if len(g.e2el) == 0 {
+		return math.NaN()
+	}
+	return of(g.e2el)
+}
+
+// concurrency is the mean number of requests in flight, by Little's law.
+func (g *SGLang) concurrency() float64 { return per(sum(g.e2el), g.run.Duration) }
+
+// share is of all requests that were sent.
+func (g *SGLang) share(n int) float64 { return per(float64(n), float64(len(g.requests))) }
+
+// rateText is the traffic's rate in the report.
+func (g *SGLang) rateText() string {
+	if g.run.TraceTimestamps {
+		return "trace"
+	}
+	return pyFloat(g.run.rate())
+}
+
+// retokenizedKnown is whether the client could count the tokens of the texts.
+func (g *SGLang) retokenizedKnown() bool { return g.run.Tokenizer != "" }
+
+// WriteText prints the report, from its heading to its last line; the tool prints an empty
+// line before.
+func (g *SGLang) WriteText(w io.Writer) error {
+	var l layout
+	duration := g.run.Duration
+	concurrency := "not set"
+	if g.run.bounded() {
+		concurrency = strconv.Itoa(g.run.MaxConcurrency)
+	}
+	l.heading(" Serving Benchmark Result ", "=")
+	l.word("Backend:", g.run.Backend)
+	l.word("Traffic request rate:", g.rateText())
+	l.word("Max request concurrency:", concurrency)
+	l.count("Successful requests:", g.completed)
+	l.number("Benchmark duration (s):", duration)
+	l.count("Total input tokens:", g.input)
+	l.count("Total input text tokens:", g.input)
+	l.count("Total generated tokens:", g.output)
+	if g.retokenizedKnown() {
+		l.count("Total generated tokens (retokenized):", g.retokenized)
+	} else {
+		l.word("Total generated tokens (retokenized):", "-")
+	}
+	l.number("Request throughput (req/s):", per(float64(g.completed), duration))
+	l.number("Input token throughput (tok/s):", per(float64(g.input), duration))
+	l.number("Output token throughput (tok/s):", per(float64(g.output), duration))
+	l.number("Peak output token throughput (tok/s):", g.peakTokens)
+	l.count("Peak concurrent requests:", g.peakRequests)
+	l.number("Total token throughput (tok/s):", per(float64(g.input+g.output), duration))
+	l.number("Concurrency:", g.concurrency())
+	g.goodput(&l)
+	for _, b := range g.blocks() {
+		l.heading(b.title, "-")
+		for _, f := range b.figures() {
+			if f.text != "Std" {
+				l.number(f.text+" "+b.name+" (ms):", f.value)
+			}
+		}
+	}
+	l.heading("", "=")
+	_, err := io.WriteString(w, l.String())
+	return err
+}
+
+// goodput prints what kept the SLOs, if there are any.
+func (g *SGLang) goodput(l *layout) {
+	if len(g.run.Goodput) == 0 {
+		return
+	}
+	var slos []string
+	for _, slo := range g.run.Goodput {
+		slos = append(slos, slo.Metric+":"+strconv.FormatFloat(slo.MS, 'g', 6, 64)) // Python's :g
+	}
+	l.heading("Goodput", "-")
+	l.word("SLOs (ms):", strings.Join(slos, " "))
+	l.number("Request goodput (req/s):", per(float64(g.good), g.run.Duration))
+	l.number("SLO attainment (%):", g.share(g.good)*100)
+	for j, slo := range g.run.Goodput {
+		l.number(strings.ToUpper(slo.Metric)+" SLO attainment (%):", g.share(g.met[j])*100)
+	}
+}
+
+// An sglangBlock is one of the report's groups of latencies.
+type sglangBlock struct {
+	key, name, title string
+	of               func(func(sample) float64) float64
+	max              bool // has a line of the greatest
+}
+
+func (g *SGLang) blocks() []sglangBlock {
+	of := func(s sample) func(func(sample) float64) float64 {
+		return func(f func(sample) float64) float64 { return f(s) }
+	}
+	return []sglangBlock{
+		{"e2e_latency", "E2E Latency", "End-to-End Latency", g.latency, false},
+		{"ttft", "TTFT", "Time to First Token", of(g.ttft), false},
+		{"tpot", "TPOT", "Time per Output Token (excl. 1st token)", of(g.tpot), false},
+		{"itl", "ITL", "Inter-Token Latency", of(g.itl), true},
+	}
+}
+
+// An sglangFigure is a figure with its names in the text and in JSON.
+type sglangFigure struct {
+	text, key string
+	value     float64
+}
+
+// figures are those of a block in the order of the JSON; the text has no standard deviation,
+// and the JSON no greatest gap.
+func (b *sglangBlock) figures() []sglangFigure {
+	p := func(q float64) float64 { return b.of(func(s sample) float64 { return s.percentile(q) }) }
+	all := []sglangFigure{
+		{"Mean", "mean", b.of(sample.mean)},
+		{"Median", "median", b.of(sample.median)},
+		{"Std", "std", b.of(sample.std)},
+		{"P90", "p90", p(90)},
+		{"P95", "p95", p(95)},
+		{"P99", "p99", p(99)},
+	}
+	if b.max {
+		all = append(all, sglangFigure{"Max", "", b.of(sample.max)})
+	}
+	return all
+}
+
+// JSON is the line that is appended to --output-file, without its end. details is
+// --output-details. As the tool writes it, an infinite rate is Infinity, which JSON does not
+// have.
+func (g *SGLang) JSON(details bool) ([]byte, error) {
+	run := g.run
+	o := &object{}
+	o.set("tag", orNull(run.Tag))
+	o.set("backend", run.Backend)
+	o.set("dataset_name", run.Dataset)
+	if run.TraceTimestamps {
+		o.set("request_rate", "trace")
+	} else {
+		o.set("request_rate", run.rate())
+	}
+	o.set("max_concurrency", countOrNull(run.MaxConcurrency))
+	o.set("sharegpt_output_len", countOrNull(run.ShareGPTOutputLen))
+	o.set("random_input_len", run.InputLen)
+	o.set("random_output_len", run.OutputLen)
+	o.set("random_range_ratio", run.RangeRatio)
+	o.set("server_info", nil)
+	if len(run.ServerInfo) > 0 {
+		var line bytes.Buffer
+		if err := json.Compact(&line, run.ServerInfo); err != nil {
+			return nil, fmt.Errorf("server_info: %w", err)
+		}
+		o.set("server_info", json.RawMessage(line.Bytes()))
+	}
+	o.set("duration", run.Duration)
+	o.set("completed", g.completed)
+	o.set("total_input_tokens", g.input)
+	o.set("total_input_text_tokens", g.input)
+	o.set("total_input_vision_tokens", 0)
+	o.set("total_output_tokens", g.output)
+	o.set("total_output_tokens_retokenized", nil)
+	if g.retokenizedKnown() {
+		o.set("total_output_tokens_retokenized", g.retokenized)
+	}
+	o.set("request_throughput", per(float64(g.completed), run.Duration))
+	o.set("input_throughput", per(float64(g.input), run.Duration))
+	o.set("output_throughput", per(float64(g.output), run.Duration))
+	o.set("total_throughput", per(float64(g.input+g.output), run.Duration))
+	for _, b := range g.blocks() {
+		for _, f := range b.figures() {
+			if f.key != "" {
+				o.set(f.key+"_"+b.key+"_ms", f.value)
+			}
+		}
+	}
+	o.set("concurrency", g.concurrency())
+	o.set("accept_length", nil)
+	o.set("max_output_tokens_per_s", g.peakTokens)
+	o.set("max_concurrent_requests", g.peakRequests)
+	if len(run.Goodput) > 0 {
+		slos, met := &object{}, &object{}
+		for j, slo := range run.Goodput {
+			slos.set(slo.Metric, slo.MS)
+			met.set(slo.Metric, g.share(g.met[j]))
+		}
+		o.set("goodput_slos_ms", slos)
+		o.set("request_goodput", per(float64(g.good), run.Duration))
+		o.set("slo_attainment", g.share(g.good))
+		o.set("slo_attainment_by_metric", met)
+	}
+	if details {
+		o.set("input_lens", each(g.requests, func(s *seen) int { return s.prompt }))
+		o.set("output_lens", each(g.requests, func(s *seen) int { return s.output }))
+		o.set("ttfts", each(g.requests, func(s *seen) float64 { return s.ttft }))
+		o.set("itls", each(g.requests, func(s *seen) []float64 { return noNull(s.itl) }))
+		o.set("generated_texts", each(g.requests, func(s *seen) string { return s.text }))
+		o.set("errors", each(g.requests, func(s *seen) string { return s.err }))
+	}
+	return o.python()
+}
+
+// FileName is the name of the file that results go to when --output-file does not say.
+func (g *SGLang) FileName() string {
+	run := g.run
+	name := fmt.Sprintf("%s_%s_%d_", run.Backend, run.ended().Format("0102"), run.NumPrompts)
+	if strings.HasPrefix(run.Dataset, "random") {
+		return name + fmt.Sprintf("%d_%d.jsonl", run.InputLen, run.OutputLen)
+	}
+	return name + run.Dataset + ".jsonl"
+}

@@ -1,0 +1,109 @@
+package report
+
+import (
+	"math"
+	"slices"
+
+	"kvferry/bench/figure"
+)
+
+// A sample is values in ascending order, in seconds.
+type sample []float64
+
+func newSample(values []float64) sample {
+	s := sample(slices.Clone(values))
+	slices.Sort(s)
+	return s
+}
+
+// The figures of a sample are milliseconds, and 0 of an empty one, as both tools have them
+// (numpy.mean(values or 0) * 1000). std is the population's, numpy's default.
+
+func (s sample) mean() float64 {
+	if len(s) == 0 {
+		return 0
+	}
+	return sum(s) / float64(len(s)) * 1000
+}
+
+func (s sample) std() float64 {
+	if len(s) == 0 {
+		return 0
+	}
+	mean, squares := sum(s)/float64(len(s)), 0.0
+	for _, v := range s {
+		squares += (v - mean) * (v - mean)
+	}
+	return math.Sqrt(squares/float64(len(s))) * 1000
+}
+
+func (s sample) percentile(p float64) float64 {
+	if len(s) == 0 {
+		return 0
+	}
+	return figure.Percentile(s, p) * 1000
+}
+
+func (s sample) median() float64 { return s.percentile(50) }
+
+func (s sample) max() float64 { return s.percentile(100) }
+
+// sum adds up pairwise, as numpy does: the error grows with the logarithm of the count.
+func sum(values []float64) float64 {
+	if len(values) <= 128 {
+		total := 0.0
+		for _, v := range values {
+			total += v
+		}
+		return total
+	}
+	half := len(values) / 2
+	return sum(values[:half]) + sum(values[half:])
+}
+
+// per is n a second, 0 in no time.
+func per(n, seconds float64) float64 {
+	if seconds <= 0 {
+		return 0
+	}
+	return n / seconds
+}
+
+// peaks are the most tokens in a second and the most requests in one, as both tools count
+// them: seconds begin with the first request that succeeded; a token is one at the time of
+// its chunk, however many the chunk brought; a request counts in each second that it touches,
+// so the peak may be above what was ever at once (calculate_metrics in both serving files).
+func peaks(all []seen) (tokens float64, requests int) {
+	first, last := math.Inf(1), 0.0
+	for i := range all {
+		if s := &all[i]; s.ok {
+			first, last = min(first, s.start), max(last, s.start+s.latency)
+		}
+	}
+	if math.IsInf(first, 1) {
+		return 0, 0
+	}
+	n := int(math.Ceil(last-first)) + 1
+	perSecond, atOnce := make([]int, n), make([]int, n)
+	for i := range all {
+		s := &all[i]
+		if !s.ok {
+			continue
+		}
+		at := s.start + s.ttft
+		count := func() {
+			if second := int(at - first); second >= 0 && second < n {
+				perSecond[second]++
+			}
+		}
+		count()
+		for _, gap := range s.itl {
+			at += gap
+			count()
+		}
+		for second := int(s.start - first); second <= int(s.start+s.latency-first) && second < n; second++ {
+			atOnce[second]++
+		}
+	}
+	return float64(slices.Max(perSecond)), slices.Max(atOnce)
+}
