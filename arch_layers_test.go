@@ -63,7 +63,7 @@ var layers = map[string]layer{
 	"sim":                       {module: []string{"kvcache", "load", "engine", "handoff", "attempt", "connector", "placement", "config", "engine/batching"}},
 	"cluster":                   {module: []string{"daemon", "node", "proxy", "config", "engine", "handoff", "kvcache", "proto"}, tests: []string{"load", "bench/client", "sim"}},
 	"bench": { // sees a real cluster through its HTTP API only
-		module:    []string{"clock", "config", "kvcache", "load", "engine", "handoff", "placement", "sim", "bench/client", "bench/figure", "bench/machine", "bench/page", "bench/simulation"},
+		module:    []string{"bench/server", "clock", "config", "kvcache", "load", "engine", "handoff", "placement", "sim", "bench/client", "bench/figure", "bench/machine", "bench/page", "bench/simulation"},
 		libraries: []string{"gonum.org/v1/plot", "github.com/schollz/progressbar/v3"},
 	},
 	"bench/client":            {module: []string{"load", "clock", "kvcache", "config", "bench/figure"}}, // a library: it needs no other
@@ -75,6 +75,8 @@ var layers = map[string]layer{
 	"bench/ratesearch":        {module: []string{"config", "bench/page"}},
 	"bench/recovery":          {module: []string{"config", "transport"}},
 	"bench/report":            {module: []string{"bench/client", "bench/figure", "bench/machine", "bench/page"}, libraries: []string{"gonum.org/v1/plot"}},
+	"bench/server":            {module: []string{"bench/client"}},
+	"bench/serve":             {module: []string{"clock", "config", "load", "sim", "bench/client", "bench/figure", "bench/machine", "bench/page", "bench/ratesearch", "bench/report", "bench/server", "bench/simulation", "bench/steady"}, libraries: []string{"github.com/schollz/progressbar/v3"}},
 	"bench/serving":           {module: []string{"load", "bench/client", "bench/figure", "bench/machine"}},
 	"bench/steady":            {module: []string{"config", "bench/client", "bench/figure", "bench/page"}},
 	"bench/simulation": {
@@ -90,7 +92,7 @@ var layers = map[string]layer{
 	"cmd/prefill": {module: []string{"command", "command/commandtest", "daemon", "proto"}, libraries: []string{cobra}},
 	"cmd/decode":  {module: []string{"command", "command/commandtest", "daemon", "proto"}, libraries: []string{cobra}},
 	"cmd/kvbench": {
-		module:    []string{"bench", "bench/nics", "bench/page", "bench/recovery", "bench/serving", "bench/simulation", "bench/transfer", "cluster", "command", "command/commandtest", "config", "daemon", "engine", "handoff", "load", "node", "placement", "sim", "transport", "transport/rails", "transport/topology"},
+		module:    []string{"bench", "bench/client", "bench/nics", "bench/page", "bench/recovery", "bench/report", "bench/ratesearch", "bench/serve", "bench/server", "bench/steady", "tokenizer", "bench/serving", "bench/simulation", "bench/transfer", "cluster", "command", "command/commandtest", "config", "daemon", "engine", "handoff", "load", "node", "placement", "sim", "transport", "transport/rails", "transport/topology"},
 		libraries: []string{cobra, pflag, "golang.org/x/term"},
 	},
 	"cmd/kvlab":           {module: []string{"command", "command/commandtest", "config", "lab", "lab/nics"}, libraries: []string{cobra, pflag}},

@@ -25,6 +25,8 @@
 //	bench/transfer                       how fast a rail moves bytes: the transfer engine alone
 //	bench/recovery                       how rails took faults: samples set against what was done
 //	bench                                the published table: measured, computed, reported
+//	bench/serve                          any load against any server, or the model of one
+//	bench/server                         what a kvferry proxy says of itself
 //	bench/serving                        what the proxy and a node cost themselves, a token
 //	bench/simulation                     any cluster and load in virtual time, and sweeps
 //	bench/ratesearch                     the highest rate that keeps an SLO

@@ -12,6 +12,7 @@ import (
 	"kvferry/bench/client"
 	"kvferry/bench/figure"
 	"kvferry/bench/machine"
+	"kvferry/bench/server"
 	"kvferry/handoff"
 	"kvferry/load"
 )
@@ -136,7 +137,7 @@ func (x *run) ready(ctx context.Context, c *Cell, cluster Cluster, asker *client
 	limited, cancel := context.WithTimeoutCause(ctx, x.cfg.ReadyTimeout, fmt.Errorf("not ready within %v", x.cfg.ReadyTimeout))
 	defer cancel()
 	if model, err = asker.Ready(limited); err == nil {
-		c.Server, err = askServer(limited, asker)
+		c.Server, err = server.Ask(limited, asker)
 	}
 	if err != nil {
 		c.unserved(ctx, "%v", err)
@@ -160,7 +161,7 @@ func (c *Cell) salt() string {
 
 // warmUp sends one request that is not counted.
 func (x *run) warmUp(ctx context.Context, c *Cell, w load.Workload, asker *client.Client, model string) error {
-	one := load.Load{Source: w.Load(1, x.cfg.Seed, c.salt()+" warm-up", c.Server.vocabulary()).Source}
+	one := load.Load{Source: w.Load(1, x.cfg.Seed, c.salt()+" warm-up", c.Server.Vocabulary()).Source}
 	failure := ""
 	_, err := asker.Run(ctx, model, one, func(r *client.Record) { failure = r.Error })
 	if err == nil && failure != "" {
@@ -181,7 +182,7 @@ func (x *run) replay(ctx context.Context, c *Cell, w load.Workload, cluster Clus
 		c.unserved(ctx, "%v", err)
 		return false
 	}
-	asked := w.Load(x.cfg.NumPrompts, x.cfg.Seed, c.salt(), c.Server.vocabulary())
+	asked := w.Load(x.cfg.NumPrompts, x.cfg.Seed, c.salt(), c.Server.Vocabulary())
 	took, err := asker.Run(ctx, model, asked, func(r *client.Record) {
 		rec := Record{Workload: c.Workload, Setting: c.Setting, Repeat: c.Repeat, Attempt: c.Attempt, Clock: ClockReal, Record: *r}
 		c.Records = append(c.Records, rec)
@@ -227,20 +228,20 @@ func (c *Cell) compare() {
 
 // askedOf labels the cell by what the server says of itself. The error is a
 // MismatchError.
-func (c *Cell) askedOf(url string, s Setting, parse func(string) NodeLink) error {
+func (c *Cell) askedOf(url string, s Setting, parse func(string) server.Link) error {
 	info := c.Server
-	c.Handoff, c.Link = info.handoff(), info.link(parse)
+	c.Handoff, c.Link = info.HandoffName(), linkOf(info, parse)
 	if info == nil {
 		c.note("the server at %s does not say what it is: it is compared with %s because it was named so", url, s.Name)
 		return nil
 	}
-	if err := info.check(url, s, parse); err != nil {
+	if err := check(info, url, s, parse); err != nil {
 		return err
 	}
-	c.Notes = append(c.Notes, info.remarks()...)
-	if !info.published() {
+	c.Notes = append(c.Notes, remarks(info)...)
+	if !comparable(info) {
 		c.Published = nil
-		c.note("%s: nothing published to compare with", info.describe(parse))
+		c.note("%s: nothing published to compare with", info.Describe(parse))
 	}
 	return nil
 }

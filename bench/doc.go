@@ -20,7 +20,7 @@
 // The package knows a real cluster as a URL. What starts one is a Starter that the
 // command provides, and what the numbers mean (which part was measured, which
 // part modelled) is what the cluster says of itself in its Link. A server that
-// somebody else started is asked (ServerInfo), and is unknown if it does not say.
+// somebody else started is asked (package server), and is unknown if it does not say.
 //
 // A machine that does something else at the same time disturbs all of this. Each
 // measured row has its machine.Disturbance, and is measured again, and marked, above a

@@ -9,6 +9,7 @@ import (
 
 	"kvferry/bench/machine"
 	"kvferry/bench/page"
+	"kvferry/bench/server"
 	"kvferry/clock"
 	"kvferry/config"
 	"kvferry/load"
@@ -64,7 +65,7 @@ type Config struct {
 	Start            Starter  // nil: nothing is measured
 	Virtual          *Virtual // nil: nothing is computed
 	// ParseLink reads what a node says of its link. Default: it is a name.
-	ParseLink func(string) NodeLink
+	ParseLink func(string) server.Link
 
 	RequestTimeout time.Duration // default 120 s
 	ReadyTimeout   time.Duration // default 60 s: start to serving
@@ -90,7 +91,7 @@ func (c Config) withDefaults() Config {
 	config.Default(&c.RequestTimeout, 120*time.Second)
 	config.Default(&c.ReadyTimeout, 60*time.Second)
 	if c.ParseLink == nil {
-		c.ParseLink = func(text string) NodeLink { return NodeLink{Name: text, Native: text == "native"} }
+		c.ParseLink = func(text string) server.Link { return server.Link{Name: text, Native: text == "native"} }
 	}
 	if c.Clock == nil {
 		c.Clock = clock.Precise()

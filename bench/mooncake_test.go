@@ -19,6 +19,7 @@ import (
 	"kvferry/bench/client/clienttest"
 	"kvferry/bench/machine"
 	"kvferry/bench/page"
+	"kvferry/bench/server"
 	"kvferry/load"
 )
 
@@ -176,7 +177,7 @@ func TestRunWarmsUpOnce(t *testing.T) {
 	if len(seen) != 6 {
 		t.Fatalf("%d requests, want a warm-up and 5", len(seen))
 	}
-	asked, err := load.Collect(scaled.Load(5, 0, "0", safeVocabulary))
+	asked, err := load.Collect(scaled.Load(5, 0, "0", server.SafeVocabulary))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"kvferry/bench/client"
 	"kvferry/bench/machine"
 	"kvferry/bench/page"
+	"kvferry/bench/server"
 )
 
 // A Row of summary.json is one cell.
@@ -23,7 +24,7 @@ type Row struct {
 	Handoff  string `json:"handoff"` // "none" without disaggregation, "unknown" of a server that does not say
 	Link
 	// Server is what the proxy said of itself, nil if it said nothing.
-	Server *ServerInfo `json:"server,omitempty"`
+	Server *server.Info `json:"server,omitempty"`
 	// Disturbance is what else the machine did, nil in virtual time and of a cell that
 	// was not measured to its end.
 	Disturbance *machine.Disturbance `json:"disturbance,omitempty"`

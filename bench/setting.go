@@ -1,15 +1,19 @@
 package bench
 
-import "slices"
+import (
+	"slices"
+
+	"kvferry/bench/server"
+)
 
 // Modes of a Setting.
 const (
-	ModeNonDisagg = "nondisagg" // one node computes prompts and tokens
-	ModeDisagg    = "disagg"    // a prefill node and a decode node
+	ModeNonDisagg = server.NonDisagg // one node computes prompts and tokens
+	ModeDisagg    = server.Disagg    // a prefill node and a decode node
 )
 
 // noHandoff is a row's hand-off where no KV moves.
-const noHandoff = "none"
+const noHandoff = server.NoHandoff
 
 // A Setting is how a cluster serves: the column of a published table.
 type Setting struct {

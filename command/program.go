@@ -31,6 +31,8 @@ type Program struct {
 	// Kept says what is left of a run that was interrupted, in a few words without a full
 	// stop. It gets the error that the run ended with. Default nothing is said.
 	Kept func(error) string
+	// Args rewrites the arguments before they are read. Default they are as they were given.
+	Args func([]string) []string
 }
 
 // Status is an error with an exit status of its own. Nothing is printed of it if Err is
@@ -73,6 +75,9 @@ func interrupts() []os.Signal {
 // line are lines that begin with the program's name; the last says where to read on.
 func (p Program) Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := p.Root
+	if p.Args != nil {
+		args = p.Args(args)
+	}
 	// cobra would print its own words and all flags, which hides what was wrong.
 	root.SilenceUsage, root.SilenceErrors = true, true
 	root.CompletionOptions.HiddenDefaultCmd = true

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"kvferry/bench"
+	"kvferry/bench/server"
 	"kvferry/engine"
 	"kvferry/node"
 )
@@ -43,15 +44,15 @@ func proxyURL(text string) (string, error) {
 
 // nodeLink reads what a node says of its link: as --link takes it. A name that the
 // profile does not have is a name all the same.
-func nodeLink(p *engine.Profile) func(string) bench.NodeLink {
-	return func(text string) bench.NodeLink {
+func nodeLink(p *engine.Profile) func(string) server.Link {
+	return func(text string) server.Link {
 		l, err := node.ResolveLink(p, text)
 		switch {
 		case err != nil:
-			return bench.NodeLink{Name: text}
+			return server.Link{Name: text}
 		case l == nil:
-			return bench.NodeLink{Native: text == "native"}
+			return server.Link{Native: text == "native"}
 		}
-		return bench.NodeLink{Name: l.Name, BytesPerSecond: l.BytesPerSecond}
+		return server.Link{Name: l.Name, BytesPerSecond: l.BytesPerSecond}
 	}
 }

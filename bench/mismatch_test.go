@@ -11,19 +11,20 @@ import (
 	"testing"
 
 	"kvferry/bench/client/clienttest"
+	"kvferry/bench/server"
 	"kvferry/load"
 )
 
 // clusterInfo is /server_info of a proxy over nodes, each "role link rails" with
 // "chunked", "down" and another profile's name after it.
 func clusterInfo(handoff string, nodes ...string) string {
-	info := ServerInfo{
+	info := server.Info{
 		Version: "v1", Mode: "auto", Serving: ModeDisagg, Handoff: handoff, Placement: "least-loaded", Model: "m", Vocab: 500,
 		BlockTokens: 16, MaxModelLen: 10000, Profile: "a10", Fingerprint: "0a",
 	}
 	for i, text := range nodes {
 		f := strings.Fields(text)
-		n := ServerNode{ID: fmt.Sprintf("%s-%d", f[0], i), Role: f[0], Up: true, Profile: "a10", Fingerprint: "0a", Link: f[1], Rails: strings.Split(f[2], "+"), Version: "v1"}
+		n := server.Node{ID: fmt.Sprintf("%s-%d", f[0], i), Role: f[0], Up: true, Profile: "a10", Fingerprint: "0a", Link: f[1], Rails: strings.Split(f[2], "+"), Version: "v1"}
 		for _, word := range f[3:] {
 			switch word {
 			case "chunked":
@@ -47,12 +48,12 @@ func clusterInfo(handoff string, nodes ...string) string {
 }
 
 // links has the rates of a profile.
-func links(text string) NodeLink {
+func links(text string) server.Link {
 	rates := map[string]float64{"tcp": 1.38e9, "rdma": 4e9}
 	if text == "fast" {
-		return NodeLink{BytesPerSecond: 9e9}
+		return server.Link{BytesPerSecond: 9e9}
 	}
-	return NodeLink{Name: text, Native: text == "native", BytesPerSecond: rates[text]}
+	return server.Link{Name: text, Native: text == "native", BytesPerSecond: rates[text]}
 }
 
 // TestServerSaysWhatItIs: rows are labelled by what the server says, and a setting
@@ -129,7 +130,7 @@ func TestServerSaysWhatItIs(t *testing.T) {
 // TestVocabularyOfTheServer: prompts hold the ids that the server knows, of one that
 // does not say those that every model knows.
 func TestVocabularyOfTheServer(t *testing.T) {
-	for info, want := range map[string]int{clusterInfo("v0", "prefill tcp tcp/lo", "decode tcp tcp/lo"): 500, "": safeVocabulary} {
+	for info, want := range map[string]int{clusterInfo("v0", "prefill tcp tcp/lo", "decode tcp tcp/lo"): 500, "": server.SafeVocabulary} {
 		for _, asked := range []bool{true, false} {
 			f := clienttest.NewServer(t, &clienttest.Server{Info: info, KVBytes: 1})
 			if _, err := Run(t.Context(), Config{
@@ -156,12 +157,12 @@ func FuzzServerInfo(f *testing.F) {
 	f.Add([]byte(`{"kvferry":null}`))
 	f.Add([]byte(`{"kvferry":7}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		info, err := parseServerInfo(body)
+		info, err := server.Parse(body)
 		if info == nil {
 			return
 		}
-		if err != nil || info.vocabulary() < 1 {
-			t.Fatalf("%v, vocabulary %d", err, info.vocabulary())
+		if err != nil || info.Vocabulary() < 1 {
+			t.Fatalf("%v, vocabulary %d", err, info.Vocabulary())
 		}
 		for _, s := range Settings() {
 			c := &Cell{Row: Row{Server: info}}

@@ -1,0 +1,202 @@
+// Package server is what kvferry's proxy says of itself and its nodes: the object "kvferry" of
+// GET /server_info, read and put into words. Rates are bytes a second, lengths tokens.
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"kvferry/bench/client"
+)
+
+// A Info is what kvferry's proxy says of itself and of its nodes: the object
+// "kvferry" of GET /server_info.
+type Info struct {
+	Version     string `json:"version"`
+	Mode        string `json:"mode"`    // asked for: auto, Disagg or NonDisagg
+	Serving     string `json:"serving"` // with the nodes of now: Disagg, NonDisagg or ""
+	Handoff     string `json:"handoff"`
+	Placement   string `json:"placement"`
+	Model       string `json:"model"`
+	Vocab       int    `json:"vocab"` // token ids are below it
+	BlockTokens int    `json:"block_tokens"`
+	MaxModelLen int    `json:"max_model_len"`
+	Profile     string `json:"profile"`
+	Fingerprint string `json:"profile_fingerprint"`
+	Nodes       []Node `json:"nodes"`
+}
+
+// A Node is one node of a Info.
+type Node struct {
+	ID          string   `json:"id"`
+	Role        string   `json:"role"` // prefill, decode, nondisagg
+	Up          bool     `json:"up"`
+	Instance    string   `json:"instance"`
+	GRPCAddr    string   `json:"grpc_addr"`
+	Profile     string   `json:"profile"`
+	Fingerprint string   `json:"profile_fingerprint"`
+	Link        string   `json:"link"`  // "native", or the modelled NIC: a name, or name=tcp,rate=1.38GB/s
+	Rails       []string `json:"rails"` // names: "tcp/eth0"
+	KVBlocks    int      `json:"kv_blocks"`
+	Chunked     bool     `json:"chunked"`
+	Version     string   `json:"version"`
+}
+
+// Ask asks the server what it is. One that does not say, because it is not
+// kvferry's, yields nil without an error.
+func Ask(ctx context.Context, c *client.Client) (*Info, error) {
+	const path = "/server_info"
+	body, err := c.Get(ctx, path)
+	if status := (*client.StatusError)(nil); errors.As(err, &status) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	info, err := Parse(body)
+	if err != nil {
+		return nil, fmt.Errorf("GET %s: %w", path, err)
+	}
+	return info, nil
+}
+
+// Parse is nil for what is not an answer of kvferry's proxy.
+func Parse(body []byte) (*Info, error) {
+	var answer struct {
+		KVFerry json.RawMessage `json:"kvferry"`
+	}
+	if json.Unmarshal(body, &answer) != nil || len(answer.KVFerry) == 0 {
+		return nil, nil
+	}
+	var info *Info
+	if err := json.Unmarshal(answer.KVFerry, &info); err != nil {
+		return nil, fmt.Errorf("kvferry: %w: use a kvbench of the proxy's version", err)
+	}
+	return info, nil
+}
+
+// SafeVocabulary is what every tokenizer of today's language models has, from Llama
+// 2 on: token ids below it are taken by a server that does not say how many it knows.
+const SafeVocabulary = 32000
+
+// Vocabulary bounds the token ids of prompts.
+func (i *Info) Vocabulary() int {
+	if i == nil || i.Vocab < 1 {
+		return SafeVocabulary
+	}
+	return i.Vocab
+}
+
+// How a cluster serves, and the hand-off of one that moves no KV.
+const (
+	NonDisagg = "nondisagg" // each node computes prompts and tokens
+	Disagg    = "disagg"    // prefill nodes and decode nodes
+	NoHandoff = "none"
+)
+
+// Unknown is what a server does not say.
+const Unknown = "unknown"
+
+// HandoffName is how KV gets from prefill to decode, as rows name it.
+func (i *Info) HandoffName() string {
+	switch {
+	case i == nil:
+		return Unknown
+	case i.Serving == NonDisagg:
+		return NoHandoff
+	}
+	return i.Handoff
+}
+
+// Working are the nodes that serve now.
+func (i *Info) Working() []*Node {
+	var nodes []*Node
+	for k := range i.Nodes {
+		if n := &i.Nodes[k]; n.Up && (n.Role == NonDisagg) == (i.Serving == NonDisagg) {
+			nodes = append(nodes, n)
+		}
+	}
+	return nodes
+}
+
+// Distinct are the different values that f has of nodes, in their order.
+func Distinct(nodes []*Node, f func(*Node) string) []string {
+	var values []string
+	for _, n := range nodes {
+		if v := f(n); v != "" && !slices.Contains(values, v) {
+			values = append(values, v)
+		}
+	}
+	return values
+}
+
+// A Link is a node's --link, read.
+type Link struct {
+	Name           string  // of the modelled NIC, "" if it has none
+	Native         bool    // the network as it is
+	BytesPerSecond float64 // of the modelled NIC; 0 if it is not known
+}
+
+// Links are the different links of the nodes that serve, read by parse.
+func (i *Info) Links(parse func(string) Link) []Link {
+	var links []Link
+	for _, text := range Distinct(i.Working(), func(n *Node) string { return n.Link }) {
+		links = append(links, parse(text))
+	}
+	return links
+}
+
+func (l Link) String() string {
+	switch {
+	case l.Native:
+		return "native"
+	case l.Name != "":
+		return l.Name
+	case l.BytesPerSecond > 0:
+		return fmt.Sprintf("%.4g GB/s", l.BytesPerSecond/1e9)
+	}
+	return Unknown
+}
+
+// LinkText names them.
+func (i *Info) LinkText(parse func(string) Link) string {
+	var names []string
+	for _, l := range i.Links(parse) {
+		names = append(names, l.String())
+	}
+	return strings.Join(names, " and ")
+}
+
+// RailNames are those of each node that differs in them: "tcp/eth0+tcp/eth1".
+func (i *Info) RailNames() []string {
+	return Distinct(i.Working(), func(n *Node) string { return strings.Join(n.Rails, "+") })
+}
+
+// Count is how many of the nodes that serve have a role.
+func (i *Info) Count(role string) (n int) {
+	for _, node := range i.Working() {
+		if node.Role == role {
+			n++
+		}
+	}
+	return n
+}
+
+// Describe says what the cluster is, in the words of settings.
+func (i *Info) Describe(parse func(string) Link) string {
+	switch i.Serving {
+	case NonDisagg:
+		text := fmt.Sprintf("%d non-disaggregated", i.Count(NonDisagg))
+		if slices.ContainsFunc(i.Working(), func(n *Node) bool { return n.Chunked }) {
+			text += ", chunked prefill"
+		}
+		return text
+	case Disagg:
+		return fmt.Sprintf("%d prefill + %d decode, hand-off %s, link %s on %s",
+			i.Count("prefill"), i.Count("decode"), i.Handoff, i.LinkText(parse), strings.Join(i.RailNames(), ", "))
+	}
+	return "no nodes that can serve"
+}
