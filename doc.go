@@ -50,6 +50,9 @@
 //	engine                               what an engine is: sequences, steps, scheduler, executor; modelled costs
 //	load                                 what is asked, and when: random, traces, published rows
 //	load/loadtest                        what every source of requests must do
+//	load/numpy                           what numpy.random draws from a seed
+//	load/pyrandom                        what Python's random draws from a seed
+//	load/mt19937                         the Mersenne Twister behind both
 //	kvtransfer                           a node's transfer half: blocks granted, moved, checked, released
 //	kvcache                              blocks, block tables, prefix hashes, bytes
 //	transport                            the transfer engine: segment, batch, slice, rail

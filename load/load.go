@@ -76,6 +76,12 @@ type Load struct {
 	End time.Duration
 	// Until is from when on nothing more is sent, 0 for no such time.
 	Until time.Duration
+	// Generators are those of the tool whose draws the requests are, as its dataset left
+	// them: times and adapters are drawn from them next. Nil where the draws are our own.
+	Generators *Generators
+	// Notes are what a reader of the figures has to know of these requests, a sentence each:
+	// that they are not quite what was asked for, and why.
+	Notes []string
 }
 
 // Close releases what the source holds. No Next may follow.

@@ -9,6 +9,7 @@ import (
 
 	"kvferry/config"
 	"kvferry/kvcache"
+	"kvferry/load/numpy"
 )
 
 // The published runs: 200 requests a row, 6 tokens each.
@@ -169,18 +170,18 @@ const ClientDrift = 1200 * time.Microsecond
 // qps requests a second, as numpy.random.exponential(1/qps) draws the gaps, plus the
 // published client's drift of 1.2 ms a gap. The first is at 0.
 type publishedGaps struct {
-	rng *mt19937
+	rng *numpy.RandomState
 	qps float64
 	at  time.Duration // of the next
 }
 
 func newPublishedGaps(qps float64, seed uint32) *publishedGaps {
-	return &publishedGaps{rng: newMT19937(seed), qps: qps}
+	return &publishedGaps{rng: numpy.NewRandomState(seed), qps: qps}
 }
 
 func (g *publishedGaps) Next() (time.Duration, error) {
 	at := g.at
-	gap := -math.Log(1-g.rng.float64()) / g.qps
+	gap := -math.Log(1-g.rng.RandomSample()) / g.qps
 	g.at += time.Duration(gap*float64(time.Second)) + ClientDrift
 	return at, nil
 }

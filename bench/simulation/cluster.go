@@ -28,9 +28,9 @@ type Cluster struct {
 // maxNICs of a node: more than any server has slots for.
 const maxNICs = 64
 
-// profile is the profile with the model length that was asked for. A step must
+// Fitted is the profile with the model length that was asked for. A step must
 // be able to hold the longest prompt.
-func (c *Cluster) profile() *engine.Profile {
+func (c *Cluster) Fitted() *engine.Profile {
 	if c.MaxModelLen == 0 || c.MaxModelLen == c.Profile.MaxModelLen {
 		return c.Profile
 	}
@@ -56,7 +56,7 @@ func (c *Cluster) FitLoad(longest int) {
 // Config is the cluster as package sim takes it. Faults of the hand-off and the NICs are in bad.
 func (c *Cluster) Config(bad *config.Faults) sim.Config {
 	cfg := sim.Config{
-		Profile: c.profile(), Prefill: c.Prefill, Decode: c.Decode, Nondisagg: c.Nondisagg, Chunked: c.Chunked,
+		Profile: c.Fitted(), Prefill: c.Prefill, Decode: c.Decode, Nondisagg: c.Nondisagg, Chunked: c.Chunked,
 		Placement: c.Placement, PrefixCaching: c.PrefixCaching, KVBlocks: c.KVBlocks, RPC: c.RPC,
 	}
 	if c.Nondisagg > 0 {

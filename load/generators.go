@@ -1,0 +1,21 @@
+package load
+
+import (
+	"kvferry/load/numpy"
+	"kvferry/load/pyrandom"
+)
+
+// Generators are numpy's and Python's global ones, which vllm bench serve and
+// sglang.bench_serving seed once with --seed and draw everything from: the requests of the
+// dataset first, then adapters and gaps between arrivals. So what comes after the dataset
+// depends on how much the dataset has drawn: a load that was sampled as one of these tools
+// does it hands them on in [Load].Generators.
+type Generators struct {
+	Numpy  *numpy.RandomState
+	Python *pyrandom.Random
+}
+
+// newGenerators are both of them freshly seeded. numpy takes seeds of 32 bits.
+func newGenerators(seed uint64) Generators {
+	return Generators{Numpy: numpy.NewRandomState(uint32(seed)), Python: pyrandom.New(int64(seed))}
+}

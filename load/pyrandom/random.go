@@ -1,0 +1,99 @@
+// Package pyrandom draws what Python's module random draws from the same seed, to the bit:
+// benchmark clients seed it once and take from it which conversations are asked, in what
+// order, and with which adapter. Only what those clients use is here. CPython 3.2 and later
+// give the numbers that the tests hold; versions before 3.11 seed and draw alike.
+package pyrandom
+
+import (
+	"crypto/sha512"
+	"encoding/binary"
+	"math/bits"
+	"slices"
+	"sort"
+
+	"kvferry/load/mt19937"
+)
+
+// A Random is Python's random.Random. It is for one goroutine.
+type Random struct{ source *mt19937.Source }
+
+// New is random.Random(seed), and what random.seed(seed) leaves. Python takes a seed's
+// absolute value, so -1 is 1.
+func New(seed int64) *Random {
+	abs := uint64(seed)
+	if seed < 0 {
+		abs = -abs
+	}
+	key := []uint32{uint32(abs)}
+	if high := uint32(abs >> 32); high != 0 {
+		key = append(key, high)
+	}
+	return &Random{mt19937.NewArray(key)}
+}
+
+// NewString is random.Random(seed) of a str: its UTF-8 with its SHA-512 behind it, read as
+// one big-endian number.
+func NewString(seed string) *Random {
+	sum := sha512.Sum512([]byte(seed))
+	digits := slices.Concat([]byte(seed), sum[:])
+	digits = append(make([]byte, (4-len(digits)%4)%4), digits...)
+	var key []uint32 // the lowest word first
+	for i := len(digits) - 4; i >= 0; i -= 4 {
+		key = append(key, binary.BigEndian.Uint32(digits[i:]))
+	}
+	for len(key) > 1 && key[len(key)-1] == 0 {
+		key = key[:len(key)-1]
+	}
+	return &Random{mt19937.NewArray(key)}
+}
+
+// Random is random(): uniform on [0, 1).
+func (r *Random) Random() float64 { return r.source.Float64() }
+
+// Getrandbits is getrandbits(k), of k from 1 to 64. The low word is drawn first.
+func (r *Random) Getrandbits(k int) uint64 {
+	if k <= 32 {
+		return uint64(r.source.Uint32() >> (32 - k))
+	}
+	low := uint64(r.source.Uint32())
+	return low | uint64(r.source.Uint32()>>(64-k))<<32
+}
+
+// Randrange is randrange(n), and the index of choice() among n: uniform on [0, n), n above 0.
+// Python draws as many bits as n has, until they are below it.
+func (r *Random) Randrange(n int) int {
+	k := bits.Len64(uint64(n))
+	for {
+		if v := r.Getrandbits(k); v < uint64(n) {
+			return int(v)
+		}
+	}
+}
+
+// Randint is randint(a, b): uniform on [a, b], both included.
+func (r *Random) Randint(a, b int) int { return a + r.Randrange(b-a+1) }
+
+// Shuffle is shuffle(x) of n elements: Fisher and Yates from the end. swap exchanges two.
+func (r *Random) Shuffle(n int, swap func(i, j int)) {
+	for i := n - 1; i > 0; i-- {
+		swap(i, r.Randrange(i+1))
+	}
+}
+
+// Choices is the index of one of choices() among n, all equally likely. It takes a float,
+// and so another draw than choice().
+func (r *Random) Choices(n int) int { return int(r.Random() * float64(n)) }
+
+// Weighted is the index of one of choices(weights=...). Weights are 0 or more, and one is
+// above 0.
+func (r *Random) Weighted(weights []float64) int {
+	sums := make([]float64, len(weights))
+	total := 0.0
+	for i, w := range weights {
+		total += w
+		sums[i] = total
+	}
+	u := r.Random() * total
+	// Not beyond the last one, where rounding would go.
+	return sort.Search(len(sums)-1, func(i int) bool { return sums[i] > u })
+}
