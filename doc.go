@@ -52,6 +52,7 @@
 //	load/loadtest                        what every source of requests must do
 //	load/numpy                           what numpy.random draws from a seed
 //	load/pyrandom                        what Python's random draws from a seed
+//	load/records                         files of JSON and CSV, a record at a time
 //	load/mt19937                         the Mersenne Twister behind both
 //	kvtransfer                           a node's transfer half: blocks granted, moved, checked, released
 //	kvcache                              blocks, block tables, prefix hashes, bytes

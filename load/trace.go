@@ -7,12 +7,11 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
-	"syscall"
 	"time"
 
 	"kvferry/config"
 	"kvferry/kvcache"
+	"kvferry/load/records"
 )
 
 // traceKind is a trace in a file.
@@ -33,7 +32,7 @@ var traceKind = Kind{
 		config.Between(bad, "Vocab", s.Vocab, 1, 1<<30)
 	},
 	Open: func(s Spec) (Load, error) {
-		f, err := openTrace(s.File)
+		f, err := records.Open(s.File)
 		if err != nil {
 			return Load{}, err
 		}
@@ -48,23 +47,12 @@ var traceKind = Kind{
 	},
 }
 
-func openTrace(path string) (*os.File, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, config.FileError(path, err)
-	}
-	if info, err := f.Stat(); err == nil && info.IsDir() {
-		return nil, errors.Join(config.FileError(path, syscall.EISDIR), f.Close())
-	}
-	return f, nil
-}
-
 func validSpeed(v float64) bool { return v > 0 && !math.IsInf(v, 0) }
 
 // ScanTraceFile looks through the first n requests of a trace in a file, or all of them
 // if n is 0. One without requests is an error; errors name the file and the line.
 func ScanTraceFile(path string, n int) (requests, longest int, err error) {
-	f, err := openTrace(path)
+	f, err := records.Open(path)
 	if err != nil {
 		return 0, 0, err
 	}

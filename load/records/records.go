@@ -1,0 +1,45 @@
+// Package records reads the files that loads are made of, one record at a time: a value of
+// JSON, or a row of CSV. Of a file of millions of records one is in memory.
+//
+// An error names the file, the line on which its record begins, and the field; it comes
+// again for ever.
+package records
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"syscall"
+
+	"kvferry/config"
+)
+
+// maxRecord bounds a record. A session of an agent has a thousand calls of 20,000 block
+// ids: 160 MB.
+const maxRecord = 256 << 20
+
+// Open opens a file for reading; a folder is none.
+func Open(path string) (*os.File, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, config.FileError(path, err)
+	}
+	if info, err := f.Stat(); err == nil && info.IsDir() {
+		return nil, errors.Join(config.FileError(path, syscall.EISDIR), f.Close())
+	}
+	return f, nil
+}
+
+// Fault is an error of a record, by its file and line.
+func Fault(name string, line int, err error) error {
+	return fmt.Errorf("%s:%d: %w", name, line, err)
+}
+
+// Close closes what a reader reads from, if it is to be closed.
+func Close(r io.Reader) error {
+	if c, ok := r.(io.Closer); ok {
+		return c.Close()
+	}
+	return nil
+}
