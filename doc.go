@@ -47,6 +47,7 @@
 //	engine/modelled                      the GPU's stand-in: steps that are waited out, KV that follows from the tokens
 //	engine/batching                      continuous batching: what forms the steps
 //	engine/enginetest                    what every scheduler must do, and the smallest that does
+//	engine/eos                           after how many tokens the modelled model ends an answer
 //	engine                               what an engine is: sequences, steps, scheduler, executor; modelled costs
 //	load                                 what is asked, and when: random, traces, published rows
 //	load/loadtest                        what every source of requests must do

@@ -26,7 +26,9 @@ type (
 		Leg       handoff.Leg
 		Handoff   handoff.Handoff
 		Prompt    []kvcache.Token
-		Prefix    []kvcache.Hash // see engine.Request
+		Prefix    []kvcache.Hash // this and the next two: see engine.Request
+		Root      kvcache.Hash
+		Variant   uint64
 		MaxTokens int
 		Age       time.Duration // since the proxy accepted it
 		Deadline  time.Duration // on the node's clock

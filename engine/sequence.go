@@ -27,8 +27,12 @@ type Request struct {
 	ID     uint64
 	Prompt []kvcache.Token
 	// Prefix is kvcache.PrefixHashes of the prompt if the caller has it already;
-	// nil and it is computed where it is needed.
-	Prefix    []kvcache.Hash
+	// nil and it is computed, from Root on, where it is needed.
+	Prefix []kvcache.Hash
+	Root   kvcache.Hash // of the LoRA adapter, see kvcache.Root
+	// Variant says which of the prompt's possible answers is wanted, where a real engine
+	// would sample several: each variant has tokens of its own. The published rows have 0.
+	Variant   uint64
 	MaxTokens int
 	Ready     time.Duration // may be scheduled from then on
 	KV        KVSource
@@ -76,7 +80,7 @@ type Sequence struct {
 // NewSequence makes what a scheduler has of a request: its prompt, and no blocks yet.
 func NewSequence(r Request) *Sequence {
 	// Room for the first output tokens, or the first of them copies the prompt.
-	s := &Sequence{Request: r, tokens: append(make([]kvcache.Token, 0, len(r.Prompt)+min(r.MaxTokens, 256)), r.Prompt...)}
+	s := &Sequence{Request: r, state: r.Variant, tokens: append(make([]kvcache.Token, 0, len(r.Prompt)+min(r.MaxTokens, 256)), r.Prompt...)}
 	for _, t := range r.Prompt {
 		s.state = fold(s.state, t)
 	}
@@ -110,8 +114,8 @@ func (s *Sequence) Tokens() []kvcache.Token { return s.tokens }
 func (s *Sequence) Output() int { return len(s.tokens) - len(s.Prompt) }
 
 // NextToken is what the modelled engine generates after the sequence's present
-// tokens: a deterministic function of all of them, so that any node continues a
-// sequence as any other would have, and the same prompt has the same answer
+// tokens: a deterministic function of all of them and of the variant, so that any node
+// continues a sequence as any other would have, and the same prompt has the same answer
 // under every hand-off.
 func (s *Sequence) NextToken(vocab int) kvcache.Token {
 	return kvcache.Token(mix(s.state) % uint64(vocab))

@@ -68,7 +68,7 @@ func BenchmarkPrefixHashes(b *testing.B) {
 	tokens := testTokens(1024)
 	b.ReportAllocs()
 	for b.Loop() {
-		PrefixHashes(tokens, 16)
+		PrefixHashes(Hash{}, tokens, 16)
 	}
 }
 
@@ -76,7 +76,7 @@ func BenchmarkPrefixHashes(b *testing.B) {
 // matched and released again.
 func BenchmarkPool(b *testing.B) {
 	p := NewPool(1024, 16, true)
-	hashes := PrefixHashes(testTokens(1024), 16)
+	hashes := PrefixHashes(Hash{}, testTokens(1024), 16)
 	b.ReportAllocs()
 	for b.Loop() {
 		refs, ok := p.Alloc(len(hashes))

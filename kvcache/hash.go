@@ -19,8 +19,8 @@ type Hash [16]byte
 func (h Hash) String() string { return hex.EncodeToString(h[:8]) }
 
 // HashBlock is the hash of the prefix that ends with block, a full block of
-// tokens, where parent is the hash of the prefix before it: the zero Hash for
-// the first block. The length of block is part of the hashed message, so block
+// tokens, where parent is the hash of the prefix before it: Root for the first
+// block. The length of block is part of the hashed message, so block
 // sizes do not meet.
 func HashBlock(parent Hash, block []Token) Hash {
 	var buf [len(parent) + 4*64]byte // blocks of up to 64 tokens stay off the heap
@@ -32,11 +32,23 @@ func HashBlock(parent Hash, block []Token) Hash {
 	return Hash(sum[:len(parent)])
 }
 
-// PrefixHashes returns one hash per full block of tokens, in order. Tokens
+// Root is the hash of the empty prefix under a LoRA adapter, where PrefixHashes begins: the
+// zero Hash for the model itself, whose name is empty. An adapter changes the weights that KV
+// is made with, so the same tokens have other KV under it, and must have other hashes.
+func Root(adapter string) Hash {
+	if adapter == "" {
+		return Hash{}
+	}
+	// No block's message is that long with a zero parent and begins so.
+	sum := sha256.Sum256(append([]byte("kvferry LoRA adapter\x00"), adapter...))
+	return Hash(sum[:len(Hash{})])
+}
+
+// PrefixHashes returns one hash per full block of tokens, in order, from root on. Tokens
 // after the last full block have none. blockTokens must be positive.
-func PrefixHashes(tokens []Token, blockTokens int) []Hash {
+func PrefixHashes(root Hash, tokens []Token, blockTokens int) []Hash {
 	hashes := make([]Hash, 0, len(tokens)/blockTokens)
-	var h Hash
+	h := root
 	for block := range slices.Chunk(tokens, blockTokens) {
 		if len(block) < blockTokens {
 			break

@@ -7,7 +7,7 @@ import (
 
 func TestPrefixHashes(t *testing.T) {
 	tokens := testTokens(100)
-	hashes := PrefixHashes(tokens, 16)
+	hashes := PrefixHashes(Hash{}, tokens, 16)
 	if len(hashes) != 6 {
 		t.Fatalf("100 tokens have %d full blocks of 16, want 6", len(hashes))
 	}
@@ -23,19 +23,19 @@ func TestPrefixHashes(t *testing.T) {
 	for changed := range tokens {
 		other := slices.Clone(tokens)
 		other[changed] ^= 1
-		for i, h := range PrefixHashes(other, 16) {
+		for i, h := range PrefixHashes(Hash{}, other, 16) {
 			if same := h == hashes[i]; same != (i < changed/16) {
 				t.Fatalf("token %d changed: hash of block %d same=%v", changed, i, same)
 			}
 		}
 	}
-	if !slices.Equal(PrefixHashes(tokens[:96], 16), hashes) {
+	if !slices.Equal(PrefixHashes(Hash{}, tokens[:96], 16), hashes) {
 		t.Error("tokens after the last full block change the hashes")
 	}
-	if got := PrefixHashes(tokens[:15], 16); len(got) != 0 {
+	if got := PrefixHashes(Hash{}, tokens[:15], 16); len(got) != 0 {
 		t.Errorf("15 tokens have the hashes %v", got)
 	}
-	if got := PrefixHashes(nil, 16); len(got) != 0 {
+	if got := PrefixHashes(Hash{}, nil, 16); len(got) != 0 {
 		t.Errorf("no tokens have the hashes %v", got)
 	}
 }
@@ -45,11 +45,29 @@ func TestPrefixHashes(t *testing.T) {
 func TestPrefixHashesDistinct(t *testing.T) {
 	seen := map[Hash]string{}
 	for _, size := range []int{1, 2, 4, 8, 16, 32, 64, 128} {
-		for i, h := range PrefixHashes(make([]Token, 256), size) {
+		for i, h := range PrefixHashes(Hash{}, make([]Token, 256), size) {
 			if other, taken := seen[h]; taken {
 				t.Fatalf("block %d of size %d has the hash of %s", i, size, other)
 			}
 			seen[h] = h.String()
+		}
+	}
+}
+
+// TestRoots: the same tokens have other hashes under each adapter, in every block, and the
+// model's own are as they always were.
+func TestRoots(t *testing.T) {
+	tokens := testTokens(64)
+	if Root("") != (Hash{}) {
+		t.Error("the model itself has a root: its hashes have changed")
+	}
+	seen := map[Hash]string{}
+	for _, adapter := range []string{"", "sql", "sql2", "chat"} {
+		for i, h := range PrefixHashes(Root(adapter), tokens, 16) {
+			if other, taken := seen[h]; taken {
+				t.Errorf("block %d has one hash under %q and %q", i, adapter, other)
+			}
+			seen[h] = adapter
 		}
 	}
 }

@@ -186,6 +186,23 @@ func (p *Pool) evict() BlockID {
 	return id
 }
 
+// Flush forgets every prefix: nothing that was committed before is matched again. Blocks
+// that somebody holds stay his; the others are free at once. Returns how many prefixes
+// there were.
+func (p *Pool) Flush() int {
+	n := len(p.index)
+	for p.lru.len > 0 {
+		id := p.lru.popFront(p.blocks)
+		p.free = append(p.free, id)
+	}
+	for _, id := range p.index {
+		b := &p.blocks[id]
+		b.cached, b.hash = false, Hash{}
+	}
+	clear(p.index)
+	return n
+}
+
 // Valid reports whether somebody holds the block that r was issued for.
 func (p *Pool) Valid(r Ref) bool { return p.check("", r) == nil }
 

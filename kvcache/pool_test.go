@@ -173,6 +173,32 @@ func (m *model) commit(r Ref, h Hash) (ok bool) {
 	return true
 }
 
+// flush forgets all prefixes. Cached blocks that nobody holds become free in the order in
+// which they were released, after all that were free before.
+func (m *model) flush() (prefixes int) {
+	for {
+		oldest := -1
+		for i, b := range m.blocks {
+			if b.prefix != (Hash{}) && b.refs == 0 && (oldest < 0 || b.released < m.blocks[oldest].released) {
+				oldest = i
+			}
+		}
+		if oldest < 0 {
+			break
+		}
+		m.clock++
+		m.blocks[oldest].released, m.blocks[oldest].prefix = m.clock, Hash{}
+		prefixes++
+	}
+	for i := range m.blocks {
+		if m.blocks[i].prefix != (Hash{}) {
+			m.blocks[i].prefix = Hash{}
+			prefixes++
+		}
+	}
+	return prefixes
+}
+
 // TestPoolAgainstModel plays random operations, a quarter of them with wrong
 // references, on the pool and on the model; both must give the same blocks, refuse
 // the same references and count the same. The blocks ever handed out are as many as
@@ -212,7 +238,17 @@ func TestPoolAgainstModel(t *testing.T) {
 		peak := 0
 		for op := range 400 {
 			what := ""
-			switch rng.IntN(6) {
+			kind := rng.IntN(6)
+			if rng.IntN(40) == 0 {
+				kind = 6
+			}
+			switch kind {
+			case 6:
+				got, want := p.Flush(), m.flush()
+				what = fmt.Sprintf("flush() = %d; model %d", got, want)
+				if got != want || p.Cached() != 0 || p.Prefixes() != 0 {
+					t.Fatalf("seed %d op %d: %s; %d cached, %d prefixes left", seed, op, what, p.Cached(), p.Prefixes())
+				}
 			case 0, 1:
 				n := rng.IntN(total/2 + 2)
 				got, ok := p.Alloc(n)

@@ -42,7 +42,7 @@ func TestTableGrow(t *testing.T) {
 func TestTableAdopt(t *testing.T) {
 	p := NewPool(8, 16, true)
 	tokens := testTokens(40)
-	hashes := PrefixHashes(tokens, 16)
+	hashes := PrefixHashes(Hash{}, tokens, 16)
 	var first, second Table
 	if !first.Grow(p, len(tokens)) {
 		t.Fatal("pool exhausted")
@@ -118,7 +118,7 @@ func TestServing(t *testing.T) {
 			// A prefix of a known prompt, then something of its own.
 			prompt := prompts[rng.IntN(len(prompts))]
 			tokens := append(slices.Clone(prompt[:rng.IntN(len(prompt)+1)]), testTokens(1+rng.IntN(6))...)
-			hashes := PrefixHashes(tokens, g.BlockTokens)
+			hashes := PrefixHashes(Hash{}, tokens, g.BlockTokens)
 			r := &running{content: NewContent(g, tokens), tokens: len(tokens)}
 			matched := p.Match(hashes)
 			if err := r.table.Adopt(p, matched); err != nil {

@@ -62,7 +62,7 @@ func TestTranscripts(t *testing.T) {
 					tokens = append(tokens, Token(c))
 				}
 				tab := &Table{}
-				report(tab.Adopt(p, p.Match(PrefixHashes(tokens, p.BlockTokens()))))
+				report(tab.Adopt(p, p.Match(PrefixHashes(Hash{}, tokens, p.BlockTokens()))))
 				matched := len(tab.Refs())
 				if !tab.Grow(p, len(tokens)) {
 					report(tab.Release(p))
@@ -77,7 +77,7 @@ func TestTranscripts(t *testing.T) {
 				ok := tables[name].Grow(p, n)
 				fmt.Fprintf(&out, "%v, %s: %v\n", ok, name, tables[name].Refs())
 			case "commit":
-				for i, h := range PrefixHashes(prompts[name], p.BlockTokens()) {
+				for i, h := range PrefixHashes(Hash{}, prompts[name], p.BlockTokens()) {
 					report(p.Commit(tables[name].Refs()[i], h))
 				}
 			case "release":

@@ -66,7 +66,7 @@ func TestTrace(t *testing.T) {
 	if len(a) != 1030 || len(b) != 1536 || !slices.Equal(a[:1024], b[:1024]) || slices.Equal(a[1024:], b[1024:1030]) {
 		t.Error("prompts do not share exactly their first two blocks")
 	}
-	if h := kvcache.PrefixHashes(a, 16); h[0] == h[32] {
+	if h := kvcache.PrefixHashes(kvcache.Hash{}, a, 16); h[0] == h[32] {
 		t.Error("different blocks have equal tokens")
 	}
 }

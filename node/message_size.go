@@ -74,6 +74,6 @@ func split(m *proto.FromNode, send func(*proto.FromNode) error) error {
 		}
 		part.Failed = append(part.Failed, r)
 	}
-	part.Load, part.LastSubmit = m.Load, m.LastSubmit
+	part.Load, part.LastSubmit, part.Flushed = m.Load, m.LastSubmit, m.Flushed
 	return send(part)
 }

@@ -58,7 +58,7 @@ func (s *session) sender(ctx context.Context, stream proto.Worker_ServeServer) e
 		m := s.pending
 		s.pending = spare
 		s.mu.Unlock()
-		if len(m.Ids) > 0 || m.Load != nil || len(m.Reserved)+len(m.Prefilled)+len(m.Finished)+len(m.Failed) > 0 {
+		if len(m.Ids) > 0 || m.Load != nil || m.Flushed > 0 || len(m.Reserved)+len(m.Prefilled)+len(m.Finished)+len(m.Failed) > 0 {
 			if err := split(m, stream.Send); err != nil {
 				return err
 			}
@@ -124,6 +124,13 @@ func (w *worker) receive(ctx context.Context, s *session, stream proto.Worker_Se
 				if id, ok := s.requests[sid]; ok {
 					return connector.Cancel{ID: id}
 				}
+				return nil
+			})
+		case *proto.ToNode_Flush:
+			w.run(func() connector.Event {
+				w.log.Info("prefix cache flushed", "prefixes", w.pool.Flush())
+				w.message(s).Flushed = k.Flush.GetSeq()
+				w.hurry = true
 				return nil
 			})
 		default:
@@ -196,7 +203,7 @@ var errWrongNode = errors.New("it came to the wrong node")
 
 func (w *worker) parse(l *live, m *proto.Submit) (connector.Submit, error) {
 	ev := connector.Submit{
-		MaxTokens: int(m.GetMaxTokens()), Age: time.Duration(m.GetAgeUs()) * time.Microsecond,
+		MaxTokens: int(m.GetMaxTokens()), Root: kvcache.Root(m.GetAdapter()), Variant: m.GetVariant(), Age: time.Duration(m.GetAgeUs()) * time.Microsecond,
 		Deadline: time.Duration(m.GetDeadlineMs()) * time.Millisecond,
 	}
 	if ev.Deadline == 0 {

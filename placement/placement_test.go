@@ -43,7 +43,7 @@ func TestPlacement(t *testing.T) {
 		prompt := make([]kvcache.Token, 40)
 		r := Request{Tokens: len(prompt)}
 		if p.WantsPrefix() {
-			r.Prefix = kvcache.PrefixHashes(prompt, 16)
+			r.Prefix = kvcache.PrefixHashes(kvcache.Hash{}, prompt, 16)
 		}
 		var got []byte
 		for range 6 {
@@ -59,7 +59,7 @@ func TestPlacement(t *testing.T) {
 // more: a node that is further behind than that does not get the request.
 func TestPrefixGoesElsewhereUnderLoad(t *testing.T) {
 	p, _ := New(PrefixAware, 16, true)
-	r := Request{Tokens: 100, Prefix: kvcache.PrefixHashes(make([]kvcache.Token, 100), 16)}
+	r := Request{Tokens: 100, Prefix: kvcache.PrefixHashes(kvcache.Hash{}, make([]kvcache.Token, 100), 16)}
 	c := []Candidate{{ID: "a"}, {ID: "b"}}
 	first := p.Place(r, c)
 	c[first].WaitingTokens = 95
@@ -77,7 +77,7 @@ func TestPrefixGoesElsewhereUnderLoad(t *testing.T) {
 func TestPrefixLeavesATokenToCompute(t *testing.T) {
 	for waiting, stays := range map[int]bool{79: true, 81: false} {
 		p, _ := New(PrefixAware, 16, true)
-		r := Request{Tokens: 96, Prefix: kvcache.PrefixHashes(make([]kvcache.Token, 96), 16)}
+		r := Request{Tokens: 96, Prefix: kvcache.PrefixHashes(kvcache.Hash{}, make([]kvcache.Token, 96), 16)}
 		c := []Candidate{{ID: "a"}, {ID: "b"}}
 		first := p.Place(r, c)
 		c[first].WaitingTokens = waiting
@@ -93,7 +93,7 @@ func TestPrefixAwareRemembers(t *testing.T) {
 	request := func(first kvcache.Token, tokens int) Request {
 		prompt := make([]kvcache.Token, tokens)
 		prompt[0] = first
-		return Request{Tokens: tokens, Prefix: kvcache.PrefixHashes(prompt, 16)}
+		return Request{Tokens: tokens, Prefix: kvcache.PrefixHashes(kvcache.Hash{}, prompt, 16)}
 	}
 	for _, tc := range []struct {
 		blocks int // of the pool
@@ -120,7 +120,7 @@ func TestPrefixAwareRemembers(t *testing.T) {
 	}
 	// Blocks of no size are taken for blocks of one token, and a prompt of nothing has none.
 	p, _ := New(PrefixAware, 0, true)
-	r := Request{Tokens: 40, Prefix: kvcache.PrefixHashes(make([]kvcache.Token, 40), 1)}
+	r := Request{Tokens: 40, Prefix: kvcache.PrefixHashes(kvcache.Hash{}, make([]kvcache.Token, 40), 1)}
 	p.Place(r, []Candidate{{ID: "a"}})
 	p.Place(Request{Prefix: r.Prefix}, []Candidate{{ID: "a"}})
 	if got := p.Place(r, []Candidate{{ID: "a", WaitingTokens: 38}, {ID: "b"}}); got != 0 {
@@ -147,7 +147,7 @@ func TestPrefixesAgainstModel(t *testing.T) {
 				prompt = append(prompt, rng.Uint32N(50))
 			}
 			prompts = append(prompts, prompt)
-			prefix := kvcache.PrefixHashes(prompt, 1)
+			prefix := kvcache.PrefixHashes(kvcache.Hash{}, prompt, 1)
 
 			want := 0
 			for want < len(prefix) && slices.Contains(model, prefix[want]) {
@@ -178,7 +178,7 @@ func TestPrefixesAgainstModel(t *testing.T) {
 // of nodes that are there but not chosen is not.
 func TestPrefixAwareForgets(t *testing.T) {
 	p := newPrefixAware(16)
-	r := Request{Tokens: 40, Prefix: kvcache.PrefixHashes(make([]kvcache.Token, 40), 16)}
+	r := Request{Tokens: 40, Prefix: kvcache.PrefixHashes(kvcache.Hash{}, make([]kvcache.Token, 40), 16)}
 	p.Place(r, []Candidate{{ID: "gone"}})
 	p.Place(r, []Candidate{{ID: "busy"}})
 	for range 2*forget - 3 {
@@ -207,7 +207,7 @@ func BenchmarkPrefixAware(b *testing.B) {
 				tokens[j] = rng.Uint32()
 			}
 		}
-		prompts = append(prompts, Request{Tokens: len(tokens), Prefix: kvcache.PrefixHashes(tokens, 16)})
+		prompts = append(prompts, Request{Tokens: len(tokens), Prefix: kvcache.PrefixHashes(kvcache.Hash{}, tokens, 16)})
 	}
 	for _, nodes := range []int{8, 500} {
 		b.Run(fmt.Sprintf("nodes=%d", nodes), func(b *testing.B) {

@@ -65,7 +65,7 @@ func conforms(t *testing.T, name string, compute bool) {
 		}
 		r := Request{Tokens: len(prompt)}
 		if first.WantsPrefix() && n%10 > 0 { // a policy must do without it, too
-			r.Prefix = kvcache.PrefixHashes(prompt, blockTokens)
+			r.Prefix = kvcache.PrefixHashes(kvcache.Hash{}, prompt, blockTokens)
 		}
 		asked, prefix := slices.Clone(there), slices.Clone(r.Prefix)
 		got := first.Place(r, there)

@@ -1053,6 +1053,7 @@ type ToNode struct {
 	//
 	//	*ToNode_Submit
 	//	*ToNode_Cancel
+	//	*ToNode_Flush
 	Kind          isToNode_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1113,6 +1114,15 @@ func (x *ToNode) GetCancel() *Cancel {
 	return nil
 }
 
+func (x *ToNode) GetFlush() *Flush {
+	if x != nil {
+		if x, ok := x.Kind.(*ToNode_Flush); ok {
+			return x.Flush
+		}
+	}
+	return nil
+}
+
 type isToNode_Kind interface {
 	isToNode_Kind()
 }
@@ -1125,9 +1135,61 @@ type ToNode_Cancel struct {
 	Cancel *Cancel `protobuf:"bytes,2,opt,name=cancel,proto3,oneof"`
 }
 
+type ToNode_Flush struct {
+	Flush *Flush `protobuf:"bytes,3,opt,name=flush,proto3,oneof"`
+}
+
 func (*ToNode_Submit) isToNode_Kind() {}
 
 func (*ToNode_Cancel) isToNode_Kind() {}
+
+func (*ToNode_Flush) isToNode_Kind() {}
+
+// Flush has the node forget every prefix in its cache. Requests under way keep the blocks
+// that they have.
+type Flush struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Flush) Reset() {
+	*x = Flush{}
+	mi := &file_kvferry_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Flush) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Flush) ProtoMessage() {}
+
+func (x *Flush) ProtoReflect() protoreflect.Message {
+	mi := &file_kvferry_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Flush.ProtoReflect.Descriptor instead.
+func (*Flush) Descriptor() ([]byte, []int) {
+	return file_kvferry_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Flush) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
 
 type Submit struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
@@ -1140,17 +1202,19 @@ type Submit struct {
 	DeadlineMs uint32                 `protobuf:"varint,7,opt,name=deadline_ms,json=deadlineMs,proto3" json:"deadline_ms,omitempty"` // from receipt; the node ends the request with DEADLINE by then
 	AgeUs      uint32                 `protobuf:"varint,8,opt,name=age_us,json=ageUs,proto3" json:"age_us,omitempty"`                // time the request has spent in the proxy so far
 	Prior      uint32                 `protobuf:"varint,9,opt,name=prior,proto3" json:"prior,omitempty"`                             // the last prior tokens of prompt were generated before a node was lost
-	IgnoreEos  bool                   `protobuf:"varint,10,opt,name=ignore_eos,json=ignoreEos,proto3" json:"ignore_eos,omitempty"`
+	IgnoreEos  bool                   `protobuf:"varint,10,opt,name=ignore_eos,json=ignoreEos,proto3" json:"ignore_eos,omitempty"`   // where an answer of the modelled model ends, the proxy knows: max_tokens has it
 	// LEG_DECODE with v0 or pull: where the blocks are.
 	// LEG_PREFILL with layerwise: where the blocks go.
 	Kv            *KVRef `protobuf:"bytes,11,opt,name=kv,proto3" json:"kv,omitempty"`
+	Variant       uint64 `protobuf:"varint,12,opt,name=variant,proto3" json:"variant,omitempty"` // which of the prompt's answers is wanted; 0 is the first
+	Adapter       string `protobuf:"bytes,13,opt,name=adapter,proto3" json:"adapter,omitempty"`  // LoRA adapter, empty for the model itself: its KV is none of another's
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Submit) Reset() {
 	*x = Submit{}
-	mi := &file_kvferry_proto_msgTypes[10]
+	mi := &file_kvferry_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1162,7 +1226,7 @@ func (x *Submit) String() string {
 func (*Submit) ProtoMessage() {}
 
 func (x *Submit) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[10]
+	mi := &file_kvferry_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1175,7 +1239,7 @@ func (x *Submit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Submit.ProtoReflect.Descriptor instead.
 func (*Submit) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{10}
+	return file_kvferry_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Submit) GetId() uint64 {
@@ -1255,6 +1319,20 @@ func (x *Submit) GetKv() *KVRef {
 	return nil
 }
 
+func (x *Submit) GetVariant() uint64 {
+	if x != nil {
+		return x.Variant
+	}
+	return 0
+}
+
+func (x *Submit) GetAdapter() string {
+	if x != nil {
+		return x.Adapter
+	}
+	return ""
+}
+
 type Cancel struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -1266,7 +1344,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_kvferry_proto_msgTypes[11]
+	mi := &file_kvferry_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1278,7 +1356,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[11]
+	mi := &file_kvferry_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1291,7 +1369,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{11}
+	return file_kvferry_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Cancel) GetId() uint64 {
@@ -1331,7 +1409,7 @@ type KVRef struct {
 
 func (x *KVRef) Reset() {
 	*x = KVRef{}
-	mi := &file_kvferry_proto_msgTypes[12]
+	mi := &file_kvferry_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1343,7 +1421,7 @@ func (x *KVRef) String() string {
 func (*KVRef) ProtoMessage() {}
 
 func (x *KVRef) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[12]
+	mi := &file_kvferry_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1356,7 +1434,7 @@ func (x *KVRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KVRef.ProtoReflect.Descriptor instead.
 func (*KVRef) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{12}
+	return file_kvferry_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *KVRef) GetNodeId() string {
@@ -1421,7 +1499,7 @@ type Block struct {
 
 func (x *Block) Reset() {
 	*x = Block{}
-	mi := &file_kvferry_proto_msgTypes[13]
+	mi := &file_kvferry_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1433,7 +1511,7 @@ func (x *Block) String() string {
 func (*Block) ProtoMessage() {}
 
 func (x *Block) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[13]
+	mi := &file_kvferry_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1446,7 +1524,7 @@ func (x *Block) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Block.ProtoReflect.Descriptor instead.
 func (*Block) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{13}
+	return file_kvferry_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Block) GetIndex() uint32 {
@@ -1483,7 +1561,7 @@ type Segment struct {
 
 func (x *Segment) Reset() {
 	*x = Segment{}
-	mi := &file_kvferry_proto_msgTypes[14]
+	mi := &file_kvferry_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1495,7 +1573,7 @@ func (x *Segment) String() string {
 func (*Segment) ProtoMessage() {}
 
 func (x *Segment) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[14]
+	mi := &file_kvferry_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1508,7 +1586,7 @@ func (x *Segment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Segment.ProtoReflect.Descriptor instead.
 func (*Segment) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{14}
+	return file_kvferry_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Segment) GetName() string {
@@ -1551,7 +1629,7 @@ type RailAddr struct {
 
 func (x *RailAddr) Reset() {
 	*x = RailAddr{}
-	mi := &file_kvferry_proto_msgTypes[15]
+	mi := &file_kvferry_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1563,7 +1641,7 @@ func (x *RailAddr) String() string {
 func (*RailAddr) ProtoMessage() {}
 
 func (x *RailAddr) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[15]
+	mi := &file_kvferry_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1576,7 +1654,7 @@ func (x *RailAddr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RailAddr.ProtoReflect.Descriptor instead.
 func (*RailAddr) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{15}
+	return file_kvferry_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *RailAddr) GetRail() string {
@@ -1621,13 +1699,14 @@ type FromNode struct {
 	Failed        []*Failed    `protobuf:"bytes,7,rep,name=failed,proto3" json:"failed,omitempty"`
 	Load          *Load        `protobuf:"bytes,8,opt,name=load,proto3" json:"load,omitempty"`
 	LastSubmit    uint64       `protobuf:"varint,9,opt,name=last_submit,json=lastSubmit,proto3" json:"last_submit,omitempty"` // with a load: id of the last Submit on this stream that it counts
+	Flushed       uint64       `protobuf:"varint,10,opt,name=flushed,proto3" json:"flushed,omitempty"`                        // seq of the last Flush on this stream that is done; 0 if that is no news
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *FromNode) Reset() {
 	*x = FromNode{}
-	mi := &file_kvferry_proto_msgTypes[16]
+	mi := &file_kvferry_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1639,7 +1718,7 @@ func (x *FromNode) String() string {
 func (*FromNode) ProtoMessage() {}
 
 func (x *FromNode) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[16]
+	mi := &file_kvferry_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1652,7 +1731,7 @@ func (x *FromNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FromNode.ProtoReflect.Descriptor instead.
 func (*FromNode) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{16}
+	return file_kvferry_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *FromNode) GetIds() []uint64 {
@@ -1718,6 +1797,13 @@ func (x *FromNode) GetLastSubmit() uint64 {
 	return 0
 }
 
+func (x *FromNode) GetFlushed() uint64 {
+	if x != nil {
+		return x.Flushed
+	}
+	return 0
+}
+
 // Reserved answers a layerwise LEG_DECODE: the blocks are allocated, send the prefill leg.
 type Reserved struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1729,7 +1815,7 @@ type Reserved struct {
 
 func (x *Reserved) Reset() {
 	*x = Reserved{}
-	mi := &file_kvferry_proto_msgTypes[17]
+	mi := &file_kvferry_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1741,7 +1827,7 @@ func (x *Reserved) String() string {
 func (*Reserved) ProtoMessage() {}
 
 func (x *Reserved) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[17]
+	mi := &file_kvferry_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1754,7 +1840,7 @@ func (x *Reserved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reserved.ProtoReflect.Descriptor instead.
 func (*Reserved) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{17}
+	return file_kvferry_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Reserved) GetId() uint64 {
@@ -1784,7 +1870,7 @@ type Prefilled struct {
 
 func (x *Prefilled) Reset() {
 	*x = Prefilled{}
-	mi := &file_kvferry_proto_msgTypes[18]
+	mi := &file_kvferry_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1796,7 +1882,7 @@ func (x *Prefilled) String() string {
 func (*Prefilled) ProtoMessage() {}
 
 func (x *Prefilled) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[18]
+	mi := &file_kvferry_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1809,7 +1895,7 @@ func (x *Prefilled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Prefilled.ProtoReflect.Descriptor instead.
 func (*Prefilled) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{18}
+	return file_kvferry_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Prefilled) GetId() uint64 {
@@ -1852,7 +1938,7 @@ type Finished struct {
 
 func (x *Finished) Reset() {
 	*x = Finished{}
-	mi := &file_kvferry_proto_msgTypes[19]
+	mi := &file_kvferry_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1864,7 +1950,7 @@ func (x *Finished) String() string {
 func (*Finished) ProtoMessage() {}
 
 func (x *Finished) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[19]
+	mi := &file_kvferry_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1877,7 +1963,7 @@ func (x *Finished) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finished.ProtoReflect.Descriptor instead.
 func (*Finished) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{19}
+	return file_kvferry_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Finished) GetId() uint64 {
@@ -1921,7 +2007,7 @@ type Failed struct {
 
 func (x *Failed) Reset() {
 	*x = Failed{}
-	mi := &file_kvferry_proto_msgTypes[20]
+	mi := &file_kvferry_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1933,7 +2019,7 @@ func (x *Failed) String() string {
 func (*Failed) ProtoMessage() {}
 
 func (x *Failed) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[20]
+	mi := &file_kvferry_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1946,7 +2032,7 @@ func (x *Failed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failed.ProtoReflect.Descriptor instead.
 func (*Failed) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{20}
+	return file_kvferry_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Failed) GetId() uint64 {
@@ -2004,7 +2090,7 @@ type Breakdown struct {
 
 func (x *Breakdown) Reset() {
 	*x = Breakdown{}
-	mi := &file_kvferry_proto_msgTypes[21]
+	mi := &file_kvferry_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2016,7 +2102,7 @@ func (x *Breakdown) String() string {
 func (*Breakdown) ProtoMessage() {}
 
 func (x *Breakdown) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[21]
+	mi := &file_kvferry_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2029,7 +2115,7 @@ func (x *Breakdown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Breakdown.ProtoReflect.Descriptor instead.
 func (*Breakdown) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{21}
+	return file_kvferry_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Breakdown) GetProxyUs() uint32 {
@@ -2116,7 +2202,7 @@ type PeerRequest struct {
 
 func (x *PeerRequest) Reset() {
 	*x = PeerRequest{}
-	mi := &file_kvferry_proto_msgTypes[22]
+	mi := &file_kvferry_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2128,7 +2214,7 @@ func (x *PeerRequest) String() string {
 func (*PeerRequest) ProtoMessage() {}
 
 func (x *PeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[22]
+	mi := &file_kvferry_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2141,7 +2227,7 @@ func (x *PeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRequest.ProtoReflect.Descriptor instead.
 func (*PeerRequest) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{22}
+	return file_kvferry_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *PeerRequest) GetKind() isPeerRequest_Kind {
@@ -2196,7 +2282,7 @@ type Produce struct {
 
 func (x *Produce) Reset() {
 	*x = Produce{}
-	mi := &file_kvferry_proto_msgTypes[23]
+	mi := &file_kvferry_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2208,7 +2294,7 @@ func (x *Produce) String() string {
 func (*Produce) ProtoMessage() {}
 
 func (x *Produce) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[23]
+	mi := &file_kvferry_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2221,7 +2307,7 @@ func (x *Produce) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Produce.ProtoReflect.Descriptor instead.
 func (*Produce) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{23}
+	return file_kvferry_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Produce) GetTransferId() uint64 {
@@ -2244,7 +2330,7 @@ type Release struct {
 
 func (x *Release) Reset() {
 	*x = Release{}
-	mi := &file_kvferry_proto_msgTypes[24]
+	mi := &file_kvferry_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2256,7 +2342,7 @@ func (x *Release) String() string {
 func (*Release) ProtoMessage() {}
 
 func (x *Release) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[24]
+	mi := &file_kvferry_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2269,7 +2355,7 @@ func (x *Release) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Release.ProtoReflect.Descriptor instead.
 func (*Release) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{24}
+	return file_kvferry_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Release) GetTransferId() uint64 {
@@ -2300,7 +2386,7 @@ type PeerReply struct {
 
 func (x *PeerReply) Reset() {
 	*x = PeerReply{}
-	mi := &file_kvferry_proto_msgTypes[25]
+	mi := &file_kvferry_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2312,7 +2398,7 @@ func (x *PeerReply) String() string {
 func (*PeerReply) ProtoMessage() {}
 
 func (x *PeerReply) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[25]
+	mi := &file_kvferry_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2325,7 +2411,7 @@ func (x *PeerReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerReply.ProtoReflect.Descriptor instead.
 func (*PeerReply) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{25}
+	return file_kvferry_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *PeerReply) GetKind() isPeerReply_Kind {
@@ -2394,7 +2480,7 @@ type Produced struct {
 
 func (x *Produced) Reset() {
 	*x = Produced{}
-	mi := &file_kvferry_proto_msgTypes[26]
+	mi := &file_kvferry_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2406,7 +2492,7 @@ func (x *Produced) String() string {
 func (*Produced) ProtoMessage() {}
 
 func (x *Produced) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[26]
+	mi := &file_kvferry_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2419,7 +2505,7 @@ func (x *Produced) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Produced.ProtoReflect.Descriptor instead.
 func (*Produced) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{26}
+	return file_kvferry_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Produced) GetTransferId() uint64 {
@@ -2446,7 +2532,7 @@ type Gone struct {
 
 func (x *Gone) Reset() {
 	*x = Gone{}
-	mi := &file_kvferry_proto_msgTypes[27]
+	mi := &file_kvferry_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2458,7 +2544,7 @@ func (x *Gone) String() string {
 func (*Gone) ProtoMessage() {}
 
 func (x *Gone) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[27]
+	mi := &file_kvferry_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2471,7 +2557,7 @@ func (x *Gone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gone.ProtoReflect.Descriptor instead.
 func (*Gone) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{27}
+	return file_kvferry_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Gone) GetTransferId() uint64 {
@@ -2491,7 +2577,7 @@ type Released struct {
 
 func (x *Released) Reset() {
 	*x = Released{}
-	mi := &file_kvferry_proto_msgTypes[28]
+	mi := &file_kvferry_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2503,7 +2589,7 @@ func (x *Released) String() string {
 func (*Released) ProtoMessage() {}
 
 func (x *Released) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[28]
+	mi := &file_kvferry_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2516,7 +2602,7 @@ func (x *Released) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Released.ProtoReflect.Descriptor instead.
 func (*Released) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{28}
+	return file_kvferry_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Released) GetTransferId() uint64 {
@@ -2604,11 +2690,14 @@ const file_kvferry_proto_rawDesc = "" +
 	"\x06ttl_ms\x18\x01 \x01(\rR\x05ttlMs\")\n" +
 	"\x11DeregisterRequest\x12\x14\n" +
 	"\x05lease\x18\x01 \x01(\x04R\x05lease\"\x11\n" +
-	"\x0fDeregisterReply\"l\n" +
+	"\x0fDeregisterReply\"\x97\x01\n" +
 	"\x06ToNode\x12,\n" +
 	"\x06submit\x18\x01 \x01(\v2\x12.kvferry.v1.SubmitH\x00R\x06submit\x12,\n" +
-	"\x06cancel\x18\x02 \x01(\v2\x12.kvferry.v1.CancelH\x00R\x06cancelB\x06\n" +
-	"\x04kind\"\xbb\x02\n" +
+	"\x06cancel\x18\x02 \x01(\v2\x12.kvferry.v1.CancelH\x00R\x06cancel\x12)\n" +
+	"\x05flush\x18\x03 \x01(\v2\x11.kvferry.v1.FlushH\x00R\x05flushB\x06\n" +
+	"\x04kind\"\x19\n" +
+	"\x05Flush\x12\x10\n" +
+	"\x03seq\x18\x01 \x01(\x04R\x03seq\"\xef\x02\n" +
 	"\x06Submit\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x1d\n" +
 	"\n" +
@@ -2625,7 +2714,9 @@ const file_kvferry_proto_rawDesc = "" +
 	"\n" +
 	"ignore_eos\x18\n" +
 	" \x01(\bR\tignoreEos\x12!\n" +
-	"\x02kv\x18\v \x01(\v2\x11.kvferry.v1.KVRefR\x02kv\"G\n" +
+	"\x02kv\x18\v \x01(\v2\x11.kvferry.v1.KVRefR\x02kv\x12\x18\n" +
+	"\avariant\x18\f \x01(\x04R\avariant\x12\x18\n" +
+	"\aadapter\x18\r \x01(\tR\aadapter\"G\n" +
 	"\x06Cancel\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x15\n" +
@@ -2655,7 +2746,7 @@ const file_kvferry_proto_rawDesc = "" +
 	"\x04rail\x18\x01 \x01(\tR\x04rail\x12\x12\n" +
 	"\x04addr\x18\x02 \x01(\tR\x04addr\x12\x10\n" +
 	"\x03key\x18\x03 \x01(\x04R\x03key\x12\x12\n" +
-	"\x04rank\x18\x04 \x01(\x05R\x04rank\"\xde\x02\n" +
+	"\x04rank\x18\x04 \x01(\x05R\x04rank\"\xf8\x02\n" +
 	"\bFromNode\x12\x10\n" +
 	"\x03ids\x18\x01 \x03(\x04R\x03ids\x12\x16\n" +
 	"\x06tokens\x18\x02 \x03(\rR\x06tokens\x12\x1c\n" +
@@ -2666,7 +2757,9 @@ const file_kvferry_proto_rawDesc = "" +
 	"\x06failed\x18\a \x03(\v2\x12.kvferry.v1.FailedR\x06failed\x12$\n" +
 	"\x04load\x18\b \x01(\v2\x10.kvferry.v1.LoadR\x04load\x12\x1f\n" +
 	"\vlast_submit\x18\t \x01(\x04R\n" +
-	"lastSubmit\"=\n" +
+	"lastSubmit\x12\x18\n" +
+	"\aflushed\x18\n" +
+	" \x01(\x04R\aflushed\"=\n" +
 	"\bReserved\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12!\n" +
 	"\x02kv\x18\x02 \x01(\v2\x11.kvferry.v1.KVRefR\x02kv\"\x98\x01\n" +
@@ -2773,7 +2866,7 @@ func file_kvferry_proto_rawDescGZIP() []byte {
 }
 
 var file_kvferry_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_kvferry_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_kvferry_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_kvferry_proto_goTypes = []any{
 	(Role)(0),                 // 0: kvferry.v1.Role
 	(Leg)(0),                  // 1: kvferry.v1.Leg
@@ -2789,70 +2882,72 @@ var file_kvferry_proto_goTypes = []any{
 	(*DeregisterRequest)(nil), // 11: kvferry.v1.DeregisterRequest
 	(*DeregisterReply)(nil),   // 12: kvferry.v1.DeregisterReply
 	(*ToNode)(nil),            // 13: kvferry.v1.ToNode
-	(*Submit)(nil),            // 14: kvferry.v1.Submit
-	(*Cancel)(nil),            // 15: kvferry.v1.Cancel
-	(*KVRef)(nil),             // 16: kvferry.v1.KVRef
-	(*Block)(nil),             // 17: kvferry.v1.Block
-	(*Segment)(nil),           // 18: kvferry.v1.Segment
-	(*RailAddr)(nil),          // 19: kvferry.v1.RailAddr
-	(*FromNode)(nil),          // 20: kvferry.v1.FromNode
-	(*Reserved)(nil),          // 21: kvferry.v1.Reserved
-	(*Prefilled)(nil),         // 22: kvferry.v1.Prefilled
-	(*Finished)(nil),          // 23: kvferry.v1.Finished
-	(*Failed)(nil),            // 24: kvferry.v1.Failed
-	(*Breakdown)(nil),         // 25: kvferry.v1.Breakdown
-	(*PeerRequest)(nil),       // 26: kvferry.v1.PeerRequest
-	(*Produce)(nil),           // 27: kvferry.v1.Produce
-	(*Release)(nil),           // 28: kvferry.v1.Release
-	(*PeerReply)(nil),         // 29: kvferry.v1.PeerReply
-	(*Produced)(nil),          // 30: kvferry.v1.Produced
-	(*Gone)(nil),              // 31: kvferry.v1.Gone
-	(*Released)(nil),          // 32: kvferry.v1.Released
+	(*Flush)(nil),             // 14: kvferry.v1.Flush
+	(*Submit)(nil),            // 15: kvferry.v1.Submit
+	(*Cancel)(nil),            // 16: kvferry.v1.Cancel
+	(*KVRef)(nil),             // 17: kvferry.v1.KVRef
+	(*Block)(nil),             // 18: kvferry.v1.Block
+	(*Segment)(nil),           // 19: kvferry.v1.Segment
+	(*RailAddr)(nil),          // 20: kvferry.v1.RailAddr
+	(*FromNode)(nil),          // 21: kvferry.v1.FromNode
+	(*Reserved)(nil),          // 22: kvferry.v1.Reserved
+	(*Prefilled)(nil),         // 23: kvferry.v1.Prefilled
+	(*Finished)(nil),          // 24: kvferry.v1.Finished
+	(*Failed)(nil),            // 25: kvferry.v1.Failed
+	(*Breakdown)(nil),         // 26: kvferry.v1.Breakdown
+	(*PeerRequest)(nil),       // 27: kvferry.v1.PeerRequest
+	(*Produce)(nil),           // 28: kvferry.v1.Produce
+	(*Release)(nil),           // 29: kvferry.v1.Release
+	(*PeerReply)(nil),         // 30: kvferry.v1.PeerReply
+	(*Produced)(nil),          // 31: kvferry.v1.Produced
+	(*Gone)(nil),              // 32: kvferry.v1.Gone
+	(*Released)(nil),          // 33: kvferry.v1.Released
 }
 var file_kvferry_proto_depIdxs = []int32{
 	0,  // 0: kvferry.v1.NodeInfo.role:type_name -> kvferry.v1.Role
 	4,  // 1: kvferry.v1.RegisterRequest.node:type_name -> kvferry.v1.NodeInfo
 	5,  // 2: kvferry.v1.KeepAliveRequest.load:type_name -> kvferry.v1.Load
 	6,  // 3: kvferry.v1.KeepAliveRequest.rails:type_name -> kvferry.v1.RailLoad
-	14, // 4: kvferry.v1.ToNode.submit:type_name -> kvferry.v1.Submit
-	15, // 5: kvferry.v1.ToNode.cancel:type_name -> kvferry.v1.Cancel
-	1,  // 6: kvferry.v1.Submit.leg:type_name -> kvferry.v1.Leg
-	16, // 7: kvferry.v1.Submit.kv:type_name -> kvferry.v1.KVRef
-	18, // 8: kvferry.v1.KVRef.segment:type_name -> kvferry.v1.Segment
-	17, // 9: kvferry.v1.KVRef.blocks:type_name -> kvferry.v1.Block
-	19, // 10: kvferry.v1.Segment.rails:type_name -> kvferry.v1.RailAddr
-	21, // 11: kvferry.v1.FromNode.reserved:type_name -> kvferry.v1.Reserved
-	22, // 12: kvferry.v1.FromNode.prefilled:type_name -> kvferry.v1.Prefilled
-	23, // 13: kvferry.v1.FromNode.finished:type_name -> kvferry.v1.Finished
-	24, // 14: kvferry.v1.FromNode.failed:type_name -> kvferry.v1.Failed
-	5,  // 15: kvferry.v1.FromNode.load:type_name -> kvferry.v1.Load
-	16, // 16: kvferry.v1.Reserved.kv:type_name -> kvferry.v1.KVRef
-	16, // 17: kvferry.v1.Prefilled.kv:type_name -> kvferry.v1.KVRef
-	25, // 18: kvferry.v1.Prefilled.breakdown:type_name -> kvferry.v1.Breakdown
-	2,  // 19: kvferry.v1.Finished.reason:type_name -> kvferry.v1.FinishReason
-	25, // 20: kvferry.v1.Finished.breakdown:type_name -> kvferry.v1.Breakdown
-	3,  // 21: kvferry.v1.Failed.code:type_name -> kvferry.v1.FailCode
-	25, // 22: kvferry.v1.Failed.breakdown:type_name -> kvferry.v1.Breakdown
-	27, // 23: kvferry.v1.PeerRequest.produce:type_name -> kvferry.v1.Produce
-	28, // 24: kvferry.v1.PeerRequest.release:type_name -> kvferry.v1.Release
-	30, // 25: kvferry.v1.PeerReply.produced:type_name -> kvferry.v1.Produced
-	31, // 26: kvferry.v1.PeerReply.gone:type_name -> kvferry.v1.Gone
-	32, // 27: kvferry.v1.PeerReply.released:type_name -> kvferry.v1.Released
-	7,  // 28: kvferry.v1.Registry.Register:input_type -> kvferry.v1.RegisterRequest
-	9,  // 29: kvferry.v1.Registry.KeepAlive:input_type -> kvferry.v1.KeepAliveRequest
-	11, // 30: kvferry.v1.Registry.Deregister:input_type -> kvferry.v1.DeregisterRequest
-	13, // 31: kvferry.v1.Worker.Serve:input_type -> kvferry.v1.ToNode
-	26, // 32: kvferry.v1.Peer.Handoff:input_type -> kvferry.v1.PeerRequest
-	8,  // 33: kvferry.v1.Registry.Register:output_type -> kvferry.v1.RegisterReply
-	10, // 34: kvferry.v1.Registry.KeepAlive:output_type -> kvferry.v1.KeepAliveReply
-	12, // 35: kvferry.v1.Registry.Deregister:output_type -> kvferry.v1.DeregisterReply
-	20, // 36: kvferry.v1.Worker.Serve:output_type -> kvferry.v1.FromNode
-	29, // 37: kvferry.v1.Peer.Handoff:output_type -> kvferry.v1.PeerReply
-	33, // [33:38] is the sub-list for method output_type
-	28, // [28:33] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	15, // 4: kvferry.v1.ToNode.submit:type_name -> kvferry.v1.Submit
+	16, // 5: kvferry.v1.ToNode.cancel:type_name -> kvferry.v1.Cancel
+	14, // 6: kvferry.v1.ToNode.flush:type_name -> kvferry.v1.Flush
+	1,  // 7: kvferry.v1.Submit.leg:type_name -> kvferry.v1.Leg
+	17, // 8: kvferry.v1.Submit.kv:type_name -> kvferry.v1.KVRef
+	19, // 9: kvferry.v1.KVRef.segment:type_name -> kvferry.v1.Segment
+	18, // 10: kvferry.v1.KVRef.blocks:type_name -> kvferry.v1.Block
+	20, // 11: kvferry.v1.Segment.rails:type_name -> kvferry.v1.RailAddr
+	22, // 12: kvferry.v1.FromNode.reserved:type_name -> kvferry.v1.Reserved
+	23, // 13: kvferry.v1.FromNode.prefilled:type_name -> kvferry.v1.Prefilled
+	24, // 14: kvferry.v1.FromNode.finished:type_name -> kvferry.v1.Finished
+	25, // 15: kvferry.v1.FromNode.failed:type_name -> kvferry.v1.Failed
+	5,  // 16: kvferry.v1.FromNode.load:type_name -> kvferry.v1.Load
+	17, // 17: kvferry.v1.Reserved.kv:type_name -> kvferry.v1.KVRef
+	17, // 18: kvferry.v1.Prefilled.kv:type_name -> kvferry.v1.KVRef
+	26, // 19: kvferry.v1.Prefilled.breakdown:type_name -> kvferry.v1.Breakdown
+	2,  // 20: kvferry.v1.Finished.reason:type_name -> kvferry.v1.FinishReason
+	26, // 21: kvferry.v1.Finished.breakdown:type_name -> kvferry.v1.Breakdown
+	3,  // 22: kvferry.v1.Failed.code:type_name -> kvferry.v1.FailCode
+	26, // 23: kvferry.v1.Failed.breakdown:type_name -> kvferry.v1.Breakdown
+	28, // 24: kvferry.v1.PeerRequest.produce:type_name -> kvferry.v1.Produce
+	29, // 25: kvferry.v1.PeerRequest.release:type_name -> kvferry.v1.Release
+	31, // 26: kvferry.v1.PeerReply.produced:type_name -> kvferry.v1.Produced
+	32, // 27: kvferry.v1.PeerReply.gone:type_name -> kvferry.v1.Gone
+	33, // 28: kvferry.v1.PeerReply.released:type_name -> kvferry.v1.Released
+	7,  // 29: kvferry.v1.Registry.Register:input_type -> kvferry.v1.RegisterRequest
+	9,  // 30: kvferry.v1.Registry.KeepAlive:input_type -> kvferry.v1.KeepAliveRequest
+	11, // 31: kvferry.v1.Registry.Deregister:input_type -> kvferry.v1.DeregisterRequest
+	13, // 32: kvferry.v1.Worker.Serve:input_type -> kvferry.v1.ToNode
+	27, // 33: kvferry.v1.Peer.Handoff:input_type -> kvferry.v1.PeerRequest
+	8,  // 34: kvferry.v1.Registry.Register:output_type -> kvferry.v1.RegisterReply
+	10, // 35: kvferry.v1.Registry.KeepAlive:output_type -> kvferry.v1.KeepAliveReply
+	12, // 36: kvferry.v1.Registry.Deregister:output_type -> kvferry.v1.DeregisterReply
+	21, // 37: kvferry.v1.Worker.Serve:output_type -> kvferry.v1.FromNode
+	30, // 38: kvferry.v1.Peer.Handoff:output_type -> kvferry.v1.PeerReply
+	34, // [34:39] is the sub-list for method output_type
+	29, // [29:34] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_kvferry_proto_init() }
@@ -2863,12 +2958,13 @@ func file_kvferry_proto_init() {
 	file_kvferry_proto_msgTypes[9].OneofWrappers = []any{
 		(*ToNode_Submit)(nil),
 		(*ToNode_Cancel)(nil),
+		(*ToNode_Flush)(nil),
 	}
-	file_kvferry_proto_msgTypes[22].OneofWrappers = []any{
+	file_kvferry_proto_msgTypes[23].OneofWrappers = []any{
 		(*PeerRequest_Produce)(nil),
 		(*PeerRequest_Release)(nil),
 	}
-	file_kvferry_proto_msgTypes[25].OneofWrappers = []any{
+	file_kvferry_proto_msgTypes[26].OneofWrappers = []any{
 		(*PeerReply_Produced)(nil),
 		(*PeerReply_Gone)(nil),
 		(*PeerReply_Released)(nil),
@@ -2879,7 +2975,7 @@ func file_kvferry_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_kvferry_proto_rawDesc), len(file_kvferry_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   29,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

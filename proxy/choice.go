@@ -35,7 +35,7 @@ func (n *nodes) prefix(role proto.Role, prompt []kvcache.Token) []kvcache.Hash {
 	if err != nil || blockTokens == 0 || !p.WantsPrefix() {
 		return nil
 	}
-	return kvcache.PrefixHashes(prompt, blockTokens)
+	return kvcache.PrefixHashes(kvcache.Hash{}, prompt, blockTokens)
 }
 
 // A choice is what place goes by besides the policy.

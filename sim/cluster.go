@@ -13,6 +13,7 @@ import (
 	"kvferry/connector"
 	"kvferry/engine"
 	"kvferry/engine/batching"
+	"kvferry/engine/eos"
 	"kvferry/handoff"
 	"kvferry/kvcache"
 	"kvferry/load"
@@ -30,6 +31,7 @@ type Config struct {
 	KVBlocks                   int           // blocks of a node's pool; the profile's if 0
 	NICs                       []NIC         // of every prefill and decode node; a transfer is spread over all by their rates
 	RPC                        time.Duration // what a control message takes, tokens to the proxy included; 0 to 1 s
+	EOS                        eos.Lengths   // of answers that may stop; eos.Default if zero
 
 	// RecordTokens keeps the time of each token in the Outcome.
 	RecordTokens bool
@@ -88,6 +90,7 @@ func (c Config) Validate() error {
 		bad.Add("Placement", c.Placement, "use one of %s", strings.Join(placement.Names(), ", "))
 	}
 	config.Between(&bad, "RPC", c.RPC, 0, time.Second)
+	bad.Check("EOS", c.EOS.Validate())
 	return bad.Err("sim.Config")
 }
 
@@ -130,6 +133,7 @@ func newCluster(cfg Config, l load.Load) (*cluster, error) {
 	if cfg.KVBlocks == 0 {
 		cfg.KVBlocks = cfg.Profile.Blocks()
 	}
+	cfg.EOS = cfg.EOS.OrDefault()
 	c := &cluster{
 		cfg: cfg, queue: load.NewQueue(l), network: new(network),
 		names: make(map[string]*node), flights: make(map[uint64]*flight),

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"kvferry/engine"
+	"kvferry/engine/eos"
 	"kvferry/handoff"
 	"kvferry/handoff/handofftest"
 	"kvferry/kvcache"
@@ -291,5 +292,43 @@ func TestPrefixHashes(t *testing.T) {
 	// The base has 6; a change in block i gives 6-i others.
 	if want := 6 + 16*(6+5+4+3+2+1); len(seen) != want {
 		t.Errorf("%d hashes, want %d", len(seen), want)
+	}
+}
+
+// TestStops: a request that may stop ends where package eos says, one that may not has all
+// that it asked for, and a length at or beyond max_tokens is no stop.
+func TestStops(t *testing.T) {
+	lengths := eos.Lengths{Median: 20, Sigma: 1, Seed: 4}
+	for _, h := range append([]handoff.Handoff{handoff.None}, handoff.All()...) {
+		cfg := pair(t, h, 10)
+		if h == handoff.None {
+			cfg.Prefill, cfg.Decode, cfg.Nondisagg = 0, 0, 1
+		}
+		cfg.EOS = lengths
+		var requests []load.Request
+		for i := range 40 {
+			requests = append(requests, load.Request{At: time.Duration(i) * time.Millisecond, Prompt: prompt(t, 100+i), MaxTokens: 30, MayStop: i%4 > 0})
+		}
+		stopped := 0
+		all, _ := simulate(t, cfg, list(requests...))
+		for i, o := range all {
+			drawn, want := lengths.Draw(requests[i].Prompt, 0), 30
+			stops := requests[i].MayStop && drawn <= 30
+			if stops {
+				want = drawn
+				stopped++
+			}
+			if o.Tokens != want || o.Stopped != stops || o.MaxTokens != 30 || len(o.TokenTimes) != want {
+				t.Errorf("%v: request %d has %d tokens, stopped %v; want %d, %v", h, i, o.Tokens, o.Stopped, want, stops)
+			}
+		}
+		if stopped < 10 || stopped == 30 {
+			t.Errorf("%v: %d of 30 stopped: the test shows nothing", h, stopped)
+		}
+	}
+	cfg := pair(t, handoff.Layerwise, 10)
+	cfg.EOS.Median = -1
+	if err := cfg.Validate(); err == nil || !strings.Contains(err.Error(), "EOS.median: -1") {
+		t.Errorf("%v", err)
 	}
 }

@@ -64,7 +64,13 @@ func (c *cluster) arrived(s *load.Sending) {
 	if c.cfg.Nondisagg > 0 {
 		h = handoff.None
 	}
-	f.attempt = attempt.New(h, f.MaxTokens)
+	want := f.MaxTokens
+	if c.coming.MayStop {
+		if n := c.cfg.EOS.Draw(f.prompt, 0); n <= want {
+			want, f.Stopped = n, true
+		}
+	}
+	f.attempt = attempt.New(h, want)
 	c.submit(f, f.attempt.First(), connector.Remote{}, c.now)
 }
 

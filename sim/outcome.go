@@ -14,8 +14,9 @@ type Outcome struct {
 	Index                int    // of the load, from 0
 	ID                   string // the load's
 	PromptTokens         int
-	MaxTokens            int
+	MaxTokens            int             // that were asked for
 	Tokens               int             // that came
+	Stopped              bool            // the model ended it, at MaxTokens or before; see package eos
 	Cached               int             // prompt tokens that the computing node's prefix cache had
 	Due                  time.Duration   // by the load's times
 	Arrived, First, Last time.Duration   // Arrived is later than Due if there was no room for it (load.Load.InFlight)

@@ -183,7 +183,7 @@ func (s *Scheduler) add(r engine.Request) {
 	q := &sequence{Sequence: *engine.NewSequence(r)}
 	if s.cfg.PrefixCaching {
 		if q.hashes = r.Prefix; q.hashes == nil {
-			q.hashes = kvcache.PrefixHashes(r.Prompt, s.cfg.Pool.BlockTokens())
+			q.hashes = kvcache.PrefixHashes(r.Root, r.Prompt, s.cfg.Pool.BlockTokens())
 		}
 	}
 	s.seqs[r.ID] = q

@@ -81,7 +81,7 @@ func TestGivenPrefix(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	given := kvcache.PrefixHashes([]kvcache.Token{9, 9, 9, 9}, 4)
+	given := kvcache.PrefixHashes(kvcache.Hash{}, []kvcache.Token{9, 9, 9, 9}, 4)
 	rd := s.Step(0, 0, engine.Add{Request: engine.Request{ID: 1, Prompt: make([]kvcache.Token, 5), Prefix: given, MaxTokens: 1}})
 	rd = s.Step(1, 0, engine.Done{At: 1, Tokens: generate(rd.Launch, nil, vocab)}, engine.Add{Request: engine.Request{ID: 2, Prompt: []kvcache.Token{1, 2, 3, 4, 5}, Prefix: given, MaxTokens: 1}})
 	if rd.Launch == nil || rd.Launch.Works[0].From != 4 {
