@@ -65,7 +65,7 @@ func (c *cluster) arrived(s *load.Sending) {
 		h = handoff.None
 	}
 	want := f.MaxTokens
-	if c.coming.MayStop {
+	if s.MayStop {
 		if n := c.cfg.EOS.Draw(f.prompt, 0); n <= want {
 			want, f.Stopped = n, true
 		}
