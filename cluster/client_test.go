@@ -193,8 +193,8 @@ func TestBadRequests(t *testing.T) {
 		names      string // in the message
 		param      string
 	}{
-		{"prompt longer than the pool", `{"prompt":[` + p(700) + `],"max_tokens":4}`, 400, "KV pool", ""},
-		{"prompt and output longer than the pool", `{"prompt":[` + p(600) + `],"max_tokens":60}`, 400, "KV pool", ""},
+		{"prompt longer than the pool", `{"prompt":[` + p(700) + `],"max_tokens":4,"ignore_eos":true}`, 400, "KV pool", ""},
+		{"prompt and output longer than the pool", `{"prompt":[` + p(600) + `],"max_tokens":60,"ignore_eos":true}`, 400, "KV pool", ""},
 		{"prompt longer than the model", `{"prompt":[` + p(1000) + `],"max_tokens":4}`, 400, "max_model_len", "prompt"},
 		{"output longer than the model", `{"prompt":[` + p(500) + `],"max_tokens":501}`, 400, "max_model_len", "max_tokens"},
 		{"malformed JSON", `{"prompt":[1,2,3,"max_tokens":4}`, 400, "malformed JSON at line 1", ""},

@@ -29,9 +29,11 @@ import (
 
 	"kvferry/config"
 	"kvferry/engine"
+	"kvferry/engine/eos"
 	"kvferry/kvcache"
 	"kvferry/node"
 	"kvferry/proto"
+	"kvferry/proxy"
 )
 
 // Config describes a cluster. Either Nondisagg or both Prefill and Decode must
@@ -47,6 +49,8 @@ type Config struct {
 	KVBlocks                   int      // of each node; what the profile's GPU holds if 0
 	WarmMiB                    int      // see --kv-warm-mib of the daemons; none if 0
 	PrefixCaching              bool
+	EOS                        eos.Lengths   // see --eos of the proxy; its default if zero
+	LoRAs                      []proxy.LoRA  // see --lora-modules of the proxy
 	RecheckKV                  bool          // see --recheck-kv of the daemons
 	RequestTimeout             time.Duration // this and those below: the daemons' defaults if 0
 	TransferTimeout            time.Duration
@@ -82,6 +86,7 @@ func (c Config) Validate() error {
 	if c.Prefill > 0 {
 		role = "prefill"
 	}
+	bad.Check("EOS", c.EOS.Validate())
 	n, err := c.node(role, role, "localhost:1")
 	bad.Check("", err)
 	if err == nil {

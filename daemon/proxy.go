@@ -1,6 +1,8 @@
 package daemon
 
 import (
+	"strings"
+
 	"github.com/spf13/pflag"
 
 	"kvferry/config"
@@ -17,6 +19,7 @@ var ProxyFlagNames = map[string]string{
 	"HTTPAddr": "--http", "GRPCAddr": "--grpc", "Mode": "--mode", "Handoff": "--handoff", "Placement": "--placement", "AllowMixedProfiles": "--allow-mixed-profiles",
 	"LeaseTTL": "--lease-ttl", "NodeWait": "--node-wait", "RequestTimeout": "--request-timeout", "DrainTimeout": "--drain-timeout",
 	"MaxConnections": "--max-connections", "MaxQueue": "--max-queue", "MaxQueueTime": "--max-queue-time", "MaxBodyBytes": "--max-body", "MaxRetries": "--max-retries",
+	"ServedNames": "--served-model-name", "LoRAs": "--lora-modules", "EOS": "--eos",
 }
 
 // ProxyFlags is the command line of cmd/proxy.
@@ -32,6 +35,10 @@ func (f *ProxyFlags) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Handoff, "handoff", d.Handoff, "how KV gets from prefill to decode: "+handoff.List()+"; v0 is the published system")
 	fs.StringVar(&c.Placement, "placement", d.Placement, "which node takes a request: "+placement.Help())
 	fs.BoolVar(&c.AllowMixedProfiles, "allow-mixed-profiles", false, "take nodes whose profiles differ, of the same model and KV layout")
+	fs.StringSliceVar(&c.ServedNames, "served-model-name", nil, "names that clients ask for, with commas or the flag again for several; answers have the first (default what the nodes call the model)")
+	fs.Var((*loras)(&c.LoRAs), "lora-modules", "LoRA adapters that clients may ask for, as name=path, with commas or the flag again for several: served as the model is, with KV and prefixes of their own; nothing is read at path")
+	c.EOS = d.EOS
+	fs.Var(&c.EOS, "eos", "after how many tokens answers end by themselves, unless a request has ignore_eos: log-normal, drawn from the prompt and a seed; none: they go on to max_tokens")
 	fs.DurationVar(&c.LeaseTTL, "lease-ttl", d.LeaseTTL, "how long a node may be silent before it is lost")
 	fs.DurationVar(&c.NodeWait, "node-wait", d.NodeWait, "how long a request waits for its first nodes; 0: not at all. One whose node was lost waits --lease-ttl for another")
 	fs.DurationVar(&c.RequestTimeout, "request-timeout", d.RequestTimeout, "deadline of a request that does not ask for less")
@@ -51,3 +58,27 @@ func (f *ProxyFlags) Config() proxy.Config {
 	c.NodeWait, c.DrainTimeout, c.MaxRetries = config.OrNone(c.NodeWait), config.OrNone(c.DrainTimeout), config.OrNone(c.MaxRetries)
 	return c
 }
+
+// loras is the flag for adapters: a list that grows each time it is given.
+type loras []proxy.LoRA
+
+func (l *loras) Set(text string) error {
+	for one := range strings.SplitSeq(text, ",") {
+		lora, err := proxy.ParseLoRA(one)
+		if err != nil {
+			return err
+		}
+		*l = append(*l, lora)
+	}
+	return nil
+}
+
+func (l *loras) String() string {
+	var all []string
+	for _, one := range *l {
+		all = append(all, one.String())
+	}
+	return strings.Join(all, ",")
+}
+
+func (l *loras) Type() string { return "name=path" }

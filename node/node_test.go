@@ -203,7 +203,7 @@ func (s *nodes) complete(ctx context.Context, seed, length, n int, stream bool) 
 	for i := range ids {
 		ids[i] = (seed*7919 + i*104729) % 151936
 	}
-	body, err := json.Marshal(map[string]any{"prompt": ids, "max_tokens": n, "stream": stream})
+	body, err := json.Marshal(map[string]any{"prompt": ids, "max_tokens": n, "ignore_eos": true, "stream": stream})
 	if err != nil {
 		return nil, err
 	}

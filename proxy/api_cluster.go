@@ -3,7 +3,6 @@ package proxy
 import (
 	"fmt"
 	"net/http"
-	"time"
 
 	"kvferry/proto"
 	"kvferry/version"
@@ -18,32 +17,6 @@ func (p *Proxy) serveHealth(w http.ResponseWriter, _ *http.Request) {
 	if err := p.Ready(); err != nil {
 		writeError(w, toAPIError(err))
 	}
-}
-
-// serveModels is GET /v1/models: the one model that all nodes serve.
-func (p *Proxy) serveModels(w http.ResponseWriter, _ *http.Request) {
-	type model struct {
-		ID          string  `json:"id"`
-		Object      string  `json:"object"`
-		Created     int64   `json:"created"`
-		OwnedBy     string  `json:"owned_by"`
-		Root        string  `json:"root"`
-		Parent      *string `json:"parent"`
-		MaxModelLen uint32  `json:"max_model_len"`
-	}
-	// Clients wait for this list until it is there, and take an empty one for ready.
-	if err := p.Ready(); err != nil {
-		writeError(w, toAPIError(err))
-		return
-	}
-	list := struct {
-		Object string  `json:"object"`
-		Data   []model `json:"data"`
-	}{"list", []model{}}
-	if c, ok := p.nodes.info(); ok {
-		list.Data = append(list.Data, model{ID: c.Model, Object: "model", Created: time.Now().Unix(), OwnedBy: "kvferry", Root: c.Model, MaxModelLen: c.MaxModelLen})
-	}
-	writeJSON(w, list)
 }
 
 // serveVersion is vLLM's GET /version.

@@ -21,10 +21,14 @@ import (
 // what would do; the mux would do so by itself but not in OpenAI's form.
 func (p *Proxy) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /v1/completions", func(w http.ResponseWriter, r *http.Request) { p.serveGeneration(w, r, openai.Completion) })
-	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) { p.serveGeneration(w, r, openai.Chat) })
+	mux.HandleFunc("POST /v1/completions", func(w http.ResponseWriter, r *http.Request) { p.serveGeneration(w, r, completions) })
+	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) { p.serveGeneration(w, r, chats) })
 	mux.HandleFunc("GET /v1/models", p.serveModels)
+	mux.HandleFunc("GET /v1/models/{id...}", p.serveModel)
+	mux.HandleFunc("GET /model_info", p.serveModelInfo)
+	mux.HandleFunc("GET /get_model_info", p.serveModelInfo)
 	mux.HandleFunc("GET /health", p.serveHealth)
+	mux.HandleFunc("GET /health_generate", p.serveHealth) // SGLang's, which generates a token there
 	mux.HandleFunc("GET /ping", p.serveHealth)
 	mux.HandleFunc("GET /version", serveVersion)
 	mux.HandleFunc("GET /server_info", p.serveServerInfo)
@@ -47,50 +51,50 @@ func (p *Proxy) handler() http.Handler {
 	return timedHandler{p, mux}
 }
 
-// serveGeneration is both endpoints that generate. Its frame is under every request that
+// serveGeneration is every endpoint that generates. Its frame is under every request that
 // waits for a whole answer, and a few hundred bytes more would keep each at a stack of 16
 // KiB instead of 8: what only prepares or answers is in functions of its own.
-func (p *Proxy) serveGeneration(w http.ResponseWriter, r *http.Request, kind openai.Kind) {
+func (p *Proxy) serveGeneration(w http.ResponseWriter, r *http.Request, a api) {
 	// TTFT and all deadlines count from here, not from when the body is read or a place free.
-	f := &flight{proxy: p, requestID: requestID(r), accepted: p.clock.Now()}
-	w.Header().Set("X-Request-Id", f.requestID)
-	if err := p.accept(f, w, r, kind); err != nil {
-		p.refuse(w, f.requestID, err)
+	x := &exchange{proxy: p, api: a, requestID: requestID(r), accepted: p.clock.Now()}
+	w.Header().Set("X-Request-Id", x.requestID)
+	if err := p.accept(x, w, r); err != nil {
+		p.refuse(w, x.requestID, err)
 		return
 	}
 	var err error
-	if f.events != nil {
-		if err = p.serveStream(w, r, f); err == nil {
-			return // another goroutine has f and the connection
+	if x.events != nil {
+		if err = p.serveStream(w, r, x); err == nil {
+			return // another goroutine has x and the connection
 		}
 	}
-	defer p.leave(f) // what accept has admitted
+	defer p.leave(x) // what accept has admitted
 	if err == nil {
-		err = p.serveWhole(w, r, f)
+		err = p.serveWhole(w, r, x)
 	}
-	if p.finish(w, f, err) {
+	if p.finish(w, x, err) {
 		panic(http.ErrAbortHandler) // net/http's way to break the connection
 	}
 }
 
 // serveWhole serves a request that is answered at its end.
-func (p *Proxy) serveWhole(w http.ResponseWriter, r *http.Request, f *flight) error {
-	ctx, cancel := f.deadline(r.Context(), w)
+func (p *Proxy) serveWhole(w http.ResponseWriter, r *http.Request, x *exchange) error {
+	ctx, cancel := x.deadline(r.Context(), w)
 	defer cancel()
-	if err := f.run(ctx); err != nil {
+	if err := x.run(ctx); err != nil {
 		return err
 	}
-	return f.answer(w)
+	return x.write(w)
 }
 
-// accept reads and checks a request, readies its flight and admits it. A full or
+// accept reads and checks a request, readies its flights and admits it. A full or
 // draining proxy says so before it reads the body; a request takes a place in the
 // queue only once it is whole: places taken before the body were all held by 4,096
 // clients that sent one byte each, and 20 of 20 others got 429.
 //
 // An error means that the request was not admitted: the caller answers it by refuse and does
 // not call leave.
-func (p *Proxy) accept(f *flight, w http.ResponseWriter, r *http.Request, kind openai.Kind) error {
+func (p *Proxy) accept(x *exchange, w http.ResponseWriter, r *http.Request) error {
 	if err := p.room(); err != nil {
 		return err
 	}
@@ -98,7 +102,7 @@ func (p *Proxy) accept(f *flight, w http.ResponseWriter, r *http.Request, kind o
 	if err != nil {
 		return err
 	}
-	defer body.release() // f.req keeps none of its bytes
+	defer body.release() // x.req keeps none of its bytes
 	cluster, ok := p.nodes.info()
 	if !ok {
 		if err := p.awaitNodes(r.Context()); errors.Is(err, context.Canceled) {
@@ -108,22 +112,21 @@ func (p *Proxy) accept(f *flight, w http.ResponseWriter, r *http.Request, kind o
 		}
 		cluster, _ = p.nodes.info()
 	}
-	if err := p.parse(func() (err error) { f.req, err = openai.Parse(kind, body.bytes, modelOf(cluster)); return err }); err != nil {
+	if err := p.parse(func() (err error) {
+		if x.req, err = x.api.parse(body.bytes, p.model(cluster)); err == nil {
+			x.created = time.Now()
+			x.metrics = p.metrics.Model(p.servedName(cluster))
+			x.prepare()
+		}
+		return err
+	}); err != nil {
 		return err
 	}
-	if err := p.admit(f); err != nil {
+	if err := p.admit(x); err != nil {
 		return err
 	}
 	if c := admission.ConnectionOf(r); c != nil {
 		p.connections.Running(c)
-	}
-	f.created = time.Now()
-	f.metrics = p.metrics.Model(f.req.Model)
-	if f.req.Stream {
-		f.events = openai.NewEvents(f.req, f.requestID, f.created)
-		f.inbox = newInbox(1)
-	} else {
-		f.inbox = newInbox(int(f.req.MaxTokens)) // nobody reads the tokens before the last
 	}
 	return nil
 }
@@ -131,22 +134,22 @@ func (p *Proxy) accept(f *flight, w http.ResponseWriter, r *http.Request, kind o
 // deadline is the request's context, and the connection's deadline for writing: a request has
 // the shorter of what it and the configuration say, from when it was accepted. The context's
 // cause says how long that is.
-func (f *flight) deadline(parent context.Context, w http.ResponseWriter) (context.Context, context.CancelFunc) {
-	timeout := f.proxy.cfg.RequestTimeout
-	if f.req.Timeout > 0 {
-		timeout = min(timeout, f.req.Timeout)
+func (x *exchange) deadline(parent context.Context, w http.ResponseWriter) (context.Context, context.CancelFunc) {
+	timeout := x.proxy.cfg.RequestTimeout
+	if x.req.Timeout > 0 {
+		timeout = min(timeout, x.req.Timeout)
 	}
 	cause := fmt.Errorf("%w: the request was given %v", errDeadline, timeout)
-	timeout -= f.proxy.clock.Now() - f.accepted
+	timeout -= x.proxy.clock.Now() - x.accepted
 	// A client that does not read must not hold the handler beyond its time.
 	// Recorders of tests have no deadlines; a connection has.
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(timeout + f.proxy.timeouts.grace))
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(timeout + x.proxy.timeouts.grace))
 	return context.WithTimeoutCause(parent, timeout, cause)
 }
 
-// answer sends all of what is no stream.
-func (f *flight) answer(w http.ResponseWriter) error {
-	b := openai.AppendAnswer(nil, f.req, f.requestID, f.created, f.delivered, f.finish, f.account())
+// write sends all of what is no stream.
+func (x *exchange) write(w http.ResponseWriter) error {
+	b := x.api.answer(nil, x.req, x.requestID, x.created, x.results(), x.account())
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(b)))
 	if _, err := w.Write(b); err != nil {
@@ -166,7 +169,7 @@ var ended = func() context.Context {
 // status if nothing was sent yet, else with an event and a broken connection,
 // because a chunked body that ends cleanly would pass for a whole answer. It
 // reports whether the caller is to break it.
-func (p *Proxy) finish(w http.ResponseWriter, f *flight, err error) (broken bool) {
+func (p *Proxy) finish(w http.ResponseWriter, x *exchange, err error) (broken bool) {
 	var api *openai.Error
 	if err != nil {
 		// net/http cancels a request's context with no cause of its own when
@@ -174,18 +177,21 @@ func (p *Proxy) finish(w http.ResponseWriter, f *flight, err error) (broken bool
 		if errors.Is(err, context.Canceled) {
 			err = fmt.Errorf("%w: %w", errClientGone, err)
 		}
-		api = toAPIError(fmt.Errorf("request %s: %w", f.requestID, err))
+		api = toAPIError(fmt.Errorf("request %s: %w", x.requestID, err))
 	}
-	e2e := p.clock.Now() - f.accepted
-	f.count(e2e, api)
+	e2e := p.clock.Now() - x.accepted
+	for i := range x.flights {
+		x.flights[i].count(e2e, api)
+	}
 	level := slog.LevelDebug // a client that left is no fault of anybody here
 	if api != nil && api.Status != statusClientClosed {
 		level = slog.LevelWarn
 	}
 	if log := p.cfg.Logger; log.Enabled(context.Background(), level) {
+		u, f := x.account(), &x.flights[0]
 		attrs := []slog.Attr{
-			slog.String("request", f.requestID), slog.String("prefill", f.prefillNode), slog.String("decode", f.decodeNode),
-			slog.Int("prompt", len(f.req.Prompt)), slog.Int("tokens", len(f.delivered)), slog.Int("retries", f.retries), slog.Duration("took", e2e),
+			slog.String("request", x.requestID), slog.String("prefill", f.prefillNode), slog.String("decode", f.decodeNode), slog.Int("choices", len(x.flights)),
+			slog.Int("prompt", int(u.Prompt)), slog.Int("tokens", int(u.Completion)), slog.Int("retries", f.retries), slog.Duration("took", e2e),
 		}
 		msg := "request done"
 		if err != nil {
@@ -196,8 +202,8 @@ func (p *Proxy) finish(w http.ResponseWriter, f *flight, err error) (broken bool
 	}
 	switch {
 	case api == nil:
-	case f.events != nil && f.events.Begun():
-		f.events.Fail(api)
+	case x.events != nil && x.events.Begun():
+		x.events.Fail(api)
 		return true
 	case api.Status == statusClientClosed:
 		return true
@@ -207,13 +213,14 @@ func (p *Proxy) finish(w http.ResponseWriter, f *flight, err error) (broken bool
 	return false
 }
 
-// count counts a request that has ended, well if err is nil.
+// count counts a choice whose request has ended, well if err is nil. One that was complete
+// when another failed it has been served all the same.
 func (f *flight) count(e2e time.Duration, err *openai.Error) {
 	output := len(f.delivered)
 	switch {
-	case err == nil:
+	case err == nil, len(f.flights) > 1 && f.end.Finish != "":
 		f.metrics.Served(metrics.Request{
-			Prompt: len(f.req.Prompt), Cached: int(f.cached), Output: output, MaxTokens: f.req.MaxTokens, Stop: f.finish == "stop",
+			Prompt: len(f.choice.Prompt), Cached: int(f.cached), Output: output, MaxTokens: f.choice.MaxTokens, Stop: f.end.Finish == "stop",
 			E2E: e2e, Decode: f.last - f.first, Breakdown: &f.breakdown, Proxy: f.own,
 		})
 	case err.Status == statusClientClosed:
@@ -229,7 +236,7 @@ func (f *flight) count(e2e time.Duration, err *openai.Error) {
 func (p *Proxy) refuse(w http.ResponseWriter, id string, err error) {
 	api := toAPIError(err)
 	if cluster, ok := p.nodes.info(); ok {
-		p.metrics.Model(cluster.Model).Refused(cmp.Or(api.Code, api.Type))
+		p.metrics.Model(p.servedName(cluster)).Refused(cmp.Or(api.Code, api.Type))
 	}
 	p.cfg.Logger.Debug("request refused", "request", id, "status", api.Status, "err", err)
 	if errors.Is(err, errProxyDrains) {

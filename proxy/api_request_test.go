@@ -48,8 +48,6 @@ var badRequests = []struct {
 	{"empty ids", "/v1/completions", `{"prompt":[]}`, 400, "prompt", "at least one token"},
 	{"number as prompt", "/v1/completions", `{"prompt":7}`, 400, "prompt", "string or a list"},
 	{"object as prompt", "/v1/completions", `{"prompt":{}}`, 400, "prompt", "string or a list"},
-	{"two prompts", "/v1/completions", `{"prompt":["a","b"]}`, 400, "prompt", "list of 2 prompts"},
-	{"two id prompts", "/v1/completions", `{"prompt":[[1],[2]]}`, 400, "prompt", "list of 2 prompts"},
 	{"negative id", "/v1/completions", `{"prompt":[1,-2]}`, 400, "prompt[1]", "token id"},
 	{"id outside the vocabulary", "/v1/completions", `{"prompt":[1,2,151936]}`, 400, "prompt[2]", "151935"},
 	{"huge id", "/v1/completions", `{"prompt":[99999999999999999999]}`, 400, "prompt[0]", "token id"},
@@ -58,8 +56,6 @@ var badRequests = []struct {
 	{"nested list", "/v1/completions", `{"prompt":[[["a"]]]}`, 400, "prompt[0]", "token ids"},
 	{"long prompt", "/v1/completions", `{"prompt":"` + strings.Repeat("word ", testMaxModelLen) + `"}`, 400, "prompt", "max_model_len"},
 	{"long chat", "/v1/chat/completions", `{"messages":[{"role":"user","content":"` + strings.Repeat("word ", testMaxModelLen) + `"}]}`, 400, "messages", "max_model_len"},
-	{"n", "/v1/completions", `{"prompt":"x","n":2}`, 400, "n", "one completion"},
-	{"echo", "/v1/completions", `{"prompt":"x","echo":true}`, 400, "echo", "leave it out"},
 	{"logprobs", "/v1/completions", `{"prompt":"x","logprobs":5}`, 400, "logprobs", "leave it out"},
 	{"stream as string", "/v1/completions", `{"prompt":"x","stream":"yes"}`, 400, "stream", "true or false"},
 	{"stream_options as list", "/v1/completions", `{"prompt":"x","stream_options":[]}`, 400, "stream_options", "an object"},
@@ -126,18 +122,11 @@ func fuzzRequest(f *testing.F, kind openai.Kind, path string) {
 	p.nodes.cluster = testClusterInfo
 	handler := p.handler()
 	f.Fuzz(func(t *testing.T, body []byte) {
-		g, err := openai.Parse(kind, body, modelOf(testClusterInfo))
+		g, err := kind.Parse(body, p.model(testClusterInfo))
 		var api *openai.Error
 		switch {
 		case err == nil:
-			if len(g.Prompt) == 0 || g.MaxTokens == 0 || len(g.Prompt)+int(g.MaxTokens) > testMaxModelLen || g.Timeout < 0 {
-				t.Fatalf("%q was taken as %+v", body, g)
-			}
-			for _, id := range g.Prompt {
-				if id >= testVocab {
-					t.Fatalf("%q: token %d", body, id)
-				}
-			}
+			checkRequest(t, body, g)
 		case !errors.As(err, &api) || api.Status < 400 || api.Status > 499 || api.Message == "":
 			t.Fatalf("%q: %v", body, err)
 		}
@@ -154,6 +143,24 @@ func fuzzRequest(f *testing.F, kind openai.Kind, path string) {
 		}
 		errorOf(t, w.Body.String())
 	})
+}
+
+// checkRequest holds what a parser has taken to what the rest relies on.
+func checkRequest(t *testing.T, body []byte, g *openai.Request) {
+	t.Helper()
+	if g.N < 1 || len(g.Choices) == 0 || len(g.Choices) > openai.MaxChoices || len(g.Choices)%g.N != 0 || g.Timeout < 0 {
+		t.Fatalf("%q was taken as %+v", body, g)
+	}
+	for _, c := range g.Choices {
+		if len(c.Prompt) == 0 || c.MaxTokens == 0 || c.MinTokens > c.MaxTokens || len(c.Prompt)+int(c.MaxTokens) > testMaxModelLen {
+			t.Fatalf("%q has the choice %+v", body, c)
+		}
+		for _, id := range c.Prompt {
+			if id >= testVocab {
+				t.Fatalf("%q: token %d", body, id)
+			}
+		}
+	}
 }
 
 func TestRequestID(t *testing.T) {

@@ -31,7 +31,7 @@ func (p *Proxy) serveDetokenize(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer hold.Release()
-	tok := modelOf(cluster).Tokenizer()
+	tok := p.model(cluster).Tokenizer()
 	p.writePieces(w, len(ids), `{"prompt":"`, func(b []byte, i int) []byte { return tok.AppendToken(b, ids[i]) }, "\"}\n")
 }
 
@@ -74,7 +74,7 @@ func (p *Proxy) readTokens(w http.ResponseWriter, r *http.Request, parse func([]
 	if err != nil {
 		return fail(err)
 	}
-	if err := p.parse(func() (err error) { ids, err = parse(body.bytes, modelOf(cluster)); return err }); err != nil {
+	if err := p.parse(func() (err error) { ids, err = parse(body.bytes, p.model(cluster)); return err }); err != nil {
 		body.release()
 		return fail(err)
 	}

@@ -87,7 +87,7 @@ func batchNode(interval time.Duration, stop <-chan struct{}) script {
 // rawStream asks for a stream on an open connection and reads it to its end,
 // as cheaply as can be: it is the client's cost that hides the proxy's.
 func rawStream(r *bufio.Reader, conn net.Conn, tokens int) error {
-	body := fmt.Sprintf(`{"prompt":[1,2,3],"max_tokens":%d,"stream":true}`, tokens)
+	body := fmt.Sprintf(`{"prompt":[1,2,3],"max_tokens":%d,"ignore_eos":true,"stream":true}`, tokens)
 	if _, err := fmt.Fprintf(conn, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body); err != nil {
 		return err
 	}
@@ -185,8 +185,9 @@ func BenchmarkDispatch(b *testing.B) {
 	var flights []*flight
 	var attempts []*submission
 	for i := range batch {
-		req := &openai.Request{Model: testModel, Prompt: []uint32{1, 2, 3}, Stream: true}
-		f := &flight{proxy: p, req: req, inbox: newInbox(1), metrics: counts, events: openai.NewEvents(req, "id", time.Unix(0, 0))}
+		req := &openai.Request{Model: testModel, N: 1, Choices: []openai.Choice{{Prompt: []uint32{1, 2, 3}}}, Stream: true}
+		x := &exchange{proxy: p, req: req, metrics: counts, events: openai.NewEvents(req, "id", time.Unix(0, 0))}
+		f := &flight{exchange: x, choice: &req.Choices[0], inbox: newInbox(1)}
 		f.events.To(newStreamWriter(discardConn{}, &http.Request{ProtoMajor: 1, ProtoMinor: 1}))
 		l := &leg{kind: proto.Leg_LEG_FULL, inbox: f.inbox}
 		if err := m.submit(l, &proto.Submit{}); err != nil {

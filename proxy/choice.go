@@ -27,7 +27,7 @@ func (n *nodes) policy(role proto.Role) (placement.Policy, error) {
 
 // prefix is what placement wants to know of a prompt's blocks for a role: their
 // hashes, or nothing. Hashing is not done under the lock that every request takes.
-func (n *nodes) prefix(role proto.Role, prompt []kvcache.Token) []kvcache.Hash {
+func (n *nodes) prefix(role proto.Role, adapter string, prompt []kvcache.Token) []kvcache.Hash {
 	n.mu.Lock()
 	p, err := n.policy(role)
 	blockTokens := int(n.cluster.BlockTokens)
@@ -35,7 +35,7 @@ func (n *nodes) prefix(role proto.Role, prompt []kvcache.Token) []kvcache.Hash {
 	if err != nil || blockTokens == 0 || !p.WantsPrefix() {
 		return nil
 	}
-	return kvcache.PrefixHashes(kvcache.Hash{}, prompt, blockTokens)
+	return kvcache.PrefixHashes(kvcache.Root(adapter), prompt, blockTokens)
 }
 
 // A choice is what place goes by besides the policy.

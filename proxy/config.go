@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"kvferry/config"
+	"kvferry/engine/eos"
 	"kvferry/handoff"
 	"kvferry/placement"
 	"kvferry/proxy/members"
@@ -41,6 +42,14 @@ type Config struct {
 	// AllowMixedProfiles lets nodes join whose profile is not the cluster's: another
 	// GPU of the same model. The same vocabulary and KV layout it has to be anyway.
 	AllowMixedProfiles bool
+	// ServedNames are what clients call the model; answers have the first. Default what the
+	// nodes call it.
+	ServedNames []string
+	// LoRAs are adapters that clients may ask for in place of the model. Default none.
+	LoRAs []LoRA
+	// EOS says after how many tokens answers end by themselves, unless a request ignores
+	// that (ignore_eos). Default eos.Default: most end within some hundred tokens.
+	EOS eos.Lengths
 	// LeaseTTL is how long a node may be silent before it counts as lost.
 	// Default 3 s.
 	LeaseTTL time.Duration
@@ -90,6 +99,7 @@ func (c *Config) setDefaults() {
 	config.Default(&c.Mode, ModeAuto)
 	config.Default(&c.Handoff, handoff.Layerwise.Name)
 	config.Default(&c.Placement, placement.LeastLoaded)
+	c.EOS = c.EOS.OrDefault()
 	config.Default(&c.LeaseTTL, 3*time.Second)
 	config.Default(&c.NodeWait, 10*time.Second)
 	config.Default(&c.RequestTimeout, 10*time.Minute)
@@ -147,5 +157,7 @@ func (c Config) Validate() error {
 	if c.MaxBodyBytes < 0 {
 		bad.Add("MaxBodyBytes", c.MaxBodyBytes, "use 1 byte or more")
 	}
+	bad.Check("EOS", c.EOS.Validate())
+	c.checkNames(&bad)
 	return bad.Err("proxy.Config")
 }

@@ -24,6 +24,7 @@ import (
 	protobuf "google.golang.org/protobuf/proto"
 
 	"kvferry/clock/clocktest"
+	"kvferry/engine/eos"
 	"kvferry/handoff"
 	"kvferry/handoff/handofftest"
 	"kvferry/proto"
@@ -54,6 +55,14 @@ func fakeTokens(prompt []uint32, n int) []uint32 {
 		seq = append(seq, fakeToken(seq))
 	}
 	return seq[len(prompt):]
+}
+
+// fakeVariant is fakeTokens of one of a prompt's answers; that of variant 0 is fakeTokens.
+func fakeVariant(prompt []uint32, variant uint64, n int) []uint32 {
+	if variant == 0 {
+		return fakeTokens(prompt, n)
+	}
+	return fakeTokens(append([]uint32{uint32(variant), uint32(variant >> 32)}, prompt...), n)
 }
 
 // fakeNode is a Worker that answers at once and computes nothing, or what its
@@ -117,7 +126,7 @@ func (n *fakeNode) Serve(stream grpc.BidiStreamingServer[proto.ToNode, proto.Fro
 func (n *fakeNode) answer(s *proto.Submit, send func(*proto.FromNode)) {
 	prompt := promptOf(s)
 	kv := &proto.KVRef{NodeId: n.info.Id, GrpcAddr: n.info.GrpcAddr, TransferId: s.Id, Tokens: uint32(len(prompt))}
-	out := fakeTokens(prompt, int(s.MaxTokens))
+	out := fakeVariant(prompt, s.Variant, int(s.MaxTokens))
 	first := uint32(0) // token of a decode leg
 	if handofftest.PrefillSpeaks(s.Handoff) {
 		first = 1
@@ -211,6 +220,9 @@ func newTestCluster(t testing.TB, cfg Config, tune ...func(*Proxy)) *testCluster
 	cfg.HTTPAddr, cfg.GRPCAddr = "127.0.0.1:0", "127.0.0.1:0"
 	if cfg.LeaseTTL == 0 {
 		cfg.LeaseTTL = time.Minute // fake nodes send no heartbeats
+	}
+	if cfg.EOS == (eos.Lengths{}) {
+		cfg.EOS = eos.None // most tests are about other things
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)

@@ -13,7 +13,6 @@ import (
 	"kvferry/kvcache"
 	"kvferry/placement"
 	"kvferry/proto"
-	"kvferry/proxy/metrics"
 	"kvferry/proxy/openai"
 )
 
@@ -23,26 +22,26 @@ import (
 // that the nodes contradict what they report.
 const maxFreePlacements = 16
 
-// flight is an accepted request on its way: it is submitted, followed, and
-// submitted again elsewhere if a node fails, by its handler's goroutine alone (a stream's,
-// once that has taken the connection). What nodes say reaches it through its inbox, and
-// nothing else of it is theirs. It lives from accept to finish.
+// flight is one choice of an accepted request on its way: it is submitted, followed, and
+// submitted again elsewhere if a node fails, by one goroutine alone: the request's own (see
+// exchange), or one of as many as there are choices. What nodes say reaches it through its
+// inbox, and nothing else of it is theirs. It lives as long as its exchange.
 type flight struct {
-	proxy     *Proxy
-	req       *openai.Request // stays as it is
-	requestID string
-	accepted  time.Duration  // when the request's head was read; proxy's clock
-	waiting   bool           // in the proxy's queue: it runs nowhere yet; guarded by proxy.mu
-	unplaced  int            // prompt tokens in no node's backlog yet; guarded by proxy.mu
-	queued    *member        // whose backlog it is in; nil once it has been worked off
-	tokens    int            // of it there
-	created   time.Time      // the wall clock's, for the answer
-	events    *openai.Events // nil: only collect
-	inbox     *inbox         // one for all attempts: what earlier ones' legs still say is dropped
-	metrics   *metrics.Model
+	*exchange
+	index  int            // among the choices
+	choice *openai.Choice // stays as it is
+	want   int            // tokens that it has if nothing else stops it
+	eos    bool           // the model ends it there
+	cut    *openai.Cut    // nil if no text or token stops it
 
-	delivered []uint32 // in order, each exactly once
-	finish    string   // of the last token, once that is delivered
+	waiting  bool    // in the proxy's queue: it runs nowhere yet; guarded by proxy.mu
+	unplaced int     // prompt tokens in no node's backlog yet; guarded by proxy.mu
+	queued   *member // whose backlog it is in; nil once it has been worked off
+	tokens   int     // of it there
+	inbox    *inbox  // one for all attempts: what earlier ones' legs still say is dropped
+
+	delivered []uint32   // in order, each exactly once
+	end       openai.End // of the last token, once that is delivered
 	retries   int
 	free      int              // placements beyond the first that were no retries
 	avoid     map[*member]bool // have failed it; chosen only if no other is there
@@ -137,7 +136,7 @@ func (f *flight) submit(ctx context.Context) error {
 	if disagg {
 		h = f.proxy.handoff
 	}
-	a := &submission{Attempt: attempt.New(h, int(f.req.MaxTokens)-len(f.delivered))}
+	a := &submission{Attempt: attempt.New(h, f.want-len(f.delivered))}
 	err = f.place(ctx, a, a.First(), nil)
 	if err == nil {
 		err = f.follow(ctx, a)
@@ -205,29 +204,43 @@ func (f *flight) advance(ctx context.Context, a *submission) (done bool, err err
 	if err := f.deliver(a, done); err != nil {
 		return false, err
 	}
+	if f.end.Finish != "" && !a.Complete() && !done {
+		return true, nil // a stop string or token: nobody wants what is still to come
+	}
 	return done, fault
 }
 
-// deliver sends the tokens in f.ready on, and the finish reason with the last one. Times are
-// those at which tokens came off the nodes' streams, before any wait in here: ITL is the
-// nodes' and the network's, not this goroutine's. A failure to send is that the client has
-// gone.
+// deliver sends the tokens in f.ready on, up to one that stops the answer, and why it ends
+// with the last one. Times are those at which tokens came off the nodes' streams, before any
+// wait in here: ITL is the nodes' and the network's, not this goroutine's. A failure to send
+// is that the client has gone.
 func (f *flight) deliver(a *submission, done bool) error {
-	finish := ""
-	if f.finish == "" && (done || a.Complete()) {
-		finish = "length"
-		if a.Stopped() {
-			finish = "stop"
-		}
-		f.finish = finish
-	}
-	if len(f.ready) == 0 && finish == "" {
-		return nil
-	}
 	f.ids = f.ids[:0]
 	for _, t := range f.ready {
 		f.ids = append(f.ids, t.ID)
-		if len(f.delivered) == 0 && len(f.ids) == 1 {
+	}
+	out := openai.Tokens{IDs: f.ids, Cut: f.cut}
+	last := f.end.Finish == "" && (done || a.Complete())
+	if last {
+		out.End.Finish = "length"
+		if a.Stopped() || f.eos && a.Complete() {
+			out.End.Finish = "stop"
+		}
+	}
+	if f.cut != nil && len(f.ids) > 0 {
+		if n, by, stopped := f.cut.Add(f.ids, last); stopped {
+			last, out.IDs, out.End = true, f.ids[:n], openai.End{Finish: "stop", Matched: by}
+		}
+	}
+	if last {
+		f.end = out.End
+		out.E2E = f.proxy.clock.Now() - f.accepted
+	}
+	if len(out.IDs) == 0 && !last {
+		return nil
+	}
+	for i, t := range f.ready[:len(out.IDs)] {
+		if len(f.delivered) == 0 && i == 0 {
 			f.first = t.At
 			f.metrics.FirstToken(t.At - f.accepted)
 		} else {
@@ -237,8 +250,8 @@ func (f *flight) deliver(a *submission, done bool) error {
 		}
 		f.last = t.At
 	}
-	isFirst := len(f.delivered) == 0 && len(f.ids) > 0
-	f.delivered = append(f.delivered, f.ids...)
+	isFirst := len(f.delivered) == 0 && len(out.IDs) > 0
+	f.delivered = append(f.delivered, out.IDs...)
 	if a.Running() && f.waiting {
 		f.unqueue(true)
 		f.proxy.started(f)
@@ -246,7 +259,8 @@ func (f *flight) deliver(a *submission, done bool) error {
 	if f.events == nil {
 		return nil
 	}
-	if err := f.events.Tokens(f.ids, finish); err != nil {
+	out.Cached = min(max(f.cached, a.cached), uint32(len(f.choice.Prompt)))
+	if err := f.events.Tokens(f.index, out); err != nil {
 		return fmt.Errorf("%w: %w", errClientGone, err)
 	}
 	if isFirst {
@@ -260,10 +274,10 @@ func (f *flight) deliver(a *submission, done bool) error {
 func (f *flight) place(ctx context.Context, a *submission, kind handoff.Leg, kv *proto.KVRef) error {
 	ch := a.choiceOf(kind)
 	if !f.hashed && ch.role != proto.Role_ROLE_DECODE {
-		f.prefix, f.hashed = f.proxy.nodes.prefix(ch.role, f.req.Prompt), true
+		f.prefix, f.hashed = f.proxy.nodes.prefix(ch.role, f.req.Adapter, f.choice.Prompt), true
 	}
 	ch.avoid = f.avoid
-	m, err := f.proxy.nodes.place(ch, placement.Request{Tokens: len(f.req.Prompt), Prefix: f.prefix})
+	m, err := f.proxy.nodes.place(ch, placement.Request{Tokens: len(f.choice.Prompt), Prefix: f.prefix})
 	if err != nil {
 		return err
 	}
@@ -276,14 +290,16 @@ func (f *flight) place(ctx context.Context, a *submission, kind handoff.Leg, kv 
 		DeadlineMs: remainingMS(ctx),
 		AgeUs:      proto.Microseconds(f.proxy.clock.Now() - f.accepted), // a duration: clocks of machines differ
 		Prior:      uint32(len(f.delivered)),
-		IgnoreEos:  f.req.IgnoreEOS,
+		IgnoreEos:  f.choice.IgnoreEOS,
+		Variant:    f.choice.Variant,
+		Adapter:    f.req.Adapter,
 		Kv:         kv,
 	}
 	if kind != handoff.DecodeLeg {
-		l.tokens = len(f.req.Prompt) + len(f.delivered)
+		l.tokens = len(f.choice.Prompt) + len(f.delivered)
 	}
-	s.Prompt = make([]byte, 0, 4*(len(f.req.Prompt)+len(f.delivered)))
-	s.Prompt = appendPrompt(appendPrompt(s.Prompt, f.req.Prompt), f.delivered)
+	s.Prompt = make([]byte, 0, 4*(len(f.choice.Prompt)+len(f.delivered)))
+	s.Prompt = appendPrompt(appendPrompt(s.Prompt, f.choice.Prompt), f.delivered)
 	if err := m.submit(l, s); err != nil {
 		return fmt.Errorf("%s: %w", m.info.Id, err)
 	}
@@ -303,7 +319,7 @@ func (f *flight) place(ctx context.Context, a *submission, kind handoff.Leg, kv 
 func (f *flight) queue(m *member) {
 	f.unqueue(true)
 	f.proxy.placed(f)
-	f.queued, f.tokens = m, len(f.req.Prompt)+len(f.delivered)
+	f.queued, f.tokens = m, len(f.choice.Prompt)+len(f.delivered)
 	m.backlog.Enter(f.proxy.clock.Now(), f.tokens)
 }
 
@@ -391,17 +407,9 @@ func nodeOf(l *leg) *member {
 	return l.node
 }
 
-// account is the request's usage as far as it came.
-func (f *flight) account() openai.Usage {
-	u := openai.Usage{Prompt: uint32(len(f.req.Prompt)), Completion: uint32(len(f.delivered)), Cached: min(f.cached, uint32(len(f.req.Prompt)))}
-	if f.req.Breakdown {
-		d := &proto.Breakdown{}
-		sumBreakdown(d, &f.breakdown)
-		d.ProxyUs += proto.Microseconds(f.own)
-		u.Breakdown = &openai.Breakdown{Breakdown: d, PrefillNode: f.prefillNode, DecodeNode: f.decodeNode, Retries: f.retries}
-	}
-	return u
-}
+// cachedTokens is how much of the prompt a prefix cache had. A retry's prompt has part of the
+// answer too.
+func (f *flight) cachedTokens() uint32 { return min(f.cached, uint32(len(f.choice.Prompt))) }
 
 // sumBreakdown adds b, which may be nil, to sum.
 func sumBreakdown(sum, b *proto.Breakdown) {

@@ -57,7 +57,7 @@ func (c nodeCollector) Collect(ch chan<- prometheus.Metric) {
 		if total == 0 {
 			total = n.Info.KvBlocks
 		}
-		model, id := n.Info.Model, n.Info.Id
+		model, id := c.nodes.labelOf(n.Info.Model), n.Info.Id
 		gauge(runningDesc, float64(n.Load.Running), model, id)
 		gauge(waitingDesc, float64(n.Load.Waiting), model, id)
 		gauge(kvUsageDesc, float64(n.Load.KvBlocksUsed)/float64(max(total, 1)), model, id)

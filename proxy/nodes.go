@@ -29,6 +29,7 @@ type nodes struct {
 	clock clock.Clock
 	beat  time.Duration // how often to step
 	name  string        // of the placement policy
+	label string        // the model's in metrics; empty: what the nodes call it
 
 	metrics *metrics.Metrics
 
@@ -47,7 +48,12 @@ type nodes struct {
 }
 
 func newNodes(ctx context.Context, cfg Config, c clock.Clock, counts *metrics.Metrics) *nodes {
+	label := ""
+	if len(cfg.ServedNames) > 0 {
+		label = cfg.ServedNames[0]
+	}
 	return &nodes{
+		label:      label,
 		mode:       cfg.Mode,
 		rules:      members.Rules{Handoff: cfg.Handoff, MaxVocab: openai.MaxVocab, MixedProfiles: cfg.AllowMixedProfiles},
 		log:        cfg.Logger,
@@ -135,7 +141,7 @@ func (n *nodes) join(node members.Node) *member {
 		n.log.Warn("nodes of different profiles", "node", info.Id, "profile", info.Profile, "fingerprint", info.ProfileFingerprint, "cluster", n.profiles())
 	}
 	m := newMember(n.ctx, node)
-	m.log, m.clock, m.metrics, m.changed = n.log, n.clock, n.metrics.Engine(info.Model, info.Id), n.notify
+	m.log, m.clock, m.metrics, m.changed = n.log, n.clock, n.metrics.Engine(n.labelOf(info.Model), info.Id), n.notify
 	n.byID[info.Id] = m
 	list := append(n.byRole[info.Role], m)
 	slices.SortFunc(list, func(a, b *member) int { return cmp.Compare(a.info.Id, b.info.Id) })
@@ -161,6 +167,9 @@ func (n *nodes) remove(m *member, cause error) {
 	}
 	n.notifyLocked()
 }
+
+// labelOf is what metrics call a node's model.
+func (n *nodes) labelOf(model string) string { return cmp.Or(n.label, model) }
 
 // infos are the members' own words. The caller holds mu.
 func (n *nodes) infos() (all []*proto.NodeInfo) {
@@ -220,11 +229,6 @@ func (n *nodes) Changed() <-chan struct{} {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.changed
-}
-
-// modelOf is what requests to a cluster are checked against.
-func modelOf(c members.Cluster) openai.Model {
-	return openai.Model{Name: c.Model, MaxModelLen: c.MaxModelLen, Vocab: c.Vocab}
 }
 
 // info is what the cluster serves; false before the first node.

@@ -73,6 +73,8 @@ type Proxy struct {
 	nodes   *nodes
 	leases  *members.Leases // nil if cfg names another membership
 
+	adapters []string // names of cfg.LoRAs
+
 	connections *admission.Connections
 	bodies      *admission.Bodies
 	parsing     chan struct{} // as many at once as there are CPUs; see parse
@@ -107,7 +109,7 @@ func New(cfg Config) (*Proxy, error) {
 		return nil, err // Validate has looked
 	}
 	p := &Proxy{
-		cfg: cfg, handoff: hand, clock: clock.Precise(), metrics: metrics.New(), idle: make(chan struct{}),
+		cfg: cfg, handoff: hand, clock: clock.Precise(), metrics: metrics.New(), idle: make(chan struct{}), adapters: adaptersOf(cfg.LoRAs),
 		connections: admission.NewConnections(cfg.MaxConnections), bodies: admission.NewBodies(cfg.MaxBodyBytes),
 		timeouts: defaultTimeouts, parsing: make(chan struct{}, runtime.GOMAXPROCS(0)),
 	}

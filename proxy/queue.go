@@ -22,15 +22,17 @@ import (
 func (p *Proxy) room() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.roomLocked()
+	return p.roomLocked(1)
 }
 
-// roomLocked is room for a caller that holds mu.
-func (p *Proxy) roomLocked() error {
+// roomLocked is room for so many requests, for a caller that holds mu.
+func (p *Proxy) roomLocked(requests int) error {
 	switch {
 	case p.draining:
 		return errProxyDrains
-	case p.waiting >= p.cfg.MaxQueue:
+	case requests > p.cfg.MaxQueue:
+		return openai.BadField("n", "%d answers: at most %d requests may wait here (--max-queue); ask for fewer at once", requests, p.cfg.MaxQueue)
+	case p.waiting+requests > p.cfg.MaxQueue:
 		return queueFull("queue_full", p.expectedWait(), fmt.Errorf("%w: %d requests wait (--max-queue)", errProxyFull, p.waiting))
 	case p.cfg.MaxQueueTime > 0:
 		if wait := p.expectedWait(); wait > p.cfg.MaxQueueTime {
@@ -51,20 +53,23 @@ func queueFull(code string, after time.Duration, err error) *openai.Error {
 	}
 }
 
-// admit takes a request on, unless there is no room for it. It waits from now on,
-// until started; leave must be called when it has ended. room has been asked before; this one
-// counts, under the same lock as it asks.
-func (p *Proxy) admit(f *flight) error {
+// admit takes a request on, with all of its choices, unless there is no room for them. Each
+// waits from now on, until started; leave must be called when it has ended. room has been
+// asked before; this one counts, under the same lock as it asks.
+func (p *Proxy) admit(x *exchange) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := p.roomLocked(); err != nil {
+	if err := p.roomLocked(len(x.flights)); err != nil {
 		return err
 	}
-	p.inFlight++
-	p.waiting++
-	f.waiting = true
-	p.unplaced += len(f.req.Prompt)
-	f.unplaced = len(f.req.Prompt)
+	p.inFlight += len(x.flights)
+	p.waiting += len(x.flights)
+	for i := range x.flights {
+		f := &x.flights[i]
+		f.waiting = true
+		f.unplaced = len(f.choice.Prompt)
+		p.unplaced += f.unplaced
+	}
 	return nil
 }
 
@@ -95,12 +100,14 @@ func (p *Proxy) placedLocked(f *flight) {
 }
 
 // leave counts a request out.
-func (p *Proxy) leave(f *flight) {
+func (p *Proxy) leave(x *exchange) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.startedLocked(f)
-	p.placedLocked(f)
-	p.inFlight--
+	for i := range x.flights {
+		p.startedLocked(&x.flights[i])
+		p.placedLocked(&x.flights[i])
+	}
+	p.inFlight -= len(x.flights)
 	if p.draining && p.inFlight == 0 {
 		close(p.idle)
 	}

@@ -135,14 +135,14 @@ func (s *streamWriter) End() error {
 }
 
 // serveStream takes a request's connection from net/http and streams to it, in a goroutine
-// of its own: that of the handler goes, and its stack with it. If it returns nil, the flight
+// of its own: that of the handler goes, and its stack with it. If it returns nil, the exchange
 // and the connection are that goroutine's, which also calls leave; after an error they are
 // still the caller's.
 //
 // A second goroutine, watch, reads. over tells it that the answer has ended, and whether the
 // connection may be used again. With both goroutines and what it keeps of a request, 1,000
 // open streams take 23.7 MB of the proxy, where net/http's handlers took 44.2.
-func (p *Proxy) serveStream(w http.ResponseWriter, r *http.Request, f *flight) error {
+func (p *Proxy) serveStream(w http.ResponseWriter, r *http.Request, x *exchange) error {
 	raw, rw, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		return fmt.Errorf("a stream needs a connection of HTTP/1: %w", err)
@@ -151,8 +151,8 @@ func (p *Proxy) serveStream(w http.ResponseWriter, r *http.Request, f *flight) e
 	ahead, _ := rw.Reader.Peek(rw.Reader.Buffered())
 	conn.Ahead = slices.Clone(ahead) // not the whole buffer
 	s := newStreamWriter(conn, r)
-	s.header.Set("X-Request-Id", f.requestID)
-	f.events.To(s)
+	s.header.Set("X-Request-Id", x.requestID)
+	x.events.To(s)
 	ctx, gone := context.WithCancelCause(p.ctx) // r's own context ends with the handler
 	over := make(chan bool, 1)
 	p.connections.Take(conn)
@@ -161,10 +161,10 @@ func (p *Proxy) serveStream(w http.ResponseWriter, r *http.Request, f *flight) e
 		whole := false
 		defer func() {
 			if fault := recover(); fault != nil { // as net/http does it
-				p.cfg.Logger.Error("panic serving a stream", "request", f.requestID, "err", fmt.Sprint(fault), "stack", string(debug.Stack()))
+				p.cfg.Logger.Error("panic serving a stream", "request", x.requestID, "err", fmt.Sprint(fault), "stack", string(debug.Stack()))
 			}
 			gone(nil)
-			p.leave(f)
+			p.leave(x)
 			if whole {
 				_ = conn.SetReadDeadline(time.Now().Add(p.timeouts.idle)) // ends watch's wait for a next request
 				p.http.ConnState(conn, http.StateIdle)
@@ -173,22 +173,22 @@ func (p *Proxy) serveStream(w http.ResponseWriter, r *http.Request, f *flight) e
 			}
 			over <- whole
 		}()
-		whole = p.stream(ctx, f, s)
+		whole = p.stream(ctx, x, s)
 	})
 	return nil
 }
 
 // stream serves a stream and reports whether its connection is fit for another request.
-func (p *Proxy) stream(ctx context.Context, f *flight, s *streamWriter) (whole bool) {
-	ctx, cancel := f.deadline(ctx, s)
+func (p *Proxy) stream(ctx context.Context, x *exchange, s *streamWriter) (whole bool) {
+	ctx, cancel := x.deadline(ctx, s)
 	defer cancel()
-	err := f.run(ctx)
+	err := x.run(ctx)
 	if err == nil {
-		if err = f.events.End(f.account()); err != nil {
+		if err = x.events.End(x.account()); err != nil {
 			err = fmt.Errorf("%w: %w", errClientGone, err)
 		}
 	}
-	if p.finish(s, f, err) {
+	if p.finish(s, x, err) {
 		return false
 	}
 	if err != nil && s.End() != nil { // the answer that says so

@@ -23,59 +23,92 @@ type Writer interface {
 	End() error
 }
 
+// An End is why an answer has no more tokens; the zero value is that it has.
+type End struct {
+	Finish  string // length or stop
+	Matched string // JSON of the stop string or token id that ended it, if one did
+}
+
+// Tokens are the next ones of a choice.
+type Tokens struct {
+	IDs    []uint32      // may be used again once they are written
+	Cut    *Cut          // if not nil, it has been given the ids and has their text
+	End    End           // set with the last ones, or after them
+	Cached uint32        // prompt tokens found in a prefix cache, as far as the nodes have said so
+	E2E    time.Duration // since the request was accepted; set with End
+}
+
 // Events writes a response as server-sent events, one a token, each
 // flushed as soon as it is there. Everything in an event but the token's text
 // is rendered once: an event costs two copies and, with its neighbours, one
 // write; no memory is allocated for it. A token's text needs no escaping
-// (Tokenizer.AppendToken). It is for one goroutine.
+// (Tokenizer.AppendToken). The choices of a request may each be written by a goroutine of
+// their own; the rest is for one.
 //
 // Nothing is sent before the first token, so that a request that fails until
 // then still gets its HTTP status.
 type Events struct {
-	w   Writer
-	req *Request
+	req     *Request
+	envelop int // length of what every head begins with
 
-	open  []byte // data: {"id":...,"choices":[ of every event
-	usage Usage  // counted along for continuous_usage_stats
-	sent  bool   // the header, or it was tried
+	mu      sync.Mutex
+	w       Writer
+	choices []choiceEvents
+	sent    bool // the header, or it was tried
 }
 
-// Parts of a chunk: choice is what follows open up to the token's text, and
+// choiceEvents is what events of one choice have in common.
+type choiceEvents struct {
+	head  []byte // up to the token's text
+	usage Usage  // counted along for continuous_usage_stats
+	begun bool   // its first event is out, or about to be
+}
+
+// Parts of a chunk: choice is what follows its index up to the token's text, and
 // rest is what follows the text up to the finish reason. Fields are vLLM's, null ones too;
 // golden answers in the tests hold every byte.
 var (
 	choicePart = [...]string{
-		Completion: `{"index":0,"text":"`,
-		Chat:       `{"index":0,"delta":{"content":"`,
+		Completion: `,"text":"`,
+		Chat:       `,"delta":{"content":"`,
 	}
 	restPart = [...]string{
 		Completion: `","logprobs":null,"finish_reason":`,
 		Chat:       `"},"logprobs":null,"finish_reason":`,
 	}
-	endPart = [...]string{
-		Completion: `,"stop_reason":null}],"usage":`,
-		Chat:       `}],"usage":`,
-	}
-	rolePart = `{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"usage":`
+	rolePart = `,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"usage":`
 )
 
 // NewEvents makes the events of an answer to req. Call To before anything else.
 func NewEvents(req *Request, id string, created time.Time) *Events {
-	s := &Events{req: req}
-	s.usage.Prompt = uint32(len(req.Prompt))
+	s := &Events{req: req, choices: make([]choiceEvents, len(req.Choices))}
 	object := "text_completion"
 	if req.Kind == Chat {
 		object = "chat.completion.chunk"
 	}
-	s.open = appendEnvelope([]byte("data: "), req, id, object, created)
+	head := appendEnvelope([]byte("data: "), req, id, object, created)
+	s.envelop = len(head)
+	for i := range s.choices {
+		c := &s.choices[i]
+		c.usage.Prompt = uint32(len(req.Choices[i].Prompt))
+		c.head = append(appendIndex(head[:s.envelop:s.envelop], i), choicePart[req.Kind]...)
+	}
 	return s
+}
+
+func appendIndex(b []byte, i int) []byte {
+	return strconv.AppendInt(append(b, `{"index":`...), int64(i), 10)
 }
 
 // To has the events written to w.
 func (s *Events) To(w Writer) { s.w = w }
 
 // Begun reports whether the first event, and with it the status, is out or was tried.
-func (s *Events) Begun() bool { return s.sent }
+func (s *Events) Begun() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sent
+}
 
 // appendEnvelope appends an answer's fields up to and with "choices":[.
 func appendEnvelope(b []byte, req *Request, id, object string, created time.Time) []byte {
@@ -94,52 +127,63 @@ func appendEnvelope(b []byte, req *Request, id, object string, created time.Time
 	return append(b, `,"choices":[`...)
 }
 
-// Tokens sends an event for each of ids, the last with the finish reason if
-// there is one; without ids the reason gets an event of its own. ids may be used again once it
-// returns. An error is the Writer's.
-func (s *Events) Tokens(ids []uint32, finish string) error {
-	for len(ids) > eventsPerWrite {
-		if err := s.write(ids[:eventsPerWrite], ""); err != nil {
+// Tokens sends an event for each of a choice's ids, the last with why it ends if it does;
+// without ids the end gets an event of its own. An error is the Writer's.
+func (s *Events) Tokens(choice int, t Tokens) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	from := 0
+	for ; len(t.IDs)-from > eventsPerWrite; from += eventsPerWrite {
+		if err := s.write(choice, t.IDs, from, from+eventsPerWrite, t.Cut, End{}); err != nil {
 			return err
 		}
-		ids = ids[eventsPerWrite:]
 	}
-	return s.write(ids, finish)
+	return s.write(choice, t.IDs, from, len(t.IDs), t.Cut, t.End)
 }
 
-// write sends the events of some ids as one write, after the status and, of a chat, the
+// write sends the events of ids[from:to] as one write, after the status and, of a chat, the
 // event that says whose turn it is, if these are the first.
-func (s *Events) write(ids []uint32, finish string) error {
+func (s *Events) write(choice int, ids []uint32, from, to int, cut *Cut, end End) error {
 	p := eventBuffers.Get().(*[]byte)
 	defer eventBuffers.Put(p)
 	b := (*p)[:0]
 	if !s.sent {
 		s.start()
+	}
+	c := &s.choices[choice]
+	echo := ""
+	if !c.begun {
+		c.begun = true
+		echo = s.req.Choices[choice].Echo
 		if s.req.Kind == Chat {
-			b = append(append(b, s.open...), rolePart...)
-			b = s.appendUsage(b)
+			b = append(appendIndex(append(b, c.head[:s.envelop]...), choice), rolePart...)
+			b = s.appendUsage(b, c)
 		}
 	}
 	var tok Tokenizer
-	for i, id := range ids {
-		s.usage.Completion++
-		b = append(append(b, s.open...), choicePart[s.req.Kind]...)
-		b = tok.AppendToken(b, id)
-		b = append(b, restPart[s.req.Kind]...)
-		if i < len(ids)-1 {
-			b = appendReason(b, "")
-		} else {
-			b = appendReason(b, finish)
+	for i := from; i < to; i++ {
+		c.usage.Completion++
+		b = append(b, c.head...)
+		if echo != "" {
+			b, echo = appendEscaped(b, echo), ""
 		}
-		b = append(b, endPart[s.req.Kind]...)
-		b = s.appendUsage(b)
+		if cut != nil {
+			b = append(b, cut.piece(i)...)
+		} else {
+			b = tok.AppendToken(b, ids[i])
+		}
+		if i < to-1 {
+			b = s.appendRest(b, c, End{})
+		} else {
+			b = s.appendRest(b, c, end)
+		}
 	}
-	if len(ids) == 0 && finish != "" {
-		b = append(append(b, s.open...), choicePart[s.req.Kind]...)
-		b = append(b, restPart[s.req.Kind]...)
-		b = appendReason(b, finish)
-		b = append(b, endPart[s.req.Kind]...)
-		b = s.appendUsage(b)
+	if from == to && end.Finish != "" {
+		b = appendEscaped(append(b, c.head...), echo)
+		if cut != nil {
+			b = append(b, cut.rest()...)
+		}
+		b = s.appendRest(b, c, end)
 	}
 	*p = b
 	return s.out(b)
@@ -153,29 +197,45 @@ func (s *Events) start() {
 	s.sent = true
 }
 
-func appendReason(b []byte, finish string) []byte {
-	if finish == "" {
-		return append(b, "null"...)
+// appendRest appends what follows an event's text.
+func (s *Events) appendRest(b []byte, c *choiceEvents, end End) []byte {
+	b = appendFinish(append(b, restPart[s.req.Kind]...), end, s.req.Kind == Completion)
+	return s.appendUsage(append(b, `],"usage":`...), c)
+}
+
+// appendFinish appends a finish reason and, if something matched or always is set, what it
+// was, and the end of the choice.
+func appendFinish(b []byte, end End, always bool) []byte {
+	if end.Finish == "" {
+		b = append(b, "null"...)
+	} else {
+		b = append(append(append(b, '"'), end.Finish...), '"')
 	}
-	b = append(b, '"')
-	b = append(b, finish...)
-	return append(b, '"')
+	switch {
+	case end.Matched != "":
+		b = append(append(b, `,"stop_reason":`...), end.Matched...)
+	case always:
+		b = append(b, `,"stop_reason":null`...)
+	}
+	return append(b, '}')
 }
 
 // appendUsage ends a chunk.
-func (s *Events) appendUsage(b []byte) []byte {
+func (s *Events) appendUsage(b []byte, c *choiceEvents) []byte {
 	if !s.req.ContinuousUsage {
 		return append(b, "null}\n\n"...)
 	}
-	return append(s.usage.appendJSON(b), "}\n\n"...)
+	return append(c.usage.appendJSON(b), "}\n\n"...)
 }
 
 // End sends the usage chunk, if it was asked for (a chunk without choices
 // breaks clients that did not), and the mark of a complete stream.
 func (s *Events) End(u Usage) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	var b []byte
 	if s.req.IncludeUsage || u.Breakdown != nil {
-		b = append(append(b, s.open...), `],"usage":`...)
+		b = append(append(b, s.choices[0].head[:s.envelop]...), `],"usage":`...)
 		b = u.appendJSON(b)
 		if u.Breakdown != nil {
 			b = append(b, `,"breakdown":`...)
@@ -193,6 +253,8 @@ func (s *Events) End(u Usage) error {
 // Fail tells the client, in mid-stream, why no more is coming. The caller then
 // breaks the connection: the chunked body must not end as if it were whole.
 func (s *Events) Fail(e *Error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	b := append(e.AppendJSON([]byte("data: ")), "\n\n"...)
 	_ = s.out(b) // the connection is about to be broken either way
 }
@@ -206,23 +268,46 @@ func (s *Events) out(b []byte) error {
 	return s.w.FlushError()
 }
 
-// AppendAnswer appends the body of an answer that is not streamed: the text of all ids in one
-// choice.
-func AppendAnswer(b []byte, req *Request, id string, created time.Time, ids []uint32, finish string, u Usage) []byte {
-	object, choice, rest := "text_completion", `{"index":0,"text":"`, `","logprobs":null,"finish_reason":`
-	if req.Kind == Chat {
-		object = "chat.completion"
-		choice, rest = `{"index":0,"message":{"role":"assistant","content":"`, `"},"logprobs":null,"finish_reason":`
+// A Result is one choice of an answer that is not streamed, complete.
+type Result struct {
+	IDs []uint32
+	Cut *Cut // nil: the text is that of all ids
+	End End
+
+	Cached uint32        // prompt tokens found in a prefix cache
+	E2E    time.Duration // since the request was accepted
+}
+
+// AppendText appends a result's text, as it may stand in a JSON string.
+func (r *Result) AppendText(b []byte) []byte {
+	if r.Cut != nil {
+		return append(b, r.Cut.Text()...)
 	}
-	b = appendEnvelope(b, req, id, object, created)
-	b = append(b, choice...)
 	var tok Tokenizer
-	for _, t := range ids {
+	for _, t := range r.IDs {
 		b = tok.AppendToken(b, t)
 	}
-	b = append(b, rest...)
-	b = appendReason(b, finish)
-	b = append(b, `,"stop_reason":null}],"usage":`...)
+	return b
+}
+
+// AppendAnswer appends the body of an answer that is not streamed.
+func AppendAnswer(b []byte, req *Request, id string, created time.Time, results []Result, u Usage) []byte {
+	object, choice, rest := "text_completion", `,"text":"`, `","logprobs":null,"finish_reason":`
+	if req.Kind == Chat {
+		object = "chat.completion"
+		choice, rest = `,"message":{"role":"assistant","content":"`, `"},"logprobs":null,"finish_reason":`
+	}
+	b = appendEnvelope(b, req, id, object, created)
+	for i := range results {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(appendIndex(b, i), choice...)
+		b = appendEscaped(b, req.Choices[i].Echo)
+		b = results[i].AppendText(b)
+		b = appendFinish(append(b, rest...), results[i].End, true)
+	}
+	b = append(b, `],"usage":`...)
 	b = u.appendJSON(b)
 	if u.Breakdown != nil {
 		b = append(b, `,"breakdown":`...)

@@ -12,7 +12,11 @@ const hexDigits = "0123456789abcdef"
 // AppendString appends s quoted. Bytes that are not UTF-8 become U+FFFD,
 // as encoding/json has it.
 func AppendString(b []byte, s string) []byte {
-	b = append(b, '"')
+	return append(appendEscaped(append(b, '"'), s), '"')
+}
+
+// appendEscaped appends s as it stands in a JSON string.
+func appendEscaped(b []byte, s string) []byte {
 	for i := 0; i < len(s); {
 		c := s[i]
 		switch {
@@ -32,7 +36,7 @@ func AppendString(b []byte, s string) []byte {
 		}
 		i++
 	}
-	return append(b, '"')
+	return b
 }
 
 func appendField(b []byte, name string, v uint64) []byte {

@@ -10,13 +10,12 @@
 package openai
 
 import (
-	"bytes"
+	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"net/http"
-	"reflect"
+	"slices"
 	"strings"
 	"time"
 )
@@ -32,9 +31,11 @@ const (
 
 // Model is what a request is checked against.
 type Model struct {
-	Name        string
-	MaxModelLen uint32 // tokens, prompt and output together
-	Vocab       uint32 // token ids are in [0, Vocab)
+	Name        string   // that answers have
+	Aliases     []string // other names that clients may ask for it by
+	Adapters    []string // LoRA adapters by name
+	MaxModelLen uint32   // tokens, prompt and output together
+	Vocab       uint32   // token ids are in [0, Vocab)
 }
 
 // Tokenizer is that of the model's vocabulary.
@@ -44,34 +45,57 @@ func (m Model) Tokenizer() Tokenizer { return Tokenizer{Vocab: m.Vocab} }
 // A chat gets what is left of the context.
 const defaultCompletionTokens = 16
 
-// Request is a checked request for tokens. Prompt and MaxTokens fit into the model's length
-// together.
+// MaxChoices bounds the answers to one request, over all its prompts, and maxN those to one
+// prompt, as OpenAI does. Each is generated as a request of its own.
+const (
+	MaxChoices = 1024
+	maxN       = 128
+)
+
+// Request is a checked request for tokens. It has N answers to each of its prompts.
 type Request struct {
 	Kind            Kind
-	Model           string
-	Prompt          []uint32 // one id at least
-	MaxTokens       uint32   // 1 at least
+	Model           string // by the name that the answer has
+	Adapter         string // LoRA adapter, empty for the model itself
+	N               int
+	Choices         []Choice // one at least: those of the first prompt, then those of the next
 	Stream          bool
 	IncludeUsage    bool          // an event with the account at the end of a stream
 	ContinuousUsage bool          // the account so far in every event
-	IgnoreEOS       bool          // go on to MaxTokens
 	Breakdown       bool          // say where the time went
 	Timeout         time.Duration // 0: the proxy's
 }
 
-// generationBody is the JSON of /v1/completions and /v1/chat/completions
-// together. Fields that are not here, sampling parameters above all, are
-// accepted and have no effect: the tokens are a function of the prompt. null
+// A Choice is one answer that is asked for. Prompt and MaxTokens fit into the model's length
+// together. Choices of one prompt share its slice.
+type Choice struct {
+	Prompt    []uint32 // one id at least
+	Echo      string   // what the text begins with
+	Variant   uint64   // see engine.Request
+	MaxTokens uint32   // 1 at least
+	MinTokens uint32   // before which nothing ends it; at most MaxTokens
+	IgnoreEOS bool     // go on to MaxTokens
+	Stop      *Stop    // nil: nothing else ends it
+}
+
+// generationBody is the JSON of /v1/completions and /v1/chat/completions together. null
 // is the same as absent everywhere.
 type generationBody struct {
 	Model               *string         `json:"model"`
+	LoRAPath            *string         `json:"lora_path"` // SGLang's name for an adapter
 	Prompt              json.RawMessage `json:"prompt"`
 	Messages            []messageBody   `json:"messages"`
 	MaxTokens           *int64          `json:"max_tokens"`
 	MaxCompletionTokens *int64          `json:"max_completion_tokens"`
+	MinTokens           int64           `json:"min_tokens"`
 	N                   *int64          `json:"n"`
+	BestOf              *int64          `json:"best_of"`
+	Seed                *int64          `json:"seed"`
+	Stop                json.RawMessage `json:"stop"`
+	StopTokenIDs        []int64         `json:"stop_token_ids"`
+	IncludeStop         bool            `json:"include_stop_str_in_output"`
+	NoStopTrim          bool            `json:"no_stop_trim"` // the same, in SGLang's words
 	Echo                bool            `json:"echo"`
-	Logprobs            json.RawMessage `json:"logprobs"`
 	Stream              bool            `json:"stream"`
 	StreamOptions       struct {
 		IncludeUsage         bool `json:"include_usage"`
@@ -80,6 +104,7 @@ type generationBody struct {
 	IgnoreEOS       bool     `json:"ignore_eos"`
 	Timeout         *float64 `json:"timeout"` // s
 	ReturnBreakdown bool     `json:"return_breakdown"`
+	fieldsWithoutEffect
 }
 
 // messageBody is a turn of a conversation; see parseContent for its content.
@@ -90,31 +115,30 @@ type messageBody struct {
 
 // Parse checks a request's body against what the cluster serves.
 // Every error is an *Error that names the field and what would do.
-func Parse(kind Kind, body []byte, model Model) (*Request, error) {
+func (k Kind) Parse(body []byte, model Model) (*Request, error) {
 	var b generationBody
-	if err := parseJSON(body, &b); err != nil {
+	if err := ParseJSON(body, &b); err != nil {
 		return nil, err
 	}
-	if err := model.check(b.Model); err != nil {
+	if err := b.check(); err != nil {
 		return nil, err
-	}
-	if b.N != nil && *b.N != 1 {
-		return nil, BadField("n", "%d: one completion a request is served; send it %d times", *b.N, max(*b.N, 0))
-	}
-	if b.Echo {
-		return nil, BadField("echo", "true: the prompt is not echoed; leave it out")
-	}
-	if s := string(b.Logprobs); s != "" && s != "null" && s != "false" && s != "0" {
-		return nil, BadField("logprobs", "%s: there are no probabilities to report; leave it out", Abbreviate(s))
 	}
 	g := &Request{
-		Kind:            kind,
-		Model:           model.Name,
+		Kind:            k,
 		Stream:          b.Stream,
 		IncludeUsage:    b.StreamOptions.IncludeUsage,
 		ContinuousUsage: b.StreamOptions.IncludeUsage && b.StreamOptions.ContinuousUsageStats,
-		IgnoreEOS:       b.IgnoreEOS,
 		Breakdown:       b.ReturnBreakdown,
+	}
+	var err error
+	if g.Model, g.Adapter, err = model.resolve("model", b.Model); err != nil {
+		return nil, err
+	}
+	if b.LoRAPath != nil && *b.LoRAPath != "" {
+		if g.Adapter, err = model.Adapter("lora_path", *b.LoRAPath); err != nil {
+			return nil, err
+		}
+		g.Model = g.Adapter
 	}
 	if b.Timeout != nil {
 		// Beyond what a Duration holds there is no timeout to speak of.
@@ -123,41 +147,113 @@ func Parse(kind Kind, body []byte, model Model) (*Request, error) {
 		}
 		g.Timeout = time.Duration(math.Min(math.Ceil(*b.Timeout*1e9), math.MaxInt64/2))
 	}
-	var err error
-	if kind == Chat {
-		g.Prompt, err = parseMessages(b.Messages, model.Tokenizer())
+	stop, err := ParseStop("stop", b.Stop, "stop_token_ids", b.StopTokenIDs, b.IncludeStop || b.NoStopTrim, model.Vocab)
+	if err != nil {
+		return nil, err
+	}
+	var prompts []prompt
+	if k == Chat {
+		p := prompt{field: "messages"}
+		p.ids, err = parseMessages(b.Messages, model.Tokenizer())
+		prompts = []prompt{p}
 	} else {
-		g.Prompt, err = parsePrompt("prompt", b.Prompt, model.Tokenizer())
+		prompts, _, err = parsePrompts("prompt", b.Prompt, model.Tokenizer(), b.Echo)
 	}
 	if err != nil {
 		return nil, err
 	}
-	g.MaxTokens, err = tokenLimit(&b, kind, len(g.Prompt), int(model.MaxModelLen))
+	n, err := b.choices(k)
 	if err != nil {
 		return nil, err
 	}
-	return g, nil
+	choices := make([]Choice, len(prompts))
+	for i, p := range prompts {
+		c := &choices[i]
+		*c = Choice{Prompt: p.ids, IgnoreEOS: b.IgnoreEOS, Stop: stop}
+		if c.MaxTokens, err = b.tokenLimit(k, p, int(model.MaxModelLen)); err != nil {
+			return nil, err
+		}
+		if c.MinTokens, err = MinTokens("min_tokens", b.MinTokens, c.MaxTokens); err != nil {
+			return nil, err
+		}
+		if b.Echo {
+			c.Echo = cmp.Or(p.text, model.Tokenizer().Decode(p.ids))
+		}
+	}
+	return g, g.Expand("n", choices, n, b.Seed)
+}
+
+// choices is how many answers each prompt has.
+func (b *generationBody) choices(k Kind) (n int, err error) {
+	switch {
+	case b.Echo && k == Chat:
+		return 0, BadField("echo", "true: a conversation is not echoed; leave it out")
+	case b.N != nil && (*b.N < 1 || *b.N > maxN):
+		return 0, BadField("n", "%d: want 1 to %d", *b.N, maxN)
+	}
+	n = 1
+	if b.N != nil {
+		n = int(*b.N)
+	}
+	if b.BestOf != nil && *b.BestOf != int64(n) {
+		return 0, BadField("best_of", "%d: there are no probabilities to choose by; want n (%d), or leave it out", *b.BestOf, n)
+	}
+	return n, nil
+}
+
+// Expand gives a request n answers to each prompt. Their variants follow from the seed, nil
+// for none, and from their place among those to the prompt; the first of a request without a
+// seed is variant 0.
+func (g *Request) Expand(field string, prompts []Choice, n int, seed *int64) error {
+	if len(prompts)*n > MaxChoices {
+		return BadField(field, "%d: %d prompts with so many answers each are %d; at most %d are generated in a request", n, len(prompts), len(prompts)*n, MaxChoices)
+	}
+	g.N, g.Choices = n, prompts
+	if n > 1 {
+		g.Choices = make([]Choice, 0, len(prompts)*n)
+		for _, p := range prompts {
+			g.Choices = append(g.Choices, slices.Repeat([]Choice{p}, n)...)
+		}
+	}
+	for i := range g.Choices {
+		g.Choices[i].Variant = uint64(i % n)
+		if seed != nil {
+			g.Choices[i].Variant ^= (uint64(*seed) + 1) << 16 // seed 0 is not no seed, and n has 16 bits
+		}
+	}
+	return nil
+}
+
+// PromptTokens is the length of all prompts, each once.
+func (g *Request) PromptTokens() (tokens uint32) {
+	for i := 0; i < len(g.Choices); i += g.N {
+		tokens += uint32(len(g.Choices[i].Prompt))
+	}
+	return tokens
 }
 
 // tokenLimit is how many tokens to generate. max_completion_tokens is the
 // newer name and wins, as it does in vLLM.
-func tokenLimit(b *generationBody, kind Kind, prompt, window int) (uint32, error) {
-	promptField := "prompt"
-	if kind == Chat {
-		promptField = "messages"
-	}
-	if prompt >= window {
-		return 0, BadField(promptField, "%d tokens: the model takes prompt and output of %d together (max_model_len); shorten it to at most %d", prompt, window, window-1)
-	}
+func (b *generationBody) tokenLimit(k Kind, p prompt, window int) (uint32, error) {
 	field, asked := "max_tokens", b.MaxTokens
 	if b.MaxCompletionTokens != nil {
 		field, asked = "max_completion_tokens", b.MaxCompletionTokens
 	}
+	unasked := window
+	if k == Completion {
+		unasked = defaultCompletionTokens
+	}
+	return MaxTokens(p.field, len(p.ids), field, asked, unasked, window)
+}
+
+// MaxTokens is how many tokens a prompt of that length gets in a model that takes window
+// tokens of both: what was asked for in field, or unasked, as far as there is room.
+func MaxTokens(promptField string, prompt int, field string, asked *int64, unasked, window int) (uint32, error) {
 	switch {
-	case asked == nil && kind == Chat:
-		return uint32(window - prompt), nil
+	case prompt >= window:
+		return 0, BadField(promptField, "%d tokens: the model takes prompt and output of %d together (max_model_len); shorten it to at most %d", prompt, window, window-1)
 	case asked == nil:
-		return uint32(min(defaultCompletionTokens, window-prompt)), nil
+		return uint32(min(unasked, window-prompt)), nil
 	case *asked < 1:
 		return 0, BadField(field, "%d: want at least 1", *asked)
 	case *asked > int64(window-prompt):
@@ -166,233 +262,49 @@ func tokenLimit(b *generationBody, kind Kind, prompt, window int) (uint32, error
 	return uint32(*asked), nil
 }
 
-// check refuses a request for another model.
-func (m Model) check(name *string) error {
-	if name == nil || *name == m.Name {
-		return nil
+// MinTokens checks a least length against the most.
+func MinTokens(field string, asked int64, most uint32) (uint32, error) {
+	if asked < 0 || asked > int64(most) {
+		return 0, BadField(field, "%d: want 0 to %d, the most that is generated", asked, most)
 	}
-	return &Error{
-		Status: http.StatusNotFound, Type: "invalid_request_error", Param: "model", Code: "model_not_found",
-		Message: fmt.Sprintf("model: %q is not served here; ask for %q", Abbreviate(*name), m.Name),
-	}
+	return uint32(asked), nil
 }
 
-// parsePrompt takes what OpenAI's prompt may be: a string, a list of token
-// ids, or a list of one of these.
-func parsePrompt(field string, raw json.RawMessage, tok Tokenizer) ([]uint32, error) {
-	if len(raw) == 0 || string(raw) == "null" {
-		return nil, BadField(field, "missing: want a string or a list of token ids")
-	}
-	switch raw[0] {
-	case '"':
-		var s string
-		if err := json.Unmarshal(raw, &s); err != nil {
-			return nil, BadField(field, "%v", err)
-		}
-		ids := tok.Encode(s)
-		if len(ids) == 0 {
-			return nil, BadField(field, "empty: want at least one token")
-		}
-		return ids, nil
-	case '[':
-		if ids, ok := parseTokenIDs(raw); ok {
-			return checkTokenIDs(field, ids, tok)
-		}
-		return parsePromptList(field, raw, tok)
-	}
-	return nil, BadField(field, "%s: want a string or a list of token ids", Abbreviate(string(raw)))
-}
-
-// parsePromptList takes a list that is not one of token ids only: of one prompt, a string or
-// a list of ids. More of them are refused, as an answer would have as many choices.
-func parsePromptList(field string, raw json.RawMessage, tok Tokenizer) ([]uint32, error) {
-	var items []json.RawMessage
-	if err := json.Unmarshal(raw, &items); err != nil {
-		return nil, BadField(field, "%v", err)
-	}
-	first := items[0] // an empty list is a list of token ids
-	if first[0] != '"' && first[0] != '[' {
-		// Token ids, but for one of them: it is named.
-		for i, item := range items {
-			if c := item[0]; c != '-' && (c < '0' || c > '9') || bytes.ContainsAny(item, ".eE") || len(item) > 9 {
-				return nil, BadField(fmt.Sprintf("%s[%d]", field, i), "%s: want a token id, 0 to %d", Abbreviate(string(item)), tok.Vocab-1)
-			}
-		}
-	}
-	if len(items) > 1 {
-		return nil, BadField(field, "a list of %d prompts: one prompt a request is served; send %d requests", len(items), len(items))
-	}
-	if first[0] == '[' {
-		if ids, ok := parseTokenIDs(first); ok {
-			return checkTokenIDs(field+"[0]", ids, tok)
-		}
-		return nil, BadField(field+"[0]", "want a list of token ids")
-	}
-	return parsePrompt(field+"[0]", first, tok)
-}
-
-// parseTokenIDs reads a JSON list of integers, without the reflection that
-// would take a millisecond over 10,000 of them; false if it is anything else. raw is valid
-// JSON, from bracket to bracket. A number of more than ten digits is something else too, so
-// that v cannot overflow.
-func parseTokenIDs(raw []byte) ([]int64, bool) {
-	raw = raw[1 : len(raw)-1]
-	ids := make([]int64, 0, len(raw)/6+1)
-	for i, n := 0, len(raw); ; i++ {
-		for i < n && isJSONSpace(raw[i]) {
-			i++
-		}
-		if i == n {
-			return ids, len(ids) == 0 // JSON has no comma before the bracket
-		}
-		neg := raw[i] == '-'
-		if neg {
-			i++
-		}
-		start, v := i, int64(0)
-		for i < n && '0' <= raw[i] && raw[i] <= '9' && i-start < 10 {
-			v = v*10 + int64(raw[i]-'0')
-			i++
-		}
-		if i == start {
-			return nil, false
-		}
-		if neg {
-			v = -v
-		}
-		ids = append(ids, v)
-		for i < n && isJSONSpace(raw[i]) {
-			i++
-		}
-		if i == n {
-			return ids, true
-		}
-		if raw[i] != ',' {
-			return nil, false
-		}
-	}
-}
-
-func isJSONSpace(c byte) bool { return c == ' ' || c == '\n' || c == '\r' || c == '\t' }
-
-// checkTokenIDs refuses ids that the vocabulary does not have, by their place in the list.
-func checkTokenIDs(field string, ids []int64, tok Tokenizer) ([]uint32, error) {
-	if len(ids) == 0 {
-		return nil, BadField(field, "empty: want at least one token")
-	}
-	out := make([]uint32, len(ids))
-	for i, id := range ids {
-		if id < 0 || id >= int64(tok.Vocab) {
-			return nil, BadField(fmt.Sprintf("%s[%d]", field, i), "%d: want a token id, 0 to %d", id, tok.Vocab-1)
-		}
-		out[i] = uint32(id)
-	}
-	return out, nil
-}
-
-// parseMessages renders a conversation. Content is a string or, as vLLM's
-// client sends it, a list of text parts.
-func parseMessages(messages []messageBody, tok Tokenizer) ([]uint32, error) {
-	if len(messages) == 0 {
-		return nil, BadField("messages", "missing or empty: want at least one message")
-	}
-	chat := make([]ChatMessage, len(messages))
-	for i, m := range messages {
-		field := fmt.Sprintf("messages[%d]", i)
-		if m.Role == "" {
-			return nil, BadField(field+".role", "missing: want system, user or assistant")
-		}
-		chat[i].Role = m.Role
-		content, err := parseContent(field+".content", m.Content)
-		if err != nil {
-			return nil, err
-		}
-		chat[i].Content = content
-	}
-	return tok.EncodeChat(chat), nil
-}
-
-// parseContent is the text of a message. Parts of a list are joined without anything between
-// them.
-func parseContent(field string, raw json.RawMessage) (string, error) {
-	if len(raw) == 0 || string(raw) == "null" {
-		return "", nil // an assistant message that only called tools
-	}
-	if raw[0] == '"' {
-		var s string
-		if err := json.Unmarshal(raw, &s); err != nil {
-			return "", BadField(field, "%v", err)
-		}
-		return s, nil
-	}
-	var parts []struct {
-		Type string `json:"type"`
-		Text string `json:"text"`
-	}
-	if err := json.Unmarshal(raw, &parts); err != nil {
-		return "", BadField(field, "%s: want a string or a list of {\"type\":\"text\",\"text\":...}", Abbreviate(string(raw)))
-	}
-	var text strings.Builder
-	for j, p := range parts {
-		if p.Type != "text" {
-			return "", BadField(fmt.Sprintf("%s[%d].type", field, j), "%q: only text parts are served", Abbreviate(p.Type))
-		}
-		text.WriteString(p.Text)
-	}
-	return text.String(), nil
-}
-
-// parseJSON unmarshals a body that must be one JSON object. Errors say where in the text,
-// or which field, and what a field takes in JSON's words instead of Go's.
-func parseJSON(body []byte, v any) error {
-	if len(bytes.TrimSpace(body)) == 0 {
-		return &Error{Status: http.StatusBadRequest, Type: "invalid_request_error", Message: "the body is empty: want a JSON object"}
-	}
-	err := json.Unmarshal(body, v)
-	var syntax *json.SyntaxError
-	var kind *json.UnmarshalTypeError
+// resolve is what a request for a model is served with, by the name that its answer has: the
+// model itself, or it with an adapter. A name that is not served is refused.
+func (m Model) resolve(field string, name *string) (served, adapter string, err error) {
 	switch {
-	case err == nil && bytes.TrimSpace(body)[0] == '{':
-		return nil
-	case err == nil, errors.As(err, &kind) && kind.Field == "":
-		return &Error{Status: http.StatusBadRequest, Type: "invalid_request_error", Message: "the body is no JSON object: want {\"model\":...}"}
-	case errors.As(err, &syntax):
-		before := body[:min(max(int(syntax.Offset)-1, 0), len(body))]
-		line := 1 + bytes.Count(before, []byte{'\n'})
-		column := len(before) - bytes.LastIndexByte(before, '\n')
-		return &Error{
-			Status: http.StatusBadRequest, Type: "invalid_request_error", Code: "invalid_json",
-			Message: fmt.Sprintf("the body is malformed JSON at line %d, column %d (byte %d): %v", line, column, syntax.Offset, err), Err: err,
-		}
-	case kind != nil:
-		return BadField(kind.Field, "%s: want %s", Abbreviate(kind.Value), jsonKind(kind.Type))
+	case name == nil || *name == m.Name || slices.Contains(m.Aliases, *name):
+		return m.Name, "", nil
+	case slices.Contains(m.Adapters, *name):
+		return *name, *name, nil
 	}
-	return &Error{Status: http.StatusBadRequest, Type: "invalid_request_error", Code: "invalid_json", Message: "the body is malformed JSON: " + err.Error(), Err: err}
+	return "", "", &Error{
+		Status: http.StatusNotFound, Type: "invalid_request_error", Param: field, Code: "model_not_found",
+		Message: fmt.Sprintf("%s: %q is not served here; ask for %s", field, Abbreviate(*name), quoted(slices.Concat([]string{m.Name}, m.Aliases, m.Adapters))),
+	}
 }
 
-// jsonKind is what a Go type of a body's field takes.
-func jsonKind(t reflect.Type) string {
-	switch t.Kind() {
-	case reflect.Bool:
-		return "true or false"
-	case reflect.Int64, reflect.Uint32:
-		return "an integer"
-	case reflect.Float64:
-		return "a number"
-	case reflect.String:
-		return "a string"
-	case reflect.Slice:
-		return "a list"
+// Adapter is the LoRA adapter of that name, or an error.
+func (m Model) Adapter(field, name string) (string, error) {
+	switch {
+	case slices.Contains(m.Adapters, name):
+		return name, nil
+	case len(m.Adapters) == 0:
+		return "", BadField(field, "%q: no LoRA adapters are served here (--lora-modules); leave it out", Abbreviate(name))
 	}
-	return "an object"
+	return "", BadField(field, "%q is not served here; ask for %s", Abbreviate(name), quoted(m.Adapters))
 }
 
-// Abbreviate keeps what a client sent from filling the log and the answer: its first 60
-// bytes, cut between runes.
-func Abbreviate(s string) string {
-	const limit = 60
-	if len(s) <= limit {
-		return s
+// quoted lists names for an error: the first few.
+func quoted(names []string) string {
+	const most = 8
+	shown := make([]string, 0, most)
+	for _, n := range names[:min(len(names), most)] {
+		shown = append(shown, fmt.Sprintf("%q", n))
 	}
-	return strings.ToValidUTF8(s[:limit], "") + "..."
+	if len(names) > most {
+		shown = append(shown, fmt.Sprintf("one of %d more", len(names)-most))
+	}
+	return strings.Join(shown, " or ")
 }

@@ -25,8 +25,8 @@ func TestGoodRequests(t *testing.T) {
 		{Chat, `{"messages":[{"role":"user","content":"hi"},{"role":"assistant","content":null}]}`, testTokenizer.EncodeChat([]ChatMessage{{"user", "hi"}, {"assistant", ""}}), testedModel.MaxModelLen - 14},
 		{Chat, `{"messages":[{"role":"user","content":[{"type":"text","text":"h"},{"type":"text","text":"i"}]}],"max_completion_tokens":4}`, testTokenizer.EncodeChat([]ChatMessage{{"user", "hi"}}), 4},
 	} {
-		g, err := Parse(tc.kind, []byte(tc.body), testedModel)
-		if err != nil || !slices.Equal(g.Prompt, tc.prompt) || g.MaxTokens != tc.max || g.Model != testedModel.Name {
+		g, err := tc.kind.Parse([]byte(tc.body), testedModel)
+		if err != nil || len(g.Choices) != 1 || !slices.Equal(g.Choices[0].Prompt, tc.prompt) || g.Choices[0].MaxTokens != tc.max || g.Model != testedModel.Name {
 			t.Errorf("%s: %+v, %v; want prompt %v, %d tokens", tc.body, g, err, tc.prompt, tc.max)
 		}
 	}

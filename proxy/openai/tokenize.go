@@ -10,10 +10,10 @@ func ParseTokenize(body []byte, model Model) ([]uint32, error) {
 		Prompt   json.RawMessage `json:"prompt"`
 		Messages []messageBody   `json:"messages"`
 	}
-	if err := parseJSON(body, &b); err != nil {
+	if err := ParseJSON(body, &b); err != nil {
 		return nil, err
 	}
-	if err := model.check(b.Model); err != nil {
+	if err := model.served(b.Model); err != nil {
 		return nil, err
 	}
 	switch {
@@ -22,7 +22,7 @@ func ParseTokenize(body []byte, model Model) ([]uint32, error) {
 	case string(b.Prompt) == `""`:
 		return nil, nil // no tokens: only a generation needs one
 	}
-	return parsePrompt("prompt", b.Prompt, model.Tokenizer())
+	return onePrompt("prompt", b.Prompt, model.Tokenizer())
 }
 
 // ParseDetokenize reads the body of vLLM's POST /detokenize: token ids.
@@ -31,10 +31,10 @@ func ParseDetokenize(body []byte, model Model) ([]uint32, error) {
 		Model  *string         `json:"model"`
 		Tokens json.RawMessage `json:"tokens"`
 	}
-	if err := parseJSON(body, &b); err != nil {
+	if err := ParseJSON(body, &b); err != nil {
 		return nil, err
 	}
-	if err := model.check(b.Model); err != nil {
+	if err := model.served(b.Model); err != nil {
 		return nil, err
 	}
 	switch {
@@ -43,5 +43,23 @@ func ParseDetokenize(body []byte, model Model) ([]uint32, error) {
 	case len(b.Tokens) == 0 || b.Tokens[0] != '[':
 		return nil, BadField("tokens", "want a list of token ids")
 	}
-	return parsePrompt("tokens", b.Tokens, model.Tokenizer())
+	return onePrompt("tokens", b.Tokens, model.Tokenizer())
+}
+
+// served refuses a request for another model.
+func (m Model) served(name *string) error {
+	_, _, err := m.resolve("model", name)
+	return err
+}
+
+// onePrompt takes a prompt, or a list of one.
+func onePrompt(field string, raw json.RawMessage, tok Tokenizer) ([]uint32, error) {
+	prompts, _, err := ParsePrompts(field, raw, tok)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(prompts) > 1:
+		return nil, BadField(field, "a list of %d prompts: one is taken at a time; send %d requests", len(prompts), len(prompts))
+	}
+	return prompts[0], nil
 }
