@@ -50,6 +50,7 @@ func sans(size vg.Length) font.Font {
 // NewPlot is an empty plot in the reports' style.
 func NewPlot(title string) *Plot {
 	p := plot.New()
+	p.BackgroundColor = nil // the page's shows, light or dark
 	for _, f := range []*font.Font{
 		&p.X.Label.TextStyle.Font, &p.Y.Label.TextStyle.Font, &p.X.Tick.Label.Font, &p.Y.Tick.Label.Font,
 	} {

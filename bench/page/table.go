@@ -1,6 +1,7 @@
 package page
 
 import (
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -8,7 +9,7 @@ import (
 // A Table is text in columns.
 type Table struct {
 	Title string
-	Head  []string
+	Head  []string // all empty: the columns need no names
 	Left  int // the first columns, aligned left; the others are aligned right
 	Rows  [][]string
 }
@@ -43,11 +44,18 @@ func (t Table) WriteText(b *strings.Builder) {
 		b.WriteString(strings.TrimRight(l.String(), " ") + "\n")
 	}
 	b.WriteString(t.Title + "\n")
-	line(t.Head)
+	if headed(t.Head) {
+		line(t.Head)
+	}
 	for _, row := range t.Rows {
 		line(row)
 	}
 	b.WriteString("\n")
+}
+
+// headed is whether any column has a name.
+func headed(head []string) bool {
+	return slices.ContainsFunc(head, func(s string) bool { return s != "" })
 }
 
 // Text is what WriteText appends.
@@ -88,6 +96,11 @@ type HTMLTable struct {
 	Head  []HTMLCell
 	Rows  [][]HTMLCell
 	Best  int
+}
+
+// Headed is whether any column has a name.
+func (t HTMLTable) Headed() bool {
+	return slices.ContainsFunc(t.Head, func(c HTMLCell) bool { return c.Text != "" })
 }
 
 // HTML is the table for a template, with the row best marked.

@@ -73,6 +73,9 @@ func (c *recorded) run(t *testing.T, backend string) *Run {
 			Index: i, PromptTokens: q.Asked, MaxTokens: q.Max, Intended: q.Intended, Sent: q.Sent, Status: client.StatusOK,
 			InputTokens: q.Asked, CountedBy: client.CountTokenizer, ChunkTokens: []int{},
 		}
+		if r.bounded() && q.Sent > q.Intended+0.001 {
+			rec.Room = q.Sent - 0.0002
+		}
 		if q.Status == 500 {
 			rec.Status, rec.Error = client.StatusFailed, "500 Internal Server Error"
 		}
@@ -102,6 +105,10 @@ func (c *recorded) run(t *testing.T, backend string) *Run {
 			rec.OutputTokens += k.Tokens
 			rec.Text += k.Text
 			rec.Retokenized += strings.Count(k.Text, "w")
+		}
+		rec.Finish = rec.LastLine
+		if rec.OutputTokens > 0 {
+			rec.Usage = &client.Usage{PromptTokens: q.Prompt, CompletionTokens: rec.OutputTokens}
 		}
 		if q.Status == 0 && len(rec.TokenTimes) == 0 {
 			rec.Status, rec.Error, rec.Silent = client.StatusFailed, "never received a valid chunk", true

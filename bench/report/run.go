@@ -28,24 +28,23 @@ type Run struct {
 	// What is known beside the records. All of these may be empty.
 
 	Disturbance *machine.Disturbance // of the client's machine; nil in virtual time
-	Steady      *Window              // the part of the run that was in a steady state
+	Steady      *Steady              // the part of the run in which the load was steady
 	ServerInfo  json.RawMessage      // what GET /server_info said, for SGLang's result
 	Faults      []string             // what makes the run's figures unusable
 	Notes       []string             // what qualifies them, beside what the report sees itself
-	Sections    []page.Section       // more for report.html: the server's own figures
-	Tables      []page.Table         // and for table.md
+	Tables      []page.Table         // more figures: the server's own beside the client's
+	Plots       []*page.Plot         // and curves, for report.html
 	Server      any                  // the same for summary.json
 }
 
 // ended is when the run was over, which both tools put into names and dates.
 func (r *Run) ended() time.Time { return r.Started.Add(time.Duration(r.Duration * 1e9)) }
 
-// A Window is a part of a run, in seconds since its start. Its figures are those of the
-// requests that were sent in it.
-type Window struct {
-	From float64 `json:"from_s"`
-	To   float64 `json:"to_s"`
-	Note string  `json:"note,omitempty"` // how it was found
+// A Steady is the part of a run in which the load was steady, as package steady finds it.
+type Steady struct {
+	From, To float64    // seconds since the run's start
+	Table    page.Table // its figures beside those of the whole run
+	Figures  any        // the same for summary.json
 }
 
 // Clocks of a run.
@@ -59,13 +58,13 @@ const (
 type Setup struct {
 	Started time.Time `json:"started"`
 	Command []string  `json:"command"`
-	Clock   string    `json:"clock"`            // ClockReal or ClockVirtual
-	Label   string    `json:"label"`            // what was measured and what was modelled, in a sentence
-	Compat  string    `json:"compat"`           // whose defaults and draws: vllm, sglang or empty
-	Config  any       `json:"config"`           // all options as they were resolved
-	Worker  []string  `json:"workers"`          // URLs, where there are several servers
-	Machine any       `json:"machine"`          // where the client ran
-	System  any       `json:"system,omitempty"` // the cluster that was started for the run
+	Clock   string    `json:"clock"`             // ClockReal or ClockVirtual
+	Label   string    `json:"label"`             // what was measured and what was modelled, in a sentence
+	Compat  string    `json:"compat,omitempty"`  // whose defaults and draws: vllm, sglang or empty
+	Config  any       `json:"config"`            // all options as they were resolved
+	Worker  []string  `json:"workers,omitempty"` // URLs, where there are several servers
+	Machine any       `json:"machine,omitempty"` // where the client ran
+	System  any       `json:"system,omitempty"`  // the cluster that was started for the run
 
 	Backend   string `json:"backend"`      // vllm, openai, openai-chat, sglang, sglang-oai, sglang-oai-chat
 	Endpoint  string `json:"endpoint"`     // /v1/completions

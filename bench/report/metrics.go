@@ -1,0 +1,241 @@
+package report
+
+import (
+	"iter"
+	"slices"
+
+	"kvferry/bench/client"
+	"kvferry/bench/figure"
+)
+
+// Metrics are what a run came to: those of kvbench mooncake's rows under the same names, and
+// more. What is taken over requests is taken over those without a Failure.
+type Metrics struct {
+	client.Metrics
+	// Latencies by name: ttft, tpot, itl, e2el; itl_token where chunks brought several tokens;
+	// queue, from when a request was due until there was room for it, where the requests in
+	// flight were bounded; late, Record.Late; and *_due, from when the request was due and not
+	// from when it was sent, which is what its user waits. A name is missing where there is no
+	// value.
+	Latencies map[string]Spread `json:"latency_ms"`
+
+	MeanE2ELMS   float64 `json:"mean_e2el_ms"`
+	MedianE2ELMS float64 `json:"median_e2el_ms"`
+	P99E2ELMS    float64 `json:"p99_e2el_ms"`
+
+	// Concurrency is the mean number of requests in flight, the sum of their times from Sent to
+	// Finish over the duration, and MaxConcurrency the most that were at once. Unlike the
+	// tools' peaks it is exact: one that ends as another begins is not at once with it.
+	Concurrency    float64 `json:"concurrency"`
+	MaxConcurrency int     `json:"max_concurrent_requests"`
+	// PeakOutput is the most output tokens in a second that begins with a whole second of
+	// the run; a chunk of several tokens counts as these where the server says so.
+	PeakOutput float64 `json:"max_output_tokens_per_s"`
+	// Goodput is requests a second that kept every SLO, and Attained their share of all; nil
+	// without an SLO.
+	Goodput  *float64 `json:"request_goodput,omitempty"`
+	Attained *float64 `json:"slo_attainment,omitempty"`
+
+	Skipped       int            `json:"skipped_requests,omitempty"` // never sent
+	CountedBy     map[string]int `json:"counted_by"`                 // requests, by client.CountUsage ...
+	FinishReasons map[string]int `json:"finish_reasons"`             // requests
+	Chunks        int            `json:"chunks"`                     // that brought the generated tokens
+}
+
+// A Spread is one latency, in milliseconds.
+type Spread struct {
+	Values int     `json:"values"`
+	Mean   float64 `json:"mean"`
+	Std    float64 `json:"std"`
+	Median float64 `json:"median"`
+	P90    float64 `json:"p90"`
+	P95    float64 `json:"p95"`
+	P99    float64 `json:"p99"`
+	Max    float64 `json:"max"`
+}
+
+// spread sums a sample up, to a tenth of a microsecond.
+func (s sample) spread() Spread {
+	ms := func(v float64) float64 { return figure.Round(v, 4) }
+	return Spread{
+		len(s), ms(s.mean()), ms(s.std()), ms(s.median()), ms(s.percentile(90)), ms(s.percentile(95)), ms(s.percentile(99)), ms(s.max()),
+	}
+}
+
+// Names of latencies in Metrics.Latencies.
+const (
+	nameTTFT     = "ttft"
+	nameTPOT     = "tpot"
+	nameITL      = "itl"
+	nameITLToken = "itl_token"
+	nameE2EL     = "e2el"
+	nameTTFTDue  = "ttft_due"
+	nameE2ELDue  = "e2el_due"
+	nameQueue    = "queue"
+	nameLate     = "late"
+)
+
+// samples are a run's latencies in seconds, by name.
+func (r *Run) samples() map[string]sample {
+	lists := map[string][]float64{}
+	add := func(name string, v ...float64) { lists[name] = append(lists[name], v...) }
+	several := r.severalTokens()
+	for i := range r.Records {
+		rec := &r.Records[i]
+		if rec.Skipped {
+			continue
+		}
+		add(nameLate, rec.Late())
+		if r.bounded() {
+			add(nameQueue, max(rec.Room-rec.Intended, 0))
+		}
+		if rec.Failure() != "" {
+			continue
+		}
+		add(nameTTFT, rec.TTFT())
+		add(nameTTFTDue, rec.FirstToken-rec.Intended)
+		add(nameE2EL, rec.E2EL())
+		add(nameE2ELDue, rec.E2EL()+rec.Sent-rec.Intended)
+		if v, ok := tpot(rec); ok {
+			add(nameTPOT, v)
+		}
+		lists[nameITL] = slices.AppendSeq(lists[nameITL], rec.ITL())
+		if several {
+			add(nameITLToken, perToken(rec)...)
+		}
+	}
+	all := map[string]sample{}
+	for name, values := range lists {
+		slices.Sort(values)
+		all[name] = values
+	}
+	return all
+}
+
+// tpot is Record.TPOT by the best account of the tokens that there is.
+func tpot(r *client.Record) (seconds float64, ok bool) {
+	n := outputTokens(r)
+	if n < 2 || len(r.TokenTimes) == 0 {
+		return 0, false
+	}
+	return (r.TokenTimes[len(r.TokenTimes)-1] - r.TokenTimes[0]) / float64(n-1), true
+}
+
+// severalTokens is whether chunks brought several tokens each: then the gap between chunks is
+// not that between tokens.
+func (r *Run) severalTokens() bool {
+	tokens, chunks := 0, 0
+	for i := range r.Records {
+		if rec := &r.Records[i]; rec.Failure() == "" && rec.CountedBy != client.CountChunks {
+			tokens += outputTokens(rec)
+			chunks += len(rec.TokenTimes) - len(rec.NoText)
+		}
+	}
+	return float64(tokens) > severalTokens*float64(chunks)
+}
+
+// severalTokens is how many tokens a chunk must bring on average to be said: a first chunk
+// with two of a hundred is not worth a word.
+const severalTokens = 1.05
+
+// perToken are the gaps between tokens: that between two chunks divided by the tokens that
+// the second brought, so many times, as SGLang's client has it on its own API (chunk_gap /
+// num_new_tokens). It is the server's pace, and not when a user sees a token.
+func perToken(r *client.Record) []float64 {
+	var list []float64
+	last, owed := -1.0, 0.0
+	for at, tokens := range chunks(r) {
+		if last < 0 {
+			last = at
+			continue
+		}
+		owed += tokens
+		n := int(owed + 1e-9)
+		if n == 0 {
+			continue // its time is that of the next
+		}
+		list = append(list, slices.Repeat([]float64{(at - last) / float64(n)}, n)...)
+		last, owed = at, owed-float64(n)
+	}
+	return list
+}
+
+// chunks are the times of a request's chunks with text, and the tokens of each: as the server
+// says, else all alike.
+func chunks(r *client.Record) iter.Seq2[float64, float64] {
+	return func(yield func(at, tokens float64) bool) {
+		alike := 1.0
+		if n := outputTokens(r); n > 0 && r.Failure() == "" {
+			alike = float64(n) / float64(max(len(r.TokenTimes)-len(r.NoText), 1))
+		}
+		silent := r.NoText
+		for i, at := range r.TokenTimes {
+			if len(silent) > 0 && silent[0] == i {
+				silent = silent[1:]
+				continue
+			}
+			tokens := alike
+			if i < len(r.ChunkTokens) {
+				tokens = float64(r.ChunkTokens[i])
+			}
+			if !yield(at, tokens) {
+				return
+			}
+		}
+	}
+}
+
+// Metrics computes the run's.
+func (r *Run) Metrics() *Metrics {
+	return r.metrics(r.samples())
+}
+
+func (r *Run) metrics(samples map[string]sample) *Metrics {
+	var meter client.Meter
+	m := &Metrics{Latencies: map[string]Spread{}, CountedBy: map[string]int{}, FinishReasons: map[string]int{}}
+	kept := 0
+	for i := range r.Records {
+		rec := &r.Records[i]
+		if rec.Skipped {
+			m.Skipped++
+			continue
+		}
+		meter.Add(rec)
+		if rec.Failure() != "" {
+			continue
+		}
+		m.Chunks += len(rec.TokenTimes) - len(rec.NoText)
+		if rec.CountedBy != "" {
+			m.CountedBy[rec.CountedBy]++
+		}
+		if rec.FinishReason != "" {
+			m.FinishReasons[rec.FinishReason]++
+		}
+		if r.keeps(rec) {
+			kept++
+		}
+	}
+	m.Metrics = meter.Metrics(r.Duration)
+	for name, s := range samples {
+		m.Latencies[name] = s.spread()
+	}
+	e2el := m.Latencies[nameE2EL]
+	m.MeanE2ELMS, m.MedianE2ELMS, m.P99E2ELMS = e2el.Mean, e2el.Median, e2el.P99
+	flight := r.inFlight()
+	m.Concurrency = figure.Round(per(flight.area, r.Duration), 4)
+	m.MaxConcurrency = flight.peak
+	if tokens := r.tokenRate(1); len(tokens) > 0 {
+		m.PeakOutput = slices.Max(tokens)
+	}
+	if len(r.Goodput) > 0 {
+		rate, share := per(float64(kept), r.Duration), per(float64(kept), float64(len(r.Records)))
+		m.Goodput, m.Attained = &rate, &share
+	}
+	return m
+}
+
+// keeps is whether a request keeps every SLO of the run.
+func (r *Run) keeps(rec *client.Record) bool {
+	s := vllmSeen(rec, r.Tokenizer != "")
+	return s.keeps(r.Goodput)
+}

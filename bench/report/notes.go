@@ -1,0 +1,175 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+
+	"kvferry/bench/client"
+)
+
+// Limits of what is worth a word.
+const (
+	lateSend = 5.0 // ms: half a decode step; a client that is later than this shows in its own figures
+	enough   = 100 // values of which a P99 is one of them, and not drawn out of the greatest two
+	toldLate = 0.1 // of the latency, that requests waited for room on average
+)
+
+// notes say in words what is odd about a run, faults first: what a reader would take for a
+// property of the server.
+func (r *Run) notes(m *Metrics) (faults, notes []string) {
+	faults, notes = slices.Clone(r.Faults), slices.Clone(r.Notes)
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
+	note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
+	sent := len(r.Records) - m.Skipped
+	if r.Interrupted {
+		note("the run was interrupted: %d of %d requests had been sent, %d of them were in flight", sent, max(r.NumPrompts, sent), m.Interrupted)
+	}
+	switch {
+	case sent == 0:
+		fault("no request was sent")
+	case m.Successful == 0 && m.Interrupted < sent:
+		fault("no request succeeded: every latency of this report is 0 for that reason alone")
+	}
+	for _, f := range r.failures() {
+		reason := shortened(f.reason, 300)
+		if f.count == 1 {
+			fault("request %d of %d failed: %s", f.first, sent, reason)
+		} else {
+			fault("%d of %d requests failed, the first is request %d: %s", f.count, sent, f.first, reason)
+		}
+	}
+	if m.Skipped > 0 {
+		note("%d requests were never sent, because one that they follow failed", m.Skipped)
+	}
+	if n := r.count(func(rec *client.Record) bool { return rec.Silent }); n > 0 {
+		note("%d of the failed requests were answered with status 200 and not one token: SGLang's client counts these as successes with a TTFT of 0", n)
+	}
+	r.streamNotes(m, note)
+	r.tokenNotes(m, note)
+	r.lateNotes(m, note)
+	if n := m.Latencies[nameTTFT].Values; n > 0 && n < enough {
+		note("%d requests are too few for a P99: it lies between the greatest two values", n)
+	}
+	return faults, notes
+}
+
+func (r *Run) count(is func(*client.Record) bool) int {
+	n := 0
+	for i := range r.Records {
+		if is(&r.Records[i]) {
+			n++
+		}
+	}
+	return n
+}
+
+// A failure is a reason with the requests that failed for it.
+type failure struct {
+	reason       string
+	count, first int
+}
+
+// failures are the reasons of failed requests, the most frequent first. Digits in a message
+// do not make another reason of it.
+func (r *Run) failures() []failure {
+	by := map[string]*failure{}
+	for i := range r.Records {
+		rec := &r.Records[i]
+		reason := rec.Failure()
+		if reason == "" || rec.Skipped || rec.Status == client.StatusInterrupted {
+			continue
+		}
+		key := strings.Map(func(c rune) rune {
+			if c >= '0' && c <= '9' {
+				return -1
+			}
+			return c
+		}, reason)
+		if by[key] == nil {
+			by[key] = &failure{reason: reason, first: rec.Index}
+		}
+		by[key].count++
+	}
+	list := make([]failure, 0, len(by))
+	for _, key := range slices.Sorted(maps.Keys(by)) {
+		list = append(list, *by[key])
+	}
+	slices.SortStableFunc(list, func(a, b failure) int { return cmp.Or(b.count-a.count, a.first-b.first) })
+	return list
+}
+
+// streamNotes say how the answers were streamed.
+func (r *Run) streamNotes(m *Metrics, note func(string, ...any)) {
+	long, whole, early := 0, 0, 0
+	for i := range r.Records {
+		rec := &r.Records[i]
+		if rec.Failure() != "" {
+			continue
+		}
+		tokens := outputTokens(rec)
+		if tokens > 1 {
+			long++
+			if len(rec.TokenTimes)-len(rec.NoText) <= 1 {
+				whole++
+			}
+		}
+		if tokens < rec.MaxTokens {
+			early++
+		}
+	}
+	switch {
+	case long > 0 && whole == long:
+		note("the server did not stream: each answer came in one piece, so TTFT is E2EL, and there is no ITL and no TPOT to speak of")
+	case whole > 0:
+		note("%d of %d answers of several tokens came in one piece: their TTFT is their E2EL", whole, long)
+	case m.Chunks > 0 && r.severalTokens():
+		note("chunks carry several tokens, %.2f on average: ITL is the gap between chunks; ITL per token is that gap shared among the tokens that the chunk brought", float64(m.GeneratedTokens)/float64(m.Chunks))
+	}
+	if early > 0 {
+		note("%d of %d answers ended before max_tokens (EOS or a stop word): two servers that end at other tokens did not do the same work", early, m.Successful)
+	}
+}
+
+// tokenNotes say who counted the tokens.
+func (r *Run) tokenNotes(m *Metrics, note func(string, ...any)) {
+	if n := m.CountedBy[client.CountChunks]; n > 0 {
+		note("token counts of %d requests are unconfirmed: neither the server nor a tokenizer counted, a chunk is taken for a token", n)
+	}
+	if n := m.CountedBy[client.CountTokenizer]; n > 0 {
+		note("output tokens of %d requests were counted by the client's tokenizer, of the text: the server said none", n)
+	}
+	wrong, first := 0, -1
+	for i := range r.Records {
+		rec := &r.Records[i]
+		if rec.Failure() == "" && rec.PromptTokens > 0 && promptTokens(rec) != rec.PromptTokens {
+			if wrong++; first < 0 {
+				first = i
+			}
+		}
+	}
+	if wrong > 0 {
+		rec := &r.Records[first]
+		note("the server counted other prompt lengths than were sent in %d of %d requests, the first is request %d: %d tokens, %d sent", wrong, m.Successful, rec.Index, promptTokens(rec), rec.PromptTokens)
+	}
+}
+
+// lateNotes say what the client itself did to the figures.
+func (r *Run) lateNotes(m *Metrics, note func(string, ...any)) {
+	if m.P99SendDelayMS > lateSend {
+		note("the client was late: P99 of sent - intended is %.1f ms (most %.1f), so the load was not quite the one that was asked for; what its users would have waited is the latency from the due time", m.P99SendDelayMS, m.MaxSendDelayMS)
+	}
+	if r.bounded() {
+		sent, due, queue := m.Latencies[nameE2EL], m.Latencies[nameE2ELDue], m.Latencies[nameQueue]
+		if queue.Mean > toldLate*sent.Mean && !math.IsInf(r.rate(), 1) {
+			note("requests waited for room, %.1f ms on average: from when it was due, a request took %.1f ms (P99 %.1f), from when it was sent %.1f (P99 %.1f). With a bound on concurrency the load slows down with the server; the latencies from the due time are what an open load would see at least",
+				queue.Mean, due.Mean, due.P99, sent.Mean, sent.P99)
+		}
+	}
+}
+
+// disturbed is whether the machine did something else beside the run.
+func (r *Run) disturbed() bool { return r.Disturbance != nil && len(r.Disturbance.Why) > 0 }

@@ -1,0 +1,276 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"kvferry/bench/client"
+	"kvferry/bench/page"
+)
+
+// latencyNames are the rows of the table of latencies, in its order.
+var latencyNames = []struct{ name, label string }{
+	{nameTTFT, "TTFT"},
+	{nameTPOT, "TPOT"},
+	{nameITL, "ITL"},
+	{nameITLToken, "ITL per token"},
+	{nameE2EL, "E2EL"},
+	{nameTTFTDue, "TTFT from due time"},
+	{nameE2ELDue, "E2EL from due time"},
+	{nameQueue, "waited for room"},
+	{nameLate, "client late"},
+}
+
+// latencyTable is every latency in milliseconds.
+func (m *Metrics) latencyTable() page.Table {
+	t := page.Table{Title: "Latency (ms)", Left: 1, Head: []string{"", "mean", "median", "P90", "P95", "P99", "max", "std", "values"}}
+	for _, l := range latencyNames {
+		s, ok := m.Latencies[l.name]
+		if !ok {
+			continue
+		}
+		row := []string{l.label}
+		for _, v := range []float64{s.Mean, s.Median, s.P90, s.P95, s.P99, s.Max, s.Std} {
+			row = append(row, fixed(v, 2))
+		}
+		t.Rows = append(t.Rows, append(row, strconv.Itoa(s.Values)))
+	}
+	return t
+}
+
+// fixed has n decimals, and none of a number that is not one.
+func fixed(v float64, n int) string {
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return "-"
+	}
+	return strconv.FormatFloat(v, 'f', n, 64)
+}
+
+// A column is a figure with its name above it.
+type column struct{ head, value string }
+
+func oneRow(title string, columns []column) page.Table {
+	t := page.Table{Title: title, Rows: [][]string{nil}}
+	for _, c := range columns {
+		t.Head, t.Rows[0] = append(t.Head, c.head), append(t.Rows[0], c.value)
+	}
+	return t
+}
+
+// rateTable is what the run came to a second.
+func (m *Metrics) rateTable() page.Table {
+	columns := []column{
+		{"duration (s)", fixed(m.DurationS, 2)},
+		{"requests/s", fixed(m.RequestThroughput, 2)},
+		{"input tokens/s", fixed(per(float64(m.InputTokens), m.DurationS), 1)},
+		{"output tokens/s", fixed(m.OutputThroughput, 1)},
+		{"most output tokens in 1 s", fixed(m.PeakOutput, 0)},
+		{"in flight, mean", fixed(m.Concurrency, 2)},
+		{"in flight, most", strconv.Itoa(m.MaxConcurrency)},
+	}
+	if m.Goodput != nil {
+		columns = append(columns, column{"goodput (requests/s)", fixed(*m.Goodput, 2)}, column{"kept the SLO (%)", fixed(100**m.Attained, 1)})
+	}
+	return oneRow("Throughput", columns)
+}
+
+// countTable is how many requests and tokens there were, who counted and what ended them.
+func (m *Metrics) countTable() page.Table {
+	columns := []column{{"successful", strconv.Itoa(m.Successful)}, {"failed", strconv.Itoa(m.Failed)}}
+	add := func(head string, n int) {
+		if n > 0 {
+			columns = append(columns, column{head, strconv.Itoa(n)})
+		}
+	}
+	add("interrupted", m.Interrupted)
+	add("never sent", m.Skipped)
+	columns = append(columns, column{"input tokens", strconv.Itoa(m.InputTokens)}, column{"output tokens", strconv.Itoa(m.GeneratedTokens)}, column{"chunks", strconv.Itoa(m.Chunks)})
+	for _, by := range slices.Sorted(maps.Keys(m.CountedBy)) {
+		add("counted by "+by, m.CountedBy[by])
+	}
+	for _, why := range slices.Sorted(maps.Keys(m.FinishReasons)) {
+		add("ended by "+why, m.FinishReasons[why])
+	}
+	return oneRow("Requests", columns)
+}
+
+// slowest is how many requests the list of the slowest has.
+const slowest = 15
+
+// slowestTable is the requests that took longest from their due time, with where their time
+// went: in the client, to the first token, to the last; and by the server's own account where
+// it gives one.
+func (r *Run) slowestTable() page.Table {
+	records := r.slowest()
+	t := page.Table{Title: "The slowest requests (ms)", Left: 2, Head: []string{
+		"request", "id", "due at s", "prompt", "output", "total", "waited for room", "client late", "TTFT", "decoding", "longest gap",
+	}}
+	var shown []int // stages that took time in one of them
+	for i, name := range client.StageNames {
+		if slices.ContainsFunc(records, func(rec *client.Record) bool { return rec.Breakdown != nil && stages(rec.Breakdown)[i] > 0 }) {
+			shown, t.Head = append(shown, i), append(t.Head, name)
+		}
+	}
+	for _, rec := range records {
+		gap := 0.0
+		for g := range rec.ITL() {
+			gap = max(gap, g)
+		}
+		ms := func(seconds float64) string { return fixed(seconds*1e3, 1) }
+		row := []string{
+			strconv.Itoa(rec.Index), shortened(rec.RequestID, 24), fixed(rec.Intended, 2), strconv.Itoa(promptTokens(rec)), strconv.Itoa(outputTokens(rec)),
+			ms(rec.E2EL() + rec.Sent - rec.Intended), ms(max(rec.Room-rec.Intended, 0)), ms(rec.Late()), ms(rec.TTFT()), ms(rec.E2EL() - rec.TTFT()), ms(gap),
+		}
+		for _, i := range shown {
+			cell := "-"
+			if rec.Breakdown != nil {
+				cell = fixed(stages(rec.Breakdown)[i], 1)
+			}
+			row = append(row, cell)
+		}
+		t.Rows = append(t.Rows, row)
+	}
+	return t
+}
+
+// slowest are the requests that took longest, from the slowest on.
+func (r *Run) slowest() []*client.Record {
+	var list []*client.Record
+	for i := range r.Records {
+		if rec := &r.Records[i]; rec.Failure() == "" {
+			list = append(list, rec)
+		}
+	}
+	slices.SortStableFunc(list, func(a, b *client.Record) int {
+		return cmp.Compare(b.E2EL()+b.Sent-b.Intended, a.E2EL()+a.Sent-a.Intended)
+	})
+	return list[:min(slowest, len(list))]
+}
+
+// stages are the parts of a request's life by the server's account, in milliseconds, in the
+// order of client.StageNames.
+func stages(b *client.Breakdown) (ms [len(client.StageNames)]float64) {
+	for i, us := range []int64{b.ProxyUS, b.QueueUS, b.PrefillUS, b.PostUS, b.WireUS, b.LandUS, b.FirstDecodeUS} {
+		ms[i] = float64(us) / 1e3
+	}
+	return ms
+}
+
+// shortened is a text's first n letters.
+func shortened(text string, n int) string {
+	if runes := []rune(text); len(runes) > n {
+		return string(runes[:n-1]) + "…"
+	}
+	return text
+}
+
+// stageTable is the mean request by the server's account; false where it gives none.
+func (m *Metrics) stageTable() (page.Table, bool) {
+	if m.Stages == nil {
+		return page.Table{}, false
+	}
+	t := page.Table{Title: "Where the mean request's time went, by the server (ms)"}
+	row := []string{}
+	for i, name := range client.StageNames {
+		t.Head = append(t.Head, name)
+		row = append(row, fixed(*m.Stages.Parts()[i], 2))
+	}
+	t.Rows = [][]string{row}
+	return t, true
+}
+
+// groupTables are the figures by adapter and by server, where there are several.
+func (r *Run) groupTables() []page.Table {
+	var tables []page.Table
+	for _, g := range []struct {
+		title, head string
+		of          func(*client.Record) string
+	}{
+		{"By adapter (ms)", "adapter", func(rec *client.Record) string { return rec.Adapter }},
+		{"By server (ms)", "server", func(rec *client.Record) string { return rec.Worker }},
+	} {
+		by := map[string]*Run{}
+		for i := range r.Records {
+			rec := r.Records[i]
+			name := cmp.Or(g.of(&rec), "-")
+			if by[name] == nil {
+				by[name] = &Run{Setup: r.Setup, Duration: r.Duration}
+			}
+			by[name].Records = append(by[name].Records, rec)
+		}
+		if len(by) < 2 {
+			continue
+		}
+		t := page.Table{Title: g.title, Left: 1, Head: []string{g.head, "requests", "failed", "output tokens", "mean TTFT", "P99 TTFT", "mean TPOT", "mean E2EL", "P99 E2EL"}}
+		for _, name := range slices.Sorted(maps.Keys(by)) {
+			m := by[name].Metrics()
+			t.Rows = append(t.Rows, []string{
+				name, strconv.Itoa(len(by[name].Records)), strconv.Itoa(m.Failed), strconv.Itoa(m.GeneratedTokens),
+				fixed(m.MeanTTFTMS, 1), fixed(m.P99TTFTMS, 1), fixed(m.MeanTPOTMS, 2), fixed(m.MeanE2ELMS, 1), fixed(m.P99E2ELMS, 1),
+			})
+		}
+		tables = append(tables, t)
+	}
+	return tables
+}
+
+// failureTable is why requests failed; false if none did.
+func (r *Run) failureTable() (page.Table, bool) {
+	t := page.Table{Title: "Failed requests", Left: 1, Head: []string{"reason", "requests", "first"}}
+	for _, f := range r.failures() {
+		t.Rows = append(t.Rows, []string{shortened(f.reason, 120), strconv.Itoa(f.count), strconv.Itoa(f.first)})
+	}
+	return t, len(t.Rows) > 0
+}
+
+// setupTable is what was run.
+func (r *Run) setupTable() page.Table {
+	t := page.Table{Title: "What was run", Left: 2, Head: []string{"", ""}}
+	add := func(name, value string) {
+		if value != "" {
+			t.Rows = append(t.Rows, []string{name, value})
+		}
+	}
+	add("server", strings.TrimSpace(r.BaseURL+r.Endpoint))
+	add("servers", strings.Join(r.Worker, ", "))
+	add("backend", r.Backend)
+	add("model", r.Model)
+	add("tokenizer", cmp.Or(r.Tokenizer, "none: the server counts"))
+	add("data set", strings.TrimSpace(r.Dataset+" "+r.DatasetPath))
+	add("requests", strconv.Itoa(r.NumPrompts))
+	add("arrivals", r.arrivals())
+	add("concurrency", map[bool]string{true: "at most " + strconv.Itoa(r.MaxConcurrency), false: "not bounded"}[r.bounded()])
+	add("SLO", r.sloText())
+	add("seed", strconv.FormatUint(r.Seed, 10))
+	add("adapters", strings.TrimSpace(strings.Join(r.LoRA, ", ")+" "+r.LoRAPick))
+	add("as", r.Compat)
+	add("clock", r.Clock)
+	add("command", strings.Join(r.Command, " "))
+	return t
+}
+
+// arrivals say when requests are sent.
+func (r *Run) arrivals() string {
+	switch {
+	case r.TraceTimestamps:
+		return "when the trace says"
+	case r.RampUp != nil:
+		return fmt.Sprintf("from %d to %d a second, %s", r.RampUp.Start, r.RampUp.End, r.RampUp.Strategy)
+	case math.IsInf(r.rate(), 1):
+		return "all at once"
+	}
+	return fmt.Sprintf("%g a second, burstiness %g", r.RequestRate, r.Burstiness)
+}
+
+func (r *Run) sloText() string {
+	var parts []string
+	for _, s := range r.Goodput {
+		parts = append(parts, fmt.Sprintf("%s up to %g ms", strings.ToUpper(s.Metric), s.MS))
+	}
+	return strings.Join(parts, ", ")
+}
