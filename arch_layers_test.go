@@ -83,6 +83,7 @@ var layers = map[string]layer{
 	"bench/server":            {module: []string{"bench/client"}},
 	"bench/serve":             {module: []string{"clock", "config", "load", "sim", "bench/client", "bench/figure", "bench/machine", "bench/page", "bench/ratesearch", "bench/report", "bench/server", "bench/simulation", "bench/steady"}, libraries: []string{"github.com/schollz/progressbar/v3"}},
 	"bench/serving":           {module: []string{"load", "bench/client", "bench/figure", "bench/machine"}},
+	"bench/scrape":            {module: []string{"bench/client", "bench/page"}, libraries: []string{"github.com/prometheus"}},
 	"bench/steady":            {module: []string{"config", "bench/client", "bench/figure", "bench/page"}},
 	"bench/simulation": {
 		module:    []string{"config", "load", "engine", "handoff", "placement", "sim", "bench/client", "bench/figure", "bench/page"},

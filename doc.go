@@ -30,6 +30,7 @@
 //	bench/serving                        what the proxy and a node cost themselves, a token
 //	bench/simulation                     any cluster and load in virtual time, and sweeps
 //	bench/ratesearch                     the highest rate that keeps an SLO
+//	bench/scrape                         what the server says of itself, beside what the client measured
 //	bench/steady                         the part of a run in which the load was steady
 //	bench/report                         what a run came to: vLLM's report, SGLang's, and ours
 //	bench/client                         the client: SSE, open and closed loops, metrics

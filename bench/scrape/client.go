@@ -1,0 +1,86 @@
+package scrape
+
+import (
+	"iter"
+
+	"kvferry/bench/client"
+)
+
+// A Client is the client's account of a run, for the rules.
+type Client struct {
+	Sent         int `json:"sent"`     // requests that were written, with those that failed
+	Answered     int `json:"answered"` // of these, answered to the end
+	InputTokens  int `json:"input_tokens"`
+	OutputTokens int `json:"output_tokens"`
+	// CountedBy says who counted the tokens: client.CountUsage if it was the server itself.
+	CountedBy string `json:"counted_by"`
+	// Means over the answered requests, in milliseconds. Whole is to the stream's end, which
+	// E2EL does not wait for.
+	TTFTMS  float64 `json:"mean_ttft_ms"`
+	ITLMS   float64 `json:"mean_itl_ms"`
+	TPOTMS  float64 `json:"mean_tpot_ms"`
+	E2ELMS  float64 `json:"mean_e2el_ms"`
+	WholeMS float64 `json:"mean_whole_ms"`
+	KVBytes int64   `json:"kv_bytes"` // as answers' breakdowns say
+
+	// The rest is for the caller to set.
+
+	WantedHitRate float64 `json:"wanted_prefix_hit_rate"` // the load's; 0 is none
+	NICs          NICs    `json:"nics,omitempty"`         // what this machine carried in the run
+	// Here says that all transfers of KV begin or end on this machine, so that they are in NICs.
+	Here bool `json:"server_is_here"`
+}
+
+// Of is the account of a run's records.
+func Of(records iter.Seq[*client.Record]) Client {
+	var c Client
+	var tpots, gaps int
+	for r := range records {
+		if r.Skipped {
+			continue
+		}
+		c.Sent++
+		if r.Breakdown != nil {
+			c.KVBytes += r.Breakdown.KVBytes
+		}
+		if r.Status != client.StatusOK || r.Failure() != "" {
+			continue
+		}
+		c.Answered++
+		c.InputTokens += first(r.InputTokens, r.Usage.PromptTokens, r.PromptTokens)
+		c.OutputTokens += first(r.OutputTokens, r.Usage.CompletionTokens, len(r.TokenTimes))
+		by := r.CountedBy
+		if by == "" {
+			by = client.CountUsage
+		}
+		if c.CountedBy == "" || by != client.CountUsage { // one count that is not the server's spoils all
+			c.CountedBy = by
+		}
+		c.TTFTMS += r.TTFT() * 1e3
+		c.E2ELMS += r.E2EL() * 1e3
+		c.WholeMS += (r.Finish - r.Sent) * 1e3
+		for gap := range r.ITL() {
+			c.ITLMS += gap * 1e3
+			gaps++
+		}
+		if v, ok := r.TPOT(); ok {
+			c.TPOTMS += v * 1e3
+			tpots++
+		}
+	}
+	n := float64(max(c.Answered, 1))
+	c.TTFTMS, c.E2ELMS, c.WholeMS = c.TTFTMS/n, c.E2ELMS/n, c.WholeMS/n
+	c.ITLMS /= float64(max(gaps, 1))
+	c.TPOTMS /= float64(max(tpots, 1))
+	return c
+}
+
+// first is the first number that is not 0.
+func first(numbers ...int) int {
+	for _, n := range numbers {
+		if n != 0 {
+			return n
+		}
+	}
+	return 0
+}

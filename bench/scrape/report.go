@@ -1,0 +1,180 @@
+package scrape
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"kvferry/bench/page"
+)
+
+// A Run reads pages before a run and after it.
+type Run struct {
+	urls   []string
+	http   *http.Client
+	header http.Header
+	before []*Snapshot // nil of one that could not be read
+	faults []error     // of these
+	nics   NICs
+}
+
+// Before reads the pages, of which none need be there, and this machine's NICs. header is
+// sent with each, for servers that want a key; it may be nil.
+func Before(ctx context.Context, c *http.Client, urls []string, header http.Header) *Run {
+	r := &Run{urls: urls, http: c, header: header, nics: ReadNICs()}
+	for _, url := range urls {
+		s, err := Fetch(ctx, c, url, header)
+		r.before, r.faults = append(r.before, s), append(r.faults, err)
+	}
+	return r
+}
+
+// patience is how long After waits for a server to count the last answers, and pause is
+// between two looks at it. SGLang counts a request up to a second after its end.
+const (
+	patience = 2 * time.Second
+	pause    = 100 * time.Millisecond
+)
+
+// After reads the pages again. Where the first counts fewer requests than were answered,
+// it looks again for two seconds. ctx must not be that of a run which was interrupted: its
+// report is wanted too.
+func (r *Run) After(ctx context.Context, c Client) Report {
+	c.NICs = ReadNICs().Since(r.nics)
+	report := Report{Client: c}
+	for i, url := range r.urls {
+		f, err := r.since(ctx, i)
+		for deadline := time.Now().Add(patience); err == nil && i == 0 && FewerRequests(f, c) != "" && time.Now().Before(deadline); {
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
+			}
+			f, err = r.since(ctx, i)
+		}
+		if err != nil {
+			report.Missing = append(report.Missing, err.Error())
+			continue
+		}
+		if f.Server == "" {
+			report.Missing = append(report.Missing, fmt.Sprintf("metrics: %s has none of a server that is known here", url))
+			continue
+		}
+		report.Server = append(report.Server, f)
+		if i == 0 {
+			report.Words = Judge(f, c)
+		}
+	}
+	return report
+}
+
+// since is what a page says of the time after Before.
+func (r *Run) since(ctx context.Context, i int) (Figures, error) {
+	if r.before[i] == nil {
+		return Figures{}, r.faults[i]
+	}
+	s, err := Fetch(ctx, r.http, r.urls[i], r.header)
+	if err != nil {
+		return Figures{}, err
+	}
+	return s.Since(r.before[i]), nil
+}
+
+// A Report is the two accounts of a run.
+type Report struct {
+	Client Client `json:"client"`
+	// Server is what each page counted; that of the first is compared with the client's. More
+	// are those of single engines behind it.
+	Server  []Figures `json:"server"`
+	Missing []string  `json:"missing,omitempty"` // why there is no page
+	Words   []Word    `json:"words,omitempty"`   // what cannot be true of both
+}
+
+// latencyRows are the table's latencies, with the client's mean where it has one.
+var latencyRows = []struct {
+	key, name string
+	client    func(Client) float64
+}{
+	{TTFT, "TTFT", func(c Client) float64 { return c.TTFTMS }},
+	{ITL, "ITL", func(c Client) float64 { return c.ITLMS }},
+	{TPOT, "TPOT", func(c Client) float64 { return c.TPOTMS }},
+	{E2EL, "E2EL", func(c Client) float64 { return c.E2ELMS }},
+	{Queue, "Queue", nil},
+	{Prefill, "Prefill", nil},
+	{Decode, "Decode", nil},
+}
+
+// countRows are its counts.
+var countRows = []struct {
+	key, name string
+	client    func(Client) float64
+}{
+	{Requests, "Requests", func(c Client) float64 { return float64(c.Sent) }},
+	{InputTokens, "Input tokens", func(c Client) float64 { return float64(c.InputTokens) }},
+	{ComputedTokens, "Prompt tokens computed", nil},
+	{OutputTokens, "Output tokens", func(c Client) float64 { return float64(c.OutputTokens) }},
+	{Preemptions, "Preemptions", nil},
+	{PrefixQueries, "Prefix cache: tokens asked", nil},
+	{PrefixHits, "Prefix cache: tokens found", nil},
+	{RemoteQueries, "Other nodes' KV: tokens asked", nil},
+	{RemoteHits, "Other nodes' KV: tokens found", nil},
+	{KVTransfers, "KV transfers", nil},
+	{KVFailures, "KV transfers failed", nil},
+	{KVSeconds, "KV transfer time (s)", nil},
+	{ComputeSeconds, "Prefill time (s)", nil},
+	{GenerateSeconds, "Decode time (s)", nil},
+}
+
+// Tables are a table a page: the server's figures beside the client's.
+func (r *Report) Tables() (tables []page.Table) {
+	for i, f := range r.Server {
+		t := page.Table{Title: fmt.Sprintf("%s's own figures (%s)", f.Server, f.URL), Head: []string{"", "client", "server"}, Left: 1}
+		row := func(name, ours, theirs string) { t.Rows = append(t.Rows, []string{name, ours, theirs}) }
+		ours := func(of func(Client) float64, format string) string {
+			if of == nil || i > 0 {
+				return ""
+			}
+			return fmt.Sprintf(format, of(r.Client))
+		}
+		for _, c := range countRows {
+			if v, ok := f.Counts[c.key]; ok {
+				row(c.name, ours(c.client, "%.0f"), fmt.Sprintf("%.6g", v))
+			}
+		}
+		if rate, ok := f.HitRate(); ok {
+			wanted := ""
+			if w := r.Client.WantedHitRate; w > 0 {
+				wanted = fmt.Sprintf("%.1f wanted", 100*w)
+			}
+			row("Prefix cache: hit rate (%)", wanted, fmt.Sprintf("%.1f", 100*rate))
+		}
+		if kv, ok := f.Counts[KVBytes]; ok {
+			mine := ""
+			if r.Client.KVBytes > 0 {
+				mine = size(float64(r.Client.KVBytes))
+			}
+			row("KV moved", mine, size(kv))
+			if len(r.Client.NICs) > 0 && i == 0 {
+				row("Carried by this machine's NICs", size(float64(r.Client.NICs.Most())), "")
+			}
+		}
+		for _, l := range latencyRows {
+			h := f.Latencies[l.key]
+			if h.Values == 0 {
+				continue
+			}
+			row("Mean "+l.name+" (ms)", ours(l.client, "%.2f"), fmt.Sprintf("%.2f", h.MeanMS))
+			row("P99 "+l.name+" (ms), in a bucket", "", bucket(h.P99))
+		}
+		tables = append(tables, t)
+	}
+	return tables
+}
+
+// bucket is what is sure of a quantile.
+func bucket(q Quantile) string {
+	if q.ToMS == 0 {
+		return fmt.Sprintf("over %.4g", q.FromMS)
+	}
+	return fmt.Sprintf("%.4g to %.4g", q.FromMS, q.ToMS)
+}

@@ -1,0 +1,111 @@
+package scrape
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"kvferry/bench/client"
+)
+
+// agreed are two accounts of one run that may both be true.
+func agreed() (Figures, Client) {
+	f := Figures{
+		Server: "vLLM", Counts: map[string]float64{
+			Requests: 1000, InputTokens: 500000, OutputTokens: 100000, PrefixQueries: 500000, PrefixHits: 250000, KVBytes: 10e9,
+		},
+		Latencies: map[string]Latency{
+			TTFT: {Values: 1000, MeanMS: 100}, ITL: {Values: 99000, MeanMS: 10}, E2EL: {Values: 1000, MeanMS: 1090},
+		},
+	}
+	c := Client{
+		Sent: 1000, Answered: 1000, InputTokens: 500000, OutputTokens: 100000, CountedBy: client.CountUsage,
+		TTFTMS: 103, ITLMS: 10, TPOTMS: 10, E2ELMS: 1093, WholeMS: 1094, WantedHitRate: 0.5,
+		NICs: NICs{"eth0": {Received: 11e9, Transmitted: 1e9}}, Here: true,
+	}
+	return f, c
+}
+
+// TestRules: each rule is silent on accounts that agree and within its tolerance, speaks of
+// one change beyond it, and no other rule speaks of that one.
+func TestRules(t *testing.T) {
+	latency := func(key string, ms float64) func(*Figures, *Client) {
+		return func(f *Figures, _ *Client) { f.Latencies[key] = Latency{Values: 1000, MeanMS: ms} }
+	}
+	count := func(key string, n float64) func(*Figures, *Client) {
+		return func(f *Figures, _ *Client) { f.Counts[key] = n }
+	}
+	ours := func(set func(*Client)) func(*Figures, *Client) {
+		return func(_ *Figures, c *Client) { set(c) }
+	}
+	for name, c := range map[string]struct {
+		change func(*Figures, *Client)
+		rule   string // that speaks; "" for none
+		text   string
+	}{
+		"agreed":           {func(*Figures, *Client) {}, "", ""},
+		"went back":        {func(f *Figures, _ *Client) { f.Back = []string{"vllm:prompt_tokens_total"} }, "went back", "vllm:prompt_tokens_total went back"},
+		"warm-ups counted": {count(Requests, 1009), "", ""},
+		"others":           {count(Requests, 1500), "others use the server", "it counted 1500 requests, and 1000 were sent"},
+		"others, and their means": {func(f *Figures, c *Client) {
+			count(Requests, 1500)(f, c)
+			latency(TTFT, 900)(f, c)
+			latency(E2EL, 9000)(f, c)
+		}, "others use the server", "not compared"},
+		"requests still to be counted": {count(Requests, 991), "", ""},
+		"fewer requests":               {count(Requests, 500), "fewer requests", "500 requests, and 1000 were answered"},
+		"no count of requests":         {func(f *Figures, _ *Client) { delete(f.Counts, Requests) }, "", ""},
+		"tokens to be counted":         {count(OutputTokens, 99100), "", ""},
+		"more tokens":                  {count(OutputTokens, 120000), "", ""},
+		"fewer tokens":                 {count(OutputTokens, 90000), "fewer output tokens", "90000 output tokens in its metrics and 100000 in its answers"},
+		"fewer by the tokenizer":       {func(f *Figures, c *Client) { count(OutputTokens, 90000)(f, c); c.CountedBy = client.CountTokenizer }, "fewer output tokens", "by its tokenizer"},
+		"fewer prompt tokens":          {count(InputTokens, 250000), "fewer input tokens", "another tokenizer"},
+		"TTFT as long":                 {latency(TTFT, 104.9), "", ""},
+		"TTFT longer":                  {latency(TTFT, 106), "server's TTFT longer", "106.0 ms, is longer than the client's, 103.0 ms"},
+		"E2EL as long":                 {latency(E2EL, 1105), "", ""},
+		"E2EL longer":                  {latency(E2EL, 1107), "server's E2EL longer", "1107.0 ms, is longer than the client waited"},
+		"E2EL longer, of failures too": {func(f *Figures, c *Client) { latency(E2EL, 1200)(f, c); c.Answered = 990 }, "", ""},
+		"wider gaps":                   {ours(func(c *Client) { c.ITLMS = 40 }), "client's gaps wider", "4.0 times the server's"},
+		"gaps as they come":            {ours(func(c *Client) { c.ITLMS = 14 }), "", ""},
+		"hit rate near":                {count(PrefixHits, 230000), "", ""},
+		"hit rate":                     {count(PrefixHits, 100000), "prefix hit rate", "20.0 % of the prompt tokens in its prefix cache, and 50.0 % were wanted"},
+		"no hit rate wanted":           {ours(func(c *Client) { c.WantedHitRate = 0 }), "", ""},
+		"KV beside the NICs":           {count(KVBytes, 20e9), "KV more than the NICs carried", "20.00 GB of KV, and this machine's NICs carried 11.00 GB"},
+		"KV elsewhere":                 {func(f *Figures, c *Client) { count(KVBytes, 20e9)(f, c); c.Here = false }, "", ""},
+		"no NICs known":                {func(f *Figures, c *Client) { count(KVBytes, 20e9)(f, c); c.NICs = nil }, "", ""},
+		"nothing answered":             {ours(func(c *Client) { *c = Client{Sent: 1000} }), "", ""},
+	} {
+		f, mine := agreed()
+		c.change(&f, &mine)
+		words := Judge(f, mine)
+		switch {
+		case c.rule == "" && len(words) > 0:
+			t.Errorf("%s: said %+v", name, words)
+		case c.rule != "" && (len(words) != 1 || words[0].Rule != c.rule || !strings.Contains(words[0].Text, c.text)):
+			t.Errorf("%s: said %+v, want %s", name, words, c.rule)
+		}
+	}
+	if words := Judge(Figures{}, Client{}); len(words) > 0 {
+		t.Errorf("of nothing: %+v", words)
+	}
+}
+
+// TestOf: failed requests were sent, skipped ones were not, and one count that is not the
+// server's is enough to say so.
+func TestOf(t *testing.T) {
+	all := records(t)
+	guessed := *all[0]
+	guessed.CountedBy, guessed.OutputTokens = client.CountTokenizer, 17
+	base := Of(slices.Values(all))
+	c := Of(slices.Values(append(slices.Clone(all),
+		&client.Record{Sent: 1, Status: client.StatusFailed, Error: "refused"}, &client.Record{Skipped: true}, &guessed)))
+	if c.Sent != base.Sent+2 || c.Answered != base.Answered+1 || c.OutputTokens != base.OutputTokens+17 || c.CountedBy != client.CountTokenizer {
+		t.Errorf("%+v, then %+v", base, c)
+	}
+	if c.WholeMS < c.E2ELMS || c.E2ELMS < c.TTFTMS || c.TPOTMS == 0 {
+		t.Errorf("%+v", c)
+	}
+	if c := Of(slices.Values([]*client.Record{})); c.Sent != 0 || c.TTFTMS != 0 || c.CountedBy != "" {
+		t.Errorf("of nothing: %+v", c)
+	}
+}
