@@ -26,6 +26,7 @@ var layers = map[string]layer{
 	"load/mt19937":            {},
 	"load/records":            {module: []string{"config"}},
 	"load/loadtest":           {module: []string{"load"}},
+	"tokenizer":               {module: []string{"load", "kvcache", "config"}, libraries: []string{"golang.org/x/text", "github.com/dlclark/regexp2/v2", "github.com/nikolalohinski/gonja/v2"}},
 	"engine":                  {module: []string{"kvcache", "config"}},
 	"engine/eos":              {module: []string{"kvcache", "config"}},
 	"engine/batching":         {module: []string{"engine", "kvcache", "config"}},

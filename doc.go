@@ -50,6 +50,7 @@
 //	engine/enginetest                    what every scheduler must do, and the smallest that does
 //	engine/eos                           after how many tokens the modelled model ends an answer
 //	engine                               what an engine is: sequences, steps, scheduler, executor; modelled costs
+//	tokenizer                            a model's tokenizer: text to token ids and back, chats to text
 //	load                                 what is asked, and when: random, traces, published rows
 //	load/loadtest                        what every source of requests must do
 //	load/numpy                           what numpy.random draws from a seed

@@ -10,7 +10,7 @@ import (
 type Table struct {
 	Title string
 	Head  []string // all empty: the columns need no names
-	Left  int // the first columns, aligned left; the others are aligned right
+	Left  int      // the first columns, aligned left; the others are aligned right
 	Rows  [][]string
 }
 

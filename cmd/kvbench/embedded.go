@@ -133,3 +133,6 @@ func (c *children) Pids() (pids []int) {
 }
 
 func (c *children) Link() *bench.Link { return &c.link }
+
+// Label is the same in words.
+func (c *children) Label() string { return c.link.Label }

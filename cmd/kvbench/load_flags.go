@@ -96,6 +96,12 @@ func (f *loadFlags) settle(changed func(string) bool, bad *config.Faults) {
 	}
 }
 
+// texts reports whether prompts are texts: those of a tokenizer, or of a file.
+func (f *loadFlags) texts() bool { return f.spec.Tokenizer != nil }
+
+// turns reports whether some requests go on with the answers to others.
+func (f *loadFlags) turns() bool { return false }
+
 // scan looks through the file of a trace: how many requests it has, and how long the longest
 // is. It may take a while.
 func (f *loadFlags) scan(bad *config.Faults) (longest int) {

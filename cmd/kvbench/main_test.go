@@ -157,7 +157,7 @@ func TestCarrier(t *testing.T) {
 }
 
 // serve answers completions at once, as a non-disaggregated server would.
-func serve(t *testing.T, answer func(w http.ResponseWriter, r *http.Request)) string {
+func serveHTTP(t *testing.T, answer func(w http.ResponseWriter, r *http.Request)) string {
 	t.Helper()
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
@@ -188,7 +188,7 @@ func kvbench(ctx context.Context, args ...string) (code int, stdout, stderr stri
 func TestRunAgainstProxy(t *testing.T) {
 	for _, prefix := range []string{"http://", ""} {
 		dir := t.TempDir()
-		address := prefix + strings.TrimPrefix(serve(t, ok), "http://") + "/"
+		address := prefix + strings.TrimPrefix(serveHTTP(t, ok), "http://") + "/"
 		code, stdout, stderr := kvbench(t.Context(), "mooncake", "--proxy", address, "--settings", "tcp", "--num-prompts", "2", "--retries-disturbed", "0", "--out", dir)
 		if code != 0 {
 			t.Fatalf("exit %d: %s", code, stderr)
@@ -246,7 +246,7 @@ func TestAnotherSettingExit2(t *testing.T) {
 
 func TestFailedRequestsExit1(t *testing.T) {
 	code, stdout, stderr := kvbench(t.Context(), "mooncake", "--settings", "tcp", "--num-prompts", "1", "--out", t.TempDir(),
-		"--proxy", serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		"--proxy", serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) {
 			http.Error(w, "pool is gone", http.StatusInternalServerError)
 		}))
 	if code != command.ExitFailed || !strings.Contains(stderr, "pool is gone") || !strings.Contains(stdout, "tcp *") {
@@ -257,7 +257,7 @@ func TestFailedRequestsExit1(t *testing.T) {
 func TestInterruptedExit130(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var served atomic.Int32
-	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+	url := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
 		// The server notices that the client has left only after the body.
 		_, _ = io.Copy(io.Discard, r.Body)
 		if served.Add(1) == 2 { // the first is the warm-up

@@ -222,7 +222,7 @@ func TestDiskFull(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	code, stdout, stderr := kvbench(t.Context(), "mooncake", "--settings", "nondisagg", "--proxy", serve(t, ok), "--num-prompts", "60", "--retries-disturbed", "0", "--out", dir)
+	code, stdout, stderr := kvbench(t.Context(), "mooncake", "--settings", "nondisagg", "--proxy", serveHTTP(t, ok), "--num-prompts", "60", "--retries-disturbed", "0", "--out", dir)
 	if code != command.ExitFailed || strings.Count(stderr, "no space left on device") != 1 || !strings.Contains(stderr, "kvbench: results are not kept") {
 		t.Errorf("exit %d\n%s", code, stderr)
 	}

@@ -4,7 +4,10 @@ import (
 	"strings"
 
 	"kvferry/bench"
+	"kvferry/bench/client"
+	"kvferry/bench/ratesearch"
 	"kvferry/bench/simulation"
+	"kvferry/bench/steady"
 	"kvferry/daemon"
 	"kvferry/load"
 )
@@ -24,6 +27,17 @@ func values(command string) map[string][]string {
 			all["settings"] = append(all["settings"], s.Name)
 		}
 		all["clock"] = []string{"real", "virtual", "both"}
+	case "serve":
+		all["dataset-name"] = load.Names()
+		all["clock"] = []string{"real", "virtual", "both"}
+		all["compat"] = []string{load.CompatVLLM, load.CompatSGLang}
+		all["backend"] = client.BackendNames()
+		for _, q := range ratesearch.Quantities {
+			all["find-rate"] = append(all["find-rate"], string(q))
+		}
+		for _, m := range steady.Methods {
+			all["steady-state"] = append(all["steady-state"], string(m))
+		}
 	case "simulate":
 		all["dataset-name"] = load.Names()
 		for _, example := range simulation.SweepExamples() {
