@@ -19,3 +19,8 @@ type Generators struct {
 func newGenerators(seed uint64) Generators {
 	return Generators{Numpy: numpy.NewRandomState(uint32(seed)), Python: pyrandom.New(int64(seed))}
 }
+
+// clone are generators that draw the same from here on, by themselves.
+func (g *Generators) clone() *Generators {
+	return &Generators{Numpy: g.Numpy.Clone(), Python: g.Python.Clone()}
+}

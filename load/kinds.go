@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"kvferry/config"
 )
@@ -34,9 +35,12 @@ const (
 type Kind struct {
 	Name  string
 	About string // in a few words, for help texts
-	// Reads are the fields of a Spec that it reads, besides Kind, Requests and Vocab. A
-	// command refuses the others.
+	// Reads are the fields of a Spec that it reads, besides those that every load reads
+	// (Kind, Requests, Vocab, InFlight, Duration, Adapters, Workers) and those that Times
+	// brings. A command refuses the others.
 	Reads []string
+	// Times says when its requests are due.
+	Times Times
 	// Check notes what is wrong with the fields that it reads.
 	Check func(s Spec, bad *config.Faults)
 	// Open begins a stream; Check has found nothing.
@@ -61,6 +65,20 @@ type Spec struct {
 	File  string  // of a trace or a dataset; Requests 0 takes all of it
 	Speed float64 // of a trace: at 2 requests come twice as fast
 
+	// ArrivalMode says whose arrivals have the Rate: ArrivalNormalized, ArrivalLegacy, or
+	// empty for those of Compat.
+	ArrivalMode string
+	RampUp      RampUp    // instead of Rate
+	Functions   Functions // instead of Rate, Burstiness and Adapters.Choice
+	// Untimed is a trace whose times are not used: the Spec's arrivals come instead.
+	Untimed bool
+	// Duration is how long requests are sent, 0 for no limit. One that is due later is not
+	// sent. With it a load that is drawn may have no end: Requests 0.
+	Duration time.Duration
+
+	Adapters Adapters // which LoRA adapter a request is for
+	Workers  Workers  // which server it goes to
+
 	// Compat says whose draws these are: the same seed gives the lengths, prompts and times
 	// of that tool. Empty: our own.
 	Compat string // "", CompatVLLM or CompatSGLang
@@ -72,6 +90,26 @@ type Spec struct {
 
 // MaxInFlight is more than a machine has ports for.
 const MaxInFlight = 1 << 20
+
+// Times says where the times of a kind of load come from.
+type Times int
+
+const (
+	// OwnTimes: Open gives the requests their times, by whatever it reads.
+	OwnTimes Times = iota
+	// Arriving: Open gives none; the Spec's arrivals come on them. The kind reads Rate,
+	// Burstiness, ArrivalMode, RampUp and Functions.
+	Arriving
+	// Recorded: Open gives those that were recorded. The kind reads Untimed, and if that is
+	// set, what Arriving does.
+	Recorded
+)
+
+// Fields that many kinds read.
+var (
+	always   = []string{"Kind", "Requests", "Vocab", "InFlight", "Duration", "Adapters", "Workers"}
+	arriving = []string{"Rate", "Burstiness", "ArrivalMode", "RampUp", "Functions"}
+)
 
 // Values of Spec.Compat: vllm bench serve, and sglang.bench_serving.
 const (
@@ -96,7 +134,15 @@ func (s Spec) kind() (Kind, error) {
 // has its own.
 func (s Spec) Reads(field string) bool {
 	k, err := s.kind()
-	return err == nil && slices.Contains(k.Reads, field)
+	switch {
+	case err != nil:
+		return false
+	case slices.Contains(always, field) || slices.Contains(k.Reads, field):
+		return true
+	case k.Times == Recorded && field == "Untimed":
+		return true
+	}
+	return s.paced(k) && slices.Contains(arriving, field)
 }
 
 // Validate lists every fault by its field, as a [config.Invalid].
@@ -106,6 +152,7 @@ func (s Spec) Validate() error {
 	bad.Check("Kind", err)
 	if err == nil {
 		k.Check(s, &bad)
+		s.check(k, &bad)
 	}
 	config.Between(&bad, "InFlight", s.InFlight, 0, MaxInFlight)
 	return bad.Err("load.Spec")
@@ -121,6 +168,8 @@ func (s Spec) Open() (Load, error) {
 		return Load{}, err
 	}
 	l, err := k.Open(s)
-	l.InFlight = s.InFlight
-	return l, err
+	if err != nil {
+		return Load{}, err
+	}
+	return s.arrange(k, l)
 }

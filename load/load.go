@@ -2,6 +2,7 @@ package load
 
 import (
 	"io"
+	"math/rand/v2"
 	"time"
 
 	"kvferry/kvcache"
@@ -22,6 +23,7 @@ type Request struct {
 	MayStop   bool            // the model may end it earlier (ignore_eos false)
 	Adapter   string          // the LoRA adapter that is asked for; empty is the model itself
 	Group     string          // whose prefix or conversation it is, for reports and routing; may be empty
+	Worker    int             // which server it goes to, from 0, where there are several (Spec.Workers)
 
 	// After are requests, by their place in the stream, which have to end before this one is
 	// due. They come before it. Then it is due Delay after the last of them has ended, and not
@@ -76,12 +78,16 @@ type Load struct {
 	End time.Duration
 	// Until is from when on nothing more is sent, 0 for no such time.
 	Until time.Duration
+	// Count is how many requests there are, 0 if that shows at the end only.
+	Count int
 	// Generators are those of the tool whose draws the requests are, as its dataset left
 	// them: times and adapters are drawn from them next. Nil where the draws are our own.
 	Generators *Generators
 	// Notes are what a reader of the figures has to know of these requests, a sentence each:
 	// that they are not quite what was asked for, and why.
 	Notes []string
+
+	rng *rand.Rand // of draws of our own, which arrivals of our own share; nil for another
 }
 
 // Close releases what the source holds. No Next may follow.

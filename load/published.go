@@ -93,15 +93,15 @@ func (w Workload) Load(n int, seed uint32, salt string, vocab int) Load {
 	rows := &workload{
 		lengths: w.lengths(n, seed), rng: rng, vocab: vocab, first: rng.IntN(vocab), run: uint32(h.Sum64()),
 	}
-	return Load{Source: Paced(rows, newPublishedGaps(w.QPS, seed)), End: w.End(n, seed)}
+	return Load{Source: Paced(rows, publishedArrivals(w.QPS, seed)), Count: n, End: w.End(n, seed)}
 }
 
 // End is when the gap after the last of n requests has passed. The published client
 // slept that gap too before it waited for the answers, so a run lasts at least this long.
 func (w Workload) End(n int, seed uint32) time.Duration {
-	gaps := newPublishedGaps(w.QPS, seed)
+	gaps := publishedArrivals(w.QPS, seed)
 	for range n {
-		_, _ = gaps.Next()
+		gaps.sleep()
 	}
 	return gaps.at
 }
@@ -166,22 +166,8 @@ func (w Workload) lengths(n int, seed uint32) []int {
 // (98.72 s where the gaps sum to 98.504 s).
 const ClientDrift = 1200 * time.Microsecond
 
-// publishedGaps are the arrivals of the published runs, for seed 0: Poisson arrivals at
-// qps requests a second, as numpy.random.exponential(1/qps) draws the gaps, plus the
-// published client's drift of 1.2 ms a gap. The first is at 0.
-type publishedGaps struct {
-	rng *numpy.RandomState
-	qps float64
-	at  time.Duration // of the next
-}
-
-func newPublishedGaps(qps float64, seed uint32) *publishedGaps {
-	return &publishedGaps{rng: numpy.NewRandomState(seed), qps: qps}
-}
-
-func (g *publishedGaps) Next() (time.Duration, error) {
-	at := g.at
-	gap := -math.Log(1-g.rng.RandomSample()) / g.qps
-	g.at += time.Duration(gap*float64(time.Second)) + ClientDrift
-	return at, nil
+// publishedArrivals are those of the published runs, for seed 0: vLLM's of 2024, and the
+// drift of that client.
+func publishedArrivals(qps float64, seed uint32) *legacy {
+	return &legacy{gaps: gaps{from: numpy.NewRandomState(seed), rate: qps, burstiness: 1}, drift: ClientDrift}
 }

@@ -19,26 +19,20 @@ const maxLen = 1 << 24
 var randomKind = Kind{
 	Name:  Random,
 	About: "lengths, tokens and arrivals are drawn",
-	Reads: []string{"Rate", "Burstiness", "InputLen", "OutputLen", "RangeRatio", "PrefixLen", "Seed"},
+	Reads: []string{"InputLen", "OutputLen", "RangeRatio", "PrefixLen", "Seed"},
+	Times: Arriving,
 	Check: checkDraws,
 	Open: func(s Spec) (Load, error) {
 		d := newDraws(s)
 		// Gaps and lengths come from one generator: figures that were printed hang on it.
-		return Load{Source: Paced(d, &gammaGaps{rate: s.Rate, burstiness: s.Burstiness, rng: d.rng})}, nil
+		return Load{Source: d, Count: s.Requests, rng: d.rng}, nil
 	},
 }
 
 // checkDraws checks what is drawn at random.
 func checkDraws(s Spec, bad *config.Faults) {
-	if s.Requests < 1 {
+	if s.Requests < 1 && (s.Requests < 0 || s.Duration <= 0) {
 		bad.Add("Requests", s.Requests, "use 1 or more")
-	}
-	if !(s.Rate > 0) {
-		bad.Add("Rate", s.Rate, "use more than 0 requests a second, inf for all at once")
-	}
-	// Below 0.001 nearly every gap is too short for a float64, and one is for ever.
-	if !math.IsInf(s.Rate, 1) && !(s.Burstiness >= 1e-3 && s.Burstiness <= 1e6) {
-		bad.Add("Burstiness", s.Burstiness, "use 0.001 to 1e6; 1 is Poisson")
 	}
 	if !(s.RangeRatio >= 0 && s.RangeRatio < 1) {
 		bad.Add("RangeRatio", s.RangeRatio, "use 0 to below 1")
@@ -62,7 +56,7 @@ func newDraws(s Spec) *draws {
 }
 
 func (d *draws) Next() (Request, bool, error) {
-	if d.n >= d.Requests {
+	if d.n >= d.Requests && d.Requests > 0 { // 0: without end
 		return Request{}, false, nil
 	}
 	d.n++

@@ -19,6 +19,7 @@ var traceKind = Kind{
 	Name:  Traced,
 	About: "the requests of a trace in Mooncake's format",
 	Reads: []string{"File", "Speed"},
+	Times: Recorded,
 	Check: func(s Spec, bad *config.Faults) {
 		if s.File == "" {
 			bad.Add("File", nil, "name the file of a trace")

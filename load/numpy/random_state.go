@@ -154,3 +154,9 @@ func (r *RandomState) Shuffle(n int, swap func(i, j int)) {
 		swap(i, int(r.interval(uint64(i))))
 	}
 }
+
+// Clone is a generator that draws the same from here on, by itself.
+func (r *RandomState) Clone() *RandomState {
+	source := *r.source
+	return &RandomState{source: &source, gauss: r.gauss, hasGauss: r.hasGauss}
+}

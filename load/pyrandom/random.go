@@ -97,3 +97,9 @@ func (r *Random) Weighted(weights []float64) int {
 	// Not beyond the last one, where rounding would go.
 	return sort.Search(len(sums)-1, func(i int) bool { return sums[i] > u })
 }
+
+// Clone is a generator that draws the same from here on, by itself.
+func (r *Random) Clone() *Random {
+	source := *r.source
+	return &Random{&source}
+}

@@ -1,6 +1,10 @@
 package load
 
-import "time"
+import (
+	"time"
+
+	"kvferry/config"
+)
 
 // burstSize is how many requests come at once.
 const burstSize = 8
@@ -11,7 +15,10 @@ var burstsKind = Kind{
 	Name:  "bursts",
 	About: "random requests, 8 at once",
 	Reads: []string{"Rate", "InputLen", "OutputLen", "RangeRatio", "PrefixLen", "Seed"},
-	Check: randomKind.Check,
+	Check: func(s Spec, bad *config.Faults) {
+		randomKind.Check(s, bad)
+		checkRate(s, bad)
+	},
 	Open: func(s Spec) (Load, error) {
 		return Load{Source: Paced(newDraws(s), &bursts{rate: s.Rate})}, nil
 	},
