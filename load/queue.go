@@ -151,7 +151,7 @@ func (q *Queue) head(now time.Duration) (next *item, ready time.Duration) {
 		if len(q.slots) == 0 {
 			return next, Never
 		}
-		ready = max(ready, q.room, q.slots[0])
+		ready = max(ready, q.slots[0])
 	}
 	return next, min(ready, until)
 }

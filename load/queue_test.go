@@ -54,6 +54,9 @@ func play(t *testing.T, l Load, r reply) (lines []string, err error) {
 			slices.SortStableFunc(ends, func(a, b end) int { return int(a.at - b.at) })
 			continue
 		case q.Done():
+			if n := len(q.turns) + len(q.waiting) + len(q.goesOn) + len(q.due) + len(q.skipped); n > 0 && l.Until == 0 {
+				t.Errorf("the queue keeps %d things of a run that is over", n)
+			}
 			return lines, nil
 		}
 		at := q.Wake(now)
@@ -127,6 +130,12 @@ func TestQueue(t *testing.T) {
 			20 2 goes
 			30 3 goes, due 0, room 30
 			40 4 goes`},
+		{"a turn that waits for others too continues the one it names", List{
+			{Prompt: say(1)}, {Prompt: say(2)}, {Prompt: say(3), After: []int{0, 1}, Continues: true},
+		}, Load{}, func(i int) (time.Duration, bool) { return time.Duration(10*i+10) * ms, false }, `
+			0 0 goes
+			0 1 goes
+			20 2 goes, says [1 100 3]`},
 		{"those that were over before are not waited for", List{{}, {At: 100 * ms}, {At: 120 * ms}, {After: []int{0}, Delay: 3 * ms}, {At: 130 * ms}}, Load{}, takes(10 * ms), `
 			0 0 goes
 			100 1 goes
@@ -153,6 +162,45 @@ func TestQueue(t *testing.T) {
 				t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 			}
 		})
+	}
+}
+
+// TestQueueRoom: who has room and when, by the order in which requests went out: ends may be
+// told late, and out of order.
+func TestQueueRoom(t *testing.T) {
+	q := NewQueue(Load{Source: &List{{}, {}, {}, {}}, InFlight: 2})
+	for range 2 {
+		if _, ok, err := q.Next(0); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+	}
+	q.Ended(1, 20*ms, Answer{}, false) // told of first
+	q.Ended(0, 10*ms, Answer{}, false)
+	for i := range 2 {
+		if s, ok, err := q.Next(30 * ms); !ok || err != nil || s.Room != 20*ms {
+			t.Errorf("request %d: room since %v, want 20 ms: nobody has room before those that went before (%t, %v)", i+2, s.Room, ok, err)
+		}
+	}
+}
+
+// TestQueueUntil: what is due after the end is not waited for.
+func TestQueueUntil(t *testing.T) {
+	q := NewQueue(Load{Source: &List{{}, {At: time.Hour}}, Until: 5 * ms})
+	if _, ok, err := q.Next(0); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	if at := q.Wake(0); at != 5*ms {
+		t.Errorf("to be asked again at %v, want the end", at)
+	}
+	if _, ok, err := q.Next(5 * ms); ok || err != nil {
+		t.Error("a request goes out after the end", err)
+	}
+	if q.Done() {
+		t.Error("done while one is under way")
+	}
+	q.Ended(0, 9*ms, Answer{}, false)
+	if !q.Done() {
+		t.Error("not done")
 	}
 }
 

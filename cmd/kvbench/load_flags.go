@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -19,6 +21,11 @@ import (
 type loadFlags struct {
 	spec       load.Spec
 	numPrompts int
+	modules    []string // --lora-modules, and how they are assigned
+	assignment string
+	names      []string // --lora-name, and how they are distributed
+	picks      string
+	minutes    int // of an interval of the functions' trace
 }
 
 // register adds the flags, in the order in which help lists them.
@@ -28,6 +35,11 @@ func (f *loadFlags) register(fs *pflag.FlagSet) {
 	fs.IntVar(&f.numPrompts, "num-prompts", 1000, "requests (default with --trace: all of it)")
 	fs.Float64Var(&l.Rate, "request-rate", 4, "requests a second; inf sends all at once")
 	fs.Float64Var(&l.Burstiness, "burstiness", 1, "shape of the gaps' gamma distribution: 1 is Poisson, less is burstier")
+	fs.StringVar(&l.ArrivalMode, "arrival-mode", "", "whose arrivals: normalized (vLLM's, the last at exactly N/rate) or legacy (vLLM's of 2024, and SGLang's) (default as --compat says)")
+	fs.StringVar(&l.RampUp.Strategy, "ramp-up-strategy", "", "the rate grows from --ramp-up-start-rps to --ramp-up-end-rps: linear or exponential")
+	fs.Float64Var(&l.RampUp.Start, "ramp-up-start-rps", 0, "requests a second at the first request")
+	fs.Float64Var(&l.RampUp.End, "ramp-up-end-rps", 0, "requests a second at the last request")
+	fs.DurationVar(&l.Duration, "duration", 0, "send requests for this long; one that is due later is not sent (default: all of them)")
 	fs.IntVar(&l.InFlight, "max-concurrency", 0, "requests under way at once; one that is due then waits for another's end (default: any number)")
 	fs.IntVar(&l.InputLen, "random-input-len", 1024, "prompt tokens")
 	fs.IntVar(&l.OutputLen, "random-output-len", 128, "output tokens")
@@ -36,7 +48,33 @@ func (f *loadFlags) register(fs *pflag.FlagSet) {
 	fs.Uint64Var(&l.Seed, "seed", 0, "of arrivals, lengths and tokens")
 	fs.StringVar(&l.File, "trace", "", "replay this request trace instead")
 	fs.Float64Var(&l.Speed, "speed", 1, "how many times as fast as it was recorded")
+	fs.BoolVar(&l.Untimed, "untimed", false, "send a trace's requests at --request-rate and not at its own times")
+	f.registerAdapters(fs)
+	f.registerFunctions(fs)
 	command.Positive(fs, "num-prompts", "request-rate", "burstiness", "max-concurrency", "random-input-len", "random-output-len", "speed")
+}
+
+func (f *loadFlags) registerAdapters(fs *pflag.FlagSet) {
+	l := &f.spec
+	fs.StringArrayVar(&f.modules, "lora-modules", nil, "LoRA adapters to ask for, as vLLM's client has them; may be given several times")
+	fs.StringVar(&f.assignment, "lora-assignment", load.AdapterRandom, "which of --lora-modules a request is for: random or round-robin")
+	fs.StringArrayVar(&f.names, "lora-name", nil, "LoRA adapters to ask for, as SGLang's client has them; may be given several times")
+	fs.StringVar(&f.picks, "lora-request-distribution", "uniform", "which of --lora-name a request is for: uniform, distinct (in turn), skewed (the n-th in proportion to alpha^-n) or zipf (to n^-alpha)")
+	fs.Float64Var(&l.Adapters.Alpha, "lora-zipf-alpha", 1.5, "alpha of skewed and zipf")
+	fs.StringVar(&l.Workers.Choice, "worker-assignment", load.WorkerRoundRobin, "which of --worker-urls a request goes to: round-robin, random, or adapter (by the place of its adapter)")
+}
+
+// registerFunctions adds the flags of the client that made the published LoRA runs.
+func (f *loadFlags) registerFunctions(fs *pflag.FlagSet) {
+	c := &f.spec.Functions
+	fs.StringVar(&c.File, "trace-path", "", "Azure Functions 2021 trace that says when which adapter is asked for")
+	fs.StringVar(&c.Start, "trace-start-time", "0.0.0", "where in it to begin: days.hours.minutes")
+	fs.StringVar(&c.End, "trace-end-time", "0.0.60", "and to end")
+	fs.IntVar(&f.minutes, "trace-interval-minutes", 60, "length of the intervals in which arrivals have one rate")
+	fs.Float64Var(&c.Rate, "trace-total-rate", 4, "requests a second of all adapters")
+	fs.Float64Var(&c.CV, "trace-cv", 1, "coefficient of variation of an adapter's gaps, which are gamma distributed; 1 is Poisson")
+	fs.IntVar(&c.Stride, "trace-map-stride", 1, "functions in a row that stand for the same adapter")
+	fs.BoolVar(&c.Sort, "trace-need-sort", false, "deal functions to adapters by how often they are called, the busiest first")
 }
 
 // loadNames are the flags that set the fields of a load.Spec.
@@ -44,6 +82,12 @@ var loadNames = map[string]string{
 	"Requests": "--num-prompts", "Rate": "--request-rate", "Burstiness": "--burstiness", "InputLen": "--random-input-len", "OutputLen": "--random-output-len",
 	"RangeRatio": "--random-range-ratio", "PrefixLen": "--random-prefix-len", "Seed": "--seed", "Vocab": "--profile",
 	"Kind": "--dataset-name", "File": "--trace", "Speed": "--speed", "InFlight": "--max-concurrency",
+	"ArrivalMode": "--arrival-mode", "RampUp.Strategy": "--ramp-up-strategy", "RampUp.Start": "--ramp-up-start-rps", "RampUp.End": "--ramp-up-end-rps",
+	"Duration": "--duration", "Untimed": "--untimed", "Compat": "--compat", "Tokenizer": "--tokenizer",
+	"Adapters.Names": "--lora-name", "Adapters.Choice": "--lora-request-distribution", "Adapters.Alpha": "--lora-zipf-alpha",
+	"Workers.Count": "--worker-urls", "Workers.Choice": "--worker-assignment",
+	"Functions.File": "--trace-path", "Functions.Start": "--trace-start-time", "Functions.End": "--trace-end-time", "Functions.Interval": "--trace-interval-minutes",
+	"Functions.Rate": "--trace-total-rate", "Functions.CV": "--trace-cv", "Functions.Stride": "--trace-map-stride",
 }
 
 // within are names for the same fields of a configuration that has the load in a field of its
@@ -70,6 +114,11 @@ func joined(tables ...map[string]string) map[string]string {
 func (f *loadFlags) settle(changed func(string) bool, bad *config.Faults) {
 	l := &f.spec
 	l.Requests = f.numPrompts
+	if l.RampUp.Strategy != "" && !changed("request-rate") {
+		l.Rate = math.Inf(1) // it grows instead
+	}
+	f.settleAdapters(changed, bad)
+	l.Functions.Interval = time.Duration(f.minutes) * time.Minute
 	if l.File != "" {
 		if changed("dataset-name") && l.Kind != load.Traced {
 			bad.Add("--dataset-name", l.Kind, "--trace names what is replayed: leave one out")
@@ -93,6 +142,38 @@ func (f *loadFlags) settle(changed func(string) bool, bad *config.Faults) {
 	}
 	if changed("speed") && !l.Reads("Speed") {
 		bad.Check("--speed", errors.New("only a trace has a speed: use --request-rate, or name a --trace"))
+	}
+}
+
+// picks are SGLang's names for the ways to choose an adapter, and one of ours.
+var picks = map[string]string{"uniform": load.AdapterRandom, "distinct": load.AdapterRoundRobin, "skewed": load.AdapterSkewed, "zipf": load.AdapterZipf}
+
+// settleAdapters takes adapters from the flags of one of the tools.
+func (f *loadFlags) settleAdapters(changed func(string) bool, bad *config.Faults) {
+	a := &f.spec.Adapters
+	switch {
+	case changed("lora-modules") && changed("lora-name"):
+		bad.Check("--lora-name", errors.New("--lora-modules names the adapters too: leave one out"))
+	case changed("lora-modules"):
+		a.Names, a.Choice = f.modules, f.assignment
+		if f.assignment != load.AdapterRandom && f.assignment != load.AdapterRoundRobin {
+			bad.Add("--lora-assignment", f.assignment, "use %s or %s", load.AdapterRandom, load.AdapterRoundRobin)
+		}
+	case changed("lora-name"):
+		choice, ok := picks[f.picks]
+		if !ok {
+			bad.Add("--lora-request-distribution", f.picks, "use uniform, distinct, skewed or zipf")
+		}
+		a.Names, a.Choice = f.names, choice
+	default:
+		for _, flag := range []string{"lora-assignment", "lora-request-distribution", "lora-zipf-alpha"} {
+			if changed(flag) {
+				bad.Check("--"+flag, errors.New("it chooses among adapters: name them with --lora-modules or --lora-name"))
+			}
+		}
+	}
+	if f.spec.Functions.File != "" && !changed("lora-request-distribution") && !changed("lora-assignment") {
+		a.Choice = "" // the trace says which
 	}
 }
 
