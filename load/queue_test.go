@@ -131,11 +131,12 @@ func TestQueue(t *testing.T) {
 			30 3 goes, due 0, room 30
 			40 4 goes`},
 		{"a turn that waits for others too continues the one it names", List{
-			{Prompt: say(1)}, {Prompt: say(2)}, {Prompt: say(3), After: []int{0, 1}, Continues: true},
+			{Prompt: say(1)}, {Prompt: say(2), After: []int{0}}, {Prompt: say(3), After: []int{0}}, {Prompt: say(4), After: []int{1, 2}, Continues: true},
 		}, Load{}, func(i int) (time.Duration, bool) { return time.Duration(10*i+10) * ms, false }, `
 			0 0 goes
-			0 1 goes
-			20 2 goes, says [1 100 3]`},
+			10 1 goes
+			10 2 goes
+			40 3 goes, says [2 101 4]`},
 		{"those that were over before are not waited for", List{{}, {At: 100 * ms}, {At: 120 * ms}, {After: []int{0}, Delay: 3 * ms}, {At: 130 * ms}}, Load{}, takes(10 * ms), `
 			0 0 goes
 			100 1 goes
