@@ -1,0 +1,212 @@
+package report
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// maxFile is more than the lists of a million requests take in JSON.
+const maxFile = 2 << 30
+
+// Read reads the results of a file or a folder:
+//
+//   - a folder of kvbench: summary.json and, where it is there, results.jsonl;
+//   - vLLM's --save-result, one object, or one a line after --append-result;
+//   - SGLang's --output-file, an object a line;
+//   - a text with reports as either tool prints them, of any version.
+//
+// Errors are FormatErrors, or the system's.
+func Read(path string) ([]Result, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if info.IsDir() {
+		return readFolder(path)
+	}
+	if filepath.Base(path) == SummaryFile {
+		return readFolder(filepath.Dir(path))
+	}
+	text, err := readWhole(path)
+	if err != nil {
+		return nil, err
+	}
+	return Parse(path, text)
+}
+
+// readWhole reads a file that is not larger than a result.
+func readWhole(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(text) > maxFile {
+		return nil, &FormatError{File: path, Err: fmt.Errorf("it is larger than %d GiB, and no result", maxFile>>30)}
+	}
+	return text, nil
+}
+
+// Parse reads the results of a file of vLLM or SGLang: JSON or text. The name is for errors.
+func Parse(name string, text []byte) ([]Result, error) {
+	trimmed := bytes.TrimSpace(text)
+	if len(trimmed) == 0 {
+		return nil, &FormatError{File: name, Err: errors.New("it is empty")}
+	}
+	if trimmed[0] != '{' && trimmed[0] != '[' {
+		return parseText(name, text)
+	}
+	var results []Result
+	in := json.NewDecoder(bytes.NewReader(quoted(trimmed)))
+	for n := 1; ; n++ {
+		var f fields
+		switch err := in.Decode(&f); {
+		case errors.Is(err, io.EOF):
+			return results, nil
+		case err != nil:
+			return nil, &FormatError{File: name, Result: n, Err: fmt.Errorf("it is not JSON of a result: %w", err)}
+		}
+		r, err := parseObject(f)
+		if err != nil {
+			var at *FormatError
+			if !errors.As(err, &at) {
+				at = &FormatError{Err: err}
+			}
+			at.File, at.Result = name, n
+			return nil, at
+		}
+		r.Source = name
+		if n > 1 || in.More() {
+			r.Source = fmt.Sprintf("%s #%d", name, n)
+		}
+		r.derive()
+		results = append(results, *r)
+	}
+}
+
+// parseObject reads a result of either tool, which it tells by its keys.
+func parseObject(f fields) (*Result, error) {
+	switch {
+	case f.has("mean_e2e_latency_ms") || f.has("dataset_name") && f.has("total_throughput"):
+		return parseSGLang(f)
+	case f.has("total_token_throughput") || f.has("endpoint_type"):
+		return parseVLLM(f)
+	case f.has("rows"):
+		return nil, errors.New("it is a summary.json of kvbench under another name: name its folder")
+	}
+	return nil, errors.New("it is no result: it has neither total_token_throughput, as vLLM's have, nor mean_e2e_latency_ms, as SGLang's have")
+}
+
+// at is an error of a key.
+func at(key string, err error) error { return &FormatError{Key: key, Err: err} }
+
+// copyFigures copies numbers under our names; a figure that is no number is an error.
+func (r *Result) copyFigures(f fields) error {
+	for theirs := range f {
+		ours := toolFigures[theirs]
+		if m := latencyKey.FindStringSubmatch(theirs); m != nil {
+			ours = m[1] + "_" + strings.Replace(m[2], "e2e_latency", nameE2EL, 1) + "_ms"
+		}
+		if ours == "" || !f.has(theirs) {
+			continue
+		}
+		var n number
+		if err := f.get(theirs, &n); err != nil {
+			return at(theirs, err)
+		}
+		r.Figures[ours] = float64(n)
+	}
+	return nil
+}
+
+// copySetup copies what was run under our names.
+func (r *Result) copySetup(f fields, names map[string]string) {
+	for theirs, ours := range names {
+		if text := f.text(theirs); text != "" {
+			r.Setup[ours] = text
+		}
+	}
+}
+
+// lists are a tool's lists of requests, which must be of one length.
+type lists struct {
+	input, output []int
+	ttft, latency []float64
+	itl           [][]float64
+	errors        []string
+	n             int // requests; -1 where there is no list
+}
+
+// read reads the lists that are there.
+func (l *lists) read(f fields) error {
+	l.n = -1
+	for _, k := range []struct {
+		key    string
+		into   any
+		length func() int
+	}{
+		{"input_lens", &l.input, func() int { return len(l.input) }},
+		{"output_lens", &l.output, func() int { return len(l.output) }},
+		{"ttfts", &l.ttft, func() int { return len(l.ttft) }},
+		{"itls", &l.itl, func() int { return len(l.itl) }},
+		{"latencies", &l.latency, func() int { return len(l.latency) }},
+		{"errors", &l.errors, func() int { return len(l.errors) }},
+	} {
+		if !f.has(k.key) {
+			continue
+		}
+		if err := f.get(k.key, k.into); err != nil {
+			return at(k.key, err)
+		}
+		if l.n >= 0 && k.length() != l.n {
+			return at(k.key, fmt.Errorf("%d requests, and %d in the lists before it", k.length(), l.n))
+		}
+		l.n = k.length()
+	}
+	for i, v := range l.ttft {
+		if err := finite(v); err != nil {
+			return at("ttfts", fmt.Errorf("request %d: %w", i, err))
+		}
+	}
+	for i, v := range l.latency {
+		if err := finite(v); err != nil {
+			return at("latencies", fmt.Errorf("request %d: %w", i, err))
+		}
+	}
+	for i, gaps := range l.itl {
+		for _, v := range gaps {
+			if err := finite(v); err != nil {
+				return at("itls", fmt.Errorf("request %d: %w", i, err))
+			}
+		}
+	}
+	return nil
+}
+
+// request is the i-th, without its latencies.
+func (l *lists) request(i int) Request {
+	q := Request{TTFT: nan, TPOT: nan, E2EL: nan, Prompt: -1, Output: -1}
+	if l.input != nil {
+		q.Prompt = l.input[i]
+	}
+	if l.output != nil {
+		q.Output = l.output[i]
+	}
+	if l.ttft != nil {
+		q.TTFT = l.ttft[i]
+	}
+	if l.itl != nil {
+		q.ITL = l.itl[i]
+	}
+	return q
+}

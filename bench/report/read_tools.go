@@ -1,0 +1,84 @@
+package report
+
+import (
+	"math"
+	"regexp"
+)
+
+var nan = math.NaN()
+
+// toolFigures are figures that are alike in both tools' results, and what they are here.
+var toolFigures = map[string]string{
+	"duration": "duration_s", "completed": "successful_requests", "failed": "failed_requests",
+	"total_input_tokens": "total_input_tokens", "total_output_tokens": "total_generated_tokens",
+	"request_throughput": "request_throughput", "request_goodput": "request_goodput", "input_throughput": "input_token_throughput",
+	"output_throughput": "output_token_throughput", "total_token_throughput": "total_token_throughput", "total_throughput": "total_token_throughput",
+	"max_output_tokens_per_s": "max_output_tokens_per_s", "max_concurrent_requests": "max_concurrent_requests",
+	"concurrency": "concurrency", "slo_attainment": "slo_attainment",
+}
+
+// latencyKey is a key such as p99.9_ttft_ms or mean_e2e_latency_ms.
+var latencyKey = regexp.MustCompile(`^(mean|median|std|max|p[0-9.]+)_(ttft|tpot|itl|e2el|e2e_latency)_ms$`)
+
+// What was run, by the tools' keys.
+var (
+	vllmSetup = map[string]string{
+		"backend": "backend", "model_id": "model_id", "tokenizer_id": "tokenizer_id", "num_prompts": "num_prompts",
+		"request_rate": "request_rate", "burstiness": "burstiness", "max_concurrency": "max_concurrency", "label": "result_label",
+		"ramp_up_strategy": "ramp_up_strategy", "ramp_up_start_rps": "ramp_up_start_rps", "ramp_up_end_rps": "ramp_up_end_rps",
+	}
+	sglangSetup = map[string]string{
+		"backend": "backend", "dataset_name": "dataset_name", "request_rate": "request_rate", "max_concurrency": "max_concurrency", "tag": "tag",
+		"random_input_len": "random_input_len", "random_output_len": "random_output_len", "random_range_ratio": "random_range_ratio",
+	}
+)
+
+// parseVLLM reads vLLM's object. Without --save-detailed it has the latencies of requests and
+// not their TTFTs.
+func parseVLLM(f fields) (*Result, error) {
+	r := &Result{Tool: ToolVLLM, Setup: map[string]string{}, Figures: map[string]float64{}}
+	r.copySetup(f, vllmSetup)
+	if err := r.copyFigures(f); err != nil {
+		return nil, err
+	}
+	var l lists
+	if err := l.read(f); err != nil {
+		return nil, err
+	}
+	for i := range max(l.n, 0) {
+		// A request that failed has no latency, whether or not there is a list of errors.
+		if l.errors != nil && l.errors[i] != "" || l.latency != nil && l.latency[i] == 0 {
+			continue
+		}
+		q := l.request(i)
+		if l.latency != nil {
+			q.E2EL = l.latency[i]
+			if q.Output > 1 && !math.IsNaN(q.TTFT) {
+				q.TPOT = (q.E2EL - q.TTFT) / float64(q.Output-1)
+			}
+		}
+		r.Requests = append(r.Requests, q)
+	}
+	return r, nil
+}
+
+// parseSGLang reads SGLang's object. With --output-details it has the requests' TTFTs and
+// gaps; their latencies it never has, and so no TPOT of a request.
+func parseSGLang(f fields) (*Result, error) {
+	r := &Result{Tool: ToolSGLang, Setup: map[string]string{}, Figures: map[string]float64{}}
+	r.copySetup(f, sglangSetup)
+	if err := r.copyFigures(f); err != nil {
+		return nil, err
+	}
+	var l lists
+	if err := l.read(f); err != nil {
+		return nil, err
+	}
+	for i := range max(l.n, 0) {
+		if l.errors != nil && l.errors[i] != "" || l.output != nil && l.output[i] == 0 {
+			continue
+		}
+		r.Requests = append(r.Requests, l.request(i))
+	}
+	return r, nil
+}

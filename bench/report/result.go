@@ -1,0 +1,158 @@
+package report
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+)
+
+// A Result is a run as a file of results says it: ours, vLLM's or SGLang's. What the file does
+// not say is missing.
+type Result struct {
+	Source string // the file or folder, and which of its results
+	Key    string // what tells it from others of its file: workload, setting, clock; may be empty
+	Tool   string // ToolKvbench, ToolVLLM or ToolSGLang: whose definitions its figures have
+	// Setup is what was run, under the names of Setup's JSON.
+	Setup map[string]string
+	// Figures are under the names of Metrics' JSON, with mean_, median_, std_, p90_, p95_, p99_,
+	// max_ and others of ttft_ms, tpot_ms, itl_ms, e2el_ms. All are finite.
+	Figures map[string]float64
+	// Requests are those that succeeded, nil where the file does not list them.
+	Requests []Request
+}
+
+// A Request is one of a Result, in seconds. A latency is NaN where the file does not say it, or
+// where there is none: a TPOT of one token.
+type Request struct {
+	TTFT, TPOT, E2EL float64
+	ITL              []float64
+	Prompt, Output   int // tokens; -1 where the file does not say
+}
+
+// Tools.
+const (
+	ToolKvbench = "kvbench"
+	ToolVLLM    = "vLLM"
+	ToolSGLang  = "SGLang"
+)
+
+// Values of a Request's latency by its name, one request after another; those of ITL have as
+// many as it has gaps.
+func (r *Request) values(name string) []float64 {
+	v := math.NaN()
+	switch name {
+	case nameTTFT:
+		v = r.TTFT
+	case nameTPOT:
+		v = r.TPOT
+	case nameE2EL:
+		v = r.E2EL
+	case nameITL:
+		return r.ITL
+	}
+	if math.IsNaN(v) {
+		return nil
+	}
+	return []float64{v}
+}
+
+// Values are a latency's, by request, in milliseconds: ttft, tpot, itl or e2el. A request that
+// has none is left out; nil is a result that does not say.
+func (r *Result) Values(name string) [][]float64 {
+	var all [][]float64
+	for i := range r.Requests {
+		values := r.Requests[i].values(name)
+		if len(values) == 0 {
+			continue
+		}
+		ms := make([]float64, len(values))
+		for j, v := range values {
+			ms[j] = v * 1e3
+		}
+		all = append(all, ms)
+	}
+	return all
+}
+
+// Lengths are the prompts' and the outputs' in tokens, in the order of the load; ok is whether
+// the file says them.
+func (r *Result) Lengths() (prompt, output []int, ok bool) {
+	for i := range r.Requests {
+		q := &r.Requests[i]
+		if q.Prompt < 0 || q.Output < 0 {
+			return nil, nil, false
+		}
+		prompt, output = append(prompt, q.Prompt), append(output, q.Output)
+	}
+	return prompt, output, len(r.Requests) > 0
+}
+
+// A FormatError is a file that is no result, or a broken one: it names the file, which of its
+// results, and the key.
+type FormatError struct {
+	File   string
+	Result int    // from 1; 0 where the whole file is meant
+	Key    string // may be empty
+	Err    error
+}
+
+func (e *FormatError) Error() string {
+	text := e.File
+	if e.Result > 0 {
+		text += ": result " + strconv.Itoa(e.Result)
+	}
+	if e.Key != "" {
+		text += ": " + e.Key
+	}
+	return text + ": " + e.Err.Error()
+}
+
+// Unwrap is what is wrong.
+func (e *FormatError) Unwrap() error { return e.Err }
+
+// derive fills in what follows from the rest.
+func (r *Result) derive() {
+	set := func(key string, v float64) {
+		if _, ok := r.Figures[key]; !ok && !math.IsNaN(v) && !math.IsInf(v, 0) {
+			r.Figures[key] = v
+		}
+	}
+	for key, v := range r.Figures {
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			delete(r.Figures, key)
+		}
+	}
+	for _, name := range []string{nameTTFT, nameTPOT, nameITL, nameE2EL} {
+		var all []float64
+		for i := range r.Requests {
+			all = append(all, r.Requests[i].values(name)...)
+		}
+		if len(all) == 0 {
+			continue
+		}
+		s := sample(all)
+		slices.Sort(s)
+		for key, v := range map[string]float64{
+			"mean": s.mean(), "median": s.median(), "std": s.std(), "p90": s.percentile(90), "p95": s.percentile(95), "p99": s.percentile(99), "max": s.max(),
+		} {
+			set(key+"_"+name+"_ms", v)
+		}
+	}
+	if n, ok := r.Figures["successful_requests"]; ok {
+		if out, ok := r.Figures["total_generated_tokens"]; ok && n > 0 {
+			set("output_tokens_per_request", out/n)
+		}
+		if in, ok := r.Figures["total_input_tokens"]; ok && n > 0 {
+			set("input_tokens_per_request", in/n)
+		}
+	}
+}
+
+// finite is an error unless v is a number of a latency: finite and not negative.
+func finite(v float64) error {
+	if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
+		return fmt.Errorf("%v is no time in seconds", v)
+	}
+	return nil
+}
