@@ -11,6 +11,7 @@ const (
 	xsys     = "golang.org/x/sys"
 	cobra    = "github.com/spf13/cobra"
 	pflag    = "github.com/spf13/pflag"
+	otel     = "go.opentelemetry.io"
 )
 
 var layers = map[string]layer{
@@ -19,6 +20,8 @@ var layers = map[string]layer{
 	"clock/clocktest":         {module: []string{"clock"}},
 	"config":                  {},
 	"version":                 {},
+	"otlp":                    {module: []string{"config"}, libraries: []string{otel}},
+	"otlp/otlptest":           {libraries: []string{otel, protobuf}},
 	"kvcache":                 {module: []string{"config"}},
 	"load":                    {module: []string{"load/numpy", "load/pyrandom", "load/records", "kvcache", "config"}},
 	"load/numpy":              {module: []string{"load/mt19937"}},
@@ -86,6 +89,7 @@ var layers = map[string]layer{
 	"bench/serving":           {module: []string{"load", "bench/client", "bench/figure", "bench/machine"}},
 	"bench/scrape":            {module: []string{"bench/client", "bench/page"}, libraries: []string{"github.com/prometheus"}},
 	"bench/steady":            {module: []string{"config", "bench/client", "bench/figure", "bench/page"}},
+	"bench/tracing":           {module: []string{"bench/client", "otlp", "version"}, libraries: []string{otel}},
 	"bench/simulation": {
 		module:    []string{"config", "load", "engine", "handoff", "placement", "sim", "bench/client", "bench/figure", "bench/page"},
 		libraries: []string{"gonum.org/v1/plot", "github.com/schollz/progressbar/v3"},

@@ -33,6 +33,7 @@
 //	bench/scrape                         what the server says of itself, beside what the client measured
 //	bench/steady                         the part of a run in which the load was steady
 //	bench/report                         what a run came to: vLLM's report, SGLang's, and ours
+//	bench/tracing                        a trace a request: its context, the client's span
 //	bench/client                         the client: SSE, open and closed loops, metrics
 //	bench/client/clienttest              a server to test clients on
 //	bench/machine                        what a bench ran on, and what disturbed it
@@ -70,6 +71,8 @@
 //	transport/nic                        what the system says of a network interface: routes, carrier
 //	transport/transporttest              a rail in memory, and what every rail must do
 //	transport/connection                 what rails keep of their connections: room in the queue, those lost, those served
+//	otlp/otlptest                        a collector of spans, in memory
+//	otlp                                 spans on their way to an OpenTelemetry collector
 //	proto                                the control plane's messages
 //	clock/clocktest                      a clock that can be stopped, waits that end
 //	clock                                time and timers that fire on time
