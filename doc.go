@@ -20,6 +20,11 @@
 //	proxy/members/memberstest            what every membership must do
 //	proxy/metrics                        what is counted of requests and nodes, under vLLM's names
 //	proxy/health                         whether a node is there, gets on and is to be trusted
+//	proxy/cors                           which web pages of other origins may use the API
+//	proxy/chunks                         answers over connections taken from net/http
+//	proxy/profile                        CPU profiles of the proxy, for who asks
+//	proxy/unpack                         compressed bodies of requests
+//	proxy/sglang                         the wire format of POST /generate
 //	proxy/openai                         the API's wire format: requests, answers, errors, tokens
 //	bench/nics                           the experiments on several NICs, held to limits
 //	bench/transfer                       how fast a rail moves bytes: the transfer engine alone

@@ -106,3 +106,42 @@ func TestLogFlags(t *testing.T) {
 		}
 	}
 }
+
+// TestListFlags: lists as vLLM takes them, and as everybody writes them.
+func TestListFlags(t *testing.T) {
+	for _, c := range []struct {
+		args    []string
+		origins []string
+		names   []string
+		loras   []proxy.LoRA
+	}{
+		{nil, []string{"*"}, nil, nil},
+		{[]string{"--allowed-origins", `["https://a.example", "https://b.example"]`, "--served-model-name", "a,b"}, []string{"https://a.example", "https://b.example"}, []string{"a", "b"}, nil},
+		{
+			[]string{"--allowed-origins", "x,y", "--allowed-origins", "z", "--lora-modules", "sql=/a,chat=b/c=d", "--lora-modules", "x=y"},
+			[]string{"x", "y", "z"}, nil,
+			[]proxy.LoRA{{Name: "sql", Path: "/a"}, {Name: "chat", Path: "b/c=d"}, {Name: "x", Path: "y"}},
+		},
+		{[]string{"--allowed-origins", ""}, []string{}, nil, nil},
+	} {
+		var f ProxyFlags
+		fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+		f.AddFlags(fs)
+		if err := fs.Parse(c.args); err != nil {
+			t.Errorf("%q: %v", c.args, err)
+			continue
+		}
+		cfg := f.Config().WithDefaults()
+		if !slices.Equal(cfg.CORS.Origins, c.origins) || !slices.Equal(cfg.ServedNames, c.names) || !slices.Equal(cfg.LoRAs, c.loras) {
+			t.Errorf("%q: origins %q, names %q, adapters %v", c.args, cfg.CORS.Origins, cfg.ServedNames, cfg.LoRAs)
+		}
+	}
+	for _, args := range [][]string{{"--allowed-origins", `["a"`}, {"--lora-modules", "sql"}, {"--lora-modules", "=x"}, {"--eos", "mean=4"}} {
+		var f ProxyFlags
+		fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+		f.AddFlags(fs)
+		if err := fs.Parse(args); err == nil || !strings.Contains(err.Error(), args[0]) {
+			t.Errorf("%q: %v", args, err)
+		}
+	}
+}

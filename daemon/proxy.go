@@ -1,6 +1,8 @@
 package daemon
 
 import (
+	"encoding/json"
+	"fmt"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -20,6 +22,7 @@ var ProxyFlagNames = map[string]string{
 	"LeaseTTL": "--lease-ttl", "NodeWait": "--node-wait", "RequestTimeout": "--request-timeout", "DrainTimeout": "--drain-timeout",
 	"MaxConnections": "--max-connections", "MaxQueue": "--max-queue", "MaxQueueTime": "--max-queue-time", "MaxBodyBytes": "--max-body", "MaxRetries": "--max-retries",
 	"ServedNames": "--served-model-name", "LoRAs": "--lora-modules", "EOS": "--eos",
+	"CORS": "--allowed-origins", "CORS.Methods": "--allowed-methods", "CORS.Headers": "--allowed-headers", "CORS.Credentials": "--allow-credentials",
 }
 
 // ProxyFlags is the command line of cmd/proxy.
@@ -37,6 +40,10 @@ func (f *ProxyFlags) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.AllowMixedProfiles, "allow-mixed-profiles", false, "take nodes whose profiles differ, of the same model and KV layout")
 	fs.StringSliceVar(&c.ServedNames, "served-model-name", nil, "names that clients ask for, with commas or the flag again for several; answers have the first (default what the nodes call the model)")
 	fs.Var((*loras)(&c.LoRAs), "lora-modules", "LoRA adapters that clients may ask for, as name=path, with commas or the flag again for several: served as the model is, with KV and prefixes of their own; nothing is read at path")
+	fs.Var(newList(&c.CORS.Origins, d.CORS.Origins), "allowed-origins", "origins of web pages that may use the API from a browser, such as https://chat.example, with commas or as a JSON list; * for all, empty for none")
+	fs.Var(newList(&c.CORS.Methods, d.CORS.Methods), "allowed-methods", "HTTP methods that such pages may use")
+	fs.Var(newList(&c.CORS.Headers, d.CORS.Headers), "allowed-headers", "headers that such pages may send")
+	fs.BoolVar(&c.CORS.Credentials, "allow-credentials", false, "let browsers send cookies and the like along")
 	c.EOS = d.EOS
 	fs.Var(&c.EOS, "eos", "after how many tokens answers end by themselves, unless a request has ignore_eos: log-normal, drawn from the prompt and a seed; none: they go on to max_tokens")
 	fs.DurationVar(&c.LeaseTTL, "lease-ttl", d.LeaseTTL, "how long a node may be silent before it is lost")
@@ -58,6 +65,44 @@ func (f *ProxyFlags) Config() proxy.Config {
 	c.NodeWait, c.DrainTimeout, c.MaxRetries = config.OrNone(c.NodeWait), config.OrNone(c.DrainTimeout), config.OrNone(c.MaxRetries)
 	return c
 }
+
+// A list is a flag of several texts: with commas, as a JSON list as vLLM has it, or the flag
+// again. Empty is none.
+type list struct {
+	all   *[]string
+	given bool // and so no more the default
+}
+
+func newList(to *[]string, byDefault []string) *list {
+	*to = byDefault
+	return &list{all: to}
+}
+
+func (l *list) Set(text string) error {
+	more := []string{}
+	switch {
+	case strings.HasPrefix(text, "["):
+		if err := json.Unmarshal([]byte(text), &more); err != nil {
+			return fmt.Errorf("%q is no JSON list of texts: %w", text, err)
+		}
+	case text != "":
+		more = strings.Split(text, ",")
+	}
+	if l.given {
+		more = append(*l.all, more...)
+	}
+	*l.all, l.given = more, true
+	return nil
+}
+
+func (l *list) String() string {
+	if l.all == nil {
+		return ""
+	}
+	return strings.Join(*l.all, ",")
+}
+
+func (l *list) Type() string { return "strings" }
 
 // loras is the flag for adapters: a list that grows each time it is given.
 type loras []proxy.LoRA

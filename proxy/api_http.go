@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"kvferry/proxy/admission"
@@ -23,6 +24,7 @@ func (p *Proxy) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/completions", func(w http.ResponseWriter, r *http.Request) { p.serveGeneration(w, r, completions) })
 	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) { p.serveGeneration(w, r, chats) })
+	mux.HandleFunc("POST /generate", func(w http.ResponseWriter, r *http.Request) { p.serveGeneration(w, r, native) })
 	mux.HandleFunc("GET /v1/models", p.serveModels)
 	mux.HandleFunc("GET /v1/models/{id...}", p.serveModel)
 	mux.HandleFunc("GET /model_info", p.serveModelInfo)
@@ -36,19 +38,42 @@ func (p *Proxy) handler() http.Handler {
 	mux.HandleFunc("POST /tokenize", p.serveTokenize)
 	mux.HandleFunc("POST /detokenize", p.serveDetokenize)
 	mux.Handle("GET /metrics", p.metrics.Handler())
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		e := &openai.Error{Status: http.StatusNotFound, Type: "invalid_request_error", Code: "not_found", Message: fmt.Sprintf("no such endpoint: %s %s", r.Method, openai.Abbreviate(r.URL.Path))}
-		for _, method := range []string{http.MethodGet, http.MethodPost} {
-			probe := &http.Request{Method: method, URL: r.URL, Host: r.Host}
-			if _, pattern := mux.Handler(probe); pattern != "/" && method != r.Method {
-				e.Status, e.Code = http.StatusMethodNotAllowed, "method_not_allowed"
-				e.Message = fmt.Sprintf("%s %s: use %s", r.Method, openai.Abbreviate(r.URL.Path), method)
-				w.Header().Set("Allow", method)
-			}
-		}
-		writeError(w, e)
-	})
+	for _, method := range []string{http.MethodGet, http.MethodPost} { // SGLang takes both
+		mux.HandleFunc(method+" /flush_cache", p.serveFlushCache)
+		mux.HandleFunc(method+" /start_profile", p.serveStartProfile)
+		mux.HandleFunc(method+" /stop_profile", p.serveStopProfile)
+	}
+	mux.HandleFunc("POST /reset_prefix_cache", p.serveResetPrefixCache)
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { serveNothing(w, r, mux) })
 	return timedHandler{p, mux}
+}
+
+// serveNothing is for what no pattern of the mux matches: another method of a path that is
+// there, OPTIONS among them, or a path that is not.
+func serveNothing(w http.ResponseWriter, r *http.Request, mux *http.ServeMux) {
+	var allowed []string
+	for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPost} {
+		probe := &http.Request{Method: method, URL: r.URL, Host: r.Host}
+		if _, pattern := mux.Handler(probe); pattern != "/" {
+			allowed = append(allowed, method)
+		}
+	}
+	if len(allowed) == 0 {
+		writeError(w, &openai.Error{
+			Status: http.StatusNotFound, Type: "invalid_request_error", Code: "not_found",
+			Message: fmt.Sprintf("no such endpoint: %s %s", r.Method, openai.Abbreviate(r.URL.Path)),
+		})
+		return
+	}
+	w.Header().Set("Allow", strings.Join(append(allowed, http.MethodOptions), ", "))
+	if r.Method == http.MethodOptions {
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	writeError(w, &openai.Error{
+		Status: http.StatusMethodNotAllowed, Type: "invalid_request_error", Code: "method_not_allowed",
+		Message: fmt.Sprintf("%s %s: use %s", r.Method, openai.Abbreviate(r.URL.Path), strings.Join(allowed, " or ")),
+	})
 }
 
 // serveGeneration is every endpoint that generates. Its frame is under every request that

@@ -14,6 +14,7 @@ import (
 
 	"kvferry/proxy/admission"
 	"kvferry/proxy/openai"
+	"kvferry/proxy/unpack"
 )
 
 // This file is how requests and answers meet the connection: in bounded time, and
@@ -34,6 +35,9 @@ func (h timedHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// reads is read by net/http when it has answered, so this is for every method.
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(h.proxy.timeouts.answer))
 	h.proxy.answerSoon(w)
+	if h.proxy.cfg.CORS.Handle(w, r) {
+		return
+	}
 	endpoint, _ := h.mux.Handler(r)
 	endpoint.ServeHTTP(w, r)
 }
@@ -62,9 +66,15 @@ func (b *requestBody) release() {
 // off one or the other: 1 to 3 % of the streams came up short where a proxy
 // did that (golang/go#40747). The caller releases it.
 func (p *Proxy) readBody(w http.ResponseWriter, r *http.Request) (*requestBody, error) {
+	unpack, err := unpack.Of(r.Header)
+	if err != nil {
+		w.Header().Set("Accept-Encoding", "gzip, deflate")
+		w.Header().Set("Connection", "close")
+		return nil, &openai.Error{Status: http.StatusUnsupportedMediaType, Type: "invalid_request_error", Code: "unsupported_encoding", Message: err.Error(), Err: err}
+	}
 	length := r.ContentLength
-	if length < 0 {
-		length = p.cfg.MaxBodyBytes // it does not say
+	if length < 0 || unpack != nil && length <= p.cfg.MaxBodyBytes {
+		length = p.cfg.MaxBodyBytes // it does not say, or not what it is unpacked: as much as it may become
 	}
 	if length > p.cfg.MaxBodyBytes {
 		w.Header().Set("Connection", "close")
@@ -84,7 +94,11 @@ func (p *Proxy) readBody(w http.ResponseWriter, r *http.Request) (*requestBody, 
 	_ = conn.SetReadDeadline(time.Now().Add(p.timeouts.body))
 	var buffer bytes.Buffer
 	buffer.Grow(int(min(length, admission.SmallBody)) + bytes.MinRead) // what it declares may never come
-	_, err = buffer.ReadFrom(http.MaxBytesReader(w, r.Body, p.cfg.MaxBodyBytes))
+	if unpack == nil {
+		_, err = buffer.ReadFrom(http.MaxBytesReader(w, r.Body, p.cfg.MaxBodyBytes))
+	} else if err = unpack(&buffer, http.MaxBytesReader(w, r.Body, p.cfg.MaxBodyBytes), p.cfg.MaxBodyBytes+1); err == nil && int64(buffer.Len()) > p.cfg.MaxBodyBytes {
+		err = &http.MaxBytesError{Limit: p.cfg.MaxBodyBytes}
+	}
 	slow := hold.Arrived()
 	p.answerSoon(w) // the body may have taken longer than the time to answer that was set before
 	if err == nil {
@@ -104,6 +118,9 @@ func (p *Proxy) readBody(w http.ResponseWriter, r *http.Request) (*requestBody, 
 		e.Status, e.Code, e.Message = http.StatusRequestTimeout, "body_too_slow", fmt.Sprintf("the body did not come within %v", p.timeouts.body)
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		e.Message = fmt.Sprintf("the body ended after %d of %d bytes", buffer.Len(), r.ContentLength)
+		if unpack != nil {
+			e.Message = fmt.Sprintf("the body ended within its %s data, unpacked to %d bytes so far", r.Header.Get("Content-Encoding"), buffer.Len())
+		}
 	}
 	return nil, e
 }

@@ -17,6 +17,7 @@ import (
 	"kvferry/clock"
 	"kvferry/handoff"
 	"kvferry/proto"
+	"kvferry/proxy/chunks"
 	"kvferry/proxy/members"
 	"kvferry/proxy/metrics"
 	"kvferry/proxy/openai"
@@ -188,7 +189,7 @@ func BenchmarkDispatch(b *testing.B) {
 		req := &openai.Request{Model: testModel, N: 1, Choices: []openai.Choice{{Prompt: []uint32{1, 2, 3}}}, Stream: true}
 		x := &exchange{proxy: p, req: req, metrics: counts, events: openai.NewEvents(req, "id", time.Unix(0, 0))}
 		f := &flight{exchange: x, choice: &req.Choices[0], inbox: newInbox(1)}
-		f.events.To(newStreamWriter(discardConn{}, &http.Request{ProtoMajor: 1, ProtoMinor: 1}))
+		f.events.To(chunks.NewWriter(discardConn{}, &http.Request{ProtoMajor: 1, ProtoMinor: 1}, http.Header{}))
 		l := &leg{kind: proto.Leg_LEG_FULL, inbox: f.inbox}
 		if err := m.submit(l, &proto.Submit{}); err != nil {
 			b.Fatal(err)

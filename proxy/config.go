@@ -10,6 +10,7 @@ import (
 	"kvferry/engine/eos"
 	"kvferry/handoff"
 	"kvferry/placement"
+	"kvferry/proxy/cors"
 	"kvferry/proxy/members"
 )
 
@@ -47,6 +48,10 @@ type Config struct {
 	ServedNames []string
 	// LoRAs are adapters that clients may ask for in place of the model. Default none.
 	LoRAs []LoRA
+	// CORS says which web pages of other origins may use the API: vLLM's defaults, all of
+	// them without credentials, if its Origins are nil. An empty list that is not nil is
+	// none.
+	CORS cors.Policy
 	// EOS says after how many tokens answers end by themselves, unless a request ignores
 	// that (ignore_eos). Default eos.Default: most end within some hundred tokens.
 	EOS eos.Lengths
@@ -100,6 +105,11 @@ func (c *Config) setDefaults() {
 	config.Default(&c.Handoff, handoff.Layerwise.Name)
 	config.Default(&c.Placement, placement.LeastLoaded)
 	c.EOS = c.EOS.OrDefault()
+	for _, list := range []*[]string{&c.CORS.Origins, &c.CORS.Methods, &c.CORS.Headers} {
+		if *list == nil {
+			*list = []string{"*"}
+		}
+	}
 	config.Default(&c.LeaseTTL, 3*time.Second)
 	config.Default(&c.NodeWait, 10*time.Second)
 	config.Default(&c.RequestTimeout, 10*time.Minute)

@@ -119,7 +119,7 @@ func (x *exchange) results() []openai.Result {
 	all := make([]openai.Result, len(x.flights))
 	for i := range all {
 		f := &x.flights[i]
-		all[i] = openai.Result{IDs: f.delivered, Cut: f.cut, End: f.end, Cached: f.cachedTokens(), E2E: x.proxy.clock.Now() - x.accepted}
+		all[i] = openai.Result{IDs: f.delivered, Cut: f.cut, End: f.end, Cached: f.cachedTokens(), E2E: f.e2e}
 	}
 	return all
 }

@@ -40,8 +40,9 @@ type flight struct {
 	tokens   int     // of it there
 	inbox    *inbox  // one for all attempts: what earlier ones' legs still say is dropped
 
-	delivered []uint32   // in order, each exactly once
-	end       openai.End // of the last token, once that is delivered
+	delivered []uint32      // in order, each exactly once
+	end       openai.End    // of the last token, once that is delivered
+	e2e       time.Duration // from accepted to then
 	retries   int
 	free      int              // placements beyond the first that were no retries
 	avoid     map[*member]bool // have failed it; chosen only if no other is there
@@ -227,14 +228,14 @@ func (f *flight) deliver(a *submission, done bool) error {
 			out.End.Finish = "stop"
 		}
 	}
-	if f.cut != nil && len(f.ids) > 0 {
+	if f.cut != nil && (len(f.ids) > 0 || last) {
 		if n, by, stopped := f.cut.Add(f.ids, last); stopped {
 			last, out.IDs, out.End = true, f.ids[:n], openai.End{Finish: "stop", Matched: by}
 		}
 	}
 	if last {
-		f.end = out.End
-		out.E2E = f.proxy.clock.Now() - f.accepted
+		f.e2e = f.proxy.clock.Now() - f.accepted
+		f.end, out.E2E = out.End, f.e2e
 	}
 	if len(out.IDs) == 0 && !last {
 		return nil
@@ -274,7 +275,7 @@ func (f *flight) deliver(a *submission, done bool) error {
 func (f *flight) place(ctx context.Context, a *submission, kind handoff.Leg, kv *proto.KVRef) error {
 	ch := a.choiceOf(kind)
 	if !f.hashed && ch.role != proto.Role_ROLE_DECODE {
-		f.prefix, f.hashed = f.proxy.nodes.prefix(ch.role, f.req.Adapter, f.choice.Prompt), true
+		f.prefix, f.hashed = f.proxy.nodes.prefix(ch.role, f.choice.Adapter, f.choice.Prompt), true
 	}
 	ch.avoid = f.avoid
 	m, err := f.proxy.nodes.place(ch, placement.Request{Tokens: len(f.choice.Prompt), Prefix: f.prefix})
@@ -292,7 +293,7 @@ func (f *flight) place(ctx context.Context, a *submission, kind handoff.Leg, kv 
 		Prior:      uint32(len(f.delivered)),
 		IgnoreEos:  f.choice.IgnoreEOS,
 		Variant:    f.choice.Variant,
-		Adapter:    f.req.Adapter,
+		Adapter:    f.choice.Adapter,
 		Kv:         kv,
 	}
 	if kind != handoff.DecodeLeg {

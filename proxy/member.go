@@ -54,6 +54,8 @@ type member struct {
 	nextID   uint64
 	legs     map[uint64]*leg
 	queue    []*proto.ToNode
+	flushSeq uint64                // of the last Flush that was sent
+	flushes  map[uint64]chan error // not answered, by seq
 }
 
 // submitted is a prompt on its way to a node.
@@ -70,6 +72,7 @@ func newMember(ctx context.Context, node members.Node) *member {
 		progress:    health.NewProgress(node.Info),
 		load:        &proto.Load{},
 		legs:        make(map[uint64]*leg),
+		flushes:     make(map[uint64]chan error),
 	}
 	m.backlog.Declare(node.Info.PromptTokenNs)
 	m.ctx, m.cancel = context.WithCancelCause(ctx)
@@ -222,6 +225,9 @@ func (m *member) receive(msg *proto.FromNode) error {
 			l.inbox.addReport(report{leg: l, at: now, finished: r})
 		}
 	}
+	if msg.Flushed > 0 {
+		m.settleFlushes(msg.Flushed, nil)
+	}
 	for _, r := range msg.Failed {
 		if l := m.drop(r.Id); l != nil {
 			l.inbox.addReport(report{leg: l, at: now, failed: r})
@@ -301,6 +307,7 @@ func (m *member) down(err error) (redial bool) {
 		m.lose(l, now, err)
 	}
 	m.sent, m.onTheWay, m.queue = nil, 0, nil
+	m.settleFlushes(m.flushSeq, fmt.Errorf("%w: %w", errNodeLost, err))
 	redial = !m.leaving
 	m.mu.Unlock()
 	if wasUp {

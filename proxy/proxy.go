@@ -34,6 +34,7 @@ import (
 	"kvferry/proxy/admission"
 	"kvferry/proxy/members"
 	"kvferry/proxy/metrics"
+	"kvferry/proxy/profile"
 )
 
 // Limits on what a connection may cost before it has asked for anything. They are chosen, and
@@ -74,6 +75,7 @@ type Proxy struct {
 	leases  *members.Leases // nil if cfg names another membership
 
 	adapters []string // names of cfg.LoRAs
+	profiler profile.Profiler
 
 	connections *admission.Connections
 	bodies      *admission.Bodies
@@ -245,6 +247,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	}
 	p.drain(err == nil)
 	p.close()
+	p.profiler.End()
 	servers.Wait()
 	if err == nil {
 		p.cfg.Logger.Info("proxy stopped")

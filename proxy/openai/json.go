@@ -39,7 +39,8 @@ func appendEscaped(b []byte, s string) []byte {
 	return b
 }
 
-func appendField(b []byte, name string, v uint64) []byte {
+// AppendField appends a field of an object: a name that needs no escaping, and a number.
+func AppendField(b []byte, name string, v uint64) []byte {
 	b = append(b, '"')
 	b = append(b, name...)
 	b = append(b, '"', ':')
@@ -66,15 +67,15 @@ type Breakdown struct {
 
 func (u Usage) appendJSON(b []byte) []byte {
 	b = append(b, '{')
-	b = appendField(b, "prompt_tokens", uint64(u.Prompt))
+	b = AppendField(b, "prompt_tokens", uint64(u.Prompt))
 	b = append(b, ',')
-	b = appendField(b, "total_tokens", uint64(u.Prompt)+uint64(u.Completion))
+	b = AppendField(b, "total_tokens", uint64(u.Prompt)+uint64(u.Completion))
 	b = append(b, ',')
-	b = appendField(b, "completion_tokens", uint64(u.Completion))
+	b = AppendField(b, "completion_tokens", uint64(u.Completion))
 	b = append(b, `,"prompt_tokens_details":`...)
 	if u.Cached > 0 {
 		b = append(b, '{')
-		b = appendField(b, "cached_tokens", uint64(u.Cached))
+		b = AppendField(b, "cached_tokens", uint64(u.Cached))
 		b = append(b, '}')
 	} else {
 		b = append(b, "null"...)
@@ -99,7 +100,7 @@ func (d *Breakdown) appendJSON(b []byte) []byte {
 		{"kv_blocks_checked", uint64(d.KvBlocksChecked)},
 		{"kv_blocks_bad", uint64(d.KvBlocksBad)},
 	} {
-		b = appendField(b, f.name, f.value)
+		b = AppendField(b, f.name, f.value)
 		b = append(b, ',')
 	}
 	b = append(b, `"prefill_node":`...)
@@ -107,6 +108,6 @@ func (d *Breakdown) appendJSON(b []byte) []byte {
 	b = append(b, `,"decode_node":`...)
 	b = AppendString(b, d.DecodeNode)
 	b = append(b, ',')
-	b = appendField(b, "retries", uint64(d.Retries))
+	b = AppendField(b, "retries", uint64(d.Retries))
 	return append(b, '}')
 }

@@ -56,9 +56,9 @@ const (
 type Request struct {
 	Kind            Kind
 	Model           string // by the name that the answer has
-	Adapter         string // LoRA adapter, empty for the model itself
 	N               int
 	Choices         []Choice // one at least: those of the first prompt, then those of the next
+	Listed          bool     // prompts came as a list, if only of one: SGLang's answer is a list then
 	Stream          bool
 	IncludeUsage    bool          // an event with the account at the end of a stream
 	ContinuousUsage bool          // the account so far in every event
@@ -69,6 +69,8 @@ type Request struct {
 // A Choice is one answer that is asked for. Prompt and MaxTokens fit into the model's length
 // together. Choices of one prompt share its slice.
 type Choice struct {
+	ID        string   // of the choice, where the client has named it; else empty
+	Adapter   string   // LoRA adapter; empty: the model itself
 	Prompt    []uint32 // one id at least
 	Echo      string   // what the text begins with
 	Variant   uint64   // see engine.Request
@@ -130,15 +132,16 @@ func (k Kind) Parse(body []byte, model Model) (*Request, error) {
 		ContinuousUsage: b.StreamOptions.IncludeUsage && b.StreamOptions.ContinuousUsageStats,
 		Breakdown:       b.ReturnBreakdown,
 	}
+	var adapter string
 	var err error
-	if g.Model, g.Adapter, err = model.resolve("model", b.Model); err != nil {
+	if g.Model, adapter, err = model.resolve("model", b.Model); err != nil {
 		return nil, err
 	}
 	if b.LoRAPath != nil && *b.LoRAPath != "" {
-		if g.Adapter, err = model.Adapter("lora_path", *b.LoRAPath); err != nil {
+		if adapter, err = model.Adapter("lora_path", *b.LoRAPath); err != nil {
 			return nil, err
 		}
-		g.Model = g.Adapter
+		g.Model = adapter
 	}
 	if b.Timeout != nil {
 		// Beyond what a Duration holds there is no timeout to speak of.
@@ -169,7 +172,7 @@ func (k Kind) Parse(body []byte, model Model) (*Request, error) {
 	choices := make([]Choice, len(prompts))
 	for i, p := range prompts {
 		c := &choices[i]
-		*c = Choice{Prompt: p.ids, IgnoreEOS: b.IgnoreEOS, Stop: stop}
+		*c = Choice{Adapter: adapter, Prompt: p.ids, IgnoreEOS: b.IgnoreEOS, Stop: stop}
 		if c.MaxTokens, err = b.tokenLimit(k, p, int(model.MaxModelLen)); err != nil {
 			return nil, err
 		}

@@ -101,6 +101,9 @@ func (c *Cut) Add(ids []uint32, last bool) (n int, matched string, stopped bool)
 		}
 		c.ends = append(c.ends, c.released)
 	}
+	if last && len(ids) == 0 {
+		c.released = len(c.text)
+	}
 	return len(ids), "", false
 }
 
@@ -154,12 +157,8 @@ func (c *Cut) piece(i int) []byte {
 	return c.text[from:c.ends[i]]
 }
 
-// rest lets go of what is held back, when the answer has ended without another token.
-func (c *Cut) rest() []byte {
-	from := c.released
-	c.released = len(c.text)
-	return c.text[from:]
-}
+// rest is what goes out where the last Add had no token.
+func (c *Cut) rest() []byte { return c.text[c.begun:c.released] }
 
 // Text is all that has gone out: what the answer is, once it has ended.
 func (c *Cut) Text() []byte { return c.text[:c.released] }
