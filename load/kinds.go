@@ -14,6 +14,9 @@ func Kinds() []Kind {
 	return append([]Kind{
 		randomKind,
 		traceKind,
+		timedTraceKind,
+		mooncakeKind,
+		azureKind,
 	}, publishedKinds()...)
 }
 
@@ -64,6 +67,9 @@ type Spec struct {
 
 	File  string  // of a trace or a dataset; Requests 0 takes all of it
 	Speed float64 // of a trace: at 2 requests come twice as fast
+
+	TimedTrace TimedTrace
+	Mooncake   Mooncake
 
 	// ArrivalMode says whose arrivals have the Rate: ArrivalNormalized, ArrivalLegacy, or
 	// empty for those of Compat.

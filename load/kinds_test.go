@@ -43,9 +43,12 @@ func TestKinds(t *testing.T) {
 		}
 		names[k.Name] = true
 		t.Run(k.Name, func(t *testing.T) {
-			s := all
+			s, bounds := all, loadtest.Bounds{Requests: requests, Prompt: 1200, MaxTokens: 30, Vocab: vocab}
+			if of := fromFile[k.Name]; of != nil {
+				s, bounds = of(t)
+			}
 			s.Kind = k.Name
-			loadtest.TestSource(t, s.Open, loadtest.Bounds{Requests: requests, Prompt: 1200, MaxTokens: 30, Vocab: vocab})
+			loadtest.TestSource(t, s.Open, bounds)
 		})
 	}
 }

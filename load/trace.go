@@ -20,18 +20,7 @@ var traceKind = Kind{
 	About: "the requests of a trace in Mooncake's format",
 	Reads: []string{"File", "Speed"},
 	Times: Recorded,
-	Check: func(s Spec, bad *config.Faults) {
-		if s.File == "" {
-			bad.Add("File", nil, "name the file of a trace")
-		}
-		if !validSpeed(s.Speed) {
-			bad.Add("Speed", s.Speed, "use more than 0: at 2 requests come twice as fast")
-		}
-		if s.Requests < 0 {
-			bad.Add("Requests", s.Requests, "use 1 or more, 0 for all")
-		}
-		config.Between(bad, "Vocab", s.Vocab, 1, 1<<30)
-	},
+	Check: checkTrace,
 	Open: func(s Spec) (Load, error) {
 		f, err := records.Open(s.File)
 		if err != nil {

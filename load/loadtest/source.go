@@ -17,18 +17,23 @@ type Bounds struct {
 	Prompt    int // tokens of the longest prompt
 	MaxTokens int // the most that a request wants
 	Vocab     int // every token is below it
+	// Texts says that prompts are texts whose tokens nobody knows: only with no tokenizer.
+	Texts bool
+	// Held says that the load has to have all of it in memory, because what it is sampled
+	// from is shuffled or filtered as a whole. Its description says so.
+	Held bool
 }
 
 // TestSource holds a source to what package load says of it. open begins the same stream
 // each time; one of a million tokens or more shows what it keeps in memory.
 //
 //   - Times begin at 0 or later and never go back.
-//   - Prompts have from 1 to b.Prompt tokens below b.Vocab; from 1 to b.MaxTokens are
-//     wanted. No two requests have the same ID, if they have one.
+//   - Prompts have from 1 to b.Prompt tokens below b.Vocab, or are texts if b.Texts; from 1
+//     to b.MaxTokens are wanted. No two requests have the same ID, if they have one.
 //   - The stream is the same each time, from the first request to the last, and a request
 //     belongs to who took it: what is done to its prompt shows in no other.
 //   - After the last request Next has none for ever, and a stream may be closed early.
-//   - Nothing is kept of what was taken, and nothing drawn long before.
+//   - Nothing is kept of what was taken, and nothing drawn long before, unless b.Held.
 func TestSource(t *testing.T, open func() (load.Load, error), b Bounds) {
 	t.Helper()
 	for _, c := range []struct {
@@ -72,11 +77,16 @@ func checkRequests(open func() load.Load, b Bounds) error {
 			return fmt.Errorf("request %d is due at %v, the one before it at %v", n, r.At, last)
 		}
 		last = r.At
-		if len(r.Prompt) < 1 || len(r.Prompt) > b.Prompt || r.MaxTokens < 1 || r.MaxTokens > b.MaxTokens {
+		if b.Texts && (r.Text == "" || len(r.Prompt) > 0) {
+			return fmt.Errorf("request %d has a text of %d bytes and %d tokens: want a text alone", n, len(r.Text), len(r.Prompt))
+		}
+		if !b.Texts && (len(r.Prompt) < 1 || len(r.Prompt) > b.Prompt) || r.MaxTokens < 1 || r.MaxTokens > b.MaxTokens {
 			return fmt.Errorf("request %d has %d tokens and wants %d: want 1 to %d, and 1 to %d", n, len(r.Prompt), r.MaxTokens, b.Prompt, b.MaxTokens)
 		}
-		if top := slices.Max(r.Prompt); int64(top) >= int64(b.Vocab) {
-			return fmt.Errorf("request %d has token %d of a vocabulary of %d", n, top, b.Vocab)
+		for _, id := range r.Prompt {
+			if int64(id) >= int64(b.Vocab) {
+				return fmt.Errorf("request %d has token %d of a vocabulary of %d", n, id, b.Vocab)
+			}
 		}
 		if ids[r.ID] && r.ID != "" {
 			return fmt.Errorf("request %d has the ID %q of another", n, r.ID)
@@ -107,7 +117,7 @@ func checkSame(open func() load.Load, _ Bounds) error {
 		if !ok {
 			return nil
 		}
-		if x.ID != y.ID || x.At != y.At || x.MaxTokens != y.MaxTokens || !slices.Equal(x.Prompt, y.Prompt) {
+		if x.ID != y.ID || x.At != y.At || x.MaxTokens != y.MaxTokens || x.Text != y.Text || !slices.Equal(x.Prompt, y.Prompt) {
 			return fmt.Errorf("request %d is another the second time: %q due at %v, %d + %d tokens; then %q due at %v, %d + %d tokens", n,
 				x.ID, x.At, len(x.Prompt), x.MaxTokens, y.ID, y.At, len(y.Prompt), y.MaxTokens)
 		}
@@ -168,6 +178,9 @@ func checkMemory(open func() load.Load, b Bounds) error {
 	}
 	most = max(most, heap()-before)
 	runtime.KeepAlive(l)
+	if b.Held {
+		return nil
+	}
 	// A quarter of the tokens; 64 KiB and 16 bytes a request for what a source needs at
 	// all: buffers, a generator, lengths.
 	if allowed := int64(tokens + 64<<10 + 16*b.Requests); most > allowed {

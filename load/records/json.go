@@ -22,6 +22,7 @@ type JSON struct {
 	list  bool // the records are elements of a list
 	begun bool
 	line  int
+	at    int64 // of the last record
 	err   error // the first; io.EOF at the end
 }
 
@@ -55,6 +56,10 @@ func (j *JSON) Next(v any) (ok bool, err error) {
 // Line is where the last record began, from 1.
 func (j *JSON) Line() int { return j.line }
 
+// Offset is where in the file the last record began, in bytes. A reader of the rest of the
+// file from there has it first.
+func (j *JSON) Offset() int64 { return j.at }
+
 // Fault is an error of the last record.
 func (j *JSON) Fault(err error) error { return Fault(j.name, j.line, err) }
 
@@ -78,6 +83,7 @@ func (j *JSON) next() (json.RawMessage, error) {
 	j.lines.allow(j.d.InputOffset())
 	var raw json.RawMessage
 	err := j.d.Decode(&raw)
+	j.at = j.lines.skipped + j.d.InputOffset() - int64(len(raw))
 	j.line = j.lines.at(j.d.InputOffset() - int64(len(raw)))
 	if err != nil {
 		return nil, j.syntax(err)
@@ -173,13 +179,14 @@ var errLong = errors.New("record too long")
 
 // lines reads and knows on which line each byte is that the decoder has not left behind.
 type lines struct {
-	from   io.Reader
-	head   []byte  // read, and not yet passed on
-	offset int64   // of what comes next
-	ends   []int64 // of lines, as offsets, in what the decoder has not left behind
-	before int     // lines that end before those
-	most   int64   // bytes of a record
-	limit  int64   // the record goes on to here at most
+	from    io.Reader
+	head    []byte  // read, and not yet passed on
+	skipped int64   // bytes before the first record
+	offset  int64   // of what comes next, after those
+	ends    []int64 // of lines, as offsets, in what the decoder has not left behind
+	before  int     // lines that end before those
+	most    int64   // bytes of a record
+	limit   int64   // the record goes on to here at most
 }
 
 // first is the first byte that is not white space, which is not taken; a byte order mark
@@ -194,12 +201,14 @@ func (l *lines) first() (byte, error) {
 			}
 			return 0, err
 		}
+		l.skipped++
 		switch b[0] {
 		case '\n':
 			l.before++
 		case ' ', '\t', '\r', 0xef, 0xbb, 0xbf:
 		default:
 			l.head = []byte{b[0]}
+			l.skipped--
 			return b[0], nil
 		}
 	}
