@@ -13,6 +13,13 @@ import (
 func Kinds() []Kind {
 	return append([]Kind{
 		randomKind,
+		randomIDsKind,
+		shareGPTKind,
+		customKind,
+		sonnetKind,
+		prefixRepetitionKind,
+		sharedPrefixKind,
+		burstGPTKind,
 		traceKind,
 		timedTraceKind,
 		mooncakeKind,
@@ -30,8 +37,15 @@ func Names() (names []string) {
 
 // Names of kinds that code asks for.
 const (
-	Random = "random"
-	Traced = "trace"
+	Random               = "random"
+	RandomIDs            = "random-ids"
+	ShareGPTName         = "sharegpt"
+	CustomName           = "custom"
+	SonnetName           = "sonnet"
+	PrefixRepetitionName = "prefix_repetition"
+	SharedPrefixName     = "generated-shared-prefix"
+	BurstGPTName         = "burstgpt"
+	Traced               = "trace"
 )
 
 // A Kind is a sort of load that a command line can name.
@@ -58,12 +72,26 @@ type Spec struct {
 	Requests   int
 	Rate       float64 // requests a second; +Inf: all at once
 	Burstiness float64 // of the gaps' gamma distribution: 1 is a Poisson process, below 1 is burstier, above more regular
-	InputLen   int     // prompt tokens
+	InputLen   int     // prompt tokens; of the random loads, as OutputLen, RangeRatio and PrefixLen
 	OutputLen  int
-	RangeRatio float64 // lengths are uniform in length x (1 -+ this), from 0 to below 1
+	RangeRatio float64 // lengths are uniform in length x (1 -+ this), from 0 to below 1; in SGLang's draws from length x this to length
 	PrefixLen  int     // tokens that all prompts begin with, before InputLen others
 	Seed       uint64
-	Vocab      int // tokens are below it
+	Vocab      int // tokens are below it, where no Tokenizer says what they are below
+
+	OutputRatio    *float64 // RangeRatio of outputs, where it is another; of vLLM's random draws
+	DisableShuffle bool     // vLLM's datasets are asked in the order of the file
+	NoOversample   bool     // vLLM's datasets that have too few requests do not repeat any
+	TokenIDs       bool     // SGLang's prompts are tokens alone, and not shorter for special ones: --tokenize-prompt
+	PromptSuffix   string   // SGLang's conversations end with it
+	ChatTemplate   bool     // SGLang's conversations are asked in the chat template
+	Chat           bool     // the endpoint puts the chat template around what is sent
+
+	ShareGPT         ShareGPT
+	Custom           Custom
+	Sonnet           Sonnet
+	PrefixRepetition PrefixRepetition
+	SharedPrefix     SharedPrefix
 
 	File  string  // of a trace or a dataset; Requests 0 takes all of it
 	Speed float64 // of a trace: at 2 requests come twice as fast
@@ -128,8 +156,10 @@ func (s Spec) kind() (Kind, error) {
 	if name == "" {
 		name = Random
 	}
+	// vLLM writes its names with an underscore, SGLang with a hyphen.
+	plain := func(name string) string { return strings.ReplaceAll(name, "_", "-") }
 	for _, k := range Kinds() {
-		if k.Name == name {
+		if plain(k.Name) == plain(name) {
 			return k, nil
 		}
 	}

@@ -32,10 +32,6 @@ func trace(t *testing.T) string {
 
 // TestKinds: every load that can be named keeps what a source promises.
 func TestKinds(t *testing.T) {
-	all := load.Spec{
-		Requests: requests, Rate: 100, Burstiness: 0.5, InputLen: 400, OutputLen: 20, RangeRatio: 0.5, PrefixLen: 32, Seed: 7, Vocab: vocab,
-		File: trace(t), Speed: 2,
-	}
 	names := map[string]bool{}
 	for _, k := range load.Kinds() {
 		if k.Name == "" || k.About == "" || names[k.Name] {
@@ -43,7 +39,7 @@ func TestKinds(t *testing.T) {
 		}
 		names[k.Name] = true
 		t.Run(k.Name, func(t *testing.T) {
-			s, bounds := all, loadtest.Bounds{Requests: requests, Prompt: 1200, MaxTokens: 30, Vocab: vocab}
+			s, bounds := ofKind(t, k.Name)
 			if of := fromFile[k.Name]; of != nil {
 				s, bounds = of(t)
 			}
@@ -127,7 +123,7 @@ func TestFailures(t *testing.T) {
 // TestSpecFaults: what no load can be opened from is named by its field.
 func TestSpecFaults(t *testing.T) {
 	for want, s := range map[string]load.Spec{
-		`Kind: "bursty": there is no such load: use random, trace, `: {Kind: "bursty"},
+		`Kind: "bursty": there is no such load: use random, random-ids, `: {Kind: "bursty"},
 		"File: none given":                      {Kind: load.Traced, Speed: 1, Vocab: 1},
 		"Speed: 0: use more than 0":             {Kind: load.Traced, File: "x", Vocab: 1},
 		"Requests: -1: use 1 or more":           {Kind: load.Traced, File: "x", Speed: 1, Requests: -1, Vocab: 1},

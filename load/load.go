@@ -54,8 +54,14 @@ type Tokenizer interface {
 	Decode(tokens []kvcache.Token, skipSpecial bool) string
 	// Len is how many tokens there are, the added ones too: Python's len(tokenizer).
 	Len() int
+	// VocabSize is how many the model's vocabulary has of itself, without the added ones:
+	// Python's tokenizer.vocab_size. Random tokens are below it.
+	VocabSize() int
 	// Special are the ids of special tokens, in ascending order.
 	Special() []kvcache.Token
+	// BOS is the token that begins a text, "" if the model has none: Python's
+	// tokenizer.bos_token. Whether Encode puts it there is another matter.
+	BOS() string
 	// Chat renders a conversation by the model's chat template. prompt is whether the mark
 	// that the assistant's turn begins comes last.
 	Chat(messages []Message, prompt bool) (string, error)

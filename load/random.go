@@ -15,22 +15,73 @@ const maxLen = 1 << 24
 // randomKind is the load whose requests have nothing in common, as vLLM's random
 // dataset has them: lengths are uniform in [length x (1 - RangeRatio), length x
 // (1 + RangeRatio)], gaps between arrivals gamma distributed. All begin with the same
-// PrefixLen tokens.
+// PrefixLen tokens. With Compat the draws are that tool's own, of its dataset random.
 var randomKind = Kind{
 	Name:  Random,
 	About: "lengths, tokens and arrivals are drawn",
-	Reads: []string{"InputLen", "OutputLen", "RangeRatio", "PrefixLen", "Seed"},
+	Reads: append([]string{"File", "TokenIDs"}, randomReads...),
 	Times: Arriving,
-	Check: checkDraws,
+	Check: func(s Spec, bad *config.Faults) {
+		checkRandom(s, bad)
+		switch {
+		case s.File == "":
+		case s.Compat != CompatSGLang:
+			bad.Add("File", s.File, "only sglang.bench_serving's random takes its prompts from a file: leave --dataset-path out, or name the kind of the file")
+		case s.Tokenizer == nil:
+			bad.Add("Tokenizer", nil, "prompts of a file are cut to lengths in tokens: give --tokenizer, or leave --dataset-path out")
+		}
+	},
 	Open: func(s Spec) (Load, error) {
+		switch s.Compat {
+		case CompatVLLM:
+			return openVLLMRandom(s, true), nil
+		case CompatSGLang:
+			return openSGLangRandom(s)
+		}
 		d := newDraws(s)
 		// Gaps and lengths come from one generator: figures that were printed hang on it.
 		return Load{Source: d, Count: s.Requests, rng: d.rng}, nil
 	},
 }
 
+// randomIDsKind is SGLang's random-ids: tokens that need no text. vLLM has no such dataset;
+// its draws are those of random, as tokens that were not made to survive being text. Our own
+// draws are tokens anyway.
+var randomIDsKind = Kind{
+	Name:  RandomIDs,
+	About: "lengths and tokens are drawn, and no tokenizer is needed",
+	Reads: append([]string{"TokenIDs"}, randomReads...),
+	Times: Arriving,
+	Check: checkRandom,
+	Open: func(s Spec) (Load, error) {
+		switch s.Compat {
+		case CompatVLLM:
+			return openVLLMRandom(s, false), nil
+		case CompatSGLang:
+			return openSGLangRandomIDs(s), nil
+		}
+		return randomKind.Open(s)
+	},
+}
+
+var randomReads = []string{"InputLen", "OutputLen", "RangeRatio", "OutputRatio", "PrefixLen", "Seed", "Compat", "Tokenizer"}
+
+func checkRandom(s Spec, bad *config.Faults) {
+	switch s.Compat {
+	case CompatVLLM:
+		checkVLLMRandom(s, bad)
+	case CompatSGLang:
+		checkSGLangRandom(s, bad)
+	default:
+		checkDraws(s, bad)
+	}
+}
+
 // checkDraws checks what is drawn at random.
 func checkDraws(s Spec, bad *config.Faults) {
+	if s.OutputRatio != nil {
+		bad.Add("OutputRatio", *s.OutputRatio, "only vllm bench serve has a ratio of its own for outputs: use --compat vllm")
+	}
 	if s.Requests < 1 && (s.Requests < 0 || s.Duration <= 0) {
 		bad.Add("Requests", s.Requests, "use 1 or more")
 	}

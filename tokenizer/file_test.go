@@ -126,6 +126,13 @@ func TestLoad(t *testing.T) {
 		if tok.Len() != 2 || tok.Token(1) != "a" || tok.Token(2) != "" || len(tok.Encode("a b", true)) != 2 {
 			t.Errorf("%d tokens, %v", tok.Len(), tok.Encode("a b", true))
 		}
+		if tok.BOS() != "" {
+			t.Errorf("nobody names a BOS: %q", tok.BOS())
+		}
+	}
+	write(t, filepath.Join(folder, tokenizer.ConfigFileName), `{"bos_token": {"content": "a"}}`)
+	if tok, err := tokenizer.Load(folder); err != nil || tok.BOS() != "a" {
+		t.Errorf("%v, BOS %q", err, tok.BOS())
 	}
 }
 

@@ -94,6 +94,13 @@ func (t *Tokenizer) Len() int { return t.len }
 // Python's tokenizer.vocab_size. vLLM's and SGLang's clients draw random tokens below it.
 func (t *Tokenizer) VocabSize() int { return t.vocab }
 
+// BOS is the token that begins a text, as tokenizer_config.json names it, "" if it names none:
+// Python's tokenizer.bos_token. SGLang's client takes it out of what a chat template renders.
+func (t *Tokenizer) BOS() string {
+	bos, _ := t.chat.tokens["bos_token"].(string)
+	return bos
+}
+
 // Special are the ids of the special tokens, in ascending order. With a
 // tokenizer_config.json they are those that it names, bos_token and so on: transformers'
 // all_special_ids, which vLLM's client leaves out of its random prompts. Without one they

@@ -100,5 +100,11 @@ func (g *Generator) below64(n uint64) uint64 {
 	return high
 }
 
-// Choice is choice(len(p), p=p): an index drawn by those probabilities, which add up to 1.
-func (g *Generator) Choice(p []float64) int { return search(cumulated(p), g.Random()) }
+// Choice is choice(len(p), n, p=p): n indices drawn by those probabilities, which add up to 1.
+func (g *Generator) Choice(p []float64, n int) []int {
+	sums, chosen := cumulated(p), make([]int, n)
+	for i := range chosen {
+		chosen[i] = search(sums, g.Random())
+	}
+	return chosen
+}
