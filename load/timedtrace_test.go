@@ -30,6 +30,8 @@ func (thousand) Encode(text string, _ bool) []kvcache.Token {
 }
 func (thousand) Decode([]kvcache.Token, bool) string  { return "" }
 func (thousand) Len() int                             { return 1000 }
+func (thousand) VocabSize() int                       { return 1000 }
+func (thousand) BOS() string                          { return "" }
 func (thousand) Special() []kvcache.Token             { return []kvcache.Token{0, 1, 500, 999} }
 func (thousand) Chat([]Message, bool) (string, error) { return "", errors.New("no template") }
 
