@@ -103,12 +103,13 @@ var layers = map[string]layer{
 		module:    []string{"bench/figure", "bench/machine", "bench/page", "bench/recovery", "kvcache", "transport", "transport/connection", "transport/rails", "transport/topology", "transport/transporttest", "clock", "config"},
 		libraries: []string{"gonum.org/v1/plot", "github.com/schollz/progressbar/v3"},
 	},
-	"bench/nics":  {module: []string{"bench", "bench/machine", "bench/page", "bench/recovery", "bench/transfer", "config", "transport", "lab/nics"}}, // kvbench on the hosts of the NIC lab
-	"cmd/proxy":   {module: []string{"command", "command/commandtest", "daemon"}, libraries: []string{cobra}},
-	"cmd/prefill": {module: []string{"command", "command/commandtest", "daemon", "proto"}, libraries: []string{cobra}},
-	"cmd/decode":  {module: []string{"command", "command/commandtest", "daemon", "proto"}, libraries: []string{cobra}},
+	"bench/matrix": {module: []string{"config", "bench/page"}, libraries: []string{xsys, "go.yaml.in/yaml/v3", "github.com/schollz/progressbar/v3"}},  // runs programs, knows none
+	"bench/nics":   {module: []string{"bench", "bench/machine", "bench/page", "bench/recovery", "bench/transfer", "config", "transport", "lab/nics"}}, // kvbench on the hosts of the NIC lab
+	"cmd/proxy":    {module: []string{"command", "command/commandtest", "daemon"}, libraries: []string{cobra}},
+	"cmd/prefill":  {module: []string{"command", "command/commandtest", "daemon", "proto"}, libraries: []string{cobra}},
+	"cmd/decode":   {module: []string{"command", "command/commandtest", "daemon", "proto"}, libraries: []string{cobra}},
 	"cmd/kvbench": {
-		module:    []string{"bench", "bench/client", "bench/nics", "bench/page", "bench/recovery", "bench/report", "bench/ratesearch", "bench/serve", "bench/server", "bench/steady", "tokenizer", "bench/serving", "bench/simulation", "bench/transfer", "cluster", "command", "command/commandtest", "config", "daemon", "engine", "handoff", "load", "node", "placement", "sim", "transport", "transport/rails", "transport/topology"},
+		module:    []string{"bench", "bench/matrix", "bench/client", "bench/nics", "bench/page", "bench/recovery", "bench/report", "bench/ratesearch", "bench/serve", "bench/server", "bench/steady", "tokenizer", "bench/serving", "bench/simulation", "bench/transfer", "cluster", "command", "command/commandtest", "config", "daemon", "engine", "handoff", "load", "node", "placement", "sim", "transport", "transport/rails", "transport/topology"},
 		libraries: []string{cobra, pflag, "golang.org/x/term"},
 	},
 	"cmd/kvlab":           {module: []string{"command", "command/commandtest", "config", "lab", "lab/nics"}, libraries: []string{cobra, pflag}},

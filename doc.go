@@ -26,6 +26,7 @@
 //	proxy/unpack                         compressed bodies of requests
 //	proxy/sglang                         the wire format of POST /generate
 //	proxy/openai                         the API's wire format: requests, answers, errors, tokens
+//	bench/matrix                         servers x clients: programs run pair by pair, one table
 //	bench/nics                           the experiments on several NICs, held to limits
 //	bench/transfer                       how fast a rail moves bytes: the transfer engine alone
 //	bench/recovery                       how rails took faults: samples set against what was done

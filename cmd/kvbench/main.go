@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"kvferry/bench/matrix"
 	"kvferry/bench/page"
 	"kvferry/bench/transfer"
 	"kvferry/cluster"
@@ -21,6 +22,7 @@ func main() {
 	// Children are this program again: they are told apart before a command line is looked at.
 	cluster.Child()  // does not return in a daemon of an embedded cluster
 	transfer.Child() // nor in the target of a transfer
+	matrix.Child()   // nor where it keeps a command of a matrix
 	program(term.IsTerminal(int(os.Stderr.Fd()))).Main()
 }
 
@@ -35,6 +37,7 @@ run elsewhere. KV-cache bytes and network are real, the GPU is modelled.
 
   kvbench mooncake    Mooncake's published A10 table: measured beside published
   kvbench simulate    any cluster in virtual time: how many nodes, how fast a NIC?
+  kvbench matrix      servers x clients: each client against each server, one table
   kvbench transfer    how fast a rail moves bytes, between machines or on this one
   kvbench failover    a link is cut and restored under load: what do the others do?
   kvbench nics        several NICs in the NIC lab, held to limits
@@ -42,7 +45,7 @@ run elsewhere. KV-cache bytes and network are real, the GPU is modelled.
   kvbench serving     what the proxy and a node cost themselves, per token`,
 	}
 	root.AddCommand(
-		mooncakeCommand(terminal), simulateCommand(terminal), transferCommand(terminal), failoverCommand(terminal), nicsCommand(),
+		mooncakeCommand(terminal), simulateCommand(terminal), matrixCommand(terminal), transferCommand(terminal), failoverCommand(terminal), nicsCommand(),
 		topoCommand(), servingCommand(),
 	)
 	for _, cmd := range root.Commands() {
@@ -51,6 +54,9 @@ run elsewhere. KV-cache bytes and network are real, the GPU is modelled.
 	return command.Program{Root: root, Kept: func(err error) string {
 		if lost := (*page.OutputError)(nil); errors.As(err, &lost) {
 			return lost.Error()
+		}
+		if stopped := (*matrix.Interrupted)(nil); errors.As(err, &stopped) {
+			return stopped.Error()
 		}
 		return "what was measured is kept"
 	}}

@@ -20,6 +20,7 @@ import (
 
 	"kvferry/bench"
 	"kvferry/bench/machine"
+	"kvferry/bench/matrix"
 	"kvferry/bench/nics"
 	"kvferry/bench/simulation"
 	"kvferry/bench/transfer"
@@ -36,6 +37,7 @@ const mainEnv = "KVFERRY_TEST_MAIN"
 func TestMain(m *testing.M) {
 	cluster.Child()
 	transfer.Child()
+	matrix.Child()
 	if os.Getenv(mainEnv) != "" {
 		main()
 	}

@@ -25,6 +25,7 @@ func TestRefused(t *testing.T) {
 {"timestamp": 4.5, "input_length": 5, "output_length": 1, "hash_ids": [1]}
 `)
 	matrix := file("matrix.json", `{"cpu:0": "eth0"}`)
+	pairs := file("pairs.yaml", "servers:\n  - {name: a, comand: x}\nclients: []\n")
 	commandtest.Refused(t, func() command.Program { return program(false) }, [][2]string{
 		{"mooncake --num-gpu-blocks-override 99999999999", "--num-gpu-blocks-override: 99999999999: use 1 to 4294967295"},
 		{"mooncake --num-gpu-blocks-override 4000000000", "--num-gpu-blocks-override: 4000000000: these blocks take "},
@@ -94,10 +95,15 @@ func TestRefused(t *testing.T) {
 		{"topo --matrix " + matrix, `--matrix: "` + matrix + `": `},
 		{"topo --include ~", "--include: none given"},
 		{"topo --capture " + dir, `--capture: "` + dir + `": it is a folder`},
+		{"matrix", "FILE: none given: name a file of servers and clients"},
+		{"matrix a.yaml b.yaml", "FILE: "},
+		{"matrix /no/such.yaml", `FILE: "/no/such.yaml": there is no such file: name one in YAML or JSON`},
+		{"matrix " + pairs, "FILE: " + pairs + ":2: servers[0].comand: there is no such field: use command, dir"},
+		{"matrix " + pairs + " --out ~", "--out: none given"},
 		{"serving --repeat 0", "--repeat: 0: use more than 0, or leave it out for 3"},
 		{"serving now", `ARGUMENT: "now": kvbench serving takes none`},
 		{"serve", `COMMAND: "serve": kvbench has no such command`},
-		{"--settings tcp", "--settings: write the command before its flags: use failover, mooncake"},
+		{"--settings tcp", "--settings: write the command before its flags: use failover, matrix, mooncake"},
 	})
 }
 

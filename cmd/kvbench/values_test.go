@@ -20,6 +20,7 @@ func TestCompletion(t *testing.T) {
 		"transfer --rail=":                {"tcp/", "rdma/", "cma"},
 		"transfer --select=static,":       {"static,affinity", "static,single"},
 		"failover --select=r":             {"round-robin"},
+		"matrix --d":                      {"--dry-run"},
 		"topo --format=m":                 {"matrix"},
 		"mooncake --clock virtual --prof": {"--profile"},
 	} {

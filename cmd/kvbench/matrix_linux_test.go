@@ -1,0 +1,95 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"kvferry/command"
+)
+
+// TestMatrixSignals stops kvbench matrix under its second client: server and client end, with
+// all that they started, the first pair is kept, and the command that is printed goes on.
+func TestMatrixSignals(t *testing.T) {
+	hangup := make(chan os.Signal, 1) // see TestSignals
+	signal.Notify(hangup, syscall.SIGHUP)
+	t.Cleanup(func() { signal.Stop(hangup) })
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGKILL} {
+		t.Run(sig.String(), func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			file, out, pids := filepath.Join(dir, "m.yaml"), filepath.Join(dir, "out"), filepath.Join(dir, "pids")
+			text := fmt.Sprintf(`servers:
+  - {name: s, command: "(setsid sleep 1000 & echo $! >> %[1]s); echo $$ >> %[1]s; echo up; exec sleep 1000", ready: {line: up}}
+clients:
+  - {name: first, command: "echo 1"}
+  - {name: second, command: "test -e %[1]s.go || { sleep 1000 & echo $! >> %[1]s; echo $$ >> %[1]s; echo begun; wait; }"}
+`, pids)
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			matrix := func() (*exec.Cmd, *bytes.Buffer) {
+				cmd := exec.Command(os.Args[0], "matrix", file, "--out", out)
+				cmd.Env = append(os.Environ(), mainEnv+"=1")
+				var stderr bytes.Buffer
+				cmd.Stderr = &stderr
+				if err := cmd.Start(); err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { _ = cmd.Process.Kill() })
+				return cmd, &stderr
+			}
+			cmd, stderr := matrix()
+			await(t, "the second client", func() error {
+				said, err := os.ReadFile(filepath.Join(out, "s", "second", "stdout"))
+				if err == nil && string(said) != "begun\n" {
+					err = fmt.Errorf("it says %q", said)
+				}
+				return err
+			})
+			if err := cmd.Process.Signal(sig); err != nil {
+				t.Fatal(err)
+			}
+			_ = cmd.Wait() // its status is looked at below
+			started, err := os.ReadFile(pids)
+			if err != nil {
+				t.Fatal(err)
+			}
+			words := strings.Fields(string(started))
+			if len(words) != 6 { // two of each server, and two of the client
+				t.Errorf("started: %q", words)
+			}
+			for _, word := range words {
+				pid, err := strconv.Atoi(word)
+				if err != nil {
+					t.Fatal(err)
+				}
+				await(t, "all to end", func() error {
+					if alive(pid) {
+						return fmt.Errorf("process %d outlives kvbench", pid)
+					}
+					return nil
+				})
+			}
+			resume := "kvbench matrix " + file + " --out " + out
+			if code := cmd.ProcessState.ExitCode(); sig != syscall.SIGKILL &&
+				(code != command.ExitInterrupted || !strings.Contains(stderr.String(), "interrupted; 1 of 2 pairs are done and kept; go on with: "+resume)) {
+				t.Errorf("exit %d: %s", code, stderr)
+			}
+			if err := os.WriteFile(pids+".go", nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			cmd, stderr = matrix()
+			if err := cmd.Wait(); err != nil || !strings.Contains(stderr.String(), "1 of 2 pairs are done already") || !strings.Contains(stderr.String(), "pair 2/2 s/second: done") {
+				t.Errorf("resumed: %v: %s", err, stderr)
+			}
+		})
+	}
+}
