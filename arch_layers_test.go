@@ -72,6 +72,7 @@ var layers = map[string]layer{
 	"proxy/members/memberstest": {module: []string{"proxy/members", "clock/clocktest", "proto"}},
 	"proxy/metrics":             {module: []string{"proto"}, libraries: []string{"github.com/prometheus"}},
 	"proxy/sglang":              {module: []string{"proxy/openai"}},
+	"proxy/tracing":             {module: []string{"otlp", "proto", "version"}, libraries: []string{otel}},
 	"proxy/openai":              {module: []string{"proto"}, tests: []string{"engine"}},
 	"daemon":                    {module: []string{"config", "engine", "engine/eos", "handoff", "node", "proto", "proxy", "transport", "transport/rails", "transport/topology", "placement"}, libraries: []string{pflag}},
 	"sim":                       {module: []string{"kvcache", "load", "engine", "handoff", "attempt", "connector", "placement", "config", "engine/batching", "engine/eos"}},

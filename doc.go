@@ -19,6 +19,7 @@
 //	proxy/members                        which nodes there are: watched, leased, listed
 //	proxy/members/memberstest            what every membership must do
 //	proxy/metrics                        what is counted of requests and nodes, under vLLM's names
+//	proxy/tracing                        a served request's spans
 //	proxy/health                         whether a node is there, gets on and is to be trusted
 //	proxy/cors                           which web pages of other origins may use the API
 //	proxy/chunks                         answers over connections taken from net/http
