@@ -68,6 +68,31 @@ var badRequests = []struct {
 	{"message without role", "/v1/chat/completions", `{"messages":[{"content":"hi"}]}`, 400, "messages[0].role", "missing"},
 	{"content as number", "/v1/chat/completions", `{"messages":[{"role":"user","content":5}]}`, 400, "messages[0].content", "string or a list"},
 	{"image", "/v1/chat/completions", `{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{}}]}]}`, 400, "messages[0].content[0].type", "only text"},
+	{"n of none", "/v1/completions", `{"prompt":"x","n":0}`, 400, "n", "1 to 128"},
+	{"n of many", "/v1/completions", `{"prompt":"x","n":129}`, 400, "n", "1 to 128"},
+	{"too many choices", "/v1/completions", `{"prompt":["a","b","c","d","e","f","g","h","i"],"n":128}`, 400, "n", "at most 1024"},
+	{"best_of", "/v1/completions", `{"prompt":"x","n":2,"best_of":3}`, 400, "best_of", "want n (2)"},
+	{"chat echo", "/v1/chat/completions", `{"messages":[{"role":"user","content":"x"}],"echo":true}`, 400, "echo", "leave it out"},
+	{"min_tokens beyond max_tokens", "/v1/completions", `{"prompt":"x","max_tokens":3,"min_tokens":4}`, 400, "min_tokens", "0 to 3"},
+	{"empty stop", "/v1/completions", `{"prompt":"x","stop":""}`, 400, "stop", "empty"},
+	{"stop as number", "/v1/completions", `{"prompt":"x","stop":3}`, 400, "stop", "a list of strings"},
+	{"stop token outside the vocabulary", "/v1/completions", `{"prompt":"x","stop_token_ids":[151936]}`, 400, "stop_token_ids[0]", "151935"},
+	{"seed as text", "/v1/completions", `{"prompt":"x","seed":"a"}`, 400, "seed", "an integer"},
+	{"second prompt empty", "/v1/completions", `{"prompt":["a",""]}`, 400, "prompt[1]", "at least one token"},
+	{"second prompt too long", "/v1/completions", `{"prompt":["a","` + strings.Repeat("word ", testMaxModelLen) + `"]}`, 400, "prompt[1]", "max_model_len"},
+	{"no adapters", "/v1/completions", `{"prompt":"x","lora_path":"sql"}`, 400, "lora_path", "--lora-modules"},
+	{"generate without a prompt", "/generate", `{"sampling_params":{}}`, 400, "text", "missing"},
+	{"generate with two prompts", "/generate", `{"text":"x","input_ids":[1]}`, 400, "input_ids", "one of them"},
+	{"generate with ids as text", "/generate", `{"text":[1,2]}`, 400, "text", "input_ids"},
+	{"generate with texts as ids", "/generate", `{"input_ids":["a"]}`, 400, "input_ids", "go into text"},
+	{"generate an id outside the vocabulary", "/generate", `{"input_ids":[[1],[151936]]}`, 400, "input_ids[1][0]", "151935"},
+	{"generate beyond the context", "/generate", `{"text":"x","sampling_params":{"max_new_tokens":1000}}`, 400, "sampling_params.max_new_tokens", "max_model_len"},
+	{"generate nothing", "/generate", `{"text":"x","sampling_params":{"max_new_tokens":0}}`, 400, "sampling_params.max_new_tokens", "at least 1"},
+	{"generate with too few params", "/generate", `{"text":["a","b"],"sampling_params":[{}]}`, 400, "sampling_params", "for 2 prompts"},
+	{"generate with n that differ", "/generate", `{"text":["a","b"],"sampling_params":[{"n":1},{"n":2}]}`, 400, "sampling_params.n", "in two"},
+	{"generate with an adapter", "/generate", `{"text":"a","lora_path":"sql"}`, 400, "lora_path", "--lora-modules"},
+	{"generate with a breakdown", "/generate", `{"text":"a","return_breakdown":true}`, 400, "return_breakdown", "/v1/completions"},
+	{"generate with params of the wrong type", "/generate", `{"text":"a","sampling_params":{"n":"x"}}`, 400, "sampling_params", "cannot"},
 	{"body too large", "/v1/completions", `{"prompt":"` + strings.Repeat("x", 1<<16) + `"}`, 413, "", "--max-body"},
 }
 
@@ -94,13 +119,15 @@ func TestBadRequests(t *testing.T) {
 	}
 }
 
-func FuzzCompletionRequest(f *testing.F) { fuzzRequest(f, openai.Completion, "/v1/completions") }
+func FuzzCompletionRequest(f *testing.F) { fuzzRequest(f, completions, "/v1/completions") }
 
-func FuzzChatRequest(f *testing.F) { fuzzRequest(f, openai.Chat, "/v1/chat/completions") }
+func FuzzGenerateRequest(f *testing.F) { fuzzRequest(f, native, "/generate") }
+
+func FuzzChatRequest(f *testing.F) { fuzzRequest(f, chats, "/v1/chat/completions") }
 
 // fuzzRequest puts bodies through the parser and through the whole handler of
 // a proxy whose nodes are gone, so that even a good one ends in an answer.
-func fuzzRequest(f *testing.F, kind openai.Kind, path string) {
+func fuzzRequest(f *testing.F, a api, path string) {
 	for _, tc := range badRequests {
 		if tc.path == path && len(tc.body) < 1<<10 {
 			f.Add([]byte(tc.body))
@@ -108,7 +135,10 @@ func fuzzRequest(f *testing.F, kind openai.Kind, path string) {
 	}
 	f.Add([]byte(`{"model":"test-model","prompt":[[1,2,3]],"max_tokens":5,"stream":true,"stream_options":{"include_usage":true},"timeout":1e300}`))
 	f.Add([]byte(`{"messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}],"max_completion_tokens":4,"stream":true}`))
-	p, err := New(Config{HTTPAddr: "127.0.0.1:0", GRPCAddr: "127.0.0.1:0", NodeWait: -1, Logger: slog.New(slog.DiscardHandler)})
+	f.Add([]byte(`{"prompt":[[1,2],[3]],"n":2,"seed":-1,"stop":["a","\u00e9"],"stop_token_ids":[4],"min_tokens":2,"echo":true,"max_tokens":5}`))
+	f.Add([]byte(`{"text":["a","b"],"sampling_params":[{"max_new_tokens":3},{"n":1,"stop":"x"}],"rid":["p","q"],"lora_path":[null,"sql"],"stream":true}`))
+	f.Add([]byte(`{"input_ids":[[1,2],[3]],"sampling_params":{"n":2,"ignore_eos":true,"min_new_tokens":1},"return_logprob":false}`))
+	p, err := New(Config{HTTPAddr: "127.0.0.1:0", GRPCAddr: "127.0.0.1:0", NodeWait: -1, LoRAs: []LoRA{{"sql", "/adapters/sql"}}, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -122,7 +152,7 @@ func fuzzRequest(f *testing.F, kind openai.Kind, path string) {
 	p.nodes.cluster = testClusterInfo
 	handler := p.handler()
 	f.Fuzz(func(t *testing.T, body []byte) {
-		g, err := kind.Parse(body, p.model(testClusterInfo))
+		g, err := a.parse(body, p.model(testClusterInfo))
 		var api *openai.Error
 		switch {
 		case err == nil:
@@ -220,5 +250,108 @@ func TestRegistryRefusals(t *testing.T) {
 	}
 	if _, err := c.reg.Register(t.Context(), &proto.RegisterRequest{}); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("no node: %v", err)
+	}
+}
+
+// TestRefusedFields: what would change an answer and cannot be had is refused by its name;
+// values that ask for nothing are taken, and so are fields that cannot matter.
+func TestRefusedFields(t *testing.T) {
+	c := newTestCluster(t, Config{})
+	c.addPair()
+	post := func(path, fields string) (int, string) {
+		body := `{"prompt":"x","max_tokens":2,` + fields + `}`
+		switch path {
+		case "/v1/chat/completions":
+			body = `{"messages":[{"role":"user","content":"x"}],"max_tokens":2,` + fields + `}`
+		case "/generate":
+			body = `{"text":"x","sampling_params":{"max_new_tokens":2},` + fields + `}`
+		}
+		status, answer, _ := c.post(path, body)
+		return status, answer
+	}
+	openAI := []string{"/v1/completions", "/v1/chat/completions"}
+	for _, tc := range []struct {
+		field  string
+		refuse []string
+		take   []string
+	}{
+		{"logprobs", []string{"5", "true", "1"}, []string{"null", "false", "0"}},
+		{"top_logprobs", []string{"2"}, []string{"null", "0"}},
+		{"prompt_logprobs", []string{"1", "0"}, []string{"null"}},
+		{"suffix", []string{`"end"`}, []string{"null", `""`}},
+		{"tools", []string{`[{"type":"function"}]`}, []string{"null", "[]", "[ ]"}},
+		{"tool_choice", []string{`"required"`, `{"type":"function"}`}, []string{"null", `"none"`, `"auto"`}},
+		{"functions", []string{`[{}]`}, []string{"null"}},
+		{"function_call", []string{`{"name":"f"}`}, []string{`"auto"`}},
+		{"response_format", []string{`{"type":"json_object"}`, `{"type":"json_schema"}`}, []string{"null", `{"type":"text"}`, `{ "type" : "text" }`}},
+		{"structured_outputs", []string{`{"choice":["a"]}`}, []string{"null"}},
+		{"guided_json", []string{`{}`}, []string{"null"}},
+		{"guided_regex", []string{`"a"`}, []string{"null"}},
+		{"guided_choice", []string{`["a"]`}, []string{"null"}},
+		{"guided_grammar", []string{`"a"`}, []string{"null"}},
+		{"regex", []string{`"a"`}, []string{"null"}},
+		{"ebnf", []string{`"a"`}, []string{"null"}},
+		{"json_schema", []string{`"{}"`}, []string{"null"}},
+		{"logit_bias", []string{`{"1":-100}`}, []string{"null", "{}"}},
+		{"bad_words", []string{`["x"]`}, []string{"[]"}},
+		{"allowed_token_ids", []string{`[1]`}, []string{"null"}},
+		{"use_beam_search", []string{"true"}, []string{"false"}},
+		{"stop_regex", []string{`"a"`}, []string{"null"}},
+		{"modalities", []string{`["text","audio"]`}, []string{`["text"]`}},
+		{"audio", []string{`{}`}, []string{"null"}},
+		{"web_search_options", []string{`{}`}, []string{"null"}},
+		{"prompt_embeds", []string{`"aGk="`}, []string{"null"}},
+		{"add_generation_prompt", []string{"false"}, []string{"true"}},
+		{"continue_final_message", []string{"true"}, []string{"false"}},
+		{"chat_template", []string{`"x"`}, []string{"null"}},
+		{"documents", []string{`[{}]`}, []string{"[]"}},
+		{"truncate_prompt_tokens", []string{"10"}, []string{"null"}},
+		{"return_token_ids", []string{"true"}, []string{"false"}},
+		{"return_hidden_states", []string{"true"}, []string{"false"}},
+		{"priority", []string{"1"}, []string{"0"}},
+		{"kv_transfer_params", []string{`{"do_remote_decode":true}`}, []string{"null", "{}"}},
+		{"bootstrap_host", []string{`"h"`}, []string{"null"}},
+		{"bootstrap_room", []string{"7"}, []string{"null"}},
+	} {
+		for _, path := range openAI {
+			for _, value := range tc.refuse {
+				status, answer := post(path, fmt.Sprintf("%q:%s", tc.field, value))
+				if message, param, _ := errorOf(t, answer); status != 400 || param != tc.field || !strings.HasPrefix(message, tc.field+": "+value) {
+					t.Errorf("%s %s %s: %d %s", path, tc.field, value, status, answer)
+				}
+			}
+			for _, value := range tc.take {
+				if status, answer := post(path, fmt.Sprintf("%q:%s", tc.field, value)); status != 200 {
+					t.Errorf("%s %s %s: %d %s", path, tc.field, value, status, answer)
+				}
+			}
+		}
+	}
+	for field, value := range map[string]string{
+		"return_logprob": "true", "return_hidden_states": "true", "return_routed_experts": "true", "return_indexer_topk": "true", "return_sampling_mask": "true",
+		"input_embeds": "[[0.5]]", "image_data": `"x"`, "video_data": `"x"`, "audio_data": `"x"`, "session_params": `{"id":1}`, "custom_logit_processor": `"x"`,
+		"watermark": `{"a":1}`, "priority": "2", "bootstrap_host": `"h"`, "bootstrap_room": "3",
+	} {
+		if status, answer := post("/generate", fmt.Sprintf("%q:%s", field, value)); status != 400 || !strings.Contains(answer, `"param":"`+field+`"`) {
+			t.Errorf("/generate %s: %d %s", field, status, answer)
+		}
+		if status, answer := post("/generate", fmt.Sprintf("%q:null", field)); status != 200 {
+			t.Errorf("/generate %s null: %d %s", field, status, answer)
+		}
+	}
+	for _, params := range []string{`"json_schema":"{}"`, `"regex":"a"`, `"ebnf":"a"`, `"structural_tag":"a"`, `"stop_regex":"a"`, `"logit_bias":{"1":2}`} {
+		status, answer, _ := c.post("/generate", `{"text":"x","sampling_params":{`+params+`}}`)
+		if field := "sampling_params." + strings.Split(params, `"`)[1]; status != 400 || !strings.Contains(answer, `"param":"`+field+`"`) {
+			t.Errorf("%s: %d %s", params, status, answer)
+		}
+	}
+	// As vLLM's client, SGLang's and OpenAI's send them: without effect, or in use.
+	harmless := `"temperature":0.7,"top_p":0.9,"top_k":5,"min_p":0.1,"repetition_penalty":1.0,"presence_penalty":0.5,"frequency_penalty":0.5,"length_penalty":1.0,"user":"me",` +
+		`"best_of":1,"seed":null,"skip_special_tokens":true,"store":false,"metadata":{"a":"b"},"service_tier":"auto","parallel_tool_calls":true,"reasoning_effort":"low",` +
+		`"chat_template_kwargs":{"enable_thinking":false},"stream_options":null,"add_special_tokens":true,"request_id":"x","nobody_knows":[1,{"a":2}]`
+	for _, path := range openAI {
+		if status, answer := post(path, harmless); status != 200 {
+			t.Errorf("%s: %d %s", path, status, answer)
+		}
 	}
 }
