@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"kvferry/proxy/members"
@@ -57,7 +58,7 @@ func (p *Proxy) serveModel(w http.ResponseWriter, r *http.Request) {
 	}
 	c, _ := p.nodes.info()
 	cards := p.modelCards(c)
-	id := r.PathValue("id")
+	id := strings.TrimPrefix(r.URL.Path, "/v1/models/") // timedHandler goes past the mux's PathValue
 	i := slices.IndexFunc(cards, func(m modelCard) bool { return m.ID == id })
 	if i < 0 {
 		writeError(w, &openai.Error{

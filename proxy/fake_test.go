@@ -75,12 +75,16 @@ type fakeNode struct {
 	served  sync.WaitGroup
 	submits chan *proto.Submit // everything received, for tests to wait on
 	cancels chan *proto.Cancel
+	flushes chan *proto.Flush
 	lease   uint64
 
 	script  atomic.Pointer[script]
 	hangUp  atomic.Bool   // end the stream after the next message
 	says    atomic.Uint64 // the instance that streams begin with
 	streams atomic.Int64  // so far
+
+	flushed     atomic.Int64 // times
+	deafToFlush atomic.Bool  // does not answer
 }
 
 // script is called for each submit in place of answer; it runs on the stream's
@@ -115,6 +119,12 @@ func (n *fakeNode) Serve(stream grpc.BidiStreamingServer[proto.ToNode, proto.Fro
 			n.submits <- k.Submit
 		case *proto.ToNode_Cancel:
 			n.cancels <- k.Cancel
+		case *proto.ToNode_Flush:
+			n.flushed.Add(1)
+			n.flushes <- k.Flush
+			if !n.deafToFlush.Load() {
+				send(&proto.FromNode{Flushed: k.Flush.Seq})
+			}
 		}
 		if n.hangUp.CompareAndSwap(true, false) {
 			return errors.New("scripted end of the stream")
@@ -288,6 +298,7 @@ func (c *testCluster) newNode(id string, role proto.Role, s script) *fakeNode {
 		server:  grpc.NewServer(),
 		submits: make(chan *proto.Submit, 1<<16),
 		cancels: make(chan *proto.Cancel, 1<<16),
+		flushes: make(chan *proto.Flush, 1<<10),
 	}
 	if s == nil {
 		s = (*fakeNode).answer
