@@ -48,6 +48,11 @@ func (s Spec) check(k Kind, bad *config.Faults) {
 	if s.paced(k) {
 		s.checkArrivals(bad)
 	}
+	switch s.EOS {
+	case "", IgnoreEOS, HeedEOS:
+	default:
+		bad.Add("EOS", string(s.EOS), "use %s or %s, nothing for what the kind has", IgnoreEOS, HeedEOS)
+	}
 	s.Adapters.check(s, bad)
 	s.Workers.check(bad)
 }
@@ -156,6 +161,9 @@ func (s Spec) arrange(k Kind, l Load) (Load, error) {
 	if len(s.Adapters.Names) > 0 && s.Functions.File == "" {
 		l.Source = &adapted{Source: l.Source, chosen: s.Adapters.chooser(s), from: l.Generators, names: s.Adapters.Names}
 	}
+	if s.EOS != "" {
+		l.Source = &ending{Source: l.Source, mayStop: s.EOS == HeedEOS}
+	}
 	if s.Workers.Count > 1 {
 		l.Source = s.Workers.assign(s, l.Source)
 	}
@@ -250,3 +258,18 @@ func (u *until) Next() (Request, bool, error) {
 
 // Close closes the source.
 func (u *until) Close() error { return Close(u.Source) }
+
+// ending says of all requests whether their answers may end early.
+type ending struct {
+	Source
+	mayStop bool
+}
+
+func (e *ending) Next() (Request, bool, error) {
+	r, ok, err := e.Source.Next()
+	r.MayStop = ok && err == nil && e.mayStop
+	return r, ok, err
+}
+
+// Close closes the source.
+func (e *ending) Close() error { return Close(e.Source) }

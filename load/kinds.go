@@ -110,6 +110,7 @@ type Spec struct {
 	// sent. With it a load that is drawn may have no end: Requests 0.
 	Duration time.Duration
 
+	EOS      EOS      // whether answers may end before MaxTokens; empty: as the kind has it
 	Adapters Adapters // which LoRA adapter a request is for
 	Workers  Workers  // which server it goes to
 
@@ -143,6 +144,15 @@ const (
 var (
 	always   = []string{"Kind", "Requests", "Vocab", "InFlight", "Duration", "Adapters", "Workers"}
 	arriving = []string{"Rate", "Burstiness", "ArrivalMode", "RampUp", "Functions"}
+)
+
+// EOS says what the model's end-of-sequence token does.
+type EOS string
+
+// Values of Spec.EOS.
+const (
+	IgnoreEOS EOS = "ignore" // answers have as many tokens as are wanted
+	HeedEOS   EOS = "heed"   // they end where the model ends them
 )
 
 // Values of Spec.Compat: vllm bench serve, and sglang.bench_serving.

@@ -40,11 +40,7 @@ func (m *bpe) appendEncode(ids []kvcache.Token, piece string) []kvcache.Token {
 	}
 	start := len(ids)
 	ids = m.symbols(ids, piece)
-	if n := len(ids) - start; n <= shortPiece {
-		ids = ids[:start+m.mergeShort(ids[start:])]
-	} else {
-		ids = ids[:start+m.mergeLong(ids[start:])]
-	}
+	ids = ids[:start+m.merges.apply(ids[start:])]
 	if known && len(ids) == start+1 && ids[start] == id {
 		m.whole[id/64].Or(1 << (id % 64)) // the next time it is found at once
 	}
@@ -94,12 +90,20 @@ func (m *bpe) fallsBack(char string) bool {
 	return true
 }
 
-// mergeShort merges in place and returns how many tokens are left. Each merge looks at all.
-func (m *bpe) mergeShort(ids []kvcache.Token) int {
+// apply merges in place what a piece begins as, and returns how many tokens are left.
+func (t *merges) apply(ids []kvcache.Token) int {
+	if len(ids) <= shortPiece {
+		return t.applyShort(ids)
+	}
+	return t.applyLong(ids)
+}
+
+// applyShort looks at all pairs for each merge.
+func (t *merges) applyShort(ids []kvcache.Token) int {
 	var ranks [shortPiece]merge // of ids[i] and ids[i+1]
 	n := len(ids)
 	for i := 0; i+1 < n; i++ {
-		ranks[i] = m.merges.find(ids[i], ids[i+1])
+		ranks[i] = t.find(ids[i], ids[i+1])
 	}
 	for {
 		at, best := none, noMerge
@@ -116,30 +120,30 @@ func (m *bpe) mergeShort(ids []kvcache.Token) int {
 		copy(ranks[at+1:n-1], ranks[at+2:n])
 		n--
 		if at > 0 {
-			ranks[at-1] = m.merges.find(ids[at-1], ids[at])
+			ranks[at-1] = t.find(ids[at-1], ids[at])
 		}
 		if at+1 < n {
-			ranks[at] = m.merges.find(ids[at], ids[at+1])
+			ranks[at] = t.find(ids[at], ids[at+1])
 		}
 	}
 }
 
-// mergeLong is mergeShort in n log n steps: the pairs wait in a heap, the tokens are a list.
-func (m *bpe) mergeLong(ids []kvcache.Token) int {
+// applyLong takes n log n steps: the pairs wait in a heap, the tokens are a list.
+func (t *merges) applyLong(ids []kvcache.Token) int {
 	n := len(ids)
 	prev, next := make([]int, n), make([]int, n)
 	pairs := make(pairHeap, 0, n)
 	for i := range n {
 		prev[i], next[i] = i-1, i+1
 		if i+1 < n {
-			if r := m.merges.find(ids[i], ids[i+1]); r != noMerge {
+			if r := t.find(ids[i], ids[i+1]); r != noMerge {
 				pairs = append(pairs, pair{r, i, ids[i], ids[i+1]})
 			}
 		}
 	}
 	heap.Init(&pairs)
 	push := func(i, j int) {
-		if r := m.merges.find(ids[i], ids[j]); r != noMerge {
+		if r := t.find(ids[i], ids[j]); r != noMerge {
 			heap.Push(&pairs, pair{r, i, ids[i], ids[j]})
 		}
 	}
@@ -274,8 +278,8 @@ func newBPE(vocab map[string]kvcache.Token, pairs [][2]string, byteLevel bool) (
 	for text, id := range vocab {
 		top = max(top, id)
 		if byteLevel {
-			if b, ok := fromAlphabet(text); ok {
-				m.vocab[b] = id
+			if b, ok := appendBytes(nil, text); ok {
+				m.vocab[string(b)] = id
 			}
 		}
 	}
@@ -289,10 +293,13 @@ func newBPE(vocab map[string]kvcache.Token, pairs [][2]string, byteLevel bool) (
 	return m, nil
 }
 
-// alphabetBytes is GPT-2's way to write bytes as characters that can be seen: the printable ones
+// alphabet is GPT-2's way to write bytes as characters that can be seen: the printable ones
 // of Latin-1 stand for themselves, U+0100 and on for the other 68, in their order.
-var alphabetBytes = func() map[rune]byte {
-	back := make(map[rune]byte, 256)
+// alphabetBytes is the way back; -1 is no byte.
+var alphabet, alphabetBytes = func() (chars [256]rune, back [0x144]int16) {
+	for i := range back {
+		back[i] = none
+	}
 	extra := rune(0x100)
 	for b := range 256 {
 		r := rune(b)
@@ -300,23 +307,30 @@ var alphabetBytes = func() map[rune]byte {
 			r = extra
 			extra++
 		}
-		back[r] = byte(b)
+		chars[b], back[r] = r, int16(b)
 	}
-	return back
+	return chars, back
 }()
 
-// fromAlphabet is the bytes that a token stands for, and false if a character of it stands
-// for none.
-func fromAlphabet(token string) (string, bool) {
-	b := make([]byte, 0, len(token))
-	for _, r := range token {
-		c, ok := alphabetBytes[r]
-		if !ok {
-			return "", false
-		}
-		b = append(b, c)
+// appendAlphabet writes bytes in the alphabet.
+func appendAlphabet(dst []byte, text string) []byte {
+	for i := range len(text) {
+		dst = utf8.AppendRune(dst, alphabet[text[i]])
 	}
-	return string(b), true
+	return dst
+}
+
+// appendBytes appends the bytes that a token stands for, and reports whether each character
+// of it stands for one; if not it appends nothing.
+func appendBytes(dst []byte, token string) ([]byte, bool) {
+	before := len(dst)
+	for _, r := range token {
+		if int(r) >= len(alphabetBytes) || alphabetBytes[r] < 0 {
+			return dst[:before], false
+		}
+		dst = append(dst, byte(alphabetBytes[r]))
+	}
+	return dst, true
 }
 
 // wordLevel is the model in which each piece is a token, or unknown.

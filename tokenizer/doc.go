@@ -31,6 +31,11 @@
 // (github.com/dlclark/regexp2), Jinja (github.com/nikolalohinski/gonja). The tests hold
 // results to those of the Python library tokenizers 0.23.3 and of transformers 5.23.0.
 //
+// # kvferry's own
+//
+// [Own] is the tokenizer of kvferry's modelled models; own.go says how it is made. It is a
+// tokenizer.json as well, [Tokenizer.WriteFile], which a fuzz test holds it to.
+//
 // # Limits
 //
 // Text is UTF-8; bytes that are not are read as U+FFFD, as Python reads them with

@@ -61,8 +61,8 @@ func TestMergesAgree(t *testing.T) {
 			ids[i] = kvcache.Token(m.bytes["etaoin shrdlu"[rng.IntN(13)]])
 		}
 		long := slices.Clone(ids)
-		short := ids[:m.mergeShort(ids)]
-		if long = long[:m.mergeLong(long)]; !slices.Equal(long, short) {
+		short := ids[:m.merges.applyShort(ids)]
+		if long = long[:m.merges.applyLong(long)]; !slices.Equal(long, short) {
 			t.Fatalf("%v and %v", short, long)
 		}
 	}

@@ -119,7 +119,7 @@ func (t *Tokenizer) parse(text []byte) error {
 	t.decode = func(tokens []string) string { return strings.Join(tokens, " ") }
 	return anyPart(f.Decoder, "decoder", func(p part) error {
 		steps, err := p.decoders()
-		t.decode = decodeChain(steps)
+		t.decode, t.asBytes = decodeChain(steps), p.kind == "ByteLevel"
 		return err
 	})
 }

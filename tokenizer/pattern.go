@@ -13,12 +13,15 @@ var known = map[string]pattern{
 	gpt2Pattern: gpt2,
 	// GPT-4's, with as many digits in a piece as each model has: Llama 3 and Qwen
 	`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`: func(text string, i int) int { return gpt4(text, i, 3) },
-	`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`:      func(text string, i int) int { return gpt4(text, i, 1) },
+	qwenPattern: func(text string, i int) int { return gpt4(text, i, 1) },
 }
 
-const gpt2Pattern = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
+const (
+	gpt2Pattern = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
+	qwenPattern = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+)
 
-// by makes a splitter of a pattern.
+// splitter makes a splitter of a pattern.
 func (p pattern) splitter() splitter {
 	return func(text string, first bool, emit func(string, bool)) {
 		for i := 0; i < len(text); {

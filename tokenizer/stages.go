@@ -239,14 +239,9 @@ func decodeChain(steps []decodeStep) decoder {
 func decodeByteLevel(tokens []string) []string {
 	var b []byte
 	for _, t := range tokens {
-		before := len(b)
-		for _, r := range t {
-			c, ok := alphabetBytes[r]
-			if !ok {
-				b = append(b[:before], t...)
-				break
-			}
-			b = append(b, c)
+		var ok bool
+		if b, ok = appendBytes(b, t); !ok {
+			b = append(b, t...)
 		}
 	}
 	return []string{validUTF8(b)}

@@ -18,6 +18,7 @@ type Tokenizer struct {
 	split      splitter
 	model      model
 	decode     decoder
+	asBytes    bool // decode is ByteLevel alone
 
 	before, after []kvcache.Token // what the post-processor puts around a text
 
@@ -28,6 +29,7 @@ type Tokenizer struct {
 	vocab   int      // of them, those of the model itself
 	named   []kvcache.Token
 	chat    *chat
+	own     *own // of kvferry's own, which has no tables of its words
 }
 
 // A model turns a piece of text into tokens.
@@ -78,13 +80,50 @@ func (t *Tokenizer) AppendEncode(ids []kvcache.Token, text string, special bool)
 // Decode turns tokens into text: transformers' decode(tokens, skip_special_tokens=skipSpecial).
 // Ids that are no tokens are left out, as there.
 func (t *Tokenizer) Decode(tokens []kvcache.Token, skipSpecial bool) string {
+	if t.asBytes {
+		b := make([]byte, 0, 5*len(tokens))
+		for _, id := range tokens {
+			if !skipSpecial || !t.isSpecial(id) {
+				b = t.AppendBytes(b, id)
+			}
+		}
+		return validUTF8(b)
+	}
 	texts := make([]string, 0, len(tokens))
 	for _, id := range tokens {
-		if int(id) < len(t.tokens) && t.exists[id] && !(skipSpecial && t.special[id]) {
+		if t.Has(id) && !(skipSpecial && t.isSpecial(id)) {
 			texts = append(texts, t.tokens[id])
 		}
 	}
 	return t.decode(texts)
+}
+
+// AppendBytes appends what one token of a byte-level tokenizer stands for, which need not be
+// whole characters; nothing if it is no token. Of another tokenizer it is the token as the
+// vocabulary writes it.
+func (t *Tokenizer) AppendBytes(dst []byte, id kvcache.Token) []byte {
+	if o := t.own; o != nil && o.words <= id && id < o.marks {
+		return appendWord(dst, id-o.words)
+	}
+	text := t.Token(id)
+	if t.asBytes {
+		if b, ok := appendBytes(dst, text); ok {
+			return b
+		}
+	}
+	return append(dst, text...)
+}
+
+// Has reports whether there is a token of this id.
+func (t *Tokenizer) Has(id kvcache.Token) bool {
+	return t.own != nil && int(id) < t.len || int(id) < len(t.tokens) && t.exists[id]
+}
+
+func (t *Tokenizer) isSpecial(id kvcache.Token) bool {
+	if t.own != nil {
+		return id >= t.own.marks
+	}
+	return int(id) < len(t.special) && t.special[id]
 }
 
 // Len is how many tokens there are, the added ones too: Python's len(tokenizer).
@@ -110,10 +149,16 @@ func (t *Tokenizer) Special() []kvcache.Token { return slices.Clone(t.named) }
 // Token is a token as the vocabulary writes it, "" if there is none of that id. Python's
 // id_to_token.
 func (t *Tokenizer) Token(id kvcache.Token) string {
-	if int(id) >= len(t.tokens) {
+	switch o := t.own; {
+	case int(id) < len(t.tokens):
+		return t.tokens[id]
+	case o == nil || int(id) >= t.len:
 		return ""
+	case id >= o.marks:
+		return marks[id-o.marks]
+	default:
+		return string(appendAlphabet(nil, string(appendWord(nil, id-o.words))))
 	}
-	return t.tokens[id]
 }
 
 // form is a Unicode normal form as a normalizer. Most texts are in theirs already.

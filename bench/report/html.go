@@ -61,7 +61,7 @@ func WriteHTML(w io.Writer, reports ...*Report) error {
 		return err
 	}
 	if len(reports) > 1 {
-		all.Tables = append(all.Tables, clocks(reports).HTML(-1))
+		all.Tables = append(all.Tables, Clocks(reports).HTML(-1))
 	}
 	out.Sections = append(out.Sections, all)
 	for _, p := range reports {
@@ -108,8 +108,8 @@ func named(reports []*Report, p *Report, lines []string) []string {
 	return out
 }
 
-// clocks sets the runs of one command side by side.
-func clocks(reports []*Report) page.Table {
+// Clocks sets the runs of one command side by side.
+func Clocks(reports []*Report) page.Table {
 	first := reports[0]
 	t := page.Table{Title: "Side by side", Left: 1, Head: []string{""}}
 	for i, p := range reports {
@@ -164,7 +164,7 @@ func WriteMarkdown(w io.Writer, reports ...*Report) error {
 	var b strings.Builder
 	b.WriteString("# " + title + "\n\n")
 	if len(reports) > 1 {
-		clocks(reports).WriteMarkdown(&b)
+		Clocks(reports).WriteMarkdown(&b)
 	}
 	for _, p := range reports {
 		b.WriteString("## " + p.heading("Run", reports) + "\n\n")

@@ -20,7 +20,10 @@ import (
 // loadFlags say what is asked, and when. kvbench serve and kvbench simulate have them alike.
 type loadFlags struct {
 	spec       load.Spec
+	trace      string
 	numPrompts int
+	ignoreEOS  bool // --ignore-eos, and SGLang's flag that says the contrary
+	heedEOS    bool
 	modules    []string // --lora-modules, and how they are assigned
 	assignment string
 	names      []string // --lora-name, and how they are distributed
@@ -43,11 +46,15 @@ func (f *loadFlags) register(fs *pflag.FlagSet) {
 	fs.IntVar(&l.InFlight, "max-concurrency", 0, "requests under way at once; one that is due then waits for another's end (default: any number)")
 	fs.IntVar(&l.InputLen, "random-input-len", 1024, "prompt tokens")
 	fs.IntVar(&l.OutputLen, "random-output-len", 128, "output tokens")
-	fs.Float64Var(&l.RangeRatio, "random-range-ratio", 0, "lengths are uniform in length x (1 -+ this)")
+	fs.Var(ratioFlag{l}, "random-range-ratio", "lengths are uniform in length x (1 -+ this), with --compat sglang from length x this to length; for vLLM's draws also {\"input\": 0.2, \"output\": 0.5}")
 	fs.IntVar(&l.PrefixLen, "random-prefix-len", 0, "tokens that all prompts begin with, before the others")
 	fs.Uint64Var(&l.Seed, "seed", 0, "of arrivals, lengths and tokens")
-	fs.StringVar(&l.File, "trace", "", "replay this request trace instead")
+	fs.StringVar(&l.File, "dataset-path", "", "file of the dataset or trace")
+	fs.StringVar(&f.trace, "trace", "", "replay this request trace: --dataset-name trace with this --dataset-path")
 	fs.Float64Var(&l.Speed, "speed", 1, "how many times as fast as it was recorded")
+	fs.BoolVar(&f.ignoreEOS, "ignore-eos", false, "have answers go on to the tokens that are wanted (default where the dataset draws lengths, and with --compat sglang)")
+	fs.BoolVar(&f.heedEOS, "disable-ignore-eos", false, "have answers end where the model ends them")
+	f.registerDatasets(fs)
 	fs.BoolVar(&l.Untimed, "untimed", false, "send a trace's requests at --request-rate and not at its own times")
 	f.registerAdapters(fs)
 	f.registerFunctions(fs)
@@ -78,17 +85,17 @@ func (f *loadFlags) registerFunctions(fs *pflag.FlagSet) {
 }
 
 // loadNames are the flags that set the fields of a load.Spec.
-var loadNames = map[string]string{
+var loadNames = joined(datasetNames, map[string]string{
 	"Requests": "--num-prompts", "Rate": "--request-rate", "Burstiness": "--burstiness", "InputLen": "--random-input-len", "OutputLen": "--random-output-len",
 	"RangeRatio": "--random-range-ratio", "PrefixLen": "--random-prefix-len", "Seed": "--seed", "Vocab": "--profile",
-	"Kind": "--dataset-name", "File": "--trace", "Speed": "--speed", "InFlight": "--max-concurrency",
+	"Kind": "--dataset-name", "File": "--dataset-path", "EOS": "--ignore-eos", "Speed": "--speed", "InFlight": "--max-concurrency",
 	"ArrivalMode": "--arrival-mode", "RampUp.Strategy": "--ramp-up-strategy", "RampUp.Start": "--ramp-up-start-rps", "RampUp.End": "--ramp-up-end-rps",
 	"Duration": "--duration", "Untimed": "--untimed", "Compat": "--compat", "Tokenizer": "--tokenizer",
 	"Adapters.Names": "--lora-name", "Adapters.Choice": "--lora-request-distribution", "Adapters.Alpha": "--lora-zipf-alpha",
 	"Workers.Count": "--worker-urls", "Workers.Choice": "--worker-assignment",
 	"Functions.File": "--trace-path", "Functions.Start": "--trace-start-time", "Functions.End": "--trace-end-time", "Functions.Interval": "--trace-interval-minutes",
-	"Functions.Rate": "--trace-total-rate", "Functions.CV": "--trace-cv", "Functions.Stride": "--trace-map-stride",
-}
+	"Functions.Rate": "--trace-total-rate", "Functions.CV": "--trace-cv", "Functions.Stride": "--trace-map-stride", "Functions.Sort": "--trace-need-sort",
+})
 
 // within are names for the same fields of a configuration that has the load in a field of its
 // own.
@@ -109,36 +116,57 @@ func joined(tables ...map[string]string) map[string]string {
 	return out
 }
 
+// shared are fields whose flags are for more than the load, or that every load takes.
+var shared = []string{"Kind", "Vocab", "Compat", "Tokenizer", "EOS", "InFlight", "Requests", "TokenIDs", "Chat", "File"}
+
 // settle decides what the flags mean together. Flags that the load does not read are refused:
 // it has its own.
 func (f *loadFlags) settle(changed func(string) bool, bad *config.Faults) {
 	l := &f.spec
 	l.Requests = f.numPrompts
+	switch {
+	case f.ignoreEOS && f.heedEOS:
+		bad.Check("--ignore-eos", errors.New("--disable-ignore-eos says the contrary: leave one out"))
+	case f.ignoreEOS:
+		l.EOS = load.IgnoreEOS
+	case f.heedEOS:
+		l.EOS = load.HeedEOS
+	}
 	if l.RampUp.Strategy != "" && !changed("request-rate") {
 		l.Rate = math.Inf(1) // it grows instead
 	}
 	f.settleAdapters(changed, bad)
 	l.Functions.Interval = time.Duration(f.minutes) * time.Minute
-	if l.File != "" {
+	if f.trace != "" {
 		if changed("dataset-name") && l.Kind != load.Traced {
 			bad.Add("--dataset-name", l.Kind, "--trace names what is replayed: leave one out")
 		}
-		l.Kind = load.Traced
+		if changed("dataset-path") {
+			bad.Check("--dataset-path", errors.New("--trace names the file: leave one out"))
+		}
+		l.Kind, l.File = load.Traced, f.trace
 	}
-	which, choice := "a trace", "--trace"
-	switch {
-	case l.Kind != load.Traced:
-		which, choice = l.Kind, "--dataset-name"
-	case !changed("num-prompts"):
+	which, choice := l.Kind, "--dataset-name"
+	if l.Kind == load.Traced {
+		which, choice = "a trace", "--trace"
+	}
+	if l.Reads("Speed") && !changed("num-prompts") {
 		l.Requests = 0 // all of it
 	}
 	if !slices.Contains(load.Names(), cmp.Or(l.Kind, load.Random)) {
 		return // what it reads nobody knows; Validate says which there are
 	}
-	for _, field := range []string{"Rate", "Burstiness", "InputLen", "OutputLen", "RangeRatio", "PrefixLen", "Seed"} {
-		if flag := loadNames[field]; changed(flag[2:]) && !l.Reads(field) {
-			bad.Check(flag, fmt.Errorf("%s has its own: leave it or %s out", which, choice))
+	for _, field := range slices.Sorted(maps.Keys(loadNames)) {
+		group, _, _ := strings.Cut(field, ".")
+		flag := loadNames[field]
+		if !changed(flag[2:]) || l.Reads(field) || l.Reads(group) || field == "Speed" || slices.Contains(shared, field) {
+			continue
 		}
+		if slices.Contains([]string{"Rate", "Burstiness", "InputLen", "OutputLen", "RangeRatio", "PrefixLen", "Seed"}, field) {
+			bad.Check(flag, fmt.Errorf("%s has its own: leave it or %s out", which, choice))
+			continue
+		}
+		bad.Check(flag, fmt.Errorf("it is of another dataset than %s: leave one of the two out", which))
 	}
 	if changed("speed") && !l.Reads("Speed") {
 		bad.Check("--speed", errors.New("only a trace has a speed: use --request-rate, or name a --trace"))
