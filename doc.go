@@ -61,6 +61,7 @@
 //	tokenizer                            a model's tokenizer: text to token ids and back, chats to text
 //	load                                 what is asked, and when: random, traces, published rows
 //	load/loadtest                        what every source of requests must do
+//	load/dataset                         what vLLM's and SGLang's datasets draw from a seed
 //	load/numpy                           what numpy.random draws from a seed
 //	load/pyrandom                        what Python's random draws from a seed
 //	load/records                         files of JSON and CSV, a record at a time

@@ -82,6 +82,9 @@ func TestKindsOfTools(t *testing.T) {
 				b.Requests = s.Requests
 			}
 		}
+		if l, err := s.Open(); err != nil || l.Count*max(s.SharedPrefix.Turns, 1) != b.Requests {
+			t.Errorf("%s %s: %v, %d conversations, want those of %d requests", c.compat, c.kind, err, l.Count, b.Requests)
+		}
 		t.Run(fmt.Sprintf("%s %s text %t file %s", c.compat, c.kind, s.Tokenizer != nil, filepath.Base(s.File)), func(t *testing.T) {
 			loadtest.TestSource(t, s.Open, b)
 		})
@@ -240,9 +243,11 @@ func TestDatasetFaults(t *testing.T) {
 		{load.BurstGPTName, "", func(s *load.Spec) { s.Vocab = 0 }, "Vocab: 0: use 1 to"},
 		{load.PrefixRepetitionName, "", func(s *load.Spec) { s.Requests = 9 }, "Requests: 9: use as many as there are prefixes, 10"},
 		{load.PrefixRepetitionName, "", func(s *load.Spec) { s.PrefixRepetition = load.PrefixRepetition{Prefixes: 1, OutputLen: 1} }, "prompts would be empty"},
+		{load.PrefixRepetitionName, "", func(s *load.Spec) { s.Requests = 1 << 30 }, "tokens, which are all in memory: use 536870912 at most"},
+		{load.CustomName, "", func(s *load.Spec) { s.File = file("{\"prompt\": \"\", \"output_tokens\": 1}") }, "f.jsonl:1: prompt: empty"},
 		{load.SharedPrefixName, "", func(s *load.Spec) { s.SharedPrefix = load.SharedPrefix{RangeRatio: 2, ZipfAlpha: -1} }, "SharedPrefix.RangeRatio: 2: use 0 to 1"},
 		{load.SharedPrefixName, "", func(s *load.Spec) { s.SharedPrefix.ZipfAlpha = -1 }, "SharedPrefix.ZipfAlpha: -1: use more than 0"},
-		{load.SharedPrefixName, "", func(s *load.Spec) { s.SharedPrefix.Groups, s.SharedPrefix.PromptsPerGroup = 1<<20, 1<<10 }, "are 1073741824 requests"},
+		{load.SharedPrefixName, "", func(s *load.Spec) { s.SharedPrefix.Groups, s.SharedPrefix.PromptsPerGroup = 1<<20, 1<<10 }, "the load has 21684551680 tokens, which are all in memory"},
 		{load.SharedPrefixName, "", func(s *load.Spec) { s.TokenIDs, s.SharedPrefix.Turns, s.Tokenizer = true, 2, newPieces(t, false) }, "TokenIDs: true: a conversation of several turns is text"},
 		{load.Random, load.CompatVLLM, func(s *load.Spec) { s.RangeRatio = 1 }, "RangeRatio: 1: use 0 to below 1"},
 		{load.Random, load.CompatVLLM, func(s *load.Spec) { s.OutputRatio = new(float64); *s.OutputRatio = -1 }, "OutputRatio: -1: use 0 to below 1"},

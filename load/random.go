@@ -6,6 +6,7 @@ import (
 
 	"kvferry/config"
 	"kvferry/kvcache"
+	"kvferry/load/dataset"
 )
 
 // maxLen bounds a request's lengths: ten times what any model takes. A prompt is in
@@ -34,33 +35,13 @@ var randomKind = Kind{
 	Open: func(s Spec) (Load, error) {
 		switch s.Compat {
 		case CompatVLLM:
-			return openVLLMRandom(s, true), nil
+			return sampled(dataset.VLLMRandom(s.dataset(), true), nil)
 		case CompatSGLang:
-			return openSGLangRandom(s)
+			return sampled(dataset.SGLangRandom(s.dataset()))
 		}
 		d := newDraws(s)
 		// Gaps and lengths come from one generator: figures that were printed hang on it.
 		return Load{Source: d, Count: s.Requests, rng: d.rng}, nil
-	},
-}
-
-// randomIDsKind is SGLang's random-ids: tokens that need no text. vLLM has no such dataset;
-// its draws are those of random, as tokens that were not made to survive being text. Our own
-// draws are tokens anyway.
-var randomIDsKind = Kind{
-	Name:  RandomIDs,
-	About: "lengths and tokens are drawn, and no tokenizer is needed",
-	Reads: append([]string{"TokenIDs"}, randomReads...),
-	Times: Arriving,
-	Check: checkRandom,
-	Open: func(s Spec) (Load, error) {
-		switch s.Compat {
-		case CompatVLLM:
-			return openVLLMRandom(s, false), nil
-		case CompatSGLang:
-			return openSGLangRandomIDs(s), nil
-		}
-		return randomKind.Open(s)
 	},
 }
 

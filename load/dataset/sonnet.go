@@ -1,4 +1,4 @@
-package load
+package dataset
 
 import (
 	"fmt"
@@ -13,53 +13,36 @@ type Sonnet struct {
 	InputLen  int // of a prompt, about
 	OutputLen int
 	PrefixLen int // that all prompts begin with, about
-	// Legacy is the form that vLLM's client had until March 2025, and that Mooncake's tables
-	// were measured with: a prompt may be longer than InputLen.
+	// Legacy is the form that vLLM's benchmark_serving.py had in 2024, and that Mooncake's
+	// tables were measured with: a prompt may be longer than InputLen.
 	Legacy bool
-}
-
-// sonnetKind is SonnetDataset of vllm bench serve: 0.26 has it, later releases do not. A
-// prompt is a line that says what to do, the first lines of the file, and lines drawn from
-// all of it. In the legacy form every prompt that is drawn is asked, in the other one those
-// that are not longer than InputLen.
-var sonnetKind = Kind{
-	Name:  SonnetName,
-	About: "lines of a poem, the first ones in every prompt",
-	Reads: []string{"File", "Seed", "Sonnet", "Chat", "Tokenizer"},
-	Check: func(s Spec, bad *config.Faults) {
-		checkFile(s, bad, "name the file of the poem (--dataset-path)")
-		checkRequests(s, bad)
-		config.Between(bad, "Sonnet.InputLen", s.Sonnet.InputLen, 1, maxLen)
-		config.Between(bad, "Sonnet.OutputLen", s.Sonnet.OutputLen, 1, maxLen)
-		config.Between(bad, "Sonnet.PrefixLen", s.Sonnet.PrefixLen, 0, maxLen)
-		if s.Tokenizer == nil {
-			bad.Add("Tokenizer", nil, "lines are counted in tokens, and prompts have a chat template: give --tokenizer")
-		}
-	},
-	Open: openSonnet,
 }
 
 const sonnetTask = "Pick as many lines as you can from these poem lines:\n"
 
-func openSonnet(s Spec) (Load, error) {
+// VLLMSonnet is SonnetDataset of vllm bench serve: 0.26 has it, later releases do not. A
+// prompt is a line that says what to do, the first lines of the file, and lines drawn from
+// all of it. In the legacy form every prompt that is drawn is asked, in the other one those
+// that are not longer than InputLen.
+func VLLMSonnet(s Spec) (Sampled, error) {
 	text, err := config.ReadFile(s.File)
 	if err != nil {
-		return Load{}, err
+		return Sampled{}, err
 	}
 	p := &poem{Spec: s, lines: poemLines(string(text))}
 	if len(p.lines) == 0 {
-		return Load{}, fmt.Errorf("%q: it has no lines", s.File)
+		return Sampled{}, fmt.Errorf("%q: it has no lines", s.File)
 	}
 	if err := p.measure(); err != nil {
-		return Load{}, err
+		return Sampled{}, err
 	}
-	g := newGenerators(s.Seed)
+	g := seeded(s.Seed)
 	for range s.Requests {
 		if err := p.choose(&g); err != nil {
-			return Load{}, err
+			return Sampled{}, err
 		}
 	}
-	return Load{Source: p, Generators: &g}, nil
+	return Sampled{Source: p, Count: s.Requests, g: &g}, nil
 }
 
 // poemLines are the lines of a text with their ends, as Python reads them: every end is \n.
@@ -118,7 +101,7 @@ func (p *poem) measure() error {
 }
 
 // choose draws the lines of one more request.
-func (p *poem) choose(g *Generators) error {
+func (p *poem) choose(g *generators) error {
 	const tries = 10000
 	for range tries {
 		lines := make([]int32, p.extra)

@@ -1,11 +1,10 @@
-package load
+package dataset
 
 import (
 	"fmt"
 	"math"
 	"strings"
 
-	"kvferry/config"
 	"kvferry/load/records"
 )
 
@@ -13,9 +12,6 @@ import (
 type row struct {
 	text string
 	max  int // tokens wanted
-	// rendered is the text with the chat template around it, where the server puts it there:
-	// what is sent is text, and what it has in tokens is this. Empty: text.
-	rendered string
 }
 
 // texts is a source of rows. It keeps those to come; their tokens are found one by one.
@@ -34,10 +30,7 @@ func (t *texts) Next() (Request, bool, error) {
 	t.rows = t.rows[1:]
 	r := Request{Text: next.text, MaxTokens: next.max, MayStop: t.mayStop}
 	if t.tokenizer != nil {
-		if next.rendered == "" {
-			next.rendered = next.text
-		}
-		r.Prompt = t.tokenizer.Encode(next.rendered, true)
+		r.Prompt = t.tokenizer.Encode(next.text, true)
 	}
 	return r, true, nil
 }
@@ -51,6 +44,22 @@ func (s Spec) length(text string) int {
 	return len(s.Tokenizer.Encode(text, true))
 }
 
+// asked are rows as vLLM asks them: the model may end an answer earlier, and where there are
+// not enough, they come again. kept says which of the file's they are.
+func (s Spec) asked(rows []row, g *generators, kept string, notes []string) Sampled {
+	if n := len(rows); n < s.Requests {
+		note := fmt.Sprintf("%s has %d %s", s.File, n, kept)
+		if s.NoOversample {
+			note += fmt.Sprintf(", so there are %d requests and not %d", n, s.Requests)
+		} else {
+			note += fmt.Sprintf(": the other %d requests repeat them, as with vllm bench serve", s.Requests-n)
+		}
+		notes = append(notes, note)
+	}
+	rows = s.oversampled(rows, g)
+	return Sampled{Source: &texts{rows: rows, tokenizer: s.Tokenizer, mayStop: true}, Count: len(rows), Notes: notes, g: g}
+}
+
 // inWords is what a reader has to know of lengths that are no tokens.
 func (s Spec) inWords() []string {
 	if s.Tokenizer != nil {
@@ -61,11 +70,11 @@ func (s Spec) inWords() []string {
 
 // oversampled are the rows, and as many more as are missing, drawn from them with a fresh
 // seed, as vLLM's maybe_oversample_requests does it.
-func (s Spec) oversampled(rows []row, g *Generators) []row {
+func (s Spec) oversampled(rows []row, g *generators) []row {
 	if s.NoOversample || len(rows) >= s.Requests {
 		return rows
 	}
-	*g.Python = *newGenerators(s.Seed).Python
+	*g.Python = *seeded(s.Seed).Python
 	have := len(rows)
 	for len(rows) < s.Requests {
 		rows = append(rows, rows[g.Python.Randrange(have)])
@@ -74,7 +83,7 @@ func (s Spec) oversampled(rows []row, g *Generators) []row {
 }
 
 // shuffled is the order in which vLLM goes through a file.
-func shuffled[T any](s Spec, all []T, g *Generators) {
+func shuffled[T any](s Spec, all []T, g *generators) {
 	if !s.DisableShuffle {
 		g.Python.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	}
@@ -82,7 +91,7 @@ func shuffled[T any](s Spec, all []T, g *Generators) {
 
 // asUser is a text as the user's turn of a conversation in the model's chat template.
 func (s Spec) asUser(text string) (string, error) {
-	t, err := s.Tokenizer.Chat([]Message{{Role: "user", Content: text}}, true)
+	t, err := s.Template(text)
 	if err != nil {
 		return "", fmt.Errorf("chat template: %w", err)
 	}
@@ -110,28 +119,6 @@ func (s Spec) dressed(text string) (string, error) {
 	return text, nil
 }
 
-// checkFile checks what all loads of a file read.
-func checkFile(s Spec, bad *config.Faults, what string) {
-	checkSeed(s, bad)
-	if s.File == "" {
-		bad.Add("File", nil, "%s", what)
-	}
-}
-
-// checkTemplate wants a tokenizer where a chat template is asked for.
-func checkTemplate(s Spec, bad *config.Faults) {
-	if s.ChatTemplate && s.Tokenizer == nil {
-		bad.Add("ChatTemplate", s.ChatTemplate, "the template is the tokenizer's: give --tokenizer")
-	}
-}
-
-// checkOutput checks a number of tokens that stands for those of the file, 0 for the file's.
-func checkOutput(bad *config.Faults, field string, n, least int) {
-	if n != 0 {
-		config.Between(bad, field, n, least, maxLen)
-	}
-}
-
 // A conversation is the first question and answer of one in a file.
 type conversation struct{ question, answer string }
 
@@ -153,7 +140,7 @@ type turnRecord struct {
 //
 // The tools shuffle all of it before they look at the first, so all of it has to be in memory:
 // the texts of the first two turns. SGLang's reader knows another spelling of the key.
-func readConversations(name, compat string) ([]conversation, error) {
+func readConversations(name string, sglang bool) ([]conversation, error) {
 	f, err := records.Open(name)
 	if err != nil {
 		return nil, err
@@ -161,7 +148,7 @@ func readConversations(name, compat string) ([]conversation, error) {
 	defer f.Close()
 	return scanConversations(records.NewJSON(name, f, ""), func(r conversationRecord) (question, answer *string, _ error) {
 		turns := r.Conversations
-		if turns == nil && compat == CompatSGLang {
+		if turns == nil && sglang {
 			turns = r.Conversation
 		}
 		if len(turns) < 2 {

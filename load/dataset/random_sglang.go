@@ -1,11 +1,9 @@
-package load
+package dataset
 
 import (
 	"fmt"
 	"strings"
 
-	"kvferry/config"
-	"kvferry/kvcache"
 	"kvferry/load/numpy"
 )
 
@@ -21,28 +19,9 @@ func sglangLengths(rng *numpy.RandomState, longest int, ratio float64, n int) []
 	return lengths
 }
 
-// checkSGLangRatio checks a range ratio in SGLang's meaning.
-func checkSGLangRatio(bad *config.Faults, field string, ratio float64) {
-	if !(ratio >= 0 && ratio <= 1) {
-		bad.Add(field, ratio, "use 0 to 1: lengths are drawn from length x this to length")
-	}
-}
-
-func checkSGLangRandom(s Spec, bad *config.Faults) {
-	checkLengths(s, bad)
-	checkSGLangRatio(bad, "RangeRatio", s.RangeRatio)
-	if s.OutputRatio != nil {
-		bad.Add("OutputRatio", *s.OutputRatio, "sglang.bench_serving has one ratio for both: leave it out, or use vllm's draws")
-	}
-	if s.PrefixLen != 0 {
-		bad.Add("PrefixLen", s.PrefixLen, "sglang.bench_serving has no prefix: use 0, or vllm's draws")
-	}
-}
-
-// sglangRandom is RandomDataset of sglang.bench_serving (0.5.23) under its name random-ids:
-// lengths from numpy's global generator, and tokens that follow one another in the vocabulary
-// from a drawn place on. Lengths and places are drawn beforehand, as the tool does: 12 bytes
-// a request.
+// sglangRandom is the source of SGLangRandomIDs: lengths from numpy's global generator, and
+// tokens that follow one another in the vocabulary from a drawn place on. Lengths and places
+// are drawn beforehand, as the tool does: 12 bytes a request.
 type sglangRandom struct {
 	inputs, outputs, places []int32
 	vocab                   int
@@ -51,8 +30,8 @@ type sglangRandom struct {
 }
 
 // sglangDraws are the lengths that random and random-ids draw alike.
-func sglangDraws(s Spec) (inputs, outputs []int32, g Generators) {
-	g = newGenerators(s.Seed)
+func sglangDraws(s Spec) (inputs, outputs []int32, g generators) {
+	g = seeded(s.Seed)
 	inputs = sglangLengths(g.Numpy, s.InputLen, s.RangeRatio, s.Requests)
 	outputs = sglangLengths(g.Numpy, s.OutputLen, s.RangeRatio, s.Requests)
 	if !s.TokenIDs { // the server will put its special tokens around a text
@@ -64,7 +43,8 @@ func sglangDraws(s Spec) (inputs, outputs []int32, g Generators) {
 	return inputs, outputs, g
 }
 
-func openSGLangRandomIDs(s Spec) Load {
+// SGLangRandomIDs is RandomDataset of sglang.bench_serving (0.5.23) under its name random-ids.
+func SGLangRandomIDs(s Spec) Sampled {
 	inputs, outputs, g := sglangDraws(s)
 	r := &sglangRandom{inputs: inputs, outputs: outputs, places: make([]int32, s.Requests), vocab: s.vocab()}
 	for i := range r.places {
@@ -73,7 +53,7 @@ func openSGLangRandomIDs(s Spec) Load {
 	if !s.TokenIDs {
 		r.tokenizer = s.Tokenizer
 	}
-	return Load{Source: r, Generators: &g}
+	return Sampled{Source: r, Count: s.Requests, g: &g}
 }
 
 func (r *sglangRandom) Next() (Request, bool, error) {
@@ -81,9 +61,9 @@ func (r *sglangRandom) Next() (Request, bool, error) {
 		return Request{}, false, nil
 	}
 	place := int(r.places[r.n]) + r.n
-	prompt := make([]kvcache.Token, r.inputs[r.n])
+	prompt := make([]Token, r.inputs[r.n])
 	for i := range prompt {
-		prompt[i] = kvcache.Token((place + i) % r.vocab)
+		prompt[i] = Token((place + i) % r.vocab)
 	}
 	next := Request{Prompt: prompt, MaxTokens: int(r.outputs[r.n])}
 	if r.tokenizer != nil {
@@ -93,20 +73,20 @@ func (r *sglangRandom) Next() (Request, bool, error) {
 	return next, true, nil
 }
 
-// openSGLangRandom is the dataset that is called random there: ShareGPT's prompts, each cut
-// or repeated to a drawn length. Without the file the lengths are the same, and the tokens
-// those of random-ids.
-func openSGLangRandom(s Spec) (Load, error) {
+// SGLangRandom is the dataset that is called random there: ShareGPT's prompts, each cut or
+// repeated to a drawn length; the prompts to come are in memory. Without the file the lengths
+// are the same, and the tokens those of random-ids.
+func SGLangRandom(s Spec) (Sampled, error) {
 	if s.File == "" {
-		l := openSGLangRandomIDs(s)
+		l := SGLangRandomIDs(s)
 		l.Notes = append(l.Notes, "random without a file of conversations (--dataset-path): "+
 			"lengths are those that sglang.bench_serving draws, tokens those of its random-ids")
 		return l, nil
 	}
 	inputs, outputs, g := sglangDraws(s)
-	file, err := readConversations(s.File, CompatSGLang)
+	file, err := readConversations(s.File, true)
 	if err != nil {
-		return Load{}, err
+		return Sampled{}, err
 	}
 	g.Python.Shuffle(len(file), func(i, j int) { file[i], file[j] = file[j], file[i] })
 	f := &fitted{inputs: inputs, outputs: outputs, tokenizer: s.Tokenizer, text: !s.TokenIDs}
@@ -116,7 +96,7 @@ func openSGLangRandom(s Spec) (Load, error) {
 			f.prompts = append(f.prompts, q)
 		}
 	}
-	l := Load{Source: f, Generators: &g}
+	l := Sampled{Source: f, Count: len(f.prompts), g: &g}
 	if n := len(f.prompts); n < s.Requests {
 		l.Notes = append(l.Notes, fmt.Sprintf("%s has %d conversations, so there are %d requests and not %d, as with sglang.bench_serving", s.File, n, n, s.Requests))
 	}
@@ -141,7 +121,7 @@ func (f *fitted) Next() (Request, bool, error) {
 		return Request{}, false, fmt.Errorf("conversation %.40q has no tokens", f.prompts[f.n])
 	}
 	f.prompts[f.n] = ""
-	prompt := make([]kvcache.Token, f.inputs[f.n])
+	prompt := make([]Token, f.inputs[f.n])
 	for i := range prompt {
 		prompt[i] = ids[i%len(ids)]
 	}

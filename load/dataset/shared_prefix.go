@@ -1,17 +1,15 @@
-package load
+package dataset
 
 import (
 	"fmt"
 	"math"
 	"strconv"
 
-	"kvferry/config"
-	"kvferry/kvcache"
 	"kvferry/load/numpy"
 	"kvferry/load/pyrandom"
 )
 
-// SharedPrefix are its options. Lengths are tokens, and the longest: see [SharedPrefix.RangeRatio].
+// SharedPrefix are its options. Lengths are tokens, and the longest that are drawn.
 type SharedPrefix struct {
 	Groups          int // system prompts
 	PromptsPerGroup int
@@ -26,60 +24,28 @@ type SharedPrefix struct {
 	ZipfAlpha float64
 }
 
-// sharedPrefixKind is GeneratedSharedPrefixDataset of sglang.bench_serving (0.5.23). It asks
-// Groups x PromptsPerGroup conversations, whatever Requests says, as the tool does. Group
-// names the system prompt.
-//
-// The tool draws all tokens before it shuffles, so they are in memory, 4 bytes a token.
-var sharedPrefixKind = Kind{
-	Name:  SharedPrefixName,
-	About: "groups of random questions, each group after a random system prompt",
-	Reads: []string{"Seed", "SharedPrefix", "TokenIDs", "Tokenizer"},
-	Check: checkSharedPrefix,
-	Open:  func(s Spec) (Load, error) { return openSharedPrefix(s), nil },
-}
-
-func checkSharedPrefix(s Spec, bad *config.Faults) {
-	checkSeed(s, bad)
-	checkVocab(s, bad)
-	o := s.SharedPrefix
-	const most = 1 << 20 // of each; together they are bounded below
-	config.Between(bad, "SharedPrefix.Groups", o.Groups, 1, most)
-	config.Between(bad, "SharedPrefix.PromptsPerGroup", o.PromptsPerGroup, 1, most)
-	config.Between(bad, "SharedPrefix.SystemPromptLen", o.SystemPromptLen, 1, maxLen)
-	config.Between(bad, "SharedPrefix.QuestionLen", o.QuestionLen, 1, maxLen)
-	config.Between(bad, "SharedPrefix.OutputLen", o.OutputLen, 1, maxLen)
-	config.Between(bad, "SharedPrefix.Turns", o.Turns, 1, 1<<16)
-	checkSGLangRatio(bad, "SharedPrefix.RangeRatio", o.RangeRatio)
-	if !(o.ZipfAlpha >= 0) || math.IsInf(o.ZipfAlpha, 1) {
-		bad.Add("SharedPrefix.ZipfAlpha", o.ZipfAlpha, "use more than 0, or 0 for as many of each group")
-	}
-	if s.TokenIDs && o.Turns > 1 && s.Tokenizer != nil {
-		bad.Add("TokenIDs", true, "a conversation of several turns is text: leave --tokenize-prompt out, or use one turn")
-	}
-	if n := float64(o.Groups) * float64(o.PromptsPerGroup) * float64(o.Turns); n > 1<<24 {
-		bad.Add("SharedPrefix.Groups", o.Groups, "groups x prompts x turns are %.0f requests: use %d at most", n, 1<<24)
-	}
-}
-
 // slot is one conversation.
 type slot struct {
 	group     int
-	questions [][]kvcache.Token
+	questions [][]Token
 	output    int
 }
 
 // groups is the source: conversations to come.
 type groups struct {
-	systems   [][]kvcache.Token
+	systems   [][]Token
 	slots     []slot
 	tokenizer Tokenizer // nil: tokens as they were drawn
 	turn      int       // the next of slots[0]
-	n         int       // requests so far
 }
 
-func openSharedPrefix(s Spec) Load {
-	o, g := s.SharedPrefix, newGenerators(s.Seed)
+// SGLangSharedPrefix is GeneratedSharedPrefixDataset of sglang.bench_serving (0.5.23). It asks
+// Groups x PromptsPerGroup conversations, whatever Requests says, as the tool does. Group
+// names the system prompt.
+//
+// The tool draws all tokens before it shuffles, so they are in memory, 4 bytes a token.
+func SGLangSharedPrefix(s Spec) Sampled {
+	o, g := s.SharedPrefix, seeded(s.Seed)
 	conversations := o.Groups * o.PromptsPerGroup
 	systemLens := sglangLengths(g.Numpy, o.SystemPromptLen, o.RangeRatio, o.Groups)
 	questionLens := sglangLengths(g.Numpy, o.QuestionLen, o.RangeRatio, conversations*o.Turns)
@@ -107,7 +73,7 @@ func openSharedPrefix(s Spec) Load {
 	if !o.Ordered {
 		g.Python.Shuffle(conversations, func(i, j int) { r.slots[i], r.slots[j] = r.slots[j], r.slots[i] })
 	}
-	l := Load{Source: r, Generators: &g}
+	l := Sampled{Source: r, Count: conversations, g: &g}
 	if n := conversations * o.Turns; s.Requests > 0 && n != s.Requests {
 		l.Notes = append(l.Notes, fmt.Sprintf("%d requests: groups x prompts x turns, as with sglang.bench_serving, whatever number was asked for", n))
 	}
@@ -137,10 +103,10 @@ func groupsOf(o SharedPrefix, seed uint64) []int {
 }
 
 // chosen are random tokens.
-func chosen(r *pyrandom.Random, n int32, vocab int) []kvcache.Token {
-	ids := make([]kvcache.Token, n)
+func chosen(r *pyrandom.Random, n int32, vocab int) []Token {
+	ids := make([]Token, n)
 	for i := range ids {
-		ids[i] = kvcache.Token(r.Choices(vocab))
+		ids[i] = Token(r.Choices(vocab))
 	}
 	return ids
 }
@@ -155,9 +121,9 @@ func (r *groups) Next() (Request, bool, error) {
 		next.Text = r.tokenizer.Decode(next.Prompt, false)
 	}
 	if system := r.systems[now.group]; r.turn > 0 {
-		next.After, next.Continues = []int{r.n - 1}, true
+		next.Continues = true
 	} else {
-		next.Prompt = append(append(make([]kvcache.Token, 0, len(system)+len(next.Prompt)), system...), next.Prompt...)
+		next.Prompt = append(append(make([]Token, 0, len(system)+len(next.Prompt)), system...), next.Prompt...)
 		if r.tokenizer != nil {
 			next.Text = r.tokenizer.Decode(system, false) + "\n\n" + next.Text
 		}
@@ -166,7 +132,6 @@ func (r *groups) Next() (Request, bool, error) {
 		next.Prompt = r.tokenizer.Encode(next.Text, r.turn == 0)
 	}
 	now.questions[r.turn] = nil
-	r.n++
 	if r.turn++; r.turn == len(now.questions) {
 		r.turn = 0
 		r.slots[0] = slot{}

@@ -1,28 +1,11 @@
-package load
+package dataset
 
 import (
 	"fmt"
 
-	"kvferry/config"
-	"kvferry/kvcache"
 	"kvferry/load/numpy"
 	"kvferry/load/records"
 )
-
-// burstGPTKind is BurstGPTDataset of vllm bench serve (0.32): rows of GPT-4 that had an
-// answer, drawn without replacement if there are enough, and tokens that count up from the
-// request's number. The trace's times are not read. A row in memory takes 12 bytes.
-var burstGPTKind = Kind{
-	Name:  BurstGPTName,
-	About: "lengths drawn from the GPT-4 rows of the BurstGPT trace (CSV)",
-	Reads: []string{"File", "Seed", "Tokenizer"},
-	Check: func(s Spec, bad *config.Faults) {
-		checkFile(s, bad, "name the trace's CSV file (--dataset-path)")
-		checkRequests(s, bad)
-		checkVocab(s, bad)
-	},
-	Open: openBurstGPT,
-}
 
 // burstColumns are those that are read of the trace.
 var burstColumns = []string{"Model", "Request tokens", "Response tokens"}
@@ -30,22 +13,25 @@ var burstColumns = []string{"Model", "Request tokens", "Response tokens"}
 // A burstRow is a row of the trace: tokens, and where it stands.
 type burstRow struct{ prompt, output, line int32 }
 
-func openBurstGPT(s Spec) (Load, error) {
+// VLLMBurstGPT is BurstGPTDataset of vllm bench serve (0.32): rows of GPT-4 that had an
+// answer, drawn without replacement if there are enough, and tokens that count up from the
+// request's number. The trace's times are not read. A row in memory takes 12 bytes.
+func VLLMBurstGPT(s Spec) (Sampled, error) {
 	f, err := records.Open(s.File)
 	if err != nil {
-		return Load{}, err
+		return Sampled{}, err
 	}
 	defer f.Close()
 	rows, err := readBurstGPT(records.NewCSV(s.File, f, burstColumns...))
 	if err != nil {
-		return Load{}, err
+		return Sampled{}, err
 	}
 	if len(rows) == 0 {
-		return Load{}, fmt.Errorf("%q: it has no row of model GPT-4 with response tokens", s.File)
+		return Sampled{}, fmt.Errorf("%q: it has no row of model GPT-4 with response tokens", s.File)
 	}
 	b := &burst{vocab: s.vocab(), tokenizer: s.Tokenizer}
-	g := newGenerators(s.Seed)
-	l := Load{Source: b, Generators: &g}
+	g := seeded(s.Seed)
+	l := Sampled{Source: b, Count: s.Requests, g: &g}
 	// pandas draws from a generator of its own.
 	if own := numpy.NewRandomState(uint32(s.Seed)); s.Requests <= len(rows) {
 		for _, i := range own.Sample(len(rows), s.Requests) {
@@ -59,7 +45,7 @@ func openBurstGPT(s Spec) (Load, error) {
 	}
 	for _, r := range b.rows {
 		if r.prompt < 1 {
-			return Load{}, records.Fault(s.File, int(r.line), fmt.Errorf("%s: %d: a prompt has 1 or more", burstColumns[1], r.prompt))
+			return Sampled{}, records.Fault(s.File, int(r.line), fmt.Errorf("%s: %d: a prompt has 1 or more", burstColumns[1], r.prompt))
 		}
 	}
 	return l, nil
@@ -103,9 +89,9 @@ func (b *burst) Next() (Request, bool, error) {
 	if b.n == len(b.rows) {
 		return Request{}, false, nil
 	}
-	prompt := make([]kvcache.Token, b.rows[b.n].prompt)
+	prompt := make([]Token, b.rows[b.n].prompt)
 	for i := range prompt {
-		prompt[i] = kvcache.Token((b.n + i) % b.vocab)
+		prompt[i] = Token((b.n + i) % b.vocab)
 	}
 	r := Request{Prompt: prompt, MaxTokens: int(b.rows[b.n].output), MayStop: true}
 	if b.tokenizer != nil {

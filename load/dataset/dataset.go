@@ -1,0 +1,135 @@
+// Package dataset draws the requests that the datasets of vllm bench serve and
+// sglang.bench_serving draw from the same seed: the same lengths, tokens and texts. Each is a
+// function from a [Spec] to what was [Sampled], named after its tool. What they are called on
+// a command line, and what may be in a Spec, is package load's.
+//
+// The tools draw a whole dataset before they send the first request. Here as much is drawn
+// beforehand as has to be, so that the generators stand where the tool's stand; tokens and
+// texts are made when they are asked for, where the tool's order of draws allows that.
+//
+// Lengths are tokens. A file is read within the call that names it.
+package dataset
+
+import (
+	"kvferry/kvcache"
+	"kvferry/load/numpy"
+	"kvferry/load/pyrandom"
+)
+
+// maxLen bounds lengths that are read from files: ten times what any model takes.
+const maxLen = 1 << 24
+
+// A Token is one of the model's.
+type Token = kvcache.Token
+
+// A Tokenizer is that of the model; load.Tokenizer says more of each.
+type Tokenizer interface {
+	Encode(text string, special bool) []Token
+	Decode(tokens []Token, skipSpecial bool) string
+	Len() int
+	VocabSize() int
+	BOS() string
+	Special() []Token
+}
+
+// A Spec is what a dataset reads; each says which of it. Package load checks it.
+type Spec struct {
+	Requests    int
+	Seed        uint64
+	File        string
+	InputLen    int
+	OutputLen   int
+	PrefixLen   int
+	RangeRatio  float64
+	OutputRatio *float64 // RangeRatio of outputs, where it is another
+
+	DisableShuffle bool   // vLLM's: in the order of the file
+	NoOversample   bool   // vLLM's: too few requests do not repeat any
+	TokenIDs       bool   // SGLang's: tokens alone
+	PromptSuffix   string // SGLang's conversations end with it
+	ChatTemplate   bool   // SGLang's conversations are asked in the chat template
+	Chat           bool   // the endpoint puts the chat template around what is sent
+
+	ShareGPT         ShareGPT
+	Custom           Custom
+	Sonnet           Sonnet
+	PrefixRepetition PrefixRepetition
+	SharedPrefix     SharedPrefix
+
+	Vocab     int       // random tokens are below it, where there is no Tokenizer
+	Tokenizer Tokenizer // nil where none is known
+	// Template puts the model's chat template around what a user says, with the mark that the
+	// assistant's turn begins.
+	Template func(user string) (string, error)
+}
+
+// A Request is one that a dataset asks: load.Request says more of the fields.
+type Request struct {
+	Prompt    []Token
+	Text      string
+	MaxTokens int
+	MayStop   bool
+	Group     string
+	Continues bool // the next turn of the conversation of the request before it
+}
+
+// Sampled are the requests of a dataset, and what it leaves behind.
+type Sampled struct {
+	Source
+	Count int      // conversations, which are requests where they have one turn
+	Notes []string // what a reader of the figures has to know of the requests
+	g     *generators
+}
+
+// A Source is a stream of requests. After the last one Next returns false for ever.
+type Source interface {
+	Next() (r Request, ok bool, err error)
+}
+
+// Generators are the tool's global ones, as the dataset left them.
+func (s *Sampled) Generators() (*numpy.RandomState, *pyrandom.Random) {
+	return s.g.Numpy, s.g.Python
+}
+
+// generators are those that a tool seeds once and draws everything from.
+type generators struct {
+	Numpy  *numpy.RandomState
+	Python *pyrandom.Random
+}
+
+func seeded(seed uint64) generators {
+	return generators{Numpy: numpy.NewRandomState(uint32(seed)), Python: pyrandom.New(int64(seed))}
+}
+
+// special is how many tokens the tokenizer puts around each text.
+func (s Spec) special() int {
+	if s.Tokenizer == nil {
+		return 0
+	}
+	return len(s.Tokenizer.Encode("", true))
+}
+
+// vocab is what random tokens are below: those that the model's tokenizer has of itself,
+// as the tools have it, or Vocab without one.
+func (s Spec) vocab() int {
+	if s.Tokenizer == nil {
+		return s.Vocab
+	}
+	return s.Tokenizer.VocabSize()
+}
+
+// specialIDs are the special tokens below vocab, in ascending order.
+func (s Spec) specialIDs() (ids []Token) {
+	if s.Tokenizer == nil {
+		return nil
+	}
+	for _, id := range s.Tokenizer.Special() {
+		if int(id) < s.vocab() {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// Plain is how many tokens there are to draw that are not special.
+func (s Spec) Plain() int { return s.vocab() - len(s.specialIDs()) }
