@@ -64,6 +64,7 @@
 //	load/dataset                         what vLLM's and SGLang's datasets draw from a seed
 //	load/numpy                           what numpy.random draws from a seed
 //	load/pyrandom                        what Python's random draws from a seed
+//	load/agents                          recorded runs of agents: which call follows which, and when
 //	load/records                         files of JSON and CSV, a record at a time
 //	load/mt19937                         the Mersenne Twister behind both
 //	kvtransfer                           a node's transfer half: blocks granted, moved, checked, released

@@ -24,6 +24,8 @@ func Kinds() []Kind {
 		timedTraceKind,
 		mooncakeKind,
 		azureKind,
+		wekaKind,
+		spansKind,
 	}, publishedKinds()...)
 }
 
@@ -98,6 +100,13 @@ type Spec struct {
 
 	TimedTrace TimedTrace
 	Mooncake   Mooncake
+
+	// MaxDelay is the longest time that a turn of a conversation or an agent's call is kept
+	// back after what it follows, 0 for no limit: the tools' time, or a person's.
+	MaxDelay time.Duration
+	// Recorded has conversations go on with the answers that were recorded, and not with
+	// those that the server gives.
+	Recorded bool
 
 	// ArrivalMode says whose arrivals have the Rate: ArrivalNormalized, ArrivalLegacy, or
 	// empty for those of Compat.

@@ -13,12 +13,14 @@ import (
 //
 // What is asked is Prompt, Text or both. A source that draws token ids has Prompt alone;
 // one that has texts has Text, and Prompt too if [Spec].Tokenizer says what they are in
-// tokens. Where both are there they are the same prompt.
+// tokens. Where both are there they are the same prompt. One that knows who said what has
+// Messages besides: an endpoint of chats is sent those instead.
 type Request struct {
 	ID        string          // what the server is told; the client gives it one if it is empty
 	At        time.Duration   // due since the start of the run; not before that of an earlier request, if it follows none
 	Prompt    []kvcache.Token // each below the model's vocabulary
 	Text      string          // UTF-8
+	Messages  []Message       // the same prompt as the turns of a conversation; may be nil
 	MaxTokens int             // wanted, 1 or more
 	MayStop   bool            // the model may end it earlier (ignore_eos false)
 	Adapter   string          // the LoRA adapter that is asked for; empty is the model itself
@@ -30,8 +32,8 @@ type Request struct {
 	// before At, which may be 0 here. It is not sent if one of them fails.
 	After []int
 	Delay time.Duration
-	// Continues says that this is the next turn of After[0]'s conversation: before Prompt
-	// and Text stand that one's whole prompt and the answer that it got. It comes in the
+	// Continues says that this is the next turn of After[0]'s conversation: before Prompt,
+	// Text and Messages stand that one's whole prompt and the answer that it got. It comes in the
 	// stream before the next request without After, so that the answer is kept for it.
 	Continues bool
 }

@@ -58,10 +58,11 @@ type Queue struct {
 
 // A Turn is one exchange of a conversation; with Before it is all of it.
 type Turn struct {
-	Before *Turn // nil of the first
-	Prompt []kvcache.Token
-	Text   string
-	Answer Answer
+	Before   *Turn // nil of the first
+	Prompt   []kvcache.Token
+	Text     string
+	Messages []Message
+	Answer   Answer
 }
 
 // An Answer is what a request got: tokens, text or both, as far as the client knows.
@@ -195,7 +196,7 @@ func (q *Queue) take(next *item) Sending {
 	q.busy++
 	q.ends[s.Index] = gone
 	if s.Continued = q.goesOn[s.Index]; s.Continued {
-		q.turns[s.Index] = &Turn{Before: s.History, Prompt: s.Prompt, Text: s.Text}
+		q.turns[s.Index] = &Turn{Before: s.History, Prompt: s.Prompt, Text: s.Text, Messages: s.Messages}
 	}
 	return s
 }
