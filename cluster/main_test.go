@@ -9,6 +9,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -227,6 +228,7 @@ type call struct {
 	Stream    bool
 	Timeout   float64 // s
 	Breakdown bool
+	More      map[string]any // fields beside or instead of these
 }
 
 // vocab is that of the profile zero, which profile starts from.
@@ -252,6 +254,7 @@ func (q call) body() []byte {
 	if q.Breakdown {
 		b["return_breakdown"] = true
 	}
+	maps.Copy(b, q.More)
 	data, err := json.Marshal(b)
 	if err != nil {
 		panic(err) // of maps and slices
@@ -265,6 +268,7 @@ type result struct {
 	Text      string // of all tokens
 	Tokens    int
 	Done      bool // the answer is whole
+	Finish    string
 	Cached    int
 	Breakdown map[string]any
 	TTFT      time.Duration
@@ -367,6 +371,9 @@ func (s *stream) take(data []byte) {
 	}
 	for _, choice := range k.Choices {
 		s.r.Text += choice.Text
+		if choice.FinishReason != nil {
+			s.r.Finish = *choice.FinishReason
+		}
 		s.r.Tokens = strings.Count(s.r.Text, " ") // a token is a space and a word
 		switch s.r.Tokens {
 		case 1:
