@@ -3,7 +3,6 @@ package load_test
 import (
 	"encoding/json"
 	"fmt"
-	"math"
 	"os"
 	"slices"
 	"strings"
@@ -19,18 +18,15 @@ import (
 type pieces struct {
 	ids    map[string]kvcache.Token
 	bytes  map[kvcache.Token]string // of a token
-	merges map[[2]kvcache.Token]merge
+	merges []merge                  // in the order in which they were learned
 	added  []string
 	letter [256]string // that stands for a byte
 	bos    bool
 	known  map[string][]kvcache.Token // of texts that were merged before
 }
 
-// A merge is what two tokens become, and how many were learned before it.
-type merge struct {
-	rank int
-	id   kvcache.Token
-}
+// A merge is what two tokens become.
+type merge struct{ first, second, both kvcache.Token }
 
 func newPieces(tb testing.TB, bos bool) *pieces {
 	tb.Helper()
@@ -51,9 +47,9 @@ func newPieces(tb testing.TB, bos bool) *pieces {
 	if err := json.Unmarshal(text, &file); err != nil {
 		tb.Fatal(err)
 	}
-	p := &pieces{ids: file.Model.Vocab, bytes: map[kvcache.Token]string{}, merges: map[[2]kvcache.Token]merge{}, bos: bos, known: map[string][]kvcache.Token{}}
-	for i, m := range file.Model.Merges {
-		p.merges[[2]kvcache.Token{p.ids[m[0]], p.ids[m[1]]}] = merge{i, p.ids[m[0]+m[1]]}
+	p := &pieces{ids: file.Model.Vocab, bytes: map[kvcache.Token]string{}, bos: bos, known: map[string][]kvcache.Token{}}
+	for _, m := range file.Model.Merges {
+		p.merges = append(p.merges, merge{p.ids[m[0]], p.ids[m[1]], p.ids[m[0]+m[1]]})
 	}
 	// GPT-2's letters for bytes: those that can be printed are themselves.
 	of, next := map[rune]byte{}, rune(256)
@@ -99,53 +95,39 @@ func (p *pieces) Encode(text string, special bool) (ids []kvcache.Token) {
 	return ids
 }
 
-// merged joins the pair that was learned first, wherever it is, until none is left.
+// merged joins pairs, those that were learned first before all others. No merge makes a pair
+// that was learned before it, so once through them is enough.
 func (p *pieces) merged(text string) (ids []kvcache.Token) {
 	if ids, ok := p.known[text]; ok {
 		return ids
 	}
-	defer func() { p.known[text] = ids }()
 	for i := range len(text) {
 		ids = append(ids, p.ids[p.letter[text[i]]])
 	}
-	for {
-		best := merge{rank: math.MaxInt}
-		for i := 1; i < len(ids); i++ {
-			if m, ok := p.merges[[2]kvcache.Token{ids[i-1], ids[i]}]; ok && m.rank < best.rank {
-				best = m
-			}
-		}
-		if best.rank == math.MaxInt {
-			return ids
-		}
+	for _, m := range p.merges {
 		joined := ids[:0]
 		for i := 0; i < len(ids); i++ {
 			id := ids[i]
-			if i+1 < len(ids) && p.merges[[2]kvcache.Token{id, ids[i+1]}] == best {
-				id = best.id
+			if id == m.first && i+1 < len(ids) && ids[i+1] == m.second {
+				id = m.both
 				i++
 			}
 			joined = append(joined, id)
 		}
 		ids = joined
 	}
+	p.known[text] = ids
+	return ids
 }
 
 func (p *pieces) Decode(tokens []kvcache.Token, skipSpecial bool) string {
-	var b, run strings.Builder
-	flush := func() {
-		b.WriteString(replaced(run.String()))
-		run.Reset()
-	}
+	var b strings.Builder
 	for _, id := range tokens {
-		if !slices.Contains(p.added, p.bytes[id]) {
-			run.WriteString(p.bytes[id])
-		} else if !skipSpecial {
-			run.WriteString(p.bytes[id])
+		if text := p.bytes[id]; !skipSpecial || !slices.Contains(p.added, text) {
+			b.WriteString(text)
 		}
 	}
-	flush()
-	return b.String()
+	return replaced(b.String())
 }
 
 // replaced puts a replacement character where a beginning of a character does not go on, as
@@ -156,13 +138,8 @@ func replaced(text string) string {
 		r, n := utf8.DecodeRuneInString(text[i:])
 		if r == utf8.RuneError && n == 1 {
 			// The longest beginning that some text could complete.
-			for n < 4 && i+n < len(text) && !utf8.FullRuneInString(text[i:i+n+1]) {
-				n++
-			}
-			if n > 1 || !utf8.FullRuneInString(text[i:i+1]) {
-				for n > 1 && utf8.FullRuneInString(text[i:i+n]) {
-					n--
-				}
+			for k := 2; i+k <= len(text) && !utf8.FullRuneInString(text[i:i+k]); k++ {
+				n = k
 			}
 		}
 		b.WriteRune(r)
