@@ -39,6 +39,7 @@
 //	bench/ratesearch                     the highest rate that keeps an SLO
 //	bench/scrape                         what the server says of itself, beside what the client measured
 //	bench/steady                         the part of a run in which the load was steady
+//	bench/compare                        results of any of these side by side, with intervals
 //	bench/report                         what a run came to: vLLM's report, SGLang's, and ours
 //	bench/tracing                        a trace a request: its context, the client's span
 //	bench/client                         the client: SSE, open and closed loops, metrics

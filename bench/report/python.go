@@ -8,6 +8,8 @@ import (
 	"math"
 	"strconv"
 	"strings"
+
+	"kvferry/config"
 )
 
 // Python's json writes Infinity, -Infinity and NaN, which JSON does not have: SGLang's
@@ -91,12 +93,9 @@ func (f fields) get(key string, v any) error {
 	if !f.has(key) {
 		return nil
 	}
-	if err := json.Unmarshal(f[key], v); err != nil {
-		var wrong *json.UnmarshalTypeError
-		if errors.As(err, &wrong) {
-			return fmt.Errorf("%s found, want %v", wrong.Value, wrong.Type)
-		}
-		return err
+	err := config.Unmarshal(f[key], v, false)
+	if err != nil {
+		return errors.New(strings.TrimPrefix(err.Error(), "the value: "))
 	}
 	return nil
 }

@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"kvferry/config"
 )
 
 // maxFile is more than the lists of a million requests take in JSON.
@@ -21,11 +23,11 @@ const maxFile = 2 << 30
 //   - SGLang's --output-file, an object a line;
 //   - a text with reports as either tool prints them, of any version.
 //
-// Errors are FormatErrors, or the system's.
+// Errors are FormatErrors, or unwrap to the system's.
 func Read(path string) ([]Result, error) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, err
+		return nil, config.FileError(path, err)
 	}
 	if info.IsDir() {
 		return readFolder(path)
@@ -44,7 +46,7 @@ func Read(path string) ([]Result, error) {
 func readWhole(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, err
+		return nil, config.FileError(path, err)
 	}
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
@@ -69,12 +71,22 @@ func Parse(name string, text []byte) ([]Result, error) {
 	var results []Result
 	in := json.NewDecoder(bytes.NewReader(quoted(trimmed)))
 	for n := 1; ; n++ {
-		var f fields
-		switch err := in.Decode(&f); {
+		var object json.RawMessage
+		err := in.Decode(&object)
+		switch {
 		case errors.Is(err, io.EOF):
 			return results, nil
+		case errors.Is(err, io.ErrUnexpectedEOF):
+			err = errors.New("it ends in the middle: is it cut off?")
 		case err != nil:
-			return nil, &FormatError{File: name, Result: n, Err: fmt.Errorf("it is not JSON of a result: %w", err)}
+			err = fmt.Errorf("this is no JSON: %w", err)
+		}
+		var f fields
+		if err == nil {
+			err = config.Unmarshal(object, &f, false)
+		}
+		if err != nil {
+			return nil, &FormatError{File: name, Result: n, Err: err}
 		}
 		r, err := parseObject(f)
 		if err != nil {

@@ -7,13 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"kvferry/bench/client"
+	"kvferry/bench/machine"
 	"kvferry/bench/page"
+	"kvferry/config"
 )
 
 // A Record is a line of results.jsonl of kvbench serve: a request and whose clock it was.
@@ -45,7 +46,7 @@ func readFolder(dir string) ([]Result, error) {
 	path := filepath.Join(dir, SummaryFile)
 	text, err := readWhole(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &FormatError{File: dir, Err: errors.New("it has no summary.json: name a folder of kvbench serve, mooncake or simulate, or a file of results")}
+		return nil, &FormatError{File: dir, Err: errors.New("it has no summary.json, so it is no result: name a folder of kvbench serve, mooncake or simulate, or a file of results")}
 	}
 	if err != nil {
 		return nil, err
@@ -55,7 +56,7 @@ func readFolder(dir string) ([]Result, error) {
 		Config fields   `json:"config"`
 		Result fields   `json:"result"` // kvbench simulate's
 	}
-	if err := json.Unmarshal(text, &summary); err != nil {
+	if err := config.Unmarshal(text, &summary, false); err != nil {
 		return nil, &FormatError{File: path, Err: err}
 	}
 	requests, err := readRecords(filepath.Join(dir, page.RecordsFile))
@@ -132,6 +133,23 @@ func parseRow(row, config fields) (*Result, error) {
 	if n, ok := r.Figures["requests"]; ok {
 		r.Figures["successful_requests"] = n - r.Figures["failed_requests"]
 	}
+	var doubts struct {
+		Faults      []string
+		Interrupted bool
+		Disturbance *machine.Disturbance
+	}
+	for key, into := range map[string]any{"faults": &doubts.Faults, "interrupted": &doubts.Interrupted, "disturbance": &doubts.Disturbance} {
+		if err := row.get(key, into); err != nil {
+			return nil, &FormatError{Key: key, Err: err}
+		}
+	}
+	r.Doubts = doubts.Faults
+	if doubts.Interrupted {
+		r.Doubts = append(r.Doubts, "the run was interrupted")
+	}
+	if d := doubts.Disturbance; d != nil && len(d.Why) > 0 {
+		r.Doubts = append(r.Doubts, "the machine was disturbed: "+d.String())
+	}
 	latencies := map[string]map[string]number{}
 	if err := metrics.get("latency_ms", &latencies); err != nil {
 		return nil, &FormatError{Key: "latency_ms", Err: err}
@@ -160,7 +178,7 @@ var setupKeys = []string{
 // off is left out: whatever ended the run leaves at most that. Without the file there are
 // none.
 func readRecords(path string) (map[string][]Request, error) {
-	text, err := os.ReadFile(path)
+	text, err := readWhole(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -178,7 +196,7 @@ func readRecords(path string) (map[string][]Request, error) {
 			continue
 		}
 		var f fields
-		index, q, good, err := 0, Request{}, false, json.Unmarshal(line, &f)
+		index, q, good, err := 0, Request{}, false, config.Unmarshal(line, &f, false)
 		if err == nil {
 			index, q, good, err = parseRecord(f, line)
 		}
@@ -215,7 +233,7 @@ func parseRecord(f fields, line []byte) (index int, q Request, good bool, err er
 			First   float64 `json:"first_token"`
 			Finish  float64
 		}
-		if err := json.Unmarshal(line, &s); err != nil {
+		if err := config.Unmarshal(line, &s, false); err != nil {
 			return 0, Request{}, false, err
 		}
 		q := Request{TTFT: s.First - s.Arrived, E2EL: s.Finish - s.Arrived, TPOT: nan, Prompt: s.Prompt, Output: s.Output}
@@ -225,7 +243,7 @@ func parseRecord(f fields, line []byte) (index int, q Request, good bool, err er
 		return s.Index, q, s.Output > 0, nil
 	}
 	var r client.Record
-	if err := json.Unmarshal(line, &r); err != nil {
+	if err := config.Unmarshal(line, &r, false); err != nil {
 		return 0, Request{}, false, err
 	}
 	if r.Skipped || r.Failure() != "" {

@@ -80,5 +80,8 @@ func parseSGLang(f fields) (*Result, error) {
 		}
 		r.Requests = append(r.Requests, l.request(i))
 	}
+	if l.errors != nil { // the tool counts what succeeded alone
+		r.Figures["failed_requests"] = float64(l.n - len(r.Requests))
+	}
 	return r, nil
 }

@@ -18,6 +18,8 @@ type Result struct {
 	// Figures are under the names of Metrics' JSON, with mean_, median_, std_, p90_, p95_, p99_,
 	// max_ and others of ttft_ms, tpot_ms, itl_ms, e2el_ms. All are finite.
 	Figures map[string]float64
+	// Doubts are what the file itself says against its figures: faults, disturbances.
+	Doubts []string
 	// Requests are those that succeeded, nil where the file does not list them.
 	Requests []Request
 }
@@ -37,8 +39,7 @@ const (
 	ToolSGLang  = "SGLang"
 )
 
-// Values of a Request's latency by its name, one request after another; those of ITL have as
-// many as it has gaps.
+// values are a request's latency by its name: none, one, or as many as it has gaps.
 func (r *Request) values(name string) []float64 {
 	v := math.NaN()
 	switch name {
@@ -57,20 +58,17 @@ func (r *Request) values(name string) []float64 {
 	return []float64{v}
 }
 
-// Values are a latency's, by request, in milliseconds: ttft, tpot, itl or e2el. A request that
-// has none is left out; nil is a result that does not say.
+// Values are a latency's, ttft, tpot, itl or e2el, in milliseconds: a list for each request,
+// empty of one that has none. Nil is a result that does not say.
 func (r *Result) Values(name string) [][]float64 {
-	var all [][]float64
+	all, some := make([][]float64, len(r.Requests)), false
 	for i := range r.Requests {
-		values := r.Requests[i].values(name)
-		if len(values) == 0 {
-			continue
+		for _, v := range r.Requests[i].values(name) {
+			all[i], some = append(all[i], v*1e3), true
 		}
-		ms := make([]float64, len(values))
-		for j, v := range values {
-			ms[j] = v * 1e3
-		}
-		all = append(all, ms)
+	}
+	if !some {
+		return nil
 	}
 	return all
 }

@@ -42,11 +42,12 @@ run elsewhere. KV-cache bytes and network are real, the GPU is modelled.
   kvbench failover    a link is cut and restored under load: what do the others do?
   kvbench nics        several NICs in the NIC lab, held to limits
   kvbench topo        which NIC is near which memory, and why
+  kvbench compare     results side by side, also of vLLM's and SGLang's clients
   kvbench serving     what the proxy and a node cost themselves, per token`,
 	}
 	root.AddCommand(
 		mooncakeCommand(terminal), simulateCommand(terminal), matrixCommand(terminal), transferCommand(terminal), failoverCommand(terminal), nicsCommand(),
-		topoCommand(), servingCommand(),
+		topoCommand(), servingCommand(), compareCommand(),
 	)
 	for _, cmd := range root.Commands() {
 		command.Values(cmd, values(cmd.Name()))

@@ -24,6 +24,8 @@ func TestRefused(t *testing.T) {
 	backwards := file("backwards.jsonl", `{"timestamp": 5, "input_length": 5, "output_length": 1, "hash_ids": [1]}
 {"timestamp": 4.5, "input_length": 5, "output_length": 1, "hash_ids": [1]}
 `)
+	result := file("result.json", `{"total_token_throughput": 1}`)
+	garbage := file("garbage.json", `{"total_token_throughput": 1, "ttfts": 3}`)
 	matrix := file("matrix.json", `{"cpu:0": "eth0"}`)
 	pairs := file("pairs.yaml", "servers:\n  - {name: a, comand: x}\nclients: []\n")
 	commandtest.Refused(t, func() command.Program { return program(false) }, [][2]string{
@@ -101,9 +103,17 @@ func TestRefused(t *testing.T) {
 		{"matrix " + pairs, "FILE: " + pairs + ":2: servers[0].comand: there is no such field: use command, dir"},
 		{"matrix " + pairs + " --out ~", "--out: none given"},
 		{"serving --repeat 0", "--repeat: 0: use more than 0, or leave it out for 3"},
+		{"compare", "RESULT: none given: name two files or folders of results"},
+		{"compare " + filepath.Join(dir, "nothing.json"), `RESULT: "` + filepath.Join(dir, "nothing.json") + `": there is no such file`},
+		{"compare " + dir, "RESULT: " + dir + ": it has no summary.json, so it is no result: name a folder of kvbench serve"},
+		{"compare " + profile, "RESULT: " + profile + ": result 1: it is no result: it has neither total_token_throughput"},
+		{"compare " + result, "RESULT: 1 result: name two or more to compare"},
+		{"compare " + result + " " + garbage, "RESULT: " + garbage + ": result 1: ttfts: number: want a list in brackets"},
+		{"compare " + result + " " + result + " --confidence 100", "--confidence: 100: use 50 to 99.9"},
+		{"compare " + result + " " + result + " --draws 10", "--draws: 10: use 100 to 100000"},
 		{"serving now", `ARGUMENT: "now": kvbench serving takes none`},
 		{"serve", `COMMAND: "serve": kvbench has no such command`},
-		{"--settings tcp", "--settings: write the command before its flags: use failover, matrix, mooncake"},
+		{"--settings tcp", "--settings: write the command before its flags: use compare, failover, matrix, mooncake"},
 	})
 }
 

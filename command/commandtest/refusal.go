@@ -21,7 +21,7 @@ import (
 var identifier = regexp.MustCompile(`\b([A-Z]+[a-z]+[A-Z]\w*|[A-Z]{2,}[a-z]{2,}\w*|[a-z]+\.[A-Z]\w+)\b`)
 
 // names look like Go's and are words of the field, or plurals of abbreviations.
-var names = regexp.MustCompile(`\b(NaN|[KMG]iB|OpenAI|vLLM|NICs|[A-Z]+s)\b`)
+var names = regexp.MustCompile(`\b(NaN|[KMG]iB|OpenAI|vLLM|SGLang|NICs|[A-Z]+s)\b`)
 
 // inside are words of Go's packages, and of what a fault of ours looks like.
 var inside = []string{"strconv", "parsing", "unmarshal", "json:", "invalid syntax", "missing port", "too many colons", "unknown unit", "time: ", "%!", "panic", "goroutine", ".go:", "<nil>", "map["}
