@@ -126,6 +126,9 @@ func TestFlush(t *testing.T) {
 	if after, _ := c.proxy.nodes.policy(role); after == before {
 		t.Error("placement believes what it did before the flush")
 	}
+	if model, sql := c.proxy.nodes.prefix(role, "", prompt), c.proxy.nodes.prefix(role, "sql", prompt); len(model) != 4 || len(sql) != 4 || model[0] == sql[0] {
+		t.Errorf("placement takes an adapter's prefix for the model's: %v, %v", model, sql)
+	}
 }
 
 // TestFlushFails: a node that is lost before it has answered is named, and nobody waits for it.

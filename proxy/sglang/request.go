@@ -24,23 +24,23 @@ type generateBody struct {
 	Stream   bool            `json:"stream"`
 	LoRAPath json.RawMessage `json:"lora_path"` // a string, or one for each prompt
 
-	ReturnBreakdown bool `json:"return_breakdown"` // kvferry's own; refused here
+	Breakdown json.RawMessage `json:"return_breakdown" why:"breakdown" unless:"false"`
 
-	Logprob       json.RawMessage `json:"return_logprob"`
-	HiddenStates  json.RawMessage `json:"return_hidden_states"`
-	RoutedExperts json.RawMessage `json:"return_routed_experts"`
-	IndexerTopK   json.RawMessage `json:"return_indexer_topk"`
-	SamplingMask  json.RawMessage `json:"return_sampling_mask"`
-	InputEmbeds   json.RawMessage `json:"input_embeds"`
-	ImageData     json.RawMessage `json:"image_data"`
-	VideoData     json.RawMessage `json:"video_data"`
-	AudioData     json.RawMessage `json:"audio_data"`
-	Session       json.RawMessage `json:"session_params"`
-	Processor     json.RawMessage `json:"custom_logit_processor"`
-	Watermark     json.RawMessage `json:"watermark"`
-	Priority      json.RawMessage `json:"priority"`
-	BootstrapHost json.RawMessage `json:"bootstrap_host"`
-	BootstrapRoom json.RawMessage `json:"bootstrap_room"`
+	Logprob       json.RawMessage `json:"return_logprob" why:"probabilities" unless:"false"`
+	HiddenStates  json.RawMessage `json:"return_hidden_states" why:"inside" unless:"false"`
+	RoutedExperts json.RawMessage `json:"return_routed_experts" why:"inside" unless:"false"`
+	IndexerTopK   json.RawMessage `json:"return_indexer_topk" why:"inside" unless:"false"`
+	SamplingMask  json.RawMessage `json:"return_sampling_mask" why:"inside" unless:"false"`
+	InputEmbeds   json.RawMessage `json:"input_embeds" why:"text" unless:"[] {} \"\""`
+	ImageData     json.RawMessage `json:"image_data" why:"text" unless:"[] {} \"\""`
+	VideoData     json.RawMessage `json:"video_data" why:"text" unless:"[] {} \"\""`
+	AudioData     json.RawMessage `json:"audio_data" why:"text" unless:"[] {} \"\""`
+	Session       json.RawMessage `json:"session_params" why:"sessions" unless:"{}"`
+	Processor     json.RawMessage `json:"custom_logit_processor" why:"biased" unless:"[] \"\""`
+	Watermark     json.RawMessage `json:"watermark" why:"watermark" unless:"false"`
+	Priority      json.RawMessage `json:"priority" why:"priority" unless:"0"`
+	BootstrapHost json.RawMessage `json:"bootstrap_host" why:"handoff"`
+	BootstrapRoom json.RawMessage `json:"bootstrap_room" why:"handoff"`
 }
 
 // paramsBody is SGLang's sampling_params.
@@ -54,75 +54,35 @@ type paramsBody struct {
 	N            *int64          `json:"n"`
 	Seed         *int64          `json:"sampling_seed"`
 
-	JSONSchema    json.RawMessage `json:"json_schema"`
-	Regex         json.RawMessage `json:"regex"`
-	EBNF          json.RawMessage `json:"ebnf"`
-	StructuralTag json.RawMessage `json:"structural_tag"`
-	StopRegex     json.RawMessage `json:"stop_regex"`
-	LogitBias     json.RawMessage `json:"logit_bias"`
+	JSONSchema    json.RawMessage `json:"json_schema" why:"grammar"`
+	Regex         json.RawMessage `json:"regex" why:"grammar"`
+	EBNF          json.RawMessage `json:"ebnf" why:"grammar"`
+	StructuralTag json.RawMessage `json:"structural_tag" why:"grammar"`
+	StopRegex     json.RawMessage `json:"stop_regex" why:"stop_regex" unless:"[]"`
+	LogitBias     json.RawMessage `json:"logit_bias" why:"biased" unless:"{}"`
 }
 
 // defaultTokens is SGLang's max_new_tokens. null is what is left of the context.
 const defaultTokens = 128
 
-// a refusal is of a field that asks for what is not here; asks are values that do not.
-type refusal struct {
-	field string
-	raw   json.RawMessage
-	why   string
-	asks  []string
-}
-
-func refuse(all []refusal) error {
-	for _, r := range all {
-		if err := openai.Refuse(r.field, r.raw, r.why, r.asks...); err != nil {
-			return err
-		}
+// reasons are why fields are refused; see openai.RefusalsOf.
+var (
+	reasons = map[string]string{
+		"probabilities": "there are no probabilities to report; leave it out",
+		"inside":        "the model is computed nowhere, and has no such inside; leave it out",
+		"text":          "prompts are text or token ids; leave it out",
+		"sessions":      "there are no sessions; send the whole prompt",
+		"biased":        "tokens cannot be favoured or excluded; leave it out",
+		"watermark":     "answers are not marked; leave it out",
+		"priority":      "requests are served in the order in which they come; leave it out",
+		"handoff":       "the proxy hands KV over by itself; leave it out",
+		"breakdown":     "the endpoints of OpenAI's API have it; use /v1/completions",
+		"grammar":       "answers are not held to a grammar; leave it out",
+		"stop_regex":    "answers stop at strings and token ids; use stop",
 	}
-	return nil
-}
-
-func (b *generateBody) check() error {
-	const (
-		text    = "prompts are text or token ids; leave it out"
-		inside  = "the model is computed nowhere, and has no such inside; leave it out"
-		handoff = "the proxy hands KV over by itself; leave it out"
-	)
-	no := []string{"false"}
-	none := []string{"[]", "{}", `""`}
-	if b.ReturnBreakdown {
-		return openai.BadField("return_breakdown", "true: the endpoints of OpenAI's API have it; use /v1/completions")
-	}
-	return refuse([]refusal{
-		{"return_logprob", b.Logprob, "there are no probabilities to report; leave it out", no},
-		{"return_hidden_states", b.HiddenStates, inside, no},
-		{"return_routed_experts", b.RoutedExperts, inside, no},
-		{"return_indexer_topk", b.IndexerTopK, inside, no},
-		{"return_sampling_mask", b.SamplingMask, inside, no},
-		{"input_embeds", b.InputEmbeds, text, none},
-		{"image_data", b.ImageData, text, none},
-		{"video_data", b.VideoData, text, none},
-		{"audio_data", b.AudioData, text, none},
-		{"session_params", b.Session, "there are no sessions; send the whole prompt", none},
-		{"custom_logit_processor", b.Processor, "tokens cannot be favoured or excluded; leave it out", none},
-		{"watermark", b.Watermark, "answers are not marked; leave it out", no},
-		{"priority", b.Priority, "requests are served in the order in which they come; leave it out", []string{"0"}},
-		{"bootstrap_host", b.BootstrapHost, handoff, nil},
-		{"bootstrap_room", b.BootstrapRoom, handoff, nil},
-	})
-}
-
-func (p *paramsBody) check() error {
-	const grammar = "answers are not held to a grammar; leave it out"
-	return refuse([]refusal{
-		{"sampling_params.json_schema", p.JSONSchema, grammar, nil},
-		{"sampling_params.regex", p.Regex, grammar, nil},
-		{"sampling_params.ebnf", p.EBNF, grammar, nil},
-		{"sampling_params.structural_tag", p.StructuralTag, grammar, nil},
-		{"sampling_params.stop_regex", p.StopRegex, "answers stop at strings and token ids; use stop", []string{"[]"}},
-		{"sampling_params.logit_bias", p.LogitBias, "tokens cannot be favoured or excluded; leave it out", []string{"{}"}},
-	})
-}
+	ofBody   = openai.RefusalsOf(generateBody{}, "", reasons)
+	ofParams = openai.RefusalsOf(paramsBody{}, "sampling_params.", reasons)
+)
 
 // Parse checks a request's body against what the cluster serves. Every error is an
 // *openai.Error that names the field and what would do.
@@ -131,7 +91,7 @@ func Parse(body []byte, model openai.Model) (*openai.Request, error) {
 	if err := openai.ParseJSON(body, &b); err != nil {
 		return nil, err
 	}
-	if err := b.check(); err != nil {
+	if err := ofBody.Check(&b); err != nil {
 		return nil, err
 	}
 	field, raw := "text", b.Text
@@ -196,7 +156,7 @@ const (
 
 // apply gives a choice what sampling_params say, and returns how many answers there are.
 func (p *paramsBody) apply(c *openai.Choice, promptField string, model openai.Model) (n int, err error) {
-	if err := p.check(); err != nil {
+	if err := ofParams.Check(p); err != nil {
 		return 0, err
 	}
 	c.IgnoreEOS = p.IgnoreEOS
