@@ -107,7 +107,7 @@ var layers = map[string]layer{
 		module:    []string{"bench/figure", "bench/machine", "bench/page", "bench/recovery", "kvcache", "transport", "transport/connection", "transport/rails", "transport/topology", "transport/transporttest", "clock", "config"},
 		libraries: []string{"gonum.org/v1/plot", "github.com/schollz/progressbar/v3"},
 	},
-	"bench/matrix": {module: []string{"config", "bench/page"}, libraries: []string{xsys, "go.yaml.in/yaml/v3", "github.com/schollz/progressbar/v3"}},  // runs programs, knows none
+	"bench/matrix": {module: []string{"config", "bench/page", "bench/report"}, libraries: []string{xsys, "go.yaml.in/yaml/v3", "github.com/schollz/progressbar/v3"}},  // runs programs, knows none
 	"bench/nics":   {module: []string{"bench", "bench/machine", "bench/page", "bench/recovery", "bench/transfer", "config", "transport", "lab/nics"}}, // kvbench on the hosts of the NIC lab
 	"cmd/proxy":    {module: []string{"command", "command/commandtest", "daemon"}, libraries: []string{cobra}},
 	"cmd/prefill":  {module: []string{"command", "command/commandtest", "daemon", "proto"}, libraries: []string{cobra}},

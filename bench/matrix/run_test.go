@@ -83,7 +83,7 @@ const patience = time.Minute
 // A server and a client of the files here. The client reports the count that the server answers.
 const (
 	server = `{name: a, command: "exec {kvbench} fake-server {host}:{port} listening", ready: {line: "^listening$", url: "{url}/", within: 1m}}`
-	client = `{name: x, command: "{kvbench} ask {url}/ > {out}/count; echo ' Serving Benchmark Result '; echo \"Mean TTFT (ms): $(cat {out}/count) \""}`
+	client = `{name: x, command: "{kvbench} ask {url}/ > {out}/count; echo '== Serving Benchmark Result =='; echo \"Mean TTFT (ms): $(cat {out}/count) \""}`
 )
 
 func file(t *testing.T, servers, clients string) *File {
