@@ -83,7 +83,9 @@ var layers = map[string]layer{
 		module:    []string{"bench/server", "clock", "config", "kvcache", "load", "engine", "handoff", "placement", "sim", "bench/client", "bench/figure", "bench/machine", "bench/page", "bench/simulation"},
 		libraries: []string{"gonum.org/v1/plot", "github.com/schollz/progressbar/v3"},
 	},
-	"bench/client":            {module: []string{"load", "clock", "kvcache", "config", "bench/figure"}}, // a library: it needs no other
+	"bench/client":            {module: []string{"bench/client/wire", "load", "clock", "kvcache", "config", "bench/figure"}, tests: []string{"bench/nullserver"}}, // a library: it needs no other
+	"bench/client/wire":       {libraries: []string{xsys}},
+	"bench/nullserver":        {module: []string{"clock", "bench/figure"}},
 	"bench/client/clienttest": {},
 	"bench/figure":            {},
 	"bench/machine":           {module: []string{"clock", "engine", "bench/figure"}, libraries: []string{xsys, "github.com/jaypipes/ghw"}},
@@ -113,7 +115,7 @@ var layers = map[string]layer{
 	"cmd/prefill":  {module: []string{"command", "command/commandtest", "daemon", "proto"}, libraries: []string{cobra}},
 	"cmd/decode":   {module: []string{"command", "command/commandtest", "daemon", "proto"}, libraries: []string{cobra}},
 	"cmd/kvbench": {
-		module:    []string{"bench", "bench/compare", "bench/matrix", "bench/client", "bench/nics", "bench/page", "bench/recovery", "bench/report", "bench/ratesearch", "bench/serve", "bench/server", "bench/steady", "tokenizer", "bench/serving", "bench/simulation", "bench/transfer", "cluster", "command", "command/commandtest", "config", "daemon", "engine", "handoff", "load", "node", "placement", "sim", "transport", "transport/rails", "transport/topology"},
+		module:    []string{"bench", "bench/compare", "bench/matrix", "bench/client", "bench/nics", "bench/nullserver", "bench/page", "bench/recovery", "bench/report", "bench/ratesearch", "bench/serve", "bench/server", "bench/steady", "tokenizer", "bench/serving", "bench/simulation", "bench/transfer", "cluster", "command", "command/commandtest", "config", "daemon", "engine", "handoff", "load", "node", "placement", "sim", "transport", "transport/rails", "transport/topology"},
 		libraries: []string{cobra, pflag, "golang.org/x/term"},
 	},
 	"cmd/kvlab":           {module: []string{"command", "command/commandtest", "config", "lab", "lab/nics"}, libraries: []string{cobra, pflag}},

@@ -44,6 +44,8 @@
 //	bench/tracing                        a trace a request: its context, the client's span
 //	bench/client                         the client: SSE, open and closed loops, metrics
 //	bench/client/clienttest              a server to test clients on
+//	bench/client/wire                    HTTP/1.1 for ten thousand streams on one core
+//	bench/nullserver                     a server that answers at given times: what is measured of it is the client
 //	bench/machine                        what a bench ran on, and what disturbed it
 //	bench/figure                         percentiles, histograms
 //	bench/page/pagetest                  reports that must stay as they are
