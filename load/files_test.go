@@ -27,6 +27,25 @@ var fromFile = map[string]func(t *testing.T) (load.Spec, loadtest.Bounds){
 			return fmt.Sprintf("%s,%d,%d", time.Date(2023, 11, 16, 18, 15, 46, 0, time.UTC).Add(time.Duration(i)*time.Second).Format(time.DateTime+".0000000"), 500+i, 1+i%30)
 		}), Speed: 2, Vocab: vocab}, loadtest.Bounds{Requests: requests, Prompt: 1500, MaxTokens: 30, Vocab: vocab}
 	},
+	// 250 sessions of four calls, of which two are side by side.
+	"weka": func(t *testing.T) (load.Spec, loadtest.Bounds) {
+		return load.Spec{Rate: 10, Burstiness: 1, Speed: 2, MaxDelay: time.Second, Vocab: vocab, File: lines(t, "", func(i int) string {
+			if i%4 != 0 {
+				return ""
+			}
+			return fmt.Sprintf(`{"id": "s%d", "block_size": 64, "requests": [{"t": 0, "type": "n", "in": 500, "out": 7, "hash_ids": [1, 2, 3, 4, 5, 6, 7], "api_time": 1}, `+
+				`{"t": 2, "type": "n", "in": 700, "out": 7, "hash_ids": [1, 2], "api_time": 1.5}, {"t": 3, "type": "n", "in": 700, "out": 7, "hash_ids": [1, 2], "api_time": 1.5}, `+
+				`{"t": 9, "type": "n", "in": 800, "out": 30, "hash_ids": [1, 2], "api_time": 1}]}`, i)
+		})}, loadtest.Bounds{Requests: requests, Prompt: 800, MaxTokens: 30, Vocab: vocab}
+	},
+	// 100 traces of ten calls, of which the first two are side by side.
+	"otel": func(t *testing.T) (load.Spec, loadtest.Bounds) {
+		return load.Spec{Speed: 1, Vocab: vocab, File: lines(t, "", func(i int) string {
+			start := time.Date(2026, 2, 25, 10, 0, i/10*4+max(i%10, 1), i, time.UTC)
+			return fmt.Sprintf(`{"trace_id": "t%d", "span_id": "s%d", "start_time": %q, "end_time": %q, "attributes": {"gen_ai.usage.input_tokens": %d, "gen_ai.usage.output_tokens": 20}}`,
+				i/10, i, start.Format(time.RFC3339Nano), start.Add(900*time.Millisecond).Format(time.RFC3339Nano), 300+50*(i%10))
+		})}, loadtest.Bounds{Requests: requests, Prompt: 800, MaxTokens: 30, Vocab: vocab, Held: true}
+	},
 }
 
 // lines writes a file of as many lines as there are requests, below a first one.

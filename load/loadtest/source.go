@@ -27,7 +27,9 @@ type Bounds struct {
 // TestSource holds a source to what package load says of it. open begins the same stream
 // each time; one of a million tokens or more shows what it keeps in memory.
 //
-//   - Times begin at 0 or later and never go back.
+//   - Times begin at 0 or later and never go back, but of requests that follow others, which
+//     come after those in the stream. One that continues another comes before the next
+//     request that follows none.
 //   - Prompts have from 1 to b.Prompt tokens below b.Vocab, or are texts if b.Texts; from 1
 //     to b.MaxTokens are wanted. No two requests have the same ID, if they have one.
 //   - The stream is the same each time, from the first request to the last, and a request
@@ -63,7 +65,7 @@ func TestSource(t *testing.T, open func() (load.Load, error), b Bounds) {
 
 func checkRequests(open func() load.Load, b Bounds) error {
 	l := open()
-	last, n := time.Duration(0), 0
+	last, n, begun := time.Duration(0), 0, 0 // begun: the last that follows none
 	ids := map[string]bool{}
 	for ; ; n++ {
 		r, ok, err := l.Next()
@@ -73,10 +75,15 @@ func checkRequests(open func() load.Load, b Bounds) error {
 		if !ok {
 			break
 		}
-		if r.At < last {
-			return fmt.Errorf("request %d is due at %v, the one before it at %v", n, r.At, last)
+		if len(r.After) == 0 {
+			if r.At < last {
+				return fmt.Errorf("request %d is due at %v, the one before it at %v", n, r.At, last)
+			}
+			last, begun = r.At, n
 		}
-		last = r.At
+		if err := checkFollows(n, begun, &r); err != nil {
+			return err
+		}
 		if b.Texts && (r.Text == "" || len(r.Prompt) > 0) {
 			return fmt.Errorf("request %d has a text of %d bytes and %d tokens: want a text alone", n, len(r.Text), len(r.Prompt))
 		}
@@ -102,6 +109,23 @@ func checkRequests(open func() load.Load, b Bounds) error {
 	return nil
 }
 
+func checkFollows(n, begun int, r *load.Request) error {
+	for _, a := range r.After {
+		if a < 0 || a >= n {
+			return fmt.Errorf("request %d follows request %d, which does not come before it", n, a)
+		}
+	}
+	switch {
+	case r.At < 0 || r.Delay < 0:
+		return fmt.Errorf("request %d is due at %v, %v after others", n, r.At, r.Delay)
+	case r.Continues && len(r.After) == 0:
+		return fmt.Errorf("request %d continues none", n)
+	case r.Continues && r.After[0] < begun:
+		return fmt.Errorf("request %d continues request %d, and request %d, which follows none, is between them", n, r.After[0], begun)
+	}
+	return nil
+}
+
 // checkSame also spoils the prompts of one of the two streams as it takes them.
 func checkSame(open func() load.Load, _ Bounds) error {
 	a, b := open(), open()
@@ -117,7 +141,9 @@ func checkSame(open func() load.Load, _ Bounds) error {
 		if !ok {
 			return nil
 		}
-		if x.ID != y.ID || x.At != y.At || x.MaxTokens != y.MaxTokens || x.Text != y.Text || !slices.Equal(x.Prompt, y.Prompt) {
+		if x.ID != y.ID || x.At != y.At || x.MaxTokens != y.MaxTokens || x.Text != y.Text || !slices.Equal(x.Prompt, y.Prompt) ||
+			!slices.Equal(x.Messages, y.Messages) || !slices.Equal(x.After, y.After) || x.Delay != y.Delay || x.Continues != y.Continues ||
+			x.Adapter != y.Adapter || x.Group != y.Group || x.Worker != y.Worker {
 			return fmt.Errorf("request %d is another the second time: %q due at %v, %d + %d tokens; then %q due at %v, %d + %d tokens", n,
 				x.ID, x.At, len(x.Prompt), x.MaxTokens, y.ID, y.At, len(y.Prompt), y.MaxTokens)
 		}

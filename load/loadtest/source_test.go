@@ -65,16 +65,21 @@ func TestChecksCanFail(t *testing.T) {
 		check  func(func() load.Load, Bounds) error
 		change change
 	}{
-		"request 7 is due at 0s":              {checkRequests, at(7, func(r *load.Request) { r.At = 0 })},
-		"request 0 is due at -1ns":            {checkRequests, at(0, func(r *load.Request) { r.At = -1 })},
-		"request 3 has 0 tokens":              {checkRequests, at(3, func(r *load.Request) { r.Prompt = nil })},
-		"request 3 has 601 tokens":            {checkRequests, at(3, func(r *load.Request) { r.Prompt = append(r.Prompt, 1) })},
-		"and wants 0:":                        {checkRequests, at(3, func(r *load.Request) { r.MaxTokens = 0 })},
-		"and wants 6:":                        {checkRequests, at(3, func(r *load.Request) { r.MaxTokens = 6 })},
-		"has token 1000 of":                   {checkRequests, at(3, func(r *load.Request) { r.Prompt[599] = vocab })},
-		"0 bytes and 600 tokens: want a text": {func(open func() load.Load, b Bounds) error { b.Texts = true; return checkRequests(open, b) }, nil},
-		"request 6 is another":                {checkSame, at(6, func(r *load.Request) { opened++; r.Text = fmt.Sprint(opened) })},
-		"400 requests, want 399":              {func(open func() load.Load, b Bounds) error { b.Requests--; return checkRequests(open, b) }, nil},
+		"request 7 is due at 0s":                       {checkRequests, at(7, func(r *load.Request) { r.At = 0 })},
+		"request 0 is due at -1ns":                     {checkRequests, at(0, func(r *load.Request) { r.At = -1 })},
+		"request 9 follows request 9":                  {checkRequests, at(9, func(r *load.Request) { r.After = []int{8, 9} })},
+		"request 9 is due at 9ms, -1ns after":          {checkRequests, at(9, func(r *load.Request) { r.After, r.Delay = []int{8}, -1 })},
+		"request 9 continues none":                     {checkRequests, at(9, func(r *load.Request) { r.Continues = true })},
+		"request 9 continues request 7, and request 8": {checkRequests, at(9, func(r *load.Request) { r.After, r.Continues = []int{7}, true })},
+		"request 5 is another":                         {checkSame, at(5, func(r *load.Request) { opened++; r.After = []int{opened % 2} })},
+		"request 3 has 0 tokens":                       {checkRequests, at(3, func(r *load.Request) { r.Prompt = nil })},
+		"request 3 has 601 tokens":                     {checkRequests, at(3, func(r *load.Request) { r.Prompt = append(r.Prompt, 1) })},
+		"and wants 0:":                                 {checkRequests, at(3, func(r *load.Request) { r.MaxTokens = 0 })},
+		"and wants 6:":                                 {checkRequests, at(3, func(r *load.Request) { r.MaxTokens = 6 })},
+		"has token 1000 of":                            {checkRequests, at(3, func(r *load.Request) { r.Prompt[599] = vocab })},
+		"0 bytes and 600 tokens: want a text":          {func(open func() load.Load, b Bounds) error { b.Texts = true; return checkRequests(open, b) }, nil},
+		"request 6 is another":                         {checkSame, at(6, func(r *load.Request) { opened++; r.Text = fmt.Sprint(opened) })},
+		"400 requests, want 399":                       {func(open func() load.Load, b Bounds) error { b.Requests--; return checkRequests(open, b) }, nil},
 		`request 4 has the ID "a"`: {checkRequests, func(n int, r load.Request, ok bool) (load.Request, bool, error) {
 			r.ID = string("abcda"[min(n, 4)])
 			return r, ok, nil
