@@ -83,7 +83,7 @@ func (l *list) Set(text string) error {
 	switch {
 	case strings.HasPrefix(text, "["):
 		if err := json.Unmarshal([]byte(text), &more); err != nil {
-			return fmt.Errorf("%q is no JSON list of texts: %w", text, err)
+			return fmt.Errorf("it is no JSON list of texts: %w", err)
 		}
 	case text != "":
 		more = strings.Split(text, ",")

@@ -19,7 +19,7 @@ type LoRA struct{ Name, Path string }
 func ParseLoRA(text string) (LoRA, error) {
 	name, path, ok := strings.Cut(text, "=")
 	if !ok || name == "" || path == "" {
-		return LoRA{}, fmt.Errorf("%q: write name=path", text)
+		return LoRA{}, fmt.Errorf("write name=path, not %q", text)
 	}
 	return LoRA{name, path}, nil
 }

@@ -26,8 +26,11 @@ with it over gRPC and keep a lease. It places each request on a prefill and a
 decode node, or on one node that does both, streams the tokens back, and places
 a request again if a node fails.
 
-Endpoints: /v1/completions, /v1/chat/completions (streaming and not),
-/v1/models, /tokenize, /detokenize, /health, /metrics, /server_info, /version.
+Endpoints: /v1/completions, /v1/chat/completions and SGLang's /generate
+(streaming and not), /v1/models, /tokenize, /detokenize, /health, /metrics,
+/server_info, /model_info, /version; /flush_cache and /reset_prefix_cache empty
+the nodes' prefix caches, /start_profile and /stop_profile take a CPU profile of
+the proxy.
 
 On SIGTERM or SIGINT it answers new requests 503, lets running ones end for
 --drain-timeout, and exits; a second signal ends it at once.
@@ -37,8 +40,12 @@ requests, and beyond --max-queue-time of expected wait if that is set, clients
 get 429 with a Retry-After; /metrics has the wait to expect now.
 
 Sampling parameters are accepted and have no effect: tokens are a function of
-the prompt. Beyond OpenAI's, a request may carry "timeout" (seconds),
-"ignore_eos", and "return_breakdown" (where its time went, node by node).
+the prompt, of "seed" and of the answer's index. Answers end by themselves after
+a number of tokens that --eos draws, unless a request has "ignore_eos". Beyond
+OpenAI's, a request may carry "timeout" (seconds), "ignore_eos", "min_tokens",
+"stop_token_ids", and "return_breakdown" (where its time went, node by node).
+What cannot be honoured, such as logprobs, is refused by name; docs/serving.md
+has the list.
 
 Exit status: 0 it was asked to end; 1 it failed while it ran; 2 bad flags, or an
 address that cannot be had.
@@ -47,6 +54,9 @@ address that cannot be had.
 		Example: `  # a cluster on one machine, then a request
   proxy --http 127.0.0.1:8000 --grpc 127.0.0.1:9000 --handoff layerwise
   curl -N 127.0.0.1:8000/v1/completions -d '{"prompt":"hello","max_tokens":8,"stream":true}'
+
+  # a model with two names, and two adapters; all answers have 20 tokens or about so
+  proxy --served-model-name org/model,main --lora-modules sql=/a/sql,chat=/a/chat --eos median=20,sigma=0.1
 
   # reachable from other machines, one line of log a request
   proxy --http :8000 --grpc :9000 --log-level debug --log-format json`,
