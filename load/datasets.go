@@ -43,6 +43,7 @@ var shareGPTKind = Kind{
 	Name:  ShareGPTName,
 	About: "first questions of the conversations in a file (ShareGPT's JSON)",
 	Reads: []string{"File", "Seed", "ShareGPT", "DisableShuffle", "NoOversample", "PromptSuffix", "ChatTemplate", "Compat", "Tokenizer"},
+	Texts: true,
 	Times: Arriving,
 	Check: checkConversations,
 	Open: func(s Spec) (Load, error) {
@@ -58,6 +59,7 @@ var customKind = Kind{
 	Name:  CustomName,
 	About: "prompts of a file (JSON lines)",
 	Reads: []string{"File", "Seed", "Custom", "ShareGPT", "DisableShuffle", "NoOversample", "PromptSuffix", "ChatTemplate", "Compat", "Tokenizer"},
+	Texts: true,
 	Times: Arriving,
 	Check: func(s Spec, bad *config.Faults) {
 		if s.Compat == CompatSGLang {
@@ -82,6 +84,7 @@ var sonnetKind = Kind{
 	Name:  SonnetName,
 	About: "lines of a poem, the first ones in every prompt",
 	Reads: []string{"File", "Seed", "Sonnet", "Chat", "Tokenizer"},
+	Texts: true,
 	Times: Arriving,
 	Check: func(s Spec, bad *config.Faults) {
 		checkFile(s, bad, "name the file of the poem (--dataset-path)")

@@ -58,6 +58,9 @@ type Kind struct {
 	// (Kind, Requests, Vocab, InFlight, Duration, Adapters, Workers) and those that Times
 	// brings. A command refuses the others.
 	Reads []string
+	// Texts says that its prompts are texts: how many tokens they are, and what a model that
+	// takes tokens is asked, only a Tokenizer knows.
+	Texts bool
 	// Times says when its requests are due.
 	Times Times
 	// Check notes what is wrong with the fields that it reads.
@@ -183,6 +186,12 @@ func (s Spec) kind() (Kind, error) {
 		}
 	}
 	return Kind{}, fmt.Errorf("%q: there is no such load: use %s", name, strings.Join(Names(), ", "))
+}
+
+// Texts reports whether prompts are texts, whose tokens only a Tokenizer knows.
+func (s Spec) Texts() bool {
+	k, err := s.kind()
+	return err == nil && k.Texts
 }
 
 // Reads reports whether the load is of a kind that reads that field. One that does not

@@ -27,6 +27,7 @@ var mooncakeKind = Kind{
 	Name:  "mooncake",
 	About: "Mooncake's traces as SGLang asks them: texts made of the ids, shorter than the trace says",
 	Reads: []string{"File", "Mooncake"},
+	Texts: true,
 	Times: Recorded,
 	Check: func(s Spec, bad *config.Faults) {
 		s.Speed = 1 // Slowdown has its part

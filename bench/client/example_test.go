@@ -1,8 +1,10 @@
 package client_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"math"
 	"net/http"
 	"net/http/httptest"
@@ -48,4 +50,48 @@ func Example() {
 	// request 2: ok, 2 tokens
 	// request 3: ok, 2 tokens
 	// 4 of 4 were served, 8 tokens for 32; TTFT known: true
+}
+
+// A server that one knows nothing of: is it ready, which model has it, what does it take?
+func ExampleClient_Probe() {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		switch {
+		case r.URL.Path == "/v1/models":
+			fmt.Fprint(w, `{"data":[{"id":"strict-7b"}]}`)
+		case r.URL.Path != "/v1/completions":
+			http.NotFound(w, r)
+		case bytes.Contains(body, []byte("ignore_eos")) || bytes.Contains(body, []byte("return_breakdown")):
+			http.Error(w, `{"error":{"message":"unknown field"}}`, http.StatusBadRequest)
+		default:
+			fmt.Fprint(w, `data: {"choices":[{"text":" ferry","finish_reason":"stop"}]}`+"\n\n"+`data: {"choices":[],"usage":{"prompt_tokens":8,"completion_tokens":1}}`+"\n\ndata: [DONE]\n\n")
+		}
+	}))
+	defer server.Close()
+
+	c := client.New(client.Config{URL: server.URL + "/v1"})
+	defer c.Close()
+	model, err := c.Ready(context.Background())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	found, err := c.Probe(context.Background(), model, client.Needs{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Printf("%s takes %s, tokens are counted by %s\n", found.Model, found.Prompt, found.CountedBy)
+	for _, refusal := range found.Refused {
+		fmt.Printf("%s: %s\n", refusal.Field, refusal.Reason)
+	}
+	for _, note := range found.Notes {
+		fmt.Println(note)
+	}
+
+	// Output:
+	// strict-7b takes token ids, tokens are counted by usage
+	// ignore_eos: HTTP 400 Bad Request: unknown field
+	// return_breakdown: HTTP 400 Bad Request: unknown field
+	// the answer ended early: lengths are the server's, not the load's
 }

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"maps"
 	"slices"
 
 	"kvferry/bench/figure"
@@ -83,6 +84,11 @@ type Metrics struct {
 	// SendDelay is Record.Late: how late the client itself was.
 	P99SendDelayMS float64 `json:"p99_send_delay_ms"`
 	MaxSendDelayMS float64 `json:"max_send_delay_ms"`
+	// ReadDelay is Record.ReadDelay: how late the client was to read, at worst.
+	P99ReadDelayMS float64 `json:"p99_read_delay_ms,omitempty"`
+	// Faults and Notes count records by what they say.
+	Faults map[string]int `json:"faults,omitempty"`
+	Notes  map[string]int `json:"notes,omitempty"`
 	// Stages is the mean request's time by part, nil where the server gives no
 	// breakdown.
 	Stages *Stages `json:"mean_breakdown_ms"`
@@ -114,6 +120,7 @@ func (s *Stages) Parts() [len(StageNames)]*float64 {
 type Meter struct {
 	counted                 Metrics // but for the figures
 	ttft, tpot, itl, delays []float64
+	readDelays              []float64
 	stages                  Stages
 	withStages              int
 }
@@ -123,6 +130,13 @@ type Meter struct {
 func (m *Meter) Add(r *Record) {
 	m.delays = append(m.delays, r.Late())
 	c := &m.counted
+	if r.ReadDelay > 0 {
+		m.readDelays = append(m.readDelays, r.ReadDelay)
+	}
+	count(&c.Faults, r.Fault)
+	for _, note := range r.Notes {
+		count(&c.Notes, note)
+	}
 	if b := r.Breakdown; b != nil {
 		c.KVBytes += b.KVBytes
 		c.KVBlocksChecked += b.KVBlocksChecked
@@ -138,8 +152,8 @@ func (m *Meter) Add(r *Record) {
 		return
 	}
 	c.Successful++
-	c.InputTokens += r.Usage.PromptTokens
-	c.GeneratedTokens += r.Usage.CompletionTokens
+	c.InputTokens += r.Input()
+	c.GeneratedTokens += r.Output()
 	m.ttft = append(m.ttft, r.TTFT())
 	if tpot, ok := r.TPOT(); ok {
 		m.tpot = append(m.tpot, tpot)
@@ -153,10 +167,22 @@ func (m *Meter) Add(r *Record) {
 	}
 }
 
+// count counts what there is in a map that is made when needed.
+func count(in *map[string]int, what string) {
+	if what == "" {
+		return
+	}
+	if *in == nil {
+		*in = map[string]int{}
+	}
+	(*in)[what]++
+}
+
 // Metrics are those of the records so far. duration is the run's length, as Client.Run
 // returns it, in seconds.
 func (m *Meter) Metrics(duration float64) Metrics {
 	out := m.counted
+	out.Faults, out.Notes = maps.Clone(out.Faults), maps.Clone(out.Notes)
 	out.DurationS = figure.Round(duration, 6)
 	if duration > 0 {
 		out.RequestThroughput = float64(out.Successful) / duration
@@ -167,6 +193,7 @@ func (m *Meter) Metrics(duration float64) Metrics {
 	out.MeanTPOTMS, out.MedianTPOTMS, out.P99TPOTMS = spread(m.tpot)
 	out.MeanITLMS, out.MedianITLMS, out.P99ITLMS = spread(m.itl)
 	_, _, out.P99SendDelayMS = spread(m.delays)
+	_, _, out.P99ReadDelayMS = spread(m.readDelays)
 	for _, d := range m.delays {
 		out.MaxSendDelayMS = max(out.MaxSendDelayMS, figure.Round(d*1e3, 4))
 	}

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"reflect"
 	"testing"
 )
 
@@ -38,7 +39,7 @@ func TestMeasure(t *testing.T) {
 	}
 	stages := m.Stages
 	m.Stages = nil
-	if m != want {
+	if !reflect.DeepEqual(m, want) {
 		t.Errorf("metrics = %+v\nwant      %+v", m, want)
 	}
 	if stages == nil || *stages != (Stages{Proxy: 2, Prefill: 50, Wire: 1}) {
@@ -61,7 +62,7 @@ func TestMeasureIncompleteRecords(t *testing.T) {
 }
 
 func TestMeasureNothing(t *testing.T) {
-	if m := measure(nil, 0); m != (Metrics{}) {
+	if m := measure(nil, 0); !reflect.DeepEqual(m, Metrics{}) {
 		t.Errorf("metrics of no records = %+v", m)
 	}
 }

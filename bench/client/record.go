@@ -19,8 +19,11 @@ type Record struct {
 	TokenTimes   []float64  `json:"token_times"`    // every chunk with choices
 	Finish       float64    `json:"finish"`         // end of the stream, or of trying
 	FinishReason string     `json:"finish_reason,omitempty"`
-	Status       string     `json:"status"` // StatusOK, StatusFailed or StatusInterrupted
+	Status       string     `json:"status"`          // StatusOK, StatusFailed or StatusInterrupted
+	Fault        string     `json:"fault,omitempty"` // what kind of failure: FaultTimeout and so on
 	Error        string     `json:"error,omitempty"`
+	Notes        []string   `json:"notes,omitempty"`       // what is unusual though it did not fail: NoteStopped and so on
+	HTTPStatus   int        `json:"http_status,omitempty"` // 0 if none came
 	Usage        *Usage     `json:"usage"`
 	Breakdown    *Breakdown `json:"breakdown"`
 
@@ -40,11 +43,16 @@ type Record struct {
 	// see the first, and counts the second as a success.
 	NoText []int `json:"no_text,omitempty"`
 	Silent bool  `json:"silent,omitempty"`
+	// ReadDelay is the longest that the kernel had a piece of the answer before this client
+	// read it, in seconds: what a client that is too busy adds to times. 0 is not known.
+	ReadDelay float64 `json:"read_delay,omitempty"`
 	// OutputTokens is how many tokens were generated, and CountedBy who says so: CountUsage,
-	// CountTokenizer or CountChunks. InputTokens is the same of the prompt.
+	// CountTokenizer or CountChunks. InputTokens is the same of the prompt, and Unconfirmed
+	// that it is the number of words or ids that were sent, as nobody counted.
 	InputTokens  int    `json:"input_tokens,omitempty"`
 	OutputTokens int    `json:"output_tokens,omitempty"`
 	CountedBy    string `json:"counted_by,omitempty"`
+	Unconfirmed  bool   `json:"lengths_unconfirmed,omitempty"`
 	Retokenized  int    `json:"retokenized_tokens,omitempty"` // of the text, by the client's tokenizer
 	Text         string `json:"generated_text,omitempty"`     // where texts are kept
 	After        []int  `json:"after,omitempty"`              // records that had to end first
@@ -72,10 +80,26 @@ func (r *Record) Failure() string {
 		return r.Error
 	case len(r.TokenTimes) == 0:
 		return errNoChunk.Error()
-	case r.Usage == nil:
+	case r.Usage == nil && r.CountedBy == "":
 		return errNoUsage.Error()
 	}
 	return ""
+}
+
+// Input is how many tokens the prompt has: as counted, or else as the server says.
+func (r *Record) Input() int {
+	if r.CountedBy == "" && r.Usage != nil {
+		return r.Usage.PromptTokens
+	}
+	return r.InputTokens
+}
+
+// Output is how many tokens were generated: as counted, or else as the server says.
+func (r *Record) Output() int {
+	if r.CountedBy == "" && r.Usage != nil {
+		return r.Usage.CompletionTokens
+	}
+	return r.OutputTokens
 }
 
 // Late is how late the client itself was, in seconds: it sent the request that long after
@@ -89,7 +113,7 @@ func (r *Record) TTFT() float64 { return r.FirstToken - r.Sent }
 // TPOT is the mean time per output token after the first, in seconds: (last chunk - first
 // chunk) / (output tokens - 1). There is none of a single token.
 func (r *Record) TPOT() (seconds float64, ok bool) {
-	n := r.Usage.CompletionTokens
+	n := r.Output()
 	if n < 2 {
 		return 0, false
 	}
@@ -111,20 +135,6 @@ func (r *Record) ITL() iter.Seq[float64] {
 // E2EL is the end-to-end latency, from sending to the last chunk with choices, in seconds.
 func (r *Record) E2EL() float64 { return r.TokenTimes[len(r.TokenTimes)-1] - r.Sent }
 
-// end says how the request ended.
-func (r *Record) end(err error) {
-	switch {
-	case err == nil:
-		r.Status = StatusOK
-		return
-	case errors.Is(err, errInterrupted):
-		r.Status = StatusInterrupted
-	default:
-		r.Status = StatusFailed
-	}
-	r.Error = err.Error()
-}
-
 // errInterrupted is of a request that was in flight when the run's context ended.
 var errInterrupted = errors.New("given up: the run was interrupted")
 
@@ -132,6 +142,9 @@ var errInterrupted = errors.New("given up: the run was interrupted")
 type Usage struct {
 	PromptTokens     int `json:"prompt_tokens"`
 	CompletionTokens int `json:"completion_tokens"`
+	// CachedTokens are those of the prompt that the server had in its prefix cache, as far as
+	// it says (prompt_tokens_details).
+	CachedTokens int `json:"cached_tokens,omitempty"`
 }
 
 // Breakdown is where a request's time went, as kvferry's proxy says on request

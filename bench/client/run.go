@@ -1,38 +1,16 @@
 package client
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"sync"
 	"time"
 
 	"kvferry/bench/figure"
 	"kvferry/clock"
-	"kvferry/kvcache"
 	"kvferry/load"
 )
-
-// body is a request as POST /v1/completions takes it.
-func body(model string, prompt []kvcache.Token, maxTokens int) ([]byte, error) {
-	type options struct {
-		IncludeUsage bool `json:"include_usage"`
-	}
-	return json.Marshal(struct {
-		Model           string          `json:"model"`
-		Prompt          []kvcache.Token `json:"prompt"`
-		MaxTokens       int             `json:"max_tokens"`
-		Temperature     float64         `json:"temperature"`
-		IgnoreEOS       bool            `json:"ignore_eos"`
-		Stream          bool            `json:"stream"`
-		StreamOptions   options         `json:"stream_options"`
-		ReturnBreakdown bool            `json:"return_breakdown"`
-	}{model, prompt, maxTokens, 0, true, true, options{true}, true})
-}
 
 // Run asks the server what the load says: each request when it is due and there is room
 // for it (see [load.Queue]), whatever the others do. It returns how long the run was, once
@@ -44,6 +22,9 @@ func body(model string, prompt []kvcache.Token, maxTokens int) ([]byte, error) {
 // up to 64 requests from the load before they are due, from a goroutine of its own, and has
 // stopped when it returns; the load is the caller's to close.
 func (c *Client) Run(ctx context.Context, model string, l load.Load, done func(*Record)) (time.Duration, error) {
+	if c.err != nil {
+		return 0, c.err
+	}
 	if l.InFlight < 0 || l.InFlight > load.MaxInFlight {
 		return 0, fmt.Errorf("%d requests in flight: use 0 to %d", l.InFlight, load.MaxInFlight)
 	}
@@ -54,7 +35,8 @@ func (c *Client) Run(ctx context.Context, model string, l load.Load, done func(*
 	defer timer.Close()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	from := &drawing{source: l.Source, encode: func(r *load.Request) ([]byte, error) { return body(model, r.Prompt, r.MaxTokens) }}
+	e := c.encoder(model)
+	from := &drawing{source: l.Source, encode: func(r *load.Request) ([]byte, error) { return e.encode(r, nil), nil }}
 	from.begin(ctx)
 	defer from.drawers.Wait()
 	defer stop()
@@ -62,7 +44,7 @@ func (c *Client) Run(ctx context.Context, model string, l load.Load, done func(*
 
 	l.Source = from
 	r := &run{
-		client: c, drawn: from, queue: load.NewQueue(l), start: c.clock.Now(), timer: timer, done: done,
+		client: c, encoder: e, drawn: from, queue: load.NewQueue(l), start: c.clock.Now(), timer: timer, done: done,
 		ends: make(chan ended, 256),
 	}
 	err = r.loop(ctx)
@@ -79,12 +61,13 @@ func (c *Client) Run(ctx context.Context, model string, l load.Load, done func(*
 // A run is one that goes on.
 type run struct {
 	client *Client
-	drawn  *drawing
-	queue  *load.Queue
-	start  time.Duration
-	timer  clock.Timer
-	ends   chan ended     // requests that are over
-	sent   sync.WaitGroup // requests that are not over
+	*encoder
+	drawn *drawing
+	queue *load.Queue
+	start time.Duration
+	timer clock.Timer
+	ends  chan ended     // requests that are over
+	sent  sync.WaitGroup // requests that are not over
 
 	telling sync.Mutex
 	done    func(*Record)
@@ -107,7 +90,7 @@ func (r *run) loop(ctx context.Context) error {
 		case err != nil:
 			return err
 		case ok:
-			if err := r.send(ctx, &s); err != nil {
+			if err := r.send(ctx, s); err != nil {
 				return err
 			}
 			select { // a burst must not keep those that ended from being seen
@@ -152,7 +135,7 @@ func (r *run) finish() {
 var errSkipped = errors.New("not sent: a request that it follows failed")
 
 // send sends a request. It does not wait for the answer.
-func (r *run) send(ctx context.Context, s *load.Sending) error {
+func (r *run) send(ctx context.Context, s load.Sending) error {
 	c := r.client
 	body := r.drawn.take(s.Index)
 	rec := &Record{
@@ -169,9 +152,15 @@ func (r *run) send(ctx context.Context, s *load.Sending) error {
 	}
 	rec.TokenTimes = make([]float64, 0, min(s.MaxTokens, 4096)) // a trace may ask for a billion
 	r.sent.Go(func() {
-		err := c.complete(ctx, r.start, rec, body)
+		if body == nil { // it had to wait for the answer that it continues
+			body = r.encode(&s.Request, s.History)
+			if r.unanswered(s.History, &s.Request) {
+				rec.note(NoteNoAnswer)
+			}
+		}
+		answer, err := c.complete(ctx, r.encoder, r.start, rec, &s, body)
 		rec.end(err)
-		r.ends <- ended{index: rec.Index, at: c.clock.Now() - r.start, failed: err != nil}
+		r.ends <- ended{index: rec.Index, at: c.clock.Now() - r.start, answer: answer, failed: err != nil}
 		r.tell(rec)
 	})
 	return nil
@@ -197,57 +186,4 @@ func (c *Client) wait(ctx context.Context, timer clock.Timer, at time.Duration) 
 		}
 	}
 	return ctx.Err()
-}
-
-var errTimeout = errors.New("the client's timeout")
-
-// complete sends one request and fills in its record.
-func (c *Client) complete(ctx context.Context, start time.Duration, r *Record, body []byte) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("not over within %v, %w", c.timeout, errTimeout))
-	defer cancel()
-	defer func() { r.Finish = figure.Seconds(c.clock.Now() - start) }()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url+"/v1/completions", bytes.NewReader(body))
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("X-Request-Id", r.RequestID)
-
-	r.Sent = figure.Seconds(c.clock.Now() - start)
-	resp, err := c.http.Do(req)
-	if err != nil {
-		return because(ctx, err)
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return statusError(resp)
-	}
-	buf := c.buffers.Get().(*[]byte)
-	defer c.buffers.Put(buf)
-	stream := streamReader{record: r}
-	for {
-		n, err := resp.Body.Read(*buf)
-		at := figure.Seconds(c.clock.Now() - start)
-		if err := stream.feed((*buf)[:n], at); err != nil {
-			return err
-		}
-		switch {
-		case err == nil:
-		case errors.Is(err, io.EOF), stream.done:
-			return stream.end()
-		default:
-			return because(ctx, fmt.Errorf("%w, after %d chunks: %w", errTruncated, len(r.TokenTimes), err))
-		}
-	}
-}
-
-// because names the reason a context was cut short instead of the failed call.
-func because(ctx context.Context, err error) error {
-	if ctx.Err() == nil {
-		return err
-	}
-	if cause := context.Cause(ctx); errors.Is(cause, errTimeout) {
-		return cause
-	}
-	return errInterrupted
 }

@@ -14,15 +14,15 @@ import (
 	"time"
 
 	"kvferry/bench/client/clienttest"
+	"kvferry/bench/nullserver"
 	"kvferry/kvcache"
 	"kvferry/load"
 )
 
 func TestBody(t *testing.T) {
-	text, err := body("m", []kvcache.Token{1, 2}, 6)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := New(Config{URL: "http://localhost:1"})
+	defer c.Close()
+	text := c.encoder("m").encode(&load.Request{Prompt: []kvcache.Token{1, 2}, MaxTokens: 6}, nil)
 	const want = `{"model":"m","prompt":[1,2],"max_tokens":6,"temperature":0,"ignore_eos":true,"stream":true,"stream_options":{"include_usage":true},"return_breakdown":true}`
 	if string(text) != want {
 		t.Fatalf("body = %s\nwant   %s", text, want)
@@ -194,14 +194,44 @@ func BenchmarkDraw(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
+	c := New(Config{URL: "http://localhost:1"})
+	defer c.Close()
+	e := c.encoder("a-model")
 	b.ReportAllocs()
 	for b.Loop() {
 		r, _, err := l.Next()
 		if err != nil {
 			b.Fatal(err)
 		}
-		if _, err := body("a-model", r.Prompt, r.MaxTokens); err != nil {
-			b.Fatal(err)
+		e.encode(&r, nil)
+	}
+}
+
+// TestTimesOfTokens: what a server does at given times is measured so; never as less.
+func TestTimesOfTokens(t *testing.T) {
+	const ttft, itl, tokens = 30 * time.Millisecond, 5 * time.Millisecond, 8
+	c := New(Config{URL: null(t, nullserver.Config{TTFT: ttft, ITL: itl}).URL()})
+	defer c.Close()
+	l := drawn(t, 20, 400)
+	records, _, err := collect(t.Context(), c, load.Load{Source: &longer{l.Source, tokens}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range records {
+		if r.Error != "" || len(r.TokenTimes) != tokens || r.TTFT() < ttft.Seconds() || r.E2EL() < (ttft+(tokens-1)*itl).Seconds() || r.Finish < r.TokenTimes[tokens-1] || r.ReadDelay < 0 {
+			t.Errorf("TTFT %v, E2EL %v: %+v", r.TTFT(), r.E2EL(), r)
 		}
 	}
+}
+
+// longer is a load with answers of that many tokens.
+type longer struct {
+	load.Source
+	tokens int
+}
+
+func (l *longer) Next() (load.Request, bool, error) {
+	r, ok, err := l.Source.Next()
+	r.MaxTokens = l.tokens
+	return r, ok, err
 }

@@ -2,6 +2,7 @@ package client
 
 import (
 	"errors"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -58,8 +59,8 @@ func TestEventTooLong(t *testing.T) {
 }
 
 func TestEventAfterDone(t *testing.T) {
-	s := streamReader{record: &Record{MaxTokens: 1}}
-	if err := s.feed([]byte("data: [DONE]\n\ndata: {}\n\n"), 1); err == nil || !strings.Contains(err.Error(), "after [DONE]") {
+	s := answer{record: &Record{MaxTokens: 1}, events: true}
+	if err := s.Body([]byte("data: [DONE]\n\ndata: {}\n\n"), 1, 0); err == nil || !strings.Contains(err.Error(), "after [DONE]") {
 		t.Errorf("err = %v", err)
 	}
 }
@@ -71,12 +72,12 @@ func TestEventAfterDone(t *testing.T) {
 func TestPattern(t *testing.T) {
 	const head, tail = `{"id":"x","choices":[{"index":0,"text":"`, `","finish_reason":null}],"usage":null}`
 	var like pattern
-	like.keep([]byte(head + "first" + tail))
+	like.keep([]byte(head+"first"+tail), []byte("first"))
 	for text, want := range map[string]bool{
-		"": true, "other": true, "longer than it was": true, "é": true,
+		"": false, "other": true, "longer than it was": true, "é": true,
 		`\n`: false, `"`: false, "\n": false, `","finish_reason":"stop`: false, `"}],"usage":{"completion_tokens":1},"x":[{"a":"`: false,
 	} {
-		if got := like.fits([]byte(head + text + tail)); got != want {
+		if _, got := like.text([]byte(head + text + tail)); got != want {
 			t.Errorf("%q fits: %t, want %t", text, got, want)
 		}
 	}
@@ -84,20 +85,21 @@ func TestPattern(t *testing.T) {
 		head + "a" + strings.Replace(tail, "null", `"length"`, 1), strings.Replace(head, "x", "y", 1) + "a" + tail,
 		head + tail[1:], head, tail, "", strings.Replace(head+"a"+tail, "text", "content", 1),
 	} {
-		if like.fits([]byte(other)) {
+		if _, fits := like.text([]byte(other)); fits {
 			t.Errorf("%s fits", other)
 		}
 	}
 	for _, event := range []string{`{"choices":[]}`, `{"choices":[{"text":null}]}`, `{"choices":[{"text":"\u0041"}]}`, "[DONE]"} {
-		if like.keep([]byte(event)); like.fits([]byte(event)) {
+		like.keep([]byte(event), []byte("A"))
+		if _, fits := like.text([]byte(event)); fits {
 			t.Errorf("%s has no text to differ in", event)
 		}
 	}
 	r := Record{MaxTokens: 3}
-	s := streamReader{record: &r}
+	s := answer{record: &r, events: true, status: http.StatusOK}
 	stream := "data: " + head + "a" + tail + "\n\ndata: " + head + "bb" + tail + "\n\ndata: " + head + "c" + strings.Replace(tail, "null", `"length"`, 1) +
 		"\n\ndata: {\"choices\":[],\"usage\":{\"completion_tokens\":3}}\n\ndata: [DONE]\n\n"
-	if err := s.feed([]byte(stream), 1); err != nil || s.end() != nil || len(r.TokenTimes) != 3 || r.FinishReason != "length" {
+	if err := s.Body([]byte(stream), 1, 0); err != nil || s.end(nil) != nil || len(r.TokenTimes) != 3 || r.FinishReason != "length" {
 		t.Errorf("%v, %+v", err, r)
 	}
 }
@@ -117,26 +119,30 @@ func FuzzStream(f *testing.F) {
 		if !slices.Equal(whole, parts) || (err == nil) != (err2 == nil) {
 			t.Fatalf("cut at %d: %q, %v; whole: %q, %v", cut, parts, err2, whole, err)
 		}
-		r := Record{MaxTokens: 1}
-		s := streamReader{record: &r}
-		failed := s.feed(stream, 1) != nil
-		tokens, alone := 0, error(nil)
-		for i, event := range whole {
-			// By itself no event is like the one before.
-			one := streamReader{record: &Record{}, done: i > 0 && whole[i-1] == "[DONE]"}
-			if alone = one.feed([]byte("data: "+strings.ReplaceAll(event, "\n", "\ndata: ")+"\n\n"), 1); alone != nil {
-				break
+		for _, k := range []kind{completions, generate} {
+			r := Record{MaxTokens: 1}
+			a := answer{record: &r, kind: k, events: true, status: http.StatusOK, keepText: true}
+			failed := a.Body(stream, 1, 0) != nil
+			tokens, alone := 0, error(nil)
+			for i, event := range whole {
+				// By itself no event is like the one before.
+				one := answer{record: &Record{}, kind: k, events: true, done: i > 0 && whole[i-1] == "[DONE]"}
+				if alone = one.Body([]byte("data: "+strings.ReplaceAll(event, "\n", "\ndata: ")+"\n\n"), 1, 0); alone != nil {
+					tokens += len(one.record.TokenTimes)
+					break
+				}
+				tokens += len(one.record.TokenTimes)
 			}
-			tokens += len(one.record.TokenTimes)
-		}
-		if tokens != len(r.TokenTimes) || (alone != nil || err != nil) != failed {
-			t.Fatalf("%q: %d tokens (failed: %t), one by one %d, %v", stream, len(r.TokenTimes), failed, tokens, alone)
-		}
-		if !failed && s.end() == nil {
-			if !s.done || len(r.TokenTimes) == 0 || r.Usage.CompletionTokens != 1 {
-				t.Fatalf("success of %q: %+v", stream, r)
+			if tokens != len(r.TokenTimes) || (alone != nil || err != nil) != failed {
+				t.Fatalf("%q: %d tokens (failed: %t), one by one %d, %v", stream, len(r.TokenTimes), failed, tokens, alone)
 			}
-			measure([]Record{r}, 1)
+			if !failed && a.end(nil) == nil {
+				if !a.done && !a.finished || len(r.TokenTimes) == 0 || r.Usage != nil && r.Usage.CompletionTokens > 1 {
+					t.Fatalf("success of %q: %+v", stream, r)
+				}
+				r.CountedBy = CountChunks
+				measure([]Record{r}, 1)
+			}
 		}
 	})
 }

@@ -47,8 +47,12 @@ func Of(records iter.Seq[*client.Record]) Client {
 			continue
 		}
 		c.Answered++
-		c.InputTokens += first(r.InputTokens, r.Usage.PromptTokens, r.PromptTokens)
-		c.OutputTokens += first(r.OutputTokens, r.Usage.CompletionTokens, len(r.TokenTimes))
+		usage := client.Usage{}
+		if r.Usage != nil {
+			usage = *r.Usage
+		}
+		c.InputTokens += first(r.InputTokens, usage.PromptTokens, r.PromptTokens)
+		c.OutputTokens += first(r.OutputTokens, usage.CompletionTokens, len(r.TokenTimes))
 		by := r.CountedBy
 		if by == "" {
 			by = client.CountUsage

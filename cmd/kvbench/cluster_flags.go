@@ -71,19 +71,28 @@ func (f *clusterFlags) settle(changed func(flag string) bool, bad *config.Faults
 	case c.Chunked:
 		bad.Check("--chunked", errors.New("is for --nondisagg nodes: prefill nodes compute whole prompts"))
 	}
-	if c.Profile != nil {
-		c.NIC, err = f.nic(f.link)
+}
+
+// model reads the link as it is modelled; daemons may have this machine's network as it is.
+func (f *clusterFlags) model(bad *config.Faults) {
+	if f.nodes.Profile != nil {
+		var err error
+		f.nodes.NIC, err = f.nic(f.link)
 		bad.Check("--link", err)
 	}
 }
 
+// linkText is a link as the daemons take it: a rate may stand alone here.
+func (f *clusterFlags) linkText(text string) string {
+	if _, known := f.nodes.Profile.Links[text]; !known && !strings.Contains(text, "=") && strings.ContainsAny(text, "0123456789") {
+		return "rate=" + text
+	}
+	return text
+}
+
 // nic reads a NIC: a link of the profile, a rate, or rate=..,latency=...
 func (f *clusterFlags) nic(text string) (sim.NIC, error) {
-	p := f.nodes.Profile
-	if _, known := p.Links[text]; !known && !strings.Contains(text, "=") && strings.ContainsAny(text, "0123456789") {
-		text = "rate=" + text
-	}
-	l, err := node.ResolveLink(p, text)
+	l, err := node.ResolveLink(f.nodes.Profile, f.linkText(text))
 	switch {
 	case err != nil:
 		return sim.NIC{}, err

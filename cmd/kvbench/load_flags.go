@@ -206,7 +206,7 @@ func (f *loadFlags) settleAdapters(changed func(string) bool, bad *config.Faults
 }
 
 // texts reports whether prompts are texts: those of a tokenizer, or of a file.
-func (f *loadFlags) texts() bool { return f.spec.Tokenizer != nil }
+func (f *loadFlags) texts() bool { return f.spec.Tokenizer != nil || f.spec.Texts() }
 
 // turns reports whether some requests go on with the answers to others.
 func (f *loadFlags) turns() bool { return false }

@@ -1,0 +1,340 @@
+package client
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"time"
+	"unicode/utf8"
+
+	"kvferry/bench/figure"
+	"kvferry/kvcache"
+)
+
+// maxBody bounds an answer that does not stream, as maxEvent does an event.
+const maxBody = 64 << 20
+
+// An answer turns what comes back of one request into its record. It is fed pieces of any
+// size, and judges the whole at the end.
+type answer struct {
+	record   *Record
+	kind     kind
+	start    time.Duration // of the run, by the client's clock
+	mayStop  bool          // the server was not told to go on, or takes no such order
+	keepText bool
+	keepIDs  bool
+
+	status int
+	events bool   // it is a stream of events
+	body   []byte // what is none
+	parser eventParser
+	like   pattern
+
+	now      float64 // when what is being read was read
+	done     bool    // [DONE] was seen
+	finished bool    // a finish reason was seen
+	text     []byte
+	ids      []kvcache.Token
+	length   int    // of SGLang's text so far, in bytes
+	counted  int    // tokens by the server's account of every chunk so far
+	partial  bool   // a chunk came without such an account
+	halves   bool   // a text ended inside a rune
+	tail     []byte // the last bytes of the text, of a rune that has not ended
+}
+
+// Head is told of the answer's status and header.
+func (a *answer) Head(head *http.Response, _ time.Duration) error {
+	a.status = head.StatusCode
+	a.record.HTTPStatus = head.StatusCode
+	kind, _, _ := mime.ParseMediaType(head.Header.Get("Content-Type"))
+	a.events = a.status == http.StatusOK && kind != "application/json"
+	return nil
+}
+
+// Body is told of what was read, and when; late is how long the kernel had had it.
+func (a *answer) Body(p []byte, at, late time.Duration) error {
+	a.record.ReadDelay = max(a.record.ReadDelay, figure.Seconds(late))
+	a.now = figure.Seconds(at - a.start)
+	if a.events {
+		return a.parser.feed(p, a.event)
+	}
+	limit := maxBody
+	if a.status != http.StatusOK {
+		limit = 64 << 10 // what there is to say of an error is said by then
+	}
+	if room := limit - len(a.body); room < len(p) {
+		if a.status != http.StatusOK {
+			a.body = append(a.body, p[:room]...)
+			return nil
+		}
+		return faulty(FaultEndless, fmt.Errorf("an answer of more than %d bytes that does not stream", maxBody))
+	}
+	a.body = append(a.body, p...)
+	return nil
+}
+
+// event takes the data of one event.
+func (a *answer) event(data []byte) error {
+	if a.done {
+		return faulty(FaultGarbage, fmt.Errorf("event after [DONE]: %.80q", data))
+	}
+	r := a.record
+	r.LastLine = a.now
+	if string(data) == "[DONE]" {
+		a.done = true
+		return nil
+	}
+	if text, fits := a.like.text(data); fits {
+		a.partial = true
+		r.TokenTimes = append(r.TokenTimes, a.now)
+		if r.FirstText == 0 {
+			r.FirstText = a.now
+		}
+		a.runes(text)
+		if a.keepText {
+			a.text = append(a.text, text...)
+		}
+		return nil
+	}
+	var c chunk
+	if err := json.Unmarshal(data, &c); err != nil {
+		return faulty(FaultGarbage, fmt.Errorf("event is not JSON: %w: %.80q", err, data))
+	}
+	if text, plain := a.take(&c); plain {
+		a.like.keep(data, text)
+	}
+	if why := c.fault(); why != "" {
+		return faulty(FaultServer, fmt.Errorf("server: %s", why))
+	}
+	return nil
+}
+
+// take notes what a chunk brought. plain is that it is a token like others, with nothing but
+// its text to tell it from them.
+func (a *answer) take(c *chunk) (text []byte, plain bool) {
+	r := a.record
+	if c.Breakdown != nil {
+		r.Breakdown = c.Breakdown
+	}
+	switch {
+	case c.Meta != nil:
+		a.native(c)
+	case len(c.Choices) > 0:
+		before := len(a.text)
+		a.text = c.Choices[0].appendTo(a.text)
+		text = a.text[before:]
+		a.arrived(text)
+		if !a.keepText {
+			a.text = a.text[:before]
+		}
+		if a.keepIDs {
+			a.ids = append(a.ids, c.Choices[0].TokenIDs...)
+		}
+		if why := c.Choices[0].FinishReason; why != nil {
+			r.FinishReason, a.finished = *why, true
+		} else if c.Usage == nil && c.Breakdown == nil && len(c.Choices[0].TokenIDs) == 0 {
+			plain = len(text) > 0
+		}
+		if c.Usage != nil {
+			a.account(c.Usage.CompletionTokens)
+		} else {
+			a.partial = true
+		}
+	}
+	if c.Usage != nil {
+		r.Usage = c.Usage.counts()
+	}
+	return text, plain
+}
+
+// native takes an event of SGLang's /generate, which says all that there is so far.
+func (a *answer) native(c *chunk) {
+	r := a.record
+	all := appendUnquoted(nil, c.Text)
+	brought := all[min(a.length, len(all)):]
+	a.length = max(a.length, len(all))
+	a.account(c.Meta.CompletionTokens)
+	a.arrived(brought)
+	if a.keepText {
+		a.text = append(a.text, brought...)
+	}
+	if a.keepIDs && len(c.OutputIDs) >= len(a.ids) {
+		a.ids = append(a.ids[:0], c.OutputIDs...)
+	}
+	r.Usage = &Usage{PromptTokens: c.Meta.PromptTokens, CompletionTokens: c.Meta.CompletionTokens, CachedTokens: c.Meta.CachedTokens}
+	if why := c.Meta.reason(); why != "" {
+		r.FinishReason, a.finished = why, true
+	}
+}
+
+// arrived notes a chunk of the text, which may be empty.
+func (a *answer) arrived(text []byte) {
+	r := a.record
+	if len(r.TokenTimes) == 0 {
+		r.FirstToken = a.now
+	}
+	r.TokenTimes = append(r.TokenTimes, a.now)
+	if len(text) == 0 {
+		r.NoText = append(r.NoText, len(r.TokenTimes)-1)
+		return
+	}
+	if r.FirstText == 0 {
+		r.FirstText = a.now
+	}
+	a.runes(text)
+}
+
+// runes looks whether a text ends inside a rune, and whether it goes on with one.
+func (a *answer) runes(text []byte) {
+	if len(a.tail) == 0 && text[len(text)-1] < utf8.RuneSelf {
+		return
+	}
+	if len(a.tail) > 0 {
+		text = append(a.tail, text...)
+	}
+	a.tail = append(a.tail[:0], incomplete(text)...)
+	a.halves = a.halves || len(a.tail) > 0
+}
+
+// incomplete is the rune that a text ends within.
+func incomplete(text []byte) []byte {
+	for i := len(text) - 1; i >= max(0, len(text)-utf8.UTFMax); i-- {
+		if utf8.RuneStart(text[i]) {
+			if !utf8.FullRune(text[i:]) {
+				return text[i:]
+			}
+			return nil
+		}
+	}
+	return nil
+}
+
+// account notes the server's count of tokens so far, with a chunk.
+func (a *answer) account(tokens int) {
+	if a.partial {
+		return
+	}
+	a.record.ChunkTokens = append(a.record.ChunkTokens, tokens-a.counted)
+	a.counted = tokens
+}
+
+// end judges the answer after its last byte. broken is what ended the connection before it,
+// nil if the server ended the answer.
+func (a *answer) end(broken error) error {
+	r := a.record
+	var fault *faultError
+	switch {
+	case a.done: // whatever came after that
+		if errors.As(broken, &fault) && fault.kind == FaultGarbage {
+			return broken
+		}
+	case errors.Is(broken, errTimeout):
+		return faulty(FaultTimeout, fmt.Errorf("%w, after %d chunks", broken, len(r.TokenTimes)))
+	case a.status == 0 || errors.Is(broken, errInterrupted) || errors.As(broken, &fault):
+		return broken
+	case a.status != http.StatusOK:
+		return faulty(FaultStatus, statusError(a.status, a.body))
+	}
+	if !a.events && broken == nil {
+		if err := a.whole(); err != nil {
+			return err
+		}
+	}
+	if len(r.ChunkTokens) != len(r.TokenTimes) {
+		r.ChunkTokens = nil // some chunks came without the server's account
+	}
+	switch {
+	case broken != nil && !a.done:
+		return faulty(FaultTruncated, fmt.Errorf("%w, after %d chunks: %w", errTruncated, len(r.TokenTimes), broken))
+	case a.events && !a.done && a.parser.pending():
+		return faulty(FaultTruncated, fmt.Errorf("%w, inside an event: %.80q", errTruncated, a.parser.line))
+	case a.events && !a.done && len(r.TokenTimes) == 0 && a.parser.stray:
+		return faulty(FaultGarbage, errors.New("the answer is no stream of events"))
+	case a.events && !a.done && !a.finished:
+		return faulty(FaultNoEnd, fmt.Errorf("%w, after %d chunks", errTruncated, len(r.TokenTimes)))
+	case len(r.TokenTimes) == 0:
+		r.Silent = true
+		return faulty(FaultEmpty, errNoChunk)
+	case r.Usage != nil && r.Usage.CompletionTokens < r.MaxTokens && !a.stopped(),
+		r.Usage != nil && r.Usage.CompletionTokens > r.MaxTokens:
+		return faulty(FaultShort, fmt.Errorf("short output: %d tokens, want %d", r.Usage.CompletionTokens, r.MaxTokens))
+	}
+	a.remark()
+	return nil
+}
+
+// stopped reports whether the model may have ended by itself: it was allowed to, or says so.
+func (a *answer) stopped() bool { return a.mayStop || a.record.FinishReason == "stop" }
+
+// whole reads an answer that did not stream.
+func (a *answer) whole() error {
+	var c chunk
+	if err := json.Unmarshal(bytes.TrimSpace(a.body), &c); err != nil {
+		return faulty(FaultGarbage, fmt.Errorf("answer is not JSON: %w: %.80q", err, a.body))
+	}
+	a.record.LastLine = a.now
+	if why := c.fault(); why != "" {
+		return faulty(FaultServer, fmt.Errorf("server: %s", why))
+	}
+	a.take(&c)
+	return nil
+}
+
+// many is how many tokens are too many to come at once by chance.
+const many = 4
+
+// remark notes what is unusual in an answer that did not fail.
+func (a *answer) remark() {
+	r := a.record
+	tokens, chunks := len(r.TokenTimes), len(r.TokenTimes)
+	if r.Usage != nil {
+		tokens = r.Usage.CompletionTokens
+	}
+	if a.events && !a.done {
+		r.note(NoteNoDone)
+	}
+	if tokens < r.MaxTokens && (r.Usage != nil || r.FinishReason == "stop") {
+		r.note(NoteStopped)
+	}
+	switch {
+	case tokens >= many && r.TokenTimes[0] == r.TokenTimes[chunks-1]:
+		r.note(NoteNotStreamed)
+	case tokens > chunks:
+		r.note(NoteChunks)
+	}
+	if a.halves {
+		r.note(NoteHalfRune)
+	}
+	if len(a.tail) > 0 {
+		r.note(NoteHalfEnd)
+	}
+}
+
+// statusError reads the server's reason, an OpenAI error object or plain text.
+func statusError(status int, text []byte) *StatusError {
+	message := string(bytes.TrimSpace(text))
+	var c chunk
+	if json.Unmarshal(text, &c) == nil {
+		if why := c.fault(); why != "" {
+			message = why
+		} else if c.Message != "" { // vLLM before 0.9 has no envelope
+			message = c.Message
+		} else {
+			var detail struct{ Detail json.RawMessage } // FastAPI's
+			if json.Unmarshal(text, &detail) == nil && len(detail.Detail) > 0 {
+				message = string(detail.Detail)
+			}
+		}
+	}
+	return &StatusError{Code: status, Message: message}
+}
+
+// readStatus is the error of a whole answer.
+func readStatus(resp *http.Response) *StatusError {
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10)) // what was read is what there is to say
+	return statusError(resp.StatusCode, text)
+}
