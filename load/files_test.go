@@ -46,6 +46,30 @@ var fromFile = map[string]func(t *testing.T) (load.Spec, loadtest.Bounds){
 				i/10, i, start.Format(time.RFC3339Nano), start.Add(900*time.Millisecond).Format(time.RFC3339Nano), 300+50*(i%10))
 		})}, loadtest.Bounds{Requests: requests, Prompt: 800, MaxTokens: 30, Vocab: vocab, Held: true}
 	},
+	// 500 conversations of two turns.
+	"conversation": func(t *testing.T) (load.Spec, loadtest.Bounds) {
+		return load.Spec{Rate: 10, Burstiness: 1, Speed: 1, Vocab: vocab, File: lines(t, "", func(i int) string {
+			return fmt.Sprintf(`{"session_id": "s%d", "input_length": %d, "output_length": 30, "delay": 500}`, i/2, 300+i%300)
+		})}, loadtest.Bounds{Requests: requests, Prompt: 600, MaxTokens: 30, Vocab: vocab}
+	},
+	"agentic-trace": func(t *testing.T) (load.Spec, loadtest.Bounds) {
+		const turn = `{"messages": [{"role": "user", "content": "How many?"}]}`
+		return load.Spec{Rate: 10, Burstiness: 1, OutputLen: 5, Vocab: vocab, File: lines(t, `{"conversations": [[`+turn+`]`, func(i int) string {
+			switch {
+			case i == 0:
+				return "" // the first line has it
+			case i == requests-1:
+				return ",[" + turn + "]]}"
+			}
+			return ",[" + turn + "]"
+		})}, loadtest.Bounds{Requests: requests, MaxTokens: 5, Texts: true}
+	},
+	"multi-turn": func(*testing.T) (load.Spec, loadtest.Bounds) {
+		return load.Spec{
+			Requests: requests / 4, Rate: 10, Burstiness: 1, InputLen: 500, OutputLen: 30, PrefixLen: 50, Vocab: vocab,
+			MultiTurn: load.MultiTurn{MinTurns: 4, MaxTurns: 4, MaxThink: time.Second, ContextLen: 50},
+		}, loadtest.Bounds{Requests: requests, Prompt: 600, MaxTokens: 30, Vocab: vocab}
+	},
 }
 
 // lines writes a file of as many lines as there are requests, below a first one.

@@ -26,6 +26,9 @@ func Kinds() []Kind {
 		azureKind,
 		wekaKind,
 		spansKind,
+		conversationKind,
+		agenticTraceKind,
+		multiTurnKind,
 	}, publishedKinds()...)
 }
 
@@ -103,6 +106,9 @@ type Spec struct {
 
 	TimedTrace TimedTrace
 	Mooncake   Mooncake
+
+	Conversations Conversations
+	MultiTurn     MultiTurn
 
 	// MaxDelay is the longest time that a turn of a conversation or an agent's call is kept
 	// back after what it follows, 0 for no limit: the tools' time, or a person's.

@@ -1,0 +1,97 @@
+package load
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"kvferry/config"
+	"kvferry/kvcache"
+)
+
+// MultiTurn are conversations that are drawn. Spec.Requests counts conversations here. All of
+// them begin with the same PrefixLen tokens, then each with ContextLen of its own, a
+// document or a system prompt; a user's turn has InputLen tokens and gets OutputLen, both
+// within RangeRatio.
+type MultiTurn struct {
+	MinTurns, MaxTurns int           // what a user says, uniformly between the two
+	MinThink, MaxThink time.Duration // from an answer's end to the user's next turn, likewise
+	ContextLen         int           // tokens
+}
+
+// multiTurnKind are conversations in which each turn waits for the server's answer.
+var multiTurnKind = Kind{
+	Name:  "multi-turn",
+	About: "conversations that are drawn: each turn goes on with the server's answer to the one before it",
+	Reads: append([]string{"InputLen", "OutputLen", "RangeRatio", "PrefixLen", "MaxDelay", "MultiTurn", "Seed"}, starting...),
+	Check: func(s Spec, bad *config.Faults) {
+		checkDraws(s, bad)
+		s.checkStarts(bad)
+		m := s.MultiTurn
+		config.Between(bad, "MultiTurn.MinTurns", m.MinTurns, 1, 1<<16)
+		config.Between(bad, "MultiTurn.ContextLen", m.ContextLen, 0, maxLen)
+		if m.MaxTurns < m.MinTurns || m.MaxTurns > 1<<16 {
+			bad.Add("MultiTurn.MaxTurns", m.MaxTurns, "use as many as at least, or more, up to %d", 1<<16)
+		}
+		if m.MinThink < 0 {
+			bad.Add("MultiTurn.MinThink", m.MinThink, "use 0 or more")
+		}
+		if m.MaxThink < m.MinThink || m.MaxThink > never {
+			bad.Add("MultiTurn.MaxThink", m.MaxThink, "use as long as at least, or longer")
+		}
+	},
+	Open: func(s Spec) (Load, error) {
+		return s.startSessions(Load{Source: &multiTurn{draws: newDraws(s)}, Count: s.Requests})
+	},
+}
+
+type multiTurn struct {
+	*draws
+	starts Arrivals
+	at     time.Duration
+	left   int // turns of this conversation
+	first  bool
+	sent   int
+	err    error // the first
+}
+
+// startAt says when the conversations begin.
+func (m *multiTurn) startAt(a Arrivals) { m.starts = a }
+
+func (m *multiTurn) Next() (Request, bool, error) {
+	if m.left == 0 {
+		if m.err != nil || m.Requests > 0 && m.n == m.Requests {
+			return Request{}, false, m.err
+		}
+		if m.at, m.err = m.starts.Next(); m.err != nil {
+			return Request{}, false, m.err
+		}
+		m.n++
+		m.left, m.first = m.MultiTurn.MinTurns+m.rng.IntN(m.MultiTurn.MaxTurns-m.MultiTurn.MinTurns+1), true
+	}
+	r := Request{At: m.at, Group: fmt.Sprint(m.n)}
+	if m.first {
+		if m.prefix == nil && m.PrefixLen > 0 {
+			m.prefix = fill(nil, m.PrefixLen, m.rng.Uint64(), m.Vocab)
+		}
+		r.Prompt = append(make([]kvcache.Token, 0, m.PrefixLen+m.MultiTurn.ContextLen+int(math.Ceil(float64(m.InputLen)*(1+m.RangeRatio)))), m.prefix...)
+		r.Prompt = fill(r.Prompt, m.MultiTurn.ContextLen, m.rng.Uint64(), m.Vocab)
+	} else {
+		r.At, r.After, r.Continues = 0, []int{m.sent - 1}, true
+		r.Delay = think(m.rng, m.MultiTurn)
+		if m.MaxDelay > 0 {
+			r.Delay = min(r.Delay, m.MaxDelay)
+		}
+	}
+	r.Prompt = fill(r.Prompt, m.length(m.InputLen), m.rng.Uint64(), m.Vocab)
+	r.MaxTokens = m.length(m.OutputLen)
+	m.first = false
+	m.left--
+	m.sent++
+	return r, true, nil
+}
+
+func think(rng *rand.Rand, m MultiTurn) time.Duration {
+	return m.MinThink + time.Duration(rng.Int64N(int64(m.MaxThink-m.MinThink)+1))
+}
