@@ -104,6 +104,7 @@ type Spec struct {
 	File  string  // of a trace or a dataset; Requests 0 takes all of it
 	Speed float64 // of a trace: at 2 requests come twice as fast
 
+	Sharing    Sharing // of random prompts of our own draws
 	TimedTrace TimedTrace
 	Mooncake   Mooncake
 

@@ -20,7 +20,7 @@ const maxLen = 1 << 24
 var randomKind = Kind{
 	Name:  Random,
 	About: "lengths, tokens and arrivals are drawn",
-	Reads: append([]string{"File", "TokenIDs"}, randomReads...),
+	Reads: append([]string{"File", "TokenIDs", "Sharing"}, randomReads...),
 	Times: Arriving,
 	Check: func(s Spec, bad *config.Faults) {
 		checkRandom(s, bad)
@@ -33,22 +33,34 @@ var randomKind = Kind{
 		}
 	},
 	Open: func(s Spec) (Load, error) {
-		switch s.Compat {
+		switch s.draws() {
 		case CompatVLLM:
 			return sampled(dataset.VLLMRandom(s.dataset(), true), nil)
 		case CompatSGLang:
 			return sampled(dataset.SGLangRandom(s.dataset()))
 		}
 		d := newDraws(s)
+		var notes []string
+		if s.Compat != "" {
+			notes = append(notes, "prompts that share beginnings (--prefix-hit-rate) are kvbench's own draws: no other tool has them")
+		}
 		// Gaps and lengths come from one generator: figures that were printed hang on it.
-		return Load{Source: d, Count: s.Requests, rng: d.rng}, nil
+		return Load{Source: d, Count: s.Requests, Notes: notes, rng: d.rng}, nil
 	},
 }
 
 var randomReads = []string{"InputLen", "OutputLen", "RangeRatio", "OutputRatio", "PrefixLen", "Seed", "Compat", "Tokenizer"}
 
+// draws is whose random draws they are: prompts that share beginnings are always ours.
+func (s Spec) draws() string {
+	if s.Sharing.HitRate > 0 {
+		return ""
+	}
+	return s.Compat
+}
+
 func checkRandom(s Spec, bad *config.Faults) {
-	switch s.Compat {
+	switch s.draws() {
 	case CompatVLLM:
 		checkVLLMRandom(s, bad)
 	case CompatSGLang:
@@ -71,6 +83,7 @@ func checkDraws(s Spec, bad *config.Faults) {
 	}
 	config.Between(bad, "InputLen", s.InputLen, 1, maxLen)
 	config.Between(bad, "OutputLen", s.OutputLen, 1, maxLen)
+	s.Sharing.check(s, bad)
 	config.Between(bad, "PrefixLen", s.PrefixLen, 0, maxLen)
 	config.Between(bad, "Vocab", s.Vocab, 1, 1<<30)
 }
@@ -81,10 +94,15 @@ type draws struct {
 	rng    *rand.Rand
 	n      int
 	prefix []kvcache.Token
+	shared *sharing // nil if prompts have no wanted beginning
 }
 
 func newDraws(s Spec) *draws {
-	return &draws{Spec: s, rng: rand.New(rand.NewPCG(s.Seed, 0x6b76666572727921))}
+	d := &draws{Spec: s, rng: rand.New(rand.NewPCG(s.Seed, 0x6b76666572727921))}
+	if s.Sharing.HitRate > 0 {
+		d.shared = newSharing(s.Sharing, s.Seed, s.Vocab)
+	}
+	return d
 }
 
 func (d *draws) Next() (Request, bool, error) {
@@ -97,7 +115,12 @@ func (d *draws) Next() (Request, bool, error) {
 	}
 	prompt := make([]kvcache.Token, 0, d.PrefixLen+int(float64(d.InputLen)*(1+d.RangeRatio)))
 	prompt = append(prompt, d.prefix...)
-	prompt = fill(prompt, d.length(d.InputLen), d.rng.Uint64(), d.Vocab)
+	length := d.length(d.InputLen)
+	if d.shared != nil {
+		prompt = d.shared.begin(prompt, length)
+		length -= len(prompt)
+	}
+	prompt = fill(prompt, length, d.rng.Uint64(), d.Vocab)
 	return Request{Prompt: prompt, MaxTokens: d.length(d.OutputLen)}, true, nil
 }
 
