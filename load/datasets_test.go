@@ -289,8 +289,7 @@ func FuzzDataset(f *testing.F) {
 		if err != nil {
 			f.Fatal(err)
 		}
-		f.Add(text[:min(len(text), 2000)])
-		f.Add(text)
+		f.Add(text[:min(len(text), 1000)]) // longer ones take minutes to be made smaller
 	}
 	f.Add([]byte(`[{"conversations": [{"value": "a b c d"}, {"value": "a b c d"}]}, {"conversation": null}]`))
 	f.Add([]byte(`{"prompt": "a", "output_tokens": 1e9}`))

@@ -161,7 +161,7 @@ const (
 
 // Fields that many kinds read.
 var (
-	always   = []string{"Kind", "Requests", "Vocab", "InFlight", "Duration", "Adapters", "Workers"}
+	always   = []string{"Kind", "Requests", "Vocab", "InFlight", "Duration", "EOS", "Adapters", "Workers"}
 	arriving = []string{"Rate", "Burstiness", "ArrivalMode", "RampUp", "Functions"}
 )
 

@@ -209,7 +209,7 @@ func (f *loadFlags) settleAdapters(changed func(string) bool, bad *config.Faults
 func (f *loadFlags) texts() bool { return f.spec.Tokenizer != nil || f.spec.Texts() }
 
 // turns reports whether some requests go on with the answers to others.
-func (f *loadFlags) turns() bool { return false }
+func (f *loadFlags) turns() bool { return f.spec.Reads("MaxDelay") || f.spec.SharedPrefix.Turns > 1 }
 
 // scan looks through the file of a trace: how many requests it has, and how long the longest
 // is. It may take a while.

@@ -91,13 +91,9 @@ func groupsOf(o SharedPrefix, seed uint64) []int {
 		}
 		return of
 	}
-	p := make([]float64, o.Groups)
+	p := make([]float64, o.Groups) // Choice scales them to 1
 	for i := range p {
 		p[i] = 1 / math.Pow(float64(i+1), o.ZipfAlpha)
-	}
-	total := numpy.Sum(p)
-	for i := range p {
-		p[i] /= total
 	}
 	return numpy.DefaultRNG(seed).Choice(p, conversations)
 }

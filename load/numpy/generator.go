@@ -100,7 +100,8 @@ func (g *Generator) below64(n uint64) uint64 {
 	return high
 }
 
-// Choice is choice(len(p), n, p=p): n indices drawn by those probabilities, which add up to 1.
+// Choice is choice(len(p), n, p=p): n indices drawn by those probabilities, or
+// by weights in proportion to them.
 func (g *Generator) Choice(p []float64, n int) []int {
 	sums, chosen := cumulated(p), make([]int, n)
 	for i := range chosen {

@@ -129,7 +129,8 @@ func (r *RandomState) smallGamma(shape float64) float64 {
 	}
 }
 
-// Choice is choice(len(p), p=p): an index drawn by those probabilities, which add up to 1.
+// Choice is choice(len(p), p=p): an index drawn by those probabilities, or by weights in
+// proportion to them.
 func (r *RandomState) Choice(p []float64) int {
 	return search(cumulated(p), r.source.Float64())
 }
