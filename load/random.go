@@ -17,37 +17,13 @@ const maxLen = 1 << 24
 // dataset has them: lengths are uniform in [length x (1 - RangeRatio), length x
 // (1 + RangeRatio)], gaps between arrivals gamma distributed. All begin with the same
 // PrefixLen tokens. With Compat the draws are that tool's own, of its dataset random.
-var randomKind = Kind{
+var randomKind = ownOr(Kind{
 	Name:  Random,
 	About: "lengths, tokens and arrivals are drawn",
 	Reads: append([]string{"File", "TokenIDs", "Sharing"}, randomReads...),
-	Times: Arriving,
-	Check: func(s Spec, bad *config.Faults) {
-		checkRandom(s, bad)
-		switch {
-		case s.File == "":
-		case s.Compat != CompatSGLang:
-			bad.Add("File", s.File, "only sglang.bench_serving's random takes its prompts from a file: leave --dataset-path out, or name the kind of the file")
-		case s.Tokenizer == nil:
-			bad.Add("Tokenizer", nil, "prompts of a file are cut to lengths in tokens: give --tokenizer, or leave --dataset-path out")
-		}
-	},
-	Open: func(s Spec) (Load, error) {
-		switch s.draws() {
-		case CompatVLLM:
-			return sampled(dataset.VLLMRandom(s.dataset(), true), nil)
-		case CompatSGLang:
-			return sampled(dataset.SGLangRandom(s.dataset()))
-		}
-		d := newDraws(s)
-		var notes []string
-		if s.Compat != "" {
-			notes = append(notes, "prompts that share beginnings (--prefix-hit-rate) are kvbench's own draws: no other tool has them")
-		}
-		// Gaps and lengths come from one generator: figures that were printed hang on it.
-		return Load{Source: d, Count: s.Requests, Notes: notes, rng: d.rng}, nil
-	},
-}
+	Check: checkDraws,
+	Open:  openDraws,
+}, dataset.VLLMRandom, dataset.SGLangRandom)
 
 var randomReads = []string{"InputLen", "OutputLen", "RangeRatio", "OutputRatio", "PrefixLen", "Seed", "Compat", "Tokenizer"}
 
@@ -59,19 +35,21 @@ func (s Spec) draws() string {
 	return s.Compat
 }
 
-func checkRandom(s Spec, bad *config.Faults) {
-	switch s.draws() {
-	case CompatVLLM:
-		checkVLLMRandom(s, bad)
-	case CompatSGLang:
-		checkSGLangRandom(s, bad)
-	default:
-		checkDraws(s, bad)
+func openDraws(s Spec) (Load, error) {
+	d := newDraws(s)
+	var notes []string
+	if s.Compat != "" {
+		notes = append(notes, "prompts that share beginnings (--prefix-hit-rate) are kvbench's own draws: no other tool has them")
 	}
+	// Gaps and lengths come from one generator: figures that were printed hang on it.
+	return Load{Source: d, Count: s.Requests, Notes: notes, rng: d.rng}, nil
 }
 
-// checkDraws checks what is drawn at random.
+// checkDraws checks what is drawn at random by ourselves.
 func checkDraws(s Spec, bad *config.Faults) {
+	if s.File != "" {
+		bad.Add("File", s.File, "only sglang.bench_serving's random takes its prompts from a file: leave --dataset-path out, or name the kind of the file")
+	}
 	if s.OutputRatio != nil {
 		bad.Add("OutputRatio", *s.OutputRatio, "only vllm bench serve has a ratio of its own for outputs: use --compat vllm")
 	}

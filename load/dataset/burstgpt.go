@@ -13,10 +13,10 @@ var burstColumns = []string{"Model", "Request tokens", "Response tokens"}
 // A burstRow is a row of the trace: tokens, and where it stands.
 type burstRow struct{ prompt, output, line int32 }
 
-// VLLMBurstGPT is BurstGPTDataset of vllm bench serve (0.32): rows of GPT-4 that had an
+// vllmBurstGPT is BurstGPTDataset: rows of GPT-4 that had an
 // answer, drawn without replacement if there are enough, and tokens that count up from the
 // request's number. The trace's times are not read. A row in memory takes 12 bytes.
-func VLLMBurstGPT(s Spec) (Sampled, error) {
+func vllmBurstGPT(s Spec) (Sampled, error) {
 	f, err := records.Open(s.File)
 	if err != nil {
 		return Sampled{}, err

@@ -13,11 +13,11 @@ type Custom struct {
 	SkipChatTemplate bool // prompts are sent as they are in the file
 }
 
-// SGLangCustom is sample_custom_requests of sglang.bench_serving (0.5.23): the first questions
+// sglangCustom is sample_custom_requests: the first questions
 // of conversations, one a line:
 //
 //	{"conversations": [{"content": "..."}, {"content": "..."}]}
-func SGLangCustom(s Spec) (Sampled, error) {
+func sglangCustom(s Spec) (Sampled, error) {
 	f, err := records.Open(s.File)
 	if err != nil {
 		return Sampled{}, err
@@ -57,14 +57,14 @@ type promptRecord struct {
 	Output *float64 `json:"output_tokens"`
 }
 
-// VLLMCustom is CustomDataset of vllm bench serve (0.32): prompts of the user's own, one a
+// vllmCustom is CustomDataset: prompts of the user's own, one a
 // line:
 //
 //	{"prompt": "What is the capital of India?", "output_tokens": 10}
 //
 // They are shuffled before they are taken from, so all of the file is read; the prompts stay
 // in memory.
-func VLLMCustom(s Spec) (Sampled, error) {
+func vllmCustom(s Spec) (Sampled, error) {
 	all, err := readPrompts(s)
 	if err != nil {
 		return Sampled{}, err

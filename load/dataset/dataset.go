@@ -1,7 +1,7 @@
 // Package dataset draws the requests that the datasets of vllm bench serve and
 // sglang.bench_serving draw from the same seed: the same lengths, tokens and texts. Each is a
-// function from a [Spec] to what was [Sampled], named after its tool. What they are called on
-// a command line, and what may be in a Spec, is package load's.
+// [Sampler] that makes what is [Sampled] from a [Spec], and has its tool in its name. What they
+// are called on a command line is package load's.
 //
 // The tools draw a whole dataset before they send the first request. Here as much is drawn
 // beforehand as has to be, so that the generators stand where the tool's stand; tokens and
@@ -11,13 +11,11 @@
 package dataset
 
 import (
+	"kvferry/config"
 	"kvferry/kvcache"
 	"kvferry/load/numpy"
 	"kvferry/load/pyrandom"
 )
-
-// maxLen bounds lengths that are read from files: ten times what any model takes.
-const maxLen = 1 << 24
 
 // A Token is one of the model's.
 type Token = kvcache.Token
@@ -32,7 +30,32 @@ type Tokenizer interface {
 	Special() []Token
 }
 
-// A Spec is what a dataset reads; each says which of it. Package load checks it.
+// A Sampler is a dataset of a tool.
+type Sampler struct {
+	// Check notes what is wrong with what it reads of a Spec, by the names of the fields.
+	Check func(s Spec, bad *config.Faults)
+	// Sample reads the file, if there is one, and draws; Check has found nothing.
+	Sample func(s Spec) (Sampled, error)
+}
+
+// The tools' datasets: of vllm bench serve 0.32, its sonnet of 0.26, and of
+// sglang.bench_serving 0.5.23.
+var (
+	VLLMRandom           = Sampler{checkVLLMRandom, func(s Spec) (Sampled, error) { return vllmRandoms(s, s.Tokenizer), nil }}
+	VLLMRandomIDs        = Sampler{checkVLLMRandom, func(s Spec) (Sampled, error) { return vllmRandoms(s, nil), nil }} // the same before it is made to survive being text
+	VLLMShareGPT         = Sampler{checkVLLMConversations, vllmShareGPT}
+	VLLMCustom           = Sampler{checkCustom, vllmCustom}
+	VLLMSonnet           = Sampler{checkSonnet, vllmSonnet}
+	VLLMPrefixRepetition = Sampler{checkPrefixRepetition, vllmPrefixRepetition}
+	VLLMBurstGPT         = Sampler{checkBurstGPT, vllmBurstGPT}
+	SGLangRandom         = Sampler{checkSGLangRandom, sglangRandoms}
+	SGLangRandomIDs      = Sampler{checkSGLangRandom, sglangRandomIDs}
+	SGLangShareGPT       = Sampler{checkSGLangConversations, sglangShareGPT}
+	SGLangCustom         = Sampler{checkSGLangConversations, sglangCustom}
+	SGLangSharedPrefix   = Sampler{checkSharedPrefix, sglangSharedPrefix}
+)
+
+// A Spec is what a dataset reads; each says which of it.
 type Spec struct {
 	Requests    int
 	Seed        uint64
@@ -131,5 +154,5 @@ func (s Spec) specialIDs() (ids []Token) {
 	return ids
 }
 
-// Plain is how many tokens there are to draw that are not special.
-func (s Spec) Plain() int { return s.vocab() - len(s.specialIDs()) }
+// plain is how many tokens there are to draw that are not special.
+func (s Spec) plain() int { return s.vocab() - len(s.specialIDs()) }

@@ -9,13 +9,13 @@ type PrefixRepetition struct {
 	OutputLen            int
 }
 
-// VLLMPrefixRepetition is PrefixRepetitionRandomDataset of vllm bench serve (0.32): every
+// vllmPrefixRepetition is PrefixRepetitionRandomDataset: every
 // beginning has as many requests, with random endings, in an order that is drawn. What is
 // left over of Requests is not asked.
 //
 // Shuffling comes last, so all of it is drawn beforehand: the endings are in memory, 4 bytes a
 // token.
-func VLLMPrefixRepetition(s Spec) Sampled {
+func vllmPrefixRepetition(s Spec) (Sampled, error) {
 	o := s.PrefixRepetition
 	g := seeded(s.Seed)
 	r := &repetition{tokenizer: s.Tokenizer, output: o.OutputLen}
@@ -31,7 +31,7 @@ func VLLMPrefixRepetition(s Spec) Sampled {
 	if n := len(r.parts); n < s.Requests {
 		l.Notes = append(l.Notes, fmt.Sprintf("%d requests are %d for each of %d prefixes: the other %d of %d are not asked, as with vllm bench serve", n, each, o.Prefixes, s.Requests-n, s.Requests))
 	}
-	return l
+	return l, nil
 }
 
 // randomTokens are so many, which stay that many as a text.

@@ -19,7 +19,7 @@ func sglangLengths(rng *numpy.RandomState, longest int, ratio float64, n int) []
 	return lengths
 }
 
-// sglangRandom is the source of SGLangRandomIDs: lengths from numpy's global generator, and
+// sglangRandom is the source of random-ids: lengths from numpy's global generator, and
 // tokens that follow one another in the vocabulary from a drawn place on. Lengths and places
 // are drawn beforehand, as the tool does: 12 bytes a request.
 type sglangRandom struct {
@@ -43,8 +43,8 @@ func sglangDraws(s Spec) (inputs, outputs []int32, g generators) {
 	return inputs, outputs, g
 }
 
-// SGLangRandomIDs is RandomDataset of sglang.bench_serving (0.5.23) under its name random-ids.
-func SGLangRandomIDs(s Spec) Sampled {
+// sglangRandomIDs is RandomDataset under its name random-ids.
+func sglangRandomIDs(s Spec) (Sampled, error) {
 	inputs, outputs, g := sglangDraws(s)
 	r := &sglangRandom{inputs: inputs, outputs: outputs, places: make([]int32, s.Requests), vocab: s.vocab()}
 	for i := range r.places {
@@ -53,7 +53,7 @@ func SGLangRandomIDs(s Spec) Sampled {
 	if !s.TokenIDs {
 		r.tokenizer = s.Tokenizer
 	}
-	return Sampled{Source: r, Count: s.Requests, g: &g}
+	return Sampled{Source: r, Count: s.Requests, g: &g}, nil
 }
 
 func (r *sglangRandom) Next() (Request, bool, error) {
@@ -73,15 +73,15 @@ func (r *sglangRandom) Next() (Request, bool, error) {
 	return next, true, nil
 }
 
-// SGLangRandom is the dataset that is called random there: ShareGPT's prompts, each cut or
+// sglangRandoms is RandomDataset under its name random: ShareGPT's prompts, each cut or
 // repeated to a drawn length; the prompts to come are in memory. Without the file the lengths
 // are the same, and the tokens those of random-ids.
-func SGLangRandom(s Spec) (Sampled, error) {
+func sglangRandoms(s Spec) (Sampled, error) {
 	if s.File == "" {
-		l := SGLangRandomIDs(s)
+		l, err := sglangRandomIDs(s)
 		l.Notes = append(l.Notes, "random without a file of conversations (--dataset-path): "+
 			"lengths are those that sglang.bench_serving draws, tokens those of its random-ids")
-		return l, nil
+		return l, err
 	}
 	inputs, outputs, g := sglangDraws(s)
 	file, err := readConversations(s.File, true)

@@ -6,7 +6,7 @@ import (
 	"kvferry/load/numpy"
 )
 
-// vllmRandom is the source of VLLMRandom: lengths are uniform in a range around InputLen and
+// vllmRandom is the source of RandomDataset: lengths are uniform in a range around InputLen and
 // OutputLen, and tokens follow one another in the vocabulary from a drawn place on. Everything comes from one numpy Generator of its own, so the tool's global
 // generators stay as they were seeded. Lengths and places are drawn beforehand, as the tool
 // does: 12 bytes a request.
@@ -29,21 +29,11 @@ func vllmRange(mean int, ratio float64) (low, high int64) {
 	return int64(math.Floor(float64(mean) * (1 - ratio))), int64(math.Ceil(float64(mean) * (1 + ratio)))
 }
 
-// VLLMShortest is how many tokens the shortest prompt can have that VLLMRandom draws.
-func VLLMShortest(s Spec) int {
-	low, _ := vllmRange(max(0, s.InputLen-s.special()), s.RangeRatio)
-	return s.PrefixLen + int(low)
-}
-
-// VLLMRandom is RandomDataset of vllm bench serve (0.32), as text if there is a tokenizer and
-// text is set.
-func VLLMRandom(s Spec, text bool) Sampled {
-	v := &vllmRandom{rng: numpy.DefaultRNG(s.Seed), vocab: s.vocab()}
-	if text {
-		v.tokenizer = s.Tokenizer
-	}
+// vllmRandoms is RandomDataset. Without t prompts are tokens.
+func vllmRandoms(s Spec, t Tokenizer) Sampled {
+	v := &vllmRandom{rng: numpy.DefaultRNG(s.Seed), vocab: s.vocab(), tokenizer: t}
 	v.special = s.specialIDs()
-	v.allowed = s.Plain()
+	v.allowed = s.plain()
 	outputs := s.RangeRatio
 	if s.OutputRatio != nil {
 		outputs = *s.OutputRatio

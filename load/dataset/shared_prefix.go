@@ -39,12 +39,11 @@ type groups struct {
 	turn      int       // the next of slots[0]
 }
 
-// SGLangSharedPrefix is GeneratedSharedPrefixDataset of sglang.bench_serving (0.5.23). It asks
-// Groups x PromptsPerGroup conversations, whatever Requests says, as the tool does. Group
+// sglangSharedPrefix is GeneratedSharedPrefixDataset. It asks Groups x PromptsPerGroup conversations, whatever Requests says, as the tool does. Group
 // names the system prompt.
 //
 // The tool draws all tokens before it shuffles, so they are in memory, 4 bytes a token.
-func SGLangSharedPrefix(s Spec) Sampled {
+func sglangSharedPrefix(s Spec) (Sampled, error) {
 	o, g := s.SharedPrefix, seeded(s.Seed)
 	conversations := o.Groups * o.PromptsPerGroup
 	systemLens := sglangLengths(g.Numpy, o.SystemPromptLen, o.RangeRatio, o.Groups)
@@ -77,7 +76,7 @@ func SGLangSharedPrefix(s Spec) Sampled {
 	if n := conversations * o.Turns; s.Requests > 0 && n != s.Requests {
 		l.Notes = append(l.Notes, fmt.Sprintf("%d requests: groups x prompts x turns, as with sglang.bench_serving, whatever number was asked for", n))
 	}
-	return l
+	return l, nil
 }
 
 // groupsOf says which group each conversation belongs to. The tool draws that from a

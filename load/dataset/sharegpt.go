@@ -8,9 +8,10 @@ type ShareGPT struct {
 	ContextLen int // of SGLang: longer ones, prompt and output, are left out; 0 for none
 }
 
-// VLLMShareGPT is ShareGPTDataset of vllm bench serve (0.32). Prompts have 4 to 1,024 tokens,
+// vllmShareGPT is ShareGPTDataset: the first questions of conversations, in the order of the
+// seed, and again some of them if there are not enough. Prompts have 4 to 1,024 tokens,
 // answers 4 or more, both together 2,048 at most.
-func VLLMShareGPT(s Spec) (Sampled, error) {
+func vllmShareGPT(s Spec) (Sampled, error) {
 	all, err := readConversations(s.File, false)
 	if err != nil {
 		return Sampled{}, err
@@ -38,8 +39,8 @@ func VLLMShareGPT(s Spec) (Sampled, error) {
 	return s.asked(rows, &g, "conversations that are neither too short nor too long", s.inWords()), nil
 }
 
-// SGLangShareGPT is sample_sharegpt_requests of sglang.bench_serving (0.5.23).
-func SGLangShareGPT(s Spec) (Sampled, error) {
+// sglangShareGPT is sample_sharegpt_requests: if there are not enough, it asks fewer.
+func sglangShareGPT(s Spec) (Sampled, error) {
 	all, err := readConversations(s.File, true)
 	if err != nil {
 		return Sampled{}, err

@@ -20,11 +20,11 @@ type Sonnet struct {
 
 const sonnetTask = "Pick as many lines as you can from these poem lines:\n"
 
-// VLLMSonnet is SonnetDataset of vllm bench serve: 0.26 has it, later releases do not. A
+// vllmSonnet is SonnetDataset, which releases after 0.26 do not have. A
 // prompt is a line that says what to do, the first lines of the file, and lines drawn from
 // all of it. In the legacy form every prompt that is drawn is asked, in the other one those
 // that are not longer than InputLen.
-func VLLMSonnet(s Spec) (Sampled, error) {
+func vllmSonnet(s Spec) (Sampled, error) {
 	text, err := config.ReadFile(s.File)
 	if err != nil {
 		return Sampled{}, err

@@ -1,0 +1,194 @@
+package dataset
+
+import (
+	"math"
+
+	"kvferry/config"
+)
+
+// Limits of what a load may have.
+const (
+	maxLen  = 1 << 24 // of a length, in tokens: ten times what any model takes
+	maxHeld = 1 << 29 // tokens of a load that is in memory as a whole: 2 GB
+)
+
+func checkVLLMRandom(s Spec, bad *config.Faults) {
+	checkLengths(s, bad)
+	if !(s.RangeRatio >= 0 && s.RangeRatio < 1) {
+		bad.Add("RangeRatio", s.RangeRatio, "use 0 to below 1: lengths are drawn from length x (1 -+ this)")
+	}
+	if r := s.OutputRatio; r != nil && !(*r >= 0 && *r < 1) {
+		bad.Add("OutputRatio", *r, "use 0 to below 1: lengths are drawn from length x (1 -+ this)")
+	}
+	if s.File != "" {
+		bad.Add("File", s.File, "only sglang.bench_serving's random takes its prompts from a file: leave --dataset-path out, or name the kind of the file")
+	}
+	if low, _ := vllmRange(max(0, s.InputLen-s.special()), s.RangeRatio); len(*bad) == 0 && int64(s.PrefixLen)+low < 1 {
+		bad.Add("InputLen", s.InputLen, "prompts could be empty: use more, or a smaller range ratio")
+	}
+}
+
+func checkSGLangRandom(s Spec, bad *config.Faults) {
+	checkLengths(s, bad)
+	checkSGLangRatio(bad, "RangeRatio", s.RangeRatio)
+	if s.OutputRatio != nil {
+		bad.Add("OutputRatio", *s.OutputRatio, "sglang.bench_serving has one ratio for both: leave it out, or use vllm's draws")
+	}
+	if s.PrefixLen != 0 {
+		bad.Add("PrefixLen", s.PrefixLen, "sglang.bench_serving has no prefix: use 0, or vllm's draws")
+	}
+	if s.File != "" && s.Tokenizer == nil {
+		bad.Add("Tokenizer", nil, "prompts of a file are cut to lengths in tokens: give --tokenizer, or leave --dataset-path out")
+	}
+}
+
+// checkSGLangRatio checks a range ratio in SGLang's meaning.
+func checkSGLangRatio(bad *config.Faults, field string, ratio float64) {
+	if !(ratio >= 0 && ratio <= 1) {
+		bad.Add(field, ratio, "use 0 to 1: lengths are drawn from length x this to length")
+	}
+}
+
+// checkLengths checks what the random draws of both tools read.
+func checkLengths(s Spec, bad *config.Faults) {
+	checkSeed(s, bad)
+	checkRequests(s, bad)
+	config.Between(bad, "InputLen", s.InputLen, 1, maxLen)
+	config.Between(bad, "OutputLen", s.OutputLen, 1, maxLen)
+	config.Between(bad, "PrefixLen", s.PrefixLen, 0, maxLen)
+	checkVocab(s, bad)
+}
+
+// checkVLLMConversations and checkSGLangConversations check what is read for files of
+// conversations.
+func checkVLLMConversations(s Spec, bad *config.Faults) {
+	checkConversations(s, bad, 1)
+	const fix = "only sglang.bench_serving has it: use --compat sglang"
+	if s.ShareGPT.ContextLen != 0 {
+		bad.Add("ShareGPT.ContextLen", s.ShareGPT.ContextLen, fix)
+	}
+	if s.PromptSuffix != "" {
+		bad.Add("PromptSuffix", s.PromptSuffix, fix)
+	}
+	if s.ChatTemplate {
+		bad.Add("ChatTemplate", s.ChatTemplate, fix)
+	}
+}
+
+func checkSGLangConversations(s Spec, bad *config.Faults) {
+	checkConversations(s, bad, 4) // what the tool takes
+	config.Between(bad, "ShareGPT.ContextLen", s.ShareGPT.ContextLen, 0, maxLen)
+	if s.ChatTemplate && s.Tokenizer == nil {
+		bad.Add("ChatTemplate", s.ChatTemplate, "the template is the tokenizer's: give --tokenizer")
+	}
+}
+
+func checkConversations(s Spec, bad *config.Faults, least int) {
+	checkRequests(s, bad)
+	checkFile(s, bad, "name the file of conversations (--dataset-path)")
+	checkOutput(bad, "ShareGPT.OutputLen", s.ShareGPT.OutputLen, least)
+}
+
+func checkCustom(s Spec, bad *config.Faults) {
+	checkFile(s, bad, "name the file of prompts (--dataset-path)")
+	if s.Requests < 0 {
+		bad.Add("Requests", s.Requests, "use 1 or more, 0 for all")
+	}
+	checkOutput(bad, "Custom.OutputLen", s.Custom.OutputLen, 1)
+}
+
+func checkSonnet(s Spec, bad *config.Faults) {
+	checkFile(s, bad, "name the file of the poem (--dataset-path)")
+	checkRequests(s, bad)
+	config.Between(bad, "Sonnet.InputLen", s.Sonnet.InputLen, 1, maxLen)
+	config.Between(bad, "Sonnet.OutputLen", s.Sonnet.OutputLen, 1, maxLen)
+	config.Between(bad, "Sonnet.PrefixLen", s.Sonnet.PrefixLen, 0, maxLen)
+	if s.Tokenizer == nil {
+		bad.Add("Tokenizer", nil, "lines are counted in tokens, and prompts have a chat template: give --tokenizer")
+	}
+}
+
+func checkPrefixRepetition(s Spec, bad *config.Faults) {
+	checkSeed(s, bad)
+	o := s.PrefixRepetition
+	config.Between(bad, "PrefixRepetition.PrefixLen", o.PrefixLen, 0, maxLen)
+	config.Between(bad, "PrefixRepetition.SuffixLen", o.SuffixLen, 0, maxLen)
+	config.Between(bad, "PrefixRepetition.OutputLen", o.OutputLen, 1, maxLen)
+	config.Between(bad, "PrefixRepetition.Prefixes", o.Prefixes, 1, maxLen)
+	if o.PrefixLen == 0 && o.SuffixLen == 0 {
+		bad.Add("PrefixRepetition.SuffixLen", o.SuffixLen, "prompts would be empty: use more")
+	}
+	if s.Requests < max(o.Prefixes, 1) {
+		bad.Add("Requests", s.Requests, "use as many as there are prefixes, %d, or more", o.Prefixes)
+	}
+	checkHeld(bad, "Requests", s.Requests, float64(s.Requests)*float64(o.SuffixLen)+float64(o.Prefixes)*float64(o.PrefixLen))
+	checkVocab(s, bad)
+}
+
+func checkSharedPrefix(s Spec, bad *config.Faults) {
+	checkSeed(s, bad)
+	checkVocab(s, bad)
+	o := s.SharedPrefix
+	const most = 1 << 20 // of each; checkHeld bounds all of them together
+	config.Between(bad, "SharedPrefix.Groups", o.Groups, 1, most)
+	config.Between(bad, "SharedPrefix.PromptsPerGroup", o.PromptsPerGroup, 1, most)
+	config.Between(bad, "SharedPrefix.SystemPromptLen", o.SystemPromptLen, 1, maxLen)
+	config.Between(bad, "SharedPrefix.QuestionLen", o.QuestionLen, 1, maxLen)
+	config.Between(bad, "SharedPrefix.OutputLen", o.OutputLen, 1, maxLen)
+	config.Between(bad, "SharedPrefix.Turns", o.Turns, 1, 1<<16)
+	checkSGLangRatio(bad, "SharedPrefix.RangeRatio", o.RangeRatio)
+	if !(o.ZipfAlpha >= 0) || math.IsInf(o.ZipfAlpha, 1) {
+		bad.Add("SharedPrefix.ZipfAlpha", o.ZipfAlpha, "use more than 0, or 0 for as many of each group")
+	}
+	if s.TokenIDs && o.Turns > 1 && s.Tokenizer != nil {
+		bad.Add("TokenIDs", true, "a conversation of several turns is text: leave --tokenize-prompt out, or use one turn")
+	}
+	questions := float64(o.Groups) * float64(o.PromptsPerGroup) * float64(o.Turns)
+	checkHeld(bad, "SharedPrefix.Groups", o.Groups, questions*float64(o.QuestionLen)+float64(o.Groups)*float64(o.SystemPromptLen))
+}
+
+func checkBurstGPT(s Spec, bad *config.Faults) {
+	checkFile(s, bad, "name the trace's CSV file (--dataset-path)")
+	checkRequests(s, bad)
+	checkVocab(s, bad)
+}
+
+// checkHeld bounds the tokens of a load that is in memory as a whole.
+func checkHeld(bad *config.Faults, field string, v any, tokens float64) {
+	if tokens > maxHeld {
+		bad.Add(field, v, "the load has %.0f tokens, which are all in memory: use %d at most", tokens, maxHeld)
+	}
+}
+
+// checkSeed holds a seed to what numpy.random.seed takes.
+func checkSeed(s Spec, bad *config.Faults) { config.Between(bad, "Seed", s.Seed, 0, math.MaxUint32) }
+
+func checkRequests(s Spec, bad *config.Faults) {
+	if s.Requests < 1 {
+		bad.Add("Requests", s.Requests, "use 1 or more")
+	}
+}
+
+// checkFile checks what all loads of a file read.
+func checkFile(s Spec, bad *config.Faults, fix string) {
+	checkSeed(s, bad)
+	if s.File == "" {
+		bad.Add("File", nil, "%s", fix)
+	}
+}
+
+// checkVocab wants a vocabulary where random tokens are drawn from it.
+func checkVocab(s Spec, bad *config.Faults) {
+	if s.Tokenizer == nil {
+		config.Between(bad, "Vocab", s.Vocab, 1, 1<<30)
+	} else if n := s.plain(); n < 1 {
+		bad.Add("Tokenizer", n, "it has no tokens but special ones: use another")
+	}
+}
+
+// checkOutput checks a number of tokens that stands for those of the file, 0 for the file's.
+func checkOutput(bad *config.Faults, field string, n, least int) {
+	if n != 0 {
+		config.Between(bad, field, n, least, maxLen)
+	}
+}
