@@ -65,6 +65,7 @@
 //	load                                 what is asked, and when: random, traces, published rows
 //	load/loadtest                        what every source of requests must do
 //	load/dataset                         what vLLM's and SGLang's datasets draw from a seed
+//	load/functions                       arrivals made of the Azure Functions trace
 //	load/numpy                           what numpy.random draws from a seed
 //	load/pyrandom                        what Python's random draws from a seed
 //	load/agents                          recorded runs of agents: which call follows which, and when

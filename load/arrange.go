@@ -66,7 +66,7 @@ func (s Spec) checkArrivals(bad *config.Faults) {
 	ramp := s.RampUp.Strategy != ""
 	switch {
 	case s.Functions.File != "":
-		s.Functions.check(s, bad)
+		s.checkFunctions(bad)
 		return
 	case ramp:
 		s.checkRamp(bad)

@@ -1,51 +1,15 @@
 package load
 
 import (
-	"cmp"
-	"container/heap"
-	"errors"
-	"fmt"
-	"math"
-	"slices"
-	"strconv"
-	"strings"
-	"time"
-
 	"kvferry/config"
-	"kvferry/load/numpy"
-	"kvferry/load/records"
+	"kvferry/load/functions"
 )
 
-// Functions are arrivals made of the Azure Functions trace of 2021, as AlpaServe, S-LoRA
-// and dLoRA made them: which function is called how often says which adapter is asked for
-// how often. File is AzureFunctionsInvocationTraceForTwoWeeksJan2021.txt, a CSV
-//
-//	app,func,end_timestamp,duration
-//	0ae1f7...,3fae5c...,0.0710,0.063
-//
-// with a call a line and end_timestamp in seconds from the trace's start.
-//
-// The functions of the whole file are numbered in the order of (app, func), and dealt to the
-// adapters in turn, Stride at a time. In each interval between Start and End an adapter's
-// rate is Rate times its share of that interval's calls, and its gaps are gamma
-// distributed with that rate and CV. The requests are spread evenly over the intervals; an
-// interval begins with the last request of the one before it.
-//
-// Draws are those of dLoRA's trace.py to the bit: each adapter's generator is seeded with 0
-// when an interval begins, whatever the run's seed is, so that the adapters' gaps go in
-// step; and a batch of them is drawn at once, of 1.2 times the rate times the interval's
-// minutes. What comes after a first batch is from the generator as the last one left it.
-type Functions struct {
-	File       string
-	Start, End string        // days.hours.minutes from the trace's start: "0.0.60"
-	Interval   time.Duration // whole minutes
-	Rate       float64       // requests a second, of all adapters
-	CV         float64       // coefficient of variation of an adapter's gaps; 1 is Poisson
-	Stride     int           // functions in a row that go to the same adapter
-	Sort       bool          // functions are dealt by how often they are called between Start and End, the busiest first
-}
+// Functions are arrivals made of the Azure Functions trace of 2021.
+type Functions = functions.Trace
 
-func (f Functions) check(s Spec, bad *config.Faults) {
+// checkFunctions checks arrivals that are calls of functions.
+func (s Spec) checkFunctions(bad *config.Faults) {
 	if s.Requests < 1 {
 		bad.Add("Requests", s.Requests, "use 1 or more: they are spread over the intervals")
 	}
@@ -55,114 +19,7 @@ func (f Functions) check(s Spec, bad *config.Faults) {
 	if s.Adapters.Choice != "" {
 		bad.Add("Adapters.Choice", s.Adapters.Choice, "leave it out: the trace says which adapter a request is for")
 	}
-	start, err := parseDHM(f.Start)
-	bad.Check("Functions.Start", err)
-	end, late := parseDHM(f.End)
-	bad.Check("Functions.End", late)
-	if err == nil && late == nil && end <= start {
-		bad.Add("Functions.End", f.End, "use a time after the start")
-	}
-	if f.Interval < time.Minute || f.Interval%time.Minute != 0 || f.Interval > 14*24*time.Hour {
-		bad.Add("Functions.Interval", f.Interval, "use whole minutes, up to the trace's 14 days")
-	}
-	if !(f.Rate > 0) || f.Rate*f.Interval.Minutes() > maxBatch {
-		bad.Add("Functions.Rate", f.Rate, "use more than 0 requests a second, and %d at most times the minutes of an interval", maxBatch)
-	}
-	if !(f.CV >= 1e-3 && f.CV <= 30) {
-		bad.Add("Functions.CV", f.CV, "use 0.001 to 30; 1 is Poisson")
-	}
-	config.Between(bad, "Functions.Stride", f.Stride, 1, 1<<20)
-}
-
-// maxBatch bounds the gaps that are drawn at once, 8 bytes each.
-const maxBatch = 10_000_000
-
-// parseDHM reads days.hours.minutes.
-func parseDHM(text string) (time.Duration, error) {
-	parts := strings.Split(text, ".")
-	if len(parts) != 3 {
-		return 0, fmt.Errorf("%q: write days.hours.minutes, like 0.0.60", text)
-	}
-	var at time.Duration
-	for i, unit := range []time.Duration{24 * time.Hour, time.Hour, time.Minute} {
-		n, err := strconv.ParseUint(parts[i], 10, 16)
-		if err != nil {
-			return 0, fmt.Errorf("%q: write days.hours.minutes, like 0.0.60", text)
-		}
-		at += time.Duration(n) * unit
-	}
-	return at, nil
-}
-
-// calls is how often each adapter's functions are called in each interval.
-func (f Functions) calls(adapters int) (counts [][]int, err error) {
-	start, _ := parseDHM(f.Start)
-	end, _ := parseDHM(f.End)
-	intervals := int((end - start + f.Interval - 1) / f.Interval)
-	file, err := records.Open(f.File)
-	if err != nil {
-		return nil, err
-	}
-	rows := records.NewCSV(f.File, file, "app", "func", "end_timestamp")
-	defer rows.Close()
-	type function struct{ app, name string }
-	called := map[function][]int{} // by interval; 424 functions in the published trace
-	for {
-		ok, err := rows.Next()
-		if err != nil {
-			return nil, err
-		}
-		if !ok {
-			break
-		}
-		at, err := rows.Float(2)
-		if err != nil {
-			return nil, rows.Fault(err)
-		}
-		if !(at >= 0) || math.IsInf(at, 1) {
-			return nil, rows.Fault(fmt.Errorf("end_timestamp: %v: use 0 or more seconds since the trace's start", at))
-		}
-		// rows.Text is gone with the next row, so the name is copied once a function.
-		counts, known := called[function{rows.Text(0), rows.Text(1)}]
-		if !known {
-			counts = make([]int, intervals)
-			called[function{strings.Clone(rows.Text(0)), strings.Clone(rows.Text(1))}] = counts
-		}
-		if at >= start.Seconds() && at < end.Seconds() {
-			counts[min(int((at-start.Seconds())/f.Interval.Seconds()), intervals-1)]++
-		}
-	}
-	names := make([]function, 0, len(called))
-	for name := range called {
-		names = append(names, name)
-	}
-	slices.SortFunc(names, func(a, b function) int {
-		return cmp.Or(strings.Compare(a.app, b.app), strings.Compare(a.name, b.name))
-	})
-	if f.Sort {
-		total := func(name function) (sum int) {
-			for _, n := range called[name] {
-				sum += n
-			}
-			return sum
-		}
-		names = slices.DeleteFunc(names, func(name function) bool { return total(name) == 0 })
-		slices.SortStableFunc(names, func(a, b function) int { return total(b) - total(a) })
-	}
-	if len(names) < adapters {
-		return nil, fmt.Errorf("%s: it has %d functions for %d adapters: name fewer, or a longer part of the trace", f.File, len(names), adapters)
-	}
-	counts = make([][]int, adapters)
-	for i := range counts {
-		counts[i] = make([]int, intervals)
-	}
-	for i, name := range names {
-		to := counts[i/f.Stride%adapters]
-		for j, n := range called[name] {
-			to[j] += n
-		}
-	}
-	return counts, nil
+	s.Functions.Check("Functions.", bad)
 }
 
 // replay puts the times and the adapters of the functions' calls on requests.
@@ -171,11 +28,11 @@ func (s Spec) replay(k Kind, l Load) (Load, error) {
 	if err != nil {
 		return Load{}, err
 	}
-	counts, err := s.Functions.calls(len(s.Adapters.Names))
+	calls, err := s.Functions.Calls(len(s.Adapters.Names), n)
 	if err != nil {
 		return Load{}, err
 	}
-	l.Source = &replayed{Source: l.Source, names: s.Adapters.Names, calls: newFunctionCalls(s.Functions, counts, n)}
+	l.Source = &replayed{Source: l.Source, names: s.Adapters.Names, calls: calls}
 	return l, nil
 }
 
@@ -183,7 +40,8 @@ func (s Spec) replay(k Kind, l Load) (Load, error) {
 type replayed struct {
 	Source
 	names []string
-	calls *functionCalls
+	calls *functions.Calls
+	n     int   // requests so far
 	err   error // the first
 }
 
@@ -193,9 +51,12 @@ func (p *replayed) Next() (Request, bool, error) {
 	}
 	r, ok, err := p.Source.Next()
 	if ok && err == nil && len(r.After) == 0 {
+		var at float64
 		var adapter int
-		if r.At, adapter, err = p.calls.next(); err == nil {
+		if at, adapter, err = p.calls.Next(); err == nil {
+			p.n++
 			r.Adapter = p.names[adapter]
+			r.At, err = due(p.n, at)
 		}
 	}
 	if p.err = err; err != nil {
@@ -206,107 +67,3 @@ func (p *replayed) Next() (Request, bool, error) {
 
 // Close closes the source.
 func (p *replayed) Close() error { return Close(p.Source) }
-
-// functionCalls are the times of requests, and whose they are.
-type functionCalls struct {
-	Functions
-	counts   [][]int // of adapters, by interval
-	n        int     // requests in all
-	interval int     // the next
-	left     int     // requests of this interval
-	at       float64 // s
-	sent     int
-	from     *numpy.RandomState
-	coming   callHeap
-}
-
-func newFunctionCalls(f Functions, counts [][]int, n int) *functionCalls {
-	return &functionCalls{Functions: f, counts: counts, n: n}
-}
-
-// A process is the calls of one adapter in one interval.
-type process struct {
-	adapter      int
-	shape, scale float64
-	batch        int
-	gaps         []float64 // drawn, and not yet taken
-	next         float64   // s
-}
-
-func (c *functionCalls) next() (at time.Duration, adapter int, err error) {
-	for c.left == 0 {
-		if err := c.begin(); err != nil {
-			return 0, 0, err
-		}
-	}
-	first := c.coming[0]
-	c.at, adapter = first.next, first.adapter
-	first.advance(c.from)
-	heap.Fix(&c.coming, 0)
-	c.left--
-	c.sent++
-	at, err = due(c.sent, c.at)
-	return at, adapter, err
-}
-
-// begin begins an interval.
-func (c *functionCalls) begin() error {
-	intervals := len(c.counts[0])
-	if c.interval == intervals {
-		return errors.New("more requests than arrivals were asked for")
-	}
-	i := c.interval
-	c.interval++
-	c.left = c.n / intervals
-	if i < c.n%intervals {
-		c.left++
-	}
-	total := 0
-	for _, of := range c.counts {
-		total += of[i]
-	}
-	if total == 0 && c.left > 0 {
-		return fmt.Errorf("%s: nothing is called in interval %d of %d: choose another part of the trace, or longer intervals", c.File, i+1, intervals)
-	}
-	c.coming = c.coming[:0]
-	for adapter, of := range c.counts {
-		if of[i] == 0 {
-			continue
-		}
-		rate := float64(of[i]) / float64(total) * c.Rate
-		p := &process{adapter: adapter, shape: 1 / (c.CV * c.CV), scale: c.CV * c.CV / rate, next: c.at}
-		p.batch = max(int(rate*c.Interval.Minutes()*1.2), 1)
-		c.from = numpy.NewRandomState(0)
-		p.advance(c.from)
-		c.coming = append(c.coming, p)
-	}
-	heap.Init(&c.coming)
-	return nil
-}
-
-// advance goes on to the next call.
-func (p *process) advance(from *numpy.RandomState) {
-	if len(p.gaps) == 0 {
-		p.gaps = p.gaps[:0]
-		for range p.batch {
-			p.gaps = append(p.gaps, from.Gamma(p.shape, p.scale))
-		}
-	}
-	p.next += p.gaps[0]
-	p.gaps = p.gaps[1:]
-}
-
-// callHeap has the earliest call first, of equal ones that of the first adapter.
-type callHeap []*process
-
-func (h callHeap) Len() int { return len(h) }
-func (h callHeap) Less(i, j int) bool {
-	return cmp.Or(cmp.Compare(h[i].next, h[j].next), cmp.Compare(h[i].adapter, h[j].adapter)) < 0
-}
-func (h callHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
-func (h *callHeap) Push(x any)   { *h = append(*h, x.(*process)) }
-func (h *callHeap) Pop() any {
-	last := (*h)[len(*h)-1]
-	*h = (*h)[:len(*h)-1]
-	return last
-}
