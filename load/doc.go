@@ -18,9 +18,17 @@
 //	closed loop   all times 0, InFlight n  n users who ask again as soon as they are answered
 //	both          times and InFlight n     vLLM's --max-concurrency
 //
+// A request may follow others: a turn the answer to the one before it, an agent's call the
+// tools and the agents that it waited for. [Queue] lets it go when those have ended.
+//
 // Kinds of load have names: [Spec] says which and how, [Kinds] lists them. To add one is
 // a file with its source and a line in kinds.go; loadtest.TestSource is what every
-// source must do.
+// source must do. What no kind has to know of, [Spec].Open puts on each:
+//
+//	Arrivals   rates, ramps, other tools' arrivals, a trace of functions (Kind.Times)
+//	Adapters   LoRA adapters, by other tools' draws or our own
+//	Workers    several servers
+//	Duration   an end
 //
 // Everything is deterministic: of equal Specs the streams are equal, on every machine.
 // Units: times are durations since the start of the run, lengths are tokens.
