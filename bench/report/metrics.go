@@ -80,6 +80,7 @@ func (r *Run) samples() map[string]sample {
 	lists := map[string][]float64{}
 	add := func(name string, v ...float64) { lists[name] = append(lists[name], v...) }
 	several := r.severalTokens()
+	lists[nameITL] = make([]float64, 0, gapCount(r.Records))
 	for i := range r.Records {
 		rec := &r.Records[i]
 		if rec.Skipped {
@@ -106,8 +107,10 @@ func (r *Run) samples() map[string]sample {
 	}
 	all := map[string]sample{}
 	for name, values := range lists {
-		slices.Sort(values)
-		all[name] = values
+		if len(values) == 0 {
+			continue
+		}
+		all[name] = newSample(values)
 	}
 	return all
 }
@@ -200,7 +203,13 @@ func (r *Run) metrics(samples map[string]sample) *Metrics {
 			m.Skipped++
 			continue
 		}
-		meter.Add(rec)
+		// The meter would hold all gaps a second time: of the times it gets the first and the
+		// last, which everything but ITL is made of, and ITL is the sample's.
+		short := *rec
+		if n := len(rec.TokenTimes); n > 2 {
+			short.TokenTimes = []float64{rec.TokenTimes[0], rec.TokenTimes[n-1]}
+		}
+		meter.Add(&short)
 		if rec.Failure() != "" {
 			continue
 		}
@@ -219,7 +228,8 @@ func (r *Run) metrics(samples map[string]sample) *Metrics {
 	for name, s := range samples {
 		m.Latencies[name] = s.spread()
 	}
-	e2el := m.Latencies[nameE2EL]
+	itl, e2el := m.Latencies[nameITL], m.Latencies[nameE2EL]
+	m.MeanITLMS, m.MedianITLMS, m.P99ITLMS = itl.Mean, itl.Median, itl.P99
 	m.MeanE2ELMS, m.MedianE2ELMS, m.P99E2ELMS = e2el.Mean, e2el.Median, e2el.P99
 	flight := r.inFlight()
 	m.Concurrency = figure.Round(per(flight.area, r.Duration), 4)

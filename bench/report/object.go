@@ -86,14 +86,6 @@ func each[T any](all []seen, of func(*seen) T) []T {
 	return list
 }
 
-// noNull makes an empty list one that JSON writes as [].
-func noNull(list []float64) []float64 {
-	if list == nil {
-		return []float64{}
-	}
-	return list
-}
-
 // orNull is null for an option that was not given.
 func orNull(text string) any {
 	if text == "" {

@@ -94,11 +94,12 @@ func vertical(p *page.Plot, at float64, name string) error {
 	return nil
 }
 
-// milliseconds are a sample's values.
+// milliseconds are a sample's values, of many as many as a curve can show.
 func (s sample) milliseconds() []float64 {
-	list := make([]float64, len(s))
-	for i, v := range s {
-		list[i] = v * 1e3
+	n := min(len(s), curvePoints+1)
+	list := make([]float64, n)
+	for i := range list {
+		list[i] = s.percentile(100 * float64(i) / float64(max(n-1, 1)))
 	}
 	return list
 }

@@ -23,8 +23,9 @@ type Record struct {
 	client.Record
 }
 
-// rowKeys tell the rows of a summary.json apart, and the records that are theirs.
-var rowKeys = []string{"workload", "setting", "clock", "repeat", "attempt"}
+// rowKeys tell the rows of a summary.json apart, and the records that are theirs. A point is
+// one of a search, whose records are in one file.
+var rowKeys = []string{"workload", "setting", "clock", "repeat", "attempt", "point"}
 
 // rowKey is what tells a row or a record from others of its folder. Numbers that are 0 are left
 // out, as records leave them out.
@@ -32,7 +33,7 @@ func rowKey(f fields) string {
 	var parts []string
 	for _, key := range rowKeys {
 		if v := f.text(key); v != "" && v != "0" {
-			if key == "repeat" || key == "attempt" {
+			if key == "repeat" || key == "attempt" || key == "point" {
 				v = key + " " + v
 			}
 			parts = append(parts, v)

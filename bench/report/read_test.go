@@ -134,6 +134,24 @@ func TestReadFolder(t *testing.T) {
 	}
 }
 
+// TestReadSearch: the records of a search's points are not taken for one run's.
+func TestReadSearch(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, SummaryFile, `{"rows": [{"clock": "real", "metrics": {"mean_ttft_ms": 100}}]}`)
+	var records strings.Builder
+	for _, point := range []string{"2", "4"} {
+		line, err := json.Marshal(answered(1, 1.1, 1.2))
+		if err != nil {
+			t.Fatal(err)
+		}
+		records.WriteString(`{"clock":"real","point":` + point + `,` + string(line[1:]) + "\n")
+	}
+	write(t, dir, page.RecordsFile, records.String())
+	if results, err := Read(dir); err != nil || len(results) != 1 || results[0].Requests != nil {
+		t.Errorf("%+v, %v", results, err)
+	}
+}
+
 func appendText(t *testing.T, path, text string) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)

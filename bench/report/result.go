@@ -3,7 +3,6 @@ package report
 import (
 	"fmt"
 	"math"
-	"slices"
 	"strconv"
 )
 
@@ -129,8 +128,7 @@ func (r *Result) derive() {
 		if len(all) == 0 {
 			continue
 		}
-		s := sample(all)
-		slices.Sort(s)
+		s := newSample(all)
 		for key, v := range map[string]float64{
 			"mean": s.mean(), "median": s.median(), "std": s.std(), "p90": s.percentile(90), "p95": s.percentile(95), "p99": s.percentile(99), "max": s.max(),
 		} {

@@ -10,15 +10,15 @@ import (
 // tools have, in seconds.
 type seen struct {
 	ok      bool
-	start   float64   // when it was sent
-	ttft    float64   // 0 if no token came
-	latency float64   // 0 of one that failed
-	itl     []float64 // gaps between tokens
-	queue   float64   // from its arrival to its sending
-	prompt  int       // tokens
-	output  int       // tokens; 0 of one that failed
-	retoken int       // tokens of its text, as the client's tokenizer has it
-	asked   int       // prompt tokens, as the data set has them
+	start   float64          // when it was sent
+	ttft    float64          // 0 if no token came
+	latency float64          // 0 of one that failed
+	itl     func() []float64 // gaps between tokens, made anew: of all requests they are the most of a run's memory
+	queue   float64          // from its arrival to its sending
+	prompt  int              // tokens
+	output  int              // tokens; 0 of one that failed
+	retoken int              // tokens of its text, as the client's tokenizer has it
+	asked   int              // prompt tokens, as the data set has them
 	text    string
 	err     string
 }
@@ -36,7 +36,7 @@ func (s *seen) tpot() (seconds float64, ok bool) {
 func common(r *client.Record) seen {
 	s := seen{
 		start: r.Sent, queue: r.Sent - r.Intended, prompt: promptTokens(r), asked: r.PromptTokens,
-		text: r.Text, err: r.Error,
+		text: r.Text, err: r.Error, itl: func() []float64 { return gaps(r.TokenTimes) },
 	}
 	if s.asked == 0 {
 		s.asked = s.prompt
@@ -78,7 +78,6 @@ func vllmSeen(r *client.Record, tokenizer bool) seen {
 	s.ok = good(r)
 	if n := len(r.TokenTimes); n > 0 {
 		s.ttft = r.TokenTimes[0] - r.Sent
-		s.itl = gaps(r.TokenTimes)
 		if s.ok {
 			s.latency = r.TokenTimes[n-1] - r.Sent
 		}
@@ -93,6 +92,15 @@ func vllmSeen(r *client.Record, tokenizer bool) seen {
 		s.output = 1
 	}
 	return s
+}
+
+// gapCount is how many gaps there are between chunks: room for as many, made at once, is not
+// moved as it grows.
+func gapCount(records []client.Record) (n int) {
+	for i := range records {
+		n += max(len(records[i].TokenTimes)-1, 0)
+	}
+	return n
 }
 
 // gaps are the differences of times.
@@ -127,7 +135,7 @@ func sglangSeen(r *client.Record, backend string) seen {
 	if r.FirstText > 0 {
 		s.ttft = r.FirstText - r.Sent
 	}
-	s.itl = sglangGaps(r, generate)
+	s.itl = func() []float64 { return sglangGaps(r, generate) }
 	if !s.ok {
 		return s
 	}

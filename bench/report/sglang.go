@@ -29,6 +29,7 @@ type SGLang struct {
 func NewSGLang(run *Run) *SGLang {
 	g := &SGLang{run: run, requests: make([]seen, len(run.Records)), met: make([]int, len(run.Goodput))}
 	var e2el, ttft, tpot, itl []float64
+	itl = make([]float64, 0, gapCount(run.Records))
 	for i := range run.Records {
 		s := sglangSeen(&run.Records[i], run.Backend)
 		g.requests[i] = s
@@ -42,7 +43,7 @@ func NewSGLang(run *Run) *SGLang {
 		if t, some := s.tpot(); some {
 			tpot = append(tpot, t)
 		}
-		ttft, itl, e2el = append(ttft, s.ttft), append(itl, s.itl...), append(e2el, s.latency)
+		ttft, itl, e2el = append(ttft, s.ttft), append(itl, s.itl()...), append(e2el, s.latency)
 		kept := 0
 		for j, slo := range run.Goodput {
 			if s.value(slo.Metric)*1000 <= slo.MS { // milliseconds are compared here, and seconds by vLLM
@@ -258,7 +259,7 @@ func (g *SGLang) JSON(details bool) ([]byte, error) {
 		o.set("input_lens", each(g.requests, func(s *seen) int { return s.prompt }))
 		o.set("output_lens", each(g.requests, func(s *seen) int { return s.output }))
 		o.set("ttfts", each(g.requests, func(s *seen) float64 { return s.ttft }))
-		o.set("itls", each(g.requests, func(s *seen) []float64 { return noNull(s.itl) }))
+		o.set("itls", each(g.requests, func(s *seen) []float64 { return s.itl() }))
 		o.set("generated_texts", each(g.requests, func(s *seen) string { return s.text }))
 		o.set("errors", each(g.requests, func(s *seen) string { return s.err }))
 	}

@@ -10,10 +10,10 @@ import (
 // A sample is values in ascending order, in seconds.
 type sample []float64
 
+// newSample sorts values in place, and keeps them: a run of 30,000 requests has six million gaps.
 func newSample(values []float64) sample {
-	s := sample(slices.Clone(values))
-	slices.Sort(s)
-	return s
+	slices.Sort(values)
+	return values
 }
 
 // The figures of a sample are milliseconds, and 0 of an empty one, as both tools have them
@@ -97,7 +97,7 @@ func peaks(all []seen) (tokens float64, requests int) {
 			}
 		}
 		count()
-		for _, gap := range s.itl {
+		for _, gap := range s.itl() {
 			at += gap
 			count()
 		}

@@ -28,6 +28,7 @@ func NewVLLM(run *Run) *VLLM {
 	v.bounded = run.bounded()
 	v.ratedAndBounded = v.bounded && !math.IsInf(run.rate(), 1)
 	var ttft, tpot, itl, e2el, queue, queued []float64
+	itl = make([]float64, 0, gapCount(run.Records))
 	for i := range run.Records {
 		s := vllmSeen(&run.Records[i], run.Tokenizer != "")
 		v.requests[i] = s
@@ -45,7 +46,7 @@ func NewVLLM(run *Run) *VLLM {
 		if len(run.Goodput) > 0 && s.keeps(run.Goodput) {
 			v.good++
 		}
-		ttft, itl, e2el = append(ttft, s.ttft), append(itl, s.itl...), append(e2el, s.latency)
+		ttft, itl, e2el = append(ttft, s.ttft), append(itl, s.itl()...), append(e2el, s.latency)
 		queue, queued = append(queue, s.queue), append(queued, s.latency+s.queue)
 	}
 	v.ttft, v.tpot, v.itl, v.e2el = newSample(ttft), newSample(tpot), newSample(itl), newSample(e2el)
@@ -211,7 +212,7 @@ func (v *VLLM) result() *object {
 	o.set("input_lens", each(v.requests, func(s *seen) int { return s.prompt }))
 	o.set("output_lens", each(v.requests, func(s *seen) int { return s.output }))
 	o.set("ttfts", each(v.requests, func(s *seen) float64 { return s.ttft }))
-	o.set("itls", each(v.requests, func(s *seen) []float64 { return noNull(s.itl) }))
+	o.set("itls", each(v.requests, func(s *seen) []float64 { return s.itl() }))
 	o.set("latencies", each(v.requests, func(s *seen) float64 { return s.latency }))
 	o.set("start_times", each(v.requests, func(s *seen) float64 { return s.start }))
 	o.set("queue_times", each(v.requests, func(s *seen) float64 { return s.queue }))
