@@ -186,6 +186,8 @@ func TestTable(t *testing.T) {
 func TestFiles(t *testing.T) {
 	run := golden(t, "mixed", "openai")
 	run.Steady = &Steady{From: 0.5, To: 2, Table: page.Table{Title: "Steady state", Head: []string{"x"}}, Figures: map[string]int{"sent": 3}}
+	run.Disturbance = &machine.Disturbance{LateMeanMS: 0.75, CPU: &machine.CPUUse{CPUs: 2, OthersPct: 61.5}, Why: []string{"timers came late"}}
+	run.Records[0].Adapter, run.Records[0].Worker = "sql", "http://10.0.0.7:8000"
 	virtual := *golden(t, "plain", "openai")
 	virtual.Clock = ClockVirtual
 	dir := t.TempDir()
@@ -227,7 +229,7 @@ func TestFiles(t *testing.T) {
 	if bad := regexp.MustCompile(`(?i)(src|href)=|url\(|@import`).FindString(strings.ReplaceAll(html, "xlink:href", "")); bad != "" {
 		t.Errorf("the page loads something: %s", bad)
 	}
-	for _, want := range []string{"prefers-color-scheme: dark", "steady part", "Side by side", "real: ", "virtual: ", "The slowest requests"} {
+	for _, want := range []string{"prefers-color-scheme: dark", "steady part", "Side by side", "real: ", "virtual: ", "The slowest requests", "By adapter", "By server", "http://10.0.0.7:8000", "The client&#39;s machine meanwhile", "61.5"} {
 		if !strings.Contains(html, want) {
 			t.Errorf("no %q in the page", want)
 		}

@@ -131,6 +131,9 @@ func (p *Report) tables() []page.Table {
 		tables = append(tables, t)
 	}
 	tables = append(tables, p.groupTables()...)
+	if t, ok := p.machineTable(); ok {
+		tables = append(tables, t)
+	}
 	if t := p.slowestTable(); len(t.Rows) > 0 {
 		tables = append(tables, t)
 	}

@@ -184,6 +184,29 @@ func (m *Metrics) stageTable() (page.Table, bool) {
 	return t, true
 }
 
+// machineTable is what else the client's machine did; false where nobody looked.
+func (r *Run) machineTable() (page.Table, bool) {
+	d := r.Disturbance
+	if d == nil {
+		return page.Table{}, false
+	}
+	columns := []column{
+		{"timers late, mean (ms)", fixed(d.LateMeanMS, 2)},
+		{"P99", fixed(d.LateP99MS, 2)},
+		{"max", fixed(d.LateMaxMS, 2)},
+		{"over 5 ms late (%)", fixed(d.LateTimersPct, 2)},
+	}
+	if c := d.CPU; c != nil {
+		columns = append(columns, column{"CPUs", strconv.Itoa(c.CPUs)}, column{"used by kvbench (%)", fixed(c.OwnPct, 1)},
+			column{"by others (%)", fixed(c.OthersPct, 1)}, column{"stolen (%)", fixed(c.StealPct, 1)})
+	}
+	verdict := "no"
+	if r.disturbed() {
+		verdict = "yes"
+	}
+	return oneRow("The client's machine meanwhile", append(columns, column{"disturbed", verdict})), true
+}
+
 // groupTables are the figures by adapter and by server, where there are several.
 func (r *Run) groupTables() []page.Table {
 	var tables []page.Table
