@@ -142,6 +142,14 @@ func TestDiffers(t *testing.T) {
 	}
 }
 
+func TestSigned(t *testing.T) {
+	for v, want := range map[float64]string{-0.04: "+0.0", 0.04: "+0.0", -0.06: "-0.1", 12.34: "+12.3"} {
+		if got := signed(v); got != want {
+			t.Errorf("%g is %s, want %s", v, got, want)
+		}
+	}
+}
+
 // TestGroups: rows of tables are compared by their names, what has no counterpart is named.
 func TestGroups(t *testing.T) {
 	row := func(source, key string) report.Result {

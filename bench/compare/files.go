@@ -157,7 +157,13 @@ func (d *Difference) words() string {
 	return fmt.Sprintf("%s by %.1f%%", d.Verdict, math.Abs(*d.Percent))
 }
 
-func signed(v float64) string { return fmt.Sprintf("%+.1f", v) }
+// signed has a decimal, and no minus before a 0.
+func signed(v float64) string {
+	if text := fmt.Sprintf("%+.1f", v); text != "-0.0" {
+		return text
+	}
+	return "+0.0"
+}
 
 // valueText is a figure with as many decimals as say something.
 func valueText(v *float64) string {
