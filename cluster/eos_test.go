@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -126,6 +127,41 @@ func TestEOSAsSimulated(t *testing.T) {
 			if stopped < 5 || stopped > 19 {
 				t.Errorf("%d of 20 that may stop do: the test shows little", stopped)
 			}
+		})
+	}
+}
+
+// TestStopString: an answer that a stop string ends, at its first token among others, leaves
+// nothing behind on the nodes, whatever KV was on its way; and several choices end each by
+// itself.
+func TestStopString(t *testing.T) {
+	for _, hand := range append([]string{"nondisagg"}, handoffs...) {
+		t.Run(hand, func(t *testing.T) {
+			t.Parallel()
+			cfg := Config{Prefill: 1, Decode: 1, Handoff: hand, Profile: profile(t, cost{PrefillToken: 0.1, Decode: 2}), Link: "rate=20MB/s"}
+			if hand == "nondisagg" {
+				cfg.Prefill, cfg.Decode, cfg.Nondisagg, cfg.Handoff, cfg.Link = 0, 0, 1, "", ""
+			}
+			c := start(t, cfg)
+			p := prompt(3, 300)
+			w := want(t, call{Prompt: p, MaxTokens: 12})
+			words := strings.Fields(w)
+			for _, at := range []int{0, 1, 7} {
+				for _, stream := range []bool{false, true} {
+					r := c.do(call{Prompt: p, MaxTokens: 400, Stream: stream, More: map[string]any{"stop": words[at]}})
+					text, _, _ := strings.Cut(w, words[at])
+					if !r.Done || r.Text != text || r.Finish != "stop" {
+						t.Errorf("stop at token %d: %v, %s %q, want %q", at, r, r.Finish, r.Text, text)
+					}
+				}
+			}
+			c.quiet()
+			// The other choice has other words, and goes on.
+			r := c.do(call{Prompt: p, MaxTokens: 12, More: map[string]any{"stop": words[7], "n": 2}})
+			if first, _, _ := strings.Cut(w, words[7]); !r.Done || !strings.HasPrefix(r.Text, first) || strings.Count(r.Text, " ") != 8+12 {
+				t.Errorf("two choices: %v, %q", r, r.Text)
+			}
+			c.quiet()
 		})
 	}
 }

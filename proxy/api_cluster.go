@@ -3,6 +3,7 @@ package proxy
 import (
 	"fmt"
 	"net/http"
+	"slices"
 
 	"kvferry/proto"
 	"kvferry/version"
@@ -43,7 +44,7 @@ type proxyInfo struct {
 	Mode        string `json:"mode"`
 	Handoff     string `json:"handoff"`
 	Placement   string `json:"placement"`
-	Model       string `json:"model"`
+	Model       string `json:"model"` // as the nodes call it
 	Vocab       uint32 `json:"vocab"` // token ids are in [0, vocab)
 	BlockTokens uint32 `json:"block_tokens"`
 	MaxModelLen uint32 `json:"max_model_len"`
@@ -51,7 +52,9 @@ type proxyInfo struct {
 	// do, these are all names, and no fingerprint.
 	Profile            string     `json:"profile"`
 	ProfileFingerprint string     `json:"profile_fingerprint"`
-	Serving            string     `json:"serving"` // disagg or nondisagg; empty if a request would not be served now
+	ServedNames        []string   `json:"served_names"` // that clients ask for: the model's, then the adapters'
+	EOS                string     `json:"eos"`          // where answers end that do not ignore it; see --eos
+	Serving            string     `json:"serving"`      // disagg or nondisagg; empty if a request would not be served now
 	Nodes              []nodeInfo `json:"nodes"`
 }
 
@@ -76,7 +79,10 @@ func (p *Proxy) serveServerInfo(w http.ResponseWriter, _ *http.Request) {
 	info := proxyInfo{
 		Version: version.String(), Mode: p.cfg.Mode, Handoff: p.cfg.Handoff, Placement: p.cfg.Placement,
 		Model: c.Model, Vocab: c.Vocab, BlockTokens: c.BlockTokens, MaxModelLen: c.MaxModelLen,
-		Profile: c.Profile, ProfileFingerprint: c.ProfileFingerprint, Nodes: []nodeInfo{},
+		Profile: c.Profile, ProfileFingerprint: c.ProfileFingerprint, Nodes: []nodeInfo{}, ServedNames: []string{}, EOS: p.cfg.EOS.String(),
+	}
+	if m := p.model(c); m.Name != "" {
+		info.ServedNames = slices.Concat([]string{m.Name}, m.Aliases, m.Adapters)
 	}
 	switch disagg, err := p.nodes.serving(); {
 	case err != nil:
