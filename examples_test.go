@@ -72,6 +72,33 @@ func TestExamples(t *testing.T) {
 	}
 }
 
+// TestExampleMatrix runs the example of kvbench matrix that needs nothing but this tree's
+// programs: two clusters and two loads.
+func TestExampleMatrix(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("SKIPPED: only Linux has 127.0.0.2 without being told")
+	}
+	dir, err := bin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := t.TempDir()
+	out, err := exec.Command(filepath.Join(dir, "kvbench"), "matrix", "examples/matrix/two-handoffs.yaml", "--out", to).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, pair := range []string{"layerwise/rate-8", "layerwise/burst", "pull/rate-8", "pull/burst"} {
+		log, err := os.ReadFile(filepath.Join(to, pair, "server.log"))
+		handoff, _, _ := strings.Cut(pair, "/")
+		if err != nil || !strings.Contains(string(log), "handoff="+handoff) {
+			t.Errorf("%s: %v: %s", pair, err, log)
+		}
+		if !strings.Contains(string(out), " "+pair+": done") {
+			t.Errorf("%s is not done:\n%s", pair, out)
+		}
+	}
+}
+
 // TestVirtualFigures: the tables that docs/virtual-time.md shows are those of its commands.
 // A block of the page is one of a command's if the command prints one of its lines; then it
 // prints them all.
