@@ -21,7 +21,7 @@ var ProxyFlagNames = map[string]string{
 	"HTTPAddr": "--http", "GRPCAddr": "--grpc", "Mode": "--mode", "Handoff": "--handoff", "Placement": "--placement", "AllowMixedProfiles": "--allow-mixed-profiles",
 	"LeaseTTL": "--lease-ttl", "NodeWait": "--node-wait", "RequestTimeout": "--request-timeout", "DrainTimeout": "--drain-timeout",
 	"MaxConnections": "--max-connections", "MaxQueue": "--max-queue", "MaxQueueTime": "--max-queue-time", "MaxBodyBytes": "--max-body", "MaxRetries": "--max-retries",
-	"ServedNames": "--served-model-name", "LoRAs": "--lora-modules", "EOS": "--eos",
+	"ServedNames": "--served-model-name", "LoRAs": "--lora-modules", "EOS": "--eos", "OTLPTracesEndpoint": "--otlp-traces-endpoint",
 	"CORS": "--allowed-origins", "CORS.Methods": "--allowed-methods", "CORS.Headers": "--allowed-headers", "CORS.Credentials": "--allow-credentials",
 }
 
@@ -54,6 +54,7 @@ func (f *ProxyFlags) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.MaxQueue, "max-queue", d.MaxQueue, "requests that wait for their turn; beyond it clients get 429 and are told when to come back; running streams do not count")
 	fs.DurationVar(&c.MaxQueueTime, "max-queue-time", d.MaxQueueTime, "longest wait to expect, by what is ahead and how fast it was worked off lately; beyond it clients get 429, so that those taken on keep their latency (default no limit)")
 	fs.Int64Var(&c.MaxBodyBytes, "max-body", d.MaxBodyBytes, "longest request body, in bytes")
+	fs.StringVar(&c.OTLPTracesEndpoint, "otlp-traces-endpoint", "", "URL at which an OpenTelemetry collector takes requests' spans, by OTLP over HTTP, such as http://127.0.0.1:4318/v1/traces (default none: nothing is traced)")
 	fs.IntVar(&c.MaxRetries, "max-retries", d.MaxRetries, "times a request is placed again after a node failed it; 0: never")
 }
 

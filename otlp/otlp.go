@@ -9,14 +9,15 @@
 // [Exporter.Export] never waits. What finds the queue full, and what the collector did not
 // take, counts as dropped; [Exporter.Close] and [Exporter.Counts] say how many.
 //
-// Headers, certificates, compression and timeout are those of the variables that every
-// OTLP exporter reads (OTEL_EXPORTER_OTLP_HEADERS and so on), and OTEL_SERVICE_NAME and
+// Headers, certificates and compression are those of the variables that every OTLP exporter
+// reads (OTEL_EXPORTER_OTLP_HEADERS and so on), and OTEL_SERVICE_NAME and
 // OTEL_RESOURCE_ATTRIBUTES say more of who sends.
 package otlp
 
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"net/url"
 	"os"
 	"strings"
@@ -55,11 +56,17 @@ type Config struct {
 // Validate lists what is wrong with it as config.Faults do.
 func (c Config) Validate() error {
 	var f config.Faults
-	u, err := url.Parse(c.Endpoint)
-	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		f.Add("Endpoint", c.Endpoint, "write the collector's URL for OTLP over HTTP, like http://127.0.0.1:4318/v1/traces")
-	}
+	f.Check("Endpoint", CheckEndpoint(c.Endpoint))
 	return f.Err("otlp.Config")
+}
+
+// CheckEndpoint says what is wrong with a collector's URL; nil if nothing is.
+func CheckEndpoint(endpoint string) error {
+	u, err := url.Parse(endpoint)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return fmt.Errorf("%q: write the collector's URL for OTLP over HTTP, like http://127.0.0.1:4318/v1/traces", endpoint)
+	}
+	return nil
 }
 
 // Endpoint is the URL for traces that a flag or, without one, the environment names: that of
@@ -107,9 +114,10 @@ type Counts struct {
 // An Exporter sends spans. Its methods may be called from several goroutines; Close is the
 // last.
 type Exporter struct {
-	client sdk.SpanExporter
-	tracer trace.Tracer
-	failed func(error)
+	client    sdk.SpanExporter
+	transport *http.Transport
+	tracer    trace.Tracer
+	failed    func(error)
 
 	spans chan []Span
 	stop  chan struct{}
@@ -135,16 +143,20 @@ func New(ctx context.Context, c Config) (*Exporter, error) {
 	if u.Path == "" || u.Path == "/" {
 		u.Path = "/v1/traces"
 	}
-	client, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(u.String()),
+	transport, err := newTransport()
+	if err != nil {
+		return nil, err
+	}
+	client, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(u.String()), otlptracehttp.WithHTTPClient(&http.Client{Transport: transport, Timeout: timeout}),
 		otlptracehttp.WithRetry(otlptracehttp.RetryConfig{Enabled: true, InitialInterval: 200 * time.Millisecond, MaxInterval: 2 * time.Second, MaxElapsedTime: retry}))
 	if err != nil {
 		return nil, fmt.Errorf("OTLP exporter: %w", err)
 	}
 	who := resource.NewSchemaless(attribute.String("service.name", c.Service), attribute.String("service.version", c.Version))
 	if who, err = resource.Merge(who, resource.Environment()); err != nil {
-		return nil, fmt.Errorf("OTLP resource: %w", err)
+		return nil, fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: %w", err)
 	}
-	e := &Exporter{client: client, failed: c.Failed, spans: make(chan []Span, queue), stop: make(chan struct{}), done: make(chan struct{})}
+	e := &Exporter{client: client, transport: transport, failed: c.Failed, spans: make(chan []Span, queue), stop: make(chan struct{}), done: make(chan struct{})}
 	e.ctx, e.end = context.WithCancel(context.Background())
 	provider := sdk.NewTracerProvider(sdk.WithResource(who), sdk.WithIDGenerator(given{}), sdk.WithSampler(sdk.AlwaysSample()), sdk.WithSpanProcessor(collect{e}))
 	e.tracer = provider.Tracer("kvferry")
@@ -180,7 +192,8 @@ func (e *Exporter) Close(ctx context.Context) Counts {
 		<-e.done
 	}
 	e.end()
-	_ = e.client.Shutdown(context.Background()) // closes idle connections
+	_ = e.client.Shutdown(context.Background())
+	e.transport.CloseIdleConnections()
 	return e.Counts()
 }
 

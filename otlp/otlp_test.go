@@ -2,8 +2,12 @@ package otlp_test
 
 import (
 	"context"
+	"encoding/pem"
 	"errors"
 	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -190,6 +194,32 @@ func TestEndpoint(t *testing.T) {
 		if !errors.As(err, &invalid) || !strings.Contains(err.Error(), "otlp.Config.Endpoint: ") || !strings.Contains(err.Error(), "4318") {
 			t.Errorf("%q: %v", bad, err)
 		}
+	}
+}
+
+// TestTLS: a collector with a certificate of its own is believed if the variable names it,
+// and a header of another variable is sent along.
+func TestTLS(t *testing.T) {
+	asked := make(chan string, 1)
+	server := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { asked <- r.Header.Get("api-key") }))
+	defer server.Close()
+	file := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", file)
+	t.Setenv("OTEL_EXPORTER_OTLP_HEADERS", "api-key=secret")
+	e := open(t, otlp.Config{Endpoint: server.URL})
+	e.Export(span("a"))
+	if counts := e.Close(deadline(t)); counts != (otlp.Counts{Exported: 1}) || <-asked != "secret" {
+		t.Errorf("%+v", counts)
+	}
+	for name, value := range map[string]string{"CERTIFICATE": os.Args[0], "TRACES_CERTIFICATE": "/nowhere.pem", "CLIENT_CERTIFICATE": "/nowhere.pem"} {
+		t.Setenv("OTEL_EXPORTER_OTLP_"+name, value)
+		if _, err := otlp.New(t.Context(), otlp.Config{Endpoint: server.URL}); err == nil || !strings.Contains(err.Error(), "CERTIFICATE") {
+			t.Errorf("%s: %v", name, err)
+		}
+		os.Unsetenv("OTEL_EXPORTER_OTLP_" + name)
 	}
 }
 

@@ -150,6 +150,7 @@ func (p *Proxy) accept(x *exchange, w http.ResponseWriter, r *http.Request) erro
 	if err := p.admit(x); err != nil {
 		return err
 	}
+	x.parent = p.traces.Parent(r.Header)
 	if c := admission.ConnectionOf(r); c != nil {
 		p.connections.Running(c)
 	}
@@ -208,6 +209,7 @@ func (p *Proxy) finish(w http.ResponseWriter, x *exchange, err error) (broken bo
 	for i := range x.flights {
 		x.flights[i].count(e2e, api)
 	}
+	p.trace(x, e2e, api)
 	level := slog.LevelDebug // a client that left is no fault of anybody here
 	if api != nil && api.Status != statusClientClosed {
 		level = slog.LevelWarn

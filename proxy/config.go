@@ -9,6 +9,7 @@ import (
 	"kvferry/config"
 	"kvferry/engine/eos"
 	"kvferry/handoff"
+	"kvferry/otlp"
 	"kvferry/placement"
 	"kvferry/proxy/cors"
 	"kvferry/proxy/members"
@@ -87,6 +88,9 @@ type Config struct {
 	// MaxRetries is how often a request is placed again after a node failed
 	// it. Default 2; negative means never.
 	MaxRetries int
+	// OTLPTracesEndpoint is the URL at which an OpenTelemetry collector takes the spans of
+	// requests, by OTLP over HTTP. Default none: no request is traced.
+	OTLPTracesEndpoint string
 	// Logger gets one line a request that ended, at debug or, if it failed, at
 	// warn, and one for each change in the cluster. Default slog.Default().
 	Logger *slog.Logger
@@ -169,5 +173,8 @@ func (c Config) Validate() error {
 	}
 	bad.Check("EOS", c.EOS.Validate())
 	c.checkNames(&bad)
+	if c.OTLPTracesEndpoint != "" {
+		bad.Check("OTLPTracesEndpoint", otlp.CheckEndpoint(c.OTLPTracesEndpoint))
+	}
 	return bad.Err("proxy.Config")
 }

@@ -10,6 +10,7 @@ import (
 	"kvferry/proto"
 	"kvferry/proxy/metrics"
 	"kvferry/proxy/openai"
+	"kvferry/proxy/tracing"
 )
 
 // An api is the wire format of an endpoint that generates.
@@ -53,7 +54,8 @@ type exchange struct {
 	created   time.Time     // the wall clock's, for the answer
 	events    eventStream   // nil: only collect
 	metrics   *metrics.Model
-	flights   []flight // in order of the choices; one at least
+	flights   []flight        // in order of the choices; one at least
+	parent    *tracing.Parent // nil: it gets no spans
 }
 
 // prepare makes the flights of an exchange whose request is checked.

@@ -35,6 +35,7 @@ import (
 	"kvferry/proxy/members"
 	"kvferry/proxy/metrics"
 	"kvferry/proxy/profile"
+	"kvferry/proxy/tracing"
 )
 
 // Limits on what a connection may cost before it has asked for anything. They are chosen, and
@@ -71,6 +72,7 @@ type Proxy struct {
 	handoff handoff.Handoff
 	clock   clock.Clock
 	metrics *metrics.Metrics
+	traces  *tracing.Traces // nil: no request is traced
 	nodes   *nodes
 	leases  *members.Leases // nil if cfg names another membership
 
@@ -129,6 +131,13 @@ func New(cfg Config) (*Proxy, error) {
 			_ = p.httpListener.Close()
 			return nil, err
 		}
+	}
+	if err := p.startTraces(); err != nil {
+		_ = p.httpListener.Close()
+		if p.grpcListener != nil {
+			_ = p.grpcListener.Close()
+		}
+		return nil, err
 	}
 	p.connections.Back = admission.NewBack(p.httpListener.Addr())
 	p.http = &http.Server{
@@ -249,6 +258,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	p.close()
 	p.profiler.End()
 	servers.Wait()
+	p.endTraces()
 	if err == nil {
 		p.cfg.Logger.Info("proxy stopped")
 	}

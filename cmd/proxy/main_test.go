@@ -34,6 +34,7 @@ func TestRefused(t *testing.T) {
 		{"--max-body 0", "--max-body: 0: use more than 0"},
 		{"--max-retries -1", "--max-retries: -1: use 0 or more"},
 		{"--max-retries 99999999999999999999", `--max-retries: "99999999999999999999": it is out of range`},
+		{"--otlp-traces-endpoint localhost:4317", `--otlp-traces-endpoint: "localhost:4317": write the collector's URL for OTLP over HTTP`},
 		{"--lease-ttl 0s", "--lease-ttl: 0s: use more than 0, or leave it out for 3s"},
 		{"--lease-ttl 1ms", "--lease-ttl: 1ms: use 10ms or more"},
 		{"--request-timeout 1us", "--request-timeout: 1µs: use 1ms or more"},

@@ -78,19 +78,21 @@ type Request struct {
 	E2E       time.Duration // from its head to Ended
 	Failure   string        // why it failed; empty if it did not
 	ErrorType string        // its code
+	Input     int           // tokens, of each prompt once
+	Cached    int           // of these, found in a cache
+	Output    int           // tokens, of all choices
 	Choices   []Choice      // one at least
 }
 
 // A Choice is one of its answers. Times are since the request's head.
 type Choice struct {
-	Input, Cached, Output int // tokens
-	Finish                string
-	First, Last           time.Duration // when the first and the last token came; 0 of none
-	Proxy                 time.Duration // the proxy's own part, beside the breakdown's
-	Breakdown             *proto.Breakdown
-	PrefillNode           string
-	DecodeNode            string
-	Retries               int
+	Finish      string
+	First, Last time.Duration // when the first and the last token came; 0 of none
+	Proxy       time.Duration // the proxy's own part, beside the breakdown's
+	Breakdown   *proto.Breakdown
+	PrefillNode string
+	DecodeNode  string
+	Retries     int
 }
 
 // Served sends a request's spans, without waiting.
@@ -98,15 +100,12 @@ func (t *Traces) Served(r Request) {
 	begun := r.Ended.Add(-r.E2E)
 	g := otlp.Generation{
 		Chat: r.Chat, Model: r.Model, Provider: "kvferry", RequestID: r.ID, MaxTokens: r.MaxTokens, Streams: r.Streams,
-		ErrorType: r.ErrorType, Finish: r.Choices[0].Finish,
+		InputTokens: r.Input, CachedTokens: r.Cached, OutputTokens: r.Output, ErrorType: r.ErrorType, Finish: r.Choices[0].Finish,
 	}
 	root := otlp.Span{Context: otlp.Child(r.Parent.span), Parent: r.Parent.span, Name: g.Name(), Kind: trace.SpanKindServer, Start: begun, End: r.Ended, Error: r.Failure}
 	first := time.Duration(0)
 	for i := range r.Choices {
 		c := &r.Choices[i]
-		g.InputTokens += c.Input
-		g.CachedTokens += c.Cached
-		g.OutputTokens += c.Output
 		if c.First > 0 && (first == 0 || c.First < first) {
 			first = c.First
 		}
