@@ -120,6 +120,9 @@ func (a *answer) take(c *chunk) (text []byte, plain bool) {
 	if c.Breakdown != nil {
 		r.Breakdown = c.Breakdown
 	}
+	if t := c.timings(); t != nil {
+		r.Timings = t
+	}
 	switch {
 	case c.Meta != nil:
 		a.native(c)
@@ -136,7 +139,7 @@ func (a *answer) take(c *chunk) (text []byte, plain bool) {
 		}
 		if why := c.Choices[0].FinishReason; why != nil {
 			r.FinishReason, a.finished = *why, true
-		} else if c.Usage == nil && c.Breakdown == nil && len(c.Choices[0].TokenIDs) == 0 {
+		} else if c.Usage == nil && c.Breakdown == nil && c.Timings == nil && len(c.Choices[0].TokenIDs) == 0 {
 			plain = len(text) > 0
 		}
 		if c.Usage != nil {

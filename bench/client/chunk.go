@@ -17,6 +17,7 @@ type chunk struct {
 	Usage     *usage          `json:"usage"`
 	Breakdown *Breakdown      `json:"breakdown"`
 	Error     json.RawMessage `json:"error"`
+	Timings   *llamaTimings   `json:"timings"`
 
 	// An error as vLLM before 0.9 has it, without an envelope.
 	Object  string `json:"object"`
@@ -66,6 +67,7 @@ type meta struct {
 	PromptTokens     int             `json:"prompt_tokens"`
 	CompletionTokens int             `json:"completion_tokens"`
 	CachedTokens     int             `json:"cached_tokens"`
+	E2ELatency       float64         `json:"e2e_latency"`   // s
 	FinishReason     json.RawMessage `json:"finish_reason"` // null, {"type":"length",...} or "length"
 }
 

@@ -59,6 +59,7 @@ func (c *Client) exchange(ctx context.Context, t *target, start time.Duration, r
 	trace := ""
 	if c.cfg.Trace != nil {
 		trace = c.cfg.Trace(r)
+		r.TraceID = traceID(trace)
 	}
 	if c.wire == nil || t.endpoint.Scheme != "http" {
 		return c.exchangeHTTP(ctx, t, r.RequestID, trace, body, a)

@@ -26,6 +26,8 @@ type Record struct {
 	HTTPStatus   int        `json:"http_status,omitempty"` // 0 if none came
 	Usage        *Usage     `json:"usage"`
 	Breakdown    *Breakdown `json:"breakdown"`
+	Timings      *Timings   `json:"timings,omitempty"`  // that the answer says of itself
+	TraceID      string     `json:"trace_id,omitempty"` // of the trace context that was sent
 
 	Adapter string `json:"adapter,omitempty"` // the LoRA adapter that was asked for
 	Group   string `json:"group,omitempty"`   // whose prefix or conversation it is

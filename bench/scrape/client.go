@@ -22,6 +22,7 @@ type Client struct {
 	E2ELMS  float64 `json:"mean_e2el_ms"`
 	WholeMS float64 `json:"mean_whole_ms"`
 	KVBytes int64   `json:"kv_bytes"` // as answers' breakdowns say
+	Timed   Timed   `json:"timed"`    // what answers say of their time
 
 	// The rest is for the caller to set.
 
@@ -29,6 +30,16 @@ type Client struct {
 	NICs          NICs    `json:"nics,omitempty"`         // what this machine carried in the run
 	// Here says that all transfers of KV begin or end on this machine, so that they are in NICs.
 	Here bool `json:"server_is_here"`
+}
+
+// Timed are the answers that say how long the server had them (client.Timings).
+type Timed struct {
+	Answers   int     `json:"answers"`
+	BusyMS    float64 `json:"mean_busy_ms"`    // by what they say
+	PrefillMS float64 `json:"mean_prefill_ms"` // 0 where they do not
+	DecodeMS  float64 `json:"mean_decode_ms"`
+	// Longer are those that say a longer time than the client waited.
+	Longer int `json:"longer_than_waited"`
 }
 
 // Of is the account of a run's records.
@@ -60,6 +71,15 @@ func Of(records iter.Seq[*client.Record]) Client {
 		if c.CountedBy == "" || by != client.CountUsage { // one count that is not the server's spoils all
 			c.CountedBy = by
 		}
+		if t := r.Timings; t != nil {
+			c.Timed.Answers++
+			c.Timed.BusyMS += t.Busy() * 1e3
+			c.Timed.PrefillMS += t.Prefill * 1e3
+			c.Timed.DecodeMS += t.Decode * 1e3
+			if longer(t.Busy()*1e3, (r.Finish-r.Sent)*1e3) {
+				c.Timed.Longer++
+			}
+		}
 		c.TTFTMS += r.TTFT() * 1e3
 		c.E2ELMS += r.E2EL() * 1e3
 		c.WholeMS += (r.Finish - r.Sent) * 1e3
@@ -74,6 +94,9 @@ func Of(records iter.Seq[*client.Record]) Client {
 	}
 	n := float64(max(c.Answered, 1))
 	c.TTFTMS, c.E2ELMS, c.WholeMS = c.TTFTMS/n, c.E2ELMS/n, c.WholeMS/n
+	for _, mean := range []*float64{&c.Timed.BusyMS, &c.Timed.PrefillMS, &c.Timed.DecodeMS} {
+		*mean /= float64(max(c.Timed.Answers, 1))
+	}
 	c.ITLMS /= float64(max(gaps, 1))
 	c.TPOTMS /= float64(max(tpots, 1))
 	return c

@@ -43,6 +43,7 @@ const (
 func (r *Run) After(ctx context.Context, c Client) Report {
 	c.NICs = ReadNICs().Since(r.nics)
 	report := Report{Client: c}
+	var first Figures
 	for i, url := range r.urls {
 		f, err := r.since(ctx, i)
 		for deadline := time.Now().Add(patience); err == nil && i == 0 && FewerRequests(f, c) != "" && time.Now().Before(deadline); {
@@ -62,9 +63,10 @@ func (r *Run) After(ctx context.Context, c Client) Report {
 		}
 		report.Server = append(report.Server, f)
 		if i == 0 {
-			report.Words = Judge(f, c)
+			first = f
 		}
 	}
+	report.Words = Judge(first, c) // answers say something without a page too
 	return report
 }
 
@@ -125,8 +127,35 @@ var countRows = []struct {
 	{GenerateSeconds, "Decode time (s)", nil},
 }
 
-// Tables are a table a page: the server's figures beside the client's.
+// timed are the rows of what answers say of their time.
+func (r *Report) timed() (t page.Table, ok bool) {
+	c := &r.Client
+	t = page.Table{Title: fmt.Sprintf("Timings in %d answers", c.Timed.Answers), Head: []string{"", "client", "server"}, Left: 1}
+	for _, row := range []struct {
+		name         string
+		ours, theirs float64
+	}{
+		{"Mean time of a request (ms)", c.WholeMS, c.Timed.BusyMS},
+		{"Mean Prefill (ms)", 0, c.Timed.PrefillMS},
+		{"Mean Decode (ms)", 0, c.Timed.DecodeMS},
+	} {
+		if row.theirs > 0 {
+			ours := ""
+			if row.ours > 0 {
+				ours = fmt.Sprintf("%.2f", row.ours)
+			}
+			t.Rows = append(t.Rows, []string{row.name, ours, fmt.Sprintf("%.2f", row.theirs)})
+		}
+	}
+	return t, len(t.Rows) > 0
+}
+
+// Tables are a table a page, the server's figures beside the client's, and one of what
+// answers say of their time.
 func (r *Report) Tables() (tables []page.Table) {
+	if t, ok := r.timed(); ok {
+		tables = append(tables, t)
+	}
 	for i, f := range r.Server {
 		t := page.Table{Title: fmt.Sprintf("%s's own figures (%s)", f.Server, f.URL), Head: []string{"", "client", "server"}, Left: 1}
 		row := func(name, ours, theirs string) { t.Rows = append(t.Rows, []string{name, ours, theirs}) }

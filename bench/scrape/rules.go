@@ -32,6 +32,7 @@ var Rules = []struct {
 	{"fewer input tokens", FewerInputTokens},
 	{"server's TTFT longer", TTFTLonger},
 	{"server's E2EL longer", E2ELLonger},
+	{"answers' timings longer", TimingsLonger},
 	{"client's gaps wider", WiderGaps},
 	{"prefix hit rate", HitRate},
 	{"KV more than the NICs carried", KVMoreThanNICs},
@@ -137,6 +138,14 @@ func E2ELLonger(f Figures, c Client) string {
 		return ""
 	}
 	return fmt.Sprintf("the server's mean E2EL, %.1f ms, is longer than the client waited, %.1f ms: they are not of the same requests, or the server's begins before it has the request", l.MeanMS, c.WholeMS)
+}
+
+// TimingsLonger: the same of single answers, by what they say themselves.
+func TimingsLonger(_ Figures, c Client) string {
+	if c.Timed.Longer == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d of %d answers say that the server took longer for them than the client waited", c.Timed.Longer, c.Timed.Answers)
 }
 
 // WiderGaps: where the gaps between chunks are half again as wide as those between tokens,

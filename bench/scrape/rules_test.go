@@ -65,6 +65,8 @@ func TestRules(t *testing.T) {
 		"E2EL as long":                 {latency(E2EL, 1105), "", ""},
 		"E2EL longer":                  {latency(E2EL, 1107), "server's E2EL longer", "1107.0 ms, is longer than the client waited"},
 		"E2EL longer, of failures too": {func(f *Figures, c *Client) { latency(E2EL, 1200)(f, c); c.Answered = 990 }, "", ""},
+		"timings longer":               {ours(func(c *Client) { c.Timed = Timed{Answers: 9, Longer: 2} }), "answers' timings longer", "2 of 9 answers"},
+		"timings in order":             {ours(func(c *Client) { c.Timed = Timed{Answers: 9, BusyMS: 1000} }), "", ""},
 		"wider gaps":                   {ours(func(c *Client) { c.ITLMS = 40 }), "client's gaps wider", "4.0 times the server's"},
 		"gaps as they come":            {ours(func(c *Client) { c.ITLMS = 14 }), "", ""},
 		"hit rate near":                {count(PrefixHits, 230000), "", ""},
@@ -97,6 +99,11 @@ func TestOf(t *testing.T) {
 	guessed := *all[0]
 	guessed.CountedBy, guessed.OutputTokens = client.CountTokenizer, 17
 	base := Of(slices.Values(all))
+	quick, slow := *all[0], *all[0]
+	quick.Timings, slow.Timings = &client.Timings{E2E: quick.Finish - quick.Sent}, &client.Timings{Prefill: 1, Decode: 2}
+	if c := Of(slices.Values([]*client.Record{&quick, &slow, all[1]})); c.Timed.Answers != 2 || c.Timed.Longer != 1 || c.Timed.PrefillMS != 500 || c.Timed.DecodeMS != 1000 {
+		t.Errorf("%+v", c.Timed)
+	}
 	c := Of(slices.Values(append(slices.Clone(all),
 		&client.Record{Sent: 1, Status: client.StatusFailed, Error: "refused"}, &client.Record{Skipped: true}, &guessed)))
 	if c.Sent != base.Sent+2 || c.Answered != base.Answered+1 || c.OutputTokens != base.OutputTokens+17 || c.CountedBy != client.CountTokenizer {

@@ -214,6 +214,11 @@ func TestServersThatDoNotPlay(t *testing.T) {
 		}
 		server.Close()
 	}
+	// What answers say needs no page.
+	r := Before(t.Context(), http.DefaultClient, nil, nil).After(t.Context(), Client{WholeMS: 9, Timed: Timed{Answers: 3, BusyMS: 10, Longer: 3}})
+	if len(r.Words) != 1 || len(r.Missing) != 0 || len(r.Tables()) != 1 || !strings.Contains(r.Tables()[0].Text(), "Timings in 3 answers") {
+		t.Errorf("%+v", r)
+	}
 	// Nobody listens any more.
 	server := httptest.NewServer(http.NotFoundHandler())
 	server.Close()
