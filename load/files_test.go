@@ -46,6 +46,14 @@ var fromFile = map[string]func(t *testing.T) (load.Spec, loadtest.Bounds){
 				i/10, i, start.Format(time.RFC3339Nano), start.Add(900*time.Millisecond).Format(time.RFC3339Nano), 300+50*(i%10))
 		})}, loadtest.Bounds{Requests: requests, Prompt: 800, MaxTokens: 30, Vocab: vocab, Held: true}
 	},
+	// 100 sessions of ten rounds.
+	"tracelab": func(t *testing.T) (load.Spec, loadtest.Bounds) {
+		return load.Spec{Speed: 1, Vocab: vocab, File: lines(t, "", func(i int) string {
+			start := time.Date(2026, 2, 25, 10, 0, i/10*4+i%10, 0, time.UTC)
+			return fmt.Sprintf(`{"session_id": "t%d", "input_tokens_total": %d, "output_tokens": 20, "timing_events": [{"event_type": "tool_result", "timestamp": %q}, {"event_type": "text", "timestamp": %q}]}`,
+				i/10, 300+50*(i%10), start.Format(time.RFC3339Nano), start.Add(900*time.Millisecond).Format(time.RFC3339Nano))
+		})}, loadtest.Bounds{Requests: requests, Prompt: 800, MaxTokens: 30, Vocab: vocab, Held: true}
+	},
 	// 500 conversations of two turns.
 	"conversation": func(t *testing.T) (load.Spec, loadtest.Bounds) {
 		return load.Spec{Rate: 10, Burstiness: 1, Speed: 1, Vocab: vocab, File: lines(t, "", func(i int) string {

@@ -26,6 +26,7 @@ func Kinds() []Kind {
 		azureKind,
 		wekaKind,
 		spansKind,
+		traceLabKind,
 		conversationKind,
 		agenticTraceKind,
 		multiTurnKind,

@@ -56,17 +56,36 @@ var spansKind = Kind{
 		if err != nil {
 			return Load{}, err
 		}
-		n := r.Len()
-		if s.Requests > 0 {
-			n = min(n, s.Requests)
-		}
-		l := Load{Source: &sessions{Spec: s, from: r, prompt: spansPrompt}, Count: n}
-		if s.Untimed {
-			return s.startSessions(l)
-		}
-		l.Count = 0 // calls are more than sessions
-		return l, nil
+		return s.openHeld(r, r.Len())
 	},
+}
+
+// traceLabKind are recorded rounds of coding agents.
+var traceLabKind = Kind{
+	Name:  "tracelab",
+	About: "agents' rounds in TraceLab's format: token counts, tools' times, subagents",
+	Reads: spansKind.Reads,
+	Check: spansKind.Check,
+	Open: func(s Spec) (Load, error) {
+		r, err := agents.OpenTraceLab(s.File)
+		if err != nil {
+			return Load{}, err
+		}
+		return s.openHeld(r, r.Len())
+	},
+}
+
+// openHeld begins a stream of n sessions, as recorded or at arrivals.
+func (s Spec) openHeld(r agents.Reader, n int) (Load, error) {
+	if s.Requests > 0 {
+		n = min(n, s.Requests)
+	}
+	l := Load{Source: &sessions{Spec: s, from: r, prompt: spansPrompt}, Count: n}
+	if s.Untimed {
+		return s.startSessions(l)
+	}
+	l.Count = 0 // calls are more than sessions
+	return l, nil
 }
 
 // starting are the fields that say when sessions and conversations begin.

@@ -114,6 +114,23 @@ func TestSpansLoad(t *testing.T) {
 	}
 }
 
+// TestTraceLabLoad: a round goes on with the one before it, and a subagent's between them does
+// not.
+func TestTraceLabLoad(t *testing.T) {
+	all, _ := collected(t, Spec{Kind: "tracelab", File: "testdata/agents/tracelab.jsonl", Speed: 1, Vocab: 5000})
+	compareTold(
+		t, all,
+		"0s 1000+50",
+		"0s 300+20 after [0] +1s",
+		"0s 150+40 after [0 1] +4.5s continues",
+		"0s 400+8 after [2] +53.5s",
+		"10s 70+5",
+	)
+	if !slices.Equal(all[3].Prompt[:256], all[0].Prompt[:256]) || all[3].Prompt[256] == all[0].Prompt[256] {
+		t.Error("the last round does not begin with what was cached")
+	}
+}
+
 // TestSpansTexts: messages for chats, a text for others; the next turn has what is new.
 func TestSpansTexts(t *testing.T) {
 	s := Spec{Kind: "otel", File: "testdata/agents/spans.json", Speed: 1, Vocab: 5000, Tokenizer: thousand{}}

@@ -1,10 +1,11 @@
 // Package agents reads recorded runs of agents: sessions of calls to a model, of which some
 // wait for others, for a tool, or for agents that were started in between.
 //
-//	Weka    sessions of coding agents, with the ids of their prompts' blocks
-//	Spans   OpenTelemetry's spans of generative AI, with token counts or texts
+//	Weka      sessions of coding agents, with the ids of their prompts' blocks
+//	Spans     OpenTelemetry's spans of generative AI, with token counts or texts
+//	TraceLab  rounds of coding agents, with token counts
 //
-// Neither format says which call waited for which. Times say it: a call follows those that
+// No format says which call waited for which. Times say it: a call follows those that
 // had ended when it began, of its own agent and, for the first of an agent that another
 // started, of that one. [Session].Calls have it worked out; see link. What lies between
 // the end of the last of them and the call is its Delay: the tools' time, or a person's.
@@ -68,6 +69,33 @@ type Message struct{ Role, Content string }
 type Reader interface {
 	Next() (*Session, error)
 	Close() error
+}
+
+// held are sessions that were read at once, in order of their starts.
+type held struct {
+	sessions []*Session
+	n        int // given out
+}
+
+// Len is how many sessions there are.
+func (h *held) Len() int { return len(h.sessions) }
+
+// Next is the next session, nil after the last.
+func (h *held) Next() (*Session, error) {
+	if h.n == len(h.sessions) {
+		return nil, nil
+	}
+	h.n++
+	s := h.sessions[h.n-1]
+	h.sessions[h.n-1] = nil
+	return s, nil
+}
+
+// Close has nothing to close: all was read.
+func (h *held) Close() error { return nil }
+
+func (h *held) sort() {
+	slices.SortFunc(h.sessions, func(a, b *Session) int { return cmp.Or(a.Start.Compare(b.Start), cmp.Compare(a.ID, b.ID)) })
 }
 
 // files are a file, or those of a folder whose names end in .json or .jsonl, by name.

@@ -236,7 +236,7 @@ func whole(t *testing.T, s *Session) {
 
 // FuzzAgents: whatever the file, sessions are whole, or an error names the file.
 func FuzzAgents(f *testing.F) {
-	for _, name := range []string{"weka.jsonl", "otlp.jsonl", "spans.json"} {
+	for _, name := range []string{"weka.jsonl", "otlp.jsonl", "spans.json", "tracelab.jsonl"} {
 		text, err := os.ReadFile(samples + name)
 		if err != nil {
 			f.Fatal(err)
@@ -248,6 +248,11 @@ func FuzzAgents(f *testing.F) {
 		s, err := ReadSpans("f", bytes.NewReader(text))
 		if err == nil {
 			readers = append(readers, s)
+		}
+		if l, late := ReadTraceLab("f", bytes.NewReader(text)); late == nil {
+			readers = append(readers, l)
+		} else {
+			err = late
 		}
 		for _, r := range readers {
 			for s, late := r.Next(); s != nil || late != nil; s, late = r.Next() {

@@ -29,10 +29,7 @@ import (
 // Traces with the same gen_ai.conversation.id are one session. Spans come when they end,
 // and a session's from many places, so all are read at once: some 300 bytes a span, and
 // its texts.
-type Spans struct {
-	sessions []*Session
-	n        int
-}
+type Spans struct{ held }
 
 // OpenSpans reads a file of spans, or the files of a folder. The sessions are in order of
 // their starts.
@@ -63,23 +60,6 @@ func ReadSpans(name string, r io.Reader) (*Spans, error) {
 	}
 	return all.spans()
 }
-
-// Len is how many sessions there are.
-func (s *Spans) Len() int { return len(s.sessions) }
-
-// Next is the next session, nil after the last.
-func (s *Spans) Next() (*Session, error) {
-	if s.n == len(s.sessions) {
-		return nil, nil
-	}
-	s.n++
-	session := s.sessions[s.n-1]
-	s.sessions[s.n-1] = nil
-	return session, nil
-}
-
-// Close has nothing to close: all was read.
-func (s *Spans) Close() error { return nil }
 
 // spanJSON is a span, or what has spans, in any of the forms.
 type spanJSON struct {
@@ -233,7 +213,7 @@ func (s *spanSet) spans() (*Spans, error) {
 			all.sessions = append(all.sessions, session)
 		}
 	}
-	slices.SortFunc(all.sessions, func(a, b *Session) int { return cmp.Or(a.Start.Compare(b.Start), cmp.Compare(a.ID, b.ID)) })
+	all.sort()
 	return all, nil
 }
 
