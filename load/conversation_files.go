@@ -226,12 +226,19 @@ func (f *fileTurns) output(where string, given *float64, answer *Message) (int, 
 		return tokenCount(where, *given)
 	case f.OutputLen > 0:
 		return f.OutputLen, nil
-	case answer != nil && f.Tokenizer != nil:
-		return max(len(f.Tokenizer.Encode(answer.Content, false)), 1), nil
 	case answer != nil:
-		return max(len(strings.Fields(answer.Content)), 1), nil
+		return answerLen(f.Tokenizer, answer.Content), nil
 	}
 	return 0, fmt.Errorf("%s: no answer was recorded: say how long answers are to be (OutputLen)", where)
+}
+
+// answerLen is how long an answer is that was recorded: in tokens, in words without a
+// tokenizer.
+func answerLen(t Tokenizer, text string) int {
+	if t == nil {
+		return max(len(strings.Fields(text)), 1)
+	}
+	return max(len(t.Encode(text, false)), 1)
 }
 
 func milliseconds(where string, v *float64) (time.Duration, error) {

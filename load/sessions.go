@@ -273,7 +273,7 @@ func (s *sessions) request(o *opened, call int, at time.Duration) Request {
 	c := o.Calls[call]
 	o.place[call] = s.n
 	s.n++
-	r := Request{At: at, MaxTokens: c.Output, Group: o.ID}
+	r := Request{At: at, MaxTokens: o.output(c), Group: o.ID}
 	if len(c.After) > 0 {
 		// It is due when those before it have ended, however late that is.
 		r.At = 0
@@ -355,7 +355,7 @@ func (o *opened) goesOn(call int) (more int, yes bool) {
 		}
 		return len(c.Messages) - n - 1, true
 	}
-	more = c.Input - b.Input - b.Output
+	more = c.Input - b.Input - o.output(b)
 	return more, len(b.Messages) == 0 && more > 0
 }
 
@@ -364,7 +364,7 @@ func (o *opened) goesOn(call int) (more int, yes bool) {
 func (o *opened) tokens(call, vocab int) []kvcache.Token {
 	c := o.Calls[call]
 	if more, yes := o.goesOn(call); yes {
-		prompt := fill(o.tokens(c.Before, vocab), o.Calls[c.Before].Output, ^o.own(c.Before), vocab)
+		prompt := fill(o.tokens(c.Before, vocab), o.output(o.Calls[c.Before]), ^o.own(c.Before), vocab)
 		return fill(prompt, more, o.own(call), vocab)
 	}
 	first := c.Before
@@ -376,6 +376,15 @@ func (o *opened) tokens(call, vocab int) []kvcache.Token {
 		prompt = fill(prompt, min(c.Cached, o.Calls[first].Input, c.Input-1), o.own(first), vocab)
 	}
 	return fill(prompt, c.Input-len(prompt), o.own(call), vocab)
+}
+
+// output is how long a call's answer was: where only its text is known, in tokens of the
+// tokenizer, or in words.
+func (o *opened) output(c *agents.Call) int {
+	if c.Output > 0 {
+		return c.Output
+	}
+	return answerLen(o.Tokenizer, c.Answer)
 }
 
 // spoken are messages as a load has them.

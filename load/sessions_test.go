@@ -144,6 +144,15 @@ func TestSpansTexts(t *testing.T) {
 	}
 	s.Recorded, s.Tokenizer = true, nil
 	all, _ = collected(t, s)
+	if all[0].MaxTokens != 9 || all[1].MaxTokens != 50 {
+		t.Errorf("%d and %d tokens are wanted", all[0].MaxTokens, all[1].MaxTokens)
+	}
+	said := s
+	said.File = written(t, `{"trace_id": "t", "span_id": "s", "start_time": "2026-02-25T10:00:00Z", "end_time": "2026-02-25T10:00:01Z", "attributes": `+
+		`{"gen_ai.operation.name": "chat", "gen_ai.request.max_tokens": 500, "gen_ai.input.messages": [{"role": "user", "content": "a"}], "gen_ai.output.text": "four words of it"}}`)
+	if all, _ := collected(t, said); all[0].MaxTokens != 4 {
+		t.Errorf("%d tokens are wanted of an answer of four words", all[0].MaxTokens)
+	}
 	if r := all[1]; r.Continues || len(r.Messages) != 3 || !strings.Contains(r.Text, "assistant: Paris, on the Seine.\n") || r.Prompt != nil || !slices.Equal(r.After, []int{0}) {
 		t.Errorf("%+v", r)
 	}

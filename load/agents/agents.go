@@ -33,8 +33,9 @@ type Session struct {
 
 // A Call is one request to the model.
 type Call struct {
-	Start, End    time.Duration
-	Input, Output int
+	Start, End time.Duration
+	Input      int
+	Output     int // 0 if it was not recorded: then there is an Answer
 
 	// After are calls before this one in the list that it waits for, and Delay is how long
 	// after the last of them has ended it begins.

@@ -146,6 +146,16 @@ func TestMessages(t *testing.T) {
 	if err != nil || !slices.Equal(c.Messages, want) || c.Answer != "z" || c.Input != 4 || c.Output != 3 {
 		t.Errorf("%+v, %v", c, err)
 	}
+	// A limit is not a length: it stands for one only where nothing was recorded.
+	a["gen_ai.request.max_tokens"] = 500.0
+	delete(a, "gen_ai.usage.output_tokens")
+	if c, err := a.call(); err != nil || c.Output != 0 {
+		t.Errorf("%+v, %v", c, err)
+	}
+	delete(a, "gen_ai.output.messages")
+	if c, err := a.call(); err != nil || c.Output != 500 {
+		t.Errorf("%+v, %v", c, err)
+	}
 }
 
 func TestWekaFaults(t *testing.T) {
@@ -220,7 +230,7 @@ func whole(t *testing.T, s *Session) {
 		t.Error("a session without calls")
 	}
 	for i, c := range s.Calls {
-		if c.Delay < 0 || c.Before >= i || c.Input < 1 || c.Output < 1 || c.Start < 0 || c.End < c.Start || i > 0 && c.Start < s.Calls[i-1].Start {
+		if c.Delay < 0 || c.Before >= i || c.Input < 1 || c.Output < 1 && c.Answer == "" || c.Start < 0 || c.End < c.Start || i > 0 && c.Start < s.Calls[i-1].Start {
 			t.Errorf("call %d: %+v", i, c)
 		}
 		for _, a := range c.After {

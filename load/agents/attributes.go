@@ -135,7 +135,11 @@ func (a attrs) call() (*Call, error) {
 	if c.Input, err = a.number(inputTokens...); err != nil {
 		return nil, err
 	}
-	if c.Output, err = a.number(append(outputTokens, "gen_ai.request.max_tokens")...); err != nil {
+	if c.Output, err = a.number(outputTokens...); err != nil {
+		return nil, err
+	}
+	limit, err := a.number("gen_ai.request.max_tokens")
+	if err != nil {
 		return nil, err
 	}
 	if c.Cached, err = a.number(cachedTokens...); err != nil {
@@ -159,9 +163,15 @@ func (a attrs) call() (*Call, error) {
 	if c.Answer = contents(answer); c.Answer == "" {
 		c.Answer = a.text("gen_ai.output.text")
 	}
+	if c.Output < 0 {
+		c.Output = 0
+		if c.Answer == "" {
+			c.Output = max(limit, 0)
+		}
+	}
 	switch {
-	case c.Output < 0:
-		return nil, errors.New("gen_ai.usage.output_tokens is missing: give it")
+	case c.Output == 0 && c.Answer == "":
+		return nil, errors.New("gen_ai.usage.output_tokens is missing: give it, or gen_ai.output.messages")
 	case c.Input < 0 && len(c.Messages) == 0:
 		return nil, errors.New("gen_ai.usage.input_tokens is missing: give it, or gen_ai.input.messages")
 	}
