@@ -99,7 +99,8 @@ func (c *Client) exchangeHTTP(ctx context.Context, t *target, id, trace string, 
 		}
 		switch {
 		case errors.Is(err, io.EOF):
-			return nil
+			// A server may end its answer well when it sees that it is given up.
+			return ctx.Err()
 		case err != nil:
 			return err
 		}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"kvferry/bench/figure"
-	"kvferry/clock"
 	"kvferry/load"
 )
 
@@ -28,11 +27,11 @@ func (c *Client) Run(ctx context.Context, model string, l load.Load, done func(*
 	if l.InFlight < 0 || l.InFlight > load.MaxInFlight {
 		return 0, fmt.Errorf("%d requests in flight: use 0 to %d", l.InFlight, load.MaxInFlight)
 	}
-	timer, err := c.clock.NewTimer()
+	alarm, err := c.newAlarm()
 	if err != nil {
 		return 0, err
 	}
-	defer timer.Close()
+	defer alarm.close()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	e := c.encoder(model)
@@ -44,12 +43,12 @@ func (c *Client) Run(ctx context.Context, model string, l load.Load, done func(*
 
 	l.Source = from
 	r := &run{
-		client: c, encoder: e, drawn: from, queue: load.NewQueue(l), start: c.clock.Now(), timer: timer, done: done,
+		client: c, encoder: e, drawn: from, queue: load.NewQueue(l), start: c.clock.Now(), alarm: alarm, done: done,
 		ends: make(chan ended, 256),
 	}
 	err = r.loop(ctx)
 	if err == nil {
-		err = c.wait(ctx, timer, r.start+l.End)
+		err = alarm.wait(ctx, r.start+l.End)
 	}
 	r.finish()
 	if err == nil {
@@ -65,7 +64,7 @@ type run struct {
 	drawn *drawing
 	queue *load.Queue
 	start time.Duration
-	timer clock.Timer
+	alarm *alarm
 	ends  chan ended     // requests that are over
 	sent  sync.WaitGroup // requests that are not over
 
@@ -103,12 +102,13 @@ func (r *run) loop(ctx context.Context) error {
 			return nil
 		}
 		var due <-chan struct{}
+		var busy <-chan time.Time
 		if at := r.queue.Wake(now); at != load.Never {
-			r.timer.Set(r.start + at)
-			due = r.timer.C()
+			due, busy = r.alarm.set(r.start + at)
 		}
 		select {
 		case <-due:
+		case <-busy:
 		case e := <-r.ends:
 			r.over(e)
 		case <-ctx.Done():
@@ -173,17 +173,4 @@ func (r *run) tell(rec *Record) {
 	if r.done != nil {
 		r.done(rec)
 	}
-}
-
-// wait returns at the given time of the clock, or with ctx's error.
-func (c *Client) wait(ctx context.Context, timer clock.Timer, at time.Duration) error {
-	for c.clock.Now() < at {
-		timer.Set(at)
-		select {
-		case <-timer.C():
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	return ctx.Err()
 }

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 
 	"kvferry/bench/client/clienttest"
 	"kvferry/bench/nullserver"
+	"kvferry/clock"
 	"kvferry/kvcache"
 	"kvferry/load"
 )
@@ -234,4 +236,31 @@ func (l *longer) Next() (load.Request, bool, error) {
 	r, ok, err := l.Source.Next()
 	r.MaxTokens = l.tokens
 	return r, ok, err
+}
+
+// deaf is a clock whose timers never fire: a descriptor that nobody looks at.
+type deaf struct{ clock.Clock }
+
+func (d deaf) NewTimer() (clock.Timer, error) { return silent{}, nil }
+
+type silent struct{}
+
+func (silent) C() <-chan struct{} { return nil }
+func (silent) Set(time.Duration)  {}
+func (silent) Stop()              {}
+func (silent) Close() error       { return nil }
+
+// TestAlarm: what is due goes out though Go has no time to look at descriptors.
+func TestAlarm(t *testing.T) {
+	f := clienttest.NewServer(t, &clienttest.Server{})
+	c := New(Config{URL: f.URL, Clock: deaf{clock.Std()}})
+	defer c.Close()
+	l := list(load.Request{At: 5 * time.Millisecond, Prompt: []kvcache.Token{1}, MaxTokens: 1})
+	l.End = 10 * time.Millisecond
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	records, took, err := collect(ctx, c, l)
+	if err != nil || len(records) != 1 || records[0].Error != "" || records[0].Sent < 0.005 || took < l.End {
+		t.Errorf("%+v, %v, %v", records, took, err)
+	}
 }

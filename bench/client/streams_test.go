@@ -20,6 +20,7 @@ import (
 var (
 	streamsURL = flag.String("streams-url", "", "server that BenchmarkStreams asks")
 	streamsOf  = flag.String("streams", "1000,2000,5000,10000", "how many streams are to be open at once")
+	streamsNet = flag.Bool("streams-net-http", false, "by net/http, for comparison")
 	streamsFor = flag.Duration("streams-for", 20*time.Second, "how long")
 )
 
@@ -51,6 +52,10 @@ func BenchmarkStreams(b *testing.B) {
 			}
 			c := New(Config{URL: *streamsURL})
 			defer c.Close()
+			if *streamsNet {
+				c.wire.Close()
+				c.wire = nil
+			}
 			var late, read []float64
 			var itl figure.Histogram
 			failed, got := map[string]int{}, 0

@@ -18,6 +18,14 @@ import (
 const (
 	// batch is how many events a poller serves before others may run.
 	batch = 64
+	// A poller is busy when it had 16 events in the last millisecond. Then it does not wait to
+	// be woken for the next one but naps, for 25 us and the kernel's 50 us of slack, and reads
+	// what has come meanwhile. To be woken for each of 50,000 tokens a second costs sender and
+	// reader together more than all the rest: an interrupt of the other CPU for every token, and
+	// a reader that finds the socket still locked by the sender.
+	busyEvents = 16
+	busyPeriod = time.Millisecond
+	nap        = 100 * time.Microsecond
 	// readSize is what one read takes at most. A piece of a stream is 0.3 KB; what has piled
 	// up in a client that was late, and answers that do not stream, may be more.
 	readSize = 64 << 10
@@ -35,6 +43,9 @@ type poller struct {
 	conns map[int32]*conn // by descriptor
 
 	// The goroutine's own.
+	since   time.Duration // when the period began
+	served  int           // events in it
+	busy    bool          // so many in the one before
 	events  [batch]unix.EpollEvent
 	ready   [batch]*conn
 	buffer  []byte
@@ -96,7 +107,7 @@ func (p *poller) poll() bool {
 			continue
 		case errno != 0:
 			panic(fmt.Sprintf("wire: epoll_wait: %v", errno)) // only of a descriptor that is none
-		case n == 0:
+		case n == 0 && !p.busy:
 			return false
 		}
 		p.mu.Lock()
@@ -110,12 +121,27 @@ func (p *poller) poll() bool {
 			}
 			p.ready[i] = nil
 		}
-		if n < batch {
+		if n < batch && !p.isBusy(int(n)) {
 			return false // what has come since then makes the descriptor readable anew
 		}
 		runtime.Gosched()
+		if n < batch {
+			rest := unix.NsecToTimespec(nap.Nanoseconds())
+			_, _, _ = unix.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&rest)), 0, 0) // a signal ends it, which does no harm
+		}
 	}
 	return true
+}
+
+// isBusy counts events, and reports whether there are so many that the poller had better nap.
+func (p *poller) isBusy(n int) bool {
+	now := p.transport.cfg.Now()
+	if now-p.since >= busyPeriod {
+		p.busy = p.served >= busyEvents && now-p.since < 2*busyPeriod
+		p.since, p.served = now, 0
+	}
+	p.served += n
+	return p.busy
 }
 
 // connect begins a connection, of which c.up tells.

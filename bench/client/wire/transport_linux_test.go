@@ -258,3 +258,49 @@ func TestNames(t *testing.T) {
 		}
 	}
 }
+
+// TestBusy: a poller that naps instead of being woken for each piece loses none of many
+// streams' pieces, and has the last ones when there are few.
+func TestBusy(t *testing.T) {
+	const streams, pieces = 40, 300
+	address, _ := serving(t, func(w http.ResponseWriter, _ *http.Request) {
+		for range pieces {
+			fmt.Fprint(w, "piece ")
+			w.(http.Flusher).Flush()
+		}
+	})
+	tr := open(t, Config{Pollers: 1})
+	var all sync.WaitGroup
+	for i := range streams {
+		all.Go(func() {
+			var got taken
+			if err := tr.Do(t.Context(), address, post(""), &got); err != nil || len(got.body) != pieces*len("piece ") {
+				t.Errorf("stream %d: %d bytes, %v", i, len(got.body), err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// TestIsBusy: by the events of the millisecond before.
+func TestIsBusy(t *testing.T) {
+	now := time.Duration(0)
+	p := &poller{transport: &Transport{cfg: Config{Now: func() time.Duration { return now }}}}
+	for _, c := range []struct {
+		at     time.Duration
+		events int
+		want   bool
+	}{
+		{time.Millisecond, 1, false},
+		{1100 * time.Microsecond, busyEvents, false},
+		{2 * time.Millisecond, 1, true},
+		{2900 * time.Microsecond, 0, true},
+		{3 * time.Millisecond, 3, false},
+		{3500 * time.Microsecond, busyEvents, false},
+		{5 * time.Millisecond, 1, false}, // of a long pause nothing is known
+	} {
+		if now = c.at; p.isBusy(c.events) != c.want {
+			t.Errorf("at %v: busy is %t", c.at, !c.want)
+		}
+	}
+}
