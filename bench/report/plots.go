@@ -24,7 +24,7 @@ const curvePoints = 400
 
 // decades is how many a distribution's axis shows at most, from the greatest value down. The
 // gaps of chunks that came in one piece are microseconds; nobody wants to see how few.
-const decades = 4
+const decades = 3
 
 // linear is how many times the least value the greatest must be for the axis to be a
 // logarithmic one, which has labels at 1, 2 and 5 of a decade only.

@@ -48,9 +48,9 @@ func (r *Run) inFlight() flight {
 	return f
 }
 
-// binsWanted is how many points a timeline has at most: more are no longer told apart on a
-// plot of 500 pixels.
-const binsWanted = 120
+// binsWanted is how many points a timeline has at most: more show noise, a
+// few requests each.
+const binsWanted = 60
 
 // bin is the width of a timeline's bins, in seconds: a round one.
 func (r *Run) bin() float64 {
