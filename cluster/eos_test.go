@@ -186,8 +186,17 @@ func TestPrefixCachesApart(t *testing.T) {
 				model  string // asked for; empty: flush the caches
 				cached bool
 			}{
-				{model, false}, {model, true}, {"sql", false}, {"sql", true}, {"chat", false}, {model, true},
-				{"", false}, {"sql", false}, {model, false}, {model, true}, {"chat", false},
+				{model, false},
+				{model, true},
+				{"sql", false},
+				{"sql", true},
+				{"chat", false},
+				{model, true},
+				{"", false},
+				{"sql", false},
+				{model, false},
+				{model, true},
+				{"chat", false},
 			} {
 				if step.model == "" {
 					resp, err := c.http.Post(c.URL()+"/flush_cache", "", nil)

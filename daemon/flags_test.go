@@ -119,7 +119,8 @@ func TestListFlags(t *testing.T) {
 		{[]string{"--allowed-origins", `["https://a.example", "https://b.example"]`, "--served-model-name", "a,b"}, []string{"https://a.example", "https://b.example"}, []string{"a", "b"}, nil},
 		{
 			[]string{"--allowed-origins", "x,y", "--allowed-origins", "z", "--lora-modules", "sql=/a,chat=b/c=d", "--lora-modules", "x=y"},
-			[]string{"x", "y", "z"}, nil,
+			[]string{"x", "y", "z"},
+			nil,
 			[]proxy.LoRA{{Name: "sql", Path: "/a"}, {Name: "chat", Path: "b/c=d"}, {Name: "x", Path: "y"}},
 		},
 		{[]string{"--allowed-origins", ""}, []string{}, nil, nil},

@@ -1,12 +1,15 @@
 package proxy
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"kvferry/clock/clocktest"
 	"kvferry/engine/eos"
@@ -238,5 +241,43 @@ func TestEOS(t *testing.T) {
 	chat := testTokenizer.EncodeChat([]openai.ChatMessage{{Role: "user", Content: "hi"}})
 	if got, _ := choicesOf(t, body); strings.Count(got[0].Text, " ") != lengths.Draw(chat, 0) || got[0].Finish != "stop" {
 		t.Errorf("%s", body)
+	}
+}
+
+// lastEnds is a stream whose client leaves with the last end of several choices.
+type lastEnds struct {
+	eventStream
+	ends  atomic.Int32
+	leave context.CancelFunc
+}
+
+func (s *lastEnds) Tokens(_ int, t openai.Tokens) error {
+	if t.End.Finish != "" && s.ends.Add(1) == 2 {
+		s.leave()
+	}
+	return nil
+}
+
+// TestChoicesThatEndedAreServed: what happens to a client once all of its choices are complete
+// makes no failure of them.
+func TestChoicesThatEndedAreServed(t *testing.T) {
+	c := newTestCluster(t, Config{})
+	c.addNode("both-1", proto.Role_ROLE_NONDISAGG, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	req, err := openai.Completion.Parse([]byte(`{"prompt":[1,2,3],"max_tokens":2,"n":2,"stream":true}`), c.proxy.model(testClusterInfo))
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := &exchange{
+		proxy: c.proxy, req: req, metrics: c.proxy.metrics.Model(testModel),
+		api: api{events: func(*openai.Request, string, time.Time) eventStream { return &lastEnds{leave: cancel} }},
+	}
+	x.prepare()
+	if err := c.proxy.admit(x); err != nil {
+		t.Fatal(err)
+	}
+	defer c.proxy.leave(x)
+	if err := x.run(ctx); err != nil || ctx.Err() == nil {
+		t.Errorf("%v; the client has left: %v", err, ctx.Err())
 	}
 }

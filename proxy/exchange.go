@@ -94,26 +94,31 @@ func (x *exchange) run(ctx context.Context) error {
 }
 
 // runAll runs several flights. The first that fails ends the others.
-func (x *exchange) runAll(ctx context.Context) error {
+func (x *exchange) runAll(ctx context.Context) (first error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var all sync.WaitGroup
+	var once sync.Once
+	fail := func(err error) {
+		once.Do(func() { first = err })
+		cancel(err)
+	}
 	for i := range x.flights {
 		f := &x.flights[i]
 		all.Go(func() {
 			defer func() {
 				if fault := recover(); fault != nil { // as net/http does it in a handler
 					x.proxy.cfg.Logger.Error("panic serving a choice", "request", x.requestID, "choice", f.index, "err", fmt.Sprint(fault), "stack", string(debug.Stack()))
-					cancel(fmt.Errorf("choice %d: panic: %v", f.index, fault))
+					fail(fmt.Errorf("choice %d: panic: %v", f.index, fault))
 				}
 			}()
 			if err := f.run(ctx); err != nil {
-				cancel(fmt.Errorf("choice %d: %w", f.index, err))
+				fail(fmt.Errorf("choice %d: %w", f.index, err))
 			}
 		})
 	}
 	all.Wait()
-	return context.Cause(ctx) // nil if none failed
+	return first
 }
 
 // results are the choices of an answer that is not streamed.

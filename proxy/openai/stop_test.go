@@ -125,7 +125,9 @@ func TestParseStop(t *testing.T) {
 		strings  []string
 		contains string // of the error
 	}{
-		{"", nil, nil, ""}, {"null", nil, nil, ""}, {"[]", nil, nil, ""},
+		{"", nil, nil, ""},
+		{"null", nil, nil, ""},
+		{"[]", nil, nil, ""},
 		{`"\n"`, nil, []string{"\n"}, ""},
 		{`["a","bc"]`, []int64{3}, []string{"a", "bc"}, ""},
 		{`""`, nil, nil, "stop: [0] is empty"},
