@@ -218,3 +218,37 @@ func BenchmarkDispatch(b *testing.B) {
 type discardConn struct{ net.Conn }
 
 func (discardConn) Write(b []byte) (int, error) { return len(b), nil }
+
+// BenchmarkEvents is what a token costs in each format, with stop strings to look for or
+// without: no memory is allocated for one but what the answer grows by. Answers are of 128
+// tokens; SGLang's events have all of it so far.
+func BenchmarkEvents(b *testing.B) {
+	req := &openai.Request{Model: testModel, N: 1, Choices: []openai.Choice{{Prompt: []uint32{1, 2, 3}, MaxTokens: 128}}, Stream: true}
+	stop := &openai.Stop{Strings: []string{"nowhere", "\n\n"}, Tokens: []uint32{9}}
+	for _, bench := range []struct {
+		name string
+		api  api
+		stop *openai.Stop
+	}{{"completion", completions, nil}, {"completion with stops", completions, stop}, {"native", native, nil}, {"native with stops", native, stop}} {
+		b.Run(bench.name, func(b *testing.B) {
+			b.ReportAllocs()
+			var s eventStream
+			out := openai.Tokens{IDs: []uint32{7}}
+			for i := 0; b.Loop(); i++ {
+				if i%128 == 0 {
+					s = bench.api.events(req, "id", time.Unix(0, 0))
+					s.To(chunks.NewWriter(discardConn{}, &http.Request{ProtoMajor: 1, ProtoMinor: 1}, http.Header{}))
+					if bench.stop != nil {
+						out.Cut = openai.NewCut(bench.stop, 0)
+					}
+				}
+				if out.Cut != nil {
+					out.Cut.Add(out.IDs, false)
+				}
+				if err := s.Tokens(0, out); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
