@@ -31,6 +31,7 @@ var layers = map[string]layer{
 	"load/mt19937":            {},
 	"load/agents":             {module: []string{"load/records", "config"}},
 	"load/records":            {module: []string{"config"}},
+	"load/dispatch":           {module: []string{"load", "kvcache"}},
 	"load/loadtest":           {module: []string{"load"}},
 	"tokenizer":               {module: []string{"load", "kvcache", "config"}, libraries: []string{"golang.org/x/text", "github.com/dlclark/regexp2/v2", "github.com/nikolalohinski/gonja/v2"}},
 	"engine":                  {module: []string{"kvcache", "config"}},
@@ -78,7 +79,7 @@ var layers = map[string]layer{
 	"proxy/tracing":             {module: []string{"otlp", "proto", "version"}, libraries: []string{otel}},
 	"proxy/openai":              {module: []string{"proto"}, tests: []string{"engine"}},
 	"daemon":                    {module: []string{"config", "engine", "engine/eos", "handoff", "node", "proto", "proxy", "transport", "transport/rails", "transport/topology", "placement"}, libraries: []string{pflag}},
-	"sim":                       {module: []string{"kvcache", "load", "engine", "handoff", "attempt", "connector", "placement", "config", "engine/batching", "engine/eos"}},
+	"sim":                       {module: []string{"kvcache", "load", "load/dispatch", "engine", "handoff", "attempt", "connector", "placement", "config", "engine/batching", "engine/eos"}},
 	"cluster":                   {module: []string{"daemon", "node", "proxy", "config", "engine", "engine/eos", "handoff", "kvcache", "proto"}, tests: []string{"load", "bench/client", "sim"}},
 	"bench": { // sees a real cluster through its HTTP API only
 		module:    []string{"bench/server", "clock", "config", "kvcache", "load", "engine", "handoff", "placement", "sim", "bench/client", "bench/figure", "bench/machine", "bench/page", "bench/simulation"},
@@ -110,8 +111,8 @@ var layers = map[string]layer{
 		module:    []string{"bench/figure", "bench/machine", "bench/page", "bench/recovery", "kvcache", "transport", "transport/connection", "transport/rails", "transport/topology", "transport/transporttest", "clock", "config"},
 		libraries: []string{"gonum.org/v1/plot", "github.com/schollz/progressbar/v3"},
 	},
-	"bench/matrix": {module: []string{"config", "bench/page", "bench/report"}, libraries: []string{xsys, "go.yaml.in/yaml/v3", "github.com/schollz/progressbar/v3"}},  // runs programs, knows none
-	"bench/nics":   {module: []string{"bench", "bench/machine", "bench/page", "bench/recovery", "bench/transfer", "config", "transport", "lab/nics"}}, // kvbench on the hosts of the NIC lab
+	"bench/matrix": {module: []string{"config", "bench/page", "bench/report"}, libraries: []string{xsys, "go.yaml.in/yaml/v3", "github.com/schollz/progressbar/v3"}}, // runs programs, knows none
+	"bench/nics":   {module: []string{"bench", "bench/machine", "bench/page", "bench/recovery", "bench/transfer", "config", "transport", "lab/nics"}},                // kvbench on the hosts of the NIC lab
 	"cmd/proxy":    {module: []string{"command", "command/commandtest", "daemon"}, libraries: []string{cobra}},
 	"cmd/prefill":  {module: []string{"command", "command/commandtest", "daemon", "proto"}, libraries: []string{cobra}},
 	"cmd/decode":   {module: []string{"command", "command/commandtest", "daemon", "proto"}, libraries: []string{cobra}},

@@ -63,6 +63,7 @@
 //	engine                               what an engine is: sequences, steps, scheduler, executor; modelled costs
 //	tokenizer                            a model's tokenizer: text to token ids and back, chats to text
 //	load                                 what is asked, and when: random, traces, published rows
+//	load/dispatch                        which request of a load goes out when
 //	load/loadtest                        what every source of requests must do
 //	load/dataset                         what vLLM's and SGLang's datasets draw from a seed
 //	load/functions                       arrivals made of the Azure Functions trace

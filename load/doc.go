@@ -19,7 +19,7 @@
 //	both          times and InFlight n     vLLM's --max-concurrency
 //
 // A request may follow others: a turn the answer to the one before it, an agent's call the
-// tools and the agents that it waited for. [Queue] lets it go when those have ended.
+// tools and the agents that it waited for. Package dispatch lets it go when those have ended.
 //
 // Kinds of load have names: [Spec] says which and how, [Kinds] lists them. To add one is
 // a file with its source and a line in kinds.go; loadtest.TestSource is what every

@@ -4,13 +4,13 @@ import (
 	"errors"
 	"fmt"
 
-	"kvferry/load"
+	"kvferry/load/dispatch"
 )
 
 // expect has the next request arrive when the load's queue lets it go.
 func (c *cluster) expect() {
 	at := c.queue.Wake(c.now)
-	if at == load.Never || c.expected && c.expectedAt <= at {
+	if at == dispatch.Never || c.expected && c.expectedAt <= at {
 		return // nothing to come, or it is on its way
 	}
 	c.expected, c.expectedAt = true, at
@@ -38,7 +38,7 @@ func (c *cluster) arrive() {
 var errSkipped = errors.New("not sent: a request that it follows failed")
 
 // skipped ends a request that never arrives.
-func (c *cluster) skipped(s *load.Sending) {
+func (c *cluster) skipped(s *dispatch.Sending) {
 	c.stats.Requests++
 	c.stats.Ended++
 	c.stats.Failed++

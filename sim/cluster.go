@@ -17,6 +17,7 @@ import (
 	"kvferry/handoff"
 	"kvferry/kvcache"
 	"kvferry/load"
+	"kvferry/load/dispatch"
 	"kvferry/placement"
 )
 
@@ -97,7 +98,7 @@ func (c Config) Validate() error {
 // cluster is a run under way.
 type cluster struct {
 	cfg     Config
-	queue   *load.Queue
+	queue   *dispatch.Queue
 	now     time.Duration
 	agenda  agenda
 	network *network
@@ -135,7 +136,7 @@ func newCluster(cfg Config, l load.Load) (*cluster, error) {
 	}
 	cfg.EOS = cfg.EOS.OrDefault()
 	c := &cluster{
-		cfg: cfg, queue: load.NewQueue(l), network: new(network),
+		cfg: cfg, queue: dispatch.New(l), network: new(network),
 		names: make(map[string]*node), flights: make(map[uint64]*flight),
 	}
 	for _, n := range cfg.NICs {

@@ -9,7 +9,7 @@ import (
 	"kvferry/connector"
 	"kvferry/handoff"
 	"kvferry/kvcache"
-	"kvferry/load"
+	"kvferry/load/dispatch"
 )
 
 // A flight is a request on its way through the cluster, as the proxy sees it. Package attempt
@@ -55,7 +55,7 @@ func prefixHashes(prompt []kvcache.Token, blockTokens int) []kvcache.Hash {
 }
 
 // arrived submits the request that is there now.
-func (c *cluster) arrived(s *load.Sending) {
+func (c *cluster) arrived(s *dispatch.Sending) {
 	c.stats.Requests++
 	f := &flight{id: uint64(s.Index) + 1, prompt: s.Conversation(), arrived: c.now, continued: s.Continued}
 	f.Outcome = Outcome{Index: s.Index, ID: s.ID, Due: s.Due, Arrived: c.now, PromptTokens: len(f.prompt), MaxTokens: s.MaxTokens}
@@ -213,7 +213,7 @@ func (c *cluster) end(f *flight) {
 	if c.cfg.OnProgress != nil && c.stats.Ended&0x3ff == 0 {
 		c.cfg.OnProgress(c.stats.Ended)
 	}
-	c.queue.Ended(f.Index, f.Last, load.Answer{Tokens: f.answer}, f.Err != nil)
+	c.queue.Ended(f.Index, f.Last, dispatch.Answer{Tokens: f.answer}, f.Err != nil)
 	c.expect()
 }
 

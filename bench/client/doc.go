@@ -6,7 +6,7 @@
 // and package wire for many streams; no other library.
 //
 //	Ready ──▶ Probe: Accepts ──▶ Run
-//	load ──▶ draw, encode (64 ahead) ──▶ load.Queue: due, room, what it follows ──▶ POST, read the answer ──▶ Record ──▶ Meter
+//	load ──▶ draw, encode (64 ahead) ──▶ dispatch.Queue: due, room, what it follows ──▶ POST, read the answer ──▶ Record ──▶ Meter
 //
 // In an open loop every request is sent at its intended time by a goroutine of its own,
 // however slow the server is, and both the intended and the real sending time are

@@ -10,6 +10,7 @@ import (
 
 	"kvferry/kvcache"
 	"kvferry/load"
+	"kvferry/load/dispatch"
 )
 
 // An encoder makes the bodies of requests: what a server accepts, and no more. It is
@@ -28,7 +29,7 @@ type encoder struct {
 
 // encode is the body of a request; before is the conversation that it continues, nil for
 // none.
-func (e *encoder) encode(r *load.Request, before *load.Turn) []byte {
+func (e *encoder) encode(r *load.Request, before *dispatch.Turn) []byte {
 	b := body{bytes: make([]byte, 0, 256+8*len(r.Prompt)+len(r.Text)+len(r.Text)/8), extra: e.extra}
 	b.bytes = append(b.bytes, '{')
 	if e.backend.kind != generate && b.key("model") { // SGLang's own API has one model
@@ -92,10 +93,10 @@ func (c *Client) encoder(model string) *encoder {
 
 // unanswered reports whether the prompt of the next turn lacks an answer: nobody knew it, or
 // not in the form in which the prompt is sent.
-func (e *encoder) unanswered(last *load.Turn, r *load.Request) bool {
+func (e *encoder) unanswered(last *dispatch.Turn, r *load.Request) bool {
 	turns := conversation(last)
 	_, ids := e.ids(turns, r)
-	return slices.ContainsFunc(turns, func(t *load.Turn) bool {
+	return slices.ContainsFunc(turns, func(t *dispatch.Turn) bool {
 		if ids {
 			return len(e.answered(t)) == 0
 		}
@@ -117,7 +118,7 @@ func (e *encoder) sampling(b *body, r *load.Request) {
 }
 
 // prompt is what is asked, with the conversation before it.
-func (e *encoder) prompt(b *body, r *load.Request, before *load.Turn) {
+func (e *encoder) prompt(b *body, r *load.Request, before *dispatch.Turn) {
 	turns := conversation(before)
 	if e.backend.kind == chat {
 		if b.key("messages") {
@@ -139,7 +140,7 @@ func (e *encoder) prompt(b *body, r *load.Request, before *load.Turn) {
 }
 
 // conversation is the turns before a request, the first one first.
-func conversation(last *load.Turn) (turns []*load.Turn) {
+func conversation(last *dispatch.Turn) (turns []*dispatch.Turn) {
 	for t := last; t != nil; t = t.Before {
 		turns = append(turns, t)
 	}
@@ -148,7 +149,7 @@ func conversation(last *load.Turn) (turns []*load.Turn) {
 }
 
 // messages are those of a chat.
-func (e *encoder) messages(b *body, turns []*load.Turn, r *load.Request) {
+func (e *encoder) messages(b *body, turns []*dispatch.Turn, r *load.Request) {
 	message := func(role, text string) {
 		if b.bytes[len(b.bytes)-1] == '}' {
 			b.bytes = append(b.bytes, ',')
@@ -167,7 +168,7 @@ func (e *encoder) messages(b *body, turns []*load.Turn, r *load.Request) {
 
 // ids are the prompt as token ids, if that is how it is sent: the server takes them, and
 // they are known of all that is asked. An answer whose ids nobody knows is left out.
-func (e *encoder) ids(turns []*load.Turn, r *load.Request) (all []kvcache.Token, ok bool) {
+func (e *encoder) ids(turns []*dispatch.Turn, r *load.Request) (all []kvcache.Token, ok bool) {
 	if e.accepts.Prompt != PromptIDs {
 		return nil, false
 	}
@@ -191,7 +192,7 @@ func (e *encoder) ids(turns []*load.Turn, r *load.Request) (all []kvcache.Token,
 }
 
 // answered are the ids of a turn's answer: the server's own, or the tokenizer's of its text.
-func (e *encoder) answered(t *load.Turn) []kvcache.Token {
+func (e *encoder) answered(t *dispatch.Turn) []kvcache.Token {
 	if len(t.Answer.Tokens) == 0 && e.tokenizer != nil {
 		return e.tokenizer.Encode(t.Answer.Text, false)
 	}
@@ -199,7 +200,7 @@ func (e *encoder) answered(t *load.Turn) []kvcache.Token {
 }
 
 // whole is the prompt as text.
-func (e *encoder) whole(turns []*load.Turn, r *load.Request) string {
+func (e *encoder) whole(turns []*dispatch.Turn, r *load.Request) string {
 	text := e.text(r.Prompt, r.Text)
 	if len(turns) == 0 {
 		return text

@@ -7,6 +7,7 @@ import (
 
 	"kvferry/kvcache"
 	"kvferry/load"
+	"kvferry/load/dispatch"
 )
 
 // letters is a tokenizer whose tokens are bytes. The client needs no more of one.
@@ -41,15 +42,15 @@ func TestEncode(t *testing.T) {
 	const chatTail = `,"max_completion_tokens":6,"temperature":0,"ignore_eos":true,"stream":true,"stream_options":{"include_usage":true},"return_breakdown":true}`
 	const native = `,"sampling_params":{"max_new_tokens":6,"temperature":0,"ignore_eos":true},"stream":true}`
 	onlyText := func(a *Accepts) { a.Prompt = PromptText }
-	first := &load.Turn{Prompt: []kvcache.Token{97}, Answer: load.Answer{Tokens: []kvcache.Token{98}, Text: "b"}}
-	second := &load.Turn{Before: first, Prompt: []kvcache.Token{99}, Answer: load.Answer{Text: "d"}}
-	spoken := &load.Turn{Text: "Hello", Answer: load.Answer{Text: " there"}}
+	first := &dispatch.Turn{Prompt: []kvcache.Token{97}, Answer: dispatch.Answer{Tokens: []kvcache.Token{98}, Text: "b"}}
+	second := &dispatch.Turn{Before: first, Prompt: []kvcache.Token{99}, Answer: dispatch.Answer{Text: "d"}}
+	spoken := &dispatch.Turn{Text: "Hello", Answer: dispatch.Answer{Text: " there"}}
 	for _, c := range []struct {
 		name   string
 		cfg    Config
 		accept func(*Accepts)
 		asked  load.Request
-		before *load.Turn
+		before *dispatch.Turn
 		want   string
 	}{
 		{name: "ids", asked: ids, want: `{"model":"m","prompt":[104,105]` + tail},

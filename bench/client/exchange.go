@@ -16,6 +16,7 @@ import (
 	"kvferry/bench/client/wire"
 	"kvferry/bench/figure"
 	"kvferry/load"
+	"kvferry/load/dispatch"
 )
 
 var errTimeout = errors.New("the client's timeout")
@@ -25,7 +26,7 @@ var buffers = sync.Pool{New: func() any { b := make([]byte, 16<<10); return &b }
 
 // complete sends one request and fills in its record. The answer is for those that
 // continue it.
-func (c *Client) complete(ctx context.Context, e *encoder, start time.Duration, r *Record, s *load.Sending, body []byte) (load.Answer, error) {
+func (c *Client) complete(ctx context.Context, e *encoder, start time.Duration, r *Record, s *dispatch.Sending, body []byte) (dispatch.Answer, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.Timeout, fmt.Errorf("not over within %v, %w", c.cfg.Timeout, errTimeout))
 	defer cancel()
 	a := &answer{
@@ -39,7 +40,7 @@ func (c *Client) complete(ctx context.Context, e *encoder, start time.Duration, 
 			i = c.cfg.Assign(s.Index, &s.Request)
 		}
 		if i < 0 || i >= n {
-			return load.Answer{}, faulty(FaultRequest, fmt.Errorf("worker %d of %d", i, n))
+			return dispatch.Answer{}, faulty(FaultRequest, fmt.Errorf("worker %d of %d", i, n))
 		}
 		t = c.targets[i]
 		r.Worker = t.base
@@ -47,7 +48,7 @@ func (c *Client) complete(ctx context.Context, e *encoder, start time.Duration, 
 	err := a.end(because(ctx, c.exchange(ctx, t, start, r, body, a)))
 	r.Finish = figure.Seconds(c.clock.Now() - start)
 	c.count(e, r, &s.Request, a)
-	return load.Answer{Tokens: a.ids, Text: string(a.text)}, err
+	return dispatch.Answer{Tokens: a.ids, Text: string(a.text)}, err
 }
 
 // exchange sends a request and has a take the answer. An error is of the connection, or a's.

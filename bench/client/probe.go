@@ -12,6 +12,7 @@ import (
 
 	"kvferry/kvcache"
 	"kvferry/load"
+	"kvferry/load/dispatch"
 )
 
 // probeTokens is what a probe asks for: enough to see whether the answer streams.
@@ -166,7 +167,7 @@ func (p *prober) try(ctx context.Context, a Accepts) (r *Record, err error) {
 	c := p.client
 	e := c.encoder(p.model)
 	e.accepts = a
-	asked := load.Sending{Request: load.Request{ID: c.name + "-probe", MaxTokens: probeTokens}, Continued: true}
+	asked := dispatch.Sending{Request: load.Request{ID: c.name + "-probe", MaxTokens: probeTokens}, Continued: true}
 	for i := range 8 {
 		asked.Prompt = append(asked.Prompt, kvcache.Token(1000+i))
 	}
@@ -178,7 +179,7 @@ func (p *prober) try(ctx context.Context, a Accepts) (r *Record, err error) {
 	err = Poll(ctx, func() error {
 		r = &Record{RequestID: asked.ID, MaxTokens: probeTokens}
 		p.found.Probed++
-		var answer load.Answer
+		var answer dispatch.Answer
 		answer, fatal = c.complete(ctx, e, c.clock.Now(), r, &asked, body)
 		p.ids = len(answer.Tokens) > 0
 		if ctx.Err() != nil || notYet(fatal) {

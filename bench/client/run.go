@@ -9,10 +9,11 @@ import (
 
 	"kvferry/bench/figure"
 	"kvferry/load"
+	"kvferry/load/dispatch"
 )
 
 // Run asks the server what the load says: each request when it is due and there is room
-// for it (see [load.Queue]), whatever the others do. It returns how long the run was, once
+// for it (see [dispatch.Queue]), whatever the others do. It returns how long the run was, once
 // all requests are over and l.End has passed. done is told of each request when it is
 // over, of one at a time; the record is done's to keep.
 //
@@ -43,7 +44,7 @@ func (c *Client) Run(ctx context.Context, model string, l load.Load, done func(*
 
 	l.Source = from
 	r := &run{
-		client: c, encoder: e, drawn: from, queue: load.NewQueue(l), start: c.clock.Now(), alarm: alarm, done: done,
+		client: c, encoder: e, drawn: from, queue: dispatch.New(l), start: c.clock.Now(), alarm: alarm, done: done,
 		ends: make(chan ended, 256),
 	}
 	err = r.loop(ctx)
@@ -62,7 +63,7 @@ type run struct {
 	client *Client
 	*encoder
 	drawn *drawing
-	queue *load.Queue
+	queue *dispatch.Queue
 	start time.Duration
 	alarm *alarm
 	ends  chan ended     // requests that are over
@@ -76,7 +77,7 @@ type run struct {
 type ended struct {
 	index  int
 	at     time.Duration // since the run's start
-	answer load.Answer
+	answer dispatch.Answer
 	failed bool
 }
 
@@ -103,7 +104,7 @@ func (r *run) loop(ctx context.Context) error {
 		}
 		var due <-chan struct{}
 		var busy <-chan time.Time
-		if at := r.queue.Wake(now); at != load.Never {
+		if at := r.queue.Wake(now); at != dispatch.Never {
 			due, busy = r.alarm.set(r.start + at)
 		}
 		select {
@@ -135,7 +136,7 @@ func (r *run) finish() {
 var errSkipped = errors.New("not sent: a request that it follows failed")
 
 // send sends a request. It does not wait for the answer.
-func (r *run) send(ctx context.Context, s load.Sending) error {
+func (r *run) send(ctx context.Context, s dispatch.Sending) error {
 	c := r.client
 	body := r.drawn.take(s.Index)
 	rec := &Record{

@@ -1,4 +1,4 @@
-package load
+package dispatch
 
 import (
 	"errors"
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"kvferry/kvcache"
+	"kvferry/load"
 )
 
 // A reply is a server of the tests: request i takes that long.
@@ -17,14 +18,14 @@ type reply func(i int) (took time.Duration, failed bool)
 
 // play runs a load to its end, as fast as the queue lets it, and writes a line for each
 // thing that happens: times are milliseconds.
-func play(t *testing.T, l Load, r reply) (lines []string, err error) {
+func play(t *testing.T, l load.Load, r reply) (lines []string, err error) {
 	t.Helper()
 	type end struct {
 		at     time.Duration
 		index  int
 		failed bool
 	}
-	q, now := NewQueue(l), time.Duration(0)
+	q, now := New(l), time.Duration(0)
 	var ends []end
 	note := func(format string, args ...any) {
 		lines = append(lines, fmt.Sprintf("%4d ", now.Milliseconds())+fmt.Sprintf(format, args...))
@@ -87,63 +88,63 @@ func TestQueue(t *testing.T) {
 	say := func(tokens ...kvcache.Token) []kvcache.Token { return tokens }
 	for _, c := range []struct {
 		name  string
-		load  List
-		set   Load
+		load  load.List
+		set   load.Load
 		reply reply
 		want  string
 	}{
-		{"open loop: nobody waits for another", List{{At: 0}, {At: 5 * ms}, {At: 5 * ms}, {At: 9 * ms}}, Load{}, takes(time.Second), `
+		{"open loop: nobody waits for another", load.List{{At: 0}, {At: 5 * ms}, {At: 5 * ms}, {At: 9 * ms}}, load.Load{}, takes(time.Second), `
 			0 0 goes
 			5 1 goes
 			5 2 goes
 			9 3 goes`},
-		{"closed loop: the next goes when one has ended", List{{}, {}, {}, {}}, Load{InFlight: 2}, func(i int) (time.Duration, bool) { return time.Duration(i+1) * 10 * ms, false }, `
+		{"closed loop: the next goes when one has ended", load.List{{}, {}, {}, {}}, load.Load{InFlight: 2}, func(i int) (time.Duration, bool) { return time.Duration(i+1) * 10 * ms, false }, `
 			0 0 goes
 			0 1 goes
 			10 2 goes, due 0, room 10
 			20 3 goes, due 0, room 20`},
-		{"room before it is due is not mentioned", List{{}, {At: 50 * ms}, {At: 51 * ms}}, Load{InFlight: 1}, takes(10 * ms), `
+		{"room before it is due is not mentioned", load.List{{}, {At: 50 * ms}, {At: 51 * ms}}, load.Load{InFlight: 1}, takes(10 * ms), `
 			0 0 goes
 			50 1 goes
 			60 2 goes, due 51, room 60`},
-		{"turns: due some time after the answer, which they carry", List{
+		{"turns: due some time after the answer, which they carry", load.List{
 			{Prompt: say(1)}, {Prompt: say(2), After: []int{0}, Delay: 5 * ms, Continues: true}, {Prompt: say(3), After: []int{1}, Continues: true}, {At: 12 * ms, Prompt: say(4)},
-		}, Load{}, takes(10 * ms), `
+		}, load.Load{}, takes(10 * ms), `
 			0 0 goes
 			12 3 goes
 			15 1 goes, says [1 100 2]
 			25 2 goes, says [1 100 2 101 3]`},
-		{"a join waits for the last, and not less than At", List{{}, {}, {After: []int{0, 1}, Delay: ms}, {At: 90 * ms, After: []int{0}}}, Load{}, func(i int) (time.Duration, bool) { return time.Duration(10*i+10) * ms, false }, `
+		{"a join waits for the last, and not less than At", load.List{{}, {}, {After: []int{0, 1}, Delay: ms}, {At: 90 * ms, After: []int{0}}}, load.Load{}, func(i int) (time.Duration, bool) { return time.Duration(10*i+10) * ms, false }, `
 			0 0 goes
 			0 1 goes
 			21 2 goes
 			90 3 goes`},
-		{"what follows a failure is skipped, and what follows that", List{{}, {After: []int{0}}, {After: []int{1}}, {At: 5 * ms}, {At: 6 * ms, After: []int{0, 3}}}, Load{InFlight: 1}, func(i int) (time.Duration, bool) { return 10 * ms, i == 0 }, `
+		{"what follows a failure is skipped, and what follows that", load.List{{}, {After: []int{0}}, {After: []int{1}}, {At: 5 * ms}, {At: 6 * ms, After: []int{0, 3}}}, load.Load{InFlight: 1}, func(i int) (time.Duration, bool) { return 10 * ms, i == 0 }, `
 			0 0 goes
 			10 1 skipped
 			10 2 skipped
 			10 3 goes, due 5, room 10
 			10 4 skipped`},
-		{"a conversation goes on before another begins", List{{}, {After: []int{0}}, {After: []int{1}}, {}, {After: []int{3}}}, Load{InFlight: 1}, takes(10 * ms), `
+		{"a conversation goes on before another begins", load.List{{}, {After: []int{0}}, {After: []int{1}}, {}, {After: []int{3}}}, load.Load{InFlight: 1}, takes(10 * ms), `
 			0 0 goes
 			10 1 goes
 			20 2 goes
 			30 3 goes, due 0, room 30
 			40 4 goes`},
-		{"a turn that waits for others too continues the one it names", List{
+		{"a turn that waits for others too continues the one it names", load.List{
 			{Prompt: say(1)}, {Prompt: say(2), After: []int{0}}, {Prompt: say(3), After: []int{0}}, {Prompt: say(4), After: []int{1, 2}, Continues: true},
-		}, Load{}, func(i int) (time.Duration, bool) { return time.Duration(10*i+10) * ms, false }, `
+		}, load.Load{}, func(i int) (time.Duration, bool) { return time.Duration(10*i+10) * ms, false }, `
 			0 0 goes
 			10 1 goes
 			10 2 goes
 			40 3 goes, says [2 101 4]`},
-		{"those that were over before are not waited for", List{{}, {At: 100 * ms}, {At: 120 * ms}, {After: []int{0}, Delay: 3 * ms}, {At: 130 * ms}}, Load{}, takes(10 * ms), `
+		{"those that were over before are not waited for", load.List{{}, {At: 100 * ms}, {At: 120 * ms}, {After: []int{0}, Delay: 3 * ms}, {At: 130 * ms}}, load.Load{}, takes(10 * ms), `
 			0 0 goes
 			100 1 goes
 			120 2 goes
 			120 3 goes, due 13
 			130 4 goes`},
-		{"nothing is sent from Until on", List{{}, {At: 5 * ms}, {At: 10 * ms}, {After: []int{0}}}, Load{Until: 10 * ms}, takes(20 * ms), `
+		{"nothing is sent from Until on", load.List{{}, {At: 5 * ms}, {At: 10 * ms}, {After: []int{0}}}, load.Load{Until: 10 * ms}, takes(20 * ms), `
 			0 0 goes
 			5 1 goes`},
 	} {
@@ -169,7 +170,7 @@ func TestQueue(t *testing.T) {
 // TestQueueRoom: who has room and when, by the order in which requests went out: ends may be
 // told late, and out of order.
 func TestQueueRoom(t *testing.T) {
-	q := NewQueue(Load{Source: &List{{}, {}, {}, {}}, InFlight: 2})
+	q := New(load.Load{Source: &load.List{{}, {}, {}, {}}, InFlight: 2})
 	for range 2 {
 		if _, ok, err := q.Next(0); !ok || err != nil {
 			t.Fatal(ok, err)
@@ -186,7 +187,7 @@ func TestQueueRoom(t *testing.T) {
 
 // TestQueueUntil: what is due after the end is not waited for.
 func TestQueueUntil(t *testing.T) {
-	q := NewQueue(Load{Source: &List{{}, {At: time.Hour}}, Until: 5 * ms})
+	q := New(load.Load{Source: &load.List{{}, {At: time.Hour}}, Until: 5 * ms})
 	if _, ok, err := q.Next(0); !ok || err != nil {
 		t.Fatal(ok, err)
 	}
@@ -208,40 +209,40 @@ func TestQueueUntil(t *testing.T) {
 // TestQueueRefuses: what a source must not say ends the run, and names the request.
 func TestQueueRefuses(t *testing.T) {
 	for _, c := range []struct {
-		load List
+		load load.List
 		want string
 	}{
-		{List{{At: 2 * ms}, {At: ms}}, "request 1: the load goes back in time: due at 1ms after 2ms"},
-		{List{{At: -1}}, "request 0: the load goes back in time: due at -1ns"},
-		{List{{}, {After: []int{0}, Delay: -1}}, "request 1: due at 0s, -1ns after others"},
-		{List{{}, {After: []int{1}}}, "request 1: it follows request 1"},
-		{List{{}, {After: []int{-1}}}, "request 1: it follows request -1"},
-		{List{{Continues: true}}, "request 0: it continues no request"},
-		{List{{}, {At: 50 * ms}, {After: []int{0}, Continues: true}}, "request 2: it continues request 0, which has gone"},
+		{load.List{{At: 2 * ms}, {At: ms}}, "request 1: the load goes back in time: due at 1ms after 2ms"},
+		{load.List{{At: -1}}, "request 0: the load goes back in time: due at -1ns"},
+		{load.List{{}, {After: []int{0}, Delay: -1}}, "request 1: due at 0s, -1ns after others"},
+		{load.List{{}, {After: []int{1}}}, "request 1: it follows request 1"},
+		{load.List{{}, {After: []int{-1}}}, "request 1: it follows request -1"},
+		{load.List{{Continues: true}}, "request 0: it continues no request"},
+		{load.List{{}, {At: 50 * ms}, {After: []int{0}, Continues: true}}, "request 2: it continues request 0, which has gone"},
 	} {
-		if _, err := play(t, Load{Source: &c.load}, takes(ms)); err == nil || !strings.HasPrefix(err.Error(), c.want) {
+		if _, err := play(t, load.Load{Source: &c.load}, takes(ms)); err == nil || !strings.HasPrefix(err.Error(), c.want) {
 			t.Errorf("%v: want %s...", err, c.want)
 		}
 	}
 	broken := errors.New("broken")
-	if lines, err := play(t, Load{Source: failing{broken}}, takes(ms)); !errors.Is(err, broken) || len(lines) > 0 {
+	if lines, err := play(t, load.Load{Source: failing{broken}}, takes(ms)); !errors.Is(err, broken) || len(lines) > 0 {
 		t.Errorf("%v, %v", lines, err)
 	}
 }
 
 type failing struct{ err error }
 
-func (f failing) Next() (Request, bool, error) { return Request{}, false, f.err }
+func (f failing) Next() (load.Request, bool, error) { return load.Request{}, false, f.err }
 
 // TestQueueAnyLoad: over random loads of roots and followers every request goes out once or is
 // skipped, none before it is due, before what it follows, or beyond the room.
 func TestQueueAnyLoad(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		var l List
+		var l load.List
 		at := time.Duration(0)
 		for i := range 60 {
-			r := Request{Delay: time.Duration(rng.IntN(5)) * ms}
+			r := load.Request{Delay: time.Duration(rng.IntN(5)) * ms}
 			if i > 0 && rng.IntN(2) == 0 {
 				for range 1 + rng.IntN(3) {
 					r.After = append(r.After, rng.IntN(i))
@@ -260,7 +261,7 @@ func TestQueueAnyLoad(t *testing.T) {
 			failed[i] = rng.IntN(20) == 0
 		}
 		inFlight := rng.IntN(4)
-		q, now := NewQueue(Load{Source: &l, InFlight: inFlight}), time.Duration(0)
+		q, now := New(load.Load{Source: &l, InFlight: inFlight}), time.Duration(0)
 		var under []int
 		gone := 0
 		for !q.Done() {

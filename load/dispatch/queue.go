@@ -1,4 +1,11 @@
-package load
+// Package dispatch says which request of a load goes out when: by its time, by what it follows,
+// and by how many may be under way at once. The live client (bench/client) and the simulator (sim)
+// both run on its [Queue], a machine without clock and goroutines.
+//
+// Times are since the start of the run. A queue keeps the requests that wait, the conversations
+// that they continue, and 8 bytes for each request that has gone; what it hands out is the
+// caller's.
+package dispatch
 
 import (
 	"cmp"
@@ -9,6 +16,7 @@ import (
 	"time"
 
 	"kvferry/kvcache"
+	"kvferry/load"
 )
 
 // Never is the time of what nothing but another event can bring about. Queue.ends has it of
@@ -34,7 +42,7 @@ const (
 // the requests that wait, the conversations that they continue, and 8 bytes for each
 // request that has gone. It is for one goroutine.
 type Queue struct {
-	load  Load
+	load  load.Load
 	drawn int   // requests taken from the source
 	over  bool  // it has no more
 	err   error // the first
@@ -61,7 +69,7 @@ type Turn struct {
 	Before   *Turn // nil of the first
 	Prompt   []kvcache.Token
 	Text     string
-	Messages []Message
+	Messages []load.Message
 	Answer   Answer
 }
 
@@ -73,7 +81,7 @@ type Answer struct {
 
 // A Sending is a request that goes out.
 type Sending struct {
-	Request
+	load.Request
 	Index   int           // in the stream, from 0
 	Due     time.Duration // At, or later by what it followed
 	Room    time.Duration // when there was room for it; 0 if that was before it was due
@@ -103,15 +111,15 @@ func (s *Sending) Conversation() []kvcache.Token {
 
 // An item is a request in the queue.
 type item struct {
-	Request
+	load.Request
 	index   int
 	left    int           // requests that it still waits for
 	due     time.Duration // once left is 0
 	history *Turn
 }
 
-// NewQueue begins a run of the load, which is still the caller's to close.
-func NewQueue(l Load) *Queue {
+// New begins a run of the load, which is still the caller's to close.
+func New(l load.Load) *Queue {
 	return &Queue{
 		load: l, slots: make([]time.Duration, l.InFlight),
 		waiting: map[int][]*item{}, failed: map[int]bool{}, goesOn: map[int]bool{}, turns: map[int]*Turn{},
@@ -244,7 +252,7 @@ func (q *Queue) read() {
 }
 
 // check holds a request to what package load says of it.
-func (q *Queue) check(r *Request) error {
+func (q *Queue) check(r *load.Request) error {
 	bad := func(format string, args ...any) error {
 		return fmt.Errorf("request %d: %w", q.drawn, fmt.Errorf(format, args...))
 	}
