@@ -85,7 +85,7 @@ var layers = map[string]layer{
 		module:    []string{"bench/server", "clock", "config", "kvcache", "load", "engine", "handoff", "placement", "sim", "bench/client", "bench/figure", "bench/machine", "bench/page", "bench/simulation"},
 		libraries: []string{"gonum.org/v1/plot", "github.com/schollz/progressbar/v3"},
 	},
-	"bench/client":            {module: []string{"bench/client/wire", "load", "clock", "kvcache", "config", "bench/figure"}, tests: []string{"bench/nullserver"}}, // a library: it needs no other
+	"bench/client":            {module: []string{"bench/client/wire", "load", "load/dispatch", "clock", "kvcache", "config", "bench/figure"}, tests: []string{"bench/nullserver"}}, // a library: it needs no other
 	"bench/client/wire":       {libraries: []string{xsys}},
 	"bench/nullserver":        {module: []string{"clock", "bench/figure"}},
 	"bench/client/clienttest": {},

@@ -63,7 +63,7 @@ type usage struct {
 
 var (
 	helpFlag    = regexp.MustCompile(`(?m)^ +(?:-\w, )?(--[a-z0-9-]+)`)
-	helpCommand = regexp.MustCompile(`(?m)^  ([a-z]+) +[A-Z]`)
+	helpCommand = regexp.MustCompile(`(?m)^  ([a-z-]+) +[A-Z]`)
 )
 
 var usages = sync.OnceValues(func() (usage, error) {

@@ -28,9 +28,13 @@ func AddGroups(cmd *cobra.Command, groups ...Group) {
 		if c.HasExample() {
 			fmt.Fprintf(&b, "\nExamples:\n%s\n", c.Example)
 		}
+		b.WriteString("\nFlags:\n")
 		listed := map[string]bool{}
-		for _, g := range groups {
-			fmt.Fprintf(&b, "\n%s:\n%s", g.Title, g.Flags.FlagUsages())
+		for i, g := range groups {
+			if i > 0 {
+				b.WriteByte('\n')
+			}
+			fmt.Fprintf(&b, "  %s:\n%s", g.Title, g.Flags.FlagUsages())
 			g.Flags.VisitAll(func(f *pflag.Flag) { listed[f.Name] = true })
 		}
 		rest := pflag.NewFlagSet("", pflag.ContinueOnError)
@@ -40,7 +44,7 @@ func AddGroups(cmd *cobra.Command, groups ...Group) {
 			}
 		})
 		if rest.HasAvailableFlags() {
-			fmt.Fprintf(&b, "\nOther flags:\n%s", rest.FlagUsages())
+			fmt.Fprintf(&b, "\n  Others:\n%s", rest.FlagUsages())
 		}
 		_, err := fmt.Fprint(c.OutOrStderr(), b.String())
 		return err

@@ -28,6 +28,8 @@ type loadFlags struct {
 	assignment string
 	names      []string // --lora-name, and how they are distributed
 	picks      string
+	input      int // --input-len and --output-len, of any dataset
+	output     int
 	minutes    int // of an interval of the functions' trace
 }
 
@@ -44,6 +46,8 @@ func (f *loadFlags) register(fs *pflag.FlagSet) {
 	fs.Float64Var(&l.RampUp.End, "ramp-up-end-rps", 0, "requests a second at the last request")
 	fs.DurationVar(&l.Duration, "duration", 0, "send requests for this long; one that is due later is not sent (default: all of them)")
 	fs.IntVar(&l.InFlight, "max-concurrency", 0, "requests under way at once; one that is due then waits for another's end (default: any number)")
+	fs.IntVar(&f.input, "input-len", 0, "prompt tokens, of any dataset that has an option for them")
+	fs.IntVar(&f.output, "output-len", 0, "output tokens, of any dataset that has an option for them")
 	fs.IntVar(&l.InputLen, "random-input-len", 1024, "prompt tokens")
 	fs.IntVar(&l.OutputLen, "random-output-len", 128, "output tokens")
 	fs.Var(ratioFlag{l}, "random-range-ratio", "lengths are uniform in length x (1 -+ this), with --compat sglang from length x this to length; for vLLM's draws also {\"input\": 0.2, \"output\": 0.5}")
@@ -124,6 +128,18 @@ var shared = []string{"Kind", "Vocab", "Compat", "Tokenizer", "EOS", "InFlight",
 func (f *loadFlags) settle(changed func(string) bool, bad *config.Faults) {
 	l := &f.spec
 	l.Requests = f.numPrompts
+	if changed("input-len") {
+		for _, n := range []*int{&l.InputLen, &l.Sonnet.InputLen, &l.PrefixRepetition.SuffixLen, &l.SharedPrefix.QuestionLen} {
+			*n = f.input
+		}
+	}
+	if changed("output-len") {
+		for _, n := range []*int{&l.OutputLen, &l.Sonnet.OutputLen, &l.PrefixRepetition.OutputLen, &l.SharedPrefix.OutputLen, &l.ShareGPT.OutputLen, &l.Custom.OutputLen} {
+			*n = f.output
+		}
+	} else if l.Kind == "conversation" && !changed("random-output-len") {
+		l.OutputLen = 0 // as the file says
+	}
 	switch {
 	case f.ignoreEOS && f.heedEOS:
 		bad.Check("--ignore-eos", errors.New("--disable-ignore-eos says the contrary: leave one out"))
