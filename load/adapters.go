@@ -33,6 +33,8 @@ const (
 	AdapterZipf = "zipf"
 )
 
+// check notes what is wrong. Alpha is looked at only where the choice has one: it is a flag
+// with a default, which is set whatever the choice is.
 func (a Adapters) check(s Spec, bad *config.Faults) {
 	if len(a.Names) == 0 {
 		if a.Choice != "" && s.Functions.File == "" {
@@ -93,10 +95,13 @@ func (a Adapters) chooser(s Spec) chooser {
 	case s.Compat != "":
 		return func(from *Generators) int { return from.Python.Randrange(n) }
 	}
+	// A generator of its own: with and without adapters a seed draws the same prompts and times.
 	rng := rand.New(rand.NewPCG(s.Seed, 0x6b7666616461700a))
 	return func(*Generators) int { return rng.IntN(n) }
 }
 
+// skewed are SGLang's weights of n adapters, the first the largest. They are not scaled: numpy
+// divides by their sum, and in which order that is added up shows in the last bit.
 func skewed(n int, alpha float64) []float64 {
 	p := make([]float64, n)
 	for i := range p {
@@ -165,6 +170,8 @@ func (a *adapted) Next() (Request, bool, error) {
 	if !ok || err != nil {
 		return r, ok, err
 	}
+	// The source goes first. It has drawn what the tool's data set and arrivals draw before the
+	// adapter of this request.
 	r.Adapter = a.names[a.follow.next(&r, func() int { return a.chosen(a.from) })]
 	return r, true, nil
 }
@@ -183,6 +190,7 @@ func (f *following) next(r *Request, choose func() int) int {
 	} else {
 		n = choose()
 	}
+	// Every request has an entry, also one that follows: the next may follow it.
 	*f = append(*f, uint16(n))
 	return n
 }

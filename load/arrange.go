@@ -100,6 +100,7 @@ func checkRate(s Spec, bad *config.Faults) {
 	}
 }
 
+// checkBurstiness checks the shape of the gaps.
 func (s Spec) checkBurstiness(bad *config.Faults) {
 	// Below 0.001 nearly every gap is too short for a float64, and one is for ever.
 	constant := math.IsInf(s.Burstiness, 1)
@@ -108,6 +109,8 @@ func (s Spec) checkBurstiness(bad *config.Faults) {
 	}
 }
 
+// checkRamp checks a rate that grows. vLLM takes a start of 0 and then stops, because the first
+// request's rate is 0; it is refused here before anything is sent.
 func (s Spec) checkRamp(bad *config.Faults) {
 	r := s.RampUp
 	switch r.Strategy {
@@ -146,6 +149,8 @@ func (s Spec) arrange(k Kind, l Load) (Load, error) {
 	if s.InFlight > 0 {
 		l.InFlight = s.InFlight
 	}
+	// A kind that draws nothing of a tool's leaves the generators as the seed made them: so do
+	// the tools' data sets that read a file and choose nothing.
 	if l.Generators == nil {
 		g := newGenerators(s.Seed)
 		l.Generators = &g

@@ -37,6 +37,8 @@ type normalized struct {
 	n      int
 }
 
+// newNormalized draws the gaps of n requests once, on a copy of the generator, for their sum.
+// The client draws them all before it sends one; here 2.5 kB of generator stand for them.
 func newNormalized(n int, g gaps) *normalized {
 	first := g
 	first.from = g.from.Clone()
@@ -51,6 +53,8 @@ func newNormalized(n int, g gaps) *normalized {
 	return a
 }
 
+// Next scales as the client does: the sum first, then the product. The other order would round
+// differently.
 func (a *normalized) Next() (time.Duration, error) {
 	a.at += a.next(a.rate)
 	a.n++
@@ -67,10 +71,13 @@ type ramp struct {
 	n    int
 }
 
+// newRamp begins a ramp over n requests; a single one has the rate of the start.
 func newRamp(r RampUp, n int, g gaps) *ramp {
 	return &ramp{RampUp: r, gaps: g, last: float64(max(n-1, 1))}
 }
 
+// Next draws a gap at the rate of this request: of the share of requests that have gone, not of
+// the time.
 func (a *ramp) Next() (time.Duration, error) {
 	progress := float64(a.n) / a.last
 	rate := a.Start + (a.End-a.Start)*progress

@@ -40,8 +40,10 @@ type azure struct {
 	err         error // the first
 }
 
+// newAzure reads the rows, whose columns are in the order of the header.
 func newAzure(s Spec, rows *records.CSV) *azure { return &azure{Spec: s, rows: rows} }
 
+// Next parses the next row.
 func (a *azure) Next() (Request, bool, error) {
 	if a.err != nil || a.Requests > 0 && a.n == a.Requests {
 		return Request{}, false, a.err
@@ -60,6 +62,8 @@ func (a *azure) Next() (Request, bool, error) {
 	return r, true, nil
 }
 
+// request is what a row asks for. The first row's time is the run's beginning: the traces have
+// a date, and begin in the middle of a day.
 func (a *azure) request() (r Request, err error) {
 	at, err := parseTime(a.rows.Text(0))
 	if err != nil {
@@ -85,6 +89,8 @@ func (a *azure) request() (r Request, err error) {
 	if r.MaxTokens, err = a.tokens(2, "GeneratedTokens"); err != nil {
 		return r, err
 	}
+	// The number of the row, not its length, decides the tokens: two prompts of one length share
+	// nothing, as nobody knows what they shared.
 	r.Prompt = fill(make([]kvcache.Token, 0, input), input, (uint64(a.n)+1)*0x9e6c63d0676a9a99^a.Seed, a.Vocab)
 	return r, nil
 }

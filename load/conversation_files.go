@@ -31,6 +31,7 @@ type fileTurns struct {
 	n     int         // turns so far
 }
 
+// A fileRecord is a record in any of the forms. id may be a number, or a text.
 type fileRecord struct {
 	ID        any        `json:"id"`
 	SessionID *string    `json:"session_id"`
@@ -43,6 +44,8 @@ type fileRecord struct {
 	Timestamp *float64   `json:"timestamp"`
 }
 
+// A fileTurn is one of aiperf's turns. texts are what it sends as several inputs; here they are
+// one, a line each. Images and sound, which aiperf has besides, are passed over.
 type fileTurn struct {
 	Role      string            `json:"role"`
 	Text      *string           `json:"text"`
@@ -53,6 +56,7 @@ type fileTurn struct {
 	MaxTokens *float64          `json:"max_tokens"`
 }
 
+// A fileSaid is a message as OpenAI writes it, or as ShareGPT does.
 type fileSaid struct {
 	Role    string  `json:"role"`
 	Content *string `json:"content"`
@@ -60,8 +64,10 @@ type fileSaid struct {
 	Value   *string `json:"value"`
 }
 
+// rewind forgets the record that was read ahead.
 func (f *fileTurns) rewind() { f.ahead, f.n = nil, 0 }
 
+// next is the next conversation: one record, or the lines of one session.
 func (f *fileTurns) next(rows *records.JSON) (c conversation, ok bool, err error) {
 	r := f.ahead
 	f.ahead = nil
@@ -80,6 +86,8 @@ func (f *fileTurns) next(rows *records.JSON) (c conversation, ok bool, err error
 	return c, true, nil
 }
 
+// conversation makes one of a record. A session's name comes before a record's: aiperf's
+// lines of lengths have both.
 func (f *fileTurns) conversation(r *fileRecord, rows *records.JSON) (c conversation, err error) {
 	if r.SessionID != nil {
 		c.id = *r.SessionID
@@ -178,6 +186,8 @@ func (f *fileTurns) said(c *conversation, all []fileSaid) error {
 			}
 		}
 	}
+	// ShareGPT's conversations may end with a question; it is asked, if somebody says how long
+	// the answer is to be.
 	if len(now) > 0 && now[len(now)-1].Role != "system" { // a question without an answer
 		return end(len(all)-1, nil)
 	}
@@ -241,6 +251,7 @@ func answerLen(t Tokenizer, text string) int {
 	return max(len(t.Encode(text, false)), 1)
 }
 
+// milliseconds reads a time between turns; none is 0. 1e12 are 31 years.
 func milliseconds(where string, v *float64) (time.Duration, error) {
 	if v == nil {
 		return 0, nil
@@ -260,8 +271,10 @@ func milliseconds(where string, v *float64) (time.Duration, error) {
 // conversation without turns.
 type agenticTurns struct{ Spec }
 
+// rewind has nothing to forget.
 func (a *agenticTurns) rewind() {}
 
+// next is the next conversation that has a turn.
 func (a *agenticTurns) next(rows *records.JSON) (c conversation, ok bool, err error) {
 	for {
 		var turns []struct {

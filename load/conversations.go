@@ -53,6 +53,7 @@ var agenticTraceKind = Kind{
 	},
 }
 
+// checkConversations checks what is taken of a file.
 func (s Spec) checkConversations(bad *config.Faults) {
 	if s.Conversations.MaxTurns < 0 {
 		bad.Add("Conversations.MaxTurns", s.Conversations.MaxTurns, "use 1 or more, 0 for all")
@@ -89,6 +90,8 @@ type format interface {
 // that is one object has them.
 func (s Spec) openConversations(key string, f format) (Load, error) {
 	c := &conversations{Spec: s, key: key, format: f}
+	// The number of conversations is needed where some are put last, and where arrivals depend on
+	// it. Then the file is looked through once more, and nothing of it is kept.
 	if s.Conversations.Offset > 0 || s.drawsAll() {
 		n, err := c.count()
 		if err != nil {
@@ -161,6 +164,7 @@ func (c *conversations) reopen() error {
 	return nil
 }
 
+// Next is the next turn of this conversation, or the first of the next one.
 func (c *conversations) Next() (Request, bool, error) {
 	for c.err == nil {
 		if c.turn < len(c.now.turns) {
@@ -246,6 +250,8 @@ func (c *conversations) request() Request {
 	t := c.now.turns[c.turn]
 	r := Request{At: c.at, MaxTokens: t.output, Group: c.now.id, Messages: t.messages, Prompt: t.prompt}
 	if c.turn > 0 {
+		// A turn is due when the one before it has been answered. With timestamps it is also not
+		// before its own, so a fast server does not make the user faster.
 		r.At = 0
 		if first := c.now.turns[0].at; first != nil && t.at != nil && c.timed {
 			r.At = c.at + time.Duration(max(min((*t.at-*first)/1000/c.Speed, never.Seconds()/2), 0)*1e9)

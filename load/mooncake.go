@@ -78,12 +78,16 @@ type mooncakeLine struct {
 	offset    int64
 }
 
+// A mooncakeRecord is what SGLang reads of a line. It does not read input_length, so neither
+// does the prompt depend on it.
 type mooncakeRecord struct {
 	Timestamp    *float64 `json:"timestamp"` // ms
 	OutputLength *float64 `json:"output_length"`
 	HashIDs      []int64  `json:"hash_ids"`
 }
 
+// newMooncake looks through the lines, the first Spec.Requests of them as SGLang takes them
+// before it sorts.
 func newMooncake(s Spec, f *os.File) (*mooncake, error) {
 	m := &mooncake{Spec: s, file: f}
 	rows := records.NewJSON(s.File, io.NopCloser(f), "")
@@ -121,6 +125,7 @@ func newMooncake(s Spec, f *os.File) (*mooncake, error) {
 	return m, nil
 }
 
+// check says what is wrong with a line.
 func (r *mooncakeRecord) check(slowdown float64) error {
 	switch {
 	case r.Timestamp == nil:
@@ -134,6 +139,8 @@ func (r *mooncakeRecord) check(slowdown float64) error {
 	return err
 }
 
+// Next is the next round of this line, or the first of the next one. Rounds do not wait for
+// answers: SGLang puts a stand-in of as many words as were wanted in the answer's place.
 func (m *mooncake) Next() (Request, bool, error) {
 	if m.rounds == 0 || m.rounds == m.Mooncake.Rounds {
 		if m.err != nil || m.n == m.lines {

@@ -46,6 +46,8 @@ var multiTurnKind = Kind{
 	},
 }
 
+// multiTurn draws the turns of one conversation after the other, from the generator of random
+// prompts. What it keeps does not grow with the conversations.
 type multiTurn struct {
 	*draws
 	starts Arrivals
@@ -59,6 +61,8 @@ type multiTurn struct {
 // startAt says when the conversations begin.
 func (m *multiTurn) startAt(a Arrivals) { m.starts = a }
 
+// Next draws the next turn. The tokens of a turn are drawn when it is taken, so the order of
+// draws is that of the stream: turns of a conversation, then those of the next.
 func (m *multiTurn) Next() (Request, bool, error) {
 	if m.left == 0 {
 		if m.err != nil || m.Requests > 0 && m.n == m.Requests {
@@ -92,6 +96,8 @@ func (m *multiTurn) Next() (Request, bool, error) {
 	return r, true, nil
 }
 
+// think is how long a user thinks, uniformly between the two: real ones have long tails, and
+// a file of conversations has those.
 func think(rng *rand.Rand, m MultiTurn) time.Duration {
 	return m.MinThink + time.Duration(rng.Int64N(int64(m.MaxThink-m.MinThink)+1))
 }

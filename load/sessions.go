@@ -185,6 +185,9 @@ type group struct {
 // startAt says when the sessions begin.
 func (s *sessions) startAt(a Arrivals) { s.starts = a }
 
+// Next is the next call of the group that is being given out. When it is over, the earliest
+// group follows; a session is opened when it begins no later than that group, so what is in
+// memory are the sessions that overlap.
 func (s *sessions) Next() (Request, bool, error) {
 	for s.err == nil {
 		switch {
@@ -269,6 +272,8 @@ func (s *sessions) divide(o *opened) error {
 	return nil
 }
 
+// request makes a request of a call, once those that it follows have their places in the
+// stream.
 func (s *sessions) request(o *opened, call int, at time.Duration) Request {
 	c := o.Calls[call]
 	o.place[call] = s.n
@@ -302,6 +307,7 @@ func wekaPrompt(o *opened, call int, r *Request) {
 	if c.Shared {
 		salt = o.Seed
 	}
+	// Ids are small numbers from 0: without the 1 the first would have no part in the seed.
 	r.Prompt = make([]kvcache.Token, 0, c.Input)
 	for _, id := range c.Blocks {
 		r.Prompt = fill(r.Prompt, c.BlockSize, (uint64(id)+1)*0xd1342543de82ef95^salt, o.Vocab)

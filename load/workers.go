@@ -27,6 +27,7 @@ const (
 	WorkerAdapter = "adapter"
 )
 
+// check notes what is wrong.
 func (w Workers) check(bad *config.Faults) {
 	config.Between(bad, "Workers.Count", w.Count, 0, 1<<16)
 	switch w.Choice {
@@ -36,6 +37,7 @@ func (w Workers) check(bad *config.Faults) {
 	}
 }
 
+// assign puts workers on a source's requests.
 func (w Workers) assign(s Spec, source Source) Source {
 	a := &assigned{Source: source}
 	switch w.Choice {

@@ -95,6 +95,7 @@ func (h *held) Next() (*Session, error) {
 // Close has nothing to close: all was read.
 func (h *held) Close() error { return nil }
 
+// sort puts the sessions in order of their starts, equal ones of their names: maps have none.
 func (h *held) sort() {
 	slices.SortFunc(h.sessions, func(a, b *Session) int { return cmp.Or(a.Start.Compare(b.Start), cmp.Compare(a.ID, b.ID)) })
 }

@@ -55,6 +55,7 @@ type otlpValue struct {
 	} `json:"kvlistValue"`
 }
 
+// plain is the value as JSON would have it without OTLP's types.
 func (v *otlpValue) plain() any {
 	switch {
 	case v.Text != nil:
@@ -81,6 +82,7 @@ func (v *otlpValue) plain() any {
 	return nil
 }
 
+// text is an attribute that is a text; others are empty.
 func (a attrs) text(name string) string {
 	s, _ := a[name].(string)
 	return s
@@ -129,6 +131,9 @@ func (a attrs) calls() bool {
 	return false
 }
 
+// call reads what was asked and answered. Counts come before texts: they are the model's own.
+// Where only a text of the answer is there, its length is left to who has a tokenizer; the
+// limit that the request had is not its length.
 func (a attrs) call() (*Call, error) {
 	c := &Call{}
 	var err error
@@ -236,6 +241,7 @@ func said(fields map[string]any) string {
 	return string(text)
 }
 
+// contents is what all of them say.
 func contents(list []Message) string {
 	var all []string
 	for _, m := range list {

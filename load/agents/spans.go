@@ -102,6 +102,7 @@ type spanSet struct {
 	conversations map[string]string // of traces
 }
 
+// read adds the spans of a file.
 func (s *spanSet) read(name string, r io.Reader) error {
 	if s.conversations == nil {
 		s.conversations = map[string]string{}
@@ -138,6 +139,7 @@ func (s *spanSet) read(name string, r io.Reader) error {
 	}
 }
 
+// add adds a span. A call that failed is kept as a span: others may be its children.
 func (s *spanSet) add(v *spanJSON, where string) (err error) {
 	p := &span{
 		trace: cmp.Or(v.TraceID, v.OTLPTrace), id: cmp.Or(v.SpanID, v.OTLPSpan), parent: cmp.Or(v.ParentID, v.OTLPParent),
@@ -227,6 +229,8 @@ func session(id string, group []*span) (*Session, error) {
 	children := map[*span][]*span{}
 	var roots []*span
 	for _, p := range group {
+		// A parent that is not in the file was not exported, or not sampled: its children are
+		// beginnings.
 		if over := known[key{p.trace, p.parent}]; over != nil && over != p {
 			children[over] = append(children[over], p)
 		} else {
@@ -252,6 +256,7 @@ func session(id string, group []*span) (*Session, error) {
 	return newSession(id, time.Unix(0, int64(start)).UTC(), items), nil
 }
 
+// A tree makes items of spans; seen counts them, so that those in a circle are missed.
 type tree struct {
 	children map[*span][]*span
 	seen     int

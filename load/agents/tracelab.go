@@ -36,6 +36,8 @@ type TraceLab struct{ held }
 // that failed.
 const minSpawn = 10 * time.Second
 
+// A traceLabRound is a line. tool_wall_latency_ms is passed over: it is the difference of two
+// times that are there.
 type traceLabRound struct {
 	SessionID string   `json:"session_id"`
 	User      string   `json:"user"`
@@ -92,6 +94,7 @@ func ReadTraceLab(name string, r io.Reader) (*TraceLab, error) {
 	return newTraceLab(all), nil
 }
 
+// readRounds adds the rounds of a file to their sessions.
 func readRounds(name string, r io.Reader, all map[string]*coder) error {
 	rows := records.NewJSON(name, r, "")
 	for {
@@ -180,6 +183,7 @@ func (c *coder) add(v *traceLabRound) error {
 	return nil
 }
 
+// newTraceLab puts subagents into the sessions that they belong to, and those in order.
 func newTraceLab(all map[string]*coder) *TraceLab {
 	coders := make([]*coder, 0, len(all))
 	for _, c := range all {

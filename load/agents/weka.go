@@ -42,6 +42,8 @@ func OpenWeka(path string) (*Weka, error) {
 // ReadWeka reads sessions from r. name is for errors.
 func ReadWeka(name string, r io.Reader) *Weka { return &Weka{rows: records.NewJSON(name, r, "")} }
 
+// A wekaSession is a record. Sizes of the tools' and the system's prompts are in the format too;
+// they are parts of the first blocks, whose ids say what is shared.
 type wekaSession struct {
 	ID        string        `json:"id"`
 	BlockSize int           `json:"block_size"`
@@ -49,6 +51,8 @@ type wekaSession struct {
 	Requests  []wekaRequest `json:"requests"`
 }
 
+// A wekaRequest is a call or an agent that is started, as type says; pointers tell what is
+// missing. in and out are tokens.
 type wekaRequest struct {
 	T         *float64      `json:"t"` // s
 	Type      string        `json:"type"`
@@ -105,6 +109,7 @@ func (w *Weka) Close() error {
 	return w.rows.Close()
 }
 
+// session is the record with its calls in order.
 func (s *wekaSession) session() (*Session, error) {
 	if s.BlockSize < 1 || s.BlockSize > maxTokens {
 		return nil, fmt.Errorf("block_size: %d: use 1 to %d tokens", s.BlockSize, maxTokens)
@@ -139,6 +144,7 @@ func (s *wekaSession) items(requests []wekaRequest, zero time.Duration, where st
 	return items, nil
 }
 
+// item is one of the requests; where is its place in the file, for errors.
 func (s *wekaSession) item(r wekaRequest, zero time.Duration, where string) (*item, error) {
 	start, err := seconds(where+".t", r.T)
 	if err != nil {
@@ -188,6 +194,8 @@ func (s *wekaSession) agent(r wekaRequest, i *item, where string) (err error) {
 		if err != nil {
 			return err
 		}
+		// The specification has times since the agent was started; the published sessions have
+		// them since the session began. What is before the start can only be the former.
 		if first < i.start {
 			zero = i.start
 		}
@@ -205,6 +213,7 @@ func (s *wekaSession) agent(r wekaRequest, i *item, where string) (err error) {
 		}
 		i.end = max(i.end, i.start+time.Duration(math.Round(*r.Duration*1e6)))
 	}
+	// Nobody waits for it, so it never ends as far as others are concerned.
 	if r.Status == "async_launched" {
 		i.end = math.MaxInt64
 	}
@@ -217,6 +226,7 @@ const (
 	maxTokens  = 1 << 24
 )
 
+// seconds reads a time in a session, to the nanosecond.
 func seconds(field string, v *float64) (time.Duration, error) {
 	switch {
 	case v == nil:

@@ -123,6 +123,7 @@ type long struct {
 	line int // bytes since the last
 }
 
+// Read counts what has come since the last line's end.
 func (l *long) Read(p []byte) (int, error) {
 	if l.line > maxRow {
 		return 0, errLong

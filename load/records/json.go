@@ -66,6 +66,7 @@ func (j *JSON) Fault(err error) error { return Fault(j.name, j.line, err) }
 // Close closes what is read.
 func (j *JSON) Close() error { return Close(j.from) }
 
+// next is the next record as it stands in the file.
 func (j *JSON) next() (json.RawMessage, error) {
 	if !j.begun {
 		j.begun = true
@@ -175,6 +176,8 @@ func unmarshal(raw json.RawMessage, v any) error {
 	return err
 }
 
+// errLong is what the reader below the decoder ends a record with that is too long; the decoder
+// hands it on.
 var errLong = errors.New("record too long")
 
 // lines reads and knows on which line each byte is that the decoder has not left behind.
@@ -217,6 +220,8 @@ func (l *lines) first() (byte, error) {
 // allow lets the next record begin at that offset.
 func (l *lines) allow(offset int64) { l.limit = offset + l.most }
 
+// Read notes where lines end in what the decoder takes. It reads ahead of the records by its
+// buffer, so ends are kept until a record has gone beyond them.
 func (l *lines) Read(p []byte) (n int, err error) {
 	if l.offset > l.limit {
 		return 0, errLong
