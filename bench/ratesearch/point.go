@@ -25,7 +25,7 @@ func (p *Point) Share() float64 {
 
 // kept reports whether the share is what is wanted.
 func (p *Point) kept(attainment float64) bool {
-	return float64(p.Attained) >= attainment*float64(p.Requests)*(1-1e-12) // 0.99 x 100 is not 99
+	return float64(p.Attained) >= attainment*float64(p.Requests)*(1-1e-12) // 0.55 x 100 is more than 55
 }
 
 // sure reports whether more runs are not likely to change kept.

@@ -132,7 +132,7 @@ func TestKvferry(t *testing.T) {
 
 // TestLlamaAndTGI: of pages as small as theirs.
 func TestLlamaAndTGI(t *testing.T) {
-	read := func(text string) *Snapshot {
+	page := func(text string) *Snapshot {
 		s, err := Read(strings.NewReader(text))
 		if err != nil {
 			t.Fatal(err)
@@ -140,7 +140,7 @@ func TestLlamaAndTGI(t *testing.T) {
 		return s
 	}
 	llama := "# TYPE llamacpp:prompt_tokens_total counter\nllamacpp:prompt_tokens_total %d\nllamacpp:prompt_seconds_total %d\nllamacpp:tokens_predicted_total %d\n"
-	f := read(fmt.Sprintf(llama, 150, 3, 40)).Since(read(fmt.Sprintf(llama, 50, 1, 8)))
+	f := page(fmt.Sprintf(llama, 150, 3, 40)).Since(page(fmt.Sprintf(llama, 50, 1, 8)))
 	want(t, f, map[string]float64{ComputedTokens: 100, ComputeSeconds: 2, OutputTokens: 32})
 	if _, ok := f.Counts[InputTokens]; ok || f.Server != "llama.cpp" {
 		t.Errorf("%+v", f)
@@ -148,7 +148,7 @@ func TestLlamaAndTGI(t *testing.T) {
 	tgi := "# TYPE tgi_request_count counter\ntgi_request_count %d\n# TYPE tgi_request_input_length histogram\ntgi_request_input_length_bucket{le=\"+Inf\"} 1\n" +
 		"tgi_request_input_length_sum %d\ntgi_request_input_length_count 1\n# TYPE tgi_request_duration histogram\n" +
 		"tgi_request_duration_bucket{le=\"0.1\"} 0\ntgi_request_duration_bucket{le=\"+Inf\"} %d\ntgi_request_duration_sum %d\ntgi_request_duration_count %d\n"
-	f = read(fmt.Sprintf(tgi, 30, 700, 30, 60, 30)).Since(read(fmt.Sprintf(tgi, 10, 100, 10, 20, 10)))
+	f = page(fmt.Sprintf(tgi, 30, 700, 30, 60, 30)).Since(page(fmt.Sprintf(tgi, 10, 100, 10, 20, 10)))
 	want(t, f, map[string]float64{Requests: 20, InputTokens: 600})
 	if e := f.Latencies[E2EL]; f.Server != "TGI" || e.Values != 20 || e.MeanMS != 2000 || e.P99 != (Quantile{FromMS: 100, AboutMS: 100}) {
 		t.Errorf("%+v", f)
@@ -262,6 +262,24 @@ func TestRun(t *testing.T) {
 	if text, err := json.Marshal(r); err != nil || !bytes.Contains(text, []byte(`"mean_ttft_ms"`)) {
 		t.Errorf("%s, %v", text, err)
 	}
+}
+
+// TestEndlessPage: a page that does not end is left, whatever is in it.
+func TestEndlessPage(t *testing.T) {
+	_, err := read(io.MultiReader(strings.NewReader("# "), endless{}), 1<<20)
+	if err == nil || !strings.Contains(err.Error(), "more than 1 MiB") {
+		t.Error(err)
+	}
+}
+
+// endless has any number of letters.
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = 'a'
+	}
+	return len(p), nil
 }
 
 func TestNICs(t *testing.T) {
