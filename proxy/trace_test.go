@@ -14,8 +14,8 @@ import (
 	"kvferry/proto"
 )
 
-// ask posts a completion with a client's trace context and returns the answer's status.
-func (c *testCluster) ask(body, parent string) int {
+// traced posts a completion with a client's trace context and returns the answer's status.
+func (c *testCluster) traced(body, parent string) int {
 	c.t.Helper()
 	r := c.request(c.t.Context(), "/v1/completions", body)
 	if parent != "" {
@@ -45,7 +45,7 @@ func TestTraces(t *testing.T) {
 		`{"prompt":"hello world","max_tokens":5}`:               "00-" + traceID + "-" + spanID + "-00",
 		`{"prompt":"hello world","max_tokens":6,"n":2}`:         "",
 	} {
-		if status := c.ask(body, parent); status != http.StatusOK {
+		if status := c.traced(body, parent); status != http.StatusOK {
 			t.Fatalf("%s: %d", body, status)
 		}
 	}
@@ -118,7 +118,7 @@ func TestTracesRefused(t *testing.T) {
 	log := &logBuffer{}
 	c := newTestCluster(t, Config{OTLPTracesEndpoint: collector.URL, Logger: slog.New(slog.NewTextHandler(log, nil))})
 	c.addPair()
-	if status := c.ask(`{"prompt":"hello world","max_tokens":3}`, ""); status != http.StatusOK {
+	if status := c.traced(`{"prompt":"hello world","max_tokens":3}`, ""); status != http.StatusOK {
 		t.Fatal(status)
 	}
 	c.poll("a warning", func() bool { return strings.Contains(log.String(), "takes no spans") })
@@ -132,7 +132,7 @@ func TestTracesRefused(t *testing.T) {
 func TestTracesOff(t *testing.T) {
 	c := newTestCluster(t, Config{})
 	c.addPair()
-	if status := c.ask(`{"prompt":"hello world","max_tokens":3}`, "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"); status != http.StatusOK {
+	if status := c.traced(`{"prompt":"hello world","max_tokens":3}`, "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"); status != http.StatusOK {
 		t.Fatal(status)
 	}
 	if _, body := c.get("/metrics"); strings.Contains(body, "kvferry:spans") {
