@@ -154,15 +154,24 @@ func (e *encoder) messages(b *body, turns []*dispatch.Turn, r *load.Request) {
 		if b.bytes[len(b.bytes)-1] == '}' {
 			b.bytes = append(b.bytes, ',')
 		}
-		b.bytes = append(b.bytes, `{"role":"`+role+`","content":`...)
-		b.bytes = append(appendString(b.bytes, text), '}')
+		b.bytes = appendString(append(b.bytes, `{"role":`...), role)
+		b.bytes = append(appendString(append(b.bytes, `,"content":`...), text), '}')
+	}
+	// What the load says of who said what, else all is the user's.
+	said := func(messages []load.Message, ids []kvcache.Token, text string) {
+		for _, m := range messages {
+			message(m.Role, m.Content)
+		}
+		if len(messages) == 0 {
+			message("user", e.text(ids, text))
+		}
 	}
 	b.bytes = append(b.bytes, '[')
 	for _, t := range turns {
-		message("user", e.text(t.Prompt, t.Text))
+		said(t.Messages, t.Prompt, t.Text)
 		message("assistant", e.text(t.Answer.Tokens, t.Answer.Text))
 	}
-	message("user", e.text(r.Prompt, r.Text))
+	said(r.Messages, r.Prompt, r.Text)
 	b.bytes = append(b.bytes, ']')
 }
 
