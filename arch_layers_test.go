@@ -63,7 +63,7 @@ var layers = map[string]layer{
 		tests:     []string{"proxy", "proxy/openai", "engine/modelled", "engine/enginetest"},
 	},
 	"proxy": { // knows nodes by what they say over gRPC only
-		module:    []string{"proxy/admission", "proxy/health", "proxy/members", "proxy/metrics", "proxy/openai", "proxy/sglang", "proxy/chunks", "proxy/cors", "proxy/profile", "proxy/tracing", "proxy/unpack", "otlp", "clock", "config", "version", "kvcache", "engine/eos", "placement", "handoff", "attempt", "proto"},
+		module:    []string{"proxy/admission", "proxy/health", "proxy/members", "proxy/metrics", "proxy/openai", "proxy/sglang", "tokenizer", "proxy/chunks", "proxy/cors", "proxy/profile", "proxy/tracing", "proxy/unpack", "otlp", "clock", "config", "version", "kvcache", "engine/eos", "placement", "handoff", "attempt", "proto"},
 		libraries: []string{grpc, protobuf, "github.com/prometheus"},
 	},
 	"proxy/admission":           {},
@@ -77,7 +77,7 @@ var layers = map[string]layer{
 	"proxy/metrics":             {module: []string{"proto"}, libraries: []string{"github.com/prometheus"}},
 	"proxy/sglang":              {module: []string{"proxy/openai"}},
 	"proxy/tracing":             {module: []string{"otlp", "proto", "version"}, libraries: []string{otel}},
-	"proxy/openai":              {module: []string{"proto"}, tests: []string{"engine"}},
+	"proxy/openai":              {module: []string{"proto", "tokenizer", "load"}, tests: []string{"engine"}},
 	"daemon":                    {module: []string{"config", "engine", "engine/eos", "handoff", "node", "proto", "proxy", "transport", "transport/rails", "transport/topology", "placement"}, libraries: []string{pflag}},
 	"sim":                       {module: []string{"kvcache", "load", "load/dispatch", "engine", "handoff", "attempt", "connector", "placement", "config", "engine/batching", "engine/eos"}},
 	"cluster":                   {module: []string{"daemon", "node", "proxy", "config", "engine", "engine/eos", "handoff", "kvcache", "proto"}, tests: []string{"load", "bench/client", "sim"}},

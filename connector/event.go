@@ -3,6 +3,7 @@ package connector
 import (
 	"time"
 
+	"kvferry/engine"
 	"kvferry/handoff"
 	"kvferry/kvcache"
 )
@@ -26,9 +27,10 @@ type (
 		Leg       handoff.Leg
 		Handoff   handoff.Handoff
 		Prompt    []kvcache.Token
-		Prefix    []kvcache.Hash // this and the next two: see engine.Request
+		Prefix    []kvcache.Hash // this and the next three: see engine.Request
 		Root      kvcache.Hash
 		Variant   uint64
+		Words     engine.Words
 		MaxTokens int
 		Age       time.Duration // since the proxy accepted it
 		Deadline  time.Duration // on the node's clock

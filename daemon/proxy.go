@@ -18,7 +18,7 @@ var PositiveProxyFlags = []string{"lease-ttl", "request-timeout", "max-connectio
 
 // ProxyFlagNames are the flags that set the fields of a Config.
 var ProxyFlagNames = map[string]string{
-	"HTTPAddr": "--http", "GRPCAddr": "--grpc", "Mode": "--mode", "Handoff": "--handoff", "Placement": "--placement", "AllowMixedProfiles": "--allow-mixed-profiles",
+	"HTTPAddr": "--http", "GRPCAddr": "--grpc", "Mode": "--mode", "Handoff": "--handoff", "Placement": "--placement", "Tokenizer": "--tokenizer", "AllowMixedProfiles": "--allow-mixed-profiles",
 	"LeaseTTL": "--lease-ttl", "NodeWait": "--node-wait", "RequestTimeout": "--request-timeout", "DrainTimeout": "--drain-timeout",
 	"MaxConnections": "--max-connections", "MaxQueue": "--max-queue", "MaxQueueTime": "--max-queue-time", "MaxBodyBytes": "--max-body", "MaxRetries": "--max-retries",
 	"ServedNames": "--served-model-name", "LoRAs": "--lora-modules", "EOS": "--eos", "OTLPTracesEndpoint": "--otlp-traces-endpoint",
@@ -37,6 +37,7 @@ func (f *ProxyFlags) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Mode, "mode", d.Mode, "auto (a prefill and a decode node if both are there, else one that does both), disagg or nondisagg")
 	fs.StringVar(&c.Handoff, "handoff", d.Handoff, "how KV gets from prefill to decode: "+handoff.List()+"; v0 is the published system")
 	fs.StringVar(&c.Placement, "placement", d.Placement, "which node takes a request: "+placement.Help())
+	fs.StringVar(&c.Tokenizer, "tokenizer", "", "a model's tokenizer.json, or its folder: texts are counted by it, and generated of its words (default kvferry's own, which is served at /tokenizer/tokenizer.json)")
 	fs.BoolVar(&c.AllowMixedProfiles, "allow-mixed-profiles", false, "take nodes whose profiles differ, of the same model and KV layout")
 	fs.StringSliceVar(&c.ServedNames, "served-model-name", nil, "names that clients ask for, with commas or the flag again for several; answers have the first (default what the nodes call the model)")
 	fs.Var((*loras)(&c.LoRAs), "lora-modules", "LoRA adapters that clients may ask for, as name=path, with commas or the flag again for several: served as the model is, with KV and prefixes of their own; nothing is read at path")

@@ -22,6 +22,19 @@ const (
 	Blocking
 )
 
+// Words are the tokens that are generated: Count of them, from First on; with Count 0 it is the
+// whole vocabulary. A proxy names those which are a word each, so that text of them that a
+// client encodes again is as many tokens as were generated.
+type Words struct{ First, Count kvcache.Token }
+
+// Validate says whether a vocabulary has all of them.
+func (w Words) Validate(vocab int) error {
+	if end := uint64(w.First) + uint64(w.Count); end > uint64(vocab) {
+		return fmt.Errorf("words: %d from %d: the vocabulary has %d tokens", w.Count, w.First, vocab)
+	}
+	return nil
+}
+
 // A Request is what Add brings.
 type Request struct {
 	ID     uint64
@@ -33,6 +46,7 @@ type Request struct {
 	// Variant says which of the prompt's possible answers is wanted, where a real engine
 	// would sample several: each variant has tokens of its own. The published rows have 0.
 	Variant   uint64
+	Words     Words // what its answer is made of
 	MaxTokens int
 	Ready     time.Duration // may be scheduled from then on
 	KV        KVSource
@@ -116,9 +130,13 @@ func (s *Sequence) Output() int { return len(s.tokens) - len(s.Prompt) }
 // NextToken is what the modelled engine generates after the sequence's present
 // tokens: a deterministic function of all of them and of the variant, so that any node
 // continues a sequence as any other would have, and the same prompt has the same answer
-// under every hand-off.
+// under every hand-off. It is one of the request's Words, or of a vocabulary of vocab.
 func (s *Sequence) NextToken(vocab int) kvcache.Token {
-	return kvcache.Token(mix(s.state) % uint64(vocab))
+	first, n := kvcache.Token(0), uint64(vocab)
+	if s.Words.Count > 0 {
+		first, n = s.Words.First, uint64(s.Words.Count)
+	}
+	return first + kvcache.Token(mix(s.state)%n)
 }
 
 // fold and mix are the steps of splitmix64 (Steele et al. 2014): cheap, and every

@@ -24,7 +24,7 @@ func longestSubmit(modelLen, blockTokens int) *proto.Submit {
 	const most = math.MaxUint32
 	s := &proto.Submit{
 		Id: math.MaxUint64, RequestId: strings.Repeat("x", 256), Leg: proto.Leg_LEG_DECODE, Handoff: handoff.Layerwise.Name, MaxTokens: most,
-		DeadlineMs: most, AgeUs: most, Prior: most, IgnoreEos: true, Variant: math.MaxUint64, Adapter: strings.Repeat("l", 256), Prompt: make([]byte, 4*modelLen),
+		DeadlineMs: most, AgeUs: most, Prior: most, IgnoreEos: true, Variant: math.MaxUint64, FirstWord: most, Words: most, Adapter: strings.Repeat("l", 256), Prompt: make([]byte, 4*modelLen),
 		Kv: &proto.KVRef{
 			NodeId: strings.Repeat("n", 256), GrpcAddr: strings.Repeat("a", 256), TransferId: math.MaxUint64, Tokens: most, FirstToken: most,
 			Segment: &proto.Segment{Name: strings.Repeat("s", 256), Length: math.MaxUint64, Location: "cpu:0"},

@@ -236,6 +236,10 @@ func (w *worker) parse(l *live, m *proto.Submit) (connector.Submit, error) {
 		return ev, err
 	}
 	ev.Prompt = l.prompt
+	ev.Words = engine.Words{First: m.GetFirstWord(), Count: m.GetWords()}
+	if err := ev.Words.Validate(w.cfg.Profile.Vocab); err != nil {
+		return ev, err
+	}
 	if !ev.Handoff.Moves(ev.Leg) {
 		return ev, nil // the other side comes for its blocks, or to them
 	}

@@ -1205,9 +1205,12 @@ type Submit struct {
 	IgnoreEos  bool                   `protobuf:"varint,10,opt,name=ignore_eos,json=ignoreEos,proto3" json:"ignore_eos,omitempty"`   // where an answer of the modelled model ends, the proxy knows: max_tokens has it
 	// LEG_DECODE with v0 or pull: where the blocks are.
 	// LEG_PREFILL with layerwise: where the blocks go.
-	Kv            *KVRef `protobuf:"bytes,11,opt,name=kv,proto3" json:"kv,omitempty"`
-	Variant       uint64 `protobuf:"varint,12,opt,name=variant,proto3" json:"variant,omitempty"` // which of the prompt's answers is wanted; 0 is the first
-	Adapter       string `protobuf:"bytes,13,opt,name=adapter,proto3" json:"adapter,omitempty"`  // LoRA adapter, empty for the model itself: its KV is none of another's
+	Kv      *KVRef `protobuf:"bytes,11,opt,name=kv,proto3" json:"kv,omitempty"`
+	Variant uint64 `protobuf:"varint,12,opt,name=variant,proto3" json:"variant,omitempty"` // which of the prompt's answers is wanted; 0 is the first
+	Adapter string `protobuf:"bytes,13,opt,name=adapter,proto3" json:"adapter,omitempty"`  // LoRA adapter, empty for the model itself: its KV is none of another's
+	// What is generated: words of them, from first_word on. 0: any token.
+	FirstWord     uint32 `protobuf:"varint,14,opt,name=first_word,json=firstWord,proto3" json:"first_word,omitempty"`
+	Words         uint32 `protobuf:"varint,15,opt,name=words,proto3" json:"words,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1331,6 +1334,20 @@ func (x *Submit) GetAdapter() string {
 		return x.Adapter
 	}
 	return ""
+}
+
+func (x *Submit) GetFirstWord() uint32 {
+	if x != nil {
+		return x.FirstWord
+	}
+	return 0
+}
+
+func (x *Submit) GetWords() uint32 {
+	if x != nil {
+		return x.Words
+	}
+	return 0
 }
 
 type Cancel struct {
@@ -2697,7 +2714,7 @@ const file_kvferry_proto_rawDesc = "" +
 	"\x05flush\x18\x03 \x01(\v2\x11.kvferry.v1.FlushH\x00R\x05flushB\x06\n" +
 	"\x04kind\"\x19\n" +
 	"\x05Flush\x12\x10\n" +
-	"\x03seq\x18\x01 \x01(\x04R\x03seq\"\xef\x02\n" +
+	"\x03seq\x18\x01 \x01(\x04R\x03seq\"\xa4\x03\n" +
 	"\x06Submit\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x1d\n" +
 	"\n" +
@@ -2716,7 +2733,10 @@ const file_kvferry_proto_rawDesc = "" +
 	" \x01(\bR\tignoreEos\x12!\n" +
 	"\x02kv\x18\v \x01(\v2\x11.kvferry.v1.KVRefR\x02kv\x12\x18\n" +
 	"\avariant\x18\f \x01(\x04R\avariant\x12\x18\n" +
-	"\aadapter\x18\r \x01(\tR\aadapter\"G\n" +
+	"\aadapter\x18\r \x01(\tR\aadapter\x12\x1d\n" +
+	"\n" +
+	"first_word\x18\x0e \x01(\rR\tfirstWord\x12\x14\n" +
+	"\x05words\x18\x0f \x01(\rR\x05words\"G\n" +
 	"\x06Cancel\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x15\n" +

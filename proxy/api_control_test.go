@@ -243,7 +243,7 @@ func TestPackedBodies(t *testing.T) {
 		}
 		return b.String()
 	}
-	good := `{"prompt":"hello world","max_tokens":3}`
+	good := `{"prompt":"hi there","max_tokens":3}`
 	_, plain := c.ask("POST", "/v1/completions", good, "X-Request-Id: req-1")
 	bomb := pack(`{"prompt":"` + strings.Repeat("x", 10<<20) + `"}`)
 	for _, tc := range []struct {

@@ -26,6 +26,7 @@ func (p *Proxy) handler() http.Handler {
 	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) { p.serveGeneration(w, r, chats) })
 	mux.HandleFunc("POST /generate", func(w http.ResponseWriter, r *http.Request) { p.serveGeneration(w, r, native) })
 	mux.HandleFunc("GET /v1/models", p.serveModels)
+	mux.HandleFunc("GET /tokenizer/{file}", p.serveTokenizer)
 	mux.HandleFunc("GET /v1/models/{id...}", p.serveModel)
 	mux.HandleFunc("GET /model_info", p.serveModelInfo)
 	mux.HandleFunc("GET /get_model_info", p.serveModelInfo)

@@ -238,7 +238,7 @@ func TestRegistryRefusals(t *testing.T) {
 		change func(*proto.NodeInfo)
 	}{
 		{codes.InvalidArgument, "node.model: empty", func(n *proto.NodeInfo) { n.Model = "" }},
-		{codes.InvalidArgument, "node.vocab: 400001: the proxy's tokenizer takes 1 to 400000", func(n *proto.NodeInfo) { n.Vocab = 400_001 }},
+		{codes.InvalidArgument, "node.vocab: 400001: the proxy's tokenizer takes 4096 to 400000", func(n *proto.NodeInfo) { n.Vocab = 400_001 }},
 		{codes.FailedPrecondition, `node.model: decode-2 serves "other"`, func(n *proto.NodeInfo) { n.Model = "other" }},
 		{codes.FailedPrecondition, `node.handoffs: decode-2 knows [v0], the proxy runs "pull"`, func(n *proto.NodeInfo) { n.Handoffs = []string{"v0"} }},
 	} {

@@ -12,7 +12,6 @@ import (
 	"kvferry/engine/eos"
 	"kvferry/handoff"
 	"kvferry/proto"
-	"kvferry/proxy/openai"
 )
 
 // compareNative replaces what differs from run to run, and <0>, <0><1> and so on in want by the texts
@@ -21,7 +20,7 @@ func compareNative(t *testing.T, got, want string) {
 	t.Helper()
 	got = regexp.MustCompile(`"e2e_latency":\d+\.\d{6}`).ReplaceAllString(got, `"e2e_latency":0`)
 	for i, id := range fakeTokens(helloPrompt, 3) {
-		want = strings.ReplaceAll(want, fmt.Sprintf("<%d>", i), openai.Tokenizer{}.Decode([]uint32{id}))
+		want = strings.ReplaceAll(want, fmt.Sprintf("<%d>", i), testTokenizer.Decode([]uint32{id}))
 		want = strings.ReplaceAll(want, fmt.Sprintf("{%d}", i), fmt.Sprint(id))
 	}
 	if got != want {
@@ -45,12 +44,12 @@ func TestGenerate(t *testing.T) {
 	stop := words(helloPrompt, 0, 3)[1]
 	for _, tc := range []struct{ name, body, want string }{
 		// As sglang.bench_serving sends it.
-		{"text", `{"text":"hello world","sampling_params":{"temperature":0.0,"max_new_tokens":3,"ignore_eos":true},"stream":false,"lora_path":"","return_logprob":false,"return_routed_experts":false,"logprob_start_len":-1}`, whole},
+		{"text", `{"text":"hi there","sampling_params":{"temperature":0.0,"max_new_tokens":3,"ignore_eos":true},"stream":false,"lora_path":"","return_logprob":false,"return_routed_experts":false,"logprob_start_len":-1}`, whole},
 		{"ids", `{"input_ids":[` + ids + `],"sampling_params":{"max_new_tokens":3}}`, whole},
-		{"a list of one", `{"text":["hello world"],"sampling_params":[{"max_new_tokens":3}],"rid":["mine"]}`, "[" + renamed + "]"},
-		{"rid", `{"text":"hello world","sampling_params":{"max_new_tokens":3},"rid":"mine"}`, renamed},
+		{"a list of one", `{"text":["hi there"],"sampling_params":[{"max_new_tokens":3}],"rid":["mine"]}`, "[" + renamed + "]"},
+		{"rid", `{"text":"hi there","sampling_params":{"max_new_tokens":3},"rid":"mine"}`, renamed},
 		{
-			"stop", fmt.Sprintf(`{"text":"hello world","sampling_params":{"max_new_tokens":3,"stop":[%q]}}`, stop),
+			"stop", fmt.Sprintf(`{"text":"hi there","sampling_params":{"max_new_tokens":3,"stop":[%q]}}`, stop),
 			`{"text":"<0>","output_ids":[{0},{1}],"meta_info":{"id":"req-1","finish_reason":{"type":"stop","matched":"<1>"},"prompt_tokens":2,` + meta + `"completion_tokens":2,"cached_tokens":1,"e2e_latency":0}}`,
 		},
 	} {
@@ -72,7 +71,7 @@ func TestGenerate(t *testing.T) {
 		m.Finished = []*proto.Finished{{Id: s.Id, CachedTokens: 1}}
 		send(m)
 	})
-	_, body, err := one.post("/generate", `{"text":"hello world","sampling_params":{"max_new_tokens":3},"stream":true}`)
+	_, body, err := one.post("/generate", `{"text":"hi there","sampling_params":{"max_new_tokens":3},"stream":true}`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +91,7 @@ func TestGenerate(t *testing.T) {
 		}()
 	})
 	step <- struct{}{} // nothing is answered before the first token
-	resp, err := one.client.Do(one.request(t.Context(), "/generate", `{"text":"hello world","sampling_params":{"max_new_tokens":3},"stream":true}`))
+	resp, err := one.client.Do(one.request(t.Context(), "/generate", `{"text":"hi there","sampling_params":{"max_new_tokens":3},"stream":true}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +143,7 @@ func TestGenerateSeveral(t *testing.T) {
 		t.Errorf("adapters %v", adapters)
 	}
 
-	_, body, _ = c.post("/generate", `{"text":"hello world","sampling_params":{"max_new_tokens":3,"n":2,"sampling_seed":7},"stream":true}`)
+	_, body, _ = c.post("/generate", `{"text":"hi there","sampling_params":{"max_new_tokens":3,"n":2,"sampling_seed":7},"stream":true}`)
 	last := map[int]answer{}
 	evs := events(t, body)
 	for _, e := range evs[:len(evs)-1] {
@@ -159,7 +158,7 @@ func TestGenerateSeveral(t *testing.T) {
 	}
 	for i := range 2 {
 		want := fakeVariant(helloPrompt, uint64(8<<16^i), 3)
-		if a := last[i]; !slices.Equal(a.IDs, want) || a.Text != (openai.Tokenizer{}).Decode(want) || a.Meta.Finish == nil {
+		if a := last[i]; !slices.Equal(a.IDs, want) || a.Text != testTokenizer.Decode(want) || a.Meta.Finish == nil {
 			t.Errorf("answer %d: %+v, want %v", i, a, want)
 		}
 	}

@@ -31,8 +31,8 @@ func (p *Proxy) serveDetokenize(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer hold.Release()
-	tok := p.model(cluster).Tokenizer()
-	p.writePieces(w, len(ids), `{"prompt":"`, func(b []byte, i int) []byte { return tok.AppendToken(b, ids[i]) }, "\"}\n")
+	text := openai.Unbroken{Tokenizer: p.model(cluster).Tokenizer()}
+	p.writePieces(w, len(ids), `{"prompt":"`, func(b []byte, i int) []byte { return text.AppendToken(b, ids[i], i == len(ids)-1) }, "\"}\n")
 }
 
 // pieceBytes is what writePieces writes at a time, in bytes.

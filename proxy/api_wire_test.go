@@ -14,7 +14,6 @@ import (
 	"kvferry/clock/clocktest"
 	"kvferry/proto"
 	"kvferry/proxy/admission"
-	"kvferry/proxy/openai"
 )
 
 // smallBuffers has the kernel keep little of an answer that nobody reads.
@@ -109,7 +108,7 @@ func TestStreamsTakeTheirTime(t *testing.T) {
 	c := newTestCluster(t, Config{}, func(p *Proxy) { p.timeouts.answer = time.Nanosecond })
 	c.addNode("both-1", proto.Role_ROLE_NONDISAGG, nil)
 	for _, stream := range []bool{true, false} {
-		status, body, err := c.post("/v1/completions", fmt.Sprintf(`{"prompt":"hello world","max_tokens":3,"stream":%v}`, stream))
+		status, body, err := c.post("/v1/completions", fmt.Sprintf(`{"prompt":"hi there","max_tokens":3,"stream":%v}`, stream))
 		if status != 200 || err != nil || strings.Contains(body, "error") {
 			t.Errorf("%d %s %v", status, body, err)
 		}
@@ -137,12 +136,13 @@ func TestUnreadBodies(t *testing.T) {
 func TestSlowAnswersInPieces(t *testing.T) {
 	c := newTestCluster(t, Config{}, smallBuffers, func(p *Proxy) { p.timeouts.answer = clocktest.Patience })
 	c.addPair()
-	ids := `[1` + strings.Repeat(",1", 50_000) + `]`
+	word, _ := testTokenizer.Words()
+	ids := fmt.Sprintf("[%d%s]", word, strings.Repeat(fmt.Sprintf(",%d", word), 50_000))
 	status, body, err := c.post("/detokenize", `{"tokens":`+ids+`}`)
-	if want := strings.Repeat(openai.Tokenizer{}.Decode([]uint32{1}), 50_001); status != 200 || err != nil || body != `{"prompt":"`+want+"\"}\n" {
+	if want := strings.Repeat(testTokenizer.Decode([]uint32{word}), 50_001); status != 200 || err != nil || body != `{"prompt":"`+want+"\"}\n" {
 		t.Errorf("%d, %v, %d bytes, want %d", status, err, len(body), len(want))
 	}
-	status, body, err = c.post("/tokenize", `{"prompt":"`+strings.Repeat(openai.Tokenizer{}.Decode([]uint32{1}), 50_001)+`"}`)
+	status, body, err = c.post("/tokenize", `{"prompt":"`+strings.Repeat(testTokenizer.Decode([]uint32{word}), 50_001)+`"}`)
 	if status != 200 || err != nil || body != `{"tokens":`+ids+`,"count":50001,"max_model_len":1000}`+"\n" {
 		t.Errorf("%d, %v, %d bytes", status, err, len(body))
 	}

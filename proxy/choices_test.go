@@ -14,14 +14,13 @@ import (
 	"kvferry/clock/clocktest"
 	"kvferry/engine/eos"
 	"kvferry/proto"
-	"kvferry/proxy/openai"
 )
 
 // words are the texts of a fake node's answer, token by token.
 func words(prompt []uint32, variant uint64, n int) []string {
 	var all []string
 	for _, id := range fakeVariant(prompt, variant, n) {
-		all = append(all, openai.Tokenizer{}.Decode([]uint32{id}))
+		all = append(all, testTokenizer.Decode([]uint32{id}))
 	}
 	return all
 }
@@ -99,7 +98,7 @@ func TestChoices(t *testing.T) {
 		{"prompts", `"prompt":[[1,2,3],[4,5]],"max_tokens":4`, []string{text(one, 0, 4), text(two, 0, 4)}, 5},
 		{"both", `"prompt":[[1,2,3],[4,5]],"max_tokens":2,"n":2,"best_of":2`, []string{text(one, 0, 2), text(one, 1, 2), text(two, 0, 2), text(two, 1, 2)}, 5},
 		{"seed", `"prompt":[1,2,3],"max_tokens":3,"n":2,"seed":7`, []string{text(one, seeded, 3), text(one, seeded^1, 3)}, 3},
-		{"texts", `"prompt":["hello world","a"],"max_tokens":2`, []string{text(helloPrompt, 0, 2), text(testTokenizer.Encode("a"), 0, 2)}, 3},
+		{"texts", `"prompt":["hi there","a"],"max_tokens":2`, []string{text(helloPrompt, 0, 2), text(testTokenizer.Encode("a"), 0, 2)}, 3},
 	} {
 		for _, stream := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/stream=%v", tc.name, stream), func(t *testing.T) {
@@ -238,8 +237,7 @@ func TestEOS(t *testing.T) {
 	}
 	// A chat without max_tokens ends too.
 	_, body, _ := c.post("/v1/chat/completions", `{"messages":[{"role":"user","content":"hi"}]}`)
-	chat := testTokenizer.EncodeChat([]openai.ChatMessage{{Role: "user", Content: "hi"}})
-	if got, _ := choicesOf(t, body); strings.Count(got[0].Text, " ") != lengths.Draw(chat, 0) || got[0].Finish != "stop" {
+	if got, _ := choicesOf(t, body); strings.Count(got[0].Text, " ") != lengths.Draw(helloChat, 0) || got[0].Finish != "stop" {
 		t.Errorf("%s", body)
 	}
 }

@@ -72,7 +72,7 @@ func (x *exchange) prepare() {
 		}
 		batch := f.want // nobody reads the tokens before the last
 		if c.Stop != nil {
-			f.cut = openai.NewCut(c.Stop, c.MinTokens)
+			f.cut = openai.NewCut(x.req.Tokenizer, c.Stop, c.MinTokens)
 			batch = 1 // the next may stop it
 		}
 		if x.req.Stream {

@@ -17,7 +17,6 @@ import (
 	"kvferry/handoff/handofftest"
 	"kvferry/placement"
 	"kvferry/proto"
-	"kvferry/proxy/openai"
 )
 
 // die kills the node without an answer.
@@ -94,7 +93,7 @@ func TestRetry(t *testing.T) {
 				if status != 200 || err != nil {
 					t.Fatalf("%d %s %v", status, body, err)
 				}
-				want := (openai.Tokenizer{}).Decode(fakeTokens([]uint32{1, 2, 3}, asked))
+				want := testTokenizer.Decode(fakeTokens([]uint32{1, 2, 3}, asked))
 				if stream && streamText(t, body) != want || !strings.Contains(body, `"completion_tokens":5`) {
 					t.Errorf("%s, want %q", body, want)
 				}
@@ -143,7 +142,7 @@ func TestDecodeLostInMidStream(t *testing.T) {
 			read := readEvents(t, resp, 3)
 			d1.kill()
 			body := read + readAll(t, resp)
-			if want := (openai.Tokenizer{}).Decode(fakeTokens([]uint32{1, 2, 3}, 6)); streamText(t, body) != want {
+			if want := testTokenizer.Decode(fakeTokens([]uint32{1, 2, 3}, 6)); streamText(t, body) != want {
 				t.Errorf("%s, want %q", body, want)
 			}
 			if s := clocktest.Receive(t, d2.submits, "the retry"); s.Prior != 3 || s.MaxTokens != 3 {
@@ -166,7 +165,7 @@ func TestPrefillLostBeforeDecodeHasKV(t *testing.T) {
 	})
 	c.addNode("prefill-2", proto.Role_ROLE_PREFILL, nil)
 	status, body, err := c.post("/v1/completions", `{"prompt":[1,2,3],"max_tokens":6,"stream":true}`)
-	if want := (openai.Tokenizer{}).Decode(fakeTokens([]uint32{1, 2, 3}, 6)); status != 200 || err != nil || streamText(t, body) != want {
+	if want := testTokenizer.Decode(fakeTokens([]uint32{1, 2, 3}, 6)); status != 200 || err != nil || streamText(t, body) != want {
 		t.Fatalf("%d %s %v", status, body, err)
 	}
 	first := clocktest.Receive(t, d.submits, "first decode leg")
@@ -259,8 +258,8 @@ func TestStreamBreaks(t *testing.T) {
 		}
 		n.answer(s, send)
 	})
-	status, body, err := c.post("/v1/completions", `{"prompt":"hello world","max_tokens":5,"stream":true}`)
-	if want := (openai.Tokenizer{}).Decode(fakeTokens(helloPrompt, 5)); status != 200 || err != nil || streamText(t, body) != want {
+	status, body, err := c.post("/v1/completions", `{"prompt":"hi there","max_tokens":5,"stream":true}`)
+	if want := testTokenizer.Decode(fakeTokens(helloPrompt, 5)); status != 200 || err != nil || streamText(t, body) != want {
 		t.Fatalf("%d %s %v", status, body, err)
 	}
 	clocktest.Receive(t, n.submits, "the first attempt")
@@ -359,13 +358,13 @@ func TestRejoin(t *testing.T) {
 	})
 	done := make(chan string, 1)
 	go func() {
-		_, body, _ := c.post("/v1/completions", `{"prompt":"hello world","max_tokens":3,"return_breakdown":true}`)
+		_, body, _ := c.post("/v1/completions", `{"prompt":"hi there","max_tokens":3,"return_breakdown":true}`)
 		done <- body
 	}()
 	clocktest.Receive(t, n.submits, "the first attempt")
 	clocktest.Receive(t, died, "the end of the node")
 	c.addNode("both-1", proto.Role_ROLE_NONDISAGG, nil)
-	if body := clocktest.Receive(t, done, "the answer"); !strings.Contains(body, (openai.Tokenizer{}).Decode(fakeTokens(helloPrompt, 3))) || !strings.Contains(body, `"retries":1`) {
+	if body := clocktest.Receive(t, done, "the answer"); !strings.Contains(body, testTokenizer.Decode(fakeTokens(helloPrompt, 3))) || !strings.Contains(body, `"retries":1`) {
 		t.Error(body)
 	}
 }

@@ -37,16 +37,26 @@ const (
 	testMaxModelLen = 1000
 )
 
-var testTokenizer = openai.Tokenizer{Vocab: testVocab}
+// helloChat is what a chat of one "hi" is in tokens.
+var helloChat = func() []uint32 {
+	ids, err := testTokenizer.EncodeChat([]openai.ChatMessage{{Role: "user", Content: "hi"}})
+	if err != nil {
+		panic(err)
+	}
+	return ids
+}()
 
-// fakeToken is the generation of fake nodes: like an engine's, a function of
+var testTokenizer = openai.NewTokenizer(testVocab)
+
+// fakeToken is the generation of fake nodes: like an engine's, a word that is a function of
 // the whole sequence so far.
 func fakeToken(seq []uint32) uint32 {
 	h := uint64(14695981039346656037)
 	for _, t := range seq {
 		h = (h ^ uint64(t)) * 1099511628211
 	}
-	return uint32((h ^ h>>29) % testVocab)
+	first, n := testTokenizer.Words()
+	return first + uint32((h^h>>29)%uint64(n))
 }
 
 func fakeTokens(prompt []uint32, n int) []uint32 {

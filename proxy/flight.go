@@ -218,7 +218,7 @@ func (f *flight) advance(ctx context.Context, a *submission) (done bool, err err
 func (f *flight) deliver(a *submission, done bool) error {
 	f.ids = f.ids[:0]
 	for _, t := range f.ready {
-		f.ids = append(f.ids, t.ID)
+		f.ids = append(f.ids, f.req.Tokenizer.FromNode(t.ID))
 	}
 	out := openai.Tokens{IDs: f.ids, Cut: f.cut}
 	last := f.end.Finish == "" && (done || a.Complete())
@@ -283,6 +283,7 @@ func (f *flight) place(ctx context.Context, a *submission, kind handoff.Leg, kv 
 		return err
 	}
 	l := &leg{kind: legs[kind], inbox: f.inbox}
+	first, words := f.req.Tokenizer.Words()
 	s := &proto.Submit{
 		RequestId:  f.requestID,
 		Leg:        l.kind,
@@ -294,13 +295,15 @@ func (f *flight) place(ctx context.Context, a *submission, kind handoff.Leg, kv 
 		IgnoreEos:  f.choice.IgnoreEOS,
 		Variant:    f.choice.Variant,
 		Adapter:    f.choice.Adapter,
+		FirstWord:  first,
+		Words:      words,
 		Kv:         kv,
 	}
 	if kind != handoff.DecodeLeg {
 		l.tokens = len(f.choice.Prompt) + len(f.delivered)
 	}
 	s.Prompt = make([]byte, 0, 4*(len(f.choice.Prompt)+len(f.delivered)))
-	s.Prompt = appendPrompt(appendPrompt(s.Prompt, f.choice.Prompt), f.delivered)
+	s.Prompt = f.appendPrompt(f.appendPrompt(s.Prompt, f.choice.Prompt), f.delivered)
 	if err := m.submit(l, s); err != nil {
 		return fmt.Errorf("%s: %w", m.info.Id, err)
 	}
@@ -429,11 +432,11 @@ func sumBreakdown(sum, b *proto.Breakdown) {
 	sum.KvBlocksBad += b.KvBlocksBad
 }
 
-// appendPrompt appends ids as Submit.prompt carries them: four bytes each,
+// appendPrompt appends ids as Submit.prompt carries them: as nodes know them, four bytes each,
 // little endian.
-func appendPrompt(dst []byte, ids []uint32) []byte {
+func (f *flight) appendPrompt(dst []byte, ids []uint32) []byte {
 	for _, id := range ids {
-		dst = binary.LittleEndian.AppendUint32(dst, id)
+		dst = binary.LittleEndian.AppendUint32(dst, f.req.Tokenizer.ToNode(id))
 	}
 	return dst
 }

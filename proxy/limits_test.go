@@ -13,7 +13,6 @@ import (
 	"kvferry/handoff"
 	"kvferry/handoff/handofftest"
 	"kvferry/proto"
-	"kvferry/proxy/openai"
 )
 
 func TestClientGone(t *testing.T) {
@@ -134,7 +133,7 @@ func TestDrain(t *testing.T) {
 	})
 	done := make(chan string, 1)
 	go func() {
-		_, body, _ := c.post("/v1/completions", `{"prompt":"hello world","max_tokens":3}`)
+		_, body, _ := c.post("/v1/completions", `{"prompt":"hi there","max_tokens":3}`)
 		done <- body
 	}()
 	// The submit is recorded after the script, so wait for it at the proxy.
@@ -152,7 +151,7 @@ func TestDrain(t *testing.T) {
 		t.Errorf("nodes must keep their leases while requests run: %v", err)
 	}
 	close(open)
-	if body := clocktest.Receive(t, done, "the running request"); !strings.Contains(body, (openai.Tokenizer{}).Decode(fakeTokens(helloPrompt, 3))) {
+	if body := clocktest.Receive(t, done, "the running request"); !strings.Contains(body, testTokenizer.Decode(fakeTokens(helloPrompt, 3))) {
 		t.Error(body)
 	}
 }

@@ -15,7 +15,7 @@ import (
 func TestMetrics(t *testing.T) {
 	c := newTestCluster(t, Config{Handoff: handoff.Pull.Name})
 	p, _ := c.addPair()
-	if status, body, _ := c.post("/v1/completions", `{"prompt":"hello world","max_tokens":3,"stream":true}`); status != 200 {
+	if status, body, _ := c.post("/v1/completions", `{"prompt":"hi there","max_tokens":3,"stream":true}`); status != 200 {
 		t.Fatal(body)
 	}
 	if _, err := c.reg.KeepAlive(context.Background(), &proto.KeepAliveRequest{
@@ -25,7 +25,7 @@ func TestMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.waitRails()
-	c.post("/v1/completions", `{"prompt":"hello world","max_tokens":3,"timeout":-1}`)
+	c.post("/v1/completions", `{"prompt":"hi there","max_tokens":3,"timeout":-1}`)
 	_, body := c.get("/metrics")
 	for _, line := range []string{
 		`vllm:prompt_tokens_total{engine="0",model_name="test-model"} 2`,
@@ -90,10 +90,10 @@ func (c *testCluster) waitRails() {
 func TestMetricsLint(t *testing.T) {
 	c := newTestCluster(t, Config{Handoff: handoff.Pull.Name})
 	p, _ := c.addPair()
-	if status, body, _ := c.post("/v1/completions", `{"prompt":"hello world","max_tokens":3,"stream":true}`); status != 200 {
+	if status, body, _ := c.post("/v1/completions", `{"prompt":"hi there","max_tokens":3,"stream":true}`); status != 200 {
 		t.Fatal(body)
 	}
-	c.post("/v1/completions", `{"prompt":"hello world","timeout":-1}`)
+	c.post("/v1/completions", `{"prompt":"hi there","timeout":-1}`)
 	if _, err := c.reg.KeepAlive(context.Background(), &proto.KeepAliveRequest{Lease: p.lease, Rails: []*proto.RailLoad{{Rail: "tcp/eth0", Paths: 1}}}); err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +123,7 @@ func TestMetricsLint(t *testing.T) {
 func TestMetricsOfVLLM(t *testing.T) {
 	c := newTestCluster(t, Config{})
 	c.addPair()
-	if status, body, _ := c.post("/v1/completions", `{"prompt":"hello world"}`); status != 200 {
+	if status, body, _ := c.post("/v1/completions", `{"prompt":"hi there"}`); status != 200 {
 		t.Fatal(body)
 	}
 	_, body := c.get("/metrics")

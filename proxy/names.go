@@ -58,7 +58,7 @@ func (p *Proxy) servedName(c members.Cluster) string { return p.nodes.labelOf(c.
 func (p *Proxy) model(c members.Cluster) openai.Model {
 	return openai.Model{
 		Name: p.servedName(c), Aliases: p.cfg.ServedNames[min(len(p.cfg.ServedNames), 1):], Adapters: p.adapters,
-		MaxModelLen: c.MaxModelLen, Vocab: c.Vocab,
+		MaxModelLen: c.MaxModelLen, Vocab: c.Vocab, File: p.file,
 	}
 }
 

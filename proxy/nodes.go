@@ -55,7 +55,7 @@ func newNodes(ctx context.Context, cfg Config, c clock.Clock, counts *metrics.Me
 	return &nodes{
 		label:      label,
 		mode:       cfg.Mode,
-		rules:      members.Rules{Handoff: cfg.Handoff, MaxVocab: openai.MaxVocab, MixedProfiles: cfg.AllowMixedProfiles},
+		rules:      members.Rules{Handoff: cfg.Handoff, MinVocab: openai.MinVocab, MaxVocab: openai.MaxVocab, MixedProfiles: cfg.AllowMixedProfiles},
 		log:        cfg.Logger,
 		clock:      c,
 		beat:       health.Every(cfg.LeaseTTL),

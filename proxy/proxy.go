@@ -19,6 +19,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"runtime"
@@ -34,6 +35,7 @@ import (
 	"kvferry/proxy/admission"
 	"kvferry/proxy/members"
 	"kvferry/proxy/metrics"
+	"kvferry/proxy/openai"
 	"kvferry/proxy/profile"
 	"kvferry/proxy/tracing"
 )
@@ -74,7 +76,8 @@ type Proxy struct {
 	metrics *metrics.Metrics
 	traces  *tracing.Traces // nil: no request is traced
 	nodes   *nodes
-	leases  *members.Leases // nil if cfg names another membership
+	file    *openai.ModelFile // whose tokenizer is served; nil: kvferry's own
+	leases  *members.Leases   // nil if cfg names another membership
 
 	adapters []string // names of cfg.LoRAs
 	profiler profile.Profiler
@@ -120,8 +123,16 @@ func New(cfg Config) (*Proxy, error) {
 	if n := p.connections.Limit(); n < cfg.MaxConnections {
 		cfg.Logger.Warn("fewer connections than --max-connections: raise the limit on open files (ulimit -n)", "connections", n, "max_connections", cfg.MaxConnections)
 	}
+	if cfg.Tokenizer != "" {
+		if p.file, err = openai.LoadModelFile(cfg.Tokenizer); err != nil {
+			return nil, config.Faults{{Field: "Tokenizer", Err: err}}.Err("proxy.Config")
+		}
+	}
 	p.ctx, p.stop = context.WithCancelCause(context.Background())
 	p.nodes = newNodes(p.ctx, cfg, p.clock, p.metrics)
+	if p.file != nil {
+		p.nodes.rules.MinVocab, p.nodes.rules.MaxVocab = p.file.Size(), math.MaxInt32
+	}
 	p.metrics.Register(nodeCollector{p.nodes}, healthCollector{p.nodes}, queueCollector{p})
 	if p.httpListener, err = config.Listen("HTTPAddr", cfg.HTTPAddr); err != nil {
 		return nil, err

@@ -13,10 +13,9 @@ import (
 	"kvferry/clock/clocktest"
 	"kvferry/handoff"
 	"kvferry/proto"
-	"kvferry/proxy/openai"
 )
 
-var helloPrompt = testTokenizer.Encode("hello world")
+var helloPrompt = testTokenizer.Encode("hi there")
 
 // golden replaces what differs from run to run.
 func golden(s string) string {
@@ -28,7 +27,7 @@ func compare(t *testing.T, got, want string) {
 	t.Helper()
 	got = golden(got)
 	for i, tok := range fakeTokens(helloPrompt, 3) {
-		want = strings.ReplaceAll(want, fmt.Sprintf("<%d>", i), openai.Tokenizer{}.Decode([]uint32{tok}))
+		want = strings.ReplaceAll(want, fmt.Sprintf("<%d>", i), testTokenizer.Decode([]uint32{tok}))
 	}
 	if got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
@@ -45,38 +44,38 @@ func TestAnswers(t *testing.T) {
 	)
 	for _, tc := range []struct{ name, path, body, want string }{
 		{
-			"completion", "/v1/completions", `{"prompt":"hello world","max_tokens":3}`,
+			"completion", "/v1/completions", `{"prompt":"hi there","max_tokens":3}`,
 			open + `{"index":0,"text":"<0><1><2>",` + last + `,"usage":{"prompt_tokens":2,"total_tokens":5,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":1}}}`,
 		},
 		{
-			"completion stream", "/v1/completions", `{"model":"test-model","prompt":"hello world","max_tokens":3,"stream":true,"best_of":1,"temperature":0.0,"ignore_eos":true}`,
+			"completion stream", "/v1/completions", `{"model":"test-model","prompt":"hi there","max_tokens":3,"stream":true,"best_of":1,"temperature":0.0,"ignore_eos":true}`,
 			"data: " + open + `{"index":0,"text":"<0>",` + rest + ",\"usage\":null}\n\n" +
 				"data: " + open + `{"index":0,"text":"<1>",` + rest + ",\"usage\":null}\n\n" +
 				"data: " + open + `{"index":0,"text":"<2>",` + last + ",\"usage\":null}\n\n" +
 				"data: [DONE]\n\n",
 		},
 		{
-			"completion stream with usage", "/v1/completions", `{"prompt":["hello world"],"max_tokens":2,"logprobs":null,"repetition_penalty":1.0,"stream":true,"stream_options":{"include_usage":true}}`,
+			"completion stream with usage", "/v1/completions", `{"prompt":["hi there"],"max_tokens":2,"logprobs":null,"repetition_penalty":1.0,"stream":true,"stream_options":{"include_usage":true}}`,
 			"data: " + open + `{"index":0,"text":"<0>",` + rest + ",\"usage\":null}\n\n" +
 				"data: " + open + `{"index":0,"text":"<1>",` + last + ",\"usage\":null}\n\n" +
 				"data: " + open + `],"usage":{"prompt_tokens":2,"total_tokens":4,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":1}}}` + "\n\n" +
 				"data: [DONE]\n\n",
 		},
 		{
-			"continuous usage", "/v1/completions", `{"prompt":"hello world","max_tokens":2,"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true}}`,
+			"continuous usage", "/v1/completions", `{"prompt":"hi there","max_tokens":2,"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true}}`,
 			"data: " + open + `{"index":0,"text":"<0>",` + rest + `,"usage":{"prompt_tokens":2,"total_tokens":3,"completion_tokens":1,"prompt_tokens_details":null}}` + "\n\n" +
 				"data: " + open + `{"index":0,"text":"<1>",` + last + `,"usage":{"prompt_tokens":2,"total_tokens":4,"completion_tokens":2,"prompt_tokens_details":null}}` + "\n\n" +
 				"data: " + open + `],"usage":{"prompt_tokens":2,"total_tokens":4,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":1}}}` + "\n\n" +
 				"data: [DONE]\n\n",
 		},
 		{
-			"breakdown", "/v1/completions", `{"prompt":"hello world","max_tokens":2,"return_breakdown":true}`,
+			"breakdown", "/v1/completions", `{"prompt":"hi there","max_tokens":2,"return_breakdown":true}`,
 			open + `{"index":0,"text":"<0><1>",` + last + `,"usage":{"prompt_tokens":2,"total_tokens":4,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":1}},` +
 				`"breakdown":{"proxy_us":0,"queue_us":11,"prefill_us":200,"post_us":3,"wire_us":40,"land_us":5,"first_decode_us":60,"kv_bytes":1048576,"kv_blocks_checked":7,"kv_blocks_bad":0,"prefill_node":"prefill-1","decode_node":"decode-1","retries":0}}`,
 		},
 		{
 			"chat", "/v1/chat/completions", `{"messages":[{"role":"user","content":"hi"}],"max_tokens":2}`,
-			`{"id":"chatcmpl-req-1","object":"chat.completion","created":0,"model":"test-model","choices":[{"index":0,"message":{"role":"assistant","content":"<c0><c1>"},` + last + `,"usage":{"prompt_tokens":9,"total_tokens":11,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":1}}}`,
+			`{"id":"chatcmpl-req-1","object":"chat.completion","created":0,"model":"test-model","choices":[{"index":0,"message":{"role":"assistant","content":"<c0><c1>"},` + last + `,"usage":{"prompt_tokens":11,"total_tokens":13,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":1}}}`,
 		},
 		{
 			"chat stream", "/v1/chat/completions", `{"model":"test-model","messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}],"max_completion_tokens":2,"stream":true}`,
@@ -86,8 +85,8 @@ func TestAnswers(t *testing.T) {
 				"data: [DONE]\n\n",
 		},
 	} {
-		for i, tok := range fakeTokens(testTokenizer.EncodeChat([]openai.ChatMessage{{Role: "user", Content: "hi"}}), 2) {
-			tc.want = strings.ReplaceAll(tc.want, fmt.Sprintf("<c%d>", i), openai.Tokenizer{}.Decode([]uint32{tok}))
+		for i, tok := range fakeTokens(helloChat, 2) {
+			tc.want = strings.ReplaceAll(tc.want, fmt.Sprintf("<c%d>", i), testTokenizer.Decode([]uint32{tok}))
 		}
 		for _, hand := range handoff.Names() {
 			t.Run(tc.name+"/"+hand, func(t *testing.T) {
@@ -144,7 +143,7 @@ func TestLegs(t *testing.T) {
 			c := newTestCluster(t, Config{Handoff: tc.handoff})
 			p, d := c.addPair()
 			status, body, _ := c.post("/v1/completions", fmt.Sprintf(`{"prompt":[7,8,9],"max_tokens":%d,"stream":true,"timeout":5}`, tc.maxTokens))
-			if want := (openai.Tokenizer{}).Decode(fakeTokens([]uint32{7, 8, 9}, tc.maxTokens)); status != 200 || streamText(t, body) != want {
+			if want := testTokenizer.Decode(fakeTokens([]uint32{7, 8, 9}, tc.maxTokens)); status != 200 || streamText(t, body) != want {
 				t.Fatalf("%d %s, want the text %q", status, body, want)
 			}
 			check := func(n *fakeNode, want string) {
@@ -177,11 +176,11 @@ func TestLegs(t *testing.T) {
 func TestNondisagg(t *testing.T) {
 	c := newTestCluster(t, Config{})
 	n := c.addNode("both-1", proto.Role_ROLE_NONDISAGG, nil)
-	status, body, err := c.post("/v1/completions", `{"prompt":"hello world","stream":true}`) // 16 tokens
+	status, body, err := c.post("/v1/completions", `{"prompt":"hi there","stream":true}`) // 16 tokens
 	if status != 200 || err != nil {
 		t.Fatalf("%d %v", status, err)
 	}
-	if got, want := streamText(t, body), (openai.Tokenizer{}).Decode(fakeTokens(helloPrompt, 16)); got != want {
+	if got, want := streamText(t, body), testTokenizer.Decode(fakeTokens(helloPrompt, 16)); got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	if s := clocktest.Receive(t, n.submits, "submit"); s.Leg != proto.Leg_LEG_FULL || s.Handoff != "" {
@@ -205,7 +204,7 @@ func TestStop(t *testing.T) {
 			send(&proto.FromNode{Finished: finished})
 		})
 		status, body, err := c.post("/v1/completions", `{"prompt":"hello","stream":true}`)
-		if status != 200 || err != nil || streamText(t, body) != (openai.Tokenizer{}).Decode([]uint32{5, 6}) || strings.Count(body, `"finish_reason":"stop"`) != 1 {
+		if status != 200 || err != nil || streamText(t, body) != testTokenizer.Decode([]uint32{5, 6}) || strings.Count(body, `"finish_reason":"stop"`) != 1 {
 			t.Errorf("%d %v\n%s", status, err, body)
 		}
 		_, body, _ = c.post("/v1/completions", `{"prompt":"hello"}`)
@@ -272,12 +271,12 @@ func TestTokenizeEndpoints(t *testing.T) {
 		Count       int
 		MaxModelLen int `json:"max_model_len"`
 	}
-	status, body, _ := c.post("/tokenize", `{"model":"test-model","prompt":"hello world","add_special_tokens":false}`)
+	status, body, _ := c.post("/tokenize", `{"model":"test-model","prompt":"hi there","add_special_tokens":false}`)
 	if err := json.Unmarshal([]byte(body), &tokens); status != 200 || err != nil || !slices.Equal(tokens.Tokens, helloPrompt) || tokens.Count != 2 || tokens.MaxModelLen != testMaxModelLen {
 		t.Errorf("%d %s", status, body)
 	}
 	status, body, _ = c.post("/detokenize", fmt.Sprintf(`{"tokens":[%d,%d]}`, helloPrompt[0], helloPrompt[1]))
-	if want := fmt.Sprintf("{\"prompt\":%q}\n", (openai.Tokenizer{}).Decode(helloPrompt)); status != 200 || body != want {
+	if want := fmt.Sprintf("{\"prompt\":%q}\n", testTokenizer.Decode(helloPrompt)); status != 200 || body != want {
 		t.Errorf("%d %s, want %s", status, body, want)
 	}
 	if status, body, _ = c.post("/tokenize", `{"prompt":""}`); status != 200 || !strings.Contains(body, `"tokens":[]`) {

@@ -157,19 +157,19 @@ func TestQueueCountsEveryEnd(t *testing.T) {
 					t.Errorf("%s: %d tokens are left unplaced", how, c.proxy.unplaced)
 				}
 			}
-			c.post("/v1/completions", `{"prompt":"hello world","max_tokens":3}`)
+			c.post("/v1/completions", `{"prompt":"hi there","max_tokens":3}`)
 			empty("done")
-			c.post("/v1/completions", `{"prompt":"hello world","max_tokens":1,"stream":true}`)
+			c.post("/v1/completions", `{"prompt":"hi there","max_tokens":1,"stream":true}`)
 			empty("one token")
 			fail := func(_ *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
 				send(failMessage(s.Id, proto.FailCode_FAIL_TRANSFER, true))
 			}
 			for _, n := range []*fakeNode{p, d} {
 				n.behave(fail)
-				c.post("/v1/completions", `{"prompt":"hello world","max_tokens":3}`)
+				c.post("/v1/completions", `{"prompt":"hi there","max_tokens":3}`)
 				empty("failed at " + n.info.Id)
 				n.behave(func(*fakeNode, *proto.Submit, func(*proto.FromNode)) {})
-				c.post("/v1/completions", `{"prompt":"hello world","max_tokens":3,"timeout":0.01}`)
+				c.post("/v1/completions", `{"prompt":"hi there","max_tokens":3,"timeout":0.01}`)
 				empty("too late at " + n.info.Id)
 				n.behave((*fakeNode).answer)
 			}

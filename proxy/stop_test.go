@@ -8,7 +8,6 @@ import (
 	"kvferry/clock/clocktest"
 	"kvferry/handoff"
 	"kvferry/proto"
-	"kvferry/proxy/openai"
 )
 
 // TestStops: an answer ends at a stop string or token, its usage counts what was generated,
@@ -76,7 +75,7 @@ func TestEcho(t *testing.T) {
 	c.addPair()
 	for prompt, want := range map[string]string{
 		`"hello\tworld \"x\""`: "hello\tworld \"x\"",
-		`[5,6]`:                openai.Tokenizer{}.Decode([]uint32{5, 6}),
+		`[5,6]`:                testTokenizer.Decode([]uint32{5, 6}),
 	} {
 		for _, stream := range []bool{false, true} {
 			_, plain, _ := c.post("/v1/completions", fmt.Sprintf(`{"prompt":%s,"max_tokens":2,"n":2}`, prompt))

@@ -17,7 +17,7 @@ import (
 	"kvferry/proto"
 )
 
-const streamBody = `{"prompt":"hello world","max_tokens":3,"stream":true}`
+const streamBody = `{"prompt":"hi there","max_tokens":3,"stream":true}`
 
 func rawPost(version, header, body string) string {
 	return fmt.Sprintf("POST /v1/completions %s\r\nHost: x\r\n%sContent-Length: %d\r\n\r\n%s", version, header, len(body), body)

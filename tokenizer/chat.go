@@ -28,7 +28,7 @@ type chat struct {
 // configure reads what transformers reads beside a tokenizer.json; nil is a file that is not
 // there. Most fields of the configuration say what tokenizer.json says too, which counts.
 func (t *Tokenizer) configure(settings, template []byte) error {
-	t.chat = &chat{fault: errors.New("the tokenizer has no chat template: its folder needs a " + ConfigFileName + " with chat_template, or a " + templateName), tokens: map[string]any{}}
+	t.chat = &chat{fault: errors.New("the tokenizer has no chat template: its folder needs a " + ConfigFileName + " with chat_template, or a " + TemplateFileName), tokens: map[string]any{}}
 	fields := map[string]json.RawMessage{}
 	if settings != nil {
 		if err := config.Unmarshal(settings, &fields, false); err != nil {

@@ -94,7 +94,7 @@ func TestValidUTF8(t *testing.T) {
 		"a\xf1\x80\x80\xe1\x80\xc2b\x80c\x80\xbfd": "a???b?c??d", "\xe4\xbd": "?", "\xf0\x9f\x98": "?", "\xed\xa0\x80": "???", "\xc0\xaf": "??",
 		"\xf4\x90\x80\x80": "????", "\xe0\x80": "??", "\ufffd\xff": "??", "ok": "ok",
 	} {
-		if got := validUTF8([]byte(in)); got != strings.ReplaceAll(want, "?", "\uFFFD") {
+		if got := ValidUTF8([]byte(in)); got != strings.ReplaceAll(want, "?", "\uFFFD") {
 			t.Errorf("%q: %q, want %q", in, got, want)
 		}
 	}

@@ -17,9 +17,9 @@ import (
 
 // The files of a folder.
 const (
-	FileName       = "tokenizer.json"
-	ConfigFileName = "tokenizer_config.json"
-	templateName   = "chat_template.jinja"
+	FileName         = "tokenizer.json"
+	ConfigFileName   = "tokenizer_config.json"
+	TemplateFileName = "chat_template.jinja"
 )
 
 // maxID bounds what a file makes us allocate: tables are indexed by id. The largest
@@ -45,7 +45,7 @@ func Load(path string) (*Tokenizer, error) {
 		return t, nil
 	}
 	var files [3][]byte
-	for i, name := range []string{FileName, ConfigFileName, templateName} {
+	for i, name := range []string{FileName, ConfigFileName, TemplateFileName} {
 		name = filepath.Join(path, name)
 		files[i], err = config.ReadFile(name)
 		if err != nil && (i == 0 || !errors.Is(err, fs.ErrNotExist)) {

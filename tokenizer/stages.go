@@ -244,13 +244,13 @@ func decodeByteLevel(tokens []string) []string {
 			b = append(b, t...)
 		}
 	}
-	return []string{validUTF8(b)}
+	return []string{ValidUTF8(b)}
 }
 
-// validUTF8 is b with one U+FFFD for each maximal part of an encoding that is not whole, as
+// ValidUTF8 is b with one U+FFFD for each maximal part of an encoding that is not whole, as
 // Unicode recommends (3.9, table 3-8), and Rust and Python do. Go's own functions put one
 // for each byte, or one for all in a row.
-func validUTF8(b []byte) string {
+func ValidUTF8(b []byte) string {
 	if utf8.Valid(b) {
 		return string(b)
 	}

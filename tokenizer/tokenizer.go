@@ -87,7 +87,7 @@ func (t *Tokenizer) Decode(tokens []kvcache.Token, skipSpecial bool) string {
 				b = t.AppendBytes(b, id)
 			}
 		}
-		return validUTF8(b)
+		return ValidUTF8(b)
 	}
 	texts := make([]string, 0, len(tokens))
 	for _, id := range tokens {
@@ -138,6 +138,14 @@ func (t *Tokenizer) VocabSize() int { return t.vocab }
 func (t *Tokenizer) BOS() string {
 	bos, _ := t.chat.tokens["bos_token"].(string)
 	return bos
+}
+
+// Bound is one more than the greatest id.
+func (t *Tokenizer) Bound() int {
+	if t.own != nil {
+		return t.len
+	}
+	return len(t.tokens)
 }
 
 // Special are the ids of the special tokens, in ascending order. With a

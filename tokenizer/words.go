@@ -21,7 +21,7 @@ func (t *Tokenizer) WholeWords() ([]kvcache.Token, error) {
 		return nil, fmt.Errorf("its words do not survive decode and encode: want a byte-level tokenizer (decoder ByteLevel), as Qwen, Llama 3 and gpt-oss have it")
 	}
 	var all []kvcache.Token
-	for id := range kvcache.Token(len(t.tokens)) {
+	for id := range kvcache.Token(t.Bound()) {
 		if word(t.AppendBytes(nil, id)) && !t.isSpecial(id) {
 			all = append(all, id)
 		}

@@ -44,11 +44,12 @@ run elsewhere. KV-cache bytes and network are real, the GPU is modelled.
   kvbench topo        which NIC is near which memory, and why
   kvbench compare     results side by side, also of vLLM's and SGLang's clients
   kvbench serving     what the proxy and a node cost themselves, per token
-  kvbench null-server tokens at given times, to measure a client by`,
+  kvbench null-server tokens at given times, to measure a client by
+  kvbench tokenizer   kvferry's tokenizer in a folder, for any client`,
 	}
 	root.AddCommand(
 		mooncakeCommand(terminal), simulateCommand(terminal), matrixCommand(terminal), transferCommand(terminal), failoverCommand(terminal), nicsCommand(),
-		topoCommand(), servingCommand(), compareCommand(), nullServerCommand(),
+		topoCommand(), servingCommand(), compareCommand(), nullServerCommand(), tokenizerCommand(),
 	)
 	for _, cmd := range root.Commands() {
 		command.Values(cmd, values(cmd.Name()))

@@ -14,7 +14,8 @@ import (
 // Rules say which nodes may be in one cluster.
 type Rules struct {
 	Handoff       string // the proxy's
-	MaxVocab      uint32 // token ids that its tokenizer can name
+	MinVocab      uint32 // token ids that its tokenizer needs
+	MaxVocab      uint32 // and that it can name
 	MixedProfiles bool   // nodes of different profiles may be together
 }
 
@@ -33,8 +34,8 @@ func (r Rules) Check(info *proto.NodeInfo) error {
 		return fmt.Errorf("node.max_model_len: %d: want at least 2 tokens", info.MaxModelLen)
 	case info.MaxModelLen > proto.MaxModelLen:
 		return fmt.Errorf("node.max_model_len: %d: the proxy takes %d at most: lower max_model_len in profile %q", info.MaxModelLen, proto.MaxModelLen, info.Profile)
-	case info.Vocab < 1 || info.Vocab > r.MaxVocab:
-		return fmt.Errorf("node.vocab: %d: the proxy's tokenizer takes 1 to %d token ids: lower vocab in profile %q (0 is from a node of an older version)", info.Vocab, r.MaxVocab, info.Profile)
+	case info.Vocab < max(r.MinVocab, 1) || info.Vocab > r.MaxVocab:
+		return fmt.Errorf("node.vocab: %d: the proxy's tokenizer takes %d to %d token ids: change vocab in profile %q (0 is from a node of an older version)", info.Vocab, max(r.MinVocab, 1), r.MaxVocab, info.Profile)
 	case info.Role != proto.Role_ROLE_PREFILL && info.Role != proto.Role_ROLE_DECODE && info.Role != proto.Role_ROLE_NONDISAGG:
 		return fmt.Errorf("node.role: %v: want prefill, decode or nondisagg", info.Role)
 	}

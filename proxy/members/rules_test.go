@@ -39,7 +39,7 @@ func TestCheck(t *testing.T) {
 		"no vocabulary":       {func(n *proto.NodeInfo) { n.Vocab = 0 }, "node.vocab: 0: "},
 		"least vocabulary":    {func(n *proto.NodeInfo) { n.Vocab = 1 }, ""},
 		"greatest vocabulary": {func(n *proto.NodeInfo) { n.Vocab = 400_000 }, ""},
-		"too many words":      {func(n *proto.NodeInfo) { n.Vocab = 400_001 }, `node.vocab: 400001: the proxy's tokenizer takes 1 to 400000 token ids: lower vocab in profile "p"`},
+		"too many words":      {func(n *proto.NodeInfo) { n.Vocab = 400_001 }, `node.vocab: 400001: the proxy's tokenizer takes 1 to 400000 token ids: change vocab in profile "p"`},
 
 		"prefill":      {func(n *proto.NodeInfo) { n.Role = proto.Role_ROLE_PREFILL }, ""},
 		"decode":       {func(n *proto.NodeInfo) { n.Role = proto.Role_ROLE_DECODE }, ""},

@@ -160,7 +160,6 @@ func (s *Events) write(choice int, ids []uint32, from, to int, cut *Cut, end End
 			b = s.appendUsage(b, c)
 		}
 	}
-	var tok Tokenizer
 	for i := from; i < to; i++ {
 		c.usage.Completion++
 		b = append(b, c.head...)
@@ -170,7 +169,7 @@ func (s *Events) write(choice int, ids []uint32, from, to int, cut *Cut, end End
 		if cut != nil {
 			b = append(b, cut.piece(i)...)
 		} else {
-			b = tok.AppendToken(b, ids[i])
+			b = s.req.Tokenizer.AppendToken(b, ids[i])
 		}
 		if i < to-1 {
 			b = s.appendRest(b, c, End{})
@@ -279,11 +278,10 @@ type Result struct {
 }
 
 // AppendText appends a result's text, as it may stand in a JSON string.
-func (r *Result) AppendText(b []byte) []byte {
+func (r *Result) AppendText(b []byte, tok Tokenizer) []byte {
 	if r.Cut != nil {
 		return append(b, r.Cut.Text()...)
 	}
-	var tok Tokenizer
 	for _, t := range r.IDs {
 		b = tok.AppendToken(b, t)
 	}
@@ -304,7 +302,7 @@ func AppendAnswer(b []byte, req *Request, id string, created time.Time, results 
 		}
 		b = append(appendIndex(b, i), choice...)
 		b = appendEscaped(b, req.Choices[i].Echo)
-		b = results[i].AppendText(b)
+		b = results[i].AppendText(b, req.Tokenizer)
 		b = appendFinish(append(b, rest...), results[i].End, true)
 	}
 	b = append(b, `],"usage":`...)

@@ -49,7 +49,7 @@ func parsePrompts(field string, raw json.RawMessage, tok Tokenizer, keep bool) (
 		// Token ids, but for one of them: it is named.
 		for i, item := range items {
 			if c := item[0]; c != '-' && (c < '0' || c > '9') || bytes.ContainsAny(item, ".eE") || len(item) > 9 {
-				return nil, false, BadField(fmt.Sprintf("%s[%d]", field, i), "%s: want a token id, 0 to %d", Abbreviate(string(item)), tok.Vocab-1)
+				return nil, false, BadField(fmt.Sprintf("%s[%d]", field, i), "%s: want a token id, 0 to %d", Abbreviate(string(item)), tok.Vocab()-1)
 			}
 		}
 	}
@@ -141,8 +141,8 @@ func checkTokenIDs(field string, ids []int64, tok Tokenizer) ([]uint32, error) {
 	}
 	out := make([]uint32, len(ids))
 	for i, id := range ids {
-		if id < 0 || id >= int64(tok.Vocab) {
-			return nil, BadField(fmt.Sprintf("%s[%d]", field, i), "%d: want a token id, 0 to %d", id, tok.Vocab-1)
+		if id < 0 || id >= int64(tok.Vocab()) {
+			return nil, BadField(fmt.Sprintf("%s[%d]", field, i), "%d: want a token id, 0 to %d", id, tok.Vocab()-1)
 		}
 		out[i] = uint32(id)
 	}
@@ -168,7 +168,11 @@ func parseMessages(messages []messageBody, tok Tokenizer) ([]uint32, error) {
 		}
 		chat[i].Content = content
 	}
-	return tok.EncodeChat(chat), nil
+	ids, err := tok.EncodeChat(chat)
+	if err != nil {
+		return nil, BadField("messages", "%v", err)
+	}
+	return ids, nil
 }
 
 // parseContent is the text of a message. Parts of a list are joined without anything between

@@ -31,15 +31,21 @@ const (
 
 // Model is what a request is checked against.
 type Model struct {
-	Name        string   // that answers have
-	Aliases     []string // other names that clients may ask for it by
-	Adapters    []string // LoRA adapters by name
-	MaxModelLen uint32   // tokens, prompt and output together
-	Vocab       uint32   // token ids are in [0, Vocab)
+	Name        string     // that answers have
+	Aliases     []string   // other names that clients may ask for it by
+	Adapters    []string   // LoRA adapters by name
+	MaxModelLen uint32     // tokens, prompt and output together
+	Vocab       uint32     // token ids are in [0, Vocab)
+	File        *ModelFile // the tokenizer; nil: kvferry's own of that vocabulary
 }
 
 // Tokenizer is that of the model's vocabulary.
-func (m Model) Tokenizer() Tokenizer { return Tokenizer{Vocab: m.Vocab} }
+func (m Model) Tokenizer() Tokenizer {
+	if m.File != nil {
+		return m.File.Tokenizer(m.Vocab)
+	}
+	return NewTokenizer(m.Vocab)
+}
 
 // Tokens a completion gets when its request does not say: OpenAI's default.
 // A chat gets what is left of the context.
@@ -56,6 +62,7 @@ const (
 type Request struct {
 	Kind            Kind
 	Model           string // by the name that the answer has
+	Tokenizer       Tokenizer
 	N               int
 	Choices         []Choice // one at least: those of the first prompt, then those of the next
 	Listed          bool     // prompts came as a list, if only of one: SGLang's answer is a list then
@@ -127,6 +134,7 @@ func (k Kind) Parse(body []byte, model Model) (*Request, error) {
 	}
 	g := &Request{
 		Kind:            k,
+		Tokenizer:       model.Tokenizer(),
 		Stream:          b.Stream,
 		IncludeUsage:    b.StreamOptions.IncludeUsage,
 		ContinuousUsage: b.StreamOptions.IncludeUsage && b.StreamOptions.ContinuousUsageStats,
@@ -157,10 +165,10 @@ func (k Kind) Parse(body []byte, model Model) (*Request, error) {
 	var prompts []prompt
 	if k == Chat {
 		p := prompt{field: "messages"}
-		p.ids, err = parseMessages(b.Messages, model.Tokenizer())
+		p.ids, err = parseMessages(b.Messages, g.Tokenizer)
 		prompts = []prompt{p}
 	} else {
-		prompts, _, err = parsePrompts("prompt", b.Prompt, model.Tokenizer(), b.Echo)
+		prompts, _, err = parsePrompts("prompt", b.Prompt, g.Tokenizer, b.Echo)
 	}
 	if err != nil {
 		return nil, err
@@ -180,7 +188,7 @@ func (k Kind) Parse(body []byte, model Model) (*Request, error) {
 			return nil, err
 		}
 		if b.Echo {
-			c.Echo = cmp.Or(p.text, model.Tokenizer().Decode(p.ids))
+			c.Echo = cmp.Or(p.text, g.Tokenizer.Decode(p.ids))
 		}
 	}
 	return g, g.Expand("n", choices, n, b.Seed)

@@ -65,6 +65,7 @@ func ParseStop(field string, raw json.RawMessage, idField string, ids []int64, i
 //
 // Invariant: text[:released] has gone out or is about to; no stop string ends in text.
 type Cut struct {
+	tok      Tokenizer
 	stop     *Stop
 	min      int    // tokens before which nothing stops it
 	tokens   int    // so far
@@ -75,18 +76,19 @@ type Cut struct {
 }
 
 // NewCut returns the cut of an answer that has min tokens at least.
-func NewCut(stop *Stop, min uint32) *Cut { return &Cut{stop: stop, min: int(min)} }
+func NewCut(tok Tokenizer, stop *Stop, min uint32) *Cut {
+	return &Cut{tok: tok, stop: stop, min: int(min)}
+}
 
 // Add takes the next tokens; last is whether none can follow, so that nothing need be held
 // back. It returns how many of them the answer has: all, or up to the one that stops it, and
 // then by what, as JSON.
 func (c *Cut) Add(ids []uint32, last bool) (n int, matched string, stopped bool) {
 	c.begun, c.ends = c.released, c.ends[:0]
-	var tok Tokenizer
 	for i, id := range ids {
 		before := len(c.text)
 		c.tokens++
-		c.text = tok.AppendToken(c.text, id)
+		c.text = c.tok.AppendToken(c.text, id)
 		if c.tokens > c.min {
 			if end, by, ok := c.match(before, id); ok {
 				c.text = c.text[:end]

@@ -12,7 +12,7 @@ import (
 func naive(ids []uint32, stop *Stop, least int) (text string, tokens int, stopped bool) {
 	for i, id := range ids {
 		before := text
-		text += Tokenizer{}.Decode([]uint32{id})
+		text += testTokenizer.Decode([]uint32{id})
 		if i < least {
 			continue
 		}
@@ -42,6 +42,9 @@ func naive(ids []uint32, stop *Stop, least int) (text string, tokens int, stoppe
 	return text, len(ids), false
 }
 
+// firstWord is the first token that is generated.
+var firstWord, _ = testTokenizer.Words()
+
 // TestCutAgainstNaive gives answers to a Cut in pieces of random size; what goes out must be
 // the naive answer's text, and no piece may take back what another has sent.
 func TestCutAgainstNaive(t *testing.T) {
@@ -49,9 +52,9 @@ func TestCutAgainstNaive(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 3))
 		ids := make([]uint32, 1+rng.IntN(20))
 		for i := range ids {
-			ids[i] = rng.Uint32N(40)
+			ids[i] = firstWord + rng.Uint32N(40)
 		}
-		whole := Tokenizer{}.Decode(ids)
+		whole := testTokenizer.Decode(ids)
 		stop := &Stop{Include: rng.IntN(2) == 0}
 		for range 1 + rng.IntN(3) {
 			// A part of the answer, of any place, and sometimes changed so that it almost matches.
@@ -63,14 +66,14 @@ func TestCutAgainstNaive(t *testing.T) {
 			stop.Strings = append(stop.Strings, s)
 		}
 		if rng.IntN(3) == 0 {
-			stop.Tokens = append(stop.Tokens, rng.Uint32N(40))
+			stop.Tokens = append(stop.Tokens, firstWord+rng.Uint32N(40))
 		}
 		least := rng.IntN(4)
 		if rng.IntN(2) == 0 {
 			least = 0
 		}
 		want, wantTokens, wantStopped := naive(ids, stop, least)
-		c := NewCut(stop, uint32(least))
+		c := NewCut(testTokenizer, stop, uint32(least))
 		var got strings.Builder
 		tokens, stopped := 0, false
 		for rest := ids; len(rest) > 0 && !stopped; {
@@ -100,16 +103,16 @@ func TestCutAgainstNaive(t *testing.T) {
 // TestCutHoldsBackNoMoreThanItMust: text goes out at once unless it may be the beginning of a
 // stop string.
 func TestCutHoldsBackNoMoreThanItMust(t *testing.T) {
-	tok := Tokenizer{}
-	ids := []uint32{1, 2, 3}
+	tok := testTokenizer
+	ids := []uint32{firstWord, firstWord + 1, firstWord + 2}
 	words := []string{tok.Decode(ids[:1]), tok.Decode(ids[1:2]), tok.Decode(ids[2:])}
-	c := NewCut(&Stop{Strings: []string{words[0][3:] + words[1] + "!"}}, 0)
+	c := NewCut(testTokenizer, &Stop{Strings: []string{words[0][3:] + words[1] + "!"}}, 0)
 	for i, want := range []string{words[0][:3], "", words[0][3:] + words[1] + words[2]} {
 		if n, _, stopped := c.Add(ids[i:i+1], false); n != 1 || stopped || string(c.piece(0)) != want {
 			t.Errorf("token %d: %q goes out, want %q", i, c.piece(0), want)
 		}
 	}
-	c = NewCut(&Stop{Strings: []string{words[0] + "!"}}, 0)
+	c = NewCut(testTokenizer, &Stop{Strings: []string{words[0] + "!"}}, 0)
 	if c.Add(ids[:1], false); string(c.piece(0)) != "" {
 		t.Errorf("%q went out", c.piece(0))
 	}
@@ -153,12 +156,12 @@ func TestParseStop(t *testing.T) {
 
 func BenchmarkCut(b *testing.B) {
 	stop := &Stop{Strings: []string{"\n\n", "###", "Question:", "</s>"}}
-	c := NewCut(stop, 0)
-	ids := []uint32{7}
+	c := NewCut(testTokenizer, stop, 0)
+	ids := []uint32{firstWord}
 	b.ReportAllocs()
 	for b.Loop() {
 		if c.Add(ids, false); len(c.text) > 1<<16 {
-			*c = Cut{stop: stop, text: c.text[:0], ends: c.ends}
+			*c = Cut{tok: testTokenizer, stop: stop, text: c.text[:0], ends: c.ends}
 		}
 	}
 }

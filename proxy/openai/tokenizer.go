@@ -1,187 +1,173 @@
 package openai
 
 import (
+	"fmt"
 	"unicode/utf8"
+
+	"kvferry/load"
+	"kvferry/tokenizer"
 )
 
-// Qwen2.5's ids for the marks of its chat template; see Tokenizer.marks.
+// Vocabularies that kvferry's own tokenizer can have, in token ids.
 const (
-	tokenNewline = 198
-	tokenIMStart = 151644
-	tokenIMEnd   = 151645
+	MinVocab = tokenizer.MinOwn
+	MaxVocab = tokenizer.MaxOwn
 )
 
-// Words are five letters, consonant-vowel-consonant-vowel-consonant, behind a
-// space: 20*5*20*5*20 = 200,000 of them, and as many with a capital for the ids
-// above. Of these the model's vocabulary is in use; Gemma's 262,144 is the largest
-// that is common. wordStride scatters neighbouring ids over the words (" bobad",
-// " mifur") so that generated text does not read like a counter; it is odd and no
-// multiple of 5, hence coprime to 200,000, and wordStrideInverse undoes it.
-const (
-	consonants        = "bcdfghjklmnpqrstvwxz"
-	capitals          = "BCDFGHJKLMNPQRSTVWXZ"
-	vowels            = "aeiou"
-	wordLetters       = 5
-	tokenBytes        = 1 + wordLetters
-	wordCount         = 20 * 5 * 20 * 5 * 20
-	MaxVocab          = 2 * wordCount // has a word for each id
-	wordStride        = 77773
-	wordStrideInverse = 48837
-)
-
-// maxChunk bounds the bytes of text one token stands for: words up to this
-// length are one token with the space before them, which gives English prose
-// about four characters a token (4.1 measured), as Qwen's own vocabulary does.
-const maxChunk = 6
-
-// letterIndex maps a byte to its position among some letters, or -1.
-var consonantIndex, vowelIndex, initialIndex = letterIndex(consonants), letterIndex(vowels), letterIndex(consonants + capitals)
-
-func letterIndex(letters string) (t [256]int8) {
-	for i := range t {
-		t[i] = -1
-	}
-	for i := range len(letters) {
-		t[letters[i]] = int8(i)
-	}
-	return t
-}
-
-// Tokenizer turns text into token ids and back without a downloaded
-// vocabulary. Every id decodes to a pronounceable word of its own, so that
-// Encode(Decode(ids)) == ids; any other text is cut into words and hashed, so
-// that its length in tokens is realistic and equal text gives equal tokens
-// (and equal prefixes equal KV blocks), but it does not survive the way back.
-//
-// A token's text is the same in every vocabulary, so the zero value decodes; to
-// encode, Vocab must be set.
+// A Tokenizer is that of the model which is served: kvferry's own of the vocabulary's size,
+// or a model's of a [ModelFile]. Clients count by the same one, which the proxy hands out as a
+// tokenizer.json. Ids in this package are the tokenizer's.
 type Tokenizer struct {
-	Vocab uint32 // ids are in [0, Vocab); 1 to 400,000
+	*tokenizer.Tokenizer
+	vocab uint32
+	file  *ModelFile // nil: kvferry's own
 }
 
-// AppendToken appends a token's text, always a space and five letters: safe inside a
-// JSON string as it is. An id beyond the words wraps around.
-func (Tokenizer) AppendToken(dst []byte, id uint32) []byte {
-	const initials = consonants + capitals
-	w := uint64(id) * wordStride % wordCount // below 2^49: no overflow
-	c3 := consonants[w%20]
-	w /= 20
-	v2 := vowels[w%5]
-	w /= 5
-	c2 := consonants[w%20]
-	w /= 20
-	v1 := vowels[w%5]
-	return append(dst, ' ', initials[w/5+20*(uint64(id)/wordCount%2)], v1, c2, v2, c3)
-}
-
-// Decode is the text of ids.
-func (t Tokenizer) Decode(ids []uint32) string {
-	b := make([]byte, 0, tokenBytes*len(ids))
-	for _, id := range ids {
-		b = t.AppendToken(b, id)
+// NewTokenizer is kvferry's own tokenizer of a vocabulary, which has MinVocab to MaxVocab ids:
+// no node of another is let in.
+func NewTokenizer(vocab uint32) Tokenizer {
+	own, err := tokenizer.Own(int(vocab))
+	if err != nil {
+		panic(err)
 	}
-	return string(b)
+	return Tokenizer{Tokenizer: own, vocab: vocab}
 }
 
-// Encode cuts text into tokens. It is total and deterministic: any bytes,
-// valid UTF-8 or not, give the same ids every time, none for the empty text. Ids must not
-// change from version to version, or results would no longer compare: tests pin some.
-func (t Tokenizer) Encode(text string) []uint32 {
-	return t.appendEncode(make([]uint32, 0, len(text)/4+1), text)
+// Vocab is how many token ids there are, those included that are no tokens: models have more
+// than their tokenizers.
+func (t Tokenizer) Vocab() uint32 { return t.vocab }
+
+// Words are what nodes are to generate: n ids from first on, as nodes count them (see
+// ToNode). Each is a word, a space and letters, that a client's tokenizer makes the same
+// one token of.
+func (t Tokenizer) Words() (first, n uint32) {
+	if t.file != nil {
+		return 0, uint32(len(t.file.words))
+	}
+	return t.Tokenizer.Words()
 }
 
-func (t Tokenizer) appendEncode(ids []uint32, text string) []uint32 {
-	for i := 0; i < len(text); {
-		start := i
-		if text[i] == ' ' {
-			i++ // a space belongs to the word after it
-		}
-		word := i
-		for i < len(text) && isWordByte(text[i]) {
-			i++
-		}
-		switch {
-		case i == word && i < len(text) && text[i] == ' ':
-			for i < len(text) && text[i] == ' ' && i-start < maxChunk { // a run of spaces
-				i++
-			}
-			ids = append(ids, t.hash(text[start:i]))
-		case i == word && i < len(text): // a mark, a control, or one rune of another script
-			_, n := utf8.DecodeRuneInString(text[i:])
-			i += n
-			ids = append(ids, t.hash(text[start:i]))
-		case i == word: // a space at the end
-			ids = append(ids, t.hash(text[start:i]))
-		default:
-			if id, ok := t.word(text[start:i]); ok {
-				ids = append(ids, id)
-				continue
-			}
-			for end := i; word < end; start = word {
-				word = min(word+maxChunk, end)
-				ids = append(ids, t.hash(text[start:word]))
-			}
+// ToNode is the id by which nodes know a token, and FromNode the way back. Nodes draw what
+// they generate from one range of ids; a model's words lie scattered, so that its ids
+// are renumbered for nodes, words first. It makes no difference to a node, for which an
+// id is a number: equal prompts stay equal.
+func (t Tokenizer) ToNode(id uint32) uint32 {
+	if t.file == nil || int(id) >= len(t.file.toNode) {
+		return id
+	}
+	return t.file.toNode[id]
+}
+
+// FromNode is the token that a node knows by id; see ToNode.
+func (t Tokenizer) FromNode(id uint32) uint32 {
+	if t.file == nil || int(id) >= len(t.file.fromNode) {
+		return id
+	}
+	return t.file.fromNode[id]
+}
+
+// AppendToken appends a token's text as it may stand in a JSON string. Of words, which are all
+// that is generated, it is the text as it is. Tokens that are no whole characters are
+// U+FFFD each; an [Unbroken] joins them.
+func (t Tokenizer) AppendToken(dst []byte, id uint32) []byte {
+	before := len(dst)
+	dst = t.AppendBytes(dst, id)
+	for _, c := range dst[before:] {
+		if c != ' ' && (c|0x20 < 'a' || c|0x20 > 'z') {
+			text := string(dst[before:])
+			return appendEscaped(dst[:before], text)
 		}
 	}
-	return ids
+	return dst
 }
 
-// isWordByte is an ASCII letter or digit.
-func isWordByte(c byte) bool {
-	return 'a' <= c|0x20 && c|0x20 <= 'z' || '0' <= c && c <= '9'
-}
+// Decode is the text of ids, special tokens too.
+func (t Tokenizer) Decode(ids []uint32) string { return t.Tokenizer.Decode(ids, false) }
 
-// word is the id whose text is exactly piece, if the vocabulary has it: AppendToken backwards,
-// its digits of mixed base multiplied by the inverse of the stride.
-func (t Tokenizer) word(piece string) (uint32, bool) {
-	if len(piece) != tokenBytes || piece[0] != ' ' {
-		return 0, false
-	}
-	c1, v1 := initialIndex[piece[1]], vowelIndex[piece[2]]
-	c2, v2 := consonantIndex[piece[3]], vowelIndex[piece[4]]
-	c3 := consonantIndex[piece[5]]
-	if c1 < 0 || v1 < 0 || c2 < 0 || v2 < 0 || c3 < 0 {
-		return 0, false
-	}
-	w := (((uint64(c1%20)*5+uint64(v1))*20+uint64(c2))*5+uint64(v2))*20 + uint64(c3)
-	id := w*wordStrideInverse%wordCount + uint64(c1/20)*wordCount
-	return uint32(id), id < uint64(t.Vocab)
-}
-
-// hash maps a piece of text to an id: FNV-1a with a final mix, because
-// pieces are short and the modulus would see little but the last byte.
-func (t Tokenizer) hash(piece string) uint32 {
-	h := uint64(14695981039346656037)
-	for i := range len(piece) {
-		h = (h ^ uint64(piece[i])) * 1099511628211
-	}
-	return uint32((h ^ h>>29) % uint64(t.Vocab))
-}
+// Encode cuts text into tokens, with those that the tokenizer puts around each (BOS). Any
+// bytes, valid UTF-8 or not, give the same ids every time.
+func (t Tokenizer) Encode(text string) []uint32 { return t.Tokenizer.Encode(text, true) }
 
 // ChatMessage is one message of a conversation.
-type ChatMessage struct{ Role, Content string }
+type ChatMessage = load.Message
 
-// marks are the ids of the chat template's marks: Qwen2.5's, or in a vocabulary
-// without them the last three, where most models have theirs. In one of less than
-// three tokens some fall together.
-func (t Tokenizer) marks() (start, end, newline uint32) {
-	if t.Vocab > tokenIMEnd {
-		return tokenIMStart, tokenIMEnd, tokenNewline
+// EncodeChat renders messages by the model's chat template, with the opening of the
+// assistant's answer, and encodes that. The error says that there is no template, or what it
+// does not accept.
+func (t Tokenizer) EncodeChat(messages []ChatMessage) ([]uint32, error) {
+	text, err := t.Chat(messages, true)
+	if err != nil {
+		return nil, err
 	}
-	last := t.Vocab - 1
-	return last - min(last, 1), last, last - min(last, 2)
+	return t.Tokenizer.Encode(text, false), nil
 }
 
-// EncodeChat renders messages as Qwen2.5's chat template does,
-// <|im_start|>role\ncontent<|im_end|>\n for each and then the opening of the
-// assistant's answer. A role is one token, as the usual ones are there.
-func (t Tokenizer) EncodeChat(messages []ChatMessage) []uint32 {
-	start, end, newline := t.marks()
-	var ids []uint32
-	for _, m := range messages {
-		ids = append(ids, start, t.hash(m.Role), newline)
-		ids = t.appendEncode(ids, m.Content)
-		ids = append(ids, end, newline)
+// An Unbroken writes tokens' text where characters may be made of several tokens.
+type Unbroken struct {
+	Tokenizer
+	begun []byte // of a character whose rest is to come
+}
+
+// AppendToken appends the text that is complete with a token; last is whether none follows.
+func (u *Unbroken) AppendToken(dst []byte, id uint32, last bool) []byte {
+	u.begun = u.AppendBytes(u.begun, id)
+	whole := len(u.begun)
+	if !last {
+		// A character has up to four bytes; its first says how many.
+		for n := 1; n < min(utf8.UTFMax, len(u.begun)+1); n++ {
+			if b := u.begun[len(u.begun)-n:]; utf8.RuneStart(b[0]) {
+				if !utf8.FullRune(b) {
+					whole -= n
+				}
+				break
+			}
+		}
 	}
-	return append(ids, start, t.hash("assistant"), newline)
+	dst = appendEscaped(dst, tokenizer.ValidUTF8(u.begun[:whole]))
+	u.begun = append(u.begun[:0], u.begun[whole:]...)
+	return dst
+}
+
+// A ModelFile is the tokenizer of a real model, that kvferry's modelled one stands in for.
+type ModelFile struct {
+	tokens           *tokenizer.Tokenizer
+	words            []uint32 // what is generated, by the nodes' ids
+	toNode, fromNode []uint32
+}
+
+// LoadModelFile reads a folder with a tokenizer.json, or such a file, and finds the words to
+// generate. The error says why there are none.
+func LoadModelFile(path string) (*ModelFile, error) {
+	t, err := tokenizer.Load(path)
+	if err != nil {
+		return nil, err
+	}
+	words, err := t.WholeWords()
+	if err != nil {
+		return nil, fmt.Errorf("%q: %w", path, err)
+	}
+	f := &ModelFile{tokens: t, words: words}
+	isWord := make(map[uint32]bool, len(words))
+	for _, id := range words {
+		isWord[id] = true
+	}
+	f.fromNode = append(f.fromNode, words...)
+	for id := range uint32(t.Bound()) {
+		if !isWord[id] {
+			f.fromNode = append(f.fromNode, id)
+		}
+	}
+	f.toNode = make([]uint32, len(f.fromNode))
+	for i, id := range f.fromNode {
+		f.toNode[id] = uint32(i)
+	}
+	return f, nil
+}
+
+// Size is how many ids a model's vocabulary has at least.
+func (f *ModelFile) Size() uint32 { return uint32(len(f.toNode)) }
+
+// Tokenizer is the file's for a vocabulary of so many ids.
+func (f *ModelFile) Tokenizer(vocab uint32) Tokenizer {
+	return Tokenizer{Tokenizer: f.tokens, vocab: vocab, file: f}
 }

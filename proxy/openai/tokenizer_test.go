@@ -1,32 +1,43 @@
 package openai
 
 import (
+	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"kvferry/engine"
+	"kvferry/tokenizer"
 )
 
 // testVocab is the A10 profile's.
 const testVocab = 151936
 
-var testTokenizer = Tokenizer{Vocab: testVocab}
+var testTokenizer = NewTokenizer(testVocab)
 
-// vocabularies are a test's: tiny ones, Llama 2's, the A10 profile's, Gemma's, the largest.
-var vocabularies = []uint32{1, 2, 3, 100, 198, 199, 32000, testVocab, wordCount, 262144, MaxVocab}
+// vocabularies are a test's: the least, Llama 2's, the A10 profile's, the largest.
+var vocabularies = []uint32{MinVocab, 32000, testVocab, MaxVocab}
 
-func TestTokenizerRoundTrip(t *testing.T) {
-	for _, vocab := range vocabularies {
-		tok := Tokenizer{Vocab: vocab}
-		ids := make([]uint32, vocab)
-		for i := range ids {
-			ids[i] = uint32(i)
-		}
-		if got := tok.Encode(tok.Decode(ids)); !slices.Equal(got, ids) {
-			t.Fatalf("the vocabulary of %d does not survive decode and encode: came back as %d", len(ids), len(got))
-		}
+// modelFile is a tokenizer that is no one's own: that of a small kvferry vocabulary, as a file
+// with another's tokens would be read.
+func modelFile(tb testing.TB) *ModelFile {
+	tb.Helper()
+	folder := filepath.Join(tb.TempDir(), "model")
+	own, err := tokenizer.Own(MinVocab)
+	if err != nil {
+		tb.Fatal(err)
 	}
+	if err := own.Save(folder, 1000); err != nil {
+		tb.Fatal(err)
+	}
+	f, err := LoadModelFile(folder)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return f
 }
 
 // TestTokenizerA10: measurements are of these tokens.
@@ -38,10 +49,15 @@ func TestTokenizerA10(t *testing.T) {
 	if p.Vocab != testVocab {
 		t.Fatalf("the A10 profile has %d token ids", p.Vocab)
 	}
+	chat, err := testTokenizer.EncodeChat([]ChatMessage{{Role: "user", Content: "hello there"}})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, tc := range []struct{ got, want string }{
-		{fmt.Sprint(testTokenizer.Encode("Tell me about ferries, 你好  now.")), "[58778 69079 78054 81066 57798 43695 16055 111261 52560 79198 93781]"},
-		{fmt.Sprint(testTokenizer.EncodeChat([]ChatMessage{{"user", "hello there"}})), "[151644 58962 198 73663 55401 151645 198 151644 139045 198]"},
-		{testTokenizer.Decode([]uint32{0, 1, 198, 151935}), " babab kowor zunis gakit"},
+		{fmt.Sprint(testTokenizer.Encode("Tell me about ferries, 你好  now.")), "[84 714 538 574 8709 4955 44 32 228 189 160 229 165 189 32 9453 46]"},
+		// As transformers 5.23.0 renders and encodes it: apply_chat_template.
+		{fmt.Sprint(chat), "[151934 370 309 10 104 714 111 516 151935 10 151934 497 6563 10]"},
+		{testTokenizer.Decode([]uint32{10376, 10377, 10574, 151932}), " babab kowor zunis fikul"},
 	} {
 		if tc.got != tc.want {
 			t.Errorf("%s, want %s", tc.got, tc.want)
@@ -49,58 +65,119 @@ func TestTokenizerA10(t *testing.T) {
 	}
 }
 
-func TestTokenizerEnglishRate(t *testing.T) {
-	const text = `The quick brown fox, having considered its position at some length, jumped over the lazy dog.
-Prefill nodes compute a prompt's cache, ferry its blocks to decode nodes over a transport, and a proxy
-serves and measures the whole: time to first token and time per output token, against the same load on
-nodes that do both. From fairest creatures we desire increase, that thereby beauty's rose might never die.`
+// TestWords: what nodes are told to generate is one token a word, for a client that encodes the
+// text again, and for the proxy that gets it as a part of the next prompt.
+func TestWords(t *testing.T) {
+	all := []Tokenizer{modelFile(t).Tokenizer(5000)}
 	for _, vocab := range vocabularies {
-		rate := float64(len(text)) / float64(len(Tokenizer{Vocab: vocab}.Encode(text)))
-		if rate < 3.5 || rate > 4.6 {
-			t.Errorf("%.2f characters a token in a vocabulary of %d, want about 4", rate, vocab)
+		all = append(all, NewTokenizer(vocab))
+	}
+	for _, tok := range all {
+		first, n := tok.Words()
+		if n < 1000 || first+n > tok.Vocab() {
+			t.Fatalf("%d words from %d of %d", n, first, tok.Vocab())
 		}
+		var ids []uint32
+		var text []byte
+		for i := range n {
+			id := tok.FromNode(first + i*7919%n)
+			if tok.ToNode(id) != first+i*7919%n {
+				t.Fatalf("%d is %d for nodes", id, tok.ToNode(id))
+			}
+			ids = append(ids, id)
+			text = tok.AppendToken(text, id)
+		}
+		if got := tok.Encode(string(text)); !slices.Equal(got, ids) {
+			t.Errorf("%d words of %d come back as %d tokens", n, tok.Vocab(), len(got))
+		}
+	}
+}
+
+// TestModelFile: ids are renumbered for nodes and back, each to one.
+func TestModelFile(t *testing.T) {
+	f := modelFile(t)
+	tok := f.Tokenizer(5000)
+	if f.Size() != MinVocab || tok.Vocab() != 5000 {
+		t.Errorf("%d ids, vocabulary %d", f.Size(), tok.Vocab())
+	}
+	seen := make([]bool, 5000)
+	for id := range uint32(5000) {
+		there := tok.ToNode(id)
+		if seen[there] || tok.FromNode(there) != id {
+			t.Fatalf("%d is %d for nodes, and that is %d", id, there, tok.FromNode(there))
+		}
+		seen[there] = true
+	}
+	if _, err := LoadModelFile("../../tokenizer/testdata/llama2"); err == nil || !strings.Contains(err.Error(), "want a byte-level tokenizer") {
+		t.Error(err)
+	}
+	if _, err := LoadModelFile(filepath.Join(t.TempDir(), "none")); err == nil || !strings.Contains(err.Error(), "there is no such file") {
+		t.Error(err)
+	}
+	// Without a template there is no chat.
+	folder := t.TempDir()
+	own, _ := tokenizer.Own(MinVocab)
+	if err := own.Save(folder, 1000); err != nil {
+		t.Fatal(err)
+	}
+	bare, err := LoadModelFile(filepath.Join(folder, tokenizer.FileName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = Chat.Parse([]byte(`{"messages":[{"role":"user","content":"x"}]}`), Model{Name: "m", MaxModelLen: 100, Vocab: MinVocab, File: bare})
+	if err == nil || !strings.Contains(err.Error(), "messages: the tokenizer has no chat template") {
+		t.Error(err)
+	}
+	if err := os.Remove(filepath.Join(folder, tokenizer.ConfigFileName)); err != nil {
+		t.Error(err)
 	}
 }
 
 func TestTokenizerChat(t *testing.T) {
 	for _, vocab := range vocabularies {
-		tok := Tokenizer{Vocab: vocab}
-		one := tok.EncodeChat([]ChatMessage{{"user", "hello there"}})
-		two := tok.EncodeChat([]ChatMessage{{"user", "hello there"}, {"assistant", "hi"}, {"user", "bye"}})
-		n := len(one) - len(tok.EncodeChat(nil))
+		tok := NewTokenizer(vocab)
+		chat := func(m ...ChatMessage) []uint32 {
+			ids, err := tok.EncodeChat(m)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return ids
+		}
+		one := chat(ChatMessage{Role: "user", Content: "hello there"})
+		two := chat(ChatMessage{Role: "user", Content: "hello there"}, ChatMessage{Role: "assistant", Content: "hi"}, ChatMessage{Role: "user", Content: "bye"})
+		n := len(one) - len(chat())
 		if !slices.Equal(one[:n], two[:n]) {
 			t.Errorf("a longer conversation must begin with the shorter one's tokens:\n%v\n%v", one[:n], two[:n])
 		}
-		if last := slices.Max(two); last >= vocab {
-			t.Errorf("token %d in a vocabulary of %d", last, vocab)
-		}
-		if start, end, newline := one[0], one[n-2], one[n-1]; vocab >= 3 && (start == end || end == newline || newline == start) {
-			t.Errorf("marks %d, %d, %d in a vocabulary of %d: want three", start, end, newline, vocab)
+		if start, end := one[0], one[n-2]; start != vocab-2 || end != vocab-1 {
+			t.Errorf("marks %d, %d in a vocabulary of %d", start, end, vocab)
 		}
 	}
 }
 
-func FuzzTokenizer(f *testing.F) {
-	for i, s := range []string{"", " ", "  a", "hello world", " bobad cedif", "héllo\xff\xfe", "你好，世界", "a\n\n b", "            x ", "2026-11-21"} {
-		f.Add(s, vocabularies[i%len(vocabularies)])
+// FuzzTokenText: text of tokens stands in JSON as it is, and characters of several tokens are
+// whole.
+func FuzzTokenText(f *testing.F) {
+	for _, s := range []string{"", " ", "hello world", " bobad cedif", "héllo\xff\xfe", "你好，世界 😀", "\"\\\n\x00\u2028", "a\n\n b"} {
+		f.Add(s, uint32(150))
 	}
-	f.Fuzz(func(t *testing.T, s string, vocab uint32) {
-		tok := Tokenizer{Vocab: 1 + vocab%MaxVocab}
-		ids := tok.Encode(s)
-		if (len(ids) == 0) != (s == "") {
-			t.Fatalf("%q: %d tokens", s, len(ids))
+	f.Fuzz(func(t *testing.T, s string, id uint32) {
+		ids := append(testTokenizer.Encode(s), id%testVocab)
+		var whole, single []byte
+		u := Unbroken{Tokenizer: testTokenizer}
+		for i, id := range ids {
+			whole = u.AppendToken(whole, id, i == len(ids)-1)
+			single = testTokenizer.AppendToken(single, id)
 		}
-		if len(ids) > len(s) {
-			t.Fatalf("%q: %d tokens from %d bytes", s, len(ids), len(s))
+		var got, each string
+		if err := json.Unmarshal([]byte(`"`+string(whole)+`"`), &got); err != nil {
+			t.Fatalf("%q: %v", whole, err)
 		}
-		if i := slices.IndexFunc(ids, func(id uint32) bool { return id >= tok.Vocab }); i >= 0 {
-			t.Fatalf("%q: token %d in a vocabulary of %d", s, ids[i], tok.Vocab)
+		if err := json.Unmarshal([]byte(`"`+string(single)+`"`), &each); err != nil {
+			t.Fatalf("%q: %v", single, err)
 		}
-		if again := tok.Encode(s); !slices.Equal(ids, again) {
-			t.Fatalf("%q encodes to %v, then to %v", s, ids, again)
-		}
-		if back := tok.Encode(tok.Decode(ids)); !slices.Equal(back, ids) {
-			t.Fatalf("%q: ids %v decode and encode to %v", s, ids, back)
+		if want := testTokenizer.Decode(ids); got != want {
+			t.Fatalf("%q, want %q", got, want)
 		}
 	})
 }

@@ -59,14 +59,13 @@ func (s *Events) Tokens(choice int, t openai.Tokens) error {
 	}
 	c := &s.choices[choice]
 	c.tokens += len(t.IDs)
-	var tok openai.Tokenizer
 	for _, id := range t.IDs {
 		if len(c.ids) > 0 {
 			c.ids = append(c.ids, ',')
 		}
 		c.ids = strconv.AppendUint(c.ids, uint64(id), 10)
 		if t.Cut == nil {
-			c.text = tok.AppendToken(c.text, id)
+			c.text = s.req.Tokenizer.AppendToken(c.text, id)
 		}
 	}
 	text := c.text
@@ -161,7 +160,7 @@ func AppendAnswer(b []byte, req *openai.Request, requestID string, results []ope
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = append(r.AppendText(appendHead(b)), `","output_ids":[`...)
+		b = append(r.AppendText(appendHead(b), req.Tokenizer), `","output_ids":[`...)
 		last := uint32(0)
 		for j, t := range r.IDs {
 			if j > 0 {

@@ -107,7 +107,8 @@ func Parse(body []byte, model openai.Model) (*openai.Request, error) {
 	case field == "input_ids" && (texts || bytes.IndexByte(raw, '"') >= 0):
 		return nil, openai.BadField("input_ids", "want a list of token ids, or a list of such lists; strings go into text")
 	}
-	prompts, listed, err := openai.ParsePrompts(field, raw, model.Tokenizer())
+	tok := model.Tokenizer()
+	prompts, listed, err := openai.ParsePrompts(field, raw, tok)
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +146,7 @@ func Parse(body []byte, model openai.Model) (*openai.Request, error) {
 		}
 		n = of
 	}
-	g := &openai.Request{Model: model.Name, Stream: b.Stream, Listed: listed || n > 1}
+	g := &openai.Request{Model: model.Name, Tokenizer: tok, Stream: b.Stream, Listed: listed || n > 1}
 	return g, g.Expand("sampling_params.n", choices, n, params[0].Seed)
 }
 
