@@ -84,7 +84,11 @@ func (cfg *Config) read(a *api, body []byte) (*question, error) {
 		} else if ids {
 			q.prompt += bytes.Count(text, []byte(",")) + 1
 		} else if len(text) > 0 {
-			q.prompt += len(bytes.Fields(text))
+			var words string
+			if json.Unmarshal(text, &words) != nil {
+				words = string(text) // messages: their quotes and keys count too
+			}
+			q.prompt += len(strings.Fields(words))
 		}
 	}
 	return q, nil

@@ -65,7 +65,7 @@ func TestAnswers(t *testing.T) {
 		{"SGLang's", "/generate", `{"text":"a b","sampling_params":{"max_new_tokens":2},"stream":true}`, 3, []string{
 			`{"text":" tok","meta_info":{"id":"0","finish_reason":null,"prompt_tokens":2,"completion_tokens":1`, `"text":" tok tok"`, `{"type":"length","length":2}`, "[DONE]",
 		}},
-		{"in one piece", "/v1/completions", `{"prompt":"a b","max_tokens":2}`, 0, []string{`"text":" tok tok"`, `"completion_tokens":2`}},
+		{"in one piece", "/v1/completions", `{"prompt":"a\u2003b\nc","max_tokens":2}`, 0, []string{`"text":" tok tok"`, `"prompt_tokens":3,"completion_tokens":2`}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			status, text := ask(t, s, c.path, "", c.body)
