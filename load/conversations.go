@@ -22,6 +22,7 @@ type Conversations struct {
 var conversationKind = Kind{
 	Name:  "conversation",
 	About: "conversations in a file: each turn waits for the server's answer to the one before it",
+	Texts: true,
 	Reads: append([]string{"File", "Speed", "OutputLen", "MaxDelay", "Recorded", "Untimed", "Conversations", "Seed"}, starting...),
 	Check: func(s Spec, bad *config.Faults) {
 		checkTrace(s, bad)
@@ -36,6 +37,7 @@ var conversationKind = Kind{
 var agenticTraceKind = Kind{
 	Name:  "agentic-trace",
 	About: "SGLang's agentic-trace: conversations of agents, with what the tools said in each turn",
+	Texts: true,
 	Reads: append([]string{"File", "OutputLen", "Recorded", "Conversations", "Seed"}, starting...),
 	Check: func(s Spec, bad *config.Faults) {
 		s.Speed = 1

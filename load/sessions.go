@@ -44,6 +44,7 @@ var wekaKind = Kind{
 var spansKind = Kind{
 	Name:  "otel",
 	About: "agents' traces: OpenTelemetry's GenAI spans, as a tree of calls with tools' times",
+	Texts: true,
 	Reads: append([]string{"File", "Speed", "MaxDelay", "Seed", "Recorded", "Untimed"}, starting...),
 	Check: func(s Spec, bad *config.Faults) {
 		checkTrace(s, bad)
@@ -64,6 +65,7 @@ var spansKind = Kind{
 var traceLabKind = Kind{
 	Name:  "tracelab",
 	About: "agents' rounds in TraceLab's format: token counts, tools' times, subagents",
+	Texts: true,
 	Reads: spansKind.Reads,
 	Check: spansKind.Check,
 	Open: func(s Spec) (Load, error) {

@@ -96,7 +96,7 @@ func TestEncode(t *testing.T) {
 		{
 			name: "a chat of known roles", cfg: Config{Backend: "openai-chat"},
 			asked:  load.Request{Text: "\ntool: 4 files\nassistant:", Messages: []load.Message{{Role: "tool", Content: "4 files"}}, MaxTokens: 6},
-			before: &load.Turn{Text: "system: Be brief.\nuser: ls\nassistant:", Messages: []load.Message{{Role: "system", Content: "Be brief."}, {Role: "user", Content: "ls"}}, Answer: load.Answer{Text: "ls /"}},
+			before: &dispatch.Turn{Text: "system: Be brief.\nuser: ls\nassistant:", Messages: []load.Message{{Role: "system", Content: "Be brief."}, {Role: "user", Content: "ls"}}, Answer: dispatch.Answer{Text: "ls /"}},
 			want:   `{"model":"m","messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"ls"},{"role":"assistant","content":"ls /"},{"role":"tool","content":"4 files"}]` + chatTail,
 		},
 	} {

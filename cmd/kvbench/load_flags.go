@@ -123,6 +123,9 @@ func joined(tables ...map[string]string) map[string]string {
 // shared are fields whose flags are for more than the load, or that every load takes.
 var shared = []string{"Kind", "Vocab", "Compat", "Tokenizer", "EOS", "InFlight", "Requests", "TokenIDs", "Chat", "File"}
 
+// endless is more requests than a run of a --duration sends, of a load that needs a number.
+const endless = 1 << 20
+
 // settle decides what the flags mean together. Flags that the load does not read are refused:
 // it has its own.
 func (f *loadFlags) settle(changed func(string) bool, bad *config.Faults) {
@@ -137,8 +140,19 @@ func (f *loadFlags) settle(changed func(string) bool, bad *config.Faults) {
 		for _, n := range []*int{&l.OutputLen, &l.Sonnet.OutputLen, &l.PrefixRepetition.OutputLen, &l.SharedPrefix.OutputLen, &l.ShareGPT.OutputLen, &l.Custom.OutputLen} {
 			*n = f.output
 		}
-	} else if l.Kind == "conversation" && !changed("random-output-len") {
-		l.OutputLen = 0 // as the file says
+	} else if !changed("random-output-len") {
+		switch l.Kind {
+		case "conversation":
+			l.OutputLen = 0 // as the file says
+		case "agentic-trace": // what SGLang's client has
+			l.OutputLen = cmp.Or(l.ShareGPT.OutputLen, 220)
+		}
+	}
+	if changed("duration") && !changed("num-prompts") && l.Reads("InputLen") {
+		l.Requests = endless
+		if !math.IsInf(l.Rate, 1) && l.Rate > 0 {
+			l.Requests = max(1, int(math.Round(min(l.Rate*l.Duration.Seconds(), endless))))
+		}
 	}
 	switch {
 	case f.ignoreEOS && f.heedEOS:
@@ -175,6 +189,9 @@ func (f *loadFlags) settle(changed func(string) bool, bad *config.Faults) {
 	for _, field := range slices.Sorted(maps.Keys(loadNames)) {
 		group, _, _ := strings.Cut(field, ".")
 		flag := loadNames[field]
+		if l.Kind == "agentic-trace" && group == "ShareGPT" {
+			continue
+		}
 		if !changed(flag[2:]) || l.Reads(field) || l.Reads(group) || field == "Speed" || slices.Contains(shared, field) {
 			continue
 		}
