@@ -186,7 +186,7 @@ func BenchmarkDispatch(b *testing.B) {
 	var flights []*flight
 	var attempts []*submission
 	for i := range batch {
-		req := &openai.Request{Model: testModel, N: 1, Choices: []openai.Choice{{Prompt: []uint32{1, 2, 3}}}, Stream: true}
+		req := &openai.Request{Model: testModel, Tokenizer: testTokenizer, N: 1, Choices: []openai.Choice{{Prompt: []uint32{1, 2, 3}}}, Stream: true}
 		x := &exchange{proxy: p, req: req, metrics: counts, events: openai.NewEvents(req, "id", time.Unix(0, 0))}
 		f := &flight{exchange: x, choice: &req.Choices[0], inbox: newInbox(1)}
 		f.events.To(chunks.NewWriter(discardConn{}, &http.Request{ProtoMajor: 1, ProtoMinor: 1}, http.Header{}))
@@ -223,7 +223,7 @@ func (discardConn) Write(b []byte) (int, error) { return len(b), nil }
 // without: no memory is allocated for one but what the answer grows by. Answers are of 128
 // tokens; SGLang's events have all of it so far.
 func BenchmarkEvents(b *testing.B) {
-	req := &openai.Request{Model: testModel, N: 1, Choices: []openai.Choice{{Prompt: []uint32{1, 2, 3}, MaxTokens: 128}}, Stream: true}
+	req := &openai.Request{Model: testModel, Tokenizer: testTokenizer, N: 1, Choices: []openai.Choice{{Prompt: []uint32{1, 2, 3}, MaxTokens: 128}}, Stream: true}
 	stop := &openai.Stop{Strings: []string{"nowhere", "\n\n"}, Tokens: []uint32{9}}
 	for _, bench := range []struct {
 		name string
@@ -233,13 +233,14 @@ func BenchmarkEvents(b *testing.B) {
 		b.Run(bench.name, func(b *testing.B) {
 			b.ReportAllocs()
 			var s eventStream
-			out := openai.Tokens{IDs: []uint32{7}}
+			first, _ := testTokenizer.Words()
+			out := openai.Tokens{IDs: []uint32{first + 7}}
 			for i := 0; b.Loop(); i++ {
 				if i%128 == 0 {
 					s = bench.api.events(req, "id", time.Unix(0, 0))
 					s.To(chunks.NewWriter(discardConn{}, &http.Request{ProtoMajor: 1, ProtoMinor: 1}, http.Header{}))
 					if bench.stop != nil {
-						out.Cut = openai.NewCut(bench.stop, 0)
+						out.Cut = openai.NewCut(testTokenizer, bench.stop, 0)
 					}
 				}
 				if out.Cut != nil {

@@ -14,6 +14,7 @@ import (
 	"kvferry/clock/clocktest"
 	"kvferry/engine/eos"
 	"kvferry/proto"
+	"kvferry/proxy/openai"
 )
 
 // words are the texts of a fake node's answer, token by token.
