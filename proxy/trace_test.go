@@ -40,7 +40,7 @@ func TestTraces(t *testing.T) {
 	c := newTestCluster(t, Config{Handoff: handoff.Pull.Name, OTLPTracesEndpoint: collector.URL})
 	c.addPair()
 	for body, parent := range map[string]string{
-		`{"prompt":"hello world","max_tokens":3,"stream":true}`: "00-" + traceID + "-" + spanID + "-01",
+		`{"prompt":[1,2],"max_tokens":3,"stream":true}`: "00-" + traceID + "-" + spanID + "-01",
 		`{"prompt":"hello world","max_tokens":4}`:               "",
 		`{"prompt":"hello world","max_tokens":5}`:               "00-" + traceID + "-" + spanID + "-00",
 		`{"prompt":"hello world","max_tokens":6,"n":2}`:         "",
