@@ -28,7 +28,7 @@ RAIL := $(if $(TAGS),with the RDMA rail,without the RDMA rail: $(WITHOUT))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help test test-roce vet format lint unit build generate check-generate bench-transfer bench-serving bench-accuracy bench-simulate soak bench-roce bench-nics mooncake-nics rdma-tcp fuzz
+.PHONY: help test test-roce clients vet format lint unit build generate check-generate bench-transfer bench-serving bench-accuracy bench-simulate soak bench-roce bench-nics mooncake-nics rdma-tcp fuzz
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -63,6 +63,11 @@ build: ## the daemons and kvbench into bin/
 # Skipped loudly where the lab cannot run: go test -v says so and why.
 test-roce: ## the RDMA rail, faults, a cluster over it, topology, on software RoCE in emulated hosts (5 min at most)
 	@KVFERRY_LAB=1 $(GO) test -count=1 -timeout 10m -v -run RoCE ./lab
+
+# Skipped loudly where packages cannot be installed: go test -v says so and why.
+CLIENTS ?=
+clients: ## other people's clients against a cluster, figures beside the server's (CLIENTS=all: vLLM's, guidellm ..., 12 GB more)
+	@KVFERRY_CLIENTS=$(CURDIR)/bin/.clients KVFERRY_CLIENT=$(CLIENTS) $(GO) test -count=1 -timeout 60m -v -run '^TestClients$$' ./cluster
 
 needs-rail = @$(if $(TAGS),:,echo "make $@ needs the RDMA rail, and this build is $(RAIL)"; exit 1)
 

@@ -80,7 +80,7 @@ var layers = map[string]layer{
 	"proxy/openai":              {module: []string{"proto", "tokenizer", "load"}, tests: []string{"engine"}},
 	"daemon":                    {module: []string{"config", "engine", "engine/eos", "handoff", "node", "proto", "proxy", "transport", "transport/rails", "transport/topology", "placement"}, libraries: []string{pflag}},
 	"sim":                       {module: []string{"kvcache", "load", "load/dispatch", "engine", "handoff", "attempt", "connector", "placement", "config", "engine/batching", "engine/eos"}},
-	"cluster":                   {module: []string{"daemon", "node", "proxy", "config", "engine", "engine/eos", "handoff", "kvcache", "proto"}, tests: []string{"load", "bench/client", "sim"}},
+	"cluster":                   {module: []string{"daemon", "node", "proxy", "config", "engine", "engine/eos", "handoff", "kvcache", "proto"}, tests: []string{"load", "bench/client", "sim", "tokenizer"}},
 	"bench": { // sees a real cluster through its HTTP API only
 		module:    []string{"bench/server", "clock", "config", "kvcache", "load", "engine", "handoff", "placement", "sim", "bench/client", "bench/figure", "bench/machine", "bench/page", "bench/simulation"},
 		libraries: []string{"gonum.org/v1/plot", "github.com/schollz/progressbar/v3"},
