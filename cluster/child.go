@@ -85,7 +85,7 @@ func (pt part) run(ctx context.Context) error {
 		}
 		p, err := proxy.New(proxy.Config{
 			HTTPAddr: "127.0.0.1:0", GRPCAddr: "127.0.0.1:0", Mode: mode, Handoff: c.Handoff, Placement: c.Placement,
-			RequestTimeout: c.RequestTimeout, LeaseTTL: c.LeaseTTL, MaxQueue: c.MaxQueue, EOS: c.EOS, LoRAs: c.LoRAs, Logger: logger,
+			RequestTimeout: c.RequestTimeout, LeaseTTL: c.LeaseTTL, MaxQueue: c.MaxQueue, EOS: c.EOS, LoRAs: c.LoRAs, OTLPTracesEndpoint: c.OTLPTracesEndpoint, Logger: logger,
 		})
 		if err != nil {
 			return report(hello{}, err)

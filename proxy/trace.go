@@ -35,9 +35,13 @@ func (p *Proxy) startTraces() (err error) {
 	return nil
 }
 
+// spansWait is how long the last spans may take to a collector that is slow, when the proxy
+// ends.
+const spansWait = 3 * time.Second
+
 // endTraces sends the spans of the last requests, and says if any were lost.
 func (p *Proxy) endTraces() {
-	ctx, cancel := context.WithTimeout(context.Background(), p.timeouts.end)
+	ctx, cancel := context.WithTimeout(context.Background(), spansWait)
 	defer cancel()
 	if counts := p.traces.Close(ctx); counts.Dropped > 0 {
 		p.cfg.Logger.Warn("traces: " + counts.String())
