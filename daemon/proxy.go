@@ -11,6 +11,7 @@ import (
 	"kvferry/handoff"
 	"kvferry/placement"
 	"kvferry/proxy"
+	"kvferry/proxy/openai"
 )
 
 // PositiveProxyFlags are those for which 0 makes no sense.
@@ -111,7 +112,7 @@ type loras []proxy.LoRA
 
 func (l *loras) Set(text string) error {
 	for one := range strings.SplitSeq(text, ",") {
-		lora, err := proxy.ParseLoRA(one)
+		lora, err := openai.ParseLoRA(one)
 		if err != nil {
 			return err
 		}

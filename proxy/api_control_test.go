@@ -37,7 +37,7 @@ func (c *testCluster) ask(method, path, body string, headers ...string) (*http.R
 
 // TestNames: a model has the proxy's names, and adapters are models of their own.
 func TestNames(t *testing.T) {
-	c := newTestCluster(t, Config{ServedNames: []string{"org/main", "other"}, LoRAs: []LoRA{{"sql", "/adapters/sql"}, {"chat", "hub/chat"}}})
+	c := newTestCluster(t, Config{ServedNames: []string{Name: "org/main", Path: "other"}, LoRAs: []LoRA{{Name: "sql", Path: "/adapters/sql"}, {Name: "chat", Path: "hub/chat"}}})
 	n := c.addNode("both-1", proto.Role_ROLE_NONDISAGG, nil)
 	_, body := c.get("/v1/models")
 	var list struct {
@@ -90,7 +90,7 @@ func TestNames(t *testing.T) {
 	if err := (Config{ServedNames: []string{"a", "a"}}).Validate(); err == nil || !strings.Contains(err.Error(), "two models have that name") {
 		t.Error(err)
 	}
-	if err := (Config{ServedNames: []string{"a"}, LoRAs: []LoRA{{"a", "p"}, {"", "q"}}}).Validate(); err == nil || strings.Count(err.Error(), "LoRAs") != 2 {
+	if err := (Config{ServedNames: []string{"a"}, LoRAs: []LoRA{{Name: "a", Path: "p"}, {Name: "", Path: "q"}}}).Validate(); err == nil || strings.Count(err.Error(), "LoRAs") != 2 {
 		t.Error(err)
 	}
 }

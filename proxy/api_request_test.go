@@ -138,7 +138,7 @@ func fuzzRequest(f *testing.F, a api, path string) {
 	f.Add([]byte(`{"prompt":[[1,2],[3]],"n":2,"seed":-1,"stop":["a","\u00e9"],"stop_token_ids":[4],"min_tokens":2,"echo":true,"max_tokens":5}`))
 	f.Add([]byte(`{"text":["a","b"],"sampling_params":[{"max_new_tokens":3},{"n":1,"stop":"x"}],"rid":["p","q"],"lora_path":[null,"sql"],"stream":true}`))
 	f.Add([]byte(`{"input_ids":[[1,2],[3]],"sampling_params":{"n":2,"ignore_eos":true,"min_new_tokens":1},"return_logprob":false}`))
-	p, err := New(Config{HTTPAddr: "127.0.0.1:0", GRPCAddr: "127.0.0.1:0", NodeWait: -1, LoRAs: []LoRA{{"sql", "/adapters/sql"}}, Logger: slog.New(slog.DiscardHandler)})
+	p, err := New(Config{HTTPAddr: "127.0.0.1:0", GRPCAddr: "127.0.0.1:0", NodeWait: -1, LoRAs: []LoRA{{Name: "sql", Path: "/adapters/sql"}}, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		f.Fatal(err)
 	}

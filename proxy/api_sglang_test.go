@@ -106,7 +106,7 @@ func TestGenerate(t *testing.T) {
 // TestGenerateSeveral: lists of prompts, sampling_params for each, and n answers.
 func TestGenerateSeveral(t *testing.T) {
 	lengths := eos.Lengths{Median: 5, Seed: 9} // without spread
-	c := newTestCluster(t, Config{EOS: lengths, LoRAs: []LoRA{{"sql", "/adapters/sql"}}})
+	c := newTestCluster(t, Config{EOS: lengths, LoRAs: []LoRA{{Name: "sql", Path: "/adapters/sql"}}})
 	n := c.addNode("both-1", proto.Role_ROLE_NONDISAGG, nil)
 	type answer struct {
 		Text  string

@@ -13,6 +13,7 @@ import (
 	"kvferry/placement"
 	"kvferry/proxy/cors"
 	"kvferry/proxy/members"
+	"kvferry/proxy/openai"
 )
 
 // Serving modes of a proxy.
@@ -175,7 +176,7 @@ func (c Config) Validate() error {
 		bad.Add("MaxBodyBytes", c.MaxBodyBytes, "use 1 byte or more")
 	}
 	bad.Check("EOS", c.EOS.Validate())
-	c.checkNames(&bad)
+	openai.CheckNames(&bad, c.ServedNames, c.LoRAs)
 	if c.OTLPTracesEndpoint != "" {
 		bad.Check("OTLPTracesEndpoint", otlp.CheckEndpoint(c.OTLPTracesEndpoint))
 	}

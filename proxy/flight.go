@@ -187,13 +187,13 @@ func (f *flight) advance(ctx context.Context, a *submission) (done bool, err err
 		case attempt.Done:
 			done = true
 		case attempt.Submit:
-			r.turn.wait()
+			r.turn.Wait()
 			fault = f.place(ctx, a, a.Second(), offered(r))
 			if a.Second() == handoff.DecodeLeg { // else the age that prefill is told has it
 				f.own += f.proxy.clock.Now() - r.at
 			}
 		}
-		r.turn.pass() // whatever came of it: the next request waits
+		r.turn.Pass() // whatever came of it: the next request waits
 		if r.prefilled != nil && a.Handoff().Moves(handoff.PrefillLeg) && r.leg == a.compute && a.decode != nil {
 			a.decode.node.expect(a.decode) // it has all of its KV
 		}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"kvferry/proto"
+	"kvferry/proxy/turn"
 )
 
 // leg is one part of a request as the proxy follows it on one node. Those of its fields that
@@ -43,52 +44,7 @@ type report struct {
 	finished  *proto.Finished
 	failed    *proto.Failed
 	lost      error
-	turn      turn
-}
-
-// A turn keeps requests in the order in which a node has named them in one message:
-// those whose prompts one step has computed go on to the decode node first come, first
-// served, and not as their handlers happen to wake up. Without it 0 of 30 batches of 8 kept
-// their order, and the mean TPOT of 1024/q2 was 45.8 or 48.7 ms, as it fell.
-type turn struct {
-	before <-chan struct{} // closed when the one before has had its turn; nil for the first
-	over   chan struct{}   // nil for the last
-}
-
-// maxTurn bounds the wait for a handler that has left, or is busy with its client. It is below
-// a decode step of the shipped profile (11.4 ms), so that a late one costs the next a step at
-// most.
-const maxTurn = 10 * time.Millisecond
-
-// wait returns when those before have had their turn, or after maxTurn.
-func (t turn) wait() {
-	if t.before == nil {
-		return
-	}
-	late := time.NewTimer(maxTurn)
-	defer late.Stop()
-	select {
-	case <-t.before:
-	case <-late.C:
-	}
-}
-
-// pass lets the next one go. It is called once, by whoever reads the report.
-func (t turn) pass() {
-	if t.over != nil {
-		close(t.over)
-	}
-}
-
-// nextTurn is that of the next of several requests. before is nil for the first, and
-// kept between the calls.
-func nextTurn(before *chan struct{}, last bool) turn {
-	t := turn{before: *before}
-	if !last {
-		t.over = make(chan struct{})
-	}
-	*before = t.over
-	return t
+	turn      turn.Turn
 }
 
 // inbox is what the nodes have said of one request and its handler has not

@@ -17,6 +17,7 @@ import (
 	"kvferry/proxy/health"
 	"kvferry/proxy/members"
 	"kvferry/proxy/metrics"
+	"kvferry/proxy/turn"
 )
 
 // serveWindow is the HTTP/2 window of a node's stream: an iteration of 1,000
@@ -210,14 +211,14 @@ func (m *member) receive(msg *proto.FromNode) error {
 	for i, r := range msg.Reserved {
 		if l := m.legs[r.Id]; l != nil {
 			m.settleOwed(l) // the prefill node's turn
-			l.inbox.addReport(report{leg: l, at: now, reserved: r, turn: nextTurn(&before, i == len(msg.Reserved)-1)})
+			l.inbox.addReport(report{leg: l, at: now, reserved: r, turn: turn.Next(&before, i == len(msg.Reserved)-1)})
 		}
 	}
 	before = nil
 	for i, r := range msg.Prefilled {
 		if l := m.legs[r.Id]; l != nil {
 			m.settle(l)
-			l.inbox.addReport(report{leg: l, at: now, prefilled: r, turn: nextTurn(&before, i == len(msg.Prefilled)-1)})
+			l.inbox.addReport(report{leg: l, at: now, prefilled: r, turn: turn.Next(&before, i == len(msg.Prefilled)-1)})
 		}
 	}
 	for _, r := range msg.Finished {

@@ -116,7 +116,7 @@ func New(cfg Config) (*Proxy, error) {
 		return nil, err // Validate has looked
 	}
 	p := &Proxy{
-		cfg: cfg, handoff: hand, clock: clock.Precise(), metrics: metrics.New(), idle: make(chan struct{}), adapters: adaptersOf(cfg.LoRAs),
+		cfg: cfg, handoff: hand, clock: clock.Precise(), metrics: metrics.New(), idle: make(chan struct{}), adapters: openai.Adapters(cfg.LoRAs),
 		connections: admission.NewConnections(cfg.MaxConnections), bodies: admission.NewBodies(cfg.MaxBodyBytes),
 		timeouts: defaultTimeouts, parsing: make(chan struct{}, runtime.GOMAXPROCS(0)),
 	}

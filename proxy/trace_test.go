@@ -41,9 +41,9 @@ func TestTraces(t *testing.T) {
 	c.addPair()
 	for body, parent := range map[string]string{
 		`{"prompt":[1,2],"max_tokens":3,"stream":true}`: "00-" + traceID + "-" + spanID + "-01",
-		`{"prompt":"hello world","max_tokens":4}`:               "",
-		`{"prompt":"hello world","max_tokens":5}`:               "00-" + traceID + "-" + spanID + "-00",
-		`{"prompt":"hello world","max_tokens":6,"n":2}`:         "",
+		`{"prompt":"hello world","max_tokens":4}`:       "",
+		`{"prompt":"hello world","max_tokens":5}`:       "00-" + traceID + "-" + spanID + "-00",
+		`{"prompt":"hello world","max_tokens":6,"n":2}`: "",
 	} {
 		if status := c.traced(body, parent); status != http.StatusOK {
 			t.Fatalf("%s: %d", body, status)
