@@ -2,10 +2,12 @@ package nullserver
 
 import (
 	"net"
+	"runtime"
 	"slices"
 	"sync"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"kvferry/bench/figure"
 	"kvferry/clock"
@@ -34,8 +36,8 @@ type pacer struct {
 type stream struct {
 	due  time.Duration
 	conn net.Conn
-	raw  syscall.RawConn
-	left int // tokens
+	fd   uintptr // of conn, which stays open as long as the pacer has the stream
+	left int     // tokens
 	// What is written before the first token, for each, for the last, and after it. each, if
 	// there is one, makes a token's event of how many there are with it.
 	begin, token, last, end []byte
@@ -95,8 +97,11 @@ func (p *pacer) stream(c net.Conn, due time.Duration, a *api, q *question) error
 // add returns when the stream is over. An error is of its connection.
 func (p *pacer) add(s *stream) error {
 	s.over = make(chan error, 1)
-	var err error
-	if s.raw, err = s.conn.(syscall.Conn).SyscallConn(); err != nil {
+	raw, err := s.conn.(syscall.Conn).SyscallConn()
+	if err != nil {
+		return err
+	}
+	if err := raw.Control(func(fd uintptr) { s.fd = fd }); err != nil {
 		return err
 	}
 	p.mu.Lock()
@@ -117,7 +122,7 @@ func (p *pacer) add(s *stream) error {
 func (p *pacer) run() {
 	defer close(p.done)
 	defer p.timer.Close()
-	for {
+	for writes := 0; ; {
 		p.mu.Lock()
 		s, closed := p.earliest(), p.closed
 		if closed {
@@ -134,17 +139,36 @@ func (p *pacer) run() {
 			p.late.Add(now - s.due)
 			p.mu.Unlock()
 			p.write(s)
+			if writes++; writes%64 == 0 {
+				runtime.Gosched() // a pacer that is behind never waits, and requests must be read
+			}
 			continue
 		}
+		n := len(p.firsts) + len(p.next) - p.head
 		p.mu.Unlock()
 		if s != nil {
-			p.timer.Set(s.due)
+			p.timer.Set(p.wakeUp(s.due, n))
 		}
 		select {
 		case <-p.timer.C():
 		case <-p.woken:
 		}
 	}
+}
+
+// With more streams than crowd the pacer wakes at whole ticks only, and writes all that has
+// become due: to arm a timer for each of 100,000 tokens a second took a seventh of its CPU.
+const (
+	crowd = 1000
+	tick  = 100 * time.Microsecond
+)
+
+// wakeUp is when to look again, with n streams of which the first is due then.
+func (p *pacer) wakeUp(due time.Duration, n int) time.Duration {
+	if n <= crowd {
+		return due
+	}
+	return (due + tick - 1).Truncate(tick)
 }
 
 // earliest is what is to be written next, nil for nothing.
@@ -196,23 +220,23 @@ func (p *pacer) write(s *stream) {
 	}
 	// The kernel takes it at once, unless the client does not read: then somebody else waits
 	// for that, not the pacer.
-	var n int
-	var err error
-	if ctl := s.raw.Write(func(fd uintptr) bool {
-		n, err = syscall.Write(int(fd), text)
-		return true
-	}); ctl != nil {
-		err = ctl
-	}
+	// The raw call spares the locks of net.Conn, an eighth of what a token cost.
+	n, _, errno := syscall.RawSyscall(syscall.SYS_WRITE, s.fd, uintptr(unsafe.Pointer(&text[0])), uintptr(len(text)))
 	switch {
-	case err == syscall.EAGAIN || err == nil && n < len(text):
+	case errno == syscall.EAGAIN || errno == syscall.EINTR:
+		n = 0
+	case errno != 0:
+		p.wrote(s, errno, false)
+		return
+	}
+	if int(n) < len(text) {
 		go func() {
-			_, err := s.conn.Write(text[max(n, 0):])
+			_, err := s.conn.Write(text[n:])
 			p.wrote(s, err, true)
 		}()
-	default:
-		p.wrote(s, err, false)
+		return
 	}
+	p.wrote(s, nil, false)
 }
 
 // wrote goes on with a stream after a token.

@@ -8,7 +8,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"runtime"
 	"sync"
+	"syscall"
 	"time"
 
 	"kvferry/bench/figure"
@@ -75,13 +77,13 @@ func (s *Server) Lateness() figure.Histogram { return s.pacer.lateness() }
 // Close ends all connections and returns when nothing of the server runs any more.
 func (s *Server) Close() error {
 	err := s.listener.Close()
+	s.pacer.close() // it writes to descriptors that must not be closed before
 	s.mu.Lock()
 	s.closed = true
 	for c := range s.conns {
 		err = errors.Join(err, c.Close())
 	}
 	s.mu.Unlock()
-	s.pacer.close()
 	s.serving.Wait()
 	return err
 }
@@ -115,6 +117,7 @@ func (s *Server) serve(c net.Conn) {
 		}
 		delete(s.conns, c)
 	}()
+	plainCongestion(c)
 	in := bufio.NewReaderSize(c, 4<<10)
 	for {
 		r, err := http.ReadRequest(in)
@@ -129,6 +132,19 @@ func (s *Server) serve(c net.Conn) {
 			return
 		}
 	}
+}
+
+// plainCongestion leaves out of a connection what some systems do to each packet: BBR paces
+// it by a timer of its own. Where that cannot be chosen, tokens cost more.
+func plainCongestion(c net.Conn) {
+	const tcpCongestion = 13 // TCP_CONGESTION of Linux; package syscall has no name for it
+	raw, err := c.(syscall.Conn).SyscallConn()
+	if err != nil || runtime.GOOS != "linux" {
+		return
+	}
+	_ = raw.Control(func(fd uintptr) {
+		_ = syscall.SetsockoptString(int(fd), syscall.IPPROTO_TCP, tcpCongestion, "reno")
+	})
 }
 
 // answer answers one request. An error is of the connection.
