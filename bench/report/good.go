@@ -24,5 +24,5 @@ func (r *Run) Late(p float64) float64 {
 			late = append(late, r.Records[i].Late())
 		}
 	}
-	return figure.Round(newSample(late).percentile(p)*1e3, 4)
+	return figure.Round(newSample(late).percentile(p), 4)
 }
