@@ -3,6 +3,7 @@ package ratesearch
 import (
 	"fmt"
 	"strconv"
+	"strings"
 
 	"kvferry/bench/page"
 )
@@ -156,6 +157,16 @@ func (r Result) Table() page.Table {
 		})
 	}
 	return t
+}
+
+// Text is the table and the notes, for a terminal.
+func (r Result) Text() string {
+	var b strings.Builder
+	r.Table().WriteText(&b)
+	for _, note := range r.Notes {
+		b.WriteString("note: " + note + "\n")
+	}
+	return b.String()
 }
 
 // bound is an end of an interval, or what it is called where there is none.

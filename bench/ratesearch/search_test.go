@@ -171,8 +171,7 @@ func TestTranscripts(t *testing.T) {
 				}
 				return b.String()
 			case "result":
-				r := search.Result()
-				return r.Table().Text() + strings.Join(append(r.Notes, ""), "\n")
+				return search.Result().Text()
 			}
 			d.Fatalf(t, "no such command: %s", d.Cmd)
 			return ""
