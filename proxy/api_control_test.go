@@ -37,7 +37,7 @@ func (c *testCluster) ask(method, path, body string, headers ...string) (*http.R
 
 // TestNames: a model has the proxy's names, and adapters are models of their own.
 func TestNames(t *testing.T) {
-	c := newTestCluster(t, Config{ServedNames: []string{Name: "org/main", Path: "other"}, LoRAs: []LoRA{{Name: "sql", Path: "/adapters/sql"}, {Name: "chat", Path: "hub/chat"}}})
+	c := newTestCluster(t, Config{ServedNames: []string{"org/main", "other"}, LoRAs: []LoRA{{Name: "sql", Path: "/adapters/sql"}, {Name: "chat", Path: "hub/chat"}}})
 	n := c.addNode("both-1", proto.Role_ROLE_NONDISAGG, nil)
 	_, body := c.get("/v1/models")
 	var list struct {
