@@ -110,6 +110,16 @@ func TestVocabularyIsTheClusters(t *testing.T) {
 					t.Errorf("%s %s: %s, want %s", tc.path, tc.body, body, tc.want)
 				}
 			}
+			// What is generated is as many tokens for a client that encodes it.
+			resp, err := s.client.Post("http://"+s.proxy.daemon.HTTPAddr()+"/v1/completions", "application/json", strings.NewReader(`{"prompt":"Once","max_tokens":50,"ignore_eos":true}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			var answer struct{ Choices []struct{ Text string } }
+			if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil || len(answer.Choices) != 1 || len(tok.Encode(answer.Choices[0].Text)) != 50 {
+				t.Errorf("%+v, %v: want 50 tokens", answer, err)
+			}
 		})
 	}
 }

@@ -28,6 +28,7 @@ type loadFlags struct {
 	assignment string
 	names      []string // --lora-name, and how they are distributed
 	picks      string
+	groups     string // --gsp-group-distribution
 	input      int // --input-len and --output-len, of any dataset
 	output     int
 	minutes    int // of an interval of the functions' trace
@@ -131,6 +132,21 @@ const endless = 1 << 20
 func (f *loadFlags) settle(changed func(string) bool, bad *config.Faults) {
 	l := &f.spec
 	l.Requests = f.numPrompts
+	if l.Custom.OutputLen == -1 {
+		l.Custom.OutputLen = 0 // as the line says
+	}
+	switch f.groups {
+	case "uniform":
+		if changed("gsp-zipf-alpha") {
+			bad.Check("--gsp-zipf-alpha", errors.New("it is for --gsp-group-distribution zipf"))
+		}
+	case "zipf":
+		if !(l.SharedPrefix.ZipfAlpha > 0) {
+			bad.Add("--gsp-zipf-alpha", l.SharedPrefix.ZipfAlpha, "use more than 0 with --gsp-group-distribution zipf")
+		}
+	default:
+		bad.Add("--gsp-group-distribution", f.groups, "use uniform or zipf")
+	}
 	if changed("input-len") {
 		for _, n := range []*int{&l.InputLen, &l.Sonnet.InputLen, &l.PrefixRepetition.SuffixLen, &l.SharedPrefix.QuestionLen} {
 			*n = f.input

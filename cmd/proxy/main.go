@@ -28,7 +28,8 @@ a request again if a node fails.
 
 Endpoints: /v1/completions, /v1/chat/completions and SGLang's /generate
 (streaming and not), /v1/models, /tokenize, /detokenize, /health, /metrics,
-/server_info, /model_info, /version; /flush_cache and /reset_prefix_cache empty
+/server_info, /model_info, /version; /tokenizer/tokenizer.json is what texts are
+counted by, for clients (see kvbench tokenizer); /flush_cache and /reset_prefix_cache empty
 the nodes' prefix caches, /start_profile and /stop_profile take a CPU profile of
 the proxy.
 

@@ -103,7 +103,8 @@ type generationBody struct {
 	Stop                json.RawMessage `json:"stop"`
 	StopTokenIDs        []int64         `json:"stop_token_ids"`
 	IncludeStop         bool            `json:"include_stop_str_in_output"`
-	NoStopTrim          bool            `json:"no_stop_trim"` // the same, in SGLang's words
+	NoStopTrim          bool            `json:"no_stop_trim"`       // the same, in SGLang's words
+	SpecialTokens       *bool           `json:"add_special_tokens"` // nil: true
 	Echo                bool            `json:"echo"`
 	Stream              bool            `json:"stream"`
 	StreamOptions       struct {
@@ -168,7 +169,7 @@ func (k Kind) Parse(body []byte, model Model) (*Request, error) {
 		p.ids, err = parseMessages(b.Messages, g.Tokenizer)
 		prompts = []prompt{p}
 	} else {
-		prompts, _, err = parsePrompts("prompt", b.Prompt, g.Tokenizer, b.Echo)
+		prompts, _, err = parsePrompts("prompt", b.Prompt, g.Tokenizer.special(b.SpecialTokens), b.Echo)
 	}
 	if err != nil {
 		return nil, err

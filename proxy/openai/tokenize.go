@@ -9,6 +9,7 @@ func ParseTokenize(body []byte, model Model) ([]uint32, error) {
 		Model    *string         `json:"model"`
 		Prompt   json.RawMessage `json:"prompt"`
 		Messages []messageBody   `json:"messages"`
+		Special  *bool           `json:"add_special_tokens"` // nil: true
 	}
 	if err := ParseJSON(body, &b); err != nil {
 		return nil, err
@@ -22,7 +23,7 @@ func ParseTokenize(body []byte, model Model) ([]uint32, error) {
 	case string(b.Prompt) == `""`:
 		return nil, nil // no tokens: only a generation needs one
 	}
-	return onePrompt("prompt", b.Prompt, model.Tokenizer())
+	return onePrompt("prompt", b.Prompt, model.Tokenizer().special(b.Special))
 }
 
 // ParseDetokenize reads the body of vLLM's POST /detokenize: token ids.

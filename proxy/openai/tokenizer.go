@@ -21,6 +21,7 @@ type Tokenizer struct {
 	*tokenizer.Tokenizer
 	vocab uint32
 	file  *ModelFile // nil: kvferry's own
+	bare  bool       // leave out what is put around each text
 }
 
 // NewTokenizer is kvferry's own tokenizer of a vocabulary, which has MinVocab to MaxVocab ids:
@@ -84,9 +85,16 @@ func (t Tokenizer) AppendToken(dst []byte, id uint32) []byte {
 // Decode is the text of ids, special tokens too.
 func (t Tokenizer) Decode(ids []uint32) string { return t.Tokenizer.Decode(ids, false) }
 
-// Encode cuts text into tokens, with those that the tokenizer puts around each (BOS). Any
-// bytes, valid UTF-8 or not, give the same ids every time.
-func (t Tokenizer) Encode(text string) []uint32 { return t.Tokenizer.Encode(text, true) }
+// Encode cuts text into tokens, with those that the tokenizer puts around each (BOS), unless
+// it is bare. Any bytes, valid UTF-8 or not, give the same ids every time.
+func (t Tokenizer) Encode(text string) []uint32 { return t.Tokenizer.Encode(text, !t.bare) }
+
+// special is t with or without what is put around each text, as a request's
+// add_special_tokens says; nil is with it, as in vLLM.
+func (t Tokenizer) special(add *bool) Tokenizer {
+	t.bare = add != nil && !*add
+	return t
+}
 
 // ChatMessage is one message of a conversation.
 type ChatMessage = load.Message

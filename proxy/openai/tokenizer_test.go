@@ -181,3 +181,50 @@ func FuzzTokenText(f *testing.F) {
 		}
 	})
 }
+
+// TestSpecialTokens: a prompt begins with what the model's file puts there, unless the request
+// says otherwise.
+func TestSpecialTokens(t *testing.T) {
+	own, _ := tokenizer.Own(MinVocab)
+	folder := t.TempDir()
+	if err := own.Save(folder, 1000); err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(folder, tokenizer.FileName)
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Llama 3's form: a BOS before each text.
+	bos := `"post_processor":{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"b","type_id":0}},{"Sequence":{"id":"A","type_id":0}}],"special_tokens":{"b":{"id":"b","ids":[4093],"tokens":["<|endoftext|>"]}}},"decoder"`
+	before, after, _ := strings.Cut(string(text), `"post_processor":`)
+	_, after, _ = strings.Cut(after, `"decoder"`)
+	if err := os.WriteFile(name, []byte(before+bos+after), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := LoadModelFile(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	model := Model{Name: "m", MaxModelLen: 100, Vocab: MinVocab, File: f}
+	for _, c := range []struct {
+		body string
+		want []uint32
+	}{
+		{`{"prompt":"a"}`, []uint32{4093, 'a'}},
+		{`{"prompt":"a","add_special_tokens":true}`, []uint32{4093, 'a'}},
+		{`{"prompt":"a","add_special_tokens":false}`, []uint32{'a'}},
+	} {
+		g, err := Completion.Parse([]byte(c.body), model)
+		if err != nil || !slices.Equal(g.Choices[0].Prompt, c.want) {
+			t.Errorf("%s: %+v, %v; want %v", c.body, g, err, c.want)
+		}
+		if ids, err := ParseTokenize([]byte(c.body), model); err != nil || !slices.Equal(ids, c.want) {
+			t.Errorf("/tokenize %s: %v, %v; want %v", c.body, ids, err, c.want)
+		}
+	}
+	chat, err := Chat.Parse([]byte(`{"messages":[{"role":"user","content":"a"}]}`), model)
+	if err != nil || chat.Choices[0].Prompt[0] == 4093 {
+		t.Errorf("%+v, %v: the template says what a chat begins with", chat, err)
+	}
+}
