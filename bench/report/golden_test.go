@@ -71,17 +71,17 @@ func (c *recorded) run(t *testing.T, backend string) *Run {
 	for i, q := range c.Requests {
 		rec := client.Record{
 			Index: i, PromptTokens: q.Asked, MaxTokens: q.Max, Intended: q.Intended, Sent: q.Sent, Status: client.StatusOK,
-			InputTokens: q.Asked, CountedBy: client.CountTokenizer, ChunkTokens: []int{},
+			HTTPStatus: 200, InputTokens: q.Asked, CountedBy: client.CountTokenizer, ChunkTokens: []int{},
 		}
 		if r.bounded() && q.Sent > q.Intended+0.001 {
 			rec.Room = q.Sent - 0.0002
 		}
 		if q.Status == 500 {
-			rec.Status, rec.Error = client.StatusFailed, "500 Internal Server Error"
+			rec.Status, rec.Error, rec.Fault, rec.HTTPStatus = client.StatusFailed, "500 Internal Server Error", client.FaultStatus, 500
 		}
 		for _, k := range q.Chunks {
 			if k.Broken {
-				rec.Status, rec.Error = client.StatusFailed, "stream ended without [DONE]"
+				rec.Status, rec.Error, rec.Fault = client.StatusFailed, "stream ended without [DONE]", client.FaultTruncated
 				break
 			}
 			if k.Usage && strings.HasPrefix(backend, "sglang") {
@@ -111,7 +111,7 @@ func (c *recorded) run(t *testing.T, backend string) *Run {
 			rec.Usage = &client.Usage{PromptTokens: q.Prompt, CompletionTokens: rec.OutputTokens}
 		}
 		if q.Status == 0 && len(rec.TokenTimes) == 0 {
-			rec.Status, rec.Error, rec.Silent = client.StatusFailed, "never received a valid chunk", true
+			rec.Status, rec.Error, rec.Silent, rec.Fault = client.StatusFailed, "never received a valid chunk", true, client.FaultEmpty
 		}
 		if backend != sglangGenerate {
 			rec.ChunkTokens = nil // OpenAI's chunks do not say

@@ -8,7 +8,7 @@ import (
 // Keeps reports whether a request was answered, and kept all bounds of Goodput: what vLLM's
 // --goodput counts.
 func (s *Setup) Keeps(r *client.Record) bool {
-	if !good(r) {
+	if r.Failure() != "" {
 		return false
 	}
 	q := vllmSeen(r, s.Tokenizer != "")

@@ -40,6 +40,7 @@ type Metrics struct {
 	CountedBy     map[string]int `json:"counted_by"`                 // requests, by client.CountUsage ...
 	FinishReasons map[string]int `json:"finish_reasons"`             // requests
 	Chunks        int            `json:"chunks"`                     // that brought the generated tokens
+	CachedTokens  int            `json:"cached_tokens"`              // of the prompts, that the server had in its prefix cache, as it says
 }
 
 // A Spread is one latency, in milliseconds.
@@ -97,7 +98,7 @@ func (r *Run) samples() map[string]sample {
 		add(nameTTFTDue, rec.FirstToken-rec.Intended)
 		add(nameE2EL, rec.E2EL())
 		add(nameE2ELDue, rec.E2EL()+rec.Sent-rec.Intended)
-		if v, ok := tpot(rec); ok {
+		if v, ok := rec.TPOT(); ok {
 			add(nameTPOT, v)
 		}
 		lists[nameITL] = slices.AppendSeq(lists[nameITL], rec.ITL())
@@ -115,22 +116,13 @@ func (r *Run) samples() map[string]sample {
 	return all
 }
 
-// tpot is Record.TPOT by the best account of the tokens that there is.
-func tpot(r *client.Record) (seconds float64, ok bool) {
-	n := outputTokens(r)
-	if n < 2 || len(r.TokenTimes) == 0 {
-		return 0, false
-	}
-	return (r.TokenTimes[len(r.TokenTimes)-1] - r.TokenTimes[0]) / float64(n-1), true
-}
-
 // severalTokens is whether chunks brought several tokens each: then the gap between chunks is
 // not that between tokens.
 func (r *Run) severalTokens() bool {
 	tokens, chunks := 0, 0
 	for i := range r.Records {
 		if rec := &r.Records[i]; rec.Failure() == "" && rec.CountedBy != client.CountChunks {
-			tokens += outputTokens(rec)
+			tokens += rec.Output()
 			chunks += len(rec.TokenTimes) - len(rec.NoText)
 		}
 	}
@@ -168,7 +160,7 @@ func perToken(r *client.Record) []float64 {
 func chunks(r *client.Record) iter.Seq2[float64, float64] {
 	return func(yield func(at, tokens float64) bool) {
 		alike := 1.0
-		if n := outputTokens(r); n > 0 && r.Failure() == "" {
+		if n := r.Output(); n > 0 && r.Failure() == "" {
 			alike = float64(n) / float64(max(len(r.TokenTimes)-len(r.NoText), 1))
 		}
 		silent := r.NoText
@@ -213,6 +205,9 @@ func (r *Run) metrics(samples map[string]sample) *Metrics {
 		if rec.Failure() != "" {
 			continue
 		}
+		if rec.Usage != nil {
+			m.CachedTokens += rec.Usage.CachedTokens
+		}
 		m.Chunks += len(rec.TokenTimes) - len(rec.NoText)
 		if rec.CountedBy != "" {
 			m.CountedBy[rec.CountedBy]++
@@ -220,7 +215,7 @@ func (r *Run) metrics(samples map[string]sample) *Metrics {
 		if rec.FinishReason != "" {
 			m.FinishReasons[rec.FinishReason]++
 		}
-		if r.keeps(rec) {
+		if r.Keeps(rec) {
 			kept++
 		}
 	}
@@ -242,10 +237,4 @@ func (r *Run) metrics(samples map[string]sample) *Metrics {
 		m.Goodput, m.Attained = &rate, &share
 	}
 	return m
-}
-
-// keeps is whether a request keeps every SLO of the run.
-func (r *Run) keeps(rec *client.Record) bool {
-	s := vllmSeen(rec, r.Tokenizer != "")
-	return s.keeps(r.Goodput)
 }

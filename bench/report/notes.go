@@ -46,8 +46,9 @@ func (r *Run) notes(m *Metrics) (faults, notes []string) {
 		note("%d requests were never sent, because one that they follow failed", m.Skipped)
 	}
 	if n := r.count(func(rec *client.Record) bool { return rec.Silent }); n > 0 {
-		note("%d of the failed requests were answered with status 200 and not one token: SGLang's client counts these as successes with a TTFT of 0", n)
+		note("%d of the failed requests were answered with status 200 and not one token", n)
 	}
+	r.toolNotes(m, note)
 	r.streamNotes(m, note)
 	r.tokenNotes(m, note)
 	r.lateNotes(m, note)
@@ -102,6 +103,27 @@ func (r *Run) failures() []failure {
 	return list
 }
 
+// toolNotes say where the tool whose report this is counts other requests as successful.
+func (r *Run) toolNotes(m *Metrics, note func(string, ...any)) {
+	tool, counted := ToolVLLM, 0
+	if r.Compat == "sglang" {
+		tool = ToolSGLang
+	}
+	for i := range r.Records {
+		rec := &r.Records[i]
+		seen := vllmSeen(rec, r.Tokenizer != "")
+		if tool == ToolSGLang {
+			seen = sglangSeen(rec, r.Backend)
+		}
+		if seen.ok && rec.Failure() != "" {
+			counted++
+		}
+	}
+	if counted > 0 {
+		note("%d of the failed requests are successes to %s's client, and so in its report and its file", counted, tool)
+	}
+}
+
 // streamNotes say how the answers were streamed.
 func (r *Run) streamNotes(m *Metrics, note func(string, ...any)) {
 	long, whole, early := 0, 0, 0
@@ -110,7 +132,7 @@ func (r *Run) streamNotes(m *Metrics, note func(string, ...any)) {
 		if rec.Failure() != "" {
 			continue
 		}
-		tokens := outputTokens(rec)
+		tokens := rec.Output()
 		if tokens > 1 {
 			long++
 			if len(rec.TokenTimes)-len(rec.NoText) <= 1 {
@@ -129,6 +151,11 @@ func (r *Run) streamNotes(m *Metrics, note func(string, ...any)) {
 	case m.Chunks > 0 && r.severalTokens():
 		note("chunks carry several tokens, %.2f on average: ITL is the gap between chunks; ITL per token is that gap shared among the tokens that the chunk brought", float64(m.GeneratedTokens)/float64(m.Chunks))
 	}
+	for _, what := range []string{client.NoteNoDone, client.NoteHalfRune, client.NoteHalfEnd, client.NoteNoAnswer} {
+		if n := m.Metrics.Notes[what]; n > 0 {
+			note("%d requests: %s", n, what)
+		}
+	}
 	if early > 0 {
 		note("%d of %d answers ended before max_tokens (EOS or a stop word): two servers that end at other tokens did not do the same work", early, m.Successful)
 	}
@@ -141,6 +168,9 @@ func (r *Run) tokenNotes(m *Metrics, note func(string, ...any)) {
 	}
 	if n := m.CountedBy[client.CountTokenizer]; n > 0 {
 		note("output tokens of %d requests were counted by the client's tokenizer, of the text: the server said none", n)
+	}
+	if n := r.count(func(rec *client.Record) bool { return rec.Unconfirmed && rec.Failure() == "" }); n > 0 {
+		note("prompt lengths of %d requests are unconfirmed: they are the words that were sent, and nobody counted tokens", n)
 	}
 	wrong, first := 0, -1
 	for i := range r.Records {
@@ -161,6 +191,9 @@ func (r *Run) tokenNotes(m *Metrics, note func(string, ...any)) {
 func (r *Run) lateNotes(m *Metrics, note func(string, ...any)) {
 	if m.P99SendDelayMS > lateSend {
 		note("the client was late: P99 of sent - intended is %.1f ms (most %.1f), so the load was not quite the one that was asked for; what its users would have waited is the latency from the due time", m.P99SendDelayMS, m.MaxSendDelayMS)
+	}
+	if m.P99ReadDelayMS > lateSend {
+		note("the client was late to read: P99 of what an answer's piece waited for it is %.1f ms, which is in the latencies: give it more CPU", m.P99ReadDelayMS)
 	}
 	if r.bounded() {
 		sent, due, queue := m.Latencies[nameE2EL], m.Latencies[nameE2ELDue], m.Latencies[nameQueue]

@@ -250,8 +250,8 @@ func parseRecord(f fields, line []byte) (index int, q Request, good bool, err er
 	if r.Skipped || r.Failure() != "" {
 		return r.Index, Request{}, false, nil
 	}
-	q = Request{TTFT: r.TTFT(), E2EL: r.E2EL(), TPOT: nan, ITL: gaps(r.TokenTimes), Prompt: promptTokens(&r), Output: outputTokens(&r)}
-	if v, ok := tpot(&r); ok {
+	q = Request{TTFT: r.TTFT(), E2EL: r.E2EL(), TPOT: nan, ITL: gaps(r.TokenTimes), Prompt: promptTokens(&r), Output: r.Output()}
+	if v, ok := r.TPOT(); ok {
 		q.TPOT = v
 	}
 	return r.Index, q, true, nil

@@ -61,6 +61,7 @@ func TestMetrics(t *testing.T) {
 	r := &Run{Duration: 20, Records: []client.Record{first, second, chunky, failed}, Setup: Setup{
 		Clock: ClockReal, RequestRate: 1, MaxConcurrency: 1, Goodput: []SLO{{"ttft", 600}, {"e2el", 3000}},
 	}}
+	first.Usage.CachedTokens = 6
 	m := r.Metrics()
 	for name, c := range map[string][2]float64{
 		"mean TTFT":           {m.MeanTTFTMS, (1000 + 500 + 1000) / 3.},
@@ -82,6 +83,8 @@ func TestMetrics(t *testing.T) {
 		"values of late":      {float64(m.Latencies[nameLate].Values), 4},
 		"values of TTFT":      {float64(m.Latencies[nameTTFT].Values), 3},
 		"failed":              {float64(m.Failed), 1},
+		"cached":              {float64(m.CachedTokens), 6},
+		"late":                {(&Run{Records: []client.Record{{Intended: 1, Sent: 1.05}, {Skipped: true}}}).Late(50), 50},
 		"the client was late": {m.MaxSendDelayMS, 0},
 	} {
 		if math.Abs(c[0]-c[1]) > 1e-3 {
@@ -122,6 +125,18 @@ func TestNotes(t *testing.T) {
 		{"200 without a token", func(r *Run) {
 			r.Records[5] = client.Record{Index: 5, Sent: 1, Finish: 2, Status: client.StatusFailed, Error: "never received a chunk", Silent: true}
 		}, "answered with status 200 and not one token"},
+		{"an error in a 200", func(r *Run) {
+			rec := answered(1, 1.1, 1.2)
+			rec.Index, rec.Status, rec.Fault, rec.Error, rec.HTTPStatus = 5, client.StatusFailed, client.FaultServer, "server: out of memory", 200
+			r.Records[5] = rec
+		}, "1 of the failed requests are successes to vLLM's client"},
+		{"no token, as SGLang", func(r *Run) {
+			r.Compat, r.Backend = "sglang", "sglang"
+			r.Records[5] = client.Record{Index: 5, Sent: 1, Finish: 2, LastLine: 2, Status: client.StatusFailed, Fault: client.FaultEmpty, Error: "no chunk", Silent: true, HTTPStatus: 200}
+		}, "1 of the failed requests are successes to SGLang's client"},
+		{"no [DONE]", all(func(r *client.Record) { r.Notes = []string{client.NoteNoDone} }), "100 requests: no [DONE]"},
+		{"unconfirmed prompts", all(func(r *client.Record) { r.Unconfirmed = true }), "prompt lengths of 100 requests are unconfirmed"},
+		{"read late", all(func(r *client.Record) { r.ReadDelay = 0.012 }), "the client was late to read: P99 of what an answer's piece waited for it is 12.0 ms"},
 		{"failed", func(r *Run) {
 			r.Records[7] = client.Record{Index: 7, Sent: 1, Finish: 2, Status: client.StatusFailed, Error: "status 503 after 3 ms"}
 			r.Records[9] = client.Record{Index: 9, Sent: 1, Finish: 2, Status: client.StatusFailed, Error: "status 503 after 12 ms"}

@@ -66,11 +66,12 @@ type Setup struct {
 	Machine any       `json:"machine,omitempty"` // where the client ran
 	System  any       `json:"system,omitempty"`  // the cluster that was started for the run
 
-	Backend   string `json:"backend"`      // vllm, openai, openai-chat, sglang, sglang-oai, sglang-oai-chat
-	Endpoint  string `json:"endpoint"`     // /v1/completions
-	BaseURL   string `json:"base_url"`     //
-	Model     string `json:"model_id"`     //
-	Tokenizer string `json:"tokenizer_id"` // empty: the client has none
+	Backend   string `json:"backend"`           // vllm, openai, openai-chat, sglang, sglang-oai, sglang-oai-chat
+	Endpoint  string `json:"endpoint"`          // /v1/completions
+	BaseURL   string `json:"base_url"`          //
+	Model     string `json:"model_id"`          //
+	Accepts   any    `json:"accepts,omitempty"` // what the server was found to take and to tell
+	Tokenizer string `json:"tokenizer_id"`      // empty: the client has none
 
 	Dataset     string `json:"dataset_name"`
 	DatasetPath string `json:"dataset_path,omitempty"`

@@ -55,18 +55,9 @@ func promptTokens(r *client.Record) int {
 	return r.PromptTokens
 }
 
-// outputTokens is how many tokens were generated, by the best account there is.
-func outputTokens(r *client.Record) int {
-	if r.OutputTokens == 0 && r.Usage != nil {
-		return r.Usage.CompletionTokens
-	}
-	return r.OutputTokens
-}
-
-// good is whether our own figures count the request: it ended as it should, with a token.
-func good(r *client.Record) bool {
-	return r.Status == client.StatusOK && len(r.TokenTimes) > 0
-}
+// simulated is a record of virtual time: there was no HTTP, and what succeeds is the same to
+// everybody.
+func simulated(r *client.Record) bool { return r.HTTPStatus == 0 && r.Status == client.StatusOK }
 
 // vllmSeen is a request of vLLM's client (async_request_openai_completions and _chat_
 // completions of vllm/benchmarks/lib/endpoint_request_func.py, 0.32.0): a chunk is one with
@@ -75,14 +66,14 @@ func good(r *client.Record) bool {
 // token, and we the chunks for tokens, which the report says.
 func vllmSeen(r *client.Record, tokenizer bool) seen {
 	s := common(r)
-	s.ok = good(r)
+	s.ok = r.VLLMCounts() || simulated(r) && len(r.TokenTimes) > 0
 	if n := len(r.TokenTimes); n > 0 {
 		s.ttft = r.TokenTimes[0] - r.Sent
 		if s.ok {
-			s.latency = r.TokenTimes[n-1] - r.Sent
+			s.latency, s.err = r.TokenTimes[n-1]-r.Sent, ""
 		}
 	}
-	switch n := outputTokens(r); {
+	switch n := r.Output(); {
 	case !s.ok:
 	case n > 0:
 		s.output = n
@@ -131,7 +122,7 @@ const (
 func sglangSeen(r *client.Record, backend string) seen {
 	s := common(r)
 	generate := backend == sglangGenerate || backend == sglangNative
-	s.ok = r.Silent || r.Status == client.StatusOK
+	s.ok = r.SGLangCounts(backend) || simulated(r)
 	if r.FirstText > 0 {
 		s.ttft = r.FirstText - r.Sent
 	}
@@ -144,7 +135,7 @@ func sglangSeen(r *client.Record, backend string) seen {
 	s.retoken = r.Retokenized
 	switch counted := r.ChunkTokens != nil || generate; {
 	case counted && r.FirstText > 0:
-		s.output = outputTokens(r)
+		s.output = r.Output()
 	default:
 		s.output = r.MaxTokens
 	}

@@ -90,6 +90,7 @@ func (m *Metrics) countTable() page.Table {
 	add("interrupted", m.Interrupted)
 	add("never sent", m.Skipped)
 	columns = append(columns, column{"input tokens", strconv.Itoa(m.InputTokens)}, column{"output tokens", strconv.Itoa(m.GeneratedTokens)}, column{"chunks", strconv.Itoa(m.Chunks)})
+	add("cached input tokens", m.CachedTokens)
 	for _, by := range slices.Sorted(maps.Keys(m.CountedBy)) {
 		add("counted by "+by, m.CountedBy[by])
 	}
@@ -123,7 +124,7 @@ func (r *Run) slowestTable() page.Table {
 		}
 		ms := func(seconds float64) string { return fixed(seconds*1e3, 1) }
 		row := []string{
-			strconv.Itoa(rec.Index), shortened(rec.RequestID, 24), fixed(rec.Intended, 2), strconv.Itoa(promptTokens(rec)), strconv.Itoa(outputTokens(rec)),
+			strconv.Itoa(rec.Index), shortened(rec.RequestID, 24), fixed(rec.Intended, 2), strconv.Itoa(promptTokens(rec)), strconv.Itoa(rec.Output()),
 			ms(rec.E2EL() + rec.Sent - rec.Intended), ms(max(rec.Room-rec.Intended, 0)), ms(rec.Late()), ms(rec.TTFT()), ms(rec.E2EL() - rec.TTFT()), ms(gap),
 		}
 		for _, i := range shown {

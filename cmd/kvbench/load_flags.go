@@ -29,7 +29,7 @@ type loadFlags struct {
 	names      []string // --lora-name, and how they are distributed
 	picks      string
 	groups     string // --gsp-group-distribution
-	input      int // --input-len and --output-len, of any dataset
+	input      int    // --input-len and --output-len, of any dataset
 	output     int
 	minutes    int // of an interval of the functions' trace
 }
