@@ -223,16 +223,24 @@ func TestPyTorch(t *testing.T) {
 	if err := json.Unmarshal(readFile(t, "ramp.run.json"), &c); err != nil {
 		t.Fatal(err)
 	}
-	args := map[string]any{"backend": "openai"}
-	got, err := NewVLLM(c.run(t, "openai")).PyTorch(args, false, "run.json")
+	text, err := NewVLLM(c.run(t, "openai")).PyTorch(false, "run.json")
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := decode(t, readFile(t, "ramp.openai.pytorch.json")).([]any)
-	for _, w := range want {
-		w.(map[string]any)["benchmark"].(map[string]any)["extra_info"].(map[string]any)["args"] = map[string]any{"backend": "openai"}
+	got, want := decode(t, text).([]any), decode(t, readFile(t, "ramp.openai.pytorch.json")).([]any)
+	for _, list := range [][]any{got, want} {
+		for _, record := range list {
+			extra := record.(map[string]any)["benchmark"].(map[string]any)["extra_info"].(map[string]any)
+			if args := extra["args"].(map[string]any); args["backend"] != "openai" || args["num_prompts"] != 12.0 {
+				t.Errorf("args %v", args)
+			}
+			delete(extra, "args") // theirs are the command line's
+		}
 	}
-	same(t, "", decode(t, got), want)
+	same(t, "", got, want)
+	if name := PyTorchName("dir/run.json"); name != "dir/run.pytorch.json" {
+		t.Error(name)
+	}
 }
 
 // decode reads what Python's json.dump wrote.

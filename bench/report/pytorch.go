@@ -2,7 +2,7 @@ package report
 
 import (
 	"encoding/json"
-	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -19,9 +19,23 @@ var vllmMetrics = []string{
 // beside a result: NAME.pytorch.json for NAME.json.
 const PyTorchVariable = "SAVE_TO_PYTORCH_BENCHMARK_FORMAT"
 
+// PyTorchName is the name of the file of PyTorch's records beside a result's.
+func PyTorchName(file string) string {
+	return strings.TrimSuffix(file, filepath.Ext(file)) + ".pytorch.json"
+}
+
 // PyTorch is the result in the format of PyTorch's benchmark database, a record a figure.
-// args are the options, by name; detailed is --save-detailed, file the result's name.
-func (v *VLLM) PyTorch(args map[string]any, detailed bool, file string) ([]byte, error) {
+// detailed is --save-detailed, file the result's name. Where vLLM has its command line's
+// options, it has the run's Setup.
+func (v *VLLM) PyTorch(detailed bool, file string) ([]byte, error) {
+	text, err := json.Marshal(v.run.Setup)
+	if err != nil {
+		return nil, err
+	}
+	var args map[string]any
+	if err := json.Unmarshal(text, &args); err != nil {
+		return nil, err
+	}
 	result := v.result()
 	if !detailed {
 		result.drop(perRequest...)
@@ -33,8 +47,7 @@ func (v *VLLM) PyTorch(args map[string]any, detailed bool, file string) ([]byte,
 			extra.set(m.key, m.value)
 		}
 	}
-	args = maps.Clone(args)
-	if tensors, ok := extra.get("tensor_parallel_size"); ok && args["tensor_parallel_size"] == nil && args != nil {
+	if tensors, ok := extra.get("tensor_parallel_size"); ok {
 		args["tensor_parallel_size"] = tensors
 	}
 	field := func(name string) any { // extract_field: of the metadata, else an empty word
