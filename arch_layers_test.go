@@ -96,7 +96,8 @@ var layers = map[string]layer{
 	"bench/page/pagetest":     {},
 	"bench/ratesearch":        {module: []string{"config", "bench/page"}},
 	"bench/recovery":          {module: []string{"config", "transport"}},
-	"bench/compare":           {module: []string{"bench/figure", "bench/page", "bench/report", "config"}},
+	"bench/compare":           {module: []string{"bench/figure", "bench/page", "bench/report", "bench/result", "config"}},
+	"bench/result":            {module: []string{"bench/client", "bench/figure", "bench/machine", "bench/page", "config"}, tests: []string{"bench/report"}},
 	"bench/report":            {module: []string{"bench/client", "bench/figure", "bench/machine", "bench/page", "config"}, libraries: []string{"gonum.org/v1/plot"}},
 	"bench/server":            {module: []string{"bench/client"}},
 	"bench/serve":             {module: []string{"clock", "config", "load", "sim", "bench/client", "bench/figure", "bench/machine", "bench/page", "bench/ratesearch", "bench/report", "bench/server", "bench/scrape", "bench/simulation", "bench/steady", "bench/tracing", "tokenizer"}, libraries: []string{"github.com/schollz/progressbar/v3"}},
@@ -112,7 +113,7 @@ var layers = map[string]layer{
 		module:    []string{"bench/figure", "bench/machine", "bench/page", "bench/recovery", "kvcache", "transport", "transport/connection", "transport/rails", "transport/topology", "transport/transporttest", "clock", "config"},
 		libraries: []string{"gonum.org/v1/plot", "github.com/schollz/progressbar/v3"},
 	},
-	"bench/matrix": {module: []string{"config", "bench/page", "bench/report"}, libraries: []string{xsys, "go.yaml.in/yaml/v3", "github.com/schollz/progressbar/v3"}}, // runs programs, knows none
+	"bench/matrix": {module: []string{"config", "bench/page", "bench/result"}, libraries: []string{xsys, "go.yaml.in/yaml/v3", "github.com/schollz/progressbar/v3"}}, // runs programs, knows none
 	"bench/nics":   {module: []string{"bench", "bench/machine", "bench/page", "bench/recovery", "bench/transfer", "config", "transport", "lab/nics"}},                // kvbench on the hosts of the NIC lab
 	"cmd/proxy":    {module: []string{"command", "command/commandtest", "daemon"}, libraries: []string{cobra}},
 	"cmd/prefill":  {module: []string{"command", "command/commandtest", "daemon", "proto"}, libraries: []string{cobra}},

@@ -41,6 +41,7 @@
 //	bench/scrape                         what the server says of itself, beside what the client measured
 //	bench/steady                         the part of a run in which the load was steady
 //	bench/compare                        results of any of these side by side, with intervals
+//	bench/result                         results read from files: ours, vLLM's, SGLang's
 //	bench/report                         what a run came to: vLLM's report, SGLang's, and ours
 //	bench/tracing                        a trace a request: its context, the client's span
 //	bench/client                         the client: SSE, open and closed loops, metrics

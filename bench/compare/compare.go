@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"kvferry/bench/report"
+	"kvferry/bench/result"
 )
 
 // A Comparison is compare.json: groups of results that are compared with one another.
@@ -112,7 +113,7 @@ type latencyDistribution struct {
 }
 
 // compare compares results with their first.
-func (c *Comparison) compare(name string, results []report.Result) Group {
+func (c *Comparison) compare(name string, results []result.Run) Group {
 	g := Group{Name: name, Differs: differs(results)}
 	pools := make([]map[string]*pool, len(results))
 	for i := range results {
@@ -231,7 +232,7 @@ func letter(i int) string {
 }
 
 // paired is whether two runs had the same lengths, request by request.
-func paired(a, b *report.Result) bool {
+func paired(a, b *result.Run) bool {
 	promptA, outputA, okA := a.Lengths()
 	promptB, outputB, okB := b.Lengths()
 	return okA && okB && slices.Equal(promptA, promptB) && slices.Equal(outputA, outputB)
@@ -240,11 +241,11 @@ func paired(a, b *report.Result) bool {
 // New compares results: those of each file or folder, in the order in which they were given.
 // Where every one has several, such as the rows of a table, those of one key are compared with
 // one another, as far as all have them; else all are compared with the first.
-func New(sources [][]report.Result, confidence float64, draws int, seed uint64) (*Comparison, error) {
+func New(sources [][]result.Run, confidence float64, draws int, seed uint64) (*Comparison, error) {
 	c := &Comparison{Confidence: confidence, Draws: draws, Seed: seed}
 	if keys := common(sources); len(keys) > 0 {
 		for _, key := range keys {
-			var group []report.Result
+			var group []result.Run
 			for _, s := range sources {
 				group = append(group, s[find(s, key)])
 			}
@@ -268,8 +269,8 @@ func New(sources [][]report.Result, confidence float64, draws int, seed uint64) 
 }
 
 // find is where a list has the only result of a key; -1 if it has none, or several.
-func find(results []report.Result, key string) int {
-	is := func(r report.Result) bool { return r.Key == key }
+func find(results []result.Run, key string) int {
+	is := func(r result.Run) bool { return r.Key == key }
 	first := slices.IndexFunc(results, is)
 	if first < 0 || slices.ContainsFunc(results[first+1:], is) {
 		return -1
@@ -279,12 +280,12 @@ func find(results []report.Result, key string) int {
 
 // common are the keys that all sources have once, in the first's order, if there are several
 // sources and each has several results.
-func common(sources [][]report.Result) (keys []string) {
-	if len(sources) < 2 || slices.ContainsFunc(sources, func(s []report.Result) bool { return len(s) < 2 }) {
+func common(sources [][]result.Run) (keys []string) {
+	if len(sources) < 2 || slices.ContainsFunc(sources, func(s []result.Run) bool { return len(s) < 2 }) {
 		return nil
 	}
 	for _, r := range sources[0] {
-		lacks := func(s []report.Result) bool { return find(s, r.Key) < 0 }
+		lacks := func(s []result.Run) bool { return find(s, r.Key) < 0 }
 		if r.Key != "" && !slices.ContainsFunc(sources, lacks) {
 			keys = append(keys, r.Key)
 		}

@@ -11,20 +11,20 @@ import (
 	"testing"
 
 	"kvferry/bench/page/pagetest"
-	"kvferry/bench/report"
+	"kvferry/bench/result"
 )
 
-// result is a result with n requests of the given mean TTFT, in ms.
-func result(name string, n int, ttft float64) report.Result {
-	r := report.Result{
-		Source: name, Tool: report.ToolVLLM, Setup: map[string]string{"seed": "0", "request_rate": "4"},
+// run is a result with n requests of the given mean TTFT, in ms.
+func run(name string, n int, ttft float64) result.Run {
+	r := result.Run{
+		Source: name, Tool: result.ToolVLLM, Setup: map[string]string{"seed": "0", "request_rate": "4"},
 		Figures: map[string]float64{"request_throughput": 4, "successful_requests": float64(n), "failed_requests": 0, "mean_tpot_ms": 7},
 	}
 	sum := 0.0
 	for i := range n {
 		v := ttft * (0.5 + float64(i)/float64(n)) / 1e3
 		sum += v
-		r.Requests = append(r.Requests, report.Request{TTFT: v, TPOT: math.NaN(), E2EL: math.NaN(), Prompt: 10 + i%7, Output: 5})
+		r.Requests = append(r.Requests, result.Request{TTFT: v, TPOT: math.NaN(), E2EL: math.NaN(), Prompt: 10 + i%7, Output: 5})
 	}
 	r.Figures["mean_ttft_ms"] = sum / float64(max(n, 1)) * 1e3
 	return r
@@ -44,28 +44,28 @@ func against(t *testing.T, c *Comparison, figure string) Difference {
 
 // TestVerdicts: what is said of a difference, and why there is no interval.
 func TestVerdicts(t *testing.T) {
-	a := result("a", 600, 100)
-	change := func(f func(*report.Result)) report.Result {
-		r := result("b", 600, 100)
+	a := run("a", 600, 100)
+	change := func(f func(*result.Run)) result.Run {
+		r := run("b", 600, 100)
 		f(&r)
 		return r
 	}
 	for _, c := range []struct {
 		name, figure string
-		b            report.Result
+		b            result.Run
 		verdict, why string
 	}{
-		{"slower", "mean_ttft_ms", result("b", 600, 150), Slower, ""},
-		{"faster", "mean_ttft_ms", result("b", 600, 80), Faster, ""},
-		{"alike", "mean_ttft_ms", result("b", 400, 100.5), NoDifference, ""},
-		{"a rate", "request_throughput", result("b", 600, 100), "", oneValue},
-		{"not listed", "mean_tpot_ms", result("b", 600, 100), "", "no values by request"},
-		{"nothing listed", "mean_ttft_ms", change(func(r *report.Result) { r.Requests = nil }), "", "no values by request"},
-		{"few", "mean_ttft_ms", result("b", 19, 100), "", "19 requests are too few"},
-		{"another figure", "mean_ttft_ms", change(func(r *report.Result) { r.Figures["mean_ttft_ms"] = 123 }), "", "the requests listed do not give the figure"},
+		{"slower", "mean_ttft_ms", run("b", 600, 150), Slower, ""},
+		{"faster", "mean_ttft_ms", run("b", 600, 80), Faster, ""},
+		{"alike", "mean_ttft_ms", run("b", 400, 100.5), NoDifference, ""},
+		{"a rate", "request_throughput", run("b", 600, 100), "", oneValue},
+		{"not listed", "mean_tpot_ms", run("b", 600, 100), "", "no values by request"},
+		{"nothing listed", "mean_ttft_ms", change(func(r *result.Run) { r.Requests = nil }), "", "no values by request"},
+		{"few", "mean_ttft_ms", run("b", 19, 100), "", "19 requests are too few"},
+		{"another figure", "mean_ttft_ms", change(func(r *result.Run) { r.Figures["mean_ttft_ms"] = 123 }), "", "the requests listed do not give the figure"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			comparison, err := New([][]report.Result{{a}, {c.b}}, 0.95, 500, 1)
+			comparison, err := New([][]result.Run{{a}, {c.b}}, 0.95, 500, 1)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -83,11 +83,11 @@ func TestVerdicts(t *testing.T) {
 // TestTooFewAbove: a P99 needs five values above it, a P90 too.
 func TestTooFewAbove(t *testing.T) {
 	for n, want := range map[int]bool{499: false, 501: true} {
-		var results [][]report.Result
+		var results [][]result.Run
 		for _, name := range []string{"a", "b"} {
-			r := result(name, n, 100)
+			r := run(name, n, 100)
 			r.Figures["p99_ttft_ms"] = newPool(r.Values("ttft")).whole()[4]
-			results = append(results, []report.Result{r})
+			results = append(results, []result.Run{r})
 		}
 		c, err := New(results, 0.95, 100, 1)
 		if err != nil {
@@ -102,9 +102,9 @@ func TestTooFewAbove(t *testing.T) {
 // TestPairing: the same lengths, request by request, are drawn together; another order of the
 // same lengths is not.
 func TestPairing(t *testing.T) {
-	a, b := result("a", 100, 100), result("b", 100, 110)
+	a, b := run("a", 100, 100), run("b", 100, 110)
 	for _, want := range []bool{true, false} {
-		c, err := New([][]report.Result{{a}, {b}}, 0.95, 100, 1)
+		c, err := New([][]result.Run{{a}, {b}}, 0.95, 100, 1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -117,27 +117,27 @@ func TestPairing(t *testing.T) {
 
 // TestDiffers: what was not alike is said, and nothing of two runs that were.
 func TestDiffers(t *testing.T) {
-	if d := differs([]report.Result{result("a", 30, 1), result("b", 30, 2)}); len(d) != 0 {
+	if d := differs([]result.Run{run("a", 30, 1), run("b", 30, 2)}); len(d) != 0 {
 		t.Errorf("of two runs that are alike: %q", d)
 	}
-	for want, change := range map[string]func(*report.Result){
-		"A and B differ in seed: 0 and 3":                                 func(r *report.Result) { r.Setup["seed"] = "3" },
-		"A and B differ in request rate: 4 and inf":                       func(r *report.Result) { r.Setup["request_rate"] = "inf" },
-		"A and B were measured by vLLM and SGLang: ":                      func(r *report.Result) { r.Tool = report.ToolSGLang },
-		"A and B did not do the same work: 100.0 and 120.0 output tokens": func(r *report.Result) { r.Figures["output_tokens_per_request"] = 120 },
-		"A and B differ in failed requests, 0.0 and 25.0 %":               func(r *report.Result) { r.Figures["failed_requests"] = 10 },
-		"B: the machine was disturbed":                                    func(r *report.Result) { r.Doubts = []string{"the machine was disturbed"} },
+	for want, change := range map[string]func(*result.Run){
+		"A and B differ in seed: 0 and 3":                                 func(r *result.Run) { r.Setup["seed"] = "3" },
+		"A and B differ in request rate: 4 and inf":                       func(r *result.Run) { r.Setup["request_rate"] = "inf" },
+		"A and B were measured by vLLM and SGLang: ":                      func(r *result.Run) { r.Tool = result.ToolSGLang },
+		"A and B did not do the same work: 100.0 and 120.0 output tokens": func(r *result.Run) { r.Figures["output_tokens_per_request"] = 120 },
+		"A and B differ in failed requests, 0.0 and 25.0 %":               func(r *result.Run) { r.Figures["failed_requests"] = 10 },
+		"B: the machine was disturbed":                                    func(r *result.Run) { r.Doubts = []string{"the machine was disturbed"} },
 	} {
-		a, b := result("a", 30, 1), result("b", 30, 1)
+		a, b := run("a", 30, 1), run("b", 30, 1)
 		a.Figures["output_tokens_per_request"], b.Figures["output_tokens_per_request"] = 100, 100
 		change(&b)
-		if d := differs([]report.Result{a, b}); len(d) != 1 || !strings.HasPrefix(d[0], want) {
+		if d := differs([]result.Run{a, b}); len(d) != 1 || !strings.HasPrefix(d[0], want) {
 			t.Errorf("%q, want %s", d, want)
 		}
 	}
-	missing := result("b", 30, 1)
+	missing := run("b", 30, 1)
 	delete(missing.Setup, "seed")
-	if d := differs([]report.Result{result("a", 30, 1), missing}); len(d) != 0 {
+	if d := differs([]result.Run{run("a", 30, 1), missing}); len(d) != 0 {
 		t.Errorf("a seed that a file does not have: %q", d)
 	}
 }
@@ -152,20 +152,20 @@ func TestSigned(t *testing.T) {
 
 // TestGroups: rows of tables are compared by their names, what has no counterpart is named.
 func TestGroups(t *testing.T) {
-	row := func(source, key string) report.Result {
-		r := result(source+" "+key, 30, 1)
+	row := func(source, key string) result.Run {
+		r := run(source+" "+key, 30, 1)
 		r.Key = key
 		return r
 	}
-	c, err := New([][]report.Result{{row("a", "x"), row("a", "y"), row("a", "z")}, {row("b", "y"), row("b", "x")}}, 0.95, 100, 1)
+	c, err := New([][]result.Run{{row("a", "x"), row("a", "y"), row("a", "z")}, {row("b", "y"), row("b", "x")}}, 0.95, 100, 1)
 	if err != nil || len(c.Groups) != 2 || c.Groups[1].Name != "y" || c.Groups[1].Results[1].Source != "b y" || len(c.Alone) != 1 || c.Alone[0] != "a z" {
 		t.Errorf("%+v, %v", c, err)
 	}
-	c, err = New([][]report.Result{{row("a", "x"), row("a", "y")}, {row("b", "x")}}, 0.95, 100, 1)
+	c, err = New([][]result.Run{{row("a", "x"), row("a", "y")}, {row("b", "x")}}, 0.95, 100, 1)
 	if err != nil || len(c.Groups) != 1 || len(c.Groups[0].Results) != 3 {
 		t.Errorf("%+v, %v", c, err)
 	}
-	if _, err := New([][]report.Result{{row("a", "x")}}, 0.95, 100, 1); err == nil || !strings.HasPrefix(err.Error(), "1 result: ") {
+	if _, err := New([][]result.Run{{row("a", "x")}}, 0.95, 100, 1); err == nil || !strings.HasPrefix(err.Error(), "1 result: ") {
 		t.Error(err)
 	}
 }
@@ -197,7 +197,7 @@ func TestRun(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 
-	var format *report.FormatError
+	var format *result.FormatError
 	cfg.Paths = []string{of("burst.openai.json"), of("golden.py")}
 	if err := Run(cfg); !errors.As(err, &format) || format.File != of("golden.py") {
 		t.Error(err)

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math"
 
-	"kvferry/bench/report"
+	"kvferry/bench/result"
 )
 
 // compared are the options that must be alike for two runs to be the same work, with what they
@@ -36,7 +36,7 @@ const (
 
 // differs says in words why two results are not of the same work, or not measured alike. A
 // value that a file does not have is not held against it.
-func differs(results []report.Result) []string {
+func differs(results []result.Run) []string {
 	list := []string{}
 	say := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
 	for i := range results {
@@ -48,7 +48,7 @@ func differs(results []report.Result) []string {
 	for i := 1; i < len(results); i++ {
 		r := &results[i]
 		pair := letter(0) + " and " + letter(i)
-		if (first.Tool == report.ToolSGLang) != (r.Tool == report.ToolSGLang) {
+		if (first.Tool == result.ToolSGLang) != (r.Tool == result.ToolSGLang) {
 			say("%s were measured by %s and %s: %s", pair, first.Tool, r.Tool, sglangDiffers)
 		}
 		for _, c := range compared {
@@ -74,7 +74,7 @@ func differs(results []report.Result) []string {
 }
 
 // failed is the share of a result's requests that failed, if it says.
-func failed(r *report.Result) (share float64, ok bool) {
+func failed(r *result.Run) (share float64, ok bool) {
 	bad, ok := r.Figures["failed_requests"]
 	good := r.Figures["successful_requests"]
 	if !ok || bad+good == 0 {

@@ -1,8 +1,8 @@
 // Package compare sets results of serving benchmarks side by side, whoever measured them:
-// kvbench, vLLM or SGLang (package report reads their files). The first result is what the
+// kvbench, vLLM or SGLang (package result reads their files). The first result is what the
 // others are compared with.
 //
-//	files ──report.Read──▶ []report.Result ──▶ Comparison ──▶ text, compare.json, table.md, report.html
+//	files ──result.Read──▶ []result.Run ──▶ Comparison ──▶ text, compare.json, table.md, report.html
 //
 // # What a difference is worth
 //

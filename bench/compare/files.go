@@ -12,6 +12,7 @@ import (
 
 	"kvferry/bench/page"
 	"kvferry/bench/report"
+	"kvferry/bench/result"
 	"kvferry/config"
 )
 
@@ -41,9 +42,9 @@ func Run(cfg Config) error {
 	}
 	config.Between(&bad, "Confidence", cfg.Confidence, 50, 99.9)
 	config.Between(&bad, "Draws", cfg.Draws, 100, 100_000)
-	var sources [][]report.Result
+	var sources [][]result.Run
 	for _, path := range cfg.Paths {
-		results, err := report.Read(path)
+		results, err := result.Read(path)
 		bad.Check("Paths", err)
 		sources = append(sources, results)
 	}

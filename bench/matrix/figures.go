@@ -5,7 +5,7 @@ import (
 	"io/fs"
 	"path/filepath"
 
-	"kvferry/bench/report"
+	"kvferry/bench/result"
 )
 
 // Figures are what a client reports of a run, by its own definitions, under the names of
@@ -49,7 +49,7 @@ func ReadFigures(folder string) ([]Figures, error) {
 		switch ext := filepath.Ext(path); {
 		case err != nil || d.IsDir():
 			return err
-		case filepath.Base(path) == report.SummaryFile:
+		case filepath.Base(path) == result.SummaryFile:
 			summaries = append(summaries, path)
 		case ext == ".json" || ext == ".jsonl":
 			others = append(others, path)
@@ -62,8 +62,8 @@ func ReadFigures(folder string) ([]Figures, error) {
 	for _, files := range [][]string{summaries, others, {filepath.Join(folder, stdoutFile)}} {
 		var all []Figures
 		for _, path := range files {
-			found, err := report.Read(path)
-			var other *report.FormatError
+			found, err := result.Read(path)
+			var other *result.FormatError
 			if err != nil && !errors.As(err, &other) && !errors.Is(err, fs.ErrNotExist) {
 				return nil, err
 			}

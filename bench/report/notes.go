@@ -105,14 +105,14 @@ func (r *Run) failures() []failure {
 
 // toolNotes say where the tool whose report this is counts other requests as successful.
 func (r *Run) toolNotes(m *Metrics, note func(string, ...any)) {
-	tool, counted := ToolVLLM, 0
+	tool, counted := "vLLM", 0
 	if r.Compat == "sglang" {
-		tool = ToolSGLang
+		tool = "SGLang"
 	}
 	for i := range r.Records {
 		rec := &r.Records[i]
 		seen := vllmSeen(rec, r.Tokenizer != "")
-		if tool == ToolSGLang {
+		if tool == "SGLang" {
 			seen = sglangSeen(rec, r.Backend)
 		}
 		if seen.ok && rec.Failure() != "" {

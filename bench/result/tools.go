@@ -1,4 +1,4 @@
-package report
+package result
 
 import (
 	"math"
@@ -35,8 +35,8 @@ var (
 
 // parseVLLM reads vLLM's object. Without --save-detailed it has the latencies of requests and
 // not their TTFTs.
-func parseVLLM(f fields) (*Result, error) {
-	r := &Result{Tool: ToolVLLM, Setup: map[string]string{}, Figures: map[string]float64{}}
+func parseVLLM(f fields) (*Run, error) {
+	r := &Run{Tool: ToolVLLM, Setup: map[string]string{}, Figures: map[string]float64{}}
 	r.copySetup(f, vllmSetup)
 	if err := r.copyFigures(f); err != nil {
 		return nil, err
@@ -64,8 +64,8 @@ func parseVLLM(f fields) (*Result, error) {
 
 // parseSGLang reads SGLang's object. With --output-details it has the requests' TTFTs and
 // gaps; their latencies it never has, and so no TPOT of a request.
-func parseSGLang(f fields) (*Result, error) {
-	r := &Result{Tool: ToolSGLang, Setup: map[string]string{}, Figures: map[string]float64{}}
+func parseSGLang(f fields) (*Run, error) {
+	r := &Run{Tool: ToolSGLang, Setup: map[string]string{}, Figures: map[string]float64{}}
 	r.copySetup(f, sglangSetup)
 	if err := r.copyFigures(f); err != nil {
 		return nil, err

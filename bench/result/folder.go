@@ -1,4 +1,4 @@
-package report
+package result
 
 import (
 	"bytes"
@@ -17,11 +17,8 @@ import (
 	"kvferry/config"
 )
 
-// A Record is a line of results.jsonl of kvbench serve: a request and whose clock it was.
-type Record struct {
-	Clock string `json:"clock"` // ClockReal or ClockVirtual
-	client.Record
-}
+// SummaryFile has the figures of a folder of kvbench serve, mooncake or simulate.
+const SummaryFile = "summary.json"
 
 // rowKeys tell the rows of a summary.json apart, and the records that are theirs. A point is
 // one of a search, whose records are in one file.
@@ -43,7 +40,7 @@ func rowKey(f fields) string {
 }
 
 // readFolder reads a folder of kvbench serve, mooncake or simulate.
-func readFolder(dir string) ([]Result, error) {
+func readFolder(dir string) ([]Run, error) {
 	path := filepath.Join(dir, SummaryFile)
 	text, err := readWhole(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -70,7 +67,7 @@ func readFolder(dir string) ([]Result, error) {
 	if len(summary.Rows) == 0 {
 		return nil, &FormatError{File: path, Key: "rows", Err: errors.New("there is none")}
 	}
-	var results []Result
+	var results []Run
 	for i, row := range summary.Rows {
 		r, err := parseRow(row, summary.Config)
 		if err != nil {
@@ -99,8 +96,8 @@ func readFolder(dir string) ([]Result, error) {
 }
 
 // parseRow reads a row of summary.json, or simulate's result.
-func parseRow(row, config fields) (*Result, error) {
-	r := &Result{Tool: ToolKvbench, Setup: map[string]string{}, Figures: map[string]float64{}}
+func parseRow(row, config fields) (*Run, error) {
+	r := &Run{Tool: ToolKvbench, Setup: map[string]string{}, Figures: map[string]float64{}}
 	metrics := fields{}
 	if err := row.get("metrics", &metrics); err != nil {
 		return nil, &FormatError{Key: "metrics", Err: err}
@@ -250,7 +247,7 @@ func parseRecord(f fields, line []byte) (index int, q Request, good bool, err er
 	if r.Skipped || r.Failure() != "" {
 		return r.Index, Request{}, false, nil
 	}
-	q = Request{TTFT: r.TTFT(), E2EL: r.E2EL(), TPOT: nan, ITL: gaps(r.TokenTimes), Prompt: promptTokens(&r), Output: r.Output()}
+	q = Request{TTFT: r.TTFT(), E2EL: r.E2EL(), TPOT: nan, ITL: slices.Collect(r.ITL()), Prompt: cmp.Or(r.Input(), r.PromptTokens), Output: r.Output()}
 	if v, ok := r.TPOT(); ok {
 		q.TPOT = v
 	}

@@ -1,4 +1,4 @@
-package report
+package result
 
 import (
 	"bytes"
@@ -24,7 +24,7 @@ const maxFile = 2 << 30
 //   - a text with reports as either tool prints them, of any version.
 //
 // Errors are FormatErrors, or unwrap to the system's.
-func Read(path string) ([]Result, error) {
+func Read(path string) ([]Run, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, config.FileError(path, err)
@@ -60,7 +60,7 @@ func readWhole(path string) ([]byte, error) {
 }
 
 // Parse reads the results of a file of vLLM or SGLang: JSON or text. The name is for errors.
-func Parse(name string, text []byte) ([]Result, error) {
+func Parse(name string, text []byte) ([]Run, error) {
 	trimmed := bytes.TrimSpace(text)
 	if len(trimmed) == 0 {
 		return nil, &FormatError{File: name, Err: errors.New("it is empty")}
@@ -68,7 +68,7 @@ func Parse(name string, text []byte) ([]Result, error) {
 	if trimmed[0] != '{' && trimmed[0] != '[' {
 		return parseText(name, text)
 	}
-	var results []Result
+	var results []Run
 	in := json.NewDecoder(bytes.NewReader(quoted(trimmed)))
 	for n := 1; ; n++ {
 		var object json.RawMessage
@@ -107,7 +107,7 @@ func Parse(name string, text []byte) ([]Result, error) {
 }
 
 // parseObject reads a result of either tool, which it tells by its keys.
-func parseObject(f fields) (*Result, error) {
+func parseObject(f fields) (*Run, error) {
 	switch {
 	case f.has("mean_e2e_latency_ms") || f.has("dataset_name") && f.has("total_throughput"):
 		return parseSGLang(f)
@@ -123,7 +123,7 @@ func parseObject(f fields) (*Result, error) {
 func at(key string, err error) error { return &FormatError{Key: key, Err: err} }
 
 // copyFigures copies numbers under our names; a figure that is no number is an error.
-func (r *Result) copyFigures(f fields) error {
+func (r *Run) copyFigures(f fields) error {
 	for theirs := range f {
 		ours := toolFigures[theirs]
 		if m := latencyKey.FindStringSubmatch(theirs); m != nil {
@@ -142,7 +142,7 @@ func (r *Result) copyFigures(f fields) error {
 }
 
 // copySetup copies what was run under our names.
-func (r *Result) copySetup(f fields, names map[string]string) {
+func (r *Run) copySetup(f fields, names map[string]string) {
 	for theirs, ours := range names {
 		if text := f.text(theirs); text != "" {
 			r.Setup[ours] = text

@@ -1,20 +1,23 @@
-package report
+package result
 
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
+
+	"kvferry/bench/figure"
 )
 
-// A Result is a run as a file of results says it: ours, vLLM's or SGLang's. What the file does
-// not say is missing.
-type Result struct {
+// A Run is one as a file of results says it: ours, vLLM's or SGLang's. What the file does not
+// say is missing.
+type Run struct {
 	Source string // the file or folder, and which of its results
 	Key    string // what tells it from others of its file: workload, setting, clock; may be empty
 	Tool   string // ToolKvbench, ToolVLLM or ToolSGLang: whose definitions its figures have
-	// Setup is what was run, under the names of Setup's JSON.
+	// Setup is what was run, under the names of summary.json.
 	Setup map[string]string
-	// Figures are under the names of Metrics' JSON, with mean_, median_, std_, p90_, p95_, p99_,
+	// Figures are under the names of a row's metrics, with mean_, median_, std_, p90_, p95_, p99_,
 	// max_ and others of ttft_ms, tpot_ms, itl_ms, e2el_ms. All are finite.
 	Figures map[string]float64
 	// Doubts are what the file itself says against its figures: faults, disturbances.
@@ -23,13 +26,21 @@ type Result struct {
 	Requests []Request
 }
 
-// A Request is one of a Result, in seconds. A latency is NaN where the file does not say it, or
+// A Request is one of a Run, in seconds. A latency is NaN where the file does not say it, or
 // where there is none: a TPOT of one token.
 type Request struct {
 	TTFT, TPOT, E2EL float64
 	ITL              []float64
 	Prompt, Output   int // tokens; -1 where the file does not say
 }
+
+// Names of latencies, in figures and for Values.
+const (
+	nameTTFT = "ttft"
+	nameTPOT = "tpot"
+	nameITL  = "itl"
+	nameE2EL = "e2el"
+)
 
 // Tools.
 const (
@@ -59,7 +70,7 @@ func (r *Request) values(name string) []float64 {
 
 // Values are a latency's, ttft, tpot, itl or e2el, in milliseconds: a list for each request,
 // empty of one that has none. Nil is a result that does not say.
-func (r *Result) Values(name string) [][]float64 {
+func (r *Run) Values(name string) [][]float64 {
 	all, some := make([][]float64, len(r.Requests)), false
 	for i := range r.Requests {
 		for _, v := range r.Requests[i].values(name) {
@@ -74,7 +85,7 @@ func (r *Result) Values(name string) [][]float64 {
 
 // Lengths are the prompts' and the outputs' in tokens, in the order of the load; ok is whether
 // the file says them.
-func (r *Result) Lengths() (prompt, output []int, ok bool) {
+func (r *Run) Lengths() (prompt, output []int, ok bool) {
 	for i := range r.Requests {
 		q := &r.Requests[i]
 		if q.Prompt < 0 || q.Output < 0 {
@@ -109,7 +120,7 @@ func (e *FormatError) Error() string {
 func (e *FormatError) Unwrap() error { return e.Err }
 
 // derive fills in what follows from the rest.
-func (r *Result) derive() {
+func (r *Run) derive() {
 	set := func(key string, v float64) {
 		if _, ok := r.Figures[key]; !ok && !math.IsNaN(v) && !math.IsInf(v, 0) {
 			r.Figures[key] = v
@@ -125,14 +136,8 @@ func (r *Result) derive() {
 		for i := range r.Requests {
 			all = append(all, r.Requests[i].values(name)...)
 		}
-		if len(all) == 0 {
-			continue
-		}
-		s := newSample(all)
-		for key, v := range map[string]float64{
-			"mean": s.mean(), "median": s.median(), "std": s.std(), "p90": s.percentile(90), "p95": s.percentile(95), "p99": s.percentile(99), "max": s.max(),
-		} {
-			set(key+"_"+name+"_ms", v)
+		for statistic, v := range statistics(all) {
+			set(statistic+"_"+name+"_ms", v)
 		}
 	}
 	if n, ok := r.Figures["successful_requests"]; ok {
@@ -151,4 +156,26 @@ func finite(v float64) error {
 		return fmt.Errorf("%v is no time in seconds", v)
 	}
 	return nil
+}
+
+// statistics are those of latencies in seconds, in milliseconds, by the formulas that both
+// tools have: numpy's mean, population standard deviation and linear percentiles. There are
+// none of no values.
+func statistics(seconds []float64) map[string]float64 {
+	if len(seconds) == 0 {
+		return nil
+	}
+	slices.Sort(seconds)
+	n, sum, squares := float64(len(seconds)), 0.0, 0.0
+	for _, v := range seconds {
+		sum += v
+	}
+	for _, v := range seconds {
+		squares += (v - sum/n) * (v - sum/n)
+	}
+	all := map[string]float64{"mean": 1e3 * sum / n, "std": 1e3 * math.Sqrt(squares/n)}
+	for name, p := range map[string]float64{"median": 50, "p90": 90, "p95": 95, "p99": 99, "max": 100} {
+		all[name] = 1e3 * figure.Percentile(seconds, p)
+	}
+	return all
 }

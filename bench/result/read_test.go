@@ -1,4 +1,4 @@
-package report
+package result
 
 import (
 	"encoding/json"
@@ -12,12 +12,13 @@ import (
 
 	"kvferry/bench/client"
 	"kvferry/bench/page"
+	"kvferry/bench/report"
 )
 
 // TestReadGolden: what the real clients wrote is read, and its figures are those that they
 // printed; the requests' own latencies give the same figures again.
 func TestReadGolden(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.*.txt")
+	files, err := filepath.Glob("../report/testdata/*.*.txt")
 	if err != nil || len(files) < 15 {
 		t.Fatal(len(files), err)
 	}
@@ -51,7 +52,7 @@ func TestReadGolden(t *testing.T) {
 					t.Errorf("%s: %q and %q", key, a, b)
 				}
 			}
-			again := Result{Figures: map[string]float64{}, Requests: saved[0].Requests}
+			again := Run{Figures: map[string]float64{}, Requests: saved[0].Requests}
 			again.derive()
 			for key, v := range again.Figures {
 				if w, ok := saved[0].Figures[key]; ok && math.Abs(v-w) > 1e-6 {
@@ -70,7 +71,7 @@ func TestReadDetails(t *testing.T) {
 		"mixed.sglang.json":  {19, 19, 0, 0}, // the tool does not list latencies
 		"failed.openai.json": {0, 0, 0, 0},
 	} {
-		results, err := Read(filepath.Join("testdata", file))
+		results, err := Read(golden(file))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -82,6 +83,45 @@ func TestReadDetails(t *testing.T) {
 			t.Errorf("%s: lengths are known: %v", file, ok)
 		}
 	}
+}
+
+// golden is a file that the real clients made; package report has them.
+func golden(name string) string { return filepath.Join("..", "report", "testdata", name) }
+
+func readFile(t *testing.T, name string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(golden(name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// A line of results.jsonl of kvbench serve.
+type line struct {
+	Clock string `json:"clock"`
+	client.Record
+}
+
+// answered is a request that was sent when it was due, with chunks at these times.
+func answered(sent float64, times ...float64) client.Record {
+	last := times[len(times)-1]
+	return client.Record{
+		Intended: sent, Sent: sent, FirstToken: times[0], TokenTimes: times, Finish: last, Status: client.StatusOK, PromptTokens: 10,
+		InputTokens: 10, MaxTokens: len(times), OutputTokens: len(times), CountedBy: client.CountUsage,
+	}
+}
+
+// plain is a run of a hundred requests.
+func plain() *report.Run {
+	r := &report.Run{Duration: 20, Setup: report.Setup{Clock: report.ClockReal, RequestRate: 10, Burstiness: 1}}
+	for i := range 100 {
+		at := float64(i) / 10
+		rec := answered(at, at+0.1, at+0.2, at+0.3)
+		rec.Index = i
+		r.Records = append(r.Records, rec)
+	}
+	return r
 }
 
 // having is how many requests have a value.
@@ -98,20 +138,20 @@ func having(values [][]float64) (n int) {
 func TestReadFolder(t *testing.T) {
 	dir := t.TempDir()
 	run, virtual := plain(), plain()
-	virtual.Clock = ClockVirtual
+	virtual.Clock = report.ClockVirtual
 	for i := range virtual.Records {
 		virtual.Records[i].TokenTimes = []float64{virtual.Records[i].Sent + 0.5, virtual.Records[i].Sent + 0.6, virtual.Records[i].Sent + 0.7}
 		virtual.Records[i].FirstToken = virtual.Records[i].Sent + 0.5
 	}
 	folder := page.OpenFolder(dir, func(string) {})
-	reports := []*Report{New(run), New(virtual)}
+	reports := []*report.Report{report.New(run), report.New(virtual)}
 	for _, p := range reports {
 		for i := range p.Records {
-			folder.Record(Record{Clock: p.Clock, Record: p.Records[len(p.Records)-1-i]}) // they come as they end
+			folder.Record(line{p.Clock, p.Records[len(p.Records)-1-i]}) // they come as they end
 		}
 	}
-	folder.Record(Record{Clock: ClockReal, Record: client.Record{Index: 100, Status: client.StatusFailed, Error: "no"}})
-	folder.Save(Files(reports...)...)
+	folder.Record(line{report.ClockReal, client.Record{Index: 100, Status: client.StatusFailed, Error: "no"}})
+	folder.Save(report.Files(reports...)...)
 	if err := folder.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +162,7 @@ func TestReadFolder(t *testing.T) {
 	}
 	for i, r := range results {
 		m := reports[i].M
-		if r.Key != reports[i].Clock || len(r.Requests) != 100 || r.Figures["mean_ttft_ms"] != m.MeanTTFTMS || r.Figures["p90_e2el_ms"] != m.Latencies[nameE2EL].P90 || r.Setup["request_rate"] != "10" {
+		if r.Key != reports[i].Clock || len(r.Requests) != 100 || r.Figures["mean_ttft_ms"] != m.MeanTTFTMS || r.Figures["p90_e2el_ms"] != m.Latencies["e2el"].P90 || r.Setup["request_rate"] != "10" {
 			t.Errorf("%s: %d requests, %v, %v", r.Key, len(r.Requests), r.Figures, r.Setup)
 		}
 		if got := r.Values(nameTTFT)[99][0]; math.Abs(got-m.MeanTTFTMS) > 1e-6 {
@@ -304,8 +344,8 @@ func TestReadRefuses(t *testing.T) {
 // FuzzParse: whatever a file holds, it is read or refused; figures are finite, and a request's
 // latencies are as many as its lists.
 func FuzzParse(f *testing.F) {
-	files, _ := filepath.Glob("testdata/*.json")
-	texts, _ := filepath.Glob("testdata/*.txt")
+	files, _ := filepath.Glob("../report/testdata/*.json")
+	texts, _ := filepath.Glob("../report/testdata/*.txt")
 	for _, name := range append(files, texts...) {
 		text, err := os.ReadFile(name)
 		if err != nil {

@@ -1,4 +1,4 @@
-package report
+package result
 
 import (
 	"bufio"
@@ -45,9 +45,9 @@ var namespaceSetup = map[string]string{
 }
 
 // parseText reads the reports in a text: a terminal's, or one of a program that ran several.
-func parseText(name string, text []byte) ([]Result, error) {
-	var results []Result
-	var r *Result // in a report
+func parseText(name string, text []byte) ([]Run, error) {
+	var results []Run
+	var r *Run // in a report
 	options := map[string]string{}
 	in := bufio.NewScanner(bytes.NewReader(text))
 	in.Buffer(nil, maxFile)
@@ -55,7 +55,7 @@ func parseText(name string, text []byte) ([]Result, error) {
 		line := strings.TrimRight(in.Text(), " \r")
 		switch {
 		case strings.Contains(line, resultHeading) && strings.HasPrefix(line, "="):
-			r = &Result{Tool: ToolVLLM, Setup: map[string]string{}, Figures: map[string]float64{}}
+			r = &Run{Tool: ToolVLLM, Setup: map[string]string{}, Figures: map[string]float64{}}
 			for key, value := range options {
 				r.Setup[key] = value
 			}
@@ -104,7 +104,7 @@ func namespace(line string) map[string]string {
 }
 
 // textLine reads a line of a report; one that says nothing we know is passed over.
-func (r *Result) textLine(line string) {
+func (r *Run) textLine(line string) {
 	label, value, ok := strings.Cut(line, ":")
 	if !ok {
 		return
