@@ -112,7 +112,8 @@ type latencyDistribution struct {
 	curves []report.Distribution
 }
 
-// compare compares results with their first.
+// compare compares results with their first. Values are sorted once for each result and latency,
+// and drawn from for each pair.
 func (c *Comparison) compare(name string, results []result.Run) Group {
 	g := Group{Name: name, Differs: differs(results)}
 	pools := make([]map[string]*pool, len(results))
@@ -176,7 +177,10 @@ func (c *Comparison) compare(name string, results []result.Run) Group {
 // oneValue is why a rate or a count has no interval.
 const oneValue = "one value a run"
 
-// judge gives a difference its interval, or says why it has none.
+// judge gives a difference its interval, or says why it has none. The figure itself is the
+// file's, as its tool computed it; the interval is of the requests that the file lists, and is
+// shown only where these give the figure again. They do not where a tool's figure is of other
+// requests than its lists.
 func (d *Difference) judge(f figureRow, a, b *pool, of, against float64, found [][][]float64, i int) {
 	switch {
 	case f.latency == "":

@@ -7,6 +7,10 @@ import (
 	"kvferry/bench/result"
 )
 
+// Two runs are compared whatever they were: somebody may want to know what another rate does.
+// But what differs beside the server is listed, for a reader takes a difference of figures for
+// one of servers.
+
 // compared are the options that must be alike for two runs to be the same work, with what they
 // are called.
 var compared = []struct{ key, name string }{

@@ -76,7 +76,12 @@ const (
 	nameLate     = "late"
 )
 
-// samples are a run's latencies in seconds, by name.
+// samples are a run's latencies in seconds, by name. What they are taken over:
+//
+//   - late: every request that was sent, whatever became of it; the client was late all the same.
+//   - queue: the same, where the requests in flight were bounded.
+//   - the others: requests without a Failure. One that failed early has a short latency, and
+//     would make a server that fails look fast.
 func (r *Run) samples() map[string]sample {
 	lists := map[string][]float64{}
 	add := func(name string, v ...float64) { lists[name] = append(lists[name], v...) }
@@ -187,6 +192,7 @@ func (r *Run) Metrics() *Metrics {
 
 func (r *Run) metrics(samples map[string]sample) *Metrics {
 	var meter client.Meter
+	// What mooncake's rows have comes from the same meter, so that one name is one formula.
 	m := &Metrics{Latencies: map[string]Spread{}, CountedBy: map[string]int{}, FinishReasons: map[string]int{}}
 	kept := 0
 	for i := range r.Records {
@@ -226,6 +232,8 @@ func (r *Run) metrics(samples map[string]sample) *Metrics {
 	itl, e2el := m.Latencies[nameITL], m.Latencies[nameE2EL]
 	m.MeanITLMS, m.MedianITLMS, m.P99ITLMS = itl.Mean, itl.Median, itl.P99
 	m.MeanE2ELMS, m.MedianE2ELMS, m.P99E2ELMS = e2el.Mean, e2el.Median, e2el.P99
+	// Little's law would give the same mean from latencies; this one counts the time of failed
+	// requests, too, which the server had to bear.
 	flight := r.inFlight()
 	m.Concurrency = figure.Round(per(flight.area, r.Duration), 4)
 	m.MaxConcurrency = flight.peak

@@ -11,7 +11,8 @@ import (
 	"kvferry/bench/client"
 )
 
-// Limits of what is worth a word.
+// Limits of what is worth a word. Below them the figures are what they seem; a note at every
+// run would be read by nobody.
 const (
 	lateSend = 5.0 // ms: half a decode step; a client that is later than this shows in its own figures
 	enough   = 100 // values of which a P99 is one of them, and not drawn out of the greatest two
@@ -124,7 +125,9 @@ func (r *Run) toolNotes(m *Metrics, note func(string, ...any)) {
 	}
 }
 
-// streamNotes say how the answers were streamed.
+// streamNotes say how the answers were streamed. A server that sends an answer in one piece has
+// the best ITL of all, 0, and the worst TTFT; one that sends tokens in pairs doubles its ITL and
+// halves the number of gaps, and its TPOT does not change. Neither is slower or faster by that.
 func (r *Run) streamNotes(m *Metrics, note func(string, ...any)) {
 	long, whole, early := 0, 0, 0
 	for i := range r.Records {
@@ -161,7 +164,8 @@ func (r *Run) streamNotes(m *Metrics, note func(string, ...any)) {
 	}
 }
 
-// tokenNotes say who counted the tokens.
+// tokenNotes say who counted the tokens. Throughput and TPOT are worth as much as the count: the
+// same text is 200 tokens to one tokenizer and 498 to another.
 func (r *Run) tokenNotes(m *Metrics, note func(string, ...any)) {
 	if n := m.CountedBy[client.CountChunks]; n > 0 {
 		note("token counts of %d requests are unconfirmed: neither the server nor a tokenizer counted, a chunk is taken for a token", n)
@@ -187,7 +191,9 @@ func (r *Run) tokenNotes(m *Metrics, note func(string, ...any)) {
 	}
 }
 
-// lateNotes say what the client itself did to the figures.
+// lateNotes say what the client itself did to the figures: coordinated omission where it waited
+// for a slow server before it sent, and its own slowness where it did not get to sending or
+// reading in time.
 func (r *Run) lateNotes(m *Metrics, note func(string, ...any)) {
 	if m.P99SendDelayMS > lateSend {
 		note("the client was late: P99 of sent - intended is %.1f ms (most %.1f), so the load was not quite the one that was asked for; what its users would have waited is the latency from the due time", m.P99SendDelayMS, m.MaxSendDelayMS)

@@ -12,6 +12,18 @@ import (
 
 // An SGLang is a run as sglang.bench_serving reports it: calculate_metrics and benchmark of
 // sglang/benchmark/serving.py and goodput.py, 0.5.23.
+//
+// With d the run's duration in seconds, which here ends after a GET of /server_info, in the
+// prompt tokens as the data set has them and out the output tokens as claimed (see sglangSeen):
+//
+//	request, input, output, total throughput   completed / d, in / d, out / d, (in + out) / d
+//	concurrency                                sum of latencies / d
+//	TPOT                                       (latency - TTFT) / (out - 1), of two tokens or more
+//	goodput, attainment                        requests that kept the SLOs / d, / all requests
+//
+// Statistics are numpy's, as vLLM's are, with a greatest gap in the text alone. In retokenised
+// tokens the text is counted by the client's tokenizer: where the server's count and this one
+// differ, the server ends inside of words, or counts what has no text.
 type SGLang struct {
 	run                   *Run
 	requests              []seen
@@ -131,7 +143,8 @@ func (g *SGLang) WriteText(w io.Writer) error {
 	return err
 }
 
-// goodput prints what kept the SLOs, if there are any.
+// goodput prints what kept the SLOs, if there are any. Unlike vLLM, SGLang divides by all requests
+// that were sent, and says of each SLO how many kept it alone (goodput.py).
 func (g *SGLang) goodput(l *layout) {
 	if len(g.run.Goodput) == 0 {
 		return
@@ -266,7 +279,9 @@ func (g *SGLang) JSON(details bool) ([]byte, error) {
 	return o.python()
 }
 
-// FileName is the name of the file that results go to when --output-file does not say.
+// FileName is the name that benchmark makes of the backend, the day, the number of prompts and
+// the lengths, or the data set where it has no lengths of its own. Results go there where
+// --output-file does not say.
 func (g *SGLang) FileName() string {
 	run := g.run
 	name := fmt.Sprintf("%s_%s_%d_", run.Backend, run.ended().Format("0102"), run.NumPrompts)

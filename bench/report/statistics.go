@@ -7,7 +7,8 @@ import (
 	"kvferry/bench/figure"
 )
 
-// A sample is values in ascending order, in seconds.
+// A sample is values in ascending order, in seconds. Whoever asks for its figures gets
+// milliseconds: that is where the two units meet, and nowhere else.
 type sample []float64
 
 // newSample sorts values in place, and keeps them: a run of 30,000 requests has six million gaps.
@@ -26,6 +27,7 @@ func (s sample) mean() float64 {
 	return sum(s) / float64(len(s)) * 1000
 }
 
+// std divides by n and not by n - 1 (ddof 0), as numpy.std does unless it is told otherwise.
 func (s sample) std() float64 {
 	if len(s) == 0 {
 		return 0
@@ -37,6 +39,8 @@ func (s sample) std() float64 {
 	return math.Sqrt(squares/float64(len(s))) * 1000
 }
 
+// percentile is linear between the two nearest ranks, numpy.percentile's default. Of fewer than
+// 100 values P99 lies between the greatest two.
 func (s sample) percentile(p float64) float64 {
 	if len(s) == 0 {
 		return 0
@@ -61,7 +65,8 @@ func sum(values []float64) float64 {
 	return sum(values[:half]) + sum(values[half:])
 }
 
-// per is n a second, 0 in no time.
+// per is n a second; 0 in no time, which is the duration of a run that did not begin, and where
+// the tools would divide by 0.
 func per(n, seconds float64) float64 {
 	if seconds <= 0 {
 		return 0

@@ -6,6 +6,10 @@ import (
 	"slices"
 )
 
+// Timelines are for the eye: whether the load was what was asked for, and whether the server kept
+// up with it. Their bins are as wide as a plot can show, and nothing is computed from them but
+// the peak of output tokens, whose bins are whole seconds.
+
 // A flight is how many requests were in flight, and when.
 type flight struct {
 	steps []step
@@ -103,7 +107,10 @@ func (r *Run) tokenRate(width float64) []float64 {
 	return b.rates()
 }
 
-// requestRates are requests sent, and requests that failed, a second by bins.
+// requestRates are requests sent, and requests that failed, a second by bins. A request counts as
+// sent in the bin of its sending and as failed in that of its end, so the second curve trails
+// the first by what a failure takes: nothing of a refused connection, the timeout of a server
+// that hangs.
 func (r *Run) requestRates(width float64) (sent, failed []float64) {
 	all, bad := bins{width: width}, bins{width: width}
 	for i := range r.Records {

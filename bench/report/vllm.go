@@ -9,6 +9,21 @@ import (
 
 // A VLLM is a run as `vllm bench serve` reports it: calculate_metrics and benchmark of
 // vllm/benchmarks/serve.py, 0.32.0.
+//
+// With completed and failed requests, d the run's duration in seconds, in and out the prompt
+// and output tokens of those that completed:
+//
+//	request throughput   completed / d
+//	request goodput      completed requests that kept every SLO / d
+//	output throughput    out / d
+//	total throughput     (in + out) / d
+//	TTFT, E2EL, queue    over completed requests
+//	TPOT                 (latency - TTFT) / (output tokens - 1), over those with two or more
+//	ITL                  every gap of every completed request, in one list
+//
+// and of each latency numpy's mean, median, population standard deviation and percentiles, 0 of
+// no values. The duration is from the start to the last answer; the server's own figures, which
+// vLLM fetches after it, are no part of it.
 type VLLM struct {
 	run                      *Run
 	requests                 []seen
@@ -22,9 +37,12 @@ type VLLM struct {
 	bounded, ratedAndBounded bool   // whether the two are reported
 }
 
-// NewVLLM computes vLLM's figures.
+// NewVLLM computes vLLM's figures. They are computed once and hold a number for each gap
+// between tokens, 8 bytes, until the VLLM is let go.
 func NewVLLM(run *Run) *VLLM {
 	v := &VLLM{run: run, requests: make([]seen, len(run.Records))}
+	// The client's queue has figures only where there can be one; that of a load which is sent
+	// all at once says nothing about the server, so latency and queue together need a rate, too.
 	v.bounded = run.bounded()
 	v.ratedAndBounded = v.bounded && !math.IsInf(run.rate(), 1)
 	var ttft, tpot, itl, e2el, queue, queued []float64
@@ -174,6 +192,7 @@ func (v *VLLM) JSON(detailed bool) ([]byte, error) {
 func (v *VLLM) result() *object {
 	run := v.run
 	o := &object{}
+	// main_async: what was run. endpoint_type is the backend again, for readers of old files.
 	o.set("date", run.ended().Format(vllmDate))
 	o.set("endpoint_type", run.Backend)
 	o.set("backend", run.Backend)
@@ -181,7 +200,7 @@ func (v *VLLM) result() *object {
 	o.set("model_id", run.Model)
 	o.set("tokenizer_id", orNull(run.Tokenizer))
 	o.set("num_prompts", run.NumPrompts)
-	for _, p := range run.Metadata {
+	for _, p := range run.Metadata { // at the top level: one replaces a key before it, and is replaced by one after it
 		o.set(p.Key, p.Value)
 	}
 	if rate := run.rate(); math.IsInf(rate, 1) {
@@ -196,6 +215,8 @@ func (v *VLLM) result() *object {
 		o.set("ramp_up_start_rps", r.Start)
 		o.set("ramp_up_end_rps", r.End)
 	}
+	// benchmark: what came of it. Lists are in the order of the load, failed requests among
+	// them with an output of 0 tokens and a latency of 0.
 	o.set("duration", run.Duration)
 	o.set("completed", v.completed)
 	o.set("failed", v.failed)
@@ -221,6 +242,7 @@ func (v *VLLM) result() *object {
 	o.set("max_output_tokens_per_s", v.peakTokens)
 	o.set("max_concurrent_requests", v.peakRequests)
 	o.set("rtfx", 0.0) // speech recognition's, of which there is none here
+	// What a ramp did, then the latencies that were chosen by --percentile-metrics.
 	if events := v.rateChanges(); events != nil {
 		o.set("rps_change_events", events)
 	}
@@ -241,7 +263,9 @@ type rateChange struct {
 	Timestamp string `json:"timestamp"` // local time, as Python's isoformat has it
 }
 
-// rateChanges are those of a ramp; nil without one.
+// rateChanges are those of a ramp; nil without one. As in benchmark, the rate of request i is
+// looked at when it is its turn, and each whole rate that was passed since the request before
+// has an event of that moment.
 func (v *VLLM) rateChanges() []rateChange {
 	ramp := v.run.RampUp
 	if ramp == nil {

@@ -39,6 +39,10 @@ func rowKey(f fields) string {
 	return strings.Join(parts, " ")
 }
 
+// A folder has the figures in summary.json and the requests in results.jsonl, whose lines come as
+// requests end: in another order than the load's, with the requests of all rows among each
+// other, and with half a line at the end where the run was killed.
+
 // readFolder reads a folder of kvbench serve, mooncake or simulate.
 func readFolder(dir string) ([]Run, error) {
 	path := filepath.Join(dir, SummaryFile)
@@ -95,7 +99,10 @@ func readFolder(dir string) ([]Run, error) {
 	return results, nil
 }
 
-// parseRow reads a row of summary.json, or simulate's result.
+// parseRow reads a row of summary.json, or simulate's result: every number of its metrics under
+// its own name, and the latencies of the table beside them as mean_ttft_ms and so on. What was
+// run is the row's own word before the command's, since rows of one command may differ;
+// simulate's stands under load.
 func parseRow(row, config fields) (*Run, error) {
 	r := &Run{Tool: ToolKvbench, Setup: map[string]string{}, Figures: map[string]float64{}}
 	metrics := fields{}

@@ -17,6 +17,9 @@ import (
 
 var bareWords = []string{"-Infinity", "Infinity", "NaN"}
 
+// Files are read into memory whole, so the words are replaced there: a decoder of our own for
+// three words that JSON lacks would be a second way of reading JSON.
+
 // quoted puts quotation marks around numbers that JSON does not have, outside of strings.
 func quoted(text []byte) []byte {
 	if !bytes.Contains(text, []byte("Infinity")) && !bytes.Contains(text, []byte("NaN")) {
@@ -79,7 +82,8 @@ func (n *number) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// fields are those of a JSON object that somebody else wrote.
+// fields are those of a JSON object that somebody else wrote. They are looked at one by one, so
+// that an error names the key, and a key that is missing is known from one that is 0.
 type fields map[string]json.RawMessage
 
 // has is whether a key is there, and not null.

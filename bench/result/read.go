@@ -150,6 +150,10 @@ func (r *Run) copySetup(f fields, names map[string]string) {
 	}
 }
 
+// The lists of a file are the only thing from which a difference gets an interval (package
+// compare), and a list that is one request short would set everybody's TTFT beside a neighbour's
+// gaps. So they are refused, and not cut to the shortest.
+
 // lists are a tool's lists of requests, which must be of one length.
 type lists struct {
 	input, output []int

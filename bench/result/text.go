@@ -10,6 +10,10 @@ import (
 	"strings"
 )
 
+// Printed reports are read by what stands before the colon, and never by the number of a line:
+// from 2024 to 2026 both tools renamed lines, added some and left some out, and what a terminal
+// or a log keeps of the padding differs.
+
 // resultHeading begins a report of either tool, of any version.
 const resultHeading = " Serving Benchmark Result "
 
@@ -45,6 +49,9 @@ var namespaceSetup = map[string]string{
 }
 
 // parseText reads the reports in a text: a terminal's, or one of a program that ran several.
+// Outside of a report it looks for a heading, and for a Namespace(...), which both tools print
+// before a run and which says what was run; inside, each line is a figure or is passed over,
+// until a line of equals signs.
 func parseText(name string, text []byte) ([]Run, error) {
 	var results []Run
 	var r *Run // in a report

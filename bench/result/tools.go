@@ -7,6 +7,10 @@ import (
 
 var nan = math.NaN()
 
+// What both tools write is read by tables of names: theirs, and ours for the same thing. A key
+// that is in no table is passed over, so that a newer version's file is read as far as it is
+// understood.
+
 // toolFigures are figures that are alike in both tools' results, and what they are here.
 var toolFigures = map[string]string{
 	"duration": "duration_s", "completed": "successful_requests", "failed": "failed_requests",
@@ -33,7 +37,10 @@ var (
 	}
 )
 
-// parseVLLM reads vLLM's object. Without --save-detailed it has the latencies of requests and
+// parseVLLM reads vLLM's object (main_async of vllm/benchmarks/serve.py writes it; keys of
+// versions from 2024 on are among these). Its lists are in seconds, its figures in milliseconds.
+// A request's TPOT is not in the file; it is (latency - TTFT) / (output tokens - 1), as the tool
+// computes it. Without --save-detailed it has the latencies of requests and
 // not their TTFTs.
 func parseVLLM(f fields) (*Run, error) {
 	r := &Run{Tool: ToolVLLM, Setup: map[string]string{}, Figures: map[string]float64{}}
@@ -62,7 +69,8 @@ func parseVLLM(f fields) (*Run, error) {
 	return r, nil
 }
 
-// parseSGLang reads SGLang's object. With --output-details it has the requests' TTFTs and
+// parseSGLang reads SGLang's object (benchmark of sglang/benchmark/serving.py). A request that
+// failed has an error, and an output of 0 tokens in the tool's list. With --output-details it has the requests' TTFTs and
 // gaps; their latencies it never has, and so no TPOT of a request.
 func parseSGLang(f fields) (*Run, error) {
 	r := &Run{Tool: ToolSGLang, Setup: map[string]string{}, Figures: map[string]float64{}}
