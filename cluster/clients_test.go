@@ -87,7 +87,7 @@ var foreigners = []foreign{
 		words: "{venv}/bin/python {here}/sglang.py --backend sglang-oai" + sglangLoad, file: "sglang.jsonl", paths: sglangPaths, drawn: true,
 	},
 	{
-		name: "aiperf", folder: "aiperf", light: true, wheels: [][]string{{"aiperf==0.13.0"}},
+		name: "aiperf", folder: "aiperf", wheels: [][]string{{"aiperf==0.13.0"}},
 		words: "{venv}/bin/aiperf profile --model {model} --url {url} --endpoint-type completions --streaming --tokenizer {tokenizer} --request-count 40" +
 			" --request-rate 8 --isl 128 --isl-stddev 0 --osl 16 --osl-stddev 0 --extra-inputs ignore_eos:true --random-seed 1 --use-server-token-count --ui none --artifact-dir {out}",
 		file:  "profile_export_aiperf.json",

@@ -62,7 +62,11 @@ type gammaGaps struct {
 
 func (g *gammaGaps) Next() (time.Duration, error) {
 	if g.n > 0 && !math.IsInf(g.rate, 1) {
-		g.at += gamma(g.rng, g.burstiness) / (g.burstiness * g.rate)
+		if math.IsInf(g.burstiness, 1) { // equal gaps
+			g.at += 1 / g.rate
+		} else {
+			g.at += gamma(g.rng, g.burstiness) / (g.burstiness * g.rate)
+		}
 	}
 	g.n++
 	return due(g.n, g.at)

@@ -78,3 +78,16 @@ func TestRandomFaults(t *testing.T) {
 		}
 	}
 }
+
+// TestEqualGaps: an infinite burstiness is no gamma distribution, but equal gaps.
+func TestEqualGaps(t *testing.T) {
+	l, err := Spec{Requests: 4, Rate: 2, Burstiness: math.Inf(1), InputLen: 4, OutputLen: 1, Vocab: 10}.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 4 {
+		if r, ok, err := l.Next(); !ok || err != nil || r.At != time.Duration(i)*500*time.Millisecond {
+			t.Errorf("request %d is due at %v (%t, %v)", i, r.At, ok, err)
+		}
+	}
+}

@@ -262,8 +262,7 @@ func (a *answer) end(broken error) error {
 	case len(r.TokenTimes) == 0:
 		r.Silent = true
 		return faulty(FaultEmpty, errNoChunk)
-	case r.Usage != nil && r.Usage.CompletionTokens < r.MaxTokens && !a.stopped(),
-		r.Usage != nil && r.Usage.CompletionTokens > r.MaxTokens:
+	case r.Usage != nil && r.Usage.CompletionTokens < r.MaxTokens && !a.stopped():
 		return faulty(FaultShort, fmt.Errorf("short output: %d tokens, want %d", r.Usage.CompletionTokens, r.MaxTokens))
 	}
 	a.remark()
@@ -296,6 +295,9 @@ func (a *answer) remark() {
 	tokens, chunks := len(r.TokenTimes), len(r.TokenTimes)
 	if r.Usage != nil {
 		tokens = r.Usage.CompletionTokens
+	}
+	if r.Usage != nil && r.Usage.CompletionTokens > r.MaxTokens {
+		r.Notes = append(r.Notes, NoteLong)
 	}
 	if a.events && !a.done {
 		r.note(NoteNoDone)

@@ -7,6 +7,8 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 
 	"kvferry/bench/client/wire"
@@ -101,6 +103,9 @@ func New(cfg Config) *Client {
 	return c
 }
 
+// ownHeaders are set once, by the client.
+var ownHeaders = []string{"Host", "Content-Length", "Transfer-Encoding", "Connection", "X-Request-Id", "Traceparent"}
+
 // Validate says what is wrong with a configuration: a [config.Invalid] with the names of
 // its fields.
 func (cfg Config) Validate() error {
@@ -115,6 +120,12 @@ func (cfg Config) Validate() error {
 	_, err = cfg.tls()
 	faults.Check("CAFile", err)
 	for name, values := range cfg.Header {
+		switch canonical := http.CanonicalHeaderKey(name); {
+		case slices.Contains(ownHeaders, canonical):
+			faults.Check("Header", fmt.Errorf("%q: this client sets it itself: leave it out", name))
+		case strings.ContainsAny(name, " :\t") || name == "":
+			faults.Check("Header", fmt.Errorf("%q: a header's name has no blanks and no colon", name))
+		}
 		for _, v := range append(values, name) {
 			if !headerValue(v) {
 				faults.Check("Header", fmt.Errorf("%q: a header has no control characters", v))

@@ -25,6 +25,7 @@ const (
 // Values of Record.Notes: what is unusual in a request that did not fail.
 const (
 	NoteStopped     = "stopped early"            // fewer tokens than asked for: the model ended
+	NoteLong        = "longer than asked for"    // the server counted more tokens, or answered several times (n)
 	NoteNotStreamed = "did not stream"           // one chunk, or one read, brought all of four tokens or more
 	NoteChunks      = "several tokens in chunks" // so gaps between chunks are not inter-token latencies
 	NoteNoDone      = "no [DONE]"                // but a finish reason

@@ -140,7 +140,7 @@ func (r *run) send(ctx context.Context, s dispatch.Sending) error {
 	c := r.client
 	body := r.drawn.take(s.Index)
 	rec := &Record{
-		Index: s.Index, RequestID: s.ID, PromptTokens: len(s.Prompt), MaxTokens: s.MaxTokens,
+		Index: s.Index, RequestID: s.ID, PromptTokens: len(s.Conversation()), MaxTokens: s.MaxTokens,
 		Intended: figure.Seconds(s.Due), Room: figure.Seconds(s.Room), Adapter: s.Adapter, Group: s.Group, After: s.After, Skipped: s.Skipped,
 	}
 	if rec.RequestID == "" {

@@ -325,3 +325,14 @@ func TestParse(t *testing.T) {
 		}
 	}
 }
+
+// TestPeaksOfYears: a run may last for years of virtual time, and takes no memory for it.
+func TestPeaksOfYears(t *testing.T) {
+	var all []seen
+	for i := range 3 {
+		all = append(all, seen{ok: true, start: float64(i) * 4e9, ttft: 1, latency: 1, itl: func() []float64 { return nil }})
+	}
+	if tokens, requests := peaks(all); tokens != 1 || requests != 1 {
+		t.Errorf("%v tokens and %d requests in a second", tokens, requests)
+	}
+}

@@ -45,7 +45,7 @@ func (f *loadFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&l.RampUp.Strategy, "ramp-up-strategy", "", "the rate grows from --ramp-up-start-rps to --ramp-up-end-rps: linear or exponential")
 	fs.Float64Var(&l.RampUp.Start, "ramp-up-start-rps", 0, "requests a second at the first request")
 	fs.Float64Var(&l.RampUp.End, "ramp-up-end-rps", 0, "requests a second at the last request")
-	fs.DurationVar(&l.Duration, "duration", 0, "send requests for this long; one that is due later is not sent (default: all of them)")
+	fs.DurationVar(&l.Duration, "duration", 0, "send requests for this long; one that is due later is not sent; 0: all of them are")
 	fs.IntVar(&l.InFlight, "max-concurrency", 0, "requests under way at once; one that is due then waits for another's end (default: any number)")
 	fs.IntVar(&f.input, "input-len", 0, "prompt tokens, of any dataset that has an option for them")
 	fs.IntVar(&f.output, "output-len", 0, "output tokens, of any dataset that has an option for them")

@@ -36,6 +36,7 @@ func program(terminal bool) command.Program {
 run elsewhere. KV-cache bytes and network are real, the GPU is modelled.
 
   kvbench mooncake    Mooncake's published A10 table: measured beside published
+  kvbench serve       any load against any server, and what came of it
   kvbench simulate    any cluster in virtual time: how many nodes, how fast a NIC?
   kvbench matrix      servers x clients: each client against each server, one table
   kvbench transfer    how fast a rail moves bytes, between machines or on this one
@@ -48,13 +49,13 @@ run elsewhere. KV-cache bytes and network are real, the GPU is modelled.
   kvbench tokenizer   kvferry's tokenizer in a folder, for any client`,
 	}
 	root.AddCommand(
-		mooncakeCommand(terminal), simulateCommand(terminal), matrixCommand(terminal), transferCommand(terminal), failoverCommand(terminal), nicsCommand(),
+		mooncakeCommand(terminal), serveCommand(terminal), simulateCommand(terminal), matrixCommand(terminal), transferCommand(terminal), failoverCommand(terminal), nicsCommand(),
 		topoCommand(), servingCommand(), compareCommand(), nullServerCommand(), tokenizerCommand(),
 	)
 	for _, cmd := range root.Commands() {
 		command.Values(cmd, values(cmd.Name()))
 	}
-	return command.Program{Root: root, Kept: func(err error) string {
+	return command.Program{Root: root, Args: spread, Kept: func(err error) string {
 		if lost := (*page.OutputError)(nil); errors.As(err, &lost) {
 			return lost.Error()
 		}

@@ -57,7 +57,7 @@ func TestRefused(t *testing.T) {
 		{"simulate --burstiness 1e-9", "--burstiness: 1e-09: use 0.001 to 1e6"},
 		{"simulate --request-rate -2", "--request-rate: -2: use more than 0"},
 		{"simulate --request-rate NaN", "--request-rate: NaN: write a number"},
-		{"simulate --burstiness inf", "--burstiness: "},
+		{"simulate --burstiness -1", "--burstiness: "},
 		{"simulate --random-range-ratio 1.5", "--random-range-ratio: 1.5: use "},
 		{"simulate --goodput ttft=1000", "--goodput: "},
 		{"simulate --goodput ttft:-5", "--goodput: "},
@@ -120,7 +120,7 @@ func TestRefused(t *testing.T) {
 		{"tokenizer --out " + matrix, "--out: "},
 		{"tokenizer here", `ARGUMENT: "here": kvbench tokenizer takes none`},
 		{"serving now", `ARGUMENT: "now": kvbench serving takes none`},
-		{"serve", `COMMAND: "serve": kvbench has no such command`},
+		{"server", `COMMAND: "server": kvbench has no such command`},
 		{"--settings tcp", "--settings: write the command before its flags: use compare, failover, matrix, mooncake"},
 	})
 }

@@ -30,7 +30,7 @@ func values(command string) map[string][]string {
 	case "serve":
 		all["dataset-name"] = load.Names()
 		all["clock"] = []string{"real", "virtual", "both"}
-		all["compat"] = []string{load.CompatVLLM, load.CompatSGLang}
+		all["compat"] = []string{load.CompatVLLM, load.CompatSGLang, compatNone}
 		all["backend"] = client.BackendNames()
 		for _, q := range ratesearch.Quantities {
 			all["find-rate"] = append(all["find-rate"], string(q))

@@ -1,0 +1,112 @@
+package serve
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"kvferry/bench/ratesearch"
+	"kvferry/bench/report"
+	"kvferry/bench/steady"
+	"kvferry/clock"
+	"kvferry/config"
+	"kvferry/load"
+	"kvferry/tokenizer"
+)
+
+// Config is what to run. Targets and Out are required.
+type Config struct {
+	// Targets are who is asked: one, or two whose results are set side by side.
+	Targets []Target
+	// Load is what they are asked. Without a vocabulary and a tokenizer prompts have the
+	// target's ids, or are words if nobody knows these.
+	Load load.Spec
+	// Warmups are sent before the load, one after another, and not counted: copies of its first
+	// request, of at most WarmupLen tokens of output each (0: as many as it wants).
+	Warmups, WarmupLen int
+	// Setup is what the command line said, for the reports. What targets know better is
+	// filled in.
+	Setup  report.Setup
+	Steady steady.Config
+	// Search runs the load at rates or concurrencies until the highest is found at which
+	// Setup.Goodput is kept.
+	Search *ratesearch.Config
+
+	Layout   string   // what is printed: LayoutVLLM, LayoutSGLang
+	Results  []Result // files in the tools' formats
+	Out      string   // folder for our own; it is created
+	KeepText bool     // records have what was generated
+
+	OpenTimeout time.Duration // how long a target may take to answer first; default 60 s
+	Clock       clock.Clock   // of the watch on the machine; default clock.Precise()
+
+	Stdout   io.Writer // the report; default none
+	Progress io.Writer // bar or lines; default none
+	Terminal bool      // Progress is a terminal
+}
+
+// Layouts of what is printed.
+const (
+	LayoutVLLM   = "vllm"
+	LayoutSGLang = "sglang"
+)
+
+// A Result is a file in the format of one of the tools.
+type Result struct {
+	Layout   string // LayoutVLLM or LayoutSGLang
+	Dir      string // this one if it is empty
+	Name     string // of the file; the tool's own name for it if it is empty
+	Append   bool   // a line more of a file that may be there
+	Detailed bool   // with what each request had
+}
+
+// Validate lists every fault by its field, as a [config.Invalid].
+func (c *Config) Validate() error {
+	var bad config.Faults
+	if len(c.Targets) == 0 || len(c.Targets) > 2 {
+		bad.Add("Targets", len(c.Targets), "name one, or two to compare")
+	}
+	if c.Out == "" {
+		bad.Add("Out", nil, "name a folder for the results")
+	}
+	spec := c.Load
+	if spec.Vocab == 0 {
+		spec.Vocab = safeVocabulary // until the target says
+	}
+	if spec.Tokenizer == nil && spec.Texts() {
+		spec.Tokenizer = new(tokenizer.Tokenizer) // likewise
+	}
+	bad.Check("Load", spec.Validate())
+	config.Between(&bad, "Warmups", c.Warmups, 0, 1<<20)
+	config.Between(&bad, "WarmupLen", c.WarmupLen, 0, 1<<20)
+	bad.Check("Steady", c.Steady.Validate())
+	if c.Search != nil {
+		bad.Check("Search", c.Search.Validate())
+		if len(c.Setup.Goodput) == 0 {
+			bad.Check("Goodput", fmt.Errorf("it says what is kept or missed: name bounds, such as ttft:2000 tpot:50"))
+		}
+		if len(c.Targets) > 1 {
+			bad.Check("Search", fmt.Errorf("it searches one target: leave the other clock out"))
+		}
+	}
+	for _, l := range []string{c.Layout} {
+		if l != LayoutVLLM && l != LayoutSGLang {
+			bad.Add("Layout", l, "use %s or %s", LayoutVLLM, LayoutSGLang)
+		}
+	}
+	return bad.Err("serve.Config")
+}
+
+func (c *Config) defaults() {
+	config.Default(&c.OpenTimeout, time.Minute)
+	config.Default(&c.Layout, LayoutVLLM)
+	if c.Clock == nil {
+		c.Clock = clock.Precise()
+	}
+	if c.Stdout == nil {
+		c.Stdout = io.Discard
+	}
+	if c.Progress == nil {
+		c.Progress, c.Terminal = io.Discard, false
+	}
+}

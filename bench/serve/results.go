@@ -1,0 +1,144 @@
+package serve
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"kvferry/bench/page"
+	"kvferry/bench/report"
+)
+
+// save writes the files that are functions of the records, as far as there are any.
+func (x *run) save() {
+	files := report.Files(x.reports...)
+	if x.found != nil {
+		files = append(files, page.File{Name: searchFile, Write: func(w io.Writer) error {
+			enc := json.NewEncoder(w)
+			enc.SetIndent("", "  ")
+			return enc.Encode(map[string]any{"search": x.found, "command": x.Setup.Command})
+		}})
+	}
+	x.out.Save(files...)
+}
+
+// searchFile has every point of a search, in the folder of results.
+const searchFile = "search.json"
+
+// finish prints the reports, writes the files in the tools' formats, and says what went wrong.
+func (x *run) finish() error {
+	var failed error
+	for _, p := range x.reports {
+		failed = errors.Join(failed, x.print(p))
+	}
+	if len(x.reports) == 2 {
+		fmt.Fprintf(x.Stdout, "\n%s", report.Clocks(x.reports).Text())
+	}
+	if x.found != nil {
+		fmt.Fprintf(x.Stdout, "\n%s", x.found.Text())
+	}
+	if len(x.reports) > 0 {
+		for _, res := range x.Results {
+			if err := res.write(x.reports[0].Run); err != nil {
+				failed = errors.Join(failed, &page.OutputError{Err: err})
+			}
+		}
+	}
+	if err := x.out.Close(); err != nil {
+		return errors.Join(failed, err)
+	}
+	if len(x.reports) == 0 {
+		return failed
+	}
+	_, err := fmt.Fprintf(x.Stdout, "\n%s\n", page.Listing(x.Out, page.RecordsFile, report.SummaryFile, report.TableFile, report.ReportFile))
+	if failed == nil {
+		failed = x.nothing()
+	}
+	return errors.Join(failed, err)
+}
+
+// nothing is the error of a run in which no request was answered.
+func (x *run) nothing() error {
+	var first string
+	for _, p := range x.reports {
+		for i := range p.Records {
+			why := p.Records[i].Failure()
+			if why == "" {
+				return nil
+			}
+			if first == "" {
+				first = why
+			}
+		}
+	}
+	if first == "" {
+		return nil
+	}
+	return fmt.Errorf("no request was answered; the first: %s", first)
+}
+
+// print writes a run in the layout that was asked for, and what is to be said of it.
+func (x *run) print(p *report.Report) error {
+	var b bytes.Buffer
+	var err error
+	if x.Layout == LayoutSGLang {
+		err = report.NewSGLang(p.Run).WriteText(&b)
+	} else {
+		err = report.NewVLLM(p.Run).WriteText(&b)
+	}
+	err = errors.Join(err, p.WriteNotes(&b))
+	_, lost := x.Stdout.Write(b.Bytes())
+	return errors.Join(err, lost)
+}
+
+// write writes the file of a run.
+func (res Result) write(r *report.Run) error {
+	if res.Layout == LayoutSGLang {
+		g := report.NewSGLang(r)
+		text, err := g.JSON(res.Detailed)
+		if err != nil {
+			return err
+		}
+		name := res.Name
+		if name == "" {
+			name = g.FileName()
+		}
+		return res.put(name, text)
+	}
+	v := report.NewVLLM(r)
+	text, err := v.JSON(res.Detailed)
+	if err != nil {
+		return err
+	}
+	name := res.Name
+	if name == "" {
+		name = v.FileName()
+	}
+	if err := res.put(name, text); err != nil || os.Getenv(report.PyTorchVariable) == "" {
+		return err
+	}
+	if text, err = v.PyTorch(res.Detailed, name); err != nil {
+		return err
+	}
+	res.Append = false // vLLM replaces it, too
+	return res.put(report.PyTorchName(name), text)
+}
+
+// put writes a line, or the whole file.
+func (res Result) put(name string, text []byte) error {
+	path := filepath.Join(res.Dir, name)
+	if res.Append {
+		return report.AppendLine(path, text)
+	}
+	if err := page.MakeFolder(filepath.Dir(path)); err != nil {
+		return err
+	}
+	return page.WriteFiles(filepath.Dir(path), page.File{Name: filepath.Base(path), Write: func(w io.Writer) error {
+		_, err := w.Write(text)
+		return err
+	}})
+}

@@ -1,0 +1,261 @@
+package serve
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"time"
+
+	"kvferry/bench/client"
+	"kvferry/bench/figure"
+	"kvferry/bench/machine"
+	"kvferry/bench/page"
+	"kvferry/bench/ratesearch"
+	"kvferry/bench/report"
+	"kvferry/bench/scrape"
+	"kvferry/bench/steady"
+	"kvferry/load"
+)
+
+// Run opens each target, asks it what the load says, prints what came of it and writes the
+// files. When ctx is done it keeps what was done, and returns ctx's error. The error of a
+// run in which no request was answered says so.
+func Run(ctx context.Context, cfg Config) error {
+	cfg.defaults()
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	x := &run{Config: cfg, bar: progress{w: cfg.Progress}}
+	if err := page.MakeFolder(cfg.Out); err != nil {
+		return err // before the run: afterwards its records would be lost
+	}
+	x.out = page.OpenFolder(cfg.Out, x.bar.say)
+	var failed error
+	for _, t := range cfg.Targets {
+		err := x.target(ctx, t)
+		failed = errors.Join(failed, err)
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return errors.Join(failed, x.finish())
+}
+
+// run is one that goes on.
+type run struct {
+	Config
+	out     *page.Folder
+	bar     progress
+	reports []*report.Report // of runs that are over
+
+	found *ratesearch.Result // of a search
+}
+
+// target opens a target, asks it, and closes it.
+func (x *run) target(ctx context.Context, t Target) (err error) {
+	limited, cancel := context.WithTimeoutCause(ctx, x.OpenTimeout, fmt.Errorf("it did not answer within %v", x.OpenTimeout))
+	facts, err := t.Open(limited)
+	cancel()
+	defer func() {
+		if closed := t.Close(); closed != nil && ctx.Err() == nil {
+			err = errors.Join(err, fmt.Errorf("the cluster did not stop cleanly: %w", closed))
+		}
+	}()
+	if err != nil {
+		return err
+	}
+	spec, err := x.spec(ctx, &facts)
+	if err != nil {
+		return err
+	}
+	if err := x.warmUp(ctx, t, spec); err != nil {
+		return err
+	}
+	if x.Search != nil {
+		return x.search(ctx, t, &facts, spec)
+	}
+	r, err := x.once(ctx, t, &facts, spec, facts.Clock, 0)
+	if r != nil {
+		x.reports = append(x.reports, report.New(r))
+		x.save()
+	}
+	return err
+}
+
+// spec is the load in the target's tokens.
+func (x *run) spec(ctx context.Context, f *Facts) (load.Spec, error) {
+	spec := x.Load
+	if spec.Tokenizer == nil && spec.Texts() && f.Tokenizer != nil {
+		var err error
+		if spec.Tokenizer, err = f.Tokenizer(ctx); err != nil {
+			return spec, fmt.Errorf("the server's tokenizer, for a load of texts: %w", err)
+		}
+	}
+	switch {
+	case spec.Tokenizer != nil:
+		spec.Vocab = spec.Tokenizer.Len()
+	case f.Vocab > 0:
+		spec.Vocab = f.Vocab
+	default:
+		spec.Vocab = safeVocabulary
+	}
+	return spec, nil
+}
+
+// safeVocabulary is what every tokenizer of today's language models has, from Llama 2 on.
+const safeVocabulary = 32000
+
+// warmUp sends copies of the load's first request, one after another.
+func (x *run) warmUp(ctx context.Context, t Target, spec load.Spec) error {
+	if x.Warmups == 0 {
+		return nil
+	}
+	l, err := spec.Open()
+	if err != nil {
+		return err
+	}
+	first, ok, err := l.Next()
+	if err = errors.Join(err, l.Close()); err != nil || !ok {
+		return err
+	}
+	first.ID, first.At = "", 0
+	if x.WarmupLen > 0 {
+		first.MaxTokens = min(first.MaxTokens, x.WarmupLen)
+	}
+	list := make(load.List, x.Warmups)
+	for i := range list {
+		list[i] = first
+		list[i].Prompt = slices.Clone(first.Prompt)
+	}
+	x.bar.begin("warming up", x.Warmups, x.Terminal)
+	var failure string
+	_, err = t.Run(ctx, load.Load{Source: &list, InFlight: 1}, func(r *client.Record) {
+		x.bar.over(r)
+		failure = cmp.Or(failure, r.Failure())
+	})
+	x.bar.end()
+	if err == nil && failure != "" {
+		err = fmt.Errorf("warm-up request failed: %s", failure)
+	}
+	return err
+}
+
+// once asks the target what spec says, and makes a report's run of it. The run is not nil if
+// anything was asked, whatever the error.
+func (x *run) once(ctx context.Context, t Target, f *Facts, spec load.Spec, name string, point float64) (*report.Run, error) {
+	l, err := spec.Open()
+	if err != nil {
+		return nil, err
+	}
+	r := &report.Run{Setup: x.setup(f, &spec), Notes: append(slices.Clone(f.Notes), l.Notes...)}
+	r.Started = time.Now()
+	var watch *machine.Watch
+	if f.Clock == report.ClockReal {
+		if watch, err = machine.StartWatch(x.Clock, f.Pids); err != nil {
+			r.Notes = append(r.Notes, fmt.Sprintf("who uses the CPUs is not known: %v", err))
+		}
+	}
+	var counted *scrape.Run
+	if f.Scrape != nil {
+		counted = f.Scrape(ctx)
+	}
+	x.bar.begin(name, cmp.Or(l.Count, spec.Requests), x.Terminal)
+	took, err := t.Run(ctx, l, func(rec *client.Record) {
+		x.bar.over(rec)
+		if !x.KeepText {
+			rec.Text = ""
+		}
+		r.Records = append(r.Records, *rec)
+		x.out.Record(line{Clock: f.Clock, Point: point, Record: rec})
+	})
+	x.bar.end()
+	if watch != nil {
+		var unseen error
+		if r.Disturbance, unseen = watch.End(); unseen != nil {
+			r.Notes = append(r.Notes, fmt.Sprintf("who used the CPUs is not known: %v", unseen))
+		}
+	}
+	err = errors.Join(err, l.Close())
+	slices.SortFunc(r.Records, func(a, b client.Record) int { return a.Index - b.Index })
+	r.Duration = figure.Seconds(took)
+	r.Interrupted = ctx.Err() != nil
+	x.settled(r)
+	if counted != nil {
+		x.counted(ctx, r, f, counted)
+	}
+	return r, err
+}
+
+// settled finds the part of the run in which the load was steady, and its figures.
+func (x *run) settled(r *report.Run) {
+	records := pointers(r.Records)
+	w, err := x.Steady.Find(records)
+	if err != nil {
+		r.Notes = append(r.Notes, err.Error())
+		return
+	}
+	whole, part := steady.Whole(records).Figures(records), w.Figures(records)
+	r.Steady = &report.Steady{From: w.Start, To: w.End, Figures: part, Table: steady.Table(whole, part)}
+}
+
+// pointers are the records one by one.
+func pointers(records []client.Record) iter.Seq[*client.Record] {
+	return func(yield func(*client.Record) bool) {
+		for i := range records {
+			if !yield(&records[i]) {
+				return
+			}
+		}
+	}
+}
+
+// countedWait is how long a server may take for its own figures after a run.
+const countedWait = 5 * time.Second
+
+// counted sets the server's own figures beside the client's. A run that was interrupted has
+// them too.
+func (x *run) counted(ctx context.Context, r *report.Run, f *Facts, before *scrape.Run) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), countedWait)
+	defer cancel()
+	c := scrape.Of(pointers(r.Records))
+	c.Here, c.WantedHitRate = f.Here, x.Load.Sharing.HitRate
+	account := before.After(ctx, c)
+	r.Tables, r.Server = append(r.Tables, account.Tables()...), account
+	for _, w := range account.Words {
+		r.Notes = append(r.Notes, w.Text)
+	}
+	r.Notes = append(r.Notes, account.Missing...)
+}
+
+// A line of results.jsonl.
+type line struct {
+	Clock string  `json:"clock"`
+	Point float64 `json:"point,omitempty"` // of a search: the rate, or the requests in flight
+	*client.Record
+}
+
+// setup is what the command line said, with what the target knows better.
+func (x *run) setup(f *Facts, spec *load.Spec) report.Setup {
+	s := x.Setup
+	s.Clock, s.Label, s.System = f.Clock, f.Label, f.System
+	s.BaseURL, s.Worker, s.Model = f.BaseURL, f.Workers, cmp.Or(f.Model, s.Model)
+	s.Backend, s.Endpoint = cmp.Or(f.Backend, s.Backend), cmp.Or(f.Endpoint, s.Endpoint)
+	s.NumPrompts, s.Seed, s.Dataset, s.DatasetPath = spec.Requests, spec.Seed, spec.Kind, spec.File
+	s.RequestRate, s.Burstiness, s.MaxConcurrency = spec.Rate, spec.Burstiness, spec.InFlight
+	s.InputLen, s.OutputLen, s.RangeRatio, s.ShareGPTOutputLen = spec.InputLen, spec.OutputLen, spec.RangeRatio, spec.ShareGPT.OutputLen
+	s.TraceTimestamps = spec.Reads("Speed") && !spec.Untimed
+	if ramp := spec.RampUp; ramp.Strategy != "" {
+		s.RampUp = &report.RampUp{Strategy: ramp.Strategy, Start: int(ramp.Start), End: int(ramp.End)}
+	}
+	s.LoRA, s.LoRAPick = spec.Adapters.Names, spec.Adapters.Choice
+	if f.Accepts != nil {
+		s.Accepts = f.Accepts
+	}
+	if f.Clock == report.ClockReal {
+		s.Machine = machine.Describe()
+	}
+	return s
+}

@@ -1,0 +1,85 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"kvferry/bench/ratesearch"
+	"kvferry/bench/report"
+	"kvferry/load"
+)
+
+// lateSend voids a point of a search: where the client itself sent so late, the server was
+// asked something else than the point says.
+const lateSend = 50.0 // ms, P99
+
+// search runs the load at the rates, or concurrencies, that the search asks for.
+func (x *run) search(ctx context.Context, t Target, f *Facts, spec load.Spec) error {
+	s, err := ratesearch.New(*x.Search)
+	if err != nil {
+		return err
+	}
+	var best *report.Run
+	var failed error
+	for {
+		try, more := s.Next()
+		if !more {
+			break
+		}
+		at := spec
+		at.Seed += uint64(try.Repeat)
+		name := fmt.Sprintf("at %.4g requests/s", try.Value)
+		if x.Search.Quantity == ratesearch.Concurrency {
+			at.InFlight = int(try.Value)
+			name = fmt.Sprintf("with %d requests in flight", at.InFlight)
+		} else {
+			at.Rate = try.Value
+		}
+		r, err := x.once(ctx, t, f, at, name, try.Value)
+		if err != nil {
+			if failed = err; best == nil {
+				best = r // what was done
+			}
+			break
+		}
+		point := ratesearch.Run{Value: try.Value, Requests: len(r.Records)}
+		for i := range r.Records {
+			if r.Keeps(&r.Records[i]) {
+				point.Attained++
+			}
+		}
+		if p99 := r.Late(99); p99 > lateSend && f.Clock == report.ClockReal {
+			point.Void = fmt.Sprintf("the client sent %.0f ms late (P99)", p99)
+		}
+		if err := s.Add(point); err != nil {
+			return err
+		}
+		x.bar.say(fmt.Sprintf("%s: %d of %d requests kept the SLO%s", name, point.Attained, point.Requests, voided(point.Void)))
+		if now := s.Result(); point.Void == "" && try.Value <= now.Value && (best == nil || try.Value >= value(best, x.Search.Quantity)) {
+			best = r
+		}
+	}
+	result := s.Result()
+	x.found = &result
+	if best != nil {
+		x.reports = append(x.reports, report.New(best))
+	}
+	x.save()
+	return errors.Join(failed, ctx.Err())
+}
+
+func voided(why string) string {
+	if why == "" {
+		return ""
+	}
+	return "; it does not count: " + why
+}
+
+// value is what a run was run at.
+func value(r *report.Run, q ratesearch.Quantity) float64 {
+	if q == ratesearch.Concurrency {
+		return float64(r.MaxConcurrency)
+	}
+	return r.RequestRate
+}

@@ -1,0 +1,196 @@
+package serve
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"kvferry/bench/client"
+	"kvferry/bench/report"
+	"kvferry/bench/scrape"
+	about "kvferry/bench/server"
+	"kvferry/bench/tracing"
+	"kvferry/load"
+	"kvferry/tokenizer"
+)
+
+// Asking says how servers are asked.
+type Asking struct {
+	client.Config
+	Ready time.Duration // how long the server may take to answer first; default 1 min
+	Needs client.Needs  // what the load has that a server may not take
+	// Collector is the URL of an OpenTelemetry collector that gets a span for each request, empty
+	// for none. Trace context is sent with each request in any case.
+	Collector string
+	Warn      func(line string) // is told when the collector takes no more; may be nil
+}
+
+// Server is one that somebody else started, or several that are alike.
+func Server(how Asking) Target { return &server{how: how} }
+
+// server asks at a URL.
+type server struct {
+	how    Asking
+	client *client.Client
+	model  string
+	traces atomic.Pointer[tracing.Traces] // of the run that goes on
+	accept client.Accepts
+}
+
+func (s *server) Open(ctx context.Context) (f Facts, err error) {
+	cfg := s.how.Config
+	cfg.Trace = func(r *client.Record) string {
+		if t := s.traces.Load(); t != nil {
+			return t.Parent(r.Index)
+		}
+		return ""
+	}
+	s.client = client.New(cfg)
+	ready, cancel := context.WithTimeoutCause(ctx, cmp.Or(s.how.Ready, time.Minute), fmt.Errorf("it did not answer within %v (--ready-check-timeout-sec)", s.how.Ready))
+	s.model, err = s.client.Ready(ready)
+	cancel()
+	if err != nil {
+		return Facts{}, err
+	}
+	accepts, err := s.client.Probe(ctx, s.model, s.how.Needs)
+	if err != nil {
+		return Facts{}, err
+	}
+	s.accept = accepts
+	info, err := about.Ask(ctx, s.client)
+	if err != nil {
+		return Facts{}, err
+	}
+	f = Facts{
+		Clock: report.ClockReal, BaseURL: s.how.URL, Workers: s.how.URLs, Model: s.model,
+		Backend: accepts.Backend, Endpoint: pathOf(accepts.Endpoint), Accepts: &accepts, Server: info,
+		Label: "measured: what serves at " + cmp.Or(s.how.URL, strings.Join(s.how.URLs, " ")) + " does not say what it is",
+	}
+	f.Scrape = func(ctx context.Context) *scrape.Run {
+		return scrape.Before(ctx, s.client.HTTP(), s.client.Pages("/metrics"), s.client.Header())
+	}
+	for _, r := range accepts.Refused {
+		f.Notes = append(f.Notes, fmt.Sprintf("the server refuses %s, so it was not sent: %s", r.Field, r.Reason))
+	}
+	f.Notes = append(f.Notes, accepts.Notes...)
+	if info != nil {
+		f.Vocab = info.Vocab
+		f.Tokenizer = s.tokenizer
+		f.Label = "measured at " + s.how.URL + ": compute modelled, " + info.Describe(func(text string) about.Link { return about.Link{Name: text, Native: text == "native"} })
+	}
+	return f, nil
+}
+
+// pathOf is the path of a URL.
+func pathOf(text string) string {
+	u, err := url.Parse(text)
+	if err != nil {
+		return text
+	}
+	return u.Path
+}
+
+// tokenizer is what a kvferry proxy counts tokens by. It serves the file.
+func (s *server) tokenizer(ctx context.Context) (load.Tokenizer, error) {
+	const path = "/tokenizer/tokenizer.json"
+	body, err := s.client.Get(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	t, err := tokenizer.Parse(body, nil, nil)
+	if err != nil {
+		return nil, fmt.Errorf("GET %s: %w", path, err)
+	}
+	return t, nil
+}
+
+func (s *server) Run(ctx context.Context, l load.Load, done func(*client.Record)) (took time.Duration, err error) {
+	t, err := tracing.New(ctx, tracing.Config{
+		Endpoint: s.how.Collector, URL: cmp.Or(append([]string{s.how.URL}, s.how.URLs...)...), Model: s.model, Provider: provider(s.accept.Backend),
+		Chat: s.accept.Prompt == client.PromptChat, Streams: s.accept.Stream, Failed: s.lost,
+	})
+	if err != nil {
+		return 0, err
+	}
+	s.traces.Store(t)
+	took, err = s.client.Run(ctx, s.model, l, func(r *client.Record) {
+		t.Record(r)
+		done(r)
+	})
+	s.traces.Store(nil)
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), spansWait)
+	defer cancel()
+	if n := t.Close(limited); n.Dropped > 0 && s.how.Warn != nil {
+		s.how.Warn(n.String())
+	}
+	return took, err
+}
+
+// spansWait is how long the last spans of a run may take to the collector.
+const spansWait = 10 * time.Second
+
+// lost says that the collector takes no spans.
+func (s *server) lost(err error) {
+	if s.how.Warn != nil {
+		s.how.Warn(fmt.Sprintf("traces: %v", err))
+	}
+}
+
+// provider is whose API a backend is, as OpenTelemetry's gen_ai.provider.name has it.
+func provider(backend string) string {
+	if strings.HasPrefix(backend, "sglang") {
+		return "sglang"
+	}
+	return "openai"
+}
+
+func (s *server) Close() error {
+	if s.client != nil {
+		s.client.Close()
+	}
+	return nil
+}
+
+// A Cluster is one that was started for a run.
+type Cluster interface {
+	URL() string   // of its proxy
+	Pids() []int   // of its processes, for the CPU time that they took
+	Label() string // what is measured and what is modelled
+	Close() error
+}
+
+// Own is a cluster that start starts, asked as cfg says at its URL.
+func Own(start func(context.Context) (Cluster, error), how Asking) Target {
+	return &own{start: start, server: server{how: how}}
+}
+
+type own struct {
+	server
+	start   func(context.Context) (Cluster, error)
+	cluster Cluster
+}
+
+func (o *own) Open(ctx context.Context) (f Facts, err error) {
+	if o.cluster, err = o.start(ctx); err != nil {
+		return Facts{}, err
+	}
+	o.how.URL = o.cluster.URL()
+	if f, err = o.server.Open(ctx); err != nil {
+		return Facts{}, err
+	}
+	f.Label, f.Pids, f.Here = o.cluster.Label(), o.cluster.Pids(), true
+	return f, nil
+}
+
+func (o *own) Close() error {
+	err := o.server.Close()
+	if o.cluster != nil {
+		err = errors.Join(err, o.cluster.Close())
+	}
+	return err
+}

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"path/filepath"
+
+	"kvferry/bench"
+	"kvferry/bench/page"
+	"kvferry/bench/serve"
+	"kvferry/cluster"
+	"kvferry/config"
+	"kvferry/node"
+	"kvferry/transport/rails"
+)
+
+// ownFlags are what a cluster of processes has besides clusterFlags.
+type ownFlags struct {
+	rails     rails.Specs
+	warm      int
+	collector string // of the proxy's spans; none if empty
+}
+
+// ownNames are the flags that set what cluster.Config has and a simulated cluster has not.
+var ownNames = map[string]string{"Link": "--link", "Rails": "--rail", "WarmMiB": "--kv-warm-mib", "WarmBytes": "--kv-warm-mib"}
+
+// daemons is the cluster that the flags say, as child processes of kvbench.
+func (f *clusterFlags) daemons(own *ownFlags, log io.Writer) cluster.Config {
+	c := &f.nodes
+	return cluster.Config{
+		Prefill: c.Prefill, Decode: c.Decode, Nondisagg: c.Nondisagg, Chunked: c.Chunked, Handoff: c.Handoff, Placement: c.Placement,
+		Profile: f.profile, Link: f.linkText(f.link), Rails: own.rails, KVBlocks: c.KVBlocks, WarmMiB: own.warm, PrefixCaching: c.PrefixCaching,
+		OTLPTracesEndpoint: own.collector, Log: log,
+	}
+}
+
+// starter starts that cluster. A profile whose context was made longer is written into dir for
+// its daemons.
+func (f *clusterFlags) starter(own *ownFlags, dir string, log io.Writer) func(context.Context) (serve.Cluster, error) {
+	return func(ctx context.Context) (serve.Cluster, error) {
+		cfg := f.daemons(own, log)
+		if p := f.nodes.Fitted(); p != f.nodes.Profile {
+			cfg.Profile = filepath.Join(dir, "profile.json")
+			if err := page.WriteFiles(dir, page.File{Name: "profile.json", Write: func(w io.Writer) error { return json.NewEncoder(w).Encode(p) }}); err != nil {
+				return nil, err
+			}
+		}
+		out := &children{link: bench.Link{Clock: "real", Compute: "modelled"}}
+		if cfg.Nondisagg > 0 {
+			out.link.Label = "compute modelled (" + f.nodes.Profile.GPU + "), no KV transfer"
+		} else {
+			link, err := node.ResolveLink(f.nodes.Profile, cfg.Link)
+			if err != nil {
+				return nil, err
+			}
+			specs := []string(cfg.Rails)
+			if len(specs) == 0 {
+				specs = []string{node.DefaultRail}
+			}
+			out.describe(link, specs, "")
+		}
+		var err error
+		if out.Cluster, err = cluster.Start(ctx, cfg); err != nil {
+			return nil, config.Named(err, joined(clusterNames, ownNames))
+		}
+		return out, nil
+	}
+}

@@ -1,0 +1,309 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"kvferry/bench/client"
+	"kvferry/bench/ratesearch"
+	"kvferry/bench/report"
+	"kvferry/bench/serve"
+	"kvferry/bench/steady"
+	"kvferry/command"
+	"kvferry/config"
+	"kvferry/load"
+	"kvferry/otlp"
+	"kvferry/tokenizer"
+)
+
+// serveNames are the flags that set the fields of a serve.Config and of what it has.
+var serveNames = joined(loadNames, within("Load", loadNames), clusterNames, ownNames, map[string]string{
+	"Targets": "--clock", "Out": "--out", "Warmups": "--num-warmups", "WarmupLen": "--num-warmups", "Goodput": "--goodput",
+	"Steady": "", "Method": "--steady-state", "Ratio": "--steady-state-concurrency-ratio",
+	"Search": "--find-rate", "Quantity": "--find-rate", "Attainment": "--attainment", "Precision": "--find-rate-precision", "Max": "--max-rate",
+	"Start": "--request-rate", "Layout": "--compat", "Results": "--save-result", "OpenTimeout": "--ready-check-timeout-sec",
+	"URL": "--base-url", "URLs": "--worker-urls", "Backend": "--backend", "Endpoint": "--endpoint", "Model": "--model", "Header": "--header", "APIKey": "--api-key",
+	"CAFile": "--ca-cert", "Insecure": "--insecure", "Extra": "--extra-body", "Timeout": "--request-timeout",
+})
+
+// config turns flags into a run, or names every flag that is wrong and the fix.
+func (f *serveFlags) config(fs *pflag.FlagSet) (serve.Config, error) {
+	var bad config.Faults
+	f.defaults(fs, &bad)
+	changed := fs.Changed
+	cfg := serve.Config{Out: resultsFolder(f.out), Warmups: f.warmups, WarmupLen: f.warmupLen, OpenTimeout: time.Duration(f.server.ready)*time.Second + probeTimeout}
+	f.log.dir = cfg.Out
+	f.results.config(&cfg, &bad)
+	if cfg.Layout = f.compat; f.compat == compatNone {
+		cfg.Layout = serve.LayoutVLLM
+	}
+	if f.load.spec.Compat = f.compat; f.compat == compatNone {
+		f.load.spec.Compat = ""
+	}
+	cfg.Setup.Backend = f.server.client.Backend
+	cfg.Setup.Compat, cfg.Setup.Command, cfg.Setup.Config = f.load.spec.Compat, masked(os.Args), resolved(fs)
+
+	f.load.spec.TokenIDs = f.server.client.TokenIDs
+	f.load.spec.Chat = strings.HasSuffix(f.server.client.Backend, "-chat")
+	f.load.spec.Workers.Count = len(f.server.client.URLs)
+	if f.server.tokenizer != "" {
+		t, err := tokenizer.Load(f.server.tokenizer)
+		bad.Check("--tokenizer", err)
+		if err == nil {
+			f.load.spec.Tokenizer = t
+		}
+		cfg.Setup.Tokenizer = f.server.tokenizer
+	}
+	f.load.settle(changed, &bad)
+	f.target(&cfg, fs, &bad)
+	cfg.Load = f.load.spec
+	f.search.config(&cfg, &bad)
+	return cfg, command.Check(bad, cfg.Validate(), serveNames)
+}
+
+// defaults are those of the tool whose command line this is.
+func (f *serveFlags) defaults(fs *pflag.FlagSet, bad *config.Faults) {
+	values, ok := defaults[f.compat]
+	if !ok {
+		bad.Add("--compat", f.compat, "use vllm, sglang or none")
+	}
+	setUnchanged(fs, values)
+	if f.compat == load.CompatSGLang {
+		f.load.spec.EOS = load.IgnoreEOS // unless --disable-ignore-eos
+		f.warmupLen = 32                 // of sglang.bench_serving's warm-up
+	}
+}
+
+// setUnchanged sets flags that were not given.
+func setUnchanged(fs *pflag.FlagSet, values map[string]string) {
+	for name, v := range values {
+		if f := fs.Lookup(name); !f.Changed {
+			if err := f.Value.Set(v); err != nil {
+				panic(err) // a constant of this program
+			}
+		}
+	}
+}
+
+// probeTimeout is how long a server may take to show what it accepts, once it answers.
+const probeTimeout = 10 * time.Minute
+
+// masked is a command line without keys: result files are shown to others.
+func masked(args []string) []string {
+	out := slices.Clone(args)
+	for i := range out {
+		name, value, given := strings.Cut(out[i], "=")
+		switch strings.ReplaceAll(name, "_", "-") {
+		case "--api-key":
+			if given {
+				out[i] = name + "=..."
+			} else if i+1 < len(out) {
+				out[i+1] = "..."
+			}
+		case "--header":
+			if given {
+				out[i] = name + "=" + maskedHeader(value)
+			}
+			for j := i + 1; j < len(out) && !strings.HasPrefix(out[j], "-"); j++ {
+				out[j] = maskedHeader(out[j])
+			}
+		}
+	}
+	return out
+}
+
+// maskedHeader is KEY=VALUE without the value.
+func maskedHeader(text string) string {
+	key, _, _ := strings.Cut(text, "=")
+	return key + "=..."
+}
+
+// resolved is what every flag is, as it was given or by default.
+func resolved(fs *pflag.FlagSet) map[string]string {
+	out := map[string]string{}
+	fs.VisitAll(func(f *pflag.Flag) {
+		if !slices.Contains([]string{"help", "api-key", "header"}, f.Name) && !f.Hidden {
+			out[f.Name] = f.Value.String()
+		}
+	})
+	return out
+}
+
+// target settles who is asked.
+func (f *serveFlags) target(cfg *serve.Config, fs *pflag.FlagSet, bad *config.Faults) {
+	changed := fs.Changed
+	asked := changed("base-url") || changed("host") || changed("port") || changed("worker-urls")
+	c := f.server.config(asked, changed, bad)
+	c.Tokenizer = f.load.spec.Tokenizer
+	if f.load.spec.Workers.Count > 1 {
+		c.Assign = func(_ int, r *load.Request) int { return r.Worker }
+	}
+	how := serve.Asking{
+		Ready:  time.Duration(max(f.server.ready, 1)) * time.Second,
+		Config: c, Needs: client.Needs{Texts: f.load.texts(), Turns: f.load.turns()}, Collector: otlp.Endpoint(f.server.collector),
+	}
+	if how.Collector != "" {
+		bad.Check("--otlp-traces-endpoint", otlp.CheckEndpoint(how.Collector))
+	}
+	if f.clock == "virtual" && changed("otlp-traces-endpoint") {
+		bad.Check("--otlp-traces-endpoint", errors.New("virtual time has no spans: leave it out, or use --clock real"))
+	}
+	f.own.collector = how.Collector
+	if asked {
+		if f.clock != "real" {
+			bad.Add("--clock", f.clock, "the server that is asked is real: leave it or --base-url out")
+		}
+		for _, flag := range []string{"prefill", "decode", "nondisagg", "chunked", "handoff", "placement", "profile", "nics", "link", "rpc", "enable-prefix-caching", "kv-blocks", "max-model-len", "rail", "kv-warm-mib"} {
+			if changed(flag) {
+				bad.Check("--"+flag, errors.New("it is for a cluster that kvbench starts or models: leave it out, the server has its own"))
+			}
+		}
+		if len(*bad) == 0 {
+			bad.Check("", config.Named(c.Validate(), serveNames))
+		}
+		cfg.Targets = []serve.Target{serve.Server(how)}
+		return
+	}
+	f.cluster.settle(changed, bad)
+	if (f.load.spec.Kind == load.Traced || f.load.spec.Sharing.HitRate > 0) && !changed("enable-prefix-caching") {
+		f.cluster.nodes.PrefixCaching = true
+	}
+	if f.cluster.nodes.Profile == nil {
+		return
+	}
+	if how.Needs.Turns && how.Tokenizer == nil { // answers are ids then, which the next turn goes on with
+		how.Tokenizer, _ = tokenizer.Own(f.cluster.nodes.Profile.Vocab)
+	}
+	f.cluster.nodes.FitLoad(f.load.scan(bad))
+	real := func() {
+		for _, flag := range []string{"nics", "rpc"} {
+			if changed(flag) && f.clock == "real" {
+				bad.Check("--"+flag, errors.New("it is modelled: the daemons of this machine have its own network; use --clock virtual, or --rail for several NICs"))
+			}
+		}
+		daemons := f.cluster.daemons(&f.own, f.log)
+		if len(*bad) == 0 {
+			bad.Check("", config.Named(daemons.Validate(), joined(clusterNames, ownNames)))
+		}
+		cfg.Targets = append(cfg.Targets, serve.Own(f.cluster.starter(&f.own, cfg.Out, f.log), how))
+	}
+	virtual := func() {
+		if a := f.load.spec.Adapters.Names; len(a) > 0 {
+			bad.Check("--lora-name", serve.ErrAdapters)
+		}
+		f.cluster.model(bad)
+		for _, flag := range []string{"rail", "kv-warm-mib"} {
+			if changed(flag) && f.clock == "virtual" {
+				bad.Check("--"+flag, errors.New("it is for daemons: in virtual time --link and --nics say what carries the KV"))
+			}
+		}
+		if len(*bad) == 0 {
+			bad.Check("", config.Named(f.cluster.nodes.Validate(), clusterNames))
+		}
+		cfg.Targets = append(cfg.Targets, serve.Model(f.cluster.nodes, f.cluster.link))
+	}
+	switch f.clock {
+	case "real":
+		real()
+	case "virtual":
+		virtual()
+	case "both":
+		real()
+		virtual()
+	default:
+		bad.Add("--clock", f.clock, "use real, virtual or both")
+	}
+}
+
+// config is the client of the server; URL is empty for a cluster that is yet to be started.
+func (f *serverFlags) config(asked bool, changed func(string) bool, bad *config.Faults) client.Config {
+	c := f.client
+	c.Header = http.Header{}
+	var err error
+	switch {
+	case changed("worker-urls") && changed("base-url"):
+		bad.Check("--worker-urls", errors.New("it names several servers, --base-url one: leave one out"))
+	case changed("base-url") && (changed("host") || changed("port")):
+		bad.Check("--base-url", errors.New("it says host and port too: leave it, or --host and --port, out"))
+	case changed("base-url"):
+		c.URL, err = proxyURL(f.baseURL)
+		bad.Check("--base-url", err)
+	case changed("worker-urls"):
+		for i, text := range c.URLs {
+			c.URLs[i], err = proxyURL(text)
+			bad.Check("--worker-urls", err)
+		}
+	case asked:
+		port := f.port
+		if b, err := client.ParseBackend(c.Backend); err == nil && port == 0 {
+			port = b.Port
+		}
+		c.URL, err = proxyURL(net.JoinHostPort(f.host, strconv.Itoa(port)))
+		bad.Check("--host", err)
+	}
+	if c.APIKey == "" {
+		c.APIKey = os.Getenv("OPENAI_API_KEY")
+	}
+	for _, h := range f.headers {
+		key, value, ok := strings.Cut(h, "=")
+		if !ok || key == "" {
+			bad.Add("--header", h, "write KEY=VALUE")
+			continue
+		}
+		c.Header.Add(key, value)
+	}
+	if f.extra != "" {
+		if err := json.Unmarshal([]byte(f.extra), &c.Extra); err != nil {
+			bad.Check("--extra-body", fmt.Errorf("%q: write a JSON object: %w", f.extra, err))
+		}
+	}
+	return c
+}
+
+func (f *resultFlags) config(cfg *serve.Config, bad *config.Faults) {
+	var err error
+	s := &cfg.Setup
+	s.Goodput, err = report.ParseGoodput(f.goodput)
+	bad.Check("--goodput", err)
+	s.PercentileMetrics, err = report.ParsePercentileMetrics(f.percentileMetrics)
+	bad.Check("--percentile-metrics", err)
+	s.Percentiles, err = report.ParsePercentiles(f.percentiles)
+	bad.Check("--metric-percentiles", err)
+	for _, text := range f.metadata {
+		p, err := report.ParseMetadata(text)
+		bad.Check("--metadata", err)
+		s.Metadata = append(s.Metadata, p)
+	}
+	s.ResultLabel, s.Tag = f.label, f.tag
+	cfg.Steady = steady.Config{Method: steady.Method(f.steady), Ratio: f.ratio}
+	if f.save || f.appendTo || f.detailed || f.file != "" {
+		cfg.Results = append(cfg.Results, serve.Result{Layout: serve.LayoutVLLM, Dir: f.dir, Name: f.file, Append: f.appendTo, Detailed: f.detailed})
+	}
+	if f.output != "" {
+		cfg.Results = append(cfg.Results, serve.Result{Layout: serve.LayoutSGLang, Name: f.output, Append: true, Detailed: f.outputDetails})
+	}
+}
+
+func (f *searchFlags) config(cfg *serve.Config, bad *config.Faults) {
+	if f.what == "" {
+		return
+	}
+	s := ratesearch.Config{Quantity: ratesearch.Quantity(f.what), Attainment: f.attainment, Precision: f.precision, Max: f.most}
+	if r := cfg.Load.Rate; s.Quantity == ratesearch.Rate && !math.IsInf(r, 1) {
+		s.Start = r
+	} else if s.Quantity == ratesearch.Concurrency && cfg.Load.InFlight > 0 {
+		s.Start = float64(cfg.Load.InFlight)
+	}
+	cfg.Search = &s
+}

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"kvferry/bench"
+	"kvferry/bench/nullserver"
+	"kvferry/bench/report"
+	"kvferry/command"
+)
+
+// TestServeSignals stops kvbench serve in the middle of a run: what had ended and what was under
+// way is on disk and in the report, and the cluster that it started is gone.
+func TestServeSignals(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		sig  syscall.Signal
+		args string
+		kids int
+	}{
+		{"a server of others, Ctrl-C", syscall.SIGINT, "--base-url " + served(t, nullserver.Config{TTFT: 10 * time.Millisecond, ITL: 100 * time.Millisecond}), 0},
+		{"a cluster of its own, SIGTERM", syscall.SIGTERM, "--kv-warm-mib 0 --link 10gbit --profile " + profileFile(t, 32000, 50), 3},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			args := append([]string{"serve", "--out", dir}, strings.Fields(c.args+" --num-prompts 100000 --request-rate 20 --random-input-len 16 --random-output-len 8")...)
+			cmd := exec.Command(os.Args[0], args...)
+			cmd.Env = append(os.Environ(), mainEnv+"=1")
+			var stdout, stderr bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &stdout, &stderr
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = cmd.Process.Kill() })
+			await(t, "five requests to end", func() error {
+				records, err := readRecords(dir)
+				if err == nil && len(records) < 5 {
+					err = fmt.Errorf("%d records", len(records))
+				}
+				return err
+			})
+			kids := childrenOf(t, cmd.Process.Pid)
+			if len(kids) != c.kids {
+				t.Errorf("%d child processes, want %d", len(kids), c.kids)
+			}
+			if err := cmd.Process.Signal(c.sig); err != nil {
+				t.Fatal(err)
+			}
+			_ = cmd.Wait() // its status is looked at below
+			if code := cmd.ProcessState.ExitCode(); code != command.ExitInterrupted || !strings.Contains(stderr.String(), "interrupted; what was measured is kept") {
+				t.Errorf("exit %d\n%s", code, stderr.String())
+			}
+			for _, pid := range kids {
+				await(t, "the daemons to end", func() error {
+					if alive(pid) {
+						return fmt.Errorf("%d lives", pid)
+					}
+					return nil
+				})
+			}
+			records, err := readRecords(dir)
+			if err != nil || len(records) < 5 {
+				t.Fatalf("%d records, %v", len(records), err)
+			}
+			if !strings.Contains(stdout.String(), "Serving Benchmark Result") {
+				t.Errorf("no report of what was done:\n%s", stdout.String())
+			}
+			for _, name := range []string{report.SummaryFile, report.TableFile, report.ReportFile} {
+				if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+// TestServeDiskFull: on a disk of 16 KiB the report is printed all the same, the error once.
+func TestServeDiskFull(t *testing.T) {
+	dir := t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=16k"); err != nil {
+		t.Skipf("SKIPPED: needs root, to mount a small disk: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	code, stdout, stderr := kvbench(t.Context(), "serve", "--base-url", served(t, nullserver.Config{}), "--num-prompts", "80", "--random-input-len", "8", "--random-output-len", "8", "--out", dir)
+	if code != command.ExitFailed || strings.Count(stderr, "no space left on device") != 1 || !strings.Contains(stderr, "kvbench: results are not kept") {
+		t.Errorf("exit %d\n%s", code, stderr)
+	}
+	if !strings.Contains(stdout, "Successful requests:                     80") || strings.Contains(stdout, "results:") {
+		t.Errorf("stdout:\n%s", stdout)
+	}
+	var records []bench.Record
+	var err error
+	if records, err = readRecords(dir); err != nil || len(records) < 5 || len(records) >= 80 {
+		t.Errorf("%d records on the disk, %v", len(records), err)
+	}
+}

@@ -1,0 +1,206 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"kvferry/bench/nullserver"
+	"kvferry/bench/page"
+	"kvferry/bench/report"
+	"kvferry/command"
+)
+
+// served starts a server that knows nothing of kvferry.
+func served(t *testing.T, cfg nullserver.Config) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := nullserver.Start(l, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s.URL()
+}
+
+// A serveRow is a row of summary.json.
+type serveRow struct {
+	Clock   string         `json:"clock"`
+	Label   string         `json:"label"`
+	Backend string         `json:"backend"`
+	Metrics map[string]any `json:"metrics"`
+	Faults  []string       `json:"faults"`
+	Notes   []string       `json:"notes"`
+}
+
+// rowsOf runs kvbench serve and returns the rows that it left.
+func rowsOf(t *testing.T, want int, args ...string) (rows []serveRow, stdout, stderr string) {
+	t.Helper()
+	dir := t.TempDir()
+	code, stdout, stderr := kvbench(t.Context(), append([]string{"serve", "--out", dir}, args...)...)
+	if code != want {
+		t.Fatalf("%v: exit %d, want %d\n%s\n%s", args, code, want, stdout, stderr)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, report.SummaryFile))
+	if err != nil {
+		t.Fatalf("%v: %v\n%s", args, err, stderr)
+	}
+	var s struct{ Rows []serveRow }
+	if err := json.Unmarshal(text, &s); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{page.RecordsFile, report.TableFile, report.ReportFile} {
+		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Size() == 0 {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	return s.Rows, stdout, stderr
+}
+
+// TestServeStrangers: servers that know nothing of kvferry are measured, the strictest too. No
+// answer can come before the server writes it; how near the figures are to what the server was
+// told is measured on a quiet machine (docs/serve.md).
+func TestServeStrangers(t *testing.T) {
+	t.Setenv("OPENAI_API_KEY", "secret")
+	const ttft, itl = 40 * time.Millisecond, 5 * time.Millisecond
+	for _, c := range []struct {
+		name   string
+		server nullserver.Config
+		args   string
+		input  float64
+	}{
+		{"a plain one", nullserver.Config{}, "--backend openai", 10 * 32},
+		{"strict: text only, a key, no /health, no fields of others", nullserver.Config{Strict: true, TextOnly: true, Key: "secret", NoHealth: true}, "--backend openai", 10 * 32},
+		{"chat", nullserver.Config{Strict: true, Key: "secret"}, "--backend openai-chat", 10 * 32},
+		{"SGLang's API", nullserver.Config{}, "--backend sglang", 10 * 32},
+		{"one that counts no tokens", nullserver.Config{Strict: true, TextOnly: true, NoUsage: true, NoModels: true}, "--backend openai --model null", -1},
+		{"with /v1 in the URL", nullserver.Config{}, "--backend openai --endpoint /v1/completions", 10 * 32},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.server.TTFT, c.server.ITL = ttft, itl
+			url := served(t, c.server)
+			if strings.Contains(c.name, "/v1") {
+				url += "/v1"
+			}
+			args := append(strings.Fields(c.args), strings.Fields("--base-url "+url+" --dataset-name random --random-input-len 32 --random-output-len 6 --num-prompts 10 --request-rate 50")...)
+			rows, stdout, _ := rowsOf(t, 0, args...)
+			m := rows[0].Metrics
+			if len(rows) != 1 || m["successful_requests"] != 10.0 || m["failed_requests"] != 0.0 || m["total_generated_tokens"] != 60.0 {
+				t.Errorf("%+v", rows)
+			}
+			if c.input >= 0 && m["total_input_tokens"] != c.input {
+				t.Errorf("%v input tokens, want %v", m["total_input_tokens"], c.input)
+			}
+			if c.input < 0 && !strings.Contains(stdout, "unconfirmed") {
+				t.Errorf("nobody counted tokens, and nothing is said of it:\n%s", stdout)
+			}
+			if v := m["mean_ttft_ms"].(float64); v < 40 {
+				t.Errorf("mean TTFT %v ms, the server waits 40", v)
+			}
+			if !strings.Contains(stdout, "Serving Benchmark Result") || !strings.Contains(stdout, "Successful requests:                     10 ") {
+				t.Errorf("no report of vLLM's:\n%s", stdout)
+			}
+		})
+	}
+}
+
+// TestServePublished: the published commands of SGLang's client run as they stand and ask for the
+// tokens that they asked for then.
+func TestServePublished(t *testing.T) {
+	for _, c := range []struct {
+		args          string
+		input, output float64
+	}{
+		{"--random-input-len 64 --random-output-len 16 --num-prompts 200 --seed 1", 5661, 1653},
+		{"--random-input-len 1000 --random-output-len 1000 --random-range-ratio 1 --num-prompts 256 --max-concurrency 32", 256000, 256000},
+		{"--random-input-len 1000 --random-output-len 1000 --random-range-ratio 1 --num-prompts 128 --max-concurrency 16", 128000, 128000},
+		{"--random-input-len 3500 --random-output-len 1500 --random-range-ratio 1 --num-prompts 320 --max-concurrency 80", 1120000, 480000},
+	} {
+		rows, stdout, _ := rowsOf(t, 0, strings.Fields("--compat sglang --backend sglang --dataset-name random --clock virtual "+c.args)...)
+		m := rows[0].Metrics
+		if m["total_input_tokens"] != c.input || m["total_generated_tokens"] != c.output {
+			t.Errorf("%s: %v in, %v out, want %v and %v", c.args, m["total_input_tokens"], m["total_generated_tokens"], c.input, c.output)
+		}
+		if !strings.Contains(stdout, fmt.Sprintf("Total input tokens:                      %-10.0f", c.input)) || !strings.Contains(stdout, "random-ids") {
+			t.Errorf("%s: not SGLang's report, or not a word on what the prompts are:\n%s", c.args, stdout)
+		}
+	}
+	rows, _, _ := rowsOf(t, 0, strings.Fields("--compat sglang --backend sglang --dataset-name random --num-prompts 12 --random-input-len 64 --random-output-len 16 --base-url "+served(t, nullserver.Config{}))...)
+	if rows[0].Metrics["successful_requests"] != 12.0 || rows[0].Backend != "sglang" {
+		t.Errorf("%+v", rows[0])
+	}
+}
+
+// TestServeOwn: without a server a cluster is started for the run, and the model of it runs the
+// same command line.
+func TestServeOwn(t *testing.T) {
+	rows, stdout, _ := rowsOf(t, 0, strings.Fields("--clock both --profile zero --kv-warm-mib 0 --link 10gbit --num-prompts 8 --request-rate 20 --random-input-len 64 --random-output-len 4")...)
+	if len(rows) != 2 || rows[0].Clock != "real" || rows[1].Clock != "virtual" {
+		t.Fatalf("%+v", rows)
+	}
+	for _, r := range rows {
+		if r.Metrics["successful_requests"] != 8.0 || r.Metrics["total_input_tokens"] != 512.0 || r.Metrics["total_generated_tokens"] != 32.0 || r.Metrics["kv_bytes"].(float64) <= 0 {
+			t.Errorf("%s: %+v", r.Clock, r.Metrics)
+		}
+	}
+	if rows[0].Metrics["kv_bytes"] != rows[1].Metrics["kv_bytes"] {
+		t.Errorf("%v bytes of KV measured, %v modelled", rows[0].Metrics["kv_bytes"], rows[1].Metrics["kv_bytes"])
+	}
+	if !strings.Contains(stdout, "Side by side") {
+		t.Errorf("not side by side:\n%s", stdout)
+	}
+}
+
+// TestServeRefuses: what cannot be run is named by its flag, before anything is asked.
+func TestServeRefuses(t *testing.T) {
+	for _, c := range []struct{ args, want string }{
+		{"--compat tgi", `--compat: "tgi": use vllm, sglang or none`},
+		{"--backend grpc", "--backend"},
+		{"--base-url ftp://x", "--base-url"},
+		{"--base-url http://x --port 3", "--base-url: it says host and port too"},
+		{"--base-url http://x --prefill 2", "--prefill: it is for a cluster that kvbench starts"},
+		{"--base-url http://x --clock virtual", "--clock"},
+		{"--clock lunar", `--clock: "lunar": use real, virtual or both`},
+		{"--clock virtual --link native", "--link"},
+		{"--clock virtual --rail cma", "--rail: it is for daemons"},
+		{"--dataset-name nothing", "--dataset-name"},
+		{"--dataset-name sharegpt", "--dataset-path: none given"},
+		{"--sonnet-input-len 5", "--sonnet-input-len: it is of another dataset than random"},
+		{"--goodput ttft", "--goodput"},
+		{"--find-rate", "--goodput: "},
+		{"--find-rate speed --goodput ttft:1", "--find-rate"},
+		{"--percentile-metrics tps", "--percentile-metrics"},
+		{"--metric-percentiles 200", "--metric-percentiles"},
+		{"--header novalue", "--header"},
+		{"--extra-body [1]", "--extra-body"},
+		{"--tokenizer /nowhere", "--tokenizer"},
+		{"--lora-name a --lora-modules b", "--lora-name"},
+		{"--lora-assignment random", "--lora-assignment: it chooses among adapters"},
+		{"--ignore-eos --disable-ignore-eos", "--ignore-eos"},
+		{"--num-prompts 0", "--num-prompts"},
+		{"--steady-state now", "--steady-state"},
+		{"--trace x --dataset-name random", "--dataset-name"},
+		{"extra", "takes none"},
+	} {
+		code, _, stderr := kvbench(t.Context(), append([]string{"serve", "--out", filepath.Join(t.TempDir(), "out")}, strings.Fields(c.args)...)...)
+		if code != command.ExitUsage || !strings.Contains(stderr, c.want) {
+			t.Errorf("%s: exit %d, want %d and %q:\n%s", c.args, code, command.ExitUsage, c.want, stderr)
+		}
+	}
+}
+
+// TestServeAdapters: adapters have no cost in virtual time yet, which is said, not passed over.
+func TestServeAdapters(t *testing.T) {
+	code, _, stderr := kvbench(t.Context(), strings.Fields("serve --clock virtual --num-prompts 3 --lora-name a b --out "+t.TempDir())...)
+	if code != command.ExitUsage || !strings.Contains(stderr, "--lora-name: adapters") {
+		t.Errorf("exit %d: %s", code, stderr)
+	}
+}

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"kvferry/command"
+	"kvferry/otlp/otlptest"
+)
+
+// TestServeTraces: the client's spans and those of the proxy that kvbench starts are of the same
+// traces.
+func TestServeTraces(t *testing.T) {
+	collector := otlptest.New(t)
+	rows, _, stderr := rowsOf(t, 0, strings.Fields("--profile zero --kv-warm-mib 0 --num-prompts 5 --request-rate 50 --random-input-len 64 --random-output-len 4 --otlp-traces-endpoint "+collector.URL)...)
+	if rows[0].Metrics["successful_requests"] != 5.0 || strings.Contains(stderr, "spans") {
+		t.Fatalf("%+v\n%s", rows, stderr)
+	}
+	ours := map[string]string{} // ids of spans by their trace
+	for _, s := range collector.Spans() {
+		if s.Service == "kvbench" {
+			ours[s.TraceID()] = s.ID()
+		}
+	}
+	below := 0
+	for _, s := range collector.Spans() {
+		if s.Service == "kvferry" && s.Kind.String() == "SPAN_KIND_SERVER" && ours[s.TraceID()] != "" {
+			if below++; s.Parent() != ours[s.TraceID()] {
+				t.Errorf("%v is not below the client's span", s)
+			}
+		}
+	}
+	if len(ours) != 5 || below != 5 {
+		t.Errorf("%d spans of the client, %d of the proxy below them", len(ours), below)
+	}
+}
+
+// TestServeTracesRefused: an endpoint that cannot be one, and a clock that has no spans.
+func TestServeTracesRefused(t *testing.T) {
+	for args, want := range map[string]string{
+		"--otlp-traces-endpoint localhost:4317":                        `--otlp-traces-endpoint: "localhost:4317": write the collector's URL`,
+		"--clock virtual --otlp-traces-endpoint http://127.0.0.1:4318": "--otlp-traces-endpoint: virtual time has no spans",
+	} {
+		code, _, stderr := kvbench(t.Context(), append([]string{"serve", "--out", filepath.Join(t.TempDir(), "out")}, strings.Fields(args)...)...)
+		if code != command.ExitUsage || !strings.Contains(stderr, want) {
+			t.Errorf("%s: exit %d, want %d and %q:\n%s", args, code, command.ExitUsage, want, stderr)
+		}
+	}
+}
