@@ -10,15 +10,21 @@ import (
 	"time"
 )
 
-// How often a server is asked whether it is ready, and whether its counters
-// have caught up with its answers.
-const pollEvery = 25 * time.Millisecond
+// How often a server is asked whether it is ready, and whether its counters have caught up
+// with its answers: at first, and at last.
+const (
+	pollFirst = 25 * time.Millisecond
+	pollLast  = time.Second
+)
 
-// Poll calls try, every 25 ms, until it succeeds or ctx is done. Then it returns ctx's cause
-// with the last reason that try gave, not the call that ctx cut short.
+// Poll calls try until it succeeds or ctx is done, after 25 ms and then at twice the time as
+// before, up to every second: a server that limits how often it is asked is not kept
+// from answering. When ctx is done it returns its cause with the last reason that try gave, not the
+// call that ctx cut short.
 func Poll(ctx context.Context, try func() error) error {
-	tick := time.NewTicker(pollEvery)
-	defer tick.Stop()
+	pause := pollFirst
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
 	var reason error
 	for {
 		err := try()
@@ -29,7 +35,9 @@ func Poll(ctx context.Context, try func() error) error {
 			reason = err
 		}
 		select {
-		case <-tick.C:
+		case <-timer.C:
+			pause = min(2*pause, pollLast)
+			timer.Reset(pause)
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %w", context.Cause(ctx), reason)
 		}

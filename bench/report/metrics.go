@@ -237,9 +237,7 @@ func (r *Run) metrics(samples map[string]sample) *Metrics {
 	flight := r.inFlight()
 	m.Concurrency = figure.Round(per(flight.area, r.Duration), 4)
 	m.MaxConcurrency = flight.peak
-	if tokens := r.tokenRate(1); len(tokens) > 0 {
-		m.PeakOutput = slices.Max(tokens)
-	}
+	m.PeakOutput = r.peakOutput()
 	if len(r.Goodput) > 0 {
 		rate, share := per(float64(kept), r.Duration), per(float64(kept), float64(len(r.Records)))
 		m.Goodput, m.Attained = &rate, &share

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -334,5 +335,25 @@ func TestPeaksOfYears(t *testing.T) {
 	}
 	if tokens, requests := peaks(all); tokens != 1 || requests != 1 {
 		t.Errorf("%v tokens and %d requests in a second", tokens, requests)
+	}
+}
+
+// TestRunOfYears: nor do our own figures.
+func TestRunOfYears(t *testing.T) {
+	r := &Run{Duration: 8e9}
+	for i := range 3 {
+		at := float64(i) * 4e9
+		r.Records = append(r.Records, client.Record{
+			Index: i, Status: client.StatusOK, Intended: at, Sent: at, FirstToken: at + 1, TokenTimes: []float64{at + 1}, Finish: at + 1,
+			OutputTokens: 1, InputTokens: 1, CountedBy: client.CountUsage, Usage: &client.Usage{PromptTokens: 1, CompletionTokens: 1},
+		})
+	}
+	if p := New(r); p.M.PeakOutput != 1 || p.M.MaxConcurrency != 1 {
+		t.Errorf("%v tokens in a second, %d requests at once", p.M.PeakOutput, p.M.MaxConcurrency)
+	}
+	for _, f := range Files(New(r)) {
+		if err := f.Write(io.Discard); err != nil {
+			t.Errorf("%s: %v", f.Name, err)
+		}
 	}
 }

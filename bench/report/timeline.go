@@ -96,6 +96,23 @@ func (b *bins) rates() []float64 {
 	return b.counts
 }
 
+// peakOutput is the most output tokens in a second that begins with a whole second of the run.
+// Only seconds in which a token came are kept: a run may last for years of virtual time.
+func (r *Run) peakOutput() (most float64) {
+	seconds := map[int]float64{}
+	for i := range r.Records {
+		for at, tokens := range chunks(&r.Records[i]) {
+			if at >= 0 {
+				seconds[int(at)] += tokens
+			}
+		}
+	}
+	for _, tokens := range seconds {
+		most = max(most, tokens)
+	}
+	return most
+}
+
 // tokenRate is output tokens a second, by bins: those of each chunk at its time.
 func (r *Run) tokenRate(width float64) []float64 {
 	b := bins{width: width}
