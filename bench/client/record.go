@@ -88,12 +88,16 @@ func (r *Record) Failure() string {
 	return ""
 }
 
-// Input is how many tokens the prompt has: as counted, or else as the server says.
+// Input is how many tokens the prompt has: as counted, or else as the server says, or else as
+// they were sent.
 func (r *Record) Input() int {
-	if r.CountedBy == "" && r.Usage != nil {
+	switch {
+	case r.InputTokens > 0:
+		return r.InputTokens
+	case r.Usage != nil && r.Usage.PromptTokens > 0:
 		return r.Usage.PromptTokens
 	}
-	return r.InputTokens
+	return r.PromptTokens
 }
 
 // Output is how many tokens were generated: as counted, or else as the server says.

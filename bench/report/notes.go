@@ -179,7 +179,7 @@ func (r *Run) tokenNotes(m *Metrics, note func(string, ...any)) {
 	wrong, first := 0, -1
 	for i := range r.Records {
 		rec := &r.Records[i]
-		if rec.Failure() == "" && rec.PromptTokens > 0 && promptTokens(rec) != rec.PromptTokens {
+		if rec.Failure() == "" && rec.PromptTokens > 0 && rec.Input() != rec.PromptTokens {
 			if wrong++; first < 0 {
 				first = i
 			}
@@ -187,7 +187,7 @@ func (r *Run) tokenNotes(m *Metrics, note func(string, ...any)) {
 	}
 	if wrong > 0 {
 		rec := &r.Records[first]
-		note("the server counted other prompt lengths than were sent in %d of %d requests, the first is request %d: %d tokens, %d sent", wrong, m.Successful, rec.Index, promptTokens(rec), rec.PromptTokens)
+		note("the server counted other prompt lengths than were sent in %d of %d requests, the first is request %d: %d tokens, %d sent", wrong, m.Successful, rec.Index, rec.Input(), rec.PromptTokens)
 	}
 }
 

@@ -35,24 +35,13 @@ func (s *seen) tpot() (seconds float64, ok bool) {
 // common is what both tools keep alike.
 func common(r *client.Record) seen {
 	s := seen{
-		start: r.Sent, queue: r.Sent - r.Intended, prompt: promptTokens(r), asked: r.PromptTokens,
+		start: r.Sent, queue: r.Sent - r.Intended, prompt: r.Input(), asked: r.PromptTokens,
 		text: r.Text, err: r.Error, itl: func() []float64 { return gaps(r.TokenTimes) },
 	}
 	if s.asked == 0 {
 		s.asked = s.prompt
 	}
 	return s
-}
-
-// promptTokens is the prompt's length: the server's account, else the client's.
-func promptTokens(r *client.Record) int {
-	switch {
-	case r.InputTokens > 0:
-		return r.InputTokens
-	case r.Usage != nil && r.Usage.PromptTokens > 0:
-		return r.Usage.PromptTokens
-	}
-	return r.PromptTokens
 }
 
 // simulated is a record of virtual time: there was no HTTP, and what succeeds is the same to

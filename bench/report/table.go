@@ -124,7 +124,7 @@ func (r *Run) slowestTable() page.Table {
 		}
 		ms := func(seconds float64) string { return fixed(seconds*1e3, 1) }
 		row := []string{
-			strconv.Itoa(rec.Index), shortened(rec.RequestID, 24), fixed(rec.Intended, 2), strconv.Itoa(promptTokens(rec)), strconv.Itoa(rec.Output()),
+			strconv.Itoa(rec.Index), shortened(rec.RequestID, 24), fixed(rec.Intended, 2), strconv.Itoa(rec.Input()), strconv.Itoa(rec.Output()),
 			ms(rec.E2EL() + rec.Sent - rec.Intended), ms(max(rec.Room-rec.Intended, 0)), ms(rec.Late()), ms(rec.TTFT()), ms(rec.E2EL() - rec.TTFT()), ms(gap),
 		}
 		for _, i := range shown {

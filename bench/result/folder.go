@@ -254,7 +254,7 @@ func parseRecord(f fields, line []byte) (index int, q Request, good bool, err er
 	if r.Skipped || r.Failure() != "" {
 		return r.Index, Request{}, false, nil
 	}
-	q = Request{TTFT: r.TTFT(), E2EL: r.E2EL(), TPOT: nan, ITL: slices.Collect(r.ITL()), Prompt: cmp.Or(r.Input(), r.PromptTokens), Output: r.Output()}
+	q = Request{TTFT: r.TTFT(), E2EL: r.E2EL(), TPOT: nan, ITL: slices.Collect(r.ITL()), Prompt: r.Input(), Output: r.Output()}
 	if v, ok := r.TPOT(); ok {
 		q.TPOT = v
 	}

@@ -1,6 +1,7 @@
 package scrape
 
 import (
+	"cmp"
 	"iter"
 
 	"kvferry/bench/client"
@@ -58,12 +59,8 @@ func Of(records iter.Seq[*client.Record]) Client {
 			continue
 		}
 		c.Answered++
-		usage := client.Usage{}
-		if r.Usage != nil {
-			usage = *r.Usage
-		}
-		c.InputTokens += first(r.InputTokens, usage.PromptTokens, r.PromptTokens)
-		c.OutputTokens += first(r.OutputTokens, usage.CompletionTokens, len(r.TokenTimes))
+		c.InputTokens += r.Input()
+		c.OutputTokens += cmp.Or(r.Output(), len(r.TokenTimes))
 		by := r.CountedBy
 		if by == "" {
 			by = client.CountUsage
@@ -100,14 +97,4 @@ func Of(records iter.Seq[*client.Record]) Client {
 	c.ITLMS /= float64(max(gaps, 1))
 	c.TPOTMS /= float64(max(tpots, 1))
 	return c
-}
-
-// first is the first number that is not 0.
-func first(numbers ...int) int {
-	for _, n := range numbers {
-		if n != 0 {
-			return n
-		}
-	}
-	return 0
 }

@@ -7,6 +7,7 @@ import (
 
 	"kvferry/bench/ratesearch"
 	"kvferry/bench/report"
+	about "kvferry/bench/server"
 	"kvferry/bench/steady"
 	"kvferry/clock"
 	"kvferry/config"
@@ -71,7 +72,7 @@ func (c *Config) Validate() error {
 	}
 	spec := c.Load
 	if spec.Vocab == 0 {
-		spec.Vocab = safeVocabulary // until the target says
+		spec.Vocab = about.SafeVocabulary // until the target says
 	}
 	if spec.Tokenizer == nil && spec.Texts() {
 		spec.Tokenizer = new(tokenizer.Tokenizer) // likewise
@@ -89,10 +90,8 @@ func (c *Config) Validate() error {
 			bad.Check("Search", fmt.Errorf("it searches one target: leave the other clock out"))
 		}
 	}
-	for _, l := range []string{c.Layout} {
-		if l != LayoutVLLM && l != LayoutSGLang {
-			bad.Add("Layout", l, "use %s or %s", LayoutVLLM, LayoutSGLang)
-		}
+	if c.Layout != LayoutVLLM && c.Layout != LayoutSGLang {
+		bad.Add("Layout", c.Layout, "use %s or %s", LayoutVLLM, LayoutSGLang)
 	}
 	return bad.Err("serve.Config")
 }

@@ -2,6 +2,7 @@ package serve
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -81,45 +82,43 @@ func (x *run) nothing() error {
 	return fmt.Errorf("no request was answered; the first: %s", first)
 }
 
+// layout is a run as one of the tools reports it.
+type layout interface {
+	WriteText(w io.Writer) error
+	JSON(detailed bool) ([]byte, error)
+	FileName() string
+}
+
+// laidOut is a run in the layout of that name.
+func laidOut(r *report.Run, name string) layout {
+	if name == LayoutSGLang {
+		return report.NewSGLang(r)
+	}
+	return report.NewVLLM(r)
+}
+
 // print writes a run in the layout that was asked for, and what is to be said of it.
 func (x *run) print(p *report.Report) error {
 	var b bytes.Buffer
-	var err error
-	if x.Layout == LayoutSGLang {
-		err = report.NewSGLang(p.Run).WriteText(&b)
-	} else {
-		err = report.NewVLLM(p.Run).WriteText(&b)
-	}
-	err = errors.Join(err, p.WriteNotes(&b))
+	err := errors.Join(laidOut(p.Run, x.Layout).WriteText(&b), p.WriteNotes(&b))
 	_, lost := x.Stdout.Write(b.Bytes())
 	return errors.Join(err, lost)
 }
 
 // write writes the file of a run.
 func (res Result) write(r *report.Run) error {
-	if res.Layout == LayoutSGLang {
-		g := report.NewSGLang(r)
-		text, err := g.JSON(res.Detailed)
-		if err != nil {
-			return err
-		}
-		name := res.Name
-		if name == "" {
-			name = g.FileName()
-		}
-		return res.put(name, text)
-	}
-	v := report.NewVLLM(r)
-	text, err := v.JSON(res.Detailed)
+	l := laidOut(r, res.Layout)
+	text, err := l.JSON(res.Detailed)
 	if err != nil {
 		return err
 	}
-	name := res.Name
-	if name == "" {
-		name = v.FileName()
-	}
-	if err := res.put(name, text); err != nil || os.Getenv(report.PyTorchVariable) == "" {
+	name := cmp.Or(res.Name, l.FileName())
+	if err := res.put(name, text); err != nil {
 		return err
+	}
+	v, isVLLM := l.(*report.VLLM)
+	if !isVLLM || os.Getenv(report.PyTorchVariable) == "" {
+		return nil
 	}
 	if text, err = v.PyTorch(res.Detailed, name); err != nil {
 		return err

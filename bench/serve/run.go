@@ -16,6 +16,7 @@ import (
 	"kvferry/bench/ratesearch"
 	"kvferry/bench/report"
 	"kvferry/bench/scrape"
+	about "kvferry/bench/server"
 	"kvferry/bench/steady"
 	"kvferry/load"
 )
@@ -100,13 +101,10 @@ func (x *run) spec(ctx context.Context, f *Facts) (load.Spec, error) {
 	case f.Vocab > 0:
 		spec.Vocab = f.Vocab
 	default:
-		spec.Vocab = safeVocabulary
+		spec.Vocab = about.SafeVocabulary
 	}
 	return spec, nil
 }
-
-// safeVocabulary is what every tokenizer of today's language models has, from Llama 2 on.
-const safeVocabulary = 32000
 
 // warmUp sends copies of the load's first request, one after another.
 func (x *run) warmUp(ctx context.Context, t Target, spec load.Spec) error {

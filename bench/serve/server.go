@@ -51,7 +51,8 @@ func (s *server) Open(ctx context.Context) (f Facts, err error) {
 		return ""
 	}
 	s.client = client.New(cfg)
-	ready, cancel := context.WithTimeoutCause(ctx, cmp.Or(s.how.Ready, time.Minute), fmt.Errorf("it did not answer within %v (--ready-check-timeout-sec)", s.how.Ready))
+	patience := cmp.Or(s.how.Ready, time.Minute)
+	ready, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("it did not answer within %v (--ready-check-timeout-sec)", patience))
 	s.model, err = s.client.Ready(ready)
 	cancel()
 	if err != nil {
@@ -68,7 +69,7 @@ func (s *server) Open(ctx context.Context) (f Facts, err error) {
 	}
 	f = Facts{
 		Clock: report.ClockReal, BaseURL: s.how.URL, Workers: s.how.URLs, Model: s.model,
-		Backend: accepts.Backend, Endpoint: pathOf(accepts.Endpoint), Accepts: &accepts, Server: info,
+		Backend: accepts.Backend, Endpoint: pathOf(accepts.Endpoint), Accepts: &accepts,
 		Label: "measured: what serves at " + cmp.Or(s.how.URL, strings.Join(s.how.URLs, " ")) + " does not say what it is",
 	}
 	f.Scrape = func(ctx context.Context) *scrape.Run {

@@ -6,7 +6,6 @@ import (
 
 	"kvferry/bench/client"
 	"kvferry/bench/scrape"
-	about "kvferry/bench/server"
 	"kvferry/load"
 )
 
@@ -33,7 +32,6 @@ type Facts struct {
 	Model    string
 	Vocab    int             // token ids of prompts are below it; 0 is not known
 	Accepts  *client.Accepts // what the server was found to accept; nil in virtual time
-	Server   *about.Info     // what a kvferry proxy said of itself; nil of others
 	System   any             // the cluster, where it is ours or modelled
 	Pids     []int           // of the target's processes on this machine, as far as they are ours
 	Here     bool            // all KV moves on this machine

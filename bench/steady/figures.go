@@ -62,7 +62,7 @@ func (w Window) Figures(records iter.Seq[*client.Record]) Figures {
 			continue
 		}
 		f.Sent++
-		f.InputTokens += inputTokens(r)
+		f.InputTokens += r.Input()
 		ttft = append(ttft, r.TTFT())
 		e2el = append(e2el, r.E2EL())
 		if v, ok := r.TPOT(); ok {
@@ -77,17 +77,6 @@ func (w Window) Figures(records iter.Seq[*client.Record]) Figures {
 	}
 	f.TTFT, f.TPOT, f.ITL, f.E2EL = spread(ttft), spread(tpot), spread(itl), spread(e2el)
 	return f
-}
-
-// inputTokens are a prompt's, by whoever counted.
-func inputTokens(r *client.Record) int {
-	switch {
-	case r.InputTokens > 0:
-		return r.InputTokens
-	case r.Usage != nil && r.Usage.PromptTokens > 0:
-		return r.Usage.PromptTokens
-	}
-	return r.PromptTokens
 }
 
 // spread is of seconds, which it sorts.
