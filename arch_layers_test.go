@@ -83,9 +83,10 @@ var layers = map[string]layer{
 	"sim":                       {module: []string{"kvcache", "load", "load/dispatch", "engine", "handoff", "attempt", "connector", "placement", "config", "engine/batching", "engine/eos"}},
 	"cluster":                   {module: []string{"daemon", "node", "proxy", "config", "engine", "engine/eos", "handoff", "kvcache", "proto"}, tests: []string{"load", "bench/client", "sim", "tokenizer"}},
 	"bench": { // sees a real cluster through its HTTP API only
-		module:    []string{"bench/server", "clock", "config", "kvcache", "load", "engine", "handoff", "placement", "sim", "bench/client", "bench/figure", "bench/machine", "bench/page", "bench/simulation"},
-		libraries: []string{"gonum.org/v1/plot", "github.com/schollz/progressbar/v3"},
+		module:    []string{"bench/bar", "bench/server", "clock", "config", "kvcache", "load", "engine", "handoff", "placement", "sim", "bench/client", "bench/figure", "bench/machine", "bench/page", "bench/simulation"},
+		libraries: []string{"gonum.org/v1/plot"},
 	},
+	"bench/bar":               {libraries: []string{"github.com/schollz/progressbar/v3"}},
 	"bench/client":            {module: []string{"bench/client/wire", "load", "load/dispatch", "clock", "kvcache", "config", "bench/figure"}, tests: []string{"bench/nullserver"}}, // a library: it needs no other
 	"bench/client/wire":       {libraries: []string{xsys}},
 	"bench/nullserver":        {module: []string{"clock", "bench/figure"}},
@@ -100,21 +101,21 @@ var layers = map[string]layer{
 	"bench/result":            {module: []string{"bench/client", "bench/figure", "bench/machine", "bench/page", "config"}, tests: []string{"bench/report"}},
 	"bench/report":            {module: []string{"bench/client", "bench/figure", "bench/machine", "bench/page", "config"}, libraries: []string{"gonum.org/v1/plot"}},
 	"bench/server":            {module: []string{"bench/client"}},
-	"bench/serve":             {module: []string{"clock", "config", "load", "sim", "bench/client", "bench/figure", "bench/machine", "bench/page", "bench/ratesearch", "bench/report", "bench/server", "bench/scrape", "bench/simulation", "bench/steady", "bench/tracing", "tokenizer"}, libraries: []string{"github.com/schollz/progressbar/v3"}},
+	"bench/serve":             {module: []string{"bench/bar", "clock", "config", "load", "sim", "bench/client", "bench/figure", "bench/machine", "bench/page", "bench/ratesearch", "bench/report", "bench/server", "bench/scrape", "bench/simulation", "bench/steady", "bench/tracing", "tokenizer"}},
 	"bench/serving":           {module: []string{"load", "bench/client", "bench/figure", "bench/machine"}},
 	"bench/scrape":            {module: []string{"bench/client", "bench/page"}, libraries: []string{"github.com/prometheus"}},
 	"bench/steady":            {module: []string{"config", "bench/client", "bench/figure", "bench/page"}},
 	"bench/tracing":           {module: []string{"bench/client", "otlp", "version"}, libraries: []string{otel}},
 	"bench/simulation": {
-		module:    []string{"config", "load", "engine", "handoff", "placement", "sim", "bench/client", "bench/figure", "bench/page"},
-		libraries: []string{"gonum.org/v1/plot", "github.com/schollz/progressbar/v3"},
+		module:    []string{"bench/bar", "config", "load", "engine", "handoff", "placement", "sim", "bench/client", "bench/figure", "bench/page"},
+		libraries: []string{"gonum.org/v1/plot"},
 	},
 	"bench/transfer": { // no cluster: two transfer engines
-		module:    []string{"bench/figure", "bench/machine", "bench/page", "bench/recovery", "kvcache", "transport", "transport/connection", "transport/rails", "transport/topology", "transport/transporttest", "clock", "config"},
-		libraries: []string{"gonum.org/v1/plot", "github.com/schollz/progressbar/v3"},
+		module:    []string{"bench/bar", "bench/figure", "bench/machine", "bench/page", "bench/recovery", "kvcache", "transport", "transport/connection", "transport/rails", "transport/topology", "transport/transporttest", "clock", "config"},
+		libraries: []string{"gonum.org/v1/plot"},
 	},
-	"bench/matrix": {module: []string{"config", "bench/page", "bench/result"}, libraries: []string{xsys, "go.yaml.in/yaml/v3", "github.com/schollz/progressbar/v3"}}, // runs programs, knows none
-	"bench/nics":   {module: []string{"bench", "bench/machine", "bench/page", "bench/recovery", "bench/transfer", "config", "transport", "lab/nics"}},                // kvbench on the hosts of the NIC lab
+	"bench/matrix": {module: []string{"bench/bar", "config", "bench/page", "bench/result"}, libraries: []string{xsys, "go.yaml.in/yaml/v3"}},          // runs programs, knows none
+	"bench/nics":   {module: []string{"bench", "bench/machine", "bench/page", "bench/recovery", "bench/transfer", "config", "transport", "lab/nics"}}, // kvbench on the hosts of the NIC lab
 	"cmd/proxy":    {module: []string{"command", "command/commandtest", "daemon"}, libraries: []string{cobra}},
 	"cmd/prefill":  {module: []string{"command", "command/commandtest", "daemon", "proto"}, libraries: []string{cobra}},
 	"cmd/decode":   {module: []string{"command", "command/commandtest", "daemon", "proto"}, libraries: []string{cobra}},

@@ -48,6 +48,7 @@
 //	bench/client/clienttest              a server to test clients on
 //	bench/client/wire                    HTTP/1.1 for ten thousand streams on one core
 //	bench/nullserver                     a server that answers at given times: what is measured of it is the client
+//	bench/bar                            how far a run is, on a terminal
 //	bench/machine                        what a bench ran on, and what disturbed it
 //	bench/figure                         percentiles, histograms
 //	bench/page/pagetest                  reports that must stay as they are

@@ -169,7 +169,7 @@ func Run(ctx context.Context, cfg Config) (*Results, error) {
 
 func (x *run) run(ctx context.Context) (*Results, error) {
 	cfg := x.cfg
-	x.out = page.OpenFolder(cfg.Out, x.bar.say)
+	x.out = page.OpenFolder(cfg.Out, x.bar.Say)
 	err := x.cells(ctx)
 	kept := x.out.Close()
 	r := x.results

@@ -2,31 +2,23 @@ package bench
 
 import (
 	"fmt"
-	"io"
-	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/schollz/progressbar/v3"
+	"kvferry/bench/bar"
 )
 
 // progress shows how far a run is: a bar with the time left on a terminal, else
 // one line a cell. The bar counts milliseconds of schedule, not requests,
 // because requests come in bursts and rows differ in rate.
 type progress struct {
-	w   io.Writer
-	bar *progressbar.ProgressBar // nil where w is no terminal
+	*bar.Bar
 
 	cells    int // of the run
 	requests int // of a cell
 	finished int
 	passed   time.Duration // schedule of the finished cells
-
-	stop    chan struct{}
-	stopped sync.WaitGroup
-	done    atomic.Int64 // requests of the running cell that are over
-
-	mu sync.Mutex // of what is written
+	done     atomic.Int64  // requests of the running cell that are over
 }
 
 // The bar is drawn twice a second: the cluster under test runs on the same
@@ -34,7 +26,7 @@ type progress struct {
 const barPeriod = 500 * time.Millisecond
 
 func newProgress(cfg Config) *progress {
-	p := &progress{w: cfg.Progress}
+	p := &progress{Bar: bar.New(cfg.Progress, cfg.Terminal)}
 	if cfg.Start == nil {
 		return p
 	}
@@ -43,57 +35,23 @@ func newProgress(cfg Config) *progress {
 		total += w.End(cfg.NumPrompts, cfg.Seed) * time.Duration(len(cfg.Settings)*cfg.Repeat)
 	}
 	p.cells, p.requests = len(cfg.Workloads)*len(cfg.Settings)*cfg.Repeat, cfg.NumPrompts
-	if cfg.Terminal {
-		p.bar = progressbar.NewOptions64(max(total.Milliseconds(), 1),
-			progressbar.OptionSetWriter(cfg.Progress),
-			progressbar.OptionSetWidth(24),
-			progressbar.OptionSetPredictTime(true),
-			progressbar.OptionClearOnFinish(),
-			progressbar.OptionSetTheme(progressbar.Theme{Saucer: "=", SaucerHead: ">", SaucerPadding: " ", BarStart: "[", BarEnd: "]"}),
-		)
-	}
+	p.Show(bar.Look{Max: total.Milliseconds(), ASCII: true})
 	return p
-}
-
-// say prints a line between the cells' own. It may be called from several goroutines.
-func (p *progress) say(line string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.bar != nil {
-		_ = p.bar.Clear()
-	}
-	fmt.Fprintln(p.w, line)
 }
 
 // begin starts a cell whose schedule lasts length.
 func (p *progress) begin(name string, length time.Duration) {
 	p.done.Store(0)
-	if p.bar == nil {
+	if !p.Shown() {
 		return
 	}
-	p.stop = make(chan struct{})
 	started := time.Now()
 	draw := func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.bar.Describe(fmt.Sprintf("cell %d/%d  %-18s %3d/%d requests", p.finished+1, p.cells, name, p.done.Load(), p.requests))
-		at := p.passed + min(time.Since(started), length)
-		// At its maximum a bar is finished for good; close does that.
-		_ = p.bar.Set64(min(at.Milliseconds(), p.bar.GetMax64()-1))
+		p.Describe(fmt.Sprintf("cell %d/%d  %-18s %3d/%d requests", p.finished+1, p.cells, name, p.done.Load(), p.requests))
+		p.Set((p.passed + min(time.Since(started), length)).Milliseconds())
 	}
 	draw()
-	p.stopped.Go(func() {
-		tick := time.NewTicker(barPeriod)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				draw()
-			case <-p.stop:
-				return
-			}
-		}
-	})
+	p.Every(barPeriod, draw)
 }
 
 // requestDone counts a request of the running cell. It may be called from
@@ -108,12 +66,10 @@ func (p *progress) end(c *Cell, length time.Duration, again bool) {
 	if !again {
 		p.finished++
 	}
-	if p.bar != nil {
-		close(p.stop)
-		p.stopped.Wait()
-		_ = p.bar.Clear()
+	if p.Shown() {
+		p.Wipe()
 		if again {
-			p.bar.ChangeMax64(p.bar.GetMax64() + length.Milliseconds())
+			p.Lengthen(length.Milliseconds())
 		}
 		return
 	}
@@ -134,5 +90,5 @@ func (p *progress) end(c *Cell, length time.Duration, again bool) {
 			line += ": measured again"
 		}
 	}
-	fmt.Fprintln(p.w, line)
+	p.Say(line)
 }

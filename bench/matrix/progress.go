@@ -2,53 +2,37 @@ package matrix
 
 import (
 	"fmt"
-	"io"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/schollz/progressbar/v3"
+	"kvferry/bench/bar"
 )
 
 // progress says how far a run is: a line for each pair that ends, with the time that is left by
 // what pairs took so far; on a terminal also a line that is overwritten, with what is waited for.
 type progress struct {
-	w   io.Writer
-	r   *runner
-	bar *progressbar.ProgressBar // nil where w is no terminal
+	*bar.Bar
+	r     *runner
+	ended int64 // pairs of this run
 
-	mu     sync.Mutex // of what is below and of what is written
-	what   string
-	began  time.Time
-	stop   chan struct{}
-	waited sync.WaitGroup
+	mu    sync.Mutex // of what is below
+	what  string
+	began time.Time
 }
 
 // redraw is how often the line is overwritten: the client measures on this machine.
 const redraw = time.Second
 
 func newProgress(cfg Config, r *runner) *progress {
-	p := &progress{w: cfg.Progress, r: r, began: time.Now()}
+	p := &progress{Bar: bar.New(cfg.Progress, cfg.Terminal), r: r, began: time.Now()}
 	if n := p.count(skipped); n > 0 {
-		fmt.Fprintf(p.w, "%d of %d pairs are done already (--force runs them again)\n", n, len(r.pairs))
+		p.Say(fmt.Sprintf("%d of %d pairs are done already (--force runs them again)", n, len(r.pairs)))
 	}
-	if !cfg.Terminal {
-		return p
+	p.Show(bar.Look{Max: int64(len(r.pairs)), Width: 16})
+	if p.Shown() {
+		p.Every(redraw, p.draw)
 	}
-	p.bar = progressbar.NewOptions(len(r.pairs), progressbar.OptionSetWriter(cfg.Progress), progressbar.OptionSetWidth(16), progressbar.OptionClearOnFinish())
-	p.stop = make(chan struct{})
-	p.waited.Go(func() {
-		tick := time.NewTicker(redraw)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				p.draw()
-			case <-p.stop:
-				return
-			}
-		}
-	})
 	return p
 }
 
@@ -73,17 +57,13 @@ func (p *progress) begin(what string) {
 func (p *progress) draw() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.bar.Describe(fmt.Sprintf("%s, %s", p.what, time.Since(p.began).Round(time.Second)))
+	p.Describe(fmt.Sprintf("%s, %s", p.what, time.Since(p.began).Round(time.Second)))
 }
 
 // end tells of a pair that is over.
 func (p *progress) end(i int, pair *Pair) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.bar != nil {
-		_ = p.bar.Clear()
-		_ = p.bar.Add(1)
-	}
+	p.ended++
+	p.Set(p.ended)
 	line := fmt.Sprintf("pair %d/%d %s/%s: %s", i+1, len(p.r.pairs), pair.Server, pair.Client, pair.Status)
 	if pair.ClientS > 0 {
 		line += fmt.Sprintf(", client %s", seconds(pair.ClientS))
@@ -97,7 +77,7 @@ func (p *progress) end(i int, pair *Pair) {
 	if left := p.left(); left > 0 {
 		line += fmt.Sprintf("; about %s left", left)
 	}
-	fmt.Fprintln(p.w, line)
+	p.Say(line)
 }
 
 // left is the time that the pairs take which are still to be run, by the mean of those that were
@@ -133,14 +113,4 @@ func (p *progress) left() time.Duration {
 
 func seconds(s float64) string {
 	return time.Duration(s * float64(time.Second)).Round(100 * time.Millisecond).String()
-}
-
-// close wipes the line of a terminal.
-func (p *progress) close() {
-	if p.bar == nil {
-		return
-	}
-	close(p.stop)
-	p.waited.Wait()
-	_ = p.bar.Clear()
 }

@@ -381,7 +381,7 @@ func (r *runner) settle() {
 
 // result prints the table, and says how the run went.
 func (r *runner) result(ctx context.Context) error {
-	r.progress.close()
+	r.progress.Wipe()
 	fmt.Fprint(r.cfg.Stdout, r.table().Text())
 	if r.lost == nil {
 		fmt.Fprintln(r.cfg.Stdout, page.Listing(r.cfg.Out, matrixFile, tableFile, reportFile))

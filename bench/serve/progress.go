@@ -6,8 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/schollz/progressbar/v3"
-
+	"kvferry/bench/bar"
 	"kvferry/bench/client"
 )
 
@@ -21,8 +20,8 @@ const (
 // progress shows how far a run is: a bar with the time left on a terminal, else a line now
 // and then. Its methods may be called from several goroutines.
 type progress struct {
-	w   io.Writer
-	bar *progressbar.ProgressBar // nil where w is no terminal
+	*bar.Bar
+	period time.Duration
 
 	mu     sync.Mutex
 	what   string
@@ -30,59 +29,40 @@ type progress struct {
 	ended  int
 	failed int
 	began  time.Time
-	stop   chan struct{}
-	drawer sync.WaitGroup
+}
+
+func newProgress(w io.Writer, terminal bool) *progress {
+	p := &progress{Bar: bar.New(w, terminal), period: linePeriod}
+	if terminal {
+		p.period = barPeriod
+	}
+	return p
 }
 
 // begin starts to show a run of that many requests, 0 if that is not known.
-func (p *progress) begin(what string, total int, terminal bool) {
-	p.what, p.total, p.ended, p.failed, p.began, p.stop = what, total, 0, 0, time.Now(), make(chan struct{})
-	period := linePeriod
-	p.bar = nil
-	if terminal {
-		period = barPeriod
-		length := int64(total)
-		if total == 0 {
-			length = -1
-		}
-		p.bar = progressbar.NewOptions64(length,
-			progressbar.OptionSetWriter(p.w),
-			progressbar.OptionSetWidth(24),
-			progressbar.OptionSetPredictTime(true),
-			progressbar.OptionClearOnFinish(),
-			progressbar.OptionShowCount(),
-			progressbar.OptionSetDescription(what),
-		)
+func (p *progress) begin(what string, total int) {
+	p.mu.Lock()
+	p.what, p.total, p.ended, p.failed, p.began = what, total, 0, 0, time.Now()
+	p.mu.Unlock()
+	length := int64(total)
+	if total == 0 {
+		length = -1
 	}
-	p.drawer.Go(func() {
-		tick := time.NewTicker(period)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				p.draw()
-			case <-p.stop:
-				return
-			}
-		}
-	})
+	p.Show(bar.Look{Max: length, What: what, Count: true})
+	p.Every(p.period, p.draw)
 }
 
 func (p *progress) draw() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.bar == nil {
-		fmt.Fprintln(p.w, p.line())
+	if !p.Shown() {
+		p.Say(p.line())
 		return
 	}
 	if p.failed > 0 {
-		p.bar.Describe(fmt.Sprintf("%s, %d failed", p.what, p.failed))
+		p.Describe(fmt.Sprintf("%s, %d failed", p.what, p.failed))
 	}
-	at := int64(p.ended)
-	if p.total > 0 {
-		at = min(at, int64(p.total)-1) // at its maximum a bar is finished for good; end does that
-	}
-	_ = p.bar.Set64(max(at, 0))
+	p.Set(int64(p.ended))
 }
 
 func (p *progress) line() string {
@@ -105,25 +85,4 @@ func (p *progress) over(r *client.Record) {
 	if r.Status == client.StatusFailed {
 		p.failed++
 	}
-}
-
-// end wipes the bar.
-func (p *progress) end() {
-	close(p.stop)
-	p.drawer.Wait()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.bar != nil {
-		_ = p.bar.Clear()
-	}
-}
-
-// say prints a line, above the bar if there is one.
-func (p *progress) say(text string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.bar != nil {
-		_ = p.bar.Clear()
-	}
-	fmt.Fprintln(p.w, text)
 }

@@ -29,11 +29,11 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
-	x := &run{Config: cfg, bar: progress{w: cfg.Progress}}
+	x := &run{Config: cfg, bar: newProgress(cfg.Progress, cfg.Terminal)}
 	if err := page.MakeFolder(cfg.Out); err != nil {
 		return err // before the run: afterwards its records would be lost
 	}
-	x.out = page.OpenFolder(cfg.Out, x.bar.say)
+	x.out = page.OpenFolder(cfg.Out, x.bar.Say)
 	var failed error
 	for _, t := range cfg.Targets {
 		err := x.target(ctx, t)
@@ -49,7 +49,7 @@ func Run(ctx context.Context, cfg Config) error {
 type run struct {
 	Config
 	out     *page.Folder
-	bar     progress
+	bar     *progress
 	reports []*report.Report // of runs that are over
 
 	found *ratesearch.Result // of a search
@@ -128,13 +128,13 @@ func (x *run) warmUp(ctx context.Context, t Target, spec load.Spec) error {
 		list[i] = first
 		list[i].Prompt = slices.Clone(first.Prompt)
 	}
-	x.bar.begin("warming up", x.Warmups, x.Terminal)
+	x.bar.begin("warming up", x.Warmups)
 	var failure string
 	_, err = t.Run(ctx, load.Load{Source: &list, InFlight: 1}, func(r *client.Record) {
 		x.bar.over(r)
 		failure = cmp.Or(failure, r.Failure())
 	})
-	x.bar.end()
+	x.bar.Wipe()
 	if err == nil && failure != "" {
 		err = fmt.Errorf("warm-up request failed: %s", failure)
 	}
@@ -160,7 +160,7 @@ func (x *run) once(ctx context.Context, t Target, f *Facts, spec load.Spec, name
 	if f.Scrape != nil {
 		counted = f.Scrape(ctx)
 	}
-	x.bar.begin(name, cmp.Or(l.Count, spec.Requests), x.Terminal)
+	x.bar.begin(name, cmp.Or(l.Count, spec.Requests))
 	took, err := t.Run(ctx, l, func(rec *client.Record) {
 		x.bar.over(rec)
 		if !x.KeepText {
@@ -169,7 +169,7 @@ func (x *run) once(ctx context.Context, t Target, f *Facts, spec load.Spec, name
 		r.Records = append(r.Records, *rec)
 		x.out.Record(line{Clock: f.Clock, Point: point, Record: rec})
 	})
-	x.bar.end()
+	x.bar.Wipe()
 	if watch != nil {
 		var unseen error
 		if r.Disturbance, unseen = watch.End(); unseen != nil {

@@ -55,7 +55,7 @@ func (x *run) search(ctx context.Context, t Target, f *Facts, spec load.Spec) er
 		if err := s.Add(point); err != nil {
 			return err
 		}
-		x.bar.say(fmt.Sprintf("%s: %d of %d requests kept the SLO%s", name, point.Attained, point.Requests, voided(point.Void)))
+		x.bar.Say(fmt.Sprintf("%s: %d of %d requests kept the SLO%s", name, point.Attained, point.Requests, voided(point.Void)))
 		if now := s.Result(); point.Void == "" && try.Value <= now.Value && (best == nil || try.Value >= value(best, x.Search.Quantity)) {
 			best = r
 		}

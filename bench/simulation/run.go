@@ -14,11 +14,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sync"
 	"time"
 
-	"github.com/schollz/progressbar/v3"
-
+	"kvferry/bench/bar"
 	"kvferry/bench/page"
 	"kvferry/config"
 )
@@ -72,16 +70,16 @@ func (cfg *Config) point(ctx context.Context) error {
 	if err := s.Validate(); err != nil {
 		return err
 	}
-	bar := newBar(cfg, s.Load.Requests)
-	out := page.NewFolder(cfg.Out, bar.say)
+	progress := cfg.progress(s.Load.Requests)
+	out := page.NewFolder(cfg.Out, progress.Say)
 	names := []string{summaryFile, reportFile}
 	if cfg.Detailed {
-		out = page.OpenFolder(cfg.Out, bar.say)
+		out = page.OpenFolder(cfg.Out, progress.Say)
 		s.Records = out
 		names = append([]string{page.RecordsFile}, names...)
 	}
-	r, err := s.Run(ctx, bar.ended)
-	bar.close()
+	r, err := s.Run(ctx, func(ended int) { progress.Set(int64(ended)) })
+	progress.Wipe()
 	if r == nil {
 		return errors.Join(err, out.Close())
 	}
@@ -107,15 +105,17 @@ func (cfg *Config) sweep(ctx context.Context) error {
 	for _, p := range w.Params {
 		points *= len(p.Values)
 	}
-	bar := newBar(cfg, points*w.Base.Load.Requests)
-	out := page.NewFolder(cfg.Out, bar.say)
+	progress := cfg.progress(points * w.Base.Load.Requests)
+	out := page.NewFolder(cfg.Out, progress.Say)
 	n := 0
-	r, err := w.Run(ctx, bar.ended, func(p *Result, sofar *SweepResult) {
+	r, err := w.Run(ctx, func(ended int) { progress.Set(int64(ended)) }, func(p *Result, sofar *SweepResult) {
 		n++
-		bar.line(fmt.Sprintf("point %d/%d %s: %.1f %% attained, %.2f good requests/s (%.2f s)", n, points, sofar.label(p), 100*p.Attained, p.Goodput, p.WallS))
+		if !progress.Shown() {
+			progress.Say(fmt.Sprintf("point %d/%d %s: %.1f %% attained, %.2f good requests/s (%.2f s)", n, points, sofar.label(p), 100*p.Attained, p.Goodput, p.WallS))
+		}
 		out.Save(cfg.file(sweepFile, sofar))
 	})
-	bar.close()
+	progress.Wipe()
 	if r == nil || len(r.Points) == 0 {
 		return err
 	}
@@ -147,60 +147,10 @@ func (cfg *Config) encode(w io.Writer, result any) error {
 	}{cfg.Command, time.Now(), result})
 }
 
-// bar shows how many requests have ended: a bar with the time left on a
-// terminal, drawn twice a second, else the lines it is given.
-type bar struct {
-	cfg *Config
-	mu  sync.Mutex
-	bar *progressbar.ProgressBar // nil where it is no terminal
-}
-
-func newBar(cfg *Config, requests int) *bar {
-	b := &bar{cfg: cfg}
-	if cfg.Terminal {
-		b.bar = progressbar.NewOptions64(max(int64(requests), 1),
-			progressbar.OptionSetWriter(cfg.Progress),
-			progressbar.OptionSetWidth(24),
-			progressbar.OptionSetPredictTime(true),
-			progressbar.OptionShowCount(),
-			progressbar.OptionThrottle(barPeriod),
-			progressbar.OptionClearOnFinish(),
-			progressbar.OptionSetDescription("requests simulated"),
-		)
-	}
+// progress shows how many requests have ended: a bar with the time left on a terminal, else
+// the lines it is given.
+func (cfg *Config) progress(requests int) *bar.Bar {
+	b := bar.New(cfg.Progress, cfg.Terminal)
+	b.Show(bar.Look{Max: int64(requests), What: "requests simulated", Count: true, Throttle: barPeriod})
 	return b
-}
-
-func (b *bar) ended(n int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.bar != nil {
-		// At its maximum a bar is finished for good; close does that.
-		_ = b.bar.Set64(min(int64(n), b.bar.GetMax64()-1))
-	}
-}
-
-// line is for where there is no bar.
-func (b *bar) line(text string) {
-	if b.bar == nil {
-		b.say(text)
-	}
-}
-
-// say prints a line, above the bar if there is one.
-func (b *bar) say(text string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.bar != nil {
-		_ = b.bar.Clear()
-	}
-	fmt.Fprintln(b.cfg.Progress, text)
-}
-
-func (b *bar) close() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.bar != nil {
-		_ = b.bar.Clear()
-	}
 }

@@ -229,7 +229,7 @@ func (c *FailoverConfig) load(ctx context.Context, r *FailoverResult, s *session
 	from, r.Began = s.clk.Now(), time.Now()
 	fmt.Fprintf(c.Stdout, "%s %d rails for %v, faults count from here\n", Loading, len(first), c.Duration)
 	bar := newCountdown(&c.Config, c.Duration)
-	defer bar.close()
+	defer bar.Wipe()
 	tick := time.NewTicker(c.Sample)
 	defer tick.Stop()
 	for {
@@ -243,7 +243,7 @@ func (c *FailoverConfig) load(ctx context.Context, r *FailoverResult, s *session
 		if sample.At >= c.Duration {
 			return from
 		}
-		bar.at(sample.At)
+		bar.Set(sample.At.Milliseconds())
 		select {
 		case <-tick.C:
 		case <-l.failed:

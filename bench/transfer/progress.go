@@ -2,47 +2,39 @@ package transfer
 
 import (
 	"fmt"
-	"io"
 	"time"
 
-	"github.com/schollz/progressbar/v3"
+	"kvferry/bench/bar"
 )
+
+// barPeriod is how often a bar is drawn at most: a point may take a millisecond.
+const barPeriod = 100 * time.Millisecond
 
 // progress shows how far a run is: a bar of points on a terminal, else a line a
 // point.
 type progress struct {
-	w    io.Writer
-	bar  *progressbar.ProgressBar // nil where w is no terminal
+	*bar.Bar
 	n    int
 	done int
 }
 
 func newProgress(cfg *Config, points int) *progress {
-	p := &progress{w: cfg.Progress, n: points}
-	if cfg.Terminal {
-		p.bar = progressbar.NewOptions(points+1,
-			progressbar.OptionSetWriter(cfg.Progress),
-			progressbar.OptionSetWidth(24),
-			progressbar.OptionSetPredictTime(true),
-			progressbar.OptionShowCount(),
-			progressbar.OptionThrottle(100*time.Millisecond),
-			progressbar.OptionClearOnFinish(),
-		)
-	}
+	p := &progress{Bar: bar.New(cfg.Progress, cfg.Terminal), n: points}
+	p.Show(bar.Look{Max: int64(points + 1), Count: true, Throttle: barPeriod})
 	return p
 }
 
 func (p *progress) begin(pl *plan) {
-	if p.bar != nil {
-		p.bar.Describe(fmt.Sprintf("%v %s x %d, %d rails, %s", pl.Op, FormatSize(pl.Block), pl.Batch, pl.setup.count, pl.setup.sel))
-		_ = p.bar.Set(p.done)
+	if p.Shown() {
+		p.Describe(fmt.Sprintf("%v %s x %d, %d rails, %s", pl.Op, FormatSize(pl.Block), pl.Batch, pl.setup.count, pl.setup.sel))
+		p.Set(int64(p.done))
 	}
 }
 
 func (p *progress) end(pt *Point) {
 	p.done++
-	if p.bar != nil {
-		_ = p.bar.Set(p.done)
+	if p.Shown() {
+		p.Set(int64(p.done))
 		return
 	}
 	line := fmt.Sprintf("point %d/%d %s %s x %d, threads %d, depth %d, rails %d, %s: %.2f GB/s, p50 %.1f us, p99 %.1f us", p.done, p.n,
@@ -56,41 +48,12 @@ func (p *progress) end(pt *Point) {
 	if pt.Interrupted {
 		line += ", interrupted"
 	}
-	fmt.Fprintln(p.w, line)
+	p.Say(line)
 }
 
-// A countdown shows how much of a run's time has passed, on a terminal.
-type countdown struct{ bar *progressbar.ProgressBar }
-
-func newCountdown(cfg *Config, d time.Duration) *countdown {
-	c := &countdown{}
-	if cfg.Terminal {
-		c.bar = progressbar.NewOptions64(d.Milliseconds(),
-			progressbar.OptionSetWriter(cfg.Progress),
-			progressbar.OptionSetWidth(24),
-			progressbar.OptionSetDescription("loading"),
-			progressbar.OptionThrottle(100*time.Millisecond),
-			progressbar.OptionClearOnFinish(),
-		)
-	}
-	return c
-}
-
-func (c *countdown) at(d time.Duration) {
-	if c.bar != nil {
-		_ = c.bar.Set64(d.Milliseconds())
-	}
-}
-
-func (c *countdown) close() {
-	if c.bar != nil {
-		_ = c.bar.Clear()
-	}
-}
-
-// close wipes the bar, so that a report can be printed.
-func (p *progress) close() {
-	if p.bar != nil {
-		_ = p.bar.Clear()
-	}
+// newCountdown shows how much of a run's time has passed, in milliseconds, on a terminal.
+func newCountdown(cfg *Config, d time.Duration) *bar.Bar {
+	b := bar.New(cfg.Progress, cfg.Terminal)
+	b.Show(bar.Look{Max: d.Milliseconds(), What: "loading", Throttle: barPeriod})
+	return b
 }

@@ -107,7 +107,7 @@ func measure(ctx context.Context, cfg *Config, r *Result) error {
 	r.Notes = unfit
 	return withSession(ctx, cfg, r, nil, func(ctx context.Context, s *session) error {
 		bar := newProgress(cfg, len(plans))
-		defer bar.close()
+		defer bar.Wipe()
 		for i := range plans {
 			bar.begin(&plans[i])
 			p, err := s.point(ctx, &plans[i])
