@@ -47,6 +47,7 @@
 //	bench/client                         the client: SSE, open and closed loops, metrics
 //	bench/client/clienttest              a server to test clients on
 //	bench/client/wire                    HTTP/1.1 for ten thousand streams on one core
+//	bench/nullserver/nullservertest      null servers that end with their tests
 //	bench/nullserver                     a server that answers at given times: what is measured of it is the client
 //	bench/bar                            how far a run is, on a terminal
 //	bench/machine                        what a bench ran on, and what disturbed it

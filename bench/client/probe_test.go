@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -14,23 +13,14 @@ import (
 	"time"
 
 	"kvferry/bench/nullserver"
+	"kvferry/bench/nullserver/nullservertest"
 	"kvferry/kvcache"
 	"kvferry/load"
 )
 
 // null is a server that answers at given times and knows nothing of kvferry.
 func null(t *testing.T, cfg nullserver.Config) *nullserver.Server {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := nullserver.Start(l, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.Close() })
-	return s
+	return nullservertest.Start(t, cfg)
 }
 
 // TestProbe: what servers of all kinds accept is found, and after that nothing of a run is

@@ -1,4 +1,4 @@
-package nullserver
+package nullserver_test
 
 import (
 	"bufio"
@@ -12,25 +12,13 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"kvferry/bench/nullserver"
+	"kvferry/bench/nullserver/nullservertest"
 )
 
-// start is a server that ends with the test.
-func start(t *testing.T, cfg Config) *Server {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := Start(l, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.Close() })
-	return s
-}
-
 // ask posts a body, with a key if there is one.
-func ask(t *testing.T, s *Server, path, key, body string) (status int, answer string) {
+func ask(t *testing.T, s *nullserver.Server, path, key, body string) (status int, answer string) {
 	t.Helper()
 	req, err := http.NewRequest(http.MethodPost, s.URL()+path, strings.NewReader(body))
 	if err != nil {
@@ -52,7 +40,7 @@ func ask(t *testing.T, s *Server, path, key, body string) (status int, answer st
 }
 
 func TestAnswers(t *testing.T) {
-	s := start(t, Config{})
+	s := nullservertest.Start(t, nullserver.Config{})
 	for _, c := range []struct {
 		name, path, body string
 		events           int
@@ -93,27 +81,27 @@ func TestStrict(t *testing.T) {
 	const plain = `{"model":"null","prompt":"a b","max_tokens":2,"stream":true}`
 	for _, c := range []struct {
 		name, body, key string
-		cfg             Config
+		cfg             nullserver.Config
 		status          int
 	}{
-		{"the least", plain, "k", Config{Strict: true, TextOnly: true, Key: "k", NoUsage: true}, 200},
-		{"no key", plain, "", Config{Key: "k"}, 401},
-		{"another key", plain, "x", Config{Key: "k"}, 401},
-		{"an unknown field", `{"prompt":"a","ignore_eos":true}`, "", Config{Strict: true}, 400},
-		{"the same, not strict", `{"prompt":"a","ignore_eos":true}`, "", Config{}, 200},
-		{"ids", `{"prompt":[1,2]}`, "", Config{TextOnly: true}, 400},
-		{"usage", `{"prompt":"a","stream_options":{"include_usage":true}}`, "", Config{NoUsage: true}, 400},
-		{"no JSON", `{`, "", Config{}, 400},
+		{"the least", plain, "k", nullserver.Config{Strict: true, TextOnly: true, Key: "k", NoUsage: true}, 200},
+		{"no key", plain, "", nullserver.Config{Key: "k"}, 401},
+		{"another key", plain, "x", nullserver.Config{Key: "k"}, 401},
+		{"an unknown field", `{"prompt":"a","ignore_eos":true}`, "", nullserver.Config{Strict: true}, 400},
+		{"the same, not strict", `{"prompt":"a","ignore_eos":true}`, "", nullserver.Config{}, 200},
+		{"ids", `{"prompt":[1,2]}`, "", nullserver.Config{TextOnly: true}, 400},
+		{"usage", `{"prompt":"a","stream_options":{"include_usage":true}}`, "", nullserver.Config{NoUsage: true}, 400},
+		{"no JSON", `{`, "", nullserver.Config{}, 400},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if status, text := ask(t, start(t, c.cfg), "/v1/completions", c.key, c.body); status != c.status {
+			if status, text := ask(t, nullservertest.Start(t, c.cfg), "/v1/completions", c.key, c.body); status != c.status {
 				t.Errorf("%d: %s", status, text)
 			}
 		})
 	}
-	for path, cfg := range map[string]Config{"/health": {NoHealth: true}, "/v1/models": {NoModels: true}} {
-		for want, cfg := range map[int]Config{404: cfg, 200: {}} {
-			resp, err := http.Get(start(t, cfg).URL() + path)
+	for path, cfg := range map[string]nullserver.Config{"/health": {NoHealth: true}, "/v1/models": {NoModels: true}} {
+		for want, cfg := range map[int]nullserver.Config{404: cfg, 200: {}} {
+			resp, err := http.Get(nullservertest.Start(t, cfg).URL() + path)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -129,7 +117,7 @@ func TestStrict(t *testing.T) {
 // knows how late it was.
 func TestTimes(t *testing.T) {
 	const streams, tokens, ttft, itl = 50, 10, 30 * time.Millisecond, 5 * time.Millisecond
-	s := start(t, Config{TTFT: ttft, ITL: itl, Tokens: tokens})
+	s := nullservertest.Start(t, nullserver.Config{TTFT: ttft, ITL: itl, Tokens: tokens})
 	var all sync.WaitGroup
 	for range streams {
 		all.Go(func() {
@@ -177,7 +165,7 @@ func get(t *testing.T, url string) (int, string) {
 
 // TestSlowReader: a client that does not read holds up nobody else, and gets all in the end.
 func TestSlowReader(t *testing.T) {
-	s := start(t, Config{})
+	s := nullservertest.Start(t, nullserver.Config{})
 	c, err := net.Dial("tcp", strings.TrimPrefix(s.URL(), "http://"))
 	if err != nil {
 		t.Fatal(err)
@@ -201,19 +189,13 @@ func TestSlowReader(t *testing.T) {
 
 // TestClose: what is under way ends, and nothing is left.
 func TestClose(t *testing.T) {
-	s := start(t, Config{TTFT: time.Hour})
+	s := nullservertest.Start(t, nullserver.Config{TTFT: time.Hour})
 	over := make(chan error, 1)
 	go func() {
 		_, err := http.Post(s.URL()+"/v1/completions", "application/json", strings.NewReader(`{"prompt":"a","stream":true}`))
 		over <- err
 	}()
-	for {
-		s.pacer.mu.Lock()
-		n := len(s.pacer.firsts)
-		s.pacer.mu.Unlock()
-		if n > 0 {
-			break
-		}
+	for s.Waiting() == 0 {
 		runtime.Gosched()
 	}
 	if err := s.Close(); err != nil {

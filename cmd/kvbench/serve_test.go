@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,24 +10,16 @@ import (
 	"time"
 
 	"kvferry/bench/nullserver"
+	"kvferry/bench/nullserver/nullservertest"
 	"kvferry/bench/page"
 	"kvferry/bench/report"
 	"kvferry/command"
 )
 
-// served starts a server that knows nothing of kvferry.
+// served is the URL of a server that knows nothing of kvferry.
 func served(t *testing.T, cfg nullserver.Config) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := nullserver.Start(l, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.Close() })
-	return s.URL()
+	return nullservertest.Start(t, cfg).URL()
 }
 
 // A serveRow is a row of summary.json.
