@@ -189,11 +189,16 @@ func (s *Events) write(choice int, ids []uint32, from, to int, cut *Cut, end End
 }
 
 func (s *Events) start() {
-	h := s.w.Header()
+	StartEvents(s.w)
+	s.sent = true
+}
+
+// StartEvents sends the status and header of an answer of server-sent events, in any of the APIs.
+func StartEvents(w http.ResponseWriter) {
+	h := w.Header()
 	h.Set("Content-Type", "text/event-stream; charset=utf-8")
 	h.Set("Cache-Control", "no-cache")
-	s.w.WriteHeader(http.StatusOK)
-	s.sent = true
+	w.WriteHeader(http.StatusOK)
 }
 
 // appendRest appends what follows an event's text.

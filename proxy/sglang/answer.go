@@ -1,7 +1,6 @@
 package sglang
 
 import (
-	"net/http"
 	"strconv"
 	"sync"
 	"time"
@@ -89,10 +88,7 @@ func (s *Events) Tokens(choice int, t openai.Tokens) error {
 }
 
 func (s *Events) start() {
-	h := s.w.Header()
-	h.Set("Content-Type", "text/event-stream; charset=utf-8")
-	h.Set("Cache-Control", "no-cache")
-	s.w.WriteHeader(http.StatusOK)
+	openai.StartEvents(s.w)
 	s.sent = true
 }
 
