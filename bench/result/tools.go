@@ -37,19 +37,27 @@ var (
 	}
 )
 
+// parseTool reads what both tools' objects have: the setup by the tool's keys, the figures, and
+// the lists of the requests, which a Run has still to be made of.
+func parseTool(tool string, setup map[string]string, f fields) (*Run, lists, error) {
+	r := &Run{Tool: tool, Setup: map[string]string{}, Figures: map[string]float64{}}
+	r.copySetup(f, setup)
+	if err := r.copyFigures(f); err != nil {
+		return nil, lists{}, err
+	}
+	var l lists
+	err := l.read(f)
+	return r, l, err
+}
+
 // parseVLLM reads vLLM's object (main_async of vllm/benchmarks/serve.py writes it; keys of
 // versions from 2024 on are among these). Its lists are in seconds, its figures in milliseconds.
 // A request's TPOT is not in the file; it is (latency - TTFT) / (output tokens - 1), as the tool
 // computes it. Without --save-detailed it has the latencies of requests and
 // not their TTFTs.
 func parseVLLM(f fields) (*Run, error) {
-	r := &Run{Tool: ToolVLLM, Setup: map[string]string{}, Figures: map[string]float64{}}
-	r.copySetup(f, vllmSetup)
-	if err := r.copyFigures(f); err != nil {
-		return nil, err
-	}
-	var l lists
-	if err := l.read(f); err != nil {
+	r, l, err := parseTool(ToolVLLM, vllmSetup, f)
+	if err != nil {
 		return nil, err
 	}
 	for i := range max(l.n, 0) {
@@ -73,13 +81,8 @@ func parseVLLM(f fields) (*Run, error) {
 // failed has an error, and an output of 0 tokens in the tool's list. With --output-details it has the requests' TTFTs and
 // gaps; their latencies it never has, and so no TPOT of a request.
 func parseSGLang(f fields) (*Run, error) {
-	r := &Run{Tool: ToolSGLang, Setup: map[string]string{}, Figures: map[string]float64{}}
-	r.copySetup(f, sglangSetup)
-	if err := r.copyFigures(f); err != nil {
-		return nil, err
-	}
-	var l lists
-	if err := l.read(f); err != nil {
+	r, l, err := parseTool(ToolSGLang, sglangSetup, f)
+	if err != nil {
 		return nil, err
 	}
 	for i := range max(l.n, 0) {
