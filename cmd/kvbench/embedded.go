@@ -82,21 +82,16 @@ func embedded(h hardware, log io.Writer) bench.Starter {
 
 func (h hardware) start(ctx context.Context, s bench.Setting, log io.Writer) (*children, error) {
 	cfg := cluster.Config{Profile: h.profile, Handoff: s.Handoff, Chunked: s.Chunked, KVBlocks: h.blocks, WarmMiB: h.warmMiB, Log: log}
-	out := &children{link: bench.Link{Clock: "real", Compute: "modelled"}}
 	if s.Mode == bench.ModeNonDisagg {
 		cfg.Nondisagg = 1
-		out.link.Transfer, out.link.Label = "none", "compute modelled ("+h.costs.GPU+"), no KV transfer"
-	} else {
-		link, specs, why, err := h.carrier(s)
-		if err != nil {
-			return nil, err
-		}
-		cfg.Prefill, cfg.Decode, cfg.Link, cfg.Rails = 1, 1, h.linkOf(s), specs
-		out.describe(link, specs, why)
+		return startChildren(ctx, cfg, h.costs.GPU, nil, "")
 	}
-	var err error
-	out.Cluster, err = cluster.Start(ctx, cfg)
-	return out, err
+	link, specs, why, err := h.carrier(s)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Prefill, cfg.Decode, cfg.Link, cfg.Rails = 1, 1, h.linkOf(s), specs
+	return startChildren(ctx, cfg, h.costs.GPU, link, why)
 }
 
 // children are a cluster of child processes with what its rows are labelled by. Close ends them.
@@ -105,11 +100,27 @@ type children struct {
 	link bench.Link // says what is measured, paced or modelled
 }
 
-// describe says what carries the KV: a rail, for the reason why if it is not the
-// setting's own, paced to a link or as it is.
+// startChildren starts a cluster of processes, and labels it by what is modelled there, on which
+// GPU, and what carries the KV if it moves any; see describe.
+func startChildren(ctx context.Context, cfg cluster.Config, gpu string, link *transport.Link, why string) (*children, error) {
+	out := &children{link: bench.Link{Clock: "real", Compute: "modelled"}}
+	if cfg.Nondisagg > 0 {
+		out.link.Transfer, out.link.Label = "none", "compute modelled ("+gpu+"), no KV transfer"
+	} else {
+		out.describe(link, cfg.Rails, why)
+	}
+	var err error
+	if out.Cluster, err = cluster.Start(ctx, cfg); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// describe says what carries the KV: rails, the daemons' default if none is named, for the
+// reason why if they are not the setting's own, paced to a link or as they are.
 func (c *children) describe(link *transport.Link, specs []string, why string) {
 	rail := strings.Join(specs, ",")
-	if rail == node.DefaultRail {
+	if rail == "" || rail == node.DefaultRail {
 		rail = "tcp/loopback"
 	}
 	c.link.Rail, c.link.Transfer = rail, "measured"

@@ -6,12 +6,12 @@ import (
 	"io"
 	"path/filepath"
 
-	"kvferry/bench"
 	"kvferry/bench/page"
 	"kvferry/bench/serve"
 	"kvferry/cluster"
 	"kvferry/config"
 	"kvferry/node"
+	"kvferry/transport"
 	"kvferry/transport/rails"
 )
 
@@ -46,22 +46,15 @@ func (f *clusterFlags) starter(own *ownFlags, dir string, log io.Writer) func(co
 				return nil, err
 			}
 		}
-		out := &children{link: bench.Link{Clock: "real", Compute: "modelled"}}
-		if cfg.Nondisagg > 0 {
-			out.link.Label = "compute modelled (" + f.nodes.Profile.GPU + "), no KV transfer"
-		} else {
-			link, err := node.ResolveLink(f.nodes.Profile, cfg.Link)
-			if err != nil {
+		var link *transport.Link
+		var err error
+		if cfg.Nondisagg == 0 {
+			if link, err = node.ResolveLink(f.nodes.Profile, cfg.Link); err != nil {
 				return nil, err
 			}
-			specs := []string(cfg.Rails)
-			if len(specs) == 0 {
-				specs = []string{node.DefaultRail}
-			}
-			out.describe(link, specs, "")
 		}
-		var err error
-		if out.Cluster, err = cluster.Start(ctx, cfg); err != nil {
+		out, err := startChildren(ctx, cfg, f.nodes.Profile.GPU, link, "")
+		if err != nil {
 			return nil, config.Named(err, joined(clusterNames, ownNames))
 		}
 		return out, nil
