@@ -1,10 +1,8 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strconv"
@@ -35,18 +33,7 @@ clients:
 			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			matrix := func() (*exec.Cmd, *bytes.Buffer) {
-				cmd := exec.Command(os.Args[0], "matrix", file, "--out", out)
-				cmd.Env = append(os.Environ(), mainEnv+"=1")
-				var stderr bytes.Buffer
-				cmd.Stderr = &stderr
-				if err := cmd.Start(); err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(func() { _ = cmd.Process.Kill() })
-				return cmd, &stderr
-			}
-			cmd, stderr := matrix()
+			cmd, _, stderr := spawn(t, "matrix", file, "--out", out)
 			await(t, "the second client", func() error {
 				said, err := os.ReadFile(filepath.Join(out, "s", "second", "stdout"))
 				if err == nil && string(said) != "begun\n" {
@@ -71,12 +58,7 @@ clients:
 				if err != nil {
 					t.Fatal(err)
 				}
-				await(t, "all to end", func() error {
-					if alive(pid) {
-						return fmt.Errorf("process %d outlives kvbench", pid)
-					}
-					return nil
-				})
+				awaitEnd(t, []int{pid})
 			}
 			resume := "kvbench matrix " + file + " --out " + out
 			if code := cmd.ProcessState.ExitCode(); sig != syscall.SIGKILL &&
@@ -86,7 +68,7 @@ clients:
 			if err := os.WriteFile(pids+".go", nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			cmd, stderr = matrix()
+			cmd, _, stderr = spawn(t, "matrix", file, "--out", out)
 			if err := cmd.Wait(); err != nil || !strings.Contains(stderr.String(), "1 of 2 pairs are done already") || !strings.Contains(stderr.String(), "pair 2/2 s/second: done") {
 				t.Errorf("resumed: %v: %s", err, stderr)
 			}

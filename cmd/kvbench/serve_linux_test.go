@@ -1,10 +1,7 @@
 package main
 
 import (
-	"bytes"
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -32,21 +29,8 @@ func TestServeSignals(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
 			args := append([]string{"serve", "--out", dir}, strings.Fields(c.args+" --num-prompts 100000 --request-rate 20 --random-input-len 16 --random-output-len 8")...)
-			cmd := exec.Command(os.Args[0], args...)
-			cmd.Env = append(os.Environ(), mainEnv+"=1")
-			var stdout, stderr bytes.Buffer
-			cmd.Stdout, cmd.Stderr = &stdout, &stderr
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = cmd.Process.Kill() })
-			await(t, "five requests to end", func() error {
-				records, err := readRecords(dir)
-				if err == nil && len(records) < 5 {
-					err = fmt.Errorf("%d records", len(records))
-				}
-				return err
-			})
+			cmd, stdout, stderr := spawn(t, args...)
+			awaitRecords(t, dir, 5)
 			kids := childrenOf(t, cmd.Process.Pid)
 			if len(kids) != c.kids {
 				t.Errorf("%d child processes, want %d", len(kids), c.kids)
@@ -58,14 +42,7 @@ func TestServeSignals(t *testing.T) {
 			if code := cmd.ProcessState.ExitCode(); code != command.ExitInterrupted || !strings.Contains(stderr.String(), "interrupted; what was measured is kept") {
 				t.Errorf("exit %d\n%s", code, stderr.String())
 			}
-			for _, pid := range kids {
-				await(t, "the daemons to end", func() error {
-					if alive(pid) {
-						return fmt.Errorf("%d lives", pid)
-					}
-					return nil
-				})
-			}
+			awaitEnd(t, kids)
 			records, err := readRecords(dir)
 			if err != nil || len(records) < 5 {
 				t.Fatalf("%d records, %v", len(records), err)

@@ -80,6 +80,45 @@ func alive(pid int) bool {
 	return err == nil && !strings.HasPrefix(string(text[bytes.LastIndexByte(text, ')')+1:]), " Z")
 }
 
+// spawn runs kvbench as a process of its own, which is killed with the test at the latest.
+func spawn(t *testing.T, args ...string) (cmd *exec.Cmd, stdout, stderr *bytes.Buffer) {
+	t.Helper()
+	stdout, stderr = new(bytes.Buffer), new(bytes.Buffer)
+	cmd = exec.Command(os.Args[0], args...)
+	cmd.Env = append(os.Environ(), mainEnv+"=1")
+	cmd.Stdout, cmd.Stderr = stdout, stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	return cmd, stdout, stderr
+}
+
+// awaitRecords waits until dir has the records of n requests, and returns those there are.
+func awaitRecords(t *testing.T, dir string, n int) (records []bench.Record) {
+	t.Helper()
+	await(t, fmt.Sprintf("%d requests to end", n), func() (err error) {
+		if records, err = readRecords(dir); err == nil && len(records) < n {
+			err = fmt.Errorf("%d records", len(records))
+		}
+		return err
+	})
+	return records
+}
+
+// awaitEnd waits until processes that kvbench started have ended.
+func awaitEnd(t *testing.T, pids []int) {
+	t.Helper()
+	for _, pid := range pids {
+		await(t, "all processes to end", func() error {
+			if alive(pid) {
+				return fmt.Errorf("process %d outlives kvbench", pid)
+			}
+			return nil
+		})
+	}
+}
+
 // TestSignals sends kvbench a signal in the middle of a cell: what had ended is on
 // disk, what was in flight is interrupted, and no daemon is left.
 func TestSignals(t *testing.T) {
@@ -94,21 +133,8 @@ func TestSignals(t *testing.T) {
 			// A request takes more than a second, and 8 a second come: some are in flight
 			// at any time.
 			dir := t.TempDir()
-			cmd := exec.Command(os.Args[0], "mooncake", "--profile", profileFile(t, 32000, 200), "--settings", "layerwise", "--clock", "real", "--out", dir)
-			cmd.Env = append(os.Environ(), mainEnv+"=1")
-			var stdout, stderr bytes.Buffer
-			cmd.Stdout, cmd.Stderr = &stdout, &stderr
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = cmd.Process.Kill() })
-			var before []bench.Record
-			await(t, "five requests to end", func() (err error) {
-				if before, err = readRecords(dir); err == nil && len(before) < 5 {
-					err = fmt.Errorf("%d records", len(before))
-				}
-				return err
-			})
+			cmd, stdout, stderr := spawn(t, "mooncake", "--profile", profileFile(t, 32000, 200), "--settings", "layerwise", "--clock", "real", "--out", dir)
+			before := awaitRecords(t, dir, 5)
 			daemons := childrenOf(t, cmd.Process.Pid)
 			if len(daemons) != 3 {
 				t.Errorf("%d daemons, want 3", len(daemons))
@@ -117,14 +143,7 @@ func TestSignals(t *testing.T) {
 				t.Fatal(err)
 			}
 			_ = cmd.Wait() // its status is looked at below
-			for _, pid := range daemons {
-				await(t, "the daemons to end", func() error {
-					if alive(pid) {
-						return fmt.Errorf("process %d outlives kvbench", pid)
-					}
-					return nil
-				})
-			}
+			awaitEnd(t, daemons)
 			after, err := readRecords(dir)
 			if err != nil {
 				t.Fatal(err)
@@ -176,13 +195,7 @@ func TestNohup(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = sh.Process.Kill() })
-	await(t, "the first request to end", func() error {
-		records, err := readRecords(dir)
-		if err == nil && len(records) == 0 {
-			err = fmt.Errorf("no records")
-		}
-		return err
-	})
+	awaitRecords(t, dir, 1)
 	if err := sh.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
