@@ -174,7 +174,10 @@ func mix(x uint64) uint64 {
 // fillRow writes the words from x on; the last one in part if row is not a
 // multiple of 8. Eight words a turn, each an addition of a constant to the same
 // x, so that the turn's stores do not wait for one another.
+//
+//go:norace
 func fillRow(row []byte, x uint64) {
+	raceWrite(row)
 	for len(row) >= 64 {
 		w := (*[64]byte)(row)
 		binary.LittleEndian.PutUint64(w[0:], x)
@@ -202,7 +205,10 @@ const words = 1<<64 - 1
 
 // differs reports whether row is not what fillRow writes. It looks at the whole
 // row before it decides: a branch a row, not a word.
+//
+//go:norace
 func differs(row []byte, x uint64) bool {
+	raceRead(row)
 	var d uint64
 	for len(row) >= 64 {
 		w := (*[64]byte)(row)
