@@ -72,6 +72,7 @@ func byDirectory(tree []source) map[string][]source {
 }
 
 func TestPackages(t *testing.T) {
+	t.Parallel()
 	tree, err := load(os.DirFS("."))
 	if err != nil {
 		t.Fatal(err)

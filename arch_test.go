@@ -276,6 +276,7 @@ func naps(s source) (found bool) {
 }
 
 func TestArchitecture(t *testing.T) {
+	t.Parallel()
 	tree, err := load(os.DirFS("."))
 	if err != nil {
 		t.Fatal(err)
@@ -329,6 +330,7 @@ func TestLayersFollowTheListing(t *testing.T) {
 
 // TestRulesCanFail plants small bad trees, at least one for each rule.
 func TestRulesCanFail(t *testing.T) {
+	t.Parallel()
 	unproven := map[string]bool{}
 	for name := range rules {
 		unproven[name] = true

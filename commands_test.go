@@ -31,7 +31,7 @@ func texts(t *testing.T) []string {
 
 // bin is a folder with this tree's programs, built once for all tests here, in TestMain's folder.
 var bin = sync.OnceValues(func() (string, error) {
-	out, err := exec.Command("go", "build", "-o", scratch+"/", "./cmd/...").CombinedOutput()
+	out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", scratch+"/", "./cmd/...").CombinedOutput()
 	if err != nil {
 		err = fmt.Errorf("go build ./cmd/...: %w: %s", err, out)
 	}
@@ -175,6 +175,7 @@ func code(name, text string) (all []string) {
 
 // TestCommands: the commands, flags and make targets that are named for users exist.
 func TestCommands(t *testing.T) {
+	t.Parallel()
 	u, err := usages()
 	if err != nil {
 		t.Fatal(err)

@@ -19,6 +19,7 @@ import (
 // that begin with go run ./cmd/kvbench are run, and what is pasted below one is in what it
 // prints: they compute in virtual time, or read a file.
 func TestExamples(t *testing.T) {
+	t.Parallel()
 	folders, err := filepath.Glob("examples/*/README.md")
 	if err != nil || len(folders) < 6 {
 		t.Fatal(folders, err)
@@ -75,6 +76,7 @@ func TestExamples(t *testing.T) {
 // TestExampleMatrix runs the example of kvbench matrix that needs nothing but this tree's
 // programs: two clusters and two loads.
 func TestExampleMatrix(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS != "linux" {
 		t.Skip("SKIPPED: only Linux has 127.0.0.2 without being told")
 	}
@@ -103,6 +105,7 @@ func TestExampleMatrix(t *testing.T) {
 // A block of the page is one of a command's if the command prints one of its lines; then it
 // prints them all.
 func TestVirtualFigures(t *testing.T) {
+	t.Parallel()
 	dir, err := bin()
 	if err != nil {
 		t.Fatal(err)
@@ -155,6 +158,7 @@ func TestVirtualFigures(t *testing.T) {
 // TestExampleCluster starts the two scripts of examples/two-machines on two addresses of
 // this machine, and asks with the script of examples/curl.
 func TestExampleCluster(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS != "linux" {
 		t.Skip("SKIPPED: only Linux has 127.0.0.2 without being told")
 	}

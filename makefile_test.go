@@ -13,6 +13,7 @@ import (
 // with, says so, and builds without it anywhere else. Only what make would do is
 // looked at.
 func TestProbe(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS != "linux" {
 		t.Skip("SKIPPED: the RDMA rail is for Linux")
 	}
@@ -72,6 +73,7 @@ func TestProbe(t *testing.T) {
 			"make build, on the command line": exec.Command("make", append([]string{"-n", "build"}, c.given...)...),
 		} {
 			t.Run(c.name+"/"+name, func(t *testing.T) {
+				t.Parallel()
 				cmd.Env = append(os.Environ(), "MAKEFLAGS=", "MAKEOVERRIDES=") // of a make around this test
 				if len(cmd.Args) == 3 {
 					cmd.Env = append(cmd.Env, c.given...)

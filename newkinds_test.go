@@ -19,6 +19,7 @@ const maxEdited = 2
 // Each folder of testdata/new has one, and its change.txt says where it goes. The go command
 // is told to see it there (-overlay) and runs the tests that every one of its kind must pass.
 func TestNewKinds(t *testing.T) {
+	t.Parallel()
 	if _, err := exec.LookPath("go"); err != nil {
 		t.Skipf("SKIPPED: %v", err)
 	}
@@ -29,6 +30,7 @@ func TestNewKinds(t *testing.T) {
 	for _, name := range changes {
 		folder := filepath.Dir(name)
 		t.Run(filepath.Base(folder), func(t *testing.T) {
+			t.Parallel()
 			text, err := os.ReadFile(name)
 			if err != nil {
 				t.Fatal(err)
@@ -42,7 +44,7 @@ func TestNewKinds(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, args := range c.tests {
-				if out, err := exec.Command("go", append([]string{"test", "-count=1", "-overlay", overlay}, args...)...).CombinedOutput(); err != nil {
+				if out, err := exec.Command("go", append([]string{"test", "-count=1", "-ldflags=-s -w", "-overlay", overlay}, args...)...).CombinedOutput(); err != nil {
 					t.Errorf("go test %s: %v\n%s", strings.Join(args, " "), err, out)
 				}
 			}

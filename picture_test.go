@@ -26,6 +26,7 @@ const pictureCommand = "kvbench mooncake --clock virtual --rows 1024/q2"
 // report.html, mean TTFT and mean TPOT side by side on white, with the same figures.
 // Virtual time gives the same everywhere.
 func TestPicture(t *testing.T) {
+	t.Parallel()
 	const name = "docs/img/mooncake-1024.svg"
 	readme, err := os.ReadFile("README.md")
 	if err != nil {
