@@ -23,6 +23,7 @@ import (
 // TestClientGone leaves in mid-stream and while queued: the nodes stop working
 // for nobody, and their blocks come back.
 func TestClientGone(t *testing.T) {
+	t.Parallel()
 	for _, handoff := range append([]string{"nondisagg"}, handoffs...) {
 		t.Run(handoff, func(t *testing.T) {
 			t.Parallel()
@@ -78,6 +79,7 @@ func TestClientGone(t *testing.T) {
 // TestDeadline: a request that cannot be done in its time ends then, before the
 // first token with a status, after it with an event, and holds nothing.
 func TestDeadline(t *testing.T) {
+	t.Parallel()
 	for _, handoff := range append([]string{"nondisagg"}, handoffs...) {
 		t.Run(handoff, func(t *testing.T) {
 			t.Parallel()

@@ -19,6 +19,7 @@ import (
 // takes over, and the client cannot tell: the text is the one of an undisturbed
 // cluster. Without one the request ends in an error that says so.
 func TestKilledNode(t *testing.T) {
+	t.Parallel()
 	for _, hand := range handoffs {
 		for _, spare := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s/spare=%t", hand, spare), func(t *testing.T) {
@@ -215,6 +216,7 @@ func TestKilledProxy(t *testing.T) {
 // nothing comes any more, as when a machine hangs. The lease tells. Woken up, the
 // node lets go of what it was working on and joins again.
 func TestFrozenNode(t *testing.T) {
+	t.Parallel()
 	for _, hand := range handoffs {
 		t.Run(hand, func(t *testing.T) {
 			t.Parallel()

@@ -11,6 +11,7 @@ import (
 // the stream completes, new requests go elsewhere or are told that there is
 // nobody, and the process ends well.
 func TestDrainNode(t *testing.T) {
+	t.Parallel()
 	for _, handoff := range handoffs {
 		t.Run(handoff, func(t *testing.T) {
 			t.Parallel()
@@ -66,6 +67,7 @@ func TestDrainNode(t *testing.T) {
 // TestDrainPrefillNode: a prompt that is being computed is handed off before the
 // node ends.
 func TestDrainPrefillNode(t *testing.T) {
+	t.Parallel()
 	for _, handoff := range handoffs {
 		t.Run(handoff, func(t *testing.T) {
 			t.Parallel()

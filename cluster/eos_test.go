@@ -34,6 +34,7 @@ func mayStop(p []int, tokens int, stream bool) call {
 // TestEOSAfterKill kills the node that decodes in the middle of an answer that the model ends
 // by itself. The node that takes over ends it at the same token, with the same text.
 func TestEOSAfterKill(t *testing.T) {
+	t.Parallel()
 	lengths := eos.Lengths{Median: 120, Sigma: 0.2, Seed: 3}
 	for _, hand := range append([]string{"nondisagg"}, handoffs...) {
 		t.Run(hand, func(t *testing.T) {
@@ -87,6 +88,7 @@ func TestEOSAfterKill(t *testing.T) {
 // TestEOSAsSimulated: a real cluster and a simulated one end the same answers at the same
 // tokens.
 func TestEOSAsSimulated(t *testing.T) {
+	t.Parallel()
 	lengths := eos.Lengths{Median: 12, Sigma: 1, Max: 60, Seed: 11}
 	for _, h := range []handoff.Handoff{handoff.None, handoff.Pull, handoff.Layerwise} {
 		t.Run("handoff="+h.Name, func(t *testing.T) {
@@ -135,6 +137,7 @@ func TestEOSAsSimulated(t *testing.T) {
 // nothing behind on the nodes, whatever KV was on its way; and several choices end each by
 // itself.
 func TestStopString(t *testing.T) {
+	t.Parallel()
 	for _, hand := range append([]string{"nondisagg"}, handoffs...) {
 		t.Run(hand, func(t *testing.T) {
 			t.Parallel()
@@ -169,6 +172,7 @@ func TestStopString(t *testing.T) {
 // TestPrefixCachesApart: an adapter's prefixes are not the model's, nor another's; and a flush
 // empties the caches of all nodes.
 func TestPrefixCachesApart(t *testing.T) {
+	t.Parallel()
 	for _, hand := range []string{"nondisagg", "pull", "layerwise"} {
 		t.Run(hand, func(t *testing.T) {
 			t.Parallel()

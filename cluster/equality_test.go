@@ -12,6 +12,7 @@ import (
 // TestEquality sends the same prompts through every way of serving. A prompt's
 // tokens are a function of it, so every way must give the same text.
 func TestEquality(t *testing.T) {
+	t.Parallel()
 	lengths := []int{1, 15, 16, 17, 100, 333, 512, 640} // below, at and above block and chunk
 	for _, way := range []struct {
 		name string
@@ -66,6 +67,7 @@ func TestEquality(t *testing.T) {
 // TestPrefixCache: the second time a long prompt comes, most of it is neither
 // computed nor moved.
 func TestPrefixCache(t *testing.T) {
+	t.Parallel()
 	for _, handoff := range append([]string{"nondisagg"}, handoffs...) {
 		t.Run(handoff, func(t *testing.T) {
 			t.Parallel()

@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -31,18 +30,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(orphanEnv) != "" {
 		os.Exit(orphan())
 	}
-	flag.Parse()
-	// Tests wait for modelled GPUs and links most of the time: more than one a CPU
-	// can wait side by side.
-	if err := flag.Set("test.parallel", "8"); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(2)
-	}
-	// A process built with the race detector sleeps for a second before it exits,
-	// lest another thread be about to report. Ours have ended their goroutines.
-	if os.Getenv("GORACE") == "" {
-		os.Setenv("GORACE", "atexit_sleep_ms=10")
-	}
+	clocktest.SideBySide()
 	code := m.Run()
 	if reference.cluster != nil {
 		if err := reference.cluster.Close(); err != nil {
@@ -149,7 +137,7 @@ func start(t testing.TB, cfg Config) *testCluster {
 // poll waits for a condition that only asking can tell.
 func (c *testCluster) poll(what string, cond func() bool) {
 	c.t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
+	tick := time.NewTicker(20 * time.Millisecond) // mostly all metrics are asked for, which costs CPU
 	defer tick.Stop()
 	limit := time.After(patience)
 	for !cond() {
