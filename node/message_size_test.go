@@ -145,7 +145,8 @@ func TestWrongNode(t *testing.T) {
 // takes, in order, with nothing lost. As one message it would have broken the stream, and
 // every request on it would have been placed again.
 func TestSplit(t *testing.T) {
-	const requests, steps = 500, 1000
+	t.Parallel()
+	const requests, steps = 100, 5000 // 500,000 tokens
 	all := &proto.FromNode{Load: &proto.Load{Seq: 7}, LastSubmit: 9}
 	for step := range steps {
 		for id := range requests {

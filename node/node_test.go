@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"os"
 	"runtime"
@@ -171,11 +172,13 @@ func (s *nodes) ready() {
 }
 
 // end stops everything, nodes first, and checks that the nodes have let go of all
-// they knew of requests.
+// they knew of requests. Of the nodes decode-* end first: one that has a release to tell to a
+// prefill node that is gone tries for all of its leaveGrace.
 func (s *nodes) end() {
 	s.t.Helper()
 	s.client.CloseIdleConnections()
-	for name, n := range s.nodes {
+	for _, name := range slices.Sorted(maps.Keys(s.nodes)) {
+		n := s.nodes[name]
 		n.end(s.t)
 		w := n.daemon.w            // its goroutines have ended
 		left := n.daemon.kv.Left() // when it was closed
@@ -456,6 +459,7 @@ func TestNothingLeaks(t *testing.T) {
 // TestDrainTimesOut: a node whose requests do not end in time cuts them off, and
 // is not held up by anyone: the request is placed elsewhere, or fails.
 func TestDrainTimesOut(t *testing.T) {
+	t.Parallel()
 	slow := func(c *Config) {
 		c.Profile.Disagg.DecodeStepMS = 1000
 		c.DrainTimeout = time.Millisecond

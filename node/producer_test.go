@@ -125,6 +125,7 @@ func pump(to io.Writer, from io.Reader, before int64, n int) bool {
 // at its worst moments. No request notices, none is computed again, and the prefill
 // node's blocks are free long before its HoldTimeout of a minute.
 func TestBrokenPeer(t *testing.T) {
+	t.Parallel()
 	both := []string{handoff.V0.Name, handoff.Pull.Name}
 	for _, x := range []struct {
 		name     string
@@ -315,6 +316,7 @@ func TestHoldLapses(t *testing.T) {
 // deadline, as does one under which two streams break, and the log tells. The producer is
 // told of the release as soon as it can be reached.
 func TestLostPeer(t *testing.T) {
+	t.Parallel()
 	for name, cuts := range map[string][]cut{
 		"not there":    {{}},
 		"broken twice": {{asked: 1}, {asked: 1}},

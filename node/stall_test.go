@@ -54,9 +54,11 @@ func (s *nodes) state(id string) proxy.NodeState {
 // lease. Every request is answered by the other, and once the executor runs again, so does
 // the node.
 func TestStoppedExecutor(t *testing.T) {
+	t.Parallel()
 	for _, hand := range handoff.Names() {
 		for _, role := range []proto.Role{proto.Role_ROLE_PREFILL, proto.Role_ROLE_DECODE} {
 			t.Run(hand+"/"+proto.RoleName(role), func(t *testing.T) {
+				t.Parallel() // mostly waits
 				s := startNodes(t, hand, nil, "prefill-0", "decode-0")
 				defer s.end()
 				id := proto.RoleName(role) + "-1"
@@ -101,6 +103,7 @@ func (s *nodes) burst(n int, want string) {
 // TestLongQueueIsNoStall: prompts enough for many steps, each longer than a node may be
 // silent for, come at once. Nodes that are busy are not left, in any hand-off.
 func TestLongQueueIsNoStall(t *testing.T) {
+	t.Parallel()
 	for _, hand := range handoff.Names() {
 		t.Run(hand, func(t *testing.T) {
 			t.Parallel()
