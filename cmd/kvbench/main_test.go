@@ -24,6 +24,7 @@ import (
 	"kvferry/bench/nics"
 	"kvferry/bench/simulation"
 	"kvferry/bench/transfer"
+	"kvferry/clock/clocktest"
 	"kvferry/cluster"
 	"kvferry/command"
 	"kvferry/engine"
@@ -41,14 +42,16 @@ func TestMain(m *testing.M) {
 	if os.Getenv(mainEnv) != "" {
 		main()
 	}
+	clocktest.SideBySide() // they wait for children
 	os.Exit(m.Run())
 }
 
 // TestEmbeddedCluster runs the main job, scaled down: every hand-off of the
 // default settings over a real cluster of child processes.
 func TestEmbeddedCluster(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
-	code, stdout, stderr := kvbench(t.Context(), "mooncake", "--settings", "chunked,rdma2,tcp,layerwise", "--num-prompts", "4", "--retries-disturbed", "0", "--clock", "both", "--out", dir)
+	code, stdout, stderr := kvbench(t.Context(), "mooncake", "--settings", "chunked,rdma2,tcp,layerwise", "--num-prompts", "4", "--kv-warm-mib", "64", "--retries-disturbed", "0", "--clock", "both", "--out", dir)
 	if code != 0 {
 		t.Fatalf("exit %d: %s", code, stderr)
 	}
@@ -129,6 +132,7 @@ func profileFile(t *testing.T, vocab int, decodeMS float64) string {
 // TestOtherVocabulary: a model that knows 32,000 tokens is served prompts of those, in
 // both clocks.
 func TestOtherVocabulary(t *testing.T) {
+	t.Parallel()
 	code, stdout, stderr := kvbench(t.Context(), "mooncake", "--profile", profileFile(t, 32000, 1), "--settings", "nondisagg,tcp,layerwise",
 		"--num-prompts", "3", "--retries-disturbed", "0", "--clock", "both", "--out", t.TempDir())
 	if code != 0 || strings.Count(stdout, "Successful requests:                     3") != 3 {

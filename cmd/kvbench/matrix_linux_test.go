@@ -16,6 +16,7 @@ import (
 // TestMatrixSignals stops kvbench matrix under its second client: server and client end, with
 // all that they started, the first pair is kept, and the command that is printed goes on.
 func TestMatrixSignals(t *testing.T) {
+	t.Parallel()
 	hangup := make(chan os.Signal, 1) // see TestSignals
 	signal.Notify(hangup, syscall.SIGHUP)
 	t.Cleanup(func() { signal.Stop(hangup) })

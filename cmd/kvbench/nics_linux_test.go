@@ -62,6 +62,7 @@ func readResult(t *testing.T, name string, into any) {
 // that all would leave by the first, whatever their sockets are bound to: the other
 // rails are not used, and both ends say why.
 func TestWeakHost(t *testing.T) {
+	t.Parallel()
 	const each = 100e6
 	for _, c := range []struct {
 		name     string
@@ -72,6 +73,7 @@ func TestWeakHost(t *testing.T) {
 		{"as the system routes", true, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			out, dir := inLab(t, nics.Config{Rates: []int64{each, each, each, each}, SharedSubnet: true, NoRoutes: c.noRoutes},
 				`$kvbench transfer $rails $target --block 256k --batch 8 --segment 16m --iters 20 --select static --check --out $KVLAB_OUT/got`)
 			for _, want := range []string{"tcp/eth2 does not reach", "leave by eth0, not eth2", "answers to a peer do not leave by the NIC"} {
@@ -114,6 +116,7 @@ func carriedOn(r *transfer.FailoverResult, f recovery.Recovery) bool {
 // measured by make bench-nics. A busy machine may take longer than the links stay as
 // they are, and is given more time then.
 func TestFailoverInLab(t *testing.T) {
+	t.Parallel()
 	const each = 200e6
 	for slower := time.Duration(1); ; slower *= 2 {
 		_, dir := inLab(t, nics.Config{

@@ -17,6 +17,7 @@ import (
 // TestServeSignals stops kvbench serve in the middle of a run: what had ended and what was under
 // way is on disk and in the report, and the cluster that it started is gone.
 func TestServeSignals(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name string
 		sig  syscall.Signal
@@ -27,6 +28,7 @@ func TestServeSignals(t *testing.T) {
 		{"a cluster of its own, SIGTERM", syscall.SIGTERM, "--kv-warm-mib 0 --link 10gbit --profile " + profileFile(t, 32000, 50), 3},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			dir := t.TempDir()
 			args := append([]string{"serve", "--out", dir}, strings.Fields(c.args+" --num-prompts 100000 --request-rate 20 --random-input-len 16 --random-output-len 8")...)
 			cmd, stdout, stderr := spawn(t, args...)

@@ -131,6 +131,7 @@ func TestServePublished(t *testing.T) {
 // TestServeOwn: without a server a cluster is started for the run, and the model of it runs the
 // same command line.
 func TestServeOwn(t *testing.T) {
+	t.Parallel()
 	rows, stdout, _ := rowsOf(t, 0, strings.Fields("--clock both --profile zero --kv-warm-mib 0 --link 10gbit --num-prompts 8 --request-rate 20 --random-input-len 64 --random-output-len 4")...)
 	if len(rows) != 2 || rows[0].Clock != "real" || rows[1].Clock != "virtual" {
 		t.Fatalf("%+v", rows)

@@ -122,6 +122,7 @@ func awaitEnd(t *testing.T, pids []int) {
 // TestSignals sends kvbench a signal in the middle of a cell: what had ended is on
 // disk, what was in flight is interrupted, and no daemon is left.
 func TestSignals(t *testing.T) {
+	t.Parallel()
 	// Where the tests run under nohup, kvbench would too, and ignore a hangup. What this
 	// process handles is not ignored in its children.
 	hangup := make(chan os.Signal, 1)
@@ -185,6 +186,7 @@ func TestSignals(t *testing.T) {
 
 // TestNohup: a run that was told to outlive its terminal does.
 func TestNohup(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	sh := exec.Command("sh", "-c", `trap "" HUP; exec "$0" "$@"`, os.Args[0], "mooncake", "--profile", profileFile(t, 32000, 20), "--settings", "nondisagg",
 		"--num-prompts", "12", "--retries-disturbed", "0", "--clock", "real", "--out", dir)
@@ -210,6 +212,7 @@ func TestNohup(t *testing.T) {
 // TestBadOutput: a cluster whose results and log cannot be kept is measured all the
 // same.
 func TestBadOutput(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -226,6 +229,7 @@ func TestBadOutput(t *testing.T) {
 // TestDiskFull runs on a disk of 16 KiB: the table is printed all the same, the error
 // once.
 func TestDiskFull(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=16k"); err != nil {
 		t.Skipf("needs root, to mount a small disk: %v", err)
