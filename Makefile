@@ -51,10 +51,12 @@ lint:
 	@$(TOOL) staticcheck ./...
 	@$(if $(TAGS),echo "== staticcheck $(TAGS) ./transport/rdma" && $(TOOL) staticcheck $(TAGS) ./transport/rdma)
 
+# A program with the race detector sleeps for a second before it exits, every test's and every
+# child's of it: a tenth is enough for another thread to report.
 unit:
 	@echo "== go test -race -shuffle=on $(TAGS) $(PACKAGES)"
 	@$(if $(compiles),:,echo "the race detector needs cgo, and cgo a C compiler that works: apt-get install gcc libc6-dev"; exit 1)
-	@CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout 30m $(TAGS) $(PACKAGES)
+	@CGO_ENABLED=1 GORACE=$${GORACE-atexit_sleep_ms=100} $(GO) test -race -shuffle=on -timeout 30m $(TAGS) $(PACKAGES)
 
 build: ## the daemons and kvbench into bin/
 	$(GO) build $(TAGS) -o bin/ ./cmd/...
