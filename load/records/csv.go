@@ -1,6 +1,7 @@
 package records
 
 import (
+	"bufio"
 	"encoding/csv"
 	"errors"
 	"fmt"
@@ -25,10 +26,7 @@ type CSV struct {
 // header may write them in capitals or not. name is for errors. Close closes r, if it is
 // to be closed.
 func NewCSV(name string, r io.Reader, columns ...string) *CSV {
-	c := &CSV{name: name, from: r, r: csv.NewReader(&long{from: r}), columns: columns, line: 1}
-	c.r.ReuseRecord = true
-	c.r.TrimLeadingSpace = true
-	return c
+	return &CSV{name: name, from: r, columns: columns, line: 1}
 }
 
 // Next goes to the next row; there is none if not ok.
@@ -46,8 +44,16 @@ func (c *CSV) Next() (ok bool, err error) {
 	return c.err == nil, c.err
 }
 
-// header finds the columns.
+// header finds the columns. A byte order mark before them is left out: the first may be in
+// quotes.
 func (c *CSV) header() {
+	from := bufio.NewReader(c.from)
+	if mark, err := from.Peek(3); err == nil && string(mark) == "\ufeff" {
+		_, _ = from.Discard(3)
+	}
+	c.r = csv.NewReader(&long{from: from})
+	c.r.ReuseRecord = true
+	c.r.TrimLeadingSpace = true
 	row, err := c.r.Read()
 	if c.err = err; err != nil {
 		c.read()
@@ -56,7 +62,7 @@ func (c *CSV) header() {
 	for _, name := range c.columns {
 		at := -1
 		for i, have := range row {
-			if strings.EqualFold(strings.TrimSpace(strings.TrimPrefix(have, "\ufeff")), name) {
+			if strings.EqualFold(strings.TrimSpace(have), name) {
 				at = i
 			}
 		}

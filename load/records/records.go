@@ -19,7 +19,7 @@ import (
 // ids: 160 MB.
 const maxRecord = 256 << 20
 
-// Open opens a file for reading; a folder is none.
+// Open opens a file for reading; a folder is none, and one that is compressed is no text.
 func Open(path string) (*os.File, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -27,6 +27,10 @@ func Open(path string) (*os.File, error) {
 	}
 	if info, err := f.Stat(); err == nil && info.IsDir() {
 		return nil, errors.Join(config.FileError(path, syscall.EISDIR), f.Close())
+	}
+	var magic [2]byte
+	if n, _ := f.ReadAt(magic[:], 0); n == 2 && magic == [2]byte{0x1f, 0x8b} { // a pipe is not looked into
+		return nil, errors.Join(config.FileError(path, errors.New("it is compressed: unpack it with gunzip")), f.Close())
 	}
 	return f, nil
 }

@@ -140,6 +140,10 @@ func TestCSV(t *testing.T) {
 			t.Errorf("%t, %v", ok, err)
 		}
 	}
+	c = NewCSV("f", strings.NewReader("\ufeff\"Time\",b\r\n1.5,2\r\n\r\n"), "time")
+	if ok, err := c.Next(); !ok || err != nil || c.Text(0) != "1.5" {
+		t.Errorf("a mark before a name in quotes: %t, %v", ok, err)
+	}
 	c = NewCSV("f", strings.NewReader("a,b\n1,2\n"), "time")
 	if ok, err := c.Next(); ok || err == nil || !strings.Contains(err.Error(), "f:1: there is no column time: the first line names a, b") {
 		t.Errorf("%t, %v", ok, err)
@@ -155,6 +159,13 @@ func TestOpen(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := Open(filepath.Join(dir, "none")); err == nil || !strings.Contains(err.Error(), "no such file") {
+		t.Error(err)
+	}
+	packed := filepath.Join(dir, "f.gz")
+	if err := os.WriteFile(packed, []byte("\x1f\x8b\b"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(packed); err == nil || !strings.Contains(err.Error(), "it is compressed: unpack it with gunzip") {
 		t.Error(err)
 	}
 	file := filepath.Join(dir, "f")
