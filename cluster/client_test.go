@@ -272,6 +272,36 @@ func TestBadConfig(t *testing.T) {
 	}
 }
 
+// TestFitWarm: what is too much for this machine becomes what it has room for; what is not, stays.
+func TestFitWarm(t *testing.T) {
+	left, known := kvcache.Available()
+	if !known {
+		t.Skip("this system does not say how much memory is left")
+	}
+	p, err := engine.LoadProfile(engine.DefaultProfile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := Config{Prefill: 1, Decode: 2, KVBlocks: int(left/4*3/int64(p.KVGeometry.SlotBytes())) + 1, WarmMiB: 1 << 40}
+	if err := c.Validate(); err == nil {
+		t.Fatal("three nodes with three quarters of the memory each are taken")
+	}
+	if fit := c.FitWarm(); fit < 1 || int64(fit) > left>>20/3 {
+		t.Errorf("%d MiB each for three nodes, of %d that are left", fit, left>>20)
+	} else if c.WarmMiB = fit; c.Validate() != nil {
+		t.Errorf("%d MiB: %v", fit, c.Validate())
+	}
+	for _, c := range []Config{
+		{Prefill: 1, Decode: 1, WarmMiB: 1},
+		{Prefill: 1, Decode: 1, KVBlocks: 4, WarmMiB: 1 << 40}, // a pool that is smaller
+		{Nondisagg: 1, WarmMiB: 1 << 40},                       // which has none in memory beforehand
+	} {
+		if fit := c.FitWarm(); fit != c.WarmMiB {
+			t.Errorf("%+v: %d MiB", c, fit)
+		}
+	}
+}
+
 // TestKilledBySomebody: of a node that ended by SIGKILL the cluster says what that may have
 // been, and what takes less memory.
 func TestKilledBySomebody(t *testing.T) {

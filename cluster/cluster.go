@@ -123,18 +123,33 @@ func (c Config) node(role, name, registry string) (n node.Config, err error) {
 // each sees only its own.
 func (c Config) checkMemory(bad *config.Faults, n node.Config) {
 	nodes := int64(c.Prefill + c.Decode)
-	left, ok := kvcache.Available()
-	if !ok || nodes == 0 {
-		return
+	if left, ok := kvcache.Available(); ok && nodes > 0 && c.warmed(n) > left>>20/nodes {
+		bad.Add("WarmMiB", c.WarmMiB, "%d nodes have so many MiB of their pools in memory, and %d are left on this machine: use %d or less", nodes, left>>20, left>>20/nodes)
 	}
+}
+
+// warmed is how many MiB of its pool a node has in memory before it serves: WarmMiB, or all.
+func (c Config) warmed(n node.Config) int64 {
 	pool := int64(n.Profile.Blocks())
 	if c.KVBlocks > 0 {
 		pool = int64(c.KVBlocks)
 	}
-	pool *= int64(n.Profile.KVGeometry.SlotBytes())
-	if min(int64(c.WarmMiB), pool>>20) > left>>20/nodes {
-		bad.Add("WarmMiB", c.WarmMiB, "%d nodes have so many MiB of their pools in memory, and %d are left on this machine: use %d or less", nodes, left>>20, left>>20/nodes)
+	return min(int64(c.WarmMiB), pool*int64(n.Profile.KVGeometry.SlotBytes())>>20)
+}
+
+// FitWarm is WarmMiB, or less where this machine has not so much left for each node that moves
+// KV: three quarters of what it has. The rest is for what they and their clients take besides.
+func (c Config) FitWarm() int {
+	n, err := c.node("prefill", "prefill", "localhost:1")
+	left, ok := kvcache.Available()
+	nodes := int64(c.Prefill + c.Decode)
+	if err != nil || !ok || nodes == 0 {
+		return c.WarmMiB
 	}
+	if room := left >> 20 / nodes * 3 / 4; c.warmed(n) > room {
+		return int(room)
+	}
+	return c.WarmMiB
 }
 
 // A Cluster is a proxy and its nodes, as child processes, from Start to Close. Its methods

@@ -22,6 +22,15 @@ import (
 // for the first time under load costs the kernel time that a GPU's memory does not.
 const warmMiB = 2048
 
+// fitWarm is the --kv-warm-mib of a cluster that nobody gave one: as much of c.WarmMiB as this
+// machine has memory for. Why it is less is a line for the user, empty if it is not.
+func fitWarm(c cluster.Config) (mib int, why string) {
+	if mib = c.FitWarm(); mib < c.WarmMiB {
+		why = fmt.Sprintf("--kv-warm-mib: %d by default, %d here: %d nodes have that much of their pools in memory, and this machine has not more left", c.WarmMiB, mib, c.Prefill+c.Decode)
+	}
+	return mib, why
+}
+
 // A hardware is what the nodes of an embedded cluster are given.
 type hardware struct {
 	profile         string // its name

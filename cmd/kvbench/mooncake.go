@@ -31,6 +31,7 @@ type mooncakeFlags struct {
 	profile, link  string
 	rails          rails.Specs
 	blocks, warm   int
+	less           string // why warm is less than its default; empty if it is not
 	clock          string
 	numPrompts     int
 	seed           uint32
@@ -111,6 +112,9 @@ results could not be written; 2 bad flags, or a server that is another setting;
 				return err
 			}
 			cfg.Stdout, cfg.Progress, cfg.Terminal = cmd.OutOrStdout(), cmd.ErrOrStderr(), terminal
+			if f.less != "" {
+				cmd.PrintErrln(f.less)
+			}
 			_, err = bench.Run(cmd.Context(), cfg)
 			if f.log.err != nil && err == nil {
 				return fmt.Errorf("the daemons' log is not kept: %w", f.log.err)
@@ -137,7 +141,7 @@ func (f *mooncakeFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.link, "link", "", "instead of each setting's link: native for this machine's network as it is, a link of the profile, or rate=1.29GB/s,latency=10us")
 	fs.Var(&f.rails, "rail", "what moves the bytes, instead of each setting's rail: 127.0.0.1:0 for TCP sockets, cma for one copy from memory to memory, or others that kvbench transfer knows, with commas or the flag again for several")
 	fs.IntVar(&f.blocks, "num-gpu-blocks-override", 0, "KV blocks of a node (default what the profile's GPU holds)")
-	fs.IntVar(&f.warm, "kv-warm-mib", warmMiB, "MiB of each KV pool to have in memory before a cell, so that a burst does not wait for it; 0 for none")
+	fs.IntVar(&f.warm, "kv-warm-mib", warmMiB, "MiB of each KV pool to have in memory before a cell, so that a burst does not wait for it, the default as far as there is memory; 0 for none")
 	fs.IntVar(&f.numPrompts, "num-prompts", load.PublishedPrompts, "requests a cell; only 200 can be compared with the published")
 	fs.Uint32Var(&f.seed, "seed", 0, "seed of arrivals and prompts; only 0 can be compared with the published")
 	fs.IntVar(&f.repeat, "repeat", 1, "how many times to run the whole list of cells")
@@ -203,6 +207,9 @@ func (f *mooncakeFlags) config(changed func(flag string) bool) (bench.Config, er
 		if f.proxy == "" {
 			cfg.System = map[string]any{"profile": p, "link": f.link, "rail": f.rails.String()}
 			h := hardware{profile: f.profile, costs: p, link: f.link, rails: f.rails, blocks: f.blocks, warmMiB: f.warm}
+			if !changed("kv-warm-mib") && f.clock != "virtual" {
+				h.warmMiB, f.less = fitWarm(h.pair())
+			}
 			cfg.Start = embedded(h, &f.log)
 			if f.clock != "virtual" && len(bad) == 0 {
 				fields.Check("", h.pair().Validate())

@@ -19,6 +19,7 @@ import (
 type ownFlags struct {
 	rails     rails.Specs
 	warm      int
+	less      string // why warm is less than its default; empty if it is not
 	collector string // of the proxy's spans; none if empty
 }
 

@@ -55,6 +55,9 @@ or results could not be written; 2 bad flags; 130 interrupted.`,
 				return err
 			}
 			cfg.Stdout, cfg.Progress, cfg.Terminal = cmd.OutOrStdout(), cmd.ErrOrStderr(), terminal && !f.quiet
+			if f.own.less != "" {
+				cmd.PrintErrln(f.own.less)
+			}
 			return config.Named(serve.Run(cmd.Context(), cfg), serveNames)
 		},
 	}

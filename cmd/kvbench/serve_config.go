@@ -52,7 +52,7 @@ func (f *serveFlags) config(fs *pflag.FlagSet) (serve.Config, error) {
 		f.load.spec.Compat = ""
 	}
 	cfg.Setup.Backend = f.server.client.Backend
-	cfg.Setup.Compat, cfg.Setup.Command, cfg.Setup.Config = f.load.spec.Compat, masked(os.Args), resolved(fs)
+	cfg.Setup.Compat, cfg.Setup.Command = f.load.spec.Compat, masked(os.Args)
 
 	f.load.spec.TokenIDs = f.server.client.TokenIDs
 	f.load.spec.Chat = strings.HasSuffix(f.server.client.Backend, "-chat")
@@ -67,6 +67,7 @@ func (f *serveFlags) config(fs *pflag.FlagSet) (serve.Config, error) {
 	}
 	f.load.settle(changed, &bad)
 	f.target(&cfg, fs, &bad)
+	cfg.Setup.Config = resolved(fs)
 	cfg.Load = f.load.spec
 	f.search.config(&cfg, &bad)
 	return cfg, command.Check(bad, cfg.Validate(), serveNames)
@@ -191,6 +192,9 @@ func (f *serveFlags) target(cfg *serve.Config, fs *pflag.FlagSet, bad *config.Fa
 			if changed(flag) && f.clock == "real" {
 				bad.Check("--"+flag, errors.New("it is modelled: the daemons of this machine have its own network; use --clock virtual, or --rail for several NICs"))
 			}
+		}
+		if !changed("kv-warm-mib") {
+			f.own.warm, f.own.less = fitWarm(f.cluster.daemons(&f.own, f.log))
 		}
 		daemons := f.cluster.daemons(&f.own, f.log)
 		if len(*bad) == 0 {

@@ -125,7 +125,7 @@ func (f *serveFlags) groups() []command.Group {
 			f.cluster.register(fs)
 			setDefault(fs, "link", "tcp")
 			fs.Var(&f.own.rails, "rail", "what moves the bytes of a cluster that is started: 127.0.0.1:0 for TCP sockets, cma for one copy from memory to memory, or others that kvbench transfer knows")
-			fs.IntVar(&f.own.warm, "kv-warm-mib", warmMiB, "MiB of each KV pool of a cluster that is started to have in memory before the load; 0 for none")
+			fs.IntVar(&f.own.warm, "kv-warm-mib", warmMiB, "MiB of each KV pool of a cluster that is started to have in memory before the load, the default as far as there is memory; 0 for none")
 		}),
 	}
 }
