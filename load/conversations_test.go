@@ -31,9 +31,10 @@ func asked(all List) (lines []string) {
 	return lines
 }
 
-func compareAsked(t *testing.T, all List, want ...string) {
+// compareLines compares requests in short, as asked or told has them.
+func compareLines(t *testing.T, got []string, want ...string) {
 	t.Helper()
-	if got := asked(all); !slices.Equal(got, want) {
+	if !slices.Equal(got, want) {
 		t.Errorf("\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
@@ -43,8 +44,8 @@ func compareAsked(t *testing.T, all List, want ...string) {
 func TestConversations(t *testing.T) {
 	s := Spec{Kind: "conversation", File: "testdata/conversations.jsonl", Rate: math.Inf(1), Burstiness: 1, Speed: 1, Vocab: 5000}
 	all, _ := collected(t, s)
-	compareAsked(
-		t, all,
+	compareLines(
+		t, asked(all),
 		"a system: Be brief. / user: What is a block? -> 12",
 		"a [0] +1.5s user: And a page?\nIn one word. -> 3",
 		"7 system: Be kind. / user: Hello -> 3",
@@ -60,8 +61,8 @@ func TestConversations(t *testing.T) {
 	}
 	s.Recorded, s.Requests = true, 4
 	all, _ = collected(t, s)
-	compareAsked(
-		t, all,
+	compareLines(
+		t, asked(all),
 		"a system: Be brief. / user: What is a block? -> 12",
 		"a system: Be brief. / user: What is a block? / user: And a page?\nIn one word. -> 3",
 		"7 system: Be kind. / user: Hello -> 3",
@@ -80,8 +81,8 @@ func TestConversations(t *testing.T) {
 		Conversations: Conversations{MaxTurns: 1, Offset: 7}, MaxDelay: time.Second,
 	}
 	all, l := collected(t, s)
-	compareAsked(
-		t, all,
+	compareLines(
+		t, asked(all),
 		"s user: One -> 9", "m 300 tokens -> 40", "3 64 tokens -> 8", "a system: Be brief. / user: What is a block? -> 12", "7 system: Be kind. / user: Hello -> 9",
 	)
 	if len(all[0].Prompt) == 0 || all[4].At != 2*time.Second || l.End != 2500*time.Millisecond {
@@ -113,8 +114,8 @@ func TestConversationTimes(t *testing.T) {
 func TestAgenticTrace(t *testing.T) {
 	s := Spec{Kind: "agentic-trace", Compat: CompatSGLang, File: "testdata/agentic_trace.json", Rate: 4, Burstiness: 1, OutputLen: 220, Vocab: 9, Seed: 42}
 	all, l := collected(t, s)
-	compareAsked(
-		t, all,
+	compareLines(
+		t, asked(all),
 		"1 system: You are a coding agent. / user: Fix the test. -> 220",
 		"1 [0] +0s tool: FAIL: TestQueue -> 220",
 		"1 [1] +0s tool: ok -> 220",
@@ -126,8 +127,8 @@ func TestAgenticTrace(t *testing.T) {
 	}
 	s.Conversations = Conversations{MaxTurns: 2, Offset: 3}
 	all, _ = collected(t, s)
-	compareAsked(
-		t, all,
+	compareLines(
+		t, asked(all),
 		"1 user: Write a test. -> 220",
 		"2 system: You are a coding agent. / user: Fix the test. -> 220",
 		"2 [1] +0s tool: FAIL: TestQueue -> 220",

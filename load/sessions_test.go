@@ -24,20 +24,13 @@ func told(all List) (lines []string) {
 	return lines
 }
 
-func compareTold(t *testing.T, all List, want ...string) {
-	t.Helper()
-	if got := told(all); !slices.Equal(got, want) {
-		t.Errorf("\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-	}
-}
-
 // TestWekaLoad: calls wait for what they waited for, prompts share the blocks of their ids
 // and no more, and not those of another session.
 func TestWekaLoad(t *testing.T) {
 	s := Spec{Kind: "weka", File: "testdata/agents/weka.jsonl", Rate: math.Inf(1), Burstiness: 1, Speed: 1, Vocab: 5000}
 	all, _ := collected(t, s)
-	compareTold(
-		t, all,
+	compareLines(
+		t, told(all),
 		"0s 200+40",
 		"0s 100+30 after [0] +550ms",
 		"0s 130+20 after [0] +600ms",
@@ -65,8 +58,8 @@ func TestWekaLoad(t *testing.T) {
 	// Twice as fast, no longer than 2 s, and the second session comes later.
 	s.Speed, s.MaxDelay, s.Rate, s.ArrivalMode, s.Burstiness = 2, 2*time.Second, 0.5, ArrivalNormalized, math.Inf(1)
 	all, _ = collected(t, s)
-	compareTold(
-		t, all,
+	compareLines(
+		t, told(all),
 		"2s 200+40",
 		"0s 100+30 after [0] +275ms",
 		"0s 130+20 after [0] +300ms",
@@ -87,8 +80,8 @@ func TestWekaLoad(t *testing.T) {
 func TestSpansLoad(t *testing.T) {
 	s := Spec{Kind: "otel", File: "testdata/agents/otlp.jsonl", Speed: 1, Vocab: 5000}
 	all, _ := collected(t, s)
-	compareTold(
-		t, all,
+	compareLines(
+		t, told(all),
 		"0s 300+50",
 		"0s 100+20 after [0] +200ms",
 		"0s 70+30 after [0 1] +900ms continues",
@@ -100,8 +93,8 @@ func TestSpansLoad(t *testing.T) {
 	recorded := s
 	recorded.Recorded = true
 	whole, _ := collected(t, recorded)
-	compareTold(
-		t, whole,
+	compareLines(
+		t, told(whole),
 		"0s 300+50",
 		"0s 100+20 after [0] +200ms",
 		"0s 420+30 after [1] +900ms",
@@ -116,8 +109,8 @@ func TestSpansLoad(t *testing.T) {
 // not.
 func TestTraceLabLoad(t *testing.T) {
 	all, _ := collected(t, Spec{Kind: "tracelab", File: "testdata/agents/tracelab.jsonl", Speed: 1, Vocab: 5000})
-	compareTold(
-		t, all,
+	compareLines(
+		t, told(all),
 		"0s 1000+50",
 		"0s 300+20 after [0] +1s",
 		"0s 150+40 after [0 1] +4.5s continues",
@@ -173,8 +166,8 @@ func TestSessionsMerge(t *testing.T) {
 		spanLine("b", "b1", 100*ms, 200*ms, 11)+spanLine("b", "b2", 350*ms, 450*ms, 21)+spanLine("c", "c1", 5000*ms, 5001*ms, 12))
 	s := Spec{Kind: "otel", File: file, Speed: 1, Vocab: 5000}
 	all, _ := collected(t, s)
-	compareTold(
-		t, all,
+	compareLines(
+		t, told(all),
 		"0s 10+5",
 		"100ms 11+5",
 		"0s 5+5 after [1] +150ms continues",
@@ -185,8 +178,8 @@ func TestSessionsMerge(t *testing.T) {
 	// At a rate each session begins when it comes.
 	s.Untimed, s.Rate, s.Burstiness, s.ArrivalMode, s.Compat = true, 1, math.Inf(1), ArrivalLegacy, CompatVLLM
 	all, l := collected(t, s)
-	compareTold(
-		t, all,
+	compareLines(
+		t, told(all),
 		"0s 10+5",
 		"300ms 20+5",
 		"0s 5+5 after [1 0] +100ms continues",
