@@ -39,21 +39,6 @@ var traceKind = Kind{
 
 func validSpeed(v float64) bool { return v > 0 && !math.IsInf(v, 0) }
 
-// ScanTraceFile looks through the first n requests of a trace in a file, or all of them
-// if n is 0. One without requests is an error; errors name the file and the line.
-func ScanTraceFile(path string, n int) (requests, longest int, err error) {
-	f, err := records.Open(path)
-	if err != nil {
-		return 0, 0, err
-	}
-	defer f.Close()
-	requests, longest, err = ScanTrace(path, f, n)
-	if err == nil && requests == 0 {
-		err = fmt.Errorf("%q: it has no requests", path)
-	}
-	return requests, longest, err
-}
-
 // TraceBlock is the number of tokens that a hash of a trace stands for.
 const TraceBlock = 512
 
@@ -105,26 +90,6 @@ type traceLine struct {
 // Limit ends the load after n requests.
 func (t *Trace) Limit(n int) { t.left = n }
 
-// ScanTrace looks through the first n requests of a trace, or all if n is 0: how
-// many there are, and the most tokens that one has, prompt and output together.
-func ScanTrace(name string, r io.Reader, n int) (requests, longest int, err error) {
-	t, err := NewTrace(name, r, 1, 1)
-	if err != nil {
-		return 0, 0, err
-	}
-	if n > 0 {
-		t.Limit(n)
-	}
-	for {
-		l, err := t.next()
-		if l == nil || err != nil {
-			return requests, longest, err
-		}
-		requests++
-		longest = max(longest, int(*l.InputLength)+int(*l.OutputLength))
-	}
-}
-
 // Close closes what the trace is read from, if it is a file or the like.
 func (t *Trace) Close() error {
 	if c, ok := t.from.(io.Closer); ok {
@@ -161,7 +126,11 @@ func (t *Trace) next() (*traceLine, error) {
 func (t *Trace) scan() (*traceLine, error) {
 	for t.left != 0 && t.lines.Scan() {
 		t.line++
-		text := bytes.TrimSpace(t.lines.Bytes())
+		text := t.lines.Bytes()
+		if t.line == 1 { // a byte order mark may be before it
+			text = bytes.TrimPrefix(text, []byte("\ufeff"))
+		}
+		text = bytes.TrimSpace(text)
 		if len(text) == 0 {
 			continue
 		}

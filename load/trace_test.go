@@ -33,7 +33,7 @@ func TestTraceNumbers(t *testing.T) {
 			t.Errorf("%v, %d + %d tokens, %v, %v: want %+v", r.At, len(r.Prompt), r.MaxTokens, ok, err, want)
 		}
 	}
-	if n, longest, err := ScanTrace("t.jsonl", strings.NewReader(text), 0); n != 3 || longest != 11 || err != nil {
+	if n, longest, err := (Spec{Kind: Traced, File: written(t, text), Speed: 1, Vocab: 9}).Scan(); n != 3 || longest != 11 || err != nil {
 		t.Errorf("%d requests, the longest %d, %v", n, longest, err)
 	}
 }

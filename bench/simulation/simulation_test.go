@@ -242,9 +242,9 @@ func TestSimulateFiles(t *testing.T) {
 	}
 	s := simulation(t)
 	var err error
-	s.Load = load.Spec{Kind: load.Traced, File: trace, Speed: 1}
+	s.Load = load.Spec{Kind: load.Traced, File: trace, Speed: 1, Vocab: 9}
 	var longest int
-	if s.Load.Requests, longest, err = load.ScanTraceFile(trace, 0); err != nil || s.Load.Requests != 3 || longest != 20004 {
+	if s.Load.Requests, longest, err = s.Load.Scan(); err != nil || s.Load.Requests != 3 || longest != 20004 {
 		t.Fatalf("%+v, %v", s.Load, err)
 	}
 	s.PrefixCaching = true

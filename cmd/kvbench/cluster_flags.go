@@ -41,7 +41,7 @@ func (f *clusterFlags) register(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.RPC, "rpc", sim.DefaultRPC, "what a control message takes, between proxy and node or two nodes; 0: nothing")
 	fs.BoolVar(&c.PrefixCaching, "enable-prefix-caching", false, "reuse the KV blocks of equal prompt prefixes (default: with --trace)")
 	fs.IntVar(&c.KVBlocks, "kv-blocks", 0, "KV blocks of a node (default: the profile's GPU memory)")
-	fs.IntVar(&c.MaxModelLen, "max-model-len", 0, "longest prompt and output together (default: the profile's; with --trace as long as the trace needs and the pool holds)")
+	fs.IntVar(&c.MaxModelLen, "max-model-len", 0, "longest prompt and output together (default: the profile's, and of a load from a file as long as it needs and the pool holds)")
 	command.Positive(fs, "nics", "kv-blocks", "max-model-len")
 }
 

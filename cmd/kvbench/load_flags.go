@@ -14,7 +14,9 @@ import (
 
 	"kvferry/command"
 	"kvferry/config"
+	"kvferry/engine"
 	"kvferry/load"
+	"kvferry/tokenizer"
 )
 
 // loadFlags say what is asked, and when. kvbench serve and kvbench simulate have them alike.
@@ -260,15 +262,31 @@ func (f *loadFlags) texts() bool { return f.spec.Tokenizer != nil || f.spec.Text
 // turns reports whether some requests go on with the answers to others.
 func (f *loadFlags) turns() bool { return f.spec.Reads("MaxDelay") || f.spec.SharedPrefix.Turns > 1 }
 
-// scan looks through the file of a trace: how many requests it has, and how long the longest
-// is. It may take a while.
-func (f *loadFlags) scan(bad *config.Faults) (longest int) {
+// scan goes through a load from a file: how many requests it has, and how long the longest is,
+// where prompts that are texts are counted by the cluster's own tokenizer. It may take a while.
+func (f *loadFlags) scan(p *engine.Profile, bad *config.Faults) (longest int) {
 	l := &f.spec
-	if l.Kind != load.Traced || l.File == "" || len(*bad) > 0 {
+	if l.File == "" || len(*bad) > 0 {
 		return 0
 	}
-	var err error
-	l.Requests, longest, err = load.ScanTraceFile(l.File, l.Requests)
-	bad.Check("--trace", err)
+	scanned := *l
+	scanned.Vocab = p.Vocab
+	if scanned.Tokenizer == nil && f.texts() {
+		var err error
+		scanned.Tokenizer, err = tokenizer.Own(p.Vocab)
+		bad.Check("--tokenizer", err)
+	}
+	if scanned.Validate() != nil {
+		return 0 // whoever validates the configuration says why
+	}
+	flag := "--dataset-path"
+	if f.trace != "" {
+		flag = "--trace"
+	}
+	requests, longest, err := scanned.Scan()
+	bad.Check(flag, err)
+	if l.Kind == load.Traced {
+		l.Requests = requests
+	}
 	return longest
 }

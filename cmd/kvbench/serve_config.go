@@ -186,7 +186,7 @@ func (f *serveFlags) target(cfg *serve.Config, fs *pflag.FlagSet, bad *config.Fa
 	if how.Needs.Turns && how.Tokenizer == nil { // answers are ids then, which the next turn goes on with
 		how.Tokenizer, _ = tokenizer.Own(f.cluster.nodes.Profile.Vocab)
 	}
-	f.cluster.nodes.FitLoad(f.load.scan(bad))
+	f.cluster.nodes.FitLoad(f.load.scan(f.cluster.nodes.Profile, bad))
 	real := func() {
 		for _, flag := range []string{"nics", "rpc"} {
 			if changed(flag) && f.clock == "real" {

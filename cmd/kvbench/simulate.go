@@ -130,7 +130,7 @@ func (f *simulateFlags) config(changed func(flag string) bool) (simulation.Confi
 		return cfg, bad.Err("")
 	}
 	cfg.Sweep.ParseNIC = f.cluster.nic
-	f.cluster.nodes.FitLoad(f.load.scan(&bad))
+	f.cluster.nodes.FitLoad(f.load.scan(f.cluster.nodes.Profile, &bad))
 	base.Cluster, base.Load = f.cluster.nodes, f.load.spec
 	cfg.Sweep.Base = base
 	if len(cfg.Sweep.Params) > 0 && len(bad) == 0 {

@@ -1,0 +1,32 @@
+package load
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestScan: of every load from a file the longest request is found, with what it goes on with.
+func TestScan(t *testing.T) {
+	const rows = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.0,374,44\n2023-11-16 18:15:50.0,5000,10\n"
+	for _, c := range []struct {
+		spec              Spec
+		requests, longest int
+	}{
+		{Spec{Kind: Traced, File: written(t, goodTrace), Speed: 1}, 2, 1543},
+		{Spec{Kind: "timed_trace", File: written(t, goodTrace), Speed: 1, TimedTrace: TimedTrace{ChunkSize: 512, SecMultiplier: 0.001}}, 2, 1543},
+		{Spec{Kind: "azure", File: written(t, rows), Speed: 1}, 2, 5010},
+		{Spec{Kind: "azure", File: written(t, rows), Speed: 1, Requests: 1}, 1, 418},
+		{Spec{Kind: "mooncake", File: written(t, goodTrace), Mooncake: Mooncake{Slowdown: 1, Rounds: 1}}, 2, 0}, // texts
+		{Spec{Kind: "conversation", File: "testdata/conversations.jsonl", Speed: 1, Rate: 1, Burstiness: 1}, 9, 300 + 40 + 150 + 20},
+		{Spec{Kind: "weka", File: "testdata/agents/weka.jsonl", Speed: 1, Rate: 1, Burstiness: 1}, 8, 360},
+		{Spec{Kind: "otel", File: "testdata/agents/otlp.jsonl", Speed: 1}, 4, 300 + 50 + 70 + 30},
+	} {
+		c.spec.Vocab = 100
+		if n, longest, err := c.spec.Scan(); n != c.requests || longest != c.longest || err != nil {
+			t.Errorf("%s: %d requests, the longest %d, %v; want %d and %d", c.spec.Kind, n, longest, err, c.requests, c.longest)
+		}
+	}
+	if _, _, err := (Spec{Kind: "azure", File: written(t, "TIMESTAMP,ContextTokens,GeneratedTokens\n"), Speed: 1, Vocab: 9}).Scan(); err == nil || !strings.Contains(err.Error(), "it has no requests") {
+		t.Errorf("an empty trace: %v", err)
+	}
+}
