@@ -12,6 +12,7 @@ type (
 	Sonnet           = dataset.Sonnet
 	PrefixRepetition = dataset.PrefixRepetition
 	SharedPrefix     = dataset.SharedPrefix
+	Bench            = dataset.Bench
 )
 
 // ofTool is a kind whose requests are a tool's: SGLang's if Compat says so, vLLM's if not.
@@ -92,6 +93,27 @@ var (
 		About: "lengths drawn from the GPT-4 rows of the BurstGPT trace (CSV)",
 		Reads: []string{"File", "Seed", "Tokenizer"},
 	}, dataset.VLLMBurstGPT, dataset.VLLMBurstGPT)
+
+	specBenchKind = ofTool(Kind{
+		Name:  SpecBenchName,
+		About: "questions of Spec-Bench (question.jsonl)",
+		Reads: []string{"File", "Seed", "SpecBench", "DisableShuffle", "NoOversample"},
+		Texts: true,
+	}, dataset.VLLMSpecBench, dataset.VLLMSpecBench)
+
+	speedBenchKind = ofTool(Kind{
+		Name:  SpeedBenchName,
+		About: "questions of SPEED-Bench: of vLLM's folder, or with --compat sglang of a file",
+		Reads: []string{"File", "Seed", "SpeedBench", "Custom.SkipChatTemplate", "DisableShuffle", "NoOversample"},
+		Texts: true,
+	}, dataset.VLLMSpeedBench, dataset.SGLangSpeedBench)
+
+	longBenchKind = ofTool(Kind{
+		Name:  LongBenchName,
+		About: "documents and questions of LongBench v2 (JSON)",
+		Reads: []string{"File", "Seed", "ShareGPT"},
+		Texts: true,
+	}, dataset.SGLangLongBench, dataset.SGLangLongBench)
 )
 
 // dataset is the Spec as package dataset reads it.
@@ -101,6 +123,7 @@ func (s Spec) dataset() dataset.Spec {
 		RangeRatio: s.RangeRatio, OutputRatio: s.OutputRatio, Vocab: s.Vocab,
 		DisableShuffle: s.DisableShuffle, NoOversample: s.NoOversample, TokenIDs: s.TokenIDs, PromptSuffix: s.PromptSuffix, ChatTemplate: s.ChatTemplate, Chat: s.Chat,
 		ShareGPT: s.ShareGPT, Custom: s.Custom, Sonnet: s.Sonnet, PrefixRepetition: s.PrefixRepetition, SharedPrefix: s.SharedPrefix,
+		SpecBench: s.SpecBench, SpeedBench: s.SpeedBench,
 	}
 	if s.Tokenizer != nil {
 		d.Tokenizer = s.Tokenizer
@@ -131,7 +154,7 @@ func (r *rows) Next() (Request, bool, error) {
 	if !ok || err != nil {
 		return Request{}, false, err
 	}
-	next := Request{Prompt: d.Prompt, Text: d.Text, MaxTokens: d.MaxTokens, MayStop: d.MayStop, Group: d.Group, Continues: d.Continues}
+	next := Request{Prompt: d.Prompt, Text: d.Text, MaxTokens: d.MaxTokens, MayStop: d.MayStop, Group: d.Group, Routing: d.Routing, Continues: d.Continues}
 	if d.Continues {
 		next.After = []int{r.n - 1}
 	}

@@ -23,6 +23,7 @@ func ofKind(t *testing.T, kind string) (load.Spec, loadtest.Bounds) {
 		Sonnet:           load.Sonnet{InputLen: 300, OutputLen: 30, PrefixLen: 100},
 		PrefixRepetition: load.PrefixRepetition{PrefixLen: 100, SuffixLen: 30, Prefixes: 10, OutputLen: 30},
 		SharedPrefix:     load.SharedPrefix{Groups: 20, PromptsPerGroup: 50, SystemPromptLen: 200, QuestionLen: 20, OutputLen: 30, RangeRatio: 0.5, Turns: 1},
+		SpecBench:        load.Bench{OutputLen: 30}, SpeedBench: load.Bench{OutputLen: 30, Subset: "throughput_1k"},
 	}
 	b := loadtest.Bounds{Requests: requests, Prompt: 1200, MaxTokens: 30, Vocab: vocab}
 	switch kind {
@@ -39,6 +40,12 @@ func ofKind(t *testing.T, kind string) (load.Spec, loadtest.Bounds) {
 		s.File, b.MaxTokens = sample("burstgpt.csv"), 230
 	case load.PrefixRepetitionName, load.SharedPrefixName:
 		b.Held = true
+	case load.SpecBenchName:
+		s.File, b.Texts, b.Held = sample("spec_bench.jsonl"), true, true
+	case load.SpeedBenchName:
+		s.File, b.Texts, b.Held = sample("speed_bench"), true, true
+	case load.LongBenchName:
+		s.File, b.Texts, b.Held, b.Requests = sample("longbench.jsonl"), true, true, 8
 	}
 	return s, b
 }
@@ -65,6 +72,10 @@ func TestKindsOfTools(t *testing.T) {
 		}},
 		{load.CustomName, load.CompatVLLM, func(s *load.Spec, b *loadtest.Bounds) {
 			s.Tokenizer, s.Custom.OutputLen, b.Texts = pieces, 9, false
+		}},
+		{load.SpecBenchName, "", func(s *load.Spec, b *loadtest.Bounds) { s.Tokenizer, b.Texts = pieces, false }},
+		{load.SpeedBenchName, load.CompatSGLang, func(s *load.Spec, b *loadtest.Bounds) {
+			s.File, s.Tokenizer, b.Texts = sample("speed_bench/throughput_1k.jsonl"), pieces, false
 		}},
 		{load.SonnetName, "", func(s *load.Spec, _ *loadtest.Bounds) { s.Sonnet.Legacy, s.Chat = true, true }},
 		{load.BurstGPTName, "", func(s *load.Spec, _ *loadtest.Bounds) { s.Tokenizer, s.Requests = pieces, 10 }},
@@ -147,6 +158,8 @@ func TestNotes(t *testing.T) {
 		{load.CustomName, "", func(s *load.Spec) { s.NoOversample = true }, "so there are 12 requests and not 1000"},
 		{load.BurstGPTName, "", nil, "some are asked more than once"},
 		{load.PrefixRepetitionName, "", func(s *load.Spec) { s.Requests = 1003 }, "the other 3 of 1003 are not asked"},
+		{load.SpeedBenchName, load.CompatSGLang, func(s *load.Spec) { s.File = sample("speed_bench/throughput_1k.jsonl") }, "has 30 questions, so they are asked again"},
+		{load.LongBenchName, "", nil, "so there are 8 requests and not 1000"},
 		{load.SharedPrefixName, "", func(s *load.Spec) { s.Requests = 99 }, "1000 requests: groups x prompts x turns"},
 	} {
 		s, _ := ofKind(t, c.kind)
@@ -192,9 +205,28 @@ func TestSharedPrefixTurns(t *testing.T) {
 			t.Errorf("request %d of %s begins with %q, others with %q", i, r.Group, system, had)
 		}
 		systems[r.Group] = system
+		if r.Routing != "" {
+			t.Errorf("request %d has the routing key %q, which nobody asked for", i, r.Routing)
+		}
 	}
 	if len(systems) != 3 {
 		t.Errorf("%d groups", len(systems))
+	}
+	// A key for each group, of all its turns.
+	s.SharedPrefix.RoutingKey = true
+	if l, err = s.Open(); err != nil {
+		t.Fatal(err)
+	}
+	keys := map[string]string{}
+	for i, want := range all {
+		r, _, err := l.Next()
+		if had := keys[r.Routing]; err != nil || r.Routing == "" || had != "" && had != r.Group || r.Text != want.Text {
+			t.Errorf("request %d of %s, %v: routing key %q, which is %s's", i, r.Group, err, r.Routing, had)
+		}
+		keys[r.Routing] = r.Group
+	}
+	if len(keys) != 3 {
+		t.Errorf("routing keys %v", keys)
 	}
 }
 
@@ -244,6 +276,15 @@ func TestDatasetFaults(t *testing.T) {
 		{load.PrefixRepetitionName, "", func(s *load.Spec) { s.Requests = 9 }, "Requests: 9: use as many as there are prefixes, 10"},
 		{load.PrefixRepetitionName, "", func(s *load.Spec) { s.PrefixRepetition = load.PrefixRepetition{Prefixes: 1, OutputLen: 1} }, "prompts would be empty"},
 		{load.PrefixRepetitionName, "", func(s *load.Spec) { s.Requests = 1 << 30 }, "tokens, which are all in memory: use 536870912 at most"},
+		{load.SpecBenchName, "", func(s *load.Spec) { s.SpecBench.Category = "art" }, "spec_bench.jsonl\": it has no question of category \"art\""},
+		{load.SpecBenchName, "", func(s *load.Spec) { s.File = file("\n") }, "it has no questions"},
+		{load.SpecBenchName, "", func(s *load.Spec) { s.File = file("{\"turns\": []}") }, "f.jsonl:1: turns[0] is missing"},
+		{load.SpeedBenchName, "", func(s *load.Spec) { s.SpeedBench.Subset = "all" }, "SpeedBench.Subset: \"all\": use qualitative, throughput_1k"},
+		{load.SpeedBenchName, "", func(s *load.Spec) { s.SpeedBench.Subset = "qualitative" }, "qualitative.jsonl\": there is no such file"},
+		{load.SpeedBenchName, load.CompatSGLang, func(s *load.Spec) { s.SpeedBench.Category = "coding" }, "SpeedBench.Category: \"coding\": use low_entropy, mixed or high_entropy"},
+		{load.LongBenchName, "", func(s *load.Spec) { s.File = "x.parquet" }, "Parquet is not read here"},
+		{load.LongBenchName, "", func(s *load.Spec) { s.File = file("{\"context\": \"a\", \"question\": 5}") }, "f.jsonl:1: question is missing"},
+		{load.LongBenchName, "", func(s *load.Spec) { s.ShareGPT.ContextLen = 5 }, "of 8 questions none is short enough for --sharegpt-context-len"},
 		{load.CustomName, "", func(s *load.Spec) { s.File = file("{\"prompt\": \"\", \"output_tokens\": 1}") }, "f.jsonl:1: prompt: empty"},
 		{load.SharedPrefixName, "", func(s *load.Spec) { s.SharedPrefix = load.SharedPrefix{RangeRatio: 2, ZipfAlpha: -1} }, "SharedPrefix.RangeRatio: 2: use 0 to 1"},
 		{load.SharedPrefixName, "", func(s *load.Spec) { s.SharedPrefix.ZipfAlpha = -1 }, "SharedPrefix.ZipfAlpha: -1: use more than 0"},

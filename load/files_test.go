@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -72,12 +73,74 @@ var fromFile = map[string]func(t *testing.T) (load.Spec, loadtest.Bounds){
 			return ",[" + turn + "]"
 		})}, loadtest.Bounds{Requests: requests, MaxTokens: 5, Texts: true}
 	},
+	"openai": func(t *testing.T) (load.Spec, loadtest.Bounds) {
+		return load.Spec{Rate: 10, Burstiness: 1, Vocab: vocab, File: lines(t, "", func(i int) string {
+			return fmt.Sprintf(`{"messages": [{"role": "user", "content": "What is %d?"}], "max_tokens": 30}`, i)
+		})}, loadtest.Bounds{Requests: requests, MaxTokens: 30, Texts: true}
+	},
 	"multi-turn": func(*testing.T) (load.Spec, loadtest.Bounds) {
 		return load.Spec{
 			Requests: requests / 4, Rate: 10, Burstiness: 1, InputLen: 500, OutputLen: 30, PrefixLen: 50, Vocab: vocab,
 			MultiTurn: load.MultiTurn{MinTurns: 4, MaxTurns: 4, MaxThink: time.Second, ContextLen: 50},
 		}, loadtest.Bounds{Requests: requests, Prompt: 600, MaxTokens: 30, Vocab: vocab}
 	},
+}
+
+// TestMarks: a file that another system has written, with a byte order mark, CRLF and empty lines
+// at the end, is the same load, whatever its format.
+func TestMarks(t *testing.T) {
+	n := 0
+	for _, k := range load.Kinds() {
+		s, _ := ofKind(t, k.Name)
+		if of := fromFile[k.Name]; of != nil {
+			s, _ = of(t)
+		}
+		if s.Kind = k.Name; s.File == "" || k.Name == load.SonnetName { // a poem is text: it is asked as it stands
+			continue
+		}
+		file := &s.File
+		if k.Name == load.SpeedBenchName { // a folder
+			s.Compat, s.File = load.CompatSGLang, sample("speed_bench/throughput_1k.jsonl")
+		}
+		want, err := collected(s)
+		if err != nil || len(want) == 0 {
+			t.Errorf("%s: %d requests, %v", k.Name, len(want), err)
+			continue
+		}
+		text, err := os.ReadFile(*file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		*file = filepath.Join(t.TempDir(), "file")
+		if err := os.WriteFile(*file, []byte("\ufeff"+strings.ReplaceAll(strings.TrimSpace(string(text)), "\n", "\r\n")+"\r\n\r\n\r\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got, err := collected(s)
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %d requests, %v; want the same %d", k.Name, len(got), err, len(want))
+		}
+		n++
+	}
+	if n < 14 {
+		t.Errorf("%d kinds read a file", n)
+	}
+}
+
+// collected are the first 50 requests of a load.
+func collected(s load.Spec) (all load.List, err error) {
+	l, err := s.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	for len(all) < 50 {
+		r, ok, err := l.Next()
+		if !ok || err != nil {
+			return all, err
+		}
+		all = append(all, r)
+	}
+	return all, nil
 }
 
 // lines writes a file of as many lines as there are requests, below a first one.

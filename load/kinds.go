@@ -20,6 +20,10 @@ func Kinds() []Kind {
 		prefixRepetitionKind,
 		sharedPrefixKind,
 		burstGPTKind,
+		specBenchKind,
+		speedBenchKind,
+		longBenchKind,
+		openAIKind,
 		traceKind,
 		timedTraceKind,
 		mooncakeKind,
@@ -51,8 +55,20 @@ const (
 	PrefixRepetitionName = "prefix_repetition"
 	SharedPrefixName     = "generated-shared-prefix"
 	BurstGPTName         = "burstgpt"
+	SpecBenchName        = "spec_bench"
+	SpeedBenchName       = "speed_bench"
+	LongBenchName        = "longbench_v2"
 	Traced               = "trace"
 )
+
+// elsewhere are the tools' datasets that are no load here, and why.
+var elsewhere = map[string]string{
+	"random-mm": media, "custom-image": media, "custom-audio": media, "custom-mm": media, "image": media, "mmmu": media,
+	"random-rerank": "a reranker generates nothing: loads here are of models that do",
+	"hf":            "nothing is downloaded here: save the prompts as JSON lines, and use custom with --dataset-path",
+}
+
+const media = "images and sound are not sent here: loads are text or tokens"
 
 // A Kind is a sort of load that a command line can name.
 type Kind struct {
@@ -101,6 +117,8 @@ type Spec struct {
 	Sonnet           Sonnet
 	PrefixRepetition PrefixRepetition
 	SharedPrefix     SharedPrefix
+	SpecBench        Bench
+	SpeedBench       Bench
 
 	File  string  // of a trace or a dataset; Requests 0 takes all of it
 	Speed float64 // of a trace: at 2 requests come twice as fast
@@ -181,17 +199,30 @@ const (
 	CompatSGLang = "sglang"
 )
 
+// plain is a name as it is compared: vLLM writes its names with an underscore, SGLang with a
+// hyphen.
+func plain(name string) string { return strings.ReplaceAll(name, "_", "-") }
+
+// NameOf is the name of a kind as Names has it, however it is written; of what is no kind, that.
+func NameOf(name string) string {
+	if k, err := (Spec{Kind: name}).kind(); err == nil {
+		return k.Name
+	}
+	return name
+}
+
 func (s Spec) kind() (Kind, error) {
 	name := s.Kind
 	if name == "" {
 		name = Random
 	}
-	// vLLM writes its names with an underscore, SGLang with a hyphen.
-	plain := func(name string) string { return strings.ReplaceAll(name, "_", "-") }
 	for _, k := range Kinds() {
 		if plain(k.Name) == plain(name) {
 			return k, nil
 		}
+	}
+	if why, ok := elsewhere[plain(name)]; ok {
+		return Kind{}, fmt.Errorf("%q: %s", name, why)
 	}
 	return Kind{}, fmt.Errorf("%q: there is no such load: use %s", name, strings.Join(Names(), ", "))
 }

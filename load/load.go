@@ -1,6 +1,7 @@
 package load
 
 import (
+	"encoding/json"
 	"io"
 	"math/rand/v2"
 	"time"
@@ -26,6 +27,10 @@ type Request struct {
 	Adapter   string          // the LoRA adapter that is asked for; empty is the model itself
 	Group     string          // whose prefix or conversation it is, for reports and routing; may be empty
 	Worker    int             // which server it goes to, from 0, where there are several (Spec.Workers)
+	Routing   string          // what a router is told by a header to send requests together by; may be empty
+	// Fields are those of an endpoint of chats that are the request's own, by name, as JSON:
+	// its tools, its sampling, and its messages as they stand in a file. Others do not get them.
+	Fields map[string]json.RawMessage
 
 	// After are requests, by their place in the stream, which have to end before this one is
 	// due. They come before it. Then it is due Delay after the last of them has ended, and not

@@ -221,7 +221,7 @@ func TestHeaders(t *testing.T) {
 		Trace: func(r *Record) string { return "00-trace-of-" + r.RequestID },
 	})
 	defer c.Close()
-	records, _, err := collect(t.Context(), c, list(load.Request{ID: "r-7", Text: "x", MaxTokens: 1}, load.Request{ID: "bad\r\nid", Text: "x", MaxTokens: 1}))
+	records, _, err := collect(t.Context(), c, list(load.Request{ID: "r-7", Text: "x", MaxTokens: 1, Routing: "7_2"}, load.Request{ID: "bad\r\nid", Text: "x", MaxTokens: 1}))
 	if err != nil || records[0].Error != "" {
 		t.Fatalf("%+v, %v", records, err)
 	}
@@ -229,7 +229,7 @@ func TestHeaders(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	h := bodies.Headers()[0]
-	for name, want := range map[string]string{"X-Team": "ferry", "User-Agent": "me", "X-Request-Id": "r-7", "Traceparent": "00-trace-of-r-7", "Authorization": "Bearer k", "Content-Type": "application/json"} {
+	for name, want := range map[string]string{"X-Team": "ferry", "User-Agent": "me", "X-Request-Id": "r-7", "Traceparent": "00-trace-of-r-7", "X-SMG-Routing-Key": "7_2", "Authorization": "Bearer k", "Content-Type": "application/json"} {
 		if got := h.Get(name); got != want {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}

@@ -31,6 +31,17 @@ type encoder struct {
 // none.
 func (e *encoder) encode(r *load.Request, before *dispatch.Turn) []byte {
 	b := body{bytes: make([]byte, 0, 256+8*len(r.Prompt)+len(r.Text)+len(r.Text)/8), extra: e.extra}
+	names := e.extraNames
+	if len(r.Fields) > 0 && e.backend.kind == chat { // a request's own come before the user's for all
+		b.extra = maps.Clone(r.Fields)
+		for name, v := range e.extra {
+			if _, own := r.Fields[name]; !own {
+				b.extra[name] = v
+			}
+		}
+		names = slices.Sorted(maps.Keys(b.extra))
+	}
+	extra := b.extra
 	b.bytes = append(b.bytes, '{')
 	if e.backend.kind != generate && b.key("model") { // SGLang's own API has one model
 		model := e.model
@@ -71,10 +82,10 @@ func (e *encoder) encode(r *load.Request, before *dispatch.Turn) []byte {
 			b.bytes = append(b.bytes, "true"...)
 		}
 	}
-	for _, name := range e.extraNames {
+	for _, name := range names {
 		b.extra = nil
 		b.key(name)
-		b.bytes = append(b.bytes, e.extra[name]...)
+		b.bytes = append(b.bytes, extra[name]...)
 	}
 	return append(b.bytes, '}')
 }

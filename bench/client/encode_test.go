@@ -37,6 +37,9 @@ func TestEncode(t *testing.T) {
 	text := load.Request{Text: "hi", MaxTokens: 6}
 	both := load.Request{Text: "hi", Prompt: []kvcache.Token{104, 105}, MaxTokens: 6}
 	adapted := load.Request{Text: "hi", MaxTokens: 6, Adapter: "poet"}
+	own := load.Request{Text: "hi", MaxTokens: 6, Fields: map[string]json.RawMessage{
+		"messages": []byte(`[{"role":"tool"}]`), "temperature": []byte("0.5"), "top_p": []byte("0.1"), "ignore_eos": []byte("false"),
+	}}
 	stops := load.Request{Text: "hi", MaxTokens: 6, MayStop: true}
 	const tail = `,"max_tokens":6,"temperature":0,"ignore_eos":true,"stream":true,"stream_options":{"include_usage":true},"return_breakdown":true}`
 	const chatTail = `,"max_completion_tokens":6,"temperature":0,"ignore_eos":true,"stream":true,"stream_options":{"include_usage":true},"return_breakdown":true}`
@@ -99,6 +102,12 @@ func TestEncode(t *testing.T) {
 			before: &dispatch.Turn{Text: "system: Be brief.\nuser: ls\nassistant:", Messages: []load.Message{{Role: "system", Content: "Be brief."}, {Role: "user", Content: "ls"}}, Answer: dispatch.Answer{Text: "ls /"}},
 			want:   `{"model":"m","messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"ls"},{"role":"assistant","content":"ls /"},{"role":"tool","content":"4 files"}]` + chatTail,
 		},
+		{
+			name: "a chat with fields of its own, before the user's",
+			cfg:  Config{Backend: "openai-chat", Extra: map[string]json.RawMessage{"top_p": []byte("0.9"), "seed": []byte("3")}}, asked: own,
+			want: `{"model":"m","max_completion_tokens":6,"stream":true,"stream_options":{"include_usage":true},"return_breakdown":true,"ignore_eos":false,"messages":[{"role":"tool"}],"seed":3,"temperature":0.5,"top_p":0.1}`,
+		},
+		{name: "which no other endpoint takes", asked: own, want: `{"model":"m","prompt":"hi"` + tail},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.cfg.URL = "http://localhost:1"

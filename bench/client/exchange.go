@@ -19,6 +19,9 @@ import (
 	"kvferry/load/dispatch"
 )
 
+// routingHeader tells SGLang's gateway which requests to send to one worker (load.Request.Routing).
+const routingHeader = "X-SMG-Routing-Key"
+
 var errTimeout = errors.New("the client's timeout")
 
 // buffers are what net/http's answers are read into.
@@ -45,14 +48,14 @@ func (c *Client) complete(ctx context.Context, e *encoder, start time.Duration, 
 		t = c.targets[i]
 		r.Worker = t.base
 	}
-	err := a.end(because(ctx, c.exchange(ctx, t, start, r, body, a)))
+	err := a.end(because(ctx, c.exchange(ctx, t, start, r, s.Routing, body, a)))
 	r.Finish = figure.Seconds(c.clock.Now() - start)
 	c.count(e, r, &s.Request, a)
 	return dispatch.Answer{Tokens: a.ids, Text: string(a.text)}, err
 }
 
 // exchange sends a request and has a take the answer. An error is of the connection, or a's.
-func (c *Client) exchange(ctx context.Context, t *target, start time.Duration, r *Record, body []byte, a *answer) error {
+func (c *Client) exchange(ctx context.Context, t *target, start time.Duration, r *Record, routing string, body []byte, a *answer) error {
 	if !headerValue(r.RequestID) {
 		return faulty(FaultRequest, fmt.Errorf("request id %q: a header has no control characters", r.RequestID))
 	}
@@ -63,12 +66,15 @@ func (c *Client) exchange(ctx context.Context, t *target, start time.Duration, r
 		r.TraceID = traceID(trace)
 	}
 	if c.wire == nil || t.endpoint.Scheme != "http" {
-		return c.exchangeHTTP(ctx, t, r.RequestID, trace, body, a)
+		return c.exchangeHTTP(ctx, t, r.RequestID, trace, routing, body, a)
 	}
 	b := make([]byte, 0, len(t.head)+len(body)+len(r.RequestID)+len(trace)+80)
 	b = append(append(append(b, t.head...), "X-Request-Id: "...), r.RequestID...)
 	if trace != "" {
 		b = append(append(b, "\r\nTraceparent: "...), trace...)
+	}
+	if routing != "" {
+		b = append(append(b, "\r\n"+routingHeader+": "...), routing...)
 	}
 	b = strconv.AppendInt(append(b, "\r\nContent-Length: "...), int64(len(body)), 10)
 	b = append(append(b, "\r\n\r\n"...), body...)
@@ -76,13 +82,16 @@ func (c *Client) exchange(ctx context.Context, t *target, start time.Duration, r
 }
 
 // exchangeHTTP is exchange by net/http: for https, and where there is no package wire.
-func (c *Client) exchangeHTTP(ctx context.Context, t *target, id, trace string, body []byte, a *answer) error {
+func (c *Client) exchangeHTTP(ctx context.Context, t *target, id, trace, routing string, body []byte, a *answer) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, t.endpoint.String(), bytes.NewReader(body))
 	if err != nil {
 		return faulty(FaultRequest, err)
 	}
 	req.GetBody = nil // nothing is sent twice
 	req.Header = withHeader(c.cfg.header(), id, trace)
+	if routing != "" {
+		req.Header.Set(routingHeader, routing)
+	}
 	resp, err := c.http.Do(req)
 	if err != nil {
 		return err

@@ -43,6 +43,14 @@ func (f *loadFlags) registerDatasets(fs *pflag.FlagSet) {
 	fs.BoolVar(&g.Ordered, "gsp-ordered", false, "group by group; shuffled otherwise")
 	fs.StringVar(&f.groups, "gsp-group-distribution", "uniform", "how many requests a group has: uniform (as many each) or zipf (in proportion to 1/rank^alpha)")
 	fs.Float64Var(&g.ZipfAlpha, "gsp-zipf-alpha", 0, "alpha of zipf")
+	fs.BoolVar(&g.RoutingKey, "gsp-send-routing-key", false, "say by the header X-SMG-Routing-Key which requests have the same system prompt")
+	fs.Bool("gsp-fast-prepare", false, "nothing: lengths are counted as requests are sent")
+	_ = fs.MarkHidden("gsp-fast-prepare")
+	fs.IntVar(&l.SpecBench.OutputLen, "spec-bench-output-len", 256, "output tokens")
+	fs.StringVar(&l.SpecBench.Category, "spec-bench-category", "", "of the questions (default: all)")
+	fs.IntVar(&l.SpeedBench.OutputLen, "speed-bench-output-len", 4096, "output tokens (default with --compat sglang: 512)")
+	fs.StringVar(&l.SpeedBench.Category, "speed-bench-category", "", "of the questions (default: all)")
+	fs.StringVar(&l.SpeedBench.Subset, "speed-bench-dataset-subset", "qualitative", "which file of vLLM's folder")
 	fs.Float64Var(&l.Sharing.HitRate, "prefix-hit-rate", 0, "have random prompts begin alike, so that this share of their tokens can come from a prefix cache")
 	fs.IntVar(&l.Sharing.BlockSize, "prefix-block-size", 16, "tokens of a block of that cache")
 	fs.IntVar(&l.Sharing.Groups, "prefix-groups", 1, "how many beginnings there are, which prompts take in turn")
@@ -54,6 +62,8 @@ func (f *loadFlags) registerDatasets(fs *pflag.FlagSet) {
 	fs.IntVar(&m.ContextLen, "context-len", 0, "tokens of a context that each drawn conversation begins with")
 	fs.IntVar(&l.Conversations.MaxTurns, "conversation-max-turns", 0, "turns of a conversation of a file, at most (default: all)")
 	fs.IntVar(&l.Conversations.Offset, "conversation-offset", 0, "conversations of the file to begin behind")
+	alias(fs, "agentic-max-turns", "conversation-max-turns")
+	alias(fs, "dataset-offset", "conversation-offset")
 	fs.DurationVar(&l.MaxDelay, "max-delay", 0, "longest time to keep a turn or an agent's call back after what it follows; 0: as recorded")
 	fs.BoolVar(&l.Recorded, "recorded-answers", false, "go on with the answers that were recorded, not with the server's")
 	t := &l.TimedTrace
@@ -79,6 +89,9 @@ var datasetNames = map[string]string{
 	"SharedPrefix.Groups": "--gsp-num-groups", "SharedPrefix.PromptsPerGroup": "--gsp-prompts-per-group", "SharedPrefix.SystemPromptLen": "--gsp-system-prompt-len",
 	"SharedPrefix.QuestionLen": "--gsp-question-len", "SharedPrefix.OutputLen": "--gsp-output-len", "SharedPrefix.RangeRatio": "--gsp-range-ratio",
 	"SharedPrefix.Turns": "--gsp-num-turns", "SharedPrefix.Ordered": "--gsp-ordered", "SharedPrefix.ZipfAlpha": "--gsp-zipf-alpha",
+	"SharedPrefix.RoutingKey": "--gsp-send-routing-key",
+	"SpecBench.OutputLen":     "--spec-bench-output-len", "SpecBench.Category": "--spec-bench-category",
+	"SpeedBench.OutputLen": "--speed-bench-output-len", "SpeedBench.Category": "--speed-bench-category", "SpeedBench.Subset": "--speed-bench-dataset-subset",
 	"Sharing.HitRate": "--prefix-hit-rate", "Sharing.BlockSize": "--prefix-block-size", "Sharing.Groups": "--prefix-groups",
 	"MultiTurn.MinTurns": "--min-turns", "MultiTurn.MaxTurns": "--max-turns", "MultiTurn.MinThink": "--min-think", "MultiTurn.MaxThink": "--max-think", "MultiTurn.ContextLen": "--context-len",
 	"Conversations.MaxTurns": "--conversation-max-turns", "Conversations.Offset": "--conversation-offset", "MaxDelay": "--max-delay", "Recorded": "--recorded-answers",

@@ -133,6 +133,7 @@ const endless = 1 << 20
 // it has its own.
 func (f *loadFlags) settle(changed func(string) bool, bad *config.Faults) {
 	l := &f.spec
+	l.Kind = load.NameOf(l.Kind)
 	l.Requests = f.numPrompts
 	if l.Custom.OutputLen == -1 {
 		l.Custom.OutputLen = 0 // as the line says

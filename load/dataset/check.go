@@ -2,6 +2,8 @@ package dataset
 
 import (
 	"math"
+	"slices"
+	"strings"
 
 	"kvferry/config"
 )
@@ -95,6 +97,52 @@ func checkCustom(s Spec, bad *config.Faults) {
 		bad.Add("Requests", s.Requests, "use 1 or more, 0 for all")
 	}
 	checkOutput(bad, "Custom.OutputLen", s.Custom.OutputLen, 1)
+}
+
+// checkSpecBench and the two that follow check what is read for files of questions.
+func checkSpecBench(s Spec, bad *config.Faults) {
+	checkFile(s, bad, "name Spec-Bench's question.jsonl (--dataset-path)")
+	checkQuestions(s, bad, "SpecBench.OutputLen", s.SpecBench.OutputLen)
+}
+
+func checkVLLMSpeedBench(s Spec, bad *config.Faults) {
+	checkFile(s, bad, "name the folder that SPEED-Bench's script has prepared (--dataset-path)")
+	checkQuestions(s, bad, "SpeedBench.OutputLen", s.SpeedBench.OutputLen)
+	if !slices.Contains(speedBenchSubsets, s.SpeedBench.Subset) {
+		bad.Add("SpeedBench.Subset", s.SpeedBench.Subset, "use %s", config.Or(speedBenchSubsets))
+	}
+}
+
+func checkSGLangSpeedBench(s Spec, bad *config.Faults) {
+	checkFile(s, bad, "name SPEED-Bench's file (--dataset-path)")
+	checkQuestions(s, bad, "SpeedBench.OutputLen", s.SpeedBench.OutputLen)
+	checkRequests(s, bad)
+	if c := s.SpeedBench.Category; c != "" && !slices.Contains(speedBenchCategories, c) {
+		bad.Add("SpeedBench.Category", c, "use %s, or leave it out for all", config.Or(speedBenchCategories))
+	}
+}
+
+// What SPEED-Bench has: vLLM's files of it, and SGLang's categories.
+var (
+	speedBenchSubsets    = []string{"qualitative", "throughput_1k", "throughput_2k", "throughput_8k", "throughput_16k", "throughput_32k"}
+	speedBenchCategories = []string{"low_entropy", "mixed", "high_entropy"}
+)
+
+func checkQuestions(s Spec, bad *config.Faults, field string, output int) {
+	if s.Requests < 0 {
+		bad.Add("Requests", s.Requests, "use 1 or more, 0 for all")
+	}
+	config.Between(bad, field, output, 1, maxLen)
+}
+
+func checkLongBench(s Spec, bad *config.Faults) {
+	checkRequests(s, bad)
+	checkFile(s, bad, "name LongBench v2's file, of JSON (--dataset-path)")
+	if strings.HasSuffix(s.File, ".parquet") {
+		bad.Add("File", s.File, "Parquet is not read here: write the rows as JSON lines, as pandas' to_json(orient=\"records\", lines=True) does")
+	}
+	checkOutput(bad, "ShareGPT.OutputLen", s.ShareGPT.OutputLen, 1)
+	config.Between(bad, "ShareGPT.ContextLen", s.ShareGPT.ContextLen, 0, maxLen)
 }
 
 func checkSonnet(s Spec, bad *config.Faults) {

@@ -73,7 +73,13 @@ func vllmCustom(s Spec) (Sampled, error) {
 		return Sampled{}, fmt.Errorf("%q: it has no prompts", s.File)
 	}
 	g := seeded(s.Seed)
-	shuffled(s, all, &g)
+	return s.askPrompts(all, &g)
+}
+
+// askPrompts asks prompts in the chat template, in the order of the seed; all of them if there
+// is no number of requests.
+func (s Spec) askPrompts(all []row, g *generators) (Sampled, error) {
+	shuffled(s, all, g)
 	if s.Requests == 0 {
 		s.Requests = len(all)
 	}
@@ -90,7 +96,7 @@ func vllmCustom(s Spec) (Sampled, error) {
 			rows[i].text = text
 		}
 	}
-	return s.asked(rows, &g, "prompts", notes), nil
+	return s.asked(rows, g, "prompts", notes), nil
 }
 
 func readPrompts(s Spec) (all []row, err error) {

@@ -53,6 +53,10 @@ var (
 	SGLangShareGPT       = Sampler{checkSGLangConversations, sglangShareGPT}
 	SGLangCustom         = Sampler{checkSGLangConversations, sglangCustom}
 	SGLangSharedPrefix   = Sampler{checkSharedPrefix, sglangSharedPrefix}
+	VLLMSpecBench        = Sampler{checkSpecBench, vllmSpecBench}
+	VLLMSpeedBench       = Sampler{checkVLLMSpeedBench, vllmSpeedBench}
+	SGLangSpeedBench     = Sampler{checkSGLangSpeedBench, sglangSpeedBench}
+	SGLangLongBench      = Sampler{checkLongBench, sglangLongBench}
 )
 
 // A Spec is what a dataset reads; each says which of it.
@@ -78,6 +82,8 @@ type Spec struct {
 	Sonnet           Sonnet
 	PrefixRepetition PrefixRepetition
 	SharedPrefix     SharedPrefix
+	SpecBench        Bench
+	SpeedBench       Bench
 
 	Vocab     int       // random tokens are below it, where there is no Tokenizer
 	Tokenizer Tokenizer // nil where none is known
@@ -93,6 +99,7 @@ type Request struct {
 	MaxTokens int
 	MayStop   bool
 	Group     string
+	Routing   string
 	Continues bool // the next turn of the conversation of the request before it
 }
 

@@ -22,6 +22,9 @@ type SharedPrefix struct {
 	// ZipfAlpha draws the group of each request with a probability of 1/rank^alpha; at 0
 	// every group has as many.
 	ZipfAlpha float64
+	// RoutingKey has each request say by a header whose system prompt it begins with, so that a
+	// router may send them to one worker.
+	RoutingKey bool
 }
 
 // slot is one conversation.
@@ -36,6 +39,7 @@ type groups struct {
 	systems   [][]Token
 	slots     []slot
 	tokenizer Tokenizer // nil: tokens as they were drawn
+	routing   string    // what a routing key begins with; no keys if empty
 	turn      int       // the next of slots[0]
 }
 
@@ -57,6 +61,9 @@ func sglangSharedPrefix(s Spec) (Sampled, error) {
 	r := &groups{}
 	if !s.TokenIDs {
 		r.tokenizer = s.Tokenizer
+	}
+	if o.RoutingKey { // the tool's has the time and a random number: ours is the same for the same seed
+		r.routing = fmt.Sprintf("kvbench_%d_", s.Seed)
 	}
 	for _, n := range systemLens {
 		r.systems = append(r.systems, chosen(g.Python, n, vocab))
@@ -112,6 +119,9 @@ func (r *groups) Next() (Request, bool, error) {
 	}
 	now := &r.slots[0]
 	next := Request{Prompt: now.questions[r.turn], MaxTokens: now.output, Group: "group-" + strconv.Itoa(now.group)}
+	if r.routing != "" {
+		next.Routing = r.routing + strconv.Itoa(now.group)
+	}
 	if r.tokenizer != nil {
 		next.Text = r.tokenizer.Decode(next.Prompt, false)
 	}

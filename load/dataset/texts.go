@@ -18,6 +18,7 @@ type row struct {
 type texts struct {
 	rows      []row
 	tokenizer Tokenizer // nil: lengths are unknown
+	bare      bool      // the tokenizer's special tokens are in the texts
 	mayStop   bool
 }
 
@@ -30,7 +31,7 @@ func (t *texts) Next() (Request, bool, error) {
 	t.rows = t.rows[1:]
 	r := Request{Text: next.text, MaxTokens: next.max, MayStop: t.mayStop}
 	if t.tokenizer != nil {
-		r.Prompt = t.tokenizer.Encode(next.text, true)
+		r.Prompt = t.tokenizer.Encode(next.text, !t.bare)
 	}
 	return r, true, nil
 }

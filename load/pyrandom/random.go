@@ -7,6 +7,7 @@ package pyrandom
 import (
 	"crypto/sha512"
 	"encoding/binary"
+	"math"
 	"math/bits"
 	"slices"
 	"sort"
@@ -78,6 +79,37 @@ func (r *Random) Shuffle(n int, swap func(i, j int)) {
 	for i := n - 1; i > 0; i-- {
 		swap(i, r.Randrange(i+1))
 	}
+}
+
+// Sample are the indices of sample(population, k) of n elements: k of them without replacement,
+// in the order in which they are drawn; k up to n. CPython keeps those that are left in a list
+// where that is smaller than a set of those that are taken.
+func (r *Random) Sample(n, k int) []int {
+	list := 21 // elements that a small set and a list take alike
+	if k > 5 {
+		list += int(math.Pow(4, math.Ceil(math.Log(float64(k)*3)/math.Log(4))))
+	}
+	drawn := make([]int, k)
+	if n <= list {
+		left := make([]int, n)
+		for i := range left {
+			left[i] = i
+		}
+		for i := range drawn {
+			j := r.Randrange(n - i)
+			drawn[i], left[j] = left[j], left[n-i-1]
+		}
+		return drawn
+	}
+	taken := make(map[int]bool, k)
+	for i := range drawn {
+		j := r.Randrange(n)
+		for taken[j] {
+			j = r.Randrange(n)
+		}
+		taken[j], drawn[i] = true, j
+	}
+	return drawn
 }
 
 // Choices is the index of one of choices() among n, all equally likely. It takes a float,

@@ -19,6 +19,7 @@ type draws struct {
 	Choices         []int
 	Weighted        []int
 	Shuffle         []int
+	Sample          [][]int
 	Mixed           []float64
 }
 
@@ -87,6 +88,11 @@ func TestRandom(t *testing.T) {
 			} {
 				if !slices.Equal(got[0], got[1]) {
 					t.Errorf("%s %v, want %v", name, got[0], got[1])
+				}
+			}
+			for i, c := range [][2]int{{5, 5}, {21, 3}, {22, 3}, {84, 6}, {86, 6}, {1000, 64}} {
+				if got := open().Sample(c[0], c[1]); !slices.Equal(got, want.Sample[i]) {
+					t.Errorf("sample of %d, %d: %v, want %v", c[0], c[1], got, want.Sample[i])
 				}
 			}
 			r := open()

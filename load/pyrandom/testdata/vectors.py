@@ -24,6 +24,7 @@ for seed in [0, 1, 42, -1, 2**32, 2**63 - 1, -(2**63), "", "a", "46:512", "gr√∂√
         "choices": r().choices(range(151936), k=6),
         "weighted": r().choices(range(5), weights=WEIGHTS, k=20),
         "shuffle": shuffled(20),
+        "sample": [r().sample(range(n), k) for n, k in ((5, 5), (21, 3), (22, 3), (84, 6), (86, 6), (1000, 64))],
         # One stream for all of them, in this order.
         "mixed": [mixed.choice(range(10)), mixed.choices(range(100), k=1)[0], mixed.getrandbits(5), mixed.random()],
     })

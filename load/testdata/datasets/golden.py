@@ -77,7 +77,8 @@ SGLANG_FLAGS = dict(
     dataset_name="sharegpt", dataset_path="", num_prompts=1000, seed=42, sharegpt_output_len=None, sharegpt_context_len=None,
     random_input_len=1024, random_output_len=1024, random_range_ratio=0.0, prompt_suffix="", apply_chat_template=False, tokenize_prompt=False,
     gsp_num_groups=64, gsp_prompts_per_group=16, gsp_system_prompt_len=2048, gsp_question_len=128, gsp_output_len=256,
-    gsp_range_ratio=1.0, gsp_num_turns=1, gsp_ordered=False, gsp_group_distribution="uniform", gsp_zipf_alpha=None)
+    gsp_range_ratio=1.0, gsp_num_turns=1, gsp_ordered=False, gsp_group_distribution="uniform", gsp_zipf_alpha=None,
+    speed_bench_category="", speed_bench_output_len=512)
 
 
 def sglang(line, tok):
@@ -90,7 +91,15 @@ def sglang(line, tok):
     os.environ["HOME"] = tempfile.mkdtemp()
     random.seed(args.seed)
     np.random.seed(args.seed)
-    return [(r.prompt, r.prompt_len, r.output_len) for r in get_dataset(args, tok)]
+    return [(said(r, tok), r.prompt_len, r.output_len) for r in get_dataset(args, tok)]
+
+
+def said(row, tok):
+    """A prompt as text: messages by the template, and the tools behind them as the tool counts these."""
+    if isinstance(row.prompt, list) and isinstance(row.prompt[0], dict):
+        tools = row.extra_request_body.get("tools")
+        return tok.apply_chat_template(row.prompt, tokenize=False, add_generation_prompt=True) + (json.dumps(tools) if tools else "")
+    return row.prompt
 
 
 def legacy(path, seed, n, input_len, output_len, prefix_len, tok):
@@ -190,6 +199,23 @@ def run():
             case("sglang", line, {"Kind": "generated-shared-prefix", "Seed": seed, "SharedPrefix": spec}, sglang(line, tok), bos)
             if "turns" not in more:
                 case("sglang", line + " --tokenize-prompt", {"Kind": "generated-shared-prefix", "Seed": seed, "TokenIDs": True, "SharedPrefix": spec}, sglang(line + " --tokenize-prompt", tok), bos)
+        for n, more, spec in [(3, "", {}), (0, "", {}), (60, "--sharegpt-output-len 9", {"ShareGPT": {"OutputLen": 9}})]:
+            line = f"--dataset-name openai --dataset-path openai.jsonl --num-prompts {n} {more}"
+            case("sglang", line, {"Kind": "openai", "File": "openai.jsonl", "Seed": 42, "Requests": n, "Chat": True, **spec}, sglang(line, tok), bos)
+        for seed, n, more, spec in [(42, 5, "", {}), (1, 60, "", {}), (7, 5, "--sharegpt-context-len 250 --sharegpt-output-len 30", {"ShareGPT": {"ContextLen": 250, "OutputLen": 30}})]:
+            line = f"--dataset-name longbench_v2 --dataset-path longbench.jsonl --seed {seed} --num-prompts {n} {more}"
+            case("sglang", line, {"Kind": "longbench_v2", "File": "longbench.jsonl", "Seed": seed, "Requests": n, **spec}, sglang(line, tok), bos)
+        for seed, n, more, spec in [(42, 5, "", {"OutputLen": 512}), (1, 25, "", {"OutputLen": 512}), (7, 40, "--speed-bench-category mixed --speed-bench-output-len 9", {"Category": "mixed", "OutputLen": 9})]:
+            line = f"--dataset-name speed-bench --dataset-path speed_bench/throughput_1k.jsonl --seed {seed} --num-prompts {n} {more}"
+            case("sglang", line, {"Kind": "speed-bench", "File": "speed_bench/throughput_1k.jsonl", "Seed": seed, "Requests": n, "SpeedBench": spec}, sglang(line, tok), bos)
+        for seed, n, more, spec in [(0, 8, "", {}), (5, 20, "--spec-bench-category math --spec-bench-output-len 9", {"Category": "math", "OutputLen": 9}), (6, 0, "--disable-shuffle", {})]:
+            line = f"--dataset-name spec_bench --dataset-path spec_bench.jsonl --seed {seed} --num-prompts {n} {more}"
+            case("vllm", line, {"Kind": "spec_bench", "File": "spec_bench.jsonl", "Seed": seed, "Requests": n, "DisableShuffle": "disable" in more, "SpecBench": {"OutputLen": 256, **spec}}, vllm(line, tok), bos)
+        for seed, n, more, spec in [(0, 8, "", {}), (5, 40, "--speed-bench-category mixed --speed-bench-output-len 9", {"Category": "mixed", "OutputLen": 9})]:
+            line = f"--dataset-name speed_bench --dataset-path speed_bench --speed-bench-dataset-subset throughput_1k --seed {seed} --num-prompts {n} {more}"
+            case("vllm", line, {"Kind": "speed_bench", "File": "speed_bench", "Seed": seed, "Requests": n, "SpeedBench": {"Subset": "throughput_1k", "OutputLen": 4096, **spec}}, vllm(line, tok), bos)
+        line = f"--dataset-name speed_bench --dataset-path speed_bench --speed-bench-dataset-subset throughput_1k --skip-chat-template --num-prompts 4"
+        case("vllm", line, {"Kind": "speed_bench", "File": "speed_bench", "Requests": 4, "Custom": {"SkipChatTemplate": True}, "SpeedBench": {"Subset": "throughput_1k", "OutputLen": 4096}}, vllm(line, tok), bos)
     line = "--dataset-name generated-shared-prefix --tokenize-prompt"
     spec = {"Groups": 64, "PromptsPerGroup": 16, "SystemPromptLen": 2048, "QuestionLen": 128, "OutputLen": 256, "RangeRatio": 1, "Turns": 1}
     case("sglang", line, {"Kind": "generated-shared-prefix", "Seed": 42, "Vocab": 151936, "SharedPrefix": spec}, sglang(line, Ids(151936)))

@@ -1,0 +1,273 @@
+package load
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"kvferry/config"
+	"kvferry/load/records"
+)
+
+// openAIKind is SGLang's dataset of that name.
+var openAIKind = Kind{
+	Name:  "openai",
+	About: "SGLang's openai: requests of chats as OpenAI's API has them (JSON lines)",
+	Reads: []string{"File", "Seed", "ShareGPT.OutputLen"},
+	Texts: true,
+	Times: Arriving,
+	Check: func(s Spec, bad *config.Faults) {
+		if s.File == "" {
+			bad.Add("File", nil, "name the file of requests (--dataset-path)")
+		}
+		if s.Requests < 0 {
+			bad.Add("Requests", s.Requests, "use 1 or more, 0 for all")
+		}
+		config.Between(bad, "ShareGPT.OutputLen", s.ShareGPT.OutputLen, 0, maxLen)
+	},
+	Open: func(s Spec) (Load, error) {
+		f, err := records.Open(s.File)
+		if err != nil {
+			return Load{}, err
+		}
+		l := Load{Source: &chats{Spec: s, rows: records.NewJSON(s.File, f, "")}}
+		if !s.Chat {
+			l.Notes = append(l.Notes, "prompts of the openai dataset are sent as text, and tools and sampling of its requests are not sent: only an endpoint of chats takes those (--backend openai-chat, vllm-chat or sglang-oai-chat)")
+		}
+		return l, nil
+	},
+}
+
+// chats are the requests of a file, in its order, the first Spec.Requests lines of it:
+//
+//	{"messages": [{"role": "user", "content": "..."}], "max_tokens": 300, "tools": [...], "temperature": 0.6}
+//
+// Answers have max_tokens, 256 where a line does not say so, or ShareGPT.OutputLen. Messages are
+// sent as they are, and so are the other fields, but for those that the client decides. A line
+// without messages is passed over. SGLang passes over one that is no JSON, too; here that is an
+// error.
+type chats struct {
+	Spec
+	rows *records.JSON
+	n    int   // lines so far
+	err  error // the first
+}
+
+// decided are fields of a line that the client does not send as they are: it asks for the model
+// of --model, and for an answer of its length and form.
+var decided = []string{"model", "max_tokens", "max_completion_tokens", "stream", "stream_options"}
+
+// Next is the next line that has messages.
+func (c *chats) Next() (Request, bool, error) {
+	for c.err == nil && (c.Requests == 0 || c.n < c.Requests) {
+		var line map[string]json.RawMessage
+		ok, err := c.rows.Next(&line)
+		if c.err = err; !ok {
+			return Request{}, false, err
+		}
+		c.n++
+		r, err := c.request(line)
+		if err != nil {
+			c.err = c.rows.Fault(err)
+			return Request{}, false, c.err
+		}
+		if len(r.Messages) > 0 {
+			return r, true, nil
+		}
+	}
+	return Request{}, false, c.err
+}
+
+// A chatMessage is one as OpenAI has it: content is a text, parts of which some are text, or
+// nothing where a tool is called.
+type chatMessage struct {
+	Role    string          `json:"role"`
+	Content json.RawMessage `json:"content"`
+}
+
+// text is the content as far as it is text.
+func (m *chatMessage) text() (string, error) {
+	var text *string
+	if err := json.Unmarshal(m.Content, &text); err == nil || len(m.Content) == 0 {
+		if text == nil {
+			return "", nil
+		}
+		return *text, nil
+	}
+	var parts []struct{ Text string }
+	if err := json.Unmarshal(m.Content, &parts); err != nil {
+		return "", errors.New("content: give a text, or a list of parts")
+	}
+	var all []string
+	for _, p := range parts {
+		all = append(all, p.Text)
+	}
+	return strings.Join(all, ""), nil
+}
+
+// request is what a line asks for.
+func (c *chats) request(line map[string]json.RawMessage) (r Request, err error) {
+	var messages []chatMessage
+	if err := field(line, "messages", &messages, false); err != nil || len(messages) == 0 {
+		return r, err
+	}
+	for i := range messages {
+		text, err := messages[i].text()
+		if err == nil && messages[i].Role == "" {
+			err = errors.New("role is missing: give it")
+		}
+		if err != nil {
+			return r, fmt.Errorf("messages[%d].%w", i, err)
+		}
+		r.Messages = append(r.Messages, Message{Role: messages[i].Role, Content: text})
+	}
+	r.MaxTokens = c.ShareGPT.OutputLen
+	if r.MaxTokens == 0 {
+		wanted := 256.0 // SGLang's own
+		if err := field(line, "max_tokens", &wanted, false); err != nil {
+			return r, err
+		}
+		if r.MaxTokens, err = tokenCount("max_tokens", wanted); err != nil {
+			return r, err
+		}
+	}
+	r.Fields = maps.Clone(line)
+	maps.DeleteFunc(r.Fields, func(name string, _ json.RawMessage) bool { return slices.Contains(decided, name) })
+	var ignore *bool
+	if err := field(line, "ignore_eos", &ignore, false); err != nil {
+		return r, err
+	}
+	r.MayStop = ignore != nil && !*ignore
+	return r, c.count(&r, line["tools"])
+}
+
+// count makes a text and tokens of the messages. SGLang counts tools as their JSON behind the
+// conversation, which is near what a server's template makes of them; ours stand there too.
+func (c *chats) count(r *Request, tools json.RawMessage) error {
+	if c.Tokenizer == nil {
+		r.Text = plainChat(r.Messages, false)
+		return nil
+	}
+	text, err := c.Tokenizer.Chat(r.Messages, true)
+	if err != nil {
+		return err
+	}
+	r.Text, r.Prompt = text, c.Tokenizer.Encode(text, false)
+	if tools != nil {
+		listed, err := pythonJSON(tools)
+		if err != nil {
+			return fmt.Errorf("tools: %w", err)
+		}
+		r.Text += listed
+		r.Prompt = append(r.Prompt, c.Tokenizer.Encode(listed, true)...)
+	}
+	return nil
+}
+
+// Close closes the file.
+func (c *chats) Close() error { return c.rows.Close() }
+
+// pythonJSON is a value as Python's json.dumps writes what json.loads has read: a space behind
+// each comma and colon, numbers as Python has them, and nothing but ASCII.
+func pythonJSON(raw json.RawMessage) (string, error) {
+	var b strings.Builder
+	d := json.NewDecoder(strings.NewReader(string(raw)))
+	d.UseNumber()
+	var value func() error
+	list := func(end json.Delim, one func() error) error {
+		for n := 0; d.More(); n++ {
+			if n > 0 {
+				b.WriteString(", ")
+			}
+			if err := one(); err != nil {
+				return err
+			}
+		}
+		_, err := d.Token()
+		b.WriteString(end.String())
+		return err
+	}
+	value = func() error {
+		token, err := d.Token()
+		if err != nil {
+			return err
+		}
+		switch v := token.(type) {
+		case json.Delim:
+			b.WriteString(v.String())
+			if v == '[' {
+				return list(']', value)
+			}
+			return list('}', func() error {
+				if err := value(); err != nil {
+					return err
+				}
+				b.WriteString(": ")
+				return value()
+			})
+		case string:
+			b.WriteString(ascii(v))
+		case json.Number:
+			b.WriteString(pythonNumber(v))
+		case nil:
+			b.WriteString("null")
+		case bool:
+			b.WriteString(strconv.FormatBool(v))
+		}
+		return nil
+	}
+	err := value()
+	return b.String(), err
+}
+
+// ascii is a text as a JSON string of ASCII, with the escapes that Python's json writes.
+func ascii(text string) string {
+	var b strings.Builder
+	b.WriteByte('"')
+	for _, r := range text {
+		switch {
+		case r == '"' || r == '\\':
+			b.WriteByte('\\')
+			b.WriteRune(r)
+		case r >= ' ' && r <= '~':
+			b.WriteRune(r)
+		case strings.ContainsRune("\b\f\n\r\t", r):
+			b.WriteString(map[rune]string{'\b': `\b`, '\f': `\f`, '\n': `\n`, '\r': `\r`, '\t': `\t`}[r])
+		case r > 0xffff: // a pair of surrogates
+			fmt.Fprintf(&b, `\u%04x\u%04x`, 0xd800+(r-0x10000)>>10, 0xdc00+(r-0x10000)&0x3ff)
+		default:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
+}
+
+// pythonNumber is a number as Python writes it: whole ones as they are, others as repr does, in
+// as few digits as say which it is.
+func pythonNumber(n json.Number) string {
+	if !strings.ContainsAny(n.String(), ".eE") {
+		return strings.Replace(n.String(), "-0", "0", 1) // no other whole number begins so
+	}
+	v, err := n.Float64()
+	switch {
+	case err != nil && v > 0:
+		return "Infinity"
+	case err != nil && v < 0:
+		return "-Infinity"
+	}
+	format := byte('f')
+	if abs := math.Abs(v); abs != 0 && (abs < 1e-4 || abs >= 1e16) {
+		format = 'e'
+	}
+	text := strconv.FormatFloat(v, format, -1, 64)
+	if format == 'f' && !strings.Contains(text, ".") {
+		text += ".0"
+	}
+	return text
+}
