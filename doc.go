@@ -72,6 +72,7 @@
 //	load/dataset                         what vLLM's and SGLang's datasets draw from a seed
 //	load/functions                       arrivals made of the Azure Functions trace
 //	load/numpy                           what numpy.random draws from a seed
+//	load/pyjson                          JSON as Python's json writes it
 //	load/pyrandom                        what Python's random draws from a seed
 //	load/agents                          recorded runs of agents: which call follows which, and when
 //	load/records                         files of JSON and CSV, a record at a time

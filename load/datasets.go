@@ -13,6 +13,7 @@ type (
 	PrefixRepetition = dataset.PrefixRepetition
 	SharedPrefix     = dataset.SharedPrefix
 	Bench            = dataset.Bench
+	DatasetOptions   = dataset.Options // all of them, and those that several have
 )
 
 // ofTool is a kind whose requests are a tool's: SGLang's if Compat says so, vLLM's if not.
@@ -120,10 +121,7 @@ var (
 func (s Spec) dataset() dataset.Spec {
 	d := dataset.Spec{
 		Requests: s.Requests, Seed: s.Seed, File: s.File, InputLen: s.InputLen, OutputLen: s.OutputLen, PrefixLen: s.PrefixLen,
-		RangeRatio: s.RangeRatio, OutputRatio: s.OutputRatio, Vocab: s.Vocab,
-		DisableShuffle: s.DisableShuffle, NoOversample: s.NoOversample, TokenIDs: s.TokenIDs, PromptSuffix: s.PromptSuffix, ChatTemplate: s.ChatTemplate, Chat: s.Chat,
-		ShareGPT: s.ShareGPT, Custom: s.Custom, Sonnet: s.Sonnet, PrefixRepetition: s.PrefixRepetition, SharedPrefix: s.SharedPrefix,
-		SpecBench: s.SpecBench, SpeedBench: s.SpeedBench,
+		RangeRatio: s.RangeRatio, Options: s.DatasetOptions, Vocab: s.Vocab,
 	}
 	if s.Tokenizer != nil {
 		d.Tokenizer = s.Tokenizer

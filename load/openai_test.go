@@ -1,7 +1,6 @@
 package load
 
 import (
-	"encoding/json"
 	"maps"
 	"math"
 	"slices"
@@ -12,7 +11,7 @@ import (
 // TestOpenAI: messages and the other fields go out as they stand in the file, but for those that
 // the client decides; a line without messages counts and is not asked.
 func TestOpenAI(t *testing.T) {
-	s := Spec{Kind: "openai", Chat: true, Rate: math.Inf(1), Vocab: 9, Requests: 3, File: written(t, `{"messages": [{"role": "user", "content": "Hi"}], "model": "other", "max_tokens": 7, "stream": false, "ignore_eos": false, "top_p": 0.9}
+	s := Spec{Kind: "openai", DatasetOptions: DatasetOptions{Chat: true}, Rate: math.Inf(1), Vocab: 9, Requests: 3, File: written(t, `{"messages": [{"role": "user", "content": "Hi"}], "model": "other", "max_tokens": 7, "stream": false, "ignore_eos": false, "top_p": 0.9}
 
 {"messages": []}
 {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}, {"role": "assistant", "content": null, "tool_calls": []}]}
@@ -42,22 +41,6 @@ func TestOpenAI(t *testing.T) {
 		if _, err := collect(Spec{Kind: "openai", Rate: 1, Burstiness: 1, Vocab: 9, File: written(t, text)}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v: want %q in it", text, err, want)
 		}
-	}
-}
-
-// TestPythonJSON: what Python's json writes of what it has read; the golden cases have tools.
-func TestPythonJSON(t *testing.T) {
-	for text, want := range map[string]string{
-		`{"a":[1,-0,1.0,1e5,1e16,0.0001,1e-5,-2.50],"b":{}}`: `{"a": [1, 0, 1.0, 100000.0, 1e+16, 0.0001, 1e-05, -2.5], "b": {}}`,
-		`["ü\u007f\"\\\/\n\u0001🙂",null,true,[]]`:            `["\u00fc\u007f\"\\/\n\u0001\ud83d\ude42", null, true, []]`,
-		`[1e999,-1e999,12345678901234567890]`:                `[Infinity, -Infinity, 12345678901234567890]`,
-	} {
-		if got, err := pythonJSON(json.RawMessage(text)); got != want || err != nil {
-			t.Errorf("%s: %s, %v, want %s", text, got, err, want)
-		}
-	}
-	if _, err := pythonJSON(json.RawMessage(`{"a":`)); err == nil {
-		t.Error("half a value is taken")
 	}
 }
 

@@ -59,23 +59,15 @@ var (
 	SGLangLongBench      = Sampler{checkLongBench, sglangLongBench}
 )
 
-// A Spec is what a dataset reads; each says which of it.
-type Spec struct {
-	Requests    int
-	Seed        uint64
-	File        string
-	InputLen    int
-	OutputLen   int
-	PrefixLen   int
-	RangeRatio  float64
-	OutputRatio *float64 // RangeRatio of outputs, where it is another
-
-	DisableShuffle bool   // vLLM's: in the order of the file
-	NoOversample   bool   // vLLM's: too few requests do not repeat any
-	TokenIDs       bool   // SGLang's: tokens alone
-	PromptSuffix   string // SGLang's conversations end with it
-	ChatTemplate   bool   // SGLang's conversations are asked in the chat template
-	Chat           bool   // the endpoint puts the chat template around what is sent
+// Options are those of single datasets, and those that several have.
+type Options struct {
+	OutputRatio    *float64 // RangeRatio of outputs, where it is another; of vLLM's random draws
+	DisableShuffle bool     // vLLM's datasets are asked in the order of the file
+	NoOversample   bool     // vLLM's datasets that have too few requests do not repeat any
+	TokenIDs       bool     // SGLang's prompts are tokens alone, and not shorter for special ones: --tokenize-prompt
+	PromptSuffix   string   // SGLang's conversations end with it
+	ChatTemplate   bool     // SGLang's conversations are asked in the chat template
+	Chat           bool     // the endpoint puts the chat template around what is sent
 
 	ShareGPT         ShareGPT
 	Custom           Custom
@@ -84,6 +76,18 @@ type Spec struct {
 	SharedPrefix     SharedPrefix
 	SpecBench        Bench
 	SpeedBench       Bench
+}
+
+// A Spec is what a dataset reads; each says which of it.
+type Spec struct {
+	Requests   int
+	Seed       uint64
+	File       string
+	InputLen   int
+	OutputLen  int
+	PrefixLen  int
+	RangeRatio float64
+	Options
 
 	Vocab     int       // random tokens are below it, where there is no Tokenizer
 	Tokenizer Tokenizer // nil where none is known
