@@ -38,7 +38,7 @@ const (
 func (a Adapters) check(s Spec, bad *config.Faults) {
 	if len(a.Names) == 0 {
 		if a.Choice != "" && s.Functions.File == "" {
-			bad.Add("Adapters.Names", nil, "name the adapters to choose from")
+			bad.Add("Adapters.Names", nil, "name the adapters to choose from (--lora-name)")
 		}
 		return
 	}
@@ -61,7 +61,7 @@ func (a Adapters) check(s Spec, bad *config.Faults) {
 		bad.Add("Adapters.Choice", a.Choice, "use %s", config.Or([]string{AdapterRandom, AdapterRoundRobin, AdapterSkewed, AdapterZipf}))
 	}
 	if s.Compat == CompatSGLang && len(a.Names) < 2 && (a.Choice == AdapterRoundRobin || a.Choice == AdapterSkewed) {
-		bad.Add("Adapters.Names", a.Names, "name 2 or more, as SGLang wants for this choice")
+		bad.Add("Adapters.Names", a.Names, "name 2 or more, as SGLang wants for this --lora-request-distribution")
 	}
 }
 

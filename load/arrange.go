@@ -3,6 +3,7 @@ package load
 import (
 	"math"
 	"math/rand/v2"
+	"strconv"
 	"time"
 
 	"kvferry/config"
@@ -83,10 +84,10 @@ func (s Spec) checkArrivals(bad *config.Faults) {
 		bad.Add("Seed", s.Seed, "use 0 to %d, as numpy takes no larger one", uint32(math.MaxUint32))
 	}
 	if s.Requests == 0 && (ramp || mode == ArrivalNormalized) && s.Duration > 0 && s.File == "" {
-		bad.Add("Requests", s.Requests, "use 1 or more: these arrivals depend on how many there are")
+		bad.Add("Requests", s.Requests, "use 1 or more: these arrivals depend on how many there are, those of --compat none do not")
 	}
 	if s.Compat == CompatSGLang && s.ArrivalMode == "" && !ramp && s.Burstiness != 1 && !math.IsInf(s.Rate, 1) {
-		bad.Add("Burstiness", s.Burstiness, "use 1: SGLang's arrivals are Poisson")
+		bad.Add("Burstiness", s.Burstiness, "use 1, or --arrival-mode normalized: SGLang's arrivals are Poisson")
 	}
 }
 
@@ -126,7 +127,7 @@ func (s Spec) checkRamp(bad *config.Faults) {
 		bad.Add("RampUp.End", r.End, "use as many requests a second as at the start, or more")
 	}
 	if s.Rate != 0 && !math.IsInf(s.Rate, 1) {
-		bad.Add("Rate", s.Rate, "leave it out: the rate grows from one to another")
+		bad.Add("Rate", s.Rate, "leave it out, or --ramp-up-strategy: the rate grows from one to another")
 	}
 }
 
@@ -168,6 +169,9 @@ func (s Spec) arrange(k Kind, l Load) (Load, error) {
 	}
 	if s.EOS != "" {
 		l.Source = &ending{Source: l.Source, mayStop: s.EOS == HeedEOS}
+	}
+	if s.IDPrefix != "" {
+		l.Source = &named{Source: l.Source, prefix: s.IDPrefix}
 	}
 	if s.Workers.Count > 1 {
 		l.Source = s.Workers.assign(s, l.Source)
@@ -278,3 +282,22 @@ func (e *ending) Next() (Request, bool, error) {
 
 // Close closes the source.
 func (e *ending) Close() error { return Close(e.Source) }
+
+// named gives requests IDs.
+type named struct {
+	Source
+	prefix string
+	n      int
+}
+
+func (d *named) Next() (Request, bool, error) {
+	r, ok, err := d.Source.Next()
+	if ok && err == nil {
+		r.ID = d.prefix + strconv.Itoa(d.n)
+		d.n++
+	}
+	return r, ok, err
+}
+
+// Close closes the source.
+func (d *named) Close() error { return Close(d.Source) }

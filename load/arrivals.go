@@ -75,7 +75,7 @@ func (g *gammaGaps) Next() (time.Duration, error) {
 // due is when the n-th request, from 1, is due, in seconds.
 func due(n int, seconds float64) (time.Duration, error) {
 	if !(seconds <= never.Seconds()) { // or not a number: 0/0 of a rate and a burstiness next to 0
-		return 0, fmt.Errorf("request %d would arrive after %.3g s: raise the rate", n, seconds)
+		return 0, fmt.Errorf("request %d would arrive after %.3g s: raise the rate (--request-rate)", n, seconds)
 	}
 	return time.Duration(seconds * 1e9), nil
 }

@@ -244,7 +244,7 @@ func TestArrivalFaults(t *testing.T) {
 	for want, s := range map[string]Spec{
 		"Rate: -1: use more than 0":                           {Rate: -1},
 		"Burstiness: -1: use 0.001":                           {Rate: 1, Burstiness: -1},
-		"Burstiness: 2: use 1: SGLang's arrivals are Poisson": {Rate: 1, Burstiness: 2, Compat: CompatSGLang},
+		"Burstiness: 2: use 1, or --arrival-mode normalized":  {Rate: 1, Burstiness: 2, Compat: CompatSGLang},
 		`ArrivalMode: "late": use normalized or legacy`:       {ArrivalMode: "late"},
 		`RampUp.Strategy: "up": use linear or exponential`:    {RampUp: RampUp{"up", 1, 2}},
 		"RampUp.Start: 0: use more than 0":                    {RampUp: RampUp{RampLinear, 0, 2}},

@@ -239,7 +239,7 @@ func (f *fileTurns) output(where string, given *float64, answer *Message) (int, 
 	case answer != nil:
 		return answerLen(f.Tokenizer, answer.Content), nil
 	}
-	return 0, fmt.Errorf("%s: no answer was recorded: say how long answers are to be (OutputLen)", where)
+	return 0, fmt.Errorf("%s: no answer was recorded: say how long answers are to be (--output-len)", where)
 }
 
 // answerLen is how long an answer is that was recorded: in tokens, in words without a

@@ -231,7 +231,7 @@ func (c *conversations) start(turns []turn) (err error) {
 		return err
 	}
 	if turns[0].at == nil {
-		return errors.New("turns[0].timestamp is missing: the first conversation has one")
+		return errors.New("turns[0].timestamp is missing: the first conversation has one: give it, or have all begin at --request-rate (--untimed)")
 	}
 	if c.taken == 0 {
 		c.origin = *turns[0].at
@@ -241,7 +241,7 @@ func (c *conversations) start(turns []turn) (err error) {
 	case err != nil:
 		return err
 	case at < c.at:
-		return errors.New("turns[0].timestamp: it is before that of the conversation before it: sort them by time")
+		return errors.New("turns[0].timestamp: it is before that of the conversation before it: sort them by time, or have all begin at --request-rate (--untimed)")
 	}
 	c.at = at
 	return nil

@@ -133,6 +133,8 @@ type Spec struct {
 	// Duration is how long requests are sent, 0 for no limit. One that is due later is not
 	// sent. With it a load that is drawn may have no end: Requests 0.
 	Duration time.Duration
+	// IDPrefix has all requests have this and their number for an ID; empty leaves them theirs.
+	IDPrefix string
 
 	EOS      EOS      // whether answers may end before MaxTokens; empty: as the kind has it
 	Adapters Adapters // which LoRA adapter a request is for
@@ -166,7 +168,7 @@ const (
 
 // Fields that many kinds read.
 var (
-	always   = []string{"Kind", "Requests", "Vocab", "InFlight", "Duration", "EOS", "Adapters", "Workers"}
+	always   = []string{"Kind", "Requests", "Vocab", "InFlight", "Duration", "IDPrefix", "EOS", "Adapters", "Workers"}
 	arriving = []string{"Rate", "Burstiness", "ArrivalMode", "RampUp", "Functions"}
 )
 

@@ -59,7 +59,7 @@ var timedTraceKind = Kind{
 // checkTrace checks what every trace in a file needs.
 func checkTrace(s Spec, bad *config.Faults) {
 	if s.File == "" {
-		bad.Add("File", nil, "name the file of a trace")
+		bad.Add("File", nil, "name the file of a trace (--dataset-path, or --trace)")
 	}
 	if !validSpeed(s.Speed) {
 		bad.Add("Speed", s.Speed, "use more than 0: at 2 requests come twice as fast")
@@ -148,7 +148,7 @@ func (t *timedTrace) request(line map[string]json.RawMessage) (r Request, err er
 func (t *timedTrace) prompt(ids []int64, left int) ([]kvcache.Token, error) {
 	exact := t.Compat == CompatVLLM
 	if exact && len(ids) == 0 {
-		return nil, fmt.Errorf("%s is missing: vLLM would send an empty prompt", t.label.HashIDs)
+		return nil, fmt.Errorf("%s is missing: vLLM would send an empty prompt, --compat none draws one", t.label.HashIDs)
 	}
 	prompt := make([]kvcache.Token, 0, left)
 	for _, id := range ids {
@@ -176,7 +176,7 @@ func field(line map[string]json.RawMessage, name string, v any, must bool) error
 	text, ok := line[name]
 	switch {
 	case !ok && must:
-		return fmt.Errorf("%s is missing: name the field that has it, or give it", name)
+		return fmt.Errorf("%s is missing: give it, or name the field that has it (--timed-trace-label-...)", name)
 	case !ok:
 		return nil
 	}

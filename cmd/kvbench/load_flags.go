@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -63,6 +62,8 @@ func (f *loadFlags) register(fs *pflag.FlagSet) {
 	fs.BoolVar(&f.heedEOS, "disable-ignore-eos", false, "have answers end where the model ends them")
 	f.registerDatasets(fs)
 	fs.BoolVar(&l.Untimed, "untimed", false, "send a trace's requests at --request-rate and not at its own times")
+	alias(fs, "no-self-timed", "untimed")
+	fs.StringVar(&l.IDPrefix, "request-id-prefix", "", "what request ids begin with, before the request's number (default a name of the run)")
 	f.registerAdapters(fs)
 	f.registerFunctions(fs)
 	command.Positive(fs, "num-prompts", "request-rate", "burstiness", "max-concurrency", "random-input-len", "random-output-len", "speed")
@@ -97,7 +98,7 @@ var loadNames = joined(datasetNames, map[string]string{
 	"RangeRatio": "--random-range-ratio", "PrefixLen": "--random-prefix-len", "Seed": "--seed", "Vocab": "--profile",
 	"Kind": "--dataset-name", "File": "--dataset-path", "EOS": "--ignore-eos", "Speed": "--speed", "InFlight": "--max-concurrency",
 	"ArrivalMode": "--arrival-mode", "RampUp.Strategy": "--ramp-up-strategy", "RampUp.Start": "--ramp-up-start-rps", "RampUp.End": "--ramp-up-end-rps",
-	"Duration": "--duration", "Untimed": "--untimed", "Compat": "--compat", "Tokenizer": "--tokenizer",
+	"IDPrefix": "--request-id-prefix", "Duration": "--duration", "Untimed": "--untimed", "Compat": "--compat", "Tokenizer": "--tokenizer",
 	"Adapters.Names": "--lora-name", "Adapters.Choice": "--lora-request-distribution", "Adapters.Alpha": "--lora-zipf-alpha",
 	"Workers.Count": "--worker-urls", "Workers.Choice": "--worker-assignment",
 	"Functions.File": "--trace-path", "Functions.Start": "--trace-start-time", "Functions.End": "--trace-end-time", "Functions.Interval": "--trace-interval-minutes",
@@ -124,7 +125,13 @@ func joined(tables ...map[string]string) map[string]string {
 }
 
 // shared are fields whose flags are for more than the load, or that every load takes.
-var shared = []string{"Kind", "Vocab", "Compat", "Tokenizer", "EOS", "InFlight", "Requests", "TokenIDs", "Chat", "File"}
+var shared = []string{"Kind", "Vocab", "Compat", "Tokenizer", "EOS", "InFlight", "Requests", "TokenIDs", "Chat", "File", "IDPrefix"}
+
+// arriving are fields that say when requests come, drawn those of what is drawn at random.
+var (
+	arriving = []string{"Rate", "Burstiness", "ArrivalMode", "RampUp", "Functions"}
+	drawn    = []string{"Rate", "Burstiness", "InputLen", "OutputLen", "RangeRatio", "PrefixLen", "Seed"}
+)
 
 // endless is more requests than a run of a --duration sends, of a load that needs a number.
 const endless = 1 << 20
@@ -195,6 +202,9 @@ func (f *loadFlags) settle(changed func(string) bool, bad *config.Faults) {
 		}
 		l.Kind, l.File = load.Traced, f.trace
 	}
+	if l.Compat == load.CompatSGLang && l.Kind == load.ShareGPTName && l.File == "" && !changed("dataset-name") {
+		bad.Check("--dataset-path", errors.New("none given: sglang.bench_serving asks sharegpt unless it is told, and downloads it: name that file, or another dataset, such as --dataset-name random"))
+	}
 	which, choice := l.Kind, "--dataset-name"
 	if l.Kind == load.Traced {
 		which, choice = "a trace", "--trace"
@@ -214,11 +224,16 @@ func (f *loadFlags) settle(changed func(string) bool, bad *config.Faults) {
 		if !changed(flag[2:]) || l.Reads(field) || l.Reads(group) || field == "Speed" || slices.Contains(shared, field) {
 			continue
 		}
-		if slices.Contains([]string{"Rate", "Burstiness", "InputLen", "OutputLen", "RangeRatio", "PrefixLen", "Seed"}, field) {
-			bad.Check(flag, fmt.Errorf("%s has its own: leave it or %s out", which, choice))
-			continue
+		fix := "it is of another dataset than " + which + ": leave one of the two out"
+		switch {
+		case field == "Untimed":
+			fix = which + " has no times of its own: leave it out, requests come at --request-rate"
+		case slices.Contains(arriving, group) && l.Reads("Untimed"):
+			fix = which + " has times of its own: leave it out, or have requests come so instead with --untimed"
+		case slices.Contains(drawn, field):
+			fix = which + " has its own: leave it or " + choice + " out"
 		}
-		bad.Check(flag, fmt.Errorf("it is of another dataset than %s: leave one of the two out", which))
+		bad.Check(flag, errors.New(fix))
 	}
 	if changed("speed") && !l.Reads("Speed") {
 		bad.Check("--speed", errors.New("only a trace has a speed: use --request-rate, or name a --trace"))

@@ -40,6 +40,7 @@ var serveNames = joined(loadNames, within("Load", loadNames), clusterNames, ownN
 // config turns flags into a run, or names every flag that is wrong and the fix.
 func (f *serveFlags) config(fs *pflag.FlagSet) (serve.Config, error) {
 	var bad config.Faults
+	settleAliases(fs)
 	f.defaults(fs, &bad)
 	changed := fs.Changed
 	cfg := serve.Config{Out: resultsFolder(f.out), Warmups: f.warmups, WarmupLen: f.warmupLen, OpenTimeout: time.Duration(f.server.ready)*time.Second + probeTimeout}
@@ -66,6 +67,7 @@ func (f *serveFlags) config(fs *pflag.FlagSet) (serve.Config, error) {
 		cfg.Setup.Tokenizer = f.server.tokenizer
 	}
 	f.load.settle(changed, &bad)
+	f.tools.settle(f, changed, &bad)
 	f.target(&cfg, fs, &bad)
 	cfg.Setup.Config = resolved(fs)
 	cfg.Load = f.load.spec

@@ -21,6 +21,7 @@ type serveFlags struct {
 	load    loadFlags
 	cluster clusterFlags
 	own     ownFlags
+	tools   toolFlags
 	search  searchFlags
 	results resultFlags
 
@@ -109,7 +110,7 @@ func (f *serveFlags) groups() []command.Group {
 		group("Whose defaults, draws and report", func(fs *pflag.FlagSet) {
 			fs.StringVar(&f.compat, "compat", load.CompatVLLM, "whose: vllm (vllm bench serve), sglang (sglang.bench_serving), or none: kvferry's own draws, in vLLM's report")
 		}),
-		group("Which server", f.server.register),
+		group("Which server", f.server.register, f.tools.register),
 		group("What is asked, and when", f.load.register, func(fs *pflag.FlagSet) {
 			setDefault(fs, "request-rate", "inf")
 			fs.IntVar(&f.warmups, "num-warmups", 0, "requests before the load that are not counted, copies of its first")
@@ -164,8 +165,20 @@ func dashes(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 // alias is another name for a flag, which help does not show.
 func alias(fs *pflag.FlagSet, name, of string) {
 	f := *fs.Lookup(of)
-	f.Name, f.Shorthand, f.Hidden = name, "", true
+	f.Name, f.Shorthand, f.Hidden, f.Annotations = name, "", true, map[string][]string{aliasOf: {of}}
 	fs.AddFlag(&f)
+}
+
+// aliasOf is the annotation of an alias.
+const aliasOf = "kvferry/alias"
+
+// settleAliases has a flag be given that was given by another name.
+func settleAliases(fs *pflag.FlagSet) {
+	fs.Visit(func(f *pflag.Flag) {
+		for _, of := range f.Annotations[aliasOf] {
+			fs.Lookup(of).Changed = true
+		}
+	})
 }
 
 // setDefault changes what a flag is if it is not given.
@@ -186,6 +199,6 @@ var defaults = map[string]map[string]string{
 	compatNone:      {},
 	load.CompatVLLM: {},
 	load.CompatSGLang: {
-		"backend": "sglang", "dataset-name": load.ShareGPTName, "seed": "1", "random-output-len": "1024", "speed-bench-output-len": "512", "warmup-requests": "1",
+		"backend": "sglang", "dataset-name": load.ShareGPTName, "seed": "1", "random-output-len": "1024", "speed-bench-output-len": "512", "num-warmups": "1",
 	},
 }

@@ -58,6 +58,7 @@ line; 130 interrupted (the points that had ended are kept).`,
   kvbench simulate --sweep rate=1,2,4,8 --sweep handoff=v0,pull,layerwise --link tcp --goodput ttft:1000,tpot:30`,
 		Args: command.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			settleAliases(cmd.Flags())
 			cfg, err := f.config(cmd.Flags().Changed)
 			if err != nil {
 				return err

@@ -94,7 +94,7 @@ func TestSimulateUsage(t *testing.T) {
 		{"--sweep nodes=1:2 --sweep decode=2", 2, []string{`--sweep: "decode": nodes is swept too`}},
 		{"--sweep link=1GB/s,native", 2, []string{"--sweep: link=native: ", "in virtual time"}},
 		{"--profile none.json", 2, []string{"--profile"}},
-		{"--trace " + good + " --request-rate 3", 2, []string{"--request-rate", "a trace has its own"}},
+		{"--trace " + good + " --request-rate 3", 2, []string{"--request-rate", "a trace has times of its own"}},
 		{"--trace " + good + " --seed 3", 2, []string{"--seed", "a trace has its own"}},
 		{"--trace " + broken, 2, []string{"--trace: ", "broken.jsonl:2: it ends in the middle"}},
 		{"--trace " + empty, 2, []string{"--trace: ", "empty.jsonl\": it has no requests"}},

@@ -7,7 +7,15 @@ import (
 
 // several are flags of kvbench serve that take several values after one name, as argparse's
 // nargs="+" has them in vLLM's and SGLang's clients: --goodput ttft:200 tpot:50.
-var several = []string{"goodput", "header", "metadata", "lora-name", "lora-modules", "worker-urls"}
+var several = func() []string {
+	all := []string{"goodput", "header", "metadata", "lora-name", "lora-modules", "worker-urls"}
+	for name, f := range foreigns {
+		if f.takes == many {
+			all = append(all, name)
+		}
+	}
+	return all
+}()
 
 // optional is a flag whose value may be left out, and may stand behind a space all the same.
 const optional = "find-rate"
@@ -28,6 +36,10 @@ func spread(args []string) []string {
 			name, _, given := strings.Cut(strings.ReplaceAll(name, "_", "-"), "=")
 			if name == optional && !given && i+1 < len(args) && !strings.HasPrefix(args[i+1], "-") {
 				flag = "--" + name
+				continue
+			}
+			if name == "profile" && !given && (i+1 == len(args) || strings.HasPrefix(args[i+1], "-")) {
+				out = append(out, "--profile=") // the tools' takes no value: it must not take the next flag
 				continue
 			}
 			if flag = ""; slices.Contains(several, name) {

@@ -26,7 +26,7 @@ func checkVLLMRandom(s Spec, bad *config.Faults) {
 		bad.Add("File", s.File, "only sglang.bench_serving's random takes its prompts from a file: leave --dataset-path out, or name the kind of the file")
 	}
 	if low, _ := vllmRange(max(0, s.InputLen-s.special()), s.RangeRatio); len(*bad) == 0 && int64(s.PrefixLen)+low < 1 {
-		bad.Add("InputLen", s.InputLen, "prompts could be empty: use more, or a smaller range ratio")
+		bad.Add("InputLen", s.InputLen, "prompts could be empty: use more, or a smaller --random-range-ratio")
 	}
 }
 
@@ -34,10 +34,10 @@ func checkSGLangRandom(s Spec, bad *config.Faults) {
 	checkLengths(s, bad)
 	checkSGLangRatio(bad, "RangeRatio", s.RangeRatio)
 	if s.OutputRatio != nil {
-		bad.Add("OutputRatio", *s.OutputRatio, "sglang.bench_serving has one ratio for both: leave it out, or use vllm's draws")
+		bad.Add("OutputRatio", *s.OutputRatio, "sglang.bench_serving has one ratio for both: leave it out, or use --compat vllm")
 	}
 	if s.PrefixLen != 0 {
-		bad.Add("PrefixLen", s.PrefixLen, "sglang.bench_serving has no prefix: use 0, or vllm's draws")
+		bad.Add("PrefixLen", s.PrefixLen, "sglang.bench_serving has no prefix: use 0, or --compat vllm")
 	}
 	if s.File != "" && s.Tokenizer == nil {
 		bad.Add("Tokenizer", nil, "prompts of a file are cut to lengths in tokens: give --tokenizer, or leave --dataset-path out")

@@ -143,7 +143,7 @@ func (t Trace) calls(adapters int) (counts [][]int, err error) {
 		slices.SortStableFunc(names, func(a, b function) int { return total(b) - total(a) })
 	}
 	if len(names) < adapters {
-		return nil, fmt.Errorf("%s: it has %d functions for %d adapters: name fewer, or a longer part of the trace", t.File, len(names), adapters)
+		return nil, fmt.Errorf("%s: it has %d functions for %d adapters: name fewer (--lora-name), or a longer part of the trace (--trace-start-time, --trace-end-time)", t.File, len(names), adapters)
 	}
 	counts = make([][]int, adapters)
 	for i := range counts {
@@ -220,7 +220,7 @@ func (c *Calls) begin() error {
 		total += of[i]
 	}
 	if total == 0 && c.left > 0 {
-		return fmt.Errorf("%s: nothing is called in interval %d of %d: choose another part of the trace, or longer intervals", c.trace.File, i+1, intervals)
+		return fmt.Errorf("%s: nothing is called in interval %d of %d: choose another part of the trace (--trace-start-time), or longer intervals (--trace-interval-minutes)", c.trace.File, i+1, intervals)
 	}
 	c.coming = c.coming[:0]
 	for adapter, of := range c.counts {

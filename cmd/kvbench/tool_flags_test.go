@@ -1,0 +1,101 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"kvferry/bench/nullserver"
+	"kvferry/command"
+)
+
+// clientFlags are flags of the tools that other parts of kvbench serve answer for.
+var clientFlags = map[string]bool{
+	"top-p": true, "top-k": true, "min-p": true, "frequency-penalty": true, "presence-penalty": true, "repetition-penalty": true,
+	"flush-cache": true, "flush-cache-timeout": true,
+}
+
+// TestToolFlags: every flag of vllm bench serve 0.32 and of sglang.bench_serving 0.5.23 is one of
+// kvbench serve, or is refused with what to use instead. testdata/tool_flags.tsv has them as their
+// parsers do.
+func TestToolFlags(t *testing.T) {
+	text, err := os.ReadFile("testdata/tool_flags.tsv")
+	if err != nil {
+		t.Fatal(err)
+	}
+	serve, _, err := program(false).Root.Find([]string{"serve"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	known, refused := 0, map[string]bool{}
+	for line := range strings.Lines(string(text)) {
+		fields := strings.Split(strings.TrimSpace(line), "\t")
+		name := fields[1][2:]
+		if serve.Flags().Lookup(name) == nil && !clientFlags[name] {
+			t.Errorf("%s has --%s, and nothing is said of it here", fields[0], name)
+		}
+		known++
+		if f, ok := foreigns[name]; ok {
+			if want := map[string]int{"bool": none, "value": one, "list": many}[fields[2]]; f.takes != want || f.fix == "" {
+				t.Errorf("--%s: %+v, but it takes a %s", name, f, fields[2])
+			}
+			refused[name] = true
+		}
+	}
+	if known < 180 || len(refused) != len(foreigns) {
+		t.Errorf("%d flags, of which %d are refused, want all %d of those", known, len(refused), len(foreigns))
+	}
+}
+
+// TestForeign: flags that are refused say what to use, those that take several values too; those
+// that say something in another way do it.
+func TestForeign(t *testing.T) {
+	empty := filepath.Join(t.TempDir(), "empty")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ args, want string }{
+		{"--logprobs 5", `--logprobs: what a server is asked besides goes into the body: --extra-body '{"logprobs": 1}'`},
+		{"--token-ids-logprob 1 2 10 --num-prompts 3", "--token-ids-logprob: what a server is asked"},
+		{"--profile-activities CPU GPU", "--profile-activities: kvbench does not start the server's profiler"},
+		{"--profile --num-prompts 3", "--profile: none given"},
+		{"--use-beam-search", "--use-beam-search: a beam search cannot be streamed"},
+		{"--plot-timeline", "--plot-timeline: leave it out: report.html"},
+		{"--hf-subset a", "--hf-subset: nothing is downloaded here"},
+		{"--random_image_count", "--random-image-count: images and sound"},
+		{"--tokenizer-mode mistral", `--tokenizer-mode: "mistral": use auto or hf`},
+		{"--self-timed", "--self-timed: the load has no times of its own"},
+		{"--trace x --use-trace-timestamps --untimed", "--self-timed: --untimed says the contrary"},
+		{"--no-self-timed", "--untimed: random has no times of its own"},
+		{"--dataset-name mooncake --mooncake-workload toolagent", `--mooncake-workload: "toolagent": nothing is downloaded here`},
+		{"--trace x --request-rate 4", "--request-rate: a trace has times of its own: leave it out, or have requests come so instead with --untimed"},
+		{"--compat sglang", "--dataset-path: none given: sglang.bench_serving asks sharegpt unless it is told"},
+		{"--compat sglang --dataset-name sharegpt", "--dataset-path: none given: name the file of conversations"},
+		{"--dataset-name random-mm", "--dataset-name: \"random-mm\": images and sound are not sent here"},
+		{"--dataset-name hf", "use custom with --dataset-path"},
+		{"--dataset-name prefix_repetition --random-input-len 5", "--random-input-len: prefix_repetition has its own"},
+		{"--dataset-name prefix-repetition --random-input-len 5", "--random-input-len: prefix_repetition has its own"},
+		{"--dataset-name random --dataset-offset 5", "--conversation-offset: it is of another dataset than random"},
+		{"--clock virtual --dataset-name azure --dataset-path " + empty, `--dataset-path: "` + empty + `": it has no requests`},
+	} {
+		code, _, stderr := kvbench(t.Context(), append([]string{"serve", "--out", filepath.Join(t.TempDir(), "out")}, strings.Fields(c.args)...)...)
+		if code != command.ExitUsage || !strings.Contains(stderr, c.want) {
+			t.Errorf("%s: exit %d, want %d and %q:\n%s", c.args, code, command.ExitUsage, c.want, stderr)
+		}
+	}
+	dir := t.TempDir()
+	code, _, stderr := kvbench(t.Context(), strings.Fields("serve --clock virtual --compat sglang --dataset-name random --random-input-len 9 --random-output-len 2 --num-prompts 2 --num-warmups 3 --request-id-prefix run7- --skip-tokenizer-init --rust-client --rust-worker-threads 4 --out "+dir)...)
+	if code != 0 {
+		t.Fatalf("exit %d: %s", code, stderr)
+	}
+	for file, want := range map[string]string{"results.jsonl": `"request_id":"run7-1"`, "summary.json": `"num-warmups": "3"`} {
+		if text, err := os.ReadFile(filepath.Join(dir, file)); err != nil || !strings.Contains(string(text), want) {
+			t.Errorf("%s: no %s, %v", file, want, err)
+		}
+	}
+	code, _, stderr = kvbench(t.Context(), strings.Fields("serve --model folder --served-model-name null-of-mine --random-input-len 9 --random-output-len 2 --num-prompts 2 --out "+dir+" --base-url "+served(t, nullserver.Config{Model: "null-of-mine", Strict: true}))...)
+	if text, err := os.ReadFile(filepath.Join(dir, "summary.json")); code != 0 || err != nil || !strings.Contains(string(text), "null-of-mine") {
+		t.Errorf("exit %d, %v: %s\n%s", code, err, stderr, text)
+	}
+}
