@@ -7,6 +7,7 @@ import (
 	"sort"
 
 	"kvferry/config"
+	"kvferry/load/numpy"
 )
 
 // Adapters are LoRA adapters, and how each request gets one. A request that follows another
@@ -79,7 +80,7 @@ func (a Adapters) chooser(s Spec) chooser {
 		return func(*Generators) int { next = (next + 1) % n; return next }
 	case a.Choice == AdapterSkewed && s.Compat == CompatSGLang:
 		p := skewed(n, a.Alpha)
-		sum := pairwise(p)
+		sum := numpy.Sum(p)
 		for i := range p {
 			p[i] /= sum
 		}
@@ -123,37 +124,6 @@ func weighted(seed uint64, weights []float64) chooser {
 		u := rng.Float64() * sum
 		return sort.Search(len(sums)-1, func(i int) bool { return sums[i] > u })
 	}
-}
-
-// pairwise is numpy.sum of a list: eight sums at a time, and halves of what has more than
-// 128 elements. Another order would round the last bit differently.
-func pairwise(a []float64) float64 {
-	n := len(a)
-	switch {
-	case n < 8:
-		sum := 0.0
-		for _, v := range a {
-			sum += v
-		}
-		return sum
-	case n > 128:
-		half := n / 2
-		half -= half % 8
-		return pairwise(a[:half]) + pairwise(a[half:])
-	}
-	var r [8]float64
-	copy(r[:], a)
-	i := 8
-	for ; i < n-n%8; i += 8 {
-		for j := range r {
-			r[j] += a[i+j]
-		}
-	}
-	sum := (r[0] + r[1] + (r[2] + r[3])) + (r[4] + r[5] + (r[6] + r[7]))
-	for ; i < n; i++ {
-		sum += a[i]
-	}
-	return sum
 }
 
 // adapted are requests with adapters.

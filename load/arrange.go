@@ -1,6 +1,8 @@
 package load
 
 import (
+	"cmp"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"strconv"
@@ -65,6 +67,9 @@ func (s Spec) paced(k Kind) bool { return k.Times == Arriving || k.Times == Reco
 func (s Spec) checkArrivals(bad *config.Faults) {
 	mode := s.arrivalMode()
 	ramp := s.RampUp.Strategy != ""
+	if !ramp && (s.RampUp.Start != 0 || s.RampUp.End != 0) {
+		bad.Add("RampUp.Strategy", nil, "say how the rate grows from one to the other: %s or %s", RampLinear, RampExponential)
+	}
 	switch {
 	case s.Functions.File != "":
 		s.checkFunctions(bad)
@@ -81,7 +86,7 @@ func (s Spec) checkArrivals(bad *config.Faults) {
 		bad.Add("ArrivalMode", s.ArrivalMode, "use %s or %s", ArrivalNormalized, ArrivalLegacy)
 	}
 	if (ramp || mode != "") && s.Seed > math.MaxUint32 {
-		bad.Add("Seed", s.Seed, "use 0 to %d, as numpy takes no larger one", uint32(math.MaxUint32))
+		config.Between(bad, "Seed", s.Seed, 0, math.MaxUint32) // as numpy has them
 	}
 	if s.Requests == 0 && (ramp || mode == ArrivalNormalized) && s.Duration > 0 && s.File == "" {
 		bad.Add("Requests", s.Requests, "use 1 or more: these arrivals depend on how many there are, those of --compat none do not")
@@ -149,6 +154,14 @@ func (s Spec) arrivalMode() string {
 func (s Spec) arrange(k Kind, l Load) (Load, error) {
 	if s.InFlight > 0 {
 		l.InFlight = s.InFlight
+	}
+	if s.File != "" {
+		r, ok, err := l.Next()
+		if !ok {
+			_ = l.Close()
+			return Load{}, cmp.Or(err, fmt.Errorf("%q: it has no requests", s.File))
+		}
+		l.Source = &peeked{Source: l.Source, first: &r}
 	}
 	// A kind that draws nothing of a tool's leaves the generators as the seed made them: so do
 	// the tools' data sets that read a file and choose nothing.
@@ -282,6 +295,24 @@ func (e *ending) Next() (Request, bool, error) {
 
 // Close closes the source.
 func (e *ending) Close() error { return Close(e.Source) }
+
+// peeked is a source whose first request has been taken, to see whether there is one.
+type peeked struct {
+	Source
+	first *Request // nil when it has been asked for
+}
+
+func (p *peeked) Next() (Request, bool, error) {
+	if p.first == nil {
+		return p.Source.Next()
+	}
+	r := *p.first
+	p.first = nil
+	return r, true, nil
+}
+
+// Close closes the source.
+func (p *peeked) Close() error { return Close(p.Source) }
 
 // named gives requests IDs.
 type named struct {

@@ -406,20 +406,6 @@ func TestWorkers(t *testing.T) {
 	}
 }
 
-// TestPairwise: the sum of 300 numbers as numpy.sum rounds it, which a plain loop does not.
-func TestPairwise(t *testing.T) {
-	a := make([]float64, 300)
-	plain := 0.0
-	for i := range a {
-		a[i] = 1 / float64(i+1)
-		plain += a[i]
-	}
-	// numpy.sum(1 / numpy.arange(1, 301))
-	if got := pairwise(a); got != 6.282663880299504 || got == plain {
-		t.Errorf("%.17g, a plain loop %.17g", got, plain)
-	}
-}
-
 // TestBreaksOff: an error of the source, or of the arrivals, is for good.
 func TestBreaksOff(t *testing.T) {
 	l := &legacy{gaps: gaps{from: newGenerators(0).Numpy, rate: 1e-300, burstiness: 1}}

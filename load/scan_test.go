@@ -26,7 +26,28 @@ func TestScan(t *testing.T) {
 			t.Errorf("%s: %d requests, the longest %d, %v; want %d and %d", c.spec.Kind, n, longest, err, c.requests, c.longest)
 		}
 	}
-	if _, _, err := (Spec{Kind: "azure", File: written(t, "TIMESTAMP,ContextTokens,GeneratedTokens\n"), Speed: 1, Vocab: 9}).Scan(); err == nil || !strings.Contains(err.Error(), "it has no requests") {
-		t.Errorf("an empty trace: %v", err)
+}
+
+// TestEmpty: a file without requests is no load, whatever is read from it and whoever draws when
+// they come.
+func TestEmpty(t *testing.T) {
+	for _, k := range Kinds() {
+		for _, compat := range []string{"", CompatVLLM, CompatSGLang} {
+			s := Spec{
+				Kind: k.Name, Compat: compat, File: written(t, ""), Requests: 3, Rate: 1, Burstiness: 1, Speed: 1, InputLen: 5, OutputLen: 5, Vocab: 9, Tokenizer: thousand{},
+				TimedTrace: TimedTrace{ChunkSize: 5, SecMultiplier: 1}, Mooncake: Mooncake{1, 1},
+				DatasetOptions: DatasetOptions{SpecBench: Bench{OutputLen: 5}, SpeedBench: Bench{OutputLen: 5, Subset: "qualitative"}, Sonnet: Sonnet{InputLen: 5, OutputLen: 5}},
+			}
+			if !s.Reads("File") {
+				continue
+			}
+			l, err := s.Open()
+			if err == nil {
+				t.Errorf("%s %s: a load of %d", compat, k.Name, l.Count)
+				_ = l.Close()
+			} else if !strings.Contains(err.Error(), "file") && !strings.Contains(err.Error(), "File") {
+				t.Errorf("%s %s: %v", compat, k.Name, err)
+			}
+		}
 	}
 }

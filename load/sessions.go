@@ -115,6 +115,10 @@ func (s Spec) startSessions(l Load) (Load, error) {
 		g := newGenerators(s.Seed)
 		l.Generators = &g
 	}
+	if s.File != "" && s.drawsAll() && l.Count == 0 {
+		_ = l.Close()
+		return Load{}, fmt.Errorf("%q: it has no requests", s.File)
+	}
 	starts, err := s.arrivals(Kind{}, &l)
 	if err != nil {
 		_ = l.Close()

@@ -31,7 +31,7 @@ func (h Sharing) check(s Spec, bad *config.Faults) {
 	}
 	if h.BlockSize > 0 && s.InputLen > 0 {
 		// At least one token of a prompt is always computed: its answer begins with it.
-		if most := float64((s.InputLen-1)/h.BlockSize*h.BlockSize) / float64(s.InputLen); h.HitRate > most {
+		if most := float64((s.InputLen-1)/h.BlockSize*h.BlockSize) / float64(s.InputLen); h.HitRate > most && h.HitRate < 1 {
 			bad.Add("Sharing.HitRate", h.HitRate, "use up to %.3f: that is how much of %d tokens is in whole blocks of %d, without the last token", most, s.InputLen, h.BlockSize)
 		}
 	}

@@ -221,8 +221,11 @@ func TestMooncakeFaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	if err := os.Truncate(file, 10); err != nil {
+	if err := os.Truncate(file, 0); err != nil {
 		t.Fatal(err)
+	}
+	if _, ok, err := l.Next(); !ok || err != nil { // it was read when the load was opened
+		t.Error(ok, err)
 	}
 	if _, _, err := l.Next(); err == nil || !strings.Contains(err.Error(), "it changed while it was read") {
 		t.Error(err)

@@ -18,6 +18,7 @@ import (
 	"kvferry/bench/scrape"
 	about "kvferry/bench/server"
 	"kvferry/bench/steady"
+	"kvferry/config"
 	"kvferry/load"
 )
 
@@ -106,12 +107,22 @@ func (x *run) spec(ctx context.Context, f *Facts) (load.Spec, error) {
 	return spec, nil
 }
 
+// open begins a load. What is wrong with its file is its File's fault.
+func open(spec load.Spec) (load.Load, error) {
+	l, err := spec.Open()
+	var invalid *config.Invalid
+	if err != nil && spec.File != "" && !errors.As(err, &invalid) {
+		err = config.Faults{{Field: "File", Err: err}}.Err("load.Spec")
+	}
+	return l, err
+}
+
 // warmUp sends copies of the load's first request, one after another.
 func (x *run) warmUp(ctx context.Context, t Target, spec load.Spec) error {
 	if x.Warmups == 0 {
 		return nil
 	}
-	l, err := spec.Open()
+	l, err := open(spec)
 	if err != nil {
 		return err
 	}
@@ -144,7 +155,7 @@ func (x *run) warmUp(ctx context.Context, t Target, spec load.Spec) error {
 // once asks the target what spec says, and makes a report's run of it. The run is not nil if
 // anything was asked, whatever the error.
 func (x *run) once(ctx context.Context, t Target, f *Facts, spec load.Spec, name string, point float64) (*report.Run, error) {
-	l, err := spec.Open()
+	l, err := open(spec)
 	if err != nil {
 		return nil, err
 	}

@@ -39,7 +39,7 @@ type loadFlags struct {
 func (f *loadFlags) register(fs *pflag.FlagSet) {
 	l := &f.spec
 	fs.StringVar(&l.Kind, "dataset-name", load.Random, "what is asked: "+strings.Join(load.Names(), ", "))
-	fs.IntVar(&f.numPrompts, "num-prompts", 1000, "requests (default with --trace: all of it)")
+	fs.IntVar(&f.numPrompts, "num-prompts", 1000, "requests; 0: all of a file's (default with a trace)")
 	fs.Float64Var(&l.Rate, "request-rate", 4, "requests a second; inf sends all at once")
 	fs.Float64Var(&l.Burstiness, "burstiness", 1, "shape of the gaps' gamma distribution: 1 is Poisson, less is burstier")
 	fs.StringVar(&l.ArrivalMode, "arrival-mode", "", "whose arrivals: normalized (vLLM's, the last at exactly N/rate) or legacy (vLLM's of 2024, and SGLang's) (default as --compat says)")
@@ -66,7 +66,7 @@ func (f *loadFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&l.IDPrefix, "request-id-prefix", "", "what request ids begin with, before the request's number (default a name of the run)")
 	f.registerAdapters(fs)
 	f.registerFunctions(fs)
-	command.Positive(fs, "num-prompts", "request-rate", "burstiness", "max-concurrency", "random-input-len", "random-output-len", "speed")
+	command.Positive(fs, "request-rate", "burstiness", "max-concurrency", "random-input-len", "random-output-len", "speed")
 }
 
 func (f *loadFlags) registerAdapters(fs *pflag.FlagSet) {

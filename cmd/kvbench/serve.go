@@ -58,7 +58,11 @@ or results could not be written; 2 bad flags; 130 interrupted.`,
 			if f.own.less != "" {
 				cmd.PrintErrln(f.own.less)
 			}
-			return config.Named(serve.Run(cmd.Context(), cfg), serveNames)
+			names := serveNames
+			if f.load.trace != "" {
+				names = joined(serveNames, map[string]string{"File": "--trace"})
+			}
+			return config.Named(serve.Run(cmd.Context(), cfg), names)
 		},
 	}
 	cmd.Flags().SetNormalizeFunc(dashes)

@@ -31,8 +31,8 @@ import (
 var serveNames = joined(loadNames, within("Load", loadNames), clusterNames, ownNames, map[string]string{
 	"Targets": "--clock", "Out": "--out", "Warmups": "--num-warmups", "WarmupLen": "--num-warmups", "Goodput": "--goodput",
 	"Steady": "", "Method": "--steady-state", "Ratio": "--steady-state-concurrency-ratio",
-	"Search": "--find-rate", "Quantity": "--find-rate", "Attainment": "--attainment", "Precision": "--find-rate-precision", "Max": "--max-rate",
-	"Start": "--request-rate", "Layout": "--compat", "Results": "--save-result", "OpenTimeout": "--ready-check-timeout-sec",
+	"Search": "--find-rate", "Search.Quantity": "--find-rate", "Search.Attainment": "--attainment", "Search.Precision": "--find-rate-precision", "Search.Max": "--max-rate",
+	"Search.Start": "--request-rate", "Layout": "--compat", "Results": "--save-result", "OpenTimeout": "--ready-check-timeout-sec",
 	"URL": "--base-url", "URLs": "--worker-urls", "Backend": "--backend", "Endpoint": "--endpoint", "Model": "--model", "Header": "--header", "APIKey": "--api-key",
 	"CAFile": "--ca-cert", "Insecure": "--insecure", "Extra": "--extra-body", "Timeout": "--request-timeout",
 })

@@ -137,6 +137,7 @@ func (f *searchFlags) register(fs *pflag.FlagSet) {
 	fs.Float64Var(&f.precision, "find-rate-precision", 0.05, "how near the answer is to be, as a share of it")
 	fs.Float64Var(&f.most, "max-rate", 0, "the highest rate, or concurrency, that is tried (default: as far as the client keeps up)")
 	fs.Float64Var(&f.attainment, "attainment", 0.99, "share of the requests that must keep --goodput")
+	command.Positive(fs, "find-rate-precision", "attainment")
 }
 
 func (f *resultFlags) register(fs *pflag.FlagSet) {
@@ -155,6 +156,7 @@ func (f *resultFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.tag, "tag", "", "of the run, in SGLang's file")
 	fs.StringVar(&f.steady, "steady-state", string(steady.MSER), "how the steady part of a run is found: mser or concurrency")
 	fs.Float64Var(&f.ratio, "steady-state-concurrency-ratio", 0.8, "with concurrency: where no fewer than this share of the peak are in flight")
+	command.Positive(fs, "steady-state-concurrency-ratio")
 }
 
 // dashes has --num_prompts be --num-prompts, as argparse has it in vLLM.

@@ -55,11 +55,21 @@ func TestForeign(t *testing.T) {
 	if err := os.WriteFile(empty, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	url := served(t, nullserver.Config{})
 	for _, c := range []struct{ args, want string }{
 		{"--logprobs 5", `--logprobs: what a server is asked besides goes into the body: --extra-body '{"logprobs": 1}'`},
 		{"--token-ids-logprob 1 2 10 --num-prompts 3", "--token-ids-logprob: what a server is asked"},
 		{"--profile-activities CPU GPU", "--profile-activities: kvbench does not start the server's profiler"},
 		{"--profile --num-prompts 3", "--profile: none given"},
+		{"--find-rate --goodput ttft:5 --attainment 2", "--attainment: 2: use a share of the requests"},
+		{"--find-rate --goodput ttft:5 --find-rate-precision 0", "--find-rate-precision: 0: use more than 0"},
+		{"--find-rate speed --goodput ttft:5", `--find-rate: "speed": use `},
+		{"--steady-state-concurrency-ratio 0", "--steady-state-concurrency-ratio: 0: use more than 0"},
+		{"--ramp-up-start-rps 20", "--ramp-up-strategy: none given: say how the rate grows"},
+		{"--base-url " + url + " --dataset-name weka --dataset-path " + empty, `--dataset-path: "` + empty + `": it has no requests`},
+		{"--base-url " + url + " --dataset-name otel --dataset-path " + empty, `--dataset-path: "` + empty + `": it has no requests`},
+		{"--base-url " + url + " --dataset-name sharegpt --dataset-path /no/such", `--dataset-path: "/no/such": there is no such file`},
+		{"--base-url " + url + " --trace /no/such", `--trace: "/no/such": there is no such file`},
 		{"--use-beam-search", "--use-beam-search: a beam search cannot be streamed"},
 		{"--plot-timeline", "--plot-timeline: leave it out: report.html"},
 		{"--hf-subset a", "--hf-subset: nothing is downloaded here"},

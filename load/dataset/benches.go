@@ -157,6 +157,9 @@ func sglangLongBench(s Spec) (Sampled, error) {
 	if err != nil {
 		return Sampled{}, err
 	}
+	if len(all) == 0 {
+		return Sampled{}, fmt.Errorf("%q: it has no questions", s.File)
+	}
 	g := seeded(s.Seed)
 	g.Python.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	output := s.ShareGPT.OutputLen
