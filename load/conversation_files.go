@@ -23,7 +23,7 @@ import (
 //
 // one a line or as a list. Delays and timestamps are milliseconds. Lines of lengths are of
 // one conversation while their session_id stays; a line without one is a conversation. Where
-// no length of an answer is given it is OutputLen, or if that is 0 the length of the answer
+// no length of an answer is given it is Conversations.OutputLen, or if that is 0 the length of the answer
 // that was recorded.
 type fileTurns struct {
 	Spec
@@ -234,12 +234,12 @@ func (f *fileTurns) output(where string, given *float64, answer *Message) (int, 
 	switch {
 	case given != nil:
 		return tokenCount(where, *given)
-	case f.OutputLen > 0:
-		return f.OutputLen, nil
+	case f.Conversations.OutputLen > 0:
+		return f.Conversations.OutputLen, nil
 	case answer != nil:
 		return answerLen(f.Tokenizer, answer.Content), nil
 	}
-	return 0, fmt.Errorf("%s: no answer was recorded: say how long answers are to be (--output-len)", where)
+	return 0, fmt.Errorf("%s: no answer was recorded: say how long answers are to be (--conversation-output-len)", where)
 }
 
 // answerLen is how long an answer is that was recorded: in tokens, in words without a
@@ -267,7 +267,7 @@ func milliseconds(where string, v *float64) (time.Duration, error) {
 //	{"conversations": [[{"messages": [{"role": "system", ...}, {"role": "user", ...}], "prompt_tokens": 73821}, ...]]}
 //
 // of which each turn has the messages that are new and not the assistant's. Answers have
-// OutputLen tokens, SGLang's own is 220. A turn without messages is left out, and so is a
+// ShareGPT.OutputLen tokens, 220 if that is 0, as SGLang has it. A turn without messages is left out, and so is a
 // conversation without turns.
 type agenticTurns struct{ Spec }
 
@@ -292,7 +292,7 @@ func (a *agenticTurns) next(rows *records.JSON) (c conversation, ok bool, err er
 				now = append(now, Message{m.Role, *m.Content})
 			}
 			if len(now) > 0 {
-				c.turns = append(c.turns, turn{messages: now, output: a.OutputLen})
+				c.turns = append(c.turns, turn{messages: now, output: cmp.Or(a.ShareGPT.OutputLen, 220)})
 			}
 		}
 		if len(c.turns) > 0 {

@@ -14,8 +14,9 @@ import (
 // Conversations say what is taken of a file of conversations. Spec.Requests counts
 // conversations here.
 type Conversations struct {
-	MaxTurns int // what a user says, at most; 0 for all of it
-	Offset   int // conversations to begin behind; those before it come last
+	MaxTurns  int // what a user says, at most; 0 for all of it
+	Offset    int // conversations to begin behind; those before it come last
+	OutputLen int // tokens of an answer whose length the file does not say; 0: as the one that was recorded
 }
 
 // conversationKind are conversations in a file.
@@ -23,12 +24,12 @@ var conversationKind = Kind{
 	Name:  "conversation",
 	About: "conversations in a file: each turn waits for the server's answer to the one before it",
 	Texts: true,
-	Reads: append([]string{"File", "Speed", "OutputLen", "MaxDelay", "Recorded", "Untimed", "Conversations", "Seed"}, starting...),
+	Reads: append([]string{"File", "Speed", "MaxDelay", "Recorded", "Untimed", "Conversations", "Seed"}, starting...),
 	Check: func(s Spec, bad *config.Faults) {
 		checkTrace(s, bad)
 		s.checkStarts(bad)
 		s.checkConversations(bad)
-		config.Between(bad, "OutputLen", s.OutputLen, 0, maxLen)
+		config.Between(bad, "Conversations.OutputLen", s.Conversations.OutputLen, 0, maxLen)
 	},
 	Open: func(s Spec) (Load, error) { return s.openConversations("", &fileTurns{Spec: s}) },
 }
@@ -38,13 +39,13 @@ var agenticTraceKind = Kind{
 	Name:  "agentic-trace",
 	About: "SGLang's agentic-trace: conversations of agents, with what the tools said in each turn",
 	Texts: true,
-	Reads: append([]string{"File", "OutputLen", "Recorded", "Conversations", "Seed"}, starting...),
+	Reads: append([]string{"File", "ShareGPT.OutputLen", "Recorded", "Conversations.MaxTurns", "Conversations.Offset", "Seed"}, starting...),
 	Check: func(s Spec, bad *config.Faults) {
 		s.Speed = 1
 		checkTrace(s, bad)
 		s.checkStarts(bad)
 		s.checkConversations(bad)
-		config.Between(bad, "OutputLen", s.OutputLen, 1, maxLen)
+		config.Between(bad, "ShareGPT.OutputLen", s.ShareGPT.OutputLen, 0, maxLen)
 		if s.Recorded {
 			bad.Add("Recorded", s.Recorded, "leave it out: the file has no answers")
 		}

@@ -77,8 +77,8 @@ func TestConversations(t *testing.T) {
 	}
 	// One turn each, those after the first two, which come last; answers of one length.
 	s = Spec{
-		Kind: "conversation", File: s.File, Rate: 2, ArrivalMode: ArrivalLegacy, Burstiness: math.Inf(1), Speed: 2, Vocab: 5000, OutputLen: 9, Tokenizer: thousand{},
-		Conversations: Conversations{MaxTurns: 1, Offset: 7}, MaxDelay: time.Second,
+		Kind: "conversation", File: s.File, Rate: 2, ArrivalMode: ArrivalLegacy, Burstiness: math.Inf(1), Speed: 2, Vocab: 5000, Tokenizer: thousand{},
+		Conversations: Conversations{MaxTurns: 1, Offset: 7, OutputLen: 9}, MaxDelay: time.Second,
 	}
 	all, l := collected(t, s)
 	compareLines(
@@ -97,7 +97,7 @@ func TestConversations(t *testing.T) {
 // TestConversationTimes: turns with timestamps are not before them, and are still behind the
 // answer.
 func TestConversationTimes(t *testing.T) {
-	s := Spec{Kind: "conversation", Rate: math.Inf(1), Burstiness: 1, Speed: 2, OutputLen: 5, Vocab: 5000, File: written(t, `[
+	s := Spec{Kind: "conversation", Rate: math.Inf(1), Burstiness: 1, Speed: 2, Conversations: Conversations{OutputLen: 5}, Vocab: 5000, File: written(t, `[
 {"turns": [{"timestamp": 1000, "text": "a"}, {"timestamp": 4000, "text": "b"}]},
 {"turns": [{"timestamp": 2000, "text": "c"}]}]`)}
 	all, _ := collected(t, s)
@@ -112,7 +112,7 @@ func TestConversationTimes(t *testing.T) {
 
 // TestAgenticTrace: SGLang's conversations, the new messages of each turn.
 func TestAgenticTrace(t *testing.T) {
-	s := Spec{Kind: "agentic-trace", Compat: CompatSGLang, File: "testdata/agentic_trace.json", Rate: 4, Burstiness: 1, OutputLen: 220, Vocab: 9, Seed: 42}
+	s := Spec{Kind: "agentic-trace", Compat: CompatSGLang, File: "testdata/agentic_trace.json", Rate: 4, Burstiness: 1, Vocab: 9, Seed: 42}
 	all, l := collected(t, s)
 	compareLines(
 		t, asked(all),
@@ -197,7 +197,7 @@ func TestConversationFaults(t *testing.T) {
 	for want, s := range map[string]Spec{
 		"Conversations.MaxTurns: -1: use 1": {Kind: "conversation", Conversations: Conversations{MaxTurns: -1}},
 		"Conversations.Offset: -1: use 0":   {Kind: "agentic-trace", Conversations: Conversations{Offset: -1}},
-		"OutputLen: 0: use 1 to":            {Kind: "agentic-trace"},
+		"ShareGPT.OutputLen: -1: use 0 to":  {Kind: "agentic-trace", DatasetOptions: DatasetOptions{ShareGPT: ShareGPT{OutputLen: -1}}},
 		"Recorded: true: leave it out":      {Kind: "agentic-trace", Recorded: true},
 		"MultiTurn.MinTurns: 0: use 1":      {Kind: "multi-turn"},
 		"MultiTurn.MaxTurns: 1: use as":     {Kind: "multi-turn", MultiTurn: MultiTurn{MinTurns: 2, MaxTurns: 1}},
@@ -210,7 +210,7 @@ func TestConversationFaults(t *testing.T) {
 		}
 	}
 	bad := written(t, `{"conversations": [[{"messages": [{"role": "user"}]}]]}`)
-	if _, err := collect(Spec{Kind: "agentic-trace", File: bad, Rate: 1, Burstiness: 1, OutputLen: 1, Vocab: 9}); err == nil || !strings.Contains(err.Error(), "file:1: [0].messages[0]: role or content is missing") {
+	if _, err := collect(Spec{Kind: "agentic-trace", File: bad, Rate: 1, Burstiness: 1, Vocab: 9}); err == nil || !strings.Contains(err.Error(), "file:1: [0].messages[0]: role or content is missing") {
 		t.Error(err)
 	}
 }
@@ -223,7 +223,7 @@ func FuzzConversations(f *testing.F) {
 	f.Add([]byte(`{"session_id": "m", "input_length": 3, "delay": 2}{"session_id": "m", "input_length": 3}`))
 	f.Add([]byte(`{"conversations": [[{"messages": [{"role": "user", "content": "a"}]}]]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		s := Spec{Vocab: 100, OutputLen: 3, Speed: 1, File: "f"}
+		s := Spec{Vocab: 100, Conversations: Conversations{OutputLen: 3}, Speed: 1, File: "f"}
 		for key, from := range map[string]format{"": &fileTurns{Spec: s}, "conversations": &agenticTurns{Spec: s}} {
 			c := &conversations{Spec: s, format: from, rows: records.NewJSON("f", bytes.NewReader(text), key), left: -1, starts: &legacy{gaps: gaps{rate: math.Inf(1)}}}
 			for n := 0; ; n++ {

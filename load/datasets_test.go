@@ -257,6 +257,8 @@ func TestDatasetFaults(t *testing.T) {
 		{load.ShareGPTName, load.CompatSGLang, func(s *load.Spec) { s.ChatTemplate = true }, "ChatTemplate: true: the template is the tokenizer's"},
 		{load.ShareGPTName, "", func(s *load.Spec) { s.ShareGPT.ContextLen = 9 }, "ShareGPT.ContextLen: 9: only sglang"},
 		{load.ShareGPTName, "", func(s *load.Spec) { s.PromptSuffix = "x" }, "PromptSuffix"},
+		{load.ShareGPTName, load.CompatSGLang, func(s *load.Spec) { s.DisableShuffle = true }, "DisableShuffle: true: only vllm bench serve has it"},
+		{load.SpeedBenchName, load.CompatSGLang, func(s *load.Spec) { s.NoOversample = true }, "NoOversample: true: only vllm bench serve has it"},
 		{load.ShareGPTName, "", func(s *load.Spec) { s.Seed = 1 << 32 }, "Seed: 4294967296: use 0 to 4294967295"},
 		{load.CustomName, "", func(s *load.Spec) { s.File = file("{\"prompt\": \"a\"}") }, "f.jsonl:1: output_tokens is missing"},
 		{load.CustomName, "", func(s *load.Spec) { s.File = file("{\"prompt\": \"a\", \"output_tokens\": 0.5}") }, "f.jsonl:1: output_tokens: 0.5: use 1 to"},

@@ -62,6 +62,7 @@ func (f *loadFlags) registerDatasets(fs *pflag.FlagSet) {
 	fs.IntVar(&m.ContextLen, "context-len", 0, "tokens of a context that each drawn conversation begins with")
 	fs.IntVar(&l.Conversations.MaxTurns, "conversation-max-turns", 0, "turns of a conversation of a file, at most (default: all)")
 	fs.IntVar(&l.Conversations.Offset, "conversation-offset", 0, "conversations of the file to begin behind")
+	fs.IntVar(&l.Conversations.OutputLen, "conversation-output-len", 0, "tokens of an answer whose length the file does not say (default: as the recorded one)")
 	alias(fs, "agentic-max-turns", "conversation-max-turns")
 	alias(fs, "dataset-offset", "conversation-offset")
 	fs.DurationVar(&l.MaxDelay, "max-delay", 0, "longest time to keep a turn or an agent's call back after what it follows; 0: as recorded")
@@ -94,7 +95,7 @@ var datasetNames = map[string]string{
 	"SpeedBench.OutputLen": "--speed-bench-output-len", "SpeedBench.Category": "--speed-bench-category", "SpeedBench.Subset": "--speed-bench-dataset-subset",
 	"Sharing.HitRate": "--prefix-hit-rate", "Sharing.BlockSize": "--prefix-block-size", "Sharing.Groups": "--prefix-groups",
 	"MultiTurn.MinTurns": "--min-turns", "MultiTurn.MaxTurns": "--max-turns", "MultiTurn.MinThink": "--min-think", "MultiTurn.MaxThink": "--max-think", "MultiTurn.ContextLen": "--context-len",
-	"Conversations.MaxTurns": "--conversation-max-turns", "Conversations.Offset": "--conversation-offset", "MaxDelay": "--max-delay", "Recorded": "--recorded-answers",
+	"Conversations.MaxTurns": "--conversation-max-turns", "Conversations.Offset": "--conversation-offset", "Conversations.OutputLen": "--conversation-output-len", "MaxDelay": "--max-delay", "Recorded": "--recorded-answers",
 	"TimedTrace.ChunkSize": "--timed-trace-chunk-hash-size", "TimedTrace.SecMultiplier": "--timed-trace-sec-multiplier",
 	"TimedTrace.Timestamp": "--timed-trace-label-timestamp", "TimedTrace.InputLength": "--timed-trace-label-input-length",
 	"TimedTrace.OutputLength": "--timed-trace-label-output-length", "TimedTrace.HashIDs": "--timed-trace-label-hash-ids",

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -63,6 +64,9 @@ func (f *loadFlags) register(fs *pflag.FlagSet) {
 	f.registerDatasets(fs)
 	fs.BoolVar(&l.Untimed, "untimed", false, "send a trace's requests at --request-rate and not at its own times")
 	alias(fs, "no-self-timed", "untimed")
+	for short, name := range map[string]string{"num-prompt": "num-prompts", "random-input": "random-input-len", "random-output": "random-output-len"} {
+		alias(fs, short, name) // argparse takes beginnings of names, and SGLang's documents have these
+	}
 	fs.StringVar(&l.IDPrefix, "request-id-prefix", "", "what request ids begin with, before the request's number (default a name of the run)")
 	f.registerAdapters(fs)
 	f.registerFunctions(fs)
@@ -142,6 +146,13 @@ func (f *loadFlags) settle(changed func(string) bool, bad *config.Faults) {
 	l := &f.spec
 	l.Kind = load.NameOf(l.Kind)
 	l.Requests = f.numPrompts
+	if l.Compat == load.CompatSGLang && l.Kind == load.CustomName {
+		for _, flag := range []string{"custom-output-len", "skip-chat-template"} {
+			if changed(flag) {
+				bad.Check("--"+flag, errors.New("only vllm bench serve's custom has it: use --sharegpt-output-len and --apply-chat-template, or --compat vllm"))
+			}
+		}
+	}
 	if l.Custom.OutputLen == -1 {
 		l.Custom.OutputLen = 0 // as the line says
 	}
@@ -156,23 +167,6 @@ func (f *loadFlags) settle(changed func(string) bool, bad *config.Faults) {
 		}
 	default:
 		bad.Add("--gsp-group-distribution", f.groups, "use uniform or zipf")
-	}
-	if changed("input-len") {
-		for _, n := range []*int{&l.InputLen, &l.Sonnet.InputLen, &l.PrefixRepetition.SuffixLen, &l.SharedPrefix.QuestionLen} {
-			*n = f.input
-		}
-	}
-	if changed("output-len") {
-		for _, n := range []*int{&l.OutputLen, &l.Sonnet.OutputLen, &l.PrefixRepetition.OutputLen, &l.SharedPrefix.OutputLen, &l.ShareGPT.OutputLen, &l.Custom.OutputLen} {
-			*n = f.output
-		}
-	} else if !changed("random-output-len") {
-		switch l.Kind {
-		case "conversation":
-			l.OutputLen = 0 // as the file says
-		case "agentic-trace": // what SGLang's client has
-			l.OutputLen = cmp.Or(l.ShareGPT.OutputLen, 220)
-		}
 	}
 	if changed("duration") && !changed("num-prompts") && l.Reads("InputLen") {
 		l.Requests = endless
@@ -202,6 +196,7 @@ func (f *loadFlags) settle(changed func(string) bool, bad *config.Faults) {
 		}
 		l.Kind, l.File = load.Traced, f.trace
 	}
+	f.lengths(changed, bad)
 	if l.Compat == load.CompatSGLang && l.Kind == load.ShareGPTName && l.File == "" && !changed("dataset-name") {
 		bad.Check("--dataset-path", errors.New("none given: sglang.bench_serving asks sharegpt unless it is told, and downloads it: name that file, or another dataset, such as --dataset-name random"))
 	}
@@ -218,9 +213,6 @@ func (f *loadFlags) settle(changed func(string) bool, bad *config.Faults) {
 	for _, field := range slices.Sorted(maps.Keys(loadNames)) {
 		group, _, _ := strings.Cut(field, ".")
 		flag := loadNames[field]
-		if l.Kind == "agentic-trace" && group == "ShareGPT" {
-			continue
-		}
 		if !changed(flag[2:]) || l.Reads(field) || l.Reads(group) || field == "Speed" || slices.Contains(shared, field) {
 			continue
 		}
@@ -237,6 +229,38 @@ func (f *loadFlags) settle(changed func(string) bool, bad *config.Faults) {
 	}
 	if changed("speed") && !l.Reads("Speed") {
 		bad.Check("--speed", errors.New("only a trace has a speed: use --request-rate, or name a --trace"))
+	}
+}
+
+// lengths gives what --input-len and --output-len say to whichever option the dataset has.
+func (f *loadFlags) lengths(changed func(string) bool, bad *config.Faults) {
+	l := &f.spec
+	for _, c := range []struct {
+		flag   string
+		n      int
+		fields map[string]*int
+	}{
+		{"input-len", f.input, map[string]*int{
+			"InputLen": &l.InputLen, "Sonnet.InputLen": &l.Sonnet.InputLen, "PrefixRepetition.SuffixLen": &l.PrefixRepetition.SuffixLen, "SharedPrefix.QuestionLen": &l.SharedPrefix.QuestionLen,
+		}},
+		{"output-len", f.output, map[string]*int{
+			"OutputLen": &l.OutputLen, "Sonnet.OutputLen": &l.Sonnet.OutputLen, "PrefixRepetition.OutputLen": &l.PrefixRepetition.OutputLen, "SharedPrefix.OutputLen": &l.SharedPrefix.OutputLen,
+			"ShareGPT.OutputLen": &l.ShareGPT.OutputLen, "Custom.OutputLen": &l.Custom.OutputLen, "SpecBench.OutputLen": &l.SpecBench.OutputLen, "SpeedBench.OutputLen": &l.SpeedBench.OutputLen,
+			"Conversations.OutputLen": &l.Conversations.OutputLen,
+		}},
+	} {
+		if !changed(c.flag) {
+			continue
+		}
+		read := false
+		for field, n := range c.fields {
+			group, _, _ := strings.Cut(field, ".")
+			read = read || l.Reads(field) || l.Reads(group)
+			*n = c.n
+		}
+		if !read && slices.Contains(load.Names(), l.Kind) {
+			bad.Check("--"+c.flag, fmt.Errorf("%s has lengths of its own: leave it out", l.Kind))
+		}
 	}
 }
 

@@ -78,10 +78,22 @@ func checkVLLMConversations(s Spec, bad *config.Faults) {
 }
 
 func checkSGLangConversations(s Spec, bad *config.Faults) {
+	checkNoVLLM(s, bad)
 	checkConversations(s, bad, 4) // what the tool takes
 	config.Between(bad, "ShareGPT.ContextLen", s.ShareGPT.ContextLen, 0, maxLen)
 	if s.ChatTemplate && s.Tokenizer == nil {
 		bad.Add("ChatTemplate", s.ChatTemplate, "the template is the tokenizer's: give --tokenizer")
+	}
+}
+
+// checkNoVLLM refuses what SGLang's datasets of a file do not have.
+func checkNoVLLM(s Spec, bad *config.Faults) {
+	const fix = "only vllm bench serve has it: leave it out, or use --compat vllm"
+	if s.DisableShuffle {
+		bad.Add("DisableShuffle", s.DisableShuffle, fix)
+	}
+	if s.NoOversample {
+		bad.Add("NoOversample", s.NoOversample, fix)
 	}
 }
 
@@ -114,6 +126,7 @@ func checkVLLMSpeedBench(s Spec, bad *config.Faults) {
 }
 
 func checkSGLangSpeedBench(s Spec, bad *config.Faults) {
+	checkNoVLLM(s, bad)
 	checkFile(s, bad, "name SPEED-Bench's file (--dataset-path)")
 	checkQuestions(s, bad, "SpeedBench.OutputLen", s.SpeedBench.OutputLen)
 	checkRequests(s, bad)
