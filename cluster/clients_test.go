@@ -149,7 +149,7 @@ func TestClients(t *testing.T) {
 	files := filepath.Join(t.TempDir(), "tokenizer")
 	own, err := tokenizer.Own(p.Vocab)
 	if err == nil {
-		err = own.Save(files, p.MaxModelLen)
+		_, err = own.Files(p.MaxModelLen).Save(files)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -2,11 +2,9 @@ package proxy
 
 import (
 	"errors"
-	"io"
 	"io/fs"
 	"net/http"
-	"os"
-	"path/filepath"
+	"slices"
 	"strings"
 
 	"kvferry/proxy/openai"
@@ -20,61 +18,35 @@ import (
 // vocabulary, are written as they are asked for.
 func (p *Proxy) serveTokenizer(w http.ResponseWriter, r *http.Request) {
 	file := strings.TrimPrefix(r.URL.Path, "/tokenizer/") // timedHandler goes past the mux's PathValue
-	cluster, ok := p.nodes.info()
-	if p.file == nil && !ok {
-		writeError(w, toAPIError(p.nodes.wait(ended)))
-		return
+	var files tokenizer.Files
+	if p.file != nil {
+		files = p.file.Files
+	} else {
+		cluster, ok := p.nodes.info()
+		if !ok {
+			writeError(w, toAPIError(p.nodes.wait(ended)))
+			return
+		}
+		files = openai.NewTokenizer(cluster.Vocab).Files(int(cluster.MaxModelLen))
 	}
-	kind := "application/json"
-	switch file {
-	case tokenizer.FileName, tokenizer.ConfigFileName:
-	case tokenizer.TemplateFileName:
-		kind = "text/plain; charset=utf-8"
-	default:
-		p.noTokenizerFile(w, file)
-		return
+	err := fs.ErrNotExist
+	if slices.Contains(tokenizer.FileNames, file) {
+		w.Header().Set("Content-Type", "application/json")
+		if file == tokenizer.TemplateFileName {
+			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		}
+		err = files.Write(timedWriter{p, w}, file)
 	}
-	w.Header().Set("Content-Type", kind)
-	switch {
-	case p.file != nil:
-		p.serveModelFile(w, file)
-	case file == tokenizer.FileName:
-		_ = openai.NewTokenizer(cluster.Vocab).WriteFile(timedWriter{p, w}) // the client may go
-	case file == tokenizer.ConfigFileName:
-		_, _ = w.Write(tokenizer.Settings(int(cluster.MaxModelLen)))
-	default:
-		p.noTokenizerFile(w, file) // the template is in the configuration
-	}
-}
-
-// serveModelFile sends a file of --tokenizer's.
-func (p *Proxy) serveModelFile(w http.ResponseWriter, file string) {
-	path := p.cfg.Tokenizer
-	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		path = filepath.Join(path, file)
-	} else if file != tokenizer.FileName {
-		p.noTokenizerFile(w, file)
-		return
-	}
-	f, err := os.Open(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist) && file != tokenizer.FileName:
-		p.noTokenizerFile(w, file)
-		return
-	case err != nil:
+	switch lost := (*fs.PathError)(nil); {
+	case errors.Is(err, fs.ErrNotExist):
+		w.Header().Del("Content-Type")
+		writeError(w, &openai.Error{
+			Status: http.StatusNotFound, Type: "invalid_request_error", Code: "not_found",
+			Message: "no such file of the tokenizer: " + openai.Abbreviate(file) + ": ask for " + tokenizer.FileName + ", " + tokenizer.ConfigFileName + " or " + tokenizer.ModelConfigFileName,
+		})
+	case errors.As(err, &lost): // the system's; else the client has gone
 		writeError(w, toAPIError(err))
-		return
 	}
-	defer f.Close()
-	_, _ = io.Copy(timedWriter{p, w}, f) // the client may go
-}
-
-func (p *Proxy) noTokenizerFile(w http.ResponseWriter, file string) {
-	w.Header().Del("Content-Type")
-	writeError(w, &openai.Error{
-		Status: http.StatusNotFound, Type: "invalid_request_error", Code: "not_found",
-		Message: "no such file of the tokenizer: " + openai.Abbreviate(file) + ": ask for " + strings.Join([]string{tokenizer.FileName, tokenizer.ConfigFileName}, " or "),
-	})
 }
 
 // A timedWriter gives a client timeouts.answer for each part of a long answer.

@@ -42,8 +42,8 @@ type Config struct {
 	Handoff string
 	// Placement is the name of a policy of package placement. Default least-loaded.
 	Placement string
-	// Tokenizer is a folder with a tokenizer.json, or such a file: clients' texts are counted by
-	// it, and generated from its words. Default "": kvferry's own, which [Proxy] hands out.
+	// Tokenizer is a folder with a tokenizer.json, such a file, or the name of a model in the
+	// Hugging Face cache: clients' texts are counted by it, and generated from its words. Default "": kvferry's own, which [Proxy] hands out.
 	Tokenizer string
 	// AllowMixedProfiles lets nodes join whose profile is not the cluster's: another
 	// GPU of the same model. The same vocabulary and KV layout it has to be anyway.

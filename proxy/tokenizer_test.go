@@ -31,6 +31,10 @@ func TestTokenizerFiles(t *testing.T) {
 	if got := read.Encode("hi there", true); !slices.Equal(got, helloPrompt) || read.Len() != testVocab {
 		t.Errorf("%v, want %v; %d tokens", got, helloPrompt, read.Len())
 	}
+	resp, model := c.ask("GET", "/tokenizer/"+tokenizer.ModelConfigFileName, "")
+	if resp.Header.Get("Content-Type") != "application/json" || !strings.Contains(model, `"model_type"`) || !strings.Contains(model, fmt.Sprintf(`"vocab_size": %d`, testVocab)) {
+		t.Errorf("%v %s", resp, model)
+	}
 	for _, name := range []string{"vocab.json", tokenizer.TemplateFileName} {
 		if status, body := c.get("/tokenizer/" + name); status != http.StatusNotFound || !strings.Contains(body, "no such file of the tokenizer: "+name) {
 			t.Errorf("%s: %d %s", name, status, body)
@@ -46,7 +50,7 @@ func TestModelsTokenizer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := small.Save(folder, 1000); err != nil {
+	if _, err := small.Files(1000).Save(folder); err != nil {
 		t.Fatal(err)
 	}
 	model, err := openai.LoadModelFile(folder)
@@ -81,7 +85,7 @@ func TestModelsTokenizer(t *testing.T) {
 	if !strings.Contains(body, `"text":"`+text+`"`) || !slices.Equal(tok.Encode(text), generated) || !strings.Contains(body, fmt.Sprintf(`"prompt_tokens":%d,`, len(prompt))) {
 		t.Errorf("%s, want %q", body, text)
 	}
-	for _, name := range []string{tokenizer.FileName, tokenizer.ConfigFileName} {
+	for _, name := range []string{tokenizer.FileName, tokenizer.ConfigFileName, tokenizer.ModelConfigFileName} {
 		want, err := os.ReadFile(filepath.Join(folder, name))
 		if status, body := c.get("/tokenizer/" + name); err != nil || status != http.StatusOK || body != string(want) {
 			t.Errorf("%s: %d, %d bytes, want %d, %v", name, status, len(body), len(want), err)

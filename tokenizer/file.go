@@ -15,20 +15,18 @@ import (
 	"kvferry/kvcache"
 )
 
-// The files of a folder.
-const (
-	FileName         = "tokenizer.json"
-	ConfigFileName   = "tokenizer_config.json"
-	TemplateFileName = "chat_template.jinja"
-)
-
 // maxID bounds what a file makes us allocate: tables are indexed by id. The largest
 // vocabularies have a quarter of a million tokens.
 const maxID = 1 << 20
 
 // Load reads a tokenizer: a folder with a tokenizer.json and what belongs to it, or such a
-// file, whose folder then is not looked at further. Errors name the file and the field.
-func Load(path string) (*Tokenizer, error) {
+// file, whose folder then is not looked at further, or what [Find] finds by a model's name.
+// Errors name the file and the field.
+func Load(name string) (*Tokenizer, error) {
+	path, err := Find(name)
+	if err != nil {
+		return nil, err
+	}
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, config.FileError(path, err)

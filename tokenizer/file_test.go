@@ -156,6 +156,9 @@ func TestChatFaults(t *testing.T) {
 
 func write(t *testing.T, name, text string) {
 	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.WriteFile(name, []byte(text), fs.FileMode(0o600)); err != nil {
 		t.Fatal(err)
 	}

@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"strconv"
 
 	"kvferry/kvcache"
@@ -70,35 +68,4 @@ func comma(b *bufio.Writer, i int) {
 func quote(text string) string {
 	b, _ := json.Marshal(text) // a string always can be
 	return string(b)
-}
-
-// Settings is the tokenizer_config.json of kvferry's own tokenizer: what transformers'
-// AutoTokenizer.from_pretrained wants beside the tokenizer.json. maxLen is the most tokens
-// that the model takes.
-func Settings(maxLen int) []byte {
-	b, _ := json.MarshalIndent(map[string]any{
-		"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": marks[2], "pad_token": marks[0], "additional_special_tokens": marks[1:], "chat_template": ownTemplate,
-		"clean_up_tokenization_spaces": false, "model_max_length": maxLen,
-	}, "", " ")
-	return append(b, '\n')
-}
-
-// Save writes a folder that transformers and [Load] read: the tokenizer.json and
-// tokenizer_config.json of kvferry's own tokenizer. The folder is made if it is not there.
-func (t *Tokenizer) Save(folder string, maxLen int) (err error) {
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return err
-	}
-	f, err := os.Create(filepath.Join(folder, FileName))
-	if err != nil {
-		return err
-	}
-	err = t.WriteFile(f)
-	if closed := f.Close(); err == nil {
-		err = closed
-	}
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(folder, ConfigFileName), Settings(maxLen), 0o644)
 }

@@ -30,7 +30,7 @@ func asFile(tb testing.TB, t *Tokenizer) *Tokenizer {
 	if err := t.WriteFile(&b); err != nil {
 		tb.Fatal(err)
 	}
-	read, err := Parse(b.Bytes(), Settings(1000), nil)
+	read, err := Parse(b.Bytes(), t.settings(1000), nil)
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 
 // TestRefused: command lines of all subcommands that somebody has really typed, or might.
 func TestRefused(t *testing.T) {
+	t.Setenv("HF_HUB_CACHE", "/no/hub")
 	dir := t.TempDir()
 	file := func(name, text string) string {
 		path := filepath.Join(dir, name)
@@ -118,6 +119,9 @@ func TestRefused(t *testing.T) {
 		{"tokenizer", "--out: none given: name a folder"},
 		{"tokenizer --out " + dir + " --profile /no/such", `--profile: "/no/such"`},
 		{"tokenizer --out " + matrix, "--out: "},
+		{"tokenizer --out " + dir + " --tokenizer Qwen/Qwen3-8B", `--tokenizer: "Qwen/Qwen3-8B": there is no such file or folder, and the cache of the Hugging Face hub (/no/hub) does not have it: download it: hf download Qwen/Qwen3-8B`},
+		{"tokenizer --out " + dir + " --tokenizer Qwen/Qwen3-8B --profile zero", "--profile: it is for kvferry's own tokenizer"},
+		{"serve --tokenizer Qwen/Qwen3-8B", `--tokenizer: "Qwen/Qwen3-8B": there is no such file or folder`},
 		{"tokenizer here", `ARGUMENT: "here": kvbench tokenizer takes none`},
 		{"serving now", `ARGUMENT: "now": kvbench serving takes none`},
 		{"server", `COMMAND: "server": kvbench has no such command`},

@@ -52,7 +52,7 @@ func (f *serverFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.client.Backend, "backend", "openai", "which API: "+config.Or(client.BackendNames()))
 	fs.StringVar(&f.client.Endpoint, "endpoint", "", "path of the API (default the backend's: /v1/completions ...)")
 	fs.StringVar(&f.client.Model, "model", "", "to ask for (default the first of GET /v1/models)")
-	fs.StringVar(&f.tokenizer, "tokenizer", "", "a folder or a tokenizer.json of the Hugging Face format: counts tokens, and makes prompts of text")
+	fs.StringVar(&f.tokenizer, "tokenizer", "", tokenizerHelp+": counts tokens, and makes prompts of text")
 	fs.StringArrayVar(&f.headers, "header", nil, "KEY=VALUE to send with each request; may be given several times")
 	fs.StringVar(&f.client.APIKey, "api-key", "", "sent as a bearer token (default $OPENAI_API_KEY)")
 	fs.StringVar(&f.client.CAFile, "ca-cert", "", "file with the certificates that sign the server's, for https")

@@ -138,14 +138,20 @@ func (u *Unbroken) AppendToken(dst []byte, id uint32, last bool) []byte {
 
 // A ModelFile is the tokenizer of a real model, that kvferry's modelled one stands in for.
 type ModelFile struct {
+	tokenizer.Files
 	tokens           *tokenizer.Tokenizer
 	words            []uint32 // what is generated, by the nodes' ids
 	toNode, fromNode []uint32
 }
 
-// LoadModelFile reads a folder with a tokenizer.json, or such a file, and finds the words to
-// generate. The error says why there are none.
-func LoadModelFile(path string) (*ModelFile, error) {
+// LoadModelFile reads a folder with a tokenizer.json, or such a file, or what the cache of the
+// Hugging Face hub has by a model's name, and finds the words to generate. The error says why
+// there are none.
+func LoadModelFile(name string) (*ModelFile, error) {
+	path, err := tokenizer.Find(name)
+	if err != nil {
+		return nil, err
+	}
 	t, err := tokenizer.Load(path)
 	if err != nil {
 		return nil, err
@@ -154,7 +160,7 @@ func LoadModelFile(path string) (*ModelFile, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%q: %w", path, err)
 	}
-	f := &ModelFile{tokens: t, words: words}
+	f := &ModelFile{Files: tokenizer.FilesAt(path), tokens: t, words: words}
 	isWord := make(map[uint32]bool, len(words))
 	for _, id := range words {
 		isWord[id] = true

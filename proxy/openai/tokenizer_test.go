@@ -30,7 +30,7 @@ func modelFile(tb testing.TB) *ModelFile {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	if err := own.Save(folder, 1000); err != nil {
+	if _, err := own.Files(1000).Save(folder); err != nil {
 		tb.Fatal(err)
 	}
 	f, err := LoadModelFile(folder)
@@ -117,7 +117,7 @@ func TestModelFile(t *testing.T) {
 	// Without a template there is no chat.
 	folder := t.TempDir()
 	own, _ := tokenizer.Own(MinVocab)
-	if err := own.Save(folder, 1000); err != nil {
+	if _, err := own.Files(1000).Save(folder); err != nil {
 		t.Fatal(err)
 	}
 	bare, err := LoadModelFile(filepath.Join(folder, tokenizer.FileName))
@@ -187,7 +187,7 @@ func FuzzTokenText(f *testing.F) {
 func TestSpecialTokens(t *testing.T) {
 	own, _ := tokenizer.Own(MinVocab)
 	folder := t.TempDir()
-	if err := own.Save(folder, 1000); err != nil {
+	if _, err := own.Files(1000).Save(folder); err != nil {
 		t.Fatal(err)
 	}
 	name := filepath.Join(folder, tokenizer.FileName)

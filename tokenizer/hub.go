@@ -1,0 +1,106 @@
+package tokenizer
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// Users of vLLM name a tokenizer as the Hugging Face hub does, Qwen/Qwen3-8B, and their tools
+// download it. Nothing is downloaded here; what they have downloaded is found where
+// huggingface_hub keeps it:
+//
+//	$HF_HUB_CACHE, else $HF_HOME/hub, else $XDG_CACHE_HOME/huggingface/hub, else ~/.cache/huggingface/hub
+//	  models--Qwen--Qwen3-8B/refs/main            the commit that was downloaded last
+//	  models--Qwen--Qwen3-8B/snapshots/COMMIT/    the files, links to blobs
+
+// hubName is what the hub takes as a model's name: NAME or ORG/NAME.
+var hubName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)?$`)
+
+// longestHubName is the hub's own bound, in bytes.
+const longestHubName = 96
+
+// Find is the path that the name of a tokenizer means: a folder or a file, or else what the
+// cache of the Hugging Face hub has of a model. The error of a name that is neither says where
+// was looked, and which command downloads it.
+func Find(name string) (path string, err error) {
+	if _, err := os.Stat(name); !errors.Is(err, fs.ErrNotExist) {
+		return name, nil // what is wrong with it is told by who reads it
+	}
+	if !hubName.MatchString(name) || len(name) > longestHubName || strings.HasSuffix(name, ".json") ||
+		strings.Contains(name, "--") || strings.Contains(name, "..") {
+		return name, nil
+	}
+	cache, err := hubCache()
+	if err != nil {
+		return "", fmt.Errorf("%q: there is no such file or folder, and no cache of the Hugging Face hub: %w: set HF_HUB_CACHE", name, err)
+	}
+	model := filepath.Join(cache, "models--"+strings.ReplaceAll(name, "/", "--"))
+	download := "download it: hf download " + name + " " + FileName + " " + ConfigFileName
+	snapshot, err := hubSnapshot(model)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "", fmt.Errorf("%q: there is no such file or folder, and the cache of the Hugging Face hub (%s) does not have it: %s", name, cache, download)
+	case err != nil:
+		return "", fmt.Errorf("%q: in the cache of the Hugging Face hub: %w", name, err)
+	}
+	if _, err := os.Stat(filepath.Join(snapshot, FileName)); err != nil {
+		return "", fmt.Errorf("%q: what the cache of the Hugging Face hub has of it (%s) is without a %s: %s", name, snapshot, FileName, download)
+	}
+	return snapshot, nil
+}
+
+// hubCache is the folder in which huggingface_hub keeps models. The error says that this user
+// has no home.
+func hubCache() (string, error) {
+	if dir := cmp.Or(os.Getenv("HF_HUB_CACHE"), os.Getenv("HUGGINGFACE_HUB_CACHE")); dir != "" {
+		return withHome(dir)
+	}
+	if dir := os.Getenv("HF_HOME"); dir != "" {
+		return withHome(filepath.Join(dir, "hub"))
+	}
+	if dir := os.Getenv("XDG_CACHE_HOME"); dir != "" {
+		return withHome(filepath.Join(dir, "huggingface", "hub"))
+	}
+	return withHome(filepath.Join("~", ".cache", "huggingface", "hub"))
+}
+
+// withHome puts this user's home in for "~", as huggingface_hub does with its variables.
+func withHome(dir string) (string, error) {
+	if dir != "~" && !strings.HasPrefix(dir, "~"+string(filepath.Separator)) {
+		return dir, nil
+	}
+	home, err := os.UserHomeDir()
+	return filepath.Join(home, dir[1:]), err
+}
+
+// hubSnapshot is the folder of a model's files: of the commit that main was when it was
+// downloaded, or the only one of a model that was downloaded by a commit's own name. It is
+// fs.ErrNotExist where there is none.
+func hubSnapshot(model string) (string, error) {
+	snapshots := filepath.Join(model, "snapshots")
+	commit, err := os.ReadFile(filepath.Join(model, "refs", "main"))
+	if err == nil {
+		dir := filepath.Join(snapshots, filepath.Base(strings.TrimSpace(string(commit))))
+		_, err = os.Stat(dir)
+		return dir, err
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	all, err := os.ReadDir(snapshots)
+	switch {
+	case err != nil:
+		return "", err
+	case len(all) == 0:
+		return "", fs.ErrNotExist
+	case len(all) > 1:
+		return "", fmt.Errorf("%s has %d commits and no refs/main says which: name one of these folders", snapshots, len(all))
+	}
+	return filepath.Join(snapshots, all[0].Name()), nil
+}
