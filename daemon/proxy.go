@@ -17,6 +17,10 @@ import (
 // PositiveProxyFlags are those for which 0 makes no sense.
 var PositiveProxyFlags = []string{"lease-ttl", "request-timeout", "max-connections", "max-queue", "max-queue-time", "max-body"}
 
+// SeveralProxyFlags take several values after one name, as they do in vLLM's server, for
+// command.Spread.
+var SeveralProxyFlags = []string{"served-model-name", "lora-modules"}
+
 // ProxyFlagNames are the flags that set the fields of a Config.
 var ProxyFlagNames = map[string]string{
 	"HTTPAddr": "--http", "GRPCAddr": "--grpc", "Mode": "--mode", "Handoff": "--handoff", "Placement": "--placement", "Tokenizer": "--tokenizer", "AllowMixedProfiles": "--allow-mixed-profiles",
@@ -38,10 +42,10 @@ func (f *ProxyFlags) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Mode, "mode", d.Mode, "auto (a prefill and a decode node if both are there, else one that does both), disagg or nondisagg")
 	fs.StringVar(&c.Handoff, "handoff", d.Handoff, "how KV gets from prefill to decode: "+handoff.List()+"; v0 is the published system")
 	fs.StringVar(&c.Placement, "placement", d.Placement, "which node takes a request: "+placement.Help())
-	fs.StringVar(&c.Tokenizer, "tokenizer", "", "a model's tokenizer.json, or its folder: texts are counted by it, and generated of its words (default kvferry's own, which is served at /tokenizer/tokenizer.json)")
+	fs.StringVar(&c.Tokenizer, "tokenizer", "", "a model's tokenizer.json, its folder, or a model that is in the Hugging Face cache, such as Qwen/Qwen3-8B: texts are counted by it, and generated of its words (default kvferry's own, which is served at /tokenizer/tokenizer.json)")
 	fs.BoolVar(&c.AllowMixedProfiles, "allow-mixed-profiles", false, "take nodes whose profiles differ, of the same model and KV layout")
-	fs.StringSliceVar(&c.ServedNames, "served-model-name", nil, "names that clients ask for, with commas or the flag again for several; answers have the first (default what the nodes call the model)")
-	fs.Var((*loras)(&c.LoRAs), "lora-modules", "LoRA adapters that clients may ask for, as name=path, with commas or the flag again for several: served as the model is, with KV and prefixes of their own; nothing is read at path")
+	fs.StringSliceVar(&c.ServedNames, "served-model-name", nil, "names that clients ask for, with blanks, with commas or the flag again for several: the first is the one that answers and metrics have, /v1/models lists all (default what the nodes call the model)")
+	fs.Var((*loras)(&c.LoRAs), "lora-modules", "LoRA adapters that clients may ask for, as name=path, with blanks, with commas or the flag again for several: served as the model is, with KV and prefixes of their own; nothing is read at path")
 	fs.Var(newList(&c.CORS.Origins, d.CORS.Origins), "allowed-origins", "origins of web pages that may use the API from a browser, such as https://chat.example, with commas or as a JSON list; * for all, empty for none")
 	fs.Var(newList(&c.CORS.Methods, d.CORS.Methods), "allowed-methods", "HTTP methods that such pages may use")
 	fs.Var(newList(&c.CORS.Headers, d.CORS.Headers), "allowed-headers", "headers that such pages may send")

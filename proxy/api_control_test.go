@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"encoding/json"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -37,8 +38,12 @@ func (c *testCluster) ask(method, path, body string, headers ...string) (*http.R
 
 // TestNames: a model has the proxy's names, and adapters are models of their own.
 func TestNames(t *testing.T) {
-	c := newTestCluster(t, Config{ServedNames: []string{"org/main", "other"}, LoRAs: []LoRA{{Name: "sql", Path: "/adapters/sql"}, {Name: "chat", Path: "hub/chat"}}})
+	logs := &clocktest.Log{}
+	c := newTestCluster(t, Config{Logger: slog.New(slog.NewTextHandler(logs, nil)), ServedNames: []string{"org/main", "other"}, LoRAs: []LoRA{{Name: "sql", Path: "/adapters/sql"}, {Name: "chat", Path: "hub/chat"}}})
 	n := c.addNode("both-1", proto.Role_ROLE_NONDISAGG, nil)
+	if !strings.Contains(logs.String(), "first=org/main others=other") {
+		t.Errorf("which name is the first is not said: %s", logs)
+	}
 	_, body := c.get("/v1/models")
 	var list struct {
 		Object string

@@ -23,6 +23,7 @@ import (
 	"net"
 	"net/http"
 	"runtime"
+	"strings"
 	"sync"
 	"time"
 
@@ -248,6 +249,9 @@ func (p *Proxy) awaitNodes(ctx context.Context) error {
 func (p *Proxy) Run(ctx context.Context) error {
 	p.cfg.Logger.Info("proxy serving", "http", p.HTTPAddr(), "grpc", p.GRPCAddr(),
 		"mode", p.cfg.Mode, "handoff", p.cfg.Handoff, "placement", p.cfg.Placement)
+	if names := p.cfg.ServedNames; len(names) > 0 {
+		p.cfg.Logger.Info("the model's names: answers and metrics have the first", "first", names[0], "others", strings.Join(names[1:], ","))
+	}
 	failed := make(chan error, 2)
 	var servers sync.WaitGroup
 	servers.Go(func() { failed <- p.http.Serve(p.connections.Listen(p.httpListener)) })

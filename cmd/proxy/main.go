@@ -57,7 +57,7 @@ address that cannot be had.
   curl -N 127.0.0.1:8000/v1/completions -d '{"prompt":"hello","max_tokens":8,"stream":true}'
 
   # a model with two names, and two adapters; all answers have 20 tokens or about so
-  proxy --served-model-name org/model,main --lora-modules sql=/a/sql,chat=/a/chat --eos median=20,sigma=0.1
+  proxy --served-model-name org/model main --lora-modules sql=/a/sql chat=/a/chat --eos median=20,sigma=0.1
 
   # reachable from other machines, one line of log a request
   proxy --http :8000 --grpc :9000 --log-level debug --log-format json`,
@@ -70,5 +70,7 @@ address that cannot be had.
 	logs.AddFlags(cmd.Flags())
 	command.Positive(cmd.Flags(), daemon.PositiveProxyFlags...)
 	command.Values(cmd, daemon.Values())
-	return command.Program{Root: cmd}
+	return command.Program{Root: cmd, Args: func(args []string) []string {
+		return command.Spread(args, daemon.SeveralProxyFlags, nil)
+	}}
 }

@@ -4,10 +4,16 @@ import (
 	"bytes"
 	"context"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/spf13/pflag"
+
+	"kvferry/command"
 	"kvferry/command/commandtest"
+	"kvferry/daemon"
+	"kvferry/proxy"
 )
 
 func TestRefused(t *testing.T) {
@@ -16,6 +22,7 @@ func TestRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer taken.Close()
+	t.Setenv("HF_HUB_CACHE", "/no/hub")
 	commandtest.Refused(t, program, [][2]string{
 		{"--handoff v1", `--handoff: "v1": use one of v0, pull, push, layerwise`},
 		{"--mode fast", `--mode: "fast": use one of auto, disagg, nondisagg`},
@@ -44,6 +51,10 @@ func TestRefused(t *testing.T) {
 		{"--eos mean=4", `--eos: "mean=4": there is no "mean": write median=180,sigma=1,max=2048,seed=0, or none`},
 		{"--eos median=0", `--eos: "median=0": median: 0: use 1 token or more`},
 		{"--lora-modules sql", `--lora-modules: "sql": write name=path, not "sql"`},
+		{"--served-model-name a b a", `--served-model-name: "a": two models have that name`}, // blanks, as in vLLM
+		{"--lora-modules a=/x b", `--lora-modules: "b": write name=path, not "b"`},
+		{"--served-model-name", "--served-model-name: none given"},
+		{"--tokenizer Qwen/Qwen3-8B", `--tokenizer: "Qwen/Qwen3-8B": there is no such file or folder, and the cache of the Hugging Face hub (/no/hub) does not have it: download it: hf download Qwen/Qwen3-8B tokenizer.json tokenizer_config.json`},
 		{"--served-model-name a,a", `--served-model-name: "a": two models have that name`},
 		{"--served-model-name a --lora-modules a=/x", `--lora-modules: "a": two models have that name`},
 		{`--allowed-origins ["x"`, `--allowed-origins: "[\"x\"": it is no JSON list`},
@@ -77,4 +88,27 @@ func TestCompletion(t *testing.T) {
 	commandtest.Completes(t, program, "--handoff=", "v0", "pull", "layerwise")
 	commandtest.Completes(t, program, "--placement=l", "least-loaded")
 	commandtest.Completes(t, program, "--log-format=", "json")
+}
+
+// TestServedNames: names as users of vLLM give them, with blanks, and with commas or the flag
+// again, are the same list; the first is the one that answers have.
+func TestServedNames(t *testing.T) {
+	for _, line := range []string{
+		"--served-model-name org/model main last --lora-modules sql=/a chat=/b", "--served_model_name org/model main last --lora_modules=sql=/a chat=/b",
+		"--served-model-name=org/model main --served-model-name last --lora-modules sql=/a,chat=/b", "--served-model-name org/model,main last --lora-modules sql=/a --lora-modules chat=/b",
+	} {
+		var f daemon.ProxyFlags
+		fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+		f.AddFlags(fs)
+		if err := fs.Parse(command.Spread(strings.Fields(line), daemon.SeveralProxyFlags, nil)); err != nil {
+			t.Fatal(err)
+		}
+		c := f.Config()
+		if want := []string{"org/model", "main", "last"}; !slices.Equal(c.ServedNames, want) || len(fs.Args()) > 0 {
+			t.Errorf("%s: %q, and %q", line, c.ServedNames, fs.Args())
+		}
+		if want := []proxy.LoRA{{Name: "sql", Path: "/a"}, {Name: "chat", Path: "/b"}}; !slices.Equal(c.LoRAs, want) {
+			t.Errorf("%s: %v", line, c.LoRAs)
+		}
+	}
 }
