@@ -135,17 +135,26 @@ func plainRead(err error) error {
 
 // fault notes what is wrong with a field, at its line or that of the next field around it.
 func (f *File) fault(faults *config.Faults, field string, err error) {
-	line := 1
-	for end := len(field); end > 0; end = strings.LastIndexAny(field[:end], ".[") {
-		if n, ok := f.lines[field[:end]]; ok {
-			line = n
-			break
-		}
-	}
 	if field != "" {
 		err = fmt.Errorf("%s: %w", field, err)
 	}
-	faults.Check("File", fmt.Errorf("%s:%d: %w", f.path, line, err))
+	faults.Check("File", fmt.Errorf("%s:%d: %w", f.path, f.line(field), err))
+}
+
+// line is that of a field, or of the next field around it.
+func (f *File) line(field string) int {
+	for end := len(field); end > 0; end = strings.LastIndexAny(field[:end], ".[") {
+		if n, ok := f.lines[field[:end]]; ok {
+			return n
+		}
+	}
+	return 1
+}
+
+// place says where the file has a server: FILE:LINE: server NAME.
+func (f *File) place(s Server) string {
+	i := slices.IndexFunc(f.Servers, func(one Server) bool { return one.Name == s.Name })
+	return fmt.Sprintf("%s:%d: server %s", f.path, f.line(fmt.Sprintf("servers[%d]", i)), s.Name)
 }
 
 // validate looks at what could be read.

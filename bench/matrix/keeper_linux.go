@@ -1,11 +1,9 @@
 package matrix
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -30,14 +28,12 @@ func strays(command int) (pids []int) {
 	}
 	self := strconv.Itoa(os.Getpid())
 	for _, name := range all {
-		text, err := os.ReadFile(name)
-		if err != nil {
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(name)))
+		_, fields := stat(pid)
+		if len(fields) <= statGroup {
 			continue // it has ended
 		}
-		// The program's name in parentheses may hold anything; state, parent and group follow.
-		fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(name)))
-		if fields[1] == self && pid != command && fields[2] != strconv.Itoa(command) && fields[0] != "Z" {
+		if fields[statParent] == self && pid != command && fields[statGroup] != strconv.Itoa(command) && fields[0] != "Z" {
 			pids = append(pids, pid)
 		}
 	}

@@ -192,8 +192,15 @@ func (r *runner) startServer(ctx context.Context) event {
 // serve starts a server and waits until it is ready.
 func (r *runner) serve(ctx context.Context, s Server, c Client, folder string) error {
 	var err error
+	r.log = ""
 	if r.values, err = r.cfg.File.values(s, c, folder); err != nil {
 		return err
+	}
+	addresses := s.addresses(r.values)
+	for _, addr := range addresses {
+		if err := taken(addr); err != nil {
+			return fmt.Errorf("%s: %w", r.cfg.File.place(s), err)
+		}
 	}
 	if s.Share {
 		folder = filepath.Dir(folder) // all its clients' output is of one process
@@ -220,6 +227,11 @@ func (r *runner) serve(ctx context.Context, s Server, c Client, folder string) e
 	case <-r.server.done:
 		return fmt.Errorf("it ended before it was ready: %v", r.server.end)
 	default:
+	}
+	for _, addr := range addresses {
+		if other := r.server.strange(addr); err == nil && other != nil {
+			err = fmt.Errorf("%s: %w", r.cfg.File.place(s), other)
+		}
 	}
 	return err
 }

@@ -56,7 +56,8 @@ summary.json of kvbench serve, from result files of vLLM's and SGLang's clients 
 result, or from their reports on stdout. A server that does not come up fails its
 pairs, a client that fails or hangs its own, and the rest goes on. The same
 command with the same --out goes on where it was stopped: pairs that are done, by
-the same command lines, are not run again. No process is left behind.
+the same command lines, are not run again. No process is left behind. A server whose port
+somebody else listens at is not started: its pairs fail, and say who that is.
 
 Exit status: 0 all pairs are done; 1 a pair failed; 2 FILE or a flag is wrong;
 130 interrupted (pairs that are done are kept).`,
