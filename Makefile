@@ -84,7 +84,7 @@ bench-nics: build ## several NICs in the NIC lab: rate, selection, MPTCP, failov
 	@bin/kvbench nics --out kvbench-out/nics
 
 mooncake-nics: build ## TTFT and TPOT over 1, 2 and 4 NICs of 2 Gbit/s in the NIC lab (3 min, root)
-	@bin/kvbench nics mooncake --out kvbench-out/mooncake-nics
+	@bin/kvbench nics mooncake
 
 rdma-tcp: build ## RDMA against TCP over one NIC of 80 Mbit/s, between two emulated hosts
 	$(needs-rail)

@@ -127,6 +127,7 @@ func (c Config) Validate() error {
 	if c.Out == "" {
 		bad.Add("Out", nil, "name a folder for the results")
 	}
+	bad.Check("Out", page.CheckNew(c.Out))
 	switch {
 	case c.Start == nil && c.Virtual == nil:
 		bad.Add("Start", nil, "there is nothing to do: say what is measured, what is computed, or both")

@@ -81,23 +81,19 @@ func TestRunInterrupted(t *testing.T) {
 	}
 }
 
-func TestRunKeepsEarlierRecords(t *testing.T) {
+// TestRunKeepsEarlierResults: a folder with results of another run is refused before anything
+// is run, and left as it is.
+func TestRunKeepsEarlierResults(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, page.RecordsFile), []byte("{}\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	f := clienttest.NewServer(t, &clienttest.Server{})
-	_, err := Run(t.Context(), Config{Workloads: []load.Workload{scaled}, Settings: settings(t, "nondisagg"), NumPrompts: 2, Out: dir, Start: serving(map[string]*clienttest.Server{"nondisagg": f}, nil)})
-	if err != nil {
-		t.Fatal(err)
+	_, err := Run(t.Context(), Config{Workloads: []load.Workload{scaled}, Settings: settings(t, "nondisagg"), NumPrompts: 2, Out: dir, Start: serving(nil, nil)})
+	if err == nil || !strings.Contains(err.Error(), "Out: ") || !strings.Contains(err.Error(), "it has results already (results.jsonl): name another folder, or remove them") {
+		t.Error(err)
 	}
-	kept, _ := filepath.Glob(filepath.Join(dir, "results-*.jsonl"))
-	if len(kept) != 1 || len(readAll(t, dir)) != 2 {
-		t.Errorf("kept %v, %d new records", kept, len(readAll(t, dir)))
-	}
-	left, _ := filepath.Glob(filepath.Join(dir, "*.tmp"))
-	if len(left) > 0 {
-		t.Errorf("left behind %v", left)
+	if left, _ := filepath.Glob(filepath.Join(dir, "*")); len(left) != 1 || len(readAll(t, dir)) != 1 {
+		t.Errorf("the folder has %v", left)
 	}
 }
 

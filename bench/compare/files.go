@@ -42,6 +42,9 @@ func Run(cfg Config) error {
 	}
 	config.Between(&bad, "Confidence", cfg.Confidence, 50, 99.9)
 	config.Between(&bad, "Draws", cfg.Draws, 100, 100_000)
+	if cfg.Out != "" {
+		bad.Check("Out", page.CheckNew(cfg.Out))
+	}
 	var sources [][]result.Run
 	for _, path := range cfg.Paths {
 		results, err := result.Read(path)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"kvferry/bench/page"
+	"kvferry/config"
 )
 
 // Config is a run of a file.
@@ -70,6 +71,11 @@ type runner struct {
 // [*Failed] if a pair failed, an [*Interrupted] if ctx ended first, and a [*page.OutputError] if
 // results could not be kept. No process of it is left when it returns.
 func Run(ctx context.Context, cfg Config) error {
+	if _, err := os.Lstat(filepath.Join(cfg.Out, matrixFile)); err != nil { // else these are a matrix's, to go on with
+		if err := page.CheckNew(cfg.Out); err != nil {
+			return config.Faults{{Field: "Out", Err: err}}.Err("matrix.Config")
+		}
+	}
 	if err := page.MakeFolder(cfg.Out); err != nil {
 		return err
 	}

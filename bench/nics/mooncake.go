@@ -93,7 +93,17 @@ func (c *MooncakeConfig) Validate() error {
 	if c.Out == "" {
 		bad.Add("Out", nil, "name a folder for the results")
 	}
+	for _, n := range c.Counts { // kvbench mooncake would refuse it, and its old row be read
+		for _, setting := range c.Settings {
+			bad.Check("Out", page.CheckNew(c.folder(setting, n)))
+		}
+	}
 	return bad.Err("bench/nics.MooncakeConfig")
+}
+
+// folder is where a cell's results go.
+func (c *MooncakeConfig) folder(setting string, nics int) string {
+	return filepath.Join(c.Out, fmt.Sprintf("%s-%d", setting, nics))
 }
 
 // A MooncakeCell is a setting over so many NICs.
@@ -176,7 +186,7 @@ func (c *MooncakeConfig) cell(ctx context.Context, n int, setting string) (*Moon
 		}
 		defer p.stop()
 	}
-	out := filepath.Join(c.Out, fmt.Sprintf("%s-%d", setting, n))
+	out := c.folder(setting, n)
 	p, err := start(ctx, l, 1, filepath.Join(c.Bin, "kvbench"), "mooncake", "--proxy", "http://"+one+":8000", "--settings", setting, "--rows", c.Row,
 		"--num-prompts", strconv.Itoa(c.Prompts), "--clock", "real", "--out", out)
 	if err != nil {

@@ -44,6 +44,17 @@ func TestMooncakeConfigFaults(t *testing.T) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "tcp-2"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "tcp-2", "summary.json"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err = (&MooncakeConfig{Counts: []int{1, 2}, Settings: []string{"tcp"}, Out: dir}).Validate()
+	if err == nil || !strings.Contains(err.Error(), `tcp-2": it has results already (summary.json)`) || strings.Contains(err.Error(), "tcp-1") {
+		t.Errorf("results of an earlier run: %v", err)
+	}
 	if _, err := Mooncake(t.Context(), MooncakeConfig{Out: t.TempDir(), Bin: t.TempDir()}); err == nil || !strings.Contains(err.Error(), "make build") {
 		t.Errorf("no programs: %v", err)
 	}

@@ -32,6 +32,20 @@ func MakeFolder(dir string) error {
 	return nil
 }
 
+// results are files by which a folder is known to have results, of any command.
+var results = []string{RecordsFile, "summary.json", "sweep.json", "search.json", "compare.json", "matrix.json", "table.md", "report.html"}
+
+// CheckNew is an error if a folder has results already: these would be lost, or lie beside those
+// of another run. A folder that is not there has none.
+func CheckNew(dir string) error {
+	for _, name := range results {
+		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
+			return fmt.Errorf("%q: it has results already (%s): name another folder, or remove them", dir, name)
+		}
+	}
+	return nil
+}
+
 // WriteFiles writes files of a folder, which it makes. Each replaces the one before by
 // a rename, so that whatever kills the program leaves whole files, these or the ones
 // before. One that cannot be written does not keep it from the others. The error is

@@ -102,3 +102,27 @@ func TestWriteFiles(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestCheckNew: a folder with results of any command is none for another run; its error says
+// which and what to do. One with other files is.
+func TestCheckNew(t *testing.T) {
+	dir := t.TempDir()
+	for _, fine := range []string{dir, filepath.Join(dir, "none")} {
+		if err := page.CheckNew(fine); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, name := range []string{"notes.txt", "daemons.log", page.RecordsFile, "summary.json", "sweep.json", "compare.json", "matrix.json", "table.md", "report.html"} {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		err, want := page.CheckNew(dir), dir+`": it has results already (`+name+`): name another folder, or remove them`
+		if other := name == "notes.txt" || name == "daemons.log"; (err == nil) != other || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

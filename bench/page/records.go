@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -33,7 +32,7 @@ func NewFolder(dir string, warn func(line string)) *Folder {
 }
 
 // OpenFolder is a folder with records, [RecordsFile], and makes it. Records of an
-// earlier run in it are kept under a name with their time.
+// earlier run in it are left alone: nothing is kept of this one then. See [CheckNew].
 func OpenFolder(dir string, warn func(line string)) *Folder {
 	f := NewFolder(dir, warn)
 	if err := f.open(); err != nil {
@@ -46,18 +45,8 @@ func (f *Folder) open() error {
 	if err := os.MkdirAll(f.dir, 0o755); err != nil {
 		return err
 	}
-	path := filepath.Join(f.dir, RecordsFile)
-	switch info, err := os.Stat(path); {
-	case err == nil:
-		kept := filepath.Join(f.dir, "results-"+info.ModTime().UTC().Format("20060102T150405.000000000")+".jsonl")
-		if err := os.Rename(path, kept); err != nil {
-			return fmt.Errorf("keep the earlier records: %w", err)
-		}
-	case !errors.Is(err, fs.ErrNotExist):
-		return err
-	}
 	var err error
-	f.records, err = os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY|os.O_APPEND, 0o644)
+	f.records, err = os.OpenFile(filepath.Join(f.dir, RecordsFile), os.O_CREATE|os.O_EXCL|os.O_WRONLY|os.O_APPEND, 0o644)
 	return err
 }
 

@@ -5,6 +5,7 @@ import (
 	"io"
 	"time"
 
+	"kvferry/bench/page"
 	"kvferry/bench/ratesearch"
 	"kvferry/bench/report"
 	about "kvferry/bench/server"
@@ -70,6 +71,7 @@ func (c *Config) Validate() error {
 	if c.Out == "" {
 		bad.Add("Out", nil, "name a folder for the results")
 	}
+	bad.Check("Out", page.CheckNew(c.Out))
 	spec := c.Load
 	if spec.Vocab == 0 {
 		spec.Vocab = about.SafeVocabulary // until the target says

@@ -10,6 +10,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -180,10 +181,14 @@ func TestResultFiles(t *testing.T) {
 		{Layout: LayoutSGLang, Name: filepath.Join(dir, "s.jsonl"), Append: true},
 	}
 	t.Setenv(report.PyTorchVariable, "1")
-	for range 2 {
+	for run := range 2 {
+		cfg.Out = filepath.Join(dir, strconv.Itoa(run))
 		if err := Run(t.Context(), cfg); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if err := Run(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "Out: ") || !strings.Contains(err.Error(), "it has results already (results.jsonl)") {
+		t.Errorf("into the same folder: %v", err)
 	}
 	var v map[string]any
 	text, err := os.ReadFile(filepath.Join(dir, "made", "v.json"))
@@ -330,6 +335,7 @@ func TestModel(t *testing.T) {
 	cfg := configOf(t, Model(nodes, "1GB/s"))
 	var ttft []any
 	for range 2 {
+		cfg.Out = t.TempDir()
 		if err := Run(t.Context(), cfg); err != nil {
 			t.Fatal(err)
 		}

@@ -59,6 +59,9 @@ func Run(ctx context.Context, cfg Config) error {
 	if cfg.Out == "" {
 		return config.Faults{config.NewFault("Out", nil, "name a folder for the results")}.Err("simulation.Config")
 	}
+	if err := page.CheckNew(cfg.Out); err != nil {
+		return config.Faults{{Field: "Out", Err: err}}.Err("simulation.Config")
+	}
 	if len(cfg.Sweep.Params) > 0 {
 		return cfg.sweep(ctx)
 	}

@@ -40,13 +40,13 @@ bad flags, or a RESULT that is none.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cfg.Paths, cfg.Stdout = args, cmd.OutOrStdout()
 			return config.Named(compare.Run(cfg), map[string]string{
-				"Paths": "RESULT", "Confidence": "--confidence", "Draws": "--draws",
+				"Paths": "RESULT", "Out": "--out", "Confidence": "--confidence", "Draws": "--draws",
 			})
 		},
 	}
 	fs := cmd.Flags()
 	fs.SortFlags = false
-	fs.StringVar(&cfg.Out, "out", "", "folder for compare.json, table.md and report.html with the distributions (default: none, only print)")
+	fs.StringVar(&cfg.Out, "out", "", "folder for compare.json, table.md and report.html with the distributions; one that has results already is refused (default: none, only print)")
 	fs.Float64Var(&cfg.Confidence, "confidence", 95, "of the intervals, in percent")
 	fs.IntVar(&cfg.Draws, "draws", 2000, "of the requests, by which an interval is found; fewer where there are millions of values")
 	fs.Uint64Var(&cfg.Seed, "seed", 0, "of the draws")

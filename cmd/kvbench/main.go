@@ -4,6 +4,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"time"
@@ -66,11 +67,21 @@ run elsewhere. KV-cache bytes and network are real, the GPU is modelled.
 	}}
 }
 
+// outHelp is what --out is.
+const outHelp = "folder for the results; one that has some already is refused (default kvbench-out/<time>)"
+
 // resultsFolder is where results go that no --out says: a folder of its own for each run, by
 // the second it began in.
 func resultsFolder(out string) string {
-	if out == "" {
-		return filepath.Join("kvbench-out", time.Now().Format("20060102-150405"))
+	if out != "" {
+		return out
 	}
-	return out
+	first := filepath.Join("kvbench-out", time.Now().Format("20060102-150405"))
+	out = first
+	for n := 2; ; n++ { // runs in virtual time take less
+		if _, err := os.Lstat(out); err != nil {
+			return out
+		}
+		out = fmt.Sprintf("%s-%d", first, n)
+	}
 }

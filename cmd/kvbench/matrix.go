@@ -79,10 +79,11 @@ Exit status: 0 all pairs are done; 1 a pair failed; 2 FILE or a flag is wrong;
 			if dry {
 				return matrix.Describe(cmd.OutOrStdout(), f, folder, force)
 			}
-			return matrix.Run(cmd.Context(), matrix.Config{
+			err = matrix.Run(cmd.Context(), matrix.Config{
 				File: f, Out: folder, Force: force, Resume: "kvbench matrix " + args[0] + " --out " + folder,
 				Stdout: cmd.OutOrStdout(), Progress: cmd.ErrOrStderr(), Terminal: terminal,
 			})
+			return config.Named(err, map[string]string{"Out": "--out"})
 		},
 	}
 	fs := cmd.Flags()

@@ -135,7 +135,7 @@ func (f *mooncakeFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.rows, "rows", "256/q8", "workloads: all, or a list of 1024/q2, 256/q2, 256/q4, 256/q6, 256/q8")
 	fs.StringVar(&f.settings, "settings", "nondisagg,chunked,rdma,rdma2,tcp,layerwise", "settings to measure, in this order")
 	fs.StringVar(&f.clock, "clock", "", "real: measure only; virtual: compute only, all rows and settings if none are named; both: the same cells either way (default: measure, then compute the whole table)")
-	fs.StringVar(&f.out, "out", "", "folder for the results (default kvbench-out/<time>)")
+	fs.StringVar(&f.out, "out", "", outHelp)
 	fs.StringVar(&f.proxy, "proxy", "", "measure the cluster behind the proxy at this address (10.0.0.5:8000) instead of starting one; --settings names the one setting it serves, and it is asked whether it does")
 	fs.StringVar(&f.profile, "profile", engine.DefaultProfile, "what the modelled GPU costs: a shipped profile (a10-qwen2.5-7b-int4, zero) or a JSON file")
 	fs.StringVar(&f.link, "link", "", "instead of each setting's link: native for this machine's network as it is, a link of the profile, or rate=1.29GB/s,latency=10us")

@@ -118,7 +118,7 @@ func (f *serveFlags) groups() []command.Group {
 		}),
 		group("A search for the highest rate", f.search.register),
 		group("Results", f.results.register, func(fs *pflag.FlagSet) {
-			fs.StringVar(&f.out, "out", "", "folder for the results (default kvbench-out/<time>)")
+			fs.StringVar(&f.out, "out", "", outHelp)
 			fs.BoolVar(&f.quiet, "disable-tqdm", false, "no progress bar")
 		}),
 		group("The cluster that is started or modelled where no server is named", func(fs *pflag.FlagSet) {

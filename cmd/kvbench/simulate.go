@@ -79,7 +79,7 @@ func (f *simulateFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.goodput, "goodput", "ttft:2000,tpot:50", "SLO in ms of ttft, tpot and e2el, or none; a request counts as good if it keeps all that are named")
 	fs.Float64Var(&f.attainment, "attainment", 0.99, "share of the requests that must be good for a point of a sweep to count")
 	fs.StringArrayVar(&f.sweeps, "sweep", nil, "parameter=value,value,...; twice for each pair of two")
-	fs.StringVar(&f.out, "out", "", "folder for the results (default kvbench-out/<time>)")
+	fs.StringVar(&f.out, "out", "", outHelp)
 	fs.BoolVar(&f.detailed, "save-detailed", true, "write results.jsonl, a line for each request; never for a sweep")
 }
 

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"kvferry/command"
+)
+
+// TestOutHasResults: every command that writes results refuses a folder that has some, of its
+// own or of another command, in the same words, and leaves it as it is. Only a matrix goes on
+// with its own.
+func TestOutHasResults(t *testing.T) {
+	dir := t.TempDir()
+	pairs := filepath.Join(dir, "pairs.yaml")
+	if err := os.WriteFile(pairs, []byte("servers: [{name: a, url: 'http://127.0.0.1:1'}]\nclients: [{name: x, command: [sh, -c, exit]}]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	first, second := filepath.Join(dir, "first"), filepath.Join(dir, "second")
+	small := []string{"--num-prompts", "5", "--request-rate", "8", "--random-input-len", "32", "--random-output-len", "4", "--out"}
+	for _, out := range []string{first, second} {
+		if code, _, stderr := kvbench(t.Context(), append([]string{"simulate"}, append(small, out)...)...); code != 0 {
+			t.Fatalf("exit %d: %s", code, stderr)
+		}
+	}
+	before := listed(t, first)
+	for _, args := range [][]string{
+		append([]string{"simulate"}, append(small, first)...),
+		append([]string{"simulate", "--save-detailed=false"}, append(small, first)...),
+		append([]string{"simulate", "--sweep", "rate=1,2", "--num-prompts", "5", "--out"}, first),
+		append([]string{"serve", "--clock", "virtual"}, append(small, first)...),
+		{"mooncake", "--clock", "virtual", "--num-prompts", "5", "--out", first},
+		{"compare", first, second, "--out", first},
+		{"matrix", pairs, "--out", first},
+	} {
+		code, _, stderr := kvbench(t.Context(), args...)
+		want := `kvbench: --out: "` + first + `": it has results already (results.jsonl): name another folder, or remove them`
+		if code != command.ExitUsage || !strings.Contains(stderr, want) {
+			t.Errorf("%q: exit %d: %s", args, code, stderr)
+		}
+		if after := listed(t, first); after != before {
+			t.Errorf("%q: the folder had %s, and has %s", args, before, after)
+		}
+	}
+	for range 2 { // what is done of a matrix is kept, and not run again
+		if code, _, stderr := kvbench(t.Context(), "matrix", pairs, "--out", filepath.Join(dir, "matrix")); code != 0 {
+			t.Errorf("exit %d: %s", code, stderr)
+		}
+	}
+}
+
+// listed are the files of a folder, with their sizes and times.
+func listed(t *testing.T, dir string) string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, e.Name()+" "+info.ModTime().String())
+	}
+	return strings.Join(all, ", ")
+}
+
+// TestResultsFolder: two runs of one second do not have one folder.
+func TestResultsFolder(t *testing.T) {
+	t.Chdir(t.TempDir())
+	seen := map[string]bool{}
+	for range 3 {
+		dir := resultsFolder("")
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if seen[dir] || filepath.Dir(dir) != "kvbench-out" {
+			t.Errorf("%s again: %v", dir, seen)
+		}
+		seen[dir] = true
+	}
+	if dir := resultsFolder("mine"); dir != "mine" {
+		t.Error(dir)
+	}
+}
