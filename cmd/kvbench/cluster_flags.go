@@ -37,7 +37,7 @@ func (f *clusterFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Placement, "placement", placement.LeastLoaded, "which node takes a request: "+placement.Help())
 	fs.StringVar(&f.profile, "profile", engine.DefaultProfile, "what the modelled GPU costs: a shipped profile or a JSON file")
 	fs.IntVar(&c.NICs, "nics", 1, "NICs of a prefill or decode node; a transfer is spread over all of them")
-	fs.StringVar(&f.link, "link", "rate=12.5GB/s,latency=10us", "one NIC: a link of the profile (tcp, rdma), 100gbit, or rate=..,latency=..")
+	fs.StringVar(&f.link, "link", "tcp", "one NIC: a link of the profile (tcp, rdma), 100gbit, or rate=..,latency=..; daemons are paced to it, and may have native, this machine's network as it is")
 	fs.DurationVar(&c.RPC, "rpc", sim.DefaultRPC, "what a control message takes, between proxy and node or two nodes; 0: nothing")
 	fs.BoolVar(&c.PrefixCaching, "enable-prefix-caching", false, "reuse the KV blocks of equal prompt prefixes (default: with --trace)")
 	fs.IntVar(&c.KVBlocks, "kv-blocks", 0, "KV blocks of a node (default: the profile's GPU memory)")

@@ -124,7 +124,6 @@ func (f *serveFlags) groups() []command.Group {
 		group("The cluster that is started or modelled where no server is named", func(fs *pflag.FlagSet) {
 			fs.StringVar(&f.clock, "clock", "real", "real starts a cluster and measures; virtual computes; both sets the two side by side")
 			f.cluster.register(fs)
-			setDefault(fs, "link", "tcp")
 			fs.Var(&f.own.rails, "rail", "what moves the bytes of a cluster that is started: 127.0.0.1:0 for TCP sockets, cma for one copy from memory to memory, or others that kvbench transfer knows")
 			fs.IntVar(&f.own.warm, "kv-warm-mib", warmMiB, "MiB of each KV pool of a cluster that is started to have in memory before the load, the default as far as there is memory; 0 for none")
 		}),

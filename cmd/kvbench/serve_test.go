@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	"kvferry/bench/nullserver"
 	"kvferry/bench/nullserver/nullservertest"
 	"kvferry/bench/page"
@@ -192,5 +194,29 @@ func TestServeAdapters(t *testing.T) {
 	code, _, stderr := kvbench(t.Context(), strings.Fields("serve --clock virtual --num-prompts 3 --lora-name a b --out "+t.TempDir())...)
 	if code != command.ExitUsage || !strings.Contains(stderr, "--lora-name: adapters") {
 		t.Errorf("exit %d: %s", code, stderr)
+	}
+}
+
+// TestClusterDefaults: a cluster that is not described further is the same one for kvbench serve,
+// in either clock, and kvbench simulate.
+func TestClusterDefaults(t *testing.T) {
+	var one clusterFlags
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	one.register(flags)
+	root := program(false).Root
+	flags.VisitAll(func(f *pflag.Flag) {
+		for _, name := range []string{"serve", "simulate"} {
+			cmd, _, err := root.Find([]string{name})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := cmd.Flags().Lookup(f.Name); got == nil || got.DefValue != f.DefValue {
+				t.Errorf("kvbench %s --%s: default %v, want %q", name, f.Name, got, f.DefValue)
+			}
+		}
+	})
+	// The default is what a real NIC's bytes can be paced to here: the profile's, not 100 Gbit/s.
+	if f := flags.Lookup("link"); f.DefValue != "tcp" {
+		t.Errorf("--link: default %q", f.DefValue)
 	}
 }
