@@ -194,7 +194,9 @@ func (d *Difference) judge(f figureRow, a, b *pool, of, against float64, found [
 		n := p.requests()
 		above := float64(len(p.sorted)) * (1 - statistics[f.statistic].p/100)
 		if n < leastRequests || f.statistic > 0 && above < leastAbove {
-			d.Why = fmt.Sprintf("%d requests are too few", n)
+			if d.Why = fmt.Sprintf("%d requests are too few", n); n == 1 {
+				d.Why = "1 request is too few"
+			}
 			return
 		}
 	}

@@ -203,3 +203,50 @@ func TestRun(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestNotComparable: what a run has not is no figure, no difference and no verdict, and the
+// comparison says why; so are one request, and a result beside itself.
+func TestNotComparable(t *testing.T) {
+	a, whole := run("a", 600, 100), run("b", 600, 300)
+	for key := range whole.Figures {
+		if strings.Contains(key, "_ttft_") || strings.Contains(key, "_tpot_") {
+			delete(whole.Figures, key)
+		}
+	}
+	for i := range whole.Requests {
+		whole.Requests[i].TTFT = math.NaN()
+	}
+	whole.Doubts = []string{"it did not stream"}
+	one := run("one", 1, 100)
+	for _, c := range []struct {
+		name       string
+		a, b       result.Run
+		want, none []string
+	}{
+		{"whole answers", a, whole, []string{"mean TPOT (ms) 7 - -", "~ B: it did not stream"}, []string{"faster", "-100.0%"}},
+		{"whole answers first", whole, a, []string{"mean TPOT (ms) - 7 -", "~ A: it did not stream"}, []string{"slower", "Inf", "NaN"}},
+		{"twice", whole, whole, []string{"~ A and B are the same result"}, []string{"TPOT", "TTFT"}},
+		{"one request", one, a, []string{"1 request is too few"}, []string{"1 requests are"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			comparison, err := New([][]result.Run{{c.a}, {c.b}}, 0.95, 100, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var text bytes.Buffer
+			if err := comparison.WriteText(&text); err != nil {
+				t.Fatal(err)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(strings.Join(strings.Fields(text.String()), " "), want) {
+					t.Errorf("no %q in\n%s", want, &text)
+				}
+			}
+			for _, none := range c.none {
+				if strings.Contains(strings.ReplaceAll(text.String(), comparison.how(), ""), none) {
+					t.Errorf("%q in\n%s", none, &text)
+				}
+			}
+		})
+	}
+}

@@ -52,6 +52,9 @@ func differs(results []result.Run) []string {
 	for i := 1; i < len(results); i++ {
 		r := &results[i]
 		pair := letter(0) + " and " + letter(i)
+		if first.Source == r.Source {
+			say("%s are the same result", pair)
+		}
 		if (first.Tool == result.ToolSGLang) != (r.Tool == result.ToolSGLang) {
 			say("%s were measured by %s and %s: %s", pair, first.Tool, r.Tool, sglangDiffers)
 		}

@@ -65,7 +65,9 @@ func Parse(name string, text []byte) ([]Run, error) {
 	if len(trimmed) == 0 {
 		return nil, &FormatError{File: name, Err: errors.New("it is empty")}
 	}
-	if trimmed[0] != '{' && trimmed[0] != '[' {
+	// A log may begin with a bracket too: "[transformers] PyTorch was not found" is the first
+	// line of SGLang's client.
+	if c := trimmed[0]; c != '{' && (c != '[' || bytes.Contains(trimmed, []byte(resultHeading))) {
 		return parseText(name, text)
 	}
 	var results []Run

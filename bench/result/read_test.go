@@ -35,7 +35,11 @@ func TestReadGolden(t *testing.T) {
 			if len(printed) != 1 || len(saved) != 1 || printed[0].Tool != saved[0].Tool {
 				t.Fatalf("%d and %d results", len(printed), len(saved))
 			}
-			if len(printed[0].Figures) < 15 {
+			least := 15
+			if printed[0].Figures["successful_requests"] == 0 { // it has no latencies
+				least = 10
+			}
+			if len(printed[0].Figures) < least {
 				t.Errorf("%d figures in the text", len(printed[0].Figures))
 			}
 			for key, v := range printed[0].Figures {

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 
 	"kvferry/bench/figure"
 )
@@ -119,6 +120,63 @@ func (e *FormatError) Error() string {
 // Unwrap is what is wrong.
 func (e *FormatError) Unwrap() error { return e.Err }
 
+// What is said of a run that has no latencies, or not all.
+const (
+	noneSucceeded = "no request succeeded: it has no latencies"
+	notStreamed   = "it did not stream: each answer came in one piece, so it has no TTFT, no TPOT and no ITL"
+)
+
+// nothing is below what any tool prints of a latency, in ms: SGLang's client writes a TPOT of
+// -0.0009 where an answer came in one piece.
+const nothing = 2e-3
+
+// absent takes out the latencies that a run does not have. Both tools write 0 for them, or the
+// time of the whole answer for TTFT, and 0 would be the best of all.
+func (r *Run) absent() {
+	drop := func(names ...string) (some bool) {
+		for key := range r.Figures {
+			for _, name := range names {
+				if strings.Contains(key, "_"+name+"_") { // ttft_due too, from when a request was due
+					delete(r.Figures, key)
+					some = true
+				}
+			}
+		}
+		return some
+	}
+	if n, ok := r.Figures["successful_requests"]; ok && n == 0 {
+		said := slices.ContainsFunc(r.Doubts, func(text string) bool { return strings.HasPrefix(text, "no request succeeded") })
+		if drop(nameTTFT, nameTPOT, nameITL, nameE2EL) && !said {
+			r.Doubts = append(r.Doubts, noneSucceeded)
+		}
+		return
+	}
+	tpot, okTPOT := r.Figures["mean_tpot_ms"]
+	itl, okITL := r.Figures["mean_itl_ms"]
+	if !okTPOT && !okITL || math.Abs(tpot) > nothing || math.Abs(itl) > nothing || r.Setup["clock"] == "virtual" { // where costs may be 0
+		return
+	}
+	tokens := r.Figures["output_tokens_per_request"]
+	for i := range r.Requests {
+		q := &r.Requests[i]
+		if q.TPOT*1e3 > nothing || slices.ContainsFunc(q.ITL, func(gap float64) bool { return gap*1e3 > nothing }) {
+			return
+		}
+		tokens = max(tokens, float64(q.Output))
+	}
+	whole := tokens > 1 // answers of one token have a TTFT, and nothing behind it
+	if drop(nameTPOT, nameITL); whole {
+		drop(nameTTFT)
+		r.Doubts = append(r.Doubts, notStreamed)
+	}
+	for i := range r.Requests {
+		q := &r.Requests[i]
+		if q.TPOT, q.ITL = math.NaN(), nil; whole {
+			q.TTFT = math.NaN()
+		}
+	}
+}
+
 // derive fills in what follows from the rest.
 func (r *Run) derive() {
 	set := func(key string, v float64) {
@@ -131,6 +189,15 @@ func (r *Run) derive() {
 			delete(r.Figures, key)
 		}
 	}
+	if n, ok := r.Figures["successful_requests"]; ok {
+		if out, ok := r.Figures["total_generated_tokens"]; ok && n > 0 {
+			set("output_tokens_per_request", out/n)
+		}
+		if in, ok := r.Figures["total_input_tokens"]; ok && n > 0 {
+			set("input_tokens_per_request", in/n)
+		}
+	}
+	r.absent()
 	for _, name := range []string{nameTTFT, nameTPOT, nameITL, nameE2EL} {
 		var all []float64
 		for i := range r.Requests {
@@ -138,14 +205,6 @@ func (r *Run) derive() {
 		}
 		for statistic, v := range statistics(all) {
 			set(statistic+"_"+name+"_ms", v)
-		}
-	}
-	if n, ok := r.Figures["successful_requests"]; ok {
-		if out, ok := r.Figures["total_generated_tokens"]; ok && n > 0 {
-			set("output_tokens_per_request", out/n)
-		}
-		if in, ok := r.Figures["total_input_tokens"]; ok && n > 0 {
-			set("input_tokens_per_request", in/n)
 		}
 	}
 }

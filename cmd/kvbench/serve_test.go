@@ -210,8 +210,10 @@ func TestClusterDefaults(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := cmd.Flags().Lookup(f.Name); got == nil || got.DefValue != f.DefValue {
-				t.Errorf("kvbench %s --%s: default %v, want %q", name, f.Name, got, f.DefValue)
+			if got := cmd.Flags().Lookup(f.Name); got == nil {
+				t.Errorf("kvbench %s has no --%s", name, f.Name)
+			} else if got.DefValue != f.DefValue {
+				t.Errorf("kvbench %s --%s: default %q, want %q", name, f.Name, got.DefValue, f.DefValue)
 			}
 		}
 	})
