@@ -275,7 +275,7 @@ func TestRefusedFields(t *testing.T) {
 		refuse []string
 		take   []string
 	}{
-		{"logprobs", []string{"5", "true", "1"}, []string{"null", "false", "0"}},
+		{"logprobs", []string{"5", "true", "1", "0"}, []string{"null", "false"}},
 		{"top_logprobs", []string{"2"}, []string{"null", "0"}},
 		{"prompt_logprobs", []string{"1", "0"}, []string{"null"}},
 		{"suffix", []string{`"end"`}, []string{"null", `""`}},

@@ -3,6 +3,7 @@ package proxy
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"regexp"
 	"slices"
 	"strings"
@@ -163,4 +164,23 @@ func TestGenerateSeveral(t *testing.T) {
 		}
 	}
 	c.waitInFlight(0)
+}
+
+// TestGenerateSeeds: each prompt of a list has the seed of its own sampling_params.
+func TestGenerateSeeds(t *testing.T) {
+	c := newTestCluster(t, Config{})
+	n := c.addNode("both-1", proto.Role_ROLE_NONDISAGG, nil)
+	status, body, err := c.post("/generate", `{"text":["hi there","hi there","hi there"],
+"sampling_params":[{"max_new_tokens":1,"n":2,"sampling_seed":1},{"max_new_tokens":1,"n":2,"sampling_seed":2},{"max_new_tokens":1,"n":2}]}`)
+	if err != nil || status != http.StatusOK {
+		t.Fatal(status, body, err)
+	}
+	var got []uint64
+	for range 6 {
+		got = append(got, clocktest.Receive(t, n.submits, "a submit").Variant)
+	}
+	slices.Sort(got)
+	if want := []uint64{0, 1, 2 << 16, 2<<16 ^ 1, 3 << 16, 3<<16 ^ 1}; !slices.Equal(got, want) {
+		t.Errorf("variants %v, want %v", got, want)
+	}
 }

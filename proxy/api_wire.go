@@ -40,6 +40,7 @@ func (h timedHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	endpoint, _ := h.mux.Handler(r)
 	endpoint.ServeHTTP(w, r)
+	admission.Skip(w, r, h.proxy.timeouts.answer)
 }
 
 // answerSoon gives the client timeouts.answer from now to read what is written.
@@ -77,7 +78,7 @@ func (p *Proxy) readBody(w http.ResponseWriter, r *http.Request) (*requestBody, 
 		length = p.cfg.MaxBodyBytes // it does not say, or not what it is unpacked: as much as it may become
 	}
 	if length > p.cfg.MaxBodyBytes {
-		w.Header().Set("Connection", "close")
+		admission.Decline(w, r)
 		return nil, bodyTooLarge(p.cfg.MaxBodyBytes, nil)
 	}
 	conn := http.NewResponseController(w)
@@ -111,6 +112,7 @@ func (p *Proxy) readBody(w http.ResponseWriter, r *http.Request) (*requestBody, 
 	e := &openai.Error{Status: http.StatusBadRequest, Type: "invalid_request_error", Message: fmt.Sprintf("the body could not be read: %v", err), Err: err}
 	switch {
 	case errors.As(err, &tooLarge):
+		admission.Decline(w, r)
 		return nil, bodyTooLarge(tooLarge.Limit, err)
 	case slow:
 		e.Status, e.Code, e.Message = http.StatusRequestTimeout, "body_too_slow", admission.ErrSlow.Error()+": send it again"

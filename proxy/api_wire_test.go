@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -163,5 +164,40 @@ func TestTooLargeIsToldAtOnce(t *testing.T) {
 	}
 	if status, body := readResponse(t, conn); status != http.StatusRequestEntityTooLarge {
 		t.Errorf("%d %s", status, body)
+	}
+}
+
+// TestTooLargeIsRead: a client that sends all of a body before it reads the answer learns that it
+// was too long, whether it said how long it is or not, or packed it.
+func TestTooLargeIsRead(t *testing.T) {
+	c := newTestCluster(t, Config{MaxBodyBytes: 1 << 10}, func(p *Proxy) { p.timeouts.answer = clocktest.Patience })
+	c.addPair()
+	const size = 20 << 20 // more than both ends' buffers hold
+	body := strings.Repeat("x", 1<<20)
+	for name, head := range map[string]string{
+		"with its length": fmt.Sprintf("Content-Length: %d\r\n\r\n", size), "in chunks": "Transfer-Encoding: chunked\r\n\r\n",
+		"packed": fmt.Sprintf("Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n", size),
+	} {
+		for _, path := range []string{"/v1/completions", "/generate", "/tokenize"} {
+			conn := c.dialFrom("127.0.0.1")
+			if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\n%s", path, head); err != nil {
+				t.Fatal(err)
+			}
+			var err error
+			for n := 0; n < size && err == nil; n += len(body) {
+				if strings.Contains(head, "chunked") {
+					_, err = fmt.Fprintf(conn, "%x\r\n%s\r\n", len(body), body)
+				} else {
+					_, err = io.WriteString(conn, body)
+				}
+			}
+			if err != nil {
+				t.Errorf("%s %s: %v", path, name, err)
+				continue
+			}
+			if status, body := readResponse(t, conn); status != http.StatusRequestEntityTooLarge || !strings.Contains(body, "--max-body") {
+				t.Errorf("%s %s: %d %s", path, name, status, body)
+			}
+		}
 	}
 }

@@ -19,7 +19,7 @@ import (
 // The tag why is a key of reasons, unless has the values that ask for nothing beside null: JSON
 // without blanks.
 type fieldsWithoutEffect struct {
-	Logprobs       json.RawMessage `json:"logprobs" why:"probabilities" unless:"false 0"`
+	Logprobs       json.RawMessage `json:"logprobs" why:"probabilities" unless:"false"` // 0 asks for the token that was taken
 	TopLogprobs    json.RawMessage `json:"top_logprobs" why:"probabilities" unless:"0"`
 	PromptLogprobs json.RawMessage `json:"prompt_logprobs" why:"probabilities" unless:"false"`
 	Suffix         json.RawMessage `json:"suffix" why:"suffix" unless:"\"\""`

@@ -192,7 +192,7 @@ func (k Kind) Parse(body []byte, model Model) (*Request, error) {
 			c.Echo = cmp.Or(p.text, g.Tokenizer.Decode(p.ids))
 		}
 	}
-	return g, g.Expand("n", choices, n, b.Seed)
+	return g, g.Expand("n", choices, n, func(int) *int64 { return b.Seed })
 }
 
 // choices is how many answers each prompt has.
@@ -213,10 +213,10 @@ func (b *generationBody) choices(k Kind) (n int, err error) {
 	return n, nil
 }
 
-// Expand gives a request n answers to each prompt. Their variants follow from the seed, nil
-// for none, and from their place among those to the prompt; the first of a request without a
+// Expand gives a request n answers to each prompt. Their variants follow from the prompt's seed,
+// nil for none, and from their place among those to the prompt; the first of a prompt without a
 // seed is variant 0.
-func (g *Request) Expand(field string, prompts []Choice, n int, seed *int64) error {
+func (g *Request) Expand(field string, prompts []Choice, n int, seed func(prompt int) *int64) error {
 	if len(prompts)*n > MaxChoices {
 		return BadField(field, "%d: %d prompts with so many answers each are %d; at most %d are generated in a request", n, len(prompts), len(prompts)*n, MaxChoices)
 	}
@@ -229,8 +229,8 @@ func (g *Request) Expand(field string, prompts []Choice, n int, seed *int64) err
 	}
 	for i := range g.Choices {
 		g.Choices[i].Variant = uint64(i % n)
-		if seed != nil {
-			g.Choices[i].Variant ^= (uint64(*seed) + 1) << 16 // seed 0 is not no seed, and n has 16 bits
+		if s := seed(i / n); s != nil {
+			g.Choices[i].Variant ^= (uint64(*s) + 1) << 16 // seed 0 is not no seed, and n has 16 bits
 		}
 	}
 	return nil

@@ -147,7 +147,7 @@ func Parse(body []byte, model openai.Model) (*openai.Request, error) {
 		n = of
 	}
 	g := &openai.Request{Model: model.Name, Tokenizer: tok, Stream: b.Stream, Listed: listed || n > 1}
-	return g, g.Expand("sampling_params.n", choices, n, params[0].Seed)
+	return g, g.Expand("sampling_params.n", choices, n, func(prompt int) *int64 { return params[prompt].Seed })
 }
 
 const (

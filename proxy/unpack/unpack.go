@@ -5,6 +5,7 @@ package unpack
 import (
 	"compress/gzip"
 	"compress/zlib"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -35,6 +36,9 @@ func with(open func(io.Reader) (io.Reader, error)) Func {
 		plain, err := open(from)
 		if err == nil {
 			_, err = io.Copy(to, io.LimitReader(plain, most))
+		}
+		if errors.Is(err, io.EOF) { // nothing came at all
+			err = io.ErrUnexpectedEOF
 		}
 		return err
 	}

@@ -46,8 +46,10 @@ func TestUnpack(t *testing.T) {
 				t.Errorf("%s, %s: taken", encoding, name)
 			}
 		}
-		if err := f(io.Discard, bytes.NewReader(body[:len(body)/2]), 1<<20); !errors.Is(err, io.ErrUnexpectedEOF) {
-			t.Errorf("%s, half of it: %v", encoding, err)
+		for _, n := range []int{0, 1, len(body) / 2} {
+			if err := f(io.Discard, bytes.NewReader(body[:n]), 1<<20); !errors.Is(err, io.ErrUnexpectedEOF) {
+				t.Errorf("%s, %d bytes of it: %v", encoding, n, err)
+			}
 		}
 	}
 	for _, encoding := range []string{"", "identity"} {
