@@ -21,21 +21,29 @@ type conn struct {
 	up     chan error    // one: the connection is there, or why not
 	rested time.Duration // since when it rests; the transport's
 
-	mu     sync.Mutex
-	fd     int // -1 when closed
-	isUp   bool
-	call   *call // nil at rest
-	unsent []byte
-	answer answer
+	mu        sync.Mutex
+	fd        int // -1 when closed
+	isUp      bool
+	call      *call // nil at rest
+	hasRested bool
+	unsent    []byte
+	answer    answer
 }
 
 // begin sends a request, as far as there is room for it; the poller does the rest. It
-// reports false, and nothing is sent, if the connection is known to be gone.
+// reports false, and nothing is sent, if the connection is gone: one that has rested may
+// have been closed by the server, of which the poller is told only when it is its turn.
 func (c *conn) begin(over *call, request []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.fd < 0 {
 		return false
+	}
+	if c.hasRested {
+		if err := c.silent(); err != nil {
+			c.end(err)
+			return false
+		}
 	}
 	c.call, c.unsent = over, request
 	c.answer.reset()
@@ -43,6 +51,22 @@ func (c *conn) begin(over *call, request []byte) bool {
 		c.end(err)
 	}
 	return true
+}
+
+// silent looks whether nothing has come on a connection at rest: no end, and no bytes, which
+// would be taken for the next answer. It takes nothing out, and 0.3 us.
+func (c *conn) silent() error {
+	var b [1]byte
+	n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(c.fd), uintptr(unsafe.Pointer(&b[0])), 1, unix.MSG_PEEK|unix.MSG_DONTWAIT, 0, 0)
+	switch {
+	case errno == unix.EAGAIN || errno == unix.EINTR:
+		return nil
+	case errno != 0:
+		return os.NewSyscallError("recvfrom", errno)
+	case n == 0:
+		return errGone
+	}
+	return errExtra
 }
 
 // errGone is of a connection that the server closed before anything of the answer came.
@@ -163,7 +187,7 @@ func (c *conn) finish() {
 		return
 	}
 	over := c.call
-	c.call = nil
+	c.call, c.hasRested = nil, true
 	c.poller.transport.rest(c)
 	over.over <- nil
 }

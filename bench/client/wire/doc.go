@@ -21,9 +21,11 @@
 // Body is told how long ago that was. So a client that cannot keep up says so.
 //
 // Plain HTTP/1.1 on Linux is all there is. For TLS, HTTP/2 and other systems the caller
-// has net/http. Nothing is sent twice: a request whose connection turns out to be gone has
-// failed. So that this does not happen to connections that the server closes at rest, those
-// that have rested for 4 s are not used again; common servers close theirs after 5 s.
+// has net/http. Nothing is sent twice: a request whose connection turns out to be gone once
+// bytes went out has failed. So that this does not happen to connections that the server
+// closes at rest, those that have rested for 4 s are not used again (common servers close
+// theirs after 5 s), and a connection is looked at before it is used again: a request of which
+// nothing was sent takes a new one.
 //
 // Ownership: a Transport owns its connections; the request bytes given to Do are read until
 // it returns; what Body gets is valid during the call.
