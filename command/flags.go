@@ -54,6 +54,18 @@ func IsPositive(f *pflag.Flag) bool {
 	return above
 }
 
+// signed is the annotation of a flag that takes negative numbers.
+const signed = "kvferry/signed"
+
+// Signed marks flags that take negative numbers, which are refused of others.
+func Signed(fs *pflag.FlagSet, names ...string) {
+	for _, name := range names {
+		if err := fs.SetAnnotation(name, signed, []string{}); err != nil {
+			panic(fmt.Sprintf("command: %v", err)) // the program's own mistake
+		}
+	}
+}
+
 // checkValues refuses what no flag takes: negative numbers, NaN, empty texts, and 0 where
 // it makes no sense. It looks at flags that were given only: a default may be an empty
 // text or a 0 that stands for something. It goes by what a value's String says, so that it
@@ -78,6 +90,9 @@ func checkValues(fs *pflag.FlagSet) error {
 			}
 		case "bool":
 		default:
+			if _, any := f.Annotations[signed]; any {
+				return
+			}
 			switch zero := text == "0" || text == "0s"; {
 			case text == "NaN":
 				bad.Check(name, errors.New("NaN: write a number"))

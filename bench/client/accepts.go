@@ -21,9 +21,10 @@ type Accepts struct {
 	Stream   bool       `json:"stream"`
 	// Limit is the field that bounds the output: max_tokens, max_completion_tokens, or
 	// max_new_tokens. "" if the server takes none.
-	Limit       string `json:"limit"`
-	Temperature bool   `json:"temperature"`
-	IgnoreEOS   bool   `json:"ignore_eos"` // not refused; a server may still end early, and then records say so
+	Limit string `json:"limit"`
+	// Sampling are those of Config.Sampling that are not refused.
+	Sampling  []string `json:"sampling,omitempty"`
+	IgnoreEOS bool     `json:"ignore_eos"` // not refused; a server may still end early, and then records say so
 	// Usage is that the server counts tokens: it tells how many there were, asked by
 	// UsageOption (stream_options.include_usage) or by itself. PerChunk is that it tells so
 	// with every chunk.
@@ -52,11 +53,12 @@ type Refusal struct {
 	Reason string `json:"reason"`
 }
 
-// everything is what a server like kvferry's takes.
-func everything(b Backend, stream bool) Accepts {
+// everything is what a server like kvferry's takes of what cfg sends.
+func (cfg *Config) everything(b Backend) Accepts {
+	stream := !cfg.NoStream
 	a := Accepts{
 		Backend: b.Name, Prompt: PromptIDs, Stream: stream, Limit: "max_tokens",
-		Temperature: true, IgnoreEOS: true, Usage: true, UsageOption: stream, Breakdown: true, CountedBy: CountUsage,
+		IgnoreEOS: true, Usage: true, UsageOption: stream, Breakdown: true, CountedBy: CountUsage, Sampling: names(cfg.Sampling),
 	}
 	switch b.kind {
 	case chat:

@@ -28,16 +28,20 @@ type answer struct {
 	keepText bool
 	keepIDs  bool
 
-	status int
-	events bool   // it is a stream of events
-	body   []byte // what is none
-	parser eventParser
-	like   pattern
+	status   int
+	location string // of a 3xx
+	events   bool   // it is a stream of events
+	body     []byte // what is none
+	parser   eventParser
+	like     pattern
 
 	now      float64 // when what is being read was read
 	done     bool    // [DONE] was seen
-	finished bool    // a finish reason was seen
-	text     []byte
+	ends     int     // how many finish reasons were seen
+	finished bool    // of every choice
+	stopped  bool    // the model ended one by itself
+	text     []byte  // of the first choice
+	others   others
 	ids      []kvcache.Token
 	length   int    // of SGLang's text so far, in bytes
 	counted  int    // tokens by the server's account of every chunk so far
@@ -50,6 +54,7 @@ type answer struct {
 func (a *answer) Head(head *http.Response, _ time.Duration) error {
 	a.status = head.StatusCode
 	a.record.HTTPStatus = head.StatusCode
+	a.location = elsewhere(head)
 	kind, _, _ := mime.ParseMediaType(head.Header.Get("Content-Type"))
 	a.events = a.status == http.StatusOK && kind != "application/json"
 	return nil
@@ -127,21 +132,7 @@ func (a *answer) take(c *chunk) (text []byte, plain bool) {
 	case c.Meta != nil:
 		a.native(c)
 	case len(c.Choices) > 0:
-		before := len(a.text)
-		a.text = c.Choices[0].appendTo(a.text)
-		text = a.text[before:]
-		a.arrived(text)
-		if !a.keepText {
-			a.text = a.text[:before]
-		}
-		if a.keepIDs {
-			a.ids = append(a.ids, c.Choices[0].TokenIDs...)
-		}
-		if why := c.Choices[0].FinishReason; why != nil {
-			r.FinishReason, a.finished = *why, true
-		} else if c.Usage == nil && c.Breakdown == nil && c.Timings == nil && len(c.Choices[0].TokenIDs) == 0 {
-			plain = len(text) > 0
-		}
+		text, plain = a.choices(c)
 		if c.Usage != nil {
 			a.account(c.Usage.CompletionTokens)
 		} else {
@@ -154,6 +145,61 @@ func (a *answer) take(c *chunk) (text []byte, plain bool) {
 	return text, plain
 }
 
+// choices takes the choices of a chunk: one, or with n several. Their tokens are one request's:
+// the first of any is its first, and each chunk is a chunk of it. The text that others go on
+// with is that of the first choice.
+func (a *answer) choices(c *chunk) (text []byte, plain bool) {
+	before, brought := len(a.text), 0
+	for i := range c.Choices {
+		choice := &c.Choices[i]
+		if choice.Index > 0 {
+			brought += a.others.add(choice, a.keepText)
+		} else {
+			a.text = choice.appendTo(a.text)
+			if a.keepIDs {
+				a.ids = append(a.ids, choice.TokenIDs...)
+			}
+		}
+		if why := choice.FinishReason; why != nil {
+			a.ended(*why, choice.Index)
+		} else {
+			plain = len(c.Choices) == 1 && choice.Index == 0 && c.Usage == nil && c.Breakdown == nil && c.Timings == nil && len(choice.TokenIDs) == 0
+		}
+	}
+	text = a.text[before:]
+	a.arrived(text, len(text)+brought)
+	if !a.keepText {
+		a.text = a.text[:before]
+	}
+	return text, plain && len(text) > 0
+}
+
+// ended notes why a choice ended.
+func (a *answer) ended(why string, choice int) {
+	r := a.record
+	if choice == 0 || r.FinishReason == "" {
+		r.FinishReason = why
+	}
+	a.stopped = a.stopped || why == "stop"
+	a.ends++
+	a.finished = a.ends >= r.Answers
+}
+
+// others are the texts of choices but the first, by their place.
+type others [][]byte
+
+// add adds what a choice brought, if it is to be kept, and returns how long it is.
+func (o *others) add(c *choice, keep bool) int {
+	text := c.appendTo(nil)
+	if keep && c.Index <= maxAnswers {
+		for len(*o) < c.Index {
+			*o = append(*o, nil)
+		}
+		(*o)[c.Index-1] = append((*o)[c.Index-1], text...)
+	}
+	return len(text)
+}
+
 // native takes an event of SGLang's /generate, which says all that there is so far.
 func (a *answer) native(c *chunk) {
 	r := a.record
@@ -161,7 +207,7 @@ func (a *answer) native(c *chunk) {
 	brought := all[min(a.length, len(all)):]
 	a.length = max(a.length, len(all))
 	a.account(c.Meta.CompletionTokens)
-	a.arrived(brought)
+	a.arrived(brought, len(brought))
 	if a.keepText {
 		a.text = append(a.text, brought...)
 	}
@@ -170,18 +216,19 @@ func (a *answer) native(c *chunk) {
 	}
 	r.Usage = &Usage{PromptTokens: c.Meta.PromptTokens, CompletionTokens: c.Meta.CompletionTokens, CachedTokens: c.Meta.CachedTokens}
 	if why := c.Meta.reason(); why != "" {
-		r.FinishReason, a.finished = why, true
+		a.ended(why, 0)
 	}
 }
 
-// arrived notes a chunk of the text, which may be empty.
-func (a *answer) arrived(text []byte) {
+// arrived notes a chunk of so many bytes of text, which may be none; text are those of the
+// first choice.
+func (a *answer) arrived(text []byte, bytes int) {
 	r := a.record
 	if len(r.TokenTimes) == 0 {
 		r.FirstToken = a.now
 	}
 	r.TokenTimes = append(r.TokenTimes, a.now)
-	if len(text) == 0 {
+	if bytes == 0 {
 		r.NoText = append(r.NoText, len(r.TokenTimes)-1)
 		return
 	}
@@ -193,7 +240,7 @@ func (a *answer) arrived(text []byte) {
 
 // runes looks whether a text ends inside a rune, and whether it goes on with one.
 func (a *answer) runes(text []byte) {
-	if len(a.tail) == 0 && text[len(text)-1] < utf8.RuneSelf {
+	if len(text) == 0 || len(a.tail) == 0 && text[len(text)-1] < utf8.RuneSelf {
 		return
 	}
 	if len(a.tail) > 0 {
@@ -240,7 +287,7 @@ func (a *answer) end(broken error) error {
 	case a.status == 0 || errors.Is(broken, errInterrupted) || errors.As(broken, &fault):
 		return broken
 	case a.status != http.StatusOK:
-		return faulty(FaultStatus, statusError(a.status, a.body))
+		return faulty(FaultStatus, statusError(a.status, a.location, a.body))
 	}
 	if !a.events && broken == nil {
 		if err := a.whole(); err != nil {
@@ -262,15 +309,12 @@ func (a *answer) end(broken error) error {
 	case len(r.TokenTimes) == 0:
 		r.Silent = true
 		return faulty(FaultEmpty, errNoChunk)
-	case r.Usage != nil && r.Usage.CompletionTokens < r.MaxTokens && !a.stopped():
-		return faulty(FaultShort, fmt.Errorf("short output: %d tokens, want %d", r.Usage.CompletionTokens, r.MaxTokens))
+	case r.Usage != nil && r.Usage.CompletionTokens < r.Wanted() && !a.mayStop && !a.stopped:
+		return faulty(FaultShort, fmt.Errorf("short output: %d tokens, want %d", r.Usage.CompletionTokens, r.Wanted()))
 	}
 	a.remark()
 	return nil
 }
-
-// stopped reports whether the model may have ended by itself: it was allowed to, or says so.
-func (a *answer) stopped() bool { return a.mayStop || a.record.FinishReason == "stop" }
 
 // whole reads an answer that did not stream.
 func (a *answer) whole() error {
@@ -296,13 +340,13 @@ func (a *answer) remark() {
 	if r.Usage != nil {
 		tokens = r.Usage.CompletionTokens
 	}
-	if r.Usage != nil && r.Usage.CompletionTokens > r.MaxTokens {
+	if r.Usage != nil && r.Usage.CompletionTokens > r.Wanted() {
 		r.Notes = append(r.Notes, NoteLong)
 	}
 	if a.events && !a.done {
 		r.note(NoteNoDone)
 	}
-	if tokens < r.MaxTokens && (r.Usage != nil || r.FinishReason == "stop") {
+	if tokens < r.Wanted() && (r.Usage != nil || a.stopped) {
 		r.note(NoteStopped)
 	}
 	switch {
@@ -320,7 +364,7 @@ func (a *answer) remark() {
 }
 
 // statusError reads the server's reason, an OpenAI error object or plain text.
-func statusError(status int, text []byte) *StatusError {
+func statusError(status int, location string, text []byte) *StatusError {
 	message := string(bytes.TrimSpace(text))
 	var c chunk
 	if json.Unmarshal(text, &c) == nil {
@@ -335,11 +379,19 @@ func statusError(status int, text []byte) *StatusError {
 			}
 		}
 	}
-	return &StatusError{Code: status, Message: message}
+	return &StatusError{Code: status, Message: message, Location: location}
+}
+
+// elsewhere is where a 3xx sends us, as it says; "" of other answers.
+func elsewhere(resp *http.Response) string {
+	if resp.StatusCode/100 != 3 {
+		return ""
+	}
+	return resp.Header.Get("Location")
 }
 
 // readStatus is the error of a whole answer.
 func readStatus(resp *http.Response) *StatusError {
 	text, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10)) // what was read is what there is to say
-	return statusError(resp.StatusCode, text)
+	return statusError(resp.StatusCode, elsewhere(resp), text)
 }

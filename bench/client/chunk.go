@@ -90,8 +90,10 @@ func (c *choice) appendTo(text []byte) []byte {
 	text = appendUnquoted(text, c.Text)
 	for _, d := range []*delta{c.Delta, c.Message} {
 		if d != nil {
-			text = appendUnquoted(text, d.ReasoningContent)
-			text = appendUnquoted(text, d.Reasoning)
+			before := len(text)
+			if text = appendUnquoted(text, d.ReasoningContent); len(text) == before { // some say the same under both names
+				text = appendUnquoted(text, d.Reasoning)
+			}
 			text = appendUnquoted(text, d.Content)
 		}
 	}

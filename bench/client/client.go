@@ -40,8 +40,8 @@ type Config struct {
 	NoStream bool // answers are asked for in one piece
 	// ChunkUsage asks vLLM's servers to count tokens with every chunk (continuous_usage_stats):
 	// gaps between tokens are exact then, where a chunk has several.
-	ChunkUsage  bool
-	Temperature float64
+	ChunkUsage bool
+	Sampling   []Parameter // that requests name, where the server takes them
 	// Extra are fields of every request's body, in JSON. One that the client has itself is
 	// set to this.
 	Extra map[string]json.RawMessage
@@ -68,6 +68,7 @@ type Client struct {
 	backend Backend
 	targets []*target
 	accepts Accepts
+	answers int // to each request, by Config.Extra
 	words   []string
 	clock   clock.Clock
 	http    *http.Client
@@ -94,9 +95,10 @@ func New(cfg Config) *Client {
 	}
 	c.backend, _ = ParseBackend(cfg.Backend) // Validate has seen all of these
 	c.targets, _ = cfg.targets(c.backend)
+	c.answers, _ = cfg.answers(c.backend)
 	tls, _ := cfg.tls()
 	c.http = httpClient(tls)
-	c.accepts = everything(c.backend, !cfg.NoStream)
+	c.accepts = cfg.everything(c.backend)
 	c.accepts.PerChunk = c.accepts.PerChunk || cfg.ChunkUsage
 	c.accepts.Endpoint, c.accepts.Model = c.targets[0].endpoint.String(), cfg.Model
 	c.wire, _ = wire.New(wire.Config{Now: cfg.Clock.Now}) // where there is none, net/http does it all
@@ -135,12 +137,34 @@ func (cfg Config) Validate() error {
 	if !headerValue(cfg.APIKey) {
 		faults.Check("APIKey", fmt.Errorf("a key has no control characters"))
 	}
+	checkSampling(cfg.Sampling, b, &faults)
 	for name, value := range cfg.Extra {
 		if !json.Valid(value) {
 			faults.Check("Extra", fmt.Errorf("%s: %q is not JSON", name, value))
 		}
 	}
+	_, err = cfg.answers(b)
+	faults.Check("Extra", err)
 	return faults.Err("client")
+}
+
+// maxAnswers bounds n. vLLM takes as many (VLLM_MAX_N_SEQUENCES).
+const maxAnswers = 1 << 14
+
+// answers is how many answers a request asks for: Extra's n, by default 1.
+func (cfg *Config) answers(b Backend) (int, error) {
+	if b.kind == generate {
+		var params struct{ N int }
+		if json.Unmarshal(cfg.Extra["sampling_params"], &params) == nil && params.N > 1 {
+			return 1, fmt.Errorf("sampling_params: n is %d, and this client reads one answer of %s: use sglang-oai for several", params.N, b.Path)
+		}
+		return 1, nil
+	}
+	n := 1
+	if value, given := cfg.Extra["n"]; given && (json.Unmarshal(value, &n) != nil || n < 1 || n > maxAnswers) {
+		return 1, fmt.Errorf("n: %s: use 1 to %d answers to a request", value, maxAnswers)
+	}
+	return n, nil
 }
 
 // headerValue reports whether a text can stand in a header.
@@ -182,15 +206,21 @@ func (c *Client) Pages(path string) (urls []string) {
 // Get returns the body of url+path when the answer is 200; of several workers it is the
 // first's. Bodies are cut at 8 MiB.
 func (c *Client) Get(ctx context.Context, path string) ([]byte, error) {
-	return c.ask(ctx, http.MethodGet, path, nil)
+	return c.ask(ctx, http.MethodGet, 0, path, nil)
 }
 
-// ask sends a request that is not part of a run to the first worker.
-func (c *Client) ask(ctx context.Context, method, path string, body io.Reader) ([]byte, error) {
+// Post asks one of several workers for a path, with an empty body; the answer is to be 200.
+func (c *Client) Post(ctx context.Context, worker int, path string) error {
+	_, err := c.ask(ctx, http.MethodPost, worker, path, nil)
+	return err
+}
+
+// ask sends a request that is not part of a run.
+func (c *Client) ask(ctx context.Context, method string, worker int, path string, body io.Reader) ([]byte, error) {
 	if c.err != nil {
 		return nil, c.err
 	}
-	req, err := http.NewRequestWithContext(ctx, method, c.targets[0].base+path, body)
+	req, err := http.NewRequestWithContext(ctx, method, c.targets[worker].base+path, body)
 	if err != nil {
 		return nil, err
 	}
@@ -210,8 +240,13 @@ func (c *Client) ask(ctx context.Context, method, path string, body io.Reader) (
 type StatusError struct {
 	Code    int
 	Message string // the server's own words
+	// Location is where it sends us, of a 3xx; nobody follows.
+	Location string
 }
 
 func (e *StatusError) Error() string {
+	if e.Location != "" {
+		return fmt.Sprintf("HTTP %d %s: it redirects to %s", e.Code, http.StatusText(e.Code), e.Location)
+	}
 	return fmt.Sprintf("HTTP %d %s: %s", e.Code, http.StatusText(e.Code), e.Message)
 }

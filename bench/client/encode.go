@@ -16,15 +16,15 @@ import (
 // An encoder makes the bodies of requests: what a server accepts, and no more. It is
 // read-only once made, and for any number of goroutines.
 type encoder struct {
-	backend     Backend
-	accepts     Accepts
-	model       string
-	temperature float64
-	preferIDs   bool
-	tokenizer   load.Tokenizer
-	words       []string
-	extra       map[string]json.RawMessage // fields that the user adds, or sets himself
-	extraNames  []string                   // of them, sorted
+	backend    Backend
+	accepts    Accepts
+	model      string
+	sampling   []Parameter
+	preferIDs  bool
+	tokenizer  load.Tokenizer
+	words      []string
+	extra      map[string]json.RawMessage // fields that the user adds, or sets himself
+	extraNames []string                   // of them, sorted
 }
 
 // encode is the body of a request; before is the conversation that it continues, nil for
@@ -62,11 +62,11 @@ func (e *encoder) encode(r *load.Request, before *dispatch.Turn) []byte {
 	}
 	if e.backend.kind == generate {
 		if b.key("sampling_params") {
-			b.object(func() { e.sampling(&b, r) })
+			b.object(func() { e.generation(&b, r) })
 		}
 		stream()
 	} else {
-		e.sampling(&b, r)
+		e.generation(&b, r)
 		stream()
 		if a.Stream && a.UsageOption && b.key("stream_options") {
 			b.bytes = append(b.bytes, `{"include_usage":true`...)
@@ -93,7 +93,7 @@ func (e *encoder) encode(r *load.Request, before *dispatch.Turn) []byte {
 // encoder is that of a run that asks for a model; "" is the configuration's.
 func (c *Client) encoder(model string) *encoder {
 	e := &encoder{
-		backend: c.backend, accepts: c.accepts, model: model, temperature: c.cfg.Temperature, preferIDs: c.cfg.TokenIDs,
+		backend: c.backend, accepts: c.accepts, model: model, sampling: c.cfg.Sampling, preferIDs: c.cfg.TokenIDs,
 		tokenizer: c.cfg.Tokenizer, words: c.words, extra: c.cfg.Extra, extraNames: slices.Sorted(maps.Keys(c.cfg.Extra)),
 	}
 	if c.cfg.Model != "" {
@@ -115,13 +115,15 @@ func (e *encoder) unanswered(last *dispatch.Turn, r *load.Request) bool {
 	})
 }
 
-// sampling is how much is generated, and how.
-func (e *encoder) sampling(b *body, r *load.Request) {
+// generation is how much is generated, and how.
+func (e *encoder) generation(b *body, r *load.Request) {
 	if limit := e.accepts.Limit; limit != "" && b.key(limit) {
 		b.bytes = strconv.AppendInt(b.bytes, int64(r.MaxTokens), 10)
 	}
-	if e.accepts.Temperature && b.key("temperature") {
-		b.bytes = strconv.AppendFloat(b.bytes, e.temperature, 'g', -1, 64)
+	for _, p := range e.sampling {
+		if slices.Contains(e.accepts.Sampling, p.Name) && b.key(p.Name) {
+			b.bytes = strconv.AppendFloat(b.bytes, p.Value, 'g', -1, 64)
+		}
 	}
 	if e.accepts.IgnoreEOS && !r.MayStop && b.key("ignore_eos") {
 		b.bytes = append(b.bytes, "true"...)

@@ -41,9 +41,9 @@ func TestEncode(t *testing.T) {
 		"messages": []byte(`[{"role":"tool"}]`), "temperature": []byte("0.5"), "top_p": []byte("0.1"), "ignore_eos": []byte("false"),
 	}}
 	stops := load.Request{Text: "hi", MaxTokens: 6, MayStop: true}
-	const tail = `,"max_tokens":6,"temperature":0,"ignore_eos":true,"stream":true,"stream_options":{"include_usage":true},"return_breakdown":true}`
-	const chatTail = `,"max_completion_tokens":6,"temperature":0,"ignore_eos":true,"stream":true,"stream_options":{"include_usage":true},"return_breakdown":true}`
-	const native = `,"sampling_params":{"max_new_tokens":6,"temperature":0,"ignore_eos":true},"stream":true}`
+	const tail = `,"max_tokens":6,"ignore_eos":true,"stream":true,"stream_options":{"include_usage":true},"return_breakdown":true}`
+	const chatTail = `,"max_completion_tokens":6,"ignore_eos":true,"stream":true,"stream_options":{"include_usage":true},"return_breakdown":true}`
+	const native = `,"sampling_params":{"max_new_tokens":6,"ignore_eos":true},"stream":true}`
 	onlyText := func(a *Accepts) { a.Prompt = PromptText }
 	first := &dispatch.Turn{Prompt: []kvcache.Token{97}, Answer: dispatch.Answer{Tokens: []kvcache.Token{98}, Text: "b"}}
 	second := &dispatch.Turn{Before: first, Prompt: []kvcache.Token{99}, Answer: dispatch.Answer{Text: "d"}}
@@ -64,18 +64,18 @@ func TestEncode(t *testing.T) {
 		{name: "text, as ids that nobody knows", cfg: Config{TokenIDs: true}, asked: text, want: `{"model":"m","prompt":"hi"` + tail},
 		{name: "ids, as text", cfg: Config{Tokenizer: letters{}}, accept: onlyText, asked: ids, want: `{"model":"m","prompt":"hi"` + tail},
 		{name: "ids, as words", accept: onlyText, asked: ids, want: `{"model":"m","prompt":"` + wordsOf(commonWords, ids.Prompt) + `"` + tail},
-		{name: "may stop", asked: stops, want: `{"model":"m","prompt":"hi","max_tokens":6,"temperature":0,"stream":true,"stream_options":{"include_usage":true},"return_breakdown":true}`},
+		{name: "may stop", asked: stops, want: `{"model":"m","prompt":"hi","max_tokens":6,"stream":true,"stream_options":{"include_usage":true},"return_breakdown":true}`},
 		{name: "another model", cfg: Config{Model: "n"}, asked: text, want: `{"model":"n","prompt":"hi"` + tail},
 		{name: "an adapter", asked: adapted, want: `{"model":"poet","prompt":"hi"` + tail},
 		{name: "an adapter of SGLang's", cfg: Config{Backend: "sglang-oai"}, asked: adapted, want: `{"model":"poet","lora_path":"poet","prompt":"hi"` + tail},
 		{name: "the least", accept: func(a *Accepts) { *a = Accepts{Prompt: PromptText} }, asked: text, want: `{"model":"m","prompt":"hi"}`},
 		{
 			name: "not streamed", cfg: Config{NoStream: true}, asked: text,
-			want: `{"model":"m","prompt":"hi","max_tokens":6,"temperature":0,"ignore_eos":true,"return_breakdown":true}`,
+			want: `{"model":"m","prompt":"hi","max_tokens":6,"ignore_eos":true,"return_breakdown":true}`,
 		},
 		{
-			name: "usage by chunk", cfg: Config{ChunkUsage: true, Temperature: 0.7}, asked: text,
-			want: `{"model":"m","prompt":"hi","max_tokens":6,"temperature":0.7,"ignore_eos":true,"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true},"return_breakdown":true}`,
+			name: "usage by chunk", cfg: Config{ChunkUsage: true, Sampling: []Parameter{{"top_k", -1}, {"temperature", 0.7}}}, asked: text,
+			want: `{"model":"m","prompt":"hi","max_tokens":6,"top_k":-1,"temperature":0.7,"ignore_eos":true,"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true},"return_breakdown":true}`,
 		},
 		{
 			name: "fields of the user", cfg: Config{Extra: map[string]json.RawMessage{"top_p": []byte("0.9"), "temperature": []byte("1"), "stop": []byte(`["a"]`)}}, asked: text,
@@ -83,6 +83,10 @@ func TestEncode(t *testing.T) {
 		},
 		{name: "chat", cfg: Config{Backend: "openai-chat"}, asked: text, want: `{"model":"m","messages":[{"role":"user","content":"hi"}]` + chatTail},
 		{name: "SGLang's, text", cfg: Config{Backend: "sglang"}, asked: text, want: `{"text":"hi"` + native},
+		{
+			name: "SGLang's, sampling", cfg: Config{Backend: "sglang", Sampling: []Parameter{{"top_p", 0.9}, {"temperature", 0}}}, asked: text,
+			want: `{"text":"hi","sampling_params":{"max_new_tokens":6,"top_p":0.9,"temperature":0,"ignore_eos":true},"stream":true}`,
+		},
 		{name: "SGLang's, ids", cfg: Config{Backend: "sglang"}, asked: ids, want: `{"input_ids":[104,105]` + native},
 		{name: "SGLang's, an adapter", cfg: Config{Backend: "sglang"}, asked: adapted, want: `{"lora_path":"poet","text":"hi"` + native},
 		{

@@ -148,7 +148,7 @@ func (c *Client) count(e *encoder, r *Record, asked *load.Request, a *answer) {
 	case r.Usage != nil:
 		r.CountedBy, r.OutputTokens = CountUsage, r.Usage.CompletionTokens
 	case c.cfg.Tokenizer != nil:
-		r.CountedBy, r.OutputTokens = CountTokenizer, len(c.cfg.Tokenizer.Encode(string(a.text), false))
+		r.CountedBy, r.OutputTokens = CountTokenizer, c.textTokens(a)
 	default:
 		r.CountedBy, r.OutputTokens = CountChunks, len(r.TokenTimes)
 	}
@@ -164,9 +164,18 @@ func (c *Client) count(e *encoder, r *Record, asked *load.Request, a *answer) {
 		r.InputTokens, r.Unconfirmed = len(strings.Fields(asked.Text)), true
 	}
 	if c.cfg.Retokenize && c.cfg.Tokenizer != nil {
-		r.Retokenized = len(c.cfg.Tokenizer.Encode(string(a.text), false))
+		r.Retokenized = c.textTokens(a)
 	}
 	if c.cfg.KeepText {
 		r.Text = string(a.text)
 	}
+}
+
+// textTokens is how many tokens the answers' texts are to the client's tokenizer.
+func (c *Client) textTokens(a *answer) int {
+	n := len(c.cfg.Tokenizer.Encode(string(a.text), false))
+	for _, text := range a.others {
+		n += len(c.cfg.Tokenizer.Encode(string(text), false))
+	}
+	return n
 }

@@ -107,7 +107,7 @@ var wrongs = []wrong{
 	{name: "another place", serve: func(w http.ResponseWriter) {
 		w.Header().Set("Location", "http://127.0.0.1:1/")
 		w.WriteHeader(http.StatusTemporaryRedirect)
-	}, fault: FaultStatus, says: []string{"HTTP 307"}},
+	}, fault: FaultStatus, says: []string{"HTTP 307 Temporary Redirect: it redirects to http://127.0.0.1:1/"}},
 }
 
 // TestFaults: whatever a server does wrong is said in the record, and counted; by the

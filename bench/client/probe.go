@@ -2,12 +2,14 @@ package client
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"kvferry/kvcache"
@@ -28,7 +30,7 @@ func (c *Client) Probe(ctx context.Context, model string, asked Needs) (Accepts,
 	if c.err != nil {
 		return Accepts{}, c.err
 	}
-	p := &prober{client: c, model: model, found: everything(c.backend, !c.cfg.NoStream)}
+	p := &prober{client: c, model: model, found: c.cfg.everything(c.backend)}
 	p.found.Model, p.found.Endpoint = model, c.accepts.Endpoint
 	p.found.PerChunk = p.found.PerChunk || c.cfg.ChunkUsage
 	if c.backend.kind == completions {
@@ -39,12 +41,12 @@ func (c *Client) Probe(ctx context.Context, model string, asked Needs) (Accepts,
 	}
 	answer, err := p.full(ctx)
 	if err != nil {
-		return p.found, fmt.Errorf("server at %s: %w", c.targets[0].base, err)
+		return p.found, c.located(err)
 	}
 	p.learn(answer, p.ids)
 	c.accepts = p.found
 	if err := c.confirm(ctx, model, asked.Texts); err != nil {
-		return p.found, fmt.Errorf("server at %s: %w", c.targets[0].base, err)
+		return p.found, c.located(err)
 	}
 	return c.accepts, nil
 }
@@ -96,26 +98,30 @@ func (p *prober) build(ctx context.Context, first error) (*Record, error) {
 	}
 	if err != nil {
 		if refused(err) {
-			err = fmt.Errorf("it refuses even the least request: %w (the full one: %w)", err, first)
+			err = unfit("Backend", "%s: it refuses even the least request of this API; is it the right one, and --model (%q)? %w (the full one: %w)", want.Backend, p.model, err, first)
 		}
 		return nil, p.explain(err)
 	}
 	least.Probed, least.Refused = p.found.Probed, p.found.Refused
 	p.found = least
-	for _, field := range []struct {
+	type field struct {
 		name   string
 		wanted bool
 		add    func(*Accepts)
-	}{
+	}
+	fields := []field{
 		{"stream", want.Stream, func(a *Accepts) { a.Stream = true }},
 		{"stream_options", want.UsageOption, func(a *Accepts) { a.UsageOption = a.Stream }},
 		{"continuous_usage_stats", want.UsageOption && want.PerChunk, func(a *Accepts) { a.PerChunk = a.UsageOption }},
 		{string(PromptIDs), want.Prompt == PromptIDs, func(a *Accepts) { a.Prompt = PromptIDs }},
 		{"return_token_ids", want.TokenIDs, func(a *Accepts) { a.TokenIDs = true }},
-		{"temperature", want.Temperature, func(a *Accepts) { a.Temperature = true }},
 		{"ignore_eos", want.IgnoreEOS, func(a *Accepts) { a.IgnoreEOS = true }},
 		{"return_breakdown", want.Breakdown, func(a *Accepts) { a.Breakdown = true }},
-	} {
+	}
+	for _, name := range want.Sampling {
+		fields = append(fields, field{name, true, func(a *Accepts) { a.Sampling = append(slices.Clone(a.Sampling), name) }})
+	}
+	for _, field := range fields {
 		if !field.wanted {
 			continue
 		}
@@ -152,13 +158,9 @@ func refused(err error) bool {
 
 // explain adds what can be done about an error.
 func (p *prober) explain(err error) error {
-	if wants := p.client.needsKey(err); wants != nil {
-		return wants
-	}
-	if status := (*StatusError)(nil); errors.As(err, &status) && status.Code == http.StatusNotFound {
-		return fmt.Errorf("%s: %w: is it the right path, and the right model (%q)?", p.found.Endpoint, err, p.model)
-	}
-	return err
+	c := p.client
+	t := c.targets[0]
+	return cmp.Or(c.needsKey(err), c.redirected(strings.TrimPrefix(t.endpoint.String(), t.base), err), c.notThere(p.model, err), err)
 }
 
 // try sends one request as the server would have to accept it. Where nobody is there yet, or
@@ -177,7 +179,7 @@ func (p *prober) try(ctx context.Context, a Accepts) (r *Record, err error) {
 	body := e.encode(&asked.Request, nil)
 	var fatal error
 	err = Poll(ctx, func() error {
-		r = &Record{RequestID: asked.ID, MaxTokens: probeTokens}
+		r = &Record{RequestID: asked.ID, MaxTokens: probeTokens, Answers: c.answers}
 		p.found.Probed++
 		var answer dispatch.Answer
 		answer, fatal = c.complete(ctx, e, c.clock.Now(), r, &asked, body)
@@ -227,6 +229,9 @@ func (p *prober) learn(r *Record, ids bool) {
 	case a.Stream && slices.Contains(r.Notes, NoteChunks):
 		a.Notes = append(a.Notes, "several tokens come in one chunk")
 	}
+	if n := p.client.answers; n > 1 {
+		a.Notes = append(a.Notes, fmt.Sprintf("a request is for %d answers (n): its tokens are those of all of them, TTFT is to the first token of any, ITL and TPOT are of all together", n))
+	}
 	if slices.Contains(r.Notes, NoteStopped) {
 		a.Notes = append(a.Notes, "the answer ended early: lengths are the server's, not the load's")
 	}
@@ -274,7 +279,7 @@ func (c *Client) tokens(ctx context.Context, model, text string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	answer, err := c.ask(ctx, http.MethodPost, "/tokenize", bytes.NewReader(body))
+	answer, err := c.ask(ctx, http.MethodPost, 0, "/tokenize", bytes.NewReader(body))
 	if err != nil {
 		return 0, err
 	}

@@ -37,50 +37,56 @@ func TestProbe(t *testing.T) {
 	}{
 		{
 			name: "takes all",
-			want: Accepts{Prompt: PromptIDs, Stream: true, Limit: "max_tokens", Temperature: true, IgnoreEOS: true, Usage: true, UsageOption: true, CountedBy: CountUsage, Probed: 1},
+			want: Accepts{Prompt: PromptIDs, Stream: true, Limit: "max_tokens", IgnoreEOS: true, Usage: true, UsageOption: true, CountedBy: CountUsage, Probed: 1},
 		},
 		{
 			name: "texts", needs: Needs{Texts: true},
-			want: Accepts{Prompt: PromptText, Stream: true, Limit: "max_tokens", Temperature: true, IgnoreEOS: true, Usage: true, UsageOption: true, CountedBy: CountUsage, Probed: 1},
+			want: Accepts{Prompt: PromptText, Stream: true, Limit: "max_tokens", IgnoreEOS: true, Usage: true, UsageOption: true, CountedBy: CountUsage, Probed: 1},
 		},
 		{
 			name:   "as strict as can be",
 			server: nullserver.Config{Strict: true, TextOnly: true, Key: "secret", NoHealth: true}, client: Config{APIKey: "secret"},
-			want:    Accepts{Prompt: PromptText, Stream: true, Limit: "max_tokens", Temperature: true, Usage: true, UsageOption: true, CountedBy: CountUsage, Probed: 8},
+			want:    Accepts{Prompt: PromptText, Stream: true, Limit: "max_tokens", Usage: true, UsageOption: true, CountedBy: CountUsage, Probed: 7},
 			refused: []string{string(PromptIDs), "ignore_eos", "return_breakdown"}, notes: "prompts are words",
+		},
+		{
+			name:   "strict, and sampling is asked for",
+			server: nullserver.Config{Strict: true}, client: Config{Sampling: []Parameter{{"top_p", 0.9}, {"top_k", 20}, {"temperature", 0.5}, {"repetition_penalty", 1.1}}},
+			want:    Accepts{Prompt: PromptIDs, Stream: true, Limit: "max_tokens", Sampling: []string{"top_p", "temperature"}, Usage: true, UsageOption: true, CountedBy: CountUsage, Probed: 11},
+			refused: []string{"ignore_eos", "return_breakdown", "top_k", "repetition_penalty"},
 		},
 		{
 			name:    "counts nothing",
 			server:  nullserver.Config{TextOnly: true, NoUsage: true},
-			want:    Accepts{Prompt: PromptText, Stream: true, Limit: "max_tokens", Temperature: true, IgnoreEOS: true, CountedBy: CountChunks, Unconfirmed: true, Probed: 8},
+			want:    Accepts{Prompt: PromptText, Stream: true, Limit: "max_tokens", IgnoreEOS: true, CountedBy: CountChunks, Unconfirmed: true, Probed: 7},
 			refused: []string{"stream_options", string(PromptIDs)}, notes: "prompts are words",
 		},
 		{
 			name: "does not stream", server: nullserver.Config{NoStream: true},
-			want:  Accepts{Prompt: PromptIDs, Stream: true, Limit: "max_tokens", Temperature: true, IgnoreEOS: true, Usage: true, UsageOption: true, CountedBy: CountUsage, Probed: 1},
+			want:  Accepts{Prompt: PromptIDs, Stream: true, Limit: "max_tokens", IgnoreEOS: true, Usage: true, UsageOption: true, CountedBy: CountUsage, Probed: 1},
 			notes: "does not stream",
 		},
 		{
 			name: "is not asked to", client: Config{NoStream: true},
-			want: Accepts{Prompt: PromptIDs, Limit: "max_tokens", Temperature: true, IgnoreEOS: true, Usage: true, CountedBy: CountUsage, Probed: 1},
+			want: Accepts{Prompt: PromptIDs, Limit: "max_tokens", IgnoreEOS: true, Usage: true, CountedBy: CountUsage, Probed: 1},
 		},
 		{
 			name: "chat", server: nullserver.Config{Strict: true}, client: Config{Backend: "openai-chat"},
-			want:    Accepts{Prompt: PromptChat, Stream: true, Limit: "max_completion_tokens", Temperature: true, Usage: true, UsageOption: true, CountedBy: CountUsage, Probed: 7},
+			want:    Accepts{Prompt: PromptChat, Stream: true, Limit: "max_completion_tokens", Usage: true, UsageOption: true, CountedBy: CountUsage, Probed: 6},
 			refused: []string{"ignore_eos", "return_breakdown"}, notes: "prompts are words",
 		},
 		{
 			name: "SGLang's", client: Config{Backend: "sglang"},
-			want: Accepts{Prompt: PromptIDs, Stream: true, Limit: "max_new_tokens", Temperature: true, IgnoreEOS: true, Usage: true, PerChunk: true, TokenIDs: true, CountedBy: CountUsage, Probed: 1},
+			want: Accepts{Prompt: PromptIDs, Stream: true, Limit: "max_new_tokens", IgnoreEOS: true, Usage: true, PerChunk: true, TokenIDs: true, CountedBy: CountUsage, Probed: 1},
 		},
 		{
 			name: "ids of answers are not known", needs: Needs{Turns: true},
-			want:  Accepts{Prompt: PromptIDs, Stream: true, Limit: "max_tokens", Temperature: true, IgnoreEOS: true, Usage: true, UsageOption: true, CountedBy: CountUsage, Probed: 1},
+			want:  Accepts{Prompt: PromptIDs, Stream: true, Limit: "max_tokens", IgnoreEOS: true, Usage: true, UsageOption: true, CountedBy: CountUsage, Probed: 1},
 			notes: "return_token_ids",
 		},
 		{
 			name: "no count by chunk", client: Config{ChunkUsage: true},
-			want:  Accepts{Prompt: PromptIDs, Stream: true, Limit: "max_tokens", Temperature: true, IgnoreEOS: true, Usage: true, UsageOption: true, CountedBy: CountUsage, Probed: 1},
+			want:  Accepts{Prompt: PromptIDs, Stream: true, Limit: "max_tokens", IgnoreEOS: true, Usage: true, UsageOption: true, CountedBy: CountUsage, Probed: 1},
 			notes: "continuous_usage_stats",
 		},
 	} {
@@ -171,8 +177,8 @@ func TestProbeFails(t *testing.T) {
 		want   []string
 	}{
 		{"a key is wanted", http.StatusUnauthorized, []string{"wants an API key", "OPENAI_API_KEY", "HTTP 401"}},
-		{"wrong path", http.StatusNotFound, []string{"right path", `right model ("m")`, "/v1/completions"}},
-		{"whatever is sent", http.StatusBadRequest, []string{"even the least request", "HTTP 400"}},
+		{"wrong path", http.StatusNotFound, []string{"Endpoint: server at", "has no such path", "/v1/completions", "--backend"}},
+		{"whatever is sent", http.StatusBadRequest, []string{"Backend: server at", "even the least request", `--model ("m")`, "HTTP 400"}},
 		{"never ready", http.StatusServiceUnavailable, []string{"not ready within", "HTTP 503"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -207,9 +213,9 @@ func TestReadyWithoutHealth(t *testing.T) {
 	}{
 		{"no /health", nullserver.Config{NoHealth: true}, Config{}, "null", ""},
 		{"neither, a model is given", nullserver.Config{NoHealth: true, NoModels: true}, Config{Model: "m"}, "m", ""},
-		{"neither, none is given", nullserver.Config{NoHealth: true, NoModels: true}, Config{}, "", "which model?"},
+		{"neither, none is given", nullserver.Config{NoHealth: true, NoModels: true}, Config{}, "", "Model: server at "},
 		{"a given model goes before the server's", nullserver.Config{}, Config{Model: "m"}, "m", ""},
-		{"no key", nullserver.Config{Key: "k"}, Config{}, "", "wants an API key, and none is given: set OPENAI_API_KEY"},
+		{"no key", nullserver.Config{Key: "k"}, Config{}, "", "wants an API key, and none is given: give one, or set OPENAI_API_KEY"},
 		{"a wrong key", nullserver.Config{Key: "k"}, Config{APIKey: "x"}, "", "refuses this API key"},
 		{"its key", nullserver.Config{Key: "k"}, Config{APIKey: "k"}, "null", ""},
 		{"its key in a header", nullserver.Config{Key: "k"}, Config{Header: http.Header{"authorization": {"Bearer k"}}}, "null", ""},

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net/http"
 	"time"
+
+	"kvferry/config"
 )
 
 // How often a server is asked whether it is ready, and whether its counters have caught up
@@ -46,63 +48,46 @@ func Poll(ctx context.Context, try func() error) error {
 
 // Ready waits until the server is healthy, and returns the model that requests are for: the
 // configuration's, or the first of /v1/models. A server needs neither /health nor /v1/models;
-// one that has /health is waited for until it says 200. It fails at once where waiting does
-// not help: without a key that the server wants, or without any model's name.
+// one that has /health is waited for until it says 200. It fails at once, with a
+// [config.Fault], where waiting does not help: without a key that the server wants, without
+// any model's name, with a certificate that is not to be believed, at a URL that is another's.
 func (c *Client) Ready(ctx context.Context) (model string, err error) {
 	if c.err != nil {
 		return "", c.err
 	}
-	var hopeless error
+	var fault error
 	err = Poll(ctx, func() error {
 		var err error
-		if model, err = c.model(ctx); errors.As(err, new(*hopelessError)) {
-			hopeless = err
+		if model, err = c.model(ctx); errors.As(err, new(*config.Fault)) {
+			fault = err
 			return nil
 		}
 		return err
 	})
-	if err = cmp.Or(hopeless, err); err != nil {
-		return "", fmt.Errorf("server at %s: %w", c.targets[0].base, err)
+	if err = cmp.Or(fault, err); err != nil {
+		return "", c.located(err)
 	}
 	return model, nil
 }
 
-// A hopelessError is of a server that waiting does not make ready.
-type hopelessError struct{ error }
-
-func (e *hopelessError) Unwrap() error { return e.error }
-
 // absent reports whether an error is the answer of a server that has no such path.
 func absent(err error) bool {
 	status := (*StatusError)(nil)
-	if !errors.As(err, &status) {
+	if !errors.As(err, &status) || errors.As(err, new(*config.Fault)) {
 		return false
 	}
 	switch status.Code {
 	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented, http.StatusBadRequest:
 		return true
 	}
-	return false
-}
-
-// needsKey is the error of a server that does not let us in; nil for others.
-func (c *Client) needsKey(err error) error {
-	status := (*StatusError)(nil)
-	if !errors.As(err, &status) || status.Code != http.StatusUnauthorized && status.Code != http.StatusForbidden {
-		return nil
-	}
-	what := "it refuses this API key"
-	if c.cfg.APIKey == "" && c.cfg.Header.Get("Authorization") == "" {
-		what = "it wants an API key, and none is given: set OPENAI_API_KEY"
-	}
-	return &hopelessError{fmt.Errorf("%s: %w", what, err)}
+	return status.Code/100 == 3 // to another path: a page for people
 }
 
 func (c *Client) model(ctx context.Context) (string, error) {
-	if _, err := c.Get(ctx, "/health"); err != nil && !absent(err) && c.needsKey(err) == nil {
+	if _, err := c.first(ctx, "/health"); err != nil && !absent(err) && c.needsKey(err) == nil {
 		return "", err
 	}
-	body, err := c.Get(ctx, "/v1/models")
+	body, err := c.first(ctx, "/v1/models")
 	switch {
 	case err == nil:
 	case c.needsKey(err) != nil:
@@ -110,7 +95,7 @@ func (c *Client) model(ctx context.Context) (string, error) {
 	case absent(err) && (c.cfg.Model != "" || c.backend.kind == generate):
 		return c.cfg.Model, nil // nor does SGLang's own API want one
 	case absent(err):
-		return "", &hopelessError{fmt.Errorf("which model? It does not say: %w", err)}
+		return "", unfit("Model", "which one? It does not say: name it: %w", err)
 	default:
 		return "", err
 	}
@@ -126,7 +111,16 @@ func (c *Client) model(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("GET /v1/models: %w", err)
 	}
 	if len(models.Data) == 0 || models.Data[0].ID == "" {
-		return "", fmt.Errorf("GET /v1/models: no model in %.80q", body)
+		return "", fmt.Errorf("GET /v1/models: no model in %.80q: name one (--model)", body)
 	}
 	return models.Data[0].ID, nil
+}
+
+// first is Get of one of the first questions: who answers it, and how?
+func (c *Client) first(ctx context.Context, path string) ([]byte, error) {
+	body, err := c.Get(ctx, path)
+	if err == nil {
+		return body, nil
+	}
+	return body, cmp.Or(c.redirected(path, err), c.misspoken(ctx, err), err)
 }

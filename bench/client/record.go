@@ -59,6 +59,9 @@ type Record struct {
 	Text         string `json:"generated_text,omitempty"`     // where texts are kept
 	After        []int  `json:"after,omitempty"`              // records that had to end first
 	Skipped      bool   `json:"skipped,omitempty"`            // never sent: one that it follows failed
+	// Answers is how many were asked for at once (n), where it is more than one. Times and
+	// tokens are those of all of them, Text is the first's.
+	Answers int `json:"answers,omitempty"`
 }
 
 // Values of Record.CountedBy.
@@ -107,6 +110,9 @@ func (r *Record) Output() int {
 	}
 	return r.OutputTokens
 }
+
+// Wanted is how many tokens were asked for, of all answers.
+func (r *Record) Wanted() int { return r.MaxTokens * max(r.Answers, 1) }
 
 // Late is how late the client itself was, in seconds: it sent the request that long after
 // it was due and there was room for it.

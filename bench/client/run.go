@@ -143,6 +143,9 @@ func (r *run) send(ctx context.Context, s dispatch.Sending) error {
 		Index: s.Index, RequestID: s.ID, PromptTokens: len(s.Conversation()), MaxTokens: s.MaxTokens,
 		Intended: figure.Seconds(s.Due), Room: figure.Seconds(s.Room), Adapter: s.Adapter, Group: s.Group, After: s.After, Skipped: s.Skipped,
 	}
+	if c.answers > 1 {
+		rec.Answers = c.answers
+	}
 	if rec.RequestID == "" {
 		rec.RequestID = fmt.Sprintf("%s-%d", c.name, s.Index)
 	}

@@ -25,7 +25,7 @@ func TestBody(t *testing.T) {
 	c := New(Config{URL: "http://localhost:1"})
 	defer c.Close()
 	text := c.encoder("m").encode(&load.Request{Prompt: []kvcache.Token{1, 2}, MaxTokens: 6}, nil)
-	const want = `{"model":"m","prompt":[1,2],"max_tokens":6,"temperature":0,"ignore_eos":true,"stream":true,"stream_options":{"include_usage":true},"return_breakdown":true}`
+	const want = `{"model":"m","prompt":[1,2],"max_tokens":6,"ignore_eos":true,"stream":true,"stream_options":{"include_usage":true},"return_breakdown":true}`
 	if string(text) != want {
 		t.Fatalf("body = %s\nwant   %s", text, want)
 	}

@@ -28,7 +28,7 @@ import (
 )
 
 // serveNames are the flags that set the fields of a serve.Config and of what it has.
-var serveNames = joined(loadNames, within("Load", loadNames), clusterNames, ownNames, map[string]string{
+var serveNames = joined(loadNames, within("Load", loadNames), clusterNames, ownNames, samplingNames, map[string]string{
 	"Targets": "--clock", "Out": "--out", "Warmups": "--num-warmups", "WarmupLen": "--num-warmups", "Goodput": "--goodput",
 	"Steady": "", "Method": "--steady-state", "Ratio": "--steady-state-concurrency-ratio",
 	"Search": "--find-rate", "Search.Quantity": "--find-rate", "Search.Attainment": "--attainment", "Search.Precision": "--find-rate-precision", "Search.Max": "--max-rate",
@@ -178,6 +178,11 @@ func (f *serveFlags) target(cfg *serve.Config, fs *pflag.FlagSet, bad *config.Fa
 		cfg.Targets = []serve.Target{serve.Server(how)}
 		return
 	}
+	if len(*bad) == 0 {
+		at := c
+		at.URL = "http://127.0.0.1:1" // until the cluster has its own
+		bad.Check("", config.Named(at.Validate(), serveNames))
+	}
 	f.cluster.settle(changed, bad)
 	if (f.load.spec.Kind == load.Traced || f.load.spec.Sharing.HitRate > 0) && !changed("enable-prefix-caching") {
 		f.cluster.nodes.PrefixCaching = true
@@ -258,6 +263,7 @@ func (f *serverFlags) config(asked bool, changed func(string) bool, bad *config.
 		c.URL, err = proxyURL(net.JoinHostPort(f.host, strconv.Itoa(port)))
 		bad.Check("--host", err)
 	}
+	c.Sampling = f.sampling.parameters()
 	if c.APIKey == "" {
 		c.APIKey = os.Getenv("OPENAI_API_KEY")
 	}

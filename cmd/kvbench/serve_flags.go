@@ -41,6 +41,7 @@ type serverFlags struct {
 	headers       []string
 	extra         string
 	collector     string
+	sampling      samplingFlags
 	ready         int // s
 }
 
@@ -60,7 +61,7 @@ func (f *serverFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.extra, "extra-body", "", "JSON object whose fields are added to each request")
 	fs.BoolVar(&f.client.TokenIDs, "tokenize-prompt", false, "send texts as token ids, where the server takes ids")
 	fs.BoolVar(&f.client.ChunkUsage, "continuous-usage-stats", false, "ask the server to count tokens with every chunk: gaps between tokens are exact then where a chunk has several")
-	fs.Float64Var(&f.client.Temperature, "temperature", 0, "of sampling, where the server takes it")
+	f.sampling.register(fs)
 	fs.BoolVar(&f.client.NoStream, "disable-stream", false, "ask for whole answers: there is no TTFT and no ITL then")
 	fs.StringVar(&f.collector, "otlp-traces-endpoint", "", "of an OpenTelemetry collector that gets a span for each request, http://127.0.0.1:4318/v1/traces (default $OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, $OTEL_EXPORTER_OTLP_ENDPOINT)")
 	alias(fs, "extra-request-body", "extra-body")
@@ -200,6 +201,6 @@ var defaults = map[string]map[string]string{
 	compatNone:      {},
 	load.CompatVLLM: {},
 	load.CompatSGLang: {
-		"backend": "sglang", "dataset-name": load.ShareGPTName, "seed": "1", "random-output-len": "1024", "speed-bench-output-len": "512", "num-warmups": "1",
+		"backend": "sglang", "dataset-name": load.ShareGPTName, "seed": "1", "random-output-len": "1024", "warmup-requests": "1", "temperature": "0",, "speed-bench-output-len": "512", "num-warmups": "1",
 	},
 }
