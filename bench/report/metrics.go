@@ -239,7 +239,7 @@ func (r *Run) metrics(samples map[string]sample) *Metrics {
 	m.MaxConcurrency = flight.peak
 	m.PeakOutput = r.peakOutput()
 	if len(r.Goodput) > 0 {
-		rate, share := per(float64(kept), r.Duration), per(float64(kept), float64(len(r.Records)))
+		rate, share := per(float64(kept), r.Duration), per(float64(kept), float64(len(r.Records)-m.Interrupted))
 		m.Goodput, m.Attained = &rate, &share
 	}
 	return m

@@ -27,7 +27,7 @@ func (r *Run) notes(m *Metrics) (faults, notes []string) {
 	note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
 	sent := len(r.Records) - m.Skipped
 	if r.Interrupted {
-		note("the run was interrupted: %d of %d requests had been sent, %d of them were in flight", sent, max(r.NumPrompts, sent), m.Interrupted)
+		note("the run was interrupted: %d of %d requests had been sent, and %d of these were cut off, which count neither as successful nor as failed", sent, max(r.NumPrompts, sent), m.Interrupted)
 	}
 	switch {
 	case sent == 0:
@@ -142,7 +142,7 @@ func (r *Run) streamNotes(m *Metrics, note func(string, ...any)) {
 				whole++
 			}
 		}
-		if tokens < rec.MaxTokens {
+		if tokens < rec.Wanted() {
 			early++
 		}
 	}
@@ -154,10 +154,13 @@ func (r *Run) streamNotes(m *Metrics, note func(string, ...any)) {
 	case m.Chunks > 0 && r.severalTokens():
 		note("chunks carry several tokens, %.2f on average: ITL is the gap between chunks; ITL per token is that gap shared among the tokens that the chunk brought", float64(m.GeneratedTokens)/float64(m.Chunks))
 	}
-	for _, what := range []string{client.NoteNoDone, client.NoteHalfRune, client.NoteHalfEnd, client.NoteNoAnswer} {
+	for _, what := range []string{client.NoteNoDone, client.NoteHalfRune, client.NoteHalfEnd} {
 		if n := m.Metrics.Notes[what]; n > 0 {
 			note("%d requests: %s", n, what)
 		}
+	}
+	if n := m.Metrics.Notes[client.NoteNoAnswer]; n > 0 {
+		note("%d requests went on with a conversation without the answers in it: the server gives no token ids of them, and there is no tokenizer to make ids of their text (--tokenizer)", n)
 	}
 	if early > 0 {
 		note("%d of %d answers ended before max_tokens (EOS or a stop word): two servers that end at other tokens did not do the same work", early, m.Successful)
@@ -199,7 +202,7 @@ func (r *Run) lateNotes(m *Metrics, note func(string, ...any)) {
 		note("the client was late: P99 of sent - intended is %.1f ms (most %.1f), so the load was not quite the one that was asked for; what its users would have waited is the latency from the due time", m.P99SendDelayMS, m.MaxSendDelayMS)
 	}
 	if m.P99ReadDelayMS > lateSend {
-		note("the client was late to read: P99 of what an answer's piece waited for it is %.1f ms, which is in the latencies: give it more CPU", m.P99ReadDelayMS)
+		note("the client was late to read: in 1 of 100 requests a piece of the answer waited %.1f ms or longer for it, which is in the latencies: give it more CPU", m.P99ReadDelayMS)
 	}
 	if r.bounded() {
 		sent, due, queue := m.Latencies[nameE2EL], m.Latencies[nameE2ELDue], m.Latencies[nameQueue]

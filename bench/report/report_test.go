@@ -137,7 +137,7 @@ func TestNotes(t *testing.T) {
 		}, "1 of the failed requests are successes to SGLang's client"},
 		{"no [DONE]", all(func(r *client.Record) { r.Notes = []string{client.NoteNoDone} }), "100 requests: no [DONE]"},
 		{"unconfirmed prompts", all(func(r *client.Record) { r.Unconfirmed = true }), "prompt lengths of 100 requests are unconfirmed"},
-		{"read late", all(func(r *client.Record) { r.ReadDelay = 0.012 }), "the client was late to read: P99 of what an answer's piece waited for it is 12.0 ms"},
+		{"read late", all(func(r *client.Record) { r.ReadDelay = 0.012 }), "the client was late to read: in 1 of 100 requests a piece of the answer waited 12.0 ms or longer for it"},
 		{"failed", func(r *Run) {
 			r.Records[7] = client.Record{Index: 7, Sent: 1, Finish: 2, Status: client.StatusFailed, Error: "status 503 after 3 ms"}
 			r.Records[9] = client.Record{Index: 9, Sent: 1, Finish: 2, Status: client.StatusFailed, Error: "status 503 after 12 ms"}
@@ -159,7 +159,7 @@ func TestNotes(t *testing.T) {
 		{"interrupted", func(r *Run) {
 			r.Interrupted = true
 			r.Records[99].Status, r.Records[99].Error = client.StatusInterrupted, "given up"
-		}, "the run was interrupted: 100 of 100 requests had been sent, 1 of them were in flight"},
+		}, "the run was interrupted: 100 of 100 requests had been sent, and 1 of these were cut off, which count neither as successful nor as failed"},
 		{"given", func(r *Run) { r.Faults, r.Notes = []string{"a"}, []string{"b"} }, "fault: a"},
 		{"disturbed", func(r *Run) { r.Disturbance = &machine.Disturbance{Why: []string{"timers came late"}} }, "disturbed: the client's machine was disturbed: timers came late"},
 	} {

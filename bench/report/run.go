@@ -3,6 +3,7 @@ package report
 import (
 	"encoding/json"
 	"fmt"
+	"iter"
 	"math"
 	"slices"
 	"strconv"
@@ -39,6 +40,19 @@ type Run struct {
 
 // ended is when the run was over, which both tools put into names and dates.
 func (r *Run) ended() time.Time { return r.Started.Add(time.Duration(r.Duration * 1e9)) }
+
+// settled are the records of which the server could have the last word. Those that were in
+// flight when the run was interrupted are none of its failures, and no tool has them in its
+// result.
+func (r *Run) settled() iter.Seq[*client.Record] {
+	return func(yield func(*client.Record) bool) {
+		for i := range r.Records {
+			if rec := &r.Records[i]; rec.Status != client.StatusInterrupted && !yield(rec) {
+				return
+			}
+		}
+	}
+}
 
 // A Steady is the part of a run in which the load was steady, as package steady finds it.
 type Steady struct {

@@ -64,6 +64,7 @@ func vllmSeen(r *client.Record, tokenizer bool) seen {
 	}
 	switch n := r.Output(); {
 	case !s.ok:
+		s.text = "" // kept at an answer's end only
 	case n > 0:
 		s.output = n
 	case tokenizer:
@@ -117,6 +118,7 @@ func sglangSeen(r *client.Record, backend string) seen {
 	}
 	s.itl = func() []float64 { return sglangGaps(r, generate) }
 	if !s.ok {
+		s.text = "" // kept at an answer's end only
 		return s
 	}
 	s.err = ""

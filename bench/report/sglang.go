@@ -39,12 +39,12 @@ type SGLang struct {
 
 // NewSGLang computes SGLang's figures.
 func NewSGLang(run *Run) *SGLang {
-	g := &SGLang{run: run, requests: make([]seen, len(run.Records)), met: make([]int, len(run.Goodput))}
+	g := &SGLang{run: run, requests: make([]seen, 0, len(run.Records)), met: make([]int, len(run.Goodput))}
 	var e2el, ttft, tpot, itl []float64
 	itl = make([]float64, 0, gapCount(run.Records))
-	for i := range run.Records {
-		s := sglangSeen(&run.Records[i], run.Backend)
-		g.requests[i] = s
+	for r := range run.settled() {
+		s := sglangSeen(r, run.Backend)
+		g.requests = append(g.requests, s)
 		if !s.ok {
 			continue
 		}
@@ -129,6 +129,9 @@ func (g *SGLang) WriteText(w io.Writer) error {
 	l.count("Peak concurrent requests:", g.peakRequests)
 	l.number("Total token throughput (tok/s):", per(float64(g.input+g.output), duration))
 	l.number("Concurrency:", g.concurrency())
+	if n, _ := g.run.acceptLength(); n > 0 {
+		l.number("Accept length:", n)
+	}
 	g.goodput(&l)
 	for _, b := range g.blocks() {
 		l.heading(b.title, "-")
@@ -141,6 +144,30 @@ func (g *SGLang) WriteText(w io.Writer) error {
 	l.heading("", "=")
 	_, err := io.WriteString(w, l.String())
 	return err
+}
+
+// acceptLength is how many tokens the server accepts of each speculation on average, as it says
+// itself: of a router, the first decode server. The tool asks servers of SGLang's only.
+func (r *Run) acceptLength() (n float64, known bool) {
+	type server struct {
+		States []struct {
+			Length *float64 `json:"avg_spec_accept_length"`
+		} `json:"internal_states"`
+	}
+	var info struct {
+		server
+		Decode []server `json:"decode"`
+	}
+	if !strings.Contains(r.Backend, "sglang") || json.Unmarshal(r.ServerInfo, &info) != nil {
+		return 0, false
+	}
+	if len(info.Decode) > 0 {
+		info.server = info.Decode[0]
+	}
+	if len(info.States) == 0 || info.States[0].Length == nil {
+		return 0, false
+	}
+	return *info.States[0].Length, true
 }
 
 // goodput prints what kept the SLOs, if there are any. Unlike vLLM, SGLang divides by all requests
@@ -255,6 +282,9 @@ func (g *SGLang) JSON(details bool) ([]byte, error) {
 	}
 	o.set("concurrency", g.concurrency())
 	o.set("accept_length", nil)
+	if n, known := run.acceptLength(); known {
+		o.set("accept_length", n)
+	}
 	o.set("max_output_tokens_per_s", g.peakTokens)
 	o.set("max_concurrent_requests", g.peakRequests)
 	if len(run.Goodput) > 0 {

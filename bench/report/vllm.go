@@ -40,16 +40,16 @@ type VLLM struct {
 // NewVLLM computes vLLM's figures. They are computed once and hold a number for each gap
 // between tokens, 8 bytes, until the VLLM is let go.
 func NewVLLM(run *Run) *VLLM {
-	v := &VLLM{run: run, requests: make([]seen, len(run.Records))}
+	v := &VLLM{run: run, requests: make([]seen, 0, len(run.Records))}
 	// The client's queue has figures only where there can be one; that of a load which is sent
 	// all at once says nothing about the server, so latency and queue together need a rate, too.
 	v.bounded = run.bounded()
 	v.ratedAndBounded = v.bounded && !math.IsInf(run.rate(), 1)
 	var ttft, tpot, itl, e2el, queue, queued []float64
 	itl = make([]float64, 0, gapCount(run.Records))
-	for i := range run.Records {
-		s := vllmSeen(&run.Records[i], run.Tokenizer != "")
-		v.requests[i] = s
+	for r := range run.settled() {
+		s := vllmSeen(r, run.Tokenizer != "")
+		v.requests = append(v.requests, s)
 		if !s.ok {
 			v.failed++
 			continue
