@@ -152,6 +152,7 @@ func (a *answer) choices(c *chunk) (text []byte, plain bool) {
 	before, brought := len(a.text), 0
 	for i := range c.Choices {
 		choice := &c.Choices[i]
+		a.record.choices = max(a.record.choices, choice.Index+1)
 		if choice.Index > 0 {
 			brought += a.others.add(choice, a.keepText)
 		} else {

@@ -43,6 +43,9 @@ func (c *Client) Probe(ctx context.Context, model string, asked Needs) (Accepts,
 	if err != nil {
 		return p.found, c.located(err)
 	}
+	if n := c.answers; n > 1 && answer.choices < n {
+		return p.found, c.located(unfit("Extra", "n: a request is for %d answers, and the server gives %d: leave n out, or ask one that has it", n, answer.choices))
+	}
 	p.learn(answer, p.ids)
 	c.accepts = p.found
 	if err := c.confirm(ctx, model, asked.Texts); err != nil {

@@ -62,6 +62,7 @@ type Record struct {
 	// Answers is how many were asked for at once (n), where it is more than one. Times and
 	// tokens are those of all of them, Text is the first's.
 	Answers int `json:"answers,omitempty"`
+	choices int // how many there were
 }
 
 // Values of Record.CountedBy.

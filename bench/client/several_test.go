@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"kvferry/bench/nullserver"
 	"kvferry/kvcache"
 	"kvferry/load"
 )
@@ -79,6 +80,15 @@ func TestSeveralAnswers(t *testing.T) {
 				t.Errorf("notes %q", odd)
 			}
 		})
+	}
+}
+
+// TestSeveralAnswersIgnored: a server that gives one answer all the same is found by the probe.
+func TestSeveralAnswersIgnored(t *testing.T) {
+	k := New(Config{URL: null(t, nullserver.Config{}).URL(), Extra: map[string]json.RawMessage{"n": []byte("2")}})
+	defer k.Close()
+	if _, err := k.Probe(t.Context(), "null", Needs{}); err == nil || !strings.Contains(err.Error(), "Extra: server at") || !strings.Contains(err.Error(), "for 2 answers, and the server gives 1") {
+		t.Errorf("%v", err)
 	}
 }
 
