@@ -11,20 +11,24 @@ import (
 
 // A Run reads pages before a run and after it.
 type Run struct {
-	urls   []string
+	pages  []Page
 	http   *http.Client
-	header http.Header
 	before []*Snapshot // nil of one that could not be read
 	faults []error     // of these
 	nics   NICs
 }
 
-// Before reads the pages, of which none need be there, and this machine's NICs. header is
-// sent with each, for servers that want a key; it may be nil.
-func Before(ctx context.Context, c *http.Client, urls []string, header http.Header) *Run {
-	r := &Run{urls: urls, http: c, header: header, nics: ReadNICs()}
-	for _, url := range urls {
-		s, err := Fetch(ctx, c, url, header)
+// A Page of metrics is asked for with a header, for servers that want a key; it may be nil.
+type Page struct {
+	URL    string
+	Header http.Header
+}
+
+// Before reads the pages, of which none need be there, and this machine's NICs.
+func Before(ctx context.Context, c *http.Client, pages []Page) *Run {
+	r := &Run{pages: pages, http: c, nics: ReadNICs()}
+	for _, p := range pages {
+		s, err := Fetch(ctx, c, p.URL, p.Header)
 		r.before, r.faults = append(r.before, s), append(r.faults, err)
 	}
 	return r
@@ -37,56 +41,62 @@ const (
 	pause    = 100 * time.Millisecond
 )
 
-// After reads the pages again. Where the first counts fewer requests than were answered,
-// it looks again for two seconds. ctx must not be that of a run which was interrupted: its
-// report is wanted too.
+// After reads the pages again. Where they count fewer requests than were answered, it looks
+// again for two seconds. ctx must not be that of a run which was interrupted: its report is
+// wanted too.
 func (r *Run) After(ctx context.Context, c Client) Report {
 	c.NICs = ReadNICs().Since(r.nics)
 	report := Report{Client: c}
-	var first Figures
-	for i, url := range r.urls {
-		f, err := r.since(ctx, i)
-		for deadline := time.Now().Add(patience); err == nil && i == 0 && FewerRequests(f, c) != "" && time.Now().Before(deadline); {
-			select {
-			case <-time.After(pause):
-			case <-ctx.Done():
-			}
-			f, err = r.since(ctx, i)
+	report.Server, report.Missing = r.since(ctx)
+	for deadline := time.Now().Add(patience); len(report.Server) > 0 && FewerRequests(report.Server[0], c) != "" && ctx.Err() == nil && time.Now().Before(deadline); {
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
 		}
-		if err != nil {
-			report.Missing = append(report.Missing, err.Error())
-			continue
-		}
-		if f.Server == "" {
-			report.Missing = append(report.Missing, fmt.Sprintf("metrics: %s has none of a server that is known here", url))
-			continue
-		}
-		report.Server = append(report.Server, f)
-		if i == 0 {
-			first = f
-		}
+		report.Server, report.Missing = r.since(ctx)
 	}
-	report.Words = Judge(first, c) // answers say something without a page too
+	var all Figures
+	if len(report.Server) > 0 {
+		all = report.Server[0]
+	}
+	report.Words = Judge(all, c) // answers say something without a page too
 	return report
 }
 
-// since is what a page says of the time after Before.
-func (r *Run) since(ctx context.Context, i int) (Figures, error) {
-	if r.before[i] == nil {
-		return Figures{}, r.faults[i]
+// since is what the pages say of the time after Before: of all together first, if there are
+// several of one kind of server, then of each.
+func (r *Run) since(ctx context.Context) (list []Figures, missing []string) {
+	var before, after []*Snapshot
+	for i, p := range r.pages {
+		if r.before[i] == nil {
+			missing = append(missing, r.faults[i].Error())
+			continue
+		}
+		s, err := Fetch(ctx, r.http, p.URL, p.Header)
+		if err != nil {
+			missing = append(missing, err.Error())
+			continue
+		}
+		f := s.Since(r.before[i])
+		if f.Server == "" {
+			missing = append(missing, fmt.Sprintf("metrics: %s has none of a server that is known here", p.URL))
+			continue
+		}
+		if list = append(list, f); f.Server == list[0].Server {
+			before, after = append(before, r.before[i]), append(after, s)
+		}
 	}
-	s, err := Fetch(ctx, r.http, r.urls[i], r.header)
-	if err != nil {
-		return Figures{}, err
+	if len(after) > 1 {
+		list = append([]Figures{together(before, after)}, list...)
 	}
-	return s.Since(r.before[i]), nil
+	return list, missing
 }
 
 // A Report is the two accounts of a run.
 type Report struct {
 	Client Client `json:"client"`
-	// Server is what each page counted; that of the first is compared with the client's. More
-	// are those of single engines behind it.
+	// Server is what each page counted. Of several engines of one kind the first are the
+	// figures of all together, which are compared with the client's.
 	Server  []Figures `json:"server"`
 	Missing []string  `json:"missing,omitempty"` // why there is no page
 	Words   []Word    `json:"words,omitempty"`   // what cannot be true of both

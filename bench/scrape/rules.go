@@ -85,6 +85,9 @@ func OthersUse(f Figures, c Client) string {
 	if !ok || n <= float64(c.Sent)*(1+countTolerance) {
 		return ""
 	}
+	if f.Servers > 1 {
+		return fmt.Sprintf("others use these %d servers, or several of them count a request (prefill and decode do): they counted %.0f requests, and %d were sent; their means are of all of them, and not compared", f.Servers, n, c.Sent)
+	}
 	return fmt.Sprintf("others use this server: it counted %.0f requests, and %d were sent; its means are of all of them, and not compared", n, c.Sent)
 }
 

@@ -207,7 +207,7 @@ func TestServersThatDoNotPlay(t *testing.T) {
 		}, "unexpected EOF"},
 	} {
 		server := httptest.NewServer(c.answer)
-		run := Before(t.Context(), server.Client(), []string{server.URL + "/metrics"}, nil)
+		run := Before(t.Context(), server.Client(), []Page{{URL: server.URL + "/metrics"}})
 		r := run.After(t.Context(), Client{Sent: 10, Answered: 10})
 		if len(r.Missing) != 1 || !strings.Contains(r.Missing[0], c.want) || !strings.Contains(r.Missing[0], "/metrics") || len(r.Tables()) != 0 {
 			t.Errorf("%s: %+v", name, r)
@@ -215,14 +215,14 @@ func TestServersThatDoNotPlay(t *testing.T) {
 		server.Close()
 	}
 	// What answers say needs no page.
-	r := Before(t.Context(), http.DefaultClient, nil, nil).After(t.Context(), Client{WholeMS: 9, Timed: Timed{Answers: 3, BusyMS: 10, Longer: 3}})
+	r := Before(t.Context(), http.DefaultClient, nil).After(t.Context(), Client{WholeMS: 9, Timed: Timed{Answers: 3, BusyMS: 10, Longer: 3}})
 	if len(r.Words) != 1 || len(r.Missing) != 0 || len(r.Tables()) != 1 || !strings.Contains(r.Tables()[0].Text(), "Timings in 3 answers") {
 		t.Errorf("%+v", r)
 	}
 	// Nobody listens any more.
 	server := httptest.NewServer(http.NotFoundHandler())
 	server.Close()
-	if r := Before(t.Context(), http.DefaultClient, []string{server.URL}, nil).After(t.Context(), Client{}); len(r.Missing) != 1 {
+	if r := Before(t.Context(), http.DefaultClient, []Page{{URL: server.URL}}).After(t.Context(), Client{}); len(r.Missing) != 1 {
 		t.Errorf("%+v", r)
 	}
 }
@@ -244,7 +244,7 @@ func TestRun(t *testing.T) {
 		w.Write(after)
 	}))
 	defer server.Close()
-	run := Before(context.Background(), server.Client(), []string{server.URL}, http.Header{"Authorization": {"Bearer key"}})
+	run := Before(context.Background(), server.Client(), []Page{{server.URL, http.Header{"Authorization": {"Bearer key"}}}})
 	r := run.After(context.Background(), Client{
 		Sent: 200, Answered: 200, InputTokens: 200000, OutputTokens: 20000, CountedBy: client.CountUsage,
 		TTFTMS: 45, ITLMS: 12.1, E2ELMS: 1250, WholeMS: 1251, WantedHitRate: 0.25,

@@ -166,7 +166,8 @@ func (s *Snapshot) dialect() *dialect {
 // the maps.
 type Figures struct {
 	URL       string             `json:"url"`
-	Server    string             `json:"server"` // "vLLM"; empty if no name was known
+	Server    string             `json:"server"`            // "vLLM"; empty if no name was known
+	Servers   int                `json:"servers,omitempty"` // that these are of together, if several
 	Counts    map[string]float64 `json:"counts,omitempty"`
 	Latencies map[string]Latency `json:"latencies,omitempty"`
 	// Back are metrics that went back, as those of a server do that was restarted; they are
@@ -219,6 +220,19 @@ func (s *Snapshot) Since(before *Snapshot) Figures {
 		}
 	}
 	return f
+}
+
+// leaveOut takes out what is of a metric that went back.
+func (f *Figures) leaveOut(name string) {
+	if !slices.Contains(f.Back, name) {
+		f.Back = append(f.Back, name)
+	}
+	for i := range dialects {
+		if d := &dialects[i]; d.server == f.Server {
+			maps.DeleteFunc(f.Counts, func(key string, _ float64) bool { return slices.Contains(d.counts[key].names, name) })
+			maps.DeleteFunc(f.Latencies, func(key string, _ Latency) bool { return slices.Contains(d.latencies[key].names, name) })
+		}
+	}
 }
 
 // finite reports whether a number is one.

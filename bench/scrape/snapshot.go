@@ -11,10 +11,10 @@
 //
 // The names are those of vLLM, SGLang, llama.cpp, TGI and kvferry, in Prometheus' text
 // format. All series of a name count together: those of several engines, ranks and finish
-// reasons. A counter's figure is its growth in the run. A histogram gives the exact mean of
-// what it saw in the run, its sum's growth by its count's; a percentile is between the
-// bounds of one bucket, and the figure is where it lies if the bucket is filled evenly, as
-// Prometheus' histogram_quantile has it.
+// reasons, on one page or on several of the same kind of server. A counter's figure is its
+// growth in the run. A histogram gives the exact mean of what it saw in the run, its sum's
+// growth by its count's; a percentile is between the bounds of one bucket, and the figure is
+// where it lies if the bucket is filled evenly, as Prometheus' histogram_quantile has it.
 //
 // The server's account is of all its requests, and ours may not be alone there. What is
 // counted of others makes counts larger and moves means, so means are compared only if the
@@ -141,4 +141,33 @@ func (s *Snapshot) counter(name string, l labels) (sum float64, ok bool) {
 		}
 	}
 	return sum, ok
+}
+
+// together is what several servers of one kind counted, each after its snapshot before.
+func together(before, after []*Snapshot) Figures {
+	f := union(after).Since(union(before))
+	f.Servers = len(after)
+	// One that was restarted may be outdone by another that counted more.
+	for i := range after {
+		for _, name := range after[i].Since(before[i]).Back {
+			f.leaveOut(name)
+		}
+	}
+	return f
+}
+
+// union has the series of several pages.
+func union(pages []*Snapshot) *Snapshot {
+	all := &Snapshot{URL: fmt.Sprintf("%d servers together", len(pages)), families: map[string]*dto.MetricFamily{}}
+	for _, p := range pages {
+		for name, family := range p.families {
+			sum := all.families[name]
+			if sum == nil {
+				sum = &dto.MetricFamily{Name: family.Name, Type: family.Type}
+				all.families[name] = sum
+			}
+			sum.Metric = append(sum.Metric, family.Metric...)
+		}
+	}
+	return all
 }

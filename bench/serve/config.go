@@ -34,10 +34,9 @@ type Config struct {
 	// Setup.Goodput is kept.
 	Search *ratesearch.Config
 
-	Layout   string   // what is printed: LayoutVLLM, LayoutSGLang
-	Results  []Result // files in the tools' formats
-	Out      string   // folder for our own; it is created
-	KeepText bool     // records have what was generated
+	Layout  string   // what is printed: LayoutVLLM, LayoutSGLang
+	Results []Result // files in the tools' formats
+	Out     string   // folder for our own; it is created
 
 	OpenTimeout time.Duration // how long a target may take to answer first; default 60 s
 	Clock       clock.Clock   // of the watch on the machine; default clock.Precise()

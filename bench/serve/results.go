@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"kvferry/bench/client"
 	"kvferry/bench/page"
 	"kvferry/bench/report"
 )
@@ -67,6 +68,9 @@ func (x *run) nothing() error {
 	var first string
 	for _, p := range x.reports {
 		for i := range p.Records {
+			if p.Records[i].Status == client.StatusInterrupted {
+				continue
+			}
 			why := p.Records[i].Failure()
 			if why == "" {
 				return nil

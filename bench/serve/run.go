@@ -93,7 +93,7 @@ func (x *run) spec(ctx context.Context, f *Facts) (load.Spec, error) {
 	if spec.Tokenizer == nil && spec.Texts() && f.Tokenizer != nil {
 		var err error
 		if spec.Tokenizer, err = f.Tokenizer(ctx); err != nil {
-			return spec, fmt.Errorf("the server's tokenizer, for a load of texts: %w", err)
+			return spec, fmt.Errorf("the server's tokenizer, for a load of texts (--tokenizer names another): %w", err)
 		}
 	}
 	switch {
@@ -159,6 +159,11 @@ func (x *run) once(ctx context.Context, t Target, f *Facts, spec load.Spec, name
 	if err != nil {
 		return nil, err
 	}
+	if f.Flush != nil {
+		if err := f.Flush(ctx); err != nil {
+			return nil, errors.Join(err, l.Close())
+		}
+	}
 	r := &report.Run{Setup: x.setup(f, &spec), Notes: append(slices.Clone(f.Notes), l.Notes...)}
 	r.Started = time.Now()
 	var watch *machine.Watch
@@ -174,9 +179,6 @@ func (x *run) once(ctx context.Context, t Target, f *Facts, spec load.Spec, name
 	x.bar.begin(name, cmp.Or(l.Count, spec.Requests))
 	took, err := t.Run(ctx, l, func(rec *client.Record) {
 		x.bar.over(rec)
-		if !x.KeepText {
-			rec.Text = ""
-		}
 		r.Records = append(r.Records, *rec)
 		x.out.Record(line{Clock: f.Clock, Point: point, Record: rec})
 	})
@@ -194,6 +196,11 @@ func (x *run) once(ctx context.Context, t Target, f *Facts, spec load.Spec, name
 	x.settled(r)
 	if counted != nil {
 		x.counted(ctx, r, f, counted)
+	}
+	if f.About != nil && (x.Layout == LayoutSGLang || slices.ContainsFunc(x.Results, func(res Result) bool { return res.Layout == LayoutSGLang })) {
+		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), countedWait)
+		defer cancel()
+		r.ServerInfo = f.About(limited)
 	}
 	return r, err
 }

@@ -3,9 +3,11 @@ package serve
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -28,6 +30,13 @@ type Asking struct {
 	// for none. Trace context is sent with each request in any case.
 	Collector string
 	Warn      func(line string) // is told when the collector takes no more; may be nil
+	// Metrics are the URLs of the engines' pages of metrics, where URL is that of a gateway which
+	// has none of them. Default: /metrics of the servers that are asked.
+	Metrics []string
+	// Flush has the servers empty their prefix caches before each load, after the warm-up. Wait
+	// is how long one may wait until it has no requests. Default 60 s, as SGLang's client has it.
+	Flush bool
+	Wait  time.Duration
 }
 
 // Server is one that somebody else started, or several that are alike.
@@ -52,7 +61,7 @@ func (s *server) Open(ctx context.Context) (f Facts, err error) {
 	}
 	s.client = client.New(cfg)
 	patience := cmp.Or(s.how.Ready, time.Minute)
-	ready, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("it did not answer within %v (--ready-check-timeout-sec)", patience))
+	ready, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("it did not answer within %v (--ready-check-timeout-sec); is it the right one (--base-url)?", patience))
 	s.model, err = s.client.Ready(ready)
 	cancel()
 	if err != nil {
@@ -73,7 +82,11 @@ func (s *server) Open(ctx context.Context) (f Facts, err error) {
 		Label: "measured: what serves at " + cmp.Or(s.how.URL, strings.Join(s.how.URLs, " ")) + " does not say what it is",
 	}
 	f.Scrape = func(ctx context.Context) *scrape.Run {
-		return scrape.Before(ctx, s.client.HTTP(), s.client.Pages("/metrics"), s.client.Header())
+		return scrape.Before(ctx, s.client.HTTP(), s.pages())
+	}
+	f.About = s.about
+	if s.how.Flush {
+		f.Flush = func(ctx context.Context) error { return s.flush(ctx, cmp.Or(s.how.Wait, time.Minute)) }
 	}
 	for _, r := range accepts.Refused {
 		f.Notes = append(f.Notes, fmt.Sprintf("the server refuses %s, so it was not sent: %s", r.Field, r.Reason))
@@ -85,6 +98,43 @@ func (s *server) Open(ctx context.Context) (f Facts, err error) {
 		f.Label = "measured at " + s.how.URL + ": compute modelled, " + info.Describe(func(text string) about.Link { return about.Link{Name: text, Native: text == "native"} })
 	}
 	return f, nil
+}
+
+// pages are where metrics are. A key is for the server that it was given for: others that are
+// named get none of the header.
+func (s *server) pages() (list []scrape.Page) {
+	servers := s.client.Pages("/metrics")
+	for _, at := range s.how.Metrics {
+		p := scrape.Page{URL: at}
+		if slices.ContainsFunc(servers, func(of string) bool { return sameHost(of, at) }) {
+			p.Header = s.client.Header()
+		}
+		list = append(list, p)
+	}
+	if len(list) == 0 {
+		for _, at := range servers {
+			list = append(list, scrape.Page{URL: at, Header: s.client.Header()})
+		}
+	}
+	return list
+}
+
+// sameHost reports whether two URLs are of one server.
+func sameHost(a, b string) bool {
+	one, err1 := url.Parse(a)
+	two, err2 := url.Parse(b)
+	return err1 == nil && err2 == nil && one.Scheme == two.Scheme && one.Host == two.Host
+}
+
+// about is what the server says of itself after a run, for SGLang's result: null where it has
+// neither of the paths that SGLang has had for it, or says no JSON.
+func (s *server) about(ctx context.Context) json.RawMessage {
+	for _, path := range []string{"/server_info", "/get_server_info"} {
+		if body, err := s.client.Get(ctx, path); err == nil && json.Valid(body) {
+			return body
+		}
+	}
+	return nil
 }
 
 // pathOf is the path of a URL.

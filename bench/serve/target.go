@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"encoding/json"
 	"time"
 
 	"kvferry/bench/client"
@@ -40,4 +41,8 @@ type Facts struct {
 	Tokenizer func(context.Context) (load.Tokenizer, error)
 	// Scrape reads the server's own figures before a run; nil where there is no server.
 	Scrape func(context.Context) *scrape.Run
+	// About is what the server says of itself, in JSON, nil if it says nothing.
+	About func(context.Context) json.RawMessage
+	// Flush empties its prefix cache, before each load; nil where nothing is to be emptied.
+	Flush func(context.Context) error
 }

@@ -7,6 +7,7 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"slices"
 	"strconv"
@@ -34,7 +35,7 @@ var serveNames = joined(loadNames, within("Load", loadNames), clusterNames, ownN
 	"Search": "--find-rate", "Search.Quantity": "--find-rate", "Search.Attainment": "--attainment", "Search.Precision": "--find-rate-precision", "Search.Max": "--max-rate",
 	"Search.Start": "--request-rate", "Layout": "--compat", "Results": "--save-result", "OpenTimeout": "--ready-check-timeout-sec",
 	"URL": "--base-url", "URLs": "--worker-urls", "Backend": "--backend", "Endpoint": "--endpoint", "Model": "--model", "Header": "--header", "APIKey": "--api-key",
-	"CAFile": "--ca-cert", "Insecure": "--insecure", "Extra": "--extra-body", "Timeout": "--request-timeout",
+	"CAFile": "--ca-cert", "Insecure": "--insecure", "Extra": "--extra-body", "FlushCache": "--flush-cache", "Timeout": "--request-timeout",
 })
 
 // config turns flags into a run, or names every flag that is wrong and the fix.
@@ -149,12 +150,19 @@ func (f *serveFlags) target(cfg *serve.Config, fs *pflag.FlagSet, bad *config.Fa
 	asked := changed("base-url") || changed("host") || changed("port") || changed("worker-urls")
 	c := f.server.config(asked, changed, bad)
 	c.Tokenizer = f.load.spec.Tokenizer
+	sglang := func(res serve.Result) bool { return res.Layout == serve.LayoutSGLang }
+	c.KeepText = slices.ContainsFunc(cfg.Results, func(res serve.Result) bool { return res.Detailed })
+	c.Retokenize = c.Tokenizer != nil && (cfg.Layout == serve.LayoutSGLang || slices.ContainsFunc(cfg.Results, sglang))
 	if f.load.spec.Workers.Count > 1 {
 		c.Assign = func(_ int, r *load.Request) int { return r.Worker }
 	}
 	how := serve.Asking{
 		Ready:  time.Duration(max(f.server.ready, 1)) * time.Second,
 		Config: c, Needs: client.Needs{Texts: f.load.texts(), Turns: f.load.turns()}, Collector: otlp.Endpoint(f.server.collector),
+		Metrics: f.server.pages(asked, bad), Flush: f.server.flush, Wait: time.Duration(f.server.flushWait * float64(time.Second)),
+	}
+	if changed("flush-cache-timeout") && !f.server.flush {
+		bad.Check("--flush-cache-timeout", errors.New("it is for --flush-cache: give both, or leave it out"))
 	}
 	if how.Collector != "" {
 		bad.Check("--otlp-traces-endpoint", otlp.CheckEndpoint(how.Collector))
@@ -281,6 +289,25 @@ func (f *serverFlags) config(asked bool, changed func(string) bool, bad *config.
 		}
 	}
 	return c
+}
+
+// pages are the URLs of --metrics-url.
+func (f *serverFlags) pages(asked bool, bad *config.Faults) (pages []string) {
+	if len(f.metrics) > 0 && !asked {
+		bad.Check("--metrics-url", errors.New("it is of a server that runs: name that with --base-url, or leave this out, a cluster of its own is asked anyway"))
+	}
+	for _, text := range f.metrics {
+		u, err := url.Parse(text)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+			bad.Add("--metrics-url", text, "write the page's URL, like http://10.0.0.5:8000/metrics")
+			continue
+		}
+		if u.Path == "" || u.Path == "/" {
+			u.Path = "/metrics"
+		}
+		pages = append(pages, u.String())
+	}
+	return pages
 }
 
 func (f *resultFlags) config(cfg *serve.Config, bad *config.Faults) {

@@ -42,7 +42,10 @@ type serverFlags struct {
 	extra         string
 	collector     string
 	sampling      samplingFlags
-	ready         int // s
+	metrics       []string
+	flush         bool
+	flushWait     float64 // s
+	ready         int     // s
 }
 
 func (f *serverFlags) register(fs *pflag.FlagSet) {
@@ -67,6 +70,10 @@ func (f *serverFlags) register(fs *pflag.FlagSet) {
 	alias(fs, "extra-request-body", "extra-body")
 	fs.Bool("trust-remote-code", false, "nothing: no code comes with a tokenizer.json")
 	_ = fs.MarkHidden("trust-remote-code")
+	fs.StringArrayVar(&f.metrics, "metrics-url", nil, "metrics of an engine, where --base-url is a gateway: http://10.0.0.5:8000/metrics; may be given several times, and is counted together (default /metrics of the servers that are asked)")
+	fs.BoolVar(&f.flush, "flush-cache", false, "have the server empty its prefix cache after the warm-up, before the load: POST /flush_cache, or vLLM's /reset_prefix_cache")
+	fs.Float64Var(&f.flushWait, "flush-cache-timeout", 60, "seconds that an SGLang server may wait until it has no requests, before it empties its cache")
+	command.Positive(fs, "flush-cache-timeout")
 	fs.IntVar(&f.ready, "ready-check-timeout-sec", 60, "how long the server may take to answer first; 0: it must answer at once")
 	fs.DurationVar(&f.client.Timeout, "request-timeout", 6*time.Hour, "give a request up after this long; 0: after 120s")
 }
