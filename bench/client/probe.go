@@ -268,7 +268,7 @@ func (c *Client) confirm(ctx context.Context, model string, texts bool) error {
 		a.Unconfirmed = !a.Usage
 		a.Notes = append(a.Notes, "prompts are words, and whether a word is a token is not known")
 	default:
-		return err
+		return fmt.Errorf("how many tokens its words are is not known (--tokenizer counts them here): %w", err)
 	}
 	return nil
 }

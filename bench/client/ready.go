@@ -108,7 +108,7 @@ func (c *Client) model(ctx context.Context) (string, error) {
 		} `json:"data"`
 	}
 	if err := json.Unmarshal(body, &models); err != nil {
-		return "", fmt.Errorf("GET /v1/models: %w", err)
+		return "", unfit("URL", "GET /v1/models is no list of models; is it the API's address? If it is, name the model (--model): %w: %.80q", err, body)
 	}
 	if len(models.Data) == 0 || models.Data[0].ID == "" {
 		return "", fmt.Errorf("GET /v1/models: no model in %.80q: name one (--model)", body)

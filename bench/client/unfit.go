@@ -145,10 +145,13 @@ func (t *target) speaksPlainly(ctx context.Context) bool {
 	return err == nil && string(first) == "HTTP/"
 }
 
-// notThere is the fault of a server that has no such path, or no such model; nil for others.
+// notThere is the fault of a server that has no such path, or no such model, or speaks another
+// API there; nil for other errors.
 func (c *Client) notThere(model string, err error) error {
-	status := (*StatusError)(nil)
+	status, fault := (*StatusError)(nil), (*faultError)(nil)
 	switch {
+	case errors.As(err, &fault) && (fault.kind == FaultGarbage || fault.kind == FaultEmpty):
+		return unfit("Backend", "%s: what comes from %s is no answer of this API: name the right one, or another --endpoint: %w", c.backend.Name, c.targets[0].endpoint.Path, err)
 	case !errors.As(err, &status):
 	case status.Code == http.StatusNotFound && strings.Contains(strings.ToLower(status.Message), "model"):
 		return unfit("Model", "%q: name one that it has: %w", model, err)

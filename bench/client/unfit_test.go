@@ -93,6 +93,8 @@ func TestUnfit(t *testing.T) {
 		http.Redirect(w, r, "https://api.example.com"+r.URL.Path, http.StatusPermanentRedirect)
 	}))
 	moved.Start()
+	page := quiet(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>welcome</html>") }))
+	page.Start()
 	trusted := certificate(t, secure)
 	for _, c := range []struct {
 		name  string
@@ -107,6 +109,7 @@ func TestUnfit(t *testing.T) {
 		{"no TLS, and no word", Config{URL: strings.Replace(null(t, nullserver.Config{}).URL(), "http:", "https:", 1)}, "URL", []string{"it does not speak TLS: write http://127.0.0.1"}},
 		{"TLS", Config{URL: strings.Replace(secure.URL, "https:", "http:", 1), Model: "m"}, "URL", []string{"write " + secure.URL}},
 		{"TLS, and no word", Config{URL: closing(t, certificateOfOld), Model: "m"}, "URL", []string{"it speaks TLS: write https://127.0.0.1"}},
+		{"a page", Config{URL: page.URL}, "URL", []string{"no list of models", "--model", "welcome"}},
 		{"elsewhere", Config{URL: moved.URL, Model: "m"}, "URL", []string{"redirects to https://api.example.com/health", "name https://api.example.com"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -145,6 +148,8 @@ func TestUnfitRequests(t *testing.T) {
 		{"no such model", func(w http.ResponseWriter, _ *http.Request) {
 			http.Error(w, `{"error":{"message":"The model 'm' does not exist."}}`, http.StatusNotFound)
 		}, "Model", `"m": name one that it has`},
+		{"another API", func(w http.ResponseWriter, _ *http.Request) { says("data: {\"generated\":\"x\"}\n\n", doneAt)(w) }, "Backend", "openai: what comes from /v1/completions is no answer of this API"},
+		{"a page", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>\nwelcome\n</html>\n") }, "Backend", "no stream of events"},
 		{"no such method", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusMethodNotAllowed) }, "Endpoint", "/v1/completions: it has no such path"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
