@@ -17,6 +17,7 @@ import (
 	"kvferry/bench/scrape"
 	about "kvferry/bench/server"
 	"kvferry/bench/tracing"
+	"kvferry/config"
 	"kvferry/load"
 	"kvferry/tokenizer"
 )
@@ -61,11 +62,14 @@ func (s *server) Open(ctx context.Context) (f Facts, err error) {
 	}
 	s.client = client.New(cfg)
 	patience := cmp.Or(s.how.Ready, time.Minute)
-	ready, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("it did not answer within %v (--ready-check-timeout-sec); is it the right one (--base-url)?", patience))
+	ready, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("it did not answer within %v (--ready-check-timeout-sec)", patience))
 	s.model, err = s.client.Ready(ready)
 	cancel()
-	if err != nil {
-		return Facts{}, err
+	switch {
+	case errors.As(err, new(*config.Fault)) || errors.As(err, new(*client.StatusError)):
+		return Facts{}, err // it says why
+	case err != nil:
+		return Facts{}, fmt.Errorf("%w: is that where it listens (--base-url)?", err)
 	}
 	accepts, err := s.client.Probe(ctx, s.model, s.how.Needs)
 	if err != nil {
@@ -95,7 +99,7 @@ func (s *server) Open(ctx context.Context) (f Facts, err error) {
 	if info != nil {
 		f.Vocab = info.Vocab
 		f.Tokenizer = s.tokenizer
-		f.Label = "measured at " + s.how.URL + ": compute modelled, " + info.Describe(func(text string) about.Link { return about.Link{Name: text, Native: text == "native"} })
+		f.Label = "measured at " + cmp.Or(s.how.URL, strings.Join(s.how.URLs, " ")) + ": compute modelled, " + info.Describe(func(text string) about.Link { return about.Link{Name: text, Native: text == "native"} })
 	}
 	return f, nil
 }

@@ -186,6 +186,7 @@ func TestServeUnfit(t *testing.T) {
 		"--base-url " + null + " --endpoint /v2/x":                                   "--endpoint: server at " + null + ": /v2/x: it has no such path",
 		"--base-url " + served(t, nullserver.Config{Key: "k"}):                       "--api-key: server at",
 		"--base-url " + served(t, nullserver.Config{NoModels: true, NoHealth: true}): "--model: server at",
+		"--base-url http://127.0.0.1:1 --ready-check-timeout-sec 1":                  "is that where it listens (--base-url)?",
 		"--base-url " + null + ` --extra-body {"n":0}`:                               "--extra-body: n: 0: use 1",
 		"--base-url " + null + " --backend sglang --top-k 3":                         "--top-k: 3: it is for OpenAI's API",
 		"--backend sglang --min-p 0.5":                                               "--min-p: 0.5: it is for OpenAI's API",
