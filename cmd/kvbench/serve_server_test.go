@@ -139,7 +139,7 @@ func TestServeFlush(t *testing.T) {
 // key.
 func TestServeMetricsURL(t *testing.T) {
 	gateway := served(t, nullserver.Config{Key: "secret"})
-	urls := ""
+	urls := " --metrics-url"
 	for range 2 {
 		looked := 0.0
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -150,7 +150,7 @@ func TestServeMetricsURL(t *testing.T) {
 			looked++
 		}))
 		defer s.Close()
-		urls += " --metrics-url " + s.URL
+		urls += " " + s.URL
 	}
 	dir := t.TempDir()
 	code, stdout, stderr := kvbench(t.Context(), strings.Fields("serve --api-key secret --num-prompts 6 --random-input-len 8 --random-output-len 4 --base-url "+gateway+urls+" --out "+dir)...)

@@ -12,7 +12,7 @@ import (
 // these clients can be given as they are.
 var (
 	several = func() []string {
-		all := []string{"goodput", "header", "metadata", "lora-name", "lora-modules", "worker-urls"}
+		all := []string{"goodput", "header", "metadata", "lora-name", "lora-modules", "worker-urls", "metrics-url"}
 		for name, f := range foreigns {
 			if f.takes == many {
 				all = append(all, name)
