@@ -88,7 +88,7 @@ func TestClientTimeout(t *testing.T) {
 		w.(http.Flusher).Flush()
 		<-r.Context().Done()
 	})
-	if !strings.Contains(r.Error, "not over within 50ms") {
+	if !strings.Contains(r.Error, "not over within 50ms, the client's timeout (--request-timeout)") {
 		t.Fatalf("error = %q, want the client's timeout", r.Error)
 	}
 }

@@ -22,7 +22,7 @@ import (
 // routingHeader tells SGLang's gateway which requests to send to one worker (load.Request.Routing).
 const routingHeader = "X-SMG-Routing-Key"
 
-var errTimeout = errors.New("the client's timeout")
+var errTimeout = errors.New("the client's timeout (--request-timeout)")
 
 // buffers are what net/http's answers are read into.
 var buffers = sync.Pool{New: func() any { b := make([]byte, 16<<10); return &b }}

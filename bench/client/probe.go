@@ -266,7 +266,7 @@ func (c *Client) confirm(ctx context.Context, model string, texts bool) error {
 		fallthrough
 	case errors.As(err, new(*StatusError)), errors.Is(err, errNoCount):
 		a.Unconfirmed = !a.Usage
-		a.Notes = append(a.Notes, "prompts are words, and whether a word is a token is not known")
+		a.Notes = append(a.Notes, "prompts are words, and whether a word is a token is not known: --tokenizer makes prompts of tokens")
 	default:
 		return fmt.Errorf("how many tokens its words are is not known (--tokenizer counts them here): %w", err)
 	}

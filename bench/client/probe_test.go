@@ -47,7 +47,7 @@ func TestProbe(t *testing.T) {
 			name:   "as strict as can be",
 			server: nullserver.Config{Strict: true, TextOnly: true, Key: "secret", NoHealth: true}, client: Config{APIKey: "secret"},
 			want:    Accepts{Prompt: PromptText, Stream: true, Limit: "max_tokens", Usage: true, UsageOption: true, CountedBy: CountUsage, Probed: 7},
-			refused: []string{string(PromptIDs), "ignore_eos", "return_breakdown"}, notes: "prompts are words",
+			refused: []string{string(PromptIDs), "ignore_eos", "return_breakdown"}, notes: "--tokenizer makes prompts of tokens",
 		},
 		{
 			name:   "strict, and sampling is asked for",
@@ -59,7 +59,7 @@ func TestProbe(t *testing.T) {
 			name:    "counts nothing",
 			server:  nullserver.Config{TextOnly: true, NoUsage: true},
 			want:    Accepts{Prompt: PromptText, Stream: true, Limit: "max_tokens", IgnoreEOS: true, CountedBy: CountChunks, Unconfirmed: true, Probed: 7},
-			refused: []string{"stream_options", string(PromptIDs)}, notes: "prompts are words",
+			refused: []string{"stream_options", string(PromptIDs)}, notes: "--tokenizer makes prompts of tokens",
 		},
 		{
 			name: "does not stream", server: nullserver.Config{NoStream: true},
@@ -73,7 +73,7 @@ func TestProbe(t *testing.T) {
 		{
 			name: "chat", server: nullserver.Config{Strict: true}, client: Config{Backend: "openai-chat"},
 			want:    Accepts{Prompt: PromptChat, Stream: true, Limit: "max_completion_tokens", Usage: true, UsageOption: true, CountedBy: CountUsage, Probed: 6},
-			refused: []string{"ignore_eos", "return_breakdown"}, notes: "prompts are words",
+			refused: []string{"ignore_eos", "return_breakdown"}, notes: "--tokenizer makes prompts of tokens",
 		},
 		{
 			name: "SGLang's", client: Config{Backend: "sglang"},

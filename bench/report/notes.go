@@ -171,13 +171,13 @@ func (r *Run) streamNotes(m *Metrics, note func(string, ...any)) {
 // same text is 200 tokens to one tokenizer and 498 to another.
 func (r *Run) tokenNotes(m *Metrics, note func(string, ...any)) {
 	if n := m.CountedBy[client.CountChunks]; n > 0 {
-		note("token counts of %d requests are unconfirmed: neither the server nor a tokenizer counted, a chunk is taken for a token", n)
+		note("token counts of %d requests are unconfirmed: neither the server nor a tokenizer (--tokenizer) counted, a chunk is taken for a token", n)
 	}
 	if n := m.CountedBy[client.CountTokenizer]; n > 0 {
 		note("output tokens of %d requests were counted by the client's tokenizer, of the text: the server said none", n)
 	}
 	if n := r.count(func(rec *client.Record) bool { return rec.Unconfirmed && rec.Failure() == "" }); n > 0 {
-		note("prompt lengths of %d requests are unconfirmed: they are the words that were sent, and nobody counted tokens", n)
+		note("prompt lengths of %d requests are unconfirmed: they are the words that were sent, and nobody counted tokens (--tokenizer does)", n)
 	}
 	wrong, first := 0, -1
 	for i := range r.Records {

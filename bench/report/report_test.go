@@ -147,7 +147,7 @@ func TestNotes(t *testing.T) {
 		{"never sent", func(r *Run) {
 			r.Records[8] = client.Record{Index: 8, Status: client.StatusFailed, Error: "skipped", Skipped: true}
 		}, "1 requests were never sent"},
-		{"unconfirmed", all(func(r *client.Record) { r.CountedBy = client.CountChunks }), "token counts of 100 requests are unconfirmed"},
+		{"unconfirmed", all(func(r *client.Record) { r.CountedBy = client.CountChunks }), "token counts of 100 requests are unconfirmed: neither the server nor a tokenizer (--tokenizer)"},
 		{"tokenizer", all(func(r *client.Record) { r.CountedBy = client.CountTokenizer }), "counted by the client's tokenizer"},
 		{"other prompts", all(func(r *client.Record) { r.InputTokens = 12 }), "other prompt lengths than were sent in 100 of 100 requests, the first is request 0: 12 tokens, 10 sent"},
 		{"few", func(r *Run) { r.Records = r.Records[:40] }, "40 requests are too few for a P99"},
