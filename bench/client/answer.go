@@ -41,6 +41,8 @@ type answer struct {
 	finished bool    // of every choice
 	stopped  bool    // the model ended one by itself
 	text     []byte  // of the first choice
+	thinks   bool    // some of it was reasoning
+	said     []byte  // and this was not
 	others   others
 	ids      []kvcache.Token
 	length   int    // of SGLang's text so far, in bytes
@@ -101,7 +103,12 @@ func (a *answer) event(data []byte) error {
 		}
 		a.runes(text)
 		if a.keepText {
+			from, thought := len(a.text), 0
+			if a.like.thought {
+				thought = len(text)
+			}
 			a.text = append(a.text, text...)
+			a.say(from, thought)
 		}
 		return nil
 	}
@@ -156,7 +163,10 @@ func (a *answer) choices(c *chunk) (text []byte, plain bool) {
 		if choice.Index > 0 {
 			brought += a.others.add(choice, a.keepText)
 		} else {
-			a.text = choice.appendTo(a.text)
+			from := len(a.text)
+			var thought int
+			a.text, thought = choice.appendTo(a.text)
+			a.say(from, thought)
 			if a.keepIDs {
 				a.ids = append(a.ids, choice.TokenIDs...)
 			}
@@ -175,6 +185,20 @@ func (a *answer) choices(c *chunk) (text []byte, plain bool) {
 	return text, plain && len(text) > 0
 }
 
+// say keeps what is no reasoning of the text from a place on, whose first bytes are thought. As
+// long as there is no reasoning, that is the text itself.
+func (a *answer) say(from, thought int) {
+	if !a.keepText {
+		return
+	}
+	if thought > 0 && !a.thinks {
+		a.thinks, a.said = true, append(a.said, a.text[:from]...)
+	}
+	if a.thinks {
+		a.said = append(a.said, a.text[from+thought:]...)
+	}
+}
+
 // ended notes why a choice ended.
 func (a *answer) ended(why string, choice int) {
 	r := a.record
@@ -191,7 +215,7 @@ type others [][]byte
 
 // add adds what a choice brought, if it is to be kept, and returns how long it is.
 func (o *others) add(c *choice, keep bool) int {
-	text := c.appendTo(nil)
+	text, _ := c.appendTo(nil)
 	if keep && c.Index <= maxAnswers {
 		for len(*o) < c.Index {
 			*o = append(*o, nil)

@@ -85,8 +85,9 @@ func (m *meta) reason() string {
 	return text
 }
 
-// appendTo adds what a choice brought of the text.
-func (c *choice) appendTo(text []byte) []byte {
+// appendTo adds what a choice brought of the text; so many bytes of it, the first ones, are of the
+// model's reasoning.
+func (c *choice) appendTo(text []byte) (all []byte, thought int) {
 	text = appendUnquoted(text, c.Text)
 	for _, d := range []*delta{c.Delta, c.Message} {
 		if d != nil {
@@ -94,10 +95,11 @@ func (c *choice) appendTo(text []byte) []byte {
 			if text = appendUnquoted(text, d.ReasoningContent); len(text) == before { // some say the same under both names
 				text = appendUnquoted(text, d.Reasoning)
 			}
+			thought += len(text) - before
 			text = appendUnquoted(text, d.Content)
 		}
 	}
-	return text
+	return text, thought
 }
 
 // fault is the error that a chunk says, "" for none.

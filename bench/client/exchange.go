@@ -168,6 +168,10 @@ func (c *Client) count(e *encoder, r *Record, asked *load.Request, a *answer) {
 	}
 	if c.cfg.KeepText {
 		r.Text = string(a.text)
+		if a.thinks {
+			content := string(a.said)
+			r.Content = &content
+		}
 	}
 }
 

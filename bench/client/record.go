@@ -57,8 +57,11 @@ type Record struct {
 	Unconfirmed  bool   `json:"lengths_unconfirmed,omitempty"`
 	Retokenized  int    `json:"retokenized_tokens,omitempty"` // of the text, by the client's tokenizer
 	Text         string `json:"generated_text,omitempty"`     // where texts are kept
-	After        []int  `json:"after,omitempty"`              // records that had to end first
-	Skipped      bool   `json:"skipped,omitempty"`            // never sent: one that it follows failed
+	// Content is Text without the model's reasoning, where there was some; nil else. vLLM's client
+	// keeps this, SGLang's all of it.
+	Content *string `json:"content,omitempty"`
+	After   []int   `json:"after,omitempty"`   // records that had to end first
+	Skipped bool    `json:"skipped,omitempty"` // never sent: one that it follows failed
 	// Answers is how many were asked for at once (n), where it is more than one. Times and
 	// tokens are those of all of them, Text is the first's.
 	Answers int `json:"answers,omitempty"`

@@ -3,6 +3,7 @@ package client
 import (
 	"bytes"
 	"fmt"
+	"strings"
 )
 
 // maxEvent bounds one server-sent event. A completion chunk is about 200 bytes; SGLang's
@@ -114,7 +115,8 @@ func (e *eventParser) pending() bool { return e.hasData || len(e.line) > 0 }
 // the machine that is being measured.
 type pattern struct {
 	event    []byte
-	from, to int // of the text, without its quotes
+	from, to int  // of the text, without its quotes
+	thought  bool // the text is the model's reasoning
 }
 
 // keys are what stands before an event's text. A string that begins with one of these is a
@@ -129,7 +131,7 @@ func (p *pattern) keep(event, text []byte) {
 		if i := bytes.Index(event, []byte(key)); i >= 0 {
 			from := i + len(key)
 			if n := plain(event[from:]); event[from+n] == '"' && string(event[from:from+n]) == string(text) {
-				p.from, p.to = from, from+n
+				p.from, p.to, p.thought = from, from+n, strings.HasPrefix(key, `"reasoning`)
 				return
 			}
 		}

@@ -56,6 +56,9 @@ func simulated(r *client.Record) bool { return r.HTTPStatus == 0 && r.Status == 
 func vllmSeen(r *client.Record, tokenizer bool) seen {
 	s := common(r)
 	s.ok = r.VLLMCounts() || simulated(r) && len(r.TokenTimes) > 0
+	if r.Content != nil { // its client leaves reasoning out
+		s.text = *r.Content
+	}
 	if n := len(r.TokenTimes); n > 0 {
 		s.ttft = r.TokenTimes[0] - r.Sent
 		if s.ok {

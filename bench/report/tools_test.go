@@ -74,3 +74,18 @@ func TestAcceptLength(t *testing.T) {
 		}
 	}
 }
+
+// TestReasoned: vLLM's client leaves a model's reasoning out of the text, SGLang's does not.
+func TestReasoned(t *testing.T) {
+	r := plain()
+	content := "four"
+	r.Records[0].Text, r.Records[0].Content = "two and two is four", &content
+	r.Records[0].HTTPStatus, r.Records[0].LastLine = 200, 1
+	if text := NewVLLM(r).requests[0].text; text != "four" {
+		t.Errorf("vLLM: %q", text)
+	}
+	r.Backend = "sglang-oai-chat"
+	if text := NewSGLang(r).requests[0].text; text != "two and two is four" {
+		t.Errorf("SGLang: %q", text)
+	}
+}
