@@ -208,6 +208,6 @@ var defaults = map[string]map[string]string{
 	compatNone:      {},
 	load.CompatVLLM: {},
 	load.CompatSGLang: {
-		"backend": "sglang", "dataset-name": load.ShareGPTName, "seed": "1", "random-output-len": "1024", "warmup-requests": "1", "temperature": "0", "speed-bench-output-len": "512", "num-warmups": "1",
+		"backend": "sglang", "dataset-name": load.ShareGPTName, "seed": "1", "random-output-len": "1024", "temperature": "0", "speed-bench-output-len": "512", "num-warmups": "1",
 	},
 }
