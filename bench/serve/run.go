@@ -196,6 +196,8 @@ func (x *run) once(ctx context.Context, t Target, f *Facts, spec load.Spec, name
 	x.settled(r)
 	if counted != nil {
 		x.counted(ctx, r, f, counted)
+	} else if want := x.Load.Sharing.HitRate; want > 0 {
+		r.Notes = append(r.Notes, hitRate(r, want))
 	}
 	if f.About != nil && (x.Layout == LayoutSGLang || slices.ContainsFunc(x.Results, func(res Result) bool { return res.Layout == LayoutSGLang })) {
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), countedWait)
@@ -203,6 +205,18 @@ func (x *run) once(ctx context.Context, t Target, f *Facts, spec load.Spec, name
 		r.ServerInfo = f.About(limited)
 	}
 	return r, err
+}
+
+// hitRate sets the share of prompt tokens that a modelled cluster had cached beside the one that
+// was wanted: it has no metrics of its own.
+func hitRate(r *report.Run, want float64) string {
+	asked, cached := 0, 0
+	for i := range r.Records {
+		if u := r.Records[i].Usage; u != nil {
+			asked, cached = asked+u.PromptTokens, cached+u.CachedTokens
+		}
+	}
+	return fmt.Sprintf("prefix cache: %.1f %% of the prompt tokens were in it, %.1f %% were wanted", 100*float64(cached)/float64(max(asked, 1)), 100*want)
 }
 
 // settled finds the part of the run in which the load was steady, and its figures.

@@ -16,7 +16,7 @@ func Record(o *sim.Outcome) *client.Record {
 		Index: o.Index, RequestID: o.ID, PromptTokens: o.PromptTokens, MaxTokens: o.MaxTokens,
 		Intended: figure.Seconds(o.Due), Sent: figure.Seconds(o.Arrived), FirstToken: figure.Seconds(o.First), Finish: figure.Seconds(o.Last),
 		Status: client.StatusOK, TokenTimes: make([]float64, len(o.TokenTimes)),
-		Usage: &client.Usage{PromptTokens: o.PromptTokens, CompletionTokens: o.Tokens},
+		Usage: &client.Usage{PromptTokens: o.PromptTokens, CompletionTokens: o.Tokens, CachedTokens: o.Cached},
 		Breakdown: &client.Breakdown{
 			ProxyUS: us(o.Breakdown.Proxy), QueueUS: us(o.Breakdown.Queue), PrefillUS: us(o.Breakdown.Prefill), PostUS: us(o.Breakdown.Post),
 			WireUS: us(o.Breakdown.Wire), LandUS: us(o.Breakdown.Land), FirstDecodeUS: us(o.Breakdown.FirstDecode), KVBytes: o.Breakdown.Bytes,

@@ -46,3 +46,12 @@ func TestLongest(t *testing.T) {
 		}
 	}
 }
+
+// TestHitRate: in virtual time too the prefix hit rate that was had stands beside the wanted one.
+func TestHitRate(t *testing.T) {
+	rows, stdout, _ := rowsOf(t, 0, strings.Fields("--clock virtual --num-prompts 200 --request-rate 5 --random-input-len 320 --random-output-len 2 --prefix-hit-rate 0.6")...)
+	m := rows[0].Metrics
+	if share := m["cached_tokens"].(float64) / m["total_input_tokens"].(float64); share < 0.55 || share > 0.65 || !strings.Contains(stdout, "% of the prompt tokens were in it, 60.0 % were wanted") {
+		t.Errorf("%.3f of the prompt tokens were cached:\n%s", share, stdout)
+	}
+}
