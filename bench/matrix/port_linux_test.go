@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestTaken: a server whose port somebody else answers at is not started, by its port or by its
@@ -110,5 +111,20 @@ func TestListening(t *testing.T) {
 	}
 	if ip := kernelAddr("x"); ip.IsValid() {
 		t.Error(ip)
+	}
+}
+
+// TestNoAnswer: a URL that takes a connection and does not answer is named, and that the time is
+// up is said once.
+func TestNoAnswer(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	url := "http://" + l.Addr().String() + "/"
+	err = awaitReady(t.Context(), Ready{Within: 20 * time.Millisecond}, url, nil, nil)
+	if want := "it is not ready in time: 20ms: " + url + " does not answer"; err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
 	}
 }

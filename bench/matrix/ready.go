@@ -32,7 +32,7 @@ func awaitReady(ctx context.Context, r Ready, url string, tail *logTail, gone <-
 	tick := time.NewTicker(lookForReady)
 	defer tick.Stop()
 	why := errors.New("it has not said anything")
-	said := r.Line == ""
+	said, asked := r.Line == "", false
 	for {
 		if !said {
 			found, err := tail.find(line)
@@ -45,9 +45,16 @@ func awaitReady(ctx context.Context, r Ready, url string, tail *logTail, gone <-
 			if url == "" {
 				return nil
 			}
-			if why = probe(ctx, url); why == nil {
+			err := probe(ctx, url)
+			switch {
+			case err == nil:
 				return nil
+			case ctx.Err() == nil:
+				why = err
+			case !asked: // its first answer did not come in time
+				why = fmt.Errorf("%s does not answer", url)
 			}
+			asked = true
 		}
 		select {
 		case <-tick.C:
