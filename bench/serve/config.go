@@ -29,7 +29,7 @@ type Config struct {
 	// Setup is what the command line said, for the reports. What targets know better is
 	// filled in.
 	Setup  report.Setup
-	Steady steady.Config
+	Steady steady.Config // how the part of the run is found in which the load was steady
 	// Search runs the load at rates or concurrencies until the highest is found at which
 	// Setup.Goodput is kept.
 	Search *ratesearch.Config
@@ -71,6 +71,8 @@ func (c *Config) Validate() error {
 		bad.Add("Out", nil, "name a folder for the results")
 	}
 	bad.Check("Out", page.CheckNew(c.Out))
+	// What only the target knows is filled in on a copy, so that the rest of the load is checked
+	// before any target is opened: a cluster takes seconds to start.
 	spec := c.Load
 	if spec.Vocab == 0 {
 		spec.Vocab = about.SafeVocabulary // until the target says
@@ -97,6 +99,8 @@ func (c *Config) Validate() error {
 	return bad.Err("serve.Config")
 }
 
+// defaults fills in what its user left out. Without a Progress there is no terminal either: a
+// bar would be drawn for nobody.
 func (c *Config) defaults() {
 	config.Default(&c.OpenTimeout, time.Minute)
 	config.Default(&c.Layout, LayoutVLLM)

@@ -15,14 +15,19 @@ import (
 	"kvferry/tokenizer"
 )
 
-// Model is a cluster in virtual time. link is what its NICs are called.
+// Model is a cluster in virtual time. link is what its NICs are called in the label. Run is a
+// function of the load and the cluster: the same twice, and no machine makes it slower or faster.
 func Model(c simulation.Cluster, link string) Target { return &model{cluster: c, link: link} }
 
+// model has nothing open between its runs: each begins with empty caches, as a cluster does that
+// was started for it.
 type model struct {
 	cluster simulation.Cluster
 	link    string
 }
 
+// Open computes nothing: what a model is, its Profile says. Pids and Scrape are left out, as there
+// is no process and no server.
 func (m *model) Open(context.Context) (Facts, error) {
 	if err := m.cluster.Validate(); err != nil {
 		return Facts{}, err
@@ -44,8 +49,8 @@ var ErrAdapters = errors.New("adapters (LoRA) have no costs in virtual time yet:
 
 func (m *model) Run(ctx context.Context, l load.Load, done func(*client.Record)) (time.Duration, error) {
 	cfg := m.cluster.Config(&config.Faults{}) // Validate has seen to them
-	cfg.RecordTokens = true
-	last := l.End
+	cfg.RecordTokens = true                   // a record's TokenTimes, which ITL and the timelines are made of
+	last := l.End                             // a load of a --duration lasts so long, whatever ends before
 	cfg.OnOutcome = func(o *sim.Outcome) {
 		last = max(last, o.Last)
 		done(simulation.Record(o))

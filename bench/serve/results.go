@@ -15,7 +15,9 @@ import (
 	"kvferry/bench/report"
 )
 
-// save writes the files that are functions of the records, as far as there are any.
+// save writes the files that are functions of the records, as far as there are any. It is called
+// when a target is done and not at the end alone, so that a crash in the second one's run leaves
+// the first one's report.
 func (x *run) save() {
 	files := report.Files(x.reports...)
 	if x.found != nil {
@@ -32,6 +34,8 @@ func (x *run) save() {
 const searchFile = "search.json"
 
 // finish prints the reports, writes the files in the tools' formats, and says what went wrong.
+// It prints before it writes, and goes on after an error: a full disk costs the files and not the
+// figures.
 func (x *run) finish() error {
 	var failed error
 	for _, p := range x.reports {
@@ -63,7 +67,9 @@ func (x *run) finish() error {
 	return errors.Join(failed, err)
 }
 
-// nothing is the error of a run in which no request was answered.
+// nothing is the error of a run in which no request was answered; nil if one was. The report of
+// such a run is printed all the same, but a script that looks at the exit status alone must not
+// take its zeros for figures.
 func (x *run) nothing() error {
 	var first string
 	for _, p := range x.reports {
@@ -86,7 +92,8 @@ func (x *run) nothing() error {
 	return fmt.Errorf("no request was answered; the first: %s", first)
 }
 
-// layout is a run as one of the tools reports it.
+// layout is a run as one of the tools reports it: what it prints, what it writes, and what it calls
+// its file if nobody names it.
 type layout interface {
 	WriteText(w io.Writer) error
 	JSON(detailed bool) ([]byte, error)
@@ -101,7 +108,8 @@ func laidOut(r *report.Run, name string) layout {
 	return report.NewVLLM(r)
 }
 
-// print writes a run in the layout that was asked for, and what is to be said of it.
+// print writes a run in the layout that was asked for, and what is to be said of it, in one Write:
+// lines of other goroutines do not come between.
 func (x *run) print(p *report.Report) error {
 	var b bytes.Buffer
 	err := errors.Join(laidOut(p.Run, x.Layout).WriteText(&b), p.WriteNotes(&b))
@@ -109,7 +117,8 @@ func (x *run) print(p *report.Report) error {
 	return errors.Join(err, lost)
 }
 
-// write writes the file of a run.
+// write writes the file of a run, and beside it vLLM's file in PyTorch's format where the variable
+// is set that vLLM has for it.
 func (res Result) write(r *report.Run) error {
 	l := laidOut(r, res.Layout)
 	text, err := l.JSON(res.Detailed)

@@ -49,14 +49,15 @@ func Run(ctx context.Context, cfg Config) error {
 // run is one that goes on.
 type run struct {
 	Config
-	out     *page.Folder
+	out     *page.Folder // gets a record as its request ends; the caller of Run owns the files
 	bar     *progress
-	reports []*report.Report // of runs that are over
+	reports []*report.Report // of runs that are over, one a target
 
 	found *ratesearch.Result // of a search
 }
 
-// target opens a target, asks it, and closes it.
+// target opens a target, asks it, and closes it, also after a failed Open: a cluster may be half
+// started then. Once ctx is done, that it did not stop cleanly is not said: what ended the run is.
 func (x *run) target(ctx context.Context, t Target) (err error) {
 	limited, cancel := context.WithTimeoutCause(ctx, x.OpenTimeout, fmt.Errorf("it did not answer within %v", x.OpenTimeout))
 	facts, err := t.Open(limited)
@@ -117,7 +118,9 @@ func open(spec load.Spec) (load.Load, error) {
 	return l, err
 }
 
-// warmUp sends copies of the load's first request, one after another.
+// warmUp sends copies of the load's first request, one after another. They are
+// drawn from a load of their own, so that the run's begins with its first request. A warm-up that
+// fails ends the run: the same request would fail in it.
 func (x *run) warmUp(ctx context.Context, t Target, spec load.Spec) error {
 	if x.Warmups == 0 {
 		return nil
@@ -130,7 +133,7 @@ func (x *run) warmUp(ctx context.Context, t Target, spec load.Spec) error {
 	if err = errors.Join(err, l.Close()); err != nil || !ok {
 		return err
 	}
-	first.ID, first.At = "", 0
+	first.ID, first.At = "", 0 // an id belongs to one request, and copies wait for no time
 	if x.WarmupLen > 0 {
 		first.MaxTokens = min(first.MaxTokens, x.WarmupLen)
 	}
@@ -153,7 +156,9 @@ func (x *run) warmUp(ctx context.Context, t Target, spec load.Spec) error {
 }
 
 // once asks the target what spec says, and makes a report's run of it. The run is not nil if
-// anything was asked, whatever the error.
+// anything was asked, whatever the error. point is the value of a search that this is a run of, or
+// 0. What is counted of machine and server begins as late as it can and ends as soon: warming up
+// is not in it.
 func (x *run) once(ctx context.Context, t Target, f *Facts, spec load.Spec, name string, point float64) (*report.Run, error) {
 	l, err := open(spec)
 	if err != nil {
@@ -190,6 +195,7 @@ func (x *run) once(ctx context.Context, t Target, f *Facts, spec load.Spec, name
 		}
 	}
 	err = errors.Join(err, l.Close())
+	// They came in the order of their ends. Reports, and the tools' lists, have that of the load.
 	slices.SortFunc(r.Records, func(a, b client.Record) int { return a.Index - b.Index })
 	r.Duration = figure.Seconds(took)
 	r.Interrupted = ctx.Err() != nil
@@ -207,7 +213,7 @@ func (x *run) once(ctx context.Context, t Target, f *Facts, spec load.Spec, name
 	return r, err
 }
 
-// hitRate sets the share of prompt tokens that a modelled cluster had cached beside the one that
+// hitRate says the share of prompt tokens that a modelled cluster had cached beside the one that
 // was wanted: it has no metrics of its own.
 func hitRate(r *report.Run, want float64) string {
 	asked, cached := 0, 0
@@ -219,7 +225,8 @@ func hitRate(r *report.Run, want float64) string {
 	return fmt.Sprintf("prefix cache: %.1f %% of the prompt tokens were in it, %.1f %% were wanted", 100*float64(cached)/float64(max(asked, 1)), 100*want)
 }
 
-// settled finds the part of the run in which the load was steady, and its figures.
+// settled finds the part of the run in which the load was steady, and its figures. That there is
+// none is a note and no error: most short runs have none.
 func (x *run) settled(r *report.Run) {
 	records := pointers(r.Records)
 	w, err := x.Steady.Find(records)
@@ -267,7 +274,8 @@ type line struct {
 	*client.Record
 }
 
-// setup is what the command line said, with what the target knows better.
+// setup is what the command line said, with what the target knows better: its model, where it is
+// asked, and what it takes.
 func (x *run) setup(f *Facts, spec *load.Spec) report.Setup {
 	s := x.Setup
 	s.Clock, s.Label, s.System = f.Clock, f.Label, f.System

@@ -14,7 +14,9 @@ import (
 // asked something else than the point says.
 const lateSend = 50.0 // ms, P99
 
-// search runs the load at the rates, or concurrencies, that the search asks for.
+// search runs the load at the rates, or concurrencies, that the search asks for. Each repeat of a
+// value has a seed of its own: the same load again would tell nothing new. The report is of the best
+// run, the highest value that kept the SLO; records of all runs are in results.jsonl, by Point.
 func (x *run) search(ctx context.Context, t Target, f *Facts, spec load.Spec) error {
 	s, err := ratesearch.New(*x.Search)
 	if err != nil {
@@ -69,6 +71,7 @@ func (x *run) search(ctx context.Context, t Target, f *Facts, spec load.Spec) er
 	return errors.Join(failed, ctx.Err())
 }
 
+// voided says why a point is not counted, behind what it came to.
 func voided(why string) string {
 	if why == "" {
 		return ""

@@ -43,15 +43,19 @@ type Asking struct {
 // Server is one that somebody else started, or several that are alike.
 func Server(how Asking) Target { return &server{how: how} }
 
-// server asks at a URL.
+// server asks at a URL. From Open to Close it owns a client with its connections.
 type server struct {
 	how    Asking
 	client *client.Client
 	model  string
-	traces atomic.Pointer[tracing.Traces] // of the run that goes on
+	// Of the run that goes on. The client is made before the first run and asks for trace context
+	// in goroutines of its own, hence the atomic pointer.
+	traces atomic.Pointer[tracing.Traces]
 	accept client.Accepts
 }
 
+// Open waits until the server answers, finds out by trial what it accepts, and asks what it is. All
+// of that is before the load: a request of the load is never the one that finds out.
 func (s *server) Open(ctx context.Context) (f Facts, err error) {
 	cfg := s.how.Config
 	cfg.Trace = func(r *client.Record) string {
@@ -164,6 +168,8 @@ func (s *server) tokenizer(ctx context.Context) (load.Tokenizer, error) {
 	return t, nil
 }
 
+// Run asks what the load says. Spans are made of records that are over, after the client has
+// counted their time, and the last go to the collector after the run.
 func (s *server) Run(ctx context.Context, l load.Load, done func(*client.Record)) (took time.Duration, err error) {
 	t, err := tracing.New(ctx, tracing.Config{
 		Endpoint: s.how.Collector, URL: cmp.Or(append([]string{s.how.URL}, s.how.URLs...)...), Model: s.model, Provider: provider(s.accept.Backend),
@@ -224,10 +230,11 @@ func Own(start func(context.Context) (Cluster, error), how Asking) Target {
 	return &own{start: start, server: server{how: how}}
 }
 
+// own is a server whose URL is known once its cluster has started. It owns the cluster until Close.
 type own struct {
 	server
 	start   func(context.Context) (Cluster, error)
-	cluster Cluster
+	cluster Cluster // nil if it did not start
 }
 
 func (o *own) Open(ctx context.Context) (f Facts, err error) {

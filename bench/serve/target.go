@@ -10,7 +10,7 @@ import (
 	"kvferry/load"
 )
 
-// A Target answers loads.
+// A Target answers loads. Its methods are called by one goroutine, one after another.
 type Target interface {
 	// Open waits until it answers, finds out what it is and how it is to be asked. What is found
 	// there is found before any load, and never in one.
