@@ -47,7 +47,8 @@ func (g *Generation) operation() attribute.KeyValue {
 	return semconv.GenAIOperationNameTextCompletion
 }
 
-// Attributes are those of its span.
+// Attributes are those of its span, by the conventions' names. A count of 0 is left out like what is
+// not known.
 func (g *Generation) Attributes() []attribute.KeyValue {
 	all := []attribute.KeyValue{g.operation(), semconv.GenAIRequestStream(g.Streams)}
 	text := func(of func(string) attribute.KeyValue, v string) {
@@ -102,7 +103,8 @@ func Child(parent trace.SpanContext) trace.SpanContext {
 	return trace.NewSpanContext(c)
 }
 
-// random16 are 16 bytes that are not all 0.
+// random16 are 16 bytes that are not all 0, which no id may be. They are no secret, and need no
+// more than to differ.
 func random16() (b [16]byte) {
 	for b == [16]byte{} {
 		binary.BigEndian.PutUint64(b[:8], rand.Uint64())

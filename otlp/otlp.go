@@ -6,6 +6,13 @@
 //	a request ended ──▶ its spans, one group ──▶ queue, bounded ──▶ batches ──▶ POST /v1/traces
 //	                                              └▶ full: dropped, counted
 //
+// The library's tracer makes the spans, from ids that are given to it, so that their form on the
+// wire is the library's; its own processor is not used, as it would sample, queue and count apart
+// from what is promised here.
+//
+// An Exporter owns one goroutine and the connections to the collector, until Close. Spans that
+// were handed to Export are its own.
+//
 // [Exporter.Export] never waits. What finds the queue full, and what the collector did not
 // take, counts as dropped; [Exporter.Close] and [Exporter.Counts] say how many.
 //
@@ -86,25 +93,26 @@ func Endpoint(flag string) string {
 	return ""
 }
 
-// A Span is one that is over.
+// A Span is one that is over. Its ids are chosen by its maker ([Child]): a client's request
+// carries them in its header (W3C traceparent) before the span exists.
 type Span struct {
 	Context    trace.SpanContext // its own ids
 	Parent     trace.SpanContext // of the same trace; none of a root
 	Name       string
 	Kind       trace.SpanKind
-	Start, End time.Time
+	Start, End time.Time // by the wall clock: collectors set spans of several machines side by side
 	Attributes []attribute.KeyValue
 	Events     []Event
 	Error      string // what went wrong; empty if nothing did
 }
 
-// An Event is a moment of a span.
+// An Event is a moment of a span, such as its first token.
 type Event struct {
 	Name string
 	At   time.Time
 }
 
-// Counts are what became of spans.
+// Counts are what became of spans. What is neither exported nor dropped is still in the queue.
 type Counts struct {
 	Exported int64 // the collector took them
 	Dropped  int64 // the queue was full, or the collector did not take them
@@ -139,7 +147,7 @@ func New(ctx context.Context, c Config) (*Exporter, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	u, _ := url.Parse(c.Endpoint) // Validate has
+	u, _ := url.Parse(c.Endpoint) // Validate has done it without an error
 	if u.Path == "" || u.Path == "/" {
 		u.Path = "/v1/traces"
 	}
@@ -157,6 +165,7 @@ func New(ctx context.Context, c Config) (*Exporter, error) {
 		return nil, fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: %w", err)
 	}
 	e := &Exporter{client: client, transport: transport, failed: c.Failed, spans: make(chan []Span, queue), stop: make(chan struct{}), done: make(chan struct{})}
+	// Not ctx's child: that is of whoever starts it, and what is queued when it ends is still sent.
 	e.ctx, e.end = context.WithCancel(context.Background())
 	provider := sdk.NewTracerProvider(sdk.WithResource(who), sdk.WithIDGenerator(given{}), sdk.WithSampler(sdk.AlwaysSample()), sdk.WithSpanProcessor(collect{e}))
 	e.tracer = provider.Tracer("kvferry")
@@ -197,7 +206,8 @@ func (e *Exporter) Close(ctx context.Context) Counts {
 	return e.Counts()
 }
 
-// run makes batches until it is stopped, and then of what is left.
+// run makes batches until it is stopped, and then of what is left. It alone calls the collector: a
+// slow one fills the queue and holds up nobody.
 func (e *Exporter) run() {
 	defer close(e.done)
 	tick := time.NewTicker(pause)
@@ -237,7 +247,9 @@ func (e *Exporter) add(group []Span) {
 	}
 }
 
-// send sends the batch.
+// send sends the batch; the library tries again for as long as retry. Failed is told of the first
+// batch that is lost after one that was not, so that a collector that is down for an hour is one
+// line of a log.
 func (e *Exporter) send() {
 	n := int64(len(e.made))
 	if n == 0 {
@@ -259,7 +271,8 @@ func (e *Exporter) send() {
 	}
 }
 
-// collect is the tracer's processor: it keeps what has ended.
+// collect is the tracer's processor: it keeps what has ended. It runs within span.End, and so in
+// run's goroutine.
 type collect struct{ *Exporter }
 
 func (collect) OnStart(context.Context, sdk.ReadWriteSpan) {}
@@ -267,7 +280,8 @@ func (c collect) OnEnd(s sdk.ReadOnlySpan)                 { c.made = append(c.m
 func (collect) Shutdown(context.Context) error             { return nil }
 func (collect) ForceFlush(context.Context) error           { return nil }
 
-// given gives spans the ids that they have.
+// given gives spans the ids that they have: the tracer asks it, with the context in which add put
+// them.
 type given struct{}
 
 type idKey struct{}
