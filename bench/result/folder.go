@@ -43,7 +43,8 @@ func rowKey(f fields) string {
 // requests end: in another order than the load's, with the requests of all rows among each
 // other, and with half a line at the end where the run was killed.
 
-// readFolder reads a folder of kvbench serve, mooncake or simulate.
+// readFolder reads a folder of kvbench serve, mooncake or simulate. A row gets the records that
+// have its key; one that has none is a result of figures alone.
 func readFolder(dir string) ([]Run, error) {
 	path := filepath.Join(dir, SummaryFile)
 	text, err := readWhole(path)
@@ -172,7 +173,8 @@ func parseRow(row, config fields) (*Run, error) {
 	return r, nil
 }
 
-// setupKeys are the options that say what was run, in summary.json.
+// setupKeys are the options that say what was run, in summary.json. Runs that differ in one of them
+// were not asked the same, which is said beside their figures.
 var setupKeys = []string{
 	"clock", "backend", "endpoint", "model_id", "tokenizer_id", "dataset_name", "dataset_path", "num_prompts", "requests", "seed",
 	"request_rate", "burstiness", "max_concurrency", "random_input_len", "random_output_len", "random_range_ratio", "workload",
@@ -226,8 +228,9 @@ func readRecords(path string) (map[string][]Request, error) {
 	return requests, nil
 }
 
-// parseRecord reads a line: a client.Record, or simulate's shorter one. good is whether it
-// counts.
+// parseRecord reads a line: a client.Record, or simulate's shorter one, which alone says when its
+// request arrived. TPOT is (last token - first token) / (output tokens - 1) of both. good is
+// whether it counts: the request was answered.
 func parseRecord(f fields, line []byte) (index int, q Request, good bool, err error) {
 	if f.has("arrived") {
 		var s struct {

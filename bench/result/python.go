@@ -20,7 +20,8 @@ var bareWords = []string{"-Infinity", "Infinity", "NaN"}
 // Files are read into memory whole, so the words are replaced there: a decoder of our own for
 // three words that JSON lacks would be a second way of reading JSON.
 
-// quoted puts quotation marks around numbers that JSON does not have, outside of strings.
+// quoted puts quotation marks around numbers that JSON does not have, outside of strings. A text
+// without such a word is returned as it is.
 func quoted(text []byte) []byte {
 	if !bytes.Contains(text, []byte("Infinity")) && !bytes.Contains(text, []byte("NaN")) {
 		return text
@@ -51,7 +52,8 @@ next:
 	return out.Bytes()
 }
 
-// A number reads numbers as Python writes them, and vLLM's "inf".
+// A number reads numbers as Python writes them, in the quotation marks of quoted, and vLLM's "inf",
+// which it puts into marks itself.
 type number float64
 
 // UnmarshalJSON implements json.Unmarshaler.

@@ -13,7 +13,7 @@ import (
 	"kvferry/config"
 )
 
-// maxFile is more than the lists of a million requests take in JSON.
+// maxFile is more than the lists of a million requests take in JSON. Bytes: a file is read whole.
 const maxFile = 2 << 30
 
 // Read reads the results of a file or a folder:
@@ -108,7 +108,8 @@ func Parse(name string, text []byte) ([]Run, error) {
 	}
 }
 
-// parseObject reads a result of either tool, which it tells by its keys.
+// parseObject reads a result of either tool, which it tells by its keys: neither writes its name
+// into the file.
 func parseObject(f fields) (*Run, error) {
 	switch {
 	case f.has("mean_e2e_latency_ms") || f.has("dataset_name") && f.has("total_throughput"):
@@ -121,10 +122,11 @@ func parseObject(f fields) (*Run, error) {
 	return nil, errors.New("it is no result: it has neither total_token_throughput, as vLLM's have, nor mean_e2e_latency_ms, as SGLang's have")
 }
 
-// at is an error of a key.
+// at is an error of a key. Parse adds the file and which of its results.
 func at(key string, err error) error { return &FormatError{Key: key, Err: err} }
 
-// copyFigures copies numbers under our names; a figure that is no number is an error.
+// copyFigures copies numbers under our names; a figure that is no number is an error. A key that is
+// there and null is what the tool did not compute, and left out.
 func (r *Run) copyFigures(f fields) error {
 	for theirs := range f {
 		ours := toolFigures[theirs]
@@ -165,7 +167,8 @@ type lists struct {
 	n             int // requests; -1 where there is no list
 }
 
-// read reads the lists that are there.
+// read reads the lists that are there. Times are seconds in both tools' lists, and an error names
+// the list and the request.
 func (l *lists) read(f fields) error {
 	l.n = -1
 	for _, k := range []struct {

@@ -50,7 +50,7 @@ const (
 	ToolSGLang  = "SGLang"
 )
 
-// values are a request's latency by its name: none, one, or as many as it has gaps.
+// values are a request's latency by its name, in seconds: none, one, or as many as it has gaps.
 func (r *Request) values(name string) []float64 {
 	v := math.NaN()
 	switch name {
@@ -70,7 +70,8 @@ func (r *Request) values(name string) []float64 {
 }
 
 // Values are a latency's, ttft, tpot, itl or e2el, in milliseconds: a list for each request,
-// empty of one that has none. Nil is a result that does not say.
+// empty of one that has none. Nil is a result that does not say. They stay by request because the
+// gaps of one request are not independent: package compare draws whole requests.
 func (r *Run) Values(name string) [][]float64 {
 	all, some := make([][]float64, len(r.Requests)), false
 	for i := range r.Requests {
@@ -177,7 +178,9 @@ func (r *Run) absent() {
 	}
 }
 
-// derive fills in what follows from the rest.
+// derive fills in what follows from the rest: statistics of the requests' latencies, and tokens a
+// request. What the file says itself stands; a tool may have measured it in another way. Figures
+// that are not finite are dropped, as nothing can be computed with them.
 func (r *Run) derive() {
 	set := func(key string, v float64) {
 		if _, ok := r.Figures[key]; !ok && !math.IsNaN(v) && !math.IsInf(v, 0) {

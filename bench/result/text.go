@@ -99,7 +99,8 @@ func parseText(name string, text []byte) ([]Run, error) {
 	return results, nil
 }
 
-// namespace is what a Namespace(...) line says was run.
+// namespace is what a Namespace(...) line says was run, under our names. Python's None is an option
+// that was not given.
 func namespace(line string) map[string]string {
 	options := map[string]string{}
 	for _, m := range namespaceField.FindAllStringSubmatch(line, -1) {
@@ -110,7 +111,8 @@ func namespace(line string) map[string]string {
 	return options
 }
 
-// textLine reads a line of a report; one that says nothing we know is passed over.
+// textLine reads a line of a report; one that says nothing we know is passed over. The headings of
+// the two tools' reports are alike: a report is SGLang's once it has a line that only SGLang's has.
 func (r *Run) textLine(line string) {
 	label, value, ok := strings.Cut(line, ":")
 	if !ok {
