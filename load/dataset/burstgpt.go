@@ -7,7 +7,7 @@ import (
 	"kvferry/load/records"
 )
 
-// burstColumns are those that are read of the trace.
+// burstColumns are those that are read of the trace, whose Timestamp is not among them.
 var burstColumns = []string{"Model", "Request tokens", "Response tokens"}
 
 // A burstRow is a row of the trace: tokens, and where it stands.
@@ -32,7 +32,8 @@ func vllmBurstGPT(s Spec) (Sampled, error) {
 	b := &burst{vocab: s.vocab(), tokenizer: s.Tokenizer}
 	g := seeded(s.Seed)
 	l := Sampled{Source: b, Count: s.Requests, g: &g}
-	// pandas draws from a generator of its own.
+	// pandas draws from a generator of its own (random_state=seed): the tool's global one is not
+	// touched.
 	if own := numpy.NewRandomState(uint32(s.Seed)); s.Requests <= len(rows) {
 		for _, i := range own.Sample(len(rows), s.Requests) {
 			b.rows = append(b.rows, rows[i])
@@ -51,6 +52,8 @@ func vllmBurstGPT(s Spec) (Sampled, error) {
 	return l, nil
 }
 
+// readBurstGPT are the rows that the tool keeps. It reads all of them: which are drawn depends on
+// how many there are.
 func readBurstGPT(from *records.CSV) (rows []burstRow, err error) {
 	for {
 		ok, err := from.Next()
@@ -77,7 +80,7 @@ func readBurstGPT(from *records.CSV) (rows []burstRow, err error) {
 	}
 }
 
-// burst are rows to come.
+// burst are rows to come, whose prompts are made when they are asked for.
 type burst struct {
 	rows      []burstRow
 	vocab     int
@@ -91,7 +94,7 @@ func (b *burst) Next() (Request, bool, error) {
 	}
 	prompt := make([]Token, b.rows[b.n].prompt)
 	for i := range prompt {
-		prompt[i] = Token((b.n + i) % b.vocab)
+		prompt[i] = Token((b.n + i) % b.vocab) // so no two requests begin alike, until vocab is through
 	}
 	r := Request{Prompt: prompt, MaxTokens: int(b.rows[b.n].output), MayStop: true}
 	if b.tokenizer != nil {

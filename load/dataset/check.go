@@ -14,6 +14,12 @@ const (
 	maxHeld = 1 << 29 // tokens of a load that is in memory as a whole: 2 GB
 )
 
+// Each check looks at the fields that its dataset reads, and no others: a Spec may have what is
+// of another one, and package load says which of a command line's flags those are. Every fault
+// names its field, and what to use instead.
+
+// checkVLLMRandom checks what vLLM's random and random-ids read. Their ratio is a part on
+// either side of a length, where SGLang's is the least part of it.
 func checkVLLMRandom(s Spec, bad *config.Faults) {
 	checkLengths(s, bad)
 	if !(s.RangeRatio >= 0 && s.RangeRatio < 1) {
@@ -30,6 +36,7 @@ func checkVLLMRandom(s Spec, bad *config.Faults) {
 	}
 }
 
+// checkSGLangRandom checks what SGLang's random and random-ids read.
 func checkSGLangRandom(s Spec, bad *config.Faults) {
 	checkLengths(s, bad)
 	checkSGLangRatio(bad, "RangeRatio", s.RangeRatio)
@@ -169,6 +176,7 @@ func checkSonnet(s Spec, bad *config.Faults) {
 	}
 }
 
+// checkPrefixRepetition wants at least a request a prefix, as there would be none of some.
 func checkPrefixRepetition(s Spec, bad *config.Faults) {
 	checkSeed(s, bad)
 	o := s.PrefixRepetition
@@ -186,6 +194,7 @@ func checkPrefixRepetition(s Spec, bad *config.Faults) {
 	checkVocab(s, bad)
 }
 
+// checkSharedPrefix bounds each number before their product: it must not overflow.
 func checkSharedPrefix(s Spec, bad *config.Faults) {
 	checkSeed(s, bad)
 	checkVocab(s, bad)

@@ -52,6 +52,7 @@ func customTurns(r conversationRecord) (question, answer *string, _ error) {
 	return said(turns[0]), said(turns[1]), nil
 }
 
+// A promptRecord is a line of the file. Pointers tell what is missing from what is empty or 0.
 type promptRecord struct {
 	Prompt *string  `json:"prompt"`
 	Output *float64 `json:"output_tokens"`
@@ -99,6 +100,7 @@ func (s Spec) askPrompts(all []row, g *generators) (Sampled, error) {
 	return s.asked(rows, g, "prompts", notes), nil
 }
 
+// readPrompts reads all of the file. The error names its line.
 func readPrompts(s Spec) (all []row, err error) {
 	f, err := records.Open(s.File)
 	if err != nil {
@@ -120,6 +122,7 @@ func readPrompts(s Spec) (all []row, err error) {
 	}
 }
 
+// customRow checks a line. Without an output length of the command line's the line must have one.
 func (s Spec) customRow(p promptRecord) (row, error) {
 	switch {
 	case p.Prompt == nil:

@@ -7,7 +7,11 @@
 // beforehand as has to be, so that the generators stand where the tool's stand; tokens and
 // texts are made when they are asked for, where the tool's order of draws allows that.
 //
-// Lengths are tokens. A file is read within the call that names it.
+// Lengths are tokens. A file is read and closed within the call that names it. What a Source hands
+// out is its caller's; a Source is for one goroutine.
+//
+// Tests hold each to what the real tool drew (package load's testdata). Who changes the order of
+// two draws changes every request after them.
 package dataset
 
 import (
@@ -125,12 +129,14 @@ func (s *Sampled) Generators() (*numpy.RandomState, *pyrandom.Random) {
 	return s.g.Numpy, s.g.Python
 }
 
-// generators are those that a tool seeds once and draws everything from.
+// generators are those that a tool seeds once and draws everything from: numpy.random's and
+// random's global ones.
 type generators struct {
 	Numpy  *numpy.RandomState
 	Python *pyrandom.Random
 }
 
+// seeded are both generators at their first number: random.seed(seed) and numpy.random.seed(seed).
 func seeded(seed uint64) generators {
 	return generators{Numpy: numpy.NewRandomState(uint32(seed)), Python: pyrandom.New(int64(seed))}
 }

@@ -29,7 +29,8 @@ type sglangRandom struct {
 	n                       int
 }
 
-// sglangDraws are the lengths that random and random-ids draw alike.
+// sglangDraws are the lengths that random and random-ids draw alike: all inputs first, then all
+// outputs.
 func sglangDraws(s Spec) (inputs, outputs []int32, g generators) {
 	g = seeded(s.Seed)
 	inputs = sglangLengths(g.Numpy, s.InputLen, s.RangeRatio, s.Requests)

@@ -7,9 +7,9 @@ import (
 )
 
 // vllmRandom is the source of RandomDataset: lengths are uniform in a range around InputLen and
-// OutputLen, and tokens follow one another in the vocabulary from a drawn place on. Everything comes from one numpy Generator of its own, so the tool's global
-// generators stay as they were seeded. Lengths and places are drawn beforehand, as the tool
-// does: 12 bytes a request.
+// OutputLen, and tokens follow one another in the vocabulary from a drawn place on. Everything
+// comes from one numpy Generator of its own, so the tool's global generators stay as they were
+// seeded. Lengths and places are drawn beforehand, as the tool does: 12 bytes a request.
 //
 // With a tokenizer a prompt is text that has as many tokens as were drawn, as far as the tool
 // gets it there (see [exactly]). Without one it is the tokens.
@@ -24,7 +24,8 @@ type vllmRandom struct {
 	n                       int
 }
 
-// vllmRange is where lengths around that mean lie.
+// vllmRange is where lengths around that mean lie: from floor(mean (1 - ratio)) to ceil(mean (1 +
+// ratio)), both included.
 func vllmRange(mean int, ratio float64) (low, high int64) {
 	return int64(math.Floor(float64(mean) * (1 - ratio))), int64(math.Ceil(float64(mean) * (1 + ratio)))
 }
@@ -54,6 +55,7 @@ func vllmRandoms(s Spec, t Tokenizer) Sampled {
 	return Sampled{Source: v, Count: s.Requests, g: &g}
 }
 
+// draw are n numbers from low to below high, in the order in which they are drawn.
 func (v *vllmRandom) draw(n int, low, high int64) []int32 {
 	all := make([]int32, n)
 	for i := range all {

@@ -27,7 +27,7 @@ type SharedPrefix struct {
 	RoutingKey bool
 }
 
-// slot is one conversation.
+// slot is one conversation that is to come. The system prompt is its group's and is not copied.
 type slot struct {
 	group     int
 	questions [][]Token
@@ -43,8 +43,8 @@ type groups struct {
 	turn      int       // the next of slots[0]
 }
 
-// sglangSharedPrefix is GeneratedSharedPrefixDataset. It asks Groups x PromptsPerGroup conversations, whatever Requests says, as the tool does. Group
-// names the system prompt.
+// sglangSharedPrefix is GeneratedSharedPrefixDataset. It asks Groups x PromptsPerGroup
+// conversations, whatever Requests says, as the tool does. Group names the system prompt.
 //
 // The tool draws all tokens before it shuffles, so they are in memory, 4 bytes a token.
 func sglangSharedPrefix(s Spec) (Sampled, error) {
