@@ -31,7 +31,7 @@ func (p *Report) heads() []string {
 	return lines
 }
 
-// verdict is the run in a sentence.
+// verdict is the run in a sentence, of our own figures (Metrics) and not a tool's.
 func (p *Report) verdict() string {
 	m := p.M
 	if m.Successful == 0 {
@@ -92,7 +92,8 @@ func (p *Report) heading(text string, reports []*Report) string {
 	return text
 }
 
-// named puts the clock's name into lines where there are several.
+// named puts the clock's name into lines where there are several, behind the mark that a page sorts
+// its lines by: * of a fault, ~ of a disturbance.
 func named(reports []*Report, p *Report, lines []string) []string {
 	if len(reports) < 2 {
 		return lines
@@ -108,7 +109,8 @@ func named(reports []*Report, p *Report, lines []string) []string {
 	return out
 }
 
-// Clocks sets the runs of one command side by side.
+// Clocks sets the runs of one command side by side: one row a figure, and how far each run is from
+// the first in percent.
 func Clocks(reports []*Report) page.Table {
 	first := reports[0]
 	t := page.Table{Title: "Side by side", Left: 1, Head: []string{""}}
@@ -132,7 +134,7 @@ func Clocks(reports []*Report) page.Table {
 	return t
 }
 
-// difference is of v from base in percent.
+// difference is of v from base in percent; a dash where base is 0.
 func difference(v, base float64) string {
 	if base == 0 {
 		return "-"
@@ -146,7 +148,8 @@ type labelled struct {
 	value float64
 }
 
-// figures are those that two runs are compared by.
+// figures are those that two runs are compared by, always the same ones in the same order: Clocks
+// pairs them by their place. Latencies are milliseconds.
 func (m *Metrics) figures() []labelled {
 	list := []labelled{{"requests/s", m.RequestThroughput}, {"output tokens/s", m.OutputThroughput}, {"in flight, mean", m.Concurrency}}
 	for _, l := range latencyNames {

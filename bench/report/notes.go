@@ -59,6 +59,7 @@ func (r *Run) notes(m *Metrics) (faults, notes []string) {
 	return faults, notes
 }
 
+// count is how many records are so.
 func (r *Run) count(is func(*client.Record) bool) int {
 	n := 0
 	for i := range r.Records {
@@ -76,7 +77,8 @@ type failure struct {
 }
 
 // failures are the reasons of failed requests, the most frequent first. Digits in a message
-// do not make another reason of it.
+// do not make another reason of it: ports, times and request ids differ in each, and the list would
+// be as long as that of the requests. The text is that of the first.
 func (r *Run) failures() []failure {
 	by := map[string]*failure{}
 	for i := range r.Records {

@@ -77,7 +77,7 @@ func (o *object) python() ([]byte, error) {
 // MarshalJSON has the keys in their order.
 func (o *object) MarshalJSON() ([]byte, error) { return o.python() }
 
-// each is a list of what each request has.
+// each is a list of what each request has, in the order of the load, as the tools' lists are.
 func each[T any](all []seen, of func(*seen) T) []T {
 	list := make([]T, len(all))
 	for i := range all {
@@ -86,7 +86,7 @@ func each[T any](all []seen, of func(*seen) T) []T {
 	return list
 }
 
-// orNull is null for an option that was not given.
+// orNull is null for an option that was not given: Python's None.
 func orNull(text string) any {
 	if text == "" {
 		return nil

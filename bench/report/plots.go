@@ -71,7 +71,8 @@ func DistributionPlot(title string, curves []Distribution, limit float64) (*page
 	return p, nil
 }
 
-// cumulative are the points of a distribution; what is below low is drawn at low.
+// cumulative are the points of a distribution: at x the share of the values that are no greater.
+// What is below low is drawn at low.
 func cumulative(values []float64, low float64) plotter.XYs {
 	n := min(curvePoints, len(values))
 	points := plotter.XYs{{X: max(values[0], low), Y: 0}}
@@ -82,7 +83,7 @@ func cumulative(values []float64, low float64) plotter.XYs {
 	return points
 }
 
-// vertical draws a limit.
+// vertical draws a limit, over all of the axis of shares.
 func vertical(p *page.Plot, at float64, name string) error {
 	line, err := plotter.NewLine(plotter.XYs{{X: at, Y: 0}, {X: at, Y: 1}})
 	if err != nil {
@@ -144,7 +145,7 @@ func distributions(reports []*Report) ([]*page.Plot, error) {
 	return plots, nil
 }
 
-// timelines are the plots over a run's time.
+// timelines are the plots over a run's time. A point of a rate stands in the middle of its bin.
 func (p *Report) timelines() ([]*page.Plot, error) {
 	width := p.bin()
 	points := func(rates []float64) plotter.XYs {

@@ -54,6 +54,7 @@ func fixed(v float64, n int) string {
 // A column is a figure with its name above it.
 type column struct{ head, value string }
 
+// oneRow is a table of figures that are one of each.
 func oneRow(title string, columns []column) page.Table {
 	t := page.Table{Title: title, Rows: [][]string{nil}}
 	for _, c := range columns {
@@ -100,7 +101,8 @@ func (m *Metrics) countTable() page.Table {
 	return oneRow("Requests", columns)
 }
 
-// slowest is how many requests the list of the slowest has.
+// slowest is how many requests the list of the slowest has: a screen of them, to look for what they
+// have in common.
 const slowest = 15
 
 // slowestTable is the requests that took longest from their due time, with where their time
@@ -162,7 +164,7 @@ func stages(b *client.Breakdown) (ms [len(client.StageNames)]float64) {
 	return ms
 }
 
-// shortened is a text's first n letters.
+// shortened is a text's first n letters, the last of which says that there were more.
 func shortened(text string, n int) string {
 	if runes := []rune(text); len(runes) > n {
 		return string(runes[:n-1]) + "…"

@@ -17,7 +17,7 @@ type flight struct {
 	area  float64 // request-seconds
 }
 
-// A step is a moment from which on so many requests are in flight.
+// A step is a moment, in seconds since the run's start, from which on so many requests are in flight.
 type step struct {
 	at       float64
 	requests int
@@ -71,7 +71,7 @@ func (r *Run) bin() float64 {
 	return 10 * decade
 }
 
-// bins counts into bins of a width, from the run's start to the last moment that counts.
+// bins counts into bins of a width in seconds, from the run's start to the last moment that counts.
 type bins struct {
 	width  float64
 	counts []float64
