@@ -1,6 +1,10 @@
 // Package chunks writes an HTTP/1.1 answer to a connection that was taken from net/http: a
 // stream needs no more than its chunks, and net/http's own buffers were half of what an open
 // one took.
+//
+// The connection stays its taker's: a Writer never closes it, and reads nothing. When an answer
+// has ended and [Writer.Keep] says so, the taker may serve the next request on it; after an error,
+// or an answer without End, it has to be closed, so that no client takes it for whole.
 package chunks
 
 import (
@@ -81,7 +85,8 @@ func (s *Writer) WriteHeader(status int) {
 	*waiting = append(b, "\r\n"...)
 }
 
-// Write implements [io.Writer]: one chunk.
+// Write implements [io.Writer]: one chunk. It only keeps p's bytes, and never fails; a connection
+// that is broken is the error of FlushError.
 func (s *Writer) Write(p []byte) (int, error) {
 	s.WriteHeader(http.StatusOK)
 	if len(p) == 0 {
@@ -111,7 +116,8 @@ func (s *Writer) waiting() *[]byte {
 	return s.buffer
 }
 
-// FlushError writes what waits.
+// FlushError writes what waits, as one write to the connection, and gives the buffer back: between
+// two tokens a stream holds none.
 func (s *Writer) FlushError() error {
 	if s.buffer == nil {
 		return nil
@@ -122,7 +128,7 @@ func (s *Writer) FlushError() error {
 	return err
 }
 
-// End writes what waits and the end of the answer.
+// End writes what waits and the end of the answer: the chunk of length 0, without trailers.
 func (s *Writer) End() error {
 	s.WriteHeader(http.StatusOK)
 	if s.chunked {
