@@ -18,8 +18,11 @@ func TestFailover(t *testing.T) {
 			t.Fatalf("exit %d, no %q: %s\n%s", code, want, stderr, stdout)
 		}
 	}
-	if stderr != "" {
-		t.Errorf("no terminal, and stderr has %q", stderr)
+	for line := range strings.Lines(stderr) {
+		// A rail may warn of the machine: that not everybody may choose TCP's congestion control.
+		if !strings.Contains(line, "level=WARN") {
+			t.Errorf("no terminal, and stderr has %q", line)
+		}
 	}
 	for _, name := range []string{"failover.json", "samples.csv", "report.html"} {
 		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
