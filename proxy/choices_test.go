@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -168,23 +170,36 @@ func TestContinuousUsageOfChoices(t *testing.T) {
 	}
 }
 
-// TestChoicesFailTogether: what ends one choice for good ends the request, and nothing of it is
-// left.
+// TestChoicesFailTogether: what ends one choice for good ends the request, nothing of it is
+// left, and its failure counts once, not once a choice.
 func TestChoicesFailTogether(t *testing.T) {
-	c := newTestCluster(t, Config{MaxRetries: -1})
+	const choices = 6 // more than the failures after which a node rests
+	logs := &clocktest.Log{}
+	c := newTestCluster(t, Config{MaxRetries: -1, Logger: slog.New(slog.NewTextHandler(logs, nil))})
+	var mu sync.Mutex
+	var second uint64 // the id of choice 1
+	there := 0
 	n := c.addNode("both-1", proto.Role_ROLE_NONDISAGG, func(n *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
+		mu.Lock()
+		defer mu.Unlock()
 		if s.Variant == 1 {
-			send(failMessage(s.Id, proto.FailCode_FAIL_INTERNAL, false))
+			second = s.Id
+		}
+		if there++; there == choices {
+			send(failMessage(second, proto.FailCode_FAIL_INTERNAL, false))
 		} // the others never end by themselves
 	})
-	status, body, _ := c.post("/v1/completions", `{"prompt":[1,2,3],"max_tokens":4,"n":3}`)
+	status, body, _ := c.post("/v1/completions", fmt.Sprintf(`{"prompt":[1,2,3],"max_tokens":4,"n":%d}`, choices))
 	if message, _, _ := errorOf(t, body); status != 500 || !strings.Contains(message, "choice 1: ") {
 		t.Errorf("%d %s", status, body)
 	}
-	for range 2 {
+	for range choices - 1 {
 		clocktest.Receive(t, n.cancels, "the others' cancel")
 	}
 	c.waitInFlight(0)
+	if text := logs.String(); strings.Contains(text, "quarantined") {
+		t.Errorf("the node failed once, and rests:\n%s", text)
+	}
 }
 
 // TestQueueCountsChoices: each of them waits, so a request may ask for more than there is room.

@@ -142,7 +142,9 @@ func (f *flight) submit(ctx context.Context) error {
 	if err == nil {
 		err = f.follow(ctx, a)
 	}
-	if err != nil {
+	// What ended the context is the client's doing, or the failure of another choice, which has
+	// counted it.
+	if cause := context.Cause(ctx); err != nil && (cause == nil || !errors.Is(err, cause)) {
 		f.blame(a, err)
 	}
 	f.leave(ctx, a, err)
