@@ -79,6 +79,34 @@ func TestVLLM(t *testing.T) {
 	}
 }
 
+// TestPromptsOnce: a prompt that two nodes have looked up in their prefix caches is one prompt.
+func TestPromptsOnce(t *testing.T) {
+	page := func(requests int) *Snapshot {
+		s, err := Read(strings.NewReader(fmt.Sprintf(`# TYPE kvferry:kv_bytes_total counter
+kvferry:kv_bytes_total{engine="decode-0"} 0
+# TYPE vllm:prompt_tokens_total counter
+vllm:prompt_tokens_total{engine="0"} %d
+# TYPE vllm:prompt_tokens_cached_total counter
+vllm:prompt_tokens_cached_total{engine="0"} %d
+# TYPE vllm:prefix_cache_queries_total counter
+vllm:prefix_cache_queries_total{engine="prefill-0"} %d
+vllm:prefix_cache_queries_total{engine="decode-0"} %d
+# TYPE vllm:prefix_cache_hits_total counter
+vllm:prefix_cache_hits_total{engine="prefill-0"} %d
+vllm:prefix_cache_hits_total{engine="decode-0"} %d
+`, requests*320, requests*192, requests*320, requests*288, requests*192, requests*184)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	f := page(41).Since(page(1))
+	want(t, f, map[string]float64{PrefixQueries: 12800, PrefixHits: 7680})
+	if rate, ok := f.HitRate(); !ok || rate != 0.6 {
+		t.Errorf("hit rate %v", rate)
+	}
+}
+
 func TestSGLang(t *testing.T) {
 	f := between(t, "sglang")
 	want(t, f, map[string]float64{

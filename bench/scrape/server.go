@@ -91,6 +91,10 @@ var dialects = []dialect{
 		server: "kvferry", prefix: "kvferry:",
 		counts: with(vllm.counts, map[string]source{
 			KVBytes: from("kvferry:kv_bytes_total"), // as the nodes' transfers count, and not the requests
+			// A prompt is looked up at the prefill node and again where it is decoded: the
+			// requests' own figures have it once.
+			PrefixQueries: from("vllm:prompt_tokens_total"),
+			PrefixHits:    from("vllm:prompt_tokens_cached_total"),
 		}),
 		latencies: vllm.latencies,
 	},
