@@ -125,12 +125,13 @@ var layers = map[string]layer{
 		module:    []string{"bench", "bench/compare", "bench/matrix", "bench/client", "bench/nics", "bench/nullserver", "bench/page", "bench/recovery", "bench/report", "bench/ratesearch", "bench/serve", "bench/server", "bench/steady", "otlp", "tokenizer", "bench/serving", "bench/simulation", "bench/transfer", "cluster", "command", "command/commandtest", "config", "daemon", "engine", "handoff", "load", "node", "placement", "sim", "transport", "transport/rails", "transport/topology"},
 		libraries: []string{cobra, pflag, "golang.org/x/term"},
 	},
-	"cmd/kvlab":           {module: []string{"command", "command/commandtest", "config", "lab", "lab/nics"}, libraries: []string{cobra, pflag}},
+	"cmd/kvlab":           {module: []string{"command", "command/commandtest", "config", "lab", "lab/nics", "lab/wire"}, libraries: []string{cobra, pflag}},
 	"command":             {module: []string{"config", "version"}, libraries: []string{cobra, pflag}},
 	"command/commandtest": {module: []string{"command"}, libraries: []string{cobra, pflag}},
-	"lab":                 {module: []string{"config"}, libraries: []string{xsys}}, // boots programs, knows none
+	"lab":                 {module: []string{"config", "lab/wire"}, libraries: []string{xsys}}, // boots programs, knows none
+	"lab/wire":            {module: []string{"config"}, libraries: []string{xsys}},
 	"lab/nics": {
-		module:    []string{"config", "lab"},
+		module:    []string{"config", "lab", "lab/wire"},
 		libraries: []string{xsys, "github.com/vishvananda/netlink", "github.com/vishvananda/netns"},
 	},
 }

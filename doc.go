@@ -97,6 +97,7 @@
 //	clock                                time and timers that fire on time
 //	lab/nics                             two hosts joined by links of chosen rates
 //	lab                                  emulated hosts with RDMA NICs, to run all of this on
+//	lab/wire                             what a long or bad link does to packets
 //	config                               what is wrong with a configuration, field by field
 //	version                              which build this is
 //

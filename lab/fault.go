@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"kvferry/lab/wire"
 )
 
 // Action is what a fault does.
@@ -20,14 +22,27 @@ const (
 	SetRate   Action = "rate"       // of a host's NIC, from now on
 	BlackHole Action = "black-hole" // a link that looks well and delivers nothing
 	Clear     Action = "clear"      // a link as it was at the start
+
+	// What a link does to packets from now on: see package wire.
+	SetDelay     Action = "delay"
+	SetJitter    Action = "jitter"
+	SetLoss      Action = "loss"
+	SetReorder   Action = "reorder"
+	SetDuplicate Action = "duplicate"
+	SetCorrupt   Action = "corrupt"
+
+	SetFlap Action = "flap" // the cable goes and comes from now on
 )
+
+// Conditions are the actions that set a condition of a link.
+var Conditions = []Action{SetDelay, SetJitter, SetLoss, SetReorder, SetDuplicate, SetCorrupt}
 
 // Actions are those of a RoCE lab. Its rates are set inside a host, by the init that has
 // done so before the command runs; a fault comes from outside, where QEMU's monitor
 // can cut a link and no more.
 var Actions = []Action{Kill, LinkDown, LinkUp}
 
-var allActions = []Action{Kill, LinkDown, LinkUp, SetRate, BlackHole, Clear}
+var allActions = append([]Action{Kill, LinkDown, LinkUp, SetRate, SetFlap, BlackHole, Clear}, Conditions...)
 
 // A Fault happens to a running lab. Its time counts from the moment when all
 // hosts run the command, or, with After, from the first line of any command's
@@ -39,9 +54,12 @@ type Fault struct {
 	Host   int   // from 1
 	NIC    int   // from 0; 0 for Kill
 	Rate   int64 // bits a second; of SetRate only
+	// Value is of SetFlap, 2s/500ms, and of Conditions: 5ms, or 5ms/20ms for what the host sends and what it
+	// receives; a share of packets as 0.1%.
+	Value string
 }
 
-const faultForms = "write TIME:kill:HOST, TIME:ACTION:HOST:NIC or TIME:rate:HOST:NIC:RATE, after=TEXT: in front counts from that text on standard output"
+const faultForms = "write TIME:kill:HOST, TIME:ACTION:HOST:NIC, TIME:rate:HOST:NIC:RATE or TIME:loss:HOST:NIC:0.1%, after=TEXT: in front counts from that text on standard output"
 
 // ParseFault reads 3s:kill:2, 2s:link-down:1:0, 3s:rate:1:0:200mbit or
 // after=READY:500ms:link-up:1:0. The actions are those of the lab at hand, or
@@ -97,6 +115,13 @@ func parseFault(text string, actions []Action) (f Fault, err error) {
 		}
 		fields = fields[1:]
 	}
+	if example := f.Action.example(); example != "" {
+		if len(fields) == 0 {
+			return f, fmt.Errorf("says no %s such as %s", f.Action, example)
+		}
+		f.Value = fields[0]
+		fields = fields[1:]
+	}
 	if len(fields) > 0 {
 		return f, fmt.Errorf("%q is too much", fields[0])
 	}
@@ -112,6 +137,9 @@ func (f Fault) String() string {
 	}
 	if f.Action == SetRate {
 		text += ":" + FormatRate(f.Rate)
+	}
+	if f.Value != "" {
+		text += ":" + f.Value
 	}
 	if f.After != "" {
 		text = "after=" + f.After + ":" + text
@@ -134,8 +162,26 @@ func (f Fault) Validate(hosts, nics int, actions []Action) error {
 		return fmt.Errorf("rate is %d bit/s: use 100kbit to 100gbit", f.Rate)
 	case strings.ContainsAny(f.After, ":\n"):
 		return fmt.Errorf("text %q has a colon or newline: no line is matched by one", f.After)
+	case f.Action == SetFlap:
+		_, err := ParseFlap(f.Value)
+		return err
+	case slices.Contains(Conditions, f.Action):
+		return new(wire.Link).Set(string(f.Action), f.Value, 0)
 	}
 	return nil
+}
+
+// example is a value of an action, or nothing if it has none.
+func (a Action) example() string {
+	switch a {
+	case SetDelay, SetJitter:
+		return "5ms"
+	case SetLoss, SetReorder, SetDuplicate, SetCorrupt:
+		return "0.1%"
+	case SetFlap:
+		return "2s"
+	}
+	return ""
 }
 
 // oneOf is "kill, link-down or link-up".

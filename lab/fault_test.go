@@ -13,12 +13,15 @@ import (
 
 func TestParseFault(t *testing.T) {
 	for text, want := range map[string]Fault{
-		"3s:kill:2":                     {"", 3 * time.Second, Kill, 2, 0, 0},
-		"2s:link-down:1:0":              {"", 2 * time.Second, LinkDown, 1, 0, 0},
-		"after=READY:500ms:link-up:1:3": {"READY", 500 * time.Millisecond, LinkUp, 1, 3, 0},
-		"3s:rate:1:0:200mbit":           {"", 3 * time.Second, SetRate, 1, 0, 200e6},
-		"3s:black-hole:2:1":             {"", 3 * time.Second, BlackHole, 2, 1, 0},
-		"after=X:0s:clear:1:0":          {"X", 0, Clear, 1, 0, 0},
+		"3s:kill:2":                     {"", 3 * time.Second, Kill, 2, 0, 0, ""},
+		"2s:link-down:1:0":              {"", 2 * time.Second, LinkDown, 1, 0, 0, ""},
+		"after=READY:500ms:link-up:1:3": {"READY", 500 * time.Millisecond, LinkUp, 1, 3, 0, ""},
+		"3s:rate:1:0:200mbit":           {"", 3 * time.Second, SetRate, 1, 0, 200e6, ""},
+		"3s:black-hole:2:1":             {"", 3 * time.Second, BlackHole, 2, 1, 0, ""},
+		"after=X:0s:clear:1:0":          {"X", 0, Clear, 1, 0, 0, ""},
+		"3s:loss:1:0:0.1%":              {"", 3 * time.Second, SetLoss, 1, 0, 0, "0.1%"},
+		"3s:delay:2:1:5ms/20ms":         {"", 3 * time.Second, SetDelay, 2, 1, 0, "5ms/20ms"},
+		"3s:flap:1:0:2s/500ms":          {"", 3 * time.Second, SetFlap, 1, 0, 0, "2s/500ms"},
 	} {
 		got, err := ParseFault(text)
 		if err != nil || got != want || got.String() != text {
@@ -42,6 +45,11 @@ func TestParseFault(t *testing.T) {
 		"3s:rate:1:0:5":      "80mbit",
 		"3s:rate:1:0:1kbit":  "rate is 1000 bit/s",
 		"3s:clear:1:0:1gbit": `"1gbit" is too much`,
+		"3s:loss:1:0":        "no loss such as 0.1%",
+		"3s:jitter:1:0":      "no jitter such as 5ms",
+		"3s:loss:1:0:101%":   "from 0% to 100%",
+		"3s:delay:1:0:-5ms":  "from 0s to 10s",
+		"3s:flap:1:0:2s/2s":  "out and in for 10ms or more",
 		"after=:3s:kill:1":   "after= has no text",
 		"after=READY":        "after= has no text",
 	} {

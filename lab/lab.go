@@ -236,7 +236,7 @@ func (l *Lab) connect() (ends [][]*os.File, err error) {
 	}()
 	for nic := range l.cfg.NICs {
 		if l.cfg.Hosts == 2 {
-			a, b, err := wire()
+			a, b, err := cable()
 			if err != nil {
 				return ends, err
 			}

@@ -40,7 +40,7 @@ func newMemoryFile() (*os.File, error) {
 
 // wire returns the ends of a stream. A pair of sockets and not a port: it has no name that
 // another lab could have too, and nobody else can connect to it.
-func wire() (a, b *os.File, err error) {
+func cable() (a, b *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, nil, os.NewSyscallError("socketpair", err)
@@ -51,7 +51,7 @@ func wire() (a, b *os.File, err error) {
 // channel is a wire with one end for this process. The other is to be inherited, and
 // closed here after that: only then does ours end when the heir does.
 func channel() (ours net.Conn, theirs *os.File, err error) {
-	a, b, err := wire()
+	a, b, err := cable()
 	if err != nil {
 		return nil, nil, err
 	}

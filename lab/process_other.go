@@ -13,5 +13,5 @@ var errLinux = errors.New("a lab needs Linux: its packages and its kernel are De
 
 func startTied(*exec.Cmd) (<-chan error, error) { return nil, errLinux }
 func newMemoryFile() (*os.File, error)          { return nil, errLinux }
-func wire() (a, b *os.File, err error)          { return nil, nil, errLinux }
+func cable() (a, b *os.File, err error)         { return nil, nil, errLinux }
 func channel() (net.Conn, *os.File, error)      { return nil, nil, errLinux }

@@ -9,12 +9,15 @@ import (
 	"kvferry/config"
 	"kvferry/lab"
 	"kvferry/lab/nics"
+	"kvferry/lab/wire"
 )
 
 // nicsFlags are the command line of kvlab nics.
 type nicsFlags struct {
 	cfg          nics.Config
 	rates, burst string
+	conditions   map[string]*string // by name
+	flap         string
 	faults       []string
 	quiet        bool
 }
@@ -51,6 +54,11 @@ so that the address dialled chooses the NIC. --shared-subnet puts them into one 
 adds a route for each source address; --no-routes leaves those out, and everything
 leaves by eth0, as it does on machines with two NICs in one network by default.
 
+Links are clean, and as short as a cable in a rack. --delay, --jitter, --loss, --reorder,
+--duplicate and --corrupt are what tc-netem(8) means by them, of each packet by itself, on
+the way between the hosts; --flap pulls cables. Each takes a value for all links or, with
+commas, one for each; and 5ms/20ms is 5 ms for what host 1 sends and 20 ms for host 2.
+
 A --fault is a time from when both hosts run COMMAND, and what happens then, to a
 link in both directions:
 
@@ -58,6 +66,10 @@ link in both directions:
   4s:link-up:1:0                  and plugged in again
   3s:rate:1:0:200mbit             link 0 has another rate from now on
   3s:black-hole:1:0               link 0 looks well and delivers nothing
+  3s:loss:1:0:0.1%                link 0 loses 1 packet in 1,000 from now on; delay, jitter,
+                                  reorder, duplicate and corrupt likewise
+  3s:delay:2:0:5ms/20ms           what host 2 sends by NIC 0 takes 5 ms, what it receives 20 ms
+  3s:flap:1:0:2s                  from now on the cable of NIC 0 is out for 200 ms every 2 s
   5s:clear:1:0                    link 0 is as it was at the start
   3s:kill:2                       host 2 loses power
   after=READY:1s:link-down:1:0    1 s after a command first printed a line with READY
@@ -74,6 +86,7 @@ kill -9 included, no process, interface or namespace is left.`,
     if [ $KVLAB_HOST = 2 ]; then exec bin/kvbench transfer $rails --server --once --listen $KVLAB_MGMT:18515; fi
     sleep 1; bin/kvbench transfer $rails $KVLAB_MGMT_PEER:18515 --op write --block 256k --batch 8 --duration 3s --out $KVLAB_OUT'
   kvlab nics --rates 1gbit --fault 500ms:link-down:1:0 --fault 1s:clear:1:0 --out results -- sh -c 'for i in 1 2 3 4 5 6; do cat /sys/class/net/eth0/carrier; sleep 0.25; done'
+  kvlab nics --rates 500mbit,500mbit --delay 10ms,40ms/20ms --loss 0.1%,0 -- sh -c 'if [ $KVLAB_HOST = 2 ]; then exec iperf3 -s -1; fi; sleep 1; iperf3 -c $KVLAB_PEER'
   kvlab nics --rates 1gbit,1gbit --shared-subnet --no-routes -- sh -c 'ip route get 10.77.0.102 from $KVLAB_ADDR_1'`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -93,6 +106,19 @@ kill -9 included, no process, interface or namespace is left.`,
 	fs.SortFlags = false
 	fs.SetInterspersed(false) // what follows COMMAND is its own
 	fs.StringVar(&f.rates, "rates", "", "a rate for each link, 1 to 8 of them: 2gbit,2gbit,500mbit")
+	f.conditions = make(map[string]*string)
+	for _, c := range []struct{ name, usage string }{
+		{"delay", "of every packet, one way: 5ms; 5ms/20ms for what host 1 and what host 2 sends; 5ms,5ms,20ms,5ms for each link"},
+		{"jitter", "so much more or less than --delay, of each packet by itself: packets overtake others; values as of --delay"},
+		{"loss", "share of packets that are lost: 0.1%, and for directions and links as of --delay"},
+		{"reorder", "share of packets that are not delayed, and so overtake those that are: 1%"},
+		{"duplicate", "share of packets that come twice: 1%"},
+		{"corrupt", "share of packets of which one bit is wrong: 1%"},
+	} {
+		f.conditions[c.name] = fs.String(c.name, "", c.usage)
+	}
+	fs.StringVar(&f.flap, "flap", "", "the cables are out for a tenth of each such time: 2s, or 2s/500ms for how long; for each link as of --delay")
+	fs.Uint64Var(&f.cfg.Seed, "seed", 0, "of the packets' luck")
 	fs.IntVar(&f.cfg.MTU, "mtu", 1500, "of each NIC")
 	fs.StringVar(&f.burst, "burst", "256kb", "what a NIC sends at once; from 128kb, segments of 64 KiB stay whole")
 	fs.DurationVar(&f.cfg.Latency, "latency", 50*time.Millisecond, "of a full queue in front of a link, which drops what comes then")
@@ -111,7 +137,7 @@ kill -9 included, no process, interface or namespace is left.`,
 
 // nicsNames are the flags that set the fields of a Config. A test holds every field to one.
 var nicsNames = map[string]string{
-	"Rates": "--rates", "MTU": "--mtu", "Burst": "--burst", "Latency": "--latency", "MPTCP": "--mptcp", "SharedSubnet": "--shared-subnet", "NoRoutes": "--no-routes",
+	"Rates": "--rates", "Conditions": "--delay and the other conditions", "Flaps": "--flap", "Seed": "--seed", "MTU": "--mtu", "Burst": "--burst", "Latency": "--latency", "MPTCP": "--mptcp", "SharedSubnet": "--shared-subnet", "NoRoutes": "--no-routes",
 	"Command": "COMMAND", "Env": "--env", "Until": "--until", "Timeout": "--timeout", "Faults": "--fault", "Out": "--out",
 }
 
@@ -128,6 +154,20 @@ func (f *nicsFlags) config(args []string) (nics.Config, error) {
 	if f.rates != "" {
 		cfg.Rates, err = nics.ParseRates(f.rates)
 		bad.Check("--rates", err)
+	}
+	for _, name := range wire.Names {
+		value := *f.conditions[name]
+		if value == "" || len(cfg.Rates) == 0 { // without rates there is another fault to name
+			continue
+		}
+		if cfg.Conditions == nil {
+			cfg.Conditions = make([]wire.Link, len(cfg.Rates))
+		}
+		bad.Check("--"+name, wire.ParseLinks(cfg.Conditions, name, value))
+	}
+	if f.flap != "" && len(cfg.Rates) > 0 {
+		cfg.Flaps, err = lab.ParseFlaps(f.flap, len(cfg.Rates))
+		bad.Check("--flap", err)
 	}
 	cfg.Burst, err = nics.ParseBurst(f.burst)
 	bad.Check("--burst", err)

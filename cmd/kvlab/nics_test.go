@@ -31,7 +31,14 @@ func TestNICsUsage(t *testing.T) {
 		{"nics --rates 1gbit --timeout 0s -- true", []string{"--timeout: 0s: "}},
 		{"nics --rates 1gbit --env KVLAB_HOST=1 -- true", []string{`--env: "KVLAB_HOST=1": the lab sets`}},
 		{"nics --rates 1gbit --fault 3s:link-down:1:1 -- true", []string{`--fault: "3s:link-down:1:1": NIC is 1: use 0 to 0`}},
-		{"nics --rates 1gbit --fault 3s:burn:1:0 -- true", []string{"--fault", "rate, black-hole or clear", "TIME:rate:HOST:NIC:RATE"}},
+		{"nics --rates 1gbit --fault 3s:burn:1:0 -- true", []string{"--fault", "duplicate or corrupt", "TIME:rate:HOST:NIC:RATE"}},
+		{"nics --rates 1gbit --delay 5 -- true", []string{`--delay: "5": write a time`}},
+		{"nics --rates 1gbit --loss 101% -- true", []string{"--loss", "0% to 100%"}},
+		{"nics --rates 1gbit --delay 1ms,2ms -- true", []string{"--delay", "2 values for 1 links"}},
+		{"nics --rates 1gbit --delay 1ms --jitter 2ms -- true", []string{"Jitter", "which is 1ms", "what host 1 sends"}},
+		{"nics --rates 1gbit --reorder 1% -- true", []string{"Reorder", "needs a delay"}},
+		{"nics --rates 1gbit --flap 1ms -- true", []string{"--flap", "2s/500ms"}},
+		{"nics --rates 1gbit --fault 3s:loss:1:0 -- true", []string{"--fault", "no loss such as 0.1%"}},
 		{"nics --rates 1gbit -- /no/such/program", []string{`COMMAND: "/no/such/program": it cannot be run`}},
 		{"roce --fault 3s:clear:1:0 -- true", []string{"--fault", "kill, link-down or link-up"}},
 	} {
@@ -49,7 +56,7 @@ func TestNICsUsage(t *testing.T) {
 
 func TestNICsHelpTeaches(t *testing.T) {
 	code, stdout, _ := kvlab(t.Context(), "nics", "--help")
-	for _, want := range []string{"Examples:", "--rates", "KVLAB_MGMT_PEER", "black-hole", "faults.jsonl", "Exit status", "kill -9"} {
+	for _, want := range []string{"Examples:", "--rates", "KVLAB_MGMT_PEER", "black-hole", "--loss", "netem", "faults.jsonl", "Exit status", "kill -9"} {
 		if code != 0 || !strings.Contains(stdout, want) {
 			t.Errorf("exit %d, help does not say %q:\n%s", code, want, stdout)
 		}

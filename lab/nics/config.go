@@ -6,12 +6,14 @@ import (
 	"io"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"kvferry/config"
 	"kvferry/lab"
+	"kvferry/lab/wire"
 )
 
 // Hosts is how many a lab has.
@@ -19,7 +21,7 @@ const Hosts = 2
 
 // Actions are the faults of this lab. A link is slow, cut or a black hole in both
 // directions, whichever of its two ends a fault names.
-var Actions = []lab.Action{lab.Kill, lab.LinkDown, lab.LinkUp, lab.SetRate, lab.BlackHole, lab.Clear}
+var Actions = append([]lab.Action{lab.Kill, lab.LinkDown, lab.LinkUp, lab.SetRate, lab.SetFlap, lab.BlackHole, lab.Clear}, lab.Conditions...)
 
 // Config describes a lab. The zero value of a field means its default.
 //
@@ -40,6 +42,12 @@ var Actions = []lab.Action{lab.Kill, lab.LinkDown, lab.LinkUp, lab.SetRate, lab.
 // network 10.77.k.0/24; see SharedSubnet for another plan.
 type Config struct {
 	Rates []int64 // bits a second of each link; at least one
+
+	// Conditions are what the links do to packets, one for each of Rates, or none: then all
+	// are clean. Seed is that of their luck.
+	Conditions []wire.Link
+	Seed       uint64
+	Flaps      []lab.Flap // of the links' cables, from when the commands are let off; one for each of Rates, or none
 
 	MTU     int           // bytes, of every NIC; default 1500
 	Burst   int           // bytes that a NIC sends at once; default 256 KiB; see the package on smaller ones
@@ -112,6 +120,15 @@ func (c Config) Validate() error {
 		}
 	}
 	config.Between(&bad, "MTU", c.MTU, minMTU, maxMTU)
+	if n := len(c.Conditions); n != 0 && n != len(c.Rates) {
+		bad.Add("Conditions", nil, "these are of %d links, and there are %d", n, len(c.Rates))
+	}
+	for i, l := range c.Conditions {
+		bad.Check(fmt.Sprintf("Conditions[%d]", i), l.Validate())
+	}
+	if n := len(c.Flaps); n != 0 && n != len(c.Rates) {
+		bad.Add("Flaps", nil, "these are of %d links, and there are %d", n, len(c.Rates))
+	}
 	// A bucket that does not hold a frame never sends it; 100 bytes are more than the
 	// headers below IP that a frame may have.
 	if low := max(minSize, c.MTU+100); c.Burst < low || c.Burst > maxSize {
@@ -151,6 +168,21 @@ func (c Config) Validate() error {
 		}
 	}
 	return bad.Err("lab/nics.Config")
+}
+
+// condition is what a link does to packets at the start.
+func (c Config) condition(nic int) wire.Link {
+	if len(c.Conditions) == 0 {
+		return wire.Link{}
+	}
+	return c.Conditions[nic]
+}
+
+// relayed says that a link is to be bad, now or later.
+func (c Config) relayed(nic int) bool {
+	return !c.condition(nic).Clean() || slices.ContainsFunc(c.Faults, func(f lab.Fault) bool {
+		return f.NIC == nic && slices.Contains(lab.Conditions, f.Action)
+	})
 }
 
 // ParseRates reads the rates of links, 2gbit,2gbit,500mbit.

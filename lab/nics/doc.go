@@ -26,6 +26,11 @@
 // GB instead of 0.8. The queue in front holds 50 ms, and drops what comes then, as
 // a switch port does.
 //
+// A link that is long or bad, Config.Conditions, has a relay in the wires instead of the filters,
+// see package wire. It is a thread of this process: the link's carrier, its black holes and its rate
+// are as before. Four links of 500 Mbit/s
+// with a delay take it half a CPU, most of which is the receiving hosts' own work.
+//
 // The link mgmt has no rate, and is for what must not disturb a measurement:
 // control planes, and the connections of a bench to its other side.
 //

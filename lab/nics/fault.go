@@ -38,8 +38,17 @@ func (l *Lab) inflict(f lab.Fault) error {
 		return l.net.changeRate(f.NIC, f.Rate)
 	case lab.BlackHole:
 		return l.net.blackHole(f.NIC)
-	default:
+	case lab.SetFlap:
+		flap, err := lab.ParseFlap(f.Value)
+		if err == nil {
+			l.flaps.start(f.NIC, flap, l.plug)
+		}
+		return err
+	case lab.Clear:
+		l.flaps.quiet(f.NIC)
 		return l.net.clear(f.NIC)
+	default:
+		return l.net.condition(f.NIC, f.Host, string(f.Action), f.Value)
 	}
 }
 
@@ -84,6 +93,12 @@ func (l *Lab) SetRate(nic int, rate int64) error {
 // BlackHole loses all that a link carries from now on. Its carrier stays.
 func (l *Lab) BlackHole(nic int) error {
 	return l.Inflict(lab.Fault{Action: lab.BlackHole, Host: 1, NIC: nic})
+}
+
+// Condition changes one of a link's, by its name: "loss", "0.1%". Two values with a slash
+// between are those of what host 1 sends and of what it receives.
+func (l *Lab) Condition(nic int, name, value string) error {
+	return l.Inflict(lab.Fault{Action: lab.Action(name), Host: 1, NIC: nic, Value: value})
 }
 
 // Clear makes a link what it was at the start: plugged in, whole and at its rate.

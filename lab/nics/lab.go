@@ -38,6 +38,7 @@ type Lab struct {
 	out     *lab.Printer
 	faults  *lab.Schedule
 	journal journal
+	flaps   flapping
 	started time.Time    // when the commands were let off; set before faults can happen
 	dead    atomic.Int32 // the host that was killed, from 1; 0: none
 
@@ -94,12 +95,18 @@ func Start(ctx context.Context, cfg Config) (*Lab, error) {
 		defer cancel()
 		var faults sync.WaitGroup
 		faultCtx, endFaults := context.WithCancel(ctx)
+		for nic, f := range cfg.Flaps {
+			if f != (lab.Flap{}) {
+				l.flaps.start(nic, f, l.plug)
+			}
+		}
 		faults.Go(func() {
 			l.faults.Run(faultCtx, func(f lab.Fault) { _ = l.Inflict(f) }, func(f lab.Fault) { l.out.Note("fault %s did not happen: the lab was over", f) })
 		})
 		l.err = l.follow(ctx)
 		l.result.Command = time.Since(l.started)
 		endFaults()
+		l.flaps.end()
 		faults.Wait() // a fault under way needs the links, and is to be in the journal
 		l.tally()
 		l.clear()
@@ -205,6 +212,19 @@ func (l *Lab) tally() {
 			sent = append(sent, fmt.Sprintf("%s %.1f MB", Name(nic), float64(t.SentBytes)/1e6))
 		}
 		l.out.Note("%s sent %s", hostname(host), strings.Join(sent, ", "))
+	}
+	for nic := range l.cfg.Rates {
+		conditions, lines, dropped, relayed := l.net.lines(nic)
+		if !relayed {
+			continue
+		}
+		for i, c := range lines {
+			l.out.Note("%s of %s, %v: %d packets, %d lost, %d reordered, %d duplicated, %d corrupted", Name(nic), hostname(i+1), conditions[i], c.Packets, c.Lost, c.Reordered, c.Duplicated, c.Corrupted)
+			dropped += c.Overflowed
+		}
+		if dropped > 0 {
+			l.out.Note("%s: DISTURBED: this machine was too busy, and %d frames more were lost", Name(nic), dropped)
+		}
 	}
 }
 

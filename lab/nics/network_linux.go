@@ -11,6 +11,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"kvferry/lab/wire"
 )
 
 // A network is two hosts and what joins them.
@@ -23,10 +25,14 @@ type network struct {
 	links []*link    // by NIC; the last is for management; none: the lab is over
 }
 
-// A link is a veth for each host, whose other ends are ports of the wires.
+// A link is a veth for each host, whose other ends are ports of the wires. What joins them
+// is a filter at each port, which costs next to nothing, or for a link that is to be bad a relay.
 type link struct {
 	nics, ports [Hosts]netlink.Link
-	holed       bool // the filters between the ports are gone
+	filtered    bool // the filters between the ports are there
+	holed       bool // a black hole
+	conditions  wire.Link
+	relay       *wire.Relay // nil: the filters
 }
 
 // newNetwork builds it. What was built is gone when it fails.
@@ -90,7 +96,7 @@ func (c Config) sysctls() []sysctl {
 // with them in the hosts, so that a NIC never has a name or an address outside. The link
 // is plugged in last: until then the hosts see no carrier.
 func (n *network) addLink(nic int, name string) error {
-	l := &link{holed: true}
+	l := &link{}
 	n.links = append(n.links, l)
 	for i := range n.hosts {
 		attrs := netlink.NewLinkAttrs()
@@ -111,7 +117,10 @@ func (n *network) addLink(nic int, name string) error {
 			return fmt.Errorf("clsact: %w", err)
 		}
 	}
-	if err := n.connect(l, true); err != nil {
+	if nic >= 0 {
+		l.conditions = n.cfg.condition(nic)
+	}
+	if err := n.join(l, nic >= 0 && n.cfg.relayed(nic)); err != nil {
 		return err
 	}
 	for i := range n.hosts {
@@ -174,10 +183,43 @@ func (c Config) bucket(nic netlink.Link, rate int64) *netlink.Tbf {
 	}
 }
 
-// connect adds or removes the filters that move what comes in at one port out of
+// join has the ports joined as the link's conditions ask for: by a relay, or by filters. A
+// relay that is there stays, so that a change loses nothing.
+func (n *network) join(l *link, relayed bool) error {
+	switch {
+	case l.relay != nil:
+		l.relay.Change(l.conditions)
+		return nil
+	case !relayed && l.conditions.Clean():
+		return n.filter(l, !l.holed)
+	}
+	if err := n.filter(l, false); err != nil {
+		return err
+	}
+	var ports [2]int
+	for i, port := range l.ports {
+		ports[i] = port.Attrs().Index
+	}
+	return n.wires.do(func() (err error) {
+		l.relay, err = wire.NewRelay(ports, l.conditions, n.cfg.Seed+uint64(ports[0]))
+		return err
+	})
+}
+
+// hole has a link lose all that comes, or not any more.
+func (n *network) hole(l *link, on bool) error {
+	l.holed = on
+	if l.relay != nil {
+		l.relay.Hole(on)
+		return nil
+	}
+	return n.filter(l, !on)
+}
+
+// filter adds or removes the filters that move what comes in at one port out of
 // the other. Without them a frame for another's address ends in the wires' stack.
-func (n *network) connect(l *link, on bool) error {
-	if on != l.holed {
+func (n *network) filter(l *link, on bool) error {
+	if on == l.filtered {
 		return nil
 	}
 	for i, port := range l.ports {
@@ -195,7 +237,7 @@ func (n *network) connect(l *link, on bool) error {
 			return fmt.Errorf("%s the filter of a wire (cls_u32, act_mirred): %w", verb, err)
 		}
 	}
-	l.holed = !on
+	l.filtered = on
 	return nil
 }
 
@@ -209,6 +251,9 @@ func (n *network) plug(l *link, on bool) error {
 		if err := change(port); err != nil {
 			return err
 		}
+	}
+	if !on && l.relay != nil {
+		l.relay.Cut()
 	}
 	return nil
 }
@@ -247,14 +292,29 @@ func (n *network) changeRate(nic int, rate int64) error {
 }
 
 func (n *network) blackHole(nic int) error {
-	return n.change(nic, func(l *link) error { return n.connect(l, false) })
+	return n.change(nic, func(l *link) error { return n.hole(l, true) })
+}
+
+// condition has a condition of a link be another from now on, host's direction first.
+func (n *network) condition(nic, host int, name, value string) error {
+	return n.change(nic, func(l *link) error {
+		next := l.conditions
+		if err := next.Set(name, value, host-1); err != nil {
+			return err
+		}
+		if err := next.Validate(); err != nil {
+			return err
+		}
+		l.conditions = next
+		return n.join(l, true)
+	})
 }
 
 // silence makes black holes of all links, the management's too.
 func (n *network) silence() error {
 	return n.change(0, func(*link) error {
 		for _, l := range n.links {
-			if err := n.connect(l, false); err != nil {
+			if err := n.hole(l, true); err != nil {
 				return err
 			}
 		}
@@ -269,7 +329,11 @@ func (n *network) clear(nic int) error {
 		if err := n.setRate(l, n.cfg.Rates[nic]); err != nil {
 			return err
 		}
-		if err := n.connect(l, true); err != nil {
+		l.conditions = n.cfg.condition(nic)
+		if err := n.join(l, l.relay != nil); err != nil {
+			return err
+		}
+		if err := n.hole(l, false); err != nil {
 			return err
 		}
 		return n.plug(l, true)
@@ -292,6 +356,18 @@ func (n *network) traffic(host, nic int) (t Traffic, err error) {
 		return nil
 	})
 	return t, err
+}
+
+// lines is what a link has done to packets; false if it was always clean.
+func (n *network) lines(nic int) (conditions wire.Link, lines [Hosts]wire.Counts, dropped int64, relayed bool) {
+	_ = n.change(nic, func(l *link) error {
+		if relayed = l.relay != nil; relayed {
+			conditions = l.conditions
+			lines, dropped = l.relay.Counts()
+		}
+		return nil
+	})
+	return conditions, lines, dropped, relayed
 }
 
 // do runs fn in a host. The lab may end meanwhile; the thread stays there.
@@ -328,6 +404,9 @@ func (n *network) close() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, l := range n.links {
+		if l.relay != nil {
+			l.relay.Close()
+		}
 		for _, port := range l.ports {
 			if port != nil {
 				_ = n.wires.LinkDel(port) // and with it its end at the host

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"kvferry/lab"
+	"kvferry/lab/wire"
 )
 
 var errLinux = errors.New("a lab needs Linux: it is made of network namespaces")
@@ -26,9 +27,13 @@ func (*network) blackHole(int) error                                   { return 
 func (*network) silence() error                                        { return errLinux }
 func (*network) clear(int) error                                       { return errLinux }
 func (*network) traffic(int, int) (Traffic, error)                     { return Traffic{}, errLinux }
-func (*network) do(int, func() error) error                            { return errLinux }
-func (*network) exec(int, *exec.Cmd) (<-chan error, error)             { return nil, errLinux }
-func (*network) close()                                                {}
+func (*network) condition(int, int, string, string) error              { return errLinux }
+func (*network) lines(int) (c wire.Link, lines [Hosts]wire.Counts, dropped int64, relayed bool) {
+	return c, lines, 0, false
+}
+func (*network) do(int, func() error) error                { return errLinux }
+func (*network) exec(int, *exec.Cmd) (<-chan error, error) { return nil, errLinux }
+func (*network) close()                                    {}
 
 type host struct {
 	number      int
