@@ -37,6 +37,7 @@ type answer struct {
 
 	now      float64 // when what is being read was read
 	done     bool    // [DONE] was seen
+	onDone   func()  // is told of it
 	ends     int     // how many finish reasons were seen
 	finished bool    // of every choice
 	stopped  bool    // the model ended one by itself
@@ -93,6 +94,9 @@ func (a *answer) event(data []byte) error {
 	r.LastLine = a.now
 	if string(data) == "[DONE]" {
 		a.done = true
+		if a.onDone != nil {
+			a.onDone()
+		}
 		return nil
 	}
 	if text, fits := a.like.text(data); fits {
@@ -120,7 +124,7 @@ func (a *answer) event(data []byte) error {
 		a.like.keep(data, text)
 	}
 	if why := c.fault(); why != "" {
-		return faulty(FaultServer, fmt.Errorf("server: %s", why))
+		return faulty(FaultServer, fmt.Errorf("server: %s", said(why)))
 	}
 	return nil
 }
@@ -231,6 +235,9 @@ func (a *answer) end(broken error) error {
 	var fault *faultError
 	switch {
 	case a.done: // whatever came after that
+		if errors.Is(broken, errAfterDone) {
+			r.note(NoteOpen)
+		}
 		if errors.As(broken, &fault) && fault.kind == FaultGarbage {
 			return broken
 		}
@@ -245,6 +252,10 @@ func (a *answer) end(broken error) error {
 		if err := a.whole(); err != nil {
 			return err
 		}
+	}
+	if u := r.Usage; u != nil && !u.possible() {
+		r.Usage, r.ChunkTokens = nil, nil
+		return faulty(FaultGarbage, fmt.Errorf("usage: %d prompt tokens, %d of the answer: nobody has counted that", u.PromptTokens, u.CompletionTokens))
 	}
 	if len(r.ChunkTokens) != len(r.TokenTimes) {
 		r.ChunkTokens = nil // some chunks came without the server's account
@@ -331,7 +342,7 @@ func statusError(status int, location string, text []byte) *StatusError {
 			}
 		}
 	}
-	return &StatusError{Code: status, Message: message, Location: location}
+	return &StatusError{Code: status, Message: said(message), Location: location}
 }
 
 // elsewhere is where a 3xx sends us, as it says; "" of other answers.

@@ -36,6 +36,10 @@ func (c *Client) complete(ctx context.Context, e *encoder, start time.Duration, 
 		record: r, kind: c.backend.kind, start: start, mayStop: s.MayStop || !e.accepts.IgnoreEOS,
 		keepText: c.cfg.KeepText || s.Continued || c.cfg.Tokenizer != nil && (c.cfg.Retokenize || !e.accepts.Usage), keepIDs: s.Continued,
 	}
+	ctx, cut := context.WithCancelCause(ctx)
+	defer cut(nil)
+	var patience *time.Timer
+	a.onDone = func() { patience = time.AfterFunc(afterDone, func() { cut(errAfterDone) }) }
 	t := c.targets[0]
 	if n := len(c.targets); n > 1 {
 		i := s.Index % n
@@ -49,6 +53,9 @@ func (c *Client) complete(ctx context.Context, e *encoder, start time.Duration, 
 		r.Worker = t.base
 	}
 	err := a.end(because(ctx, c.exchange(ctx, t, start, r, s.Routing, body, a)))
+	if patience != nil {
+		patience.Stop()
+	}
 	r.Finish = figure.Seconds(c.clock.Now() - start)
 	c.count(e, r, &s.Request, a)
 	return dispatch.Answer{Tokens: a.ids, Text: string(a.text)}, err
@@ -128,6 +135,8 @@ func because(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		if cause := context.Cause(ctx); errors.Is(cause, errTimeout) {
 			return faulty(FaultTimeout, cause)
+		} else if errors.Is(cause, errAfterDone) {
+			return cause
 		}
 		return errInterrupted
 	case errors.Is(err, wire.ErrConnect) || errors.As(err, &dial) && dial.Op == "dial":

@@ -3,6 +3,9 @@ package client
 import (
 	"errors"
 	"net/http"
+	"strings"
+	"time"
+	"unicode"
 )
 
 // Values of Record.Fault: what kind of failure it was.
@@ -24,15 +27,42 @@ const (
 
 // Values of Record.Notes: what is unusual in a request that did not fail.
 const (
-	NoteStopped     = "stopped early"            // fewer tokens than asked for: the model ended
-	NoteLong        = "longer than asked for"    // the server counted more tokens, or answered several times (n)
-	NoteNotStreamed = "did not stream"           // one chunk, or one read, brought all of four tokens or more
-	NoteChunks      = "several tokens in chunks" // so gaps between chunks are not inter-token latencies
-	NoteNoDone      = "no [DONE]"                // but a finish reason
+	NoteStopped     = "stopped early"                       // fewer tokens than asked for: the model ended
+	NoteLong        = "longer than asked for"               // the server counted more tokens, or answered several times (n)
+	NoteNotStreamed = "did not stream"                      // one chunk, or one read, brought all of four tokens or more
+	NoteChunks      = "several tokens in chunks"            // so gaps between chunks are not inter-token latencies
+	NoteNoDone      = "no [DONE]"                           // but a finish reason
+	NoteOpen        = "the answer did not end after [DONE]" // within afterDone, and was ended
 	NoteHalfRune    = "chunk ends inside a UTF-8 rune"
 	NoteHalfEnd     = "text ends inside a UTF-8 rune"
 	NoteNoAnswer    = "conversation without an answer" // the answer before is not in the prompt: nobody knew it
 )
+
+// afterDone is how long an answer may take to end once its last event is there: in the same
+// packet, most of them.
+const afterDone = time.Second
+
+// said is a text of the server's for a terminal, a table and a log: one line without control
+// characters, which might be orders to the terminal, and not all of a page.
+func said(text string) string {
+	const most = 500 // characters
+	n := 0
+	var b strings.Builder
+	for _, word := range strings.FieldsFunc(text, func(c rune) bool { return unicode.IsSpace(c) || unicode.IsControl(c) }) {
+		if n > 0 {
+			b.WriteByte(' ')
+		}
+		for _, c := range word {
+			if n++; n > most {
+				b.WriteString(" ...")
+				return b.String()
+			}
+			b.WriteRune(c) // bytes that are no UTF-8 are U+FFFD
+		}
+		n++
+	}
+	return b.String()
+}
 
 // A faultError is a failure with its kind.
 type faultError struct {
@@ -47,6 +77,7 @@ func (e *faultError) Unwrap() error { return e.err }
 func faulty(kind string, err error) error { return &faultError{kind, err} }
 
 var (
+	errAfterDone = errors.New("it did not end after [DONE]")
 	errNoChunk   = errors.New("never received a valid chunk to calculate TTFT")
 	errTruncated = errors.New("stream ended without [DONE]")
 	errNoUsage   = errors.New("no usage in the stream, so the number of tokens is unknown")

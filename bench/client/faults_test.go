@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"kvferry/bench/client/clienttest"
 	"kvferry/kvcache"
@@ -64,7 +65,17 @@ var wrongs = []wrong{
 	{name: "connection aborted", serve: dies(token, token), fault: FaultTruncated, says: []string{"without [DONE]", "after 2 chunks", "EOF"}},
 	{name: "connection aborted after its end", serve: dies(token, token, token, token, token, last, six, doneAt), vllm: true, sglang: true},
 	{name: "dies before its answer", serve: dies(), fault: FaultEmpty},
+	{name: "open after [DONE]", serve: func(w http.ResponseWriter) {
+		says(token, token, token, token, token, last, six, doneAt)(w)
+		for range 3 * int(afterDone/(100*time.Millisecond)) { // until the client is gone, or not
+			<-time.NewTimer(100 * time.Millisecond).C
+			fmt.Fprint(w, "\n")
+			w.(http.Flusher).Flush()
+		}
+	}, notes: []string{NoteOpen}, vllm: true, sglang: true},
 	{name: "no [DONE]", serve: says(token, token, token, token, token, last, six), notes: []string{NoteNoDone}, vllm: true, sglang: true},
+	{name: "more tokens than there are", serve: says(token, token, token, token, token, last, "data: {\"choices\":[],\"usage\":{\"completion_tokens\":4611686018427387904}}\n\n", doneAt), fault: FaultGarbage, says: []string{"usage:", "4611686018427387904"}},
+	{name: "fewer than none", serve: says(token, token, token, token, token, last, "data: {\"choices\":[],\"usage\":{\"completion_tokens\":-6}}\n\n", doneAt), fault: FaultGarbage, says: []string{"usage:", "-6 of the answer"}},
 	{name: "short output", serve: says(token, token, token, token, last, five, doneAt), fault: FaultShort, says: []string{"short output: 5 tokens, want 6"}, vllm: true, sglang: true},
 	{name: "stopped early", serve: says(token, token, token, token, stop, five, doneAt), notes: []string{NoteStopped}, vllm: true, sglang: true},
 	{name: "too long", serve: says(token, "data: {\"choices\":[],\"usage\":{\"completion_tokens\":7}}\n\n", doneAt), notes: []string{NoteLong}, vllm: true, sglang: true},
@@ -103,6 +114,9 @@ var wrongs = []wrong{
 	{name: "an error of FastAPI", serve: func(w http.ResponseWriter) {
 		http.Error(w, `{"detail":[{"loc":["body"],"msg":"field required"}]}`, http.StatusUnprocessableEntity)
 	}, fault: FaultStatus, says: []string{"HTTP 422", "field required"}},
+	{name: "orders to a terminal", serve: func(w http.ResponseWriter) {
+		http.Error(w, "\x1b[31mno\n\r\u009b2J room"+strings.Repeat(" and so on", 10_000), http.StatusBadGateway)
+	}, fault: FaultStatus, says: []string{"HTTP 502 Bad Gateway: [31mno 2J room and so on and", " ..."}},
 	{name: "a plain error", serve: func(w http.ResponseWriter) { http.Error(w, "upstream died", http.StatusBadGateway) }, fault: FaultStatus, says: []string{"HTTP 502", "upstream died"}},
 	{name: "another place", serve: func(w http.ResponseWriter) {
 		w.Header().Set("Location", "http://127.0.0.1:1/")
@@ -167,6 +181,9 @@ func checkWrong(t *testing.T, c wrong, r Record) {
 	}
 	if !slices.Contains(c.notes, NoteNotStreamed) { // what is written fast may be read at once
 		r.Notes = slices.DeleteFunc(r.Notes, func(n string) bool { return n == NoteNotStreamed })
+	}
+	if len(r.Error) > 2000 || strings.ContainsFunc(r.Error, unicode.IsControl) {
+		t.Errorf("an error of %d bytes, or with control characters: %.200q", len(r.Error), r.Error)
 	}
 	for _, part := range c.says {
 		if !strings.Contains(r.Error, part) {

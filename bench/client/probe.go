@@ -195,6 +195,9 @@ func (p *prober) try(ctx context.Context, a Accepts) (r *Record, err error) {
 	if err == nil {
 		err = fatal
 	}
+	if cause := context.Cause(ctx); errors.Is(err, errInterrupted) && !errors.Is(cause, context.Canceled) {
+		err = cause // nobody interrupts: it has not answered in time
+	}
 	if fault := (*faultError)(nil); errors.As(err, &fault) && fault.kind == FaultShort {
 		err = nil // it will say so of every request
 	}

@@ -163,6 +163,20 @@ type Usage struct {
 	CachedTokens int `json:"cached_tokens,omitempty"`
 }
 
+// mostTokens is more than any model takes or gives in a request, by a factor of a hundred. Sums
+// of what is below it do not overflow.
+const mostTokens = 1e9
+
+// possible reports whether somebody may have counted that.
+func (u *Usage) possible() bool {
+	for _, n := range []int{u.PromptTokens, u.CompletionTokens, u.CachedTokens} {
+		if n < 0 || n > mostTokens {
+			return false
+		}
+	}
+	return true
+}
+
 // Breakdown is where a request's time went, as kvferry's proxy says on request
 // in the usage chunk. Times are microseconds; parts that do not apply are 0.
 type Breakdown struct {

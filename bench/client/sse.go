@@ -22,6 +22,7 @@ type eventParser struct {
 	data    []byte // the data lines of an unfinished event
 	hasData bool
 	skipLF  bool // the last byte was CR, so a LF belongs to it
+	begun   bool // a line has ended: a byte order mark stands before the first only
 	stray   bool // a line that is no field at all: not a stream of events
 }
 
@@ -78,6 +79,10 @@ func lineEnd(p []byte) int {
 }
 
 func (e *eventParser) endLine(line []byte, event func(data []byte) error) error {
+	if !e.begun {
+		e.begun = true
+		line = bytes.TrimPrefix(line, []byte("\ufeff"))
+	}
 	if len(line) == 0 {
 		if !e.hasData {
 			return nil

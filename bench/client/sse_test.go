@@ -29,6 +29,7 @@ func TestEventParser(t *testing.T) {
 		want         []string
 	}{
 		{"vLLM", "data: {\"a\":1}\n\ndata: [DONE]\n\n", []string{`{"a":1}`, "[DONE]"}},
+		{"a byte order mark", "\ufeffdata: a\n\n\ufeffdata: b\n\n", []string{"a"}},
 		{"CRLF and CR", "data: a\r\n\r\ndata: b\r\rdata: c\n\n", []string{"a", "b", "c"}},
 		{"comments and other fields", ": ping\n\nevent: x\nid: 3\ndata: a\nretry: 1\n\n", []string{"a"}},
 		{"several data lines", "data: a\ndata: b\n\n", []string{"a\nb"}},

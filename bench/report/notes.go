@@ -140,8 +140,8 @@ func (r *Run) streamNotes(m *Metrics, note func(string, ...any)) {
 		tokens := rec.Output()
 		if tokens > 1 {
 			long++
-			if len(rec.TokenTimes)-len(rec.NoText) <= 1 {
-				whole++
+			if n := len(rec.TokenTimes); n-len(rec.NoText) <= 1 && (n == 0 || rec.TokenTimes[n-1]-rec.TokenTimes[0] < rec.E2EL()/2) {
+				whole++ // else what came had no text: calls of tools
 			}
 		}
 		if tokens < rec.Wanted() {
@@ -156,7 +156,7 @@ func (r *Run) streamNotes(m *Metrics, note func(string, ...any)) {
 	case m.Chunks > 0 && r.severalTokens():
 		note("chunks carry several tokens, %.2f on average: ITL is the gap between chunks; ITL per token is that gap shared among the tokens that the chunk brought", float64(m.GeneratedTokens)/float64(m.Chunks))
 	}
-	for _, what := range []string{client.NoteNoDone, client.NoteHalfRune, client.NoteHalfEnd} {
+	for _, what := range []string{client.NoteNoDone, client.NoteOpen, client.NoteHalfRune, client.NoteHalfEnd} {
 		if n := m.Metrics.Notes[what]; n > 0 {
 			note("%d requests: %s", n, what)
 		}

@@ -174,6 +174,20 @@ func TestNotes(t *testing.T) {
 	}
 }
 
+// TestToolCalls: an answer whose chunks have no text, as a call of a tool, did stream.
+func TestToolCalls(t *testing.T) {
+	r := plain()
+	for i := range r.Records {
+		for k := range r.Records[i].TokenTimes {
+			r.Records[i].NoText = append(r.Records[i].NoText, k)
+		}
+	}
+	var b strings.Builder
+	if err := New(r).WriteNotes(&b); err != nil || strings.Contains(b.String(), "did not stream") || strings.Contains(b.String(), "one piece") {
+		t.Errorf("%v in\n%s", err, &b)
+	}
+}
+
 // TestPeaks: one request that ends as the next begins is not at once with it, for us; both
 // tools count the second in which it happens for both.
 func TestPeaks(t *testing.T) {

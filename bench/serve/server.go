@@ -75,7 +75,12 @@ func (s *server) Open(ctx context.Context) (f Facts, err error) {
 	case err != nil:
 		return Facts{}, fmt.Errorf("%w: is that where it listens (--base-url)?", err)
 	}
-	accepts, err := s.client.Probe(ctx, s.model, s.how.Needs)
+	probe, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("it did not answer a first request within %v (--ready-check-timeout-sec)", patience))
+	accepts, err := s.client.Probe(probe, s.model, s.how.Needs)
+	if cause := context.Cause(probe); err != nil && cause != nil && ctx.Err() == nil && !errors.Is(err, cause) {
+		err = fmt.Errorf("%w: %w", cause, err)
+	}
+	cancel()
 	if err != nil {
 		return Facts{}, err
 	}

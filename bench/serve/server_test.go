@@ -1,0 +1,35 @@
+package serve
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"kvferry/bench/client"
+)
+
+// TestProbeEnds: a server that is healthy, and refuses or never answers the first request, is not
+// asked for ever.
+func TestProbeEnds(t *testing.T) {
+	for want, behave := range map[string]http.HandlerFunc{
+		"HTTP 429 Too Many Requests: later": func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "later", http.StatusTooManyRequests) },
+		"(--ready-check-timeout-sec)":       func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body); <-r.Context().Done() },
+	} {
+		mux := http.NewServeMux()
+		mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"data":[{"id":"m"}]}`) })
+		mux.HandleFunc("POST /v1/completions", behave)
+		f := httptest.NewServer(mux)
+		target := Server(Asking{Config: client.Config{URL: f.URL}, Ready: 200 * time.Millisecond})
+		_, err := target.Open(t.Context())
+		if err == nil || !strings.Contains(err.Error(), "it did not answer a first request within 200ms") || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "interrupted") {
+			t.Errorf("%v, want %q", err, want)
+		}
+		target.Close()
+		f.CloseClientConnections()
+		f.Close()
+	}
+}
