@@ -22,6 +22,7 @@ type Folder struct {
 
 	mu      sync.Mutex
 	records *os.File // nil if they cannot be written (any more)
+	kept    bool     // something was written or saved, or tried to
 	err     error    // the first; an OutputError
 }
 
@@ -76,6 +77,7 @@ func (f *Folder) Write(lines []byte) (int, error) {
 	if f.records == nil {
 		return len(lines), nil
 	}
+	f.kept = true
 	if _, err := f.records.Write(lines); err != nil {
 		// The last line may be half a record: nothing may come after it.
 		f.fail(&OutputError{Err: errors.Join(err, f.records.Close())})
@@ -89,6 +91,7 @@ func (f *Folder) Write(lines []byte) (int, error) {
 func (f *Folder) Save(files ...File) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.kept = true
 	if f.records != nil {
 		if err := f.records.Sync(); err != nil {
 			f.fail(&OutputError{Err: err})
@@ -97,12 +100,17 @@ func (f *Folder) Save(files ...File) {
 	f.fail(WriteFiles(f.dir, files...))
 }
 
-// Close ends the records, and returns the first error that there was.
+// Close ends the records, and returns the first error that there was. Of a run that had no result
+// the empty file of records is removed: it would keep the next run out of the folder ([CheckNew]).
 func (f *Folder) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.records != nil {
-		if err := f.records.Close(); err != nil {
+		err := f.records.Close()
+		if !f.kept {
+			err = errors.Join(err, os.Remove(f.records.Name()))
+		}
+		if err != nil {
 			f.fail(&OutputError{Err: err})
 		}
 		f.records = nil

@@ -1,11 +1,14 @@
 package main
 
 import (
+	"context"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"kvferry/bench/nullserver"
 	"kvferry/command"
 )
 
@@ -48,6 +51,45 @@ func TestOutHasResults(t *testing.T) {
 		if code, _, stderr := kvbench(t.Context(), "matrix", pairs, "--out", filepath.Join(dir, "matrix")); code != 0 {
 			t.Errorf("exit %d: %s", code, stderr)
 		}
+	}
+}
+
+// TestOutAfterFailedStart: a run that failed before it measured anything leaves no results, so that
+// the corrected line may have the same folder.
+func TestOutAfterFailedStart(t *testing.T) {
+	null := served(t, nullserver.Config{Key: "k"})
+	noModel, _ := before(t, null, map[string]http.HandlerFunc{"/v1/completions": http.NotFound})
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	starting, _ := before(t, null, map[string]http.HandlerFunc{"/health": func(w http.ResponseWriter, _ *http.Request) {
+		interrupt()
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}})
+	out := filepath.Join(t.TempDir(), "out")
+	serve := func(ctx context.Context, args string) (int, string) {
+		code, _, stderr := kvbench(ctx, strings.Fields("serve --num-prompts 2 --random-input-len 8 --random-output-len 4 --out "+out+" "+args)...)
+		return code, stderr
+	}
+	for _, c := range []struct {
+		ctx  context.Context
+		args string
+		code int
+	}{
+		{t.Context(), "--api-key wrong --base-url " + null, command.ExitFailed},
+		{t.Context(), "--api-key k --base-url " + noModel, command.ExitFailed},
+		{t.Context(), "--api-key k --base-url http://127.0.0.1:1 --ready-check-timeout-sec 0", command.ExitFailed},
+		{t.Context(), "--api-key k --flush-cache --base-url " + null, command.ExitFailed},
+		{ctx, "--api-key k --base-url " + starting, command.ExitInterrupted},
+	} {
+		if code, stderr := serve(c.ctx, c.args); code != c.code {
+			t.Errorf("%s: exit %d, want %d: %s", c.args, code, c.code, stderr)
+		}
+		if files := listed(t, out); files != "" {
+			t.Fatalf("%s: it left %s", c.args, files)
+		}
+	}
+	if code, stderr := serve(t.Context(), "--api-key k --base-url "+null); code != 0 {
+		t.Errorf("exit %d: %s", code, stderr)
 	}
 }
 
