@@ -55,6 +55,9 @@ or results could not be written; 2 bad flags; 130 interrupted.`,
 				return err
 			}
 			cfg.Stdout, cfg.Progress, cfg.Terminal = cmd.OutOrStdout(), cmd.ErrOrStderr(), terminal && !f.quiet
+			if f.clock != "virtual" && !f.server.named(cmd.Flags().Changed) {
+				cmd.PrintErrln("no server is named: a cluster of kvferry's own is started on this machine, its GPUs modelled (--base-url, or --host and --port, for a server that runs)")
+			}
 			if f.own.less != "" {
 				cmd.PrintErrln(f.own.less)
 			}

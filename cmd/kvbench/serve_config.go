@@ -144,10 +144,14 @@ func resolved(fs *pflag.FlagSet) map[string]string {
 	return out
 }
 
+// serversOnly are flags that a cluster of kvbench's own has no use for: it wants no key, has one
+// model, and answers at the backend's path.
+var serversOnly = []string{"model", "endpoint", "api-key", "header", "ca-cert", "insecure"}
+
 // target settles who is asked.
 func (f *serveFlags) target(cfg *serve.Config, fs *pflag.FlagSet, bad *config.Faults) {
 	changed := fs.Changed
-	asked := changed("base-url") || changed("host") || changed("port") || changed("worker-urls")
+	asked := f.server.named(changed)
 	c := f.server.config(asked, changed, bad)
 	c.Tokenizer = f.load.spec.Tokenizer
 	sglang := func(res serve.Result) bool { return res.Layout == serve.LayoutSGLang }
@@ -185,6 +189,11 @@ func (f *serveFlags) target(cfg *serve.Config, fs *pflag.FlagSet, bad *config.Fa
 		}
 		cfg.Targets = []serve.Target{serve.Server(how)}
 		return
+	}
+	for _, flag := range serversOnly {
+		if changed(flag) {
+			bad.Check("--"+flag, errors.New("it is for a server that runs: name that with --base-url, or leave this out, a cluster of kvbench's own needs none"))
+		}
 	}
 	if len(*bad) == 0 {
 		at := c
@@ -243,6 +252,11 @@ func (f *serveFlags) target(cfg *serve.Config, fs *pflag.FlagSet, bad *config.Fa
 	default:
 		bad.Add("--clock", f.clock, "use real, virtual or both")
 	}
+}
+
+// named reports whether a server is: one that runs. Without, kvbench starts or models a cluster.
+func (f *serverFlags) named(changed func(string) bool) bool {
+	return slices.ContainsFunc([]string{"base-url", "host", "port", "worker-urls"}, changed)
 }
 
 // config is the client of the server; URL is empty for a cluster that is yet to be started.

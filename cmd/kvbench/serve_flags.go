@@ -50,8 +50,8 @@ type serverFlags struct {
 
 func (f *serverFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.baseURL, "base-url", "", "of the server, with or without /v1: http://127.0.0.1:8000")
-	fs.StringVar(&f.host, "host", "127.0.0.1", "of the server, instead of --base-url")
-	fs.IntVar(&f.port, "port", 0, "of the server, instead of --base-url (default the backend's: 8000, 30000 for sglang)")
+	fs.StringVar(&f.host, "host", "127.0.0.1", "of the server, instead of --base-url; giving this or --port names one")
+	fs.IntVar(&f.port, "port", 0, "of the server, instead of --base-url; giving this or --host names one (default beside --host the backend's: 8000, 30000 for sglang)")
 	fs.StringArrayVar(&f.client.URLs, "worker-urls", nil, "several servers, instead of --base-url; requests take turns, or as the load says")
 	fs.StringVar(&f.client.Backend, "backend", "openai", "which API: "+config.Or(client.BackendNames()))
 	fs.StringVar(&f.client.Endpoint, "endpoint", "", "path of the API (default the backend's: /v1/completions ...)")

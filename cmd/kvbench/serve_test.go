@@ -134,7 +134,7 @@ func TestServePublished(t *testing.T) {
 // same command line.
 func TestServeOwn(t *testing.T) {
 	t.Parallel()
-	rows, stdout, _ := rowsOf(t, 0, strings.Fields("--clock both --profile zero --kv-warm-mib 0 --link 10gbit --num-prompts 8 --request-rate 20 --random-input-len 64 --random-output-len 4")...)
+	rows, stdout, stderr := rowsOf(t, 0, strings.Fields("--clock both --profile zero --kv-warm-mib 0 --link 10gbit --num-prompts 8 --request-rate 20 --random-input-len 64 --random-output-len 4")...)
 	if len(rows) != 2 || rows[0].Clock != "real" || rows[1].Clock != "virtual" {
 		t.Fatalf("%+v", rows)
 	}
@@ -145,6 +145,9 @@ func TestServeOwn(t *testing.T) {
 	}
 	if rows[0].Metrics["kv_bytes"] != rows[1].Metrics["kv_bytes"] {
 		t.Errorf("%v bytes of KV measured, %v modelled", rows[0].Metrics["kv_bytes"], rows[1].Metrics["kv_bytes"])
+	}
+	if strings.Count(stderr, "no server is named: a cluster of kvferry's own is started") != 1 {
+		t.Errorf("that a cluster was started is not said, or not once:\n%s", stderr)
 	}
 	if !strings.Contains(stdout, "Side by side") {
 		t.Errorf("not side by side:\n%s", stdout)
@@ -171,7 +174,13 @@ func TestServeRefuses(t *testing.T) {
 		{"--find-rate speed --goodput ttft:1", "--find-rate"},
 		{"--percentile-metrics tps", "--percentile-metrics"},
 		{"--metric-percentiles 200", "--metric-percentiles"},
-		{"--header novalue", "--header"},
+		{"--base-url http://x --header novalue", "--header"},
+		{"--api-key k", "--api-key: it is for a server that runs: name that with --base-url"},
+		{"--header A=1", "--header: it is for a server that runs"},
+		{"--ca-cert /x", "--ca-cert: it is for a server that runs"},
+		{"--insecure", "--insecure: it is for a server that runs"},
+		{"--endpoint /v1/completions", "--endpoint: it is for a server that runs"},
+		{"--clock both --model Qwen/Qwen3-8B", "--model: it is for a server that runs"},
 		{"--extra-body [1]", "--extra-body"},
 		{"--tokenizer /nowhere", "--tokenizer"},
 		{"--lora-name a --lora-modules b", "--lora-name"},
