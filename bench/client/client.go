@@ -112,13 +112,14 @@ var ownHeaders = []string{"Host", "Content-Length", "Transfer-Encoding", "Connec
 // its fields.
 func (cfg Config) Validate() error {
 	var faults config.Faults
+	urls := "URLs"
 	if len(cfg.URLs) == 0 {
-		cfg.URLs = []string{cfg.URL}
+		urls, cfg.URLs = "URL", []string{cfg.URL}
 	}
 	b, err := ParseBackend(cfg.Backend)
 	faults.Check("Backend", err)
 	_, err = cfg.targets(b)
-	faults.Check("URL", err)
+	faults.Check(urls, err)
 	_, err = cfg.tls()
 	faults.Check("CAFile", err)
 	for name, values := range cfg.Header {

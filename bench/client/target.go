@@ -40,6 +40,11 @@ func (cfg *Config) targets(b Backend) ([]*target, error) {
 		if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 			return nil, fmt.Errorf("%q: use http://HOST:PORT or https://HOST:PORT", text)
 		}
+		for _, b := range Backends {
+			if base, has := strings.CutSuffix(strings.TrimRight(text, "/"), b.Path); has {
+				return nil, fmt.Errorf("%q: leave out %s, which --backend says: name %s", text, b.Path, base)
+			}
+		}
 		// People write the URL with /v1, as OpenAI's library wants it, and without, as vLLM's.
 		text = strings.TrimRight(text, "/")
 		base := strings.TrimSuffix(text, "/v1")

@@ -227,7 +227,10 @@ func (f *loadFlags) settle(changed func(string) bool, bad *config.Faults) {
 		}
 		bad.Check(flag, errors.New(fix))
 	}
-	if changed("speed") && !l.Reads("Speed") {
+	switch {
+	case changed("speed") && l.Untimed:
+		bad.Check("--speed", errors.New("with --untimed requests come at --request-rate, and the trace's times do not count: leave one of the two out"))
+	case changed("speed") && !l.Reads("Speed"):
 		bad.Check("--speed", errors.New("only a trace has a speed: use --request-rate, or name a --trace"))
 	}
 }

@@ -204,7 +204,8 @@ func (f *serveFlags) target(cfg *serve.Config, fs *pflag.FlagSet, bad *config.Fa
 	if (f.load.spec.Kind == load.Traced || f.load.spec.Sharing.HitRate > 0) && !changed("enable-prefix-caching") {
 		f.cluster.nodes.PrefixCaching = true
 	}
-	if f.cluster.nodes.Profile == nil {
+	if f.cluster.nodes.Profile == nil { // a fault that bad has: nothing is opened, and the rest is checked
+		cfg.Targets = []serve.Target{serve.Model(f.cluster.nodes, f.cluster.link)}
 		return
 	}
 	if how.Needs.Turns && how.Tokenizer == nil { // answers are ids then, which the next turn goes on with
@@ -267,6 +268,8 @@ func (f *serverFlags) config(asked bool, changed func(string) bool, bad *config.
 	switch {
 	case changed("worker-urls") && changed("base-url"):
 		bad.Check("--worker-urls", errors.New("it names several servers, --base-url one: leave one out"))
+	case changed("worker-urls") && (changed("host") || changed("port")):
+		bad.Check("--worker-urls", errors.New("they say host and port too: leave them, or --host and --port, out"))
 	case changed("base-url") && (changed("host") || changed("port")):
 		bad.Check("--base-url", errors.New("it says host and port too: leave it, or --host and --port, out"))
 	case changed("base-url"):

@@ -175,6 +175,12 @@ func TestServeRefuses(t *testing.T) {
 		{"--percentile-metrics tps", "--percentile-metrics"},
 		{"--metric-percentiles 200", "--metric-percentiles"},
 		{"--base-url http://x --header novalue", "--header"},
+		{"--base-url http://x:1/v1/completions", `--base-url: "http://x:1/v1/completions": leave out /v1/completions, which --backend says: name http://x:1`},
+		{"--base-url http://x/v1/chat/completions/", "leave out /v1/chat/completions"},
+		{"--base-url http://x/generate --backend sglang", "leave out /generate"},
+		{"--worker-urls http://x http://y/v1/completions", `--worker-urls: "http://y/v1/completions": leave out`},
+		{"--worker-urls http://x --port 3", "--worker-urls: they say host and port too"},
+		{"--trace x --speed 2 --untimed", "--speed: with --untimed requests come at --request-rate"},
 		{"--api-key k", "--api-key: it is for a server that runs: name that with --base-url"},
 		{"--header A=1", "--header: it is for a server that runs"},
 		{"--ca-cert /x", "--ca-cert: it is for a server that runs"},
@@ -195,6 +201,15 @@ func TestServeRefuses(t *testing.T) {
 		if code != command.ExitUsage || !strings.Contains(stderr, c.want) {
 			t.Errorf("%s: exit %d, want %d and %q:\n%s", c.args, code, command.ExitUsage, c.want, stderr)
 		}
+	}
+}
+
+// TestServeFaultOnce: a profile that there is not is one fault: nothing is said of a clock that was
+// named rightly.
+func TestServeFaultOnce(t *testing.T) {
+	code, _, stderr := kvbench(t.Context(), strings.Fields("serve --clock virtual --num-prompts 5 --profile h100 --out "+t.TempDir())...)
+	if code != command.ExitUsage || !strings.Contains(stderr, "--profile: ") || strings.Contains(stderr, "--clock") {
+		t.Errorf("exit %d: %s", code, stderr)
 	}
 }
 
