@@ -47,6 +47,10 @@ type Accepts struct {
 	Notes []string `json:"notes,omitempty"`
 }
 
+// BreakdownField asks kvferry's proxy where a request's time went. Other servers do not know it, and
+// strict ones refuse it.
+const BreakdownField = "return_breakdown"
+
 // A Refusal is a field of a request that a server refused.
 type Refusal struct {
 	Field  string `json:"field"`

@@ -68,7 +68,8 @@ type Client struct {
 	backend Backend
 	targets []*target
 	accepts Accepts
-	answers int // to each request, by Config.Extra
+	models  []string // that the server listed, where the configuration names one
+	answers int      // to each request, by Config.Extra
 	words   []string
 	clock   clock.Clock
 	http    *http.Client

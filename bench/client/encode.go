@@ -78,7 +78,7 @@ func (e *encoder) encode(r *load.Request, before *dispatch.Turn) []byte {
 		if a.TokenIDs && b.key("return_token_ids") {
 			b.bytes = append(b.bytes, "true"...)
 		}
-		if a.Breakdown && b.key("return_breakdown") {
+		if a.Breakdown && b.key(BreakdownField) {
 			b.bytes = append(b.bytes, "true"...)
 		}
 	}

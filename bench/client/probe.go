@@ -101,7 +101,7 @@ func (p *prober) build(ctx context.Context, first error) (*Record, error) {
 	}
 	if err != nil {
 		if refused(err) {
-			err = unfit("Backend", "%s: it refuses even the least request of this API; is it the right one, and --model (%q)? %w (the full one: %w)", want.Backend, p.model, err, first)
+			err = unfit("Backend", "%s: it refuses even the least request of this API; is it the right one, and --model (%q)%s? %w (the full one: %w)", want.Backend, p.model, p.client.listed(p.model), err, first)
 		}
 		return nil, p.explain(err)
 	}
@@ -119,7 +119,7 @@ func (p *prober) build(ctx context.Context, first error) (*Record, error) {
 		{string(PromptIDs), want.Prompt == PromptIDs, func(a *Accepts) { a.Prompt = PromptIDs }},
 		{"return_token_ids", want.TokenIDs, func(a *Accepts) { a.TokenIDs = true }},
 		{"ignore_eos", want.IgnoreEOS, func(a *Accepts) { a.IgnoreEOS = true }},
-		{"return_breakdown", want.Breakdown, func(a *Accepts) { a.Breakdown = true }},
+		{BreakdownField, want.Breakdown, func(a *Accepts) { a.Breakdown = true }},
 	}
 	for _, name := range want.Sampling {
 		fields = append(fields, field{name, true, func(a *Accepts) { a.Sampling = append(slices.Clone(a.Sampling), name) }})

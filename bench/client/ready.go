@@ -99,15 +99,20 @@ func (c *Client) model(ctx context.Context) (string, error) {
 	default:
 		return "", err
 	}
-	if c.cfg.Model != "" {
-		return c.cfg.Model, nil
-	}
 	var models struct {
 		Data []struct {
 			ID string `json:"id"`
 		} `json:"data"`
 	}
-	if err := json.Unmarshal(body, &models); err != nil {
+	err = json.Unmarshal(body, &models)
+	if c.cfg.Model != "" {
+		c.models = c.models[:0]
+		for _, m := range models.Data {
+			c.models = append(c.models, m.ID)
+		}
+		return c.cfg.Model, nil
+	}
+	if err != nil {
 		return "", unfit("URL", "GET /v1/models is no list of models; is it the API's address? If it is, name the model (--model): %w: %.80q", err, body)
 	}
 	if len(models.Data) == 0 || models.Data[0].ID == "" {

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -145,6 +146,20 @@ func (t *target) speaksPlainly(ctx context.Context) bool {
 	return err == nil && string(first) == "HTTP/"
 }
 
+// listed are the first few models that the server listed, in brackets; empty if it listed none, or
+// this one.
+func (c *Client) listed(model string) string {
+	const few = 5
+	n := len(c.models)
+	switch {
+	case n == 0 || slices.Contains(c.models, model):
+		return ""
+	case n > few:
+		return fmt.Sprintf(" (it lists %s and %d more)", strings.Join(c.models[:few], ", "), n-few)
+	}
+	return " (it lists " + strings.Join(c.models, ", ") + ")"
+}
+
 // notThere is the fault of a server that has no such path, or no such model, or speaks another
 // API there; nil for other errors.
 func (c *Client) notThere(model string, err error) error {
@@ -154,7 +169,7 @@ func (c *Client) notThere(model string, err error) error {
 		return unfit("Backend", "%s: what comes from %s is no answer of this API: name the right one, or another --endpoint: %w", c.backend.Name, c.targets[0].endpoint.Path, err)
 	case !errors.As(err, &status):
 	case status.Code == http.StatusNotFound && strings.Contains(strings.ToLower(status.Message), "model"):
-		return unfit("Model", "%q: name one that it has: %w", model, err)
+		return unfit("Model", "%q: name one that it has%s: %w", model, c.listed(model), err)
 	case status.Code == http.StatusNotFound, status.Code == http.StatusMethodNotAllowed, status.Code/100 == 3:
 		return unfit("Endpoint", "%s: it has no such path for this API: name the right one, or another --backend: %w", c.targets[0].endpoint.Path, err)
 	}

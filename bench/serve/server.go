@@ -92,7 +92,7 @@ func (s *server) Open(ctx context.Context) (f Facts, err error) {
 	f = Facts{
 		Clock: report.ClockReal, BaseURL: s.how.URL, Workers: s.how.URLs, Model: s.model,
 		Backend: accepts.Backend, Endpoint: pathOf(accepts.Endpoint), Accepts: &accepts,
-		Label: "measured: what serves at " + cmp.Or(s.how.URL, strings.Join(s.how.URLs, " ")) + " does not say what it is",
+		Label: "measured: the server at " + cmp.Or(s.how.URL, strings.Join(s.how.URLs, " ")) + " (it does not say what it is)",
 	}
 	f.Scrape = func(ctx context.Context) *scrape.Run {
 		return scrape.Before(ctx, s.client.HTTP(), s.pages())
@@ -102,6 +102,9 @@ func (s *server) Open(ctx context.Context) (f Facts, err error) {
 		f.Flush = func(ctx context.Context) error { return s.flush(ctx, cmp.Or(s.how.Wait, time.Minute)) }
 	}
 	for _, r := range accepts.Refused {
+		if r.Field == client.BreakdownField {
+			continue // kvferry's own, which nobody asked for; Accepts has it
+		}
 		f.Notes = append(f.Notes, fmt.Sprintf("the server refuses %s, so it was not sent: %s", r.Field, r.Reason))
 	}
 	f.Notes = append(f.Notes, accepts.Notes...)

@@ -164,6 +164,33 @@ func TestServeMetricsURL(t *testing.T) {
 	}
 }
 
+// TestServeStranger: what is said of a server that runs is of use to who asked it: its URL as it was
+// asked, and nothing of fields that only kvferry has.
+func TestServeStranger(t *testing.T) {
+	at := served(t, nullserver.Config{Strict: true})
+	dir := t.TempDir()
+	code, _, stderr := kvbench(t.Context(), strings.Fields("serve --num-prompts 1 --random-input-len 8 --random-output-len 4 --base-url "+at+"/v1 --out "+dir)...)
+	if code != 0 {
+		t.Fatalf("exit %d: %s", code, stderr)
+	}
+	table, err := os.ReadFile(filepath.Join(dir, report.TableFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []string{"| " + at + "/v1/completions |", "measured: the server at " + at + "/v1 (it does not say what it is)", "1 request is too few"} {
+		if !strings.Contains(string(table), part) {
+			t.Errorf("no %q in\n%s", part, table)
+		}
+	}
+	if strings.Contains(string(table), "return_breakdown") {
+		t.Errorf("a note of kvferry's own field:\n%s", table)
+	}
+	summary, err := os.ReadFile(filepath.Join(dir, report.SummaryFile))
+	if err != nil || !strings.Contains(string(summary), `"return_breakdown"`) {
+		t.Errorf("%v: what was refused is not in\n%s", err, summary)
+	}
+}
+
 // TestServeUnfit: what waiting does not mend is said at once, with the flag that does.
 func TestServeUnfit(t *testing.T) {
 	secure := httptest.NewUnstartedServer(http.NotFoundHandler())
@@ -182,7 +209,7 @@ func TestServeUnfit(t *testing.T) {
 		"--base-url " + strings.Replace(secure.URL, "https:", "http:", 1):            "--base-url: server at",
 		"--base-url " + strings.Replace(null, "http:", "https:", 1):                  "--base-url: server at",
 		"--base-url " + moved.URL:                                                    "name https://api.example.com",
-		"--base-url " + noModel + " --model m":                                       `--model: server at ` + noModel + `: "m": name one`,
+		"--base-url " + noModel + " --model m":                                       `--model: server at ` + noModel + `: "m": name one that it has (it lists null): `,
 		"--base-url " + null + " --endpoint /v2/x":                                   "--endpoint: server at " + null + ": /v2/x: it has no such path",
 		"--base-url " + served(t, nullserver.Config{Key: "k"}):                       "--api-key: server at",
 		"--base-url " + served(t, nullserver.Config{NoModels: true, NoHealth: true}): "--model: server at",
