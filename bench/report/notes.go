@@ -54,7 +54,11 @@ func (r *Run) notes(m *Metrics) (faults, notes []string) {
 	r.tokenNotes(m, note)
 	r.lateNotes(m, note)
 	if n := m.Latencies[nameTTFT].Values; n > 0 && n < enough {
-		note("%d requests are too few for a P99: it lies between the greatest two values", n)
+		if n == 1 {
+			note("1 request is too few for a P99: it is the only value")
+		} else {
+			note("%d requests are too few for a P99: it lies between the greatest two values", n)
+		}
 	}
 	return faults, notes
 }

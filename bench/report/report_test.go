@@ -151,6 +151,7 @@ func TestNotes(t *testing.T) {
 		{"tokenizer", all(func(r *client.Record) { r.CountedBy = client.CountTokenizer }), "counted by the client's tokenizer"},
 		{"other prompts", all(func(r *client.Record) { r.InputTokens = 12 }), "other prompt lengths than were sent in 100 of 100 requests, the first is request 0: 12 tokens, 10 sent"},
 		{"few", func(r *Run) { r.Records = r.Records[:40] }, "40 requests are too few for a P99"},
+		{"one", func(r *Run) { r.Records = r.Records[:1] }, "1 request is too few for a P99"},
 		{"late", all(func(r *client.Record) { r.Intended -= 0.05 }), "the client was late: P99 of sent - intended is 50.0 ms"},
 		{"no room", func(r *Run) {
 			r.MaxConcurrency = 2
@@ -185,6 +186,15 @@ func TestToolCalls(t *testing.T) {
 	var b strings.Builder
 	if err := New(r).WriteNotes(&b); err != nil || strings.Contains(b.String(), "did not stream") || strings.Contains(b.String(), "one piece") {
 		t.Errorf("%v in\n%s", err, &b)
+	}
+}
+
+// TestCutOff: requests that an interrupt cut off are neither successes nor failures, and the first
+// sentence says how many they are.
+func TestCutOff(t *testing.T) {
+	r := &Run{Interrupted: true, Duration: 3, Setup: Setup{Backend: "openai"}, Records: []client.Record{answered(0.2, 0.5, 0.6), {Index: 1, Sent: 1, Finish: 2, Status: client.StatusInterrupted}}}
+	if s := New(r).verdict(); !strings.HasPrefix(s, "1 of 2 requests succeeded, 1 was cut off, in 3.0 s: ") {
+		t.Error(s)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -262,7 +263,7 @@ func (r *Run) setupTable() page.Table {
 			t.Rows = append(t.Rows, []string{name, value})
 		}
 	}
-	add("server", strings.TrimSpace(r.BaseURL+r.Endpoint))
+	add("server", r.asked())
 	add("servers", strings.Join(r.Worker, ", "))
 	add("backend", r.Backend)
 	add("model", r.Model)
@@ -278,6 +279,17 @@ func (r *Run) setupTable() page.Table {
 	add("clock", r.Clock)
 	add("command", strings.Join(r.Command, " "))
 	return t
+}
+
+// asked is the URL of the requests; empty where there were several servers. Endpoint is the whole
+// path, and BaseURL may have the beginning of it: /v1.
+func (r *Run) asked() string {
+	u, err := url.Parse(r.BaseURL)
+	if err != nil || r.BaseURL == "" {
+		return r.Endpoint
+	}
+	u.Path = r.Endpoint
+	return u.String()
 }
 
 // arrivals say when requests are sent.
