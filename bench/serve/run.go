@@ -194,6 +194,13 @@ func (x *run) once(ctx context.Context, t Target, f *Facts, spec load.Spec, name
 			r.Notes = append(r.Notes, fmt.Sprintf("who used the CPUs is not known: %v", unseen))
 		}
 	}
+	if f.Spans != nil {
+		if n := f.Spans(); n.Dropped > 0 {
+			said := "traces: " + n.String()
+			r.Notes = append(r.Notes, said)
+			x.bar.Say(said) // on stderr too: nobody reads a report's notes to see why a collector is empty
+		}
+	}
 	err = errors.Join(err, l.Close())
 	// They came in the order of their ends. Reports, and the tools' lists, have that of the load.
 	slices.SortFunc(r.Records, func(a, b client.Record) int { return a.Index - b.Index })

@@ -19,6 +19,7 @@ import (
 	"kvferry/bench/tracing"
 	"kvferry/config"
 	"kvferry/load"
+	"kvferry/otlp"
 	"kvferry/tokenizer"
 )
 
@@ -30,7 +31,6 @@ type Asking struct {
 	// Collector is the URL of an OpenTelemetry collector that gets a span for each request, empty
 	// for none. Trace context is sent with each request in any case.
 	Collector string
-	Warn      func(line string) // is told when the collector takes no more; may be nil
 	// Metrics are the URLs of the engines' pages of metrics, where URL is that of a gateway which
 	// has none of them. Default: /metrics of the servers that are asked.
 	Metrics []string
@@ -52,6 +52,7 @@ type server struct {
 	// in goroutines of its own, hence the atomic pointer.
 	traces atomic.Pointer[tracing.Traces]
 	accept client.Accepts
+	spans  otlp.Counts // of the last run
 }
 
 // Open waits until the server answers, finds out by trial what it accepts, and asks what it is. All
@@ -98,6 +99,7 @@ func (s *server) Open(ctx context.Context) (f Facts, err error) {
 		return scrape.Before(ctx, s.client.HTTP(), s.pages())
 	}
 	f.About = s.about
+	f.Spans = func() otlp.Counts { return s.spans }
 	if s.how.Flush {
 		f.Flush = func(ctx context.Context) error { return s.flush(ctx, cmp.Or(s.how.Wait, time.Minute)) }
 	}
@@ -181,7 +183,7 @@ func (s *server) tokenizer(ctx context.Context) (load.Tokenizer, error) {
 func (s *server) Run(ctx context.Context, l load.Load, done func(*client.Record)) (took time.Duration, err error) {
 	t, err := tracing.New(ctx, tracing.Config{
 		Endpoint: s.how.Collector, URL: cmp.Or(append([]string{s.how.URL}, s.how.URLs...)...), Model: s.model, Provider: provider(s.accept.Backend),
-		Chat: s.accept.Prompt == client.PromptChat, Streams: s.accept.Stream, Failed: s.lost,
+		Chat: s.accept.Prompt == client.PromptChat, Streams: s.accept.Stream,
 	})
 	if err != nil {
 		return 0, err
@@ -194,21 +196,12 @@ func (s *server) Run(ctx context.Context, l load.Load, done func(*client.Record)
 	s.traces.Store(nil)
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), spansWait)
 	defer cancel()
-	if n := t.Close(limited); n.Dropped > 0 && s.how.Warn != nil {
-		s.how.Warn(n.String())
-	}
+	s.spans = t.Close(limited)
 	return took, err
 }
 
 // spansWait is how long the last spans of a run may take to the collector.
 const spansWait = 10 * time.Second
-
-// lost says that the collector takes no spans.
-func (s *server) lost(err error) {
-	if s.how.Warn != nil {
-		s.how.Warn(fmt.Sprintf("traces: %v", err))
-	}
-}
 
 // provider is whose API a backend is, as OpenTelemetry's gen_ai.provider.name has it.
 func provider(backend string) string {

@@ -8,6 +8,7 @@ import (
 	"kvferry/bench/client"
 	"kvferry/bench/scrape"
 	"kvferry/load"
+	"kvferry/otlp"
 )
 
 // A Target answers loads. Its methods are called by one goroutine, one after another.
@@ -45,4 +46,6 @@ type Facts struct {
 	About func(context.Context) json.RawMessage
 	// Flush empties its prefix cache, before each load; nil where nothing is to be emptied.
 	Flush func(context.Context) error
+	// Spans is what became of the last run's spans; nil where none are sent.
+	Spans func() otlp.Counts
 }

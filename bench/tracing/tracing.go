@@ -41,7 +41,6 @@ type Config struct {
 	Provider string // whose API is spoken: "openai", "sglang"
 	Chat     bool
 	Streams  bool
-	Failed   func(error) // is told when the collector takes no more; may be nil
 }
 
 // Traces are those of one run. Its methods may be called from several goroutines.
@@ -61,7 +60,7 @@ func New(ctx context.Context, c Config) (*Traces, error) {
 		return t, nil
 	}
 	var err error
-	t.exporter, err = otlp.New(ctx, otlp.Config{Endpoint: c.Endpoint, Service: "kvbench", Version: version.String(), Failed: c.Failed})
+	t.exporter, err = otlp.New(ctx, otlp.Config{Endpoint: c.Endpoint, Service: "kvbench", Version: version.String()})
 	if err != nil {
 		return nil, err
 	}

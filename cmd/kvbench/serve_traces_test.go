@@ -1,10 +1,12 @@
 package main
 
 import (
+	"net"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"kvferry/bench/nullserver"
 	"kvferry/command"
 	"kvferry/otlp/otlptest"
 )
@@ -33,6 +35,24 @@ func TestServeTraces(t *testing.T) {
 	}
 	if len(ours) != 5 || below != 5 {
 		t.Errorf("%d spans of the client, %d of the proxy below them", len(ours), below)
+	}
+}
+
+// TestServeTracesLost: what a collector that is not there does not take is said, on stderr and in
+// the report, and is no fault of the run.
+func TestServeTracesLost(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := "http://" + listener.Addr().String() + "/v1/traces"
+	listener.Close()
+	rows, stdout, stderr := rowsOf(t, 0, strings.Fields("--base-url "+served(t, nullserver.Config{})+" --num-prompts 5 --random-input-len 64 --random-output-len 4 --otlp-traces-endpoint "+gone)...)
+	const want = "traces: 0 spans exported, 5 dropped: "
+	for name, text := range map[string]string{"stderr": stderr, "stdout": stdout, "summary.json": strings.Join(rows[0].Notes, "\n")} {
+		if !strings.Contains(text, want) || !strings.Contains(text, "connection refused") {
+			t.Errorf("no %q in %s:\n%s", want, name, text)
+		}
 	}
 }
 
