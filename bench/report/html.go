@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"kvferry/bench/client"
 	"kvferry/bench/page"
 )
 
@@ -35,6 +36,9 @@ func (p *Report) heads() []string {
 func (p *Report) verdict() string {
 	m := p.M
 	if m.Successful == 0 {
+		if n := p.count(func(rec *client.Record) bool { return rec.Fault == client.FaultShort }); n > 0 {
+			return fmt.Sprintf("No request succeeded: %d of %d answers ended short.", n, len(p.Records))
+		}
 		return "Nothing succeeded."
 	}
 	cut := ""

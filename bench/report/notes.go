@@ -33,11 +33,17 @@ func (r *Run) notes(m *Metrics) (faults, notes []string) {
 	case sent == 0:
 		fault("no request was sent")
 	case m.Successful == 0 && m.Interrupted < sent:
-		fault("no request succeeded: every latency of this report is 0 for that reason alone")
+		if tool, n := r.toolCounts(); n > 0 {
+			fault("no request succeeded by kvbench's rules: summary.json, table.md and report.html have no latencies for that reason alone. The figures in %s's layout are of %d answers that its client counts as successful", tool, n)
+		} else {
+			fault("no request succeeded: every latency of this report is 0 for that reason alone")
+		}
 	}
 	for _, f := range r.failures() {
 		reason := shortened(f.reason, 300)
-		if f.count == 1 {
+		if f.short {
+			fault("%d of %d requests ended short, the first is request %d: %s", f.count, sent, f.first, reason)
+		} else if f.count == 1 {
 			fault("request %d of %d failed: %s", f.first, sent, reason)
 		} else {
 			fault("%d of %d requests failed, the first is request %d: %s", f.count, sent, f.first, reason)
@@ -78,6 +84,7 @@ func (r *Run) count(is func(*client.Record) bool) int {
 type failure struct {
 	reason       string
 	count, first int
+	short        bool // answered, with fewer tokens than were asked for
 }
 
 // failures are the reasons of failed requests, the most frequent first. Digits in a message
@@ -99,6 +106,9 @@ func (r *Run) failures() []failure {
 		}, reason)
 		if by[key] == nil {
 			by[key] = &failure{reason: reason, first: rec.Index}
+			if f := by[key]; rec.Fault == client.FaultShort {
+				f.short, f.reason = true, short(rec)
+			}
 		}
 		by[key].count++
 	}
@@ -110,9 +120,32 @@ func (r *Run) failures() []failure {
 	return list
 }
 
+// short says of an answer with fewer tokens than were asked for how many it had, and what the
+// server gave as the reason: with "length" the model has not ended by itself, so a bound of the server's
+// is likely.
+func short(rec *client.Record) string {
+	s := fmt.Sprintf("%d tokens, %d were asked for", rec.Output(), rec.Wanted())
+	switch rec.FinishReason {
+	case "":
+	case "length":
+		s += " (finish_reason length: a cap of the server's own?)"
+	default:
+		s += fmt.Sprintf(" (finish_reason %s)", rec.FinishReason)
+	}
+	return s
+}
+
 // toolNotes say where the tool whose report this is counts other requests as successful.
 func (r *Run) toolNotes(m *Metrics, note func(string, ...any)) {
-	tool, counted := "vLLM", 0
+	if tool, counted := r.toolCounts(); counted > 0 {
+		note("%d of the failed requests are successes to %s's client, and so in its report and its file", counted, tool)
+	}
+}
+
+// toolCounts is the tool whose report this is, and how many of the failed requests its client counts
+// as successful.
+func (r *Run) toolCounts() (tool string, counted int) {
+	tool = "vLLM"
 	if r.Compat == "sglang" {
 		tool = "SGLang"
 	}
@@ -126,9 +159,7 @@ func (r *Run) toolNotes(m *Metrics, note func(string, ...any)) {
 			counted++
 		}
 	}
-	if counted > 0 {
-		note("%d of the failed requests are successes to %s's client, and so in its report and its file", counted, tool)
-	}
+	return tool, counted
 }
 
 // streamNotes say how the answers were streamed. A server that sends an answer in one piece has
@@ -167,6 +198,11 @@ func (r *Run) streamNotes(m *Metrics, note func(string, ...any)) {
 	}
 	if n := m.Metrics.Notes[client.NoteNoAnswer]; n > 0 {
 		note("%d requests went on with a conversation without the answers in it: the server gives no token ids of them, and there is no tokenizer to make ids of their text (--tokenizer)", n)
+	}
+	if n := m.Metrics.Notes[client.NoteLong]; n > 0 {
+		i := slices.IndexFunc(r.Records, func(rec client.Record) bool { return slices.Contains(rec.Notes, client.NoteLong) })
+		rec := &r.Records[i]
+		note("%d of %d answers were longer than asked for, the first is request %d: %d tokens, %d were asked for. They count as successful", n, m.Successful, rec.Index, rec.Output(), rec.Wanted())
 	}
 	if early > 0 {
 		note("%d of %d answers ended before max_tokens (EOS or a stop word): two servers that end at other tokens did not do the same work", early, m.Successful)

@@ -143,6 +143,14 @@ func TestNotes(t *testing.T) {
 			r.Records[9] = client.Record{Index: 9, Sent: 1, Finish: 2, Status: client.StatusFailed, Error: "status 503 after 12 ms"}
 		}, "fault: 2 of 100 requests failed, the first is request 7: status 503 after 3 ms"},
 		{"nothing succeeded", all(func(r *client.Record) { r.Status, r.Error = client.StatusFailed, "no" }), "fault: no request succeeded"},
+		{"all short", all(func(r *client.Record) {
+			r.MaxTokens, r.HTTPStatus, r.Status, r.Fault, r.Error = 9, 200, client.StatusFailed, client.FaultShort, "short output: 3 tokens, want 9"
+		}), "fault: no request succeeded by kvbench's rules: summary.json, table.md and report.html have no latencies for that reason alone. The figures in vLLM's layout are of 100 answers that its client counts as successful\n" +
+			"fault: 100 of 100 requests ended short, the first is request 0: 3 tokens, 9 were asked for (finish_reason length: a cap of the server's own?)\n"},
+		{"longer", func(r *Run) {
+			rec := &r.Records[4]
+			rec.MaxTokens, rec.Notes = 2, []string{client.NoteLong}
+		}, "note: 1 of 100 answers were longer than asked for, the first is request 4: 3 tokens, 2 were asked for. They count as successful\n"},
 		{"nothing sent", func(r *Run) { r.Records = nil }, "fault: no request was sent"},
 		{"never sent", func(r *Run) {
 			r.Records[8] = client.Record{Index: 8, Status: client.StatusFailed, Error: "skipped", Skipped: true}

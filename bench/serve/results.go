@@ -67,11 +67,11 @@ func (x *run) finish() error {
 	return errors.Join(failed, err)
 }
 
-// nothing is the error of a run in which no request was answered; nil if one was. The report of
+// nothing is the error of a run in which no request succeeded; nil if one did. The report of
 // such a run is printed all the same, but a script that looks at the exit status alone must not
 // take its zeros for figures.
 func (x *run) nothing() error {
-	var first string
+	var first, what string
 	for _, p := range x.reports {
 		for i := range p.Records {
 			if p.Records[i].Status == client.StatusInterrupted {
@@ -82,14 +82,17 @@ func (x *run) nothing() error {
 				return nil
 			}
 			if first == "" {
-				first = why
+				first, what = why, "answered"
+			}
+			if p.Records[i].Fault == client.FaultShort {
+				what = "answered in full"
 			}
 		}
 	}
 	if first == "" {
 		return nil
 	}
-	return fmt.Errorf("no request was answered; the first: %s", first)
+	return fmt.Errorf("no request was %s; the first: %s", what, first)
 }
 
 // layout is a run as one of the tools reports it: what it prints, what it writes, and what it calls

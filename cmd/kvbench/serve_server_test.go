@@ -228,3 +228,32 @@ func TestServeUnfit(t *testing.T) {
 		}
 	}
 }
+
+// TestServeOtherLengths: a server with a cap of its own, and one that does not end: what the report
+// says of both is true of the figures above it.
+func TestServeOtherLengths(t *testing.T) {
+	const args = " --num-prompts 5 --random-input-len 64 --random-output-len 16"
+	rows, stdout, stderr := rowsOf(t, 1, strings.Fields("--base-url "+served(t, nullserver.Config{Tokens: 7})+args)...)
+	if rows[0].Metrics["successful_requests"] != 0.0 {
+		t.Errorf("%v", rows[0].Metrics)
+	}
+	for text, wants := range map[string][]string{
+		stdout: {
+			"Successful requests:                     5 ", "5 of 5 requests ended short, the first is request 0: 7 tokens, 16 were asked for (finish_reason length: a cap of the server's own?)",
+			"The figures in vLLM's layout are of 5 answers that its client counts as successful",
+		},
+		stderr: {"no request was answered in full; the first: short output: 7 tokens, want 16"},
+	} {
+		for _, want := range wants {
+			if !strings.Contains(text, want) {
+				t.Errorf("no %q in\n%s", want, text)
+			}
+		}
+	}
+	if strings.Contains(stdout, "every latency of this report is 0") {
+		t.Errorf("it has latencies:\n%s", stdout)
+	}
+	if _, stdout, _ = rowsOf(t, 0, strings.Fields("--base-url "+served(t, nullserver.Config{Tokens: 40})+args)...); !strings.Contains(stdout, "5 of 5 answers were longer than asked for, the first is request 0: 40 tokens, 16 were asked for") {
+		t.Errorf("nothing is said of longer answers:\n%s", stdout)
+	}
+}
