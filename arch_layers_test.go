@@ -103,7 +103,7 @@ var layers = map[string]layer{
 	"bench/result":                    {module: []string{"bench/client", "bench/figure", "bench/machine", "bench/page", "config"}, tests: []string{"bench/report"}},
 	"bench/report":                    {module: []string{"bench/client", "bench/figure", "bench/machine", "bench/page", "config"}, libraries: []string{"gonum.org/v1/plot"}},
 	"bench/server":                    {module: []string{"bench/client"}},
-	"bench/serve":                     {module: []string{"bench/bar", "clock", "config", "load", "sim", "bench/client", "bench/figure", "bench/machine", "bench/page", "bench/ratesearch", "bench/report", "bench/server", "bench/scrape", "bench/simulation", "bench/steady", "bench/tracing", "otlp", "tokenizer"}},
+	"bench/serve":                     {module: []string{"bench/bar", "clock", "config", "load", "sim", "bench/client", "bench/figure", "bench/machine", "bench/page", "bench/ratesearch", "bench/report", "bench/server", "bench/scrape", "bench/simulation", "bench/steady", "bench/tracing", "otlp", "tokenizer"}, tests: []string{"bench/result"}},
 	"bench/serving":                   {module: []string{"load", "bench/client", "bench/figure", "bench/machine"}},
 	"bench/scrape":                    {module: []string{"bench/client", "bench/page"}, libraries: []string{"github.com/prometheus"}},
 	"bench/steady":                    {module: []string{"config", "bench/client", "bench/figure", "bench/page"}},

@@ -187,7 +187,14 @@ func (d *Difference) judge(f figureRow, a, b *pool, of, against float64, found [
 		d.Why = oneValue
 		return
 	case a == nil || b == nil:
-		d.Why = "no values by request"
+		switch {
+		case b != nil:
+			d.Why = letter(0) + " lists no values by request"
+		case a != nil:
+			d.Why = letter(i) + " lists no values by request"
+		default:
+			d.Why = "neither lists values by request"
+		}
 		return
 	}
 	for _, p := range []*pool{a, b} {

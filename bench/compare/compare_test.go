@@ -59,8 +59,8 @@ func TestVerdicts(t *testing.T) {
 		{"faster", "mean_ttft_ms", run("b", 600, 80), Faster, ""},
 		{"alike", "mean_ttft_ms", run("b", 400, 100.5), NoDifference, ""},
 		{"a rate", "request_throughput", run("b", 600, 100), "", oneValue},
-		{"not listed", "mean_tpot_ms", run("b", 600, 100), "", "no values by request"},
-		{"nothing listed", "mean_ttft_ms", change(func(r *result.Run) { r.Requests = nil }), "", "no values by request"},
+		{"not listed", "mean_tpot_ms", run("b", 600, 100), "", "neither lists values by request"},
+		{"nothing listed", "mean_ttft_ms", change(func(r *result.Run) { r.Requests = nil }), "", "B lists no values by request"},
 		{"few", "mean_ttft_ms", run("b", 19, 100), "", "19 requests are too few"},
 		{"another figure", "mean_ttft_ms", change(func(r *result.Run) { r.Figures["mean_ttft_ms"] = 123 }), "", "the requests listed do not give the figure"},
 	} {

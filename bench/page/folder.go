@@ -32,6 +32,10 @@ func MakeFolder(dir string) error {
 	return nil
 }
 
+// LogFile has what a command's own daemons said, in the folder of its results; there is none if they
+// said nothing.
+const LogFile = "cluster.log"
+
 // results are files by which a folder is known to have results, of any command.
 var results = []string{RecordsFile, "summary.json", "sweep.json", "search.json", "compare.json", "matrix.json", "table.md", "report.html"}
 

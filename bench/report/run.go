@@ -25,6 +25,10 @@ type Run struct {
 	Duration float64
 	// Interrupted is a run that was stopped before its load was over.
 	Interrupted bool
+	// Point is the value of a search that this is a run of: the rate, or the requests in flight; 0 of
+	// other runs. Repeat is how many runs of that value were before it.
+	Point  float64
+	Repeat int
 
 	// What is known beside the records. All of these may be empty.
 

@@ -29,8 +29,10 @@ type Summary struct {
 // A Row of summary.json is one run. The names are those of kvbench mooncake's rows.
 type Row struct {
 	Setup
-	Rate        any                  `json:"request_rate"` // a number, or "inf"
-	Burst       any                  `json:"burstiness"`   // a number, or "inf"
+	Rate        any                  `json:"request_rate"`     // a number, or "inf"
+	Burst       any                  `json:"burstiness"`       // a number, or "inf"
+	Point       float64              `json:"point,omitempty"`  // of a search: Run.Point
+	Repeat      int                  `json:"repeat,omitempty"` // Run.Repeat
 	Interrupted bool                 `json:"interrupted,omitempty"`
 	Disturbance *machine.Disturbance `json:"disturbance,omitempty"`
 	Metrics     *Metrics             `json:"metrics"`
@@ -62,7 +64,7 @@ func (p *Report) Faults() []string { return p.faults }
 // Row is the run in summary.json.
 func (p *Report) Row() Row {
 	row := Row{
-		Setup: p.Setup, Rate: infinite(p.rate()), Burst: infinite(p.Burstiness), Interrupted: p.Interrupted, Disturbance: p.Disturbance,
+		Setup: p.Setup, Rate: infinite(p.rate()), Burst: infinite(p.Burstiness), Point: p.Point, Repeat: p.Repeat, Interrupted: p.Interrupted, Disturbance: p.Disturbance,
 		Metrics: p.M, Server: p.Server, Faults: append([]string{}, p.faults...), Notes: append([]string{}, p.notes...),
 	}
 	if p.Steady != nil {

@@ -178,12 +178,13 @@ func TestReadFolder(t *testing.T) {
 	}
 }
 
-// TestReadSearch: the records of a search's points are not taken for one run's.
+// TestReadSearch: the records of a search's runs are not taken for one run's, and the run that is
+// reported has its own.
 func TestReadSearch(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, SummaryFile, `{"rows": [{"clock": "real", "metrics": {"mean_ttft_ms": 100}}]}`)
 	var records strings.Builder
-	for _, point := range []string{"2", "4"} {
+	for _, point := range []string{"2", "4", `4,"repeat":1`, `4,"repeat":1`} {
 		line, err := json.Marshal(answered(1, 1.1, 1.2))
 		if err != nil {
 			t.Fatal(err)
@@ -193,6 +194,12 @@ func TestReadSearch(t *testing.T) {
 	write(t, dir, page.RecordsFile, records.String())
 	if results, err := Read(dir); err != nil || len(results) != 1 || results[0].Requests != nil {
 		t.Errorf("%+v, %v", results, err)
+	}
+	for row, want := range map[string]int{`"point": 4`: 1, `"point": 4, "repeat": 1`: 2} {
+		write(t, dir, SummaryFile, `{"rows": [{"clock": "real", `+row+`, "metrics": {"mean_ttft_ms": 100}}]}`)
+		if results, err := Read(dir); err != nil || len(results) != 1 || len(results[0].Requests) != want {
+			t.Errorf("%s: %+v, %v; want %d requests", row, results, err, want)
+		}
 	}
 }
 

@@ -45,7 +45,11 @@ func (x *run) finish() error {
 		fmt.Fprintf(x.Stdout, "\n%s", report.Clocks(x.reports).Text())
 	}
 	if x.found != nil {
-		fmt.Fprintf(x.Stdout, "\n%s", x.found.Text())
+		found := *x.found
+		if len(x.reports) > 0 {
+			found.Notes = nil // they are the report's
+		}
+		fmt.Fprintf(x.Stdout, "\n%s", found.Text())
 	}
 	if len(x.reports) > 0 {
 		for _, res := range x.Results {
@@ -57,10 +61,16 @@ func (x *run) finish() error {
 	if err := x.out.Close(); err != nil {
 		return errors.Join(failed, err)
 	}
-	if len(x.reports) == 0 {
+	if len(x.reports) == 0 && x.found == nil {
 		return failed
 	}
-	_, err := fmt.Fprintf(x.Stdout, "\n%s\n", page.Listing(x.Out, page.RecordsFile, report.SummaryFile, report.TableFile, report.ReportFile))
+	var names []string // of those that this run has: a search in which no value kept the SLO has no report
+	for _, name := range []string{page.RecordsFile, report.SummaryFile, report.TableFile, report.ReportFile, searchFile, page.LogFile} {
+		if _, err := os.Stat(filepath.Join(x.Out, name)); err == nil {
+			names = append(names, name)
+		}
+	}
+	_, err := fmt.Fprintf(x.Stdout, "\n%s\n", page.Listing(x.Out, names...))
 	if failed == nil {
 		failed = x.nothing()
 	}

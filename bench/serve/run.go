@@ -80,7 +80,7 @@ func (x *run) target(ctx context.Context, t Target) (err error) {
 	if x.Search != nil {
 		return x.search(ctx, t, &facts, spec)
 	}
-	r, err := x.once(ctx, t, &facts, spec, facts.Clock, 0)
+	r, err := x.once(ctx, t, &facts, spec, facts.Clock, ratesearch.Try{})
 	if r != nil {
 		x.reports = append(x.reports, report.New(r))
 		x.save()
@@ -156,10 +156,9 @@ func (x *run) warmUp(ctx context.Context, t Target, spec load.Spec) error {
 }
 
 // once asks the target what spec says, and makes a report's run of it. The run is not nil if
-// anything was asked, whatever the error. point is the value of a search that this is a run of, or
-// 0. What is counted of machine and server begins as late as it can and ends as soon: warming up
-// is not in it.
-func (x *run) once(ctx context.Context, t Target, f *Facts, spec load.Spec, name string, point float64) (*report.Run, error) {
+// anything was asked, whatever the error. try is the run of a search that this is, or zero. What is
+// counted of machine and server begins as late as it can and ends as soon: warming up is not in it.
+func (x *run) once(ctx context.Context, t Target, f *Facts, spec load.Spec, name string, try ratesearch.Try) (*report.Run, error) {
 	l, err := open(spec)
 	if err != nil {
 		return nil, err
@@ -169,7 +168,7 @@ func (x *run) once(ctx context.Context, t Target, f *Facts, spec load.Spec, name
 			return nil, errors.Join(err, l.Close())
 		}
 	}
-	r := &report.Run{Setup: x.setup(f, &spec), Notes: append(slices.Clone(f.Notes), l.Notes...)}
+	r := &report.Run{Setup: x.setup(f, &spec), Notes: append(slices.Clone(f.Notes), l.Notes...), Point: try.Value, Repeat: try.Repeat}
 	r.Started = time.Now()
 	var watch *machine.Watch
 	if f.Clock == report.ClockReal {
@@ -185,7 +184,7 @@ func (x *run) once(ctx context.Context, t Target, f *Facts, spec load.Spec, name
 	took, err := t.Run(ctx, l, func(rec *client.Record) {
 		x.bar.over(rec)
 		r.Records = append(r.Records, *rec)
-		x.out.Record(line{Clock: f.Clock, Point: point, Record: rec})
+		x.out.Record(line{Clock: f.Clock, Point: try.Value, Repeat: try.Repeat, Record: rec})
 	})
 	x.bar.Wipe()
 	if watch != nil {
@@ -276,8 +275,9 @@ func (x *run) counted(ctx context.Context, r *report.Run, f *Facts, before *scra
 
 // A line of results.jsonl.
 type line struct {
-	Clock string  `json:"clock"`
-	Point float64 `json:"point,omitempty"` // of a search: the rate, or the requests in flight
+	Clock  string  `json:"clock"`
+	Point  float64 `json:"point,omitempty"`  // of a search: the rate, or the requests in flight
+	Repeat int     `json:"repeat,omitempty"` // how many runs of Point were before
 	*client.Record
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math"
 	"os"
@@ -19,6 +20,7 @@ import (
 	"kvferry/bench/page"
 	"kvferry/bench/ratesearch"
 	"kvferry/bench/report"
+	"kvferry/bench/result"
 	"kvferry/bench/simulation"
 	"kvferry/engine"
 	"kvferry/load"
@@ -218,6 +220,9 @@ func TestSearch(t *testing.T) {
 	cfg := configOf(t, target)
 	cfg.Load.Requests, cfg.Load.Burstiness = 400, 1e6 // even gaps
 	cfg.Search = &ratesearch.Config{Start: 4}
+	if err := page.WriteFiles(cfg.Out, page.File{Name: page.LogFile, Write: func(io.Writer) error { return nil }}); err != nil {
+		t.Fatal(err)
+	}
 	cfg.Setup.Goodput = []report.SLO{{Metric: "ttft", MS: 100}}
 	var out bytes.Buffer
 	cfg.Stdout = &out
@@ -233,6 +238,21 @@ func TestSearch(t *testing.T) {
 	}
 	if v := saved.Search.Value; math.Abs(v-limit) > 0.06*limit || !strings.Contains(out.String(), fmt.Sprintf("%.4g", v)) {
 		t.Errorf("found %v, want %v within 5 %%:\n%s", v, limit, out.String())
+	}
+	answer := saved.Search.Table().Title
+	for _, name := range []string{report.TableFile, report.ReportFile} {
+		text, err := os.ReadFile(filepath.Join(cfg.Out, name))
+		if err != nil || !strings.Contains(string(text), answer) {
+			t.Errorf("no %q in %s (%v)", answer, name, err)
+		}
+	}
+	if strings.Count(out.String(), answer) != 1 || !strings.Contains(out.String(), report.ReportFile+","+searchFile+","+page.LogFile+"}") {
+		t.Errorf("the answer, or the name of %s, is not printed once:\n%s", searchFile, out.String())
+	}
+	// The run that is reported has its own records, and not those of all runs of its rate.
+	runs, err := result.Read(cfg.Out)
+	if err != nil || len(runs) != 1 || len(runs[0].Requests) != 400 {
+		t.Errorf("%d results, the first of %d requests; %v", len(runs), len(runs[0].Requests), err)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"kvferry/bench/ratesearch"
 	"kvferry/bench/report"
@@ -16,7 +17,8 @@ const lateSend = 50.0 // ms, P99
 
 // search runs the load at the rates, or concurrencies, that the search asks for. Each repeat of a
 // value has a seed of its own: the same load again would tell nothing new. The report is of the best
-// run, the highest value that kept the SLO; records of all runs are in results.jsonl, by Point.
+// run, the highest value that kept the SLO, with the table of all values; records of all runs are in
+// results.jsonl, by Point and Repeat.
 func (x *run) search(ctx context.Context, t Target, f *Facts, spec load.Spec) error {
 	s, err := ratesearch.New(*x.Search)
 	if err != nil {
@@ -38,7 +40,7 @@ func (x *run) search(ctx context.Context, t Target, f *Facts, spec load.Spec) er
 		} else {
 			at.Rate = try.Value
 		}
-		r, err := x.once(ctx, t, f, at, name, try.Value)
+		r, err := x.once(ctx, t, f, at, name, try)
 		if err != nil {
 			if failed = err; best == nil {
 				best = r // what was done
@@ -65,6 +67,10 @@ func (x *run) search(ctx context.Context, t Target, f *Facts, spec load.Spec) er
 	result := s.Result()
 	x.found = &result
 	if best != nil {
+		best.Tables = slices.Insert(best.Tables, 0, result.Table())
+		for _, note := range result.Notes {
+			best.Notes = append(best.Notes, fmt.Sprintf("highest %s: %s", result.Quantity, note))
+		}
 		x.reports = append(x.reports, report.New(best))
 	}
 	x.save()

@@ -309,7 +309,7 @@ func (l *lazyFile) Write(b []byte) (int, error) {
 	}
 	if l.f == nil {
 		if l.err = page.MakeFolder(l.dir); l.err == nil {
-			l.f, l.err = os.Create(filepath.Join(l.dir, "cluster.log"))
+			l.f, l.err = os.Create(filepath.Join(l.dir, page.LogFile))
 		}
 	}
 	n := 0
