@@ -147,11 +147,14 @@ func readConversations(name string, sglang bool) ([]conversation, error) {
 		return nil, err
 	}
 	defer f.Close()
-	return scanConversations(records.NewJSON(name, f, ""), func(r conversationRecord) (question, answer *string, _ error) {
+	seen, some := 0, false // records, and whether one of them has turns
+	all, err := scanConversations(records.NewJSON(name, f, ""), func(r conversationRecord) (question, answer *string, _ error) {
+		seen++
 		turns := r.Conversations
 		if turns == nil && sglang {
 			turns = r.Conversation
 		}
+		some = some || turns != nil
 		if len(turns) < 2 {
 			return nil, nil, nil
 		}
@@ -162,6 +165,10 @@ func readConversations(name string, sglang bool) ([]conversation, error) {
 		}
 		return turns[0].Value, turns[1].Value, nil
 	})
+	if err == nil && !some {
+		err = fmt.Errorf(`%q: it is no JSON list of conversations, such as [{"conversations": [{"value": "Hello"}, {"value": "Hi"}]}]: none of its %d records has any (--dataset-name custom reads JSON lines with a prompt each)`, name, seen)
+	}
+	return all, err
 }
 
 // scanConversations collects what pick takes of each record, if it takes something.
