@@ -48,7 +48,7 @@ type Server struct {
 type Ready struct {
 	Line   string        `json:"line,omitempty"`   // regular expression in its output
 	URL    string        `json:"url,omitempty"`    // answers 200 to 299
-	Within time.Duration `json:"within,omitempty"` // DefaultReady if 0
+	Within time.Duration `json:"within,omitempty"` // DefaultReady if 0, DefaultRunning of a server that runs already
 }
 
 // Stop is how a command is ended.
@@ -77,10 +77,11 @@ type Command struct {
 // What is waited for. Loading a large model takes minutes, and so does a long run; 4 hours end
 // a client that hangs before a night is over.
 const (
-	DefaultReady  = 15 * time.Minute
-	DefaultStop   = 30 * time.Second
-	DefaultClient = 4 * time.Hour
-	DefaultHost   = "127.0.0.1"
+	DefaultReady   = 15 * time.Minute
+	DefaultRunning = time.Minute // as long as kvbench serve waits
+	DefaultStop    = 30 * time.Second
+	DefaultClient  = 4 * time.Hour
+	DefaultHost    = "127.0.0.1"
 )
 
 // signals are those that a command can be stopped with.

@@ -67,7 +67,10 @@ func (f *File) describe(w io.Writer, s Server, c Client, folder string) error {
 		if s.Ready.URL != "" {
 			by = append(by, fill(s.Ready.URL, v, verbatim)+" answers 200")
 		}
-		line("ready", "%s, within %s", strings.Join(by, " and "), or(s.Ready.Within, DefaultReady))
+		if by == nil { // of a server that runs already
+			by = []string{"it takes connections"}
+		}
+		line("ready", "%s, within %s", strings.Join(by, " and "), s.within())
 	}
 	command("client", c.line(), c.Env, f.folder(fill(c.Dir, v, verbatim), filepath.Join(folder, resultFolder)))
 	line("", "ended after %s", or(c.Within, DefaultClient))

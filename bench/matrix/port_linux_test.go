@@ -123,7 +123,7 @@ func TestNoAnswer(t *testing.T) {
 	}
 	defer l.Close()
 	url := "http://" + l.Addr().String() + "/"
-	err = awaitReady(t.Context(), Ready{Within: 20 * time.Millisecond}, url, nil, nil)
+	err = awaitReady(t.Context(), Ready{Within: 20 * time.Millisecond}, url, probe, nil, nil)
 	if want := "it is not ready in time: 20ms: " + url + " does not answer"; err == nil || err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"regexp"
@@ -18,13 +19,70 @@ const (
 	readyAnswer  = 5 * time.Second
 )
 
+// awaitServer waits until a server of somebody else's is there, before any client waits for it: each
+// would do that anew. It is there when its ready.url answers 200, or else when it takes
+// connections; what it then answers is the client's to judge.
+func (r *runner) awaitServer(ctx context.Context) event {
+	s, c, _, folder := r.now()
+	r.progress.begin("waiting for the server")
+	ready, ask := s.Ready, probe
+	ready.Within = s.within()
+	values, err := r.cfg.File.values(s, c, folder)
+	if err == nil {
+		at := fill(s.Ready.URL, values, verbatim)
+		if at == "" {
+			at, ask = values["url"], listens
+		}
+		err = awaitReady(ctx, ready, at, ask, nil, nil)
+	}
+	switch {
+	case err == nil:
+		return serverReady
+	case ctx.Err() != nil:
+		return interrupt
+	}
+	r.down = "the server is not there: " + err.Error()
+	return serverFailed
+}
+
+// within is how long a server may take to be ready.
+func (s Server) within() time.Duration {
+	if s.Command.empty() {
+		return or(s.Ready.Within, DefaultRunning)
+	}
+	return or(s.Ready.Within, DefaultReady)
+}
+
+// listens asks whether somebody takes connections at a URL. Behind a proxy that is the proxy's to know, and the answer
+// is yes.
+func listens(ctx context.Context, url string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	if by, err := http.ProxyFromEnvironment(req); by != nil || err != nil {
+		return err
+	}
+	port := req.URL.Port()
+	if port == "" {
+		port = req.URL.Scheme // http or https, which the dialer knows the ports of
+	}
+	ctx, cancel := context.WithTimeout(ctx, readyAnswer)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(req.URL.Hostname(), port))
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
 // errNotReady is of a server whose time is up.
 var errNotReady = errors.New("it is not ready in time")
 
-// awaitReady returns when a server is ready: when its line is in what is behind tail, and its URL answers. It
-// returns an error when ctx is over, when gone closes or after within. gone is nil of a server
+// awaitReady returns when a server is ready: when its line is in what is behind tail, and its URL answers when it is
+// asked as ask does. It returns an error when ctx is over, when gone closes or after within. gone is nil of a server
 // that is somebody else's.
-func awaitReady(ctx context.Context, r Ready, url string, tail *logTail, gone <-chan struct{}) error {
+func awaitReady(ctx context.Context, r Ready, url string, ask func(ctx context.Context, url string) error, tail *logTail, gone <-chan struct{}) error {
 	within := or(r.Within, DefaultReady)
 	ctx, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("%w: %s", errNotReady, within))
 	defer cancel()
@@ -45,7 +103,7 @@ func awaitReady(ctx context.Context, r Ready, url string, tail *logTail, gone <-
 			if url == "" {
 				return nil
 			}
-			err := probe(ctx, url)
+			err := ask(ctx, url)
 			switch {
 			case err == nil:
 				return nil

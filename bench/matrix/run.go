@@ -94,6 +94,8 @@ func Run(ctx context.Context, cfg Config) error {
 		switch what {
 		case startServer:
 			happened = r.startServer(ctx)
+		case awaitServer:
+			happened = r.awaitServer(ctx)
 		case runClient:
 			happened = r.runClient(ctx)
 		case stopServer:
@@ -228,7 +230,7 @@ func (r *runner) serve(ctx context.Context, s Server, c Client, folder string) e
 	if r.server, err = cmd.start(); err != nil {
 		return err
 	}
-	err = awaitReady(ctx, s.Ready, fill(s.Ready.URL, r.values, verbatim), tail, r.server.done)
+	err = awaitReady(ctx, s.Ready, fill(s.Ready.URL, r.values, verbatim), probe, tail, r.server.done)
 	select {
 	case <-r.server.done:
 		return fmt.Errorf("it ended before it was ready: %v", r.server.end)

@@ -282,6 +282,27 @@ func TestRunning(t *testing.T) {
 	}
 }
 
+// TestRunningGone: a server of others that is not there is waited for once, and no client is.
+func TestRunningGone(t *testing.T) {
+	port, err := freePort(DefaultHost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := t.TempDir()
+	f := file(t, fmt.Sprintf(`- {name: a, url: "http://127.0.0.1:%d", ready: {within: 50ms}}`, port), `- {name: x, command: "true"}
+- {name: y, command: "true"}`)
+	var bad *Failed
+	if _, progress, err := run(t.Context(), f, out, false); !errors.As(err, &bad) || bad.Failed != 2 {
+		t.Fatalf("%v\n%s", err, progress)
+	}
+	for _, client := range []string{"x", "y"} {
+		p := pairOf(t, out, "a", client)
+		if !strings.Contains(p.Error, "the server is not there: it is not ready in time: 50ms: ") || p.ClientCommand != nil {
+			t.Errorf("%s: %s, client %v", client, p.Error, p.ClientCommand)
+		}
+	}
+}
+
 // TestInterrupted: what is done is kept, the error says how to go on, and the same command does.
 func TestInterrupted(t *testing.T) {
 	out := t.TempDir()

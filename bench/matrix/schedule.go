@@ -6,7 +6,8 @@ package matrix
 // Pairs come server by server, clients in the order of the file. A server is started for a pair
 // and stopped after it, or, if it is shared, when its last pair is over. One that does not come
 // up fails all pairs that it still has: each further try would wait as long. One that dies under
-// a client fails that pair, and is started again for the next.
+// a client fails that pair, and is started again for the next. A server that is somebody else's is
+// awaited before each pair, and one that is not there fails all pairs that it still has, too.
 type schedule struct {
 	clients int    // each server's pairs are so many in a row
 	shared  []bool // by server: one process for all its pairs
@@ -33,8 +34,8 @@ type event int
 
 const (
 	begin         event = iota
-	serverReady         // after startServer
-	serverFailed        // after startServer: it did not come up, and is gone
+	serverReady         // after startServer or awaitServer
+	serverFailed        // after startServer: it did not come up, and is gone; after awaitServer: it is not there
 	clientDone          // after runClient: it ended with 0
 	clientFailed        // after runClient: by itself, by its deadline, or with its server
 	serverLost          // after runClient: the same, and the server has ended
@@ -48,6 +49,7 @@ type action int
 
 const (
 	startServer action = iota
+	awaitServer        // somebody else's
 	runClient
 	stopServer
 	finish
@@ -60,7 +62,7 @@ func (s *schedule) server(pair int) int { return pair / s.clients }
 func (s *schedule) Step(e event) action {
 	switch e {
 	case serverReady:
-		s.up = true
+		s.up = s.runs[s.server(s.at)]
 		return runClient
 	case serverFailed:
 		for p := s.at; p < len(s.state) && s.server(p) == s.server(s.at); p++ {
@@ -99,8 +101,11 @@ func (s *schedule) next() action {
 		return finish
 	}
 	s.at = to
-	if s.up || !s.runs[s.server(to)] {
+	switch {
+	case s.up:
 		return runClient
+	case !s.runs[s.server(to)]:
+		return awaitServer
 	}
 	return startServer
 }

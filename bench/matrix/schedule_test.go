@@ -10,7 +10,7 @@ import (
 
 var (
 	eventNames = []string{"begin", "ready", "no-server", "done", "failed", "lost", "gone", "stopped", "interrupt"}
-	actNames   = []string{"start", "run", "stop", "finish"}
+	actNames   = []string{"start", "await", "run", "stop", "finish"}
 	stateNames = []string{"pending", "skipped", "done", "failed", "interrupted"}
 )
 
@@ -59,7 +59,12 @@ func TestSchedule(t *testing.T) {
 			"one server for its clients", "ready done done stopped ready done done stopped", true, true, nil,
 			"start 0, run 0, run 1, stop 1, start 2, run 2, run 3, stop 3, finish", "done done done done",
 		},
-		{"servers that run already", "done done failed done", false, false, nil, "run 0, run 1, run 2, run 3, finish", "done done failed done"},
+		{
+			"servers that run already", "ready done ready done ready failed ready done", false, false, nil,
+			"await 0, run 0, await 1, run 1, await 2, run 2, await 3, run 3, finish", "done done failed done",
+		},
+		{"one of these that is down", "no-server ready done no-server", false, false, nil, "await 0, await 2, run 2, await 3, finish", "failed failed done failed"},
+		{"interrupted while it waits for one", "interrupt", false, false, nil, "await 0, finish", "interrupted pending pending pending"},
 		{
 			"one that does not come up", "no-server ready done stopped ready done stopped", false, true, nil,
 			"start 0, start 2, run 2, stop 2, start 3, run 3, stop 3, finish", "failed failed done done",
@@ -80,7 +85,7 @@ func TestSchedule(t *testing.T) {
 		{"all done before", "", false, true, slices.Repeat([]pairState{skipped}, 4), "finish", "skipped skipped skipped skipped"},
 		{"interrupted while a server starts", "interrupt", false, true, nil, "start 0, finish", "interrupted pending pending pending"},
 		{"interrupted under a client", "ready done stopped ready interrupt stopped", false, true, nil, "start 0, run 0, stop 0, start 1, run 1, stop 1, finish", "done interrupted pending pending"},
-		{"interrupted, no server of ours", "done interrupt", false, false, nil, "run 0, run 1, finish", "done interrupted pending pending"},
+		{"interrupted, no server of ours", "ready done ready interrupt", false, false, nil, "await 0, run 0, await 1, run 1, finish", "done interrupted pending pending"},
 	} {
 		s := newSchedule(2, 2, c.shared, c.runs)
 		if c.before != nil {
@@ -124,6 +129,11 @@ func TestScheduleEnds(t *testing.T) {
 					t.Fatalf("seed %d: server %d is started while %d is up", seed, server, up)
 				}
 				choices = []event{serverReady, serverFailed, interrupt}
+			case awaitServer:
+				if up >= 0 || s.runs[server] {
+					t.Fatalf("seed %d: server %d is awaited, of ours is %d up", seed, server, up)
+				}
+				choices = []event{serverReady, serverFailed, interrupt}
 			case runClient:
 				if s.runs[server] != (up == server) || s.state[s.at] != pending {
 					t.Fatalf("seed %d: pair %d (%s) runs while server %d is up", seed, s.at, stateNames[s.state[s.at]], up)
@@ -142,7 +152,9 @@ func TestScheduleEnds(t *testing.T) {
 			stopped = stopped || e == interrupt
 			switch e {
 			case serverReady:
-				up = server
+				if s.runs[server] {
+					up = server
+				}
 			case serverLost, serverStopped:
 				up = -1
 			}

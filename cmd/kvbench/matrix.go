@@ -53,8 +53,8 @@ command, env, dir (default: {out}), within (then it is ended; default ` + briefl
 Each pair has a folder, SERVER/CLIENT in --out: stdout and stderr of the client,
 server.log, result, and pair.json, which says how it went. The figures come from
 summary.json of kvbench serve, from result files of vLLM's and SGLang's clients in
-result, or from their reports on stdout. A server that does not come up fails its
-pairs, a client that fails or hangs its own, and the rest goes on. The same
+result, or from their reports on stdout. A server that does not come up, or of
+others is not there in time (ready's within, default ` + briefly(matrix.DefaultRunning) + `), fails its pairs, a client that fails or hangs its own, and the rest goes on. The same
 command with the same --out goes on where it was stopped: pairs that are done, by
 the same command lines, are not run again. No process is left behind. A server whose port
 somebody else listens at is not started: its pairs fail, and say who that is.

@@ -18,7 +18,7 @@ import (
 func TestOutHasResults(t *testing.T) {
 	dir := t.TempDir()
 	pairs := filepath.Join(dir, "pairs.yaml")
-	if err := os.WriteFile(pairs, []byte("servers: [{name: a, url: 'http://127.0.0.1:1'}]\nclients: [{name: x, command: [sh, -c, exit]}]\n"), 0o600); err != nil {
+	if err := os.WriteFile(pairs, []byte("servers: [{name: a, url: '"+served(t, nullserver.Config{})+"'}]\nclients: [{name: x, command: [sh, -c, exit]}]\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	first, second := filepath.Join(dir, "first"), filepath.Join(dir, "second")
