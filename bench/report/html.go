@@ -41,12 +41,12 @@ func (p *Report) verdict() string {
 		}
 		return "Nothing succeeded."
 	}
-	cut := ""
+	ttft, tpot, cut := m.Latencies[nameTTFT], m.Latencies[nameTPOT], ""
 	if m.Interrupted > 0 {
 		cut = fmt.Sprintf(", %d %s cut off,", m.Interrupted, map[bool]string{true: "was", false: "were"}[m.Interrupted == 1])
 	}
 	s := fmt.Sprintf("%d of %d requests succeeded%s in %.1f s: %.2f requests/s, %.0f output tokens/s. TTFT %.1f ms on average (P99 %.1f), TPOT %.2f ms (P99 %.2f), %.1f requests in flight.",
-		m.Successful, len(p.Records), cut, m.DurationS, m.RequestThroughput, m.OutputThroughput, m.MeanTTFTMS, m.P99TTFTMS, m.MeanTPOTMS, m.P99TPOTMS, m.Concurrency)
+		m.Successful, len(p.Records), cut, m.DurationS, m.RequestThroughput, m.OutputThroughput, ttft.Mean, ttft.P99, tpot.Mean, tpot.P99, m.Concurrency)
 	if m.Goodput != nil {
 		s += fmt.Sprintf(" %.1f %% kept the SLO (%s).", 100**m.Attained, p.sloText())
 	}

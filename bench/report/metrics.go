@@ -1,6 +1,7 @@
 package report
 
 import (
+	"encoding/json"
 	"iter"
 	"slices"
 
@@ -43,7 +44,8 @@ type Metrics struct {
 	CachedTokens  int            `json:"cached_tokens"`              // of the prompts, that the server had in its prefix cache, as it says
 }
 
-// A Spread is one latency, in milliseconds.
+// A Spread is one latency, in milliseconds. It is rounded once, by whoever writes it: 11.74502 that
+// is rounded to 11.7450 first is 11.74 then, and 11.75 in a tool's report.
 type Spread struct {
 	Values int     `json:"values"`
 	Mean   float64 `json:"mean"`
@@ -55,12 +57,19 @@ type Spread struct {
 	Max    float64 `json:"max"`
 }
 
-// spread sums a sample up, to a tenth of a microsecond.
-func (s sample) spread() Spread {
-	ms := func(v float64) float64 { return figure.Round(v, 4) }
-	return Spread{
-		len(s), ms(s.mean()), ms(s.std()), ms(s.median()), ms(s.percentile(90)), ms(s.percentile(95)), ms(s.percentile(99)), ms(s.max()),
+// MarshalJSON writes it to a tenth of a microsecond.
+func (s Spread) MarshalJSON() ([]byte, error) {
+	type plain Spread // without this method
+	p := plain(s)
+	for _, v := range []*float64{&p.Mean, &p.Std, &p.Median, &p.P90, &p.P95, &p.P99, &p.Max} {
+		*v = figure.Round(*v, 4)
 	}
+	return json.Marshal(p)
+}
+
+// spread sums a sample up.
+func (s sample) spread() Spread {
+	return Spread{len(s), s.mean(), s.std(), s.median(), s.percentile(90), s.percentile(95), s.percentile(99), s.max()}
 }
 
 // Names of latencies in Metrics.Latencies.
@@ -230,8 +239,8 @@ func (r *Run) metrics(samples map[string]sample) *Metrics {
 		m.Latencies[name] = s.spread()
 	}
 	itl, e2el := m.Latencies[nameITL], m.Latencies[nameE2EL]
-	m.MeanITLMS, m.MedianITLMS, m.P99ITLMS = itl.Mean, itl.Median, itl.P99
-	m.MeanE2ELMS, m.MedianE2ELMS, m.P99E2ELMS = e2el.Mean, e2el.Median, e2el.P99
+	m.MeanITLMS, m.MedianITLMS, m.P99ITLMS = figure.Round(itl.Mean, 4), figure.Round(itl.Median, 4), figure.Round(itl.P99, 4)
+	m.MeanE2ELMS, m.MedianE2ELMS, m.P99E2ELMS = figure.Round(e2el.Mean, 4), figure.Round(e2el.Median, 4), figure.Round(e2el.P99, 4)
 	// Little's law would give the same mean from latencies; this one counts the time of failed
 	// requests, too, which the server had to bear.
 	flight := r.inFlight()

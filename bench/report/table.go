@@ -236,9 +236,10 @@ func (r *Run) groupTables() []page.Table {
 		t := page.Table{Title: g.title, Left: 1, Head: []string{g.head, "requests", "failed", "output tokens", "mean TTFT", "P99 TTFT", "mean TPOT", "mean E2EL", "P99 E2EL"}}
 		for _, name := range slices.Sorted(maps.Keys(by)) {
 			m := by[name].Metrics()
+			ttft, e2el := m.Latencies[nameTTFT], m.Latencies[nameE2EL]
 			t.Rows = append(t.Rows, []string{
 				name, strconv.Itoa(len(by[name].Records)), strconv.Itoa(m.Failed), strconv.Itoa(m.GeneratedTokens),
-				fixed(m.MeanTTFTMS, 1), fixed(m.P99TTFTMS, 1), fixed(m.MeanTPOTMS, 2), fixed(m.MeanE2ELMS, 1), fixed(m.P99E2ELMS, 1),
+				fixed(ttft.Mean, 1), fixed(ttft.P99, 1), fixed(m.Latencies[nameTPOT].Mean, 2), fixed(e2el.Mean, 1), fixed(e2el.P99, 1),
 			})
 		}
 		tables = append(tables, t)

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"kvferry/bench/client"
+	"kvferry/bench/figure"
 	"kvferry/bench/page"
 	"kvferry/bench/report"
 )
@@ -166,7 +167,7 @@ func TestReadFolder(t *testing.T) {
 	}
 	for i, r := range results {
 		m := reports[i].M
-		if r.Key != reports[i].Clock || len(r.Requests) != 100 || r.Figures["mean_ttft_ms"] != m.MeanTTFTMS || r.Figures["p90_e2el_ms"] != m.Latencies["e2el"].P90 || r.Setup["request_rate"] != "10" {
+		if r.Key != reports[i].Clock || len(r.Requests) != 100 || r.Figures["mean_ttft_ms"] != m.MeanTTFTMS || r.Figures["p90_e2el_ms"] != figure.Round(m.Latencies["e2el"].P90, 4) || r.Setup["request_rate"] != "10" {
 			t.Errorf("%s: %d requests, %v, %v", r.Key, len(r.Requests), r.Figures, r.Setup)
 		}
 		if got := r.Values(nameTTFT)[99][0]; math.Abs(got-m.MeanTTFTMS) > 1e-6 {
