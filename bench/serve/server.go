@@ -76,6 +76,9 @@ func (s *server) Open(ctx context.Context) (f Facts, err error) {
 	case err != nil:
 		return Facts{}, fmt.Errorf("%w: is that where it listens (--base-url)?", err)
 	}
+	if err := s.tryMetrics(ctx); err != nil {
+		return Facts{}, err
+	}
 	probe, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("it did not answer a first request within %v (--ready-check-timeout-sec)", patience))
 	accepts, err := s.client.Probe(probe, s.model, s.how.Needs)
 	if cause := context.Cause(probe); err != nil && cause != nil && ctx.Err() == nil && !errors.Is(err, cause) {
@@ -135,6 +138,20 @@ func (s *server) pages() (list []scrape.Page) {
 		}
 	}
 	return list
+}
+
+// tryMetrics reads the pages that were named once before the load: that one cannot be read is a fault
+// then, and not a note after the run. The servers' own /metrics nobody named, and they may be missing.
+func (s *server) tryMetrics(ctx context.Context) error {
+	if len(s.how.Metrics) == 0 {
+		return nil
+	}
+	for _, p := range s.pages() {
+		if _, err := scrape.Fetch(ctx, s.client.HTTP(), p.URL, p.Header); err != nil {
+			return &config.Fault{Field: "Metrics", Err: fmt.Errorf("%q: it cannot be read: name the engine's page, or leave it out: %w", p.URL, err)}
+		}
+	}
+	return nil
 }
 
 // sameHost reports whether two URLs are of one server.

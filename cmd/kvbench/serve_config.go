@@ -35,7 +35,7 @@ var serveNames = joined(loadNames, within("Load", loadNames), clusterNames, ownN
 	"Search": "--find-rate", "Search.Quantity": "--find-rate", "Search.Attainment": "--attainment", "Search.Precision": "--find-rate-precision", "Search.Max": "--max-rate",
 	"Search.Start": "--request-rate", "Layout": "--compat", "Results": "--save-result", "OpenTimeout": "--ready-check-timeout-sec",
 	"URL": "--base-url", "URLs": "--worker-urls", "Backend": "--backend", "Endpoint": "--endpoint", "Model": "--model", "Header": "--header", "APIKey": "--api-key",
-	"CAFile": "--ca-cert", "Insecure": "--insecure", "Extra": "--extra-body", "FlushCache": "--flush-cache", "Timeout": "--request-timeout",
+	"CAFile": "--ca-cert", "Insecure": "--insecure", "Extra": "--extra-body", "FlushCache": "--flush-cache", "Metrics": "--metrics-url", "Timeout": "--request-timeout",
 })
 
 // config turns flags into a run, or names every flag that is wrong and the fix.
