@@ -9,8 +9,10 @@ import (
 
 // A Client is the client's account of a run, for the rules.
 type Client struct {
-	Sent         int `json:"sent"`     // requests that were written, with those that failed
-	Answered     int `json:"answered"` // of these, answered to the end
+	Sent     int `json:"sent"`     // requests that were written, with those that failed
+	Answered int `json:"answered"` // of these, answered to the end
+	// Choices are the answers that the sent requests asked for: Sent, but more with n.
+	Choices      int `json:"choices"`
 	InputTokens  int `json:"input_tokens"`
 	OutputTokens int `json:"output_tokens"`
 	// CountedBy says who counted the tokens: client.CountUsage if it was the server itself.
@@ -52,6 +54,7 @@ func Of(records iter.Seq[*client.Record]) Client {
 			continue
 		}
 		c.Sent++
+		c.Choices += max(r.Answers, 1)
 		if r.Breakdown != nil {
 			c.KVBytes += r.Breakdown.KVBytes
 		}

@@ -62,6 +62,10 @@ func same(f Figures, c Client) bool {
 	return !ok || math.Abs(n-float64(c.Sent)) <= countTolerance*float64(c.Sent)
 }
 
+// most is how many requests a server may count of the client's: vLLM and kvferry count each of the n
+// answers to one.
+func most(c Client) int { return max(c.Sent, c.Choices) }
+
 // longer reports whether the mean a is longer than b, by more than the tolerance.
 func longer(a, b float64) bool { return a > b*(1+meanTolerance)+meanSlackMS }
 
@@ -82,13 +86,21 @@ func WentBack(f Figures, _ Client) string {
 // fault, but its means are of all of them.
 func OthersUse(f Figures, c Client) string {
 	n, ok := f.Counts[Requests]
-	if !ok || n <= float64(c.Sent)*(1+countTolerance) {
+	if !ok || n <= float64(most(c))*(1+countTolerance) {
 		return ""
 	}
 	if f.Servers > 1 {
-		return fmt.Sprintf("others use these %d servers, or several of them count a request (prefill and decode do): they counted %.0f requests, and %d were sent; their means are of all of them, and not compared", f.Servers, n, c.Sent)
+		return fmt.Sprintf("others use these %d servers, or several of them count a request (prefill and decode do): they counted %.0f requests, and %d were sent%s; their means are of all of them, and not compared", f.Servers, n, c.Sent, several(c))
 	}
-	return fmt.Sprintf("others use this server: it counted %.0f requests, and %d were sent; its means are of all of them, and not compared", n, c.Sent)
+	return fmt.Sprintf("others use this server: it counted %.0f requests, and %d were sent%s; its means are of all of them, and not compared", n, c.Sent, several(c))
+}
+
+// several says how many answers the requests were for, where that is more than one each.
+func several(c Client) string {
+	if c.Choices <= c.Sent {
+		return ""
+	}
+	return fmt.Sprintf(" for %d answers (n)", c.Choices)
 }
 
 // FewerRequests: an answer that came was one of the server's. A gateway counts what it

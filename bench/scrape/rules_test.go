@@ -47,6 +47,8 @@ func TestRules(t *testing.T) {
 		"went back":        {func(f *Figures, _ *Client) { f.Back = []string{"vllm:prompt_tokens_total"} }, "went back", "vllm:prompt_tokens_total went back"},
 		"warm-ups counted": {count(Requests, 1009), "", ""},
 		"others":           {count(Requests, 1500), "others use the server", "it counted 1500 requests, and 1000 were sent"},
+		"n answers each":   {func(f *Figures, c *Client) { count(Requests, 2000)(f, c); c.Choices = 2000 }, "", ""},
+		"others beside n":  {func(f *Figures, c *Client) { count(Requests, 2500)(f, c); c.Choices = 2000 }, "others use the server", "2500 requests, and 1000 were sent for 2000 answers (n)"},
 		"others, and their means": {func(f *Figures, c *Client) {
 			count(Requests, 1500)(f, c)
 			latency(TTFT, 900)(f, c)
