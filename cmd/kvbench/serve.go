@@ -58,6 +58,9 @@ or results could not be written; 2 bad flags; 130 interrupted.`,
 			if f.clock != "virtual" && !f.server.named(cmd.Flags().Changed) {
 				cmd.PrintErrln("no server is named: a cluster of kvferry's own is started on this machine, its GPUs modelled (--base-url, or --host and --port, for a server that runs)")
 			}
+			if cmd.Flags().Changed("model") && !f.server.named(cmd.Flags().Changed) {
+				cmd.PrintErrln("--model is of no account without a server: the model is that of --profile")
+			}
 			if f.own.less != "" {
 				cmd.PrintErrln(f.own.less)
 			}

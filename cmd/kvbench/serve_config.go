@@ -144,9 +144,10 @@ func resolved(fs *pflag.FlagSet) map[string]string {
 	return out
 }
 
-// serversOnly are flags that a cluster of kvbench's own has no use for: it wants no key, has one
-// model, and answers at the backend's path.
-var serversOnly = []string{"model", "endpoint", "api-key", "header", "ca-cert", "insecure"}
+// serversOnly are flags that a cluster of kvbench's own has no use for: it wants no key, and
+// answers at the backend's path. It has one model too, but a published command line that names its
+// own is to run as it stands.
+var serversOnly = []string{"endpoint", "api-key", "header", "ca-cert", "insecure"}
 
 // target settles who is asked.
 func (f *serveFlags) target(cfg *serve.Config, fs *pflag.FlagSet, bad *config.Faults) {
@@ -190,6 +191,7 @@ func (f *serveFlags) target(cfg *serve.Config, fs *pflag.FlagSet, bad *config.Fa
 		cfg.Targets = []serve.Target{serve.Server(how)}
 		return
 	}
+	c.Model = ""
 	for _, flag := range serversOnly {
 		if changed(flag) {
 			bad.Check("--"+flag, errors.New("it is for a server that runs: name that with --base-url, or leave this out, a cluster of kvbench's own needs none"))

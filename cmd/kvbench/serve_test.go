@@ -186,7 +186,6 @@ func TestServeRefuses(t *testing.T) {
 		{"--ca-cert /x", "--ca-cert: it is for a server that runs"},
 		{"--insecure", "--insecure: it is for a server that runs"},
 		{"--endpoint /v1/completions", "--endpoint: it is for a server that runs"},
-		{"--clock both --model Qwen/Qwen3-8B", "--model: it is for a server that runs"},
 		{"--extra-body [1]", "--extra-body"},
 		{"--tokenizer /nowhere", "--tokenizer"},
 		{"--lora-name a --lora-modules b", "--lora-name"},

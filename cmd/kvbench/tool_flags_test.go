@@ -94,7 +94,7 @@ func TestForeign(t *testing.T) {
 		}
 	}
 	dir := t.TempDir()
-	code, _, stderr := kvbench(t.Context(), strings.Fields("serve --clock virtual --compat sglang --dataset-name random --random-input-len 9 --random-output-len 2 --num-prompts 2 --num-warmups 3 --request-id-prefix run7- --skip-tokenizer-init --rust-client --rust-worker-threads 4 --out "+dir)...)
+	code, _, stderr := kvbench(t.Context(), strings.Fields("serve --clock virtual --compat sglang --model qwen2.5-0.5b --dataset-name random --random-input-len 9 --random-output-len 2 --num-prompts 2 --num-warmups 3 --request-id-prefix run7- --skip-tokenizer-init --rust-client --rust-worker-threads 4 --out "+dir)...)
 	if code != 0 {
 		t.Fatalf("exit %d: %s", code, stderr)
 	}
