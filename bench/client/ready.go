@@ -62,12 +62,22 @@ func (c *Client) Ready(ctx context.Context) (model string, err error) {
 			fault = err
 			return nil
 		}
-		return err
+		return cmp.Or(err, c.others(ctx))
 	})
 	if err = cmp.Or(fault, err); err != nil {
 		return "", c.located(err)
 	}
 	return model, nil
+}
+
+// others asks the workers but the first whether they are there, and healthy.
+func (c *Client) others(ctx context.Context) error {
+	for i := 1; i < len(c.targets); i++ {
+		if _, err := c.ask(ctx, http.MethodGet, i, "/health", nil); err != nil && !absent(err) && c.needsKey(err) == nil {
+			return fmt.Errorf("worker %s: %w", c.targets[i].base, err)
+		}
+	}
+	return nil
 }
 
 // absent reports whether an error is the answer of a server that has no such path.

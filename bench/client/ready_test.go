@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"kvferry/bench/client/clienttest"
 )
@@ -34,5 +35,23 @@ func TestReady(t *testing.T) {
 	_, err = c.Ready(ctx)
 	if err == nil || !strings.Contains(err.Error(), "not ready within 60ms") || !strings.Contains(err.Error(), "no prefill node") {
 		t.Fatalf("Ready of an unhealthy server = %v, want the deadline and the server's reason", err)
+	}
+}
+
+// TestReadyWorkers: all of several workers are to be there, and not the first alone.
+func TestReadyWorkers(t *testing.T) {
+	good, gone := clienttest.NewServer(t, &clienttest.Server{}), clienttest.NewServer(t, &clienttest.Server{})
+	gone.Close()
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, errors.New("not ready in time"))
+	defer cancel()
+	c := New(Config{URLs: []string{good.URL, gone.URL}})
+	defer c.Close()
+	if _, err := c.Ready(ctx); err == nil || !strings.Contains(err.Error(), "not ready in time") || !strings.Contains(err.Error(), "worker "+gone.URL) {
+		t.Errorf("with a worker that is gone: %v", err)
+	}
+	both := New(Config{URLs: []string{good.URL, good.URL}})
+	defer both.Close()
+	if model, err := both.Ready(t.Context()); err != nil || model != "fake-7b" {
+		t.Errorf("%q, %v", model, err)
 	}
 }

@@ -162,15 +162,23 @@ func (r *Run) toolCounts() (tool string, counted int) {
 	return tool, counted
 }
 
+// lateText is from when on it matters that TTFT is not to the first text, in seconds.
+const lateText = 1e-3
+
 // streamNotes say how the answers were streamed. A server that sends an answer in one piece has
 // the best ITL of all, 0, and the worst TTFT; one that sends tokens in pairs doubles its ITL and
 // halves the number of gaps, and its TPOT does not change. Neither is slower or faster by that.
 func (r *Run) streamNotes(m *Metrics, note func(string, ...any)) {
 	long, whole, early := 0, 0, 0
+	silent, later := 0, 0.0 // answers that began without text, and how long before it
 	for i := range r.Records {
 		rec := &r.Records[i]
 		if rec.Failure() != "" {
 			continue
+		}
+		if wait := rec.FirstText - rec.FirstToken; rec.FirstText > 0 && wait > 0 {
+			silent++
+			later += wait
 		}
 		tokens := rec.Output()
 		if tokens > 1 {
@@ -182,6 +190,9 @@ func (r *Run) streamNotes(m *Metrics, note func(string, ...any)) {
 		if tokens < rec.Wanted() {
 			early++
 		}
+	}
+	if silent > 0 && later/float64(silent) > lateText {
+		note("%d of %d answers began with a chunk without text, a role or the like: TTFT is to that chunk, as vLLM's client has it, and the first text came %.1f ms later on average", silent, m.Successful, 1e3*later/float64(silent))
 	}
 	switch {
 	case long > 0 && whole == long:

@@ -124,7 +124,12 @@ func (s *server) Open(ctx context.Context) (f Facts, err error) {
 // pages are where metrics are. A key is for the server that it was given for: others that are
 // named get none of the header.
 func (s *server) pages() (list []scrape.Page) {
-	servers := s.client.Pages("/metrics")
+	var servers []string // each once: its counts would be added up
+	for _, at := range s.client.Pages("/metrics") {
+		if !slices.Contains(servers, at) {
+			servers = append(servers, at)
+		}
+	}
 	for _, at := range s.how.Metrics {
 		p := scrape.Page{URL: at}
 		if slices.ContainsFunc(servers, func(of string) bool { return sameHost(of, at) }) {

@@ -324,6 +324,9 @@ func (f *serverFlags) pages(asked bool, bad *config.Faults) (pages []string) {
 		if u.Path == "" || u.Path == "/" {
 			u.Path = "/metrics"
 		}
+		if slices.Contains(pages, u.String()) {
+			bad.Add("--metrics-url", text, "it is given twice, and its counts would be added up")
+		}
 		pages = append(pages, u.String())
 	}
 	return pages

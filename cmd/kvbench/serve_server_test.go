@@ -220,6 +220,7 @@ func TestServeUnfit(t *testing.T) {
 		"--base-url " + null + " --top-p x":                                          "--top-p",
 		"--metrics-url http://x":                                                     "--metrics-url: it is of a server that runs",
 		"--base-url " + null + " --metrics-url engine:8000":                          `--metrics-url: "engine:8000": write the page's URL`,
+		"--base-url " + null + " --metrics-url http://a:1 http://a:1/metrics":        `--metrics-url: "http://a:1/metrics": it is given twice`,
 		"--base-url " + null + " --metrics-url http://127.0.0.1:1":                   `--metrics-url: "http://127.0.0.1:1/metrics": it cannot be read`,
 		"--base-url " + null + " --flush-cache-timeout 5":                            "--flush-cache-timeout: it is for --flush-cache",
 	} {
