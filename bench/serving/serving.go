@@ -56,7 +56,9 @@ const (
 
 	maxCPUPerToken = 12.0 // us, engine and proxy together
 	maxITLError    = 0.1  // ms, of the median
-	maxMemory      = 80e6
+	// maxMemory is of what engine and proxy have for themselves. How much of the program's file
+	// is mapped depends on the system's page cache: of one build 29 to 35 MB were seen.
+	maxMemory = 50e6
 
 	// fullCPUs is from where on, in percent, the ITL is that of a machine that has no time
 	// left, whatever the daemons do.
@@ -97,7 +99,7 @@ func Run(ctx context.Context, cfg Config) error {
 }
 
 // memory is what the daemons have resident together at their peaks, in bytes.
-func (r *Result) memory() float64 { return float64(total(r.Own) + r.Program) }
+func (r *Result) memory() float64 { return float64(total(r.Own)) }
 
 func total[V int64 | float64](m map[string]V) (sum V) {
 	for _, v := range m {
@@ -144,11 +146,11 @@ func report(w io.Writer, runs []Result) error {
 	if inUse >= 0 {
 		info("  CPUs in use, this client's part included", "%", inUse)
 	}
-	line("resident memory at its peak, engine + proxy", "MB", medianOf(runs, func(r Result) float64 { return r.memory() / 1e6 }), maxMemory/1e6, true)
+	line("memory of their own at its peak, engine + proxy", "MB", medianOf(runs, func(r Result) float64 { return r.memory() / 1e6 }), maxMemory/1e6, true)
 	for _, name := range slices.Sorted(maps.Keys(runs[0].Own)) {
-		info("  of which "+name+"'s own", "MB", medianOf(runs, func(r Result) float64 { return float64(r.Own[name]) / 1e6 }))
+		info("  of which "+name, "MB", medianOf(runs, func(r Result) float64 { return float64(r.Own[name]) / 1e6 }))
 	}
-	info("  of which the program, which they share", "MB", medianOf(runs, func(r Result) float64 { return float64(r.Program) / 1e6 }))
+	info("  besides, of the program's file, which they share", "MB", medianOf(runs, func(r Result) float64 { return float64(r.Program) / 1e6 }))
 	if err := t.Flush(); err != nil {
 		return err
 	}

@@ -25,7 +25,8 @@ func TestServingLimits(t *testing.T) {
 		{"fast ITL", func(r *Result) { r.MedianITL = 9.8 }, "median ITL's distance", "MISSED"},
 		{"no CPU left", func(r *Result) { r.MedianITL, r.InUse = 10.2, 97 }, "", "not judged"},
 		{"not known", func(r *Result) { r.MedianITL, r.InUse = 10.2, -1 }, "median ITL's distance", "MISSED"},
-		{"memory", func(r *Result) { r.Own = map[string]int64{"proxy": 81e6}; r.InUse = 99 }, "resident memory", "MISSED"},
+		{"memory", func(r *Result) { r.Own = map[string]int64{"proxy": 30e6, "nondisagg-0": 21e6}; r.InUse = 99 }, "memory of their own", "MISSED"},
+		{"a large program", func(r *Result) { r.Program = 90e6 }, "", "90.00 MB"},
 		{"CPU", func(r *Result) { r.CPUPerToken = map[string]float64{"proxy": 13} }, "CPU a token", "MISSED"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
