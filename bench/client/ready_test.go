@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"kvferry/bench/client/clienttest"
 )
@@ -40,10 +39,16 @@ func TestReady(t *testing.T) {
 
 // TestReadyWorkers: all of several workers are to be there, and not the first alone.
 func TestReadyWorkers(t *testing.T) {
-	good, gone := clienttest.NewServer(t, &clienttest.Server{}), clienttest.NewServer(t, &clienttest.Server{})
+	var asked atomic.Int32
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	good := clienttest.NewServer(t, &clienttest.Server{Asked: func() {
+		if asked.Add(1) == 3 { // the other was asked for twice
+			cancel(errors.New("not ready in time"))
+		}
+	}})
+	gone := clienttest.NewServer(t, &clienttest.Server{})
 	gone.Close()
-	ctx, cancel := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, errors.New("not ready in time"))
-	defer cancel()
 	c := New(Config{URLs: []string{good.URL, gone.URL}})
 	defer c.Close()
 	if _, err := c.Ready(ctx); err == nil || !strings.Contains(err.Error(), "not ready in time") || !strings.Contains(err.Error(), "worker "+gone.URL) {

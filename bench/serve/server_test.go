@@ -23,9 +23,9 @@ func TestProbeEnds(t *testing.T) {
 		mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"data":[{"id":"m"}]}`) })
 		mux.HandleFunc("POST /v1/completions", behave)
 		f := httptest.NewServer(mux)
-		target := Server(Asking{Config: client.Config{URL: f.URL}, Ready: 200 * time.Millisecond})
+		target := Server(Asking{Config: client.Config{URL: f.URL}, Ready: 2 * time.Second})
 		_, err := target.Open(t.Context())
-		if err == nil || !strings.Contains(err.Error(), "it did not answer a first request within 200ms") || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "interrupted") {
+		if err == nil || !strings.Contains(err.Error(), "it did not answer a first request within 2s") || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "interrupted") {
 			t.Errorf("%v, want %q", err, want)
 		}
 		target.Close()
