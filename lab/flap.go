@@ -3,9 +3,10 @@ package lab
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
+
+	"kvferry/lab/wire"
 )
 
 // A Flap is a cable that is out for a time, again and again. The zero value is one that stays.
@@ -33,16 +34,13 @@ func ParseFlap(text string) (f Flap, err error) {
 
 // ParseFlaps reads one for all of n links, or one for each, of which 0 is none.
 func ParseFlaps(text string, n int) (flaps []Flap, err error) {
-	values := strings.Split(text, ",")
-	if len(values) == 1 {
-		values = slices.Repeat(values, n)
-	}
-	if len(values) != n {
-		return nil, fmt.Errorf("%q has %d values for %d links: write one for all, or one for each, 0 for none", text, len(values), n)
+	values, err := wire.Each(text, n)
+	if err != nil {
+		return nil, fmt.Errorf("%w, 0 for none", err)
 	}
 	for _, v := range values {
 		f := Flap{}
-		if v = strings.TrimSpace(v); v != "0" && v != "0s" {
+		if v != "0" && v != "0s" {
 			if f, err = ParseFlap(v); err != nil {
 				return nil, err
 			}

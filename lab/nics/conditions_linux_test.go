@@ -80,7 +80,7 @@ func TestDelayOfLinks(t *testing.T) {
 		}
 	}
 	least(40 * time.Millisecond)
-	if err := l.Condition(0, "delay", "60ms/15ms"); err != nil {
+	if err := l.SetCondition(0, "delay", "60ms/15ms"); err != nil {
 		t.Fatal(err)
 	}
 	least(75 * time.Millisecond)
@@ -94,11 +94,11 @@ func TestDelayOfLinks(t *testing.T) {
 	least(40 * time.Millisecond)
 	// A link that was clean at the start.
 	out, in = connect(t, l, 1)
-	if err := l.Condition(1, "delay", "25ms"); err != nil {
+	if err := l.SetCondition(1, "delay", "25ms"); err != nil {
 		t.Fatal(err)
 	}
 	least(50 * time.Millisecond)
-	if err := l.Condition(1, "jitter", "26ms"); err == nil {
+	if err := l.SetCondition(1, "jitter", "26ms"); err == nil {
 		t.Error("a jitter above the delay was taken")
 	}
 }

@@ -48,7 +48,7 @@ func (l *Lab) inflict(f lab.Fault) error {
 		l.flaps.quiet(f.NIC)
 		return l.net.clear(f.NIC)
 	default:
-		return l.net.condition(f.NIC, f.Host, string(f.Action), f.Value)
+		return l.net.changeCondition(f.NIC, f.Host, string(f.Action), f.Value)
 	}
 }
 
@@ -95,9 +95,9 @@ func (l *Lab) BlackHole(nic int) error {
 	return l.Inflict(lab.Fault{Action: lab.BlackHole, Host: 1, NIC: nic})
 }
 
-// Condition changes one of a link's, by its name: "loss", "0.1%". Two values with a slash
+// SetCondition changes one of a link's, by its name: "loss", "0.1%". Two values with a slash
 // between are those of what host 1 sends and of what it receives.
-func (l *Lab) Condition(nic int, name, value string) error {
+func (l *Lab) SetCondition(nic int, name, value string) error {
 	return l.Inflict(lab.Fault{Action: lab.Action(name), Host: 1, NIC: nic, Value: value})
 }
 

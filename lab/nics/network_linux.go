@@ -295,8 +295,8 @@ func (n *network) blackHole(nic int) error {
 	return n.change(nic, func(l *link) error { return n.hole(l, true) })
 }
 
-// condition has a condition of a link be another from now on, host's direction first.
-func (n *network) condition(nic, host int, name, value string) error {
+// changeCondition has a condition of a link be another from now on, host's direction first.
+func (n *network) changeCondition(nic, host int, name, value string) error {
 	return n.change(nic, func(l *link) error {
 		next := l.conditions
 		if err := next.Set(name, value, host-1); err != nil {

@@ -27,7 +27,7 @@ func (*network) blackHole(int) error                                   { return 
 func (*network) silence() error                                        { return errLinux }
 func (*network) clear(int) error                                       { return errLinux }
 func (*network) traffic(int, int) (Traffic, error)                     { return Traffic{}, errLinux }
-func (*network) condition(int, int, string, string) error              { return errLinux }
+func (*network) changeCondition(int, int, string, string) error        { return errLinux }
 func (*network) lines(int) (c wire.Link, lines [Hosts]wire.Counts, dropped int64, relayed bool) {
 	return c, lines, 0, false
 }

@@ -31,23 +31,33 @@ const mostDelay = 10 * time.Second
 // Set sets the condition of a name: delay and jitter to a duration, 5ms, the others to a
 // share, 0.1% or 0.001.
 func (c *Conditions) Set(name, value string) (err error) {
-	switch name {
-	case "delay":
-		c.Delay, err = parseTime(value)
-	case "jitter":
-		c.Jitter, err = parseTime(value)
-	case "loss":
-		c.Loss, err = parseShare(value)
-	case "reorder":
-		c.Reorder, err = parseShare(value)
-	case "duplicate":
-		c.Duplicate, err = parseShare(value)
-	case "corrupt":
-		c.Corrupt, err = parseShare(value)
-	default:
-		err = fmt.Errorf("%q is none of %s", name, strings.Join(Names, ", "))
+	for _, t := range c.times() {
+		if t.name == name {
+			*t.value, err = parseTime(value)
+			return err
+		}
 	}
-	return err
+	for _, s := range c.shares() {
+		if s.name == name {
+			*s.value, err = parseShare(value)
+			return err
+		}
+	}
+	return fmt.Errorf("%q is none of %s", name, strings.Join(Names, ", "))
+}
+
+// A condition is a field by its name.
+type condition[T any] struct {
+	name  string
+	value *T
+}
+
+func (c *Conditions) times() []condition[time.Duration] {
+	return []condition[time.Duration]{{"delay", &c.Delay}, {"jitter", &c.Jitter}}
+}
+
+func (c *Conditions) shares() []condition[float64] {
+	return []condition[float64]{{"loss", &c.Loss}, {"reorder", &c.Reorder}, {"duplicate", &c.Duplicate}, {"corrupt", &c.Corrupt}}
 }
 
 func parseTime(text string) (time.Duration, error) {
@@ -73,20 +83,14 @@ func parseShare(text string) (float64, error) {
 // String is "delay=5ms jitter=1ms loss=0.1%", or "clean".
 func (c Conditions) String() string {
 	var text []string
-	for _, t := range []struct {
-		name string
-		time.Duration
-	}{{"delay", c.Delay}, {"jitter", c.Jitter}} {
-		if t.Duration != 0 {
-			text = append(text, t.name+"="+t.Duration.String())
+	for _, t := range c.times() {
+		if *t.value != 0 {
+			text = append(text, t.name+"="+t.value.String())
 		}
 	}
-	for _, s := range []struct {
-		name  string
-		share float64
-	}{{"loss", c.Loss}, {"reorder", c.Reorder}, {"duplicate", c.Duplicate}, {"corrupt", c.Corrupt}} {
-		if s.share != 0 {
-			text = append(text, s.name+"="+strconv.FormatFloat(100*s.share, 'g', 6, 64)+"%")
+	for _, s := range c.shares() {
+		if *s.value != 0 {
+			text = append(text, s.name+"="+strconv.FormatFloat(100**s.value, 'g', 6, 64)+"%")
 		}
 	}
 	if len(text) == 0 {
@@ -102,12 +106,9 @@ func (c Conditions) Validate() error {
 	if c.Jitter < 0 || c.Jitter > c.Delay {
 		bad.Add("Jitter", c.Jitter, "use 0s to the delay, which is %v: no packet comes before it is sent", c.Delay)
 	}
-	for _, s := range []struct {
-		name  string
-		share float64
-	}{{"Loss", c.Loss}, {"Reorder", c.Reorder}, {"Duplicate", c.Duplicate}, {"Corrupt", c.Corrupt}} {
-		if !(s.share >= 0 && s.share <= 1) {
-			bad.Add(s.name, s.share, "use a share from 0 to 1")
+	for _, s := range c.shares() {
+		if !(*s.value >= 0 && *s.value <= 1) {
+			bad.Add(strings.ToUpper(s.name[:1])+s.name[1:], *s.value, "use a share from 0 to 1")
 		}
 	}
 	if c.Reorder > 0 && c.Delay == 0 {
@@ -161,17 +162,29 @@ func (l Link) String() string {
 // ParseLinks reads the values of a condition for n links, one for all or one for each:
 // 5ms, or 5ms,5ms,20ms/1ms, and sets them.
 func ParseLinks(links []Link, name, text string) error {
-	values := strings.Split(text, ",")
-	if len(values) == 1 {
-		values = slices.Repeat(values, len(links))
-	}
-	if len(values) != len(links) {
-		return fmt.Errorf("%q has %d values for %d links: write one for all, or one for each", text, len(values), len(links))
+	values, err := Each(text, len(links))
+	if err != nil {
+		return err
 	}
 	for i, v := range values {
-		if err := links[i].Set(name, strings.TrimSpace(v), 0); err != nil {
+		if err := links[i].Set(name, v, 0); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// Each is the value of each of n links: text has one for all, or with commas one for each.
+func Each(text string, n int) ([]string, error) {
+	values := strings.Split(text, ",")
+	if len(values) == 1 {
+		values = slices.Repeat(values, n)
+	}
+	if len(values) != n {
+		return nil, fmt.Errorf("%q has %d values for %d links: write one for all, or one for each", text, len(values), n)
+	}
+	for i := range values {
+		values[i] = strings.TrimSpace(values[i])
+	}
+	return values, nil
 }

@@ -1,9 +1,6 @@
 package wire
 
-import (
-	"encoding/binary"
-	"math/bits"
-)
+import "encoding/binary"
 
 // A Frame is what a packet socket reads and writes with PACKET_VNET_HDR: a header of ten bytes
 // (struct virtio_net_hdr in linux/virtio_net.h) that says what the NIC has still to do, and
@@ -140,6 +137,6 @@ func (f Frame) spoil(bit uint64) {
 	if len(data) <= ethernet {
 		return
 	}
-	_, n := bits.Div64(0, bit, uint64(len(data)-ethernet)*8)
+	n := bit % (uint64(len(data)-ethernet) * 8)
 	data[ethernet+n/8] ^= 1 << (n % 8)
 }

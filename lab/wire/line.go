@@ -45,7 +45,7 @@ func (l *Line) Take(now time.Duration, f Frame) {
 	c := l.conditions
 	n := f.packets()
 	l.counts.Packets += int64(n)
-	if c.Jitter == 0 && c.Loss == 0 && c.Reorder == 0 && c.Duplicate == 0 && c.Corrupt == 0 {
+	if c == (Conditions{Delay: c.Delay}) {
 		l.put(now+c.Delay, f)
 		return
 	}
