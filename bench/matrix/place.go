@@ -41,10 +41,7 @@ func (f *File) values(s Server, c Client, folder string) (map[string]string, err
 	}
 	v["url"] = fill(s.URL, v, verbatim)
 	if u, err := url.Parse(v["url"]); err == nil && s.Command.empty() {
-		v["host"], v["port"] = u.Hostname(), u.Port()
-		if v["port"] == "" {
-			v["port"] = map[string]string{"http": "80", "https": "443"}[u.Scheme]
-		}
+		v["host"], v["port"] = u.Hostname(), portOf(u)
 	}
 	return v, nil
 }

@@ -1,6 +1,7 @@
 package matrix
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -19,15 +20,17 @@ import (
 func (s Server) addresses(values map[string]string) []string {
 	all := []string{net.JoinHostPort(values["host"], values["port"])}
 	if u, err := url.Parse(values["url"]); err == nil && u.Hostname() != "" {
-		port := u.Port()
-		if port == "" {
-			port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
-		}
+		port := portOf(u)
 		if addr := net.JoinHostPort(u.Hostname(), port); port != "" && !slices.Contains(all, addr) {
 			all = append(all, addr)
 		}
 	}
 	return all
+}
+
+// portOf is a URL's port, or that of its scheme.
+func portOf(u *url.URL) string {
+	return cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[u.Scheme])
 }
 
 // askTaken is how long an address of another machine may take to answer.

@@ -63,13 +63,9 @@ func listens(ctx context.Context, url string) error {
 	if by, err := http.ProxyFromEnvironment(req); by != nil || err != nil {
 		return err
 	}
-	port := req.URL.Port()
-	if port == "" {
-		port = req.URL.Scheme // http or https, which the dialer knows the ports of
-	}
 	ctx, cancel := context.WithTimeout(ctx, readyAnswer)
 	defer cancel()
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(req.URL.Hostname(), port))
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(req.URL.Hostname(), portOf(req.URL)))
 	if err != nil {
 		return err
 	}
