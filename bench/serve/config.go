@@ -3,6 +3,7 @@ package serve
 import (
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"kvferry/bench/page"
@@ -97,6 +98,11 @@ func (c *Config) Validate() error {
 		bad.Add("Layout", c.Layout, "use %s or %s", LayoutVLLM, LayoutSGLang)
 	}
 	return bad.Err("serve.Config")
+}
+
+// Writes reports whether a tool's layout is printed or written.
+func (c *Config) Writes(layout string) bool {
+	return c.Layout == layout || slices.ContainsFunc(c.Results, func(r Result) bool { return r.Layout == layout })
 }
 
 // defaults fills in what its user left out. Without a Progress there is no terminal either: a

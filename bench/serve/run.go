@@ -211,7 +211,7 @@ func (x *run) once(ctx context.Context, t Target, f *Facts, spec load.Spec, name
 	} else if want := x.Load.Sharing.HitRate; want > 0 {
 		r.Notes = append(r.Notes, hitRate(r, want))
 	}
-	if f.About != nil && (x.Layout == LayoutSGLang || slices.ContainsFunc(x.Results, func(res Result) bool { return res.Layout == LayoutSGLang })) {
+	if f.About != nil && x.Writes(LayoutSGLang) {
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), countedWait)
 		defer cancel()
 		r.ServerInfo = f.About(limited)

@@ -93,10 +93,11 @@ func (s *server) Open(ctx context.Context) (f Facts, err error) {
 	if err != nil {
 		return Facts{}, err
 	}
+	at := cmp.Or(s.how.URL, strings.Join(s.how.URLs, " "))
 	f = Facts{
 		Clock: report.ClockReal, BaseURL: s.how.URL, Workers: s.how.URLs, Model: s.model,
 		Backend: accepts.Backend, Endpoint: pathOf(accepts.Endpoint), Accepts: &accepts,
-		Label: "measured: the server at " + cmp.Or(s.how.URL, strings.Join(s.how.URLs, " ")) + " (it does not say what it is)",
+		Label: "measured: the server at " + at + " (it does not say what it is)",
 	}
 	f.Scrape = func(ctx context.Context) *scrape.Run {
 		return scrape.Before(ctx, s.client.HTTP(), s.pages())
@@ -116,7 +117,7 @@ func (s *server) Open(ctx context.Context) (f Facts, err error) {
 	if info != nil {
 		f.Vocab = info.Vocab
 		f.Tokenizer = s.tokenizer
-		f.Label = "measured at " + cmp.Or(s.how.URL, strings.Join(s.how.URLs, " ")) + ": compute modelled, " + info.Describe(func(text string) about.Link { return about.Link{Name: text, Native: text == "native"} })
+		f.Label = "measured at " + at + ": compute modelled, " + info.Describe(func(text string) about.Link { return about.Link{Name: text, Native: text == "native"} })
 	}
 	return f, nil
 }

@@ -44,7 +44,7 @@ func (f *serveFlags) config(fs *pflag.FlagSet) (serve.Config, error) {
 	settleAliases(fs)
 	f.defaults(fs, &bad)
 	changed := fs.Changed
-	cfg := serve.Config{Out: resultsFolder(f.out), Warmups: f.warmups, WarmupLen: f.warmupLen, OpenTimeout: time.Duration(f.server.ready)*time.Second + probeTimeout}
+	cfg := serve.Config{Out: resultsFolder(f.out), Warmups: f.warmups, WarmupLen: f.warmupLen, OpenTimeout: time.Duration(f.server.ready)*time.Second + startTimeout}
 	f.log.dir = cfg.Out
 	f.results.config(&cfg, &bad)
 	if cfg.Layout = f.compat; f.compat == compatNone {
@@ -100,8 +100,9 @@ func setUnchanged(fs *pflag.FlagSet, values map[string]string) {
 	}
 }
 
-// probeTimeout is how long a server may take to show what it accepts, once it answers.
-const probeTimeout = 10 * time.Minute
+// startTimeout is how long a target may take beside --ready-check-timeout-sec: a cluster of its own
+// is started. A server has that flag's time for its first answer, and again for its first request.
+const startTimeout = 10 * time.Minute
 
 // masked is a command line without keys: result files are shown to others.
 func masked(args []string) []string {
@@ -155,9 +156,8 @@ func (f *serveFlags) target(cfg *serve.Config, fs *pflag.FlagSet, bad *config.Fa
 	asked := f.server.named(changed)
 	c := f.server.config(asked, changed, bad)
 	c.Tokenizer = f.load.spec.Tokenizer
-	sglang := func(res serve.Result) bool { return res.Layout == serve.LayoutSGLang }
 	c.KeepText = slices.ContainsFunc(cfg.Results, func(res serve.Result) bool { return res.Detailed })
-	c.Retokenize = c.Tokenizer != nil && (cfg.Layout == serve.LayoutSGLang || slices.ContainsFunc(cfg.Results, sglang))
+	c.Retokenize = c.Tokenizer != nil && cfg.Writes(serve.LayoutSGLang)
 	if f.load.spec.Workers.Count > 1 {
 		c.Assign = func(_ int, r *load.Request) int { return r.Worker }
 	}

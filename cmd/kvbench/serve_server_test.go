@@ -206,6 +206,7 @@ func TestServeUnfit(t *testing.T) {
 	null := served(t, nullserver.Config{})
 	for args, want := range map[string]string{
 		"--base-url " + secure.URL: "--ca-cert: server at " + secure.URL,
+
 		"--base-url " + strings.Replace(secure.URL, "https:", "http:", 1):            "--base-url: server at",
 		"--base-url " + strings.Replace(null, "http:", "https:", 1):                  "--base-url: server at",
 		"--base-url " + moved.URL:                                                    "name https://api.example.com",
