@@ -18,12 +18,11 @@ import (
 // setLoad records the node's state and counts what it did since the last. A
 // heartbeat may overtake an iteration's message: the older load is not taken. l becomes the
 // member's; once stored, a load is not changed any more, as others read it without a lock.
-func (m *member) setLoad(l *proto.Load) {
-	m.mu.Lock()
+// The caller holds mu, and calls changed without it where setLoad says so.
+func (m *member) setLoad(l *proto.Load) (changed bool) {
 	old := m.load
 	if l.Seq < old.Seq {
-		m.mu.Unlock()
-		return
+		return false
 	}
 	// Counters do not go back, whatever the node says, nor does a drain.
 	l.Preemptions = max(l.Preemptions, old.Preemptions)
@@ -40,30 +39,20 @@ func (m *member) setLoad(l *proto.Load) {
 	m.progress.Load(now, l)
 	back := m.progress.At == now && m.recoverLocked()
 	m.metrics.Load(old, l)
-	turned := old.Draining != l.Draining
-	m.mu.Unlock()
-	if turned || back {
-		m.changed()
-	}
+	return back || old.Draining != l.Draining
 }
 
 // reported is what the membership tells of the node. It is called without the lock of nodes,
 // which changed takes.
 func (m *member) reported(node members.Node) {
-	if node.Load != nil {
-		l := protobuf.CloneOf(node.Load) // the membership's
-		// It does not say which prompts it counts, and some may be on their way still: of
-		// those, what the stream says is right.
-		m.mu.Lock()
-		l.WaitingTokens = m.load.WaitingTokens
-		m.mu.Unlock()
-		m.setLoad(l)
-	}
 	m.mu.Lock()
+	changed := node.Load != nil && m.setLoad(protobuf.CloneOf(node.Load)) // the membership's
 	m.rails = node.Rails
-	turned := node.Draining && m.drainLocked()
+	if node.Draining && m.drainLocked() {
+		changed = true
+	}
 	m.mu.Unlock()
-	if turned {
+	if changed {
 		m.changed()
 	}
 }
@@ -109,14 +98,16 @@ func (m *member) usable() (c placement.Candidate, stalled, ok bool) {
 	return placement.Candidate{
 		ID:            m.info.Id,
 		Blocks:        int(m.info.KvBlocks),
-		WaitingTokens: int(m.load.WaitingTokens) + m.onTheWay,
+		WaitingTokens: m.waiting + m.onTheWay,
 		InFlight:      m.inFlight,
 	}, m.stalled, m.up && !m.leaving && !m.load.Draining
 }
 
-// counted takes the prompts up to the Submit with that id, which the load counts, off
-// those on their way. The caller holds mu.
-func (m *member) counted(last uint64) {
+// counted notes the tokens that wait at the node, and takes the prompts among them, those up
+// to the Submit with that id, off those on their way. Only the stream says this: a heartbeat
+// does not say which prompts it counts. The caller holds mu.
+func (m *member) counted(tokens uint32, last uint64) {
+	m.waiting = int(tokens)
 	n := 0
 	for n < len(m.sent) && m.sent[n].id <= last {
 		m.onTheWay -= m.sent[n].tokens

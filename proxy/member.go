@@ -51,6 +51,7 @@ type member struct {
 	rails    []*proto.RailLoad
 	sent     []submitted // prompts that load does not count yet
 	onTheWay int         // tokens of these
+	waiting  int         // tokens of the prompts that wait at the node, as its stream said last
 	inFlight int         // legs not computed
 	nextID   uint64
 	legs     map[uint64]*leg
@@ -182,25 +183,25 @@ func (m *member) receive(msg *proto.FromNode) error {
 	if len(msg.Tokens) != len(msg.Ids) || len(msg.Positions) != len(msg.Ids) {
 		return fmt.Errorf("%w: %d ids, %d tokens, %d positions in a message", attempt.ErrBroken, len(msg.Ids), len(msg.Tokens), len(msg.Positions))
 	}
-	// The load comes first, so that the counts are complete for a client that
-	// reads them when its request has ended, and so that a node that turns a
-	// request down stays counted as draining.
-	if msg.Load != nil {
-		m.setLoad(msg.Load)
-	}
 	now := m.clock.Now()
 	if n := len(msg.Ids); n > 0 {
 		m.metrics.Iteration(n)
 	}
 	m.mu.Lock()
 	m.heard = now
+	// The load comes first, so that the counts are complete for a client that
+	// reads them when its request has ended, and so that a node that turns a
+	// request down stays counted as draining.
+	changed := false
 	if msg.Load != nil {
-		m.counted(msg.LastSubmit)
+		changed = m.setLoad(msg.Load)
+		m.counted(msg.Load.WaitingTokens, msg.LastSubmit)
 	}
-	back := false
 	if len(msg.Ids)+len(msg.Reserved)+len(msg.Prefilled)+len(msg.Finished)+len(msg.Failed) > 0 {
 		m.progress.Word(now)
-		back = m.recoverLocked()
+		if m.recoverLocked() {
+			changed = true
+		}
 	}
 	for i, id := range msg.Ids {
 		if l := m.legs[id]; l != nil {
@@ -238,7 +239,7 @@ func (m *member) receive(msg *proto.FromNode) error {
 		}
 	}
 	m.mu.Unlock()
-	if back {
+	if changed {
 		m.changed()
 	}
 	return nil
@@ -307,7 +308,7 @@ func (m *member) down(err error) (redial bool) {
 	for _, l := range m.legs {
 		m.lose(l, now, err)
 	}
-	m.sent, m.onTheWay, m.queue = nil, 0, nil
+	m.sent, m.onTheWay, m.waiting, m.queue = nil, 0, 0, nil
 	m.settleFlushes(m.flushSeq, fmt.Errorf("%w: %w", errNodeLost, err))
 	redial = !m.leaving
 	m.mu.Unlock()

@@ -94,7 +94,9 @@ func TestPlacementFollowsBlockSize(t *testing.T) {
 		c.register(n)
 	}
 	m := place()
-	m.setLoad(&proto.Load{WaitingTokens: 40})
+	if err := m.receive(&proto.FromNode{Load: &proto.Load{WaitingTokens: 40}}); err != nil {
+		t.Fatal(err)
+	}
 	if place() != m {
 		t.Error("two blocks of 32 tokens are cached and 40 tokens wait: the request went elsewhere")
 	}
