@@ -44,7 +44,7 @@ type Config struct {
 	// them. A slow path has four times what its slices should take. Default 300 ms.
 	StallTimeout time.Duration
 	// ProbeInterval is how often a path that is down is tried while another is up;
-	// an attempt takes three times that at most. Default 250 ms.
+	// an attempt takes as long at most, and ten round trips. Default 250 ms.
 	ProbeInterval time.Duration
 	// Logger hears of paths that go down, and why rails are not paired.
 	// Default slog.Default().

@@ -80,8 +80,9 @@
 // A peer that has several rails is reached over several paths, each a rail here and
 // the one there that it can see. [Selection] says how slices are spread over them;
 // with [Affinity] all paths to a peer draw from one queue, see package selection. A path is
-// down when its connection is lost, or makes no progress for Config.StallTimeout
-// while another is up. Its slices then go to the others; it is tried every
+// down when its connection is lost; or the peer's kernel does not answer over it for 30 ms
+// and more, and does over another, where the endpoint is a [Gauge]; or it makes no progress
+// for Config.StallTimeout while another is up. Its slices then go to the others; it is tried every
 // Config.ProbeInterval, and draws from the queue again once it is connected.
 //
 // The engine does not know what bytes should be. Whoever does says of a batch whether

@@ -37,6 +37,8 @@ type Engine struct {
 	records   map[recordKey]*selection.Record // of paths that are not clear
 	blamed    atomic.Int64                    // how many
 
+	watched atomic.Int64 // peers whose paths are looked at often
+
 	mu      sync.Mutex
 	peers   map[string]*peer
 	batches map[*Batch]struct{} // under way

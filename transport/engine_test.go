@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net"
+	"reflect"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -144,7 +145,7 @@ func TestWriteReadImmediate(t *testing.T) {
 			Read:   transport.OpStats{Bytes: segLen, Slices: 4 * 17},
 			Posted: 8*9 + 1 + 4*17,
 		}
-		if st != want {
+		if !reflect.DeepEqual(st, want) {
 			t.Errorf("accounting\n got %+v\nwant %+v", st, want)
 		}
 	})

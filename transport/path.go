@@ -1,12 +1,9 @@
 package transport
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -63,6 +60,7 @@ type path struct {
 
 	meterMu sync.Mutex
 	meter   selection.Meter
+	flow    Flow // of a Gauge, when it was last looked at; guarded by mu as well
 
 	mu       sync.Mutex
 	conn     *connection // nil unless connected
@@ -82,7 +80,10 @@ type path struct {
 }
 
 // A connection is one endpoint of a path.
-type connection struct{ ep Endpoint }
+type connection struct {
+	ep    Endpoint
+	gauge Gauge // nil if ep is none
+}
 
 // postChunk is how many slices are marked posted and offered at once. It
 // bounds the marks that are taken back when a full queue takes only some.
@@ -104,8 +105,15 @@ func (p *path) candidate(now time.Duration) selection.Path {
 	resting, strikes := p.trusted(now)
 	p.meterMu.Lock()
 	defer p.meterMu.Unlock()
-	return selection.Path{Up: p.up.Load(), Inflight: p.inflight.Load(), Rate: p.meter.Estimate(now), Resting: resting, Strikes: strikes}
+	return selection.Path{
+		Up: p.up.Load(), Inflight: p.inflight.Load(), Resting: resting, Strikes: strikes,
+		Rate: p.meter.Estimate(now), Best: p.meter.Best(now), Latency: p.meter.Expected(now),
+		Young: p.meter.Young() && p.flow.Window >= 0, Window: p.flow.Window, Probing: p.meter.Latency.Probing(),
+	}
 }
+
+// windowed says that the path has no more under way than selection allows.
+func (p *path) windowed() bool { return len(p.peer.paths) > 1 && p.e.cfg.Select == Affinity }
 
 // take counts slices that are about to be enqueued.
 func (p *path) take(run []*Slice) { p.inflight.Add(size(run)) }
@@ -139,11 +147,16 @@ func (p *path) enqueue(run []*Slice) {
 func (p *path) flush() {
 	for len(p.queue) > 0 && p.conn != nil {
 		chunk := p.queue[:min(len(p.queue), postChunk)]
+		now := p.e.cfg.Clock.Now()
 		for _, s := range chunk {
 			s.conn.Store(p.conn)
+			s.posted = now
 		}
 		if p.posted == 0 {
-			p.progress = p.e.cfg.Clock.Now()
+			if p.conn.gauge != nil {
+				p.peer.rouse()
+			}
+			p.progress = now
 			p.meterMu.Lock()
 			p.meter.Start(p.progress)
 			p.meterMu.Unlock()
@@ -188,6 +201,14 @@ func (p *path) completed(run []*Slice, err error) {
 		p.posted -= len(run)
 		p.progress = now
 		p.meterMu.Lock()
+		if p.meter.Young() {
+			p.gauge()
+		}
+		explained := time.Duration(0)
+		if p.windowed() {
+			explained = selection.Explained(p.meter.Latency.Least())
+		}
+		p.meter.Latency.Completed(now, run[len(run)-1].posted, explained, p.flow.RoundTrip)
 		p.meter.Completed(now, n, p.posted == 0)
 		p.meterMu.Unlock()
 	}
@@ -278,154 +299,6 @@ func (p *path) lose(c *connection, why PathState, err error) {
 	p.meterMu.Lock()
 	p.meter.Stop(why == PathStalled)
 	p.meterMu.Unlock()
-}
-
-// checkProgress gives up a connection on which slices are posted and nothing has
-// completed for too long: Config.StallTimeout, or four times what they should take.
-func (p *path) checkProgress(now time.Duration) {
-	c := p.candidate(now)
-	limit := p.e.cfg.StallTimeout
-	if c.Rate > 0 {
-		p.meterMu.Lock()
-		expected := 4 * float64(c.Inflight) / p.meter.Rate()
-		p.meterMu.Unlock()
-		limit = max(limit, min(time.Duration(expected*1e9), 10*limit))
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.conn != nil && p.posted > 0 && now-p.progress > limit {
-		p.lastErr = fmt.Errorf("%w: no progress for %v with %d slices, %d bytes under way",
-			ErrUnreachable, (now - p.progress).Round(time.Millisecond), p.posted, c.Inflight)
-		p.lose(p.conn, PathStalled, p.lastErr)
-	}
-}
-
-// connect starts dialing unless that is under way. The caller holds p.mu.
-func (p *path) connect() {
-	if p.conn == nil && !p.busy && !p.closed && p.e.spawn(func() { p.dial(nil) }) {
-		p.busy = true
-	}
-}
-
-// prepare connects ahead of the first slice.
-func (p *path) prepare() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.conn == nil {
-		p.warm = true
-		p.connect()
-	}
-}
-
-// dial closes the old connection and makes a new one, if slices wait for it.
-// Once a Dial has failed it goes on until one succeeds or the path is closed.
-func (p *path) dial(old *connection) {
-	if old != nil {
-		_ = old.ep.Close()
-		p.acct.conns.Add(-1)
-		p.peer.evacuate(p)
-	}
-	for failing := false; ; failing = true {
-		p.mu.Lock()
-		if p.closed || len(p.queue) == 0 && !p.warm && !failing {
-			p.busy = false
-			p.mu.Unlock()
-			return
-		}
-		backoff, patience := p.backoff, p.e.cfg.DialTimeout
-		if p.peer.otherUp(p) {
-			// A link that is back is noticed by the next attempt, so there are many,
-			// and they are short: a lost SYN is sent again only after a second.
-			backoff = min(backoff, p.e.cfg.ProbeInterval)
-			if p.tries%8 != 7 {
-				patience = min(patience, 3*p.e.cfg.ProbeInterval)
-			}
-		}
-		wait := p.tried + backoff - p.e.cfg.Clock.Now()
-		p.mu.Unlock()
-		if wait > 0 && !p.pause(wait) {
-			continue // closed
-		}
-
-		p.mu.Lock()
-		p.warm = false
-		p.tried = p.e.cfg.Clock.Now()
-		p.backoff = min(max(2*p.backoff, p.e.cfg.BackoffMin), p.e.cfg.BackoffMax)
-		p.tries++
-		p.mu.Unlock()
-		ctx, cancel := context.WithTimeout(p.e.ctx, patience)
-		ep, err := p.e.cfg.Rails[p.rail].Dial(ctx, p.addr())
-		cancel()
-		p.acct.dialed(err)
-
-		if err != nil {
-			p.mu.Lock()
-			p.lastErr = err
-			p.rotate()
-			first := p.tries == 1 && !p.paired
-			p.mu.Unlock()
-			if first {
-				p.e.changed(p, p.e.cfg.Clock.Now(), PathDown, err)
-			}
-			p.peer.evacuate(p)
-			continue
-		}
-		p.mu.Lock()
-		p.busy = false
-		if p.closed {
-			p.mu.Unlock()
-			_ = ep.Close()
-			return
-		}
-		p.conn = &connection{ep}
-		p.posted, p.paired, p.tries = 0, true, 0
-		for _, s := range p.queue { // the rail has told the target which connections are dead
-			s.stale = nil
-		}
-		p.acct.conns.Add(1)
-		p.up.Store(true)
-		p.flush()
-		p.mu.Unlock()
-		p.e.changed(p, p.e.cfg.Clock.Now(), PathUp, nil)
-		p.peer.connected(p)
-		return
-	}
-}
-
-// rotate goes on to the next of the peer's rails that the path may go with and that
-// no connected path has, as long as this one has never been connected: every other
-// time if the peer is there, as other paths show, and else every fourth time. The
-// caller holds p.mu.
-func (p *path) rotate() {
-	every := 4
-	if p.peer.otherUp(p) {
-		every = 2
-	}
-	if p.paired || len(p.addrs) == 1 || p.tries%every != 0 {
-		return
-	}
-	for range p.addrs {
-		p.at.Store((p.at.Load() + 1) % int32(len(p.addrs)))
-		if !slices.ContainsFunc(p.peer.paths, func(q *path) bool { return q != p && q.up.Load() && q.addr() == p.addr() }) {
-			break
-		}
-	}
-	for _, s := range p.queue {
-		s.Key = s.batch.t.keys[p.addr()]
-	}
-}
-
-// pause waits up to a quarter longer than d, so that the paths of many nodes
-// do not return to a restarted peer together. It is false if the path closed.
-func (p *path) pause(d time.Duration) bool {
-	t := time.NewTimer(d + rand.N(d/4+1))
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-p.stop:
-		return false
-	}
 }
 
 // purge takes an aborted batch's slices out of the queue.

@@ -26,6 +26,9 @@ type peer struct {
 	id    string
 	paths []*path
 	stop  chan struct{} // ends watch
+	busy  chan struct{} // wakes it
+
+	drowsy atomic.Bool // watch looks seldom
 
 	refs int         // open targets; guarded by e.mu
 	idle *time.Timer // guarded by e.mu
@@ -228,7 +231,7 @@ func (g *peer) signal(s *Slice) {
 	avoid := selection.Avoided(cs, func(i int) uint8 { return s.rank(g.paths[i]) })
 	best := -1
 	for i := range cs {
-		if cs[i].Up && avoid&(1<<i) == 0 && s.rank(g.paths[i]) != selection.Unusable && (best < 0 || float64(cs[i].Inflight)/rate(i) < float64(cs[best].Inflight)/rate(best)) {
+		if cs[i].Up && avoid&(1<<i) == 0 && s.rank(g.paths[i]) != selection.Unusable && (best < 0 || selection.Finish(&cs[i], rate(i), 0) < selection.Finish(&cs[best], rate(best), 0)) {
 			best = i
 		}
 	}
@@ -321,27 +324,6 @@ func (g *peer) purge(b *Batch) {
 	}
 	for _, p := range g.paths {
 		p.purge(b)
-	}
-}
-
-// watch gives up connections that make no progress while others are there to carry
-// their slices.
-func (g *peer) watch() {
-	tick := time.NewTicker(g.e.cfg.StallTimeout / 4)
-	defer tick.Stop()
-	for {
-		select {
-		case <-g.stop:
-			return
-		case <-tick.C:
-		}
-		now := g.e.cfg.Clock.Now()
-		for _, p := range g.paths {
-			if g.otherUp(p) {
-				p.checkProgress(now)
-			}
-		}
-		g.dispatch() // rates have changed without completions
 	}
 }
 

@@ -1,6 +1,9 @@
 package transport
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // A Key names a registered region on one rail. Keys are unguessable: knowing one is
 // the permission to do what it was registered for. Zero is never valid.
@@ -94,6 +97,38 @@ type Rail interface {
 	// it returns. Keys need not be deregistered before. A second Close, beside the
 	// first or later, waits likewise and returns nil.
 	Close() error
+}
+
+// A Congested is a rail whose connections have congestion control, which the rail chooses.
+type Congested interface {
+	// Congestion counts the connections that are open by their algorithm, and how often one
+	// was given another.
+	Congestion() (conns map[string]int, changes int64)
+}
+
+// A Gauge is an endpoint that knows more of its path than completions show: a slice of a
+// megabyte takes a second on a slow path, which is not silent then, and several round trips on
+// one that has just begun.
+type Gauge interface {
+	Gauge() Flow
+	// Poke has the peer show that it can be reached, by what its kernel or NIC answers by
+	// itself: Flow.Moved grows then. It does not block.
+	Poke()
+}
+
+// A Flow is what the protocol of a connection knows of it; 0 is what it does not know.
+type Flow struct {
+	Moved     uint64        // bytes that have come through so far, in both directions
+	RoundTrip time.Duration // what one takes now
+	// Window is how many bytes congestion control lets be under way, while that still doubles
+	// with each round trip; -1 once it does not.
+	Window int64
+	// Asked says that the peer's kernel or NIC owes an answer, to more than it might want to
+	// wait with; Unheard is how long ago the last one came.
+	Asked   bool
+	Unheard time.Duration
+	Jitter  time.Duration // how much longer than RoundTrip an answer may take
+	Resent  uint64        // packets that were lost on the way so far, and sent again
 }
 
 // An Endpoint is one connected pair of rails: a socket, a queue pair. Its methods may be

@@ -3,6 +3,7 @@ package transport
 import (
 	"errors"
 	"sync/atomic"
+	"time"
 )
 
 // A Slice is what one rail carries in one operation. The exported fields are
@@ -18,13 +19,14 @@ type Slice struct {
 	Offset   int64  // in the target region
 	Imm      Imm    // if HasImm: delivered once the bytes of this slice are applied
 
-	sink  sink
-	batch *Batch
-	seg   *Segment // holds Local
-	tries int
-	conn  atomic.Pointer[connection] // where it is posted; nil while queued
-	stale *connection                // lost, and may still apply these bytes; guarded by its path's mu
-	done  atomic.Bool
+	sink   sink
+	batch  *Batch
+	seg    *Segment // holds Local
+	tries  int
+	posted time.Duration              // when, by the engine's clock; of its path
+	conn   atomic.Pointer[connection] // where it is posted; nil while queued
+	stale  *connection                // lost, and may still apply these bytes; guarded by its path's mu
+	done   atomic.Bool
 }
 
 // An Imm is an immediate on its way. A slice whose connection was lost is sent

@@ -36,6 +36,10 @@ type RailStats struct {
 	Strikes    int64 // batches with wrong bytes that it carried a part of, see Trail
 	Rests      int64 // times that a path was put to rest for that
 	Resting    int   // paths that rest now
+	// Congestion are connections, made and served, by the algorithm of their congestion control,
+	// and Changes how often one was given another; of a rail that is [Congested].
+	Congestion map[string]int
+	Changes    int64
 }
 
 // An account is the running count of one rail.
@@ -98,6 +102,9 @@ func (e *Engine) Rails() []RailStats {
 			ImmIn: a.immIn.Load(), ImmRepeats: a.immRepeats.Load(),
 			Downs: a.downs.Load(), Resent: a.resent.Load(),
 			Strikes: a.strikes.Load(), Rests: a.rests.Load(),
+		}
+		if c, ok := r.(Congested); ok {
+			stats[i].Congestion, stats[i].Changes = c.Congestion()
 		}
 	}
 	e.mu.Lock()

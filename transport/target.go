@@ -109,7 +109,8 @@ func (g *peer) prepare() {
 
 // newPeer pairs the rails here with those of a peer.
 func (e *Engine) newPeer(id string, rails []RailAddr) (*peer, error) {
-	g := &peer{e: e, id: id, stop: make(chan struct{})}
+	g := &peer{e: e, id: id, stop: make(chan struct{}), busy: make(chan struct{}, 1)}
+	g.drowsy.Store(true)
 	var whys []error
 	for _, k := range kinds(e.cfg.Rails) {
 		var local []int

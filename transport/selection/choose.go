@@ -5,10 +5,15 @@ import "time"
 // A Path is what is to be known of a path.
 type Path struct {
 	Up       bool
-	Inflight int64   // bytes queued and posted
-	Rate     float64 // bytes/s it delivers, see Meter; 0 if not known
-	Resting  bool    // it has carried wrong bytes, see Record
-	Strikes  int     // how many batches of them
+	Inflight int64         // bytes queued and posted
+	Rate     float64       // bytes/s it delivers, see Meter; 0 if not known
+	Best     float64       // the highest of late; Meter.Best
+	Latency  time.Duration // from posting to completion at least, see Latency; 0 if not known
+	Young    bool          // the rate is that of a connection that has just begun, see Meter.Young
+	Window   int64         // bytes that its congestion control lets be under way, if Young; 0 if not known
+	Probing  bool          // Latency is measured anew
+	Resting  bool          // it has carried wrong bytes, see Record
+	Strikes  int           // how many batches of them
 }
 
 // Unusable is the rank of a path that must not be used.
@@ -38,21 +43,41 @@ func Avoided(paths []Path, ranks func(i int) uint8) (avoid uint64) {
 	return avoid
 }
 
-// What a path may have under way is what it delivers in windowTime: enough to be
-// kept busy while a completion comes back and the next slices are posted on a busy
-// machine, and no more, as that is what a path that slows down or dies makes others
-// wait for. firstWindow is that of a path not measured yet.
+// What a path may have under way is what it delivers while a completion comes back, half
+// as much more as that varies, and in windowTime:
+//
+//	limit = best rate of late * (windowTime + windowGain * latency)
+//
+// enough to be kept busy until the next slices are posted on a busy machine, and no more, as
+// that is what a path that slows down or dies makes others wait for. While the latency is not
+// reached a rate doubles, or so, in each round trip, because it is limit/latency then. A path whose
+// latency is being measured has half of what fits into it. firstWindow is that of a path not
+// measured yet.
 const (
 	windowTime  = 20 * time.Millisecond
+	windowGain  = 1.5
+	windowStart = 2 // a congestion window grows only while it is in use
 	leastWindow = 256 << 10
 	firstWindow = 1 << 20
 )
 
 func (p *Path) limit() int64 {
-	if p.Rate == 0 {
+	if p.Best == 0 {
 		return firstWindow
 	}
-	return max(int64(p.Rate*windowTime.Seconds()), leastWindow)
+	if p.Young {
+		return max(int64(p.Best*Explained(p.Latency).Seconds()), windowStart*p.Window, firstWindow)
+	}
+	if p.Probing {
+		return max(int64(p.Best*p.Latency.Seconds()/2), leastWindow)
+	}
+	return max(int64(p.Best*Explained(p.Latency).Seconds()), leastWindow)
+}
+
+// Explained is how long a slice may take on a path that has as much under way as it may, and
+// delivers what it did.
+func Explained(latency time.Duration) time.Duration {
+	return windowTime + time.Duration(windowGain*float64(latency))
 }
 
 // room says whether the path may have more under way; one slice it always may.
@@ -64,7 +89,10 @@ func (p *Path) room() bool { return p.Up && (p.Inflight == 0 || p.Inflight < p.l
 //
 // The head goes to the close path that is expected to finish it first,
 //
-//	finish = (inflight + size) / rate
+//	finish = max(latency, inflight/rate) + size/rate
+//
+// where inflight/rate is what it takes to deliver what is under way, the way included. Of paths
+// that are level, as long ones are that are not full yet, the one with less to deliver takes it.
 //
 // If that path has as much in flight as it may, any other with room takes the slice that the
 // close paths would otherwise come to by the time it will have finished it: they
@@ -83,7 +111,11 @@ func Choose(paths []Path, ranks []uint8, sizes func(i int) (int64, bool)) (path,
 		return 0, 0, false
 	}
 	rates := Rates(paths)
-	finish := func(i int) float64 { return float64(paths[i].Inflight+head) / rates(i) }
+	finish := func(i int) float64 { return Finish(&paths[i], rates(i), head) }
+	sooner := func(i, than int) bool {
+		a, b := finish(i), finish(than)
+		return a < b || a == b && float64(paths[i].Inflight+head)/rates(i) < float64(paths[than].Inflight+head)/rates(than)
+	}
 	avoid := Avoided(paths, func(i int) uint8 { return ranks[i] })
 	usable := func(i int) bool { return paths[i].Up && avoid&(1<<i) == 0 }
 	best := uint8(Unusable)
@@ -97,7 +129,7 @@ func Choose(paths []Path, ranks []uint8, sizes func(i int) (int64, bool)) (path,
 	}
 	first := -1
 	for i := range paths {
-		if usable(i) && ranks[i] == best && (first < 0 || finish(i) < finish(first)) {
+		if usable(i) && ranks[i] == best && (first < 0 || sooner(i, first)) {
 			first = i
 		}
 	}
@@ -107,7 +139,7 @@ func Choose(paths []Path, ranks []uint8, sizes func(i int) (int64, bool)) (path,
 	// Of the others, the one that finishes soonest.
 	next := -1
 	for i := range paths {
-		if i != first && ranks[i] != Unusable && usable(i) && paths[i].room() && (next < 0 || finish(i) < finish(next)) {
+		if i != first && ranks[i] != Unusable && usable(i) && paths[i].room() && (next < 0 || sooner(i, next)) {
 			next = i
 		}
 	}
@@ -134,11 +166,19 @@ func Choose(paths []Path, ranks []uint8, sizes func(i int) (int64, bool)) (path,
 	}
 }
 
-// Rates is a path's rate, or the mean of the others' while it is not known.
+// Finish is how many seconds it takes a path of a rate until it has completed bytes that are
+// posted now.
+func Finish(p *Path, rate float64, bytes int64) float64 {
+	return max(p.Latency.Seconds(), float64(p.Inflight)/rate) + float64(bytes)/rate
+}
+
+// Rates is a path's rate, or the mean of the others' while it is not known; of one whose window
+// is growing still not more than that soon lets through.
 func Rates(paths []Path) func(i int) float64 {
+	known := func(i int) bool { return paths[i].Rate > 0 && !paths[i].Young }
 	sum, n := 0.0, 0
 	for i := range paths {
-		if paths[i].Rate > 0 {
+		if known(i) {
 			sum, n = sum+paths[i].Rate, n+1
 		}
 	}
@@ -147,8 +187,12 @@ func Rates(paths []Path) func(i int) float64 {
 		mean = sum / float64(n)
 	}
 	return func(i int) float64 {
-		if paths[i].Rate > 0 {
-			return paths[i].Rate
+		p := &paths[i]
+		switch {
+		case known(i):
+			return p.Rate
+		case p.Young && p.Window > 0 && p.Latency > 0:
+			return min(mean, windowStart*float64(p.Window)/p.Latency.Seconds())
 		}
 		return mean
 	}

@@ -47,6 +47,7 @@ func TestChoose(t *testing.T) {
 						c.Up = true
 						if f[1] != "-" {
 							c.Rate = number(f[1]) * 1e6
+							c.Best = c.Rate
 						}
 						c.Inflight = int64(number(f[2]) * 1024)
 						rank = rankOf(int(number(f[3])))
@@ -174,7 +175,7 @@ func TestMeter(t *testing.T) {
 	now += 10 * meterSpan
 	near("nothing for 100 ms", 25e6) // it shows before a completion does
 	m.Completed(now, 0, true)
-	m = Meter{rate: 25e6, peak: 250e6, taken: now}
+	m = Meter{rate: 25e6, peak: 250e6, taken: now, total: time.Minute}
 	now += meterRest
 	near("rested for a while", 25e6)
 	now += 2 * meterRest

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 
 	"kvferry/transport"
 	"kvferry/transport/connection"
@@ -39,6 +40,7 @@ type endpoint struct {
 	room   connection.Room
 	writes []*frame
 	reads  []*frame
+	poked  atomic.Bool
 	copied uint64 // sequence number of the last READ frame whose bytes are here
 	err    error
 
@@ -87,6 +89,31 @@ func (ep *endpoint) Post(slices []*transport.Slice) (int, error) {
 		ep.wake()
 	}
 	return n, nil
+}
+
+// Gauge implements transport.Gauge.
+func (ep *endpoint) Gauge() transport.Flow {
+	if ep.rail.cfg.Gauge == nil {
+		return transport.Flow{}
+	}
+	return ep.rail.cfg.Gauge(ep.c)
+}
+
+// Poke implements transport.Gauge.
+func (ep *endpoint) Poke() {
+	ep.poked.Store(true)
+	ep.wake()
+}
+
+// pokeBytes are more than two packets of 9,000 bytes: a kernel may wait for the second before it
+// acknowledges the first (RFC 5681, 4.2).
+var pokeBytes [20 << 10]byte
+
+// poke sends what the peer's kernel acknowledges at once.
+func (ep *endpoint) poke() error {
+	r := request{op: opPoke, bytes: int64(len(pokeBytes))}
+	ep.head = r.append(ep.head[:0])
+	return writeFrame(ep.c, nil, append(ep.vec[:0], ep.head, pokeBytes[:]))
 }
 
 // wake has send look at the queue once more. One kick is enough for any number of reasons:
@@ -162,6 +189,8 @@ func (ep *endpoint) send() {
 			if sent, err := ep.sendRelease(); err != nil {
 				ep.lost(err)
 				return
+			} else if ep.poked.Swap(false) {
+				err = ep.poke()
 			} else if !sent {
 				<-ep.kick
 			}

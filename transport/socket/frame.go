@@ -31,6 +31,9 @@ const (
 	// opRelease instead of the op: what was lent for READ frames up to this
 	// sequence number has been copied.
 	opRelease transport.Op = 2
+	// opPoke is followed by bytes that mean nothing: the peer's kernel acknowledges them.
+	opPoke   transport.Op = 3
+	mostPoke              = 64 << 10
 )
 
 // hello opens a connection. Lost are the secrets of the initiator's earlier connections
@@ -125,6 +128,11 @@ func parseRequest(b []byte) (request, error) {
 	case r.op == opRelease:
 		if b[5] != 0 || r.count != 0 || r.bytes != 0 {
 			return bad("release")
+		}
+		return r, nil
+	case r.op == opPoke:
+		if b[5] != 0 || r.count != 0 || r.seq != 0 || r.bytes < 0 || r.bytes > mostPoke {
+			return bad("poke")
 		}
 		return r, nil
 	case r.op != transport.Write && r.op != transport.Read:

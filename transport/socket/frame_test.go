@@ -174,6 +174,9 @@ func FuzzFrame(f *testing.F) {
 	), true)
 	f.Add(frameBytesOf(request{count: 1, seq: 1, bytes: 10}, []desc{{key, 0, 10}}, refer(there+size-9)), true)
 	f.Add(release.append(nil), true)
+	poke := request{op: opPoke, bytes: 5}
+	f.Add(slices.Concat(poke.append(nil), make([]byte, 5), write), false)
+	f.Add(poke.append(nil), false)
 	f.Fuzz(func(t *testing.T, b []byte, references bool) {
 		mem := bytes.Repeat([]byte{0xa5}, guard+size+guard)
 		own := mem[guard : guard+size : guard+size]

@@ -28,7 +28,7 @@ type Memory interface {
 	Copy(dst [][]byte, at []uint64) error
 }
 
-// Config is what a kind of rail is made of. All but Attach, Greeted, Peer, MaxConns and
+// Config is what a kind of rail is made of. All but Attach, Opened, Gauge, Greeted, Peer, MaxConns and
 // ConnsPerPeer are required.
 type Config struct {
 	Name string
@@ -42,6 +42,10 @@ type Config struct {
 	// Attach makes it a rail of references: frames carry addresses instead of
 	// bytes, and who receives copies them from the memory that Attach opens.
 	Attach func(Conn) (Memory, error)
+	// Opened gets each connection, made or accepted, before anything is sent over it.
+	Opened func(Conn)
+	// Gauge is that of transport.Gauge, for a connection.
+	Gauge func(Conn) transport.Flow
 	// Greeted hears of each peer that has said hello.
 	Greeted func(peer net.Addr)
 	// MaxConns bounds the connections served, and ConnsPerPeer those of one peer; see
@@ -167,6 +171,9 @@ func (r *Rail) Dial(ctx context.Context, addr string) (transport.Endpoint, error
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", transport.ErrUnreachable, err)
 	}
+	if r.cfg.Opened != nil {
+		r.cfg.Opened(c)
+	}
 	ep := &endpoint{
 		rail: r, addr: addr, secret: transport.NewSecret(), c: c,
 		kick: make(chan struct{}, 1), over: make(chan struct{}),
@@ -289,6 +296,9 @@ func (r *Rail) admit(s *served) bool {
 	}
 	r.conns[s] = struct{}{}
 	r.wg.Add(1)
+	if r.cfg.Opened != nil {
+		r.cfg.Opened(s.c)
+	}
 	return true
 }
 

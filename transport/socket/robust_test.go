@@ -150,7 +150,9 @@ func TestTargetRefusesNoise(t *testing.T) {
 		"immediate of a read": func(p *rawPeer) []byte {
 			return frameBytesOf(request{op: transport.Read, hasImm: true, count: 1, seq: 1, bytes: n}, []desc{{p.key, 0, n}}, payload)
 		},
-		"noise": func(p *rawPeer) []byte { return bytes.Repeat([]byte("noise"), 10_000) },
+		"a long poke":         func(*rawPeer) []byte { return (&request{op: opPoke, bytes: mostPoke + 1}).append(nil) },
+		"a poke with a count": func(*rawPeer) []byte { return (&request{op: opPoke, count: 1}).append(nil) },
+		"noise":               func(p *rawPeer) []byte { return bytes.Repeat([]byte("noise"), 10_000) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			transporttest.CheckLeaks(t)

@@ -237,6 +237,12 @@ func (s *served) take() error {
 			}
 			continue
 		}
+		if r.op == opPoke {
+			if err := s.in.discard(r.bytes); err != nil {
+				return err
+			}
+			continue
+		}
 		if s.seq++; r.seq != s.seq {
 			return fmt.Errorf("%w: frame %d comes where %d should", transport.ErrProtocol, r.seq, s.seq)
 		}

@@ -19,6 +19,9 @@ import (
 
 // A Network connects rails in memory.
 type Network struct {
+	// Gauged has each endpoint be a transport.Gauge, as those of TCP are. Set it before Dial.
+	Gauged bool
+
 	mu    sync.Mutex
 	rails map[string]*Rail   // by address; nil while one is down
 	holes map[string]bool    // addresses where Dial hangs
@@ -71,8 +74,7 @@ type Rail struct {
 
 	// Depth is the queue of each endpoint, in slices: less than other rails have, so that
 	// tests fill it. Set it before Dial.
-	Depth int
-
+	Depth   int
 	mu      sync.Mutex
 	regions map[transport.Key]*region // nil once closed
 	handler func(transport.Key, transport.Imm)
@@ -315,6 +317,9 @@ func (r *Rail) Dial(ctx context.Context, addr string) (transport.Endpoint, error
 	}
 	peer.peers[ep] = struct{}{}
 	go ep.run()
+	if r.n.Gauged {
+		return &gauged{endpoint: ep}, nil
+	}
 	return ep, nil
 }
 
