@@ -133,11 +133,16 @@ func interval(ttlMS uint32) time.Duration {
 func (n *Node) railLoads() []*proto.RailLoad {
 	var all []*proto.RailLoad
 	for _, r := range n.kv.Rails() {
+		congestion := make(map[string]uint32, len(r.Congestion))
+		for algorithm, n := range r.Congestion {
+			congestion[algorithm] = uint32(n)
+		}
 		all = append(all, &proto.RailLoad{
 			Rail: r.Name, BytesWritten: uint64(r.Write.Bytes), BytesRead: uint64(r.Read.Bytes), BytesResent: uint64(r.Resent),
 			Errors: uint64(r.Errors), Downs: uint64(r.Downs), Paths: uint32(r.Paths), PathsUp: uint32(r.Up),
 			BytesInFlight: uint64(r.InFlight), Rate: uint64(r.Rate),
 			Strikes: uint64(r.Strikes), Rests: uint64(r.Rests), PathsResting: uint32(r.Resting),
+			Congestion: congestion, CongestionChanges: uint64(r.Changes),
 		})
 	}
 	return all

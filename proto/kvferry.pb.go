@@ -628,22 +628,24 @@ func (x *Load) GetWaits() bool {
 // RailLoad is what one rail of a node has done for the transfers it initiated, and
 // how it stands.
 type RailLoad struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Rail          string                 `protobuf:"bytes,1,opt,name=rail,proto3" json:"rail,omitempty"` // "tcp/eth0"
-	BytesWritten  uint64                 `protobuf:"varint,2,opt,name=bytes_written,json=bytesWritten,proto3" json:"bytes_written,omitempty"`
-	BytesRead     uint64                 `protobuf:"varint,3,opt,name=bytes_read,json=bytesRead,proto3" json:"bytes_read,omitempty"`
-	BytesResent   uint64                 `protobuf:"varint,4,opt,name=bytes_resent,json=bytesResent,proto3" json:"bytes_resent,omitempty"` // queued again after their connection was lost
-	Errors        uint64                 `protobuf:"varint,5,opt,name=errors,proto3" json:"errors,omitempty"`                              // slices
-	Downs         uint64                 `protobuf:"varint,6,opt,name=downs,proto3" json:"downs,omitempty"`                                // times a path over it was lost
-	Paths         uint32                 `protobuf:"varint,7,opt,name=paths,proto3" json:"paths,omitempty"`                                // to peers
-	PathsUp       uint32                 `protobuf:"varint,8,opt,name=paths_up,json=pathsUp,proto3" json:"paths_up,omitempty"`
-	BytesInFlight uint64                 `protobuf:"varint,9,opt,name=bytes_in_flight,json=bytesInFlight,proto3" json:"bytes_in_flight,omitempty"`
-	Rate          uint64                 `protobuf:"varint,10,opt,name=rate,proto3" json:"rate,omitempty"`       // bytes/s that its paths were last seen to deliver
-	Strikes       uint64                 `protobuf:"varint,11,opt,name=strikes,proto3" json:"strikes,omitempty"` // transfers with wrong bytes that it carried a part of
-	Rests         uint64                 `protobuf:"varint,12,opt,name=rests,proto3" json:"rests,omitempty"`     // times that a path was put to rest for that
-	PathsResting  uint32                 `protobuf:"varint,13,opt,name=paths_resting,json=pathsResting,proto3" json:"paths_resting,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state             protoimpl.MessageState `protogen:"open.v1"`
+	Rail              string                 `protobuf:"bytes,1,opt,name=rail,proto3" json:"rail,omitempty"` // "tcp/eth0"
+	BytesWritten      uint64                 `protobuf:"varint,2,opt,name=bytes_written,json=bytesWritten,proto3" json:"bytes_written,omitempty"`
+	BytesRead         uint64                 `protobuf:"varint,3,opt,name=bytes_read,json=bytesRead,proto3" json:"bytes_read,omitempty"`
+	BytesResent       uint64                 `protobuf:"varint,4,opt,name=bytes_resent,json=bytesResent,proto3" json:"bytes_resent,omitempty"` // queued again after their connection was lost
+	Errors            uint64                 `protobuf:"varint,5,opt,name=errors,proto3" json:"errors,omitempty"`                              // slices
+	Downs             uint64                 `protobuf:"varint,6,opt,name=downs,proto3" json:"downs,omitempty"`                                // times a path over it was lost
+	Paths             uint32                 `protobuf:"varint,7,opt,name=paths,proto3" json:"paths,omitempty"`                                // to peers
+	PathsUp           uint32                 `protobuf:"varint,8,opt,name=paths_up,json=pathsUp,proto3" json:"paths_up,omitempty"`
+	BytesInFlight     uint64                 `protobuf:"varint,9,opt,name=bytes_in_flight,json=bytesInFlight,proto3" json:"bytes_in_flight,omitempty"`
+	Rate              uint64                 `protobuf:"varint,10,opt,name=rate,proto3" json:"rate,omitempty"`       // bytes/s that its paths were last seen to deliver
+	Strikes           uint64                 `protobuf:"varint,11,opt,name=strikes,proto3" json:"strikes,omitempty"` // transfers with wrong bytes that it carried a part of
+	Rests             uint64                 `protobuf:"varint,12,opt,name=rests,proto3" json:"rests,omitempty"`     // times that a path was put to rest for that
+	PathsResting      uint32                 `protobuf:"varint,13,opt,name=paths_resting,json=pathsResting,proto3" json:"paths_resting,omitempty"`
+	Congestion        map[string]uint32      `protobuf:"bytes,14,rep,name=congestion,proto3" json:"congestion,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"` // its connections by their congestion control
+	CongestionChanges uint64                 `protobuf:"varint,15,opt,name=congestion_changes,json=congestionChanges,proto3" json:"congestion_changes,omitempty"`                                    // times that one was given another
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *RailLoad) Reset() {
@@ -763,6 +765,20 @@ func (x *RailLoad) GetRests() uint64 {
 func (x *RailLoad) GetPathsResting() uint32 {
 	if x != nil {
 		return x.PathsResting
+	}
+	return 0
+}
+
+func (x *RailLoad) GetCongestion() map[string]uint32 {
+	if x != nil {
+		return x.Congestion
+	}
+	return nil
+}
+
+func (x *RailLoad) GetCongestionChanges() uint64 {
+	if x != nil {
+		return x.CongestionChanges
 	}
 	return 0
 }
@@ -2677,7 +2693,7 @@ const file_kvferry_proto_rawDesc = "" +
 	"\x03seq\x18\x0f \x01(\x04R\x03seq\x12\x1a\n" +
 	"\bprogress\x18\x10 \x01(\x04R\bprogress\x12\x17\n" +
 	"\astep_us\x18\x11 \x01(\rR\x06stepUs\x12\x14\n" +
-	"\x05waits\x18\x12 \x01(\bR\x05waits\"\xf5\x02\n" +
+	"\x05waits\x18\x12 \x01(\bR\x05waits\"\xa9\x04\n" +
 	"\bRailLoad\x12\x12\n" +
 	"\x04rail\x18\x01 \x01(\tR\x04rail\x12#\n" +
 	"\rbytes_written\x18\x02 \x01(\x04R\fbytesWritten\x12\x1d\n" +
@@ -2693,7 +2709,14 @@ const file_kvferry_proto_rawDesc = "" +
 	" \x01(\x04R\x04rate\x12\x18\n" +
 	"\astrikes\x18\v \x01(\x04R\astrikes\x12\x14\n" +
 	"\x05rests\x18\f \x01(\x04R\x05rests\x12#\n" +
-	"\rpaths_resting\x18\r \x01(\rR\fpathsResting\";\n" +
+	"\rpaths_resting\x18\r \x01(\rR\fpathsResting\x12D\n" +
+	"\n" +
+	"congestion\x18\x0e \x03(\v2$.kvferry.v1.RailLoad.CongestionEntryR\n" +
+	"congestion\x12-\n" +
+	"\x12congestion_changes\x18\x0f \x01(\x04R\x11congestionChanges\x1a=\n" +
+	"\x0fCongestionEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\";\n" +
 	"\x0fRegisterRequest\x12(\n" +
 	"\x04node\x18\x01 \x01(\v2\x14.kvferry.v1.NodeInfoR\x04node\"<\n" +
 	"\rRegisterReply\x12\x14\n" +
@@ -2886,7 +2909,7 @@ func file_kvferry_proto_rawDescGZIP() []byte {
 }
 
 var file_kvferry_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_kvferry_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_kvferry_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_kvferry_proto_goTypes = []any{
 	(Role)(0),                 // 0: kvferry.v1.Role
 	(Leg)(0),                  // 1: kvferry.v1.Leg
@@ -2922,52 +2945,54 @@ var file_kvferry_proto_goTypes = []any{
 	(*Produced)(nil),          // 31: kvferry.v1.Produced
 	(*Gone)(nil),              // 32: kvferry.v1.Gone
 	(*Released)(nil),          // 33: kvferry.v1.Released
+	nil,                       // 34: kvferry.v1.RailLoad.CongestionEntry
 }
 var file_kvferry_proto_depIdxs = []int32{
 	0,  // 0: kvferry.v1.NodeInfo.role:type_name -> kvferry.v1.Role
-	4,  // 1: kvferry.v1.RegisterRequest.node:type_name -> kvferry.v1.NodeInfo
-	5,  // 2: kvferry.v1.KeepAliveRequest.load:type_name -> kvferry.v1.Load
-	6,  // 3: kvferry.v1.KeepAliveRequest.rails:type_name -> kvferry.v1.RailLoad
-	15, // 4: kvferry.v1.ToNode.submit:type_name -> kvferry.v1.Submit
-	16, // 5: kvferry.v1.ToNode.cancel:type_name -> kvferry.v1.Cancel
-	14, // 6: kvferry.v1.ToNode.flush:type_name -> kvferry.v1.Flush
-	1,  // 7: kvferry.v1.Submit.leg:type_name -> kvferry.v1.Leg
-	17, // 8: kvferry.v1.Submit.kv:type_name -> kvferry.v1.KVRef
-	19, // 9: kvferry.v1.KVRef.segment:type_name -> kvferry.v1.Segment
-	18, // 10: kvferry.v1.KVRef.blocks:type_name -> kvferry.v1.Block
-	20, // 11: kvferry.v1.Segment.rails:type_name -> kvferry.v1.RailAddr
-	22, // 12: kvferry.v1.FromNode.reserved:type_name -> kvferry.v1.Reserved
-	23, // 13: kvferry.v1.FromNode.prefilled:type_name -> kvferry.v1.Prefilled
-	24, // 14: kvferry.v1.FromNode.finished:type_name -> kvferry.v1.Finished
-	25, // 15: kvferry.v1.FromNode.failed:type_name -> kvferry.v1.Failed
-	5,  // 16: kvferry.v1.FromNode.load:type_name -> kvferry.v1.Load
-	17, // 17: kvferry.v1.Reserved.kv:type_name -> kvferry.v1.KVRef
-	17, // 18: kvferry.v1.Prefilled.kv:type_name -> kvferry.v1.KVRef
-	26, // 19: kvferry.v1.Prefilled.breakdown:type_name -> kvferry.v1.Breakdown
-	2,  // 20: kvferry.v1.Finished.reason:type_name -> kvferry.v1.FinishReason
-	26, // 21: kvferry.v1.Finished.breakdown:type_name -> kvferry.v1.Breakdown
-	3,  // 22: kvferry.v1.Failed.code:type_name -> kvferry.v1.FailCode
-	26, // 23: kvferry.v1.Failed.breakdown:type_name -> kvferry.v1.Breakdown
-	28, // 24: kvferry.v1.PeerRequest.produce:type_name -> kvferry.v1.Produce
-	29, // 25: kvferry.v1.PeerRequest.release:type_name -> kvferry.v1.Release
-	31, // 26: kvferry.v1.PeerReply.produced:type_name -> kvferry.v1.Produced
-	32, // 27: kvferry.v1.PeerReply.gone:type_name -> kvferry.v1.Gone
-	33, // 28: kvferry.v1.PeerReply.released:type_name -> kvferry.v1.Released
-	7,  // 29: kvferry.v1.Registry.Register:input_type -> kvferry.v1.RegisterRequest
-	9,  // 30: kvferry.v1.Registry.KeepAlive:input_type -> kvferry.v1.KeepAliveRequest
-	11, // 31: kvferry.v1.Registry.Deregister:input_type -> kvferry.v1.DeregisterRequest
-	13, // 32: kvferry.v1.Worker.Serve:input_type -> kvferry.v1.ToNode
-	27, // 33: kvferry.v1.Peer.Handoff:input_type -> kvferry.v1.PeerRequest
-	8,  // 34: kvferry.v1.Registry.Register:output_type -> kvferry.v1.RegisterReply
-	10, // 35: kvferry.v1.Registry.KeepAlive:output_type -> kvferry.v1.KeepAliveReply
-	12, // 36: kvferry.v1.Registry.Deregister:output_type -> kvferry.v1.DeregisterReply
-	21, // 37: kvferry.v1.Worker.Serve:output_type -> kvferry.v1.FromNode
-	30, // 38: kvferry.v1.Peer.Handoff:output_type -> kvferry.v1.PeerReply
-	34, // [34:39] is the sub-list for method output_type
-	29, // [29:34] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	34, // 1: kvferry.v1.RailLoad.congestion:type_name -> kvferry.v1.RailLoad.CongestionEntry
+	4,  // 2: kvferry.v1.RegisterRequest.node:type_name -> kvferry.v1.NodeInfo
+	5,  // 3: kvferry.v1.KeepAliveRequest.load:type_name -> kvferry.v1.Load
+	6,  // 4: kvferry.v1.KeepAliveRequest.rails:type_name -> kvferry.v1.RailLoad
+	15, // 5: kvferry.v1.ToNode.submit:type_name -> kvferry.v1.Submit
+	16, // 6: kvferry.v1.ToNode.cancel:type_name -> kvferry.v1.Cancel
+	14, // 7: kvferry.v1.ToNode.flush:type_name -> kvferry.v1.Flush
+	1,  // 8: kvferry.v1.Submit.leg:type_name -> kvferry.v1.Leg
+	17, // 9: kvferry.v1.Submit.kv:type_name -> kvferry.v1.KVRef
+	19, // 10: kvferry.v1.KVRef.segment:type_name -> kvferry.v1.Segment
+	18, // 11: kvferry.v1.KVRef.blocks:type_name -> kvferry.v1.Block
+	20, // 12: kvferry.v1.Segment.rails:type_name -> kvferry.v1.RailAddr
+	22, // 13: kvferry.v1.FromNode.reserved:type_name -> kvferry.v1.Reserved
+	23, // 14: kvferry.v1.FromNode.prefilled:type_name -> kvferry.v1.Prefilled
+	24, // 15: kvferry.v1.FromNode.finished:type_name -> kvferry.v1.Finished
+	25, // 16: kvferry.v1.FromNode.failed:type_name -> kvferry.v1.Failed
+	5,  // 17: kvferry.v1.FromNode.load:type_name -> kvferry.v1.Load
+	17, // 18: kvferry.v1.Reserved.kv:type_name -> kvferry.v1.KVRef
+	17, // 19: kvferry.v1.Prefilled.kv:type_name -> kvferry.v1.KVRef
+	26, // 20: kvferry.v1.Prefilled.breakdown:type_name -> kvferry.v1.Breakdown
+	2,  // 21: kvferry.v1.Finished.reason:type_name -> kvferry.v1.FinishReason
+	26, // 22: kvferry.v1.Finished.breakdown:type_name -> kvferry.v1.Breakdown
+	3,  // 23: kvferry.v1.Failed.code:type_name -> kvferry.v1.FailCode
+	26, // 24: kvferry.v1.Failed.breakdown:type_name -> kvferry.v1.Breakdown
+	28, // 25: kvferry.v1.PeerRequest.produce:type_name -> kvferry.v1.Produce
+	29, // 26: kvferry.v1.PeerRequest.release:type_name -> kvferry.v1.Release
+	31, // 27: kvferry.v1.PeerReply.produced:type_name -> kvferry.v1.Produced
+	32, // 28: kvferry.v1.PeerReply.gone:type_name -> kvferry.v1.Gone
+	33, // 29: kvferry.v1.PeerReply.released:type_name -> kvferry.v1.Released
+	7,  // 30: kvferry.v1.Registry.Register:input_type -> kvferry.v1.RegisterRequest
+	9,  // 31: kvferry.v1.Registry.KeepAlive:input_type -> kvferry.v1.KeepAliveRequest
+	11, // 32: kvferry.v1.Registry.Deregister:input_type -> kvferry.v1.DeregisterRequest
+	13, // 33: kvferry.v1.Worker.Serve:input_type -> kvferry.v1.ToNode
+	27, // 34: kvferry.v1.Peer.Handoff:input_type -> kvferry.v1.PeerRequest
+	8,  // 35: kvferry.v1.Registry.Register:output_type -> kvferry.v1.RegisterReply
+	10, // 36: kvferry.v1.Registry.KeepAlive:output_type -> kvferry.v1.KeepAliveReply
+	12, // 37: kvferry.v1.Registry.Deregister:output_type -> kvferry.v1.DeregisterReply
+	21, // 38: kvferry.v1.Worker.Serve:output_type -> kvferry.v1.FromNode
+	30, // 39: kvferry.v1.Peer.Handoff:output_type -> kvferry.v1.PeerReply
+	35, // [35:40] is the sub-list for method output_type
+	30, // [30:35] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_kvferry_proto_init() }
@@ -2995,7 +3020,7 @@ func file_kvferry_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_kvferry_proto_rawDesc), len(file_kvferry_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   30,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -31,12 +31,14 @@ var (
 	railResting = prometheus.NewDesc("kvferry:rail_paths_resting", "Paths over a rail that rest because of wrong bytes, and are not chosen while others are there.", railLabels, nil)
 	railPaths   = prometheus.NewDesc("kvferry:rail_paths", "Paths to other nodes over a rail, by state.", append(railLabels[:2:2], "state"), nil)
 	railFlight  = prometheus.NewDesc("kvferry:rail_in_flight_bytes", "Bytes queued and posted on a rail.", railLabels, nil)
+	railConns   = prometheus.NewDesc("kvferry:rail_connections", "Connections of a TCP rail, made and served, by their congestion control.", append(railLabels[:2:2], "congestion"), nil)
+	railChanges = prometheus.NewDesc("kvferry:rail_congestion_changes_total", "Times that a rail gave a connection another congestion control.", railLabels, nil)
 	railRate    = prometheus.NewDesc("kvferry:rail_rate_bytes_per_second", "What a rail's paths were last seen to deliver.", railLabels, nil)
 	nodesDesc   = prometheus.NewDesc("kvferry:nodes", "Nodes that take requests.", []string{"role"}, nil)
 )
 
 func (c nodeCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{runningDesc, waitingDesc, kvUsageDesc, awakeDesc, cacheDesc, nodesDesc, railBytes, railResent, railErrors, railDowns, railStrikes, railRests, railResting, railPaths, railFlight, railRate} {
+	for _, d := range []*prometheus.Desc{runningDesc, waitingDesc, kvUsageDesc, awakeDesc, cacheDesc, nodesDesc, railBytes, railResent, railErrors, railDowns, railStrikes, railRests, railResting, railPaths, railFlight, railConns, railChanges, railRate} {
 		ch <- d
 	}
 }
@@ -78,6 +80,10 @@ func (c nodeCollector) Collect(ch chan<- prometheus.Metric) {
 			gauge(railResting, float64(r.PathsResting), id, r.Rail)
 			gauge(railPaths, float64(r.Paths-min(r.Paths, r.PathsUp)), id, r.Rail, "down")
 			gauge(railFlight, float64(r.BytesInFlight), id, r.Rail)
+			for algorithm, conns := range r.Congestion {
+				gauge(railConns, float64(conns), id, r.Rail, algorithm)
+			}
+			counter(railChanges, r.CongestionChanges, id, r.Rail)
 			gauge(railRate, float64(r.Rate), id, r.Rail)
 		}
 	}

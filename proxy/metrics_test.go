@@ -20,7 +20,7 @@ func TestMetrics(t *testing.T) {
 	}
 	if _, err := c.reg.KeepAlive(context.Background(), &proto.KeepAliveRequest{
 		Lease: p.lease, Load: &proto.Load{Running: 2, Waiting: 3, KvBlocksUsed: 250, KvBlocksTotal: 1000, PrefixHits: 5, KvTransfersFailed: 6, KvBytes: 7},
-		Rails: []*proto.RailLoad{{Rail: "tcp/eth0", BytesWritten: 7, BytesRead: 8, BytesResent: 9, Errors: 10, Downs: 11, Paths: 3, PathsUp: 2, BytesInFlight: 12, Rate: 13, Strikes: 14, Rests: 15, PathsResting: 16}},
+		Rails: []*proto.RailLoad{{Rail: "tcp/eth0", BytesWritten: 7, BytesRead: 8, BytesResent: 9, Errors: 10, Downs: 11, Paths: 3, PathsUp: 2, BytesInFlight: 12, Rate: 13, Strikes: 14, Rests: 15, PathsResting: 16, Congestion: map[string]uint32{"cubic": 17}, CongestionChanges: 18}},
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -63,6 +63,8 @@ func TestMetrics(t *testing.T) {
 		`kvferry:rail_paths{engine="prefill-1",rail="tcp/eth0",state="down"} 1`,
 		`kvferry:rail_in_flight_bytes{engine="prefill-1",rail="tcp/eth0"} 12`,
 		`kvferry:rail_rate_bytes_per_second{engine="prefill-1",rail="tcp/eth0"} 13`,
+		`kvferry:rail_connections{congestion="cubic",engine="prefill-1",rail="tcp/eth0"} 17`,
+		`kvferry:rail_congestion_changes_total{engine="prefill-1",rail="tcp/eth0"} 18`,
 		`kvferry:nodes{role="decode"} 1`,
 		`kvferry:nodes{role="nondisagg"} 0`,
 		`kvferry:request_retries_total{model_name="test-model"} 0`,

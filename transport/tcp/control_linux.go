@@ -12,7 +12,11 @@ import (
 func (cfg *Config) control(_, _ string, rc syscall.RawConn) error {
 	var errs [2]error
 	err := rc.Control(func(fd uintptr) {
-		if cfg.Congestion != "" {
+		switch cfg.Congestion {
+		case "system":
+		case "":
+			errs[0] = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, cubic)
+		default:
 			errs[0] = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, cfg.Congestion)
 		}
 		if cfg.SendBuffer == 0 {

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"time"
 
 	"kvferry/config"
 	"kvferry/transport"
@@ -28,11 +29,11 @@ type Config struct {
 	// Advertise replaces the host, or host:port, that peers are told to dial.
 	// It is required if Listen is a wildcard.
 	Advertise string
-	// Congestion is the sockets' congestion control. Default "cubic";
-	// "system" leaves the system's.
+	// Congestion is the sockets' congestion control; "system" leaves the system's.
+	// Default: cubic, and bbr on a path that loses packets without being full.
 	Congestion string
-	// SendBuffer is SO_SNDBUF in bytes, which the kernel doubles.
-	// Default 1 MiB.
+	// SendBuffer is SO_SNDBUF in bytes, which the kernel doubles. Default: 1 MiB where
+	// round trips are short, and else what the path holds.
 	SendBuffer int
 	// MPTCP makes a connection one of Multipath TCP (RFC 8684), which the kernel
 	// spreads over the paths that its path manager knows (ip mptcp). Peers that
@@ -51,15 +52,6 @@ type Config struct {
 }
 
 func (c *Config) setDefaults() {
-	switch c.Congestion {
-	case "":
-		c.Congestion = "cubic"
-	case "system":
-		c.Congestion = ""
-	}
-	if c.SendBuffer == 0 && !c.MPTCP {
-		c.SendBuffer = 1 << 20
-	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
@@ -94,7 +86,9 @@ type Rail struct {
 	cfg    Config
 	local  *net.TCPAddr // of connections made; nil leaves it to the system
 	nic    string       // that has local
-	warned socket.Told  // peers' hosts that checkReturn has warned of
+	began  time.Time
+	tuner  *tuner      // nil of MPTCP, whose subflows the kernel looks after
+	warned socket.Told // peers' hosts that checkReturn has warned of
 
 	mu      sync.Mutex // orders what is heard of the carrier
 	unwatch func()     // nil if nothing is watched
@@ -106,7 +100,7 @@ func New(cfg Config) (*Rail, error) {
 		return nil, err
 	}
 	cfg.setDefaults()
-	r := &Rail{cfg: cfg}
+	r := &Rail{cfg: cfg, began: time.Now()}
 	lc := net.ListenConfig{Control: r.cfg.control}
 	lc.SetMultipathTCP(cfg.MPTCP) // Go's own default is yes, of listeners only
 	listen := cfg.Listen
@@ -125,7 +119,13 @@ func New(cfg Config) (*Rail, error) {
 		r.local = &net.TCPAddr{IP: at.IP, Zone: at.Zone}
 		r.nic = nic.Owner(r.local.IP)
 	}
+	opened := func(socket.Conn) {}
+	if !cfg.MPTCP {
+		r.tuner = newTuner(r)
+		opened = r.tuner.opened
+	}
 	r.Rail = socket.New(socket.Config{
+		Opened: opened, Gauge: gauge,
 		Name: cfg.Name, Listener: ln, Addr: connection.Advertised(at, r.cfg.Advertise), Dial: r.dial,
 		Greeted: r.checkReturn, MaxConns: cfg.MaxConns, ConnsPerPeer: cfg.ConnsPerPeer, Logger: cfg.Logger,
 	})
@@ -217,9 +217,20 @@ func (r *Rail) multipath(c *net.TCPConn) error {
 	return nil
 }
 
+// Congestion implements transport.Congested. Of MPTCP nothing is known.
+func (r *Rail) Congestion() (conns map[string]int, changes int64) {
+	if r.tuner == nil {
+		return nil, 0
+	}
+	return r.tuner.counts()
+}
+
 // Close implements transport.Rail.
 func (r *Rail) Close() error {
 	err := r.Rail.Close()
+	if r.tuner != nil {
+		r.tuner.close()
+	}
 	r.mu.Lock()
 	stop := r.unwatch
 	r.unwatch = nil

@@ -1,0 +1,149 @@
+package tcp
+
+import (
+	"sync"
+	"syscall"
+	"time"
+
+	"kvferry/transport/socket"
+)
+
+// A tuner looks at a rail's connections, those made and those served, and has them be what
+// their tuning decides. Both ends of a connection do so: the bytes of a READ are sent by the
+// target.
+type tuner struct {
+	rail        *Rail
+	kick        chan struct{} // there is a first connection
+	stop        func()        // closes ended, once
+	ended, over chan struct{}
+	told        socket.Told // algorithms that the kernel refused
+
+	mu      sync.Mutex
+	conns   map[*tuned]string // algorithm of congestion control
+	changes int64             // of it
+}
+
+// A tuned connection belongs to the tuner until the kernel knows it no more.
+type tuned struct {
+	raw    syscall.RawConn
+	peer   string
+	tuning tuning
+	due    time.Time // of the next look
+}
+
+// A connection that carries something is looked at every tuneEvery: several times in what it
+// takes to fill a long path. One at rest is looked at ten times as rarely.
+const tuneEvery = 50 * time.Millisecond
+
+func newTuner(r *Rail) *tuner {
+	t := &tuner{rail: r, kick: make(chan struct{}, 1), ended: make(chan struct{}), over: make(chan struct{}), conns: make(map[*tuned]string)}
+	t.stop = sync.OnceFunc(func() { close(t.ended) })
+	go t.run()
+	return t
+}
+
+// opened takes a new connection, and has its buffers be right from the first byte.
+func (t *tuner) opened(c socket.Conn) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return
+	}
+	cfg := &t.rail.cfg
+	u := &tuned{raw: raw, peer: c.RemoteAddr().String(), tuning: tuning{congestionFixed: cfg.Congestion != "", sendFixed: cfg.SendBuffer != 0}}
+	if !t.look(u, time.Now()) {
+		return
+	}
+	select {
+	case t.kick <- struct{}{}:
+	default:
+	}
+}
+
+// look looks at a connection and reports false if it is gone.
+func (t *tuner) look(u *tuned, now time.Time) bool {
+	i, err := look(u.raw)
+	if err != nil {
+		t.mu.Lock()
+		delete(t.conns, u)
+		t.mu.Unlock()
+		return false
+	}
+	last := u.tuning.last
+	d := u.tuning.step(now.Sub(t.rail.began), i)
+	if u.due = now.Add(tuneEvery); i.Sent == last.Sent && i.Received == last.Received {
+		u.due = now.Add(10 * tuneEvery)
+	}
+	t.apply(u, i.Congestion, d)
+	return true
+}
+
+// apply does what was decided of a connection that has an algorithm.
+func (t *tuner) apply(u *tuned, algorithm string, d decision) {
+	err := d.apply(u.raw)
+	changed := int64(0)
+	if d.Congestion != "" && err == nil {
+		algorithm, changed = d.Congestion, 1
+	}
+	t.mu.Lock()
+	t.conns[u] = algorithm
+	t.changes += changed
+	t.mu.Unlock()
+	log := t.rail.cfg.Logger.With("rail", t.rail.cfg.Name)
+	switch {
+	case d.Congestion == "":
+	case err == nil:
+		log.Info("transport/tcp: congestion control changed", "peer", u.peer, "algorithm", d.Congestion, "why", d.Why)
+	default:
+		u.tuning.congestionFixed = true // by the kernel
+		if t.told.First(d.Congestion) {
+			log.Warn("transport/tcp: congestion control not changed: the kernel lacks it (modprobe tcp_"+d.Congestion+") or does not let this user have it (sysctl net.ipv4.tcp_allowed_congestion_control)", "peer", u.peer, "algorithm", d.Congestion, "why", d.Why, "err", err)
+		}
+	}
+}
+
+// counts are those of transport.Congested.
+func (t *tuner) counts() (conns map[string]int, changes int64) {
+	conns = make(map[string]int)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, a := range t.conns {
+		conns[a]++
+	}
+	return conns, t.changes
+}
+
+func (t *tuner) run() {
+	defer close(t.over)
+	tick := time.NewTicker(tuneEvery)
+	defer tick.Stop()
+	for {
+		t.mu.Lock()
+		var due []*tuned
+		now := time.Now()
+		for u := range t.conns {
+			if !now.Before(u.due) {
+				due = append(due, u)
+			}
+		}
+		none := len(t.conns) == 0
+		t.mu.Unlock()
+		for _, u := range due {
+			t.look(u, now)
+		}
+		next := tick.C
+		if none {
+			next = nil
+		}
+		select {
+		case <-next:
+		case <-t.kick:
+		case <-t.ended:
+			return
+		}
+	}
+}
+
+func (t *tuner) close() {
+	t.stop()
+	<-t.over
+}
