@@ -118,7 +118,7 @@ func (a *answer) event(data []byte) error {
 	}
 	var c chunk
 	if err := json.Unmarshal(data, &c); err != nil {
-		return faulty(FaultGarbage, fmt.Errorf("event is not JSON: %w: %.80q", err, data))
+		return faulty(FaultGarbage, unreadable("event", err, data))
 	}
 	if text, plain := a.take(&c); plain {
 		a.like.keep(data, text)
@@ -145,7 +145,7 @@ func (a *answer) take(c *chunk) (text []byte, plain bool) {
 	case len(c.Choices) > 0:
 		text, plain = a.choices(c)
 		if c.Usage != nil {
-			a.account(c.Usage.CompletionTokens)
+			a.account(int(c.Usage.CompletionTokens))
 		} else {
 			a.partial = true
 		}
@@ -162,7 +162,7 @@ func (a *answer) native(c *chunk) {
 	all := appendUnquoted(nil, c.Text)
 	brought := all[min(a.length, len(all)):]
 	a.length = max(a.length, len(all))
-	a.account(c.Meta.CompletionTokens)
+	a.account(int(c.Meta.CompletionTokens))
 	a.arrived(brought, len(brought))
 	if a.keepText {
 		a.text = append(a.text, brought...)
@@ -170,7 +170,7 @@ func (a *answer) native(c *chunk) {
 	if a.keepIDs && len(c.OutputIDs) >= len(a.ids) {
 		a.ids = append(a.ids[:0], c.OutputIDs...)
 	}
-	r.Usage = &Usage{PromptTokens: c.Meta.PromptTokens, CompletionTokens: c.Meta.CompletionTokens, CachedTokens: c.Meta.CachedTokens}
+	r.Usage = &Usage{PromptTokens: int(c.Meta.PromptTokens), CompletionTokens: int(c.Meta.CompletionTokens), CachedTokens: int(c.Meta.CachedTokens)}
 	if why := c.Meta.reason(); why != "" {
 		a.ended(why, 0)
 	}
@@ -283,7 +283,7 @@ func (a *answer) end(broken error) error {
 func (a *answer) whole() error {
 	var c chunk
 	if err := json.Unmarshal(bytes.TrimSpace(a.body), &c); err != nil {
-		return faulty(FaultGarbage, fmt.Errorf("answer is not JSON: %w: %.80q", err, a.body))
+		return faulty(FaultGarbage, unreadable("answer", err, a.body))
 	}
 	a.record.LastLine = a.now
 	if why := c.fault(); why != "" {

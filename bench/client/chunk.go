@@ -47,26 +47,28 @@ type delta struct {
 }
 
 type usage struct {
-	Usage
-	Details *struct {
-		Cached int `json:"cached_tokens"`
+	PromptTokens     tokenCount `json:"prompt_tokens"`
+	CompletionTokens tokenCount `json:"completion_tokens"`
+	CachedTokens     tokenCount `json:"cached_tokens"`
+	Details          *struct {
+		Cached tokenCount `json:"cached_tokens"`
 	} `json:"prompt_tokens_details"`
 }
 
 // counts are the usage with what a server says of its prefix cache.
 func (u *usage) counts() *Usage {
-	c := u.Usage
+	c := Usage{PromptTokens: int(u.PromptTokens), CompletionTokens: int(u.CompletionTokens), CachedTokens: int(u.CachedTokens)}
 	if u.Details != nil {
-		c.CachedTokens = u.Details.Cached
+		c.CachedTokens = int(u.Details.Cached)
 	}
 	return &c
 }
 
 // A meta is SGLang's account of a request, so far.
 type meta struct {
-	PromptTokens     int             `json:"prompt_tokens"`
-	CompletionTokens int             `json:"completion_tokens"`
-	CachedTokens     int             `json:"cached_tokens"`
+	PromptTokens     tokenCount      `json:"prompt_tokens"`
+	CompletionTokens tokenCount      `json:"completion_tokens"`
+	CachedTokens     tokenCount      `json:"cached_tokens"`
 	E2ELatency       float64         `json:"e2e_latency"`   // s
 	FinishReason     json.RawMessage `json:"finish_reason"` // null, {"type":"length",...} or "length"
 }

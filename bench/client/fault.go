@@ -16,7 +16,7 @@ const (
 	FaultTruncated = "truncated"        // the connection died in the answer, or the answer ended inside an event
 	FaultNoEnd     = "no end"           // the answer ended, but for [DONE] and a finish reason
 	FaultServer    = "error in a 200"   // the answer says that the server failed
-	FaultGarbage   = "garbage"          // it is not JSON, or no events
+	FaultGarbage   = "garbage"          // it is not JSON, or not what this API has, or no events
 	FaultEndless   = "endless"          // an event, a header or an answer that does not end
 	FaultEmpty     = "no tokens"        // not one chunk
 	FaultShort     = "short output"     // fewer tokens than asked for, and the model did not end by itself

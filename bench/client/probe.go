@@ -290,14 +290,14 @@ func (c *Client) tokens(ctx context.Context, model, text string) (int, error) {
 		return 0, err
 	}
 	var counted struct {
-		Count  *int              `json:"count"`
+		Count  *tokenCount       `json:"count"`
 		Tokens []json.RawMessage `json:"tokens"`
 	}
 	if err := json.Unmarshal(answer, &counted); err != nil || counted.Count == nil && counted.Tokens == nil {
 		return 0, errNoCount
 	}
 	if counted.Count != nil {
-		return *counted.Count, nil
+		return int(*counted.Count), nil
 	}
 	return len(counted.Tokens), nil
 }
