@@ -2,10 +2,10 @@ package client
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"mime"
 	"net/http"
 	"time"
@@ -30,20 +30,23 @@ type answer struct {
 
 	status   int
 	location string // of a 3xx
+	coding   string // by which the body is compressed, "" if it is not
 	events   bool   // it is a stream of events
 	body     []byte // what is none
 	parser   eventParser
 	like     pattern
 
-	now      float64 // when what is being read was read
-	done     bool    // [DONE] was seen
-	onDone   func()  // is told of it
-	ends     int     // how many finish reasons were seen
-	finished bool    // of every choice
-	stopped  bool    // the model ended one by itself
-	text     []byte  // of the first choice
-	thinks   bool    // some of it was reasoning
-	said     []byte  // and this was not
+	now  float64 // when what is being read was read
+	done bool    // [DONE] was seen
+	// limit bounds how long the rest of the answer may take: why is what ends it then. It is called
+	// once, where all that matters is there.
+	limit    func(most time.Duration, why error)
+	ends     int    // how many finish reasons were seen
+	finished bool   // of every choice
+	stopped  bool   // the model ended one by itself
+	text     []byte // of the first choice
+	thinks   bool   // some of it was reasoning
+	said     []byte // and this was not
 	others   others
 	ids      []kvcache.Token
 	length   int    // of SGLang's text so far, in bytes
@@ -58,9 +61,22 @@ func (a *answer) Head(head *http.Response, _ time.Duration) error {
 	a.status = head.StatusCode
 	a.record.HTTPStatus = head.StatusCode
 	a.location = elsewhere(head)
+	a.coding = coding(head)
 	kind, _, _ := mime.ParseMediaType(head.Header.Get("Content-Type"))
 	a.events = a.status == http.StatusOK && kind != "application/json"
+	switch {
+	case a.status != http.StatusOK:
+		a.bound(errorText, errErrorText)
+	case a.coding != "":
+		return compressed(a.coding)
+	}
 	return nil
+}
+
+func (a *answer) bound(most time.Duration, why error) {
+	if a.limit != nil {
+		a.limit(most, why)
+	}
 }
 
 // Body is told of what was read, and when; late is how long the kernel had had it.
@@ -70,14 +86,14 @@ func (a *answer) Body(p []byte, at, late time.Duration) error {
 	if a.events {
 		return a.parser.feed(p, a.event)
 	}
-	limit := maxBody
+	most := maxBody
 	if a.status != http.StatusOK {
-		limit = 64 << 10 // what there is to say of an error is said by then
+		most = maxErrorText
 	}
-	if room := limit - len(a.body); room < len(p) {
+	if room := most - len(a.body); room < len(p) {
 		if a.status != http.StatusOK {
 			a.body = append(a.body, p[:room]...)
-			return nil
+			return errErrorText
 		}
 		return faulty(FaultEndless, fmt.Errorf("an answer of more than %d bytes that does not stream", maxBody))
 	}
@@ -92,11 +108,12 @@ func (a *answer) event(data []byte) error {
 	}
 	r := a.record
 	r.LastLine = a.now
+	if a.parser.failure {
+		return faulty(FaultEvent, fmt.Errorf("server: %s", cmp.Or(said(reason(data)), "an event named error, and no more of it")))
+	}
 	if string(data) == "[DONE]" {
 		a.done = true
-		if a.onDone != nil {
-			a.onDone()
-		}
+		a.bound(afterDone, errAfterDone)
 		return nil
 	}
 	if text, fits := a.like.text(data); fits {
@@ -241,12 +258,12 @@ func (a *answer) end(broken error) error {
 		if errors.As(broken, &fault) && fault.kind == FaultGarbage {
 			return broken
 		}
+	case a.status != 0 && a.status != http.StatusOK && !errors.Is(broken, errInterrupted): // whatever became of its text
+		return faulty(FaultStatus, statusError(a.status, a.location, a.coding, a.body))
 	case errors.Is(broken, errTimeout):
 		return faulty(FaultTimeout, fmt.Errorf("%w, after %d chunks", broken, len(r.TokenTimes)))
 	case a.status == 0 || errors.Is(broken, errInterrupted) || errors.As(broken, &fault):
 		return broken
-	case a.status != http.StatusOK:
-		return faulty(FaultStatus, statusError(a.status, a.location, a.body))
 	}
 	if !a.events && broken == nil {
 		if err := a.whole(); err != nil {
@@ -324,37 +341,4 @@ func (a *answer) remark() {
 	if len(a.tail) > 0 {
 		r.note(NoteHalfEnd)
 	}
-}
-
-// statusError reads the server's reason, an OpenAI error object or plain text.
-func statusError(status int, location string, text []byte) *StatusError {
-	message := string(bytes.TrimSpace(text))
-	var c chunk
-	if json.Unmarshal(text, &c) == nil {
-		if why := c.fault(); why != "" {
-			message = why
-		} else if c.Message != "" { // vLLM before 0.9 has no envelope
-			message = c.Message
-		} else {
-			var detail struct{ Detail json.RawMessage } // FastAPI's
-			if json.Unmarshal(text, &detail) == nil && len(detail.Detail) > 0 {
-				message = string(detail.Detail)
-			}
-		}
-	}
-	return &StatusError{Code: status, Message: said(message), Location: location}
-}
-
-// elsewhere is where a 3xx sends us, as it says; "" of other answers.
-func elsewhere(resp *http.Response) string {
-	if resp.StatusCode/100 != 3 {
-		return ""
-	}
-	return resp.Header.Get("Location")
-}
-
-// readStatus is the error of a whole answer.
-func readStatus(resp *http.Response) *StatusError {
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10)) // what was read is what there is to say
-	return statusError(resp.StatusCode, elsewhere(resp), text)
 }

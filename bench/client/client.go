@@ -222,6 +222,8 @@ func (c *Client) ask(ctx context.Context, method string, worker int, path string
 	if c.err != nil {
 		return nil, c.err
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, c.targets[worker].base+path, body)
 	if err != nil {
 		return nil, err
@@ -233,22 +235,10 @@ func (c *Client) ask(ctx context.Context, method string, worker int, path string
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s %s: %w", method, path, readStatus(resp))
+		return nil, fmt.Errorf("%s %s: %w", method, path, readStatus(resp, cancel))
+	}
+	if by := coding(resp); by != "" {
+		return nil, fmt.Errorf("%s %s: %w", method, path, compressed(by))
 	}
 	return io.ReadAll(io.LimitReader(resp.Body, 8<<20))
-}
-
-// A StatusError is an HTTP answer other than 200.
-type StatusError struct {
-	Code    int
-	Message string // the server's own words
-	// Location is where it sends us, of a 3xx; nobody follows.
-	Location string
-}
-
-func (e *StatusError) Error() string {
-	if e.Location != "" {
-		return fmt.Sprintf("HTTP %d %s: it redirects to %s", e.Code, http.StatusText(e.Code), e.Location)
-	}
-	return fmt.Sprintf("HTTP %d %s: %s", e.Code, http.StatusText(e.Code), e.Message)
 }

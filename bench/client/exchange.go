@@ -39,7 +39,7 @@ func (c *Client) complete(ctx context.Context, e *encoder, start time.Duration, 
 	ctx, cut := context.WithCancelCause(ctx)
 	defer cut(nil)
 	var patience *time.Timer
-	a.onDone = func() { patience = time.AfterFunc(afterDone, func() { cut(errAfterDone) }) }
+	a.limit = func(most time.Duration, why error) { patience = time.AfterFunc(most, func() { cut(why) }) }
 	t := c.targets[0]
 	if n := len(c.targets); n > 1 {
 		i := s.Index % n
@@ -135,7 +135,7 @@ func because(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		if cause := context.Cause(ctx); errors.Is(cause, errTimeout) {
 			return faulty(FaultTimeout, cause)
-		} else if errors.Is(cause, errAfterDone) {
+		} else if errors.Is(cause, errAfterDone) || errors.Is(cause, errErrorText) {
 			return cause
 		}
 		return errInterrupted

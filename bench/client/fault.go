@@ -10,19 +10,21 @@ import (
 
 // Values of Record.Fault: what kind of failure it was.
 const (
-	FaultConnect   = "no connection"
-	FaultStatus    = "HTTP status"      // other than 200
-	FaultTimeout   = "timeout"          // of the client
-	FaultTruncated = "truncated"        // the connection died in the answer, or the answer ended inside an event
-	FaultNoEnd     = "no end"           // the answer ended, but for [DONE] and a finish reason
-	FaultServer    = "error in a 200"   // the answer says that the server failed
-	FaultGarbage   = "garbage"          // it is not JSON, or not what this API has, or no events
-	FaultEndless   = "endless"          // an event, a header or an answer that does not end
-	FaultEmpty     = "no tokens"        // not one chunk
-	FaultShort     = "short output"     // fewer tokens than asked for, and the model did not end by itself
-	FaultSkipped   = "skipped"          // never sent
-	FaultRequest   = "not a request"    // it could not be made
-	FaultOther     = "connection broke" // before the answer
+	FaultConnect    = "no connection"
+	FaultStatus     = "HTTP status"      // other than 200
+	FaultTimeout    = "timeout"          // of the client
+	FaultTruncated  = "truncated"        // the connection died in the answer, or the answer ended inside an event
+	FaultNoEnd      = "no end"           // the answer ended, but for [DONE] and a finish reason
+	FaultServer     = "error in a 200"   // the answer says that the server failed
+	FaultEvent      = "error event"      // the server said so by an event of that name, which neither vLLM's nor SGLang's client reads
+	FaultGarbage    = "garbage"          // it is not JSON, or not what this API has, or no events
+	FaultCompressed = "compressed"       // which was not asked for, and is not read
+	FaultEndless    = "endless"          // an event, a header or an answer that does not end
+	FaultEmpty      = "no tokens"        // not one chunk
+	FaultShort      = "short output"     // fewer tokens than asked for, and the model did not end by itself
+	FaultSkipped    = "skipped"          // never sent
+	FaultRequest    = "not a request"    // it could not be made
+	FaultOther      = "connection broke" // before the answer
 )
 
 // Values of Record.Notes: what is unusual in a request that did not fail.

@@ -58,6 +58,14 @@ func dies(pieces ...string) func(http.ResponseWriter) {
 	}
 }
 
+// unending writes text over and over until the client is gone.
+func unending(w http.ResponseWriter, text string) {
+	for http.NewResponseController(w).Flush() == nil {
+		fmt.Fprint(w, text)
+		<-time.NewTimer(100 * time.Millisecond).C
+	}
+}
+
 var wrongs = []wrong{
 	{name: "nothing wrong", serve: says(token, token, token, token, token, last, six, doneAt), vllm: true, sglang: true},
 	{name: "truncated after 3 tokens", serve: says(token, token, token), fault: FaultNoEnd, says: []string{"without [DONE]", "after 3 chunks"}, vllm: true, sglang: true},
@@ -83,6 +91,32 @@ var wrongs = []wrong{
 	{name: "an error in mid-stream", serve: says(token, "data: {\"error\":{\"message\":\"decode node d0 is lost\",\"code\":502}}\n\n"), fault: FaultServer, says: []string{"decode node d0 is lost"}, vllm: true},
 	{name: "an error instead of tokens", serve: says("data: {\"object\":\"error\",\"message\":\"no room\"}\n\n", doneAt), fault: FaultServer, says: []string{"no room"}},
 	{name: "an error in SGLang's stream", backend: "sglang", serve: says("data: {\"error\":{\"message\":\"aborted\"}}\n\n", doneAt), fault: FaultServer, says: []string{"aborted"}, sglang: true},
+	{name: "an event named error", serve: says(token, "event: error\ndata: upstream timed out\n\n"), fault: FaultEvent, says: []string{"server: upstream timed out"}},
+	{name: "an object in one", serve: says(token, "event: error\ndata: {\"type\":\"overloaded\",\"code\":529}\n\n"), fault: FaultEvent, says: []string{`server: {"type":"overloaded","code":529}`}},
+	{name: "a message in one", serve: says(token, "event: error\ndata: {\"error\":{\"message\":\"no room\"}}\n\n"), fault: FaultEvent, says: []string{"server: no room"}},
+	{name: "nothing in one", serve: says("event: error\ndata:\n\n"), fault: FaultEvent, says: []string{"an event named error"}},
+	{name: "compressed", serve: func(w http.ResponseWriter) {
+		w.Header().Set("Content-Encoding", "gzip")
+		says("\x1f\x8b\x08\x00\x00", "\x00\x00")(w)
+	}, fault: FaultCompressed, says: []string{"compressed (Content-Encoding: gzip)"}},
+	{name: "not compressed", serve: func(w http.ResponseWriter) {
+		w.Header().Set("Content-Encoding", "identity")
+		says(token, token, token, token, token, last, six, doneAt)(w)
+	}, vllm: true, sglang: true},
+	{name: "a compressed error", serve: func(w http.ResponseWriter) {
+		w.Header().Set("Content-Encoding", "gzip")
+		w.WriteHeader(http.StatusBadGateway)
+		fmt.Fprint(w, "\x1f\x8b\x08\x00\x00")
+	}, fault: FaultStatus, says: []string{"HTTP 502", "Content-Encoding: gzip"}},
+	{name: "an error that does not end", serve: func(w http.ResponseWriter) {
+		w.WriteHeader(http.StatusUnauthorized)
+		fmt.Fprint(w, `{"detail":"no key"}`)
+		unending(w, " ")
+	}, fault: FaultStatus, says: []string{"HTTP 401 Unauthorized: ", "no key"}},
+	{name: "a large error that does not end", serve: func(w http.ResponseWriter) {
+		w.WriteHeader(http.StatusInternalServerError)
+		unending(w, strings.Repeat("no room ", 20_000))
+	}, fault: FaultStatus, says: []string{"HTTP 500", "no room no room", "..."}},
 	{name: "an error in one piece", serve: func(w http.ResponseWriter) {
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprint(w, `{"error":"out of memory"}`)
@@ -178,6 +212,9 @@ func checkWrong(t *testing.T, c wrong, r Record) {
 			t.Errorf("%+v", r)
 		}
 		return
+	}
+	if r.Finish > 60 { // seconds: half of the timeout
+		t.Errorf("it was over after %.0f s", r.Finish)
 	}
 	if !slices.Contains(c.notes, NoteNotStreamed) { // what is written fast may be read at once
 		r.Notes = slices.DeleteFunc(r.Notes, func(n string) bool { return n == NoteNotStreamed })

@@ -3,9 +3,13 @@ package client
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"kvferry/bench/client/clienttest"
 )
@@ -58,5 +62,35 @@ func TestReadyWorkers(t *testing.T) {
 	defer both.Close()
 	if model, err := both.Ready(t.Context()); err != nil || model != "fake-7b" {
 		t.Errorf("%q, %v", model, err)
+	}
+}
+
+// TestReadyEndlessError: what a server says with its status is waited for a while only.
+func TestReadyEndlessError(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusUnauthorized)
+		unending(w, "no key ")
+	}))
+	defer s.Close()
+	ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errors.New("not ready within a minute"))
+	defer cancel()
+	c := New(Config{URL: s.URL})
+	defer c.Close()
+	if _, err := c.Ready(ctx); err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), "it wants an API key") || !strings.Contains(err.Error(), "HTTP 401 Unauthorized: no key") {
+		t.Errorf("Ready = %v", err)
+	}
+}
+
+// TestReadyCompressed: nor does it read what is compressed.
+func TestReadyCompressed(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Encoding", "gzip")
+		fmt.Fprint(w, "\x1f\x8b\x08\x00\x00")
+	}))
+	defer s.Close()
+	c := New(Config{URL: s.URL})
+	defer c.Close()
+	if _, err := c.Get(t.Context(), "/v1/models"); err == nil || !strings.Contains(err.Error(), "/v1/models: the answer is compressed (Content-Encoding: gzip)") {
+		t.Errorf("Get = %v", err)
 	}
 }

@@ -13,14 +13,15 @@ const maxEvent = 4 << 20
 
 var errEventTooLong = faulty(FaultEndless, fmt.Errorf("event of more than %d bytes", maxEvent))
 
-// eventParser cuts a text/event-stream into the data of its events. Comments and fields other
-// than data are ignored, lines may end in LF, CR or CRLF, and several data lines of one event
+// eventParser cuts a text/event-stream into the data of its events. Of the other fields only an
+// event's name is looked at, whether it is "error"; they and comments are ignored else. Lines may end in LF, CR or CRLF, and several data lines of one event
 // are joined by LF, as the WHATWG standard says. It keeps what has not ended yet, so the
 // stream may arrive in any pieces.
 type eventParser struct {
 	line    []byte // an unfinished line
 	data    []byte // the data lines of an unfinished event
 	hasData bool
+	failure bool // the unfinished event, or the one that is being told, is named "error"
 	skipLF  bool // the last byte was CR, so a LF belongs to it
 	begun   bool // a line has ended: a byte order mark stands before the first only
 	stray   bool // a line that is no field at all: not a stream of events
@@ -84,17 +85,22 @@ func (e *eventParser) endLine(line []byte, event func(data []byte) error) error 
 		line = bytes.TrimPrefix(line, []byte("\ufeff"))
 	}
 	if len(line) == 0 {
-		if !e.hasData {
-			return nil
+		var err error
+		if e.hasData {
+			data := e.data
+			e.data, e.hasData = e.data[:0], false
+			err = event(data)
 		}
-		data := e.data
-		e.data, e.hasData = e.data[:0], false
-		return event(data)
+		e.failure = false
+		return err
 	}
 	value, ok := bytes.CutPrefix(line, []byte("data:"))
 	if !ok {
 		if string(line) != "data" {
-			name, _, _ := bytes.Cut(line, []byte(":"))
+			name, value, _ := bytes.Cut(line, []byte(":"))
+			if string(name) == "event" {
+				e.failure = string(bytes.TrimPrefix(value, []byte(" "))) == "error"
+			}
 			e.stray = e.stray || len(name) > 0 && string(name) != "event" && string(name) != "id" && string(name) != "retry"
 			return nil
 		}

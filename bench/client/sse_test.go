@@ -8,13 +8,19 @@ import (
 	"testing"
 )
 
+// events are those of a stream in pieces. Before the data of one that is named error stands a CR, which
+// is no part of any data.
 func events(t testing.TB, pieces ...string) ([]string, error) {
 	t.Helper()
 	var p eventParser
 	var got []string
 	for _, piece := range pieces {
 		if err := p.feed([]byte(piece), func(data []byte) error {
-			got = append(got, string(data))
+			name := ""
+			if p.failure {
+				name = "\r"
+			}
+			got = append(got, name+string(data))
 			return nil
 		}); err != nil {
 			return got, err
@@ -32,6 +38,7 @@ func TestEventParser(t *testing.T) {
 		{"a byte order mark", "\ufeffdata: a\n\n\ufeffdata: b\n\n", []string{"a"}},
 		{"CRLF and CR", "data: a\r\n\r\ndata: b\r\rdata: c\n\n", []string{"a", "b", "c"}},
 		{"comments and other fields", ": ping\n\nevent: x\nid: 3\ndata: a\nretry: 1\n\n", []string{"a"}},
+		{"an event named error", "event:error\ndata: a\n\ndata: b\n\nevent: error\n\ndata: c\n\ndata: d\nevent: error\n\nevent: error\nevent: x\ndata: e\n\n", []string{"\ra", "b", "c", "\rd", "e"}},
 		{"several data lines", "data: a\ndata: b\n\n", []string{"a\nb"}},
 		{"no space, empty data, no colon", "data:a\n\ndata:\n\ndata\n\n", []string{"a", "", ""}},
 		{"unfinished", "data: a\n\ndata: b\n", []string{"a"}},
@@ -110,6 +117,7 @@ func FuzzStream(f *testing.F) {
 	f.Add([]byte("data: {\"choices\":[{\"text\":\"a\"}]}\n\ndata: {\"choices\":[{\"text\":\"bc\"}]}\n\ndata: {\"choices\":[{\"text\":\"\"}]}\n\ndata: {\"choices\":[{\"text\":\"\"}],\"error\":{}}\n\n"), 9)
 	f.Add([]byte("data: a\r\n\r\n: c\rdata\r\r"), 3)
 	f.Add([]byte("data: {\"error\":{\"message\":\"x\"}}\n\n"), 1)
+	f.Add([]byte("data: {\"choices\":[{\"text\":\"a\"}]}\n\nevent: error\ndata: x\n\n"), 45)
 	f.Add([]byte("data: {\"choices\":null,\"breakdown\":{\"kv_bytes\":-1}}\n\n"), 0)
 	f.Fuzz(func(t *testing.T, stream []byte, cut int) {
 		whole, err := events(t, string(stream))
@@ -128,7 +136,11 @@ func FuzzStream(f *testing.F) {
 			for i, event := range whole {
 				// By itself no event is like the one before.
 				one := answer{record: &Record{}, kind: k, events: true, done: i > 0 && whole[i-1] == "[DONE]"}
-				if alone = one.Body([]byte("data: "+strings.ReplaceAll(event, "\n", "\ndata: ")+"\n\n"), 1, 0); alone != nil {
+				name := ""
+				if data, failure := strings.CutPrefix(event, "\r"); failure {
+					name, event = "event: error\n", data
+				}
+				if alone = one.Body([]byte(name+"data: "+strings.ReplaceAll(event, "\n", "\ndata: ")+"\n\n"), 1, 0); alone != nil {
 					tokens += len(one.record.TokenTimes)
 					break
 				}
