@@ -52,8 +52,8 @@ func (e *RefError) Unwrap() error { return e.Err }
 
 // Stats count since the pool was made.
 type Stats struct {
-	PrefixQueries uint64 // tokens in full blocks that Match was asked for
-	PrefixHits    uint64 // tokens of those that it found
+	PrefixQueries uint64 // tokens of the prompts that were looked up, those outside full blocks too
+	PrefixHits    uint64 // tokens of those that were found
 	Evictions     uint64 // cached prefixes given up to Alloc
 }
 
@@ -272,15 +272,12 @@ func (p *Pool) Release(refs []Ref) error {
 // reference to each for the caller; nil if there is none or caching is off.
 // hashes are those of PrefixHashes; a caller that must compute at least the last
 // token, to have something to sample from, leaves out the hash of a block that
-// ends with it. It counts in Stats, so it is for admission; Lookup asks without
-// counting.
+// ends with it. Queried counts what came of it.
 func (p *Pool) Match(hashes []Hash) []Ref {
 	if !p.caching {
 		return nil
 	}
 	n := p.Lookup(hashes)
-	p.stats.PrefixQueries += uint64(len(hashes) * p.blockTokens)
-	p.stats.PrefixHits += uint64(n * p.blockTokens)
 	if n == 0 {
 		return nil
 	}
@@ -295,6 +292,18 @@ func (p *Pool) Match(hashes []Hash) []Ref {
 		refs[i] = Ref{ID: id, Gen: b.gen}
 	}
 	return refs
+}
+
+// Queried counts in Stats a prompt of so many tokens that was looked up, and how many of them
+// Match found. It counts nothing with caching off. As vLLM counts (PrefixCacheStats of 0.32),
+// the whole prompt is asked for, also the rest behind the last full block and the last token,
+// which is never found; and a request asks once, when it is admitted, not again after it
+// was preempted.
+func (p *Pool) Queried(tokens, found int) {
+	if p.caching {
+		p.stats.PrefixQueries += uint64(tokens)
+		p.stats.PrefixHits += uint64(found)
+	}
 }
 
 // Lookup is the number of blocks that Match would return. It changes nothing.

@@ -131,6 +131,7 @@ func TestServing(t *testing.T) {
 				}
 				continue
 			}
+			p.Queried(len(tokens), len(matched)*g.BlockTokens)
 			for b, ref := range r.table.Refs()[len(matched):] {
 				b += len(matched)
 				for l := range g.Layers {

@@ -69,6 +69,7 @@ func TestTranscripts(t *testing.T) {
 					fmt.Fprintf(&out, "%s waits: %d matched, no room for the rest\n", name, matched)
 					break
 				}
+				p.Queried(len(tokens), matched*p.BlockTokens())
 				tables[name], prompts[name] = tab, tokens
 				fmt.Fprintf(&out, "%s: %v, %d matched\n", name, tab.Refs(), matched)
 			case "grow":

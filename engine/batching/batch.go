@@ -198,7 +198,7 @@ func (s *Scheduler) allocate(q *sequence) bool {
 func (s *Scheduler) fits(q *sequence) bool {
 	need := (len(q.Tokens())+s.cfg.Pool.BlockTokens()-1)/s.cfg.Pool.BlockTokens() - s.cfg.Pool.Lookup(q.hashes)
 	if s.cfg.Pool.Free() < need {
-		return false // before Match counts a query that admits nobody
+		return false
 	}
 	var refs []kvcache.Ref
 	if q.KV != engine.Blocking && len(q.hashes) > 0 {
@@ -212,6 +212,10 @@ func (s *Scheduler) fits(q *sequence) bool {
 	if !s.room(q) || !q.Table.Grow(s.cfg.Pool, len(q.Tokens())) {
 		s.evict(q)
 		return false
+	}
+	if s.cfg.PrefixCaching && q.KV != engine.Blocking && !q.queried {
+		s.cfg.Pool.Queried(len(q.Tokens()), q.Cached())
+		q.queried = true
 	}
 	return true
 }

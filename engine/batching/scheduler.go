@@ -303,6 +303,7 @@ type sequence struct {
 	// committed is how many full blocks have been offered to the prefix cache.
 	committed int
 	hashes    []kvcache.Hash // of the prompt's full blocks, if prefix caching is on
+	queried   bool           // the pool has counted that they were looked up
 	refused   refusal        // when blocks were last asked for in vain
 	where     stage
 	runnable  time.Duration // when it became so; a step is not launched before

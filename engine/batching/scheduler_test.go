@@ -52,8 +52,8 @@ func TestReserve(t *testing.T) {
 	}
 }
 
-// TestQueries: a prompt that gets no blocks asks nothing of the prefix cache, however
-// often it is looked at.
+// TestQueries: a prompt is asked of the prefix cache once, all of its tokens, when it gets
+// blocks: not each time that it is looked at.
 func TestQueries(t *testing.T) {
 	pool := kvcache.NewPool(4, 4, true)
 	s, err := NewScheduler(Config{Pool: pool, MaxModelLen: 16, MaxNumSeqs: 8, MaxBatchedTokens: 16, ChunkTokens: 8, PrefixCaching: true})
@@ -65,13 +65,35 @@ func TestQueries(t *testing.T) {
 	for s.Current() != nil {
 		now++
 		s.Step(now, 0, engine.Done{At: now, Tokens: generate(s.Current(), nil, vocab)})
-		// 1 asks for 8 tokens, two blocks; then 2, which needs two, for one.
-		if q := pool.Stats().PrefixQueries; now < 4 && q != 8 || q > 12 {
+		// 1 asks for 9 tokens; then 2, which waits for two blocks, for 5.
+		if q := pool.Stats().PrefixQueries; now < 4 && q != 9 || q > 14 {
 			t.Errorf("%d tokens were asked for after step %d", q, now)
 		}
 	}
-	if q := pool.Stats().PrefixQueries; q != 12 {
-		t.Errorf("%d tokens were asked for, want 12", q)
+	if q := pool.Stats().PrefixQueries; q != 14 {
+		t.Errorf("%d tokens were asked for, want 14", q)
+	}
+}
+
+// TestQueriesOfPreempted: what is computed again is not asked for again, and a prompt shorter than a
+// block is asked for, though it cannot be found.
+func TestQueriesOfPreempted(t *testing.T) {
+	pool := kvcache.NewPool(4, 4, true)
+	s, err := NewScheduler(Config{Pool: pool, MaxModelLen: 16, MaxNumSeqs: 8, MaxBatchedTokens: 16, ChunkTokens: 8, PrefixCaching: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Duration(0)
+	s.Step(now, 0, engine.Add{Request: engine.Request{ID: 1, Prompt: []kvcache.Token{1, 2, 3, 4, 5}, MaxTokens: 8}}, engine.Add{Request: engine.Request{ID: 2, Prompt: []kvcache.Token{6, 7, 8}, MaxTokens: 8}})
+	for s.Current() != nil {
+		now++
+		s.Step(now, 0, engine.Done{At: now, Tokens: generate(s.Current(), nil, vocab)})
+	}
+	if n := s.preemptions; n == 0 {
+		t.Fatal("nothing was preempted")
+	}
+	if st := pool.Stats(); st.PrefixQueries != 8 || st.PrefixHits != 0 {
+		t.Errorf("%d tokens were asked for and %d found, want 8 and 0", st.PrefixQueries, st.PrefixHits)
 	}
 }
 
