@@ -127,13 +127,13 @@ func (s *server) Open(ctx context.Context) (f Facts, err error) {
 func (s *server) pages() (list []scrape.Page) {
 	var servers []string // each once: its counts would be added up
 	for _, at := range s.client.Pages("/metrics") {
-		if !slices.Contains(servers, at) {
+		if !slices.ContainsFunc(servers, func(of string) bool { return scrape.SamePage(of, at) }) {
 			servers = append(servers, at)
 		}
 	}
 	for _, at := range s.how.Metrics {
 		p := scrape.Page{URL: at}
-		if slices.ContainsFunc(servers, func(of string) bool { return sameHost(of, at) }) {
+		if slices.ContainsFunc(servers, func(of string) bool { return scrape.SameServer(of, at) }) {
 			p.Header = s.client.Header()
 		}
 		list = append(list, p)
@@ -158,13 +158,6 @@ func (s *server) tryMetrics(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// sameHost reports whether two URLs are of one server.
-func sameHost(a, b string) bool {
-	one, err1 := url.Parse(a)
-	two, err2 := url.Parse(b)
-	return err1 == nil && err2 == nil && one.Scheme == two.Scheme && one.Host == two.Host
 }
 
 // about is what the server says of itself after a run, for SGLang's result: null where it has

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -31,5 +32,23 @@ func TestProbeEnds(t *testing.T) {
 		target.Close()
 		f.CloseClientConnections()
 		f.Close()
+	}
+}
+
+// TestPages: a server that several of the URLs name is counted once, and given its key by any of its names.
+func TestPages(t *testing.T) {
+	how := Asking{Config: client.Config{URLs: []string{"http://localhost:8000", "http://127.0.0.1:8000/v1", "http://127.0.0.1:8001"}, APIKey: "k"}}
+	s := server{how: how, client: client.New(how.Config)}
+	defer s.client.Close()
+	var urls []string
+	for _, p := range s.pages() {
+		urls = append(urls, p.URL)
+	}
+	if want := []string{"http://localhost:8000/metrics", "http://127.0.0.1:8001/metrics"}; !slices.Equal(urls, want) {
+		t.Errorf("%q, want %q", urls, want)
+	}
+	s.how.Metrics = []string{"http://127.0.0.1:8000/metrics", "http://localhost:9000/metrics"}
+	if p := s.pages(); p[0].Header.Get("Authorization") == "" || p[1].Header.Get("Authorization") != "" {
+		t.Errorf("the key goes to %v", p)
 	}
 }

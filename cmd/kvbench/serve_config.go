@@ -19,6 +19,7 @@ import (
 	"kvferry/bench/client"
 	"kvferry/bench/ratesearch"
 	"kvferry/bench/report"
+	"kvferry/bench/scrape"
 	"kvferry/bench/serve"
 	"kvferry/bench/steady"
 	"kvferry/command"
@@ -324,7 +325,7 @@ func (f *serverFlags) pages(asked bool, bad *config.Faults) (pages []string) {
 		if u.Path == "" || u.Path == "/" {
 			u.Path = "/metrics"
 		}
-		if slices.Contains(pages, u.String()) {
+		if slices.ContainsFunc(pages, func(of string) bool { return scrape.SamePage(of, u.String()) }) {
 			bad.Add("--metrics-url", text, "it is given twice, and its counts would be added up")
 		}
 		pages = append(pages, u.String())
