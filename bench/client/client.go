@@ -36,7 +36,10 @@ type Config struct {
 	Insecure bool        // https servers need not show who they are
 
 	// Timeout is when a request that is not over fails. Default 120 s.
-	Timeout  time.Duration
+	Timeout time.Duration
+	// First is how long the server may take to answer one of Probe's requests, of a few tokens, with
+	// those in which it says that it is not ready. Default: as Timeout.
+	First    time.Duration
 	NoStream bool // answers are asked for in one piece
 	// ChunkUsage asks vLLM's servers to count tokens with every chunk (continuous_usage_stats):
 	// gaps between tokens are exact then, where a chunk has several.
@@ -83,6 +86,7 @@ type Client struct {
 // [Config.Validate], and by every method of the client.
 func New(cfg Config) *Client {
 	config.Default(&cfg.Timeout, 120*time.Second)
+	config.Default(&cfg.First, cfg.Timeout)
 	if cfg.Clock == nil {
 		cfg.Clock = clock.Precise()
 	}

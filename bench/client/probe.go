@@ -168,8 +168,10 @@ func (p *prober) explain(err error) error {
 
 // try sends one request as the server would have to accept it. Where nobody is there yet, or
 // somebody says that it is not ready, it goes on asking.
-func (p *prober) try(ctx context.Context, a Accepts) (r *Record, err error) {
+func (p *prober) try(all context.Context, a Accepts) (r *Record, err error) {
 	c := p.client
+	ctx, cancel := context.WithTimeoutCause(all, c.cfg.First, fmt.Errorf("it did not answer a first request within %v (--ready-check-timeout-sec)", c.cfg.First))
+	defer cancel()
 	e := c.encoder(p.model)
 	e.accepts = a
 	asked := dispatch.Sending{Request: load.Request{ID: c.name + "-probe", MaxTokens: probeTokens}, Continued: true}
@@ -197,6 +199,8 @@ func (p *prober) try(ctx context.Context, a Accepts) (r *Record, err error) {
 	}
 	if cause := context.Cause(ctx); errors.Is(err, errInterrupted) && !errors.Is(cause, context.Canceled) {
 		err = cause // nobody interrupts: it has not answered in time
+	} else if err != nil && cause != nil && all.Err() == nil && !errors.Is(err, cause) {
+		err = fmt.Errorf("%w: %w", cause, err)
 	}
 	if fault := (*faultError)(nil); errors.As(err, &fault) && fault.kind == FaultShort {
 		err = nil // it will say so of every request

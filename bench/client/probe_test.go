@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -283,4 +284,26 @@ func (o ok) WriteHeader(status int) {
 		status = http.StatusOK
 	}
 	o.ResponseWriter.WriteHeader(status)
+}
+
+// TestProbeSlow: a server that answers each request in time has that time for each, however many it takes.
+func TestProbeSlow(t *testing.T) {
+	t.Parallel()
+	const one, first = 1500 * time.Millisecond, 8 * time.Second
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		<-time.NewTimer(one).C
+		if err != nil || strings.Contains(string(body), "ignore_eos") {
+			http.Error(w, "ignore_eos: unknown", http.StatusBadRequest)
+			return
+		}
+		says(token, token, token, last, doneAt)(w)
+	}))
+	defer s.Close()
+	c := New(Config{URL: s.URL, First: first})
+	defer c.Close()
+	got, err := c.Probe(t.Context(), "m", Needs{})
+	if err != nil || len(got.Refused) != 1 || got.Probed*int(one) < int(first) {
+		t.Errorf("%+v, %v", got, err)
+	}
 }

@@ -26,8 +26,10 @@ import (
 // Asking says how servers are asked.
 type Asking struct {
 	client.Config
-	Ready time.Duration // how long the server may take to answer first; default 1 min
-	Needs client.Needs  // what the load has that a server may not take
+	// Ready is how long the server may take to answer first, and then to answer each request by which
+	// is found out what it accepts (Config.First). Default 1 min.
+	Ready time.Duration
+	Needs client.Needs // what the load has that a server may not take
 	// Collector is the URL of an OpenTelemetry collector that gets a span for each request, empty
 	// for none. Trace context is sent with each request in any case.
 	Collector string
@@ -65,8 +67,9 @@ func (s *server) Open(ctx context.Context) (f Facts, err error) {
 		}
 		return ""
 	}
-	s.client = client.New(cfg)
 	patience := cmp.Or(s.how.Ready, time.Minute)
+	cfg.First = patience
+	s.client = client.New(cfg)
 	ready, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("it did not answer within %v (--ready-check-timeout-sec)", patience))
 	s.model, err = s.client.Ready(ready)
 	cancel()
@@ -79,12 +82,7 @@ func (s *server) Open(ctx context.Context) (f Facts, err error) {
 	if err := s.tryMetrics(ctx); err != nil {
 		return Facts{}, err
 	}
-	probe, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("it did not answer a first request within %v (--ready-check-timeout-sec)", patience))
-	accepts, err := s.client.Probe(probe, s.model, s.how.Needs)
-	if cause := context.Cause(probe); err != nil && cause != nil && ctx.Err() == nil && !errors.Is(err, cause) {
-		err = fmt.Errorf("%w: %w", cause, err)
-	}
-	cancel()
+	accepts, err := s.client.Probe(ctx, s.model, s.how.Needs)
 	if err != nil {
 		return Facts{}, err
 	}

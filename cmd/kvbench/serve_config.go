@@ -102,7 +102,8 @@ func setUnchanged(fs *pflag.FlagSet, values map[string]string) {
 }
 
 // startTimeout is how long a target may take beside --ready-check-timeout-sec: a cluster of its own
-// is started. A server has that flag's time for its first answer, and again for its first request.
+// is started. A server has that flag's time for its first answer, and again for each of the few requests
+// by which is found out what it accepts.
 const startTimeout = 10 * time.Minute
 
 // masked is a command line without keys: result files are shown to others.
