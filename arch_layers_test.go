@@ -103,7 +103,7 @@ var layers = map[string]layer{
 	"bench/result":                    {module: []string{"bench/client", "bench/figure", "bench/machine", "bench/page", "config"}, tests: []string{"bench/report"}},
 	"bench/report":                    {module: []string{"bench/client", "bench/figure", "bench/machine", "bench/page", "config"}, libraries: []string{"gonum.org/v1/plot"}},
 	"bench/server":                    {module: []string{"bench/client"}},
-	"bench/serve":                     {module: []string{"bench/bar", "clock", "config", "load", "sim", "bench/client", "bench/figure", "bench/machine", "bench/page", "bench/ratesearch", "bench/report", "bench/server", "bench/scrape", "bench/simulation", "bench/steady", "bench/tracing", "otlp", "tokenizer"}, tests: []string{"bench/result"}},
+	"bench/serve":                     {module: []string{"bench/bar", "clock", "config", "load", "load/records", "sim", "bench/client", "bench/figure", "bench/machine", "bench/page", "bench/ratesearch", "bench/report", "bench/server", "bench/scrape", "bench/simulation", "bench/steady", "bench/tracing", "otlp", "tokenizer"}, tests: []string{"bench/result"}},
 	"bench/serving":                   {module: []string{"load", "bench/client", "bench/figure", "bench/machine"}},
 	"bench/scrape":                    {module: []string{"bench/client", "bench/page"}, libraries: []string{"github.com/prometheus"}},
 	"bench/steady":                    {module: []string{"config", "bench/client", "bench/figure", "bench/page"}},
@@ -122,7 +122,7 @@ var layers = map[string]layer{
 	"cmd/prefill":  {module: []string{"command", "command/commandtest", "daemon", "proto"}, libraries: []string{cobra}},
 	"cmd/decode":   {module: []string{"command", "command/commandtest", "daemon", "proto"}, libraries: []string{cobra}},
 	"cmd/kvbench": {
-		module:    []string{"bench", "bench/compare", "bench/matrix", "bench/client", "bench/nics", "bench/nullserver", "bench/page", "bench/recovery", "bench/report", "bench/ratesearch", "bench/scrape", "bench/serve", "bench/server", "bench/steady", "otlp", "tokenizer", "bench/serving", "bench/simulation", "bench/transfer", "cluster", "command", "command/commandtest", "config", "daemon", "engine", "handoff", "load", "node", "placement", "sim", "transport", "transport/rails", "transport/topology"},
+		module:    []string{"bench", "bench/compare", "bench/matrix", "bench/client", "bench/nics", "bench/nullserver", "bench/page", "bench/recovery", "bench/report", "bench/ratesearch", "bench/scrape", "bench/serve", "bench/server", "bench/steady", "otlp", "tokenizer", "bench/serving", "bench/simulation", "bench/transfer", "cluster", "command", "command/commandtest", "config", "daemon", "engine", "handoff", "load", "load/records", "node", "placement", "sim", "transport", "transport/rails", "transport/topology"},
 		libraries: []string{cobra, pflag, "golang.org/x/term"},
 	},
 	"cmd/kvlab":           {module: []string{"command", "command/commandtest", "config", "lab", "lab/nics", "lab/wire"}, libraries: []string{cobra, pflag}},

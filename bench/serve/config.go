@@ -14,6 +14,7 @@ import (
 	"kvferry/clock"
 	"kvferry/config"
 	"kvferry/load"
+	"kvferry/load/records"
 	"kvferry/tokenizer"
 )
 
@@ -82,6 +83,9 @@ func (c *Config) Validate() error {
 		spec.Tokenizer = new(tokenizer.Tokenizer) // likewise
 	}
 	bad.Check("Load", spec.Validate())
+	if again := len(c.Targets) > 1 || c.Warmups > 0 || c.Search != nil; again && records.IsPipe(spec.File) {
+		bad.Check("Load", fileFault(records.ErrPipe))
+	}
 	config.Between(&bad, "Warmups", c.Warmups, 0, 1<<20)
 	config.Between(&bad, "WarmupLen", c.WarmupLen, 0, 1<<20)
 	bad.Check("Steady", c.Steady.Validate())

@@ -18,7 +18,6 @@ import (
 	"kvferry/bench/scrape"
 	about "kvferry/bench/server"
 	"kvferry/bench/steady"
-	"kvferry/config"
 	"kvferry/load"
 )
 
@@ -108,16 +107,6 @@ func (x *run) spec(ctx context.Context, f *Facts) (load.Spec, error) {
 	return spec, nil
 }
 
-// open begins a load. What is wrong with its file is its File's fault.
-func open(spec load.Spec) (load.Load, error) {
-	l, err := spec.Open()
-	var invalid *config.Invalid
-	if err != nil && spec.File != "" && !errors.As(err, &invalid) {
-		err = config.Faults{{Field: "File", Err: err}}.Err("load.Spec")
-	}
-	return l, err
-}
-
 // warmUp sends copies of the load's first request, one after another. They are
 // drawn from a load of their own, so that the run's begins with its first request. A warm-up that
 // fails ends the run: the same request would fail in it.
@@ -125,7 +114,7 @@ func (x *run) warmUp(ctx context.Context, t Target, spec load.Spec) error {
 	if x.Warmups == 0 {
 		return nil
 	}
-	l, err := open(spec)
+	l, err := open(ctx, spec)
 	if err != nil {
 		return err
 	}
@@ -159,7 +148,7 @@ func (x *run) warmUp(ctx context.Context, t Target, spec load.Spec) error {
 // anything was asked, whatever the error. try is the run of a search that this is, or zero. What is
 // counted of machine and server begins as late as it can and ends as soon: warming up is not in it.
 func (x *run) once(ctx context.Context, t Target, f *Facts, spec load.Spec, name string, try ratesearch.Try) (*report.Run, error) {
-	l, err := open(spec)
+	l, err := open(ctx, spec)
 	if err != nil {
 		return nil, err
 	}

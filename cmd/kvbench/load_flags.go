@@ -16,6 +16,7 @@ import (
 	"kvferry/config"
 	"kvferry/engine"
 	"kvferry/load"
+	"kvferry/load/records"
 	"kvferry/tokenizer"
 )
 
@@ -325,6 +326,10 @@ func (f *loadFlags) scan(p *engine.Profile, bad *config.Faults) (longest int) {
 	flag := "--dataset-path"
 	if f.trace != "" {
 		flag = "--trace"
+	}
+	if records.IsPipe(l.File) {
+		bad.Check(flag, records.ErrPipe)
+		return 0
 	}
 	requests, longest, err := scanned.Scan()
 	bad.Check(flag, err)

@@ -85,3 +85,17 @@ func TestServeDiskFull(t *testing.T) {
 		t.Errorf("%d records on the disk, %v", len(records), err)
 	}
 }
+
+// TestPipeReadAgain: a trace that would be read twice, for its longest prompt and for the run, is no pipe.
+func TestPipeReadAgain(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range []string{"simulate --trace ", "serve --clock virtual --trace "} {
+		code, _, stderr := kvbench(t.Context(), strings.Fields(args+pipe+" --out "+t.TempDir())...)
+		if code != command.ExitUsage || !strings.Contains(stderr, "kvbench: --trace: it is a pipe, which can be read once") {
+			t.Errorf("%s: exit %d, %s", args, code, stderr)
+		}
+	}
+}

@@ -35,6 +35,15 @@ func Open(path string) (*os.File, error) {
 	return f, nil
 }
 
+// ErrPipe is of a pipe where a file is read more than once.
+var ErrPipe = errors.New("it is a pipe, which can be read once, and this run reads it again: write it to a file")
+
+// IsPipe reports whether a path is that of a pipe. Open waits there until somebody writes to it.
+func IsPipe(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode()&os.ModeNamedPipe != 0
+}
+
 // Fault is an error of a record, by its file and line.
 func Fault(name string, line int, err error) error {
 	return fmt.Errorf("%s:%d: %w", name, line, err)
