@@ -2,6 +2,7 @@ package matrix
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/url"
 	"os"
@@ -46,14 +47,24 @@ func (f *File) values(s Server, c Client, folder string) (map[string]string, err
 	return v, nil
 }
 
-// freePort is one that nobody listens at.
-func freePort(host string) (int, error) {
-	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
-	if err != nil {
-		return 0, fmt.Errorf("no free port at %s: %w", host, err)
+// Ports that no system gives of its own accord: Linux gives those from 32768 on, others those from 49152
+// on (net.ipv4.ip_local_port_range, RFC 6335).
+const (
+	firstPort = 20000
+	endPort   = 32768
+)
+
+// freePort is one that nobody listens at. It is not one of those that the system gives to whoever asks for any port,
+// or connects: between now and when the server listens there, somebody else would be given it.
+func freePort(host string) (port int, err error) {
+	for range 100 {
+		port = firstPort + rand.IntN(endPort-firstPort)
+		var l net.Listener
+		if l, err = net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port))); err == nil {
+			return port, l.Close()
+		}
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
+	return 0, fmt.Errorf("no free port at %s: %w", host, err)
 }
 
 // folder is where a command runs: dir, below the file's folder, or else what is usual.

@@ -114,6 +114,24 @@ func TestListening(t *testing.T) {
 	}
 }
 
+// TestFreePort: nobody is given it who asks for any port; of a host that is not this one there is none.
+func TestFreePort(t *testing.T) {
+	for range 20 {
+		port, err := freePort(DefaultHost)
+		if err != nil || port < firstPort || port >= endPort {
+			t.Fatalf("%d, %v", port, err)
+		}
+		l, err := net.Listen("tcp", net.JoinHostPort(DefaultHost, fmt.Sprint(port)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Close()
+	}
+	if port, err := freePort("192.0.2.1"); err == nil || !strings.Contains(err.Error(), "no free port at 192.0.2.1") {
+		t.Errorf("%d, %v", port, err)
+	}
+}
+
 // TestNoAnswer: a URL that takes a connection and does not answer is named, and that the time is
 // up is said once.
 func TestNoAnswer(t *testing.T) {
