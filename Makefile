@@ -28,7 +28,7 @@ RAIL := $(if $(TAGS),with the RDMA rail,without the RDMA rail: $(WITHOUT))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help test test-roce clients vet format lint unit build generate check-generate bench-transfer bench-serving bench-accuracy bench-simulate soak bench-roce bench-nics mooncake-nics rdma-tcp fuzz
+.PHONY: help test test-roce clients vet format lint unit build generate check-generate bench-transfer bench-serving bench-accuracy bench-simulate soak bench-roce bench-nics bench-wan mooncake-nics rdma-tcp fuzz
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -82,6 +82,9 @@ bench-roce: build ## the RDMA rail beside perftest, on one emulated host
 
 bench-nics: build ## several NICs in the NIC lab: rate, selection, MPTCP, failover; fails outside the limits (2.5 min, root)
 	@bin/kvbench nics --out kvbench-out/nics
+
+bench-wan: build ## the same on links that are long or lose packets; fails outside the limits (16 min, root)
+	@bin/kvbench nics wan --out kvbench-out/wan
 
 mooncake-nics: build ## TTFT and TPOT over 1, 2 and 4 NICs of 2 Gbit/s in the NIC lab (3 min, root)
 	@bin/kvbench nics mooncake

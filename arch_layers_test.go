@@ -117,7 +117,7 @@ var layers = map[string]layer{
 		libraries: []string{"gonum.org/v1/plot"},
 	},
 	"bench/matrix": {module: []string{"bench/bar", "config", "bench/page", "bench/result"}, libraries: []string{xsys, "go.yaml.in/yaml/v3"}},          // runs programs, knows none
-	"bench/nics":   {module: []string{"bench", "bench/machine", "bench/page", "bench/recovery", "bench/transfer", "config", "transport", "lab/nics"}}, // kvbench on the hosts of the NIC lab
+	"bench/nics":   {module: []string{"bench", "bench/machine", "bench/page", "bench/recovery", "bench/transfer", "clock", "config", "transport", "lab/nics", "lab/wire"}}, // kvbench on the hosts of the NIC lab
 	"cmd/proxy":    {module: []string{"command", "command/commandtest", "daemon"}, libraries: []string{cobra}},
 	"cmd/prefill":  {module: []string{"command", "command/commandtest", "daemon", "proto"}, libraries: []string{cobra}},
 	"cmd/decode":   {module: []string{"command", "command/commandtest", "daemon", "proto"}, libraries: []string{cobra}},

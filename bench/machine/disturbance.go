@@ -70,7 +70,7 @@ type CPUUse struct {
 //	22 - 29 %                      5 - 9 %             7 rows, one with 1.0 % stolen
 const (
 	maxLateMean = 0.5  // ms
-	maxSteal    = 2.0  // percent
+	MaxSteal    = 2.0  // percent
 	maxOthers   = 50.0 // percent
 	maxBehind   = 20.0 // percent
 )
@@ -194,8 +194,8 @@ func (d *Disturbance) Judge() {
 	if d.LateMeanMS > maxLateMean {
 		d.Why = append(d.Why, fmt.Sprintf("timers came %.1f ms late on average (limit %g)", d.LateMeanMS, maxLateMean))
 	}
-	if d.CPU != nil && d.CPU.StealPct > maxSteal {
-		d.Why = append(d.Why, fmt.Sprintf("the hypervisor took %.1f %% of the CPUs (limit %g)", d.CPU.StealPct, maxSteal))
+	if d.CPU != nil && d.CPU.StealPct > MaxSteal {
+		d.Why = append(d.Why, fmt.Sprintf("the hypervisor took %.1f %% of the CPUs (limit %g)", d.CPU.StealPct, MaxSteal))
 	}
 	if others := d.others(); others > maxOthers {
 		d.Why = append(d.Why, fmt.Sprintf("other programs used %.0f %% of the CPUs (limit %g)", others, maxOthers))
@@ -215,7 +215,7 @@ func (d *Disturbance) BehindLink(share float64) {
 func (d *Disturbance) Score() float64 {
 	score := max(d.LateMeanMS/maxLateMean, d.others()/maxOthers)
 	if d.CPU != nil {
-		score = max(score, d.CPU.StealPct/maxSteal)
+		score = max(score, d.CPU.StealPct/MaxSteal)
 	}
 	if d.BehindLinkPct != nil {
 		score = max(score, *d.BehindLinkPct/maxBehind)

@@ -94,11 +94,7 @@ func (r *Result) settle() {
 	for _, k := range keys {
 		r.Rows = append(r.Rows, newRow(k, byKey[k]))
 	}
-	for i := range schedule {
-		if s, ok := r.newStep(i); ok {
-			r.Steps = append(r.Steps, s)
-		}
-	}
+	r.Steps = newSteps(schedule, r.Failovers)
 	for _, f := range r.Failovers {
 		r.Wrong += f.Bad
 		if !f.Sound() && f.Bad == 0 {
@@ -129,34 +125,37 @@ func newRow(k Key, points []Point) Row {
 	return row
 }
 
-// newStep is the medians of what the failovers say of a step of the schedule; ok is false
-// if none came to it.
-func (r *Result) newStep(i int) (_ Step, ok bool) {
-	var all []recovery.Recovery
-	for _, f := range r.Failovers {
-		if i < len(f.Recoveries) {
-			all = append(all, f.Recoveries[i])
+// newSteps are the medians of what the failovers say of each step of their schedule, as far as
+// any of them came.
+func newSteps(schedule []happening, failovers []*transfer.FailoverResult) (steps []Step) {
+	for i, h := range schedule {
+		var all []recovery.Recovery
+		for _, f := range failovers {
+			if i < len(f.Recoveries) {
+				all = append(all, f.Recoveries[i])
+			}
 		}
-	}
-	if len(all) == 0 {
-		return Step{}, false
-	}
-	of := func(f func(*recovery.Recovery) float64) float64 {
-		var values []float64
-		for k := range all {
-			values = append(values, f(&all[k]))
+		if len(all) == 0 {
+			break
 		}
-		return median(values)
+		of := func(f func(*recovery.Recovery) float64) float64 {
+			var values []float64
+			for k := range all {
+				values = append(values, f(&all[k]))
+			}
+			return median(values)
+		}
+		ideal := Ideal(h.links)
+		steps = append(steps, Step{
+			What:     h.what,
+			DetectMS: of(func(v *recovery.Recovery) float64 { return milliseconds(v.Detect) }), RecoverMS: of(func(v *recovery.Recovery) float64 { return milliseconds(v.Recover) }),
+			GapMS: of(func(v *recovery.Recovery) float64 { return milliseconds(&v.Gap) }), ResentMB: of(func(v *recovery.Recovery) float64 { return float64(v.Resent) / 1e6 }),
+			Worst:     of(func(v *recovery.Recovery) float64 { return 100 * v.Worst / ideal }),
+			AfterGBps: of(func(v *recovery.Recovery) float64 { return v.After / 1e9 }),
+			Percent:   of(func(v *recovery.Recovery) float64 { return 100 * v.After / ideal }),
+		})
 	}
-	ideal := Ideal(schedule[i].links)
-	return Step{
-		What:     schedule[i].what,
-		DetectMS: of(func(v *recovery.Recovery) float64 { return milliseconds(v.Detect) }), RecoverMS: of(func(v *recovery.Recovery) float64 { return milliseconds(v.Recover) }),
-		GapMS: of(func(v *recovery.Recovery) float64 { return milliseconds(&v.Gap) }), ResentMB: of(func(v *recovery.Recovery) float64 { return float64(v.Resent) / 1e6 }),
-		Worst:     of(func(v *recovery.Recovery) float64 { return 100 * v.Worst / ideal }),
-		AfterGBps: of(func(v *recovery.Recovery) float64 { return v.After / 1e9 }),
-		Percent:   of(func(v *recovery.Recovery) float64 { return 100 * v.After / ideal }),
-	}, true
+	return steps
 }
 
 func milliseconds(d *time.Duration) float64 {

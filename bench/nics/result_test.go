@@ -143,6 +143,20 @@ func TestSchedule(t *testing.T) {
 	}
 }
 
+// golden holds text to a file of testdata.
+func golden(t *testing.T, name string, text []byte) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := errors.Join(os.MkdirAll("testdata", 0o755), os.WriteFile(path, text, 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want, err := os.ReadFile(path); err != nil || !bytes.Equal(text, want) {
+		t.Errorf("%s (-update rewrites it): %v\n%s", path, err, text)
+	}
+}
+
 func TestReportGolden(t *testing.T) {
 	r := measured(func(_ *sweep, _ int, sel transport.Selection) float64 {
 		if sel == transport.Static {
@@ -156,15 +170,7 @@ func TestReportGolden(t *testing.T) {
 	if err := r.WriteText(&b); err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join("testdata", "report.golden")
-	if *update {
-		if err := errors.Join(os.MkdirAll("testdata", 0o755), os.WriteFile(path, b.Bytes(), 0o644)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if want, err := os.ReadFile(path); err != nil || !bytes.Equal(b.Bytes(), want) {
-		t.Errorf("%s (-update rewrites it): %v\n%s", path, err, b.Bytes())
-	}
+	golden(t, "report.golden", b.Bytes())
 	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
 	if last := lines[len(lines)-1]; !strings.HasPrefix(last, "efficiency in %: 4 x 2 Gbit, 1m x 8: 1 affinity 99.5, 2 affinity") {
 		t.Errorf("the last line is %q", last)

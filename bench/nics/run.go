@@ -238,42 +238,13 @@ func (x *run) keep() {
 
 // failover loads all links while the schedule happens to them.
 func (x *run) failover(ctx context.Context, l *lab.Lab, round int, faults string) error {
-	out, err := os.MkdirTemp("", "kvbench-failover")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(out)
+	f := failover{exe: x.cfg.Exe, specs: (&sweep{links: Even}).specs(), faults: faults, schedule: schedule, end: scheduleEnd}
 	if x.cfg.Out != "" {
-		out = filepath.Join(x.cfg.Out, fmt.Sprintf("failover%d", round))
+		f.out = filepath.Join(x.cfg.Out, fmt.Sprintf("failover%d", round))
 	}
-	args := append([]string{
-		"failover", lab.ManagementAddress(1) + ":" + port, "--faults", faults, "--segment", segment, "--duration", scheduleEnd.String(), "--out", out,
-	}, railFlags((&sweep{links: Even}).specs())...)
-	p, err := start(ctx, l, 2, x.cfg.Exe, args...)
+	got, ended, err := f.run(ctx, l)
 	if err != nil {
 		return err
-	}
-	if err := p.await(ctx, transfer.Loading); err != nil {
-		return err
-	}
-	began := time.Now()
-	for _, h := range schedule {
-		if !sleep(ctx, p.over, time.Until(began.Add(h.at))) {
-			break
-		}
-		if err := h.do(l); err != nil {
-			p.stop()
-			return err
-		}
-	}
-	_, ended := p.rest()
-	text, err := os.ReadFile(filepath.Join(out, "failover.json"))
-	if err != nil {
-		return errors.Join(ended, err)
-	}
-	got := &transfer.FailoverResult{}
-	if err := json.Unmarshal(text, got); err != nil {
-		return fmt.Errorf("kvbench failover: %w", errors.Join(ended, err))
 	}
 	x.r.Failovers = append(x.r.Failovers, got)
 	x.keep()
@@ -282,17 +253,4 @@ func (x *run) failover(ctx context.Context, l *lab.Lab, round int, faults string
 	}
 	fmt.Fprintf(x.cfg.Progress, "round %d/%d failover: %d faults, %d blocks checked, %d bad\n", round, x.cfg.Rounds, len(got.Recoveries), got.Checked, got.Bad)
 	return ctx.Err()
-}
-
-// sleep is false if something ended it.
-func sleep(ctx context.Context, over <-chan struct{}, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-over:
-	case <-ctx.Done():
-	}
-	return false
 }

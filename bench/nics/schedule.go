@@ -13,6 +13,9 @@ type happening struct {
 	// links are the rates from then on of those that carry something.
 	links []int64
 	do    func(*lab.Lab) error
+
+	action string // of package recovery, to which nic's rail is subject; of wanCases only: the lab's journal has the others
+	nic    int
 }
 
 // The steps of the schedule.
@@ -38,12 +41,12 @@ const (
 // schedule is what happens to four links under load. Between two steps is the time
 // that the limits give the first, and the half second over which a rate must hold.
 var schedule = []happening{
-	{1200 * time.Millisecond, "eth1 is cut", Even[:3], func(l *lab.Lab) error { return l.Cut(cut) }},
-	{2700 * time.Millisecond, "eth1 is restored", Even, func(l *lab.Lab) error { return l.Restore(cut) }},
-	{5400 * time.Millisecond, "eth2 slows to a tenth", append(Even[:3:3], slowRate), func(l *lab.Lab) error { return l.SetRate(slowed, slowRate) }},
-	{7200 * time.Millisecond, "eth2 is as before", Even, func(l *lab.Lab) error { return l.Clear(slowed) }},
-	{9000 * time.Millisecond, "eth3 is a black hole", Even[:3], func(l *lab.Lab) error { return l.BlackHole(silent) }},
-	{10700 * time.Millisecond, "eth3 is as before", Even, func(l *lab.Lab) error { return l.Clear(silent) }},
+	{at: 1200 * time.Millisecond, what: "eth1 is cut", links: Even[:3], do: func(l *lab.Lab) error { return l.Cut(cut) }},
+	{at: 2700 * time.Millisecond, what: "eth1 is restored", links: Even, do: func(l *lab.Lab) error { return l.Restore(cut) }},
+	{at: 5400 * time.Millisecond, what: "eth2 slows to a tenth", links: append(Even[:3:3], slowRate), do: func(l *lab.Lab) error { return l.SetRate(slowed, slowRate) }},
+	{at: 7200 * time.Millisecond, what: "eth2 is as before", links: Even, do: func(l *lab.Lab) error { return l.Clear(slowed) }},
+	{at: 9000 * time.Millisecond, what: "eth3 is a black hole", links: Even[:3], do: func(l *lab.Lab) error { return l.BlackHole(silent) }},
+	{at: 10700 * time.Millisecond, what: "eth3 is as before", links: Even, do: func(l *lab.Lab) error { return l.Clear(silent) }},
 }
 
 // scheduleEnd is how long the failover run loads.

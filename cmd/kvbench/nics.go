@@ -47,13 +47,14 @@ go on; 2 bad flags; 130 interrupted (the tables are of what was measured).`,
 	fs.DurationVar(&cfg.Duration, "duration", 1500*time.Millisecond, "how long each rate is measured")
 	fs.StringVar(&cfg.Out, "out", "", "folder for nics.json and each round's failover report (default none)")
 	command.Positive(fs, "rounds", "duration")
-	cmd.AddCommand(nicsMooncakeCommand())
+	cmd.AddCommand(nicsMooncakeCommand(), nicsWANCommand())
 	return cmd
 }
 
-// nicsNames are the flags that set the fields of a Config, and of a MooncakeConfig.
+// nicsNames are the flags that set the fields of a Config, of a MooncakeConfig and of a WANConfig.
 var nicsNames = map[string]string{
 	"Rounds": "--rounds", "Duration": "--duration", "Out": "--out",
+	"Cases": "--cases", "Warmup": "--warmup",
 	"Rate": "--rate", "Counts": "--counts", "Settings": "--settings", "Row": "--row", "Prompts": "--num-prompts",
 }
 
@@ -100,5 +101,61 @@ Exit status: 0 all cells sound; 1 a cell has faults; 2 bad flags; 130 interrupte
 	fs.IntVar(&cfg.Prompts, "num-prompts", 40, "requests a cell")
 	fs.StringVar(&cfg.Out, "out", "", "folder for each cell's results (default kvbench-out/<time>)")
 	command.Positive(fs, "num-prompts")
+	return cmd
+}
+
+func nicsWANCommand() *cobra.Command {
+	var cfg nics.WANConfig
+	var cases string
+	cmd := &cobra.Command{
+		Use:   "wan",
+		Short: "Four NICs over links that are long or lose packets, held to limits",
+		Long: `Measure four rails together in the NIC lab, on links of 500 Mbit/s that are long, lose
+packets, reorder them or fall silent (kvlab nics --help), and hold the figures to limits. It
+takes root.
+
+  near, rtt10, rtt20, rtt40, rtt100   round trips of 2, 10, 20, 40 and 100 ms, no loss
+  loss-one, loss-all, loss-much       0.1 % of packets lost on one link, on all; 1 % on one
+  mixed                               1000, 500, 500 and 250 Mbit/s, the fast one loses 0.1 %
+  jitter                              one link jitters and reorders
+  far                                 one link has a round trip of 40 ms, the others 2 ms
+  holes                               the links are black holes in turn
+  silent                              a black hole both ways and each way, at a round trip of 0.4 ms:
+                                      when it is found, when the link has its share again
+  flaps                               ten flaps in a minute: when the link has its share again
+
+A rate is a percentage of the ideal payload rate, 1448/1514 of the links' rates; each case runs in a
+lab of its own, in turns with the others, and a figure is the median of --rounds. The links take CPU
+time too. A round in which the CPUs were all busy, or the hypervisor took some, or the links lost
+packets for that, is measured once more, and then left out; a figure with fewer than half of its
+rounds left is marked disturbed, and says nothing of the rails.
+
+Exit status: 0 every figure is within its limit; 1 one is not, or was disturbed, or the run
+could not go on; 2 bad flags; 130 interrupted (the table is of what was measured).`,
+		Example: `  kvbench nics wan --cases rtt40,loss-one --rounds 1
+  kvbench nics wan --cases loss-all --options congestion=bbr`,
+		Args: command.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var bad config.Faults
+			var err error
+			cfg.Cases, err = nics.ParseWANCases(cases)
+			bad.Check("--cases", err)
+			if err := command.Check(bad, cfg.Validate(), nicsNames); err != nil {
+				return err
+			}
+			cfg.Stdout, cfg.Progress = cmd.OutOrStdout(), cmd.ErrOrStderr()
+			_, err = nics.WAN(cmd.Context(), cfg)
+			return config.Named(err, nicsNames)
+		},
+	}
+	fs := cmd.Flags()
+	fs.SortFlags = false
+	fs.StringVar(&cases, "cases", "", "a list of the names above (default all)")
+	fs.IntVar(&cfg.Rounds, "rounds", 5, "of each case")
+	fs.DurationVar(&cfg.Duration, "duration", 6*time.Second, "how long each rate is measured")
+	fs.DurationVar(&cfg.Warmup, "warmup", 2*time.Second, "before it, for windows to grow")
+	fs.StringVar(&cfg.Options, "options", "", "of each rail, as they stand behind the ? of a --rail: congestion=bbr&sndbuf=4194304")
+	fs.StringVar(&cfg.Out, "out", "", "folder for wan.json and the failover reports (default none)")
+	command.Positive(fs, "rounds", "duration", "warmup")
 	return cmd
 }

@@ -214,8 +214,8 @@ func (l *Lab) tally() {
 		l.out.Note("%s sent %s", hostname(host), strings.Join(sent, ", "))
 	}
 	for nic := range l.cfg.Rates {
-		conditions, lines, dropped, relayed := l.net.lines(nic)
-		if !relayed {
+		conditions, lines, dropped, relayed, err := l.net.lines(nic)
+		if err != nil || !relayed {
 			continue
 		}
 		for i, c := range lines {
@@ -226,6 +226,19 @@ func (l *Lab) tally() {
 			l.out.Note("%s: DISTURBED: this machine was too busy, and %d frames more were lost", Name(nic), dropped)
 		}
 	}
+}
+
+// Overrun is how many packets the links have lost so far because this machine was too busy to carry
+// them. There should be none.
+func (l *Lab) Overrun() (lost int64, err error) {
+	for nic := range l.cfg.Rates {
+		_, lines, dropped, _, err := l.net.lines(nic)
+		if err != nil {
+			return 0, err
+		}
+		lost += dropped + lines[0].Overflowed + lines[1].Overflowed
+	}
+	return lost, nil
 }
 
 // clear ends what runs, and returns when no process, goroutine, interface or file of it is

@@ -359,15 +359,15 @@ func (n *network) traffic(host, nic int) (t Traffic, err error) {
 }
 
 // lines is what a link has done to packets; false if it was always clean.
-func (n *network) lines(nic int) (conditions wire.Link, lines [Hosts]wire.Counts, dropped int64, relayed bool) {
-	_ = n.change(nic, func(l *link) error {
+func (n *network) lines(nic int) (conditions wire.Link, lines [Hosts]wire.Counts, dropped int64, relayed bool, err error) {
+	err = n.change(nic, func(l *link) error {
 		if relayed = l.relay != nil; relayed {
 			conditions = l.conditions
 			lines, dropped = l.relay.Counts()
 		}
 		return nil
 	})
-	return conditions, lines, dropped, relayed
+	return conditions, lines, dropped, relayed, err
 }
 
 // do runs fn in a host. The lab may end meanwhile; the thread stays there.

@@ -1,0 +1,80 @@
+package nics
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"kvferry/bench/transfer"
+	lab "kvferry/lab/nics"
+)
+
+// A failover is one run of kvbench failover on host 2, towards the server on host 1, while a
+// schedule happens to the links.
+type failover struct {
+	exe      string
+	specs    []string
+	faults   string // the file that says what happened when, see recovery.ReadFaults
+	out      string // of its report; empty is none
+	schedule []happening
+	end      time.Duration
+}
+
+// run returns what it found, and in ended how it ended: batches that failed are an error there, and its
+// figures are right all the same.
+func (f *failover) run(ctx context.Context, l *lab.Lab) (got *transfer.FailoverResult, ended, err error) {
+	out := f.out
+	if out == "" {
+		if out, err = os.MkdirTemp("", "kvbench-failover"); err != nil {
+			return nil, nil, err
+		}
+		defer os.RemoveAll(out)
+	}
+	args := append([]string{
+		"failover", lab.ManagementAddress(1) + ":" + port, "--faults", f.faults, "--segment", segment, "--duration", f.end.String(), "--out", out,
+	}, railFlags(f.specs)...)
+	p, err := start(ctx, l, 2, f.exe, args...)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := p.await(ctx, transfer.Loading); err != nil {
+		return nil, nil, err
+	}
+	began := time.Now()
+	for _, h := range f.schedule {
+		if !sleep(ctx, p.over, time.Until(began.Add(h.at))) {
+			break
+		}
+		if err := h.do(l); err != nil {
+			p.stop()
+			return nil, nil, err
+		}
+	}
+	_, ended = p.rest()
+	text, err := os.ReadFile(filepath.Join(out, "failover.json"))
+	if err != nil {
+		return nil, nil, errors.Join(ended, err)
+	}
+	got = &transfer.FailoverResult{}
+	if err := json.Unmarshal(text, got); err != nil {
+		return nil, nil, fmt.Errorf("kvbench failover: %w", errors.Join(ended, err))
+	}
+	return got, ended, nil
+}
+
+// sleep is false if something ended it.
+func sleep(ctx context.Context, over <-chan struct{}, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-over:
+	case <-ctx.Done():
+	}
+	return false
+}

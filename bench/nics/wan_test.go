@@ -1,0 +1,261 @@
+package nics
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"kvferry/bench/machine"
+	"kvferry/bench/recovery"
+	"kvferry/bench/transfer"
+	lab "kvferry/lab/nics"
+)
+
+// measuredWAN is a result of three rounds of all cases, in which the rails do 99 % of the ideal
+// and recover in 20 ms.
+func measuredWAN() *WANResult {
+	r := &WANResult{
+		Rounds: 3, Seconds: 600, Machine: machine.Machine{CPU: "AMD EPYC", Threads: 2, MemoryBytes: 24 << 30, OS: "linux/amd64", Kernel: "6.18", Go: "go1.26"},
+		Cases: wanNames(),
+	}
+	for round := 1; round <= 3; round++ {
+		n := Notice{IdlePct: 50 + float64(round), Disturbance: machine.Disturbance{CPU: &machine.CPUUse{}}}
+		for i := range wanCases {
+			c := &wanCases[i]
+			if c.schedule == nil {
+				for by, share := range map[string]float64{kvferry: 0.99, "MPTCP": 0.97} {
+					p := newWANPoint(c, by, Point{Ideal: c.ideal(), GBps: c.ideal() / 1e9 * (share + 0.001*float64(round-2)), CPUPerGB: 1})
+					p.Round, p.Notice = round, n
+					r.Points = append(r.Points, p)
+				}
+				continue
+			}
+			f := &transfer.FailoverResult{}
+			for _, h := range c.schedule {
+				d := time.Duration(10*round) * time.Millisecond
+				f.Recoveries = append(f.Recoveries, recovery.Recovery{Annotation: recovery.Annotation{At: h.at, Action: h.action, Rail: h.nic}, Detect: &d, Recover: &d})
+			}
+			r.Failovers = append(r.Failovers, WANFailover{Case: c.name, Round: round, Notice: n, FailoverResult: f})
+		}
+	}
+	r.settle()
+	return r
+}
+
+func (r *WANResult) verdicts(of string) (what []string) {
+	for i := range r.Rows {
+		if r.Rows[i].Verdict == of {
+			what = append(what, r.Rows[i].Case)
+		}
+	}
+	return slices.Compact(what)
+}
+
+// TestWANLimits: a good result is within all limits; a rate that is too low, or more than two points
+// below a peer, and a recovery that is too slow or never came, are found.
+func TestWANLimits(t *testing.T) {
+	good := measuredWAN()
+	if err := good.missed(); err != nil || len(good.Rows) != 12+7 || len(good.verdicts(isOK)) != 14 {
+		t.Fatalf("%v, %+v", err, good.Rows)
+	}
+	row := good.Rows[1]
+	if row.Case != "rtt10" || math.Abs(row.Value-99) > 1e-6 || row.Kept != 3 || row.Taken != 3 || math.Abs(row.Peers["MPTCP"]-97) > 1e-6 || row.Idle != 52 {
+		t.Errorf("%+v", row)
+	}
+	for name, change := range map[string]func(r *WANResult){
+		"rtt10": func(r *WANResult) { r.rate("rtt10", kvferry, 96.9) },
+		"near":  func(r *WANResult) { r.rate("near", "MPTCP", 101.1) }, // which has no limit but its peers
+		"rtt40": func(r *WANResult) { r.rate("rtt40", kvferry, 96); r.rate("rtt40", "UCX", 98.1) },
+		"flaps": func(r *WANResult) {
+			for i := range r.Failovers {
+				if f := &r.Failovers[i]; f.Case == "flaps" {
+					f.Recoveries[len(f.Recoveries)-1].Recover = nil
+				}
+			}
+		},
+		"silent": func(r *WANResult) {
+			late := 51 * time.Millisecond
+			for i := range r.Failovers {
+				if f := &r.Failovers[i]; f.Case == "silent" {
+					f.Recoveries[2].Detect = &late
+				}
+			}
+		},
+	} {
+		r := measuredWAN()
+		change(r)
+		r.settle()
+		if got := r.verdicts(isMissed); len(got) != 1 || got[0] != name || !errors.Is(r.missed(), ErrMissed) {
+			t.Errorf("missed %q, want %q; %v", got, name, r.missed())
+		}
+	}
+	empty := &WANResult{Cases: []string{"rtt10"}}
+	if empty.settle(); len(empty.verdicts(isUnmeasured)) != 1 || !errors.Is(empty.missed(), ErrMissed) {
+		t.Errorf("%+v", empty.Rows)
+	}
+}
+
+// rate is what a case came to in all rounds; one that was not there is added.
+func (r *WANResult) rate(name, by string, percent float64) {
+	found := false
+	for i := range r.Points {
+		if p := &r.Points[i]; p.Case == name && p.By == by {
+			p.Percent, found = percent, true
+		}
+	}
+	if !found {
+		r.Points = append(r.Points, WANPoint{Case: name, By: by, Round: 1, Percent: percent})
+	}
+}
+
+// TestWANDisturbed: rounds in which the machine could not carry the links are left out; where few
+// remain the figure is of the machine, and no limit is missed.
+func TestWANDisturbed(t *testing.T) {
+	why := func(n Notice) string { return n.why() }
+	if why(Notice{IdlePct: 50}) != "" || !strings.Contains(why(Notice{IdlePct: 1}), "1.0 % of the CPUs were idle") ||
+		!strings.Contains(why(Notice{IdlePct: 50, Overrun: 3}), "lost 3 packets") ||
+		!strings.Contains(why(Notice{IdlePct: 50, Disturbance: machine.Disturbance{CPU: &machine.CPUUse{StealPct: 5}}}), "hypervisor took 5.0 %") {
+		t.Error("what is disturbed")
+	}
+	r := measuredWAN()
+	r.rate("rtt10", kvferry, 50)
+	disturb := func(rounds ...int) {
+		for i := range r.Points {
+			if p := &r.Points[i]; p.Case == "rtt10" && p.By == kvferry && slices.Contains(rounds, p.Round) {
+				p.Notice.Why = "the links lost 3 packets more than they should"
+			}
+		}
+		r.settle()
+	}
+	disturb(1)
+	if row := r.Rows[1]; row.Verdict != isMissed || row.Kept != 2 || row.Taken != 3 {
+		t.Errorf("%+v", row)
+	}
+	disturb(1, 2)
+	if row := r.Rows[1]; row.Verdict != isDisturbed || row.Kept != 1 {
+		t.Errorf("%+v", row)
+	}
+	if err := r.missed(); errors.Is(err, ErrMissed) || !errors.Is(err, ErrDisturbed) {
+		t.Error(err)
+	}
+	// The round was measured once more, and that was good.
+	again := r.Points[slices.IndexFunc(r.Points, func(p WANPoint) bool { return p.Case == "rtt10" && p.By == kvferry && p.Round == 2 })]
+	again.Notice.Why, again.Percent = "", 99
+	r.Points = append(r.Points, again)
+	if r.settle(); r.Rows[1].Kept != 2 || r.Rows[1].Taken != 3 {
+		t.Errorf("%+v", r.Rows[1])
+	}
+}
+
+// TestWANCases: each has conditions for all its links, that are possible; each step of a
+// schedule has the time that its limit gives it, and the half second over which a rate must hold.
+func TestWANCases(t *testing.T) {
+	for i := range wanCases {
+		c := &wanCases[i]
+		if len(c.conditions) != len(c.links) || len(c.specs("")) != len(c.links) || (c.schedule == nil) != (len(c.limits) == 0) {
+			t.Errorf("%+v", c)
+		}
+		for _, l := range c.conditions {
+			if err := l.Validate(); err != nil {
+				t.Errorf("%s: %v", c.name, err)
+			}
+		}
+		for k, h := range c.schedule {
+			next := c.end
+			if k+1 < len(c.schedule) {
+				next = c.schedule[k+1].at
+			}
+			if next-h.at < 600*ms {
+				t.Errorf("%s, %s has %v", c.name, h.what, next-h.at)
+			}
+		}
+		for _, limit := range c.limits {
+			next := c.end
+			if limit.step+1 < len(c.schedule) {
+				next = c.schedule[limit.step+1].at
+			}
+			if next-c.schedule[limit.step].at < time.Duration(limit.most)*ms+500*ms {
+				t.Errorf("%s, %s has %v", c.name, limit.what, next-c.schedule[limit.step].at)
+			}
+		}
+	}
+	if c := wanCases[11]; c.duration(time.Second) != 6*time.Second || c.duration(7*time.Second) != 8*time.Second || math.Abs(c.ideal()/Ideal(halves)-0.875) > 1e-9 {
+		t.Error("black holes")
+	}
+	if got := wanCases[0].specs("congestion=bbr"); got[3] != "tcp/eth3?congestion=bbr" {
+		t.Error(got)
+	}
+	for text, want := range map[string]int{"": 0, "rtt10, far": 2} {
+		if names, err := ParseWANCases(text); err != nil || len(names) != want {
+			t.Errorf("%q: %v, %v", text, names, err)
+		}
+	}
+	for want, cfg := range map[string]WANConfig{
+		`Cases: "rtt7": use some of near`: {Cases: []string{"rtt7"}},
+		"Rounds: -1: use":                 {Rounds: -1},
+		"Duration: 1ms: use 100ms":        {Duration: time.Millisecond},
+		"Warmup: -1s: use 0s":             {Warmup: -time.Second},
+	} {
+		if _, err := WAN(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
+
+// TestJournaled: what a schedule did is in the form that kvbench failover reads.
+func TestJournaled(t *testing.T) {
+	var b bytes.Buffer
+	did := 0
+	schedule := []happening{{action: recovery.BlackHole, nic: 3, do: func(*lab.Lab) error { did++; return nil }}, {action: recovery.ClearLink, nic: 3, do: func(*lab.Lab) error { did++; return nil }}}
+	began := time.Now()
+	for _, h := range journaled(schedule, &b) {
+		if err := h.do(nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := recovery.ReadFaults(&b, began)
+	if err != nil || did != 2 || len(all) != 2 || all[0].Action != recovery.BlackHole || all[1].Action != recovery.ClearLink || all[0].Rail != 3 || all[0].At < 0 {
+		t.Errorf("%v, %+v", err, all)
+	}
+}
+
+func TestWANReportGolden(t *testing.T) {
+	r := measuredWAN()
+	r.rate("rtt100", kvferry, 42)
+	for i := range r.Points {
+		if p := &r.Points[i]; p.Case == "jitter" && p.Round > 1 {
+			p.Notice.Why = "too busy"
+		}
+	}
+	for i := range r.Failovers {
+		if f := &r.Failovers[i]; f.Case == "silent" {
+			f.Recoveries[0].Detect = nil
+		}
+	}
+	r.Notes = []string{"round 2, flaps: 1 batches failed"}
+	r.settle()
+	var b bytes.Buffer
+	if err := r.WriteText(&b); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "wan.golden", b.Bytes())
+	dir := t.TempDir()
+	if err := r.write(dir); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "wan.json"))
+	var got WANResult
+	if err == nil {
+		err = json.Unmarshal(text, &got)
+	}
+	if err != nil || len(got.Rows) != len(r.Rows) || len(got.Points) != len(r.Points) {
+		t.Errorf("%v: %d rows, %d points", err, len(got.Rows), len(got.Points))
+	}
+}
