@@ -6,6 +6,9 @@
 //	selection   affinity beside static, round-robin, and MPTCP on the same links
 //	failover    one of four links cut and restored, slowed to a tenth, a black hole
 //
+// and, as kvbench nics wan, four rails on links that are long, lose packets, reorder them,
+// fall silent or flap, beside MPTCP and UCX where those are there.
+//
 // The lab's hosts run kvbench itself, as a user would: kvbench transfer --server on
 // host 1, kvbench transfer or failover on host 2, the control connection on the
 // management link. Each experiment is run several times, in turns with the others,

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -15,7 +16,7 @@ import (
 	lab "kvferry/lab/nics"
 )
 
-// A process is kvbench on a host of the lab.
+// A process is kvbench, or a program that is measured beside it, on a host of the lab.
 type process struct {
 	cmd    *exec.Cmd
 	lines  chan string  // of standard output, closed at its end
@@ -30,8 +31,12 @@ const stopGrace = 5 * time.Second
 // start runs kvbench with args on a host. It gets SIGTERM when ctx is done, and ends
 // with this process.
 func start(ctx context.Context, l *lab.Lab, host int, exe string, args ...string) (*process, error) {
-	p := &process{lines: make(chan string, 64), over: make(chan struct{})}
-	p.cmd = exec.CommandContext(ctx, exe, args...)
+	return startCommand(l, host, exec.CommandContext(ctx, exe, args...))
+}
+
+// startCommand is start of another program than kvbench. cmd is one of exec.CommandContext.
+func startCommand(l *lab.Lab, host int, cmd *exec.Cmd) (*process, error) {
+	p := &process{cmd: cmd, lines: make(chan string, 64), over: make(chan struct{})}
 	p.cmd.Stderr = &p.stderr
 	p.cmd.Cancel = func() error { return p.cmd.Process.Signal(syscall.SIGTERM) }
 	p.cmd.WaitDelay = stopGrace
@@ -45,7 +50,7 @@ func start(ctx context.Context, l *lab.Lab, host int, exe string, args ...string
 	exited, err := l.Exec(host, p.cmd)
 	if err != nil {
 		out.Close()
-		return nil, fmt.Errorf("kvbench on host %d: %w", host, err)
+		return nil, fmt.Errorf("%s on host %d: %w", p.name(), host, err)
 	}
 	go func() {
 		defer close(p.over)
@@ -58,10 +63,19 @@ func start(ctx context.Context, l *lab.Lab, host int, exe string, args ...string
 		close(p.lines)
 		if err := <-exited; err != nil {
 			said := strings.TrimSpace(p.stderr.String())
-			p.err = fmt.Errorf("kvbench %s on host %d: %w: %s", args[0], host, err, said)
+			p.err = fmt.Errorf("%s on host %d: %w: %s", p.name(), host, err, said)
 		}
 	}()
 	return p, nil
+}
+
+// name is the program and what it was asked to do, "kvbench transfer".
+func (p *process) name() string {
+	name := filepath.Base(p.cmd.Path)
+	if len(p.cmd.Args) > 1 && !strings.HasPrefix(p.cmd.Args[1], "-") {
+		name += " " + p.cmd.Args[1]
+	}
+	return name
 }
 
 // await reads lines until one begins with the text.
@@ -71,7 +85,7 @@ func (p *process) await(ctx context.Context, text string) error {
 		case line, ok := <-p.lines:
 			if !ok {
 				<-p.over
-				return errors.Join(fmt.Errorf("kvbench ended before it said %q", text), p.err)
+				return errors.Join(fmt.Errorf("%s ended before it said %q", p.name(), text), p.err)
 			}
 			if strings.HasPrefix(line, text) {
 				return nil

@@ -28,7 +28,8 @@ type WANConfig struct {
 	Warmup   time.Duration // before it, for windows to grow; default 2 s
 	// Options are those of each rail's spec, "congestion=bbr". Default none.
 	Options  string
-	Out      string // folder of wan.json and the failover reports; default none
+	Beside   []string // others on the same links, "mptcp" and "ucx"; default none
+	Out      string   // folder of wan.json and the failover reports; default none
 	Stdout   io.Writer
 	Progress io.Writer
 	Exe      string // kvbench's file; default this program
@@ -49,6 +50,7 @@ func (c *WANConfig) Validate() error {
 	if c.Warmup < 0 {
 		bad.Add("Warmup", c.Warmup, "use 0s or more")
 	}
+	checkBeside(&bad, c.Beside)
 	return bad.Err("bench/nics.WANConfig")
 }
 
@@ -77,6 +79,15 @@ func WAN(ctx context.Context, cfg WANConfig) (*WANResult, error) {
 		cfg.Cases = wanNames()
 	}
 	x := &wanRun{cfg: &cfg, r: &WANResult{Started: time.Now(), Machine: machine.Describe(), Rounds: cfg.Rounds, Cases: cfg.Cases}}
+	for _, p := range peers {
+		if slices.Contains(cfg.Beside, p.flag) {
+			if err := p.absent(); err != nil {
+				x.r.Notes = append(x.r.Notes, fmt.Sprintf("%s was not measured: %v", p.name, err))
+			} else {
+				x.peers = append(x.peers, p)
+			}
+		}
+	}
 	err := x.rounds(ctx)
 	if ctx.Err() != nil {
 		err = errors.Join(context.Cause(ctx), err)
@@ -96,8 +107,9 @@ func WAN(ctx context.Context, cfg WANConfig) (*WANResult, error) {
 }
 
 type wanRun struct {
-	cfg *WANConfig
-	r   *WANResult
+	cfg   *WANConfig
+	r     *WANResult
+	peers []peer // that are there
 }
 
 func (x *wanRun) rounds(ctx context.Context) error {
@@ -116,25 +128,46 @@ func (x *wanRun) rounds(ctx context.Context) error {
 	return nil
 }
 
-// measure runs a case in a lab of its own. What the machine disturbed is measured once more.
+// measure runs a case with the rails, and where it is a rate with the others too.
 func (x *wanRun) measure(ctx context.Context, round int, c *wanCase) error {
+	l := lab.Config{Rates: c.links, Conditions: c.conditions, Seed: uint64(round), Timeout: time.Hour}
+	if err := x.inLab(ctx, l, round, c, false, x.kvferry); err != nil || c.schedule != nil {
+		return err
+	}
+	// Each host's default may be another, and is where a socket has not asked for one.
+	l.MPTCP, l.Congestion = noMPTCP() == nil, "cubic"
+	for _, p := range x.peers {
+		err := x.inLab(ctx, l, round, c, p.spins, func(ctx context.Context, l *lab.Lab, round int, c *wanCase) (func(Notice), error) {
+			defer holes(ctx, l, c)()
+			rate, err := p.rate(ctx, l, x.cfg.Warmup, c.duration(x.cfg.Duration))
+			return x.keepRate(round, c, newWANPoint(c, p.name, Point{Ideal: c.ideal(), GBps: rate / 1e9})), err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// inLab runs do in a lab of its own; spins says that it has the CPUs busy in any case. What the machine disturbed is measured once more.
+func (x *wanRun) inLab(ctx context.Context, cfg lab.Config, round int, c *wanCase, spins bool, do func(context.Context, *lab.Lab, int, *wanCase) (func(Notice), error)) error {
 	once := func() (why string, err error) {
 		watch, err := machine.StartWatch(clock.Std(), nil)
 		if err != nil {
 			return "", err
 		}
-		l, err := lab.Start(ctx, lab.Config{Rates: c.links, Conditions: c.conditions, Seed: uint64(round), Timeout: time.Hour})
+		l, err := lab.Start(ctx, cfg)
 		if err != nil {
 			_, _ = watch.End()
 			return "", err
 		}
 		defer l.Close()
-		keep, err := x.kvferry(ctx, l, round, c)
+		keep, err := do(ctx, l, round, c)
 		d, e := watch.End()
 		if err = errors.Join(err, e); err != nil {
 			return "", err
 		}
-		n, err := notice(l, d)
+		n, err := notice(l, d, spins)
 		if err == nil {
 			keep(n)
 		}
@@ -142,10 +175,18 @@ func (x *wanRun) measure(ctx context.Context, round int, c *wanCase) error {
 	}
 	why, err := once()
 	if err == nil && why != "" {
-		fmt.Fprintf(x.cfg.Progress, "round %d/%d %s: disturbed, %s: once more\n", round, x.cfg.Rounds, c.name, why)
 		_, err = once()
 	}
 	return err
+}
+
+// keepRate keeps a rate once it is known whether it was disturbed.
+func (x *wanRun) keepRate(round int, c *wanCase, p WANPoint) func(Notice) {
+	return func(n Notice) {
+		p.Round, p.Notice = round, n
+		x.r.Points = append(x.r.Points, p)
+		fmt.Fprintf(x.cfg.Progress, "round %d/%d %s: %s %.4f GB/s, %.1f %% of ideal, %s\n", round, x.cfg.Rounds, c.name, p.By, p.GBps, p.Percent, n)
+	}
 }
 
 // kvferry runs what the case asks for with the transport engine, and returns what keeps the result
@@ -164,12 +205,9 @@ func (x *wanRun) kvferry(ctx context.Context, l *lab.Lab, round int, c *wanCase)
 	if c.schedule != nil {
 		return x.failover(ctx, l, round, c, specs)
 	}
-	p, err := x.transfer(ctx, l, c, specs)
-	return func(n Notice) {
-		p.Round, p.Notice = round, n
-		x.r.Points = append(x.r.Points, p)
-		fmt.Fprintf(x.cfg.Progress, "round %d/%d %s: %s %.4f GB/s, %.1f %% of ideal, %s\n", round, x.cfg.Rounds, c.name, p.By, p.GBps, p.Percent, n)
-	}, err
+	defer holes(ctx, l, c)()
+	p, err := x.transfer(ctx, l, round, c, specs)
+	return x.keepRate(round, c, p), err
 }
 
 // specs are the rails of a case.
@@ -191,16 +229,14 @@ const (
 )
 
 // transfer measures the rate of kvbench transfer.
-func (x *wanRun) transfer(ctx context.Context, l *lab.Lab, c *wanCase, specs []string) (WANPoint, error) {
-	stop := holes(ctx, l, c)
-	defer stop()
+func (x *wanRun) transfer(ctx context.Context, l *lab.Lab, round int, c *wanCase, specs []string) (WANPoint, error) {
 	args := append([]string{
 		"transfer", lab.ManagementAddress(1) + ":" + port, "--format", "json", "--check", "--limit", "none", "--segment", segment,
 		"--block", wanBlock, "--batch", wanBatch, "--depth", wanDepth, "--timeout", "30s",
 		"--duration", c.duration(x.cfg.Duration).String(), "--warmup", x.cfg.Warmup.String(),
 	}, railFlags(specs)...)
 	if x.cfg.Out != "" {
-		args = append(args, "--out", filepath.Join(x.cfg.Out, "last-transfer"))
+		args = append(args, "--out", filepath.Join(x.cfg.Out, fmt.Sprintf("%s%d", c.name, round)))
 	}
 	p, err := start(ctx, l, 2, x.cfg.Exe, args...)
 	if err != nil {

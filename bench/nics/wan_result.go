@@ -71,8 +71,8 @@ type Notice struct {
 // leastIdle is how much of the CPUs must be left: where less is, it is they that are measured.
 const leastIdle = 3.0
 
-// notice judges what the machine did for a lab.
-func notice(l *lab.Lab, d *machine.Disturbance) (n Notice, err error) {
+// notice judges what the machine did for a lab. That no CPU is idle says nothing of a program that spins.
+func notice(l *lab.Lab, d *machine.Disturbance, spins bool) (n Notice, err error) {
 	n.Disturbance, n.IdlePct = *d, 100
 	if d.CPU != nil {
 		n.IdlePct = max(0, 100-d.CPU.OwnPct-d.CPU.OthersPct-d.CPU.StealPct)
@@ -80,16 +80,16 @@ func notice(l *lab.Lab, d *machine.Disturbance) (n Notice, err error) {
 	if n.Overrun, err = l.Overrun(); err != nil {
 		return n, err
 	}
-	n.Why = n.why()
+	n.Why = n.why(spins)
 	return n, nil
 }
 
-func (n *Notice) why() string {
+func (n *Notice) why(spins bool) string {
 	var why []string
 	if n.Overrun > 0 {
 		why = append(why, fmt.Sprintf("the links lost %d packets more than they should", n.Overrun))
 	}
-	if n.IdlePct < leastIdle {
+	if n.IdlePct < leastIdle && !spins {
 		why = append(why, fmt.Sprintf("only %.1f %% of the CPUs were idle (limit %g)", n.IdlePct, leastIdle))
 	}
 	if c := n.CPU; c != nil && c.StealPct > machine.MaxSteal {

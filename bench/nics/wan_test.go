@@ -2,6 +2,7 @@ package nics
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"math"
@@ -118,11 +119,14 @@ func (r *WANResult) rate(name, by string, percent float64) {
 // TestWANDisturbed: rounds in which the machine could not carry the links are left out; where few
 // remain the figure is of the machine, and no limit is missed.
 func TestWANDisturbed(t *testing.T) {
-	why := func(n Notice) string { return n.why() }
+	why := func(n Notice) string { return n.why(false) }
 	if why(Notice{IdlePct: 50}) != "" || !strings.Contains(why(Notice{IdlePct: 1}), "1.0 % of the CPUs were idle") ||
 		!strings.Contains(why(Notice{IdlePct: 50, Overrun: 3}), "lost 3 packets") ||
 		!strings.Contains(why(Notice{IdlePct: 50, Disturbance: machine.Disturbance{CPU: &machine.CPUUse{StealPct: 5}}}), "hypervisor took 5.0 %") {
 		t.Error("what is disturbed")
+	}
+	if (&Notice{}).why(true) != "" {
+		t.Error("a program that spins disturbs nothing")
 	}
 	r := measuredWAN()
 	r.rate("rtt10", kvferry, 50)
@@ -198,10 +202,11 @@ func TestWANCases(t *testing.T) {
 		}
 	}
 	for want, cfg := range map[string]WANConfig{
-		`Cases: "rtt7": use some of near`: {Cases: []string{"rtt7"}},
-		"Rounds: -1: use":                 {Rounds: -1},
-		"Duration: 1ms: use 100ms":        {Duration: time.Millisecond},
-		"Warmup: -1s: use 0s":             {Warmup: -time.Second},
+		`Cases: "rtt7": use some of near`:        {Cases: []string{"rtt7"}},
+		"Rounds: -1: use":                        {Rounds: -1},
+		"Duration: 1ms: use 100ms":               {Duration: time.Millisecond},
+		`Beside: "nccl": use some of mptcp, ucx`: {Beside: []string{"nccl"}},
+		"Warmup: -1s: use 0s":                    {Warmup: -time.Second},
 	} {
 		if _, err := WAN(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
@@ -223,6 +228,64 @@ func TestJournaled(t *testing.T) {
 	all, err := recovery.ReadFaults(&b, began)
 	if err != nil || did != 2 || len(all) != 2 || all[0].Action != recovery.BlackHole || all[1].Action != recovery.ClearLink || all[0].Rail != 3 || all[0].At < 0 {
 		t.Errorf("%v, %+v", err, all)
+	}
+}
+
+// TestPuts: what ucx_perftest prints, and that a silence at the end counts.
+func TestPuts(t *testing.T) {
+	for line, want := range map[string]int64{
+		"[thread 0]               107  17532.689 19374.251 18825.600      206.46     212.48          52          53":   107,
+		"Final:                   400  17177.867 29458.867 19189.945      135.78     208.44          34          52":   0,
+		"|    Stage     | # iterations | 50.0%ile | average | overall |  average |  overall |  average  |  overall  |": 0,
+		"[thread 0] x 1 2 3 4 5 6 7": 0,
+		"":                           0,
+	} {
+		if n, found := puts(line); n != want || found != (want > 0) {
+			t.Errorf("%q: %d, %v", line, n, found)
+		}
+	}
+	for _, c := range []struct {
+		from, to progress
+		want     float64 // puts a second
+	}{
+		{progress{2 * time.Second, 100}, progress{8 * time.Second, 400}, 50},
+		{progress{2 * time.Second, 100}, progress{5 * time.Second, 400}, 300 / 6.5},
+		{progress{}, progress{}, 0},
+		{progress{8 * time.Second, 100}, progress{8 * time.Second, 100}, 0},
+	} {
+		if got := putsBetween(c.from, c.to, 8500*ms) / ucxBatch; math.Abs(got-c.want) > 1e-9 {
+			t.Errorf("%+v: %g", c, got)
+		}
+	}
+	table := `  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 00000000:3419 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4242 1 0000000000000000 100 0 0 10 0
+   1: 0100004E:1F90 0200004E:3418 01 00000000:00000000 00:00000000 00000000     0        0 4243 1 0000000000000000 100 0 0 10 0
+`
+	if !listening(table, ":3419") || listening(table, ":1F90") || listening(table, ":3418") || listening("", ":3419") {
+		t.Error("who listens")
+	}
+}
+
+// TestMPTCPRate: a connection carries something from host to host over the links of a lab.
+func TestMPTCPRate(t *testing.T) {
+	if err := lab.Check(); err != nil {
+		t.Skipf("no lab here: %v", err)
+	}
+	if err := noMPTCP(); err != nil {
+		t.Skip(err)
+	}
+	l, err := lab.Start(t.Context(), lab.Config{Rates: []int64{half, half}, MPTCP: true, Congestion: "cubic", Timeout: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if rate, err := mptcpRate(t.Context(), l, 100*ms, 300*ms); err != nil || rate <= 0 {
+		t.Errorf("%g, %v", rate, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := mptcpRate(ctx, l, time.Hour, time.Hour); !errors.Is(err, context.Canceled) {
+		t.Error(err)
 	}
 }
 

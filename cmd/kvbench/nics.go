@@ -54,7 +54,7 @@ go on; 2 bad flags; 130 interrupted (the tables are of what was measured).`,
 // nicsNames are the flags that set the fields of a Config, of a MooncakeConfig and of a WANConfig.
 var nicsNames = map[string]string{
 	"Rounds": "--rounds", "Duration": "--duration", "Out": "--out",
-	"Cases": "--cases", "Warmup": "--warmup",
+	"Cases": "--cases", "Beside": "--beside", "Warmup": "--warmup",
 	"Rate": "--rate", "Counts": "--counts", "Settings": "--settings", "Row": "--row", "Prompts": "--num-prompts",
 }
 
@@ -124,8 +124,11 @@ takes root.
                                       when it is found, when the link has its share again
   flaps                               ten flaps in a minute: when the link has its share again
 
-A rate is a percentage of the ideal payload rate, 1448/1514 of the links' rates; each case runs in a
-lab of its own, in turns with the others, and a figure is the median of --rounds. The links take CPU
+Beside the rails, on links of their own of the same kind, with congestion control cubic: one MPTCP
+connection over all links, and UCX (ucx_perftest, puts over four rails), if they are there.
+
+A rate is a percentage of the ideal payload rate, 1448/1514 of the links' rates; each runs in a lab of
+its own, in turns with the others, and a figure is the median of --rounds. The links take CPU
 time too. A round in which the CPUs were all busy, or the hypervisor took some, or the links lost
 packets for that, is measured once more, and then left out; a figure with fewer than half of its
 rounds left is marked disturbed, and says nothing of the rails.
@@ -154,6 +157,7 @@ could not go on; 2 bad flags; 130 interrupted (the table is of what was measured
 	fs.IntVar(&cfg.Rounds, "rounds", 5, "of each case")
 	fs.DurationVar(&cfg.Duration, "duration", 6*time.Second, "how long each rate is measured")
 	fs.DurationVar(&cfg.Warmup, "warmup", 2*time.Second, "before it, for windows to grow")
+	fs.StringSliceVar(&cfg.Beside, "beside", []string{"mptcp", "ucx"}, "measure these too, where they are there; no rate may be more than 2 points below the better one")
 	fs.StringVar(&cfg.Options, "options", "", "of each rail, as they stand behind the ? of a --rail: congestion=bbr&sndbuf=4194304")
 	fs.StringVar(&cfg.Out, "out", "", "folder for wan.json and the failover reports (default none)")
 	command.Positive(fs, "rounds", "duration", "warmup")

@@ -123,6 +123,7 @@ kill -9 included, no process, interface or namespace is left.`,
 	fs.StringVar(&f.burst, "burst", "256kb", "what a NIC sends at once; from 128kb, segments of 64 KiB stay whole")
 	fs.DurationVar(&f.cfg.Latency, "latency", 50*time.Millisecond, "of a full queue in front of a link, which drops what comes then")
 	fs.BoolVar(&f.cfg.MPTCP, "mptcp", false, "the kernel joins all links to each MPTCP connection to who listens on 0.0.0.0")
+	fs.StringVar(&f.cfg.Congestion, "congestion", "", "congestion control of TCP connections over the links that ask for none: cubic, bbr (default the system's)")
 	fs.BoolVar(&f.cfg.SharedSubnet, "shared-subnet", false, "all links in 10.77.0.0/24, with a route for each source address")
 	fs.BoolVar(&f.cfg.NoRoutes, "no-routes", false, "with --shared-subnet: without these routes, and with Linux's ARP as it comes")
 	fs.StringArrayVar(&f.cfg.Env, "env", nil, "NAME=VALUE for the command")
@@ -137,7 +138,7 @@ kill -9 included, no process, interface or namespace is left.`,
 
 // nicsNames are the flags that set the fields of a Config. A test holds every field to one.
 var nicsNames = map[string]string{
-	"Rates": "--rates", "Conditions": "--delay and the other conditions", "Flaps": "--flap", "Seed": "--seed", "MTU": "--mtu", "Burst": "--burst", "Latency": "--latency", "MPTCP": "--mptcp", "SharedSubnet": "--shared-subnet", "NoRoutes": "--no-routes",
+	"Rates": "--rates", "Conditions": "--delay and the other conditions", "Flaps": "--flap", "Seed": "--seed", "MTU": "--mtu", "Burst": "--burst", "Latency": "--latency", "MPTCP": "--mptcp", "Congestion": "--congestion", "SharedSubnet": "--shared-subnet", "NoRoutes": "--no-routes",
 	"Command": "COMMAND", "Env": "--env", "Until": "--until", "Timeout": "--timeout", "Faults": "--fault", "Out": "--out",
 }
 

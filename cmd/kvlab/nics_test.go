@@ -27,6 +27,7 @@ func TestNICsUsage(t *testing.T) {
 		{"nics --rates 1gbit --latency 1h -- true", []string{"--latency: 1h0m0s: use 1ms to 10s"}},
 		{"nics --rates 1gbit --no-routes -- true", []string{"--no-routes: true: it is for links that share a subnet"}},
 		{"nics --rates 1gbit --mptcp --shared-subnet -- true", []string{"--mptcp: true: it needs"}},
+		{"nics --rates 1gbit --congestion reno --shared-subnet -- true", []string{`--congestion: "reno": it is said of the route`}},
 		{"nics --rates 1gbit --until 3 -- true", []string{"--until: 3: "}},
 		{"nics --rates 1gbit --timeout 0s -- true", []string{"--timeout: 0s: "}},
 		{"nics --rates 1gbit --env KVLAB_HOST=1 -- true", []string{`--env: "KVLAB_HOST=1": the lab sets`}},

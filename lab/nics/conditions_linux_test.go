@@ -8,8 +8,11 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"kvferry/lab"
 	"kvferry/lab/wire"
@@ -168,4 +171,25 @@ func TestFlapping(t *testing.T) {
 	}
 	from := count()
 	eventually(t, "two changes more", func() bool { return count() >= from+2 })
+}
+
+// TestCongestion: a connection over the links has the congestion control that was asked for, at
+// both ends.
+func TestCongestion(t *testing.T) {
+	l := start(t, Config{Rates: []int64{1e9}, Congestion: "reno"})
+	algorithm := func(c net.Conn) (name string) {
+		raw, err := c.(*net.TCPConn).SyscallConn()
+		if err == nil {
+			err = errors.Join(raw.Control(func(fd uintptr) {
+				name, err = unix.GetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION)
+			}), err)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimRight(name, "\x00")
+	}
+	if out, in := connect(t, l, 0); algorithm(out) != "reno" || algorithm(in) != "reno" {
+		t.Errorf("%s and %s", algorithm(out), algorithm(in))
+	}
 }

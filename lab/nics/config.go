@@ -59,6 +59,10 @@ type Config struct {
 	// listen after it has accepted.
 	MPTCP bool
 
+	// Congestion is the congestion control of TCP connections over the links whose sockets ask for
+	// none. Default is the system's.
+	Congestion string
+
 	// SharedSubnet puts all NICs into one network, 10.77.0.0/24, with 10.77.0.1,
 	// .2, ... on host 1 and .101, .102, ... on host 2, and adds a route for each
 	// source address. With NoRoutes as well, nothing is added and ARP answers as
@@ -140,6 +144,9 @@ func (c Config) Validate() error {
 	}
 	if c.MPTCP && c.SharedSubnet {
 		bad.Add("MPTCP", true, "it needs a network for each link, and here all share a subnet: leave one out")
+	}
+	if c.Congestion != "" && c.SharedSubnet {
+		bad.Add("Congestion", c.Congestion, "it is said of the route of each link's network, and here all share a subnet: leave one out")
 	}
 	config.Between(&bad, "Until", c.Until, 0, Hosts)
 	if c.Timeout < 0 {

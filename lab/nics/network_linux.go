@@ -150,6 +150,16 @@ func (n *network) configure(i int, nic netlink.Link, number int) error {
 	if err := h.QdiscReplace(n.cfg.bucket(nic, n.cfg.Rates[number])); err != nil {
 		return fmt.Errorf("tbf: %w", err)
 	}
+	if n.cfg.Congestion != "" {
+		// In place of the route that came with the address. A network namespace takes as its default only
+		// what net.ipv4.tcp_allowed_congestion_control of the machine has; a route takes any.
+		if err := h.RouteReplace(&netlink.Route{
+			Dst:       &net.IPNet{IP: address.Mask(net.CIDRMask(24, 32)), Mask: net.CIDRMask(24, 32)},
+			LinkIndex: nic.Attrs().Index, Src: address, Scope: netlink.SCOPE_LINK, Congctl: n.cfg.Congestion,
+		}); err != nil {
+			return fmt.Errorf("congestion control %s: %w", n.cfg.Congestion, err)
+		}
+	}
 	if !n.cfg.SharedSubnet || n.cfg.NoRoutes {
 		return nil
 	}
