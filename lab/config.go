@@ -44,6 +44,9 @@ type Config struct {
 	Memory int // MiB of a host; default 768
 	CPUs   int // of a host; default 1, with NUMA always 4
 
+	// Modules of the kernel that the hosts load, by name, beside those that a lab needs.
+	Modules []string
+
 	// Command and its arguments run on every host, in /lab. A command with a slash
 	// in it is a file here and is copied; others are looked up in the host's PATH,
 	// then here.
@@ -109,6 +112,8 @@ const (
 	minMiB   = 256 // what a 6.12 kernel and 30 MB of initramfs boot in
 )
 
+var moduleName = regexp.MustCompile(`^[a-z0-9_]+$`)
+
 var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 func (c Config) withDefaults() Config {
@@ -152,6 +157,11 @@ func (c Config) Validate() error {
 	}
 	if len(c.Command) == 0 || c.Command[0] == "" {
 		bad.Add("Command", nil, "name what the hosts run")
+	}
+	for i, name := range c.Modules {
+		if !moduleName.MatchString(name) {
+			bad.Add(fmt.Sprintf("Modules[%d]", i), name, "write a module's name, as veth")
+		}
 	}
 	for _, arg := range c.Command {
 		if strings.ContainsRune(arg, 0) {

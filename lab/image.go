@@ -83,7 +83,7 @@ func (c Config) buildImage(ctx context.Context, k kernel, token string) (image, 
 	if err := b.libraries(ctx); err != nil {
 		return image{}, err
 	}
-	modules, err := b.modules(ctx, k)
+	modules, err := b.modules(ctx, k, c.Modules)
 	if err != nil {
 		return image{}, err
 	}
@@ -320,9 +320,9 @@ func parseLDD(text string) ([]string, error) {
 	return files, nil
 }
 
-// modules copies the kernel's modules and returns their paths in the order of
+// modules copies the modules of the kernel that hosts need, and those that are asked for, and returns their paths in the order of
 // loading. Compressed ones are unpacked here, where a core is thirty times faster.
-func (b *builder) modules(ctx context.Context, k kernel) ([]string, error) {
+func (b *builder) modules(ctx context.Context, k kernel, more []string) ([]string, error) {
 	dep, err := os.ReadFile(filepath.Join(k.modules, "modules.dep"))
 	if err != nil {
 		return nil, err
@@ -331,7 +331,11 @@ func (b *builder) modules(ctx context.Context, k kernel) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	order, err := resolveModules(hostModules, string(dep), string(builtin))
+	wanted := slices.Clone(hostModules)
+	for _, name := range more {
+		wanted = append(wanted, module{name: name})
+	}
+	order, err := resolveModules(wanted, string(dep), string(builtin))
 	if err != nil {
 		return nil, err
 	}

@@ -56,7 +56,8 @@ leaves by eth0, as it does on machines with two NICs in one network by default.
 
 Links are clean, and as short as a cable in a rack. --delay, --jitter, --loss, --reorder,
 --duplicate and --corrupt are what tc-netem(8) means by them, of each packet by itself, on
-the way between the hosts; --flap pulls cables. Each takes a value for all links or, with
+the way between the hosts, and the kernel's netem does them if there is one (--by); --flap pulls
+cables. Each takes a value for all links or, with
 commas, one for each; and 5ms/20ms is 5 ms for what host 1 sends and 20 ms for host 2.
 
 A --fault is a time from when both hosts run COMMAND, and what happens then, to a
@@ -118,7 +119,8 @@ kill -9 included, no process, interface or namespace is left.`,
 		f.conditions[c.name] = fs.String(c.name, "", c.usage)
 	}
 	fs.StringVar(&f.flap, "flap", "", "the cables are out for a tenth of each such time: 2s, or 2s/500ms for how long; for each link as of --delay")
-	fs.Uint64Var(&f.cfg.Seed, "seed", 0, "of the packets' luck")
+	fs.StringVar((*string)(&f.cfg.By), "by", string(nics.ByAuto), "who does that to packets: netem, of the kernel; relay, a thread of kvlab; auto is netem where the kernel has it")
+	fs.Uint64Var(&f.cfg.Seed, "seed", 0, "of the packets' luck, by a relay")
 	fs.IntVar(&f.cfg.MTU, "mtu", 1500, "of each NIC")
 	fs.StringVar(&f.burst, "burst", "256kb", "what a NIC sends at once; from 128kb, segments of 64 KiB stay whole")
 	fs.DurationVar(&f.cfg.Latency, "latency", 50*time.Millisecond, "of a full queue in front of a link, which drops what comes then")
@@ -138,7 +140,7 @@ kill -9 included, no process, interface or namespace is left.`,
 
 // nicsNames are the flags that set the fields of a Config. A test holds every field to one.
 var nicsNames = map[string]string{
-	"Rates": "--rates", "Conditions": "--delay and the other conditions", "Flaps": "--flap", "Seed": "--seed", "MTU": "--mtu", "Burst": "--burst", "Latency": "--latency", "MPTCP": "--mptcp", "Congestion": "--congestion", "SharedSubnet": "--shared-subnet", "NoRoutes": "--no-routes",
+	"Rates": "--rates", "Conditions": "--delay and the other conditions", "Flaps": "--flap", "By": "--by", "Seed": "--seed", "MTU": "--mtu", "Burst": "--burst", "Latency": "--latency", "MPTCP": "--mptcp", "Congestion": "--congestion", "SharedSubnet": "--shared-subnet", "NoRoutes": "--no-routes",
 	"Command": "COMMAND", "Env": "--env", "Until": "--until", "Timeout": "--timeout", "Faults": "--fault", "Out": "--out",
 }
 

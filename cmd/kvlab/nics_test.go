@@ -28,6 +28,7 @@ func TestNICsUsage(t *testing.T) {
 		{"nics --rates 1gbit --no-routes -- true", []string{"--no-routes: true: it is for links that share a subnet"}},
 		{"nics --rates 1gbit --mptcp --shared-subnet -- true", []string{"--mptcp: true: it needs"}},
 		{"nics --rates 1gbit --congestion reno --shared-subnet -- true", []string{`--congestion: "reno": it is said of the route`}},
+		{"nics --rates 1gbit --by magic -- true", []string{`--by: "magic": use auto, netem or relay`}},
 		{"nics --rates 1gbit --until 3 -- true", []string{"--until: 3: "}},
 		{"nics --rates 1gbit --timeout 0s -- true", []string{"--timeout: 0s: "}},
 		{"nics --rates 1gbit --env KVLAB_HOST=1 -- true", []string{`--env: "KVLAB_HOST=1": the lab sets`}},
@@ -41,6 +42,7 @@ func TestNICsUsage(t *testing.T) {
 		{"nics --rates 1gbit --flap 1ms -- true", []string{"--flap", "2s/500ms"}},
 		{"nics --rates 1gbit --fault 3s:loss:1:0 -- true", []string{"--fault", "no loss such as 0.1%"}},
 		{"nics --rates 1gbit -- /no/such/program", []string{`COMMAND: "/no/such/program": it cannot be run`}},
+		{"roce --module ../x -- true", []string{`--module: "../x": write a module's name`}},
 		{"roce --fault 3s:clear:1:0 -- true", []string{"--fault", "kill, link-down or link-up"}},
 	} {
 		code, _, stderr := kvlab(t.Context(), strings.Fields(c.args)...)

@@ -87,6 +87,7 @@ not count.`,
 	fs.BoolVar(&f.cfg.NUMA, "numa", false, "two sockets with two CPUs each, and the NICs spread over both")
 	fs.IntVar(&f.cfg.Memory, "memory", 768, "MiB of each host")
 	fs.IntVar(&f.cfg.CPUs, "cpus", 0, "of each host (default 1; with --numa always 4)")
+	fs.StringArrayVar(&f.cfg.Modules, "module", nil, "a module of the kernel that the hosts load, beside those that a lab needs: veth")
 	fs.StringArrayVar(&f.files, "file", nil, "PATH or PATH:GUESTPATH of a file or folder to copy; without GUESTPATH it goes to /lab")
 	fs.StringArrayVar(&f.cfg.Env, "env", nil, "NAME=VALUE for the command")
 	fs.StringArrayVar(&f.faults, "fault", nil, "see above")
@@ -101,7 +102,7 @@ not count.`,
 
 // roceNames are the flags that set the fields of a Config. A test holds every field to one.
 var roceNames = map[string]string{
-	"Hosts": "--hosts", "NICs": "--nics", "Rate": "--rate", "Delay": "--delay", "Loss": "--loss", "MTU": "--mtu", "NUMA": "--numa", "Memory": "--memory", "CPUs": "--cpus",
+	"Hosts": "--hosts", "NICs": "--nics", "Rate": "--rate", "Delay": "--delay", "Loss": "--loss", "MTU": "--mtu", "NUMA": "--numa", "Memory": "--memory", "CPUs": "--cpus", "Modules": "--module",
 	"Command": "COMMAND", "Files": "--file", "Env": "--env", "Until": "--until", "Timeout": "--timeout", "Faults": "--fault", "Out": "--out", "Cache": "--cache",
 }
 

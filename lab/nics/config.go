@@ -44,8 +44,9 @@ type Config struct {
 	Rates []int64 // bits a second of each link; at least one
 
 	// Conditions are what the links do to packets, one for each of Rates, or none: then all
-	// are clean. Seed is that of their luck.
+	// are clean. Seed is that of their luck, where a relay does it.
 	Conditions []wire.Link
+	By         By // default ByAuto
 	Seed       uint64
 	Flaps      []lab.Flap // of the links' cables, from when the commands are let off; one for each of Rates, or none
 
@@ -91,6 +92,17 @@ type Config struct {
 	Log            io.Writer      // a line for each phase and fault; default none
 }
 
+// By is who does to packets what Conditions say.
+type By string
+
+// The kernel's netem knows no Seed and counts only what it lost. A relay is a thread of this
+// process.
+const (
+	ByAuto  By = "auto" // netem where the kernel has it, else a relay
+	ByNetem By = "netem"
+	ByRelay By = "relay"
+)
+
 // Limits of a lab.
 const (
 	maxNICs = 8   // of a server made for this; a machine with more cores than that has real ones
@@ -105,6 +117,7 @@ func (c Config) withDefaults() Config {
 	config.Default(&c.Burst, 256<<10)
 	config.Default(&c.Latency, 50*time.Millisecond)
 	config.Default(&c.Timeout, 5*time.Minute)
+	config.Default(&c.By, ByAuto)
 	return c
 }
 
@@ -126,6 +139,9 @@ func (c Config) Validate() error {
 	config.Between(&bad, "MTU", c.MTU, minMTU, maxMTU)
 	if n := len(c.Conditions); n != 0 && n != len(c.Rates) {
 		bad.Add("Conditions", nil, "these are of %d links, and there are %d", n, len(c.Rates))
+	}
+	if c.By != ByAuto && c.By != ByNetem && c.By != ByRelay {
+		bad.Add("By", c.By, "use auto, netem or relay")
 	}
 	for i, l := range c.Conditions {
 		bad.Check(fmt.Sprintf("Conditions[%d]", i), l.Validate())

@@ -26,10 +26,14 @@
 // GB instead of 0.8. The queue in front holds 50 ms, and drops what comes then, as
 // a switch port does.
 //
-// A link that is long or bad, Config.Conditions, has a relay in the wires instead of the filters,
-// see package wire. It is a thread of this process: the link's carrier, its black holes and its rate
-// are as before. Four links of 500 Mbit/s
-// with a delay take it half a CPU, most of which is the receiving hosts' own work.
+// A link that is long or bad, Config.Conditions, has netem at its two ports where the kernel has
+// it, and else a relay in the wires instead of the filters, see package wire. The link's carrier, its
+// black holes and its rate are as before. The relay is a thread of this process: four links of 500
+// Mbit/s with a delay take it half a CPU, most of which is the receiving hosts' own work. Both mean the
+// same by the conditions, of each packet of the wire by itself, but netem's luck has no seed, and
+// its wrong bit may be in the Ethernet header too. (TCP hands over frames of 64 KiB; netem takes
+// each for one packet, and would lose 45 at once, so a token bucket in front of it cuts them up,
+// unless all that happens is a delay.)
 //
 // The link mgmt has no rate, and is for what must not disturb a measurement:
 // control planes, and the connections of a bench to its other side.

@@ -214,11 +214,15 @@ func (l *Lab) tally() {
 		l.out.Note("%s sent %s", hostname(host), strings.Join(sent, ", "))
 	}
 	for nic := range l.cfg.Rates {
-		conditions, lines, dropped, relayed, err := l.net.lines(nic)
-		if err != nil || !relayed {
+		conditions, lines, dropped, by, err := l.net.lines(nic)
+		if err != nil || by == "" {
 			continue
 		}
 		for i, c := range lines {
+			if by == ByNetem {
+				l.out.Note("%s of %s, %v, by netem: %d packets, %d lost", Name(nic), hostname(i+1), conditions[i], c.Packets, c.Lost)
+				continue
+			}
 			l.out.Note("%s of %s, %v: %d packets, %d lost, %d reordered, %d duplicated, %d corrupted", Name(nic), hostname(i+1), conditions[i], c.Packets, c.Lost, c.Reordered, c.Duplicated, c.Corrupted)
 			dropped += c.Overflowed
 		}

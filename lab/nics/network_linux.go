@@ -20,18 +20,23 @@ type network struct {
 	cfg   Config           // with defaults
 	hosts [Hosts]namespace // host 1 is at 0
 	wires namespace
-
 	mu    sync.Mutex // held by each change that comes after newNetwork
 	links []*link    // by NIC; the last is for management; none: the lab is over
+	netem struct {
+		tried bool
+		err   error // why there is none
+	}
 }
 
 // A link is a veth for each host, whose other ends are ports of the wires. What joins them
-// is a filter at each port, which costs next to nothing, or for a link that is to be bad a relay.
+// is a filter at each port, which costs next to nothing. A link that is to be bad has netem at
+// its ports too, or a relay instead of the filters.
 type link struct {
 	nics, ports [Hosts]netlink.Link
 	filtered    bool // the filters between the ports are there
 	holed       bool // a black hole
 	conditions  wire.Link
+	emulated    bool        // netem is there
 	relay       *wire.Relay // nil: the filters
 }
 
@@ -193,14 +198,24 @@ func (c Config) bucket(nic netlink.Link, rate int64) *netlink.Tbf {
 	}
 }
 
-// join has the ports joined as the link's conditions ask for: by a relay, or by filters. A
-// relay that is there stays, so that a change loses nothing.
+// join has the ports joined as the link's conditions ask for: by filters, with netem or alone, or
+// by a relay. A relay or netem that is there stays, so that a change loses nothing.
 func (n *network) join(l *link, relayed bool) error {
 	switch {
 	case l.relay != nil:
 		l.relay.Change(l.conditions)
 		return nil
+	case l.emulated:
+		return n.emulate(l)
 	case !relayed && l.conditions.Clean():
+		return n.filter(l, !l.holed)
+	}
+	if netem, err := n.hasNetem(); err != nil {
+		return err
+	} else if netem {
+		if err := n.emulate(l); err != nil {
+			return err
+		}
 		return n.filter(l, !l.holed)
 	}
 	if err := n.filter(l, false); err != nil {
@@ -223,7 +238,10 @@ func (n *network) hole(l *link, on bool) error {
 		l.relay.Hole(on)
 		return nil
 	}
-	return n.filter(l, !on)
+	if err := n.filter(l, !on); err != nil || !on || !l.emulated {
+		return err
+	}
+	return n.drain(l)
 }
 
 // filter adds or removes the filters that move what comes in at one port out of
@@ -340,7 +358,7 @@ func (n *network) clear(nic int) error {
 			return err
 		}
 		l.conditions = n.cfg.condition(nic)
-		if err := n.join(l, l.relay != nil); err != nil {
+		if err := n.join(l, l.relay != nil || l.emulated); err != nil {
 			return err
 		}
 		if err := n.hole(l, false); err != nil {
@@ -368,16 +386,21 @@ func (n *network) traffic(host, nic int) (t Traffic, err error) {
 	return t, err
 }
 
-// lines is what a link has done to packets; false if it was always clean.
-func (n *network) lines(nic int) (conditions wire.Link, lines [Hosts]wire.Counts, dropped int64, relayed bool, err error) {
-	err = n.change(nic, func(l *link) error {
-		if relayed = l.relay != nil; relayed {
-			conditions = l.conditions
+// lines is what a link has done to packets, and by which; none if it was always clean.
+func (n *network) lines(nic int) (conditions wire.Link, lines [Hosts]wire.Counts, dropped int64, by By, err error) {
+	err = n.change(nic, func(l *link) (err error) {
+		conditions = l.conditions
+		switch {
+		case l.relay != nil:
+			by = ByRelay
 			lines, dropped = l.relay.Counts()
+		case l.emulated:
+			by = ByNetem
+			lines, err = n.counts(l)
 		}
-		return nil
+		return err
 	})
-	return conditions, lines, dropped, relayed, err
+	return conditions, lines, dropped, by, err
 }
 
 // do runs fn in a host. The lab may end meanwhile; the thread stays there.

@@ -28,8 +28,8 @@ func (*network) silence() error                                        { return 
 func (*network) clear(int) error                                       { return errLinux }
 func (*network) traffic(int, int) (Traffic, error)                     { return Traffic{}, errLinux }
 func (*network) changeCondition(int, int, string, string) error        { return errLinux }
-func (*network) lines(int) (c wire.Link, lines [Hosts]wire.Counts, dropped int64, relayed bool, err error) {
-	return c, lines, 0, false, errLinux
+func (*network) lines(int) (c wire.Link, lines [Hosts]wire.Counts, dropped int64, by By, err error) {
+	return c, lines, 0, by, errLinux
 }
 func (*network) do(int, func() error) error                { return errLinux }
 func (*network) exec(int, *exec.Cmd) (<-chan error, error) { return nil, errLinux }
