@@ -31,6 +31,8 @@
 //	bench/matrix                         servers x clients: programs run pair by pair, one table
 //	bench/nics                           the experiments on several NICs, held to limits
 //	bench/transfer                       how fast a rail moves bytes: the transfer engine alone
+//	bench/reference                      what a latency is set beside: bare sockets, other programs
+//	bench/kvlayout                       how many bytes of KV a model has
 //	bench/recovery                       how rails took faults: samples set against what was done
 //	bench                                the published table: measured, computed, reported
 //	bench/serve                          any load against any server, or the model of one
@@ -51,7 +53,10 @@
 //	bench/nullserver                     a server that answers at given times: what is measured of it is the client
 //	bench/bar                            how far a run is, on a terminal
 //	bench/machine                        what a bench ran on, and what disturbed it
-//	bench/figure                         percentiles, histograms
+//	bench/figure                         percentiles, histograms, fairness
+//	bench/linerate                       how fast NICs say that they are
+//	bench/pattern                        bytes that follow from their address
+//	bench/size                           sizes and counts as flags have them
 //	bench/page/pagetest                  reports that must stay as they are
 //	bench/page                           tables, plots and pages of reports
 //	sim                                  the same in virtual time: event loop, modelled links

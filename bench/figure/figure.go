@@ -28,3 +28,14 @@ func Round(v float64, n int) float64 {
 func Seconds(d time.Duration) float64 {
 	return float64(d.Round(time.Microsecond).Microseconds()) / 1e6
 }
+
+// Few is how many samples beyond a percentile are too few to trust it: the count of those
+// beyond varies by its root, a third of ten.
+const Few = 10
+
+// Beyond is how many of n samples lie beyond their percentile p: of 1000, ten beyond the
+// 99th. With less than one the percentile is no more than the greatest sample; with less
+// than Few it is uncertain.
+func Beyond(n int64, p float64) float64 {
+	return float64(n) * (1000 - 10*p) / 1000 // whole numbers for 99.9, which has no float of its own
+}

@@ -17,3 +17,14 @@ func TestPercentileIsNumpys(t *testing.T) {
 		t.Errorf("percentile of one value = %v", got)
 	}
 }
+
+func TestBeyond(t *testing.T) {
+	for _, c := range []struct {
+		n       int64
+		p, want float64
+	}{{1000, 99, 10}, {999, 99.9, 0.999}, {10_000, 99.9, 10}, {3, 50, 1.5}, {0, 99, 0}} {
+		if got := Beyond(c.n, c.p); got != c.want {
+			t.Errorf("beyond p%v of %d: %v, want %v", c.p, c.n, got, c.want)
+		}
+	}
+}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"kvferry/bench/kvlayout"
+	"kvferry/bench/size"
 	"kvferry/config"
 	"kvferry/kvcache"
 	"kvferry/transport"
@@ -41,6 +43,18 @@ type Config struct {
 	Batches []int                 // blocks a batch; default 16
 	Threads []int                 // default 1
 	Depths  []int                 // batches under way, of each thread; default 4
+	Peers   []int                 // initiators, each with rails and threads of its own; default 1
+	Imms    []bool                // with an immediate or without; default without
+
+	// Latency measures one batch at a time, from the call of Submit until its caller knows that it
+	// is done: Depths is 1, and so is the default of Batches. Default blocks are LatencyBlocks.
+	Latency bool
+	// Beside are names of package reference that are measured beside latencies.
+	Beside []string
+	// Models are those whose KV's sizes are blocks too; BlockTokens are tokens of a block of KV,
+	// default 16.
+	Models      []kvlayout.Layout
+	BlockTokens int
 
 	// Duration is how long a point is measured. Default 2 s.
 	Duration time.Duration
@@ -86,6 +100,8 @@ type Config struct {
 	Terminal bool      // Progress is a terminal
 	// Logger is the rails'. Default slog.Default.
 	Logger *slog.Logger
+
+	kv []kvlayout.Size // of Models
 }
 
 // A Format is how the report is printed.
@@ -109,13 +125,25 @@ func (c *Config) setDefaults() {
 	if len(c.Ops) == 0 {
 		c.Ops = []transport.Op{transport.Write}
 	}
+	if len(c.Imms) == 0 {
+		c.Imms = []bool{false}
+	}
+	config.Default(&c.BlockTokens, 16)
+	c.kv = c.addModels()
+	if c.Latency && len(c.Blocks) == 0 {
+		c.Blocks = LatencyBlocks
+	}
+	batch, depth := 16, 4
+	if c.Latency {
+		batch, depth = 1, 1
+	}
 	if len(c.Blocks) == 0 {
 		c.Blocks = []int64{1 << 20}
 	}
 	for _, list := range []struct {
 		list *[]int
 		def  int
-	}{{&c.Batches, 16}, {&c.Threads, 1}, {&c.Depths, 4}} {
+	}{{&c.Batches, batch}, {&c.Threads, 1}, {&c.Depths, depth}, {&c.Peers, 1}} {
 		if len(*list.list) == 0 {
 			*list.list = []int{list.def}
 		}
@@ -150,6 +178,7 @@ func (c *Config) Validate() error {
 	c.checkSetups(&bad)
 	c.checkLimits(&bad)
 	c.checkPoints(&bad)
+	c.checkLatency(&bad)
 	if c.Duration != 0 && c.Duration < time.Millisecond {
 		bad.Add("Duration", c.Duration, "use 1ms or more")
 	}
@@ -160,7 +189,7 @@ func (c *Config) Validate() error {
 		bad.Add("Iterations", c.Iterations, "use 1 or more")
 	}
 	if c.Slice < 0 || c.Slice > transport.MaxSlice {
-		bad.Add("Slice", FormatSize(int64(c.Slice)), "use 1 byte to %s", FormatSize(transport.MaxSlice))
+		bad.Add("Slice", size.Format(int64(c.Slice)), "use 1 byte to %s", size.Format(transport.MaxSlice))
 	}
 	if !slices.Contains([]Format{"", Text, JSON, CSV, Perftest}, c.Format) {
 		bad.Add("Format", c.Format, "use text, json, csv or perftest")
@@ -205,8 +234,8 @@ func (c *Config) checkLimits(bad *config.Faults) {
 // checkPoints checks the lists of a setup's points: one is measured for each combination.
 func (c *Config) checkPoints(bad *config.Faults) {
 	for _, n := range c.Blocks {
-		if n < 1 || n > maxSize {
-			bad.Add("Blocks", FormatSize(n), "use 1 byte to %s", FormatSize(maxSize))
+		if n < 1 || n > size.Max {
+			bad.Add("Blocks", size.Format(n), "use 1 byte to %s", size.Format(size.Max))
 		}
 	}
 	for _, list := range []struct {
@@ -214,7 +243,7 @@ func (c *Config) checkPoints(bad *config.Faults) {
 		list []int
 	}{{"Batches", c.Batches}, {"Threads", c.Threads}, {"Depths", c.Depths}} {
 		for _, n := range list.list {
-			config.Between(bad, list.name, n, 1, maxCount)
+			config.Between(bad, list.name, n, 1, size.MaxCount)
 		}
 	}
 }
@@ -222,22 +251,22 @@ func (c *Config) checkPoints(bad *config.Faults) {
 // checkFit holds the points to the segment, and the segment to this machine.
 func (c *Config) checkFit(bad *config.Faults) {
 	if fit, _ := c.plans(); len(fit) == 0 {
-		bad.Add("Segment", FormatSize(c.Segment), "one batch of each thread, %s at the least, does not fit into it: raise it, or use smaller blocks, smaller batches or fewer threads",
-			FormatSize(slices.Min(c.Blocks)*int64(slices.Min(c.Batches))*int64(slices.Min(c.Threads))))
+		bad.Add("Segment", size.Format(c.Segment), "one batch of each thread, %s at the least, does not fit into it: raise it, or use smaller blocks, smaller batches or fewer threads",
+			size.Format(slices.Min(c.Blocks)*int64(slices.Min(c.Batches))*int64(slices.Min(c.Threads))))
 	}
 	ends := int64(1)
 	if c.Server == "" {
 		ends = 2
 	}
 	if left, ok := kvcache.Available(); ok && c.Segment > left/ends {
-		bad.Add("Segment", FormatSize(c.Segment), "%d of them are on this machine, which has %d MiB of memory left: lower it", ends, left>>20)
+		bad.Add("Segment", size.Format(c.Segment), "%d of them are on this machine, which has %d MiB of memory left: lower it", ends, left>>20)
 	}
 }
 
 // checkMemory checks what either end has: the size of its memory, and where it is.
 func checkMemory(bad *config.Faults, segment int64, location, matrix string) {
-	if segment < 0 || segment > maxSize {
-		bad.Add("Segment", FormatSize(segment), "use 1 byte to %s", FormatSize(maxSize))
+	if segment < 0 || segment > size.Max {
+		bad.Add("Segment", size.Format(segment), "use 1 byte to %s", size.Format(size.Max))
 	}
 	if location != "" {
 		bad.Check("Location", topology.CheckLocation(location))

@@ -17,7 +17,7 @@ import (
 
 // protocol is the version of the control connection's lines. Both ends must have
 // the same.
-const protocol = 2
+const protocol = 3
 
 // A message is one line of JSON on the control connection. The initiator asks, the
 // target answers each with one line:
@@ -26,6 +26,7 @@ const protocol = 2
 //	point    ready     the plan; for a read with checks the memory is filled
 //	mark     usage     CPU time so far
 //	check    verdict   of the blocks that were written
+//	reference serving  the target's end of what is measured beside a point
 //
 // or with an error. Whoever closes the connection ends the session.
 type message struct {
@@ -42,6 +43,10 @@ type message struct {
 	CPU     float64                `json:"cpu,omitempty"`     // of usage, seconds
 	Landed  []landing              `json:"landed,omitempty"`  // of check, one a thread
 	Verdict *verdict               `json:"verdict,omitempty"`
+
+	Name string `json:"name,omitempty"` // of reference
+	Addr string `json:"addr,omitempty"` // of serving
+	Why  string `json:"why,omitempty"`  // of serving: why it is not
 }
 
 // maxLine bounds a message. A check names at most the blocks of the batches that

@@ -177,14 +177,14 @@ func (c *FailoverConfig) measure(ctx context.Context, r *FailoverResult) (err er
 		}
 		r.Initiator.Rails = s.r.Initiator.Rails
 		r.Target = s.r.Target
-		for _, rail := range s.engine.Rails() {
+		for _, rail := range s.rails() {
 			r.Names = append(r.Names, rail.Name)
 		}
 		eachThread(p.Threads, func(i int) { p.source(s.mem, i) })
 		if _, err := s.ask(ctx, &message{Type: "point", Plan: p}, "ready"); err != nil {
 			return err
 		}
-		l := newLoad(p, s.clk, s.engine, s.target, s.mem, c.Timeout)
+		l := newLoad(p, s.clk, s.initiators, s.mem, c.Timeout)
 		from := c.load(ctx, r, s, l)
 		mu.Lock()
 		for _, e := range events {
@@ -200,7 +200,7 @@ func (c *FailoverConfig) measure(ctx context.Context, r *FailoverResult) (err er
 			r.FirstError = failed.Error()
 		}
 		r.Bytes = l.moved.Load()
-		for _, rail := range s.engine.Rails() {
+		for _, rail := range s.rails() {
 			r.Counted += rail.Write.Bytes
 		}
 		if ctx.Err() != nil {
@@ -225,7 +225,7 @@ func (c *FailoverConfig) load(ctx context.Context, r *FailoverResult, s *session
 	if !wait(ctx, l.failed, max(c.Warmup, 0)) {
 		return s.clk.Now()
 	}
-	first := s.engine.Rails()
+	first := s.rails()
 	from, r.Began = s.clk.Now(), time.Now()
 	fmt.Fprintf(c.Stdout, "%s %d rails for %v, faults count from here\n", Loading, len(first), c.Duration)
 	bar := newCountdown(&c.Config, c.Duration)
@@ -233,7 +233,7 @@ func (c *FailoverConfig) load(ctx context.Context, r *FailoverResult, s *session
 	tick := time.NewTicker(c.Sample)
 	defer tick.Stop()
 	for {
-		now := s.engine.Rails()
+		now := s.rails()
 		sample := recovery.Sample{At: s.clk.Now() - from}
 		for i := range now {
 			sample.Bytes = append(sample.Bytes, now[i].Write.Bytes-first[i].Write.Bytes)

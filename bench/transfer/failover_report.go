@@ -15,6 +15,7 @@ import (
 
 	"kvferry/bench/page"
 	"kvferry/bench/recovery"
+	"kvferry/bench/size"
 	"kvferry/transport"
 )
 
@@ -191,7 +192,7 @@ func (r *FailoverResult) conditions() []string {
 		lines = append(lines, "target     "+r.Target.Where+", "+r.Target.Machine.String())
 	}
 	return append(lines, fmt.Sprintf("load       write %s x %d, threads %d, depth %d, select %s, slices of %s, segments of %s, seed %d",
-		FormatSize(r.Block), r.Batch, r.Threads, r.Depth, r.Select, FormatSize(int64(r.Slice)), FormatSize(r.Segment), r.Seed))
+		size.Format(r.Block), r.Batch, r.Threads, r.Depth, r.Select, size.Format(int64(r.Slice)), size.Format(r.Segment), r.Seed))
 }
 
 // remarks are the verdict and what went wrong, one a line.

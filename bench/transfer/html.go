@@ -9,6 +9,8 @@ import (
 	"gonum.org/v1/plot/plotter"
 
 	"kvferry/bench/page"
+	"kvferry/bench/reference"
+	"kvferry/bench/size"
 )
 
 // WriteHTML writes report.html: curves over the block size, the table and all that
@@ -16,20 +18,21 @@ import (
 func (r *Result) WriteHTML(w io.Writer) error {
 	report := page.Page{
 		Title: "kvbench transfer", Sub: append([]string{"Measured " + r.Started.UTC().Format("2006-01-02 15:04 UTC") + "."}, r.conditions()...),
-		Lines: r.remarks(),
+		Lines: append(r.legend(), r.remarks()...),
 	}
 	all := page.Section{Tables: []page.HTMLTable{r.table().HTML(-1)}}
 	for _, c := range []struct {
 		title string
 		log   bool
 		of    func(*Point) float64
+		ref   func(*Reference) reference.Rank
 	}{
-		{"GB/s over the block size", false, func(p *Point) float64 { return p.GBps }},
-		{"P50 latency of a batch (µs)", true, func(p *Point) float64 { return p.Latency.P50US }},
-		{"P99 latency of a batch (µs)", true, func(p *Point) float64 { return p.Latency.P99US }},
-		{"CPU seconds of both ends a GB", false, func(p *Point) float64 { return p.CPU.PerGB }},
+		{"GB/s over the block size", false, func(p *Point) float64 { return p.GBps }, func(o *Reference) reference.Rank { return &o.GBps }},
+		{"P50 latency of a batch (µs)", true, func(p *Point) float64 { return p.Latency.P50US }, func(o *Reference) reference.Rank { return o.P50US }},
+		{"P99 latency of a batch (µs)", true, func(p *Point) float64 { return p.Latency.P99US }, func(o *Reference) reference.Rank { return o.P99US }},
+		{"CPU seconds of both ends a GB", false, func(p *Point) float64 { return p.CPU.PerGB }, func(*Reference) reference.Rank { return nil }},
 	} {
-		p, err := r.curves(c.title, c.log, c.of)
+		p, err := r.curves(c.title, c.log, c.of, c.ref)
 		if err != nil {
 			return err
 		}
@@ -43,6 +46,12 @@ func (r *Result) WriteHTML(w io.Writer) error {
 // only what the run varies besides op and batch.
 func (r *Result) name(p *Point) string {
 	parts := []string{p.Op, fmt.Sprintf("x %d", p.Batch)}
+	if p.Imm {
+		parts = append(parts, "immediate")
+	}
+	if p.Peers > 1 {
+		parts = append(parts, fmt.Sprintf("%d initiators", p.Peers))
+	}
 	if r.varies() {
 		parts = append(parts, fmt.Sprintf("%d rails, %s", p.Count, p.Select))
 	}
@@ -66,7 +75,7 @@ func (r *Result) varies() bool {
 
 // curves draws a figure over the block size; points without it are left out, as a
 // log axis has no 0.
-func (r *Result) curves(title string, log bool, of func(*Point) float64) (*page.Plot, error) {
+func (r *Result) curves(title string, log bool, of func(*Point) float64, ref func(*Reference) reference.Rank) (*page.Plot, error) {
 	p := page.NewPlot(title)
 	p.X.Label.Text = "block"
 	p.X.Scale = plot.LogScale{}
@@ -74,18 +83,16 @@ func (r *Result) curves(title string, log bool, of func(*Point) float64) (*page.
 	series := map[string]plotter.XYs{}
 	ticks := map[int64]bool{}
 	top, low, high, bottom := 0.0, 0.0, 0.0, 0.0
-	for i := range r.Points {
-		q := &r.Points[i]
-		y, x := of(q), float64(q.Block)
+	add := func(name string, block int64, y float64) {
+		x := float64(block)
 		if y <= 0 {
-			continue
+			return
 		}
-		name := r.name(q)
 		if series[name] == nil {
 			names = append(names, name)
 		}
 		series[name] = append(series[name], plotter.XY{X: x, Y: y})
-		ticks[q.Block] = true
+		ticks[block] = true
 		if low == 0 || x < low {
 			low = x
 		}
@@ -94,12 +101,20 @@ func (r *Result) curves(title string, log bool, of func(*Point) float64) (*page.
 		}
 		top, high = max(top, y), max(high, x)
 	}
+	for i := range r.Points {
+		add(r.name(&r.Points[i]), r.Points[i].Block, of(&r.Points[i]))
+	}
+	for i := range r.References {
+		if y := ref(&r.References[i]); y != nil {
+			add(r.References[i].Op+" "+r.References[i].Name, r.References[i].Block, *y)
+		}
+	}
 	if len(names) == 0 {
 		low, high, bottom, top = 1, 1, 1, 1
 	}
 	var marks []plot.Tick
 	for n := range ticks {
-		marks = append(marks, plot.Tick{Value: float64(n), Label: FormatSize(n)})
+		marks = append(marks, plot.Tick{Value: float64(n), Label: size.Format(n)})
 	}
 	p.X.Tick.Marker = plot.ConstantTicks(marks)
 	for i, name := range names {

@@ -12,15 +12,21 @@ import (
 	"kvferry/transport"
 )
 
+// An initiator submits batches to the target.
+type initiator struct {
+	engine *transport.Engine
+	target *transport.Target
+}
+
 // A load is the threads of one point, running.
 type load struct {
 	plan    *plan
 	clk     clock.Clock // the engine's
-	engine  *transport.Engine
-	target  *transport.Target
 	mem     []byte
 	timeout time.Duration
 	iters   int // batches of each thread; 0 is until halt
+	// initiators share the threads: thread i is i mod len(initiators)'s.
+	initiators []initiator
 
 	// open and shut are when the measured interval begins and ends; 0 is not yet. Batches count that
 	// completed in it.
@@ -56,6 +62,7 @@ type thread struct {
 // A flight is one of the depth batches that a thread has under way.
 type flight struct {
 	first int // place of its first block
+	began time.Duration
 	batch *transport.Batch
 	post  time.Duration
 }
@@ -67,8 +74,8 @@ type tally struct {
 	slots                  []int64 // bytes
 }
 
-func newLoad(p *plan, clk clock.Clock, e *transport.Engine, t *transport.Target, mem []byte, timeout time.Duration) *load {
-	l := &load{plan: p, clk: clk, engine: e, target: t, mem: mem, timeout: timeout, slot: time.Second, failed: make(chan struct{})}
+func newLoad(p *plan, clk clock.Clock, initiators []initiator, mem []byte, timeout time.Duration) *load {
+	l := &load{plan: p, clk: clk, initiators: initiators, mem: mem, timeout: timeout, slot: time.Second, failed: make(chan struct{})}
 	l.threads = make([]*thread, p.Threads)
 	eachThread(p.Threads, func(i int) {
 		th := &thread{
@@ -161,15 +168,18 @@ func (th *thread) submit() {
 	}
 	th.next += len(th.reqs)
 	th.batches++
-	before := l.clk.Now()
-	f.batch = l.engine.Submit(l.target, th.reqs, transport.BatchOptions{Timeout: l.timeout, OnDone: func(*transport.Batch) { th.ended <- i }})
-	f.post = l.clk.Now() - before
+	by := l.initiators[th.id%len(l.initiators)]
+	opt := transport.BatchOptions{Timeout: l.timeout, HasImm: l.plan.imm, Imm: uint64(th.batches), OnDone: func(*transport.Batch) { th.ended <- i }}
+	f.began = l.clk.Now()
+	f.batch = by.engine.Submit(by.target, th.reqs, opt)
+	f.post = l.clk.Now() - f.began
 }
 
 func (th *thread) collect(i int, canceled bool) {
 	l, f := th.load, &th.flights[i]
 	b := f.batch
 	f.batch = nil
+	back := l.clk.Now()
 	th.idle = append(th.idle, i)
 	if err := b.Err(); err != nil {
 		if l.plan.Rounds {
@@ -200,7 +210,11 @@ func (th *thread) collect(i int, canceled bool) {
 	c.batches++
 	c.blocks += int64(len(th.reqs))
 	c.bytes += b.Bytes()
-	c.latency.Add(at - b.Posted())
+	if l.plan.alone {
+		c.latency.Add(back - f.began)
+	} else {
+		c.latency.Add(at - b.Posted())
+	}
 	c.post.Add(f.post)
 	slot := int((at - open) / l.slot)
 	for len(c.slots) <= slot {

@@ -1,11 +1,12 @@
 package transfer
 
 import (
-	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 
+	"kvferry/bench/pattern"
+	"kvferry/bench/size"
 	"kvferry/transport"
 )
 
@@ -27,7 +28,10 @@ type plan struct {
 	// that went astray is found. It is for writes, of the only point of a session.
 	Rounds bool `json:"rounds,omitempty"`
 
-	setup setup // the initiator's own
+	// The initiator's own.
+	setup setup
+	imm   bool // each batch has an immediate
+	alone bool // latency is the caller's, see Config.Latency
 }
 
 // maxBlocks bounds a thread's blocks, and with them the memory of their order: 1 GiB
@@ -48,8 +52,8 @@ func (p *plan) offset(thread int, i int32) int64 {
 
 // validate is the check of both ends; the target's plan comes from a peer.
 func (p *plan) validate() error {
-	if p.Op != transport.Write && p.Op != transport.Read || p.Block < 1 || p.Block > maxSize ||
-		p.Batch < 1 || p.Threads < 1 || p.Threads > maxCount || p.Depth < 1 || p.Segment < 1 {
+	if p.Op != transport.Write && p.Op != transport.Read || p.Block < 1 || p.Block > size.Max ||
+		p.Batch < 1 || p.Threads < 1 || p.Threads > size.MaxCount || p.Depth < 1 || p.Segment < 1 {
 		return fmt.Errorf("a point of %+v makes no sense", *p)
 	}
 	if p.Rounds && (p.Op != transport.Write || !p.Check || len(p.Corrupt) > 0) {
@@ -89,10 +93,10 @@ func (p *plan) source(mem []byte, thread int) {
 		o := p.offset(thread, from[i])
 		b := mem[o : o+p.Block]
 		if p.Rounds {
-			fill(b, p.salt(), o) // where it goes differs from round to round
+			pattern.Fill(b, p.salt(), o) // where it goes differs from round to round
 			continue
 		}
-		fill(b, p.salt(), p.offset(thread, at[i]))
+		pattern.Fill(b, p.salt(), p.offset(thread, at[i]))
 		if thread == 0 && slices.Contains(p.Corrupt, i) {
 			b[len(b)/2] ^= 0xff
 		}
@@ -143,7 +147,7 @@ func (p *plan) destination(mem []byte, thread int, l landing) (v verdict, err er
 		}
 		o := p.offset(thread, in[i])
 		v.Checked++
-		if wrong := differs(mem[o:o+p.Block], p.salt(), p.offset(thread, at[i])); wrong >= 0 {
+		if wrong := pattern.Differs(mem[o:o+p.Block], p.salt(), p.offset(thread, at[i])); wrong >= 0 {
 			v.Bad++
 			if v.First == "" {
 				v.First = fmt.Sprintf("thread %d, block %d, byte %d of %d, at %#x of the segment", thread, i, wrong, p.Block, o+int64(wrong))
@@ -154,43 +158,4 @@ func (p *plan) destination(mem []byte, thread int, l landing) (v verdict, err er
 }
 
 // salt differs from point to point, so that no block is right from the one before.
-func (p *plan) salt() uint64 { return word(p.Seed, uint64(p.Number)) }
-
-// word is the pattern at a word's address: splitmix64 of the two, 1.5 ns.
-func word(salt, address uint64) uint64 {
-	z := salt + (address+1)*0x9e3779b97f4a7c15
-	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
-	z = (z ^ z>>27) * 0x94d049bb133111eb
-	return z ^ z>>31
-}
-
-// fill writes the pattern of an address, a multiple of 8, to b.
-func fill(b []byte, salt uint64, address int64) {
-	w := uint64(address) / 8
-	for len(b) >= 8 {
-		binary.LittleEndian.PutUint64(b, word(salt, w))
-		b, w = b[8:], w+1
-	}
-	var tail [8]byte
-	binary.LittleEndian.PutUint64(tail[:], word(salt, w))
-	copy(b, tail[:])
-}
-
-// differs is where b is not the pattern, or -1.
-func differs(b []byte, salt uint64, address int64) int {
-	w := uint64(address) / 8
-	at := 0
-	for ; len(b)-at >= 8; at, w = at+8, w+1 {
-		if binary.LittleEndian.Uint64(b[at:]) != word(salt, w) {
-			break
-		}
-	}
-	var want [8]byte
-	binary.LittleEndian.PutUint64(want[:], word(salt, w))
-	for i, c := range b[at:min(at+8, len(b))] {
-		if c != want[i] {
-			return at + i
-		}
-	}
-	return -1
-}
+func (p *plan) salt() uint64 { return pattern.Word(p.Seed, uint64(p.Number)) }

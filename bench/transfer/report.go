@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 
 	"kvferry/bench/page"
+	"kvferry/bench/size"
 )
 
 // Files of a run's folder.
@@ -71,20 +73,33 @@ func (r *Result) WriteJSON(w io.Writer) error {
 	return enc.Encode(r)
 }
 
+// faulty is what a row has a star for.
+func (p *Point) faulty() bool { return p.Errors > 0 || p.Interrupted || p.Bad != nil && *p.Bad > 0 }
+
 // table is a row a point.
 func (r *Result) table() page.Table {
+	if r.Settings.Latency {
+		return r.latencyTable()
+	}
 	t := page.Table{
 		Title: "measured; ops are blocks, latency (p50 ..) and post are of a batch in µs, CPU is of both ends", Left: 1,
 		Head: []string{
 			"op", "block", "batch", "threads", "depth", "rails", "select", "GB/s", "% of limit", "ops/s", "p50", "p99", "p99.9", "post", "CPU-s/GB", "errors", "checked", "bad", "% by rail",
 		},
 	}
+	several := slices.ContainsFunc(r.Points, func(p Point) bool { return p.Peers > 1 })
+	if several {
+		t.Head = append(t.Head, "initiators", "min/max", "Jain")
+	}
+	if len(r.Settings.KV) > 0 {
+		t.Head = append(t.Head, "KV of")
+	}
 	for i := range r.Points {
 		p := &r.Points[i]
 		row := []string{
-			p.Op, FormatSize(p.Block), strconv.Itoa(p.Batch), strconv.Itoa(p.Threads), strconv.Itoa(p.Depth), strconv.Itoa(p.Count), p.Select,
+			p.Op, size.Format(p.Block), strconv.Itoa(p.Batch), strconv.Itoa(p.Threads), strconv.Itoa(p.Depth), strconv.Itoa(p.Count), p.Select,
 			three(p.GBps), "-", fmt.Sprintf("%.0f", p.OpsPerS),
-			fmt.Sprintf("%.1f", p.Latency.P50US), fmt.Sprintf("%.1f", p.Latency.P99US), fmt.Sprintf("%.1f", p.Latency.P999US),
+			percentile(p.Latency.P50US, 50, p.Batches), percentile(p.Latency.P99US, 99, p.Batches), percentile(p.Latency.P999US, 99.9, p.Batches),
 			fmt.Sprintf("%.1f", p.PostUS), "-", strconv.Itoa(p.Errors), "-", "-", shares(p.Rails),
 		}
 		if p.LimitPct != nil {
@@ -96,10 +111,16 @@ func (r *Result) table() page.Table {
 		if p.Checked != nil {
 			row[16], row[17] = strconv.FormatInt(*p.Checked, 10), strconv.FormatInt(*p.Bad, 10)
 		}
-		if p.Errors > 0 || p.Interrupted || p.Bad != nil && *p.Bad > 0 {
+		if p.faulty() {
 			row[0] += " *"
 		}
-		t.Rows = append(t.Rows, row)
+		if p.Imm {
+			row[0] += " + immediate"
+		}
+		if several {
+			row = append(row, p.shared()...)
+		}
+		t.Rows = append(t.Rows, r.withKV(row, p.Block))
 	}
 	return t
 }
@@ -154,7 +175,7 @@ func (r *Result) conditions() []string {
 		lines = append(lines, "target     "+r.Target.Where+", "+r.Target.Machine.String())
 	}
 	return append(lines,
-		fmt.Sprintf("points     %s after %gs of warm-up, segments of %s, slices of %s, seed %d, check %s", length, s.WarmupS, FormatSize(s.Segment), FormatSize(int64(s.Slice)), s.Seed,
+		fmt.Sprintf("points     %s after %gs of warm-up, segments of %s, slices of %s, seed %d, check %s", length, s.WarmupS, size.Format(s.Segment), size.Format(int64(s.Slice)), s.Seed,
 			map[bool]string{true: "of every block", false: "off"}[s.Check]),
 		"limit      "+limit,
 	)
@@ -165,9 +186,15 @@ func (r *Result) remarks() []string {
 	var lines []string
 	for i := range r.Points {
 		p := &r.Points[i]
-		name := fmt.Sprintf("%s %s x %d, threads %d, depth %d", p.Op, FormatSize(p.Block), p.Batch, p.Threads, p.Depth)
+		name := fmt.Sprintf("%s %s x %d, threads %d, depth %d", p.Op, size.Format(p.Block), p.Batch, p.Threads, p.Depth)
 		if r.varies() {
 			name += fmt.Sprintf(", rails %d, %s", p.Count, p.Select)
+		}
+		if p.Peers > 1 {
+			name += fmt.Sprintf(", initiators %d", p.Peers)
+		}
+		if p.Imm {
+			name += ", with an immediate"
 		}
 		if p.Errors > 0 {
 			lines = append(lines, fmt.Sprintf("* %s: %d batches failed, the first: %s", name, p.Errors, p.Error))
@@ -206,7 +233,7 @@ func (r *Result) WriteText(w io.Writer) error {
 	}
 	b.WriteString("\n")
 	r.table().WriteText(&b)
-	remarks := r.remarks()
+	remarks := append(r.legend(), r.remarks()...)
 	for _, line := range remarks {
 		b.WriteString(line + "\n")
 	}
@@ -224,7 +251,7 @@ func (r *Result) WriteCSV(w io.Writer) error {
 	_ = c.Write([]string{ // c.Error has what went wrong
 		"op", "block_bytes", "batch", "threads", "depth", "rails", "select", "seconds", "batches", "bytes", "gb_per_s", "peak_gb_per_s", "limit_percent", "ops_per_s",
 		"latency_min_us", "latency_mean_us", "latency_p50_us", "latency_p99_us", "latency_p99_9_us", "latency_max_us", "post_us", "post_p99_us",
-		"cpu_s_per_gb", "errors", "blocks_checked", "blocks_bad", "rail_bytes",
+		"cpu_s_per_gb", "errors", "blocks_checked", "blocks_bad", "rail_bytes", "of", "immediate", "initiators", "fairness_min_max", "fairness_jain",
 	})
 	f := func(v float64) string { return strconv.FormatFloat(v, 'g', 7, 64) }
 	for i := range r.Points {
@@ -239,6 +266,10 @@ func (r *Result) WriteCSV(w io.Writer) error {
 		if p.Checked != nil {
 			checked, bad = strconv.FormatInt(*p.Checked, 10), strconv.FormatInt(*p.Bad, 10)
 		}
+		even, jain := "", ""
+		if p.Fairness != nil {
+			even, jain = f(p.Fairness.MinMax), f(p.Fairness.Jain)
+		}
 		var moved []string
 		for _, u := range p.Rails {
 			moved = append(moved, fmt.Sprintf("%s=%d", u.Name, u.Bytes))
@@ -248,8 +279,13 @@ func (r *Result) WriteCSV(w io.Writer) error {
 			p.Op, strconv.FormatInt(p.Block, 10), strconv.Itoa(p.Batch), strconv.Itoa(p.Threads), strconv.Itoa(p.Depth), strconv.Itoa(p.Count), p.Select, f(p.Seconds),
 			strconv.FormatInt(p.Batches, 10), strconv.FormatInt(p.Bytes, 10), f(p.GBps), f(p.PeakGBps), limit, f(p.OpsPerS),
 			f(l.MinUS), f(l.MeanUS), f(l.P50US), f(l.P99US), f(l.P999US), f(l.MaxUS), f(p.PostUS), f(p.PostP99US),
-			cpu, strconv.Itoa(p.Errors), checked, bad, strings.Join(moved, " "),
+			cpu, strconv.Itoa(p.Errors), checked, bad, strings.Join(moved, " "), "kvferry", strconv.FormatBool(p.Imm), strconv.Itoa(max(p.Peers, 1)), even, jain,
 		})
+	}
+	for _, o := range r.References {
+		if o.Error == "" {
+			_ = c.Write(o.csv(f))
+		}
 	}
 	c.Flush()
 	return c.Error()

@@ -3,6 +3,8 @@ package transfer
 import (
 	"time"
 
+	"kvferry/bench/figure"
+	"kvferry/bench/kvlayout"
 	"kvferry/bench/machine"
 	"kvferry/transport"
 )
@@ -16,6 +18,7 @@ type Result struct {
 	Initiator   End                     `json:"initiator"`
 	Target      End                     `json:"target"`
 	Points      []Point                 `json:"points"`
+	References  []Reference             `json:"references,omitempty"` // measured beside the points
 	Notes       []string                `json:"notes,omitempty"`
 	Interrupted bool                    `json:"interrupted,omitempty"`
 	Error       string                  `json:"error,omitempty"` // why the run ended before its last point
@@ -24,17 +27,19 @@ type Result struct {
 
 // Settings are a run's flags that all points share.
 type Settings struct {
-	Rails       []string `json:"rails"`
-	DurationS   float64  `json:"duration_s,omitempty"`
-	Iterations  int      `json:"iterations,omitempty"`
-	WarmupS     float64  `json:"warmup_s"`
-	Segment     int64    `json:"segment_bytes"`
-	Slice       int      `json:"slice_bytes"`
-	TimeoutS    float64  `json:"timeout_s"`
-	Check       bool     `json:"check"`
-	Seed        uint64   `json:"seed"`
-	LimitGBps   *float64 `json:"limit_gb_per_s"`         // nil is unknown
-	LimitSource string   `json:"limit_source,omitempty"` // "--limit", or the NICs
+	Rails       []string        `json:"rails"`
+	DurationS   float64         `json:"duration_s,omitempty"`
+	Iterations  int             `json:"iterations,omitempty"`
+	WarmupS     float64         `json:"warmup_s"`
+	Segment     int64           `json:"segment_bytes"`
+	Slice       int             `json:"slice_bytes"`
+	TimeoutS    float64         `json:"timeout_s"`
+	Check       bool            `json:"check"`
+	Seed        uint64          `json:"seed"`
+	Latency     bool            `json:"latency,omitempty"` // of one batch at a time, as its caller sees it
+	KV          []kvlayout.Size `json:"kv_sizes,omitempty"`
+	LimitGBps   *float64        `json:"limit_gb_per_s"`         // nil is unknown
+	LimitSource string          `json:"limit_source,omitempty"` // "--limit", or the NICs
 }
 
 // An End is the initiator or the target of a run.
@@ -53,6 +58,8 @@ type Point struct {
 	Depth   int    `json:"depth"`
 	Count   int    `json:"rail_count"` // of the run's rails, from the first
 	Select  string `json:"select"`
+	Peers   int    `json:"initiators"`
+	Imm     bool   `json:"immediate"`
 
 	Seconds   float64  `json:"seconds"` // of the interval, or of all iterations
 	Batches   int64    `json:"batches"`
@@ -66,6 +73,8 @@ type Point struct {
 	PostUS    float64  `json:"post_us"` // mean of a Submit
 	PostP99US float64  `json:"post_p99_us"`
 	CPU       CPU      `json:"cpu"`
+	// Fairness is between initiators; nil of one.
+	Fairness *figure.Fairness `json:"fairness,omitempty"`
 
 	Errors  int    `json:"errors"` // batches
 	Error   string `json:"error,omitempty"`
@@ -80,7 +89,8 @@ type Point struct {
 	Interrupted bool      `json:"interrupted,omitempty"`
 }
 
-// Latency is of a batch, from Submit to applied at the destination.
+// Latency is of a batch, from Submit to applied at the destination; with Settings.Latency from the
+// call of Submit until the caller knows it.
 type Latency struct {
 	MinUS  float64 `json:"min_us"`
 	MeanUS float64 `json:"mean_us"`
@@ -150,6 +160,7 @@ func (p *Point) record(l *load, d time.Duration, limit float64) {
 		P99US: us(h.Percentile(99)), P999US: us(h.Percentile(99.9)), MaxUS: us(h.Max()),
 	}
 	p.PostUS, p.PostP99US = us(t.post.Mean()), us(t.post.Percentile(99))
+	p.Fairness = figure.Shares(l.byInitiator())
 	var err error
 	if p.Errors, err = l.errors(); err != nil {
 		p.Error = err.Error()

@@ -1,6 +1,10 @@
 package transfer
 
-import "fmt"
+import (
+	"fmt"
+
+	"kvferry/bench/pattern"
+)
 
 // A point of rounds goes through the blocks of the target again and again, and each
 // time a block gets another block of the source: in round r the one r places further
@@ -72,7 +76,7 @@ func (p *plan) checkThread(mem []byte, thread int, l landing, untouched uint64) 
 			salt, address = p.salt(), p.offset(thread, from[k])
 		}
 		v.Checked++
-		if wrong := differs(mem[o:o+p.Block], salt, address); wrong >= 0 {
+		if wrong := pattern.Differs(mem[o:o+p.Block], salt, address); wrong >= 0 {
 			what := fmt.Sprintf("block %d that nobody has written", i)
 			if place >= 0 {
 				what = fmt.Sprintf("block %d of round %d", i, place/len(at))
@@ -85,7 +89,7 @@ func (p *plan) checkThread(mem []byte, thread int, l landing, untouched uint64) 
 	if thread+1 < p.Threads {
 		until = p.offset(thread+1, 0)
 	}
-	if wrong := differs(mem[end:until], untouched, end); wrong >= 0 {
+	if wrong := pattern.Differs(mem[end:until], untouched, end); wrong >= 0 {
 		bad("behind its last block", end+int64(wrong))
 	}
 	return v, nil

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"kvferry/bench/pattern"
 	"kvferry/transport"
 )
 
@@ -14,7 +15,7 @@ func TestRounds(t *testing.T) {
 	const untouched = 77
 	p := plan{Number: 1, Op: transport.Write, Block: 24, Batch: 2, Threads: 2, Depth: 1, Segment: 1000, Check: true, Rounds: true}
 	src, dst := make([]byte, p.Segment), make([]byte, p.Segment)
-	fill(dst, untouched, 0)
+	pattern.Fill(dst, untouched, 0)
 	n := p.blocks()
 	write := func(thread, place int) {
 		at, from := p.sourceOf(place)
@@ -54,7 +55,7 @@ func TestRounds(t *testing.T) {
 		t.Errorf("in doubt: %+v, %v", v, err)
 	}
 	landed[1].Lost = nil
-	fill(dst, untouched, 0) // all is lost but for what nobody has written
+	pattern.Fill(dst, untouched, 0) // all is lost but for what nobody has written
 	if v, _ := p.checkAll(dst, landed, untouched); v.Bad != int64(n+n/2) {
 		t.Errorf("lost: %+v", v)
 	}

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"time"
 
+	"kvferry/bench/linerate"
 	"kvferry/bench/machine"
+	"kvferry/bench/size"
 	"kvferry/clock"
 	"kvferry/transport"
 	"kvferry/transport/topology"
@@ -30,12 +32,13 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 		Settings: Settings{
 			Rails: cfg.Rails, DurationS: cfg.Duration.Seconds(), WarmupS: max(cfg.Warmup, 0).Seconds(), Segment: cfg.Segment,
 			Slice: cfg.Slice, TimeoutS: cfg.Timeout.Seconds(), Check: cfg.Check, Seed: cfg.Seed,
+			Latency: cfg.Latency, KV: cfg.kv,
 		},
 	}
 	if cfg.Iterations > 0 {
 		r.Settings.DurationS, r.Settings.Iterations = 0, cfg.Iterations
 	}
-	r.setLimit(&cfg, sysfs("/sys"))
+	r.setLimit(&cfg, linerate.System)
 	err := measure(ctx, &cfg, r)
 	if len(r.Points) == 0 && err != nil {
 		return r, err // nothing to report
@@ -53,7 +56,7 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 }
 
 // setLimit settles what the rates are compared with.
-func (r *Result) setLimit(cfg *Config, machine sysfs) {
+func (r *Result) setLimit(cfg *Config, machine linerate.Sysfs) {
 	n := len(cfg.Rails)
 	r.Settings.LimitSource = "given"
 	switch {
@@ -69,7 +72,7 @@ func (r *Result) setLimit(cfg *Config, machine sysfs) {
 	default:
 		r.Settings.LimitSource = "the NICs' own"
 		r.limit = func(count int) float64 {
-			rate, ok := machine.lineRate(cfg.Rails[:count])
+			rate, ok := machine.Of(cfg.Rails[:count])
 			if !ok {
 				return -1
 			}
@@ -87,17 +90,17 @@ func (r *Result) setLimit(cfg *Config, machine sysfs) {
 
 // A session is the initiator's side of a connection to a target.
 type session struct {
-	cfg    *Config
-	r      *Result
-	clk    clock.Clock
-	link   *link
-	mem    []byte
-	free   func() error          // gives mem back; nil before it is there
-	info   transport.SegmentInfo // of the target's memory, over all of its rails
-	setup  setup                 // of what follows
-	engine *transport.Engine
-	target *transport.Target
-	onPath func(transport.PathEvent) // the engine's, or nil
+	cfg        *Config
+	r          *Result
+	clk        clock.Clock
+	link       *link
+	mem        []byte
+	free       func() error          // gives mem back; nil before it is there
+	info       transport.SegmentInfo // of the target's memory, over all of its rails
+	setup      setup                 // of what follows
+	initiators []initiator
+	missing    map[string]struct{}       // of Config.Beside: what cannot be measured
+	onPath     func(transport.PathEvent) // the engine's, or nil
 }
 
 // measure connects and measures the points into r. What it made is gone when it
@@ -117,6 +120,9 @@ func measure(ctx context.Context, cfg *Config, r *Result) error {
 				_ = r.files().write(cfg.Out) // the last time's error counts
 				bar.end(p)
 			}
+			if err == nil {
+				err = s.references(ctx, &plans[i])
+			}
 			if err != nil {
 				return err
 			}
@@ -128,7 +134,7 @@ func measure(ctx context.Context, cfg *Config, r *Result) error {
 // withSession connects to the target, has f use the session, and leaves nothing of
 // it. f's context ends when the target has gone.
 func withSession(ctx context.Context, cfg *Config, r *Result, onPath func(transport.PathEvent), f func(context.Context, *session) error) (err error) {
-	s := &session{cfg: cfg, r: r, clk: clock.Precise(), onPath: onPath}
+	s := &session{cfg: cfg, r: r, clk: clock.Precise(), onPath: onPath, missing: map[string]struct{}{}}
 	if s.link, err = connect(ctx, cfg); err != nil {
 		return err
 	}
@@ -167,7 +173,7 @@ func (s *session) patience() time.Duration {
 // open makes the memory at both ends.
 func (s *session) open(ctx context.Context) (err error) {
 	if s.mem, s.free, err = transport.MapMemory(int(s.cfg.Segment)); err != nil {
-		return fmt.Errorf("mapping %s: %w", FormatSize(s.cfg.Segment), err)
+		return fmt.Errorf("mapping %s: %w", size.Format(s.cfg.Segment), err)
 	}
 	if err := topology.Bind(s.mem, s.cfg.Location); err != nil {
 		return err
@@ -188,53 +194,78 @@ func (s *session) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// use makes the engine of a setup, unless it is there.
+// use makes the engines of a setup, unless they are there.
 func (s *session) use(to setup) error {
-	if s.engine != nil && s.setup == to {
+	if len(s.initiators) > 0 && s.setup == to {
 		return nil
 	}
 	if err := s.shut(); err != nil {
 		return err
 	}
-	opened, err := s.link.open(to.count)
-	if err != nil {
-		return err
-	}
-	s.engine, err = newEngine(s.cfg.Matrix, transport.Config{
-		Rails: opened, Clock: s.clk, SliceSize: s.cfg.Slice, Select: to.sel, OnPath: s.onPath, Logger: s.cfg.Logger,
-	})
-	if err != nil {
-		s.engine = nil
-		return err
-	}
 	s.setup = to
-	if _, err := s.engine.Register("initiator", s.mem, s.cfg.Location); err != nil {
-		return err
+	for range to.peers {
+		if err := s.join(to); err != nil {
+			return err
+		}
 	}
-	if used := s.engine.Rails(); len(used) > len(s.r.Initiator.Rails) {
+	if used := s.rails(); len(used) > len(s.r.Initiator.Rails) {
 		s.r.Initiator.Rails = nil
 		for _, rail := range used {
 			s.r.Initiator.Rails = append(s.r.Initiator.Rails, rail.Name+" at "+rail.Addr)
 		}
 	}
+	return nil
+}
+
+// join makes one initiator more.
+func (s *session) join(to setup) error {
+	opened, err := s.link.open(to.count)
+	if err != nil {
+		return err
+	}
+	engine, err := newEngine(s.cfg.Matrix, transport.Config{
+		Rails: opened, Clock: s.clk, SliceSize: s.cfg.Slice, Select: to.sel, OnPath: s.onPath, Logger: s.cfg.Logger,
+	})
+	if err != nil {
+		return err
+	}
+	s.initiators = append(s.initiators, initiator{engine: engine}) // shut closes it
+	if _, err := engine.Register("initiator", s.mem, s.cfg.Location); err != nil {
+		return err
+	}
 	// A rail here goes with the one at its place there: the first of the target's
 	// rails too, or one of these would reach the others by the system's routes.
 	info := s.info
 	info.Rails = info.Rails[:min(to.count, len(info.Rails))]
-	if s.target, err = s.engine.Open(info); errors.Is(err, transport.ErrNoPath) {
+	target, err := engine.Open(info)
+	s.initiators[len(s.initiators)-1].target = target
+	if errors.Is(err, transport.ErrNoPath) {
 		return fmt.Errorf("%w: the target has %v, and these are %v: give both ends rails of one kind", err, s.r.Target.Rails, s.cfg.Rails)
 	}
 	return err
 }
 
-// shut closes the engine, if there is one, and its rails.
-func (s *session) shut() error {
-	if s.engine == nil {
-		return nil
+// shut closes the engines, if there are any, and their rails.
+func (s *session) shut() (err error) {
+	for _, i := range s.initiators {
+		err = errors.Join(err, i.engine.Close())
 	}
-	err := s.engine.Close()
-	s.engine, s.target = nil, nil
+	s.initiators = nil
 	return err
+}
+
+// rails are the counts of the initiators' rails: of several, what they have done together.
+func (s *session) rails() []transport.RailStats {
+	sum := s.initiators[0].engine.Rails()
+	for _, i := range s.initiators[1:] {
+		for k, r := range i.engine.Rails() {
+			to := &sum[k]
+			to.Write.Bytes, to.Write.Slices = to.Write.Bytes+r.Write.Bytes, to.Write.Slices+r.Write.Slices
+			to.Read.Bytes, to.Read.Slices = to.Read.Bytes+r.Read.Bytes, to.Read.Slices+r.Read.Slices
+			to.Errors, to.Retries, to.Resent = to.Errors+r.Errors, to.Retries+r.Retries, to.Resent+r.Resent
+		}
+	}
+	return sum
 }
 
 func (s *session) ask(ctx context.Context, m *message, answer string) (*message, error) {
@@ -252,16 +283,16 @@ func (s *session) point(ctx context.Context, p *plan) (*Point, error) {
 	if _, err := s.ask(ctx, &message{Type: "point", Plan: p}, "ready"); err != nil {
 		return nil, err
 	}
-	l := newLoad(p, s.clk, s.engine, s.target, s.mem, s.cfg.Timeout)
-	before := s.engine.Rails()
+	l := newLoad(p, s.clk, s.initiators, s.mem, s.cfg.Timeout)
+	before := s.rails()
 	out := &Point{
-		Op: p.Op.String(), Block: p.Block, Batch: p.Batch, Threads: p.Threads, Depth: p.Depth,
-		Count: p.setup.count, Select: string(p.setup.sel),
+		Op: p.Op.String(), Block: p.Block, Batch: p.Batch, Threads: p.Threads / p.setup.peers, Depth: p.Depth,
+		Count: p.setup.count, Select: string(p.setup.sel), Peers: p.setup.peers, Imm: p.imm,
 	}
 	var w interval
 	d, err := s.run(ctx, l, &out.CPU, &w)
 	out.record(l, d, s.r.limit(p.setup.count))
-	out.Rails, out.RailsS = railUse(before, s.engine.Rails(), &w), (w.shut - w.opened).Seconds()
+	out.Rails, out.RailsS = railUse(before, s.rails(), &w), (w.shut - w.opened).Seconds()
 	if ctx.Err() != nil {
 		out.Interrupted = true
 		return out, context.Cause(ctx)
@@ -336,7 +367,7 @@ func (s *session) run(ctx context.Context, l *load, cpu *CPU, w *interval) (coun
 		return 0, err
 	}
 	open := s.clk.Now()
-	w.opened, w.first = open, s.engine.Rails()
+	w.opened, w.first = open, s.rails()
 	if s.cfg.Iterations > 0 {
 		l.slot = 100 * time.Millisecond
 		l.open.Store(int64(open))
@@ -350,7 +381,7 @@ func (s *session) run(ctx context.Context, l *load, cpu *CPU, w *interval) (coun
 		pause(s.cfg.Duration - (s.clk.Now() - open))
 		counted = min(s.cfg.Duration, s.clk.Now()-open)
 	}
-	w.shut, w.last = s.clk.Now(), s.engine.Rails()
+	w.shut, w.last = s.clk.Now(), s.rails()
 	if ctx.Err() == nil {
 		err = mark(1)
 	}

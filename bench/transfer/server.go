@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"kvferry/bench/machine"
+	"kvferry/bench/reference"
+	"kvferry/bench/size"
 	"kvferry/config"
 	"kvferry/kvcache"
 	"kvferry/transport"
@@ -53,7 +55,7 @@ func (c *ServerConfig) Validate() error {
 	}
 	checkMemory(&bad, c.Segment, c.Location, c.Matrix)
 	if left, ok := kvcache.Available(); ok && len(bad) == 0 && c.Segment > left {
-		bad.Add("Segment", FormatSize(c.Segment), "this machine has %d MiB of memory left: lower it", left>>20)
+		bad.Add("Segment", size.Format(c.Segment), "this machine has %d MiB of memory left: lower it", left>>20)
 	}
 	return bad.Err("bench/transfer.ServerConfig")
 }
@@ -137,7 +139,7 @@ func (s *Server) Serve(ctx context.Context) (err error) {
 		if v == nil { // gone meanwhile
 			continue
 		}
-		t := &target{engine: s.engine, most: s.cfg.Segment, location: s.cfg.Location}
+		t := &target{engine: s.engine, most: s.cfg.Segment, location: s.cfg.Location, rail: s.cfg.Rails[0], control: v.conn.LocalAddr()}
 		stop, ended := context.AfterFunc(ctx, func() { _ = v.conn.Close() }), make(chan struct{})
 		go s.hurry(v, t, wait, ended)
 		err := t.session(v.lines, v.hello)
@@ -192,8 +194,10 @@ func (s *Server) say(v *visitor, text string) {
 type target struct {
 	engine   *transport.Engine
 	most     int64
-	location string // of its memory
-	shared   bool   // the initiator is in this process: its CPU time is there
+	location string   // of its memory
+	rail     string   // the first, as it was named
+	control  net.Addr // of the control connection, at this end
+	shared   bool     // the initiator is in this process: its CPU time is there
 
 	mem    []byte
 	unmap  func() error // gives mem back; nil before it is there
@@ -202,8 +206,10 @@ type target struct {
 	plan   *plan
 	points int
 
-	asked atomic.Bool // for a point
-	late  atomic.Bool // it was ended because others waited
+	asked     atomic.Bool       // for a point
+	reference *reference.Server // that runs, or nil
+
+	late atomic.Bool // it was ended because others waited
 }
 
 // serve answers one control connection from its hello until it ends.
@@ -260,6 +266,8 @@ func (t *target) answer(m *message) (*message, error) {
 			return &message{Type: "usage"}, nil
 		}
 		return &message{Type: "usage", CPU: cpuSeconds()}, nil
+	case m.Type == "reference" && t.seg != nil && m.Plan != nil && t.control != nil:
+		return t.refer(m)
 	case m.Type == "check" && t.plan != nil && len(m.Landed) == t.plan.Threads:
 		if t.plan.Rounds {
 			if t.points > 1 {
@@ -298,7 +306,7 @@ func (t *target) welcome(m *message) (_ *message, err error) {
 }
 
 func (t *target) free() error {
-	var errs []error
+	errs := []error{t.endReference()} // it uses the memory
 	if t.seg != nil {
 		errs = append(errs, t.seg.Close())
 	}

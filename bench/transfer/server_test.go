@@ -68,10 +68,10 @@ func TestServer(t *testing.T) {
 	}
 	for _, c := range []struct{ text, answer, log string }{
 		{"GET / HTTP/1.1\r\n\r\n", "this is kvbench transfer --server", "no line of this protocol"},
-		{`{"type":"hello","protocol":99,"segment":4096}` + "\n", "version 2 of the protocol", "version 99"},
-		{`{"type":"hello","protocol":2,"segment":99999999}` + "\n", "larger --segment", "larger --segment"},
-		{`{"type":"hello","protocol":2}` + "\n", "a segment of 0 bytes", "a segment of 0 bytes"},
-		{`{"type":"point","protocol":2}` + "\n", "version 2", `"point"`},
+		{`{"type":"hello","protocol":99,"segment":4096}` + "\n", "version 3 of the protocol", "version 99"},
+		{`{"type":"hello","protocol":3,"segment":99999999}` + "\n", "larger --segment", "larger --segment"},
+		{`{"type":"hello","protocol":3}` + "\n", "a segment of 0 bytes", "a segment of 0 bytes"},
+		{`{"type":"point","protocol":3}` + "\n", "version 3", `"point"`},
 		{"", "", "EOF"},
 	} {
 		if got := say(c.text); !strings.Contains(got, c.answer) {
@@ -120,7 +120,7 @@ func TestServerRefusesNonsense(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := io.WriteString(conn, `{"type":"hello","protocol":2,"segment":65536}`+"\n"+text+"\n"); err != nil {
+		if _, err := io.WriteString(conn, `{"type":"hello","protocol":3,"segment":65536}`+"\n"+text+"\n"); err != nil {
 			t.Fatal(err)
 		}
 		answers, err := io.ReadAll(conn) // the server closes it
@@ -136,11 +136,11 @@ func TestServerRefusesNonsense(t *testing.T) {
 func TestClientOfSomethingElse(t *testing.T) {
 	for answer, want := range map[string]string{
 		"220 mail.example.org ESMTP\r\n":                                        "does not speak the protocol of kvbench transfer",
-		`{"type":"error","error":"version 2 here"}` + "\n":                      "version 2 here",
-		`{"type":"welcome","protocol":3,"info":{"Name":"x"}}` + "\n":            "speaks version 3 of the protocol and this is 2",
+		`{"type":"error","error":"version 3 here"}` + "\n":                      "version 3 here",
+		`{"type":"welcome","protocol":4,"info":{"Name":"x"}}` + "\n":            "speaks version 4 of the protocol and this is 3",
 		`{"type":"usage"}` + "\n":                                               `answers hello with "usage"`,
-		`{"type":"welcome","protocol":2}` + "\n":                                "speaks version 2",
-		`{"type":"welcome","protocol":2,"info":{"Name":"x","Length":9}}` + "\n": "give both ends rails of one kind",
+		`{"type":"welcome","protocol":3}` + "\n":                                "speaks version 3",
+		`{"type":"welcome","protocol":3,"info":{"Name":"x","Length":9}}` + "\n": "give both ends rails of one kind",
 		"": "has gone",
 	} {
 		lis, err := net.Listen("tcp", "127.0.0.1:0")
@@ -244,7 +244,7 @@ func TestClientKilled(t *testing.T) {
 // keep a client from being served.
 func TestCrowd(t *testing.T) {
 	noLeaks(t)
-	for _, text := range []string{"", `{"type":"hello","protocol":2,"segment":65536}` + "\n"} {
+	for _, text := range []string{"", `{"type":"hello","protocol":3,"segment":65536}` + "\n"} {
 		addr, _ := startServer(t, ServerConfig{yield: 20 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
 		for range 2 * maxVisitors {
 			conn, err := net.Dial("tcp", addr)
@@ -334,7 +334,7 @@ func TestFailedBatches(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := newLoad(p, clk, initiator, target, local, time.Minute)
+	l := newLoad(p, clk, the(initiator, target), local, time.Minute)
 	l.open.Store(1)
 	l.start(t.Context())
 	<-l.failed
@@ -355,7 +355,7 @@ func TestFailedBatches(t *testing.T) {
 // FuzzTarget: whatever comes over the control connection, the target answers or
 // hangs up, and takes no more memory than it may.
 func FuzzTarget(f *testing.F) {
-	const hello = `{"type":"hello","protocol":2,"segment":4096}` + "\n"
+	const hello = `{"type":"hello","protocol":3,"segment":4096}` + "\n"
 	for _, s := range []string{
 		"", "\n", "{}", hello, hello + hello,
 		hello + `{"type":"point","plan":{"number":1,"op":1,"block":100,"batch":2,"threads":3,"depth":4,"segment":4096,"check":true,"corrupt":[1,-1]}}`,
@@ -391,3 +391,6 @@ func FuzzTarget(f *testing.F) {
 		}
 	})
 }
+
+// the is one initiator.
+func the(e *transport.Engine, t *transport.Target) []initiator { return []initiator{{e, t}} }

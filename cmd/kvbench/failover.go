@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"kvferry/bench/recovery"
+	"kvferry/bench/size"
 	"kvferry/bench/transfer"
 	"kvferry/command"
 	"kvferry/config"
@@ -133,13 +134,13 @@ func (f *failoverFlags) config(args []string) (transfer.FailoverConfig, error) {
 			cfg.Faults = append(cfg.Faults, a)
 		}
 	}
-	block, err := transfer.ParseSize(f.block)
+	block, err := size.Parse(f.block)
 	bad.Check("--block", err)
 	cfg.Blocks, cfg.Batches, cfg.Threads, cfg.Depths = []int64{block}, []int{f.batch}, []int{f.threads}, []int{f.depth}
 	cfg.Slice, err = parseSlice(f.slice)
 	bad.Check("--slice", err)
 	if f.segment != "" {
-		cfg.Segment, err = transfer.ParseSize(f.segment)
+		cfg.Segment, err = size.Parse(f.segment)
 		bad.Check("--segment", err)
 	}
 	cfg.Warmup = config.OrNone(f.warmup)

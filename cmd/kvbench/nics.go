@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"kvferry/bench/nics"
-	"kvferry/bench/transfer"
+	"kvferry/bench/size"
 	"kvferry/command"
 	"kvferry/config"
 	"kvferry/transport"
@@ -81,7 +81,7 @@ Exit status: 0 all cells sound; 1 a cell has faults; 2 bad flags; 130 interrupte
 			if err == nil && (cfg.Rate < 1e5 || cfg.Rate > 1e11) {
 				bad.Add("--rate", rate, "use 100kbit to 100gbit")
 			}
-			cfg.Counts, err = transfer.ParseCounts(counts)
+			cfg.Counts, err = size.ParseCounts(counts)
 			bad.Check("--counts", err)
 			cfg.Settings, cfg.Out = strings.Split(settings, ","), resultsFolder(cfg.Out)
 			if err := command.Check(bad, cfg.Validate(), nicsNames); err != nil {

@@ -13,6 +13,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"kvferry/bench/kvlayout"
+	"kvferry/bench/reference"
+	"kvferry/bench/size"
 	"kvferry/bench/transfer"
 	"kvferry/command"
 	"kvferry/config"
@@ -29,6 +32,7 @@ type transferFlags struct {
 	op, block, batch, threads       string
 	depth, segment, slice           string
 	limit, format, out, listen      string
+	peers, imm, beside, models      string
 	latency, perftest, server, once bool
 	warmup                          time.Duration
 }
@@ -67,9 +71,27 @@ of both processes, with what the bench needs in them. ops/s are blocks. --check 
 the source anew for each point and compares every block that was transferred. Sizes
 are in powers of 1024, GB are 1e9 bytes.
 
+--latency moves one block at a time, 8 bytes to 16 MiB, with an immediate and without.
+A latency is then from the call of Submit until its caller knows that the bytes are at
+the destination. Beside it (--beside) are measured, over the same NIC in the same run:
+
+  bare     a ping by blocking sockets, our own code as C would have it: a block there
+           and a byte back, or for read the other way; it walks the same memory
+  ucx      ucx_perftest: ucp_put_lat, which is half a round trip with both ends
+           spinning; ucp_get with one outstanding. Its buffer stays in the caches
+  iperf3   the rate of one TCP stream in writes of that size; it has no latency
+
+What is not installed at both ends is named below the table. A percentile that fewer
+than 10 samples lie beyond is marked (~); one that none lies beyond is left out (-):
+p99.9 takes 10,000 samples. --peers has n initiators move at once, each with its own
+connections, and says how evenly they share the target: least by most, and Jain's
+index (1 is evenly, 1/n if one has it all). --model-kv adds the sizes that KV of a model
+has: a token and a block of --kv-block-tokens, of one layer and of all.
+
 Results go to --out: results.json (all of it), results.csv and report.html.
 Client and server must be the same version; whoever reaches a server may have it
-map memory and write there, so keep it on a network that you trust.
+map memory and write there, and start ucx_perftest and iperf3 as servers, so keep it
+on a network that you trust.
 
 Exit status: 0 all points sound; 1 batches failed, blocks are wrong, or the run
 could not go on (the points that had ended are kept); 2 bad flags;
@@ -79,7 +101,9 @@ exits 0.`,
   kvbench transfer --rail tcp/eth0 --server                       # on 10.0.0.1
   kvbench transfer --rail tcp/eth0 10.0.0.1 --block 4k:4m         # on another machine
   kvbench transfer --rail rdma/mlx5_0 10.0.0.1 --block 2:8m --batch 1 --depth 128 --perftest
-  kvbench transfer --rail rdma/mlx5_0 10.0.0.1 --block 8 --batch 1 --latency
+  kvbench transfer --rail rdma/mlx5_0 10.0.0.1 --latency --beside bare,ucx
+  kvbench transfer --rail tcp/eth0 10.0.0.1 --latency --op both --model-kv llama-3.1-8b
+  kvbench transfer --rail tcp/eth0 10.0.0.1 --block 64k --batch 1 --peers 1,16,256
   kvbench transfer --rail tcp/eth0 --rail tcp/eth1 10.0.0.1 --limit 200gbit
   kvbench transfer --rail tcp/eth0 --rail tcp/eth1 10.0.0.1 --rails 1,2 --select affinity,static
   kvbench transfer --rail mem --threads 1:8`,
@@ -109,10 +133,12 @@ func (f *transferFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.counts, "rails", "", "how many of the rails are used, from the first: a list or a sweep: 1,2,4 (default all)")
 	fs.StringVar(&f.selects, "select", "affinity", "how slices are spread over rails: a list of affinity, static, round-robin, single")
 	fs.StringVar(&f.op, "op", "write", "write, read or both")
-	fs.StringVar(&f.block, "block", "1m", "bytes of a block: a list, or a sweep that doubles: 4k,64k,1m or 4k:4m")
+	fs.StringVar(&f.block, "block", "", "bytes of a block: a list, or a sweep that doubles: 4k,64k,1m or 4k:4m (default 1m, or with --latency 8 to 16m, or what --model-kv says)")
 	fs.StringVar(&f.batch, "batch", "16", "blocks of a batch: a list or a sweep")
 	fs.StringVar(&f.threads, "threads", "1", "threads that submit, each in its own range of the memory: a list or a sweep")
 	fs.StringVar(&f.depth, "depth", "4", "batches that each thread has under way: a list or a sweep")
+	fs.StringVar(&f.peers, "peers", "1", "initiators at once, each with its own connections: a list or a sweep")
+	fs.StringVar(&f.imm, "imm", "", "batches with an immediate: no, yes or both (default no; with --latency both)")
 	fs.DurationVar(&f.cfg.Duration, "duration", 2*time.Second, "how long each point is measured")
 	fs.IntVar(&f.cfg.Iterations, "iters", 0, "measure this many batches of each thread instead")
 	fs.DurationVar(&f.warmup, "warmup", 200*time.Millisecond, "run each point for this long before; 0: it is measured at once")
@@ -122,7 +148,10 @@ func (f *transferFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.slice, "slice", "", "largest piece that a rail carries in one operation (default 1m)")
 	fs.DurationVar(&f.cfg.Timeout, "timeout", 10*time.Second, "one batch fails after this long, and so does a target that does not answer")
 	fs.BoolVar(&f.cfg.Check, "check", false, "compare every block that was transferred")
-	fs.BoolVar(&f.latency, "latency", false, "one batch under way (--depth 1), and one block in it unless --batch is given")
+	fs.BoolVar(&f.latency, "latency", false, "one batch under way (--depth 1), with one block unless --batch is given: see above")
+	fs.StringVar(&f.beside, "beside", "", "with --latency, what else is measured: a list of bare, ucx, iperf3, or none (default bare)")
+	fs.StringVar(&f.models, "model-kv", "", "add the sizes of models' KV: a list of config.json files and names ("+strings.Join(kvlayout.Names(), ", ")+")")
+	fs.IntVar(&f.cfg.BlockTokens, "kv-block-tokens", 16, "tokens of a block of KV, for --model-kv")
 	fs.StringVar(&f.limit, "limit", "", "line rate of all rails to compare with: 100gbit, 12.5GB/s, none; or a list of one rate for each rail (default what the NICs say of themselves)")
 	fs.Uint64Var(&f.cfg.Seed, "seed", 0, "of the order of blocks")
 	fs.StringVar(&f.out, "out", "", "folder for the results (default kvbench-out/<time>)")
@@ -131,7 +160,7 @@ func (f *transferFlags) register(fs *pflag.FlagSet) {
 	fs.BoolVar(&f.server, "server", false, "be the target")
 	fs.StringVar(&f.listen, "listen", ":"+transfer.DefaultPort, "with --server: host:port of the control connection")
 	fs.BoolVar(&f.once, "once", false, "with --server: end after one client")
-	command.Positive(fs, "duration", "iters", "timeout")
+	command.Positive(fs, "duration", "iters", "timeout", "kv-block-tokens")
 }
 
 // transferNames are the flags that set the fields of a Config, a FailoverConfig and a
@@ -140,6 +169,7 @@ var transferNames = map[string]string{
 	"Rails": "--rail", "Server": "HOST", "Counts": "--rails", "Selects": "--select", "Ops": "--op", "Blocks": "--block", "Batches": "--batch", "Threads": "--threads", "Depths": "--depth",
 	"Duration": "--duration", "Iterations": "--iters", "Warmup": "--warmup", "Segment": "--segment", "Location": "--location", "Matrix": "--matrix", "Slice": "--slice", "Timeout": "--timeout",
 	"Check": "--check", "Limit": "--limit", "RailLimits": "--limit", "Seed": "--seed", "Out": "--out", "Format": "--format", "Listen": "--listen", "Once": "--once",
+	"Peers": "--peers", "Imms": "--imm", "Latency": "--latency", "Beside": "--beside", "Models": "--model-kv", "BlockTokens": "--kv-block-tokens",
 	"Sample": "--sample", "Faults": "--fault", "FaultFile": "--faults",
 }
 
@@ -153,7 +183,7 @@ func (f *transferFlags) config(changed func(flag string) bool, args []string) (t
 		cfg.Server = args[0]
 	}
 	if f.counts != "" {
-		cfg.Counts, err = transfer.ParseCounts(f.counts)
+		cfg.Counts, err = size.ParseCounts(f.counts)
 		bad.Check("--rails", err)
 	}
 	cfg.Selects, err = parseSelections(f.selects)
@@ -168,8 +198,11 @@ func (f *transferFlags) config(changed func(flag string) bool, args []string) (t
 	default:
 		bad.Add("--op", f.op, "use write, read or both")
 	}
-	cfg.Blocks, err = transfer.ParseSizes(f.block)
-	bad.Check("--block", err)
+	if f.block != "" {
+		cfg.Blocks, err = size.ParseList(f.block)
+		bad.Check("--block", err)
+	}
+	f.latencies(&cfg, &bad)
 	if f.latency {
 		if changed("depth") {
 			bad.Check("--depth", errors.New("--latency has one batch under way: leave one out"))
@@ -182,12 +215,12 @@ func (f *transferFlags) config(changed func(flag string) bool, args []string) (t
 	for _, list := range []struct {
 		flag, text string
 		to         *[]int
-	}{{"--batch", f.batch, &cfg.Batches}, {"--threads", f.threads, &cfg.Threads}, {"--depth", f.depth, &cfg.Depths}} {
-		*list.to, err = transfer.ParseCounts(list.text)
+	}{{"--batch", f.batch, &cfg.Batches}, {"--threads", f.threads, &cfg.Threads}, {"--depth", f.depth, &cfg.Depths}, {"--peers", f.peers, &cfg.Peers}} {
+		*list.to, err = size.ParseCounts(list.text)
 		bad.Check(list.flag, err)
 	}
 	if f.segment != "" {
-		cfg.Segment, err = transfer.ParseSize(f.segment)
+		cfg.Segment, err = size.Parse(f.segment)
 		bad.Check("--segment", err)
 	}
 	if f.slice != "" {
@@ -215,11 +248,46 @@ func (f *transferFlags) config(changed func(flag string) bool, args []string) (t
 	return cfg, command.Check(bad, cfg.Validate(), transferNames)
 }
 
+// latencies reads the flags that are of latencies and of models.
+func (f *transferFlags) latencies(cfg *transfer.Config, bad *config.Faults) {
+	var err error
+	cfg.Latency = f.latency
+	switch {
+	case f.beside == "" && f.latency && !slices.Contains(cfg.Rails, transfer.Mem):
+		cfg.Beside = []string{reference.Bare}
+	case f.beside != "" && f.beside != "none":
+		cfg.Beside, err = reference.Parse(f.beside)
+		bad.Check("--beside", err)
+	}
+	switch f.imm {
+	case "":
+		if cfg.Imms = []bool{false}; f.latency {
+			cfg.Imms = []bool{false, true}
+		}
+	case "no":
+		cfg.Imms = []bool{false}
+	case "yes":
+		cfg.Imms = []bool{true}
+	case "both":
+		cfg.Imms = []bool{false, true}
+	default:
+		bad.Add("--imm", f.imm, "use no, yes or both")
+	}
+	if f.models == "" {
+		return
+	}
+	for _, text := range strings.Split(f.models, ",") {
+		l, err := kvlayout.Read(strings.TrimSpace(text))
+		bad.Check("--model-kv", err)
+		cfg.Models = append(cfg.Models, l)
+	}
+}
+
 // parseSlice reads the size of a slice in bytes, which a Config has as an int.
 func parseSlice(text string) (int, error) {
-	n, err := transfer.ParseSize(text)
+	n, err := size.Parse(text)
 	if err == nil && n > transport.MaxSlice {
-		err = fmt.Errorf("%q: use up to %s", text, transfer.FormatSize(transport.MaxSlice))
+		err = fmt.Errorf("%q: use up to %s", text, size.Format(transport.MaxSlice))
 	}
 	if err != nil {
 		return 0, err
@@ -276,7 +344,7 @@ func (f *transferFlags) serve(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		bad.Add("HOST", args[0], "a server waits for clients: leave it or --server out")
 	}
-	for _, flag := range []string{"rails", "select", "op", "block", "batch", "threads", "depth", "duration", "iters", "warmup", "slice", "timeout", "check", "latency", "limit", "seed", "out", "format", "perftest"} {
+	for _, flag := range []string{"rails", "select", "op", "block", "batch", "threads", "depth", "duration", "iters", "warmup", "slice", "timeout", "check", "latency", "beside", "model-kv", "kv-block-tokens", "peers", "imm", "limit", "seed", "out", "format", "perftest"} {
 		if cmd.Flags().Changed(flag) {
 			bad.Check("--"+flag, errors.New("the client says it to the server: leave it out"))
 		}
@@ -287,7 +355,7 @@ func (f *transferFlags) serve(cmd *cobra.Command, args []string) error {
 	}
 	if f.segment != "" {
 		var err error
-		cfg.Segment, err = transfer.ParseSize(f.segment)
+		cfg.Segment, err = size.Parse(f.segment)
 		bad.Check("--segment", err)
 	}
 	if err := command.Check(bad, cfg.Validate(), transferNames); err != nil {

@@ -45,7 +45,7 @@ func TestTransfer(t *testing.T) {
 	if code != 0 || err != nil || len(rows) != 2 || rows[1][0] != "write" || rows[1][5] != "1" || rows[1][6] != "affinity" || rows[1][1] != "1048576" {
 		t.Errorf("exit %d, %v, %q", code, err, rows)
 	}
-	code, stdout, _ = kvbench(t.Context(), short("--rail", "mem", "--format", "json", "--latency", "--out", dir)...)
+	code, stdout, _ = kvbench(t.Context(), short("--rail", "mem", "--format", "json", "--latency", "--block", "4k", "--imm", "no", "--out", dir)...)
 	r = transfer.Result{}
 	if err := json.Unmarshal([]byte(stdout), &r); code != 0 || err != nil || r.Points[0].Depth != 1 || r.Points[0].Batch != 4 || r.Settings.LimitGBps != nil {
 		t.Errorf("exit %d, %v, %+v", code, err, r)
@@ -131,6 +131,12 @@ func TestTransferUsage(t *testing.T) {
 		{"--rail mem --duration 0s --warmup -1s --timeout 0s --iters 0", []string{"--duration: 0s:", "--warmup: -1s:", "--timeout: 0s:", "--iters: 0:"}},
 		{"--rail mem --duration 1s --iters 5", []string{"--iters", "leave one out"}},
 		{"--rail mem --latency --depth 2", []string{"--depth", "--latency"}},
+		{"--rail mem --latency --beside netperf", []string{"--beside", "bare, ucx, iperf3"}},
+		{"--rail mem --latency --beside bare", []string{"--beside", "both ends in this process"}},
+		{"--rail tcp/lo --beside bare", []string{"--beside", "beside latencies"}},
+		{"--rail mem --imm maybe --peers 0 --model-kv gpt-9", []string{"--imm", "no, yes or both", "--peers", "--model-kv", "llama-3.1-8b"}},
+		{"--rail mem --kv-block-tokens 0", []string{"--kv-block-tokens: 0"}},
+		{"--rail mem --peers 5000", []string{"--peers: 5000: use 1 to 4096"}},
 		{"--rail mem --format xml", []string{"--format", "text, json, csv"}},
 		{"--rail mem --perftest --format csv", []string{"--perftest", "--format"}},
 		{"--rail mem --once --listen :1", []string{"--once", "--listen", "--server"}},

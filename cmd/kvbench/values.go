@@ -5,7 +5,9 @@ import (
 
 	"kvferry/bench"
 	"kvferry/bench/client"
+	"kvferry/bench/kvlayout"
 	"kvferry/bench/ratesearch"
+	"kvferry/bench/reference"
 	"kvferry/bench/simulation"
 	"kvferry/bench/steady"
 	"kvferry/daemon"
@@ -47,6 +49,9 @@ func values(command string) map[string][]string {
 	case "transfer":
 		all["op"] = []string{"write", "read", "both"}
 		all["format"] = []string{"text", "json", "csv"}
+		all["imm"] = []string{"no", "yes", "both"}
+		all["beside"] = append([]string{"none"}, reference.Names...)
+		all["model-kv"] = kvlayout.Names()
 	case "topo":
 		all["names"] = []string{"all", "rdma", "net"}
 		all["format"] = []string{"text", "json", "matrix"}

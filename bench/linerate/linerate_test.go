@@ -1,4 +1,4 @@
-package transfer
+package linerate
 
 import (
 	"os"
@@ -52,7 +52,7 @@ func TestLineRate(t *testing.T) {
 		{[]string{"192.0.2.77:0"}, 0}, // nobody's address
 		{[]string{"mem"}, 0},
 	} {
-		if got, ok := sysfs(dir).lineRate(c.specs); ok != (c.want > 0) || ok && got != c.want {
+		if got, ok := Sysfs(dir).Of(c.specs); ok != (c.want > 0) || ok && got != c.want {
 			t.Errorf("%v: %v, %v; want %v", c.specs, got, ok, c.want)
 		}
 	}
