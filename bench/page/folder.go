@@ -37,7 +37,7 @@ func MakeFolder(dir string) error {
 const LogFile = "cluster.log"
 
 // results are files by which a folder is known to have results, of any command.
-var results = []string{RecordsFile, "summary.json", "sweep.json", "search.json", "compare.json", "matrix.json", "table.md", "report.html"}
+var results = []string{RecordsFile, "summary.json", "sweep.json", "search.json", "compare.json", "matrix.json", "check.json", "table.md", "report.html"}
 
 // CheckNew is an error if a folder has results already: these would be lost, or lie beside those
 // of another run. A folder that is not there has none.

@@ -34,6 +34,8 @@ type Config struct {
 	// Server is the control connection's host:port of a target that runs
 	// elsewhere. Default: the target is a child process.
 	Server string
+	// Place is which of the target's rails goes with the first of these.
+	Place int
 
 	// A point is measured for each combination of these.
 	Counts  []int                 // how many of Rails, from the first; default all
@@ -151,7 +153,7 @@ func (c *Config) setDefaults() {
 	config.Default(&c.Duration, 2*time.Second)
 	config.Default(&c.Warmup, 200*time.Millisecond)
 	config.Default(&c.Timeout, 10*time.Second)
-	config.Default(&c.Segment, defaultSegment())
+	config.Default(&c.Segment, DefaultSegment())
 	config.Default(&c.Slice, 1<<20)
 	config.Default(&c.Format, Text)
 	if c.Stdout == nil {

@@ -34,8 +34,7 @@
 // getrusage, between two marks just outside the interval, over all bytes that were
 // completed between the two.
 //
-// What each rail carried is read when the interval begins and ends, in slices: that is finer
-// than batches, and what efficiencies over several rails are computed from.
+// What each rail carried is read when the interval begins and ends, in slices, finer than batches.
 //
 // # Failover
 //
@@ -45,10 +44,9 @@
 //
 // # Checks
 //
-// With Config.Check the source's blocks are filled anew before each point with a
-// pattern of the point and of the block's address at the target, and after it every
-// block that was transferred is compared in full: at the target for writes, here
-// for reads.
+// With Config.Check the source's blocks are filled anew before each point with a pattern of the
+// point and of the block's address at the target, and after it every block that was transferred
+// is compared in full: at the target for writes, here for reads.
 //
 // # Units
 //

@@ -35,9 +35,9 @@ func newEngine(matrix string, cfg transport.Config) (*transport.Engine, error) {
 	return e, err
 }
 
-// defaultSegment is 1 GiB, or a power of two that takes no more than an eighth of
+// DefaultSegment is 1 GiB, or a power of two that takes no more than an eighth of
 // the memory that is left on this machine: both ends may be here.
-func defaultSegment() int64 {
+func DefaultSegment() int64 {
 	left, ok := kvcache.Available()
 	if !ok {
 		return 1 << 28

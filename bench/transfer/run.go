@@ -236,7 +236,8 @@ func (s *session) join(to setup) error {
 	// A rail here goes with the one at its place there: the first of the target's
 	// rails too, or one of these would reach the others by the system's routes.
 	info := s.info
-	info.Rails = info.Rails[:min(to.count, len(info.Rails))]
+	from := min(s.cfg.Place, len(info.Rails))
+	info.Rails = info.Rails[from:min(from+to.count, len(info.Rails))]
 	target, err := engine.Open(info)
 	s.initiators[len(s.initiators)-1].target = target
 	if errors.Is(err, transport.ErrNoPath) {

@@ -77,7 +77,7 @@ func Listen(cfg ServerConfig) (*Server, error) {
 	}
 	config.Default(&cfg.Listen, ":"+DefaultPort)
 	config.Default(&cfg.Location, topology.Any)
-	config.Default(&cfg.Segment, defaultSegment())
+	config.Default(&cfg.Segment, DefaultSegment())
 	if cfg.Log == nil {
 		cfg.Log = io.Discard
 	}

@@ -22,7 +22,7 @@ import (
 func main() {
 	// Children are this program again: they are told apart before a command line is looked at.
 	cluster.Child()  // does not return in a daemon of an embedded cluster
-	transfer.Child() // nor in the target of a transfer
+	transfer.Child() // nor in the target of a transfer or a check
 	matrix.Child()   // nor where it keeps a command of a matrix
 	program(term.IsTerminal(int(os.Stderr.Fd()))).Main()
 }
@@ -43,6 +43,7 @@ run elsewhere. KV-cache bytes and network are real, the GPU is modelled.
   kvbench transfer    how fast a rail moves bytes, between machines or on this one
   kvbench failover    a link is cut and restored under load: what do the others do?
   kvbench nics        several NICs in the NIC lab, held to limits
+  kvbench check       is each rail to another machine fit to serve? what to do?
   kvbench topo        which NIC is near which memory, and why
   kvbench compare     results side by side, also of vLLM's and SGLang's clients
   kvbench serving     what the proxy and a node cost themselves, per token
@@ -50,7 +51,7 @@ run elsewhere. KV-cache bytes and network are real, the GPU is modelled.
   kvbench tokenizer   kvferry's tokenizer in a folder, for any client`,
 	}
 	root.AddCommand(
-		mooncakeCommand(terminal), serveCommand(terminal), simulateCommand(terminal), matrixCommand(terminal), transferCommand(terminal), failoverCommand(terminal), nicsCommand(),
+		mooncakeCommand(terminal), serveCommand(terminal), simulateCommand(terminal), matrixCommand(terminal), transferCommand(terminal), failoverCommand(terminal), nicsCommand(), checkCommand(),
 		topoCommand(), servingCommand(), compareCommand(), nullServerCommand(), tokenizerCommand(),
 	)
 	for _, cmd := range root.Commands() {

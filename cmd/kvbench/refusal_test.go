@@ -125,7 +125,7 @@ func TestRefused(t *testing.T) {
 		{"tokenizer here", `ARGUMENT: "here": kvbench tokenizer takes none`},
 		{"serving now", `ARGUMENT: "now": kvbench serving takes none`},
 		{"server", `COMMAND: "server": kvbench has no such command`},
-		{"--settings tcp", "--settings: write the command before its flags: use compare, failover, matrix, mooncake"},
+		{"--settings tcp", "--settings: write the command before its flags: use check, compare, failover, matrix, mooncake"},
 	})
 }
 

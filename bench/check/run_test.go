@@ -1,0 +1,254 @@
+package check
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"kvferry/bench/transfer"
+)
+
+// TestMain: the target of a check of one machine is this binary executed again.
+func TestMain(m *testing.M) {
+	transfer.Child()
+	os.Exit(m.Run())
+}
+
+// patience bounds every wait for something that must happen.
+const patience = time.Minute
+
+// listener listens on loopback until the test ends.
+func listener(t *testing.T, rails ...string) *Listener {
+	t.Helper()
+	l, err := Listen(ListenConfig{Rails: rails, Listen: "127.0.0.1:0", Segment: 4 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- l.Serve(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		select {
+		case err := <-ended:
+			if !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		case <-time.After(patience):
+			t.Error("it does not end")
+		}
+	})
+	return l
+}
+
+// loose are limits that a machine meets however busy it is.
+var loose = Limits{Line: 0, Lost: 1}
+
+func quick(peer string, rails ...string) Config {
+	return Config{Rails: rails, Peer: peer, Segment: 4 << 20, Duration: 50 * time.Millisecond, Probes: 40, Timeout: patience, Limits: loose}
+}
+
+// TestRun: two rails between two ends, alone and together, and what was seen in the file.
+func TestRun(t *testing.T) {
+	l := listener(t, "127.0.0.1:0", "127.0.0.1:0")
+	cfg := quick(l.Addr(), "127.0.0.1:0", "127.0.0.1:0")
+	var out, progress bytes.Buffer
+	cfg.Out, cfg.Stdout, cfg.Progress = t.TempDir(), &out, &progress
+	r, err := Run(t.Context(), cfg)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out.String())
+	}
+	if len(r.Rails) != 2 || r.All == nil || r.All.Write.Checked == 0 || r.Clock == nil || r.Clock.RoundTrip <= 0 || r.Verdicts[1] == Fail {
+		t.Errorf("%+v", r)
+	}
+	for i := range r.Rails {
+		x := &r.Rails[i]
+		if x.Rates.Write.GBps <= 0 || x.Rates.Read.Checked == 0 || x.Rates.Error != "" || x.Full.Back == 0 || x.Full.Wrong > 0 || x.Full.Size != min(x.Here.MTU, mostPacket) || x.There.NIC == "" {
+			t.Errorf("rail %d: %+v", i, x)
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(cfg.Out, File))
+	var back Report
+	if err != nil || json.Unmarshal(text, &back) != nil || len(back.Rails) != 2 {
+		t.Errorf("%v: %s", err, text)
+	}
+	for _, want := range []string{"127.0.0.1:0", "all", "clock: ", "results: "} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, out.String())
+		}
+	}
+}
+
+// TestOneMachine: without a peer the other end is a child process, and nothing is probed.
+func TestOneMachine(t *testing.T) {
+	cfg := quick("", "127.0.0.1:0")
+	r, err := Run(t.Context(), cfg)
+	if err != nil || r.Clock != nil || r.Rails[0].Full.Sent != 0 || r.Rails[0].Rates.Write.Checked == 0 || r.All != nil {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// TestRailFails: a rail that nobody can reach fails, and the other does not: each is measured
+// against the one at its place.
+func TestRailFails(t *testing.T) {
+	l := listener(t, "127.0.0.1:0", "127.0.0.1:0?advertise=127.0.0.1:1")
+	cfg := quick(l.Addr(), "127.0.0.1:0", "127.0.0.1:0")
+	cfg.Timeout = 2 * time.Second
+	r, err := Run(t.Context(), cfg)
+	if !errors.Is(err, ErrFailed) || r.Rails[0].Rates.Error != "" || !strings.Contains(r.Rails[1].Rates.Error, "refused") {
+		t.Errorf("%v, %+v", err, r)
+	}
+}
+
+// TestPeerIsNone: who answers something else, or nothing, is named.
+func TestPeerIsNone(t *testing.T) {
+	web := httptest.NewServer(http.NotFoundHandler())
+	defer web.Close()
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody := lis.Addr().String()
+	lis.Close()
+	l := listener(t, "127.0.0.1:0")
+	for _, c := range []struct {
+		peer  string
+		rails []string
+		want  string
+	}{
+		{strings.TrimPrefix(web.URL, "http://"), []string{"127.0.0.1:0"}, "does not speak version 1 of kvbench check's protocol"},
+		{nobody, []string{"127.0.0.1:0"}, "start one there"},
+		{l.Addr(), []string{"127.0.0.1:0", "127.0.0.1:0"}, "the other end has 1 rails and this one 2"},
+	} {
+		if _, err := Run(t.Context(), quick(c.peer, c.rails...)); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v, want %q", err, c.want)
+		}
+	}
+	resp, err := http.Post("http://"+l.Addr()+"/facts", "application/json", strings.NewReader(`{"protocol":99}`))
+	if err != nil || resp.StatusCode != http.StatusBadRequest {
+		t.Errorf("%v, %v", resp, err)
+	}
+}
+
+// TestProbe: every probe comes back over loopback, and none where the echo does not know it, or it
+// is larger than a frame.
+func TestProbe(t *testing.T) {
+	e, err := serveEcho("127.0.0.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.close()
+	p := probe(t.Context(), "127.0.0.1", *e, 1500, 100, patience)
+	if p.Sent != 100 || p.Back != 100 || p.Wrong != 0 || p.Error != "" {
+		t.Errorf("%+v", p)
+	}
+	// As large as a datagram may be: a socket's buffer holds two of them.
+	if p := probe(t.Context(), "127.0.0.1", *e, mostPacket, 100, patience); p.Back != 100 || p.Error != "" {
+		t.Errorf("large ones: %+v", p)
+	}
+	stranger := *e
+	stranger.Token = make([]byte, tokenBytes)
+	if p := probe(t.Context(), "127.0.0.1", stranger, 1500, 3, 50*time.Millisecond); p.Sent != 3 || p.Back != 0 {
+		t.Errorf("a stranger: %+v", p)
+	}
+	if p := probe(t.Context(), "127.0.0.1", *e, 40, 3, patience); p.Error == "" || p.Sent != 0 {
+		t.Errorf("no room for a probe: %+v", p)
+	}
+	if runtime.GOOS == "linux" {
+		if lo, err := net.InterfaceByName("lo"); err == nil && lo.MTU < mostProbe {
+			if p := probe(t.Context(), "127.0.0.1", *e, lo.MTU+100, 3, patience); p.Back != 0 || !strings.Contains(p.Error, "too long") {
+				t.Errorf("larger than a frame: %+v", p)
+			}
+		}
+	}
+}
+
+// TestProbeWrong: a probe that comes back with another byte is told from a right one, and one that
+// comes twice is counted once.
+func TestProbeWrong(t *testing.T) {
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	go func() {
+		buf := make([]byte, 2000)
+		for i := 0; ; i++ {
+			n, from, err := conn.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			if i == 1 {
+				buf[n-1] ^= 1
+			}
+			_, _ = conn.WriteTo(buf[:n], from)
+			_, _ = conn.WriteTo(buf[:n], from)
+		}
+	}()
+	if p := probe(t.Context(), "127.0.0.1", echo{Addr: conn.LocalAddr().String(), Token: make([]byte, tokenBytes)}, 600, 5, patience); p.Back != 5 || p.Wrong != 1 {
+		t.Errorf("%+v", p)
+	}
+}
+
+// TestFacts: what the kernel's files say, and what is not there is unknown.
+func TestFacts(t *testing.T) {
+	dir := t.TempDir()
+	lo := "lo"
+	if i, err := net.InterfaceByIndex(1); err == nil {
+		lo = i.Name
+	}
+	for name, text := range map[string]string{
+		"sys/class/net/" + lo + "/mtu": "9000\n", "sys/class/net/" + lo + "/carrier": "0\n", "sys/class/net/" + lo + "/carrier_changes": "7\n",
+		"proc/sys/net/ipv4/tcp_congestion_control": "bbr\n", "proc/sys/net/ipv4/tcp_available_congestion_control": "reno cubic bbr\n",
+		"sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n",
+		"proc/meminfo": "MemFree: 1 kB\nHugePages_Free:       3\nHugepagesize:       2048 kB\n",
+	} {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f := root(dir).facts("127.0.0.1:0", "tcp/0", "127.0.0.1:4000", "")
+	if f.NIC != lo || f.MTU != 9000 || !f.NoCarrier || f.Changes != 7 || f.Congestion != "bbr" || !f.BBR || f.Kind != "tcp" {
+		t.Errorf("%+v", f)
+	}
+	if h := root(dir).host(); h.HugePages != "madvise" || h.HugeFree != 6<<20 {
+		t.Errorf("%+v", h)
+	}
+	if f := root(t.TempDir()).facts("cma", "cma/0", "@kvferry/x", ""); f.NIC != "" || f.MTU != 0 || f.NoCarrier || f.Kind != "cma" {
+		t.Errorf("%+v", f)
+	}
+}
+
+func TestConfigFaults(t *testing.T) {
+	for want, change := range map[string]func(*Config){
+		"Rails: none given":          func(c *Config) { c.Rails = nil },
+		"it is no rail that serves":  func(c *Config) { c.Rails = []string{transfer.Mem} },
+		"LineRates: 2 rates":         func(c *Config) { c.LineRates = []float64{1, 2} },
+		"Limits.Line: 2: use a":      func(c *Config) { c.Limits.Line = 2 },
+		"Limits.Flaps: -1":           func(c *Config) { c.Limits.Flaps = -1 },
+		"Limits.Clock: -1s":          func(c *Config) { c.Limits.Clock = -time.Second },
+		"Duration: -1s: use 1ms":     func(c *Config) { c.Duration = -time.Second },
+		`Segment: "-1": use 1 byte`:  func(c *Config) { c.Segment = -1 },
+		"Limits.Together: -0.1: use": func(c *Config) { c.Limits.Together = -0.1 },
+	} {
+		cfg := quick("", "127.0.0.1:0")
+		change(&cfg)
+		if r, err := Run(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), want) || r != nil {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
