@@ -27,6 +27,10 @@
 // are cumulative: the target sends one when it runs out of input, or every
 // [ackBytes].
 //
+// A connection at rest has neither buffers nor lists: it takes them from a pool when something
+// has come or is to be sent, and gives them back. Two goroutines with small stacks and 4 kB of
+// heap are left at the initiator, one at the target, and another once there was a READ.
+//
 // # References
 //
 // With Config.Attach frames carry addresses where bytes would be, and who receives

@@ -30,6 +30,7 @@ type endpoint struct {
 	secret transport.Secret
 	c      Conn
 	in     stream
+	out    *gather
 	peer   Memory        // nil if frames carry bytes
 	lease  lease         // of what the peer lends
 	kick   chan struct{} // queue is not empty, or err is set
@@ -45,15 +46,10 @@ type endpoint struct {
 	err    error
 
 	// Of send only.
-	work []*transport.Slice // taken off the queue, not yet in a frame
-	head []byte
-	vec  [][]byte
-	seq  uint64
-	told uint64 // sequence number of the last release
-
-	// Of receive only.
-	dst [][]byte
-	at  []uint64
+	work   []*transport.Slice // taken off the queue, not yet in a frame
+	*lists                    // nil while it waits
+	seq    uint64
+	told   uint64 // sequence number of the last release
 }
 
 // A frame is sent and not yet answered.
@@ -154,10 +150,13 @@ func (ep *endpoint) lost(err error) {
 // run carries slices until the endpoint breaks, and completes those left.
 func (ep *endpoint) run() {
 	defer ep.rail.wg.Done()
-	var both sync.WaitGroup
-	both.Go(ep.send)
-	both.Go(ep.receive)
-	both.Wait()
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		ep.send()
+	}()
+	ep.receive()
+	<-sent
 	ep.mu.Lock()
 	err := ep.err
 	unsure := len(ep.writes) > 0 // the target may still apply them
@@ -175,6 +174,8 @@ func (ep *endpoint) run() {
 
 // send turns the queue into frames.
 func (ep *endpoint) send() {
+	ep.lists = takeLists()
+	defer func() { ep.giveBack() }()
 	var spare []*transport.Slice
 	for {
 		ep.mu.Lock()
@@ -192,7 +193,8 @@ func (ep *endpoint) send() {
 			} else if ep.poked.Swap(false) {
 				err = ep.poke()
 			} else if !sent {
-				<-ep.kick
+				spare = rested(spare)
+				ep.wait()
 			}
 			continue
 		}
@@ -211,6 +213,23 @@ func (ep *endpoint) send() {
 		clear(spare)
 		spare = spare[:0]
 	}
+}
+
+// wait waits for a kick, with no more memory than that takes.
+func (ep *endpoint) wait() {
+	select { // most often, where much is going on
+	case <-ep.kick:
+		return
+	default:
+	}
+	ep.mu.Lock()
+	if len(ep.queue) == 0 {
+		ep.queue = rested(ep.queue)
+	}
+	ep.mu.Unlock()
+	ep.giveBack()
+	<-ep.kick
+	ep.lists = takeLists()
 }
 
 // sendFrame sends the first slices of ep.work.
@@ -244,7 +263,7 @@ func (ep *endpoint) sendFrame() error {
 		}
 	}
 	ep.underWay(f, op, n)
-	return writeFrame(ep.c, ep.peer, ep.vec)
+	return writeFrame(ep.c, ep.out, ep.peer, ep.vec)
 }
 
 // describe makes ep.head what is before the frame's bytes.
@@ -331,7 +350,9 @@ func (ep *endpoint) acked(r response) error {
 func (ep *endpoint) pop(list *[]*frame) *frame {
 	f := (*list)[0]
 	(*list)[0] = nil
-	*list = (*list)[1:]
+	if *list = (*list)[1:]; len(*list) == 0 {
+		*list = rested(*list)
+	}
 	ep.room.Free(len(f.slices), f.bytes)
 	return f
 }
@@ -366,7 +387,9 @@ func (ep *endpoint) arrived(r response) error {
 		return fmt.Errorf("%w: data of frame %d, which is not the next", transport.ErrProtocol, r.seq)
 	}
 	want := f.bytes
-	dst := ep.dst[:0]
+	l := takeLists()
+	defer l.giveBack()
+	dst := l.vec[:0]
 	naks := f.naks
 	for i, s := range f.slices {
 		if len(naks) > 0 && naks[0].index == i {
@@ -381,12 +404,12 @@ func (ep *endpoint) arrived(r response) error {
 	if r.bytes != want {
 		return fmt.Errorf("%w: frame %d brings %d bytes, not %d", transport.ErrProtocol, r.seq, r.bytes, want)
 	}
-	ep.dst = dst
+	l.vec = dst
 	if ep.peer != nil {
-		return ep.borrow(f)
+		return ep.borrow(f, l)
 	}
 	err := ep.in.scatter(dst)
-	clear(ep.dst)
+	clear(l.vec)
 	if err != nil {
 		return err
 	}

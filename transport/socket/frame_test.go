@@ -67,6 +67,12 @@ func (r reader) readv(dst [][]byte, tail []byte) (int, error) {
 	return n, err
 }
 
+func (r reader) first(pool *sync.Pool) (*buffer, int, error) {
+	b := pool.Get().(*buffer)
+	n, err := r.readv(nil, b.mem)
+	return b, n, err
+}
+
 // However the bytes are cut into reads, they arrive in order.
 func TestStream(t *testing.T) {
 	want := make([]byte, 100_000)
@@ -193,7 +199,8 @@ func FuzzFrame(f *testing.F) {
 			readable: open(transport.Read, transport.Range{Offset: 500, Length: 100}),
 		}
 		r := &Rail{regions: regions{byKey: regs}}
-		s := &served{rail: r, c: drained(), in: newStream(reader{bytes.NewReader(b)}, references), answers: make(chan answer, maxAnswers)}
+		s := &served{rail: r, c: drained(), in: newStream(reader{bytes.NewReader(b)}, references), answers: make(chan *answer, maxAnswers)}
+		s.out, _ = newGather(drained())
 		if references {
 			s.peer = mapMemory{there, bytes.Repeat([]byte{1}, size)}
 		}

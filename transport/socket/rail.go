@@ -213,6 +213,9 @@ func (r *Rail) introduce(ctx context.Context, ep *endpoint) error {
 		return err
 	}
 	ep.in = newStream(sock, r.probe != nil)
+	if ep.out, err = newGather(ep.c); err != nil {
+		return err
+	}
 	h := hello{name: ep.secret.Name(), lost: r.lost.Of(ep.addr)}
 	if err := write(ep.c, r.probe.append(h.append(nil))); err != nil {
 		return err

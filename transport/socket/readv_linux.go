@@ -3,6 +3,7 @@ package socket
 import (
 	"io"
 	"os"
+	"sync"
 	"syscall"
 	"unsafe"
 
@@ -18,41 +19,55 @@ const iovBytes = 1 << 20
 
 // A socket reads a connection with readv. It is for one goroutine.
 type socket struct {
-	rc   syscall.RawConn
-	iov  []unix.Iovec
-	n    int
-	err  error
-	read func(fd uintptr) bool // tryReadv, made once
+	rc  syscall.RawConn
+	iov *elements // of the readv under way
+	n   int
+	err error
+
+	pool *sync.Pool // of the first under way
+	b    *buffer    // of it, with n bytes
+
+	read, begin func(fd uintptr) bool // tryReadv and tryFirst, made once
 }
+
+// elements are those of one readv, 16 KiB of them.
+type elements struct {
+	of [maxIov]unix.Iovec
+	n  int
+}
+
+var elementsPool = sync.Pool{New: func() any { return new(elements) }}
 
 func newSocket(c Conn) (*socket, error) {
 	rc, err := c.SyscallConn()
 	if err != nil {
 		return nil, err
 	}
-	s := &socket{rc: rc, iov: make([]unix.Iovec, 0, maxIov)}
-	s.read = s.tryReadv
+	s := &socket{rc: rc}
+	s.read, s.begin = s.tryReadv, s.tryFirst
 	return s, nil
 }
 
 func (s *socket) readv(dst [][]byte, tail []byte) (int, error) {
-	s.iov = s.iov[:0]
+	s.iov = elementsPool.Get().(*elements)
 	sum := 0
 	for _, b := range dst {
-		if len(s.iov) == maxIov || sum >= iovBytes {
+		if s.iov.n == maxIov || sum >= iovBytes {
 			tail = nil
 			break
 		}
 		if len(b) > 0 {
-			s.add(b)
+			s.iov.add(b)
 			sum += len(b)
 		}
 	}
-	if len(tail) > 0 && len(s.iov) < maxIov {
-		s.add(tail)
+	if len(tail) > 0 && s.iov.n < maxIov {
+		s.iov.add(tail)
 	}
 	err := s.rc.Read(s.read)
-	clear(s.iov) // keeps no memory alive
+	s.iov.clear()
+	elementsPool.Put(s.iov)
+	s.iov = nil
 	if err != nil {
 		return 0, err
 	}
@@ -60,28 +75,69 @@ func (s *socket) readv(dst [][]byte, tail []byte) (int, error) {
 	return s.n, s.err
 }
 
-func (s *socket) add(b []byte) {
-	v := unix.Iovec{Base: unsafe.SliceData(b)}
+// clear has it keep no memory alive.
+func (e *elements) clear() {
+	clear(e.of[:e.n])
+	e.n = 0
+}
+
+func (e *elements) add(b []byte) {
+	v := &e.of[e.n]
+	v.Base = unsafe.SliceData(b)
 	v.SetLen(len(b))
-	s.iov = append(s.iov, v)
+	e.n++
 }
 
 // tryReadv is false if there is nothing to read yet.
 func (s *socket) tryReadv(fd uintptr) bool {
 	for {
-		n, _, errno := unix.Syscall(unix.SYS_READV, fd, uintptr(unsafe.Pointer(unsafe.SliceData(s.iov))), uintptr(len(s.iov)))
+		n, _, errno := unix.Syscall(unix.SYS_READV, fd, uintptr(unsafe.Pointer(&s.iov.of)), uintptr(s.iov.n))
+		if errno != unix.EINTR {
+			return s.ended("readv", int(n), errno)
+		}
+	}
+}
+
+func (s *socket) first(pool *sync.Pool) (*buffer, int, error) {
+	s.pool = pool
+	err := s.rc.Read(s.begin)
+	b := s.b
+	s.b = nil
+	if err != nil {
+		return nil, 0, err
+	}
+	haveRead(nil, s.n)
+	return b, s.n, s.err
+}
+
+// tryFirst is false if there is nothing to read yet. It holds no buffer then.
+func (s *socket) tryFirst(fd uintptr) bool {
+	b := s.pool.Get().(*buffer)
+	for {
+		n, _, errno := unix.Syscall(unix.SYS_READ, fd, uintptr(unsafe.Pointer(unsafe.SliceData(b.mem))), uintptr(len(b.mem)))
 		switch {
 		case errno == unix.EINTR:
 			continue
-		case errno == unix.EAGAIN:
-			return false
-		case errno != 0:
-			s.n, s.err = 0, os.NewSyscallError("readv", errno)
-		case n == 0:
-			s.n, s.err = 0, io.EOF
-		default:
-			s.n, s.err = int(n), nil
+		case s.ended("read", int(n), errno):
+			s.b = b
+			return true
 		}
-		return true
+		s.pool.Put(b)
+		return false
 	}
+}
+
+// ended takes what a system call has returned. It is false if there is nothing to read yet.
+func (s *socket) ended(call string, n int, errno syscall.Errno) bool {
+	switch {
+	case errno == unix.EAGAIN:
+		return false
+	case errno != 0:
+		s.n, s.err = 0, os.NewSyscallError(call, errno)
+	case n == 0:
+		s.n, s.err = 0, io.EOF
+	default:
+		s.n, s.err = n, nil
+	}
+	return true
 }

@@ -2,6 +2,8 @@
 
 package socket
 
+import "sync"
+
 type socket struct{ c Conn }
 
 func newSocket(c Conn) (*socket, error) { return &socket{c}, nil }
@@ -16,4 +18,11 @@ func (s *socket) readv(dst [][]byte, tail []byte) (int, error) {
 	n, err := s.c.Read(tail)
 	haveRead(dst, n)
 	return n, err
+}
+
+// first has a buffer while it waits: there is no way here to take one only then.
+func (s *socket) first(pool *sync.Pool) (*buffer, int, error) {
+	b := pool.Get().(*buffer)
+	n, err := s.c.Read(b.mem)
+	return b, n, err
 }

@@ -153,7 +153,7 @@ func (ep *endpoint) sendImm() error {
 		ep.describe(f, request{op: transport.Write, count: 1, bytes: size}, s)
 		ep.vec = append(ep.vec[:0], ep.head, s[0].Local)
 		ep.underWay(f, transport.Write, 0)
-		if err := writeFrame(ep.c, ep.peer, ep.vec); err != nil {
+		if err := writeFrame(ep.c, ep.out, ep.peer, ep.vec); err != nil {
 			return err
 		}
 	}
@@ -166,7 +166,7 @@ func (ep *endpoint) sendImm() error {
 	ep.describe(f, request{op: transport.Write, hasImm: true, count: 1, bytes: size}, s)
 	ep.vec = append(ep.vec[:0], ep.head)
 	ep.underWay(f, transport.Write, 1)
-	return writeFrame(ep.c, ep.peer, ep.vec)
+	return writeFrame(ep.c, ep.out, ep.peer, ep.vec)
 }
 
 // waitWritten waits until no WRITE frame is under way, or the endpoint is broken.
@@ -181,19 +181,19 @@ func (ep *endpoint) waitWritten() error {
 		if sent, err := ep.sendRelease(); err != nil {
 			return err
 		} else if !sent {
-			<-ep.kick
+			ep.wait()
 		}
 	}
 }
 
-// borrow copies a READ frame's bytes out of the target's memory, into ep.dst, and
+// borrow copies a READ frame's bytes out of the target's memory, into l.vec, and
 // completes it if the target has held the memory until now.
-func (ep *endpoint) borrow(f *frame) error {
-	b, err := ep.in.next(len(ep.dst) * addrLen)
+func (ep *endpoint) borrow(f *frame, l *lists) error {
+	b, err := ep.in.next(len(l.vec) * addrLen)
 	if err == nil {
-		ep.at, err = fetch(ep.peer, ep.dst, b, ep.at)
+		l.at, err = fetch(ep.peer, l.vec, b, l.at)
 	}
-	clear(ep.dst)
+	clear(l.vec)
 	if err == nil {
 		err = ep.lease.check(ep.peer)
 	}
@@ -242,13 +242,12 @@ type loan struct {
 
 // lend makes an answer one of addresses. Their memory is held until the initiator says
 // that it has copied it, or the connection ends.
-func (s *served) lend(r *request, a answer) answer {
+func (s *served) lend(r *request, a *answer) {
 	for _, mem := range a.parts[1:] {
 		a.head = appendAddress(a.head, mem)
 	}
 	s.loans = append(s.loans, loan{r.seq, a.held})
 	a.held = nil
-	return a
 }
 
 // release ends the loans of frames up to seq.

@@ -26,11 +26,12 @@ const (
 )
 
 // A served connection is the target's side: one goroutine takes frames, applies
-// WRITEs and sends acks, another sends the data of READs.
+// WRITEs and sends acks, another sends the data of READs once there are any.
 type served struct {
 	rail  *Rail
 	c     Conn
 	in    stream
+	out   *gather
 	peer  Memory         // nil if frames carry bytes; proof is then nil too
 	proof *probe         // that the memory lent is still held
 	name  transport.Name // of its hello
@@ -44,12 +45,11 @@ type served struct {
 	// Of take only.
 	seq     uint64
 	unacked int64 // bytes applied since the last ack
-	dst     [][]byte
-	held    []*region
-	at      []uint64
+	*lists        // while a frame is under way
 	loans   []loan
 
-	answers chan answer // to send
+	answers chan *answer   // to send; nil before the first READ
+	sender  sync.WaitGroup // of send
 
 	// wmu guards the socket's sending side. It is held for long only by the
 	// goroutine that sends data, which sends the ack that came due meanwhile.
@@ -67,7 +67,7 @@ type answer struct {
 
 // newServed is a connection that was accepted just now.
 func (r *Rail) newServed(c Conn) *served {
-	s := &served{rail: r, c: c, proof: r.newProbe(), over: make(chan struct{}), answers: make(chan answer, maxAnswers)}
+	s := &served{rail: r, c: c, proof: r.newProbe(), over: make(chan struct{})}
 	s.idle.Store(time.Now().UnixNano())
 	return s
 }
@@ -134,15 +134,15 @@ func (s *served) run() error {
 	if err := s.greet(); err != nil {
 		return err
 	}
-	var sender sync.WaitGroup
-	sender.Go(s.send)
 	err := s.take()
 	if errors.Is(err, transport.ErrProtocol) {
 		s.farewell()
 	}
 	s.cut() // ends a send under way
-	close(s.answers)
-	sender.Wait()
+	if s.answers != nil {
+		close(s.answers)
+	}
+	s.sender.Wait()
 	s.settle()
 	return err
 }
@@ -196,6 +196,9 @@ func (s *served) greet() error {
 		return err
 	}
 	s.in = newStream(sock, s.peer != nil)
+	if s.out, err = newGather(s.c); err != nil {
+		return err
+	}
 	w := appendWelcome(nil, refused)
 	if why == nil {
 		w = s.proof.append(w)
@@ -252,11 +255,15 @@ func (s *served) take() error {
 		if err := checkLengths(&r, b); err != nil {
 			return err
 		}
+		s.lists = takeLists()
 		if r.op == transport.Write {
 			err = s.write(&r, b)
 		} else {
 			err = s.read(&r, b)
 		}
+		clear(s.vec)
+		s.giveBack()
+		s.lists = nil
 		if err != nil {
 			return err
 		}
@@ -264,9 +271,9 @@ func (s *served) take() error {
 }
 
 // resolve finds the memory of a frame's slices, holds it, and appends naks for
-// those that have none. Refused slices leave nil in s.dst.
+// those that have none. Refused slices leave nil in s.vec.
 func (s *served) resolve(r *request, descs, naks []byte) []byte {
-	s.dst, s.held = s.dst[:0], s.held[:0]
+	s.vec, s.held = s.vec[:0], s.held[:0]
 	var key transport.Key
 	var g *region
 	near := 0
@@ -291,7 +298,7 @@ func (s *served) resolve(r *request, descs, naks []byte) []byte {
 			naks = n.append(naks)
 			mem = nil
 		}
-		s.dst = append(s.dst, mem)
+		s.vec = append(s.vec, mem)
 	}
 	return naks
 }
@@ -310,7 +317,7 @@ func (s *served) write(r *request, descs []byte) error {
 	defer func() { s.releaseHeld(s.held) }()
 	var imm transport.Imm
 	var key transport.Key
-	immOK := r.hasImm && (len(naks) == 0 || s.dst[r.count-1] != nil)
+	immOK := r.hasImm && (len(naks) == 0 || s.vec[r.count-1] != nil)
 	if r.hasImm {
 		imm = parseImm(descs[r.count*descLen:])
 		key = parseDesc(descs[(r.count-1)*descLen:]).key
@@ -329,17 +336,16 @@ func (s *served) write(r *request, descs []byte) error {
 // apply puts a WRITE frame's bytes into their segments and tells of the slices that were
 // refused.
 func (s *served) apply(r *request, descs, naks []byte) error {
-	defer clear(s.dst)
 	switch {
 	case s.peer != nil:
 		if !r.hasImm { // whose bytes came in the frame before
 			var err error
-			if s.at, err = fetch(s.peer, s.dst, descs[r.count*descLen:], s.at); err != nil {
+			if s.at, err = fetch(s.peer, s.vec, descs[r.count*descLen:], s.at); err != nil {
 				return err
 			}
 		}
 	case len(naks) == 0:
-		return s.in.scatter(s.dst)
+		return s.in.scatter(s.vec)
 	default:
 		if err := s.applyAround(r, descs); err != nil {
 			return err
@@ -360,7 +366,7 @@ func (s *served) applyAround(r *request, descs []byte) error {
 	for i := range lengths {
 		lengths[i] = int64(parseDesc(descs[i*descLen:]).length)
 	}
-	for i, mem := range s.dst {
+	for i, mem := range s.vec {
 		var err error
 		if mem == nil {
 			err = s.in.discard(lengths[i])
@@ -379,11 +385,12 @@ func (s *served) read(r *request, descs []byte) error {
 	if len(s.loans) == connection.QueueSlices {
 		return fmt.Errorf("%w: %d READ frames are not released", transport.ErrProtocol, connection.QueueSlices)
 	}
-	a := answer{head: s.resolve(r, descs, nil)}
+	a := &answer{head: s.resolve(r, descs, nil)}
 	a.held = append(a.held, s.held...)
+	clear(s.held)
 	a.parts = make([][]byte, 1, 1+r.count)
 	d := response{typ: data, seq: r.seq}
-	for _, mem := range s.dst {
+	for _, mem := range s.vec {
 		if len(mem) > 0 {
 			d.bytes += int64(len(mem))
 			a.parts = append(a.parts, mem)
@@ -391,9 +398,13 @@ func (s *served) read(r *request, descs []byte) error {
 	}
 	a.head = d.append(a.head)
 	if s.peer != nil {
-		a = s.lend(r, a)
+		s.lend(r, a)
 	}
 	a.parts[0] = a.head
+	if s.answers == nil {
+		s.answers = make(chan *answer, maxAnswers)
+		s.sender.Go(s.send)
+	}
 	s.answers <- a // a sender that cannot send drains it
 	return nil
 }
@@ -414,9 +425,9 @@ func (s *served) send() {
 
 // sendAnswer writes a READ frame's data: the regions are held until it is in the socket, or
 // on a rail of references for as long as the loan.
-func (s *served) sendAnswer(a answer) error {
+func (s *served) sendAnswer(a *answer) error {
 	s.wmu.Lock()
-	err := writeFrame(s.c, s.peer, a.parts)
+	err := writeFrame(s.c, s.out, s.peer, a.parts)
 	s.wmu.Unlock()
 	if err != nil {
 		return err

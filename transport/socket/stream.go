@@ -1,20 +1,29 @@
 package socket
 
-import "net"
+import "sync"
 
 // A source is the receiving side of a connection.
 type source interface {
 	// readv reads into the elements of dst in order, and what is more into
 	// tail. It returns after one read of at least one byte.
 	readv(dst [][]byte, tail []byte) (int, error)
+	// first reads into a buffer that it takes from a pool once there is something to
+	// read, and not before: thousands of connections wait for that, and need none.
+	first(of *sync.Pool) (*buffer, int, error)
 }
 
-// A stream reads headers through a buffer and bytes past it.
+// A stream reads headers through a buffer and bytes past it. It has the buffer while there
+// is something in it, or a frame under way.
 type stream struct {
 	src  source
-	buf  []byte // longer than any header
-	r, w int    // buf[r:w] is read and not consumed
+	pool *sync.Pool
+	b    *buffer // nil at rest
+	buf  []byte  // of b, longer than any header
+	r, w int     // buf[r:w] is read and not consumed
 }
+
+// A buffer is of one connection at a time.
+type buffer struct{ mem []byte }
 
 // streamBuffer holds the largest header and a few small frames besides;
 // referenceBuffer does on a rail of references, where nothing that comes is
@@ -24,19 +33,28 @@ const (
 	referenceBuffer = 64 << 10
 )
 
+var (
+	streamBuffers    = sync.Pool{New: func() any { return &buffer{make([]byte, streamBuffer)} }}
+	referenceBuffers = sync.Pool{New: func() any { return &buffer{make([]byte, referenceBuffer)} }}
+)
+
 // newStream has a buffer for headers and small frames. Other bytes go past it, from the
 // socket to where they belong.
 func newStream(src source, references bool) stream {
-	size := streamBuffer
 	if references {
-		size = referenceBuffer
+		return stream{src: src, pool: &referenceBuffers}
 	}
-	return stream{src: src, buf: make([]byte, size)}
+	return stream{src: src, pool: &streamBuffers}
 }
 
 // next consumes n bytes, at most len(buf), and returns them. They are valid
 // until the next call.
 func (s *stream) next(n int) ([]byte, error) {
+	if s.r == s.w && n > 0 {
+		if err := s.begin(); err != nil {
+			return nil, err
+		}
+	}
 	if s.r+n > len(s.buf) {
 		s.w = copy(s.buf, s.buf[s.r:s.w])
 		s.r = 0
@@ -51,6 +69,18 @@ func (s *stream) next(n int) ([]byte, error) {
 	b := s.buf[s.r : s.r+n]
 	s.r += n
 	return b, nil
+}
+
+// begin gives the buffer back, waits for something to read, and reads that into another.
+func (s *stream) begin() (err error) {
+	if s.b != nil {
+		s.pool.Put(s.b)
+	}
+	s.b, s.buf, s.r, s.w = nil, nil, 0, 0
+	if s.b, s.w, err = s.src.first(s.pool); s.b != nil {
+		s.buf = s.b.mem
+	}
+	return err
 }
 
 // empty reports whether the next call would wait for the peer.
@@ -114,16 +144,14 @@ func (s *stream) discard(n int64) error {
 
 // writeFrame writes the elements of vec in order, to a peer that copies all but the
 // first itself only that one. It uses vec up.
-func writeFrame(c Conn, peer Memory, vec [][]byte) error {
+func writeFrame(c Conn, out *gather, peer Memory, vec [][]byte) error {
 	willWrite(vec)
 	if peer != nil {
 		_, err := c.Write(vec[0])
 		clear(vec)
 		return err
 	}
-	bufs := net.Buffers(vec)
-	_, err := bufs.WriteTo(c)
-	return err
+	return out.writev(vec)
 }
 
 // write writes b, which is not segment memory.
