@@ -55,7 +55,7 @@ const (
 // open receives visitors until the listener is closed.
 func (s *Server) open() *lobby {
 	l := &lobby{
-		guests: connection.NewAdmission(connection.AdmissionConfig{Rail: "the control connection", Max: maxVisitors, PerPeer: maxFromOne, Logger: s.cfg.Logger}),
+		guests: connection.NewAdmission(connection.AdmissionConfig{Rail: "the control connection", Max: maxVisitors, PerPeer: maxFromOne, Fixed: true, Logger: s.cfg.Logger}),
 		log:    s.say, failed: make(chan error, 1), ready: make(chan struct{}, 1), in: make(map[*visitor]struct{}),
 	}
 	l.wg.Go(func() {

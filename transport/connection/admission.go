@@ -9,8 +9,9 @@ import (
 )
 
 // DefaultConns is how many connections a rail serves, if its configuration does not
-// say; a quarter of what it serves may come from one peer.
-const DefaultConns = 1024
+// say; a quarter of what it serves may come from one peer. They are four of each of a thousand
+// peers, and 80 MB if all are taken.
+const DefaultConns = 4096
 
 // An Admission decides which connections are served: so many in all, and so many
 // from one peer, that strangers cannot keep others out. A connection that comes when
@@ -33,13 +34,16 @@ type Admission struct {
 	guests map[Guest]string // where from
 	peers  map[string]int   // guests of each
 	lines  Sparse           // about those refused and ended
+
+	failures Sparse // lines about those that could not be accepted
 }
 
-// AdmissionConfig is what an Admission goes by. All but Max and PerPeer are required.
+// AdmissionConfig is what an Admission goes by. All but Max, PerPeer and Fixed are required.
 type AdmissionConfig struct {
 	Rail    string // for the log
 	Max     int    // default DefaultConns
 	PerPeer int    // default a quarter of Max
+	Fixed   bool   // there are no options that set Max and PerPeer
 	Logger  *slog.Logger
 }
 
@@ -76,13 +80,14 @@ func NewAdmission(cfg AdmissionConfig) *Admission {
 	if cfg.PerPeer == 0 {
 		cfg.PerPeer = max(cfg.Max/4, 1)
 	}
+	cfg.fit()
 	return &Admission{cfg: cfg, guests: make(map[Guest]string), peers: make(map[string]int)}
 }
 
 var errMakeRoom = errors.New("it was idle, and made room for another connection")
 
-// Admit counts a connection from a peer until Leave, or says why it is refused. It may
-// evict another.
+// Admit counts a connection from a peer until Leave, or says why it is refused: a *Full. It
+// may evict another.
 func (a *Admission) Admit(g Guest, peer string) error {
 	a.mu.Lock()
 	var err error
@@ -90,11 +95,11 @@ func (a *Admission) Admit(g Guest, peer string) error {
 	switch {
 	case a.peers[peer] >= a.cfg.PerPeer:
 		if out = a.idlest(peer, true); out == nil {
-			err = fmt.Errorf("%d connections from %s have something under way", a.peers[peer], peer)
+			err = &Full{Limit: a.cfg.PerPeer, OneHost: true, Fixed: a.cfg.Fixed}
 		}
 	case len(a.guests) >= a.cfg.Max:
 		if out = a.idlest(peer, false); out == nil {
-			err = fmt.Errorf("%d connections have something under way", len(a.guests))
+			err = &Full{Limit: a.cfg.Max, Fixed: a.cfg.Fixed}
 		}
 	}
 	if out != nil {
@@ -113,6 +118,9 @@ func (a *Admission) Admit(g Guest, peer string) error {
 	}
 	if held, ok := a.lines.Line(time.Now()); ok {
 		what := "an idle one was ended"
+		if !a.cfg.Fixed {
+			what += fmt.Sprintf(" (options %s and %s raise the limits)", OptionMax, OptionPerPeer)
+		}
 		if err != nil {
 			what = "refused: " + err.Error()
 		}

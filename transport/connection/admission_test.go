@@ -183,13 +183,13 @@ func TestAdmissionLog(t *testing.T) {
 		t.Errorf("there is room, and the log says %s", text)
 	}
 	come("x", true)
-	if text := log.String(); !strings.Contains(text, `no room for a connection: an idle one was ended" rail=tcp/lo peer=x limit=4 per_peer=2 since_last_line=1`) {
+	if text := log.String(); !strings.Contains(text, `no room for a connection: an idle one was ended (options maxconns and peerconns raise the limits)" rail=tcp/lo peer=x limit=4 per_peer=2 since_last_line=1`) {
 		t.Errorf("the first that has no room: %s", text)
 	}
 	come("x", true)
 	a.lines.at = a.lines.at.Add(-sparseEvery)
 	come("x", true)
-	if text := log.String(); strings.Count(text, "\n") != 2 || !strings.Contains(text, `refused: 2 connections from x have something under way" rail=tcp/lo peer=x limit=4 per_peer=2 since_last_line=2`) {
+	if text := log.String(); strings.Count(text, "\n") != 2 || !strings.Contains(text, `refused: 2 connections from one host have something under way, and no more are served (option peerconns raises that)" rail=tcp/lo peer=x limit=4 per_peer=2 since_last_line=2`) {
 		t.Errorf("and two more: %s", text)
 	}
 }

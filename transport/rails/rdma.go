@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"kvferry/transport"
+	"kvferry/transport/connection"
 	"kvferry/transport/rdma"
 )
 
@@ -30,8 +31,8 @@ var rdmaKind = kind{
 		{"depth", between(1, 8192)},
 		{"poll", duration},
 		{"advertise", anything},
-		{"conns", between(1, 1<<16)},
-		{"peerconns", between(1, 1<<16)},
+		{connection.OptionMax, between(1, 1<<20)},
+		{connection.OptionPerPeer, between(1, 1<<20)},
 	},
 	open: openRDMA,
 	fields: map[string]string{
@@ -56,7 +57,7 @@ func openRDMA(s *Spec, opt Options) (transport.Rail, error) {
 	cfg := rdma.Config{
 		Name: "rdma/" + s.NIC, Port: s.Port, Listen: s.Listen, Advertise: s.get("advertise"),
 		QueuePairs: s.number("qps"), QueueDepth: s.number("depth"), Logger: opt.Logger,
-		MaxConns: s.number("conns"), ConnsPerPeer: s.number("peerconns"),
+		MaxConns: s.number(connection.OptionMax), ConnsPerPeer: s.number(connection.OptionPerPeer),
 	}
 	if s.get("gid") != "" {
 		gid := s.number("gid")

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"kvferry/transport"
+	"kvferry/transport/connection"
 	"kvferry/transport/nic"
 	"kvferry/transport/tcp"
 )
@@ -29,8 +30,8 @@ var tcpKind = kind{
 		{"congestion", anything},
 		{"sndbuf", between(1, 1<<30)},
 		{"mptcp", between(0, 1)},
-		{"conns", between(1, 1<<16)},
-		{"peerconns", between(1, 1<<16)},
+		{connection.OptionMax, between(1, 1<<20)},
+		{connection.OptionPerPeer, between(1, 1<<20)},
 	},
 	open: openTCP,
 	fields: map[string]string{
@@ -44,7 +45,7 @@ func openTCP(s *Spec, opt Options) (transport.Rail, error) {
 	cfg := tcp.Config{
 		Name: "tcp/" + s.NIC, Listen: s.Listen, Advertise: s.get("advertise"),
 		Congestion: s.get("congestion"), SendBuffer: s.number("sndbuf"), MPTCP: s.number("mptcp") == 1, Logger: opt.Logger,
-		MaxConns: s.number("conns"), ConnsPerPeer: s.number("peerconns"),
+		MaxConns: s.number(connection.OptionMax), ConnsPerPeer: s.number(connection.OptionPerPeer),
 	}
 	if s.NIC == "" {
 		cfg.Name = fmt.Sprintf("tcp/%d", opt.Index)

@@ -40,7 +40,7 @@ type Config struct {
 	Poll time.Duration
 	// MaxConns bounds the connections served, and ConnsPerPeer those from one host (of
 	// IPv6, one network of 64 bits). Idle ones make room for others, see
-	// connection.Admission. Default 1024, and a quarter of MaxConns.
+	// connection.Admission. Default connection.DefaultConns, and a quarter of MaxConns.
 	MaxConns, ConnsPerPeer int
 	// Logger gets a line about the choice of port and GID, and one for each
 	// connection that is not a rail's or breaks the protocol.

@@ -320,8 +320,7 @@ func (r *Rail) accept() {
 			return
 		}
 		if err != nil {
-			// Out of descriptors, most likely; those being freed let us go on.
-			r.cfg.Logger.Error("transport/rdma: accept", "rail", r.cfg.Name, "err", err)
+			r.guests.Failed(err)
 			select {
 			case <-time.After(100 * time.Millisecond):
 			case <-r.quit:

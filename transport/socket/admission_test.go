@@ -71,9 +71,9 @@ func TestCrowd(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			transporttest.CheckLeaks(t)
-			const transfers = 3
+			const transfers, places = 3, 1024
 			log := &clocktest.Log{}
-			owner := newEngine(t, newRailWith(t, "127.0.0.1:0", Config{Logger: slog.New(slog.NewTextHandler(log, nil)), helloWithin: time.Hour}))
+			owner := newEngine(t, newRailWith(t, "127.0.0.1:0", Config{Logger: slog.New(slog.NewTextHandler(log, nil)), MaxConns: places, helloWithin: time.Hour}))
 			defer owner.Close()
 			ini := newEngine(t, newRail(t, "127.0.0.1:0"))
 			defer ini.Close()
@@ -87,7 +87,7 @@ func TestCrowd(t *testing.T) {
 			}
 			var all crowd
 			defer func() { all.leave() }()
-			all.join(t, owner.Rails()[0].Addr, connection.DefaultConns, c.hosts, c.begin)
+			all.join(t, owner.Rails()[0].Addr, places, c.hosts, c.begin)
 			tgt, err := ini.Open(remote.Info())
 			if err != nil {
 				t.Fatal(err)
@@ -146,7 +146,10 @@ func TestBusyStay(t *testing.T) {
 	}
 	other := newRail(t, "127.0.0.1:0")
 	defer other.Close()
-	if _, err := other.Dial(t.Context(), r.Addr()); !errors.Is(err, transport.ErrUnreachable) || !strings.Contains(log.String(), "refused: 2 connections from 127.0.0.1 have something under way") {
+	_, err = other.Dial(t.Context(), r.Addr())
+	var full *connection.Full
+	if !errors.Is(err, transport.ErrUnreachable) || !errors.As(err, &full) || full.Limit != 2 || !strings.Contains(err.Error(), "option peerconns") ||
+		!strings.Contains(log.String(), "refused: 2 connections from one host have something under way, and no more are served (option peerconns raises that)") {
 		t.Errorf("a third connection: %v; log %q", err, log.String())
 	}
 	// One that has ended its frame has nothing under way, and goes.

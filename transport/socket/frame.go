@@ -75,13 +75,29 @@ func appendWelcome(b []byte, c code) []byte {
 	return binary.LittleEndian.AppendUint64(append(b, helloMagic...), uint64(c))
 }
 
+// appendFull is the welcome of a rail that is full: above the code and a byte of flags it has the
+// limit.
+func appendFull(b []byte, f *connection.Full) []byte {
+	v := uint64(codeFull) | uint64(f.Limit)<<16
+	if f.OneHost {
+		v |= 1 << 8
+	}
+	if f.Fixed {
+		v |= 1 << 9
+	}
+	return binary.LittleEndian.AppendUint64(append(b, helloMagic...), v)
+}
+
 func parseWelcome(b []byte) error {
 	if string(b[:8]) != helloMagic {
 		return fmt.Errorf("%w: %q is not how a kvferry rail answers", transport.ErrProtocol, b)
 	}
-	switch c := code(binary.LittleEndian.Uint64(b[8:])); c {
+	v := binary.LittleEndian.Uint64(b[8:])
+	switch c := code(v); c {
 	case codeOK:
 		return nil
+	case codeFull:
+		return fmt.Errorf("the peer is full: %w", &connection.Full{Limit: int(v >> 16), OneHost: v>>8&1 != 0, Fixed: v>>9&1 != 0})
 	case codeUnread:
 		return errUnread
 	default:
@@ -264,6 +280,7 @@ const (
 	codeProtocol
 	codeUnread // of a welcome
 	codeAccess
+	codeFull // of a welcome
 )
 
 // err is what a slice ends with, or the connection for a code that is of no slice.

@@ -13,6 +13,7 @@ import (
 	"testing/iotest"
 
 	"kvferry/transport"
+	"kvferry/transport/connection"
 )
 
 func TestFrameRoundTrip(t *testing.T) {
@@ -48,6 +49,29 @@ func TestFrameRoundTrip(t *testing.T) {
 			t.Errorf("welcome with code %d: %v", c, err)
 		}
 	}
+}
+
+// FuzzWelcome feeds an initiator's parser of the answer to its hello.
+func FuzzWelcome(f *testing.F) {
+	f.Add(appendWelcome(nil, codeOK))
+	f.Add(appendWelcome(nil, codeUnread))
+	f.Add(appendFull(nil, &connection.Full{Limit: 4096}))
+	f.Add(appendFull(nil, &connection.Full{Limit: 7, OneHost: true, Fixed: true}))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) < welcomeLen {
+			return
+		}
+		err := parseWelcome(b[:welcomeLen])
+		var full *connection.Full
+		if errors.As(err, &full) {
+			if again := parseWelcome(appendFull(nil, full)); again.Error() != err.Error() {
+				t.Errorf("%v is told as %v", err, again)
+			}
+		}
+		if err == nil && b[8] != byte(codeOK) {
+			t.Errorf("% x is a welcome", b[:welcomeLen])
+		}
+	})
 }
 
 // A reader is a source without readv.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"sync"
@@ -73,6 +74,8 @@ type Rail struct {
 	lost    connection.Losses // endpoints that ended with writes unanswered
 	byName  connection.Served
 
+	refusing chan struct{} // has one for each connection that is told why it is refused
+
 	mu     sync.Mutex
 	closed bool
 	down   error // the NIC is
@@ -92,10 +95,13 @@ func New(cfg Config) *Rail {
 		cfg: cfg,
 		guests: connection.NewAdmission(connection.AdmissionConfig{
 			Rail: cfg.Name, Max: cfg.MaxConns, PerPeer: cfg.ConnsPerPeer, Logger: cfg.Logger,
+			Fixed: cfg.Attach != nil, // rails of one machine have no options
 		}),
 		regions: regions{byKey: make(map[transport.Key]*region)},
 		eps:     make(map[*endpoint]struct{}),
 		conns:   make(map[*served]struct{}),
+
+		refusing: make(chan struct{}, 16),
 	}
 	r.probe = r.newProbe()
 	r.wg.Go(r.accept)
@@ -272,14 +278,13 @@ func (r *Rail) accept() {
 			return
 		}
 		if err != nil {
-			// Out of descriptors, most likely; those being freed let us go on.
-			r.cfg.Logger.Error("transport/socket: accept", "rail", r.cfg.Name, "err", err)
+			r.guests.Failed(err)
 			time.Sleep(100 * time.Millisecond)
 			continue
 		}
 		s := r.newServed(c.(Conn))
-		if !r.admit(s) { // in the order that they come
-			_ = c.Close()
+		if err := r.admit(s); err != nil { // in the order that they come
+			r.refuse(s.c, err)
 			continue
 		}
 		go r.serve(s)
@@ -287,22 +292,46 @@ func (r *Rail) accept() {
 }
 
 // admit takes a new connection in, to be served, or refuses it.
-func (r *Rail) admit(s *served) bool {
-	if r.guests.Admit(s, r.cfg.Peer(s.c)) != nil {
-		return false
+func (r *Rail) admit(s *served) error {
+	if err := r.guests.Admit(s, r.cfg.Peer(s.c)); err != nil {
+		return err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		r.guests.Leave(s)
-		return false
+		return net.ErrClosed
 	}
 	r.conns[s] = struct{}{}
 	r.wg.Add(1)
 	if r.cfg.Opened != nil {
 		r.cfg.Opened(s.c)
 	}
-	return true
+	return nil
+}
+
+// refuse ends a connection that there is no room for, and tells why, if not too many are told
+// already. Its hello is read, as the answer would not arrive if it were not.
+func (r *Rail) refuse(c Conn, why error) {
+	var full *connection.Full
+	if !errors.As(why, &full) {
+		_ = c.Close()
+		return
+	}
+	select {
+	case r.refusing <- struct{}{}:
+	default:
+		_ = c.Close()
+		return
+	}
+	r.wg.Go(func() {
+		defer func() { <-r.refusing }()
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(stallGrace))
+		if write(c, appendFull(nil, full)) == nil && c.CloseWrite() == nil {
+			_, _ = io.CopyN(io.Discard, c, 2*helloLen)
+		}
+	})
 }
 
 // dismiss ends what the rail has to do with a connection, which touches nothing any more.
