@@ -26,7 +26,7 @@
 // restricts that to children (kernel.yama.ptrace_scope=1, Ubuntu's default), New
 // makes this process an exception, for all processes of its user (PR_SET_PTRACER_ANY).
 // Both ends prove at the start that they can read each other, or Dial fails and says
-// why. Only processes of one network namespace reach each other.
+// why. Only processes of one network namespace reach each other. See package process.
 //
 // So a window holds against any peer that writes: it is this process that copies, and it
 // copies only to where the window is. It holds against peers that read through this rail

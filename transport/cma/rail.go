@@ -3,15 +3,14 @@ package cma
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
 	"strings"
 
 	"kvferry/config"
 	"kvferry/transport"
+	"kvferry/transport/process"
 	"kvferry/transport/socket"
 )
 
@@ -33,9 +32,6 @@ func (c *Config) Validate() error {
 	return bad.Err("transport/cma.Config")
 }
 
-// ErrUnsupported: this system has no cross-memory attach, or does not allow it.
-var ErrUnsupported = errors.New("no cross-memory attach here: use a TCP rail")
-
 // Rail implements transport.Rail.
 type Rail struct {
 	*socket.Rail
@@ -52,20 +48,20 @@ func listen(cfg Config, attach func(socket.Conn) (socket.Memory, error)) (*Rail,
 	fail := func(err error) (*Rail, error) {
 		return nil, &transport.Error{Op: "listen", Rail: cfg.Name, Err: err}
 	}
-	if err := supported(); err != nil {
+	if err := process.Supported(); err != nil {
 		return fail(err)
 	}
-	permit()
+	process.Permit()
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	r := &Rail{machine: machine()}
+	r := &Rail{machine: process.Machine()}
 	addr := "@kvferry/" + r.machine + "/" + rand.Text()
 	ln, err := net.Listen("unix", addr)
 	if err != nil {
 		return fail(err)
 	}
-	r.Rail = socket.New(socket.Config{Name: cfg.Name, Listener: ln, Addr: addr, Dial: dial, Attach: attach, Peer: peerOf, Logger: cfg.Logger})
+	r.Rail = socket.New(socket.Config{Name: cfg.Name, Listener: ln, Addr: addr, Dial: dial, Attach: attach, Peer: func(c socket.Conn) string { return process.Name(c) }, Logger: cfg.Logger})
 	return r, nil
 }
 
@@ -87,12 +83,4 @@ func (r *Rail) Route(addr string) (transport.Reach, string) {
 		return transport.NoRoute, "it is on another machine, or in another network namespace"
 	}
 	return transport.OnLink, ""
-}
-
-// machine names this machine since it was started, and this network namespace in it.
-func machine() string {
-	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	ns, _ := os.Readlink("/proc/self/ns/net") // net:[4026531840]
-	text := strings.TrimSpace(string(boot)) + strings.Trim(strings.TrimPrefix(ns, "net:"), "[]")
-	return strings.ReplaceAll(text, "-", "")
 }

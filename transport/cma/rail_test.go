@@ -9,13 +9,14 @@ import (
 
 	"kvferry/clock/clocktest"
 	"kvferry/transport"
+	"kvferry/transport/process"
 	"kvferry/transport/transporttest"
 )
 
 // available skips a test where the kernel has no cross-memory attach.
 func available(t testing.TB) {
 	t.Helper()
-	if err := supported(); err != nil {
+	if err := process.Supported(); err != nil {
 		t.Skipf("SKIPPED: %v", err)
 	}
 }
