@@ -90,6 +90,7 @@
 //	transport/rails                      a rail by its name: tcp/eth0, rdma/mlx5_0
 //	transport/tcp                        a rail over TCP
 //	transport/cma                        a rail between processes of one machine, by cross-memory attach
+//	transport/shm                        likewise, one-sided: the initiator copies, into memory that it maps
 //	transport/process                    what one process of a machine may know of another, and touch
 //	transport/socket                     what tcp and cma are made of: frames over a stream socket
 //	transport/rdma                       a rail over RDMA verbs

@@ -28,7 +28,7 @@ func Values() map[string][]string {
 		"handoff":    handoff.Names(),
 		"placement":  placement.Names(),
 		"mode":       {proxy.ModeAuto, proxy.ModeDisagg, proxy.ModeNondisagg},
-		"rail":       {rails.TCP + "/", rails.RDMA + "/", rails.CMA},
+		"rail":       {rails.TCP + "/", rails.RDMA + "/", rails.CMA, rails.SHM},
 		"select":     selections,
 		"profile":    {engine.DefaultProfile, "zero"},
 		"link":       links,

@@ -60,7 +60,7 @@ type Config struct {
 	// taken as blocks are used, so a profile's pool may be larger than this machine's
 	// memory; one that is asked for may not.
 	KVBlocks int
-	// Allocate makes the pool's memory. Default transport.MapMemory.
+	// Allocate makes the pool's memory. Default what Rails are fastest with, rails.Allocator.
 	Allocate transport.Allocator
 	// WarmBytes of the pool are backed by memory before the node serves, if it is one
 	// of a prefill/decode pair. On a virtual machine the first touch of memory goes to
@@ -103,11 +103,11 @@ type Config struct {
 func (c *Config) setDefaults() error {
 	config.Default(&c.GRPCAddr, "127.0.0.1:0")
 	config.Default(&c.KVLocation, topology.Any)
-	if c.Allocate == nil {
-		c.Allocate = transport.MapMemory
-	}
 	if len(c.Rails) == 0 {
 		c.Rails = []string{DefaultRail}
+	}
+	if c.Allocate == nil {
+		c.Allocate = rails.Allocator(c.Rails)
 	}
 	if c.Profile == nil {
 		p, err := engine.LoadProfile(engine.DefaultProfile)

@@ -112,3 +112,16 @@ func (a *Access) Check(op Op, offset, n int64, near int) (int, error) {
 func (r *Range) holds(offset, n int64) bool {
 	return offset >= r.Offset && n <= r.Length && offset-r.Offset <= r.Length-n
 }
+
+// Both is the same ranges in both directions.
+func (a Access) Both() Access {
+	a.may = [2]bool{true, true}
+	return a
+}
+
+// May reports whether the direction is open.
+func (a *Access) May(op Op) bool { return a.may[op] }
+
+// Ranges are those that are open, in order: of ranges that overlap or touch their union. They are not
+// to be changed.
+func (a *Access) Ranges() []Range { return a.ranges }

@@ -28,8 +28,9 @@ type BatchOptions struct {
 	Imm    uint64
 	HasImm bool
 	// OnDone is called once, after Done is closed. It must not block: it runs
-	// on the goroutine that completed the batch, which is within Submit if that
-	// fails at once. It may Submit; it must not close a segment or the engine.
+	// on the goroutine that completed the batch, which may be one that is within Submit,
+	// of this batch or another: if it fails at once, and on rails that copy by
+	// themselves, see Carrier. It may Submit; it must not close a segment or the engine.
 	OnDone func(*Batch)
 	// Since is when the caller's schedule had the batch submitted, by the engine's
 	// clock: a paced batch occupies the link from then on. It is for callers that
@@ -243,7 +244,7 @@ func (b *Batch) slice(reqs []Request) error {
 // spread over the paths: four for each, of 64 KiB at least, keep the last ones of a
 // batch from waiting for each other long.
 func (b *Batch) sliceSize() int {
-	most, paths := b.e.cfg.SliceSize, int64(len(b.t.peer.paths))
+	most, paths := b.e.cfg.SliceSize, int64(b.t.peer.active())
 	if paths == 1 || b.e.cfg.Select == Single {
 		return most
 	}

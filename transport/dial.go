@@ -88,6 +88,7 @@ func (p *path) dial(old *connection) {
 		}
 		p.conn = &connection{ep: ep}
 		p.conn.gauge, _ = ep.(Gauge)
+		p.conn.carrier, _ = ep.(Carrier)
 		p.meterMu.Lock()
 		p.flow = Flow{}
 		p.gauge()
@@ -100,7 +101,9 @@ func (p *path) dial(old *connection) {
 		p.acct.conns.Add(1)
 		p.up.Store(true)
 		p.flush()
+		c := p.conn
 		p.mu.Unlock()
+		c.carry()
 		p.e.changed(p, p.e.cfg.Clock.Now(), PathUp, nil)
 		p.peer.connected(p)
 		return

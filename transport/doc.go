@@ -85,6 +85,10 @@
 // for Config.StallTimeout while another is up. Its slices then go to the others; it is tried every
 // Config.ProbeInterval, and draws from the queue again once it is connected.
 //
+// Two processes of one machine may have rails of all kinds. Those from memory to memory are used, the one-sided
+// ones first; paths over NICs stand by, and carry when none of those is up. Rails find out by what they
+// advertise: see [Router].
+//
 // The engine does not know what bytes should be. Whoever does says of a batch whether
 // they arrived right, with the batch's [Trail]: a path that has carried wrong ones a few
 // times rests, and others take its slices; it is tried again after a second, then two,

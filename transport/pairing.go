@@ -17,10 +17,15 @@ const (
 	Elsewhere
 	// NoRoute: the address cannot be reached from here.
 	NoRoute
+	// Beside: the address is a process of this machine, from whose memory or to whose the bytes
+	// go without a NIC.
+	Beside
+	// OneSided: likewise, and this process copies by itself.
+	OneSided
 )
 
 func (r Reach) String() string {
-	return [...]string{"unknown", "on link", "routed", "by another interface", "no route"}[r]
+	return [...]string{"unknown", "on link", "routed", "by another interface", "no route", "beside", "one-sided"}[r]
 }
 
 // A Router is a rail that can tell how packets to a peer's address would leave: the
@@ -40,7 +45,7 @@ type pairing struct {
 }
 
 // order is how good a reach is; what leaves by another interface is not one.
-var order = map[Reach]int{OnLink: 0, Routed: 1, Unknown: 1}
+var order = map[Reach]int{OneSided: 0, Beside: 0, OnLink: 0, Routed: 1, Unknown: 1}
 
 // pair says which of n rails here go with which of m rails of a peer: every rail of
 // either side that reaches one is in a pairing, those on the same network with each

@@ -50,6 +50,7 @@ type path struct {
 	peer  *peer
 	index int // in peer.paths
 	rail  int // in Config.Rails
+	order int // of Reach.standsBy
 	acct  *account
 
 	addrs []string     // the peer's rails that it may go with, best first
@@ -79,12 +80,6 @@ type path struct {
 	stop     chan struct{} // closed with the path
 }
 
-// A connection is one endpoint of a path.
-type connection struct {
-	ep    Endpoint
-	gauge Gauge // nil if ep is none
-}
-
 // postChunk is how many slices are marked posted and offered at once. It
 // bounds the marks that are taken back when a full queue takes only some.
 const postChunk = 256
@@ -106,7 +101,7 @@ func (p *path) candidate(now time.Duration) selection.Path {
 	p.meterMu.Lock()
 	defer p.meterMu.Unlock()
 	return selection.Path{
-		Up: p.up.Load(), Inflight: p.inflight.Load(), Resting: resting, Strikes: strikes,
+		Up: p.up.Load() && !p.standby(), Inflight: p.inflight.Load(), Resting: resting, Strikes: strikes,
 		Rate: p.meter.Estimate(now), Best: p.meter.Best(now), Latency: p.meter.Expected(now),
 		Young: p.meter.Young() && p.flow.Window >= 0, Window: p.flow.Window, Probing: p.meter.Latency.Probing(),
 	}
@@ -138,12 +133,14 @@ func (p *path) enqueue(run []*Slice) {
 		p.queue = append(p.queue, s)
 	}
 	p.flush()
+	c := p.conn
 	p.mu.Unlock()
 	drop(gone)
+	c.carry()
 }
 
 // flush posts what the endpoint takes, and connects if there is none. The
-// caller holds p.mu.
+// caller holds p.mu, and has the connection carry when it has let go of it.
 func (p *path) flush() {
 	for len(p.queue) > 0 && p.conn != nil {
 		chunk := p.queue[:min(len(p.queue), postChunk)]
@@ -162,7 +159,7 @@ func (p *path) flush() {
 			p.meterMu.Unlock()
 		}
 		p.posted += len(chunk)
-		n, err := p.conn.ep.Post(chunk)
+		n, err := p.conn.post(chunk)
 		p.posted -= len(chunk) - n
 		for _, s := range chunk[n:] {
 			s.conn.Store(nil)
@@ -213,10 +210,13 @@ func (p *path) completed(run []*Slice, err error) {
 		p.meterMu.Unlock()
 	}
 	p.backoff, p.lastErr = 0, nil
+	var more *connection
 	if len(p.queue) > 0 {
 		p.flush()
+		more = p.conn
 	}
 	p.mu.Unlock()
+	more.carry()
 	p.peer.dispatch()
 	for len(run) > 0 {
 		b, n := run[0].batch, 1

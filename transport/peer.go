@@ -178,7 +178,7 @@ func (g *peer) dispatch() {
 	}
 }
 
-// usable are the paths that a slice may be bound to at once: those that are up and do
+// usable are the paths that a slice may be bound to at once: those that are up, do not stand by and do
 // not have to be avoided, or all if none is up; of rails that must not be used for the memory only if there are no
 // others.
 func (g *peer) usable(s *Slice) []*path {
@@ -193,7 +193,7 @@ func (g *peer) usable(s *Slice) []*path {
 	}
 	up := make([]*path, 0, len(usable))
 	for _, p := range usable {
-		if p.up.Load() {
+		if p.up.Load() && !p.standby() {
 			up = append(up, p)
 		}
 	}

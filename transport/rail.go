@@ -147,7 +147,7 @@ type Endpoint interface {
 	//
 	// The first n slices and their Local memory are the rail's until they
 	// complete: it calls Slice.Complete or CompleteAll exactly once for each, never
-	// from within Post, on a goroutine of its own, which holds no lock that Post
+	// from within Post (see Carrier for what may), on a goroutine of its own, which holds no lock that Post
 	// needs: what hears of a completion may post more. The list itself is the
 	// caller's again when Post returns.
 	//

@@ -62,7 +62,11 @@ func TestSliceSize(t *testing.T) {
 		{2, Affinity, 1<<20 + 8, 192 << 10},
 		{4, Single, 1 << 20, 1 << 20},
 	} {
-		b := &Batch{e: &Engine{cfg: Config{SliceSize: 1 << 20, Select: c.sel}}, t: &Target{peer: &peer{paths: make([]*path, c.paths)}}, bytes: c.bytes}
+		g := &peer{}
+		for range c.paths {
+			g.paths = append(g.paths, &path{peer: g})
+		}
+		b := &Batch{e: &Engine{cfg: Config{SliceSize: 1 << 20, Select: c.sel}}, t: &Target{peer: g}, bytes: c.bytes}
 		if got := b.sliceSize(); got != c.want {
 			t.Errorf("%d bytes over %d paths, %s: slices of %d, want %d", c.bytes, c.paths, c.sel, got, c.want)
 		}

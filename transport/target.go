@@ -146,7 +146,7 @@ func (e *Engine) newPeer(id string, rails []RailAddr) (*peer, error) {
 		}
 		for _, m := range pair(len(local), len(remote), func(i, j int) Reach { return reaches[[2]int{i, j}] }) {
 			l := local[m.local]
-			p := &path{e: e, peer: g, index: len(g.paths), rail: l, acct: &e.accts[l], stop: make(chan struct{})}
+			p := &path{e: e, peer: g, index: len(g.paths), rail: l, acct: &e.accts[l], order: reaches[[2]int{m.local, m.remote[0]}].standsBy(), stop: make(chan struct{})}
 			for _, j := range m.remote {
 				p.addrs = append(p.addrs, remote[j].Addr)
 			}

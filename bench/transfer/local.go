@@ -126,7 +126,7 @@ func connectMemory(n int, segment int64) (*link, error) {
 		return nil, err
 	}
 	here, there := net.Pipe()
-	t := &target{engine: engine, most: segment, location: topology.Any, shared: true}
+	t := &target{engine: engine, allocate: transport.MapMemory, most: segment, location: topology.Any, shared: true}
 	ended := make(chan error, 1)
 	go func() {
 		err := t.serve(there)

@@ -139,7 +139,7 @@ func (s *Server) Serve(ctx context.Context) (err error) {
 		if v == nil { // gone meanwhile
 			continue
 		}
-		t := &target{engine: s.engine, most: s.cfg.Segment, location: s.cfg.Location, rail: s.cfg.Rails[0], control: v.conn.LocalAddr()}
+		t := &target{engine: s.engine, allocate: rails.Allocator(s.cfg.Rails), most: s.cfg.Segment, location: s.cfg.Location, rail: s.cfg.Rails[0], control: v.conn.LocalAddr()}
 		stop, ended := context.AfterFunc(ctx, func() { _ = v.conn.Close() }), make(chan struct{})
 		go s.hurry(v, t, wait, ended)
 		err := t.session(v.lines, v.hello)
@@ -194,7 +194,8 @@ func (s *Server) say(v *visitor, text string) {
 type target struct {
 	engine   *transport.Engine
 	most     int64
-	location string   // of its memory
+	location string // of its memory
+	allocate transport.Allocator
 	rail     string   // the first, as it was named
 	control  net.Addr // of the control connection, at this end
 	shared   bool     // the initiator is in this process: its CPU time is there
@@ -286,7 +287,7 @@ func (t *target) welcome(m *message) (_ *message, err error) {
 	if m.Segment < 1 || m.Segment > t.most {
 		return nil, fmt.Errorf("a segment of %d bytes is asked for, and this server gives up to %d: start it with a larger --segment, or ask for less", m.Segment, t.most)
 	}
-	if t.mem, t.unmap, err = transport.MapMemory(int(m.Segment)); err != nil {
+	if t.mem, t.unmap, err = t.allocate(int(m.Segment)); err != nil {
 		return nil, fmt.Errorf("mapping %d bytes: %w", m.Segment, err)
 	}
 	if err := topology.Bind(t.mem, t.location); err != nil {

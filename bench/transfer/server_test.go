@@ -381,7 +381,7 @@ func FuzzTarget(f *testing.F) {
 			_, _ = here.Write(text)
 			_, _ = io.WriteString(here, "\n{\"type\":\"bye\"}\n")
 		}()
-		target := &target{engine: engine, most: 4096, location: "cpu:0"}
+		target := &target{engine: engine, allocate: transport.MapMemory, most: 4096, location: "cpu:0"}
 		err = target.serve(there)
 		there.Close()
 		all := <-answers

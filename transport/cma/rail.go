@@ -82,5 +82,5 @@ func (r *Rail) Route(addr string) (transport.Reach, string) {
 	if !strings.HasPrefix(addr, "@kvferry/"+r.machine+"/") {
 		return transport.NoRoute, "it is on another machine, or in another network namespace"
 	}
-	return transport.OnLink, ""
+	return transport.Beside, ""
 }

@@ -50,7 +50,7 @@ func TestRoute(t *testing.T) {
 	transporttest.CheckLeaks(t)
 	a, b := newRail(t), newRail(t)
 	defer a.Close()
-	if reach, _ := a.Route(b.Addr()); reach != transport.OnLink {
+	if reach, _ := a.Route(b.Addr()); reach != transport.Beside {
 		t.Errorf("its neighbour %s: %v", b.Addr(), reach)
 	}
 	for _, addr := range []string{"@kvferry/0123/ABC", strings.Replace(b.Addr(), b.machine, b.machine+"1", 1), "127.0.0.1:7000", ""} {

@@ -14,6 +14,7 @@ var kinds = []kind{
 	tcpKind,
 	rdmaKind,
 	cmaKind,
+	shmKind,
 }
 
 // A kind of rail is all that this package knows of it. Its name, forms, flag, help, what
@@ -44,6 +45,8 @@ type kind struct {
 	// fields is what of a spec sets a field of the rail's configuration, for its errors.
 	fields map[string]string
 
+	// allocate makes the memory that it is fastest with; nil is transport.MapMemory.
+	allocate transport.Allocator
 	// near says that it goes from memory to memory by no NIC: it is near all memory.
 	near bool
 	// nic is the network interface that a rail uses, as a matrix names it. Without it
@@ -55,6 +58,17 @@ type kind struct {
 type option struct {
 	key   string
 	check func(value string) error
+}
+
+// Allocator makes the memory that rails by these specs are fastest with. It does not look at what else is wrong with
+// them.
+func Allocator(specs []string) transport.Allocator {
+	for _, text := range specs {
+		if s, err := Parse(text); err == nil && kindOf(s.Kind).allocate != nil {
+			return kindOf(s.Kind).allocate
+		}
+	}
+	return transport.MapMemory
 }
 
 // kindOf is the kind of that name, or nil.

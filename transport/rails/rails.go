@@ -9,12 +9,13 @@
 //	tcp/eth0?mptcp=1       Multipath TCP: the kernel spreads it over its paths
 //	tcp/eth0?maxconns=9999 serves that many connections, of which peerconns= from one host
 //	cma                    processes of this machine, by cross-memory attach; named cma/0, ... by its place
+//	shm                    likewise, one-sided: for processes that trust each other, see package shm
 //
 // A node and a bench that are given the same spec have the same rail. The caller
 // owns the rail that Open returns, and gives it to a transfer engine or closes it.
 //
 // What is known of a kind of rail stands in one value, in a file of its own: tcp.go,
-// rdma.go, cma.go. A new kind is such a file, and its line in the table in kind.go:
+// rdma.go, cma.go, shm.go. A new kind is such a file, and its line in the table in kind.go:
 // parsing, errors, helps of flags and ranks are made from that.
 package rails
 

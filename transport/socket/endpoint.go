@@ -109,7 +109,7 @@ var pokeBytes [20 << 10]byte
 func (ep *endpoint) poke() error {
 	r := request{op: opPoke, bytes: int64(len(pokeBytes))}
 	ep.head = r.append(ep.head[:0])
-	return writeFrame(ep.c, nil, append(ep.vec[:0], ep.head, pokeBytes[:]))
+	return writeFrame(ep.c, ep.out, nil, append(ep.vec[:0], ep.head, pokeBytes[:]))
 }
 
 // wake has send look at the queue once more. One kick is enough for any number of reasons:

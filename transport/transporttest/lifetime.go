@@ -99,7 +99,7 @@ func testEndpointClose(t *testing.T, make Factory) {
 	defer x.close()
 	// A READ that nobody waits for any more may still be served while the
 	// next endpoint's WRITEs land, so each has its region.
-	readKey := whole(t, x.b, bytesOf(1<<20))
+	readKey := whole(t, x.b, memoryOf(t, x.b, 1<<20))
 	keys := [2]transport.Key{transport.Write: x.key, transport.Read: readKey}
 	for i := range 20 {
 		op := transport.Op(i % 2)

@@ -23,6 +23,12 @@ const patience = time.Minute
 // tests close what they are given.
 type Factory func(t testing.TB) transport.Rail
 
+// Allocating is a rail that says what memory its tests' targets are to have, where that is not the heap's:
+// an Allocator, as a method.
+type Allocating interface {
+	Allocate(size int) (mem []byte, release func() error, err error)
+}
+
 // Windows says what a rail promises of transport.Access.
 type Windows string
 
@@ -63,6 +69,7 @@ func TestRail(t *testing.T, make Factory, windows Windows) {
 		{"AfterClose", testAfterClose},
 		{"NoImmediateAfter", testNoImmediateAfter},
 		{"LocalOnly", testLocalOnly},
+		{"Carrier", testCarrier},
 	}
 	if windows == Checked {
 		tests = append(tests, []test{
@@ -101,12 +108,13 @@ type bench struct {
 
 func newBench(t *testing.T, make Factory, n int) *bench {
 	t.Helper()
-	x := &bench{t: t, a: make(t), b: make(t), src: bytesOf(n), dst: bytesOf(n), imms: newChan[transport.Imm](), immKeys: newChan[transport.Key]()}
+	x := &bench{t: t, a: make(t), b: make(t), src: bytesOf(n), imms: newChan[transport.Imm](), immKeys: newChan[transport.Key]()}
 	x.a.HandleImmediates(func(transport.Key, transport.Imm) {})
 	x.b.HandleImmediates(func(k transport.Key, m transport.Imm) {
 		x.immKeys <- k
 		x.imms <- m
 	})
+	x.dst = memoryOf(t, x.b, n)
 	x.key = whole(t, x.b, x.dst)
 	x.ep = dial(t, x.a, x.b.Addr())
 	return x
@@ -120,6 +128,25 @@ func whole(t testing.TB, r transport.Rail, mem []byte) transport.Key {
 		t.Fatal(err)
 	}
 	return key
+}
+
+// memoryOf is memory that a rail is to register, until the test has ended.
+func memoryOf(t *testing.T, r transport.Rail, n int) []byte {
+	t.Helper()
+	a, ok := r.(Allocating)
+	if !ok {
+		return bytesOf(n)
+	}
+	mem, release, err := a.Allocate(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := release(); err != nil {
+			t.Error(err)
+		}
+	})
+	return mem
 }
 
 // bytesOf and newChan are for functions whose parameter make is the rails' factory.

@@ -1,0 +1,37 @@
+package transport
+
+// A Carrier is an endpoint that copies by itself, in this process, and so needs nobody to wake where there is
+// little to do. The engine uses these two methods of it instead of Post.
+type Carrier interface {
+	// Queue is Post, except that nothing has to be done about the slices before Carry is called. Who
+	// calls it calls Carry soon.
+	Queue(slices []*Slice) (n int, err error)
+
+	// Carry moves what was queued, on the caller's goroutine, and completes it: so the caller holds
+	// no lock that a completion needs. What takes longer than some 10 us, or needs the peer, it leaves to the
+	// endpoint's own goroutine. It may be called within a completion, and does nothing where
+	// somebody is at it already, who will see what was queued.
+	Carry()
+}
+
+// A connection is one endpoint of a path.
+type connection struct {
+	ep      Endpoint
+	carrier Carrier // ep, if it is one
+	gauge   Gauge   // likewise
+}
+
+// post is the endpoint's Post, or Queue.
+func (c *connection) post(chunk []*Slice) (int, error) {
+	if c.carrier != nil {
+		return c.carrier.Queue(chunk)
+	}
+	return c.ep.Post(chunk)
+}
+
+// carry has a Carrier move what was queued. The caller holds no lock.
+func (c *connection) carry() {
+	if c != nil && c.carrier != nil {
+		c.carrier.Carry()
+	}
+}

@@ -1,0 +1,44 @@
+// Package shm is a one-sided rail between processes of one machine and one user: the initiator copies
+// by itself, and its target takes no part. 4 KiB are there in microseconds, where two processes that
+// wake each other need 35.
+//
+// # Trust
+//
+// Whoever is given a target's memory can touch all of it, and keys, ranges and directions are
+// checked where the copy is made: at the initiator. They keep honest peers from mistakes, and no others
+// out. So a node has this rail only if it is told to (--rail shm), and peers of another user are refused,
+// at both ends, by what the kernel says of the socket (SO_PEERCRED). Package cma is for those who do not trust
+// each other that far: there the target copies, and a key is the boundary.
+//
+// # Memory
+//
+// Memory of [Map] is a memfd. Its descriptor goes to a peer over the connection, with the first key in it
+// that is used, and the peer maps it, once it has seen that it cannot shrink (F_SEAL_SHRINK): a file that
+// did would be a SIGBUS. Other memory is reached by process_vm_writev and process_vm_readv, see package
+// process. No file has a name, so nothing is left when processes die.
+//
+// # Keys
+//
+// An endpoint asks for a key the first time that it is used, and is granted its ranges and a slot in the
+// control page that both ends map. That is a round trip, of some 40 us; afterwards a copy is
+//
+//	announce it in the control page; is the slot open, and the connection? copy; take the announcement back
+//
+// An immediate goes over the socket, behind the bytes, and is acknowledged when it was handled.
+//
+// # Taking memory back
+//
+// Deregister closes the slots of a key, and then waits until no initiator announces a copy under one.
+// That takes as long as a copy of 1 MiB. A WRITE that does not end is one of a process that was stopped
+// in the middle of it: it would go on where it was. After 200 ms its connection is cut and the log names
+// the process; and Deregister returns when that has gone on and ended its copy, or has ended itself, as its
+// pidfd tells, and not before. (kvtransfer's grants, which have windows, do not give their blocks back until
+// then.) A READ that does not end is not waited for any longer: when it goes on it finds the slot closed,
+// and its bytes do not count. Close waits for WRITEs for 10 s; then it returns an error that names the process: the memory must not be
+// used for anything else.
+//
+// # Deaths
+//
+// The socket ends with the process, and its descriptors and mappings with it. What a peer writes into the
+// control page is read once, compared, and never used as an index or a length.
+package shm

@@ -1,0 +1,174 @@
+package shm
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"kvferry/transport"
+)
+
+// seals are those of every file: who maps it relies on its length, as touching a page beyond the end
+// is a SIGBUS.
+const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+
+// A file is memory of this process that others can map.
+type file struct {
+	id   uint32 // among those of this process
+	fd   int
+	mem  []byte // whole pages
+	base uintptr
+
+	mu    sync.Mutex
+	gone  bool
+	lends map[*served]struct{} // that have been given it
+}
+
+// files are those that are mapped, for finding the one around some memory.
+var files struct {
+	mu   sync.RWMutex
+	last uint32
+	all  []*file
+}
+
+// Map is a [transport.Allocator] of memory that peers of this package's rails map: a memfd, sealed
+// against changes of its length. Like transport.MapMemory's it takes address space only until a page
+// is touched. It goes when it was released and all peers have let go of it, or ended.
+//
+// Its pages are huge where some were set aside (vm.nr_hugepages), or the kernel makes them of shared
+// memory (/sys/kernel/mm/transparent_hugepage/shmem_enabled is advise, within_size or always).
+func Map(size int) (mem []byte, release func() error, err error) {
+	if size < 1 {
+		return nil, nil, fmt.Errorf("%w: memory of %d bytes", transport.ErrInvalid, size)
+	}
+	f, err := newFile("kvferry", size, unix.MFD_HUGETLB)
+	if err != nil { // none that are set aside, or not enough
+		f, err = newFile("kvferry", size, 0)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("shared memory of %d bytes: %w", size, err)
+	}
+	files.mu.Lock()
+	files.last++
+	f.id = files.last
+	files.all = append(files.all, f)
+	files.mu.Unlock()
+	return f.mem[:size:size], sync.OnceValue(f.release), nil
+}
+
+// newFile makes and maps a file of at least size bytes.
+func newFile(name string, size, flags int) (*file, error) {
+	page := os.Getpagesize()
+	if flags&unix.MFD_HUGETLB != 0 {
+		page = 2 << 20
+	}
+	if size > int(^uint(0)>>1)-page {
+		return nil, unix.ENOMEM
+	}
+	size = (size + page - 1) / page * page
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|flags)
+	if err != nil {
+		return nil, os.NewSyscallError("memfd_create", err)
+	}
+	f := &file{fd: fd, lends: make(map[*served]struct{})}
+	if err = unix.Ftruncate(fd, int64(size)); err != nil {
+		err = os.NewSyscallError("ftruncate", err)
+	} else if _, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+		err = os.NewSyscallError("fcntl", err)
+	} else if f.mem, err = mapShared(fd, size); err == nil {
+		f.base = uintptr(unsafe.Pointer(unsafe.SliceData(f.mem)))
+		return f, nil
+	}
+	_ = unix.Close(fd)
+	return nil, err
+}
+
+// mapShared maps a file for reading and writing. Of huge pages that were set aside it takes what it needs
+// now: those that are missing later would be a SIGBUS.
+func mapShared(fd, size int) ([]byte, error) {
+	mem, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, os.NewSyscallError("mmap", err)
+	}
+	_ = unix.Madvise(mem, unix.MADV_HUGEPAGE) // EINVAL where they are not built in
+	return mem, nil
+}
+
+// release gives the memory back, and has the peers that mapped it let go of it.
+func (f *file) release() error {
+	files.mu.Lock()
+	files.all = slices.DeleteFunc(files.all, func(o *file) bool { return o == f })
+	files.mu.Unlock()
+	f.mu.Lock()
+	f.gone = true
+	lends := f.lends
+	f.lends = nil
+	f.mu.Unlock()
+	for s := range lends {
+		s.forget(f)
+	}
+	_ = unix.Close(f.fd)
+	return unix.Munmap(f.mem)
+}
+
+// lend notes that a connection is given the file, and returns a descriptor for it. A file that is
+// gone is an error.
+func (f *file) lend(s *served) (fd int, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.gone {
+		return -1, transport.ErrBadKey
+	}
+	if fd, err = unix.FcntlInt(uintptr(f.fd), unix.F_DUPFD_CLOEXEC, 0); err != nil {
+		return -1, os.NewSyscallError("fcntl", err)
+	}
+	f.lends[s] = struct{}{}
+	return fd, nil
+}
+
+func (f *file) isGone() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.gone
+}
+
+// returned forgets a connection.
+func (f *file) returned(s *served) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.lends, s)
+}
+
+// fileOf finds the file around memory, and where in it that begins. It is nil for other memory.
+func fileOf(mem []byte) (f *file, offset uint64) {
+	at := uintptr(unsafe.Pointer(unsafe.SliceData(mem)))
+	files.mu.RLock()
+	defer files.mu.RUnlock()
+	for _, f := range files.all {
+		if at >= f.base && at-f.base < uintptr(len(f.mem)) && uintptr(len(mem)) <= uintptr(len(f.mem))-(at-f.base) {
+			return f, uint64(at - f.base)
+		}
+	}
+	return nil, 0
+}
+
+// mapPeer maps a file that a peer has passed, after looking at its seals. It uses fd up.
+func mapPeer(fd int) (mem []byte, err error) {
+	defer unix.Close(fd)
+	have, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	if err != nil || have&unix.F_SEAL_SHRINK == 0 {
+		return nil, fmt.Errorf("%w: the peer's memory is not sealed against shrinking (%v)", transport.ErrProtocol, err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, os.NewSyscallError("fstat", err)
+	}
+	if st.Size <= 0 || st.Size > 1<<46 {
+		return nil, fmt.Errorf("%w: the peer's memory is %d bytes long", transport.ErrProtocol, st.Size)
+	}
+	return mapShared(fd, int(st.Size))
+}

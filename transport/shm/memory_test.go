@@ -1,0 +1,144 @@
+//go:build linux
+
+package shm
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"kvferry/transport"
+	"kvferry/transport/transporttest"
+)
+
+// mappings is how many files of this package this process has mapped.
+func mappings(t *testing.T) int {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		t.Skip("no /proc")
+	}
+	return strings.Count(string(b), "memfd:kvferry")
+}
+
+// TestMap: memory is zero, lazy, sealed and gone when it was released.
+func TestMap(t *testing.T) {
+	available(t)
+	transporttest.CheckLeaks(t)
+	before := mappings(t)
+	for _, size := range []int{1, 4096, 5000, 1 << 40} { // a TiB takes no memory
+		mem, release, err := Map(size)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(mem) != size || mem[0] != 0 || mem[size-1] != 0 {
+			t.Errorf("%d bytes: %d of them, not all zero", size, len(mem))
+		}
+		mem[size-1] = 1
+		f, offset := fileOf(mem[size/2:])
+		if f == nil || offset != uint64(size/2) {
+			t.Fatalf("%d bytes: its middle is at %d", size, offset)
+		}
+		if err := unix.Ftruncate(f.fd, 0); !errors.Is(err, unix.EPERM) {
+			t.Errorf("it shrinks: %v", err)
+		}
+		for range 2 {
+			if err := release(); err != nil {
+				t.Error(err)
+			}
+		}
+		if f, _ := fileOf(mem); f != nil {
+			t.Error("it is found when it is gone")
+		}
+	}
+	if now := mappings(t); now != before {
+		t.Errorf("%d mappings, %d before", now, before)
+	}
+	for _, size := range []int{0, -1, 1<<63 - 1} {
+		if mem, release, err := Map(size); err == nil || mem != nil || release != nil {
+			t.Errorf("%d bytes: %d, %v", size, len(mem), err)
+		}
+	}
+	if f, _ := fileOf(make([]byte, 10)); f != nil {
+		t.Error("memory of the heap is in a file")
+	}
+}
+
+// TestUnsealed: memory that its owner could shrink is not mapped.
+func TestUnsealed(t *testing.T) {
+	available(t)
+	transporttest.CheckLeaks(t)
+	for _, flags := range []int{unix.MFD_CLOEXEC, unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING} {
+		fd, err := unix.MemfdCreate("unsealed", flags)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Ftruncate(fd, controlSize); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := mapPeer(fd); !errors.Is(err, transport.ErrProtocol) {
+			t.Errorf("mapped: %v", err)
+		}
+	}
+	var pipe [2]int
+	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(pipe[1])
+	if _, err := mapPeer(pipe[0]); !errors.Is(err, transport.ErrProtocol) {
+		t.Errorf("a pipe is mapped: %v", err)
+	}
+}
+
+// TestLetGo: memory that its owner has released goes from the peers that mapped it too, while their
+// connections live on.
+func TestLetGo(t *testing.T) {
+	available(t)
+	transporttest.CheckLeaks(t)
+	a, b := newRail(t), newRail(t)
+	defer a.Close()
+	defer b.Close()
+	ep, err := a.Dial(t.Context(), b.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := mappings(t)
+	local := bytes.Repeat([]byte{7}, 4096)
+	for range 3 {
+		mem, release, err := Map(1 << 20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		key, err := b.Register(mem, transport.Whole(1<<20))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		if n, err := ep.Post([]*transport.Slice{transport.NewSlice(transport.Write, local, key, 0, func(_ *transport.Slice, err error) { ended <- err })}); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+		if err := <-ended; err != nil || !bytes.Equal(mem[:4096], local) {
+			t.Fatalf("%v, or it is not there", err)
+		}
+		if now := mappings(t); now != before+2 {
+			t.Errorf("%d mappings at both ends, %d before: it was not mapped", now, before)
+		}
+		if err := b.Deregister(key); err != nil {
+			t.Error(err)
+		}
+		if err := release(); err != nil {
+			t.Error(err)
+		}
+		for deadline := time.Now().Add(patience); mappings(t) != before; runtime.Gosched() {
+			if time.Now().After(deadline) {
+				t.Fatalf("%d mappings, %d before", mappings(t), before)
+			}
+		}
+	}
+}

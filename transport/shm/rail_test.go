@@ -1,0 +1,80 @@
+//go:build linux
+
+package shm
+
+import (
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"kvferry/transport"
+	"kvferry/transport/process"
+	"kvferry/transport/transporttest"
+)
+
+// available skips a test where the kernel has no cross-memory attach.
+func available(t testing.TB) {
+	t.Helper()
+	if err := process.Supported(); err != nil {
+		t.Skipf("SKIPPED: %v", err)
+	}
+}
+
+func newRail(t testing.TB) *Rail {
+	t.Helper()
+	r, err := New(Config{Name: "shm/0", Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// mapping is a rail whose tests use its own memory.
+type mapping struct{ *Rail }
+
+// Allocate implements transporttest.Allocating.
+func (mapping) Allocate(size int) ([]byte, func() error, error) { return Map(size) }
+
+func TestContract(t *testing.T) {
+	available(t)
+	t.Run("mapped", func(t *testing.T) {
+		transporttest.TestRail(t, func(t testing.TB) transport.Rail { return mapping{newRail(t)} }, transporttest.Checked)
+	})
+	t.Run("attached", func(t *testing.T) {
+		transporttest.TestRail(t, func(t testing.TB) transport.Rail { return newRail(t) }, transporttest.Checked)
+	})
+}
+
+func TestConfigValidate(t *testing.T) {
+	for _, name := range []string{"", "shm/", "cma/0"} {
+		if _, err := New(Config{Name: name}); err == nil || !strings.Contains(err.Error(), "Config.Name: ") || !strings.Contains(err.Error(), "shm/0") {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
+// TestRoute: rails of another machine, network namespace or user are told from those that can be
+// reached, before anybody dials.
+func TestRoute(t *testing.T) {
+	available(t)
+	transporttest.CheckLeaks(t)
+	a, b := newRail(t), newRail(t)
+	defer a.Close()
+	if reach, _ := a.Route(b.Addr()); reach != transport.OneSided {
+		t.Errorf("its neighbour %s: %v", b.Addr(), reach)
+	}
+	for _, addr := range []string{"@kvferry-shm/0123/0/ABC", strings.Replace(b.Addr(), b.machine, b.machine+"1", 1), "127.0.0.1:7000", ""} {
+		if reach, why := a.Route(addr); reach != transport.NoRoute || why == "" {
+			t.Errorf("%q: %v, %q", addr, reach, why)
+		}
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, addr := range []string{b.Addr(), "127.0.0.1:1", "/etc/passwd", ""} {
+		if _, err := a.Dial(t.Context(), addr); !errors.Is(err, transport.ErrUnreachable) {
+			t.Errorf("dial %q: %v", addr, err)
+		}
+	}
+}
