@@ -211,7 +211,7 @@ func (ep *endpoint) copyMapped(g *grant, op transport.Op, pieces []piece) (err e
 	}()
 	for _, p := range pieces {
 		copying(op, p.local, g.at+uint64(p.offset))
-		there := g.mem[p.offset : p.offset+int64(len(p.local))]
+		there := g.mem.at(int64(g.offset)+p.offset, int64(len(p.local)))
 		if op == transport.Write {
 			copy(there, p.local)
 		} else {
@@ -316,10 +316,10 @@ func (ep *endpoint) accept(a *granted, ranges []transport.Range) (*grant, error)
 	}
 	if a.file != 0 {
 		file := ep.files[a.file]
-		if file == nil || a.offset+a.length > uint64(len(file)) {
+		if file == nil || a.offset+a.length > uint64(len(file.mem)) {
 			return nil, fmt.Errorf("%w: memory that is not in the file that it is said to be in", transport.ErrProtocol)
 		}
-		g.mem = file[a.offset : a.offset+a.length]
+		g.mem, g.offset = file, a.offset
 	}
 	return g, nil
 }
@@ -332,7 +332,7 @@ func (ep *endpoint) keep(file uint32, fd int) error {
 	}
 	mem, err := mapPeer(fd)
 	if err == nil {
-		ep.files[file] = mem
+		ep.files[file] = newMapping(mem)
 	}
 	return err
 }
@@ -340,15 +340,15 @@ func (ep *endpoint) keep(file uint32, fd int) error {
 // letGo unmaps files that are the target's no more: no key opens them.
 func (ep *endpoint) letGo(gone []uint32) {
 	for _, file := range gone {
-		mem := ep.files[file]
+		m := ep.files[file]
 		delete(ep.files, file)
 		for k, g := range ep.grants {
 			if slices.Contains(gone, g.file) {
 				delete(ep.grants, k)
 			}
 		}
-		if mem != nil {
-			_ = unix.Munmap(mem)
+		if m != nil {
+			_ = unix.Munmap(m.mem)
 		}
 	}
 }

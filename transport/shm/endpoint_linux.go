@@ -62,7 +62,7 @@ type endpoint struct {
 
 	// Of who carries.
 	grants  map[transport.Key]*grant
-	files   map[uint32][]byte // that are mapped
+	files   map[uint32]*mapping
 	run     []*transport.Slice
 	good    []*transport.Slice
 	pieces  []piece
@@ -82,17 +82,18 @@ type granted struct {
 type grant struct {
 	grantedSlot
 	access transport.Access
-	near   int    // of transport.Access.Check
-	file   uint32 // 0: the memory is no file
-	mem    []byte // mapped; nil without a file
-	at     uint64 // its address in the target
+	near   int      // of transport.Access.Check
+	file   uint32   // 0: the memory is no file
+	mem    *mapping // nil without a file
+	offset uint64   // in mem, of the key's memory
+	at     uint64   // its address in the target
 }
 
 func newEndpoint(r *Rail, c *net.UnixConn) *endpoint {
 	ep := &endpoint{
 		rail: r, secret: transport.NewSecret(), c: c,
 		kick: make(chan struct{}, 1), broken: make(chan struct{}), over: make(chan struct{}), answers: make(chan granted),
-		grants: make(map[transport.Key]*grant), files: make(map[uint32][]byte),
+		grants: make(map[transport.Key]*grant), files: make(map[uint32]*mapping),
 	}
 	ep.rested = sync.NewCond(&ep.mu)
 	return ep
@@ -243,8 +244,8 @@ func (ep *endpoint) live() {
 	rest := slices.Concat(ep.sent, ep.queue[ep.head:])
 	ep.sent, ep.queue, ep.head = nil, nil, 0
 	ep.mu.Unlock()
-	for _, mem := range ep.files {
-		_ = unix.Munmap(mem)
+	for _, m := range ep.files {
+		_ = unix.Munmap(m.mem)
 	}
 	ep.ctl.close()
 	ep.rail.mu.Lock()

@@ -156,6 +156,47 @@ func fileOf(mem []byte) (f *file, offset uint64) {
 	return nil, 0
 }
 
+// A mapping is a peer's file, mapped here. It is for one goroutine.
+type mapping struct {
+	mem     []byte
+	touched []uint64 // bits: the granules that this process has in its page table
+}
+
+// granule is how much of a mapping is had at once. Where pages have 4 KiB, 16 MiB took 22 ms when they were
+// touched the first time, of which the copy was 1: each page was a fault of its own.
+const granule = 64 << 10
+
+func newMapping(mem []byte) *mapping {
+	granules := (len(mem) + granule - 1) / granule
+	return &mapping{mem: mem, touched: make([]uint64, (granules+63)/64)}
+}
+
+// at is n bytes of the mapping. Their pages are had before they are touched one by one, the first time, if
+// there are many: no others, as those that the owner has not used yet would be taken from the machine.
+func (m *mapping) at(offset, n int64) []byte {
+	end, page := offset+n, int64(os.Getpagesize())
+	from := int64(-1)
+	for g := offset / granule; n >= granule && g*granule < end; g++ {
+		known := m.touched[g/64]&(1<<(g%64)) != 0
+		if !known && from < 0 {
+			from = max(offset, g*granule)
+		}
+		if g*granule >= offset && (g+1)*granule <= end {
+			m.touched[g/64] |= 1 << (g % 64)
+		}
+		if last := (g+1)*granule >= end; from >= 0 && (known || last) {
+			to := g * granule
+			if !known {
+				to = end
+			}
+			// EINVAL before Linux 5.14: then they are had one by one.
+			_ = unix.Madvise(m.mem[from/page*page:min((to+page-1)/page*page, int64(len(m.mem)))], unix.MADV_POPULATE_WRITE)
+			from = -1
+		}
+	}
+	return m.mem[offset:end]
+}
+
 // mapPeer maps a file that a peer has passed, after looking at its seals. It uses fd up.
 func mapPeer(fd int) (mem []byte, err error) {
 	defer unix.Close(fd)

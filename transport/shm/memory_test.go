@@ -142,3 +142,69 @@ func TestLetGo(t *testing.T) {
 		}
 	}
 }
+
+// TestTouch: the bytes of a copy are had as they are, wherever it begins and ends, and no pages beside
+// them are taken.
+func TestTouch(t *testing.T) {
+	available(t)
+	const size = 4 << 20
+	page := int64(os.Getpagesize())
+	for _, c := range [][][2]int64{ // offset, length
+		{{0, size}},
+		{{1, granule}, {1, granule}},
+		{{granule / 2, 3 * granule}, {0, 5 * granule}, {2 * granule, granule}},
+		{{size - granule - 1, granule}, {size - granule - 1, granule + 1}},
+		{{5, 10}, {page - 1, 2}},
+		{{3 * granule, granule}, {6 * granule, granule}, {2*granule + 3, 7*granule - 5}},
+	} {
+		mem, release, err := Map(size)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, _ := fileOf(mem)
+		fd, err := unix.Dup(f.fd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		theirs, err := mapPeer(fd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, used := newMapping(theirs), make([]bool, size/page)
+		for _, r := range c {
+			b := m.at(r[0], r[1])
+			if int64(len(b)) != r[1] {
+				t.Fatalf("%v: %d bytes", r, len(b))
+			}
+			b[0], b[len(b)-1] = 5, 6
+			if mem[r[0]+r[1]-1] != 6 || r[1] > 1 && mem[r[0]] != 5 {
+				t.Errorf("%v is elsewhere", r)
+			}
+			for at := r[0] / page; at*page < r[0]+r[1]; at++ {
+				used[at] = true
+			}
+		}
+		var st unix.Stat_t
+		if err := unix.Fstat(f.fd, &st); err != nil {
+			t.Fatal(err)
+		}
+		most := int64(0)
+		for _, u := range used {
+			if u {
+				most++
+			}
+		}
+		if st.Blocks*512 > most*page && page == 4096 && !huge() {
+			t.Errorf("%v takes %d bytes, of %d that are used", c, st.Blocks*512, most*page)
+		}
+		if err := errors.Join(unix.Munmap(theirs), release()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// huge says whether shared memory may come in pages larger than what is touched.
+func huge() bool {
+	b, err := os.ReadFile("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
+	return err == nil && !strings.Contains(string(b), "[never]") && !strings.Contains(string(b), "[deny]")
+}

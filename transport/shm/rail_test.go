@@ -30,16 +30,16 @@ func newRail(t testing.TB) *Rail {
 	return r
 }
 
-// mapping is a rail whose tests use its own memory.
-type mapping struct{ *Rail }
+// sharing is a rail whose tests use its own memory.
+type sharing struct{ *Rail }
 
 // Allocate implements transporttest.Allocating.
-func (mapping) Allocate(size int) ([]byte, func() error, error) { return Map(size) }
+func (sharing) Allocate(size int) ([]byte, func() error, error) { return Map(size) }
 
 func TestContract(t *testing.T) {
 	available(t)
 	t.Run("mapped", func(t *testing.T) {
-		transporttest.TestRail(t, func(t testing.TB) transport.Rail { return mapping{newRail(t)} }, transporttest.Checked)
+		transporttest.TestRail(t, func(t testing.TB) transport.Rail { return sharing{newRail(t)} }, transporttest.Checked)
 	})
 	t.Run("attached", func(t *testing.T) {
 		transporttest.TestRail(t, func(t testing.TB) transport.Rail { return newRail(t) }, transporttest.Checked)
