@@ -27,15 +27,17 @@ func TestKilledNode(t *testing.T) {
 				testKilledNode(t, nil, hand, spare)
 			})
 		}
-		t.Run(hand+"/cma", func(t *testing.T) {
-			t.Parallel()
-			if r, err := rails.Open(rails.CMA, rails.Options{}); err != nil {
-				t.Skipf("SKIPPED: %v", err)
-			} else if err := r.Close(); err != nil {
-				t.Error(err)
-			}
-			testKilledNode(t, []string{rails.CMA}, hand, true)
-		})
+		for _, kind := range []string{rails.CMA, rails.SHM} {
+			t.Run(hand+"/"+kind, func(t *testing.T) {
+				t.Parallel()
+				if r, err := rails.Open(kind, rails.Options{}); err != nil {
+					t.Skipf("SKIPPED: %v", err)
+				} else if err := r.Close(); err != nil {
+					t.Error(err)
+				}
+				testKilledNode(t, []string{kind}, hand, true)
+			})
+		}
 	}
 }
 

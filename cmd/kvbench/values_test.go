@@ -17,7 +17,7 @@ func TestCompletion(t *testing.T) {
 		"mooncake --rows=1024/q2,256":     {"1024/q2,256/q8"},
 		"mooncake --settings=tcp,l":       {"tcp,layerwise"},
 		"mooncake --clock=":               {"real", "virtual", "both"},
-		"transfer --rail=":                {"tcp/", "rdma/", "cma"},
+		"transfer --rail=":                {"tcp/", "rdma/", "cma", "shm"},
 		"transfer --select=static,":       {"static,affinity", "static,single"},
 		"failover --select=r":             {"round-robin"},
 		"matrix --d":                      {"--dry-run"},

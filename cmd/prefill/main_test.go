@@ -62,6 +62,6 @@ func TestHelp(t *testing.T) {
 
 // TestCompletion: a shell is offered names where a flag takes names.
 func TestCompletion(t *testing.T) {
-	commandtest.Completes(t, program, "--rail=", "tcp/", "rdma/", "cma")
+	commandtest.Completes(t, program, "--rail=", "tcp/", "rdma/", "cma", "shm")
 	commandtest.Completes(t, program, "--link=", "native", "tcp")
 }

@@ -3,13 +3,16 @@ package rails_test
 import (
 	"errors"
 	"net"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
+	"kvferry/transport"
 	"kvferry/transport/rails"
 	"kvferry/transport/rdma"
+	"kvferry/transport/shm"
 )
 
 func TestParse(t *testing.T) {
@@ -25,6 +28,7 @@ func TestParse(t *testing.T) {
 		{"tcp/eth0?mptcp=1", "tcp", "eth0", "", 0},
 		{"tcp/eth0?maxconns=4096&peerconns=512", "tcp", "eth0", "", 0},
 		{"cma", "cma", "", "", 0},
+		{"shm", "shm", "", "", 0},
 		{"tcp/eth0.100@:7000", "tcp", "eth0.100", ":7000", 0},
 		{"tcp/eth0@10.0.0.1:7000", "tcp", "eth0", "10.0.0.1:7000", 0},
 		{"rdma/mlx5_0", "rdma", "mlx5_0", "", 0},
@@ -91,6 +95,15 @@ func TestSpecs(t *testing.T) {
 	}
 	if want := []string{"tcp/eth0", "rdma/mlx5_0:1?gid=3&qps=2", "cma"}; !slices.Equal(s, want) || s.String() != strings.Join(want, ",") {
 		t.Errorf("%q, want %q", s, want)
+	}
+}
+
+// TestAllocator: memory is made as one of the rails wants it, and else as always.
+func TestAllocator(t *testing.T) {
+	of := func(specs ...string) uintptr { return reflect.ValueOf(rails.Allocator(specs)).Pointer() }
+	private, shared := reflect.ValueOf(transport.MapMemory).Pointer(), reflect.ValueOf(shm.Map).Pointer()
+	if of() != private || of("tcp/eth0", "cma", "nonsense") != private || of("tcp/eth0", "shm") != shared {
+		t.Error("memory for other rails is given")
 	}
 }
 
