@@ -66,7 +66,7 @@ func TestUnconfirmed(t *testing.T) {
 		x := c.a.open(g.Descriptor(), Options{})
 		synctest.Wait() // connected
 		c.net.BlackHole("b", true)
-		c.a.rail.Inject(transporttest.Fault{Slice: 2, Kind: transporttest.CutAfter}) // the immediate
+		c.a.rail.Inject(transporttest.Fault{Slice: 1, Kind: transporttest.CutAfter}) // with the immediate
 		c.a.start(x, transport.Write, Whole, refs(4, 1), true, 9)
 		synctest.Wait()
 		if len(c.b.came) != 1 {

@@ -65,6 +65,7 @@ type Batch struct {
 	slices []Slice
 	segs   []*Segment
 	bytes  int64
+	reads  bool // a request is a READ
 	posted time.Duration
 	due    time.Duration // the paced link's delivery; 0 if not paced
 	done   chan struct{}
@@ -84,6 +85,7 @@ type Batch struct {
 	status    Status // what it will be
 	again     []*Slice
 	imm       Imm
+	riding    riding
 	fence     Secret // of a batch that is one: of the connection to end
 	deadline  time.Duration
 	timer     *time.Timer // runs expire
@@ -214,6 +216,7 @@ func (b *Batch) slice(reqs []Request) error {
 				ErrBounds, i, len(r.Local), r.Offset, b.t.info.Name, b.t.info.Length)
 		}
 		b.bytes += int64(len(r.Local))
+		b.reads = b.reads || r.Op == Read
 	}
 	size := b.sliceSize()
 	for i := range reqs {
@@ -316,7 +319,7 @@ func (b *Batch) advance() {
 		b.phase = held
 		b.mu.Unlock()
 		b.e.pacer.hold(b)
-	case b.phase != signalling && b.opt.HasImm:
+	case b.phase != signalling && b.opt.HasImm && !b.riding.arrived:
 		b.signal()
 	default:
 		b.status = Completed
@@ -326,18 +329,15 @@ func (b *Batch) advance() {
 
 // signal queues the immediate. The caller holds b.mu; signal unlocks it.
 func (b *Batch) signal() {
-	imm, ok := b.fence.fence(), true
-	if b.fence == (Secret{}) {
-		imm, ok = b.e.outbox.start(b.opt.Imm)
-	}
-	if !ok {
+	if b.fence != (Secret{}) {
+		b.imm = b.fence.fence()
+	} else if !b.number() {
 		b.cause, b.status = b.wrap("immediate", ErrBusy, "", ""), Failed
 		b.finish()
 		return
 	}
 	b.phase = signalling
-	b.imm = imm
-	s := &Slice{Op: Write, HasImm: true, Imm: imm, batch: b}
+	s := &Slice{Op: Write, HasImm: true, Imm: b.imm, batch: b}
 	b.again = append(b.again, s)
 	b.pending.Store(1)
 	b.mu.Unlock()
@@ -376,9 +376,14 @@ func (b *Batch) abort(status Status, err error, rail, peer string) bool {
 	}
 	b.cause, b.status = b.wrap("", err, rail, peer), status
 	waiting := b.phase == held
+	unsent := len(b.riding.again)
+	b.riding.again = nil
 	b.mu.Unlock()
 	b.aborted.Store(true)
 	b.t.peer.purge(b)
+	if unsent > 0 {
+		b.sliceDone(unsent)
+	}
 	if waiting {
 		b.advance()
 	}
@@ -389,7 +394,7 @@ func (b *Batch) abort(status Status, err error, rail, peer string) bool {
 // may complete no more.
 func (b *Batch) retry(s *Slice) *Slice {
 	n := &Slice{
-		Op: s.Op, HasImm: s.HasImm, Local: s.Local, LocalKey: s.LocalKey, Key: s.Key, Offset: s.Offset, Imm: s.Imm,
+		Op: s.Op, HasImm: s.HasImm && len(s.Local) == 0, Local: s.Local, LocalKey: s.LocalKey, Key: s.Key, Offset: s.Offset, Imm: s.Imm,
 		batch: b, seg: s.seg, tries: s.tries + 1,
 	}
 	if s.Op == Write && len(s.Local) > 0 {

@@ -16,7 +16,10 @@
 // registered the memory and told the initiator its SegmentInfo. Completed means
 // applied at the destination: a WRITE's bytes are in the target's memory, a
 // READ's bytes are in the local memory. An immediate is a number given to the
-// target's engine after all of its batch's bytes are there.
+// target's engine after all of its batch's bytes are there. From then on the engine
+// writes nothing of the batch any more, although it may have to send again what was lost.
+// Where a batch of WRITEs goes over one path the immediate goes with its last slice, and
+// costs next to nothing; else it is sent when all is acknowledged, a round trip later.
 //
 // # Where to begin
 //

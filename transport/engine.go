@@ -79,33 +79,42 @@ func New(cfg Config) (*Engine, error) {
 		}
 	}
 	for i, r := range cfg.Rails {
-		r.HandleImmediates(func(key Key, imm Imm) { e.receive(keyAt{i, key}, imm) })
+		r.HandleImmediates(func(key Key, imm Imm) error { return e.receive(keyAt{i, key}, imm) })
 	}
 	return e, nil
 }
 
 // receive delivers a peer's immediate, unless it came before, or its key has gone.
 // One without a source is a fence: it asks for a connection of the peer's, over any
-// rail, to be ended.
-func (e *Engine) receive(at keyAt, imm Imm) {
+// rail, to be ended. A question is answered by the error.
+func (e *Engine) receive(at keyAt, imm Imm) error {
 	if imm.Source == 0 {
 		for _, r := range e.cfg.Rails {
 			r.Fence(imm.secret())
 		}
-		return
+		return nil
 	}
 	name, ok := e.names.Load(at)
-	if !ok {
-		return
+	switch {
+	case !ok && imm.asks():
+		return ErrBadKey
+	case !ok:
+		return nil
+	case imm.asks() && e.inbox.has(imm):
+		e.accts[at.rail].immRepeats.Add(1)
+		return ErrDelivered
+	case imm.asks():
+		return nil
 	}
 	if !e.inbox.accept(imm) {
 		e.accts[at.rail].immRepeats.Add(1)
-		return
+		return nil
 	}
 	e.accts[at.rail].immIn.Add(1)
 	if f := e.cfg.OnImmediate; f != nil {
 		f(Immediate{Value: imm.Value, Segment: name.(string), Rail: e.cfg.Rails[at.rail].Name()})
 	}
+	return nil
 }
 
 // enter puts a batch under way and starts its deadline.

@@ -12,15 +12,17 @@ import (
 var (
 	// ErrBadKey: the target knows no such key, or no longer.
 	ErrBadKey = errors.New("bad key")
-	// ErrUnconfirmed comes with ErrBadKey: all bytes of the batch are applied, its
-	// immediate was sent on a connection that was lost, and sent again it finds the
-	// target's segment closed. Whoever closes that when the immediate has come has got
-	// it; whoever closes it for another reason may have.
+	// ErrUnconfirmed comes with ErrBadKey: the immediate of the batch was sent on a
+	// connection that was lost, after its bytes or with the last of them, and sent or asked
+	// for again it finds the target's segment closed. Whoever closes that when the immediate
+	// has come has got it and all bytes; whoever closes it for another reason may have.
 	ErrUnconfirmed = errors.New("sent before, on a connection that was lost")
 	// ErrBounds: the range is not inside what the key opens.
 	ErrBounds = errors.New("out of bounds")
 	// ErrAccess: the key does not open the memory in that direction.
 	ErrAccess = errors.New("the key does not open that direction")
+	// ErrDelivered: the target has had the immediate that it is asked for.
+	ErrDelivered = errors.New("the immediate has been delivered")
 	// ErrInvalid: the request can never be carried out as it stands.
 	ErrInvalid = errors.New("invalid request")
 	// ErrNotRegistered: local memory outside every open segment.
@@ -77,7 +79,7 @@ func (e *Error) Unwrap() error { return e.Err }
 // Refused reports whether a slice was turned down by itself: its connection is as
 // good as it was, and the slices beside it are not affected.
 func Refused(err error) bool {
-	return errors.Is(err, ErrBadKey) || errors.Is(err, ErrBounds) || errors.Is(err, ErrAccess)
+	return errors.Is(err, ErrBadKey) || errors.Is(err, ErrBounds) || errors.Is(err, ErrAccess) || errors.Is(err, ErrDelivered)
 }
 
 // final reports whether trying again cannot help.

@@ -3,6 +3,7 @@ package transport
 import (
 	"crypto/rand"
 	"encoding/binary"
+	"math"
 	"sync"
 )
 
@@ -48,6 +49,15 @@ func (s *span) add(seq uint64) bool {
 	}
 	*word |= bit
 	return true
+}
+
+// has reports whether a number has been seen, or is below the floor.
+func (s *span) has(seq uint64) bool {
+	if seq < s.floor || seq-s.floor >= immSpan {
+		return seq < s.floor
+	}
+	word, bit := s.at(seq)
+	return *word&bit != 0
 }
 
 // raise forgets the numbers below floor.
@@ -152,6 +162,23 @@ func (b *inbox) evictLocked() {
 		}
 	}
 	delete(b.sources, oldest)
+}
+
+// question asks whether the immediate has been delivered: it has a floor that none has.
+func (m Imm) question() Imm {
+	m.Floor = math.MaxUint64
+	return m
+}
+
+func (m *Imm) asks() bool { return m.Source != 0 && m.Floor == math.MaxUint64 }
+
+// has says whether an immediate was accepted. The connection that it was sent on has been
+// fenced: if it has not come, it will not.
+func (b *inbox) has(imm Imm) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.sources[imm.Source]
+	return s != nil && s.seen.has(imm.Seq)
 }
 
 // randomID returns an unguessable number that is not zero.

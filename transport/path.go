@@ -118,6 +118,7 @@ func (p *path) enqueue(run []*Slice) {
 	if len(run) == 0 {
 		return
 	}
+	ride(run)
 	var gone []*Slice
 	p.mu.Lock()
 	for _, s := range run {
@@ -218,15 +219,26 @@ func (p *path) completed(run []*Slice, err error) {
 	p.mu.Unlock()
 	more.carry()
 	p.peer.dispatch()
+	var again []*Slice
 	for len(run) > 0 {
 		b, n := run[0].batch, 1
 		for n < len(run) && run[n].batch == b {
 			n++
 		}
-		run = run[n:]
 		b.paths.Or(1 << p.index)
+		for _, s := range run[:n] {
+			switch {
+			case !s.HasImm:
+			case s.Imm.asks():
+				again = append(again, b.answered(false)...)
+			case len(s.Local) > 0:
+				b.arrive()
+			}
+		}
+		run = run[n:]
 		b.sliceDone(n)
 	}
+	p.peer.assign(again)
 }
 
 // again is called by a broken rail, for a slice that has ended: the batch must not count
@@ -262,6 +274,8 @@ func (p *path) failed(run []*Slice, err error) {
 		b := s.batch
 		switch {
 		case b.aborted.Load():
+		case errors.Is(err, ErrDelivered) && s.Imm.asks():
+			b.answered(true)
 		case s.HasImm && s.tries > 0 && errors.Is(err, ErrBadKey):
 			b.abort(Failed, because(ErrUnconfirmed, err), p.name(), p.addr())
 		case final(err):
@@ -269,8 +283,14 @@ func (p *path) failed(run []*Slice, err error) {
 		case p.e.cfg.Retries > 0 && s.tries >= p.e.cfg.Retries:
 			b.abort(Failed, because(ErrUnreachable, err), p.name(), p.addr())
 		default:
-			p.acct.retried(int64(len(s.Local)))
-			again = append(again, b.retry(s))
+			n := b.retry(s)
+			switch postponed, question := b.postpone(p, s, n); {
+			case question != nil:
+				again = append(again, question)
+			case !postponed:
+				p.acct.retried(int64(len(n.Local)))
+				again = append(again, n)
+			}
 			continue
 		}
 		b.sliceDone(1)
@@ -294,6 +314,7 @@ func (p *path) lose(c *connection, why PathState, err error) {
 		return // the engine is closing, and will close it
 	}
 	p.conn, p.busy, p.posted = nil, true, 0
+	dismount(p.queue)
 	p.warm = p.warm || len(p.peer.paths) > 1
 	p.up.Store(false)
 	p.meterMu.Lock()

@@ -265,6 +265,7 @@ func (g *peer) evacuate(p *path) {
 		}
 	}
 	p.queue = stuck
+	dismount(free) // they may go over several paths
 	var at *connection
 	var t *Target
 	if len(stuck) > 0 && p.fencing == nil {

@@ -83,7 +83,10 @@ type Rail interface {
 	// block for long. It may call Fence, of another connection; it must not call
 	// Deregister or Close. It is not running when Close has returned, and is not
 	// called any more.
-	HandleImmediates(func(Key, Imm))
+	//
+	// An error that is Refused refuses the slice, if it has no bytes: its initiator hears of
+	// it, as it does of a bad key.
+	HandleImmediates(func(Key, Imm) error)
 
 	// Fence ends the connection that a peer's endpoint with this secret made,
 	// if there is one, and returns when it touches nothing any more. Slices that

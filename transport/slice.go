@@ -18,6 +18,9 @@ type Slice struct {
 	Key      Key    // of the target region, on the peer's rail
 	Offset   int64  // in the target region
 	Imm      Imm    // if HasImm: delivered once the bytes of this slice are applied
+	// Behind, if HasImm, says that as many slices were posted just before this one, with its
+	// Key, and that the immediate is theirs too: if one of them is refused, so is this one.
+	Behind int
 
 	sink   sink
 	batch  *Batch

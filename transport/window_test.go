@@ -68,6 +68,16 @@ func TestWindow(t *testing.T) {
 				t.Errorf("%v of %d bytes at %d: %v, want %v", c.op, c.n, c.at, err, c.want)
 			}
 		}
+		// The last slice, with which the immediate goes, lies within the window. Another does not.
+		mem := p.local.Bytes()
+		b := p.a.Submit(tgt, []transport.Request{{Local: mem[:10], Offset: 5000}, {Local: mem[:10], Offset: 100}, {Local: mem[:10], Offset: 6000}}, transport.BatchOptions{Imm: 7, HasImm: true})
+		if err := wait(t, b); !errors.Is(err, transport.ErrBounds) {
+			t.Errorf("a batch with one request outside: %v", err)
+		}
+		if !bytes.Equal(before[:4096], p.remote.Bytes()[:4096]) || len(p.imms) != 0 {
+			t.Errorf("bytes outside were written, or %d immediates delivered", len(p.imms))
+		}
+		copy(p.remote.Bytes(), before)
 		if !bytes.Equal(before[:8192], p.remote.Bytes()[:8192]) || !bytes.Equal(before[12288:], p.remote.Bytes()[12288:]) || len(p.imms) != 0 {
 			t.Errorf("bytes outside were written, or %d immediates delivered", len(p.imms))
 		}

@@ -52,7 +52,7 @@ func must[T any](v T, err error) T {
 // beTarget lends memory until it is killed.
 func beTarget() {
 	r := must(New(Config{Name: "cma/0"}))
-	r.HandleImmediates(func(transport.Key, transport.Imm) {})
+	r.HandleImmediates(func(transport.Key, transport.Imm) error { return nil })
 	fmt.Println(r.Addr(), uint64(must(r.Register(make([]byte, killLen), transport.Whole(killLen)))))
 	_, _ = io.Copy(io.Discard, os.Stdin)
 }
@@ -166,7 +166,10 @@ func TestKilledInitiator(t *testing.T) {
 	transporttest.CheckLeaks(t)
 	r := newRail(t)
 	defer r.Close()
-	r.HandleImmediates(func(transport.Key, transport.Imm) { t.Error("an immediate nobody sent") })
+	r.HandleImmediates(func(transport.Key, transport.Imm) error {
+		t.Error("an immediate nobody sent")
+		return nil
+	})
 	mem := make([]byte, killLen)
 	key, err := r.Register(mem, transport.Whole(killLen))
 	if err != nil {
@@ -278,7 +281,10 @@ func TestClosedWhileCopied(t *testing.T) {
 	for _, apart := range []bool{false, true} { // bytes and immediate in one slice, or two
 		g := newGate()
 		a, b := newRail(t), g.rail(t)
-		b.HandleImmediates(func(transport.Key, transport.Imm) { t.Error("bytes that were taken back are announced") })
+		b.HandleImmediates(func(transport.Key, transport.Imm) error {
+			t.Error("bytes that were taken back are announced")
+			return nil
+		})
 		key, err := b.Register(make([]byte, 1<<20), transport.Whole(1<<20))
 		if err != nil {
 			t.Fatal(err)

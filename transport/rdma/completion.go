@@ -70,7 +70,12 @@ func (ep *endpoint) delivered(q *sendQueue, done []*transport.Slice) []*transpor
 	first := q.done - uint64(len(q.imms)) // number of the first in imms
 	for len(q.imms) > 0 && first < q.acked {
 		e := &q.imms[0]
-		done = append(done, e.s)
+		if err := q.refused[first]; err != nil {
+			delete(q.refused, first)
+			ep.refused = append(ep.refused, refusal{e.s, err}) // polled completes them
+		} else {
+			done = append(done, e.s)
+		}
 		ep.settle(q, e)
 		q.imms = q.imms[1:]
 		first++
@@ -94,7 +99,15 @@ func (ep *endpoint) acknowledged(pair int, count uint32) error {
 		ep.eps.Unlock()
 		return fmt.Errorf("%w: %d immediates acknowledged, %d sent", transport.ErrProtocol, count, q.announced)
 	}
-	q.acked += uint64(more)
+	for range more {
+		if err := verdict(ep.letterFrom(pair, q.acked), q.acked); err != nil {
+			if q.refused == nil {
+				q.refused = make(map[uint64]error)
+			}
+			q.refused[q.acked] = err
+		}
+		q.acked++
+	}
 	done := ep.delivered(q, nil)
 	ep.eps.Unlock()
 	transport.CompleteAll(done, nil)

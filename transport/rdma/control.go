@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 
@@ -14,7 +15,7 @@ import (
 //
 // A change of either is a new number in magic: versions that differ then refuse each other.
 const (
-	magic       = "kvferry-rdma/2\r\n"
+	magic       = "kvferry-rdma/3\r\n"
 	greetingLen = len(magic) + 16 + 1 + 4 + 16 + 2 + 1 + 8 + 4 + 1
 	maxLost     = connection.MaxLost // lost connections in a greeting
 )
@@ -170,6 +171,29 @@ func putLetter(b []byte, k transport.Key, m *transport.Imm) {
 	le.PutUint64(b[16:], m.Seq)
 	le.PutUint64(b[24:], m.Floor)
 	le.PutUint64(b[32:], m.Value)
+}
+
+// A verdict is a letter the other way: the immediate of this number was refused, and why. It
+// goes before the count that acknowledges the immediate, and lies in the letter's slot.
+var verdicts = [...]error{transport.ErrBadKey, transport.ErrBounds, transport.ErrAccess, transport.ErrDelivered}
+
+func putVerdict(b []byte, number uint64, why error) {
+	at := 0 // ErrBadKey, for what no verdict says
+	for i, v := range verdicts {
+		if errors.Is(why, v) {
+			at = i
+		}
+	}
+	putLetter(b, 0, &transport.Imm{Seq: number + 1, Value: uint64(at)})
+}
+
+// verdict is nil if the letter is none about the immediate: what lies there otherwise are
+// zeros, or verdicts of before.
+func verdict(b []byte, number uint64) error {
+	if _, m := letter(b); m.Seq == number+1 && m.Value < uint64(len(verdicts)) {
+		return verdicts[m.Value]
+	}
+	return nil
 }
 
 func letter(b []byte) (transport.Key, transport.Imm) {

@@ -44,7 +44,7 @@
 // another 64. They are written to the target's mailbox by a request of its own just before, in the same queue pair, so
 // it is there when the immediate is. The target's handler runs, the receive is
 // posted again, and the count of immediates handled goes back in a WRITE of no
-// bytes; immediates not counted are never more than the target has receives. The
+// bytes, after a letter the other way if the last of them was refused; immediates not counted are never more than the target has receives. The
 // receive queue cannot overflow, however slow the handler is.
 //
 // # Completions

@@ -58,6 +58,8 @@ type remoteKey struct {
 	length   int64              // bytes
 	waiting  []*transport.Slice // until resolved
 	flight   int                // slices the device has under way
+	clean    int                // slices since one was refused
+	why      error              // that was
 }
 
 // A refusal is a slice that ends without having been carried, and why.
@@ -158,18 +160,19 @@ func (ep *endpoint) gather() {
 	taken := 0
 	for _, s := range ep.queue {
 		k := ep.remote(s.Key)
-		if err := k.admits(s); err != nil {
-			ep.refuse(s, err)
-			taken++
-			continue
+		err := k.admits(s)
+		placed := false
+		if err == nil {
+			placed, err = ep.place(s, k)
 		}
-		ok, err := ep.place(s, k)
-		if err != nil {
+		switch {
+		case err != nil:
 			ep.refuse(s, err)
-			taken++
-			continue
+			k.clean, k.why = 0, err
+		case placed:
+			k.clean++
 		}
-		if !ok {
+		if err == nil && !placed {
 			break
 		}
 		taken++
@@ -229,6 +232,10 @@ func (k *remoteKey) admits(s *transport.Slice) error {
 		return transport.ErrBadKey
 	case s.Offset < 0 || s.Offset > k.length || n > k.length-s.Offset:
 		return transport.ErrBounds
+	case s.HasImm && k.clean < s.Behind && k.why != nil:
+		return k.why
+	case s.HasImm && k.clean < s.Behind: // they were refused before the key was asked for again
+		return transport.ErrBadKey
 	}
 	return nil
 }

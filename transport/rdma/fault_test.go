@@ -171,12 +171,13 @@ func TestImmediatePressure(t *testing.T) {
 	b := f.rail(t, func(c *Config) { c.QueueDepth = 3 })
 	defer a.Close()
 	defer b.Close()
-	a.HandleImmediates(func(transport.Key, transport.Imm) {})
+	a.HandleImmediates(func(transport.Key, transport.Imm) error { return nil })
 	gate := make(chan struct{}, 1)
 	var got []uint64
-	b.HandleImmediates(func(_ transport.Key, m transport.Imm) {
+	b.HandleImmediates(func(_ transport.Key, m transport.Imm) error {
 		<-gate
 		got = append(got, m.Value)
+		return nil
 	})
 	mem := make([]byte, 64)
 	key, err := b.Register(mem, transport.Whole(64))

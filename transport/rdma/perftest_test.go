@@ -193,7 +193,7 @@ func newVerbsPair(t *testing.T, device string, n int) *verbsPair {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.HandleImmediates(func(transport.Key, transport.Imm) {})
+		r.HandleImmediates(func(transport.Key, transport.Imm) error { return nil })
 		t.Cleanup(func() {
 			if err := r.Close(); err != nil {
 				t.Error(err)

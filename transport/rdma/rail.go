@@ -22,10 +22,10 @@ type Rail struct {
 	addr    string       // that peers are told
 	local   *net.TCPAddr // of connections made, so that they go by the rail's own network; nil leaves it to the system
 	regs    regions
-	handler func(transport.Key, transport.Imm) // set before the first peer knows a key
-	wg      sync.WaitGroup                     // accept, watch, endpoints, served links
-	quit    chan struct{}                      // closed by Close
-	lost    connection.Losses                  // endpoints that ended with writes unanswered
+	handler func(transport.Key, transport.Imm) error // set before the first peer knows a key
+	wg      sync.WaitGroup                           // accept, watch, endpoints, served links
+	quit    chan struct{}                            // closed by Close
+	lost    connection.Losses                        // endpoints that ended with writes unanswered
 	byName  connection.Served
 	strange connection.Sparse // lines about connections that are no rail's
 
@@ -115,7 +115,7 @@ func (r *Rail) Route(addr string) (transport.Reach, string) {
 }
 
 // HandleImmediates implements transport.Rail.
-func (r *Rail) HandleImmediates(f func(transport.Key, transport.Imm)) { r.handler = f }
+func (r *Rail) HandleImmediates(f func(transport.Key, transport.Imm) error) { r.handler = f }
 
 // usable says why the rail cannot be used now. The caller holds r.mu.
 func (r *Rail) usable() error {

@@ -66,7 +66,10 @@ func TestStrangeImmediate(t *testing.T) {
 	log := &clocktest.Log{}
 	a, b := f.rail(t), f.rail(t, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(log, nil)) })
 	defer a.Close()
-	b.HandleImmediates(func(transport.Key, transport.Imm) { t.Error("delivered") })
+	b.HandleImmediates(func(transport.Key, transport.Imm) error {
+		t.Error("delivered")
+		return nil
+	})
 	mem := make([]byte, 64)
 	local, err := b.Register(mem, transport.Access{})
 	if err != nil {

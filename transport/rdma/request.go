@@ -10,14 +10,15 @@ import (
 // a run sharing the completion of its last. Numbers count from 0 and do not wrap; an id has 48
 // bits of them. Invariants: tail-head <= len(ring), acked <= announced, announced-acked <= depth.
 type sendQueue struct {
-	ring       []sent // request i at i modulo its length, link.depth
-	head, tail uint64 // numbers of the oldest and the next request
-	flushed    uint64 // requests before this one are over, since the pair failed
-	bytes      int64  // of slices under way; the pair with the fewest gets the next
-	imms       []sent // immediates complete here and not acknowledged, in order
-	announced  uint64 // immediates posted
-	done       uint64 // of them completed here
-	acked      uint64 // and by the peer
+	ring       []sent           // request i at i modulo its length, link.depth
+	head, tail uint64           // numbers of the oldest and the next request
+	flushed    uint64           // requests before this one are over, since the pair failed
+	bytes      int64            // of slices under way; the pair with the fewest gets the next
+	imms       []sent           // immediates complete here and not acknowledged, in order
+	announced  uint64           // immediates posted
+	done       uint64           // of them completed here
+	acked      uint64           // and by the peer
+	refused    map[uint64]error // of them those that the peer refused, by number, until their slices end
 }
 
 // sent is a request under way. Its slice, if it ends one, ends with it.

@@ -30,11 +30,21 @@ type recvQueue struct {
 	told    uint64 // of them the peer knows, or is being told
 	acks    int    // acknowledgements under way
 	seq     uint64 // number of the next one's request
+	refused []verdictOf
+}
+
+// verdictOf says why the immediate of a number was refused, until the peer is told.
+type verdictOf struct {
+	number uint64
+	why    error
 }
 
 // maxAcks bounds the acknowledgements under way in a pair. They are cumulative,
 // and the peer has a receive for each of as many as its queue is deep.
 const maxAcks = 4
+
+// acksMost is maxAcks, or less in a short send queue: a verdict goes before each at most.
+func (s *served) acksMost() int { return max(1, min(maxAcks, s.depth/2)) }
 
 func newServed(l *link, name transport.Name) *served {
 	return &served{
@@ -92,7 +102,7 @@ func (g *guest) end(err error) {
 // this connection, and through the count that goes back its initiator.
 func (s *served) completed(c *completion) error {
 	if c.id&receiveID == 0 {
-		s.recvs[int(c.id>>pairShift)%s.n].acks--
+		s.recvs[int(c.id>>pairShift)%s.n].acks-- // those of verdicts come with it
 		return nil
 	}
 	pair := int(c.id &^ receiveID)
@@ -108,7 +118,9 @@ func (s *served) completed(c *completion) error {
 		return fmt.Errorf("%w: an immediate with key %#x, which the peer was not told of", transport.ErrProtocol, key)
 	}
 	if s.rail.handler != nil {
-		s.rail.handler(key, m)
+		if err := s.rail.handler(key, m); err != nil {
+			q.refused = append(q.refused, verdictOf{q.handled, err})
+		}
 	}
 	q.handled++
 	// The receive is there again before the peer may use it.
@@ -119,21 +131,33 @@ func (s *served) completed(c *completion) error {
 }
 
 // polled implements handler: it acknowledges what has been handled, in a write of
-// no bytes whose immediate is the count.
+// no bytes whose immediate is the count. One that was refused is the last of its count.
 func (s *served) polled() error {
 	var wrs []workRequest
 	for i := range s.recvs {
 		q := &s.recvs[i]
-		if q.told == q.handled || q.acks == maxAcks {
-			continue
+		for q.told != q.handled && q.acks < s.acksMost() {
+			q.told = q.handled
+			if len(q.refused) > 0 { // up to there, and the rest with the next one
+				v := q.refused[0]
+				q.refused = q.refused[1:]
+				q.told = v.number + 1
+				mem, from, to := s.letterTo(i, v.number)
+				putVerdict(mem, v.number, v.why)
+				own, _ := s.scratch.keys()
+				wrs = append(wrs, workRequest{
+					op: opWrite, pair: uint16(i), id: requestID(i, q.seq), local: from, lkey: own, length: letterLen,
+					remote: to, rkey: s.theirs.rkey,
+				})
+				q.seq++
+			}
+			q.acks++
+			wrs = append(wrs, workRequest{
+				op: opWriteImm, pair: uint16(i), id: requestID(i, q.seq), flags: flagSignaled,
+				remote: s.theirs.addr, rkey: s.theirs.rkey, imm: uint32(q.told),
+			})
+			q.seq++
 		}
-		q.told = q.handled
-		q.acks++
-		wrs = append(wrs, workRequest{
-			op: opWriteImm, pair: uint16(i), id: requestID(i, q.seq), flags: flagSignaled,
-			remote: s.theirs.addr, rkey: s.theirs.rkey, imm: uint32(q.handled),
-		})
-		q.seq++
 	}
 	if wrs == nil {
 		return nil

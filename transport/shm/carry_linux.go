@@ -76,12 +76,23 @@ func (ep *endpoint) move(run []*transport.Slice) {
 		tail, run = last, run[:len(run)-1]
 	}
 	err := ep.copyAll(run, tail)
-	switch {
-	case tail == nil:
-	case err != nil:
+	if tail == nil {
+		return
+	}
+	if err == nil && ep.clean < tail.Behind {
+		err = ep.refused // of a slice that the immediate depends on
+	}
+	if ep.count(err); err != nil {
 		ep.complete([]*transport.Slice{tail}, err)
-	default:
-		ep.signal(tail)
+		return
+	}
+	ep.signal(tail)
+}
+
+// count notes how a slice ended: immediates depend on those before them.
+func (ep *endpoint) count(err error) {
+	if ep.clean++; err != nil {
+		ep.clean, ep.refused = 0, err
 	}
 }
 
@@ -98,22 +109,28 @@ func (ep *endpoint) copyAll(run []*transport.Slice, tail *transport.Slice) error
 	}
 	g, err := ep.grantOf(key)
 	if err != nil {
+		for range run {
+			ep.count(err)
+		}
 		ep.complete(run, err)
 		return err
 	}
 	ep.good, ep.pieces = ep.good[:0], ep.pieces[:0]
 	for i, s := range run {
-		if err := ep.plan(g, op, s); err != nil {
+		err := ep.plan(g, op, s)
+		if ep.count(err); err != nil {
 			ep.complete(run[i:i+1], err)
 			continue
 		}
 		ep.good = append(ep.good, s)
 	}
 	var refused error
-	if tail != nil && len(tail.Local) > 0 {
+	if tail != nil && ep.clean >= tail.Behind && len(tail.Local) > 0 {
 		refused = ep.plan(g, op, tail)
 	}
-	err = ep.copy(g, key, op)
+	if err = ep.copy(g, key, op); err != nil && len(ep.good) > 0 {
+		ep.count(err)
+	}
 	ep.complete(ep.good, err)
 	clear(ep.good)
 	clear(ep.pieces)

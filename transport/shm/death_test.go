@@ -61,7 +61,7 @@ func must[T any](v T, err error) T {
 // beTarget lends memory until it is killed.
 func beTarget() {
 	r := must(New(Config{Name: "shm/0"}))
-	r.HandleImmediates(func(transport.Key, transport.Imm) {})
+	r.HandleImmediates(func(transport.Key, transport.Imm) error { return nil })
 	mem, _, err := Map(movedLen)
 	must(mem, err)
 	fmt.Println(r.Addr(), uint64(must(r.Register(mem, transport.Whole(movedLen)))))
@@ -215,7 +215,7 @@ func newBusyPeer(t *testing.T, op transport.Op, allocate transport.Allocator) *b
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = x.r.Close() })
-	x.r.HandleImmediates(func(transport.Key, transport.Imm) {})
+	x.r.HandleImmediates(func(transport.Key, transport.Imm) error { return nil })
 	var release func() error
 	if x.mem, release, err = allocate(movedLen); err != nil {
 		t.Fatal(err)

@@ -70,6 +70,8 @@ type endpoint struct {
 	message []byte
 	seq     uint64 // of asks
 	imms    uint64 // of immediates
+	clean   int    // slices since one was refused
+	refused error  // why that was
 }
 
 // granted is a part of a grant, with the descriptor that came with it or -1.
@@ -309,7 +311,7 @@ func (ep *endpoint) take(b []byte, fd int) error {
 // acknowledged completes the oldest immediate.
 func (ep *endpoint) acknowledged(a *answer) error {
 	ep.mu.Lock()
-	if len(ep.sent) == 0 || a.seq != ep.acked+1 || a.code > codeAccess {
+	if len(ep.sent) == 0 || a.seq != ep.acked+1 || a.code > codeDelivered {
 		ep.mu.Unlock()
 		return fmt.Errorf("%w: an ack of immediate %d, which is not the next", transport.ErrProtocol, a.seq)
 	}

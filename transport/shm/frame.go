@@ -54,8 +54,9 @@ const (
 	codeOK code = iota
 	codeBadKey
 	codeAccess
-	codeFull   // no slot is left, or the key has too many ranges
-	codeUnread // of a welcome
+	codeDelivered // the immediate that is asked for
+	codeFull      // no slot is left, or the key has too many ranges
+	codeUnread    // of a welcome
 )
 
 func (c code) err() error {
@@ -66,6 +67,8 @@ func (c code) err() error {
 		return transport.ErrBadKey
 	case codeAccess:
 		return transport.ErrAccess
+	case codeDelivered:
+		return transport.ErrDelivered
 	case codeFull:
 		return fmt.Errorf("%w: the target has no room for the key: it has more than %d ranges, or %d others are in use", transport.ErrInvalid, allRanges, maxSlots)
 	}

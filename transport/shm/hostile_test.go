@@ -144,7 +144,7 @@ func TestScribbler(t *testing.T) {
 	a, b := newRail(t), newRail(t)
 	defer a.Close()
 	defer b.Close()
-	b.HandleImmediates(func(transport.Key, transport.Imm) { t.Error("an immediate nobody sent") })
+	b.HandleImmediates(func(transport.Key, transport.Imm) error { t.Error("an immediate nobody sent"); return nil })
 	mem, release, err := Map(1 << 20)
 	if err != nil {
 		t.Fatal(err)

@@ -37,7 +37,7 @@ type Rail struct {
 	guests  *connection.Admission
 	byName  connection.Served
 	strange connection.Sparse // lines about connections that are no rail's
-	handler func(transport.Key, transport.Imm)
+	handler func(transport.Key, transport.Imm) error
 	wg      sync.WaitGroup
 
 	abandoned chan struct{} // closed when Close has waited for long enough
@@ -105,7 +105,7 @@ func (r *Rail) Route(addr string) (transport.Reach, string) {
 }
 
 // HandleImmediates implements transport.Rail.
-func (r *Rail) HandleImmediates(f func(transport.Key, transport.Imm)) {
+func (r *Rail) HandleImmediates(f func(transport.Key, transport.Imm) error) {
 	r.handler = f // seen by connections through the keys registered later
 }
 

@@ -170,10 +170,17 @@ func (s *served) immediate(r *request) code {
 	}
 	s.handling.Store(true)
 	defer s.handling.Store(false)
-	if s.rail.handler != nil {
-		s.rail.handler(r.key, r.imm)
+	if s.rail.handler == nil {
+		return codeOK
 	}
-	return codeOK
+	switch err := s.rail.handler(r.key, r.imm); {
+	case err == nil:
+		return codeOK
+	case errors.Is(err, transport.ErrDelivered):
+		return codeDelivered
+	default:
+		return codeBadKey
+	}
 }
 
 // answer tells what a key opens.

@@ -16,6 +16,10 @@
 //	data    header | bytes of the READ frame's slices that were not refused
 //	reset   what came was no frame; the connection ends
 //
+// An immediate belongs to the last slice of its frame, and says of how many slices before
+// that, also those of earlier frames: if the target has refused one of them, it refuses that
+// slice as well. What handles immediates may refuse one too: that is a nak after the bytes.
+//
 // With the descriptors in front, the receiver knows where all of a frame's
 // bytes go and reads them with readv straight into the segments, the bytes of
 // hundreds of 4 KiB slices in one system call and none through a buffer, except

@@ -277,7 +277,12 @@ func (ep *endpoint) describe(f *frame, r request, slices []*transport.Slice) {
 	}
 	switch {
 	case r.hasImm:
-		ep.head = appendImm(ep.head, &slices[len(slices)-1].Imm)
+		last := slices[len(slices)-1]
+		behind := last.Behind
+		if ep.peer != nil && len(last.Local) > 0 {
+			behind++ // its own bytes, see sendImm
+		}
+		ep.head = appendImm(ep.head, &last.Imm, behind)
 	case r.op == transport.Write && ep.peer != nil:
 		for _, s := range slices {
 			ep.head = appendAddress(ep.head, s.Local)

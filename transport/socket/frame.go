@@ -10,7 +10,7 @@ import (
 
 // All integers are little endian.
 const (
-	helloMagic    = "kvferry\x02" // the last byte is the version
+	helloMagic    = "kvferry\x03" // the last byte is the version
 	requestMagic  = 0x5152564b    // "KVRQ"
 	responseMagic = 0x5352564b    // "KVRS"
 
@@ -18,7 +18,7 @@ const (
 	welcomeLen  = 16  // magic 8, code 8
 	requestLen  = 24  // magic 4, op 1, flags 1, count 2, seq 8, bytes 8
 	descLen     = 24  // key 8, offset 8, length 8
-	immLen      = 32  // source 8, seq 8, floor 8, value 8
+	immLen      = 40  // source 8, seq 8, floor 8, value 8, slices before it that it depends on 8
 	responseLen = 24  // magic 4, type 1, code 1, index 2, seq 8, bytes 8
 
 	maxLost   = connection.MaxLost
@@ -215,19 +215,19 @@ func checkLengths(r *request, descs []byte) error {
 	return nil
 }
 
-func appendImm(b []byte, m *transport.Imm) []byte {
-	for _, v := range [...]uint64{m.Source, m.Seq, m.Floor, m.Value} {
+func appendImm(b []byte, m *transport.Imm, behind int) []byte {
+	for _, v := range [...]uint64{m.Source, m.Seq, m.Floor, m.Value, uint64(behind)} {
 		b = binary.LittleEndian.AppendUint64(b, v)
 	}
 	return b
 }
 
-func parseImm(b []byte) transport.Imm {
+func parseImm(b []byte) (m transport.Imm, behind uint64) {
 	_ = b[immLen-1]
 	return transport.Imm{
 		Source: binary.LittleEndian.Uint64(b), Seq: binary.LittleEndian.Uint64(b[8:]),
 		Floor: binary.LittleEndian.Uint64(b[16:]), Value: binary.LittleEndian.Uint64(b[24:]),
-	}
+	}, binary.LittleEndian.Uint64(b[32:])
 }
 
 type responseType uint8
@@ -281,6 +281,7 @@ const (
 	codeUnread // of a welcome
 	codeAccess
 	codeFull // of a welcome
+	codeDelivered
 )
 
 // err is what a slice ends with, or the connection for a code that is of no slice.
@@ -292,6 +293,8 @@ func (c code) err() error {
 		return transport.ErrBounds
 	case codeAccess:
 		return transport.ErrAccess
+	case codeDelivered:
+		return transport.ErrDelivered
 	}
 	return fmt.Errorf("%w: the target refused a frame", transport.ErrProtocol)
 }
@@ -303,6 +306,8 @@ func codeOf(err error) code {
 		return codeBounds
 	case transport.ErrAccess:
 		return codeAccess
+	case transport.ErrDelivered:
+		return codeDelivered
 	}
 	return codeBadKey
 }

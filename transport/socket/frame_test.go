@@ -30,7 +30,7 @@ func TestFrameRoundTrip(t *testing.T) {
 		t.Errorf("descriptor %+v", got)
 	}
 	m := transport.Imm{Source: 1, Seq: 2, Floor: 3, Value: 4}
-	if got := parseImm(appendImm(nil, &m)); got != m || len(appendImm(nil, &m)) != immLen {
+	if got, behind := parseImm(appendImm(nil, &m, 7)); got != m || behind != 7 || len(appendImm(nil, &m, 7)) != immLen {
 		t.Errorf("immediate %+v", got)
 	}
 	a := response{typ: nak, code: codeBounds, index: 511, seq: 9, bytes: 1 << 40}
@@ -178,7 +178,7 @@ func FuzzFrame(f *testing.F) {
 	write := frameBytesOf(request{count: 2, seq: 1, bytes: 300}, []desc{{key, 0, 200}, {key, half - 100, 100}}, bytes.Repeat([]byte{1}, 300))
 	read := frameBytesOf(request{op: transport.Read, count: 1, seq: 2, bytes: half}, []desc{{key, 0, half}}, nil)
 	imm := request{hasImm: true, count: 1, seq: 3}
-	signal := appendImm(frameBytesOf(imm, []desc{{key, 0, 0}}, nil), &transport.Imm{Source: 1, Seq: 1})
+	signal := appendImm(frameBytesOf(imm, []desc{{key, 0, 0}}, nil), &transport.Imm{Source: 1, Seq: 1}, 0)
 	for _, b := range [][]byte{
 		write, append(write[:len(write):len(write)], read...), append(append(write[:len(write):len(write)], read...), signal...),
 		frameBytesOf(request{count: 1, seq: 1, bytes: 10}, []desc{{key, half - 9, 10}}, make([]byte, 10)),

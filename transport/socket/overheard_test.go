@@ -131,7 +131,7 @@ func repeat(t *testing.T, served *Rail, key transport.Key, heard []byte) (said i
 			said++
 			r := request{hasImm: true, count: 1, seq: uint64(said)}
 			imm := transport.Imm{Seq: binary.LittleEndian.Uint64(secret[:]), Value: binary.LittleEndian.Uint64(secret[8:])}
-			if _, err := stranger.Write(appendImm(frameBytesOf(r, []desc{{key, 0, 0}}, nil), &imm)); err != nil {
+			if _, err := stranger.Write(appendImm(frameBytesOf(r, []desc{{key, 0, 0}}, nil), &imm, 0)); err != nil {
 				t.Fatal(err)
 			}
 		}

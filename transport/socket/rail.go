@@ -67,7 +67,7 @@ type Rail struct {
 	guests  *connection.Admission
 	probe   *probe // nil without Attach
 	regions regions
-	handler func(transport.Key, transport.Imm)
+	handler func(transport.Key, transport.Imm) error
 	wg      sync.WaitGroup    // accept, endpoints, served connections
 	told    Told              // errors in attaching, which who may not tries again and again
 	strange connection.Sparse // lines about connections that are no rail's
@@ -115,7 +115,7 @@ func (r *Rail) Name() string { return r.cfg.Name }
 func (r *Rail) Addr() string { return r.cfg.Addr }
 
 // HandleImmediates implements transport.Rail.
-func (r *Rail) HandleImmediates(f func(transport.Key, transport.Imm)) {
+func (r *Rail) HandleImmediates(f func(transport.Key, transport.Imm) error) {
 	r.handler = f // seen by connections through the keys registered later
 }
 

@@ -35,7 +35,10 @@ func newRawPeer(t *testing.T) *rawPeer {
 	p := &rawPeer{t: t, log: &clocktest.Log{}, mem: make([]byte, 1<<16)}
 	var err error
 	p.rail = newRailWith(t, "127.0.0.1:0", Config{Logger: slog.New(slog.NewTextHandler(p.log, nil))})
-	p.rail.HandleImmediates(func(transport.Key, transport.Imm) { t.Error("an immediate nobody sent") })
+	p.rail.HandleImmediates(func(transport.Key, transport.Imm) error {
+		t.Error("an immediate nobody sent")
+		return nil
+	})
 	if p.key, err = p.rail.Register(p.mem, transport.Whole(int64(len(p.mem)))); err != nil {
 		t.Fatal(err)
 	}

@@ -44,8 +44,10 @@ type served struct {
 
 	// Of take only.
 	seq     uint64
-	unacked int64 // bytes applied since the last ack
-	*lists        // while a frame is under way
+	unacked int64  // bytes applied since the last ack
+	clean   uint64 // slices since one was refused
+	refused code   // why that was
+	*lists         // while a frame is under way
 	loans   []loan
 
 	answers chan *answer   // to send; nil before the first READ
@@ -271,8 +273,9 @@ func (s *served) take() error {
 }
 
 // resolve finds the memory of a frame's slices, holds it, and appends naks for
-// those that have none. Refused slices leave nil in s.vec.
-func (s *served) resolve(r *request, descs, naks []byte) []byte {
+// those that have none. Refused slices leave nil in s.vec. The last is refused too if one of
+// as many slices before it was as its immediate depends on.
+func (s *served) resolve(r *request, descs []byte, behind uint64) (naks []byte) {
 	s.vec, s.held = s.vec[:0], s.held[:0]
 	var key transport.Key
 	var g *region
@@ -293,7 +296,12 @@ func (s *served) resolve(r *request, descs, naks []byte) []byte {
 		if g != nil {
 			mem, why = g.slice(r.op, d, &near)
 		}
+		if why == codeOK && r.hasImm && i == r.count-1 && s.clean < behind {
+			why = s.refused
+		}
+		s.clean++
 		if why != codeOK {
+			s.clean, s.refused = 0, why
 			n := response{typ: nak, code: why, index: i, seq: r.seq}
 			naks = n.append(naks)
 			mem = nil
@@ -313,20 +321,26 @@ func (s *served) releaseHeld(held []*region) {
 
 // write applies a WRITE frame. descs is valid until the stream is read.
 func (s *served) write(r *request, descs []byte) error {
-	naks := s.resolve(r, descs, nil)
-	defer func() { s.releaseHeld(s.held) }()
 	var imm transport.Imm
+	var behind uint64
 	var key transport.Key
-	immOK := r.hasImm && (len(naks) == 0 || s.vec[r.count-1] != nil)
 	if r.hasImm {
-		imm = parseImm(descs[r.count*descLen:])
+		imm, behind = parseImm(descs[r.count*descLen:])
 		key = parseDesc(descs[(r.count-1)*descLen:]).key
 	}
+	naks := s.resolve(r, descs, behind)
+	defer func() { s.releaseHeld(s.held) }()
+	immOK := r.hasImm && (len(naks) == 0 || s.vec[r.count-1] != nil)
 	if err := s.apply(r, descs, naks); err != nil {
 		return cutShort(err)
 	}
 	if immOK && s.rail.handler != nil {
-		s.rail.handler(key, imm)
+		if err := s.rail.handler(key, imm); err != nil {
+			n := response{typ: nak, code: codeOf(err), index: r.count - 1, seq: r.seq}
+			if err := s.tell(n.append(nil)); err != nil {
+				return err
+			}
+		}
 	}
 	s.due.Store(r.seq)
 	s.unacked += r.bytes
@@ -354,6 +368,11 @@ func (s *served) apply(r *request, descs, naks []byte) error {
 	if len(naks) == 0 {
 		return nil
 	}
+	return s.tell(naks)
+}
+
+// tell sends naks.
+func (s *served) tell(naks []byte) error {
 	s.wmu.Lock()
 	defer s.wmu.Unlock()
 	return write(s.c, naks)
@@ -385,7 +404,7 @@ func (s *served) read(r *request, descs []byte) error {
 	if len(s.loans) == connection.QueueSlices {
 		return fmt.Errorf("%w: %d READ frames are not released", transport.ErrProtocol, connection.QueueSlices)
 	}
-	a := &answer{head: s.resolve(r, descs, nil)}
+	a := &answer{head: s.resolve(r, descs, 0)}
 	a.held = append(a.held, s.held...)
 	clear(s.held)
 	a.parts = make([][]byte, 1, 1+r.count)

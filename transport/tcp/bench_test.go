@@ -158,6 +158,36 @@ func BenchmarkLatency(b *testing.B) {
 	b.ReportMetric(lat[len(lat)*99/100], "p99-us")
 }
 
+// BenchmarkImmediate is a WRITE of 4 KiB, one at a time, with and without an immediate, in
+// turns of 200: the medians of the turns' medians, and of their ratios.
+func BenchmarkImmediate(b *testing.B) {
+	ini, local, tgt, stop := newEngines(b)
+	defer stop()
+	req := []transport.Request{{Op: transport.Write, Local: local.Bytes()[:4096]}}
+	turn := func(opt transport.BatchOptions) float64 {
+		var took []float64
+		for range 200 {
+			t0 := time.Now()
+			batch := ini.Submit(tgt, req, opt)
+			<-batch.Done()
+			if err := batch.Err(); err != nil {
+				b.Fatal(err)
+			}
+			took = append(took, float64(time.Since(t0).Nanoseconds())/1e3)
+		}
+		return median(took)
+	}
+	var without, with, ratios []float64
+	for b.Loop() {
+		plain, imm := turn(transport.BatchOptions{}), turn(transport.BatchOptions{HasImm: true, Imm: 1})
+		without, with, ratios = append(without, plain), append(with, imm), append(ratios, imm/plain)
+	}
+	b.ReportMetric(median(without), "p50-us")
+	b.ReportMetric(median(with), "imm-p50-us")
+	b.ReportMetric(median(ratios), "x_plain")
+	b.ReportMetric(0, "ns/op")
+}
+
 func newEngines(b testing.TB) (ini *transport.Engine, local *transport.Segment, tgt *transport.Target, stop func()) {
 	b.Helper()
 	engine := func() *transport.Engine {

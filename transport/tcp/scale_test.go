@@ -93,7 +93,7 @@ func TestThousandConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer owner.Close()
-	owner.HandleImmediates(func(transport.Key, transport.Imm) {})
+	owner.HandleImmediates(func(transport.Key, transport.Imm) error { return nil })
 	ini := newRail(t, "127.0.0.1:0")
 	defer ini.Close()
 	mem, local := make([]byte, 1<<20), make([]byte, 1<<20)

@@ -84,7 +84,7 @@ func testNoImmediateAfter(t *testing.T, factory Factory) {
 		var next uint64 // a race if two are handled at once
 		handled := make(chan struct{}, 1<<16)
 		b := factory(t)
-		b.HandleImmediates(func(_ transport.Key, m transport.Imm) {
+		b.HandleImmediates(func(_ transport.Key, m transport.Imm) error {
 			if busy.Swap(true) || m.Seq != next {
 				t.Errorf("immediate %d comes where %d should, or beside it", m.Seq, next)
 			}
@@ -97,9 +97,10 @@ func testNoImmediateAfter(t *testing.T, factory Factory) {
 			if gone.Load() {
 				t.Errorf("an immediate is handled after %s", end)
 			}
+			return nil
 		})
 		a := factory(t)
-		a.HandleImmediates(func(transport.Key, transport.Imm) {})
+		a.HandleImmediates(func(transport.Key, transport.Imm) error { return nil })
 		key := whole(t, b, bytesOf(4096))
 		ep := dial(t, a, b.Addr())
 		c := newTally(t)

@@ -82,6 +82,6 @@ func (e *corrupting) spoil(s *transport.Slice) *transport.Slice {
 		}
 		s.Complete(err)
 	})
-	o.LocalKey, o.HasImm, o.Imm = s.LocalKey, s.HasImm, s.Imm
+	o.LocalKey, o.HasImm, o.Imm, o.Behind = s.LocalKey, s.HasImm, s.Imm, s.Behind
 	return o
 }

@@ -21,7 +21,10 @@ type endpoint struct {
 	cut        chan struct{} // closed when err is set
 	over       chan struct{} // closed when run has ended
 
-	unsure bool // a write may yet be applied; of run
+	// Of run only.
+	unsure  bool  // a write may yet be applied
+	clean   int   // slices since one was refused
+	refused error // why it was
 
 	mu    sync.Mutex
 	queue []*transport.Slice
@@ -90,7 +93,16 @@ func (ep *endpoint) run() {
 			case <-ep.cut:
 			}
 		default:
-			err := ep.carry(s)
+			var err error
+			if s.HasImm && ep.clean < s.Behind {
+				err = ep.refused
+			} else {
+				err = ep.carry(s)
+			}
+			ep.clean++
+			if transport.Refused(err) {
+				ep.clean, ep.refused = 0, err
+			}
 			if err != nil && !transport.Refused(err) {
 				ep.unsure = s.Op == transport.Write
 				ep.Cut(err)
@@ -119,6 +131,7 @@ func (ep *endpoint) carry(s *transport.Slice) error {
 		return lost
 	case Late:
 		on := transport.NewSlice(s.Op, bytes.Clone(s.Local), s.Key, s.Offset, nil)
+		on.HasImm, on.Imm = s.HasImm && len(s.Local) > 0, s.Imm // by itself it may be a fence, which cannot land while others do
 		ep.rail.n.mu.Lock()
 		if ep.rail.n.stuck == nil {
 			ep.rail.n.stuck = make(map[*Rail]bool)

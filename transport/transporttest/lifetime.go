@@ -76,7 +76,7 @@ func testDial(t *testing.T, make Factory) {
 	x := newBench(t, make, 4096)
 	defer x.close()
 	gone := make(t)
-	gone.HandleImmediates(func(transport.Key, transport.Imm) {})
+	gone.HandleImmediates(func(transport.Key, transport.Imm) error { return nil })
 	addr := gone.Addr()
 	if err := gone.Close(); err != nil {
 		t.Fatal(err)
@@ -222,8 +222,11 @@ func testFence(t *testing.T, factory Factory) {
 func testFenceWithin(t *testing.T, make Factory) {
 	a, b := make(t), make(t)
 	secrets := newChan[transport.Secret]()
-	a.HandleImmediates(func(transport.Key, transport.Imm) {})
-	b.HandleImmediates(func(transport.Key, transport.Imm) { b.Fence(<-secrets) })
+	a.HandleImmediates(func(transport.Key, transport.Imm) error { return nil })
+	b.HandleImmediates(func(transport.Key, transport.Imm) error {
+		b.Fence(<-secrets)
+		return nil
+	})
 	key := whole(t, b, bytesOf(4096))
 	lost, other := dial(t, a, b.Addr()), dial(t, a, b.Addr())
 	secrets <- lost.Secret()

@@ -77,7 +77,7 @@ type Rail struct {
 	Depth   int
 	mu      sync.Mutex
 	regions map[transport.Key]*region // nil once closed
-	handler func(transport.Key, transport.Imm)
+	handler func(transport.Key, transport.Imm) error
 	eps     map[*endpoint]struct{} // made here
 	peers   map[*endpoint]struct{} // endpoints of others that reach this rail
 	faults  map[int]Fault
@@ -227,7 +227,7 @@ func (r *Rail) Name() string { return "mem/" + r.name }
 func (r *Rail) Addr() string { return r.name }
 
 // HandleImmediates implements transport.Rail.
-func (r *Rail) HandleImmediates(f func(transport.Key, transport.Imm)) {
+func (r *Rail) HandleImmediates(f func(transport.Key, transport.Imm) error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.handler = f
@@ -410,7 +410,7 @@ func (r *Rail) apply(s *transport.Slice) error {
 		}
 	}
 	if s.HasImm && handler != nil {
-		handler(s.Key, s.Imm)
+		return handler(s.Key, s.Imm)
 	}
 	return nil
 }

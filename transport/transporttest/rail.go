@@ -53,6 +53,9 @@ func TestRail(t *testing.T, make Factory, windows Windows) {
 		{"WriteAndRead", testWriteAndRead},
 		{"ManySlices", testManySlices},
 		{"Immediates", testImmediates},
+		{"ImmediateBehind", testImmediateBehind},
+		{"ImmediateRefused", testImmediateRefused},
+		{"LostImmediate", testLostImmediate},
 		{"Refusals", testRefusals},
 		{"PostFromCompletion", testPostFromCompletion},
 		{"QueueIsBounded", testQueueIsBounded},
@@ -109,10 +112,11 @@ type bench struct {
 func newBench(t *testing.T, make Factory, n int) *bench {
 	t.Helper()
 	x := &bench{t: t, a: make(t), b: make(t), src: bytesOf(n), imms: newChan[transport.Imm](), immKeys: newChan[transport.Key]()}
-	x.a.HandleImmediates(func(transport.Key, transport.Imm) {})
-	x.b.HandleImmediates(func(k transport.Key, m transport.Imm) {
+	x.a.HandleImmediates(func(transport.Key, transport.Imm) error { return nil })
+	x.b.HandleImmediates(func(k transport.Key, m transport.Imm) error {
 		x.immKeys <- k
 		x.imms <- m
+		return nil
 	})
 	x.dst = memoryOf(t, x.b, n)
 	x.key = whole(t, x.b, x.dst)

@@ -38,7 +38,7 @@ var pipes = struct {
 // A pipe implements transport.Rail; pipes' lock guards its maps.
 type pipe struct {
 	name    string
-	handler func(transport.Key, transport.Imm)
+	handler func(transport.Key, transport.Imm) error
 	served  connection.Served
 	areas   map[transport.Key]area // nil once closed
 	ends    map[*end]bool          // that lead here, or from here
@@ -50,10 +50,10 @@ type area struct {
 	handling *sync.WaitGroup // immediates that came with its key
 }
 
-func (p *pipe) Name() string                                          { return p.name }
-func (p *pipe) Addr() string                                          { return fmt.Sprintf("%p", p) }
-func (p *pipe) HandleImmediates(f func(transport.Key, transport.Imm)) { p.handler = f }
-func (p *pipe) Fence(s transport.Secret)                              { p.served.Fence(s) }
+func (p *pipe) Name() string                                                { return p.name }
+func (p *pipe) Addr() string                                                { return fmt.Sprintf("%p", p) }
+func (p *pipe) HandleImmediates(f func(transport.Key, transport.Imm) error) { p.handler = f }
+func (p *pipe) Fence(s transport.Secret)                                    { p.served.Fence(s) }
 
 func (p *pipe) Register(mem []byte, access transport.Access) (transport.Key, error) {
 	if err := access.Within(int64(len(mem))); err != nil {
@@ -128,7 +128,7 @@ func (p *pipe) carry(s *transport.Slice) error {
 	a, err := p.copy(s)
 	if err == nil && s.HasImm {
 		defer a.handling.Done()
-		p.handler(s.Key, s.Imm)
+		err = p.handler(s.Key, s.Imm)
 	}
 	return err
 }
@@ -218,13 +218,19 @@ func (e *end) next() (s *transport.Slice, err error) {
 // run carries slices one by one until the end is broken, and completes the rest.
 func (e *end) run() {
 	defer close(e.over)
+	clean, refused := 0, error(nil) // slices since one was refused, and why
 	for s, err := e.next(); s != nil || err == nil; s, err = e.next() {
 		if s == nil {
 			<-e.more
 			continue
 		}
-		if err == nil {
+		if err == nil && s.HasImm && clean < s.Behind {
+			err = refused
+		} else if err == nil {
 			err = e.to.carry(s)
+		}
+		if clean++; transport.Refused(err) {
+			clean, refused = 0, err
 		}
 		if err != nil && !transport.Refused(err) {
 			e.Cut(err)
