@@ -27,6 +27,8 @@ type BatchOptions struct {
 	// the batch are applied, once, and only if they all were.
 	Imm    uint64
 	HasImm bool
+	// Priority says whether the batch may go past others. By default small ones do.
+	Priority Priority
 	// OnDone is called once, after Done is closed. It must not block: it runs
 	// on the goroutine that completed the batch, which may be one that is within Submit,
 	// of this batch or another: if it fails at once, and on rails that copy by

@@ -33,7 +33,7 @@ func (b *Batch) expire() {
 	b.mu.Unlock()
 	if patience == 0 {
 		var last error
-		for _, p := range b.t.peer.paths {
+		for _, p := range b.t.peer.all() {
 			if err := p.lastError(); err != nil {
 				last = err
 			}
@@ -41,7 +41,7 @@ func (b *Batch) expire() {
 		b.abort(TimedOut, because(ErrDeadline, last), "", "")
 	}
 	var again time.Duration
-	for _, p := range b.t.peer.paths {
+	for _, p := range b.t.peer.all() {
 		again = max(again, p.revoke(b, patience))
 	}
 	if again > 0 {

@@ -36,7 +36,7 @@ func (p *path) dial(old *connection) {
 	}
 	for failing := false; ; failing = true {
 		p.mu.Lock()
-		if p.closed || len(p.queue) == 0 && !p.warm && !failing {
+		if p.closed || len(p.queue) == 0 && !p.warm && !(failing && p.bulk == nil) {
 			p.busy = false
 			p.mu.Unlock()
 			return

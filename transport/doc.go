@@ -92,6 +92,12 @@
 // ones first; paths over NICs stand by, and carry when none of those is up. Rails find out by what they
 // advertise: see [Router].
 //
+// Small batches, of up to 32 KiB, immediates by themselves, and what a batch's Priority says is
+// urgent go past others where at least 128 KiB wait on a path: over a second connection between the
+// same rails, which is made when it is first needed, and over RDMA has queue pairs of its own.
+// They have at most a ninth of what the path carries, see selection.Express. So there is no
+// order between batches; within one all is as on any path.
+//
 // The engine does not know what bytes should be. Whoever does says of a batch whether
 // they arrived right, with the batch's [Trail]: a path that has carried wrong ones a few
 // times rests, and others take its slices; it is tried again after a second, then two,

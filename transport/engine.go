@@ -170,6 +170,10 @@ func (e *Engine) unrefLocked(g *peer) {
 
 // changed tells of a path's new state.
 func (e *Engine) changed(p *path, at time.Duration, state PathState, err error) {
+	if p.bulk != nil { // the path is as it was
+		e.cfg.Logger.Debug("transport: express connection is "+string(state), "rail", p.name(), "peer", p.addr(), "err", err)
+		return
+	}
 	switch state {
 	case PathUp:
 		e.cfg.Logger.Debug("transport: path is up", "rail", p.name(), "peer", p.addr())

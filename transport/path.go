@@ -56,12 +56,16 @@ type path struct {
 	addrs []string     // the peer's rails that it may go with, best first
 	at    atomic.Int32 // in addrs
 
+	express atomic.Pointer[path] // for what is to go past others; nil until something is
+	bulk    *path                // of an express: whose it is
+
 	inflight atomic.Int64 // bytes queued and posted
 	up       atomic.Bool  // connected
 
 	meterMu sync.Mutex
 	meter   selection.Meter
-	flow    Flow // of a Gauge, when it was last looked at; guarded by mu as well
+	bound   selection.Express // of express
+	flow    Flow              // of a Gauge, when it was last looked at; guarded by mu as well
 
 	mu       sync.Mutex
 	conn     *connection // nil unless connected
@@ -208,6 +212,7 @@ func (p *path) completed(run []*Slice, err error) {
 		}
 		p.meter.Latency.Completed(now, run[len(run)-1].posted, explained, p.flow.RoundTrip)
 		p.meter.Completed(now, n, p.posted == 0)
+		p.bound.Completed(n)
 		p.meterMu.Unlock()
 	}
 	p.backoff, p.lastErr = 0, nil
@@ -315,7 +320,7 @@ func (p *path) lose(c *connection, why PathState, err error) {
 	}
 	p.conn, p.busy, p.posted = nil, true, 0
 	dismount(p.queue)
-	p.warm = p.warm || len(p.peer.paths) > 1
+	p.warm = p.warm || p.bulk == nil && len(p.peer.paths) > 1
 	p.up.Store(false)
 	p.meterMu.Lock()
 	p.meter.Stop(why == PathStalled)
@@ -385,5 +390,8 @@ func (p *path) shut() {
 	if c != nil {
 		_ = c.ep.Close()
 		p.acct.conns.Add(-1)
+	}
+	if x := p.express.Load(); x != nil {
+		x.shut()
 	}
 }

@@ -52,6 +52,7 @@ type lane struct {
 func (g *peer) assign(run []*Slice) {
 	switch {
 	case len(run) == 0:
+	case g.hasten(run):
 	case len(g.paths) == 1:
 		g.paths[0].take(run)
 		g.paths[0].enqueue(run)
@@ -216,15 +217,19 @@ func (g *peer) eager(s *Slice, up []*path, i, n int) *path {
 	return slices.MinFunc(up, func(a, b *path) int { return int(s.rank(a)) - int(s.rank(b)) })
 }
 
-// signal queues a slice without bytes on the path that has the least before it.
+// signal queues a slice without bytes, past others if need be.
 func (g *peer) signal(s *Slice) {
+	run := []*Slice{s}
+	g.soonest(s).past(run).enqueue(run)
+}
+
+// soonest is the path that has the least before a slice.
+func (g *peer) soonest(s *Slice) *path {
 	if len(g.paths) == 1 {
-		g.paths[0].enqueue([]*Slice{s})
-		return
+		return g.paths[0]
 	}
 	if g.e.cfg.Select == Single {
-		g.eager(s, g.usable(s), 0, 1).enqueue([]*Slice{s})
-		return
+		return g.eager(s, g.usable(s), 0, 1)
 	}
 	cs := g.candidates()
 	rate := selection.Rates(cs)
@@ -235,7 +240,7 @@ func (g *peer) signal(s *Slice) {
 			best = i
 		}
 	}
-	g.paths[max(best, 0)].enqueue([]*Slice{s})
+	return g.paths[max(best, 0)]
 }
 
 // otherUp says whether a path but p is connected.
@@ -301,7 +306,7 @@ func (g *peer) fenced(p *path, at *connection, t *Target, err error) {
 
 // connected is called when a path is up: it takes what waits.
 func (g *peer) connected(p *path) {
-	for _, q := range g.paths {
+	for _, q := range g.all() {
 		if q != p && !q.up.Load() {
 			g.evacuate(q)
 		}
@@ -323,7 +328,7 @@ func (g *peer) purge(b *Batch) {
 	if n > 0 {
 		b.sliceDone(n)
 	}
-	for _, p := range g.paths {
+	for _, p := range g.all() {
 		p.purge(b)
 	}
 }

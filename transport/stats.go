@@ -114,6 +114,9 @@ func (e *Engine) Rails() []RailStats {
 		for _, p := range g.paths {
 			c, s := p.candidate(now), &stats[p.rail]
 			s.InFlight += c.Inflight
+			if x := p.express.Load(); x != nil {
+				s.InFlight += x.inflight.Load()
+			}
 			s.Rate += int64(c.Rate)
 			s.Paths++
 			if c.Up {

@@ -60,11 +60,14 @@ func (g *peer) watch() {
 			}
 			if leave&(1<<i) != 0 {
 				p.leave()
+				if x := p.express.Load(); x != nil {
+					x.leave()
+				}
 			}
 		}
 		if now-checked >= seldom {
 			checked = now
-			for _, p := range g.paths {
+			for _, p := range g.all() {
 				if g.otherUp(p) {
 					p.checkProgress(now)
 				}
@@ -113,6 +116,9 @@ func (p *path) look(since time.Duration) (s selection.Sign) {
 		return selection.Sign{Up: true, Alive: true} // nobody knows better
 	}
 	s = selection.Sign{Up: true, Waiting: p.posted > 0, Alive: p.progress >= since}
+	if x := p.express.Load(); x != nil && x.inflight.Load() > 0 {
+		s.Waiting = true // it goes the same way
+	}
 	p.meterMu.Lock()
 	defer p.meterMu.Unlock()
 	moved := p.flow.Moved
@@ -139,6 +145,9 @@ func (p *path) poke() {
 func (p *path) leave() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.conn == nil {
+		return
+	}
 	p.lastErr = fmt.Errorf("%w: it does not answer, and does over another path: nothing was heard for %v, %d slices are under way",
 		ErrUnreachable, p.flow.Unheard, p.posted)
 	p.lose(p.conn, PathStalled, p.lastErr)

@@ -6,6 +6,7 @@
 //	Latency  slices completed             ►  how long the path takes at least
 //	Silence  signs of life                ►  which path is dead although it is connected
 //	Record   batches found right or wrong ►  whether a path rests for a while
+//	Express  bytes under way, and done    ►  whether slices go past them
 //	Choose   the paths, the queue       ──►  the next slice, and its path
 //
 // Package transport has the paths themselves, and calls these for every slice. Times are

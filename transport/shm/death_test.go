@@ -82,8 +82,11 @@ func beInitiator(op transport.Op) {
 	done := make(chan error)
 	for i := 0; ; i++ {
 		s := transport.NewSlice(op, local, transport.Key(key), 0, func(_ *transport.Slice, err error) { done <- err })
-		must(ep.Post([]*transport.Slice{s}))
-		if err := <-done; err != nil {
+		_, err := ep.Post([]*transport.Slice{s})
+		if err == nil {
+			err = <-done
+		}
+		if err != nil {
 			fmt.Println("ended:", err)
 			_, _ = io.Copy(io.Discard, os.Stdin)
 			os.Exit(0)

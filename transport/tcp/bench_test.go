@@ -188,6 +188,73 @@ func BenchmarkImmediate(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
+// BenchmarkBesideBulk is a WRITE of 4 KiB every millisecond, with an immediate, while four
+// batches of 16 MiB are under way to the same target: in turns of half a second, without the small
+// ones and with them. x_bulk is the median of the turns' ratios.
+func BenchmarkBesideBulk(b *testing.B) {
+	ini, local, tgt, stop := newEngines(b)
+	defer stop()
+	const size, turn = 16 << 20, 500 * time.Millisecond
+	bulk := func() float64 {
+		var moved int64
+		var flight []*transport.Batch
+		start := time.Now()
+		for i := 0; time.Since(start) < turn || len(flight) > 0; i++ {
+			if len(flight) == queueDepth || time.Since(start) >= turn {
+				<-flight[0].Done()
+				if err := flight[0].Err(); err != nil {
+					b.Error(err)
+				}
+				moved += size
+				flight = flight[1:]
+				continue
+			}
+			at := i % (slabLen/size - 1) * size
+			reqs := make([]transport.Request, 16)
+			for k := range reqs {
+				reqs[k] = transport.Request{Op: transport.Write, Local: local.Bytes()[at+k<<20:][:1<<20], Offset: int64(at + k<<20)}
+			}
+			flight = append(flight, ini.Submit(tgt, reqs, transport.BatchOptions{}))
+		}
+		return float64(moved) / time.Since(start).Seconds() / 1e9
+	}
+	var took, ratios, rates []float64
+	for b.Loop() {
+		alone := bulk()
+		over := make(chan struct{})
+		var small sync.WaitGroup
+		small.Go(func() {
+			tick := time.NewTicker(time.Millisecond)
+			defer tick.Stop()
+			req := []transport.Request{{Op: transport.Write, Local: local.Bytes()[slabLen-4096:], Offset: slabLen - 4096}}
+			for {
+				select {
+				case <-over:
+					return
+				case <-tick.C:
+				}
+				t0 := time.Now()
+				batch := ini.Submit(tgt, req, transport.BatchOptions{HasImm: true})
+				<-batch.Done()
+				if err := batch.Err(); err != nil {
+					b.Error(err)
+				}
+				took = append(took, float64(time.Since(t0).Nanoseconds())/1e3)
+			}
+		})
+		beside := bulk()
+		close(over)
+		small.Wait()
+		rates, ratios = append(rates, alone), append(ratios, beside/alone)
+	}
+	slices.Sort(took)
+	b.ReportMetric(took[len(took)/2], "p50-us")
+	b.ReportMetric(took[len(took)*99/100], "p99-us")
+	b.ReportMetric(median(rates), "bulk-GB/s")
+	b.ReportMetric(median(ratios), "x_bulk")
+	b.ReportMetric(0, "ns/op")
+}
+
 func newEngines(b testing.TB) (ini *transport.Engine, local *transport.Segment, tgt *transport.Target, stop func()) {
 	b.Helper()
 	engine := func() *transport.Engine {

@@ -21,6 +21,11 @@
 //
 // An 8-byte WRITE, submitted to acknowledged, takes 19 us at the median.
 //
+// Small beside bulk (go test -bench BesideBulk; five runs): a WRITE of 4 KiB with an immediate
+// every millisecond, while four batches of 16 MiB are under way, takes 36 us at the median and
+// 1.5 ms at the 99th percentile, over an engine's second connection; in line with bulk it took
+// 16 and 37 ms. Bulk keeps 0.96 of its rate: both ends, and what is small, share two cores.
+//
 // With Config.MPTCP the kernel spreads each connection over several interfaces; several
 // rails do the same in the engine. Fences and deadlines work as on plain TCP, but it is
 // the kernel that notices a lost link and moves its bytes to another.
