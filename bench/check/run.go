@@ -78,6 +78,7 @@ func (c *Config) transfer() transfer.Config {
 	return transfer.Config{
 		Rails: c.Rails, Server: c.Peer, Segment: c.Segment, Location: c.Location, Duration: c.Duration, Timeout: c.Timeout, Check: true,
 		Ops: []transport.Op{transport.Write, transport.Read}, Batches: []int{1}, Depths: []int{16}, // a second of a slow rail is many batches
+		Warmup: time.Second, // until windows are open on a path with a round trip of 40 ms
 		Logger: c.Logger,
 	}
 }

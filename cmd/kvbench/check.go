@@ -45,7 +45,7 @@ func checkCommand() *cobra.Command {
 		Short: "Is each rail to another machine fit to serve, and what to do if not",
 		Long: `Look at the rails between this machine and another before they serve. Start
 kvbench check --listen on one machine and kvbench check HOST on the other, with the
-rails that the nodes will have, in the same order. It takes two seconds a rail. Without
+rails that the nodes will have, in the same order. It takes five seconds a rail. Without
 HOST both ends are on this machine: rails by memory, and limits of the machine.
 
 For each rail, at both ends:
