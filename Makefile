@@ -83,7 +83,7 @@ bench-roce: build ## the RDMA rail beside perftest, on one emulated host
 bench-nics: build ## several NICs in the NIC lab: rate, selection, MPTCP, failover; fails outside the limits (2.5 min, root)
 	@bin/kvbench nics --out kvbench-out/nics
 
-bench-wan: build ## the same on links that are long or lose packets; fails outside the limits (16 min, root)
+bench-wan: build ## the same on links that are long or lose packets; fails outside the limits (35 min, root)
 	@bin/kvbench nics wan --out kvbench-out/wan
 
 mooncake-nics: build ## TTFT and TPOT over 1, 2 and 4 NICs of 2 Gbit/s in the NIC lab (3 min, root)

@@ -121,7 +121,7 @@ func (r *WANResult) rate(name, by string, percent float64) {
 func TestWANDisturbed(t *testing.T) {
 	why := func(n Notice) string { return n.why(false) }
 	if why(Notice{IdlePct: 50}) != "" || !strings.Contains(why(Notice{IdlePct: 1}), "1.0 % of the CPUs were idle") ||
-		!strings.Contains(why(Notice{IdlePct: 50, Overrun: 3}), "lost 3 packets") ||
+		why(Notice{IdlePct: 50, Overrun: 3, Packets: 400_000}) != "" || !strings.Contains(why(Notice{IdlePct: 50, Overrun: 3, Packets: 200_000}), "lost 3 packets of 200000") ||
 		!strings.Contains(why(Notice{IdlePct: 50, Disturbance: machine.Disturbance{CPU: &machine.CPUUse{StealPct: 5}}}), "hypervisor took 5.0 %") {
 		t.Error("what is disturbed")
 	}

@@ -233,16 +233,18 @@ func (l *Lab) tally() {
 }
 
 // Overrun is how many packets the links have lost so far because this machine was too busy to carry
-// them. There should be none.
-func (l *Lab) Overrun() (lost int64, err error) {
+// them, or because a cable was pulled while one was handed over, of all that came. Of links that were
+// always clean none are known.
+func (l *Lab) Overrun() (lost, of int64, err error) {
 	for nic := range l.cfg.Rates {
 		_, lines, dropped, _, err := l.net.lines(nic)
 		if err != nil {
-			return 0, err
+			return 0, 0, err
 		}
 		lost += dropped + lines[0].Overflowed + lines[1].Overflowed
+		of += lines[0].Packets + lines[1].Packets
 	}
-	return lost, nil
+	return lost, of, nil
 }
 
 // clear ends what runs, and returns when no process, goroutine, interface or file of it is
