@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"net"
 	"sync"
 	"syscall"
 	"time"
@@ -18,6 +19,8 @@ type tuner struct {
 	ended, over chan struct{}
 	told        socket.Told // algorithms that the kernel refused
 
+	credits credits
+
 	mu      sync.Mutex
 	conns   map[*tuned]string // algorithm of congestion control
 	changes int64             // of it
@@ -25,10 +28,12 @@ type tuner struct {
 
 // A tuned connection belongs to the tuner until the kernel knows it no more.
 type tuned struct {
-	raw    syscall.RawConn
-	peer   string
-	tuning tuning
-	due    time.Time // of the next look
+	raw     syscall.RawConn
+	peer    string
+	tuning  tuning
+	credit  credit
+	granted int64     // what the kernel was told; 0 before
+	due     time.Time // of the next look
 }
 
 // A connection that carries something is looked at every tuneEvery: several times in what it
@@ -49,7 +54,8 @@ func (t *tuner) opened(c socket.Conn) {
 		return
 	}
 	cfg := &t.rail.cfg
-	u := &tuned{raw: raw, peer: c.RemoteAddr().String(), tuning: tuning{congestionFixed: cfg.Congestion != "", sendFixed: cfg.SendBuffer != 0}}
+	host, _, _ := net.SplitHostPort(c.RemoteAddr().String()) // the kernel's
+	u := &tuned{credit: credit{Host: host}, raw: raw, peer: c.RemoteAddr().String(), tuning: tuning{congestionFixed: cfg.Congestion != "", sendFixed: cfg.SendBuffer != 0}}
 	if !t.look(u, time.Now()) {
 		return
 	}
@@ -69,6 +75,7 @@ func (t *tuner) look(u *tuned, now time.Time) bool {
 		return false
 	}
 	last := u.tuning.last
+	u.credit.Seen, u.credit.Received, u.credit.MinRTT, u.credit.Segment = now.Sub(t.rail.began), i.Received, i.MinRTT, i.Segment
 	d := u.tuning.step(now.Sub(t.rail.began), i)
 	if u.due = now.Add(tuneEvery); i.Sent == last.Sent && i.Received == last.Received {
 		u.due = now.Add(10 * tuneEvery)
@@ -112,6 +119,32 @@ func (t *tuner) counts() (conns map[string]int, changes int64) {
 	return conns, t.changes
 }
 
+// grant has each connection receive no more at a time than its credit.
+func (t *tuner) grant(now time.Time, all []*tuned) {
+	if t.rail.nic == "" { // on loopback no queue stands in front of a NIC
+		return
+	}
+	list := make([]*credit, len(all))
+	for i, u := range all {
+		list[i] = &u.credit
+	}
+	t.credits.step(now.Sub(t.rail.began), list)
+	for _, u := range all {
+		to := u.credit.Grant
+		if to == 0 {
+			to = noLimit
+		}
+		if u.granted == to || u.granted == 0 && to == noLimit || max(to, u.granted)-min(to, u.granted) < u.granted/8 {
+			continue
+		}
+		u.granted = to
+		clampWindow(u.raw, to)
+	}
+}
+
+// noLimit is a window that is larger than any.
+const noLimit = 1 << 30
+
 func (t *tuner) run() {
 	defer close(t.over)
 	tick := time.NewTicker(tuneEvery)
@@ -126,10 +159,15 @@ func (t *tuner) run() {
 			}
 		}
 		none := len(t.conns) == 0
+		all := make([]*tuned, 0, len(t.conns))
+		for u := range t.conns {
+			all = append(all, u)
+		}
 		t.mu.Unlock()
 		for _, u := range due {
 			t.look(u, now)
 		}
+		t.grant(now, all)
 		next := tick.C
 		if none {
 			next = nil

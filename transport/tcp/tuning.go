@@ -21,6 +21,7 @@ type info struct {
 	SendMost    int // to which the kernel grows them by itself
 	RecvMost    int
 	Congestion  string
+	Segment     int64 // bytes at most in one that is received
 }
 
 // A decision is what to change of a connection. Zero values leave things as they are.

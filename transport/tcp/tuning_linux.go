@@ -24,7 +24,7 @@ func look(c syscall.RawConn) (i info, err error) {
 		}
 		i = info{
 			RTT: time.Duration(k.Rtt) * time.Microsecond, MinRTT: time.Duration(k.Min_rtt) * time.Microsecond, Jitter: 4 * time.Duration(k.Rttvar) * time.Microsecond,
-			Window: int64(k.Snd_cwnd) * int64(k.Snd_mss), Unacked: int64(k.Unacked) * int64(k.Snd_mss), SlowStart: k.Snd_cwnd < k.Snd_ssthresh, Rate: float64(k.Delivery_rate),
+			Segment: int64(k.Advmss), Window: int64(k.Snd_cwnd) * int64(k.Snd_mss), Unacked: int64(k.Unacked) * int64(k.Snd_mss), SlowStart: k.Snd_cwnd < k.Snd_ssthresh, Rate: float64(k.Delivery_rate),
 			Sent: uint64(k.Data_segs_out), Resent: lost(k), Received: k.Bytes_received,
 		}
 		if i.SendBuffer, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF); err != nil {
@@ -94,6 +94,13 @@ func growReceive(c syscall.RawConn) {
 	_ = c.Control(func(fd uintptr) {
 		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT, most)
 		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT, 1)
+	})
+}
+
+// clampWindow has a connection receive no more than so many bytes ahead of what was read.
+func clampWindow(c syscall.RawConn, bytes int64) {
+	_ = c.Control(func(fd uintptr) {
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_WINDOW_CLAMP, int(bytes))
 	})
 }
 
