@@ -91,20 +91,25 @@ func (t *tuner) apply(u *tuned, algorithm string, d decision) {
 	if d.Congestion != "" && err == nil {
 		algorithm, changed = d.Congestion, 1
 	}
+	if d.Congestion != "" {
+		t.tell(u, d, err)
+	}
 	t.mu.Lock()
 	t.conns[u] = algorithm
 	t.changes += changed
 	t.mu.Unlock()
-	log := t.rail.cfg.Logger.With("rail", t.rail.cfg.Name)
-	switch {
-	case d.Congestion == "":
-	case err == nil:
-		log.Info("transport/tcp: congestion control changed", "peer", u.peer, "algorithm", d.Congestion, "why", d.Why)
-	default:
-		u.tuning.congestionFixed = true // by the kernel
-		if t.told.First(d.Congestion) {
-			log.Warn("transport/tcp: congestion control not changed: the kernel lacks it (modprobe tcp_"+d.Congestion+") or does not let this user have it (sysctl net.ipv4.tcp_allowed_congestion_control)", "peer", u.peer, "algorithm", d.Congestion, "why", d.Why, "err", err)
-		}
+}
+
+// tell logs a decision about congestion control, and how it went.
+func (t *tuner) tell(u *tuned, d decision, err error) {
+	log := t.rail.cfg.Logger.With("rail", t.rail.cfg.Name, "peer", u.peer, "algorithm", d.Congestion, "why", d.Why)
+	if err == nil {
+		log.Info("transport/tcp: congestion control changed")
+		return
+	}
+	u.tuning.congestionFixed = true // by the kernel
+	if t.told.First(d.Congestion) {
+		log.Warn("transport/tcp: congestion control not changed: the kernel lacks it (modprobe tcp_"+d.Congestion+") or does not let this user have it (sysctl net.ipv4.tcp_allowed_congestion_control)", "err", err)
 	}
 }
 
