@@ -33,6 +33,7 @@
 //	bench/check                          is each rail to another machine fit to serve, and what to do
 //	bench/transfer                       how fast a rail moves bytes: the transfer engine alone
 //	bench/reference                      what a latency is set beside: bare sockets, other programs
+//	bench/topo                           a machine's topology, printed
 //	bench/kvlayout                       how many bytes of KV a model has
 //	bench/recovery                       how rails took faults: samples set against what was done
 //	bench                                the published table: measured, computed, reported
@@ -86,6 +87,8 @@
 //	kvtransfer                           a node's transfer half: blocks granted, moved, checked, released
 //	kvcache                              blocks, block tables, prefix hashes, bytes
 //	transport                            the transfer engine: segment, batch, slice, rail
+//	transport/immediate                  which immediate has come before
+//	transport/pacing                     a modelled NIC: when what moves over it arrives
 //	transport/selection                  which path takes which slice: rates, records, the choice
 //	transport/rails                      a rail by its name: tcp/eth0, rdma/mlx5_0
 //	transport/tcp                        a rail over TCP

@@ -14,6 +14,7 @@ import (
 	"kvferry/clock"
 	"kvferry/kvcache"
 	"kvferry/transport"
+	"kvferry/transport/pacing"
 	"kvferry/transport/transporttest"
 )
 
@@ -404,7 +405,7 @@ func TestConfigFaults(t *testing.T) {
 		func(c *Config) { c.Transport.OnImmediate = func(transport.Immediate) {} },
 		func(c *Config) { c.Transport.SliceSize = -1 },
 		func(c *Config) {
-			c.Transport.Link, c.Transport.Clock = &transport.Link{BytesPerSecond: 1}, noTimers{clock.Std()}
+			c.Transport.Link, c.Transport.Clock = &pacing.Link{BytesPerSecond: 1}, noTimers{clock.Std()}
 		},
 		func(c *Config) { c.Transport.Rank = func(string, string) int { return -1 } },
 	} {

@@ -9,6 +9,7 @@ import (
 
 	"kvferry/kvcache"
 	"kvferry/transport"
+	"kvferry/transport/pacing"
 	"kvferry/transport/transporttest"
 )
 
@@ -91,7 +92,7 @@ func TestModelledEnd(t *testing.T) {
 		0: latency, time.Millisecond: latency, time.Second: time.Second,
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			c := newCouple(t, func(cfg *Config) { cfg.Transport.Link = &transport.Link{BytesPerSecond: 1e15, Latency: latency} })
+			c := newCouple(t, func(cfg *Config) { cfg.Transport.Link = &pacing.Link{BytesPerSecond: 1e15, Latency: latency} })
 			defer c.close()
 			x := c.b.open(c.a.grant(1, Terms{Op: transport.Read, Blocks: refs(0, 1), Tokens: 4}).Descriptor(), Options{})
 			synctest.Wait()

@@ -16,6 +16,7 @@ import (
 	"kvferry/kvcache"
 	"kvferry/proto"
 	"kvferry/transport"
+	"kvferry/transport/pacing"
 	"kvferry/transport/rails"
 	"kvferry/transport/topology"
 	"kvferry/version"
@@ -74,7 +75,7 @@ type Config struct {
 	// long (BenchmarkRecheckKV). Default off.
 	RecheckKV bool
 	// Link paces this node's transfers to a modelled NIC; nil is the real network.
-	Link *transport.Link
+	Link *pacing.Link
 
 	// TransferTimeout bounds one transfer of KV. Default 10 s.
 	TransferTimeout time.Duration

@@ -8,20 +8,20 @@ import (
 	"time"
 
 	"kvferry/engine"
-	"kvferry/transport"
+	"kvferry/transport/pacing"
 )
 
 // ResolveLink finds the link that a name or a description means; nil is the
 // network as it is.
-func ResolveLink(p *engine.Profile, s string) (*transport.Link, error) {
+func ResolveLink(p *engine.Profile, s string) (*pacing.Link, error) {
 	if s == "" || s == "native" {
 		return nil, nil
 	}
 	if l, ok := p.Links[s]; ok {
-		return &transport.Link{Name: s, BytesPerSecond: 1e9 / l.MSPerMB, Latency: time.Duration(l.LatencyUS * float64(time.Microsecond))}, nil
+		return &pacing.Link{Name: s, BytesPerSecond: 1e9 / l.MSPerMB, Latency: time.Duration(l.LatencyUS * float64(time.Microsecond))}, nil
 	}
 	if strings.Contains(s, "=") {
-		return transport.ParseLink(s)
+		return pacing.ParseLink(s)
 	}
 	names := slices.Sorted(maps.Keys(p.Links))
 	return nil, fmt.Errorf("%q: there is no such link: use native, a link of profile %s (%s), or rate=1.29GB/s,latency=10us", s, p.Name, strings.Join(names, ", "))

@@ -35,6 +35,7 @@ import (
 	"kvferry/kvtransfer"
 	"kvferry/proto"
 	"kvferry/transport"
+	"kvferry/transport/pacing"
 	"kvferry/transport/rails"
 	"kvferry/transport/topology"
 )
@@ -321,7 +322,7 @@ func (n *Node) Close() {
 	})
 }
 
-func linkName(l *transport.Link) string {
+func linkName(l *pacing.Link) string {
 	if l == nil {
 		return "native"
 	}

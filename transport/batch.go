@@ -292,7 +292,7 @@ func (b *Batch) post() {
 		if b.opt.Since > 0 {
 			since = min(since, b.opt.Since)
 		}
-		b.due = p.occupy(since, b.bytes)
+		b.due = p.Occupy(since, b.bytes)
 	}
 	run := make([]*Slice, len(b.slices))
 	for i := range b.slices {
@@ -320,7 +320,7 @@ func (b *Batch) advance() {
 	case b.phase != signalling && b.due > b.e.cfg.Clock.Now():
 		b.phase = held
 		b.mu.Unlock()
-		b.e.pacer.hold(b)
+		b.e.pacer.Hold(b.due, b)
 	case b.phase != signalling && b.opt.HasImm && !b.riding.arrived:
 		b.signal()
 	default:
@@ -466,7 +466,7 @@ func (b *Batch) finish() {
 	imm, signalled := b.imm, b.imm.Source != 0
 	b.mu.Unlock()
 	if signalled {
-		b.e.outbox.end(imm)
+		b.e.outbox.End(imm)
 	}
 	if started {
 		b.releaseAll()

@@ -8,6 +8,7 @@ import (
 
 	"kvferry/clock"
 	"kvferry/config"
+	"kvferry/transport/pacing"
 )
 
 // Config describes an engine. The zero value of every field but Rails has a
@@ -19,7 +20,7 @@ type Config struct {
 	// Default clock.Precise().
 	Clock clock.Clock
 	// Link, if not nil, paces batches as a modelled NIC would.
-	Link *Link
+	Link *pacing.Link
 	// OnImmediate gets the immediates of peers' batches, each exactly once, also if
 	// the initiator had to send it again. It runs on a rail's goroutine, for several
 	// connections at once, and must not block for long: the connection it came over

@@ -3,11 +3,14 @@ package transport
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"kvferry/transport/immediate"
+	"kvferry/transport/pacing"
 	"kvferry/transport/selection"
 )
 
@@ -22,9 +25,9 @@ import (
 type Engine struct {
 	cfg    Config
 	accts  []account // one for each rail
-	outbox *outbox
-	inbox  inbox
-	pacer  *pacer                     // nil without Config.Link
+	outbox *immediate.Outbox
+	inbox  immediate.Inbox
+	pacer  *pacing.Pacer[*Batch]      // nil without Config.Link
 	segs   atomic.Pointer[[]*Segment] // smallest first, of those the latest
 	names  sync.Map                   // keyAt -> string: the segment or window that a key is of
 
@@ -61,8 +64,7 @@ func New(cfg Config) (*Engine, error) {
 	e := &Engine{
 		cfg:     cfg,
 		accts:   make([]account, len(cfg.Rails)),
-		outbox:  newOutbox(),
-		inbox:   inbox{sources: make(map[uint64]*source)},
+		outbox:  immediate.NewOutbox(randomID()),
 		stop:    make(chan struct{}),
 		records: make(map[recordKey]*selection.Record),
 		peers:   make(map[string]*peer),
@@ -73,10 +75,11 @@ func New(cfg Config) (*Engine, error) {
 	e.drained = sync.NewCond(&e.mu)
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	if cfg.Link != nil {
-		e.pacer = &pacer{link: *cfg.Link, e: e, kick: make(chan struct{}, 1)}
-		if err := e.pacer.run(e.stop); err != nil {
-			return nil, errors.Join(err, e.Close())
+		var err error
+		if e.pacer, err = pacing.New[*Batch](*cfg.Link, cfg.Clock); err != nil {
+			return nil, errors.Join(fmt.Errorf("transport: %w", err), e.Close())
 		}
+		e.wg.Go(func() { e.pacer.Run(e.stop, (*Batch).advance) }) // what is held at the end has been aborted
 	}
 	for i, r := range cfg.Rails {
 		r.HandleImmediates(func(key Key, imm Imm) error { return e.receive(keyAt{i, key}, imm) })
@@ -90,23 +93,23 @@ func New(cfg Config) (*Engine, error) {
 func (e *Engine) receive(at keyAt, imm Imm) error {
 	if imm.Source == 0 {
 		for _, r := range e.cfg.Rails {
-			r.Fence(imm.secret())
+			r.Fence(fenced(&imm))
 		}
 		return nil
 	}
 	name, ok := e.names.Load(at)
 	switch {
-	case !ok && imm.asks():
+	case !ok && imm.Asks():
 		return ErrBadKey
 	case !ok:
 		return nil
-	case imm.asks() && e.inbox.has(imm):
+	case imm.Asks() && e.inbox.Has(imm):
 		e.accts[at.rail].immRepeats.Add(1)
 		return ErrDelivered
-	case imm.asks():
+	case imm.Asks():
 		return nil
 	}
-	if !e.inbox.accept(imm) {
+	if !e.inbox.Accept(imm) {
 		e.accts[at.rail].immRepeats.Add(1)
 		return nil
 	}

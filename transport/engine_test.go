@@ -14,6 +14,7 @@ import (
 
 	"kvferry/clock"
 	"kvferry/transport"
+	"kvferry/transport/pacing"
 	"kvferry/transport/transporttest"
 )
 
@@ -206,7 +207,7 @@ func TestConfigValidate(t *testing.T) {
 	a := n.Rail("a")
 	cfg := transport.Config{
 		Rails: []transport.Rail{a, nil, a}, SliceSize: -1, Retries: -1, DialTimeout: -1,
-		BackoffMin: time.Second, BackoffMax: time.Millisecond, Link: &transport.Link{},
+		BackoffMin: time.Second, BackoffMax: time.Millisecond, Link: &pacing.Link{},
 	}
 	_, err := transport.New(cfg)
 	if err == nil {

@@ -12,6 +12,7 @@ import (
 
 	"kvferry/clock"
 	"kvferry/transport"
+	"kvferry/transport/pacing"
 	"kvferry/transport/transporttest"
 )
 
@@ -237,7 +238,7 @@ func TestUnconfirmed(t *testing.T) {
 
 func TestCloseInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPair(t, transport.Config{Link: &transport.Link{BytesPerSecond: segLen}})
+		p := newPair(t, transport.Config{Link: &pacing.Link{BytesPerSecond: segLen}})
 		p.rail.Inject(transporttest.Fault{Slice: 12, Kind: transporttest.Stall})
 		var batches []*transport.Batch
 		for range 5 { // one held by the link, one stalled, others queued

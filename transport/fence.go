@@ -36,8 +36,8 @@ func (s Secret) fence() Imm {
 	return Imm{Seq: binary.LittleEndian.Uint64(s[:]), Value: binary.LittleEndian.Uint64(s[8:])}
 }
 
-// secret is what fence was made of.
-func (m *Imm) secret() (s Secret) {
+// fenced is the secret that fence was made of.
+func fenced(m *Imm) (s Secret) {
 	binary.LittleEndian.PutUint64(s[:], m.Seq)
 	binary.LittleEndian.PutUint64(s[8:], m.Value)
 	return s

@@ -12,7 +12,7 @@ func TestSecret(t *testing.T) {
 	if a == b || a == (Secret{}) || a.Name() == b.Name() {
 		t.Errorf("secrets %x and %x", a, b)
 	}
-	if imm := a.fence(); imm.Source != 0 || imm.secret() != a {
+	if imm := a.fence(); imm.Source != 0 || fenced(&imm) != a {
 		t.Errorf("%x travels as %+v", a, imm)
 	}
 	name := a.Name()

@@ -1,7 +1,5 @@
 package transport
 
-import "slices"
-
 // A Reach says how a local rail would reach a peer's address.
 type Reach uint8
 
@@ -38,71 +36,13 @@ type Router interface {
 	Route(addr string) (r Reach, why string)
 }
 
-// A pairing is a local rail, and the peer's rails that it may go with, best first.
-type pairing struct {
-	local  int
-	remote []int
-}
-
 // order is how good a reach is; what leaves by another interface is not one.
 var order = map[Reach]int{OneSided: 0, Beside: 0, OnLink: 0, Routed: 1, Unknown: 1}
 
-// pair says which of n rails here go with which of m rails of a peer: every rail of
-// either side that reaches one is in a pairing, those on the same network with each
-// other, and else the i-th with the i-th.
-func pair(n, m int, reach func(local, remote int) Reach) []pairing {
-	var ps []pairing
-	used := make([]int, m)
-	usable := func(i, j int) bool { _, ok := order[reach(i, j)]; return ok }
-	// Rails with few choices choose first.
-	locals := make([]int, n)
-	choices := make([]int, n)
-	for i := range n {
-		locals[i] = i
-		for j := range m {
-			if usable(i, j) {
-				choices[i]++
-				if reach(i, j) != OnLink {
-					choices[i] += m
-				}
-			}
-		}
+// rankOf is the order of a reach, for selection.Pair.
+func rankOf(r Reach) int {
+	if o, ok := order[r]; ok {
+		return o
 	}
-	slices.SortStableFunc(locals, func(a, b int) int { return choices[a] - choices[b] })
-	for _, i := range locals {
-		var to []int
-		for j := range m {
-			if j := (i + j) % m; usable(i, j) {
-				to = append(to, j)
-			}
-		}
-		slices.SortStableFunc(to, func(a, b int) int {
-			if d := order[reach(i, a)] - order[reach(i, b)]; d != 0 {
-				return d
-			}
-			return used[a] - used[b]
-		})
-		if len(to) > 0 {
-			used[to[0]]++
-			ps = append(ps, pairing{i, to})
-		}
-	}
-	// Rails of the peer that are left go round the ones here.
-	for j := range m {
-		if used[j] > 0 {
-			continue
-		}
-		best := -1
-		for k := range n {
-			i := (j + k) % n
-			if usable(i, j) && (best < 0 || order[reach(i, j)] < order[reach(best, j)]) {
-				best = i
-			}
-		}
-		if best >= 0 {
-			ps = append(ps, pairing{best, []int{j}})
-		}
-	}
-	slices.SortStableFunc(ps, func(a, b pairing) int { return a.local - b.local })
-	return ps
+	return -1
 }

@@ -234,7 +234,7 @@ func (p *path) completed(run []*Slice, err error) {
 		for _, s := range run[:n] {
 			switch {
 			case !s.HasImm:
-			case s.Imm.asks():
+			case s.Imm.Asks():
 				again = append(again, b.answered(false)...)
 			case len(s.Local) > 0:
 				b.arrive()
@@ -279,7 +279,7 @@ func (p *path) failed(run []*Slice, err error) {
 		b := s.batch
 		switch {
 		case b.aborted.Load():
-		case errors.Is(err, ErrDelivered) && s.Imm.asks():
+		case errors.Is(err, ErrDelivered) && s.Imm.Asks():
 			b.answered(true)
 		case s.HasImm && s.tries > 0 && errors.Is(err, ErrBadKey):
 			b.abort(Failed, because(ErrUnconfirmed, err), p.name(), p.addr())

@@ -24,7 +24,7 @@ func (b *Batch) number() (ok bool) {
 	if b.imm.Source != 0 {
 		return true
 	}
-	b.imm, ok = b.e.outbox.start(b.opt.Imm)
+	b.imm, ok = b.e.outbox.Start(b.opt.Imm)
 	return ok
 }
 
@@ -102,7 +102,7 @@ func (b *Batch) postpone(p *path, s, again *Slice) (postponed bool, question *Sl
 	r.again = append(r.again, again)
 	if r.path == nil {
 		r.path = p
-		question = &Slice{Op: Write, HasImm: true, Imm: b.imm.question(), batch: b, tries: again.tries, stale: s.conn.Load()}
+		question = &Slice{Op: Write, HasImm: true, Imm: b.imm.Question(), batch: b, tries: again.tries, stale: s.conn.Load()}
 		b.again = append(b.again, question)
 		b.pending.Add(1)
 	}

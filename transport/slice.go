@@ -32,17 +32,6 @@ type Slice struct {
 	done   atomic.Bool
 }
 
-// An Imm is an immediate on its way. A slice whose connection was lost is sent
-// again although it may have been applied, so an immediate carries what its
-// target needs to tell a repetition: Seq counts the immediates of Source, and
-// every one below Floor has ended at its initiator and will not come again.
-type Imm struct {
-	Source uint64 // random, one for each engine
-	Seq    uint64
-	Floor  uint64
-	Value  uint64
-}
-
 // A sink takes the completions of the slices it posted.
 type sink interface {
 	// completed takes a run of slices that share this sink.

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+
+	"kvferry/transport/selection"
 )
 
 // A Target is a peer's segment, or a window of it, opened for transfers. It holds no
@@ -144,10 +146,10 @@ func (e *Engine) newPeer(id string, rails []RailAddr) (*peer, error) {
 				e.cfg.Logger.Warn("transport: rail is not used", "rail", e.cfg.Rails[l].Name(), "err", errors.Join(whys[len(whys)-bad:]...))
 			}
 		}
-		for _, m := range pair(len(local), len(remote), func(i, j int) Reach { return reaches[[2]int{i, j}] }) {
-			l := local[m.local]
-			p := &path{e: e, peer: g, index: len(g.paths), rail: l, acct: &e.accts[l], order: reaches[[2]int{m.local, m.remote[0]}].standsBy(), stop: make(chan struct{})}
-			for _, j := range m.remote {
+		for _, m := range selection.Pair(len(local), len(remote), func(i, j int) int { return rankOf(reaches[[2]int{i, j}]) }) {
+			l := local[m.Local]
+			p := &path{e: e, peer: g, index: len(g.paths), rail: l, acct: &e.accts[l], order: reaches[[2]int{m.Local, m.Remote[0]}].standsBy(), stop: make(chan struct{})}
+			for _, j := range m.Remote {
 				p.addrs = append(p.addrs, remote[j].Addr)
 			}
 			g.paths = append(g.paths, p)

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"kvferry/config"
-	"kvferry/transport"
+	"kvferry/transport/pacing"
 )
 
 // What a fault does to a rail's link; the words are kvlab's.
@@ -73,7 +73,7 @@ func parseAnnotation(fields []string) (a Annotation, err error) {
 		if len(rest) == 0 {
 			return a, errors.New("names no rate")
 		}
-		if a.Rate, err = transport.ParseRate(rest[0]); err != nil {
+		if a.Rate, err = pacing.ParseRate(rest[0]); err != nil {
 			return a, err
 		}
 		rest = rest[1:]

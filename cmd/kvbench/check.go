@@ -16,7 +16,7 @@ import (
 	"kvferry/bench/size"
 	"kvferry/command"
 	"kvferry/config"
-	"kvferry/transport"
+	"kvferry/transport/pacing"
 	"kvferry/transport/rails"
 )
 
@@ -134,7 +134,7 @@ func (f *checkFlags) config(changed func(flag string) bool, args []string) (chec
 	}
 	if f.line != "" {
 		for _, text := range strings.Split(f.line, ",") {
-			v, err := transport.ParseRate(text)
+			v, err := pacing.ParseRate(text)
 			if err == nil && !(v > 0) {
 				err = fmt.Errorf("%q: use a rate above 0", text)
 			}

@@ -13,7 +13,7 @@ import (
 	"kvferry/config"
 	"kvferry/engine"
 	"kvferry/node"
-	"kvferry/transport"
+	"kvferry/transport/pacing"
 	"kvferry/transport/rails"
 )
 
@@ -48,7 +48,7 @@ func (h hardware) pair() cluster.Config {
 // carrier is the link and the rails of a setting that moves KV. Where its rail is not to be had, it is
 // loopback, and why says so. Rails are opened and closed again here: the error of a child would
 // come late, and could not choose another.
-func (h hardware) carrier(s bench.Setting) (link *transport.Link, specs []string, why string, err error) {
+func (h hardware) carrier(s bench.Setting) (link *pacing.Link, specs []string, why string, err error) {
 	if link, err = node.ResolveLink(h.costs, h.linkOf(s)); err != nil {
 		return nil, nil, "", err
 	}
@@ -111,7 +111,7 @@ type children struct {
 
 // startChildren starts a cluster of processes, and labels it by what is modelled there, on which
 // GPU, and what carries the KV if it moves any; see describe.
-func startChildren(ctx context.Context, cfg cluster.Config, gpu string, link *transport.Link, why string) (*children, error) {
+func startChildren(ctx context.Context, cfg cluster.Config, gpu string, link *pacing.Link, why string) (*children, error) {
 	out := &children{link: bench.Link{Clock: "real", Compute: "modelled"}}
 	if cfg.Nondisagg > 0 {
 		out.link.Transfer, out.link.Label = "none", "compute modelled ("+gpu+"), no KV transfer"
@@ -127,7 +127,7 @@ func startChildren(ctx context.Context, cfg cluster.Config, gpu string, link *tr
 
 // describe says what carries the KV: rails, the daemons' default if none is named, for the
 // reason why if they are not the setting's own, paced to a link or as they are.
-func (c *children) describe(link *transport.Link, specs []string, why string) {
+func (c *children) describe(link *pacing.Link, specs []string, why string) {
 	rail := strings.Join(specs, ",")
 	if rail == "" || rail == node.DefaultRail {
 		rail = "tcp/loopback"

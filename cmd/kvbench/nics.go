@@ -10,7 +10,7 @@ import (
 	"kvferry/bench/size"
 	"kvferry/command"
 	"kvferry/config"
-	"kvferry/transport"
+	"kvferry/transport/pacing"
 )
 
 // nicsCommand is kvbench nics. All that it does is in package bench/nics, limits too, so that a
@@ -75,7 +75,7 @@ Exit status: 0 all cells sound; 1 a cell has faults; 2 bad flags; 130 interrupte
 		Args: command.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var bad config.Faults
-			bytes, err := transport.ParseRate(rate)
+			bytes, err := pacing.ParseRate(rate)
 			bad.Check("--rate", err)
 			cfg.Rate = int64(bytes * 8) // bits, as links have it
 			if err == nil && (cfg.Rate < 1e5 || cfg.Rate > 1e11) {

@@ -11,7 +11,7 @@ import (
 	"kvferry/cluster"
 	"kvferry/config"
 	"kvferry/node"
-	"kvferry/transport"
+	"kvferry/transport/pacing"
 	"kvferry/transport/rails"
 )
 
@@ -47,7 +47,7 @@ func (f *clusterFlags) starter(own *ownFlags, dir string, log io.Writer) func(co
 				return nil, err
 			}
 		}
-		var link *transport.Link
+		var link *pacing.Link
 		var err error
 		if cfg.Nondisagg == 0 {
 			if link, err = node.ResolveLink(f.nodes.Profile, cfg.Link); err != nil {

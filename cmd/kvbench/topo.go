@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/spf13/cobra"
 
+	"kvferry/bench/topo"
 	"kvferry/command"
 	"kvferry/config"
 	"kvferry/transport/topology"
@@ -42,7 +42,7 @@ loopback.
 
 --root is another machine: a folder with its sys in it, or a capture. --capture
 writes one, as .tar.gz or, if its name ends in .txt, as text. It contains
-` + wrap(topology.Contents, 80) + `.
+` + topo.Wrap(topology.Contents, 80) + `.
 
 Exit status: 0 also with warnings; 1 this machine cannot be read; 2 bad flags, or a
 --root that cannot be read.`,
@@ -67,7 +67,7 @@ Exit status: 0 also with warnings; 1 this machine cannot be read; 2 bad flags, o
 			if err != nil {
 				return err
 			}
-			return printTopology(cmd.OutOrStdout(), cmd.ErrOrStderr(), f.format, m, matrix, warnings)
+			return topo.Print(cmd.OutOrStdout(), cmd.ErrOrStderr(), f.format, m, matrix, warnings)
 		},
 	}
 	fs := cmd.Flags()
@@ -138,26 +138,6 @@ func (f *topoFlags) writeCapture(cmd *cobra.Command) error {
 		return &config.Fault{Field: "--capture", Err: err}
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "%s: %.1f KB. It contains\n%s.\nSee for yourself: %s; kvbench topo --root %s shows what it says.\n",
-		f.capture, float64(b.Len())/1e3, wrap(topology.Contents, 80), look, f.capture)
+		f.capture, float64(b.Len())/1e3, topo.Wrap(topology.Contents, 80), look, f.capture)
 	return nil
-}
-
-// wrap breaks text into lines of at most width characters.
-func wrap(text string, width int) string {
-	var b strings.Builder
-	column := 0
-	for i, word := range strings.Fields(text) {
-		switch {
-		case i == 0:
-		case column+1+len(word) > width:
-			b.WriteByte('\n')
-			column = 0
-		default:
-			b.WriteByte(' ')
-			column++
-		}
-		b.WriteString(word)
-		column += len(word)
-	}
-	return b.String()
 }

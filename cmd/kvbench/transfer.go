@@ -20,6 +20,7 @@ import (
 	"kvferry/command"
 	"kvferry/config"
 	"kvferry/transport"
+	"kvferry/transport/pacing"
 	"kvferry/transport/rails"
 )
 
@@ -322,7 +323,7 @@ func (f *transferFlags) limits(cfg *transfer.Config) error {
 	}
 	var rates []float64
 	for _, text := range strings.Split(f.limit, ",") {
-		v, err := transport.ParseRate(text)
+		v, err := pacing.ParseRate(text)
 		if err != nil {
 			return err
 		}

@@ -1,4 +1,5 @@
-package main
+// Package topo prints a machine's topology for a person, as JSON, or as a matrix for other programs.
+package topo
 
 import (
 	"encoding/json"
@@ -11,9 +12,9 @@ import (
 	"kvferry/transport/topology"
 )
 
-// printTopology writes a machine and its matrix. Warnings go to stderr where
+// Print writes a machine and its matrix. Warnings go to stderr where
 // stdout is for a program that knows nothing of them.
-func printTopology(stdout, stderr io.Writer, format string, m *topology.Machine, matrix topology.Matrix, warnings []topology.Warning) error {
+func Print(stdout, stderr io.Writer, format string, m *topology.Machine, matrix topology.Matrix, warnings []topology.Warning) error {
 	switch format {
 	case "json":
 		e := json.NewEncoder(stdout)
@@ -40,7 +41,7 @@ func printTopology(stdout, stderr io.Writer, format string, m *topology.Machine,
 	} else {
 		fmt.Fprintf(&b, "Warnings: %d\n", len(warnings))
 		for _, w := range warnings {
-			fmt.Fprintf(&b, "  %s\n", strings.ReplaceAll(wrap(w.String(), 96), "\n", "\n    "))
+			fmt.Fprintf(&b, "  %s\n", strings.ReplaceAll(Wrap(w.String(), 96), "\n", "\n    "))
 		}
 	}
 	_, err := io.WriteString(stdout, b.String())
@@ -223,4 +224,24 @@ func describe(m *topology.Machine, matrix topology.Matrix, warnings []topology.W
 		}
 	}
 	return out
+}
+
+// Wrap breaks text into lines of at most width characters.
+func Wrap(text string, width int) string {
+	var b strings.Builder
+	column := 0
+	for i, word := range strings.Fields(text) {
+		switch {
+		case i == 0:
+		case column+1+len(word) > width:
+			b.WriteByte('\n')
+			column = 0
+		default:
+			b.WriteByte(' ')
+			column++
+		}
+		b.WriteString(word)
+		column += len(word)
+	}
+	return b.String()
 }

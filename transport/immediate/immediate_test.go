@@ -1,4 +1,4 @@
-package transport
+package immediate
 
 import (
 	"math/rand/v2"
@@ -43,38 +43,38 @@ func TestSpan(t *testing.T) {
 }
 
 func TestOutboxIsBounded(t *testing.T) {
-	o := newOutbox()
-	first, ok := o.start(1)
+	o := NewOutbox(1)
+	first, ok := o.Start(1)
 	if !ok || first.Source == 0 {
 		t.Fatalf("%+v", first)
 	}
 	for range immSpan - 1 {
-		m, ok := o.start(2)
+		m, ok := o.Start(2)
 		if !ok {
 			t.Fatal("full too early")
 		}
-		o.end(m)
+		o.End(m)
 	}
-	if _, ok := o.start(3); ok {
+	if _, ok := o.Start(3); ok {
 		t.Error("more outstanding than the target can tell apart")
 	}
-	o.end(first)
-	if m, ok := o.start(4); !ok || m.Floor != m.Seq {
+	o.End(first)
+	if m, ok := o.Start(4); !ok || m.Floor != m.Seq {
 		t.Errorf("after the oldest ended: %+v, %v", m, ok)
 	}
 }
 
 func TestInbox(t *testing.T) {
-	b := inbox{sources: make(map[uint64]*source)}
+	b := Inbox{}
 	// Ended before it was sent: it is not delivered, and nothing of it is believed.
-	if b.accept(Imm{Source: 1, Seq: 4, Floor: 1 << 40}) || len(b.sources) > 0 {
+	if b.Accept(Imm{Source: 1, Seq: 4, Floor: 1 << 40}) || len(b.sources) > 0 {
 		t.Errorf("a floor above the number is accepted, %d sources", len(b.sources))
 	}
-	if !b.accept(Imm{Source: 1, Seq: 4, Floor: 4}) || b.accept(Imm{Source: 1, Seq: 5, Floor: 6}) || !b.accept(Imm{Source: 1, Seq: 5, Floor: 5}) {
+	if !b.Accept(Imm{Source: 1, Seq: 4, Floor: 4}) || b.Accept(Imm{Source: 1, Seq: 5, Floor: 6}) || !b.Accept(Imm{Source: 1, Seq: 5, Floor: 5}) {
 		t.Error("a floor above the number forgets others")
 	}
 	for i := range uint64(maxSources + 10) {
-		if !b.accept(Imm{Source: i, Seq: 7, Floor: 7}) || b.accept(Imm{Source: i, Seq: 7, Floor: 7}) || b.accept(Imm{Source: i, Seq: 6, Floor: 6}) {
+		if !b.Accept(Imm{Source: i, Seq: 7, Floor: 7}) || b.Accept(Imm{Source: i, Seq: 7, Floor: 7}) || b.Accept(Imm{Source: i, Seq: 6, Floor: 6}) {
 			t.Fatalf("source %d", i)
 		}
 	}

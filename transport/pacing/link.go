@@ -1,13 +1,11 @@
-package transport
+package pacing
 
 import (
-	"container/heap"
 	"errors"
 	"fmt"
 	"math"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"kvferry/config"
@@ -137,87 +135,5 @@ func (l *Link) Validate() error {
 	if strings.ContainsAny(l.Name, ",=") || strings.TrimSpace(l.Name) != l.Name {
 		bad.Add("Name", l.Name, "use no comma, equals sign or outer space")
 	}
-	return bad.Err("transport.Link")
-}
-
-// A pacer holds batches until the link would have delivered them.
-type pacer struct {
-	link Link
-	e    *Engine
-
-	mu   sync.Mutex
-	busy time.Duration // when the link is free again
-	held batchHeap
-	kick chan struct{}
-}
-
-// occupy returns when a batch of n bytes submitted at now is delivered.
-func (p *pacer) occupy(now time.Duration, n int64) time.Duration {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.busy = max(p.busy, now) + time.Duration(float64(n)/p.link.BytesPerSecond*1e9)
-	return p.busy + p.link.Latency
-}
-
-func (p *pacer) hold(b *Batch) {
-	p.mu.Lock()
-	heap.Push(&p.held, b)
-	first := p.held[0] == b
-	p.mu.Unlock()
-	if first {
-		select {
-		case p.kick <- struct{}{}:
-		default:
-		}
-	}
-}
-
-// run releases held batches until stop is closed. Batches still held then have
-// been aborted: nothing waits for them.
-func (p *pacer) run(stop <-chan struct{}) error {
-	tm, err := p.e.cfg.Clock.NewTimer()
-	if err != nil {
-		return fmt.Errorf("transport: pacer: %w", err)
-	}
-	p.e.wg.Go(func() {
-		defer tm.Close()
-		var due []*Batch
-		for {
-			now := p.e.cfg.Clock.Now()
-			p.mu.Lock()
-			for len(p.held) > 0 && p.held[0].due <= now {
-				due = append(due, heap.Pop(&p.held).(*Batch))
-			}
-			if len(p.held) > 0 {
-				tm.Set(p.held[0].due)
-			}
-			p.mu.Unlock()
-			for i, b := range due {
-				b.advance()
-				due[i] = nil
-			}
-			due = due[:0]
-			select {
-			case <-tm.C():
-			case <-p.kick:
-			case <-stop:
-				return
-			}
-		}
-	})
-	return nil
-}
-
-type batchHeap []*Batch
-
-func (h batchHeap) Len() int           { return len(h) }
-func (h batchHeap) Less(i, j int) bool { return h[i].due < h[j].due }
-func (h batchHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *batchHeap) Push(x any)        { *h = append(*h, x.(*Batch)) }
-func (h *batchHeap) Pop() any {
-	old := *h
-	b := old[len(old)-1]
-	old[len(old)-1] = nil
-	*h = old[:len(old)-1]
-	return b
+	return bad.Err("pacing.Link")
 }

@@ -1,0 +1,190 @@
+// Package immediate numbers the immediates that an engine sends and tells, at their target, the first
+// coming of one from its repetitions. Its methods may be called from any goroutine.
+package immediate
+
+import (
+	"math"
+	"sync"
+)
+
+// An Imm is an immediate on its way. A slice whose connection was lost is sent
+// again although it may have been applied, so an immediate carries what its
+// target needs to tell a repetition: Seq counts the immediates of Source, and
+// every one below Floor has ended at its initiator and will not come again.
+type Imm struct {
+	Source uint64 // random, one for each engine
+	Seq    uint64
+	Floor  uint64
+	Value  uint64
+}
+
+// Question asks whether the immediate has been delivered: it has a floor that none has.
+func (m Imm) Question() Imm {
+	m.Floor = math.MaxUint64
+	return m
+}
+
+// Asks says that it is a question.
+func (m *Imm) Asks() bool { return m.Source != 0 && m.Floor == math.MaxUint64 }
+
+const (
+	// immSpan is how many immediates of one engine may be outstanding: its
+	// peers remember as many, in 8 KiB.
+	immSpan = 1 << 16
+	// maxSources is how many engines' immediates a target remembers. The one
+	// not heard of for longest is forgotten first: 4096 x 8 KiB = 32 MiB.
+	maxSources = 4096
+)
+
+// A span is the set of sequence numbers in [floor, floor+immSpan) that have
+// been seen; every number below floor has.
+type span struct {
+	floor uint64
+	bits  [immSpan / 64]uint64
+}
+
+func (s *span) at(seq uint64) (*uint64, uint64) {
+	i := seq % immSpan
+	return &s.bits[i/64], 1 << (i % 64)
+}
+
+// add reports whether seq is new. A number beyond the span moves it.
+func (s *span) add(seq uint64) bool {
+	if seq < s.floor {
+		return false
+	}
+	if seq-s.floor >= immSpan {
+		s.raise(seq - immSpan + 1)
+	}
+	word, bit := s.at(seq)
+	if *word&bit != 0 {
+		return false
+	}
+	*word |= bit
+	return true
+}
+
+// has reports whether a number has been seen, or is below the floor.
+func (s *span) has(seq uint64) bool {
+	if seq < s.floor || seq-s.floor >= immSpan {
+		return seq < s.floor
+	}
+	word, bit := s.at(seq)
+	return *word&bit != 0
+}
+
+// raise forgets the numbers below floor.
+func (s *span) raise(floor uint64) {
+	if floor <= s.floor {
+		return
+	}
+	if floor-s.floor >= immSpan {
+		clear(s.bits[:])
+		s.floor = floor
+		return
+	}
+	for ; s.floor < floor; s.floor++ {
+		word, bit := s.at(s.floor)
+		*word &^= bit
+	}
+}
+
+// shrink raises floor over the numbers that have been seen.
+func (s *span) shrink() {
+	for {
+		word, bit := s.at(s.floor)
+		if *word&bit == 0 {
+			return
+		}
+		*word &^= bit
+		s.floor++
+	}
+}
+
+// An Outbox numbers the immediates an engine sends.
+type Outbox struct {
+	source uint64
+
+	mu    sync.Mutex
+	next  uint64
+	ended span
+}
+
+// NewOutbox is that of an engine with an unguessable number that is not zero.
+func NewOutbox(source uint64) *Outbox { return &Outbox{source: source} }
+
+// Start numbers an immediate; it is outstanding until End. It is false if too many are.
+func (o *Outbox) Start(value uint64) (Imm, bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.next-o.ended.floor >= immSpan {
+		return Imm{}, false
+	}
+	imm := Imm{Source: o.source, Seq: o.next, Floor: o.ended.floor, Value: value}
+	o.next++
+	return imm, true
+}
+
+// End takes one that no target need tell apart any more.
+func (o *Outbox) End(imm Imm) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.ended.add(imm.Seq)
+	o.ended.shrink()
+}
+
+// An Inbox tells the first coming of an immediate from its repetitions. The zero value has seen none.
+type Inbox struct {
+	mu      sync.Mutex
+	sources map[uint64]*source
+	tick    uint64
+}
+
+type source struct {
+	seen span
+	used uint64 // tick of the last immediate
+}
+
+// Accept reports whether imm is to be delivered.
+func (b *Inbox) Accept(imm Imm) bool {
+	if imm.Floor > imm.Seq {
+		return false // ended before it was sent: no engine says so
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.sources[imm.Source]
+	if s == nil {
+		if b.sources == nil {
+			b.sources = make(map[uint64]*source)
+		}
+		if len(b.sources) >= maxSources {
+			b.evictLocked()
+		}
+		s = new(source)
+		b.sources[imm.Source] = s
+	}
+	b.tick++
+	s.used = b.tick
+	s.seen.raise(imm.Floor)
+	return s.seen.add(imm.Seq)
+}
+
+func (b *Inbox) evictLocked() {
+	var oldest uint64
+	used := ^uint64(0)
+	for id, s := range b.sources {
+		if s.used < used {
+			oldest, used = id, s.used
+		}
+	}
+	delete(b.sources, oldest)
+}
+
+// Has says whether an immediate was accepted. The connection that it was sent on has been
+// fenced: if it has not come, it will not.
+func (b *Inbox) Has(imm Imm) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.sources[imm.Source]
+	return s != nil && s.seen.has(imm.Seq)
+}
