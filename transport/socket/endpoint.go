@@ -187,12 +187,15 @@ func (ep *endpoint) send() {
 		ep.mu.Unlock()
 		spare = ep.work
 		if len(ep.work) == 0 {
-			if sent, err := ep.sendRelease(); err != nil {
+			sent, err := ep.sendRelease()
+			if err == nil && !sent && ep.poked.Swap(false) {
+				sent, err = true, ep.poke()
+			}
+			if err != nil {
 				ep.lost(err)
 				return
-			} else if ep.poked.Swap(false) {
-				err = ep.poke()
-			} else if !sent {
+			}
+			if !sent {
 				spare = rested(spare)
 				ep.wait()
 			}
