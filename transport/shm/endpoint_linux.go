@@ -171,6 +171,11 @@ func (ep *endpoint) Queue(slices []*transport.Slice) (int, error) {
 		return 0, ep.err
 	}
 	n := ep.room.Take(slices)
+	if ep.head > len(ep.queue)/2 { // a queue that is never empty does not grow for that
+		left := copy(ep.queue, ep.queue[ep.head:])
+		clear(ep.queue[left:])
+		ep.queue, ep.head = ep.queue[:left], 0
+	}
 	ep.queue = append(ep.queue, slices[:n]...)
 	return n, nil
 }
