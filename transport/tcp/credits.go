@@ -54,6 +54,9 @@ const (
 func (s *credits) step(now time.Duration, all []*credit) {
 	took := now - s.at
 	first := s.at == 0
+	if !first && took < tuneEvery/2 {
+		return // a new connection has been looked at, and no other
+	}
 	s.at = now
 	if first || took <= 0 {
 		return

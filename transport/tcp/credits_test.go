@@ -177,3 +177,18 @@ func TestCreditsRequests(t *testing.T) {
 	r.look(100, share(256))
 	r.granted(t, "256", 0, 256, leastSegments*1448)
 }
+
+// TestCreditsKicked: connections that are made one after the other do not take from others what they
+// were seen to send: between two looks nothing is known.
+func TestCreditsKicked(t *testing.T) {
+	var r receiver
+	r.join(16, "a", ms)
+	r.look(100, share(16))
+	before := r.all[0].Grant
+	for range 40 {
+		r.now += ms / 4
+		r.s.step(r.now, r.all)
+	}
+	r.look(1, share(16))
+	r.granted(t, "after 40 steps", 0, 16, float64(before))
+}
