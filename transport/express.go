@@ -40,9 +40,9 @@ func (b *Batch) urgent() bool {
 func (p *path) past(run []*Slice) *path {
 	under := p.inflight.Load()
 	p.meterMu.Lock()
-	take := p.bound.Take(size(run), under)
+	fits := p.bound.Fits(size(run), under)
 	p.meterMu.Unlock()
-	if !take {
+	if !fits {
 		return p
 	}
 	x := p.express.Load()
@@ -55,6 +55,11 @@ func (p *path) past(run []*Slice) *path {
 	case !x.up.Load():
 		x.prepare()
 		return p
+	}
+	p.meterMu.Lock()
+	defer p.meterMu.Unlock()
+	if !p.bound.Take(size(run), under) {
+		return p // others took it meanwhile
 	}
 	return x
 }

@@ -25,13 +25,17 @@ const (
 	expressLeast  = 512
 )
 
-// Take says whether slices of some bytes go past others that are under way.
+// Fits says whether slices of some bytes may go past others that are under way.
+func (x *Express) Fits(bytes, underWay int64) bool {
+	return underWay >= expressBehind && x.used+max(bytes, expressLeast) <= expressBurst
+}
+
+// Take has them go past, if they may.
 func (x *Express) Take(bytes, underWay int64) bool {
-	bytes = max(bytes, expressLeast)
-	if underWay < expressBehind || x.used+bytes > expressBurst {
+	if !x.Fits(bytes, underWay) {
 		return false
 	}
-	x.used += bytes
+	x.used += max(bytes, expressLeast)
 	return true
 }
 
