@@ -192,16 +192,16 @@ func (g *peer) usable(s *Slice) []*path {
 	if len(usable) == 0 {
 		usable = g.paths
 	}
+	cs := g.candidates() // one look: what is avoided is so because another of these is up
 	up := make([]*path, 0, len(usable))
 	for _, p := range usable {
-		if p.up.Load() && !p.standby() {
+		if cs[p.index].Up {
 			up = append(up, p)
 		}
 	}
 	if len(up) == 0 {
 		return usable
 	}
-	cs := g.candidates()
 	avoid := selection.Avoided(cs, func(i int) uint8 { return s.rank(g.paths[i]) })
 	return slices.DeleteFunc(up, func(p *path) bool { return avoid&(1<<p.index) != 0 })
 }
