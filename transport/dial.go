@@ -87,7 +87,10 @@ func (p *path) dial(old *connection) {
 			return
 		}
 		p.conn = &connection{ep: ep}
-		p.conn.gauge, _ = ep.(Gauge)
+		if g, ok := ep.(Gauge); ok && g.Gauge() != (Flow{}) {
+			p.conn.gauge = g
+		}
+		p.poked = false
 		p.conn.carrier, _ = ep.(Carrier)
 		p.meterMu.Lock()
 		p.flow = Flow{}

@@ -74,6 +74,7 @@ type path struct {
 	progress time.Duration // when one last completed, or the first was posted
 	fencing  *connection   // the lost connection that the target was asked to end
 	busy     bool          // a goroutine runs dial
+	poked    bool          // and nothing has come through since
 	closed   bool
 	warm     bool          // dial although nothing is queued
 	paired   bool          // was connected once: addrs[at] is the one

@@ -111,7 +111,7 @@ type Congested interface {
 
 // A Gauge is an endpoint that knows more of its path than completions show: a slice of a
 // megabyte takes a second on a slow path, which is not silent then, and several round trips on
-// one that has just begun.
+// one that has just begun. One whose first Flow is zero knows nothing, and is none.
 type Gauge interface {
 	Gauge() Flow
 	// Poke has the peer show that it can be reached, by what its kernel or NIC answers by

@@ -105,6 +105,20 @@ func (p *path) gauge() {
 	}
 }
 
+// advanced says whether anything has come through since the last look at the gauge. That is progress,
+// but for the answer to a poke. The caller holds p.mu and p.meterMu.
+func (p *path) advanced() bool {
+	moved := p.flow.Moved
+	if p.gauge(); p.flow.Moved == moved {
+		return false
+	}
+	if !p.poked {
+		p.progress = p.e.cfg.Clock.Now()
+	}
+	p.poked = false
+	return true
+}
+
 // look is what the path has shown since a time.
 func (p *path) look(since time.Duration) (s selection.Sign) {
 	p.mu.Lock()
@@ -113,7 +127,7 @@ func (p *path) look(since time.Duration) (s selection.Sign) {
 		return s
 	}
 	if p.conn.gauge == nil {
-		return selection.Sign{Up: true, Alive: true} // nobody knows better
+		return selection.Sign{Up: true, Alive: p.progress >= since} // nobody knows better
 	}
 	s = selection.Sign{Up: true, Waiting: p.posted > 0, Alive: p.progress >= since}
 	if x := p.express.Load(); x != nil && x.inflight.Load() > 0 {
@@ -121,12 +135,7 @@ func (p *path) look(since time.Duration) (s selection.Sign) {
 	}
 	p.meterMu.Lock()
 	defer p.meterMu.Unlock()
-	moved := p.flow.Moved
-	p.gauge()
-	s.Alive = s.Alive || p.flow.Moved != moved || p.flow.Unheard < 2*selection.SilenceLook
-	if p.flow.Moved != moved {
-		p.progress = p.e.cfg.Clock.Now()
-	}
+	s.Alive = p.advanced() || s.Alive || p.flow.Unheard < 2*selection.SilenceLook
 	s.Asked, s.Answer = p.flow.Asked, p.flow.RoundTrip+p.flow.Jitter
 	s.Lost = p.flow.Resent
 	return s
@@ -137,6 +146,7 @@ func (p *path) poke() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.conn != nil && p.conn.gauge != nil {
+		p.poked = true
 		p.conn.gauge.Poke()
 	}
 }
@@ -170,10 +180,7 @@ func (p *path) checkProgress(now time.Duration) {
 		return
 	}
 	p.meterMu.Lock()
-	moved := p.flow.Moved
-	if p.gauge(); p.flow.Moved != moved {
-		p.progress = now
-	}
+	p.advanced()
 	p.meterMu.Unlock()
 	if now-p.progress > limit {
 		p.lastErr = fmt.Errorf("%w: no progress for %v with %d slices, %d bytes under way",

@@ -97,6 +97,9 @@ func (ep *endpoint) Gauge() transport.Flow {
 
 // Poke implements transport.Gauge.
 func (ep *endpoint) Poke() {
+	if ep.rail.cfg.Gauge == nil {
+		return
+	}
 	ep.poked.Store(true)
 	ep.wake()
 }

@@ -119,13 +119,13 @@ func New(cfg Config) (*Rail, error) {
 		r.local = &net.TCPAddr{IP: at.IP, Zone: at.Zone}
 		r.nic = nic.Owner(r.local.IP)
 	}
-	opened := func(socket.Conn) {}
-	if !cfg.MPTCP {
+	opened, look := func(socket.Conn) {}, (func(socket.Conn) transport.Flow)(nil)
+	if !cfg.MPTCP { // of a connection over several paths the kernel shows the first
 		r.tuner = newTuner(r)
-		opened = r.tuner.opened
+		opened, look = r.tuner.opened, gauge
 	}
 	r.Rail = socket.New(socket.Config{
-		Opened: opened, Gauge: gauge,
+		Opened: opened, Gauge: look,
 		Name: cfg.Name, Listener: ln, Addr: connection.Advertised(at, r.cfg.Advertise), Dial: r.dial,
 		Greeted: r.checkReturn, MaxConns: cfg.MaxConns, ConnsPerPeer: cfg.ConnsPerPeer, Logger: cfg.Logger,
 	})
