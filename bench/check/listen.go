@@ -92,6 +92,7 @@ func Listen(cfg ListenConfig) (*Listener, error) {
 	if cfg.Log == nil {
 		cfg.Log = io.Discard
 	}
+	cfg.Log = &serial{w: cfg.Log} // that of checks, and of transfers
 	server, err := transfer.Listen(cfg.transfer())
 	if err != nil {
 		return nil, err
@@ -101,6 +102,18 @@ func Listen(cfg ListenConfig) (*Listener, error) {
 		return nil, errors.Join(err, server.Close())
 	}
 	return &Listener{cfg: cfg, server: server, lis: lis}, nil
+}
+
+// A serial writes for several, one after the other.
+type serial struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (s *serial) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.w.Write(b)
 }
 
 // Addr is where it listens, and Rails its rails.
