@@ -134,11 +134,7 @@ const (
 // files are those that are functions of the records.
 func (r *Results) files() []page.File {
 	return []page.File{
-		{Name: summaryFile, Write: func(w io.Writer) error {
-			enc := json.NewEncoder(w)
-			enc.SetIndent("", "  ")
-			return enc.Encode(r.Summary())
-		}},
+		{Name: summaryFile, Write: func(w io.Writer) error { return page.WriteJSON(w, r.Summary()) }},
 		{Name: tableFile, Write: func(w io.Writer) error { return WriteMarkdown(w, r) }},
 		{Name: reportFile, Write: func(w io.Writer) error { return WriteHTML(w, r) }},
 	}

@@ -1,7 +1,6 @@
 package check
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -30,11 +29,7 @@ func (r *Report) write(cfg *Config) error {
 		_, err := io.WriteString(cfg.Stdout, b.String())
 		return err
 	}
-	lost := page.WriteFiles(cfg.Out, page.File{Name: File, Write: func(w io.Writer) error {
-		enc := json.NewEncoder(w)
-		enc.SetIndent("", "  ")
-		return enc.Encode(r)
-	}})
+	lost := page.WriteFiles(cfg.Out, page.File{Name: File, Write: func(w io.Writer) error { return page.WriteJSON(w, r) }})
 	if lost == nil {
 		b.WriteString(page.Listing(cfg.Out, File) + "\n")
 	}

@@ -1,7 +1,6 @@
 package compare
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -72,11 +71,7 @@ func Run(cfg Config) error {
 // Files are those of a folder.
 func (c *Comparison) Files() []page.File {
 	return []page.File{
-		{Name: compareFile, Write: func(w io.Writer) error {
-			enc := json.NewEncoder(w)
-			enc.SetIndent("", "  ")
-			return enc.Encode(c)
-		}},
+		{Name: compareFile, Write: func(w io.Writer) error { return page.WriteJSON(w, c) }},
 		{Name: tableFile, Write: c.WriteMarkdown},
 		{Name: reportFile, Write: c.WriteHTML},
 	}

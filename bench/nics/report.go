@@ -11,14 +11,17 @@ import (
 )
 
 // write writes nics.json.
-func (r *Result) write(dir string) error {
+func (r *Result) write(dir string) error { return writeResult(dir, "nics.json", r) }
+
+// writeResult writes a result's file into a folder, if there is to be one.
+func writeResult(dir, name string, result any) error {
 	if dir == "" {
 		return nil
 	}
-	return page.WriteFiles(dir, page.File{Name: "nics.json", Write: func(w io.Writer) error {
+	return page.WriteFiles(dir, page.File{Name: name, Write: func(w io.Writer) error {
 		enc := json.NewEncoder(w)
 		enc.SetIndent("", " ")
-		return enc.Encode(r)
+		return enc.Encode(result)
 	}})
 }
 

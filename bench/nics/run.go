@@ -49,6 +49,20 @@ func (c *Config) Validate() error {
 	return bad.Err("bench/nics.Config")
 }
 
+// surround gives a run what it needs besides its experiments, where the caller has not: writers
+// that drop everything, and this program's file.
+func surround(stdout, progress *io.Writer, exe *string) (err error) {
+	for _, w := range []*io.Writer{stdout, progress} {
+		if *w == nil {
+			*w = io.Discard
+		}
+	}
+	if *exe == "" {
+		*exe, err = self()
+	}
+	return err
+}
+
 // Run runs the experiments in turns, prints their tables and holds them to their
 // limits. When ctx is done it does so with what it has.
 func Run(ctx context.Context, cfg Config) (*Result, error) {
@@ -57,17 +71,8 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	}
 	config.Default(&cfg.Rounds, 3)
 	config.Default(&cfg.Duration, 1500*time.Millisecond)
-	if cfg.Stdout == nil {
-		cfg.Stdout = io.Discard
-	}
-	if cfg.Progress == nil {
-		cfg.Progress = io.Discard
-	}
-	if cfg.Exe == "" {
-		var err error
-		if cfg.Exe, err = self(); err != nil {
-			return nil, err
-		}
+	if err := surround(&cfg.Stdout, &cfg.Progress, &cfg.Exe); err != nil {
+		return nil, err
 	}
 	r := &Result{Started: time.Now(), Machine: machine.Describe(), Rounds: cfg.Rounds}
 	x := &run{cfg: &cfg, r: r}

@@ -63,17 +63,8 @@ func WAN(ctx context.Context, cfg WANConfig) (*WANResult, error) {
 	config.Default(&cfg.Rounds, 5)
 	config.Default(&cfg.Duration, 6*time.Second)
 	config.Default(&cfg.Warmup, 2*time.Second)
-	if cfg.Stdout == nil {
-		cfg.Stdout = io.Discard
-	}
-	if cfg.Progress == nil {
-		cfg.Progress = io.Discard
-	}
-	if cfg.Exe == "" {
-		var err error
-		if cfg.Exe, err = self(); err != nil {
-			return nil, err
-		}
+	if err := surround(&cfg.Stdout, &cfg.Progress, &cfg.Exe); err != nil {
+		return nil, err
 	}
 	if len(cfg.Cases) == 0 {
 		cfg.Cases = wanNames()

@@ -1,7 +1,6 @@
 package nics
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -276,14 +275,7 @@ func (r *WANResult) missed() error {
 // write writes wan.json.
 func (r *WANResult) write(dir string) error {
 	r.settle()
-	if dir == "" {
-		return nil
-	}
-	return page.WriteFiles(dir, page.File{Name: "wan.json", Write: func(w io.Writer) error {
-		enc := json.NewEncoder(w)
-		enc.SetIndent("", " ")
-		return enc.Encode(r)
-	}})
+	return writeResult(dir, "wan.json", r)
 }
 
 // peers are the others that were measured, in order.

@@ -269,10 +269,10 @@ func TestPuts(t *testing.T) {
 // TestMPTCPRate: a connection carries something from host to host over the links of a lab.
 func TestMPTCPRate(t *testing.T) {
 	if err := lab.Check(); err != nil {
-		t.Skipf("no lab here: %v", err)
+		t.Skipf("SKIPPED: no lab here: %v", err)
 	}
 	if err := noMPTCP(); err != nil {
-		t.Skip(err)
+		t.Skipf("SKIPPED: %v", err)
 	}
 	l, err := lab.Start(t.Context(), lab.Config{Rates: []int64{half, half}, MPTCP: true, Congestion: "cubic", Timeout: time.Minute})
 	if err != nil {

@@ -2,6 +2,7 @@ package page
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -48,6 +49,13 @@ func CheckNew(dir string) error {
 		}
 	}
 	return nil
+}
+
+// WriteJSON writes a value as JSON that a person can read.
+func WriteJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
 }
 
 // WriteFiles writes files of a folder, which it makes. Each replaces the one before by

@@ -1,7 +1,6 @@
 package report
 
 import (
-	"encoding/json"
 	"io"
 	"math"
 	"os"
@@ -90,9 +89,7 @@ func Write(w io.Writer, reports ...*Report) error {
 		s.Rows = append(s.Rows, p.Row())
 		s.Config, s.Machine = p.Setup.Config, p.Setup.Machine
 	}
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(s)
+	return page.WriteJSON(w, s)
 }
 
 // Files are those that are functions of the records, of one command's runs.

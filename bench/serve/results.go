@@ -3,7 +3,6 @@ package serve
 import (
 	"bytes"
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -22,9 +21,7 @@ func (x *run) save() {
 	files := report.Files(x.reports...)
 	if x.found != nil {
 		files = append(files, page.File{Name: searchFile, Write: func(w io.Writer) error {
-			enc := json.NewEncoder(w)
-			enc.SetIndent("", "  ")
-			return enc.Encode(map[string]any{"search": x.found, "command": x.Setup.Command})
+			return page.WriteJSON(w, map[string]any{"search": x.found, "command": x.Setup.Command})
 		}})
 	}
 	x.out.Save(files...)

@@ -10,7 +10,6 @@ package simulation
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -141,9 +140,7 @@ func (cfg *Config) file(name string, result any) page.File {
 
 // encode writes a result with the command and the time that made it.
 func (cfg *Config) encode(w io.Writer, result any) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(struct {
+	return page.WriteJSON(w, struct {
 		Command []string  `json:"command"`
 		Written time.Time `json:"written"`
 		Result  any       `json:"result"`

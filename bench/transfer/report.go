@@ -2,7 +2,6 @@ package transfer
 
 import (
 	"encoding/csv"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -68,9 +67,7 @@ func (r *Result) print(cfg *Config, kept bool) error {
 
 // WriteJSON writes all that was recorded.
 func (r *Result) WriteJSON(w io.Writer) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(r)
+	return page.WriteJSON(w, r)
 }
 
 // faulty is what a row has a star for.
