@@ -74,14 +74,6 @@ func TestCheckUsage(t *testing.T) {
 		{"--listen", []string{"--rail: none given"}},
 		{"--rail tcp/lo a b", []string{`HOST: "a b": given 2 times`}},
 	} {
-		code, stdout, stderr := kvbench(t.Context(), append([]string{"check"}, strings.Fields(c.args)...)...)
-		if code != command.ExitUsage || stdout != "" {
-			t.Errorf("%s: exit %d, want %d: %s%s", c.args, code, command.ExitUsage, stdout, stderr)
-		}
-		for _, want := range append(c.want, "--help") {
-			if !strings.Contains(stderr, want) {
-				t.Errorf("%s: stderr does not say %q:\n%s", c.args, want, stderr)
-			}
-		}
+		refused(t, "check "+c.args, c.want...)
 	}
 }

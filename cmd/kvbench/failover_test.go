@@ -51,14 +51,6 @@ func TestFailoverUsage(t *testing.T) {
 		{"--rail mem --block 0 --slice x --segment y --sample 1us", []string{`--block: "0": write`, `--slice: "x": write`, `--segment: "y": write`, "--sample: 1µs: use 1ms"}},
 		{"--rail mem --batch 200000 --depth 200000 --threads 200000 --slice 2g", []string{"--batch: 200000: use 1 to", "--depth: 200000:", "--threads: 200000:", `--slice: "2g": use up to 1g`}},
 	} {
-		code, stdout, stderr := kvbench(t.Context(), append([]string{"failover"}, strings.Fields(c.args)...)...)
-		if code != command.ExitUsage || stdout != "" {
-			t.Errorf("%s: exit %d, want %d: %s%s", c.args, code, command.ExitUsage, stdout, stderr)
-		}
-		for _, want := range append(c.want, "--help") {
-			if !strings.Contains(stderr, want) {
-				t.Errorf("%s: stderr does not say %q:\n%s", c.args, want, stderr)
-			}
-		}
+		refused(t, "failover "+c.args, c.want...)
 	}
 }

@@ -309,14 +309,21 @@ func TestUsageErrorsExit2(t *testing.T) {
 		{"mooncake extra", []string{`"extra": kvbench mooncake takes none`}},
 		{"moncake", []string{`"moncake": kvbench has no such command: is it mooncake?`}},
 	} {
-		code, _, stderr := kvbench(t.Context(), strings.Fields(c.args)...)
-		if code != command.ExitUsage {
-			t.Errorf("%s: exit %d, want %d: %s", c.args, code, command.ExitUsage, stderr)
-		}
-		for _, want := range append(c.want, "--help") {
-			if !strings.Contains(stderr, want) {
-				t.Errorf("%s: stderr does not say %q:\n%s", c.args, want, stderr)
-			}
+		refused(t, c.args, c.want...)
+	}
+}
+
+// refused fails unless kvbench says no to a command line, on stderr alone: with each of the texts, and
+// where to read more.
+func refused(t *testing.T, args string, want ...string) {
+	t.Helper()
+	code, stdout, stderr := kvbench(t.Context(), strings.Fields(args)...)
+	if code != command.ExitUsage || stdout != "" {
+		t.Errorf("%s: exit %d, want %d: %s%s", args, code, command.ExitUsage, stdout, stderr)
+	}
+	for _, want := range append(want, "--help") {
+		if !strings.Contains(stderr, want) {
+			t.Errorf("%s: stderr does not say %q:\n%s", args, want, stderr)
 		}
 	}
 }

@@ -1,10 +1,7 @@
 package main
 
 import (
-	"strings"
 	"testing"
-
-	"kvferry/command"
 )
 
 // TestNICsUsage: every wrong flag is named with what would do. The experiments
@@ -26,14 +23,6 @@ func TestNICsUsage(t *testing.T) {
 		{"nics mooncake --rate 0.01mbit", []string{`--rate: "0.01mbit": use 100kbit to 100gbit`}},
 		{"nics mooncake --counts 9 --settings nondisagg --row all", []string{"--counts: 9: use 1 to 8", `--settings: "nondisagg": use`, `--row: "all": it is one`}},
 	} {
-		code, stdout, stderr := kvbench(t.Context(), strings.Fields(c.args)...)
-		if code != command.ExitUsage || stdout != "" {
-			t.Errorf("%s: exit %d, want %d: %s%s", c.args, code, command.ExitUsage, stdout, stderr)
-		}
-		for _, want := range append(c.want, "--help") {
-			if !strings.Contains(stderr, want) {
-				t.Errorf("%s: stderr does not say %q:\n%s", c.args, want, stderr)
-			}
-		}
+		refused(t, c.args, c.want...)
 	}
 }

@@ -148,15 +148,7 @@ func TestTransferUsage(t *testing.T) {
 		{"--rail tcp/lo --server --block 4k --listen 18515", []string{"--block: the client says it", `--listen: "18515": write host:port`}},
 		{"--rail tcp/lo a b", []string{`HOST: "a b": given 2 times`}},
 	} {
-		code, stdout, stderr := kvbench(t.Context(), append([]string{"transfer"}, strings.Fields(c.args)...)...)
-		if code != command.ExitUsage || stdout != "" {
-			t.Errorf("%s: exit %d, want %d: %s%s", c.args, code, command.ExitUsage, stdout, stderr)
-		}
-		for _, want := range append(c.want, "--help") {
-			if !strings.Contains(stderr, want) {
-				t.Errorf("%s: stderr does not say %q:\n%s", c.args, want, stderr)
-			}
-		}
+		refused(t, "transfer "+c.args, c.want...)
 	}
 	code, _, stderr := kvbench(t.Context(), "transfer", "--rail", "tcp/nosuch0", "--out", t.TempDir())
 	if code != command.ExitUsage || !strings.HasPrefix(stderr, `kvbench: --rail: "tcp/nosuch0": this machine has no interface "nosuch0": use one of`) {
