@@ -1,7 +1,6 @@
 package cma
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -9,7 +8,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -20,11 +18,8 @@ import (
 	"kvferry/transport/transporttest"
 )
 
-// roleEnv makes the test binary one end of a transfer, to be killed.
-const roleEnv = "KVFERRY_CMA_ROLE"
-
 func TestMain(m *testing.M) {
-	switch os.Getenv(roleEnv) {
+	switch transporttest.Role() {
 	case "":
 		os.Exit(m.Run())
 	case "target":
@@ -78,31 +73,10 @@ func beInitiator() {
 	}
 }
 
-// again starts the test binary in a role.
-func again(t *testing.T, role string) (cmd *exec.Cmd, in io.Writer, out *bufio.Reader) {
-	t.Helper()
-	cmd = exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), roleEnv+"="+role)
-	cmd.Stderr = os.Stderr
-	w, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	return cmd, w, bufio.NewReader(r)
-}
-
 // TestKilledTarget: what is on its way from a process that is killed fails at once.
 func TestKilledTarget(t *testing.T) {
 	available(t)
-	child, _, out := again(t, "target")
+	child, _, out := transporttest.StartRole(t, "target")
 	line, err := out.ReadString('\n')
 	if err != nil {
 		t.Fatal(line, err)
@@ -175,7 +149,7 @@ func TestKilledInitiator(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	child, in, out := again(t, "initiator")
+	child, in, out := transporttest.StartRole(t, "initiator")
 	if _, err := fmt.Fprintln(in, r.Addr(), uint64(key)); err != nil {
 		t.Fatal(err)
 	}

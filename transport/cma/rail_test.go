@@ -1,7 +1,6 @@
 package cma
 
 import (
-	"errors"
 	"log/slog"
 	"net"
 	"strings"
@@ -49,23 +48,7 @@ func TestRoute(t *testing.T) {
 	available(t)
 	transporttest.CheckLeaks(t)
 	a, b := newRail(t), newRail(t)
-	defer a.Close()
-	if reach, _ := a.Route(b.Addr()); reach != transport.Beside {
-		t.Errorf("its neighbour %s: %v", b.Addr(), reach)
-	}
-	for _, addr := range []string{"@kvferry/0123/ABC", strings.Replace(b.Addr(), b.machine, b.machine+"1", 1), "127.0.0.1:7000", ""} {
-		if reach, why := a.Route(addr); reach != transport.NoRoute || why == "" {
-			t.Errorf("%q: %v, %q", addr, reach, why)
-		}
-	}
-	if err := b.Close(); err != nil {
-		t.Fatal(err)
-	}
-	for _, addr := range []string{b.Addr(), "127.0.0.1:1", "/etc/passwd", ""} {
-		if _, err := a.Dial(t.Context(), addr); !errors.Is(err, transport.ErrUnreachable) {
-			t.Errorf("dial %q: %v", addr, err)
-		}
-	}
+	transporttest.TestRoute(t, a, b, transport.Beside, "@kvferry/0123/ABC", strings.Replace(b.Addr(), b.machine, b.machine+"1", 1))
 }
 
 // TestStranger: who connects and is no rail, or says it holds what it does not, is

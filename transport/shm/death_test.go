@@ -24,11 +24,8 @@ import (
 	"kvferry/transport/transporttest"
 )
 
-// roleEnv makes the test binary one end of a transfer, to be stopped or killed.
-const roleEnv = "KVFERRY_SHM_ROLE"
-
 func TestMain(m *testing.M) {
-	switch os.Getenv(roleEnv) {
+	switch transporttest.Role() {
 	case "":
 		os.Exit(m.Run())
 	case "target":
@@ -101,27 +98,6 @@ func beInitiator(op transport.Op) {
 	}
 }
 
-// again starts the test binary in a role.
-func again(t *testing.T, role string) (cmd *exec.Cmd, in io.Writer, out *bufio.Reader) {
-	t.Helper()
-	cmd = exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), roleEnv+"="+role)
-	cmd.Stderr = os.Stderr
-	w, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	return cmd, w, bufio.NewReader(r)
-}
-
 // left are the files of this package that the process has open or mapped, and what there is of it in
 // /dev/shm.
 func left(t *testing.T) (all []string) {
@@ -144,7 +120,7 @@ func left(t *testing.T) (all []string) {
 func TestKilledTarget(t *testing.T) {
 	available(t)
 	transporttest.CheckLeaks(t)
-	child, _, out := again(t, "target")
+	child, _, out := transporttest.StartRole(t, "target")
 	line, err := out.ReadString('\n')
 	if err != nil {
 		t.Fatal(line, err)
@@ -228,7 +204,7 @@ func newBusyPeer(t *testing.T, op transport.Op, allocate transport.Allocator) *b
 		t.Fatal(err)
 	}
 	var in io.Writer
-	x.child, in, x.out = again(t, op.String())
+	x.child, in, x.out = transporttest.StartRole(t, op.String())
 	if _, err := fmt.Fprintln(in, x.r.Addr(), uint64(x.key)); err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,6 @@
 package shm
 
 import (
-	"errors"
 	"log/slog"
 	"strings"
 	"testing"
@@ -60,21 +59,5 @@ func TestRoute(t *testing.T) {
 	available(t)
 	transporttest.CheckLeaks(t)
 	a, b := newRail(t), newRail(t)
-	defer a.Close()
-	if reach, _ := a.Route(b.Addr()); reach != transport.OneSided {
-		t.Errorf("its neighbour %s: %v", b.Addr(), reach)
-	}
-	for _, addr := range []string{"@kvferry-shm/0123/0/ABC", strings.Replace(b.Addr(), b.machine, b.machine+"1", 1), "127.0.0.1:7000", ""} {
-		if reach, why := a.Route(addr); reach != transport.NoRoute || why == "" {
-			t.Errorf("%q: %v, %q", addr, reach, why)
-		}
-	}
-	if err := b.Close(); err != nil {
-		t.Fatal(err)
-	}
-	for _, addr := range []string{b.Addr(), "127.0.0.1:1", "/etc/passwd", ""} {
-		if _, err := a.Dial(t.Context(), addr); !errors.Is(err, transport.ErrUnreachable) {
-			t.Errorf("dial %q: %v", addr, err)
-		}
-	}
+	transporttest.TestRoute(t, a, b, transport.OneSided, "@kvferry-shm/0123/0/ABC", strings.Replace(b.Addr(), b.machine, b.machine+"1", 1))
 }
