@@ -9,10 +9,12 @@ import "time"
 //	grant = max(rate / senders * (creditQueue + least round trip), own rate * (creditQueue/2 + least round trip))
 //
 // of the best rates of late. An equal part keeps the link busy with a queue of creditQueue; who has more,
-// because others do not use theirs, keeps it as long as half of that queue is empty. The grant is TCP's own, the most that its receive window may be
-// (TCP_WINDOW_CLAMP of tcp(7)): it travels on every acknowledgement, holds to the byte, and a slice
-// of 1 MiB need not fit into it. One sender is not limited: it costs it nothing, not a round trip
-// either. What a READ brings is limited by the window alike, at the initiator.
+// because others do not use theirs, keeps it as long as half of that queue is empty. The grant is TCP's
+// own, the most that its receive window may be (TCP_WINDOW_CLAMP of tcp(7)): it travels on every
+// acknowledgement, holds to the byte, and a slice of 1 MiB need not fit into it. A connection that sends
+// alone is not limited: it costs it nothing, not a round trip either. (A peer's express counts as one
+// more, if it sends as much as a sender does.) What a READ brings is limited by the window alike, at
+// the initiator.
 //
 // A limit that is what a path just delivered would be the less the next time, and so on: as the grants
 // are of creditQueue more than that, rates grow until the link is full.

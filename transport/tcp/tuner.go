@@ -1,7 +1,9 @@
 package tcp
 
 import (
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -126,9 +128,6 @@ func (t *tuner) counts() (conns map[string]int, changes int64) {
 
 // grant has each connection receive no more at a time than its credit.
 func (t *tuner) grant(now time.Time, all []*tuned) {
-	if t.rail.nic == "" { // on loopback no queue stands in front of a NIC
-		return
-	}
 	list := make([]*credit, len(all))
 	for i, u := range all {
 		list[i] = &u.credit
@@ -156,25 +155,19 @@ func (t *tuner) run() {
 	defer tick.Stop()
 	for {
 		t.mu.Lock()
-		var due []*tuned
+		all := slices.Collect(maps.Keys(t.conns))
+		t.mu.Unlock()
 		now := time.Now()
-		for u := range t.conns {
+		for _, u := range all {
 			if !now.Before(u.due) {
-				due = append(due, u)
+				t.look(u, now)
 			}
 		}
-		none := len(t.conns) == 0
-		all := make([]*tuned, 0, len(t.conns))
-		for u := range t.conns {
-			all = append(all, u)
+		if t.rail.nic != "" { // on loopback no queue stands in front of a NIC
+			t.grant(now, all)
 		}
-		t.mu.Unlock()
-		for _, u := range due {
-			t.look(u, now)
-		}
-		t.grant(now, all)
 		next := tick.C
-		if none {
+		if len(all) == 0 {
 			next = nil
 		}
 		select {
