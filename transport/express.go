@@ -1,6 +1,10 @@
 package transport
 
-import "kvferry/transport/selection"
+import (
+	"slices"
+
+	"kvferry/transport/selection"
+)
 
 // A Priority says how a batch goes where others have bytes under way to the same peer.
 type Priority uint8
@@ -91,6 +95,9 @@ func (g *peer) all() []*path {
 // hasten sends slices that are to go past others, and reports whether it has. All are of
 // one batch, or come from one path.
 func (g *peer) hasten(run []*Slice) bool {
+	if !slices.ContainsFunc(g.paths, func(p *path) bool { return p.inflight.Load() >= selection.Behind }) {
+		return false // most often
+	}
 	for _, s := range run {
 		if !s.batch.urgent() || s.batch != run[0].batch {
 			return false

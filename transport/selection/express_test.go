@@ -11,7 +11,7 @@ func TestExpress(t *testing.T) {
 		n, taken        int
 	}
 	for name, steps := range map[string][]step{
-		"nothing to go past":        {{0, 4096, 0, 100, 0}, {0, 4096, expressBehind - 1, 100, 0}},
+		"nothing to go past":        {{0, 4096, 0, 100, 0}, {0, 4096, Behind - 1, 100, 0}},
 		"a burst, and then a share": {{0, 4096, 1 << 24, 1000, 256}, {8 * 4096, 4096, 1 << 24, 10, 1}, {80 * 4096, 4096, 1 << 24, 100, 10}},
 		"more does not add up":      {{0, 4096, 1 << 24, 1, 1}, {1 << 40, 4096, 1 << 24, 1000, 256}},
 		"little by little": {

@@ -234,6 +234,7 @@ func (ep *endpoint) wait() {
 	}
 	ep.mu.Unlock()
 	ep.giveBack()
+	ep.lists = nil
 	<-ep.kick
 	ep.lists = takeLists()
 }
