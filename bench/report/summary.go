@@ -57,9 +57,6 @@ func New(r *Run) *Report {
 	return p
 }
 
-// Faults are what makes the run's figures unusable: failed requests among them.
-func (p *Report) Faults() []string { return p.faults }
-
 // Row is the run in summary.json.
 func (p *Report) Row() Row {
 	row := Row{
