@@ -12,9 +12,9 @@ import "time"
 // because others do not use theirs, keeps it as long as half of that queue is empty. The grant is TCP's
 // own, the most that its receive window may be (TCP_WINDOW_CLAMP of tcp(7)): it travels on every
 // acknowledgement, holds to the byte, and a slice of 1 MiB need not fit into it. A connection that sends
-// alone is not limited: it costs it nothing, not a round trip either. (A peer's express counts as one
-// more, if it sends as much as a sender does.) What a READ brings is limited by the window alike, at
-// the initiator.
+// alone is not limited: it costs it nothing, not a round trip either. A host is one sender, however many
+// connections it has: they divide its grant as they use it, or equally where that is more. What a READ
+// brings is limited by the window alike, at the initiator.
 //
 // A limit that is what a path just delivered would be the less the next time, and so on: as the grants
 // are of creditQueue more than that, rates grow until the link is full.
@@ -33,7 +33,7 @@ type credit struct {
 	Received uint64        // bytes until then
 	MinRTT   time.Duration // 0 if not known
 	Segment  int64         // most bytes of one
-	Grant    int64         // bytes that may be on the way; 0: no limit
+	Grant    int64         // bytes that may be on the way, noLimit at most; 0: no limit
 
 	seen   time.Duration // at the step before; 0: there was none
 	last   uint64
@@ -52,6 +52,13 @@ const (
 	leastSegments = 4
 )
 
+// A sender is a host, as its connections are.
+type sender struct {
+	active int           // connections that send
+	rate   float64       // bytes/s of all, the best of late
+	least  time.Duration // round trip; 0 if not known
+}
+
 // step looks at all connections of a rail and sets their grants.
 func (s *credits) step(now time.Duration, all []*credit) {
 	took := now - s.at
@@ -65,6 +72,7 @@ func (s *credits) step(now time.Duration, all []*credit) {
 	}
 	var sum float64
 	senders := 0
+	hosts := make(map[string]*sender)
 	for _, c := range all {
 		c.rate *= creditFade
 		if c.got = 0; c.seen > 0 && c.Seen > c.seen { // what is at rest is looked at less often
@@ -76,8 +84,20 @@ func (s *credits) step(now time.Duration, all []*credit) {
 		if c.got >= float64(leastSegments*c.Segment) {
 			c.active = now
 		}
+		h := hosts[c.Host]
+		if h == nil {
+			h = &sender{}
+			hosts[c.Host] = h
+		}
+		h.rate += c.rate
+		// A connection that was made while others sent has known no round trip without their queue.
+		if c.MinRTT > 0 && (h.least == 0 || c.MinRTT < h.least) {
+			h.least = c.MinRTT
+		}
 		if c.active > 0 && now-c.active < creditMemory {
-			senders++
+			if h.active++; h.active == 1 {
+				senders++
+			}
 		}
 	}
 	s.rates[s.next%creditSpans] = sum / took.Seconds()
@@ -86,18 +106,13 @@ func (s *credits) step(now time.Duration, all []*credit) {
 	for _, r := range s.rates {
 		best = max(best, r)
 	}
-	// A connection that was made while others sent has known no round trip without their queue.
-	least := make(map[string]time.Duration)
-	for _, c := range all {
-		if rtt, ok := least[c.Host]; c.MinRTT > 0 && (!ok || c.MinRTT < rtt) {
-			least[c.Host] = c.MinRTT
-		}
-	}
 	for _, c := range all {
 		if c.Grant = 0; senders > 1 {
-			part := best / float64(senders) * (creditQueue + least[c.Host]).Seconds()
-			own := c.rate * (creditQueue/2 + least[c.Host]).Seconds()
-			c.Grant = max(int64(max(part, own)), leastSegments*c.Segment)
+			h := hosts[c.Host]
+			part := best / float64(senders) * (creditQueue + h.least).Seconds()
+			own := h.rate * (creditQueue/2 + h.least).Seconds()
+			use := max(1/float64(max(h.active, 1)), c.rate/max(h.rate, 1))
+			c.Grant = int64(min(max(use*max(part, own), float64(leastSegments*c.Segment)), noLimit))
 		}
 	}
 }

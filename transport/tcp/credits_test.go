@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"fmt"
 	"testing"
 	"time"
 )
@@ -12,8 +13,15 @@ type receiver struct {
 	all []*credit
 }
 
-// join adds connections of a host.
-func (r *receiver) join(n int, host string, rtt time.Duration) {
+// join adds hosts with a connection each.
+func (r *receiver) join(n int, rtt time.Duration) {
+	for range n {
+		r.connect(1, fmt.Sprintf("10.0.0.%d", len(r.all)), rtt)
+	}
+}
+
+// connect adds connections of a host.
+func (r *receiver) connect(n int, host string, rtt time.Duration) {
 	for range n {
 		r.all = append(r.all, &credit{Host: host, MinRTT: rtt, Segment: 1448})
 	}
@@ -49,12 +57,12 @@ func (r *receiver) granted(t *testing.T, what string, from, to int, want float64
 func TestCredits(t *testing.T) {
 	whole := wire * (creditQueue + ms).Seconds()
 	var r receiver
-	r.join(1, "a", ms)
+	r.join(1, ms)
 	r.look(100, share(1))
 	r.granted(t, "alone", 0, 1, 0)
 
 	// Two: the first loses what it had within two seconds.
-	r.join(1, "b", ms)
+	r.join(1, ms)
 	r.look(2, share(2))
 	r.granted(t, "the second", 1, 2, whole/2)
 	if first := float64(r.all[0].Grant); first < whole/2 || first > whole {
@@ -63,20 +71,19 @@ func TestCredits(t *testing.T) {
 	r.look(40, share(2))
 	r.granted(t, "two", 0, 2, whole/2)
 
-	r.join(14, "c", ms)
+	r.join(14, ms)
 	r.look(60, share(16))
 	r.granted(t, "sixteen", 0, 16, whole/16)
 
-	// One more, whose round trips have all had the queue of the others, and one that sends nothing.
-	r.join(1, "a", 20*ms)
-	r.join(1, "b", ms)
+	// One that sends nothing.
+	r.join(1, ms)
 	r.look(20, func(i int) float64 {
-		if i == 17 {
+		if i == 16 {
 			return 0
 		}
-		return wire / 17
+		return wire / 16
 	})
-	r.granted(t, "late joiner", 0, 18, whole/17)
+	r.granted(t, "one is silent", 0, 17, whole/16)
 
 	// Some die, and others end: what is left is theirs once they have sent nothing for a while.
 	r.all = r.all[:4]
@@ -90,10 +97,55 @@ func TestCredits(t *testing.T) {
 	r.granted(t, "one sends", 0, 4, 0)
 }
 
+// TestCreditsHost: a host has what one sender has, over however many connections, also those that were
+// made while others sent and have known no round trip without a queue. They divide it by use: one that
+// sends little, as an express does, takes little from the others.
+func TestCreditsHost(t *testing.T) {
+	whole := wire * (creditQueue + ms).Seconds()
+	var r receiver
+	r.connect(4, "a", ms)
+	r.look(30, share(4))
+	r.granted(t, "alone", 0, 4, 0)
+	r.connect(1, "b", ms)
+	r.look(60, func(i int) float64 {
+		if i == 4 {
+			return wire / 2
+		}
+		return wire / 8
+	})
+	r.granted(t, "four of one host", 0, 4, whole/2/4)
+	r.granted(t, "one of another", 4, 5, whole/2)
+	r.connect(1, "b", 20*ms)
+	r.look(60, func(i int) float64 {
+		switch i {
+		case 4:
+			return wire / 2 * 9 / 10
+		case 5:
+			return wire / 2 / 10
+		}
+		return wire / 8
+	})
+	r.granted(t, "most of a host", 4, 5, whole/2*9/10)
+	r.granted(t, "its express", 5, 6, whole/2/2)
+	r.granted(t, "the four", 0, 4, whole/2/4)
+}
+
+// TestCreditsMost: no grant is more than the kernel takes, however fast and far its host is.
+func TestCreditsMost(t *testing.T) {
+	var r receiver
+	r.join(2, 10*time.Second)
+	r.look(30, func(int) float64 { return 50e9 })
+	for i, c := range r.all {
+		if c.Grant != noLimit {
+			t.Errorf("connection %d may have %d bytes on the way", i, c.Grant)
+		}
+	}
+}
+
 // TestCreditsStarved: who is left next to nothing is a sender all the same, and has an equal part.
 func TestCreditsStarved(t *testing.T) {
 	var r receiver
-	r.join(16, "a", ms)
+	r.join(16, ms)
 	r.look(30, func(i int) float64 {
 		if i < 12 {
 			return wire / 256
@@ -132,7 +184,7 @@ func TestCreditsGrow(t *testing.T) {
 	for _, rtt := range []time.Duration{ms, 10 * ms, 40 * ms} {
 		for _, little := range []float64{wire, wire / 7} {
 			var r receiver
-			r.join(2, "a", rtt)
+			r.join(2, rtt)
 			r.look(30, func(int) float64 { return wire / 20 })
 			r.grow(60, rtt, func(i int) float64 {
 				if i == 1 {
@@ -151,8 +203,8 @@ func TestCreditsGrow(t *testing.T) {
 // TestCreditsFar: who is far may have as much more on the way as its round trip takes.
 func TestCreditsFar(t *testing.T) {
 	var r receiver
-	r.join(1, "near", ms)
-	r.join(1, "far", 40*ms)
+	r.join(1, ms)
+	r.join(1, 40*ms)
 	r.look(30, share(2))
 	r.granted(t, "near", 0, 1, wire*(creditQueue+ms).Seconds()/2)
 	r.granted(t, "far", 1, 2, wire*(creditQueue+40*ms).Seconds()/2)
@@ -163,7 +215,7 @@ func TestCreditsFar(t *testing.T) {
 func TestCreditsRequests(t *testing.T) {
 	for little, want := range map[float64]float64{1e5: 0, 1e6: (wire - 7e6) * (creditQueue/2 + ms).Seconds()} {
 		var r receiver
-		r.join(8, "a", ms)
+		r.join(8, ms)
 		r.look(100, func(i int) float64 {
 			if i == 0 {
 				return wire - 7*little
@@ -173,7 +225,7 @@ func TestCreditsRequests(t *testing.T) {
 		r.granted(t, "beside requests", 0, 1, want)
 	}
 	var r receiver
-	r.join(256, "a", ms)
+	r.join(256, ms)
 	r.look(100, share(256))
 	r.granted(t, "256", 0, 256, leastSegments*1448)
 }
@@ -182,7 +234,7 @@ func TestCreditsRequests(t *testing.T) {
 // were seen to send: between two looks nothing is known.
 func TestCreditsKicked(t *testing.T) {
 	var r receiver
-	r.join(16, "a", ms)
+	r.join(16, ms)
 	r.look(100, share(16))
 	before := r.all[0].Grant
 	for range 40 {

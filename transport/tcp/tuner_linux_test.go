@@ -140,6 +140,15 @@ func TestCongestion(t *testing.T) {
 	}
 }
 
+// TestLeastRoundTrip: before there was one the kernel says the largest number, which is no time.
+func TestLeastRoundTrip(t *testing.T) {
+	for us, want := range map[uint32]time.Duration{^uint32(0): 0, 40: 40 * time.Microsecond, 100_000: 100 * ms} {
+		if got := leastRTT(us); got != want {
+			t.Errorf("%d: %v, want %v", us, got, want)
+		}
+	}
+}
+
 // TestPoke: a peer shows that it can be reached, by what its kernel acknowledges.
 func TestPoke(t *testing.T) {
 	a, b := newRail(t, "127.0.0.1:0"), newRail(t, "127.0.0.1:0")

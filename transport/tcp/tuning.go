@@ -7,7 +7,7 @@ import (
 
 // An info is what the kernel says of a connection, of its TCP_INFO (linux/tcp.h) most of it.
 type info struct {
-	RTT, MinRTT time.Duration // smoothed, and the least
+	RTT, MinRTT time.Duration // smoothed, and the least; 0 if not known
 	Jitter      time.Duration // how much longer one may take: four mean deviations
 	Window      int64         // bytes that congestion control lets be under way
 	Unacked     int64         // bytes that are
@@ -94,7 +94,7 @@ const (
 // step looks at a connection.
 func (t *tuning) step(now time.Duration, i info) (d decision) {
 	switch {
-	case t.sendFixed:
+	case t.sendFixed, i.MinRTT == 0:
 	case i.MinRTT < longPath && i.SendBuffer < shortPath:
 		d.SendBuffer = shortPath
 	default:

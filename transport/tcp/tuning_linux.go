@@ -23,7 +23,7 @@ func look(c syscall.RawConn) (i info, err error) {
 			return
 		}
 		i = info{
-			RTT: time.Duration(k.Rtt) * time.Microsecond, MinRTT: time.Duration(k.Min_rtt) * time.Microsecond, Jitter: 4 * time.Duration(k.Rttvar) * time.Microsecond,
+			RTT: time.Duration(k.Rtt) * time.Microsecond, MinRTT: leastRTT(k.Min_rtt), Jitter: 4 * time.Duration(k.Rttvar) * time.Microsecond,
 			Segment: int64(k.Advmss), Window: int64(k.Snd_cwnd) * int64(k.Snd_mss), Unacked: int64(k.Unacked) * int64(k.Snd_mss), SlowStart: k.Snd_cwnd < k.Snd_ssthresh, Rate: float64(k.Delivery_rate),
 			Sent: uint64(k.Data_segs_out), Resent: lost(k), Received: k.Bytes_received,
 		}
@@ -37,6 +37,15 @@ func look(c syscall.RawConn) (i info, err error) {
 		i.Congestion, err = unix.GetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION)
 	})
 	return i, errors.Join(failed, err)
+}
+
+// leastRTT is what TCP_INFO has as the least round trip, in us: all ones before there was one
+// (include/linux/win_minmax.h).
+func leastRTT(us uint32) time.Duration {
+	if us == ^uint32(0) {
+		return 0
+	}
+	return time.Duration(us) * time.Microsecond
 }
 
 // lost is how many packets were sent again, and not for nothing.

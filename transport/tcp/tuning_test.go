@@ -204,6 +204,10 @@ func TestBuffers(t *testing.T) {
 	if h.i.SendBuffer != shortPath || h.i.RecvBuffer != 131072 {
 		t.Errorf("on a short path %d and %d bytes", h.i.SendBuffer, h.i.RecvBuffer)
 	}
+	h = begin(t, 0)
+	if d := h.look(10, 0); d != (decision{}) {
+		t.Errorf("before a round trip is known: %+v", d)
+	}
 }
 
 // TestWhy: who reads the log is told of the path.
