@@ -249,7 +249,7 @@ func (b *Batch) slice(reqs []Request) error {
 // spread over the paths: four for each, of 64 KiB at least, keep the last ones of a
 // batch from waiting for each other long.
 func (b *Batch) sliceSize() int {
-	most, paths := b.e.cfg.SliceSize, int64(b.t.peer.active())
+	most, paths := b.e.cfg.SliceSize, int64(b.t.active())
 	if paths == 1 || b.e.cfg.Select == Single {
 		return most
 	}

@@ -106,7 +106,7 @@ func (p *path) candidate(now time.Duration) selection.Path {
 	p.meterMu.Lock()
 	defer p.meterMu.Unlock()
 	return selection.Path{
-		Up: p.up.Load() && !p.standby(), Inflight: p.inflight.Load(), Resting: resting, Strikes: strikes,
+		Up: p.up.Load(), Order: p.order, Inflight: p.inflight.Load(), Resting: resting, Strikes: strikes,
 		Rate: p.meter.Estimate(now), Best: p.meter.Best(now), Latency: p.meter.Expected(now),
 		Young: p.meter.Young() && p.flow.Window >= 0, Window: p.flow.Window, Probing: p.meter.Latency.Probing(),
 	}

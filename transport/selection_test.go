@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"kvferry/clock"
+
 	"kvferry/transport/selection"
 )
 
@@ -64,11 +66,12 @@ func TestSliceSize(t *testing.T) {
 		{2, Affinity, 1<<20 + 8, 192 << 10},
 		{4, Single, 1 << 20, 1 << 20},
 	} {
-		g := &peer{}
+		e := &Engine{cfg: Config{SliceSize: 1 << 20, Select: c.sel, Clock: clock.Std()}}
+		g := &peer{e: e}
 		for range c.paths {
 			g.paths = append(g.paths, &path{peer: g})
 		}
-		b := &Batch{e: &Engine{cfg: Config{SliceSize: 1 << 20, Select: c.sel}}, t: &Target{peer: g}, bytes: c.bytes}
+		b := &Batch{e: e, t: &Target{peer: g}, bytes: c.bytes}
 		if got := b.sliceSize(); got != c.want {
 			t.Errorf("%d bytes over %d paths, %s: slices of %d, want %d", c.bytes, c.paths, c.sel, got, c.want)
 		}

@@ -1,6 +1,6 @@
 package transport
 
-import "slices"
+import "kvferry/transport/selection"
 
 // standsBy says which paths to one peer are used, the least first: those of rails from memory to memory, and
 // of them the one-sided. The others are for when none of those is up. Where no process is
@@ -15,21 +15,20 @@ func (r Reach) standsBy() int {
 	return 2
 }
 
-// standby says that a path that is used before this one is up, and does not rest.
-func (p *path) standby() bool {
-	return slices.ContainsFunc(p.peer.paths, func(q *path) bool {
-		if q.order >= p.order || !q.up.Load() {
-			return false
+// active is how many paths the target's memory may be reached over, without those that stand by.
+func (t *Target) active() (n int) {
+	now := t.peer.e.cfg.Clock.Now()
+	first := -1
+	for _, p := range t.peer.paths {
+		if first >= 0 && p.order >= first || !p.up.Load() || t.ranks[p.addr()] == selection.Unusable {
+			continue
 		}
-		resting, _ := q.trusted(p.e.cfg.Clock.Now())
-		return !resting
-	})
-}
-
-// active is how many paths do not stand by.
-func (g *peer) active() (n int) {
-	for _, p := range g.paths {
-		if !p.standby() {
+		if resting, _ := p.trusted(now); !resting {
+			first = p.order
+		}
+	}
+	for _, p := range t.peer.paths {
+		if first < 0 || p.order <= first {
 			n++
 		}
 	}

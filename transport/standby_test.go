@@ -23,6 +23,49 @@ type neighbour struct {
 func (n neighbour) Name() string                           { return n.name }
 func (n neighbour) Route(string) (transport.Reach, string) { return n.reach, "" }
 
+// TestStandbyByMemory: a path that stands by carries what the one that it stands by for must not.
+func TestStandbyByMemory(t *testing.T) {
+	for _, sel := range transport.Selections {
+		t.Run(string(sel), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				network := transporttest.NewNetwork()
+				rails := func(at string) []transport.Rail {
+					return []transport.Rail{neighbour{network.Rail(at + "tcp"), "tcp/0", transport.OnLink}, neighbour{network.Rail(at + "shm"), "shm/0", transport.OneSided}}
+				}
+				rank := func(location, rail string) int {
+					if location == "gpu:0" && rail == "shm/0" {
+						return -1
+					}
+					return 0
+				}
+				a := engine(t, transport.Config{Rails: rails("a"), Clock: clock.Std(), Select: sel, Rank: rank})
+				b := engine(t, transport.Config{Rails: rails("b"), Clock: clock.Std()})
+				dst := register(t, b, "dst", 1<<20)
+				target, err := a.Open(dst.Info())
+				if err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+				for i, location := range []string{"gpu:0", "cpu:0"} {
+					src, err := a.Register(location, make([]byte, 1<<20), location)
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer src.Close()
+					before := a.Rails()
+					if err := wait(t, a.Submit(target, []transport.Request{{Op: transport.Write, Local: src.Bytes()}}, transport.BatchOptions{Timeout: 10 * time.Second, HasImm: true})); err != nil {
+						t.Fatal(err)
+					}
+					after := a.Rails()
+					if after[i].Write.Bytes-before[i].Write.Bytes != 1<<20 {
+						t.Errorf("%s: rail %d does not carry it: %+v", location, i, after)
+					}
+				}
+			})
+		})
+	}
+}
+
 // TestStandby: of the rails of two processes of one machine, the one-sided one carries everything. When that is
 // lost, the other from memory to memory does, and the NIC when both are; and back.
 func TestStandby(t *testing.T) {

@@ -5,6 +5,7 @@ import "time"
 // A Path is what is to be known of a path.
 type Path struct {
 	Up       bool
+	Order    int           // it stands by while one of a lower order may be used
 	Inflight int64         // bytes queued and posted
 	Rate     float64       // bytes/s it delivers, see Meter; 0 if not known
 	Best     float64       // the highest of late; Meter.Best
@@ -21,24 +22,33 @@ const Unusable = 255
 
 // Avoided are the paths, as bits, that a slice with these ranks must not take because
 // of their record: those that rest, as long as another is usable; or if all that are
-// rest, all but the one with the fewest strikes.
+// rest, all but the one with the fewest strikes. Of those that do not rest, all but the ones of the
+// lowest order stand by.
 func Avoided(paths []Path, ranks func(i int) uint8) (avoid uint64) {
-	least := -1
-	others := false
+	least, first := -1, -1
 	for i := range paths {
+		p := &paths[i]
 		switch {
-		case !paths[i].Up || ranks(i) == Unusable:
-		case !paths[i].Resting:
-			others = true
-		default:
+		case !p.Up || ranks(i) == Unusable:
+		case p.Resting:
 			avoid |= 1 << i
-			if least < 0 || paths[i].Strikes < paths[least].Strikes {
+			if least < 0 || p.Strikes < paths[least].Strikes {
 				least = i
 			}
+		case first < 0 || p.Order < paths[first].Order:
+			first = i
 		}
 	}
-	if least >= 0 && !others {
-		avoid &^= 1 << least
+	if first < 0 {
+		if least >= 0 {
+			avoid &^= 1 << least
+		}
+		return avoid
+	}
+	for i := range paths {
+		if paths[i].Order > paths[first].Order {
+			avoid |= 1 << i
+		}
 	}
 	return avoid
 }
@@ -102,7 +112,7 @@ func (p *Path) room() bool { return p.Up && (p.Inflight == 0 || p.Inflight < p.l
 // last slices to the fast ones; and a path that is far from the memory takes slices
 // only if they would be done later without it.
 //
-// Paths that rest are left out, see Avoided.
+// Paths that rest or stand by are left out, see Avoided.
 //
 // ok is false if the queue must wait: until a completion makes room, or a path is up.
 func Choose(paths []Path, ranks []uint8, sizes func(i int) (int64, bool)) (path, index int, ok bool) {

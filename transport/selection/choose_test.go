@@ -17,6 +17,7 @@ import (
 //	paths
 //	NAME RATE INFLIGHT RANK        rates in MB/s, bytes in KiB; a rate of - is not known
 //	     resting STRIKES           (may follow)
+//	     order ORDER               (likewise)
 //	NAME down
 //
 //	queue SIZE...                  KiB, from the head; 8x128 is eight of them
@@ -51,8 +52,12 @@ func TestChoose(t *testing.T) {
 						}
 						c.Inflight = int64(number(f[2]) * 1024)
 						rank = rankOf(int(number(f[3])))
-						if len(f) > 4 {
-							c.Resting, c.Strikes = f[4] == "resting", int(number(f[5]))
+						for more := f[4:]; len(more) > 0; more = more[2:] {
+							if n := int(number(more[1])); more[0] == "resting" {
+								c.Resting, c.Strikes = true, n
+							} else {
+								c.Order = n
+							}
 						}
 					}
 					cs, ranks = append(cs, c), append(ranks, rank)
@@ -105,7 +110,7 @@ func TestChooseRandom(t *testing.T) {
 		for i := range cs {
 			cs[i] = Path{
 				Up: rng.IntN(4) > 0, Inflight: int64(rng.IntN(3)) * int64(rng.IntN(4<<20)), Rate: float64(rng.IntN(3)) * rng.Float64() * 1e9,
-				Resting: rng.IntN(4) == 0, Strikes: rng.IntN(5),
+				Resting: rng.IntN(4) == 0, Strikes: rng.IntN(5), Order: rng.IntN(2),
 			}
 			ranks[i] = []uint8{0, 0, 0, 1, Unusable}[rng.IntN(5)]
 			usable = usable || cs[i].Up && ranks[i] != Unusable
