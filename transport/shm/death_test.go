@@ -30,6 +30,10 @@ func TestMain(m *testing.M) {
 		os.Exit(m.Run())
 	case "target":
 		beTarget()
+	case "nobody":
+		beNobody()
+	case "intruder":
+		beIntruder()
 	case transport.Write.String():
 		beInitiator(transport.Write)
 	case transport.Read.String():

@@ -29,7 +29,7 @@ type stranger struct {
 
 func connect(t *testing.T, r *Rail) *stranger {
 	t.Helper()
-	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: r.Addr(), Net: "unixpacket"})
+	c, err := dialSocket(r.Addr())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,6 +38,10 @@ func connect(t *testing.T, r *Rail) *stranger {
 		t.Fatal(err)
 	}
 	return &stranger{t: t, c: c}
+}
+
+func dialSocket(addr string) (*net.UnixConn, error) {
+	return net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: addr, Net: "unixpacket"})
 }
 
 // greet says hello and opens the control page.

@@ -198,24 +198,14 @@ func (r *Rail) Dial(ctx context.Context, addr string) (transport.Endpoint, error
 
 // accept serves connections until the listener is closed.
 func (r *Rail) accept() {
-	for {
-		c, err := r.ln.AcceptUnix()
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		if err != nil {
-			// Out of descriptors, most likely; those being freed let us go on.
-			r.cfg.Logger.Error("transport/shm: accept", "rail", r.cfg.Name, "err", err)
-			time.Sleep(100 * time.Millisecond)
-			continue
-		}
-		s := newServed(r, c)
+	r.guests.Accept(r.ln, func(c net.Conn) {
+		s := newServed(r, c.(*net.UnixConn))
 		if !r.admit(s) {
 			_ = c.Close()
-			continue
+			return
 		}
 		go s.serve()
-	}
+	})
 }
 
 // admit takes a new connection in, to be served, or refuses it.

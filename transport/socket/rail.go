@@ -272,23 +272,14 @@ func (r *Rail) usable() error {
 
 // accept serves connections until the listener is closed.
 func (r *Rail) accept() {
-	for {
-		c, err := r.cfg.Listener.Accept()
-		if errors.Is(err, net.ErrClosed) {
+	r.guests.Accept(r.cfg.Listener, func(c net.Conn) {
+		s := r.newServed(c.(Conn))
+		if err := r.admit(s); err != nil {
+			r.refuse(s.c, err)
 			return
 		}
-		if err != nil {
-			r.guests.Failed(err)
-			time.Sleep(100 * time.Millisecond)
-			continue
-		}
-		s := r.newServed(c.(Conn))
-		if err := r.admit(s); err != nil { // in the order that they come
-			r.refuse(s.c, err)
-			continue
-		}
 		go r.serve(s)
-	}
+	})
 }
 
 // admit takes a new connection in, to be served, or refuses it.
