@@ -28,7 +28,7 @@ RAIL := $(if $(TAGS),with the RDMA rail,without the RDMA rail: $(WITHOUT))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help test test-roce clients vet format lint unit build generate check-generate bench-transfer bench-serving bench-accuracy bench-simulate soak bench-roce bench-nics bench-wan mooncake-nics rdma-tcp fuzz
+.PHONY: help test test-roce clients vet format lint unit build generate check-generate bench-transfer bench-serving bench-accuracy bench-simulate soak bench-roce bench-nics bench-wan bench-incast mooncake-nics rdma-tcp fuzz
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -85,6 +85,9 @@ bench-nics: build ## several NICs in the NIC lab: rate, selection, MPTCP, failov
 
 bench-wan: build ## the same on links that are long or lose packets; fails outside the limits (35 min, root)
 	@bin/kvbench nics wan --out kvbench-out/wan
+
+bench-incast: build ## 16 initiators that share one target's NIC: how evenly, and its queue; fails outside the limits (2 min, root)
+	@bin/kvbench nics incast --out kvbench-out/incast
 
 mooncake-nics: build ## TTFT and TPOT over 1, 2 and 4 NICs of 2 Gbit/s in the NIC lab (3 min, root)
 	@bin/kvbench nics mooncake

@@ -30,6 +30,7 @@
 //	proxy/openai                         the API's wire format: requests, answers, errors, tokens
 //	bench/matrix                         servers x clients: programs run pair by pair, one table
 //	bench/nics                           the experiments on several NICs, held to limits
+//	bench/incast                         many initiators and one target, whose NIC they share
 //	bench/check                          is each rail to another machine fit to serve, and what to do
 //	bench/transfer                       how fast a rail moves bytes: the transfer engine alone
 //	bench/reference                      what a latency is set beside: bare sockets, other programs

@@ -9,6 +9,9 @@
 // and, as kvbench nics wan, four rails on links that are long, lose packets, reorder them,
 // fall silent or flap, beside MPTCP and UCX where those are there.
 //
+// As kvbench nics incast, 16 initiators and one target, whose NIC they share: how evenly, and how
+// long something small waits meanwhile, see package incast.
+//
 // The lab's hosts run kvbench itself, as a user would: kvbench transfer --server on
 // host 1, kvbench transfer or failover on host 2, the control connection on the
 // management link. Each experiment is run several times, in turns with the others,

@@ -41,7 +41,7 @@ func (f *failover) run(ctx context.Context, l *lab.Lab) (got *transfer.FailoverR
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := p.await(ctx, transfer.Loading); err != nil {
+	if _, err := p.await(ctx, transfer.Loading); err != nil {
 		return nil, nil, err
 	}
 	began := time.Now()

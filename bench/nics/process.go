@@ -78,20 +78,20 @@ func (p *process) name() string {
 	return name
 }
 
-// await reads lines until one begins with the text.
-func (p *process) await(ctx context.Context, text string) error {
+// await reads lines until one begins with the text, and returns that.
+func (p *process) await(ctx context.Context, text string) (line string, err error) {
 	for {
 		select {
 		case line, ok := <-p.lines:
 			if !ok {
 				<-p.over
-				return errors.Join(fmt.Errorf("%s ended before it said %q", p.name(), text), p.err)
+				return "", errors.Join(fmt.Errorf("%s ended before it said %q", p.name(), text), p.err)
 			}
 			if strings.HasPrefix(line, text) {
-				return nil
+				return line, nil
 			}
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return "", context.Cause(ctx)
 		}
 	}
 }

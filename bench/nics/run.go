@@ -40,13 +40,21 @@ type Config struct {
 // Validate lists every fault by its field, as a [config.Invalid].
 func (c *Config) Validate() error {
 	var bad config.Faults
-	if c.Rounds != 0 {
-		config.Between(&bad, "Rounds", c.Rounds, 1, 99)
-	}
-	if c.Duration != 0 && c.Duration < 100*time.Millisecond {
-		bad.Add("Duration", c.Duration, "use 100ms or more")
-	}
+	checkRounds(&bad, c.Rounds, c.Duration, 0)
 	return bad.Err("bench/nics.Config")
+}
+
+// checkRounds checks how often and for how long something is measured; 0 is the default.
+func checkRounds(bad *config.Faults, rounds int, duration, warmup time.Duration) {
+	if rounds != 0 {
+		config.Between(bad, "Rounds", rounds, 1, 99)
+	}
+	if duration != 0 && duration < 100*time.Millisecond {
+		bad.Add("Duration", duration, "use 100ms or more")
+	}
+	if warmup < 0 {
+		bad.Add("Warmup", warmup, "use 0s or more")
+	}
 }
 
 // surround gives a run what it needs besides its experiments, where the caller has not: writers
@@ -157,7 +165,7 @@ func (x *run) onLinks(ctx context.Context, round int, group []sweep) (err error)
 			return err
 		}
 		defer p.stop()
-		if err := p.await(ctx, "serving clients at"); err != nil {
+		if _, err := p.await(ctx, "serving clients at"); err != nil {
 			return err
 		}
 	}

@@ -14,7 +14,6 @@ import (
 
 	"kvferry/bench/machine"
 	"kvferry/bench/transfer"
-	"kvferry/clock"
 	"kvferry/config"
 	lab "kvferry/lab/nics"
 )
@@ -41,15 +40,7 @@ func (c *WANConfig) Validate() error {
 	if _, err := ParseWANCases(strings.Join(c.Cases, ",")); err != nil {
 		bad.Check("Cases", err)
 	}
-	if c.Rounds != 0 {
-		config.Between(&bad, "Rounds", c.Rounds, 1, 99)
-	}
-	if c.Duration != 0 && c.Duration < 100*time.Millisecond {
-		bad.Add("Duration", c.Duration, "use 100ms or more")
-	}
-	if c.Warmup < 0 {
-		bad.Add("Warmup", c.Warmup, "use 0s or more")
-	}
+	checkRounds(&bad, c.Rounds, c.Duration, c.Warmup)
 	checkBeside(&bad, c.Beside)
 	return bad.Err("bench/nics.WANConfig")
 }
@@ -122,13 +113,14 @@ func (x *wanRun) rounds(ctx context.Context) error {
 // measure runs a case with the rails, and where it is a rate with the others too.
 func (x *wanRun) measure(ctx context.Context, round int, c *wanCase) error {
 	l := lab.Config{Rates: c.links, Conditions: c.conditions, Seed: uint64(round), Timeout: time.Hour}
-	if err := x.inLab(ctx, l, round, c, false, x.kvferry); err != nil || c.schedule != nil {
+	err := inLab(ctx, l, false, func(ctx context.Context, l *lab.Lab) (func(Notice), error) { return x.kvferry(ctx, l, round, c) })
+	if err != nil || c.schedule != nil {
 		return err
 	}
 	// Each host's default may be another, and is where a socket has not asked for one.
 	l.MPTCP, l.Congestion = noMPTCP() == nil, "cubic"
 	for _, p := range x.peers {
-		err := x.inLab(ctx, l, round, c, p.spins, func(ctx context.Context, l *lab.Lab, round int, c *wanCase) (func(Notice), error) {
+		err := inLab(ctx, l, p.spins, func(ctx context.Context, l *lab.Lab) (func(Notice), error) {
 			defer holes(ctx, l, c)()
 			rate, err := p.rate(ctx, l, x.cfg.Warmup, c.duration(x.cfg.Duration))
 			return x.keepRate(round, c, newWANPoint(c, p.name, Point{Ideal: c.ideal(), GBps: rate / 1e9})), err
@@ -138,37 +130,6 @@ func (x *wanRun) measure(ctx context.Context, round int, c *wanCase) error {
 		}
 	}
 	return nil
-}
-
-// inLab runs do in a lab of its own; spins says that it has the CPUs busy in any case. What the machine disturbed is measured once more.
-func (x *wanRun) inLab(ctx context.Context, cfg lab.Config, round int, c *wanCase, spins bool, do func(context.Context, *lab.Lab, int, *wanCase) (func(Notice), error)) error {
-	once := func() (why string, err error) {
-		watch, err := machine.StartWatch(clock.Std(), nil)
-		if err != nil {
-			return "", err
-		}
-		l, err := lab.Start(ctx, cfg)
-		if err != nil {
-			_, _ = watch.End()
-			return "", err
-		}
-		defer l.Close()
-		keep, err := do(ctx, l, round, c)
-		d, e := watch.End()
-		if err = errors.Join(err, e); err != nil {
-			return "", err
-		}
-		n, err := notice(l, d, spins)
-		if err == nil {
-			keep(n)
-		}
-		return n.Why, err
-	}
-	why, err := once()
-	if err == nil && why != "" {
-		_, err = once()
-	}
-	return err
 }
 
 // keepRate keeps a rate once it is known whether it was disturbed.
@@ -190,7 +151,7 @@ func (x *wanRun) kvferry(ctx context.Context, l *lab.Lab, round int, c *wanCase)
 		return nil, err
 	}
 	defer server.stop()
-	if err := server.await(ctx, "serving clients at"); err != nil {
+	if _, err := server.await(ctx, "serving clients at"); err != nil {
 		return nil, err
 	}
 	if c.schedule != nil {

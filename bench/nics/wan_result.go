@@ -258,16 +258,25 @@ func (row *WANRow) judge(limited, within bool) {
 
 // missed is an error if a limit was, or if a figure is not known.
 func (r *WANResult) missed() error {
-	count := map[string]int{}
+	var all []string
 	for i := range r.Rows {
-		count[r.Rows[i].Verdict]++
+		all = append(all, r.Rows[i].Verdict)
+	}
+	return judged(all)
+}
+
+// judged is the error of a run with such verdicts.
+func judged(verdicts []string) error {
+	count := map[string]int{}
+	for _, v := range verdicts {
+		count[v]++
 	}
 	var errs []error
 	if n := count[isMissed] + count[isUnmeasured]; n > 0 {
-		errs = append(errs, fmt.Errorf("%w: %d of %d figures", ErrMissed, n, len(r.Rows)))
+		errs = append(errs, fmt.Errorf("%w: %d of %d figures", ErrMissed, n, len(verdicts)))
 	}
 	if n := count[isDisturbed]; n > 0 {
-		errs = append(errs, fmt.Errorf("%w: %d of %d figures say nothing of the rails: this machine could not carry the links", ErrDisturbed, n, len(r.Rows)))
+		errs = append(errs, fmt.Errorf("%w: %d of %d figures say nothing of the rails: this machine could not carry the links", ErrDisturbed, n, len(verdicts)))
 	}
 	return errors.Join(errs...)
 }

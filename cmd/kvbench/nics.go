@@ -47,15 +47,16 @@ go on; 2 bad flags; 130 interrupted (the tables are of what was measured).`,
 	fs.DurationVar(&cfg.Duration, "duration", 1500*time.Millisecond, "how long each rate is measured")
 	fs.StringVar(&cfg.Out, "out", "", "folder for nics.json and each round's failover report (default none)")
 	command.Positive(fs, "rounds", "duration")
-	cmd.AddCommand(nicsMooncakeCommand(), nicsWANCommand())
+	cmd.AddCommand(nicsMooncakeCommand(), nicsWANCommand(), nicsIncastCommand(), incastTargetCommand(), incastLoadCommand())
 	return cmd
 }
 
-// nicsNames are the flags that set the fields of a Config, of a MooncakeConfig and of a WANConfig.
+// nicsNames are the flags that set the fields of a Config, of a MooncakeConfig, a WANConfig and an IncastConfig.
 var nicsNames = map[string]string{
 	"Rounds": "--rounds", "Duration": "--duration", "Out": "--out",
 	"Cases": "--cases", "Beside": "--beside", "Warmup": "--warmup",
 	"Rate": "--rate", "Counts": "--counts", "Settings": "--settings", "Row": "--row", "Prompts": "--num-prompts",
+	"Ops": "--op", "Initiators": "--initiators", "SwitchQueue": "--switch-queue",
 }
 
 func nicsMooncakeCommand() *cobra.Command {

@@ -13,10 +13,12 @@ func TestNICsUsage(t *testing.T) {
 	}{
 		{"nics --rounds 0", []string{"--rounds: 0: use more than 0"}},
 		{"nics --rounds 100 --duration 1ms", []string{"--rounds: 100: use 1 to 99", "--duration: 1ms: use 100ms or more"}},
-		{"nics x", []string{`"x": kvbench nics has no such command: use mooncake, wan`}},
+		{"nics x", []string{`"x": kvbench nics has no such command: use incast, mooncake, wan`}},
 		{"nics wan --cases rtt7", []string{`--cases: "rtt7": use some of near`}},
 		{"nics wan --beside nccl", []string{`--beside: "nccl": use some of mptcp, ucx`}},
 		{"nics wan --warmup 0s --rounds 0", []string{"--warmup: 0s: use more than 0", "--rounds: 0: use more than 0"}},
+		{"nics incast --op push --initiators 1", []string{`--op: "push": use some of write, read`, "--initiators: 1: use 2 to 249"}},
+		{"nics incast --rate 1bit --switch-queue 1k", []string{"--rate: ", "--switch-queue: 1024: use 16384 to"}},
 		{"nics mooncake --rate fast --counts x", []string{`--rate: "fast": no unit`, `--counts: "x": write numbers`}},
 		{"nics mooncake --num-prompts 0", []string{"--num-prompts: 0: use more than 0"}},
 		{"nics mooncake --rate 1mbit,2mbit", []string{`--rate: "1mbit,2mbit": `}},

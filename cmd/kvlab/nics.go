@@ -16,6 +16,7 @@ import (
 type nicsFlags struct {
 	cfg          nics.Config
 	rates, burst string
+	switchQueue  string
 	conditions   map[string]*string // by name
 	flap         string
 	faults       []string
@@ -124,6 +125,8 @@ kill -9 included, no process, interface or namespace is left.`,
 	fs.IntVar(&f.cfg.MTU, "mtu", 1500, "of each NIC")
 	fs.StringVar(&f.burst, "burst", "256kb", "what a NIC sends at once; from 128kb, segments of 64 KiB stay whole")
 	fs.DurationVar(&f.cfg.Latency, "latency", 50*time.Millisecond, "of a full queue in front of a link, which drops what comes then")
+	fs.StringVar(&f.switchQueue, "switch-queue", "", "put a switch between the hosts: NICs have no rate, and the ports in front of them have it, with such a queue: 512kb")
+	fs.IntVar(&f.cfg.Addresses, "addresses", 1, "of each NIC of host 2, which stands for so many hosts: 10.77.0.2, 10.77.0.3, ...")
 	fs.BoolVar(&f.cfg.MPTCP, "mptcp", false, "the kernel joins all links to each MPTCP connection to who listens on 0.0.0.0")
 	fs.StringVar(&f.cfg.Congestion, "congestion", "", "congestion control of TCP connections over the links that ask for none: cubic, bbr (default the system's)")
 	fs.BoolVar(&f.cfg.SharedSubnet, "shared-subnet", false, "all links in 10.77.0.0/24, with a route for each source address")
@@ -134,13 +137,13 @@ kill -9 included, no process, interface or namespace is left.`,
 	fs.DurationVar(&f.cfg.Timeout, "timeout", 5*time.Minute, "of everything")
 	fs.StringVar(&f.cfg.Out, "out", "", "folder for what commands leave in $KVLAB_OUT, below host1 and host2")
 	fs.BoolVar(&f.quiet, "quiet", false, "no lines about the lab's phases, faults and counters on standard error")
-	command.Positive(fs, "mtu", "latency", "timeout")
+	command.Positive(fs, "mtu", "latency", "addresses", "timeout")
 	return cmd
 }
 
 // nicsNames are the flags that set the fields of a Config. A test holds every field to one.
 var nicsNames = map[string]string{
-	"Rates": "--rates", "Conditions": "--delay and the other conditions", "Flaps": "--flap", "By": "--by", "Seed": "--seed", "MTU": "--mtu", "Burst": "--burst", "Latency": "--latency", "MPTCP": "--mptcp", "Congestion": "--congestion", "SharedSubnet": "--shared-subnet", "NoRoutes": "--no-routes",
+	"Rates": "--rates", "Conditions": "--delay and the other conditions", "Flaps": "--flap", "By": "--by", "Seed": "--seed", "MTU": "--mtu", "Burst": "--burst", "Latency": "--latency", "SwitchQueue": "--switch-queue", "Addresses": "--addresses", "MPTCP": "--mptcp", "Congestion": "--congestion", "SharedSubnet": "--shared-subnet", "NoRoutes": "--no-routes",
 	"Command": "COMMAND", "Env": "--env", "Until": "--until", "Timeout": "--timeout", "Faults": "--fault", "Out": "--out",
 }
 
@@ -174,6 +177,10 @@ func (f *nicsFlags) config(args []string) (nics.Config, error) {
 	}
 	cfg.Burst, err = nics.ParseBurst(f.burst)
 	bad.Check("--burst", err)
+	if f.switchQueue != "" {
+		cfg.SwitchQueue, err = nics.ParseBurst(f.switchQueue)
+		bad.Check("--switch-queue", err)
+	}
 	for _, text := range f.faults {
 		fault, err := lab.ParseFault(text, nics.Actions...)
 		bad.Check("--fault", err)

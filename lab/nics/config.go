@@ -54,6 +54,13 @@ type Config struct {
 	Burst   int           // bytes that a NIC sends at once; default 256 KiB; see the package on smaller ones
 	Latency time.Duration // of a full queue in front of a link; default 50 ms
 
+	// SwitchQueue puts a switch between the hosts: the NICs have no rate, and the ports in front of them
+	// have it, with a queue of so many bytes each, and drop what comes then. Default 0: the NICs have the
+	// rate, and their queues keep programs from sending more.
+	SwitchQueue int
+	// Addresses is how many each NIC of host 2 has, which then stands for so many hosts; default 1.
+	Addresses int
+
 	// MPTCP has the kernel join all links to an MPTCP connection that was made
 	// over link 0: each host announces the addresses of its NICs. A peer
 	// connects to them where something listens on all addresses, and goes on to
@@ -110,6 +117,14 @@ const (
 	maxMTU  = 65535
 	minSize = 2 << 10 // a bucket smaller than a frame sends nothing
 	maxSize = 4 << 20 // 17 ms at 2 Gbit/s; a bigger one hides the rate of a short transfer
+
+	// portBurst is what a switch port sends at once: frames one by one, so that its queue is that of
+	// packets, at rates up to some Gbit/s.
+	portBurst    = 16 << 10
+	maxAddresses = 250 // of a network of 256
+
+	LeastSwitchQueue = portBurst
+	MostSwitchQueue  = 64 << 20 // of a switch with deep buffers, for one port
 )
 
 func (c Config) withDefaults() Config {
@@ -117,6 +132,7 @@ func (c Config) withDefaults() Config {
 	config.Default(&c.Burst, 256<<10)
 	config.Default(&c.Latency, 50*time.Millisecond)
 	config.Default(&c.Timeout, 5*time.Minute)
+	config.Default(&c.Addresses, 1)
 	config.Default(&c.By, ByAuto)
 	return c
 }
@@ -155,8 +171,18 @@ func (c Config) Validate() error {
 		bad.Add("Burst", c.Burst, "use %d to %d bytes, which a frame fits in", low, maxSize)
 	}
 	config.Between(&bad, "Latency", c.Latency, time.Millisecond, 10*time.Second)
+	if c.SwitchQueue != 0 {
+		config.Between(&bad, "SwitchQueue", c.SwitchQueue, LeastSwitchQueue, MostSwitchQueue)
+		if len(c.Conditions) > 0 || slices.ContainsFunc(c.Faults, func(f lab.Fault) bool { return slices.Contains(lab.Conditions, f.Action) }) {
+			bad.Add("SwitchQueue", c.SwitchQueue, "it is where links are made long or bad, and here they are to be: leave one out")
+		}
+	}
 	if c.NoRoutes && !c.SharedSubnet {
 		bad.Add("NoRoutes", true, "it is for links that share a subnet: have them do so, or leave it out")
+	}
+	config.Between(&bad, "Addresses", c.Addresses, 1, maxAddresses)
+	if c.Addresses > 1 && c.SharedSubnet {
+		bad.Add("Addresses", c.Addresses, "each link needs a network of its own, and here all share a subnet: leave one out")
 	}
 	if c.MPTCP && c.SharedSubnet {
 		bad.Add("MPTCP", true, "it needs a network for each link, and here all share a subnet: leave one out")

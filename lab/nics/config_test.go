@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"kvferry/lab"
+	"kvferry/lab/wire"
 )
 
 // TestValidate: each fault is named, with what would do, all at once.
@@ -25,6 +26,13 @@ func TestValidate(t *testing.T) {
 		{func(c *Config) { c.MTU, c.Burst = 9000, 8000 }, []string{"Burst: 8000: use 9100 to"}},
 		{func(c *Config) { c.Burst = 1 << 30 }, []string{"Burst", "to 4194304"}},
 		{func(c *Config) { c.Latency = time.Hour }, []string{"Latency: 1h0m0s: use 1ms to 10s"}},
+		{func(c *Config) { c.SwitchQueue = 1000 }, []string{"SwitchQueue: 1000: use 16384 to"}},
+		{func(c *Config) { c.SwitchQueue, c.Conditions = 1<<20, make([]wire.Link, 2) }, []string{"SwitchQueue: 1048576: it is where links are made long"}},
+		{func(c *Config) {
+			c.SwitchQueue, c.Faults = 1<<20, []lab.Fault{{Action: lab.Conditions[0], Host: 1, Value: "1ms"}}
+		}, []string{"SwitchQueue: 1048576: it is where links are made long"}},
+		{func(c *Config) { c.Addresses = 251 }, []string{"Addresses: 251: use 1 to 250"}},
+		{func(c *Config) { c.Addresses, c.SharedSubnet = 2, true }, []string{"Addresses: 2: ", "leave one out"}},
 		{func(c *Config) { c.NoRoutes = true }, []string{"NoRoutes: true: ", "share a subnet"}},
 		{func(c *Config) { c.MPTCP, c.SharedSubnet = true, true }, []string{"MPTCP: true: ", "leave one out"}},
 		{func(c *Config) { c.Until = 3 }, []string{"Until: 3: use 0 to 2"}},

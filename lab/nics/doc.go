@@ -26,6 +26,10 @@
 // GB instead of 0.8. The queue in front holds 50 ms, and drops what comes then, as
 // a switch port does.
 //
+// With Config.SwitchQueue a switch is between the hosts: the NICs have no rate, and the ports in front of
+// them have it. There congestion control is what keeps a queue short, where a NIC's own queue holds its
+// programs back. Host 2 can stand for many hosts, each with an address of its own (Config.Addresses).
+//
 // A link that is long or bad, Config.Conditions, has netem at its two ports where the kernel has
 // it, and else a relay in the wires instead of the filters, see package wire. The link's carrier, its
 // black holes and its rate are as before. The relay is a thread of this process: four links of 500

@@ -129,22 +129,24 @@ func (n *network) addLink(nic int, name string) error {
 		return err
 	}
 	for i := range n.hosts {
-		if err := n.configure(i, l.nics[i], nic); err != nil {
+		if err := n.configure(i, l, nic); err != nil {
 			return err
 		}
 	}
 	return n.plug(l, true)
 }
 
-// configure gives a host's NIC its address, rate and routes.
-func (n *network) configure(i int, nic netlink.Link, number int) error {
-	h, text := n.hosts[i], ManagementAddress(i+1)
+// configure gives a host's NIC its addresses, rate and routes.
+func (n *network) configure(i int, l *link, number int) error {
+	h, nic, texts := n.hosts[i], l.nics[i], []string{ManagementAddress(i + 1)}
 	if number >= 0 {
-		text = n.cfg.address(i+1, number)
+		texts = append([]string{n.cfg.address(i+1, number)}, Addresses(i+1, number, n.cfg.Addresses)[1:]...)
 	}
-	address := net.ParseIP(text).To4()
-	if err := h.AddrAdd(nic, &netlink.Addr{IPNet: &net.IPNet{IP: address, Mask: net.CIDRMask(24, 32)}}); err != nil {
-		return fmt.Errorf("address %s: %w", text, err)
+	address := net.ParseIP(texts[0]).To4()
+	for _, text := range texts {
+		if err := h.AddrAdd(nic, &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP(text).To4(), Mask: net.CIDRMask(24, 32)}}); err != nil {
+			return fmt.Errorf("address %s: %w", text, err)
+		}
 	}
 	if err := h.LinkSetUp(nic); err != nil {
 		return err
@@ -152,7 +154,8 @@ func (n *network) configure(i int, nic netlink.Link, number int) error {
 	if number < 0 {
 		return nil
 	}
-	if err := h.QdiscReplace(n.cfg.bucket(nic, n.cfg.Rates[number])); err != nil {
+	at, bucket := n.shaper(l, i, n.cfg.Rates[number])
+	if err := at.QdiscReplace(bucket); err != nil {
 		return fmt.Errorf("tbf: %w", err)
 	}
 	if n.cfg.Congestion != "" {
@@ -174,13 +177,13 @@ func (n *network) configure(i int, nic netlink.Link, number int) error {
 	rule := netlink.NewRule()
 	rule.Src, rule.Table, rule.Priority = &net.IPNet{IP: address, Mask: net.CIDRMask(32, 32)}, table, 1000+number
 	if err := h.RuleAdd(rule); err != nil {
-		return fmt.Errorf("rule for %s: %w", text, err)
+		return fmt.Errorf("rule for %s: %w", address, err)
 	}
 	if err := h.RouteAdd(&netlink.Route{
 		Dst:       &net.IPNet{IP: address.Mask(net.CIDRMask(24, 32)), Mask: net.CIDRMask(24, 32)},
 		LinkIndex: nic.Attrs().Index, Table: table, Src: address, Scope: netlink.SCOPE_LINK,
 	}); err != nil {
-		return fmt.Errorf("route for %s: %w", text, err)
+		return fmt.Errorf("route for %s: %w", address, err)
 	}
 	return nil
 }
@@ -196,6 +199,19 @@ func (c Config) bucket(nic netlink.Link, rate int64) *netlink.Tbf {
 		Limit:      uint32(min(perSecond*c.Latency.Seconds()+float64(c.Burst), math.MaxUint32)),
 		Buffer:     uint32(min(float64(c.Burst)/perSecond*float64(time.Second/time.Microsecond)*netlink.TickInUsec(), math.MaxUint32)),
 	}
+}
+
+// shaper is what shapes what a host sends by a link, and where it is: the NIC, or with
+// Config.SwitchQueue the port in front of the other host.
+func (n *network) shaper(l *link, i int, rate int64) (*netlink.Handle, *netlink.Tbf) {
+	if n.cfg.SwitchQueue == 0 {
+		return n.hosts[i].Handle, n.cfg.bucket(l.nics[i], rate)
+	}
+	port := n.cfg
+	port.Burst = max(portBurst, port.MTU+100)
+	bucket := port.bucket(l.ports[1-i], rate)
+	bucket.Limit = uint32(port.SwitchQueue)
+	return n.wires.Handle, bucket
 }
 
 // join has the ports joined as the link's conditions ask for: by filters, with netem or alone, or
@@ -289,7 +305,8 @@ func (n *network) plug(l *link, on bool) error {
 // setRate takes effect with the next packet, in both directions; what is queued stays.
 func (n *network) setRate(l *link, rate int64) error {
 	for i := range n.hosts {
-		if err := n.hosts[i].QdiscChange(n.cfg.bucket(l.nics[i], rate)); err != nil {
+		at, bucket := n.shaper(l, i, rate)
+		if err := at.QdiscChange(bucket); err != nil {
 			return fmt.Errorf("tbf: %w", err)
 		}
 	}

@@ -283,6 +283,48 @@ func TestFaults(t *testing.T) {
 	})
 }
 
+// TestSwitch: each address of host 2 is reached; the NICs have no rate, and the ports have it, also
+// once it has changed, and drop what their queues do not hold.
+func TestSwitch(t *testing.T) {
+	const rate, queue = 100e6, 64 << 10
+	l := start(t, Config{Rates: []int64{rate}, SwitchQueue: queue, Addresses: 3})
+	for _, to := range Addresses(2, 0, 3) {
+		send(t, l, Address(1, 0), to, false).moves(t, "a megabyte to "+to)
+	}
+	shaped := func(want uint64) {
+		t.Helper()
+		for i, nic := range l.net.links[0].nics {
+			at, err := l.net.hosts[i].QdiscList(nic)
+			if err != nil || slices.ContainsFunc(at, func(q netlink.Qdisc) bool { return q.Type() == "tbf" }) {
+				t.Errorf("the NIC of host %d has %v, %v", i+1, at, err)
+			}
+			all, err := l.net.wires.QdiscList(l.net.links[0].ports[i])
+			if err != nil {
+				t.Fatal(err)
+			}
+			k := slices.IndexFunc(all, func(q netlink.Qdisc) bool { return q.Type() == "tbf" })
+			if k < 0 {
+				t.Fatalf("the port to host %d has %v", i+1, all)
+			}
+			if b := all[k].(*netlink.Tbf); b.Rate != want || b.Limit != queue {
+				t.Errorf("the port to host %d has %+v", i+1, b)
+			}
+		}
+	}
+	shaped(rate / 8)
+	eventually(t, "a packet that the port to host 2 drops", func() bool {
+		all, err := l.net.wires.QdiscList(l.net.links[0].ports[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(all, func(q netlink.Qdisc) bool { return q.Attrs().Statistics.Queue.Drops > 0 })
+	})
+	if err := l.SetRate(0, rate/2); err != nil {
+		t.Fatal(err)
+	}
+	shaped(rate / 16)
+}
+
 // TestNothingIsLeft: a lab has no NIC here, and a closed one none anywhere, even
 // where sockets that are still open keep a host's namespace.
 func TestNothingIsLeft(t *testing.T) {

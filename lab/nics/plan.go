@@ -19,6 +19,17 @@ func Name(nic int) string { return fmt.Sprintf("eth%d", nic) }
 // Address is the address of a host's NIC, where each link is a network of its own.
 func Address(host, nic int) string { return fmt.Sprintf("10.77.%d.%d", nic, host) }
 
+// Addresses are those of a host's NIC where host 2 has so many of each: 10.77.0.2, 10.77.0.3, ...
+func Addresses(host, nic, count int) (all []string) {
+	if host == 1 {
+		count = 1
+	}
+	for k := range count {
+		all = append(all, Address(host+k, nic))
+	}
+	return all
+}
+
 // ManagementAddress is the address of a host's management NIC, which has no rate.
 func ManagementAddress(host int) string { return fmt.Sprintf("10.78.0.%d", host) }
 
