@@ -20,6 +20,7 @@
 //	proxy/members/memberstest            what every membership must do
 //	proxy/metrics                        what is counted of requests and nodes, under vLLM's names
 //	proxy/tracing                        a served request's spans
+//	proxy/ahead                          how far a node is, and what is on its way there
 //	proxy/turn                           requests go on in the order in which a node has named them
 //	proxy/health                         whether a node is there, gets on and is to be trusted
 //	proxy/cors                           which web pages of other origins may use the API

@@ -8,6 +8,8 @@
 //	decode first:   ── decode ──▶ D
 //	                D, reserved ── prefill ──▶ P              token 0 from P, 1.. from D
 //
+// The last may go ahead: see GoAhead.
+//
 // Which of the three it is follows from the hand-off's properties (package handoff). An
 // [Attempt] is a state machine: what the nodes say goes in, what is to be done next comes
 // out. It has no clock, does no I/O and knows no node. Where the legs run, what their
@@ -31,6 +33,7 @@ type Next uint8
 const (
 	Wait   Next = iota // for more from the nodes
 	Submit             // the second leg, with what the first one has offered
+	Direct             // that to the second leg, which went ahead
 	Done               // every token is out and both legs have said all
 )
 
@@ -52,6 +55,8 @@ type Attempt struct {
 	want    int             // tokens
 
 	asked   bool // for the second leg
+	ahead   bool // before the first one had offered anything; see GoAhead
+	offered bool // the decode leg has, where it is first
 	next    int
 	held    map[int]Token // beyond a gap: decode's tokens before prefill's first
 	flowing bool          // the decode leg has its KV: it emitted a token that needs it
@@ -126,6 +131,8 @@ func (a *Attempt) Token(ready []Token, l handoff.Leg, t Token) ([]Token, error) 
 	switch {
 	case !a.carries(l):
 		return ready, nil
+	case a.Undirected(l):
+		return ready, broken("a token of a leg that has no destination")
 	case a.handoff.FirstToken == handoff.DecodeLeg && l == handoff.PrefillLeg:
 		return ready, nil // decode emits it
 	case t.Position < 0 || t.Position >= a.want:
@@ -166,10 +173,14 @@ func (a *Attempt) Reserved(l handoff.Leg, kv bool) (Next, error) {
 		return Wait, nil
 	case l != handoff.DecodeLeg || !a.handoff.Offers(l):
 		return Wait, broken("unasked Reserved")
-	case a.asked:
+	case a.offered:
 		return Wait, nil
 	case !kv:
 		return Wait, broken("Reserved without kv")
+	}
+	a.offered = true
+	if a.ahead {
+		return Direct, nil
 	}
 	a.asked = true
 	return Submit, nil
@@ -183,6 +194,8 @@ func (a *Attempt) Prefilled(l handoff.Leg, kv bool) (next Next, counts bool, err
 		return Wait, false, nil
 	case l != handoff.PrefillLeg:
 		return Wait, false, broken("unasked Prefilled")
+	case a.Undirected(l):
+		return Wait, false, broken("Prefilled without a destination")
 	case a.prefilled:
 		return Wait, false, nil
 	}

@@ -32,6 +32,10 @@ func report(a *Attempt, l handoff.Leg, what string) (next Next, err error) {
 		return a.Finished(l, true)
 	case "failed":
 		return a.Failed(l, errGone)
+	case "gaveup":
+		return a.GaveUp(l)
+	case "ahead":
+		a.GoAhead(Outlook{RoundTrip: worthwhile})
 	}
 	return Wait, nil
 }
@@ -95,6 +99,25 @@ func TestAttempt(t *testing.T) {
 		{reservedFirst, 3, "D+reserved P+reserved", "prefill error(unasked Reserved)"},
 		{reservedFirst, 3, "P+prefilled D+reserved D1 D2 P0 D+finished", "prefill 0 1 2"},
 
+		{reservedFirst, 3, "D+ahead D+reserved P0 P+prefilled D1 D2 D+finished", "direct 0 1 2 done"},
+		{reservedFirst, 3, "D+ahead D+reserved D+reserved D1 D2 D+finished P0 P+prefilled", "direct 0 1 2 done"},
+		{reservedFirst, 3, "D+ahead P+gaveup P0 P+failed D+reserved P0 P+prefilled D1 D2 D+finished", "prefill 0 1 2 done"},
+		{reservedFirst, 3, "D+ahead D+reserved P+gaveup P0 P+prefilled D1 D2 D+finished", "direct prefill 0 1 2 done"},
+		{reservedFirst, 3, "D+ahead D+reserved P+gaveup P+gaveup", "direct prefill error(a prefill leg that was told its destination waits for it)"},
+		{reservedFirst, 3, "D+ahead D+reserved P0 P+gaveup", "direct 0 error(a prefill leg that was told its destination waits for it)"},
+		{reservedFirst, 3, "D+reserved P+gaveup", "prefill error(a prefill leg that was told its destination waits for it)"},
+		{reservedFirst, 3, "D+ahead D+gaveup", "error(a decode leg that was told its destination waits for it)"},
+		{reservedFirst, 3, "D+ahead P0", "error(a token of a leg that has no destination)"},
+		{reservedFirst, 3, "D+ahead P+prefilled", "error(Prefilled without a destination)"},
+		{reservedFirst, 3, "D+ahead P+failed", "error(gone)"},
+		{reservedFirst, 3, "D+ahead D+failed", "error(gone)"},
+		{reservedFirst, 3, "D+ahead D+noblocks", "error(Reserved without kv)"},
+		{reservedAndDrawn, 3, "D+ahead P+prefilled", "error(Prefilled without a destination)"},
+		{reservedAndDrawn, 3, "D+ahead D+reserved P+prefilled D0 D1 D2 D+finished", "direct 0 1 2 done"},
+		{computedFirst, 3, "P+ahead P+prefilled D0 D1 D2 D+finished", "decode 0 1 2 done"},
+		{handofftest.Every(), 1, "P+ahead P0 P+finished", "0 done"},
+		{nil, 3, "N+ahead N0 N1 N2 N+finished", "0 1 2 done"},
+
 		{computedAndSaid, 3, "P0 P+prefilled D1 D2 D+finished", "0 decode 1 2 done"},
 		{computedAndSaid, 3, "P+prefilled D1 D2 D+finished", "decode error(ended after token 0 of 3)"},
 		{computedAndSaid, 3, "P0 P+prefilled P+failed", "0 decode error(gone)"},
@@ -131,6 +154,8 @@ func TestAttempt(t *testing.T) {
 					switch next {
 					case Submit:
 						out = append(out, a.Second().String())
+					case Direct:
+						out = append(out, "direct")
 					case Done:
 						out = append(out, "done")
 					}
@@ -188,12 +213,17 @@ func FuzzAttempt(f *testing.F) {
 	f.Add(uint8(0), uint8(2), []byte{0x00, 0x01, 0x02, 0x43})
 	f.Add(uint8(1), uint8(2), []byte{0x42, 0x80, 0x81, 0x82, 0xc3})
 	f.Add(uint8(4), uint8(2), []byte{0xc1, 0x81, 0x82, 0xc3, 0x00, 0x42})
-	reports := []string{"none", "reserved", "prefilled", "finished", "stopped", "failed", "noblocks", "nokv"}
+	reports := []string{"gaveup", "reserved", "prefilled", "finished", "stopped", "failed", "noblocks", "nokv"}
 	hands := append([]handoff.Handoff{handoff.None}, handofftest.Every()...)
+	f.Add(uint8(3), uint8(2|0x80), []byte{0x41, 0x80, 0xc2, 0x01, 0x02, 0x43})
+	f.Add(uint8(3), uint8(2|0x80), []byte{0xc0, 0x41, 0x80, 0xc2, 0x01, 0x02, 0x43})
 	f.Fuzz(func(t *testing.T, hand, tokens uint8, script []byte) {
 		want := 1 + int(tokens%4)
 		a := New(hands[int(hand)%len(hands)], want)
 		out, stopped, submitted := 0, false, false
+		if tokens&0x80 != 0 {
+			a.GoAhead(Outlook{RoundTrip: worthwhile})
+		}
 		for _, b := range script {
 			l := a.First()
 			if b&0x80 != 0 {

@@ -99,6 +99,9 @@ func (c *Core) expire() {
 			continue
 		case r.state == abandoned:
 			continue
+		case r.Ahead && r.emitted:
+			c.abandon(r, fmt.Errorf("%w: request %d", ErrUndirected, r.ID))
+			continue
 		}
 		c.abandon(r, fmt.Errorf("%w: request %d in %v leg", ErrDeadline, r.ID, r.Leg))
 	}

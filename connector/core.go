@@ -83,13 +83,14 @@ type request struct {
 	checks   int    // in flight
 	first    kvcache.Token
 	expires  time.Duration
-	heap     int   // place in the heap of those, plus one
-	freed    bool  // abandoned, and its blocks let go
-	verdict  error // abandoned, and reported as this unless a Cancel comes first
+	heap     int             // place in the heap of those, plus one
+	freed    bool            // abandoned, and its blocks let go
+	verdict  error           // abandoned, and reported as this unless a Cancel comes first
+	layers   []time.Duration // came ahead: when each was computed, from the first on
 
 	emitted                 bool          // a token has been computed
 	told                    bool          // and has left
-	last                    engine.Output // rechecking: the token that waits for it
+	last                    engine.Output // rechecking, or computed ahead: the token that waits
 	landed, checked, usable time.Duration // the last part; then the sequence
 	b                       Breakdown
 }
@@ -162,6 +163,8 @@ func (c *Core) event(ev Event) {
 	switch ev := ev.(type) {
 	case Submit:
 		c.submit(ev)
+	case Direct:
+		c.direct(ev)
 	case Cancel:
 		if r := c.reqs[ev.ID]; r != nil {
 			r.verdict = nil // the proxy knows more
@@ -227,7 +230,11 @@ func (c *Core) submit(ev Submit) {
 		c.refuse(ev.ID, fmt.Errorf("leg %v does not go with hand-off %q", ev.Leg, ev.Handoff))
 		return
 	}
-	if ev.Handoff.Moves(ev.Leg) {
+	if ev.Ahead && (ev.Leg != handoff.PrefillLeg || !ev.Handoff.Moves(ev.Leg)) {
+		c.refuse(ev.ID, fmt.Errorf("a %v leg of hand-off %q does not go ahead", ev.Leg, ev.Handoff))
+		return
+	}
+	if ev.Handoff.Moves(ev.Leg) && !ev.Ahead {
 		if err := c.matches(ev); err != nil {
 			c.refuse(ev.ID, err)
 			return
@@ -345,9 +352,17 @@ func (c *Core) output(o engine.Output) {
 			r.b.Prefill = o.Seq.Computed - o.Seq.Launched
 		}
 	}
-	if o.Last && c.recheck(r, o) {
-		return
+	switch {
+	case r.Ahead:
+		c.hold(r, o)
+	case o.Last && c.recheck(r, o):
+	default:
+		c.leaves(r, o)
 	}
+}
+
+// leaves lets a token leave if this leg emits it, and ends the leg with its last one.
+func (c *Core) leaves(r *request, o engine.Output) {
 	prefill := r.Leg == handoff.PrefillLeg
 	if !prefill || r.Handoff == handoff.None || r.Handoff.FirstToken == r.Leg {
 		c.tell(r, o)

@@ -8,6 +8,8 @@ var (
 	ErrTransfer = errors.New("KV transfer failed")
 	ErrContent  = errors.New("KV block holds the wrong bytes")
 	ErrInvalid  = errors.New("invalid request")
+	// ErrUndirected: the prompt came ahead, and nobody has said where its KV goes.
+	ErrUndirected = errors.New("nobody has said where the KV goes")
 	// ErrChanged comes with ErrContent: the block was right when it landed.
 	ErrChanged = errors.New("it has changed since it landed")
 	// ErrUsed comes with ErrChanged: tokens that may have been drawn from it have left.

@@ -35,6 +35,12 @@ type (
 		Age       time.Duration // since the proxy accepted it
 		Deadline  time.Duration // on the node's clock
 		Remote    Remote
+		Ahead     bool // of a leg that writes: Remote is not known yet, and comes in a Direct
+	}
+	// Direct says where the KV of a leg goes that came ahead.
+	Direct struct {
+		ID     uint64
+		Remote Remote
 	}
 	// Cancel ends a request; nothing more is said of it but Closed and Drop.
 	Cancel struct{ ID uint64 }
@@ -96,6 +102,7 @@ type (
 )
 
 func (Submit) event()    {}
+func (Direct) event()    {}
 func (Cancel) event()    {}
 func (StepDone) event()  {}
 func (LayerDone) event() {}

@@ -90,10 +90,11 @@ func FuzzOutside(f *testing.F) {
 		hands := append(handofftest.Every(), handoff.None)
 		for len(data) > 0 {
 			kind := next()
-			switch a, b := next(), next(); kind % 9 {
+			switch a, b := next(), next(); kind % 10 {
 			case 0:
 				id++
 				ev := Submit{ID: id, Leg: handoff.Leg(a % 4), Prompt: make([]kvcache.Token, b%40), MaxTokens: next()%40 - 1, Handoff: hands[next()%len(hands)], Deadline: now + 20*time.Millisecond}
+				ev.Ahead = kind >= 128
 				ev.Remote = Remote{Node: "x", Tokens: next(), FirstToken: uint32(next() % 30)}
 				for i := range next() % 12 {
 					ev.Remote.Blocks = append(ev.Remote.Blocks, kvcache.Entry{Index: i + next()%3 - 1})
@@ -117,6 +118,8 @@ func FuzzOutside(f *testing.F) {
 			case 8:
 				id++
 				step(Submit{ID: id, Leg: handoff.FullLeg, Prompt: make([]kvcache.Token, 1+b%9), MaxTokens: 1 + a%3, Deadline: now + time.Millisecond})
+			case 9:
+				step(Direct{ID: uint64(a), Remote: Remote{Node: "x", Tokens: b, Blocks: make([]kvcache.Entry, next()%3)}})
 			}
 		}
 		for i := 0; core.Requests() > 0 || len(mine) > 0; i++ {

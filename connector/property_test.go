@@ -35,6 +35,7 @@ func TestPair(t *testing.T) {
 	for name, n := range map[string]int{
 		"well": sum.Well, "deadlines": sum.Deadlines, "transfers failed": sum.Broken, "bad blocks": sum.Bad, "cancelled": sum.Cancelled,
 		"refused writes": sum.Refused, "holds given up": sum.Forgotten, "gone": sum.Gone, "preempted": sum.Preempted, "blocks changed later": sum.Changed,
+		"went ahead and were told": sum.Directed, "and were not": sum.Undirected,
 	} {
 		if n == 0 {
 			t.Errorf("no run met: %s", name)
@@ -43,7 +44,7 @@ func TestPair(t *testing.T) {
 }
 
 // A tally says what the runs met.
-type tally struct{ Well, Deadlines, Broken, Bad, Cancelled, Refused, Forgotten, Gone, Preempted, Changed int }
+type tally struct{ Well, Deadlines, Broken, Bad, Cancelled, Refused, Forgotten, Gone, Preempted, Changed, Directed, Undirected int }
 
 func (t *tally) add(o tally) {
 	t.Well += o.Well
@@ -56,6 +57,8 @@ func (t *tally) add(o tally) {
 	t.Gone += o.Gone
 	t.Preempted += o.Preempted
 	t.Changed += o.Changed
+	t.Directed += o.Directed
+	t.Undirected += o.Undirected
 }
 
 // faults are the chances, out of 1000, of what can go wrong.
@@ -91,6 +94,8 @@ type job struct {
 	failed    bool
 	forgotten bool // the proxy crashes between the legs
 	hasty     bool // its deadline is short
+	ahead     bool // its prompt went ahead, and has not been given up
+	to        Remote
 	deadline  time.Duration
 }
 
@@ -179,6 +184,9 @@ func (x *pair) play() {
 				first = x.d
 			}
 			first.submit(j, x.hand.First, Remote{})
+			if j.ahead = x.hand.First == handoff.DecodeLeg && x.seed/10%2 == 0; j.ahead {
+				x.p.submit(j, handoff.PrefillLeg, Remote{})
+			}
 		})
 		if x.chance(x.f.cancel) {
 			x.w.at(at+time.Duration(x.rng.Int64N(int64(300*time.Millisecond))), func() {

@@ -41,6 +41,7 @@ type leg struct {
 	redone   bool         // its prompt was computed here after all
 }
 
+// submit brings a leg; of one that writes, the zero Remote has it come ahead.
 func (s *side) submit(j *job, kind handoff.Leg, r Remote) {
 	if j.cancelled || j.failed {
 		return // the proxy has given up
@@ -50,7 +51,7 @@ func (s *side) submit(j *job, kind handoff.Leg, r Remote) {
 		n = 1
 	}
 	s.legs[j.id] = &leg{deadline: max(j.deadline, s.x.w.now), moves: map[*Move]bool{}, checks: map[*Check]bool{}, passed: map[int]bool{}}
-	s.take(Submit{ID: j.id, Leg: kind, Handoff: s.x.hand, Prompt: j.prompt, MaxTokens: n, Deadline: j.deadline, Remote: r})
+	s.take(Submit{ID: j.id, Leg: kind, Handoff: s.x.hand, Prompt: j.prompt, MaxTokens: n, Deadline: j.deadline, Remote: r, Ahead: s.x.hand.Moves(kind) && r.Node == ""})
 }
 
 // take steps the core, now or together with what else happens at this moment.
@@ -108,7 +109,17 @@ func (d sideDriver) Check(c *Check) {
 
 func (d sideDriver) Reserved(o *Offer) {
 	x, id, r := d.x, o.ID, d.open(*o)
-	x.w.at(x.soon(5*time.Millisecond), func() { d.peer.submit(x.jobs[id], handoff.PrefillLeg, r) })
+	x.w.at(x.soon(5*time.Millisecond), func() {
+		j := x.jobs[id]
+		j.to = r
+		switch {
+		case !j.ahead:
+			d.peer.submit(j, handoff.PrefillLeg, r)
+		case !j.cancelled && !j.failed:
+			x.tally.Directed++
+			d.peer.take(Direct{ID: id, Remote: r})
+		}
+	})
 }
 
 func (d sideDriver) Prefilled(p *Prefilled) {
@@ -180,6 +191,15 @@ func (s *side) ended(id uint64) {
 func (s *side) failed(f Failed) {
 	x, j := s.x, s.x.jobs[f.ID]
 	s.ended(f.ID)
+	if errors.Is(f.Err, ErrUndirected) {
+		x.tally.Undirected++
+		x.w.at(x.soon(3*time.Millisecond), func() {
+			if j.ahead = false; j.to.Node != "" {
+				s.submit(j, handoff.PrefillLeg, j.to)
+			}
+		})
+		return
+	}
 	switch {
 	case errors.Is(f.Err, ErrDeadline):
 		x.tally.Deadlines++

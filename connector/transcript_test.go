@@ -28,6 +28,8 @@ import (
 //	p|d t=D                               one call of Step, with one event a line:
 //	    submit ID LEG [HANDOFF] prompt=abc out=N [deadline=D] [age=D]
 //	           [tokens=N] [blocks=I,I|none] [first=N]    instead of what the other node offered
+//	           [ahead]                                   without it
+//	    direct ID [tokens=N]
 //	    cancel ID                         closed ID        lapsed ID
 //	    done [at=D]                       layer N [at=D]
 //	    produce T                         release T
@@ -319,6 +321,9 @@ func (a *actor) event(t *testing.T, now time.Duration, words []string) Event {
 	case "submit":
 		ev := Submit{ID: id, Prompt: letters(opts["prompt"]), MaxTokens: num("out"), Age: when("age", 0), Deadline: when("deadline", 0)}
 		ev.Leg = handoff.Leg(slices.Index([]string{"full", "prefill", "decode"}, names[0]))
+		if ev.Ahead = slices.Contains(names, "ahead"); ev.Ahead {
+			names = names[:len(names)-1]
+		}
 		if len(names) > 1 {
 			h, err := handoff.Parse(names[1])
 			if err != nil {
@@ -326,7 +331,9 @@ func (a *actor) event(t *testing.T, now time.Duration, words []string) Event {
 			}
 			ev.Handoff = h
 		}
-		ev.Remote = a.other.offers[id]
+		if ev.Remote = a.other.offers[id]; ev.Ahead {
+			ev.Remote = Remote{}
+		}
 		if _, ok := opts["tokens"]; ok {
 			ev.Remote.Tokens = num("tokens")
 		}
@@ -340,6 +347,12 @@ func (a *actor) event(t *testing.T, now time.Duration, words []string) Event {
 					ev.Remote.Blocks = append(ev.Remote.Blocks, kvcache.Entry{Index: n})
 				}
 			}
+		}
+		return ev
+	case "direct":
+		ev := Direct{id, a.other.offers[id]}
+		if _, ok := opts["tokens"]; ok {
+			ev.Remote.Tokens = num("tokens")
 		}
 		return ev
 	case "cancel":

@@ -21,7 +21,11 @@ func (c *Core) layerDone(ev LayerDone) {
 		if !w.Sample || r == nil || r.Leg != handoff.PrefillLeg || r.Handoff.Parts != handoff.Layers || r.state == abandoned {
 			continue
 		}
-		if ev.Layer < c.layers()-1 { // the last goes with the first token, when the step is done
+		switch {
+		case ev.Layer == c.layers()-1: // the last goes with the first token, when the step is done
+		case r.Ahead:
+			r.layers = append(r.layers, ev.At)
+		default:
 			c.write(r, ev.Layer, ev.At)
 		}
 	}

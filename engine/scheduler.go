@@ -44,4 +44,7 @@ type Load struct {
 	Running, Waiting int
 	WaitingTokens    int // prompt tokens not computed yet
 	Preemptions      uint64
+	// Room is how many more sequences would get blocks at once, as long as the pool has them:
+	// 0 while one waits for its own, or if the scheduler cannot say.
+	Room int
 }

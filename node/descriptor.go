@@ -56,6 +56,11 @@ func descriptorOf(ref *proto.KVRef) kvtransfer.Descriptor {
 	return d
 }
 
+// remoteOf is a descriptor as the core has it.
+func remoteOf(d kvtransfer.Descriptor, first kvcache.Token) connector.Remote {
+	return connector.Remote{Node: d.Node, Transfer: d.Transfer, Tokens: d.Tokens, FirstToken: first, Blocks: d.Blocks}
+}
+
 func segmentToProto(s transport.SegmentInfo) *proto.Segment {
 	p := &proto.Segment{Name: s.Name, Length: uint64(s.Length), Location: s.Location}
 	for _, r := range s.Rails {

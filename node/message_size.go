@@ -15,7 +15,13 @@ func (w *worker) checkLength(m *proto.Submit) error {
 	if n := len(m.GetPrompt()) / 4; n > limit {
 		return fmt.Errorf("prompt has %d tokens: the model has %d (max_model_len)", n, limit)
 	}
-	if n, most := len(m.GetKv().GetBlocks()), limit/w.cfg.Profile.KVGeometry.BlockTokens+1; n > most {
+	return w.checkBlocks(m.GetKv())
+}
+
+// checkBlocks refuses blocks that are more than the longest prompt has.
+func (w *worker) checkBlocks(kv *proto.KVRef) error {
+	limit := w.cfg.Profile.MaxModelLen
+	if n, most := len(kv.GetBlocks()), limit/w.cfg.Profile.KVGeometry.BlockTokens+1; n > most {
 		return fmt.Errorf("kv has %d blocks: %d hold as much as the model takes (max_model_len)", n, most)
 	}
 	return nil

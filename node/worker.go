@@ -170,7 +170,7 @@ func (w *worker) loop(ctx context.Context) error {
 // that comes or is cancelled says nothing of that.
 func (w *worker) count(ev connector.Event) {
 	switch ev.(type) {
-	case connector.Submit, connector.Cancel, connector.Produce, connector.Gone, connector.Lapsed:
+	case connector.Submit, connector.Direct, connector.Cancel, connector.Produce, connector.Gone, connector.Lapsed:
 	default:
 		w.progress++
 	}
@@ -286,7 +286,7 @@ func (w *worker) load() *proto.Load {
 		Seq: w.loads, Progress: w.progress + w.written, StepUs: proto.Microseconds(due), Waits: due == 0 && w.core.Requests() > 0,
 		Running: uint32(l.Running), Waiting: uint32(l.Waiting), WaitingTokens: uint32(l.WaitingTokens),
 		KvBlocksUsed: uint32(w.pool.Used()), KvBlocksTotal: uint32(w.pool.Total()),
-		Preemptions: l.Preemptions, PrefixQueries: ps.PrefixQueries, PrefixHits: ps.PrefixHits,
+		Room: uint32(l.Room), Preemptions: l.Preemptions, PrefixQueries: ps.PrefixQueries, PrefixHits: ps.PrefixHits,
 		KvBytes: t.Bytes, KvBlocksChecked: t.Checked, KvBlocksBad: t.Bad,
 		KvTransfers: t.Transfers, KvTransfersFailed: t.Failed, Draining: w.drain,
 	}
@@ -320,6 +320,7 @@ func (w *worker) drop(id uint64) {
 	if l.sess.requests[l.sid] == id {
 		delete(l.sess.requests, l.sid)
 	}
+	l.sess.undirected.drop(l)
 	if l.moves != nil {
 		if n := l.moves.Moves(); n > 0 {
 			panic(fmt.Sprintf("node: request %s dropped with %d moves under way", l.name, n))

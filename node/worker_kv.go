@@ -235,6 +235,8 @@ func (w *worker) failed(f connector.Failed) {
 		code, retry = proto.FailCode_FAIL_DEADLINE, false
 	case errors.Is(f.Err, connector.ErrInvalid), errors.Is(f.Err, engine.ErrTooLong), errors.Is(f.Err, engine.ErrPoolSize):
 		code, retry = proto.FailCode_FAIL_INVALID, false
+	case errors.Is(f.Err, connector.ErrUndirected):
+		code = proto.FailCode_FAIL_UNDIRECTED
 	case errors.Is(f.Err, connector.ErrChanged):
 		code, retry = proto.FailCode_FAIL_CHANGED, !errors.Is(f.Err, connector.ErrUsed)
 	case errors.Is(f.Err, connector.ErrContent):

@@ -29,6 +29,8 @@ type session struct {
 	pending *proto.FromNode
 	notify  chan struct{} // cap 1
 
+	undirected undirected
+
 	// The loop's.
 	requests  map[uint64]uint64 // the proxy's ID -> ours
 	submitted uint64            // the proxy's ID of the last request that came
@@ -115,6 +117,8 @@ func (w *worker) receive(ctx context.Context, s *session, stream proto.Worker_Se
 		switch k := m.Kind.(type) {
 		case *proto.ToNode_Submit:
 			w.submit(s, k.Submit)
+		case *proto.ToNode_Direct:
+			w.direct(s, k.Direct)
 		case *proto.ToNode_Cancel:
 			sid := k.Cancel.GetId()
 			w.run(func() connector.Event {
@@ -148,6 +152,9 @@ func (w *worker) submit(s *session, m *proto.Submit) {
 	if err == nil {
 		l.checker = w.exec.Admit(l.id, l.prompt, w.use(&ev))
 	}
+	if ev.Ahead {
+		s.undirected.add(l)
+	}
 	w.run(func() connector.Event {
 		refuse := func(code proto.FailCode, retry bool, text string) connector.Event {
 			out := w.message(s)
@@ -155,6 +162,7 @@ func (w *worker) submit(s *session, m *proto.Submit) {
 			if err == nil {
 				w.exec.Forget(l.id)
 			}
+			s.undirected.drop(l)
 			if l.moves != nil {
 				l.moves.Close(false)
 			}
@@ -243,9 +251,10 @@ func (w *worker) parse(l *live, m *proto.Submit) (connector.Submit, error) {
 	if !ev.Handoff.Moves(ev.Leg) {
 		return ev, nil // the other side comes for its blocks, or to them
 	}
-	ev.Remote = connector.Remote{
-		Node: l.remote.Node, Transfer: l.remote.Transfer, Tokens: l.remote.Tokens, FirstToken: m.GetKv().GetFirstToken(), Blocks: l.remote.Blocks,
+	if ev.Ahead = m.GetAhead(); ev.Ahead {
+		return ev, nil
 	}
+	ev.Remote = remoteOf(l.remote, m.GetKv().GetFirstToken())
 	if l.moves, err = w.kv.Open(l.remote, kvtransfer.Options{Tag: l.name, Key: legKey{l.sess, l.sid}}); err != nil {
 		return ev, fmt.Errorf("kv.segment: %w", err)
 	}

@@ -194,6 +194,7 @@ const (
 	FailCode_FAIL_INTERNAL    FailCode = 6
 	FailCode_FAIL_CONTENT     FailCode = 7 // the KV arrived, and is not what the prompt says it must be
 	FailCode_FAIL_CHANGED     FailCode = 8 // the KV arrived well, and changed on the node before its last use
+	FailCode_FAIL_UNDIRECTED  FailCode = 9 // the prompt was submitted ahead, and nobody has said where its KV goes
 )
 
 // Enum value maps for FailCode.
@@ -208,6 +209,7 @@ var (
 		6: "FAIL_INTERNAL",
 		7: "FAIL_CONTENT",
 		8: "FAIL_CHANGED",
+		9: "FAIL_UNDIRECTED",
 	}
 	FailCode_value = map[string]int32{
 		"FAIL_UNSPECIFIED": 0,
@@ -219,6 +221,7 @@ var (
 		"FAIL_INTERNAL":    6,
 		"FAIL_CONTENT":     7,
 		"FAIL_CHANGED":     8,
+		"FAIL_UNDIRECTED":  9,
 	}
 )
 
@@ -462,9 +465,12 @@ type Load struct {
 	Seq               uint64                 `protobuf:"varint,15,opt,name=seq,proto3" json:"seq,omitempty"` // counts the node's loads: a later one has a higher number
 	// progress rises whenever the node has got on: a step ended, a layer was
 	// computed, KV moved, landed or was let go of.
-	Progress      uint64 `protobuf:"varint,16,opt,name=progress,proto3" json:"progress,omitempty"`
-	StepUs        uint32 `protobuf:"varint,17,opt,name=step_us,json=stepUs,proto3" json:"step_us,omitempty"` // what the step under way should take; 0 if none is
-	Waits         bool   `protobuf:"varint,18,opt,name=waits,proto3" json:"waits,omitempty"`                 // the node can do nothing until another node has done its part
+	Progress uint64 `protobuf:"varint,16,opt,name=progress,proto3" json:"progress,omitempty"`
+	StepUs   uint32 `protobuf:"varint,17,opt,name=step_us,json=stepUs,proto3" json:"step_us,omitempty"` // what the step under way should take; 0 if none is
+	Waits    bool   `protobuf:"varint,18,opt,name=waits,proto3" json:"waits,omitempty"`                 // the node can do nothing until another node has done its part
+	// room is how many more sequences the node would give blocks to at once, as long as there are
+	// blocks; 0 while one waits for its own.
+	Room          uint32 `protobuf:"varint,19,opt,name=room,proto3" json:"room,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -623,6 +629,13 @@ func (x *Load) GetWaits() bool {
 		return x.Waits
 	}
 	return false
+}
+
+func (x *Load) GetRoom() uint32 {
+	if x != nil {
+		return x.Room
+	}
+	return 0
 }
 
 // RailLoad is what one rail of a node has done for the transfers it initiated, and
@@ -1070,6 +1083,7 @@ type ToNode struct {
 	//	*ToNode_Submit
 	//	*ToNode_Cancel
 	//	*ToNode_Flush
+	//	*ToNode_Direct
 	Kind          isToNode_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1139,6 +1153,15 @@ func (x *ToNode) GetFlush() *Flush {
 	return nil
 }
 
+func (x *ToNode) GetDirect() *Direct {
+	if x != nil {
+		if x, ok := x.Kind.(*ToNode_Direct); ok {
+			return x.Direct
+		}
+	}
+	return nil
+}
+
 type isToNode_Kind interface {
 	isToNode_Kind()
 }
@@ -1155,11 +1178,17 @@ type ToNode_Flush struct {
 	Flush *Flush `protobuf:"bytes,3,opt,name=flush,proto3,oneof"`
 }
 
+type ToNode_Direct struct {
+	Direct *Direct `protobuf:"bytes,4,opt,name=direct,proto3,oneof"`
+}
+
 func (*ToNode_Submit) isToNode_Kind() {}
 
 func (*ToNode_Cancel) isToNode_Kind() {}
 
 func (*ToNode_Flush) isToNode_Kind() {}
+
+func (*ToNode_Direct) isToNode_Kind() {}
 
 // Flush has the node forget every prefix in its cache. Requests under way keep the blocks
 // that they have.
@@ -1207,6 +1236,59 @@ func (x *Flush) GetSeq() uint64 {
 	return 0
 }
 
+// Direct says where the blocks of a prompt go that was submitted ahead. The node takes it once.
+type Direct struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"` // of the Submit
+	Kv            *KVRef                 `protobuf:"bytes,2,opt,name=kv,proto3" json:"kv,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Direct) Reset() {
+	*x = Direct{}
+	mi := &file_kvferry_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Direct) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Direct) ProtoMessage() {}
+
+func (x *Direct) ProtoReflect() protoreflect.Message {
+	mi := &file_kvferry_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Direct.ProtoReflect.Descriptor instead.
+func (*Direct) Descriptor() ([]byte, []int) {
+	return file_kvferry_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Direct) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *Direct) GetKv() *KVRef {
+	if x != nil {
+		return x.Kv
+	}
+	return nil
+}
+
 type Submit struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Id         uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`                               // chosen by the proxy, unique on this stream
@@ -1225,15 +1307,18 @@ type Submit struct {
 	Variant uint64 `protobuf:"varint,12,opt,name=variant,proto3" json:"variant,omitempty"` // which of the prompt's answers is wanted; 0 is the first
 	Adapter string `protobuf:"bytes,13,opt,name=adapter,proto3" json:"adapter,omitempty"`  // LoRA adapter, empty for the model itself: its KV is none of another's
 	// What is generated: words of them, from first_word on. 0: any token.
-	FirstWord     uint32 `protobuf:"varint,14,opt,name=first_word,json=firstWord,proto3" json:"first_word,omitempty"`
-	Words         uint32 `protobuf:"varint,15,opt,name=words,proto3" json:"words,omitempty"`
+	FirstWord uint32 `protobuf:"varint,14,opt,name=first_word,json=firstWord,proto3" json:"first_word,omitempty"`
+	Words     uint32 `protobuf:"varint,15,opt,name=words,proto3" json:"words,omitempty"`
+	// LEG_PREFILL with layerwise: kv is not known yet, and comes in a Direct. If that does not come
+	// soon after the prompt is computed, the leg fails with FAIL_UNDIRECTED.
+	Ahead         bool `protobuf:"varint,16,opt,name=ahead,proto3" json:"ahead,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Submit) Reset() {
 	*x = Submit{}
-	mi := &file_kvferry_proto_msgTypes[11]
+	mi := &file_kvferry_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1245,7 +1330,7 @@ func (x *Submit) String() string {
 func (*Submit) ProtoMessage() {}
 
 func (x *Submit) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[11]
+	mi := &file_kvferry_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1258,7 +1343,7 @@ func (x *Submit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Submit.ProtoReflect.Descriptor instead.
 func (*Submit) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{11}
+	return file_kvferry_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Submit) GetId() uint64 {
@@ -1366,6 +1451,13 @@ func (x *Submit) GetWords() uint32 {
 	return 0
 }
 
+func (x *Submit) GetAhead() bool {
+	if x != nil {
+		return x.Ahead
+	}
+	return false
+}
+
 type Cancel struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -1377,7 +1469,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_kvferry_proto_msgTypes[12]
+	mi := &file_kvferry_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1389,7 +1481,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[12]
+	mi := &file_kvferry_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1402,7 +1494,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{12}
+	return file_kvferry_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Cancel) GetId() uint64 {
@@ -1442,7 +1534,7 @@ type KVRef struct {
 
 func (x *KVRef) Reset() {
 	*x = KVRef{}
-	mi := &file_kvferry_proto_msgTypes[13]
+	mi := &file_kvferry_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1454,7 +1546,7 @@ func (x *KVRef) String() string {
 func (*KVRef) ProtoMessage() {}
 
 func (x *KVRef) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[13]
+	mi := &file_kvferry_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1467,7 +1559,7 @@ func (x *KVRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KVRef.ProtoReflect.Descriptor instead.
 func (*KVRef) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{13}
+	return file_kvferry_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *KVRef) GetNodeId() string {
@@ -1532,7 +1624,7 @@ type Block struct {
 
 func (x *Block) Reset() {
 	*x = Block{}
-	mi := &file_kvferry_proto_msgTypes[14]
+	mi := &file_kvferry_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1544,7 +1636,7 @@ func (x *Block) String() string {
 func (*Block) ProtoMessage() {}
 
 func (x *Block) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[14]
+	mi := &file_kvferry_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1557,7 +1649,7 @@ func (x *Block) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Block.ProtoReflect.Descriptor instead.
 func (*Block) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{14}
+	return file_kvferry_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Block) GetIndex() uint32 {
@@ -1594,7 +1686,7 @@ type Segment struct {
 
 func (x *Segment) Reset() {
 	*x = Segment{}
-	mi := &file_kvferry_proto_msgTypes[15]
+	mi := &file_kvferry_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1606,7 +1698,7 @@ func (x *Segment) String() string {
 func (*Segment) ProtoMessage() {}
 
 func (x *Segment) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[15]
+	mi := &file_kvferry_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1619,7 +1711,7 @@ func (x *Segment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Segment.ProtoReflect.Descriptor instead.
 func (*Segment) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{15}
+	return file_kvferry_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Segment) GetName() string {
@@ -1662,7 +1754,7 @@ type RailAddr struct {
 
 func (x *RailAddr) Reset() {
 	*x = RailAddr{}
-	mi := &file_kvferry_proto_msgTypes[16]
+	mi := &file_kvferry_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1674,7 +1766,7 @@ func (x *RailAddr) String() string {
 func (*RailAddr) ProtoMessage() {}
 
 func (x *RailAddr) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[16]
+	mi := &file_kvferry_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1687,7 +1779,7 @@ func (x *RailAddr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RailAddr.ProtoReflect.Descriptor instead.
 func (*RailAddr) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{16}
+	return file_kvferry_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *RailAddr) GetRail() string {
@@ -1739,7 +1831,7 @@ type FromNode struct {
 
 func (x *FromNode) Reset() {
 	*x = FromNode{}
-	mi := &file_kvferry_proto_msgTypes[17]
+	mi := &file_kvferry_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1751,7 +1843,7 @@ func (x *FromNode) String() string {
 func (*FromNode) ProtoMessage() {}
 
 func (x *FromNode) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[17]
+	mi := &file_kvferry_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1764,7 +1856,7 @@ func (x *FromNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FromNode.ProtoReflect.Descriptor instead.
 func (*FromNode) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{17}
+	return file_kvferry_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *FromNode) GetIds() []uint64 {
@@ -1848,7 +1940,7 @@ type Reserved struct {
 
 func (x *Reserved) Reset() {
 	*x = Reserved{}
-	mi := &file_kvferry_proto_msgTypes[18]
+	mi := &file_kvferry_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1860,7 +1952,7 @@ func (x *Reserved) String() string {
 func (*Reserved) ProtoMessage() {}
 
 func (x *Reserved) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[18]
+	mi := &file_kvferry_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1873,7 +1965,7 @@ func (x *Reserved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reserved.ProtoReflect.Descriptor instead.
 func (*Reserved) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{18}
+	return file_kvferry_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Reserved) GetId() uint64 {
@@ -1903,7 +1995,7 @@ type Prefilled struct {
 
 func (x *Prefilled) Reset() {
 	*x = Prefilled{}
-	mi := &file_kvferry_proto_msgTypes[19]
+	mi := &file_kvferry_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1915,7 +2007,7 @@ func (x *Prefilled) String() string {
 func (*Prefilled) ProtoMessage() {}
 
 func (x *Prefilled) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[19]
+	mi := &file_kvferry_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1928,7 +2020,7 @@ func (x *Prefilled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Prefilled.ProtoReflect.Descriptor instead.
 func (*Prefilled) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{19}
+	return file_kvferry_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Prefilled) GetId() uint64 {
@@ -1971,7 +2063,7 @@ type Finished struct {
 
 func (x *Finished) Reset() {
 	*x = Finished{}
-	mi := &file_kvferry_proto_msgTypes[20]
+	mi := &file_kvferry_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1983,7 +2075,7 @@ func (x *Finished) String() string {
 func (*Finished) ProtoMessage() {}
 
 func (x *Finished) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[20]
+	mi := &file_kvferry_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1996,7 +2088,7 @@ func (x *Finished) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finished.ProtoReflect.Descriptor instead.
 func (*Finished) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{20}
+	return file_kvferry_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Finished) GetId() uint64 {
@@ -2040,7 +2132,7 @@ type Failed struct {
 
 func (x *Failed) Reset() {
 	*x = Failed{}
-	mi := &file_kvferry_proto_msgTypes[21]
+	mi := &file_kvferry_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2052,7 +2144,7 @@ func (x *Failed) String() string {
 func (*Failed) ProtoMessage() {}
 
 func (x *Failed) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[21]
+	mi := &file_kvferry_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2065,7 +2157,7 @@ func (x *Failed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failed.ProtoReflect.Descriptor instead.
 func (*Failed) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{21}
+	return file_kvferry_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Failed) GetId() uint64 {
@@ -2123,7 +2215,7 @@ type Breakdown struct {
 
 func (x *Breakdown) Reset() {
 	*x = Breakdown{}
-	mi := &file_kvferry_proto_msgTypes[22]
+	mi := &file_kvferry_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2135,7 +2227,7 @@ func (x *Breakdown) String() string {
 func (*Breakdown) ProtoMessage() {}
 
 func (x *Breakdown) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[22]
+	mi := &file_kvferry_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2148,7 +2240,7 @@ func (x *Breakdown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Breakdown.ProtoReflect.Descriptor instead.
 func (*Breakdown) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{22}
+	return file_kvferry_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Breakdown) GetProxyUs() uint32 {
@@ -2235,7 +2327,7 @@ type PeerRequest struct {
 
 func (x *PeerRequest) Reset() {
 	*x = PeerRequest{}
-	mi := &file_kvferry_proto_msgTypes[23]
+	mi := &file_kvferry_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2247,7 +2339,7 @@ func (x *PeerRequest) String() string {
 func (*PeerRequest) ProtoMessage() {}
 
 func (x *PeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[23]
+	mi := &file_kvferry_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2260,7 +2352,7 @@ func (x *PeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRequest.ProtoReflect.Descriptor instead.
 func (*PeerRequest) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{23}
+	return file_kvferry_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *PeerRequest) GetKind() isPeerRequest_Kind {
@@ -2315,7 +2407,7 @@ type Produce struct {
 
 func (x *Produce) Reset() {
 	*x = Produce{}
-	mi := &file_kvferry_proto_msgTypes[24]
+	mi := &file_kvferry_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2327,7 +2419,7 @@ func (x *Produce) String() string {
 func (*Produce) ProtoMessage() {}
 
 func (x *Produce) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[24]
+	mi := &file_kvferry_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2340,7 +2432,7 @@ func (x *Produce) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Produce.ProtoReflect.Descriptor instead.
 func (*Produce) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{24}
+	return file_kvferry_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Produce) GetTransferId() uint64 {
@@ -2363,7 +2455,7 @@ type Release struct {
 
 func (x *Release) Reset() {
 	*x = Release{}
-	mi := &file_kvferry_proto_msgTypes[25]
+	mi := &file_kvferry_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2375,7 +2467,7 @@ func (x *Release) String() string {
 func (*Release) ProtoMessage() {}
 
 func (x *Release) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[25]
+	mi := &file_kvferry_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2388,7 +2480,7 @@ func (x *Release) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Release.ProtoReflect.Descriptor instead.
 func (*Release) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{25}
+	return file_kvferry_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Release) GetTransferId() uint64 {
@@ -2419,7 +2511,7 @@ type PeerReply struct {
 
 func (x *PeerReply) Reset() {
 	*x = PeerReply{}
-	mi := &file_kvferry_proto_msgTypes[26]
+	mi := &file_kvferry_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2431,7 +2523,7 @@ func (x *PeerReply) String() string {
 func (*PeerReply) ProtoMessage() {}
 
 func (x *PeerReply) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[26]
+	mi := &file_kvferry_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2444,7 +2536,7 @@ func (x *PeerReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerReply.ProtoReflect.Descriptor instead.
 func (*PeerReply) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{26}
+	return file_kvferry_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *PeerReply) GetKind() isPeerReply_Kind {
@@ -2513,7 +2605,7 @@ type Produced struct {
 
 func (x *Produced) Reset() {
 	*x = Produced{}
-	mi := &file_kvferry_proto_msgTypes[27]
+	mi := &file_kvferry_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2525,7 +2617,7 @@ func (x *Produced) String() string {
 func (*Produced) ProtoMessage() {}
 
 func (x *Produced) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[27]
+	mi := &file_kvferry_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2538,7 +2630,7 @@ func (x *Produced) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Produced.ProtoReflect.Descriptor instead.
 func (*Produced) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{27}
+	return file_kvferry_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Produced) GetTransferId() uint64 {
@@ -2565,7 +2657,7 @@ type Gone struct {
 
 func (x *Gone) Reset() {
 	*x = Gone{}
-	mi := &file_kvferry_proto_msgTypes[28]
+	mi := &file_kvferry_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2577,7 +2669,7 @@ func (x *Gone) String() string {
 func (*Gone) ProtoMessage() {}
 
 func (x *Gone) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[28]
+	mi := &file_kvferry_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2590,7 +2682,7 @@ func (x *Gone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gone.ProtoReflect.Descriptor instead.
 func (*Gone) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{28}
+	return file_kvferry_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Gone) GetTransferId() uint64 {
@@ -2610,7 +2702,7 @@ type Released struct {
 
 func (x *Released) Reset() {
 	*x = Released{}
-	mi := &file_kvferry_proto_msgTypes[29]
+	mi := &file_kvferry_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2622,7 +2714,7 @@ func (x *Released) String() string {
 func (*Released) ProtoMessage() {}
 
 func (x *Released) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[29]
+	mi := &file_kvferry_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2635,7 +2727,7 @@ func (x *Released) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Released.ProtoReflect.Descriptor instead.
 func (*Released) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{29}
+	return file_kvferry_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Released) GetTransferId() uint64 {
@@ -2672,7 +2764,7 @@ const file_kvferry_proto_rawDesc = "" +
 	"\astep_us\x18\x11 \x01(\rR\x06stepUs\x12&\n" +
 	"\x0fprompt_token_ns\x18\x12 \x01(\rR\rpromptTokenNs\x12\x1f\n" +
 	"\vkv_geometry\x18\x13 \x01(\tR\n" +
-	"kvGeometry\"\xd0\x04\n" +
+	"kvGeometry\"\xe4\x04\n" +
 	"\x04Load\x12\x18\n" +
 	"\arunning\x18\x01 \x01(\rR\arunning\x12\x18\n" +
 	"\awaiting\x18\x02 \x01(\rR\awaiting\x12%\n" +
@@ -2693,7 +2785,8 @@ const file_kvferry_proto_rawDesc = "" +
 	"\x03seq\x18\x0f \x01(\x04R\x03seq\x12\x1a\n" +
 	"\bprogress\x18\x10 \x01(\x04R\bprogress\x12\x17\n" +
 	"\astep_us\x18\x11 \x01(\rR\x06stepUs\x12\x14\n" +
-	"\x05waits\x18\x12 \x01(\bR\x05waits\"\xa9\x04\n" +
+	"\x05waits\x18\x12 \x01(\bR\x05waits\x12\x12\n" +
+	"\x04room\x18\x13 \x01(\rR\x04room\"\xa9\x04\n" +
 	"\bRailLoad\x12\x12\n" +
 	"\x04rail\x18\x01 \x01(\tR\x04rail\x12#\n" +
 	"\rbytes_written\x18\x02 \x01(\x04R\fbytesWritten\x12\x1d\n" +
@@ -2730,14 +2823,18 @@ const file_kvferry_proto_rawDesc = "" +
 	"\x06ttl_ms\x18\x01 \x01(\rR\x05ttlMs\")\n" +
 	"\x11DeregisterRequest\x12\x14\n" +
 	"\x05lease\x18\x01 \x01(\x04R\x05lease\"\x11\n" +
-	"\x0fDeregisterReply\"\x97\x01\n" +
+	"\x0fDeregisterReply\"\xc5\x01\n" +
 	"\x06ToNode\x12,\n" +
 	"\x06submit\x18\x01 \x01(\v2\x12.kvferry.v1.SubmitH\x00R\x06submit\x12,\n" +
 	"\x06cancel\x18\x02 \x01(\v2\x12.kvferry.v1.CancelH\x00R\x06cancel\x12)\n" +
-	"\x05flush\x18\x03 \x01(\v2\x11.kvferry.v1.FlushH\x00R\x05flushB\x06\n" +
+	"\x05flush\x18\x03 \x01(\v2\x11.kvferry.v1.FlushH\x00R\x05flush\x12,\n" +
+	"\x06direct\x18\x04 \x01(\v2\x12.kvferry.v1.DirectH\x00R\x06directB\x06\n" +
 	"\x04kind\"\x19\n" +
 	"\x05Flush\x12\x10\n" +
-	"\x03seq\x18\x01 \x01(\x04R\x03seq\"\xa4\x03\n" +
+	"\x03seq\x18\x01 \x01(\x04R\x03seq\";\n" +
+	"\x06Direct\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12!\n" +
+	"\x02kv\x18\x02 \x01(\v2\x11.kvferry.v1.KVRefR\x02kv\"\xba\x03\n" +
 	"\x06Submit\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x1d\n" +
 	"\n" +
@@ -2759,7 +2856,8 @@ const file_kvferry_proto_rawDesc = "" +
 	"\aadapter\x18\r \x01(\tR\aadapter\x12\x1d\n" +
 	"\n" +
 	"first_word\x18\x0e \x01(\rR\tfirstWord\x12\x14\n" +
-	"\x05words\x18\x0f \x01(\rR\x05words\"G\n" +
+	"\x05words\x18\x0f \x01(\rR\x05words\x12\x14\n" +
+	"\x05ahead\x18\x10 \x01(\bR\x05ahead\"G\n" +
 	"\x06Cancel\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x15\n" +
@@ -2875,7 +2973,7 @@ const file_kvferry_proto_rawDesc = "" +
 	"\fFinishReason\x12\x16\n" +
 	"\x12FINISH_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rFINISH_LENGTH\x10\x01\x12\x0f\n" +
-	"\vFINISH_STOP\x10\x02*\xb6\x01\n" +
+	"\vFINISH_STOP\x10\x02*\xcb\x01\n" +
 	"\bFailCode\x12\x14\n" +
 	"\x10FAIL_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fFAIL_INVALID\x10\x01\x12\x11\n" +
@@ -2885,7 +2983,8 @@ const file_kvferry_proto_rawDesc = "" +
 	"\rFAIL_DRAINING\x10\x05\x12\x11\n" +
 	"\rFAIL_INTERNAL\x10\x06\x12\x10\n" +
 	"\fFAIL_CONTENT\x10\a\x12\x10\n" +
-	"\fFAIL_CHANGED\x10\b2\xdf\x01\n" +
+	"\fFAIL_CHANGED\x10\b\x12\x13\n" +
+	"\x0fFAIL_UNDIRECTED\x10\t2\xdf\x01\n" +
 	"\bRegistry\x12B\n" +
 	"\bRegister\x12\x1b.kvferry.v1.RegisterRequest\x1a\x19.kvferry.v1.RegisterReply\x12E\n" +
 	"\tKeepAlive\x12\x1c.kvferry.v1.KeepAliveRequest\x1a\x1a.kvferry.v1.KeepAliveReply\x12H\n" +
@@ -2909,7 +3008,7 @@ func file_kvferry_proto_rawDescGZIP() []byte {
 }
 
 var file_kvferry_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_kvferry_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_kvferry_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_kvferry_proto_goTypes = []any{
 	(Role)(0),                 // 0: kvferry.v1.Role
 	(Leg)(0),                  // 1: kvferry.v1.Leg
@@ -2926,73 +3025,76 @@ var file_kvferry_proto_goTypes = []any{
 	(*DeregisterReply)(nil),   // 12: kvferry.v1.DeregisterReply
 	(*ToNode)(nil),            // 13: kvferry.v1.ToNode
 	(*Flush)(nil),             // 14: kvferry.v1.Flush
-	(*Submit)(nil),            // 15: kvferry.v1.Submit
-	(*Cancel)(nil),            // 16: kvferry.v1.Cancel
-	(*KVRef)(nil),             // 17: kvferry.v1.KVRef
-	(*Block)(nil),             // 18: kvferry.v1.Block
-	(*Segment)(nil),           // 19: kvferry.v1.Segment
-	(*RailAddr)(nil),          // 20: kvferry.v1.RailAddr
-	(*FromNode)(nil),          // 21: kvferry.v1.FromNode
-	(*Reserved)(nil),          // 22: kvferry.v1.Reserved
-	(*Prefilled)(nil),         // 23: kvferry.v1.Prefilled
-	(*Finished)(nil),          // 24: kvferry.v1.Finished
-	(*Failed)(nil),            // 25: kvferry.v1.Failed
-	(*Breakdown)(nil),         // 26: kvferry.v1.Breakdown
-	(*PeerRequest)(nil),       // 27: kvferry.v1.PeerRequest
-	(*Produce)(nil),           // 28: kvferry.v1.Produce
-	(*Release)(nil),           // 29: kvferry.v1.Release
-	(*PeerReply)(nil),         // 30: kvferry.v1.PeerReply
-	(*Produced)(nil),          // 31: kvferry.v1.Produced
-	(*Gone)(nil),              // 32: kvferry.v1.Gone
-	(*Released)(nil),          // 33: kvferry.v1.Released
-	nil,                       // 34: kvferry.v1.RailLoad.CongestionEntry
+	(*Direct)(nil),            // 15: kvferry.v1.Direct
+	(*Submit)(nil),            // 16: kvferry.v1.Submit
+	(*Cancel)(nil),            // 17: kvferry.v1.Cancel
+	(*KVRef)(nil),             // 18: kvferry.v1.KVRef
+	(*Block)(nil),             // 19: kvferry.v1.Block
+	(*Segment)(nil),           // 20: kvferry.v1.Segment
+	(*RailAddr)(nil),          // 21: kvferry.v1.RailAddr
+	(*FromNode)(nil),          // 22: kvferry.v1.FromNode
+	(*Reserved)(nil),          // 23: kvferry.v1.Reserved
+	(*Prefilled)(nil),         // 24: kvferry.v1.Prefilled
+	(*Finished)(nil),          // 25: kvferry.v1.Finished
+	(*Failed)(nil),            // 26: kvferry.v1.Failed
+	(*Breakdown)(nil),         // 27: kvferry.v1.Breakdown
+	(*PeerRequest)(nil),       // 28: kvferry.v1.PeerRequest
+	(*Produce)(nil),           // 29: kvferry.v1.Produce
+	(*Release)(nil),           // 30: kvferry.v1.Release
+	(*PeerReply)(nil),         // 31: kvferry.v1.PeerReply
+	(*Produced)(nil),          // 32: kvferry.v1.Produced
+	(*Gone)(nil),              // 33: kvferry.v1.Gone
+	(*Released)(nil),          // 34: kvferry.v1.Released
+	nil,                       // 35: kvferry.v1.RailLoad.CongestionEntry
 }
 var file_kvferry_proto_depIdxs = []int32{
 	0,  // 0: kvferry.v1.NodeInfo.role:type_name -> kvferry.v1.Role
-	34, // 1: kvferry.v1.RailLoad.congestion:type_name -> kvferry.v1.RailLoad.CongestionEntry
+	35, // 1: kvferry.v1.RailLoad.congestion:type_name -> kvferry.v1.RailLoad.CongestionEntry
 	4,  // 2: kvferry.v1.RegisterRequest.node:type_name -> kvferry.v1.NodeInfo
 	5,  // 3: kvferry.v1.KeepAliveRequest.load:type_name -> kvferry.v1.Load
 	6,  // 4: kvferry.v1.KeepAliveRequest.rails:type_name -> kvferry.v1.RailLoad
-	15, // 5: kvferry.v1.ToNode.submit:type_name -> kvferry.v1.Submit
-	16, // 6: kvferry.v1.ToNode.cancel:type_name -> kvferry.v1.Cancel
+	16, // 5: kvferry.v1.ToNode.submit:type_name -> kvferry.v1.Submit
+	17, // 6: kvferry.v1.ToNode.cancel:type_name -> kvferry.v1.Cancel
 	14, // 7: kvferry.v1.ToNode.flush:type_name -> kvferry.v1.Flush
-	1,  // 8: kvferry.v1.Submit.leg:type_name -> kvferry.v1.Leg
-	17, // 9: kvferry.v1.Submit.kv:type_name -> kvferry.v1.KVRef
-	19, // 10: kvferry.v1.KVRef.segment:type_name -> kvferry.v1.Segment
-	18, // 11: kvferry.v1.KVRef.blocks:type_name -> kvferry.v1.Block
-	20, // 12: kvferry.v1.Segment.rails:type_name -> kvferry.v1.RailAddr
-	22, // 13: kvferry.v1.FromNode.reserved:type_name -> kvferry.v1.Reserved
-	23, // 14: kvferry.v1.FromNode.prefilled:type_name -> kvferry.v1.Prefilled
-	24, // 15: kvferry.v1.FromNode.finished:type_name -> kvferry.v1.Finished
-	25, // 16: kvferry.v1.FromNode.failed:type_name -> kvferry.v1.Failed
-	5,  // 17: kvferry.v1.FromNode.load:type_name -> kvferry.v1.Load
-	17, // 18: kvferry.v1.Reserved.kv:type_name -> kvferry.v1.KVRef
-	17, // 19: kvferry.v1.Prefilled.kv:type_name -> kvferry.v1.KVRef
-	26, // 20: kvferry.v1.Prefilled.breakdown:type_name -> kvferry.v1.Breakdown
-	2,  // 21: kvferry.v1.Finished.reason:type_name -> kvferry.v1.FinishReason
-	26, // 22: kvferry.v1.Finished.breakdown:type_name -> kvferry.v1.Breakdown
-	3,  // 23: kvferry.v1.Failed.code:type_name -> kvferry.v1.FailCode
-	26, // 24: kvferry.v1.Failed.breakdown:type_name -> kvferry.v1.Breakdown
-	28, // 25: kvferry.v1.PeerRequest.produce:type_name -> kvferry.v1.Produce
-	29, // 26: kvferry.v1.PeerRequest.release:type_name -> kvferry.v1.Release
-	31, // 27: kvferry.v1.PeerReply.produced:type_name -> kvferry.v1.Produced
-	32, // 28: kvferry.v1.PeerReply.gone:type_name -> kvferry.v1.Gone
-	33, // 29: kvferry.v1.PeerReply.released:type_name -> kvferry.v1.Released
-	7,  // 30: kvferry.v1.Registry.Register:input_type -> kvferry.v1.RegisterRequest
-	9,  // 31: kvferry.v1.Registry.KeepAlive:input_type -> kvferry.v1.KeepAliveRequest
-	11, // 32: kvferry.v1.Registry.Deregister:input_type -> kvferry.v1.DeregisterRequest
-	13, // 33: kvferry.v1.Worker.Serve:input_type -> kvferry.v1.ToNode
-	27, // 34: kvferry.v1.Peer.Handoff:input_type -> kvferry.v1.PeerRequest
-	8,  // 35: kvferry.v1.Registry.Register:output_type -> kvferry.v1.RegisterReply
-	10, // 36: kvferry.v1.Registry.KeepAlive:output_type -> kvferry.v1.KeepAliveReply
-	12, // 37: kvferry.v1.Registry.Deregister:output_type -> kvferry.v1.DeregisterReply
-	21, // 38: kvferry.v1.Worker.Serve:output_type -> kvferry.v1.FromNode
-	30, // 39: kvferry.v1.Peer.Handoff:output_type -> kvferry.v1.PeerReply
-	35, // [35:40] is the sub-list for method output_type
-	30, // [30:35] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	15, // 8: kvferry.v1.ToNode.direct:type_name -> kvferry.v1.Direct
+	18, // 9: kvferry.v1.Direct.kv:type_name -> kvferry.v1.KVRef
+	1,  // 10: kvferry.v1.Submit.leg:type_name -> kvferry.v1.Leg
+	18, // 11: kvferry.v1.Submit.kv:type_name -> kvferry.v1.KVRef
+	20, // 12: kvferry.v1.KVRef.segment:type_name -> kvferry.v1.Segment
+	19, // 13: kvferry.v1.KVRef.blocks:type_name -> kvferry.v1.Block
+	21, // 14: kvferry.v1.Segment.rails:type_name -> kvferry.v1.RailAddr
+	23, // 15: kvferry.v1.FromNode.reserved:type_name -> kvferry.v1.Reserved
+	24, // 16: kvferry.v1.FromNode.prefilled:type_name -> kvferry.v1.Prefilled
+	25, // 17: kvferry.v1.FromNode.finished:type_name -> kvferry.v1.Finished
+	26, // 18: kvferry.v1.FromNode.failed:type_name -> kvferry.v1.Failed
+	5,  // 19: kvferry.v1.FromNode.load:type_name -> kvferry.v1.Load
+	18, // 20: kvferry.v1.Reserved.kv:type_name -> kvferry.v1.KVRef
+	18, // 21: kvferry.v1.Prefilled.kv:type_name -> kvferry.v1.KVRef
+	27, // 22: kvferry.v1.Prefilled.breakdown:type_name -> kvferry.v1.Breakdown
+	2,  // 23: kvferry.v1.Finished.reason:type_name -> kvferry.v1.FinishReason
+	27, // 24: kvferry.v1.Finished.breakdown:type_name -> kvferry.v1.Breakdown
+	3,  // 25: kvferry.v1.Failed.code:type_name -> kvferry.v1.FailCode
+	27, // 26: kvferry.v1.Failed.breakdown:type_name -> kvferry.v1.Breakdown
+	29, // 27: kvferry.v1.PeerRequest.produce:type_name -> kvferry.v1.Produce
+	30, // 28: kvferry.v1.PeerRequest.release:type_name -> kvferry.v1.Release
+	32, // 29: kvferry.v1.PeerReply.produced:type_name -> kvferry.v1.Produced
+	33, // 30: kvferry.v1.PeerReply.gone:type_name -> kvferry.v1.Gone
+	34, // 31: kvferry.v1.PeerReply.released:type_name -> kvferry.v1.Released
+	7,  // 32: kvferry.v1.Registry.Register:input_type -> kvferry.v1.RegisterRequest
+	9,  // 33: kvferry.v1.Registry.KeepAlive:input_type -> kvferry.v1.KeepAliveRequest
+	11, // 34: kvferry.v1.Registry.Deregister:input_type -> kvferry.v1.DeregisterRequest
+	13, // 35: kvferry.v1.Worker.Serve:input_type -> kvferry.v1.ToNode
+	28, // 36: kvferry.v1.Peer.Handoff:input_type -> kvferry.v1.PeerRequest
+	8,  // 37: kvferry.v1.Registry.Register:output_type -> kvferry.v1.RegisterReply
+	10, // 38: kvferry.v1.Registry.KeepAlive:output_type -> kvferry.v1.KeepAliveReply
+	12, // 39: kvferry.v1.Registry.Deregister:output_type -> kvferry.v1.DeregisterReply
+	22, // 40: kvferry.v1.Worker.Serve:output_type -> kvferry.v1.FromNode
+	31, // 41: kvferry.v1.Peer.Handoff:output_type -> kvferry.v1.PeerReply
+	37, // [37:42] is the sub-list for method output_type
+	32, // [32:37] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_kvferry_proto_init() }
@@ -3004,12 +3106,13 @@ func file_kvferry_proto_init() {
 		(*ToNode_Submit)(nil),
 		(*ToNode_Cancel)(nil),
 		(*ToNode_Flush)(nil),
+		(*ToNode_Direct)(nil),
 	}
-	file_kvferry_proto_msgTypes[23].OneofWrappers = []any{
+	file_kvferry_proto_msgTypes[24].OneofWrappers = []any{
 		(*PeerRequest_Produce)(nil),
 		(*PeerRequest_Release)(nil),
 	}
-	file_kvferry_proto_msgTypes[26].OneofWrappers = []any{
+	file_kvferry_proto_msgTypes[27].OneofWrappers = []any{
 		(*PeerReply_Produced)(nil),
 		(*PeerReply_Gone)(nil),
 		(*PeerReply_Released)(nil),
@@ -3020,7 +3123,7 @@ func file_kvferry_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_kvferry_proto_rawDesc), len(file_kvferry_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   31,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

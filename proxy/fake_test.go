@@ -86,13 +86,16 @@ type fakeNode struct {
 	submits chan *proto.Submit // everything received, for tests to wait on
 	cancels chan *proto.Cancel
 	flushes chan *proto.Flush
+	directs chan *proto.Direct
 	lease   uint64
+	room    atomic.Uint32 // sequences and blocks that it says are free; 0: it tells no load
 
 	script  atomic.Pointer[script]
 	hangUp  atomic.Bool   // end the stream after the next message
 	says    atomic.Uint64 // the instance that streams begin with
 	streams atomic.Int64  // so far
 
+	loads       atomic.Uint64
 	flushed     atomic.Int64 // times
 	deafToFlush atomic.Bool  // does not answer
 }
@@ -118,6 +121,13 @@ func (n *fakeNode) Serve(stream grpc.BidiStreamingServer[proto.ToNode, proto.Fro
 		defer mu.Unlock()
 		_ = stream.Send(m) // a broken stream ends Recv below
 	}
+	tell := func(last uint64) {
+		if room := n.room.Load(); room > 0 {
+			send(&proto.FromNode{Load: &proto.Load{Seq: n.loads.Add(1), Room: room, KvBlocksTotal: room}, LastSubmit: last})
+		}
+	}
+	tell(0)
+	ahead := make(map[uint64]*proto.Submit)
 	for {
 		m, err := stream.Recv()
 		if err != nil {
@@ -126,7 +136,18 @@ func (n *fakeNode) Serve(stream grpc.BidiStreamingServer[proto.ToNode, proto.Fro
 		switch k := m.Kind.(type) {
 		case *proto.ToNode_Submit:
 			(*n.script.Load())(n, k.Submit, send)
+			if k.Submit.Ahead {
+				ahead[k.Submit.Id] = k.Submit
+			}
 			n.submits <- k.Submit
+			tell(k.Submit.Id)
+		case *proto.ToNode_Direct:
+			if s := ahead[k.Direct.Id]; s != nil { // as if it had come with it
+				s = protobuf.CloneOf(s)
+				s.Ahead, s.Kv = false, k.Direct.Kv
+				(*n.script.Load())(n, s, send)
+			}
+			n.directs <- k.Direct
 		case *proto.ToNode_Cancel:
 			n.cancels <- k.Cancel
 		case *proto.ToNode_Flush:
@@ -152,6 +173,7 @@ func (n *fakeNode) answer(s *proto.Submit, send func(*proto.FromNode)) {
 		first = 1
 	}
 	switch {
+	case s.Ahead: // the Direct comes
 	case s.Leg == proto.Leg_LEG_PREFILL && handofftest.DecodeFirst(s.Handoff):
 		send(tokenMessage(s.Id, 0, out...))
 		send(&proto.FromNode{Prefilled: []*proto.Prefilled{{Id: s.Id, Breakdown: prefillBreakdown(), CachedTokens: 1}}})
@@ -309,6 +331,7 @@ func (c *testCluster) newNode(id string, role proto.Role, s script) *fakeNode {
 		submits: make(chan *proto.Submit, 1<<16),
 		cancels: make(chan *proto.Cancel, 1<<16),
 		flushes: make(chan *proto.Flush, 1<<10),
+		directs: make(chan *proto.Direct, 1<<10),
 	}
 	if s == nil {
 		s = (*fakeNode).answer

@@ -138,7 +138,11 @@ func (f *flight) submit(ctx context.Context) error {
 		h = f.proxy.handoff
 	}
 	a := &submission{Attempt: attempt.New(h, f.want-len(f.delivered))}
-	err = f.place(ctx, a, a.First(), nil)
+	err = f.place(ctx, a, a.First())
+	if err == nil && a.Undirected(a.Second()) && a.GoAhead(a.decode.node.outlook()) {
+		f.metrics.Ahead()
+		err = f.place(ctx, a, a.Second())
+	}
 	if err == nil {
 		err = f.follow(ctx, a)
 	}
@@ -185,15 +189,20 @@ func (f *flight) advance(ctx context.Context, a *submission) (done bool, err err
 		}
 		var next attempt.Next
 		next, fault = a.report(r)
+		if r.failed.GetCode() == proto.FailCode_FAIL_UNDIRECTED {
+			f.metrics.Undirected()
+		}
 		switch next {
 		case attempt.Done:
 			done = true
 		case attempt.Submit:
 			r.turn.Wait()
-			fault = f.place(ctx, a, a.Second(), offered(r))
+			fault = f.place(ctx, a, a.Second())
 			if a.Second() == handoff.DecodeLeg { // else the age that prefill is told has it
 				f.own += f.proxy.clock.Now() - r.at
 			}
+		case attempt.Direct:
+			a.compute.node.direct(a.compute, a.kv)
 		}
 		r.turn.Pass() // whatever came of it: the next request waits
 		if r.prefilled != nil && a.Handoff().Moves(handoff.PrefillLeg) && r.leg == a.compute && a.decode != nil {
@@ -272,17 +281,20 @@ func (f *flight) deliver(a *submission, done bool) error {
 	return nil
 }
 
-// place chooses a node for a leg and submits it there. kv is what the first leg has offered
-// to the second. Submit is queued for the node's stream and not waited for.
-func (f *flight) place(ctx context.Context, a *submission, kind handoff.Leg, kv *proto.KVRef) error {
-	ch := a.choiceOf(kind)
-	if !f.hashed && ch.role != proto.Role_ROLE_DECODE {
-		f.prefix, f.hashed = f.proxy.nodes.prefix(ch.role, f.choice.Adapter, f.choice.Prompt), true
-	}
-	ch.avoid = f.avoid
-	m, err := f.proxy.nodes.place(ch, placement.Request{Tokens: len(f.choice.Prompt), Prefix: f.prefix})
-	if err != nil {
-		return err
+// place chooses a node for a leg and submits it there, with what the first leg has offered if it
+// is the second. A leg that gave up goes to the node that was chosen for it. Submit is queued for
+// the node's stream and not waited for.
+func (f *flight) place(ctx context.Context, a *submission, kind handoff.Leg) (err error) {
+	m := nodeOf(*a.of(kind))
+	if m == nil {
+		ch := a.choiceOf(kind)
+		if !f.hashed && ch.role != proto.Role_ROLE_DECODE {
+			f.prefix, f.hashed = f.proxy.nodes.prefix(ch.role, f.choice.Adapter, f.choice.Prompt), true
+		}
+		ch.avoid = f.avoid
+		if m, err = f.proxy.nodes.place(ch, placement.Request{Tokens: len(f.choice.Prompt), Prefix: f.prefix}); err != nil {
+			return err
+		}
 	}
 	l := &leg{kind: legs[kind], inbox: f.inbox}
 	first, words := f.req.Tokenizer.Words()
@@ -299,7 +311,8 @@ func (f *flight) place(ctx context.Context, a *submission, kind handoff.Leg, kv 
 		Adapter:    f.choice.Adapter,
 		FirstWord:  first,
 		Words:      words,
-		Kv:         kv,
+		Kv:         a.kv,
+		Ahead:      a.Undirected(kind),
 	}
 	if kind != handoff.DecodeLeg {
 		l.tokens = len(f.choice.Prompt) + len(f.delivered)
@@ -309,8 +322,8 @@ func (f *flight) place(ctx context.Context, a *submission, kind handoff.Leg, kv 
 	if err := m.submit(l, s); err != nil {
 		return fmt.Errorf("%s: %w", m.info.Id, err)
 	}
-	a.set(kind, l)
-	f.queue(m)
+	*a.of(kind) = l
+	f.queue(m, !s.Ahead)
 	if kind != handoff.DecodeLeg {
 		f.prefillNode = m.info.Id
 	}
@@ -320,10 +333,10 @@ func (f *flight) place(ctx context.Context, a *submission, kind handoff.Leg, kv 
 	return nil
 }
 
-// queue puts the request into the backlog of the node that has it now: what it
+// queue puts the request into the backlog of the node that has it now. worked is whether what it
 // waited for before has been done.
-func (f *flight) queue(m *member) {
-	f.unqueue(true)
+func (f *flight) queue(m *member, worked bool) {
+	f.unqueue(worked)
 	f.proxy.placed(f)
 	f.queued, f.tokens = m, len(f.choice.Prompt)+len(f.delivered)
 	m.backlog.Enter(f.proxy.clock.Now(), f.tokens)
@@ -360,7 +373,8 @@ func (f *flight) blame(a *submission, err error) {
 	if f.avoid == nil {
 		f.avoid = make(map[*member]bool)
 	}
-	for _, pair := range [][2]*leg{{a.compute, a.decode}, {a.decode, a.compute}} {
+	compute, decode := a.concerned(failed.Node)
+	for _, pair := range [][2]*leg{{compute, decode}, {decode, compute}} {
 		at, other := pair[0], pair[1]
 		switch {
 		case at == nil:

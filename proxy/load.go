@@ -1,11 +1,11 @@
 package proxy
 
 import (
-	"slices"
 	"time"
 
 	protobuf "google.golang.org/protobuf/proto"
 
+	"kvferry/attempt"
 	"kvferry/placement"
 	"kvferry/proto"
 	"kvferry/proxy/members"
@@ -98,9 +98,16 @@ func (m *member) usable() (c placement.Candidate, stalled, ok bool) {
 	return placement.Candidate{
 		ID:            m.info.Id,
 		Blocks:        int(m.info.KvBlocks),
-		WaitingTokens: m.waiting + m.onTheWay,
+		WaitingTokens: m.waiting + m.way.Tokens(),
 		InFlight:      m.inFlight,
 	}, m.stalled, m.up && !m.leaving && !m.load.Draining
+}
+
+// outlook is that of the legs submitted so far, as a prompt that would go ahead has it.
+func (m *member) outlook() attempt.Outlook {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.way.Outlook(m.roundTrip(m.path), m.load, int(m.info.BlockTokens))
 }
 
 // counted notes the tokens that wait at the node, and takes the prompts among them, those up
@@ -108,12 +115,7 @@ func (m *member) usable() (c placement.Candidate, stalled, ok bool) {
 // does not say which prompts it counts. The caller holds mu.
 func (m *member) counted(tokens uint32, last uint64) {
 	m.waiting = int(tokens)
-	n := 0
-	for n < len(m.sent) && m.sent[n].id <= last {
-		m.onTheWay -= m.sent[n].tokens
-		n++
-	}
-	m.sent = slices.Delete(m.sent, 0, n)
+	m.way.Counted(last)
 }
 
 // recoverLocked notes a sign of life. It reports whether the node had been left for the

@@ -9,11 +9,11 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"kvferry/attempt"
 	"kvferry/clock"
 	"kvferry/proto"
+	"kvferry/proxy/ahead"
 	"kvferry/proxy/health"
 	"kvferry/proxy/members"
 	"kvferry/proxy/metrics"
@@ -38,7 +38,9 @@ type member struct {
 	cancel context.CancelCauseFunc
 	wake   chan struct{} // the sender has something to send
 
-	backlog health.Backlog // prompts that wait here
+	path      *ahead.Path
+	roundTrip func(*ahead.Path) time.Duration // as of nodes
+	backlog   health.Backlog                  // prompts that wait here
 
 	mu       sync.Mutex
 	up       bool // the stream is open
@@ -49,10 +51,9 @@ type member struct {
 	heard    time.Duration // the last message
 	load     *proto.Load
 	rails    []*proto.RailLoad
-	sent     []submitted // prompts that load does not count yet
-	onTheWay int         // tokens of these
-	waiting  int         // tokens of the prompts that wait at the node, as its stream said last
-	inFlight int         // legs not computed
+	way      ahead.Way // legs that load does not count yet
+	waiting  int       // tokens of the prompts that wait at the node, as its stream said last
+	inFlight int       // legs not computed
 	nextID   uint64
 	legs     map[uint64]*leg
 	queue    []*proto.ToNode
@@ -60,17 +61,12 @@ type member struct {
 	flushes  map[uint64]chan error // not answered, by seq
 }
 
-// submitted is a prompt on its way to a node.
-type submitted struct {
-	id     uint64
-	tokens int
-}
-
 func newMember(ctx context.Context, node members.Node) *member {
 	m := &member{
 		info:        node.Info,
 		incarnation: node.Incarnation,
 		wake:        make(chan struct{}, 1),
+		path:        ahead.NewPath(),
 		progress:    health.NewProgress(node.Info),
 		load:        &proto.Load{},
 		legs:        make(map[uint64]*leg),
@@ -85,7 +81,7 @@ func newMember(ctx context.Context, node members.Node) *member {
 func (m *member) run() {
 	defer m.cancel(nil)
 	conn, err := grpc.NewClient(m.info.GrpcAddr,
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithTransportCredentials(m.path),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: proto.RedialMin, Multiplier: 1.6, Jitter: 0.2, MaxDelay: proto.RedialMax},
 			MinConnectTimeout: proto.RedialMax,
@@ -308,7 +304,7 @@ func (m *member) down(err error) (redial bool) {
 	for _, l := range m.legs {
 		m.lose(l, now, err)
 	}
-	m.sent, m.onTheWay, m.waiting, m.queue = nil, 0, 0, nil
+	m.way, m.waiting, m.queue = ahead.Way{}, 0, nil
 	m.settleFlushes(m.flushSeq, fmt.Errorf("%w: %w", errNodeLost, err))
 	redial = !m.leaving
 	m.mu.Unlock()
@@ -352,12 +348,20 @@ func (m *member) submit(l *leg, s *proto.Submit) error {
 	s.Id = l.id
 	m.legs[l.id] = l
 	m.inFlight++
-	m.sent = append(m.sent, submitted{l.id, l.tokens})
-	m.onTheWay += l.tokens
+	m.way.Submitted(l.id, l.tokens, len(s.Prompt)/4)
 	l.owed = true
 	m.progress.Owe(m.clock.Now(), l.tokens)
 	m.enqueue(&proto.ToNode{Kind: &proto.ToNode_Submit{Submit: s}})
 	return nil
+}
+
+// direct tells a leg that went ahead where its KV goes. Of one that has ended, its end says all.
+func (m *member) direct(l *leg, kv *proto.KVRef) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.legs[l.id] == l {
+		m.enqueue(&proto.ToNode{Kind: &proto.ToNode_Direct{Direct: &proto.Direct{Id: l.id, Kv: kv}}})
+	}
 }
 
 // release forgets a leg whose request is done with it.

@@ -68,6 +68,8 @@ func TestMetrics(t *testing.T) {
 		`kvferry:nodes{role="decode"} 1`,
 		`kvferry:nodes{role="nondisagg"} 0`,
 		`kvferry:request_retries_total{model_name="test-model"} 0`,
+		`kvferry:prompts_ahead_total{engine="0",model_name="test-model"} 0`,
+		`kvferry:prompts_undirected_total{engine="0",model_name="test-model"} 0`,
 	} {
 		if !strings.Contains(body, line+"\n") {
 			t.Errorf("no line %q", line)

@@ -13,6 +13,7 @@ import (
 	"kvferry/clock"
 	"kvferry/placement"
 	"kvferry/proto"
+	"kvferry/proxy/ahead"
 	"kvferry/proxy/health"
 	"kvferry/proxy/members"
 	"kvferry/proxy/metrics"
@@ -23,13 +24,14 @@ import (
 // tells, and a stream to each. Both are needed for a node to be placed on; either one
 // ending is the node's loss. Who gets a request is in choice.go.
 type nodes struct {
-	mode  string
-	rules members.Rules
-	log   *slog.Logger
-	clock clock.Clock
-	beat  time.Duration // how often to step
-	name  string        // of the placement policy
-	label string        // the model's in metrics; empty: what the nodes call it
+	mode      string
+	rules     members.Rules
+	log       *slog.Logger
+	clock     clock.Clock
+	beat      time.Duration                   // how often to step
+	name      string                          // of the placement policy
+	label     string                          // the model's in metrics; empty: what the nodes call it
+	roundTrip func(*ahead.Path) time.Duration // what a path says, unless a test says it
 
 	metrics *metrics.Metrics
 
@@ -60,6 +62,7 @@ func newNodes(ctx context.Context, cfg Config, c clock.Clock, counts *metrics.Me
 		clock:      c,
 		beat:       health.Every(cfg.LeaseTTL),
 		name:       cfg.Placement,
+		roundTrip:  (*ahead.Path).RoundTrip,
 		metrics:    counts,
 		ctx:        ctx,
 		byID:       make(map[string]*member),
@@ -141,7 +144,7 @@ func (n *nodes) join(node members.Node) *member {
 		n.log.Warn("nodes of different profiles", "node", info.Id, "profile", info.Profile, "fingerprint", info.ProfileFingerprint, "cluster", n.profiles())
 	}
 	m := newMember(n.ctx, node)
-	m.log, m.clock, m.metrics, m.changed = n.log, n.clock, n.metrics.Engine(n.labelOf(info.Model), info.Id), n.notify
+	m.log, m.clock, m.metrics, m.changed, m.roundTrip = n.log, n.clock, n.metrics.Engine(n.labelOf(info.Model), info.Id), n.notify, n.roundTrip
 	n.byID[info.Id] = m
 	list := append(n.byRole[info.Role], m)
 	slices.SortFunc(list, func(a, b *member) int { return cmp.Compare(a.info.Id, b.info.Id) })

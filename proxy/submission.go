@@ -17,6 +17,8 @@ type submission struct {
 	compute *leg // that computes the prompt: full or prefill
 	decode  *leg // nil unless there is one
 
+	kv *proto.KVRef // what the decode leg has offered, until the KV is there
+
 	breakdown proto.Breakdown // times are sums over the legs, in microseconds
 	cached    uint32          // prompt tokens, the most that a leg has found
 }
@@ -35,13 +37,22 @@ func (s *submission) kindOf(l *leg) (handoff.Leg, bool) {
 	return handoff.FullLeg, false
 }
 
-// set notes which node carries a leg.
-func (s *submission) set(kind handoff.Leg, l *leg) {
+// of is where the leg of a kind is kept, nil if it has not been submitted.
+func (s *submission) of(kind handoff.Leg) **leg {
 	if kind == handoff.DecodeLeg {
-		s.decode = l
-	} else {
-		s.compute = l
+		return &s.decode
 	}
+	return &s.compute
+}
+
+// concerned are the legs that a failure on a node may be the fault of, that which computes the
+// prompt and the other. While it is not known where the KV goes, it has nothing to do with what
+// becomes of the decode leg.
+func (s *submission) concerned(node string) (compute, decode *leg) {
+	if s.compute != nil && s.Undirected(handoff.PrefillLeg) && s.compute.node.info.Id != node {
+		return nil, s.decode
+	}
+	return s.compute, s.decode
 }
 
 // node is that of the leg submitted so far, nil if there is none.
@@ -73,6 +84,8 @@ func (s *submission) report(r report) (next attempt.Next, err error) {
 	switch {
 	case r.lost != nil:
 		next, err = s.Failed(kind, s.fail(r.leg, proto.FailCode_FAIL_UNSPECIFIED, true, r.lost))
+	case r.failed != nil && r.failed.Code == proto.FailCode_FAIL_UNDIRECTED:
+		next, err = s.GaveUp(kind)
 	case r.failed != nil:
 		sumBreakdown(&s.breakdown, r.failed.Breakdown)
 		code := r.failed.Code
@@ -81,25 +94,19 @@ func (s *submission) report(r report) (next attempt.Next, err error) {
 		}
 		next, err = s.Failed(kind, s.fail(r.leg, code, r.failed.Retryable, errors.New(r.failed.Message)))
 	case r.reserved != nil:
+		s.kv = r.reserved.Kv
 		next, err = s.Reserved(kind, r.reserved.Kv != nil)
 	case r.prefilled != nil:
 		var counts bool
 		if next, counts, err = s.Prefilled(kind, r.prefilled.Kv != nil); counts {
 			s.account(r.prefilled.Breakdown, r.prefilled.CachedTokens)
+			s.kv = r.prefilled.Kv
 		}
 	case r.finished != nil:
 		s.account(r.finished.Breakdown, r.finished.CachedTokens)
 		next, err = s.Finished(kind, r.finished.Reason == proto.FinishReason_FINISH_STOP)
 	}
 	return next, s.blame(r.leg, err)
-}
-
-// offered is what a report says of its node's blocks, for the second leg.
-func offered(r report) *proto.KVRef {
-	if r.reserved != nil {
-		return r.reserved.Kv
-	}
-	return r.prefilled.GetKv()
 }
 
 // account adds what a leg says of itself. Two legs may have looked for the same prompt.

@@ -233,9 +233,7 @@ func (c *cluster) place(g *group, f *flight) *node {
 	if g.policy.WantsPrefix() {
 		r.Prefix = f.prefix(c.cfg.Profile.KVGeometry.BlockTokens)
 	}
-	i := g.policy.Place(r, g.candidates)
-	g.candidates[i].InFlight++
-	return g.nodes[i]
+	return g.nodes[g.policy.Place(r, g.candidates)]
 }
 
 // run goes through events until none is left.

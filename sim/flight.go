@@ -2,6 +2,7 @@ package sim
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"time"
 
@@ -22,8 +23,9 @@ type flight struct {
 	hashes          []kvcache.Hash
 	hashed          bool
 	arrived         time.Duration
-	compute, decode *node // of the leg that computes the prompt, and of that which decodes
-	continued       bool  // others go on with its answer,
+	compute, decode *node            // of the leg that computes the prompt, and of that which decodes
+	to              connector.Remote // decode's blocks, of a prompt that went ahead
+	continued       bool             // others go on with its answer,
 	answer          []kvcache.Token
 	parts           int       // of its KV that are sent
 	landed          *transfer // the last of them
@@ -72,19 +74,27 @@ func (c *cluster) arrived(s *dispatch.Sending) {
 	}
 	f.attempt = attempt.New(h, want)
 	c.submit(f, f.attempt.First(), connector.Remote{}, c.now)
+	if f.attempt.Undirected(f.attempt.Second()) && f.attempt.GoAhead(f.decode.outlook()) {
+		c.submit(f, f.attempt.Second(), connector.Remote{}, c.now)
+	}
 }
 
-// submit chooses a node for a leg and brings it there. from is what the first leg has offered
-// to the second, and at is when the proxy knows of it.
+// submit chooses a node for a leg, unless one has given it up, and brings it there. from is what
+// the first leg has offered to the second, and at is when the proxy knows of it.
 func (c *cluster) submit(f *flight, leg handoff.Leg, from connector.Remote, at time.Duration) {
 	g, node := &c.compute, &f.compute
 	if leg == handoff.DecodeLeg {
 		g, node = &c.decode, &f.decode
 	}
-	n := c.place(g, f)
-	*node = n
+	n := *node
+	if n == nil {
+		n = c.place(g, f)
+		*node = n
+	}
+	n.load.InFlight++
 	s := connector.Submit{
 		ID: f.id, Leg: leg, Handoff: f.attempt.Handoff(), Prompt: f.prompt, MaxTokens: f.attempt.MaxTokens(leg), Age: at - f.arrived, Remote: from,
+		Ahead: f.attempt.Undirected(leg),
 	}
 	if c.cfg.PrefixCaching {
 		s.Prefix = f.prefix(c.cfg.Profile.KVGeometry.BlockTokens)
@@ -92,6 +102,8 @@ func (c *cluster) submit(f *flight, leg handoff.Leg, from connector.Remote, at t
 	if leg != handoff.DecodeLeg {
 		n.load.WaitingTokens += len(s.Prompt) // until the node says so itself
 	}
+	n.coming++
+	n.comingBlocks += c.cfg.Profile.KVGeometry.Blocks(len(f.prompt))
 	c.send(n, s, at+c.cfg.RPC)
 }
 
@@ -113,6 +125,9 @@ func (c *cluster) proceed(n *node, f *flight, o *connector.Offer, first kvcache.
 		c.err = fmt.Errorf("sim: request %d on %s: %w", f.Index, n.name, err)
 	case next == attempt.Submit:
 		c.submit(f, f.attempt.Second(), remote(n, o, first), c.now+c.cfg.RPC)
+	case next == attempt.Direct:
+		f.to = remote(n, o, 0)
+		c.send(f.compute, connector.Direct{ID: f.id, Remote: f.to}, c.now+2*c.cfg.RPC)
 	case next == attempt.Done:
 		c.end(f)
 	}
@@ -218,10 +233,21 @@ func (c *cluster) end(f *flight) {
 }
 
 // failed ends a leg that a node refused, and the request with it. Only requests
-// that can never be served are refused, by the first node that they reach.
+// that can never be served are refused, by the first node that they reach. One that went ahead in
+// vain is submitted again.
 func (c *cluster) failed(n *node, e *connector.Failed) {
 	f := c.flights[e.ID]
 	if f == nil {
+		return
+	}
+	if errors.Is(e.Err, connector.ErrUndirected) {
+		n.load.InFlight--
+		switch next, err := f.attempt.GaveUp(f.legOf(n)); {
+		case err != nil:
+			c.err = fmt.Errorf("sim: request %d on %s: %w", f.Index, n.name, err)
+		case next == attempt.Submit:
+			c.submit(f, f.attempt.Second(), f.to, c.now+c.cfg.RPC)
+		}
 		return
 	}
 	f.Err, f.Last = e.Err, c.now

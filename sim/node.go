@@ -3,6 +3,7 @@ package sim
 import (
 	"time"
 
+	"kvferry/attempt"
 	"kvferry/connector"
 	"kvferry/engine"
 	"kvferry/handoff"
@@ -28,6 +29,8 @@ type node struct {
 	tokens       []kvcache.Token      // it samples
 	askers       map[uint64]asker     // of v0's tensors, by our transfer
 	load         *placement.Candidate // what the proxy knows of us
+	coming       int                  // legs on their way to us
+	comingBlocks int                  // of these prompts
 	posting      *transfer            // last of those that start at a time to come
 	stats        NodeStats            // so far
 	at           time.Duration        // up to when stats count blocks
@@ -59,6 +62,12 @@ func (n *node) step() {
 	events := n.inbox
 	n.inbox, n.spare, n.ready = n.spare[:0], events, false
 	n.count(now)
+	for _, ev := range events {
+		if s, ok := ev.(connector.Submit); ok {
+			n.coming--
+			n.comingBlocks -= n.c.cfg.Profile.KVGeometry.Blocks(len(s.Prompt))
+		}
+	}
 	a := n.core.Step(now, events...)
 	clear(events)
 
@@ -99,6 +108,12 @@ func (n *node) report() {
 	n.load.WaitingTokens = n.core.Load().WaitingTokens
 }
 
+// outlook is that of the legs submitted so far, as a prompt that would go ahead has it.
+func (n *node) outlook() attempt.Outlook {
+	l := n.core.Load()
+	return attempt.Outlook{RoundTrip: 2 * n.c.cfg.RPC, Sequences: l.Room - n.coming, Blocks: n.pool.Free() - l.Running - n.comingBlocks}
+}
+
 // count adds to the integral of used blocks what has passed since the last time.
 func (n *node) count(now time.Duration) {
 	used := n.pool.Used()
@@ -136,7 +151,7 @@ func (n *node) layerAt(l int) time.Duration {
 }
 
 // move starts a transfer to or from the request's other node, now or when the
-// layer that it moves will be there. Moves come in the order of those times.
+// layer that it moves will be there. Moves come in the order of those times, mostly.
 func (n *node) move(m *connector.Move) {
 	f := n.c.flights[m.ID]
 	t := &transfer{flight: f, node: n, from: n, to: f.compute, imm: m.Imm, token: m.Token, since: m.Since}
@@ -157,6 +172,8 @@ func (n *node) move(m *connector.Move) {
 		n.c.post(t)
 	case n.posting == nil:
 		n.posting = t
+		n.c.agenda.push(t.since, event{transfer: t, kind: post})
+	case t.since < n.posting.since: // of a layer that waited for its destination
 		n.c.agenda.push(t.since, event{transfer: t, kind: post})
 	default:
 		n.posting.next = t

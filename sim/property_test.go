@@ -30,6 +30,9 @@ func randomConfig(tb testing.TB, seed uint64) (Config, load.Spec) {
 		RPC: time.Duration(rng.IntN(2)) * 200 * time.Microsecond, RecordTokens: true,
 		KVBlocks: 100 + rng.IntN(400),
 	}
+	if seed%3 == 0 {
+		cfg.RPC *= 100 // prompts go ahead
+	}
 	for range one(3) {
 		cfg.NICs = append(cfg.NICs, NIC{BytesPerSecond: []float64{0.3e9, 1.29e9, 12.5e9}[rng.IntN(3)], Latency: time.Duration(rng.IntN(20)) * time.Microsecond})
 	}

@@ -167,6 +167,9 @@ func (s *Scheduler) Load() engine.Load {
 			}
 		}
 	}
+	if len(s.waiting)+len(s.future) == 0 {
+		l.Room = max(s.cfg.MaxNumSeqs-len(s.running)-len(s.pending), 0)
+	}
 	for _, list := range [...][]*sequence{s.waiting, s.future} {
 		for _, q := range list {
 			l.WaitingTokens += len(q.Tokens()) - q.computed

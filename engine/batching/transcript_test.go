@@ -44,7 +44,7 @@ func TestTranscripts(t *testing.T) {
 				return w.step(t, d)
 			case "load":
 				l := w.s.Load()
-				return fmt.Sprintf("running %d, waiting %d (%d tokens), preemptions %d\n", l.Running, l.Waiting, l.WaitingTokens, l.Preemptions)
+				return fmt.Sprintf("running %d, waiting %d (%d tokens), room for %d, preemptions %d\n", l.Running, l.Waiting, l.WaitingTokens, l.Room, l.Preemptions)
 			}
 			d.Fatalf(t, "unknown command %s", d.Cmd)
 			return ""

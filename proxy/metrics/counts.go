@@ -85,6 +85,12 @@ func (h *Model) Refused(code string) { h.failures.WithLabelValues(code).Inc() }
 // Retried counts a request that is placed again after a node failed it.
 func (h *Model) Retried() { h.retries.Inc() }
 
+// Ahead counts a prompt that goes ahead.
+func (h *Model) Ahead() { h.ahead.Inc() }
+
+// Undirected counts one that did, and was given up.
+func (h *Model) Undirected() { h.undirected.Inc() }
+
 // FirstToken counts a request's first token, so long after the request came.
 func (h *Model) FirstToken(after time.Duration) { h.ttft.Observe(after.Seconds()) }
 

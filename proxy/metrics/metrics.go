@@ -44,7 +44,7 @@ const wholeCluster = "0"
 type Model struct {
 	promptTokens, promptTokensCached, generationTokens prometheus.Counter
 	externalQueries, externalHits                      prometheus.Counter
-	retries                                            prometheus.Counter
+	retries, ahead, undirected                         prometheus.Counter
 	ttft, itl, tpot, e2e                               prometheus.Observer
 	queue, prefill, decode, inference                  prometheus.Observer
 	promptLength, generationLength                     prometheus.Observer
@@ -118,6 +118,8 @@ func New() *Metrics {
 		"kvferry:kv_bytes_total":                   "KV bytes that the engine's transfers moved.",
 		"kvferry:kv_blocks_checked_total":          "KV blocks whose content was checked at the engine, their consumer.",
 		"kvferry:kv_blocks_bad_total":              "KV blocks that failed the check.",
+		"kvferry:prompts_ahead_total":              "Prompts submitted before the decode node had said where their KV goes.",
+		"kvferry:prompts_undirected_total":         "Prompts of these that waited too long to be told, and were submitted again.",
 	} {
 		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels())
 		m.counters[name] = v
@@ -194,6 +196,8 @@ func (m *Metrics) Model(name string) *Model {
 		externalQueries:    c("vllm:external_prefix_cache_queries_total"),
 		externalHits:       c("vllm:external_prefix_cache_hits_total"),
 		retries:            m.retries.WithLabelValues(name),
+		ahead:              c("kvferry:prompts_ahead_total"),
+		undirected:         c("kvferry:prompts_undirected_total"),
 		ttft:               o("vllm:time_to_first_token_seconds"),
 		itl:                o("vllm:inter_token_latency_seconds"),
 		tpot:               o("vllm:request_time_per_output_token_seconds"),
