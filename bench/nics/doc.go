@@ -12,6 +12,8 @@
 // As kvbench nics incast, 16 initiators and one target, whose NIC they share: how evenly, and how
 // long something small waits meanwhile, see package incast.
 //
+// And, as kvbench nics handoff, one cluster over links that are long: when its second token comes.
+//
 // The lab's hosts run kvbench itself, as a user would: kvbench transfer --server on
 // host 1, kvbench transfer or failover on host 2, the control connection on the
 // management link. Each experiment is run several times, in turns with the others,

@@ -50,19 +50,7 @@ func (c *MooncakeConfig) setDefaults() error {
 	if c.Progress == nil {
 		c.Progress = io.Discard
 	}
-	if c.Bin == "" {
-		exe, err := self()
-		if err != nil {
-			return err
-		}
-		c.Bin = filepath.Dir(exe)
-	}
-	for _, name := range []string{"proxy", "prefill", "decode", "kvbench"} {
-		if _, err := os.Stat(filepath.Join(c.Bin, name)); err != nil {
-			return fmt.Errorf("the cluster's program %s: %w: make build, and run bin/kvbench", name, err)
-		}
-	}
-	return nil
+	return findDaemons(&c.Bin)
 }
 
 // Validate lists every fault by its field, as a [config.Invalid].
@@ -163,31 +151,13 @@ func (c *MooncakeConfig) cell(ctx context.Context, n int, setting string) (*Moon
 			handoff = s.Handoff
 		}
 	}
-	var rails []string
-	for i := range n {
-		rails = append(rails, "tcp/"+lab.Name(i))
-	}
-	one, two := lab.ManagementAddress(1), lab.ManagementAddress(2)
-	node := func(id, grpc string) []string {
-		return []string{"--id", id, "--proxy", one + ":9000", "--grpc", grpc, "--rail", strings.Join(rails, ","), "--log-level", "warn"}
-	}
-	for _, d := range []struct {
-		host int
-		name string
-		args []string
-	}{
-		{1, "proxy", []string{"--handoff", handoff, "--mode", "disagg", "--http", one + ":8000", "--grpc", one + ":9000", "--log-level", "warn"}},
-		{1, "prefill", node("prefill-0", one+":9101")},
-		{2, "decode", node("decode-0", two+":9100")},
-	} {
-		p, err := start(ctx, l, d.host, filepath.Join(c.Bin, d.name), d.args...)
-		if err != nil {
-			return nil, err
-		}
-		defer p.stop()
+	stop, err := startCluster(ctx, l, c.Bin, handoff, n, lab.ManagementAddress)
+	defer stop()
+	if err != nil {
+		return nil, err
 	}
 	out := c.folder(setting, n)
-	p, err := start(ctx, l, 1, filepath.Join(c.Bin, "kvbench"), "mooncake", "--proxy", "http://"+one+":8000", "--settings", setting, "--rows", c.Row,
+	p, err := start(ctx, l, 1, filepath.Join(c.Bin, "kvbench"), "mooncake", "--proxy", "http://"+httpAddress, "--settings", setting, "--rows", c.Row,
 		"--num-prompts", strconv.Itoa(c.Prompts), "--clock", "real", "--out", out)
 	if err != nil {
 		return nil, err

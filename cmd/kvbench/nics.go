@@ -47,16 +47,17 @@ go on; 2 bad flags; 130 interrupted (the tables are of what was measured).`,
 	fs.DurationVar(&cfg.Duration, "duration", 1500*time.Millisecond, "how long each rate is measured")
 	fs.StringVar(&cfg.Out, "out", "", "folder for nics.json and each round's failover report (default none)")
 	command.Positive(fs, "rounds", "duration")
-	cmd.AddCommand(nicsMooncakeCommand(), nicsWANCommand(), nicsIncastCommand(), incastTargetCommand(), incastLoadCommand())
+	cmd.AddCommand(nicsMooncakeCommand(), nicsWANCommand(), nicsHandoffCommand(), nicsIncastCommand(), incastTargetCommand(), incastLoadCommand())
 	return cmd
 }
 
-// nicsNames are the flags that set the fields of a Config, of a MooncakeConfig, a WANConfig and an IncastConfig.
+// nicsNames are the flags that set the fields of the configurations of package nics.
 var nicsNames = map[string]string{
 	"Rounds": "--rounds", "Duration": "--duration", "Out": "--out",
 	"Cases": "--cases", "Beside": "--beside", "Warmup": "--warmup",
 	"Rate": "--rate", "Counts": "--counts", "Settings": "--settings", "Row": "--row", "Prompts": "--num-prompts",
 	"Ops": "--op", "Initiators": "--initiators", "SwitchQueue": "--switch-queue",
+	"Handoff": "--handoff", "NICs": "--nics", "RTT": "--rtt", "InputLen": "--input-len",
 }
 
 func nicsMooncakeCommand() *cobra.Command {
@@ -76,12 +77,8 @@ Exit status: 0 all cells sound; 1 a cell has faults; 2 bad flags; 130 interrupte
 		Args: command.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var bad config.Faults
-			bytes, err := pacing.ParseRate(rate)
-			bad.Check("--rate", err)
-			cfg.Rate = int64(bytes * 8) // bits, as links have it
-			if err == nil && (cfg.Rate < 1e5 || cfg.Rate > 1e11) {
-				bad.Add("--rate", rate, "use 100kbit to 100gbit")
-			}
+			var err error
+			cfg.Rate = linkRate(&bad, rate)
 			cfg.Counts, err = size.ParseCounts(counts)
 			bad.Check("--counts", err)
 			cfg.Settings, cfg.Out = strings.Split(settings, ","), resultsFolder(cfg.Out)
@@ -102,6 +99,63 @@ Exit status: 0 all cells sound; 1 a cell has faults; 2 bad flags; 130 interrupte
 	fs.IntVar(&cfg.Prompts, "num-prompts", 40, "requests a cell")
 	fs.StringVar(&cfg.Out, "out", "", "folder for each cell's results (default kvbench-out/<time>)")
 	command.Positive(fs, "num-prompts")
+	return cmd
+}
+
+// linkRate is what --rate says, in bits a second, as links have it.
+func linkRate(bad *config.Faults, text string) int64 {
+	bytes, err := pacing.ParseRate(text)
+	bad.Check("--rate", err)
+	rate := int64(bytes * 8)
+	if err == nil && (rate < 1e5 || rate > 1e11) {
+		bad.Add("--rate", text, "use 100kbit to 100gbit")
+	}
+	return rate
+}
+
+func nicsHandoffCommand() *cobra.Command {
+	var cfg nics.HandoffConfig
+	var rate string
+	cmd := &cobra.Command{
+		Use:   "handoff",
+		Short: "A cluster over long links: when the second token comes, held to a bound",
+		Long: `Serve prompts with proxy and prefill node on host 1 of the NIC lab and a decode node on
+host 2, over links with a round trip of --rtt, the control plane too. The prompts are asked
+one after the other, for two tokens. Compute is modelled; the transfer is what the links
+carry. The second token, median of all, must come within
+
+  prefill + 2 round trips + wire of the last part + one decode step
+
+where a part is a layer (layerwise) or all of the KV (push). Two round trips leave none for
+asking the decode node first: the last line says how many prompts went ahead of that, by the
+proxy's metrics. It needs root, and proxy, prefill and decode beside kvbench (make build).
+
+Exit status: 0 the second token is within the bound; 1 it is not, or the run could not go on;
+2 bad flags; 130 interrupted.`,
+		Example: `  make build && bin/kvbench nics handoff
+  bin/kvbench nics handoff --nics 2 --rate 2gbit --rtt 40ms`,
+		Args: command.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var bad config.Faults
+			cfg.Rate, cfg.Out = linkRate(&bad, rate), resultsFolder(cfg.Out)
+			if err := command.Check(bad, cfg.Validate(), nicsNames); err != nil {
+				return err
+			}
+			cfg.Stdout = cmd.OutOrStdout()
+			_, err := nics.Handoff(cmd.Context(), cfg)
+			return config.Named(err, nicsNames)
+		},
+	}
+	fs := cmd.Flags()
+	fs.SortFlags = false
+	fs.StringVar(&cfg.Handoff, "handoff", "layerwise", "layerwise or push, in which the prefill node writes")
+	fs.IntVar(&cfg.NICs, "nics", 1, "links")
+	fs.StringVar(&rate, "rate", "4gbit", "of each link")
+	fs.DurationVar(&cfg.RTT, "rtt", 10*time.Millisecond, "round trip of the links")
+	fs.IntVar(&cfg.Prompts, "num-prompts", 50, "how many are asked")
+	fs.IntVar(&cfg.InputLen, "input-len", 512, "tokens of a prompt")
+	fs.StringVar(&cfg.Out, "out", "", "folder for the client's results (default kvbench-out/<time>)")
+	command.Positive(fs, "nics", "rtt", "num-prompts", "input-len")
 	return cmd
 }
 

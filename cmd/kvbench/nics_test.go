@@ -13,7 +13,10 @@ func TestNICsUsage(t *testing.T) {
 	}{
 		{"nics --rounds 0", []string{"--rounds: 0: use more than 0"}},
 		{"nics --rounds 100 --duration 1ms", []string{"--rounds: 100: use 1 to 99", "--duration: 1ms: use 100ms or more"}},
-		{"nics x", []string{`"x": kvbench nics has no such command: use incast, mooncake, wan`}},
+		{"nics x", []string{`"x": kvbench nics has no such command: use handoff, incast, mooncake, wan`}},
+		{"nics handoff --handoff pull --nics 9 --rtt 2s", []string{`--handoff: "pull": use layerwise or push`, "--nics: 9: use 1 to 8", "--rtt: 2s: use"}},
+		{"nics handoff --rate fast", []string{`--rate: "fast": no unit`}},
+		{"nics handoff --input-len 0", []string{"--input-len: 0: use more than 0"}},
 		{"nics wan --cases rtt7", []string{`--cases: "rtt7": use some of near`}},
 		{"nics wan --beside nccl", []string{`--beside: "nccl": use some of mptcp, ucx`}},
 		{"nics wan --warmup 0s --rounds 0", []string{"--warmup: 0s: use more than 0", "--rounds: 0: use more than 0"}},

@@ -1,0 +1,68 @@
+package nics
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	lab "kvferry/lab/nics"
+)
+
+// httpAddress is the proxy's, on host 1's management link, where its clients are.
+var httpAddress = lab.ManagementAddress(1) + ":8000"
+
+// findDaemons sets bin to this program's folder if it is empty, and looks for the cluster's
+// programs there.
+func findDaemons(bin *string) error {
+	if *bin == "" {
+		exe, err := self()
+		if err != nil {
+			return err
+		}
+		*bin = filepath.Dir(exe)
+	}
+	for _, name := range []string{"proxy", "prefill", "decode", "kvbench"} {
+		if _, err := os.Stat(filepath.Join(*bin, name)); err != nil {
+			return fmt.Errorf("the cluster's program %s: %w: make build, and run bin/kvbench", name, err)
+		}
+	}
+	return nil
+}
+
+// startCluster starts a proxy and a prefill node on host 1 and a decode node on host 2, whose KV
+// goes over the first n links. Where their control plane is reached on a host is at's to say. Call
+// stop in any case.
+func startCluster(ctx context.Context, l *lab.Lab, bin, handoff string, n int, at func(host int) string) (stop func(), err error) {
+	var rails []string
+	for i := range n {
+		rails = append(rails, "tcp/"+lab.Name(i))
+	}
+	registry := at(1) + ":9000"
+	node := func(id, grpc string) []string {
+		return []string{"--id", id, "--proxy", registry, "--grpc", grpc, "--rail", strings.Join(rails, ","), "--log-level", "warn"}
+	}
+	var all []*process
+	stop = func() {
+		for i := len(all) - 1; i >= 0; i-- {
+			all[i].stop()
+		}
+	}
+	for _, d := range []struct {
+		host int
+		name string
+		args []string
+	}{
+		{1, "proxy", []string{"--handoff", handoff, "--mode", "disagg", "--http", httpAddress, "--grpc", registry, "--log-level", "warn"}},
+		{1, "prefill", node("prefill-0", at(1)+":9101")},
+		{2, "decode", node("decode-0", at(2)+":9100")},
+	} {
+		p, err := start(ctx, l, d.host, filepath.Join(bin, d.name), d.args...)
+		if err != nil {
+			return stop, err
+		}
+		all = append(all, p)
+	}
+	return stop, nil
+}

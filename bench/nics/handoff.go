@@ -1,0 +1,254 @@
+package nics
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"kvferry/bench/client"
+	"kvferry/bench/page"
+	"kvferry/config"
+	"kvferry/engine"
+	"kvferry/handoff"
+	lab "kvferry/lab/nics"
+)
+
+// HandoffConfig describes a run of one cluster over long links: proxy and prefill node on host 1,
+// the decode node on host 2, KV and the control plane over the links. Prompts are asked one after
+// the other for two tokens, and the second is held to
+//
+//	prefill + 2 round trips + wire of the last part + one decode step
+//
+// One round trip takes the last part there and the token back. The other is for what has to be
+// asked of the decode node, and is not needed where prompts go ahead.
+type HandoffConfig struct {
+	Handoff  string        // default layerwise
+	NICs     int           // default 1
+	Rate     int64         // of each link, bits a second; default 4 Gbit/s
+	RTT      time.Duration // default 10 ms
+	Prompts  int           // default 50
+	InputLen int           // tokens of a prompt; default 512
+	Bin      string        // folder of proxy, prefill, decode and kvbench; default this program's
+	Out      string        // folder of the client's results, required
+	Stdout   io.Writer
+}
+
+// Validate lists every fault by its field, as a [config.Invalid].
+func (c *HandoffConfig) Validate() error {
+	var bad config.Faults
+	if h, err := handoff.Parse(c.Handoff); err != nil {
+		bad.Check("Handoff", err)
+	} else if h != handoff.None && !h.Moves(handoff.PrefillLeg) {
+		bad.Add("Handoff", c.Handoff, "use layerwise or push, in which the prefill node writes and the bound holds")
+	}
+	atLeastOne := func(field string, v, most int) {
+		if v != 0 {
+			config.Between(&bad, field, v, 1, most)
+		}
+	}
+	atLeastOne("NICs", c.NICs, 8)
+	atLeastOne("Prompts", c.Prompts, 10_000)
+	atLeastOne("InputLen", c.InputLen, 8192)
+	if c.Rate < 0 {
+		bad.Add("Rate", c.Rate, "use a positive one")
+	}
+	config.Between(&bad, "RTT", c.RTT, 0, time.Second)
+	if c.Out == "" {
+		bad.Add("Out", nil, "name a folder for the results")
+	} else {
+		bad.Check("Out", page.CheckNew(c.Out))
+	}
+	return bad.Err("bench/nics.HandoffConfig")
+}
+
+// A HandoffResult is medians over the prompts, in milliseconds.
+type HandoffResult struct {
+	Prefill    float64 // front end and prompt step, as the node says
+	RoundTrips float64
+	Wire       float64
+	DecodeStep float64
+	Bound      float64 // of their sums
+	First      float64 // token, at the client
+	Second     float64
+	Ahead      int // prompts, as the proxy counts; the client's warm-up too
+	Undirected int // of these, given up
+}
+
+// Handoff runs the prompts, prints the terms and holds the second token to their sum.
+func Handoff(ctx context.Context, cfg HandoffConfig) (*HandoffResult, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	config.Default(&cfg.Handoff, handoff.Layerwise.Name)
+	config.Default(&cfg.NICs, 1)
+	config.Default(&cfg.Rate, 4*gbit)
+	config.Default(&cfg.RTT, 10*time.Millisecond)
+	config.Default(&cfg.Prompts, 50)
+	config.Default(&cfg.InputLen, 512)
+	if cfg.Stdout == nil {
+		cfg.Stdout = io.Discard
+	}
+	if err := findDaemons(&cfg.Bin); err != nil {
+		return nil, err
+	}
+	var err error
+	if cfg.Out, err = filepath.Abs(cfg.Out); err != nil {
+		return nil, err
+	}
+	l, err := lab.Start(ctx, lab.Config{Rates: slices.Repeat([]int64{cfg.Rate}, cfg.NICs), Conditions: long(cfg.NICs, cfg.RTT/2), Timeout: time.Hour})
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	stop, err := startCluster(ctx, l, cfg.Bin, cfg.Handoff, cfg.NICs, func(host int) string { return lab.Address(host, 0) })
+	defer stop()
+	if err != nil {
+		return nil, err
+	}
+	p, err := start(ctx, l, 1, filepath.Join(cfg.Bin, "kvbench"), "serve", "--base-url", "http://"+httpAddress, "--dataset-name", "random",
+		"--random-input-len", strconv.Itoa(cfg.InputLen), "--random-output-len", "2", "--num-prompts", strconv.Itoa(cfg.Prompts),
+		"--max-concurrency", "1", "--out", cfg.Out)
+	if err != nil {
+		return nil, err
+	}
+	_, ended := p.rest()
+	if ended != nil {
+		return nil, ended
+	}
+	r, err := cfg.read()
+	if err != nil {
+		return nil, err
+	}
+	if r.Ahead, r.Undirected, err = aheads(ctx, l); err != nil {
+		return nil, err
+	}
+	if err := cfg.write(r); err != nil {
+		return nil, err
+	}
+	if r.Second > r.Bound {
+		return r, fmt.Errorf("%w: the second token comes %.1f ms late", ErrMissed, r.Second-r.Bound)
+	}
+	return r, nil
+}
+
+// read takes the client's records.
+func (c *HandoffConfig) read() (*HandoffResult, error) {
+	prof, err := engine.LoadProfile(engine.DefaultProfile)
+	if err != nil {
+		return nil, err
+	}
+	h, err := handoff.Parse(c.Handoff)
+	if err != nil {
+		return nil, err
+	}
+	last := c.InputLen * prof.KVGeometry.TokenBytes() / h.Parts.Count(prof.KVGeometry.Layers)
+	r := &HandoffResult{
+		RoundTrips: 2 * c.RTT.Seconds() * 1e3,
+		Wire:       1e3 * float64(last) / Ideal(slices.Repeat([]int64{c.Rate}, c.NICs)),
+		DecodeStep: prof.Disagg.DecodeStepMS + prof.Costs.DecodeSeqMS,
+	}
+	f, err := os.Open(filepath.Join(c.Out, "results.jsonl"))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var prefill, first, second []float64
+	for d := json.NewDecoder(f); ; {
+		var got client.Record
+		if err := d.Decode(&got); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return nil, fmt.Errorf("%s: %w", f.Name(), err)
+		}
+		if got.Failure() != "" || len(got.TokenTimes) < 2 || got.Breakdown == nil {
+			return nil, fmt.Errorf("%s: request %d: %d tokens, %s", f.Name(), got.Index, len(got.TokenTimes), got.Failure())
+		}
+		prefill = append(prefill, prof.Costs.RequestMS+float64(got.Breakdown.PrefillUS)/1e3)
+		first = append(first, 1e3*(got.TokenTimes[0]-got.Sent))
+		second = append(second, 1e3*(got.TokenTimes[1]-got.Sent))
+	}
+	if len(second) != c.Prompts {
+		return nil, fmt.Errorf("%s has %d of %d requests", f.Name(), len(second), c.Prompts)
+	}
+	r.Prefill, r.First, r.Second = median(prefill), median(first), median(second)
+	r.Bound = r.Prefill + r.RoundTrips + r.Wire + r.DecodeStep
+	return r, nil
+}
+
+// aheads are the proxy's counts of prompts that went ahead, and of those of them that were given up.
+func aheads(ctx context.Context, l *lab.Lab) (ahead, undirected int, err error) {
+	web := http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
+			err = l.Do(1, func() error {
+				conn, err = new(net.Dialer).DialContext(ctx, network, addr)
+				return err
+			})
+			return conn, err
+		},
+	}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+httpAddress+"/metrics", nil)
+	if err != nil {
+		return 0, 0, err
+	}
+	resp, err := web.Do(req)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer resp.Body.Close()
+	return countAheads(resp.Body)
+}
+
+// countAheads reads them from a page of metrics.
+func countAheads(metrics io.Reader) (ahead, undirected int, err error) {
+	in := bufio.NewScanner(metrics)
+	for in.Scan() {
+		for name, n := range map[string]*int{"kvferry:prompts_ahead_total{": &ahead, "kvferry:prompts_undirected_total{": &undirected} {
+			if line := in.Text(); strings.HasPrefix(line, name) {
+				if *n, err = strconv.Atoi(line[strings.LastIndex(line, " ")+1:]); err != nil {
+					return 0, 0, err
+				}
+			}
+		}
+	}
+	return ahead, undirected, in.Err()
+}
+
+// write prints the terms.
+func (c *HandoffConfig) write(r *HandoffResult) error {
+	t := page.Table{
+		Title: fmt.Sprintf("%s over %d x %.3g Gbit/s, RTT %v; %d prompts of %d tokens, one at a time; medians, ms", c.Handoff, c.NICs, float64(c.Rate)/1e9, c.RTT, c.Prompts, c.InputLen),
+		Left:  1,
+		Head:  []string{"what", "ms"},
+	}
+	for _, row := range []struct {
+		what string
+		ms   float64
+	}{
+		{"prefill", r.Prefill},
+		{"2 round trips", r.RoundTrips},
+		{"wire of the last part", r.Wire},
+		{"one decode step", r.DecodeStep},
+		{"together: the bound", r.Bound},
+		{"second token", r.Second},
+		{"first token", r.First},
+	} {
+		t.Rows = append(t.Rows, []string{row.what, fmt.Sprintf("%.1f", row.ms)})
+	}
+	var b strings.Builder
+	t.WriteText(&b)
+	fmt.Fprintf(&b, "%d prompts went ahead, the client's first look included; %d of them were given up\n", r.Ahead, r.Undirected)
+	_, err := io.WriteString(c.Stdout, b.String())
+	return err
+}
