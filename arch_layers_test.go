@@ -138,10 +138,11 @@ var layers = map[string]layer{
 		module:    []string{"bench", "bench/check", "bench/compare", "bench/matrix", "bench/client", "bench/incast", "bench/nics", "bench/kvlayout", "bench/nullserver", "bench/page", "bench/recovery", "bench/reference", "bench/report", "bench/ratesearch", "bench/scrape", "bench/serve", "bench/server", "bench/steady", "otlp", "tokenizer", "bench/serving", "bench/simulation", "bench/size", "bench/topo", "bench/transfer", "cluster", "command", "command/commandtest", "config", "daemon", "engine", "handoff", "load", "load/records", "node", "placement", "sim", "transport", "transport/pacing", "transport/rails", "transport/topology"},
 		libraries: []string{cobra, pflag, "golang.org/x/term"},
 	},
-	"cmd/kvlab":           {module: []string{"command", "command/commandtest", "config", "lab", "lab/nics", "lab/wire"}, libraries: []string{cobra, pflag}},
+	"cmd/kvlab":           {module: []string{"command", "command/commandtest", "config", "lab", "lab/nics", "lab/vllm", "lab/wire"}, libraries: []string{cobra, pflag, "golang.org/x/term"}},
 	"command":             {module: []string{"config", "version"}, libraries: []string{cobra, pflag}},
 	"command/commandtest": {module: []string{"command"}, libraries: []string{cobra, pflag}},
 	"lab":                 {module: []string{"config", "lab/wire"}, libraries: []string{xsys}}, // boots programs, knows none
+	"lab/vllm":            {module: []string{"bench/bar", "lab"}},
 	"lab/wire":            {module: []string{"config"}, libraries: []string{xsys}},
 	"lab/nics": {
 		module:    []string{"config", "lab", "lab/wire"},

@@ -125,7 +125,7 @@ func (c Config) boot(h *host, img image, initrd *os.File, nics []*os.File) (chan
 	}
 	cmd := exec.Command(qemuProgram, c.qemuArgs(h.number, img.kernel, fd)...)
 	cmd.ExtraFiles, cmd.Stderr = files, &h.complaints
-	if h.exited, err = startTied(cmd); err != nil {
+	if h.exited, err = StartTied(cmd); err != nil {
 		return ch, err
 	}
 	h.process = cmd.Process

@@ -59,16 +59,17 @@ func compareVersions(a, b string) int {
 	return slices.Compare(numbers(a), numbers(b))
 }
 
-// cacheFolder is where kernels are kept, cfg's or the default.
-func cacheFolder(folder string) (string, error) {
+// CacheFolder is where something is kept that was downloaded: in folder, or if that is empty, under
+// name in the user's cache folder.
+func CacheFolder(folder, name string) (string, error) {
 	if folder != "" {
 		return filepath.Abs(folder)
 	}
 	above, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("no folder for the kernel: %w: name one with --cache", err)
+		return "", fmt.Errorf("no cache folder: %w: name one with --cache", err)
 	}
-	return filepath.Join(above, "kvferry", "lab"), nil
+	return filepath.Join(above, "kvferry", name), nil
 }
 
 // cachedKernel returns the newest kernel of a cache folder, without asking apt: a lab needs no

@@ -91,7 +91,7 @@ func Start(ctx context.Context, cfg Config) (*Lab, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	folder, err := cacheFolder(cfg.Cache)
+	folder, err := CacheFolder(cfg.Cache, cacheName)
 	if err != nil {
 		return nil, err
 	}

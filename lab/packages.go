@@ -27,6 +27,9 @@ var requirements = []requirement{
 	{"ibverbs-providers", "/usr/lib/x86_64-linux-gnu/libibverbs/librxe*"},
 }
 
+// cacheName is the folder of kernels among those of kvferry's in the user's cache folder.
+const cacheName = "lab"
+
 // extras are installed by Setup and not required: the programs to compare with, and
 // what the programs that are run in the lab are built with.
 var extras = []requirement{
@@ -65,7 +68,7 @@ func Check(cache string) error {
 	if missing := missingPackages(requirements, onThisMachine); len(missing) > 0 {
 		return fmt.Errorf("packages are missing: run kvlab setup, or apt-get install --no-install-recommends %s", strings.Join(missing, " "))
 	}
-	folder, err := cacheFolder(cache)
+	folder, err := CacheFolder(cache, cacheName)
 	if err != nil {
 		return err
 	}
@@ -77,7 +80,7 @@ func Check(cache string) error {
 // into the cache. It needs root only if packages are missing, and Debian. log gets a line
 // for each step; those of apt are in the error, if it fails.
 func Setup(ctx context.Context, cache string, log io.Writer) error {
-	folder, err := cacheFolder(cache)
+	folder, err := CacheFolder(cache, cacheName)
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,9 @@ import (
 
 var errLinux = errors.New("a lab needs Linux: its packages and its kernel are Debian's")
 
-func startTied(*exec.Cmd) (<-chan error, error) { return nil, errLinux }
-func newMemoryFile() (*os.File, error)          { return nil, errLinux }
-func cable() (a, b *os.File, err error)         { return nil, nil, errLinux }
-func channel() (net.Conn, *os.File, error)      { return nil, nil, errLinux }
+// StartTied starts nothing: a lab needs Linux.
+func StartTied(*exec.Cmd) (<-chan error, error) { return nil, errLinux }
+
+func newMemoryFile() (*os.File, error)     { return nil, errLinux }
+func cable() (a, b *os.File, err error)    { return nil, nil, errLinux }
+func channel() (net.Conn, *os.File, error) { return nil, nil, errLinux }

@@ -30,9 +30,10 @@ func program() command.Program {
                  at the speed of this machine, which fail as told
   kvlab roce     hosts with software RoCE NICs in QEMU, without KVM or disk: real
                  libibverbs, real kernel RDMA, lossy links, hosts that die
-  kvlab setup    install what kvlab roce needs and download a kernel, once`,
+  kvlab setup    install what kvlab roce needs and download a kernel, once
+  kvlab vllm     unmodified vLLM for CPU, in an environment of its own`,
 	}
-	root.AddCommand(nicsCommand(), roceCommand(), setupCommand())
+	root.AddCommand(nicsCommand(), roceCommand(), setupCommand(), vllmCommand())
 	return command.Program{Root: root, Failed: exitFailed}
 }
 

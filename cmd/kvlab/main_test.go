@@ -39,6 +39,8 @@ func TestUsage(t *testing.T) {
 		{"roce --fault 3s:burn:1 -- true", []string{"--fault", "kill, link-down or link-up", "TIME:kill:HOST"}},
 		{"roce --host 2 -- true", []string{"--host: there is no such flag"}},
 		{"setup now", []string{`"now"`, "takes none"}},
+		{"vllm set", []string{`"set"`, "is it setup?"}},
+		{"vllm setup now", []string{`"now"`, "takes none"}},
 		{"rocky", []string{`"rocky"`, "is it roce?"}},
 	} {
 		code, _, stderr := kvlab(t.Context(), strings.Fields(c.args)...)
@@ -90,6 +92,19 @@ func TestHelpTeaches(t *testing.T) {
 		if code != 0 || !strings.Contains(stdout, want) {
 			t.Errorf("exit %d, help does not say %q:\n%s", code, want, stdout)
 		}
+	}
+}
+
+// TestVLLM: what is missing is said, and that there is no Python.
+func TestVLLM(t *testing.T) {
+	cache := t.TempDir()
+	code, stdout, stderr := kvlab(t.Context(), "vllm", "--cache", cache)
+	if code != exitFailed || !strings.Contains(stdout, "missing  uv") || !strings.Contains(stderr, "run kvlab vllm setup") {
+		t.Errorf("exit %d: %s%s", code, stdout, stderr)
+	}
+	code, _, stderr = kvlab(t.Context(), "vllm", "setup", "--cache", cache, "--python", "/no/such/python")
+	if code != exitFailed || !strings.Contains(stderr, "/no/such/python is not there") {
+		t.Errorf("exit %d: %s", code, stderr)
 	}
 }
 

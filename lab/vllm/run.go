@@ -1,0 +1,118 @@
+package vllm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"kvferry/lab"
+)
+
+// A command is a program to be run to its end.
+type command struct {
+	args []string
+	env  []string
+	line func(string) // each line of its output and its errors, from one goroutine
+	// wrote is told now and then how many bytes it has written so far, where the system says that.
+	wrote func(int64)
+}
+
+// A runner runs a command and returns its error.
+type runner func(context.Context, command) error
+
+// lookPeriod is how often wrote is told.
+const lookPeriod = 500 * time.Millisecond
+
+// execute is the runner that starts a process. It and what it started end with ctx, and it with
+// this process, however that ends.
+func execute(ctx context.Context, c command) error {
+	cmd := exec.Command(c.args[0], c.args[1:]...)
+	out, in, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	cmd.Env, cmd.Stdout, cmd.Stderr = c.env, in, in
+	exited, err := lab.StartTied(cmd)
+	in.Close()
+	if err != nil {
+		return err
+	}
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		lab.ReadLines(out, "", c.line)
+	}()
+	look := time.NewTicker(lookPeriod)
+	defer look.Stop()
+	over := ctx.Done()
+	for {
+		select {
+		case <-over:
+			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // its group, which StartTied made; it may be over
+			over = nil
+		case <-look.C:
+			if n, ok := written(cmd.Process.Pid); ok {
+				c.wrote(n)
+			}
+		case err := <-exited:
+			_ = out.SetReadDeadline(time.Now().Add(time.Second)) // what it has left running may hold the other end
+			<-read
+			return err
+		}
+	}
+}
+
+// written is how many bytes a process has written, to whatever.
+func written(pid int) (n int64, ok bool) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
+	if err != nil {
+		return 0, false
+	}
+	for line := range bytes.Lines(text) {
+		if value, found := bytes.CutPrefix(line, []byte("wchar: ")); found {
+			n, err := strconv.ParseInt(string(bytes.TrimSpace(value)), 10, 64)
+			return n, err == nil
+		}
+	}
+	return 0, false
+}
+
+// ErrIndex is the cause of a setup that could not get packages.
+var ErrIndex = errors.New("the package index cannot be reached, or does not have the package. " +
+	"Connect this machine, or name a mirror in PIP_INDEX_URL, then run kvlab vllm setup again: it goes on where it was")
+
+// ErrFull is the cause of a setup whose disk is full.
+var ErrFull = errors.New("the disk is full: make room, or choose another place with --cache, then run kvlab vllm setup again")
+
+// causes are what pip and uv say of what a user can change, in any of their words.
+var causes = []struct {
+	err  error
+	says []string
+}{
+	{ErrFull, []string{"No space left on device", "Disk quota exceeded"}},
+	{ErrIndex, []string{
+		"Could not find a version", "No matching distribution", "NewConnectionError", // pip
+		"Failed to fetch", "Failed to download", "error sending request", "not found in the package registry", // uv
+	}},
+}
+
+// cause is the error behind what a command printed, or nil.
+func cause(output []string) error {
+	for _, c := range causes {
+		if slices.ContainsFunc(output, func(line string) bool {
+			return slices.ContainsFunc(c.says, func(words string) bool { return strings.Contains(line, words) })
+		}) {
+			return c.err
+		}
+	}
+	return nil
+}
