@@ -105,8 +105,9 @@ var layers = map[string]layer{
 	"bench/ratesearch":                {module: []string{"config", "bench/page"}},
 	"bench/size":                      {},
 	"bench/pattern":                   {},
+	"bench/goodput":                   {},
 	"bench/linerate":                  {module: []string{"transport/rails"}},
-	"bench/check":                     {module: []string{"bench/linerate", "bench/machine", "bench/page", "bench/pattern", "bench/size", "bench/transfer", "config", "kvcache", "transport", "transport/nic", "transport/rails"}, libraries: []string{xsys}},
+	"bench/check":                     {module: []string{"bench/goodput", "bench/linerate", "bench/machine", "bench/page", "bench/pattern", "bench/size", "bench/transfer", "config", "kvcache", "transport", "transport/nic", "transport/rails"}, libraries: []string{xsys}},
 	"bench/topo":                      {module: []string{"bench/page", "transport/topology"}},
 	"bench/kvlayout":                  {tests: []string{"kvcache"}},
 	"bench/reference":                 {module: []string{"bench/figure"}},
@@ -125,7 +126,7 @@ var layers = map[string]layer{
 		libraries: []string{"gonum.org/v1/plot"},
 	},
 	"bench/transfer": { // no cluster: two transfer engines
-		module:    []string{"bench/bar", "bench/figure", "bench/kvlayout", "bench/linerate", "bench/machine", "bench/page", "bench/pattern", "bench/recovery", "bench/reference", "bench/size", "kvcache", "transport", "transport/connection", "transport/rails", "transport/topology", "transport/transporttest", "clock", "config"},
+		module:    []string{"bench/bar", "bench/figure", "bench/goodput", "bench/kvlayout", "bench/linerate", "bench/machine", "bench/page", "bench/pattern", "bench/recovery", "bench/reference", "bench/size", "kvcache", "transport", "transport/connection", "transport/rails", "transport/topology", "transport/transporttest", "clock", "config"},
 		libraries: []string{"gonum.org/v1/plot"},
 	},
 	"bench/matrix": {module: []string{"bench/bar", "config", "bench/page", "bench/result"}, libraries: []string{xsys, "go.yaml.in/yaml/v3"}}, // runs programs, knows none

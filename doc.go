@@ -59,6 +59,7 @@
 //	bench/bar                            how far a run is, on a terminal
 //	bench/machine                        what a bench ran on, and what disturbed it
 //	bench/figure                         percentiles, histograms, fairness
+//	bench/goodput                        how fast bytes arrive: when that is steady, and enough was seen
 //	bench/linerate                       how fast NICs say that they are
 //	bench/pattern                        bytes that follow from their address
 //	bench/size                           sizes and counts as flags have them

@@ -5,7 +5,8 @@
 //	facts     the kernel's, of either end: speed, MTU, carrier, congestion control, limits
 //	route     whether packets to the other end leave by the rail's own NIC, at either end
 //	probes    datagrams as large as a frame may be, that must not be cut up, there and back
-//	rates     bench/transfer over each rail alone and over all, both ways, every byte compared
+//	rates     bench/transfer over each rail alone and over all, both ways, every byte compared; of
+//	          what has arrived, from when that is steady (bench/goodput)
 //	clock     how far the other's clock is off, and how exactly that is known
 //
 // The other end is a [Listener]: an HTTP server for facts, probes and clock, and beside it

@@ -19,12 +19,16 @@ const (
 	leastProbe  = tokenBytes + 8 // and its number
 	mostProbe   = 65507          // bytes of a datagram over IPv4
 	mostPacket  = 65535
-	echoFor     = 30 * time.Second // that an echo lives without a probe
-	probesAhead = 16               // probes under way
+	echoFor     = 5 * time.Minute // that an echo lives without a probe: other rails are probed before
+	probesAhead = 16              // probes under way
 	// Probes under way fit into a socket's buffer, of which the kernel counts 212 KB by default and a
 	// packet twice: what it drops itself is not lost on the way.
 	bytesAhead = 48 << 10
 	smallProbe = 128 // bytes of a packet that every path carries
+
+	// How long a probe may take: until one has come back, and later at the least.
+	firstProbe    = time.Second
+	leastPatience = 100 * time.Millisecond
 )
 
 // An echo sends probes back to who knows its token, so that nobody else has it send anything.
@@ -76,9 +80,18 @@ func overhead(ip net.IP) int {
 	return 40 + 8
 }
 
+// patienceOf is how long a probe may take to come back, of which the slowest so far took so long; 0
+// is that none has come. That is of this rail's path, and with its queue: no other says it.
+func patienceOf(slowest time.Duration) time.Duration {
+	if slowest == 0 {
+		return firstProbe
+	}
+	return max(leastPatience, 3*slowest)
+}
+
 // probe sends n packets of so many bytes from an address to an echo, a few under way at a time,
-// and counts those that come back within the time.
-func probe(ctx context.Context, from string, to echo, packet, n int, timeout time.Duration) Probes {
+// and counts those that come back.
+func probe(ctx context.Context, from string, to echo, packet, n int) Probes {
 	p := Probes{Size: packet}
 	ip := net.ParseIP(from)
 	length := packet - overhead(ip)
@@ -86,7 +99,7 @@ func probe(ctx context.Context, from string, to echo, packet, n int, timeout tim
 		p.Error = fmt.Sprintf("no probe of %d bytes from %q", packet, from)
 		return p
 	}
-	d := net.Dialer{Control: whole, LocalAddr: &net.UDPAddr{IP: ip}, Timeout: timeout}
+	d := net.Dialer{Control: whole, LocalAddr: &net.UDPAddr{IP: ip}}
 	conn, err := d.DialContext(ctx, "udp", to.Addr)
 	if err != nil {
 		p.Error = err.Error()
@@ -96,7 +109,9 @@ func probe(ctx context.Context, from string, to echo, packet, n int, timeout tim
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
 	defer stop()
 	back := make(chan struct{}, n)
-	var wrong, right atomic.Int64
+	var wrong, right, slowest atomic.Int64
+	sent := make([]atomic.Int64, n) // when, from the start
+	began := time.Now()
 	heard := make(chan struct{})
 	go func() {
 		defer close(heard)
@@ -119,42 +134,45 @@ func probe(ctx context.Context, from string, to echo, packet, n int, timeout tim
 			if got != length || pattern.Differs(buf[leastProbe:got], at, 0) >= 0 {
 				wrong.Add(1)
 			}
+			slowest.Store(max(slowest.Load(), int64(time.Since(began))-sent[at].Load()))
 			right.Add(1)
 			back <- struct{}{}
 		}
 	}()
+	await := func() bool {
+		t := time.NewTimer(patienceOf(time.Duration(slowest.Load())))
+		defer t.Stop()
+		select {
+		case <-back:
+			return true
+		case <-t.C: // lost
+		case <-ctx.Done():
+		}
+		return false
+	}
 	buf := make([]byte, length)
 	copy(buf, to.Token)
 	under, ahead := 0, min(max(bytesAhead/packet, 1), probesAhead)
 	for i := 0; i < n && ctx.Err() == nil; i++ {
 		for ; under >= ahead; under-- {
-			t := time.NewTimer(timeout)
-			select {
-			case <-back:
-			case <-t.C: // lost
+			if !await() && right.Load() == 0 {
+				under = -n // none gets through
 			}
-			t.Stop()
+		}
+		if under < 0 {
+			break
 		}
 		binary.BigEndian.PutUint64(buf[tokenBytes:], uint64(i))
 		pattern.Fill(buf[leastProbe:], uint64(i), 0)
 		p.Sent++
+		sent[i].Store(int64(time.Since(began)))
 		if _, err := conn.Write(buf); err != nil {
 			p.Error = err.Error() // larger than a frame, or refused
 			continue
 		}
 		under++
-		if i == 2*probesAhead && right.Load() == 0 {
-			break // none gets through
-		}
 	}
-	_ = conn.SetReadDeadline(time.Now().Add(timeout))
-	for got := int(right.Load()); got < p.Sent && ctx.Err() == nil; got = int(right.Load()) {
-		select {
-		case <-back:
-			continue
-		case <-heard:
-		}
-		break
+	for int(right.Load()) < p.Sent && under >= 0 && await() {
 	}
 	_ = conn.SetReadDeadline(time.Now())
 	<-heard

@@ -41,7 +41,7 @@ func (r *Report) write(cfg *Config) error {
 
 // WriteText prints a row a rail, and the findings.
 func (r *Report) WriteText(b *strings.Builder) {
-	t := page.Table{Title: "measured; rates of blocks of 1 MiB, each compared; \"here/there\" are the two ends, \"probes\" those as large as a frame that came back", Left: 1, Head: []string{
+	t := page.Table{Title: "measured; rates are of bytes that have arrived, from when they are steady, and each is compared; \"here/there\" are the two ends, \"probes\" those as large as a frame that came back", Left: 1, Head: []string{
 		"rail", "verdict", "write GB/s", "read GB/s", "of line", "of best", "wrong", "MTU here/there", "probes", "way", "congestion", "carrier changes",
 	}}
 	best := r.best()

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"kvferry/bench/goodput"
 	"kvferry/bench/machine"
 	"kvferry/bench/transfer"
 	"kvferry/config"
@@ -32,7 +33,7 @@ type Config struct {
 	Peer     string
 	Segment  int64         // at either end, as a node's KV pool has it
 	Location string        // of this end's memory
-	Duration time.Duration // of each rate: a rail, a direction. Default 1 s
+	Duration time.Duration // of each rate, a rail, a direction: from when it is steady, at the least. Default 1 s
 	Probes   int           // of each rail; negative is none. Default 1000
 	Timeout  time.Duration // of an answer, and of one batch. Default 10 s
 	// LineRates are the rails' in bytes a second, instead of what the NICs say.
@@ -73,13 +74,15 @@ func (c *Config) Validate() error {
 	return bad.Err("bench/check.Config")
 }
 
+// mostDepth is how many blocks may be under way: what a link needs is less.
+const mostDepth = 1024
+
 // transfer is what of the configuration is the transfers'.
 func (c *Config) transfer() transfer.Config {
 	return transfer.Config{
 		Rails: c.Rails, Server: c.Peer, Segment: c.Segment, Location: c.Location, Duration: c.Duration, Timeout: c.Timeout, Check: true,
-		Ops: []transport.Op{transport.Write, transport.Read}, Batches: []int{1}, Depths: []int{16}, // a second of a slow rail is many batches
-		Warmup: time.Second, // until windows are open on a path with a round trip of 40 ms
-		Logger: c.Logger,
+		Ops: []transport.Op{transport.Write, transport.Read}, Blocks: []int64{goodput.MostBlock}, Batches: []int{1}, Depths: []int{mostDepth},
+		Steady: true, Logger: c.Logger,
 	}
 }
 
@@ -161,9 +164,8 @@ func (c *Config) look(ctx context.Context, s *Seen) error {
 		if there != nil && a.Echoes[i].Addr != "" && r.Here.MTU > 0 && r.There.MTU > 0 {
 			fmt.Fprintf(c.Progress, "probing %s\n", spec)
 			host, _, _ := net.SplitHostPort(addrs[i])
-			wait := max(100*time.Millisecond, 4*s.Clock.RoundTrip)
-			r.Small = probe(ctx, host, a.Echoes[i], smallProbe, min(c.Probes, 2*probesAhead), wait)
-			r.Full = probe(ctx, host, a.Echoes[i], min(r.Here.MTU, r.There.MTU, mostPacket), c.Probes, wait)
+			r.Small = probe(ctx, host, a.Echoes[i], smallProbe, min(c.Probes, 2*probesAhead))
+			r.Full = probe(ctx, host, a.Echoes[i], min(r.Here.MTU, r.There.MTU, mostPacket), c.Probes)
 		}
 		s.Rails = append(s.Rails, r)
 	}

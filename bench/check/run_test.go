@@ -98,12 +98,77 @@ func TestOneMachine(t *testing.T) {
 	}
 }
 
+// narrow relays one connection after another to an address, 8 KiB each millisecond at the most and
+// way, until the test ends.
+func narrow(t *testing.T, to string) (at string) {
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { lis.Close() })
+	pour := func(dst, src net.Conn) {
+		defer dst.Close()
+		defer src.Close()
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for buf := make([]byte, 8<<10); ; <-tick.C {
+			n, err := src.Read(buf)
+			if err != nil {
+				return
+			}
+			if _, err := dst.Write(buf[:n]); err != nil {
+				return
+			}
+		}
+	}
+	go func() {
+		for {
+			a, err := lis.Accept()
+			if err != nil {
+				return
+			}
+			b, err := net.Dial("tcp", to)
+			if err != nil {
+				a.Close()
+				return
+			}
+			go pour(a, b)
+			go pour(b, a)
+		}
+	}()
+	return lis.Addr().String()
+}
+
+// TestSlowLink: what is in buffers when the measured time begins and ends does not make a link
+// faster than it is, in either direction.
+func TestSlowLink(t *testing.T) {
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rail := lis.Addr().String()
+	at := narrow(t, rail)
+	lis.Close()
+	l := listener(t, rail+"?advertise="+at)
+	cfg := quick(l.Addr(), "127.0.0.1:0")
+	cfg.Duration = 200 * time.Millisecond
+	r, err := Run(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, rate := range []Rate{r.Rails[0].Rates.Write, r.Rails[0].Rates.Read} {
+		if rate.GBps <= 0 || rate.GBps > 1.05*8.192e-3 || rate.Checked == 0 || rate.Bad > 0 {
+			t.Errorf("%+v of a link of 0.0082 GB/s", rate)
+		}
+	}
+}
+
 // TestRailFails: a rail that nobody can reach fails, and the other does not: each is measured
 // against the one at its place.
 func TestRailFails(t *testing.T) {
 	l := listener(t, "127.0.0.1:0", "127.0.0.1:0?advertise=127.0.0.1:1")
 	cfg := quick(l.Addr(), "127.0.0.1:0", "127.0.0.1:0")
-	cfg.Timeout = 2 * time.Second
+	cfg.Timeout = 10 * time.Second // what a refused rail takes, and no batch of the other one
 	r, err := Run(t.Context(), cfg)
 	if !errors.Is(err, ErrFailed) || r.Rails[0].Rates.Error != "" || !strings.Contains(r.Rails[1].Rates.Error, "refused") {
 		t.Errorf("%v, %+v", err, r)
@@ -148,25 +213,25 @@ func TestProbe(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer e.close()
-	p := probe(t.Context(), "127.0.0.1", *e, 1500, 100, patience)
+	p := probe(t.Context(), "127.0.0.1", *e, 1500, 100)
 	if p.Sent != 100 || p.Back != 100 || p.Wrong != 0 || p.Error != "" {
 		t.Errorf("%+v", p)
 	}
 	// As large as a datagram may be: a socket's buffer holds two of them.
-	if p := probe(t.Context(), "127.0.0.1", *e, mostPacket, 100, patience); p.Back != 100 || p.Error != "" {
+	if p := probe(t.Context(), "127.0.0.1", *e, mostPacket, 100); p.Back != 100 || p.Error != "" {
 		t.Errorf("large ones: %+v", p)
 	}
 	stranger := *e
 	stranger.Token = make([]byte, tokenBytes)
-	if p := probe(t.Context(), "127.0.0.1", stranger, 1500, 3, 50*time.Millisecond); p.Sent != 3 || p.Back != 0 {
+	if p := probe(t.Context(), "127.0.0.1", stranger, 1500, 3); p.Sent != 3 || p.Back != 0 {
 		t.Errorf("a stranger: %+v", p)
 	}
-	if p := probe(t.Context(), "127.0.0.1", *e, 40, 3, patience); p.Error == "" || p.Sent != 0 {
+	if p := probe(t.Context(), "127.0.0.1", *e, 40, 3); p.Error == "" || p.Sent != 0 {
 		t.Errorf("no room for a probe: %+v", p)
 	}
 	if runtime.GOOS == "linux" {
 		if lo, err := net.InterfaceByName("lo"); err == nil && lo.MTU < mostProbe {
-			if p := probe(t.Context(), "127.0.0.1", *e, lo.MTU+100, 3, patience); p.Back != 0 || !strings.Contains(p.Error, "too long") {
+			if p := probe(t.Context(), "127.0.0.1", *e, lo.MTU+100, 3); p.Back != 0 || !strings.Contains(p.Error, "too long") {
 				t.Errorf("larger than a frame: %+v", p)
 			}
 		}
@@ -195,7 +260,7 @@ func TestProbeWrong(t *testing.T) {
 			_, _ = conn.WriteTo(buf[:n], from)
 		}
 	}()
-	if p := probe(t.Context(), "127.0.0.1", echo{Addr: conn.LocalAddr().String(), Token: make([]byte, tokenBytes)}, 600, 5, patience); p.Back != 5 || p.Wrong != 1 {
+	if p := probe(t.Context(), "127.0.0.1", echo{Addr: conn.LocalAddr().String(), Token: make([]byte, tokenBytes)}, 600, 5); p.Back != 5 || p.Wrong != 1 {
 		t.Errorf("%+v", p)
 	}
 }
@@ -230,6 +295,31 @@ func TestFacts(t *testing.T) {
 	}
 	if f := root(t.TempDir()).facts("cma", "cma/0", "@kvferry/x", ""); f.NIC != "" || f.MTU != 0 || f.NoCarrier || f.Kind != "cma" {
 		t.Errorf("%+v", f)
+	}
+}
+
+// TestProbeFarAway: probes that all take long are not lost, however near the first rail was, and one
+// that does not come back at all is.
+func TestProbeFarAway(t *testing.T) {
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	go func() {
+		for i := 0; ; i++ {
+			buf := make([]byte, 2000)
+			n, from, err := conn.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			if i != 7 {
+				time.AfterFunc(2*leastPatience, func() { _, _ = conn.WriteTo(buf[:n], from) })
+			}
+		}
+	}()
+	if p := probe(t.Context(), "127.0.0.1", echo{Addr: conn.LocalAddr().String(), Token: make([]byte, tokenBytes)}, 600, 50); p.Sent != 50 || p.Back != 49 {
+		t.Errorf("%+v", p)
 	}
 }
 

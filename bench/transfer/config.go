@@ -60,6 +60,10 @@ type Config struct {
 
 	// Duration is how long a point is measured. Default 2 s.
 	Duration time.Duration
+	// Steady measures from when the rate is steady, see package goodput: Duration is how long at the
+	// least, up to ten times as long where that takes it. Blocks and Depths are the most; on slow
+	// links they are less. Warmup and Iterations are not for it, nor are CPU times.
+	Steady bool
 	// Iterations, if not 0, are the batches of each thread in a point, instead of
 	// Duration.
 	Iterations int
@@ -116,40 +120,31 @@ const (
 	Perftest Format = "perftest" // lines as ib_write_bw prints them
 )
 
+// list gives a list that is empty its default.
+func list[T any](l *[]T, def ...T) {
+	if len(*l) == 0 {
+		*l = def
+	}
+}
+
 func (c *Config) setDefaults() {
 	config.Default(&c.Location, topology.Any)
-	if len(c.Counts) == 0 {
-		c.Counts = []int{len(c.Rails)}
-	}
-	if len(c.Selects) == 0 {
-		c.Selects = []transport.Selection{transport.Affinity}
-	}
-	if len(c.Ops) == 0 {
-		c.Ops = []transport.Op{transport.Write}
-	}
-	if len(c.Imms) == 0 {
-		c.Imms = []bool{false}
-	}
+	list(&c.Counts, len(c.Rails))
+	list(&c.Selects, transport.Affinity)
+	list(&c.Ops, transport.Write)
+	list(&c.Imms, false)
 	config.Default(&c.BlockTokens, 16)
 	c.kv = c.addModels()
-	if c.Latency && len(c.Blocks) == 0 {
-		c.Blocks = LatencyBlocks
-	}
 	batch, depth := 16, 4
 	if c.Latency {
 		batch, depth = 1, 1
+		list(&c.Blocks, LatencyBlocks...)
 	}
-	if len(c.Blocks) == 0 {
-		c.Blocks = []int64{1 << 20}
-	}
-	for _, list := range []struct {
-		list *[]int
-		def  int
-	}{{&c.Batches, batch}, {&c.Threads, 1}, {&c.Depths, depth}, {&c.Peers, 1}} {
-		if len(*list.list) == 0 {
-			*list.list = []int{list.def}
-		}
-	}
+	list(&c.Blocks, 1<<20)
+	list(&c.Batches, batch)
+	list(&c.Threads, 1)
+	list(&c.Depths, depth)
+	list(&c.Peers, 1)
 	config.Default(&c.Duration, 2*time.Second)
 	config.Default(&c.Warmup, 200*time.Millisecond)
 	config.Default(&c.Timeout, 10*time.Second)

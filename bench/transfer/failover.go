@@ -35,17 +35,8 @@ type FailoverConfig struct {
 const Loading = "LOADING"
 
 func (c *FailoverConfig) setDefaults() {
-	one := func(list *[]int, def int) {
-		if len(*list) == 0 {
-			*list = []int{def}
-		}
-	}
-	if len(c.Blocks) == 0 {
-		c.Blocks = []int64{256 << 10}
-	}
-	one(&c.Batches, 16)
-	one(&c.Threads, 1)
-	one(&c.Depths, 8)
+	list(&c.Blocks, 256<<10)
+	list(&c.Depths, 8)
 	config.Default(&c.Duration, 8*time.Second)
 	config.Default(&c.Slice, 256<<10) // a sample's bytes are whole slices
 	config.Default(&c.Sample, 10*time.Millisecond)

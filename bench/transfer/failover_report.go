@@ -2,7 +2,6 @@ package transfer
 
 import (
 	"encoding/csv"
-	"encoding/json"
 	"fmt"
 	"image/color"
 	"io"
@@ -70,11 +69,7 @@ func (r *FailoverResult) files() files {
 }
 
 // WriteJSON writes all that was recorded.
-func (r *FailoverResult) WriteJSON(w io.Writer) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", " ")
-	return enc.Encode(r)
-}
+func (r *FailoverResult) WriteJSON(w io.Writer) error { return page.WriteJSON(w, r) }
 
 // WriteCSV writes a line a sample: seconds, and for each rail the bytes completed and
 // those posted again so far.
@@ -166,12 +161,7 @@ func (r *FailoverResult) lines() []string {
 	for k, name := range r.Names {
 		out = append(out, row(name, func(from, to time.Duration) float64 { return r.Samples.Rate(k, from, to) }))
 	}
-	out = append(out, row("all rails", func(from, to time.Duration) (sum float64) {
-		for k := range r.Names {
-			sum += r.Samples.Rate(k, from, to)
-		}
-		return sum
-	}))
+	out = append(out, row("all rails", r.together))
 	marks := []byte(strings.Repeat(" ", plotColumns))
 	for i := range r.Recoveries {
 		f := &r.Recoveries[i]
@@ -180,18 +170,17 @@ func (r *FailoverResult) lines() []string {
 	return append(out, fmt.Sprintf("%-*s |%s| %.3g s", wide, "faults", marks, end.Seconds()))
 }
 
+// together is the rate of all rails.
+func (r *FailoverResult) together(from, to time.Duration) (sum float64) {
+	for k := range r.Names {
+		sum += r.Samples.Rate(k, from, to)
+	}
+	return sum
+}
+
 // conditions say what was measured and on what, one a line.
 func (r *FailoverResult) conditions() []string {
-	lines := []string{
-		"rails      " + strings.Join(r.Initiator.Rails, ", ") + " to " + strings.Join(r.Target.Rails, ", "),
-		"initiator  " + r.Initiator.Machine.String(),
-	}
-	if r.Target.Machine.String() == r.Initiator.Machine.String() {
-		lines = append(lines, "target     "+r.Target.Where)
-	} else {
-		lines = append(lines, "target     "+r.Target.Where+", "+r.Target.Machine.String())
-	}
-	return append(lines, fmt.Sprintf("load       write %s x %d, threads %d, depth %d, select %s, slices of %s, segments of %s, seed %d",
+	return append(r.Initiator.to(&r.Target), fmt.Sprintf("load       write %s x %d, threads %d, depth %d, select %s, slices of %s, segments of %s, seed %d",
 		size.Format(r.Block), r.Batch, r.Threads, r.Depth, r.Select, size.Format(int64(r.Slice)), size.Format(r.Segment), r.Seed))
 }
 
@@ -284,12 +273,7 @@ func (r *FailoverResult) plot() (*page.Plot, error) {
 			return nil, err
 		}
 	}
-	if err := draw(0, "all", func(a, b time.Duration) (sum float64) {
-		for k := range r.Names {
-			sum += r.Samples.Rate(k, a, b)
-		}
-		return sum
-	}); err != nil {
+	if err := draw(0, "all", r.together); err != nil {
 		return nil, err
 	}
 	for i := range r.Recoveries {

@@ -3,6 +3,8 @@ package transfer
 import (
 	"fmt"
 	"io"
+	"math"
+	"slices"
 	"strings"
 
 	"gonum.org/v1/plot"
@@ -55,22 +57,15 @@ func (r *Result) name(p *Point) string {
 	if r.varies() {
 		parts = append(parts, fmt.Sprintf("%d rails, %s", p.Count, p.Select))
 	}
-	for i := range r.Points {
-		if r.Points[i].Threads != p.Threads || r.Points[i].Depth != p.Depth {
-			return strings.Join(append(parts, fmt.Sprintf("threads %d, depth %d", p.Threads, p.Depth)), " ")
-		}
+	if slices.ContainsFunc(r.Points, func(q Point) bool { return q.Threads != p.Threads || q.Depth != p.Depth }) {
+		parts = append(parts, fmt.Sprintf("threads %d, depth %d", p.Threads, p.Depth))
 	}
 	return strings.Join(parts, " ")
 }
 
 // varies says that not all points have the same rails and selection.
 func (r *Result) varies() bool {
-	for i := range r.Points {
-		if r.Points[i].Count != r.Points[0].Count || r.Points[i].Select != r.Points[0].Select {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(r.Points, func(p Point) bool { return p.Count != r.Points[0].Count || p.Select != r.Points[0].Select })
 }
 
 // curves draws a figure over the block size; points without it are left out, as a
@@ -82,7 +77,7 @@ func (r *Result) curves(title string, log bool, of func(*Point) float64, ref fun
 	var names []string
 	series := map[string]plotter.XYs{}
 	ticks := map[int64]bool{}
-	top, low, high, bottom := 0.0, 0.0, 0.0, 0.0
+	top, low, high, bottom := 0.0, math.Inf(1), 0.0, math.Inf(1)
 	add := func(name string, block int64, y float64) {
 		x := float64(block)
 		if y <= 0 {
@@ -93,12 +88,7 @@ func (r *Result) curves(title string, log bool, of func(*Point) float64, ref fun
 		}
 		series[name] = append(series[name], plotter.XY{X: x, Y: y})
 		ticks[block] = true
-		if low == 0 || x < low {
-			low = x
-		}
-		if bottom == 0 || y < bottom {
-			bottom = y
-		}
+		low, bottom = min(low, x), min(bottom, y)
 		top, high = max(top, y), max(high, x)
 	}
 	for i := range r.Points {

@@ -37,14 +37,8 @@ func (r *Result) legend() (lines []string) {
 // latencyTable has a row a point, and below it those of what was measured beside it.
 func (r *Result) latencyTable() page.Table {
 	t := page.Table{Title: "measured, one batch at a time, in µs: from the call of Submit until its caller knows that the bytes are at the destination", Left: 1}
-	several := slices.ContainsFunc(r.Points, func(p Point) bool { return p.Peers > 1 })
 	t.Head = []string{"op", "block", "of", "samples", "min", "p50", "p99", "p99.9", "max", "GB/s", "CPU-s/GB", "errors", "checked", "bad"}
-	if several {
-		t.Head = append(t.Head, "initiators", "min/max", "Jain")
-	}
-	if len(r.Settings.KV) > 0 {
-		t.Head = append(t.Head, "KV of")
-	}
+	several := r.head(&t)
 	for i := range r.Points {
 		p := &r.Points[i]
 		l, n := &p.Latency, p.Batches
@@ -53,15 +47,7 @@ func (r *Result) latencyTable() page.Table {
 			fmt.Sprintf("%.1f", l.MinUS), percentile(l.P50US, 50, n), percentile(l.P99US, 99, n), percentile(l.P999US, 99.9, n), fmt.Sprintf("%.1f", l.MaxUS),
 			three(p.GBps), "-", strconv.Itoa(p.Errors), "-", "-",
 		}
-		if p.CPU.Bytes > 0 {
-			row[10] = three(p.CPU.PerGB)
-		}
-		if p.Checked != nil {
-			row[12], row[13] = strconv.FormatInt(*p.Checked, 10), strconv.FormatInt(*p.Bad, 10)
-		}
-		if p.faulty() {
-			row[0] += " *"
-		}
+		p.found(row, row[10:14])
 		if several {
 			row = append(row, p.shared()...)
 		}
@@ -152,14 +138,8 @@ func (r *Result) beside() (lines []string) {
 
 // csv is a line of WriteCSV; what was not measured is empty.
 func (o *Reference) csv(f func(float64) string) []string {
-	us := func(r reference.Rank) string {
-		if r == nil {
-			return ""
-		}
-		return f(*r)
-	}
 	return []string{
 		o.Op, strconv.FormatInt(o.Block, 10), "1", "1", "1", "", "", "", strconv.FormatInt(o.Samples, 10), "", f(o.GBps), "", "", "",
-		"", "", us(o.P50US), us(o.P99US), us(o.P999US), "", "", "", "", "", "", "", "", o.Name, "false", "1", "", "",
+		"", "", known(o.P50US, f), known(o.P99US, f), known(o.P999US, f), "", "", "", "", "", "", "", "", o.Name, "false", "1", "", "",
 	}
 }

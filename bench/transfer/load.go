@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"kvferry/bench/figure"
+	"kvferry/bench/goodput"
 	"kvferry/clock"
 	"kvferry/transport"
 )
@@ -27,6 +28,10 @@ type load struct {
 	iters   int // batches of each thread; 0 is until halt
 	// initiators share the threads: thread i is i mod len(initiators)'s.
 	initiators []initiator
+
+	// Of a point of Config.Steady: meter watches it, and window is how many bytes may be under way.
+	meter  *goodput.Meter
+	window atomic.Int64
 
 	// open and shut are when the measured interval begins and ends; 0 is not yet. Batches count that
 	// completed in it.
@@ -115,7 +120,7 @@ func (th *thread) run(ctx context.Context) {
 	l := th.load
 	done := ctx.Done()
 	for {
-		for len(th.idle) > 0 && !l.halt.Load() && (l.iters == 0 || th.batches < l.iters) && !th.lapped() {
+		for len(th.idle) > 0 && th.room() && !l.halt.Load() && (l.iters == 0 || th.batches < l.iters) && !th.lapped() {
 			th.submit()
 		}
 		if len(th.idle) == len(th.flights) {
@@ -134,6 +139,13 @@ func (th *thread) run(ctx context.Context) {
 			}
 		}
 	}
+}
+
+// room says that a thread of a point of Config.Steady may have another batch under way; one it
+// always may.
+func (th *thread) room() bool {
+	p, under := th.load.plan, int64(len(th.flights)-len(th.idle))
+	return th.load.meter == nil || under*p.Block*int64(p.Batch*p.Threads) <= th.load.window.Load()
 }
 
 // lapped says that the next batch, of a point of rounds, has a block that is under

@@ -111,6 +111,14 @@ type landing struct {
 	Next   int   `json:"next,omitempty"` // of a point of rounds: the next place, counted on past the last block
 }
 
+func (l *landing) lost() map[int]bool {
+	set := make(map[int]bool, len(l.Lost))
+	for _, i := range l.Lost {
+		set[i] = true
+	}
+	return set
+}
+
 // A verdict is what a check has found.
 type verdict struct {
 	Checked int64  `json:"checked"`
@@ -137,10 +145,7 @@ func (p *plan) destination(mem []byte, thread int, l landing) (v verdict, err er
 	if l.Blocks < 0 || l.Blocks > len(at) {
 		return v, fmt.Errorf("thread %d claims %d blocks of %d", thread, l.Blocks, len(at))
 	}
-	lost := make(map[int]bool, len(l.Lost))
-	for _, i := range l.Lost {
-		lost[i] = true
-	}
+	lost := l.lost()
 	for i := range l.Blocks {
 		if lost[i] {
 			continue

@@ -66,9 +66,7 @@ func (r *Result) print(cfg *Config, kept bool) error {
 }
 
 // WriteJSON writes all that was recorded.
-func (r *Result) WriteJSON(w io.Writer) error {
-	return page.WriteJSON(w, r)
-}
+func (r *Result) WriteJSON(w io.Writer) error { return page.WriteJSON(w, r) }
 
 // faulty is what a row has a star for.
 func (p *Point) faulty() bool { return p.Errors > 0 || p.Interrupted || p.Bad != nil && *p.Bad > 0 }
@@ -84,13 +82,7 @@ func (r *Result) table() page.Table {
 			"op", "block", "batch", "threads", "depth", "rails", "select", "GB/s", "% of limit", "ops/s", "p50", "p99", "p99.9", "post", "CPU-s/GB", "errors", "checked", "bad", "% by rail",
 		},
 	}
-	several := slices.ContainsFunc(r.Points, func(p Point) bool { return p.Peers > 1 })
-	if several {
-		t.Head = append(t.Head, "initiators", "min/max", "Jain")
-	}
-	if len(r.Settings.KV) > 0 {
-		t.Head = append(t.Head, "KV of")
-	}
+	several := r.head(&t)
 	for i := range r.Points {
 		p := &r.Points[i]
 		row := []string{
@@ -102,15 +94,7 @@ func (r *Result) table() page.Table {
 		if p.LimitPct != nil {
 			row[8] = fmt.Sprintf("%.1f", *p.LimitPct)
 		}
-		if p.CPU.Bytes > 0 {
-			row[14] = three(p.CPU.PerGB)
-		}
-		if p.Checked != nil {
-			row[16], row[17] = strconv.FormatInt(*p.Checked, 10), strconv.FormatInt(*p.Bad, 10)
-		}
-		if p.faulty() {
-			row[0] += " *"
-		}
+		p.found(row, row[14:18])
 		if p.Imm {
 			row[0] += " + immediate"
 		}
@@ -120,6 +104,30 @@ func (r *Result) table() page.Table {
 		t.Rows = append(t.Rows, r.withKV(row, p.Block))
 	}
 	return t
+}
+
+// head ends a table's heading, and says whether there are several initiators.
+func (r *Result) head(t *page.Table) (several bool) {
+	if several = slices.ContainsFunc(r.Points, func(p Point) bool { return p.Peers > 1 }); several {
+		t.Head = append(t.Head, "initiators", "min/max", "Jain")
+	}
+	if len(r.Settings.KV) > 0 {
+		t.Head = append(t.Head, "KV of")
+	}
+	return several
+}
+
+// found fills in CPU time, errors, blocks that were checked and bad ones, and the row's star.
+func (p *Point) found(row, cells []string) {
+	if p.CPU.Bytes > 0 {
+		cells[0] = three(p.CPU.PerGB)
+	}
+	if p.Checked != nil {
+		cells[2], cells[3] = strconv.FormatInt(*p.Checked, 10), strconv.FormatInt(*p.Bad, 10)
+	}
+	if p.faulty() {
+		row[0] += " *"
+	}
 }
 
 // shares are what each rail has moved, in percent of all.
@@ -151,6 +159,19 @@ func three(v float64) string {
 	return fmt.Sprintf("%.0f", v)
 }
 
+// to is this end and the other one, in lines of conditions.
+func (e *End) to(target *End) []string {
+	where := target.Where
+	if target.Machine.String() != e.Machine.String() {
+		where += ", " + target.Machine.String()
+	}
+	return []string{
+		"rails      " + strings.Join(e.Rails, ", ") + " to " + strings.Join(target.Rails, ", "),
+		"initiator  " + e.Machine.String(),
+		"target     " + where,
+	}
+}
+
 // conditions say what was measured and on what, one a line.
 func (r *Result) conditions() []string {
 	s := &r.Settings
@@ -162,16 +183,7 @@ func (r *Result) conditions() []string {
 	if s.LimitGBps != nil {
 		limit = fmt.Sprintf("%.4g GB/s (%s)", *s.LimitGBps, s.LimitSource)
 	}
-	lines := []string{
-		"rails      " + strings.Join(r.Initiator.Rails, ", ") + " to " + strings.Join(r.Target.Rails, ", "),
-		"initiator  " + r.Initiator.Machine.String(),
-	}
-	if r.Target.Machine.String() == r.Initiator.Machine.String() {
-		lines = append(lines, "target     "+r.Target.Where)
-	} else {
-		lines = append(lines, "target     "+r.Target.Where+", "+r.Target.Machine.String())
-	}
-	return append(lines,
+	return append(r.Initiator.to(&r.Target),
 		fmt.Sprintf("points     %s after %gs of warm-up, segments of %s, slices of %s, seed %d, check %s", length, s.WarmupS, size.Format(s.Segment), size.Format(int64(s.Slice)), s.Seed,
 			map[bool]string{true: "of every block", false: "off"}[s.Check]),
 		"limit      "+limit,
@@ -251,19 +263,13 @@ func (r *Result) WriteCSV(w io.Writer) error {
 		"cpu_s_per_gb", "errors", "blocks_checked", "blocks_bad", "rail_bytes", "of", "immediate", "initiators", "fairness_min_max", "fairness_jain",
 	})
 	f := func(v float64) string { return strconv.FormatFloat(v, 'g', 7, 64) }
+	whole := func(n int64) string { return strconv.FormatInt(n, 10) }
 	for i := range r.Points {
 		p := &r.Points[i]
-		limit, cpu, checked, bad := "", "", "", ""
-		if p.LimitPct != nil {
-			limit = f(*p.LimitPct)
-		}
+		cpu, even, jain := "", "", ""
 		if p.CPU.Bytes > 0 {
 			cpu = f(p.CPU.PerGB)
 		}
-		if p.Checked != nil {
-			checked, bad = strconv.FormatInt(*p.Checked, 10), strconv.FormatInt(*p.Bad, 10)
-		}
-		even, jain := "", ""
 		if p.Fairness != nil {
 			even, jain = f(p.Fairness.MinMax), f(p.Fairness.Jain)
 		}
@@ -274,9 +280,9 @@ func (r *Result) WriteCSV(w io.Writer) error {
 		l := &p.Latency
 		_ = c.Write([]string{
 			p.Op, strconv.FormatInt(p.Block, 10), strconv.Itoa(p.Batch), strconv.Itoa(p.Threads), strconv.Itoa(p.Depth), strconv.Itoa(p.Count), p.Select, f(p.Seconds),
-			strconv.FormatInt(p.Batches, 10), strconv.FormatInt(p.Bytes, 10), f(p.GBps), f(p.PeakGBps), limit, f(p.OpsPerS),
+			strconv.FormatInt(p.Batches, 10), strconv.FormatInt(p.Bytes, 10), f(p.GBps), f(p.PeakGBps), known(p.LimitPct, f), f(p.OpsPerS),
 			f(l.MinUS), f(l.MeanUS), f(l.P50US), f(l.P99US), f(l.P999US), f(l.MaxUS), f(p.PostUS), f(p.PostP99US),
-			cpu, strconv.Itoa(p.Errors), checked, bad, strings.Join(moved, " "), "kvferry", strconv.FormatBool(p.Imm), strconv.Itoa(max(p.Peers, 1)), even, jain,
+			cpu, strconv.Itoa(p.Errors), known(p.Checked, whole), known(p.Bad, whole), strings.Join(moved, " "), "kvferry", strconv.FormatBool(p.Imm), strconv.Itoa(max(p.Peers, 1)), even, jain,
 		})
 	}
 	for _, o := range r.References {
@@ -286,6 +292,14 @@ func (r *Result) WriteCSV(w io.Writer) error {
 	}
 	c.Flush()
 	return c.Error()
+}
+
+// known is a figure as it is written, "" of none.
+func known[T any](v *T, text func(T) string) string {
+	if v == nil {
+		return ""
+	}
+	return text(*v)
 }
 
 // perftestMB is the megabyte of perftest's lines.

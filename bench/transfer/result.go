@@ -142,6 +142,10 @@ func (p *Point) record(l *load, d time.Duration, limit float64) {
 		p.GBps = float64(t.bytes) / p.Seconds / 1e9
 		p.OpsPerS = float64(t.blocks) / p.Seconds
 	}
+	if l.meter != nil {
+		rate, _ := l.meter.Rate()
+		p.GBps, p.Bytes, p.OpsPerS = rate/1e9, int64(rate*p.Seconds), rate/float64(p.Block)
+	}
 	p.SlotS, p.SlotBytes = l.slot.Seconds(), t.slots
 	p.PeakGBps = p.GBps
 	for i, n := range t.slots {
@@ -167,7 +171,7 @@ func (p *Point) record(l *load, d time.Duration, limit float64) {
 	}
 }
 
-// A interval is the rails' counts when the interval begins and ends.
+// An interval is the rails' counts when the interval begins and ends.
 type interval struct {
 	opened, shut time.Duration // by the engine's clock
 	first, last  []transport.RailStats

@@ -37,16 +37,7 @@ func (p *plan) lastRound(at, next int) int {
 // what was never written has the pattern of untouched still. The blocks of batches
 // that failed may be either.
 func (p *plan) checkAll(mem []byte, landed []landing, untouched uint64) (verdict, error) {
-	verdicts, errs := make([]verdict, p.Threads), make([]error, p.Threads)
-	eachThread(p.Threads, func(i int) { verdicts[i], errs[i] = p.checkThread(mem, i, landed[i], untouched) })
-	var sum verdict
-	for i, v := range verdicts {
-		if errs[i] != nil {
-			return sum, errs[i]
-		}
-		sum.add(v)
-	}
-	return sum, nil
+	return verdicts(p.Threads, func(i int) (verdict, error) { return p.checkThread(mem, i, landed[i], untouched) })
 }
 
 func (p *plan) checkThread(mem []byte, thread int, l landing, untouched uint64) (v verdict, err error) {
@@ -54,10 +45,7 @@ func (p *plan) checkThread(mem []byte, thread int, l landing, untouched uint64) 
 		return v, fmt.Errorf("thread %d claims %d blocks", thread, l.Next)
 	}
 	at, from := p.order(thread, true), p.order(thread, false)
-	unsure := make(map[int]bool, len(l.Lost))
-	for _, i := range l.Lost {
-		unsure[i] = true
-	}
+	unsure := l.lost()
 	bad := func(what string, where int64) {
 		v.Bad++
 		if v.First == "" {

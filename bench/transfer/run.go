@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"kvferry/bench/goodput"
 	"kvferry/bench/linerate"
 	"kvferry/bench/machine"
 	"kvferry/bench/size"
@@ -72,20 +73,15 @@ func (r *Result) setLimit(cfg *Config, machine linerate.Sysfs) {
 	default:
 		r.Settings.LimitSource = "the NICs' own"
 		r.limit = func(count int) float64 {
-			rate, ok := machine.Of(cfg.Rails[:count])
-			if !ok {
-				return -1
-			}
+			rate, _ := machine.Of(cfg.Rails[:count])
 			return rate
 		}
 	}
-	limit := r.limit(n)
-	if limit <= 0 {
+	if gbps := r.limit(n) / 1e9; gbps > 0 {
+		r.Settings.LimitGBps = &gbps
+	} else {
 		r.Settings.LimitSource = ""
-		return
 	}
-	gbps := limit / 1e9
-	r.Settings.LimitGBps = &gbps
 }
 
 // A session is the initiator's side of a connection to a target.
@@ -278,6 +274,11 @@ func (s *session) point(ctx context.Context, p *plan) (*Point, error) {
 	if err := s.use(p.setup); err != nil {
 		return nil, err
 	}
+	if s.cfg.Steady {
+		if err := s.fit(ctx, p); err != nil {
+			return nil, err
+		}
+	}
 	if p.Check && p.Op == transport.Write {
 		eachThread(p.Threads, func(i int) { p.source(s.mem, i) })
 	}
@@ -285,6 +286,9 @@ func (s *session) point(ctx context.Context, p *plan) (*Point, error) {
 		return nil, err
 	}
 	l := newLoad(p, s.clk, s.initiators, s.mem, s.cfg.Timeout)
+	if s.cfg.Steady {
+		l.meter = &goodput.Meter{Least: s.cfg.Duration, Most: steadyMost * s.cfg.Duration}
+	}
 	before := s.rails()
 	out := &Point{
 		Op: p.Op.String(), Block: p.Block, Batch: p.Batch, Threads: p.Threads / p.setup.peers, Depth: p.Depth,
@@ -313,6 +317,36 @@ func (s *session) point(ctx context.Context, p *plan) (*Point, error) {
 	return out, nil
 }
 
+// steadyMost is how much longer than Config.Duration a point of Config.Steady takes at the most.
+const steadyMost = 10
+
+// fit finds out how large the blocks of a point of Config.Steady may be, by small ones that nobody
+// compares.
+func (s *session) fit(ctx context.Context, p *plan) error {
+	small := *p
+	small.Block, small.Check = min(p.Block, goodput.LeastBlock), false
+	if _, err := s.ask(ctx, &message{Type: "point", Plan: &small}, "ready"); err != nil {
+		return err
+	}
+	l := newLoad(&small, s.clk, s.initiators, s.mem, s.cfg.Timeout)
+	l.meter = &goodput.Meter{Least: s.cfg.Duration / steadyMost, Most: 2 * s.cfg.Duration}
+	_, err := s.run(ctx, l, &CPU{}, &interval{})
+	if _, failed := l.errors(); err == nil && failed != nil && l.moved.Load() == 0 {
+		return fmt.Errorf("nothing was transferred: %w", failed)
+	}
+	rate, _ := l.meter.Rate()
+	p.Block = min(p.Block, goodput.Block(rate))
+	return err
+}
+
+// arrived are the bytes that have reached their destination so far.
+func (s *session) arrived() (sum int64) {
+	for _, r := range s.rails() {
+		sum += r.Write.Bytes + r.Read.Bytes
+	}
+	return sum
+}
+
 func (s *session) check(ctx context.Context, p *plan, l *load) (verdict, error) {
 	if p.Op == transport.Read {
 		return p.check(s.mem, l.landings())
@@ -330,15 +364,6 @@ func (s *session) check(ctx context.Context, p *plan, l *load) (verdict, error) 
 // run moves the load through warm-up and interval, or its iterations, until nothing
 // is under way, and returns the time that counts.
 func (s *session) run(ctx context.Context, l *load, cpu *CPU, w *interval) (counted time.Duration, err error) {
-	pause := func(d time.Duration) {
-		t := time.NewTimer(d)
-		defer t.Stop()
-		select {
-		case <-t.C:
-		case <-l.failed:
-		case <-ctx.Done():
-		}
-	}
 	mark := func(sign float64) error {
 		m, err := s.ask(ctx, &message{Type: "mark"}, "usage")
 		if err == nil {
@@ -353,7 +378,14 @@ func (s *session) run(ctx context.Context, l *load, cpu *CPU, w *interval) (coun
 		l.wait()
 	}()
 	l.start(ctx)
-	pause(max(s.cfg.Warmup, 0))
+	if m := l.meter; m != nil {
+		first := s.arrived()
+		l.open.Store(int64(s.clk.Now()))
+		m.Watch(ctx, l.failed, s.clk.Now, func() int64 { return s.arrived() - first }, l.window.Store)
+		_, counted = m.Rate()
+		return counted, nil
+	}
+	wait(ctx, l.failed, max(s.cfg.Warmup, 0))
 	if s.cfg.Iterations > 0 {
 		l.halt.Store(true)
 		l.wait()
@@ -379,7 +411,7 @@ func (s *session) run(ctx context.Context, l *load, cpu *CPU, w *interval) (coun
 		l.slot = s.cfg.Duration / 10
 		l.shut.Store(int64(open + s.cfg.Duration))
 		l.open.Store(int64(open))
-		pause(s.cfg.Duration - (s.clk.Now() - open))
+		wait(ctx, l.failed, s.cfg.Duration-(s.clk.Now()-open))
 		counted = min(s.cfg.Duration, s.clk.Now()-open)
 	}
 	w.shut, w.last = s.clk.Now(), s.rails()

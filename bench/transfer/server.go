@@ -317,12 +317,16 @@ func (t *target) free() error {
 	return errors.Join(errs...)
 }
 
-// check compares what landed, all threads at once.
+// check compares what landed.
 func (p *plan) check(mem []byte, landed []landing) (verdict, error) {
-	verdicts, errs := make([]verdict, len(landed)), make([]error, len(landed))
-	eachThread(len(landed), func(i int) { verdicts[i], errs[i] = p.destination(mem, i, landed[i]) })
-	var sum verdict
-	for _, v := range verdicts {
+	return verdicts(len(landed), func(i int) (verdict, error) { return p.destination(mem, i, landed[i]) })
+}
+
+// verdicts sums up f of each thread, all at once.
+func verdicts(n int, f func(thread int) (verdict, error)) (sum verdict, err error) {
+	each, errs := make([]verdict, n), make([]error, n)
+	eachThread(n, func(i int) { each[i], errs[i] = f(i) })
+	for _, v := range each {
 		sum.add(v)
 	}
 	return sum, errors.Join(errs...)

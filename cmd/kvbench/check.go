@@ -45,8 +45,9 @@ func checkCommand() *cobra.Command {
 		Short: "Is each rail to another machine fit to serve, and what to do if not",
 		Long: `Look at the rails between this machine and another before they serve. Start
 kvbench check --listen on one machine and kvbench check HOST on the other, with the
-rails that the nodes will have, in the same order. It takes five seconds a rail. Without
-HOST both ends are on this machine: rails by memory, and limits of the machine.
+rails that the nodes will have, in the same order. It takes four seconds a rail on fast
+links, up to 40 on slow or lossy ones. Without HOST both ends are on this
+machine: rails by memory, and limits of the machine.
 
 For each rail, at both ends:
 
@@ -55,7 +56,8 @@ For each rail, at both ends:
   MTU          the same at both ends? does a packet that large arrive, not cut up?
   probes       --probes datagrams as large as a frame: how many are lost?
   congestion   the system's; is bbr there, for a path that loses packets?
-  rate         write and read, alone, of the NIC's own speed and of the best rail
+  rate         write and read, alone, of the NIC's own speed and of the best rail: of the
+               bytes that arrive, from when their rate is steady
   bytes        every block that was moved is compared
   memory       made as a node makes its pool (--segment, --location); may it be pinned?
 
@@ -95,7 +97,7 @@ Exit status: 0 no rail fails; 1 one does, or the check could not go on; 2 bad fl
 	fs.Var((*rails.Specs)(&f.cfg.Rails), "rail", "what nodes will move bytes over (required): one, several with commas between them, or the flag again")
 	fs.StringVar(&f.segment, "segment", "", "memory at either end; of --listen, the most it gives (default 1g, or an eighth of the machine's)")
 	fs.StringVar(&f.cfg.Location, "location", "*", "NUMA node of the memory at this end, cpu:1")
-	fs.DurationVar(&f.cfg.Duration, "duration", time.Second, "how long each rate is measured: of a rail, in a direction")
+	fs.DurationVar(&f.cfg.Duration, "duration", time.Second, "how long each rate is measured from when it is steady, of a rail, in a direction: longer, up to ten times, where it takes that to be sure")
 	fs.IntVar(&f.cfg.Probes, "probes", 1000, "datagrams a rail that are as large as a frame; 0: none")
 	fs.DurationVar(&f.cfg.Timeout, "timeout", 10*time.Second, "one batch fails after this long, and so does the other end if it does not answer")
 	fs.StringVar(&f.line, "line-rate", "", "speed of every rail, 100gbit, or a list of one for each (default what the NICs say of themselves)")
