@@ -342,7 +342,7 @@ func TestFieldsHaveFlags(t *testing.T) {
 	// What a program sets, not its user: writers, functions, and what other fields make
 	// of flags.
 	own := []string{
-		"Stdout", "Progress", "Terminal", "Logger", "Log", "Command", "System", "Clock", "ParseLink", "ParseNIC", "Detailed", "Exe", "Bin", "Corrupt", "Place",
+		"Stdout", "Progress", "Terminal", "Logger", "Log", "Command", "System", "Clock", "ParseLink", "ParseNIC", "Detailed", "Exe", "Bin", "Corrupt", "Place", "Steady",
 		"LogLevel", "StopTimeout", // of a cluster's daemons
 	}
 	for _, c := range []struct {
