@@ -129,6 +129,11 @@ func TestStandby(t *testing.T) {
 					}
 					<-time.After(10 * time.Second)
 				}
+				for _, r := range a.Rails() {
+					if r.Paths != 1 || r.Up != 1 {
+						t.Errorf("%s has %d paths and %d of them connected: to stand by is not to be down", r.Name, r.Paths, r.Up)
+					}
+				}
 				for i, step := range []struct {
 					lose, want int
 					on         bool

@@ -119,7 +119,7 @@ func (e *Engine) Rails() []RailStats {
 			}
 			s.Rate += int64(c.Rate)
 			s.Paths++
-			if c.Up {
+			if p.up.Load() {
 				s.Up++
 			}
 			if c.Resting {
