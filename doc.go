@@ -93,9 +93,11 @@
 //	transport                            the transfer engine: segment, batch, slice, rail
 //	transport/immediate                  which immediate has come before
 //	transport/pacing                     a modelled NIC: when what moves over it arrives
+//	transport/pages                      memory outside the Go heap
 //	transport/selection                  which path takes which slice: rates, records, the choice
 //	transport/rails                      a rail by its name: tcp/eth0, rdma/mlx5_0
 //	transport/tcp                        a rail over TCP
+//	transport/bundle                     several connections to one peer's rail as one, and how many
 //	transport/cma                        a rail between processes of one machine, by cross-memory attach
 //	transport/shm                        likewise, one-sided: the initiator copies, into memory that it maps
 //	transport/process                    what one process of a machine may know of another, and touch

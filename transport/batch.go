@@ -351,11 +351,17 @@ func (b *Batch) signal() {
 // gives it back sooner.
 const fenceWithin = 5 * time.Second
 
-// fence asks a target's engine, over any path that is up, to end a connection of
-// this engine's that was lost, and tells done when nothing comes from it any more.
-func (e *Engine) fence(t *Target, s Secret, done func(error)) {
-	b := &Batch{e: e, t: t, fence: s, posted: e.cfg.Clock.Now(), done: make(chan struct{})}
-	b.opt = BatchOptions{HasImm: true, Tag: "fence", OnDone: func(b *Batch) { done(b.Err()) }}
+// fence asks a target's engine, over any path that is up, to end connections of
+// this engine's that were lost, one by one, and tells done when nothing comes from them any more.
+func (e *Engine) fence(t *Target, lost []Secret, done func(error)) {
+	b := &Batch{e: e, t: t, fence: lost[0], posted: e.cfg.Clock.Now(), done: make(chan struct{})}
+	b.opt = BatchOptions{HasImm: true, Tag: "fence", OnDone: func(b *Batch) {
+		if err := b.Err(); err != nil || len(lost) == 1 {
+			done(err)
+			return
+		}
+		e.fence(t, lost[1:], done)
+	}}
 	if !t.acquire() {
 		b.end(Failed, ErrInvalid)
 		return

@@ -14,6 +14,20 @@ type Carrier interface {
 	Carry()
 }
 
+// A Bundle is an endpoint of several connections, which are lost together. Secret is that of the first.
+type Bundle interface {
+	// Secrets are those of all that may carry anything: a lost connection has been ended once each has.
+	Secrets() []Secret
+}
+
+// SecretsOf are those of all connections of an endpoint.
+func SecretsOf(ep Endpoint) []Secret {
+	if b, ok := ep.(Bundle); ok {
+		return b.Secrets()
+	}
+	return []Secret{ep.Secret()}
+}
+
 // A connection is one endpoint of a path.
 type connection struct {
 	ep      Endpoint

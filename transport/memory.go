@@ -1,6 +1,10 @@
 package transport
 
-import "sync"
+import (
+	"sync"
+
+	"kvferry/transport/pages"
+)
 
 // An Allocator makes memory for segments: size bytes, at least one, that are all zero and
 // stay where they are until release, which gives them back and is called once, after the
@@ -18,8 +22,8 @@ type Allocator func(size int) (mem []byte, release func() error, err error)
 // address space only: a page is taken when it is first touched, and topology.Bind says
 // before that which NUMA node it comes from. A second call of release does nothing.
 func MapMemory(size int) (mem []byte, release func() error, err error) {
-	if mem, err = mapPages(size); err != nil {
+	if mem, err = pages.Map(size); err != nil {
 		return nil, nil, err
 	}
-	return mem, sync.OnceValue(func() error { return unmapPages(mem) }), nil
+	return mem, sync.OnceValue(func() error { return pages.Unmap(mem) }), nil
 }

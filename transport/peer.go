@@ -281,7 +281,7 @@ func (g *peer) evacuate(p *path) {
 	p.inflight.Add(-size(free))
 	g.assign(free)
 	if at != nil {
-		g.e.fence(t, at.ep.Secret(), func(err error) { g.fenced(p, at, t, err) })
+		g.e.fence(t, SecretsOf(at.ep), func(err error) { g.fenced(p, at, t, err) })
 	}
 }
 

@@ -13,6 +13,7 @@ package transport
 //	                                     ├──► nil: they are sent again, and the immediate after them
 //	                                     └──► ErrBadKey: ErrUnconfirmed
 type riding struct {
+	run     Run
 	on      *Slice   // the last slice, which has the immediate; nil if it does not ride, or not any more
 	path    *path    // that lost it; nil before that
 	again   []*Slice // copies of those that were lost with it, until the target has answered
@@ -36,14 +37,18 @@ func ride(run []*Slice) {
 		for n < len(run) && run[n].batch == b {
 			n++
 		}
+		order := Loose
 		if b.opt.HasImm && !b.reads && b.due == 0 && n == len(b.slices) && b.ordered(run[:n]) {
 			b.mu.Lock()
 			if b.cause == nil && b.number() {
 				s := run[n-1]
 				s.HasImm, s.Imm, s.Behind = true, b.imm, n-1
-				b.riding.on = s
+				b.riding.on, order = s, &b.riding.run
 			}
 			b.mu.Unlock()
+		}
+		for _, s := range run[:n] {
+			s.Run = order
 		}
 		run = run[n:]
 	}

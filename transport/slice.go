@@ -21,6 +21,8 @@ type Slice struct {
 	// Behind, if HasImm, says that as many slices were posted just before this one, with its
 	// Key, and that the immediate is theirs too: if one of them is refused, so is this one.
 	Behind int
+	// Run says with which others the slice is in order: nil with all, Loose with none.
+	Run *Run
 
 	sink   sink
 	batch  *Batch
@@ -31,6 +33,13 @@ type Slice struct {
 	stale  *connection                // lost, and may still apply these bytes; guarded by its path's mu
 	done   atomic.Bool
 }
+
+// A Run is slices with an immediate behind them. An endpoint of several connections carries them in
+// order, over one of them, which it notes here; what is Loose it may carry over any.
+type Run struct{ Conn any }
+
+// Loose is the run of slices that no immediate rides behind.
+var Loose = &Run{}
 
 // A sink takes the completions of the slices it posted.
 type sink interface {

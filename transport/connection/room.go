@@ -40,6 +40,9 @@ func (r *Room) Take(slices []*transport.Slice) (n int) {
 	return n
 }
 
+// UnderWay is what was taken and has not completed, in bytes and one more for each slice: 0 is nothing.
+func (r *Room) UnderWay() int64 { return r.bytes + int64(r.posted) }
+
 // Free takes n slices, of so many bytes together, off the account. It is called before
 // they are completed: whoever hears of a completion finds room.
 func (r *Room) Free(n int, bytes int64) {

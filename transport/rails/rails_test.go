@@ -70,7 +70,7 @@ func TestParseFaults(t *testing.T) {
 		"rdma/rxe0?qps=2&qps=2":    "twice",
 		"rdma/rxe0?gid=%zz":        `option gid is "%zz"`,
 		"rdma/rxe0?poll=5":         "like 20us",
-		"tcp/eth0?qps=2":           "advertise, congestion, sndbuf, mptcp, maxconns, peerconns",
+		"tcp/eth0?qps=2":           "advertise, congestion, sndbuf, mptcp, conns, maxconns, peerconns",
 		"tcp/eth0?advertise=":      "give it a value",
 		"127.0.0.1:0?sndbuf=small": "whole number",
 		"tcp/eth0?mptcp=yes":       "from 0 to 1",

@@ -23,6 +23,7 @@ var tcpKind = kind{
 	help: [][2]string{
 		{"tcp/eth0, tcp/eth0@:7000", "TCP over an interface, at a port"},
 		{"10.0.0.1:7000", "TCP at an address"},
+		{"tcp/eth0?conns=4", "TCP over four connections, used as one"},
 	},
 	nics: "tcp/eth0 or tcp/eth0@:7000",
 	options: []option{
@@ -30,13 +31,14 @@ var tcpKind = kind{
 		{"congestion", anything},
 		{"sndbuf", between(1, 1<<30)},
 		{"mptcp", between(0, 1)},
+		{"conns", between(1, tcp.MostConns)},
 		{connection.OptionMax, between(1, 1<<20)},
 		{connection.OptionPerPeer, between(1, 1<<20)},
 	},
 	open: openTCP,
 	fields: map[string]string{
 		"Name": "the NIC", "Listen": "the address", "Advertise": "option advertise", "Congestion": "option congestion",
-		"SendBuffer": "option sndbuf", "MPTCP": "option mptcp",
+		"SendBuffer": "option sndbuf", "MPTCP": "option mptcp", "Conns": "option conns",
 	},
 	nic: interfaceOf,
 }
@@ -44,7 +46,7 @@ var tcpKind = kind{
 func openTCP(s *Spec, opt Options) (transport.Rail, error) {
 	cfg := tcp.Config{
 		Name: "tcp/" + s.NIC, Listen: s.Listen, Advertise: s.get("advertise"),
-		Congestion: s.get("congestion"), SendBuffer: s.number("sndbuf"), MPTCP: s.number("mptcp") == 1, Logger: opt.Logger,
+		Congestion: s.get("congestion"), SendBuffer: s.number("sndbuf"), MPTCP: s.number("mptcp") == 1, Conns: s.number("conns"), Logger: opt.Logger,
 		MaxConns: s.number(connection.OptionMax), ConnsPerPeer: s.number(connection.OptionPerPeer),
 	}
 	if s.NIC == "" {

@@ -87,6 +87,16 @@ func (ep *endpoint) Post(slices []*transport.Slice) (int, error) {
 	return n, nil
 }
 
+// UnderWay implements bundle.Member.
+func (ep *endpoint) UnderWay() int64 {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	return ep.room.UnderWay()
+}
+
+// Over implements bundle.Member.
+func (ep *endpoint) Over() <-chan struct{} { return ep.over }
+
 // Gauge implements transport.Gauge.
 func (ep *endpoint) Gauge() transport.Flow {
 	if ep.rail.cfg.Gauge == nil {

@@ -13,6 +13,7 @@ import (
 
 	"kvferry/config"
 	"kvferry/transport"
+	"kvferry/transport/bundle"
 	"kvferry/transport/connection"
 	"kvferry/transport/nic"
 	"kvferry/transport/socket"
@@ -46,10 +47,16 @@ type Config struct {
 	// IPv6, one network of 64 bits). Idle ones make room for others, see
 	// connection.Admission. Default connection.DefaultConns, and a quarter of MaxConns.
 	MaxConns, ConnsPerPeer int
+	// Conns is how many connections the rail makes to a peer's, to be used as one: 1 to MostConns.
+	// Default 1.
+	Conns int
 	// Logger gets a line for each connection that is not a rail's or breaks
 	// the protocol. Default slog.Default().
 	Logger *slog.Logger
 }
+
+// MostConns is the most that Config.Conns may be.
+const MostConns = bundle.Most
 
 func (c *Config) setDefaults() {
 	if c.Logger == nil {
@@ -76,6 +83,9 @@ func (c *Config) Validate() error {
 	}
 	if c.ConnsPerPeer < 0 {
 		bad.Add("ConnsPerPeer", c.ConnsPerPeer, "use a positive number, or 0 for a quarter of all connections")
+	}
+	if c.Conns < 0 || c.Conns > MostConns {
+		bad.Add("Conns", c.Conns, "use 1 to %d, or 0 for 1", MostConns)
 	}
 	return bad.Err("transport/tcp.Config")
 }
@@ -186,6 +196,21 @@ func (r *Rail) Route(addr string) (transport.Reach, string) {
 		return transport.Unknown, ""
 	}
 	return nic.Reach(r.nic, r.local.IP, addr)
+}
+
+// Dial implements transport.Rail. Of a number of connections that was asked for those are made that can be.
+func (r *Rail) Dial(ctx context.Context, addr string) (transport.Endpoint, error) {
+	connect := func(ctx context.Context) (transport.Endpoint, error) { return r.Rail.Dial(ctx, addr) }
+	first, err := connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ep := bundle.New(first.(bundle.Member))
+	if r.cfg.Conns > 1 {
+		err := ep.Grow(ctx, r.cfg.Conns-1, connect)
+		r.cfg.Logger.Debug("transport/tcp: connected", "rail", r.cfg.Name, "peer", addr, "conns", r.cfg.Conns, "err", err)
+	}
+	return ep, nil
 }
 
 func (r *Rail) dial(ctx context.Context, addr string) (socket.Conn, error) {

@@ -57,7 +57,14 @@ func (ep *endpoint) Close() error {
 	return nil
 }
 
-// Over implements connection.Conn.
+// UnderWay implements bundle.Member.
+func (ep *endpoint) UnderWay() int64 {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	return ep.room.UnderWay()
+}
+
+// Over implements connection.Conn and bundle.Member.
 func (ep *endpoint) Over() <-chan struct{} { return ep.over }
 
 // Cut implements connection.Conn: the first reason stands.
@@ -107,9 +114,11 @@ func (ep *endpoint) run() {
 				ep.unsure = s.Op == transport.Write
 				ep.Cut(err)
 			}
-			ep.mu.Lock()
-			ep.room.Free(1, int64(len(s.Local)))
-			ep.mu.Unlock()
+			if err == nil || transport.Refused(err) { // else it is what was under way in the end
+				ep.mu.Lock()
+				ep.room.Free(1, int64(len(s.Local)))
+				ep.mu.Unlock()
+			}
 			s.Complete(err)
 		}
 	}

@@ -188,7 +188,7 @@ func testFence(t *testing.T, factory Factory) {
 	go func() {
 		defer close(fenced)
 		c.wait(1)
-		x.b.Fence(x.ep.Secret())
+		fence(x.b, x.ep)
 	}()
 	n := x.post(c, slices)
 	<-fenced
@@ -202,7 +202,7 @@ func testFence(t *testing.T, factory Factory) {
 	if !bytes.Equal(x.dst, bytesOf(len(x.dst))) {
 		t.Error("bytes of a fenced connection landed")
 	}
-	x.b.Fence(x.ep.Secret())                           // over already
+	fence(x.b, x.ep)                                   // over already
 	x.b.Fence(transport.Secret{1})                     // nobody's
 	x.b.Fence(transport.Secret(other.Secret().Name())) // its name is not its secret
 	if err := x.ep.Close(); err != nil {
@@ -217,19 +217,26 @@ func testFence(t *testing.T, factory Factory) {
 	}
 }
 
+// fence ends all connections that a peer's endpoint has made.
+func fence(r transport.Rail, ep transport.Endpoint) {
+	for _, s := range transport.SecretsOf(ep) {
+		r.Fence(s)
+	}
+}
+
 // testFenceWithin fences one connection while an immediate of another is handled, as an
 // engine does that is asked to: neither waits for the other.
 func testFenceWithin(t *testing.T, make Factory) {
 	a, b := make(t), make(t)
-	secrets := newChan[transport.Secret]()
+	given := newChan[transport.Endpoint]()
 	a.HandleImmediates(func(transport.Key, transport.Imm) error { return nil })
 	b.HandleImmediates(func(transport.Key, transport.Imm) error {
-		b.Fence(<-secrets)
+		fence(b, <-given)
 		return nil
 	})
 	key := whole(t, b, bytesOf(4096))
 	lost, other := dial(t, a, b.Addr()), dial(t, a, b.Addr())
-	secrets <- lost.Secret()
+	given <- lost
 	c := newTally(t)
 	asks := transport.NewSlice(transport.Write, nil, key, 0, c.done)
 	asks.HasImm, asks.Imm.Source = true, 1

@@ -1,0 +1,2 @@
+// Package pages maps memory outside the Go heap, as each system does it.
+package pages
