@@ -190,8 +190,13 @@ func BenchmarkImmediate(b *testing.B) {
 
 func newEngines(b testing.TB) (ini *transport.Engine, local *transport.Segment, tgt *transport.Target, stop func()) {
 	b.Helper()
+	return newEnginesOf(b, func() *Rail { return newRail(b, "127.0.0.1:0") })
+}
+
+func newEnginesOf(b testing.TB, rail func() *Rail) (ini *transport.Engine, local *transport.Segment, tgt *transport.Target, stop func()) {
+	b.Helper()
 	engine := func() *transport.Engine {
-		e, err := transport.New(transport.Config{Rails: []transport.Rail{newRail(b, "127.0.0.1:0")}})
+		e, err := transport.New(transport.Config{Rails: []transport.Rail{rail()}})
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -215,6 +220,11 @@ func newEngines(b testing.TB) (ini *transport.Engine, local *transport.Segment, 
 
 func newSlabMover(b *testing.B, op transport.Op, size, batch int) (mover, func()) {
 	ini, local, tgt, stop := newEngines(b)
+	return slabMover(ini, local, tgt, transport.BatchOptions{}, op, size, batch), stop
+}
+
+// slabMover keeps queueDepth batches under way.
+func slabMover(ini *transport.Engine, local *transport.Segment, tgt *transport.Target, opt transport.BatchOptions, op transport.Op, size, batch int) mover {
 	from, to := newBlocks(size, 1), newBlocks(size, 2)
 	return func(n int64) error {
 		var flight []*transport.Batch
@@ -230,7 +240,7 @@ func newSlabMover(b *testing.B, op transport.Op, size, batch int) (mover, func()
 				at := from.offset()
 				reqs[i] = transport.Request{Op: op, Local: local.Bytes()[at : at+size], Offset: int64(to.offset())}
 			}
-			flight = append(flight, ini.Submit(tgt, reqs, transport.BatchOptions{}))
+			flight = append(flight, ini.Submit(tgt, reqs, opt))
 			if len(flight) == queueDepth {
 				if err := finish(); err != nil {
 					return err
@@ -243,7 +253,7 @@ func newSlabMover(b *testing.B, op transport.Op, size, batch int) (mover, func()
 			}
 		}
 		return nil
-	}, stop
+	}
 }
 
 // newBareMover sends blocks over one connection with the rail's socket

@@ -234,3 +234,39 @@ func TestWideKilledInitiator(t *testing.T) {
 		t.Error("bytes landed in memory that was given back")
 	}
 }
+
+// BenchmarkConns has several connections beside one, in turns, with and without an immediate behind each
+// batch. Both ends are in one process.
+func BenchmarkConns(b *testing.B) {
+	for _, op := range []transport.Op{transport.Write, transport.Read} {
+		for _, imm := range []bool{false, true} {
+			for _, c := range cases {
+				if imm && op == transport.Read {
+					continue
+				}
+				b.Run(fmt.Sprintf("%v/%s/imm=%v", op, c.name, imm), func(b *testing.B) {
+					widths := []int{1, 2, 4}
+					movers := make([]mover, len(widths))
+					rates, cpus := make([][]float64, len(widths)), make([][]float64, len(widths))
+					for i, conns := range widths {
+						ini, local, tgt, stop := newEnginesOf(b, func() *Rail { return wide(b, Config{Conns: conns}) })
+						defer stop()
+						movers[i] = slabMover(ini, local, tgt, transport.BatchOptions{HasImm: imm}, op, c.size, c.batch)
+						rate(b, movers[i], 1<<28)
+					}
+					for b.Loop() {
+						for i, m := range movers {
+							r, cpu := rate(b, m, 1e9)
+							rates[i], cpus[i] = append(rates[i], r), append(cpus[i], cpu)
+						}
+					}
+					for i, conns := range widths {
+						b.ReportMetric(median(rates[i]), fmt.Sprintf("GB/s-%d", conns))
+						b.ReportMetric(median(cpus[i]), fmt.Sprintf("cpu-s/GB-%d", conns))
+					}
+					b.ReportMetric(0, "ns/op")
+				})
+			}
+		}
+	}
+}

@@ -24,8 +24,9 @@ type tuner struct {
 	credits credits
 
 	mu      sync.Mutex
-	conns   map[*tuned]string // algorithm of congestion control
-	changes int64             // of it
+	conns   map[*tuned]string  // algorithm of congestion control
+	changes int64              // of it
+	losses  map[string]*losses // by the peer's host
 }
 
 // A tuned connection belongs to the tuner until the kernel knows it no more.
@@ -43,7 +44,7 @@ type tuned struct {
 const tuneEvery = 50 * time.Millisecond
 
 func newTuner(r *Rail) *tuner {
-	t := &tuner{rail: r, kick: make(chan struct{}, 1), ended: make(chan struct{}), over: make(chan struct{}), conns: make(map[*tuned]string)}
+	t := &tuner{rail: r, kick: make(chan struct{}, 1), ended: make(chan struct{}), over: make(chan struct{}), conns: make(map[*tuned]string), losses: make(map[string]*losses)}
 	t.stop = sync.OnceFunc(func() { close(t.ended) })
 	go t.run()
 	return t
@@ -57,7 +58,7 @@ func (t *tuner) opened(c socket.Conn) {
 	}
 	cfg := &t.rail.cfg
 	host, _, _ := net.SplitHostPort(c.RemoteAddr().String()) // the kernel's
-	u := &tuned{credit: credit{Host: host}, raw: raw, peer: c.RemoteAddr().String(), tuning: tuning{congestionFixed: cfg.Congestion != "", sendFixed: cfg.SendBuffer != 0}}
+	u := &tuned{credit: credit{Host: host}, raw: raw, peer: c.RemoteAddr().String(), tuning: tuning{congestionFixed: cfg.Congestion != "", sendFixed: cfg.SendBuffer != 0, losses: t.with(host)}}
 	if !t.look(u, time.Now()) {
 		return
 	}
@@ -67,18 +68,36 @@ func (t *tuner) opened(c socket.Conn) {
 	}
 }
 
+// with are the losses of the connections with a host, of which there is one more.
+func (t *tuner) with(host string) *losses {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	l := t.losses[host]
+	if l == nil {
+		l = &losses{}
+		t.losses[host] = l
+	}
+	l.users++
+	return l
+}
+
 // look looks at a connection and reports false if it is gone.
 func (t *tuner) look(u *tuned, now time.Time) bool {
 	i, err := look(u.raw)
 	if err != nil {
 		t.mu.Lock()
+		defer t.mu.Unlock()
 		delete(t.conns, u)
-		t.mu.Unlock()
+		if u.tuning.losses.users--; u.tuning.losses.users == 0 {
+			delete(t.losses, u.credit.Host)
+		}
 		return false
 	}
 	last := u.tuning.last
 	u.credit.Seen, u.credit.Received, u.credit.MinRTT, u.credit.Segment = now.Sub(t.rail.began), i.Received, i.MinRTT, i.Segment
+	t.mu.Lock()
 	d := u.tuning.step(now.Sub(t.rail.began), i)
+	t.mu.Unlock()
 	if u.due = now.Add(tuneEvery); i.Sent == last.Sent && i.Received == last.Received {
 		u.due = now.Add(10 * tuneEvery)
 	}

@@ -17,7 +17,7 @@ type history struct {
 }
 
 func begin(t *testing.T, roundTrip time.Duration) *history {
-	return &history{t: t, i: info{RTT: roundTrip, MinRTT: roundTrip, SendBuffer: 87380, RecvBuffer: 131072, Congestion: cubic, Window: 14480}}
+	return &history{t: t, u: tuning{losses: &losses{}}, i: info{RTT: roundTrip, MinRTT: roundTrip, SendBuffer: 87380, RecvBuffer: 131072, Congestion: cubic, Window: 14480}}
 }
 
 // look has the connection send and lose so many segments since the last look, and does what is
@@ -95,6 +95,57 @@ func TestJitter(t *testing.T) {
 	}
 }
 
+// TestManyConnections: several connections with one host decide together, as soon as one that carries as
+// much does, and all are what one is, one that is made later at its first look.
+func TestManyConnections(t *testing.T) {
+	alone := begin(t, 20*ms)
+	took := alone.until(time.Minute, 1000, 1)
+	var all []*history
+	shared := &losses{}
+	for range 4 {
+		h := begin(t, 20*ms)
+		h.u.losses = shared
+		all = append(all, h)
+	}
+	changed := time.Duration(0)
+	for look := 0; changed == 0 && look < 1000; look++ {
+		for i, h := range all {
+			lost := uint64(0)
+			if look%4 == i {
+				lost = 1
+			}
+			if h.look(250, lost); h.i.Congestion == bbr {
+				changed = h.now
+			}
+		}
+	}
+	if changed == 0 || changed > took+2*tuneEvery {
+		t.Errorf("four change after %v, one that carries as much after %v", changed, took)
+	}
+	for i, h := range all {
+		if h.look(250, 0); h.i.Congestion != bbr {
+			t.Errorf("connection %d keeps %s", i, h.i.Congestion)
+		}
+	}
+	late := begin(t, 20*ms)
+	late.u.losses, late.now = shared, changed
+	if d := late.look(0, 0); d.Congestion != bbr || d.Why == "" {
+		t.Errorf("one that is made later: %+v", d)
+	}
+	// One that is at rest does not keep the others from cubic; and all go back.
+	for range (leastCalm + time.Second) / tuneEvery {
+		for _, h := range all {
+			h.look(250, 0)
+		}
+		late.look(0, 0)
+	}
+	for i, h := range append(all, late) {
+		if h.i.Congestion != cubic {
+			t.Errorf("connection %d keeps %s", i, h.i.Congestion)
+		}
+	}
+}
+
 // TestSlowLoss: on cubic a path that loses much carries little, and is known by few losses.
 func TestSlowLoss(t *testing.T) {
 	h := begin(t, 40*ms)
@@ -152,7 +203,7 @@ func TestRareLoss(t *testing.T) {
 			t.Fatal("changed for a loss of 0.01 %")
 		}
 	}
-	h.i.Congestion = bbr
+	h.i.Congestion, h.u.losses.to = bbr, bbr
 	if took := h.until(time.Hour, 0, 0); took != 0 {
 		t.Errorf("back after %v at rest", took)
 	}
