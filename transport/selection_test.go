@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"kvferry/clock"
-
 	"kvferry/transport/selection"
 )
 

@@ -12,14 +12,14 @@ import (
 
 // carry moves what is queued, unless somebody is at it: he sees what was queued meanwhile. It moves
 // most bytes, without waiting for the peer, and leaves the rest to the endpoint's goroutine; or all there is, if
-// most is negative.
-func (ep *endpoint) carry(most int64) {
+// most is negative. It reports whether an immediate was among it.
+func (ep *endpoint) carry(most int64) bool {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
 	if ep.carrying {
-		return
+		return false
 	}
-	ep.carrying = true
+	ep.carrying, ep.told = true, false
 	for ep.err == nil {
 		if len(ep.gone) > 0 {
 			gone := ep.gone
@@ -34,7 +34,7 @@ func (ep *endpoint) carry(most int64) {
 		}
 		last := ep.queue[ep.head+n-1]
 		if most >= 0 {
-			if most -= size; most < 0 || last.HasImm || ep.grants[last.Key] == nil {
+			if most -= size; most < 0 || size > 0 && ep.grants[last.Key] == nil {
 				ep.wake()
 				break
 			}
@@ -51,6 +51,7 @@ func (ep *endpoint) carry(most int64) {
 	}
 	ep.carrying = false
 	ep.rested.Broadcast()
+	return ep.told
 }
 
 // next is how many slices come next: those with one key and direction, up to an immediate. The caller
@@ -251,19 +252,6 @@ func (ep *endpoint) complete(run []*transport.Slice, err error) {
 	ep.room.Free(len(run), size)
 	ep.mu.Unlock()
 	transport.CompleteAll(run, err)
-}
-
-// signal sends a slice's immediate, whose bytes are in place.
-func (ep *endpoint) signal(s *transport.Slice) {
-	ep.imms++
-	r := request{typ: typeImm, seq: ep.imms, key: s.Key, imm: s.Imm}
-	ep.message = r.append(ep.message[:0])
-	ep.mu.Lock()
-	ep.sent = append(ep.sent, s)
-	ep.mu.Unlock()
-	if err := send(ep.c, ep.message, -1); err != nil {
-		_ = ep.lost(err)
-	}
 }
 
 // grantOf is what a key opens: it asks the target, the first time.

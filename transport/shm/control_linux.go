@@ -5,15 +5,23 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"kvferry/transport"
+	"kvferry/transport/connection"
 )
 
 // A control is the page that both ends of a connection share: how the target stops an initiator that
 // copies by itself, and knows that it has stopped.
 //
 //	word 0    the target's       0: the connection is open; 1: it is cut
+//	word 1    the target's       how many immediates it has answered, a futex
 //	word 8    the initiator's    what it is copying: (slot+1)*2, +1 for a READ; 0: nothing
 //	word 9    the initiator's    how many copies it has begun
+//	word 10   the initiator's    how many immediates it has put into the ring
+//	word 11   both's             how the initiator waits for answers: at the futex, or to be told over the socket
 //	word 16+  the target's       of each slot its generation while its key is open, else 0
+//	behind    a ring of 8 words  an immediate: the initiator's key, source, sequence number, floor, value;
+//	          for each           the target's code
 //
 // The initiator announces a copy in word 8, and then looks at word 0 and the slot. The target closes
 // the slot, and then looks at word 8. The accesses are sequentially consistent: one of the two
@@ -26,11 +34,27 @@ type control struct {
 }
 
 const (
-	wordState   = 0
-	wordBusy    = 8
-	wordCount   = 9
-	wordSlots   = 16
-	controlSize = 8 * (wordSlots + maxSlots)
+	wordState = 0
+	wordBusy  = 8
+	wordCount = 9
+	wordSlots = 16
+	wordRing  = wordSlots + maxSlots
+	// ringLen is how many immediates have room: all that an endpoint takes.
+	ringLen     = connection.QueueSlices
+	controlSize = 8 * (wordRing + ringLen*ringWords)
+
+	wordAnswered = 1
+	wordPut      = 10
+	wordWaits    = 11
+	ringWords    = 8
+	ringCode     = 5 // in an immediate's words
+)
+
+// how an initiator waits for answers
+const (
+	waitsNot uint64 = iota // or it has been told
+	waitsAtFutex
+	waitsAtSocket
 )
 
 // newControl makes one, of an open connection.
@@ -56,7 +80,7 @@ func openControl(fd int) (*control, error) {
 }
 
 func wordsOf(mem []byte) []uint64 {
-	return unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(mem))), wordSlots+maxSlots)
+	return unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(mem))), controlSize/8)
 }
 
 func (c *control) close() {
@@ -110,3 +134,66 @@ func (c *control) set(slot uint32, generation uint64) {
 func (c *control) busy() (announced, count uint64) {
 	return atomic.LoadUint64(&c.words[wordBusy]), atomic.LoadUint64(&c.words[wordCount])
 }
+
+// entry is where the n-th immediate stands. Counts of immediates begin again at zero after 1<<32.
+func (c *control) entry(n uint32) []uint64 {
+	at := wordRing + n%ringLen*ringWords
+	return c.words[at : at+ringWords]
+}
+
+// put puts the n-th immediate into the ring. The initiator has seen the answer to the one that stood there.
+func (c *control) put(n uint32, key transport.Key, m transport.Imm) {
+	e := c.entry(n)
+	for i, v := range [...]uint64{uint64(key), m.Source, m.Seq, m.Floor, m.Value} {
+		atomic.StoreUint64(&e[i], v)
+	}
+	willSend()
+	atomic.StoreUint32(c.half(wordPut), n+1)
+}
+
+// waiting is how many immediates there are behind the answered ones. It is false if there are more than can be.
+func (c *control) waiting(answered uint32) (n uint32, ok bool) {
+	n = atomic.LoadUint32(c.half(wordPut)) - answered
+	haveReceived()
+	return n, n <= ringLen
+}
+
+// take is the n-th immediate, read once.
+func (c *control) take(n uint32) (key transport.Key, m transport.Imm) {
+	e := c.entry(n)
+	var v [ringCode]uint64
+	for i := range v {
+		v[i] = atomic.LoadUint64(&e[i])
+	}
+	return transport.Key(v[0]), transport.Imm{Source: v[1], Seq: v[2], Floor: v[3], Value: v[4]}
+}
+
+// answer says how the n-th immediate ended, and wakes who waits for that. It reports whether the
+// initiator wants to be told over the socket.
+func (c *control) answer(n uint32, how code) (tell bool) {
+	atomic.StoreUint64(&c.entry(n)[ringCode], uint64(how))
+	willSend()
+	atomic.StoreUint32(c.half(wordAnswered), n+1)
+	if atomic.LoadUint64(&c.words[wordWaits]) == waitsAtFutex {
+		futexWake(c.half(wordAnswered))
+	}
+	return atomic.CompareAndSwapUint64(&c.words[wordWaits], waitsAtSocket, waitsNot)
+}
+
+// waits says how the initiator waits from now on, and then whether that many are answered still, and no more.
+func (c *control) waits(how uint64, answered uint32) bool {
+	atomic.StoreUint64(&c.words[wordWaits], how)
+	return c.answered() == answered
+}
+
+// answered is how many immediates the target has answered, and code how the n-th of them ended.
+func (c *control) answered() uint32 {
+	n := atomic.LoadUint32(c.half(wordAnswered))
+	haveReceived()
+	return n
+}
+
+func (c *control) code(n uint32) uint64 { return atomic.LoadUint64(&c.entry(n)[ringCode]) }
+
+// half is a word that is a count of 32 bits, as a futex is.
+func (c *control) half(word int) *uint32 { return (*uint32)(unsafe.Pointer(&c.words[word])) }

@@ -34,7 +34,18 @@
 //
 //	announce it in the control page; is the slot open, and the connection? copy; take the announcement back
 //
-// An immediate goes over the socket, behind the bytes, and is acknowledged when it was handled.
+// # Immediates
+//
+// An immediate stands in a ring of the control page, behind the bytes. A target has one thread that handles
+// them, of all connections: it sleeps in a futex of a page that all its peers map, its bell.
+//
+//	initiator   put it; set the connection's bit; count the bell up; wake the target, if it sleeps
+//	target      handle what those whose bits are set have put; answer in the ring; wake the initiator
+//	initiator   who has sent it sleeps at the count of answers, for 50 us at most
+//
+// So 4 KiB with an immediate take 10 us, of which two changes of process are 4. Where the answer takes longer, the
+// initiator knocks over the socket, and is told over it: the target's goroutine of that connection then
+// handles what another's immediate holds up. A peer that spoils the bell makes others' immediates late by that, and no more.
 //
 // # Taking memory back
 //

@@ -26,6 +26,9 @@ const (
 	// for: some 100 us.
 	runBytes  = 1 << 20
 	runSlices = 256
+	// answerWithin is how long who has sent an immediate waits for the answer: that takes 5 us where
+	// both ends share a core, and ten times that where another one has to be woken. What is answered later is told over the socket.
+	answerWithin = 50 * time.Microsecond
 	// manyGrants is when those that are closed are looked for.
 	manyGrants = 256
 )
@@ -33,16 +36,19 @@ const (
 // An endpoint is the initiator's side of a connection.
 //
 //	Queue ──► queue ──► carry ──► copied: Complete
-//	                      └────── immediates: sent ──► receive ──► Complete
+//	                      └────── immediates: sent ──► await, or receive ──► Complete
 //
 // One goroutine at a time carries: the caller of Carry where there is little to do, else the
-// endpoint's own.
+// endpoint's own. Who has carried an immediate awaits its answer for a while; one at a time, who has all
+// answers then. After that they are told over the socket.
 type endpoint struct {
 	rail    *Rail
 	secret  transport.Secret
 	c       *net.UnixConn
 	pid     int
 	ctl     *control
+	bell    *bell
+	number  int           // of the connection, at the bell
 	kick    chan struct{} // queue is not empty
 	broken  chan struct{} // closed when err is set
 	over    chan struct{} // everything is completed
@@ -54,9 +60,10 @@ type endpoint struct {
 	head     int // of queue: those before it are carried
 	room     connection.Room
 	carrying bool
-	rested   *sync.Cond         // carrying is false
-	sent     []*transport.Slice // immediates without an ack
-	acked    uint64             // sequence number of the one before them
+	awaiting bool
+	rested   *sync.Cond         // carrying and awaiting are false
+	sent     []*transport.Slice // immediates without an answer
+	acked    uint32             // how many have one
 	gone     []uint32           // files to let go of
 	err      error
 
@@ -69,7 +76,7 @@ type endpoint struct {
 	vector  process.Vector
 	message []byte
 	seq     uint64 // of asks
-	imms    uint64 // of immediates
+	told    bool   // an immediate was sent
 	clean   int    // slices since one was refused
 	refused error  // why that was
 }
@@ -135,6 +142,10 @@ func (ep *endpoint) introduce(ctx context.Context) error {
 	if ep.ctl, err = openControl(fd); err != nil {
 		return err
 	}
+	if err := ep.openBell(b[:]); err != nil {
+		ep.unmap()
+		return err
+	}
 	var found [16]byte
 	ep.vector.Add(found[:], w.at)
 	err = ep.vector.Read(ep.pid)
@@ -146,9 +157,39 @@ func (ep *endpoint) introduce(ctx context.Context) error {
 		err = ctx.Err()
 	}
 	if err != nil {
-		ep.ctl.close()
+		ep.unmap()
 	}
 	return err
+}
+
+// openBell maps what comes behind the welcome. It uses b.
+func (ep *endpoint) openBell(b []byte) error {
+	fd := -1
+	n, err := receive(ep.c, b, &fd)
+	if err != nil {
+		return err
+	}
+	a, err := parseAnswer(b[:n])
+	if err == nil && (a.typ != typeBell || fd < 0 || a.number >= maxRings) {
+		err = errForm
+	}
+	if err != nil {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+		return err
+	}
+	ep.number = int(a.number)
+	ep.bell, err = openBell(fd)
+	return err
+}
+
+// unmap lets go of the pages that are shared with the target.
+func (ep *endpoint) unmap() {
+	ep.ctl.close()
+	if ep.bell != nil {
+		ep.bell.close()
+	}
 }
 
 // Secret implements transport.Endpoint.
@@ -181,7 +222,11 @@ func (ep *endpoint) Queue(slices []*transport.Slice) (int, error) {
 }
 
 // Carry implements transport.Carrier.
-func (ep *endpoint) Carry() { ep.carry(inlineBytes) }
+func (ep *endpoint) Carry() {
+	if ep.carry(inlineBytes) {
+		ep.await()
+	}
+}
 
 func (ep *endpoint) wake() {
 	select {
@@ -201,6 +246,11 @@ func (ep *endpoint) Close() error {
 func (ep *endpoint) fail(err error) {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
+	ep.failed(err)
+}
+
+// failed is fail, by who holds ep.mu.
+func (ep *endpoint) failed(err error) {
 	if ep.err == nil {
 		ep.err = err
 		close(ep.broken)
@@ -230,7 +280,9 @@ func (ep *endpoint) work() {
 	for {
 		select {
 		case <-ep.kick:
-			ep.carry(-1)
+			if ep.carry(-1) {
+				ep.await()
+			}
 		case <-ep.broken:
 			return
 		}
@@ -244,7 +296,7 @@ func (ep *endpoint) live() {
 	both.Go(ep.receive)
 	both.Wait()
 	ep.mu.Lock()
-	for ep.carrying {
+	for ep.carrying || ep.awaiting {
 		ep.rested.Wait()
 	}
 	err := ep.err
@@ -254,7 +306,7 @@ func (ep *endpoint) live() {
 	for _, m := range ep.files {
 		_ = unix.Munmap(m.mem)
 	}
-	ep.ctl.close()
+	ep.unmap()
 	ep.rail.mu.Lock()
 	delete(ep.rail.eps, ep)
 	ep.rail.mu.Unlock()
@@ -276,6 +328,7 @@ func (ep *endpoint) receive() {
 			_ = ep.lost(err)
 			return
 		}
+		ep.heard()
 	}
 }
 
@@ -287,8 +340,10 @@ func (ep *endpoint) take(b []byte, fd int) error {
 	}
 	if err == nil {
 		switch a.typ {
-		case typeAck:
-			return ep.acknowledged(&a)
+		case typeTold:
+			return nil
+		case typeBell:
+			return errForm
 		case typeForget:
 			ep.mu.Lock()
 			ep.gone = append(ep.gone, a.file)
@@ -311,21 +366,4 @@ func (ep *endpoint) take(b []byte, fd int) error {
 		_ = unix.Close(fd)
 	}
 	return err
-}
-
-// acknowledged completes the oldest immediate.
-func (ep *endpoint) acknowledged(a *answer) error {
-	ep.mu.Lock()
-	if len(ep.sent) == 0 || a.seq != ep.acked+1 || a.code > codeDelivered {
-		ep.mu.Unlock()
-		return fmt.Errorf("%w: an ack of immediate %d, which is not the next", transport.ErrProtocol, a.seq)
-	}
-	s := ep.sent[0]
-	ep.sent[0] = nil
-	ep.sent = ep.sent[1:]
-	ep.acked++
-	ep.room.Free(1, int64(len(s.Local)))
-	ep.mu.Unlock()
-	s.Complete(a.code.err())
-	return nil
 }

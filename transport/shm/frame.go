@@ -13,21 +13,21 @@ import (
 //
 //	initiator   hello    who the connection is
 //	            ask      for what a key opens
-//	            imm      an immediate, of bytes that were copied before
+//	            knock    there are immediates in the ring that were not answered in time
 //	target      welcome  with the control page, and a probe
+//	            bell     with the page to wake the target by, and the connection's number there
 //	            grant    what the key opens, in several parts if it has many ranges; with the
 //	                     memory's file, the first time
-//	            ack      the immediate was handled, or refused
+//	            told     there are answers to immediates
 //	            forget   let go of a file
 const (
-	magic = "kvf-shm\x01" // the last byte is the version
+	magic = "kvf-shm\x02" // the last byte is the version
 
 	helloLen   = 8 + 16         // magic, name
 	welcomeLen = 8 + 1 + 8 + 16 // magic, code, address of the probe, what stands there
 	askLen     = 1 + 8 + 8      // type, sequence number, key
-	immLen     = 1 + 8 + 8 + 32 // type, sequence number, key, the immediate
-	ackLen     = 1 + 1 + 8      // type, code, sequence number
-	forgetLen  = 1 + 4          // type, file
+	shortLen   = 1              // type: a knock, or that something was told
+	numberLen  = 1 + 4          // type, file or number: of forget and bell
 	grantLen   = 3 + 8 + 8 + 4*4 + 8*3
 	rangeLen   = 16   // offset, length
 	maxRanges  = 1024 // in one part
@@ -41,10 +41,11 @@ const (
 // types of messages
 const (
 	typeAsk byte = 1 + iota
-	typeImm
+	typeKnock
 	typeGrant
-	typeAck
+	typeTold
 	typeForget
+	typeBell
 )
 
 // A code says how the target answers.
@@ -111,45 +112,38 @@ func parseWelcome(b []byte) (w welcome, err error) {
 	return w, nil
 }
 
-// A request is an ask, or an immediate.
+// A request is an ask, or a knock, which has nothing more.
 type request struct {
 	typ byte
 	seq uint64
 	key transport.Key
-	imm transport.Imm
 }
 
 func (r *request) append(b []byte) []byte {
 	b = append(b, r.typ)
-	b = binary.LittleEndian.AppendUint64(b, r.seq)
-	b = binary.LittleEndian.AppendUint64(b, uint64(r.key))
-	if r.typ == typeImm {
-		for _, v := range [...]uint64{r.imm.Source, r.imm.Seq, r.imm.Floor, r.imm.Value} {
-			b = binary.LittleEndian.AppendUint64(b, v)
-		}
+	if r.typ == typeKnock {
+		return b
 	}
-	return b
+	b = binary.LittleEndian.AppendUint64(b, r.seq)
+	return binary.LittleEndian.AppendUint64(b, uint64(r.key))
 }
 
 // parseRequest reads a message of an initiator that may be hostile.
 func parseRequest(b []byte) (r request, err error) {
 	switch {
+	case len(b) == shortLen && b[0] == typeKnock:
+		return request{typ: typeKnock}, nil
 	case len(b) == askLen && b[0] == typeAsk:
-	case len(b) == immLen && b[0] == typeImm:
-		r.imm = transport.Imm{
-			Source: binary.LittleEndian.Uint64(b[17:]), Seq: binary.LittleEndian.Uint64(b[25:]),
-			Floor: binary.LittleEndian.Uint64(b[33:]), Value: binary.LittleEndian.Uint64(b[41:]),
-		}
-	default:
-		return r, errForm
+		return request{typ: typeAsk, seq: binary.LittleEndian.Uint64(b[1:]), key: transport.Key(binary.LittleEndian.Uint64(b[9:]))}, nil
 	}
-	r.typ, r.seq, r.key = b[0], binary.LittleEndian.Uint64(b[1:]), transport.Key(binary.LittleEndian.Uint64(b[9:]))
-	return r, nil
+	return r, errForm
 }
 
-// An answer is a grant or a part of one, an ack, or a forget.
+// An answer is a grant or a part of one, or a told, a forget or a bell.
 type answer struct {
-	typ  byte
+	typ    byte
+	number uint32 // of a bell: the connection's
+
 	code code
 	seq  uint64
 
@@ -167,10 +161,12 @@ type answer struct {
 
 func (a *answer) append(b []byte) []byte {
 	switch a.typ {
-	case typeAck:
-		return binary.LittleEndian.AppendUint64(append(b, a.typ, byte(a.code)), a.seq)
+	case typeTold:
+		return append(b, a.typ)
 	case typeForget:
 		return binary.LittleEndian.AppendUint32(append(b, a.typ), a.file)
+	case typeBell:
+		return binary.LittleEndian.AppendUint32(append(b, a.typ), a.number)
 	}
 	b = append(b, a.typ, byte(a.code), a.may)
 	b = binary.LittleEndian.AppendUint64(b, a.seq)
@@ -192,10 +188,12 @@ func (a *answer) append(b []byte) []byte {
 // say. Whether it is an answer to anything, only the endpoint knows.
 func parseAnswer(b []byte) (a answer, err error) {
 	switch {
-	case len(b) == ackLen && b[0] == typeAck:
-		return answer{typ: typeAck, code: code(b[1]), seq: binary.LittleEndian.Uint64(b[2:])}, nil
-	case len(b) == forgetLen && b[0] == typeForget:
+	case len(b) == shortLen && b[0] == typeTold:
+		return answer{typ: typeTold}, nil
+	case len(b) == numberLen && b[0] == typeForget:
 		return answer{typ: typeForget, file: binary.LittleEndian.Uint32(b[1:])}, nil
+	case len(b) == numberLen && b[0] == typeBell:
+		return answer{typ: typeBell, number: binary.LittleEndian.Uint32(b[1:])}, nil
 	case len(b) < grantLen || b[0] != typeGrant:
 		return a, errForm
 	}

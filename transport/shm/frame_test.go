@@ -21,14 +21,15 @@ func grantOfRanges(n int) answer {
 func TestFrames(t *testing.T) {
 	for _, want := range []request{
 		{typ: typeAsk, seq: 7, key: 9},
-		{typ: typeImm, seq: 1<<64 - 1, key: 1, imm: transport.Imm{Source: 1, Seq: 2, Floor: 3, Value: 4}},
+		{typ: typeKnock},
 	} {
 		if got, err := parseRequest(want.append(nil)); got != want || err != nil {
 			t.Errorf("%+v, %v, want %+v", got, err, want)
 		}
 	}
 	for _, want := range []answer{
-		{typ: typeAck, code: codeAccess, seq: 8},
+		{typ: typeTold},
+		{typ: typeBell, number: 8},
 		{typ: typeForget, file: 3},
 		grantOfRanges(1), grantOfRanges(maxRanges),
 		{typ: typeGrant, code: codeBadKey, seq: 4},
@@ -81,12 +82,14 @@ func TestGrantFaults(t *testing.T) {
 
 // FuzzFrames: no bytes are read beyond a message, and what is taken is what it would be written as.
 func FuzzFrames(f *testing.F) {
-	a, r := grantOfRanges(3), request{typ: typeImm, seq: 1, key: 2}
+	a, r := grantOfRanges(3), request{typ: typeAsk, seq: 1, key: 2}
 	f.Add(a.append(nil))
 	f.Add(r.append(nil))
 	f.Add(appendHello(nil, transport.Name{1}))
 	f.Add(new(welcome).append(nil))
 	f.Add([]byte{typeForget, 1, 2, 3, 4})
+	f.Add([]byte{typeBell, 1, 2, 3, 4})
+	f.Add([]byte{typeKnock})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if r, err := parseRequest(b); err == nil && !bytes.Equal(r.append(nil), b) {
 			t.Errorf("% x is read as %+v", b, r)

@@ -25,6 +25,9 @@ type stranger struct {
 	c   *net.UnixConn
 	ctl *control
 	b   [maxMessage]byte
+
+	bell   *bell
+	number int
 }
 
 func connect(t *testing.T, r *Rail) *stranger {
@@ -62,6 +65,15 @@ func (x *stranger) greet() {
 		x.t.Fatal(err)
 	}
 	x.t.Cleanup(x.ctl.close)
+	a, fd := x.hear()
+	if a.typ != typeBell || fd < 0 {
+		x.t.Fatal(a, fd)
+	}
+	if x.bell, err = openBell(fd); err != nil {
+		x.t.Fatal(err)
+	}
+	x.t.Cleanup(x.bell.close)
+	x.number = int(a.number)
 }
 
 // ask asks for a key, and returns what came with the answer.
@@ -71,6 +83,12 @@ func (x *stranger) ask(key transport.Key) (a answer, fd int) {
 	if err := send(x.c, r.append(nil), -1); err != nil {
 		x.t.Fatal(err)
 	}
+	return x.hear()
+}
+
+// hear is what the rail says next, and what came with it.
+func (x *stranger) hear() (a answer, fd int) {
+	x.t.Helper()
 	fd = -1
 	n, err := receive(x.c, x.b[:], &fd)
 	if err == nil {
@@ -118,7 +136,7 @@ func TestStranger(t *testing.T) {
 		}
 		x.dropped(name)
 	}
-	for name, message := range map[string][]byte{"a byte": {9}, "an answer": (&answer{typ: typeAck}).append(nil), "too long": make([]byte, maxMessage)} {
+	for name, message := range map[string][]byte{"a byte": {9}, "an answer": (&answer{typ: typeTold}).append(nil), "too long": make([]byte, maxMessage)} {
 		x := connect(t, r)
 		x.greet()
 		if err := send(x.c, message, -1); err != nil {
@@ -215,13 +233,13 @@ func TestHostileTarget(t *testing.T) {
 			a.file, a.offset = 7, uint64(len(f.mem))
 			return send(c, a.append(nil), f.fd)
 		},
-		"a file with an ack": func(c *net.UnixConn, f *file) error {
-			a := answer{typ: typeAck, seq: 1}
+		"a file with a told": func(c *net.UnixConn, f *file) error {
+			a := answer{typ: typeTold}
 			return send(c, a.append(nil), f.fd)
 		},
-		"an ack of nothing": func(c *net.UnixConn, _ *file) error {
-			a := answer{typ: typeAck, seq: 1}
-			return send(c, a.append(nil), -1)
+		"a second bell": func(c *net.UnixConn, f *file) error {
+			a := answer{typ: typeBell}
+			return send(c, a.append(nil), f.fd)
 		},
 		"an answer to another question": func(c *net.UnixConn, _ *file) error {
 			a := good
@@ -245,49 +263,13 @@ func TestHostileTarget(t *testing.T) {
 		"garbage": func(c *net.UnixConn, _ *file) error { return send(c, []byte("garbage"), -1) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			addr := prefix + r.machine + "/" + strings.ReplaceAll(name, " ", "-")
-			ln, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: addr, Net: "unixpacket"})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer ln.Close()
-			f, err := newFile("kvferry-hostile", controlSize, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer f.release()
-			played := make(chan error, 1)
-			go func() {
-				played <- func() error {
-					c, err := ln.AcceptUnix()
-					if err != nil {
-						return err
-					}
-					defer c.Close()
-					var b [maxMessage]byte
-					if _, err := receive(c, b[:], nil); err != nil {
-						return err
-					}
-					probe := [16]byte{1}
-					w := welcome{at: addressOf(probe[:]), probe: probe}
-					if err := send(c, w.append(nil), f.fd); err != nil {
-						return err
-					}
-					if _, err := receive(c, b[:], nil); err != nil { // the ask
-						return err
-					}
-					if err := play(c, f); err != nil {
-						return err
-					}
-					_, _ = receive(c, b[:], nil) // until it hangs up
-					probe[0] = 2
-					return nil
-				}()
-			}()
-			ep, err := r.Dial(t.Context(), addr)
-			if err != nil {
-				t.Fatal(err)
-			}
+			ep, played := dialHostile(t, r, func(c *net.UnixConn, f *file) error {
+				var b [maxMessage]byte
+				if _, err := receive(c, b[:], nil); err != nil { // the ask
+					return err
+				}
+				return play(c, f)
+			})
 			ended := make(chan error, 1)
 			s := transport.NewSlice(transport.Write, make([]byte, 10), 1, 0, func(_ *transport.Slice, err error) { ended <- err })
 			if _, err := ep.Post([]*transport.Slice{s}); err != nil {
@@ -304,4 +286,55 @@ func TestHostileTarget(t *testing.T) {
 			}
 		})
 	}
+}
+
+// dialHostile connects a rail to a target that plays its part once it was greeted; its control page is f.
+func dialHostile(t *testing.T, r *Rail, play func(c *net.UnixConn, f *file) error) (ep transport.Endpoint, played chan error) {
+	t.Helper()
+	addr := prefix + r.machine + "/" + strings.ReplaceAll(t.Name(), " ", "-")
+	ln, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: addr, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ln.Close() })
+	f, err := newFile("kvferry-hostile", controlSize, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.release() })
+	played = make(chan error, 1)
+	go func() {
+		played <- func() error {
+			c, err := ln.AcceptUnix()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			var b [maxMessage]byte
+			if _, err := receive(c, b[:], nil); err != nil {
+				return err
+			}
+			probe := [16]byte{1}
+			w := welcome{at: addressOf(probe[:]), probe: probe}
+			if err := send(c, w.append(nil), f.fd); err != nil {
+				return err
+			}
+			bell := answer{typ: typeBell}
+			if err := send(c, bell.append(nil), f.fd); err != nil { // long enough
+				return err
+			}
+			if err := play(c, f); err != nil {
+				return err
+			}
+			for err == nil { // until it hangs up
+				_, err = receive(c, b[:], nil)
+			}
+			probe[0] = 2
+			return nil
+		}()
+	}()
+	if ep, err = r.Dial(t.Context(), addr); err != nil {
+		t.Fatal(err)
+	}
+	return ep, played
 }

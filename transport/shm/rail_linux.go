@@ -34,6 +34,7 @@ type Rail struct {
 	addr    string
 	machine string // of this machine, network namespace and user
 	probe   *[16]byte
+	bell    *bell
 	guests  *connection.Admission
 	byName  connection.Served
 	strange connection.Sparse // lines about connections that are no rail's
@@ -81,9 +82,14 @@ func New(cfg Config) (*Rail, error) {
 		return fail(err)
 	}
 	r.ln = ln
+	if r.bell, err = newBell(); err != nil {
+		_ = ln.Close()
+		return fail(err)
+	}
 	cfg.Logger.Info("transport/shm: this rail is one-sided: a process of this user that is given a key can touch all of the memory around it",
 		"rail", cfg.Name, "uid", os.Getuid())
 	r.wg.Go(r.accept)
+	r.wg.Go(r.bell.listen)
 	return r, nil
 }
 
@@ -187,7 +193,7 @@ func (r *Rail) Dial(ctx context.Context, addr string) (transport.Endpoint, error
 	defer r.mu.Unlock()
 	if r.closed {
 		_ = c.Close()
-		ep.ctl.close()
+		ep.unmap()
 		return nil, net.ErrClosed
 	}
 	r.eps[ep] = struct{}{}
@@ -258,9 +264,11 @@ func (r *Rail) Close() error {
 	for _, ep := range eps {
 		_ = ep.Close()
 	}
+	r.bell.stop()
 	late := time.AfterFunc(r.patience, func() { close(r.abandoned) })
 	r.wg.Wait()
 	late.Stop()
+	r.bell.close()
 	r.regionsMu.Lock()
 	r.regions = nil
 	r.regionsMu.Unlock()

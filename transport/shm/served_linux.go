@@ -18,8 +18,9 @@ import (
 	"kvferry/transport/process"
 )
 
-// A served connection is the target's side: one goroutine answers for keys and handles immediates.
-// What is copied it does not see, but for the announcements in the control page.
+// A served connection is the target's side: one goroutine answers for keys. Immediates are handled by the
+// rail's goroutine that listens at the bell, or by this one when it is knocked at. What is copied neither
+// sees, but for the announcements in the control page.
 type served struct {
 	rail  *Rail
 	c     *net.UnixConn
@@ -29,6 +30,10 @@ type served struct {
 	over  chan struct{}  // nothing is touched any more
 	lent  map[*file]struct{}
 
+	calls   atomic.Int64 // of drain, since it began
+	ring    sync.Mutex   // held by who handles immediates
+	handled uint32       // how many were; guarded by ring
+
 	handling atomic.Bool  // an immediate
 	known    atomic.Bool  // it has shown a good key
 	idle     atomic.Int64 // since when, Unix nanoseconds
@@ -36,6 +41,8 @@ type served struct {
 	mu         sync.Mutex
 	ctl        *control // nil before the welcome, and when over
 	wasCut     bool
+	number     int                // at the bell; -1 for none
+	wrong      error              // what the initiator has put into the ring
 	slots      map[uint32]*region // in use
 	unused     []uint32           // below top
 	top        uint32
@@ -45,7 +52,7 @@ type served struct {
 }
 
 func newServed(r *Rail, c *net.UnixConn) *served {
-	s := &served{rail: r, c: c, pidfd: -1, over: make(chan struct{}), lent: make(map[*file]struct{}), slots: make(map[uint32]*region)}
+	s := &served{rail: r, c: c, pidfd: -1, number: -1, over: make(chan struct{}), lent: make(map[*file]struct{}), slots: make(map[uint32]*region)}
 	s.idle.Store(time.Now().UnixNano())
 	return s
 }
@@ -66,6 +73,9 @@ func (s *served) serve() {
 	}
 	s.settle()
 	r.dismiss(s)
+	if s.wrong != nil {
+		err = s.wrong
+	}
 	close(s.over)
 	log := r.cfg.Logger.With("rail", r.cfg.Name, "pid", s.pid)
 	switch {
@@ -127,13 +137,19 @@ func (s *served) greet() error {
 	}
 	s.name = name
 	w := welcome{at: addressOf(s.rail.probe[:]), probe: *s.rail.probe}
-	return send(s.c, w.append(nil), ctl.f.fd)
+	if err := send(s.c, w.append(nil), ctl.f.fd); err != nil {
+		return err
+	}
+	if s.number, err = s.rail.bell.join(s); err != nil {
+		return err
+	}
+	bell := answer{typ: typeBell, number: uint32(s.number)}
+	return send(s.c, bell.append(nil), s.rail.bell.f.fd)
 }
 
 // take answers messages until the connection ends.
 func (s *served) take() error {
-	var b [immLen + 1]byte
-	var out []byte
+	var b [askLen + 1]byte
 	for {
 		n, err := receive(s.c, b[:], nil)
 		if err != nil {
@@ -145,21 +161,17 @@ func (s *served) take() error {
 		}
 		s.idle.Store(time.Now().UnixNano())
 		if r.typ == typeAsk {
-			err = s.answer(&r)
-		} else {
-			a := answer{typ: typeAck, code: s.immediate(&r), seq: r.seq}
-			out = a.append(out[:0])
-			err = send(s.c, out, -1)
+			if err = s.answer(&r); err != nil {
+				return err
+			}
 		}
-		if err != nil {
-			return err
-		}
+		s.drain()
 	}
 }
 
 // immediate handles one, if its key may write.
-func (s *served) immediate(r *request) code {
-	g := s.rail.region(r.key)
+func (s *served) immediate(key transport.Key, imm transport.Imm) code {
+	g := s.rail.region(key)
 	if g == nil || !g.acquire() {
 		return codeBadKey
 	}
@@ -173,7 +185,7 @@ func (s *served) immediate(r *request) code {
 	if s.rail.handler == nil {
 		return codeOK
 	}
-	switch err := s.rail.handler(r.key, r.imm); {
+	switch err := s.rail.handler(key, imm); {
 	case err == nil:
 		return codeOK
 	case errors.Is(err, transport.ErrDelivered):
@@ -354,8 +366,14 @@ func (s *served) wait(slot uint32, all bool) error {
 	return nil
 }
 
-// settle gives back all that the connection has: nothing is copied any more.
+// settle gives back all that the connection has: nothing is copied any more. It waits for the immediate that
+// is being handled.
 func (s *served) settle() {
+	s.ring.Lock()
+	defer s.ring.Unlock()
+	if s.number >= 0 {
+		s.rail.bell.leave(s.number)
+	}
 	s.mu.Lock()
 	slots := s.slots
 	s.slots = nil
@@ -403,6 +421,24 @@ func (s *served) Cut(error) { s.cut() }
 
 // Over implements connection.Conn.
 func (s *served) Over() <-chan struct{} { return s.over }
+
+// uncut is the control page of a connection that is not cut, or nil.
+func (s *served) uncut() *control {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.wasCut {
+		return nil
+	}
+	return s.ctl
+}
+
+// breach cuts the connection for what the initiator has put into the ring.
+func (s *served) breach(err error) {
+	s.mu.Lock()
+	s.wrong = err
+	s.mu.Unlock()
+	s.cut()
+}
 
 // cut ends the connection, from any goroutine: no copy begins any more.
 func (s *served) cut() {
