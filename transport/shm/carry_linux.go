@@ -33,6 +33,9 @@ func (ep *endpoint) carry(most int64) bool {
 			break
 		}
 		last := ep.queue[ep.head+n-1]
+		if last.HasImm && len(ep.sent) == ringLen {
+			break // collect goes on
+		}
 		if most >= 0 {
 			if most -= size; most < 0 || size > 0 && ep.grants[last.Key] == nil {
 				ep.wake()

@@ -7,7 +7,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kvferry/transport"
-	"kvferry/transport/connection"
 )
 
 // A control is the page that both ends of a connection share: how the target stops an initiator that
@@ -19,9 +18,9 @@ import (
 //	word 9    the initiator's    how many copies it has begun
 //	word 10   the initiator's    how many immediates it has put into the ring
 //	word 11   both's             how the initiator waits for answers: at the futex, or to be told over the socket
-//	word 16+  the target's       of each slot its generation while its key is open, else 0
-//	behind    a ring of 8 words  an immediate: the initiator's key, source, sequence number, floor, value;
+//	word 16+  a ring of 8 words  an immediate: the initiator's key, source, sequence number, floor, value;
 //	          for each           the target's code
+//	behind    the target's       of each slot its generation while its key is open, else 0
 //
 // The initiator announces a copy in word 8, and then looks at word 0 and the slot. The target closes
 // the slot, and then looks at word 8. The accesses are sequentially consistent: one of the two
@@ -34,20 +33,21 @@ type control struct {
 }
 
 const (
-	wordState = 0
-	wordBusy  = 8
-	wordCount = 9
-	wordSlots = 16
-	wordRing  = wordSlots + maxSlots
-	// ringLen is how many immediates have room: all that an endpoint takes.
-	ringLen     = connection.QueueSlices
-	controlSize = 8 * (wordRing + ringLen*ringWords)
-
+	wordState    = 0
 	wordAnswered = 1
+	wordBusy     = 8
+	wordCount    = 9
 	wordPut      = 10
 	wordWaits    = 11
-	ringWords    = 8
-	ringCode     = 5 // in an immediate's words
+	wordRing     = 16
+	wordSlots    = wordRing + ringLen*ringWords
+	controlSize  = 8 * (wordSlots + maxSlots)
+
+	// ringLen is how many immediates may wait for their answers: those that come after them wait in
+	// the initiator's queue. So an idle connection takes one page of memory, whatever it has done.
+	ringLen   = 32
+	ringWords = 8
+	ringCode  = 5 // in an immediate's words
 )
 
 // how an initiator waits for answers

@@ -86,6 +86,9 @@ func (ep *endpoint) collect() bool {
 		ep.failed(fmt.Errorf("%w: answers to %d immediates, of %d", transport.ErrProtocol, n, len(ep.sent)))
 		return false
 	}
+	if len(ep.sent) == ringLen {
+		ep.wake()
+	}
 	done, errs := ep.sent[:n:n], make([]error, n)
 	size := int64(0)
 	for i, s := range done {

@@ -55,8 +55,9 @@ func TestRing(t *testing.T) {
 	a, b := newRail(t), newRail(t)
 	defer a.Close()
 	defer b.Close()
-	next := uint64(0)
+	next, queued := uint64(0), make(chan bool)
 	b.HandleImmediates(func(_ transport.Key, m transport.Imm) error {
+		<-queued
 		if m.Value != next {
 			t.Errorf("immediate %d comes, want %d", m.Value, next)
 		}
@@ -78,7 +79,7 @@ func TestRing(t *testing.T) {
 			t.Fatal("nobody is connected")
 		}
 	}
-	const before = 1<<32 - ringLen // then they begin again
+	const before, rounds = 1<<32 - 1000, 3000 // then they begin again
 	s.ring.Lock()
 	s.handled = before
 	s.ring.Unlock()
@@ -88,13 +89,18 @@ func TestRing(t *testing.T) {
 	atomic.StoreUint32(e.ctl.half(wordAnswered), before)
 	atomic.StoreUint32(e.ctl.half(wordPut), before)
 	e.mu.Unlock()
-	for i := range uint64(3 * ringLen) {
-		err := ends(t, sendImm(t, ep, key, i), "an immediate")
+	var all []<-chan error
+	for i := range uint64(rounds) {
+		all = append(all, sendImm(t, ep, key, i))
+	}
+	close(queued)
+	for i, c := range all {
+		err := ends(t, c, "an immediate")
 		if refused := i%1000 == 7; refused != errors.Is(err, transport.ErrDelivered) || !refused && err != nil {
 			t.Fatalf("immediate %d: %v", i, err)
 		}
 	}
-	if next != 3*ringLen {
+	if next != rounds {
 		t.Errorf("%d immediates came", next)
 	}
 }
