@@ -1929,7 +1929,8 @@ func (x *FromNode) GetFlushed() uint64 {
 	return 0
 }
 
-// Reserved answers a layerwise LEG_DECODE: the blocks are allocated, send the prefill leg.
+// Reserved answers a layerwise LEG_DECODE: the blocks are allocated, send the prefill leg, or a
+// Direct if that went ahead.
 type Reserved struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`

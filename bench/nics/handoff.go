@@ -74,7 +74,7 @@ func (c *HandoffConfig) Validate() error {
 
 // A HandoffResult is medians over the prompts, in milliseconds.
 type HandoffResult struct {
-	Prefill    float64 // front end and prompt step, as the node says
+	Prefill    float64 // the prompt's step, as the node says
 	RoundTrips float64
 	Wire       float64
 	DecodeStep float64
@@ -174,7 +174,7 @@ func (c *HandoffConfig) read() (*HandoffResult, error) {
 		if got.Failure() != "" || len(got.TokenTimes) < 2 || got.Breakdown == nil {
 			return nil, fmt.Errorf("%s: request %d: %d tokens, %s", f.Name(), got.Index, len(got.TokenTimes), got.Failure())
 		}
-		prefill = append(prefill, prof.Costs.RequestMS+float64(got.Breakdown.PrefillUS)/1e3)
+		prefill = append(prefill, float64(got.Breakdown.PrefillUS)/1e3)
 		first = append(first, 1e3*(got.TokenTimes[0]-got.Sent))
 		second = append(second, 1e3*(got.TokenTimes[1]-got.Sent))
 	}
