@@ -101,7 +101,7 @@ var causes = []struct {
 	{ErrFull, []string{"No space left on device", "Disk quota exceeded"}},
 	{ErrIndex, []string{
 		"Could not find a version", "No matching distribution", "NewConnectionError", // pip
-		"Failed to fetch", "Failed to download", "error sending request", "not found in the package registry", // uv
+		"Failed to fetch", "Failed to download", "error sending request", "not found in the package registry", "there is no version of", // uv
 	}},
 }
 

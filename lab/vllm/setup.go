@@ -39,9 +39,9 @@ func FolderOf(cache string) (Folder, error) {
 
 // Setup makes the environment, or what is missing of it. It waits for another setup in the same
 // folder. If ctx ends it, or anything else, the next one goes on with the step that it was at.
-func Setup(ctx context.Context, cfg Config) error { return setup(ctx, cfg, execute) }
+func Setup(ctx context.Context, cfg Config) error { return setup(ctx, cfg, execute, freeOn) }
 
-func setup(ctx context.Context, cfg Config, run runner) error {
+func setup(ctx context.Context, cfg Config, run runner, freeOn func(folder string) (float64, error)) error {
 	f, err := FolderOf(cfg.Cache)
 	if err != nil {
 		return err
@@ -67,7 +67,15 @@ func setup(ctx context.Context, cfg Config, run runner) error {
 		say("all is there already: %s", f)
 		return nil
 	}
-	if err := f.room(); err != nil {
+	used, err := f.size()
+	if err != nil {
+		return err
+	}
+	free, err := freeOn(string(f))
+	if err != nil {
+		return err
+	}
+	if err := f.room(free, float64(used)); err != nil {
 		return err
 	}
 	log, err := os.OpenFile(f.at("setup.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
@@ -104,8 +112,10 @@ func setup(ctx context.Context, cfg Config, run runner) error {
 
 // do runs the commands of a step. An error names the step and has what was printed last.
 func (f Folder) do(ctx context.Context, s step, run runner, log io.Writer, shown *progress) error {
-	// uv's own cache lies on the disk of the environment, so that files are linked and not copied.
-	env := environ(append(f.Environ(), "UV_CACHE_DIR="+f.at("wheels")))
+	env := environ(append(f.Environ(),
+		"UV_CACHE_DIR="+f.at("wheels"), // on the disk of the environment, so that files are linked and not copied
+		"UV_CONCURRENT_DOWNLOADS=8",    // of the 50 that it would begin at once none is whole when it is interrupted
+	))
 	for _, args := range s.commands {
 		fmt.Fprintf(log, "$ %s\n", strings.Join(args, " "))
 		var output []string
@@ -168,18 +178,18 @@ func (f Folder) lock(ctx context.Context, say func(string, ...any)) (unlock func
 	}
 }
 
-// room says whether the disk has what is still to come.
-func (f Folder) room() error {
-	used, err := f.size()
-	if err != nil {
-		return err
-	}
+// freeOn is how many bytes are free on the disk of a folder.
+func freeOn(folder string) (float64, error) {
 	var disk syscall.Statfs_t
-	if err := syscall.Statfs(string(f), &disk); err != nil {
-		return &os.PathError{Op: "statfs", Path: string(f), Err: err}
+	if err := syscall.Statfs(folder, &disk); err != nil {
+		return 0, &os.PathError{Op: "statfs", Path: folder, Err: err}
 	}
-	free, needed := float64(disk.Bavail)*float64(disk.Bsize), diskNeeded-float64(used)
-	if free < needed {
+	return float64(disk.Bavail) * float64(disk.Bsize), nil
+}
+
+// room says whether the disk has what is still to come; free and used are bytes.
+func (f Folder) room(free, used float64) error {
+	if needed := diskNeeded - used; free < needed {
 		return fmt.Errorf("%.1f GB are free at %s, and it takes %.1f: make room, or choose another place with --cache", free/1e9, f, needed/1e9)
 	}
 	return nil

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 )
 
 // A machine is a fake one: commands leave what they are to leave, until one fails.
@@ -68,11 +67,14 @@ func (m *machine) run(_ context.Context, c command) error {
 	return nil
 }
 
+// empty is a disk with all the room there is.
+func empty(string) (float64, error) { return 1e12, nil }
+
 // setup runs one, and returns what it printed, and the commands that it ran.
 func (m *machine) setup(ctx context.Context) (said string, ran []string, err error) {
 	m.ran = nil
 	var out bytes.Buffer
-	err = setup(ctx, Config{Cache: m.cache, Progress: &out}, m.run)
+	err = setup(ctx, Config{Cache: m.cache, Progress: &out}, m.run, empty)
 	return out.String(), m.ran, err
 }
 
@@ -206,7 +208,7 @@ func TestTwoAtOnce(t *testing.T) {
 		err := setup(t.Context(), Config{Cache: m.cache, Progress: &bytes.Buffer{}}, func(ctx context.Context, c command) error {
 			slow()
 			return m.run(ctx, c)
-		})
+		}, empty)
 		if err != nil {
 			t.Error(err)
 		}
@@ -218,7 +220,7 @@ func TestTwoAtOnce(t *testing.T) {
 			t.Errorf("the second runs %q", c.args)
 		}
 		return m.run(ctx, c)
-	})
+	}, empty)
 	first.Wait()
 	if err != nil || !strings.Contains(waits.said, "all is there already") {
 		t.Errorf("%v: %s", err, waits.said)
@@ -250,28 +252,49 @@ func (w *waiting) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestExecute: lines of both outputs, the exit status, and an end of all that was started.
-func TestExecute(t *testing.T) {
-	var lines []string
-	c := command{line: func(text string) { lines = append(lines, text) }, wrote: func(int64) {}}
-	c.args, c.env = []string{"/bin/sh", "-c", "echo $A; echo two >&2; exit 3"}, []string{"A=one"}
-	if err := execute(t.Context(), c); err == nil || err.Error() != "exit status 3" || !slices.Equal(lines, []string{"one", "two"}) {
-		t.Errorf("%q, %v", lines, err)
+// TestNothingLeft: a step whose commands say that all is well, and leave nothing, is not done.
+func TestNothingLeft(t *testing.T) {
+	m := newMachine(t)
+	err := setup(t.Context(), Config{Cache: m.cache, Progress: &bytes.Buffer{}}, func(ctx context.Context, c command) error {
+		if slices.Contains(c.args, "--target") {
+			return nil
+		}
+		return m.run(ctx, c)
+	}, empty)
+	if err == nil || !strings.Contains(err.Error(), "step uv is over, and there is no ") {
+		t.Error(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	// What is killed has a child that holds the pipe too. It has written before.
-	var wrote int64
-	c.args = []string{"/bin/sh", "-c", "head -c 100000 /dev/zero >/dev/null; echo up; sleep 1000; true"}
-	c.env = os.Environ()
-	c.line = func(string) {}
-	c.wrote = func(n int64) {
-		if wrote = n; n > 0 {
-			cancel()
+}
+
+// TestRoom: what is there already needs no more room.
+func TestRoom(t *testing.T) {
+	m := newMachine(t)
+	err := setup(t.Context(), Config{Cache: m.cache, Progress: &bytes.Buffer{}}, m.run, func(string) (float64, error) { return 3e9, nil })
+	for _, want := range []string{"3.0 GB are free at " + m.cache, "takes 8.0", "--cache"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
 		}
 	}
-	if err := execute(ctx, c); err == nil || err.Error() != "signal: killed" || ctx.Err() != context.Canceled || wrote == 0 {
-		t.Errorf("%v after %d bytes", err, wrote)
+	if len(m.ran) > 0 {
+		t.Errorf("it ran %q all the same", m.ran)
+	}
+	if err := Folder(m.cache).room(3e9, diskNeeded-3e9); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestEnviron: what would mislead a Python is taken out, and uv is told of pip's mirror.
+func TestEnviron(t *testing.T) {
+	t.Setenv("PYTHONDONTWRITEBYTECODE", "1")
+	t.Setenv("PIP_INDEX_URL", "http://mirror/simple")
+	t.Setenv("UV_DEFAULT_INDEX", "")
+	env := environ([]string{"A=1"})
+	if slices.Contains(env, "PYTHONDONTWRITEBYTECODE=1") || !slices.Contains(env, "UV_DEFAULT_INDEX=http://mirror/simple") || !slices.Contains(env, "A=1") {
+		t.Errorf("%q", env)
+	}
+	t.Setenv("UV_DEFAULT_INDEX", "http://own/simple")
+	if env := environ(nil); slices.Contains(env, "UV_DEFAULT_INDEX=http://mirror/simple") {
+		t.Errorf("uv has a mirror of its own: %q", env)
 	}
 }
 

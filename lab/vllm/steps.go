@@ -67,9 +67,11 @@ func (f Folder) steps(python string) []step {
 			leaves:   f.uv(), took: 3 * time.Second,
 		},
 		{
-			// Onto an empty environment: what an interrupted installation left there may look installed.
+			// Onto an empty environment: what an interrupted installation left there may look installed. What
+			// interrupted downloads left is pruned, up to 3 GB each time.
 			name: "packages", makes: "vLLM " + Version + ", torch, NIXL and Mooncake's engine: 2.2 GB to download",
 			commands: [][]string{
+				{f.uv(), "cache", "prune"},
 				{f.uv(), "venv", "--clear", "--python", python, f.at("env")},
 				{f.uv(), "pip", "install", "--python", f.Python(), "--no-deps", "--compile-bytecode", "--requirements", f.file("requirements.txt")},
 				{f.Python(), f.file("metadata.py")},

@@ -133,7 +133,7 @@ func TestPosition(t *testing.T) {
 	at(205*s, 35*s)
 	at(300*s, 50*s)
 	p.start(2, 300*s)
-	p.line("Installed", 301*s) // of no meaning here
+	p.line("Installed 3 packages", 301*s) // of no meaning here
 	at(325*s, 75*s)
 	if got := p.passed(1, 325*s); got != 65*s {
 		t.Errorf("from b on: %v", got)

@@ -1,0 +1,65 @@
+package vllm
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"slices"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestExecute: lines of both outputs, and the exit status, even if something is left running.
+func TestExecute(t *testing.T) {
+	var lines []string
+	c := command{line: func(text string) { lines = append(lines, text) }, wrote: func(int64) {}}
+	c.args, c.env = []string{"/bin/sh", "-c", "echo $A; echo two >&2; exit 3"}, []string{"A=one"}
+	if err := execute(t.Context(), c); err == nil || err.Error() != "exit status 3" || !slices.Equal(lines, []string{"one", "two"}) {
+		t.Errorf("%q, %v", lines, err)
+	}
+	lines = nil
+	c.args, c.env = []string{"/bin/sh", "-c", "sleep 1000 & echo $!"}, os.Environ()
+	if err := execute(t.Context(), c); err != nil || len(lines) != 1 {
+		t.Fatalf("%q, %v", lines, err)
+	}
+	pid, err := strconv.Atoi(lines[0])
+	if err != nil || !alive(pid) {
+		t.Fatalf("%q: %v", lines, err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestExecuteEnds: with the context a command ends, and its children.
+func TestExecuteEnds(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	child, wrote := 0, int64(0)
+	err := execute(ctx, command{
+		args: []string{"/bin/sh", "-c", "sleep 1000 & echo $!; wait"}, env: os.Environ(),
+		line: func(text string) { child, _ = strconv.Atoi(text) },
+		wrote: func(n int64) {
+			if wrote = n; n > 0 {
+				cancel()
+			}
+		},
+	})
+	if err == nil || err.Error() != "signal: killed" || ctx.Err() != context.Canceled || wrote == 0 || child == 0 {
+		t.Fatalf("%v; child %d, %d bytes", err, child, wrote)
+	}
+	for deadline := time.Now().Add(time.Minute); alive(child); {
+		if time.Now().After(deadline) {
+			t.Fatalf("child %d goes on", child)
+		}
+	}
+}
+
+// alive reports whether a process runs: one that nobody has waited for does not.
+func alive(pid int) bool {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	_, state, _ := bytes.Cut(stat, []byte(") "))
+	return err == nil && !bytes.HasPrefix(state, []byte("Z"))
+}
