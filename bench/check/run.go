@@ -22,8 +22,11 @@ import (
 	"kvferry/transport/rails"
 )
 
-// ErrFailed: a rail fails.
-var ErrFailed = errors.New("not fit to serve")
+// Why a check has no good end.
+var (
+	ErrFailed      = errors.New("not fit to serve")                // a rail fails
+	ErrInterrupted = errors.New("no verdict, and nothing is kept") // it was stopped before it had seen all
+)
 
 // Config describes a check. Rails is required.
 type Config struct {
@@ -49,8 +52,11 @@ type Config struct {
 // Validate lists every fault by its field, as a [config.Invalid].
 func (c *Config) Validate() error {
 	var bad config.Faults
-	t := c.transfer()
-	bad.Check("", t.Validate())
+	if t := c.transfer(); len(c.Rails) == 0 {
+		bad.Add("Rails", nil, "name one, %s", rails.Forms())
+	} else {
+		bad.Check("", t.Validate())
+	}
 	if slices.Contains(c.Rails, transfer.Mem) {
 		bad.Add("Rails", transfer.Mem, "it is no rail that serves: leave it out")
 	}
@@ -105,7 +111,9 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 		cfg.Stdout = io.Discard
 	}
 	r := &Report{Seen: Seen{Started: time.Now(), Command: cfg.Command, Peer: cfg.Peer, Segment: cfg.Segment}, Limits: cfg.Limits, Machine: machine.Describe()}
-	if err := cfg.look(ctx, &r.Seen); err != nil {
+	if err := cfg.look(ctx, &r.Seen); ctx.Err() != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInterrupted, context.Cause(ctx))
+	} else if err != nil {
 		return nil, err
 	}
 	r.Findings = Judge(&r.Seen, cfg.Limits)

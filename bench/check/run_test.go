@@ -175,6 +175,36 @@ func TestRailFails(t *testing.T) {
 	}
 }
 
+// TestInterrupted: a check that is stopped says that it has nothing to say, whatever it was at.
+func TestInterrupted(t *testing.T) {
+	l := listener(t, "127.0.0.1:0")
+	for _, at := range []string{"", "probing", "moving bytes"} {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		cfg := quick(l.Addr(), "127.0.0.1:0")
+		cfg.Duration, cfg.Progress = time.Hour, stopAt{at, cancel}
+		if at == "" {
+			cancel()
+		}
+		if r, err := Run(ctx, cfg); r != nil || !errors.Is(err, ErrInterrupted) || !errors.Is(err, context.Canceled) {
+			t.Errorf("at %q: %v", at, err)
+		}
+	}
+}
+
+// stopAt stops a run when it says that it has come to something.
+type stopAt struct {
+	what string
+	stop func()
+}
+
+func (s stopAt) Write(b []byte) (int, error) {
+	if strings.HasPrefix(string(b), s.what) {
+		s.stop()
+	}
+	return len(b), nil
+}
+
 // TestPeerIsNone: who answers something else, or nothing, is named.
 func TestPeerIsNone(t *testing.T) {
 	web := httptest.NewServer(http.NotFoundHandler())
@@ -325,15 +355,15 @@ func TestProbeFarAway(t *testing.T) {
 
 func TestConfigFaults(t *testing.T) {
 	for want, change := range map[string]func(*Config){
-		"Rails: none given":          func(c *Config) { c.Rails = nil },
-		"it is no rail that serves":  func(c *Config) { c.Rails = []string{transfer.Mem} },
-		"LineRates: 2 rates":         func(c *Config) { c.LineRates = []float64{1, 2} },
-		"Limits.Line: 2: use a":      func(c *Config) { c.Limits.Line = 2 },
-		"Limits.Flaps: -1":           func(c *Config) { c.Limits.Flaps = -1 },
-		"Limits.Clock: -1s":          func(c *Config) { c.Limits.Clock = -time.Second },
-		"Duration: -1s: use 1ms":     func(c *Config) { c.Duration = -time.Second },
-		`Segment: "-1": use 1 byte`:  func(c *Config) { c.Segment = -1 },
-		"Limits.Together: -0.1: use": func(c *Config) { c.Limits.Together = -0.1 },
+		"Rails: none given: name one, host:port": func(c *Config) { c.Rails = nil },
+		"it is no rail that serves":              func(c *Config) { c.Rails = []string{transfer.Mem} },
+		"LineRates: 2 rates":                     func(c *Config) { c.LineRates = []float64{1, 2} },
+		"Limits.Line: 2: use a":                  func(c *Config) { c.Limits.Line = 2 },
+		"Limits.Flaps: -1":                       func(c *Config) { c.Limits.Flaps = -1 },
+		"Limits.Clock: -1s":                      func(c *Config) { c.Limits.Clock = -time.Second },
+		"Duration: -1s: use 1ms":                 func(c *Config) { c.Duration = -time.Second },
+		`Segment: "-1": use 1 byte`:              func(c *Config) { c.Segment = -1 },
+		"Limits.Together: -0.1: use":             func(c *Config) { c.Limits.Together = -0.1 },
 	} {
 		cfg := quick("", "127.0.0.1:0")
 		change(&cfg)

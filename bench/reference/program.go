@@ -229,7 +229,7 @@ func iperf3(ctx context.Context, p Path, s Shape, d time.Duration, addr string) 
 	}
 	f.Of = "one stream's rate, no latency"
 	if block < s.Block {
-		f.Of = fmt.Sprintf("one stream's rate in writes of %d, no latency", block)
+		f.Of = fmt.Sprintf("one stream's rate in writes of %d bytes, no latency", block)
 	}
 	f.GBps, err = parseIperf3(out)
 	return f, err

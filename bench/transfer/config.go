@@ -293,7 +293,11 @@ func serverAddress(text string) string {
 // checkRails checks specs; here says that both ends will use them on this machine.
 func checkRails(bad *config.Faults, specs []string, here bool) {
 	if len(specs) == 0 {
-		bad.Add("Rails", nil, "name one, %s, or %s", rails.Forms(), Mem)
+		forms := rails.Forms()
+		if here {
+			forms += ", or " + Mem
+		}
+		bad.Add("Rails", nil, "name one, %s", forms)
 	}
 	real := slices.DeleteFunc(slices.Clone(specs), func(s string) bool { return s == Mem })
 	if n := len(specs) - len(real); n > 0 && len(real) > 0 {

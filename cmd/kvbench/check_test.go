@@ -72,6 +72,8 @@ func TestCheckUsage(t *testing.T) {
 		{"--rail tcp/lo --listen --probes 5 --address 18516", []string{"--probes: the other end says it"}},
 		{"--rail tcp/lo --listen --address 18516", []string{"--address", "host:port"}},
 		{"--listen", []string{"--rail: none given"}},
+		{"10.0.0.1", []string{"or cma, or shm\n"}}, // and no mem, which no node has
+		{"--listen --segment 4m", []string{"or cma, or shm\n"}},
 		{"--rail tcp/lo a b", []string{`HOST: "a b": given 2 times`}},
 	} {
 		refused(t, "check "+c.args, c.want...)

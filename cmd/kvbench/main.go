@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"kvferry/bench/check"
 	"kvferry/bench/matrix"
 	"kvferry/bench/page"
 	"kvferry/bench/transfer"
@@ -63,6 +64,9 @@ run elsewhere. KV-cache bytes and network are real, the GPU is modelled.
 		}
 		if stopped := (*matrix.Interrupted)(nil); errors.As(err, &stopped) {
 			return stopped.Error()
+		}
+		if errors.Is(err, check.ErrInterrupted) {
+			return check.ErrInterrupted.Error()
 		}
 		return "what was measured is kept"
 	}}

@@ -278,9 +278,11 @@ func (f *transferFlags) latencies(cfg *transfer.Config, bad *config.Faults) {
 		return
 	}
 	for _, text := range strings.Split(f.models, ",") {
-		l, err := kvlayout.Read(strings.TrimSpace(text))
-		bad.Check("--model-kv", err)
-		cfg.Models = append(cfg.Models, l)
+		if l, err := kvlayout.Read(strings.TrimSpace(text)); err != nil {
+			bad.Check("--model-kv", err)
+		} else {
+			cfg.Models = append(cfg.Models, l)
+		}
 	}
 }
 

@@ -154,6 +154,9 @@ func TestTransferUsage(t *testing.T) {
 	if code != command.ExitUsage || !strings.HasPrefix(stderr, `kvbench: --rail: "tcp/nosuch0": this machine has no interface "nosuch0": use one of`) {
 		t.Errorf("exit %d: %s", code, stderr)
 	}
+	if _, _, stderr := kvbench(t.Context(), "transfer", "--rail", "mem", "--latency", "--model-kv", "gpt-9"); strings.Contains(stderr, "--segment") {
+		t.Errorf("a model that nobody knows is no fault of the memory:\n%s", stderr)
+	}
 }
 
 func TestTransferHelp(t *testing.T) {
