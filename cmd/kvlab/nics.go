@@ -143,7 +143,7 @@ kill -9 included, no process, interface or namespace is left.`,
 
 // nicsNames are the flags that set the fields of a Config. A test holds every field to one.
 var nicsNames = map[string]string{
-	"Rates": "--rates", "Conditions": "--delay and the other conditions", "Flaps": "--flap", "By": "--by", "Seed": "--seed", "MTU": "--mtu", "Burst": "--burst", "Latency": "--latency", "SwitchQueue": "--switch-queue", "Addresses": "--addresses", "MPTCP": "--mptcp", "Congestion": "--congestion", "SharedSubnet": "--shared-subnet", "NoRoutes": "--no-routes",
+	"Rates": "--rates", "Conditions": "", "Delay": "--delay", "Jitter": "--jitter", "Loss": "--loss", "Reorder": "--reorder", "Duplicate": "--duplicate", "Corrupt": "--corrupt", "Flaps": "--flap", "By": "--by", "Seed": "--seed", "MTU": "--mtu", "Burst": "--burst", "Latency": "--latency", "SwitchQueue": "--switch-queue", "Addresses": "--addresses", "MPTCP": "--mptcp", "Congestion": "--congestion", "SharedSubnet": "--shared-subnet", "NoRoutes": "--no-routes",
 	"Command": "COMMAND", "Env": "--env", "Until": "--until", "Timeout": "--timeout", "Faults": "--fault", "Out": "--out",
 }
 

@@ -8,6 +8,7 @@ import (
 	"kvferry/command"
 	"kvferry/lab"
 	"kvferry/lab/nics"
+	"kvferry/lab/wire"
 )
 
 // TestNICsUsage: every wrong flag is named with what would do, exit 2, before
@@ -40,8 +41,8 @@ func TestNICsUsage(t *testing.T) {
 		{"nics --rates 1gbit --delay 5 -- true", []string{`--delay: "5": write a time`}},
 		{"nics --rates 1gbit --loss 101% -- true", []string{"--loss", "0% to 100%"}},
 		{"nics --rates 1gbit --delay 1ms,2ms -- true", []string{"--delay", "2 values for 1 links"}},
-		{"nics --rates 1gbit --delay 1ms --jitter 2ms -- true", []string{"Jitter", "which is 1ms", "what host 1 sends"}},
-		{"nics --rates 1gbit --reorder 1% -- true", []string{"Reorder", "needs a delay"}},
+		{"nics --rates 1gbit --delay 1ms --jitter 2ms -- true", []string{"kvlab: --jitter: what host 1 sends: 2ms: use 0s to the delay, which is 1ms"}},
+		{"nics --rates 1gbit --reorder 1% -- true", []string{"kvlab: --reorder: what host 1 sends: 0.01: it needs a delay"}},
 		{"nics --rates 1gbit --flap 1ms -- true", []string{"--flap", "2s/500ms"}},
 		{"nics --rates 1gbit --fault 3s:loss:1:0 -- true", []string{"--fault", "no loss such as 0.1%"}},
 		{"nics --rates 1gbit -- /no/such/program", []string{`COMMAND: "/no/such/program": it cannot be run`}},
@@ -79,6 +80,12 @@ func TestFieldsHaveFlags(t *testing.T) {
 		for i := range fields.NumField() {
 			switch name := fields.Field(i).Name; name {
 			case "Stdout", "Stderr", "OnLine", "Log":
+			case "Conditions": // a flag for each
+				for _, name := range wire.Names {
+					if c.names[strings.ToUpper(name[:1])+name[1:]] != "--"+name {
+						t.Errorf("the condition %s has no flag", name)
+					}
+				}
 			default:
 				if c.names[name] == "" {
 					t.Errorf("%v.%s has no flag", fields, name)

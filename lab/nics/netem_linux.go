@@ -5,6 +5,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"kvferry/config"
 	"kvferry/lab/wire"
 )
 
@@ -36,7 +37,7 @@ func (n *network) hasNetem() (bool, error) {
 		n.netem.tried, n.netem.err = true, n.probeNetem()
 	}
 	if n.netem.err != nil && n.cfg.By == ByNetem {
-		return false, fmt.Errorf("this kernel has no netem (CONFIG_NET_SCH_NETEM): %w: leave it to a relay", n.netem.err)
+		return false, config.NewFault("By", n.cfg.By, "this kernel has none (CONFIG_NET_SCH_NETEM): %w: use relay, or leave it out", n.netem.err)
 	}
 	return n.netem.err == nil, nil
 }

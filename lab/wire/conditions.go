@@ -99,9 +99,8 @@ func (c Conditions) String() string {
 	return strings.Join(text, " ")
 }
 
-// Validate names what is not possible.
-func (c Conditions) Validate() error {
-	var bad config.Faults
+// faults are what is not possible.
+func (c Conditions) faults() (bad config.Faults) {
 	config.Between(&bad, "Delay", c.Delay, 0, mostDelay)
 	if c.Jitter < 0 || c.Jitter > c.Delay {
 		bad.Add("Jitter", c.Jitter, "use 0s to the delay, which is %v: no packet comes before it is sent", c.Delay)
@@ -114,7 +113,7 @@ func (c Conditions) Validate() error {
 	if c.Reorder > 0 && c.Delay == 0 {
 		bad.Add("Reorder", c.Reorder, "it needs a delay: a packet overtakes those that wait")
 	}
-	return bad.Err("lab/wire.Conditions")
+	return bad
 }
 
 // A Link is the conditions of both directions: what host 1 sends, and what host 2 sends.
@@ -140,12 +139,16 @@ func (l *Link) Set(name, value string, from int) error {
 
 // Validate names what is not possible, and in which direction.
 func (l Link) Validate() error {
+	var bad config.Faults
 	for i, c := range l {
-		if err := c.Validate(); err != nil {
-			return fmt.Errorf("what host %d sends: %w", i+1, err)
+		for _, f := range c.faults() {
+			bad.Check(f.Field, fmt.Errorf("what host %d sends: %w", i+1, f.Err))
+		}
+		if l[0] == l[1] {
+			break // once is enough
 		}
 	}
-	return nil
+	return bad.Err("lab/wire.Link")
 }
 
 // Clean says that nothing happens to packets.

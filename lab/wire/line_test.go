@@ -203,7 +203,7 @@ func TestConditions(t *testing.T) {
 		"Loss":    {Loss: math.NaN()},
 		"Delay":   {Delay: -1},
 	} {
-		if err := (Link{{}, c}).Validate(); err == nil || !strings.Contains(err.Error(), "Conditions."+want) || !strings.Contains(err.Error(), "host 2") {
+		if err := (Link{{}, c}).Validate(); err == nil || !strings.Contains(err.Error(), "lab/wire.Link."+want+": what host 2 sends") {
 			t.Errorf("%s: %v", want, err)
 		}
 	}
