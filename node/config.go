@@ -244,8 +244,8 @@ func (n *Node) info() *proto.NodeInfo {
 	}
 	step, token := p.Slowest()
 	info.StepUs, info.PromptTokenNs = proto.Microseconds(step), uint32(min(token, math.MaxUint32))
-	for _, r := range n.kv.Rails() {
-		info.Rails = append(info.Rails, r.Name)
+	for i, r := range n.kv.Rails() {
+		info.Rails = append(info.Rails, rails.WithOptions(r.Name, c.Rails[i]))
 	}
 	return info
 }

@@ -16,7 +16,7 @@ import (
 
 // TestServerInfoOfRealNodes: what a node says of itself is what the proxy shows.
 func TestServerInfoOfRealNodes(t *testing.T) {
-	s := startNodes(t, handoff.V0.Name, nil, "prefill-0", "decode-0")
+	s := startNodes(t, handoff.V0.Name, func(c *Config) { c.Rails = []string{DefaultRail + "?conns=2"} }, "prefill-0", "decode-0")
 	defer s.end()
 	resp, err := s.client.Get("http://" + s.proxy.daemon.HTTPAddr() + "/server_info")
 	if err != nil {
@@ -48,7 +48,7 @@ func TestServerInfoOfRealNodes(t *testing.T) {
 	for i, id := range []string{"prefill-0", "decode-0"} {
 		n := info.Nodes[i]
 		w := s.nodes[id].daemon
-		if n.ID != id || n.Instance != fmt.Sprintf("%016x", w.instance) || n.GRPCAddr != w.GRPCAddr() || n.Link != "native" || len(n.Rails) != 1 || n.KVBlocks != 256 || n.Version != version.String() || n.ProfileFingerprint != p.Fingerprint() {
+		if n.ID != id || n.Instance != fmt.Sprintf("%016x", w.instance) || n.GRPCAddr != w.GRPCAddr() || n.Link != "native" || strings.Join(n.Rails, "+") != "tcp/0?conns=2" || n.KVBlocks != 256 || n.Version != version.String() || n.ProfileFingerprint != p.Fingerprint() {
 			t.Errorf("%+v", n)
 		}
 	}

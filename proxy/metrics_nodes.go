@@ -31,7 +31,7 @@ var (
 	railResting = prometheus.NewDesc("kvferry:rail_paths_resting", "Paths over a rail that rest because of wrong bytes, and are not chosen while others are there.", railLabels, nil)
 	railPaths   = prometheus.NewDesc("kvferry:rail_paths", "Paths to other nodes over a rail, by state.", append(railLabels[:2:2], "state"), nil)
 	railFlight  = prometheus.NewDesc("kvferry:rail_in_flight_bytes", "Bytes queued and posted on a rail.", railLabels, nil)
-	railConns   = prometheus.NewDesc("kvferry:rail_connections", "Connections of a TCP rail, made and served, by their congestion control.", append(railLabels[:2:2], "congestion"), nil)
+	railConns   = prometheus.NewDesc("kvferry:rail_connections", "Connections of a TCP rail, made and served, by their congestion control. A path has several with ?conns=.", append(railLabels[:2:2], "congestion"), nil)
 	railChanges = prometheus.NewDesc("kvferry:rail_congestion_changes_total", "Times that a rail gave a connection another congestion control.", railLabels, nil)
 	railRate    = prometheus.NewDesc("kvferry:rail_rate_bytes_per_second", "What a rail's paths were last seen to deliver.", railLabels, nil)
 	nodesDesc   = prometheus.NewDesc("kvferry:nodes", "Nodes that take requests.", []string{"role"}, nil)

@@ -7,6 +7,7 @@
 //	rdma/rxe0:1@:18000     its port 1, and where peers make contact
 //	rdma/rxe0?gid=1&qps=2  with options
 //	tcp/eth0?mptcp=1       Multipath TCP: the kernel spreads it over its paths
+//	tcp/eth0?conns=4       four connections to each peer, used as one
 //	tcp/eth0?maxconns=9999 serves that many connections, of which peerconns= from one host
 //	cma                    processes of this machine, by cross-memory attach; named cma/0, ... by its place
 //	shm                    likewise, one-sided: for processes that trust each other, see package shm

@@ -173,3 +173,15 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// TestWithOptions: what was asked of a rail stands beside its name.
+func TestWithOptions(t *testing.T) {
+	for spec, want := range map[string]string{
+		"tcp/lo": "tcp/lo", "127.0.0.1:0": "tcp/lo", "cma": "tcp/lo", "no rail": "tcp/lo",
+		"tcp/lo?conns=4": "tcp/lo?conns=4", "tcp/lo@:9000?congestion=bbr&conns=2": "tcp/lo?congestion=bbr&conns=2",
+	} {
+		if got := rails.WithOptions("tcp/lo", spec); got != want {
+			t.Errorf("%q: %q, want %q", spec, got, want)
+		}
+	}
+}

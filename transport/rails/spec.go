@@ -104,10 +104,26 @@ func (s *Spec) String() string {
 			b.WriteString("@" + s.Listen)
 		}
 	}
+	b.WriteString(s.optionText())
+	return b.String()
+}
+
+// optionText is the question mark and what stands behind it, or nothing.
+func (s *Spec) optionText() string {
+	var b strings.Builder
 	for i, o := range s.options {
 		b.WriteString(map[bool]string{true: "?", false: "&"}[i == 0] + o.key + "=" + url.QueryEscape(o.value))
 	}
 	return b.String()
+}
+
+// WithOptions is a rail's name with the options of the spec that it was opened by: tcp/eth0?conns=4.
+func WithOptions(name, spec string) string {
+	s, err := Parse(spec)
+	if err != nil {
+		return name
+	}
+	return name + s.optionText()
 }
 
 func anything(v string) error {
