@@ -1,5 +1,7 @@
 package transport
 
+import "context"
+
 // A Carrier is an endpoint that copies by itself, in this process, and so needs nobody to wake where there is
 // little to do. The engine uses these two methods of it instead of Post.
 type Carrier interface {
@@ -18,6 +20,11 @@ type Carrier interface {
 type Bundle interface {
 	// Secrets are those of all that may carry anything: a lost connection has been ended once each has.
 	Secrets() []Secret
+}
+
+// A Wide is a rail whose Dial makes a Bundle. DialOne makes an endpoint of one connection, for an express.
+type Wide interface {
+	DialOne(ctx context.Context, addr string) (Endpoint, error)
 }
 
 // SecretsOf are those of all connections of an endpoint.

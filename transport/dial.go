@@ -63,7 +63,11 @@ func (p *path) dial(old *connection) {
 		p.tries++
 		p.mu.Unlock()
 		ctx, cancel := context.WithTimeout(p.e.ctx, patience)
-		ep, err := p.e.cfg.Rails[p.rail].Dial(ctx, p.addr())
+		connect := p.e.cfg.Rails[p.rail].Dial
+		if w, ok := p.e.cfg.Rails[p.rail].(Wide); ok && p.bulk != nil {
+			connect = w.DialOne
+		}
+		ep, err := connect(ctx, p.addr())
 		cancel()
 		p.acct.dialed(err)
 

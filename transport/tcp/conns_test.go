@@ -125,6 +125,34 @@ func wideTarget(t *testing.T) (child *exec.Cmd, info transport.SegmentInfo) {
 	return child, info
 }
 
+// TestWideExpress: what goes past others has one connection, however many those have: seven that are lost
+// can be named to the peer.
+func TestWideExpress(t *testing.T) {
+	transporttest.CheckLeaks(t)
+	owner, remote := wideEngine(nil)
+	defer owner.Close()
+	e, seg := wideEngine(nil)
+	defer e.Close()
+	to, err := e.Open(remote.Info())
+	if err != nil {
+		t.Fatal(err)
+	}
+	do := func(reqs ...transport.Request) *transport.Batch {
+		return e.Submit(to, reqs, transport.BatchOptions{Timeout: time.Minute})
+	}
+	half := seg.Bytes()[:wideLen/2]
+	clocktest.Until(t, "an express", func() bool {
+		bulk := do(transport.Request{Op: transport.Write, Local: half})
+		small := do(transport.Request{Op: transport.Write, Local: seg.Bytes()[wideLen-8:], Offset: wideLen - 8})
+		<-small.Done()
+		<-bulk.Done()
+		return e.Rails()[0].Conns == 2
+	})
+	if conns := e.Rails()[0].Congestion; conns[cubic] != 5 {
+		t.Errorf("four connections and an express are %v", conns)
+	}
+}
+
 // TestWideStopped: the peer stops. A batch ends at its deadline, and one that is canceled soon after that;
 // the memory is ours at once, and when the peer goes on nothing of them lands after what is sent then.
 func TestWideStopped(t *testing.T) {

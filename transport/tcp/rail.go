@@ -200,7 +200,7 @@ func (r *Rail) Route(addr string) (transport.Reach, string) {
 
 // Dial implements transport.Rail. Of a number of connections that was asked for those are made that can be.
 func (r *Rail) Dial(ctx context.Context, addr string) (transport.Endpoint, error) {
-	connect := func(ctx context.Context) (transport.Endpoint, error) { return r.Rail.Dial(ctx, addr) }
+	connect := func(ctx context.Context) (transport.Endpoint, error) { return r.DialOne(ctx, addr) }
 	first, err := connect(ctx)
 	if err != nil {
 		return nil, err
@@ -211,6 +211,11 @@ func (r *Rail) Dial(ctx context.Context, addr string) (transport.Endpoint, error
 		r.cfg.Logger.Debug("transport/tcp: connected", "rail", r.cfg.Name, "peer", addr, "conns", r.cfg.Conns, "err", err)
 	}
 	return ep, nil
+}
+
+// DialOne implements transport.Wide.
+func (r *Rail) DialOne(ctx context.Context, addr string) (transport.Endpoint, error) {
+	return r.Rail.Dial(ctx, addr)
 }
 
 func (r *Rail) dial(ctx context.Context, addr string) (socket.Conn, error) {
