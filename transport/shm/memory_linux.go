@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -21,6 +22,7 @@ type file struct {
 	id   uint32 // among those of this process
 	fd   int
 	mem  []byte // whole pages
+	huge bool   // of 2 MiB
 	base uintptr
 
 	mu    sync.Mutex
@@ -39,13 +41,14 @@ var files struct {
 // against changes of its length. Like transport.MapMemory's it takes address space only until a page
 // is touched. It goes when it was released and all peers have let go of it, or ended.
 //
-// Its pages are huge where some were set aside (vm.nr_hugepages), or the kernel makes them of shared
-// memory (/sys/kernel/mm/transparent_hugepage/shmem_enabled is advise, within_size or always).
+// Its pages are huge where enough of 2 MiB were set aside (vm.nr_hugepages); these are taken at once, as one that turns
+// out to be missing later, by a limit of a container for example, ends the process that touches it. Or the kernel makes
+// them of shared memory (/sys/kernel/mm/transparent_hugepage/shmem_enabled is advise, within_size or always).
 func Map(size int) (mem []byte, release func() error, err error) {
 	if size < 1 {
 		return nil, nil, fmt.Errorf("%w: memory of %d bytes", transport.ErrInvalid, size)
 	}
-	f, err := newFile("kvferry", size, unix.MFD_HUGETLB)
+	f, err := newHugeFile(size)
 	if err != nil { // none that are set aside, or not enough
 		f, err = newFile("kvferry", size, 0)
 	}
@@ -58,6 +61,19 @@ func Map(size int) (mem []byte, release func() error, err error) {
 	files.all = append(files.all, f)
 	files.mu.Unlock()
 	return f.mem[:size:size], sync.OnceValue(f.release), nil
+}
+
+// newHugeFile makes and maps a file of huge pages, and takes them.
+func newHugeFile(size int) (*file, error) {
+	f, err := newFile("kvferry", size, unix.MFD_HUGETLB|unix.MFD_HUGE_2MB)
+	if err != nil {
+		return nil, err
+	}
+	f.huge = true
+	if err := unix.Madvise(f.mem, unix.MADV_POPULATE_WRITE); err != nil {
+		return nil, errors.Join(os.NewSyscallError("madvise", err), f.release())
+	}
+	return f, nil
 }
 
 // newFile makes and maps a file of at least size bytes.
@@ -87,8 +103,8 @@ func newFile(name string, size, flags int) (*file, error) {
 	return nil, err
 }
 
-// mapShared maps a file for reading and writing. Of huge pages that were set aside it takes what it needs
-// now: those that are missing later would be a SIGBUS.
+// mapShared maps a file for reading and writing. Of huge pages that were set aside it is promised what it needs
+// now, or it is an error.
 func mapShared(fd, size int) ([]byte, error) {
 	mem, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {

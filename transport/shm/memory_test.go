@@ -70,6 +70,52 @@ func TestMap(t *testing.T) {
 	}
 }
 
+// TestHugePages: memory is on huge pages where there are enough, all of which are taken at once, and the peer
+// maps them; and on others where there are not.
+func TestHugePages(t *testing.T) {
+	available(t)
+	const size = 3 << 20 // two pages
+	mem, release, err := Map(size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	f, _ := fileOf(mem)
+	if !f.huge {
+		t.Skip("SKIPPED: no huge pages are free: sysctl vm.nr_hugepages=8")
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(f.fd, &st); err != nil {
+		t.Fatal(err)
+	}
+	if st.Blksize != 2<<20 || st.Size != 4<<20 || st.Blocks*512 != 4<<20 {
+		t.Errorf("pages of %d bytes, a file of %d, %d of them taken", st.Blksize, st.Size, st.Blocks*512)
+	}
+	mem[size-1] = 3
+	fd, err := unix.Dup(f.fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs, err := mapPeer(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b := newMapping(theirs).at(0, size); b[size-1] != 3 {
+		t.Error("the peer has other memory")
+	}
+	if err := unix.Munmap(theirs); err != nil {
+		t.Error(err)
+	}
+	most, free, err := Map(1 << 40)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer free()
+	if f, _ := fileOf(most); f.huge {
+		t.Error("a TiB of huge pages")
+	}
+}
+
 // TestUnsealed: memory that its owner could shrink is not mapped.
 func TestUnsealed(t *testing.T) {
 	available(t)
@@ -194,7 +240,7 @@ func TestTouch(t *testing.T) {
 				most++
 			}
 		}
-		if st.Blocks*512 > most*page && page == 4096 && !huge() {
+		if st.Blocks*512 > most*page && page == 4096 && !f.huge && !huge() {
 			t.Errorf("%v takes %d bytes, of %d that are used", c, st.Blocks*512, most*page)
 		}
 		if err := errors.Join(unix.Munmap(theirs), release()); err != nil {

@@ -32,7 +32,8 @@ type Rail struct {
 	cfg     Config
 	ln      *net.UnixListener
 	addr    string
-	machine string // of this machine, network namespace and user
+	machine string    // of this machine, network namespace and user
+	told    sync.Once // what memory there is
 	probe   *[16]byte
 	bell    *bell
 	guests  *connection.Admission
@@ -122,6 +123,9 @@ func (r *Rail) Register(mem []byte, access transport.Access) (transport.Key, err
 	}
 	g := &region{mem: mem, access: access, grants: make(map[*served]grantedSlot), idle: make(chan struct{})}
 	g.file, g.offset = fileOf(mem)
+	r.told.Do(func() {
+		r.cfg.Logger.Info("transport/shm: the memory of this rail", "rail", r.cfg.Name, "pages", pagesOf(g.file))
+	})
 	r.regionsMu.Lock()
 	defer r.regionsMu.Unlock()
 	if r.regions == nil {
@@ -277,6 +281,17 @@ func (r *Rail) Close() error {
 	r.mu.Unlock()
 	close(r.gone)
 	return r.err
+}
+
+// pagesOf says how peers reach memory, and what would be faster.
+func pagesOf(f *file) string {
+	switch {
+	case f == nil:
+		return "no memfd: peers copy by process_vm_writev and process_vm_readv"
+	case f.huge:
+		return "memfd, huge pages"
+	}
+	return "memfd, ordinary pages: there are not enough huge ones (vm.nr_hugepages)"
 }
 
 // addressOf is where memory begins in this process.

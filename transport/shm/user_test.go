@@ -132,12 +132,13 @@ func TestSealed(t *testing.T) {
 	defer unix.Close(given)
 	own, _ := fileOf(mem)
 	for name, fd := range map[string]int{"the peer": given, "the owner": own.fd} {
-		for _, size := range []int64{0, 4096, 2 << 20} {
+		more := 2 * int64(len(own.mem))
+		for _, size := range []int64{0, more} {
 			if err := unix.Ftruncate(fd, size); !errors.Is(err, unix.EPERM) {
 				t.Errorf("%s makes it %d bytes long: %v", name, size, err)
 			}
 		}
-		if err := unix.Fallocate(fd, 0, 0, 2<<20); !errors.Is(err, unix.EPERM) {
+		if err := unix.Fallocate(fd, 0, 0, more); !errors.Is(err, unix.EPERM) {
 			t.Errorf("%s makes it longer: %v", name, err)
 		}
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_FUTURE_WRITE); !errors.Is(err, unix.EPERM) {

@@ -8,7 +8,7 @@ import (
 
 // Bind has memory that was not touched yet come from a location: the pages of cpu:1
 // from NUMA node 1. Any is anywhere. mem is mmap'd, whole pages. Pages that are there
-// already stay where they are; those to come must come from that node, and where it has none
+// already, as huge ones are, move there; those to come must come from that node, and where it has none
 // left the kernel ends a process rather than take others (mbind(2), MPOL_BIND): memory
 // that is silently elsewhere would spoil what is measured.
 func Bind(mem []byte, location string) error {
@@ -19,15 +19,17 @@ func Bind(mem []byte, location string) error {
 	if err != nil {
 		return err
 	}
-	const bind = 2 // MPOL_BIND
+	const bind, strict, move = 2, 1, 2 // MPOL_BIND, MPOL_MF_STRICT, MPOL_MF_MOVE
 	var mask [1024 / 64]uint64
 	mask[node/64] = 1 << (node % 64)
 	// The kernel takes one off maxnode, hence the 1 on top of the mask's bits.
 	_, _, errno := syscall.Syscall6(syscall.SYS_MBIND, uintptr(unsafe.Pointer(unsafe.SliceData(mem))), uintptr(len(mem)),
-		bind, uintptr(unsafe.Pointer(&mask)), uintptr(len(mask)*64+1), 0)
+		bind, uintptr(unsafe.Pointer(&mask)), uintptr(len(mask)*64+1), strict|move)
 	switch errno {
 	case 0:
 		return nil
+	case syscall.EIO:
+		return fmt.Errorf("%q: memory that is elsewhere cannot move there: if it is on huge pages, set so many aside on that NUMA node (/sys/devices/system/node/node%d/hugepages)", location, node)
 	case syscall.EINVAL:
 		return fmt.Errorf("%q: this machine has no such NUMA node, or it has no memory: kvbench topo shows which there are", location)
 	case syscall.ENOSYS, syscall.EPERM:
