@@ -77,7 +77,7 @@ func (f Folder) steps(python string) []step {
 				{f.Python(), f.file("metadata.py")},
 			},
 			uses:   []string{"requirements.txt", "metadata.py"},
-			leaves: f.Python(), took: 60 * time.Second, unpacks: 7e9,
+			leaves: f.Python(), took: 80 * time.Second, unpacks: 7e9,
 		},
 		{
 			name: "tiny", makes: "a tiny Qwen2 with random weights",
@@ -87,7 +87,7 @@ func (f Folder) steps(python string) []step {
 		{
 			name: "smollm2", makes: "SmolLM2-135M-Instruct, dequantised",
 			commands: [][]string{{f.Python(), f.file("smollm2.py"), f.SmolLM2()}},
-			uses:     []string{"tiny.py", "smollm2.py"}, leaves: f.SmolLM2(), took: 20 * time.Second,
+			uses:     []string{"tiny.py", "smollm2.py"}, leaves: f.SmolLM2(), took: 25 * time.Second,
 		},
 		{
 			name: "try", makes: "an answer of each model, by vLLM",

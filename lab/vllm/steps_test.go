@@ -121,7 +121,7 @@ func TestPosition(t *testing.T) {
 	}
 	p.start(0, 0)
 	at(4*s, 4*s)
-	at(99*s, 10*s) // slower than expected: it waits
+	at(99*s, 9*s) // slower than expected: it waits
 	p.start(1, 100*s)
 	at(150*s, 10*s)
 	p.line("Downloading torch (502.2MiB)", 150*s)
@@ -131,7 +131,7 @@ func TestPosition(t *testing.T) {
 	at(200*s, 30*s)
 	p.line("Installed 177 packages in 865ms", 200*s)
 	at(205*s, 35*s)
-	at(300*s, 50*s)
+	at(300*s, 48*s)
 	p.start(2, 300*s)
 	p.line("Installed 3 packages", 301*s) // of no meaning here
 	at(325*s, 75*s)
