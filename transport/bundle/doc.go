@@ -10,4 +10,6 @@
 // says nothing goes over the first, in order. One connection lost with something under way is the endpoint
 // lost, and what the others have under way; each has a secret of its own, and the peer is asked to end all
 // of them.
+//
+// [Width] decides how many there are.
 package bundle

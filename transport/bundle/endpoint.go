@@ -3,6 +3,7 @@ package bundle
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"sync"
@@ -59,8 +60,10 @@ func (e *Endpoint) Grow(ctx context.Context, n int, dial func(context.Context) (
 	for i := range n {
 		wg.Go(func() {
 			ep, err := dial(ctx)
-			if err == nil && !e.add(ep.(Member)) {
-				err = errors.Join(net.ErrClosed, ep.Close())
+			if err == nil {
+				if err = e.add(ep.(Member)); err != nil {
+					_ = ep.Close()
+				}
 			}
 			errs[i] = err
 		})
@@ -69,12 +72,15 @@ func (e *Endpoint) Grow(ctx context.Context, n int, dial func(context.Context) (
 	return errors.Join(errs...)
 }
 
-// add takes a connection, unless the endpoint is broken.
-func (e *Endpoint) add(m Member) bool {
+// add takes a connection, unless the endpoint is broken or has enough.
+func (e *Endpoint) add(m Member) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.err != nil {
-		return false
+		return e.err
+	}
+	if len(e.members) >= Most {
+		return errMost
 	}
 	e.members = append(e.members, &member{Member: m})
 	for _, m := range e.members {
@@ -83,8 +89,10 @@ func (e *Endpoint) add(m Member) bool {
 			e.wg.Go(func() { e.watch(m) })
 		}
 	}
-	return true
+	return nil
 }
+
+var errMost = fmt.Errorf("it has %d connections, retired ones among them", Most)
 
 // watch waits for the end of a connection, and ends the others if anything was lost with it.
 func (e *Endpoint) watch(m *member) {

@@ -244,8 +244,18 @@ func TestOneLost(t *testing.T) {
 	}
 	late := newFake()
 	err := ep.Grow(t.Context(), 1, func(context.Context) (transport.Endpoint, error) { return late, nil })
-	if !errors.Is(err, net.ErrClosed) || late.err == nil {
+	if !errors.Is(err, why) || late.err == nil {
 		t.Errorf("a connection is added to what is lost: %v, and it is closed: %v", err, late.err)
+	}
+}
+
+// TestMost: there are no more than a hello can name, those that are retired counted.
+func TestMost(t *testing.T) {
+	ep, fakes := bundled(t, Most)
+	ep.Shrink()
+	more := newFake()
+	if err := ep.Grow(t.Context(), 1, func(context.Context) (transport.Endpoint, error) { return more, nil }); err == nil || more.err == nil || len(ep.Secrets()) != Most {
+		t.Errorf("%v: %d connections of %d", err, len(ep.Secrets()), len(fakes))
 	}
 }
 

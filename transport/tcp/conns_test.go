@@ -4,6 +4,7 @@ package tcp
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 
 	"kvferry/clock/clocktest"
 	"kvferry/transport"
+	"kvferry/transport/bundle"
 	"kvferry/transport/transporttest"
 )
 
@@ -64,6 +66,51 @@ func TestWideCrowded(t *testing.T) {
 	if n := conns(); n != 2 {
 		t.Errorf("%d connections, and the peer takes 2", n)
 	}
+}
+
+// TestFit: a path gets the connections that its width says, and gives them back; a rail without a number of
+// its own has one for each, until it is closed.
+func TestFit(t *testing.T) {
+	transporttest.CheckLeaks(t)
+	target, one, auto := wide(t, Config{}), wide(t, Config{Conns: 1}), wide(t, Config{})
+	defer target.Close()
+	defer one.Close()
+	defer auto.Close()
+	paths := func(r *Rail) int {
+		r.tuner.mu.Lock()
+		defer r.tuner.mu.Unlock()
+		return len(r.tuner.paths)
+	}
+	ep, err := auto.Dial(t.Context(), target.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := paths(auto); n != 1 {
+		t.Errorf("%d paths have a width", n)
+	}
+	ep.Close()
+	clocktest.Until(t, "the path to be forgotten", func() bool { return paths(auto) == 0 })
+
+	if ep, err = one.Dial(t.Context(), target.Addr()); err != nil {
+		t.Fatal(err)
+	}
+	if n := paths(one); n != 0 {
+		t.Errorf("%d paths have a width although they have a number", n)
+	}
+	more := 1
+	p := &path{
+		Endpoint: ep.(*bundle.Endpoint), addr: target.Addr(),
+		connect: func(ctx context.Context) (transport.Endpoint, error) { return one.DialOne(ctx, target.Addr()) },
+		step:    func(time.Duration, bundle.Look) int { return more },
+	}
+	one.tuner.fit(p, time.Now())
+	conns := func() int { return len(transport.SecretsOf(ep)) }
+	clocktest.Until(t, "a second connection", func() bool { return conns() == 2 })
+	more = -1
+	clocktest.Until(t, "it to go", func() bool {
+		one.tuner.fit(p, time.Now())
+		return conns() == 1
+	})
 }
 
 const wideLen = 64 << 20

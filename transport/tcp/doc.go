@@ -26,6 +26,17 @@
 // 1.5 ms at the 99th percentile, over an engine's second connection; in line with bulk it took
 // 16 and 37 ms. Bulk keeps 0.96 of its rate: both ends, and what is small, share two cores.
 //
+// One connection keeps a core busy at each end. With Config.Conns several are one path, see package bundle;
+// by default it is found out whether more than one are faster, see bundle.Width. Two and four connections
+// beside one (go test -bench Conns -benchtime 7x; medians, GB/s, both ends in one process on 2 cores), with
+// as many CPU-s/GB:
+//
+//	               write            write, immediate    read
+//	connections    1    2    4      1    2    4         1    2    4
+//	1 MiB x 16     3.8  3.7  4.1    5.9  7.4  7.5       6.1  7.9  7.6
+//	64 KiB x 128   4.0  5.9  6.2    3.9  4.0  3.7       5.2  6.2  6.6
+//	4 KiB x 128    2.7  3.6  3.5    2.7  3.1  3.5       3.4  3.3  3.7
+//
 // Where several send to one NIC its rail divides what it receives, see credits. 16 senders of
 // 1 MiB after 1 MiB to one NIC of 500 Mbit/s, whose queue holds 50 ms, from 2 s after the first on,
 // two runs each; the probe is 4 KiB from a 17th, alone on its connection, from the beginning on:

@@ -48,7 +48,7 @@ type Config struct {
 	// connection.Admission. Default connection.DefaultConns, and a quarter of MaxConns.
 	MaxConns, ConnsPerPeer int
 	// Conns is how many connections the rail makes to a peer's, to be used as one: 1 to MostConns.
-	// Default 1.
+	// Default: one, and more where that makes a path faster than one core carries.
 	Conns int
 	// Logger gets a line for each connection that is not a rail's or breaks
 	// the protocol. Default slog.Default().
@@ -85,7 +85,7 @@ func (c *Config) Validate() error {
 		bad.Add("ConnsPerPeer", c.ConnsPerPeer, "use a positive number, or 0 for a quarter of all connections")
 	}
 	if c.Conns < 0 || c.Conns > MostConns {
-		bad.Add("Conns", c.Conns, "use 1 to %d, or 0 for 1", MostConns)
+		bad.Add("Conns", c.Conns, "use 1 to %d, or 0 for as many as help", MostConns)
 	}
 	return bad.Err("transport/tcp.Config")
 }
@@ -206,9 +206,12 @@ func (r *Rail) Dial(ctx context.Context, addr string) (transport.Endpoint, error
 		return nil, err
 	}
 	ep := bundle.New(first.(bundle.Member))
-	if r.cfg.Conns > 1 {
+	switch {
+	case r.cfg.Conns > 1:
 		err := ep.Grow(ctx, r.cfg.Conns-1, connect)
 		r.cfg.Logger.Debug("transport/tcp: connected", "rail", r.cfg.Name, "peer", addr, "conns", r.cfg.Conns, "err", err)
+	case r.cfg.Conns == 0 && r.tuner != nil:
+		r.tuner.widen(ep, addr, connect)
 	}
 	return ep, nil
 }

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"context"
 	"maps"
 	"net"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"kvferry/transport/bundle"
 	"kvferry/transport/socket"
 )
 
@@ -15,18 +17,21 @@ import (
 // their tuning decides. Both ends of a connection do so: the bytes of a READ are sent by the
 // target.
 type tuner struct {
-	rail        *Rail
-	kick        chan struct{} // there is a first connection
-	stop        func()        // closes ended, once
-	ended, over chan struct{}
-	told        socket.Told // algorithms that the kernel refused
+	rail *Rail
+	kick chan struct{} // there is a first connection
+	ctx  context.Context
+	stop func()        // ends ctx, and so run
+	over chan struct{} // run has ended
+	told socket.Told   // algorithms that the kernel refused
 
 	credits credits
+	growing sync.WaitGroup // connections that are added
 
 	mu      sync.Mutex
 	conns   map[*tuned]string  // algorithm of congestion control
 	changes int64              // of it
 	losses  map[string]*losses // by the peer's host
+	paths   map[*path]struct{}
 }
 
 // A tuned connection belongs to the tuner until the kernel knows it no more.
@@ -44,8 +49,8 @@ type tuned struct {
 const tuneEvery = 50 * time.Millisecond
 
 func newTuner(r *Rail) *tuner {
-	t := &tuner{rail: r, kick: make(chan struct{}, 1), ended: make(chan struct{}), over: make(chan struct{}), conns: make(map[*tuned]string), losses: make(map[string]*losses)}
-	t.stop = sync.OnceFunc(func() { close(t.ended) })
+	t := &tuner{rail: r, kick: make(chan struct{}, 1), over: make(chan struct{}), conns: make(map[*tuned]string), losses: make(map[string]*losses), paths: make(map[*path]struct{})}
+	t.ctx, t.stop = context.WithCancel(context.Background())
 	go t.run()
 	return t
 }
@@ -172,9 +177,10 @@ func (t *tuner) run() {
 	defer close(t.over)
 	tick := time.NewTicker(tuneEvery)
 	defer tick.Stop()
+	var fitted time.Time
 	for {
 		t.mu.Lock()
-		all := slices.Collect(maps.Keys(t.conns))
+		all, paths := slices.Collect(maps.Keys(t.conns)), slices.Collect(maps.Keys(t.paths))
 		t.mu.Unlock()
 		now := time.Now()
 		for _, u := range all {
@@ -182,17 +188,23 @@ func (t *tuner) run() {
 				t.look(u, now)
 			}
 		}
+		if now.Sub(fitted) >= bundle.Often/2 { // not for each new connection
+			fitted = now
+			for _, p := range paths {
+				t.fit(p, now)
+			}
+		}
 		if t.rail.nic != "" { // on loopback no queue stands in front of a NIC
 			t.grant(now, all)
 		}
 		next := tick.C
-		if len(all) == 0 {
+		if len(all)+len(paths) == 0 {
 			next = nil
 		}
 		select {
 		case <-next:
 		case <-t.kick:
-		case <-t.ended:
+		case <-t.ctx.Done():
 			return
 		}
 	}
@@ -201,4 +213,5 @@ func (t *tuner) run() {
 func (t *tuner) close() {
 	t.stop()
 	<-t.over
+	t.growing.Wait()
 }
