@@ -5,10 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -36,34 +34,23 @@ const patience = time.Minute
 // killLen is what is moved over and over while a process is killed.
 const killLen = 8 << 20
 
-func must[T any](v T, err error) T {
-	if err != nil {
-		fmt.Println(err)
-		os.Exit(1)
-	}
-	return v
-}
-
 // beTarget lends memory until it is killed.
 func beTarget() {
-	r := must(New(Config{Name: "cma/0"}))
-	r.HandleImmediates(func(transport.Key, transport.Imm) error { return nil })
-	fmt.Println(r.Addr(), uint64(must(r.Register(make([]byte, killLen), transport.Whole(killLen)))))
-	_, _ = io.Copy(io.Discard, os.Stdin)
+	transporttest.Lend(transporttest.Must(New(Config{Name: "cma/0"})), make([]byte, killLen))
 }
 
 // beInitiator writes and reads until it is killed.
 func beInitiator() {
 	var addr string
 	var key uint64
-	must(fmt.Fscan(os.Stdin, &addr, &key))
-	r := must(New(Config{Name: "cma/0"}))
-	ep := must(r.Dial(context.Background(), addr))
+	transporttest.Must(fmt.Fscan(os.Stdin, &addr, &key))
+	r := transporttest.Must(New(Config{Name: "cma/0"}))
+	ep := transporttest.Must(r.Dial(context.Background(), addr))
 	local := bytes.Repeat([]byte{1}, killLen)
 	done := make(chan error)
 	for i := 0; ; i++ {
 		s := transport.NewSlice(transport.Op(i%2), local, transport.Key(key), 0, func(_ *transport.Slice, err error) { done <- err })
-		must(ep.Post([]*transport.Slice{s}))
+		transporttest.Must(ep.Post([]*transport.Slice{s}))
 		if err := <-done; err != nil {
 			os.Exit(1)
 		}
@@ -76,16 +63,7 @@ func beInitiator() {
 // TestKilledTarget: what is on its way from a process that is killed fails at once.
 func TestKilledTarget(t *testing.T) {
 	available(t)
-	child, _, out := transporttest.StartRole(t, "target")
-	line, err := out.ReadString('\n')
-	if err != nil {
-		t.Fatal(line, err)
-	}
-	addr, number, _ := strings.Cut(line, " ")
-	var key uint64
-	if _, err := fmt.Sscan(number, &key); err != nil {
-		t.Fatal(err)
-	}
+	child, addr, key := transporttest.StartTarget(t)
 	r := newRail(t)
 	defer r.Close()
 	for _, op := range []transport.Op{transport.Read, transport.Write} {
@@ -97,7 +75,7 @@ func TestKilledTarget(t *testing.T) {
 		ended := make(chan error, n)
 		var slices []*transport.Slice
 		for range n {
-			slices = append(slices, transport.NewSlice(op, make([]byte, killLen), transport.Key(key), 0, func(_ *transport.Slice, err error) { ended <- err }))
+			slices = append(slices, transport.NewSlice(op, make([]byte, killLen), key, 0, func(_ *transport.Slice, err error) { ended <- err }))
 		}
 		if k, err := ep.Post(slices); k != n || err != nil {
 			t.Fatalf("posted %d: %v", k, err)

@@ -35,11 +35,7 @@ func TestContract(t *testing.T) {
 }
 
 func TestConfigValidate(t *testing.T) {
-	for _, name := range []string{"", "cma/", "tcp/0"} {
-		if _, err := New(Config{Name: name}); err == nil || !strings.Contains(err.Error(), "Config.Name: ") || !strings.Contains(err.Error(), "cma/0") {
-			t.Errorf("%q: %v", name, err)
-		}
-	}
+	transporttest.TestName(t, "cma", func(name string) error { _, err := New(Config{Name: name}); return err })
 }
 
 // TestRoute: rails of another machine, another boot or another network namespace are

@@ -7,8 +7,6 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"golang.org/x/sys/unix"
-
 	"kvferry/transport"
 )
 
@@ -24,9 +22,8 @@ import (
 // last looked at the bits. Every peer of the rail can write all of the page. One that spoils it makes others' immediates
 // later, not lost: who is not answered in time knocks over its socket.
 type bell struct {
-	f     *file    // of the target
-	mem   []byte   // of an initiator, else nil
-	words []uint32 // of either
+	page
+	words []uint32
 	bits  []uint64 // the same memory, from word 32 on
 
 	mu      sync.Mutex
@@ -44,42 +41,27 @@ const (
 )
 
 func newBell() (*bell, error) {
-	f, err := newFile("kvferry-bell", bellSize, 0)
-	if err != nil {
-		return nil, err
-	}
-	b := &bell{f: f}
-	b.lay(f.mem)
-	return b, nil
+	p, err := newPage("kvferry-bell", bellSize)
+	return bellOf(p), err
 }
 
 // openBell maps a peer's, of a descriptor that it uses up.
 func openBell(fd int) (*bell, error) {
-	mem, err := mapPeer(fd)
-	if err != nil {
-		return nil, err
-	}
-	if len(mem) < bellSize {
-		_ = unix.Munmap(mem)
-		return nil, errControl
-	}
-	b := &bell{mem: mem}
-	b.lay(mem)
-	return b, nil
+	p, err := openPage(fd, bellSize)
+	return bellOf(p), err
 }
 
-func (b *bell) lay(mem []byte) {
-	first := unsafe.Pointer(unsafe.SliceData(mem))
-	b.words = unsafe.Slice((*uint32)(first), wordBits)
-	b.bits = unsafe.Slice((*uint64)(unsafe.Add(first, 4*wordBits)), maxRings/64)
-}
-
-func (b *bell) close() {
-	if b.f != nil {
-		_ = b.f.release()
-		return
+// bellOf is that of a page, or nil if there is none.
+func bellOf(p page) *bell {
+	if p.mem == nil {
+		return nil
 	}
-	_ = unix.Munmap(b.mem)
+	first := unsafe.Pointer(unsafe.SliceData(p.mem))
+	return &bell{
+		page:  p,
+		words: unsafe.Slice((*uint32)(first), wordBits),
+		bits:  unsafe.Slice((*uint64)(unsafe.Add(first, 4*wordBits)), maxRings/64),
+	}
 }
 
 // ring tells the target that connection number n has put something.

@@ -27,9 +27,44 @@ import (
 // sees the other (Dekker's algorithm). The target believes nothing that it has written itself:
 // the initiator can write all of the page, and harms only its own connection by that.
 type control struct {
-	f     *file    // of the target
-	mem   []byte   // of the initiator, else nil
-	words []uint64 // of either
+	page
+	words []uint64
+}
+
+// A page is memory that a target shares with initiators, beside what they copy to.
+type page struct {
+	f   *file  // of the target, else nil
+	mem []byte // of either
+}
+
+// newPage makes one.
+func newPage(name string, size int) (page, error) {
+	f, err := newFile(name, size, 0)
+	if err != nil {
+		return page{}, err
+	}
+	return page{f, f.mem}, nil
+}
+
+// openPage maps a peer's, of a descriptor that it uses up.
+func openPage(fd, size int) (page, error) {
+	mem, err := mapPeer(fd)
+	if err != nil {
+		return page{}, err
+	}
+	if len(mem) < size {
+		_ = unix.Munmap(mem)
+		return page{}, errControl
+	}
+	return page{nil, mem}, nil
+}
+
+func (p *page) close() {
+	if p.f != nil {
+		_ = p.f.release()
+		return
+	}
+	_ = unix.Munmap(p.mem)
 }
 
 const (
@@ -59,37 +94,24 @@ const (
 
 // newControl makes one, of an open connection.
 func newControl() (*control, error) {
-	f, err := newFile("kvferry-control", controlSize, 0)
+	p, err := newPage("kvferry-control", controlSize)
 	if err != nil {
 		return nil, err
 	}
-	return &control{f: f, words: wordsOf(f.mem)}, nil
+	return &control{p, wordsOf(p.mem)}, nil
 }
 
 // openControl maps a peer's, of a descriptor that it uses up.
 func openControl(fd int) (*control, error) {
-	mem, err := mapPeer(fd)
+	p, err := openPage(fd, controlSize)
 	if err != nil {
 		return nil, err
 	}
-	if len(mem) < controlSize {
-		_ = unix.Munmap(mem)
-		return nil, errControl
-	}
-	return &control{mem: mem, words: wordsOf(mem)}, nil
+	return &control{p, wordsOf(p.mem)}, nil
 }
 
 func wordsOf(mem []byte) []uint64 {
 	return unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(mem))), controlSize/8)
-}
-
-func (c *control) close() {
-	c.words = nil
-	if c.f != nil {
-		_ = c.f.release()
-		return
-	}
-	_ = unix.Munmap(c.mem)
 }
 
 // announcement is word 8 for a copy under a slot.

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -51,31 +50,19 @@ const movedLen = 8 << 20
 // others is in memory that was taken back.
 const others = 9
 
-func must[T any](v T, err error) T {
-	if err != nil {
-		fmt.Println(err)
-		os.Exit(1)
-	}
-	return v
-}
-
 // beTarget lends memory until it is killed.
 func beTarget() {
-	r := must(New(Config{Name: "shm/0"}))
-	r.HandleImmediates(func(transport.Key, transport.Imm) error { return nil })
 	mem, _, err := Map(movedLen)
-	must(mem, err)
-	fmt.Println(r.Addr(), uint64(must(r.Register(mem, transport.Whole(movedLen)))))
-	_, _ = io.Copy(io.Discard, os.Stdin)
+	transporttest.Lend(transporttest.Must(New(Config{Name: "shm/0"})), transporttest.Must(mem, err))
 }
 
 // beInitiator moves bytes until it is killed, or the key is bad.
 func beInitiator(op transport.Op) {
 	var addr string
 	var key uint64
-	must(fmt.Fscan(os.Stdin, &addr, &key))
-	r := must(New(Config{Name: "shm/0"}))
-	ep := must(r.Dial(context.Background(), addr))
+	transporttest.Must(fmt.Fscan(os.Stdin, &addr, &key))
+	r := transporttest.Must(New(Config{Name: "shm/0"}))
+	ep := transporttest.Must(r.Dial(context.Background(), addr))
 	local := bytes.Repeat([]byte{1}, movedLen)
 	if op == transport.Read {
 		local = local[:runBytes] // one announcement: what comes after it sees nothing of the one before
@@ -124,16 +111,7 @@ func left(t *testing.T) (all []string) {
 func TestKilledTarget(t *testing.T) {
 	available(t)
 	transporttest.CheckLeaks(t)
-	child, _, out := transporttest.StartRole(t, "target")
-	line, err := out.ReadString('\n')
-	if err != nil {
-		t.Fatal(line, err)
-	}
-	addr, number, _ := strings.Cut(line, " ")
-	var key uint64
-	if _, err := fmt.Sscan(number, &key); err != nil {
-		t.Fatal(err)
-	}
+	child, addr, key := transporttest.StartTarget(t)
 	r := newRail(t)
 	defer r.Close()
 	own := len(left(t)) // the rail's bell
@@ -145,7 +123,7 @@ func TestKilledTarget(t *testing.T) {
 	local := make([]byte, movedLen)
 	begun := false
 	for deadline := time.Now().Add(patience); ; {
-		s := transport.NewSlice(transport.Write, local, transport.Key(key), 0, func(_ *transport.Slice, err error) { ended <- err })
+		s := transport.NewSlice(transport.Write, local, key, 0, func(_ *transport.Slice, err error) { ended <- err })
 		if _, err = ep.Post([]*transport.Slice{s}); err == nil {
 			err = <-ended
 		}
@@ -193,11 +171,9 @@ func newBusyPeer(t *testing.T, op transport.Op, allocate transport.Allocator) *b
 	t.Helper()
 	available(t)
 	transporttest.CheckLeaks(t)
-	x := &busyPeer{t: t, log: new(clocktest.Log)}
+	x := &busyPeer{t: t}
+	x.r, x.log = loggedRail(t)
 	var err error
-	if x.r, err = New(Config{Name: "shm/0", Logger: slog.New(slog.NewTextHandler(x.log, nil))}); err != nil {
-		t.Fatal(err)
-	}
 	t.Cleanup(func() { _ = x.r.Close() })
 	x.r.HandleImmediates(func(transport.Key, transport.Imm) error { return nil })
 	var release func() error

@@ -4,7 +4,6 @@ package shm
 
 import (
 	"errors"
-	"log/slog"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -14,7 +13,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kvferry/clock/clocktest"
 	"kvferry/transport"
 	"kvferry/transport/transporttest"
 )
@@ -122,11 +120,7 @@ func (x *stranger) dropped(what string) {
 func TestStranger(t *testing.T) {
 	available(t)
 	transporttest.CheckLeaks(t)
-	var log clocktest.Log
-	r, err := New(Config{Name: "shm/0", Logger: slog.New(slog.NewTextHandler(&log, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r, log := loggedRail(t)
 	defer r.Close()
 	ask := request{typ: typeAsk, seq: 1, key: 1}
 	for name, first := range map[string][]byte{"another protocol": []byte("GET / HTTP/1.1\r\n\r\n"), "too long": make([]byte, 4*maxMessage), "an ask": ask.append(nil)} {

@@ -223,7 +223,7 @@ func TestHostileAnswers(t *testing.T) {
 				if _, err := receive(c, b[:], nil); err != nil { // a knock: it is late
 					return err
 				}
-				spoil(&control{f: f, words: wordsOf(f.mem)})
+				spoil(&control{page: page{f: f}, words: wordsOf(f.mem)})
 				return send(c, []byte{typeTold}, -1)
 			})
 			if err := ends(t, sendImm(t, ep, 1, 1), "the immediate"); !errors.Is(err, transport.ErrProtocol) {
@@ -244,12 +244,7 @@ func TestHostileAnswers(t *testing.T) {
 func TestStoppedTarget(t *testing.T) {
 	available(t)
 	transporttest.CheckLeaks(t)
-	child, _, out := transporttest.StartRole(t, "target")
-	var addr string
-	var key uint64
-	if _, err := fmt.Fscan(out, &addr, &key); err != nil {
-		t.Fatal(err)
-	}
+	child, addr, key := transporttest.StartTarget(t)
 	r := newRail(t)
 	defer r.Close()
 	ep := dial(t, r, addr)
@@ -263,7 +258,7 @@ func TestStoppedTarget(t *testing.T) {
 	some := func() (all []<-chan error) {
 		for range 1000 { // more than a socket has room for
 			seq++
-			all = append(all, sendImm(t, ep, transport.Key(key), seq))
+			all = append(all, sendImm(t, ep, key, seq))
 		}
 		return all
 	}

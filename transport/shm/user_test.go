@@ -7,25 +7,23 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
-	"kvferry/clock/clocktest"
 	"kvferry/transport"
 	"kvferry/transport/transporttest"
 )
 
 // beNobody is a rail of another user: it serves, and says how its own dial ended.
 func beNobody() {
-	must(0, transporttest.BeNobody())
-	r := must(New(Config{Name: "shm/0"}))
+	transporttest.Must(0, transporttest.BeNobody())
+	r := transporttest.Must(New(Config{Name: "shm/0"}))
 	fmt.Println(r.Addr())
 	var addr string
-	must(fmt.Fscan(os.Stdin, &addr))
+	transporttest.Must(fmt.Fscan(os.Stdin, &addr))
 	_, err := r.Dial(context.Background(), addr)
 	fmt.Println(err)
 	_, _ = io.Copy(io.Discard, os.Stdin)
@@ -37,11 +35,7 @@ func TestOtherUser(t *testing.T) {
 	available(t)
 	transporttest.NeedsRoot(t)
 	transporttest.CheckLeaks(t)
-	var log clocktest.Log
-	r, err := New(Config{Name: "shm/0", Logger: slog.New(slog.NewTextHandler(&log, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := newRail(t)
 	defer r.Close()
 	before := mappings(t)
 	_, in, out := transporttest.StartRole(t, "nobody")
@@ -69,10 +63,10 @@ func TestOtherUser(t *testing.T) {
 
 // beIntruder is another user's process that says hello, whatever the address says, and what it is answered.
 func beIntruder() {
-	must(0, transporttest.BeNobody())
+	transporttest.Must(0, transporttest.BeNobody())
 	var addr string
-	must(fmt.Fscan(os.Stdin, &addr))
-	c := must(dialSocket(addr))
+	transporttest.Must(fmt.Fscan(os.Stdin, &addr))
+	c := transporttest.Must(dialSocket(addr))
 	var b [maxMessage]byte
 	n, err := 0, send(c, appendHello(nil, transport.NewSecret().Name()), -1)
 	if err == nil { // else it was hung up on before
@@ -87,11 +81,7 @@ func TestIntruder(t *testing.T) {
 	available(t)
 	transporttest.NeedsRoot(t)
 	transporttest.CheckLeaks(t)
-	var log clocktest.Log
-	r, err := New(Config{Name: "shm/0", Logger: slog.New(slog.NewTextHandler(&log, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r, log := loggedRail(t)
 	_, in, out := transporttest.StartRole(t, "intruder")
 	if _, err := fmt.Fprintln(in, r.Addr()); err != nil {
 		t.Fatal(err)
@@ -114,15 +104,7 @@ func TestSealed(t *testing.T) {
 	transporttest.CheckLeaks(t)
 	r := newRail(t)
 	defer r.Close()
-	mem, release, err := Map(1 << 20)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = r.Close(); _ = release() }()
-	key, err := r.Register(mem, transport.Whole(1<<20))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mem, key := lend(t, r)
 	x := connect(t, r)
 	x.greet()
 	_, given := x.ask(key)

@@ -2,6 +2,7 @@ package transporttest
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"kvferry/transport"
@@ -26,6 +27,16 @@ func TestRoute(t *testing.T, a, b transport.Rail, reach transport.Reach, elsewhe
 	for _, addr := range []string{b.Addr(), "127.0.0.1:1", "/etc/passwd", ""} {
 		if _, err := a.Dial(t.Context(), addr); !errors.Is(err, transport.ErrUnreachable) {
 			t.Errorf("dial %q: %v", addr, err)
+		}
+	}
+}
+
+// TestName tests that a rail from memory to memory is named by its kind and a number, and what is said of other names: open
+// opens one by a name.
+func TestName(t *testing.T, kind string, open func(name string) error) {
+	for _, name := range []string{"", kind + "/", "tcp/0"} {
+		if err := open(name); err == nil || !strings.Contains(err.Error(), "Config.Name: ") || !strings.Contains(err.Error(), kind+"/0") {
+			t.Errorf("%q: %v", name, err)
 		}
 	}
 }
