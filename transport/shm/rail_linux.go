@@ -36,6 +36,7 @@ type Rail struct {
 	told    sync.Once // what memory there is
 	probe   *[16]byte
 	bell    *bell
+	listens sync.Once // at the bell: once somebody is connected, as that takes a thread
 	guests  *connection.Admission
 	byName  connection.Served
 	strange connection.Sparse // lines about connections that are no rail's
@@ -90,7 +91,6 @@ func New(cfg Config) (*Rail, error) {
 	cfg.Logger.Info("transport/shm: this rail is one-sided: a process of this user that is given a key can touch all of the memory around it",
 		"rail", cfg.Name, "uid", os.Getuid())
 	r.wg.Go(r.accept)
-	r.wg.Go(r.bell.listen)
 	return r, nil
 }
 
@@ -231,6 +231,7 @@ func (r *Rail) admit(s *served) bool {
 	}
 	r.conns[s] = struct{}{}
 	r.wg.Add(1)
+	r.listens.Do(func() { r.wg.Go(r.bell.listen) })
 	return true
 }
 
