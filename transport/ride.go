@@ -38,7 +38,7 @@ func ride(run []*Slice) {
 			n++
 		}
 		order := Loose
-		if b.opt.HasImm && !b.reads && b.due == 0 && n == len(b.slices) && b.ordered(run[:n]) {
+		if b.whole(run[:n]) {
 			b.mu.Lock()
 			if b.cause == nil && b.number() {
 				s := run[n-1]
@@ -54,11 +54,15 @@ func ride(run []*Slice) {
 	}
 }
 
-// ordered says that a run is the batch's slices, none of which has been posted: one that has
-// is sent again as a copy.
-func (b *Batch) ordered(run []*Slice) bool {
-	for i, s := range run {
-		if s != &b.slices[i] {
+// whole says that an immediate may ride with the batch, and that a run begins with its slices, none
+// of which has been posted: one that has is sent again as a copy.
+func (b *Batch) whole(run []*Slice) bool {
+	n := len(b.slices)
+	if !b.opt.HasImm || b.reads || b.due != 0 || n == 0 || n > len(run) {
+		return false
+	}
+	for i := range n {
+		if run[i] != &b.slices[i] {
 			return false
 		}
 	}
