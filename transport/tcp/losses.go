@@ -13,6 +13,7 @@ import (
 // does, and back:
 //
 //	       lossRuns looks in a row: lossShare lost, and round trips short;
+//	       likewise with any loss, if a window is less than half of what it was: less is seen then;
 //	       or stuckLooks in a row: it grows slowly, and nothing says why
 //	cubic ───────────────────────────────────────────────────────────────► bbr
 //	  ▲                                                                     │
@@ -29,6 +30,7 @@ type losses struct {
 	to, why      string        // what they have; "" is cubic, before anything was decided
 	least        time.Duration // round trip; 0 if not known
 	sent, resent uint64        // segments since the last look at losses
+	looked       time.Duration // when that was
 	bad          int           // looks in a row that found losses without a queue
 	small        bool          // a window was too small
 	calm         time.Duration // how long nothing must be lost on bbr for cubic
@@ -45,6 +47,8 @@ const (
 	lossMuch  = 0.005
 	lossShare = 0.0003
 	lossRuns  = 2
+	// shrunkLook is longer than cubic takes to mend what one burst lost.
+	shrunkLook = time.Second
 	// stuckLooks are half a second: five round trips of 100 ms.
 	stuckLooks = 10
 	leastCalm  = 30 * time.Second
@@ -65,7 +69,10 @@ func (t *tuning) congestion(now time.Duration, i info) (to, why string) {
 	if t.at == 0 {
 		sent, resent = 0, 0
 	}
-	l.step(now, i, sent, resent)
+	if t.widest = max(t.widest, i.Window); i.Congestion != cubic {
+		t.widest = 0
+	}
+	l.step(now, i, sent, resent, i.noQueue() && i.Window < t.widest/2)
 	if l.to != bbr && !l.small && t.tooSmall(i) {
 		l.small = true
 		l.become(now, bbr, fmt.Sprintf("slow start ended at %d bytes although nothing was lost and no queue stands: a round trip takes %v, the least %v", i.Window, i.RTT.Round(10*time.Microsecond), i.MinRTT.Round(10*time.Microsecond)))
@@ -81,8 +88,9 @@ func (l *losses) become(now time.Duration, to, why string) {
 	l.to, l.why, l.sent, l.resent, l.bad, l.lossless = to, why, 0, 0, 0, now
 }
 
-// step takes what one connection has sent, and lost, since it was last looked at.
-func (l *losses) step(now time.Duration, i info, sent, resent uint64) {
+// step takes what one connection has sent, and lost, since it was last looked at, and whether its
+// window has shrunk without a queue.
+func (l *losses) step(now time.Duration, i info, sent, resent uint64, shrunk bool) {
 	if l.calm == 0 {
 		l.calm, l.lossless, l.carried = leastCalm, now, now
 	}
@@ -105,10 +113,11 @@ func (l *losses) step(now time.Duration, i info, sent, resent uint64) {
 		return
 	}
 	share := float64(l.resent) / float64(max(l.sent, 1))
-	if l.sent < lossLook && l.resent < lossSeen && (l.resent < lossFew || share < lossMuch) {
+	shrunk = shrunk && l.resent > 0 && now-l.looked >= max(shrunkLook, 10*l.least)
+	if l.sent < lossLook && l.resent < lossSeen && (l.resent < lossFew || share < lossMuch) && !shrunk {
 		return
 	}
-	l.sent, l.resent = 0, 0
+	l.sent, l.resent, l.looked = 0, 0, now
 	queue := i.RTT - l.least - i.Jitter
 	if share < lossShare || queue > max(l.least/2, longPath) {
 		l.bad = 0
@@ -120,9 +129,12 @@ func (l *losses) step(now time.Duration, i info, sent, resent uint64) {
 	l.become(now, bbr, fmt.Sprintf("%.2g %% of its packets are lost and no queue stands in it: a round trip takes %v, the least %v", 100*share, i.RTT.Round(10*time.Microsecond), l.least.Round(10*time.Microsecond)))
 }
 
+// noQueue says of a long path that nothing waits on it.
+func (i *info) noQueue() bool { return i.MinRTT >= longPath && i.RTT-i.MinRTT <= i.MinRTT/16 }
+
 // tooSmall says that cubic has taken something else for a queue.
 func (t *tuning) tooSmall(i info) bool {
-	if i.SlowStart || i.MinRTT < longPath || i.Resent > 0 || i.Unacked < i.Window-i.Window/5 || i.RTT-i.MinRTT > i.MinRTT/16 {
+	if i.SlowStart || i.Resent > 0 || i.Unacked < i.Window-i.Window/5 || !i.noQueue() {
 		t.stuck = 0
 		return false
 	}

@@ -47,6 +47,7 @@ type tuning struct {
 	at     time.Duration // of last
 	rate   float64       // bytes/s received, the best of late
 	losses *losses       // of all connections with its host
+	widest int64         // window of cubic
 	stuck  int           // looks in a row that found a window too small
 }
 

@@ -158,6 +158,46 @@ func TestSlowLoss(t *testing.T) {
 	}
 }
 
+// TestShrunken: on a long path cubic carries ever less, and so sees ever fewer losses: few of them are
+// enough once its window is a part of what it was, though no queue ever stood. On a path that became
+// narrower, or was always so, a queue stands.
+func TestShrunken(t *testing.T) {
+	long := func(window int64, trip time.Duration) *history {
+		h := begin(t, 100*ms)
+		h.i.Window = 1 << 20
+		h.until(2*time.Second, 30, 0) // it filled the path
+		h.i.Window, h.i.RTT = window, trip
+		return h
+	}
+	// lossy loses a packet every two seconds, at 300 a second.
+	lossy := func(h *history) time.Duration {
+		for from := h.now; h.now < from+12*time.Second; {
+			h.until(2*time.Second, 15, 0)
+			if h.look(15, 1).Congestion != "" {
+				return h.now - from
+			}
+		}
+		return 0
+	}
+	if took := lossy(long(50_000, 100*ms)); took == 0 || took > 5*time.Second {
+		t.Errorf("a twentieth of the window, no queue: bbr after %v", took)
+	}
+	for name, h := range map[string]*history{
+		"a window as it was": long(900_000, 100*ms), "a queue": long(50_000, 160*ms),
+	} {
+		if took := lossy(h); took != 0 {
+			t.Errorf("%s: bbr after %v", name, took)
+		}
+	}
+	// What one burst loses, in half a second, is looked at once.
+	h := long(50_000, 100*ms)
+	for range 10 {
+		if h.look(500, 1).Congestion != "" {
+			t.Fatal("a burst was taken for a path that loses packets")
+		}
+	}
+}
+
 // TestSlowStart: a window that is in use, on a path that never lost a packet and has no queue, is too
 // small. That is found once.
 func TestSlowStart(t *testing.T) {
