@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 
 	"kvferry/transport"
+	"kvferry/transport/transporttest"
 )
 
 // TestAfterClose: what an engine's parts do when it is closed. Nothing starts, what tells
@@ -95,4 +96,33 @@ func TestAfterSegmentClose(t *testing.T) {
 			t.Errorf("a window after its segment: %v", err)
 		}
 	})
+}
+
+// A tardy rail lets the engine be closed while it registers memory.
+type tardy struct {
+	*transporttest.Rail
+	close func() error
+	keys  int
+}
+
+func (r *tardy) Register(mem []byte, access transport.Access) (transport.Key, error) {
+	key, err := r.Rail.Register(mem, access)
+	r.keys++
+	return key, errors.Join(err, r.close())
+}
+
+func (r *tardy) Deregister(key transport.Key) error {
+	r.keys--
+	return r.Rail.Deregister(key)
+}
+
+// TestCloseWithinRegister: memory that an engine did not take, as it was closed meanwhile, has no key
+// left on any rail: its owner may free it.
+func TestCloseWithinRegister(t *testing.T) {
+	rail := &tardy{Rail: transporttest.NewNetwork().Rail("a")}
+	e := engine(t, transport.Config{Rails: []transport.Rail{rail}})
+	rail.close = e.Close
+	if _, err := e.Register("late", make([]byte, 1), "cpu:0"); !errors.Is(err, net.ErrClosed) || rail.keys != 0 {
+		t.Errorf("%v, and %d keys are left", err, rail.keys)
+	}
 }

@@ -94,13 +94,16 @@ func (e *Engine) register(name string, mem []byte, location string, access Acces
 		return nil, err
 	}
 	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.closed {
-		return fail(net.ErrClosed)
+	closed := e.closed
+	if !closed {
+		segs := append([]*Segment{s}, *e.segs.Load()...)
+		slices.SortStableFunc(segs, func(a, b *Segment) int { return cmp.Compare(len(a.mem), len(b.mem)) })
+		e.segs.Store(&segs)
 	}
-	segs := append([]*Segment{s}, *e.segs.Load()...)
-	slices.SortStableFunc(segs, func(a, b *Segment) int { return cmp.Compare(len(a.mem), len(b.mem)) })
-	e.segs.Store(&segs)
+	e.mu.Unlock()
+	if closed { // meanwhile: the memory is its owner's, whatever Close waits for
+		return fail(errors.Join(net.ErrClosed, s.reg.close()))
+	}
 	return s, nil
 }
 
