@@ -1,10 +1,6 @@
 package transport
 
-import (
-	"sync"
-
-	"kvferry/transport/pages"
-)
+import "kvferry/transport/pages"
 
 // An Allocator makes memory for segments: size bytes, at least one, that are all zero and
 // stay where they are until release, which gives them back and is called once, after the
@@ -21,9 +17,4 @@ type Allocator func(size int) (mem []byte, release func() error, err error)
 // collector looks for pointers, and which an RDMA device may keep the address of. It takes
 // address space only: a page is taken when it is first touched, and topology.Bind says
 // before that which NUMA node it comes from. A second call of release does nothing.
-func MapMemory(size int) (mem []byte, release func() error, err error) {
-	if mem, err = pages.Map(size); err != nil {
-		return nil, nil, err
-	}
-	return mem, sync.OnceValue(func() error { return pages.Unmap(mem) }), nil
-}
+func MapMemory(size int) (mem []byte, release func() error, err error) { return pages.Map(size) }

@@ -164,16 +164,15 @@ func (g *peer) dispatch() {
 			if b := l.queue[0].batch; at == 0 && b.whole(l.queue) && selection.Whole(cs, l.ranks, i, b.bytes) {
 				n = len(b.slices)
 			}
-			for range n {
-				s := l.queue[at]
-				copy(l.queue[1:at+1], l.queue[:at]) // those before it move up by one
-				l.queue[0] = nil
-				l.queue = l.queue[1:]
-				g.queued.Add(-1)
-				cs[i].Inflight += int64(len(s.Local))
-				g.paths[i].inflight.Add(int64(len(s.Local)))
-				runs[i] = append(runs[i], s)
-			}
+			taken := l.queue[at : at+n]
+			bytes := size(taken)
+			runs[i] = append(runs[i], taken...)
+			copy(l.queue[n:at+n], l.queue[:at]) // those before them move up
+			clear(l.queue[:n])
+			l.queue = l.queue[n:]
+			g.queued.Add(-int64(n))
+			cs[i].Inflight += bytes
+			g.paths[i].inflight.Add(bytes)
 		}
 		if len(l.queue) == 0 {
 			l.queue = nil

@@ -3,7 +3,6 @@ package transport
 import (
 	"fmt"
 	"slices"
-	"strings"
 )
 
 // A Selection says how the slices of a batch are spread over the paths to its peer.
@@ -27,12 +26,8 @@ var Selections = []Selection{Affinity, Static, RoundRobin, Single}
 
 // ParseSelection reads the name of a selection.
 func ParseSelection(s string) (Selection, error) {
-	if i := slices.Index(Selections, Selection(s)); i >= 0 {
-		return Selections[i], nil
+	if slices.Contains(Selections, Selection(s)) {
+		return Selection(s), nil
 	}
-	names := make([]string, len(Selections))
-	for i, v := range Selections {
-		names[i] = string(v)
-	}
-	return "", fmt.Errorf("%q: use one of %s", s, strings.Join(names, ", "))
+	return "", fmt.Errorf("%q: use one of %s, %s, %s, %s", s, Affinity, Static, RoundRobin, Single)
 }
