@@ -177,8 +177,11 @@ func (r *Rail) moved(l Limits, best float64, rails int, say sayer) {
 	}
 	if m.Error != "" {
 		do := "see what it says; a firewall must let its port through"
-		if r.Full.Back == 0 && r.Small.Back > 0 {
+		switch {
+		case r.Full.Back == 0 && r.Small.Back > 0:
 			do = "its path is the reason, most likely: see there"
+		case m.Write.GBps > 0:
+			do = "it carried bytes before: look at the link, and whether the other end still runs"
 		}
 		say(Fail, do, "nothing, or not all, was moved: %s", m.Error)
 		return
