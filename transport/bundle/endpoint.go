@@ -2,7 +2,6 @@ package bundle
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -27,7 +26,7 @@ type Member interface {
 
 // An Endpoint is a transport.Endpoint of members, which it owns.
 type Endpoint struct {
-	secret transport.Secret // of the connection that it began with
+	secret transport.Secret // of the first connection that it had
 	wg     sync.WaitGroup   // goroutines of watch
 
 	mu      sync.Mutex
@@ -48,12 +47,19 @@ type member struct {
 // frame has, so that small ones share frames.
 const stretch = 1 << 20
 
-// New is an endpoint of one connection.
-func New(first Member) *Endpoint {
-	return &Endpoint{secret: first.Secret(), members: []*member{{Member: first}}}
+// Dial makes an endpoint of n connections, made at the same time, or of as many as can be. The error is
+// about one of the others; if there is none at all the endpoint is nil.
+func Dial(ctx context.Context, n int, dial func(context.Context) (transport.Endpoint, error)) (*Endpoint, error) {
+	e := &Endpoint{}
+	err := e.Grow(ctx, n, dial)
+	if len(e.members) == 0 {
+		return nil, err
+	}
+	e.secret = e.members[0].Secret()
+	return e, err
 }
 
-// Grow adds n connections, made at the same time, or as many as can be. The error is about the others.
+// Grow adds n connections, made at the same time, or as many as can be. The error is about one of the others.
 func (e *Endpoint) Grow(ctx context.Context, n int, dial func(context.Context) (transport.Endpoint, error)) error {
 	errs := make([]error, n)
 	var wg sync.WaitGroup
@@ -69,7 +75,12 @@ func (e *Endpoint) Grow(ctx context.Context, n int, dial func(context.Context) (
 		})
 	}
 	wg.Wait()
-	return errors.Join(errs...)
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // add takes a connection, unless the endpoint is broken or has enough.
@@ -84,7 +95,7 @@ func (e *Endpoint) add(m Member) error {
 	}
 	e.members = append(e.members, &member{Member: m})
 	for _, m := range e.members {
-		if !m.watched {
+		if !m.watched && len(e.members) > 1 {
 			m.watched = true
 			e.wg.Go(func() { e.watch(m) })
 		}

@@ -22,13 +22,11 @@ type rail struct {
 }
 
 func (r rail) Dial(ctx context.Context, addr string) (transport.Endpoint, error) {
-	connect := func(ctx context.Context) (transport.Endpoint, error) { return r.Rail.Dial(ctx, addr) }
-	first, err := connect(ctx)
+	ep, err := Dial(ctx, r.conns, func(ctx context.Context) (transport.Endpoint, error) { return r.Rail.Dial(ctx, addr) })
 	if err != nil {
 		return nil, err
 	}
-	ep := New(first.(Member))
-	return ep, ep.Grow(ctx, r.conns-1, connect)
+	return ep, nil
 }
 
 func TestContract(t *testing.T) {
@@ -117,9 +115,16 @@ func bundled(t *testing.T, n int) (*Endpoint, []*fake) {
 	for i := range fakes {
 		fakes[i] = newFake()
 	}
-	ep := New(fakes[0])
-	var next atomic.Int64
-	if err := ep.Grow(t.Context(), n-1, func(context.Context) (transport.Endpoint, error) { return fakes[next.Add(1)], nil }); err != nil {
+	next := 0
+	one := func(context.Context) (transport.Endpoint, error) {
+		next++
+		return fakes[next-1], nil
+	}
+	ep, err := Dial(t.Context(), 1, one)
+	for range n - 1 { // one after the other: the order is known
+		err = errors.Join(err, ep.Grow(t.Context(), 1, one))
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { ep.Close() })
@@ -246,6 +251,30 @@ func TestOneLost(t *testing.T) {
 	err := ep.Grow(t.Context(), 1, func(context.Context) (transport.Endpoint, error) { return late, nil })
 	if !errors.Is(err, why) || late.err == nil {
 		t.Errorf("a connection is added to what is lost: %v, and it is closed: %v", err, late.err)
+	}
+}
+
+// TestDial: the connections are made at the same time; those that cannot be made are not waited for, and
+// are none.
+func TestDial(t *testing.T) {
+	why := errors.New("no room")
+	var calls atomic.Int64
+	var all sync.WaitGroup // each waits for all
+	all.Add(3)
+	ep, err := Dial(t.Context(), 3, func(context.Context) (transport.Endpoint, error) {
+		all.Done()
+		all.Wait()
+		if calls.Add(1) == 2 {
+			return nil, why
+		}
+		return newFake(), nil
+	})
+	if ep == nil || !errors.Is(err, why) || len(ep.Secrets()) != 2 || ep.Secret() != ep.Secrets()[0] {
+		t.Fatalf("%v, %v", ep, err)
+	}
+	ep.Close()
+	if ep, err := Dial(t.Context(), 3, func(context.Context) (transport.Endpoint, error) { return nil, why }); ep != nil || !errors.Is(err, why) {
+		t.Errorf("%v, %v", ep, err)
 	}
 }
 

@@ -201,17 +201,14 @@ func (r *Rail) Route(addr string) (transport.Reach, string) {
 // Dial implements transport.Rail. Of a number of connections that was asked for those are made that can be.
 func (r *Rail) Dial(ctx context.Context, addr string) (transport.Endpoint, error) {
 	connect := func(ctx context.Context) (transport.Endpoint, error) { return r.DialOne(ctx, addr) }
-	first, err := connect(ctx)
-	if err != nil {
-		return nil, err
-	}
-	ep := bundle.New(first.(bundle.Member))
+	ep, err := bundle.Dial(ctx, max(r.cfg.Conns, 1), connect)
 	switch {
-	case r.cfg.Conns > 1:
-		err := ep.Grow(ctx, r.cfg.Conns-1, connect)
-		r.cfg.Logger.Debug("transport/tcp: connected", "rail", r.cfg.Name, "peer", addr, "conns", r.cfg.Conns, "err", err)
+	case ep == nil:
+		return nil, err
 	case r.cfg.Conns == 0 && r.tuner != nil:
 		r.tuner.widen(ep, addr, connect)
+	case err != nil:
+		r.cfg.Logger.Debug("transport/tcp: not all connections could be made", "rail", r.cfg.Name, "peer", addr, "conns", r.cfg.Conns, "err", err)
 	}
 	return ep, nil
 }
