@@ -17,15 +17,18 @@
 // did would be a SIGBUS. Other memory is reached by process_vm_writev and process_vm_readv, see package
 // process. No file has a name, so nothing is left when processes die.
 //
-// Two processes, 1 GiB segments, random blocks, AMD EPYC, one WRITE at a time, p50 / p99 in us (kvbench
-// transfer --latency; medians of 5 in one run, but those of huge pages, of 3 in another):
+// Two processes, 1 GiB segments, random blocks, AMD EPYC, one WRITE at a time, p50 in us, without an immediate and with one
+// (kvbench transfer --latency; medians of 5 in one run):
 //
-//	         cma          mapped       mapped, huge pages   attached
-//	4 KiB     38 / 119    3.3 / 6.9    1.4 / 3.2            3.2 / 9.1
-//	64 KiB    43 / 125    5.2 / 40     4.9 / 10             8.5 / 54
-//	1 MiB    148 / 275     51 / 116     49 / 104             86 / 152
+//	         cma          mapped      mapped, huge pages
+//	4 KiB     39 / 76     3.9 / 10    1.7 / 7.7
+//	64 KiB    44 / 76     5.7 / 12    5.1 / 11
+//	1 MiB    154 / 184     80 / 94     75 / 86
 //
-// 1 MiB x 16, 4 batches under way: 18.6 GB/s at 0.057 CPU-s/GB; memcpy of one thread 16.1 GB/s.
+// Attached, without an immediate, they take 3.2, 8.5 and 86.
+//
+// 1 MiB x 16, 4 batches under way: 20.5 GB/s at 0.046 CPU-s/GB on huge pages, where memcpy of one thread does
+// 18.4; 18.6 at 0.057 on others, where it does 16.1.
 //
 // # Keys
 //
