@@ -35,6 +35,9 @@
 // has come or is to be sent, and gives them back. Two goroutines with small stacks and 4 kB of
 // heap are left at the initiator, one at the target, and another once there was a READ.
 //
+// Who has moved bulk looks whether something has come over connections whose frames are small, and
+// lets their goroutines go first: see lookout.
+//
 // # References
 //
 // With Config.Attach frames carry addresses where bytes would be, and who receives

@@ -170,6 +170,7 @@ func (ep *endpoint) run() {
 	}()
 	ep.receive()
 	<-sent
+	ep.in.src.light(false)
 	ep.mu.Lock()
 	err := ep.err
 	unsure := len(ep.writes) > 0 // the target may still apply them
@@ -287,6 +288,7 @@ func (ep *endpoint) sendFrame() error {
 func (ep *endpoint) describe(f *frame, r request, slices []*transport.Slice) {
 	ep.seq++
 	f.seq, r.seq, f.count = ep.seq, ep.seq, r.count
+	ep.in.src.light(r.bytes <= lightBytes)
 	ep.head = r.append(ep.appendRelease(ep.head[:0]))
 	for _, s := range slices {
 		d := desc{key: s.Key, offset: uint64(s.Offset), length: uint64(len(s.Local))}

@@ -1,9 +1,11 @@
 package socket
 
 import (
+	"errors"
 	"io"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"unsafe"
 
@@ -17,8 +19,9 @@ const maxIov = 1024
 // elements each time, however few bytes have come.
 const iovBytes = 1 << 20
 
-// A socket reads a connection with readv. It is for one goroutine.
+// A socket reads a connection with readv. It is for one goroutine, but for light.
 type socket struct {
+	c   Conn
 	rc  syscall.RawConn
 	iov *elements // of the readv under way
 	n   int
@@ -28,6 +31,11 @@ type socket struct {
 	b    *buffer    // of it, with n bytes
 
 	read, begin func(fd uintptr) bool // tryReadv and tryFirst, made once
+
+	// See lookout.
+	listed atomic.Bool // changed with the lookout's mu
+	waits  atomic.Bool // it is in first
+	fd     int32       // that it is listed with; guarded by the lookout's mu
 }
 
 // elements are those of one readv, 16 KiB of them.
@@ -43,7 +51,7 @@ func newSocket(c Conn) (*socket, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &socket{rc: rc}
+	s := &socket{c: c, rc: rc}
 	s.read, s.begin = s.tryReadv, s.tryFirst
 	return s, nil
 }
@@ -72,6 +80,9 @@ func (s *socket) readv(dst [][]byte, tail []byte) (int, error) {
 		return 0, err
 	}
 	haveRead(dst, s.n)
+	if s.n > lightBytes {
+		look()
+	}
 	return s.n, s.err
 }
 
@@ -100,7 +111,12 @@ func (s *socket) tryReadv(fd uintptr) bool {
 
 func (s *socket) first(pool *sync.Pool) (*buffer, int, error) {
 	s.pool = pool
-	err := s.rc.Read(s.begin)
+	var err error
+	for again := true; again; {
+		s.waits.Store(true)
+		err = s.rc.Read(s.begin)
+		again = s.told() && errors.Is(err, os.ErrDeadlineExceeded)
+	}
 	b := s.b
 	s.b = nil
 	if err != nil {

@@ -26,3 +26,7 @@ func (s *socket) first(pool *sync.Pool) (*buffer, int, error) {
 	n, err := s.c.Read(b.mem)
 	return b, n, err
 }
+
+// There is no lookout here.
+func (s *socket) light(bool) {}
+func look()                  {}

@@ -137,6 +137,9 @@ func fetch(peer Memory, dst [][]byte, from []byte, at []uint64) ([]uint64, error
 		return at, fmt.Errorf("%w: %w", errAttach, err)
 	}
 	haveRead(dst[:k], n)
+	if n > lightBytes {
+		look()
+	}
 	return at, nil
 }
 

@@ -215,6 +215,7 @@ func noHello(err error) error {
 
 // take applies frames until the connection ends.
 func (s *served) take() error {
+	defer s.in.src.light(false)
 	for {
 		if s.in.empty() || s.unacked >= ackBytes {
 			if err := s.flushAck(); err != nil {
@@ -250,6 +251,7 @@ func (s *served) take() error {
 		if err := checkLengths(&r, b); err != nil {
 			return err
 		}
+		s.in.src.light(r.bytes <= lightBytes)
 		s.lists = takeLists()
 		if r.op == transport.Write {
 			err = s.write(&r, b)

@@ -10,7 +10,12 @@ type source interface {
 	// first reads into a buffer that it takes from a pool once there is something to
 	// read, and not before: thousands of connections wait for that, and need none.
 	first(of *sync.Pool) (*buffer, int, error)
+	// light says whether the connection's last frame was of at most lightBytes. Any goroutine may.
+	light(bool)
 }
+
+// lightBytes is what is worth no look at others: it takes 10 µs.
+const lightBytes = 32 << 10
 
 // A stream reads headers through a buffer and bytes past it. It has the buffer while there
 // is something in it, or a frame under way.

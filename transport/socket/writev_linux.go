@@ -78,5 +78,8 @@ func (g *gather) tryWritev(fd uintptr) bool {
 			left -= m
 			g.vec = consume(g.vec, m)
 		}
+		if n > lightBytes {
+			look()
+		}
 	}
 }
