@@ -21,21 +21,18 @@
 //
 // An 8-byte WRITE, submitted to acknowledged, takes 19 us at the median.
 //
-// Small beside bulk (go test -bench BesideBulk; five runs): a WRITE of 4 KiB with an immediate
-// every millisecond, while four batches of 16 MiB are under way, takes 36 us at the median and
-// 1.5 ms at the 99th percentile, over an engine's second connection; in line with bulk it took
-// 16 and 37 ms. Bulk keeps 0.96 of its rate: both ends, and what is small, share two cores.
+// Small beside bulk (go test -bench BesideBulk, two processes on two cores that others used as well; medians of
+// three, in turns with a build that does not look, see socket): a WRITE of 4 KiB with an immediate every
+// millisecond, while four batches of 16 MiB are under way.
 //
-// One connection keeps a core busy at each end. With Config.Conns several are one path, see package bundle;
-// by default it is found out whether more than one are faster, see bundle.Width. Two and four connections
-// beside one (go test -bench Conns -benchtime 7x; medians, GB/s, both ends in one process on 2 cores), with
-// as many CPU-s/GB:
+//	               p50       p99      p99.9    bulk, of what it is alone
+//	no look        0.23 ms   5.7 ms   12 ms    0.97
+//	look           0.18 ms   2.2 ms   10 ms    0.98
 //
-//	               write            write, immediate    read
-//	connections    1    2    4      1    2    4         1    2    4
-//	1 MiB x 16     3.8  3.7  4.1    5.9  7.4  7.5       6.1  7.9  7.6
-//	64 KiB x 128   4.0  5.9  6.2    3.9  4.0  3.7       5.2  6.2  6.6
-//	4 KiB x 128    2.7  3.6  3.5    2.7  3.1  3.5       3.4  3.3  3.7
+// Tried, and not kept, as p99 stayed or rose: a thread of its own that waits in poll(2) for what is small,
+// at one end or both (p99 1.6 to 2.8 ms, bulk down to 0.95: Go has to take back its processors from threads
+// that wait); sched_yield after each piece of bulk (3.7 ms: who yields is put off by whole ticks);
+// a goroutine that has Go wake another thread for the netpoller (1.3 to 2.6 ms).
 //
 // Where several send to one NIC its rail divides what it receives, see credits. 16 senders of
 // 1 MiB after 1 MiB to one NIC of 500 Mbit/s, whose queue holds 50 ms, from 2 s after the first on,
