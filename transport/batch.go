@@ -423,19 +423,15 @@ func (b *Batch) reason() error {
 
 // on reports whether a slice of the batch is posted on c.
 func (b *Batch) on(c *connection) bool {
+	posted := func(s *Slice) bool { return s.conn.Load() == c && !s.done.Load() }
 	for i := range b.slices {
-		if s := &b.slices[i]; s.conn.Load() == c && !s.done.Load() {
+		if posted(&b.slices[i]) {
 			return true
 		}
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, s := range b.again {
-		if s.conn.Load() == c && !s.done.Load() {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(b.again, posted)
 }
 
 // wrap says where err happened, unless it does already.

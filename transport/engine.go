@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -204,13 +206,8 @@ func (e *Engine) Close() error {
 		return e.err
 	}
 	e.closed = true
-	var batches []*Batch
-	for b := range e.batches {
-		batches = append(batches, b)
-	}
-	var peers []*peer
-	for _, g := range e.peers {
-		peers = append(peers, g)
+	batches, peers := slices.Collect(maps.Keys(e.batches)), slices.Collect(maps.Values(e.peers))
+	for _, g := range peers {
 		if g.idle != nil {
 			g.idle.Stop()
 		}

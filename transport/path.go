@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -331,21 +332,14 @@ func (p *path) lose(c *connection, why PathState, err error) {
 // purge takes an aborted batch's slices out of the queue.
 func (p *path) purge(b *Batch) {
 	p.mu.Lock()
-	if len(p.queue) == 0 {
-		p.mu.Unlock()
-		return
-	}
-	n := 0
-	var keep []*Slice
-	for _, s := range p.queue {
+	had := len(p.queue)
+	p.queue = slices.DeleteFunc(p.queue, func(s *Slice) bool {
 		if s.batch == b {
-			n++
 			p.inflight.Add(-int64(len(s.Local)))
-		} else {
-			keep = append(keep, s)
 		}
-	}
-	p.queue = keep
+		return s.batch == b
+	})
+	n := had - len(p.queue)
 	p.mu.Unlock()
 	if n > 0 {
 		b.sliceDone(n)

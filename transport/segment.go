@@ -94,16 +94,14 @@ func (e *Engine) register(name string, mem []byte, location string, access Acces
 		return nil, err
 	}
 	e.mu.Lock()
-	closed := e.closed
-	if !closed {
-		segs := append([]*Segment{s}, *e.segs.Load()...)
-		slices.SortStableFunc(segs, func(a, b *Segment) int { return cmp.Compare(len(a.mem), len(b.mem)) })
-		e.segs.Store(&segs)
-	}
-	e.mu.Unlock()
-	if closed { // meanwhile: the memory is its owner's, whatever Close waits for
+	if e.closed { // meanwhile: the memory is its owner's, whatever Close waits for
+		e.mu.Unlock()
 		return fail(errors.Join(net.ErrClosed, s.reg.close()))
 	}
+	defer e.mu.Unlock()
+	segs := append([]*Segment{s}, *e.segs.Load()...)
+	slices.SortStableFunc(segs, func(a, b *Segment) int { return cmp.Compare(len(a.mem), len(b.mem)) })
+	e.segs.Store(&segs)
 	return s, nil
 }
 
