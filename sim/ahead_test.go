@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"kvferry/engine"
 	"kvferry/handoff"
 	"kvferry/load"
+	"kvferry/placement"
 )
 
 // TestAhead: where a message takes long, the prompt is computed while the decode node is asked for
@@ -73,5 +75,21 @@ func TestAheadUndirected(t *testing.T) {
 	}
 	if once == 0 || twice == 0 {
 		t.Errorf("with %d sizes of the pool the prompt was computed once, with %d twice", once, twice)
+	}
+}
+
+// TestAheadRefused: a request that went ahead and does not fit is refused alone, by whichever of
+// its two nodes says so first.
+func TestAheadRefused(t *testing.T) {
+	for _, h := range []handoff.Handoff{handoff.Push, handoff.Layerwise} {
+		cfg := pair(t, h, 1.5)
+		cfg.RPC, cfg.KVBlocks, cfg.Placement = 5*time.Millisecond, 40, placement.LeastLoaded
+		all, stats := simulate(t, cfg, list(
+			load.Request{Prompt: prompt(t, 250), MaxTokens: 1000},
+			load.Request{Prompt: prompt(t, 250), MaxTokens: 3, At: time.Second},
+		))
+		if stats.Failed != 1 || stats.Ended != 2 || !errors.Is(all[0].Err, engine.ErrPoolSize) || all[1].Err != nil || all[1].Tokens != 3 {
+			t.Errorf("%v: %+v, %+v", h, stats, all)
+		}
 	}
 }

@@ -233,8 +233,8 @@ func (c *cluster) end(f *flight) {
 }
 
 // failed ends a leg that a node refused, and the request with it. Only requests
-// that can never be served are refused, by the first node that they reach. One that went ahead in
-// vain is submitted again.
+// that can never be served are refused, by the first node that they reach, or if the prompt went
+// ahead by either: the other one is told. One that went ahead in vain is submitted again.
 func (c *cluster) failed(n *node, e *connector.Failed) {
 	f := c.flights[e.ID]
 	if f == nil {
@@ -252,7 +252,12 @@ func (c *cluster) failed(n *node, e *connector.Failed) {
 	}
 	f.Err, f.Last = e.Err, c.now
 	for _, other := range [...]*node{f.compute, f.decode} {
-		if other != nil && other != n {
+		switch {
+		case other == nil || other == n:
+		case f.attempt.Undirected(handoff.PrefillLeg):
+			other.load.InFlight--
+			c.send(other, connector.Cancel{ID: f.id}, c.now+2*c.cfg.RPC)
+		default:
 			c.err = fmt.Errorf("sim: request %d failed on %s after %s had it: %w", f.Index, n.name, other.name, e.Err)
 			return
 		}
