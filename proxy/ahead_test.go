@@ -203,6 +203,32 @@ func TestUndirected(t *testing.T) {
 	}
 }
 
+// TestUndirectedWaits: a request whose prompt was given up waits at the decode node, as one whose
+// prompt did not go ahead.
+func TestUndirectedWaits(t *testing.T) {
+	prefill := func(n *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
+		if s.Ahead {
+			send(failMessage(s.Id, proto.FailCode_FAIL_UNDIRECTED, true))
+			return
+		}
+		n.answer(s, send)
+	}
+	var c *testCluster
+	decode := func(n *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
+		waiting := func() (prefill, decode int) {
+			ms := c.proxy.nodes.snapshot()
+			prefill, _, _ = ms[0].backlog.State(c.proxy.clock.Now())
+			decode, _, _ = ms[1].backlog.State(c.proxy.clock.Now())
+			return prefill, decode
+		}
+		clocktest.Until(t, "the proxy to know", func() bool { _, n := c.counts(); return n == 1 })
+		clocktest.Until(t, "the prompt to wait at the decode node alone", func() bool { p, d := waiting(); return p == 0 && d == 3 })
+		n.answer(s, send)
+	}
+	c, _, _ = roomy(t, handoff.Layerwise.Name, []script{prefill}, []script{decode})
+	c.answered()
+}
+
 // blamed fails the test if anybody has failed in the eyes of the proxy, but for some.
 func blamed(t *testing.T, c *testCluster, but ...health.Subject) {
 	t.Helper()

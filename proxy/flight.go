@@ -191,6 +191,9 @@ func (f *flight) advance(ctx context.Context, a *submission) (done bool, err err
 		next, fault = a.report(r)
 		if r.failed.GetCode() == proto.FailCode_FAIL_UNDIRECTED {
 			f.metrics.Undirected()
+			if next == attempt.Wait && fault == nil && r.leg == a.compute {
+				f.queue(a.decode.node, true) // for the blocks, as if it had not gone ahead
+			}
 		}
 		switch next {
 		case attempt.Done:

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"errors"
 
 	"kvferry/attempt"
@@ -57,12 +58,7 @@ func (s *submission) concerned(node string) (compute, decode *leg) {
 
 // node is that of the leg submitted so far, nil if there is none.
 func (s *submission) node() *member {
-	for _, l := range [...]*leg{s.compute, s.decode} {
-		if l != nil {
-			return l.node
-		}
-	}
-	return nil
+	return cmp.Or(nodeOf(s.compute), nodeOf(s.decode))
 }
 
 // token takes one token and appends to ready those that are now in order.
