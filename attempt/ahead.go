@@ -21,6 +21,10 @@ import (
 // Below it, less is won than what a busy machine takes to tell two nodes.
 const worthwhile = 2 * time.Millisecond
 
+// tooFar is the round trip beyond which none goes ahead. The destination follows the prompt after
+// that at the earliest, and a prefill node holds what it has computed for a second.
+const tooFar = time.Second
+
 // An Outlook is what is known of the node with the blocks when a leg has been submitted to it.
 type Outlook struct {
 	RoundTrip time.Duration // to it and back
@@ -33,7 +37,7 @@ type Outlook struct {
 // of the first one's blocks follows, when Reserved returns Direct.
 func (a *Attempt) GoAhead(o Outlook) bool {
 	a.ahead = a.second == handoff.PrefillLeg && a.first == handoff.DecodeLeg &&
-		o.RoundTrip >= worthwhile && o.Sequences >= 0 && o.Blocks >= 0
+		o.RoundTrip >= worthwhile && o.RoundTrip <= tooFar && o.Sequences >= 0 && o.Blocks >= 0
 	a.asked = a.ahead
 	return a.ahead
 }

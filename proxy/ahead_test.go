@@ -120,6 +120,7 @@ func TestNotAhead(t *testing.T) {
 		extra func(*proto.Load)
 	}{
 		"near":                 {handoff.Layerwise.Name, time.Millisecond, 100, nil},
+		"too far":              {handoff.Layerwise.Name, 1001 * time.Millisecond, 100, nil},
 		"not known how far":    {handoff.Layerwise.Name, 0, 100, nil},
 		"it says nothing":      {handoff.Layerwise.Name, time.Second, 0, nil},
 		"no sequence is free":  {handoff.Layerwise.Name, time.Second, 100, func(l *proto.Load) { l.Room = 0 }},

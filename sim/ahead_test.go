@@ -93,3 +93,14 @@ func TestAheadRefused(t *testing.T) {
 		}
 	}
 }
+
+// TestAheadTooFar: a prompt does not go ahead where it would be given up before its destination can
+// be there.
+func TestAheadTooFar(t *testing.T) {
+	cfg := pair(t, handoff.Layerwise, 1.5)
+	cfg.RPC = 900 * time.Millisecond
+	_, stats := simulate(t, cfg, list(load.Request{Prompt: prompt(t, 250), MaxTokens: 2}))
+	if n := stats.Nodes[0].PrefillSteps; n != 1 {
+		t.Errorf("computed in %d steps", n)
+	}
+}
