@@ -325,7 +325,7 @@ func (f *flight) place(ctx context.Context, a *submission, kind handoff.Leg) (er
 	if err := m.submit(l, s); err != nil {
 		return fmt.Errorf("%s: %w", m.info.Id, err)
 	}
-	*a.of(kind) = l
+	*a.of(kind), a.kv = l, nil // s has it, a whole block table
 	f.queue(m, !s.Ahead)
 	if kind != handoff.DecodeLeg {
 		f.prefillNode = m.info.Id

@@ -18,7 +18,7 @@ type submission struct {
 	compute *leg // that computes the prompt: full or prefill
 	decode  *leg // nil unless there is one
 
-	kv *proto.KVRef // what the decode leg has offered, until the KV is there
+	kv *proto.KVRef // what the first leg has offered, until the second needs it no more
 
 	breakdown proto.Breakdown // times are sums over the legs, in microseconds
 	cached    uint32          // prompt tokens, the most that a leg has found
