@@ -43,12 +43,13 @@ func roomy(t *testing.T, hand string, prefill, decode []script) (c *testCluster,
 	return c, ps, ds
 }
 
-// untilRoom waits until the proxy knows of the decode nodes' room.
+// untilRoom waits until the proxy knows of the nodes' room, and their loads count all that was
+// sent to them: no load is on its way.
 func (c *testCluster) untilRoom() {
 	c.t.Helper()
 	clocktest.Until(c.t, "the nodes' loads", func() bool {
 		for _, m := range c.proxy.nodes.snapshot() {
-			if o := m.outlook(); o.Blocks <= 0 || o.Sequences <= 0 {
+			if o := m.outlook(); o.Blocks < 100 || o.Sequences < 100 {
 				return false
 			}
 		}
