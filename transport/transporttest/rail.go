@@ -73,6 +73,7 @@ func TestRail(t *testing.T, make Factory, windows Windows) {
 		{"NoImmediateAfter", testNoImmediateAfter},
 		{"LocalOnly", testLocalOnly},
 		{"Carrier", testCarrier},
+		{"Express", testExpress},
 	}
 	if windows == Checked {
 		tests = append(tests, []test{
