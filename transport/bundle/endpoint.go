@@ -166,9 +166,6 @@ func (e *Endpoint) Post(list []*transport.Slice) (n int, err error) {
 	if e.err != nil {
 		return 0, e.err
 	}
-	if len(e.members) == 1 {
-		return e.members[0].Post(list)
-	}
 	for n < len(list) {
 		m, k := e.next(list[n:])
 		took, err := m.Post(list[n : n+k])
@@ -194,7 +191,7 @@ func (e *Endpoint) next(list []*transport.Slice) (m *member, n int) {
 	bytes := 0
 	for n < len(list) && list[n].Run == run {
 		bytes += len(list[n].Local)
-		if run == transport.Loose && n > 0 && bytes > stretch {
+		if run == transport.Loose && n > 0 && bytes > stretch && len(e.members) > 1 {
 			break
 		}
 		n++

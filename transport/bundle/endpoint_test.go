@@ -204,6 +204,31 @@ func TestRuns(t *testing.T) {
 	post(t, other, listOf(1, 1, &runs[0], ignore))
 }
 
+// TestGrown: what was begun over the only connection goes on there when there are more: its immediate would
+// go past its bytes otherwise.
+func TestGrown(t *testing.T) {
+	ep, fakes := bundled(t, 1)
+	fakes[0].most = 3
+	var run transport.Run
+	list := listOf(5, 1<<20, &run, ignore)
+	if n, err := ep.Post(list); n != 3 || err != nil {
+		t.Fatalf("%d slices were taken: %v", n, err)
+	}
+	more := newFake()
+	if err := ep.Grow(t.Context(), 1, func(context.Context) (transport.Endpoint, error) { return more, nil }); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := ep.Post(list[3:]); n != 0 || err != nil {
+		t.Errorf("%d slices went over another connection: %v", n, err)
+	}
+	fakes[0].most = 5
+	post(t, ep, list[3:])
+	post(t, ep, listOf(1, 1, transport.Loose, ignore))
+	if len(fakes[0].posted) != 5 || len(more.posted) != 1 {
+		t.Errorf("%d and %d slices, want 5 and 1", len(fakes[0].posted), len(more.posted))
+	}
+}
+
 // TestFull: what one connection does not take is not given to another behind its back.
 func TestFull(t *testing.T) {
 	ep, fakes := bundled(t, 2)
