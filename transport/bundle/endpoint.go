@@ -30,7 +30,7 @@ type Endpoint struct {
 	wg     sync.WaitGroup   // goroutines of watch
 
 	mu      sync.Mutex
-	members []*member      // never none
+	members []*member      // never none, nor only retired ones
 	spent   transport.Flow // by those that are gone
 	err     error          // why it is broken
 }
@@ -129,6 +129,9 @@ func (e *Endpoint) drop(m *member) bool {
 		return false
 	}
 	e.remove(m)
+	if !slices.ContainsFunc(e.members, func(o *member) bool { return !o.retired }) {
+		e.members[0].retired, e.members[0].rested = false, 0
+	}
 	return true
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -439,5 +440,33 @@ func TestShrink(t *testing.T) {
 	ep.Look()
 	if l, ok := ep.Look(); !ok || l.Busy || l.Conns != 1 {
 		t.Errorf("%+v, %v", l, ok)
+	}
+}
+
+// TestShrinkLost: if the connections that are not retired are lost, idle, a retired one takes their place.
+func TestShrinkLost(t *testing.T) {
+	ep, fakes := bundled(t, 3)
+	ep.Shrink()
+	ep.Shrink()
+	for range atRest - 1 {
+		ep.Look()
+	}
+	fakes[0].fail(errors.New("no room for you"))
+	for deadline := time.Now().Add(time.Minute); len(ep.Secrets()) > 2; {
+		if time.Now().After(deadline) {
+			t.Fatal("it is not noticed")
+		}
+		runtime.Gosched()
+	}
+	for range atRest {
+		ep.Look()
+	}
+	if l, ok := ep.Look(); !ok || l.Conns != 1 || len(ep.Secrets()) != 1 {
+		t.Errorf("%+v, %v: %d connections", l, ok, len(ep.Secrets()))
+	}
+	ep.Poke()
+	post(t, ep, listOf(3, 1<<20, transport.Loose, ignore))
+	if n := len(fakes[1].posted); n != 3 {
+		t.Errorf("the one that is left has %d slices", n)
 	}
 }
