@@ -52,6 +52,8 @@ const stretch = 1 << 20
 func Dial(ctx context.Context, n int, dial func(context.Context) (transport.Endpoint, error)) (*Endpoint, error) {
 	e := &Endpoint{}
 	err := e.Grow(ctx, n, dial)
+	e.mu.Lock() // one that was made may be lost already
+	defer e.mu.Unlock()
 	if len(e.members) == 0 {
 		return nil, err
 	}

@@ -470,3 +470,22 @@ func TestShrinkLost(t *testing.T) {
 		t.Errorf("the one that is left has %d slices", n)
 	}
 }
+
+// TestLostInDial: a connection may be lost before the others are made.
+func TestLostInDial(t *testing.T) {
+	why := errors.New("no room for you")
+	for range 20 {
+		var calls atomic.Int64
+		ep, err := Dial(t.Context(), 3, func(context.Context) (transport.Endpoint, error) {
+			f := newFake()
+			if calls.Add(1) == 1 {
+				f.fail(why)
+			}
+			return f, nil
+		})
+		if err != nil || ep.Secret() == (transport.Secret{}) {
+			t.Fatalf("%v, %v", ep, err)
+		}
+		ep.Close()
+	}
+}
