@@ -304,6 +304,11 @@ func (p *path) failed(run []*Slice, err error) {
 	}
 	p.take(again)
 	p.enqueue(again)
+	p.mu.Lock()
+	p.flush() // what is refused leaves room for others
+	c := p.conn
+	p.mu.Unlock()
+	c.carry()
 	p.peer.dispatch()
 }
 
