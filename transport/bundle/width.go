@@ -54,7 +54,7 @@ func (w *Width) Step(now time.Duration, l Look) (more int) {
 	if w.trial > 0 && now-w.since > trialMost {
 		return w.fail(now, l)
 	}
-	lost := float64(l.Resent-w.first.Resent)*packet > lossMost*float64(l.Moved-w.first.Moved)
+	lost := float64(int64(l.Resent-w.first.Resent))*packet > lossMost*float64(l.Moved-w.first.Moved)
 	if !w.seen || l.Conns != w.first.Conns || l.Moved < w.first.Moved || lost {
 		w.before, w.rate = 0, 0
 		w.seen, w.start, w.first = true, now, l

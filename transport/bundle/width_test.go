@@ -97,6 +97,17 @@ func TestWidthLosses(t *testing.T) {
 	equal(t, "loses next to nothing", p.pass(20*time.Second), 1, 2, 3, 4, 3)
 }
 
+// TestWidthSentForNothing: packets that were taken for lost and have arrived are no losses.
+func TestWidthSentForNothing(t *testing.T) {
+	p := newPath(cores(11e9))
+	p.l.Resent = 1000
+	for range 20 * time.Second / Often {
+		p.pass(Often)
+		p.l.Resent--
+	}
+	equal(t, "fewer are lost at each look", []int{p.l.Conns}, 3)
+}
+
 // TestWidthRest: connections go when the path is at rest for long, and a trial that ends in rest is none.
 func TestWidthRest(t *testing.T) {
 	p := newPath(cores(11e9))
