@@ -29,7 +29,7 @@ type losses struct {
 
 	to, why      string        // what they have; "" is cubic, before anything was decided
 	least        time.Duration // round trip; 0 if not known
-	sent, resent uint64        // segments since the last look at losses
+	sent, resent int64         // segments since the last look at losses
 	looked       time.Duration // when that was
 	bad          int           // looks in a row that found losses without a queue
 	small        bool          // a window was too small
@@ -65,7 +65,7 @@ const (
 // congestion says which algorithm a connection is to have instead of its own, if any.
 func (t *tuning) congestion(now time.Duration, i info) (to, why string) {
 	l := t.losses
-	sent, resent := i.Sent-t.last.Sent, i.Resent-t.last.Resent
+	sent, resent := int64(i.Sent-t.last.Sent), int64(i.Resent-t.last.Resent)
 	if t.at == 0 {
 		sent, resent = 0, 0
 	}
@@ -89,8 +89,8 @@ func (l *losses) become(now time.Duration, to, why string) {
 }
 
 // step takes what one connection has sent, and lost, since it was last looked at, and whether its
-// window has shrunk without a queue.
-func (l *losses) step(now time.Duration, i info, sent, resent uint64, shrunk bool) {
+// window has shrunk without a queue. It has lost less than nothing if what was taken for lost has arrived.
+func (l *losses) step(now time.Duration, i info, sent, resent int64, shrunk bool) {
 	if l.calm == 0 {
 		l.calm, l.lossless, l.carried = leastCalm, now, now
 	}
@@ -98,7 +98,7 @@ func (l *losses) step(now time.Duration, i info, sent, resent uint64, shrunk boo
 		l.least = i.MinRTT
 	}
 	l.sent += sent
-	l.resent += resent
+	l.resent = max(l.resent+resent, 0)
 	if l.to == bbr {
 		if resent > 0 || now-l.carried > quiet { // a path that is not used shows nothing
 			l.lossless = now

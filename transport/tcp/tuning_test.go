@@ -77,6 +77,20 @@ func TestLossWithoutQueue(t *testing.T) {
 	}
 }
 
+// TestSentForNothing: packets that were late, and were sent again for nothing, are no loss once the peer
+// has said so.
+func TestSentForNothing(t *testing.T) {
+	h := begin(t, 2*ms)
+	for range 100 {
+		h.until(2*time.Second, 1000, 0)
+		h.look(1000, 20)
+		h.i.Resent -= 20
+		if h.look(1000, 0); h.i.Congestion != cubic {
+			t.Fatalf("after %v: %s", h.now, h.i.Congestion)
+		}
+	}
+}
+
 // TestLossOfQueue: what is lost because a queue was full is cubic's own doing.
 func TestLossOfQueue(t *testing.T) {
 	h := begin(t, 2*ms)
