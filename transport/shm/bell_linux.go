@@ -5,6 +5,7 @@ import (
 	"math/bits"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"kvferry/transport"
@@ -20,7 +21,8 @@ import (
 // An initiator sets its bit, counts word 0 up, and then looks at word 16: if that is set it wakes
 // the target. The target sets word 16, and sleeps if word 0 has stayed what it was before it
 // last looked at the bits. Every peer of the rail can write all of the page. One that spoils it makes others' immediates
-// later, not lost: who is not answered in time knocks over its socket.
+// later, not lost: who is not answered in time knocks over its socket. And one that turns word 0 back has the target sleep
+// over what came, for listenAgain at most.
 type bell struct {
 	page
 	words []uint32
@@ -38,6 +40,8 @@ const (
 	wordBits   = 32
 	bellSize   = 4096
 	maxRings   = (bellSize - 4*wordBits) * 8
+	// listenAgain is how long the target sleeps at most.
+	listenAgain = time.Second
 )
 
 func newBell() (*bell, error) {
@@ -78,7 +82,7 @@ func (b *bell) shake() {
 	}
 }
 
-// join gives a connection its number.
+// join gives a connection its number; -1 is none.
 func (b *bell) join(s *served) (n int, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -90,7 +94,7 @@ func (b *bell) join(s *served) (n int, err error) {
 		n = len(b.guests)
 		b.guests = append(b.guests, s)
 	default:
-		return 0, fmt.Errorf("%w: %d connections are served", transport.ErrUnreachable, maxRings)
+		return -1, fmt.Errorf("%w: %d connections are served", transport.ErrUnreachable, maxRings)
 	}
 	return n, nil
 }
@@ -119,7 +123,7 @@ func (b *bell) listen() {
 			}
 		}
 		atomic.StoreUint32(&b.words[wordAsleep], 1)
-		futexWait(&b.words[wordRung], rung, -1)
+		futexWait(&b.words[wordRung], rung, listenAgain)
 		atomic.StoreUint32(&b.words[wordAsleep], 0)
 	}
 }

@@ -14,15 +14,11 @@ const (
 	everybody   = 1<<31 - 1
 )
 
-// futexWait sleeps until it is woken at the word, if that is value still; for so long at most, or for ever if
-// that is negative. It may return early: the caller looks again.
+// futexWait sleeps until it is woken at the word, if that is value still; for so long at most. It may return
+// early: the caller looks again.
 func futexWait(word *uint32, value uint32, most time.Duration) {
-	var limit *unix.Timespec
-	if most >= 0 {
-		ts := unix.NsecToTimespec(int64(most))
-		limit = &ts
-	}
-	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWaitOp, uintptr(value), uintptr(unsafe.Pointer(limit)), 0, 0)
+	limit := unix.NsecToTimespec(int64(most))
+	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWaitOp, uintptr(value), uintptr(unsafe.Pointer(&limit)), 0, 0)
 }
 
 // futexWake wakes who sleeps at the word. It does not block.

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -180,6 +181,57 @@ func TestSpoiledBell(t *testing.T) {
 	}
 	if came.Load() != rounds {
 		t.Errorf("%d immediates came, want %d", came.Load(), rounds)
+	}
+}
+
+// TestBellTurnedBack: a peer that turns the count of the bell back while the target looks elsewhere does not keep the
+// rail from closing.
+func TestBellTurnedBack(t *testing.T) {
+	available(t)
+	transporttest.CheckLeaks(t)
+	b := newRail(t)
+	busy, free := make(chan bool), make(chan bool)
+	b.HandleImmediates(func(transport.Key, transport.Imm) error { close(busy); <-free; return nil })
+	key := register(t, b)
+	x := connect(t, b)
+	x.greet()
+	x.ctl.put(0, key, transport.Imm{})
+	x.bell.ring(x.number)
+	ends(t, busy, "the way of the immediate")
+	rung := atomic.LoadUint32(&x.bell.words[wordRung])
+	closed := make(chan error, 1)
+	go func() { closed <- b.Close() }()
+	for deadline := time.Now().Add(patience); atomic.LoadUint32(&x.bell.words[wordRung]) == rung; runtime.Gosched() {
+		if time.Now().After(deadline) {
+			t.Fatal("nobody rings when the rail closes")
+		}
+	}
+	atomic.StoreUint32(&x.bell.words[wordRung], rung)
+	close(free)
+	if err := ends(t, closed, "Close"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestFullBell: a connection for which there is no number is dropped, and takes none from another.
+func TestFullBell(t *testing.T) {
+	available(t)
+	transporttest.CheckLeaks(t)
+	b := newRail(t)
+	other := new(served)
+	b.bell.mu.Lock()
+	b.bell.guests = slices.Repeat([]*served{other}, maxRings)
+	b.bell.mu.Unlock()
+	x := connect(t, b)
+	if err := send(x.c, appendHello(nil, transport.NewSecret().Name()), -1); err != nil {
+		t.Fatal(err)
+	}
+	x.dropped("a connection without a number")
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+	if b.bell.guest(0) != other {
+		t.Error("another connection's number was given back")
 	}
 }
 
