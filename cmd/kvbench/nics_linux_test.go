@@ -151,8 +151,8 @@ func TestFailoverInLab(t *testing.T) {
 	}
 }
 
-// TestIncastInLab: one round of all cases with three initiators runs to its end, and all have a share.
-// What they come to is for make bench-incast.
+// TestIncastInLab: one round of all cases with three initiators runs to its end, and all have a share, but where the
+// machine was too busy: there some do. What they come to is for make bench-incast.
 func TestIncastInLab(t *testing.T) {
 	if err := nics.Check(); err != nil {
 		t.Skipf("no lab here: %v", err)
@@ -169,8 +169,11 @@ func TestIncastInLab(t *testing.T) {
 		t.Fatalf("%+v", r)
 	}
 	for i := range r.Points {
-		// What was under way when it began may count too: a megabyte each.
-		if p := &r.Points[i]; len(p.Bytes) != 3 || p.MinMax == 0 || p.GBps > rate/8/1e9+3e-3/p.Seconds || p.Probes == 0 || p.P50MS <= 0 || p.P99MS < p.P50MS {
+		p := &r.Points[i]
+		// What was under way when it began may count too, a MiB each, and what the NIC sends at once.
+		most := rate/8/1e9 + 3.5e-3/p.Seconds
+		starved := p.GBps <= 0 || p.MinMax == 0 && p.Notice.Why == ""
+		if len(p.Bytes) != 3 || starved || p.GBps > most || p.Probes == 0 || p.P50MS <= 0 || p.P99MS < p.P50MS {
 			t.Errorf("%+v, %+v", p, p.Sample)
 		}
 	}
