@@ -29,6 +29,8 @@ const (
 	// How long a probe may take: until one has come back, and later at the least.
 	firstProbe    = time.Second
 	leastPatience = 100 * time.Millisecond
+	// and when all are sent: then to wait for one that a busy machine is late with costs no other's time.
+	lastPatience = time.Second
 )
 
 // An echo sends probes back to who knows its token, so that nobody else has it send anything.
@@ -139,8 +141,8 @@ func probe(ctx context.Context, from string, to echo, packet, n int) Probes {
 			back <- struct{}{}
 		}
 	}()
-	await := func() bool {
-		t := time.NewTimer(patienceOf(time.Duration(slowest.Load())))
+	await := func(least time.Duration) bool {
+		t := time.NewTimer(max(least, patienceOf(time.Duration(slowest.Load()))))
 		defer t.Stop()
 		select {
 		case <-back:
@@ -155,7 +157,7 @@ func probe(ctx context.Context, from string, to echo, packet, n int) Probes {
 	under, ahead := 0, min(max(bytesAhead/packet, 1), probesAhead)
 	for i := 0; i < n && ctx.Err() == nil; i++ {
 		for ; under >= ahead; under-- {
-			if !await() && right.Load() == 0 {
+			if !await(0) && right.Load() == 0 {
 				under = -n // none gets through
 			}
 		}
@@ -172,7 +174,7 @@ func probe(ctx context.Context, from string, to echo, packet, n int) Probes {
 		}
 		under++
 	}
-	for int(right.Load()) < p.Sent && under >= 0 && await() {
+	for int(right.Load()) < p.Sent && under >= 0 && await(lastPatience) {
 	}
 	_ = conn.SetReadDeadline(time.Now())
 	<-heard

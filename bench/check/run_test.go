@@ -353,6 +353,37 @@ func TestProbeFarAway(t *testing.T) {
 	}
 }
 
+// TestProbeLate: the last probe is not lost, however near the others were.
+func TestProbeLate(t *testing.T) {
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	const n = 5
+	go func() {
+		for i := 1; ; i++ {
+			buf := make([]byte, 2000)
+			got, from, err := conn.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			late := time.Duration(0)
+			if i%n == 0 {
+				late = 2 * leastPatience
+			}
+			time.AfterFunc(late, func() { _, _ = conn.WriteTo(buf[:got], from) })
+		}
+	}()
+	var p Probes
+	for range 10 { // a busy machine may lose some
+		if p = probe(t.Context(), "127.0.0.1", echo{Addr: conn.LocalAddr().String(), Token: make([]byte, tokenBytes)}, 600, n); p.Sent == n && p.Back == n {
+			return
+		}
+	}
+	t.Errorf("%+v", p)
+}
+
 func TestConfigFaults(t *testing.T) {
 	for want, change := range map[string]func(*Config){
 		"Rails: none given: name one, host:port": func(c *Config) { c.Rails = nil },
