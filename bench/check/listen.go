@@ -60,6 +60,7 @@ type Listener struct {
 	lis    net.Listener
 
 	mu     sync.Mutex
+	over   bool
 	echoes []*echo // of the last that asked
 }
 
@@ -137,6 +138,7 @@ func (l *Listener) Serve(ctx context.Context) error {
 	<-served
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.over = true // an answer may be under way yet
 	l.endEchoes()
 	return err
 }
@@ -159,6 +161,7 @@ func (l *Listener) facts(w http.ResponseWriter, r *http.Request) {
 	a := answer{Protocol: protocol, Transfer: port, Host: root("/").host()}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	q.Echo = q.Echo && !l.over
 	if q.Echo {
 		l.endEchoes()
 		fmt.Fprintf(l.cfg.Log, "checked by %s\n", r.RemoteAddr)

@@ -205,7 +205,7 @@ func (c *Config) open() (names, addrs []string, err error) {
 }
 
 // rates moves bytes over n rails from the first. What fails is a part of what was seen; the
-// error is ctx's.
+// error is ctx's, or says that nothing can be moved at all.
 func (c *Config) rates(ctx context.Context, port string, first, n int) (r Rates, err error) {
 	cfg := c.transfer()
 	cfg.Segment = c.Segment
@@ -219,6 +219,9 @@ func (c *Config) rates(ctx context.Context, port string, first, n int) (r Rates,
 	got, err := transfer.Run(ctx, cfg)
 	if ctx.Err() != nil {
 		return r, context.Cause(ctx)
+	}
+	if got == nil { // the other end has said no port
+		return r, err
 	}
 	if r.Result = got; err != nil && !errors.Is(err, transfer.ErrFaults) {
 		r.Error = err.Error()

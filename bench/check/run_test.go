@@ -235,6 +235,36 @@ func TestPeerIsNone(t *testing.T) {
 	}
 }
 
+// TestLateQuestion: an answer that is under way when a listener ends leaves nothing that echoes.
+func TestLateQuestion(t *testing.T) {
+	l, err := Listen(ListenConfig{Rails: []string{"127.0.0.1:0"}, Listen: "127.0.0.1:0", Segment: 4 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := l.Serve(ctx); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	w := httptest.NewRecorder()
+	l.facts(w, httptest.NewRequest(http.MethodPost, "/facts", strings.NewReader(`{"protocol":1,"echo":true}`)))
+	var a answer
+	if err := json.Unmarshal(w.Body.Bytes(), &a); err != nil || len(a.Echoes) != 1 || a.Echoes[0].Addr != "" {
+		t.Errorf("%v: %s", err, w.Body)
+	}
+}
+
+// TestNoPort: a peer that speaks the protocol and says no port for transfers is an error.
+func TestNoPort(t *testing.T) {
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(answer{Protocol: protocol, Rails: make([]Facts, 1), Echoes: make([]echo, 1)})
+	}))
+	defer web.Close()
+	if r, err := Run(t.Context(), quick(strings.TrimPrefix(web.URL, "http://"), "127.0.0.1:0")); r != nil || err == nil || !strings.Contains(err.Error(), "port") {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
 // TestProbe: every probe comes back over loopback, and none where the echo does not know it, or it
 // is larger than a frame.
 func TestProbe(t *testing.T) {
