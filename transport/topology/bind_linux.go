@@ -2,6 +2,8 @@ package topology
 
 import (
 	"fmt"
+	"os"
+	"strings"
 	"syscall"
 	"unsafe"
 )
@@ -25,17 +27,24 @@ func Bind(mem []byte, location string) error {
 	// The kernel takes one off maxnode, hence the 1 on top of the mask's bits.
 	_, _, errno := syscall.Syscall6(syscall.SYS_MBIND, uintptr(unsafe.Pointer(unsafe.SliceData(mem))), uintptr(len(mem)),
 		bind, uintptr(unsafe.Pointer(&mask)), uintptr(len(mask)*64+1), strict|move)
-	switch errno {
-	case 0:
+	if errno == 0 {
 		return nil
+	}
+	nodes, _ := os.ReadFile("/sys/devices/system/node/online") // none: a kernel without NUMA
+	return unbound(location, node, errno, strings.TrimSpace(string(nodes)))
+}
+
+// unbound is the error of memory that mbind has not placed on a node, of a machine that has these: "0-1".
+func unbound(location string, node int, errno syscall.Errno, nodes string) error {
+	switch errno {
 	case syscall.EIO:
 		return fmt.Errorf("%q: memory that is elsewhere cannot move there: if it is on huge pages, set so many aside on that NUMA node (/sys/devices/system/node/node%d/hugepages)", location, node)
 	case syscall.EINVAL:
 		return fmt.Errorf("%q: this machine has no such NUMA node, or it has no memory: kvbench topo shows which there are", location)
 	case syscall.ENOSYS, syscall.EPERM:
-		if node == 0 {
-			return nil // one node, or a container that may not say so
+		if node == 0 && (nodes == "" || nodes == "0") {
+			return nil // there is no other
 		}
 	}
-	return fmt.Errorf("%q: memory cannot be placed there: mbind: %w", location, errno)
+	return fmt.Errorf("%q: memory cannot be placed there: mbind: %w: a container may need CAP_SYS_NICE for that; or leave the location out", location, errno)
 }
