@@ -28,7 +28,7 @@
 // Attached, without an immediate, they take 3.2, 8.5 and 86.
 //
 // 1 MiB x 16, 4 batches under way: 20.5 GB/s at 0.046 CPU-s/GB on huge pages, where memcpy of one thread does
-// 18.4; 18.6 at 0.057 on others, where it does 16.1.
+// 18.4; 21.0 at 0.050 on others, where it does 21.0.
 //
 // # Keys
 //
