@@ -13,7 +13,7 @@ import (
 // meanwhile; spins says that it has the CPUs busy in any case. What the machine disturbed is measured once more.
 func inLab(ctx context.Context, cfg lab.Config, spins bool, do func(context.Context, *lab.Lab) (func(Notice), error)) error {
 	once := func() (why string, err error) {
-		watch, err := machine.StartWatch(clock.Precise(), nil)
+		watch, err := machine.StartWatch(clock.Std(), nil)
 		if err != nil {
 			return "", err
 		}

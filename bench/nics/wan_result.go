@@ -93,13 +93,10 @@ func (n *Notice) why(spins bool) string {
 	if float64(n.Overrun) > mostOverrun*float64(n.Packets) {
 		why = append(why, fmt.Sprintf("the links lost %d packets of %d more than they should", n.Overrun, n.Packets))
 	}
-	switch c := n.CPU; {
-	case !spins:
-		if n.IdlePct < leastIdle {
-			why = append(why, fmt.Sprintf("only %.1f %% of the CPUs were idle (limit %g)", n.IdlePct, leastIdle))
-		}
-		why = append(why, n.Disturbance.Why...)
-	case c != nil && c.StealPct > machine.MaxSteal: // timers are late beside it in any case
+	if n.IdlePct < leastIdle && !spins {
+		why = append(why, fmt.Sprintf("only %.1f %% of the CPUs were idle (limit %g)", n.IdlePct, leastIdle))
+	}
+	if c := n.CPU; c != nil && c.StealPct > machine.MaxSteal {
 		why = append(why, fmt.Sprintf("the hypervisor took %.1f %% of the CPUs (limit %g)", c.StealPct, machine.MaxSteal))
 	}
 	return strings.Join(why, ", ")
