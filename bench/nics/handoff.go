@@ -1,10 +1,7 @@
 package nics
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -16,8 +13,9 @@ import (
 	"strings"
 	"time"
 
-	"kvferry/bench/client"
+	"kvferry/bench"
 	"kvferry/bench/page"
+	"kvferry/bench/scrape"
 	"kvferry/config"
 	"kvferry/engine"
 	"kvferry/handoff"
@@ -163,14 +161,13 @@ func (c *HandoffConfig) read() (*HandoffResult, error) {
 		return nil, err
 	}
 	defer f.Close()
+	records, err := bench.ReadRecords(f)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", f.Name(), err)
+	}
 	var prefill, first, second []float64
-	for d := json.NewDecoder(f); ; {
-		var got client.Record
-		if err := d.Decode(&got); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			return nil, fmt.Errorf("%s: %w", f.Name(), err)
-		}
+	for i := range records {
+		got := &records[i]
 		if got.Failure() != "" || len(got.TokenTimes) < 2 || got.Breakdown == nil {
 			return nil, fmt.Errorf("%s: request %d: %d tokens, %s", f.Name(), got.Index, len(got.TokenTimes), got.Failure())
 		}
@@ -198,31 +195,21 @@ func aheads(ctx context.Context, l *lab.Lab) (ahead, undirected int, err error) 
 			return conn, err
 		},
 	}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+httpAddress+"/metrics", nil)
+	page, err := scrape.Fetch(ctx, &web, "http://"+httpAddress+"/metrics", nil)
 	if err != nil {
 		return 0, 0, err
 	}
-	resp, err := web.Do(req)
-	if err != nil {
-		return 0, 0, err
-	}
-	defer resp.Body.Close()
-	return countAheads(resp.Body)
+	ahead, undirected = countAheads(page)
+	return ahead, undirected, nil
 }
 
 // countAheads reads them from a page of metrics.
-func countAheads(metrics io.Reader) (ahead, undirected int, err error) {
-	in := bufio.NewScanner(metrics)
-	for in.Scan() {
-		for name, n := range map[string]*int{"kvferry:prompts_ahead_total{": &ahead, "kvferry:prompts_undirected_total{": &undirected} {
-			if line := in.Text(); strings.HasPrefix(line, name) {
-				if *n, err = strconv.Atoi(line[strings.LastIndex(line, " ")+1:]); err != nil {
-					return 0, 0, err
-				}
-			}
-		}
+func countAheads(page *scrape.Snapshot) (ahead, undirected int) {
+	count := func(name string) int {
+		n, _ := page.Counter(name)
+		return int(n)
 	}
-	return ahead, undirected, in.Err()
+	return count("kvferry:prompts_ahead_total"), count("kvferry:prompts_undirected_total")
 }
 
 // write prints the terms.

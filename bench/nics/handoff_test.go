@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"kvferry/bench/client"
+	"kvferry/bench/scrape"
 )
 
 // TestHandoffResult: the terms are medians of the client's records, and the bound is their sum.
@@ -84,11 +85,14 @@ first token            120.0
 }
 
 func TestCountAheads(t *testing.T) {
-	ahead, undirected, err := countAheads(strings.NewReader(`# TYPE kvferry:prompts_ahead_total counter
+	page, err := scrape.Read(strings.NewReader(`# TYPE kvferry:prompts_ahead_total counter
 kvferry:prompts_ahead_total{engine="0",model_name="m"} 51
 kvferry:prompts_undirected_total{engine="0",model_name="m"} 2
 `))
-	if ahead != 51 || undirected != 2 || err != nil {
-		t.Errorf("%d, %d, %v", ahead, undirected, err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ahead, undirected := countAheads(page); ahead != 51 || undirected != 2 {
+		t.Errorf("%d, %d", ahead, undirected)
 	}
 }

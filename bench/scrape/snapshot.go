@@ -112,6 +112,9 @@ func (l labels) pick(m *dto.Metric) bool {
 	return true
 }
 
+// Counter is the sum of all series of a counter; ok says whether there are any.
+func (s *Snapshot) Counter(name string) (sum float64, ok bool) { return s.counter(name, nil) }
+
 // counter is the sum of a counter's series. A name that ends in _sum or _count may be a
 // histogram's.
 func (s *Snapshot) counter(name string, l labels) (sum float64, ok bool) {
