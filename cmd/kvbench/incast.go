@@ -13,7 +13,6 @@ import (
 	"kvferry/bench/size"
 	"kvferry/command"
 	"kvferry/config"
-	"kvferry/transport/pacing"
 )
 
 func nicsIncastCommand() *cobra.Command {
@@ -43,9 +42,7 @@ could not go on; 2 bad flags; 130 interrupted (the table is of what was measured
 		Args: command.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var bad config.Faults
-			bytes, err := pacing.ParseRate(rate)
-			bad.Check("--rate", err)
-			cfg.Rate = int64(bytes * 8) // bits, as links have it
+			cfg.Rate = linkRate(&bad, rate)
 			held, err := size.Parse(queue)
 			bad.Check("--switch-queue", err)
 			cfg.SwitchQueue = int(held)
