@@ -50,10 +50,18 @@ func Open(cache string) (Folder, error) {
 		return "", err
 	}
 	steps := f.steps(s.Python)
-	if next := s.next(steps, there); next < len(steps) {
-		return "", fmt.Errorf("vLLM is not set up in %s, step %s is missing: run kvlab vllm setup", f, steps[next].name)
+	if err := f.unfinished(steps, s.next(steps, there)); err != nil {
+		return "", err
 	}
 	return f, nil
+}
+
+// unfinished is the error of an environment of which steps[next] is missing, nil if none is.
+func (f Folder) unfinished(steps []step, next int) error {
+	if next == len(steps) {
+		return nil
+	}
+	return fmt.Errorf("vLLM is not set up in %s, step %s is missing: run kvlab vllm setup", f, steps[next].name)
 }
 
 // Print writes what is set up in the folder of a Config's Cache, and how it is used. The error is
@@ -84,7 +92,7 @@ func Print(w io.Writer, cache string) error {
 		}
 		fmt.Fprintf(w, "%-9s %7s  %s\n", step.name, state, step.makes)
 	}
-	if _, err := Open(cache); err != nil {
+	if err := f.unfinished(steps, next); err != nil {
 		return err
 	}
 	fmt.Fprintf(w, "packages  %s\n", strings.Join(pins(), ", "))
