@@ -116,7 +116,14 @@ func (e *Endpoint) watch(m *member) {
 		e.mu.Unlock()
 		return
 	}
-	e.fail(err)
+	e.mu.Unlock()
+	e.end(err)
+}
+
+// end breaks the endpoint and closes what it has.
+func (e *Endpoint) end(why error) {
+	e.mu.Lock()
+	e.fail(why)
 	all := slices.Clone(e.members)
 	e.mu.Unlock()
 	for _, m := range all {
@@ -328,13 +335,7 @@ func (e *Endpoint) Shrink() {
 
 // Close implements transport.Endpoint.
 func (e *Endpoint) Close() error {
-	e.mu.Lock()
-	e.fail(net.ErrClosed)
-	all := slices.Clone(e.members)
-	e.mu.Unlock()
-	for _, m := range all {
-		_ = m.Close()
-	}
+	e.end(net.ErrClosed)
 	e.wg.Wait()
 	return nil
 }
