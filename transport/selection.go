@@ -3,6 +3,7 @@ package transport
 import (
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // A Selection says how the slices of a batch are spread over the paths to its peer.
@@ -29,5 +30,9 @@ func ParseSelection(s string) (Selection, error) {
 	if slices.Contains(Selections, Selection(s)) {
 		return Selection(s), nil
 	}
-	return "", fmt.Errorf("%q: use one of %s, %s, %s, %s", s, Affinity, Static, RoundRobin, Single)
+	names := make([]string, len(Selections))
+	for i, v := range Selections {
+		names[i] = string(v)
+	}
+	return "", fmt.Errorf("%q: use one of %s", s, strings.Join(names, ", "))
 }
