@@ -67,10 +67,11 @@ func (l *lookout) add(s *socket, fd uintptr) {
 	l.of[s.fd] = s // one that is there has been closed, and leaves later
 }
 
-// look is for who has moved bulk. It returns when the others have been served.
-func look() {
+// look is for who has moved so many bytes with a system call. If that was bulk, it returns when the others
+// have been served.
+func look(moved int) {
 	l := &sharedLookout
-	if l.n.Load() == 0 || !l.mu.TryLock() {
+	if moved <= lightBytes || l.n.Load() == 0 || !l.mu.TryLock() {
 		return
 	}
 	n, _ := unix.EpollWait(l.fd, l.ready[:], 0)

@@ -80,9 +80,7 @@ func (s *socket) readv(dst [][]byte, tail []byte) (int, error) {
 		return 0, err
 	}
 	haveRead(dst, s.n)
-	if s.n > lightBytes {
-		look()
-	}
+	look(s.n)
 	return s.n, s.err
 }
 

@@ -137,9 +137,7 @@ func fetch(peer Memory, dst [][]byte, from []byte, at []uint64) ([]uint64, error
 		return at, fmt.Errorf("%w: %w", errAttach, err)
 	}
 	haveRead(dst[:k], n)
-	if n > lightBytes {
-		look()
-	}
+	look(n)
 	return at, nil
 }
 

@@ -78,8 +78,6 @@ func (g *gather) tryWritev(fd uintptr) bool {
 			left -= m
 			g.vec = consume(g.vec, m)
 		}
-		if n > lightBytes {
-			look()
-		}
+		look(int(n))
 	}
 }
