@@ -158,9 +158,10 @@ func wideEngine(imm func(transport.Immediate)) (*transport.Engine, *transport.Se
 	return e, must(e.Register("memory", make([]byte, wideLen), "*"))
 }
 
-// wideTarget starts a process that is a target, and says what it lends.
-func wideTarget(t *testing.T) (child *exec.Cmd, info transport.SegmentInfo) {
+// wideTarget starts a process that is a target, and opens what it lends.
+func wideTarget(t *testing.T) (child *exec.Cmd, e *transport.Engine, seg *transport.Segment, to *transport.Target) {
 	t.Helper()
+	var info transport.SegmentInfo
 	child, _, out := transporttest.StartRole(t, "wide target")
 	line, err := out.ReadBytes('\n')
 	if err == nil {
@@ -169,7 +170,11 @@ func wideTarget(t *testing.T) (child *exec.Cmd, info transport.SegmentInfo) {
 	if err != nil {
 		t.Fatalf("%q: %v", line, err)
 	}
-	return child, info
+	e, seg = wideEngine(nil)
+	if to, err = e.Open(info); err != nil {
+		t.Fatal(err)
+	}
+	return child, e, seg, to
 }
 
 // TestWideExpress: what goes past others has one connection, however many those have: seven that are lost
@@ -204,13 +209,8 @@ func TestWideExpress(t *testing.T) {
 // the memory is ours at once, and when the peer goes on nothing of them lands after what is sent then.
 func TestWideStopped(t *testing.T) {
 	transporttest.CheckLeaks(t)
-	child, info := wideTarget(t)
-	e, seg := wideEngine(nil)
+	child, e, seg, to := wideTarget(t)
 	defer e.Close()
-	to, err := e.Open(info)
-	if err != nil {
-		t.Fatal(err)
-	}
 	whole := func(op transport.Op) []transport.Request {
 		return []transport.Request{{Op: op, Local: seg.Bytes()}}
 	}
@@ -256,13 +256,8 @@ func TestWideStopped(t *testing.T) {
 // TestWideKilledTarget: the peer is killed. What is under way ends, and the memory is ours.
 func TestWideKilledTarget(t *testing.T) {
 	transporttest.CheckLeaks(t)
-	child, info := wideTarget(t)
-	e, seg := wideEngine(nil)
+	child, e, seg, to := wideTarget(t)
 	defer e.Close()
-	to, err := e.Open(info)
-	if err != nil {
-		t.Fatal(err)
-	}
 	_ = child.Process.Signal(syscall.SIGSTOP) // not all of it is through by then
 	var batches []*transport.Batch
 	for i := range 8 {
