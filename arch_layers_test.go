@@ -51,7 +51,7 @@ var layers = map[string]layer{
 	"transport/connection":    {module: []string{"transport"}},
 	"transport/bundle":        {module: []string{"transport"}, tests: []string{"transport/transporttest"}},
 	"transport/socket":        {module: []string{"transport", "transport/connection"}, libraries: []string{xsys}},
-	"transport/tcp":           {module: []string{"transport", "transport/bundle", "transport/connection", "transport/nic", "transport/socket", "config"}, libraries: []string{xsys}},
+	"transport/tcp":           {module: []string{"transport", "transport/bundle", "transport/connection", "transport/nic", "transport/socket", "config"}, libraries: []string{xsys}, tests: []string{"transport/process"}},
 	"transport/process":       {libraries: []string{xsys}},
 	"transport/cma":           {module: []string{"transport", "transport/process", "transport/socket", "config"}, libraries: []string{xsys}},
 	"transport/shm":           {module: []string{"transport", "transport/connection", "transport/process", "config"}, libraries: []string{xsys}},
@@ -87,7 +87,7 @@ var layers = map[string]layer{
 	"proxy/sglang":              {module: []string{"proxy/openai"}},
 	"proxy/tracing":             {module: []string{"otlp", "proto", "version"}, libraries: []string{otel}},
 	"proxy/openai":              {module: []string{"config", "proto", "tokenizer", "load"}, tests: []string{"engine"}},
-	"daemon":                    {module: []string{"config", "engine", "engine/eos", "handoff", "node", "proto", "proxy", "proxy/openai", "transport", "transport/rails", "transport/topology", "placement"}, libraries: []string{pflag}},
+	"daemon":                    {module: []string{"config", "engine", "engine/eos", "handoff", "node", "proto", "proxy", "proxy/openai", "transport", "transport/process", "transport/rails", "transport/topology", "placement"}, libraries: []string{pflag}},
 	"sim":                       {module: []string{"kvcache", "load", "load/dispatch", "engine", "handoff", "attempt", "connector", "placement", "config", "engine/batching", "engine/eos"}},
 	"cluster":                   {module: []string{"daemon", "node", "proxy", "config", "engine", "engine/eos", "handoff", "kvcache", "proto"}, tests: []string{"load", "bench/client", "sim", "tokenizer"}},
 	"bench": { // sees a real cluster through its HTTP API only

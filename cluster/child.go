@@ -42,7 +42,7 @@ func Child() {
 		return
 	}
 	os.Unsetenv(partEnv) // what the daemon starts is no part of a cluster
-	daemon.TuneMemory()
+	daemon.Tune()
 	var pt part
 	if err := json.Unmarshal([]byte(spec), &pt); err != nil {
 		fmt.Fprintf(os.Stderr, "cluster: %s: %v\n", partEnv, err)

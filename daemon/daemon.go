@@ -21,14 +21,19 @@ import (
 	"kvferry/node"
 	"kvferry/proto"
 	"kvferry/proxy"
+	"kvferry/transport/process"
 )
 
-// TuneMemory is for a daemon's process, whose main calls it: it has the
-// garbage collector run after 20 % growth instead of 100 %. A daemon's live heap is a few
+// Tune is for a daemon's process, whose main calls it first. Its threads have short turns
+// of the CPUs: what is small does not wait there for bulk (package tcp has the figures).
+// Its garbage collector runs after 20 % growth instead of 100 %. A daemon's live heap is a few
 // KiB a stream, so that costs 0.3 us of CPU a token and takes a sixth off the
 // memory of 1,000 streams, engine and proxy together; 30 % instead of 20 is 4 % more
 // memory for 0.07 us.
-func TuneMemory() { debug.SetGCPercent(20) }
+func Tune() {
+	process.ShortTurns()
+	debug.SetGCPercent(20)
+}
 
 // RunNode runs the node that flags describe until ctx ends, logging to standard error.
 // What is wrong with it is said by the names of the flags.

@@ -11,7 +11,7 @@ import (
 )
 
 func main() {
-	daemon.TuneMemory()
+	daemon.Tune()
 	program().Main()
 }
 

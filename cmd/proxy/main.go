@@ -10,7 +10,7 @@ import (
 )
 
 func main() {
-	daemon.TuneMemory()
+	daemon.Tune()
 	program().Main()
 }
 

@@ -19,5 +19,8 @@ func Of(syscall.Conn) (Credentials, error) { return Credentials{}, ErrUnsupporte
 // Name is not known here.
 func Name(syscall.Conn) string { return "unknown" }
 
+// ShortTurns does nothing here.
+func ShortTurns() {}
+
 // Machine is not known here.
 func Machine() string { return "" }

@@ -36,7 +36,8 @@
 // heap are left at the initiator, one at the target, and another once there was a READ.
 //
 // Who has moved bulk looks whether something has come over connections whose frames are small, and
-// lets their goroutines go first: see lookout.
+// lets their goroutines go first: see lookout. Who is to send bulk waits a moment for what is small and not
+// answered yet: see precedence.
 //
 // # References
 //

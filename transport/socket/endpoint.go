@@ -50,6 +50,7 @@ type endpoint struct {
 	*lists                    // nil while it waits
 	seq    uint64
 	told   uint64 // sequence number of the last release
+	bulk   mover
 }
 
 // A frame is sent and not yet answered.
@@ -58,6 +59,7 @@ type frame struct {
 	count  int                // descriptors
 	slices []*transport.Slice // as many, or none: see sendImm
 	bytes  int64              // of slices
+	small  bool               // bulk gives way to it, see precedence
 	naks   []refusal
 }
 
@@ -180,6 +182,7 @@ func (ep *endpoint) run() {
 	ep.mu.Unlock()
 	ep.rail.ended(ep, unsure)
 	for _, f := range frames {
+		f.answered()
 		transport.CompleteAll(f.slices, err)
 	}
 	transport.CompleteAll(rest, err)
@@ -281,6 +284,9 @@ func (ep *endpoint) sendFrame() error {
 		}
 	}
 	ep.underWay(f, op, n)
+	if op == transport.Write && ep.peer == nil && ep.bulk.due(f.bytes) {
+		sharedPrecedence.wait()
+	}
 	return writeFrame(ep.c, ep.out, ep.peer, ep.vec)
 }
 
@@ -314,6 +320,9 @@ func (ep *endpoint) describe(f *frame, r request, slices []*transport.Slice) {
 func (ep *endpoint) underWay(f *frame, op transport.Op, n int) {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
+	if f.small = ep.room.UnderWay() <= lightBytes; f.small {
+		sharedPrecedence.sent()
+	}
 	if op == transport.Write {
 		ep.writes = append(ep.writes, f)
 	} else {
@@ -378,7 +387,16 @@ func (ep *endpoint) pop(list *[]*frame) *frame {
 		*list = rested(*list)
 	}
 	ep.room.Free(len(f.slices), f.bytes)
+	f.answered()
 	return f
+}
+
+// answered is for a frame whose answer is here, or does not come any more.
+func (f *frame) answered() {
+	if f.small {
+		f.small = false
+		sharedPrecedence.answered()
+	}
 }
 
 // refused notes a slice that the target did not carry out.

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"kvferry/transport"
+	"kvferry/transport/process"
 	"kvferry/transport/transporttest"
 )
 
@@ -14,6 +15,7 @@ var beside = transporttest.Beside{
 }
 
 func TestMain(m *testing.M) {
+	process.ShortTurns() // as the daemons do
 	if transporttest.Role() == transporttest.RoleBeside {
 		beside.Target()
 	}

@@ -12,8 +12,8 @@ import (
 	"kvferry/transport"
 )
 
-// Beside sets a WRITE of 4 KiB every millisecond, with an immediate, beside four batches of 16 MiB
-// that are under way to the same target, which is another process.
+// Beside sets 4 KiB every millisecond, a READ or a WRITE with an immediate, beside four batches of 16 MiB of
+// the same direction, which are under way to the same target. The target is another process.
 type Beside struct {
 	Rail     func() (transport.Rail, error)
 	Allocate transport.Allocator
@@ -66,6 +66,11 @@ func (x Beside) Target() {
 // Benchmark reports the latency of the small ones alone and beside bulk, in turns of half a second,
 // and bulk's rate: x_bulk is the median of the turns' ratios, beside over alone.
 func (x Beside) Benchmark(b *testing.B) {
+	b.Run("write", func(b *testing.B) { x.benchmark(b, transport.Write) })
+	b.Run("read", func(b *testing.B) { x.benchmark(b, transport.Read) })
+}
+
+func (x Beside) benchmark(b *testing.B, op transport.Op) {
 	_, _, out := StartRole(b, RoleBeside)
 	e, local, err := x.open()
 	if err != nil {
@@ -80,7 +85,7 @@ func (x Beside) Benchmark(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	w := &besideRun{b: b, e: e, mem: local.Bytes(), target: target}
+	w := &besideRun{b: b, op: op, e: e, mem: local.Bytes(), target: target}
 	w.bulk()
 	var alone, beside, rates, ratios []float64
 	for b.Loop() {
@@ -108,6 +113,7 @@ func (x Beside) Benchmark(b *testing.B) {
 
 type besideRun struct {
 	b      *testing.B
+	op     transport.Op
 	e      *transport.Engine
 	mem    []byte
 	target *transport.Target
@@ -135,7 +141,7 @@ func (w *besideRun) bulk() float64 {
 		at := i % (besideLen/besideBulk - 1) * besideBulk
 		reqs := make([]transport.Request, besideBulk>>20)
 		for k := range reqs {
-			reqs[k] = transport.Request{Op: transport.Write, Local: w.mem[at+k<<20:][:1<<20], Offset: int64(at + k<<20)}
+			reqs[k] = transport.Request{Op: w.op, Local: w.mem[at+k<<20:][:1<<20], Offset: int64(at + k<<20)}
 		}
 		flight = append(flight, w.e.Submit(w.target, reqs, transport.BatchOptions{}))
 	}
@@ -147,7 +153,7 @@ func (w *besideRun) small(over <-chan struct{}) (took []float64) {
 	tick := time.NewTicker(besideEvery)
 	defer tick.Stop()
 	const at = besideLen - besideSmall
-	req := []transport.Request{{Op: transport.Write, Local: w.mem[at:], Offset: at}}
+	req := []transport.Request{{Op: w.op, Local: w.mem[at:], Offset: at}}
 	for {
 		select {
 		case <-over:
@@ -155,7 +161,7 @@ func (w *besideRun) small(over <-chan struct{}) (took []float64) {
 		case <-tick.C:
 		}
 		t0 := time.Now()
-		w.wait(w.e.Submit(w.target, req, transport.BatchOptions{HasImm: true}))
+		w.wait(w.e.Submit(w.target, req, transport.BatchOptions{HasImm: w.op == transport.Write}))
 		took = append(took, float64(time.Since(t0).Nanoseconds())/1e3)
 	}
 }
