@@ -91,6 +91,7 @@
 //	kvtransfer                           a node's transfer half: blocks granted, moved, checked, released
 //	kvcache                              blocks, block tables, prefix hashes, bytes
 //	transport                            the transfer engine: segment, batch, slice, rail
+//	transport/access                     what a key opens: ranges, in which direction
 //	transport/immediate                  which immediate has come before
 //	transport/pacing                     a modelled NIC: when what moves over it arrives
 //	transport/pages                      memory outside the Go heap

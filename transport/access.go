@@ -1,127 +1,21 @@
 package transport
 
-import (
-	"cmp"
-	"fmt"
-	"math"
-	"slices"
+import "kvferry/transport/access"
+
+// What keys open, see package access.
+type (
+	Access = access.Access
+	Range  = access.Range
+	Op     = access.Op
 )
 
-// A Range is a part of registered memory.
-type Range struct {
-	Offset, Length int64 // bytes; Offset from the start of the memory
-}
+const (
+	Write = access.Write // local memory to the target
+	Read  = access.Read  // target to local memory
+)
 
-// An Access says what a key opens to the peers that have it. The zero value opens
-// nothing: memory under such a key is the local side of transfers and no more. An
-// Access does not change, and may be used concurrently.
-type Access struct {
-	may    [2]bool // by Op
-	ranges []Range // in order; neither overlapping nor adjacent
-}
+// Whole is access.Whole.
+func Whole(n int64) Access { return access.Whole(n) }
 
-// Whole opens n bytes from the start of the memory, in both directions.
-func Whole(n int64) Access {
-	return Access{may: [2]bool{true, true}, ranges: []Range{{0, n}}}
-}
-
-// NewAccess opens ranges in one direction, seen from the peer: Read lets it read.
-// The ranges may come in any order, overlap and touch; a transfer may go across the
-// border of two that touch. A range that is empty, negative or ends beyond what an
-// int64 holds is ErrInvalid, and so are no ranges at all.
-func NewAccess(op Op, ranges []Range) (Access, error) {
-	if op != Write && op != Read {
-		return Access{}, fmt.Errorf("%w: op %d", ErrInvalid, op)
-	}
-	if len(ranges) == 0 {
-		return Access{}, fmt.Errorf("%w: no ranges", ErrInvalid)
-	}
-	for i, r := range ranges {
-		if r.Offset < 0 || r.Length <= 0 || r.Length > math.MaxInt64-r.Offset {
-			return Access{}, fmt.Errorf("%w: range %d: %d bytes at offset %d", ErrInvalid, i, r.Length, r.Offset)
-		}
-	}
-	sorted := slices.Clone(ranges)
-	slices.SortFunc(sorted, func(a, b Range) int { return cmp.Compare(a.Offset, b.Offset) })
-	merged := sorted[:1]
-	for _, r := range sorted[1:] {
-		last := &merged[len(merged)-1]
-		if end := last.Offset + last.Length; r.Offset <= end {
-			last.Length = max(end, r.Offset+r.Length) - last.Offset
-			continue
-		}
-		merged = append(merged, r)
-	}
-	a := Access{ranges: slices.Clip(merged)}
-	a.may[op] = true
-	return a, nil
-}
-
-// Within is nil if memory of n bytes has all that is opened, and ErrInvalid if not.
-func (a *Access) Within(n int64) error {
-	if len(a.ranges) == 0 {
-		return nil
-	}
-	if r := a.ranges[len(a.ranges)-1]; r.Offset+r.Length > n {
-		return fmt.Errorf("%w: %d bytes at offset %d of memory of %d bytes", ErrInvalid, r.Length, r.Offset, n)
-	}
-	return nil
-}
-
-// None reports whether nothing is opened.
-func (a *Access) None() bool { return len(a.ranges) == 0 }
-
-// Check says whether a peer may do op with n bytes at an offset, whatever the three
-// are: nil, or ErrAccess for the direction, or ErrBounds for the range. Of no bytes
-// only the direction counts: that is an immediate by itself. near is the index of
-// the range that the call before found, 0 at first, and the index that it returns
-// is this one's: slices of one transfer come in order most of the time, and are then
-// found without a search. It allocates nothing.
-func (a *Access) Check(op Op, offset, n int64, near int) (int, error) {
-	if op != Write && op != Read || !a.may[op] {
-		return near, ErrAccess
-	}
-	if n == 0 {
-		return near, nil
-	}
-	if offset < 0 || n < 0 {
-		return near, ErrBounds
-	}
-	if near < len(a.ranges) && a.ranges[near].holds(offset, n) {
-		return near, nil
-	}
-	if near++; near < len(a.ranges) && a.ranges[near].holds(offset, n) {
-		return near, nil
-	}
-	// The last range that begins at the offset or before it.
-	from, to := 0, len(a.ranges)
-	for from < to {
-		if mid := int(uint(from+to) >> 1); a.ranges[mid].Offset <= offset {
-			from = mid + 1
-		} else {
-			to = mid
-		}
-	}
-	if at := from - 1; at >= 0 && a.ranges[at].holds(offset, n) {
-		return at, nil
-	}
-	return 0, ErrBounds
-}
-
-// holds reports whether n bytes from an offset, neither negative, lie in the range.
-func (r *Range) holds(offset, n int64) bool {
-	return offset >= r.Offset && n <= r.Length && offset-r.Offset <= r.Length-n
-}
-
-// Both is the same ranges in both directions.
-func (a Access) Both() Access {
-	a.may = [2]bool{true, true}
-	return a
-}
-
-// May reports whether the direction is open.
-func (a *Access) May(op Op) bool { return a.may[op] }
-
-// Ranges are those that are open, in order: of ranges that overlap or touch their union. They are not
-// to be changed.
-func (a *Access) Ranges() []Range { return a.ranges }
+// NewAccess is access.New.
+func NewAccess(op Op, ranges []Range) (Access, error) { return access.New(op, ranges) }

@@ -15,6 +15,8 @@ type Request struct {
 	Op     Op
 	Local  []byte // inside one registered Segment
 	Offset int64  // in the target, bytes
+	// Target, if not nil, is meant in place of Submit's: another segment or window of the same peer.
+	Target *Target
 }
 
 // BatchOptions say how a batch ends and who hears of it.
@@ -66,6 +68,7 @@ type Batch struct {
 	opt    BatchOptions
 	slices []Slice
 	segs   []*Segment
+	others []*Target // that requests name, without t
 	bytes  int64
 	reads  bool // a request is a READ
 	posted time.Duration
@@ -143,7 +146,7 @@ func (b *Batch) Completed() time.Duration {
 	return b.completed
 }
 
-// Submit starts a batch and returns at once. reqs is the caller's again, the memory that
+// Submit starts a batch and returns at once. Its immediate comes with t's key. reqs is the caller's again, the memory that
 // it names when the batch is done. A faulty request, a closed target or engine make a
 // batch that has failed already; no requests and no immediate make one that has completed.
 //
@@ -202,88 +205,6 @@ func (b *Batch) end(status Status, err error) {
 	b.finish()
 }
 
-// slice splits the requests and takes hold of the local segments.
-func (b *Batch) slice(reqs []Request) error {
-	n := 0
-	for i := range reqs {
-		r := &reqs[i]
-		if r.Op != Write && r.Op != Read {
-			return fmt.Errorf("%w: request %d: op %d", ErrInvalid, i, r.Op)
-		}
-		if len(r.Local) == 0 {
-			return fmt.Errorf("%w: request %d: no local memory", ErrInvalid, i)
-		}
-		if r.Offset < 0 || int64(len(r.Local)) > b.t.info.Length || r.Offset > b.t.info.Length-int64(len(r.Local)) {
-			return fmt.Errorf("%w: request %d: %d bytes at offset %d of segment %q, %d bytes long",
-				ErrBounds, i, len(r.Local), r.Offset, b.t.info.Name, b.t.info.Length)
-		}
-		b.bytes += int64(len(r.Local))
-		b.reads = b.reads || r.Op == Read
-	}
-	size := b.sliceSize()
-	for i := range reqs {
-		n += (len(reqs[i].Local) + size - 1) / size
-	}
-	b.slices = make([]Slice, n)
-	segs := *b.e.segs.Load()
-	var seg *Segment
-	n = 0
-	for i := range reqs {
-		r := &reqs[i]
-		if seg == nil || len(segs) > 1 || !seg.holds(r.Local) {
-			if seg = b.hold(segs, r.Local); seg == nil {
-				return fmt.Errorf("%w: request %d", ErrNotRegistered, i)
-			}
-		}
-		for at := 0; at < len(r.Local); at += size {
-			end := min(at+size, len(r.Local))
-			s := &b.slices[n]
-			s.Op, s.Local, s.Offset, s.batch, s.seg = r.Op, r.Local[at:end:end], r.Offset+int64(at), b, seg
-			n++
-		}
-	}
-	return nil
-}
-
-// sliceSize is Config.SliceSize, or less where that many slices would be too few to
-// spread over the paths: four for each, of 64 KiB at least, keep the last ones of a
-// batch from waiting for each other long.
-func (b *Batch) sliceSize() int {
-	most, paths := b.e.cfg.SliceSize, int64(b.t.active())
-	if paths == 1 || b.e.cfg.Select == Single {
-		return most
-	}
-	const least = 64 << 10
-	size := (b.bytes/(4*paths) + least - 1) / least * least
-	return int(min(max(size, least), int64(most)))
-}
-
-// hold finds and acquires the segment around local: of several the smallest, whose
-// location says most about the memory, and of those the one registered last. One that
-// is being closed is none, unless the batch holds it already.
-func (b *Batch) hold(segs []*Segment, local []byte) *Segment {
-	for _, s := range segs { // in this order
-		if !s.holds(local) {
-			continue
-		}
-		if slices.Contains(b.segs, s) {
-			return s
-		}
-		if s.acquire() {
-			b.segs = append(b.segs, s)
-			return s
-		}
-	}
-	return nil
-}
-
-func (b *Batch) releaseAll() {
-	for _, s := range b.segs {
-		s.release()
-	}
-	b.t.release()
-}
-
 // post queues the slices on their paths.
 func (b *Batch) post() {
 	b.pending.Store(int64(len(b.slices)) + 1)
@@ -339,7 +260,7 @@ func (b *Batch) signal() {
 		return
 	}
 	b.phase = signalling
-	s := &Slice{Op: Write, HasImm: true, Imm: b.imm, batch: b}
+	s := &Slice{Op: Write, HasImm: true, Imm: b.imm, batch: b, target: b.t}
 	b.again = append(b.again, s)
 	b.pending.Store(1)
 	b.mu.Unlock()
@@ -403,7 +324,7 @@ func (b *Batch) abort(status Status, err error, rail, peer string) bool {
 func (b *Batch) retry(s *Slice) *Slice {
 	n := &Slice{
 		Op: s.Op, HasImm: s.HasImm && len(s.Local) == 0, Local: s.Local, LocalKey: s.LocalKey, Key: s.Key, Offset: s.Offset, Imm: s.Imm,
-		batch: b, seg: s.seg, tries: s.tries + 1,
+		batch: b, seg: s.seg, target: s.target, tries: s.tries + 1,
 	}
 	if s.Op == Write && len(s.Local) > 0 {
 		n.stale = s.conn.Load()

@@ -136,7 +136,7 @@ func (p *path) rotate() {
 		}
 	}
 	for _, s := range p.queue {
-		s.Key = s.batch.t.keys[p.addr()]
+		s.Key = s.target.keys[p.addr()]
 	}
 }
 

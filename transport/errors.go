@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"kvferry/transport/access"
 )
 
 // Causes, for errors.Is. Only connection loss (ErrUnreachable, and whatever a
@@ -18,13 +20,13 @@ var (
 	// has come has got it and all bytes; whoever closes it for another reason may have.
 	ErrUnconfirmed = errors.New("sent before, on a connection that was lost")
 	// ErrBounds: the range is not inside what the key opens.
-	ErrBounds = errors.New("out of bounds")
+	ErrBounds = access.ErrBounds
 	// ErrAccess: the key does not open the memory in that direction.
-	ErrAccess = errors.New("the key does not open that direction")
+	ErrAccess = access.ErrAccess
 	// ErrDelivered: the target has had the immediate that it is asked for.
 	ErrDelivered = errors.New("the immediate has been delivered")
 	// ErrInvalid: the request can never be carried out as it stands.
-	ErrInvalid = errors.New("invalid request")
+	ErrInvalid = access.ErrInvalid
 	// ErrNotRegistered: local memory outside every open segment.
 	ErrNotRegistered = errors.New("local memory is not in a registered segment")
 	// ErrProtocol: the peer sent, or says it received, what is no frame.

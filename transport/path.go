@@ -133,7 +133,7 @@ func (p *path) enqueue(run []*Slice) {
 			gone = append(gone, s)
 			continue
 		}
-		s.sink, s.Key = p, s.batch.t.keys[p.addr()]
+		s.sink, s.Key = p, s.target.keys[p.addr()]
 		if s.seg != nil {
 			s.LocalKey = s.seg.reg.keys[p.rail]
 		}

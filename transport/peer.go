@@ -121,12 +121,12 @@ func (s *Slice) rank(p *path) uint8 {
 	if s.seg != nil {
 		here = s.seg.ranks[p.rail]
 	}
-	return max(here, s.batch.t.ranks[p.addr()])
+	return max(here, s.target.ranks[p.addr()])
 }
 
 // alike says that two slices have the same ranks: their memory is that of the same
 // segments, here and there.
-func (s *Slice) alike(o *Slice) bool { return s.seg == o.seg && s.batch.t == o.batch.t }
+func (s *Slice) alike(o *Slice) bool { return s.seg == o.seg && s.target == o.target }
 
 // candidates are the paths as selection sees them now.
 func (g *peer) candidates() []selection.Path {
@@ -279,7 +279,7 @@ func (g *peer) evacuate(p *path) {
 	var at *connection
 	var t *Target
 	if len(stuck) > 0 && p.fencing == nil {
-		at, t = stuck[0].stale, stuck[0].batch.t
+		at, t = stuck[0].stale, stuck[0].target
 		p.fencing = at
 	}
 	p.mu.Unlock()
@@ -298,7 +298,7 @@ func (g *peer) fenced(p *path, at *connection, t *Target, err error) {
 	over := err == nil || errors.Is(err, ErrBadKey) // it holds the memory no more: its slices will hear so
 	if over {
 		for _, s := range p.queue {
-			if s.stale == at && (err == nil || s.batch.t == t) {
+			if s.stale == at && (err == nil || s.target == t) {
 				s.stale = nil
 			}
 		}

@@ -9,24 +9,6 @@ import (
 // the permission to do what it was registered for. Zero is never valid.
 type Key uint64
 
-// An Op is a direction of transfer, seen from the initiator.
-type Op uint8
-
-const (
-	Write Op = iota // local memory to the target
-	Read            // target to local memory
-)
-
-func (o Op) String() string {
-	switch o {
-	case Write:
-		return "write"
-	case Read:
-		return "read"
-	}
-	return "invalid op"
-}
-
 // A Rail moves slices over one NIC. The engine is its user: it calls HandleImmediates
 // first, then everything else from any goroutine, several at once. Close may be called at
 // any time, beside all others; what a method does after Close is said of each, and holds

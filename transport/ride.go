@@ -1,6 +1,6 @@
 package transport
 
-// An immediate rides with the last slice of its batch if all slices are WRITEs that are
+// An immediate rides with the last slice of its batch if all slices are WRITEs to one target that are
 // queued on one path in order: a rail applies those of one key in the order that they were
 // posted, so the immediate comes after all of them, and costs no round trip of its own. In
 // all other cases it is sent when every slice is acknowledged, see Batch.signal.
@@ -58,7 +58,7 @@ func ride(run []*Slice) {
 // of which has been posted: one that has is sent again as a copy.
 func (b *Batch) whole(run []*Slice) bool {
 	n := len(b.slices)
-	if !b.opt.HasImm || b.reads || b.due != 0 || n == 0 || n > len(run) {
+	if !b.opt.HasImm || b.reads || len(b.others) > 0 || b.due != 0 || n == 0 || n > len(run) {
 		return false
 	}
 	for i := range n {
@@ -111,7 +111,7 @@ func (b *Batch) postpone(p *path, s, again *Slice) (postponed bool, question *Sl
 	r.again = append(r.again, again)
 	if r.path == nil {
 		r.path = p
-		question = &Slice{Op: Write, HasImm: true, Imm: b.imm.Question(), batch: b, tries: again.tries, stale: s.conn.Load()}
+		question = &Slice{Op: Write, HasImm: true, Imm: b.imm.Question(), batch: b, target: b.t, tries: again.tries, stale: s.conn.Load()}
 		b.again = append(b.again, question)
 		b.pending.Add(1)
 	}

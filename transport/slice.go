@@ -27,6 +27,7 @@ type Slice struct {
 	sink   sink
 	batch  *Batch
 	seg    *Segment // holds Local
+	target *Target  // has Key
 	tries  int
 	posted time.Duration              // when, by the engine's clock; of its path
 	conn   atomic.Pointer[connection] // where it is posted; nil while queued

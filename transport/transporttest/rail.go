@@ -52,6 +52,7 @@ func TestRail(t *testing.T, make Factory, windows Windows) {
 	tests := []test{
 		{"WriteAndRead", testWriteAndRead},
 		{"ManySlices", testManySlices},
+		{"ManyKeys", testManyKeys},
 		{"Immediates", testImmediates},
 		{"ImmediateBehind", testImmediateBehind},
 		{"ImmediateRefused", testImmediateRefused},

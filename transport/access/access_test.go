@@ -1,4 +1,4 @@
-package transport
+package access
 
 import (
 	"encoding/binary"
@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-func TestNewAccess(t *testing.T) {
+func TestNew(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		in   []Range
@@ -25,7 +25,7 @@ func TestNewAccess(t *testing.T) {
 		{"as far as it goes", []Range{{math.MaxInt64 - 1, 1}}, []Range{{math.MaxInt64 - 1, 1}}},
 	} {
 		in := slices.Clone(c.in)
-		a, err := NewAccess(Read, c.in)
+		a, err := New(Read, c.in)
 		if err != nil || !slices.Equal(a.ranges, c.want) || a.may != [2]bool{Read: true} {
 			t.Errorf("%s: %+v, %v; want %v", c.name, a, err, c.want)
 		}
@@ -36,17 +36,17 @@ func TestNewAccess(t *testing.T) {
 	for name, in := range map[string][]Range{
 		"none": nil, "empty": {{0, 1}, {5, 0}}, "negative length": {{5, -1}}, "negative offset": {{-1, 5}}, "overflow": {{math.MaxInt64, 1}},
 	} {
-		if _, err := NewAccess(Write, in); !errors.Is(err, ErrInvalid) {
+		if _, err := New(Write, in); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := NewAccess(2, []Range{{0, 1}}); !errors.Is(err, ErrInvalid) {
+	if _, err := New(2, []Range{{0, 1}}); !errors.Is(err, ErrInvalid) {
 		t.Errorf("op 2: %v", err)
 	}
 }
 
 func TestAccessWithin(t *testing.T) {
-	a, err := NewAccess(Read, []Range{{90, 10}, {0, 5}})
+	a, err := New(Read, []Range{{90, 10}, {0, 5}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,7 @@ func TestAccessWithin(t *testing.T) {
 }
 
 func TestAccessCheck(t *testing.T) {
-	window, err := NewAccess(Read, []Range{{100, 50}, {150, 50}, {300, 1}})
+	window, err := New(Read, []Range{{100, 50}, {150, 50}, {300, 1}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +123,7 @@ func FuzzAccess(f *testing.F) {
 				open[r.Offset+i] = true
 			}
 		}
-		a, err := NewAccess(Write, ranges)
+		a, err := New(Write, ranges)
 		if (err != nil) != (len(ranges) == 0) {
 			t.Fatalf("%v: %v", ranges, err)
 		}
@@ -165,7 +165,7 @@ func BenchmarkAccessCheck(b *testing.B) {
 		for i := range n {
 			ranges = append(ranges, Range{int64(2*i) * block, block})
 		}
-		a, err := NewAccess(Read, ranges)
+		a, err := New(Read, ranges)
 		if err != nil {
 			b.Fatal(err)
 		}
