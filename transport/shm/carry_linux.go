@@ -21,6 +21,9 @@ func (ep *endpoint) carry(most int64) bool {
 	}
 	ep.carrying, ep.told = true, false
 	for ep.err == nil {
+		if len(ep.sent) > 0 && ep.collect() { // nobody awaits answers as long as there is more to carry
+			continue
+		}
 		if len(ep.gone) > 0 {
 			gone := ep.gone
 			ep.gone = nil

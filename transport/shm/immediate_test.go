@@ -147,6 +147,48 @@ func TestBusyTarget(t *testing.T) {
 	}
 }
 
+// TestAnswerBesideBulk: an answer is seen although there is always more to copy.
+func TestAnswerBesideBulk(t *testing.T) {
+	available(t)
+	transporttest.CheckLeaks(t)
+	a, b := newRail(t), newRail(t)
+	defer a.Close()
+	mem, key := lend(t, b)
+	ep := dial(t, a, b.Addr())
+	begun, rest := make(chan bool), make(chan bool)
+	var stop atomic.Bool
+	local, moved := make([]byte, len(mem)/8), 0
+	var bulk func(*transport.Slice, error)
+	bulk = func(_ *transport.Slice, err error) {
+		if err != nil {
+			t.Error(err)
+		}
+		if moved++; moved == 2 { // from here on it goes on by itself
+			close(begun)
+		}
+		if err != nil || stop.Load() {
+			close(rest)
+			return
+		}
+		if n, err := ep.Post([]*transport.Slice{transport.NewSlice(transport.Write, local, key, 0, bulk)}); n != 1 || err != nil {
+			t.Error(n, err)
+		}
+	}
+	bulk(nil, nil)
+	ends(t, begun, "bulk")
+	imm := sendImm(t, ep, key, 1)
+	select {
+	case err := <-imm:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(patience):
+		t.Error("the immediate has not ended beside bulk")
+	}
+	stop.Store(true)
+	ends(t, rest, "the end of bulk")
+}
+
 // TestSpoiledBell: a peer that writes what it likes into the page that all share makes others' immediates
 // later, and loses none.
 func TestSpoiledBell(t *testing.T) {
