@@ -329,6 +329,9 @@ func TestCloseBesideStopped(t *testing.T) {
 	if err := ends(t, done, "Deregister"); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("Deregister: %v", err)
 	}
+	if x.s.dead() {
+		t.Error("a Deregister that has seen the copy takes the writer for dead")
+	}
 }
 
 // TestKilledInitiator: a process that is killed in the middle of copies leaves nothing behind, and

@@ -311,12 +311,12 @@ func (s *served) giveUp() error {
 	return s.stuck
 }
 
-// dead says whether the initiator's process has ended.
+// dead says whether the initiator's process has ended, or the connection is over and nobody has given up waiting for it.
 func (s *served) dead() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.pidfd < 0 {
-		return true
+		return s.stuck == nil
 	}
 	fds := []unix.PollFd{{Fd: int32(s.pidfd), Events: unix.POLLIN}}
 	n, err := unix.Poll(fds, 0)
