@@ -5,6 +5,7 @@ package shm
 import (
 	"bytes"
 	"errors"
+	"net"
 	"os"
 	"runtime"
 	"strings"
@@ -253,4 +254,73 @@ func TestTouch(t *testing.T) {
 func huge() bool {
 	b, err := os.ReadFile("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
 	return err == nil && !strings.Contains(string(b), "[never]") && !strings.Contains(string(b), "[deny]")
+}
+
+// withoutFiles has this process have no descriptor left, until the returned function is called.
+func withoutFiles(t *testing.T) (enough func()) {
+	t.Helper()
+	var had unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &had); err != nil {
+		t.Fatal(err)
+	}
+	set := func(files uint64) {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: files, Max: had.Max}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(1)
+	return func() { set(had.Cur) }
+}
+
+// TestWithoutFiles: where one of the two processes has no descriptor left, the connection is lost, and the
+// slice may be tried again: neither is its key bad, nor has the peer broken the protocol.
+func TestWithoutFiles(t *testing.T) {
+	available(t)
+	a, b := newRail(t), newRail(t)
+	defer a.Close()
+	_, key := lend(t, b)
+	ep := dial(t, a, b.Addr())
+	done := make(chan error, 1)
+	enough := withoutFiles(t)
+	_, err := ep.Post([]*transport.Slice{transport.NewSlice(transport.Write, make([]byte, 64), key, 0, func(_ *transport.Slice, err error) { done <- err })})
+	if err == nil {
+		err = ends(t, done, "a slice")
+	}
+	enough()
+	if !errors.Is(err, transport.ErrUnreachable) {
+		t.Errorf("the target has no files left: %v", err)
+	}
+
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var conns [2]*net.UnixConn
+	for i, fd := range pair {
+		f := os.NewFile(uintptr(fd), "pair")
+		c, err := net.FileConn(f)
+		_ = f.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		conns[i] = c.(*net.UnixConn)
+	}
+	for _, fails := range []bool{true, false} {
+		if err := send(conns[0], []byte{1}, 0); err != nil {
+			t.Fatal(err)
+		}
+		enough := func() {}
+		if fails {
+			enough = withoutFiles(t)
+		}
+		var b [8]byte
+		fd := -1
+		_, err := receive(conns[1], b[:], &fd)
+		enough()
+		if errors.Is(err, unix.EMFILE) != fails || errors.Is(err, transport.ErrProtocol) || (fd < 0) != fails {
+			t.Errorf("no files left %v: descriptor %d, %v", fails, fd, err)
+		}
+		_ = unix.Close(fd)
+	}
 }

@@ -220,9 +220,12 @@ func (s *served) answer(r *request) error {
 		a.file, a.offset = g.file.id, g.offset
 		if _, again := s.lent[g.file]; !again {
 			var err error
-			if fd, err = g.file.lend(s); err != nil {
+			switch fd, err = g.file.lend(s); {
+			case errors.Is(err, transport.ErrBadKey):
 				a = answer{typ: typeGrant, code: codeBadKey, seq: r.seq}
 				return send(s.c, a.append(nil), -1)
+			case err != nil: // the key is good: the initiator tries again over another connection
+				return err
 			}
 			s.lent[g.file], gave = struct{}{}, true
 			defer unix.Close(fd)

@@ -69,7 +69,9 @@ func receive(c *net.UnixConn, b []byte, fd *int) (int, error) {
 		_ = unix.Close(d)
 	}
 	switch {
-	case len(fds) > 0 || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0:
+	case len(fds) == 0 && flags&unix.MSG_CTRUNC != 0: // what came could not be taken
+		return 0, os.NewSyscallError("recvmsg", unix.EMFILE)
+	case len(fds) > 0 || flags&unix.MSG_TRUNC != 0:
 		return 0, fmt.Errorf("%w: a message that is too long, or has descriptors", transport.ErrProtocol)
 	case n == 0:
 		return 0, io.EOF
