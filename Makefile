@@ -6,25 +6,14 @@ FUZZTIME ?= 20s
 PACKAGES ?= ./... # that make test tests; vet and the linters look at all
 SOAK     ?= 20000
 
-# The RDMA rail is built (-tags rdma) where cgo's compiler, with cgo's flags, compiles
-# and links a program with libibverbs. The probe has no number sign in it: make
-# before 4.3 wants one escaped, and later makes keep the backslash. $(MAKEOVERRIDES)
-# is what this make was given as NAME=value; $(shell) sees it only since make 4.4.
+# cgo's compiler, with cgo's flags, makes a program: the race detector needs that, and the
+# RDMA rail. The probe has no number sign in it: make before 4.3 wants one escaped, and later
+# makes keep the backslash. $(MAKEOVERRIDES) is what this make was given as NAME=value; $(shell)
+# sees it only since make 4.4.
 goenv = env $(MAKEOVERRIDES) $(GO) env
-links = $(shell out=$$(mktemp); echo 'int main(void) { return $(2) == 0; }' | $$($(goenv) CC CGO_CPPFLAGS CGO_CFLAGS) \
-	-include $(1) -x c - -o $$out $$($(goenv) CGO_LDFLAGS) $(3) >/dev/null 2>&1 && echo yes; rm -f $$out)
-compiles = $(call links,stdlib.h,rand())
-
-ifeq ($(shell $(goenv) CGO_ENABLED),0)
-WITHOUT := cgo is off, or there is no C compiler ($(GO) env CGO_ENABLED CC)
-else ifneq ($(call links,infiniband/verbs.h,ibv_get_device_list(0),-libverbs),)
-TAGS := -tags rdma
-else ifneq ($(compiles),)
-WITHOUT := no libibverbs to compile and link with (apt-get install libibverbs-dev)
-else
-WITHOUT := the C compiler compiles nothing ($(GO) env CC; apt-get install gcc libc6-dev)
-endif
-RAIL := $(if $(TAGS),with the RDMA rail,without the RDMA rail: $(WITHOUT))
+compiles = $(shell out=$$(mktemp); echo 'int main(void) { return rand() == 0; }' | $$($(goenv) CC CGO_CPPFLAGS CGO_CFLAGS) \
+	-include stdlib.h -x c - -o $$out $$($(goenv) CGO_LDFLAGS) >/dev/null 2>&1 && echo yes; rm -f $$out)
+RAIL = $(if $(filter 1,$(shell $(goenv) CGO_ENABLED)),with the RDMA rail,without the RDMA rail: cgo is off or there is no C compiler ($(GO) env CGO_ENABLED CC))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -34,12 +23,11 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 test: vet format lint unit ## vet, gofumpt, staticcheck and all tests under the race detector
-	@echo "make test: go vet, gofumpt, staticcheck and go test -race -shuffle=on of $$($(GO) list $(PACKAGES) | wc -l) packages passed, $(RAIL)"
+	@echo "make test: go vet, gofumpt, staticcheck and go test -race -shuffle=on of $$($(GO) list $(PACKAGES) | wc -l) packages passed"
 
 vet:
 	@echo "== go vet ./..."
 	@$(GO) vet ./...
-	@$(if $(TAGS),echo "== go vet $(TAGS) ./..." && $(GO) vet $(TAGS) ./...)
 
 format:
 	@echo "== gofumpt -l ."
@@ -49,17 +37,16 @@ format:
 lint:
 	@echo "== staticcheck ./..."
 	@$(TOOL) staticcheck ./...
-	@$(if $(TAGS),echo "== staticcheck $(TAGS) ./transport/rdma" && $(TOOL) staticcheck $(TAGS) ./transport/rdma)
 
 # A program with the race detector sleeps for a second before it exits, every test's and every
 # child's of it: a tenth is enough for another thread to report.
 unit:
-	@echo "== go test -race -shuffle=on $(TAGS) $(PACKAGES)"
+	@echo "== go test -race -shuffle=on $(PACKAGES)"
 	@$(if $(compiles),:,echo "the race detector needs cgo, and cgo a C compiler that works: apt-get install gcc libc6-dev"; exit 1)
-	@CGO_ENABLED=1 GORACE=$${GORACE-atexit_sleep_ms=100} $(GO) test -race -shuffle=on -timeout 30m $(TAGS) $(PACKAGES)
+	@CGO_ENABLED=1 GORACE=$${GORACE-atexit_sleep_ms=100} $(GO) test -race -shuffle=on -timeout 30m $(PACKAGES)
 
 build: ## the daemons and kvbench into bin/
-	$(GO) build $(TAGS) -o bin/ ./cmd/...
+	$(GO) build -o bin/ ./cmd/...
 	@echo "make build: bin/ is there, $(RAIL)"
 
 # Skipped loudly where the lab cannot run: go test -v says so and why.
@@ -71,12 +58,11 @@ CLIENTS ?=
 clients: ## other people's clients against a cluster, figures beside the server's (CLIENTS=all: vLLM's, guidellm ..., 12 GB more)
 	@KVFERRY_CLIENTS=$(CURDIR)/bin/.clients KVFERRY_CLIENT=$(CLIENTS) $(GO) test -count=1 -timeout 60m -v -run '^TestClients$$' ./cluster
 
-needs-rail = @$(if $(TAGS),:,echo "make $@ needs the RDMA rail, and this build is $(RAIL)"; exit 1)
+bench-roce rdma-tcp: export CGO_ENABLED = 1
 
 bench-roce: build ## the RDMA rail beside perftest, on one emulated host
-	$(needs-rail)
 	@set -e; bin=$$(mktemp -d); trap 'rm -rf "$$bin"' EXIT; \
-	CGO_ENABLED=1 $(GO) test -c -tags rdma -o $$bin/rdma.test ./transport/rdma; \
+	$(GO) test -c -o $$bin/rdma.test ./transport/rdma; \
 	bin/kvlab roce --hosts 1 --nics 1 --cpus 2 --env KVFERRY_RDMA=rxe0 --env KVFERRY_PERFTEST=1 -- \
 		$$bin/rdma.test -test.run TestLabPerftest
 
@@ -93,7 +79,6 @@ mooncake-nics: build ## TTFT and TPOT over 1, 2 and 4 NICs of 2 Gbit/s in the NI
 	@bin/kvbench nics mooncake
 
 rdma-tcp: build ## RDMA against TCP over one NIC of 80 Mbit/s, between two emulated hosts
-	$(needs-rail)
 	@bin/kvlab roce --nics 1 --rate 80mbit --until 2 --file bin/kvbench --file lab/testdata/rdma-tcp.sh -- sh /lab/rdma-tcp.sh
 
 # protoc's plugins are built from tools/go.mod, so that everyone generates the same.

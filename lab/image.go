@@ -26,7 +26,8 @@ var guestTools = []string{
 }
 
 // Where libibverbs looks for drivers, and rxe's: they are opened by name as a program
-// runs, and are not among the libraries that it is linked with.
+// runs, and are not among the libraries that it is linked with. Nor is libibverbs itself
+// among those of kvferry's programs; rxe's driver brings it.
 var verbsDrivers = []string{
 	"/etc/libibverbs.d/rxe.driver",
 	"/usr/lib/x86_64-linux-gnu/libibverbs/librxe*",

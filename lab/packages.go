@@ -30,12 +30,10 @@ var requirements = []requirement{
 // cacheName is the folder of kernels among those of kvferry's in the user's cache folder.
 const cacheName = "lab"
 
-// extras are installed by Setup and not required: the programs to compare with, and
-// what the programs that are run in the lab are built with.
+// extras are installed by Setup and not required: the programs to compare with.
 var extras = []requirement{
 	{"perftest", "ib_write_bw"},
 	{"ibverbs-utils", "ibv_devinfo"},
-	{"libibverbs-dev", "/usr/include/infiniband/verbs.h"},
 }
 
 // Both lists go by what is on this machine and not by what dpkg says: a program that

@@ -14,7 +14,7 @@ import (
 // These run the RDMA rail on real queue pairs: the tests of package
 // transport/rdma, and the whole cluster.
 
-// compile has a program of this module made for the hosts, with verbs in it.
+// compile has a program of this module made for the hosts.
 func compile(t *testing.T, pkg string, command ...string) File {
 	t.Helper()
 	name := filepath.Base(pkg)
@@ -22,7 +22,7 @@ func compile(t *testing.T, pkg string, command ...string) File {
 		name += ".test" // a host's own rdma is another program
 	}
 	out := filepath.Join(t.TempDir(), name)
-	cmd := exec.Command("go", append(command, "-tags", "rdma", "-ldflags", "-s -w", "-o", out, "./"+pkg)...)
+	cmd := exec.Command("go", append(command, "-ldflags", "-s -w", "-o", out, "./"+pkg)...)
 	cmd.Dir = ".."
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=1")
 	if b, err := cmd.CombinedOutput(); err != nil {

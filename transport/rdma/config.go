@@ -108,5 +108,5 @@ func (c *Config) Validate() error {
 	return bad.Err("transport/rdma.Config")
 }
 
-// ErrNotBuilt: the program has no verbs in it.
-var ErrNotBuilt = errors.New("built without verbs: install libibverbs-dev and build with CGO_ENABLED=1 and -tags rdma (make build does, if it is there)")
+// ErrNoVerbs: libibverbs cannot be opened, or the program was built without cgo, which opens it.
+var ErrNoVerbs = errors.New("no RDMA verbs")

@@ -1,6 +1,7 @@
 // Package rdma is a rail over one port of an RDMA device: InfiniBand or RoCE, by
-// libibverbs (build tag rdma; without it New returns [ErrNotBuilt], and everything
-// above the device still builds and is tested over an in-memory one).
+// libibverbs. The library is opened when the first rail is made, and is not needed to build:
+// ibverbs.h and calls.h declare what is used of it. Without it, or without cgo, New returns
+// [ErrNoVerbs]. Everything above the device is tested over an in-memory one.
 //
 // Chapters are those of the InfiniBand Architecture Specification, volume 1: 9 has the
 // transport (what a request does and in which order), 10 and 11 the verbs. RoCE v2 is its

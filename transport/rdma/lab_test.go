@@ -1,4 +1,4 @@
-//go:build rdma && cgo
+//go:build cgo && linux
 
 package rdma
 

@@ -41,7 +41,7 @@ type Rail struct {
 // New opens the device, listens and serves. The caller closes the rail, or gives
 // it to an engine, which then does. The error is a [config.Invalid] where cfg is wrong, a
 // transport.Error where the device or the address cannot be had; without verbs it wraps
-// ErrNotBuilt.
+// ErrNoVerbs.
 func New(cfg Config) (*Rail, error) { return newRail(cfg, openDevice) }
 
 func newRail(cfg Config, open func(*Config) (device, error)) (*Rail, error) {

@@ -1,4 +1,4 @@
-//go:build rdma
+//go:build linux && cgo
 
 #include "verbs.h"
 
@@ -142,7 +142,7 @@ int kv_post(struct kv_pairs *p, const struct kv_wr *wrs, int n)
 			};
 		}
 		chain[k - 1].next = NULL;
-		err = ibv_post_send(p->qp[pair], chain, &bad);
+		err = p->qp[pair]->context->ops.post_send(p->qp[pair], chain, &bad);
 		if (err)
 			return err;
 	}
@@ -158,7 +158,7 @@ int kv_receive(struct kv_pairs *p, int i, int n)
 		for (; k < CHAIN && k < n; k++)
 			chain[k] = (struct ibv_recv_wr){.wr_id = 1ULL << 63 | i, .next = &chain[k + 1]};
 		chain[k - 1].next = NULL;
-		err = ibv_post_recv(p->qp[i], chain, &bad);
+		err = p->qp[i]->context->ops.post_recv(p->qp[i], chain, &bad);
 		if (err)
 			return err;
 		n -= k;
@@ -177,7 +177,7 @@ static int64_t now_ns(void)
 static int take(struct kv_pairs *p, struct kv_wc *out, int max)
 {
 	struct ibv_wc wc[CHAIN];
-	int n = ibv_poll_cq(p->cq, max < CHAIN ? max : CHAIN, wc);
+	int n = p->cq->context->ops.poll_cq(p->cq, max < CHAIN ? max : CHAIN, wc);
 
 	if (n < 0)
 		return -EIO;
@@ -202,7 +202,7 @@ int kv_poll(struct kv_pairs *p, struct kv_wc *out, int max, int64_t spin_ns)
 
 int kv_arm(struct kv_pairs *p, struct kv_wc *out, int max)
 {
-	int err = ibv_req_notify_cq(p->cq, 0);
+	int err = p->cq->context->ops.req_notify_cq(p->cq, 0);
 
 	if (err)
 		return -err;
@@ -275,9 +275,21 @@ int kv_async(struct ibv_context *ctx, int *type, int *port)
 	return 0;
 }
 
-int kv_query_port(struct ibv_context *ctx, uint8_t port, struct ibv_port_attr *attr) { return ibv_query_port(ctx, port, attr); }
-
-struct ibv_mr *kv_reg_mr(struct ibv_pd *pd, void *addr, size_t length)
+int kv_query_port(struct ibv_context *ctx, uint8_t port, struct ibv_port_attr *attr)
 {
-	return ibv_reg_mr(pd, addr, length, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
+	memset(attr, 0, sizeof(*attr));
+	return ibv_query_port(ctx, port, (struct _compat_ibv_port_attr *)attr);
+}
+
+#define ACCESS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)
+
+struct ibv_mr *kv_reg_mr(struct ibv_pd *pd, void *addr, size_t length) { return ibv_reg_mr(pd, addr, length, ACCESS); }
+
+struct ibv_mr *kv_reg_dmabuf_mr(struct ibv_pd *pd, int fd, uint64_t offset, size_t length)
+{
+	if (!kv_calls.ibv_reg_dmabuf_mr) {
+		errno = EOPNOTSUPP;
+		return NULL;
+	}
+	return kv_calls.ibv_reg_dmabuf_mr(pd, offset, length, 0, fd, ACCESS);
 }

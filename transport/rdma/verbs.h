@@ -1,11 +1,33 @@
 #ifndef KVFERRY_VERBS_H
 #define KVFERRY_VERBS_H
 
-#include <infiniband/verbs.h>
-#include <stdint.h>
+#include "calls.h"
+#include "ibverbs.h"
 
-// The C side of package rdma: what has to be many calls of libibverbs and one
-// call from Go. Functions return 0 or an errno, unless they say otherwise.
+// The C side of package rdma. Functions return 0 or an errno, unless they say otherwise.
+
+// The calls as they were found in the library.
+struct kv_calls {
+#define KV_FIELD(type, name, parameters, arguments, version) type(*name) parameters;
+	KV_CALLS(KV_FIELD)
+	KV_OPTIONAL_CALLS(KV_FIELD)
+};
+
+extern struct kv_calls kv_calls;
+
+enum { KV_ABSENT = 1, KV_TOO_OLD };
+
+// Opens the library and finds its calls. It stays open. Returns 0, or one of the above and the
+// reason in why, which has size bytes.
+int kv_load(const char *file, char *why, size_t size);
+
+// A function of each call's name, to be used once kv_load has returned 0. They are static: a
+// driver must find the library's own.
+#define KV_FUNCTION(type, name, parameters, arguments, version) \
+	static inline type name parameters { return kv_calls.name arguments; }
+KV_CALLS(KV_FUNCTION)
+
+// What follows has to be many calls of libibverbs and one call from Go.
 
 enum { KV_WRITE, KV_WRITE_IMM, KV_READ };
 enum { KV_SIGNALED = 1, KV_INLINE = 2 };
@@ -74,8 +96,13 @@ int kv_pairs_free(struct kv_pairs *p);
 // Takes an asynchronous event if there is one: EAGAIN if not.
 int kv_async(struct ibv_context *ctx, int *type, int *port);
 
-// Calls that are macros in C.
+// The library writes what there was of attr when the call got its version, which is less than
+// there is in all.
 int kv_query_port(struct ibv_context *ctx, uint8_t port, struct ibv_port_attr *attr);
+
+// Both let the device read and write what they register, and return null with errno set if they
+// cannot. Addresses in a dma-buf's part count from its first byte.
 struct ibv_mr *kv_reg_mr(struct ibv_pd *pd, void *addr, size_t length);
+struct ibv_mr *kv_reg_dmabuf_mr(struct ibv_pd *pd, int fd, uint64_t offset, size_t length);
 
 #endif

@@ -1,11 +1,9 @@
-//go:build rdma && cgo
+//go:build cgo
 
 package rdma
 
 /*
 #cgo CFLAGS: -O2 -Wall
-#cgo LDFLAGS: -libverbs
-#include <stdlib.h>
 #include "verbs.h"
 */
 import "C"
@@ -48,6 +46,9 @@ type verbsDevice struct {
 // openDevice opens the device that the configuration names, or whose network
 // interface it names.
 func openDevice(cfg *Config) (device, error) {
+	if err := library(); err != nil {
+		return nil, err
+	}
 	name, err := deviceName(cfg.Device)
 	if err != nil {
 		return nil, err
@@ -61,7 +62,7 @@ func openDevice(cfg *Config) (device, error) {
 	d := &verbsDevice{}
 	var names []string
 	for _, dev := range unsafe.Slice(list, int(n)) {
-		names = append(names, C.GoString(C.ibv_get_device_name(dev)))
+		names = append(names, C.GoString(&dev.name[0]))
 		if names[len(names)-1] != name {
 			continue
 		}
@@ -70,7 +71,7 @@ func openDevice(cfg *Config) (device, error) {
 		}
 	}
 	if d.ctx == nil {
-		return nil, noDevice(cfg.Device, names)
+		return nil, fmt.Errorf("libibverbs has no driver for %s, only for: %s: apt-get install ibverbs-providers", name, orNone(names))
 	}
 	if err := d.prepare(cfg, name); err != nil {
 		return nil, errors.Join(err, d.close())
@@ -259,9 +260,9 @@ func explainPin(n int, err error) error {
 }
 
 func (d *verbsDevice) registerDMABuf(fd int, offset, length uint64) (memory, error) {
-	mr, err := C.ibv_reg_dmabuf_mr(d.pd, C.uint64_t(offset), C.size_t(length), 0, C.int(fd), C.IBV_ACCESS_LOCAL_WRITE|C.IBV_ACCESS_REMOTE_WRITE|C.IBV_ACCESS_REMOTE_READ)
+	mr, err := C.kv_reg_dmabuf_mr(d.pd, C.int(fd), C.uint64_t(offset), C.size_t(length))
 	if mr == nil {
-		return nil, fmt.Errorf("registering a dma-buf of %d bytes: %w: its driver and the NIC's must support peer-to-peer access", length, err)
+		return nil, fmt.Errorf("registering a dma-buf of %d bytes: %w: libibverbs must be of rdma-core 34 or later, and its driver and the NIC's must support peer-to-peer access", length, err)
 	}
 	return &verbsMemory{mr, 0}, nil
 }

@@ -1,5 +1,0 @@
-//go:build !rdma || !cgo || !linux
-
-package rdma
-
-func openDevice(*Config) (device, error) { return nil, ErrNotBuilt }
