@@ -286,7 +286,7 @@ func TestBar(t *testing.T) {
 
 // A machine that is slower than the link it stands for says so.
 func TestBehindLink(t *testing.T) {
-	record := func(us int64) Record {
+	record := func(us client.Count) Record {
 		return Record{Record: client.Record{Breakdown: &client.Breakdown{WireUS: us, KVBytes: 10_000_000}}}
 	}
 	kept := []Record{record(10_000), record(10_500), record(10_000), record(10_900), record(10_100), {}}

@@ -184,7 +184,9 @@ func (g group) stages() (*page.Plot, error) {
 		for j, c := range g.cells {
 			if c.Metrics != nil && c.Metrics.Stages != nil {
 				k := len(names) - 1 - j
-				values[k] = *c.Metrics.Stages.Parts()[i]
+				if part := *c.Metrics.Stages.Parts()[i]; !math.IsNaN(part) { // what is not known is in the next
+					values[k] = part
+				}
 				sums[k] += values[k]
 				top = max(top, sums[k])
 			}

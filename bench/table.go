@@ -139,7 +139,10 @@ func (g group) what() page.Table {
 				c.mark(), c.Label, fmt.Sprint(m.Successful), fmt.Sprint(m.Failed), fmt.Sprintf("%.2f", m.DurationS),
 				fmt.Sprintf("%.2f", float64(m.KVBytes)/1e9), fmt.Sprint(m.KVBlocksChecked), fmt.Sprint(m.KVBlocksBad),
 			}
-			if c.Clock == ClockVirtual { // no bytes moved, none to check
+			if m.KVUnknown > 0 {
+				row[5] = "-"
+			}
+			if c.Clock == ClockVirtual || m.KVUnknown > 0 { // no bytes moved, none to check; or nobody says
 				row[6], row[7] = "-", "-"
 			}
 		}

@@ -1,8 +1,11 @@
 package client
 
 import (
+	"encoding/json"
 	"maps"
+	"math"
 	"slices"
+	"strings"
 
 	"kvferry/bench/figure"
 )
@@ -80,7 +83,9 @@ type Metrics struct {
 	KVBytes         int64 `json:"kv_bytes"`
 	KVBlocksChecked int64 `json:"kv_blocks_checked"`
 	KVBlocksBad     int64 `json:"kv_blocks_bad"`
-	Retries         int   `json:"retries"`
+	// KVUnknown counts answers whose breakdown does not know how much KV moved.
+	KVUnknown int `json:"kv_unknown,omitempty"`
+	Retries   int `json:"retries"`
 	// SendDelay is Record.Late: how late the client itself was.
 	P99SendDelayMS float64 `json:"p99_send_delay_ms"`
 	MaxSendDelayMS float64 `json:"max_send_delay_ms"`
@@ -94,7 +99,8 @@ type Metrics struct {
 	Stages *Stages `json:"mean_breakdown_ms"`
 }
 
-// Stages are the parts of a request's life in milliseconds.
+// Stages are the parts of a request's life in milliseconds: NaN, in JSON null, where they are not
+// known.
 type Stages struct {
 	Proxy       float64 `json:"proxy"`
 	Queue       float64 `json:"queue"`
@@ -114,6 +120,27 @@ func (s *Stages) Parts() [len(StageNames)]*float64 {
 	return [...]*float64{&s.Proxy, &s.Queue, &s.Prefill, &s.Post, &s.Wire, &s.Land, &s.FirstDecode}
 }
 
+// MarshalJSON implements [json.Marshaler].
+func (s Stages) MarshalJSON() ([]byte, error) {
+	b := []byte{'{'}
+	for i, v := range s.Parts() {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(append(append(b, '"'), strings.ReplaceAll(StageNames[i], " ", "_")...), '"', ':')
+		if math.IsNaN(*v) {
+			b = append(b, "null"...)
+			continue
+		}
+		number, err := json.Marshal(*v)
+		if err != nil {
+			return nil, err
+		}
+		b = append(b, number...)
+	}
+	return append(b, '}'), nil
+}
+
 // A Meter takes records one by one and forgets them; of each it keeps what the exact
 // percentiles need, 24 bytes and 8 a token. The zero value is empty. It is for one
 // goroutine.
@@ -123,6 +150,7 @@ type Meter struct {
 	readDelays              []float64
 	stages                  Stages
 	withStages              int
+	known                   [len(StageNames)]int // how many of these know each part
 }
 
 // Add counts a record. One without tokens or without usage counts as failed, whatever it
@@ -138,9 +166,12 @@ func (m *Meter) Add(r *Record) {
 		count(&c.Notes, note)
 	}
 	if b := r.Breakdown; b != nil {
-		c.KVBytes += b.KVBytes
-		c.KVBlocksChecked += b.KVBlocksChecked
-		c.KVBlocksBad += b.KVBlocksBad
+		c.KVBytes += b.KVBytes.Sum()
+		c.KVBlocksChecked += b.KVBlocksChecked.Sum()
+		c.KVBlocksBad += b.KVBlocksBad.Sum()
+		if b.KVBytes == Unknown {
+			c.KVUnknown++
+		}
 		c.Retries += b.Retries
 	}
 	switch {
@@ -162,7 +193,10 @@ func (m *Meter) Add(r *Record) {
 	if r.Breakdown != nil {
 		m.withStages++
 		for i, us := range r.Breakdown.micros() {
-			*m.stages.Parts()[i] += float64(us) / 1e3
+			if us != Unknown {
+				*m.stages.Parts()[i] += us.MS()
+				m.known[i]++
+			}
 		}
 	}
 }
@@ -199,8 +233,11 @@ func (m *Meter) Metrics(duration float64) Metrics {
 	}
 	if m.withStages > 0 {
 		stages := m.stages
-		for _, p := range stages.Parts() {
-			*p = figure.Round(*p/float64(m.withStages), 4)
+		for i, p := range stages.Parts() {
+			*p /= float64(m.known[i]) // NaN where nobody knows
+			if m.known[i] > 0 {
+				*p = figure.Round(*p, 4)
+			}
 		}
 		out.Stages = &stages
 	}

@@ -1,7 +1,9 @@
 package client
 
 import (
+	"encoding/json"
 	"reflect"
+	"strings"
 	"testing"
 )
 
@@ -64,5 +66,31 @@ func TestMeasureIncompleteRecords(t *testing.T) {
 func TestMeasureNothing(t *testing.T) {
 	if m := measure(nil, 0); !reflect.DeepEqual(m, Metrics{}) {
 		t.Errorf("metrics of no records = %+v", m)
+	}
+}
+
+// TestUnknownParts: what a server does not know of a request is null in files, and in no mean.
+func TestUnknownParts(t *testing.T) {
+	var m Meter
+	for _, breakdown := range []string{
+		`{"proxy_us":1000,"queue_us":null,"prefill_us":5000,"wire_us":null,"kv_bytes":null,"kv_blocks_checked":null}`,
+		`{"proxy_us":3000,"queue_us":null,"prefill_us":null,"wire_us":4000,"kv_bytes":7,"kv_blocks_checked":2}`,
+	} {
+		r := Record{Status: StatusOK, Usage: &Usage{PromptTokens: 1, CompletionTokens: 1}, TokenTimes: []float64{1}, FirstToken: 1, CountedBy: CountUsage, InputTokens: 1, OutputTokens: 1}
+		if err := json.Unmarshal([]byte(breakdown), &r.Breakdown); err != nil {
+			t.Fatal(err)
+		}
+		if text, err := json.Marshal(r.Breakdown); err != nil || !strings.Contains(string(text), `"queue_us":null`) {
+			t.Errorf("%s, %v", text, err)
+		}
+		m.Add(&r)
+	}
+	got := m.Metrics(1)
+	if got.KVBytes != 7 || got.KVBlocksChecked != 2 || got.KVUnknown != 1 || got.Stages == nil {
+		t.Fatalf("%+v", got)
+	}
+	text, err := json.Marshal(got.Stages)
+	if want := `{"proxy":2,"queue":null,"prefill":5,"post":0,"wire":4,"land":0,"first_decode":0}`; err != nil || string(text) != want {
+		t.Errorf("%s, %v, want %s", text, err, want)
 	}
 }

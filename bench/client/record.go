@@ -1,8 +1,11 @@
 package client
 
 import (
+	"encoding/json"
 	"errors"
 	"iter"
+	"math"
+	"strconv"
 )
 
 // A Record is what happened to one request. Times are seconds since the run's start,
@@ -178,24 +181,59 @@ func (u *Usage) possible() bool {
 }
 
 // Breakdown is where a request's time went, as kvferry's proxy says on request
-// in the usage chunk. Times are microseconds; parts that do not apply are 0.
+// in the usage chunk. Times are microseconds; parts that do not apply are 0. Of real engines parts
+// may be Unknown: what the proxy cannot see, and no connector has told it, is in the part after.
 type Breakdown struct {
-	ProxyUS         int64  `json:"proxy_us"`
-	QueueUS         int64  `json:"queue_us"`
-	PrefillUS       int64  `json:"prefill_us"`
-	PostUS          int64  `json:"post_us"`
-	WireUS          int64  `json:"wire_us"`
-	LandUS          int64  `json:"land_us"`
-	FirstDecodeUS   int64  `json:"first_decode_us"`
-	KVBytes         int64  `json:"kv_bytes"`
-	KVBlocksChecked int64  `json:"kv_blocks_checked"`
-	KVBlocksBad     int64  `json:"kv_blocks_bad"`
+	ProxyUS         Count  `json:"proxy_us"`
+	QueueUS         Count  `json:"queue_us"`
+	PrefillUS       Count  `json:"prefill_us"`
+	PostUS          Count  `json:"post_us"`
+	WireUS          Count  `json:"wire_us"`
+	LandUS          Count  `json:"land_us"`
+	FirstDecodeUS   Count  `json:"first_decode_us"`
+	KVBytes         Count  `json:"kv_bytes"`
+	KVBlocksChecked Count  `json:"kv_blocks_checked"`
+	KVBlocksBad     Count  `json:"kv_blocks_bad"`
 	PrefillNode     string `json:"prefill_node,omitempty"`
 	DecodeNode      string `json:"decode_node,omitempty"`
 	Retries         int    `json:"retries"`
 }
 
 // micros are the parts in the order of StageNames.
-func (b *Breakdown) micros() [len(StageNames)]int64 {
-	return [...]int64{b.ProxyUS, b.QueueUS, b.PrefillUS, b.PostUS, b.WireUS, b.LandUS, b.FirstDecodeUS}
+func (b *Breakdown) micros() [len(StageNames)]Count {
+	return [...]Count{b.ProxyUS, b.QueueUS, b.PrefillUS, b.PostUS, b.WireUS, b.LandUS, b.FirstDecodeUS}
+}
+
+// A Count is a number that a server may not know: Unknown then, and null in JSON.
+type Count int64
+
+// Unknown is a Count that nobody has said.
+const Unknown Count = -1
+
+// Sum is what it adds to a sum of those that are known.
+func (c Count) Sum() int64 { return int64(max(c, 0)) }
+
+// MS is a count of microseconds in milliseconds, NaN if it is Unknown.
+func (c Count) MS() float64 {
+	if c == Unknown {
+		return math.NaN()
+	}
+	return float64(c) / 1e3
+}
+
+// MarshalJSON implements [json.Marshaler].
+func (c Count) MarshalJSON() ([]byte, error) {
+	if c == Unknown {
+		return []byte("null"), nil
+	}
+	return strconv.AppendInt(nil, int64(c), 10), nil
+}
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (c *Count) UnmarshalJSON(text []byte) error {
+	if string(text) == "null" {
+		*c = Unknown
+		return nil
+	}
+	return json.Unmarshal(text, (*int64)(c))
 }

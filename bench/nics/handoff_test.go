@@ -32,7 +32,7 @@ func TestHandoffResult(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	record := func(sent, first, second float64, prefill int64) client.Record {
+	record := func(sent, first, second float64, prefill client.Count) client.Record {
 		return client.Record{
 			Status: client.StatusOK, Sent: sent, TokenTimes: []float64{sent + first, sent + second}, Usage: &client.Usage{},
 			Breakdown: &client.Breakdown{PrefillUS: prefill},

@@ -159,8 +159,8 @@ func (r *Run) slowest() []*client.Record {
 // stages are the parts of a request's life by the server's account, in milliseconds, in the
 // order of client.StageNames.
 func stages(b *client.Breakdown) (ms [len(client.StageNames)]float64) {
-	for i, us := range []int64{b.ProxyUS, b.QueueUS, b.PrefillUS, b.PostUS, b.WireUS, b.LandUS, b.FirstDecodeUS} {
-		ms[i] = float64(us) / 1e3
+	for i, us := range []client.Count{b.ProxyUS, b.QueueUS, b.PrefillUS, b.PostUS, b.WireUS, b.LandUS, b.FirstDecodeUS} {
+		ms[i] = us.MS()
 	}
 	return ms
 }

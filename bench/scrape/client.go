@@ -56,7 +56,7 @@ func Of(records iter.Seq[*client.Record]) Client {
 		c.Sent++
 		c.Choices += max(r.Answers, 1)
 		if r.Breakdown != nil {
-			c.KVBytes += r.Breakdown.KVBytes
+			c.KVBytes += r.Breakdown.KVBytes.Sum()
 		}
 		if r.Status != client.StatusOK || r.Failure() != "" {
 			continue

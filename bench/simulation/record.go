@@ -11,7 +11,7 @@ import (
 // Record is a request that was simulated, in the form that a client's are in, so that its
 // figures are computed by the same formulas. Token times need sim.Config.RecordTokens.
 func Record(o *sim.Outcome) *client.Record {
-	us := func(d time.Duration) int64 { return d.Round(time.Microsecond).Microseconds() }
+	us := func(d time.Duration) client.Count { return client.Count(d.Round(time.Microsecond).Microseconds()) }
 	r := &client.Record{
 		Index: o.Index, RequestID: o.ID, PromptTokens: o.PromptTokens, MaxTokens: o.MaxTokens,
 		Intended: figure.Seconds(o.Due), Sent: figure.Seconds(o.Arrived), FirstToken: figure.Seconds(o.First), Finish: figure.Seconds(o.Last),
@@ -19,7 +19,7 @@ func Record(o *sim.Outcome) *client.Record {
 		Usage: &client.Usage{PromptTokens: o.PromptTokens, CompletionTokens: o.Tokens, CachedTokens: o.Cached},
 		Breakdown: &client.Breakdown{
 			ProxyUS: us(o.Breakdown.Proxy), QueueUS: us(o.Breakdown.Queue), PrefillUS: us(o.Breakdown.Prefill), PostUS: us(o.Breakdown.Post),
-			WireUS: us(o.Breakdown.Wire), LandUS: us(o.Breakdown.Land), FirstDecodeUS: us(o.Breakdown.FirstDecode), KVBytes: o.Breakdown.Bytes,
+			WireUS: us(o.Breakdown.Wire), LandUS: us(o.Breakdown.Land), FirstDecodeUS: us(o.Breakdown.FirstDecode), KVBytes: client.Count(o.Breakdown.Bytes),
 		},
 		FirstText: figure.Seconds(o.First), LastLine: figure.Seconds(o.Last),
 		InputTokens: o.PromptTokens, OutputTokens: o.Tokens, CountedBy: client.CountUsage,
