@@ -71,9 +71,11 @@ var layers = map[string]layer{
 		tests:     []string{"proxy", "proxy/openai", "engine/modelled", "engine/enginetest"},
 	},
 	"proxy": { // knows nodes by what they say over gRPC only
-		module:    []string{"proxy/admission", "proxy/ahead", "proxy/health", "proxy/members", "proxy/metrics", "proxy/openai", "proxy/sglang", "proxy/turn", "tokenizer", "proxy/chunks", "proxy/cors", "proxy/profile", "proxy/tracing", "proxy/unpack", "otlp", "clock", "config", "version", "kvcache", "engine/eos", "placement", "handoff", "attempt", "proto"},
+		module:    []string{"proxy/admission", "proxy/ahead", "proxy/health", "proxy/members", "proxy/metrics", "proxy/openai", "proxy/sglang", "proxy/turn", "tokenizer", "proxy/chunks", "proxy/cors", "proxy/profile", "proxy/tracing", "proxy/upstream", "proxy/wire", "otlp", "clock", "config", "version", "kvcache", "engine/eos", "placement", "handoff", "attempt", "proto"},
 		libraries: []string{grpc, protobuf, "github.com/prometheus"},
 	},
+	"proxy/upstream":            {module: []string{"proxy/health", "proxy/openai", "clock", "config", "kvcache", "placement", "proto"}}, // knows engines by HTTP only
+	"proxy/wire":                {module: []string{"proxy/admission", "proxy/openai", "proxy/unpack"}},
 	"proxy/admission":           {},
 	"proxy/ahead":               {module: []string{"attempt", "clock/clocktest", "proto"}, libraries: []string{grpc, xsys}},
 	"proxy/chunks":              {},

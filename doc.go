@@ -15,6 +15,8 @@
 //	daemon                               the daemons' flags, logs and memory
 //	node                                 a prefill or decode node: legs, KV, peers, its lease
 //	proxy                                HTTP API, admission, placement, requests on their way, metrics
+//	proxy/upstream                       real engines in place of nodes: legs over HTTP, failover
+//	proxy/wire                           bodies, errors and names of requests, whatever the endpoint
 //	proxy/admission                      bounds on clients: connections, memory for bodies
 //	proxy/members                        which nodes there are: watched, leased, listed
 //	proxy/members/memberstest            what every membership must do

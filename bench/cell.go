@@ -238,6 +238,9 @@ func (c *Cell) askedOf(url string, s Setting, parse func(string) server.Link) er
 	if err := check(info, url, s, parse); err != nil {
 		return err
 	}
+	if info.Engines() {
+		c.note("the engines at %s do not say what GPU they have, nor what carries their KV: they are compared with %s because it was named so", url, s.Name)
+	}
 	c.Notes = append(c.Notes, remarks(info)...)
 	if !comparable(info) {
 		c.Published = nil
@@ -288,9 +291,11 @@ func (c *Cell) judge(s Setting) {
 	switch {
 	case m.Stages == nil:
 		c.note("the server gives no breakdown: KV is not accounted for")
+	case c.Compute == server.Measured && m.KVUnknown > 0:
+		c.note("of %d requests the engines' connector did not say how much KV it moved, nor for how long", m.KVUnknown)
 	case s.Mode == ModeDisagg && m.KVBytes == 0:
 		c.fault("no KV moved between nodes: the cluster does not serve the setting %s", s.Name)
-	case s.Mode == ModeDisagg && m.KVBlocksChecked == 0:
+	case s.Mode == ModeDisagg && m.KVBlocksChecked == 0 && c.Compute != server.Measured:
 		c.fault("no KV block was checked by the decode node")
 	case s.Mode == ModeNonDisagg && m.KVBytes > 0:
 		c.fault("%d bytes of KV moved between nodes: the cluster does not serve the setting %s", m.KVBytes, s.Name)

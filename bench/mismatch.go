@@ -14,7 +14,14 @@ func linkOf(i *server.Info, parse func(string) server.Link) Link {
 	if i == nil {
 		return l
 	}
-	l.Compute = "modelled"
+	if i.Engines() {
+		l.Compute, l.Transfer, l.Label = server.Measured, "measured", "compute and transfer measured: "+i.Describe(parse)
+		if i.Serving == ModeNonDisagg {
+			l.Transfer, l.Label = "none", "compute measured, no KV transfer: "+i.Describe(parse)
+		}
+		return l
+	}
+	l.Compute = server.Modelled
 	modelled := "compute modelled (" + strings.Join(server.Distinct(i.Working(), func(n *server.Node) string { return n.Profile }), ", ") + ")"
 	if i.Serving == ModeNonDisagg {
 		l.Transfer, l.Label = "none", modelled+", no KV transfer"
@@ -39,6 +46,14 @@ func linkOf(i *server.Info, parse func(string) server.Link) Link {
 
 // lacks says what would make the cluster one of the setting; nothing if it is.
 func lacks(i *server.Info, s Setting, parse func(string) server.Link) []string {
+	switch {
+	case i.Engines() && i.Serving == s.Mode:
+		return nil // what else the setting says, only their connector knows
+	case i.Engines() && s.Mode == ModeNonDisagg:
+		return []string{"name the engines that serve by themselves to the proxy with --upstream alone"}
+	case i.Engines():
+		return []string{"name engines to the proxy with --upstream-prefill and --upstream-decode"}
+	}
 	if i.Serving != s.Mode {
 		if s.Mode == ModeNonDisagg {
 			return []string{"start decode --nondisagg nodes alone"}
@@ -138,7 +153,7 @@ func remarks(i *server.Info) []string {
 // comparable says whether the cluster has as many nodes as the published ones.
 func comparable(i *server.Info) bool {
 	for _, n := range i.Working() {
-		if n.Fingerprint != publishedGPU() {
+		if !i.Engines() && n.Fingerprint != publishedGPU() {
 			return false
 		}
 	}

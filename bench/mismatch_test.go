@@ -56,6 +56,15 @@ func links(text string) server.Link {
 	return server.Link{Name: text, Native: text == "native", BytesPerSecond: rates[text]}
 }
 
+// engineInfo is what a proxy of real engines says of itself.
+func engineInfo(serving string, roles ...string) string {
+	var engines []string
+	for i, role := range roles {
+		engines = append(engines, fmt.Sprintf(`{"id":"10.0.0.%d:8000","url":"http://10.0.0.%d:8000","role":%q,"up":true}`, i, i, role))
+	}
+	return fmt.Sprintf(`{"kvferry":{"compute":"measured","handoff":"connector","serving":%q,"nodes":[%s]}}`, serving, strings.Join(engines, ","))
+}
+
 // TestServerSaysWhatItIs: rows are labelled by what the server says, and a setting
 // that it is none of is refused, with what to do.
 func TestServerSaysWhatItIs(t *testing.T) {
@@ -87,6 +96,11 @@ func TestServerSaysWhatItIs(t *testing.T) {
 		{name: "two nodes serve", setting: "nondisagg", info: clusterInfo("pull", tcp...), refused: []string{"name pull,", "--nondisagg nodes"}},
 		{name: "nothing serves", setting: "tcp", info: `{"kvferry":{"mode":"auto"}}`, refused: []string{"no nodes that can serve: start a prefill and a decode node"}},
 
+		{name: "real engines", setting: "rdma", info: engineInfo("disagg", "prefill", "decode"), handoff: "connector", transfer: "measured", label: "compute and transfer measured: real engines, 1 prefill + 1 decode, KV by their connector", note: "compared with rdma because it was named so"},
+		{name: "one real engine", setting: "chunked", info: engineInfo("nondisagg", "nondisagg"), handoff: "none", transfer: "none", label: "compute measured, no KV transfer: real engines, 1 that serve alone", note: "compared with chunked because it was named so"},
+		{name: "real engines of another mode", setting: "nondisagg", info: engineInfo("disagg", "prefill", "decode"), refused: []string{"real engines, 1 prefill + 1 decode", "--upstream alone"}},
+		{name: "one real engine is no pair", setting: "tcp", info: engineInfo("nondisagg", "nondisagg"), refused: []string{"1 that serve alone", "--upstream-prefill and --upstream-decode"}},
+
 		{name: "no endpoint", setting: "tcp", handoff: "unknown", transfer: "unknown", label: "unknown", note: "does not say what it is: it is compared with tcp because it was named so"},
 		{name: "SGLang", setting: "layerwise", info: `{"model_path":"m","internal_states":[]}`, handoff: "unknown", transfer: "unknown", label: "unknown", note: "compared with layerwise"},
 		{name: "no JSON", setting: "tcp", info: "hello", handoff: "unknown", transfer: "unknown", label: "unknown", note: "compared with tcp"},
@@ -117,7 +131,14 @@ func TestServerSaysWhatItIs(t *testing.T) {
 			if row.Handoff != c.handoff || row.Transfer != c.transfer || !strings.Contains(row.Label, c.label) || !strings.Contains(strings.Join(row.Notes, "\n"), c.note) {
 				t.Errorf("hand-off %s, %+v, notes %q", row.Handoff, row.Link, row.Notes)
 			}
-			if (row.Server == nil) != (c.handoff == "unknown") || (row.Compute == "modelled") != (row.Server != nil) {
+			compute := "modelled"
+			switch {
+			case row.Server == nil:
+				compute = "unknown"
+			case row.Server.Engines():
+				compute = "measured"
+			}
+			if (row.Server == nil) != (c.handoff == "unknown") || row.Compute != compute {
 				t.Errorf("compute %s of %+v", row.Compute, row.Server)
 			}
 			if !strings.Contains(stdout.String(), "(hand-off "+c.handoff+"; "+row.Label) {

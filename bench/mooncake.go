@@ -18,7 +18,7 @@ import (
 // A Link says what carried the KV cache, and so what a row's numbers are.
 type Link struct {
 	Clock    string `json:"clock"`    // ClockReal or ClockVirtual
-	Compute  string `json:"compute"`  // "modelled", or "unknown" of a server that does not say
+	Compute  string `json:"compute"`  // "modelled", "measured" of real engines, or "unknown" of a server that does not say
 	Transfer string `json:"transfer"` // "measured", "paced", "modelled", "none", "unknown"
 	// Label is the same in words: "compute modelled, transfer paced 1.29 GB/s".
 	Label string `json:"label"`

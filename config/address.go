@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"net/url"
 	"strconv"
 	"strings"
 	"syscall"
@@ -61,6 +62,20 @@ func ServerAddress(text string) error {
 		return fmt.Errorf("%q: names no port: write the one that the server listens at", text)
 	}
 	return nil
+}
+
+// BaseURL reads the address of an HTTP server, adds http:// where there is no scheme, and drops a
+// trailing slash.
+func BaseURL(text string) (string, error) {
+	full := text
+	if !strings.Contains(text, "://") {
+		full = "http://" + text
+	}
+	u, err := url.Parse(full)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" {
+		return "", fmt.Errorf("%q: it is no server's address: write host:port or http://host:port", text)
+	}
+	return strings.TrimRight(u.String(), "/"), nil
 }
 
 // Listen listens at a field's address. The [Invalid] that it returns says in plain words

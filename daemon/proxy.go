@@ -27,6 +27,7 @@ var ProxyFlagNames = map[string]string{
 	"LeaseTTL": "--lease-ttl", "NodeWait": "--node-wait", "RequestTimeout": "--request-timeout", "DrainTimeout": "--drain-timeout",
 	"MaxConnections": "--max-connections", "MaxQueue": "--max-queue", "MaxQueueTime": "--max-queue-time", "MaxBodyBytes": "--max-body", "MaxRetries": "--max-retries",
 	"ServedNames": "--served-model-name", "LoRAs": "--lora-modules", "EOS": "--eos", "OTLPTracesEndpoint": "--otlp-traces-endpoint",
+	"Upstreams": "--upstream", "Upstreams.Prefill": "--upstream-prefill", "Upstreams.Decode": "--upstream-decode", "Upstreams.Both": "--upstream",
 	"CORS": "--allowed-origins", "CORS.Methods": "--allowed-methods", "CORS.Headers": "--allowed-headers", "CORS.Credentials": "--allow-credentials",
 }
 
@@ -39,6 +40,9 @@ func (f *ProxyFlags) AddFlags(fs *pflag.FlagSet) {
 	c, d := &f.cfg, proxy.Config{}.WithDefaults()
 	fs.StringVar(&c.HTTPAddr, "http", d.HTTPAddr, "host:port for clients; port 0 picks a free one (it is logged)")
 	fs.StringVar(&c.GRPCAddr, "grpc", d.GRPCAddr, "host:port for nodes to register at")
+	fs.StringSliceVar(&c.Upstreams.Prefill, "upstream-prefill", nil, "URLs of real engines that compute prompts, such as http://10.0.0.2:8000 of vllm serve with a KV connector, with commas or the flag again for several: they and --upstream-decode answer in place of nodes, which cannot register then")
+	fs.StringSliceVar(&c.Upstreams.Decode, "upstream-decode", nil, "URLs of real engines that take a prompt's KV from one of --upstream-prefill, by their own connector, and answer")
+	fs.StringSliceVar(&c.Upstreams.Both, "upstream", nil, "URLs of real engines that serve by themselves; beside a pair they serve while that is not up (--mode auto)")
 	fs.StringVar(&c.Mode, "mode", d.Mode, "auto (a prefill and a decode node if both are there, else one that does both), disagg or nondisagg")
 	fs.StringVar(&c.Handoff, "handoff", d.Handoff, "how KV gets from prefill to decode: "+handoff.List()+"; v0 is the published system")
 	fs.StringVar(&c.Placement, "placement", d.Placement, "which node takes a request: "+placement.Help())

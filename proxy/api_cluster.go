@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"kvferry/proto"
+	"kvferry/proxy/wire"
 	"kvferry/version"
 )
 
@@ -16,13 +17,13 @@ import (
 // the error that it would get.
 func (p *Proxy) serveHealth(w http.ResponseWriter, _ *http.Request) {
 	if err := p.Ready(); err != nil {
-		writeError(w, toAPIError(err))
+		wire.Error(w, toAPIError(err))
 	}
 }
 
 // serveVersion is vLLM's GET /version.
 func serveVersion(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, map[string]string{"version": version.String()})
+	wire.JSON(w, map[string]string{"version": version.String()})
 }
 
 // serverInfo is GET /server_info. The first two fields are what SGLang's bench client
@@ -55,6 +56,7 @@ type proxyInfo struct {
 	ServedNames        []string   `json:"served_names"` // that clients ask for: the model's, then the adapters'
 	EOS                string     `json:"eos"`          // where answers end that do not ignore it; see --eos
 	Serving            string     `json:"serving"`      // disagg or nondisagg; empty if a request would not be served now
+	Compute            string     `json:"compute"`      // modelled by nodes, measured of engines
 	Nodes              []nodeInfo `json:"nodes"`
 }
 
@@ -65,6 +67,7 @@ type nodeInfo struct {
 	Up                 bool     `json:"up"`       // takes requests
 	Instance           string   `json:"instance"` // hex; another one after a restart
 	GRPCAddr           string   `json:"grpc_addr"`
+	URL                string   `json:"url,omitempty"` // of an engine
 	Profile            string   `json:"profile"`
 	ProfileFingerprint string   `json:"profile_fingerprint"`
 	Link               string   `json:"link"` // "native" or the modelled NIC
@@ -75,7 +78,7 @@ type nodeInfo struct {
 }
 
 func (p *Proxy) serveServerInfo(w http.ResponseWriter, _ *http.Request) {
-	c, _ := p.nodes.info()
+	c, _ := p.cluster()
 	info := proxyInfo{
 		Version: version.String(), Mode: p.cfg.Mode, Handoff: p.cfg.Handoff, Placement: p.cfg.Placement,
 		Model: c.Model, Vocab: c.Vocab, BlockTokens: c.BlockTokens, MaxModelLen: c.MaxModelLen,
@@ -84,7 +87,12 @@ func (p *Proxy) serveServerInfo(w http.ResponseWriter, _ *http.Request) {
 	if m := p.model(c); m.Name != "" {
 		info.ServedNames = slices.Concat([]string{m.Name}, m.Aliases, m.Adapters)
 	}
-	switch disagg, err := p.nodes.serving(); {
+	serving := p.nodes.serving
+	if info.Compute = "modelled"; p.engines != nil {
+		info.Compute, serving = "measured", p.engines.Serving
+		info.EOS = "" // the model's own
+	}
+	switch disagg, err := serving(); {
 	case err != nil:
 	case disagg:
 		info.Serving = ModeDisagg
@@ -94,10 +102,10 @@ func (p *Proxy) serveServerInfo(w http.ResponseWriter, _ *http.Request) {
 	for _, state := range p.Nodes() {
 		n := state.Info
 		info.Nodes = append(info.Nodes, nodeInfo{
-			ID: n.Id, Role: proto.RoleName(n.Role), Up: state.Up, Instance: fmt.Sprintf("%016x", n.Instance), GRPCAddr: n.GrpcAddr,
+			ID: n.Id, Role: proto.RoleName(n.Role), Up: state.Up, Instance: fmt.Sprintf("%016x", n.Instance), GRPCAddr: n.GrpcAddr, URL: state.URL,
 			Profile: n.Profile, ProfileFingerprint: n.ProfileFingerprint, Link: n.Link, Rails: append([]string{}, n.Rails...),
 			KVBlocks: n.KvBlocks, Chunked: n.Chunked, Version: n.Version,
 		})
 	}
-	writeJSON(w, serverInfo{ModelPath: c.Model, InternalStates: make([]internalState, 1), Kvferry: info})
+	wire.JSON(w, serverInfo{ModelPath: c.Model, InternalStates: make([]internalState, 1), Kvferry: info})
 }

@@ -71,7 +71,7 @@ func (c *testCluster) serverInfo() proxyInfo {
 func TestServerInfo(t *testing.T) {
 	c := newTestCluster(t, Config{Handoff: handoff.Pull.Name})
 	want := fmt.Sprintf(`{"model_path":"","internal_states":[{"avg_spec_accept_length":null}],"kvferry":{"version":%q,"mode":"auto","handoff":"pull","placement":"least-loaded",`+
-		`"model":"","vocab":0,"block_tokens":0,"max_model_len":0,"profile":"","profile_fingerprint":"","served_names":[],"eos":"none","serving":"","nodes":[]}}`+"\n", version.String())
+		`"model":"","vocab":0,"block_tokens":0,"max_model_len":0,"profile":"","profile_fingerprint":"","served_names":[],"eos":"none","serving":"","compute":"modelled","nodes":[]}}`+"\n", version.String())
 	for _, path := range []string{"/server_info", "/get_server_info"} {
 		if status, body := c.get(path); status != 200 || body != want {
 			t.Errorf("%d %s, want %s", status, body, want)
@@ -87,7 +87,7 @@ func TestServerInfo(t *testing.T) {
 	c.register(d)
 	_, body := c.get("/server_info")
 	want = fmt.Sprintf(`{"model_path":"test-model","internal_states":[{"avg_spec_accept_length":null}],"kvferry":{"version":%q,"mode":"auto","handoff":"pull","placement":"least-loaded",`+
-		`"model":"test-model","vocab":151936,"block_tokens":16,"max_model_len":1000,"profile":"fake","profile_fingerprint":"0123456789abcdef","served_names":["test-model"],"eos":"none","serving":"disagg","nodes":[`+
+		`"model":"test-model","vocab":151936,"block_tokens":16,"max_model_len":1000,"profile":"fake","profile_fingerprint":"0123456789abcdef","served_names":["test-model"],"eos":"none","serving":"disagg","compute":"modelled","nodes":[`+
 		`{"id":"prefill-1","role":"prefill","up":true,"instance":"%016x","grpc_addr":%q,"profile":"fake","profile_fingerprint":"0123456789abcdef","link":"","rails":[],"kv_blocks":1000,"chunked":false,"version":""},`+
 		`{"id":"decode-1","role":"decode","up":true,"instance":"00000000000000ab","grpc_addr":%q,"profile":"fake","profile_fingerprint":"0123456789abcdef","link":"rdma","rails":["tcp/eth0","tcp/eth1"],"kv_blocks":1000,"chunked":true,"version":"v1"}]}}`+"\n",
 		version.String(), p.info.Instance, p.info.GrpcAddr, d.info.GrpcAddr)

@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"kvferry/proxy/openai"
+	"kvferry/proxy/wire"
 )
 
 // This file is what clients can have the cluster do besides generating. Benchmarks do so
@@ -14,16 +15,16 @@ import (
 // serveFlushCache is SGLang's /flush_cache: every node forgets its prefixes before it answers.
 func (p *Proxy) serveFlushCache(w http.ResponseWriter, r *http.Request) {
 	if n, err := p.flush(r.Context()); err != nil {
-		writeError(w, toAPIError(err))
+		wire.Error(w, toAPIError(err))
 	} else {
-		writeText(w, fmt.Sprintf("Cache flushed.\n%d nodes have forgotten their prefixes. Requests under way keep the blocks that they have.\n", n))
+		wire.Text(w, fmt.Sprintf("Cache flushed.\n%d nodes have forgotten their prefixes. Requests under way keep the blocks that they have.\n", n))
 	}
 }
 
 // serveResetPrefixCache is vLLM's /reset_prefix_cache, the same with an empty answer.
 func (p *Proxy) serveResetPrefixCache(w http.ResponseWriter, r *http.Request) {
 	if _, err := p.flush(r.Context()); err != nil {
-		writeError(w, toAPIError(err))
+		wire.Error(w, toAPIError(err))
 	}
 }
 
@@ -55,25 +56,20 @@ func (p *Proxy) flush(ctx context.Context) (nodes int, err error) {
 
 func (p *Proxy) serveStartProfile(w http.ResponseWriter, _ *http.Request) {
 	if err := p.profiler.Start(); err != nil {
-		writeError(w, &openai.Error{Status: http.StatusConflict, Type: "invalid_request_error", Code: "profile", Message: err.Error()})
+		wire.Error(w, &openai.Error{Status: http.StatusConflict, Type: "invalid_request_error", Code: "profile", Message: err.Error()})
 		return
 	}
-	writeText(w, "Profiling the CPU time of the proxy's process. The GPU is modelled: there is nothing of it to profile.\nPOST /stop_profile answers with the profile, in pprof's format.\n")
+	wire.Text(w, "Profiling the CPU time of the proxy's process. The GPU is modelled: there is nothing of it to profile.\nPOST /stop_profile answers with the profile, in pprof's format.\n")
 }
 
 func (p *Proxy) serveStopProfile(w http.ResponseWriter, _ *http.Request) {
 	data, err := p.profiler.Take()
 	if err != nil {
-		writeError(w, &openai.Error{Status: http.StatusConflict, Type: "invalid_request_error", Code: "profile", Message: err.Error()})
+		wire.Error(w, &openai.Error{Status: http.StatusConflict, Type: "invalid_request_error", Code: "profile", Message: err.Error()})
 		return
 	}
 	p.answerSoon(w)
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Content-Disposition", `attachment; filename="proxy.pprof"`)
 	_, _ = w.Write(data)
-}
-
-func writeText(w http.ResponseWriter, text string) {
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	_, _ = w.Write([]byte(text)) // a client that is gone needs no answer
 }

@@ -3,25 +3,45 @@ package proxy
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
 	"kvferry/proxy/admission"
 	"kvferry/proxy/metrics"
 	"kvferry/proxy/openai"
+	"kvferry/proxy/wire"
 )
 
 // handler routes the HTTP API. A path that exists is answered 405 for another method, with
 // what would do; the mux would do so by itself but not in OpenAI's form.
 func (p *Proxy) handler() http.Handler {
 	mux := http.NewServeMux()
+	if p.engines != nil {
+		p.serveEngines(mux)
+	} else {
+		p.serveNodes(mux)
+	}
+	mux.HandleFunc("GET /health", p.serveHealth)
+	mux.HandleFunc("GET /health_generate", p.serveHealth) // SGLang's, which generates a token there
+	mux.HandleFunc("GET /ping", p.serveHealth)
+	mux.HandleFunc("GET /version", serveVersion)
+	mux.HandleFunc("GET /server_info", p.serveServerInfo)
+	mux.HandleFunc("GET /get_server_info", p.serveServerInfo)
+	mux.Handle("GET /metrics", p.metrics.Handler())
+	for _, method := range []string{http.MethodGet, http.MethodPost} { // SGLang takes both
+		mux.HandleFunc(method+" /start_profile", p.serveStartProfile)
+		mux.HandleFunc(method+" /stop_profile", p.serveStopProfile)
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { wire.Nothing(w, r, mux) })
+	return timedHandler{p, mux}
+}
+
+// serveNodes adds what nodes answer to the API.
+func (p *Proxy) serveNodes(mux *http.ServeMux) {
 	mux.HandleFunc("POST /v1/completions", func(w http.ResponseWriter, r *http.Request) { p.serveGeneration(w, r, completions) })
 	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) { p.serveGeneration(w, r, chats) })
 	mux.HandleFunc("POST /generate", func(w http.ResponseWriter, r *http.Request) { p.serveGeneration(w, r, native) })
@@ -30,51 +50,12 @@ func (p *Proxy) handler() http.Handler {
 	mux.HandleFunc("GET /v1/models/{id...}", p.serveModel)
 	mux.HandleFunc("GET /model_info", p.serveModelInfo)
 	mux.HandleFunc("GET /get_model_info", p.serveModelInfo)
-	mux.HandleFunc("GET /health", p.serveHealth)
-	mux.HandleFunc("GET /health_generate", p.serveHealth) // SGLang's, which generates a token there
-	mux.HandleFunc("GET /ping", p.serveHealth)
-	mux.HandleFunc("GET /version", serveVersion)
-	mux.HandleFunc("GET /server_info", p.serveServerInfo)
-	mux.HandleFunc("GET /get_server_info", p.serveServerInfo)
 	mux.HandleFunc("POST /tokenize", p.serveTokenize)
 	mux.HandleFunc("POST /detokenize", p.serveDetokenize)
-	mux.Handle("GET /metrics", p.metrics.Handler())
-	for _, method := range []string{http.MethodGet, http.MethodPost} { // SGLang takes both
+	for _, method := range []string{http.MethodGet, http.MethodPost} {
 		mux.HandleFunc(method+" /flush_cache", p.serveFlushCache)
-		mux.HandleFunc(method+" /start_profile", p.serveStartProfile)
-		mux.HandleFunc(method+" /stop_profile", p.serveStopProfile)
 	}
 	mux.HandleFunc("POST /reset_prefix_cache", p.serveResetPrefixCache)
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { serveNothing(w, r, mux) })
-	return timedHandler{p, mux}
-}
-
-// serveNothing is for what no pattern of the mux matches: another method of a path that is
-// there, OPTIONS among them, or a path that is not.
-func serveNothing(w http.ResponseWriter, r *http.Request, mux *http.ServeMux) {
-	var allowed []string
-	for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPost} {
-		probe := &http.Request{Method: method, URL: r.URL, Host: r.Host}
-		if _, pattern := mux.Handler(probe); pattern != "/" {
-			allowed = append(allowed, method)
-		}
-	}
-	if len(allowed) == 0 {
-		writeError(w, &openai.Error{
-			Status: http.StatusNotFound, Type: "invalid_request_error", Code: "not_found",
-			Message: fmt.Sprintf("no such endpoint: %s %s", r.Method, openai.Abbreviate(r.URL.Path)),
-		})
-		return
-	}
-	w.Header().Set("Allow", strings.Join(append(allowed, http.MethodOptions), ", "))
-	if r.Method == http.MethodOptions {
-		w.WriteHeader(http.StatusNoContent)
-		return
-	}
-	writeError(w, &openai.Error{
-		Status: http.StatusMethodNotAllowed, Type: "invalid_request_error", Code: "method_not_allowed",
-		Message: fmt.Sprintf("%s %s: use %s", r.Method, openai.Abbreviate(r.URL.Path), strings.Join(allowed, " or ")),
-	})
 }
 
 // serveGeneration is every endpoint that generates. Its frame is under every request that
@@ -82,7 +63,7 @@ func serveNothing(w http.ResponseWriter, r *http.Request, mux *http.ServeMux) {
 // KiB instead of 8: what only prepares or answers is in functions of its own.
 func (p *Proxy) serveGeneration(w http.ResponseWriter, r *http.Request, a api) {
 	// TTFT and all deadlines count from here, not from when the body is read or a place free.
-	x := &exchange{proxy: p, api: a, requestID: requestID(r), accepted: p.clock.Now()}
+	x := &exchange{proxy: p, api: a, requestID: wire.RequestID(r), accepted: p.clock.Now()}
 	w.Header().Set("X-Request-Id", x.requestID)
 	if err := p.accept(x, w, r); err != nil {
 		p.refuse(w, x.requestID, err)
@@ -128,18 +109,18 @@ func (p *Proxy) accept(x *exchange, w http.ResponseWriter, r *http.Request) erro
 	if err != nil {
 		return err
 	}
-	defer body.release() // x.req keeps none of its bytes
-	cluster, ok := p.nodes.info()
+	defer body.Release() // x.req keeps none of its bytes
+	cluster, ok := p.cluster()
 	if !ok {
 		if err := p.awaitNodes(r.Context()); errors.Is(err, context.Canceled) {
 			return fmt.Errorf("%w: %w", errClientGone, err)
 		} else if err != nil {
 			return err
 		}
-		cluster, _ = p.nodes.info()
+		cluster, _ = p.cluster()
 	}
 	if err := p.parse(func() (err error) {
-		if x.req, err = x.api.parse(body.bytes, p.model(cluster)); err == nil {
+		if x.req, err = x.api.parse(body.Bytes, p.model(cluster)); err == nil {
 			x.created = time.Now()
 			x.metrics = p.metrics.Model(p.servedName(cluster))
 			x.prepare()
@@ -236,7 +217,7 @@ func (p *Proxy) finish(w http.ResponseWriter, x *exchange, err error) (broken bo
 	case api.Status == statusClientClosed:
 		return true
 	default:
-		writeError(w, api)
+		wire.Error(w, api)
 	}
 	return false
 }
@@ -244,12 +225,12 @@ func (p *Proxy) finish(w http.ResponseWriter, x *exchange, err error) (broken bo
 // count counts a choice whose request has ended, well if err is nil. One that was complete
 // when another failed it has been served all the same.
 func (f *flight) count(e2e time.Duration, err *openai.Error) {
-	output := len(f.delivered)
+	prompt, output := f.counts()
 	switch {
 	case err == nil, len(f.flights) > 1 && f.end.Finish != "":
 		f.metrics.Served(metrics.Request{
-			Prompt: len(f.choice.Prompt), Cached: int(f.cached), Output: output, MaxTokens: f.choice.MaxTokens, Stop: f.end.Finish == "stop",
-			E2E: e2e, Decode: f.last - f.first, Breakdown: &f.breakdown, Proxy: f.own,
+			Prompt: prompt, Cached: int(f.cached), Output: output, MaxTokens: f.choice.MaxTokens, Stop: f.end.Finish == "stop",
+			E2E: e2e, Decode: f.last - f.first, Breakdown: &f.breakdown, Unknown: f.unknown, Proxy: f.own,
 		})
 	case err.Status == statusClientClosed:
 		f.metrics.Aborted(output)
@@ -263,7 +244,7 @@ func (f *flight) count(e2e time.Duration, err *openai.Error) {
 // second, and /metrics has their number.
 func (p *Proxy) refuse(w http.ResponseWriter, id string, err error) {
 	api := toAPIError(err)
-	if cluster, ok := p.nodes.info(); ok {
+	if cluster, ok := p.cluster(); ok {
 		p.metrics.Model(p.servedName(cluster)).Refused(cmp.Or(api.Code, api.Type))
 	}
 	p.cfg.Logger.Debug("request refused", "request", id, "status", api.Status, "err", err)
@@ -271,21 +252,5 @@ func (p *Proxy) refuse(w http.ResponseWriter, id string, err error) {
 		w.Header().Set("Connection", "close")
 	}
 	p.answerSoon(w)
-	writeError(w, api)
-}
-
-// requestID is the client's X-Request-Id if it is fit for logs (printable ASCII without
-// blanks, 256 bytes at most), else a new one of 128 random bits.
-func requestID(r *http.Request) string {
-	id := r.Header.Get("X-Request-Id")
-	fit := 0 < len(id) && len(id) <= 256
-	for i := 0; fit && i < len(id); i++ {
-		fit = ' ' < id[i] && id[i] < 0x7f
-	}
-	if fit {
-		return id
-	}
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return hex.EncodeToString(b[:])
+	wire.Error(w, api)
 }

@@ -10,6 +10,7 @@ import (
 	"kvferry/proxy/members"
 	"kvferry/proxy/openai"
 	"kvferry/proxy/sglang"
+	"kvferry/proxy/wire"
 )
 
 func (p *Proxy) modelCards(c members.Cluster) []openai.ModelCard {
@@ -29,11 +30,11 @@ func (p *Proxy) modelCards(c members.Cluster) []openai.ModelCard {
 func (p *Proxy) serveModels(w http.ResponseWriter, _ *http.Request) {
 	// Clients wait for this list until it is there, and take an empty one for ready.
 	if err := p.Ready(); err != nil {
-		writeError(w, toAPIError(err))
+		wire.Error(w, toAPIError(err))
 		return
 	}
 	c, _ := p.nodes.info()
-	writeJSON(w, struct {
+	wire.JSON(w, struct {
 		Object string             `json:"object"`
 		Data   []openai.ModelCard `json:"data"`
 	}{"list", p.modelCards(c)})
@@ -42,7 +43,7 @@ func (p *Proxy) serveModels(w http.ResponseWriter, _ *http.Request) {
 // serveModel is GET /v1/models/{id}; ids may have slashes, as those of Hugging Face have.
 func (p *Proxy) serveModel(w http.ResponseWriter, r *http.Request) {
 	if err := p.Ready(); err != nil {
-		writeError(w, toAPIError(err))
+		wire.Error(w, toAPIError(err))
 		return
 	}
 	c, _ := p.nodes.info()
@@ -50,22 +51,22 @@ func (p *Proxy) serveModel(w http.ResponseWriter, r *http.Request) {
 	id := strings.TrimPrefix(r.URL.Path, "/v1/models/") // timedHandler goes past the mux's PathValue
 	i := slices.IndexFunc(cards, func(m openai.ModelCard) bool { return m.ID == id })
 	if i < 0 {
-		writeError(w, &openai.Error{
+		wire.Error(w, &openai.Error{
 			Status: http.StatusNotFound, Type: "invalid_request_error", Param: "model", Code: "model_not_found",
 			Message: fmt.Sprintf("model: %q is not served here; GET /v1/models lists what is", openai.Abbreviate(id)),
 		})
 		return
 	}
-	writeJSON(w, cards[i])
+	wire.JSON(w, cards[i])
 }
 
 func (p *Proxy) serveModelInfo(w http.ResponseWriter, _ *http.Request) {
 	if err := p.Ready(); err != nil {
-		writeError(w, toAPIError(err))
+		wire.Error(w, toAPIError(err))
 		return
 	}
 	c, _ := p.nodes.info()
-	writeJSON(w, sglang.ModelInfo{
+	wire.JSON(w, sglang.ModelInfo{
 		ModelPath: c.Model, TokenizerPath: c.Model, IsGeneration: true, WeightVersion: "default",
 		ServedModelName: p.servedName(c), MaxModelLen: c.MaxModelLen,
 	})

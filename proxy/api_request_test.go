@@ -19,6 +19,7 @@ import (
 	"kvferry/proto"
 	"kvferry/proxy/members"
 	"kvferry/proxy/openai"
+	"kvferry/proxy/wire"
 )
 
 var testClusterInfo = members.Cluster{Model: testModel, BlockTokens: 16, Vocab: testVocab, MaxModelLen: testMaxModelLen}
@@ -200,7 +201,7 @@ func TestRequestID(t *testing.T) {
 	}{{"bench-0a1b-7", true}, {"", false}, {"a b", false}, {"é", false}, {strings.Repeat("x", 257), false}, {`"quoted"`, true}} {
 		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		r.Header.Set("X-Request-Id", tc.header)
-		if id := requestID(r); (id == tc.header) != tc.kept || id == "" {
+		if id := wire.RequestID(r); (id == tc.header) != tc.kept || id == "" {
 			t.Errorf("%q: %q", tc.header, id)
 		}
 	}

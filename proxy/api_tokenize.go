@@ -4,18 +4,18 @@ import (
 	"net/http"
 	"strconv"
 
-	"kvferry/proxy/admission"
 	"kvferry/proxy/members"
 	"kvferry/proxy/openai"
+	"kvferry/proxy/wire"
 )
 
 // serveTokenize is vLLM's POST /tokenize: the ids of a prompt or a conversation.
 func (p *Proxy) serveTokenize(w http.ResponseWriter, r *http.Request) {
-	ids, cluster, hold, ok := p.readTokens(w, r, openai.ParseTokenize)
+	ids, cluster, body, ok := p.readTokens(w, r, openai.ParseTokenize)
 	if !ok {
 		return
 	}
-	defer hold.Release()
+	defer body.Release()
 	p.writePieces(w, len(ids), `{"tokens":[`, func(b []byte, i int) []byte {
 		if i > 0 {
 			b = append(b, ',')
@@ -26,11 +26,11 @@ func (p *Proxy) serveTokenize(w http.ResponseWriter, r *http.Request) {
 
 // serveDetokenize is vLLM's POST /detokenize: the text of ids.
 func (p *Proxy) serveDetokenize(w http.ResponseWriter, r *http.Request) {
-	ids, cluster, hold, ok := p.readTokens(w, r, openai.ParseDetokenize)
+	ids, cluster, body, ok := p.readTokens(w, r, openai.ParseDetokenize)
 	if !ok {
 		return
 	}
-	defer hold.Release()
+	defer body.Release()
 	text := openai.Unbroken{Tokenizer: p.model(cluster).Tokenizer()}
 	p.writePieces(w, len(ids), `{"prompt":"`, func(b []byte, i int) []byte { return text.AppendToken(b, ids[i], i == len(ids)-1) }, "\"}\n")
 }
@@ -58,13 +58,13 @@ func (p *Proxy) writePieces(w http.ResponseWriter, n int, head string, piece fun
 	_, _ = w.Write(append(b, tail...))
 }
 
-// readTokens reads the body of a request that needs no node; the caller releases the hold
+// readTokens reads the body of a request that needs no node; the caller releases the body
 // when it has answered: the ids are in the memory that was taken for the body. It
 // has answered the client if it returns false. It does not wait for nodes, as a generation
 // does: without any, no vocabulary is known, and that is the answer.
-func (p *Proxy) readTokens(w http.ResponseWriter, r *http.Request, parse func([]byte, openai.Model) ([]uint32, error)) (ids []uint32, cluster members.Cluster, hold *admission.Hold, ok bool) {
-	fail := func(err error) ([]uint32, members.Cluster, *admission.Hold, bool) {
-		writeError(w, toAPIError(err))
+func (p *Proxy) readTokens(w http.ResponseWriter, r *http.Request, parse func([]byte, openai.Model) ([]uint32, error)) (ids []uint32, cluster members.Cluster, body *wire.Body, ok bool) {
+	fail := func(err error) ([]uint32, members.Cluster, *wire.Body, bool) {
+		wire.Error(w, toAPIError(err))
 		return nil, members.Cluster{}, nil, false
 	}
 	if cluster, ok = p.nodes.info(); !ok {
@@ -74,11 +74,11 @@ func (p *Proxy) readTokens(w http.ResponseWriter, r *http.Request, parse func([]
 	if err != nil {
 		return fail(err)
 	}
-	if err := p.parse(func() (err error) { ids, err = parse(body.bytes, p.model(cluster)); return err }); err != nil {
-		body.release()
+	if err := p.parse(func() (err error) { ids, err = parse(body.Bytes, p.model(cluster)); return err }); err != nil {
+		body.Release()
 		return fail(err)
 	}
-	return ids, cluster, body.hold, true
+	return ids, cluster, body, true
 }
 
 func uintString(v uint32) string { return strconv.FormatUint(uint64(v), 10) }

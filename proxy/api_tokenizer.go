@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"kvferry/proxy/openai"
+	"kvferry/proxy/wire"
 	"kvferry/tokenizer"
 )
 
@@ -24,7 +25,7 @@ func (p *Proxy) serveTokenizer(w http.ResponseWriter, r *http.Request) {
 	} else {
 		cluster, ok := p.nodes.info()
 		if !ok {
-			writeError(w, toAPIError(p.nodes.wait(ended)))
+			wire.Error(w, toAPIError(p.nodes.wait(ended)))
 			return
 		}
 		files = openai.NewTokenizer(cluster.Vocab).Files(int(cluster.MaxModelLen))
@@ -40,12 +41,12 @@ func (p *Proxy) serveTokenizer(w http.ResponseWriter, r *http.Request) {
 	switch lost := (*fs.PathError)(nil); {
 	case errors.Is(err, fs.ErrNotExist):
 		w.Header().Del("Content-Type")
-		writeError(w, &openai.Error{
+		wire.Error(w, &openai.Error{
 			Status: http.StatusNotFound, Type: "invalid_request_error", Code: "not_found",
 			Message: "no such file of the tokenizer: " + openai.Abbreviate(file) + ": ask for " + tokenizer.FileName + ", " + tokenizer.ConfigFileName + " or " + tokenizer.ModelConfigFileName,
 		})
 	case errors.As(err, &lost): // the system's; else the client has gone
-		writeError(w, toAPIError(err))
+		wire.Error(w, toAPIError(err))
 	}
 }
 

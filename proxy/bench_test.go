@@ -232,12 +232,12 @@ func BenchmarkEvents(b *testing.B) {
 	}{{"completion", completions, nil}, {"completion with stops", completions, stop}, {"native", native, nil}, {"native with stops", native, stop}} {
 		b.Run(bench.name, func(b *testing.B) {
 			b.ReportAllocs()
-			var s eventStream
+			var s tokenStream
 			first, _ := testTokenizer.Words()
 			out := openai.Tokens{IDs: []uint32{first + 7}}
 			for i := 0; b.Loop(); i++ {
 				if i%128 == 0 {
-					s = bench.api.events(req, "id", time.Unix(0, 0))
+					s = bench.api.events(req, "id", time.Unix(0, 0)).(tokenStream)
 					s.To(chunks.NewWriter(discardConn{}, &http.Request{ProtoMajor: 1, ProtoMinor: 1}, http.Header{}))
 					if bench.stop != nil {
 						out.Cut = openai.NewCut(testTokenizer, bench.stop, 0)

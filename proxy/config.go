@@ -14,6 +14,7 @@ import (
 	"kvferry/proxy/cors"
 	"kvferry/proxy/members"
 	"kvferry/proxy/openai"
+	"kvferry/proxy/upstream"
 )
 
 // Serving modes of a proxy.
@@ -36,6 +37,9 @@ type Config struct {
 	// on GRPCAddr then, and LeaseTTL is how long a request waits for a node in place of
 	// one that was lost. Default nil: the nodes that hold a lease.
 	Membership members.Membership
+	// Upstreams are real engines that answer in place of nodes: nobody registers then, and
+	// what is of nodes only has no effect. Default none.
+	Upstreams upstream.URLs
 	// Mode is auto, disagg or nondisagg. Default auto.
 	Mode string
 	// Handoff is one of handoff.Names. Default layerwise.
@@ -60,8 +64,8 @@ type Config struct {
 	// EOS says after how many tokens answers end by themselves, unless a request ignores
 	// that (ignore_eos). Default eos.Default: most end within some hundred tokens.
 	EOS eos.Lengths
-	// LeaseTTL is how long a node may be silent before it counts as lost.
-	// Default 3 s.
+	// LeaseTTL is how long a node may be silent before it counts as lost. Engines are asked
+	// three times in it how they are. Default 3 s.
 	LeaseTTL time.Duration
 	// NodeWait is how long a request waits for the nodes it needs while they are not
 	// there: at the start of a cluster, after a restart of the proxy. One whose node is
@@ -174,6 +178,10 @@ func (c Config) Validate() error {
 	}
 	if c.MaxBodyBytes < 0 {
 		bad.Add("MaxBodyBytes", c.MaxBodyBytes, "use 1 byte or more")
+	}
+	bad.Check("Upstreams", c.Upstreams.Validate())
+	if c.Upstreams.Any() {
+		c.checkEngines(&bad)
 	}
 	bad.Check("EOS", c.EOS.Validate())
 	openai.CheckNames(&bad, c.ServedNames, c.LoRAs)

@@ -18,15 +18,21 @@ type api struct {
 	parse  func(body []byte, model openai.Model) (*openai.Request, error)
 	events func(req *openai.Request, id string, created time.Time) eventStream
 	answer func(b []byte, req *openai.Request, id string, created time.Time, results []openai.Result, u openai.Usage) []byte
+	run    func(ctx context.Context, x *exchange) error // nil: by nodes
 }
 
 // eventStream is how an api streams; package openai's Events say what each of these does.
 type eventStream interface {
 	To(openai.Writer)
 	Begun() bool
-	Tokens(choice int, t openai.Tokens) error
 	End(openai.Usage) error
 	Fail(*openai.Error)
+}
+
+// tokenStream is one that nodes' tokens are written to.
+type tokenStream interface {
+	eventStream
+	Tokens(choice int, t openai.Tokens) error
 }
 
 var completions, chats = ofOpenAI(openai.Completion), ofOpenAI(openai.Chat)
@@ -87,6 +93,9 @@ func (x *exchange) prepare() {
 
 // run ends with every choice complete, or with the reason that one of them cannot be.
 func (x *exchange) run(ctx context.Context) error {
+	if x.api.run != nil {
+		return x.api.run(ctx, x)
+	}
 	if len(x.flights) == 1 {
 		return x.flights[0].run(ctx)
 	}
@@ -138,11 +147,12 @@ func (x *exchange) account() openai.Usage {
 	var d *proto.Breakdown
 	if x.req.Breakdown {
 		d = &proto.Breakdown{}
-		u.Breakdown = &openai.Breakdown{Breakdown: d, PrefillNode: x.flights[0].prefillNode, DecodeNode: x.flights[0].decodeNode}
+		u.Breakdown = &openai.Breakdown{Breakdown: d, PrefillNode: x.flights[0].prefillNode, DecodeNode: x.flights[0].decodeNode, Unknown: x.flights[0].unknown}
 	}
 	for i := range x.flights {
 		f := &x.flights[i]
-		u.Completion += uint32(len(f.delivered))
+		_, output := f.counts()
+		u.Completion += uint32(output)
 		if i%x.req.N == 0 {
 			u.Cached += f.cachedTokens()
 		}

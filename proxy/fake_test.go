@@ -279,7 +279,7 @@ func newTestCluster(t testing.TB, cfg Config, tune ...func(*Proxy)) *testCluster
 	ctx, stop := context.WithCancel(context.Background())
 	c := &testCluster{t: t, proxy: p, client: &http.Client{Transport: &http.Transport{DisableCompression: true}}, stop: stop, done: make(chan error, 1)}
 	go func() { c.done <- p.Run(ctx) }()
-	if cfg.Membership == nil {
+	if p.leases != nil {
 		if c.conn, err = grpc.NewClient(p.GRPCAddr(), grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
 			t.Fatal(err)
 		}

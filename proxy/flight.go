@@ -55,6 +55,8 @@ type flight struct {
 	cached      uint32          // prompt tokens found in a prefix cache, the most of any attempt
 	prefillNode string          // of the last attempt, as decodeNode is; "" before one was placed
 	decodeNode  string
+	usage       *openai.Usage // as engines counted; nil: nodes answer
+	unknown     []string      // parts of the breakdown that they did not say
 
 	// Memory for reading the inbox, kept between wake-ups.
 	arrivals []arrival
@@ -275,7 +277,7 @@ func (f *flight) deliver(a *submission, done bool) error {
 		return nil
 	}
 	out.Cached = min(max(f.cached, a.cached), uint32(len(f.choice.Prompt)))
-	if err := f.events.Tokens(f.index, out); err != nil {
+	if err := f.events.(tokenStream).Tokens(f.index, out); err != nil {
 		return fmt.Errorf("%w: %w", errClientGone, err)
 	}
 	if isFirst {
@@ -428,6 +430,14 @@ func nodeOf(l *leg) *member {
 		return nil
 	}
 	return l.node
+}
+
+// counts are the tokens of the prompt and those delivered; 0 where engines did not say.
+func (f *flight) counts() (prompt, output int) {
+	if f.usage != nil {
+		return int(f.usage.Prompt), int(f.usage.Completion)
+	}
+	return len(f.choice.Prompt), len(f.delivered)
 }
 
 // cachedTokens is how much of the prompt a prefix cache had. A retry's prompt has part of the

@@ -273,6 +273,7 @@ func (n *nodes) snapshot() []*member {
 // the proxy's own, and never changes: do not change it either.
 type NodeState struct {
 	Info    *proto.NodeInfo
+	URL     string        // of an engine; nodes have none
 	Up      bool          // it takes requests
 	Stalled bool          // it was left because it does not get on
 	Stalls  uint64        // how often
@@ -282,8 +283,13 @@ type NodeState struct {
 	Rails   []*proto.RailLoad
 }
 
-// Nodes lists the members, prefill nodes first, by id.
-func (p *Proxy) Nodes() []NodeState { return p.nodes.states() }
+// Nodes lists the members, prefill nodes first, by id; or the engines.
+func (p *Proxy) Nodes() []NodeState {
+	if p.engines != nil {
+		return p.engineStates()
+	}
+	return p.nodes.states()
+}
 
 func (n *nodes) states() []NodeState {
 	var all []NodeState

@@ -39,6 +39,7 @@ import (
 	"kvferry/proxy/openai"
 	"kvferry/proxy/profile"
 	"kvferry/proxy/tracing"
+	"kvferry/proxy/upstream"
 )
 
 // Limits on what a connection may cost before it has asked for anything. They are chosen, and
@@ -77,6 +78,7 @@ type Proxy struct {
 	metrics *metrics.Metrics
 	traces  *tracing.Traces // nil: no request is traced
 	nodes   *nodes
+	engines *upstream.Engines // that answer in place of nodes; nil: nodes do
 	file    *openai.ModelFile // whose tokenizer is served; nil: kvferry's own
 	leases  *members.Leases   // nil if cfg names another membership
 
@@ -130,15 +132,20 @@ func New(cfg Config) (*Proxy, error) {
 		}
 	}
 	p.ctx, p.stop = context.WithCancelCause(context.Background())
+	if cfg.Upstreams.Any() {
+		if err := p.useEngines(); err != nil {
+			return nil, err
+		}
+	}
 	p.nodes = newNodes(p.ctx, cfg, p.clock, p.metrics)
 	if p.file != nil {
 		p.nodes.rules.MinVocab, p.nodes.rules.MaxVocab = p.file.Size(), math.MaxInt32
 	}
-	p.metrics.Register(nodeCollector{p.nodes}, healthCollector{p.nodes}, queueCollector{p})
+	p.metrics.Register(p.clusterMetrics(), queueCollector{p})
 	if p.httpListener, err = config.Listen("HTTPAddr", cfg.HTTPAddr); err != nil {
 		return nil, err
 	}
-	if cfg.Membership == nil {
+	if p.cfg.Membership == nil {
 		if err := p.serveLeases(); err != nil {
 			_ = p.httpListener.Close()
 			return nil, err
@@ -196,8 +203,7 @@ func (p *Proxy) Ready() error {
 	if p.drains() {
 		return errProxyDrains
 	}
-	_, err := p.nodes.serving()
-	return err
+	return p.wait(ended)
 }
 
 func (p *Proxy) drains() bool {
@@ -208,13 +214,21 @@ func (p *Proxy) drains() bool {
 
 // WaitReady returns once the nodes needed to serve have joined, or with the
 // reason they have not when ctx ends.
-func (p *Proxy) WaitReady(ctx context.Context) error { return p.nodes.wait(ctx) }
+func (p *Proxy) WaitReady(ctx context.Context) error { return p.wait(ctx) }
+
+// wait returns once there is who can serve, or with the reason why not when ctx ends.
+func (p *Proxy) wait(ctx context.Context) error {
+	if p.engines != nil {
+		return p.engines.WaitReady(ctx)
+	}
+	return p.nodes.wait(ctx)
+}
 
 // awaitNodes waits for the nodes that a request needs, for NodeWait at most, or returns
 // the reason why they are not there.
 func (p *Proxy) awaitNodes(ctx context.Context) error {
 	n := p.nodes
-	missing := n.wait(ended)
+	missing := p.wait(ended)
 	if missing == nil || p.cfg.NodeWait < 0 {
 		return missing
 	}
@@ -232,7 +246,7 @@ func (p *Proxy) awaitNodes(ctx context.Context) error {
 	}
 	limit, cancel := context.WithTimeout(ctx, p.cfg.NodeWait)
 	defer cancel()
-	missing = n.wait(limit)
+	missing = p.wait(limit)
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
@@ -261,6 +275,9 @@ func (p *Proxy) Run(ctx context.Context) error {
 		servers.Go(func() { p.leases.Run(p.ctx) })
 	}
 	servers.Go(func() { p.nodes.run(p.cfg.Membership) })
+	if p.engines != nil {
+		servers.Go(func() { p.engines.Run(p.ctx) })
+	}
 	servers.Go(func() { p.watchQueue(p.ctx) })
 
 	var err error

@@ -120,6 +120,9 @@ func (p *Proxy) leave(x *exchange) {
 // caller holds mu.
 func (p *Proxy) expectedWait() time.Duration {
 	now := p.clock.Now()
+	if p.engines != nil {
+		return p.engines.Expected(now, p.unplaced)
+	}
 	backlogs := make(map[proto.Role][]*health.Backlog)
 	for _, m := range p.nodes.snapshot() {
 		if _, _, up := m.usable(); up {

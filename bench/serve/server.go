@@ -114,8 +114,11 @@ func (s *server) Open(ctx context.Context) (f Facts, err error) {
 	f.Notes = append(f.Notes, accepts.Notes...)
 	if info != nil {
 		f.Vocab = info.Vocab
-		f.Tokenizer = s.tokenizer
-		f.Label = "measured at " + at + ": compute modelled, " + info.Describe(func(text string) about.Link { return about.Link{Name: text, Native: text == "native"} })
+		compute := about.Measured
+		if !info.Engines() {
+			compute, f.Tokenizer = about.Modelled, s.tokenizer
+		}
+		f.Label = "measured at " + at + ": compute " + compute + ", " + info.Describe(func(text string) about.Link { return about.Link{Name: text, Native: text == "native"} })
 	}
 	return f, nil
 }

@@ -19,6 +19,7 @@ type Info struct {
 	Version     string `json:"version"`
 	Mode        string `json:"mode"`    // asked for: auto, Disagg or NonDisagg
 	Serving     string `json:"serving"` // with the nodes of now: Disagg, NonDisagg or ""
+	Compute     string `json:"compute"` // Modelled or Measured; empty, of an older proxy, is Modelled
 	Handoff     string `json:"handoff"`
 	Placement   string `json:"placement"`
 	Model       string `json:"model"`
@@ -37,6 +38,7 @@ type Node struct {
 	Up          bool     `json:"up"`
 	Instance    string   `json:"instance"`
 	GRPCAddr    string   `json:"grpc_addr"`
+	URL         string   `json:"url,omitempty"` // of a real engine
 	Profile     string   `json:"profile"`
 	Fingerprint string   `json:"profile_fingerprint"`
 	Link        string   `json:"link"`  // "native", or the modelled NIC: a name, or name=tcp,rate=1.38GB/s
@@ -99,6 +101,15 @@ const (
 
 // Unknown is what a server does not say.
 const Unknown = "unknown"
+
+// Whose figures the computing is: of nodes, which model a GPU, or of real engines.
+const (
+	Modelled = "modelled"
+	Measured = "measured"
+)
+
+// Engines reports whether real engines answer.
+func (i *Info) Engines() bool { return i != nil && i.Compute == Measured }
 
 // HandoffName is how KV gets from prefill to decode, as rows name it.
 func (i *Info) HandoffName() string {
@@ -187,6 +198,12 @@ func (i *Info) Count(role string) (n int) {
 
 // Describe says what the cluster is, in the words of settings.
 func (i *Info) Describe(parse func(string) Link) string {
+	switch {
+	case i.Engines() && i.Serving == NonDisagg:
+		return fmt.Sprintf("real engines, %d that serve alone", i.Count(NonDisagg))
+	case i.Engines() && i.Serving == Disagg:
+		return fmt.Sprintf("real engines, %d prefill + %d decode, KV by their connector", i.Count("prefill"), i.Count("decode"))
+	}
 	switch i.Serving {
 	case NonDisagg:
 		text := fmt.Sprintf("%d non-disaggregated", i.Count(NonDisagg))

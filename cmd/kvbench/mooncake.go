@@ -187,7 +187,7 @@ func (f *mooncakeFlags) config(changed func(flag string) bool) (bench.Config, er
 	p, err := engine.LoadProfile(f.profile)
 	bad.Check("--profile", err)
 	if f.proxy != "" {
-		base, err := proxyURL(f.proxy)
+		base, err := config.BaseURL(f.proxy)
 		bad.Check("--proxy", err)
 		cfg.Start = running(base)
 		for _, flag := range []string{"rail", "link", "profile", "num-gpu-blocks-override", "kv-warm-mib"} {

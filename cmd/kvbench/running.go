@@ -2,9 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"net/url"
-	"strings"
 
 	"kvferry/bench"
 	"kvferry/bench/server"
@@ -27,20 +24,6 @@ func (c runningCluster) URL() string { return string(c) }
 func (c runningCluster) Link() *bench.Link { return nil }
 
 func (c runningCluster) Close() error { return nil }
-
-// proxyURL checks the address of a proxy, adds http:// where there is no scheme, and
-// drops a trailing slash.
-func proxyURL(text string) (string, error) {
-	full := text
-	if !strings.Contains(text, "://") {
-		full = "http://" + text
-	}
-	u, err := url.Parse(full)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" {
-		return "", fmt.Errorf("%q: it is no server's address: write host:port or http://host:port", text)
-	}
-	return strings.TrimRight(u.String(), "/"), nil
-}
 
 // nodeLink reads what a node says of its link: as --link takes it. A name that the
 // profile does not have is a name all the same.

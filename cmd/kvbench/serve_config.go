@@ -277,11 +277,11 @@ func (f *serverFlags) config(asked bool, changed func(string) bool, bad *config.
 	case changed("base-url") && (changed("host") || changed("port")):
 		bad.Check("--base-url", errors.New("it says host and port too: leave it, or --host and --port, out"))
 	case changed("base-url"):
-		c.URL, err = proxyURL(f.baseURL)
+		c.URL, err = config.BaseURL(f.baseURL)
 		bad.Check("--base-url", err)
 	case changed("worker-urls"):
 		for i, text := range c.URLs {
-			c.URLs[i], err = proxyURL(text)
+			c.URLs[i], err = config.BaseURL(text)
 			bad.Check("--worker-urls", err)
 		}
 	case asked:
@@ -289,7 +289,7 @@ func (f *serverFlags) config(asked bool, changed func(string) bool, bad *config.
 		if b, err := client.ParseBackend(c.Backend); err == nil && port == 0 {
 			port = b.Port
 		}
-		c.URL, err = proxyURL(net.JoinHostPort(f.host, strconv.Itoa(port)))
+		c.URL, err = config.BaseURL(net.JoinHostPort(f.host, strconv.Itoa(port)))
 		bad.Check("--host", err)
 	}
 	c.Sampling = f.sampling.parameters()

@@ -26,6 +26,14 @@ with it over gRPC and keep a lease. It places each request on a prefill and a
 decode node, or on one node that does both, streams the tokens back, and places
 a request again if a node fails.
 
+With --upstream-prefill and --upstream-decode, or --upstream, real engines answer
+in place of nodes: unmodified vLLM, or what else speaks its API. A request goes to a
+prefill engine for one token, and with the kv_transfer_params of that answer to a
+decode engine, whose bytes the client gets; the KV moves by the engines' own
+connector. What an engine fails goes to another one. Endpoints are
+/v1/completions, /v1/chat/completions, /v1/models, /tokenize and /detokenize then,
+and what the proxy says of itself.
+
 Endpoints: /v1/completions, /v1/chat/completions and SGLang's /generate
 (streaming and not), /v1/models, /tokenize, /detokenize, /health, /metrics,
 /server_info, /model_info, /version; /tokenizer/tokenizer.json is what texts are
@@ -58,6 +66,9 @@ address that cannot be had.
 
   # a model with two names, and two adapters; all answers have 20 tokens or about so
   proxy --served-model-name org/model main --lora-modules sql=/a/sql chat=/a/chat --eos median=20,sigma=0.1
+
+  # two vLLM instances with a KV connector, which listen at 8100 and 8200
+  proxy --upstream-prefill http://10.0.0.2:8100 --upstream-decode http://10.0.0.3:8200
 
   # reachable from other machines, one line of log a request
   proxy --http :8000 --grpc :9000 --log-level debug --log-format json`,

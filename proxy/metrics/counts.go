@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"slices"
 	"time"
 
 	"kvferry/proto"
@@ -15,6 +16,7 @@ type Request struct {
 	E2E            time.Duration // from its arrival to its end
 	Decode         time.Duration // from its first token to its last
 	Breakdown      *proto.Breakdown
+	Unknown        []string      // fields of it that are not known, by their names in JSON
 	Proxy          time.Duration // the proxy's own part that is not in Breakdown
 }
 
@@ -32,7 +34,9 @@ func (h *Model) Served(r Request) {
 	h.promptTokens.Add(prompt)
 	h.promptTokensCached.Add(float64(min(r.Cached, r.Prompt)))
 	h.e2e.Observe(r.E2E.Seconds())
-	h.promptLength.Observe(prompt)
+	if r.Prompt > 0 { // engines do not always say
+		h.promptLength.Observe(prompt)
+	}
 	h.generationLength.Observe(output)
 	h.maxGeneration.Observe(output)
 	h.completions.Observe(1)
@@ -43,15 +47,22 @@ func (h *Model) Served(r Request) {
 	}
 	b := r.Breakdown
 	prefill := float64(b.PrefillUs) / 1e6
-	h.queue.Observe(float64(b.QueueUs) / 1e6)
-	h.prefill.Observe(prefill)
+	known := func(stage int) bool { return !slices.Contains(r.Unknown, stageNames[stage]+"_us") }
+	if known(stageQueue) {
+		h.queue.Observe(float64(b.QueueUs) / 1e6)
+	}
+	if known(stagePrefill) {
+		h.prefill.Observe(prefill)
+		h.inference.Observe(prefill + decode)
+	}
 	h.decode.Observe(decode)
-	h.inference.Observe(prefill + decode)
 	for i, us := range [stageCount]uint32{
 		stageProxy: b.ProxyUs + proto.Microseconds(r.Proxy), stageQueue: b.QueueUs, stagePrefill: b.PrefillUs, stagePost: b.PostUs,
 		stageWire: b.WireUs, stageLand: b.LandUs, stageFirstDecode: b.FirstDecodeUs,
 	} {
-		h.stages[i].Observe(float64(us) / 1e6)
+		if known(i) {
+			h.stages[i].Observe(float64(us) / 1e6)
+		}
 	}
 	if b.KvBytes > 0 {
 		h.externalQueries.Add(prompt)

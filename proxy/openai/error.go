@@ -13,8 +13,9 @@ type Error struct {
 	Code       string // OpenAI's code; empty is null
 	Param      string // the request field at fault; empty is null
 	Message    string
-	RetryAfter int   // s; 0 is no header
-	Err        error // what caused it, for errors.Is; not shown
+	RetryAfter int    // s; 0 is no header
+	Err        error  // what caused it, for errors.Is; not shown
+	Body       []byte // JSON in which an engine has said it; nil: in OpenAI's form
 }
 
 // Error implements error: the message.
@@ -33,6 +34,9 @@ func BadField(field, format string, args ...any) *Error {
 
 // AppendJSON appends the error's body: {"error":{...}}.
 func (e *Error) AppendJSON(b []byte) []byte {
+	if e.Body != nil {
+		return append(b, e.Body...)
+	}
 	orNull := func(b []byte, s string) []byte {
 		if s == "" {
 			return append(b, "null"...)

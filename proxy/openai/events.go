@@ -243,7 +243,7 @@ func (s *Events) End(u Usage) error {
 		b = u.appendJSON(b)
 		if u.Breakdown != nil {
 			b = append(b, `,"breakdown":`...)
-			b = u.Breakdown.appendJSON(b)
+			b = u.Breakdown.AppendJSON(b)
 		}
 		b = append(b, "}\n\n"...)
 	}
@@ -314,7 +314,7 @@ func AppendAnswer(b []byte, req *Request, id string, created time.Time, results 
 	b = u.appendJSON(b)
 	if u.Breakdown != nil {
 		b = append(b, `,"breakdown":`...)
-		b = u.Breakdown.appendJSON(b)
+		b = u.Breakdown.AppendJSON(b)
 	}
 	return append(b, '}')
 }

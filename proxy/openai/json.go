@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"slices"
 	"strconv"
 	"unicode/utf8"
 
@@ -62,7 +63,8 @@ type Usage struct {
 type Breakdown struct {
 	*proto.Breakdown
 	PrefillNode, DecodeNode string
-	Retries                 int // times that it was placed again
+	Retries                 int      // times that it was placed again
+	Unknown                 []string // its fields that nobody has said, by their names in JSON: null there
 }
 
 func (u Usage) appendJSON(b []byte) []byte {
@@ -83,7 +85,8 @@ func (u Usage) appendJSON(b []byte) []byte {
 	return append(b, '}')
 }
 
-func (d *Breakdown) appendJSON(b []byte) []byte {
+// AppendJSON appends it as an object.
+func (d *Breakdown) AppendJSON(b []byte) []byte {
 	b = append(b, '{')
 	for _, f := range []struct {
 		name  string
@@ -100,6 +103,10 @@ func (d *Breakdown) appendJSON(b []byte) []byte {
 		{"kv_blocks_checked", uint64(d.KvBlocksChecked)},
 		{"kv_blocks_bad", uint64(d.KvBlocksBad)},
 	} {
+		if slices.Contains(d.Unknown, f.name) {
+			b = append(append(append(b, '"'), f.name...), `":null,`...)
+			continue
+		}
 		b = AppendField(b, f.name, f.value)
 		b = append(b, ',')
 	}

@@ -1,0 +1,213 @@
+package proxy
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"kvferry/clock/clocktest"
+	"kvferry/proxy/upstream"
+)
+
+// fakeEngine is a server that speaks as vLLM does, and fails as its script says.
+type fakeEngine struct {
+	*httptest.Server
+	ill    atomic.Bool
+	offers string        // kv_transfer_params of a prompt that it computes
+	says   string        // a field more in the last event, or in an answer that does not stream
+	gone   chan struct{} // gets one for each request whose client left it while it stalled
+
+	mu     sync.Mutex
+	script []string // what goes wrong with the next requests, "" for nothing; then nothing does
+	seen   []seenRequest
+	sent   string // the last answer, byte by byte
+}
+
+type seenRequest struct {
+	header http.Header
+	text   string
+	fields map[string]any
+}
+
+const fakeOffer = `{"do_remote_prefill": true, "do_remote_decode": false, "remote_block_ids": [[3, 4]], "remote_engine_id": "p", "remote_host": "10.0.0.2", "remote_port": 5600, "tp_size": 1}`
+
+// newFakeEngine serves until the test ends. A nil list of faults is an engine that is not there.
+func newFakeEngine(t testing.TB, script ...string) *fakeEngine {
+	f := &fakeEngine{script: script, offers: fakeOffer, gone: make(chan struct{}, 100)}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
+		if f.ill.Load() {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	})
+	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"object": "list", "data": [{"id": "org/real", "object": "model", "owned_by": "vllm", "max_model_len": 4096}]}`)
+	})
+	mux.HandleFunc("POST /tokenize", func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"count": %d}`, len(body))
+	})
+	mux.HandleFunc("POST /v1/", f.generate)
+	f.Server = httptest.NewServer(mux)
+	t.Cleanup(f.Close)
+	return f
+}
+
+// next is what goes wrong with the request that came.
+func (f *fakeEngine) next(r *http.Request) (fault string, s seenRequest) {
+	body, _ := io.ReadAll(r.Body)
+	s = seenRequest{header: r.Header, text: string(body)}
+	_ = json.Unmarshal(body, &s.fields)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.seen = append(f.seen, s)
+	if len(f.script) > 0 {
+		fault, f.script = f.script[0], f.script[1:]
+	}
+	return fault, s
+}
+
+// requests are those that came.
+func (f *fakeEngine) requests() []seenRequest {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.seen
+}
+
+// answered is the last answer.
+func (f *fakeEngine) answered() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.sent
+}
+
+func (f *fakeEngine) generate(w http.ResponseWriter, r *http.Request) {
+	fault, s := f.next(r)
+	status := 0
+	switch _, _ = fmt.Sscanf(fault, "%d", &status); {
+	case status > 0:
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(status)
+		fmt.Fprintf(w, `{"error": {"message": "scripted %d", "type": "X", "param": null, "code": %d}}`, status, status)
+		return
+	case fault == "text 500":
+		http.Error(w, "Internal Server Error", http.StatusInternalServerError)
+		return
+	case fault == "cut":
+		panic(http.ErrAbortHandler)
+	case fault == "stall":
+		<-r.Context().Done()
+		f.gone <- struct{}{}
+		return
+	}
+	if fault == "other" {
+		w.Header().Set("Content-Type", "text/html")
+		_, _ = io.WriteString(w, "<html>")
+		return
+	}
+	tokens := 3
+	if n, ok := s.fields["max_tokens"].(float64); ok {
+		tokens = int(n)
+	}
+	answer := ""
+	write := func(text string) {
+		answer += text
+		f.mu.Lock()
+		f.sent = answer
+		f.mu.Unlock()
+		_, _ = io.WriteString(w, text)
+		_ = http.NewResponseController(w).Flush()
+	}
+	params := ""
+	if offer, _ := s.fields["kv_transfer_params"].(map[string]any); offer["do_remote_decode"] == true && fault != "no offer" {
+		params = `, "kv_transfer_params": ` + f.offers
+	}
+	usage := fmt.Sprintf(`{"prompt_tokens": 5, "total_tokens": %d, "completion_tokens": %d, "prompt_tokens_details": null}`, 5+tokens, tokens)
+	if s.fields["stream"] != true {
+		w.Header().Set("Content-Type", "application/json")
+		write(fmt.Sprintf(`{"id": "cmpl-%s", "object": "text_completion", "model": "org/real", "choices": [{"index": 0, "text": " whole", "finish_reason": "length"}], "usage": %s%s%s}`,
+			r.Header.Get("X-Request-Id"), usage, params, f.says))
+		return
+	}
+	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+	w.WriteHeader(http.StatusOK)
+	_ = http.NewResponseController(w).Flush() // as vLLM: the head is there before the first token
+	switch fault {
+	case "die first":
+		panic(http.ErrAbortHandler)
+	case "error first":
+		write("data: {\"error\": {\"message\": \"KV load failed\", \"code\": 500}}\n\n")
+		write("data: [DONE]\n\n")
+		return
+	case "stall first":
+		<-r.Context().Done()
+		f.gone <- struct{}{}
+		return
+	}
+	for i := range tokens {
+		finish := "null"
+		if i == tokens-1 {
+			finish = `"length"`
+		}
+		write(fmt.Sprintf("data: {\"id\":\"cmpl-1\",\"choices\":[{\"index\":0,\"text\":\" t%d\",\"logprobs\":null,\"finish_reason\":%s}],\"usage\":null}\n\n", i, finish))
+		switch {
+		case i > 0:
+		case fault == "die":
+			panic(http.ErrAbortHandler)
+		case fault == "error":
+			write("data: {\"error\": {\"message\": \"engine died\", \"code\": 500}}\n\n")
+			return
+		case fault == "stall after":
+			<-r.Context().Done()
+			f.gone <- struct{}{}
+			return
+		}
+	}
+	if options, _ := s.fields["stream_options"].(map[string]any); options["include_usage"] == true || f.says != "" {
+		write("data: {\"id\":\"cmpl-1\",\"choices\":[],\"usage\":" + usage + f.says + "}\n\n")
+	}
+	if fault != "no done" {
+		write("data: [DONE]\n\n")
+	}
+}
+
+// urls are the engines' addresses.
+func urls(engines ...*fakeEngine) (all []string) {
+	for _, f := range engines {
+		all = append(all, f.URL)
+	}
+	return all
+}
+
+// newTestEngines starts a proxy of engines, and waits until those of them are up that are well.
+func newTestEngines(t testing.TB, cfg Config, engines upstream.URLs, tune ...func(*Proxy)) *testCluster {
+	t.Helper()
+	cfg.Upstreams = engines
+	if cfg.LeaseTTL == 0 {
+		cfg.LeaseTTL = 60 * time.Millisecond
+	}
+	c := newTestCluster(t, cfg, tune...)
+	clocktest.Until(t, "every engine has been asked", func() bool {
+		for _, s := range c.proxy.engines.States() {
+			if s.Model == "" {
+				return false
+			}
+		}
+		return true
+	})
+	return c
+}
+
+// newTestPair is a proxy of one prefill and one decode engine.
+func newTestPair(t testing.TB, cfg Config, p, d *fakeEngine) *testCluster {
+	t.Helper()
+	return newTestEngines(t, cfg, upstream.URLs{Prefill: urls(p), Decode: urls(d)})
+}

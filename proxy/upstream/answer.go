@@ -1,0 +1,304 @@
+package upstream
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"regexp"
+	"time"
+
+	"kvferry/proto"
+	"kvferry/proxy/openai"
+)
+
+// said is the part of an engine's answer, or of an event, that is read here.
+type said struct {
+	Usage *struct {
+		Prompt     uint32 `json:"prompt_tokens"`
+		Completion uint32 `json:"completion_tokens"`
+		Details    *struct {
+			Cached uint32 `json:"cached_tokens"`
+		} `json:"prompt_tokens_details"`
+	} `json:"usage"`
+	Choices []struct {
+		Finish string `json:"finish_reason"`
+	} `json:"choices"`
+	Transfer json.RawMessage `json:"kv_transfer_params"`
+}
+
+// take notes what the engine says that answers the client.
+func (r *Request) take(s *said) {
+	if u := s.Usage; u != nil {
+		r.Usage.Prompt, r.Usage.Completion = u.Prompt, u.Completion
+		if u.Details != nil {
+			r.Usage.Cached = u.Details.Cached
+		}
+	}
+	for _, c := range s.Choices {
+		r.Stop = r.Stop || c.Finish != "" && c.Finish != "length"
+	}
+	r.report(s.Transfer)
+}
+
+// connector is what a connector says of a request, in the object "kvferry" of the kv_transfer_params
+// of an answer. Times are microseconds; what it leaves out is not known.
+type connector struct {
+	Queue   *uint32 `json:"queue_us"` // at the prefill engine
+	Post    *uint32 `json:"post_us"`
+	Wire    *uint32 `json:"wire_us"`
+	Land    *uint32 `json:"land_us"`
+	Bytes   *uint64 `json:"kv_bytes"`
+	Checked *uint32 `json:"kv_blocks_checked"`
+	Bad     *uint32 `json:"kv_blocks_bad"`
+}
+
+// report takes what a connector has said, beside what another has.
+func (r *Request) report(params json.RawMessage) {
+	p := struct {
+		Kvferry *connector `json:"kvferry"`
+	}{&r.said}
+	_ = json.Unmarshal(params, &p) // of another connector, or of none: nothing is known
+}
+
+// account fills in the breakdown when a request has ended. What is not known of a part is in the one
+// that the proxy sees: the queue in prefill, the transfer in first decode. When the first token of an
+// answer came that does not stream, only its engine knows.
+func (r *Request) account(now time.Duration) {
+	if r.Usage.Completion == 0 {
+		r.Usage.Completion = r.tokens
+	}
+	end := now
+	if r.Begun && r.asked.Stream {
+		end = r.First
+	}
+	r.Proxy = max(end-r.Arrived-r.computing-r.answering, 0)
+	b := &r.Breakdown
+	b.PrefillUs = proto.Microseconds(r.computing)
+	last, name := &b.PrefillUs, "prefill_us"
+	if r.moved {
+		last, name = &b.FirstDecodeUs, "first_decode_us"
+	}
+	if r.asked.Stream {
+		*last += proto.Microseconds(r.answering)
+	} else {
+		r.Unknown = append(r.Unknown, name)
+	}
+	part := func(name string, said *uint32, to, from *uint32) {
+		if said == nil {
+			r.Unknown = append(r.Unknown, name)
+			return
+		}
+		*to = *said
+		*from -= min(*from, *said)
+	}
+	var none uint32
+	part("queue_us", r.said.Queue, &b.QueueUs, &b.PrefillUs)
+	if r.moved {
+		part("post_us", r.said.Post, &b.PostUs, last)
+		part("wire_us", r.said.Wire, &b.WireUs, last)
+		part("land_us", r.said.Land, &b.LandUs, last)
+		part("kv_blocks_checked", r.said.Checked, &b.KvBlocksChecked, &none)
+		part("kv_blocks_bad", r.said.Bad, &b.KvBlocksBad, &none)
+		if r.said.Bytes == nil {
+			r.Unknown = append(r.Unknown, "kv_bytes")
+		} else {
+			b.KvBytes = *r.said.Bytes
+		}
+	}
+}
+
+// final has an engine answer the client.
+func (e *Engines) final(ctx context.Context, r *Request, v *visit, counts Counts, started func()) error {
+	body, err := r.answerBody()
+	if err != nil {
+		return err
+	}
+	leg := "full"
+	if v.role == proto.Role_ROLE_DECODE {
+		leg = "decode"
+	}
+	r.moved = r.params != nil
+	defer func() {
+		if v.waits { // no first token came
+			r.answering += e.cfg.Clock.Now() - v.sent
+		}
+	}()
+	answer, err := e.post(ctx, r, v, leg, body)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	token := func() {
+		now := e.cfg.Clock.Now()
+		if r.Begun {
+			counts.NextToken(now - r.Last)
+			r.Last = now
+			return
+		}
+		r.answering += now - v.sent
+		e.begun(v, true)
+		r.Begun, r.First, r.Last = true, now, now
+		counts.FirstToken(now - r.Arrived)
+		started()
+	}
+	if r.asked.Stream {
+		err = r.stream(answer, token)
+	} else if r.answer, err = whole(answer.Body); err == nil {
+		var s said
+		if err = json.Unmarshal(r.answer, &s); err == nil {
+			r.take(&s)
+		}
+	}
+	if err == nil || errors.Is(err, ErrGone) {
+		return err
+	}
+	f := r.fail(v, leg, plain(ctx, err))
+	if own := (*engineError)(nil); errors.As(err, &own) {
+		f.body = own.event
+	}
+	return f
+}
+
+// ErrGone is that a client takes no more of its answer.
+var ErrGone = errors.New("the client takes no more")
+
+// An engineError is one that an engine says in a stream.
+type engineError struct{ event []byte }
+
+func (e *engineError) Error() string { return fmt.Sprintf("it says %.200s", e.event) }
+
+var (
+	errNoDone  = errors.New("its stream ended without [DONE]")
+	errEndless = fmt.Errorf("an event of more than %d bytes", maxAnswer)
+)
+
+// stream sends an engine's events on as they come, all that are there in one write. The last one,
+// [DONE], is sent by Events.End.
+func (r *Request) stream(answer *http.Response, token func()) error {
+	if kind, _, _ := mime.ParseMediaType(answer.Header.Get("Content-Type")); kind != "text/event-stream" {
+		return fmt.Errorf("it answers with %q to a request that streams", kind)
+	}
+	var held []byte // an event that has not ended
+	buffer := make([]byte, 4<<10)
+	for {
+		n, err := answer.Body.Read(buffer)
+		held = append(held, buffer[:n]...)
+		for {
+			at, length := eventEnd(held)
+			if at < 0 {
+				break
+			}
+			if failed := r.event(held[:at+length], token); failed != nil {
+				return failed
+			}
+			held = held[at+length:]
+		}
+		if gone := r.events.w.FlushError(); gone != nil {
+			return fmt.Errorf("%w: %w", ErrGone, gone)
+		}
+		switch {
+		case len(held) > maxAnswer:
+			return errEndless
+		case errors.Is(err, io.EOF) && r.events.done == nil:
+			return errNoDone
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+}
+
+// eventEnd is where the first event ends, and how long its end is; -1 if it has not ended.
+func eventEnd(b []byte) (at, length int) {
+	at, length = bytes.Index(b, []byte("\n\n")), 2
+	if crlf := bytes.Index(b, []byte("\r\n\r\n")); crlf >= 0 && (at < 0 || crlf < at) {
+		at, length = crlf, 4
+	}
+	return at, length
+}
+
+// worth tells events that say more than a token. Engines write JSON with and without blanks.
+var worth = regexp.MustCompile(`"(usage|kv_transfer_params)": ?\{|"finish_reason": ?"`)
+
+// event takes one event, with its end.
+func (r *Request) event(event []byte, token func()) error {
+	data, has := bytes.CutPrefix(event, []byte("data:"))
+	data = bytes.TrimSpace(data)
+	switch {
+	case event[0] == ':' && !r.Begun:
+		return nil // a comment, with nothing to come before it
+	case bytes.HasPrefix(data, []byte(`{"error"`)):
+		return &engineError{bytes.Clone(data)}
+	case string(data) == "[DONE]":
+		r.events.done = bytes.Clone(event)
+		return nil
+	case has:
+		var s said
+		if worth.Match(data) && json.Unmarshal(data, &s) == nil {
+			r.take(&s)
+			if len(s.Choices) == 0 {
+				break // the account of all
+			}
+		}
+		r.tokens++
+		token()
+	}
+	r.events.write(event)
+	return nil
+}
+
+// Events are how a streamed answer reaches its client: an engine's own events, byte by byte. They are
+// for one goroutine.
+type Events struct {
+	w     openai.Writer
+	begun bool
+	done  []byte // the engine's last event, which is held back until End
+}
+
+// Events are those of the request.
+func (r *Request) Events() *Events { return &r.events }
+
+// Answer is an answer that does not stream: the engine's own bytes, and what was asked of this proxy.
+func (r *Request) Answer(u openai.Usage) []byte {
+	if u.Breakdown == nil {
+		return r.answer
+	}
+	object := bytes.TrimRight(r.answer, " \t\r\n")
+	b := append(bytes.Clone(object[:len(object)-1]), `,"breakdown":`...)
+	return append(u.Breakdown.AppendJSON(b), '}')
+}
+
+// To says where they go.
+func (s *Events) To(w openai.Writer) { s.w = w }
+
+// Begun reports whether the client has got any.
+func (s *Events) Begun() bool { return s.begun }
+
+func (s *Events) write(event []byte) {
+	if !s.begun {
+		openai.StartEvents(s.w)
+		s.begun = true
+	}
+	_, _ = s.w.Write(event) // it only keeps them
+}
+
+// End sends where the time went, if that was asked for, and the engine's last event.
+func (s *Events) End(u openai.Usage) error {
+	if u.Breakdown != nil {
+		s.write(append(u.Breakdown.AppendJSON([]byte(`data: {"choices":[],"breakdown":`)), "}\n\n"...))
+	}
+	s.write(s.done)
+	return s.w.End()
+}
+
+// Fail tells the client, in mid-stream, why no more is coming. The caller then breaks the connection.
+func (s *Events) Fail(e *openai.Error) {
+	s.write(append(e.AppendJSON([]byte("data: ")), "\n\n"...))
+	_ = s.w.FlushError() // the connection is about to be broken either way
+}

@@ -1,0 +1,232 @@
+package upstream
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"time"
+
+	"kvferry/placement"
+	"kvferry/proto"
+	"kvferry/proxy/health"
+)
+
+// An engine is one server. What has no guard here stays as it is.
+type engine struct {
+	id, url string
+	role    proto.Role
+	backlog health.Backlog
+
+	// Guarded by Engines.mu.
+	why      error // it is not up; nil: it is
+	said     bool  // it has been asked for its models
+	model    string
+	maxLen   uint32 // tokens; 0: it does not say
+	inFlight int    // requests
+	waiting  int    // prompt tokens of those that it has not begun to answer
+}
+
+// idleConns is how long a connection to an engine is kept for the next request. It is less than
+// the 5 s after which uvicorn, vLLM's server, closes one: a request that meets that has failed.
+const idleConns = 2 * time.Second
+
+func newClient() *http.Client {
+	return &http.Client{
+		Transport: &http.Transport{
+			DialContext:         (&net.Dialer{Timeout: checkPatience}).DialContext,
+			MaxIdleConnsPerHost: 256,
+			IdleConnTimeout:     idleConns,
+			DisableCompression:  true, // the bytes are the client's
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// check asks an engine how it is, and once which models it has.
+func (e *Engines) check(ctx context.Context, en *engine) {
+	limited, cancel := context.WithTimeoutCause(ctx, checkPatience, fmt.Errorf("GET /health: no answer within %v", checkPatience))
+	defer cancel()
+	_, err := e.get(limited, en, "/health")
+	if ctx.Err() != nil {
+		return
+	}
+	e.mu.Lock()
+	said := en.said
+	e.mu.Unlock()
+	var models struct {
+		Data []struct {
+			ID          string `json:"id"`
+			MaxModelLen uint32 `json:"max_model_len"`
+		} `json:"data"`
+	}
+	if err == nil && !said {
+		// One that wants a key for them is as well as another: its clients have the key.
+		if body, err := e.get(limited, en, "/v1/models"); err == nil && json.Unmarshal(body, &models) == nil && len(models.Data) > 0 {
+			said = true
+		} else if refused := (*statusError)(nil); errors.As(err, &refused) {
+			said = true
+		}
+	}
+	e.mu.Lock()
+	en.said = said
+	if len(models.Data) > 0 {
+		en.model, en.maxLen = models.Data[0].ID, models.Data[0].MaxModelLen
+	}
+	e.mu.Unlock()
+	e.settle(en, err)
+}
+
+// get is a GET whose answer is 200, or a statusError.
+func (e *Engines) get(ctx context.Context, en *engine, path string) ([]byte, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, en.url+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	r.Close = true // whether it still takes connections is a part of the question
+	answer, err := e.client.Do(r)
+	if err != nil {
+		return nil, plain(ctx, err)
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(answer.Body, maxErrorText))
+	switch {
+	case err != nil:
+		return nil, plain(ctx, err)
+	case answer.StatusCode != http.StatusOK:
+		return nil, &statusError{path, answer.StatusCode}
+	}
+	return body, nil
+}
+
+// A statusError is an answer that is not 200.
+type statusError struct {
+	path   string
+	status int
+}
+
+func (e *statusError) Error() string {
+	return fmt.Sprintf("%s: %d %s", e.path, e.status, http.StatusText(e.status))
+}
+
+// plain is an error of package http without the method and the URL, which whoever names the engine
+// says better; or what ended ctx.
+func plain(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if of := (*url.Error)(nil); errors.As(err, &of) {
+		return of.Err
+	}
+	return err
+}
+
+// settle notes how an engine is: up if err is nil.
+func (e *Engines) settle(en *engine, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	before := en.why
+	en.why = err
+	switch {
+	case (before == nil) == (err == nil) && before != errUnasked:
+		return
+	case err == nil:
+		e.cfg.Logger.Info("engine is up", "engine", en.id, "role", proto.RoleName(en.role), "model", en.model)
+	default:
+		e.cfg.Logger.Warn("engine is down", "engine", en.id, "role", proto.RoleName(en.role), "err", err)
+	}
+	close(e.changed)
+	e.changed = make(chan struct{})
+}
+
+// A grade says how good a choice an engine is; lower is better.
+type grade int
+
+const (
+	good    grade = iota
+	failed        // this request, once
+	resting       // quarantined
+	worst
+)
+
+// place chooses an engine of a role for a request, and counts the request there until leave.
+func (e *Engines) place(role proto.Role, r *Request) (*visit, error) {
+	now := e.cfg.Clock.Now()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var chosen []*engine
+	var candidates []placement.Candidate
+	best := worst
+	for _, en := range e.up(role) {
+		g := good
+		switch {
+		case e.quarantine.Resting(now, health.Subject{Node: en.id}):
+			g = resting
+		case r.avoid[en]:
+			g = failed
+		}
+		if g < best {
+			best, chosen, candidates = g, nil, nil
+		}
+		if g == best {
+			chosen = append(chosen, en)
+			candidates = append(candidates, placement.Candidate{ID: en.id, WaitingTokens: en.waiting, InFlight: en.inFlight})
+		}
+	}
+	if len(chosen) == 0 {
+		return nil, e.nobody()
+	}
+	en := chosen[e.places[role].Place(placement.Request{Tokens: len(r.words), Prefix: r.prefix}, candidates)]
+	e.quarantine.Chosen(now, health.Subject{Node: en.id})
+	en.inFlight++
+	en.waiting += len(r.words)
+	en.backlog.Enter(now, len(r.words))
+	return &visit{engine: en, tokens: len(r.words), sent: now, waits: true}, nil
+}
+
+// A visit is a request at an engine, from place to leave.
+type visit struct {
+	*engine
+	tokens int
+	sent   time.Duration
+	waits  bool
+}
+
+// begun says that the engine has computed the prompt.
+func (e *Engines) begun(v *visit, worked bool) {
+	if v.waits {
+		v.waits = false
+		v.backlog.Exit(e.cfg.Clock.Now(), v.tokens, worked)
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		v.waiting -= v.tokens
+	}
+}
+
+// leave ends a visit: well, or by the engine's fault, or by nobody's, which is nil.
+func (e *Engines) leave(v *visit, outcome *failure, well bool) {
+	e.begun(v, well)
+	now := e.cfg.Clock.Now()
+	subject := health.Subject{Node: v.id}
+	e.mu.Lock()
+	v.inFlight--
+	switch {
+	case well:
+		if e.quarantine.Succeeded(now, subject) {
+			e.cfg.Logger.Info("out of quarantine", "engine", v.id)
+		}
+	case outcome != nil:
+		if rest := e.quarantine.Failed(now, subject); rest > 0 {
+			e.cfg.Logger.Warn("quarantined", "engine", v.id, "for", rest, "err", outcome)
+		}
+	}
+	e.mu.Unlock()
+	if outcome != nil && !outcome.reached {
+		e.settle(v.engine, cmp.Or(outcome.err, errNoEngine)) // until it says that it is well
+	}
+}

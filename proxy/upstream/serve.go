@@ -1,0 +1,262 @@
+package upstream
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"kvferry/proto"
+	"kvferry/proxy/openai"
+)
+
+// Bounds on what is kept of an engine's answer, in bytes.
+const (
+	maxAnswer    = 64 << 20 // one that does not stream
+	maxErrorText = 64 << 10
+)
+
+// Counts is who counts requests on their way.
+type Counts interface {
+	FirstToken(after time.Duration)
+	NextToken(after time.Duration)
+	Retried()
+}
+
+// A failure is a leg of a request that an engine failed.
+type failure struct {
+	request, engine, leg string
+	err                  error
+	reached              bool   // the engine has the request, perhaps
+	status               int    // of its answer, 0 for none
+	body                 []byte // of that
+}
+
+func (f *failure) Error() string {
+	return fmt.Sprintf("request %s: %s leg on engine %s: %v", f.request, f.leg, f.engine, f.err)
+}
+
+func (f *failure) Unwrap() error { return f.err }
+
+// api is the failure as a client sees it: the engine's own words, if it had any.
+func (f *failure) api() *openai.Error {
+	e := &openai.Error{Status: http.StatusBadGateway, Type: "server_error", Code: "engine_failed", Message: f.Error(), Err: f}
+	if f.status > 0 {
+		e.Status, e.Code = f.status, "engine_"+strconv.Itoa(f.status)
+	}
+	if f.status == http.StatusTooManyRequests || f.status == http.StatusServiceUnavailable {
+		e.RetryAfter = 1
+	}
+	if json.Valid(f.body) {
+		e.Body = f.body
+	}
+	return e
+}
+
+// Serve has engines answer a request, and returns when its answer is whole. started is called once,
+// when the first of it is there. An error is an [openai.Error], or what ended ctx.
+func (e *Engines) Serve(ctx context.Context, r *Request, counts Counts, started func()) error {
+	defer func() { r.account(e.cfg.Clock.Now()) }()
+	for {
+		err := e.attempt(ctx, r, counts, started)
+		if err == nil {
+			return nil
+		}
+		if err = e.again(ctx, r, counts, err); err != nil {
+			return err
+		}
+	}
+}
+
+// again returns nil if a request should be placed again after err, once there are engines for it, and
+// else what it ends with. Of what the client has got a part, nothing is placed again.
+func (e *Engines) again(ctx context.Context, r *Request, counts Counts, err error) error {
+	var fail *failure
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.As(err, &fail):
+		switch {
+		case r.events.Begun() || !fail.retryable():
+			return fail.api()
+		case !fail.reached && r.free < len(e.all): // nothing was computed in vain
+			r.free++
+		case r.Retries >= e.cfg.MaxRetries:
+			return fail.api()
+		default:
+			r.Retries++
+			counts.Retried()
+		}
+		e.cfg.Logger.Warn("request placed again", "request", r.ID, "retry", r.Retries, "err", err)
+	case !errors.Is(err, errNoEngine):
+		return err
+	}
+	wait, cancel := context.WithTimeout(ctx, e.cfg.Wait)
+	defer cancel()
+	nobody := e.WaitReady(wait)
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case nobody != nil && fail != nil:
+		return fmt.Errorf("%w (after: %w)", nobody, err)
+	}
+	return nobody
+}
+
+// retryable reports whether another engine may do better: this one is at fault, or full.
+func (f *failure) retryable() bool {
+	return f.status == 0 || f.status >= http.StatusInternalServerError || f.status == http.StatusTooManyRequests
+}
+
+// attempt is one try: the prompt at a prefill engine, if its KV is not waiting to be taken, and the
+// answer by another, or both by one.
+func (e *Engines) attempt(ctx context.Context, r *Request, counts Counts, started func()) error {
+	together, err := e.Serving()
+	if err != nil {
+		return err
+	}
+	if !together {
+		r.computed, r.params = false, nil
+	}
+	if !r.computed {
+		r.round++
+	}
+	role := proto.Role_ROLE_NONDISAGG
+	if together {
+		role = proto.Role_ROLE_DECODE
+		if r.single && !r.computed {
+			if err := e.prefill(ctx, r); err != nil {
+				return err
+			}
+		}
+	}
+	v, err := e.place(role, r)
+	if err != nil {
+		return err
+	}
+	r.Decode = v.id
+	err = e.final(ctx, r, v, counts, started)
+	var fail *failure
+	errors.As(err, &fail)
+	if fail == nil || fail.reached {
+		// What has the parameters may have taken the KV, or told its owner that it is not wanted: the
+		// owner may have other KV there by now.
+		r.computed, r.params = false, nil
+	}
+	e.end(ctx, r, v, fail, err == nil)
+	return err
+}
+
+// end leaves an engine. What it could not help, the client's end or a request that no engine would
+// take, is not held against it.
+func (e *Engines) end(ctx context.Context, r *Request, v *visit, fail *failure, well bool) {
+	if ctx.Err() != nil || fail != nil && !fail.retryable() {
+		fail = nil
+	}
+	if fail != nil {
+		if r.avoid == nil {
+			r.avoid = make(map[*engine]bool)
+		}
+		r.avoid[v.engine] = true
+	}
+	e.leave(v, fail, well)
+}
+
+// prefill has an engine compute the prompt, and keeps how its KV is taken.
+func (e *Engines) prefill(ctx context.Context, r *Request) error {
+	v, err := e.place(proto.Role_ROLE_PREFILL, r)
+	if err != nil {
+		return err
+	}
+	r.Prefill = v.id
+	params, err := e.offer(ctx, r, v)
+	r.computing += e.cfg.Clock.Now() - v.sent
+	var fail *failure
+	errors.As(err, &fail)
+	if err == nil {
+		r.computed, r.params = true, params
+	}
+	e.end(ctx, r, v, fail, err == nil)
+	return err
+}
+
+// offer is a prefill engine's answer: how the prompt's KV is taken, nil if it offers none, as of a
+// prompt that is shorter than a block.
+func (e *Engines) offer(ctx context.Context, r *Request, v *visit) (json.RawMessage, error) {
+	body, err := r.prefillBody()
+	if err != nil {
+		return nil, err
+	}
+	answer, err := e.post(ctx, r, v, "prefill", body)
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	text, err := whole(answer.Body)
+	if err != nil {
+		return nil, r.fail(v, "prefill", plain(ctx, err))
+	}
+	var said said
+	if err := json.Unmarshal(text, &said); err != nil {
+		return nil, r.fail(v, "prefill", fmt.Errorf("its answer is no JSON: %w", err))
+	}
+	if said.Usage != nil {
+		r.Usage.Prompt = said.Usage.Prompt
+	}
+	r.report(said.Transfer)
+	if !given(said.Transfer) {
+		return nil, nil
+	}
+	return said.Transfer, nil
+}
+
+// post sends a leg's request. The answer is 200, and its body the caller's to close.
+func (e *Engines) post(ctx context.Context, r *Request, v *visit, leg string, body []byte) (*http.Response, error) {
+	q, err := http.NewRequestWithContext(ctx, http.MethodPost, v.url+r.path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	q.Header = r.header.Clone()
+	q.Header.Set("Content-Type", "application/json")
+	id := r.ID
+	if r.round > 1 {
+		id = fmt.Sprintf("%s-%d", r.ID, r.round)
+	}
+	q.Header.Set("X-Request-Id", id) // one for both legs: there are connectors that find the KV by it
+	v.sent = e.cfg.Clock.Now()
+	answer, err := e.client.Do(q)
+	if err != nil {
+		f := r.fail(v, leg, plain(ctx, err))
+		dial := (*net.OpError)(nil)
+		f.reached = !errors.As(err, &dial) || dial.Op != "dial"
+		return nil, f
+	}
+	if answer.StatusCode == http.StatusOK {
+		return answer, nil
+	}
+	defer answer.Body.Close()
+	f := r.fail(v, leg, &statusError{r.path, answer.StatusCode})
+	f.status = answer.StatusCode
+	f.body, _ = io.ReadAll(io.LimitReader(answer.Body, maxErrorText)) // the status says enough
+	return nil, f
+}
+
+// fail is a failure of a leg whose engine has the request.
+func (r *Request) fail(v *visit, leg string, err error) *failure {
+	return &failure{request: r.ID, engine: v.id, leg: leg, err: err, reached: true}
+}
+
+// whole reads an answer that does not stream.
+func whole(body io.Reader) ([]byte, error) {
+	text, err := io.ReadAll(io.LimitReader(body, maxAnswer+1))
+	if err == nil && len(text) > maxAnswer {
+		err = fmt.Errorf("an answer of more than %d bytes", maxAnswer)
+	}
+	return text, err
+}

@@ -1,0 +1,275 @@
+// Package upstream has real engines answer the proxy's clients: servers of OpenAI's HTTP API,
+// vLLM's above all, unmodified. Which of them answers a request, what each is asked, and what
+// is done when one fails is here; the clients' side of it is package proxy's.
+//
+// A request that is disaggregated goes to a prefill engine first, for one token, and then to a
+// decode engine with the kv_transfer_params of the first answer: what vLLM's connectors agree
+// on, and vLLM's own proxies do. The client gets the decode engine's bytes. The KV moves between
+// the engines, by their connector; nothing of it passes through here.
+//
+// An engine is there while its GET /health says 200. One that cannot be reached, or says that it
+// is ill, is left until it is well again; one that fails requests rests (package health).
+//
+// Durations are on the clock that a Config names. All of it may be used by several goroutines.
+package upstream
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"kvferry/clock"
+	"kvferry/config"
+	"kvferry/placement"
+	"kvferry/proto"
+	"kvferry/proxy/health"
+	"kvferry/proxy/openai"
+)
+
+// URLs are where the engines listen: base URLs, such as http://10.0.0.2:8000.
+type URLs struct {
+	Prefill []string // compute prompts, and offer their KV
+	Decode  []string // take that KV, and answer
+	Both    []string // do all by themselves
+}
+
+// all are the URLs with the roles of their engines.
+func (u URLs) all() map[proto.Role][]string {
+	return map[proto.Role][]string{proto.Role_ROLE_PREFILL: u.Prefill, proto.Role_ROLE_DECODE: u.Decode, proto.Role_ROLE_NONDISAGG: u.Both}
+}
+
+// Any reports whether there are engines at all.
+func (u URLs) Any() bool { return len(u.Prefill)+len(u.Decode)+len(u.Both) > 0 }
+
+// Validate lists every fault by its field, as a [config.Invalid].
+func (u URLs) Validate() error {
+	var bad config.Faults
+	seen := make(map[string]bool)
+	for _, f := range []struct {
+		field string
+		urls  []string
+	}{{"Prefill", u.Prefill}, {"Decode", u.Decode}, {"Both", u.Both}} {
+		for _, text := range f.urls {
+			base, err := config.BaseURL(text)
+			switch {
+			case err != nil:
+				bad.Check(f.field, err)
+			case seen[base]:
+				bad.Add(f.field, text, "an engine is named once, with one role")
+			}
+			seen[base] = true
+		}
+	}
+	switch {
+	case len(u.Prefill) > 0 && len(u.Decode) == 0:
+		bad.Add("Decode", nil, "prefill engines need decode engines that take their KV: name one or more")
+	case len(u.Decode) > 0 && len(u.Prefill) == 0:
+		bad.Add("Prefill", nil, "decode engines need prefill engines whose KV they take: name one or more")
+	}
+	return bad.Err("upstream.URLs")
+}
+
+// Config is which engines there are, and how they are used.
+type Config struct {
+	URLs
+	Together   bool          // a request may go to a prefill and a decode engine
+	Alone      bool          // it may go to one that does both; where it may do either, the pair comes first
+	Placement  string        // a policy of package placement
+	MaxRetries int           // times that a request is placed again after an engine failed it
+	Wait       time.Duration // that a request waits for engines while they are not there
+	Every      time.Duration // between two questions for an engine's health
+	Clock      clock.Clock
+	Logger     *slog.Logger
+}
+
+// checkPatience is how long an engine may take to say how it is. It is chosen: one whose machine is
+// busy with a long prompt answers late.
+const checkPatience = 5 * time.Second
+
+// Engines are those of one proxy.
+type Engines struct {
+	cfg    Config
+	client *http.Client
+	all    []*engine // prefill, decode, both
+
+	mu         sync.Mutex
+	places     map[proto.Role]placement.Policy
+	quarantine *health.Quarantine
+	changed    chan struct{} // closed at the next change of who is up
+}
+
+// New knows the engines of a configuration that is valid; Run finds out how they are.
+func New(cfg Config) (*Engines, error) {
+	e := &Engines{
+		cfg: cfg, client: newClient(),
+		places: make(map[proto.Role]placement.Policy), quarantine: health.NewQuarantine(), changed: make(chan struct{}),
+	}
+	urls := cfg.all()
+	for _, role := range []proto.Role{proto.Role_ROLE_PREFILL, proto.Role_ROLE_DECODE, proto.Role_ROLE_NONDISAGG} {
+		var err error
+		if e.places[role], err = placement.New(cfg.Placement, wordsInBlock, role != proto.Role_ROLE_DECODE); err != nil {
+			return nil, err
+		}
+		for _, text := range urls[role] {
+			base, err := config.BaseURL(text)
+			if err != nil {
+				return nil, err
+			}
+			_, id, _ := strings.Cut(base, "://")
+			e.all = append(e.all, &engine{id: id, url: base, role: role, why: errUnasked})
+		}
+	}
+	return e, nil
+}
+
+// Run asks the engines how they are until ctx is done, and then closes the connections to them.
+func (e *Engines) Run(ctx context.Context) {
+	defer e.client.CloseIdleConnections()
+	var all sync.WaitGroup
+	for _, en := range e.all {
+		all.Go(func() {
+			tick := time.NewTicker(e.cfg.Every)
+			defer tick.Stop()
+			for ctx.Err() == nil {
+				e.check(ctx, en)
+				select {
+				case <-tick.C:
+				case <-ctx.Done():
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+// A State is an engine as it is now.
+type State struct {
+	ID, URL  string
+	Role     proto.Role
+	Up       bool
+	Model    string // empty while it has not said
+	InFlight int    // requests that it has
+}
+
+// States lists the engines: prefill, decode, both, in the order in which they were named.
+func (e *Engines) States() []State {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var all []State
+	for _, en := range e.all {
+		all = append(all, State{en.id, en.url, en.role, en.why == nil, en.model, en.inFlight})
+	}
+	return all
+}
+
+// Model is what the engines serve: the first name of the first that has said, and the least
+// length that one takes; false while none has. One that wants a key for it is unknown.
+func (e *Engines) Model() (name string, maxLen uint32, ok bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, en := range e.all {
+		switch {
+		case !en.said:
+		case !ok:
+			name, maxLen, ok = cmp.Or(en.model, "unknown"), en.maxLen, true
+		case en.maxLen > 0:
+			maxLen = min(maxLen, en.maxLen)
+		}
+	}
+	return name, maxLen, ok
+}
+
+// Rests goes through the engines that have failed of late, as [health.Quarantine] does.
+func (e *Engines) Rests(now time.Duration, each func(node, peer string, resting bool, total uint64)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for s, total := range e.quarantine.Rests() {
+		each(s.Node, s.Peer, e.quarantine.Resting(now, s), total)
+	}
+}
+
+// Expected is how long a request that arrives now would wait for others, with so many tokens of
+// prompts that are at no engine yet.
+func (e *Engines) Expected(now time.Duration, unplaced int) time.Duration {
+	together, err := e.Serving()
+	if err != nil {
+		return 0
+	}
+	backlogs := make(map[proto.Role][]*health.Backlog)
+	e.mu.Lock()
+	for _, en := range e.all {
+		if en.why == nil {
+			backlogs[en.role] = append(backlogs[en.role], &en.backlog)
+		}
+	}
+	e.mu.Unlock()
+	if together {
+		return health.Wait(now, unplaced, backlogs[proto.Role_ROLE_PREFILL]) + health.Wait(now, 0, backlogs[proto.Role_ROLE_DECODE])
+	}
+	return health.Wait(now, unplaced, backlogs[proto.Role_ROLE_NONDISAGG])
+}
+
+// Serving says how a request would be served now: by a prefill and a decode engine together, or
+// by one; or why it cannot, as an [openai.Error].
+func (e *Engines) Serving() (together bool, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	up := func(role proto.Role) bool { return len(e.up(role)) > 0 }
+	switch {
+	case e.cfg.Together && up(proto.Role_ROLE_PREFILL) && up(proto.Role_ROLE_DECODE):
+		return true, nil
+	case e.cfg.Alone && up(proto.Role_ROLE_NONDISAGG):
+		return false, nil
+	}
+	return false, e.nobody()
+}
+
+// nobody says that a request cannot be served, and how it stands with each engine. The caller
+// holds mu.
+func (e *Engines) nobody() error {
+	var down []string
+	for _, en := range e.all {
+		if en.why != nil {
+			down = append(down, fmt.Sprintf("%s engine %s: %v", proto.RoleName(en.role), en.id, en.why))
+		}
+	}
+	return &openai.Error{
+		Status: http.StatusServiceUnavailable, Type: "server_error", Code: "no_node", RetryAfter: 1,
+		Message: errNoEngine.Error() + ": " + strings.Join(down, "; "), Err: errNoEngine,
+	}
+}
+
+// WaitReady returns once the engines can serve, or with the reason they cannot when ctx ends.
+func (e *Engines) WaitReady(ctx context.Context) error {
+	for {
+		e.mu.Lock()
+		changed := e.changed
+		e.mu.Unlock()
+		_, err := e.Serving()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+var (
+	errNoEngine = errors.New("no engine can take it")
+	errUnasked  = errors.New("not asked yet")
+)
+
+// up lists the engines of a role that are up. The caller holds mu.
+func (e *Engines) up(role proto.Role) []*engine {
+	return slices.DeleteFunc(slices.Clone(e.all), func(en *engine) bool { return en.role != role || en.why != nil })
+}
