@@ -13,6 +13,7 @@ import (
 
 	"kvferry/clock/clocktest"
 	"kvferry/config"
+	"kvferry/placement"
 	"kvferry/proxy/upstream"
 )
 
@@ -81,12 +82,58 @@ func TestEnginesFail(t *testing.T) {
 			if asked != tc.asked {
 				t.Errorf("asked %v, want %v", asked, tc.asked)
 			}
+			for _, s := range c.proxy.engines.States() {
+				gone := (s.URL == engines[0].URL && len(tc.p) > 0 && tc.p[0] == down) || (s.URL == engines[2].URL && len(tc.d) > 0 && tc.d[0] == down)
+				if s.Up == gone || s.InFlight != 0 {
+					t.Errorf("%+v", s)
+				}
+			}
 			if last := engines[3].requests(); len(last) == 1 && tc.asked[1] == 1 {
 				if id := last[0].header.Get("X-Request-Id"); id != "req-1-2" || engines[1].requests()[0].header.Get("X-Request-Id") != id {
 					t.Errorf("the second attempt is called %s", id)
 				}
 			}
 		})
+	}
+}
+
+// TestEnginesAvoid: what failed a request does not get it again while there are others, whatever
+// placement would have; and what fails many requests gets none for a while.
+func TestEnginesAvoid(t *testing.T) {
+	engines := []*fakeEngine{newFakeEngine(t), newFakeEngine(t)}
+	c := newTestEngines(t, Config{Placement: placement.PrefixAware, LeaseTTL: time.Minute}, upstream.URLs{Both: urls(engines...)})
+	ask := func() {
+		t.Helper()
+		prompt := strings.Repeat("to be or not to be ", 40)
+		if status, text, _ := c.post("/v1/completions", `{"prompt":"`+prompt+`","max_tokens":1}`); status != 200 {
+			t.Fatalf("%d %s", status, text)
+		}
+	}
+	ask()
+	first, other := engines[0], engines[1]
+	if len(first.requests()) == 0 {
+		first, other = other, first
+	}
+	first.mu.Lock()
+	first.script = slices.Repeat([]string{"500"}, 20)
+	first.mu.Unlock()
+	ask()
+	if a, b := len(first.requests()), len(other.requests()); a != 2 || b != 1 {
+		t.Errorf("after one failure: %d and %d requests", a, b)
+	}
+	prompt := func(i int) string {
+		return fmt.Sprintf(`{"prompt":"%d %s","max_tokens":1}`, i, strings.Repeat("x", 400))
+	}
+	for i := range 20 {
+		if status, text, _ := c.post("/v1/completions", prompt(i)); status != 200 {
+			t.Fatalf("%d %s", status, text)
+		}
+	}
+	if n := len(first.requests()); n > 8 { // its first rest is a second, twice that after a trial
+		t.Errorf("one that fails all got %d of 22 requests", n)
+	}
+	if _, text := c.get("/metrics"); !strings.Contains(text, `kvferry:quarantines_total{engine="`+strings.TrimPrefix(first.URL, "http://")+`",peer=""}`) {
+		t.Error("nothing is said of a quarantine")
 	}
 }
 

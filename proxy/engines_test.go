@@ -272,6 +272,11 @@ func TestEnginesQueue(t *testing.T) {
 		answered <- err
 	}()
 	clocktest.Until(t, "the request waits", func() bool { waiting, _ := c.proxy.Requests(); return waiting == 1 })
+	clocktest.Until(t, "a wait is expected", func() bool {
+		c.proxy.mu.Lock()
+		defer c.proxy.mu.Unlock()
+		return c.proxy.expectedWait() > 0
+	})
 	if status, text, _ := c.post("/v1/completions", `{"prompt":"x"}`); status != 429 || !strings.Contains(text, "--max-queue") {
 		t.Errorf("%d %s", status, text)
 	}
