@@ -57,6 +57,7 @@
 //	bench/client/wire                    HTTP/1.1 for ten thousand streams on one core
 //	bench/nullserver/nullservertest      null servers that end with their tests
 //	bench/nullserver                     a server that answers at given times: what is measured of it is the client
+//	bench/engines                        connectors of real vLLM side by side: tokens, KV, times
 //	lab/vllm                             unmodified vLLM for CPU in an environment of its own
 //	bench/bar                            how far a run is, on a terminal
 //	bench/machine                        what a bench ran on, and what disturbed it

@@ -43,6 +43,7 @@ run elsewhere. KV-cache bytes and network are real, the GPU is modelled.
   kvbench matrix      servers x clients: each client against each server, one table
   kvbench transfer    how fast a rail moves bytes, between machines or on this one
   kvbench failover    a link is cut and restored under load: what do the others do?
+  kvbench engines     connectors of real vLLM side by side: is it the right KV, how soon?
   kvbench nics        several NICs in the NIC lab, held to limits
   kvbench check       is each rail to another machine fit to serve? what to do?
   kvbench topo        which NIC is near which memory, and why
@@ -52,7 +53,7 @@ run elsewhere. KV-cache bytes and network are real, the GPU is modelled.
   kvbench tokenizer   kvferry's tokenizer in a folder, for any client`,
 	}
 	root.AddCommand(
-		mooncakeCommand(terminal), serveCommand(terminal), simulateCommand(terminal), matrixCommand(terminal), transferCommand(terminal), failoverCommand(terminal), nicsCommand(), checkCommand(),
+		mooncakeCommand(terminal), serveCommand(terminal), simulateCommand(terminal), matrixCommand(terminal), transferCommand(terminal), failoverCommand(terminal), nicsCommand(), checkCommand(), enginesCommand(terminal),
 		topoCommand(), servingCommand(), compareCommand(), nullServerCommand(), tokenizerCommand(),
 	)
 	for _, cmd := range root.Commands() {

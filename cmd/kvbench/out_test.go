@@ -37,6 +37,7 @@ func TestOutHasResults(t *testing.T) {
 		{"mooncake", "--clock", "virtual", "--num-prompts", "5", "--out", first},
 		{"compare", first, second, "--out", first},
 		{"matrix", pairs, "--out", first},
+		{"engines", "--out", first},
 	} {
 		code, _, stderr := kvbench(t.Context(), args...)
 		want := `kvbench: --out: "` + first + `": it has results already (results.jsonl): name another folder, or remove them`

@@ -98,6 +98,9 @@ func TestRefused(t *testing.T) {
 		{"nics mooncake --counts 0", "--counts: "},
 		{"nics mooncake --row 512/q1", "--row: "},
 		{"nics moncake", `COMMAND: "moncake": kvbench nics has no such command: is it mooncake?`},
+		{"engines --settings nixl", `--settings: "nixl": there is no such setting: use mono, nixl-ucx`},
+		{"engines --prompts 5", "--prompts: 5: use 6 or more"},
+		{"engines --model gpt", `--model: "gpt": it is no folder of a model`},
 		{"topo --root /no/such", `--root: "/no/such": there is no such file: name a folder that has sys in it`},
 		{"topo --matrix " + matrix, `--matrix: "` + matrix + `": `},
 		{"topo --include ~", "--include: none given"},
@@ -125,7 +128,7 @@ func TestRefused(t *testing.T) {
 		{"tokenizer here", `ARGUMENT: "here": kvbench tokenizer takes none`},
 		{"serving now", `ARGUMENT: "now": kvbench serving takes none`},
 		{"server", `COMMAND: "server": kvbench has no such command`},
-		{"--settings tcp", "--settings: write the command before its flags: use check, compare, failover, matrix, mooncake"},
+		{"--settings tcp", "--settings: write the command before its flags: use check, compare, engines, failover, matrix, mooncake"},
 	})
 }
 

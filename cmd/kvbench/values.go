@@ -5,6 +5,7 @@ import (
 
 	"kvferry/bench"
 	"kvferry/bench/client"
+	"kvferry/bench/engines"
 	"kvferry/bench/kvlayout"
 	"kvferry/bench/ratesearch"
 	"kvferry/bench/reference"
@@ -52,6 +53,8 @@ func values(command string) map[string][]string {
 		all["imm"] = []string{"no", "yes", "both"}
 		all["beside"] = append([]string{"none"}, reference.Names...)
 		all["model-kv"] = kvlayout.Names()
+	case "engines":
+		all["settings"], all["model"] = engines.Names(), []string{engines.Tiny, engines.SmolLM2}
 	case "topo":
 		all["names"] = []string{"all", "rdma", "net"}
 		all["format"] = []string{"text", "json", "matrix"}

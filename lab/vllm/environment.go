@@ -22,6 +22,10 @@ func (f Folder) Environ() []string {
 	}
 }
 
+// Process is the whole environment of a process with vLLM: this one's, without what would mislead
+// a Python, and Environ.
+func (f Folder) Process() []string { return environ(f.Environ()) }
+
 // misleading are variables of another Python's environment, or that keep bytecode from being
 // written: without it each start of vLLM takes seven seconds more.
 var misleading = []string{"PYTHONDONTWRITEBYTECODE", "PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV"}

@@ -1,0 +1,142 @@
+package engines
+
+import (
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"kvferry/bench/page"
+	"kvferry/config"
+	"kvferry/lab/vllm"
+)
+
+// Config describes a run. The zero value of a field means its default.
+type Config struct {
+	Settings []string      // by name; mono is always run; default all
+	Prompts  int           // a setting, spread over Lengths; default 24
+	Rounds   int           // over which the prompts are spread, each with new instances; default 2
+	Identity bool          // IdentityPrompts in one round, instead of Prompts and Rounds
+	Model    string        // Tiny, SmolLM2 or a model's folder; default Tiny
+	Cache    string        // of the environment, as kvlab vllm has it
+	Start    time.Duration // that an instance may take to be ready; default 5 m
+	Timeout  time.Duration // that an instance may take for an answer; default 1 m
+	Out      string        // folder of results, required
+	Stdout   io.Writer     // the tables
+	Progress io.Writer     // a line for each setting of each round
+	Terminal bool          // Progress is one
+}
+
+// Models of the environment.
+const (
+	Tiny    = "tiny"
+	SmolLM2 = "smollm2"
+)
+
+// Lengths are the prompts', in tokens: whole blocks of 128, vLLM's on a CPU.
+var Lengths = []int{128, 512, 2048}
+
+const (
+	// IdentityPrompts are how many prompts a setting has where identity is what is asked.
+	IdentityPrompts = 100
+	output          = 16 // tokens of an answer
+)
+
+// AddFlags adds a flag for each field that a user sets.
+func (c *Config) AddFlags(fs *pflag.FlagSet) {
+	fs.SortFlags = false
+	fs.StringSliceVar(&c.Settings, "settings", nil, "a list of the names above (default all); mono is run in any case")
+	fs.IntVar(&c.Prompts, "prompts", 24, "prompts a setting, spread over the three lengths")
+	fs.IntVar(&c.Rounds, "rounds", 2, "over which the prompts are spread; the settings take turns, and each turn has new instances")
+	fs.BoolVar(&c.Identity, "identity", false, fmt.Sprintf("%d prompts a setting in one round: are all tokens those of mono?", IdentityPrompts))
+	fs.StringVar(&c.Model, "model", Tiny, "tiny, smollm2, or the folder of any model that vLLM runs; tokens are held to mono's with tiny alone")
+	fs.StringVar(&c.Cache, "cache", "", "folder of the environment (default kvferry/vllm in the user's cache folder)")
+	fs.DurationVar(&c.Start, "start-timeout", 5*time.Minute, "how long an instance may take to be ready")
+	fs.DurationVar(&c.Timeout, "timeout", time.Minute, "how long an instance may take for an answer")
+}
+
+// FlagNames are the flags that set the fields of a Config.
+var FlagNames = map[string]string{
+	"Settings": "--settings", "Prompts": "--prompts", "Rounds": "--rounds", "Identity": "--identity", "Model": "--model",
+	"Cache": "--cache", "Start": "--start-timeout", "Timeout": "--timeout", "Out": "--out",
+}
+
+// Validate lists every fault by its field, as a [config.Invalid].
+func (c *Config) Validate() error {
+	var bad config.Faults
+	_, err := choose(c.Settings)
+	bad.Check("Settings", err)
+	if c.Rounds != 0 {
+		config.Between(&bad, "Rounds", c.Rounds, 1, 99)
+	}
+	if n := len(Lengths) * max(c.Rounds, 1); c.Prompts != 0 && c.Prompts < n {
+		bad.Add("Prompts", c.Prompts, "use %d or more: each round has one of each length", n)
+	}
+	if !slices.Contains([]string{"", Tiny, SmolLM2}, c.Model) {
+		if _, err := os.Stat(filepath.Join(c.Model, "config.json")); err != nil {
+			bad.Add("Model", c.Model, "it is no folder of a model, with config.json in it: use %s, %s or such a folder", Tiny, SmolLM2)
+		}
+	}
+	if c.Out == "" {
+		bad.Add("Out", nil, "name a folder for the results")
+	} else {
+		bad.Check("Out", page.CheckNew(c.Out))
+	}
+	return bad.Err("bench/engines.Config")
+}
+
+// withDefaults returns the configuration with all fields set.
+func (c Config) withDefaults() Config {
+	if c.Identity {
+		c.Prompts, c.Rounds = IdentityPrompts, 1
+	}
+	config.Default(&c.Prompts, 24)
+	config.Default(&c.Rounds, 2)
+	config.Default(&c.Model, Tiny)
+	config.Default(&c.Start, 5*time.Minute)
+	config.Default(&c.Timeout, time.Minute)
+	for _, w := range []*io.Writer{&c.Stdout, &c.Progress} {
+		if *w == nil {
+			*w = io.Discard
+		}
+	}
+	return c
+}
+
+// model is the folder of the model, and the type of its weights. In fp32 sums hardly depend on
+// what is computed together; vLLM would make bf16 of the tiny model.
+func (c *Config) model(f vllm.Folder) (folder, dtype string) {
+	switch c.Model {
+	case Tiny:
+		return f.Tiny(), "float32"
+	case SmolLM2:
+		return f.SmolLM2(), "auto"
+	}
+	return c.Model, "auto"
+}
+
+// warmup is the number of a prompt of each length that is not counted.
+const warmup = -1
+
+// prompt are the tokens of a prompt, from those of a vocabulary that are not special: the same
+// number and length are always the same prompt.
+func prompt(number, length int, ready event) []int {
+	draw := rand.New(rand.NewPCG(uint64(number+1), uint64(length)))
+	tokens := make([]int, 0, length)
+	for len(tokens) < length {
+		if t := draw.IntN(ready.Vocabulary); !slices.Contains(ready.Special, t) {
+			tokens = append(tokens, t)
+		}
+	}
+	return tokens
+}
+
+// length is that of a prompt, and of which round it is.
+func (c *Config) length(number int) (length, round int) {
+	return Lengths[number%len(Lengths)], 1 + number/len(Lengths)%c.Rounds
+}

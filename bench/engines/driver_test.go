@@ -1,0 +1,79 @@
+package engines
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestDriver: the program in Python, with what stands for vLLM: it takes orders and gives events
+// and nothing else, takes idle steps as long as vLLM would, and ends with its input.
+func TestDriver(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("SKIPPED: there is no python3 here")
+	}
+	vllm, err := filepath.Abs("testdata")
+	if err != nil {
+		t.Fatal(err)
+	}
+	arrivals := make(chan arrival)
+	log := filepath.Join(t.TempDir(), "log")
+	cmd := exec.Command(python, filepath.Join("files", "driver.py"))
+	cmd.Env = append(os.Environ(), "PYTHONPATH="+vllm, "PYTHONDONTWRITEBYTECODE=1")
+	i, err := startInstance(decode, cmd, spec{Model: "m", DType: "auto", Core: 5, Transfer: json.RawMessage(`{"a":1}`)}, log, arrivals)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer i.end(0)
+	next := func() arrival {
+		t.Helper()
+		select {
+		case a := <-arrivals:
+			return a
+		case <-time.After(patience):
+			t.Fatalf("it says nothing more: %q", i.tail(logLines))
+		}
+		return arrival{}
+	}
+	said := func(want event) {
+		t.Helper()
+		a := next()
+		if a.CPU = 0; !reflect.DeepEqual(a.event, want) || a.from != decode {
+			t.Fatalf("%+v, want %+v: %q", a, want, i.tail(logLines))
+		}
+	}
+	ask := func(o order) {
+		t.Helper()
+		if err := i.send(o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	null := json.RawMessage("null")
+	said(event{Event: saysReady, Vocabulary: 50, Special: []int{0, 1}, BlockTokens: 4, BlockBytes: 100})
+	ask(order{Do: "generate", ID: "a", Tokens: []int{4, 5}, MaxTokens: 1})
+	said(event{Event: saysFirst, ID: "a"})
+	said(event{Event: saysDone, ID: "a", Tokens: []int{1}, Params: null})
+	// Its answer took three steps, and there are five more.
+	await(t, "idle steps", func() bool {
+		ask(order{Do: "count"})
+		a := next()
+		return a.Event == saysCounted && a.CPU > 0 && a.Received == 8
+	})
+	ask(order{Do: "generate", ID: "b", Tokens: []int{4}, MaxTokens: 3, Params: json.RawMessage(`{"x":7}`)})
+	said(event{Event: saysFirst, ID: "b"})
+	said(event{Event: saysDone, ID: "b", Tokens: []int{1, 2, 3}, Params: json.RawMessage(`{"kv_transfer_params": {"x": 7}}`)})
+	ask(order{Do: "generate", ID: "c", Tokens: []int{13}, MaxTokens: 3})
+	said(event{Event: saysError, Text: "ValueError: unlucky"})
+	if a := next(); a.over == nil {
+		t.Errorf("it goes on: %+v", a)
+	}
+	if text := strings.Join(i.tail(99), "\n"); !strings.HasPrefix(text, "printed to standard output") || !strings.Contains(text, "Traceback") {
+		t.Errorf("the log has %s", text)
+	}
+}

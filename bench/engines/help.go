@@ -1,0 +1,38 @@
+package engines
+
+// What kvbench engines says of itself.
+const (
+	Short = "Connectors of real vLLM side by side: is it the right KV, and how soon is it there?"
+
+	Long = `Run unmodified vLLM for CPU on this machine, as a prefill instance P and a decode instance
+D with one core each, and have a connector move the KV of each prompt from P to D. It needs
+the environment that kvlab vllm setup makes, 5 GB of memory, and no GPU.
+
+  mono        one undivided instance: the tokens that all others must give
+  nixl-ucx    vLLM's NixlConnector, NIXL over UCX on TCP: D reads
+  nixl-push   vLLM's NixlPushConnector, the same: P writes
+  mooncake    vLLM's MooncakeConnector, Mooncake's transfer engine on TCP: P writes
+  example     vLLM's ExampleConnector: files in a folder in memory
+
+The client asks P for one token of a prompt, then D, with the kv_transfer_params that P has
+answered, for 16. TTFT is from asking P to D's first token, both legs; TPOT is D's. Prompts
+have 128, 512 and 2,048 random tokens, the same in each setting. KV GB/s is a prompt's KV by
+the time from P's answer to D's first token, less one step of D. CPU seconds are of all
+instances, a prompt. Compute and transfer are measured, nothing is modelled.
+
+Equal tokens do not prove a transfer: a D that gets nothing computes the prompt itself. So a
+row fails if D computed more than one token of a prompt, by vLLM's counter; if D received no
+KV; if the KV in D's blocks is not that in P's, by a digest of the memory of both; or, with
+the tiny model, if an answer is not mono's. A setting that cannot run has a mark, and the
+last lines that its processes printed stand below the table.
+
+It takes four minutes with two idle cores. Each figure is a median over the prompts.
+
+Exit status: 0 all rows are sound; 1 a row fails, or vLLM is not set up; 2 bad flags;
+130 interrupted (what was measured is kept).`
+
+	Example = `  kvlab vllm setup && kvbench engines
+  kvbench engines --settings nixl-ucx,mooncake --prompts 60 --rounds 4
+  kvbench engines --identity
+  kvbench engines --model smollm2`
+)

@@ -1,0 +1,142 @@
+package engines
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"kvferry/lab"
+)
+
+// An instance is a process with vLLM, or what stands for one in a test.
+type instance struct {
+	role  role
+	cmd   *exec.Cmd
+	in    io.WriteCloser
+	log   string // file with what it printed
+	stop  chan struct{}
+	ended chan struct{} // closed when it is over and all that it said has been told
+}
+
+// An arrival is what an instance has said, or that it is over.
+type arrival struct {
+	from role
+	at   time.Time
+	event
+	over error // why there is nothing more; nil for an event
+}
+
+// spec is the first line to a driver.
+type spec struct {
+	Model       string          `json:"model"`
+	DType       string          `json:"dtype"`
+	MaxModelLen int             `json:"max_model_len"`
+	Core        int             `json:"core"`
+	Transfer    json.RawMessage `json:"kv_transfer_config,omitempty"`
+}
+
+// endGrace is how long an instance has to end by itself once its input is closed.
+const endGrace = 5 * time.Second
+
+// startInstance starts a process and tells it what it is. What it says goes to arrivals, until it is
+// over or ended by end.
+func startInstance(r role, cmd *exec.Cmd, s spec, log string, arrivals chan<- arrival) (_ *instance, err error) {
+	i := &instance{role: r, cmd: cmd, log: log, stop: make(chan struct{}), ended: make(chan struct{})}
+	file, err := os.Create(log)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	cmd.Stderr = file
+	if i.in, err = cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	out, theirs, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	cmd.Stdout = theirs
+	exited, err := lab.StartTied(cmd)
+	theirs.Close()
+	if err != nil {
+		out.Close()
+		return nil, fmt.Errorf("%v: %w", r, err)
+	}
+	go i.follow(out, exited, arrivals)
+	return i, i.send(s)
+}
+
+// follow tells what the process says.
+func (i *instance) follow(out io.ReadCloser, exited <-chan error, arrivals chan<- arrival) {
+	defer close(i.ended)
+	defer out.Close()
+	tell := func(a arrival) {
+		a.from, a.at = i.role, time.Now()
+		select {
+		case arrivals <- a:
+		case <-i.stop:
+		}
+	}
+	lines := bufio.NewReader(out)
+	for {
+		line, err := lines.ReadBytes('\n')
+		if err != nil {
+			break
+		}
+		var e event
+		if err := json.Unmarshal(line, &e); err != nil {
+			e = event{Event: saysError, Text: fmt.Sprintf("it said %.100q", line)}
+		}
+		tell(arrival{event: e})
+	}
+	err := <-exited
+	if err == nil {
+		err = errors.New("exit status 0")
+	}
+	tell(arrival{over: err})
+}
+
+// send writes a line to the process. That it is gone is told by arrivals.
+func (i *instance) send(v any) error {
+	line, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	_, _ = i.in.Write(append(line, '\n'))
+	return nil
+}
+
+// end ends the process and its group, and returns when it is over.
+func (i *instance) end(grace time.Duration) {
+	close(i.stop)
+	_ = i.in.Close()
+	t := time.NewTimer(grace)
+	defer t.Stop()
+	select {
+	case <-i.ended:
+	case <-t.C:
+	}
+	_ = syscall.Kill(-i.cmd.Process.Pid, syscall.SIGKILL) // the group, which StartTied made; it may be over
+	<-i.ended
+}
+
+// tail are the last lines that the process printed, without those that are empty.
+func (i *instance) tail(n int) (lines []string) {
+	text, err := os.ReadFile(i.log)
+	if err != nil {
+		return nil
+	}
+	for line := range strings.Lines(string(text)) {
+		if line = strings.TrimRight(line, " \r\n"); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	return lines[max(0, len(lines)-n):]
+}

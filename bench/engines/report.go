@@ -1,0 +1,204 @@
+package engines
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"gonum.org/v1/plot/plotter"
+
+	"kvferry/bench/page"
+)
+
+// Files of a run, besides page.RecordsFile, which has the samples.
+const (
+	summaryFile = "summary.json"
+	reportFile  = "report.html"
+	tableFile   = "table.md"
+)
+
+// write writes the files.
+func (r *Result) write(dir string) error {
+	return page.WriteFiles(
+		dir,
+		page.File{Name: page.RecordsFile, Write: func(w io.Writer) error {
+			enc := json.NewEncoder(w)
+			for _, s := range r.Samples {
+				if err := enc.Encode(s); err != nil {
+					return err
+				}
+			}
+			return nil
+		}},
+		page.File{Name: summaryFile, Write: func(w io.Writer) error { return page.WriteJSON(w, map[string]any{"rows": r.Rows}) }},
+		page.File{Name: reportFile, Write: r.writeHTML},
+		page.File{Name: tableFile, Write: func(w io.Writer) error {
+			var b strings.Builder
+			for _, t := range r.tables() {
+				t.WriteMarkdown(&b)
+			}
+			for _, line := range r.notes() {
+				b.WriteString(line + "\n\n")
+			}
+			_, err := io.WriteString(w, b.String())
+			return err
+		}},
+	)
+}
+
+// tables are the times, and what there is to say that they are those of a transfer.
+func (r *Result) tables() []page.Table {
+	times := page.Table{
+		Title: "compute measured, transfer measured; medians, CPU is the mean of all instances",
+		Left:  2, Head: []string{"setting", "rail", "prompt tokens", "prompts", "TTFT ms", "over mono", "P99 TTFT ms", "TPOT ms", "KV GB/s", "CPU s"},
+	}
+	proof := page.Table{
+		Title: "what D was given: its own tokens of the prompts (at most one each), KV bytes, KV equal in P and D by digest, answers like mono's",
+		Left:  2, Head: []string{"setting", "rail", "prompt tokens", "D computed", "KV MB", "KV equal", "like mono", ""},
+	}
+	for i := range r.Rows {
+		row := &r.Rows[i]
+		name, at, m := row.Setting, strconv.Itoa(row.PromptTokens), row.Metrics
+		mark := "ok"
+		if row.Error != "" {
+			name, mark = "* "+name, "FAILED"
+		}
+		if row.Prompts == 0 {
+			times.Rows = append(times.Rows, []string{name, row.Rail, at, "0", "-", "-", "-", "-", "-", "-"})
+			proof.Rows = append(proof.Rows, []string{name, row.Rail, at, "-", "-", "-", "-", mark})
+			continue
+		}
+		over, kv := "-", "-"
+		if mono := r.mono(row.PromptTokens); mono != nil && row.Setting != Mono {
+			over = fmt.Sprintf("%+.1f", m.TTFT-mono.Metrics.TTFT)
+		}
+		if m.KV > 0 {
+			kv = fmt.Sprintf("%.3f", m.KV)
+		}
+		times.Rows = append(times.Rows, []string{
+			name, row.Rail, at, strconv.Itoa(row.Prompts), fmt.Sprintf("%.1f", m.TTFT), over, fmt.Sprintf("%.1f", m.P99TTFT), fmt.Sprintf("%.2f", m.TPOT), kv, fmt.Sprintf("%.3f", m.CPU),
+		})
+		if row.Setting == Mono && row.Error == "" {
+			continue // it takes no KV, and is what the others are held to
+		}
+		equal := "yes"
+		if !row.DigestsEqual {
+			equal = "NO"
+		}
+		proof.Rows = append(proof.Rows, []string{
+			name, row.Rail, at, strconv.Itoa(row.Computed), fmt.Sprintf("%.1f", float64(row.KVBytes)/1e6), equal, fmt.Sprintf("%d of %d", row.Identical, row.Prompts), mark,
+		})
+	}
+	return []page.Table{times, proof}
+}
+
+// mono is its row at a length, nil if there is none.
+func (r *Result) mono(length int) *Row {
+	for i := range r.Rows {
+		if row := &r.Rows[i]; row.Setting == Mono && row.PromptTokens == length && row.Prompts > 0 {
+			return row
+		}
+	}
+	return nil
+}
+
+// notes are why rows fail, each reason once.
+func (r *Result) notes() (lines []string) {
+	seen := map[string]bool{}
+	for _, row := range r.Rows {
+		name := strings.TrimSpace(row.Setting + " " + row.Rail)
+		line := fmt.Sprintf("* %s, %d tokens: %s", name, row.PromptTokens, row.Error)
+		if r.Errors[(&Setting{Name: row.Setting, Rail: row.Rail}).String()] != "" { // of all lengths
+			line = fmt.Sprintf("* %s: %s", name, row.Error)
+		}
+		if row.Error != "" && !seen[line] {
+			seen[line] = true
+			lines = append(lines, line)
+		}
+	}
+	if !r.Judged {
+		lines = append(lines, "Tokens are not judged with this model: D computes the last token of a prompt alone, P computes it with the others, and sums that are rounded to few bits then differ.")
+	}
+	return lines
+}
+
+// head says what was run where.
+func (r *Result) head() string {
+	return fmt.Sprintf("model %s, %d rounds, one core an instance; %s, %.0f s", r.Model, r.Rounds, r.Machine.String(), r.Seconds)
+}
+
+// text is what is printed.
+func (r *Result) text() string {
+	var b strings.Builder
+	b.WriteString(r.head() + "\n\n")
+	for _, t := range r.tables() {
+		t.WriteText(&b)
+	}
+	for _, line := range r.notes() {
+		b.WriteString(line + "\n")
+	}
+	return b.String()
+}
+
+func (r *Result) writeHTML(w io.Writer) error {
+	p := page.Page{
+		Title: "kvbench engines", Sub: []string{"Measured " + r.Started.UTC().Format("2006-01-02 15:04 UTC") + ".", r.head()}, Lines: r.notes(),
+	}
+	var section page.Section
+	for _, c := range []struct {
+		title string
+		of    func(*Row) float64
+	}{
+		{"Median TTFT (ms)", func(row *Row) float64 { return row.Metrics.TTFT }},
+		{"TTFT over mono (ms)", func(row *Row) float64 {
+			if mono := r.mono(row.PromptTokens); mono != nil && row.Setting != Mono {
+				return row.Metrics.TTFT - mono.Metrics.TTFT
+			}
+			return 0
+		}},
+		{"KV (GB/s)", func(row *Row) float64 { return row.Metrics.KV }},
+		{"CPU seconds a prompt", func(row *Row) float64 { return row.Metrics.CPU }},
+	} {
+		q, err := r.plot(c.title, c.of)
+		if err != nil {
+			return err
+		}
+		section.Plots = append(section.Plots, q)
+	}
+	for _, t := range r.tables() {
+		section.Tables = append(section.Tables, t.HTML(-1))
+	}
+	p.Sections = []page.Section{section}
+	return p.Write(w, r)
+}
+
+// plot draws a figure over the prompt's length, a curve a setting. What is not above 0 is left out.
+func (r *Result) plot(title string, of func(*Row) float64) (*page.Plot, error) {
+	p := page.NewPlot(title)
+	p.X.Label.Text = "prompt tokens"
+	var names []string
+	points, top := map[string]plotter.XYs{}, 0.0
+	for i := range r.Rows {
+		row := &r.Rows[i]
+		y := of(row)
+		if row.Prompts == 0 || y <= 0 {
+			continue
+		}
+		name := (&Setting{Name: row.Setting, Rail: row.Rail}).String()
+		if points[name] == nil {
+			names = append(names, name)
+		}
+		points[name] = append(points[name], plotter.XY{X: float64(row.PromptTokens), Y: y})
+		top = max(top, y)
+	}
+	for i, name := range names {
+		if _, err := p.Curve(i, name, points[name], true); err != nil {
+			return nil, err
+		}
+	}
+	p.X.Min, p.X.Max = 0, page.Headroom(float64(Lengths[len(Lengths)-1]))
+	p.Y.Min, p.Y.Max = 0, page.Headroom(top)
+	return p, nil
+}

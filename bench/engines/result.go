@@ -1,0 +1,141 @@
+package engines
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"kvferry/bench/figure"
+	"kvferry/bench/machine"
+)
+
+// A Result is what a run came to.
+type Result struct {
+	Started time.Time         `json:"started"`
+	Seconds float64           `json:"seconds"`
+	Machine machine.Machine   `json:"machine"`
+	Model   string            `json:"model"`
+	Rounds  int               `json:"rounds"`
+	Judged  bool              `json:"tokens_judged"` // a row whose tokens are not mono's fails
+	Rows    []Row             `json:"rows"`
+	Errors  map[string]string `json:"errors,omitempty"` // why a setting could not run, or not to its end
+	Samples []Sample          `json:"-"`
+}
+
+// A Row is a setting at one length of prompts, as summary.json has it.
+type Row struct {
+	Setting      string  `json:"setting"`
+	Rail         string  `json:"rail"`
+	PromptTokens int     `json:"prompt_tokens"`
+	Prompts      int     `json:"prompts"` // that were answered
+	Identical    int     `json:"identical"`
+	DigestsEqual bool    `json:"digests_equal"` // of all; mono's are held to nothing
+	Compute      string  `json:"compute"`
+	Transfer     string  `json:"transfer"`
+	Computed     int     `json:"d_prompt_tokens"`
+	KVBytes      int64   `json:"kv_bytes"`
+	Metrics      Metrics `json:"metrics"`
+	Error        string  `json:"error,omitempty"` // why the row fails
+}
+
+// Metrics of a row. None of a row without answers.
+type Metrics struct {
+	TTFT    float64 `json:"median_ttft_ms"`
+	P99TTFT float64 `json:"p99_ttft_ms"`
+	TPOT    float64 `json:"median_tpot_ms"`
+	// KV is bytes a second in units of 1e9: of a prompt's KV, by the median time from P's answer to D's
+	// first token, less one step of D, which the token takes in any case. 0 where that leaves no time.
+	KV  float64 `json:"kv_gb_s"`
+	CPU float64 `json:"cpu_s"` // of all instances, a prompt
+}
+
+// measured is how compute and transfer are labelled: nothing here is modelled.
+const measured = "measured"
+
+// settle makes the rows of the samples.
+func (r *Result) settle(settings []Setting) {
+	r.Rows = nil
+	for i := range settings {
+		s := &settings[i]
+		why := r.Errors[s.String()]
+		for _, length := range Lengths {
+			var all []Sample
+			for _, sample := range r.Samples {
+				if sample.Setting == s.Name && sample.Rail == s.Rail && sample.PromptTokens == length {
+					all = append(all, sample)
+				}
+			}
+			if len(all) > 0 || why != "" {
+				r.Rows = append(r.Rows, r.row(s, length, all, why))
+			}
+		}
+	}
+}
+
+// row is what the samples of a setting and a length come to.
+func (r *Result) row(s *Setting, length int, all []Sample, why string) Row {
+	row := Row{Setting: s.Name, Rail: s.Rail, PromptTokens: length, Prompts: len(all), DigestsEqual: len(all) > 0, Compute: measured, Transfer: measured, Error: why}
+	if s.P == "" {
+		row.Transfer = "none"
+	}
+	if len(all) == 0 {
+		return row
+	}
+	for _, sample := range all {
+		row.Computed += sample.Computed
+		row.KVBytes += sample.KVBytes
+		row.DigestsEqual = row.DigestsEqual && sample.DigestsEqual
+		if sample.Identical {
+			row.Identical++
+		}
+	}
+	of := func(f func(Sample) float64) []float64 {
+		var values []float64
+		for _, sample := range all {
+			values = append(values, f(sample))
+		}
+		slices.Sort(values)
+		return values
+	}
+	ttft := of(func(s Sample) float64 { return s.TTFT })
+	tpot := median(of(func(s Sample) float64 { return s.TPOT }))
+	cpu := 0.0
+	for _, sample := range all {
+		cpu += sample.CPU
+	}
+	row.Metrics = Metrics{
+		TTFT: figure.Round(median(ttft), 3), P99TTFT: figure.Round(figure.Percentile(ttft, 99), 3), TPOT: figure.Round(tpot, 3),
+		CPU: figure.Round(cpu/float64(len(all)), 4),
+	}
+	if took := median(of(func(s Sample) float64 { return s.Handoff })) - tpot; took > 0 {
+		row.Metrics.KV = figure.Round(float64(row.KVBytes)/float64(len(all))/took/1e6, 4)
+	}
+	if row.Error == "" && s.P != "" {
+		row.Error = r.fault(&row, all)
+	}
+	return row
+}
+
+// fault says why what a row shows is no transfer, or not a right one; "" if it is.
+func (r *Result) fault(row *Row, all []Sample) string {
+	received := slices.ContainsFunc(all, func(s Sample) bool { return s.KVBytes == 0 })
+	switch {
+	case row.Computed > row.Prompts:
+		return fmt.Sprintf("D computed %d tokens of %d prompts itself: at most one a prompt is to be computed there", row.Computed, row.Prompts)
+	case received:
+		return "a prompt was answered for which D received no KV"
+	case !row.DigestsEqual:
+		return "the KV that D has is not that of P"
+	case r.Judged && row.Identical < row.Prompts:
+		return fmt.Sprintf("%d of %d answers are not mono's", row.Prompts-row.Identical, row.Prompts)
+	}
+	return ""
+}
+
+// failed says that a row fails.
+func (r *Result) failed() bool {
+	return slices.ContainsFunc(r.Rows, func(row Row) bool { return row.Error != "" })
+}
+
+// median of sorted values.
+func median(sorted []float64) float64 { return figure.Percentile(sorted, 50) }

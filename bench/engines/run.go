@@ -1,0 +1,234 @@
+package engines
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"kvferry/bench/machine"
+	"kvferry/bench/page"
+	"kvferry/lab/vllm"
+)
+
+// files are the driver, and modules that it may be told to load.
+//
+//go:embed files
+var files embed.FS
+
+// ErrFailed: a setting could not run, or its figures are not those of a transfer.
+var ErrFailed = errors.New("not all settings did what they are for")
+
+// An environment starts instances.
+type environment struct {
+	command   []string // that is an instance; the driver's file is appended
+	env       []string // all of it
+	model     string
+	dtype     string
+	identical bool // tokens must be those of mono
+}
+
+// Run runs the settings in turns, prints their tables and writes their files. Where ctx ends it, it
+// does so with what there is. A setting that fails, or that could not run, is ErrFailed.
+func Run(ctx context.Context, cfg Config) error {
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	cfg = cfg.withDefaults()
+	folder, err := vllm.Open(cfg.Cache)
+	if err != nil {
+		return err
+	}
+	e := environment{command: []string{folder.Python()}, env: folder.Process(), identical: cfg.Model == Tiny}
+	e.model, e.dtype = cfg.model(folder)
+	return e.run(ctx, cfg)
+}
+
+// A run is under way. It is used by one goroutine.
+type run struct {
+	cfg      Config
+	e        environment
+	settings []Setting
+	result   *Result
+	scratch  string // the driver, and what instances share
+	progress *progress
+
+	mono  map[string][]int // answers, by what their prompts are called
+	ready event            // what an instance has said of the model
+}
+
+func (e environment) run(ctx context.Context, cfg Config) error {
+	settings, err := choose(cfg.Settings)
+	if err != nil {
+		return err
+	}
+	if err := page.MakeFolder(filepath.Join(cfg.Out, logFolder)); err != nil {
+		return err
+	}
+	x := &run{
+		cfg: cfg, e: e, settings: settings, mono: map[string][]int{},
+		result: &Result{Started: time.Now(), Machine: machine.Describe(), Model: cfg.Model, Rounds: cfg.Rounds, Judged: e.identical, Errors: map[string]string{}},
+	}
+	wipe, err := x.makeScratch()
+	if err != nil {
+		return err
+	}
+	defer wipe()
+	x.progress = newProgress(cfg, len(settings))
+	err = x.rounds(ctx)
+	x.progress.Wipe()
+	x.result.Seconds = time.Since(x.result.Started).Seconds()
+	err = errors.Join(err, x.keep())
+	if len(x.result.Samples) > 0 || len(x.result.Errors) > 0 {
+		_, e := fmt.Fprint(cfg.Stdout, x.result.text(), page.Listing(cfg.Out, page.RecordsFile, summaryFile, reportFile, tableFile), "\n")
+		err = errors.Join(err, e)
+	}
+	if err == nil && x.result.failed() {
+		err = ErrFailed
+	}
+	return err
+}
+
+// keep writes what there is so far.
+func (x *run) keep() error {
+	x.result.settle(x.settings)
+	if len(x.result.Rows) == 0 {
+		return nil
+	}
+	return x.result.write(x.cfg.Out)
+}
+
+// logFolder has what each process printed, in the folder of results.
+const logFolder = "logs"
+
+// rounds has the settings take turns. One that could not run is not tried again.
+func (x *run) rounds(ctx context.Context) error {
+	for round := 1; round <= x.cfg.Rounds; round++ {
+		for i := range x.settings {
+			s := &x.settings[i]
+			if x.result.Errors[s.String()] != "" {
+				x.progress.skip()
+				continue
+			}
+			x.progress.begin(s, round)
+			before := len(x.result.Samples)
+			err := x.turn(ctx, s, round)
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if err != nil {
+				x.result.Errors[s.String()] = err.Error()
+			}
+			x.progress.end(s, round, x.result.Samples[before:], err)
+			if err := x.keep(); err != nil {
+				return err
+			}
+			if err != nil && s.Name == Mono {
+				return errors.New("mono could not run, and there is nothing to hold the others to")
+			}
+		}
+	}
+	return nil
+}
+
+// turn runs the prompts of a round through a setting, with instances of its own.
+func (x *run) turn(ctx context.Context, s *Setting, round int) (err error) {
+	t := &turn{run: x, setting: s, arrivals: make(chan arrival, 16)}
+	defer func() {
+		grace := endGrace
+		if err != nil {
+			grace = 0
+		}
+		for _, i := range t.instances {
+			_ = i.in.Close() // all at once
+		}
+		for _, i := range t.instances {
+			i.end(grace)
+		}
+		err = t.why(err)
+	}()
+	if err := t.start(ctx, round); err != nil {
+		return err
+	}
+	for _, length := range Lengths {
+		if _, err := t.exchange(ctx, warmup, length); err != nil {
+			return err
+		}
+	}
+	for number := range x.cfg.Prompts {
+		length, of := x.cfg.length(number)
+		if of != round {
+			continue
+		}
+		sample, err := t.exchange(ctx, number, length)
+		if err != nil {
+			return err
+		}
+		sample.Round = round
+		x.result.Samples = append(x.result.Samples, *sample)
+	}
+	return nil
+}
+
+// makeScratch makes a folder with the driver's files, in memory where there is such a place. It is
+// removed by wipe, or by a shell when this process is killed.
+func (x *run) makeScratch() (wipe func(), err error) {
+	where := "/dev/shm"
+	if _, err := os.Stat(where); err != nil {
+		where = ""
+	}
+	if x.scratch, err = os.MkdirTemp(where, "kvbench-engines-"); err != nil {
+		return nil, err
+	}
+	// Its input ends with this process; what the instances still write a moment longer goes too.
+	keeper := exec.Command("/bin/sh", "-c", `cat > /dev/null; rm -rf "$1" || { sleep 1; rm -rf "$1"; }`, "sh", x.scratch)
+	keeper.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C is this process's to handle
+	in, err := keeper.StdinPipe()
+	if err == nil {
+		err = keeper.Start()
+	}
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(x.scratch))
+	}
+	wipe = func() {
+		_ = in.Close()
+		_ = keeper.Wait() // the folder is gone, or nobody can remove it
+	}
+	program, err := fs.Sub(files, "files")
+	if err == nil {
+		err = os.CopyFS(filepath.Join(x.scratch, "driver"), program)
+	}
+	if err == nil {
+		err = os.Mkdir(x.shared(), 0o700)
+	}
+	if err != nil {
+		wipe()
+	}
+	return wipe, err
+}
+
+// shared is the folder that a setting's instances both see.
+func (x *run) shared() string { return filepath.Join(x.scratch, "shared") }
+
+// freePort is one that nobody listens at now.
+func freePort() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port), l.Close()
+}
+
+// fill puts what is known only now in the place of its names.
+func fill(port, p, folder, request string) *strings.Replacer {
+	return strings.NewReplacer("{port}", port, "{p}", p, "{folder}", folder, "{request}", request)
+}
