@@ -17,7 +17,7 @@ RAIL = $(if $(filter 1,$(shell $(goenv) CGO_ENABLED)),with the RDMA rail,without
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help test test-roce clients vet format lint unit build generate check-generate bench-transfer bench-serving bench-accuracy bench-simulate soak bench-roce bench-nics bench-wan bench-incast mooncake-nics rdma-tcp fuzz
+.PHONY: help test test-roce clients vet format lint unit build lib generate check-generate bench-transfer bench-serving bench-accuracy bench-simulate soak bench-roce bench-nics bench-wan bench-incast mooncake-nics rdma-tcp fuzz
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -28,6 +28,7 @@ test: vet format lint unit ## vet, gofumpt, staticcheck and all tests under the 
 vet:
 	@echo "== go vet ./..."
 	@$(GO) vet ./...
+	@$(if $(compiles),echo "== go vet -tags cshared ./cmd/libkvferry" && $(GO) vet -tags cshared ./cmd/libkvferry)
 
 format:
 	@echo "== gofumpt -l ."
@@ -37,6 +38,7 @@ format:
 lint:
 	@echo "== staticcheck ./..."
 	@$(TOOL) staticcheck ./...
+	@$(if $(compiles),echo "== staticcheck -tags cshared ./cmd/libkvferry" && $(TOOL) staticcheck -tags cshared ./cmd/libkvferry)
 
 # A program with the race detector sleeps for a second before it exits, every test's and every
 # child's of it: a tenth is enough for another thread to report.
@@ -48,6 +50,12 @@ unit:
 build: ## the daemons and kvbench into bin/
 	$(GO) build -o bin/ ./cmd/...
 	@echo "make build: bin/ is there, $(RAIL)"
+
+lib: ## libkvferry.so and kvferry.h, the transfer engine for C and Python, into bin/
+	$(if $(compiles),,@echo "make $@ needs cgo, and cgo a C compiler that works: apt-get install gcc libc6-dev"; exit 1)
+	CGO_ENABLED=1 $(GO) build -tags cshared -buildmode=c-shared -o bin/libkvferry.so ./cmd/libkvferry
+	@rm -f bin/libkvferry.h && cp cmd/libkvferry/kvferry.h bin/
+	@echo "make lib: bin/libkvferry.so and bin/kvferry.h are there, $(RAIL)"
 
 # Skipped loudly where the lab cannot run: go test -v says so and why.
 test-roce: ## the RDMA rail, faults, a cluster over it, topology, on software RoCE in emulated hosts (5 min at most)

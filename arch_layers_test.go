@@ -59,6 +59,7 @@ var layers = map[string]layer{
 	"transport/rdma":          {module: []string{"transport", "transport/connection", "transport/nic", "config"}, libraries: []string{"github.com/Mellanox/rdmamap"}},
 	"transport/rails":         {module: []string{"transport", "transport/connection", "transport/nic", "transport/tcp", "transport/cma", "transport/shm", "transport/rdma", "transport/topology", "config"}},
 	"transport/transporttest": {module: []string{"transport", "transport/connection", "clock/clocktest", "clock"}},
+	"foreign":                 {module: []string{"transport", "transport/rails", "config"}},
 	"kvtransfer":              {module: []string{"kvcache", "transport", "transport/pacing", "clock", "config"}, tests: []string{"transport/transporttest", "transport/rails", "clock/clocktest"}},
 	"handoff":                 {module: []string{"config"}},
 	"handoff/handofftest":     {module: []string{"handoff"}},
@@ -146,6 +147,7 @@ var layers = map[string]layer{
 		libraries: []string{cobra, pflag, "golang.org/x/term"},
 	},
 	"cmd/kvlab":           {module: []string{"command", "command/commandtest", "config", "lab", "lab/nics", "lab/vllm", "lab/wire"}, libraries: []string{cobra, pflag, "golang.org/x/term"}},
+	"cmd/libkvferry":      {module: []string{"foreign", "transport", "version"}},
 	"command":             {module: []string{"config", "version"}, libraries: []string{cobra, pflag}},
 	"command/commandtest": {module: []string{"command"}, libraries: []string{cobra, pflag}},
 	"lab":                 {module: []string{"config", "lab/wire"}, libraries: []string{xsys}}, // boots programs, knows none

@@ -9,6 +9,7 @@
 //	cmd/proxy, cmd/prefill, cmd/decode   the daemons: flags to a Config
 //	cmd/kvbench                          the bench
 //	cmd/kvlab                            the labs
+//	cmd/libkvferry                       the transfer engine as a C library: kvferry.h
 //	command                              command lines: signals, exit statuses, errors that name flags
 //	command/commandtest                  what a program says of a command line that cannot be run
 //	cluster                              a cluster of child processes on this machine
@@ -93,6 +94,7 @@
 //	load/mt19937                         the Mersenne Twister behind both
 //	kvtransfer                           a node's transfer half: blocks granted, moved, checked, released
 //	kvcache                              blocks, block tables, prefix hashes, bytes
+//	foreign                              the transfer engine for other languages: handles, codes, completions
 //	transport                            the transfer engine: segment, batch, slice, rail
 //	transport/access                     what a key opens: ranges, in which direction
 //	transport/immediate                  which immediate has come before

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	_ "kvferry/foreign" // go test runs these tests again when it changes
+)
+
+// library is a folder with libkvferry.so and kvferry.h, made for the test.
+func library(t *testing.T) string {
+	t.Helper()
+	if runtime.GOOS != "linux" {
+		t.Skip("SKIPPED: the library is for Linux")
+	}
+	for _, pattern := range []string{"*.go", "*.[ch]", "testdata/*", "../../python/*/*.py"} { // go test sees when they change
+		files, err := filepath.Glob(pattern)
+		if err != nil || len(files) == 0 {
+			t.Fatal(pattern, files, err)
+		}
+		for _, name := range files {
+			if _, err := os.ReadFile(name); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if _, err := exec.LookPath("gcc"); err != nil {
+		t.Skipf("SKIPPED: no C compiler: %v", err)
+	}
+	dir := t.TempDir()
+	run(t, nil, "go", "build", "-tags", "cshared", "-buildmode=c-shared", "-o", filepath.Join(dir, "libkvferry.so"), ".")
+	header, err := os.ReadFile("kvferry.h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "kvferry.h"), header, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// run runs a program that must succeed, and returns what it prints.
+func run(t *testing.T, env []string, program string, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), program, args...)
+	cmd.Env = append(os.Environ(), env...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", cmd, err, out)
+	}
+	return string(out)
+}
+
+// TestLibrary: kvferry.h is C and C++, a program in C finds all as the header says, under the address
+// sanitizer too, and unittest finds the Python binding as it should be.
+func TestLibrary(t *testing.T) {
+	dir := library(t)
+	compile := func(t *testing.T, out string, flags ...string) string {
+		t.Helper()
+		out = filepath.Join(dir, out)
+		run(t, nil, "gcc", append(flags, "-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-I"+dir, "-o", out, "testdata/border.c", "-L"+dir, "-lkvferry", "-Wl,-rpath,"+dir)...)
+		return out
+	}
+	t.Run("header", func(t *testing.T) {
+		for _, language := range []string{"c", "c++"} {
+			if language == "c++" {
+				if _, err := exec.LookPath("g++"); err != nil {
+					t.Skipf("SKIPPED: %v", err)
+				}
+			}
+			run(t, nil, "gcc", "-x", language, "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only", "kvferry.h")
+		}
+	})
+	t.Run("C", func(t *testing.T) {
+		run(t, nil, compile(t, "border"))
+	})
+	t.Run("C with the address sanitizer", func(t *testing.T) {
+		probe := exec.Command("gcc", "-fsanitize=address,undefined", "-x", "c", "-", "-o", filepath.Join(dir, "probe"))
+		probe.Stdin = strings.NewReader("int main(void) { return 0; }")
+		if out, err := probe.CombinedOutput(); err != nil {
+			t.Skipf("SKIPPED: gcc has no sanitizers here: %v: %s", err, out)
+		}
+		run(t, []string{"ASAN_OPTIONS=handle_segv=0"}, compile(t, "border-asan", "-fsanitize=address,undefined", "-fno-sanitize-recover"))
+	})
+	t.Run("Python", func(t *testing.T) {
+		if out, err := exec.Command("python3", "-c", "import ctypes, sys; sys.exit(sys.version_info < (3, 9))").CombinedOutput(); err != nil {
+			t.Skipf("SKIPPED: no Python 3.9 or later with ctypes: %v: %s", err, out)
+		}
+		env := []string{"KVFERRY_LIBRARY=" + filepath.Join(dir, "libkvferry.so"), "PYTHONPATH=../../python", "PYTHONDONTWRITEBYTECODE=1"}
+		t.Log(run(t, env, "python3", "-W", "error", "-m", "unittest", "discover", "-s", "../../python/tests"))
+	})
+}

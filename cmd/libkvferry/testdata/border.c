@@ -1,0 +1,255 @@
+// What kvferry.h promises, checked from C: bytes, codes, texts, handles, threads, forks and signals. It
+// prints what is not so and exits with 1. Two engines of this process stand for two processes.
+
+#include <kvferry.h>
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static int faults;
+
+#define CHECK(ok, ...) \
+	do { \
+		if (!(ok)) { \
+			__atomic_add_fetch(&faults, 1, __ATOMIC_SEQ_CST); \
+			fprintf(stderr, "border.c:%d: %s: ", __LINE__, #ok); \
+			fprintf(stderr, __VA_ARGS__); \
+			fprintf(stderr, " (%s)\n", kvf_error()); \
+		} \
+	} while (0)
+
+// end is for what makes all else meaningless.
+#define NEED(ok, ...) \
+	do { \
+		CHECK(ok, __VA_ARGS__); \
+		if (faults) exit(1); \
+	} while (0)
+
+enum { SIZE = 1 << 20 };
+
+struct side {
+	kvf_engine engine;
+	kvf_segment segment;
+	char *memory; // malloc'ed, at an odd address
+};
+
+static struct side here, there;
+
+static void open_side(struct side *s, const char *name) {
+	kvf_engine_options o = {.struct_size = sizeof o, .rails = "127.0.0.1:0", .log = "off"};
+	NEED(kvf_engine_open(&o, &s->engine) == KVF_OK, "open");
+	s->memory = (char *)malloc(SIZE + 1) + 1;
+	memset(s->memory, 0, SIZE);
+	kvf_memory m = {.struct_size = sizeof m, .address = s->memory, .length = SIZE, .name = name};
+	NEED(kvf_register(s->engine, &m, &s->segment) == KVF_OK, "register");
+}
+
+static kvf_target connect_to(struct side *from, struct side *to) {
+	size_t length = 0;
+	int code = kvf_advertise(to->engine, &to->segment, 1, NULL, 0, &length);
+	NEED(code == KVF_ERR_SPACE && length > 0, "advertise without room: %d, %zu", code, length);
+	char *text = malloc(length);
+	NEED(kvf_advertise(to->engine, &to->segment, 1, text, length, &length) == KVF_OK, "advertise");
+	kvf_target target = 0;
+	NEED(kvf_connect(from->engine, text, length, &target) == KVF_OK, "connect");
+	free(text);
+	return target;
+}
+
+// finish waits for n completions and counts those that failed.
+static int finish(kvf_engine engine, int n) {
+	struct pollfd p = {.fd = kvf_descriptor(engine), .events = POLLIN};
+	NEED(p.fd >= 0, "descriptor %d", p.fd);
+	int failed = 0;
+	while (n > 0) {
+		int ready = poll(&p, 1, 60000);
+		if (ready < 0 && errno == EINTR) continue;
+		NEED(ready == 1, "nothing to poll after a minute");
+		kvf_completion all[16];
+		int got = kvf_poll(engine, all, sizeof all[0], 16);
+		NEED(got > 0 && got <= n, "%d completions of %d", got, n);
+		for (int i = 0; i < got; i++) {
+			if (all[i].code == KVF_OK && all[i].error[0]) CHECK(0, "a text without an error: %s", all[i].error);
+			if (all[i].code != KVF_OK) failed++;
+		}
+		n -= got;
+	}
+	return failed;
+}
+
+static void transfers(kvf_target target, int round) {
+	memset(there.memory, 0, SIZE);
+	for (int i = 0; i < SIZE; i++) here.memory[i] = (char)(i * 7 + (i >> 8));
+	kvf_range r[2] = {
+		{.local = here.memory, .remote = 5, .length = 100, .count = 1000, .local_stride = 200, .remote_stride = 300},
+		{.local = here.memory + SIZE - 1, .remote = SIZE - 1, .length = 1},
+	};
+	kvf_batch batch = 0;
+	kvf_batch_options o = {.struct_size = sizeof o, .user_data = 42, .tag = "request 7"};
+	NEED(kvf_submit(here.engine, target, KVF_WRITE, r, 2, &o, &batch) == KVF_OK, "submit");
+	memset(r, 0xff, sizeof r); // is the caller's again
+	CHECK(batch != 0 && finish(here.engine, 1) == 0, "write");
+	int wrong = there.memory[SIZE - 1] != here.memory[SIZE - 1];
+	for (int k = 0; k < 1000; k++) {
+		wrong += memcmp(there.memory + 5 + 300 * k, here.memory + 200 * k, 100) != 0;
+		wrong += there.memory[5 + 300 * k + 100] != 0;
+	}
+	CHECK(wrong == 0, "%d pieces are wrong", wrong);
+
+	kvf_range back = {.local = here.memory + SIZE / 2, .remote = 5, .length = 100, .count = 1000, .local_stride = 100, .remote_stride = 300};
+	NEED(kvf_submit(here.engine, target, KVF_READ, &back, 1, NULL, NULL) == KVF_OK, "submit");
+	CHECK(finish(here.engine, 1) == 0, "read");
+	wrong = 0;
+	for (int k = 0; k < 1000; k++) wrong += memcmp(here.memory + SIZE / 2 + 100 * k, here.memory + 200 * k, 100) != 0;
+	CHECK(wrong == 0, "%d pieces came back wrong", wrong);
+
+	kvf_rail rails[4];
+	int n = kvf_rails(here.engine, rails, sizeof rails[0], 4);
+	CHECK(n == 1 && rails[0].written >= 100001ul * round && rails[0].read >= 100000ul * round && !strcmp(rails[0].name, "tcp/0") && rails[0].paths_up == 1,
+	      "%d rails, %lu bytes written", n, (unsigned long)rails[0].written);
+}
+
+static void *another(void *out) {
+	kvf_poll(0, NULL, 0, 0);
+	strcpy(out, kvf_error());
+	return NULL;
+}
+
+static void errors(kvf_target target) {
+	CHECK(kvf_engine_open(NULL, NULL) == KVF_ERR_INVALID, "nothing at all");
+	kvf_engine e = 0;
+	CHECK(kvf_engine_open(NULL, &e) == KVF_ERR_INVALID && strstr(kvf_error(), "no rails"), "no options");
+	kvf_engine_options o = {.struct_size = sizeof o, .rails = "tcp/nosuch0"};
+	CHECK(kvf_engine_open(&o, &e) == KVF_ERR_INVALID && strstr(kvf_error(), "nosuch0") && e == 0, "a NIC that is none");
+	o.struct_size = 0;
+	CHECK(kvf_engine_open(&o, &e) == KVF_ERR_INVALID && strstr(kvf_error(), "struct_size"), "no size");
+
+	char other[256] = "";
+	pthread_t t;
+	pthread_create(&t, NULL, another, other);
+	pthread_join(t, NULL);
+	CHECK(strstr(other, "no such handle") && strstr(kvf_error(), "struct_size"), "texts of two threads: %s", other);
+
+	kvf_range r = {.local = &r, .length = 8};
+	CHECK(kvf_submit(here.engine, target, KVF_WRITE, &r, 1, NULL, NULL) == KVF_ERR_NOT_REGISTERED, "memory that is not registered");
+	r = (kvf_range){.local = here.memory, .length = SIZE};
+	CHECK(kvf_submit(here.engine, target, 7, &r, 1, NULL, NULL) == KVF_ERR_INVALID, "op 7");
+	CHECK(kvf_submit(here.engine, target, KVF_WRITE, NULL, 1, NULL, NULL) == KVF_ERR_INVALID, "no ranges");
+	CHECK(kvf_submit(here.engine, 0, KVF_WRITE, &r, 1, NULL, NULL) == KVF_ERR_HANDLE, "no target");
+	CHECK(kvf_connect(here.engine, "x", 1, &target) == KVF_ERR_INVALID, "no advertisement");
+	CHECK(kvf_cancel(here.engine, 1ull << 60) == KVF_ERR_HANDLE, "no batch");
+	kvf_memory m = {.struct_size = sizeof m, .kind = KVF_MEMORY_DMABUF, .length = 1, .descriptor = 0};
+	kvf_segment s = 0;
+	CHECK(kvf_register(here.engine, &m, &s) == KVF_ERR_UNSUPPORTED, "a dma-buf");
+	kvf_completion c;
+	CHECK(kvf_poll(here.engine, &c, 0, 1) == KVF_ERR_INVALID, "completions of no size");
+	CHECK(kvf_poll(here.engine, &c, sizeof c, 1) == 0, "nothing to poll");
+
+	r.remote = 1;
+	NEED(kvf_submit(here.engine, target, KVF_WRITE, &r, 1, NULL, NULL) == KVF_OK, "submit");
+	struct pollfd p = {.fd = kvf_descriptor(here.engine), .events = POLLIN};
+	while (poll(&p, 1, 60000) < 0) {}
+	CHECK(kvf_poll(here.engine, &c, sizeof c, 1) == 1 && c.code == KVF_ERR_BOUNDS && strstr(c.error, "out of bounds"), "code %d: %s", c.code, c.error);
+}
+
+static void *submitter(void *target) {
+	for (int i = 0; i < 100; i++) {
+		kvf_range r = {.local = here.memory + 64 * i, .remote = 64 * i, .length = 64};
+		CHECK(kvf_submit(here.engine, *(kvf_target *)target, i % 2, &r, 1, NULL, NULL) == KVF_OK, "submit");
+	}
+	return NULL;
+}
+
+static void threads(kvf_target target) {
+	pthread_t t[4];
+	for (int i = 0; i < 4; i++) pthread_create(&t[i], NULL, submitter, &target);
+	CHECK(finish(here.engine, 400) == 0, "four threads");
+	for (int i = 0; i < 4; i++) pthread_join(t[i], NULL);
+	kvf_completion c;
+	CHECK(kvf_poll(here.engine, &c, sizeof c, 1) == 0, "more completions than batches");
+}
+
+static void forks(void) {
+	pid_t child = fork();
+	if (child == 0) {
+		alarm(60); // what hangs is killed
+		kvf_completion c;
+		kvf_engine_options o = {.struct_size = sizeof o, .rails = "cma"};
+		kvf_engine e;
+		int ok = kvf_poll(here.engine, &c, sizeof c, 1) == KVF_ERR_FORKED && kvf_engine_open(&o, &e) == KVF_ERR_FORKED &&
+		         kvf_engine_close(here.engine) == KVF_ERR_FORKED && strstr(kvf_error(), "forked") && kvf_version() == KVF_VERSION;
+		_exit(ok ? 0 : 1);
+	}
+	int status = -1;
+	while (waitpid(child, &status, 0) < 0 && errno == EINTR) {}
+	CHECK(status == 0, "the child's status is %#x", status);
+	CHECK(system("exit 3") == 3 << 8, "fork and exec");
+}
+
+static volatile sig_atomic_t heard[65];
+static sigjmp_buf back;
+
+static void handle(int sig) {
+	heard[sig]++;
+	if (sig == SIGSEGV) siglongjmp(back, 1);
+}
+
+static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD, SIGPIPE, SIGALRM, SIGSEGV};
+
+static void set_signals(void) {
+	for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
+		struct sigaction a = {.sa_handler = handle, .sa_flags = SA_ONSTACK | SA_RESTART};
+		sigaction(signals[i], &a, NULL);
+	}
+}
+
+// check_signals: the handlers are still the host's, and get their signals.
+static void check_signals(void) {
+	for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
+		int sig = signals[i];
+		struct sigaction a;
+		sigaction(sig, NULL, &a);
+		CHECK(a.sa_handler == handle, "signal %d has another handler", sig);
+		int before = heard[sig];
+		if (sig != SIGSEGV) {
+			raise(sig);
+		} else if (!sigsetjmp(back, 1)) {
+			*(volatile int *)8 = 1;
+		}
+		CHECK(heard[sig] == before + 1, "signal %d came %d times", sig, heard[sig] - before);
+	}
+}
+
+int main(void) {
+	CHECK(kvf_version() == KVF_VERSION && kvf_build()[0], "version %#x, build %s", kvf_version(), kvf_build());
+	set_signals();
+	open_side(&here, "here");
+	open_side(&there, "there");
+	kvf_target target = connect_to(&here, &there);
+	transfers(target, 1);
+	errors(target);
+	threads(target);
+	check_signals();
+	forks();
+	transfers(target, 2); // after all that
+	check_signals();
+
+	CHECK(kvf_disconnect(here.engine, target) == KVF_OK && kvf_disconnect(here.engine, target) == KVF_ERR_HANDLE, "disconnect");
+	for (int i = 0; i < 2; i++) {
+		struct side *s = i ? &here : &there;
+		CHECK(kvf_deregister(s->engine, s->segment) == KVF_OK, "deregister");
+		CHECK(kvf_deregister(s->engine, s->segment) == KVF_ERR_HANDLE, "deregister again");
+		free(s->memory - 1);
+		CHECK(kvf_engine_close(s->engine) == KVF_OK, "close");
+		CHECK(kvf_engine_close(s->engine) == KVF_ERR_HANDLE, "close again");
+	}
+	return faults > 0;
+}

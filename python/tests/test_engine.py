@@ -1,0 +1,307 @@
+"""The binding against the library: two engines of this process, and children for forks and signals."""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import dataclasses
+import mmap
+import os
+import pathlib
+import re
+import signal
+import struct
+import subprocess
+import sys
+import textwrap
+import threading
+import unittest
+
+import kvferry
+from kvferry import library
+
+HEADER = (pathlib.Path(__file__).parents[2] / "cmd" / "libkvferry" / "kvferry.h").read_text()
+
+
+def open_engine(**options):
+    return kvferry.Engine("127.0.0.1:0", log="off", **options)
+
+
+class Pair(unittest.TestCase):
+    """Two engines with a segment each, and a target on the first that is the second's."""
+
+    def setUp(self):
+        self.here, self.there = open_engine(), open_engine()
+        self.addCleanup(self.here.close)
+        self.addCleanup(self.there.close)
+        self.ours, self.theirs = bytearray(os.urandom(1 << 16)), mmap.mmap(-1, 1 << 16)
+        self.local = self.here.register(self.ours, name="local")
+        self.remote = self.there.register(self.theirs, name="kv")
+        self.target = self.here.connect(self.there.advertise(self.remote))
+
+    def finish(self, engine=None):
+        """The completion of the only batch."""
+        engine = engine or self.here
+        self.assertTrue(engine.wait(60), "nothing to poll after a minute")
+        (c,) = engine.poll()
+        return c
+
+
+class TestTransfer(Pair):
+    def test_strided(self):
+        r = kvferry.Range(self.local.address, 7, 100, count=50, local_stride=300, remote_stride=200)
+        batch = self.here.submit(self.target, kvferry.WRITE, [r], user_data=42)
+        c = self.finish()
+        self.assertEqual((c.batch, c.user_data, c.bytes, c.error), (batch, 42, 5000, None))
+        self.assertGreater(c.elapsed, 0)
+        want = bytearray(1 << 16)
+        for k in range(50):
+            want[7 + 200 * k : 107 + 200 * k] = self.ours[300 * k : 300 * k + 100]
+        self.assertEqual(self.theirs[:], want)
+        back = kvferry.Range(self.local.address + 40000, 7, 100, count=50, local_stride=100, remote_stride=200)
+        self.here.submit(self.target, kvferry.READ, (r for r in [back]))
+        self.assertIsNone(self.finish().error)
+        self.assertEqual(self.ours[40000:45000], b"".join(self.ours[300 * k : 300 * k + 100] for k in range(50)))
+        (rail,) = self.here.rails()
+        self.assertEqual((rail.name, rail.written, rail.read, rail.paths_up), ("tcp/0", 5000, 5000, 1))
+
+    def test_array(self):
+        """Ranges as an array: 2,000 of them, as memory of numpy's would be."""
+        packed = bytearray()
+        for k in range(2000):
+            packed += struct.pack("<QQQQqqII", self.local.address + 32 * k, 32 * (1999 - k), 16, 1, 0, 0, 0, 0)
+        for ranges in (packed, bytes(packed), array.array("Q", packed)):
+            self.theirs[:] = bytes(1 << 16)
+            self.here.submit(self.target, kvferry.WRITE, ranges)
+            self.assertIsNone(self.finish().error)
+            for k in range(2000):
+                self.assertEqual(self.theirs[32 * (1999 - k) :][:16], self.ours[32 * k :][:16])
+        with self.assertRaisesRegex(ValueError, "RANGE_FIELDS"):
+            self.here.submit(self.target, kvferry.WRITE, packed[:-1])
+        try:
+            import numpy
+        except ImportError:
+            return
+        a = numpy.frombuffer(packed, dtype=numpy.dtype(kvferry.RANGE_FIELDS))
+        self.here.submit(self.target, kvferry.WRITE, a)
+        self.assertIsNone(self.finish().error)
+
+    def test_address(self):
+        """Memory by its address, which the library does not reach unless it is registered."""
+        block = ctypes.create_string_buffer(b"a block of KV", 64)
+        at = ctypes.addressof(block)
+        r = [kvferry.Range(at, 0, 64)]
+        with self.assertRaises(kvferry.Error) as e:
+            self.here.submit(self.target, kvferry.WRITE, r)
+        self.assertEqual(e.exception.code, kvferry.Code.NOT_REGISTERED)
+        with self.here.register(at, 64, private=True) as segment:
+            self.assertEqual((segment.address, segment.length), (at, 64))
+            self.here.submit(self.target, kvferry.WRITE, r)
+            self.assertIsNone(self.finish().error)
+            with self.assertRaisesRegex(kvferry.Error, "private"):
+                self.here.advertise(segment)
+        self.assertEqual(self.theirs[:64], block.raw)
+
+    def test_threads(self):
+        def submit():
+            for k in range(100):
+                self.here.submit(self.target, k % 2, [kvferry.Range(self.local.address + 64 * k, 64 * k, 64)])
+
+        threads = [threading.Thread(target=submit) for _ in range(4)]
+        for t in threads:
+            t.start()
+        done = []
+        while len(done) < 400:
+            self.assertTrue(self.here.wait(60))
+            done += self.here.poll(7)
+        for t in threads:
+            t.join()
+        self.assertEqual([c.error for c in done if c.error], [])
+        self.assertEqual(len({c.batch for c in done}), 400)
+        self.assertFalse(self.here.wait(0))
+
+
+class TestErrors(Pair):
+    def test_ends(self):
+        self.there.close()
+        r = [kvferry.Range(self.local.address, 0, 64)]
+        self.here.submit(self.target, kvferry.WRITE, r, timeout=0.01, tag="request 7")
+        c = self.finish()
+        self.assertEqual(c.error.code, kvferry.Code.DEADLINE)
+        self.assertIn("request 7", str(c.error))
+        batch = self.here.submit(self.target, kvferry.WRITE, r, timeout=3600)
+        self.here.cancel(batch)
+        self.assertEqual(self.finish().error.code, kvferry.Code.CANCELED)
+
+    def test_bounds(self):
+        self.here.submit(self.target, kvferry.READ, [kvferry.Range(self.local.address, (1 << 16) - 1, 2)])
+        self.assertEqual(self.finish().error.code, kvferry.Code.BOUNDS)
+
+    def test_closed(self):
+        self.target.close()
+        self.target.close()
+        with self.assertRaises(kvferry.Error) as e:
+            self.here.submit(self.target, kvferry.WRITE, [])
+        self.assertEqual(e.exception.code, kvferry.Code.HANDLE)
+        self.here.close()
+        self.here.close()
+        self.local.close()
+        with self.assertRaises(kvferry.Error) as e:
+            self.here.poll()
+        self.assertEqual(e.exception.code, kvferry.Code.HANDLE)
+
+    def test_memory(self):
+        """A buffer is held while it is registered, and no longer."""
+        with self.assertRaises(BufferError):
+            self.ours.append(1)
+        self.local.close()
+        self.ours.append(1)
+        for wrong in (b"read only", memoryview(bytearray(10))[::2]):
+            with self.assertRaisesRegex(TypeError, "writable and contiguous"):
+                self.here.register(wrong)
+        with self.assertRaisesRegex(ValueError, "slice a memoryview"):
+            self.here.register(bytearray(8), 4)
+        with self.assertRaisesRegex(TypeError, "needs a length"):
+            self.here.register(4096)
+
+    def test_open(self):
+        with self.assertRaisesRegex(kvferry.Error, "nosuch0") as e:
+            kvferry.Engine(["tcp/nosuch0"])
+        self.assertEqual(e.exception.code, kvferry.Code.INVALID)
+
+
+def child(program):
+    """Runs a program with two engines in it, and returns what it prints."""
+    begin = """
+        import kvferry, os, signal, sys, time
+        here, there = (kvferry.Engine("127.0.0.1:0", log="off") for _ in range(2))
+        ours, theirs = bytearray(b"a block of KV"), bytearray(13)
+        local, remote = here.register(ours), there.register(theirs)
+        target = here.connect(there.advertise(remote))
+        def transfer():
+            here.submit(target, kvferry.WRITE, [kvferry.Range(local.address, 0, 13)])
+            assert here.wait(60)
+            assert here.poll()[0].error is None and theirs == ours
+            theirs[:] = bytes(13)
+        transfer()
+    """
+    program = textwrap.dedent(begin) + textwrap.dedent(program)
+    return subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=120)
+
+
+class TestHost(unittest.TestCase):
+    """What the library leaves to the process that it is in."""
+
+    def test_fork(self):
+        done = child("""
+            pid = os.fork()
+            if pid == 0:
+                signal.alarm(60)
+                try:
+                    here.poll()
+                except kvferry.Error as e:
+                    os._exit(0 if e.code == kvferry.Code.FORKED else 1)
+                os._exit(2)
+            assert os.waitpid(pid, 0)[1] == 0
+            pid = os.fork()
+            if pid == 0:
+                signal.alarm(60)
+                sys.exit(0)  # with what is done at the end of a program
+            assert os.waitpid(pid, 0)[1] == 0
+            transfer()
+        """)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_signals(self):
+        done = child("""
+            heard = []
+            for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGALRM):
+                before = signal.getsignal(s)
+                signal.signal(s, lambda n, _: heard.append(n))
+                os.kill(os.getpid(), s)
+                transfer()
+                assert heard.pop() == s, (s, heard)
+                signal.signal(s, before)
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(60)
+            except KeyboardInterrupt:
+                pass
+            r, w = os.pipe()
+            os.close(r)
+            try:
+                os.write(w, b"x")
+                sys.exit("no error")
+            except BrokenPipeError:
+                pass
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            def late(*_):
+                raise TimeoutError
+            signal.signal(signal.SIGALRM, late)
+            try:
+                here.wait()
+                sys.exit("the wait has ended")
+            except TimeoutError:
+                pass
+            transfer()
+        """)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_default_signals(self):
+        done = child("os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)")
+        self.assertEqual(done.returncode, -signal.SIGTERM)
+
+    def test_faulthandler(self):
+        done = child("import faulthandler, ctypes; faulthandler.enable(); ctypes.string_at(8)")
+        self.assertEqual(done.returncode, -signal.SIGSEGV)
+        self.assertIn("Fatal Python error: Segmentation fault", done.stderr)
+        self.assertIn("string_at", done.stderr)
+
+    def test_end(self):
+        """A program that ends without closing anything does end, in time and in order."""
+        done = child("here.submit(target, kvferry.READ, [kvferry.Range(local.address, 0, 13)] * 100)")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+
+class TestHeader(unittest.TestCase):
+    """The binding says the same as kvferry.h."""
+
+    def test_codes(self):
+        codes = {name: int(n) for name, n in re.findall(r"\bKVF_ERR_(\w+) = (-\d+)", HEADER)}
+        self.assertGreater(len(codes), 10)
+        self.assertEqual({c.name: c.value for c in kvferry.Code if c}, codes)
+
+    def test_functions(self):
+        self.assertEqual(set(library.FUNCTIONS), set(re.findall(r"\b(kvf_\w+)\(", HEADER)))
+
+    def test_structs(self):
+        c_types = {
+            "uint32_t": ctypes.c_uint32, "int32_t": ctypes.c_int32, "uint64_t": ctypes.c_uint64, "int64_t": ctypes.c_int64,
+            "kvf_batch": ctypes.c_uint64, "void *": ctypes.c_void_p, "const char *": ctypes.c_char_p, "char": ctypes.c_char,
+        }  # fmt: skip
+        structs = {
+            "kvf_engine_options": library.EngineOptions, "kvf_memory": library.Memory, "kvf_range": library.Range,
+            "kvf_batch_options": library.BatchOptions, "kvf_completion": library.Completion, "kvf_rail": library.Rail,
+        }  # fmt: skip
+        found = re.findall(r"typedef struct (\w+) \{(.*?)\n\}", HEADER, re.S)
+        self.assertEqual({name for name, _ in found}, set(structs))
+        for name, body in found:
+            fields = []
+            for kind, field, size in re.findall(r"^\t((?:const )?\w+ \*?)(\w+)(?:\[(\d+)\])?;", body, re.M):
+                t = c_types[kind.strip()]
+                if (name, field) == ("kvf_range", "local"):
+                    t = ctypes.c_uint64  # an address, as a number
+                fields.append((field, t * int(size) if size else t))
+            self.assertEqual(structs[name]._fields_, fields, name)
+        self.assertEqual(struct.calcsize("=QQQQqqII"), ctypes.sizeof(library.Range))
+        self.assertEqual([f for f, _ in kvferry.RANGE_FIELDS], [f for f, _ in library.Range._fields_])
+        self.assertEqual([f.name for f in dataclasses.fields(kvferry.Rail)], [f for f, _ in library.Rail._fields_])
+
+    def test_version(self):
+        version = re.search(r"VERSION_MAJOR (\d+)\n#define KVF_VERSION_MINOR (\d+)", HEADER).groups()
+        self.assertEqual(version, (str(library.VERSION_MAJOR), str(library.VERSION_MINOR)))
+        self.assertTrue(kvferry.build())
+
+
+if __name__ == "__main__":
+    unittest.main()
