@@ -113,7 +113,7 @@ var layers = map[string]layer{
 	"bench/pattern":                   {},
 	"bench/goodput":                   {},
 	"bench/linerate":                  {module: []string{"transport/rails"}},
-	"bench/check":                     {module: []string{"bench/goodput", "bench/linerate", "bench/machine", "bench/page", "bench/pattern", "bench/size", "bench/transfer", "config", "kvcache", "transport", "transport/nic", "transport/rails"}, libraries: []string{xsys}},
+	"bench/check":                     {module: []string{"bench/goodput", "bench/linerate", "bench/machine", "bench/page", "bench/pattern", "bench/size", "bench/transfer", "config", "kvcache", "transport", "transport/nic", "transport/rails", "transport/topology"}, libraries: []string{xsys}},
 	"bench/topo":                      {module: []string{"bench/page", "transport/topology"}},
 	"bench/kvlayout":                  {tests: []string{"kvcache"}},
 	"bench/reference":                 {module: []string{"bench/figure"}},

@@ -2,6 +2,7 @@ package check
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 
@@ -161,6 +162,9 @@ func (r *Rail) line() float64 {
 	return min(r.Here.LineRate, r.There.LineRate)
 }
 
+// unreached are errors of connections that were not made.
+var unreached = regexp.MustCompile("refused|timed out|timeout|deadline|no route|unreachable")
+
 // moved is what the transfer engine found out.
 func (r *Rail) moved(l Limits, best float64, rails int, say sayer) {
 	m := &r.Rates
@@ -176,8 +180,10 @@ func (r *Rail) moved(l Limits, best float64, rails int, say sayer) {
 		return // the engine does not use it: that was said
 	}
 	if m.Error != "" {
-		do := "see what it says; a firewall must let its port through"
+		do := "see what it says"
 		switch {
+		case unreached.MatchString(m.Error):
+			do += "; a firewall must let its port through"
 		case r.Full.Back == 0 && r.Small.Back > 0:
 			do = "its path is the reason, most likely: see there"
 		case m.Write.GBps > 0:

@@ -2,6 +2,7 @@ package check
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -20,6 +22,7 @@ import (
 	"kvferry/config"
 	"kvferry/transport"
 	"kvferry/transport/rails"
+	"kvferry/transport/topology"
 )
 
 // Why a check has no good end.
@@ -57,6 +60,9 @@ func (c *Config) Validate() error {
 	} else {
 		bad.Check("", t.Validate())
 	}
+	if topology.CheckLocation(cmp.Or(c.Location, topology.Any)) == nil {
+		bad.Check("Location", c.place())
+	}
 	if slices.Contains(c.Rails, transfer.Mem) {
 		bad.Add("Rails", transfer.Mem, "it is no rail that serves: leave it out")
 	}
@@ -90,6 +96,15 @@ func (c *Config) transfer() transfer.Config {
 		Ops: []transport.Op{transport.Write, transport.Read}, Blocks: []int64{goodput.MostBlock}, Batches: []int{1}, Depths: []int{mostDepth},
 		Steady: true, Logger: c.Logger,
 	}
+}
+
+// place says whether this machine has memory at the location.
+func (c *Config) place() error {
+	mem, free, err := transport.MapMemory(os.Getpagesize())
+	if err != nil {
+		return err
+	}
+	return errors.Join(topology.Bind(mem, cmp.Or(c.Location, topology.Any)), free())
 }
 
 // Run looks, judges, prints and writes check.json, if there is a folder. A rail that fails is

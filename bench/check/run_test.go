@@ -425,6 +425,7 @@ func TestConfigFaults(t *testing.T) {
 		"Duration: -1s: use 1ms":                 func(c *Config) { c.Duration = -time.Second },
 		`Segment: "-1": use 1 byte`:              func(c *Config) { c.Segment = -1 },
 		"Limits.Together: -0.1: use":             func(c *Config) { c.Limits.Together = -0.1 },
+		`Location: "cpu:1023": `:                 func(c *Config) { c.Location = "cpu:1023" },
 	} {
 		cfg := quick("", "127.0.0.1:0")
 		change(&cfg)

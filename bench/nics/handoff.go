@@ -121,7 +121,10 @@ func Handoff(ctx context.Context, cfg HandoffConfig) (*HandoffResult, error) {
 		return nil, err
 	}
 	_, ended := p.rest()
-	if ended != nil {
+	switch {
+	case ended != nil && ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case ended != nil:
 		return nil, ended
 	}
 	r, err := cfg.read()

@@ -162,6 +162,7 @@ func (r *WANResult) settle() {
 // A round that was measured again counts once.
 type undisturbed struct {
 	values, idle []float64
+	lost         []float64 // the share of the CPUs that was idle in the others, %
 	rounds       map[int]bool
 }
 
@@ -170,15 +171,17 @@ func (u *undisturbed) add(round int, n *Notice, value float64) {
 		u.rounds = map[int]bool{}
 	}
 	u.rounds[round] = u.rounds[round] || n.Why == ""
-	u.idle = append(u.idle, n.IdlePct)
-	if n.Why == "" {
-		u.values = append(u.values, value)
+	if n.Why != "" {
+		u.lost = append(u.lost, n.IdlePct)
+		return
 	}
+	u.values, u.idle = append(u.values, value), append(u.idle, n.IdlePct)
 }
 
 func (u *undisturbed) fill(row *WANRow) {
-	row.Kept, row.Taken, row.Idle = len(u.values), len(u.rounds), median(u.idle)
+	row.Kept, row.Taken, row.Idle = len(u.values), len(u.rounds), median(u.lost)
 	if len(u.values) > 0 {
+		row.Idle = median(u.idle)
 		row.Value, row.Low, row.High = median(u.values), slices.Min(u.values), slices.Max(u.values)
 	}
 }

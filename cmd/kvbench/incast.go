@@ -29,10 +29,11 @@ target's NIC, and how long 4 KiB of one more, the probe, take meanwhile:
   write-switch   they meet at a switch port in front of the target; what its queue of --switch-queue
                  does not hold is dropped
   read           they meet where the target sends
+  read-switch    likewise, and behind that is a switch port, with a queue as above
 
 A rate is a percentage of the ideal payload rate, 1448/1514 of the NIC's. least/most is what the
 initiator got that got least, by what the one got that got most; Jain's index is 1 if all got the
-same, and 1/n if one got all. A figure is the median of --rounds; a round in which the machine could
+same, and 1/n if one got all: there are limits for some of these. A figure is the median of --rounds; a round in which the machine could
 not carry the links is measured once more, and then left out.
 
 Exit status: 0 every figure is within its limit; 1 one is not, or was disturbed, or the run

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -196,6 +197,9 @@ could not go on; 2 bad flags; 130 interrupted (the table is of what was measured
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var bad config.Faults
 			var err error
+			if slices.Equal(cfg.Beside, []string{"none"}) {
+				cfg.Beside = nil
+			}
 			cfg.Cases, err = nics.ParseWANCases(cases)
 			bad.Check("--cases", err)
 			if err := command.Check(bad, cfg.Validate(), nicsNames); err != nil {
@@ -212,7 +216,7 @@ could not go on; 2 bad flags; 130 interrupted (the table is of what was measured
 	fs.IntVar(&cfg.Rounds, "rounds", 5, "of each case")
 	fs.DurationVar(&cfg.Duration, "duration", 6*time.Second, "how long each rate is measured")
 	fs.DurationVar(&cfg.Warmup, "warmup", 2*time.Second, "before it, for windows to grow")
-	fs.StringSliceVar(&cfg.Beside, "beside", []string{"mptcp", "ucx"}, "measure these too, where they are there; no rate may be more than 2 points below the better one")
+	fs.StringSliceVar(&cfg.Beside, "beside", []string{"mptcp", "ucx"}, "measure these too, where they are there, or none; no rate may be more than 2 points below the better one")
 	fs.StringVar(&cfg.Options, "options", "", "of each rail, as they stand behind the ? of a --rail: congestion=bbr&sndbuf=4194304")
 	fs.StringVar(&cfg.Out, "out", "", "folder for wan.json and the failover reports (default none)")
 	command.Positive(fs, "rounds", "duration", "warmup")

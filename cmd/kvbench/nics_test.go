@@ -19,6 +19,7 @@ func TestNICsUsage(t *testing.T) {
 		{"nics handoff --input-len 0", []string{"--input-len: 0: use more than 0"}},
 		{"nics wan --cases rtt7", []string{`--cases: "rtt7": use some of near`}},
 		{"nics wan --beside nccl", []string{`--beside: "nccl": use some of mptcp, ucx`}},
+		{"nics wan --beside none --cases rtt7", []string{`--cases: "rtt7"`}},
 		{"nics wan --warmup 0s --rounds 0", []string{"--warmup: 0s: use more than 0", "--rounds: 0: use more than 0"}},
 		{"nics incast --op push --initiators 1", []string{`--op: "push": use some of write, read`, "--initiators: 1: use 2 to 249"}},
 		{"nics incast --rate 1bit --switch-queue 1k", []string{"--rate: ", "--switch-queue: 1024: use 16384 to"}},

@@ -71,10 +71,9 @@ func parseTime(text string) (time.Duration, error) {
 func parseShare(text string) (float64, error) {
 	number, percent := strings.CutSuffix(text, "%")
 	share, err := strconv.ParseFloat(number, 64)
-	if percent {
-		share /= 100
-	}
-	if err != nil || !(share >= 0 && share <= 1) {
+	share /= 100
+	// Without the sign 0.1 would be a tenth to one, and to another what it is to tc-netem(8): 0.1 %.
+	if err != nil || !(share >= 0 && share <= 1) || !percent && share != 0 {
 		return 0, fmt.Errorf("%q: write a share of packets from 0%% to 100%%, as 0.1%%", text)
 	}
 	return share, nil

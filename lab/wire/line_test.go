@@ -165,7 +165,7 @@ func TestFull(t *testing.T) {
 
 func TestConditions(t *testing.T) {
 	links := make([]Link, 2)
-	for name, text := range map[string]string{"delay": "5ms,20ms/1ms", "loss": "0.1%", "jitter": "1ms", "corrupt": "0.002"} {
+	for name, text := range map[string]string{"delay": "5ms,20ms/1ms", "loss": "0.1%", "jitter": "1ms", "corrupt": "0.2%"} {
 		if err := ParseLinks(links, name, text); err != nil {
 			t.Fatal(err)
 		}
@@ -187,7 +187,7 @@ func TestConditions(t *testing.T) {
 	}
 	for name, texts := range map[string][]string{
 		"delay": {"", "5", "-1ms", "11s", "5ms,5ms,5ms", "5ms/", "NaN"},
-		"loss":  {"", "-1%", "101%", "1.1", "NaN%", "0.1%/x", "x"},
+		"loss":  {"", "-1%", "101%", "1.1", "0.1", "1", "NaN%", "0.1%/x", "x"},
 		"speed": {"1"},
 	} {
 		for _, text := range texts {
