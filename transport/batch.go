@@ -29,6 +29,10 @@ type BatchOptions struct {
 	// the batch are applied, once, and only if they all were.
 	Imm    uint64
 	HasImm bool
+	// Message, if not nil, is delivered so in place of Imm: up to MaxMessage bytes, none too, with this engine's
+	// Config.Name, after WRITEs and READs alike. The bytes are the caller's again when Submit returns. Messages of
+	// several batches come in any order.
+	Message []byte
 	// Priority says whether the batch may go past others. By default small ones do.
 	Priority Priority
 	// OnDone is called once, after Done is closed. It must not block: it runs
@@ -90,6 +94,7 @@ type Batch struct {
 	status    Status // what it will be
 	again     []*Slice
 	imm       Imm
+	parts     []Imm // of the message; the last is the immediate
 	riding    riding
 	fence     Secret // of a batch that is one: of the connection to end
 	deadline  time.Duration
@@ -148,7 +153,7 @@ func (b *Batch) Completed() time.Duration {
 
 // Submit starts a batch and returns at once. Its immediate comes with t's key. reqs is the caller's again, the memory that
 // it names when the batch is done. A faulty request, a closed target or engine make a
-// batch that has failed already; no requests and no immediate make one that has completed.
+// batch that has failed already; no requests, no immediate and no message make one that has completed.
 //
 // Err says why a batch failed: ErrInvalid, ErrBounds, ErrNotRegistered of the request
 // itself; ErrBadKey (see ErrUnconfirmed too), ErrAccess, ErrBounds of the target; ErrBusy; ErrUnreachable if
@@ -156,7 +161,7 @@ func (b *Batch) Completed() time.Duration {
 // net.ErrClosed.
 func (e *Engine) Submit(t *Target, reqs []Request, opt BatchOptions) *Batch {
 	b := &Batch{e: e, t: t, opt: opt, posted: e.cfg.Clock.Now(), done: make(chan struct{})}
-	if len(reqs) == 0 && !opt.HasImm {
+	if len(reqs) == 0 && !opt.HasImm && opt.Message == nil {
 		b.end(Completed, nil)
 		return b
 	}
@@ -170,7 +175,11 @@ func (e *Engine) Submit(t *Target, reqs []Request, opt BatchOptions) *Batch {
 		b.end(TimedOut, ErrDeadline)
 		return b
 	}
-	if err := b.slice(reqs); err != nil {
+	err := b.slice(reqs)
+	if err == nil {
+		err = b.cutMessage()
+	}
+	if err != nil {
 		b.releaseAll()
 		b.end(Failed, err)
 		return b
@@ -207,7 +216,7 @@ func (b *Batch) end(status Status, err error) {
 
 // post queues the slices on their paths.
 func (b *Batch) post() {
-	b.pending.Store(int64(len(b.slices)) + 1)
+	b.pending.Store(int64(len(b.slices)+max(len(b.parts)-1, 0)) + 1)
 	if p := b.e.pacer; p != nil && b.fence == (Secret{}) {
 		since := b.posted
 		if b.opt.Since > 0 {
@@ -220,6 +229,7 @@ func (b *Batch) post() {
 		run[i] = &b.slices[i]
 	}
 	b.t.peer.assign(run)
+	b.sendParts()
 	b.sliceDone(1)
 }
 
@@ -264,7 +274,7 @@ func (b *Batch) signal() {
 	b.again = append(b.again, s)
 	b.pending.Store(1)
 	b.mu.Unlock()
-	b.t.peer.signal(s)
+	b.t.peer.signal([]*Slice{s})
 }
 
 // fenceWithin bounds one attempt to have a lost connection ended by the target. It

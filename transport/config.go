@@ -27,6 +27,10 @@ type Config struct {
 	// waits. It may Submit; it must not close a segment, a window or the engine,
 	// which would wait for it. Immediates are dropped if it is nil.
 	OnImmediate func(Immediate)
+	// OnMessage gets the messages of peers' batches, as OnImmediate gets their immediates.
+	OnMessage func(Message)
+	// Name is what peers are told with messages, up to MaxName bytes. Peers may say any.
+	Name string
 
 	// Select says how slices are spread over several paths to a peer.
 	// Default Affinity.
@@ -120,6 +124,9 @@ func (c *Config) Validate() error {
 	if c.Select != "" {
 		_, err := ParseSelection(string(c.Select))
 		bad.Check("Select", err)
+	}
+	if len(c.Name) > MaxName {
+		bad.Add("Name", c.Name, "use up to %d bytes", MaxName)
 	}
 	if c.SliceSize < 0 || c.SliceSize > MaxSlice {
 		bad.Add("SliceSize", c.SliceSize, "use 1 to %d bytes, or 0 for the default", MaxSlice)

@@ -51,7 +51,7 @@
 // batch at once, and neither its connection nor other batches. On rails over sockets
 // that holds against any peer. Over RDMA nobody but the NIC sees a slice, and it knows
 // one key a region: there a window opens the whole segment, see package rdma. An
-// immediate needs a key that may write, and its target is told whose key that was. A batch may touch
+// immediate needs a key that may write, a message one that opens anything; the target is told whose key that was. A batch may touch
 // several segments and windows of one peer, see [Request].
 //
 // # Ownership

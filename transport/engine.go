@@ -31,7 +31,7 @@ type Engine struct {
 	inbox  immediate.Inbox
 	pacer  *pacing.Pacer[*Batch]      // nil without Config.Link
 	segs   atomic.Pointer[[]*Segment] // smallest first, of those the latest
-	names  sync.Map                   // keyAt -> string: the segment or window that a key is of
+	names  sync.Map                   // keyAt -> *registration: what the key is of
 
 	ctx    context.Context // of dials; canceled by Close
 	cancel context.CancelFunc
@@ -99,7 +99,7 @@ func (e *Engine) receive(at keyAt, imm Imm) error {
 		}
 		return nil
 	}
-	name, ok := e.names.Load(at)
+	of, ok := e.names.Load(at)
 	switch {
 	case !ok && imm.Asks():
 		return ErrBadKey
@@ -111,13 +111,20 @@ func (e *Engine) receive(at keyAt, imm Imm) error {
 	case imm.Asks():
 		return nil
 	}
+	g := of.(*registration)
+	switch {
+	case imm.Text != "":
+		return e.message(at, g.name, imm)
+	case !g.access.May(Write):
+		return ErrAccess
+	}
 	if !e.inbox.Accept(imm) {
 		e.accts[at.rail].immRepeats.Add(1)
 		return nil
 	}
 	e.accts[at.rail].immIn.Add(1)
 	if f := e.cfg.OnImmediate; f != nil {
-		f(Immediate{Value: imm.Value, Segment: name.(string), Rail: e.cfg.Rails[at.rail].Name()})
+		f(Immediate{Value: imm.Value, Segment: g.name, Rail: e.cfg.Rails[at.rail].Name()})
 	}
 	return nil
 }

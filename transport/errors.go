@@ -35,7 +35,7 @@ var (
 	ErrNoPath = errors.New("no rail reaches the target")
 	// ErrUnreachable: the peer cannot be connected, or the connection was lost.
 	ErrUnreachable = errors.New("unreachable")
-	// ErrBusy: more immediates are outstanding than a target can tell apart.
+	// ErrBusy: more immediates are outstanding than a target can tell apart, or more parts of messages than it keeps.
 	ErrBusy = errors.New("too many immediates outstanding")
 	// ErrDeadline: the batch's time was up. It is context.DeadlineExceeded too.
 	ErrDeadline error = &cause{"deadline passed", context.DeadlineExceeded}
@@ -81,7 +81,7 @@ func (e *Error) Unwrap() error { return e.Err }
 // Refused reports whether a slice was turned down by itself: its connection is as
 // good as it was, and the slices beside it are not affected.
 func Refused(err error) bool {
-	return errors.Is(err, ErrBadKey) || errors.Is(err, ErrBounds) || errors.Is(err, ErrAccess) || errors.Is(err, ErrDelivered)
+	return errors.Is(err, ErrBadKey) || errors.Is(err, ErrBounds) || errors.Is(err, ErrAccess) || errors.Is(err, ErrDelivered) || errors.Is(err, ErrBusy)
 }
 
 // final reports whether trying again cannot help.

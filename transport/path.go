@@ -283,7 +283,7 @@ func (p *path) failed(run []*Slice, err error) {
 		case b.aborted.Load():
 		case errors.Is(err, ErrDelivered) && s.Imm.Asks():
 			b.answered(true)
-		case s.HasImm && s.tries > 0 && errors.Is(err, ErrBadKey):
+		case s.HasImm && !s.Imm.Part() && s.tries > 0 && errors.Is(err, ErrBadKey):
 			b.abort(Failed, because(ErrUnconfirmed, err), p.name(), p.addr())
 		case final(err):
 			b.abort(Failed, err, p.name(), p.addr())

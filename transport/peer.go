@@ -222,10 +222,9 @@ func (g *peer) eager(s *Slice, up []*path, i, n int) *path {
 	return slices.MinFunc(up, func(a, b *path) int { return int(s.rank(a)) - int(s.rank(b)) })
 }
 
-// signal queues a slice without bytes, past others if need be.
-func (g *peer) signal(s *Slice) {
-	run := []*Slice{s}
-	g.soonest(s).past(run).enqueue(run)
+// signal queues slices without bytes, past others if need be.
+func (g *peer) signal(run []*Slice) {
+	g.soonest(run[0]).past(run).enqueue(run)
 }
 
 // soonest is the path that has the least before a slice.

@@ -26,6 +26,9 @@ func (b *Batch) number() (ok bool) {
 		return true
 	}
 	b.imm, ok = b.e.outbox.Start(b.opt.Imm)
+	if n := len(b.parts); n > 0 {
+		b.imm.Value, b.imm.Text = b.parts[n-1].Value, b.parts[n-1].Text
+	}
 	return ok
 }
 
@@ -58,7 +61,7 @@ func ride(run []*Slice) {
 // of which has been posted: one that has is sent again as a copy.
 func (b *Batch) whole(run []*Slice) bool {
 	n := len(b.slices)
-	if !b.opt.HasImm || b.reads || len(b.others) > 0 || b.due != 0 || n == 0 || n > len(run) {
+	if !b.opt.HasImm || b.reads || len(b.others) > 0 || len(b.parts) > 1 || b.due != 0 || n == 0 || n > len(run) {
 		return false
 	}
 	for i := range n {

@@ -77,7 +77,7 @@ func (a *account) completed(run []*Slice) {
 	for _, s := range run {
 		n[s.Op]++
 		bytes[s.Op] += int64(len(s.Local))
-		if s.HasImm && !s.Imm.Asks() {
+		if s.HasImm && !s.Imm.Asks() && !s.Imm.Part() {
 			a.imms.Add(1)
 		}
 	}

@@ -100,7 +100,7 @@ func (e *Engine) registerKeys(name string, mem []byte, access Access) (*registra
 			return nil, &Error{Op: "register " + name, Rail: r.Name(), Err: err}
 		}
 		g.keys = append(g.keys, key)
-		e.names.Store(keyAt{i, key}, name)
+		e.names.Store(keyAt{i, key}, g)
 	}
 	return g, nil
 }

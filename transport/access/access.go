@@ -102,13 +102,13 @@ func (a *Access) Within(n int64) error {
 func (a *Access) None() bool { return len(a.ranges) == 0 }
 
 // Check says whether a peer may do op with n bytes at an offset, whatever the three
-// are: nil, or ErrAccess for the direction, or ErrBounds for the range. Of no bytes
-// only the direction counts: that is an immediate by itself. near is the index of
+// are: nil, or ErrAccess for the direction, or ErrBounds for the range. No bytes
+// may come with any key that opens something: that is an immediate by itself. near is the index of
 // the range that the call before found, 0 at first, and the index that it returns
 // is this one's: slices of one transfer come in order most of the time, and are then
 // found without a search. It allocates nothing.
 func (a *Access) Check(op Op, offset, n int64, near int) (int, error) {
-	if op != Write && op != Read || !a.may[op] {
+	if op != Write && op != Read || !a.may[op] && (n != 0 || a.None()) {
 		return near, ErrAccess
 	}
 	if n == 0 {

@@ -1,5 +1,6 @@
 // Package immediate numbers the immediates that an engine sends and tells, at their target, the first
-// coming of one from its repetitions. Its methods may be called from any goroutine.
+// coming of one from its repetitions. It cuts messages into immediates, and puts them together. Its methods
+// may be called from any goroutine.
 package immediate
 
 import (
@@ -16,11 +17,12 @@ type Imm struct {
 	Seq    uint64
 	Floor  uint64
 	Value  uint64
+	Text   string // of a message, see Cut; else empty
 }
 
 // Question asks whether the immediate has been delivered: it has a floor that none has.
 func (m Imm) Question() Imm {
-	m.Floor = math.MaxUint64
+	m.Floor, m.Text = math.MaxUint64, ""
 	return m
 }
 
@@ -138,11 +140,13 @@ type Inbox struct {
 	mu      sync.Mutex
 	sources map[uint64]*source
 	tick    uint64
+	held    int // bytes of unfinished messages
 }
 
 type source struct {
-	seen span
-	used uint64 // tick of the last immediate
+	seen       span
+	used       uint64                 // tick of the last immediate
+	unfinished map[uint64]*unfinished // messages, by Seq
 }
 
 // Accept reports whether imm is to be delivered.
@@ -152,6 +156,11 @@ func (b *Inbox) Accept(imm Imm) bool {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	return b.sourceLocked(imm).seen.add(imm.Seq)
+}
+
+// sourceLocked is what is known of an immediate's source, which has ended all below its Floor.
+func (b *Inbox) sourceLocked(imm Imm) *source {
 	s := b.sources[imm.Source]
 	if s == nil {
 		if b.sources == nil {
@@ -166,7 +175,12 @@ func (b *Inbox) Accept(imm Imm) bool {
 	b.tick++
 	s.used = b.tick
 	s.seen.raise(imm.Floor)
-	return s.seen.add(imm.Seq)
+	for seq := range s.unfinished {
+		if seq < imm.Floor {
+			b.forgetLocked(s, seq)
+		}
+	}
+	return s
 }
 
 func (b *Inbox) evictLocked() {
@@ -176,6 +190,9 @@ func (b *Inbox) evictLocked() {
 		if s.used < used {
 			oldest, used = id, s.used
 		}
+	}
+	for seq := range b.sources[oldest].unfinished {
+		b.forgetLocked(b.sources[oldest], seq)
 	}
 	delete(b.sources, oldest)
 }

@@ -8,6 +8,7 @@ import (
 
 	"kvferry/transport"
 	"kvferry/transport/connection"
+	"kvferry/transport/immediate"
 )
 
 // The control connection is TCP. It begins with a greeting from each side, and
@@ -15,7 +16,7 @@ import (
 //
 // A change of either is a new number in magic: versions that differ then refuse each other.
 const (
-	magic       = "kvferry-rdma/3\r\n"
+	magic       = "kvferry-rdma/4\r\n"
 	greetingLen = len(magic) + 16 + 1 + 4 + 16 + 2 + 1 + 8 + 4 + 1
 	maxLost     = connection.MaxLost // lost connections in a greeting
 )
@@ -164,6 +165,38 @@ func readFrame(r io.Reader, f *frame) error {
 // the key of its slice. 40 bytes go inline where the device takes 64.
 const letterLen = 40
 
+// A long letter has the length of a text, 2 bytes, and the text behind it, see immediate.Cut. The mailbox has longSlots
+// of them for each pair, before its letters: 17 KiB, where all of a deep queue would be megabytes of pinned memory.
+const (
+	longLen   = letterLen + 2 + immediate.MaxText
+	longSlots = 32
+)
+
+// putLong returns how much of b the letter takes.
+func putLong(b []byte, k transport.Key, m *transport.Imm) int {
+	putLetter(b, k, m)
+	n := copy(b[letterLen+2:], m.Text)
+	binary.LittleEndian.PutUint16(b[letterLen:], uint16(n))
+	return letterLen + 2 + n
+}
+
+// longLetter reads what a peer has written, with no more text than there is room for.
+func longLetter(b []byte) (transport.Key, transport.Imm) {
+	k, m := letter(b)
+	n := min(int(binary.LittleEndian.Uint16(b[letterLen:])), immediate.MaxText)
+	m.Text = string(b[letterLen+2:][:n])
+	return k, m
+}
+
+// announcement is the 32 bits of an immediate: its number, and whether its letter is a long one.
+func announcement(number uint64, long bool) uint32 {
+	v := uint32(number) << 1
+	if long {
+		v |= 1
+	}
+	return v
+}
+
 func putLetter(b []byte, k transport.Key, m *transport.Imm) {
 	le := binary.LittleEndian
 	le.PutUint64(b, uint64(k))
@@ -175,7 +208,7 @@ func putLetter(b []byte, k transport.Key, m *transport.Imm) {
 
 // A verdict is a letter the other way: the immediate of this number was refused, and why. It
 // goes before the count that acknowledges the immediate, and lies in the letter's slot.
-var verdicts = [...]error{transport.ErrBadKey, transport.ErrBounds, transport.ErrAccess, transport.ErrDelivered}
+var verdicts = [...]error{transport.ErrBadKey, transport.ErrBounds, transport.ErrAccess, transport.ErrDelivered, transport.ErrBusy}
 
 func putVerdict(b []byte, number uint64, why error) {
 	at := 0 // ErrBadKey, for what no verdict says

@@ -13,7 +13,7 @@ import (
 // A link is what both sides of a connection have: the control connection, the
 // queue pairs and the memory that letters are in.
 //
-//	scratch   | letters to us, depth a pair | letters from us, the same |
+//	scratch   | long letters, to us or from us | letters to us, depth a pair | letters from us, the same |
 //
 // Its poller takes completions for as long as the link holds, then tears the
 // queue pairs down: from then on the device touches nothing of it.
@@ -83,7 +83,7 @@ func (r *Rail) newLink(c net.Conn, n, depth int) (*link, error) {
 	}
 	info := dev.info()
 	l.most, l.inlined = int64(info.maxMessage), info.maxInline
-	if l.mem, l.unmap, err = transport.MapMemory(2 * n * depth * letterLen); err != nil {
+	if l.mem, l.unmap, err = transport.MapMemory(n*longSlots*longLen + 2*n*depth*letterLen); err != nil {
 		r.users.Done()
 		return nil, fmt.Errorf("mmap: %w", err)
 	}
@@ -139,13 +139,20 @@ func (l *link) connect(g *greeting) error {
 // after depth more immediates, and by then this one has been acknowledged: place sees to it.
 func (l *link) letterTo(pair int, seq uint64) (mem []byte, local, remote uint64) {
 	slot := uint64(pair*l.depth) + seq%uint64(l.depth)
-	at := uint64(len(l.mem))/2 + slot*letterLen
-	return l.mem[at : at+letterLen], l.scratch.addr() + at, l.theirs.addr + slot*letterLen
+	first := uint64(l.n * longSlots * longLen)
+	at := first + (uint64(len(l.mem))-first)/2 + slot*letterLen
+	return l.mem[at : at+letterLen], l.scratch.addr() + at, l.theirs.addr + first + slot*letterLen
 }
 
 func (l *link) letterFrom(pair int, seq uint64) []byte {
-	at := (uint64(pair*l.depth) + seq%uint64(l.depth)) * letterLen
+	at := uint64(l.n*longSlots*longLen) + (uint64(pair*l.depth)+seq%uint64(l.depth))*letterLen
 	return l.mem[at : at+letterLen]
+}
+
+// long is the slot of a long letter: where it begins in both sides' scratch, and ours.
+func (l *link) long(pair int, seq uint64) (at uint64, mem []byte) {
+	at = (uint64(pair*longSlots) + seq%longSlots) * longLen
+	return at, l.mem[at : at+longLen]
 }
 
 // send queues a frame for the peer, and may be called with any lock but the link's. It never

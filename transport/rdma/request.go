@@ -56,7 +56,7 @@ func (ep *endpoint) place(s *transport.Slice, k *remoteKey) (bool, error) {
 	if need > len(q.ring) {
 		return false, fmt.Errorf("%w: a slice of %d bytes takes %d requests of %d bytes, and the send queue has %d: use smaller slices or a higher Config.QueueDepth", transport.ErrInvalid, size, need, most, len(q.ring))
 	}
-	if int(q.tail-q.head)+need > len(q.ring) || s.HasImm && q.announced-q.acked >= uint64(ep.depth) {
+	if int(q.tail-q.head)+need > len(q.ring) || s.HasImm && q.announced-q.acked >= ep.unanswered(s) {
 		return false, nil
 	}
 	var lkey uint32
@@ -70,12 +70,7 @@ func (ep *endpoint) place(s *transport.Slice, k *remoteKey) (bool, error) {
 	}
 	remote := k.memory.addr + uint64(s.Offset)
 	if s.HasImm {
-		mem, from, to := ep.letterTo(p, q.announced)
-		putLetter(mem, s.Key, &s.Imm)
-		own, _ := ep.scratch.keys()
-		ep.request(p, sent{op: opWrite}, workRequest{
-			op: opWrite, local: from, lkey: own, length: letterLen, remote: to, rkey: ep.theirs.rkey, flags: ep.inline(letterLen),
-		})
+		ep.write(p, q.announced, s)
 	}
 	op := opWrite
 	if s.Op == transport.Read {
@@ -95,7 +90,7 @@ func (ep *endpoint) place(s *transport.Slice, k *remoteKey) (bool, error) {
 		end := sent{s: s, key: k, bytes: int64(len(s.Local)), op: op, mr: mr}
 		if s.HasImm {
 			wr.op, end.op = opWriteImm, opWriteImm
-			wr.imm = uint32(q.announced)
+			wr.imm = announcement(q.announced, s.Imm.Text != "")
 			q.announced++
 		}
 		ep.request(p, end, wr)
@@ -107,7 +102,31 @@ func (ep *endpoint) place(s *transport.Slice, k *remoteKey) (bool, error) {
 	return true, nil
 }
 
-// inline has a few bytes go with the request: the device need not fetch them.
+// unanswered is how many immediates before a slice's the peer may owe an answer to: each has a slot for its letter.
+func (ep *endpoint) unanswered(s *transport.Slice) uint64 {
+	if s.Imm.Text != "" {
+		return uint64(min(ep.depth, longSlots))
+	}
+	return uint64(ep.depth)
+}
+
+// write makes the request of the letter before an immediate, which has that number in its pair.
+func (ep *endpoint) write(pair int, number uint64, s *transport.Slice) {
+	mem, from, to := ep.letterTo(pair, number)
+	n := letterLen
+	if s.Imm.Text == "" {
+		putLetter(mem, s.Key, &s.Imm)
+	} else {
+		at, mem := ep.long(pair, number)
+		n = putLong(mem, s.Key, &s.Imm)
+		from, to = ep.scratch.addr()+at, ep.theirs.addr+at
+	}
+	own, _ := ep.scratch.keys()
+	ep.request(pair, sent{op: opWrite}, workRequest{
+		op: opWrite, local: from, lkey: own, length: uint32(n), remote: to, rkey: ep.theirs.rkey, flags: ep.inline(n),
+	})
+}
+
 // inline has the device take n bytes with the request: it then need not fetch them, which
 // is a round trip over PCIe, and their memory is free when the request is posted.
 func (ep *endpoint) inline(n int) uint8 {

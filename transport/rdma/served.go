@@ -110,10 +110,15 @@ func (s *served) completed(c *completion) error {
 		return fmt.Errorf("%w: receive of queue pair %d of %d", transport.ErrProtocol, pair, s.n)
 	}
 	q := &s.recvs[pair]
-	if c.imm != uint32(q.handled) {
-		return fmt.Errorf("%w: immediate %d, not %d", transport.ErrProtocol, c.imm, uint32(q.handled))
+	long := c.imm&1 != 0
+	if c.imm != announcement(q.handled, long) {
+		return fmt.Errorf("%w: immediate %d, not %d", transport.ErrProtocol, c.imm>>1, q.handled)
 	}
 	key, m := letter(s.letterFrom(pair, q.handled))
+	if long {
+		_, mem := s.long(pair, q.handled)
+		key, m = longLetter(mem)
+	}
 	if !s.rail.regs.uses(key, s) {
 		return fmt.Errorf("%w: an immediate with key %#x, which the peer was not told of", transport.ErrProtocol, key)
 	}

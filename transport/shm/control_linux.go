@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kvferry/transport"
+	"kvferry/transport/immediate"
 )
 
 // A control is the page that both ends of a connection share: how the target stops an initiator that
@@ -19,8 +20,9 @@ import (
 //	word 10   the initiator's    how many immediates it has put into the ring
 //	word 11   both's             how the initiator waits for answers: at the futex, or to be told over the socket
 //	word 16+  a ring of 8 words  an immediate: the initiator's key, source, sequence number, floor, value;
-//	          for each           the target's code
+//	          for each           the target's code; the initiator's length of a text
 //	behind    the target's       of each slot its generation while its key is open, else 0
+//	behind    the initiator's    the texts, of 512 bytes for each of the ring: memory only where there was one
 //
 // The initiator announces a copy in word 8, and then looks at word 0 and the slot. The target closes
 // the slot, and then looks at word 8. The accesses are sequentially consistent: one of the two
@@ -76,13 +78,15 @@ const (
 	wordWaits    = 11
 	wordRing     = 16
 	wordSlots    = wordRing + ringLen*ringWords
-	controlSize  = 8 * (wordSlots + maxSlots)
+	textsAt      = 8 * (wordSlots + maxSlots) // bytes
+	controlSize  = textsAt + ringLen*immediate.MaxText
 
 	// ringLen is how many immediates may wait for their answers: those that come after them wait in
 	// the initiator's queue. So an idle connection takes one page of memory, whatever it has done.
 	ringLen   = 32
 	ringWords = 8
 	ringCode  = 5 // in an immediate's words
+	ringText  = 6 // likewise
 )
 
 // how an initiator waits for answers
@@ -169,6 +173,7 @@ func (c *control) put(n uint32, key transport.Key, m transport.Imm) {
 	for i, v := range [...]uint64{uint64(key), m.Source, m.Seq, m.Floor, m.Value} {
 		atomic.StoreUint64(&e[i], v)
 	}
+	atomic.StoreUint64(&e[ringText], uint64(copy(c.text(n), m.Text)))
 	willSend()
 	atomic.StoreUint32(c.half(wordPut), n+1)
 }
@@ -180,14 +185,24 @@ func (c *control) waiting(answered uint32) (n uint32, ok bool) {
 	return n, n <= ringLen
 }
 
-// take is the n-th immediate, read once.
+// text is where that of the n-th immediate stands.
+func (c *control) text(n uint32) []byte {
+	at := textsAt + n%ringLen*immediate.MaxText
+	return c.mem[at : at+immediate.MaxText]
+}
+
+// take is the n-th immediate, read once. Its text is as long as the initiator says, if there is room for that.
 func (c *control) take(n uint32) (key transport.Key, m transport.Imm) {
 	e := c.entry(n)
 	var v [ringCode]uint64
 	for i := range v {
 		v[i] = atomic.LoadUint64(&e[i])
 	}
-	return transport.Key(v[0]), transport.Imm{Source: v[1], Seq: v[2], Floor: v[3], Value: v[4]}
+	m = transport.Imm{Source: v[1], Seq: v[2], Floor: v[3], Value: v[4]}
+	if long := atomic.LoadUint64(&e[ringText]); long > 0 {
+		m.Text = string(c.text(n)[:min(long, immediate.MaxText)])
+	}
+	return transport.Key(v[0]), m
 }
 
 // answer says how the n-th immediate ended, and wakes who waits for that. It reports whether the

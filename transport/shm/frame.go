@@ -21,7 +21,7 @@ import (
 //	            told     there are answers to immediates
 //	            forget   let go of a file
 const (
-	magic = "kvf-shm\x02" // the last byte is the version
+	magic = "kvf-shm\x03" // the last byte is the version
 
 	helloLen   = 8 + 16         // magic, name
 	welcomeLen = 8 + 1 + 8 + 16 // magic, code, address of the probe, what stands there
@@ -58,6 +58,8 @@ const (
 	codeDelivered // the immediate that is asked for
 	codeFull      // no slot is left, or the key has too many ranges
 	codeUnread    // of a welcome
+	codeBusy      // the immediate is of a message that had to make room
+	codeBounds    // the immediate is of no message
 )
 
 func (c code) err() error {
@@ -70,6 +72,10 @@ func (c code) err() error {
 		return transport.ErrAccess
 	case codeDelivered:
 		return transport.ErrDelivered
+	case codeBusy:
+		return transport.ErrBusy
+	case codeBounds:
+		return transport.ErrBounds
 	case codeFull:
 		return fmt.Errorf("%w: the target has no room for the key: it has more than %d ranges, or %d others are in use", transport.ErrInvalid, allRanges, maxSlots)
 	}

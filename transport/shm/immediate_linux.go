@@ -93,7 +93,7 @@ func (ep *endpoint) collect() bool {
 	size := int64(0)
 	for i, s := range done {
 		how := ep.ctl.code(ep.acked + uint32(i))
-		if how > uint64(codeDelivered) {
+		if how > uint64(codeBounds) || how == uint64(codeFull) || how == uint64(codeUnread) {
 			ep.failed(fmt.Errorf("%w: an immediate is answered with code %d", transport.ErrProtocol, how))
 			return false
 		}

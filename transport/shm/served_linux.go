@@ -169,7 +169,7 @@ func (s *served) take() error {
 	}
 }
 
-// immediate handles one, if its key may write.
+// immediate handles one.
 func (s *served) immediate(key transport.Key, imm transport.Imm) code {
 	g := s.rail.region(key)
 	if g == nil || !g.acquire() {
@@ -177,19 +177,22 @@ func (s *served) immediate(key transport.Key, imm transport.Imm) code {
 	}
 	defer g.release()
 	s.known.Store(true)
-	if !g.access.May(transport.Write) {
-		return codeAccess
-	}
 	s.handling.Store(true)
 	defer s.handling.Store(false)
 	if s.rail.handler == nil {
 		return codeOK
 	}
-	switch err := s.rail.handler(key, imm); {
-	case err == nil:
+	switch err := s.rail.handler(key, imm); err {
+	case nil:
 		return codeOK
-	case errors.Is(err, transport.ErrDelivered):
+	case transport.ErrDelivered:
 		return codeDelivered
+	case transport.ErrAccess:
+		return codeAccess
+	case transport.ErrBusy:
+		return codeBusy
+	case transport.ErrBounds:
+		return codeBounds
 	default:
 		return codeBadKey
 	}

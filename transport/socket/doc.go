@@ -5,7 +5,7 @@
 // An endpoint is one long-lived connection. The initiator sends frames of up to
 // 512 slices of one direction, all their descriptors first:
 //
-//	WRITE   header | descriptor... [immediate] | bytes of slice 0, 1, ...
+//	WRITE   header | descriptor... [immediate [text]] | bytes of slice 0, 1, ...
 //	READ    header | descriptor...
 //
 // and the target answers, in the order of the frames of each direction:
@@ -45,7 +45,7 @@
 // copies the bytes from the sender's memory. A process never writes into another's:
 //
 //	WRITE     header | descriptor... | address...     the target copies, and acks
-//	WRITE     header | descriptor | immediate         of bytes that went before
+//	WRITE     header | descriptor | immediate [text]  of bytes that went before
 //	READ      header | descriptor...
 //	data      header | address...                     the initiator copies
 //	release   header                                  of all READ frames up to this one

@@ -295,6 +295,10 @@ func (ep *endpoint) describe(f *frame, r request, slices []*transport.Slice) {
 	ep.seq++
 	f.seq, r.seq, f.count = ep.seq, ep.seq, r.count
 	ep.in.src.light(r.bytes <= lightBytes)
+	last := slices[len(slices)-1]
+	if r.hasImm {
+		r.text = len(last.Imm.Text)
+	}
 	ep.head = r.append(ep.appendRelease(ep.head[:0]))
 	for _, s := range slices {
 		d := desc{key: s.Key, offset: uint64(s.Offset), length: uint64(len(s.Local))}
@@ -302,7 +306,6 @@ func (ep *endpoint) describe(f *frame, r request, slices []*transport.Slice) {
 	}
 	switch {
 	case r.hasImm:
-		last := slices[len(slices)-1]
 		behind := last.Behind
 		if ep.peer != nil && len(last.Local) > 0 {
 			behind++ // its own bytes, see sendImm

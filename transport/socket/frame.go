@@ -6,24 +6,25 @@ import (
 
 	"kvferry/transport"
 	"kvferry/transport/connection"
+	"kvferry/transport/immediate"
 )
 
 // All integers are little endian.
 const (
-	helloMagic    = "kvferry\x03" // the last byte is the version
+	helloMagic    = "kvferry\x04" // the last byte is the version
 	requestMagic  = 0x5152564b    // "KVRQ"
 	responseMagic = 0x5352564b    // "KVRS"
 
 	helloLen    = 144 // magic 8, name 16, lost count 8, lost secrets 7 x 16
 	welcomeLen  = 16  // magic 8, code 8
-	requestLen  = 24  // magic 4, op 1, flags 1, count 2, seq 8, bytes 8
+	requestLen  = 24  // magic 4, op 1, flags 1, count 2, seq 8, bytes 6, length of the text 2
 	descLen     = 24  // key 8, offset 8, length 8
-	immLen      = 40  // source 8, seq 8, floor 8, value 8, slices before it that it depends on 8
+	immLen      = 40  // source 8, seq 8, floor 8, value 8, slices before it that it depends on 8; its text follows
 	responseLen = 24  // magic 4, type 1, code 1, index 2, seq 8, bytes 8
 
 	maxLost   = connection.MaxLost
 	maxCount  = 512 // slices in a frame: one writev with the header, one readv
-	maxHeader = requestLen + maxCount*descLen + immLen
+	maxHeader = requestLen + maxCount*descLen + immLen + immediate.MaxText
 	// maxReferences is maxHeader on a rail of references.
 	maxReferences = requestLen + maxCount*(descLen+addrLen)
 
@@ -32,8 +33,10 @@ const (
 	// sequence number has been copied.
 	opRelease transport.Op = 2
 	// opPoke is followed by bytes that mean nothing: the peer's kernel acknowledges them.
-	opPoke   transport.Op = 3
-	mostPoke              = 64 << 10
+	opPoke transport.Op = 3
+	// textShift is where the length of the text begins in the word that has the length of the bytes.
+	textShift = 48
+	mostPoke  = 64 << 10
 )
 
 // hello opens a connection. Lost are the secrets of the initiator's earlier connections
@@ -112,6 +115,7 @@ type request struct {
 	count  int    // descriptors
 	seq    uint64 // 1, 2, ... on each connection
 	bytes  int64  // sum of the descriptors' lengths
+	text   int    // bytes of the immediate's
 }
 
 func (r *request) append(b []byte) []byte {
@@ -123,7 +127,7 @@ func (r *request) append(b []byte) []byte {
 	b = append(b, byte(r.op), flags)
 	b = binary.LittleEndian.AppendUint16(b, uint16(r.count))
 	b = binary.LittleEndian.AppendUint64(b, r.seq)
-	return binary.LittleEndian.AppendUint64(b, uint64(r.bytes))
+	return binary.LittleEndian.AppendUint64(b, uint64(r.bytes)|uint64(r.text)<<textShift)
 }
 
 // parseRequest reads requestLen bytes of a peer that may be hostile: what it returns is safe
@@ -133,7 +137,8 @@ func parseRequest(b []byte) (request, error) {
 		op: transport.Op(b[4]), hasImm: b[5]&flagImm != 0,
 		count: int(binary.LittleEndian.Uint16(b[6:])),
 		seq:   binary.LittleEndian.Uint64(b[8:]),
-		bytes: int64(binary.LittleEndian.Uint64(b[16:])),
+		bytes: int64(binary.LittleEndian.Uint64(b[16:]) & (1<<textShift - 1)),
+		text:  int(binary.LittleEndian.Uint16(b[16+textShift/8:])),
 	}
 	bad := func(what string) (request, error) {
 		return request{}, fmt.Errorf("%w: request header % x: %s", transport.ErrProtocol, b[:requestLen], what)
@@ -141,6 +146,8 @@ func parseRequest(b []byte) (request, error) {
 	switch {
 	case binary.LittleEndian.Uint32(b) != requestMagic:
 		return bad("magic")
+	case r.text > immediate.MaxText || r.text > 0 && !r.hasImm:
+		return bad("text")
 	case r.op == opRelease:
 		if b[5] != 0 || r.count != 0 || r.bytes != 0 {
 			return bad("release")
@@ -169,7 +176,7 @@ func (r *request) rest(references bool) int {
 	n := r.count * descLen
 	switch {
 	case r.hasImm:
-		n += immLen
+		n += immLen + r.text
 	case references && r.op == transport.Write:
 		n += r.count * addrLen
 	}
@@ -219,14 +226,15 @@ func appendImm(b []byte, m *transport.Imm, behind int) []byte {
 	for _, v := range [...]uint64{m.Source, m.Seq, m.Floor, m.Value, uint64(behind)} {
 		b = binary.LittleEndian.AppendUint64(b, v)
 	}
-	return b
+	return append(b, m.Text...)
 }
 
+// parseImm reads an immediate, with its text behind it.
 func parseImm(b []byte) (m transport.Imm, behind uint64) {
 	_ = b[immLen-1]
 	return transport.Imm{
 		Source: binary.LittleEndian.Uint64(b), Seq: binary.LittleEndian.Uint64(b[8:]),
-		Floor: binary.LittleEndian.Uint64(b[16:]), Value: binary.LittleEndian.Uint64(b[24:]),
+		Floor: binary.LittleEndian.Uint64(b[16:]), Value: binary.LittleEndian.Uint64(b[24:]), Text: string(b[immLen:]),
 	}, binary.LittleEndian.Uint64(b[32:])
 }
 
@@ -282,6 +290,7 @@ const (
 	codeAccess
 	codeFull // of a welcome
 	codeDelivered
+	codeBusy
 )
 
 // err is what a slice ends with, or the connection for a code that is of no slice.
@@ -295,6 +304,8 @@ func (c code) err() error {
 		return transport.ErrAccess
 	case codeDelivered:
 		return transport.ErrDelivered
+	case codeBusy:
+		return transport.ErrBusy
 	}
 	return fmt.Errorf("%w: the target refused a frame", transport.ErrProtocol)
 }
@@ -308,6 +319,8 @@ func codeOf(err error) code {
 		return codeAccess
 	case transport.ErrDelivered:
 		return codeDelivered
+	case transport.ErrBusy:
+		return codeBusy
 	}
 	return codeBadKey
 }

@@ -14,6 +14,7 @@ import (
 
 	"kvferry/transport"
 	"kvferry/transport/connection"
+	"kvferry/transport/immediate"
 )
 
 func TestFrameRoundTrip(t *testing.T) {
@@ -21,7 +22,7 @@ func TestFrameRoundTrip(t *testing.T) {
 	if got, err := parseHello(h.append(nil)); err != nil || !reflect.DeepEqual(got, h) || len(h.append(nil)) != helloLen {
 		t.Errorf("hello %+v, %v", got, err)
 	}
-	r := request{op: transport.Write, hasImm: true, count: maxCount, seq: 1 << 60, bytes: maxCount << 30}
+	r := request{op: transport.Write, hasImm: true, count: maxCount, seq: 1 << 60, bytes: maxCount << 30, text: immediate.MaxText}
 	if got, err := parseRequest(r.append(nil)); err != nil || got != r || len(r.append(nil)) != requestLen {
 		t.Errorf("request %+v, %v", got, err)
 	}
@@ -29,8 +30,8 @@ func TestFrameRoundTrip(t *testing.T) {
 	if got := parseDesc(d.append(nil)); got != d || len(d.append(nil)) != descLen {
 		t.Errorf("descriptor %+v", got)
 	}
-	m := transport.Imm{Source: 1, Seq: 2, Floor: 3, Value: 4}
-	if got, behind := parseImm(appendImm(nil, &m, 7)); got != m || behind != 7 || len(appendImm(nil, &m, 7)) != immLen {
+	m := transport.Imm{Source: 1, Seq: 2, Floor: 3, Value: 4, Text: "text"}
+	if got, behind := parseImm(appendImm(nil, &m, 7)); got != m || behind != 7 || len(appendImm(nil, &m, 7)) != immLen+4 {
 		t.Errorf("immediate %+v", got)
 	}
 	a := response{typ: nak, code: codeBounds, index: 511, seq: 9, bytes: 1 << 40}
@@ -40,7 +41,7 @@ func TestFrameRoundTrip(t *testing.T) {
 	if r.rest(false)+requestLen != maxHeader || maxHeader > streamBuffer {
 		t.Errorf("the largest header is %d bytes, the buffer %d", r.rest(false)+requestLen, streamBuffer)
 	}
-	r.hasImm = false
+	r.hasImm, r.text = false, 0
 	if r.rest(true)+requestLen != maxReferences || maxReferences > referenceBuffer {
 		t.Errorf("the largest header is %d bytes, the buffer %d", r.rest(true)+requestLen, referenceBuffer)
 	}
@@ -181,8 +182,9 @@ func FuzzFrame(f *testing.F) {
 	read := frameBytesOf(request{op: transport.Read, count: 1, seq: 2, bytes: half}, []desc{{key, 0, half}}, nil)
 	imm := request{hasImm: true, count: 1, seq: 3}
 	signal := appendImm(frameBytesOf(imm, []desc{{key, 0, 0}}, nil), &transport.Imm{Source: 1, Seq: 1}, 0)
+	texted := appendImm(frameBytesOf(request{hasImm: true, count: 1, seq: 1, text: 4}, []desc{{key, 0, 0}}, nil), &transport.Imm{Source: 1, Seq: 1, Text: "text"}, 0)
 	for _, b := range [][]byte{
-		write, append(write[:len(write):len(write)], read...), append(append(write[:len(write):len(write)], read...), signal...),
+		texted, texted[:len(texted)-1], write, append(write[:len(write):len(write)], read...), append(append(write[:len(write):len(write)], read...), signal...),
 		frameBytesOf(request{count: 1, seq: 1, bytes: 10}, []desc{{key, half - 9, 10}}, make([]byte, 10)),
 		frameBytesOf(request{count: 1, seq: 1, bytes: 10}, []desc{{key + 1, 0, 10}}, make([]byte, 10)),
 		frameBytesOf(request{count: 1, seq: 1, bytes: 10}, []desc{{key, 1<<64 - 5, 10}}, make([]byte, 10)),

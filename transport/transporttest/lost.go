@@ -14,10 +14,11 @@ import (
 	"time"
 
 	"kvferry/transport"
+	"kvferry/transport/immediate"
 )
 
-// testLostImmediate loses a connection with an immediate that rides with the last slice of
-// its batch. Engines over any rail deliver it once, and never write to the memory after that,
+// testLostImmediate loses a connection with an immediate, or a message's, that rides with the last slice of
+// its batch or comes behind it. Engines over any rail deliver it once, and never write to the memory after that,
 // which is its owner's again; over the connection that comes next, and over another path.
 func testLostImmediate(t *testing.T, make Factory) {
 	for _, how := range []loss{lostAfter, lostBefore, lostAndClosed} {
@@ -26,8 +27,13 @@ func testLostImmediate(t *testing.T, make Factory) {
 			sel           transport.Selection
 		}{{1, 1, transport.Affinity}, {1, 5, transport.Affinity}, {2, 1, transport.Affinity}, {2, 5, transport.Single}} {
 			t.Run(fmt.Sprintf("%s/%d rails, %d slices", how, c.rails, c.slices), func(t *testing.T) {
-				loseImmediate(t, make, how, c.rails, c.slices, c.sel)
+				loseImmediate(t, make, how, c.rails, c.slices, c.sel, transport.BatchOptions{HasImm: true, Imm: 7})
 			})
+			for name, n := range map[string]int{"a message that rides": 100, "a message of parts": 3000} {
+				t.Run(fmt.Sprintf("%s/%d rails, %d slices, %s", how, c.rails, c.slices, name), func(t *testing.T) {
+					loseImmediate(t, make, how, c.rails, c.slices, c.sel, transport.BatchOptions{Message: bytesOf(n)})
+				})
+			}
 		}
 	}
 }
@@ -41,10 +47,10 @@ const (
 	lostAndClosed loss = "after it was delivered, and the memory is closed"
 )
 
-func loseImmediate(t *testing.T, factory Factory, how loss, rails, slices int, sel transport.Selection) {
+func loseImmediate(t *testing.T, factory Factory, how loss, rails, slices int, sel transport.Selection, opt transport.BatchOptions) {
 	const size = 4096
 	quiet := slog.New(slog.DiscardHandler)
-	l := &losses{how: how, over: make(chan struct{})}
+	l := &losses{how: how, rides: len(opt.Message) <= immediate.MaxText, over: make(chan struct{})}
 	var here, there []transport.Rail
 	for i := range rails {
 		here = append(here, &losing{Rail: factory(t), l: l, number: i, apart: rails > 1})
@@ -61,7 +67,7 @@ func loseImmediate(t *testing.T, factory Factory, how loss, rails, slices int, s
 	came, wrong := 0, false
 	own := bytes.Repeat([]byte{0xee}, size*slices)
 	var remote *transport.Segment
-	b, err := transport.New(transport.Config{Rails: there, Logger: quiet, OnImmediate: func(transport.Immediate) {
+	arrived := func() {
 		came++
 		wrong = wrong || !bytes.Equal(dst, want)
 		copy(dst, own)
@@ -73,7 +79,15 @@ func loseImmediate(t *testing.T, factory Factory, how loss, rails, slices int, s
 				close(l.over)
 			}()
 		}
-	}})
+	}
+	b, err := transport.New(transport.Config{
+		Rails: there, Logger: quiet,
+		OnImmediate: func(transport.Immediate) { arrived() },
+		OnMessage: func(m transport.Message) {
+			wrong = wrong || !bytes.Equal(m.Bytes, bytesOf(len(m.Bytes)))
+			arrived()
+		},
+	})
 	fail(err)
 	defer b.Close()
 	up := newChan[struct{}]()
@@ -107,10 +121,11 @@ func loseImmediate(t *testing.T, factory Factory, how loss, rails, slices int, s
 	for i := range slices {
 		reqs = append(reqs, transport.Request{Op: transport.Write, Local: src[i*size : (i+1)*size], Offset: int64(i * size)})
 	}
-	batch := a.Submit(target, reqs, transport.BatchOptions{HasImm: true, Imm: 7, Timeout: patience})
+	opt.Timeout = patience
+	batch := a.Submit(target, reqs, opt)
 	<-batch.Done()
 	if !l.done.Load() {
-		t.Error("the immediate did not ride with the last slice")
+		t.Error("the immediate went another way")
 	}
 	err = batch.Err()
 	if closed := how == lostAndClosed; closed != (errors.Is(err, transport.ErrUnconfirmed) && errors.Is(err, transport.ErrBadKey)) || !closed && err != nil {
@@ -127,12 +142,13 @@ func loseImmediate(t *testing.T, factory Factory, how loss, rails, slices int, s
 
 // losses are what several rails lose together: one connection.
 type losses struct {
-	how  loss
-	done atomic.Bool
-	over chan struct{} // closed when the loss may be told
+	how   loss
+	rides bool // the immediate goes with the last slice; else behind all, when those have ended
+	done  atomic.Bool
+	over  chan struct{} // closed when the loss may be told
 }
 
-// A losing rail loses the connection on which the first immediate rides, and hears of nothing
+// A losing rail loses the connection on which the first immediate goes, and hears of nothing
 // that was posted with that.
 type losing struct {
 	transport.Rail
@@ -181,8 +197,8 @@ func (e *losingEndpoint) Post(slices []*transport.Slice) (int, error) {
 		return e.Endpoint.Post(slices)
 	}
 	for i, s := range slices {
-		rides := s.HasImm && len(s.Local) > 0
-		if rides && e.r.l.how == lostBefore {
+		last := s.HasImm && !s.Imm.Part()
+		if last && e.r.l.how == lostBefore {
 			e.keep(s)
 			go e.lose()
 			for _, s := range slices[i+1:] {
@@ -190,9 +206,15 @@ func (e *losingEndpoint) Post(slices []*transport.Slice) (int, error) {
 			}
 			return len(slices), nil
 		}
+		if !last && !e.r.l.rides {
+			if n, err := e.Endpoint.Post(slices[i : i+1]); n == 0 || err != nil {
+				return i, err
+			}
+			continue
+		}
 		on := transport.NewSlice(s.Op, s.Local, s.Key, s.Offset, func(_ *transport.Slice, err error) {
 			e.keep(s)
-			if rides {
+			if last {
 				go e.lose()
 			}
 		})

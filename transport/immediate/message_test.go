@@ -1,0 +1,145 @@
+package immediate
+
+import (
+	"bytes"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"testing"
+)
+
+// numbered are a message's immediates of one source.
+func numbered(source, seq uint64, name string, message []byte) []Imm {
+	parts := Cut(name, message)
+	for i := range parts {
+		parts[i].Source, parts[i].Seq = source, seq
+	}
+	return parts
+}
+
+func TestCut(t *testing.T) {
+	for _, n := range []int{0, 1, MaxText - 3, MaxText - 2, MaxText - 1, MaxText, 5 * MaxText, MaxMessage} {
+		for _, name := range []string{"", "n", strings.Repeat("n", MaxName)} {
+			message := bytes.Repeat([]byte{7}, n)
+			parts := numbered(1, 3, name, message)
+			if want := (1 + len(name) + n + MaxText - 1) / MaxText; len(parts) != want {
+				t.Errorf("%d bytes of %q: %d parts, not %d", n, name, len(parts), want)
+			}
+			b := Inbox{}
+			for i, m := range parts {
+				if err := m.check(); err != nil || m.Part() != (i < len(parts)-1) {
+					t.Fatalf("part %d of %d: %v, others come: %v", i, len(parts), err, m.Part())
+				}
+				from, got, err := b.Message(m)
+				if last := i == len(parts)-1; err != nil || (got != nil) != last || last && (from != name || !bytes.Equal(got, message)) {
+					t.Fatalf("part %d of %d: %d bytes of %q, %v", i, len(parts), len(got), from, err)
+				}
+			}
+			if b.held != 0 {
+				t.Errorf("%d bytes are held in the end", b.held)
+			}
+		}
+	}
+}
+
+// The parts of several messages in any order, most of them more than once, and then the last of each.
+func TestMessagesInAnyOrder(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 200 {
+		b := Inbox{}
+		var parts, last []Imm
+		for i := range uint64(6) {
+			all := numbered(i%2+1, i, "who", bytes.Repeat([]byte{byte(i)}, rng.IntN(4000)))
+			parts = append(parts, all[:len(all)-1]...)
+			last = append(last, all[len(all)-1])
+		}
+		again := parts[:rng.IntN(len(parts)+1)]
+		parts = append(parts, again...)
+		rng.Shuffle(len(parts), func(i, j int) { parts[i], parts[j] = parts[j], parts[i] })
+		for _, m := range parts {
+			if _, got, err := b.Message(m); got != nil || err != nil {
+				t.Fatalf("a part: %d bytes, %v", len(got), err)
+			}
+		}
+		for _, m := range last {
+			if name, got, err := b.Message(m); got == nil || err != nil || name != "who" || !bytes.Equal(got, bytes.Repeat([]byte{byte(m.Seq)}, len(got))) {
+				t.Fatalf("the last of %d: %d bytes, %v", m.Seq, len(got), err)
+			}
+		}
+		for _, m := range append(parts, last...) { // late
+			if _, got, err := b.Message(m); got != nil || err != nil {
+				t.Fatalf("again: %d bytes, %v", len(got), err)
+			}
+		}
+		if b.held != 0 {
+			t.Fatalf("%d bytes are held in the end", b.held)
+		}
+		if !b.Has(last[0]) {
+			t.Error("asked for a message that was delivered, it says no")
+		}
+	}
+}
+
+// What makes room is refused when its last part comes, and delivered when all is sent again; so is one of which a part
+// has not come. What a source has ended is let go of.
+func TestUnfinished(t *testing.T) {
+	b := Inbox{}
+	long := make([]byte, MaxMessage)
+	first := numbered(1, 0, "a", long)
+	last := first[len(first)-1]
+	if _, _, err := b.Message(last); !errors.Is(err, ErrUnfinished) {
+		t.Errorf("the last part alone: %v", err)
+	}
+	for _, m := range first[:len(first)-1] {
+		b.Message(m)
+	}
+	const others = maxUnfinished / MaxMessage
+	for i := range uint64(others) {
+		b.Message(numbered(2+i%3, i+1, "b", long)[0])
+		if b.held > maxUnfinished {
+			t.Fatalf("%d bytes are held", b.held)
+		}
+	}
+	if _, got, err := b.Message(last); got != nil || !errors.Is(err, ErrUnfinished) {
+		t.Errorf("one that had to make room: %d bytes, %v", len(got), err)
+	}
+	for _, m := range first[:len(first)-1] {
+		b.Message(m)
+	}
+	if _, got, err := b.Message(last); len(got) != len(long) || err != nil {
+		t.Errorf("sent again: %d bytes, %v", len(got), err)
+	}
+	for source := range uint64(3) {
+		b.Accept(Imm{Source: 2 + source, Seq: 1 << 20, Floor: 1 << 20})
+	}
+	if b.held != 0 {
+		t.Errorf("%d bytes of batches that have ended are held", b.held)
+	}
+	b.Message(numbered(9, 0, "c", long)[0])
+	for i := range uint64(maxSources) {
+		b.Accept(Imm{Source: 100 + i})
+	}
+	if b.held != 0 {
+		t.Errorf("%d bytes of a source that was forgotten are held", b.held)
+	}
+}
+
+// FuzzMessage feeds what peers say of parts: what is held is bounded, and what is delivered is no longer than allowed.
+func FuzzMessage(f *testing.F) {
+	f.Add(uint64(1), uint64(5)<<32, "\x02abcd", uint64(0))
+	f.Add(uint64(1), uint64(600)<<32, strings.Repeat("x", MaxText), uint64(1<<63))
+	f.Add(uint64(3), uint64(600)<<32|MaxText, strings.Repeat("x", 600-MaxText), uint64(2))
+	f.Add(uint64(3), uint64(1<<32-1)<<32|(1<<32-1), "x", uint64(2))
+	f.Fuzz(func(t *testing.T, seq, value uint64, text string, floor uint64) {
+		if text == "" {
+			return
+		}
+		b := Inbox{}
+		for _, m := range []Imm{{Source: 1, Seq: seq, Value: value, Text: text}, {Source: 1, Seq: seq, Floor: floor, Value: value ^ MaxText, Text: text}, {Source: 1, Seq: seq, Value: value ^ 1<<32, Text: text}} {
+			_, got, err := b.Message(m)
+			if len(got) > maxWhole || err != nil && got != nil || b.held > maxUnfinished || b.held < 0 {
+				t.Fatalf("%d bytes, %v; %d held", len(got), err, b.held)
+			}
+		}
+	})
+}
