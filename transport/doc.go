@@ -21,6 +21,13 @@
 // Where a batch of WRITEs goes over one path the immediate goes with its last slice, and
 // costs next to nothing; else it is sent when all is acknowledged, a round trip later.
 //
+// A message is up to 64 KiB of bytes in place of that number, see BatchOptions.Message. The target's Config.OnMessage
+// gets it once, with the Config.Name of the engine that sent it, after WRITEs, after READs, or alone. It travels in
+// immediates of up to 512 bytes: one, most often; longer ones go beside the batch's bytes, and their last part behind
+// all of that. A target keeps up to 64 MiB of what has not come as a whole, and what has to make room fails with
+// ErrBusy. Messages of different batches come in any order. A batch that fails delivers none, unless its time was up,
+// or its connection lost, while the last part was on its way.
+//
 // # Where to begin
 //
 // The example of this package has two engines over TCP: one writes into the other's

@@ -66,7 +66,7 @@ func New(cfg Config) (*Engine, error) {
 	e := &Engine{
 		cfg:     cfg,
 		accts:   make([]account, len(cfg.Rails)),
-		outbox:  immediate.NewOutbox(randomID()),
+		outbox:  immediate.NewOutbox(immediate.Random()),
 		stop:    make(chan struct{}),
 		records: make(map[recordKey]*selection.Record),
 		peers:   make(map[string]*peer),

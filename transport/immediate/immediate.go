@@ -4,6 +4,8 @@
 package immediate
 
 import (
+	"crypto/rand"
+	"encoding/binary"
 	"math"
 	"sync"
 )
@@ -100,6 +102,17 @@ func (s *span) shrink() {
 		}
 		*word &^= bit
 		s.floor++
+	}
+}
+
+// Random returns an unguessable number that is not zero.
+func Random() uint64 {
+	var b [8]byte
+	for {
+		rand.Read(b[:]) // never fails
+		if n := binary.LittleEndian.Uint64(b[:]); n != 0 {
+			return n
+		}
 	}
 }
 

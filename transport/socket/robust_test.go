@@ -17,7 +17,6 @@ import (
 
 	"kvferry/clock/clocktest"
 	"kvferry/transport"
-	"kvferry/transport/immediate"
 	"kvferry/transport/transporttest"
 )
 
@@ -153,13 +152,6 @@ func TestTargetRefusesNoise(t *testing.T) {
 		},
 		"immediate of a read": func(p *rawPeer) []byte {
 			return frameBytesOf(request{op: transport.Read, hasImm: true, count: 1, seq: 1, bytes: n}, []desc{{p.key, 0, n}}, payload)
-		},
-		"a text without an immediate": func(p *rawPeer) []byte {
-			return frameBytesOf(request{count: 1, seq: 1, bytes: n, text: 1}, []desc{{p.key, 0, n}}, payload)
-		},
-		"a text that is too long": func(p *rawPeer) []byte {
-			r := request{hasImm: true, count: 1, seq: 1, bytes: n, text: immediate.MaxText + 1}
-			return frameBytesOf(r, []desc{{p.key, 0, n}}, append(make([]byte, immLen+r.text), payload...))
 		},
 		"a long poke":         func(*rawPeer) []byte { return (&request{op: opPoke, bytes: mostPoke + 1}).append(nil) },
 		"a poke with a count": func(*rawPeer) []byte { return (&request{op: opPoke, count: 1}).append(nil) },
