@@ -63,7 +63,7 @@ func TestStranger(t *testing.T) {
 	}
 	defer c.Close()
 	hello := make([]byte, 144+24) // of package socket; its probe is at address 0
-	copy(hello, "kvferry\x03")
+	copy(hello, "kvferry\x04")
 	hello[8] = 7
 	if _, err := c.Write(hello); err != nil {
 		t.Fatal(err)
