@@ -104,7 +104,7 @@ func (g *peer) hasten(run []*Slice) bool {
 		}
 	}
 	p := g.soonest(run[0])
-	if run[0].rank(p) == selection.Unusable {
+	if slices.ContainsFunc(run, func(s *Slice) bool { return s.rank(p) == selection.Unusable }) {
 		return false
 	}
 	x := p.past(run)

@@ -187,3 +187,57 @@ func TestExpressLost(t *testing.T) {
 		}
 	}
 }
+
+// A small batch of memory that no rail may be used for alone does not go past others: each rail carries what it may.
+func TestExpressRank(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := transporttest.NewNetwork()
+		var here, there []transport.Rail
+		for _, i := range []string{"0", "1"} {
+			r := n.Rail("a" + i)
+			r.Depth = 4096
+			r.SetRate(64e6)
+			here, there = append(here, r), append(there, n.Rail("b"+i))
+		}
+		a := engine(t, transport.Config{
+			Rails: here, Clock: clock.Std(), SliceSize: 64e3, Select: transport.Affinity,
+			Rank: func(location, rail string) int {
+				if rail[len(rail)-1] == location[0] {
+					return 0
+				}
+				return -1
+			},
+		})
+		b := engine(t, transport.Config{Rails: there, Clock: clock.Std()})
+		dst := register(t, b, "dst", 8<<20)
+		var mem [2][]byte
+		for i, location := range []string{"0", "1"} {
+			s, err := a.Register("of rail "+location, make([]byte, 4<<20), location)
+			if err != nil {
+				t.Fatal(err)
+			}
+			mem[i] = s.Bytes()
+		}
+		target, err := a.Open(dst.Info())
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		bulk := a.Submit(target, []transport.Request{{Local: mem[0]}}, transport.BatchOptions{})
+		const rounds = 3
+		for range rounds { // the first makes the express
+			if err := wait(t, a.Submit(target, []transport.Request{{Local: mem[0][:4096]}, {Local: mem[1][:4096]}}, transport.BatchOptions{})); err != nil {
+				t.Error(err)
+			}
+			if bulk.Status() != transport.InFlight && bulk.Err() == nil {
+				bulk = a.Submit(target, []transport.Request{{Local: mem[0]}}, transport.BatchOptions{})
+			}
+		}
+		if got := a.Rails()[1].Write.Bytes; got != rounds*4096 {
+			t.Errorf("%d bytes went over the second rail, want %d", got, rounds*4096)
+		}
+		if err := wait(t, bulk); err != nil {
+			t.Error(err)
+		}
+	})
+}
