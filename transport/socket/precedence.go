@@ -13,7 +13,7 @@ import (
 //	small          frame ──────────────► ack
 //	bulk     frame ──►      waits        frame ──►
 //
-// Bulk gives way once a MiB, for giveWay at most, and to nothing that was sent longer than stale ago.
+// Bulk gives way once a MiB, for giveWay at most, and only where something small was sent within stale.
 // So where something small is always under way a connection carries 2 GB/s of bulk all the same.
 //
 // There is one for the process, as its rails share the CPUs.
