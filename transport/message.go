@@ -7,10 +7,12 @@ import (
 	"kvferry/transport/immediate"
 )
 
-// MaxMessage is how long a batch's message may be, and MaxName the name of an engine, in bytes.
+// MaxMessage is how long a batch's message may be, MaxName the name of an engine, and MaxText what every rail carries
+// with an immediate, in bytes.
 const (
 	MaxMessage = immediate.MaxMessage
 	MaxName    = immediate.MaxName
+	MaxText    = immediate.MaxText
 )
 
 // A Message is bytes that came with a peer's batch, after its data: see BatchOptions.Message.

@@ -17,7 +17,7 @@ type Slice struct {
 	LocalKey Key    // of the registered memory around Local, on the rail that carries the slice
 	Key      Key    // of the target region, on the peer's rail
 	Offset   int64  // in the target region
-	Imm      Imm    // if HasImm: delivered once the bytes of this slice are applied
+	Imm      Imm    // if HasImm: delivered once the bytes of this slice are applied; its Text is up to MaxText long
 	// Behind, if HasImm, says that as many slices were posted just before this one, with its
 	// Key, and that the immediate is theirs too: if one of them is refused, so is this one.
 	Behind int

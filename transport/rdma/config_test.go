@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"kvferry/transport"
-	"kvferry/transport/immediate"
 )
 
 func TestConfigValidate(t *testing.T) {
@@ -130,7 +129,7 @@ func FuzzFrame(f *testing.F) {
 // TestLongLetter: a text that is said to be longer than there is room for is no longer than that.
 func TestLongLetter(t *testing.T) {
 	b := make([]byte, longLen)
-	for _, n := range []int{1, 100, immediate.MaxText} {
+	for _, n := range []int{1, 100, transport.MaxText} {
 		m := transport.Imm{Source: 1, Seq: 2, Floor: 3, Value: 4, Text: strings.Repeat("x", n)}
 		if took := putLong(b, 5, &m); took != letterLen+2+n {
 			t.Errorf("a text of %d bytes takes %d", n, took)
@@ -140,7 +139,7 @@ func TestLongLetter(t *testing.T) {
 		}
 	}
 	b[letterLen], b[letterLen+1] = 0xff, 0xff
-	if _, got := longLetter(b); len(got.Text) != immediate.MaxText {
+	if _, got := longLetter(b); len(got.Text) != transport.MaxText {
 		t.Errorf("a text of 65535 bytes is read as %d", len(got.Text))
 	}
 }

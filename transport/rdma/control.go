@@ -8,7 +8,6 @@ import (
 
 	"kvferry/transport"
 	"kvferry/transport/connection"
-	"kvferry/transport/immediate"
 )
 
 // The control connection is TCP. It begins with a greeting from each side, and
@@ -168,7 +167,7 @@ const letterLen = 40
 // A long letter has the length of a text, 2 bytes, and the text behind it, see immediate.Cut. The mailbox has longSlots
 // of them for each pair, before its letters: 17 KiB, where all of a deep queue would be megabytes of pinned memory.
 const (
-	longLen   = letterLen + 2 + immediate.MaxText
+	longLen   = letterLen + 2 + transport.MaxText
 	longSlots = 32
 )
 
@@ -183,7 +182,7 @@ func putLong(b []byte, k transport.Key, m *transport.Imm) int {
 // longLetter reads what a peer has written, with no more text than there is room for.
 func longLetter(b []byte) (transport.Key, transport.Imm) {
 	k, m := letter(b)
-	n := min(int(binary.LittleEndian.Uint16(b[letterLen:])), immediate.MaxText)
+	n := min(int(binary.LittleEndian.Uint16(b[letterLen:])), transport.MaxText)
 	m.Text = string(b[letterLen+2:][:n])
 	return k, m
 }

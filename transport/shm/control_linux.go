@@ -7,7 +7,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kvferry/transport"
-	"kvferry/transport/immediate"
 )
 
 // A control is the page that both ends of a connection share: how the target stops an initiator that
@@ -79,7 +78,7 @@ const (
 	wordRing     = 16
 	wordSlots    = wordRing + ringLen*ringWords
 	textsAt      = 8 * (wordSlots + maxSlots) // bytes
-	controlSize  = textsAt + ringLen*immediate.MaxText
+	controlSize  = textsAt + ringLen*transport.MaxText
 
 	// ringLen is how many immediates may wait for their answers: those that come after them wait in
 	// the initiator's queue. So an idle connection takes one page of memory, whatever it has done.
@@ -187,8 +186,8 @@ func (c *control) waiting(answered uint32) (n uint32, ok bool) {
 
 // text is where that of the n-th immediate stands.
 func (c *control) text(n uint32) []byte {
-	at := textsAt + n%ringLen*immediate.MaxText
-	return c.mem[at : at+immediate.MaxText]
+	at := textsAt + n%ringLen*transport.MaxText
+	return c.mem[at : at+transport.MaxText]
 }
 
 // take is the n-th immediate, read once. Its text is as long as the initiator says, if there is room for that.
@@ -200,7 +199,7 @@ func (c *control) take(n uint32) (key transport.Key, m transport.Imm) {
 	}
 	m = transport.Imm{Source: v[1], Seq: v[2], Floor: v[3], Value: v[4]}
 	if long := atomic.LoadUint64(&e[ringText]); long > 0 {
-		m.Text = string(c.text(n)[:min(long, immediate.MaxText)])
+		m.Text = string(c.text(n)[:min(long, transport.MaxText)])
 	}
 	return transport.Key(v[0]), m
 }

@@ -6,7 +6,6 @@ import (
 
 	"kvferry/transport"
 	"kvferry/transport/connection"
-	"kvferry/transport/immediate"
 )
 
 // All integers are little endian.
@@ -24,7 +23,7 @@ const (
 
 	maxLost   = connection.MaxLost
 	maxCount  = 512 // slices in a frame: one writev with the header, one readv
-	maxHeader = requestLen + maxCount*descLen + immLen + immediate.MaxText
+	maxHeader = requestLen + maxCount*descLen + immLen + transport.MaxText
 	// maxReferences is maxHeader on a rail of references.
 	maxReferences = requestLen + maxCount*(descLen+addrLen)
 
@@ -146,7 +145,7 @@ func parseRequest(b []byte) (request, error) {
 	switch {
 	case binary.LittleEndian.Uint32(b) != requestMagic:
 		return bad("magic")
-	case r.text > immediate.MaxText || r.text > 0 && !r.hasImm:
+	case r.text > transport.MaxText || r.text > 0 && !r.hasImm:
 		return bad("text")
 	case r.op == opRelease:
 		if b[5] != 0 || r.count != 0 || r.bytes != 0 {

@@ -14,7 +14,6 @@ import (
 
 	"kvferry/transport"
 	"kvferry/transport/connection"
-	"kvferry/transport/immediate"
 )
 
 func TestFrameRoundTrip(t *testing.T) {
@@ -22,7 +21,7 @@ func TestFrameRoundTrip(t *testing.T) {
 	if got, err := parseHello(h.append(nil)); err != nil || !reflect.DeepEqual(got, h) || len(h.append(nil)) != helloLen {
 		t.Errorf("hello %+v, %v", got, err)
 	}
-	r := request{op: transport.Write, hasImm: true, count: maxCount, seq: 1 << 60, bytes: maxCount << 30, text: immediate.MaxText}
+	r := request{op: transport.Write, hasImm: true, count: maxCount, seq: 1 << 60, bytes: maxCount << 30, text: transport.MaxText}
 	if got, err := parseRequest(r.append(nil)); err != nil || got != r || len(r.append(nil)) != requestLen {
 		t.Errorf("request %+v, %v", got, err)
 	}

@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	"kvferry/transport"
-	"kvferry/transport/immediate"
 	"kvferry/transport/transporttest"
 )
 
@@ -13,7 +12,7 @@ func TestTextNoFrame(t *testing.T) {
 	for name, r := range map[string]request{
 		"without an immediate": {count: 1, seq: 1, text: 1},
 		"of a READ":            {op: transport.Read, count: 1, seq: 1, text: 1},
-		"too long":             {hasImm: true, count: 1, seq: 1, text: immediate.MaxText + 1},
+		"too long":             {hasImm: true, count: 1, seq: 1, text: transport.MaxText + 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			transporttest.CheckLeaks(t)

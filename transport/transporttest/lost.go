@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"kvferry/transport"
-	"kvferry/transport/immediate"
 )
 
 // testLostImmediate loses a connection with an immediate, or a message's, that rides with the last slice of
@@ -50,7 +49,7 @@ const (
 func loseImmediate(t *testing.T, factory Factory, how loss, rails, slices int, sel transport.Selection, opt transport.BatchOptions) {
 	const size = 4096
 	quiet := slog.New(slog.DiscardHandler)
-	l := &losses{how: how, rides: len(opt.Message) <= immediate.MaxText, over: make(chan struct{})}
+	l := &losses{how: how, rides: len(opt.Message) <= transport.MaxText, over: make(chan struct{})}
 	var here, there []transport.Rail
 	for i := range rails {
 		here = append(here, &losing{Rail: factory(t), l: l, number: i, apart: rails > 1})

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"kvferry/transport"
-	"kvferry/transport/immediate"
 )
 
 // This file is the part of the contract that is about messages.
@@ -20,7 +19,7 @@ import (
 func testTexts(t *testing.T, make Factory) {
 	x := newBench(t, make, 1<<16)
 	defer x.close()
-	text := bytesOf(immediate.MaxText)
+	text := bytesOf(transport.MaxText)
 	fill(text, 1)
 	const n = 300
 	c := newTally(t)
@@ -28,7 +27,7 @@ func testTexts(t *testing.T, make Factory) {
 	want := map[transport.Imm]bool{}
 	for i := range n {
 		s := transport.NewSlice(transport.Write, x.src[:i%2*64], x.key, 0, c.done)
-		long := []int{0, 1, 7, 8, 9, 100, immediate.MaxText - 1, immediate.MaxText}[i%8]
+		long := []int{0, 1, 7, 8, 9, 100, transport.MaxText - 1, transport.MaxText}[i%8]
 		s.HasImm, s.Imm = true, transport.Imm{Source: 1, Seq: uint64(i), Value: uint64(i), Text: string(text[:long])}
 		want[s.Imm] = true
 		slices = append(slices, s)
@@ -139,8 +138,8 @@ func testMessages(t *testing.T, factory Factory) {
 		{"alone", s.to, nil, []byte("alone")},
 		{"empty", s.to, nil, []byte{}},
 		{"empty after WRITE", s.to, write, []byte{}},
-		{"one immediate", s.to, write, long[:immediate.MaxText-1-len("node-0")]},
-		{"two immediates", s.to, write, long[:immediate.MaxText-len("node-0")]},
+		{"one immediate", s.to, write, long[:transport.MaxText-1-len("node-0")]},
+		{"two immediates", s.to, write, long[:transport.MaxText-len("node-0")]},
 		{"longest after WRITE", s.to, write, long},
 		{"longest after READ", s.to, read, long},
 		{"longest alone", s.to, nil, long},
@@ -227,7 +226,7 @@ func testHostileMessages(t *testing.T, factory Factory) {
 	}
 	key := window.Info().Rails[0].Key
 	x := &bench{t: t, ep: dial(t, here, there.Addr())}
-	full := strings.Repeat("t", immediate.MaxText)
+	full := strings.Repeat("t", transport.MaxText)
 	for i, c := range []struct {
 		name string
 		m    transport.Imm
@@ -239,7 +238,7 @@ func testHostileMessages(t *testing.T, factory Factory) {
 		{"from between two places", transport.Imm{Value: 5<<32 | 1, Text: "text"}, transport.ErrBounds},
 		{"a short part", transport.Imm{Value: 600 << 32, Text: "text"}, transport.ErrBounds},
 		{"a name longer than all", transport.Imm{Value: 4 << 32, Text: "text"}, transport.ErrBounds},
-		{"the last alone", transport.Imm{Value: (immediate.MaxText+1)<<32 | immediate.MaxText, Text: "t"}, transport.ErrBusy},
+		{"the last alone", transport.Imm{Value: (transport.MaxText+1)<<32 | transport.MaxText, Text: "t"}, transport.ErrBusy},
 		{"a message", transport.Imm{Value: 4 << 32, Text: "\x01nab"}, nil},
 	} {
 		c.m.Source, c.m.Seq = 1, uint64(i)
