@@ -180,7 +180,13 @@ func testMessages(t *testing.T, factory Factory) {
 		for k, s := range sides {
 			text := fmt.Sprintf("%d %s", i, strings.Repeat("x", i*i%1500))
 			want[fmt.Sprintf("node-%d\x00%s", k, text)] = true
-			reqs := [][]transport.Request{nil, {{Op: transport.Write, Local: s.src[:4096]}}, {{Op: transport.Read, Local: s.src[4096:8192]}}}[i%3]
+			// Each has bytes of its own: several connections may carry them at once.
+			from, to := s.src[i*128:][:128], s.src[1<<15+i*128:][:128]
+			reqs := [][]transport.Request{
+				nil,
+				{{Op: transport.Write, Local: from, Offset: int64(i*initiators+k) * 128}},
+				{{Op: transport.Read, Local: to, Offset: 1 << 15}},
+			}[i%3]
 			batches = append(batches, s.e.Submit(s.to, reqs, transport.BatchOptions{Message: []byte(text), Timeout: patience}))
 		}
 	}
