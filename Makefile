@@ -55,7 +55,7 @@ lib: ## libkvferry.so and kvferry.h, the transfer engine for C and Python, into 
 	$(if $(compiles),,@echo "make $@ needs cgo, and cgo a C compiler that works: apt-get install gcc libc6-dev"; exit 1)
 	CGO_ENABLED=1 $(GO) build -tags cshared -buildmode=c-shared -o bin/libkvferry.so ./cmd/libkvferry
 	@rm -f bin/libkvferry.h && cp cmd/libkvferry/kvferry.h bin/
-	@echo "make lib: bin/libkvferry.so and bin/kvferry.h are there, $(RAIL)"
+	@echo "make lib: bin/libkvferry.so and bin/kvferry.h are there"
 
 # Skipped loudly where the lab cannot run: go test -v says so and why.
 test-roce: ## the RDMA rail, faults, a cluster over it, topology, on software RoCE in emulated hosts (5 min at most)

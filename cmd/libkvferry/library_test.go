@@ -1,9 +1,11 @@
 package main
 
 import (
+	"debug/elf"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"testing"
@@ -65,6 +67,22 @@ func TestLibrary(t *testing.T) {
 		run(t, nil, "gcc", append(flags, "-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-I"+dir, "-o", out, "testdata/border.c", "-L"+dir, "-lkvferry", "-Wl,-rpath,"+dir)...)
 		return out
 	}
+	t.Run("needs glibc only", func(t *testing.T) {
+		f, err := elf.Open(filepath.Join(dir, "libkvferry.so"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		needs, err := f.ImportedLibraries()
+		if err != nil || len(needs) == 0 {
+			t.Fatal(needs, err)
+		}
+		for _, name := range needs {
+			if !regexp.MustCompile(`^(ld-linux.*|lib(c|m|dl|rt|pthread|resolv))\.so\.[0-9]+$`).MatchString(name) {
+				t.Errorf("libkvferry.so needs %s, which is not of glibc", name)
+			}
+		}
+	})
 	t.Run("header", func(t *testing.T) {
 		for _, language := range []string{"c", "c++"} {
 			if language == "c++" {
