@@ -226,7 +226,7 @@ func TestExpressRank(t *testing.T) {
 		bulk := a.Submit(target, []transport.Request{{Local: mem[0]}}, transport.BatchOptions{})
 		const rounds = 3
 		for range rounds { // the first makes the express
-			if err := wait(t, a.Submit(target, []transport.Request{{Local: mem[0][:4096]}, {Local: mem[1][:4096]}}, transport.BatchOptions{})); err != nil {
+			if err := wait(t, a.Submit(target, []transport.Request{{Local: mem[0][:4096], Offset: 4 << 20}, {Local: mem[1][:4096], Offset: 5 << 20}}, transport.BatchOptions{})); err != nil {
 				t.Error(err)
 			}
 			if bulk.Status() != transport.InFlight && bulk.Err() == nil {
