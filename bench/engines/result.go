@@ -118,11 +118,11 @@ func (r *Result) row(s *Setting, length int, all []Sample, why string) Row {
 
 // fault says why what a row shows is no transfer, or not a right one; "" if it is.
 func (r *Result) fault(row *Row, all []Sample) string {
-	received := slices.ContainsFunc(all, func(s Sample) bool { return s.KVBytes == 0 })
+	nothing := slices.ContainsFunc(all, func(s Sample) bool { return s.KVBytes == 0 })
 	switch {
 	case row.Computed > row.Prompts:
 		return fmt.Sprintf("D computed %d tokens of %d prompts itself: at most one a prompt is to be computed there", row.Computed, row.Prompts)
-	case received:
+	case nothing:
 		return "a prompt was answered for which D received no KV"
 	case !row.DigestsEqual:
 		return "the KV that D has is not that of P"

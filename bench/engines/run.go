@@ -6,11 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -218,15 +216,6 @@ func (x *run) makeScratch() (wipe func(), err error) {
 
 // shared is the folder that a setting's instances both see.
 func (x *run) shared() string { return filepath.Join(x.scratch, "shared") }
-
-// freePort is one that nobody listens at now.
-func freePort() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port), l.Close()
-}
 
 // fill puts what is known only now in the place of its names.
 func fill(port, p, folder, request string) *strings.Replacer {

@@ -9,8 +9,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+
+	"kvferry/config"
 )
 
 // A turn is the instances of a setting and what they say.
@@ -25,10 +28,11 @@ type turn struct {
 // start starts the instances and waits until all are ready.
 func (t *turn) start(ctx context.Context, round int) error {
 	for _, r := range t.setting.roles() {
-		port, err := freePort()
+		free, err := config.FreePort("127.0.0.1")
 		if err != nil {
 			return err
 		}
+		port := strconv.Itoa(free)
 		if t.port == "" {
 			t.port = port
 		}

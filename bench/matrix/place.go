@@ -2,12 +2,13 @@ package matrix
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
+
+	"kvferry/config"
 )
 
 // values are what the placeholders of a pair stand for. Where the server's port is open, it is
@@ -30,7 +31,7 @@ func (f *File) values(s Server, c Client, folder string) (map[string]string, err
 	if !s.Command.empty() {
 		port := s.Port
 		if port == 0 {
-			if port, err = freePort(v["host"]); err != nil {
+			if port, err = config.FreePort(v["host"]); err != nil {
 				return nil, err
 			}
 		}
@@ -45,26 +46,6 @@ func (f *File) values(s Server, c Client, folder string) (map[string]string, err
 		v["host"], v["port"] = u.Hostname(), portOf(u)
 	}
 	return v, nil
-}
-
-// Ports that no system gives of its own accord: Linux gives those from 32768 on, others those from 49152
-// on (net.ipv4.ip_local_port_range, RFC 6335).
-const (
-	firstPort = 20000
-	endPort   = 32768
-)
-
-// freePort is one that nobody listens at. It is not one of those that the system gives to whoever asks for any port,
-// or connects: between now and when the server listens there, somebody else would be given it.
-func freePort(host string) (port int, err error) {
-	for range 100 {
-		port = firstPort + rand.IntN(endPort-firstPort)
-		var l net.Listener
-		if l, err = net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port))); err == nil {
-			return port, l.Close()
-		}
-	}
-	return 0, fmt.Errorf("no free port at %s: %w", host, err)
 }
 
 // folder is where a command runs: dir, below the file's folder, or else what is usual.

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"kvferry/config"
 )
 
 // TestTaken: a server whose port somebody else answers at is not started, by its port or by its
@@ -48,7 +50,7 @@ func TestTaken(t *testing.T) {
 // TestTakenMeanwhile: somebody who was there before the server begins to listen at its port
 // while it starts, and answers in its place.
 func TestTakenMeanwhile(t *testing.T) {
-	port, err := freePort(DefaultHost)
+	port, err := config.FreePort(DefaultHost)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,24 +113,6 @@ func TestListening(t *testing.T) {
 	}
 	if ip := kernelAddr("x"); ip.IsValid() {
 		t.Error(ip)
-	}
-}
-
-// TestFreePort: nobody is given it who asks for any port; of a host that is not this one there is none.
-func TestFreePort(t *testing.T) {
-	for range 20 {
-		port, err := freePort(DefaultHost)
-		if err != nil || port < firstPort || port >= endPort {
-			t.Fatalf("%d, %v", port, err)
-		}
-		l, err := net.Listen("tcp", net.JoinHostPort(DefaultHost, fmt.Sprint(port)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		l.Close()
-	}
-	if port, err := freePort("192.0.2.1"); err == nil || !strings.Contains(err.Error(), "no free port at 192.0.2.1") {
-		t.Errorf("%d, %v", port, err)
 	}
 }
 

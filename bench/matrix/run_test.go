@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"kvferry/bench/page"
+	"kvferry/config"
 )
 
 // This binary is a server and a client too: {kvbench} of the files here.
@@ -254,7 +255,7 @@ func TestShare(t *testing.T) {
 
 // TestRunning: a server that runs already is asked and left alone.
 func TestRunning(t *testing.T) {
-	port, err := freePort(DefaultHost)
+	port, err := config.FreePort(DefaultHost)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -284,7 +285,7 @@ func TestRunning(t *testing.T) {
 
 // TestRunningGone: a server of others that is not there is waited for once, and no client is.
 func TestRunningGone(t *testing.T) {
-	port, err := freePort(DefaultHost)
+	port, err := config.FreePort(DefaultHost)
 	if err != nil {
 		t.Fatal(err)
 	}
