@@ -130,6 +130,9 @@ func fake(faults string) {
 			} else {
 				computed += n
 			}
+			if fault("starves") {
+				received = 0
+			}
 			if fault("computes two") {
 				computed++
 			}

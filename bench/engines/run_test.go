@@ -167,6 +167,7 @@ func TestFaults(t *testing.T) {
 	}{
 		"D computes":     {"D computed 256 tokens of 2 prompts itself: at most one a prompt", 2},
 		"D computes two": {"D computed 4 tokens of 2 prompts itself: at most one a prompt", 2},
+		"D starves":      {"a prompt was answered for which D received no KV", 2},
 		"D flips":        {"the KV that D has is not that of P", 2},
 		"P flips":        {"the KV that D has is not that of P", 2},
 		"D errs":         {"2 of 2 answers are not mono's", 2},
