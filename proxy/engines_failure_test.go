@@ -280,6 +280,8 @@ func TestEnginesConfig(t *testing.T) {
 		"twice":          {Config{Upstreams: upstream.URLs{Prefill: one, Decode: []string{"a:1"}}}, `Upstreams.Decode: "a:1": an engine is named once, with one role`},
 		"no decode":      {Config{Upstreams: upstream.URLs{Prefill: one}}, "Upstreams.Decode: none given: prefill engines need decode engines"},
 		"no prefill":     {Config{Upstreams: upstream.URLs{Decode: one}}, "Upstreams.Prefill: none given: decode engines need prefill engines"},
+		"two schemes":    {Config{Upstreams: upstream.URLs{Both: []string{"http://a:1", "https://a:1"}}}, `Upstreams.Both: "https://a:1": an engine is named once`},
+		"a password":     {Config{Upstreams: upstream.URLs{Both: []string{"http://me:secret@a:1/x"}}}, `Upstreams.Both: "a:1": metrics and /server_info show`},
 		"mode disagg":    {Config{Upstreams: upstream.URLs{Both: one}, Mode: ModeDisagg}, "Upstreams: mode disagg needs prefill and decode engines"},
 		"mode nondisagg": {Config{Upstreams: upstream.URLs{Prefill: one, Decode: two}, Mode: ModeNondisagg}, "Upstreams: mode nondisagg needs an engine that does both"},
 		"names":          {Config{Upstreams: upstream.URLs{Both: one}, ServedNames: []string{"x"}}, "ServedNames: the engines have names"},

@@ -58,13 +58,18 @@ func (u URLs) Validate() error {
 	}{{"Prefill", u.Prefill}, {"Decode", u.Decode}, {"Both", u.Both}} {
 		for _, text := range f.urls {
 			base, err := config.BaseURL(text)
+			id := engineID(base)
+			host, _, _ := strings.Cut(id, "/")
 			switch {
 			case err != nil:
 				bad.Check(f.field, err)
-			case seen[base]:
+				continue
+			case strings.Contains(host, "@"):
+				bad.Add(f.field, host[strings.LastIndexByte(host, '@')+1:], "metrics and /server_info show an engine's URL: leave user and password out, clients' Authorization is passed on")
+			case seen[id]:
 				bad.Add(f.field, text, "an engine is named once, with one role")
 			}
-			seen[base] = true
+			seen[id] = true
 		}
 	}
 	switch {
@@ -74,6 +79,12 @@ func (u URLs) Validate() error {
 		bad.Add("Prefill", nil, "decode engines need prefill engines whose KV they take: name one or more")
 	}
 	return bad.Err("upstream.URLs")
+}
+
+// engineID is what an engine is called: its base URL without the scheme.
+func engineID(base string) string {
+	_, id, _ := strings.Cut(base, "://")
+	return id
 }
 
 // Config is which engines there are, and how they are used.
@@ -122,8 +133,7 @@ func New(cfg Config) (*Engines, error) {
 			if err != nil {
 				return nil, err
 			}
-			_, id, _ := strings.Cut(base, "://")
-			e.all = append(e.all, &engine{id: id, url: base, role: role, why: errUnasked})
+			e.all = append(e.all, &engine{id: engineID(base), url: base, role: role, why: errUnasked})
 		}
 	}
 	return e, nil
