@@ -98,6 +98,8 @@ func TestEnginesOneSequence(t *testing.T) {
 		"two answers":  {"/v1/completions", `{"prompt":"a","n":2,"max_tokens":2}`, "", 0},
 		"the best one": {"/v1/completions", `{"prompt":"a","best_of":2,"max_tokens":2}`, "", 0},
 		"two in chat":  {"/v1/chat/completions", `{"messages":[],"n":2,"max_tokens":2}`, "", 0},
+		"the prompt":   {"/v1/completions", `{"prompt":"a","echo":true,"logprobs":1,"max_tokens":2}`, "", 0},
+		"its logprobs": {"/v1/chat/completions", `{"messages":[],"prompt_logprobs":1,"max_tokens":2}`, "", 0},
 		"no offer":     {"/v1/completions", `{"prompt":"a","n":1,"max_tokens":2}`, "no offer", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -125,6 +127,8 @@ func TestEnginesRefuse(t *testing.T) {
 		{`{"prompt":`, 400, "malformed JSON"},
 		{`{"prompt":"x","timeout":0}`, 400, "timeout: 0: want seconds"},
 		{`{"prompt":"x","kv_transfer_params":{"do_remote_decode":true}}`, 400, "kv_transfer_params: this proxy makes them"},
+		{`{"prompt":["a","b"],"Prompt":"a"}`, 400, "prompt: the body has it as \\\"Prompt\\\""},
+		{`{"prompt":"x","be\u017ft_of":1,"best_of":2}`, 400, "best_of: the body has it as"},
 		{`{"prompt":"` + strings.Repeat("x", 1000) + `"}`, 413, "--max-body"},
 	} {
 		if status, text, _ := c.post("/v1/completions", tc.body); status != tc.status || !strings.Contains(text, tc.want) {

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"math"
 	"net/http"
+	"reflect"
+	"strings"
 	"time"
 
 	"kvferry/kvcache"
@@ -26,7 +28,7 @@ type Request struct {
 	body   []byte                     // as it came
 	fields map[string]json.RawMessage // of it, but for those that are this proxy's own
 	own    bool                       // it had such
-	single bool                       // one answer to one prompt: kv_transfer_params are of one sequence
+	single bool                       // one answer to one prompt, about which nothing is asked: what kv_transfer_params are for
 	words  []uint32                   // what placement goes by: the prompt's ids, or its text, four bytes a word
 	prefix []kvcache.Hash             // of these
 
@@ -91,6 +93,29 @@ type fieldsRead struct {
 	Timeout             *float64        `json:"timeout"` // s
 	Breakdown           bool            `json:"return_breakdown"`
 	Transfer            json.RawMessage `json:"kv_transfer_params"`
+	Echo                bool            `json:"echo"`
+	PromptLogprobs      json.RawMessage `json:"prompt_logprobs"`
+}
+
+// namesRead are their names.
+var namesRead = func() (all []string) {
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[fieldsRead]()) {
+		all = append(all, f.Tag.Get("json"))
+	}
+	return all
+}()
+
+// checkNames refuses a field that is called like one of those but for the case of its letters: package
+// json reads it as that one, and engines do not.
+func checkNames(fields map[string]json.RawMessage) error {
+	for name := range fields {
+		for _, read := range namesRead {
+			if name != read && strings.EqualFold(name, read) {
+				return openai.BadField(read, "the body has it as %q: write it so", openai.Abbreviate(name))
+			}
+		}
+	}
+	return nil
 }
 
 // ownFields are this proxy's, and not for engines.
@@ -104,6 +129,9 @@ func (r *Request) Parse(body []byte) (*openai.Request, error) {
 		return nil, err
 	}
 	if err := openai.ParseJSON(body, &r.fields); err != nil {
+		return nil, err
+	}
+	if err := checkNames(r.fields); err != nil {
 		return nil, err
 	}
 	if given(b.Transfer) {
@@ -122,7 +150,7 @@ func (r *Request) Parse(body []byte) (*openai.Request, error) {
 	}
 	one := func(n *int) bool { return n == nil || *n == 1 }
 	r.words, r.single = words(prompt, r.kind)
-	r.single = r.single && one(b.N) && one(b.BestOf)
+	r.single = r.single && one(b.N) && one(b.BestOf) && !b.Echo && !given(b.PromptLogprobs)
 	r.prefix = kvcache.PrefixHashes(kvcache.Root(b.Model), r.words, wordsInBlock)
 	r.asked = openai.Request{
 		Kind: r.kind, Model: b.Model, N: 1, Stream: b.Stream, Breakdown: b.Breakdown,
