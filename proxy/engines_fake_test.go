@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -21,6 +22,7 @@ type fakeEngine struct {
 	ill    atomic.Bool
 	offers string        // kv_transfer_params of a prompt that it computes
 	says   string        // a field more in the last event, or in an answer that does not stream
+	cached int           // prompt tokens that it had, by its account
 	gone   chan struct{} // gets one for each request whose client left it while it stalled
 
 	mu     sync.Mutex
@@ -130,7 +132,7 @@ func (f *fakeEngine) generate(w http.ResponseWriter, r *http.Request) {
 	if offer, _ := s.fields["kv_transfer_params"].(map[string]any); offer["do_remote_decode"] == true && fault != "no offer" {
 		params = `, "kv_transfer_params": ` + f.offers
 	}
-	usage := fmt.Sprintf(`{"prompt_tokens": 5, "total_tokens": %d, "completion_tokens": %d, "prompt_tokens_details": null}`, 5+tokens, tokens)
+	usage := fmt.Sprintf(`{"prompt_tokens": 5, "total_tokens": %d, "completion_tokens": %d, "prompt_tokens_details": {"cached_tokens": %d}}`, 5+tokens, tokens, f.cached)
 	if s.fields["stream"] != true {
 		w.Header().Set("Content-Type", "application/json")
 		write(fmt.Sprintf(`{"id": "cmpl-%s", "object": "text_completion", "model": "org/real", "choices": [{"index": 0, "text": " whole", "finish_reason": "length"}], "usage": %s%s%s}`,
@@ -151,6 +153,9 @@ func (f *fakeEngine) generate(w http.ResponseWriter, r *http.Request) {
 		<-r.Context().Done()
 		f.gone <- struct{}{}
 		return
+	}
+	if strings.HasPrefix(r.URL.Path, "/v1/chat") {
+		write("data: {\"id\":\"cmpl-1\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\",\"reasoning_content\":null},\"logprobs\":null,\"finish_reason\":null}]}\n\n")
 	}
 	for i := range tokens {
 		finish := "null"

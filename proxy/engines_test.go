@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -190,6 +191,35 @@ func TestEnginesSay(t *testing.T) {
 	}
 	if strings.Contains(text, "\nvllm:kv_cache_usage_perc{") {
 		t.Error("the proxy says how full an engine's cache is, and does not know")
+	}
+}
+
+// TestEnginesCount: the event that opens a chat has no token, and KV that came from the prefill engine was
+// in no prefix cache, whatever the decode engine counts.
+func TestEnginesCount(t *testing.T) {
+	p, d := newFakeEngine(t), newFakeEngine(t)
+	p.cached, d.cached = 2, 4
+	logs := &clocktest.Log{}
+	c := newTestEngines(t, Config{Logger: slog.New(slog.NewTextHandler(logs, &slog.HandlerOptions{Level: slog.LevelDebug}))}, upstream.URLs{Prefill: urls(p), Decode: urls(d)})
+	if status, text, err := c.post("/v1/chat/completions", `{"messages":[{"role":"user","content":"hi"}],"max_tokens":3,"stream":true}`); status != 200 || err != nil || text != d.answered() {
+		t.Fatalf("%d %v %s", status, err, text)
+	}
+	if status, text, err := c.post("/v1/completions", `{"prompt":"hi","max_tokens":3,"stream":true,"stream_options":{"include_usage":true}}`); status != 200 || err != nil {
+		t.Fatalf("%d %v %s", status, err, text)
+	}
+	c.waitInFlight(0)
+	_, text := c.get("/metrics")
+	for _, line := range []string{
+		`vllm:prompt_tokens_cached_total{engine="0",model_name="org/real"} 4`,
+		`vllm:generation_tokens_total{engine="0",model_name="org/real"} 6`,
+		`vllm:inter_token_latency_seconds_count{engine="0",model_name="org/real"} 4`,
+	} {
+		if !strings.Contains(text, line+"\n") {
+			t.Errorf("no line %q", line)
+		}
+	}
+	if n := strings.Count(logs.String(), "prompt=5 tokens=3"); n != 2 {
+		t.Errorf("%d of 2 lines have the engines' counts:\n%s", n, logs)
 	}
 }
 

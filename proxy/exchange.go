@@ -144,6 +144,9 @@ func (x *exchange) results() []openai.Result {
 // choice. Which of a prompt the prefix cache had, its first choice says.
 func (x *exchange) account() openai.Usage {
 	u := openai.Usage{Prompt: x.req.PromptTokens()}
+	if counted := x.flights[0].usage; counted != nil {
+		u.Prompt = counted.Prompt
+	}
 	var d *proto.Breakdown
 	if x.req.Breakdown {
 		d = &proto.Breakdown{}

@@ -10,6 +10,7 @@ import (
 	"mime"
 	"net/http"
 	"regexp"
+	"slices"
 	"time"
 
 	"kvferry/proto"
@@ -26,16 +27,33 @@ type said struct {
 		} `json:"prompt_tokens_details"`
 	} `json:"usage"`
 	Choices []struct {
-		Finish string `json:"finish_reason"`
+		Finish string                     `json:"finish_reason"`
+		Delta  map[string]json.RawMessage `json:"delta"`
 	} `json:"choices"`
 	Transfer json.RawMessage `json:"kv_transfer_params"`
+}
+
+// opens reports whether an event of a chat says who speaks and nothing more: vLLM sends it before that
+// of the first token.
+func (s *said) opens() bool {
+	for _, c := range s.Choices {
+		for name, value := range c.Delta {
+			if name != "role" && !slices.Contains([]string{"null", `""`, "[]"}, string(value)) {
+				return false
+			}
+		}
+		if c.Finish != "" || c.Delta["role"] == nil {
+			return false
+		}
+	}
+	return len(s.Choices) > 0
 }
 
 // take notes what the engine says that answers the client.
 func (r *Request) take(s *said) {
 	if u := s.Usage; u != nil {
 		r.Usage.Prompt, r.Usage.Completion = u.Prompt, u.Completion
-		if u.Details != nil {
+		if u.Details != nil && !r.moved { // the KV that it took counts as cached there
 			r.Usage.Cached = u.Details.Cached
 		}
 	}
@@ -224,7 +242,7 @@ func eventEnd(b []byte) (at, length int) {
 }
 
 // worth tells events that say more than a token. Engines write JSON with and without blanks.
-var worth = regexp.MustCompile(`"(usage|kv_transfer_params)": ?\{|"finish_reason": ?"`)
+var worth = regexp.MustCompile(`"(usage|kv_transfer_params)": ?\{|"(finish_reason|role)": ?"`)
 
 // event takes one event, with its end.
 func (r *Request) event(event []byte, token func()) error {
@@ -242,8 +260,8 @@ func (r *Request) event(event []byte, token func()) error {
 		var s said
 		if worth.Match(data) && json.Unmarshal(data, &s) == nil {
 			r.take(&s)
-			if len(s.Choices) == 0 {
-				break // the account of all
+			if len(s.Choices) == 0 || s.opens() {
+				break // the account of all, or no token yet
 			}
 		}
 		r.tokens++

@@ -206,8 +206,11 @@ func (e *Engines) offer(ctx context.Context, r *Request, v *visit) (json.RawMess
 	if err := json.Unmarshal(text, &said); err != nil {
 		return nil, r.fail(v, "prefill", fmt.Errorf("its answer is no JSON: %w", err))
 	}
-	if said.Usage != nil {
-		r.Usage.Prompt = said.Usage.Prompt
+	if u := said.Usage; u != nil {
+		r.Usage.Prompt, r.Usage.Cached = u.Prompt, 0
+		if u.Details != nil {
+			r.Usage.Cached = u.Details.Cached
+		}
 	}
 	r.report(said.Transfer)
 	if !given(said.Transfer) {
