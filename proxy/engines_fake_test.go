@@ -182,6 +182,9 @@ func (f *fakeEngine) generate(w http.ResponseWriter, r *http.Request) {
 	if fault != "no done" {
 		write("data: [DONE]\n\n")
 	}
+	if fault == "die last" {
+		panic(http.ErrAbortHandler)
+	}
 }
 
 // urls are the engines' addresses.

@@ -202,19 +202,21 @@ func (r *Request) stream(answer *http.Response, token func()) error {
 		return fmt.Errorf("it answers with %q to a request that streams", kind)
 	}
 	var held []byte // an event that has not ended
+	looked := 0     // bytes of it in which no end is
 	buffer := make([]byte, 4<<10)
 	for {
 		n, err := answer.Body.Read(buffer)
 		held = append(held, buffer[:n]...)
 		for {
-			at, length := eventEnd(held)
+			at, length := eventEnd(held, looked)
 			if at < 0 {
+				looked = max(len(held)-3, 0) // an end may have begun
 				break
 			}
 			if failed := r.event(held[:at+length], token); failed != nil {
 				return failed
 			}
-			held = held[at+length:]
+			held, looked = held[at+length:], 0
 		}
 		if gone := r.events.w.FlushError(); gone != nil {
 			return fmt.Errorf("%w: %w", ErrGone, gone)
@@ -222,21 +224,25 @@ func (r *Request) stream(answer *http.Response, token func()) error {
 		switch {
 		case len(held) > maxAnswer:
 			return errEndless
-		case errors.Is(err, io.EOF) && r.events.done == nil:
-			return errNoDone
+		case err != nil && r.events.done != nil:
+			return nil // it has said all
 		case errors.Is(err, io.EOF):
-			return nil
+			return errNoDone
 		case err != nil:
 			return err
 		}
 	}
 }
 
-// eventEnd is where the first event ends, and how long its end is; -1 if it has not ended.
-func eventEnd(b []byte) (at, length int) {
-	at, length = bytes.Index(b, []byte("\n\n")), 2
-	if crlf := bytes.Index(b, []byte("\r\n\r\n")); crlf >= 0 && (at < 0 || crlf < at) {
+// eventEnd is where the first event ends, and how long its end is; -1 if it has not ended. The end is
+// not before b[from].
+func eventEnd(b []byte, from int) (at, length int) {
+	at, length = bytes.Index(b[from:], []byte("\n\n")), 2
+	if crlf := bytes.Index(b[from:], []byte("\r\n\r\n")); crlf >= 0 && (at < 0 || crlf < at) {
 		at, length = crlf, 4
+	}
+	if at >= 0 {
+		at += from
 	}
 	return at, length
 }

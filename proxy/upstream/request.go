@@ -37,6 +37,7 @@ type Request struct {
 	avoid    map[*engine]bool // have failed it; chosen only if no other is there
 	computed bool             // a prefill engine has the prompt's KV, and nobody has taken it
 	params   json.RawMessage  // kv_transfer_params by which it is taken; nil: that engine offers none
+	offered  time.Duration    // when it answered with them
 
 	tokens uint32 // events with one
 	said   connector

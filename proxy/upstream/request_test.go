@@ -2,12 +2,20 @@ package upstream
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"kvferry/clock"
+	"kvferry/placement"
 	"kvferry/proxy/openai"
 )
 
@@ -67,3 +75,92 @@ func TestAccount(t *testing.T) {
 		}
 	}
 }
+
+// aging is a clock on which an hour passes with each look.
+type aging struct{ clock.Clock }
+
+var hours atomic.Int64
+
+func (aging) Now() time.Duration { return time.Duration(hours.Add(1)) * time.Hour }
+
+type nobody struct{}
+
+func (nobody) FirstToken(time.Duration) {}
+func (nobody) NextToken(time.Duration)  {}
+func (nobody) Retried()                 {}
+
+// TestOldOffer: KV is not taken that its owner may hold no more: the prompt is computed again.
+func TestOldOffer(t *testing.T) {
+	for _, tc := range []struct {
+		clock    clock.Clock
+		computed int32
+	}{{clock.Std(), 1}, {aging{}, 2}} {
+		var computed atomic.Int32
+		p := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprintf(w, `{"kv_transfer_params":{"remote_block_ids":[%d]}}`, computed.Add(1))
+		}))
+		defer p.Close()
+		var taken atomic.Value
+		d := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+			body, _ := io.ReadAll(q.Body)
+			taken.Store(string(body))
+			fmt.Fprint(w, `{}`)
+		}))
+		defer d.Close()
+		gone := httptest.NewServer(nil)
+		gone.Close()
+		e, err := New(Config{
+			URLs: URLs{Prefill: []string{p.URL}, Decode: []string{gone.URL, d.URL}}, Together: true, Placement: placement.RoundRobin,
+			Clock: tc.clock, Logger: slog.New(slog.DiscardHandler),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, en := range e.all {
+			e.settle(en, nil)
+		}
+		r := parse(t, openai.Completion, `{"prompt":"x"}`)
+		if err := e.Serve(t.Context(), r, nobody{}, func() {}); err != nil {
+			t.Fatal(err)
+		}
+		if want := fmt.Sprintf(`"remote_block_ids":[%d]`, tc.computed); computed.Load() != tc.computed || !strings.Contains(taken.Load().(string), want) {
+			t.Errorf("computed %d times, and taken by %s; want %d", computed.Load(), taken.Load(), tc.computed)
+		}
+		e.client.CloseIdleConnections()
+	}
+}
+
+// TestEndlessEvent: an event that does not end is not kept for ever, and looking for its end takes no
+// more than a look at each byte.
+func TestEndlessEvent(t *testing.T) {
+	r := parse(t, openai.Completion, `{"prompt":"x","stream":true}`)
+	w := httptest.NewRecorder()
+	r.events.To(recorder{w})
+	answer := &http.Response{Header: http.Header{"Content-Type": {"text/event-stream"}}, Body: io.NopCloser(endless{})}
+	if err := r.stream(answer, func() {}); !errors.Is(err, errEndless) || w.Body.Len() > 0 {
+		t.Errorf("%v after %d bytes", err, w.Body.Len())
+	}
+	text := "data: 1\r\n\r\ndata: 2\n\n"
+	for from := range 8 {
+		if at, length := eventEnd([]byte(text), from); at != 7 || length != 4 {
+			t.Errorf("from %d the end is at %d, %d bytes", from, at, length)
+		}
+	}
+	if at, length := eventEnd([]byte(text), 8); at != len(text)-2 || length != 2 {
+		t.Errorf("the second ends at %d, %d bytes", at, length)
+	}
+}
+
+type endless struct{}
+
+func (endless) Read(b []byte) (int, error) {
+	for i := range b {
+		b[i] = 'x'
+	}
+	return len(b), nil
+}
+
+type recorder struct{ *httptest.ResponseRecorder }
+
+func (recorder) FlushError() error { return nil }
+func (recorder) End() error        { return nil }

@@ -22,6 +22,11 @@ const (
 	maxErrorText = 64 << 10
 )
 
+// offerLasts is how long KV that was offered may wait for a decode engine. It is a third of the 30 s for
+// which vLLM's NixlConnector holds a prompt's blocks: afterwards they have other KV, and whoever takes it
+// does not notice.
+const offerLasts = 10 * time.Second
+
 // Counts is who counts requests on their way.
 type Counts interface {
 	FirstToken(after time.Duration)
@@ -121,7 +126,7 @@ func (e *Engines) attempt(ctx context.Context, r *Request, counts Counts, starte
 	if err != nil {
 		return err
 	}
-	if !together {
+	if !together || r.computed && e.cfg.Clock.Now()-r.offered > offerLasts {
 		r.computed, r.params = false, nil
 	}
 	if !r.computed {
@@ -180,7 +185,7 @@ func (e *Engines) prefill(ctx context.Context, r *Request) error {
 	var fail *failure
 	errors.As(err, &fail)
 	if err == nil {
-		r.computed, r.params = true, params
+		r.computed, r.params, r.offered = true, params, e.cfg.Clock.Now()
 	}
 	e.end(ctx, r, v, fail, err == nil)
 	return err
