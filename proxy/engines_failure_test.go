@@ -35,6 +35,8 @@ func TestEnginesFail(t *testing.T) {
 		{"prefill full", []string{"429"}, nil, false, [4]int{1, 1, 1, 0}, 200, `"retries":1`},
 		{"prefill cut", []string{"cut"}, nil, true, [4]int{1, 1, 1, 0}, 200, `"retries":1`},
 		{"prefill no JSON", []string{"other"}, nil, true, [4]int{1, 1, 1, 0}, 200, `"retries":1`},
+		{"prefill redirects", []string{"307"}, nil, true, [4]int{1, 1, 1, 0}, 200, `"retries":1`},
+		{"prefill has nothing", []string{"204"}, nil, false, [4]int{1, 1, 1, 0}, 200, `"retries":1`},
 		{"prefill refuses", []string{"400"}, nil, true, [4]int{1, 0, 0, 0}, 400, `{"error": {"message": "scripted 400"`},
 		{"prefill knows no such model", []string{"404"}, nil, false, [4]int{1, 0, 0, 0}, 404, "scripted 404"},
 
@@ -46,6 +48,8 @@ func TestEnginesFail(t *testing.T) {
 		{"decode has an error first", nil, []string{"error first"}, true, [4]int{1, 1, 1, 1}, 200, `"retries":1`},
 		{"decode does not stream", nil, []string{"other"}, true, [4]int{1, 1, 1, 1}, 200, `"retries":1`},
 		{"decode is no JSON", nil, []string{"other"}, false, [4]int{1, 1, 1, 1}, 200, `"retries":1`},
+		{"decode redirects", nil, []string{"302"}, false, [4]int{1, 1, 1, 1}, 200, `"retries":1`},
+		{"decode dies after its last event", nil, []string{"die last"}, true, [4]int{1, 0, 1, 0}, 200, "[DONE]"},
 		{"decode refuses", nil, []string{"422"}, true, [4]int{1, 0, 1, 0}, 422, "scripted 422"},
 
 		{"decode dies in the stream", nil, []string{"die"}, true, [4]int{1, 0, 1, 0}, 0, `"code":"engine_failed"}}`},
@@ -146,6 +150,23 @@ func TestEnginesAllFail(t *testing.T) {
 	status, text, _ := c.post("/v1/completions", `{"prompt":"x","stream":true}`)
 	if status != 500 || !strings.Contains(text, "request req-1: decode leg on engine "+strings.TrimPrefix(d.URL, "http://")) || len(d.requests()) != 2 {
 		t.Errorf("%d %s after %d tries", status, text, len(d.requests()))
+	}
+}
+
+// TestEnginesStatus: a client gets an error's status and when to come back, and no status that is none
+// of an error's.
+func TestEnginesStatus(t *testing.T) {
+	for _, tc := range []struct {
+		fault  string
+		status int
+		after  string
+	}{{"503", 503, "7"}, {"429", 429, "7"}, {"400", 400, ""}, {"307", 502, ""}, {"204", 502, ""}} {
+		one := newFakeEngine(t, tc.fault)
+		c := newTestEngines(t, Config{MaxRetries: -1}, upstream.URLs{Both: urls(one)})
+		resp, text := c.ask(http.MethodPost, "/v1/completions", `{"prompt":"x"}`)
+		if resp.StatusCode != tc.status || resp.Header.Get("Retry-After") != tc.after || !strings.Contains(text, `"message":`) && !strings.Contains(text, `"message": `) {
+			t.Errorf("%s: %d, Retry-After %q, %s", tc.fault, resp.StatusCode, resp.Header.Get("Retry-After"), text)
+		}
 	}
 }
 

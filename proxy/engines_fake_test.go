@@ -97,6 +97,8 @@ func (f *fakeEngine) generate(w http.ResponseWriter, r *http.Request) {
 	switch _, _ = fmt.Sscanf(fault, "%d", &status); {
 	case status > 0:
 		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Retry-After", "7")
+		w.Header().Set("Location", "/elsewhere")
 		w.WriteHeader(status)
 		fmt.Fprintf(w, `{"error": {"message": "scripted %d", "type": "X", "param": null, "code": %d}}`, status, status)
 		return

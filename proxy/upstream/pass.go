@@ -29,6 +29,9 @@ func (e *Engines) PassOn(ctx context.Context, w http.ResponseWriter, q *http.Req
 	if err == nil {
 		defer answer.Body.Close()
 		body, err = whole(answer.Body)
+		if status := answer.StatusCode; status != http.StatusOK && status < http.StatusBadRequest {
+			err = &statusError{q.URL.Path, status}
+		}
 	}
 	if err != nil {
 		return (&failure{request: q.Method + " " + q.URL.Path, engine: en.id, leg: "whole", err: plain(ctx, err)}).api()

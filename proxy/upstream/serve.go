@@ -39,8 +39,9 @@ type failure struct {
 	request, engine, leg string
 	err                  error
 	reached              bool   // the engine has the request, perhaps
-	status               int    // of its answer, 0 for none
-	body                 []byte // of that
+	status               int    // of its answer, 400 or more; 0 for none
+	after                int    // s, until it wants to be asked again; 0: it does not say
+	body                 []byte // of that answer
 }
 
 func (f *failure) Error() string {
@@ -56,7 +57,7 @@ func (f *failure) api() *openai.Error {
 		e.Status, e.Code = f.status, "engine_"+strconv.Itoa(f.status)
 	}
 	if f.status == http.StatusTooManyRequests || f.status == http.StatusServiceUnavailable {
-		e.RetryAfter = 1
+		e.RetryAfter = max(f.after, 1)
 	}
 	if json.Valid(f.body) {
 		e.Body = f.body
@@ -250,7 +251,11 @@ func (e *Engines) post(ctx context.Context, r *Request, v *visit, leg string, bo
 	}
 	defer answer.Body.Close()
 	f := r.fail(v, leg, &statusError{r.path, answer.StatusCode})
+	if answer.StatusCode < http.StatusBadRequest {
+		return nil, f // it does not do what was asked, and says no error: a redirect, say
+	}
 	f.status = answer.StatusCode
+	f.after, _ = strconv.Atoi(answer.Header.Get("Retry-After"))       // a date is not read
 	f.body, _ = io.ReadAll(io.LimitReader(answer.Body, maxErrorText)) // the status says enough
 	return nil, f
 }
