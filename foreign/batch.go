@@ -23,6 +23,7 @@ type BatchOptions struct {
 	Timeout  time.Duration // 0 is the engine's
 	Priority uint32        // whether it may go past others: a transport.Priority
 	Tag      string        // names the serving request in errors
+	Message  []byte        // for the peer, once all ranges are done; nil is none
 }
 
 // A batch is one under way. It is known before the engine has it.
@@ -59,7 +60,7 @@ func (e *Engine) Submit(target Handle, op int, ranges []Range, o BatchOptions) (
 	e.batches[h] = b
 	e.mu.Unlock()
 	b.under.Store(e.engine.Submit(targets[0], *reqs, transport.BatchOptions{
-		Timeout: o.Timeout, Priority: transport.Priority(o.Priority), Tag: o.Tag,
+		Timeout: o.Timeout, Priority: transport.Priority(o.Priority), Tag: o.Tag, Message: o.Message,
 		OnDone: func(done *transport.Batch) { e.end(h, o.UserData, done) },
 	}))
 	return h, nil

@@ -24,7 +24,7 @@ func (e *Engine) end(h Handle, userData uint64, b *transport.Batch) {
 	defer e.mu.Unlock()
 	delete(e.batches, h)
 	e.ended = append(e.ended, c)
-	e.alarm.set(true)
+	e.ring()
 }
 
 // Poll takes at most so many completions, oldest first. It does not wait.
@@ -37,11 +37,40 @@ func (e *Engine) Poll(most int) []Completion {
 	if len(e.ended) == 0 {
 		e.ended = nil
 	}
-	e.alarm.set(len(e.ended) > 0)
+	e.ring()
 	return taken
 }
 
-// Descriptor is readable while completions wait to be polled. It is the engine's, which closes
+// deliver takes a message of a peer's, on whatever goroutine it came.
+func (e *Engine) deliver(m transport.Message) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.messages = append(e.messages, &m)
+	e.ring()
+}
+
+// Receive takes the oldest message and copies its bytes, or says which it is and ErrSpace if there is no room. It
+// is nil if there is none.
+func (e *Engine) Receive(to []byte) (*transport.Message, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.messages) == 0 {
+		return nil, nil
+	}
+	m := e.messages[0]
+	if copy(to, m.Bytes) < len(m.Bytes) {
+		return m, fmt.Errorf("%w: %d bytes, and the message has %d", ErrSpace, len(to), len(m.Bytes))
+	}
+	e.messages[0] = nil
+	e.messages = e.messages[1:]
+	e.ring()
+	return m, nil
+}
+
+// ring turns the alarm on while something waits. The caller holds e.mu.
+func (e *Engine) ring() { e.alarm.set(len(e.ended)+len(e.messages) > 0) }
+
+// Descriptor is readable while completions wait to be polled, or messages to be received. It is the engine's, which closes
 // it, and must be neither read nor written.
 func (e *Engine) Descriptor() (int, error) {
 	e.mu.Lock()

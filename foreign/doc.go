@@ -4,7 +4,8 @@
 //	handle       a number in place of a pointer, never used twice, so that a stale one is an error
 //	code         a number in place of an error, beside its text
 //	range        several pieces at equal distances in both memories, as a struct of C has them
-//	completion   how a batch ended: they wait in a queue until the caller polls
+//	message      bytes that came with a peer's batch
+//	completion   how a batch ended: they wait in a queue until the caller polls, and so do messages
 //	alarm        a descriptor that is readable while something waits to be polled
 //
 // Nothing is ever called back: the caller's language may have a lock around each call, and its

@@ -28,6 +28,8 @@ type Options struct {
 	// SliceSize and Timeout are transport.Config's SliceSize and DefaultTimeout.
 	SliceSize int
 	Timeout   time.Duration
+	// Name is what peers are told with messages.
+	Name string
 }
 
 // An Engine is a transfer engine behind handles. Its methods may be called from any goroutine.
@@ -38,8 +40,9 @@ type Engine struct {
 	segments map[Handle]*transport.Segment
 	regions  []region // of the segments; a new list for each change
 	targets  map[Handle][]*transport.Target
-	batches  map[Handle]*batch // under way
-	ended    []Completion      // not polled, oldest first
+	batches  map[Handle]*batch    // under way
+	ended    []Completion         // not polled, oldest first
+	messages []*transport.Message // not received, oldest first
 	alarm    alarm
 }
 
@@ -58,16 +61,17 @@ func Open(o Options) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg := transport.Config{
-		Select: transport.Selection(o.Selection), SliceSize: o.SliceSize, DefaultTimeout: o.Timeout, Logger: log,
-	}
-	if cfg.Rails, err = rails.OpenAll(strings.Split(o.Rails, ","), rails.Options{Logger: log}); err != nil {
-		return nil, err
-	}
 	e := &Engine{
 		segments: make(map[Handle]*transport.Segment),
 		targets:  make(map[Handle][]*transport.Target),
 		batches:  make(map[Handle]*batch),
+	}
+	cfg := transport.Config{
+		Select: transport.Selection(o.Selection), SliceSize: o.SliceSize, DefaultTimeout: o.Timeout, Logger: log,
+		Name: o.Name, OnMessage: e.deliver,
+	}
+	if cfg.Rails, err = rails.OpenAll(strings.Split(o.Rails, ","), rails.Options{Logger: log}); err != nil {
+		return nil, err
 	}
 	if cfg.Rank, err = rails.Ranks(cfg.Rails, o.Matrix, log); err == nil {
 		e.engine, err = transport.New(cfg)

@@ -300,3 +300,44 @@ func TestPrivate(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestMessages: bytes come once, when the batch's are there, with the sender's name, after a WRITE and a READ; the
+// descriptor is readable until all are taken, completions and messages.
+func TestMessages(t *testing.T) {
+	there := open(t)
+	here, err := foreign.Open(foreign.Options{Rails: "127.0.0.1:0", Log: "off", Name: "prefill-0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = here.Close() })
+	theirs, segment := memory(t, there, "kv", 1<<12)
+	ours, _ := memory(t, here, "local", 1<<12)
+	target := connect(t, here, there, segment)
+	room := make([]byte, 16)
+	for op, text := range []string{foreign.OpWrite: "written", foreign.OpRead: "read\x00it"} {
+		copy(ours, text)
+		if _, err := here.Submit(target, op, []foreign.Range{{Local: address(ours), Length: 64}}, foreign.BatchOptions{Message: []byte(text)}); err != nil {
+			t.Fatal(err)
+		}
+		wait(t, there)
+		if op == foreign.OpWrite && !strings.HasPrefix(string(theirs), text) {
+			t.Error("the message is there before its batch's bytes")
+		}
+		if m, err := there.Receive(room[:2]); foreign.CodeOf(err) != foreign.CodeSpace || len(m.Bytes) != len(text) {
+			t.Errorf("room for two bytes: %+v, %v", m, err)
+		}
+		if !readable(t, there, 0) {
+			t.Error("not readable with a message that waits")
+		}
+		m, err := there.Receive(room)
+		if err != nil || string(room[:len(m.Bytes)]) != text || m.Sender != "prefill-0" || m.Segment != "kv" {
+			t.Errorf("%+v, %v, want %q", m, err, text)
+		}
+		if m, err := there.Receive(room); m != nil || err != nil || readable(t, there, 0) {
+			t.Errorf("again: %+v, %v", m, err)
+		}
+		if c := finish(t, here); c.Err != nil {
+			t.Error(c.Err)
+		}
+	}
+}

@@ -1,5 +1,7 @@
 package foreign
 
+import "kvferry/transport"
+
 // A Rail is what one rail has done so far, laid out as C's kvf_rail.
 type Rail struct {
 	Name        [64]byte  // "tcp/eth0", ending in zeros
@@ -46,6 +48,21 @@ type Record struct {
 	Code     Code
 	Reserved uint32
 	Text     [256]byte // of the error; empty if there is none
+}
+
+// A Letter is a message's envelope, laid out as C's kvf_message.
+type Letter struct {
+	Length  uint64
+	Sender  [256]byte
+	Segment [256]byte
+}
+
+// LetterOf is a message's envelope as C has it.
+func LetterOf(m *transport.Message) Letter {
+	l := Letter{Length: uint64(len(m.Bytes))}
+	PutText(l.Sender[:], m.Sender)
+	PutText(l.Segment[:], m.Segment)
+	return l
 }
 
 // RecordOf is a completion as C has it.

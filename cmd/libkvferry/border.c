@@ -70,6 +70,10 @@ int kvf_poll(kvf_engine engine, kvf_completion *completions, size_t size, size_t
 	return ENTER(kvfPoll(engine, completions, size, capacity, text, sizeof text));
 }
 
+int kvf_receive(kvf_engine engine, kvf_message *message, size_t size, void *buffer, size_t capacity) {
+	return ENTER(kvfReceive(engine, message, size, buffer, capacity, text, sizeof text));
+}
+
 int kvf_descriptor(kvf_engine engine) { return ENTER(kvfDescriptor(engine, text, sizeof text)); }
 
 int kvf_rails(kvf_engine engine, kvf_rail *rails, size_t size, size_t capacity) {

@@ -62,7 +62,7 @@ func kvfEngineOpen(options *C.kvf_engine_options, engine *C.kvf_engine, text *C.
 		}
 		h, err := table.Open(foreign.Options{
 			Rails: C.GoString(o.rails), Selection: C.GoString(o.selection), Matrix: C.GoString(o.matrix), Log: C.GoString(o.log),
-			SliceSize: int(o.slice_bytes), Timeout: milliseconds(o.timeout_ms),
+			SliceSize: int(o.slice_bytes), Timeout: milliseconds(o.timeout_ms), Name: C.GoString(o.name),
 		})
 		return given(engine, h, err)
 	})
@@ -143,8 +143,12 @@ func kvfSubmit(engine C.kvf_engine, target C.kvf_target, op C.int, ranges *C.kvf
 		if err = missing("ranges", ranges == nil && count > 0, err); err != nil {
 			return 0, err
 		}
+		if err := missing("message", o.message == nil && o.message_length > 0, nil); err != nil {
+			return 0, err
+		}
 		h, err := e.Submit(foreign.Handle(target), int(op), unsafe.Slice((*foreign.Range)(unsafe.Pointer(ranges)), count), foreign.BatchOptions{
 			UserData: uint64(o.user_data), Timeout: milliseconds(o.timeout_ms), Priority: uint32(o.priority), Tag: C.GoString(o.tag),
+			Message: unsafe.Slice((*byte)(o.message), o.message_length), // nil if there is none
 		})
 		return given(batch, h, err)
 	})
@@ -167,6 +171,23 @@ func kvfPoll(engine C.kvf_engine, completions *C.kvf_completion, size, most C.si
 			foreign.Write(unsafe.Pointer(completions), i, int(size), &r)
 		}
 		return len(ended), nil
+	})
+}
+
+//export kvfReceive
+func kvfReceive(engine C.kvf_engine, message *C.kvf_message, size C.size_t, buffer unsafe.Pointer, space C.size_t, text *C.char, capacity C.size_t) C.int {
+	return with(engine, text, capacity, func(e *foreign.Engine) (int, error) {
+		err := foreign.CheckArray(unsafe.Pointer(message), uint64(size), 1)
+		if err = missing("buffer", buffer == nil && space > 0, err); err != nil {
+			return 0, err
+		}
+		m, err := e.Receive(unsafe.Slice((*byte)(buffer), space))
+		if m == nil {
+			return 0, err
+		}
+		r := foreign.LetterOf(m)
+		foreign.Write(unsafe.Pointer(message), 0, int(size), &r)
+		return 1, err
 	})
 }
 

@@ -80,6 +80,7 @@ typedef struct kvf_engine_options {
 	const char *matrix;     /* a file: which NIC is near which memory; NULL: ask the machine */
 	const char *log;        /* to standard error from this level on: "debug", "info", "warn", "error", "off"; NULL: warn */
 	uint64_t slice_bytes;   /* the most that goes over one rail in one operation; 0: 1 MiB */
+	const char *name;       /* what peers are told with messages, up to 255 bytes; NULL: none */
 } kvf_engine_options;
 
 int kvf_engine_open(const kvf_engine_options *options, kvf_engine *engine);
@@ -158,11 +159,13 @@ typedef struct kvf_batch_options {
 	const char *tag;       /* names the serving request in errors; NULL: none */
 	uint32_t priority;
 	uint32_t reserved;     /* 0 */
+	const void *message;   /* for the peer, once all ranges are done, READs too: up to 64 KiB; NULL: none */
+	uint64_t message_length;
 } kvf_batch_options;
 
 /* kvf_submit starts a batch and does not wait for it. ranges and options are the caller's again when it
  * returns, the memory that they name when the completion is polled. options may be NULL, and so may batch. A batch has
- * at most 1,048,576 pieces. */
+ * at most 1,048,576 pieces; one without ranges is its message. */
 int kvf_submit(kvf_engine engine, kvf_target target, int op, const kvf_range *ranges, size_t count,
                const kvf_batch_options *options, kvf_batch *batch);
 
@@ -183,7 +186,18 @@ typedef struct kvf_completion {
  * size is sizeof(kvf_completion). It does not wait. */
 int kvf_poll(kvf_engine engine, kvf_completion *completions, size_t size, size_t capacity);
 
-/* kvf_descriptor returns a file descriptor that is readable (poll, epoll, select) while something waits to be polled.
+typedef struct kvf_message {
+	uint64_t length;       /* of the message, bytes */
+	char sender[256];      /* name of the peer's engine: what it says of itself */
+	char segment[256];     /* name of the segment that the batch was submitted for, the first of its target's */
+} kvf_message;
+
+/* kvf_receive takes the oldest message of a peer's batch and puts it into buffer: it returns 1, or 0 if there is
+ * none. A message comes exactly once, when all bytes of its batch are there, and waits until it is taken; those of several batches
+ * come in any order. One longer than capacity stays: KVF_ERR_SPACE, and message->length. size is sizeof(kvf_message). */
+int kvf_receive(kvf_engine engine, kvf_message *message, size_t size, void *buffer, size_t capacity);
+
+/* kvf_descriptor returns a file descriptor that is readable (poll, epoll, select) while a completion or a message waits.
  * It is the engine's, which closes it; do not read it. */
 int kvf_descriptor(kvf_engine engine);
 

@@ -21,6 +21,8 @@ var (
 	_ = one[unsafe.Offsetof(C.kvf_range{}.local_stride)-unsafe.Offsetof(foreign.Range{}.LocalStride)]
 	_ = one[unsafe.Sizeof(C.kvf_completion{})-unsafe.Sizeof(foreign.Record{})]
 	_ = one[unsafe.Offsetof(C.kvf_completion{}.code)-unsafe.Offsetof(foreign.Record{}.Code)]
+	_ = one[unsafe.Sizeof(C.kvf_message{})-unsafe.Sizeof(foreign.Letter{})]
+	_ = one[unsafe.Offsetof(C.kvf_message{}.segment)-unsafe.Offsetof(foreign.Letter{}.Segment)]
 	_ = one[unsafe.Sizeof(C.kvf_rail{})-unsafe.Sizeof(foreign.Rail{})]
 	_ = one[unsafe.Offsetof(C.kvf_rail{}.downs)-unsafe.Offsetof(foreign.Rail{}.Downs)]
 

@@ -8,6 +8,7 @@
 from .engine import (
     BULK,
     BY_SIZE,
+    MOST_MESSAGE,
     RANGE_FIELDS,
     READ,
     URGENT,
@@ -16,6 +17,7 @@ from .engine import (
     Completion,
     Engine,
     Error,
+    Message,
     Rail,
     Range,
     Segment,
@@ -26,6 +28,7 @@ from .engine import (
 __all__ = [
     "BULK",
     "BY_SIZE",
+    "MOST_MESSAGE",
     "RANGE_FIELDS",
     "READ",
     "URGENT",
@@ -34,6 +37,7 @@ __all__ = [
     "Completion",
     "Engine",
     "Error",
+    "Message",
     "Rail",
     "Range",
     "Segment",

@@ -36,6 +36,9 @@ RANGE_FIELDS = [
 ]
 """The fields of a range, as numpy.dtype takes them: an array of that type is submitted as it is."""
 
+MOST_MESSAGE = 64 << 10
+"""How long a message may be, in bytes."""
+
 _RANGE = struct.Struct("=QQQQqqII")
 
 
@@ -111,6 +114,17 @@ class Completion:
 
 
 @dataclass(frozen=True)
+class Message:
+    """Bytes that came with a peer's batch, once all of the batch's bytes were there."""
+
+    sender: str
+    """The name of the peer's engine: what it says of itself."""
+    segment: str
+    """The name of the first segment of the peer's target."""
+    data: bytes
+
+
+@dataclass(frozen=True)
 class Rail:
     """What one rail has done so far; kvferry.h says what the counts are."""
 
@@ -183,10 +197,12 @@ class Engine:
         log: str | None = None,
         timeout: float | None = None,
         slice_bytes: int = 0,
+        name: str | None = None,
     ):
         """selection is "affinity", "static", "round-robin" or "single"; matrix a file that says which NIC is near which
         memory; log the lowest level that goes to standard error; timeout, in seconds, that of batches without their own,
-        30 by default; slice_bytes the most that goes over one rail in one operation, 1 MiB by default.
+        30 by default; slice_bytes the most that goes over one rail in one operation, 1 MiB by default; name what
+        peers are told with messages.
         """
         self._lib = library.load()
         options = library.EngineOptions(
@@ -197,6 +213,7 @@ class Engine:
             matrix=_text(matrix),
             log=_text(log),
             slice_bytes=slice_bytes,
+            name=_text(name),
         )
         handle = ctypes.c_uint64()
         self._check(self._lib.kvf_engine_open(ctypes.byref(options), ctypes.byref(handle)))
@@ -293,12 +310,14 @@ class Engine:
         timeout: float | None = None,
         priority: int = BY_SIZE,
         tag: str | None = None,
+        message: bytes | None = None,
     ) -> int:
         """Starts a batch, WRITE or READ, and returns its number. Does not wait: poll has its completion.
 
         ranges are Range objects, or an array of them by the buffer protocol, as numpy makes of RANGE_FIELDS: that is faster
         for many. They are the caller's again when submit returns. user_data comes back with the completion, timeout is
-        in seconds, and tag names the serving request in errors.
+        in seconds, and tag names the serving request in errors. message is for the peer, who receives it once all ranges
+        are done, WRITE or READ: up to 64 KiB. A batch without ranges is its message.
         """
         try:
             view = memoryview(ranges)
@@ -315,6 +334,8 @@ class Engine:
             user_data=user_data,
             tag=_text(tag),
             priority=priority,
+            message=None if message is None else ctypes.cast(ctypes.c_char_p(message), ctypes.c_void_p),
+            message_length=len(message or b""),
         )
         handle = ctypes.c_uint64()
         self._check(
@@ -337,12 +358,20 @@ class Engine:
             for c in array[:n]
         ]
 
+    def receive(self) -> list[Message]:
+        """Takes the messages that have come with peers' batches, each exactly once, oldest first. Does not wait."""
+        received = []
+        letter, buffer = library.Message(), ctypes.create_string_buffer(MOST_MESSAGE)
+        while self._check(self._lib.kvf_receive(self.handle, ctypes.byref(letter), ctypes.sizeof(letter), buffer, len(buffer))):
+            received.append(Message(letter.sender.decode(errors="replace"), letter.segment.decode(errors="replace"), buffer.raw[: letter.length]))
+        return received
+
     def fileno(self) -> int:
-        """A descriptor that is readable while something waits to be polled, for select and asyncio. Do not read it."""
+        """A descriptor that is readable while something waits to be polled or received, for select and asyncio. Do not read it."""
         return self._check(self._lib.kvf_descriptor(self.handle))
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits until something can be polled, for at most timeout seconds; False if nothing can. Python's signal handlers run meanwhile."""
+        """Waits until something can be polled or received, for at most timeout seconds; False if nothing can. Python's signal handlers run meanwhile."""
         p = select.poll()
         p.register(self.fileno(), select.POLLIN)
         return bool(p.poll(None if timeout is None else math.ceil(timeout * 1000)))

@@ -33,6 +33,7 @@ class EngineOptions(Structure):
         ("matrix", c_char_p),
         ("log", c_char_p),
         ("slice_bytes", c_uint64),
+        ("name", c_char_p),
     ]
 
 
@@ -71,6 +72,8 @@ class BatchOptions(Structure):
         ("tag", c_char_p),
         ("priority", c_uint32),
         ("reserved", c_uint32),
+        ("message", c_void_p),
+        ("message_length", c_uint64),
     ]
 
 
@@ -83,6 +86,14 @@ class Completion(Structure):
         ("code", c_int32),
         ("reserved", c_uint32),
         ("error", c_char * 256),
+    ]
+
+
+class Message(Structure):
+    _fields_ = [
+        ("length", c_uint64),
+        ("sender", c_char * 256),
+        ("segment", c_char * 256),
     ]
 
 
@@ -124,6 +135,7 @@ FUNCTIONS = {
     "kvf_submit": (c_int, _HANDLE, _HANDLE, c_int, c_void_p, c_size_t, POINTER(BatchOptions), POINTER(_HANDLE)),
     "kvf_cancel": (c_int, _HANDLE, _HANDLE),
     "kvf_poll": (c_int, _HANDLE, POINTER(Completion), c_size_t, c_size_t),
+    "kvf_receive": (c_int, _HANDLE, POINTER(Message), c_size_t, c_void_p, c_size_t),
     "kvf_descriptor": (c_int, _HANDLE),
     "kvf_rails": (c_int, _HANDLE, POINTER(Rail), c_size_t, c_size_t),
 }

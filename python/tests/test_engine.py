@@ -102,6 +102,27 @@ class TestTransfer(Pair):
                 self.here.advertise(segment)
         self.assertEqual(self.theirs[:64], block.raw)
 
+    def test_messages(self):
+        """Bytes for the peer, behind a WRITE, behind a READ and by themselves; with zeros, empty, and the longest."""
+        sender = kvferry.Engine("127.0.0.1:0", log="off", name="prefill-0")
+        self.addCleanup(sender.close)
+        local = sender.register(bytearray(b"a block of KV"))
+        target = sender.connect(self.there.advertise(self.remote))
+        r = [kvferry.Range(local.address, 0, 13)]
+        for op, ranges, message in (
+            (kvferry.WRITE, r, b"wrote\0it"),
+            (kvferry.READ, r, b""),
+            (kvferry.WRITE, [], os.urandom(kvferry.MOST_MESSAGE)),
+        ):
+            sender.submit(target, op, ranges, message=message)
+            self.assertTrue(self.there.wait(60))
+            self.assertEqual(self.there.receive(), [kvferry.Message("prefill-0", "kv", message)])
+            self.assertIsNone(self.finish(sender).error)
+            self.assertFalse(self.there.wait(0))
+        sender.submit(target, kvferry.WRITE, r, message=bytes(kvferry.MOST_MESSAGE + 1))
+        self.assertEqual(self.finish(sender).error.code, kvferry.Code.INVALID)
+        self.assertEqual(self.there.receive(), [])
+
     def test_threads(self):
         def submit():
             for k in range(100):
@@ -277,11 +298,12 @@ class TestHeader(unittest.TestCase):
     def test_structs(self):
         c_types = {
             "uint32_t": ctypes.c_uint32, "int32_t": ctypes.c_int32, "uint64_t": ctypes.c_uint64, "int64_t": ctypes.c_int64,
-            "kvf_batch": ctypes.c_uint64, "void *": ctypes.c_void_p, "const char *": ctypes.c_char_p, "char": ctypes.c_char,
+            "kvf_batch": ctypes.c_uint64, "void *": ctypes.c_void_p, "const void *": ctypes.c_void_p, "const char *": ctypes.c_char_p, "char": ctypes.c_char,
         }  # fmt: skip
         structs = {
             "kvf_engine_options": library.EngineOptions, "kvf_memory": library.Memory, "kvf_range": library.Range,
             "kvf_batch_options": library.BatchOptions, "kvf_completion": library.Completion, "kvf_rail": library.Rail,
+            "kvf_message": library.Message,
         }  # fmt: skip
         found = re.findall(r"typedef struct (\w+) \{(.*?)\n\}", HEADER, re.S)
         self.assertEqual({name for name, _ in found}, set(structs))

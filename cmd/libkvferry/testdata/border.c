@@ -44,7 +44,7 @@ struct side {
 static struct side here, there;
 
 static void open_side(struct side *s, const char *name) {
-	kvf_engine_options o = {.struct_size = sizeof o, .rails = "127.0.0.1:0", .log = "off"};
+	kvf_engine_options o = {.struct_size = sizeof o, .rails = "127.0.0.1:0", .log = "off", .name = name};
 	NEED(kvf_engine_open(&o, &s->engine) == KVF_OK, "open");
 	s->memory = (char *)malloc(SIZE + 1) + 1;
 	memset(s->memory, 0, SIZE);
@@ -115,6 +115,26 @@ static void transfers(kvf_target target, int round) {
 	int n = kvf_rails(here.engine, rails, sizeof rails[0], 4);
 	CHECK(n == 1 && rails[0].written >= 100001ul * round && rails[0].read >= 100000ul * round && !strcmp(rails[0].name, "tcp/0") && rails[0].paths_up == 1,
 	      "%d rails, %lu bytes written", n, (unsigned long)rails[0].written);
+}
+
+static void messages(kvf_target target) {
+	char bytes[] = "done\0with it", got[64] = "";
+	kvf_range r = {.local = here.memory, .length = 100};
+	kvf_batch_options o = {.struct_size = sizeof o, .message = bytes, .message_length = sizeof bytes};
+	kvf_message m;
+	CHECK(kvf_receive(there.engine, &m, sizeof m, got, sizeof got) == 0, "a message before there is one");
+	for (int op = KVF_WRITE; op <= KVF_READ; op++) {
+		NEED(kvf_submit(here.engine, target, op, &r, 1, &o, NULL) == KVF_OK, "submit");
+		struct pollfd p = {.fd = kvf_descriptor(there.engine), .events = POLLIN};
+		while (poll(&p, 1, 60000) < 0) {}
+		CHECK(kvf_receive(there.engine, &m, sizeof m, got, 3) == KVF_ERR_SPACE && m.length == sizeof bytes, "room for 3: %lu", (unsigned long)m.length);
+		CHECK(kvf_receive(there.engine, &m, sizeof m, got, sizeof got) == 1 && m.length == sizeof bytes && !memcmp(got, bytes, sizeof bytes) &&
+		          !strcmp(m.sender, "here") && !strcmp(m.segment, "there"), "%lu bytes from %s for %s", (unsigned long)m.length, m.sender, m.segment);
+		CHECK(kvf_receive(there.engine, &m, sizeof m, got, sizeof got) == 0, "a message again");
+		CHECK(finish(here.engine, 1) == 0, "a batch with a message");
+	}
+	o.message = NULL;
+	CHECK(kvf_submit(here.engine, target, KVF_WRITE, &r, 1, &o, NULL) == KVF_ERR_INVALID, "a message at no address");
 }
 
 static void *another(void *out) {
@@ -235,6 +255,7 @@ int main(void) {
 	open_side(&there, "there");
 	kvf_target target = connect_to(&here, &there);
 	transfers(target, 1);
+	messages(target);
 	errors(target);
 	threads(target);
 	check_signals();
