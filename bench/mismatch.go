@@ -15,9 +15,9 @@ func linkOf(i *server.Info, parse func(string) server.Link) Link {
 		return l
 	}
 	if i.Engines() {
-		l.Compute, l.Transfer, l.Label = server.Measured, "measured", "compute and transfer measured: "+i.Describe(parse)
+		l.Compute, l.Transfer, l.Label = server.Measured, "measured", "compute and transfer measured, "+i.Describe(parse)
 		if i.Serving == ModeNonDisagg {
-			l.Transfer, l.Label = "none", "compute measured, no KV transfer: "+i.Describe(parse)
+			l.Transfer, l.Label = "none", "compute measured, no KV transfer, "+i.Describe(parse)
 		}
 		return l
 	}

@@ -96,10 +96,10 @@ func TestServerSaysWhatItIs(t *testing.T) {
 		{name: "two nodes serve", setting: "nondisagg", info: clusterInfo("pull", tcp...), refused: []string{"name pull,", "--nondisagg nodes"}},
 		{name: "nothing serves", setting: "tcp", info: `{"kvferry":{"mode":"auto"}}`, refused: []string{"no nodes that can serve: start a prefill and a decode node"}},
 
-		{name: "real engines", setting: "rdma", info: engineInfo("disagg", "prefill", "decode"), handoff: "connector", transfer: "measured", label: "compute and transfer measured: real engines, 1 prefill + 1 decode, KV by their connector", note: "compared with rdma because it was named so"},
-		{name: "one real engine", setting: "chunked", info: engineInfo("nondisagg", "nondisagg"), handoff: "none", transfer: "none", label: "compute measured, no KV transfer: real engines, 1 that serve alone", note: "compared with chunked because it was named so"},
-		{name: "real engines of another mode", setting: "nondisagg", info: engineInfo("disagg", "prefill", "decode"), refused: []string{"real engines, 1 prefill + 1 decode", "--upstream alone"}},
-		{name: "one real engine is no pair", setting: "tcp", info: engineInfo("nondisagg", "nondisagg"), refused: []string{"1 that serve alone", "--upstream-prefill and --upstream-decode"}},
+		{name: "real engines", setting: "rdma", info: engineInfo("disagg", "prefill", "decode"), handoff: "connector", transfer: "measured", label: "compute and transfer measured, real engines: 1 prefill + 1 decode, KV by their connector", note: "compared with rdma because it was named so"},
+		{name: "one real engine", setting: "chunked", info: engineInfo("nondisagg", "nondisagg"), handoff: "none", transfer: "none", label: "compute measured, no KV transfer, real engines that serve alone: 1", note: "compared with chunked because it was named so"},
+		{name: "real engines of another mode", setting: "nondisagg", info: engineInfo("disagg", "prefill", "decode"), refused: []string{"real engines: 1 prefill + 1 decode", "--upstream alone"}},
+		{name: "one real engine is no pair", setting: "tcp", info: engineInfo("nondisagg", "nondisagg"), refused: []string{"serve alone: 1", "--upstream-prefill and --upstream-decode"}},
 
 		{name: "no endpoint", setting: "tcp", handoff: "unknown", transfer: "unknown", label: "unknown", note: "does not say what it is: it is compared with tcp because it was named so"},
 		{name: "SGLang", setting: "layerwise", info: `{"model_path":"m","internal_states":[]}`, handoff: "unknown", transfer: "unknown", label: "unknown", note: "compared with layerwise"},

@@ -200,9 +200,9 @@ func (i *Info) Count(role string) (n int) {
 func (i *Info) Describe(parse func(string) Link) string {
 	switch {
 	case i.Engines() && i.Serving == NonDisagg:
-		return fmt.Sprintf("real engines, %d that serve alone", i.Count(NonDisagg))
+		return fmt.Sprintf("real engines that serve alone: %d", i.Count(NonDisagg))
 	case i.Engines() && i.Serving == Disagg:
-		return fmt.Sprintf("real engines, %d prefill + %d decode, KV by their connector", i.Count("prefill"), i.Count("decode"))
+		return fmt.Sprintf("real engines: %d prefill + %d decode, KV by their connector", i.Count("prefill"), i.Count("decode"))
 	}
 	switch i.Serving {
 	case NonDisagg:
