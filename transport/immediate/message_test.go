@@ -93,6 +93,12 @@ func TestUnfinished(t *testing.T) {
 	for _, m := range first[:len(first)-1] {
 		b.Message(m)
 	}
+	some := numbered(7, 0, "d", long)
+	b.Message(some[3])
+	if _, got, err := b.Message(some[len(some)-1]); got != nil || !errors.Is(err, ErrUnfinished) {
+		t.Errorf("one of which most has not come: %d bytes, %v", len(got), err)
+	}
+	b.Accept(Imm{Source: 7, Seq: 1, Floor: 1})
 	const others = maxUnfinished / MaxMessage
 	for i := range uint64(others) {
 		b.Message(numbered(2+i%3, i+1, "b", long)[0])
