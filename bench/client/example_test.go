@@ -44,7 +44,7 @@ func Example() {
 	m := meter.Metrics(took.Seconds())
 	fmt.Printf("%d of 4 were served, %d tokens for %d; TTFT known: %t\n", m.Successful, m.GeneratedTokens, m.InputTokens, m.MeanTTFTMS > 0)
 
-	// Output:
+	// Unordered output:
 	// request 0: ok, 2 tokens
 	// request 1: ok, 2 tokens
 	// request 2: ok, 2 tokens
