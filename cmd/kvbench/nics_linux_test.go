@@ -172,7 +172,8 @@ func TestIncastInLab(t *testing.T) {
 		p := &r.Points[i]
 		// What was under way when it began may count too, a MiB each, and what the NIC sends at once.
 		most := rate/8/1e9 + 3.5e-3/p.Seconds
-		starved := p.GBps <= 0 || p.MinMax == 0 && p.Notice.Why == ""
+		// Who sends to many behind a switch sees no losses but its own: there is no limit for the share of one.
+		starved := p.GBps <= 0 || p.MinMax == 0 && p.Notice.Why == "" && p.Case != "read-switch"
 		if len(p.Bytes) != 3 || starved || p.GBps > most || p.Probes == 0 || p.P50MS <= 0 || p.P99MS < p.P50MS {
 			t.Errorf("%+v, %+v", p, p.Sample)
 		}
