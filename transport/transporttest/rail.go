@@ -310,41 +310,6 @@ func testWriteAndRead(t *testing.T, make Factory) {
 	}
 }
 
-// testManySlices overfills the queue with slices of all sizes, both ways.
-func testManySlices(t *testing.T, make Factory) {
-	const n, stride = 10_000, 512
-	x := newBench(t, make, n*stride)
-	defer x.close()
-	fill(x.src, 1)
-	fill(x.dst, 2)
-	wantSrc, wantDst := bytes.Clone(x.src), bytes.Clone(x.dst)
-	rng := rand.New(rand.NewPCG(3, 4))
-	c := newTally(t)
-	var slices []*transport.Slice
-	for _, i := range rng.Perm(n) {
-		off, size := i*stride, 1+rng.IntN(stride)
-		op := transport.Op(rng.IntN(2))
-		if op == transport.Write {
-			copy(wantDst[off:off+size], x.src[off:])
-		} else {
-			copy(wantSrc[off:off+size], x.dst[off:])
-		}
-		slices = append(slices, transport.NewSlice(op, x.src[off:off+size:off+size], x.key, int64(off), c.done))
-	}
-	if got := x.post(c, slices); got != n {
-		t.Fatalf("posted %d of %d", got, n)
-	}
-	c.wait(n)
-	for _, s := range slices {
-		if err := c.err(s); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if !bytes.Equal(x.src, wantSrc) || !bytes.Equal(x.dst, wantDst) {
-		t.Error("bytes went astray")
-	}
-}
-
 // testImmediates checks that each comes once, after the bytes before it.
 func testImmediates(t *testing.T, make Factory) {
 	x := newBench(t, make, 1<<16)

@@ -8,10 +8,17 @@ import (
 	"kvferry/transport"
 )
 
+// testManySlices overfills the queue with slices of all sizes, both ways.
+func testManySlices(t *testing.T, make Factory) { moveMany(t, make, 1, 10_000, 512) }
+
 // testManyKeys posts slices to several regions in turn, both ways: what is near another in the queue
 // is not in memory.
-func testManyKeys(t *testing.T, make Factory) {
-	const regions, n, stride = 5, 2_000, 700
+func testManyKeys(t *testing.T, make Factory) { moveMany(t, make, 5, 2_000, 700) }
+
+// moveMany moves slices in any order, n to or from each region, and looks at all of both memories. Each has a
+// place of stride bytes, of which it takes some.
+func moveMany(t *testing.T, make Factory, regions, n, stride int) {
+	t.Helper()
 	x := newBench(t, make, regions*n*stride)
 	defer x.close()
 	fill(x.src, 1)
@@ -21,7 +28,7 @@ func testManyKeys(t *testing.T, make Factory) {
 		keys = append(keys, whole(t, x.b, x.dst[i*n*stride:(i+1)*n*stride]))
 	}
 	wantSrc, wantDst := bytes.Clone(x.src), bytes.Clone(x.dst)
-	rng := rand.New(rand.NewPCG(5, 6))
+	rng := rand.New(rand.NewPCG(3, 4))
 	c := newTally(t)
 	var slices []*transport.Slice
 	for _, i := range rng.Perm(regions * n) {
@@ -44,6 +51,6 @@ func testManyKeys(t *testing.T, make Factory) {
 		}
 	}
 	if !bytes.Equal(x.src, wantSrc) || !bytes.Equal(x.dst, wantDst) {
-		t.Error("bytes are not where they belong")
+		t.Error("bytes went astray")
 	}
 }
