@@ -47,15 +47,11 @@ func (t *Table) Engine(h Handle) (*Engine, error) {
 
 // Close closes an engine, and forgets it first: of two calls one finds it.
 func (t *Table) Close(h Handle) error {
-	e, err := t.Engine(h)
-	if err != nil {
-		return err
-	}
 	t.mu.Lock()
-	mine := t.engines[h] == e
+	e := t.engines[h]
 	delete(t.engines, h)
 	t.mu.Unlock()
-	if !mine {
+	if e == nil {
 		return fmt.Errorf("%w: engine %d", ErrHandle, h)
 	}
 	return e.Close()
