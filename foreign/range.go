@@ -51,13 +51,10 @@ func span(first, count, length uint64, stride int64) (low, high uint64, ok bool)
 		return 0, 0, false
 	}
 	if back {
-		if width > low {
-			return 0, 0, false
-		}
 		low -= width
 	}
 	high = low + width + length
-	return low, high, high > low && high <= 1<<63
+	return low, high, high > low && high <= 1<<63 // low is behind high if it ran below zero
 }
 
 // check says what is wrong with a range by itself.
