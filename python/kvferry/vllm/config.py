@@ -1,0 +1,51 @@
+"""kv_connector_extra_config: what the connector can be told."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+PULL = "pull"
+HANDOFFS = (PULL,)
+
+
+class ConfigError(ValueError):
+    """A field of kv_connector_extra_config that is wrong, and what would do."""
+
+    def __init__(self, field: str, text: str):
+        super().__init__(f"kv_connector_extra_config.{field}: {text}")
+
+
+@dataclass(frozen=True)
+class Config:
+    rails: str
+    """As everywhere in kvferry: "tcp/eth0,tcp/eth1", "rdma/mlx5_0", "cma"."""
+    handoff: str = PULL
+    """PULL: D reads a prompt's blocks when P has computed them all."""
+    timeout: float = 30.0
+    """Seconds that a transfer may take, then D computes the prompt itself."""
+    lease: float = 60.0
+    """Seconds that P keeps the blocks of a prompt that it has answered, for D to take them."""
+    checksums: bool = False
+    """Whether each block is checked by D against P's checksum of it. Both must say so."""
+
+    @classmethod
+    def of(cls, extra: dict[str, Any]) -> Config:
+        fields = {f.name: f for f in dataclasses.fields(cls)}
+        if unknown := [name for name in extra if name not in fields]:
+            raise ConfigError(unknown[0], f"there is no such field: use {', '.join(fields)}")
+        rails = extra.get("rails")
+        if isinstance(rails, (list, tuple)):
+            extra = {**extra, "rails": ",".join(map(str, rails))}
+        elif not isinstance(rails, str) or not rails:
+            raise ConfigError("rails", f'is {rails!r}: name the NICs to use, "tcp/eth0" or "tcp/eth0,tcp/eth1", or "cma" within a machine')
+        if extra.get("handoff", PULL) not in HANDOFFS:
+            raise ConfigError("handoff", f"is {extra['handoff']!r}: use {' or '.join(HANDOFFS)}")
+        for name in ("timeout", "lease"):
+            value = extra.get(name, 1)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e6:
+                raise ConfigError(name, f"is {value!r}: give seconds, more than 0")
+        if not isinstance(extra.get("checksums", False), bool):
+            raise ConfigError("checksums", f"is {extra['checksums']!r}: use true or false")
+        return cls(**extra)

@@ -1,0 +1,194 @@
+"""KvferryConnector: what vLLM calls. It hands on to Scheduler in vLLM's scheduler, and to Worker in each of its workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorHandshakeMetadata,
+    KVConnectorMetadata,
+    KVConnectorRole,
+    KVConnectorWorkerMetadata,
+)
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
+from vllm.v1.request import RequestStatus
+
+from .config import Config
+from .layout import Layer
+from .metrics import KvferryPromMetrics, KvferryStats
+from .report import Part
+from .scheduler import Rank, Scheduler, Step
+from .worker import Memory, Worker
+
+
+@dataclass
+class KvferryMetadata(KVConnectorMetadata):
+    step: Step
+
+
+@dataclass
+class KvferryHandshake(KVConnectorHandshakeMetadata):
+    rank: Rank
+
+
+@dataclass
+class KvferryWorkerMetadata(KVConnectorWorkerMetadata):
+    """What workers say of transfers, by request."""
+
+    parts: dict[str, Part] = field(default_factory=dict)
+
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> KVConnectorWorkerMetadata:
+        assert isinstance(other, KvferryWorkerMetadata)
+        joined = dict(self.parts)
+        for request, part in other.parts.items():
+            joined[request] = joined[request].join(part) if request in joined else part
+        return KvferryWorkerMetadata(joined)
+
+
+class KvferryConnector(KVConnectorBase_V1):
+    _cache_hit_source = CacheHitSource.P2P
+
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any):
+        super().__init__(vllm_config, role, kv_cache_config)
+        transfer, parallel = self._kv_transfer_config, vllm_config.parallel_config
+        config = Config.of(transfer.kv_connector_extra_config)
+        for size, flag in (
+            (parallel.pipeline_parallel_size, "--pipeline-parallel-size"),
+            (parallel.decode_context_parallel_size, "--decode-context-parallel-size"),
+            (parallel.prefill_context_parallel_size, "--prefill-context-parallel-size"),
+        ):
+            if size != 1:
+                raise NotImplementedError(f"KvferryConnector moves KV between tensor-parallel ranks: leave {flag} at 1")
+        if len(kv_cache_config.kv_cache_groups) != 1:
+            raise NotImplementedError(
+                f"KvferryConnector moves KV of one kind, and this model has {len(kv_cache_config.kv_cache_groups)}: --disable-hybrid-kv-cache-manager makes one of sliding windows"
+            )
+        self._scheduler: Scheduler | None = None
+        self._worker: Worker | None = None
+        block_tokens = vllm_config.cache_config.block_size
+        if role == KVConnectorRole.SCHEDULER:
+            self._scheduler = Scheduler(config, transfer.engine_id, block_tokens)
+        else:
+            from vllm.distributed.parallel_state import get_tensor_model_parallel_rank
+
+            rank = get_tensor_model_parallel_rank()
+            self._worker = Worker(config, f"{transfer.engine_id}/{rank}", rank, block_tokens)
+
+    @classmethod
+    def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:
+        return "LBHNC"  # a layer's blocks lie side by side
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> KvferryStats:
+        return KvferryStats(data=data or {})
+
+    @classmethod
+    def build_prom_metrics(cls, *args: Any) -> KvferryPromMetrics:
+        return KvferryPromMetrics(*args)
+
+    # In the scheduler.
+
+    def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
+        super().bind_kv_cache_manager(kv_cache_manager)
+        assert self._scheduler
+        self._scheduler.block_ids = lambda request: kv_cache_manager.get_block_ids(request)[0]
+
+    def set_xfer_handshake_metadata(self, metadata: dict[int, KVConnectorHandshakeMetadata]) -> None:
+        assert self._scheduler
+        self._scheduler.set_ranks([metadata[rank].rank for rank in sorted(metadata)])
+
+    def on_new_request(self, request: Any) -> None:
+        assert self._scheduler
+        self._scheduler.new_request(request)
+
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
+        assert self._scheduler
+        return self._scheduler.matched(request, num_computed_tokens)
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        assert self._scheduler
+        self._scheduler.allocated(request, blocks.get_block_ids()[0], num_external_tokens)
+
+    def build_connector_meta(self, scheduler_output: Any) -> KvferryMetadata:
+        assert self._scheduler
+        tokens, cached = scheduler_output.num_scheduled_tokens, scheduler_output.scheduled_cached_reqs
+        before = {new.req_id: new.num_computed_tokens for new in scheduler_output.scheduled_new_reqs}
+        before.update(zip(cached.req_ids, cached.num_computed_tokens))
+        return KvferryMetadata(self._scheduler.step({request: n + tokens[request] for request, n in before.items()}))
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        assert self._scheduler
+        meta = connector_output.kv_connector_worker_meta
+        self._scheduler.transferred(meta.parts if meta else {}, connector_output.finished_recving or ())
+
+    def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
+        assert self._scheduler
+        answered = request.status in (RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_STOPPED)
+        return self._scheduler.finished(request, block_ids, answered)
+
+    # In a worker.
+
+    def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
+        assert self._worker
+        self._worker.register(_memory(kv_caches, self._kv_cache_config.num_blocks))
+
+    def get_handshake_metadata(self) -> KvferryHandshake | None:
+        assert self._worker
+        return KvferryHandshake(self._worker.own) if self._worker.own else None
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        assert self._worker
+        self._worker.start(self._get_connector_metadata().step)
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        """Requests are scheduled when all their layers are there."""
+
+    def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any) -> None:
+        """D reads layers when P has answered."""
+
+    def wait_for_save(self) -> None:
+        assert self._worker
+        self._worker.computed(self._get_connector_metadata().step)
+
+    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str], set[str]]:
+        assert self._worker
+        self._finished = self._worker.poll(self._get_connector_metadata().step, finished_req_ids)
+        return self._finished.sent, self._finished.received
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        return self._finished.bad
+
+    def build_connector_worker_meta(self) -> KvferryWorkerMetadata | None:
+        return KvferryWorkerMetadata(self._finished.parts) if self._finished.parts else None
+
+    def get_kv_connector_stats(self) -> KvferryStats | None:
+        counts = self._worker.counts() if self._worker else None
+        return KvferryStats(data=counts) if counts else None
+
+    def shutdown(self) -> None:
+        if self._worker:
+            self._worker.close()
+
+
+def _memory(kv_caches: dict[str, Any], blocks: int) -> Memory:
+    """What vLLM has given for KV: tensors of blocks x heads x tokens x values, a layer each, in one buffer."""
+    first = next(iter(kv_caches.values()))
+    storage = first.untyped_storage()
+    layers = []
+    for name, tensor in kv_caches.items():
+        if tensor.device.type != "cpu":
+            raise NotImplementedError(
+                f"the KV of {name} is on {tensor.device}: KvferryConnector moves KV in the CPU's memory; on a GPU use NixlConnector with kv_buffer_device cpu and kvferry's NIXL plugin"
+            )
+        if tensor.untyped_storage().data_ptr() != storage.data_ptr():
+            raise NotImplementedError(f"the KV of {name} is not in the buffer of the other layers: KvferryConnector needs vLLM 0.32's one buffer")
+        split = tensor.shape[0] // blocks  # blocks of the kernels, in one of vLLM's
+        if tensor.shape[0] != blocks * split or not tensor[0].is_contiguous():
+            raise NotImplementedError(f"the KV of {name} has the shape {tuple(tensor.shape)} and {blocks} blocks: KvferryConnector needs the layout LBHNC")
+        stride, page = tensor.stride(0) * tensor.element_size(), tensor[0].nbytes
+        if split > 1 and stride != page:
+            raise NotImplementedError(f"the KV of {name} has blocks of kernels with gaps: KvferryConnector needs the layout LBHNC")
+        layers.append(Layer(name, tensor.data_ptr() - storage.data_ptr(), stride * split, page * split))
+    return Memory(storage.data_ptr(), storage.nbytes(), layers, blocks)

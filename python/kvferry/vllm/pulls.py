@@ -1,0 +1,139 @@
+"""What D reads: for each request one batch with the blocks that it lacks, then a word that says whether P still held them.
+
+The word is read when the blocks are there, and the message that releases P's hold goes with it: it comes to P behind both. A
+request ends once, whatever comes, and only when no batch can touch its blocks any more.
+
+The state has no clock and calls nobody: step(events) returns what is to be done. Deadlines are those of the batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Iterable, Union
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A rank of P, as its answer has it."""
+
+    advertisement: str
+    planes: list[list[int]]
+
+
+@dataclass(frozen=True)
+class Pull:
+    """What D lacks of a request, and where P has it. Without blocks there is only P's hold to release."""
+
+    request: str
+    hold: int
+    peers: list[Peer] = field(repr=False)
+    """By rank."""
+    ours: list[int] = field(default_factory=list)
+    theirs: list[int] = field(default_factory=list)
+    checked: bool = False
+    """Whether P has checksums of its blocks."""
+    waiting: bool = True
+    """Whether vLLM waits for the blocks: it is then told once that the request is over."""
+
+
+# What happens.
+
+
+@dataclass(frozen=True)
+class Asked:
+    pull: Pull
+
+
+@dataclass(frozen=True)
+class Done:
+    """The request's batch is over, with an error or without. Of a Confirm: whether the hold had ended."""
+
+    request: str
+    error: str = ""
+    ended: bool = False
+
+
+@dataclass(frozen=True)
+class Aborted:
+    request: str
+
+
+# What is to be done.
+
+
+@dataclass(frozen=True)
+class Read:
+    """Submit the READ of the blocks."""
+
+    pull: Pull
+
+
+@dataclass(frozen=True)
+class Confirm:
+    """Compare the checksums, and submit the READ of the word with the message that releases the hold."""
+
+    pull: Pull
+
+
+@dataclass(frozen=True)
+class Release:
+    """Submit the message alone. Nobody waits for it: if it is lost, the lease ends the hold."""
+
+    pull: Pull
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """Cancel the READ of the blocks."""
+
+    pull: Pull
+
+
+@dataclass(frozen=True)
+class Finish:
+    """Tell vLLM. With an error, none of the blocks is what it should be."""
+
+    pull: Pull
+    error: str = ""
+    aborted: bool = False
+
+
+Event = Union[Asked, Done, Aborted]
+Action = Union[Read, Confirm, Release, Cancel, Finish]
+
+_READING, _CANCELED, _CONFIRMING = "reading", "canceled", "confirming"
+
+
+class Pulls:
+    def __init__(self) -> None:
+        self.states: dict[str, tuple[str, Pull]] = {}  # by request
+
+    def step(self, events: Iterable[Event]) -> list[Action]:
+        actions: list[Action] = []
+        for event in events:
+            if isinstance(event, Asked):
+                actions.append(self._ask(event.pull))
+            elif event.request in self.states:
+                state, pull = self.states[event.request]
+                if isinstance(event, Done):
+                    actions += self._done(state, pull, event)
+                elif state == _READING:
+                    self.states[pull.request] = _CANCELED, pull
+                    actions.append(Cancel(pull))
+        return actions
+
+    def _ask(self, pull: Pull) -> Action:
+        if not pull.ours:
+            return Release(pull)
+        self.states[pull.request] = _READING, pull
+        return Read(pull)
+
+    def _done(self, state: str, pull: Pull, done: Done) -> list[Action]:
+        if state == _READING and not done.error:
+            self.states[pull.request] = _CONFIRMING, pull
+            return [Confirm(pull)]
+        del self.states[pull.request]
+        if state == _CONFIRMING:
+            lost = "P's lease had ended before the blocks were read: it is too short for how long D's requests wait" if done.ended else ""
+            return [Finish(pull, done.error or lost)]
+        return [Release(pull), Finish(pull, done.error, aborted=state == _CANCELED)]

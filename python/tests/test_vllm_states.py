@@ -1,0 +1,347 @@
+"""The connector's states, without vLLM and without a transfer: what P holds, what D awaits, what the scheduler says of both."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+import types
+import unittest
+
+from kvferry.vllm import layout, pulls, report, stats
+from kvferry.vllm.checksums import Checksums
+from kvferry.vllm.config import Config, ConfigError
+from kvferry.vllm.holds import SLOTS, Hold, Holds
+from kvferry.vllm.scheduler import Chunk, Rank, Scheduler
+
+
+class TestConfig(unittest.TestCase):
+    def test_defaults(self):
+        self.assertEqual(Config.of({"rails": "tcp/lo"}), Config("tcp/lo", "pull", 30.0, 60.0, False))
+        self.assertEqual(Config.of({"rails": ["tcp/a", "tcp/b"], "lease": 5}).rails, "tcp/a,tcp/b")
+
+    def test_errors(self):
+        for extra, text in (
+            ({}, r'rails: is None: name the NICs to use, "tcp/eth0"'),
+            ({"rails": "cma", "leese": 3}, "leese: there is no such field: use rails, handoff"),
+            ({"rails": "cma", "handoff": "psuh"}, "handoff: is 'psuh': use pull"),
+            ({"rails": "cma", "timeout": 0}, "timeout: is 0: give seconds"),
+            ({"rails": "cma", "lease": "1"}, "lease: is '1': give seconds"),
+            ({"rails": "cma", "checksums": 1}, "checksums: is 1: use true or false"),
+        ):
+            with self.assertRaisesRegex(ConfigError, text):
+                Config.of(extra)
+
+
+class TestLayout(unittest.TestCase):
+    def test_planes(self):
+        """Layers at equal distances are one plane, and come out of it as they were."""
+        layers = [layout.Layer(f"l{k}", 100 + 1000 * k, 10, 10) for k in range(4)] + [layout.Layer("l4", 9000, 20, 20), layout.Layer("l5", 9500, 20, 20)]
+        found = layout.planes(layers)
+        self.assertEqual(found, [[100, 1000, 10, 10, 4], [9000, 500, 20, 20, 2]])
+        self.assertEqual(layout.places(json.loads(json.dumps(found))), [(x.offset, x.stride, x.page) for x in layers])
+
+    def test_model(self):
+        a = layout.Layer("l0", 0, 10, 10)
+        self.assertEqual(layout.model([a], 16), layout.model([layout.Layer("l0", 50, 20, 10)], 16))
+        for other, tokens in ((layout.Layer("l1", 0, 10, 10), 16), (layout.Layer("l0", 0, 20, 20), 16), (a, 32)):
+            self.assertNotEqual(layout.model([a], 16), layout.model([other], tokens))
+
+    def test_runs(self):
+        for ours, theirs, want in (
+            ([], [], []),
+            ([7], [3], [(7, 3, 1, 0, 0)]),
+            ([1, 2, 3], [5, 6, 7], [(1, 5, 3, 1, 1)]),
+            ([9, 8, 7], [5, 6, 7], [(9, 5, 3, -1, 1)]),
+            ([1, 2, 3, 9], [5, 6, 7, 8], [(1, 5, 3, 1, 1), (9, 8, 1, 0, 0)]),
+            ([1, 2, 4, 5], [5, 6, 7, 8], [(1, 5, 2, 1, 1), (4, 7, 2, 1, 1)]),
+        ):
+            self.assertEqual(layout.runs(ours, theirs), want)
+            pairs = [(o + k * so, t + k * st) for o, t, n, so, st in layout.runs(ours, theirs) for k in range(n)]
+            self.assertEqual(pairs, list(zip(ours, theirs)))
+
+    def test_ranges(self):
+        try:
+            import numpy  # noqa: F401
+        except ImportError:
+            self.skipTest("SKIPPED: no numpy: ranges are not made")
+        parts = [(1000, 10, 500, 20, 10, 0), (2000, 8, 0, 8, 8, 1)]
+        made = [tuple(int(v) for v in r) for r in layout.ranges(parts, [4, 3, 9], [1, 2, 7])]
+        self.assertEqual(
+            made,
+            [
+                (1040, 520, 10, 2, -10, 20, 0, 0),
+                (1090, 640, 10, 1, 0, 0, 0, 0),
+                (2032, 8, 8, 2, -8, 8, 1, 0),
+                (2072, 56, 8, 1, 0, 0, 1, 0),
+            ],
+        )
+
+
+class TestHolds(unittest.TestCase):
+    def test_release(self):
+        holds = Holds(lease=10)
+        self.assertEqual(holds.step(0, [Hold(1, "a"), Hold(2, "b")]).requests, [])
+        self.assertFalse(holds.over(1))
+        freed = holds.step(9, released=[2])
+        self.assertEqual((freed.requests, freed.expired, freed.late), (["b"], [], 0))
+        self.assertEqual((holds.over(1), holds.over(2)), (False, True))
+
+    def test_early(self):
+        """D's release is there before vLLM's step has said that there is a hold."""
+        holds = Holds(lease=10)
+        self.assertEqual(holds.step(0, released=[1]).requests, [])
+        self.assertEqual(holds.step(1).requests, [])
+        self.assertEqual(holds.step(2, [Hold(1, "a")]).requests, ["a"])
+        self.assertEqual((holds.early, holds.held), (set(), {}))
+
+    def test_lease(self):
+        holds = Holds(lease=10)
+        holds.step(0, [Hold(1, "a")])
+        holds.step(5, [Hold(2, "b")])
+        self.assertEqual(holds.step(9.9).requests, [])
+        freed = holds.step(10)
+        self.assertEqual((freed.requests, freed.expired), (["a"], ["a"]))
+        freed = holds.step(11, released=[1, 2])
+        self.assertEqual((freed.requests, freed.expired, freed.late), (["b"], [], 1))
+        self.assertEqual(holds.early, set())
+
+    def test_slots(self):
+        """A word tells of the highest hold that has ended, so that D never takes one for held that is not."""
+        holds = Holds(lease=10)
+        holds.step(0, [Hold(3, "a"), Hold(3 + SLOTS, "b")])
+        holds.step(1, released=[3 + SLOTS])
+        self.assertTrue(holds.over(3) and holds.over(3 + SLOTS))
+        self.assertFalse(holds.over(3 + 2 * SLOTS))
+        self.assertEqual(holds.step(2, released=[3]).requests, ["a"])
+        self.assertTrue(holds.over(3 + SLOTS))
+
+
+def pull(request="r", ours=(1, 2), **more):
+    return pulls.Pull(request, 7, [pulls.Peer("there", [])], list(ours), list(ours), **more)
+
+
+class TestPulls(unittest.TestCase):
+    def run_(self, *steps):
+        """Steps are an event and the actions that follow; then nothing may be left."""
+        p = pulls.Pulls()
+        for event, *want in steps:
+            self.assertEqual(p.step([event]), want)
+        self.assertEqual(p.states, {})
+
+    def test_good(self):
+        a = pull()
+        self.run_((pulls.Asked(a), pulls.Read(a)), (pulls.Done("r"), pulls.Confirm(a)), (pulls.Done("r"), pulls.Finish(a)))
+
+    def test_nothing_to_read(self):
+        a = pull(ours=(), waiting=False)
+        self.run_((pulls.Asked(a), pulls.Release(a)))
+
+    def test_errors(self):
+        a = pull()
+        self.run_((pulls.Asked(a), pulls.Read(a)), (pulls.Done("r", "cut"), pulls.Release(a), pulls.Finish(a, "cut")))
+        self.run_((pulls.Asked(a), pulls.Read(a)), (pulls.Done("r"), pulls.Confirm(a)), (pulls.Done("r", "cut"), pulls.Finish(a, "cut")))
+
+    def test_lease(self):
+        """Blocks that P did not hold any more when they had been read are not used."""
+        a = pull()
+        p = pulls.Pulls()
+        p.step([pulls.Asked(a), pulls.Done("r")])
+        (finish,) = p.step([pulls.Done("r", ended=True)])
+        self.assertIn("lease had ended", finish.error)
+
+    def test_abort(self):
+        """vLLM gets the blocks back when no batch can touch them any more: not before the canceled one is over."""
+        a = pull()
+        canceled = pulls.Asked(a), pulls.Read(a)
+        self.run_(
+            canceled,
+            (pulls.Aborted("r"), pulls.Cancel(a)),
+            (pulls.Aborted("r"),),
+            (pulls.Done("r", "canceled"), pulls.Release(a), pulls.Finish(a, "canceled", aborted=True)),
+        )
+        self.run_(canceled, (pulls.Aborted("r"), pulls.Cancel(a)), (pulls.Done("r"), pulls.Release(a), pulls.Finish(a, aborted=True)))
+        self.run_(canceled, (pulls.Done("r"), pulls.Confirm(a)), (pulls.Aborted("r"),), (pulls.Done("r"), pulls.Finish(a)))
+        self.run_((pulls.Aborted("r"),), (pulls.Done("r"),))
+
+
+class Request(types.SimpleNamespace):
+    def __init__(self, request_id, tokens, params, computed=None):
+        super().__init__(request_id=request_id, num_prompt_tokens=tokens, kv_transfer_params=params, num_computed_tokens=tokens if computed is None else computed)
+
+
+ASK = {"do_remote_decode": True, "do_remote_prefill": False, "remote_engine_id": None, "remote_block_ids": None}
+
+
+class TestScheduler(unittest.TestCase):
+    def setUp(self):
+        self.now = 0.0
+        self.p, self.d = self.scheduler("P"), self.scheduler("D")
+
+    def scheduler(self, name, model="m", ranks=1, **config):
+        s = Scheduler(Config("tcp/lo", **config), name, 16, lambda: self.now)
+        s.set_ranks([Rank(f"{name}{k}", [[0, 0, 1, 1, 1]], model) for k in range(ranks)])
+        return s
+
+    def answer(self, tokens=40, blocks=(5, 6, 7), p=None):
+        """P's kv_transfer_params, as they come through JSON."""
+        held, params = (p or self.p).finished(Request("a", tokens, dict(ASK)), list(blocks), True)
+        self.assertTrue(held)
+        return json.loads(json.dumps(params))
+
+    def test_hold(self):
+        params = self.answer(blocks=(5, 6, 7, 8))
+        self.assertEqual((params["do_remote_prefill"], params["do_remote_decode"], params["remote_block_ids"]), (True, False, [5, 6, 7]))
+        self.assertEqual(self.p.step({}).holds, [Hold(1, "a")])
+        self.assertEqual(self.p.step({}).holds, [])
+        self.assertEqual(self.p.finished(Request("b", 40, dict(ASK)), [1], False), (False, None))
+        self.assertEqual(self.p.finished(Request("b", 40, dict(ASK)), [], True), (False, None))
+        self.assertEqual(self.p.finished(Request("b", 40, None), [1], True), (False, None))
+
+    def test_pull(self):
+        r = Request("b", 40, self.answer())
+        self.d.new_request(r)
+        self.assertEqual(self.d.matched(r, 0), (40, True))
+        self.assertEqual(self.d.matched(r, 0), (40, True))  # no effect
+        self.now = 2.0
+        self.d.allocated(r, [11, 12, 13], 40)
+        step = self.d.step({})
+        self.assertTrue(step.idle)
+        (found,) = step.pulls
+        self.assertEqual((found.request, found.hold, found.ours, found.theirs, found.waiting, found.checked), ("b", 1, [11, 12, 13], [5, 6, 7], True, False))
+        self.assertEqual(found.peers, [pulls.Peer("P0", [[0, 0, 1, 1, 1]])])
+        self.assertEqual(self.d.matched(r, 0), (0, False))  # P's blocks are pulled once
+        self.d.allocated(r, [11, 12, 13, 14], 0)
+        self.assertEqual(self.d.step({"b": 41}).pulls, [])
+        self.d.transferred({"b": report.Part(1, 2, 3, 4, 5, 6)}, ["b"])
+        _, params = self.d.finished(r, [11], True)
+        self.assertEqual(
+            params["kvferry"],
+            {"request_id": "b", "queue_us": 2000000, "post_us": 1, "wire_us": 2, "land_us": 3, "kv_bytes": 4, "kv_blocks_checked": 5, "kv_blocks_bad": 6},
+        )
+
+    def test_cached(self):
+        """D's prefix cache has two blocks: one is pulled; all of them: none is, and P is told."""
+        r = Request("b", 40, self.answer())
+        self.assertEqual(self.d.matched(r, 32), (8, True))
+        self.d.allocated(r, [1, 2, 3], 8)
+        (found,) = self.d.step({}).pulls
+        self.assertEqual((found.ours, found.theirs), ([3], [7]))
+        r = Request("c", 32, self.answer(32))
+        self.assertEqual(self.d.matched(r, 32), (0, False))
+        self.d.allocated(r, [1, 2], 0)
+        (found,) = self.d.step({"c": 32}).pulls
+        self.assertEqual((found.hold, found.ours, found.waiting), (2, [], False))
+
+    def test_longer(self):
+        """D's prompt is longer than P's: D computes the rest."""
+        r = Request("b", 60, self.answer())
+        self.assertEqual(self.d.matched(r, 0), (40, True))
+        self.d.allocated(r, [1, 2, 3], 40)
+        self.assertEqual(self.d.step({}).pulls[0].theirs, [5, 6, 7])
+
+    def test_never_scheduled(self):
+        r = Request("b", 40, self.answer())
+        self.assertEqual(self.d.finished(r, [], False)[0], False)
+        (found,) = self.d.step({}).pulls
+        self.assertEqual((found.hold, found.ours, found.waiting), (1, [], False))
+
+    def test_wrong(self):
+        for p, params, text in (
+            (self.scheduler("P", model="other"), {}, "not of the kind of D's"),
+            (self.scheduler("P", ranks=2), {}, "P has 2 tensor-parallel ranks and D 1"),
+            (self.p, {"remote_hold": None}, "no remote_hold: give D all that P has answered"),
+        ):
+            r = Request("b", 40, {**self.answer(p=p), **params})
+            with self.assertLogs("vllm.kvferry", "ERROR") as logged:
+                self.assertEqual(self.d.matched(r, 0), (0, False))
+            self.assertIn(text, logged.output[0])
+            self.d.allocated(r, [1, 2, 3], 0)
+            self.d.finished(r, [1], True)
+            self.assertEqual(self.d.step({}).pulls, [])
+
+    def test_chunks(self):
+        """Checksums are made of the blocks that a chunk of the prompt has changed; those of the prefix cache come with the first."""
+        p = self.scheduler("P", checksums=True)
+        p.block_ids = {"a": [5, 6, 7, 8]}.__getitem__
+        p.allocated(Request("a", 60, dict(ASK)), [5, 6, 7, 8], 0)
+        p.allocated(Request("b", 60, None), [9], 0)
+        self.assertEqual(p.step({"a": 24, "b": 10}).chunks, [Chunk("a", [5, 6])])
+        self.assertEqual(p.step({"a": 60}).chunks, [Chunk("a", [6, 7, 8])])
+        p.finished(Request("a", 60, dict(ASK)), [5, 6, 7, 8], True)
+        self.assertEqual(p.step({"a": 61}).chunks, [])
+        self.assertEqual(self.answer(p=p)["remote_checksums"], True)
+
+
+class TestChecksums(unittest.TestCase):
+    def test_wrong(self):
+        memory = bytearray(range(200))
+        import ctypes
+
+        c = Checksums(ctypes.addressof(ctypes.c_char.from_buffer(memory)), 200, [(0, 10, 10), (100, 10, 10)], 10)
+        c.make([3, 4])
+        self.assertEqual(c.wrong([3, 4]), [])
+        memory[145] ^= 1
+        self.assertEqual(c.wrong([3, 4]), [4])
+        memory[139] ^= 1
+        self.assertEqual(c.wrong([3, 4]), [3, 4])
+        memory[139] ^= 1
+        memory[129] ^= 1  # of no block that was asked for
+        self.assertEqual(c.wrong([3]), [])
+        self.assertEqual(c.wrong([5]), [5])  # never made
+
+
+class TestStats(unittest.TestCase):
+    def test_counts(self):
+        a, b = stats.empty(), stats.empty()
+        self.assertTrue(stats.is_empty(a))
+        for name in stats.TIMES:
+            b[name] += [0.5, 1.5]
+        b["bytes_transferred"] += [1 << 20, 3 << 20]
+        b["num_descriptors"] += [4, 6]
+        b["num_failed_transfers"] += 2
+        stats.add(a, b)
+        stats.add(a, stats.empty())
+        self.assertFalse(stats.is_empty(a))
+        line = stats.reduced(a)
+        self.assertEqual((line["Num successful transfers"], line["Avg xfer time (ms)"], line["P90 post time (ms)"]), (2, 1000, 1500))
+        self.assertEqual((line["Throughput (MB/s)"], line["Avg number of descriptors"], line["Num failed transfers"]), (2, 5, 2))
+        self.assertEqual(stats.reduced(stats.empty())["Throughput (MB/s)"], 0)
+
+
+class TestReport(unittest.TestCase):
+    def test_post(self):
+        """A report goes out; one to nowhere is dropped and keeps nobody waiting."""
+        got = []
+        there = threading.Event()
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                self.send_response(204)
+                self.end_headers()
+                there.set()
+
+            def log_message(self, *_):
+                pass
+
+        server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+        self.addCleanup(server.server_close)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        self.addCleanup(thread.join)
+        self.addCleanup(server.shutdown)
+        made = report.Report("a", 5, "http://127.0.0.1:9/nobody")
+        with self.assertLogs("vllm.kvferry", "WARNING"):
+            report.post(made)
+            report.post(report.Report("x", 5, "no url"))
+            made.url = f"http://127.0.0.1:{server.server_port}/report"
+            made.add(report.Part(1, 2, 3, 4, 0, 0))
+            made.add(report.Part(2, 1, 3, 4, 0, 0))
+            report.post(made)
+            self.assertTrue(there.wait(60))
+        self.assertEqual((got[0]["request_id"], got[0]["post_us"], got[0]["wire_us"], got[0]["kv_bytes"]), ("a", 2, 2, 8))
+
+
+if __name__ == "__main__":
+    unittest.main()
