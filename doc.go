@@ -97,6 +97,7 @@
 //	foreign                              the transfer engine for other languages: handles, codes, completions
 //	transport                            the transfer engine: segment, batch, slice, rail
 //	transport/access                     what a key opens: ranges, in which direction
+//	transport/account                    what a rail has done: counts
 //	transport/immediate                  which immediate has come before
 //	transport/pacing                     a modelled NIC: when what moves over it arrives
 //	transport/pages                      memory outside the Go heap

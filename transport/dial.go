@@ -31,7 +31,7 @@ func (p *path) prepare() {
 func (p *path) dial(old *connection) {
 	if old != nil {
 		_ = old.ep.Close()
-		p.acct.conns.Add(-1)
+		p.acct.Conns.Add(-1)
 		p.peer.evacuate(p)
 	}
 	for failing := false; ; failing = true {
@@ -69,7 +69,7 @@ func (p *path) dial(old *connection) {
 		}
 		ep, err := connect(ctx, p.addr())
 		cancel()
-		p.acct.dialed(err)
+		p.acct.Dialed(err)
 
 		if err != nil {
 			p.mu.Lock()
@@ -105,7 +105,7 @@ func (p *path) dial(old *connection) {
 		for _, s := range p.queue { // the rail has told the target which connections are dead
 			s.stale = nil
 		}
-		p.acct.conns.Add(1)
+		p.acct.Conns.Add(1)
 		p.up.Store(true)
 		p.flush()
 		c := p.conn

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"kvferry/transport/account"
 	"kvferry/transport/immediate"
 	"kvferry/transport/pacing"
 	"kvferry/transport/selection"
@@ -26,7 +27,7 @@ import (
 // Rails, Info, Bytes, and all of a Batch that has ended.
 type Engine struct {
 	cfg    Config
-	accts  []account // one for each rail
+	accts  []account.Account // one for each rail
 	outbox *immediate.Outbox
 	inbox  immediate.Inbox
 	pacer  *pacing.Pacer[*Batch]      // nil without Config.Link
@@ -65,7 +66,7 @@ func New(cfg Config) (*Engine, error) {
 	cfg.setDefaults()
 	e := &Engine{
 		cfg:     cfg,
-		accts:   make([]account, len(cfg.Rails)),
+		accts:   make([]account.Account, len(cfg.Rails)),
 		outbox:  immediate.NewOutbox(immediate.Random()),
 		stop:    make(chan struct{}),
 		records: make(map[recordKey]*selection.Record),
@@ -106,7 +107,7 @@ func (e *Engine) receive(at keyAt, imm Imm) error {
 	case !ok:
 		return nil
 	case imm.Asks() && e.inbox.Has(imm):
-		e.accts[at.rail].immRepeats.Add(1)
+		e.accts[at.rail].ImmRepeats.Add(1)
 		return ErrDelivered
 	case imm.Asks():
 		return nil
@@ -119,10 +120,10 @@ func (e *Engine) receive(at keyAt, imm Imm) error {
 		return ErrAccess
 	}
 	if !e.inbox.Accept(imm) {
-		e.accts[at.rail].immRepeats.Add(1)
+		e.accts[at.rail].ImmRepeats.Add(1)
 		return nil
 	}
-	e.accts[at.rail].immIn.Add(1)
+	e.accts[at.rail].ImmIn.Add(1)
 	if f := e.cfg.OnImmediate; f != nil {
 		f(Immediate{Value: imm.Value, Segment: g.name, Rail: e.cfg.Rails[at.rail].Name()})
 	}
@@ -192,7 +193,7 @@ func (e *Engine) changed(p *path, at time.Duration, state PathState, err error) 
 	case PathResting:
 		e.cfg.Logger.Warn("transport: path is resting", "rail", p.name(), "peer", p.addr(), "err", err)
 	default:
-		e.accts[p.rail].downs.Add(1)
+		e.accts[p.rail].Downs.Add(1)
 		e.cfg.Logger.Info("transport: path is "+string(state), "rail", p.name(), "peer", p.addr(), "err", err)
 	}
 	if f := e.cfg.OnPath; f != nil {

@@ -67,11 +67,11 @@ func (e *Engine) message(at keyAt, segment string, imm Imm) error {
 		return ErrBounds
 	case text == nil:
 		if !imm.Part() {
-			e.accts[at.rail].immRepeats.Add(1)
+			e.accts[at.rail].ImmRepeats.Add(1)
 		}
 		return nil
 	}
-	e.accts[at.rail].immIn.Add(1)
+	e.accts[at.rail].ImmIn.Add(1)
 	if f := e.cfg.OnMessage; f != nil {
 		f(Message{Sender: name, Bytes: text, Segment: segment, Rail: e.cfg.Rails[at.rail].Name()})
 	}

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"kvferry/transport/account"
 	"kvferry/transport/selection"
 )
 
@@ -52,7 +53,7 @@ type path struct {
 	index int // in peer.paths
 	rail  int // in Config.Rails
 	order int // of Reach.standsBy
-	acct  *account
+	acct  *account.Account
 
 	addrs []string     // the peer's rails that it may go with, best first
 	at    atomic.Int32 // in addrs
@@ -171,7 +172,7 @@ func (p *path) flush() {
 		for _, s := range chunk[n:] {
 			s.conn.Store(nil)
 		}
-		p.acct.posted(n)
+		p.acct.Posted(n)
 		clear(chunk[:n])
 		p.queue = p.queue[n:]
 		if err != nil {
@@ -198,7 +199,7 @@ func (p *path) completed(run []*Slice, err error) {
 		p.failed(run, err)
 		return
 	}
-	p.acct.completed(run)
+	tally(p.acct, run)
 	now := p.e.cfg.Clock.Now()
 	p.mu.Lock()
 	if run[0].conn.Load() == p.conn { // a lost one's are not counted any more
@@ -255,14 +256,14 @@ func (p *path) again(s *Slice) {
 	if invariants {
 		panic(text)
 	}
-	p.acct.broken.Do(func() { p.e.cfg.Logger.Error(text, "rail", p.name(), "peer", p.addr()) })
+	p.acct.Broken.Do(func() { p.e.cfg.Logger.Error(text, "rail", p.name(), "peer", p.addr()) })
 }
 
 // failed takes slices that the rail could not carry. Those that may be tried again
 // stay with the path: its next connection fences this one, as its peer can over
 // another path.
 func (p *path) failed(run []*Slice, err error) {
-	p.acct.failed(len(run))
+	p.acct.Failed(len(run))
 	broken := !Refused(err)
 	p.mu.Lock()
 	if c := run[0].conn.Load(); c == p.conn {
@@ -295,7 +296,7 @@ func (p *path) failed(run []*Slice, err error) {
 			case question != nil:
 				again = append(again, question)
 			case !postponed:
-				p.acct.retried(int64(len(n.Local)))
+				p.acct.Retried(int64(len(n.Local)))
 				again = append(again, n)
 			}
 			continue
@@ -389,7 +390,7 @@ func (p *path) shut() {
 	}
 	if c != nil {
 		_ = c.ep.Close()
-		p.acct.conns.Add(-1)
+		p.acct.Conns.Add(-1)
 	}
 	if x := p.express.Load(); x != nil {
 		x.shut()

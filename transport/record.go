@@ -68,10 +68,10 @@ func (t Trail) Blame(err error) {
 	})
 	for _, v := range verdicts {
 		p := v.path
-		p.acct.strikes.Add(1)
+		p.acct.Strikes.Add(1)
 		p.e.cfg.Logger.Warn("transport: bytes arrived wrong", "rail", p.name(), "peer", p.addr(), "batch", t.tag, "strikes", v.strikes, "err", err)
 		if v.rest > 0 {
-			p.acct.rests.Add(1)
+			p.acct.Rests.Add(1)
 			p.rest(v.rest, fmt.Errorf("%d batches that it carried had wrong bytes, it rests for %v: %w", v.strikes, v.rest, err))
 		}
 	}

@@ -135,13 +135,13 @@ func (b *Batch) answered(delivered bool) []*Slice {
 	}
 	b.mu.Unlock()
 	if delivered {
-		p.acct.imms.Add(1)
+		p.acct.Imms.Add(1)
 		b.count(p, again)
 		return nil
 	}
 	for _, s := range again {
 		s.stale = nil // its connection has ended, or nothing would have been asked
-		p.acct.retried(int64(len(s.Local)))
+		p.acct.Retried(int64(len(s.Local)))
 	}
 	return again
 }
@@ -151,7 +151,7 @@ func (b *Batch) count(p *path, applied []*Slice) {
 	if len(applied) == 0 {
 		return
 	}
-	p.acct.write.bytes.Add(size(applied))
+	p.acct.Write.Bytes.Add(size(applied))
 	b.paths.Or(1 << p.index)
 	b.sliceDone(len(applied))
 }
