@@ -139,7 +139,7 @@ var layers = map[string]layer{
 	"bench/matrix":  {module: []string{"bench/bar", "config", "bench/page", "bench/result"}, libraries: []string{xsys, "go.yaml.in/yaml/v3"}}, // runs programs, knows none
 	"bench/incast":  {module: []string{"bench/figure", "transport", "transport/rails"}},
 	"bench/nics":    {module: []string{"bench", "bench/scrape", "engine", "handoff", "bench/incast", "bench/machine", "bench/page", "bench/recovery", "bench/size", "bench/transfer", "clock", "config", "transport", "lab/nics", "lab/wire"}, tests: []string{"bench/client", "bench/figure"}}, // kvbench on the hosts of the NIC lab
-	"bench/engines": {module: []string{"bench/bar", "bench/figure", "bench/machine", "bench/page", "config", "lab", "lab/vllm"}, libraries: []string{pflag, "gonum.org/v1/plot"}},                                                                                                               // runs vLLM, knows no cluster
+	"bench/engines": {module: []string{"bench/bar", "bench/figure", "bench/machine", "bench/page", "config", "lab", "lab/nics", "lab/vllm"}, libraries: []string{pflag, "gonum.org/v1/plot"}},                                                                                                   // runs vLLM, knows no cluster
 	"cmd/proxy":     {module: []string{"command", "command/commandtest", "daemon"}, libraries: []string{cobra}},
 	"cmd/prefill":   {module: []string{"command", "command/commandtest", "daemon", "proto"}, libraries: []string{cobra}},
 	"cmd/decode":    {module: []string{"command", "command/commandtest", "daemon", "proto"}, libraries: []string{cobra}},

@@ -13,23 +13,28 @@ import (
 
 	"kvferry/bench/page"
 	"kvferry/config"
+	"kvferry/lab"
+	"kvferry/lab/nics"
 	"kvferry/lab/vllm"
 )
 
 // Config describes a run. The zero value of a field means its default.
 type Config struct {
-	Settings []string      // by name; mono is always run; default all
-	Prompts  int           // a setting, spread over Lengths; default 24
-	Rounds   int           // over which the prompts are spread, each with new instances; default 2
-	Identity bool          // IdentityPrompts in one round, instead of Prompts and Rounds
-	Model    string        // Tiny, SmolLM2 or a model's folder; default Tiny
-	Cache    string        // of the environment, as kvlab vllm has it
-	Start    time.Duration // that an instance may take to be ready; default 5 m
-	Timeout  time.Duration // that an instance may take for an answer; default 1 m
-	Out      string        // folder of results, required
-	Stdout   io.Writer     // the tables
-	Progress io.Writer     // a line for each setting of each round
-	Terminal bool          // Progress is one
+	Settings  []string      // by name; mono is always run; default all
+	Prompts   int           // a setting, spread over Lengths; default 24
+	Rounds    int           // over which the prompts are spread, each with new instances; default 2
+	Identity  bool          // IdentityPrompts in one round, instead of Prompts and Rounds
+	Model     string        // Tiny, SmolLM2 or a model's folder; default Tiny
+	Cache     string        // of the environment, as kvlab vllm has it
+	KVFerry   string        // a checkout, or a folder that the wheel is installed in; default: where this process is
+	Link      int64         // bits a second of links of the NIC lab, which P and D are joined by; default: none, all is on this machine
+	Checksums bool          // kvferry's connector has one for each block
+	Start     time.Duration // that an instance may take to be ready; default 5 m
+	Timeout   time.Duration // that an instance may take for an answer; default 1 m
+	Out       string        // folder of results, required
+	Stdout    io.Writer     // the tables
+	Progress  io.Writer     // a line for each setting of each round
+	Terminal  bool          // Progress is one
 }
 
 // Models of the environment.
@@ -56,6 +61,12 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.Identity, "identity", false, fmt.Sprintf("%d prompts a setting in one round: are all tokens those of mono?", IdentityPrompts))
 	fs.StringVar(&c.Model, "model", Tiny, "tiny, smollm2, or the folder of any model that vLLM runs; tokens are held to mono's with tiny alone")
 	fs.StringVar(&c.Cache, "cache", "", "folder of the environment (default kvferry/vllm in the user's cache folder)")
+	fs.StringVar(&c.KVFerry, "kvferry", "", "folder of kvferry: a checkout, or the site-packages that its wheel is in (default: the checkout here, or the wheel of this kvbench)")
+	fs.Func("link", "join P and D by a link of the NIC lab, of a `rate` such as 2gbit: settings over tcp; it takes root", func(text string) (err error) {
+		c.Link, err = lab.ParseRate(text)
+		return err
+	})
+	fs.BoolVar(&c.Checksums, "checksums", false, "have kvferry's connector check each block, from P to D")
 	fs.DurationVar(&c.Start, "start-timeout", 5*time.Minute, "how long an instance may take to be ready")
 	fs.DurationVar(&c.Timeout, "timeout", time.Minute, "how long an instance may take for an answer")
 }
@@ -63,14 +74,24 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 // FlagNames are the flags that set the fields of a Config.
 var FlagNames = map[string]string{
 	"Settings": "--settings", "Prompts": "--prompts", "Rounds": "--rounds", "Identity": "--identity", "Model": "--model",
-	"Cache": "--cache", "Start": "--start-timeout", "Timeout": "--timeout", "Out": "--out",
+	"Cache": "--cache", "KVFerry": "--kvferry", "Link": "--link", "Checksums": "--checksums", "Start": "--start-timeout", "Timeout": "--timeout", "Out": "--out",
 }
 
 // Validate lists every fault by its field, as a [config.Invalid].
 func (c *Config) Validate() error {
 	var bad config.Faults
-	_, err := choose(c.Settings)
+	_, err := choose(c.Settings, c.Link > 0)
 	bad.Check("Settings", err)
+	if c.Link != 0 {
+		if c.Link < 1e6 || c.Link > 1e11 {
+			bad.Add("Link", lab.FormatRate(c.Link), "use 1mbit to 100gbit")
+		}
+		bad.Check("Link", nics.Check())
+	}
+	if c.KVFerry != "" {
+		_, err := findKVFerry(c.KVFerry)
+		bad.Check("KVFerry", err)
+	}
 	if c.Rounds != 0 {
 		config.Between(&bad, "Rounds", c.Rounds, 1, 99)
 	}

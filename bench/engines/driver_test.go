@@ -26,7 +26,7 @@ func TestDriver(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "log")
 	cmd := exec.Command(python, filepath.Join("files", "driver.py"))
 	cmd.Env = append(os.Environ(), "PYTHONPATH="+vllm, "PYTHONDONTWRITEBYTECODE=1")
-	i, err := startInstance(decode, cmd, spec{Model: "m", DType: "auto", Core: 5, Transfer: json.RawMessage(`{"a":1}`)}, log, arrivals)
+	i, err := place{}.start(decode, cmd, spec{Model: "m", DType: "auto", Core: 5, Transfer: json.RawMessage(`{"a":1}`)}, log, arrivals)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func TestDriver(t *testing.T) {
 		case a := <-arrivals:
 			return a
 		case <-time.After(patience):
-			t.Fatalf("it says nothing more: %q", i.tail(logLines))
+			t.Fatalf("it says nothing more: %q", tail(i.log, logLines))
 		}
 		return arrival{}
 	}
@@ -45,7 +45,7 @@ func TestDriver(t *testing.T) {
 		t.Helper()
 		a := next()
 		if a.CPU = 0; !reflect.DeepEqual(a.event, want) || a.from != decode {
-			t.Fatalf("%+v, want %+v: %q", a, want, i.tail(logLines))
+			t.Fatalf("%+v, want %+v: %q", a, want, tail(i.log, logLines))
 		}
 	}
 	ask := func(o order) {
@@ -58,22 +58,29 @@ func TestDriver(t *testing.T) {
 	said(event{Event: saysReady, Vocabulary: 50, Special: []int{0, 1}, BlockTokens: 4, BlockBytes: 100})
 	ask(order{Do: "generate", ID: "a", Tokens: []int{4, 5}, MaxTokens: 1})
 	said(event{Event: saysFirst, ID: "a"})
-	said(event{Event: saysDone, ID: "a", Tokens: []int{1}, Params: null})
+	said(event{Event: saysDone, ID: "a", Tokens: []int{1}, Params: null, Finish: "length"})
 	// Its answer took three steps, and there are five more.
 	await(t, "idle steps", func() bool {
 		ask(order{Do: "count"})
 		a := next()
-		return a.Event == saysCounted && a.CPU > 0 && a.Received == 8
+		return a.Event == saysCounted && a.CPU > 0 && a.Received == 8 && a.Free == 7
 	})
 	ask(order{Do: "generate", ID: "b", Tokens: []int{4}, MaxTokens: 3, Params: json.RawMessage(`{"x":7}`)})
 	said(event{Event: saysFirst, ID: "b"})
-	said(event{Event: saysDone, ID: "b", Tokens: []int{1, 2, 3}, Params: json.RawMessage(`{"kv_transfer_params": {"x": 7}}`)})
+	said(event{Event: saysDone, ID: "b", Tokens: []int{1, 2, 3}, Params: json.RawMessage(`{"kv_transfer_params": {"x": 7}}`), Finish: "length"})
+	// Two at once, of which one is never answered, and is cancelled.
+	ask(order{Do: "generate", ID: "d", Tokens: []int{14}, MaxTokens: 3})
+	ask(order{Do: "generate", ID: "e", Tokens: []int{4}, MaxTokens: 1})
+	said(event{Event: saysFirst, ID: "e"})
+	said(event{Event: saysDone, ID: "e", Tokens: []int{1}, Params: null, Finish: "length"})
+	ask(order{Do: "cancel", ID: "d"})
+	said(event{Event: saysCancelled, ID: "d"})
 	ask(order{Do: "generate", ID: "c", Tokens: []int{13}, MaxTokens: 3})
 	said(event{Event: saysError, Text: "ValueError: unlucky"})
 	if a := next(); a.over == nil {
 		t.Errorf("it goes on: %+v", a)
 	}
-	if text := strings.Join(i.tail(99), "\n"); !strings.HasPrefix(text, "printed to standard output") || !strings.Contains(text, "Traceback") {
+	if text := strings.Join(tail(i.log, 99), "\n"); !strings.HasPrefix(text, "printed to standard output") || !strings.Contains(text, "Traceback") {
 		t.Errorf("the log has %s", text)
 	}
 }

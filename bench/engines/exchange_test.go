@@ -46,7 +46,7 @@ func setting(t *testing.T, name string) *Setting {
 
 func newExchange(s *Setting) *exchange {
 	return &exchange{
-		setting: s, fill: fill("", "7001", "/shared", "q"), id: "q", prompt: []int{5, 6, 7, 8}, answer: []int{1, 2, 3}, output: 3, block: event{BlockTokens: 2, BlockBytes: 100},
+		setting: s, fill: values{p: "127.0.0.1:7001", folder: "/shared", request: "q"}.fill(), id: "q", prompt: []int{5, 6, 7, 8}, answer: []int{1, 2, 3}, output: 3, block: event{BlockTokens: 2, BlockBytes: 100},
 		sample: Sample{Setting: s.Name, Rail: s.Rail, Prompt: 9},
 	}
 }
@@ -91,6 +91,41 @@ func TestExchange(t *testing.T) {
 				{36 * ms1, decode, event{Event: saysDigested, Digest: "a"}, ""},
 			},
 			want: Sample{TTFT: 20, Prefill: 10, Handoff: 10, TPOT: 5, CPU: 0.75, Tokens: []int{1, 2, 3}, Digest: "a", DigestsEqual: true, Computed: 1, KVBytes: 200},
+		},
+		"kvferry-pull": { // what P has answered is D's, and D's answer says where the time went
+			begin: countAll,
+			lines: []line{
+				{1 * ms1, decode, counted(0, 0, 0), ""},
+				{2 * ms1, prefill, counted(0, 0, 0), `P{"do":"generate","id":"q","tokens":[5,6,7,8],"max_tokens":1,"params":{"do_remote_decode":true,"do_remote_prefill":false}}`},
+				{12 * ms1, prefill, event{Event: saysDone, ID: "q", Tokens: []int{1}, Params: json.RawMessage(`{"hold":8}`)}, askD + `,"params":{"hold":8}}`},
+				{22 * ms1, decode, event{Event: saysFirst, ID: "q"}, ""},
+				{32 * ms1, decode, event{Event: saysDone, ID: "q", Tokens: []int{1, 2, 3}, Params: json.RawMessage(`{"kvferry":{"request_id":"q-1","queue_us":1,"post_us":2,"wire_us":3,"land_us":4,"kv_bytes":200,"kv_blocks_checked":5,"kv_blocks_bad":6}}`)}, countAll},
+				{33 * ms1, prefill, counted(0, 4, 0), ""},
+				{34 * ms1, decode, counted(0, 1, 4), digestThem},
+				{35 * ms1, prefill, event{Event: saysDigested, Digest: "a"}, ""},
+				{36 * ms1, decode, event{Event: saysDigested, Digest: "a"}, ""},
+			},
+			want: Sample{
+				TTFT: 20, Prefill: 10, Handoff: 10, TPOT: 5, Tokens: []int{1, 2, 3}, Digest: "a", DigestsEqual: true, Computed: 1, KVBytes: 200,
+				Parts: &Parts{Queue: 1, Post: 2, Wire: 3, Land: 4, KVBytes: 200, BlocksChecked: 5, BlocksBad: 6},
+			},
+		},
+		"kvferry-layerwise": { // D is asked with P, and is first
+			begin: countAll,
+			lines: []line{
+				{1 * ms1, decode, counted(0, 0, 0), ""},
+				{2 * ms1, prefill, counted(0, 0, 0), `P{"do":"generate","id":"q","tokens":[5,6,7,8],"max_tokens":1,"params":{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"q"}}` +
+					" " + askD + `,"params":{"do_remote_decode":false,"do_remote_prefill":true,"remote_bootstrap_addr":"http://127.0.0.1:7001","transfer_id":"q"}}`},
+				{9 * ms1, prefill, event{Event: saysFirst, ID: "q"}, ""},
+				{12 * ms1, decode, event{Event: saysFirst, ID: "q"}, ""},
+				{22 * ms1, decode, event{Event: saysDone, ID: "q", Tokens: []int{1, 2, 3}}, ""},
+				{24 * ms1, prefill, event{Event: saysDone, ID: "q", Tokens: []int{1}, Params: json.RawMessage(`{"unasked":1}`)}, countAll},
+				{33 * ms1, prefill, counted(0, 4, 0), ""},
+				{34 * ms1, decode, counted(0, 1, 4), digestThem},
+				{35 * ms1, prefill, event{Event: saysDigested, Digest: "a"}, ""},
+				{36 * ms1, decode, event{Event: saysDigested, Digest: "a"}, ""},
+			},
+			want: Sample{TTFT: 10, Prefill: 22, Handoff: -12, TPOT: 5, Tokens: []int{1, 2, 3}, Digest: "a", DigestsEqual: true, Computed: 1, KVBytes: 200},
 		},
 		"mooncake": { // P answers nothing, and D's KV is another
 			begin: countAll,
@@ -156,8 +191,8 @@ func TestExchangeRefuses(t *testing.T) {
 		`D said "first" of "q" while its counters was waited for`:   {{from: decode, event: first}},
 		`D said "first" of "q" while P's answer was waited for`:     {{from: prefill, event: zero}, {from: decode, event: zero}, {from: decode, event: first}},
 		`P said "done" of "old" while P's answer was waited for`:    {{from: prefill, event: zero}, {from: decode, event: zero}, {from: prefill, event: event{Event: saysDone, ID: "old"}}},
-		"P answered 0 tokens, and was asked for one":                {{from: prefill, event: zero}, {from: decode, event: zero}, {from: prefill, event: event{Event: saysDone, ID: "q"}}},
-		"D answered 1 tokens, without a first and others":           {{from: prefill, event: zero}, {from: decode, event: zero}, {from: prefill, event: done}, {from: decode, event: done}},
+		"P answered 0 tokens (error), and was asked for one":        {{from: prefill, event: zero}, {from: decode, event: zero}, {from: prefill, event: event{Event: saysDone, ID: "q", Finish: "error"}}},
+		"D answered 1 tokens (), without a first and others":        {{from: prefill, event: zero}, {from: decode, event: zero}, {from: prefill, event: done}, {from: decode, event: done}},
 		"kv_transfer_params [1]: json: cannot unmarshal array into": {{from: prefill, event: zero}, {from: decode, event: zero}, {from: prefill, event: event{Event: saysDone, ID: "q", Tokens: []int{1}, Params: json.RawMessage(`[1]`)}}},
 	} {
 		x := newExchange(setting(t, "nixl-ucx"))
@@ -177,7 +212,7 @@ func TestExchangeRefuses(t *testing.T) {
 
 // TestSettings: what vLLM is told is JSON with nothing left open, and each setting has a name.
 func TestSettings(t *testing.T) {
-	values := fill("1", "2", "/f", "r")
+	values := values{port: "1", host: "h", p: "h:2", rails: "tcp/lo", nics: "all", checksums: "true", plugins: "/p", folder: "/f", request: "r"}.fill()
 	seen := map[string]bool{}
 	for i := range Settings {
 		s := &Settings[i]
@@ -197,11 +232,24 @@ func TestSettings(t *testing.T) {
 	if Settings[0].Name != Mono {
 		t.Error("mono is not the first: the others are held to it")
 	}
-	some, err := choose([]string{"mooncake"})
+	some, err := choose([]string{"mooncake"}, false)
 	if err != nil || len(some) != 2 || some[0].Name != Mono || some[1].Name != "mooncake" {
 		t.Errorf("%+v, %v", some, err)
 	}
-	if _, err := choose([]string{"moncake"}); err == nil || !strings.Contains(err.Error(), `"moncake": there is no such setting: use mono, nixl-ucx`) {
+	some, err = choose([]string{"kvferry-pull/cma", "example"}, false)
+	if err != nil || len(some) != 3 || some[1].String() != "kvferry-pull cma" || some[2].Name != "example" {
+		t.Errorf("%+v, %v", some, err)
+	}
+	some, err = choose(nil, true)
+	for _, s := range some {
+		if s.Rail != "none" && !strings.Contains(s.Rail, tcp) {
+			t.Errorf("%v goes over no link", &s)
+		}
+	}
+	if err != nil || len(some) < 5 {
+		t.Errorf("%+v, %v", some, err)
+	}
+	if _, err := choose([]string{"moncake"}, false); err == nil || !strings.Contains(err.Error(), `"moncake": there is no such setting: use mono, kvferry-pull`) {
 		t.Error(err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"os"
@@ -34,9 +35,22 @@ const (
 	benchEnv = "KVFERRY_FAKE_BENCH"
 )
 
-// fakes are instances that are this binary.
+// fakes are instances that are this binary, with a kvferry that a wheel has installed.
 func fakes(faults, pids string) environment {
-	return environment{command: []string{os.Args[0]}, env: append(os.Environ(), fakeEnv+"="+faults, pidsEnv+"="+pids), model: "none", identical: true}
+	return environment{
+		command: []string{os.Args[0]}, env: append(os.Environ(), fakeEnv+"="+faults, pidsEnv+"="+pids), model: "none", identical: true,
+		kvferry: func(string) (kvferryFolder, error) { return installed(pids) },
+	}
+}
+
+// installed is a folder with what a wheel installs.
+func installed(dir string) (kvferryFolder, error) {
+	f := kvferryFolder(filepath.Join(dir, "site-packages"))
+	err := os.MkdirAll(filepath.Join(f.module(), "vllm"), 0o700)
+	for _, name := range []string{libraryFile, pluginFile, "vllm/__init__.py"} {
+		err = errors.Join(err, os.WriteFile(filepath.Join(f.module(), name), nil, 0o600))
+	}
+	return f, err
 }
 
 // forever is what a process does that only a kill ends.

@@ -8,17 +8,25 @@ const (
 D with one core each, and have a connector move the KV of each prompt from P to D. It needs
 the environment that kvlab vllm setup makes, 5 GB of memory, and no GPU.
 
-  mono        one undivided instance: the tokens that all others must give
-  nixl-ucx    vLLM's NixlConnector, NIXL over UCX on TCP: D reads
-  nixl-push   vLLM's NixlPushConnector, the same: P writes
-  mooncake    vLLM's MooncakeConnector, Mooncake's transfer engine on TCP: P writes
-  example     vLLM's ExampleConnector: files in a folder in memory
+  mono               one undivided instance: the tokens that all others must give
+  kvferry-pull       kvferry's connector: D reads. Over tcp, two rails of tcp, and cma
+  kvferry-layerwise  the same: P writes each layer as it is computed. Over tcp and cma
+  nixl-kvferry       vLLM's NixlConnector with kvferry's plugin of NIXL: D reads
+  nixl-ucx           vLLM's NixlConnector, NIXL over UCX on TCP: D reads
+  nixl-push          vLLM's NixlPushConnector, the same: P writes
+  mooncake           vLLM's MooncakeConnector, Mooncake's transfer engine on TCP: P writes
+  example            vLLM's ExampleConnector: files in a folder in memory
+
+kvferry's connector, library and plugin are those of the checkout that this is run in, where
+they are made first (make lib, make nixl), or else those of the wheel; --kvferry names another
+folder.
 
 The client asks P for one token of a prompt, then D, with the kv_transfer_params that P has
-answered, for 16. TTFT is from asking P to D's first token, both legs; TPOT is D's. Prompts
-have 128, 512 and 2,048 random tokens, the same in each setting. KV GB/s is a prompt's KV by
-the time from P's answer to D's first token, less one step of D. CPU seconds are of all
-instances, a prompt. Compute and transfer are measured, nothing is modelled.
+answered, for 16; layerwise, it asks both at once. TTFT is from asking P to D's first token,
+both legs; TPOT is D's. Prompts have 128, 512 and 2,048 random tokens, the same in each
+setting. KV GB/s is a prompt's KV by the time from P's answer to D's first token, less one
+step of D. CPU seconds are of all instances, a prompt. Compute and transfer are measured,
+nothing is modelled.
 
 Equal tokens do not prove a transfer: a D that gets nothing computes the prompt itself. So a
 row fails if D computed more than one token of a prompt, by vLLM's counter; if D received no
@@ -26,13 +34,18 @@ KV; if the KV in D's blocks is not that in P's, by a digest of the memory of bot
 the tiny model, if an answer is not mono's. A setting that cannot run has a mark, and the
 last lines that its processes printed stand below the table.
 
-It takes four minutes with two idle cores. Each figure is a median over the prompts.
+With --link, P and D are on two hosts of the NIC lab with a link of that rate between them,
+or two links where there are two rails. It takes root.
+
+It takes eight minutes with two idle cores. Each figure is a median over the prompts.
 
 Exit status: 0 all rows are sound; 1 a row fails, or vLLM is not set up; 2 bad flags;
 130 interrupted (what was measured is kept).`
 
 	Example = `  kvlab vllm setup && kvbench engines
   kvbench engines --settings nixl-ucx,mooncake --prompts 60 --rounds 4
+  kvbench engines --settings kvferry-pull/cma,nixl-kvferry --checksums
+  kvbench engines --link 1gbit --settings kvferry-pull/tcp,kvferry-layerwise/tcp
   kvbench engines --identity
   kvbench engines --model smollm2`
 )

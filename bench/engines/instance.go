@@ -11,8 +11,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	"kvferry/lab"
 )
 
 // An instance is a process with vLLM, or what stands for one in a test.
@@ -45,9 +43,9 @@ type spec struct {
 // endGrace is how long an instance has to end by itself once its input is closed.
 const endGrace = 5 * time.Second
 
-// startInstance starts a process and tells it what it is. What it says goes to arrivals, until it is
-// over or ended by end.
-func startInstance(r role, cmd *exec.Cmd, s spec, log string, arrivals chan<- arrival) (_ *instance, err error) {
+// start starts a process and tells it what it is. What it says goes to arrivals, until it is over or
+// ended by end.
+func (p place) start(r role, cmd *exec.Cmd, s spec, log string, arrivals chan<- arrival) (_ *instance, err error) {
 	i := &instance{role: r, cmd: cmd, log: log, stop: make(chan struct{}), ended: make(chan struct{})}
 	file, err := os.Create(log)
 	if err != nil {
@@ -63,7 +61,7 @@ func startInstance(r role, cmd *exec.Cmd, s spec, log string, arrivals chan<- ar
 		return nil, err
 	}
 	cmd.Stdout = theirs
-	exited, err := lab.StartTied(cmd)
+	exited, err := p.exec(r, cmd)
 	theirs.Close()
 	if err != nil {
 		out.Close()
@@ -127,9 +125,9 @@ func (i *instance) end(grace time.Duration) {
 	<-i.ended
 }
 
-// tail are the last lines that the process printed, without those that are empty.
-func (i *instance) tail(n int) (lines []string) {
-	text, err := os.ReadFile(i.log)
+// tail are the last lines of a file, without those that are empty.
+func tail(file string, n int) (lines []string) {
+	text, err := os.ReadFile(file)
 	if err != nil {
 		return nil
 	}

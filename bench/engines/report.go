@@ -10,6 +10,7 @@ import (
 	"gonum.org/v1/plot/plotter"
 
 	"kvferry/bench/page"
+	"kvferry/lab"
 )
 
 // Files of a run, besides page.RecordsFile, which has the samples.
@@ -91,7 +92,32 @@ func (r *Result) tables() []page.Table {
 			name, row.Rail, at, strconv.Itoa(row.Computed), fmt.Sprintf("%.1f", float64(row.KVBytes)/1e6), equal, fmt.Sprintf("%d of %d", row.Identical, row.Prompts), mark,
 		})
 	}
-	return []page.Table{times, proof}
+	return []page.Table{times, r.parts(), proof}
+}
+
+// parts says where TTFT goes.
+func (r *Result) parts() page.Table {
+	t := page.Table{
+		Title: "where TTFT goes, ms, medians: P's answer, from there to D's first token, and of that, as kvferry's connector says it, the transfer",
+		Left:  2, Head: []string{"setting", "rail", "prompt tokens", "P", "hand-off", "queue", "post", "wire", "land", "wire, % of P", "blocks checked", "bad"},
+	}
+	for i := range r.Rows {
+		row := &r.Rows[i]
+		if row.Times == nil {
+			continue
+		}
+		line := []string{row.Setting, row.Rail, strconv.Itoa(row.PromptTokens), fmt.Sprintf("%.1f", row.Times.Prefill), fmt.Sprintf("%.1f", row.Times.Handoff)}
+		if p := row.Times.Parts; p != nil {
+			for _, us := range []float64{p.Queue, p.Post, p.Wire, p.Land} {
+				line = append(line, fmt.Sprintf("%.2f", us/1e3))
+			}
+			line = append(line, fmt.Sprintf("%.0f", p.Wire/1e3/row.Times.Prefill*100), strconv.Itoa(p.BlocksChecked), strconv.Itoa(p.BlocksBad))
+		} else {
+			line = append(line, "-", "-", "-", "-", "-", "-", "-")
+		}
+		t.Rows = append(t.Rows, line)
+	}
+	return t
 }
 
 // mono is its row at a length, nil if there is none.
@@ -126,7 +152,11 @@ func (r *Result) notes() (lines []string) {
 
 // head says what was run where.
 func (r *Result) head() string {
-	return fmt.Sprintf("model %s, %d rounds, one core an instance; %s, %.0f s", r.Model, r.Rounds, r.Machine.String(), r.Seconds)
+	over := ""
+	if r.Link > 0 {
+		over = fmt.Sprintf(", P and D joined by links of %s", lab.FormatRate(r.Link))
+	}
+	return fmt.Sprintf("model %s, %d rounds, one core an instance%s; %s, %.0f s", r.Model, r.Rounds, over, r.Machine.String(), r.Seconds)
 }
 
 // text is what is printed.

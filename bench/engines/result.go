@@ -7,6 +7,7 @@ import (
 
 	"kvferry/bench/figure"
 	"kvferry/bench/machine"
+	"kvferry/config"
 )
 
 // A Result is what a run came to.
@@ -16,7 +17,8 @@ type Result struct {
 	Machine machine.Machine   `json:"machine"`
 	Model   string            `json:"model"`
 	Rounds  int               `json:"rounds"`
-	Judged  bool              `json:"tokens_judged"` // a row whose tokens are not mono's fails
+	Link    int64             `json:"link_bits_per_s,omitempty"` // of links of the NIC lab between P and D; 0: none
+	Judged  bool              `json:"tokens_judged"`             // a row whose tokens are not mono's fails
 	Rows    []Row             `json:"rows"`
 	Errors  map[string]string `json:"errors,omitempty"` // why a setting could not run, or not to its end
 	Samples []Sample          `json:"-"`
@@ -35,6 +37,7 @@ type Row struct {
 	Computed     int     `json:"d_prompt_tokens"`
 	KVBytes      int64   `json:"kv_bytes"`
 	Metrics      Metrics `json:"metrics"`
+	Times        *Times  `json:"times,omitempty"` // none without a P
 	Error        string  `json:"error,omitempty"` // why the row fails
 }
 
@@ -44,9 +47,17 @@ type Metrics struct {
 	P99TTFT float64 `json:"p99_ttft_ms"`
 	TPOT    float64 `json:"median_tpot_ms"`
 	// KV is bytes a second in units of 1e9: of a prompt's KV, by the median time from P's answer to D's
-	// first token, less one step of D, which the token takes in any case. 0 where that leaves no time.
+	// first token, less one step of D, which the token takes in any case. 0 where that leaves no time, and
+	// where KV is moved while P computes.
 	KV  float64 `json:"kv_gb_s"`
 	CPU float64 `json:"cpu_s"` // of all instances, a prompt
+}
+
+// Times are where TTFT goes, medians in milliseconds.
+type Times struct {
+	Prefill float64 `json:"prefill_ms"`
+	Handoff float64 `json:"hand_off_ms"`
+	Parts   *Parts  `json:"kvferry,omitempty"` // where the connector says it
 }
 
 // measured is how compute and transfer are labelled: nothing here is modelled.
@@ -89,31 +100,47 @@ func (r *Result) row(s *Setting, length int, all []Sample, why string) Row {
 			row.Identical++
 		}
 	}
-	of := func(f func(Sample) float64) []float64 {
-		var values []float64
-		for _, sample := range all {
-			values = append(values, f(sample))
-		}
-		slices.Sort(values)
-		return values
+	var ttft []float64
+	for _, sample := range all {
+		ttft = append(ttft, sample.TTFT)
 	}
-	ttft := of(func(s Sample) float64 { return s.TTFT })
-	tpot := median(of(func(s Sample) float64 { return s.TPOT }))
+	slices.Sort(ttft)
+	tpot := medianOf(all, func(s Sample) float64 { return s.TPOT })
 	cpu := 0.0
 	for _, sample := range all {
 		cpu += sample.CPU
 	}
 	row.Metrics = Metrics{
-		TTFT: figure.Round(median(ttft), 3), P99TTFT: figure.Round(figure.Percentile(ttft, 99), 3), TPOT: figure.Round(tpot, 3),
+		TTFT: figure.Round(figure.Percentile(ttft, 50), 3), P99TTFT: figure.Round(figure.Percentile(ttft, 99), 3), TPOT: figure.Round(tpot, 3),
 		CPU: figure.Round(cpu/float64(len(all)), 4),
 	}
-	if took := median(of(func(s Sample) float64 { return s.Handoff })) - tpot; took > 0 {
+	if took := medianOf(all, func(s Sample) float64 { return s.Handoff }) - tpot; took > 0 && !s.Together {
 		row.Metrics.KV = figure.Round(float64(row.KVBytes)/float64(len(all))/took/1e6, 4)
 	}
-	if row.Error == "" && s.P != "" {
-		row.Error = r.fault(&row, all)
+	if s.P != "" {
+		row.Times = times(all)
+		config.Default(&row.Error, r.fault(&row, all))
 	}
 	return row
+}
+
+// times are the medians of samples, of the parts where all have them.
+func times(all []Sample) *Times {
+	of := func(f func(Sample) float64) float64 { return figure.Round(medianOf(all, f), 3) }
+	t := &Times{Prefill: of(func(s Sample) float64 { return s.Prefill }), Handoff: of(func(s Sample) float64 { return s.Handoff })}
+	if slices.ContainsFunc(all, func(s Sample) bool { return s.Parts == nil }) {
+		return t
+	}
+	t.Parts = &Parts{
+		Queue: of(func(s Sample) float64 { return s.Parts.Queue }), Post: of(func(s Sample) float64 { return s.Parts.Post }),
+		Wire: of(func(s Sample) float64 { return s.Parts.Wire }), Land: of(func(s Sample) float64 { return s.Parts.Land }),
+	}
+	for _, s := range all {
+		t.Parts.KVBytes += s.Parts.KVBytes
+		t.Parts.BlocksChecked += s.Parts.BlocksChecked
+		t.Parts.BlocksBad += s.Parts.BlocksBad
+	}
+	return t
 }
 
 // fault says why what a row shows is no transfer, or not a right one; "" if it is.
@@ -137,5 +164,12 @@ func (r *Result) failed() bool {
 	return slices.ContainsFunc(r.Rows, func(row Row) bool { return row.Error != "" })
 }
 
-// median of sorted values.
-func median(sorted []float64) float64 { return figure.Percentile(sorted, 50) }
+// medianOf is that of a figure of samples.
+func medianOf(all []Sample, f func(Sample) float64) float64 {
+	var values []float64
+	for _, s := range all {
+		values = append(values, f(s))
+	}
+	slices.Sort(values)
+	return figure.Percentile(values, 50)
+}

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
@@ -33,6 +32,7 @@ type environment struct {
 	model     string
 	dtype     string
 	identical bool // tokens must be those of mono
+	kvferry   func(asked string) (kvferryFolder, error)
 }
 
 // Run runs the settings in turns, prints their tables and writes their files. Where ctx ends it, it
@@ -46,7 +46,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	e := environment{command: []string{folder.Python()}, env: folder.Process(), identical: cfg.Model == Tiny}
+	e := environment{command: []string{folder.Python()}, env: folder.Process(), identical: cfg.Model == Tiny, kvferry: findKVFerry}
 	e.model, e.dtype = cfg.model(folder)
 	return e.run(ctx, cfg)
 }
@@ -58,6 +58,7 @@ type run struct {
 	settings []Setting
 	result   *Result
 	scratch  string // the driver, and what instances share
+	plugins  string // folder of NIXL's plugins
 	progress *progress
 
 	mono  map[string][]int // answers, by what their prompts are called
@@ -65,7 +66,7 @@ type run struct {
 }
 
 func (e environment) run(ctx context.Context, cfg Config) error {
-	settings, err := choose(cfg.Settings)
+	settings, err := choose(cfg.Settings, cfg.Link > 0)
 	if err != nil {
 		return err
 	}
@@ -74,7 +75,7 @@ func (e environment) run(ctx context.Context, cfg Config) error {
 	}
 	x := &run{
 		cfg: cfg, e: e, settings: settings, mono: map[string][]int{},
-		result: &Result{Started: time.Now(), Machine: machine.Describe(), Model: cfg.Model, Rounds: cfg.Rounds, Judged: e.identical, Errors: map[string]string{}},
+		result: &Result{Started: time.Now(), Machine: machine.Describe(), Model: cfg.Model, Rounds: cfg.Rounds, Link: cfg.Link, Judged: e.identical, Errors: map[string]string{}},
 	}
 	wipe, err := x.makeScratch()
 	if err != nil {
@@ -82,7 +83,9 @@ func (e environment) run(ctx context.Context, cfg Config) error {
 	}
 	defer wipe()
 	x.progress = newProgress(cfg, len(settings))
-	err = x.rounds(ctx)
+	if err = x.prepare(ctx); err == nil {
+		err = x.rounds(ctx)
+	}
 	x.progress.Wipe()
 	x.result.Seconds = time.Since(x.result.Started).Seconds()
 	err = errors.Join(err, x.keep())
@@ -152,6 +155,9 @@ func (x *run) turn(ctx context.Context, s *Setting, round int) (err error) {
 		for _, i := range t.instances {
 			i.end(grace)
 		}
+		if t.place.lab != nil {
+			t.place.lab.Close()
+		}
 		err = t.why(err)
 	}()
 	if err := t.start(ctx, round); err != nil {
@@ -176,6 +182,9 @@ func (x *run) turn(ctx context.Context, s *Setting, round int) (err error) {
 	}
 	return nil
 }
+
+// driverFolder has the driver, and what it loads beside it.
+const driverFolder = "driver"
 
 // makeScratch makes a folder with the driver's files, in memory where there is such a place. It is
 // removed by wipe, or by a shell when this process is killed.
@@ -203,7 +212,7 @@ func (x *run) makeScratch() (wipe func(), err error) {
 	}
 	program, err := fs.Sub(files, "files")
 	if err == nil {
-		err = os.CopyFS(filepath.Join(x.scratch, "driver"), program)
+		err = os.CopyFS(filepath.Join(x.scratch, driverFolder), program)
 	}
 	if err == nil {
 		err = os.Mkdir(x.shared(), 0o700)
@@ -216,8 +225,3 @@ func (x *run) makeScratch() (wipe func(), err error) {
 
 // shared is the folder that a setting's instances both see.
 func (x *run) shared() string { return filepath.Join(x.scratch, "shared") }
-
-// fill puts what is known only now in the place of its names.
-func fill(port, p, folder, request string) *strings.Replacer {
-	return strings.NewReplacer("{port}", port, "{p}", p, "{folder}", folder, "{request}", request)
-}

@@ -118,10 +118,14 @@ func TestRun(t *testing.T) {
 		if Settings[i/3].Append > 0 {
 			want.Computed = 0 // the two that it computes are not the prompt's
 		}
-		if m := row.Metrics; m.TTFT <= 0 || m.P99TTFT < m.TTFT || m.TPOT <= 0 {
+		if m := row.Metrics; m.TTFT <= 0 || m.P99TTFT < m.TTFT || m.TPOT < 0 {
 			t.Errorf("%+v", m)
 		}
-		if row.Metrics = (Metrics{}); row != want {
+		if (row.Times == nil) != (row.Setting == Mono) || row.Times != nil && row.Times.Prefill <= 0 {
+			t.Errorf("%+v", row.Times)
+		}
+		row.Metrics, row.Times = Metrics{}, nil
+		if row != want {
 			t.Errorf("%+v, want %+v", row, want)
 		}
 	}
@@ -303,6 +307,8 @@ func TestConfigFaults(t *testing.T) {
 		`Settings: "ucx": there is no such setting: use mono`: {Settings: []string{"ucx"}},
 		"Rounds: 100: use 1 to 99":                            {Rounds: 100},
 		"Prompts: 5: use 6 or more":                           {Prompts: 5, Rounds: 2},
+		`Link: "1kbit": use 1mbit to 100gbit`:                 {Link: 1000},
+		"KVFerry: \"/nowhere\": it has no Python package":     {KVFerry: "/nowhere"},
 		`Model: "gpt": it is no folder of a model`:            {Model: "gpt"},
 		"it has results already":                              {Out: full},
 	} {

@@ -9,44 +9,112 @@ import (
 
 // A Setting is a way of KV from P to D. P and D are the kv_transfer_config of the instances, as
 // vLLM takes it, Ask and Take the kv_transfer_params of their requests, all in JSON. In these and in
-// Env stand {port}, a free port of the instance; {p}, that of P; {folder}, an empty folder that both
-// see; {request}, what a prompt is called.
+// Env stand the names of a [values] in braces.
 type Setting struct {
 	Name, Rail string
 	P, D       string   // both empty: one undivided instance
 	Env        []string // of both instances
-	Ask        string   // P is asked with that; empty: nothing
-	Take       string   // D is given that, and what P has answered; empty: nothing
+	Needs      need
+	Ask        string // P is asked with that; empty: nothing
+	Take       string // D is given that, and what P has answered; empty: nothing
+	Together   bool   // D is asked at the same time as P, and is given Take alone
 	// Append is how many tokens of mono's answer both are asked with behind the prompt: a connector
 	// that leaves the last tokens to D then moves all of the prompt.
 	Append int
 }
 
+// values are what stands in a setting by name, and is known only when its instances start.
+type values struct {
+	port      string // a free port of the instance
+	host      string // its address
+	p         string // host and port of P's
+	rails     string // kvferry's, by the setting's Rail
+	nics      string // NICs, as UCX names them
+	checksums string // true or false: of each block, by kvferry's connector
+	plugins   string // folder of NIXL's plugins
+	folder    string // empty, and both instances see it
+	request   string // what a prompt is called
+}
+
+func (v values) fill() *strings.Replacer {
+	return strings.NewReplacer("{port}", v.port, "{host}", v.host, "{p}", v.p, "{rails}", v.rails, "{nics}", v.nics, "{checksums}", v.checksums,
+		"{plugins}", v.plugins, "{folder}", v.folder, "{request}", v.request)
+}
+
 // Mono is the setting that the others are held to: one undivided instance.
 const Mono = "mono"
 
+// Rails of settings. Each of kvferry's is one that [place.rails] knows.
+const (
+	tcp    = "tcp"
+	twoTCP = "tcp,tcp"
+	cma    = "cma"
+)
+
+// Hand-offs of kvferry's connector.
+const (
+	pull      = "pull"
+	layerwise = "layerwise"
+)
+
 // What the NIXL connectors have in common: P's answer has all that D needs.
-var nixlEnv = []string{"UCX_TLS=tcp", "VLLM_NIXL_SIDE_CHANNEL_HOST=127.0.0.1", "VLLM_NIXL_SIDE_CHANNEL_PORT={port}"}
+var (
+	nixlEnv     = []string{"VLLM_NIXL_SIDE_CHANNEL_HOST={host}", "VLLM_NIXL_SIDE_CHANNEL_PORT={port}"}
+	ucxEnv      = append([]string{"UCX_TLS=tcp", "UCX_NET_DEVICES={nics}"}, nixlEnv...)
+	nixlKVFerry = append([]string{"NIXL_PLUGIN_DIR={plugins}", "KVFERRY_RAILS={rails}"}, nixlEnv...)
+)
 
 const (
-	nixlAsk  = `{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`
-	nixlUCX  = `{"kv_connector":"NixlConnector","kv_role":"kv_both","kv_connector_extra_config":{"backends":["UCX"]}}`
-	nixlPush = `{"kv_connector":"NixlPushConnector","kv_role":"kv_both","kv_connector_extra_config":{"backends":["UCX"]}}`
+	askP = `{"do_remote_decode":true,"do_remote_prefill":false`
+	// Both are told what the transfer is called, and D where P is to be asked.
+	askID  = askP + `,"transfer_id":"{request}"}`
+	takeID = `{"do_remote_decode":false,"do_remote_prefill":true,"transfer_id":"{request}","remote_bootstrap_addr":"http://{p}"`
+
+	nixlAsk = askP + `,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`
+	nixl    = `{"kv_connector":"%s","kv_role":"kv_both","kv_load_failure_policy":"recompute","kv_connector_extra_config":{"backends":["%s"]}}`
 	// On a CPU its connector wants a device's number; files/mooncake_on_cpu.py has one.
 	mooncake = `{"kv_connector":"MooncakeConnector","kv_connector_module_path":"mooncake_on_cpu","kv_role":"%s","engine_id":"%s","kv_connector_extra_config":{"mooncake_protocol":"tcp"}}`
 	example  = `{"kv_connector":"ExampleConnector","kv_role":"kv_both","kv_connector_extra_config":{"shared_storage_path":"{folder}"}}`
 )
 
+// kvferry is a setting of kvferry's own connector.
+func kvferry(handoff, rail string) Setting {
+	s, more := Setting{Name: "kvferry-" + handoff, Rail: rail, Needs: library, Ask: askP + "}"}, ""
+	config := func(role string) string {
+		return fmt.Sprintf(`{"kv_connector":"KvferryConnector","kv_connector_module_path":"kvferry.vllm","kv_role":"%s","kv_load_failure_policy":"recompute",`+
+			`"kv_connector_extra_config":{"handoff":"%s","rails":"{rails}",%s"checksums":{checksums}}}`, role, handoff, more)
+	}
+	if handoff == layerwise {
+		s.Ask, s.Take, s.Together = askID, takeID+"}", true
+		more = `"bootstrap":"{host}:{port}",`
+	}
+	s.P, s.D = config("kv_producer"), config("kv_consumer")
+	return s
+}
+
+// stock is a setting of one of vLLM's NIXL connectors.
+func stock(name, rail, connector, backend string, needs need, env []string) Setting {
+	s := Setting{Name: name, Rail: rail, P: fmt.Sprintf(nixl, connector, backend), Needs: needs, Env: env, Ask: nixlAsk}
+	s.D = s.P
+	return s
+}
+
 // Settings are all there are, in the order of the table.
 var Settings = []Setting{
 	{Name: Mono, Rail: "none"},
-	{Name: "nixl-ucx", Rail: "tcp", P: nixlUCX, D: nixlUCX, Env: nixlEnv, Ask: nixlAsk},
-	{Name: "nixl-push", Rail: "tcp", P: nixlPush, D: nixlPush, Env: nixlEnv, Ask: nixlAsk},
+	kvferry(pull, tcp),
+	kvferry(pull, twoTCP),
+	kvferry(pull, cma),
+	kvferry(layerwise, tcp),
+	kvferry(layerwise, cma),
+	stock("nixl-kvferry", tcp, "NixlConnector", "KVFERRY", plugin, nixlKVFerry),
+	stock("nixl-kvferry", cma, "NixlConnector", "KVFERRY", plugin, nixlKVFerry),
+	stock("nixl-ucx", tcp, "NixlConnector", "UCX", nothing, ucxEnv),
+	stock("nixl-push", tcp, "NixlPushConnector", "UCX", nothing, ucxEnv),
 	{
-		Name: "mooncake", Rail: "tcp", P: fmt.Sprintf(mooncake, "kv_producer", "prefill"), D: fmt.Sprintf(mooncake, "kv_consumer", "decode"),
-		Env:  []string{"VLLM_HOST_IP=127.0.0.1", "VLLM_MOONCAKE_BOOTSTRAP_PORT={port}"},
-		Ask:  `{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"{request}"}`,
-		Take: `{"do_remote_decode":false,"do_remote_prefill":true,"transfer_id":"{request}","remote_engine_id":"prefill","remote_bootstrap_addr":"http://127.0.0.1:{p}"}`,
+		Name: "mooncake", Rail: tcp, P: fmt.Sprintf(mooncake, "kv_producer", "prefill"), D: fmt.Sprintf(mooncake, "kv_consumer", "decode"),
+		Env: []string{"VLLM_HOST_IP={host}", "VLLM_MOONCAKE_BOOTSTRAP_PORT={port}"},
+		Ask: askID, Take: takeID + `,"remote_engine_id":"prefill"}`,
 	},
 	// It moves whole blocks, as many as there are without the last two tokens.
 	{Name: "example", Rail: "file", P: example, D: example, Append: 2},
@@ -62,20 +130,25 @@ func Names() (all []string) {
 	return all
 }
 
-// choose returns mono and the settings of these names, all if there are none.
-func choose(names []string) (all []Setting, err error) {
+// choose returns mono and the settings of these names, all if there are none; with a link, those that
+// go over one. A name may have a rail behind it, as kvferry-pull/cma.
+func choose(names []string, link bool) (all []Setting, err error) {
 	for _, name := range names {
-		if !slices.Contains(Names(), name) {
-			return nil, fmt.Errorf("%q: there is no such setting: use %s", name, strings.Join(Names(), ", "))
+		if !slices.ContainsFunc(Settings, func(s Setting) bool { return s.is(name) }) {
+			return nil, fmt.Errorf("%q: there is no such setting: use %s, with a rail behind it or without, as kvferry-pull/cma", name, strings.Join(Names(), ", "))
 		}
 	}
 	for _, s := range Settings {
-		if len(names) == 0 || s.Name == Mono || slices.Contains(names, s.Name) {
+		asked := len(names) == 0 || slices.ContainsFunc(names, s.is)
+		if s.Name == Mono || asked && (!link || s.Rail == tcp || s.Rail == twoTCP) {
 			all = append(all, s)
 		}
 	}
 	return all, nil
 }
+
+// is says that the setting has that name.
+func (s *Setting) is(name string) bool { return name == s.Name || name == s.Name+"/"+s.Rail }
 
 func (s *Setting) String() string {
 	if s.Name == Mono {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"kvferry/config"
+	"kvferry/lab/nics"
 )
 
 // A turn is the instances of a setting and what they say.
@@ -22,40 +24,23 @@ type turn struct {
 	setting   *Setting
 	instances []*instance
 	arrivals  chan arrival
-	port      string // of P
+	place     place
+	p         string // host and port of P
 }
 
 // start starts the instances and waits until all are ready.
 func (t *turn) start(ctx context.Context, round int) error {
+	if t.cfg.Link > 0 {
+		l, err := nics.Start(ctx, nics.Config{Rates: links(t.setting.Rail, t.cfg.Link), Timeout: labTimeout})
+		if err != nil {
+			return err
+		}
+		t.place.lab = l
+	}
 	for _, r := range t.setting.roles() {
-		free, err := config.FreePort("127.0.0.1")
-		if err != nil {
+		if err := t.begin(r, round); err != nil {
 			return err
 		}
-		port := strconv.Itoa(free)
-		if t.port == "" {
-			t.port = port
-		}
-		text := t.setting.D
-		if r == prefill {
-			text = t.setting.P
-		}
-		values := fill(port, t.port, t.shared(), "")
-		s := spec{Model: t.e.model, DType: t.e.dtype, MaxModelLen: Lengths[len(Lengths)-1] + 1 + output, Core: int(r)}
-		if text != "" {
-			s.Transfer = json.RawMessage(values.Replace(text))
-		}
-		cmd := exec.Command(t.e.command[0], append(t.e.command[1:], filepath.Join(t.scratch, "driver", "driver.py"))...)
-		cmd.Env = slices.Clone(t.e.env)
-		for _, kv := range t.setting.Env {
-			cmd.Env = append(cmd.Env, values.Replace(kv))
-		}
-		log := fmt.Sprintf("%s-round%d-%v.log", strings.ReplaceAll(t.setting.String(), " ", "-"), round, r)
-		i, err := startInstance(r, cmd, s, filepath.Join(t.cfg.Out, logFolder, log), t.arrivals)
-		if err != nil {
-			return err
-		}
-		t.instances = append(t.instances, i)
 	}
 	deadline := time.After(t.cfg.Start)
 	for range t.instances {
@@ -69,6 +54,49 @@ func (t *turn) start(ctx context.Context, round int) error {
 		t.ready = a.event
 	}
 	return nil
+}
+
+// labTimeout ends a lab that is still there, which a turn never is for so long.
+const labTimeout = 24 * time.Hour
+
+// begin starts an instance.
+func (t *turn) begin(r role, round int) error {
+	port, err := config.FreePort("127.0.0.1")
+	if err != nil {
+		return err
+	}
+	s := t.setting
+	v := t.values(r, "")
+	v.port = strconv.Itoa(port)
+	if r == s.roles()[0] {
+		t.p = net.JoinHostPort(v.host, v.port)
+	}
+	v.p = t.p
+	fill := v.fill()
+	is := spec{Model: t.e.model, DType: t.e.dtype, MaxModelLen: Lengths[len(Lengths)-1] + 1 + output, Core: int(r)}
+	if text := map[role]string{prefill: s.P, decode: s.D}[r]; text != "" {
+		is.Transfer = json.RawMessage(fill.Replace(text))
+	}
+	cmd := exec.Command(t.e.command[0], append(t.e.command[1:], filepath.Join(t.scratch, driverFolder, "driver.py"))...)
+	cmd.Env = slices.Clone(t.e.env)
+	for _, kv := range s.Env {
+		cmd.Env = append(cmd.Env, fill.Replace(kv))
+	}
+	log := fmt.Sprintf("%s-round%d-%v.log", strings.NewReplacer(" ", "-", ",", "-").Replace(s.String()), round, r)
+	i, err := t.place.start(r, cmd, is, filepath.Join(t.cfg.Out, logFolder, log), t.arrivals)
+	if err != nil {
+		return err
+	}
+	t.instances = append(t.instances, i)
+	return nil
+}
+
+// values are those of an instance and of a request.
+func (t *turn) values(r role, request string) values {
+	return values{
+		host: t.place.host(r), p: t.p, rails: t.place.rails(t.setting.Rail), nics: t.place.nics(), checksums: strconv.FormatBool(t.cfg.Checksums),
+		plugins: t.plugins, folder: t.shared(), request: request,
+	}
 }
 
 // next is the next event of any instance.
@@ -91,15 +119,17 @@ func (t *turn) exchange(ctx context.Context, number, length int) (*Sample, error
 	s := t.setting
 	id := fmt.Sprintf("prompt-%d-%d", number, length)
 	x := &exchange{
-		setting: s, fill: fill("", t.port, t.shared(), id), id: id, prompt: prompt(number, length, t.ready), answer: t.mono[id], output: output, block: t.ready,
+		setting: s, fill: t.values(decode, id).fill(), id: id, prompt: prompt(number, length, t.ready), answer: t.mono[id], output: output, block: t.ready,
 		sample: Sample{Setting: s.Name, Rail: s.Rail, Prompt: number},
 	}
 	began := time.Now()
 	asked := x.begin()
 	for x.phase != over {
-		for r, o := range asked {
-			if err := t.instance(r).send(o); err != nil {
-				return nil, err
+		for _, i := range t.instances {
+			if o, ok := asked[i.role]; ok {
+				if err := i.send(o); err != nil {
+					return nil, err
+				}
 			}
 		}
 		a, err := t.next(ctx, time.After(t.cfg.Timeout), fmt.Sprintf("give %v of %s", x.phase, id), t.cfg.Timeout)
@@ -120,15 +150,6 @@ func (t *turn) exchange(ctx context.Context, number, length int) (*Sample, error
 	return &x.sample, nil
 }
 
-func (t *turn) instance(r role) *instance {
-	for _, i := range t.instances {
-		if i.role == r {
-			return i
-		}
-	}
-	return nil
-}
-
 // logLines are how many of the last lines of a process stand with an error.
 const logLines = 12
 
@@ -139,7 +160,7 @@ func (t *turn) why(err error) error {
 	}
 	said := ""
 	for _, i := range t.instances {
-		if last := i.tail(logLines); len(last) > 0 {
+		if last := tail(i.log, logLines); len(last) > 0 {
 			said += fmt.Sprintf("\n%v printed last (all is in %s):\n    %s", i.role, filepath.Join(logFolder, filepath.Base(i.log)), strings.Join(last, "\n    "))
 		}
 	}

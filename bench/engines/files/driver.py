@@ -1,12 +1,16 @@
 """One instance of vLLM in this process, which takes orders and gives events: lines of JSON.
 
 The first line is what the instance is: model, dtype, max_model_len, core, kv_transfer_config.
-Then it says "ready". Orders, one at a time:
+Then it says "ready". Orders:
 
   generate  id, tokens, max_tokens, params   answered by "first" at the first token, then "done"
-  count                                      answered by "counted": CPU seconds, prompt tokens
+  cancel    id                               answered by "cancelled", and there is no "done"
+  flip      id                               answered by "flipped": a bit of the request's KV
+  count                                      answered by "counted": CPU seconds, prompt tokens,
+                                             blocks that nobody holds
   digest    id, tokens                       answered by "digested": of the KV of so many tokens
 
+An order is taken between two steps of vLLM, so that one may come while others are under way.
 "error" is the last event of one that cannot go on. Standard input's end ends it. What vLLM
 prints goes to standard error. vLLM is used as any program may: nothing of it is replaced, and
 what its scheduler has decided is looked at to know a request's blocks.
@@ -60,8 +64,10 @@ class Instance:
         self.engine = self.llm.llm_engine
         self.core = self.engine.engine_core.engine_core
         self.scheduler = self.core.scheduler
-        self.blocks = {}  # of each request, in the order of its tokens
-        self.request = None  # that is under way
+        self.names = {}  # vLLM's own, of each request
+        self.blocks = {}  # by these names, in the order of its tokens
+        self.begun = set()  # requests that have a token
+        self.computed = False  # by the last step: some tokens
         self.aside = 0.0  # CPU seconds of count and digest
         self.watch()
         tokenizer = self.llm.get_tokenizer()
@@ -75,16 +81,18 @@ class Instance:
         )
 
     def watch(self):
-        """Note the blocks that the scheduler gives to the request that is under way."""
+        """Note the blocks that the scheduler gives to requests, and whether a step computes."""
         schedule = self.scheduler.schedule
 
         def watched(*args, **kwargs):
             output = schedule(*args, **kwargs)
+            self.computed = output.total_num_scheduled_tokens > 0
             for new in output.scheduled_new_reqs:
-                self.blocks[self.request] = list(new.block_ids[0])
-            for more in output.scheduled_cached_reqs.new_block_ids:
+                self.blocks[new.req_id] = list(new.block_ids[0])
+            cached = output.scheduled_cached_reqs
+            for request, more in zip(cached.req_ids, cached.new_block_ids):
                 if more:
-                    self.blocks[self.request] += more[0]
+                    self.blocks[request] = ([] if request in cached.resumed_req_ids else self.blocks[request]) + list(more[0])
             return output
 
         self.scheduler.schedule = watched
@@ -93,23 +101,36 @@ class Instance:
         """Whether vLLM's own loop would go on: a step may free blocks, or push them."""
         return self.scheduler.has_requests()
 
+    def step(self):
+        """One step, and what vLLM's own loop does behind it."""
+        for output in self.engine.step():
+            request, answer = output.request_id, output.outputs[0]
+            if answer.token_ids and request not in self.begun:
+                self.begun.add(request)
+                self.say(event="first", id=request)
+            if output.finished:
+                self.begun.discard(request)
+                self.say(
+                    event="done",
+                    id=request,
+                    tokens=list(answer.token_ids),
+                    params=output.kv_transfer_params,
+                    finish=answer.finish_reason,
+                )
+        if not self.computed and self.busy():
+            time.sleep(0.001)  # for threads of a connector
+
     def generate(self, order):
         from vllm import SamplingParams
 
         extra = {"kv_transfer_params": order["params"]} if order.get("params") else None
         params = SamplingParams(temperature=0, max_tokens=order["max_tokens"], ignore_eos=True, extra_args=extra)
-        self.request = order["id"]
-        self.engine.add_request(order["id"], {"prompt_token_ids": order["tokens"]}, params)
-        begun = False
-        while True:
-            for output in self.engine.step():
-                tokens = output.outputs[0].token_ids
-                if tokens and not begun:
-                    begun = True
-                    self.say(event="first", id=order["id"])
-                if output.finished:
-                    self.say(event="done", id=order["id"], tokens=list(tokens), params=output.kv_transfer_params)
-                    return
+        self.names[order["id"]] = self.engine.add_request(order["id"], {"prompt_token_ids": order["tokens"]}, params)
+
+    def cancel(self, order):
+        self.engine.abort_request([order["id"]])
+        self.begun.discard(order["id"])
+        self.say(event="cancelled", id=order["id"])
 
     def count(self, order):
         cpu = time.process_time() - self.aside
@@ -122,26 +143,41 @@ class Instance:
             cpu_s=cpu,
             computed=int(sources["local_compute"]),
             received=int(sources["external_kv_transfer"]),
+            free=self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks(),
         )
+
+    def kv(self):
+        """The KV of each layer that has any: blocks x heads x tokens of a block x values."""
+        if len(self.scheduler.kv_cache_config.kv_cache_groups) != 1:
+            raise RuntimeError("the model has several kinds of KV: only one kind can be looked at")
+        layers = self.core.vllm_config.compilation_config.static_forward_context
+        for layer_name in sorted(layers):
+            layer = layers[layer_name]
+            kv = getattr(layer, "kv_cache", None)
+            if kv is None:
+                continue
+            if kv.shape[2] != self.scheduler.block_size:
+                raise RuntimeError(f"KV of shape {tuple(kv.shape)} in blocks of {self.scheduler.block_size} tokens")
+            yield layer, kv
+
+    def flip(self, order):
+        """One bit in the first block of the first layer: a value is 2^128 times what it was."""
+        import torch
+
+        _, kv = next(self.kv())
+        values = kv[self.blocks[self.names[order["id"]]][0]].view(torch.int32)
+        values[0, 0, 0] ^= 1 << 30
+        self.say(event="flipped", id=order["id"])
 
     def digest(self, order):
         import torch
 
-        if len(self.scheduler.kv_cache_config.kv_cache_groups) != 1:
-            raise RuntimeError("the model has several kinds of KV: only one kind can be digested")
-        layers = self.core.vllm_config.compilation_config.static_forward_context
         size = self.scheduler.block_size
-        blocks = self.blocks.pop(order["id"])
+        blocks = self.blocks.pop(self.names.pop(order["id"]))
         whole, rest = divmod(order["tokens"], size)
         total = hashlib.sha256()
-        for name in sorted(layers):
-            layer = layers[name]
-            kv = getattr(layer, "kv_cache", None)
-            if kv is None:
-                continue
-            if kv.shape[2] != size:
-                raise RuntimeError(f"KV of shape {tuple(kv.shape)} in blocks of {size} tokens")
-            parts = [kv[blocks[:whole]]]  # blocks x heads x tokens of a block x values
+        for layer, kv in self.kv():
+            parts = [kv[blocks[:whole]]]
             if rest:
                 # Where in a block a token is, only the attention backend knows: it writes ones
                 # for those that do not count into a block of zeros.
@@ -158,17 +194,16 @@ class Instance:
     def run(self, lines):
         while True:
             if self.busy() and not lines.waiting():
-                self.engine.step()
+                self.step()
                 continue
             order = lines.next()
             if order is None:
                 return
-            if order["do"] == "generate":
-                self.generate(order)
-                continue
             began = time.thread_time()
-            getattr(self, {"count": "count", "digest": "digest"}[order["do"]])(order)
-            self.aside += time.thread_time() - began
+            orders = {o.__name__: o for o in (self.generate, self.cancel, self.flip, self.count, self.digest)}
+            orders[order["do"]](order)
+            if order["do"] in ("count", "digest"):
+                self.aside += time.thread_time() - began
 
 
 def main():

@@ -1,0 +1,67 @@
+package engines
+
+import (
+	"os/exec"
+	"strings"
+	"syscall"
+
+	"kvferry/lab"
+	"kvferry/lab/nics"
+)
+
+// A place is where instances run: on this machine, or with a lab P on its first host and D on the
+// second.
+type place struct {
+	lab *nics.Lab
+}
+
+// host is the address of an instance.
+func (p place) host(r role) string {
+	if p.lab == nil {
+		return "127.0.0.1"
+	}
+	return nics.Address(1+int(r), 0)
+}
+
+// nics are those that UCX is to use.
+func (p place) nics() string {
+	if p.lab == nil {
+		return "all"
+	}
+	return nics.Name(0)
+}
+
+// rails are those of kvferry by a setting's Rail. Two over one NIC need names of their own, which
+// those by address have.
+func (p place) rails(rail string) string {
+	over := func(nic int) string {
+		if p.lab == nil {
+			return map[bool]string{true: "tcp/lo", false: p.host(prefill) + ":0"}[rail == tcp]
+		}
+		return "tcp/" + nics.Name(nic)
+	}
+	switch rail {
+	case tcp:
+		return over(0)
+	case twoTCP:
+		return strings.Join([]string{over(0), over(1)}, ",")
+	}
+	return rail
+}
+
+// links are the rates of the links that a setting needs in a lab.
+func links(rail string, rate int64) []int64 {
+	if rail == twoTCP {
+		return []int64{rate, rate}
+	}
+	return []int64{rate}
+}
+
+// exec starts a process that ends with this one, in a group of its own.
+func (p place) exec(r role, cmd *exec.Cmd) (exited <-chan error, err error) {
+	if p.lab == nil {
+		return lab.StartTied(cmd)
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	return p.lab.Exec(1+int(r), cmd)
+}
