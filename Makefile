@@ -17,7 +17,7 @@ RAIL = $(if $(filter 1,$(shell $(goenv) CGO_ENABLED)),with the RDMA rail,without
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help test test-roce clients vet format lint unit build lib generate check-generate bench-transfer bench-serving bench-accuracy bench-simulate soak bench-roce bench-nics bench-wan bench-incast mooncake-nics rdma-tcp fuzz
+.PHONY: help test test-roce clients vet format lint unit build lib wheel generate check-generate bench-transfer bench-serving bench-accuracy bench-simulate soak bench-roce bench-nics bench-wan bench-incast mooncake-nics rdma-tcp fuzz
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -56,6 +56,11 @@ lib: ## libkvferry.so and kvferry.h, the transfer engine for C and Python, into 
 	CGO_ENABLED=1 $(GO) build -tags cshared -buildmode=c-shared -o bin/libkvferry.so ./cmd/libkvferry
 	@rm -f bin/libkvferry.h && cp cmd/libkvferry/kvferry.h bin/
 	@echo "make lib: bin/libkvferry.so and bin/kvferry.h are there"
+
+# Where the library, the programs and Python's package are made one file, and where that is tried.
+wheel: ## a wheel of Python's package with the library and the programs, into bin/dist/, and checked without Go (1.5 min)
+	$(if $(compiles),,@echo "make $@ needs cgo, and cgo a C compiler that works: apt-get install gcc libc6-dev"; exit 1)
+	@set -e; rm -f bin/dist/kvferry-*.whl; wheel=$$(GO="$(GO)" python3 python/backend.py bin/dist); python3 python/check.py "$$wheel"
 
 # Skipped loudly where the lab cannot run: go test -v says so and why.
 test-roce: ## the RDMA rail, faults, a cluster over it, topology, on software RoCE in emulated hosts (5 min at most)

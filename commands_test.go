@@ -260,3 +260,27 @@ func TestCommandsCanFail(t *testing.T) {
 		t.Errorf("code of a page: %q", got)
 	}
 }
+
+// TestProgramName: a program has the name of its file, as in the wheel, where "decode" would be no name for a PATH.
+func TestProgramName(t *testing.T) {
+	t.Parallel()
+	dir, err := bin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	decode := filepath.Join(t.TempDir(), "kvferry-decode")
+	if err := os.Symlink(filepath.Join(dir, "decode"), decode); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ args, want string }{
+		{"--help", "\nUsage:\n  kvferry-decode --id NAME"},
+		{"--version", "kvferry-decode "},
+		{"--nope", "Run 'kvferry-decode --help'"},
+		{"completion bash", " kvferry-decode\n"},
+	} {
+		out, _ := exec.Command(decode, strings.Fields(c.args)...).CombinedOutput() // --nope fails
+		if !strings.Contains(string(out), c.want) {
+			t.Errorf("%s does not say %q:\n%s", c.args, c.want, out)
+		}
+	}
+}

@@ -19,7 +19,7 @@ func library(t *testing.T) string {
 	if runtime.GOOS != "linux" {
 		t.Skip("SKIPPED: the library is for Linux")
 	}
-	for _, pattern := range []string{"*.go", "*.[ch]", "testdata/*", "../../python/*/*.py"} { // go test sees when they change
+	for _, pattern := range []string{"*.go", "*.[ch]", "testdata/*", "../../python/*.py", "../../python/*/*.py"} { // go test sees when they change
 		files, err := filepath.Glob(pattern)
 		if err != nil || len(files) == 0 {
 			t.Fatal(pattern, files, err)
