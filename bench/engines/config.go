@@ -29,12 +29,16 @@ type Config struct {
 	KVFerry   string        // a checkout, or a folder that the wheel is installed in; default: where this process is
 	Link      int64         // bits a second of links of the NIC lab, which P and D are joined by; default: none, all is on this machine
 	Checksums bool          // kvferry's connector has one for each block
+	Faults    []string      // names, or AllFaults: what becomes of prompts that these befall, and no times
+	Seed      uint64        // of faults; default 1
 	Start     time.Duration // that an instance may take to be ready; default 5 m
-	Timeout   time.Duration // that an instance may take for an answer; default 1 m
+	Timeout   time.Duration // that an instance may take for an answer; default 1 m, with Faults 30 s
 	Out       string        // folder of results, required
 	Stdout    io.Writer     // the tables
 	Progress  io.Writer     // a line for each setting of each round
 	Terminal  bool          // Progress is one
+
+	settle time.Duration // how long P may take to have its blocks back; default 3 leases
 }
 
 // Models of the environment.
@@ -67,14 +71,17 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 		return err
 	})
 	fs.BoolVar(&c.Checksums, "checksums", false, "have kvferry's connector check each block, from P to D")
+	fs.StringSliceVar(&c.Faults, "faults", nil, "kill, cut and falsify instead, and say what becomes of the prompts: --faults for all, --faults=NAME,NAME for some; over --link, by default of 100mbit")
+	fs.Lookup("faults").NoOptDefVal = AllFaults
+	fs.Uint64Var(&c.Seed, "seed", 1, "of faults that come by chance")
 	fs.DurationVar(&c.Start, "start-timeout", 5*time.Minute, "how long an instance may take to be ready")
-	fs.DurationVar(&c.Timeout, "timeout", time.Minute, "how long an instance may take for an answer")
+	fs.DurationVar(&c.Timeout, "timeout", 0, "how long an instance may take for an answer (default 1m; with --faults 30s, and what takes longer hangs)")
 }
 
 // FlagNames are the flags that set the fields of a Config.
 var FlagNames = map[string]string{
 	"Settings": "--settings", "Prompts": "--prompts", "Rounds": "--rounds", "Identity": "--identity", "Model": "--model",
-	"Cache": "--cache", "KVFerry": "--kvferry", "Link": "--link", "Checksums": "--checksums", "Start": "--start-timeout", "Timeout": "--timeout", "Out": "--out",
+	"Cache": "--cache", "KVFerry": "--kvferry", "Faults": "--faults", "Seed": "--seed", "Link": "--link", "Checksums": "--checksums", "Start": "--start-timeout", "Timeout": "--timeout", "Out": "--out",
 }
 
 // Validate lists every fault by its field, as a [config.Invalid].
@@ -82,8 +89,11 @@ func (c *Config) Validate() error {
 	var bad config.Faults
 	_, err := choose(c.Settings, c.Link > 0)
 	bad.Check("Settings", err)
-	if c.Link != 0 {
-		if c.Link < 1e6 || c.Link > 1e11 {
+	if len(c.Faults) > 0 && c.Identity {
+		bad.Add("Faults", nil, "leave --identity out: a run is of one or of the other")
+	}
+	if c.Link != 0 || len(c.Faults) > 0 {
+		if c.Link != 0 && c.Link < 1e6 || c.Link > 1e11 {
 			bad.Add("Link", lab.FormatRate(c.Link), "use 1mbit to 100gbit")
 		}
 		bad.Check("Link", nics.Check())
@@ -92,6 +102,8 @@ func (c *Config) Validate() error {
 		_, err := findKVFerry(c.KVFerry)
 		bad.Check("KVFerry", err)
 	}
+	_, err = chooseFaults(c.Faults)
+	bad.Check("Faults", err)
 	if c.Rounds != 0 {
 		config.Between(&bad, "Rounds", c.Rounds, 1, 99)
 	}
@@ -120,6 +132,13 @@ func (c Config) withDefaults() Config {
 	config.Default(&c.Rounds, 2)
 	config.Default(&c.Model, Tiny)
 	config.Default(&c.Start, 5*time.Minute)
+	if len(c.Faults) > 0 {
+		config.Default(&c.Timeout, faultLimit)
+		config.Default(&c.Link, faultLink)
+		c.Checksums = true
+	}
+	config.Default(&c.Seed, 1)
+	config.Default(&c.settle, 3*faultLease)
 	config.Default(&c.Timeout, time.Minute)
 	for _, w := range []*io.Writer{&c.Stdout, &c.Progress} {
 		if *w == nil {
@@ -127,6 +146,14 @@ func (c Config) withDefaults() Config {
 		}
 	}
 	return c
+}
+
+// leases are how long a transfer may take, and how long P keeps blocks that nobody has taken.
+func (c *Config) leases() (timeout, lease time.Duration) {
+	if len(c.Faults) > 0 {
+		return faultTimeout, faultLease
+	}
+	return 30 * time.Second, 30 * time.Second
 }
 
 // model is the folder of the model, and the type of its weights. In fp32 sums hardly depend on

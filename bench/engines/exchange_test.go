@@ -212,7 +212,7 @@ func TestExchangeRefuses(t *testing.T) {
 
 // TestSettings: what vLLM is told is JSON with nothing left open, and each setting has a name.
 func TestSettings(t *testing.T) {
-	values := values{port: "1", host: "h", p: "h:2", rails: "tcp/lo", nics: "all", checksums: "true", plugins: "/p", folder: "/f", request: "r"}.fill()
+	values := values{port: "1", host: "h", p: "h:2", rails: "tcp/lo", nics: "all", backend: "UCX", checksums: "true", timeout: "5", lease: "10", plugins: "/p", folder: "/f", request: "r"}.fill()
 	seen := map[string]bool{}
 	for i := range Settings {
 		s := &Settings[i]

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	fakeEnv  = "KVFERRY_FAKE_ENGINE" // faults of instances, "CONNECTOR ROLE FAULT" each, with commas between
+	fakeEnv  = "KVFERRY_FAKE_ENGINE" // faults of instances, "CONNECTOR ROLE FAULT" each, with commas between; "then" before it: not for the first prompt
 	pidsEnv  = "KVFERRY_FAKE_PIDS"   // a folder for the process ids of instances
 	benchEnv = "KVFERRY_FAKE_BENCH"
 )
@@ -77,8 +77,12 @@ func fake(faults string) {
 		os.Exit(2)
 	}
 	r := role(s.Core)
+	computed, received, answered := 0, 0, 0
 	fault := func(name string) bool {
-		return strings.Contains(","+faults+",", fmt.Sprintf(",%s %v %s,", s.Transfer.Connector, r, name))
+		has := func(name string) bool {
+			return strings.Contains(","+faults+",", fmt.Sprintf(",%s %v %s,", s.Transfer.Connector, r, name))
+		}
+		return has(name) || answered > 0 && has("then "+name)
 	}
 	say := func(v map[string]any) {
 		text, _ := json.Marshal(v)
@@ -91,7 +95,7 @@ func fake(faults string) {
 		os.Exit(3)
 	}
 	say(map[string]any{"event": "ready", "vocabulary": 100, "special": []int{0}, "block_tokens": fakeBlock, "block_bytes": 1000})
-	computed, received := 0, 0
+	misbehave()
 	sums := map[string]string{}
 	for {
 		line, err := in.ReadBytes('\n')
@@ -107,7 +111,15 @@ func fake(faults string) {
 		}
 		switch o.Do {
 		case "count":
-			say(map[string]any{"event": "counted", "cpu_s": 0.5, "computed": computed, "received": received})
+			free := 100
+			if fault("leaks") {
+				free -= answered
+			}
+			say(map[string]any{"event": "counted", "cpu_s": 0.5, "computed": computed, "received": received, "free": free})
+		case "cancel":
+			say(map[string]any{"event": "cancelled", "id": o.ID})
+		case "flip":
+			say(map[string]any{"event": "flipped", "id": o.ID})
 		case "digest":
 			say(map[string]any{"event": "digested", "digest": sums[o.ID] + map[bool]string{true: "flipped"}[fault("flips")]})
 		default:
@@ -150,8 +162,33 @@ func fake(faults string) {
 			if fault("computes two") {
 				computed++
 			}
+			answered++
 			say(map[string]any{"event": "first", "id": o.ID})
 			say(map[string]any{"event": "done", "id": o.ID, "tokens": all, "params": nil})
 		}
+	}
+}
+
+// misbehave does what the wrapper around NIXL's backend does, as far as anybody sees.
+func misbehave() {
+	name := os.Getenv("KVFERRY_FAULTS")
+	if name == "" {
+		return
+	}
+	var schedule struct {
+		Backend string
+		Log     string
+		Faults  []struct{ Fault string }
+	}
+	text, err := os.ReadFile(name)
+	if err == nil {
+		err = json.Unmarshal(text, &schedule)
+	}
+	if err == nil && schedule.Faults[0].Fault != "stall" { // that one does not come
+		err = os.WriteFile(schedule.Log, []byte("{}\n"), 0o600)
+	}
+	if err != nil || schedule.Backend != "UCX" || os.Getenv("NIXL_PLUGIN_DIR") == "" {
+		fmt.Fprintln(os.Stderr, schedule, err)
+		os.Exit(4)
 	}
 }

@@ -37,9 +37,17 @@ last lines that its processes printed stand below the table.
 With --link, P and D are on two hosts of the NIC lab with a link of that rate between them,
 or two links where there are two rails. It takes root.
 
+With --faults, one fault at a time befalls a prompt: P or D is killed, the link is cut, a bit of
+the KV flips, the backend of NIXL misbehaves, a thousand requests are left. The table says
+what became of the prompt, and when: the right tokens (with P's KV, or computed by D), an
+error, none in time (a hang), or wrong tokens; whether the next prompt is right; and how many
+of P's blocks nobody gives back. A fault that did not come at its moment is marked. It takes
+root, and a minute a row.
+
 It takes eight minutes with two idle cores. Each figure is a median over the prompts.
 
-Exit status: 0 all rows are sound; 1 a row fails, or vLLM is not set up; 2 bad flags;
+Exit status: 0 all rows are sound; 1 a row fails (with --faults: one of kvferry's), or vLLM is
+not set up; 2 bad flags;
 130 interrupted (what was measured is kept).`
 
 	Example = `  kvlab vllm setup && kvbench engines
@@ -47,5 +55,7 @@ Exit status: 0 all rows are sound; 1 a row fails, or vLLM is not set up; 2 bad f
   kvbench engines --settings kvferry-pull/cma,nixl-kvferry --checksums
   kvbench engines --link 1gbit --settings kvferry-pull/tcp,kvferry-layerwise/tcp
   kvbench engines --identity
+  kvbench engines --faults --settings kvferry-pull,mooncake
+  kvbench engines --faults=kill-p-during,flip
   kvbench engines --model smollm2`
 )

@@ -111,6 +111,9 @@ func (i *instance) send(v any) error {
 	return nil
 }
 
+// kill kills the process and its group. What it has said is still told, and that it is over.
+func (i *instance) kill() { _ = syscall.Kill(-i.cmd.Process.Pid, syscall.SIGKILL) } // the group, which has been made for it; it may be over
+
 // end ends the process and its group, and returns when it is over.
 func (i *instance) end(grace time.Duration) {
 	close(i.stop)
@@ -121,7 +124,7 @@ func (i *instance) end(grace time.Duration) {
 	case <-i.ended:
 	case <-t.C:
 	}
-	_ = syscall.Kill(-i.cmd.Process.Pid, syscall.SIGKILL) // the group, which StartTied made; it may be over
+	i.kill()
 	<-i.ended
 }
 

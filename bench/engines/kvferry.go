@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -114,29 +115,26 @@ func (f kvferryFolder) make(ctx context.Context, n need, log string) error {
 
 // prepare has what the settings need of kvferry be there, in the folder of Python's modules that the
 // instances look into. What is not to be had is an error of the settings that need it.
-func (x *run) prepare(ctx context.Context) error {
-	needs := map[need]error{}
-	for _, s := range x.settings {
-		if s.Needs >= library {
-			needs[library] = nil
+func (x *run) prepare(ctx context.Context, faults []Fault) error {
+	most := nothing
+	for i := range x.settings {
+		s := &x.settings[i]
+		if slices.ContainsFunc(faults, func(f Fault) bool { return f.Wrapped != "" && f.befalls(s) }) {
+			s.Needs = plugin
 		}
-		if s.Needs == plugin {
-			needs[plugin] = nil
-		}
+		most = max(most, s.Needs)
 	}
-	if len(needs) == 0 {
+	if most == nothing {
 		return nil
 	}
 	f, err := x.e.kvferry(x.cfg.KVFerry)
 	if err == nil {
 		x.plugins = f.libraries()
-		x.e.env = append(x.e.env, "KVFERRY_LIBRARY="+filepath.Join(f.libraries(), libraryFile))
+		x.e.env = append(slices.Clone(x.e.env), "KVFERRY_LIBRARY="+filepath.Join(f.libraries(), libraryFile))
 		err = os.Symlink(f.module(), filepath.Join(x.scratch, driverFolder, "kvferry"))
 	}
-	for _, n := range []need{library, plugin} {
-		if _, asked := needs[n]; !asked {
-			continue
-		}
+	needs := map[need]error{}
+	for n := library; n <= most; n++ {
 		if err == nil {
 			err = f.make(ctx, n, filepath.Join(x.cfg.Out, logFolder, "make.log"))
 		}

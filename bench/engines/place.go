@@ -57,6 +57,18 @@ func links(rail string, rate int64) []int64 {
 	return []int64{rate}
 }
 
+// sent is how many bytes P has sent over the first link so far, 0 without one.
+func (p place) sent() int64 {
+	if p.lab == nil {
+		return 0
+	}
+	t, err := p.lab.Traffic(1, 0)
+	if err != nil {
+		return 0
+	}
+	return t.SentBytes
+}
+
 // exec starts a process that ends with this one, in a group of its own.
 func (p place) exec(r role, cmd *exec.Cmd) (exited <-chan error, err error) {
 	if p.lab == nil {

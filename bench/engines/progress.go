@@ -15,31 +15,30 @@ type progress struct {
 	turns, done, skipped int
 	took                 time.Duration // by those that are done
 	began                time.Time
-	rounds               int
 }
 
-func newProgress(cfg Config, settings int) *progress {
-	p := &progress{Bar: bar.New(cfg.Progress, cfg.Terminal), turns: settings * cfg.Rounds, rounds: cfg.Rounds}
+func newProgress(cfg Config, turns int) *progress {
+	p := &progress{Bar: bar.New(cfg.Progress, cfg.Terminal), turns: turns}
 	p.Show(bar.Look{Max: int64(p.turns), Width: 16})
 	return p
 }
 
 // begin says whose turn it is.
-func (p *progress) begin(s *Setting, round int) {
+func (p *progress) begin(what string) {
 	p.began = time.Now()
-	p.Describe(fmt.Sprintf("round %d/%d %v", round, p.rounds, s))
+	p.Describe(what)
 }
 
 // skip leaves out the turn of a setting that could not run before.
 func (p *progress) skip() { p.skipped++ }
 
-// end tells of a turn that is over, and of the samples that it gave.
-func (p *progress) end(s *Setting, round int, samples []Sample, err error) {
+// end tells of a turn that is over, and what it gave.
+func (p *progress) end(what, gave string, err error) {
 	took := time.Since(p.began)
 	p.done++
 	p.took += took
 	p.Set(int64(p.done + p.skipped))
-	line := fmt.Sprintf("round %d/%d %v: %d prompts in %.0f s", round, p.rounds, s, len(samples), took.Seconds())
+	line := fmt.Sprintf("%s: %s in %.0f s", what, gave, took.Seconds())
 	if err != nil {
 		first, _, _ := strings.Cut(err.Error(), "\n")
 		line += "; it FAILED: " + first

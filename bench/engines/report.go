@@ -24,28 +24,10 @@ const (
 func (r *Result) write(dir string) error {
 	return page.WriteFiles(
 		dir,
-		page.File{Name: page.RecordsFile, Write: func(w io.Writer) error {
-			enc := json.NewEncoder(w)
-			for _, s := range r.Samples {
-				if err := enc.Encode(s); err != nil {
-					return err
-				}
-			}
-			return nil
-		}},
+		page.File{Name: page.RecordsFile, Write: func(w io.Writer) error { return records(w, r.Samples) }},
 		page.File{Name: summaryFile, Write: func(w io.Writer) error { return page.WriteJSON(w, map[string]any{"rows": r.Rows}) }},
 		page.File{Name: reportFile, Write: r.writeHTML},
-		page.File{Name: tableFile, Write: func(w io.Writer) error {
-			var b strings.Builder
-			for _, t := range r.tables() {
-				t.WriteMarkdown(&b)
-			}
-			for _, line := range r.notes() {
-				b.WriteString(line + "\n\n")
-			}
-			_, err := io.WriteString(w, b.String())
-			return err
-		}},
+		page.File{Name: tableFile, Write: func(w io.Writer) error { return markdown(w, r.tables(), r.notes()) }},
 	)
 }
 
@@ -231,4 +213,28 @@ func (r *Result) plot(title string, of func(*Row) float64) (*page.Plot, error) {
 	p.X.Min, p.X.Max = 0, page.Headroom(float64(Lengths[len(Lengths)-1]))
 	p.Y.Min, p.Y.Max = 0, page.Headroom(top)
 	return p, nil
+}
+
+// records writes a line of JSON for each.
+func records[T any](w io.Writer, all []T) error {
+	enc := json.NewEncoder(w)
+	for _, one := range all {
+		if err := enc.Encode(one); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// markdown writes tables, and lines below them.
+func markdown(w io.Writer, tables []page.Table, notes []string) error {
+	var b strings.Builder
+	for _, t := range tables {
+		t.WriteMarkdown(&b)
+	}
+	for _, line := range notes {
+		b.WriteString(line + "\n\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
 }

@@ -48,6 +48,9 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	e := environment{command: []string{folder.Python()}, env: folder.Process(), identical: cfg.Model == Tiny, kvferry: findKVFerry}
 	e.model, e.dtype = cfg.model(folder)
+	if len(cfg.Faults) > 0 {
+		return e.judge(ctx, cfg)
+	}
 	return e.run(ctx, cfg)
 }
 
@@ -65,25 +68,31 @@ type run struct {
 	ready event            // what an instance has said of the model
 }
 
-func (e environment) run(ctx context.Context, cfg Config) error {
+// begin makes what a run is in, all but its instances. It is removed by wipe.
+func (e environment) begin(cfg Config) (x *run, wipe func(), err error) {
 	settings, err := choose(cfg.Settings, cfg.Link > 0)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	if err := page.MakeFolder(filepath.Join(cfg.Out, logFolder)); err != nil {
-		return err
+		return nil, nil, err
 	}
-	x := &run{
+	x = &run{
 		cfg: cfg, e: e, settings: settings, mono: map[string][]int{},
 		result: &Result{Started: time.Now(), Machine: machine.Describe(), Model: cfg.Model, Rounds: cfg.Rounds, Link: cfg.Link, Judged: e.identical, Errors: map[string]string{}},
 	}
-	wipe, err := x.makeScratch()
+	wipe, err = x.makeScratch()
+	return x, wipe, err
+}
+
+func (e environment) run(ctx context.Context, cfg Config) error {
+	x, wipe, err := e.begin(cfg)
 	if err != nil {
 		return err
 	}
 	defer wipe()
-	x.progress = newProgress(cfg, len(settings))
-	if err = x.prepare(ctx); err == nil {
+	x.progress = newProgress(cfg, len(x.settings)*cfg.Rounds)
+	if err = x.prepare(ctx, nil); err == nil {
 		err = x.rounds(ctx)
 	}
 	x.progress.Wipe()
@@ -120,7 +129,8 @@ func (x *run) rounds(ctx context.Context) error {
 				x.progress.skip()
 				continue
 			}
-			x.progress.begin(s, round)
+			what := fmt.Sprintf("round %d/%d %v", round, x.cfg.Rounds, s)
+			x.progress.begin(what)
 			before := len(x.result.Samples)
 			err := x.turn(ctx, s, round)
 			if ctx.Err() != nil {
@@ -129,7 +139,7 @@ func (x *run) rounds(ctx context.Context) error {
 			if err != nil {
 				x.result.Errors[s.String()] = err.Error()
 			}
-			x.progress.end(s, round, x.result.Samples[before:], err)
+			x.progress.end(what, fmt.Sprintf("%d prompts", len(x.result.Samples)-before), err)
 			if err := x.keep(); err != nil {
 				return err
 			}
@@ -144,23 +154,8 @@ func (x *run) rounds(ctx context.Context) error {
 // turn runs the prompts of a round through a setting, with instances of its own.
 func (x *run) turn(ctx context.Context, s *Setting, round int) (err error) {
 	t := &turn{run: x, setting: s, arrivals: make(chan arrival, 16)}
-	defer func() {
-		grace := endGrace
-		if err != nil {
-			grace = 0
-		}
-		for _, i := range t.instances {
-			_ = i.in.Close() // all at once
-		}
-		for _, i := range t.instances {
-			i.end(grace)
-		}
-		if t.place.lab != nil {
-			t.place.lab.Close()
-		}
-		err = t.why(err)
-	}()
-	if err := t.start(ctx, round); err != nil {
+	defer func() { err = t.end(err) }()
+	if err := t.start(ctx, fmt.Sprintf("round%d", round)); err != nil {
 		return err
 	}
 	for _, length := range Lengths {

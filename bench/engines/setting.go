@@ -15,6 +15,7 @@ type Setting struct {
 	P, D       string   // both empty: one undivided instance
 	Env        []string // of both instances
 	Needs      need
+	Backend    string // of NIXL; empty: NIXL is not used
 	Ask        string // P is asked with that; empty: nothing
 	Take       string // D is given that, and what P has answered; empty: nothing
 	Together   bool   // D is asked at the same time as P, and is given Take alone
@@ -30,14 +31,18 @@ type values struct {
 	p         string // host and port of P's
 	rails     string // kvferry's, by the setting's Rail
 	nics      string // NICs, as UCX names them
+	backend   string // of NIXL
 	checksums string // true or false: of each block, by kvferry's connector
+	timeout   string // seconds that a transfer may take
+	lease     string // seconds that P keeps blocks that nobody has taken
 	plugins   string // folder of NIXL's plugins
 	folder    string // empty, and both instances see it
 	request   string // what a prompt is called
 }
 
 func (v values) fill() *strings.Replacer {
-	return strings.NewReplacer("{port}", v.port, "{host}", v.host, "{p}", v.p, "{rails}", v.rails, "{nics}", v.nics, "{checksums}", v.checksums,
+	return strings.NewReplacer("{port}", v.port, "{host}", v.host, "{p}", v.p, "{rails}", v.rails, "{nics}", v.nics, "{backend}", v.backend,
+		"{checksums}", v.checksums, "{timeout}", v.timeout, "{lease}", v.lease,
 		"{plugins}", v.plugins, "{folder}", v.folder, "{request}", v.request)
 }
 
@@ -71,7 +76,7 @@ const (
 	takeID = `{"do_remote_decode":false,"do_remote_prefill":true,"transfer_id":"{request}","remote_bootstrap_addr":"http://{p}"`
 
 	nixlAsk = askP + `,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`
-	nixl    = `{"kv_connector":"%s","kv_role":"kv_both","kv_load_failure_policy":"recompute","kv_connector_extra_config":{"backends":["%s"]}}`
+	nixl    = `{"kv_connector":"%s","kv_role":"kv_both","kv_load_failure_policy":"recompute","kv_connector_extra_config":{"backends":["{backend}"],"kv_lease_duration":{lease}}}`
 	// On a CPU its connector wants a device's number; files/mooncake_on_cpu.py has one.
 	mooncake = `{"kv_connector":"MooncakeConnector","kv_connector_module_path":"mooncake_on_cpu","kv_role":"%s","engine_id":"%s","kv_connector_extra_config":{"mooncake_protocol":"tcp"}}`
 	example  = `{"kv_connector":"ExampleConnector","kv_role":"kv_both","kv_connector_extra_config":{"shared_storage_path":"{folder}"}}`
@@ -82,7 +87,7 @@ func kvferry(handoff, rail string) Setting {
 	s, more := Setting{Name: "kvferry-" + handoff, Rail: rail, Needs: library, Ask: askP + "}"}, ""
 	config := func(role string) string {
 		return fmt.Sprintf(`{"kv_connector":"KvferryConnector","kv_connector_module_path":"kvferry.vllm","kv_role":"%s","kv_load_failure_policy":"recompute",`+
-			`"kv_connector_extra_config":{"handoff":"%s","rails":"{rails}",%s"checksums":{checksums}}}`, role, handoff, more)
+			`"kv_connector_extra_config":{"handoff":"%s","rails":"{rails}",%s"timeout":{timeout},"lease":{lease},"checksums":{checksums}}}`, role, handoff, more)
 	}
 	if handoff == layerwise {
 		s.Ask, s.Take, s.Together = askID, takeID+"}", true
@@ -92,9 +97,12 @@ func kvferry(handoff, rail string) Setting {
 	return s
 }
 
+// ownBackend is kvferry's of NIXL. The wrapper around another has its name too.
+const ownBackend = "KVFERRY"
+
 // stock is a setting of one of vLLM's NIXL connectors.
 func stock(name, rail, connector, backend string, needs need, env []string) Setting {
-	s := Setting{Name: name, Rail: rail, P: fmt.Sprintf(nixl, connector, backend), Needs: needs, Env: env, Ask: nixlAsk}
+	s := Setting{Name: name, Rail: rail, P: fmt.Sprintf(nixl, connector), Backend: backend, Needs: needs, Env: env, Ask: nixlAsk}
 	s.D = s.P
 	return s
 }
@@ -107,13 +115,13 @@ var Settings = []Setting{
 	kvferry(pull, cma),
 	kvferry(layerwise, tcp),
 	kvferry(layerwise, cma),
-	stock("nixl-kvferry", tcp, "NixlConnector", "KVFERRY", plugin, nixlKVFerry),
-	stock("nixl-kvferry", cma, "NixlConnector", "KVFERRY", plugin, nixlKVFerry),
+	stock("nixl-kvferry", tcp, "NixlConnector", ownBackend, plugin, nixlKVFerry),
+	stock("nixl-kvferry", cma, "NixlConnector", ownBackend, plugin, nixlKVFerry),
 	stock("nixl-ucx", tcp, "NixlConnector", "UCX", nothing, ucxEnv),
 	stock("nixl-push", tcp, "NixlPushConnector", "UCX", nothing, ucxEnv),
 	{
 		Name: "mooncake", Rail: tcp, P: fmt.Sprintf(mooncake, "kv_producer", "prefill"), D: fmt.Sprintf(mooncake, "kv_consumer", "decode"),
-		Env: []string{"VLLM_HOST_IP={host}", "VLLM_MOONCAKE_BOOTSTRAP_PORT={port}"},
+		Env: []string{"VLLM_HOST_IP={host}", "VLLM_MOONCAKE_BOOTSTRAP_PORT={port}", "VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT={lease}"},
 		Ask: askID, Take: takeID + `,"remote_engine_id":"prefill"}`,
 	},
 	// It moves whole blocks, as many as there are without the last two tokens.

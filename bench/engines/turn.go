@@ -25,11 +25,12 @@ type turn struct {
 	instances []*instance
 	arrivals  chan arrival
 	place     place
-	p         string // host and port of P
+	ports     map[role]string
+	fault     *Fault // nil for none
 }
 
-// start starts the instances and waits until all are ready.
-func (t *turn) start(ctx context.Context, round int) error {
+// start starts the instances and waits until all are ready. Their logs are called by what.
+func (t *turn) start(ctx context.Context, what string) error {
 	if t.cfg.Link > 0 {
 		l, err := nics.Start(ctx, nics.Config{Rates: links(t.setting.Rail, t.cfg.Link), Timeout: labTimeout})
 		if err != nil {
@@ -37,13 +38,26 @@ func (t *turn) start(ctx context.Context, round int) error {
 		}
 		t.place.lab = l
 	}
+	t.ports = map[role]string{}
 	for _, r := range t.setting.roles() {
-		if err := t.begin(r, round); err != nil {
+		port, err := config.FreePort("127.0.0.1")
+		if err != nil {
+			return err
+		}
+		t.ports[r] = strconv.Itoa(port)
+	}
+	for _, r := range t.setting.roles() {
+		if err := t.begin(r, what); err != nil {
 			return err
 		}
 	}
+	return t.readies(ctx, len(t.instances))
+}
+
+// readies waits until so many instances are ready.
+func (t *turn) readies(ctx context.Context, n int) error {
 	deadline := time.After(t.cfg.Start)
-	for range t.instances {
+	for range n {
 		a, err := t.next(ctx, deadline, "be ready", t.cfg.Start)
 		if err != nil {
 			return err
@@ -56,22 +70,34 @@ func (t *turn) start(ctx context.Context, round int) error {
 	return nil
 }
 
+// end ends the instances, and what they are joined by. It adds to an error what they printed last.
+func (t *turn) end(err error) error {
+	grace := endGrace
+	if err != nil {
+		grace = 0
+	}
+	for _, i := range t.instances {
+		_ = i.in.Close() // all at once
+	}
+	for _, i := range t.instances {
+		i.end(grace)
+	}
+	if t.place.lab != nil {
+		t.place.lab.Close()
+	}
+	return t.why(err)
+}
+
 // labTimeout ends a lab that is still there, which a turn never is for so long.
 const labTimeout = 24 * time.Hour
 
 // begin starts an instance.
-func (t *turn) begin(r role, round int) error {
-	port, err := config.FreePort("127.0.0.1")
-	if err != nil {
-		return err
-	}
+func (t *turn) begin(r role, what string) error {
 	s := t.setting
 	v := t.values(r, "")
-	v.port = strconv.Itoa(port)
-	if r == s.roles()[0] {
-		t.p = net.JoinHostPort(v.host, v.port)
+	if t.wrapped(r) {
+		v.backend = ownBackend
 	}
-	v.p = t.p
 	fill := v.fill()
 	is := spec{Model: t.e.model, DType: t.e.dtype, MaxModelLen: Lengths[len(Lengths)-1] + 1 + output, Core: int(r)}
 	if text := map[role]string{prefill: s.P, decode: s.D}[r]; text != "" {
@@ -82,7 +108,14 @@ func (t *turn) begin(r role, round int) error {
 	for _, kv := range s.Env {
 		cmd.Env = append(cmd.Env, fill.Replace(kv))
 	}
-	log := fmt.Sprintf("%s-round%d-%v.log", strings.NewReplacer(" ", "-", ",", "-").Replace(s.String()), round, r)
+	if t.wrapped(r) {
+		schedule, err := t.schedule()
+		if err != nil {
+			return err
+		}
+		cmd.Env = append(cmd.Env, "NIXL_PLUGIN_DIR="+t.plugins, "KVFERRY_FAULTS="+schedule)
+	}
+	log := fmt.Sprintf("%s-%s-%v.log", strings.NewReplacer(" ", "-", ",", "-").Replace(s.String()), what, r)
 	i, err := t.place.start(r, cmd, is, filepath.Join(t.cfg.Out, logFolder, log), t.arrivals)
 	if err != nil {
 		return err
@@ -93,11 +126,17 @@ func (t *turn) begin(r role, round int) error {
 
 // values are those of an instance and of a request.
 func (t *turn) values(r role, request string) values {
+	first := t.setting.roles()[0]
+	timeout, lease := t.cfg.leases()
 	return values{
-		host: t.place.host(r), p: t.p, rails: t.place.rails(t.setting.Rail), nics: t.place.nics(), checksums: strconv.FormatBool(t.cfg.Checksums),
-		plugins: t.plugins, folder: t.shared(), request: request,
+		port: t.ports[r], host: t.place.host(r), p: net.JoinHostPort(t.place.host(first), t.ports[first]),
+		rails: t.place.rails(t.setting.Rail), nics: t.place.nics(), backend: t.setting.Backend, plugins: t.plugins,
+		checksums: strconv.FormatBool(t.cfg.Checksums && (t.fault == nil || !t.fault.Unchecked)),
+		timeout:   seconds(timeout), lease: seconds(lease), folder: t.shared(), request: request,
 	}
 }
+
+func seconds(d time.Duration) string { return strconv.Itoa(int(d.Seconds())) }
 
 // next is the next event of any instance.
 func (t *turn) next(ctx context.Context, deadline <-chan time.Time, what string, within time.Duration) (arrival, error) {
@@ -114,14 +153,19 @@ func (t *turn) next(ctx context.Context, deadline <-chan time.Time, what string,
 	}
 }
 
-// exchange has a prompt go its way.
-func (t *turn) exchange(ctx context.Context, number, length int) (*Sample, error) {
+// newExchange is the way of a prompt.
+func (t *turn) newExchange(number, length int) *exchange {
 	s := t.setting
 	id := fmt.Sprintf("prompt-%d-%d", number, length)
-	x := &exchange{
+	return &exchange{
 		setting: s, fill: t.values(decode, id).fill(), id: id, prompt: prompt(number, length, t.ready), answer: t.mono[id], output: output, block: t.ready,
 		sample: Sample{Setting: s.Name, Rail: s.Rail, Prompt: number},
 	}
+}
+
+// exchange has a prompt go its way.
+func (t *turn) exchange(ctx context.Context, number, length int) (*Sample, error) {
+	x := t.newExchange(number, length)
 	began := time.Now()
 	asked := x.begin()
 	for x.phase != over {
@@ -132,7 +176,7 @@ func (t *turn) exchange(ctx context.Context, number, length int) (*Sample, error
 				}
 			}
 		}
-		a, err := t.next(ctx, time.After(t.cfg.Timeout), fmt.Sprintf("give %v of %s", x.phase, id), t.cfg.Timeout)
+		a, err := t.next(ctx, time.After(t.cfg.Timeout), fmt.Sprintf("give %v of %s", x.phase, x.id), t.cfg.Timeout)
 		if err == nil {
 			asked, err = x.step(a.at.Sub(began), a.from, a.event)
 		}
@@ -143,11 +187,21 @@ func (t *turn) exchange(ctx context.Context, number, length int) (*Sample, error
 	if err := empty(t.shared()); err != nil {
 		return nil, err
 	}
-	if s.Name == Mono {
-		t.mono[id] = x.sample.Tokens
+	if t.setting.Name == Mono {
+		t.mono[x.id] = x.sample.Tokens
 	}
-	x.sample.Identical = slices.Equal(x.sample.Tokens, t.mono[id])
+	x.sample.Identical = slices.Equal(x.sample.Tokens, t.mono[x.id])
 	return &x.sample, nil
+}
+
+// instance is the one of a role, nil if it is not there.
+func (t *turn) instance(r role) *instance {
+	for _, i := range t.instances {
+		if i.role == r {
+			return i
+		}
+	}
+	return nil
 }
 
 // logLines are how many of the last lines of a process stand with an error.

@@ -13,7 +13,8 @@ Then it says "ready". Orders:
 An order is taken between two steps of vLLM, so that one may come while others are under way.
 "error" is the last event of one that cannot go on. Standard input's end ends it. What vLLM
 prints goes to standard error. vLLM is used as any program may: nothing of it is replaced, and
-what its scheduler has decided is looked at to know a request's blocks.
+what its scheduler has decided is looked at to know a request's blocks. Of kvferry a call is
+replaced for the one flip in KV that is still to come.
 """
 
 import hashlib
@@ -161,13 +162,34 @@ class Instance:
             yield layer, kv
 
     def flip(self, order):
-        """One bit in the first block of the first layer: a value is 2^128 times what it was."""
-        import torch
+        """One bit in the first block of the first layer: a value is 2^128 times what it was.
 
-        _, kv = next(self.kv())
-        values = kv[self.blocks[self.names[order["id"]]][0]].view(torch.int32)
-        values[0, 0, 0] ^= 1 << 30
-        self.say(event="flipped", id=order["id"])
+        Where KV is still to come, it is flipped when kvferry says that it is there.
+        """
+        request = self.names[order["id"]]
+
+        def now(block):
+            import torch
+
+            _, kv = next(self.kv())
+            kv[block].view(torch.int32)[0, 0, 0] ^= 1 << 30
+            self.say(event="flipped", id=order["id"])
+
+        if request in self.blocks:
+            now(self.blocks[request][0])
+            return
+        from kvferry import Engine
+
+        receive = Engine.receive
+
+        def received(*args, **kwargs):
+            messages = receive(*args, **kwargs)
+            if messages:
+                Engine.receive = receive
+                now(self.scheduler.kv_cache_manager.get_block_ids(request)[0][0])
+            return messages
+
+        Engine.receive = received
 
     def digest(self, order):
         import torch

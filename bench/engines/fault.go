@@ -1,0 +1,124 @@
+package engines
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A Fault is what befalls one prompt of a setting. It is of one of three kinds: something is done at a
+// moment of the prompt's way; the backend of NIXL is wrapped and misbehaves; or many requests are left
+// alone ([leave]).
+type Fault struct {
+	Name string
+	What string // for people
+	When moment
+	Do   deed
+	// Wrapped is the fault of the wrapper around NIXL's backend, in the instance Of.
+	Wrapped string
+	Of      role
+	// Unchecked has kvferry's connector without checksums: wrong tokens are what must come then.
+	Unchecked bool
+}
+
+// A moment of a prompt's way.
+type moment int
+
+const (
+	never      moment = iota
+	answered          // P has answered, and D is not asked yet
+	underWay          // D has been asked for midway
+	firstThere        // D's first token is there
+)
+
+// midway is so long after D was asked that some of the KV has gone over the link, and not all:
+// it takes 0.7 s at faultLink.
+const (
+	midway    = 250 * time.Millisecond
+	faultLink = 100e6
+)
+
+// faultLimit is how long a prompt may take that a fault befalls.
+const faultLimit = 30 * time.Second
+
+// A deed is what is done to whom.
+type deed int
+
+const (
+	killP deed = iota + 1
+	killD
+	cutLink
+	flipBit // of P's KV, before D is asked for it; or of what has come to D, where it is asked with P
+)
+
+// leave is the name of the fault of [leaveRequests] requests.
+const (
+	leave         = "leave"
+	leaveRequests = 1000
+)
+
+// Faults are all there are, in the order of the table.
+var Faults = []Fault{
+	{Name: "kill-p-before", What: "P is killed when it has answered, before D is asked", When: answered, Do: killP},
+	{Name: "kill-p-during", What: "P is killed while D takes the KV", When: underWay, Do: killP},
+	{Name: "kill-p-after", What: "P is killed when D has its first token", When: firstThere, Do: killP},
+	{Name: "kill-d", What: "D is killed while it takes the KV", When: underWay, Do: killD},
+	{Name: "cut", What: "the link is cut while D takes the KV, for good", When: underWay, Do: cutLink},
+	{Name: "flip", What: "a bit of the KV is another at D than it was at P", When: answered, Do: flipBit},
+	{Name: "flip-unchecked", What: "the same without checksums: the tokens must be wrong", When: answered, Do: flipBit, Unchecked: true},
+	{Name: leave, What: fmt.Sprintf("%d requests are cancelled, never fetched, or lose their D", leaveRequests)},
+	{Name: "notif-delay", What: "NIXL: the message that ends a transfer comes late", Wrapped: "delay", Of: decode},
+	{Name: "notif-drop", What: "NIXL: that message is lost", Wrapped: "drop", Of: decode},
+	{Name: "notif-repeat", What: "NIXL: that message comes twice", Wrapped: "repeat", Of: decode},
+	{Name: "notif-reorder", What: "NIXL: messages overtake each other", Wrapped: "reorder", Of: decode},
+	{Name: "tear", What: "NIXL: half of a transfer is missing, and it says that all is there", Wrapped: "tear", Of: decode},
+	{Name: "replay", What: "NIXL: a transfer is done once more, later", Wrapped: "replay", Of: decode},
+	{Name: "nixl-flip", What: "NIXL: a byte of a transfer is another", Wrapped: "flip", Of: decode},
+	{Name: "stall", What: "NIXL: a transfer does not go on", Wrapped: "stall", Of: decode},
+	{Name: "flap", What: "NIXL: transfers fail for a second", Wrapped: "flap", Of: decode},
+}
+
+// befalls says that the fault can come to the setting.
+func (f *Fault) befalls(s *Setting) bool {
+	own := s.Needs == library
+	switch {
+	case s.P == "" || s.Rail != tcp:
+		return false
+	case f.Wrapped != "":
+		return s.Backend != ""
+	case f.Unchecked:
+		return own
+	case f.Do == flipBit:
+		return own || !s.Together
+	case f.When == answered:
+		return !s.Together // D is asked before P answers
+	}
+	return true
+}
+
+// FaultNames are those of Faults.
+func FaultNames() (all []string) {
+	for _, f := range Faults {
+		all = append(all, f.Name)
+	}
+	return all
+}
+
+// AllFaults stands for all of them.
+const AllFaults = "all"
+
+// chooseFaults returns the faults of these names.
+func chooseFaults(names []string) (all []Fault, err error) {
+	for _, name := range names {
+		if name != AllFaults && !slices.Contains(FaultNames(), name) {
+			return nil, fmt.Errorf("%q: there is no such fault: use %s, %s", name, AllFaults, strings.Join(FaultNames(), ", "))
+		}
+	}
+	for _, f := range Faults {
+		if slices.Contains(names, AllFaults) || slices.Contains(names, f.Name) {
+			all = append(all, f)
+		}
+	}
+	return all, nil
+}

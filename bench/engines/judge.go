@@ -1,0 +1,125 @@
+package engines
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"kvferry/bench/machine"
+)
+
+// ErrFaults: a setting of kvferry's has not stood a fault as it should.
+var ErrFaults = errors.New("kvferry has not stood all faults")
+
+// judge has faults come to the settings, prints the table and writes its files.
+func (e environment) judge(ctx context.Context, cfg Config) error {
+	faults, err := chooseFaults(cfg.Faults)
+	if err != nil {
+		return err
+	}
+	x, wipe, err := e.begin(cfg)
+	if err != nil {
+		return err
+	}
+	defer wipe()
+	j := &Judgement{Started: x.result.Started, Machine: machine.Describe(), Model: cfg.Model, Seed: cfg.Seed, Link: cfg.Link, Timeout: cfg.Timeout.Seconds()}
+	x.progress = newProgress(cfg, 1+count(x.settings, faults))
+	if err = x.prepare(ctx, faults); err == nil {
+		err = x.trials(ctx, faults, j)
+	}
+	x.progress.Wipe()
+	j.Seconds = time.Since(j.Started).Seconds()
+	if len(j.Trials) > 0 {
+		err = errors.Join(err, j.publish(cfg))
+	}
+	if err == nil && j.failed() {
+		err = ErrFaults
+	}
+	return err
+}
+
+// count is how many trials there are.
+func count(settings []Setting, faults []Fault) (n int) {
+	for i := range settings {
+		for k := range faults {
+			if faults[k].befalls(&settings[i]) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// trials has mono answer, and then each fault come to each setting.
+func (x *run) trials(ctx context.Context, faults []Fault, j *Judgement) error {
+	mono := &x.settings[0]
+	x.progress.begin(Mono)
+	t := &turn{run: x, setting: mono, arrivals: make(chan arrival, 16)}
+	err := t.start(ctx, "answers")
+	for number, length := range trialPrompts {
+		if err == nil {
+			_, err = t.exchange(ctx, number, length)
+		}
+	}
+	err = t.end(err)
+	x.progress.end(Mono, "answers", err)
+	if err != nil {
+		return fmt.Errorf("mono could not run, and there is nothing to hold the others to: %w", err)
+	}
+	for k := range faults {
+		for i := range x.settings {
+			s, f := &x.settings[i], &faults[k]
+			if !f.befalls(s) {
+				continue
+			}
+			what := fmt.Sprintf("%v, %s", s, f.Name)
+			x.progress.begin(what)
+			tr := Trial{Setting: s.Name, Rail: s.Rail, Fault: f.Name, Lost: unknown}
+			var err error
+			if why := x.result.Errors[s.String()]; why != "" {
+				err = errors.New(why)
+			} else {
+				tr, err = x.trial(ctx, s, f)
+			}
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if err != nil {
+				tr.Error = err.Error()
+			}
+			j.Trials = append(j.Trials, tr)
+			x.progress.end(what, tr.said(), err)
+			if err := j.write(x.cfg.Out); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// wrapped says that the wrapper is around NIXL's backend in the instance.
+func (t *turn) wrapped(r role) bool {
+	return t.fault != nil && t.fault.Wrapped != "" && t.fault.Of == r
+}
+
+// faultLog has a line for each time that the wrapper's fault has come.
+func (t *turn) faultLog() string { return filepath.Join(t.scratch, "faults.jsonl") }
+
+// schedule writes what the wrapper is told, and returns the file's name.
+func (t *turn) schedule() (string, error) {
+	text, err := json.Marshal(map[string]any{
+		"seed": t.cfg.Seed, "backend": t.setting.Backend, "log": t.faultLog(), "faults": []any{map[string]any{"fault": t.fault.Wrapped}},
+	})
+	if err != nil {
+		return "", err
+	}
+	if err := os.Remove(t.faultLog()); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return "", err
+	}
+	name := filepath.Join(t.scratch, "schedule.json")
+	return name, os.WriteFile(name, text, 0o600)
+}

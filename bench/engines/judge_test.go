@@ -1,0 +1,123 @@
+package engines
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"kvferry/bench/page"
+)
+
+// judgeFakes has faults come to fakes, which have faults of their own, without a lab.
+func judgeFakes(t *testing.T, own string, cfg Config) (j Judgement, stdout string, err error) {
+	t.Helper()
+	var o bytes.Buffer
+	cfg.Stdout, cfg.Out = &o, t.TempDir()
+	cfg.Timeout = 20 * time.Second
+	if strings.Contains(own, "waits") {
+		cfg.Timeout = time.Second
+	}
+	cfg = cfg.withDefaults()
+	cfg.Link, cfg.settle = 0, time.Second
+	err = fakes(own, cfg.Out).judge(t.Context(), cfg)
+	text, e := os.ReadFile(filepath.Join(cfg.Out, summaryFile))
+	if e == nil {
+		e = json.Unmarshal(text, &j)
+	}
+	for _, name := range []string{page.RecordsFile, reportFile, tableFile} {
+		if _, err := os.Stat(filepath.Join(cfg.Out, name)); err != nil {
+			t.Error(err)
+		}
+	}
+	if e != nil {
+		t.Fatal(e)
+	}
+	nothingLeft(t, cfg.Out)
+	return j, o.String(), err
+}
+
+// TestJudge: what was killed is there again for the next prompt; a fault that did not come at its moment is
+// marked; P's blocks are counted.
+func TestJudge(t *testing.T) {
+	t.Parallel()
+	cfg := Config{Faults: []string{"kill-p-before", "kill-p-during", "kill-p-after", "flip", leave}, Settings: []string{"kvferry-pull"}}
+	j, stdout, err := judgeFakes(t, "", cfg)
+	if !errors.Is(err, ErrFaults) || len(j.Trials) != 5 {
+		t.Fatalf("%v, %+v", err, j.Trials)
+	}
+	want := []Trial{
+		{Fired: true, Outcome: Right, Computed: 1, Lost: unknown},
+		{Outcome: Right, Computed: 1}, // D was too quick
+		{Fired: true, Outcome: Right, Computed: 1, Lost: unknown},
+		{Fired: true, Outcome: Right, Computed: 1},
+		{Fired: true, Outcome: Right, Text: "1000 requests"},
+	}
+	for i, tr := range j.Trials {
+		want[i].Setting, want[i].Rail, want[i].Fault, want[i].Next = "kvferry-pull", tcp, cfg.Faults[i], Right
+		if !strings.HasPrefix(tr.Text, want[i].Text) {
+			t.Error(tr.Text)
+		}
+		if tr.Seconds, tr.Text, want[i].Text = 0, "", ""; tr != want[i] {
+			t.Errorf("%+v, want %+v", tr, want[i])
+		}
+	}
+	if !strings.Contains(stdout, "* kvferry-pull tcp, kill-p-during: the fault did not come") || strings.Count(stdout, "FAILED") != 1 {
+		t.Error(stdout)
+	}
+}
+
+// TestJudgeBad: connectors that do not stand a fault.
+func TestJudgeBad(t *testing.T) {
+	for own, c := range map[string]struct {
+		fault string
+		want  Trial
+		note  string
+	}{
+		"D then waits":    {"flip", Trial{Fired: true, Outcome: Hang, Next: Right}, "no answer within 1s"},
+		"D then errs":     {"flip", Trial{Fired: true, Outcome: Wrong, Next: Wrong, Computed: 1}, "WRONG D answered"},
+		"D then computes": {"flip", Trial{Fired: true, Outcome: Recomputed, Next: Recomputed, Computed: 2048}, ""},
+		"D then dies":     {"flip", Trial{Fired: true, Outcome: Crashed, Next: Right}, "CRASH D ended: exit status 9"},
+		"P leaks":         {leave, Trial{Fired: true, Outcome: Leak, Next: Right, Lost: 1001}, "P has lost"},
+		"D computes":      {"flip", Trial{Lost: unknown}, "before any fault: recomputed"},
+		"P breaks":        {leave, Trial{Lost: unknown}, "exit status 3"},
+	} {
+		t.Run(own, func(t *testing.T) {
+			t.Parallel()
+			j, stdout, err := judgeFakes(t, "KvferryConnector "+own, Config{Faults: []string{c.fault}, Settings: []string{"kvferry-pull"}})
+			if errors.Is(err, ErrFaults) != (c.note != "") || len(j.Trials) != 1 || !strings.Contains(stdout, c.note) {
+				t.Fatalf("%v, %+v\n%s", err, j.Trials, stdout)
+			}
+			c.want.Setting, c.want.Rail, c.want.Fault = "kvferry-pull", tcp, c.fault
+			got := j.Trials[0]
+			if got.Seconds, got.Text, got.Error = 0, "", ""; got != c.want {
+				t.Errorf("%+v, want %+v", got, c.want)
+			}
+		})
+	}
+}
+
+// TestJudgeWrapped: the wrapper is told what to wrap and what to do, and says that it has done so; peers are
+// not judged.
+func TestJudgeWrapped(t *testing.T) {
+	t.Parallel()
+	j, stdout, err := judgeFakes(t, "", Config{Faults: []string{"notif-drop", "stall"}, Settings: []string{"nixl-ucx"}})
+	if err != nil || len(j.Trials) != 2 || !j.Trials[0].Fired || j.Trials[1].Fired || !strings.Contains(stdout, "NOT FIRED") || !strings.Contains(stdout, "bad") {
+		t.Errorf("%v, %+v\n%s", err, j.Trials, stdout)
+	}
+}
+
+// TestFaultNames: a name that is none is refused, and all are all.
+func TestFaultNames(t *testing.T) {
+	all, err := chooseFaults([]string{AllFaults})
+	if err != nil || len(all) != len(Faults) {
+		t.Errorf("%d faults, %v", len(all), err)
+	}
+	if _, err := chooseFaults([]string{"kill"}); err == nil || !strings.Contains(err.Error(), `"kill": there is no such fault: use all, kill-p-before`) {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,175 @@
+package engines
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"kvferry/bench/machine"
+	"kvferry/bench/page"
+	"kvferry/lab"
+)
+
+// A Judgement is what faults came to.
+type Judgement struct {
+	Started time.Time       `json:"started"`
+	Seconds float64         `json:"seconds"`
+	Machine machine.Machine `json:"machine"`
+	Model   string          `json:"model"`
+	Seed    uint64          `json:"seed"`
+	Link    int64           `json:"link_bits_per_s"`
+	Timeout float64         `json:"timeout_s"` // an answer that takes longer is a hang
+	Trials  []Trial         `json:"rows"`
+}
+
+// own says that a setting is kvferry's, which has to stand every fault.
+func own(setting string) bool { return strings.Contains(setting, "kvferry") }
+
+// fault says why a trial is not as it has to be: "" if it is.
+func (tr *Trial) fault() string {
+	control := tr.Fault == "flip-unchecked" // it shows that a flipped bit is seen at all
+	switch {
+	case tr.Error != "":
+		return tr.Error
+	case !tr.Fired:
+		return "the fault did not come, or not at its moment"
+	case control && tr.Outcome != Wrong:
+		return "a flipped bit changed no token"
+	case !control && slices.Contains([]Outcome{Hang, Crashed, Wrong}, tr.Outcome):
+		return strings.TrimSpace(string(tr.Outcome) + " " + tr.Text)
+	case tr.Next != Right && tr.Next != Recomputed:
+		return "the next prompt: " + string(tr.Next)
+	case tr.Lost > 0:
+		return fmt.Sprintf("P has lost %d blocks", tr.Lost)
+	}
+	return ""
+}
+
+func (j *Judgement) failed() bool {
+	return slices.ContainsFunc(j.Trials, func(tr Trial) bool { return own(tr.Setting) && tr.fault() != "" })
+}
+
+// said is a trial in a few words.
+func (tr *Trial) said() string {
+	if tr.Error != "" {
+		return "could not be tried"
+	}
+	text := fmt.Sprintf("%s, %.1f s", tr.Outcome, tr.Seconds)
+	if tr.Outcome == "" {
+		text = fmt.Sprintf("%.1f s", tr.Seconds)
+	}
+	if !tr.Fired {
+		text += ", NOT FIRED"
+	}
+	if tr.Lost > 0 {
+		text += fmt.Sprintf(", %d BLOCKS LOST", tr.Lost)
+	}
+	return text
+}
+
+// tables are the outcomes, connector by fault, and all that there is of each.
+func (j *Judgement) tables() []page.Table {
+	var settings []string
+	var faults []string
+	cells := map[[2]string]string{}
+	details := page.Table{
+		Title: "each prompt that a fault befell: whether it came, what became of the prompt and when, D's own tokens of it, the next prompt, P's blocks that stay held",
+		Left:  3, Head: []string{"setting", "rail", "fault", "came", "outcome", "s", "D computed", "next", "blocks lost", ""},
+	}
+	for i := range j.Trials {
+		tr := &j.Trials[i]
+		name := strings.TrimSpace(tr.Setting)
+		if !slices.Contains(settings, name) {
+			settings = append(settings, name)
+		}
+		if !slices.Contains(faults, tr.Fault) {
+			faults = append(faults, tr.Fault)
+		}
+		cells[[2]string{tr.Fault, name}] = tr.said()
+		lost, mark := strconv.Itoa(tr.Lost), "ok"
+		if tr.Lost < 0 {
+			lost = "-"
+		}
+		if tr.fault() != "" {
+			mark = map[bool]string{true: "FAILED", false: "bad"}[own(tr.Setting)]
+		}
+		details.Rows = append(details.Rows, []string{
+			name, tr.Rail, tr.Fault, map[bool]string{true: "yes", false: "NO"}[tr.Fired], string(tr.Outcome), fmt.Sprintf("%.2f", tr.Seconds),
+			strconv.Itoa(tr.Computed), string(tr.Next), lost, mark,
+		})
+	}
+	matrix := page.Table{Title: "what became of a prompt that a fault befell", Left: 1 + len(settings), Head: append([]string{"fault"}, settings...)}
+	for _, f := range faults {
+		line := []string{f}
+		for _, s := range settings {
+			cell, ok := cells[[2]string{f, s}]
+			if !ok {
+				cell = "-"
+			}
+			line = append(line, cell)
+		}
+		matrix.Rows = append(matrix.Rows, line)
+	}
+	return []page.Table{matrix, details}
+}
+
+// notes are why trials are not as they have to be, and what the faults are.
+func (j *Judgement) notes() (lines []string) {
+	for i := range j.Trials {
+		if why := j.Trials[i].fault(); why != "" {
+			lines = append(lines, fmt.Sprintf("* %s %s, %s: %s", j.Trials[i].Setting, j.Trials[i].Rail, j.Trials[i].Fault, why))
+		}
+	}
+	for _, f := range Faults {
+		if slices.ContainsFunc(j.Trials, func(tr Trial) bool { return tr.Fault == f.Name }) {
+			lines = append(lines, f.Name+": "+f.What)
+		}
+	}
+	return lines
+}
+
+// head says what was run where.
+func (j *Judgement) head() string {
+	return fmt.Sprintf("model %s, link of %s, seed %d, a hang is %.0f s; %s, %.0f s", j.Model, lab.FormatRate(j.Link), j.Seed, j.Timeout, j.Machine.String(), j.Seconds)
+}
+
+// publish prints the tables, and writes the files.
+func (j *Judgement) publish(cfg Config) error {
+	var b strings.Builder
+	b.WriteString(j.head() + "\n\n")
+	for _, t := range j.tables() {
+		t.WriteText(&b)
+	}
+	for _, line := range j.notes() {
+		b.WriteString(line + "\n")
+	}
+	if err := j.write(cfg.Out); err != nil {
+		return err
+	}
+	_, err := fmt.Fprint(cfg.Stdout, b.String(), page.Listing(cfg.Out, page.RecordsFile, summaryFile, reportFile, tableFile), "\n")
+	return err
+}
+
+// write writes the files.
+func (j *Judgement) write(dir string) error {
+	return page.WriteFiles(
+		dir,
+		page.File{Name: page.RecordsFile, Write: func(w io.Writer) error { return records(w, j.Trials) }},
+		page.File{Name: summaryFile, Write: func(w io.Writer) error { return page.WriteJSON(w, j) }},
+		page.File{Name: reportFile, Write: func(w io.Writer) error {
+			p := page.Page{
+				Title: "kvbench engines --faults", Sub: []string{"Measured " + j.Started.UTC().Format("2006-01-02 15:04 UTC") + ".", j.head()}, Lines: j.notes(),
+			}
+			var section page.Section
+			for _, t := range j.tables() {
+				section.Tables = append(section.Tables, t.HTML(-1))
+			}
+			p.Sections = []page.Section{section}
+			return p.Write(w, j)
+		}},
+		page.File{Name: tableFile, Write: func(w io.Writer) error { return markdown(w, j.tables(), j.notes()) }},
+	)
+}
