@@ -109,7 +109,11 @@ func (p *Proxy) accept(x *exchange, w http.ResponseWriter, r *http.Request) erro
 	if err != nil {
 		return err
 	}
-	defer body.Release() // x.req keeps none of its bytes
+	defer func() {
+		if x.body == nil {
+			body.Release() // x.req keeps none of its bytes
+		}
+	}()
 	cluster, ok := p.cluster()
 	if !ok {
 		if err := p.awaitNodes(r.Context()); errors.Is(err, context.Canceled) {
@@ -131,6 +135,10 @@ func (p *Proxy) accept(x *exchange, w http.ResponseWriter, r *http.Request) erro
 	}
 	if err := p.admit(x); err != nil {
 		return err
+	}
+	if x.api.held != nil {
+		x.body = body
+		body.Keep(x.api.held())
 	}
 	x.parent = p.traces.Parent(r.Header)
 	if c := admission.ConnectionOf(r); c != nil {

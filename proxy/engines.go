@@ -40,6 +40,7 @@ func (p *Proxy) serveEngines(mux *http.ServeMux) {
 				parse:  func(body []byte, _ openai.Model) (*openai.Request, error) { return q.Parse(body) },
 				events: func(*openai.Request, string, time.Time) eventStream { return q.Events() },
 				run:    func(ctx context.Context, x *exchange) error { return x.pass(ctx, q) },
+				held:   q.Held,
 				answer: func(_ []byte, _ *openai.Request, _ string, _ time.Time, _ []openai.Result, u openai.Usage) []byte {
 					return q.Answer(u)
 				},
@@ -68,6 +69,7 @@ func (p *Proxy) servePassed(w http.ResponseWriter, r *http.Request) {
 		text = body.Bytes
 	}
 	if err := p.engines.PassOn(ctx, w, r, text); err != nil {
+		p.answerSoon(w) // the engine may have taken all the time that there was
 		wire.Error(w, toAPIError(err))
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,6 +21,7 @@ import (
 type fakeEngine struct {
 	*httptest.Server
 	ill    atomic.Bool
+	broken atomic.Value  // what goes wrong with every POST /tokenize: "stall", or a status
 	offers string        // kv_transfer_params of a prompt that it computes
 	says   string        // a field more in the last event, or in an answer that does not stream
 	cached int           // prompt tokens that it had, by its account
@@ -54,8 +56,17 @@ func newFakeEngine(t testing.TB, script ...string) *fakeEngine {
 	})
 	mux.HandleFunc("POST /tokenize", func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
-		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprintf(w, `{"count": %d}`, len(body))
+		switch fault, _ := f.broken.Load().(string); fault {
+		case "":
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprintf(w, `{"count": %d}`, len(body))
+		case "stall":
+			<-r.Context().Done()
+		default:
+			status, _ := strconv.Atoi(fault)
+			w.WriteHeader(status)
+			fmt.Fprint(w, "scripted ", fault)
+		}
 	})
 	mux.HandleFunc("POST /v1/", f.generate)
 	f.Server = httptest.NewServer(mux)

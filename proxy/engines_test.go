@@ -3,9 +3,11 @@ package proxy
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -50,7 +52,7 @@ func TestEnginesPass(t *testing.T) {
 					t.Fatalf("got %d requests: %v, want\n%s", len(got), got, want)
 				}
 				h := got[0].header
-				if h.Get("X-Request-Id") != "req-1" || h.Get("Authorization") != "Bearer key" || h.Get("Cookie") != "" || h.Get("Content-Type") != "application/json" {
+				if id := h.Get("X-Request-Id"); !strings.HasPrefix(id, "req-1-") || id != p.requests()[0].header.Get("X-Request-Id") || h.Get("Authorization") != "Bearer key" || h.Get("Cookie") != "" || h.Get("Content-Type") != "application/json" {
 					t.Errorf("headers %v", h)
 				}
 			}
@@ -94,14 +96,15 @@ func TestEnginesOneSequence(t *testing.T) {
 		path, body, fault string
 		prefills          int
 	}{
-		"two prompts":  {"/v1/completions", `{"prompt":["a","b"],"max_tokens":2}`, "", 0},
-		"two of ids":   {"/v1/completions", `{"prompt":[[1],[2]],"max_tokens":2}`, "", 0},
-		"two answers":  {"/v1/completions", `{"prompt":"a","n":2,"max_tokens":2}`, "", 0},
-		"the best one": {"/v1/completions", `{"prompt":"a","best_of":2,"max_tokens":2}`, "", 0},
-		"two in chat":  {"/v1/chat/completions", `{"messages":[],"n":2,"max_tokens":2}`, "", 0},
-		"the prompt":   {"/v1/completions", `{"prompt":"a","echo":true,"logprobs":1,"max_tokens":2}`, "", 0},
-		"its logprobs": {"/v1/chat/completions", `{"messages":[],"prompt_logprobs":1,"max_tokens":2}`, "", 0},
-		"no offer":     {"/v1/completions", `{"prompt":"a","n":1,"max_tokens":2}`, "no offer", 1},
+		"two prompts":    {"/v1/completions", `{"prompt":["a","b"],"max_tokens":2}`, "", 0},
+		"two of ids":     {"/v1/completions", `{"prompt":[[1],[2]],"max_tokens":2}`, "", 0},
+		"two answers":    {"/v1/completions", `{"prompt":"a","n":2,"max_tokens":2}`, "", 0},
+		"another Prompt": {"/v1/completions", `{"prompt":["a","b"],"Prompt":"a","max_tokens":2}`, "", 0},
+		"the best one":   {"/v1/completions", `{"prompt":"a","best_of":2,"max_tokens":2}`, "", 0},
+		"two in chat":    {"/v1/chat/completions", `{"messages":[],"n":2,"max_tokens":2}`, "", 0},
+		"the prompt":     {"/v1/completions", `{"prompt":"a","echo":true,"logprobs":1,"max_tokens":2}`, "", 0},
+		"its logprobs":   {"/v1/chat/completions", `{"messages":[],"prompt_logprobs":1,"max_tokens":2}`, "", 0},
+		"no offer":       {"/v1/completions", `{"prompt":"a","n":1,"max_tokens":2}`, "no offer", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, d := newFakeEngine(t, tc.fault), newFakeEngine(t)
@@ -128,8 +131,7 @@ func TestEnginesRefuse(t *testing.T) {
 		{`{"prompt":`, 400, "malformed JSON"},
 		{`{"prompt":"x","timeout":0}`, 400, "timeout: 0: want seconds"},
 		{`{"prompt":"x","kv_transfer_params":{"do_remote_decode":true}}`, 400, "kv_transfer_params: this proxy makes them"},
-		{`{"prompt":["a","b"],"Prompt":"a"}`, 400, "prompt: the body has it as \\\"Prompt\\\""},
-		{`{"prompt":"x","be\u017ft_of":1,"best_of":2}`, 400, "best_of: the body has it as"},
+		{`{"prompt":"x","timeout":"soon"}`, 400, "timeout: \\\"soon\\\": want seconds"},
 		{`{"prompt":"` + strings.Repeat("x", 1000) + `"}`, 413, "--max-body"},
 	} {
 		if status, text, _ := c.post("/v1/completions", tc.body); status != tc.status || !strings.Contains(text, tc.want) {
@@ -290,6 +292,115 @@ func TestEnginesPlacement(t *testing.T) {
 	}
 }
 
+// TestEnginesNames: a request has a name of its own at the engines, also where two clients have the same.
+func TestEnginesNames(t *testing.T) {
+	p, d := newFakeEngine(t), newFakeEngine(t)
+	c := newTestPair(t, Config{}, p, d)
+	seen := make(map[string]bool)
+	for range 3 {
+		if status, text, _ := c.post("/v1/completions", `{"prompt":"x","max_tokens":1}`); status != 200 {
+			t.Fatal(text)
+		}
+	}
+	for i, q := range p.requests() {
+		id := q.header.Get("X-Request-Id")
+		if seen[id] || d.requests()[i].header.Get("X-Request-Id") != id {
+			t.Errorf("request %d is called %s", i, id)
+		}
+		seen[id] = true
+	}
+}
+
+// TestEnginesWhole: nobody says when an answer begins that does not stream. Its request runs once an engine
+// has it: the time that it decodes for is no wait for others.
+func TestEnginesWhole(t *testing.T) {
+	p, d := newFakeEngine(t), newFakeEngine(t, "", "stall")
+	c := newTestPair(t, Config{MaxQueue: 1, MaxQueueTime: time.Nanosecond}, p, d)
+	ask := func(ctx context.Context, done chan<- error) {
+		resp, err := c.client.Do(c.request(ctx, "/v1/completions", `{"prompt":"x"}`))
+		if err == nil {
+			resp.Body.Close()
+		}
+		done <- err
+	}
+	done := make(chan error, 1)
+	ask(t.Context(), done) // the backlogs have a rate
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go ask(ctx, done)
+	clocktest.Until(t, "the decode engine has it", func() bool { return len(d.requests()) == 2 })
+	if waiting, running := c.proxy.Requests(); waiting != 0 || running != 1 {
+		t.Errorf("%d wait, %d run", waiting, running)
+	}
+	if status, text, _ := c.post("/v1/completions", `{"prompt":"x"}`); status != 200 {
+		t.Errorf("%d %s", status, text)
+	}
+	cancel()
+	if err := clocktest.Receive(t, done, "the end of the request"); err == nil {
+		t.Error("a request that stalls was answered")
+	}
+}
+
+// TestEnginesBodies: what a request keeps of its body until it has ended is counted for as long.
+func TestEnginesBodies(t *testing.T) {
+	one := newFakeEngine(t, "stall")
+	c := newTestEngines(t, Config{}, upstream.URLs{Both: urls(one)})
+	all := func() error { // all that bodies of this size can have
+		errTaken := errors.New("it is taken")
+		hold, err := c.proxy.bodies.Take(t.Context(), time.Millisecond, errTaken, netip.Addr{}, 24<<20, func() {})
+		if err == nil {
+			hold.Release()
+		}
+		return err
+	}
+	if err := all(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if resp, err := c.client.Do(c.request(ctx, "/v1/completions", `{"prompt":"x"}`)); err == nil {
+			resp.Body.Close()
+		}
+	}()
+	clocktest.Until(t, "the engine has it", func() bool { return len(one.requests()) == 1 })
+	if all() == nil {
+		t.Error("a request that runs counts as if it kept nothing")
+	}
+	cancel()
+	<-ended
+	clocktest.Until(t, "it is free again", func() bool { return all() == nil })
+}
+
+// TestEnginesPassOn: what generates nothing is asked of the next engine where one fails it, and ends by its
+// deadline.
+func TestEnginesPassOn(t *testing.T) {
+	a, b := newFakeEngine(t), newFakeEngine(t)
+	c := newTestEngines(t, Config{LeaseTTL: time.Minute}, upstream.URLs{Both: urls(a, b)}, func(p *Proxy) { p.timeouts.answer = 200 * time.Millisecond })
+	a.broken.Store("500")
+	if status, text, _ := c.post("/tokenize", `{"prompt":"x"}`); status != 200 {
+		t.Errorf("one that says 500: %d %s", status, text)
+	}
+	b.broken.Store("400")
+	if status, text, _ := c.post("/tokenize", `{"prompt":"x"}`); status != 400 || text != "scripted 400" {
+		t.Errorf("one that refuses: %d %s", status, text)
+	}
+	b.broken.Store("stall")
+	if status, text, _ := c.post("/tokenize", `{"prompt":"x"}`); status != 504 || !strings.Contains(text, "the engine had 200ms to answer") {
+		t.Errorf("one that stalls: %d %s", status, text)
+	}
+	b.broken.Store("")
+	a.Close()
+	if status, text := c.get("/v1/models"); status != 200 {
+		t.Errorf("one that is not there: %d %s", status, text)
+	}
+}
+
 // TestEnginesQueue: requests that no engine has begun to answer wait, and one more than may is
 // refused.
 func TestEnginesQueue(t *testing.T) {
@@ -305,7 +416,10 @@ func TestEnginesQueue(t *testing.T) {
 		}
 		answered <- err
 	}()
-	clocktest.Until(t, "the request waits", func() bool { waiting, _ := c.proxy.Requests(); return waiting == 1 })
+	clocktest.Until(t, "the request waits", func() bool {
+		waiting, _ := c.proxy.Requests()
+		return waiting == 1 && len(one.requests()) == 1
+	})
 	clocktest.Until(t, "a wait is expected", func() bool {
 		c.proxy.mu.Lock()
 		defer c.proxy.mu.Unlock()

@@ -11,6 +11,7 @@ import (
 	"kvferry/proxy/metrics"
 	"kvferry/proxy/openai"
 	"kvferry/proxy/tracing"
+	"kvferry/proxy/wire"
 )
 
 // An api is the wire format of an endpoint that generates.
@@ -19,6 +20,7 @@ type api struct {
 	events func(req *openai.Request, id string, created time.Time) eventStream
 	answer func(b []byte, req *openai.Request, id string, created time.Time, results []openai.Result, u openai.Usage) []byte
 	run    func(ctx context.Context, x *exchange) error // nil: by nodes
+	held   func() int64                                 // bytes that a request keeps of its body until it has ended; nil: none
 }
 
 // eventStream is how an api streams; package openai's Events say what each of these does.
@@ -58,6 +60,7 @@ type exchange struct {
 	requestID string
 	accepted  time.Duration // when the request's head was read; proxy's clock
 	created   time.Time     // the wall clock's, for the answer
+	body      *wire.Body    // that is kept; nil: none is
 	events    eventStream   // nil: only collect
 	metrics   *metrics.Model
 	flights   []flight        // in order of the choices; one at least

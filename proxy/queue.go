@@ -101,6 +101,9 @@ func (p *Proxy) placedLocked(f *flight) {
 
 // leave counts a request out.
 func (p *Proxy) leave(x *exchange) {
+	if x.body != nil {
+		x.body.Release()
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i := range x.flights {

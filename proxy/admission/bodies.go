@@ -18,7 +18,7 @@ import (
 
 // Bodies bounds the memory of requests that are being read and parsed. A body takes
 // its part before it is read, by its declared length, and gives it back once it has
-// been parsed.
+// been parsed, but for what is kept of it.
 //
 // When memory is free again, the client that holds least comes first, and of its
 // bodies the smallest. Bodies above SmallBody leave a quarter of the memory to those
@@ -209,6 +209,19 @@ func (h *Hold) Arrived() (slow bool) {
 	defer h.all.mu.Unlock()
 	h.all.clients[h.addr].read(h)
 	return h.slow
+}
+
+// Keep lowers what a body that has been parsed counts as, to the bytes that are still of use. It then has
+// them until Release.
+func (h *Hold) Keep(bytes int64) {
+	b := h.all
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	less := max(h.bytes-max(bytes, leastBody), 0)
+	h.bytes -= less
+	b.clients[h.addr].held -= less
+	b.used -= less
+	b.grant()
 }
 
 // Release gives the memory back, or the position in the queue. A second call does nothing.

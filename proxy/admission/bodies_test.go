@@ -119,6 +119,27 @@ func TestBodiesInTurn(t *testing.T) {
 	})
 }
 
+// TestBodiesKept: what is kept of a body counts until it is released, and the rest makes room at once.
+func TestBodiesKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newBodyQueue(t, 100*kib)
+		q.take(1, "a", 60*kib)
+		q.want("a")
+		q.hold("a").Arrived()
+		q.hold("a").Keep(1000 * kib) // no more than it had
+		q.take(2, "b", 60*kib)
+		q.want()
+		q.hold("a").Keep(40 * bodyFactor * kib)
+		q.want("b")
+		q.take(2, "c", 10*kib)
+		q.want()
+		q.release("a")
+		q.want("c")
+		q.release("b", "c")
+		q.empty()
+	})
+}
+
 // TestBodiesSmallBesideLarge: bodies of the usual size find room beside large ones.
 func TestBodiesSmallBesideLarge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

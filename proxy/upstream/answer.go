@@ -141,6 +141,9 @@ func (e *Engines) final(ctx context.Context, r *Request, v *visit, counts Counts
 		leg = "decode"
 	}
 	r.moved = r.params != nil
+	if !v.says {
+		started()
+	}
 	defer func() {
 		if v.waits { // no first token came
 			r.answering += e.cfg.Clock.Now() - v.sent
@@ -154,6 +157,7 @@ func (e *Engines) final(ctx context.Context, r *Request, v *visit, counts Counts
 	token := func() {
 		now := e.cfg.Clock.Now()
 		if r.Begun {
+			v.spoke.Store(int64(now))
 			counts.NextToken(now - r.Last)
 			r.Last = now
 			return
@@ -167,9 +171,12 @@ func (e *Engines) final(ctx context.Context, r *Request, v *visit, counts Counts
 	if r.asked.Stream {
 		err = r.stream(answer, token)
 	} else if r.answer, err = whole(answer.Body); err == nil {
-		var s said
-		if err = json.Unmarshal(r.answer, &s); err == nil {
-			r.take(&s)
+		var s *said
+		if err = json.Unmarshal(r.answer, &s); err == nil && s == nil {
+			err = errors.New("it answers null")
+		}
+		if err == nil {
+			r.take(s)
 		}
 	}
 	if err == nil || errors.Is(err, ErrGone) {
@@ -293,9 +300,12 @@ func (r *Request) Answer(u openai.Usage) []byte {
 	if u.Breakdown == nil {
 		return r.answer
 	}
-	object := bytes.TrimRight(r.answer, " \t\r\n")
-	b := append(bytes.Clone(object[:len(object)-1]), `,"breakdown":`...)
-	return append(u.Breakdown.AppendJSON(b), '}')
+	object := bytes.TrimSpace(r.answer)
+	b := bytes.TrimRight(bytes.Clone(object[:len(object)-1]), " \t\r\n")
+	if len(b) > 1 {
+		b = append(b, ',')
+	}
+	return append(u.Breakdown.AppendJSON(append(b, `"breakdown":`...)), '}')
 }
 
 // To says where they go.

@@ -6,10 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/url"
+	"sync/atomic"
 	"time"
 
 	"kvferry/placement"
@@ -22,10 +22,12 @@ type engine struct {
 	id, url string
 	role    proto.Role
 	backlog health.Backlog
+	spoke   atomic.Int64 // when it last said anything of any request; the proxy's clock
 
 	// Guarded by Engines.mu.
 	why      error // it is not up; nil: it is
-	said     bool  // it has been asked for its models
+	said     bool  // it has answered which models it has, or that it does not say
+	current  bool  // that was since it is up: what comes up again may have another
 	model    string
 	maxLen   uint32 // tokens; 0: it does not say
 	inFlight int    // requests
@@ -36,13 +38,16 @@ type engine struct {
 // the 5 s after which uvicorn, vLLM's server, closes one: a request that meets that has failed.
 const idleConns = 2 * time.Second
 
-func newClient() *http.Client {
+// newClient is one for requests, or one that connects anew for each question: whether an engine still
+// takes connections is a part of that.
+func newClient(anew bool) *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
 			DialContext:         (&net.Dialer{Timeout: checkPatience}).DialContext,
 			MaxIdleConnsPerHost: 256,
 			IdleConnTimeout:     idleConns,
 			DisableCompression:  true, // the bytes are the client's
+			DisableKeepAlives:   anew,
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
@@ -50,36 +55,41 @@ func newClient() *http.Client {
 
 // check asks an engine how it is, and once which models it has.
 func (e *Engines) check(ctx context.Context, en *engine) {
-	limited, cancel := context.WithTimeoutCause(ctx, checkPatience, fmt.Errorf("GET /health: no answer within %v", checkPatience))
+	limited, cancel := context.WithTimeoutCause(ctx, e.patience, fmt.Errorf("GET /health: no answer within %v", e.patience))
 	defer cancel()
 	_, err := e.get(limited, en, "/health")
 	if ctx.Err() != nil {
 		return
 	}
 	e.mu.Lock()
-	said := en.said
+	ask := err == nil && !en.current
 	e.mu.Unlock()
+	if ask {
+		e.askModels(limited, en)
+	}
+	e.settle(en, err)
+}
+
+// askModels asks an engine which models it has.
+func (e *Engines) askModels(ctx context.Context, en *engine) {
 	var models struct {
 		Data []struct {
 			ID          string `json:"id"`
 			MaxModelLen uint32 `json:"max_model_len"`
 		} `json:"data"`
 	}
-	if err == nil && !said {
-		// One that wants a key for them is as well as another: its clients have the key.
-		if body, err := e.get(limited, en, "/v1/models"); err == nil && json.Unmarshal(body, &models) == nil && len(models.Data) > 0 {
-			said = true
-		} else if refused := (*statusError)(nil); errors.As(err, &refused) {
-			said = true
-		}
+	body, err := e.get(ctx, en, "/v1/models")
+	if err == nil {
+		_ = json.Unmarshal(body, &models) // it is asked again
 	}
 	e.mu.Lock()
-	en.said = said
-	if len(models.Data) > 0 {
-		en.model, en.maxLen = models.Data[0].ID, models.Data[0].MaxModelLen
+	defer e.mu.Unlock()
+	if refused := (*statusError)(nil); errors.As(err, &refused) {
+		// One that wants a key for them is as well as another: its clients have the key.
+		en.said, en.current = true, true
+	} else if len(models.Data) > 0 {
+		en.said, en.current, en.model, en.maxLen = true, true, models.Data[0].ID, models.Data[0].MaxModelLen
 	}
-	e.mu.Unlock()
-	e.settle(en, err)
 }
 
 // get is a GET whose answer is 200, or a statusError.
@@ -88,13 +98,12 @@ func (e *Engines) get(ctx context.Context, en *engine, path string) ([]byte, err
 	if err != nil {
 		return nil, err
 	}
-	r.Close = true // whether it still takes connections is a part of the question
-	answer, err := e.client.Do(r)
+	answer, err := e.asks.Do(r)
 	if err != nil {
 		return nil, plain(ctx, err)
 	}
 	defer answer.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(answer.Body, maxErrorText))
+	body, err := whole(answer.Body)
 	switch {
 	case err != nil:
 		return nil, plain(ctx, err)
@@ -131,7 +140,7 @@ func (e *Engines) settle(en *engine, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	before := en.why
-	en.why = err
+	en.why, en.current = err, en.current && err == nil
 	switch {
 	case (before == nil) == (err == nil) && before != errUnasked:
 		return
@@ -181,12 +190,15 @@ func (e *Engines) place(role proto.Role, r *Request) (*visit, error) {
 	if len(chosen) == 0 {
 		return nil, e.nobody()
 	}
-	en := chosen[e.places[role].Place(placement.Request{Tokens: len(r.words), Prefix: r.prefix}, candidates)]
+	en := chosen[e.places[role].Place(placement.Request{Tokens: r.size, Prefix: r.prefix}, candidates)]
 	e.quarantine.Chosen(now, health.Subject{Node: en.id})
+	v := &visit{engine: en, tokens: r.size, sent: now, waits: true, says: r.asked.Stream || role == proto.Role_ROLE_PREFILL}
 	en.inFlight++
-	en.waiting += len(r.words)
-	en.backlog.Enter(now, len(r.words))
-	return &visit{engine: en, tokens: len(r.words), sent: now, waits: true}, nil
+	en.waiting += v.tokens
+	if v.says {
+		en.backlog.Enter(now, v.tokens)
+	}
+	return v, nil
 }
 
 // A visit is a request at an engine, from place to leave.
@@ -194,14 +206,20 @@ type visit struct {
 	*engine
 	tokens int
 	sent   time.Duration
-	waits  bool
+	waits  bool // it has not begun to answer
+	says   bool // it says when it begins: it streams, or has one token to say. Else nobody knows how long it waits
 }
 
 // begun says that the engine has computed the prompt.
 func (e *Engines) begun(v *visit, worked bool) {
+	if worked {
+		v.spoke.Store(int64(e.cfg.Clock.Now()))
+	}
 	if v.waits {
 		v.waits = false
-		v.backlog.Exit(e.cfg.Clock.Now(), v.tokens, worked)
+		if v.says {
+			v.backlog.Exit(e.cfg.Clock.Now(), v.tokens, worked)
+		}
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		v.waiting -= v.tokens

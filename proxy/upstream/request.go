@@ -6,7 +6,8 @@ import (
 	"maps"
 	"math"
 	"net/http"
-	"reflect"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -29,10 +30,10 @@ type Request struct {
 	fields map[string]json.RawMessage // of it, but for those that are this proxy's own
 	own    bool                       // it had such
 	single bool                       // one answer to one prompt, about which nothing is asked: what kv_transfer_params are for
-	words  []uint32                   // what placement goes by: the prompt's ids, or its text, four bytes a word
-	prefix []kvcache.Hash             // of these
+	size   int                        // words of the prompt: its ids, or its text, four bytes a word
+	prefix []kvcache.Hash             // of these, for placement
 
-	round    int              // times that its prompt was to be computed
+	name     string           // that engines know it by; another one each time that its prompt is computed
 	free     int              // placements that were no retries: the engine was not reached
 	avoid    map[*engine]bool // have failed it; chosen only if no other is there
 	computed bool             // a prefill engine has the prompt's KV, and nobody has taken it
@@ -81,94 +82,89 @@ func NewRequest(kind openai.Kind, r *http.Request) *Request {
 	return q
 }
 
-// fieldsRead are those of a body that are read here. Engines check them, and all others.
-type fieldsRead struct {
-	Model               string          `json:"model"`
-	Prompt              json.RawMessage `json:"prompt"`
-	Messages            json.RawMessage `json:"messages"`
-	Stream              bool            `json:"stream"`
-	N                   *int            `json:"n"`
-	BestOf              *int            `json:"best_of"`
-	MaxTokens           *int64          `json:"max_tokens"`
-	MaxCompletionTokens *int64          `json:"max_completion_tokens"`
-	Timeout             *float64        `json:"timeout"` // s
-	Breakdown           bool            `json:"return_breakdown"`
-	Transfer            json.RawMessage `json:"kv_transfer_params"`
-	Echo                bool            `json:"echo"`
-	PromptLogprobs      json.RawMessage `json:"prompt_logprobs"`
-}
-
-// namesRead are their names.
-var namesRead = func() (all []string) {
-	for _, f := range reflect.VisibleFields(reflect.TypeFor[fieldsRead]()) {
-		all = append(all, f.Tag.Get("json"))
-	}
-	return all
-}()
-
-// checkNames refuses a field that is called like one of those but for the case of its letters: package
-// json reads it as that one, and engines do not.
-func checkNames(fields map[string]json.RawMessage) error {
-	for name := range fields {
-		for _, read := range namesRead {
-			if name != read && strings.EqualFold(name, read) {
-				return openai.BadField(read, "the body has it as %q: write it so", openai.Abbreviate(name))
-			}
-		}
-	}
-	return nil
-}
-
 // ownFields are this proxy's, and not for engines.
 var ownFields = []string{"timeout", "return_breakdown"}
 
 // Parse reads a request's body, which it keeps. What it returns is what package proxy goes by: one
 // choice, whose prompt is words.
 func (r *Request) Parse(body []byte) (*openai.Request, error) {
-	var b fieldsRead
-	if err := openai.ParseJSON(body, &b); err != nil {
-		return nil, err
-	}
 	if err := openai.ParseJSON(body, &r.fields); err != nil {
 		return nil, err
 	}
-	if err := checkNames(r.fields); err != nil {
-		return nil, err
-	}
-	if given(b.Transfer) {
+	f := r.fields // as they are written: an engine does not take "Prompt" for the prompt
+	if given(f["kv_transfer_params"]) {
 		return nil, openai.BadField("kv_transfer_params", "this proxy makes them, of what the prefill engine answers: leave it out")
+	}
+	var model string
+	_ = json.Unmarshal(f["model"], &model)
+	prompt := f["prompt"]
+	if r.kind == openai.Chat {
+		prompt = f["messages"]
+	}
+	one := func(raw json.RawMessage) bool { n, is := number(raw); return !is || n == 1 }
+	all, single := words(prompt, r.kind)
+	r.size, r.single = len(all), single && one(f["n"]) && one(f["best_of"]) && !truth(f["echo"]) && !given(f["prompt_logprobs"])
+	r.prefix = kvcache.PrefixHashes(kvcache.Root(model), all, wordsInBlock)
+	r.asked = openai.Request{
+		Kind: r.kind, Model: model, N: 1, Stream: truth(f["stream"]), Breakdown: truth(f["return_breakdown"]),
+		Choices: []openai.Choice{{Prompt: all, IgnoreEOS: true}},
+	}
+	for _, limit := range []string{"max_tokens", "max_completion_tokens"} {
+		if n, is := number(f[limit]); is {
+			r.asked.Choices[0].MaxTokens = uint32(min(max(n, 0), math.MaxUint32))
+		}
+	}
+	if timeout := f["timeout"]; given(timeout) {
+		seconds, is := number(timeout)
+		if !is || !(seconds > 0) {
+			return nil, openai.BadField("timeout", "%s: want seconds, more than 0", openai.Abbreviate(string(timeout)))
+		}
+		r.asked.Timeout = time.Duration(math.Min(seconds*1e9, math.MaxInt64/2))
 	}
 	r.body = body
 	for _, name := range ownFields {
-		if _, has := r.fields[name]; has {
+		if _, has := f[name]; has {
 			r.own = true
-			delete(r.fields, name)
+			delete(f, name)
 		}
-	}
-	prompt := b.Prompt
-	if r.kind == openai.Chat {
-		prompt = b.Messages
-	}
-	one := func(n *int) bool { return n == nil || *n == 1 }
-	r.words, r.single = words(prompt, r.kind)
-	r.single = r.single && one(b.N) && one(b.BestOf) && !b.Echo && !given(b.PromptLogprobs)
-	r.prefix = kvcache.PrefixHashes(kvcache.Root(b.Model), r.words, wordsInBlock)
-	r.asked = openai.Request{
-		Kind: r.kind, Model: b.Model, N: 1, Stream: b.Stream, Breakdown: b.Breakdown,
-		Choices: []openai.Choice{{Prompt: r.words, IgnoreEOS: true}},
-	}
-	for _, limit := range []*int64{b.MaxTokens, b.MaxCompletionTokens} {
-		if limit != nil {
-			r.asked.Choices[0].MaxTokens = uint32(min(max(*limit, 0), math.MaxUint32))
-		}
-	}
-	if b.Timeout != nil {
-		if *b.Timeout <= 0 {
-			return nil, openai.BadField("timeout", "%v: want seconds, more than 0", *b.Timeout)
-		}
-		r.asked.Timeout = time.Duration(math.Min(*b.Timeout*1e9, math.MaxInt64/2))
 	}
 	return &r.asked, nil
+}
+
+// Held is how much memory the request takes until it has ended, in bytes: its body, the fields of that,
+// what goes to two engines; and what placement goes by, which is less than the prompt's words that were
+// there before.
+func (r *Request) Held() int64 { return 4 * int64(len(r.body)) }
+
+// vLLM reads fields as its library for that does: 16.0 and "16" are 16, "true" and 1 are true. What
+// cannot be read so, engines refuse.
+
+// number is a field's; false if it has none.
+func number(raw json.RawMessage) (n float64, is bool) {
+	var text string
+	if !given(raw) {
+		return 0, false
+	}
+	if json.Unmarshal(raw, &n) == nil {
+		return n, true
+	}
+	if json.Unmarshal(raw, &text) != nil {
+		return 0, false
+	}
+	n, err := strconv.ParseFloat(text, 64)
+	return n, err == nil && !math.IsNaN(n)
+}
+
+// truth reports whether a field is true.
+func truth(raw json.RawMessage) (is bool) {
+	var text string
+	switch n, numeric := number(raw); {
+	case numeric:
+		return n == 1
+	case json.Unmarshal(raw, &text) == nil && given(raw):
+		return slices.Contains([]string{"true", "t", "yes", "y", "on"}, strings.ToLower(text))
+	}
+	return json.Unmarshal(raw, &is) == nil && is
 }
 
 // given reports whether a field has a value.

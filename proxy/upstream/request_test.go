@@ -16,6 +16,7 @@ import (
 
 	"kvferry/clock"
 	"kvferry/placement"
+	"kvferry/proto"
 	"kvferry/proxy/openai"
 )
 
@@ -31,8 +32,8 @@ func parse(t *testing.T, kind openai.Kind, body string) *Request {
 // TestWords: prompts are told apart by what they begin with, in ids or in text.
 func TestWords(t *testing.T) {
 	r := parse(t, openai.Completion, `{"prompt":[7,8,9]}`)
-	if !slices.Equal(r.words, []uint32{7, 8, 9}) || !r.single {
-		t.Errorf("%v", r.words)
+	if got := r.asked.Choices[0].Prompt; !slices.Equal(got, []uint32{7, 8, 9}) || !r.single || r.size != 3 {
+		t.Errorf("%v, %d words", got, r.size)
 	}
 	text := strings.Repeat("to be or ", 30)
 	for _, c := range []struct {
@@ -40,13 +41,51 @@ func TestWords(t *testing.T) {
 		body string
 	}{{openai.Completion, `{"prompt":"` + text + `<end>"}`}, {openai.Chat, `{"messages":[{"role":"user","content":"` + text + `<end>"}]}`}} {
 		a, b := parse(t, c.kind, strings.ReplaceAll(c.body, "<end>", "not")), parse(t, c.kind, strings.ReplaceAll(c.body, "<end>", "yes"))
-		if n := len(a.prefix); n < 4 || len(a.words) < 60 || len(a.words) > 90 || !a.single || !slices.Equal(a.prefix[:n-1], b.prefix[:n-1]) {
-			t.Errorf("%d words, %d blocks", len(a.words), n)
+		if n := len(a.prefix); n < 4 || a.size < 60 || a.size > 90 || !a.single || !slices.Equal(a.prefix[:n-1], b.prefix[:n-1]) {
+			t.Errorf("%d words, %d blocks", a.size, n)
 		}
 	}
 	for _, body := range []string{`{"prompt":["a"]}`, `{"prompt":[[1,2]]}`, `{"prompt":"a","n":2}`, `{}`, `{"prompt":[]}`} {
 		if parse(t, openai.Completion, body).single {
 			t.Errorf("%s is one prompt with one answer", body)
+		}
+	}
+}
+
+// TestFields: fields are read as vLLM reads them, and what cannot be read so is left to it.
+func TestFields(t *testing.T) {
+	for body, want := range map[string]struct {
+		stream, breakdown, single bool
+		most                      uint32
+		timeout                   time.Duration
+	}{
+		`{"prompt":"a","max_tokens":16,"stream":true,"timeout":2,"return_breakdown":true}`:              {true, true, true, 16, 2 * time.Second},
+		`{"prompt":"a","max_tokens":16.0,"n":1.0,"stream":"true","timeout":"1.5","return_breakdown":1}`: {true, true, true, 16, 1500 * time.Millisecond},
+		`{"prompt":"a","max_tokens":"16","n":"2","stream":0}`:                                           {most: 16},
+		`{"prompt":"a","max_tokens":null,"n":null,"stream":null,"timeout":null,"echo":"yes"}`:           {},
+		`{"prompt":"a","max_tokens":-3,"stream":"off","best_of":2}`:                                     {},
+		`{"prompt":"a","max_tokens":[1],"n":{},"stream":"perhaps","model":7}`:                           {single: true},
+	} {
+		r := parse(t, openai.Completion, body)
+		if r.asked.Stream != want.stream || r.asked.Breakdown != want.breakdown || r.single != want.single || r.asked.Choices[0].MaxTokens != want.most || r.asked.Timeout != want.timeout {
+			t.Errorf("%s: %+v, single %v", body, r.asked, r.single)
+		}
+	}
+	for _, timeout := range []string{"0", "-1", `"x"`, `"nan"`, "[]"} {
+		r := NewRequest(openai.Completion, httptest.NewRequest("POST", "/v1/completions", nil))
+		if _, err := r.Parse([]byte(`{"prompt":"x","timeout":` + timeout + `}`)); err == nil {
+			t.Errorf("a timeout of %s", timeout)
+		}
+	}
+}
+
+// TestBreakdownOfAny: an answer is a JSON object with the breakdown, whatever the engine's was.
+func TestBreakdownOfAny(t *testing.T) {
+	for _, answer := range []string{"{}", " { } \n", `{"a":1}`, "{\"a\":1\n}\n"} {
+		r := &Request{answer: []byte(answer)}
+		var got map[string]any
+		if text := r.Answer(openai.Usage{Breakdown: &openai.Breakdown{Breakdown: &proto.Breakdown{}}}); json.Unmarshal(text, &got) != nil || got["breakdown"] == nil || len(got) > 2 {
+			t.Errorf("%s becomes %s", answer, text)
 		}
 	}
 }
@@ -89,6 +128,20 @@ func (nobody) FirstToken(time.Duration) {}
 func (nobody) NextToken(time.Duration)  {}
 func (nobody) Retried()                 {}
 
+// newUp has engines that are up, and that nobody asks how they are.
+func newUp(t *testing.T, clock clock.Clock, urls URLs) *Engines {
+	t.Helper()
+	e, err := New(Config{URLs: urls, Together: true, Alone: true, Placement: placement.RoundRobin, Clock: clock, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.client.CloseIdleConnections)
+	for _, en := range e.all {
+		e.settle(en, nil)
+	}
+	return e
+}
+
 // TestOldOffer: KV is not taken that its owner may hold no more: the prompt is computed again.
 func TestOldOffer(t *testing.T) {
 	for _, tc := range []struct {
@@ -109,16 +162,7 @@ func TestOldOffer(t *testing.T) {
 		defer d.Close()
 		gone := httptest.NewServer(nil)
 		gone.Close()
-		e, err := New(Config{
-			URLs: URLs{Prefill: []string{p.URL}, Decode: []string{gone.URL, d.URL}}, Together: true, Placement: placement.RoundRobin,
-			Clock: tc.clock, Logger: slog.New(slog.DiscardHandler),
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, en := range e.all {
-			e.settle(en, nil)
-		}
+		e := newUp(t, tc.clock, URLs{Prefill: []string{p.URL}, Decode: []string{gone.URL, d.URL}})
 		r := parse(t, openai.Completion, `{"prompt":"x"}`)
 		if err := e.Serve(t.Context(), r, nobody{}, func() {}); err != nil {
 			t.Fatal(err)
@@ -126,7 +170,6 @@ func TestOldOffer(t *testing.T) {
 		if want := fmt.Sprintf(`"remote_block_ids":[%d]`, tc.computed); computed.Load() != tc.computed || !strings.Contains(taken.Load().(string), want) {
 			t.Errorf("computed %d times, and taken by %s; want %d", computed.Load(), taken.Load(), tc.computed)
 		}
-		e.client.CloseIdleConnections()
 	}
 }
 

@@ -3,6 +3,8 @@ package upstream
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -65,9 +67,11 @@ func (f *failure) api() *openai.Error {
 	return e
 }
 
-// Serve has engines answer a request, and returns when its answer is whole. started is called once,
-// when the first of it is there. An error is an [openai.Error], or what ended ctx.
+// Serve has engines answer a request, and returns when its answer is whole. started is called when the
+// request waits no more: the first of its answer is there, or an engine has it that says nothing before the
+// end. An error is an [openai.Error], or what ended ctx.
 func (e *Engines) Serve(ctx context.Context, r *Request, counts Counts, started func()) error {
+	r.asked.Choices[0].Prompt = nil // it has been counted, and the body has it
 	defer func() { r.account(e.cfg.Clock.Now()) }()
 	for {
 		err := e.attempt(ctx, r, counts, started)
@@ -131,18 +135,14 @@ func (e *Engines) attempt(ctx context.Context, r *Request, counts Counts, starte
 		r.computed, r.params = false, nil
 	}
 	if !r.computed {
-		r.round++
+		r.name = unique(r.ID)
 	}
-	role := proto.Role_ROLE_NONDISAGG
-	if together {
-		role = proto.Role_ROLE_DECODE
-		if r.single && !r.computed {
-			if err := e.prefill(ctx, r); err != nil {
-				return err
-			}
+	if together && r.single && !r.computed {
+		if err := e.prefill(ctx, r); err != nil {
+			return err
 		}
 	}
-	v, err := e.place(role, r)
+	v, err := e.place(answers(together), r)
 	if err != nil {
 		return err
 	}
@@ -159,10 +159,37 @@ func (e *Engines) attempt(ctx context.Context, r *Request, counts Counts, starte
 	return err
 }
 
+// answers is the role of the engines whose answers clients get.
+func answers(together bool) proto.Role {
+	if together {
+		return proto.Role_ROLE_DECODE
+	}
+	return proto.Role_ROLE_NONDISAGG
+}
+
+// unique is a client's name for a request, or the proxy's, as engines get it. Two clients may have the same
+// for theirs, and engines and connectors know a request by it.
+func unique(id string) string {
+	var b [4]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return id + "-" + hex.EncodeToString(b[:])
+}
+
+// silence is for how long an engine may say nothing to anybody while it has requests. It is chosen: a prompt
+// that takes longer is the engine's only one.
+const silence = 30 * time.Second
+
 // end leaves an engine. What it could not help, the client's end or a request that no engine would
-// take, is not held against it.
+// take, is not held against it. A deadline is, if it said nothing to anybody in all that time: one that
+// hangs may well say that it is in good health.
 func (e *Engines) end(ctx context.Context, r *Request, v *visit, fail *failure, well bool) {
-	if ctx.Err() != nil || fail != nil && !fail.retryable() {
+	now := e.cfg.Clock.Now()
+	switch quiet := now - max(v.sent, time.Duration(v.spoke.Load())); {
+	case ctx.Err() == nil && fail != nil && !fail.retryable():
+		fail = nil
+	case ctx.Err() != nil && fail != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) && quiet >= silence:
+		fail.err = fmt.Errorf("it has said nothing for %v: %w", quiet.Round(time.Second), fail.err)
+	case ctx.Err() != nil:
 		fail = nil
 	}
 	if fail != nil {
@@ -233,11 +260,7 @@ func (e *Engines) post(ctx context.Context, r *Request, v *visit, leg string, bo
 	}
 	q.Header = r.header.Clone()
 	q.Header.Set("Content-Type", "application/json")
-	id := r.ID
-	if r.round > 1 {
-		id = fmt.Sprintf("%s-%d", r.ID, r.round)
-	}
-	q.Header.Set("X-Request-Id", id) // one for both legs: there are connectors that find the KV by it
+	q.Header.Set("X-Request-Id", r.name) // one for both legs: there are connectors that find the KV by it
 	v.sent = e.cfg.Clock.Now()
 	answer, err := e.client.Do(q)
 	if err != nil {
@@ -255,7 +278,9 @@ func (e *Engines) post(ctx context.Context, r *Request, v *visit, leg string, bo
 		return nil, f // it does not do what was asked, and says no error: a redirect, say
 	}
 	f.status = answer.StatusCode
-	f.after, _ = strconv.Atoi(answer.Header.Get("Retry-After"))       // a date is not read
+	f.after, _ = strconv.Atoi(answer.Header.Get("Retry-After")) // a date is not read
+	late := time.AfterFunc(e.patience, func() { _ = answer.Body.Close() })
+	defer late.Stop()
 	f.body, _ = io.ReadAll(io.LimitReader(answer.Body, maxErrorText)) // the status says enough
 	return nil, f
 }

@@ -40,22 +40,24 @@ type URLs struct {
 	Both    []string // do all by themselves
 }
 
-// all are the URLs with the roles of their engines.
-func (u URLs) all() map[proto.Role][]string {
-	return map[proto.Role][]string{proto.Role_ROLE_PREFILL: u.Prefill, proto.Role_ROLE_DECODE: u.Decode, proto.Role_ROLE_NONDISAGG: u.Both}
-}
-
 // Any reports whether there are engines at all.
 func (u URLs) Any() bool { return len(u.Prefill)+len(u.Decode)+len(u.Both) > 0 }
 
 // Validate lists every fault by its field, as a [config.Invalid].
 func (u URLs) Validate() error {
+	_, err := u.engines()
+	return err
+}
+
+// engines are those at the URLs, or what is wrong with these, as a [config.Invalid].
+func (u URLs) engines() (all []*engine, err error) {
 	var bad config.Faults
 	seen := make(map[string]bool)
 	for _, f := range []struct {
 		field string
+		role  proto.Role
 		urls  []string
-	}{{"Prefill", u.Prefill}, {"Decode", u.Decode}, {"Both", u.Both}} {
+	}{{"Prefill", proto.Role_ROLE_PREFILL, u.Prefill}, {"Decode", proto.Role_ROLE_DECODE, u.Decode}, {"Both", proto.Role_ROLE_NONDISAGG, u.Both}} {
 		for _, text := range f.urls {
 			base, err := config.BaseURL(text)
 			id := engineID(base)
@@ -70,6 +72,7 @@ func (u URLs) Validate() error {
 				bad.Add(f.field, text, "an engine is named once, with one role")
 			}
 			seen[id] = true
+			all = append(all, &engine{id: id, url: base, role: f.role, why: errUnasked})
 		}
 	}
 	switch {
@@ -78,7 +81,7 @@ func (u URLs) Validate() error {
 	case len(u.Decode) > 0 && len(u.Prefill) == 0:
 		bad.Add("Prefill", nil, "decode engines need prefill engines whose KV they take: name one or more")
 	}
-	return bad.Err("upstream.URLs")
+	return all, bad.Err("upstream.URLs")
 }
 
 // engineID is what an engine is called: its base URL without the scheme.
@@ -100,15 +103,18 @@ type Config struct {
 	Logger     *slog.Logger
 }
 
-// checkPatience is how long an engine may take to say how it is. It is chosen: one whose machine is
-// busy with a long prompt answers late.
+// checkPatience is how long an engine may take to say how it is, or what is wrong with a request. It is
+// chosen: one whose machine is busy with a long prompt answers late.
 const checkPatience = 5 * time.Second
 
 // Engines are those of one proxy.
 type Engines struct {
 	cfg    Config
 	client *http.Client
-	all    []*engine // prefill, decode, both
+	asks   *http.Client // for how they are
+	all    []*engine    // prefill, decode, both
+
+	patience time.Duration // that one has to say how it is, or what is wrong
 
 	mu         sync.Mutex
 	places     map[proto.Role]placement.Policy
@@ -116,24 +122,19 @@ type Engines struct {
 	changed    chan struct{} // closed at the next change of who is up
 }
 
-// New knows the engines of a configuration that is valid; Run finds out how they are.
+// New knows the engines of a configuration; Run finds out how they are. The error is a [config.Invalid].
 func New(cfg Config) (*Engines, error) {
+	all, err := cfg.engines()
+	if err != nil {
+		return nil, err
+	}
 	e := &Engines{
-		cfg: cfg, client: newClient(),
+		cfg: cfg, client: newClient(false), asks: newClient(true), all: all, patience: checkPatience,
 		places: make(map[proto.Role]placement.Policy), quarantine: health.NewQuarantine(), changed: make(chan struct{}),
 	}
-	urls := cfg.all()
 	for _, role := range []proto.Role{proto.Role_ROLE_PREFILL, proto.Role_ROLE_DECODE, proto.Role_ROLE_NONDISAGG} {
-		var err error
 		if e.places[role], err = placement.New(cfg.Placement, wordsInBlock, role != proto.Role_ROLE_DECODE); err != nil {
 			return nil, err
-		}
-		for _, text := range urls[role] {
-			base, err := config.BaseURL(text)
-			if err != nil {
-				return nil, err
-			}
-			e.all = append(e.all, &engine{id: engineID(base), url: base, role: role, why: errUnasked})
 		}
 	}
 	return e, nil
@@ -221,9 +222,9 @@ func (e *Engines) Expected(now time.Duration, unplaced int) time.Duration {
 	}
 	e.mu.Unlock()
 	if together {
-		return health.Wait(now, unplaced, backlogs[proto.Role_ROLE_PREFILL]) + health.Wait(now, 0, backlogs[proto.Role_ROLE_DECODE])
+		return health.Wait(now, unplaced, backlogs[proto.Role_ROLE_PREFILL]) + health.Wait(now, 0, backlogs[answers(together)])
 	}
-	return health.Wait(now, unplaced, backlogs[proto.Role_ROLE_NONDISAGG])
+	return health.Wait(now, unplaced, backlogs[answers(together)])
 }
 
 // Serving says how a request would be served now: by a prefill and a decode engine together, or

@@ -25,6 +25,10 @@ type Body struct {
 	hold  *admission.Hold
 }
 
+// Keep is for a body that has been parsed and is of use for longer: it then counts as so many bytes, with
+// what was made of it.
+func (b *Body) Keep(bytes int64) { b.hold.Keep(bytes) }
+
 // Release gives the memory back, once the body has been parsed.
 func (b *Body) Release() {
 	b.Bytes = nil

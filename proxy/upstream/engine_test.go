@@ -1,0 +1,172 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"kvferry/clock"
+	"kvferry/clock/clocktest"
+	"kvferry/config"
+	"kvferry/proxy/openai"
+)
+
+// server is an engine whose GETs are answered by get, nil for 404, and its POSTs by post.
+func server(t *testing.T, get map[string]func(http.ResponseWriter), post http.HandlerFunc) *httptest.Server {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch answer := get[r.URL.Path]; {
+		case r.Method == http.MethodPost:
+			_, _ = io.Copy(io.Discard, r.Body) // before that, nobody notices that the client has gone
+			post(w, r)
+		case answer != nil:
+			answer(w)
+		default:
+			w.WriteHeader(http.StatusNotFound)
+		}
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+// setClock is at the time that a test says.
+type setClock struct {
+	clock.Clock
+	at atomic.Int64
+}
+
+func (c *setClock) Now() time.Duration { return time.Duration(c.at.Load()) }
+
+// TestHung: an engine that says nothing to anybody until a request's deadline has failed it, whatever its
+// health; one that spoke to another client meanwhile has not, nor has any that was given little time.
+func TestHung(t *testing.T) {
+	for name, tc := range map[string]struct {
+		stream bool
+		takes  time.Duration // that a request is there
+		speaks bool
+		blamed bool
+	}{
+		"hung":          {true, 40 * time.Second, false, true},
+		"hung, whole":   {false, 40 * time.Second, false, true},
+		"it spoke":      {true, 40 * time.Second, true, false},
+		"a short while": {true, 20 * time.Second, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			asked := make(chan struct{}, 1)
+			s := server(t, nil, func(_ http.ResponseWriter, r *http.Request) {
+				asked <- struct{}{}
+				<-r.Context().Done()
+			})
+			set := &setClock{Clock: clock.Std()}
+			e := newUp(t, set, URLs{Both: []string{s.URL}})
+			for range 4 {
+				ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+				defer cancel()
+				r := parse(t, openai.Completion, fmt.Sprintf(`{"prompt":"x","stream":%v}`, tc.stream))
+				done := make(chan error, 1)
+				go func() { done <- e.Serve(ctx, r, nobody{}, func() {}) }()
+				clocktest.Receive(t, asked, "the request")
+				if tc.speaks {
+					e.all[0].spoke.Store(int64(set.Now() + tc.takes/2))
+				}
+				set.at.Add(int64(tc.takes))
+				if err := clocktest.Receive(t, done, "its end"); !errors.Is(err, context.DeadlineExceeded) {
+					t.Fatal(err)
+				}
+			}
+			rests := false
+			e.Rests(0, func(_, _ string, _ bool, total uint64) { rests = total > 0 })
+			if rests != tc.blamed {
+				t.Errorf("quarantined: %v", rests)
+			}
+		})
+	}
+}
+
+// TestStalledError: what is wrong with a request an engine has a while to say, and not until its deadline.
+func TestStalledError(t *testing.T) {
+	s := server(t, nil, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Length", "100")
+		w.WriteHeader(http.StatusInternalServerError)
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	})
+	e := newUp(t, clock.Std(), URLs{Both: []string{s.URL}})
+	e.patience = 50 * time.Millisecond
+	ctx, cancel := context.WithTimeout(t.Context(), clocktest.Patience)
+	defer cancel()
+	err := e.Serve(ctx, parse(t, openai.Completion, `{"prompt":"x"}`), nobody{}, func() {})
+	var api *openai.Error
+	if !errors.As(err, &api) || api.Status != http.StatusInternalServerError || ctx.Err() != nil {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestAnswersNull: JSON that is no object is no answer.
+func TestAnswersNull(t *testing.T) {
+	s := server(t, nil, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "null") })
+	e := newUp(t, clock.Std(), URLs{Both: []string{s.URL}})
+	if err := e.Serve(t.Context(), parse(t, openai.Completion, `{"prompt":"x"}`), nobody{}, func() {}); err == nil || !strings.Contains(err.Error(), "it answers null") {
+		t.Error(err)
+	}
+}
+
+// TestAskedAnew: an engine that takes no more connections is down, though one that is open still works.
+func TestAskedAnew(t *testing.T) {
+	well := func(http.ResponseWriter) {}
+	s := server(t, map[string]func(http.ResponseWriter){"/health": well}, nil)
+	e := newUp(t, clock.Std(), URLs{Both: []string{s.URL}})
+	en := e.all[0]
+	e.check(t.Context(), en)
+	if en.why != nil {
+		t.Fatal(en.why)
+	}
+	_ = s.Listener.Close()
+	e.check(t.Context(), en)
+	if op := (*net.OpError)(nil); !errors.As(en.why, &op) {
+		t.Errorf("it is up: %v", en.why)
+	}
+}
+
+// TestModels: the list may be long, and is asked for again of an engine that was down.
+func TestModels(t *testing.T) {
+	var model atomic.Value
+	var ill atomic.Bool
+	model.Store("first")
+	s := server(t, map[string]func(http.ResponseWriter){
+		"/health": func(w http.ResponseWriter) {
+			if ill.Load() {
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}
+		},
+		"/v1/models": func(w http.ResponseWriter) {
+			fmt.Fprintf(w, `{"data":[{"id":%q,"max_model_len":7},{"id":%q}]}`, model.Load(), strings.Repeat("x", 1<<20))
+		},
+	}, nil)
+	e := newUp(t, clock.Std(), URLs{Both: []string{s.URL}})
+	for _, want := range []string{"first", "first", "second"} {
+		ill.Store(want == "second")
+		e.check(t.Context(), e.all[0])
+		ill.Store(false)
+		e.check(t.Context(), e.all[0])
+		if name, most, ok := e.Model(); name != want || most != 7 || !ok {
+			t.Errorf("%q, %d, %v: want %s", name, most, ok, want)
+		}
+		model.Store("second")
+	}
+}
+
+// TestNewConfig: engines that make no sense are none.
+func TestNewConfig(t *testing.T) {
+	invalid := (*config.Invalid)(nil)
+	if _, err := New(Config{URLs: URLs{Prefill: []string{"http://a:1"}}}); !errors.As(err, &invalid) {
+		t.Errorf("%v", err)
+	}
+}
