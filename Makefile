@@ -17,7 +17,7 @@ RAIL = $(if $(filter 1,$(shell $(goenv) CGO_ENABLED)),with the RDMA rail,without
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help test test-roce clients vet format lint unit build lib wheel generate check-generate bench-transfer bench-serving bench-accuracy bench-simulate soak bench-roce bench-nics bench-wan bench-incast mooncake-nics rdma-tcp fuzz
+.PHONY: help test test-roce clients vet format lint unit build lib nixl wheel generate check-generate bench-transfer bench-serving bench-accuracy bench-simulate soak bench-roce bench-nics bench-wan bench-incast mooncake-nics rdma-tcp fuzz
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -61,6 +61,10 @@ lib: ## libkvferry.so and kvferry.h, the transfer engine for C and Python, into 
 wheel: ## a wheel of Python's package with the library and the programs, into bin/dist/, and checked without Go (1.5 min)
 	$(if $(compiles),,@echo "make $@ needs cgo, and cgo a C compiler that works: apt-get install gcc libc6-dev"; exit 1)
 	@set -e; rm -f bin/dist/kvferry-*.whl; wheel=$$(GO="$(GO)" python3 python/backend.py bin/dist); python3 python/check.py "$$wheel"
+
+nixl: lib ## libplugin_KVFERRY.so, a backend plugin for NIXL 1.5.1, into bin/ (NIXL_PREFIX=NIXL's source: for another)
+	NIXL_PREFIX=$(NIXL_PREFIX) nixl/build bin
+	@echo "make nixl: bin/libplugin_KVFERRY.so is there; NIXL finds it by NIXL_PLUGIN_DIR=$(CURDIR)/bin"
 
 # Skipped loudly where the lab cannot run: go test -v says so and why.
 test-roce: ## the RDMA rail, faults, a cluster over it, topology, on software RoCE in emulated hosts (5 min at most)

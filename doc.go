@@ -10,6 +10,7 @@
 //	cmd/kvbench                          the bench
 //	cmd/kvlab                            the labs
 //	cmd/libkvferry                       the transfer engine as a C library: kvferry.h
+//	nixl                                 a backend plugin for NIXL over kvferry.h, in C++: tests
 //	command                              command lines: signals, exit statuses, errors that name flags
 //	command/commandtest                  what a program says of a command line that cannot be run
 //	cluster                              a cluster of child processes on this machine
