@@ -17,7 +17,7 @@ from kvferry.vllm.scheduler import Chunk, Rank, Scheduler
 
 class TestConfig(unittest.TestCase):
     def test_defaults(self):
-        self.assertEqual(Config.of({"rails": "tcp/lo"}), Config("tcp/lo", "pull", 30.0, 60.0, False))
+        self.assertEqual(Config.of({"rails": "tcp/lo"}), Config("tcp/lo", "pull", "", 30.0, 60.0, False))
         self.assertEqual(Config.of({"rails": ["tcp/a", "tcp/b"], "lease": 5}).rails, "tcp/a,tcp/b")
 
     def test_errors(self):
@@ -134,7 +134,7 @@ class TestPulls(unittest.TestCase):
         self.run_((pulls.Asked(a), pulls.Read(a)), (pulls.Done("r"), pulls.Confirm(a)), (pulls.Done("r"), pulls.Finish(a)))
 
     def test_nothing_to_read(self):
-        a = pull(ours=(), waiting=False)
+        a = pull(ours=())
         self.run_((pulls.Asked(a), pulls.Release(a)))
 
     def test_errors(self):
@@ -208,7 +208,7 @@ class TestScheduler(unittest.TestCase):
         step = self.d.step({})
         self.assertTrue(step.idle)
         (found,) = step.pulls
-        self.assertEqual((found.request, found.hold, found.ours, found.theirs, found.waiting, found.checked), ("b", 1, [11, 12, 13], [5, 6, 7], True, False))
+        self.assertEqual((found.request, found.hold, found.ours, found.theirs, found.checked), ("b", 1, [11, 12, 13], [5, 6, 7], False))
         self.assertEqual(found.peers, [pulls.Peer("P0", [[0, 0, 1, 1, 1]])])
         self.assertEqual(self.d.matched(r, 0), (0, False))  # P's blocks are pulled once
         self.d.allocated(r, [11, 12, 13, 14], 0)
@@ -231,7 +231,7 @@ class TestScheduler(unittest.TestCase):
         self.assertEqual(self.d.matched(r, 32), (0, False))
         self.d.allocated(r, [1, 2], 0)
         (found,) = self.d.step({"c": 32}).pulls
-        self.assertEqual((found.hold, found.ours, found.waiting), (2, [], False))
+        self.assertEqual((found.hold, found.ours), (2, []))
 
     def test_longer(self):
         """D's prompt is longer than P's: D computes the rest."""
@@ -244,7 +244,7 @@ class TestScheduler(unittest.TestCase):
         r = Request("b", 40, self.answer())
         self.assertEqual(self.d.finished(r, [], False)[0], False)
         (found,) = self.d.step({}).pulls
-        self.assertEqual((found.hold, found.ours, found.waiting), (1, [], False))
+        self.assertEqual((found.hold, found.ours), (1, []))
 
     def test_wrong(self):
         for p, params, text in (
@@ -266,8 +266,8 @@ class TestScheduler(unittest.TestCase):
         p.block_ids = {"a": [5, 6, 7, 8]}.__getitem__
         p.allocated(Request("a", 60, dict(ASK)), [5, 6, 7, 8], 0)
         p.allocated(Request("b", 60, None), [9], 0)
-        self.assertEqual(p.step({"a": 24, "b": 10}).chunks, [Chunk("a", [5, 6])])
-        self.assertEqual(p.step({"a": 60}).chunks, [Chunk("a", [6, 7, 8])])
+        self.assertEqual(p.step({"a": 24, "b": 10}).chunks, [Chunk("a", "", 0, 24, 60, [5, 6])])
+        self.assertEqual(p.step({"a": 60}).chunks, [Chunk("a", "", 24, 60, 60, [5, 6, 7, 8])])
         p.finished(Request("a", 60, dict(ASK)), [5, 6, 7, 8], True)
         self.assertEqual(p.step({"a": 61}).chunks, [])
         self.assertEqual(self.answer(p=p)["remote_checksums"], True)

@@ -6,8 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-PULL = "pull"
-HANDOFFS = (PULL,)
+PULL, LAYERWISE = "pull", "layerwise"
 
 
 class ConfigError(ValueError):
@@ -22,7 +21,9 @@ class Config:
     rails: str
     """As everywhere in kvferry: "tcp/eth0,tcp/eth1", "rdma/mlx5_0", "cma"."""
     handoff: str = PULL
-    """PULL: D reads a prompt's blocks when P has computed them all."""
+    """PULL: D reads a prompt's blocks when P has answered. LAYERWISE: P writes each layer when it has computed it."""
+    bootstrap: str = ""
+    """"host:port" at which P says how it is reached, over HTTP. P needs it for LAYERWISE."""
     timeout: float = 30.0
     """Seconds that a transfer may take, then D computes the prompt itself."""
     lease: float = 60.0
@@ -31,7 +32,8 @@ class Config:
     """Whether each block is checked by D against P's checksum of it. Both must say so."""
 
     @classmethod
-    def of(cls, extra: dict[str, Any]) -> Config:
+    def of(cls, extra: dict[str, Any], producer: bool = False) -> Config:
+        """Of the JSON; producer is that of an instance that is never D."""
         fields = {f.name: f for f in dataclasses.fields(cls)}
         if unknown := [name for name in extra if name not in fields]:
             raise ConfigError(unknown[0], f"there is no such field: use {', '.join(fields)}")
@@ -40,8 +42,13 @@ class Config:
             extra = {**extra, "rails": ",".join(map(str, rails))}
         elif not isinstance(rails, str) or not rails:
             raise ConfigError("rails", f'is {rails!r}: name the NICs to use, "tcp/eth0" or "tcp/eth0,tcp/eth1", or "cma" within a machine')
-        if extra.get("handoff", PULL) not in HANDOFFS:
-            raise ConfigError("handoff", f"is {extra['handoff']!r}: use {' or '.join(HANDOFFS)}")
+        if extra.get("handoff", PULL) not in (PULL, LAYERWISE):
+            raise ConfigError("handoff", f"is {extra['handoff']!r}: use {PULL} or {LAYERWISE}")
+        address = extra.get("bootstrap", "")
+        if not isinstance(address, str) or address and not address.rpartition(":")[2].isdigit():
+            raise ConfigError("bootstrap", f'is {address!r}: give a host of this machine and a port, "127.0.0.1:8998"')
+        if producer and address == "" and extra.get("handoff") == LAYERWISE:
+            raise ConfigError("bootstrap", f'is missing, and P needs it for {LAYERWISE}: give a host of this machine and a port, "127.0.0.1:8998"')
         for name in ("timeout", "lease"):
             value = extra.get(name, 1)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e6:

@@ -15,12 +15,14 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from vllm.v1.request import RequestStatus
 
-from .config import Config
+from .config import LAYERWISE, Config
 from .layout import Layer
+from .ledger import Finished
+from .memory import Buffer
 from .metrics import KvferryPromMetrics, KvferryStats
 from .report import Part
 from .scheduler import Rank, Scheduler, Step
-from .worker import Memory, Worker
+from .worker import Worker
 
 
 @dataclass
@@ -53,7 +55,7 @@ class KvferryConnector(KVConnectorBase_V1):
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any):
         super().__init__(vllm_config, role, kv_cache_config)
         transfer, parallel = self._kv_transfer_config, vllm_config.parallel_config
-        config = Config.of(transfer.kv_connector_extra_config)
+        config = Config.of(transfer.kv_connector_extra_config, producer=transfer.kv_role == "kv_producer")
         for size, flag in (
             (parallel.pipeline_parallel_size, "--pipeline-parallel-size"),
             (parallel.decode_context_parallel_size, "--decode-context-parallel-size"),
@@ -67,6 +69,7 @@ class KvferryConnector(KVConnectorBase_V1):
             )
         self._scheduler: Scheduler | None = None
         self._worker: Worker | None = None
+        self._finished = Finished()
         block_tokens = vllm_config.cache_config.block_size
         if role == KVConnectorRole.SCHEDULER:
             self._scheduler = Scheduler(config, transfer.engine_id, block_tokens)
@@ -79,6 +82,10 @@ class KvferryConnector(KVConnectorBase_V1):
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:
         return "LBHNC"  # a layer's blocks lie side by side
+
+    @classmethod
+    def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
+        return extra_config.get("handoff") == LAYERWISE  # save_kv_layer is called between layers
 
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> KvferryStats:
@@ -116,7 +123,8 @@ class KvferryConnector(KVConnectorBase_V1):
         tokens, cached = scheduler_output.num_scheduled_tokens, scheduler_output.scheduled_cached_reqs
         before = {new.req_id: new.num_computed_tokens for new in scheduler_output.scheduled_new_reqs}
         before.update(zip(cached.req_ids, cached.num_computed_tokens))
-        return KvferryMetadata(self._scheduler.step({request: n + tokens[request] for request, n in before.items()}))
+        computed = {request: n + tokens[request] for request, n in before.items()}
+        return KvferryMetadata(self._scheduler.step(computed, scheduler_output.preempted_req_ids or ()))
 
     def update_connector_output(self, connector_output: Any) -> None:
         assert self._scheduler
@@ -132,29 +140,39 @@ class KvferryConnector(KVConnectorBase_V1):
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         assert self._worker
-        self._worker.register(_memory(kv_caches, self._kv_cache_config.num_blocks))
+        self._worker.register(_buffer(kv_caches, self._kv_cache_config.num_blocks))
 
     def get_handshake_metadata(self) -> KvferryHandshake | None:
         assert self._worker
         return KvferryHandshake(self._worker.own) if self._worker.own else None
 
+    def _step(self) -> Step:
+        metadata = self._get_connector_metadata()
+        assert isinstance(metadata, KvferryMetadata)
+        return metadata.step
+
+    def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
+        assert self._worker and isinstance(kv_connector_metadata, KvferryMetadata)
+        self._worker.before(kv_connector_metadata.step)
+
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         assert self._worker
-        self._worker.start(self._get_connector_metadata().step)
+        self._worker.start(self._step())
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         """Requests are scheduled when all their layers are there."""
 
     def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any) -> None:
-        """D reads layers when P has answered."""
+        assert self._worker
+        self._worker.computed(self._step(), [layer_name])
 
     def wait_for_save(self) -> None:
         assert self._worker
-        self._worker.computed(self._get_connector_metadata().step)
+        self._worker.computed(self._step())
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str], set[str]]:
         assert self._worker
-        self._finished = self._worker.poll(self._get_connector_metadata().step, finished_req_ids)
+        self._finished = self._worker.finish(self._step(), finished_req_ids)
         return self._finished.sent, self._finished.received
 
     def get_block_ids_with_load_errors(self) -> set[int]:
@@ -164,15 +182,17 @@ class KvferryConnector(KVConnectorBase_V1):
         return KvferryWorkerMetadata(self._finished.parts) if self._finished.parts else None
 
     def get_kv_connector_stats(self) -> KvferryStats | None:
-        counts = self._worker.counts() if self._worker else None
+        counts = self._worker.ledger.counts() if self._worker else None
         return KvferryStats(data=counts) if counts else None
 
     def shutdown(self) -> None:
         if self._worker:
             self._worker.close()
+        if self._scheduler:
+            self._scheduler.close()
 
 
-def _memory(kv_caches: dict[str, Any], blocks: int) -> Memory:
+def _buffer(kv_caches: dict[str, Any], blocks: int) -> Buffer:
     """What vLLM has given for KV: tensors of blocks x heads x tokens x values, a layer each, in one buffer."""
     first = next(iter(kv_caches.values()))
     storage = first.untyped_storage()
@@ -191,4 +211,4 @@ def _memory(kv_caches: dict[str, Any], blocks: int) -> Memory:
         if split > 1 and stride != page:
             raise NotImplementedError(f"the KV of {name} has blocks of kernels with gaps: KvferryConnector needs the layout LBHNC")
         layers.append(Layer(name, tensor.data_ptr() - storage.data_ptr(), stride * split, page * split))
-    return Memory(storage.data_ptr(), storage.nbytes(), layers, blocks)
+    return Buffer(storage.data_ptr(), storage.nbytes(), layers, blocks)

@@ -22,7 +22,7 @@ class Peer:
 
 @dataclass(frozen=True)
 class Pull:
-    """What D lacks of a request, and where P has it. Without blocks there is only P's hold to release."""
+    """What D lacks of a request, and where P has it. Without blocks nobody waits, and there is only P's hold to release."""
 
     request: str
     hold: int
@@ -32,8 +32,6 @@ class Pull:
     theirs: list[int] = field(default_factory=list)
     checked: bool = False
     """Whether P has checksums of its blocks."""
-    waiting: bool = True
-    """Whether vLLM waits for the blocks: it is then told once that the request is over."""
 
 
 # What happens.

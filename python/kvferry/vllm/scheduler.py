@@ -1,4 +1,4 @@
-"""The connector in vLLM's scheduler: which requests are held by P and which D asks for. It moves nothing and loads no library.
+"""The connector in vLLM's scheduler: which requests P holds or writes, and what D asks for. It moves nothing and loads no library.
 
 What a request needs goes to the workers as a Step, with vLLM's next step.
 """
@@ -10,10 +10,12 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Callable, Iterable, Sequence
 
-from . import report
-from .config import Config
+from . import bootstrap, report
+from .config import LAYERWISE, Config
 from .holds import Hold
 from .pulls import Peer, Pull
+from .pushes import Over
+from .receives import Receive
 
 log = logging.getLogger("vllm.kvferry")
 
@@ -33,8 +35,15 @@ class Chunk:
     """A part of a prompt that this step computes, for a request that D will have."""
 
     request: str
+    transfer: str
+    """The transfer's name if P writes the blocks; empty if D reads them."""
+    begin: int
+    """Tokens that were computed before it; 0 in the first, although some may be in the prefix cache."""
+    end: int
+    total: int
+    """Tokens of the prompt."""
     blocks: list[int]
-    """That have new tokens after it."""
+    """Of the prompt's first `end` tokens."""
 
 
 @dataclass
@@ -43,12 +52,23 @@ class Step:
 
     holds: list[Hold] = field(default_factory=list)
     pulls: list[Pull] = field(default_factory=list)
+    receives: list[Receive] = field(default_factory=list)
     chunks: list[Chunk] = field(default_factory=list)
+    over: list[Over] = field(default_factory=list)
+    preempted: list[str] = field(default_factory=list)
     idle: bool = False
     """Whether nothing is computed: vLLM then steps for as long as a transfer is under way, or a request is held."""
 
 
-NEEDED = ("remote_ranks", "remote_model", "remote_hold", "remote_block_ids", "remote_num_tokens")
+@dataclass
+class _Prefill:
+    transfer: str
+    total: int
+    computed: int = 0
+
+
+PULL = ("remote_ranks", "remote_model", "remote_hold", "remote_block_ids", "remote_num_tokens")
+PUSH = ("transfer_id", "remote_bootstrap_addr")
 """The fields of kv_transfer_params that D cannot do without, beside do_remote_prefill."""
 
 
@@ -59,37 +79,69 @@ class Scheduler:
         self.block_ids: Callable[[str], Sequence[int]] | None = None  # of a request
         self.hold = 0  # the last one's number
         self.next = Step()
-        self.prefills: dict[str, int] = {}  # requests that D will have: how many of their tokens are computed
+        self.prefills: dict[str, _Prefill] = {}  # requests that D will have
         self.arrived: dict[str, float] = {}  # requests that P has computed, which have no blocks yet: when
         self.reports: dict[str, report.Report] = {}  # of requests that have been transferred
+        self.found: dict[str, dict[str, Any]] = {}  # requests that P will write: what its bootstrap says
+        self.server: bootstrap.Server | None = None
+        self.client = bootstrap.Client()
 
     def set_ranks(self, ranks: list[Rank]) -> None:
         self.ranks = ranks
+        if self.config.bootstrap and self.config.handoff == LAYERWISE:
+            self.server = bootstrap.Server(self.config.bootstrap, self._description())
+
+    def close(self) -> None:
+        if self.server:
+            self.server.close()
+            self.server = None
+
+    def _description(self) -> dict[str, Any]:
+        """What D has to know of this P."""
+        return {
+            "remote_model": self.ranks[0].model,
+            "remote_ranks": [{"advertisement": rank.advertisement, "planes": rank.planes} for rank in self.ranks],
+            "remote_checksums": self.config.checksums,
+        }
 
     def new_request(self, request: Any) -> None:
         params = request.kv_transfer_params or {}
         if params.get("do_remote_prefill"):
             self.arrived[request.request_id] = self.clock()
 
-    def matched(self, request: Any, computed: int) -> tuple[int, bool]:
-        """How many tokens P has beyond those that D has itself, and whether they will come by themselves."""
+    def matched(self, request: Any, computed: int) -> tuple[int | None, bool]:
+        """How many tokens P has beyond those that D has itself, and whether they will come by themselves. None: ask again."""
         params = request.kv_transfer_params or {}
         if not params.get("do_remote_prefill"):
             return 0, False
-        if wrong := self._wrong(params):
+        pushed = "remote_bootstrap_addr" in params
+        remote = self.client.get(self.clock(), params["remote_bootstrap_addr"]) if pushed and not self._wrong(params) else params
+        if remote is None:
+            return None, False
+        if wrong := remote if isinstance(remote, str) else self._wrong(params) or self._unlike(remote):
             log.error("%s: %s: its prompt is computed here", request.request_id, wrong)
             params["do_remote_prefill"] = False
             return 0, False
-        count = min(params["remote_num_tokens"], request.num_prompt_tokens) - computed
+        if pushed:
+            self.found[request.request_id] = remote
+        count = (request.num_prompt_tokens if pushed else min(params["remote_num_tokens"], request.num_prompt_tokens)) - computed
         return (count, True) if count > 0 else (0, False)
 
     def _wrong(self, params: dict[str, Any]) -> str:
-        """What is wrong with P's answer, if something is."""
-        if missing := [name for name in NEEDED if not params.get(name)]:
-            return f"kv_transfer_params have no {missing[0]}: give D all that P has answered"
-        if len(params["remote_ranks"]) != len(self.ranks):
-            return f"P has {len(params['remote_ranks'])} tensor-parallel ranks and D {len(self.ranks)}: give both the same --tensor-parallel-size"
-        if params["remote_model"] != self.ranks[0].model:
+        """What is wrong with what D was given, if something is."""
+        if "remote_bootstrap_addr" not in params:
+            missing, hint = [name for name in PULL if not params.get(name)], "give D all that P has answered"
+        else:
+            missing, hint = [name for name in PUSH if not params.get(name)], "give it to P and to D"
+            if self.config.handoff != LAYERWISE:
+                return f'P is to write the blocks, and kv_connector_extra_config.handoff of D is {self.config.handoff!r}: make it "{LAYERWISE}"'
+        return f"kv_transfer_params have no {missing[0]}: {hint}" if missing else ""
+
+    def _unlike(self, remote: dict[str, Any]) -> str:
+        """Why P's KV cannot be D's, if it cannot."""
+        if len(remote["remote_ranks"]) != len(self.ranks):
+            return f"P has {len(remote['remote_ranks'])} tensor-parallel ranks and D {len(self.ranks)}: give both the same --tensor-parallel-size"
+        if remote["remote_model"] != self.ranks[0].model:
             return "P's KV is not of the kind of D's: give both the same model, dtype, --block-size and --kv-cache-dtype"
         return ""
 
@@ -97,44 +149,55 @@ class Scheduler:
         """A request has its blocks, and `external` tokens of them are P's."""
         params = request.kv_transfer_params or {}
         if params.get("do_remote_decode"):
-            self.prefills[request.request_id] = 0
+            self.prefills[request.request_id] = _Prefill(self._transfer(params), request.num_prompt_tokens)
         if not params.get("do_remote_prefill"):
             return
         params["do_remote_prefill"] = False  # once, also if it is scheduled again
-        end = min(params["remote_num_tokens"], request.num_prompt_tokens)
+        pushed = request.request_id in self.found
+        end = request.num_prompt_tokens if pushed else min(params["remote_num_tokens"], request.num_prompt_tokens)
         first, last = (end - external) // self.block_tokens, -(-end // self.block_tokens)
         lacking = slice(first, last) if external else slice(0)
-        self._ask(request, list(blocks)[lacking], params["remote_block_ids"][lacking], waiting=external > 0)
+        if pushed:
+            self._receive(request, list(blocks)[lacking], first, end)
+        else:
+            self._pull(request, list(blocks)[lacking], params["remote_block_ids"][lacking])
+        self._begin(request, waiting=external > 0)
 
-    def _ask(self, request: Any, ours: list[int], theirs: list[int], waiting: bool) -> None:
+    def _transfer(self, params: dict[str, Any]) -> str:
+        """The name of a transfer that P writes; empty where D reads."""
+        return str(params.get("transfer_id") or "") if self.config.handoff == LAYERWISE else ""
+
+    def _pull(self, request: Any, ours: list[int], theirs: list[int]) -> None:
         params = request.kv_transfer_params
-        self.next.pulls.append(
-            Pull(
-                request.request_id,
-                params["remote_hold"],
-                [Peer(**rank) for rank in params["remote_ranks"]],
-                ours,
-                theirs,
-                checked=bool(params.get("remote_checksums")),
-                waiting=waiting,
-            )
-        )
+        peers, checked = _peers(params)
+        self.next.pulls.append(Pull(request.request_id, params["remote_hold"], peers, ours, theirs, checked))
+
+    def _receive(self, request: Any, blocks: list[int], first: int, tokens: int) -> None:
+        peers, checked = _peers(self.found.pop(request.request_id))
+        transfer = str(request.kv_transfer_params["transfer_id"])
+        self.next.receives.append(Receive(request.request_id, transfer, peers, blocks, first, tokens, checked))
+
+    def _begin(self, request: Any, waiting: bool) -> None:
+        """The report of a transfer that begins, and is over at once where nothing is waited for."""
         queue = self.clock() - self.arrived.pop(request.request_id, self.clock())
-        made = self.reports[request.request_id] = report.Report(request.request_id, queue_us=round(queue * 1e6))
-        made.url = params.get("report_url") or ""
+        url = request.kv_transfer_params.get("report_url") or ""
+        made = self.reports[request.request_id] = report.Report(request.request_id, round(queue * 1e6), url)
         if not waiting:
             report.post(made)
 
-    def step(self, computed: dict[str, int]) -> Step:
+    def step(self, computed: dict[str, int], preempted: Iterable[str] = ()) -> Step:
         """What the workers need for a step, after which so many tokens of these requests are computed."""
         step, self.next = self.next, Step()
-        step.idle = not computed
+        step.idle, step.preempted = not computed, [request for request in preempted if request in self.prefills]
         for request, end in computed.items():
-            if request not in self.prefills or not self.config.checksums:
+            prefill = self.prefills.get(request)
+            if prefill is None or prefill.computed >= prefill.total or not (prefill.transfer or self.config.checksums):
                 continue
-            begin, self.prefills[request] = self.prefills[request], end
             assert self.block_ids
-            step.chunks.append(Chunk(request, list(self.block_ids(request)[begin // self.block_tokens : -(-end // self.block_tokens)])))
+            end = min(end, prefill.total)
+            blocks = list(self.block_ids(request))[: -(-end // self.block_tokens)]
+            step.chunks.append(Chunk(request, prefill.transfer, prefill.computed, end, prefill.total, blocks))
+            prefill.computed = end
         return step
 
     def transferred(self, parts: dict[str, report.Part], over: Iterable[str]) -> None:
@@ -150,13 +213,17 @@ class Scheduler:
         """A request is over, with an answer or without: whether its blocks are held, and the kv_transfer_params of the answer."""
         params = request.kv_transfer_params or {}
         self.prefills.pop(request.request_id, None)
-        if params.get("do_remote_prefill") and not self._wrong(params):  # never scheduled: P need not wait for its lease
-            params["do_remote_prefill"] = False
-            self._ask(request, [], [], waiting=False)
+        if params.get("do_remote_prefill"):
+            self._decline(request, params)
         self.arrived.pop(request.request_id, None)
         if made := self.reports.pop(request.request_id, None):
             return False, {"kvferry": made.json()}
-        if not params.get("do_remote_decode") or not answered or not blocks:
+        if not params.get("do_remote_decode"):
+            return False, None
+        if transfer := self._transfer(params):
+            self.next.over.append(Over(request.request_id, transfer, answered, bool(blocks)))
+            return bool(blocks), {"do_remote_prefill": True, "do_remote_decode": False, "transfer_id": transfer, "remote_bootstrap_addr": f"http://{self.config.bootstrap}"}
+        if not answered or not blocks:
             return False, None
         self.hold += 1
         self.next.holds.append(Hold(self.hold, request.request_id))
@@ -169,7 +236,18 @@ class Scheduler:
             "remote_block_ids": list(blocks)[: -(-tokens // self.block_tokens)],
             "remote_num_tokens": tokens,
             "remote_hold": self.hold,
-            "remote_model": self.ranks[0].model,
-            "remote_ranks": [{"advertisement": rank.advertisement, "planes": rank.planes} for rank in self.ranks],
-            "remote_checksums": self.config.checksums,
+            **self._description(),
         }
+
+    def _decline(self, request: Any, params: dict[str, Any]) -> None:
+        """D has ended a request before it was scheduled: P need not wait for its lease."""
+        params["do_remote_prefill"] = False
+        if request.request_id in self.found:
+            self._receive(request, [], 0, 0)
+        elif "remote_bootstrap_addr" not in params and not (self._wrong(params) or self._unlike(params)):
+            self._pull(request, [], [])
+
+
+def _peers(remote: dict[str, Any]) -> tuple[list[Peer], bool]:
+    """P's ranks, and whether it has checksums."""
+    return [Peer(**rank) for rank in remote["remote_ranks"]], bool(remote["remote_checksums"])

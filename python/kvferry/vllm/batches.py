@@ -1,0 +1,76 @@
+"""The engine of a worker: batches with what is to be done when they end, and messages, which are small JSON objects."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any, Callable
+
+import kvferry
+
+log = logging.getLogger("vllm.kvferry")
+
+TARGETS = 256
+"""Peers that are kept open. The one that was used longest ago is closed for another; it is opened again when it is needed."""
+
+SAY = 5.0
+"""Seconds that a message by itself may take."""
+
+Then = Callable[[str, "kvferry.Completion | None"], None]
+"""What is done when a batch ends: its error, "" for none, and its completion, None if it was not even submitted."""
+
+
+class Batches:
+    def __init__(self, engine: kvferry.Engine):
+        self.engine = engine
+        self.targets: dict[str, kvferry.Target] = {}  # by advertisement, the one used longest ago first
+        self.under: dict[int, Then] = {}  # by user data
+        self.unsubmitted: list[tuple[str, Then]] = []  # that have ended at once, with their errors
+        self.last = 0  # user data
+
+    def submit(self, op: int, advertisement: str, ranges: Any, then: Then, *, timeout: float, tag: str, message: dict[str, Any] | None = None) -> int:
+        """Starts a batch to the peer with that advertisement, and returns its number, 0 if it cannot be submitted. What is to be done
+        then is done by poll, in either case."""
+        self.last += 1
+        try:
+            batch = self.engine.submit(
+                self._target(advertisement),
+                op,
+                ranges,
+                user_data=self.last,
+                timeout=timeout,
+                tag=tag,
+                message=None if message is None else json.dumps(message, separators=(",", ":")).encode(),
+            )
+        except kvferry.Error as e:
+            self.unsubmitted.append((str(e), then))
+            return 0
+        self.under[self.last] = then
+        return batch
+
+    def say(self, advertisement: str, message: dict[str, Any], tag: str, then: Then | None = None) -> None:
+        """Sends a message by itself."""
+
+        def lost(error: str, _: Any) -> None:
+            if error:
+                log.warning("%s: a message is lost: %s", tag, error)
+
+        self.submit(kvferry.WRITE, advertisement, [], then or lost, timeout=SAY, tag=tag, message=message)
+
+    def poll(self, wait: float) -> list[dict[str, Any]]:
+        """Does what is to be done of the batches that have ended, and returns the messages that have come; waits so long for either."""
+        unsubmitted, self.unsubmitted = self.unsubmitted, []
+        for error, then in unsubmitted:
+            then(error, None)
+        if not self.engine.wait(0 if unsubmitted else wait):
+            return []
+        for completion in self.engine.poll():
+            self.under.pop(completion.user_data)(str(completion.error or ""), completion)
+        return [json.loads(message.data) for message in self.engine.receive()]
+
+    def _target(self, advertisement: str) -> kvferry.Target:
+        target = self.targets.pop(advertisement, None) or self.engine.connect(advertisement.encode())
+        self.targets[advertisement] = target
+        if len(self.targets) > TARGETS:
+            self.targets.pop(next(iter(self.targets))).close()  # what is under way to it goes on
+        return target

@@ -1,0 +1,64 @@
+"""A rank's KV and the tables beside it, registered with the engine."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from typing import Any, Sequence
+
+import kvferry
+
+from . import layout
+from .checksums import Checksums
+from .holds import SLOTS
+
+
+@dataclass
+class Buffer:
+    """One buffer with all layers."""
+
+    address: int
+    length: int
+    layers: list[layout.Layer]
+    blocks: int
+    location: str | None = None
+
+
+class Memory:
+    def __init__(self, engine: kvferry.Engine, buffer: Buffer, ended: array):
+        """ended is the table of holds.py."""
+        self.engine, self.buffer = engine, buffer
+        self.layers, self.planes = buffer.layers, layout.planes(buffer.layers)
+        self.block_bytes = sum(layer.page for layer in buffer.layers)
+        self.checksums = Checksums(buffer.address, buffer.length, [(layer.offset, layer.stride, layer.page) for layer in buffer.layers], buffer.blocks)
+        self.digests = engine.register(self.checksums.table, name="checksums")
+        kv = engine.register(buffer.address, buffer.length, name="kv", location=buffer.location)
+        self.advertisement = engine.advertise(kv, self.digests, engine.register(ended, name="holds")).decode()
+        self.words = array("Q", bytes(layout.WORD * SLOTS))  # for what is read of a peer's `ended`
+        self.word = engine.register(self.words, name="words", private=True).address
+        self.free_words = list(range(SLOTS))
+        self.window: kvferry.Segment | None = None
+
+    def ranges(self, planes: Sequence[Sequence[int]], layers: Sequence[int] | None, ours: Sequence[int], theirs: Sequence[int], checksums: bool) -> Any:
+        """Ranges of blocks of ours and a peer's: of these layers, None for all, and of the checksums or not."""
+        base, places = self.buffer.address, layout.places(planes)
+        parts = []
+        for k in range(len(self.layers)) if layers is None else layers:
+            layer, (offset, stride, page) = self.layers[k], places[k]
+            parts.append((base + layer.offset, layer.stride, offset, stride, page, layout.KV))
+        if checksums:
+            parts.append((self.digests.address, layout.WORD, 0, layout.WORD, layout.WORD, layout.DIGESTS))
+        return layout.ranges(parts, ours, theirs)
+
+    def open(self) -> str:
+        """The advertisement for peers that write."""
+        if self.window is None:
+            self.window = self.engine.register(self.buffer.address, self.buffer.length, name="kv", location=self.buffer.location)
+            self.opened = self.engine.advertise(self.window, self.digests).decode()
+        return self.opened
+
+    def fence(self) -> None:
+        """No peer writes any more when this returns, nor later."""
+        if self.window:
+            self.window.close()
+            self.window = None

@@ -1,0 +1,75 @@
+"""P's side of the hand-off layerwise, around pushes.py: its batches and what D is told."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Callable, Iterable
+
+import kvferry
+
+from . import pushes
+from .batches import Batches
+from .config import Config
+from .ledger import Ledger
+from .memory import Memory
+from .scheduler import Chunk
+
+
+class Pusher:
+    def __init__(self, config: Config, batches: Batches, memory: Memory, ledger: Ledger, block_tokens: int):
+        self.config, self.batches, self.memory, self.ledger, self.block_tokens = config, batches, memory, ledger, block_tokens
+        self.pushes = pushes.Pushes(len(memory.layers), block_tokens, config.lease)
+
+    def step(self, now: float, events: Iterable[pushes.Event] = ()) -> None:
+        do: dict[type, Callable[[Any], None]] = {pushes.Write: self._write, pushes.Say: self._say, pushes.Free: self._free}
+        for action in self.pushes.step(now, events):
+            do[type(action)](action)
+
+    def hear(self, now: float, message: dict[str, Any]) -> None:
+        """What D says of a transfer."""
+        wanted = "want" in message
+        blocks = [first + k * step for first, count, step in message.get("blocks", []) for k in range(count)]
+        want = pushes.Want(
+            message["want" if wanted else "stop"],
+            message["token"],
+            message["advertisement"],
+            message["answer"],
+            message["planes"],
+            blocks,
+            message.get("first", 0),
+            message.get("tokens", 0),
+            message.get("timeout", 0.0),
+        )
+        self.step(now, [pushes.Wanted(want) if wanted else pushes.Unwanted(want)])
+
+    def ready(self, now: float, chunks: Iterable[Chunk], layers: range) -> None:
+        """These layers of chunks of prompts are computed."""
+        self.step(now, [pushes.Ready(c.request, c.transfer, layers, c.end, c.total, c.blocks) for c in chunks if c.transfer])
+
+    def preempted(self, now: float, requests: Iterable[str], poll: Callable[[], None]) -> None:
+        """vLLM computes requests again, in other blocks. Waits for the batches that read the old ones; they have deadlines."""
+        for request in requests:
+            while self.pushes.under(request):
+                poll()
+            self.step(now, [pushes.Preempted(request)])
+
+    def _write(self, write: pushes.Write) -> None:
+        want = write.want
+        message = {"part": want.token, "index": write.index, "total": write.total}
+
+        def then(error: str, _: kvferry.Completion | None) -> None:
+            self.step(time.monotonic(), [pushes.Written(want.transfer, error)])
+
+        # The last layer is there when all are: then a block's checksum can be made.
+        checked = self.config.checksums and write.layers[-1] == len(self.memory.layers) - 1
+        if checked:
+            self.memory.checksums.make(write.ours)
+        ranges = self.memory.ranges(want.planes, write.layers, write.ours, write.theirs, checked)
+        self.batches.submit(kvferry.WRITE, want.advertisement, ranges, then, timeout=self.config.timeout, tag=want.transfer, message=message)
+
+    def _say(self, say: pushes.Say) -> None:
+        message = {"ended": say.want.token, "clean": say.clean, "error": say.error}
+        self.batches.say(say.want.answer, message, say.want.transfer)
+
+    def _free(self, free: pushes.Free) -> None:
+        self.ledger.freed([free.request], [free.request] if free.expired else [], 0, self.config.lease)

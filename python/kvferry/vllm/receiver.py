@@ -1,0 +1,76 @@
+"""D's side of the hand-off layerwise, around receives.py: what P is told, the fence, the checksums."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Callable, Iterable
+
+import kvferry
+
+from . import layout, receives
+from .batches import SAY, Batches
+from .config import Config
+from .ledger import Ledger
+from .memory import Memory
+
+
+class Receiver:
+    def __init__(self, config: Config, rank: int, batches: Batches, memory: Memory, ledger: Ledger):
+        self.config, self.rank, self.batches, self.memory, self.ledger = config, rank, batches, memory, ledger
+        self.receives = receives.Receives(config.timeout, min(SAY, config.timeout))
+        self.told: dict[str, float] = {}  # requests that P knows of: since when
+
+    def step(self, now: float, events: Iterable[receives.Event] = ()) -> None:
+        do: dict[type, Callable[[Any], None]] = {
+            receives.Tell: self._tell,
+            receives.Stop: self._stop,
+            receives.Fence: lambda _: self.memory.fence(),
+            receives.Finish: self._finish,
+        }
+        for action in self.receives.step(now, events):
+            do[type(action)](action)
+
+    def hear(self, now: float, message: dict[str, Any]) -> None:
+        """What P says of a transfer."""
+        if "part" in message:
+            self.step(now, [receives.Part(message["part"], message["index"], message["total"])])
+        else:
+            self.step(now, [receives.Ended(message["ended"], message["clean"], message["error"])])
+
+    def _tell(self, tell: receives.Tell) -> None:
+        receive, began = tell.receive, time.perf_counter()
+
+        def then(error: str, _: kvferry.Completion | None) -> None:
+            if error:
+                self.step(time.monotonic(), [receives.Untold(tell.token, error)])
+
+        blocks = [[first, count, step] for first, _, count, step, _ in layout.runs(receive.blocks, receive.blocks)]
+        self.ledger.begin(receive.request, receive.blocks)
+        self._say(receive, {**self._name("want", tell), "blocks": blocks, "first": receive.first, "tokens": receive.tokens, "timeout": self.config.timeout}, then)
+        self.told[receive.request] = time.perf_counter()
+        self.ledger.post(receive.request, self.told[receive.request] - began, len(blocks))
+
+    def _stop(self, stop: receives.Stop) -> None:
+        self._say(stop.receive, self._name("stop", stop), None)
+
+    def _name(self, what: str, action: receives.Tell | receives.Stop) -> dict[str, Any]:
+        """What each message to P begins with."""
+        return {
+            what: action.receive.transfer,
+            "token": action.token,
+            "advertisement": self.memory.open(),
+            "answer": self.memory.advertisement,
+            "planes": self.memory.planes,
+        }
+
+    def _say(self, receive: receives.Receive, message: dict[str, Any], then: Any) -> None:
+        self.batches.say(receive.peers[self.rank].advertisement, message, receive.request, then)
+
+    def _finish(self, finish: receives.Finish) -> None:
+        receive = finish.receive
+        told = self.told.pop(receive.request)
+        if not finish.error:
+            self.ledger.wire(receive.request, time.perf_counter() - told)
+            if self.config.checksums and receive.checked:
+                self.ledger.checked(receive.request, self.memory.checksums.wrong(receive.blocks))
+        self.ledger.finish(receive.request, finish.error, finish.aborted)

@@ -1,0 +1,238 @@
+"""The connector's workers, P and D in one process, with the library between them and without vLLM."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+import unittest
+
+try:
+    import numpy
+except ImportError:
+    numpy = None
+
+from kvferry.vllm import layout, stats
+from kvferry.vllm.config import Config
+from kvferry.vllm.holds import Hold
+from kvferry.vllm.memory import Buffer
+from kvferry.vllm.pulls import Peer, Pull
+from kvferry.vllm.pushes import Over
+from kvferry.vllm.receives import Receive
+from kvferry.vllm.scheduler import Chunk, Step
+from kvferry.vllm.worker import Worker
+
+LAYERS, BLOCKS, PAGE, TOKENS = 3, 10, 1000, 16
+
+
+class Side:
+    """A worker, and what it has told vLLM."""
+
+    def __init__(self, test, name, rails="127.0.0.1:0", **config):
+        self.worker = Worker(Config(rails, **config), name, 0, TOKENS)
+        test.addCleanup(self.worker.close)
+        self.memory = bytearray(os.urandom(LAYERS * BLOCKS * PAGE))
+        address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        layers = [layout.Layer(f"l{k}", k * BLOCKS * PAGE, PAGE, PAGE) for k in range(LAYERS)]
+        self.worker.register(Buffer(address, len(self.memory), layers, BLOCKS))
+        own = self.worker.own
+        self.peer = Peer(own.advertisement, own.planes)
+        self.sent, self.received, self.bad, self.parts, self.counts = set(), set(), set(), {}, stats.empty()
+
+    def block(self, n):
+        return [bytes(self.memory[at : at + PAGE]) for at in range(n * PAGE, len(self.memory), BLOCKS * PAGE)]
+
+    def step(self, step=None, over=()):
+        """A step of vLLM's that computes nothing, or all of its chunks at once."""
+        step = step or Step(idle=True)
+        self.worker.before(step)
+        self.worker.computed(step)
+        self.worker.start(step)
+        finished = self.worker.finish(step, over)
+        self.sent |= finished.sent
+        self.received |= finished.received
+        self.bad |= finished.bad
+        self.parts.update(finished.parts)
+        stats.add(self.counts, self.worker.ledger.counts() or {})
+
+
+@unittest.skipIf(numpy is None, "SKIPPED: no numpy: the connector's transfers are not tried")
+class TestWorkers(unittest.TestCase):
+    def sides(self, **config):
+        config = {"handoff": "layerwise", "timeout": 20.0, **config}
+        self.p, self.d = Side(self, "P", **config), Side(self, "D", **config)
+
+    def until(self, done, what):
+        deadline = time.monotonic() + 60
+        while not done():
+            self.assertLess(time.monotonic(), deadline, f"a minute, and not {what}")
+            self.p.step()
+            self.d.step()
+
+    def pull(self, ours=(1, 2, 3), theirs=(7, 6, 2), hold=1, checked=False):
+        return Pull("d", hold, [self.p.peer], list(ours), list(theirs), checked)
+
+    def same(self, ours, theirs):
+        return all(self.d.block(o) == self.p.block(t) for o, t in zip(ours, theirs))
+
+    def test_pull(self):
+        self.sides()
+        other = self.d.block(4)
+        self.p.step(Step(holds=[Hold(1, "p")]))
+        self.d.step(Step(pulls=[self.pull()]))
+        self.until(lambda: self.p.sent and self.d.received, "pulled")
+        self.assertEqual((self.p.sent, self.d.received, self.d.bad), ({"p"}, {"d"}, set()))
+        self.assertTrue(self.same([1, 2, 3], [7, 6, 2]))
+        self.assertEqual(self.d.block(4), other)
+        self.assertEqual(self.d.parts["d"].kv_bytes, 3 * LAYERS * PAGE)
+        self.assertEqual((self.d.counts["bytes_transferred"], self.d.counts["num_failed_transfers"]), ([3 * LAYERS * PAGE], 0))
+        self.d.step(Step(pulls=[self.pull(ours=[], theirs=[], hold=2)]))  # all of it in the prefix cache
+        self.p.step(Step(holds=[Hold(2, "q")]))
+        self.until(lambda: "q" in self.p.sent, "released")
+        self.assertEqual(self.d.received, {"d"})
+
+    def test_lease(self):
+        """P has freed the blocks while D was away: what D then reads is not KV of this prompt."""
+        self.sides(lease=0.01)
+        self.p.step(Step(holds=[Hold(1, "p")]))
+        with self.assertLogs("vllm.kvferry", "WARNING"):
+            self.until(lambda: self.p.sent, "freed")
+        with self.assertLogs("vllm.kvferry", "ERROR") as logged:
+            self.d.step(Step(pulls=[self.pull()]))
+            self.until(lambda: self.d.received and self.p.counts["num_notifications_after_expiry"], "over")
+        self.assertIn("lease had ended", logged.output[0])
+        self.assertEqual((self.d.bad, self.p.counts["num_kv_expired_reqs"], self.d.counts["num_failed_transfers"]), ({1, 2, 3}, 1, 1))
+
+    def test_checksums(self):
+        self.sides(checksums=True)
+        self.p.step(Step(chunks=[Chunk("p", "", 0, 40, 40, [7, 6, 2])], holds=[Hold(1, "p")]))
+        self.p.memory[BLOCKS * PAGE + 6 * PAGE + 5] ^= 1
+        with self.assertLogs("vllm.kvferry", "ERROR"):
+            self.d.step(Step(pulls=[self.pull(checked=True)]))
+            self.until(lambda: self.d.received, "pulled")
+        self.assertEqual(self.d.bad, {2})
+        self.assertEqual((self.d.parts["d"].kv_blocks_checked, self.d.parts["d"].kv_blocks_bad, self.d.counts["num_blocks_bad"]), (3, 1, 1))
+
+    def test_gone(self):
+        """P has ended: D's blocks fail when the time is up."""
+        self.sides(timeout=0.2)
+        self.p.worker.close()
+        with self.assertLogs("vllm.kvferry", "ERROR"):
+            self.d.step(Step(pulls=[self.pull()], receives=[self.receive(request="e", blocks=[5])]))
+            while self.d.received != {"d", "e"}:
+                self.d.step()
+        self.assertEqual(self.d.bad, {1, 2, 3, 5})
+        self.assertIsNone(self.d.worker.memory.window)  # nobody writes any more
+
+    def test_abort(self):
+        self.sides()
+        for hold in range(1, 50):
+            self.p.step(Step(holds=[Hold(hold, f"p{hold}")]))
+            self.d.step(Step(pulls=[self.pull(hold=hold)]), over=["d"] if hold % 2 else [])
+            self.d.step(over=["d"])
+            self.until(lambda: f"p{hold}" in self.p.sent and "d" in self.d.received, "released")
+            self.d.received.clear()
+        self.assertEqual(self.d.bad, set())
+        self.assertEqual((self.d.worker.puller.pulls.states, self.d.worker.ledger.transfers), ({}, {}))
+
+    def receive(self, request="d", blocks=(1, 2, 3), **more):
+        return Receive(request, "t", [self.p.peer], list(blocks), 0, 40, **more)
+
+    def chunk(self, begin=0, end=40, blocks=(7, 6, 2)):
+        return Chunk("p", "t", begin, end, 40, list(blocks))
+
+    def test_push(self):
+        """By layers, in two chunks, D first and P first, with checksums."""
+        for first in (self.p_first, self.d_first):
+            self.sides(checksums=True)
+            first()
+            self.until(lambda: self.p.sent and self.d.received, "written")
+            self.assertEqual((self.p.sent, self.d.received, self.d.bad), ({"p"}, {"d"}, set()))
+            self.assertTrue(self.same([1, 2, 3], [7, 6, 2]))
+            self.assertEqual(self.d.parts["d"].kv_blocks_checked, 3)
+
+    def p_first(self):
+        self.p.step(Step(chunks=[self.chunk()]))
+        self.p.step(Step(over=[Over("p", "t", True, True)]))
+        self.d.step(Step(receives=[self.receive(checked=True)]))
+
+    def d_first(self):
+        self.d.step(Step(receives=[self.receive(checked=True)]))
+        self.until(lambda: self.p.worker.pusher.pushes.wants, "wanted")
+        for chunk in (self.chunk(end=24, blocks=[7, 6]), self.chunk(begin=24)):
+            step = Step(chunks=[chunk])
+            for k in range(LAYERS):
+                self.p.worker.computed(step, [f"l{k}"])
+            self.p.step(step)
+        self.p.step(Step(over=[Over("p", "t", True, True)]))
+
+    def test_push_flipped(self):
+        """A byte changes between P's checksum and D."""
+        self.sides(checksums=True)
+        make = self.p.worker.memory.checksums.make
+
+        def flipped(blocks):
+            make(blocks)
+            self.p.memory[BLOCKS * PAGE * 2 + 6 * PAGE] ^= 1
+
+        self.p.worker.memory.checksums.make = flipped
+        with self.assertLogs("vllm.kvferry", "ERROR"):
+            self.p_first()
+            self.until(lambda: self.d.received, "written")
+        self.assertEqual(self.d.bad, {2})
+
+    def test_push_preempted(self):
+        self.sides()
+        self.d.step(Step(receives=[self.receive()]))
+        self.until(lambda: self.p.worker.pusher.pushes.wants, "wanted")
+        self.p.step(Step(chunks=[self.chunk(end=32, blocks=[4, 5])]))
+        step = Step(preempted=["p"])
+        self.p.worker.before(step)
+        self.assertEqual(self.p.worker.pusher.pushes.under("p"), 0)
+        self.p.step(Step(chunks=[self.chunk()]))
+        self.p.step(Step(over=[Over("p", "t", True, True)]))
+        self.until(lambda: self.p.sent and self.d.received, "written")
+        self.assertTrue(self.same([1, 2, 3], [7, 6, 2]))
+
+    def test_push_stopped(self):
+        """D's request ends while P computes: D has its blocks back when P has said that it stops, P when its request is over."""
+        self.sides()
+        self.d.step(Step(receives=[self.receive()]))
+        self.until(lambda: self.p.worker.pusher.pushes.wants, "wanted")
+        self.p.step(Step(chunks=[self.chunk(end=32, blocks=[7, 6])]))
+        self.d.step(over=["d"])
+        self.until(lambda: self.d.received, "stopped")
+        before = bytes(self.d.memory)
+        self.p.step(Step(chunks=[self.chunk(begin=32)]))
+        self.p.step(Step(over=[Over("p", "t", True, True)]))
+        self.assertEqual((self.p.sent, self.d.bad, bytes(self.d.memory) == before), ({"p"}, set(), True))
+        self.assertIsNotNone(self.d.worker.memory.window)  # nobody else is disturbed
+
+    def test_push_never(self):
+        """P never gets the request: D's blocks fail by the timeout, and P is asked to stop."""
+        self.sides(timeout=0.2)
+        with self.assertLogs("vllm.kvferry", "ERROR") as logged:
+            self.d.step(Step(receives=[self.receive()]))
+            self.until(lambda: self.d.received, "over")
+        self.assertIn("not written all of it within 0.2 s", logged.output[0])
+        self.assertEqual(self.d.bad, {1, 2, 3})
+
+    def test_push_fence(self):
+        """P writes on although D has closed the memory: nothing changes there, and P has its blocks back."""
+        self.sides()
+        self.d.step(Step(receives=[self.receive()]))
+        self.until(lambda: self.p.worker.pusher.pushes.wants, "wanted")
+        self.d.worker.memory.fence()
+        before = bytes(self.d.memory)
+        self.p.step(Step(chunks=[self.chunk()]))
+        self.p.step(Step(over=[Over("p", "t", True, True)]))
+        with self.assertLogs("vllm.kvferry", "ERROR") as logged:
+            self.until(lambda: self.p.sent and self.d.received, "over")
+        self.assertIn("P could not write it", logged.output[0])
+        self.assertEqual(bytes(self.d.memory), before)
+        self.d.step(Step(receives=[self.receive(request="e")]))  # the memory is open again
+        self.assertIsNotNone(self.d.worker.memory.window)
+
+
+if __name__ == "__main__":
+    unittest.main()

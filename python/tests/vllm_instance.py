@@ -1,0 +1,77 @@
+"""bench/engines' driver with more orders, for test_vllm_real.py. It runs in vLLM's environment.
+
+  abort   id, tokens, params, steps   a request that is aborted after so many steps; answered by "aborted" when vLLM is at rest
+  flip    id, block                   a byte of a request's block is changed; answered by "flipped"
+  free    -                           answered by "free": blocks, and vLLM's kvferry metrics, when it is at rest
+
+The first line may have options, further arguments of LLM.
+"""
+
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "bench" / "engines" / "files"))
+
+import driver  # noqa: E402
+
+
+class Instance(driver.Instance):
+    def __init__(self, spec, say):
+        import vllm
+
+        made = vllm.LLM
+        vllm.LLM = lambda *args, **options: made(*args, **{**options, **spec.get("options", {})})
+        super().__init__(spec, say)
+
+    def abort(self, order):
+        from vllm import SamplingParams
+
+        self.request = order["id"]
+        params = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True, extra_args={"kv_transfer_params": order["params"]})
+        self.engine.add_request(order["id"], {"prompt_token_ids": order["tokens"]}, params)
+        for _ in range(order["steps"]):
+            self.engine.step()
+        self.engine.abort_request([order["id"]])
+        self.rest()
+        self.say(event="aborted", id=order["id"])
+
+    def rest(self):
+        while self.busy():
+            self.engine.step()
+
+    def flip(self, order):
+        block = self.blocks[order["id"]][order["block"]]
+        for layer in self.core.vllm_config.compilation_config.static_forward_context.values():
+            if (kv := getattr(layer, "kv_cache", None)) is not None:
+                kv[block, 0, 3, 5] += 1.0
+        self.say(event="flipped")
+
+    def free(self, order):
+        self.rest()
+        metrics = {}
+        for metric in self.llm.get_metrics():
+            if metric.name.startswith("vllm:kvferry_"):
+                metrics[metric.name] = getattr(metric, "value", None) or getattr(metric, "sum", 0)
+        self.say(event="free", blocks=self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks(), metrics=metrics)
+
+
+class Lines(driver.Lines):
+    """Orders that the driver does not know are done here."""
+
+    def next(self):
+        while (order := super().next()) and order.get("do") in ("abort", "flip", "free"):
+            getattr(INSTANCE[0], order["do"])(order)
+        return order
+
+
+INSTANCE = []
+
+
+def instance(spec, say):
+    INSTANCE.append(Instance(spec, say))
+    return INSTANCE[0]
+
+
+if __name__ == "__main__":
+    made, driver.Instance, driver.Lines = driver.Instance, instance, Lines
+    driver.main()
