@@ -42,24 +42,31 @@ func findKVFerry(asked string) (kvferryFolder, error) {
 		}
 		return "", fmt.Errorf("%q: it has no Python package kvferry.vllm: name a checkout of kvferry, or the site-packages that the wheel is installed in", asked)
 	}
-	var starts []string
+	var folders []string
 	if here, err := os.Getwd(); err == nil {
-		starts = append(starts, here)
+		folders = above(here)
 	}
 	if program, err := os.Executable(); err == nil {
-		starts = append(starts, filepath.Dir(program))
+		// A wheel's programs are in bin, beside lib/python3.12/site-packages.
+		packages, _ := filepath.Glob(filepath.Join(filepath.Dir(filepath.Dir(program)), "lib", "python3*", "site-packages"))
+		folders = slices.Concat(folders, above(filepath.Dir(program)), packages)
 	}
-	for _, start := range starts {
-		for at := start; ; at = filepath.Dir(at) {
-			if f := kvferryFolder(at); f.there() {
-				return f, nil
-			}
-			if at == filepath.Dir(at) {
-				break
-			}
+	for _, folder := range folders {
+		if f := kvferryFolder(folder); f.there() {
+			return f, nil
 		}
 	}
 	return "", errors.New("kvferry's Python package is not found: run this in a checkout of kvferry, or name the folder that has it (--kvferry)")
+}
+
+// above are a folder and all that it is in.
+func above(folder string) (all []string) {
+	for ; ; folder = filepath.Dir(folder) {
+		all = append(all, folder)
+		if folder == filepath.Dir(folder) {
+			return all
+		}
+	}
 }
 
 // there says that the folder has a kvferry with the connector.
