@@ -57,8 +57,14 @@ func (e *Engine) Submit(target Handle, op int, ranges []Range, o BatchOptions) (
 		return 0, err
 	}
 	e.mu.Lock()
-	e.batches[h] = b
+	full := len(e.batches)+len(e.ended) >= mostBatches
+	if !full {
+		e.batches[h] = b
+	}
 	e.mu.Unlock()
+	if full {
+		return 0, fmt.Errorf("%w: %d are under way or wait to be polled", ErrFull, mostBatches)
+	}
 	b.under.Store(e.engine.Submit(targets[0], *reqs, transport.BatchOptions{
 		Timeout: o.Timeout, Priority: transport.Priority(o.Priority), Tag: o.Tag, Message: o.Message,
 		OnDone: func(done *transport.Batch) { e.end(h, o.UserData, done) },

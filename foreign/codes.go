@@ -34,7 +34,7 @@ const (
 	CodeBounds        Code = -15 // outside what the peer has opened
 	CodeAccess        Code = -16 // not in that direction
 	CodeUnconfirmed   Code = -17 // the segment was closed after the batch may have come
-	CodeBusy          Code = -18 // too many are outstanding
+	CodeBusy          Code = -18 // too much waits to be taken, here or at the peer
 	CodeProtocol      Code = -19 // the peer speaks something else
 )
 
@@ -45,6 +45,8 @@ var (
 	ErrUnsupported = errors.New("not supported")
 	// ErrSpace: a buffer that is too small.
 	ErrSpace = errors.New("the buffer is too small")
+	// ErrFull: more batches than an engine keeps.
+	ErrFull  = errors.New("too many batches")
 	errPanic = errors.New("panic in the library")
 )
 
@@ -58,6 +60,7 @@ var codes = []struct {
 	{ErrHandle, CodeHandle},
 	{ErrUnsupported, CodeUnsupported},
 	{ErrSpace, CodeSpace},
+	{ErrFull, CodeBusy},
 	{transport.ErrDeadline, CodeDeadline},
 	{transport.ErrCanceled, CodeCanceled},
 	{transport.ErrUnreachable, CodeUnreachable},

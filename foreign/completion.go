@@ -8,6 +8,14 @@ import (
 	"kvferry/transport"
 )
 
+// What waits for a caller that does not take it is bounded: a batch more is refused by Submit, and a peer's message by its
+// batch, which fails at the peer.
+const (
+	mostBatches  = 1 << 16  // under way, and ended but not polled
+	mostMessages = 1 << 14  // not received
+	mostWaiting  = 16 << 20 // bytes of them, names of their senders included
+)
+
 // A Completion says how a batch ended.
 type Completion struct {
 	Batch    Handle
@@ -41,11 +49,20 @@ func (e *Engine) Poll(most int) []Completion {
 	return taken
 }
 
-// deliver takes a message of a peer's, on whatever goroutine it came.
+// hasRoom says whether a message of a peer's can wait here.
+func (e *Engine) hasRoom(bytes int) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.messages) < mostMessages && e.waiting+bytes <= mostWaiting
+}
+
+// deliver takes a message of a peer's, on whatever goroutine it came. Those that come at the same time
+// may be a few more than there is room for.
 func (e *Engine) deliver(m transport.Message) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.messages = append(e.messages, &m)
+	e.waiting += len(m.Bytes)
 	e.ring()
 }
 
@@ -63,6 +80,7 @@ func (e *Engine) Receive(to []byte) (*transport.Message, error) {
 	}
 	e.messages[0] = nil
 	e.messages = e.messages[1:]
+	e.waiting -= len(m.Bytes)
 	e.ring()
 	return m, nil
 }

@@ -22,5 +22,6 @@
 //
 // [Engine.Submit] takes the ranges, gives the batch a handle and hands the work on. What is wrong with the
 // ranges themselves is Submit's error. A batch that has a handle has exactly one
-// completion, however it ends, unless the engine is closed before it is polled.
+// completion, however it ends, unless the engine is closed before it is polled. Who does not take completions and messages
+// is refused more of them.
 package foreign

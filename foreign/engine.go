@@ -43,6 +43,7 @@ type Engine struct {
 	batches  map[Handle]*batch    // under way
 	ended    []Completion         // not polled, oldest first
 	messages []*transport.Message // not received, oldest first
+	waiting  int                  // bytes of them
 	alarm    alarm
 }
 
@@ -68,7 +69,7 @@ func Open(o Options) (*Engine, error) {
 	}
 	cfg := transport.Config{
 		Select: transport.Selection(o.Selection), SliceSize: o.SliceSize, DefaultTimeout: o.Timeout, Logger: log,
-		Name: o.Name, OnMessage: e.deliver,
+		Name: o.Name, OnMessage: e.deliver, HasRoom: e.hasRoom,
 	}
 	if cfg.Rails, err = rails.OpenAll(strings.Split(o.Rails, ","), rails.Options{Logger: log}); err != nil {
 		return nil, err

@@ -341,3 +341,96 @@ func TestMessages(t *testing.T) {
 		}
 	}
 }
+
+// TestFull: who does not poll is refused batches, and gets a completion of each that was not refused.
+func TestFull(t *testing.T) {
+	there, here := open(t), open(t)
+	_, segment := memory(t, there, "kv", 1<<12)
+	target := connect(t, here, there, segment)
+	submit := func() error {
+		_, err := here.Submit(target, foreign.OpWrite, nil, foreign.BatchOptions{})
+		return err
+	}
+	const most = 1 << 16
+	for range most {
+		if err := submit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		if err := submit(); foreign.CodeOf(err) != foreign.CodeBusy || !strings.Contains(err.Error(), "65536 are under way or wait to be polled") {
+			t.Errorf("a batch more: %v", err)
+		}
+	}
+	if n := len(here.Poll(1)); n != 1 {
+		t.Fatalf("%d completions", n)
+	}
+	if err := submit(); err != nil {
+		t.Errorf("after a poll: %v", err)
+	}
+	if err := submit(); foreign.CodeOf(err) != foreign.CodeBusy {
+		t.Errorf("full again: %v", err)
+	}
+	if n := len(here.Poll(2 * most)); n != most {
+		t.Errorf("%d completions of %d batches", n, most)
+	}
+}
+
+// TestFullMessages: who does not receive is not sent more than there is room for, in number and in bytes. Each sender knows:
+// what its batch has not failed with comes once.
+func TestFullMessages(t *testing.T) {
+	for name, c := range map[string]struct{ bytes, most int }{
+		"short": {8, 1 << 14},
+		"long":  {64 << 10, 1 << 8},
+	} {
+		t.Run(name, func(t *testing.T) {
+			there, here := open(t), open(t)
+			_, segment := memory(t, there, "kv", 1<<12)
+			target := connect(t, here, there, segment)
+			send := func(n int) (sent, refused int) {
+				for under := 0; sent+refused < n; {
+					for ; under < 16 && sent+refused+under < n; under++ {
+						if _, err := here.Submit(target, foreign.OpWrite, nil, foreign.BatchOptions{Message: make([]byte, c.bytes)}); err != nil {
+							t.Fatal(err)
+						}
+					}
+					wait(t, here)
+					for _, done := range here.Poll(n) {
+						under--
+						switch foreign.CodeOf(done.Err) {
+						case foreign.CodeOK:
+							sent++
+						case foreign.CodeBusy:
+							refused++
+						default:
+							t.Fatal(done.Err)
+						}
+					}
+				}
+				return sent, refused
+			}
+			receive := func() (n int) {
+				for {
+					m, err := there.Receive(make([]byte, c.bytes))
+					if err != nil {
+						t.Fatal(err)
+					}
+					if m == nil {
+						return n
+					}
+					n++
+				}
+			}
+			sent, refused := send(c.most + 20)
+			if sent < c.most-1 || sent > c.most || refused != 20+c.most-sent { // a byte of each is the name's length
+				t.Errorf("%d sent and %d refused, where %d wait at most", sent, refused, c.most)
+			}
+			if got := receive(); got != sent {
+				t.Errorf("%d came of %d that were sent", got, sent)
+			}
+			if sent, refused := send(20); sent != 20 || refused != 0 || receive() != 20 {
+				t.Errorf("all received: %d sent and %d refused", sent, refused)
+			}
+		})
+	}
+}

@@ -11,13 +11,11 @@ import (
 	"kvferry/transport/pacing"
 )
 
-// Config describes an engine. The zero value of every field but Rails has a
-// default.
+// Config describes an engine. The zero value of every field but Rails has a default.
 type Config struct {
 	// Rails are the NICs to use; the engine owns and closes them.
 	Rails []Rail
-	// Clock tells the times in batches and wakes paced batches.
-	// Default clock.Precise().
+	// Clock tells the times in batches and wakes paced batches. Default clock.Precise().
 	Clock clock.Clock
 	// Link, if not nil, paces batches as a modelled NIC would.
 	Link *pacing.Link
@@ -29,11 +27,13 @@ type Config struct {
 	OnImmediate func(Immediate)
 	// OnMessage gets the messages of peers' batches, as OnImmediate gets their immediates.
 	OnMessage func(Message)
+	// HasRoom, if not nil, says whether OnMessage can take a message of so many bytes more. It must not block. If it
+	// cannot, the message is not delivered, and its batch, whose bytes are all there, fails with ErrBusy.
+	HasRoom func(bytes int) bool
 	// Name is what peers are told with messages, up to MaxName bytes. Peers may say any.
 	Name string
 
-	// Select says how slices are spread over several paths to a peer.
-	// Default Affinity.
+	// Select says how slices are spread over several paths to a peer. Default Affinity.
 	Select Selection
 	// OnPath, if not nil, hears of every change of a path's state, on a
 	// goroutine of the engine's, of several paths at once. It must not block, nor
@@ -51,8 +51,7 @@ type Config struct {
 	// ProbeInterval is how often a path that is down is tried while another is up;
 	// an attempt takes as long at most, and ten round trips. Default 250 ms.
 	ProbeInterval time.Duration
-	// Logger hears of paths that go down, and why rails are not paired.
-	// Default slog.Default().
+	// Logger hears of paths that go down, and why rails are not paired. Default slog.Default().
 	Logger *slog.Logger
 
 	// SliceSize is the largest slice in bytes; over several paths batches are cut

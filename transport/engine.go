@@ -68,6 +68,7 @@ func New(cfg Config) (*Engine, error) {
 		cfg:     cfg,
 		accts:   make([]account.Account, len(cfg.Rails)),
 		outbox:  immediate.NewOutbox(immediate.Random()),
+		inbox:   immediate.Inbox{HasRoom: cfg.HasRoom},
 		stop:    make(chan struct{}),
 		records: make(map[recordKey]*selection.Record),
 		peers:   make(map[string]*peer),

@@ -35,8 +35,8 @@ var (
 	ErrNoPath = errors.New("no rail reaches the target")
 	// ErrUnreachable: the peer cannot be connected, or the connection was lost.
 	ErrUnreachable = errors.New("unreachable")
-	// ErrBusy: more immediates are outstanding than a target can tell apart, or more parts of messages than it keeps.
-	ErrBusy = errors.New("too many immediates outstanding")
+	// ErrBusy: more immediates are outstanding than a target can tell apart, or more messages than it keeps.
+	ErrBusy = errors.New("too many immediates or messages outstanding")
 	// ErrDeadline: the batch's time was up. It is context.DeadlineExceeded too.
 	ErrDeadline error = &cause{"deadline passed", context.DeadlineExceeded}
 	// ErrCanceled: Cancel was called. It is context.Canceled too.

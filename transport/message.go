@@ -61,7 +61,7 @@ func (b *Batch) sendParts() {
 func (e *Engine) message(at keyAt, segment string, imm Imm) error {
 	name, text, err := e.inbox.Message(imm)
 	switch {
-	case errors.Is(err, immediate.ErrUnfinished):
+	case errors.Is(err, immediate.ErrFull):
 		return ErrBusy
 	case err != nil:
 		return ErrBounds

@@ -58,7 +58,7 @@ typedef enum kvf_code {
 	KVF_ERR_BOUNDS = -15,         /* outside what the peer has opened */
 	KVF_ERR_ACCESS = -16,         /* not in that direction */
 	KVF_ERR_UNCONFIRMED = -17,    /* the segment was closed after the batch may have come */
-	KVF_ERR_BUSY = -18,           /* too many are outstanding */
+	KVF_ERR_BUSY = -18,           /* too much waits to be taken, here (kvf_submit) or at the peer (kvf_receive) */
 	KVF_ERR_PROTOCOL = -19        /* the peer speaks something else */
 } kvf_code;
 
@@ -165,7 +165,8 @@ typedef struct kvf_batch_options {
 
 /* kvf_submit starts a batch and does not wait for it. ranges and options are the caller's again when it
  * returns, the memory that they name when the completion is polled. options may be NULL, and so may batch. A batch has
- * at most 1,048,576 pieces; one without ranges is its message. */
+ * at most 1,048,576 pieces; one without ranges is its message. 65,536 batches may be under way or wait to be polled: of
+ * one more nothing is done, KVF_ERR_BUSY. */
 int kvf_submit(kvf_engine engine, kvf_target target, int op, const kvf_range *ranges, size_t count,
                const kvf_batch_options *options, kvf_batch *batch);
 
@@ -194,7 +195,10 @@ typedef struct kvf_message {
 
 /* kvf_receive takes the oldest message of a peer's batch and puts it into buffer: it returns 1, or 0 if there is
  * none. A message comes exactly once, when all bytes of its batch are there, and waits until it is taken; those of several batches
- * come in any order. One longer than capacity stays: KVF_ERR_SPACE, and message->length. size is sizeof(kvf_message). */
+ * come in any order. One longer than capacity stays: KVF_ERR_SPACE, and message->length. size is sizeof(kvf_message).
+ *
+ * 16,384 messages may wait, or 16 MiB of them. One that finds no room does not come: its batch ends with KVF_ERR_BUSY at
+ * the peer, all its bytes are there, and a batch without ranges sends the message again. */
 int kvf_receive(kvf_engine engine, kvf_message *message, size_t size, void *buffer, size_t capacity);
 
 /* kvf_descriptor returns a file descriptor that is readable (poll, epoll, select) while a completion or a message waits.

@@ -317,7 +317,8 @@ class Engine:
         ranges are Range objects, or an array of them by the buffer protocol, as numpy makes of RANGE_FIELDS: that is faster
         for many. They are the caller's again when submit returns. user_data comes back with the completion, timeout is
         in seconds, and tag names the serving request in errors. message is for the peer, who receives it once all ranges
-        are done, WRITE or READ: up to 64 KiB. A batch without ranges is its message.
+        are done, WRITE or READ: up to 64 KiB. A batch without ranges is its message. Code.BUSY: too many completions wait to be
+        polled; in a completion, the peer does not receive its messages, and this one has not come.
         """
         try:
             view = memoryview(ranges)

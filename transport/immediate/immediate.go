@@ -150,6 +150,9 @@ func (o *Outbox) End(imm Imm) {
 
 // An Inbox tells the first coming of an immediate from its repetitions. The zero value has seen none.
 type Inbox struct {
+	// HasRoom, if not nil, says whether a message of so many bytes can be taken.
+	HasRoom func(bytes int) bool
+
 	mu      sync.Mutex
 	sources map[uint64]*source
 	tick    uint64

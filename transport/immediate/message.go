@@ -12,7 +12,8 @@ import (
 //
 //	parts, in any order, more than once    ──► kept by Seq and place
 //	the last, first time, all others here  ──► delivered
-//	the last, and others are missing       ──► ErrUnfinished: they had to make room
+//	the last, and others are missing       ──► ErrFull: they had to make room
+//	the last, and there is no room for all ──► ErrFull: it may come again, as if it had not
 //	whatever comes after that              ──► dropped
 const (
 	// MaxText is how many bytes an immediate may carry: notifications mostly take one.
@@ -29,8 +30,8 @@ const (
 )
 
 var (
-	// ErrUnfinished: parts of the message had to make room for others'.
-	ErrUnfinished = errors.New("the target holds too many unfinished messages")
+	// ErrFull: parts of the message had to make room for others', or whoever is to have the whole has no room.
+	ErrFull = errors.New("the target holds too many messages")
 	// ErrMalformed: no engine cuts a message so.
 	ErrMalformed = errors.New("no part of a message")
 )
@@ -95,10 +96,10 @@ func (b *Inbox) Message(imm Imm) (name string, message []byte, err error) {
 	case imm.Part():
 		b.keepLocked(s, u, imm)
 		return "", nil, nil
+	case at > 0 && (u == nil || u.need > 0 || len(u.whole) != length), b.HasRoom != nil && !b.HasRoom(length):
+		return "", nil, ErrFull
 	case at == 0: // the only one
 		u = &unfinished{whole: make([]byte, length)}
-	case u == nil || u.need > 0 || len(u.whole) != length:
-		return "", nil, ErrUnfinished
 	}
 	copy(u.whole[at:], imm.Text)
 	s.seen.add(imm.Seq)

@@ -87,7 +87,7 @@ func TestUnfinished(t *testing.T) {
 	long := make([]byte, MaxMessage)
 	first := numbered(1, 0, "a", long)
 	last := first[len(first)-1]
-	if _, _, err := b.Message(last); !errors.Is(err, ErrUnfinished) {
+	if _, _, err := b.Message(last); !errors.Is(err, ErrFull) {
 		t.Errorf("the last part alone: %v", err)
 	}
 	for _, m := range first[:len(first)-1] {
@@ -95,7 +95,7 @@ func TestUnfinished(t *testing.T) {
 	}
 	some := numbered(7, 0, "d", long)
 	b.Message(some[3])
-	if _, got, err := b.Message(some[len(some)-1]); got != nil || !errors.Is(err, ErrUnfinished) {
+	if _, got, err := b.Message(some[len(some)-1]); got != nil || !errors.Is(err, ErrFull) {
 		t.Errorf("one of which most has not come: %d bytes, %v", len(got), err)
 	}
 	b.Accept(Imm{Source: 7, Seq: 1, Floor: 1})
@@ -106,7 +106,7 @@ func TestUnfinished(t *testing.T) {
 			t.Fatalf("%d bytes are held", b.held)
 		}
 	}
-	if _, got, err := b.Message(last); got != nil || !errors.Is(err, ErrUnfinished) {
+	if _, got, err := b.Message(last); got != nil || !errors.Is(err, ErrFull) {
 		t.Errorf("one that had to make room: %d bytes, %v", len(got), err)
 	}
 	for _, m := range first[:len(first)-1] {
@@ -148,4 +148,34 @@ func FuzzMessage(f *testing.F) {
 			}
 		}
 	})
+}
+
+// What there is no room for has not come: with room it comes, once, and then it has, room or not.
+func TestNoRoom(t *testing.T) {
+	room := 0
+	b := Inbox{HasRoom: func(n int) bool { return n <= room }}
+	for seq, text := range [][]byte{{}, make([]byte, MaxMessage)} {
+		parts := numbered(1, uint64(seq), "a", text)
+		last := parts[len(parts)-1]
+		for _, m := range parts[:len(parts)-1] {
+			b.Message(m)
+		}
+		if room = 1 + len(text); b.Has(last) {
+			t.Error("has what has not come")
+		}
+		if _, got, err := b.Message(last); got != nil || !errors.Is(err, ErrFull) || b.Has(last) {
+			t.Errorf("room for a byte less than %d: %d bytes, %v", room+1, len(got), err)
+		}
+		room++
+		if _, got, err := b.Message(last); len(got) != len(text) || got == nil || err != nil {
+			t.Errorf("room for %d bytes: %d bytes, %v", room, len(got), err)
+		}
+		room = 0
+		if _, got, err := b.Message(last); got != nil || err != nil {
+			t.Errorf("again, without room: %d bytes, %v", len(got), err)
+		}
+	}
+	if b.held != 0 {
+		t.Errorf("%d bytes are held in the end", b.held)
+	}
 }

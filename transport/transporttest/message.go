@@ -52,6 +52,7 @@ func testTexts(t *testing.T, make Factory) {
 type inbox struct {
 	t    *testing.T
 	mu   sync.Mutex
+	full bool
 	came map[string]int // sender and bytes
 	last transport.Message
 	more chan struct{}
@@ -66,6 +67,18 @@ func (b *inbox) take(m transport.Message) {
 	case b.more <- struct{}{}:
 	default:
 	}
+}
+
+func (b *inbox) hasRoom(int) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return !b.full
+}
+
+func (b *inbox) fill(full bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.full = full
 }
 
 func (b *inbox) total() (n int) {
@@ -91,7 +104,7 @@ func testMessages(t *testing.T, factory Factory) {
 	}
 	r := factory(t)
 	dst := memoryOf(t, r, 1<<16)
-	b, err := transport.New(transport.Config{Rails: []transport.Rail{r}, Logger: quiet, OnMessage: in.take})
+	b, err := transport.New(transport.Config{Rails: []transport.Rail{r}, Logger: quiet, OnMessage: in.take, HasRoom: in.hasRoom})
 	fail(err)
 	defer b.Close()
 	remote, err := b.Register("dst", dst, "cpu:0")
@@ -171,6 +184,22 @@ func testMessages(t *testing.T, factory Factory) {
 	}
 	if bad := send(s.to, []transport.Request{{Op: transport.Write, Local: s.src[:10], Offset: 1 << 40}}, long); bad == nil || in.total() != before {
 		t.Errorf("after a batch that failed with %v, %d messages came", bad, in.total()-before)
+	}
+
+	// Where there is no room for a message its batch fails, with its bytes there, and the next one finds room again.
+	in.fill(true)
+	for i, text := range [][]byte{[]byte("short"), long} {
+		fill(s.src, uint64(20+i))
+		if err := send(s.to, write, text); !errors.Is(err, transport.ErrBusy) || in.total() != before || !bytes.Equal(dst[:4096], s.src[:4096]) {
+			t.Errorf("no room for %d bytes: %v, %d messages came", len(text), err, in.total()-before)
+		}
+	}
+	if err := send(s.to, write, nil); err != nil {
+		t.Errorf("no message, where there is no room for one: %v", err)
+	}
+	in.fill(false)
+	if err := send(s.to, nil, long); err != nil || in.total() != before+1 {
+		t.Errorf("room again: %v, %d messages came", err, in.total()-before)
 	}
 
 	clear(in.came)
