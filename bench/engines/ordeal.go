@@ -1,6 +1,7 @@
 package engines
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
@@ -39,7 +40,8 @@ type ordeal struct {
 	given  bool          // D has been asked
 	asked  time.Duration // when
 	struck bool
-	killed map[role]bool // by the fault
+	killed map[role]bool   // by the fault
+	answer json.RawMessage // P's, while the flip is waited for
 
 	outcome  Outcome
 	took     time.Duration
@@ -106,14 +108,28 @@ func (o *ordeal) step(now time.Duration, from role, e event) (acts []act, err er
 	case e.Event == saysDone && e.Finish == "error":
 		o.end(now, Failed, "P: its answer is an error")
 	case e.Event == saysDone:
+		o.answer = e.Params
 		acts = o.strike(answered)
-		if o.x.setting.Together {
+		if len(acts) > 0 && o.fault.Do == flipBit {
+			o.struck = false // until the bit is another
 			return acts, nil
 		}
-		next, err := o.x.decode(e.Params)
-		return append(acts, o.give(now, next)...), err
+		more, err := o.ask(now)
+		return append(acts, more...), err
+	case e.Event == saysFlipped:
+		o.struck = true
+		return o.ask(now)
 	}
 	return nil, nil
+}
+
+// ask asks D with P's answer, where it was not asked with P.
+func (o *ordeal) ask(now time.Duration) ([]act, error) {
+	if o.x.setting.Together {
+		return nil, nil
+	}
+	next, err := o.x.decode(o.answer)
+	return o.give(now, next), err
 }
 
 // over takes that an instance has ended.

@@ -125,10 +125,20 @@ func TestOrdeal(t *testing.T) {
 			all:     []occurrence{{at: 4 * ms1, from: prefill, event: event{Event: saysDone, ID: "q", Finish: "error"}}},
 			outcome: Failed, took: 4 * ms1, text: "P: its answer is an error",
 		},
+		"flip": { // D is asked once the bit is another
+			setting: "kvferry-pull", fault: "flip", begin: "P generate",
+			all: []occurrence{
+				{at: 4 * ms1, from: prefill, event: pDone, done: "fault"},
+				{at: 5 * ms1, from: prefill, event: event{Event: saysFlipped, ID: "q"}, done: "D generate"},
+				{at: 9 * ms1, from: decode, event: event{Event: saysDone, ID: "q", Tokens: []int{1, 2, 4}}},
+			},
+			outcome: Wrong, took: 9 * ms1, text: "D answered [1 2 4], mono [1 2 3]",
+		},
 		"flip, layerwise": {
 			setting: "kvferry-layerwise", fault: "flip", begin: "P generate, D generate",
 			all: []occurrence{
 				{at: 4 * ms1, from: prefill, event: pDone, done: "fault"},
+				{at: 8 * ms1, from: decode, event: event{Event: saysFlipped, ID: "q"}},
 				{at: 9 * ms1, from: decode, event: dDone},
 			},
 			computed: 2, outcome: Recomputed, took: 9 * ms1,

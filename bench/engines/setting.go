@@ -66,7 +66,7 @@ const (
 var (
 	nixlEnv     = []string{"VLLM_NIXL_SIDE_CHANNEL_HOST={host}", "VLLM_NIXL_SIDE_CHANNEL_PORT={port}"}
 	ucxEnv      = append([]string{"UCX_TLS=tcp", "UCX_NET_DEVICES={nics}"}, nixlEnv...)
-	nixlKVFerry = append([]string{"NIXL_PLUGIN_DIR={plugins}", "KVFERRY_RAILS={rails}"}, nixlEnv...)
+	nixlKVFerry = append([]string{"NIXL_PLUGIN_DIR={plugins}", "KVFERRY_RAILS={rails}", "KVFERRY_TIMEOUT={timeout}"}, nixlEnv...)
 )
 
 const (

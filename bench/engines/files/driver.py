@@ -162,7 +162,7 @@ class Instance:
             yield layer, kv
 
     def flip(self, order):
-        """One bit in the first block of the first layer: a value is 2^128 times what it was.
+        """One bit in the first block of the first layer: a small value gets the highest exponent.
 
         Where KV is still to come, it is flipped when kvferry says that it is there.
         """
@@ -172,7 +172,9 @@ class Instance:
             import torch
 
             _, kv = next(self.kv())
-            kv[block].view(torch.int32)[0, 0, 0] ^= 1 << 30
+            values = kv[block].view(-1)
+            first = int((values.abs() < 2).nonzero()[0])
+            values.view(torch.uint8)[(first + 1) * values.element_size() - 1] ^= 0x40
             self.say(event="flipped", id=order["id"])
 
         if request in self.blocks:
