@@ -184,7 +184,7 @@ func misbehave() {
 	if err == nil {
 		err = json.Unmarshal(text, &schedule)
 	}
-	if err == nil && schedule.Faults[0].Fault != "stall" { // that one does not come
+	if err == nil && len(schedule.Faults) > 0 && schedule.Faults[0].Fault != "stall" { // that one does not come
 		err = os.WriteFile(schedule.Log, []byte("{}\n"), 0o600)
 	}
 	if err != nil || schedule.Backend != "UCX" || os.Getenv("NIXL_PLUGIN_DIR") == "" {

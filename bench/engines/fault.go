@@ -15,11 +15,34 @@ type Fault struct {
 	What string // for people
 	When moment
 	Do   deed
-	// Wrapped is the fault of the wrapper around NIXL's backend, in the instance Of.
-	Wrapped string
-	Of      role
+	// Wrapped is the fault of the wrapper around NIXL's backend, as its schedule has it.
+	Wrapped *wrapped
 	// Unchecked has kvferry's connector without checksums: wrong tokens are what must come then.
 	Unchecked bool
+}
+
+// wrapped is a fault in a schedule of the wrapper. It hits the first transfer that is posted, or the first
+// message that comes; heartbeats are not looked at.
+type wrapped struct {
+	Fault string `json:"fault"`
+	MS    int    `json:"ms,omitempty"`   // how long
+	Skip  string `json:"skip,omitempty"` // messages that begin so
+}
+
+// message is a fault of messages.
+func message(fault string, ms int) *wrapped { return &wrapped{Fault: fault, MS: ms, Skip: "HB:"} }
+
+// hits says in which instance the fault is: the one that posts the transfers, or the other, which is told of
+// their end.
+func (w *wrapped) hits(s *Setting) role {
+	poster, other := decode, prefill
+	if s.Pushes {
+		poster, other = prefill, decode
+	}
+	if w.Skip != "" {
+		return other
+	}
+	return poster
 }
 
 // A moment of a prompt's way.
@@ -68,15 +91,15 @@ var Faults = []Fault{
 	{Name: "flip", What: "a bit of the KV is another at D than it was at P", When: answered, Do: flipBit},
 	{Name: "flip-unchecked", What: "the same without checksums: the tokens must be wrong", When: answered, Do: flipBit, Unchecked: true},
 	{Name: leave, What: fmt.Sprintf("%d requests are cancelled, never fetched, or lose their D", leaveRequests)},
-	{Name: "notif-delay", What: "NIXL: the message that ends a transfer comes late", Wrapped: "delay", Of: decode},
-	{Name: "notif-drop", What: "NIXL: that message is lost", Wrapped: "drop", Of: decode},
-	{Name: "notif-repeat", What: "NIXL: that message comes twice", Wrapped: "repeat", Of: decode},
-	{Name: "notif-reorder", What: "NIXL: messages overtake each other", Wrapped: "reorder", Of: decode},
-	{Name: "tear", What: "NIXL: half of a transfer is missing, and it says that all is there", Wrapped: "tear", Of: decode},
-	{Name: "replay", What: "NIXL: a transfer is done once more, later", Wrapped: "replay", Of: decode},
-	{Name: "nixl-flip", What: "NIXL: a byte of a transfer is another", Wrapped: "flip", Of: decode},
-	{Name: "stall", What: "NIXL: a transfer does not go on", Wrapped: "stall", Of: decode},
-	{Name: "flap", What: "NIXL: transfers fail for a second", Wrapped: "flap", Of: decode},
+	{Name: "notif-delay", What: "NIXL: the message that ends a transfer comes late", Wrapped: message("delay", 2000)},
+	{Name: "notif-drop", What: "NIXL: that message is lost", Wrapped: message("drop", 0)},
+	{Name: "notif-repeat", What: "NIXL: that message comes twice", Wrapped: message("repeat", 0)},
+	{Name: "notif-reorder", What: "NIXL: messages overtake each other", Wrapped: message("reorder", 5000)},
+	{Name: "tear", What: "NIXL: half of a transfer is missing, and it says that all is there", Wrapped: &wrapped{Fault: "tear"}},
+	{Name: "replay", What: "NIXL: a transfer is done once more, later", Wrapped: &wrapped{Fault: "replay"}},
+	{Name: "nixl-flip", What: "NIXL: a byte of a transfer is another", Wrapped: &wrapped{Fault: "flip"}},
+	{Name: "stall", What: "NIXL: a transfer does not go on", Wrapped: &wrapped{Fault: "stall"}},
+	{Name: "flap", What: "NIXL: transfers fail for a second", Wrapped: &wrapped{Fault: "flap", MS: 1000}},
 }
 
 // befalls says that the fault can come to the setting.
@@ -85,7 +108,7 @@ func (f *Fault) befalls(s *Setting) bool {
 	switch {
 	case s.P == "" || s.Rail != tcp:
 		return false
-	case f.Wrapped != "":
+	case f.Wrapped != nil:
 		return s.Backend != ""
 	case f.Unchecked:
 		return own

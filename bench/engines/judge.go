@@ -101,25 +101,25 @@ func (x *run) trials(ctx context.Context, faults []Fault, j *Judgement) error {
 	return nil
 }
 
-// wrapped says that the wrapper is around NIXL's backend in the instance.
-func (t *turn) wrapped(r role) bool {
-	return t.fault != nil && t.fault.Wrapped != "" && t.fault.Of == r
+// faultLog has a line for each time that the wrapper's fault has come in an instance.
+func (t *turn) faultLog(r role) string {
+	return filepath.Join(t.scratch, fmt.Sprintf("faults-%v.jsonl", r))
 }
 
-// faultLog has a line for each time that the wrapper's fault has come.
-func (t *turn) faultLog() string { return filepath.Join(t.scratch, "faults.jsonl") }
-
-// schedule writes what the wrapper is told, and returns the file's name.
-func (t *turn) schedule() (string, error) {
-	text, err := json.Marshal(map[string]any{
-		"seed": t.cfg.Seed, "backend": t.setting.Backend, "log": t.faultLog(), "faults": []any{map[string]any{"fault": t.fault.Wrapped}},
-	})
+// schedule writes what the wrapper in an instance is told, and returns the file's name. There is one in both:
+// NIXL takes backends by their names.
+func (t *turn) schedule(r role) (string, error) {
+	faults := []*wrapped{}
+	if t.fault.Wrapped.hits(t.setting) == r {
+		faults = append(faults, t.fault.Wrapped)
+	}
+	text, err := json.Marshal(map[string]any{"seed": t.cfg.Seed, "backend": t.setting.Backend, "log": t.faultLog(r), "faults": faults})
 	if err != nil {
 		return "", err
 	}
-	if err := os.Remove(t.faultLog()); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := os.Remove(t.faultLog(r)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return "", err
 	}
-	name := filepath.Join(t.scratch, "schedule.json")
+	name := filepath.Join(t.scratch, fmt.Sprintf("schedule-%v.json", r))
 	return name, os.WriteFile(name, text, 0o600)
 }

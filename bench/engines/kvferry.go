@@ -126,7 +126,7 @@ func (x *run) prepare(ctx context.Context, faults []Fault) error {
 	most := nothing
 	for i := range x.settings {
 		s := &x.settings[i]
-		if slices.ContainsFunc(faults, func(f Fault) bool { return f.Wrapped != "" && f.befalls(s) }) {
+		if slices.ContainsFunc(faults, func(f Fault) bool { return f.Wrapped != nil && f.befalls(s) }) {
 			s.Needs = plugin
 		}
 		most = max(most, s.Needs)

@@ -81,6 +81,27 @@ func (r *Result) settle(settings []Setting) {
 			}
 		}
 	}
+	if r.Link > 0 {
+		r.compare()
+	}
+}
+
+// overlap is what a pull's wire has to be of the prefill for layerwise to be sooner: there is something to hide.
+const overlap = 0.2
+
+// compare has layerwise rows fail that are not sooner than the pull over the same link.
+func (r *Result) compare() {
+	for i := range r.Rows {
+		row := &r.Rows[i]
+		for _, other := range r.Rows {
+			if row.Setting != "kvferry-"+layerwise || other.Setting != "kvferry-"+pull || row.Rail != other.Rail || row.PromptTokens != other.PromptTokens || row.Prompts == 0 {
+				continue
+			}
+			if t := other.Times; t != nil && t.Parts != nil && t.Parts.Wire/1e3 >= overlap*t.Prefill && row.Metrics.TTFT >= other.Metrics.TTFT {
+				config.Default(&row.Error, fmt.Sprintf("the first token is no sooner than with %s, %.1f ms, whose wire is %.0f %% of P's time", other.Setting, other.Metrics.TTFT, t.Parts.Wire/10/t.Prefill))
+			}
+		}
+	}
 }
 
 // row is what the samples of a setting and a length come to.

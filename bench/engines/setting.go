@@ -16,6 +16,7 @@ type Setting struct {
 	Env        []string // of both instances
 	Needs      need
 	Backend    string // of NIXL; empty: NIXL is not used
+	Pushes     bool   // P's NIXL moves the KV, and not D's
 	Ask        string // P is asked with that; empty: nothing
 	Take       string // D is given that, and what P has answered; empty: nothing
 	Together   bool   // D is asked at the same time as P, and is given Take alone
@@ -103,7 +104,7 @@ const ownBackend = "KVFERRY"
 // stock is a setting of one of vLLM's NIXL connectors.
 func stock(name, rail, connector, backend string, needs need, env []string) Setting {
 	s := Setting{Name: name, Rail: rail, P: fmt.Sprintf(nixl, connector), Backend: backend, Needs: needs, Env: env, Ask: nixlAsk}
-	s.D = s.P
+	s.D, s.Pushes = s.P, connector == "NixlPushConnector"
 	return s
 }
 

@@ -52,7 +52,7 @@ func (x *run) trial(ctx context.Context, s *Setting, f *Fault) (tr Trial, err er
 	if err := t.start(ctx, f.Name); err != nil {
 		return tr, err
 	}
-	if f.Wrapped == "" { // the two know each other then, and what is under way is KV; a wrapper counts from the first message on
+	if f.Wrapped == nil { // the two know each other then, and what is under way is KV; a wrapper counts from the first message on
 		first, err := t.ordeal(ctx, nil, firstPrompt)
 		if err == nil && first.outcome != Right {
 			err = fmt.Errorf("before any fault: %s %s", first.outcome, first.text)
@@ -71,13 +71,13 @@ func (x *run) trial(ctx context.Context, s *Setting, f *Fault) (tr Trial, err er
 		var o *ordeal
 		if o, err = t.ordeal(ctx, f, struckPrompt); err == nil {
 			tr.Outcome, tr.Seconds, tr.Text, tr.Computed = o.outcome, o.took.Seconds(), o.text, o.computed
-			tr.Fired, err = t.fired(o)
+			tr.Fired = t.fired(o)
 		}
 	}
 	if err != nil {
 		return tr, err
 	}
-	first := t.instance(prefill)
+	was := t.instance(prefill)
 	if err := t.mend(ctx); err != nil {
 		return tr, err
 	}
@@ -86,7 +86,14 @@ func (x *run) trial(ctx context.Context, s *Setting, f *Fault) (tr Trial, err er
 		return tr, err
 	}
 	tr.Next = next.outcome
-	if now := t.instance(prefill); now != nil && now == first {
+	if f.Wrapped != nil { // some come with the next transfer
+		text, err := os.ReadFile(t.faultLog(f.Wrapped.hits(s)))
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return tr, err
+		}
+		tr.Fired = len(text) > 0
+	}
+	if now := t.instance(prefill); now != nil && now == was {
 		tr.Lost, err = t.lost(ctx, before[prefill].Free)
 	}
 	if f.Name == leave {
@@ -165,19 +172,12 @@ func (t *turn) do(d deed, id string) error {
 }
 
 // fired says that the fault has come, and at its moment.
-func (t *turn) fired(o *ordeal) (bool, error) {
-	kv := int64(len(o.x.prompt)/t.ready.BlockTokens) * t.ready.BlockBytes
-	switch {
-	case t.fault.Wrapped != "":
-		text, err := os.ReadFile(t.faultLog())
-		if errors.Is(err, os.ErrNotExist) {
-			return false, nil
-		}
-		return len(text) > 0, err
-	case t.fault.When == underWay && t.place.lab != nil:
-		return o.struck && o.moved > kv/100 && o.moved < kv, nil
+func (t *turn) fired(o *ordeal) bool {
+	if t.fault.When != underWay || t.place.lab == nil {
+		return o.struck
 	}
-	return o.struck, nil
+	kv := int64(len(o.x.prompt)/t.ready.BlockTokens) * t.ready.BlockBytes
+	return o.struck && o.moved > kv/100 && o.moved < kv
 }
 
 // counters asks all instances for theirs. One that does not answer is ended: it would not take another

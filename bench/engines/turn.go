@@ -95,7 +95,8 @@ const labTimeout = 24 * time.Hour
 func (t *turn) begin(r role, what string) error {
 	s := t.setting
 	v := t.values(r, "")
-	if t.wrapped(r) {
+	wrapped := t.fault != nil && t.fault.Wrapped != nil
+	if wrapped {
 		v.backend = ownBackend
 	}
 	fill := v.fill()
@@ -108,8 +109,8 @@ func (t *turn) begin(r role, what string) error {
 	for _, kv := range s.Env {
 		cmd.Env = append(cmd.Env, fill.Replace(kv))
 	}
-	if t.wrapped(r) {
-		schedule, err := t.schedule()
+	if wrapped {
+		schedule, err := t.schedule(r)
 		if err != nil {
 			return err
 		}
