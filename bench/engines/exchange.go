@@ -66,6 +66,7 @@ type Sample struct {
 	CPU          float64 `json:"cpu_s"`       // of all instances
 	Tokens       []int   `json:"tokens"`
 	Identical    bool    `json:"identical"`       // with mono's
+	LikeOthers   bool    `json:"like_others"`     // with the first connector\'s
 	Digest       string  `json:"digest"`          // of the KV of the prompt that D did not have to compute, as it has it
 	DigestsEqual bool    `json:"digests_equal"`   // with P's
 	Computed     int     `json:"d_prompt_tokens"` // of the prompt by D, by vLLM's counter

@@ -38,8 +38,8 @@ func (r *Result) tables() []page.Table {
 		Left:  2, Head: []string{"setting", "rail", "prompt tokens", "prompts", "TTFT ms", "over mono", "P99 TTFT ms", "TPOT ms", "KV GB/s", "CPU s"},
 	}
 	proof := page.Table{
-		Title: "what D was given: its own tokens of the prompts (at most one each), KV bytes, KV equal in P and D by digest, answers like mono's",
-		Left:  2, Head: []string{"setting", "rail", "prompt tokens", "D computed", "KV MB", "KV equal", "like mono", ""},
+		Title: "what D was given: its own tokens of the prompts (at most one each), KV bytes, KV equal in P and D by digest, answers like mono's and like those of the first connector",
+		Left:  2, Head: []string{"setting", "rail", "prompt tokens", "D computed", "KV MB", "KV equal", "like mono", "like others", ""},
 	}
 	for i := range r.Rows {
 		row := &r.Rows[i]
@@ -50,7 +50,7 @@ func (r *Result) tables() []page.Table {
 		}
 		if row.Prompts == 0 {
 			times.Rows = append(times.Rows, []string{name, row.Rail, at, "0", "-", "-", "-", "-", "-", "-"})
-			proof.Rows = append(proof.Rows, []string{name, row.Rail, at, "-", "-", "-", "-", mark})
+			proof.Rows = append(proof.Rows, []string{name, row.Rail, at, "-", "-", "-", "-", "-", mark})
 			continue
 		}
 		over, kv := "-", "-"
@@ -71,7 +71,7 @@ func (r *Result) tables() []page.Table {
 			equal = "NO"
 		}
 		proof.Rows = append(proof.Rows, []string{
-			name, row.Rail, at, strconv.Itoa(row.Computed), fmt.Sprintf("%.1f", float64(row.KVBytes)/1e6), equal, fmt.Sprintf("%d of %d", row.Identical, row.Prompts), mark,
+			name, row.Rail, at, strconv.Itoa(row.Computed), fmt.Sprintf("%.1f", float64(row.KVBytes)/1e6), equal, fmt.Sprintf("%d of %d", row.Identical, row.Prompts), fmt.Sprintf("%d of %d", row.LikeOthers, row.Prompts), mark,
 		})
 	}
 	return []page.Table{times, r.parts(), proof}
@@ -127,7 +127,7 @@ func (r *Result) notes() (lines []string) {
 		}
 	}
 	if !r.Judged {
-		lines = append(lines, "Tokens are not judged with this model: D computes the last token of a prompt alone, P computes it with the others, and sums that are rounded to few bits then differ.")
+		lines = append(lines, "Tokens are not held to mono's with this model, but to the first connector's: D computes the last token of a prompt alone, mono computes it with the others, and sums that are rounded to few bits then differ.")
 	}
 	return lines
 }

@@ -31,6 +31,7 @@ type Row struct {
 	PromptTokens int     `json:"prompt_tokens"`
 	Prompts      int     `json:"prompts"` // that were answered
 	Identical    int     `json:"identical"`
+	LikeOthers   int     `json:"like_others"`   // answers that are those of the first connector
 	DigestsEqual bool    `json:"digests_equal"` // of all; mono's are held to nothing
 	Compute      string  `json:"compute"`
 	Transfer     string  `json:"transfer"`
@@ -120,6 +121,9 @@ func (r *Result) row(s *Setting, length int, all []Sample, why string) Row {
 		if sample.Identical {
 			row.Identical++
 		}
+		if sample.LikeOthers {
+			row.LikeOthers++
+		}
 	}
 	var ttft []float64
 	for _, sample := range all {
@@ -140,7 +144,7 @@ func (r *Result) row(s *Setting, length int, all []Sample, why string) Row {
 	}
 	if s.P != "" {
 		row.Times = times(all)
-		config.Default(&row.Error, r.fault(&row, all))
+		config.Default(&row.Error, r.fault(s, &row, all))
 	}
 	return row
 }
@@ -165,7 +169,7 @@ func times(all []Sample) *Times {
 }
 
 // fault says why what a row shows is no transfer, or not a right one; "" if it is.
-func (r *Result) fault(row *Row, all []Sample) string {
+func (r *Result) fault(s *Setting, row *Row, all []Sample) string {
 	nothing := slices.ContainsFunc(all, func(s Sample) bool { return s.KVBytes == 0 })
 	switch {
 	case row.Computed > row.Prompts:
@@ -176,6 +180,8 @@ func (r *Result) fault(row *Row, all []Sample) string {
 		return "the KV that D has is not that of P"
 	case r.Judged && row.Identical < row.Prompts:
 		return fmt.Sprintf("%d of %d answers are not mono's", row.Prompts-row.Identical, row.Prompts)
+	case s.Append == 0 && row.LikeOthers < row.Prompts: // with the same KV each D computes the same token, alone
+		return fmt.Sprintf("%d of %d answers are not those of the first connector", row.Prompts-row.LikeOthers, row.Prompts)
 	}
 	return ""
 }

@@ -20,7 +20,7 @@ func TestCompare(t *testing.T) {
 	} {
 		sample := func(setting string, ttft float64) Sample {
 			return Sample{
-				Setting: setting, Rail: tcp, PromptTokens: 2048, TTFT: ttft, Prefill: 100, KVBytes: 1, Identical: true, DigestsEqual: true,
+				Setting: setting, Rail: tcp, PromptTokens: 2048, TTFT: ttft, Prefill: 100, KVBytes: 1, Identical: true, LikeOthers: true, DigestsEqual: true,
 				Parts: &Parts{Wire: c.wire},
 			}
 		}

@@ -64,8 +64,9 @@ type run struct {
 	plugins  string // folder of NIXL's plugins
 	progress *progress
 
-	mono  map[string][]int // answers, by what their prompts are called
-	ready event            // what an instance has said of the model
+	mono   map[string][]int // answers, by what their prompts are called
+	others map[string][]int // likewise, of the first connector that has given one
+	ready  event            // what an instance has said of the model
 }
 
 // begin makes what a run is in, all but its instances. It is removed by wipe.
@@ -78,7 +79,7 @@ func (e environment) begin(cfg Config) (x *run, wipe func(), err error) {
 		return nil, nil, err
 	}
 	x = &run{
-		cfg: cfg, e: e, settings: settings, mono: map[string][]int{},
+		cfg: cfg, e: e, settings: settings, mono: map[string][]int{}, others: map[string][]int{},
 		result: &Result{Started: time.Now(), Machine: machine.Describe(), Model: cfg.Model, Rounds: cfg.Rounds, Link: cfg.Link, Judged: e.identical, Errors: map[string]string{}},
 	}
 	wipe, err = x.makeScratch()

@@ -110,9 +110,10 @@ func TestRun(t *testing.T) {
 	for i, row := range rows {
 		want := Row{
 			Setting: Settings[i/3].Name, Rail: Settings[i/3].Rail, PromptTokens: Lengths[i%3], Prompts: 4, Identical: 4, DigestsEqual: true,
-			Compute: "measured", Transfer: "measured", Computed: 4, KVBytes: 4 * int64(Lengths[i%3]) / fakeBlock * 1000,
+			Compute: "measured", Transfer: "measured", Computed: 4, LikeOthers: 4, KVBytes: 4 * int64(Lengths[i%3]) / fakeBlock * 1000,
 		}
 		if row.Setting == Mono {
+			want.LikeOthers = 0
 			want.Transfer, want.Computed, want.KVBytes = "none", 4*Lengths[i%3], 0
 		}
 		if Settings[i/3].Append > 0 {
@@ -134,7 +135,7 @@ func TestRun(t *testing.T) {
 	if err := json.Unmarshal(text, &raw); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := slices.Sorted(maps.Keys(raw.Rows[0])), strings.Fields("compute d_prompt_tokens digests_equal identical kv_bytes metrics prompt_tokens prompts rail setting transfer"); !slices.Equal(got, want) {
+	if got, want := slices.Sorted(maps.Keys(raw.Rows[0])), strings.Fields("compute d_prompt_tokens digests_equal identical kv_bytes like_others metrics prompt_tokens prompts rail setting transfer"); !slices.Equal(got, want) {
 		t.Errorf("a row has %q, want %q", got, want)
 	}
 	metrics, _ := raw.Rows[0]["metrics"].(map[string]any)
@@ -207,16 +208,16 @@ func TestFaults(t *testing.T) {
 
 // TestNotJudged: with a model of one's own tokens may differ, KV may not.
 func TestNotJudged(t *testing.T) {
-	for fault, bad := range map[string]bool{"D errs": false, "D flips": true} {
+	for fault, bad := range map[string]bool{"NixlConnector D errs,NixlPushConnector D errs,ExampleConnector D errs": false, "NixlPushConnector D errs": true, "NixlConnector D flips": true} {
 		out := t.TempDir()
-		e := fakes("NixlConnector "+fault, out)
+		e := fakes(fault, out)
 		e.identical = false
 		var stdout bytes.Buffer
-		cfg := Config{Prompts: 3, Rounds: 1, Settings: []string{"nixl-ucx"}, Out: out, Stdout: &stdout}
+		cfg := Config{Prompts: 3, Rounds: 1, Settings: []string{"nixl-ucx", "nixl-push", "example"}, Out: out, Stdout: &stdout}
 		if err := e.run(t.Context(), cfg.withDefaults()); errors.Is(err, ErrFailed) != bad {
 			t.Errorf("%s: %v", fault, err)
 		}
-		if !strings.Contains(stdout.String(), "Tokens are not judged with this model") {
+		if !strings.Contains(stdout.String(), "Tokens are not held to mono's with this model") {
 			t.Error(stdout.String())
 		}
 	}

@@ -192,6 +192,10 @@ func (t *turn) exchange(ctx context.Context, number, length int) (*Sample, error
 		t.mono[x.id] = x.sample.Tokens
 	}
 	x.sample.Identical = slices.Equal(x.sample.Tokens, t.mono[x.id])
+	if t.setting.P != "" && t.others[x.id] == nil {
+		t.others[x.id] = x.sample.Tokens
+	}
+	x.sample.LikeOthers = slices.Equal(x.sample.Tokens, t.others[x.id])
 	return &x.sample, nil
 }
 
