@@ -218,11 +218,13 @@ class Engine:
         handle = ctypes.c_uint64()
         self._check(self._lib.kvf_engine_open(ctypes.byref(options), ctypes.byref(handle)))
         self.handle = handle.value
+        self._descriptor: int | None = None
         self._memory: dict[int, Any] = {}  # of segments that are open: keeps buffers alive
         self._finalizer = weakref.finalize(self, _close, self._lib, self.handle, self._memory)
 
     def close(self) -> None:
         """Ends all batches and closes all segments and targets. Closing again does nothing."""
+        self._descriptor = None
         self._finalizer()
 
     def __enter__(self) -> Engine:
@@ -369,7 +371,9 @@ class Engine:
 
     def fileno(self) -> int:
         """A descriptor that is readable while something waits to be polled or received, for select and asyncio. Do not read it."""
-        return self._check(self._lib.kvf_descriptor(self.handle))
+        if self._descriptor is None:
+            self._descriptor = self._check(self._lib.kvf_descriptor(self.handle))
+        return self._descriptor
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until something can be polled or received, for at most timeout seconds; False if nothing can. Python's signal handlers run meanwhile."""

@@ -246,7 +246,7 @@ class TestScheduler(unittest.TestCase):
 
     def scheduler(self, name, model="m", **config):
         s = Scheduler(Config("tcp/lo", **{"handoff": "layerwise", **config}), name, 16, lambda: self.now)
-        s.set_ranks([Rank(f"{name}0", [[0, 0, 1, 1, 1]], model)])
+        s.set_ranks([Rank(f"{name}0", [[0, 0, 1, 1]], model)])
         self.addCleanup(s.close)
         return s
 
@@ -266,7 +266,7 @@ class TestScheduler(unittest.TestCase):
         self.assertEqual(self.matched(self.d, r, 16), (24, True))
         self.d.allocated(r, [1, 2, 3], 24)
         (found,) = self.d.step({}).receives
-        self.assertEqual(found, Receive("b", "t", [Peer("P0", [[0, 0, 1, 1, 1]])], [2, 3], 1, 40, checked=True))
+        self.assertEqual(found, Receive("b", "t", [Peer("P0", [[0, 0, 1, 1]])], [2, 3], 1, 40, checked=True))
         self.assertEqual(self.d.matched(r, 0), (0, False))
 
     def test_cached(self):
@@ -292,7 +292,7 @@ class TestScheduler(unittest.TestCase):
             (self.d, {}, "not of the kind of D's"),
             (self.d, {"transfer_id": ""}, "no transfer_id: give it to P and to D"),
             (self.scheduler("D", handoff="pull"), {}, 'handoff of D is \'pull\': make it "layerwise"'),
-            (self.d, {"remote_bootstrap_addr": "nonsense"}, "nonsense: unknown url type"),
+            (self.d, {"remote_bootstrap_addr": "file:///etc/hostname"}, "begins with http://"),
         ):
             r = self.request(**params)
             with self.assertLogs("vllm.kvferry", "ERROR") as logged:
@@ -327,8 +327,10 @@ class TestScheduler(unittest.TestCase):
             bootstrap.Server(self.address, {})
         for extra, text in (({"bootstrap": "8998x"}, "give a host"), ({}, "P needs it for layerwise")):
             with self.assertRaisesRegex(ConfigError, text):
-                Config.of({"rails": "cma", "handoff": "layerwise", **extra}, producer=True)
-        self.assertEqual(Config.of({"rails": "cma", "handoff": "layerwise"}).bootstrap, "")
+                Config.of({"rails": "cma", "handoff": "layerwise", **extra}, "kv_producer")
+        config = {"rails": "cma", "handoff": "layerwise", "bootstrap": "h:1"}
+        self.assertEqual([Config.of(config, role).bootstrap for role in ("kv_both", "kv_producer", "kv_consumer")], ["h:1", "h:1", ""])
+        self.assertEqual(Config.of({"rails": "cma", "handoff": "layerwise"}, "kv_consumer").bootstrap, "")
 
 
 if __name__ == "__main__":

@@ -172,14 +172,14 @@ class TestReal(unittest.TestCase):
         """Prompts that P computes in several steps."""
         self.check((700, 2048), handoff="layerwise", checksums=True, p={"max_num_batched_tokens": 300})
 
-    def test_flipped(self):
-        """A byte changes on its way: without checksums the tokens are others, with them D computes the block, and is right."""
+    def test_changed(self):
+        """Values change on their way: without checksums the tokens are others, with them D computes the block, and is right."""
         tokens = prompt(1, 2048)
         (want,) = self.expected([tokens])
         for checksums in (False, True):
             self.instances(checksums=checksums)
             name = f"r{TestReal.requests + 1}"
-            _, got, report = self.exchange(tokens, lambda name=name: self.p.ask("flipped", do="flip", id=name, block=3))
+            _, got, report = self.exchange(tokens, lambda name=name: self.p.ask("changed", do="change", id=name, block=3))
             self.assertEqual((got == want, report["kv_blocks_bad"]), (checksums, int(checksums)))
             self.p.end()
             self.d.end()

@@ -38,8 +38,11 @@ class TestLayout(unittest.TestCase):
         """Layers at equal distances are one plane, and come out of it as they were."""
         layers = [layout.Layer(f"l{k}", 100 + 1000 * k, 10, 10) for k in range(4)] + [layout.Layer("l4", 9000, 20, 20), layout.Layer("l5", 9500, 20, 20)]
         found = layout.planes(layers)
-        self.assertEqual(found, [[100, 1000, 10, 10, 4], [9000, 500, 20, 20, 2]])
-        self.assertEqual(layout.places(json.loads(json.dumps(found))), [(x.offset, x.stride, x.page) for x in layers])
+        self.assertEqual(found, [[100, 1000, 10, 4], [9000, 500, 20, 2]])
+        self.assertEqual(layout.places(json.loads(json.dumps(found))), [(x.offset, x.stride) for x in layers])
+        self.assertEqual(layout.layers(found), 6)
+        for bad in (None, [1], [[1, 2, 3]], [[1, 2, 3, -4]], [[1, 2, 3, "4"]], [[1, 2, 3, 1 << 62]]):
+            self.assertEqual(layout.layers(bad), -1)
 
     def test_model(self):
         a = layout.Layer("l0", 0, 10, 10)
@@ -180,7 +183,7 @@ class TestScheduler(unittest.TestCase):
 
     def scheduler(self, name, model="m", ranks=1, **config):
         s = Scheduler(Config("tcp/lo", **config), name, 16, lambda: self.now)
-        s.set_ranks([Rank(f"{name}{k}", [[0, 0, 1, 1, 1]], model) for k in range(ranks)])
+        s.set_ranks([Rank(f"{name}{k}", [[0, 0, 1, 1]], model) for k in range(ranks)])
         return s
 
     def answer(self, tokens=40, blocks=(5, 6, 7), p=None):
@@ -209,7 +212,7 @@ class TestScheduler(unittest.TestCase):
         self.assertTrue(step.idle)
         (found,) = step.pulls
         self.assertEqual((found.request, found.hold, found.ours, found.theirs, found.checked), ("b", 1, [11, 12, 13], [5, 6, 7], False))
-        self.assertEqual(found.peers, [pulls.Peer("P0", [[0, 0, 1, 1, 1]])])
+        self.assertEqual(found.peers, [pulls.Peer("P0", [[0, 0, 1, 1]])])
         self.assertEqual(self.d.matched(r, 0), (0, False))  # P's blocks are pulled once
         self.d.allocated(r, [11, 12, 13, 14], 0)
         self.assertEqual(self.d.step({"b": 41}).pulls, [])
@@ -251,6 +254,11 @@ class TestScheduler(unittest.TestCase):
             (self.scheduler("P", model="other"), {}, "not of the kind of D's"),
             (self.scheduler("P", ranks=2), {}, "P has 2 tensor-parallel ranks and D 1"),
             (self.p, {"remote_hold": None}, "no remote_hold: give D all that P has answered"),
+            (self.p, {"remote_hold": "1"}, "are not what P has answered"),
+            (self.p, {"remote_block_ids": [5, 6]}, "are not what P has answered"),
+            (self.p, {"remote_block_ids": [5, 6, -7]}, "are not what P has answered"),
+            (self.p, {"remote_ranks": [["P0"]]}, "remote_ranks are not what P says"),
+            (self.p, {"remote_ranks": [{"advertisement": "P0", "planes": [[0, 0, 1, 2]]}]}, "not of the kind of D's"),
         ):
             r = Request("b", 40, {**self.answer(p=p), **params})
             with self.assertLogs("vllm.kvferry", "ERROR") as logged:
@@ -258,6 +266,7 @@ class TestScheduler(unittest.TestCase):
             self.assertIn(text, logged.output[0])
             self.d.allocated(r, [1, 2, 3], 0)
             self.d.finished(r, [1], True)
+            self.d.finished(Request("c", 40, {**self.answer(p=p), **params}), [], False)
             self.assertEqual(self.d.step({}).pulls, [])
 
     def test_chunks(self):

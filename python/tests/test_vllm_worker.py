@@ -12,6 +12,7 @@ try:
 except ImportError:
     numpy = None
 
+import kvferry
 from kvferry.vllm import layout, stats
 from kvferry.vllm.config import Config
 from kvferry.vllm.holds import Hold
@@ -207,6 +208,22 @@ class TestWorkers(unittest.TestCase):
         self.p.step(Step(over=[Over("p", "t", True, True)]))
         self.assertEqual((self.p.sent, self.d.bad, bytes(self.d.memory) == before), ({"p"}, set(), True))
         self.assertIsNotNone(self.d.worker.memory.window)  # nobody else is disturbed
+
+    def test_messages(self):
+        """What nobody can read is logged, and does not end vLLM; what does not fit is refused."""
+        self.sides()
+        stranger = kvferry.Engine("127.0.0.1:0")
+        self.addCleanup(stranger.close)
+        target = stranger.connect(self.p.peer.advertisement.encode())
+        for data in (b"?", b"[1]", b"{}", b'{"want":1}', b'{"part":1}', b'{"release":"x"}'):
+            stranger.submit(target, kvferry.WRITE, [], message=data)
+        with self.assertLogs("vllm.kvferry", "ERROR") as logged:
+            self.until(lambda: len(logged.output) == 6, "logged")
+        self.assertEqual((self.p.worker.pusher.pushes.wants, self.p.worker.holds.early), ({}, set()))
+        with self.assertLogs("vllm.kvferry", "ERROR") as logged:
+            self.d.step(Step(receives=[self.receive(blocks=[1, 2])]))
+            self.until(lambda: self.d.received, "over")
+        self.assertIn("D has other layers or blocks than P", logged.output[0])
 
     def test_push_never(self):
         """P never gets the request: D's blocks fail by the timeout, and P is asked to stop."""

@@ -1,7 +1,7 @@
 """bench/engines' driver with more orders, for test_vllm_real.py. It runs in vLLM's environment.
 
   abort   id, tokens, params, steps   a request that is aborted after so many steps; answered by "aborted" when vLLM is at rest
-  flip    id, block                   a byte of a request's block is changed; answered by "flipped"
+  change  id, block                   a value of each layer in a request's block is changed; answered by "changed"
   free    -                           answered by "free": blocks, and vLLM's kvferry metrics, when it is at rest
 
 The first line may have options, further arguments of LLM.
@@ -24,27 +24,22 @@ class Instance(driver.Instance):
         super().__init__(spec, say)
 
     def abort(self, order):
-        from vllm import SamplingParams
-
-        self.request = order["id"]
-        params = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True, extra_args={"kv_transfer_params": order["params"]})
-        self.engine.add_request(order["id"], {"prompt_token_ids": order["tokens"]}, params)
+        self.generate({**order, "max_tokens": 16})
         for _ in range(order["steps"]):
-            self.engine.step()
+            self.step()
         self.engine.abort_request([order["id"]])
         self.rest()
         self.say(event="aborted", id=order["id"])
 
     def rest(self):
         while self.busy():
-            self.engine.step()
+            self.step()
 
-    def flip(self, order):
-        block = self.blocks[order["id"]][order["block"]]
-        for layer in self.core.vllm_config.compilation_config.static_forward_context.values():
-            if (kv := getattr(layer, "kv_cache", None)) is not None:
-                kv[block, 0, 3, 5] += 1.0
-        self.say(event="flipped")
+    def change(self, order):
+        block = self.blocks[self.names[order["id"]]][order["block"]]
+        for _, kv in self.kv():
+            kv[block, 0, 3, 5] += 1.0
+        self.say(event="changed")
 
     def free(self, order):
         self.rest()
@@ -59,7 +54,7 @@ class Lines(driver.Lines):
     """Orders that the driver does not know are done here."""
 
     def next(self):
-        while (order := super().next()) and order.get("do") in ("abort", "flip", "free"):
+        while (order := super().next()) and order.get("do") in ("abort", "change", "free"):
             getattr(INSTANCE[0], order["do"])(order)
         return order
 

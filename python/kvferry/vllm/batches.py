@@ -57,16 +57,17 @@ class Batches:
 
         self.submit(kvferry.WRITE, advertisement, [], then or lost, timeout=SAY, tag=tag, message=message)
 
-    def poll(self, wait: float) -> list[dict[str, Any]]:
-        """Does what is to be done of the batches that have ended, and returns the messages that have come; waits so long for either."""
+    def poll(self, wait: float) -> list[kvferry.Message] | None:
+        """Does what is to be done of the batches that have ended, and returns the messages that have come; None if neither has
+        within so many seconds."""
         unsubmitted, self.unsubmitted = self.unsubmitted, []
         for error, then in unsubmitted:
             then(error, None)
         if not self.engine.wait(0 if unsubmitted else wait):
-            return []
+            return [] if unsubmitted else None
         for completion in self.engine.poll():
             self.under.pop(completion.user_data)(str(completion.error or ""), completion)
-        return [json.loads(message.data) for message in self.engine.receive()]
+        return self.engine.receive()
 
     def _target(self, advertisement: str) -> kvferry.Target:
         target = self.targets.pop(advertisement, None) or self.engine.connect(advertisement.encode())

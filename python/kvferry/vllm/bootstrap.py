@@ -69,8 +69,12 @@ class Client:
 
     def _ask(self, now: float, address: str) -> None:
         try:
+            if not address.startswith(("http://", "https://")):
+                raise ValueError("a remote_bootstrap_addr begins with http:// or https://")
             with urllib.request.urlopen(address, timeout=SECONDS) as answer:
                 found: dict[str, Any] | str = json.loads(answer.read())
+            if not isinstance(found, dict):
+                raise ValueError("there is no P at this address")
         except (OSError, ValueError) as e:
             found = f"{address}: {e}"
         with self.lock:

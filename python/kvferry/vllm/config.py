@@ -32,8 +32,8 @@ class Config:
     """Whether each block is checked by D against P's checksum of it. Both must say so."""
 
     @classmethod
-    def of(cls, extra: dict[str, Any], producer: bool = False) -> Config:
-        """Of the JSON; producer is that of an instance that is never D."""
+    def of(cls, extra: dict[str, Any], role: str = "kv_both") -> Config:
+        """Of the JSON, and vLLM's kv_role: an instance that is only P needs a bootstrap, one that is only D has none."""
         fields = {f.name: f for f in dataclasses.fields(cls)}
         if unknown := [name for name in extra if name not in fields]:
             raise ConfigError(unknown[0], f"there is no such field: use {', '.join(fields)}")
@@ -47,7 +47,7 @@ class Config:
         address = extra.get("bootstrap", "")
         if not isinstance(address, str) or address and not address.rpartition(":")[2].isdigit():
             raise ConfigError("bootstrap", f'is {address!r}: give a host of this machine and a port, "127.0.0.1:8998"')
-        if producer and address == "" and extra.get("handoff") == LAYERWISE:
+        if role == "kv_producer" and not address and extra.get("handoff") == LAYERWISE:
             raise ConfigError("bootstrap", f'is missing, and P needs it for {LAYERWISE}: give a host of this machine and a port, "127.0.0.1:8998"')
         for name in ("timeout", "lease"):
             value = extra.get(name, 1)
@@ -55,4 +55,4 @@ class Config:
                 raise ConfigError(name, f"is {value!r}: give seconds, more than 0")
         if not isinstance(extra.get("checksums", False), bool):
             raise ConfigError("checksums", f"is {extra['checksums']!r}: use true or false")
-        return cls(**extra)
+        return cls(**{**extra, "bootstrap": "" if role == "kv_consumer" else address})

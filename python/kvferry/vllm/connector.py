@@ -55,7 +55,7 @@ class KvferryConnector(KVConnectorBase_V1):
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any):
         super().__init__(vllm_config, role, kv_cache_config)
         transfer, parallel = self._kv_transfer_config, vllm_config.parallel_config
-        config = Config.of(transfer.kv_connector_extra_config, producer=transfer.kv_role == "kv_producer")
+        config = Config.of(transfer.kv_connector_extra_config, transfer.kv_role)
         for size, flag in (
             (parallel.pipeline_parallel_size, "--pipeline-parallel-size"),
             (parallel.decode_context_parallel_size, "--decode-context-parallel-size"),

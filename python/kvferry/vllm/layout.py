@@ -38,21 +38,33 @@ def model(layers: Sequence[Layer], block_tokens: int) -> str:
 
 
 def planes(layers: Sequence[Layer]) -> list[list[int]]:
-    """Layers as JSON for a peer: [offset, distance of layers, stride, page, number of layers] of each equal sequence."""
+    """Layers as JSON for a peer: [offset, distance of layers, stride, number of layers] of each equal sequence."""
     found: list[list[int]] = []
     for layer in layers:
         last = found[-1] if found else None
-        distance = layer.offset - (last[0] + (last[4] - 1) * last[1]) if last else 0
-        if last and (layer.stride, layer.page) == (last[2], last[3]) and (last[4] == 1 or distance == last[1]):
-            last[1], last[4] = distance, last[4] + 1
+        distance = layer.offset - (last[0] + (last[3] - 1) * last[1]) if last else 0
+        if last and layer.stride == last[2] and (last[3] == 1 or distance == last[1]):
+            last[1], last[3] = distance, last[3] + 1
         else:
-            found.append([layer.offset, 0, layer.stride, layer.page, 1])
+            found.append([layer.offset, 0, layer.stride, 1])
     return found
 
 
-def places(planes: Iterable[Sequence[int]]) -> list[tuple[int, int, int]]:
-    """The offset, stride and page of each layer, of what a peer's `planes` has made."""
-    return [(offset + k * distance, stride, page) for offset, distance, stride, page, count in planes for k in range(count)]
+def places(planes: Iterable[Sequence[int]]) -> list[tuple[int, int]]:
+    """The offset and stride of each layer, of what a peer's `planes` has made."""
+    return [(offset + k * distance, stride) for offset, distance, stride, count in planes for k in range(count)]
+
+
+def layers(planes: Any) -> int:
+    """How many layers there are in what a peer says of them; -1 if that cannot be read."""
+    if not isinstance(planes, list) or not all(isinstance(plane, list) and len(plane) == 4 and naturals(plane) for plane in planes):
+        return -1
+    return sum(plane[3] for plane in planes)
+
+
+def naturals(values: Any) -> bool:
+    """Whether something that a peer says is a list of whole numbers that are not negative, and that eight bytes hold."""
+    return isinstance(values, list) and all(type(value) is int and 0 <= value < 1 << 62 for value in values)
 
 
 def runs(ours: Sequence[int], theirs: Sequence[int]) -> list[tuple[int, int, int, int, int]]:

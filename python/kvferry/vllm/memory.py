@@ -44,8 +44,8 @@ class Memory:
         base, places = self.buffer.address, layout.places(planes)
         parts = []
         for k in range(len(self.layers)) if layers is None else layers:
-            layer, (offset, stride, page) = self.layers[k], places[k]
-            parts.append((base + layer.offset, layer.stride, offset, stride, page, layout.KV))
+            layer, (offset, stride) = self.layers[k], places[k]
+            parts.append((base + layer.offset, layer.stride, offset, stride, layer.page, layout.KV))
         if checksums:
             parts.append((self.digests.address, layout.WORD, 0, layout.WORD, layout.WORD, layout.DIGESTS))
         return layout.ranges(parts, ours, theirs)

@@ -8,7 +8,7 @@ from typing import Any, Callable
 import kvferry
 
 from . import layout, pulls
-from .batches import Batches
+from .batches import SAY, Batches
 from .config import Config
 from .holds import SLOTS
 from .ledger import Ledger
@@ -57,7 +57,13 @@ class Puller:
 
         read = kvferry.Range(self.memory.word + layout.WORD * word, layout.WORD * (pull.hold % SLOTS), layout.WORD, segment=layout.ENDED)
         self.batches.submit(
-            kvferry.READ, pull.peers[self.rank].advertisement, [read], then, timeout=self.config.timeout, tag=pull.request, message={"release": pull.hold}
+            kvferry.READ,
+            pull.peers[self.rank].advertisement,
+            [read],
+            then,
+            timeout=min(SAY, self.config.timeout),
+            tag=pull.request,
+            message={"release": pull.hold},
         )
         if self._checked(pull):
             self.ledger.checked(pull.request, self.memory.checksums.wrong(pull.ours))

@@ -106,6 +106,10 @@ class Pulls:
     def __init__(self) -> None:
         self.states: dict[str, tuple[str, Pull]] = {}  # by request
 
+    def confirming(self) -> bool:
+        """Whether a Confirm is under way."""
+        return any(state == _CONFIRMING for state, _ in self.states.values())
+
     def step(self, events: Iterable[Event]) -> list[Action]:
         actions: list[Action] = []
         for event in events:

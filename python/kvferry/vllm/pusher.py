@@ -7,7 +7,7 @@ from typing import Any, Callable, Iterable
 
 import kvferry
 
-from . import pushes
+from . import layout, pushes
 from .batches import Batches
 from .config import Config
 from .ledger import Ledger
@@ -40,7 +40,12 @@ class Pusher:
             message.get("tokens", 0),
             message.get("timeout", 0.0),
         )
-        self.step(now, [pushes.Wanted(want) if wanted else pushes.Unwanted(want)])
+        if not wanted:
+            self.step(now, [pushes.Unwanted(want)])
+        elif layout.layers(want.planes) != len(self.memory.layers) or len(blocks) != -(-want.tokens // self.block_tokens) - want.first:
+            self._say(pushes.Say(want, True, "D has other layers or blocks than P"))
+        else:
+            self.step(now, [pushes.Wanted(want)])
 
     def ready(self, now: float, chunks: Iterable[Chunk], layers: range) -> None:
         """These layers of chunks of prompts are computed."""

@@ -78,6 +78,8 @@ def _post_all(reports: queue.Queue[tuple[str, bytes]]) -> None:
     while True:
         url, body = reports.get()
         try:
+            if not url.startswith(("http://", "https://")):
+                raise ValueError("a report_url begins with http:// or https://")
             asked = urllib.request.Request(url, body, {"Content-Type": "application/json"})
             urllib.request.urlopen(asked, timeout=SECONDS).close()
         except (OSError, ValueError) as e:

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Callable, Iterable, Sequence
 
-from . import bootstrap, report
+from . import bootstrap, layout, report
 from .config import LAYERWISE, Config
 from .holds import Hold
 from .pulls import Peer, Pull
@@ -135,13 +135,24 @@ class Scheduler:
             missing, hint = [name for name in PUSH if not params.get(name)], "give it to P and to D"
             if self.config.handoff != LAYERWISE:
                 return f'P is to write the blocks, and kv_connector_extra_config.handoff of D is {self.config.handoff!r}: make it "{LAYERWISE}"'
-        return f"kv_transfer_params have no {missing[0]}: {hint}" if missing else ""
+        if missing:
+            return f"kv_transfer_params have no {missing[0]}: {hint}"
+        if "remote_bootstrap_addr" in params:
+            return "" if isinstance(params["remote_bootstrap_addr"], str) else "remote_bootstrap_addr is no text"
+        blocks, tokens = params["remote_block_ids"], params["remote_num_tokens"]
+        if not layout.naturals([tokens, params["remote_hold"]]) or not layout.naturals(blocks) or len(blocks) != -(-tokens // self.block_tokens):
+            return "remote_block_ids, remote_num_tokens and remote_hold are not what P has answered"
+        return ""
 
     def _unlike(self, remote: dict[str, Any]) -> str:
-        """Why P's KV cannot be D's, if it cannot."""
-        if len(remote["remote_ranks"]) != len(self.ranks):
-            return f"P has {len(remote['remote_ranks'])} tensor-parallel ranks and D {len(self.ranks)}: give both the same --tensor-parallel-size"
-        if remote["remote_model"] != self.ranks[0].model:
+        """Why what P says of itself cannot be taken, if it cannot. It came over HTTP, from whoever sent it."""
+        ranks = remote.get("remote_ranks")
+        if not isinstance(ranks, list) or not all(isinstance(rank, dict) and isinstance(rank.get("advertisement"), str) for rank in ranks):
+            return "remote_ranks are not what P says"
+        if len(ranks) != len(self.ranks):
+            return f"P has {len(ranks)} tensor-parallel ranks and D {len(self.ranks)}: give both the same --tensor-parallel-size"
+        own = layout.layers(self.ranks[0].planes)
+        if remote.get("remote_model") != self.ranks[0].model or any(layout.layers(rank.get("planes")) != own for rank in ranks):
             return "P's KV is not of the kind of D's: give both the same model, dtype, --block-size and --kv-cache-dtype"
         return ""
 
@@ -180,7 +191,7 @@ class Scheduler:
     def _begin(self, request: Any, waiting: bool) -> None:
         """The report of a transfer that begins, and is over at once where nothing is waited for."""
         queue = self.clock() - self.arrived.pop(request.request_id, self.clock())
-        url = request.kv_transfer_params.get("report_url") or ""
+        url = str(request.kv_transfer_params.get("report_url") or "")
         made = self.reports[request.request_id] = report.Report(request.request_id, round(queue * 1e6), url)
         if not waiting:
             report.post(made)
@@ -250,4 +261,4 @@ class Scheduler:
 
 def _peers(remote: dict[str, Any]) -> tuple[list[Peer], bool]:
     """P's ranks, and whether it has checksums."""
-    return [Peer(**rank) for rank in remote["remote_ranks"]], bool(remote["remote_checksums"])
+    return [Peer(rank["advertisement"], rank["planes"]) for rank in remote["remote_ranks"]], bool(remote.get("remote_checksums"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from typing import Any, Iterable
@@ -78,7 +79,8 @@ class Worker:
             self.puller.step(pulls.Aborted(request))
         self.receiver.step(time.monotonic(), [pulls.Aborted(request) for request in over])
         self.pusher.step(time.monotonic(), step.over)
-        self._poll(IDLE if step.idle else 0)
+        while self._poll(IDLE if step.idle else 0) and self.puller.pulls.confirming():
+            pass  # a round trip, which is shorter than the way to the next step
         now = time.monotonic()
         self._free()
         self.receiver.step(now)
@@ -88,14 +90,27 @@ class Worker:
     def close(self) -> None:
         self.engine.close()
 
-    def _poll(self, wait: float) -> None:
-        for message in self.batches.poll(wait):
-            if "release" in message:
-                self._free(released=[message["release"]])
-            elif "part" in message or "ended" in message:
-                self.receiver.hear(time.monotonic(), message)
-            else:
-                self.pusher.hear(time.monotonic(), message)
+    def _poll(self, wait: float) -> bool:
+        """Does what has come, and says whether something has."""
+        messages = self.batches.poll(wait)
+        if messages is None:
+            return False
+        for message in messages:
+            try:
+                self._hear(json.loads(message.data))
+            except (ValueError, KeyError, TypeError) as e:
+                log.error("a message of %s is not understood: %r: %.200r", message.sender, e, message.data)
+        return True
+
+    def _hear(self, message: Any) -> None:
+        if not isinstance(message, dict):
+            raise TypeError("no object")
+        if "release" in message:
+            self._free(released=[message["release"]])
+        elif "part" in message or "ended" in message:
+            self.receiver.hear(time.monotonic(), message)
+        else:
+            self.pusher.hear(time.monotonic(), message)
 
     def _free(self, **happened: Any) -> None:
         freed = self.holds.step(time.monotonic(), **happened)
