@@ -101,6 +101,7 @@
 //	transport/account                    what a rail has done: counts
 //	transport/immediate                  which immediate has come before
 //	transport/pacing                     a modelled NIC: when what moves over it arrives
+//	transport/descriptor                 memory that a file descriptor stands for: memfd, dma-buf
 //	transport/pages                      memory outside the Go heap
 //	transport/selection                  which path takes which slice: rates, records, the choice
 //	transport/rails                      a rail by its name: tcp/eth0, rdma/mlx5_0

@@ -155,7 +155,7 @@ func (b *Batch) Completed() time.Duration {
 // it names when the batch is done. A faulty request, a closed target or engine make a
 // batch that has failed already; no requests, no immediate and no message make one that has completed.
 //
-// Err says why a batch failed: ErrInvalid, ErrBounds, ErrNotRegistered of the request
+// Err says why a batch failed: ErrInvalid, ErrBounds, ErrNotRegistered, ErrNoPath of the request
 // itself; ErrBadKey (see ErrUnconfirmed too), ErrAccess, ErrBounds of the target; ErrBusy; ErrUnreachable if
 // Config.Retries are used up; ErrDeadline, with the last failure; ErrCanceled;
 // net.ErrClosed.

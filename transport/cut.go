@@ -39,15 +39,19 @@ func (b *Batch) slice(reqs []Request) error {
 	n = 0
 	for i := range reqs {
 		r := &reqs[i]
+		t := cmp.Or(r.Target, b.t)
 		if seg == nil || len(segs) > 1 || !seg.holds(r.Local) {
 			if seg = b.hold(segs, r.Local); seg == nil {
 				return fmt.Errorf("%w: request %d", ErrNotRegistered, i)
 			}
 		}
+		if (n == 0 || seg != b.slices[n-1].seg || t != b.slices[n-1].target) && !b.t.peer.joins(seg, t) {
+			return fmt.Errorf("%w: request %d: none may be used both for %q here and %q there", ErrNoPath, i, seg.info.Name, t.info.Name)
+		}
 		for at := 0; at < len(r.Local); at += size {
 			end := min(at+size, len(r.Local))
 			s := &b.slices[n]
-			s.Op, s.Local, s.Offset, s.batch, s.seg, s.target = r.Op, r.Local[at:end:end], r.Offset+int64(at), b, seg, cmp.Or(r.Target, b.t)
+			s.Op, s.Local, s.Offset, s.batch, s.seg, s.target = r.Op, r.Local[at:end:end], r.Offset+int64(at), b, seg, t
 			n++
 		}
 	}

@@ -124,6 +124,13 @@ func (s *Slice) rank(p *path) uint8 {
 	return max(here, s.target.ranks[p.addr()])
 }
 
+// joins says whether a path goes from a segment here to one there.
+func (g *peer) joins(s *Segment, t *Target) bool {
+	return slices.ContainsFunc(g.paths, func(p *path) bool {
+		return s.ranks[p.rail] != selection.Unusable && t.ranks[p.addr()] != selection.Unusable
+	})
+}
+
 // alike says that two slices have the same ranks: their memory is that of the same
 // segments, here and there.
 func (s *Slice) alike(o *Slice) bool { return s.seg == o.seg && s.target == o.target }
@@ -185,7 +192,7 @@ func (g *peer) dispatch() {
 }
 
 // usable are the paths that a slice may be bound to at once: those that are up, do not stand by and do
-// not have to be avoided, or all if none is up; of rails that must not be used for the memory only if there are no
+// not have to be avoided, or all if none is up; of rails that must not be used for the peer's memory only if there are no
 // others.
 func (g *peer) usable(s *Slice) []*path {
 	usable := make([]*path, 0, len(g.paths))
@@ -195,7 +202,7 @@ func (g *peer) usable(s *Slice) []*path {
 		}
 	}
 	if len(usable) == 0 {
-		usable = g.paths
+		usable = slices.DeleteFunc(slices.Clone(g.paths), func(p *path) bool { return s.seg != nil && s.seg.ranks[p.rail] == selection.Unusable })
 	}
 	cs := g.candidates() // one look: what is avoided is so because another of these is up
 	up := make([]*path, 0, len(usable))

@@ -30,7 +30,8 @@ type Rail interface {
 	// what access says, with offsets from the start of mem; whatever else they try,
 	// the target refuses the slice as access.Check does and touches nothing. (Rails
 	// of RDMA cannot check at the target, see package rdma.) With an access that
-	// opens nothing the key is for Slice.LocalKey, and to peers it is a bad one.
+	// opens nothing the key is for Slice.LocalKey, and to peers it is a bad one. With no mem and an access
+	// that is Bare it is for immediates alone; a DMABufRail is not asked for that.
 	//
 	// mem is lent to the rail: it must stay mapped until Deregister or Close
 	// returns. Memory that does not have all that access opens is ErrInvalid. After

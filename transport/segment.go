@@ -7,9 +7,11 @@ import (
 	"maps"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"unsafe"
 
+	"kvferry/transport/descriptor"
 	"kvferry/transport/selection"
 )
 
@@ -18,7 +20,7 @@ type RailAddr struct {
 	Rail string // name of the owner's rail: "tcp/eth0"
 	Addr string // what a peer dials
 	Key  Key    // of the segment, or a window of it, on that rail
-	Rank int    // how far that rail is from the segment: 0 is close, 1 can be used
+	Rank int    // how far that rail is from the segment: 0 is close, 1 can be used, -1 carries immediates only
 }
 
 // SegmentInfo is what the owner of a segment, or of a window of one, tells its peers.
@@ -78,16 +80,26 @@ func (e *Engine) register(name string, mem []byte, location string, access Acces
 	}
 	s := &Segment{e: e, mem: mem, info: SegmentInfo{Name: name, Length: int64(len(mem)), Location: location}, windows: make(map[*Window]struct{}), gone: make(chan struct{})}
 	s.idle = sync.NewCond(&s.mu)
+	m, _ := descriptor.Of(mem)
+	var unable []string
 	for _, r := range e.cfg.Rails {
 		rank := 0
 		if e.cfg.Rank != nil {
 			rank = e.cfg.Rank(location, r.Name())
 		}
+		if _, ok := moves(r, m); !ok {
+			rank, unable = -1, append(unable, r.Name())
+		}
 		s.ranks = append(s.ranks, clampRank(rank))
 		s.info.Rails = append(s.info.Rails, RailAddr{Rail: r.Name(), Addr: r.Addr(), Rank: rank})
 	}
+	why := ""
+	if len(unable) > 0 {
+		why = fmt.Sprintf(": %s cannot move memory that is not mapped, a dma-buf's, as rails over RDMA can", strings.Join(unable, ", "))
+		e.cfg.Logger.Info("transport: rails carry only immediates"+why, "segment", name)
+	}
 	if slices.Min(s.ranks) == selection.Unusable {
-		return fail(fmt.Errorf("%w: no rail may be used for memory at %s", ErrNoPath, location))
+		return fail(fmt.Errorf("%w: no rail may be used for memory at %s%s", ErrNoPath, location, why))
 	}
 	var err error
 	if s.reg, err = e.registerKeys(name, mem, access); err != nil {
@@ -116,7 +128,7 @@ func (s *Segment) Info() SegmentInfo {
 	return s.reg.info(s)
 }
 
-// Bytes is the registered memory. After Close it is still told, and its owner's alone.
+// Bytes is the registered memory, of a dma-buf its addresses. After Close it is still told, and its owner's alone.
 func (s *Segment) Bytes() []byte { return s.mem }
 
 // Close closes the segment's windows and deregisters it on all rails. It waits for

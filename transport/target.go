@@ -42,6 +42,7 @@ func (e *Engine) Open(info SegmentInfo) (*Target, error) {
 	t := &Target{e: e, info: info, keys: make(map[string]Key), ranks: make(map[string]uint8)}
 	t.refs.Store(1)
 	var addrs []string
+	unusable := true
 	for _, r := range info.Rails {
 		if !slices.ContainsFunc(e.cfg.Rails, func(l Rail) bool { return kind(l.Name()) == kind(r.Rail) }) {
 			continue
@@ -51,9 +52,10 @@ func (e *Engine) Open(info SegmentInfo) (*Target, error) {
 		}
 		t.keys[r.Addr], t.ranks[r.Addr] = r.Key, clampRank(r.Rank)
 		addrs = append(addrs, kind(r.Rail)+" "+r.Addr)
+		unusable = unusable && r.Rank < 0
 	}
-	if len(addrs) == 0 {
-		return fail(ErrNoPath)
+	if unusable {
+		return fail(fmt.Errorf("%w: none that may be used for its memory is of a kind here", ErrNoPath))
 	}
 	id := strings.Join(addrs, " ")
 	e.mu.Lock()

@@ -5,6 +5,8 @@ import (
 	"net"
 	"slices"
 	"sync/atomic"
+
+	"kvferry/transport/descriptor"
 )
 
 // A Window opens parts of a segment to peers, in one direction and until it is
@@ -90,11 +92,21 @@ type keyAt struct {
 	key  Key
 }
 
-// registerKeys gives mem a key on each rail, or on none.
+// registerKeys gives mem a key on each rail, or on none. Where a rail cannot move it the key is for immediates.
 func (e *Engine) registerKeys(name string, mem []byte, access Access) (*registration, error) {
 	g := &registration{e: e, name: name, access: access}
+	m, offset := descriptor.Of(mem)
 	for i, r := range e.cfg.Rails {
-		key, err := r.Register(mem, access)
+		var key Key
+		var err error
+		switch dma, ok := moves(r, m); {
+		case dma != nil:
+			key, err = dma.RegisterDMABuf(mem, m.FD, offset, access)
+		case ok:
+			key, err = r.Register(mem, access)
+		default:
+			key, err = r.Register(nil, access.Bare())
+		}
 		if err != nil {
 			_ = g.close()
 			return nil, &Error{Op: "register " + name, Rail: r.Name(), Err: err}

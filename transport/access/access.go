@@ -149,6 +149,14 @@ func (a Access) Both() Access {
 	return a
 }
 
+// Bare opens no bytes, and lets the same immediates come.
+func (a Access) Bare() Access {
+	if !a.None() {
+		a.ranges = []Range{{}}
+	}
+	return a
+}
+
 // May reports whether the direction is open.
 func (a *Access) May(op Op) bool { return a.may[op] }
 

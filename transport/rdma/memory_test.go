@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"testing"
 	"time"
+
+	"kvferry/transport"
 )
 
 // A fabric is RDMA devices in memory: the twin of libibverbs. Each connection has
@@ -73,6 +76,8 @@ type memRegion struct {
 	mem  []byte
 	base uint64
 	key  uint32
+
+	release func() error // of a dma-buf
 }
 
 func (d *memDevice) info() deviceInfo { return d.at }
@@ -82,13 +87,24 @@ func (d *memDevice) register(mem []byte) (memory, error) {
 	defer d.f.mu.Unlock()
 	d.f.next++
 	d.live++
-	g := &memRegion{d, mem, address(mem), d.f.next}
+	g := &memRegion{d: d, mem: mem, base: address(mem), key: d.f.next}
 	d.regions[g.key] = g
 	return g, nil
 }
 
-func (d *memDevice) registerDMABuf(fd int, offset, length uint64) (memory, error) {
-	return nil, fmt.Errorf("dma-buf %d: not in memory", fd)
+// registerDMABuf has a memfd for a dma-buf: the device has it mapped.
+func (d *memDevice) registerDMABuf(mem []byte, fd int, offset int64) (memory, error) {
+	if page := uint64(os.Getpagesize()); address(mem)%page != uint64(offset)%page {
+		return nil, fmt.Errorf("address %#x and offset %d: not at the same place of a page", address(mem), offset)
+	}
+	there, release, err := transport.MapFile(fd, offset, len(mem))
+	if err != nil {
+		return nil, err
+	}
+	m, err := d.register(there)
+	g := m.(*memRegion)
+	g.base, g.release = address(mem), release
+	return g, err
 }
 
 func (g *memRegion) keys() (uint32, uint32) { return g.key, g.key }
@@ -96,6 +112,9 @@ func (g *memRegion) addr() uint64           { return g.base }
 
 func (g *memRegion) close() error {
 	g.d.f.with(func() { delete(g.d.regions, g.key); g.d.live-- })
+	if g.release != nil {
+		return g.release()
+	}
 	return nil
 }
 
@@ -187,6 +206,9 @@ func (p *memPairs) post(wrs []workRequest) error {
 		if w.flags&flagInline != 0 {
 			if int(w.length) > p.d.at.maxInline || w.op == opRead {
 				return errors.New("inline")
+			}
+			if g := p.d.regions[w.lkey]; g != nil && g.release != nil {
+				return errors.New("inline, of memory that is not mapped")
 			}
 		}
 	}

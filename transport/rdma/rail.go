@@ -143,6 +143,15 @@ func (r *Rail) use() (device, error) {
 // before is not pinned again. An access that opens anything opens all of mem, in both
 // directions, see the package comment.
 func (r *Rail) Register(mem []byte, access transport.Access) (transport.Key, error) {
+	return r.register(mem, nil, access)
+}
+
+// RegisterDMABuf implements transport.DMABufRail. It takes libibverbs of rdma-core 34, and a NIC whose driver can.
+func (r *Rail) RegisterDMABuf(mem []byte, fd int, offset int64, access transport.Access) (transport.Key, error) {
+	return r.register(mem, &dmaBuf{fd, offset}, access)
+}
+
+func (r *Rail) register(mem []byte, buf *dmaBuf, access transport.Access) (transport.Key, error) {
 	if err := access.Within(int64(len(mem))); err != nil {
 		return 0, err
 	}
@@ -151,28 +160,13 @@ func (r *Rail) Register(mem []byte, access transport.Access) (transport.Key, err
 	if p, at := r.regs.pinned(mem); p != nil {
 		return r.regs.add(p, at, int64(len(mem)), access.None())
 	}
-	return r.pin(&pin{mem: mem}, int64(len(mem)), access.None())
+	return r.pin(&pin{mem: mem, buf: buf}, access.None())
 }
 
-// RegisterDMABuf makes a part of a dma-buf readable and writable by peers, as
-// Register does with memory: that is how GPU memory goes over the NIC (CUDA:
-// cuMemGetHandleForAddressRange). fd may be closed afterwards, unless the device
-// can go away and come back.
-func (r *Rail) RegisterDMABuf(fd int, offset, length int64) (transport.Key, error) {
-	if fd < 0 || offset < 0 || length < 1 {
-		return 0, fmt.Errorf("%w: dma-buf %d from %d, %d bytes", transport.ErrInvalid, fd, offset, length)
-	}
-	r.regs.pinning.Lock()
-	defer r.regs.pinning.Unlock()
-	return r.pin(&pin{buf: dmaBuf{fd, uint64(offset), uint64(length)}}, length, false)
-}
-
-// pin registers memory with the device and gives it a key. The caller holds regs.pinning:
-// it takes a quarter of a second a gigabyte, which r.mu must not be held for.
-// pin registers memory that no pin holds yet, and gives it its first key. The caller holds
-// regs.pinning, so that the same memory is not pinned twice at once, and the device is not
-// closed meanwhile.
-func (r *Rail) pin(p *pin, length int64, local bool) (transport.Key, error) {
+// pin registers memory that no pin holds yet, and gives it its first key. It takes a quarter of a second a gigabyte,
+// which r.mu must not be held for. The caller holds regs.pinning, so that the same memory is not pinned twice at once,
+// and the device is not closed meanwhile.
+func (r *Rail) pin(p *pin, local bool) (transport.Key, error) {
 	r.mu.Lock()
 	dev, closed, why := r.dev, r.closed, r.down
 	r.mu.Unlock()
@@ -187,7 +181,7 @@ func (r *Rail) pin(p *pin, length int64, local bool) (transport.Key, error) {
 		return 0, err
 	}
 	p.mr = mr
-	key, err := r.regs.add(p, 0, length, local)
+	key, err := r.regs.add(p, 0, int64(len(p.mem)), local)
 	if err != nil {
 		_ = mr.close()
 	}
@@ -417,7 +411,6 @@ func (r *Rail) welcome(guest *guest) (*served, error) {
 // Fence implements transport.Rail.
 func (r *Rail) Fence(secret transport.Secret) { r.byName.Fence(secret) }
 
-// dismiss forgets a control connection that is over.
 // dismiss gives a guest's place to others.
 func (r *Rail) dismiss(g *guest) {
 	r.guests.Leave(g)

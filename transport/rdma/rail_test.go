@@ -15,6 +15,12 @@ import (
 
 var discard = slog.New(slog.DiscardHandler)
 
+// exporting is a rail whose device takes memfds for dma-bufs.
+type exporting struct{ *Rail }
+
+// TakesMemfds implements transporttest.Exporting.
+func (exporting) TakesMemfds() {}
+
 func TestContract(t *testing.T) {
 	for _, c := range []struct {
 		name         string
@@ -23,7 +29,7 @@ func TestContract(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFabric()
 			transporttest.TestRail(t, func(tb testing.TB) transport.Rail {
-				return f.rail(tb, func(cfg *Config) { cfg.QueuePairs, cfg.QueueDepth = c.pairs, c.depth })
+				return exporting{f.rail(tb, func(cfg *Config) { cfg.QueuePairs, cfg.QueueDepth = c.pairs, c.depth })}
 			}, transporttest.Unchecked)
 		})
 	}

@@ -35,38 +35,32 @@ type region struct {
 
 // A pin is registered memory. mem and buf stay as they are, the others are guarded by regs.mu.
 type pin struct {
-	mem  []byte // nil: of a dma-buf
-	mr   memory // nil while the device is gone
-	refs int    // keys
-	buf  dmaBuf
+	mem  []byte
+	buf  *dmaBuf // nil: mem is mapped
+	mr   memory  // nil while the device is gone
+	refs int     // keys
 }
 
-// A dmaBuf is a part of memory that another driver, a GPU's, exports by a descriptor. The
-// descriptor is the caller's.
+// A dmaBuf is memory that another driver, a GPU's, exports by a descriptor: nothing is at its addresses here.
 type dmaBuf struct {
-	fd             int
-	offset, length uint64 // bytes
+	fd     int   // stays open for as long as there is a key
+	offset int64 // of the memory's first byte
 }
 
 func (p *pin) register(dev device) (memory, error) {
-	if p.mem == nil {
-		return dev.registerDMABuf(p.buf.fd, p.buf.offset, p.buf.length)
+	if p.buf != nil {
+		return dev.registerDMABuf(p.mem, p.buf.fd, p.buf.offset)
 	}
 	return dev.register(p.mem)
 }
 
 // at is where mem begins in the pin, or false if it is not inside.
 func (p *pin) at(mem []byte) (uint64, bool) {
-	if p.mem == nil {
-		return 0, false
-	}
 	base, addr := address(p.mem), address(mem)
 	return addr - base, addr >= base && addr+uint64(len(mem)) <= base+uint64(len(p.mem))
 }
 
-// address is where memory begins in this process. What is registered or posted is mapped or
-// on the heap, and does not move.
-// address is where memory begins, as the device is told.
+// address is where memory begins, as the device is told. What is registered or posted does not move.
 func address(mem []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))) }
 
 // add gives the pin's memory a key. It holds regs.pinning.
@@ -103,6 +97,7 @@ type local struct {
 	addr       uint64 // of base, in requests
 	base, size uint64
 	ok         bool
+	unmapped   bool   // only the device can reach it
 	version    uint64 // of the regions
 }
 
@@ -121,7 +116,7 @@ func (regs *regions) local(key transport.Key, mem []byte) local {
 	use := func(p *pin) (l local) {
 		if _, in := p.at(mem); in && p.mr != nil {
 			lkey, _ := p.mr.keys()
-			l = local{lkey: lkey, addr: p.mr.addr(), base: address(p.mem), size: uint64(len(p.mem)), ok: true}
+			l = local{lkey: lkey, addr: p.mr.addr(), base: address(p.mem), size: uint64(len(p.mem)), ok: true, unmapped: p.buf != nil}
 		}
 		return l
 	}

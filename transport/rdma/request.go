@@ -79,7 +79,7 @@ func (ep *endpoint) place(s *transport.Slice, k *remoteKey) (bool, error) {
 	for {
 		n := min(size, most)
 		wr := workRequest{op: op, local: local, lkey: lkey, length: uint32(n), remote: remote, rkey: k.memory.rkey}
-		if op == opWrite {
+		if op == opWrite && !ep.at.unmapped {
 			wr.flags = ep.inline(int(n))
 		}
 		if size -= n; size > 0 {
@@ -162,7 +162,6 @@ func (ep *endpoint) local(s *transport.Slice) (lkey uint32, addr uint64, mr memo
 
 // transient registers a slice's memory for as long as the slice takes: whoever settles the
 // slice closes the registration.
-// transient registers a slice's memory; settle or ended deregisters it.
 func (ep *endpoint) transient(s *transport.Slice) (lkey uint32, addr uint64, mr memory, err error) {
 	if mr, err = ep.dev.register(s.Local); err != nil {
 		return 0, 0, nil, fmt.Errorf("%w: %w", transport.ErrInvalid, err)

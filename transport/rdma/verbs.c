@@ -285,11 +285,11 @@ int kv_query_port(struct ibv_context *ctx, uint8_t port, struct ibv_port_attr *a
 
 struct ibv_mr *kv_reg_mr(struct ibv_pd *pd, void *addr, size_t length) { return ibv_reg_mr(pd, addr, length, ACCESS); }
 
-struct ibv_mr *kv_reg_dmabuf_mr(struct ibv_pd *pd, int fd, uint64_t offset, size_t length)
+struct ibv_mr *kv_reg_dmabuf_mr(struct ibv_pd *pd, int fd, uint64_t offset, size_t length, uint64_t iova)
 {
 	if (!kv_calls.ibv_reg_dmabuf_mr) {
 		errno = EOPNOTSUPP;
 		return NULL;
 	}
-	return kv_calls.ibv_reg_dmabuf_mr(pd, offset, length, 0, fd, ACCESS);
+	return kv_calls.ibv_reg_dmabuf_mr(pd, offset, length, iova, fd, ACCESS);
 }

@@ -18,9 +18,9 @@ type device interface {
 	info() deviceInfo
 	// register pins mem and lets the port read and write it.
 	register(mem []byte) (memory, error)
-	// registerDMABuf does so with a part of a dma-buf: GPU memory. Addresses in requests
-	// count from the part's first byte.
-	registerDMABuf(fd int, offset, length uint64) (memory, error)
+	// registerDMABuf does so with a part of a dma-buf: GPU memory. mem is what requests say of it; nothing
+	// is there. It begins at the same place of a page as the part does in the dma-buf.
+	registerDMABuf(mem []byte, fd int, offset int64) (memory, error)
 	// pairs makes n queue pairs that share a completion queue. Each takes depth
 	// operations and depth receives, and has its receives posted.
 	pairs(n, depth int) (pairs, error)

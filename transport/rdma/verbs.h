@@ -101,8 +101,8 @@ int kv_async(struct ibv_context *ctx, int *type, int *port);
 int kv_query_port(struct ibv_context *ctx, uint8_t port, struct ibv_port_attr *attr);
 
 // Both let the device read and write what they register, and return null with errno set if they
-// cannot. Addresses in a dma-buf's part count from its first byte.
+// cannot. iova is what requests call the first byte of a dma-buf's part: both are at the same place of a page.
 struct ibv_mr *kv_reg_mr(struct ibv_pd *pd, void *addr, size_t length);
-struct ibv_mr *kv_reg_dmabuf_mr(struct ibv_pd *pd, int fd, uint64_t offset, size_t length);
+struct ibv_mr *kv_reg_dmabuf_mr(struct ibv_pd *pd, int fd, uint64_t offset, size_t length, uint64_t iova);
 
 #endif

@@ -228,7 +228,7 @@ func (d *verbsDevice) info() deviceInfo { return d.at }
 // verbsMemory is a memory region.
 type verbsMemory struct {
 	mr   *C.struct_ibv_mr
-	base uint64 // what addr says: 0 of a dma-buf, which has no address here
+	base uint64 // what addr says
 }
 
 func (d *verbsDevice) register(mem []byte) (memory, error) {
@@ -259,12 +259,12 @@ func explainPin(n int, err error) error {
 	return fmt.Errorf("registering %d bytes: %w", n, err)
 }
 
-func (d *verbsDevice) registerDMABuf(fd int, offset, length uint64) (memory, error) {
-	mr, err := C.kv_reg_dmabuf_mr(d.pd, C.int(fd), C.uint64_t(offset), C.size_t(length))
+func (d *verbsDevice) registerDMABuf(mem []byte, fd int, offset int64) (memory, error) {
+	mr, err := C.kv_reg_dmabuf_mr(d.pd, C.int(fd), C.uint64_t(offset), C.size_t(len(mem)), C.uint64_t(address(mem)))
 	if mr == nil {
-		return nil, fmt.Errorf("registering a dma-buf of %d bytes: %w: libibverbs must be of rdma-core 34 or later, and its driver and the NIC's must support peer-to-peer access", length, err)
+		return nil, fmt.Errorf("registering a dma-buf of %d bytes: %w: libibverbs must be of rdma-core 34 or later, and its driver and the NIC's must support peer-to-peer access", len(mem), err)
 	}
-	return &verbsMemory{mr, 0}, nil
+	return &verbsMemory{mr, address(mem)}, nil
 }
 
 func (m *verbsMemory) keys() (lkey, rkey uint32) { return uint32(m.mr.lkey), uint32(m.mr.rkey) }

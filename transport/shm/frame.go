@@ -241,9 +241,16 @@ func access(may byte, ranges []transport.Range, length uint64) (transport.Access
 	if len(ops) == 0 {
 		return transport.Access{}, errForm
 	}
+	bare := len(ranges) == 1 && ranges[0] == transport.Range{}
+	if bare {
+		ranges = []transport.Range{{Length: 1}}
+	}
 	a, err := transport.NewAccess(ops[0], ranges)
 	if len(ops) == 2 && err == nil {
 		a = a.Both()
+	}
+	if bare && err == nil {
+		a = a.Bare()
 	}
 	if err == nil {
 		err = a.Within(int64(length))

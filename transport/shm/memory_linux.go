@@ -4,41 +4,25 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
-	"sync"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"kvferry/transport"
+	"kvferry/transport/descriptor"
 )
 
 // seals are those of every file: who maps it relies on its length, as touching a page beyond the end
 // is a SIGBUS.
 const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
-// A file is memory of this process that others can map.
+// A file is a memfd, mapped.
 type file struct {
-	id   uint32 // among those of this process
-	fd   int
-	mem  []byte // whole pages
-	huge bool   // of 2 MiB
-	base uintptr
-
-	mu    sync.Mutex
-	gone  bool
-	lends map[*served]struct{} // that have been given it
-}
-
-// files are those that are mapped, for finding the one around some memory.
-var files struct {
-	mu   sync.RWMutex
-	last uint32
-	all  []*file
+	fd  int
+	mem []byte // whole pages
 }
 
 // Map is a [transport.Allocator] of memory that peers of this package's rails map: a memfd, sealed
-// against changes of its length. Like transport.MapMemory's it takes address space only until a page
+// against changes of its length. (Those of transport.MapFile they map too.) Like transport.MapMemory's it takes address space only until a page
 // is touched. It goes when it was released and all peers have let go of it, or ended.
 //
 // Its pages are huge where enough of 2 MiB were set aside (vm.nr_hugepages); these are taken at once, as one that turns
@@ -55,12 +39,7 @@ func Map(size int) (mem []byte, release func() error, err error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("shared memory of %d bytes: %w", size, err)
 	}
-	files.mu.Lock()
-	files.last++
-	f.id = files.last
-	files.all = append(files.all, f)
-	files.mu.Unlock()
-	return f.mem[:size:size], sync.OnceValue(f.release), nil
+	return f.mem[:size:size], descriptor.Add(f.fd, f.mem, 0, true), nil
 }
 
 // newHugeFile makes and maps a file of huge pages, and takes them.
@@ -69,7 +48,6 @@ func newHugeFile(size int) (*file, error) {
 	if err != nil {
 		return nil, err
 	}
-	f.huge = true
 	if err := unix.Madvise(f.mem, unix.MADV_POPULATE_WRITE); err != nil {
 		return nil, errors.Join(os.NewSyscallError("madvise", err), f.release())
 	}
@@ -90,13 +68,12 @@ func newFile(name string, size, flags int) (*file, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("memfd_create", err)
 	}
-	f := &file{fd: fd, lends: make(map[*served]struct{})}
+	f := &file{fd: fd}
 	if err = unix.Ftruncate(fd, int64(size)); err != nil {
 		err = os.NewSyscallError("ftruncate", err)
 	} else if _, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
 		err = os.NewSyscallError("fcntl", err)
 	} else if f.mem, err = mapShared(fd, size); err == nil {
-		f.base = uintptr(unsafe.Pointer(unsafe.SliceData(f.mem)))
 		return f, nil
 	}
 	_ = unix.Close(fd)
@@ -114,62 +91,24 @@ func mapShared(fd, size int) ([]byte, error) {
 	return mem, nil
 }
 
-// release gives the memory back, and has the peers that mapped it let go of it.
 func (f *file) release() error {
-	files.mu.Lock()
-	files.all = slices.DeleteFunc(files.all, func(o *file) bool { return o == f })
-	files.mu.Unlock()
-	f.mu.Lock()
-	f.gone = true
-	lends := f.lends
-	f.lends = nil
-	f.mu.Unlock()
-	for s := range lends {
-		s.forget(f)
-	}
 	_ = unix.Close(f.fd)
 	return unix.Munmap(f.mem)
 }
 
-// lend notes that a connection is given the file, and returns a descriptor for it. A file that is
-// gone is an error.
-func (f *file) lend(s *served) (fd int, err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.gone {
-		return -1, transport.ErrBadKey
+// fileOf is the memfd around memory, and where in it that begins. It is nil for other memory.
+func fileOf(mem []byte) (*descriptor.Memory, uint64) {
+	m, offset := descriptor.Of(mem)
+	if m == nil || !m.Mapped {
+		return nil, 0
 	}
-	if fd, err = unix.FcntlInt(uintptr(f.fd), unix.F_DUPFD_CLOEXEC, 0); err != nil {
-		return -1, os.NewSyscallError("fcntl", err)
-	}
-	f.lends[s] = struct{}{}
-	return fd, nil
+	return m, uint64(offset)
 }
 
-func (f *file) isGone() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.gone
-}
-
-// returned forgets a connection.
-func (f *file) returned(s *served) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	delete(f.lends, s)
-}
-
-// fileOf finds the file around memory, and where in it that begins. It is nil for other memory.
-func fileOf(mem []byte) (f *file, offset uint64) {
-	at := uintptr(unsafe.Pointer(unsafe.SliceData(mem)))
-	files.mu.RLock()
-	defer files.mu.RUnlock()
-	for _, f := range files.all {
-		if at >= f.base && at-f.base < uintptr(len(f.mem)) && uintptr(len(mem)) <= uintptr(len(f.mem))-(at-f.base) {
-			return f, uint64(at - f.base)
-		}
-	}
-	return nil, 0
+// huge says whether a memfd is of huge pages that were set aside.
+func huge(fd int) bool {
+	var fs unix.Statfs_t
+	return unix.Fstatfs(fd, &fs) == nil && fs.Type == unix.HUGETLBFS_MAGIC
 }
 
 // A mapping is a peer's file, mapped here. It is for one goroutine.

@@ -46,7 +46,7 @@ func TestMap(t *testing.T) {
 		if f == nil || offset != uint64(size/2) {
 			t.Fatalf("%d bytes: its middle is at %d", size, offset)
 		}
-		if err := unix.Ftruncate(f.fd, 0); !errors.Is(err, unix.EPERM) {
+		if err := unix.Ftruncate(f.FD, 0); !errors.Is(err, unix.EPERM) {
 			t.Errorf("it shrinks: %v", err)
 		}
 		for range 2 {
@@ -71,6 +71,44 @@ func TestMap(t *testing.T) {
 	}
 }
 
+// TestMapFile: memory of somebody else's memfd is mapped by peers too, from where in the file it begins; and let go of
+// when it is released.
+func TestMapFile(t *testing.T) {
+	available(t)
+	transporttest.CheckLeaks(t)
+	r := newRail(t)
+	defer r.Close()
+	f, file := transporttest.Memfd(t, 1<<16)
+	mem, release, err := transport.MapFile(int(f.Fd()), 5000, 10_000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := r.Register(mem, transport.Whole(10_000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := connect(t, r)
+	x.greet()
+	a, given := x.ask(key)
+	if given < 0 || a.file == 0 || a.offset != 5000 || a.length != 10_000 {
+		t.Fatalf("descriptor %d, %+v", given, a)
+	}
+	theirs, err := mapPeer(given)
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs[a.offset] = 7
+	if mem[0] != 7 || file[5000] != 7 {
+		t.Error("the peer has mapped other memory")
+	}
+	if err := errors.Join(unix.Munmap(theirs), r.Deregister(key), release()); err != nil {
+		t.Error(err)
+	}
+	if f, _ := x.hear(); f.typ != typeForget || f.file != a.file {
+		t.Errorf("when it was released the peer was told %+v", f)
+	}
+}
+
 // TestHugePages: memory is on huge pages where there are enough, all of which are taken at once, and the peer
 // maps them; and on others where there are not.
 func TestHugePages(t *testing.T) {
@@ -82,18 +120,18 @@ func TestHugePages(t *testing.T) {
 	}
 	defer release()
 	f, _ := fileOf(mem)
-	if !f.huge {
+	if !huge(f.FD) {
 		t.Skip("SKIPPED: no huge pages are free: sysctl vm.nr_hugepages=8")
 	}
 	var st unix.Stat_t
-	if err := unix.Fstat(f.fd, &st); err != nil {
+	if err := unix.Fstat(f.FD, &st); err != nil {
 		t.Fatal(err)
 	}
 	if st.Blksize != 2<<20 || st.Size != 4<<20 || st.Blocks*512 != 4<<20 {
 		t.Errorf("pages of %d bytes, a file of %d, %d of them taken", st.Blksize, st.Size, st.Blocks*512)
 	}
 	mem[size-1] = 3
-	fd, err := unix.Dup(f.fd)
+	fd, err := unix.Dup(f.FD)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +150,7 @@ func TestHugePages(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer free()
-	if f, _ := fileOf(most); f.huge {
+	if f, _ := fileOf(most); huge(f.FD) {
 		t.Error("a TiB of huge pages")
 	}
 }
@@ -209,7 +247,7 @@ func TestTouch(t *testing.T) {
 			t.Fatal(err)
 		}
 		f, _ := fileOf(mem)
-		fd, err := unix.Dup(f.fd)
+		fd, err := unix.Dup(f.FD)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -232,7 +270,7 @@ func TestTouch(t *testing.T) {
 			}
 		}
 		var st unix.Stat_t
-		if err := unix.Fstat(f.fd, &st); err != nil {
+		if err := unix.Fstat(f.FD, &st); err != nil {
 			t.Fatal(err)
 		}
 		most := int64(0)
@@ -241,7 +279,7 @@ func TestTouch(t *testing.T) {
 				most++
 			}
 		}
-		if st.Blocks*512 > most*page && page == 4096 && !f.huge && !huge() {
+		if st.Blocks*512 > most*page && page == 4096 && !huge(f.FD) && !hugeShared() {
 			t.Errorf("%v takes %d bytes, of %d that are used", c, st.Blocks*512, most*page)
 		}
 		if err := errors.Join(unix.Munmap(theirs), release()); err != nil {
@@ -250,8 +288,8 @@ func TestTouch(t *testing.T) {
 	}
 }
 
-// huge says whether shared memory may come in pages larger than what is touched.
-func huge() bool {
+// hugeShared says whether shared memory may come in pages larger than what is touched.
+func hugeShared() bool {
 	b, err := os.ReadFile("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
 	return err == nil && !strings.Contains(string(b), "[never]") && !strings.Contains(string(b), "[deny]")
 }

@@ -14,6 +14,7 @@ import (
 
 	"kvferry/transport"
 	"kvferry/transport/connection"
+	"kvferry/transport/descriptor"
 	"kvferry/transport/process"
 )
 
@@ -123,9 +124,11 @@ func (r *Rail) Register(mem []byte, access transport.Access) (transport.Key, err
 	}
 	g := &region{mem: mem, access: access, grants: make(map[*served]grantedSlot), idle: make(chan struct{})}
 	g.file, g.offset = fileOf(mem)
-	r.told.Do(func() {
-		r.cfg.Logger.Info("transport/shm: the memory of this rail", "rail", r.cfg.Name, "pages", pagesOf(g.file))
-	})
+	if len(mem) > 0 {
+		r.told.Do(func() {
+			r.cfg.Logger.Info("transport/shm: the memory of this rail", "rail", r.cfg.Name, "pages", pagesOf(g.file))
+		})
+	}
 	r.regionsMu.Lock()
 	defer r.regionsMu.Unlock()
 	if r.regions == nil {
@@ -285,11 +288,11 @@ func (r *Rail) Close() error {
 }
 
 // pagesOf says how peers reach memory, and what would be faster.
-func pagesOf(f *file) string {
+func pagesOf(f *descriptor.Memory) string {
 	switch {
 	case f == nil:
 		return "no memfd: peers copy by process_vm_writev and process_vm_readv"
-	case f.huge:
+	case huge(f.FD):
 		return "memfd, huge pages"
 	}
 	return "memfd, ordinary pages: there are not enough huge ones (vm.nr_hugepages)"

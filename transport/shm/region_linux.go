@@ -5,14 +5,15 @@ import (
 	"sync"
 
 	"kvferry/transport"
+	"kvferry/transport/descriptor"
 )
 
 // A region is registered memory, under a key.
 type region struct {
 	access transport.Access // what peers may do
 	mem    []byte
-	file   *file  // around mem; nil for other memory
-	offset uint64 // of mem, in file
+	file   *descriptor.Memory // around mem; nil for other memory
+	offset uint64             // of mem, in file
 
 	mu     sync.Mutex
 	grants map[*served]grantedSlot // of the connections that have asked for the key

@@ -15,6 +15,7 @@ import (
 
 	"kvferry/transport"
 	"kvferry/transport/connection"
+	"kvferry/transport/descriptor"
 	"kvferry/transport/process"
 )
 
@@ -28,7 +29,7 @@ type served struct {
 	pidfd int            // -1 before the peer is known, and when over
 	name  transport.Name // of its hello
 	over  chan struct{}  // nothing is touched any more
-	lent  map[*file]struct{}
+	lent  map[*descriptor.Memory]struct{}
 
 	calls   atomic.Int64 // of drain, since it began
 	ring    sync.Mutex   // held by who handles immediates
@@ -52,7 +53,7 @@ type served struct {
 }
 
 func newServed(r *Rail, c *net.UnixConn) *served {
-	s := &served{rail: r, c: c, pidfd: -1, number: -1, over: make(chan struct{}), lent: make(map[*file]struct{}), slots: make(map[uint32]*region)}
+	s := &served{rail: r, c: c, pidfd: -1, number: -1, over: make(chan struct{}), lent: make(map[*descriptor.Memory]struct{}), slots: make(map[uint32]*region)}
 	s.idle.Store(time.Now().UnixNano())
 	return s
 }
@@ -220,11 +221,11 @@ func (s *served) answer(r *request) error {
 	a.at, a.length = addressOf(g.mem), uint64(len(g.mem))
 	fd, gave := -1, false
 	if g.file != nil {
-		a.file, a.offset = g.file.id, g.offset
+		a.file, a.offset = g.file.ID, g.offset
 		if _, again := s.lent[g.file]; !again {
 			var err error
-			switch fd, err = g.file.lend(s); {
-			case errors.Is(err, transport.ErrBadKey):
+			switch fd, err = g.file.Lend(s, func() { s.forget(g.file) }); {
+			case errors.Is(err, net.ErrClosed):
 				a = answer{typ: typeGrant, code: codeBadKey, seq: r.seq}
 				return send(s.c, a.append(nil), -1)
 			case err != nil: // the key is good: the initiator tries again over another connection
@@ -242,15 +243,15 @@ func (s *served) answer(r *request) error {
 		}
 		fd = -1
 	}
-	if gave && g.file.isGone() { // the word that it goes may have overtaken it
+	if gave && g.file.Gone() { // the word that it goes may have overtaken it
 		s.forget(g.file)
 	}
 	return nil
 }
 
 // forget has the initiator let go of a file. It does not wait: an initiator that does not read is cut.
-func (s *served) forget(f *file) {
-	a := answer{typ: typeForget, file: f.id}
+func (s *served) forget(f *descriptor.Memory) {
+	a := answer{typ: typeForget, file: f.ID}
 	if sendNow(s.c, a.append(nil)) != nil {
 		s.cut()
 	}
@@ -396,7 +397,7 @@ func (s *served) settle() {
 		g.forget(s)
 	}
 	for f := range s.lent {
-		f.returned(s)
+		f.Return(s)
 	}
 }
 

@@ -113,8 +113,8 @@ func TestSealed(t *testing.T) {
 	}
 	defer unix.Close(given)
 	own, _ := fileOf(mem)
-	for name, fd := range map[string]int{"the peer": given, "the owner": own.fd} {
-		more := 2 * int64(len(own.mem))
+	for name, fd := range map[string]int{"the peer": given, "the owner": own.FD} {
+		more := 2 * int64(len(mem))
 		for _, size := range []int64{0, more} {
 			if err := unix.Ftruncate(fd, size); !errors.Is(err, unix.EPERM) {
 				t.Errorf("%s makes it %d bytes long: %v", name, size, err)

@@ -134,12 +134,12 @@ func (ep *endpoint) carry(s *transport.Slice) error {
 	case Cut:
 		return lost
 	case CutAfter:
-		if err := ep.peer.apply(s); err != nil {
+		if err := ep.peer.apply(s, ep.rail.local(s.Local)); err != nil {
 			return err
 		}
 		return lost
 	case Late:
-		on := transport.NewSlice(s.Op, bytes.Clone(s.Local), s.Key, s.Offset, nil)
+		on := transport.NewSlice(s.Op, bytes.Clone(ep.rail.local(s.Local)), s.Key, s.Offset, nil)
 		on.HasImm, on.Imm = s.HasImm && len(s.Local) > 0, s.Imm // by itself it may be a fence, which cannot land while others do
 		ep.rail.n.mu.Lock()
 		if ep.rail.n.stuck == nil {
@@ -179,7 +179,7 @@ func (ep *endpoint) carry(s *transport.Slice) error {
 		<-ep.cut
 		return ep.broken()
 	}
-	return ep.peer.apply(s)
+	return ep.peer.apply(s, ep.rail.local(s.Local))
 }
 
 // broken is why the endpoint is cut, nil if it is not.

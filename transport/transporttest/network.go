@@ -337,7 +337,7 @@ func (r *Rail) arrive(name transport.Name, s *transport.Slice) {
 	r.landing.Lock()
 	defer r.landing.Unlock()
 	if !r.fenced[name] {
-		_ = r.apply(s)
+		_ = r.apply(s, s.Local)
 	}
 }
 
@@ -385,8 +385,8 @@ func (r *Rail) next() Fault {
 	return r.faults[r.carried]
 }
 
-// apply carries out a slice at its target.
-func (r *Rail) apply(s *transport.Slice) error {
+// apply carries out a slice at its target. local are the bytes of its Local.
+func (r *Rail) apply(s *transport.Slice, local []byte) error {
 	r.mu.Lock()
 	g, handler := r.regions[s.Key], r.handler
 	r.mu.Unlock()
@@ -401,12 +401,12 @@ func (r *Rail) apply(s *transport.Slice) error {
 	if _, err := g.access.Check(s.Op, s.Offset, int64(len(s.Local)), 0); err != nil {
 		return err
 	}
-	if len(s.Local) > 0 {
-		at := g.mem[s.Offset:][:len(s.Local)]
+	if len(local) > 0 {
+		at := g.mem[s.Offset:][:len(local)]
 		if s.Op == transport.Write {
-			copy(at, s.Local)
+			copy(at, local)
 		} else {
-			copy(s.Local, at)
+			copy(local, at)
 		}
 	}
 	if s.HasImm && handler != nil {

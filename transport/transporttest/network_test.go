@@ -11,5 +11,5 @@ import (
 func TestContract(t *testing.T) {
 	n := NewNetwork()
 	var names atomic.Int64
-	TestRail(t, func(testing.TB) transport.Rail { return n.Rail(strconv.FormatInt(names.Add(1), 10)) }, Checked)
+	TestRail(t, func(testing.TB) transport.Rail { return Device{n.Rail(strconv.FormatInt(names.Add(1), 10))} }, Checked)
 }

@@ -77,6 +77,9 @@ func TestRail(t *testing.T, make Factory, windows Windows) {
 		{"AfterClose", testAfterClose},
 		{"NoImmediateAfter", testNoImmediateAfter},
 		{"LocalOnly", testLocalOnly},
+		{"Memfd", testMemfd},
+		{"DMABuf", testDMABuf},
+		{"Bare", testBare},
 		{"Carrier", testCarrier},
 		{"Express", testExpress},
 	}
