@@ -25,7 +25,8 @@ type Fault struct {
 // message that comes; heartbeats are not looked at.
 type wrapped struct {
 	Fault string `json:"fault"`
-	MS    int    `json:"ms,omitempty"`   // how long
+	MS    int    `json:"ms,omitempty"` // how long
+	Bytes int    `json:"bytes,omitempty"`
 	Skip  string `json:"skip,omitempty"` // messages that begin so
 }
 
@@ -97,7 +98,7 @@ var Faults = []Fault{
 	{Name: "notif-reorder", What: "NIXL: messages overtake each other", Wrapped: message("reorder", 5000)},
 	{Name: "tear", What: "NIXL: half of a transfer is missing, and it says that all is there", Wrapped: &wrapped{Fault: "tear"}},
 	{Name: "replay", What: "NIXL: a transfer is done once more, later", Wrapped: &wrapped{Fault: "replay"}},
-	{Name: "nixl-flip", What: "NIXL: a byte of a transfer is another", Wrapped: &wrapped{Fault: "flip"}},
+	{Name: "nixl-flip", What: "NIXL: 64 bytes of a transfer are others", Wrapped: &wrapped{Fault: "flip", Bytes: 64}},
 	{Name: "stall", What: "NIXL: a transfer does not go on", Wrapped: &wrapped{Fault: "stall"}},
 	{Name: "flap", What: "NIXL: transfers fail for a second", Wrapped: &wrapped{Fault: "flap", MS: 1000}},
 }
