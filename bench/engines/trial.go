@@ -52,6 +52,10 @@ func (x *run) trial(ctx context.Context, s *Setting, f *Fault) (tr Trial, err er
 	if err := t.start(ctx, f.Name); err != nil {
 		return tr, err
 	}
+	fresh, err := t.counters(ctx)
+	if err != nil {
+		return tr, err
+	}
 	if f.Wrapped == nil { // the two know each other then, and what is under way is KV; a wrapper counts from the first message on
 		first, err := t.ordeal(ctx, nil, firstPrompt)
 		if err == nil && first.outcome != Right {
@@ -60,10 +64,6 @@ func (x *run) trial(ctx context.Context, s *Setting, f *Fault) (tr Trial, err er
 		if err != nil {
 			return tr, err
 		}
-	}
-	before, err := t.counters(ctx)
-	if err != nil {
-		return tr, err
 	}
 	if f.Name == leave {
 		err = t.leave(ctx, &tr)
@@ -94,7 +94,7 @@ func (x *run) trial(ctx context.Context, s *Setting, f *Fault) (tr Trial, err er
 		tr.Fired = len(text) > 0
 	}
 	if now := t.instance(prefill); now != nil && now == was {
-		tr.Lost, err = t.lost(ctx, before[prefill].Free)
+		tr.Lost, err = t.lost(ctx, fresh[prefill].Free)
 	}
 	if f.Name == leave {
 		tr.Outcome = map[bool]Outcome{true: Leak, false: Right}[tr.Lost != 0]
