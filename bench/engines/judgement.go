@@ -58,9 +58,6 @@ func (tr *Trial) said() string {
 		return "could not be tried"
 	}
 	text := fmt.Sprintf("%s, %.1f s", tr.Outcome, tr.Seconds)
-	if tr.Outcome == "" {
-		text = fmt.Sprintf("%.1f s", tr.Seconds)
-	}
 	if !tr.Fired {
 		text += ", NOT FIRED"
 	}
@@ -72,8 +69,7 @@ func (tr *Trial) said() string {
 
 // tables are the outcomes, connector by fault, and all that there is of each.
 func (j *Judgement) tables() []page.Table {
-	var settings []string
-	var faults []string
+	var settings, faults []string
 	cells := map[[2]string]string{}
 	details := page.Table{
 		Title: "each prompt that a fault befell: whether it came, what became of the prompt and when, D's own tokens of it, the next prompt, P's blocks that stay held",
@@ -81,14 +77,13 @@ func (j *Judgement) tables() []page.Table {
 	}
 	for i := range j.Trials {
 		tr := &j.Trials[i]
-		name := strings.TrimSpace(tr.Setting)
-		if !slices.Contains(settings, name) {
-			settings = append(settings, name)
+		if !slices.Contains(settings, tr.Setting) {
+			settings = append(settings, tr.Setting)
 		}
 		if !slices.Contains(faults, tr.Fault) {
 			faults = append(faults, tr.Fault)
 		}
-		cells[[2]string{tr.Fault, name}] = tr.said()
+		cells[[2]string{tr.Fault, tr.Setting}] = tr.said()
 		lost, mark := strconv.Itoa(tr.Lost), "ok"
 		if tr.Lost < 0 {
 			lost = "-"
@@ -97,7 +92,7 @@ func (j *Judgement) tables() []page.Table {
 			mark = map[bool]string{true: "FAILED", false: "bad"}[own(tr.Setting)]
 		}
 		details.Rows = append(details.Rows, []string{
-			name, tr.Rail, tr.Fault, map[bool]string{true: "yes", false: "NO"}[tr.Fired], string(tr.Outcome), fmt.Sprintf("%.2f", tr.Seconds),
+			tr.Setting, tr.Rail, tr.Fault, map[bool]string{true: "yes", false: "NO"}[tr.Fired], string(tr.Outcome), fmt.Sprintf("%.2f", tr.Seconds),
 			strconv.Itoa(tr.Computed), string(tr.Next), lost, mark,
 		})
 	}
