@@ -27,7 +27,7 @@ var ProxyFlagNames = map[string]string{
 	"LeaseTTL": "--lease-ttl", "NodeWait": "--node-wait", "RequestTimeout": "--request-timeout", "DrainTimeout": "--drain-timeout",
 	"MaxConnections": "--max-connections", "MaxQueue": "--max-queue", "MaxQueueTime": "--max-queue-time", "MaxBodyBytes": "--max-body", "MaxRetries": "--max-retries",
 	"ServedNames": "--served-model-name", "LoRAs": "--lora-modules", "EOS": "--eos", "OTLPTracesEndpoint": "--otlp-traces-endpoint",
-	"Upstreams": "--upstream", "Upstreams.Prefill": "--upstream-prefill", "Upstreams.Decode": "--upstream-decode", "Upstreams.Both": "--upstream",
+	"Upstreams": "--upstream", "Upstreams.Prefill": "--upstream-prefill", "Upstreams.Decode": "--upstream-decode", "Upstreams.Both": "--upstream", "Upstreams.Bootstrap": "--upstream-bootstrap", "Upstreams.Report": "--upstream-report",
 	"CORS": "--allowed-origins", "CORS.Methods": "--allowed-methods", "CORS.Headers": "--allowed-headers", "CORS.Credentials": "--allow-credentials",
 }
 
@@ -43,6 +43,8 @@ func (f *ProxyFlags) AddFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&c.Upstreams.Prefill, "upstream-prefill", nil, "URLs of real engines that compute prompts, such as http://10.0.0.2:8000 of vllm serve with a KV connector, with commas or the flag again for several: they and --upstream-decode answer in place of nodes, which cannot register then")
 	fs.StringSliceVar(&c.Upstreams.Decode, "upstream-decode", nil, "URLs of real engines that take a prompt's KV from one of --upstream-prefill, by their own connector, and answer")
 	fs.StringSliceVar(&c.Upstreams.Both, "upstream", nil, "URLs of real engines that serve by themselves; beside a pair they serve while that is not up (--mode auto)")
+	fs.StringSliceVar(&c.Upstreams.Bootstrap, "upstream-bootstrap", nil, "URLs of the prefill engines' connectors, one for each of --upstream-prefill in that order: the decode engine is asked at the same time then, and KV is written while it is computed (kvferry's connector with handoff layerwise, vLLM's MooncakeConnector)")
+	fs.StringVar(&c.Upstreams.Report, "upstream-report", "", "URL of this proxy as the engines reach it, at which kvferry's connector says how KV was transferred (default --http, or where that is every address, the one that an engine sees)")
 	fs.StringVar(&c.Mode, "mode", d.Mode, "auto (a prefill and a decode node if both are there, else one that does both), disagg or nondisagg")
 	fs.StringVar(&c.Handoff, "handoff", d.Handoff, "how KV gets from prefill to decode: "+handoff.List()+"; v0 is the published system")
 	fs.StringVar(&c.Placement, "placement", d.Placement, "which node takes a request: "+placement.Help())

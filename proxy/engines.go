@@ -23,13 +23,14 @@ func (p *Proxy) useEngines() (err error) {
 	p.engines, err = upstream.New(upstream.Config{
 		URLs: c.Upstreams, Together: c.Mode != ModeNondisagg, Alone: c.Mode != ModeDisagg, Placement: c.Placement,
 		MaxRetries: c.MaxRetries, Wait: max(c.NodeWait, 0), Every: c.LeaseTTL / 3, Clock: p.clock, Logger: c.Logger,
+		Listens: p.HTTPAddr,
 	})
-	c.Membership, c.Handoff = members.NewList(), connectorHandoff
+	// KV gets from prefill to decode by the engines' own connector, which reads it or writes it.
+	if c.Membership, c.Handoff = members.NewList(), "connector"; len(c.Upstreams.Bootstrap) > 0 {
+		c.Handoff = "connector-layerwise"
+	}
 	return err
 }
-
-// connectorHandoff is how KV gets from prefill to decode between engines: by their own connector.
-const connectorHandoff = "connector"
 
 // serveEngines adds what engines answer to the API.
 func (p *Proxy) serveEngines(mux *http.ServeMux) {
@@ -49,6 +50,7 @@ func (p *Proxy) serveEngines(mux *http.ServeMux) {
 	}
 	mux.HandleFunc("POST /v1/completions", generate(openai.Completion))
 	mux.HandleFunc("POST /v1/chat/completions", generate(openai.Chat))
+	mux.HandleFunc("POST "+upstream.ReportPath, p.engines.ServeReport)
 	for _, pattern := range []string{"GET /v1/models", "GET /v1/models/{id...}", "POST /tokenize", "POST /detokenize"} {
 		mux.HandleFunc(pattern, p.servePassed)
 	}

@@ -24,6 +24,9 @@ type fakeEngine struct {
 	broken atomic.Value  // what goes wrong with every POST /tokenize: "stall", or a status
 	offers string        // kv_transfer_params of a prompt that it computes
 	says   string        // a field more in the last event, or in an answer that does not stream
+	report string        // what it posts to a report_url before its first token; empty: nothing
+	query  atomic.Value  // what its connector says of itself, as a text
+	hold   chan struct{} // it goes on with a request of the fault "hold" when that is closed
 	cached int           // prompt tokens that it had, by its account
 	gone   chan struct{} // gets one for each request whose client left it while it stalled
 
@@ -43,7 +46,7 @@ const fakeOffer = `{"do_remote_prefill": true, "do_remote_decode": false, "remot
 
 // newFakeEngine serves until the test ends. A nil list of faults is an engine that is not there.
 func newFakeEngine(t testing.TB, script ...string) *fakeEngine {
-	f := &fakeEngine{script: script, offers: fakeOffer, gone: make(chan struct{}, 100)}
+	f := &fakeEngine{script: script, offers: fakeOffer, gone: make(chan struct{}, 100), hold: make(chan struct{})}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
 		if f.ill.Load() {
@@ -53,6 +56,13 @@ func newFakeEngine(t testing.TB, script ...string) *fakeEngine {
 	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = io.WriteString(w, `{"object": "list", "data": [{"id": "org/real", "object": "model", "owned_by": "vllm", "max_model_len": 4096}]}`)
+	})
+	mux.HandleFunc("GET /query", func(w http.ResponseWriter, _ *http.Request) {
+		text, ok := f.query.Load().(string)
+		if !ok {
+			w.WriteHeader(http.StatusNotFound)
+		}
+		_, _ = io.WriteString(w, text)
 	})
 	mux.HandleFunc("POST /tokenize", func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -122,6 +132,13 @@ func (f *fakeEngine) generate(w http.ResponseWriter, r *http.Request) {
 		<-r.Context().Done()
 		f.gone <- struct{}{}
 		return
+	case fault == "hold":
+		select {
+		case <-f.hold:
+		case <-r.Context().Done():
+			f.gone <- struct{}{}
+			return
+		}
 	}
 	if fault == "other" {
 		w.Header().Set("Content-Type", "text/html")
@@ -142,7 +159,13 @@ func (f *fakeEngine) generate(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).Flush()
 	}
 	params := ""
-	if offer, _ := s.fields["kv_transfer_params"].(map[string]any); offer["do_remote_decode"] == true && fault != "no offer" {
+	offer, _ := s.fields["kv_transfer_params"].(map[string]any)
+	if url, ok := offer["report_url"].(string); ok && f.report != "" {
+		if resp, err := http.Post(url, "application/json", strings.NewReader(f.report)); err == nil {
+			resp.Body.Close()
+		}
+	}
+	if offer["do_remote_decode"] == true && fault != "no offer" {
 		params = `, "kv_transfer_params": ` + f.offers
 	}
 	usage := fmt.Sprintf(`{"prompt_tokens": 5, "total_tokens": %d, "completion_tokens": %d, "prompt_tokens_details": {"cached_tokens": %d}}`, 5+tokens, tokens, f.cached)

@@ -30,7 +30,7 @@ With --upstream-prefill and --upstream-decode, or --upstream, real engines answe
 in place of nodes: unmodified vLLM, or what else speaks its API. A request goes to a
 prefill engine for one token, and with the kv_transfer_params of that answer to a
 decode engine, whose bytes the client gets; the KV moves by the engines' own
-connector. What an engine fails goes to another one. Endpoints are
+connector. With --upstream-bootstrap both are asked at the same time. What an engine fails goes to another one. Endpoints are
 /v1/completions, /v1/chat/completions, /v1/models, /tokenize and /detokenize then,
 and what the proxy says of itself.
 

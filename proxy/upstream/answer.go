@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -60,13 +61,13 @@ func (r *Request) take(s *said) {
 	for _, c := range s.Choices {
 		r.Stop = r.Stop || c.Finish != "" && c.Finish != "length"
 	}
-	r.report(s.Transfer)
+	r.took.report(s.Transfer)
 }
 
-// connector is what a connector says of a request, in the object "kvferry" of the kv_transfer_params
-// of an answer. Times are microseconds; what it leaves out is not known.
+// connector is what an engine's connector says of a request: in the object "kvferry" of the
+// kv_transfer_params of an answer, or in a report. Times are microseconds; what it leaves out is not known.
 type connector struct {
-	Queue   *uint32 `json:"queue_us"` // at the prefill engine
+	Queue   *uint32 `json:"queue_us"` // at that engine
 	Post    *uint32 `json:"post_us"`
 	Wire    *uint32 `json:"wire_us"`
 	Land    *uint32 `json:"land_us"`
@@ -76,10 +77,10 @@ type connector struct {
 }
 
 // report takes what a connector has said, beside what another has.
-func (r *Request) report(params json.RawMessage) {
+func (c *connector) report(params json.RawMessage) {
 	p := struct {
 		Kvferry *connector `json:"kvferry"`
-	}{&r.said}
+	}{c}
 	_ = json.Unmarshal(params, &p) // of another connector, or of none: nothing is known
 }
 
@@ -111,28 +112,38 @@ func (r *Request) account(now time.Duration) {
 			r.Unknown = append(r.Unknown, name)
 			return
 		}
-		*to = *said
+		*to += *said
 		*from -= min(*from, *said)
 	}
 	var none uint32
-	part("queue_us", r.said.Queue, &b.QueueUs, &b.PrefillUs)
+	queue := func(at *connector, from *uint32) {
+		if at.Queue != nil {
+			part("queue_us", at.Queue, &b.QueueUs, from)
+		}
+	}
+	queue(&r.gave, &b.PrefillUs)
+	queue(&r.took, last)
+	if r.gave.Queue == nil && r.took.Queue == nil {
+		r.Unknown = append(r.Unknown, "queue_us")
+	}
 	if r.moved {
-		part("post_us", r.said.Post, &b.PostUs, last)
-		part("wire_us", r.said.Wire, &b.WireUs, last)
-		part("land_us", r.said.Land, &b.LandUs, last)
-		part("kv_blocks_checked", r.said.Checked, &b.KvBlocksChecked, &none)
-		part("kv_blocks_bad", r.said.Bad, &b.KvBlocksBad, &none)
-		if r.said.Bytes == nil {
+		part("post_us", cmp.Or(r.took.Post, r.gave.Post), &b.PostUs, last)
+		part("wire_us", cmp.Or(r.took.Wire, r.gave.Wire), &b.WireUs, last)
+		part("land_us", cmp.Or(r.took.Land, r.gave.Land), &b.LandUs, last)
+		part("kv_blocks_checked", cmp.Or(r.took.Checked, r.gave.Checked), &b.KvBlocksChecked, &none)
+		part("kv_blocks_bad", cmp.Or(r.took.Bad, r.gave.Bad), &b.KvBlocksBad, &none)
+		if bytes := cmp.Or(r.took.Bytes, r.gave.Bytes); bytes == nil {
 			r.Unknown = append(r.Unknown, "kv_bytes")
 		} else {
-			b.KvBytes = *r.said.Bytes
+			b.KvBytes = *bytes
 		}
 	}
 }
 
-// final has an engine answer the client.
-func (e *Engines) final(ctx context.Context, r *Request, v *visit, counts Counts, started func()) error {
-	body, err := r.answerBody()
+// final has an engine answer the client, with kv_transfer_params or none. first says whether its answer is
+// still wanted; nil: it is.
+func (e *Engines) final(ctx context.Context, r *Request, v *visit, params json.RawMessage, first *race, counts Counts, started func()) error {
+	body, err := r.answerBody(params)
 	if err != nil {
 		return err
 	}
@@ -140,7 +151,7 @@ func (e *Engines) final(ctx context.Context, r *Request, v *visit, counts Counts
 	if v.role == proto.Role_ROLE_DECODE {
 		leg = "decode"
 	}
-	r.moved = r.params != nil
+	r.moved = params != nil
 	if !v.says {
 		started()
 	}
@@ -154,19 +165,23 @@ func (e *Engines) final(ctx context.Context, r *Request, v *visit, counts Counts
 		return err
 	}
 	defer answer.Body.Close()
-	token := func() {
+	token := func() error {
 		now := e.cfg.Clock.Now()
 		if r.Begun {
 			v.spoke.Store(int64(now))
 			counts.NextToken(now - r.Last)
 			r.Last = now
-			return
+			return nil
+		}
+		if !first.wins(answered) {
+			return errPrefillLost
 		}
 		r.answering += now - v.sent
 		e.begun(v, true)
 		r.Begun, r.First, r.Last = true, now, now
 		counts.FirstToken(now - r.Arrived)
 		started()
+		return nil
 	}
 	if r.asked.Stream {
 		err = r.stream(answer, token)
@@ -204,7 +219,7 @@ var (
 
 // stream sends an engine's events on as they come, all that are there in one write. The last one,
 // [DONE], is sent by Events.End.
-func (r *Request) stream(answer *http.Response, token func()) error {
+func (r *Request) stream(answer *http.Response, token func() error) error {
 	if kind, _, _ := mime.ParseMediaType(answer.Header.Get("Content-Type")); kind != "text/event-stream" {
 		return fmt.Errorf("it answers with %q to a request that streams", kind)
 	}
@@ -258,7 +273,7 @@ func eventEnd(b []byte, from int) (at, length int) {
 var worth = regexp.MustCompile(`"(usage|kv_transfer_params)": ?\{|"(finish_reason|role)": ?"`)
 
 // event takes one event, with its end.
-func (r *Request) event(event []byte, token func()) error {
+func (r *Request) event(event []byte, token func() error) error {
 	data, has := bytes.CutPrefix(event, []byte("data:"))
 	data = bytes.TrimSpace(data)
 	switch {
@@ -277,8 +292,10 @@ func (r *Request) event(event []byte, token func()) error {
 				break // the account of all, or no token yet
 			}
 		}
+		if err := token(); err != nil {
+			return err
+		}
 		r.tokens++
-		token()
 	}
 	r.events.write(event)
 	return nil

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptrace"
+	"net/netip"
 	"net/url"
 	"sync/atomic"
 	"time"
@@ -19,10 +21,11 @@ import (
 
 // An engine is one server. What has no guard here stays as it is.
 type engine struct {
-	id, url string
-	role    proto.Role
-	backlog health.Backlog
-	spoke   atomic.Int64 // when it last said anything of any request; the proxy's clock
+	id, url   string
+	bootstrap string // URL of a prefill engine's connector, if KV is written while it is computed
+	role      proto.Role
+	backlog   health.Backlog
+	spoke     atomic.Int64 // when it last said anything of any request; the proxy's clock
 
 	// Guarded by Engines.mu.
 	why      error // it is not up; nil: it is
@@ -30,8 +33,10 @@ type engine struct {
 	current  bool  // that was since it is up: what comes up again may have another
 	model    string
 	maxLen   uint32 // tokens; 0: it does not say
-	inFlight int    // requests
-	waiting  int    // prompt tokens of those that it has not begun to answer
+	booted   bootstrap
+	here     netip.Addr // of this machine, as the engine sees it
+	inFlight int        // requests
+	waiting  int        // prompt tokens of those that it has not begun to answer
 }
 
 // idleConns is how long a connection to an engine is kept for the next request. It is less than
@@ -57,7 +62,15 @@ func newClient(anew bool) *http.Client {
 func (e *Engines) check(ctx context.Context, en *engine) {
 	limited, cancel := context.WithTimeoutCause(ctx, e.patience, fmt.Errorf("GET /health: no answer within %v", e.patience))
 	defer cancel()
-	_, err := e.get(limited, en, "/health")
+	_, err := e.get(httptrace.WithClientTrace(limited, &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) {
+		at, _ := netip.ParseAddrPort(c.Conn.LocalAddr().String())
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		en.here = at.Addr()
+	}}), en.url, "/health")
+	if err == nil && en.bootstrap != "" {
+		err = e.askBootstrap(limited, en)
+	}
 	if ctx.Err() != nil {
 		return
 	}
@@ -78,7 +91,7 @@ func (e *Engines) askModels(ctx context.Context, en *engine) {
 			MaxModelLen uint32 `json:"max_model_len"`
 		} `json:"data"`
 	}
-	body, err := e.get(ctx, en, "/v1/models")
+	body, err := e.get(ctx, en.url, "/v1/models")
 	if err == nil {
 		_ = json.Unmarshal(body, &models) // it is asked again
 	}
@@ -93,8 +106,8 @@ func (e *Engines) askModels(ctx context.Context, en *engine) {
 }
 
 // get is a GET whose answer is 200, or a statusError.
-func (e *Engines) get(ctx context.Context, en *engine, path string) ([]byte, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, en.url+path, nil)
+func (e *Engines) get(ctx context.Context, base, path string) ([]byte, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, base+path, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -40,9 +40,13 @@ type Request struct {
 	params   json.RawMessage  // kv_transfer_params by which it is taken; nil: that engine offers none
 	offered  time.Duration    // when it answered with them
 
-	tokens uint32 // events with one
-	said   connector
-	moved  bool // an engine was to take KV from another
+	tokens uint32    // events with one
+	gave   connector // what the prefill engine's says
+	took   connector // and the other engine's
+	moved  bool      // an engine was to take KV from another
+
+	word     string         // of the URL at which a connector reports; empty: none does
+	reported chan connector // what it says there
 
 	computing time.Duration // prefill engines had it
 	answering time.Duration // others had it, until its first token
@@ -190,7 +194,7 @@ const remotePrefill = `{"do_remote_decode":true,"do_remote_prefill":false,"remot
 
 // prefillBody asks for one token, whole. min_tokens is 1 because connectors offer KV of a prompt only
 // if its answer came to its length, and not where the model ended it at once.
-func (r *Request) prefillBody() ([]byte, error) {
+func (r *Request) prefillBody(params json.RawMessage) ([]byte, error) {
 	f := maps.Clone(r.fields)
 	delete(f, "stream_options")
 	one := json.RawMessage("1")
@@ -198,20 +202,20 @@ func (r *Request) prefillBody() ([]byte, error) {
 	if _, has := f["max_completion_tokens"]; has {
 		f["max_completion_tokens"] = one
 	}
-	f["kv_transfer_params"] = json.RawMessage(remotePrefill)
+	f["kv_transfer_params"] = params
 	return json.Marshal(f)
 }
 
 // answerBody is what the engine gets whose answer is the client's: the client's own bytes where
 // nothing is to be changed.
-func (r *Request) answerBody() ([]byte, error) {
-	if !r.own && r.params == nil {
+func (r *Request) answerBody(params json.RawMessage) ([]byte, error) {
+	if !r.own && params == nil {
 		return r.body, nil
 	}
 	f := r.fields
-	if r.params != nil {
+	if params != nil {
 		f = maps.Clone(f)
-		f["kv_transfer_params"] = r.params
+		f["kv_transfer_params"] = params
 	}
 	return json.Marshal(f)
 }

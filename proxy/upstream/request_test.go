@@ -93,19 +93,22 @@ func TestBreakdownOfAny(t *testing.T) {
 // TestAccount: the parts add up to the time to the first token, whatever is known of them.
 func TestAccount(t *testing.T) {
 	for name, tc := range map[string]struct {
-		said    string
+		gave    string // by the prefill engine
+		took    string // by the decode engine
 		unknown []string
 		parts   [7]uint32 // proxy, queue, prefill, post, wire, land, first decode; ms
 	}{
-		"nothing":       {`null`, []string{"queue_us", "post_us", "wire_us", "land_us", "kv_blocks_checked", "kv_blocks_bad", "kv_bytes"}, [7]uint32{5, 0, 50, 0, 0, 0, 20}},
-		"of another":    {`{"remote_host":"x"}`, []string{"queue_us", "post_us", "wire_us", "land_us", "kv_blocks_checked", "kv_blocks_bad", "kv_bytes"}, [7]uint32{5, 0, 50, 0, 0, 0, 20}},
-		"the wire only": {`{"kvferry":{"wire_us":8000,"kv_bytes":0}}`, []string{"queue_us", "post_us", "land_us", "kv_blocks_checked", "kv_blocks_bad"}, [7]uint32{5, 0, 50, 0, 8, 0, 12}},
-		"all":           {`{"kvferry":{"queue_us":30000,"post_us":1000,"wire_us":8000,"land_us":2000,"kv_bytes":9,"kv_blocks_checked":2,"kv_blocks_bad":0}}`, nil, [7]uint32{5, 30, 20, 1, 8, 2, 9}},
-		"more than was": {`{"kvferry":{"wire_us":90000}}`, []string{"queue_us", "post_us", "land_us", "kv_blocks_checked", "kv_blocks_bad", "kv_bytes"}, [7]uint32{5, 0, 50, 0, 90, 0, 0}},
+		"nothing":       {`null`, `null`, []string{"queue_us", "post_us", "wire_us", "land_us", "kv_blocks_checked", "kv_blocks_bad", "kv_bytes"}, [7]uint32{5, 0, 50, 0, 0, 0, 20}},
+		"of another":    {`{"remote_host":"x"}`, `null`, []string{"queue_us", "post_us", "wire_us", "land_us", "kv_blocks_checked", "kv_blocks_bad", "kv_bytes"}, [7]uint32{5, 0, 50, 0, 0, 0, 20}},
+		"the wire only": {`null`, `{"kvferry":{"wire_us":8000,"kv_bytes":0}}`, []string{"queue_us", "post_us", "land_us", "kv_blocks_checked", "kv_blocks_bad"}, [7]uint32{5, 0, 50, 0, 8, 0, 12}},
+		"all":           {`{"kvferry":{"queue_us":30000}}`, `{"kvferry":{"queue_us":4000,"post_us":1000,"wire_us":8000,"land_us":2000,"kv_bytes":9,"kv_blocks_checked":2,"kv_blocks_bad":0}}`, nil, [7]uint32{5, 34, 20, 1, 8, 2, 5}},
+		"its own queue": {`null`, `{"kvferry":{"queue_us":4000,"post_us":1000,"wire_us":8000,"land_us":2000,"kv_bytes":9,"kv_blocks_checked":2,"kv_blocks_bad":0}}`, nil, [7]uint32{5, 4, 50, 1, 8, 2, 5}},
+		"more than was": {`null`, `{"kvferry":{"wire_us":90000}}`, []string{"queue_us", "post_us", "land_us", "kv_blocks_checked", "kv_blocks_bad", "kv_bytes"}, [7]uint32{5, 0, 50, 0, 90, 0, 0}},
 	} {
 		r := &Request{Arrived: time.Second, moved: true, computing: 50 * time.Millisecond, answering: 20 * time.Millisecond}
 		r.asked.Stream, r.Begun, r.First = true, true, time.Second+75*time.Millisecond
-		r.report(json.RawMessage(tc.said))
+		r.gave.report(json.RawMessage(tc.gave))
+		r.took.report(json.RawMessage(tc.took))
 		r.account(time.Hour)
 		b := &r.Breakdown
 		got := [7]uint32{uint32(r.Proxy.Milliseconds()), b.QueueUs / 1000, b.PrefillUs / 1000, b.PostUs / 1000, b.WireUs / 1000, b.LandUs / 1000, b.FirstDecodeUs / 1000}
@@ -131,7 +134,7 @@ func (nobody) Retried()                 {}
 // newUp has engines that are up, and that nobody asks how they are.
 func newUp(t *testing.T, clock clock.Clock, urls URLs) *Engines {
 	t.Helper()
-	e, err := New(Config{URLs: urls, Together: true, Alone: true, Placement: placement.RoundRobin, Clock: clock, Logger: slog.New(slog.DiscardHandler)})
+	e, err := New(Config{URLs: urls, Together: true, Alone: true, Placement: placement.RoundRobin, Clock: clock, Logger: slog.New(slog.DiscardHandler), Listens: func() string { return "127.0.0.1:1" }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +183,7 @@ func TestEndlessEvent(t *testing.T) {
 	w := httptest.NewRecorder()
 	r.events.To(recorder{w})
 	answer := &http.Response{Header: http.Header{"Content-Type": {"text/event-stream"}}, Body: io.NopCloser(endless{})}
-	if err := r.stream(answer, func() {}); !errors.Is(err, errEndless) || w.Body.Len() > 0 {
+	if err := r.stream(answer, func() error { return nil }); !errors.Is(err, errEndless) || w.Body.Len() > 0 {
 		t.Errorf("%v after %d bytes", err, w.Body.Len())
 	}
 	text := "data: 1\r\n\r\ndata: 2\n\n"

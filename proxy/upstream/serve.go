@@ -73,9 +73,11 @@ func (f *failure) api() *openai.Error {
 func (e *Engines) Serve(ctx context.Context, r *Request, counts Counts, started func()) error {
 	r.asked.Choices[0].Prompt = nil // it has been counted, and the body has it
 	defer func() { r.account(e.cfg.Clock.Now()) }()
+	defer e.endReport(r)
 	for {
 		err := e.attempt(ctx, r, counts, started)
 		if err == nil {
+			r.awaitReport(ctx)
 			return nil
 		}
 		if err = e.again(ctx, r, counts, err); err != nil {
@@ -137,7 +139,11 @@ func (e *Engines) attempt(ctx context.Context, r *Request, counts Counts, starte
 	if !r.computed {
 		r.name = unique(r.ID)
 	}
-	if together && r.single && !r.computed {
+	switch {
+	case !together || !r.single || r.computed:
+	case len(e.cfg.Bootstrap) > 0:
+		return e.both(ctx, r, counts, started)
+	default:
 		if err := e.prefill(ctx, r); err != nil {
 			return err
 		}
@@ -147,9 +153,12 @@ func (e *Engines) attempt(ctx context.Context, r *Request, counts Counts, starte
 		return err
 	}
 	r.Decode = v.id
-	err = e.final(ctx, r, v, counts, started)
-	var fail *failure
-	errors.As(err, &fail)
+	params := r.params
+	if ofKvferry(params) {
+		params = e.wantReport(r, v, params)
+	}
+	err = e.final(ctx, r, v, params, nil, counts, started)
+	fail := asFailure(err)
 	if fail == nil || fail.reached {
 		// What has the parameters may have taken the KV, or told its owner that it is not wanted: the
 		// owner may have other KV there by now.
@@ -208,21 +217,23 @@ func (e *Engines) prefill(ctx context.Context, r *Request) error {
 		return err
 	}
 	r.Prefill = v.id
-	params, err := e.offer(ctx, r, v)
+	said, err := e.compute(ctx, r, v, json.RawMessage(remotePrefill))
 	r.computing += e.cfg.Clock.Now() - v.sent
-	var fail *failure
-	errors.As(err, &fail)
 	if err == nil {
-		r.computed, r.params, r.offered = true, params, e.cfg.Clock.Now()
+		r.prefilled(said)
+		r.computed, r.params, r.offered = true, nil, e.cfg.Clock.Now()
+		if given(said.Transfer) {
+			r.params = said.Transfer
+		}
 	}
-	e.end(ctx, r, v, fail, err == nil)
+	e.end(ctx, r, v, asFailure(err), err == nil)
 	return err
 }
 
-// offer is a prefill engine's answer: how the prompt's KV is taken, nil if it offers none, as of a
-// prompt that is shorter than a block.
-func (e *Engines) offer(ctx context.Context, r *Request, v *visit) (json.RawMessage, error) {
-	body, err := r.prefillBody()
+// compute has a prefill engine compute the prompt, and is its answer: how the KV is taken, or nothing of
+// that, as of a prompt that is shorter than a block. It leaves r as it is.
+func (e *Engines) compute(ctx context.Context, r *Request, v *visit, params json.RawMessage) (*said, error) {
+	body, err := r.prefillBody(params)
 	if err != nil {
 		return nil, err
 	}
@@ -235,21 +246,22 @@ func (e *Engines) offer(ctx context.Context, r *Request, v *visit) (json.RawMess
 	if err != nil {
 		return nil, r.fail(v, "prefill", plain(ctx, err))
 	}
-	var said said
-	if err := json.Unmarshal(text, &said); err != nil {
+	said := &said{}
+	if err := json.Unmarshal(text, said); err != nil {
 		return nil, r.fail(v, "prefill", fmt.Errorf("its answer is no JSON: %w", err))
 	}
-	if u := said.Usage; u != nil {
+	return said, nil
+}
+
+// prefilled takes what a prefill engine says of the prompt.
+func (r *Request) prefilled(s *said) {
+	if u := s.Usage; u != nil {
 		r.Usage.Prompt, r.Usage.Cached = u.Prompt, 0
 		if u.Details != nil {
 			r.Usage.Cached = u.Details.Cached
 		}
 	}
-	r.report(said.Transfer)
-	if !given(said.Transfer) {
-		return nil, nil
-	}
-	return said.Transfer, nil
+	r.gave.report(s.Transfer)
 }
 
 // post sends a leg's request. The answer is 200, and its body the caller's to close.

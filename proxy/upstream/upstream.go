@@ -38,6 +38,12 @@ type URLs struct {
 	Prefill []string // compute prompts, and offer their KV
 	Decode  []string // take that KV, and answer
 	Both    []string // do all by themselves
+
+	// Bootstrap is where the prefill engines' connectors are found, one for each of Prefill in that
+	// order. With these a decode engine is asked at the same time as its prefill engine.
+	Bootstrap []string
+	// Report is this proxy's own base URL, as engines reach it. Empty: what they see of it.
+	Report string
 }
 
 // Any reports whether there are engines at all.
@@ -75,6 +81,20 @@ func (u URLs) engines() (all []*engine, err error) {
 			all = append(all, &engine{id: id, url: base, role: f.role, why: errUnasked})
 		}
 	}
+	if len(u.Bootstrap) > 0 && len(u.Bootstrap) != len(u.Prefill) {
+		bad.Add("Bootstrap", len(u.Bootstrap), "name one for each of the %d prefill engines, in the same order", len(u.Prefill))
+	}
+	for i, text := range u.Bootstrap {
+		base, err := config.BaseURL(text)
+		bad.Check("Bootstrap", err)
+		if i < len(all) {
+			all[i].bootstrap = base
+		}
+	}
+	if u.Report != "" {
+		_, err := config.BaseURL(u.Report)
+		bad.Check("Report", err)
+	}
 	switch {
 	case len(u.Prefill) > 0 && len(u.Decode) == 0:
 		bad.Add("Decode", nil, "prefill engines need decode engines that take their KV: name one or more")
@@ -99,6 +119,7 @@ type Config struct {
 	MaxRetries int           // times that a request is placed again after an engine failed it
 	Wait       time.Duration // that a request waits for engines while they are not there
 	Every      time.Duration // between two questions for an engine's health
+	Listens    func() string // host:port at which ServeReport is reached
 	Clock      clock.Clock
 	Logger     *slog.Logger
 }
@@ -115,6 +136,9 @@ type Engines struct {
 	all    []*engine    // prefill, decode, both
 
 	patience time.Duration // that one has to say how it is, or what is wrong
+
+	reports sync.Map  // of reports that are waited for: their word to a chan connector
+	deaf    sync.Once // said that there can be none
 
 	mu         sync.Mutex
 	places     map[proto.Role]placement.Policy
