@@ -172,6 +172,24 @@ class TestReal(unittest.TestCase):
         """Prompts that P computes in several steps."""
         self.check((700, 2048), handoff="layerwise", checksums=True, p={"max_num_batched_tokens": 300})
 
+    def test_ranks(self):
+        """Two tensor-parallel ranks on both sides, each with its own half of KV."""
+        two = {"tensor_parallel_size": 2, "distributed_executor_backend": "mp"}
+        for handoff in ("pull", "layerwise"):
+            self.instances(handoff, p=two, d=two, checksums=True)
+            for length in (128, 700):
+                tokens = prompt(1, length)
+                self.d.send(do="generate", id=f"alone{length}", tokens=tokens, max_tokens=16)
+                want, _ = self.d.answer()
+                before = self.d.ask("counted", do="count")
+                _, got, report = self.exchange(tokens)
+                after = self.d.ask("counted", do="count")
+                self.assertEqual((got, after["computed"] - before["computed"]), (want, 0))
+                blocks = -(-length // 128)
+                self.assertEqual((report["kv_bytes"], report["kv_blocks_checked"], report["kv_blocks_bad"]), (blocks * 524288, 2 * blocks, 0))
+            self.p.end()
+            self.d.end()
+
     def test_changed(self):
         """Values change on their way: without checksums the tokens are others, with them D computes the block, and is right."""
         tokens = prompt(1, 2048)
@@ -197,52 +215,55 @@ class TestReal(unittest.TestCase):
         self.assertEqual(self.p.ask("free", do="free")["blocks"], free)
 
     def test_killed(self):
-        """kill -9 of P when it has answered, and in mid-transfer: D computes the prompt, and goes on with another P."""
+        """kill -9 of P in mid-transfer, and before another: D computes the prompts."""
         prompts = [prompt(k, 2048) for k in range(2)]
         want = self.expected(prompts)
         for handoff in ("pull", "layerwise"):
             self.instances(handoff, timeout=2)
-            name, params = self.prefill(prompts[0])
-            self.p.process.send_signal(signal.SIGSTOP)
+            if handoff == "pull":
+                name, params = self.prefill(prompts[0])
+                self.p.process.send_signal(signal.SIGSTOP)
+            else:  # P does not have the request when D has told it where the blocks go
+                name, _, params = self.params()
             self.d.send(do="generate", id=name, tokens=prompts[0], max_tokens=16, params=params)
-            time.sleep(0.3)
+            time.sleep(0.5)
             self.p.process.kill()
             began = time.monotonic()
             self.assertEqual(self.d.answer()[0], want[0])
             self.assertLess(time.monotonic() - began, 15)
-            name, _, take = self.params()
-            self.d.send(do="generate", id=name, tokens=prompts[1], max_tokens=16, params=take or params)
+            self.d.send(do="generate", id="again", tokens=prompts[1], max_tokens=16, params=params)
             self.assertEqual(self.d.answer()[0], want[1])
             self.assertGreater(self.d.ask("free", do="free")["metrics"]["vllm:kvferry_num_failed_transfers"], 0)
             self.p.end()
             self.d.end()
 
-    def test_blocks(self):
-        """1,000 requests whose D aborts, times out or is lost: no block is lost, at P or at D."""
-        for handoff in ("pull", "layerwise"):
-            self.instances(handoff, timeout=0.2, lease=2)
-            free = [side.ask("free", do="free")["blocks"] for side in (self.p, self.d)]
-            for k in range(500):
-                tokens = prompt(k, 128)
-                name, params = self.prefill(tokens)
-                kind = k % 4
-                if kind == 0:  # in mid-transfer
-                    self.d.ask("aborted", do="abort", id=name, tokens=tokens, params=params, steps=1)
-                elif kind == 1:  # before it is scheduled
-                    self.d.ask("aborted", do="abort", id=name, tokens=tokens, params=params, steps=0)
-                elif kind == 2:  # P does not answer for longer than D waits
-                    self.p.process.send_signal(signal.SIGSTOP)
-                    self.d.send(do="generate", id=name, tokens=tokens, max_tokens=1, params=params)
-                    self.d.answer()
-                    self.p.process.send_signal(signal.SIGCONT)
-                # and a D that never comes
-            after = [side.ask("free", do="free") for side in (self.p, self.d)]
-            self.assertEqual([a["blocks"] for a in after], free)
-            print(handoff, after)
-            self.assertGreaterEqual(after[0]["metrics"]["vllm:kvferry_num_kv_expired_reqs"], 125)
-            self.assertGreaterEqual(after[1]["metrics"]["vllm:kvferry_num_failed_transfers"], 100)
-            self.p.end()
-            self.d.end()
+    def test_blocks_pull(self):
+        self.blocks("pull")
+
+    def test_blocks_layerwise(self):
+        self.blocks("layerwise")
+
+    def blocks(self, handoff):
+        """500 requests whose D aborts, times out or is lost: no block is lost, at P or at D."""
+        self.instances(handoff, timeout=0.2, lease=2)
+        sides = self.p, self.d
+        free = [side.ask("free", do="free")["blocks"] for side in sides]
+        for k in range(500):
+            tokens = prompt(k, 128)
+            name, params = self.prefill(tokens)
+            if k % 4 < 2:  # before it is scheduled, and at any time after that
+                self.d.ask("aborted", do="abort", id=name, tokens=tokens, params=params, steps=k // 2 % 8)
+            elif k % 4 == 2:  # P does not answer for longer than D waits
+                self.p.process.send_signal(signal.SIGSTOP)
+                self.d.send(do="generate", id=name, tokens=tokens, max_tokens=1, params=params)
+                self.d.answer()
+                self.p.process.send_signal(signal.SIGCONT)
+            # and a D that never comes
+        after = [side.ask("free", do="free") for side in sides]
+        self.assertEqual([a["blocks"] for a in after], free)
+        p, d = ({name.removeprefix("vllm:kvferry_"): n for name, n in a["metrics"].items()} for a in after)
+        print(handoff, p, d)
+        self.assertGreaterEqual(p["num_kv_expired_reqs"], 125)
 
 
 if __name__ == "__main__":

@@ -145,6 +145,14 @@ class TestPulls(unittest.TestCase):
         self.run_((pulls.Asked(a), pulls.Read(a)), (pulls.Done("r", "cut"), pulls.Release(a), pulls.Finish(a, "cut")))
         self.run_((pulls.Asked(a), pulls.Read(a)), (pulls.Done("r"), pulls.Confirm(a)), (pulls.Done("r", "cut"), pulls.Finish(a, "cut")))
 
+    def test_silent(self):
+        """P does not answer a small READ: the large one, which may take long, is given up."""
+        a = pull()
+        asked = pulls.Asked(a), pulls.Read(a)
+        self.run_(asked, (pulls.Silent("r", "gone"), pulls.Cancel(a)), (pulls.Done("r", "canceled"), pulls.Finish(a, "gone")))
+        self.run_(asked, (pulls.Done("r"), pulls.Confirm(a)), (pulls.Silent("r", "late"),), (pulls.Done("r"), pulls.Finish(a)))
+        self.run_(asked, (pulls.Aborted("r"), pulls.Cancel(a)), (pulls.Silent("r", "gone"),), (pulls.Done("r", "canceled"), pulls.Finish(a, "gone", aborted=True)))
+
     def test_lease(self):
         """Blocks that P did not hold any more when they had been read are not used."""
         a = pull()
@@ -164,7 +172,7 @@ class TestPulls(unittest.TestCase):
             (pulls.Done("r", "canceled"), pulls.Release(a), pulls.Finish(a, "canceled", aborted=True)),
         )
         self.run_(canceled, (pulls.Aborted("r"), pulls.Cancel(a)), (pulls.Done("r"), pulls.Release(a), pulls.Finish(a, aborted=True)))
-        self.run_(canceled, (pulls.Done("r"), pulls.Confirm(a)), (pulls.Aborted("r"),), (pulls.Done("r"), pulls.Finish(a)))
+        self.run_(canceled, (pulls.Done("r"), pulls.Confirm(a)), (pulls.Aborted("r"),), (pulls.Done("r"), pulls.Finish(a, aborted=True)))
         self.run_((pulls.Aborted("r"),), (pulls.Done("r"),))
 
 

@@ -6,6 +6,7 @@ import ctypes
 import os
 import time
 import unittest
+import unittest.mock
 
 try:
     import numpy
@@ -124,6 +125,16 @@ class TestWorkers(unittest.TestCase):
                 self.d.step()
         self.assertEqual(self.d.bad, {1, 2, 3, 5})
         self.assertIsNone(self.d.worker.memory.window)  # nobody writes any more
+
+    def test_silent(self):
+        """P has ended, and D does not wait as long as a transfer may take."""
+        self.sides(timeout=3600.0)
+        self.p.worker.close()
+        with self.assertLogs("vllm.kvferry", "ERROR"), unittest.mock.patch("kvferry.vllm.puller.SAY", 0.2):
+            self.d.step(Step(pulls=[self.pull()]))
+            while not self.d.received:
+                self.d.step()
+        self.assertEqual((self.d.bad, self.d.worker.puller.pulls.states), ({1, 2, 3}, {}))
 
     def test_abort(self):
         self.sides()

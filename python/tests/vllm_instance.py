@@ -1,7 +1,7 @@
 """bench/engines' driver with more orders, for test_vllm_real.py. It runs in vLLM's environment.
 
   abort   id, tokens, params, steps   a request that is aborted after so many steps; answered by "aborted" when vLLM is at rest
-  change  id, block                   a value of each layer in a request's block is changed; answered by "changed"
+  change  id, block                   a bit of each layer in a request's block is changed; answered by "changed"
   free    -                           answered by "free": blocks, and vLLM's kvferry metrics, when it is at rest
 
 The first line may have options, further arguments of LLM.
@@ -36,9 +36,11 @@ class Instance(driver.Instance):
             self.step()
 
     def change(self, order):
+        import torch
+
         block = self.blocks[self.names[order["id"]]][order["block"]]
         for _, kv in self.kv():
-            kv[block, 0, 3, 5] += 1.0
+            kv[block].view(torch.int32)[0, 0, 0] ^= 1 << 30  # of a float's exponent
         self.say(event="changed")
 
     def free(self, order):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from typing import Any, Callable
 
 import kvferry
@@ -24,7 +25,8 @@ class Batches:
     def __init__(self, engine: kvferry.Engine):
         self.engine = engine
         self.targets: dict[str, kvferry.Target] = {}  # by advertisement, the one used longest ago first
-        self.under: dict[int, Then] = {}  # by user data
+        self.heard: dict[str, float] = {}  # when a batch to one of them has last ended well
+        self.under: dict[int, tuple[str, Then]] = {}  # by user data: to whom
         self.unsubmitted: list[tuple[str, Then]] = []  # that have ended at once, with their errors
         self.last = 0  # user data
 
@@ -45,7 +47,7 @@ class Batches:
         except kvferry.Error as e:
             self.unsubmitted.append((str(e), then))
             return 0
-        self.under[self.last] = then
+        self.under[self.last] = advertisement, then
         return batch
 
     def say(self, advertisement: str, message: dict[str, Any], tag: str, then: Then | None = None) -> None:
@@ -66,12 +68,17 @@ class Batches:
         if not self.engine.wait(0 if unsubmitted else wait):
             return [] if unsubmitted else None
         for completion in self.engine.poll():
-            self.under.pop(completion.user_data)(str(completion.error or ""), completion)
+            advertisement, then = self.under.pop(completion.user_data)
+            if completion.error is None and advertisement in self.targets:
+                self.heard[advertisement] = time.monotonic()
+            then(str(completion.error or ""), completion)
         return self.engine.receive()
 
     def _target(self, advertisement: str) -> kvferry.Target:
         target = self.targets.pop(advertisement, None) or self.engine.connect(advertisement.encode())
         self.targets[advertisement] = target
         if len(self.targets) > TARGETS:
-            self.targets.pop(next(iter(self.targets))).close()  # what is under way to it goes on
+            oldest = next(iter(self.targets))
+            self.heard.pop(oldest, None)
+            self.targets.pop(oldest).close()  # what is under way to it goes on
         return target

@@ -15,7 +15,7 @@ FRESH = 1.0
 """Seconds for which what a P has said is not asked again. It changes when P is restarted."""
 
 SECONDS = 5.0
-"""That P may take to say it."""
+"""That P may take to say it, or less where D's timeout is."""
 
 
 class Server:
@@ -51,7 +51,8 @@ class Server:
 class Client:
     """What each P has said, by its address. Asking happens on threads: nobody waits here."""
 
-    def __init__(self) -> None:
+    def __init__(self, timeout: float) -> None:
+        self.seconds = min(SECONDS, timeout)
         self.known: dict[str, tuple[float, dict[str, Any] | str]] = {}  # when, and what, or the error
         self.asked: set[str] = set()
         self.lock = threading.Lock()
@@ -71,7 +72,7 @@ class Client:
         try:
             if not address.startswith(("http://", "https://")):
                 raise ValueError("a remote_bootstrap_addr begins with http:// or https://")
-            with urllib.request.urlopen(address, timeout=SECONDS) as answer:
+            with urllib.request.urlopen(address, timeout=self.seconds) as answer:
                 found: dict[str, Any] | str = json.loads(answer.read())
             if not isinstance(found, dict):
                 raise ValueError("there is no P at this address")

@@ -15,6 +15,10 @@ from .ledger import Ledger
 from .memory import Memory
 
 
+HEARD = 1.0
+"""Seconds after a batch with a peer for which it is known to be there."""
+
+
 class Puller:
     def __init__(self, config: Config, rank: int, batches: Batches, memory: Memory, ledger: Ledger):
         self.config, self.rank, self.batches, self.memory, self.ledger = config, rank, batches, memory, ledger
@@ -45,28 +49,27 @@ class Puller:
         self.ledger.begin(pull.request, pull.ours)
         self.reading[pull.request] = self.batches.submit(kvferry.READ, peer.advertisement, ranges, then, timeout=self.config.timeout, tag=pull.request)
         self.ledger.post(pull.request, time.perf_counter() - began, len(ranges))
+        if time.monotonic() - self.batches.heard.get(peer.advertisement, -HEARD) >= HEARD:
+            self._word(pull, lambda error, _: error and self.step(pulls.Silent(pull.request, error)), None)
 
     def _confirm(self, confirm: pulls.Confirm) -> None:
         pull = confirm.pull
+        self._word(pull, lambda error, word: self.step(pulls.Done(pull.request, error, ended=not error and word >= pull.hold)), {"release": pull.hold})
+        if self._checked(pull):
+            self.ledger.checked(pull.request, self.memory.checksums.wrong(pull.ours))
+
+    def _word(self, pull: pulls.Pull, then: Callable[[str, int], Any], message: dict[str, Any] | None) -> None:
+        """Reads the word that says whether P still holds the blocks."""
         free = self.memory.free_words
         word = free.pop()
 
-        def then(error: str, _: kvferry.Completion | None) -> None:
+        def read(error: str, _: kvferry.Completion | None) -> None:
             free.append(word)
-            self.step(pulls.Done(pull.request, error, ended=not error and self.memory.words[word] >= pull.hold))
+            then(error, self.memory.words[word])
 
-        read = kvferry.Range(self.memory.word + layout.WORD * word, layout.WORD * (pull.hold % SLOTS), layout.WORD, segment=layout.ENDED)
-        self.batches.submit(
-            kvferry.READ,
-            pull.peers[self.rank].advertisement,
-            [read],
-            then,
-            timeout=min(SAY, self.config.timeout),
-            tag=pull.request,
-            message={"release": pull.hold},
-        )
-        if self._checked(pull):
-            self.ledger.checked(pull.request, self.memory.checksums.wrong(pull.ours))
+        at = kvferry.Range(self.memory.word + layout.WORD * word, layout.WORD * (pull.hold % SLOTS), layout.WORD, segment=layout.ENDED)
+        timeout = min(SAY, self.config.timeout)
+        self.batches.submit(kvferry.READ, pull.peers[self.rank].advertisement, [at], read, timeout=timeout, tag=pull.request, message=message)
 
     def _release(self, release: pulls.Release) -> None:
         pull = release.pull

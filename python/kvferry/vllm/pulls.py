@@ -52,6 +52,14 @@ class Done:
 
 
 @dataclass(frozen=True)
+class Silent:
+    """P does not answer at all."""
+
+    request: str
+    error: str
+
+
+@dataclass(frozen=True)
 class Aborted:
     request: str
 
@@ -61,7 +69,7 @@ class Aborted:
 
 @dataclass(frozen=True)
 class Read:
-    """Submit the READ of the blocks."""
+    """Submit the READ of the blocks, and see whether P is there."""
 
     pull: Pull
 
@@ -96,46 +104,61 @@ class Finish:
     aborted: bool = False
 
 
-Event = Union[Asked, Done, Aborted]
+Event = Union[Asked, Done, Silent, Aborted]
 Action = Union[Read, Confirm, Release, Cancel, Finish]
 
 _READING, _CANCELED, _CONFIRMING = "reading", "canceled", "confirming"
 
 
+@dataclass
+class _State:
+    pull: Pull
+    phase: str = _READING
+    aborted: bool = False
+    silent: str = ""
+
+
 class Pulls:
     def __init__(self) -> None:
-        self.states: dict[str, tuple[str, Pull]] = {}  # by request
+        self.states: dict[str, _State] = {}  # by request
 
     def confirming(self) -> bool:
         """Whether a Confirm is under way."""
-        return any(state == _CONFIRMING for state, _ in self.states.values())
+        return any(state.phase == _CONFIRMING for state in self.states.values())
 
     def step(self, events: Iterable[Event]) -> list[Action]:
         actions: list[Action] = []
         for event in events:
             if isinstance(event, Asked):
                 actions.append(self._ask(event.pull))
-            elif event.request in self.states:
-                state, pull = self.states[event.request]
+            elif state := self.states.get(event.request):
                 if isinstance(event, Done):
-                    actions += self._done(state, pull, event)
-                elif state == _READING:
-                    self.states[pull.request] = _CANCELED, pull
-                    actions.append(Cancel(pull))
+                    actions += self._done(state, event)
+                    continue
+                if state.phase == _READING:
+                    state.phase = _CANCELED
+                    actions.append(Cancel(state.pull))
+                if isinstance(event, Aborted):
+                    state.aborted = True
+                else:
+                    state.silent = event.error
         return actions
 
     def _ask(self, pull: Pull) -> Action:
         if not pull.ours:
             return Release(pull)
-        self.states[pull.request] = _READING, pull
+        self.states[pull.request] = _State(pull)
         return Read(pull)
 
-    def _done(self, state: str, pull: Pull, done: Done) -> list[Action]:
-        if state == _READING and not done.error:
-            self.states[pull.request] = _CONFIRMING, pull
+    def _done(self, state: _State, done: Done) -> list[Action]:
+        pull = state.pull
+        if state.phase == _READING and not done.error:
+            state.phase = _CONFIRMING
             return [Confirm(pull)]
         del self.states[pull.request]
-        if state == _CONFIRMING:
+        if state.phase == _CONFIRMING:
             lost = "P's lease had ended before the blocks were read: it is too short for how long D's requests wait" if done.ended else ""
-            return [Finish(pull, done.error or lost)]
-        return [Release(pull), Finish(pull, done.error, aborted=state == _CANCELED)]
+            return [Finish(pull, done.error or lost, state.aborted)]
+        if state.silent:
+            return [Finish(pull, state.silent, state.aborted)]
+        return [Release(pull), Finish(pull, done.error, state.aborted)]

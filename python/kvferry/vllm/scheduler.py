@@ -84,7 +84,7 @@ class Scheduler:
         self.reports: dict[str, report.Report] = {}  # of requests that have been transferred
         self.found: dict[str, dict[str, Any]] = {}  # requests that P will write: what its bootstrap says
         self.server: bootstrap.Server | None = None
-        self.client = bootstrap.Client()
+        self.client = bootstrap.Client(config.timeout)
 
     def set_ranks(self, ranks: list[Rank]) -> None:
         self.ranks = ranks
@@ -175,8 +175,8 @@ class Scheduler:
         self._begin(request, waiting=external > 0)
 
     def _transfer(self, params: dict[str, Any]) -> str:
-        """The name of a transfer that P writes; empty where D reads."""
-        return str(params.get("transfer_id") or "") if self.config.handoff == LAYERWISE else ""
+        """The name of a transfer that P writes; empty where D reads: so does one that cannot find P."""
+        return str(params.get("transfer_id") or "") if self.server else ""
 
     def _pull(self, request: Any, ours: list[int], theirs: list[int]) -> None:
         params = request.kv_transfer_params
