@@ -128,6 +128,7 @@ func (p *path) enqueue(run []*Slice) {
 	ride(run)
 	var gone []*Slice
 	p.mu.Lock()
+	p.queue = slices.Grow(p.queue, len(run))
 	for _, s := range run {
 		if s.batch.aborted.Load() {
 			p.inflight.Add(-int64(len(s.Local)))
