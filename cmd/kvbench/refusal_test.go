@@ -99,6 +99,7 @@ func TestRefused(t *testing.T) {
 		{"nics mooncake --row 512/q1", "--row: "},
 		{"nics moncake", `COMMAND: "moncake": kvbench nics has no such command: is it mooncake?`},
 		{"engines --settings nixl", `--settings: "nixl": there is no such setting: use mono, kvferry-pull`},
+		{"engines --faults=kill", `--faults: "kill": there is no such fault: use all, kill-p-before`},
 		{"engines --prompts 5", "--prompts: 5: use 6 or more"},
 		{"engines --model gpt", `--model: "gpt": it is no folder of a model`},
 		{"topo --root /no/such", `--root: "/no/such": there is no such file: name a folder that has sys in it`},

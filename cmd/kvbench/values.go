@@ -55,6 +55,7 @@ func values(command string) map[string][]string {
 		all["model-kv"] = kvlayout.Names()
 	case "engines":
 		all["settings"], all["model"] = engines.Names(), []string{engines.Tiny, engines.SmolLM2}
+		all["faults"] = append([]string{engines.AllFaults}, engines.FaultNames()...)
 	case "topo":
 		all["names"] = []string{"all", "rdma", "net"}
 		all["format"] = []string{"text", "json", "matrix"}
