@@ -107,6 +107,10 @@ func (r *Request) account(now time.Duration) {
 	} else {
 		r.Unknown = append(r.Unknown, name)
 	}
+	atOnce := r.atOnce && r.took.Wire != nil
+	if atOnce { // all is the decode engine's time, whose connector says what it had when
+		*last, b.PrefillUs = *last+b.PrefillUs, 0
+	}
 	part := func(name string, said *uint32, to, from *uint32) {
 		if said == nil {
 			r.Unknown = append(r.Unknown, name)
@@ -138,6 +142,11 @@ func (r *Request) account(now time.Duration) {
 			b.KvBytes = *bytes
 		}
 	}
+	if atOnce { // its wait for the last layer has the computing in it
+		before := b.QueueUs + b.PostUs
+		b.PrefillUs = min(b.WireUs, max(proto.Microseconds(r.computing), before)-before)
+		b.WireUs -= b.PrefillUs
+	}
 }
 
 // final has an engine answer the client, with kv_transfer_params or none. first says whether its answer is
@@ -151,7 +160,7 @@ func (e *Engines) final(ctx context.Context, r *Request, v *visit, params json.R
 	if v.role == proto.Role_ROLE_DECODE {
 		leg = "decode"
 	}
-	r.moved = params != nil
+	r.moved, r.atOnce = params != nil, first != nil
 	if !v.says {
 		started()
 	}

@@ -44,6 +44,7 @@ type Request struct {
 	gave   connector // what the prefill engine's says
 	took   connector // and the other engine's
 	moved  bool      // an engine was to take KV from another
+	atOnce bool      // and both were asked at the same time
 
 	word     string         // of the URL at which a connector reports; empty: none does
 	reported chan connector // what it says there

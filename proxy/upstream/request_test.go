@@ -95,17 +95,21 @@ func TestAccount(t *testing.T) {
 	for name, tc := range map[string]struct {
 		gave    string // by the prefill engine
 		took    string // by the decode engine
+		atOnce  bool
 		unknown []string
 		parts   [7]uint32 // proxy, queue, prefill, post, wire, land, first decode; ms
 	}{
-		"nothing":       {`null`, `null`, []string{"queue_us", "post_us", "wire_us", "land_us", "kv_blocks_checked", "kv_blocks_bad", "kv_bytes"}, [7]uint32{5, 0, 50, 0, 0, 0, 20}},
-		"of another":    {`{"remote_host":"x"}`, `null`, []string{"queue_us", "post_us", "wire_us", "land_us", "kv_blocks_checked", "kv_blocks_bad", "kv_bytes"}, [7]uint32{5, 0, 50, 0, 0, 0, 20}},
-		"the wire only": {`null`, `{"kvferry":{"wire_us":8000,"kv_bytes":0}}`, []string{"queue_us", "post_us", "land_us", "kv_blocks_checked", "kv_blocks_bad"}, [7]uint32{5, 0, 50, 0, 8, 0, 12}},
-		"all":           {`{"kvferry":{"queue_us":30000}}`, `{"kvferry":{"queue_us":4000,"post_us":1000,"wire_us":8000,"land_us":2000,"kv_bytes":9,"kv_blocks_checked":2,"kv_blocks_bad":0}}`, nil, [7]uint32{5, 34, 20, 1, 8, 2, 5}},
-		"its own queue": {`null`, `{"kvferry":{"queue_us":4000,"post_us":1000,"wire_us":8000,"land_us":2000,"kv_bytes":9,"kv_blocks_checked":2,"kv_blocks_bad":0}}`, nil, [7]uint32{5, 4, 50, 1, 8, 2, 5}},
-		"more than was": {`null`, `{"kvferry":{"wire_us":90000}}`, []string{"queue_us", "post_us", "land_us", "kv_blocks_checked", "kv_blocks_bad", "kv_bytes"}, [7]uint32{5, 0, 50, 0, 90, 0, 0}},
+		"nothing":       {`null`, `null`, false, []string{"queue_us", "post_us", "wire_us", "land_us", "kv_blocks_checked", "kv_blocks_bad", "kv_bytes"}, [7]uint32{5, 0, 50, 0, 0, 0, 20}},
+		"of another":    {`{"remote_host":"x"}`, `null`, false, []string{"queue_us", "post_us", "wire_us", "land_us", "kv_blocks_checked", "kv_blocks_bad", "kv_bytes"}, [7]uint32{5, 0, 50, 0, 0, 0, 20}},
+		"the wire only": {`null`, `{"kvferry":{"wire_us":8000,"kv_bytes":0}}`, false, []string{"queue_us", "post_us", "land_us", "kv_blocks_checked", "kv_blocks_bad"}, [7]uint32{5, 0, 50, 0, 8, 0, 12}},
+		"all":           {`{"kvferry":{"queue_us":30000}}`, `{"kvferry":{"queue_us":4000,"post_us":1000,"wire_us":8000,"land_us":2000,"kv_bytes":9,"kv_blocks_checked":2,"kv_blocks_bad":0}}`, false, nil, [7]uint32{5, 34, 20, 1, 8, 2, 5}},
+		"its own queue": {`null`, `{"kvferry":{"queue_us":4000,"post_us":1000,"wire_us":8000,"land_us":2000,"kv_bytes":9,"kv_blocks_checked":2,"kv_blocks_bad":0}}`, false, nil, [7]uint32{5, 4, 50, 1, 8, 2, 5}},
+		"more than was": {`null`, `{"kvferry":{"wire_us":90000}}`, false, []string{"queue_us", "post_us", "land_us", "kv_blocks_checked", "kv_blocks_bad", "kv_bytes"}, [7]uint32{5, 0, 50, 0, 90, 0, 0}},
+		"at once":       {`null`, `{"kvferry":{"queue_us":1000,"post_us":1000,"wire_us":60000,"land_us":2000,"kv_bytes":9,"kv_blocks_checked":2,"kv_blocks_bad":0}}`, true, nil, [7]uint32{5, 1, 48, 1, 12, 2, 6}},
+		"at once, late": {`null`, `{"kvferry":{"queue_us":60000,"post_us":1000,"wire_us":3000,"land_us":2000,"kv_bytes":9,"kv_blocks_checked":2,"kv_blocks_bad":0}}`, true, nil, [7]uint32{5, 60, 0, 1, 3, 2, 4}},
+		"at once, mute": {`null`, `null`, true, []string{"queue_us", "post_us", "wire_us", "land_us", "kv_blocks_checked", "kv_blocks_bad", "kv_bytes"}, [7]uint32{5, 0, 50, 0, 0, 0, 20}},
 	} {
-		r := &Request{Arrived: time.Second, moved: true, computing: 50 * time.Millisecond, answering: 20 * time.Millisecond}
+		r := &Request{Arrived: time.Second, moved: true, atOnce: tc.atOnce, computing: 50 * time.Millisecond, answering: 20 * time.Millisecond}
 		r.asked.Stream, r.Begun, r.First = true, true, time.Second+75*time.Millisecond
 		r.gave.report(json.RawMessage(tc.gave))
 		r.took.report(json.RawMessage(tc.took))
