@@ -26,7 +26,7 @@ func TestDriver(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "log")
 	cmd := exec.Command(python, filepath.Join("files", "driver.py"))
 	cmd.Env = append(os.Environ(), "PYTHONPATH="+vllm, "PYTHONDONTWRITEBYTECODE=1")
-	i, err := place{}.start(decode, cmd, spec{Model: "m", DType: "auto", Core: 5, Transfer: json.RawMessage(`{"a":1}`)}, log, arrivals)
+	i, err := place{}.start(decode, cmd, spec{Model: "m", DType: "auto", Core: 5, Transfer: json.RawMessage(`{"a":1}`)}, log, patience, arrivals)
 	if err != nil {
 		t.Fatal(err)
 	}

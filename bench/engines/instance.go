@@ -17,8 +17,9 @@ import (
 type instance struct {
 	role  role
 	cmd   *exec.Cmd
-	in    io.WriteCloser
-	log   string // file with what it printed
+	in    *os.File
+	limit time.Duration // that it may take to read an order
+	log   string        // file with what it printed
 	stop  chan struct{}
 	ended chan struct{} // closed when it is over and all that it said has been told
 }
@@ -45,25 +46,30 @@ const endGrace = 5 * time.Second
 
 // start starts a process and tells it what it is. What it says goes to arrivals, until it is over or
 // ended by end.
-func (p place) start(r role, cmd *exec.Cmd, s spec, log string, arrivals chan<- arrival) (_ *instance, err error) {
-	i := &instance{role: r, cmd: cmd, log: log, stop: make(chan struct{}), ended: make(chan struct{})}
+func (p place) start(r role, cmd *exec.Cmd, s spec, log string, limit time.Duration, arrivals chan<- arrival) (_ *instance, err error) {
+	i := &instance{role: r, cmd: cmd, limit: limit, log: log, stop: make(chan struct{}), ended: make(chan struct{})}
 	file, err := os.Create(log)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
 	cmd.Stderr = file
-	if i.in, err = cmd.StdinPipe(); err != nil {
+	orders, in, err := os.Pipe()
+	if err != nil {
 		return nil, err
 	}
+	defer orders.Close()
+	i.in = in
 	out, theirs, err := os.Pipe()
 	if err != nil {
+		in.Close()
 		return nil, err
 	}
-	cmd.Stdout = theirs
+	defer theirs.Close()
+	cmd.Stdin, cmd.Stdout = orders, theirs
 	exited, err := p.exec(r, cmd)
-	theirs.Close()
 	if err != nil {
+		in.Close()
 		out.Close()
 		return nil, fmt.Errorf("%v: %w", r, err)
 	}
@@ -101,13 +107,19 @@ func (i *instance) follow(out io.ReadCloser, exited <-chan error, arrivals chan<
 	tell(arrival{over: err})
 }
 
-// send writes a line to the process. That it is gone is told by arrivals.
+// send writes a line to the process. That it is gone is told by arrivals; it is an error that it does not
+// read, once the pipe is full.
 func (i *instance) send(v any) error {
 	line, err := json.Marshal(v)
+	if err == nil {
+		err = i.in.SetWriteDeadline(time.Now().Add(i.limit))
+	}
 	if err != nil {
 		return err
 	}
-	_, _ = i.in.Write(append(line, '\n'))
+	if _, err := i.in.Write(append(line, '\n')); errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("%v does not read its orders within %v", i.role, i.limit)
+	}
 	return nil
 }
 

@@ -101,6 +101,15 @@ func TestJudgeBad(t *testing.T) {
 	}
 }
 
+// TestJudgeDeaf: an instance that reads no more orders ends its trial, not the run.
+func TestJudgeDeaf(t *testing.T) {
+	t.Parallel()
+	_, stdout, err := judgeFakes(t, "KvferryConnector D then waits", Config{Faults: []string{leave}, Settings: []string{"kvferry-pull"}})
+	if !errors.Is(err, ErrFaults) || !strings.Contains(stdout, "D does not read its orders within 1s") {
+		t.Errorf("%v\n%s", err, stdout)
+	}
+}
+
 // TestJudgeWrapped: the wrapper is told what to wrap and what to do, and says that it has done so; peers are
 // not judged.
 func TestJudgeWrapped(t *testing.T) {

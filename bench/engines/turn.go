@@ -117,7 +117,7 @@ func (t *turn) begin(r role, what string) error {
 		cmd.Env = append(cmd.Env, "NIXL_PLUGIN_DIR="+t.plugins, "KVFERRY_FAULTS="+schedule)
 	}
 	log := fmt.Sprintf("%s-%s-%v.log", strings.NewReplacer(" ", "-", ",", "-").Replace(s.String()), what, r)
-	i, err := t.place.start(r, cmd, is, filepath.Join(t.cfg.Out, logFolder, log), t.arrivals)
+	i, err := t.place.start(r, cmd, is, filepath.Join(t.cfg.Out, logFolder, log), t.cfg.Timeout, t.arrivals)
 	if err != nil {
 		return err
 	}
