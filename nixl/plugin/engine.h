@@ -70,7 +70,8 @@ private:
 
 	struct Transfer : nixlBackendReqH {
 		struct Part {
-			Memory *memory; // of the peer
+			kvf_target target;  // the peer's memory; it may be closed while the transfer is there
+			const Memory *last; // registered here, of the last range
 			std::vector<kvf_range> ranges;
 		};
 

@@ -60,25 +60,27 @@ nixl_status_t Ferry::prepXfer(const nixl_xfer_op_t &op, const nixl_meta_dlist_t 
 	Transfer::Part *part = nullptr;
 	for (int i = 0; i < local.descCount(); i++) {
 		const nixlMetaDesc &from = local[size_t(i)], &to = remote[size_t(i)];
-		const bool fresh = from.metadataP != near;
-		if (fresh)
+		if (from.metadataP != near)
 			here = known(near = from.metadataP, false);
 		if (to.metadataP != far || !part) {
 			there = known(far = to.metadataP, true);
 			part = nullptr;
 			for (auto &p : made->parts)
-				if (p.memory == there)
+				if (there && p.target == there->target)
 					part = &p;
 		}
 		if (from.len != to.len || outside(here, from) || outside(there, to))
 			return report(NIXL_ERR_INVALID_PARAM, "descriptor " + std::to_string(i) + " of a transfer with agent " + agent +
 			              ": not of one length, or not in registered memory");
+		if (from.len == 0)
+			continue;
 		if (!part) {
 			if (const nixl_status_t status = opened(*there); status != NIXL_SUCCESS)
 				return status;
-			part = &made->parts.emplace_back(Transfer::Part{there, {}});
+			part = &made->parts.emplace_back(Transfer::Part{there->target, here, {}});
 		}
-		append(part->ranges, {from.addr, to.addr - there->base, from.len}, fresh);
+		append(part->ranges, {from.addr, to.addr - there->base, from.len}, here != part->last);
+		part->last = here;
 	}
 	handle = made.get();
 	transfers.emplace(handle, std::move(made));
@@ -106,7 +108,7 @@ nixl_status_t Ferry::submit(Transfer &t, kvf_target target, const std::vector<kv
 nixl_status_t Ferry::go(Transfer &t) const {
 	for (auto &part : t.parts)
 		if (!part.ranges.empty())
-			if (const nixl_status_t status = submit(t, part.memory->target, part.ranges); status != NIXL_SUCCESS)
+			if (const nixl_status_t status = submit(t, part.target, part.ranges); status != NIXL_SUCCESS)
 				return status;
 	if (t.active() || !t.notifies)
 		return NIXL_SUCCESS;
@@ -167,7 +169,7 @@ void Ferry::ended(const kvf_completion &c) const {
 		cancel(t);
 	}
 	if (t.batches.empty() && t.notifies && t.status == NIXL_SUCCESS && !t.canceled)
-		t.status = submit(t, t.parts[0].memory->target, {});
+		t.status = submit(t, t.parts[0].target, {});
 }
 
 // cancel ends what is under way of a transfer early. Completions come all the same.

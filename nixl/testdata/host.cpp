@@ -2,6 +2,7 @@
 #include "agent.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <set>
 
@@ -125,6 +126,46 @@ static void scattered() {
 	CHECK(x.release() == NIXL_SUCCESS);
 }
 
+// Descriptors that cross: two buffers here in turns, and one of the peer's from both. What is moved is what each names.
+static void crossed() {
+	Pair pair;
+	const size_t length = 64 << 10;
+	for (unsigned i = 0; i < 2; i++) {
+		pair.add(length);
+		fill(pair.one.buffers[i]->bytes, 3 * i);
+	}
+	Xfer x{pair.one.engine, NIXL_WRITE, "Agent2"};
+	for (const auto &[from, to, at, width] : {std::array<size_t, 4>{0, 0, 0, 4096}, {1, 1, 0, 4096}, {1, 1, 100, 0}, {1, 0, 8192, 4096}, {0, 0, 16384, 4096}}) {
+		x.local.addDesc(piece(pair.one.buffers[from]->blob().addr + at, width, pair.one.buffers[from]->local));
+		x.remote.addDesc(piece(pair.two.buffers[to]->blob().addr + at, width, pair.remote[to]));
+	}
+	CHECK(x.prepare() == NIXL_SUCCESS && x.wait(x.post("crossed")) == NIXL_SUCCESS && x.release() == NIXL_SUCCESS);
+	CHECK(pair.two.notifications(1) == (notif_list_t{{"Agent1", "crossed"}}));
+	const Bytes &first = pair.two.buffers[0]->bytes, &second = pair.two.buffers[1]->bytes;
+	for (size_t i = 0; i < length; i++) {
+		const size_t block = i / 4096;
+		const bool ours = block == 0 || block == 4, others = block == 2;
+		CHECK(first[i] == (ours ? pair.one.buffers[0]->bytes[i] : others ? pair.one.buffers[1]->bytes[i] : 0));
+		CHECK(second[i] == (block == 0 ? pair.one.buffers[1]->bytes[i] : 0));
+	}
+}
+
+// The peer is forgotten while a transfer with several of its buffers is under way: it ends, and nothing of what was
+// unloaded is used for its notification.
+static void forgotten() {
+	Pair pair;
+	Xfer x{pair.one.engine, NIXL_WRITE, "Agent2"};
+	for (size_t i = 0; i < 2; i++) {
+		pair.add(64 << 10);
+		pair.pieces(x, i, 64 << 10, 64 << 10);
+	}
+	CHECK(x.prepare() == NIXL_SUCCESS && x.post("none") == NIXL_IN_PROG);
+	for (auto *md : pair.remote)
+		CHECK(pair.one.engine->unloadMD(md) == NIXL_SUCCESS);
+	pair.remote.clear();
+	CHECK(x.wait(NIXL_IN_PROG) == NIXL_ERR_INVALID_PARAM && x.wait(x.post("none")) == NIXL_ERR_INVALID_PARAM && x.release() == NIXL_SUCCESS);
+}
+
 static void wrong() {
 	const auto refused = [](const std::string &name, const nixl_b_params_t &params) { return !Agent(loaded, name, params).engine; };
 	CHECK(refused("a", {{"rails", "tcp/nosuch"}}) && refused("a", {{"raisl", "tcp/lo"}}) && refused("a", {{"timeout", "soon"}}));
@@ -221,6 +262,8 @@ int main(int argc, char **argv) {
 	between(true);
 	within();
 	scattered();
+	crossed();
+	forgotten();
 	wrong();
 	gone();
 	puts("ok");
