@@ -162,9 +162,13 @@ func fake(faults string) {
 			if fault("computes two") {
 				computed++
 			}
+			quits := fault("quits")
 			answered++
 			say(map[string]any{"event": "first", "id": o.ID})
 			say(map[string]any{"event": "done", "id": o.ID, "tokens": all, "params": nil})
+			if quits {
+				os.Exit(9)
+			}
 		}
 	}
 }

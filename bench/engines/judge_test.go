@@ -82,6 +82,7 @@ func TestJudgeBad(t *testing.T) {
 		"D then errs":     {"flip", Trial{Fired: true, Outcome: Wrong, Next: Wrong, Computed: 1}, "WRONG D answered"},
 		"D then computes": {"flip", Trial{Fired: true, Outcome: Recomputed, Next: Recomputed, Computed: 2048}, ""},
 		"D then dies":     {"flip", Trial{Fired: true, Outcome: Crashed, Next: Right}, "CRASH D ended: exit status 9"},
+		"D then quits":    {"flip", Trial{Fired: true, Outcome: Crashed, Next: Right}, "CRASH D ended, or did not answer"},
 		"P leaks":         {leave, Trial{Fired: true, Outcome: Leak, Next: Right, Lost: 1002}, "P has lost"},
 		"D computes":      {"flip", Trial{Lost: unknown}, "before any fault: recomputed"},
 		"P breaks":        {leave, Trial{Lost: unknown}, "exit status 3"},

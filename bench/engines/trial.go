@@ -77,6 +77,9 @@ func (x *run) trial(ctx context.Context, s *Setting, f *Fault) (tr Trial, err er
 	if err != nil {
 		return tr, err
 	}
+	if why := t.missing(f); why != "" && tr.Outcome != Hang && tr.Outcome != Crashed {
+		tr.Outcome, tr.Text = Crashed, why
+	}
 	was := t.instance(prefill)
 	if err := t.mend(ctx); err != nil {
 		return tr, err
@@ -96,7 +99,10 @@ func (x *run) trial(ctx context.Context, s *Setting, f *Fault) (tr Trial, err er
 	if now := t.instance(prefill); now != nil && now == was {
 		tr.Lost, err = t.lost(ctx, fresh[prefill].Free)
 	}
-	if f.Name == leave {
+	if t.missing(nil) != "" {
+		tr.Next = Crashed
+	}
+	if f.Name == leave && tr.Outcome != Crashed {
 		tr.Outcome = map[bool]Outcome{true: Leak, false: Right}[tr.Lost != 0]
 	}
 	return tr, err
@@ -190,7 +196,7 @@ func (t *turn) counters(ctx context.Context) (map[role]event, error) {
 		}
 	}
 	deadline := time.After(t.cfg.Timeout)
-	for len(all) < len(t.instances) {
+	for slices.ContainsFunc(t.instances, func(i *instance) bool { _, ok := all[i.role]; return !ok }) {
 		select {
 		case a := <-t.arrivals:
 			if a.Event == saysCounted {
@@ -229,6 +235,17 @@ func (t *turn) drop(i *instance) {
 		}
 	}
 	t.instances = slices.DeleteFunc(t.instances, func(one *instance) bool { return one == i })
+}
+
+// missing says which instance has ended, or does not answer any more, that the fault has not killed: "" if none.
+func (t *turn) missing(f *Fault) string {
+	for _, r := range t.setting.roles() {
+		killed := f != nil && (r == prefill && f.Do == killP || r == decode && (f.Do == killD || f.Name == leave))
+		if t.instance(r) == nil && !killed {
+			return fmt.Sprintf("%v ended, or did not answer any more, after the prompt's outcome", r)
+		}
+	}
+	return ""
 }
 
 // mend starts what was killed, and plugs in what was cut.
