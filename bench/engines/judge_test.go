@@ -66,7 +66,7 @@ func TestJudge(t *testing.T) {
 			t.Errorf("%+v, want %+v", tr, want[i])
 		}
 	}
-	if !strings.Contains(stdout, "* kvferry-pull tcp, kill-p-during: the fault did not come") || strings.Count(stdout, "FAILED") != 1 {
+	if !strings.Contains(stdout, "* kvferry-pull tcp, kill-p-during: the fault did not come") || strings.Count(stdout, "FAILED") != 2 || !strings.Contains(stdout, "kvferry-pull tcp, flip: a flipped bit was not found") {
 		t.Error(stdout)
 	}
 }

@@ -25,8 +25,12 @@ type Judgement struct {
 	Trials  []Trial         `json:"rows"`
 }
 
-// own says that a setting is kvferry's, which has to stand every fault.
-func own(setting string) bool { return strings.Contains(setting, "kvferry") }
+// own says that a trial is kvferry's to stand. Its connectors have to stand every fault; its plugin all that leave the
+// bytes alone, which vLLM's NixlConnector does not check.
+func (tr *Trial) own() bool {
+	falsified := slices.Contains([]string{"flip", "tear", "replay", "nixl-flip"}, tr.Fault)
+	return strings.HasPrefix(tr.Setting, "kvferry-") || tr.Setting == "nixl-kvferry" && !falsified
+}
 
 // fault says why a trial is not as it has to be: "" if it is.
 func (tr *Trial) fault() string {
@@ -38,6 +42,8 @@ func (tr *Trial) fault() string {
 		return "the fault did not come, or not at its moment"
 	case control && tr.Outcome != Wrong:
 		return "a flipped bit changed no token"
+	case tr.Fault == "flip" && tr.Outcome == Right:
+		return "a flipped bit was not found, and changed no token"
 	case !control && slices.Contains([]Outcome{Hang, Crashed, Wrong}, tr.Outcome):
 		return strings.TrimSpace(string(tr.Outcome) + " " + tr.Text)
 	case tr.Next != Right && tr.Next != Recomputed:
@@ -49,7 +55,7 @@ func (tr *Trial) fault() string {
 }
 
 func (j *Judgement) failed() bool {
-	return slices.ContainsFunc(j.Trials, func(tr Trial) bool { return own(tr.Setting) && tr.fault() != "" })
+	return slices.ContainsFunc(j.Trials, func(tr Trial) bool { return tr.own() && tr.fault() != "" })
 }
 
 // said is a trial in a few words.
@@ -89,7 +95,7 @@ func (j *Judgement) tables() []page.Table {
 			lost = "-"
 		}
 		if tr.fault() != "" {
-			mark = map[bool]string{true: "FAILED", false: "bad"}[own(tr.Setting)]
+			mark = map[bool]string{true: "FAILED", false: "bad"}[tr.own()]
 		}
 		details.Rows = append(details.Rows, []string{
 			tr.Setting, tr.Rail, tr.Fault, map[bool]string{true: "yes", false: "NO"}[tr.Fired], string(tr.Outcome), fmt.Sprintf("%.2f", tr.Seconds),

@@ -199,6 +199,7 @@ func TestVerdict(t *testing.T) {
 		"P has lost 3 blocks":            func(tr *Trial) { tr.Lost = 3 },
 		"no make":                        func(tr *Trial) { tr.Error = "no make" },
 		"a flipped bit changed no token": func(tr *Trial) { tr.Fault = "flip-unchecked" },
+		"a flipped bit was not found":    func(tr *Trial) { tr.Outcome = Right },
 	} {
 		tr := sound
 		change(&tr)
@@ -209,9 +210,15 @@ func TestVerdict(t *testing.T) {
 		if j.failed() != (want != "") {
 			t.Errorf("%+v: failed is %v", tr, j.failed())
 		}
-		if j.Trials[0].Setting = "mooncake"; j.failed() {
-			t.Errorf("%+v: a peer's trial fails the run", tr)
+		for _, setting := range []string{"mooncake", "nixl-kvferry"} { // whose bytes nobody checks
+			if j.Trials[0].Setting = setting; j.failed() && (setting == "mooncake" || tr.Fault == "flip") {
+				t.Errorf("%+v fails the run with %s", tr, setting)
+			}
 		}
+	}
+	plugin := Judgement{Trials: []Trial{{Setting: "nixl-kvferry", Fault: "cut", Fired: true, Outcome: Hang, Next: Right}}}
+	if !plugin.failed() {
+		t.Error("a hang of kvferry's plugin does not fail the run")
 	}
 	control := sound
 	control.Fault, control.Outcome = "flip-unchecked", Wrong
