@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import socket
+import socketserver
+import threading
+import time
 import unittest
 
 from kvferry.vllm import bootstrap, pushes, receives
@@ -305,6 +308,52 @@ class TestScheduler(unittest.TestCase):
         with self.assertLogs("vllm.kvferry", "ERROR") as logged:
             self.assertEqual(self.matched(self.d, self.request()), (0, False))
         self.assertIn("refused", logged.output[0])
+
+    def peer(self, answer):
+        """The address of somebody who sends these bytes to whoever asks, once he is let, and how to let him."""
+        let = threading.Event()
+
+        class Handler(socketserver.StreamRequestHandler):
+            def handle(self):
+                self.rfile.readline()
+                let.wait(60)
+                self.wfile.write(answer)
+
+        server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
+        self.addCleanup(server.server_close)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        self.addCleanup(thread.join)
+        self.addCleanup(server.shutdown)
+        self.addCleanup(let.set)
+        return f"http://127.0.0.1:{server.server_address[1]}", let
+
+    def answered(self, client, address):
+        """What is known when nobody is asked any more."""
+        self.assertIsNone(client.get(self.now, address))
+        deadline = time.monotonic() + 60
+        while address in client.asked:
+            self.assertLess(time.monotonic(), deadline, "a minute, and the thread that asks has not said what it found")
+        return client.get(self.now, address)
+
+    def test_garbage(self):
+        """What answers is no HTTP server, or the address is none."""
+        address, let = self.peer(b"nonsense\r\n")
+        let.set()
+        client = bootstrap.Client(bootstrap.SECONDS, lambda: self.now)
+        self.assertIn("nonsense", self.answered(client, address))
+        self.assertIn("control characters", self.answered(client, "http://127.0.0.1:1/a b"))
+
+    def test_slow(self):
+        """P's answer takes longer than it is fresh for: it counts from when it came. One that does not come is not waited for."""
+        address, let = self.peer(b"HTTP/1.0 200 OK\r\n\r\n{}")
+        client = bootstrap.Client(bootstrap.SECONDS, lambda: self.now)
+        self.assertIsNone(client.get(self.now, address))
+        self.now = 10.0
+        self.assertIn("not answered within 10 s", client.get(self.now, address))
+        self.now = 9.0
+        let.set()
+        self.assertEqual(self.answered(client, address), {})
 
     def test_push(self):
         self.p.block_ids = {"a": [5, 6, 7]}.__getitem__

@@ -7,7 +7,7 @@ import json
 import logging
 import threading
 import urllib.request
-from typing import Any
+from typing import Any, Callable
 
 log = logging.getLogger("vllm.kvferry")
 
@@ -25,6 +25,8 @@ class Server:
         body = json.dumps(description).encode()
 
         class Handler(http.server.BaseHTTPRequestHandler):
+            timeout = SECONDS  # for a request to come: its thread waits
+
             def do_GET(self) -> None:
                 self.send_response(200)
                 self.send_header("Content-Type", "application/json")
@@ -51,24 +53,25 @@ class Server:
 class Client:
     """What each P has said, by its address. Asking happens on threads: nobody waits here."""
 
-    def __init__(self, timeout: float) -> None:
-        self.seconds = min(SECONDS, timeout)
+    def __init__(self, timeout: float, clock: Callable[[], float]) -> None:
+        self.seconds, self.clock = min(SECONDS, timeout), clock
         self.known: dict[str, tuple[float, dict[str, Any] | str]] = {}  # when, and what, or the error
-        self.asked: set[str] = set()
+        self.asked: dict[str, float] = {}  # since when
         self.lock = threading.Lock()
 
     def get(self, now: float, address: str) -> dict[str, Any] | str | None:
         """What P says, an error as text, or None if it has not answered yet: ask again."""
         with self.lock:
-            at, found = self.known.get(address, (0.0, ""))
-            if found and now - at < FRESH:
-                return found
+            if (known := self.known.get(address)) and now - known[0] < FRESH:
+                return known[1]
             if address not in self.asked:
-                self.asked.add(address)
-                threading.Thread(target=self._ask, args=(now, address), name="kvferry-bootstrap", daemon=True).start()
+                self.asked[address] = now
+                threading.Thread(target=self._ask, args=(address,), name="kvferry-bootstrap", daemon=True).start()
+            elif now - self.asked[address] >= 2 * self.seconds:  # it bounds neither a name's look-up nor an answer that comes byte by byte
+                return f"{address}: has not answered within {2 * self.seconds:g} s"
             return None
 
-    def _ask(self, now: float, address: str) -> None:
+    def _ask(self, address: str) -> None:
         try:
             if not address.startswith(("http://", "https://")):
                 raise ValueError("a remote_bootstrap_addr begins with http:// or https://")
@@ -76,8 +79,8 @@ class Client:
                 found: dict[str, Any] | str = json.loads(answer.read())
             if not isinstance(found, dict):
                 raise ValueError("there is no P at this address")
-        except (OSError, ValueError) as e:
+        except Exception as e:  # whatever it is: who asks waits for what is noted here
             found = f"{address}: {e}"
         with self.lock:
-            self.asked.remove(address)
-            self.known[address] = now, found
+            del self.asked[address]
+            self.known[address] = self.clock(), found

@@ -84,7 +84,7 @@ class Scheduler:
         self.reports: dict[str, report.Report] = {}  # of requests that have been transferred
         self.found: dict[str, dict[str, Any]] = {}  # requests that P will write: what its bootstrap says
         self.server: bootstrap.Server | None = None
-        self.client = bootstrap.Client(config.timeout)
+        self.client = bootstrap.Client(config.timeout, clock)
 
     def set_ranks(self, ranks: list[Rank]) -> None:
         self.ranks = ranks
