@@ -253,3 +253,20 @@ func TestSettings(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestChecked: with checksums a row of kvferry's connector has checked blocks, or fails.
+func TestChecked(t *testing.T) {
+	const unchecked = "no block of a prompt was checked, with checksums"
+	for _, c := range []struct {
+		setting string
+		parts   *Parts
+		want    string
+	}{
+		{"kvferry-pull", &Parts{BlocksChecked: 1}, ""}, {"kvferry-pull", &Parts{}, unchecked}, {"kvferry-pull", nil, unchecked}, {"nixl-kvferry", nil, ""},
+	} {
+		r, s := Result{Checked: true}, setting(t, c.setting)
+		if row := r.row(s, 128, []Sample{{KVBytes: 1, DigestsEqual: true, Parts: c.parts}}, ""); row.Error != c.want {
+			t.Errorf("%s, %+v: %q, want %q", c.setting, c.parts, row.Error, c.want)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package engines
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"kvferry/bench/figure"
@@ -19,6 +20,7 @@ type Result struct {
 	Rounds  int               `json:"rounds"`
 	Link    int64             `json:"link_bits_per_s,omitempty"` // of links of the NIC lab between P and D; 0: none
 	Judged  bool              `json:"tokens_judged"`             // a row whose tokens are not mono's fails
+	Checked bool              `json:"checksums,omitempty"`       // kvferry's connector was told to check each block
 	Rows    []Row             `json:"rows"`
 	Errors  map[string]string `json:"errors,omitempty"` // why a setting could not run, or not to its end
 	Samples []Sample          `json:"-"`
@@ -171,6 +173,7 @@ func times(all []Sample) *Times {
 // fault says why what a row shows is no transfer, or not a right one; "" if it is.
 func (r *Result) fault(s *Setting, row *Row, all []Sample) string {
 	nothing := slices.ContainsFunc(all, func(s Sample) bool { return s.KVBytes == 0 })
+	unchecked := slices.ContainsFunc(all, func(s Sample) bool { return s.Parts == nil || s.Parts.BlocksChecked == 0 })
 	switch {
 	case row.Computed > row.Prompts:
 		return fmt.Sprintf("D computed %d tokens of %d prompts itself: at most one a prompt is to be computed there", row.Computed, row.Prompts)
@@ -178,6 +181,8 @@ func (r *Result) fault(s *Setting, row *Row, all []Sample) string {
 		return "a prompt was answered for which D received no KV"
 	case !row.DigestsEqual:
 		return "the KV that D has is not that of P"
+	case r.Checked && strings.HasPrefix(row.Setting, "kvferry-") && unchecked:
+		return "no block of a prompt was checked, with checksums"
 	case r.Judged && row.Identical < row.Prompts:
 		return fmt.Sprintf("%d of %d answers are not mono's", row.Prompts-row.Identical, row.Prompts)
 	case s.Append == 0 && row.LikeOthers < row.Prompts: // with the same KV each D computes the same token, alone

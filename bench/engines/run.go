@@ -80,7 +80,7 @@ func (e environment) begin(cfg Config) (x *run, wipe func(), err error) {
 	}
 	x = &run{
 		cfg: cfg, e: e, settings: settings, mono: map[string][]int{}, others: map[string][]int{},
-		result: &Result{Started: time.Now(), Machine: machine.Describe(), Model: cfg.Model, Rounds: cfg.Rounds, Link: cfg.Link, Judged: e.identical, Errors: map[string]string{}},
+		result: &Result{Started: time.Now(), Machine: machine.Describe(), Model: cfg.Model, Rounds: cfg.Rounds, Link: cfg.Link, Checked: cfg.Checksums, Judged: e.identical, Errors: map[string]string{}},
 	}
 	wipe, err = x.makeScratch()
 	return x, wipe, err
