@@ -220,6 +220,26 @@ class TestWorkers(unittest.TestCase):
         self.assertEqual((self.p.sent, self.d.bad, bytes(self.d.memory) == before), ({"p"}, set(), True))
         self.assertIsNotNone(self.d.worker.memory.window)  # nobody else is disturbed
 
+    def test_many(self):
+        """Two P and two D, each with each, both ways at once."""
+        ps = [Side(self, f"P{k}", timeout=20.0, handoff="layerwise") for k in range(2)]
+        ds = [Side(self, f"D{k}", timeout=20.0, handoff="layerwise") for k in range(2)]
+        for i, p in enumerate(ps):
+            p.step(Step(holds=[Hold(1 + j, f"held{j}") for j in range(2)], chunks=[Chunk(f"p{j}", f"{i}{j}", 0, 32, 32, [2 * j, 2 * j + 1]) for j in range(2)]))
+            p.step(Step(over=[Over(f"p{j}", f"{i}{j}", True, True) for j in range(2)]))
+        for j, d in enumerate(ds):
+            pulls = [Pull(f"pull{i}", 1 + j, [p.peer], [i], [8 + j]) for i, p in enumerate(ps)]
+            d.step(Step(pulls=pulls, receives=[Receive(f"push{i}", f"{i}{j}", [p.peer], [4 + 2 * i, 5 + 2 * i], 0, 32) for i, p in enumerate(ps)]))
+        deadline = time.monotonic() + 60
+        while any(len(d.received) < 4 for d in ds) or any(len(p.sent) < 4 for p in ps):
+            self.assertLess(time.monotonic(), deadline, [d.received for d in ds] + [p.sent for p in ps])
+            for side in ps + ds:
+                side.step()
+        for i, p in enumerate(ps):
+            for j, d in enumerate(ds):
+                got = [d.block(n) for n in (i, 4 + 2 * i, 5 + 2 * i)]
+                self.assertEqual(got, [p.block(n) for n in (8 + j, 2 * j, 2 * j + 1)])
+
     def test_messages(self):
         """What nobody can read is logged, and does not end vLLM; what does not fit is refused."""
         self.sides()

@@ -25,10 +25,13 @@ class Instance(driver.Instance):
 
     def abort(self, order):
         self.generate({**order, "max_tokens": 16})
+        say, self.say = self.say, lambda **_: None  # it may have tokens by then
         for _ in range(order["steps"]):
             self.step()
         self.engine.abort_request([order["id"]])
+        self.begun.discard(order["id"])
         self.rest()
+        self.say = say
         self.say(event="aborted", id=order["id"])
 
     def rest(self):
