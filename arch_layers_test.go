@@ -150,7 +150,7 @@ var layers = map[string]layer{
 	},
 	"cmd/kvlab":           {module: []string{"command", "command/commandtest", "config", "lab", "lab/nics", "lab/vllm", "lab/wire"}, libraries: []string{cobra, pflag, "golang.org/x/term"}},
 	"cmd/libkvferry":      {module: []string{"foreign", "transport", "version"}},
-	"nixl":                {}, // C++, and the tests that build and call it
+	"nixl":                {tests: []string{"lab/vllm"}}, // C++, and the tests that build and call it
 	"command":             {module: []string{"config", "version"}, libraries: []string{cobra, pflag}},
 	"command/commandtest": {module: []string{"command"}, libraries: []string{cobra, pflag}},
 	"lab":                 {module: []string{"config", "lab/wire"}, libraries: []string{xsys}}, // boots programs, knows none

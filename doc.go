@@ -10,7 +10,6 @@
 //	cmd/kvbench                          the bench
 //	cmd/kvlab                            the labs
 //	cmd/libkvferry                       the transfer engine as a C library: kvferry.h
-//	nixl                                 a backend plugin for NIXL over kvferry.h, in C++: tests
 //	command                              command lines: signals, exit statuses, errors that name flags
 //	command/commandtest                  what a program says of a command line that cannot be run
 //	cluster                              a cluster of child processes on this machine
@@ -60,6 +59,7 @@
 //	bench/nullserver/nullservertest      null servers that end with their tests
 //	bench/nullserver                     a server that answers at given times: what is measured of it is the client
 //	bench/engines                        connectors of real vLLM side by side: tokens, KV, times
+//	nixl                                 a backend plugin for NIXL over kvferry.h, in C++: tests
 //	lab/vllm                             unmodified vLLM for CPU in an environment of its own
 //	bench/bar                            how far a run is, on a terminal
 //	bench/machine                        what a bench ran on, and what disturbed it

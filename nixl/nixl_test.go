@@ -71,11 +71,11 @@ func run(t *testing.T, env []string, program string, args ...string) {
 	}
 }
 
-// TestUnits: ranges of descriptors, which NIXL the plugin fits, settings.
+// TestUnits: ranges of descriptors, which NIXL the plugin fits, settings, which fault hits what.
 func TestUnits(t *testing.T) {
 	t.Parallel()
 	sources(t)
-	run(t, nil, program(t, t.TempDir(), "units", "", "plugin/ranges.cpp", "plugin/loader.cpp", "plugin/settings.cpp"))
+	run(t, nil, program(t, t.TempDir(), "units", "", "plugin/ranges.cpp", "plugin/loader.cpp", "plugin/settings.cpp", "plugin/json.cpp", "plugin/schedule.cpp"))
 }
 
 // sanitized are the flags of the address sanitizer, where the compiler has it.
@@ -91,7 +91,7 @@ func sanitized(t *testing.T) string {
 	return flags
 }
 
-// TestPlugin: agents of one process and of two, with the plugin as NIXL's core calls it.
+// TestPlugin: agents of one process and of two, and with faults, with the plugin as NIXL's core calls it.
 func TestPlugin(t *testing.T) {
 	t.Parallel()
 	flags := sanitized(t)
@@ -100,6 +100,10 @@ func TestPlugin(t *testing.T) {
 	t.Run("one process", func(t *testing.T) {
 		t.Parallel()
 		run(t, []string{"ASAN_OPTIONS=handle_segv=0"}, program(t, dir, "host", flags), library)
+	})
+	t.Run("faults", func(t *testing.T) {
+		t.Parallel()
+		run(t, []string{"ASAN_OPTIONS=handle_segv=0"}, program(t, dir, "judge", flags), library, t.TempDir())
 	})
 	peer := program(t, dir, "peer", flags)
 	for _, rails := range []string{"tcp/lo", "127.0.0.1:0,127.0.0.1:0", "cma"} {

@@ -1,6 +1,8 @@
 // units: what the plugin is made of and needs no library.
+#include "../plugin/json.h"
 #include "../plugin/loader.h"
 #include "../plugin/ranges.h"
+#include "../plugin/schedule.h"
 #include "../plugin/settings.h"
 
 #include <cstdio>
@@ -78,10 +80,94 @@ static void settingsOf() {
 	CHECK(refuses({}, "KVFERRY_TIMEOUT \"nan\""));
 }
 
+// refused says whether reading a schedule fails with this text.
+static bool refused(const std::string &schedule, const std::string &text) {
+	try {
+		parseSchedule(schedule);
+	} catch (const std::runtime_error &e) {
+		if (std::string(e.what()).find(text) != std::string::npos)
+			return true;
+		fprintf(stderr, "%s: %s\n", schedule.c_str(), e.what());
+	}
+	return false;
+}
+
+static void schedules() {
+	const Schedule s = parseSchedule(" {\"backend\":\"UCX\",\n\"plugin\": \"/p\", \"log\":\"a\\\"\\n\", \"seed\":7e2,\"faults\" : [ {\"fault\":\"flip\",\"bytes\":64,\"from\":3,\"count\":2,\"probability\":0.25},"
+	                                 "{\"fault\":\"delay\",\"ms\":5,\"skip\":\"HB:\"},{\"ms\":9,\"fault\":\"stall\"},{\"fault\":\"replay\",\"after\":4},{\"fault\":\"reorder\"}]} ");
+	CHECK(s.backend == "UCX" && s.plugin == "/p" && s.log == "a\"\n" && s.seed == 700 && s.faults.size() == 5);
+	CHECK(s.faults[0].kind == Kind::Flip && s.faults[0].bytes == 64 && s.faults[0].from == 3 && s.faults[0].count == 2 && s.faults[0].probability == 0.25);
+	CHECK(s.faults[1].kind == Kind::Delay && s.faults[1].ms == 5 && s.faults[1].skip == "HB:" && s.faults[2].timed && s.faults[2].ms == 9);
+	CHECK(s.faults[3].after == 4 && s.faults[3].count == 1 && s.faults[3].probability == 1 && s.faults[4].ms == 1000);
+	CHECK(parseSchedule("{\"log\":\"x\"}").backend == "KVFERRY");
+	const auto fault = [](const char *text) { return std::string("{\"log\":\"x\",\"faults\":[{\"fault\":\"drop\"},\n") + text + "]}"; };
+	CHECK(refused(fault("{\"fault\":\"drip\"}"), "faults[1].fault: \"drip\": use one of delay, drop") && refused(fault("{}"), "faults[1]: no fault"));
+	CHECK(refused(fault("{\"fault\":\"drop\",\"ms\":1}"), "faults[1].ms: a drop has no such field: use fault from count probability skip"));
+	CHECK(refused(fault("{\"fault\":\"flap\"}"), "faults[1].ms: missing") && refused(fault("{\"fault\":\"flap\",\"ms\":0.5}"), "faults[1].ms: a whole number"));
+	CHECK(refused(fault("{\"fault\":\"drop\",\"count\":-1}"), "at least 0") && refused(fault("{\"fault\":\"drop\",\"probability\":2}"), "at most 1") && refused(fault("3"), "faults[1]: an object"));
+	CHECK(refused("{\"log\":\"\"}", "log: missing") && refused("{\"log\":1}", "log: a text") && refused("{\"log\":\"x\",\"faults\":{}}", "faults: a list") && refused("{\"lag\":1}", "lag: there is no such field"));
+	CHECK(refused(fault("}"), "line 2") && refused("", "line 1") && refused("{} {}", "behind the end") && refused("{\"a\":1,\"a\":2}", "two members") && refused("\"x", "without its end"));
+	CHECK(refused("[\"\\u0041\"]", "\\u is not read") && refused(std::string(100, '['), "deep") && refused("[]", "schedule: an object"));
+	CHECK(quoted("a\"\\\n\xff") == "\"a\\\"\\\\\\u000a\\u00ff\"");
+}
+
+// hits are the numbers of n transfers that a schedule hits.
+static std::vector<uint64_t> hits(const std::string &faults, uint64_t seed, int n) {
+	Schedule s = parseSchedule("{\"log\":\"x\",\"faults\":[" + faults + "]}");
+	s.seed = seed;
+	Draws draws(s);
+	std::vector<uint64_t> all;
+	for (int i = 0; i < n; i++)
+		if (draws.transfer().fault)
+			all.push_back(uint64_t(i));
+	return all;
+}
+
+static void draws() {
+	CHECK((hits("{\"fault\":\"tear\",\"from\":2,\"count\":3}", 1, 10) == std::vector<uint64_t>{2, 3, 4}));
+	CHECK((hits("{\"fault\":\"tear\"},{\"fault\":\"flip\"},{\"fault\":\"drop\"}", 1, 10) == std::vector<uint64_t>{0, 1})); // one fault each
+	const std::string often = "{\"fault\":\"flip\",\"count\":0,\"probability\":0.25}";
+	const auto some = hits(often, 1, 1000);
+	CHECK(some.size() > 150 && some.size() < 350 && some == hits(often, 1, 1000) && some != hits(often, 2, 1000));
+}
+
+static void notes() {
+	const auto run = [](const char *fault, const std::vector<std::pair<uint64_t, std::string>> &come) {
+		const Schedule s = parseSchedule(std::string("{\"log\":\"x\",\"faults\":[") + fault + "]}");
+		Draws draws(s);
+		Notes notes;
+		std::vector<Notes::Injected> injected;
+		std::string out;
+		for (const auto &[now, texts] : come) { // each letter is a message
+			std::vector<Note> list;
+			for (const char c : texts)
+				list.push_back({"peer", std::string(1, c)});
+			for (const auto &n : notes.step(now, list, draws, injected))
+				out += n.second;
+			out += "|";
+			for (const auto &i : injected)
+				out += "!" + i.note.second;
+			injected.clear();
+		}
+		return out;
+	};
+	CHECK(run("{\"fault\":\"drop\",\"from\":1}", {{0, "abc"}, {1, "d"}}) == "ac|!bd|");
+	CHECK(run("{\"fault\":\"drop\",\"skip\":\"b\",\"count\":2}", {{0, "bab"}, {1, "cd"}}) == "bb|!ad|!c");
+	CHECK(run("{\"fault\":\"repeat\"}", {{0, "ab"}}) == "aba|!a");
+	CHECK(run("{\"fault\":\"repeat\",\"ms\":10}", {{5, "ab"}, {14, "c"}, {15, ""}}) == "ab|c|a|!a");
+	CHECK(run("{\"fault\":\"delay\",\"ms\":10}", {{5, "ab"}, {14, "c"}, {15, "d"}}) == "b|!ac|ad|");
+	CHECK(run("{\"fault\":\"reorder\",\"ms\":10}", {{5, "a"}, {14, ""}, {14, "b"}}) == "||ba|!a");
+	CHECK(run("{\"fault\":\"reorder\",\"ms\":10}", {{5, "a"}, {15, "b"}}) == "|ab|"); // none came: it was not reordered
+	CHECK(run("{\"fault\":\"reorder\"}", {{5, "abc"}}) == "bac|!a");
+}
+
 int main(int, char **argv) {
 	nixl_meta_dlist_t list(DRAM_SEG); // its table is looked for
 	ranges();
 	loader(argv[0]);
 	settingsOf();
+	schedules();
+	draws();
+	notes();
 	puts("ok");
 }
