@@ -19,7 +19,7 @@ func library(t *testing.T) string {
 	if runtime.GOOS != "linux" {
 		t.Skip("SKIPPED: the library is for Linux")
 	}
-	for _, pattern := range []string{"*.go", "*.[ch]", "testdata/*", "../../python/*.py", "../../python/*/*.py"} { // go test sees when they change
+	for _, pattern := range []string{"*.go", "*.[ch]", "testdata/*", "../../python/*.py", "../../python/*/*.py", "../../examples/gpu/*"} { // go test sees when they change
 		files, err := filepath.Glob(pattern)
 		if err != nil || len(files) == 0 {
 			t.Fatal(pattern, files, err)
@@ -110,5 +110,20 @@ func TestLibrary(t *testing.T) {
 		}
 		env := []string{"KVFERRY_LIBRARY=" + filepath.Join(dir, "libkvferry.so"), "PYTHONPATH=../../python", "PYTHONDONTWRITEBYTECODE=1"}
 		t.Log(run(t, env, "python3", "-W", "error", "-m", "unittest", "discover", "-s", "../../python/tests"))
+	})
+	t.Run("example with torch", func(t *testing.T) {
+		cache, err := os.UserCacheDir()
+		if err != nil {
+			t.Skipf("SKIPPED: %v", err)
+		}
+		python := filepath.Join(cache, "kvferry", "vllm", "env", "bin", "python") // of kvlab vllm setup
+		if _, err := os.Stat(python); err != nil {
+			t.Skipf("SKIPPED: no torch, which kvlab vllm setup brings: %v", err)
+		}
+		env := []string{"KVFERRY_LIBRARY=" + filepath.Join(dir, "libkvferry.so"), "PYTHONPATH=../../python", "PYTHONDONTWRITEBYTECODE=1"}
+		out := run(t, env, python, "../../examples/gpu/ferry.py", "--device", "cpu", "--mib", "5", "--chunk-mib", "2", "--rounds", "1")
+		if !strings.Contains(out, "the same bytes       4 of 4 times") {
+			t.Error(out)
+		}
 	})
 }
