@@ -97,11 +97,9 @@
 //	kvcache                              blocks, block tables, prefix hashes, bytes
 //	foreign                              the transfer engine for other languages: handles, codes, completions
 //	transport                            the transfer engine: segment, batch, slice, rail
-//	transport/access                     what a key opens: ranges, in which direction
 //	transport/account                    what a rail has done: counts
 //	transport/immediate                  which immediate has come before
 //	transport/pacing                     a modelled NIC: when what moves over it arrives
-//	transport/descriptor                 memory that a file descriptor stands for: memfd, dma-buf
 //	transport/pages                      memory outside the Go heap
 //	transport/selection                  which path takes which slice: rates, records, the choice
 //	transport/rails                      a rail by its name: tcp/eth0, rdma/mlx5_0
@@ -116,6 +114,8 @@
 //	transport/nic                        what the system says of a network interface: routes, carrier
 //	transport/transporttest              a rail in memory, and what every rail must do
 //	transport/connection                 what rails keep of their connections: room in the queue, those lost, those served
+//	transport/descriptor                 memory that a file descriptor stands for: memfd, dma-buf
+//	transport/access                     what a key opens: ranges, in which direction
 //	otlp/otlptest                        a collector of spans, in memory
 //	otlp                                 spans on their way to an OpenTelemetry collector
 //	proto                                the control plane's messages

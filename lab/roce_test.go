@@ -66,9 +66,9 @@ func TestRoCERail(t *testing.T) {
 		out := lines{}
 		out.WriteString(run(t, Config{
 			Hosts: 1, NICs: 1, CPUs: runtime.NumCPU(), Timeout: 3 * time.Minute, Env: []string{"KVFERRY_RDMA=rxe0"},
-			Command: []string{bin, "-test.run", "TestVerbsContract", "-test.v", "-test.timeout", "150s"},
+			Command: []string{bin, "-test.run", "TestVerbsContract|TestVerbsDMABuf", "-test.v", "-test.timeout", "150s"},
 		}))
-		out.has(t, "--- PASS: TestVerbsContract/default/DeregisterUnderLoad", "--- PASS: TestVerbsContract/three_shallow_queue_pairs/PeerClose")
+		out.has(t, "--- PASS: TestVerbsContract/default/DeregisterUnderLoad", "--- PASS: TestVerbsContract/three_shallow_queue_pairs/PeerClose", "--- PASS: TestVerbsDMABuf")
 	})
 	t.Run("Faults", func(t *testing.T) {
 		out := lines{}
