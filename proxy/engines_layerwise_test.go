@@ -60,7 +60,7 @@ func TestLayerwisePass(t *testing.T) {
 				if a.status != 200 || !strings.Contains(a.text, `"prefill_us":`) || strings.Contains(a.text, `"prefill_us":null`) {
 					t.Errorf("%d %s", a.status, a.text)
 				}
-				if reported := strings.Contains(a.text, `"wire_us":3,"land_us":4,`); reported != (tc.query == ofKvferry) {
+				if reported := strings.Contains(a.text, `"post_us":2,"wire_us":0,"land_us":4,`); reported != (tc.query == ofKvferry) {
 					t.Errorf("%s", a.text)
 				}
 				first, second := p.requests()[0], d.requests()[0]
