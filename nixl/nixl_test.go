@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -115,10 +116,17 @@ func TestPlugin(t *testing.T) {
 				initiator.say(target.hear())
 			}
 			target.say(initiator.hear())
-			for who, expected := range map[*process]string{target: "ok", initiator: "killed"} {
+			for who, expected := range map[*process]string{target: "ok", initiator: "stop"} {
 				if got := who.hear(); got != expected {
 					t.Errorf("%q, not %q", got, expected)
 				}
+			}
+			if err := target.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			initiator.say("")
+			if got := initiator.hear(); got != "kill" {
+				t.Errorf("%q while the target did not answer", got)
 			}
 			if err := target.cmd.Process.Kill(); err != nil {
 				t.Fatal(err)

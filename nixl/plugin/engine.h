@@ -96,7 +96,7 @@ private:
 	Transfer *known(nixlBackendReqH *handle) const;
 	nixl_status_t peer(const std::string &agent, kvf_target &out) const;
 	nixl_status_t opened(Memory &memory) const;
-	void poll() const;
+	nixl_status_t poll() const;
 	void ended(const kvf_completion &completion) const;
 	nixl_status_t submit(Transfer &transfer, kvf_target target, const std::vector<kvf_range> &ranges) const;
 	nixl_status_t go(Transfer &transfer) const;

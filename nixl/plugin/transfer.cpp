@@ -124,7 +124,8 @@ nixl_status_t Ferry::postXfer(const nixl_xfer_op_t &, const nixl_meta_dlist_t &,
 	if (!t)
 		return report(NIXL_ERR_INVALID_PARAM, "posting a transfer that was not prepared");
 	if (t->active())
-		poll();
+		if (const nixl_status_t status = poll(); status != NIXL_SUCCESS)
+			return status;
 	if (t->active())
 		return NIXL_ERR_REPOST_ACTIVE;
 	if (args && args->hasNotif && args->notifMsg.size() > mostBytes)
@@ -138,16 +139,16 @@ nixl_status_t Ferry::postXfer(const nixl_xfer_op_t &, const nixl_meta_dlist_t &,
 	return t->status != NIXL_SUCCESS || !t->active() ? t->status : NIXL_IN_PROG;
 }
 
-// poll takes what has ended.
-void Ferry::poll() const {
+// poll takes what has ended. It fails in a process that was forked: there nothing ends.
+nixl_status_t Ferry::poll() const {
 	for (;;) {
 		const int n = kvf_poll(engine, completions.data(), sizeof(kvf_completion), completions.size());
 		if (n < 0)
-			failed(n, "polling");
+			return failed(n, "polling");
 		for (int i = 0; i < n; i++)
 			ended(completions[size_t(i)]);
 		if (n < int(completions.size()))
-			return;
+			return NIXL_SUCCESS;
 	}
 }
 
@@ -181,30 +182,32 @@ void Ferry::cancel(Transfer &t) const {
 
 nixl_status_t Ferry::checkXfer(nixlBackendReqH *handle) const {
 	const std::lock_guard lock(mutex);
-	poll();
+	if (const nixl_status_t status = poll(); status != NIXL_SUCCESS)
+		return status;
 	const Transfer *t = known(handle);
 	if (!t)
 		return report(NIXL_ERR_INVALID_PARAM, "checking a transfer that was not prepared");
 	return t->active() ? NIXL_IN_PROG : t->status;
 }
 
-// releaseReqH aborts what is under way. Until that has ended, memory may still be touched: the handle then stays, and
-// the core and its user try again.
+// releaseReqH aborts what is under way, and returns when that has ended: until then memory may be touched, and the core
+// takes the handle for gone after a second try, whatever that returns. The batches' deadlines bound it, and other
+// threads go on.
 nixl_status_t Ferry::releaseReqH(nixlBackendReqH *handle) const {
-	using clock = std::chrono::steady_clock;
-	const std::lock_guard lock(mutex);
+	std::unique_lock lock(mutex);
 	Transfer *t = known(handle);
 	if (!t)
 		return report(NIXL_ERR_INVALID_PARAM, "releasing a transfer that was not prepared");
 	if (t->active())
 		cancel(*t);
-	for (const auto until = clock::now() + std::chrono::milliseconds(100); t->active();) {
-		poll();
+	while (t->active()) {
+		if (const nixl_status_t status = poll(); status != NIXL_SUCCESS)
+			return status;
 		if (!t->active())
 			break;
-		if (clock::now() > until)
-			return report(NIXL_ERR_REPOST_ACTIVE, "a transfer with agent " + t->agent + " is still being aborted");
+		lock.unlock();
 		std::this_thread::sleep_for(std::chrono::microseconds(100));
+		lock.lock();
 	}
 	transfers.erase(handle);
 	return NIXL_SUCCESS;
@@ -212,7 +215,8 @@ nixl_status_t Ferry::releaseReqH(nixlBackendReqH *handle) const {
 
 nixl_status_t Ferry::getNotifs(notif_list_t &out) {
 	const std::lock_guard lock(mutex);
-	poll();
+	if (const nixl_status_t status = poll(); status != NIXL_SUCCESS)
+		return status;
 	for (kvf_message m;;) {
 		const int n = kvf_receive(engine, &m, sizeof(m), message.data(), message.size());
 		if (n <= 0)
@@ -225,7 +229,8 @@ nixl_status_t Ferry::genNotif(const std::string &agent, const std::string &text)
 	if (text.size() > mostBytes)
 		return tooLong(agent, text);
 	const std::lock_guard lock(mutex);
-	poll();
+	if (const nixl_status_t status = poll(); status != NIXL_SUCCESS)
+		return status;
 	kvf_target target = 0;
 	if (const nixl_status_t status = peer(agent, target); status != NIXL_SUCCESS)
 		return status;

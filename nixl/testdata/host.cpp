@@ -5,6 +5,8 @@
 #include <array>
 #include <cstring>
 #include <set>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static nixlBackendPlugin *loaded;
 static const nixl_b_params_t loopback = {{"rails", "tcp/lo"}, {"timeout", "2"}};
@@ -251,6 +253,26 @@ static void gone() {
 	CHECK(one.engine->unloadMD(md) == NIXL_SUCCESS);
 }
 
+// A process that was forked is told so, and waits for nothing.
+static void forked() {
+	Pair pair;
+	pair.add(4096);
+	Xfer x{pair.one.engine, NIXL_WRITE, "Agent2"};
+	pair.pieces(x, 0, 4096, 4096);
+	CHECK(x.prepare() == NIXL_SUCCESS && x.post() == NIXL_IN_PROG);
+	const pid_t child = fork();
+	if (child == 0) {
+		notif_list_t none;
+		_exit(x.wait(NIXL_IN_PROG) == NIXL_ERR_BACKEND && x.post() == NIXL_ERR_BACKEND && x.release() == NIXL_ERR_BACKEND &&
+		              pair.one.engine->getNotifs(none) == NIXL_ERR_BACKEND && pair.one.engine->genNotif("Agent2", "x") == NIXL_ERR_BACKEND
+		          ? 0
+		          : 1);
+	}
+	int status = -1;
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	CHECK(x.wait(NIXL_IN_PROG) == NIXL_SUCCESS && x.release() == NIXL_SUCCESS);
+}
+
 int main(int argc, char **argv) {
 	CHECK(argc == 2);
 	loaded = plugin(argv[1]);
@@ -266,5 +288,6 @@ int main(int argc, char **argv) {
 	forgotten();
 	wrong();
 	gone();
+	forked();
 	puts("ok");
 }

@@ -70,12 +70,15 @@ static int initiator(Agent &agent) {
 	}
 	CHECK(agent.notifications(1) == (notif_list_t{{"target", "go on"}}));
 	CHECK(write.wait(write.post("was written")) == NIXL_SUCCESS);
-	puts("killed"); // from now on the target may be
+	puts("stop"); // the target, which then does not answer
+	fflush(stdout);
+	hear();
+	CHECK(write.post() >= 0 && write.release() == NIXL_SUCCESS); // at the first try
+	puts("kill");                                                // from now on the target may be
 	fflush(stdout);
 	nixl_status_t status = NIXL_SUCCESS;
-	until("the target's end", [&] { return (status = write.wait(write.post())) != NIXL_SUCCESS; });
-	CHECK(status == NIXL_ERR_REMOTE_DISCONNECT);
-	CHECK(read.release() == NIXL_SUCCESS && write.release() == NIXL_SUCCESS);
+	until("the target's end", [&] { return (status = read.wait(read.post())) != NIXL_SUCCESS; });
+	CHECK(status == NIXL_ERR_REMOTE_DISCONNECT && read.release() == NIXL_SUCCESS);
 	CHECK(agent.engine->unloadMD(md) == NIXL_SUCCESS && agent.engine->disconnect("target") == NIXL_SUCCESS);
 	puts("ok");
 	return 0;
