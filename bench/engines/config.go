@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -87,7 +88,7 @@ var FlagNames = map[string]string{
 // Validate lists every fault by its field, as a [config.Invalid].
 func (c *Config) Validate() error {
 	var bad config.Faults
-	_, err := choose(c.Settings, c.Link > 0)
+	settings, err := choose(c.Settings, c.Link > 0)
 	bad.Check("Settings", err)
 	if len(c.Faults) > 0 && c.Identity {
 		bad.Add("Faults", nil, "leave --identity out: a run is of one or of the other")
@@ -102,8 +103,11 @@ func (c *Config) Validate() error {
 		_, err := findKVFerry(c.KVFerry)
 		bad.Check("KVFerry", err)
 	}
-	_, err = chooseFaults(c.Faults)
+	faults, err := chooseFaults(c.Faults)
 	bad.Check("Faults", err)
+	if len(faults) > 0 && len(settings) > 0 && count(settings, faults) == 0 {
+		bad.Add("Faults", strings.Join(c.Faults, ","), "name faults that come to the settings, which are those over tcp: of NIXL's to NIXL's, flip-unchecked to kvferry's connector")
+	}
 	if c.Rounds != 0 {
 		config.Between(&bad, "Rounds", c.Rounds, 1, 99)
 	}

@@ -121,6 +121,17 @@ func TestJudgeWrapped(t *testing.T) {
 	}
 }
 
+// TestNoTrial: a run in which no fault comes to any setting is none.
+func TestNoTrial(t *testing.T) {
+	const none = `Faults: "flip,stall": name faults that come to the settings`
+	for setting, refused := range map[string]bool{"kvferry-pull/cma": true, "example": true, "kvferry-pull/tcp": false} {
+		cfg := Config{Faults: []string{"flip", "stall"}, Settings: []string{setting}, Out: t.TempDir()}
+		if err := cfg.Validate(); (err != nil && strings.Contains(err.Error(), none)) != refused {
+			t.Errorf("%s: %v", setting, err)
+		}
+	}
+}
+
 // TestFaultNames: a name that is none is refused, and all are all.
 func TestFaultNames(t *testing.T) {
 	all, err := chooseFaults([]string{AllFaults})
