@@ -352,6 +352,7 @@ class TestReport(unittest.TestCase):
         with self.assertLogs("vllm.kvferry", "WARNING"):
             report.post(made)
             report.post(report.Report("x", 5, "no url"))
+            report.post(report.Report("x", 5, "http://127.0.0.1:9/no url"))
             made.url = f"http://127.0.0.1:{server.server_port}/report"
             made.add(report.Part(1, 2, 3, 4, 0, 0))
             made.add(report.Part(2, 1, 3, 4, 0, 0))

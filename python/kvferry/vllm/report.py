@@ -82,5 +82,5 @@ def _post_all(reports: queue.Queue[tuple[str, bytes]]) -> None:
                 raise ValueError("a report_url begins with http:// or https://")
             asked = urllib.request.Request(url, body, {"Content-Type": "application/json"})
             urllib.request.urlopen(asked, timeout=SECONDS).close()
-        except (OSError, ValueError) as e:
+        except Exception as e:  # whatever it is: the others are posted
             log.warning("the report of a transfer was not posted to %s: %s", url, e)
