@@ -280,6 +280,23 @@ class TestScheduler(unittest.TestCase):
         (found,) = self.d.step({"b": 32}).receives
         self.assertEqual((found.transfer, found.blocks), ("t", []))
 
+    def test_handed_on(self):
+        """A request that P writes, and that has to be written on to another D, is over when its batches are."""
+        r = self.request(do_remote_decode=True)
+        self.p.allocated(r, [1, 2, 3], self.matched(self.p, r)[0])
+        self.assertTrue(self.p.finished(r, [1, 2, 3], True)[0])
+        self.assertEqual(self.p.step({}).over, [Over("b", "t", True, True)])
+
+    def test_forgotten(self):
+        """P was asked again, and is another now: nothing of what it said first is kept."""
+        r = self.request()
+        self.matched(self.d, r)
+        r.kv_transfer_params["transfer_id"] = ""
+        with self.assertLogs("vllm.kvferry", "ERROR"):
+            self.assertEqual(self.d.matched(r, 0), (0, False))
+        self.d.finished(r, [1], True)
+        self.assertEqual(self.d.found, {})
+
     def test_never_scheduled(self):
         r = self.request()
         self.matched(self.d, r)

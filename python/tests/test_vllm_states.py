@@ -231,6 +231,14 @@ class TestScheduler(unittest.TestCase):
             {"request_id": "b", "queue_us": 2000000, "post_us": 1, "wire_us": 2, "land_us": 3, "kv_bytes": 4, "kv_blocks_checked": 5, "kv_blocks_bad": 6},
         )
 
+    def test_handed_on(self):
+        """A request that has its KV from a P, and that another D will have, is held as any."""
+        r = Request("b", 40, {**self.answer(), "do_remote_decode": True})
+        self.d.allocated(r, [11, 12, 13], self.d.matched(r, 0)[0])
+        held, params = self.d.finished(r, [11, 12, 13], True)
+        self.assertEqual((held, params["remote_block_ids"]), (True, [11, 12, 13]))
+        self.assertEqual((len(self.d.step({}).holds), self.d.reports), (1, {}))
+
     def test_cached(self):
         """D's prefix cache has two blocks: one is pulled; all of them: none is, and P is told."""
         r = Request("b", 40, self.answer())

@@ -227,10 +227,10 @@ class Scheduler:
         if params.get("do_remote_prefill"):
             self._decline(request, params)
         self.arrived.pop(request.request_id, None)
-        if made := self.reports.pop(request.request_id, None):
-            return False, {"kvferry": made.json()}
+        self.found.pop(request.request_id, None)
+        made = self.reports.pop(request.request_id, None)
         if not params.get("do_remote_decode"):
-            return False, None
+            return False, {"kvferry": made.json()} if made else None
         if transfer := self._transfer(params):
             self.next.over.append(Over(request.request_id, transfer, answered, bool(blocks)))
             return bool(blocks), {"do_remote_prefill": True, "do_remote_decode": False, "transfer_id": transfer, "remote_bootstrap_addr": f"http://{self.config.bootstrap}"}
