@@ -222,9 +222,17 @@ class TestReceives(unittest.TestCase):
         self.assertEqual(self.r.states, {})
 
     def test_unclean(self):
-        for event, error in ((lambda t: Ended(t, False, "cut"), "cut"), (lambda t: Untold(t, "cut"), "P was not told where the blocks are: cut")):
+        for event, error in ((lambda t: Ended(t, False, "cut"), "cut"), (lambda t: Untold(t, "cut", True), "P was not told where the blocks are: cut")):
             token = self.begin()
             self.expect(1, [event(token)], Fence(), Finish(self.a, error))
+
+    def test_unsent(self):
+        """What P was to be told was not sent: it cannot write, and others go on."""
+        token = self.begin()
+        other = Receive("o", "u", [Peer("Q", [])], [30], 0, 16)
+        self.expect(0, [Asked(other)], Tell(other, token + 1))
+        self.expect(1, [Untold(token, "no advertisement", False)], Finish(self.a, "P was not told where the blocks are: no advertisement"))
+        self.expect(2, [Part(token + 1, 0, 1)], Finish(other))
 
     def test_refused(self):
         token = self.begin()

@@ -265,6 +265,31 @@ class TestWorkers(unittest.TestCase):
         self.assertIn("not written all of it within 0.2 s", logged.output[0])
         self.assertEqual(self.d.bad, {1, 2, 3})
 
+    def test_push_unsent(self):
+        """What a bootstrap has said of a P is no advertisement: that transfer fails alone."""
+        self.sides()
+        with self.assertLogs("vllm.kvferry", "ERROR"):
+            for k, advertisement in enumerate(("nonsense", "\ud800")):
+                self.d.step(Step(receives=[Receive(f"r{k}", f"u{k}", [Peer(advertisement, self.p.peer.planes)], [4 + k], 0, 16)]))
+            self.p_first()
+            self.until(lambda: len(self.d.received) == 3, "over")
+        self.assertEqual(self.d.bad, {4, 5})
+        self.assertTrue(self.same([1, 2, 3], [7, 6, 2]))
+
+    def test_push_nowhere(self):
+        """A peer wants blocks at places that are none: it is told so, and P goes on."""
+        self.sides()
+        self.p.step(Step(chunks=[self.chunk()]))
+        own = self.d.worker.own
+        wanted = {"want": "t", "token": 1, "advertisement": own.advertisement, "answer": own.advertisement, "planes": own.planes, "blocks": [[1 << 70, 3, 1]], "tokens": 40}
+        self.d.worker.batches.say(self.p.peer.advertisement, wanted, "t")
+        heard = []
+        self.d.worker.receiver.hear = lambda now, message: heard.append(message["error"])
+        self.until(lambda: heard, "told")
+        self.assertEqual(heard, ["D has other layers or blocks than P"])
+        self.p.step(Step(over=[Over("p", "t", False, True)]))
+        self.until(lambda: self.p.sent, "freed")
+
     def test_push_fence(self):
         """P writes on although D has closed the memory: nothing changes there, and P has its blocks back."""
         self.sides()

@@ -44,7 +44,7 @@ class Batches:
                 tag=tag,
                 message=None if message is None else json.dumps(message, separators=(",", ":")).encode(),
             )
-        except kvferry.Error as e:
+        except (kvferry.Error, ValueError) as e:  # ValueError: what a peer says has characters that are none
             self.unsubmitted.append((str(e), then))
             return 0
         self.under[self.last] = advertisement, then

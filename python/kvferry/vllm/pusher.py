@@ -42,7 +42,7 @@ class Pusher:
         )
         if not wanted:
             self.step(now, [pushes.Unwanted(want)])
-        elif layout.layers(want.planes) != len(self.memory.layers) or len(blocks) != -(-want.tokens // self.block_tokens) - want.first:
+        elif layout.layers(want.planes) != len(self.memory.layers) or not layout.naturals([want.first, *blocks]) or len(blocks) != -(-want.tokens // self.block_tokens) - want.first:
             self._say(pushes.Say(want, True, "D has other layers or blocks than P"))
         else:
             self.step(now, [pushes.Wanted(want)])

@@ -40,9 +40,9 @@ class Receiver:
     def _tell(self, tell: receives.Tell) -> None:
         receive, began = tell.receive, time.perf_counter()
 
-        def then(error: str, _: kvferry.Completion | None) -> None:
+        def then(error: str, completion: kvferry.Completion | None) -> None:
             if error:
-                self.step(time.monotonic(), [receives.Untold(tell.token, error)])
+                self.step(time.monotonic(), [receives.Untold(tell.token, error, sent=completion is not None)])
 
         blocks = [[first, count, step] for first, _, count, step, _ in layout.runs(receive.blocks, receive.blocks)]
         self.ledger.begin(receive.request, receive.blocks)

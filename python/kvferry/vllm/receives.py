@@ -47,6 +47,8 @@ class Untold:
 
     token: int
     error: str
+    sent: bool
+    """Whether it may know all the same."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,8 @@ class Receives:
     def _hear(self, event: Untold | Part | Ended) -> list[Action]:
         state = self.states[event.token]
         if isinstance(event, Untold):
-            return self._fence(event.token, f"P was not told where the blocks are: {event.error}")
+            error = f"P was not told where the blocks are: {event.error}"
+            return self._fence(event.token, error) if event.sent else [self._finish(event.token, state.stopping or error)]
         if isinstance(event, Ended):
             if not event.clean:
                 return self._fence(event.token, event.error)
