@@ -14,7 +14,7 @@ from kvferry.vllm.config import Config, ConfigError
 from kvferry.vllm.pulls import Aborted, Peer
 from kvferry.vllm.pushes import Free, Over, Preempted, Pushes, Ready, Say, Unwanted, Want, Wanted, Write, Written
 from kvferry.vllm.receives import Asked, Ended, Fence, Finish, Part, Receive, Receives, Stop, Tell, Untold
-from kvferry.vllm.scheduler import Chunk, Rank, Scheduler
+from kvferry.vllm.scheduler import Chunk, Rank, Scheduler, digest
 from test_vllm_states import ASK, Request
 
 
@@ -162,6 +162,11 @@ class TestPushes(unittest.TestCase):
         w = want(tokens=41)
         self.expect(0, [self.ready(None), Wanted(w)], Say(w, True, "P's prompt has 40 tokens and D's 41"))
         self.expect(1, [Over("r", "t", True, True)], Free("r"))
+        self.p = Pushes(2, 16, lease=60)
+        w = Want("t", 9, "D", "D", [], [20, 21, 22], 0, 40, timeout=30, prompt="b")
+        (said,) = self.p.step(0, [Ready("r", "t", range(2), 40, 40, self.blocks, "a"), Wanted(w)])
+        self.assertEqual((type(said), said.want, said.clean), (Say, w, True))
+        self.assertIn("other tokens than D's", said.error)
 
     def test_same_name(self):
         """A transfer's name is given twice: the second receiver and the second request have nothing of it."""
@@ -277,7 +282,7 @@ class TestScheduler(unittest.TestCase):
         self.assertEqual(self.matched(self.d, r, 16), (24, True))
         self.d.allocated(r, [1, 2, 3], 24)
         (found,) = self.d.step({}).receives
-        self.assertEqual(found, Receive("b", "t", [Peer("P0", [[0, 0, 1, 1]])], [2, 3], 1, 40, checked=True))
+        self.assertEqual(found, Receive("b", "t", [Peer("P0", [[0, 0, 1, 1]])], [2, 3], 1, 40, checked=True, prompt=digest(r)))
         self.assertEqual(self.d.matched(r, 0), (0, False))
 
     def test_cached(self):
@@ -384,9 +389,9 @@ class TestScheduler(unittest.TestCase):
         self.p.block_ids = {"a": [5, 6, 7]}.__getitem__
         r = Request("a", 40, {**ASK, "transfer_id": "t"})
         self.p.allocated(r, [5, 6, 7], 0)
-        self.assertEqual(self.p.step({"a": 24}).chunks, [Chunk("a", "t", 0, 24, 40, [5, 6])])
+        self.assertEqual(self.p.step({"a": 24}).chunks, [Chunk("a", "t", 0, 24, 40, [5, 6], digest(r))])
         step = self.p.step({"a": 40}, preempted=["a", "x"])
-        self.assertEqual((step.chunks, step.preempted), ([Chunk("a", "t", 24, 40, 40, [5, 6, 7])], ["a"]))
+        self.assertEqual((step.chunks, step.preempted), ([Chunk("a", "t", 24, 40, 40, [5, 6, 7], digest(r))], ["a"]))
         self.assertEqual(self.p.step({"a": 41}).chunks, [])
         held, params = self.p.finished(r, [5, 6, 7], True)
         self.assertEqual((held, params["transfer_id"], params["remote_bootstrap_addr"]), (True, "t", f"http://{self.address}"))

@@ -177,8 +177,9 @@ class TestPulls(unittest.TestCase):
 
 
 class Request(types.SimpleNamespace):
-    def __init__(self, request_id, tokens, params, computed=None):
-        super().__init__(request_id=request_id, num_prompt_tokens=tokens, kv_transfer_params=params, num_computed_tokens=tokens if computed is None else computed)
+    def __init__(self, request_id, tokens, params, computed=None, first=0):
+        ids = list(range(first, first + tokens))
+        super().__init__(request_id=request_id, num_prompt_tokens=tokens, prompt_token_ids=ids, kv_transfer_params=params, num_computed_tokens=tokens if computed is None else computed)
 
 
 ASK = {"do_remote_decode": True, "do_remote_prefill": False, "remote_engine_id": None, "remote_block_ids": None}
@@ -258,6 +259,15 @@ class TestScheduler(unittest.TestCase):
         self.assertEqual(self.d.matched(r, 0), (40, True))
         self.d.allocated(r, [1, 2, 3], 40)
         self.assertEqual(self.d.step({}).pulls[0].theirs, [5, 6, 7])
+
+    def test_other_prompt(self):
+        """Two prompts in one request to D, which are given what P has answered for one, or a prompt that is shorter than P's: computed."""
+        for r in Request("b", 40, self.answer(), first=1), Request("c", 39, self.answer()):
+            with self.assertLogs("vllm.kvferry", "ERROR") as logged:
+                self.assertEqual(self.d.matched(r, 0), (0, False))
+            self.assertIn("P's prompt is another", logged.output[0])
+            self.d.allocated(r, [1, 2, 3], 0)
+            self.assertEqual(self.d.step({}).pulls, [])
 
     def test_never_scheduled(self):
         r = Request("b", 40, self.answer())

@@ -148,10 +148,10 @@ class TestWorkers(unittest.TestCase):
         self.assertEqual((self.d.worker.puller.pulls.states, self.d.worker.ledger.transfers), ({}, {}))
 
     def receive(self, request="d", blocks=(1, 2, 3), **more):
-        return Receive(request, "t", [self.p.peer], list(blocks), 0, 40, **more)
+        return Receive(request, "t", [self.p.peer], list(blocks), 0, 40, prompt="its digest", **more)
 
     def chunk(self, begin=0, end=40, blocks=(7, 6, 2)):
-        return Chunk("p", "t", begin, end, 40, list(blocks))
+        return Chunk("p", "t", begin, end, 40, list(blocks), "its digest")
 
     def test_push(self):
         """By layers, in two chunks, D first and P first, with checksums."""

@@ -39,6 +39,7 @@ class Pusher:
             message.get("first", 0),
             message.get("tokens", 0),
             message.get("timeout", 0.0),
+            message.get("prompt", ""),
         )
         if not wanted:
             self.step(now, [pushes.Unwanted(want)])
@@ -49,7 +50,7 @@ class Pusher:
 
     def ready(self, now: float, chunks: Iterable[Chunk], layers: range) -> None:
         """These layers of chunks of prompts are computed."""
-        self.step(now, [pushes.Ready(c.request, c.transfer, layers, c.end, c.total, c.blocks) for c in chunks if c.transfer])
+        self.step(now, [pushes.Ready(c.request, c.transfer, layers, c.end, c.total, c.blocks, c.prompt) for c in chunks if c.transfer])
 
     def preempted(self, now: float, requests: Iterable[str], poll: Callable[[], None]) -> None:
         """vLLM computes requests again, in other blocks. Waits for the batches that read the old ones; they have deadlines."""

@@ -32,6 +32,8 @@ class Want:
     """Of the prompt."""
     timeout: float = 0.0
     """Seconds that D waits."""
+    prompt: str = ""
+    """scheduler.digest of D's."""
 
 
 # What happens.
@@ -47,6 +49,7 @@ class Ready:
     tokens: int
     total: int
     blocks: list[int]
+    prompt: str = ""
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,7 @@ class _Push:
     ready: list[int]  # tokens, by layer
     sent: list[int]  # blocks from the prompt's first, by layer
     total: int = 0  # tokens of the prompt
+    prompt: str = ""  # its digest
     blocks: list[int] = field(default_factory=list)
     want: Want | None = None
     parts: int = 0
@@ -192,7 +196,7 @@ class Pushes:
             push = self.pushes[event.transfer] = _Push(event.request, [0] * self.layers, [0] * self.layers)
             push.ended = self.gone.get(event.transfer, ("", 0.0))[0]
             push.want = self.wants.pop(event.transfer, (None, 0.0))[0]
-        push.total, push.blocks = event.total, event.blocks
+        push.total, push.blocks, push.prompt = event.total, event.blocks, event.prompt
         for layer in event.layers:
             push.ready[layer] = event.tokens
 
@@ -248,6 +252,8 @@ class Pushes:
         if push.want and not push.ended:
             if push.want.tokens != push.total:
                 push.ended = f"P's prompt has {push.total} tokens and D's {push.want.tokens}"
+            elif push.want.prompt != push.prompt:
+                push.ended = "P's prompt has other tokens than D's: give each prompt a transfer_id of its own"
             else:
                 actions += self._writes(push, push.want)
                 push.under += len(actions)

@@ -46,7 +46,7 @@ class Receiver:
 
         blocks = [[first, count, step] for first, _, count, step, _ in layout.runs(receive.blocks, receive.blocks)]
         self.ledger.begin(receive.request, receive.blocks)
-        self._say(receive, {**self._name("want", tell), "blocks": blocks, "first": receive.first, "tokens": receive.tokens, "timeout": self.config.timeout}, then)
+        self._say(receive, {**self._name("want", tell), "blocks": blocks, "first": receive.first, "tokens": receive.tokens, "timeout": self.config.timeout, "prompt": receive.prompt}, then)
         self.told[receive.request] = time.perf_counter()
         self.ledger.post(receive.request, self.told[receive.request] - began, len(blocks))
 

@@ -31,6 +31,8 @@ class Receive:
     """Of the prompt."""
     checked: bool = False
     """Whether P has checksums of its blocks."""
+    prompt: str = ""
+    """scheduler.digest of it, that must be P's."""
 
 
 # What happens, beside Aborted.

@@ -5,8 +5,10 @@ What a request needs goes to the workers as a Step, with vLLM's next step.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
+from array import array
 from dataclasses import dataclass, field
 from typing import Any, Callable, Iterable, Sequence
 
@@ -44,6 +46,8 @@ class Chunk:
     """Tokens of the prompt."""
     blocks: list[int]
     """Of the prompt's first `end` tokens."""
+    prompt: str = ""
+    """digest of all of it, if P writes."""
 
 
 @dataclass
@@ -64,6 +68,7 @@ class Step:
 class _Prefill:
     transfer: str
     total: int
+    prompt: str
     computed: int = 0
 
 
@@ -118,7 +123,7 @@ class Scheduler:
         remote = self.client.get(self.clock(), params["remote_bootstrap_addr"]) if pushed and not self._wrong(params) else params
         if remote is None:
             return None, False
-        if wrong := remote if isinstance(remote, str) else self._wrong(params) or self._unlike(remote):
+        if wrong := remote if isinstance(remote, str) else self._wrong(params) or self._unlike(remote) or self._other(request, params):
             log.error("%s: %s: its prompt is computed here", request.request_id, wrong)
             params["do_remote_prefill"] = False
             return 0, False
@@ -156,11 +161,18 @@ class Scheduler:
             return "P's KV is not of the kind of D's: give both the same model, dtype, --block-size and --kv-cache-dtype"
         return ""
 
+    def _other(self, request: Any, params: dict[str, Any]) -> str:
+        """What is said if P has answered another prompt. Its hold is not ended here: who has that prompt may come."""
+        if "remote_bootstrap_addr" in params or digest(request, params["remote_num_tokens"]) == params.get("remote_prompt"):
+            return ""
+        return "P's prompt is another: give each prompt kv_transfer_params of its own"
+
     def allocated(self, request: Any, blocks: Sequence[int], external: int) -> None:
         """A request has its blocks, and `external` tokens of them are P's."""
         params = request.kv_transfer_params or {}
         if params.get("do_remote_decode"):
-            self.prefills[request.request_id] = _Prefill(self._transfer(params), request.num_prompt_tokens)
+            transfer = self._transfer(params)
+            self.prefills[request.request_id] = _Prefill(transfer, request.num_prompt_tokens, digest(request) if transfer else "")
         if not params.get("do_remote_prefill"):
             return
         params["do_remote_prefill"] = False  # once, also if it is scheduled again
@@ -186,7 +198,7 @@ class Scheduler:
     def _receive(self, request: Any, blocks: list[int], first: int, tokens: int) -> None:
         peers, checked = _peers(self.found.pop(request.request_id))
         transfer = str(request.kv_transfer_params["transfer_id"])
-        self.next.receives.append(Receive(request.request_id, transfer, peers, blocks, first, tokens, checked))
+        self.next.receives.append(Receive(request.request_id, transfer, peers, blocks, first, tokens, checked, digest(request)))
 
     def _begin(self, request: Any, waiting: bool) -> None:
         """The report of a transfer that begins, and is over at once where nothing is waited for."""
@@ -207,7 +219,7 @@ class Scheduler:
             assert self.block_ids
             end = min(end, prefill.total)
             blocks = list(self.block_ids(request))[: -(-end // self.block_tokens)]
-            step.chunks.append(Chunk(request, prefill.transfer, prefill.computed, end, prefill.total, blocks))
+            step.chunks.append(Chunk(request, prefill.transfer, prefill.computed, end, prefill.total, blocks, prefill.prompt))
             prefill.computed = end
         return step
 
@@ -246,6 +258,7 @@ class Scheduler:
             "remote_request_id": request.request_id,
             "remote_block_ids": list(blocks)[: -(-tokens // self.block_tokens)],
             "remote_num_tokens": tokens,
+            "remote_prompt": digest(request, tokens),
             "remote_hold": self.hold,
             **self._description(),
         }
@@ -257,6 +270,13 @@ class Scheduler:
             self._receive(request, [], 0, 0)
         elif "remote_bootstrap_addr" not in params and not (self._wrong(params) or self._unlike(params)):
             self._pull(request, [], [])
+
+
+def digest(request: Any, tokens: int | None = None) -> str:
+    """Tells a prompt's first tokens, all of them for None, from others: a proxy may give D what P has answered for another. Empty if the prompt is no tokens."""
+    if request.prompt_token_ids is None:
+        return ""
+    return hashlib.sha256(array("q", request.prompt_token_ids[:tokens])).hexdigest()[:16]
 
 
 def _peers(remote: dict[str, Any]) -> tuple[list[Peer], bool]:
