@@ -209,12 +209,18 @@ class TestReal(unittest.TestCase):
             self.p.end()
             self.d.end()
 
-    def test_cached(self):
+    def test_cached_pull(self):
+        self.cached("pull")
+
+    def test_cached_layerwise(self):
+        self.cached("layerwise")
+
+    def cached(self, handoff):
         """D has the first half of a prompt, then all of it: it takes what it lacks, and P has its blocks back."""
         tokens = prompt(1, 2048)
         half = tokens[:1024] + prompt(2, 1024)
         want = self.expected([tokens, half])
-        self.instances(d={"enable_prefix_caching": True}, checksums=True)
+        self.instances(handoff, d={"enable_prefix_caching": True}, checksums=True)
         free = self.p.ask("free", do="free")["blocks"]
         for ask, answer, blocks in ((tokens, want[0], 16), (half, want[1], 8), (half, want[1], 1)):
             _, got, report = self.exchange(ask)

@@ -12,6 +12,7 @@ from kvferry.vllm import layout, pulls, report, stats
 from kvferry.vllm.checksums import Checksums
 from kvferry.vllm.config import Config, ConfigError
 from kvferry.vllm.holds import SLOTS, Hold, Holds
+from kvferry.vllm.memory import Buffer
 from kvferry.vllm.scheduler import Chunk, Rank, Scheduler
 
 
@@ -79,6 +80,53 @@ class TestLayout(unittest.TestCase):
                 (2072, 56, 8, 1, 0, 0, 1, 0),
             ],
         )
+
+
+class Tensor:
+    """What Buffer.of asks of torch's."""
+
+    def __init__(self, at=0, blocks=6, stride=40, page=40, buffer=1000, device="cpu", contiguous=True):
+        self.at, self.blocks, self.gap, self.page, self.buffer, self.contiguous = at, blocks, stride, page, buffer, contiguous
+        self.device, self.shape, self.nbytes = types.SimpleNamespace(type=device), (blocks, 2, 5), page
+
+    def __getitem__(self, _):
+        return self
+
+    def is_contiguous(self):
+        return self.contiguous
+
+    def untyped_storage(self):
+        return types.SimpleNamespace(data_ptr=lambda: self.buffer, nbytes=lambda: 4000)
+
+    def data_ptr(self):
+        return self.buffer + self.at
+
+    def stride(self, _):
+        return self.gap // 4
+
+    def element_size(self):
+        return 4
+
+
+class TestBuffer(unittest.TestCase):
+    def test_layers(self):
+        """Blocks of the kernels that are halves of vLLM's are joined."""
+        found = Buffer.of({"l0": Tensor(), "l1": Tensor(at=240)}, 3)
+        self.assertEqual((found.address, found.length, found.blocks), (1000, 4000, 3))
+        self.assertEqual(found.layers, [layout.Layer("l0", 0, 80, 80), layout.Layer("l1", 240, 80, 80)])
+        found = Buffer.of({"l0": Tensor(stride=100)}, 6)
+        self.assertEqual(found.layers, [layout.Layer("l0", 0, 100, 40)])
+
+    def test_refused(self):
+        for tensor, text in (
+            (Tensor(device="cuda"), "moves KV in the CPU's memory"),
+            (Tensor(buffer=2000), "not in the buffer of the other layers"),
+            (Tensor(contiguous=False), "needs the layout LBHNC"),
+            (Tensor(blocks=7), "needs the layout LBHNC"),
+            (Tensor(stride=100), "blocks of kernels with gaps"),
+        ):
+            with self.assertRaisesRegex(NotImplementedError, f"KV of l1 .*{text}"):
+                Buffer.of({"l0": Tensor(), "l1": tensor}, 3)
 
 
 class TestHolds(unittest.TestCase):

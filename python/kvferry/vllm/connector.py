@@ -16,7 +16,6 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from vllm.v1.request import RequestStatus
 
 from .config import LAYERWISE, Config
-from .layout import Layer
 from .ledger import Finished
 from .memory import Buffer
 from .metrics import KvferryPromMetrics, KvferryStats
@@ -140,7 +139,7 @@ class KvferryConnector(KVConnectorBase_V1):
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         assert self._worker
-        self._worker.register(_buffer(kv_caches, self._kv_cache_config.num_blocks))
+        self._worker.register(Buffer.of(kv_caches, self._kv_cache_config.num_blocks))
 
     def get_handshake_metadata(self) -> KvferryHandshake | None:
         assert self._worker
@@ -190,25 +189,3 @@ class KvferryConnector(KVConnectorBase_V1):
             self._worker.close()
         if self._scheduler:
             self._scheduler.close()
-
-
-def _buffer(kv_caches: dict[str, Any], blocks: int) -> Buffer:
-    """What vLLM has given for KV: tensors of blocks x heads x tokens x values, a layer each, in one buffer."""
-    first = next(iter(kv_caches.values()))
-    storage = first.untyped_storage()
-    layers = []
-    for name, tensor in kv_caches.items():
-        if tensor.device.type != "cpu":
-            raise NotImplementedError(
-                f"the KV of {name} is on {tensor.device}: KvferryConnector moves KV in the CPU's memory; on a GPU use NixlConnector with kv_buffer_device cpu and kvferry's NIXL plugin"
-            )
-        if tensor.untyped_storage().data_ptr() != storage.data_ptr():
-            raise NotImplementedError(f"the KV of {name} is not in the buffer of the other layers: KvferryConnector needs vLLM 0.32's one buffer")
-        split = tensor.shape[0] // blocks  # blocks of the kernels, in one of vLLM's
-        if tensor.shape[0] != blocks * split or not tensor[0].is_contiguous():
-            raise NotImplementedError(f"the KV of {name} has the shape {tuple(tensor.shape)} and {blocks} blocks: KvferryConnector needs the layout LBHNC")
-        stride, page = tensor.stride(0) * tensor.element_size(), tensor[0].nbytes
-        if split > 1 and stride != page:
-            raise NotImplementedError(f"the KV of {name} has blocks of kernels with gaps: KvferryConnector needs the layout LBHNC")
-        layers.append(Layer(name, tensor.data_ptr() - storage.data_ptr(), stride * split, page * split))
-    return Buffer(storage.data_ptr(), storage.nbytes(), layers, blocks)

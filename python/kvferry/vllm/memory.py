@@ -21,7 +21,28 @@ class Buffer:
     length: int
     layers: list[layout.Layer]
     blocks: int
-    location: str | None = None
+
+    @classmethod
+    def of(cls, kv_caches: dict[str, Any], blocks: int) -> Buffer:
+        """What vLLM has given for KV: tensors of blocks x heads x tokens x values, a layer each, in one buffer."""
+        first = next(iter(kv_caches.values()))
+        storage = first.untyped_storage()
+        layers = []
+        for name, tensor in kv_caches.items():
+            if tensor.device.type != "cpu":
+                raise NotImplementedError(
+                    f"the KV of {name} is on {tensor.device}: KvferryConnector moves KV in the CPU's memory; on a GPU use NixlConnector with kv_buffer_device cpu and kvferry's NIXL plugin"
+                )
+            if tensor.untyped_storage().data_ptr() != storage.data_ptr():
+                raise NotImplementedError(f"the KV of {name} is not in the buffer of the other layers: KvferryConnector needs vLLM 0.32's one buffer")
+            split = tensor.shape[0] // blocks  # blocks of the kernels, in one of vLLM's
+            if tensor.shape[0] != blocks * split or not tensor[0].is_contiguous():
+                raise NotImplementedError(f"the KV of {name} has the shape {tuple(tensor.shape)} and {blocks} blocks: KvferryConnector needs the layout LBHNC")
+            stride, page = tensor.stride(0) * tensor.element_size(), tensor[0].nbytes
+            if split > 1 and stride != page:
+                raise NotImplementedError(f"the KV of {name} has blocks of kernels with gaps: KvferryConnector needs the layout LBHNC")
+            layers.append(layout.Layer(name, tensor.data_ptr() - storage.data_ptr(), stride * split, page * split))
+        return cls(storage.data_ptr(), storage.nbytes(), layers, blocks)
 
 
 class Memory:
@@ -32,7 +53,7 @@ class Memory:
         self.block_bytes = sum(layer.page for layer in buffer.layers)
         self.checksums = Checksums(buffer.address, buffer.length, [(layer.offset, layer.stride, layer.page) for layer in buffer.layers], buffer.blocks)
         self.digests = engine.register(self.checksums.table, name="checksums")
-        kv = engine.register(buffer.address, buffer.length, name="kv", location=buffer.location)
+        kv = engine.register(buffer.address, buffer.length, name="kv")
         self.advertisement = engine.advertise(kv, self.digests, engine.register(ended, name="holds")).decode()
         self.words = array("Q", bytes(layout.WORD * SLOTS))  # for what is read of a peer's `ended`
         self.word = engine.register(self.words, name="words", private=True).address
@@ -53,12 +74,12 @@ class Memory:
     def open(self) -> str:
         """The advertisement for peers that write."""
         if self.window is None:
-            self.window = self.engine.register(self.buffer.address, self.buffer.length, name="kv", location=self.buffer.location)
+            self.window = self.engine.register(self.buffer.address, self.buffer.length, name="kv")
             self.opened = self.engine.advertise(self.window, self.digests).decode()
         return self.opened
 
     def fence(self) -> None:
-        """No peer writes any more when this returns, nor later."""
+        """No peer writes any more when this returns, nor later. Waits for batches of this worker's own, as long as they may take."""
         if self.window:
             self.window.close()
             self.window = None
