@@ -136,6 +136,18 @@ class TestWorkers(unittest.TestCase):
                 self.d.step()
         self.assertEqual((self.d.bad, self.d.worker.puller.pulls.states), ({1, 2, 3}, {}))
 
+    def test_push_silent(self):
+        """P ends when it knows where to write: D does not wait as long as a transfer may take, and nobody can write any more."""
+        self.sides(timeout=3600.0)
+        self.d.step(Step(receives=[self.receive(request=name) for name in "de"]))
+        self.until(lambda: self.p.worker.pusher.pushes.wants, "wanted")
+        self.p.worker.close()
+        with self.assertLogs("vllm.kvferry", "ERROR") as logged, unittest.mock.patch.multiple("kvferry.vllm.receiver", SAY=0.2, HEARD=0.1):
+            while self.d.received != {"d", "e"}:
+                self.d.step()
+        self.assertIn("P does not answer", logged.output[0])
+        self.assertEqual((self.d.bad, self.d.worker.memory.window, self.d.worker.receiver.asking), ({1, 2, 3}, None, set()))
+
     def test_abort(self):
         self.sides()
         for hold in range(1, 50):

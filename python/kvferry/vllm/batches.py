@@ -17,6 +17,9 @@ TARGETS = 256
 SAY = 5.0
 """Seconds that a message by itself may take."""
 
+HEARD = 1.0
+"""Seconds after a batch with a peer for which it is known to be there."""
+
 Then = Callable[[str, "kvferry.Completion | None"], None]
 """What is done when a batch ends: its error, "" for none, and its completion, None if it was not even submitted."""
 
@@ -70,7 +73,7 @@ class Batches:
         for completion in self.engine.poll():
             advertisement, then = self.under.pop(completion.user_data)
             if completion.error is None and advertisement in self.targets:
-                self.heard[advertisement] = time.monotonic()
+                self.heard[advertisement] = time.perf_counter()
             then(str(completion.error or ""), completion)
         return self.engine.receive()
 

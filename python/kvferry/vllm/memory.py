@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 import kvferry
 
 from . import layout
+from .batches import Batches
 from .checksums import Checksums
 from .holds import SLOTS
 
@@ -70,6 +71,17 @@ class Memory:
         if checksums:
             parts.append((self.digests.address, layout.WORD, 0, layout.WORD, layout.WORD, layout.DIGESTS))
         return layout.ranges(parts, ours, theirs)
+
+    def read_word(self, batches: Batches, advertisement: str, hold: int, then: Callable[[str, int], Any], timeout: float, tag: str, message: Any = None) -> None:
+        """Reads the word of a peer's `ended` that tells of a hold; then has the error, or the word."""
+        word = self.free_words.pop()
+
+        def read(error: str, _: Any) -> None:
+            self.free_words.append(word)
+            then(error, self.words[word])
+
+        at = kvferry.Range(self.word + layout.WORD * word, layout.WORD * (hold % SLOTS), layout.WORD, segment=layout.ENDED)
+        batches.submit(kvferry.READ, advertisement, [at], read, timeout=timeout, tag=tag, message=message)
 
     def open(self) -> str:
         """The advertisement for peers that write."""

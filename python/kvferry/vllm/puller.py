@@ -7,16 +7,11 @@ from typing import Any, Callable
 
 import kvferry
 
-from . import layout, pulls
-from .batches import SAY, Batches
+from . import pulls
+from .batches import HEARD, SAY, Batches
 from .config import Config
-from .holds import SLOTS
 from .ledger import Ledger
 from .memory import Memory
-
-
-HEARD = 1.0
-"""Seconds after a batch with a peer for which it is known to be there."""
 
 
 class Puller:
@@ -49,7 +44,7 @@ class Puller:
         self.ledger.begin(pull.request, pull.ours)
         self.reading[pull.request] = self.batches.submit(kvferry.READ, peer.advertisement, ranges, then, timeout=self.config.timeout, tag=pull.request)
         self.ledger.post(pull.request, time.perf_counter() - began, len(ranges))
-        if time.monotonic() - self.batches.heard.get(peer.advertisement, -HEARD) >= HEARD:
+        if began - self.batches.heard.get(peer.advertisement, 0.0) >= HEARD:
             self._word(pull, lambda error, _: error and self.step(pulls.Silent(pull.request, error)), None)
 
     def _confirm(self, confirm: pulls.Confirm) -> None:
@@ -60,16 +55,8 @@ class Puller:
 
     def _word(self, pull: pulls.Pull, then: Callable[[str, int], Any], message: dict[str, Any] | None) -> None:
         """Reads the word that says whether P still holds the blocks."""
-        free = self.memory.free_words
-        word = free.pop()
-
-        def read(error: str, _: kvferry.Completion | None) -> None:
-            free.append(word)
-            then(error, self.memory.words[word])
-
-        at = kvferry.Range(self.memory.word + layout.WORD * word, layout.WORD * (pull.hold % SLOTS), layout.WORD, segment=layout.ENDED)
         timeout = min(SAY, self.config.timeout)
-        self.batches.submit(kvferry.READ, pull.peers[self.rank].advertisement, [at], read, timeout=timeout, tag=pull.request, message=message)
+        self.memory.read_word(self.batches, pull.peers[self.rank].advertisement, pull.hold, then, timeout, pull.request, message)
 
     def _release(self, release: pulls.Release) -> None:
         pull = release.pull

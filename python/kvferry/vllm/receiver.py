@@ -8,7 +8,7 @@ from typing import Any, Callable, Iterable
 import kvferry
 
 from . import layout, receives
-from .batches import SAY, Batches
+from .batches import HEARD, SAY, Batches
 from .config import Config
 from .ledger import Ledger
 from .memory import Memory
@@ -19,6 +19,7 @@ class Receiver:
         self.config, self.rank, self.batches, self.memory, self.ledger = config, rank, batches, memory, ledger
         self.receives = receives.Receives(config.timeout, min(SAY, config.timeout))
         self.told: dict[str, float] = {}  # requests that P knows of: since when
+        self.asking: set[str] = set()  # advertisements of P that are asked whether they are there
 
     def step(self, now: float, events: Iterable[receives.Event] = ()) -> None:
         do: dict[type, Callable[[Any], None]] = {
@@ -29,6 +30,21 @@ class Receiver:
         }
         for action in self.receives.step(now, events):
             do[type(action)](action)
+
+    def watch(self) -> None:
+        """Asks each P that is waited for, and has not been heard of for a while, whether it is there."""
+        now = time.perf_counter()
+        for state in self.receives.states.values():
+            p = state.receive.peers[self.rank].advertisement
+            if p not in self.asking and now - max(self.told[state.receive.request], self.batches.heard.get(p, 0.0)) >= HEARD:
+                self.asking.add(p)
+                self.memory.read_word(self.batches, p, 0, lambda error, _, p=p: self._asked(p, error), min(SAY, self.config.timeout), state.receive.request)
+
+    def _asked(self, p: str, error: str) -> None:
+        self.asking.remove(p)
+        if error:
+            tokens = [token for token, state in self.receives.states.items() if state.receive.peers[self.rank].advertisement == p]
+            self.step(time.monotonic(), [receives.Ended(token, False, f"P does not answer: {error}") for token in tokens])
 
     def hear(self, now: float, message: dict[str, Any]) -> None:
         """What P says of a transfer."""

@@ -84,6 +84,7 @@ class Worker:
         now = time.monotonic()
         self._free()
         self.receiver.step(now)
+        self.receiver.watch()
         self.pusher.step(now)
         return self.ledger.take()
 
