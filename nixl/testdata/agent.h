@@ -75,10 +75,8 @@ struct Agent {
 	~Agent() {
 		if (!engine)
 			return;
-		for (auto &b : buffers) {
-			CHECK(engine->unloadMD(b->self) == NIXL_SUCCESS);
-			CHECK(engine->deregisterMem(b->local) == NIXL_SUCCESS);
-		}
+		while (!buffers.empty())
+			forget(*buffers.back());
 		from->destroy_engine(engine);
 	}
 	Agent(const Agent &) = delete;
@@ -90,6 +88,15 @@ struct Agent {
 		CHECK(engine->registerMem(b.blob(), DRAM_SEG, b.local) == NIXL_SUCCESS);
 		CHECK(engine->loadLocalMD(b.local, b.self) == NIXL_SUCCESS);
 		return b;
+	}
+	// forget deregisters a buffer, and frees it.
+	void forget(Buffer &b) {
+		CHECK(engine->unloadMD(b.self) == NIXL_SUCCESS && engine->deregisterMem(b.local) == NIXL_SUCCESS);
+		for (size_t i = 0; i < buffers.size(); i++)
+			if (buffers[i].get() == &b) {
+				buffers.erase(buffers.begin() + long(i));
+				return;
+			}
 	}
 	// load is what the core does with a peer's metadata.
 	nixlBackendMD *load(const std::string &agent, nixlBlobDesc place, const std::string &metadata) {

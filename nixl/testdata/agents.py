@@ -94,6 +94,22 @@ def judged(pair):
     pair.one.release_xfer_handle(handle)
 
 
+def mixed():
+    """One agent's bytes go over UCX, the other's do not: they refuse each other."""
+    from nixl._api import nixl_agent, nixl_agent_config
+
+    one = nixl_agent("one", nixl_agent_config(backends=["KVFERRY"]))
+    del os.environ["KVFERRY_FAULTS"]
+    two = nixl_agent("two", nixl_agent_config(backends=["KVFERRY"]))
+    for a, b in ((one, two), (two, one)):
+        try:
+            a.add_remote_agent(b.get_agent_metadata())
+        except Exception as err:
+            print(type(err).__name__)
+        else:
+            sys.exit("they have taken each other")
+
+
 def child(what, **environment):
     run = subprocess.run([sys.executable, __file__, *sys.argv[1:3], what], env={**os.environ, **environment}, capture_output=True, text=True)
     return run.returncode, run.stdout + run.stderr
@@ -103,6 +119,8 @@ def main(folder, files, what=""):
     os.environ["NIXL_PLUGIN_DIR"] = folder
     if what == "judged":
         return judged(Pair())
+    if what == "mixed":
+        return mixed()
     if what == "plain":
         return Pair()
     for rails in ("tcp/lo", "cma"):
@@ -116,6 +134,8 @@ def main(folder, files, what=""):
     with open(log) as f:
         seen = [json.loads(line)["fault"] for line in f]
     assert sorted(seen) == ["flip"] + 3 * ["repeat"], seen
+    status, text = child("mixed", KVFERRY_FAULTS=schedule, UCX_TLS="tcp")
+    assert status == 0 and "does not move its bytes over UCX" in text, (status, text)
     with open(schedule, "w") as f:
         f.write('{"log": "x", "faults": [{"fault": "flop"}]}')
     status, text = child("plain", KVFERRY_FAULTS=schedule)

@@ -162,6 +162,17 @@ static void transfers(nixl_xfer_op_t op) {
 		}
 		CHECK(x.release() == NIXL_SUCCESS);
 	}
+	{ // memory that has gone before the replay stays as it is
+		Pair p(R"({"fault":"replay"})");
+		Xfer x = p.transfer(op);
+		CHECK(x.wait(x.post()) == NIXL_SUCCESS && x.release() == NIXL_SUCCESS);
+		p.two.forget(p.theirs);
+		Buffer &other = p.two.buffer(width, 1);
+		Xfer next{p.two.engine, op, "one"};
+		next.local.addDesc(piece(other.blob().addr, width, other.local));
+		next.remote.addDesc(piece(p.ours.blob().addr, width, p.remote));
+		CHECK(next.prepare() == NIXL_SUCCESS && next.wait(next.post()) == NIXL_SUCCESS && next.release() == NIXL_SUCCESS && p.logged("replay") == 0);
+	}
 	{
 		Pair p(R"({"fault":"stall","ms":200},{"fault":"stall","from":1})");
 		Xfer x = p.transfer(op);
