@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -87,6 +88,40 @@ func TestHung(t *testing.T) {
 				t.Errorf("quarantined: %v", rests)
 			}
 		})
+	}
+}
+
+// TestHungBeside: a prefill engine that hangs is blamed though the decode engine has done without it, if that
+// took long enough.
+func TestHungBeside(t *testing.T) {
+	for takes, blamed := range map[time.Duration]bool{40 * time.Second: true, 20 * time.Second: false} {
+		asked := make(chan struct{}, 1)
+		boot := map[string]func(http.ResponseWriter){"/query": func(w http.ResponseWriter) { fmt.Fprint(w, "{}") }}
+		p := server(t, boot, func(_ http.ResponseWriter, r *http.Request) {
+			asked <- struct{}{}
+			<-r.Context().Done()
+		})
+		set := &setClock{Clock: clock.Std()}
+		d := server(t, nil, func(w http.ResponseWriter, _ *http.Request) {
+			<-asked
+			set.at.Add(int64(takes))
+			fmt.Fprint(w, "{}")
+		})
+		e := newUp(t, set, URLs{Prefill: []string{p.URL}, Decode: []string{d.URL}, Bootstrap: []string{p.URL}})
+		for range 4 {
+			if err := e.Serve(t.Context(), parse(t, openai.Completion, `{"prompt":"x"}`), nobody{}, func() {}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var rested []string
+		e.Rests(0, func(node, _ string, _ bool, total uint64) {
+			if total > 0 {
+				rested = append(rested, "http://"+node)
+			}
+		})
+		if blamed != slices.Equal(rested, []string{p.URL}) || !blamed && len(rested) > 0 {
+			t.Errorf("after %v: %v are quarantined", takes, rested)
+		}
 	}
 }
 

@@ -133,10 +133,11 @@ func (e *Engines) both(ctx context.Context, r *Request, counts Counts, started f
 		r.prefilled(computed.said)
 	}
 	lostP, lostD := asFailure(computed.err), asFailure(err)
-	if lostP != nil && errors.Is(lostP, context.Canceled) && ctx.Err() == nil {
-		lostP = nil // by the end of the decode engine's part
-	}
-	if lostP != nil && err != nil && !r.Begun {
+	switch given := errors.Is(computed.err, context.Canceled) && ctx.Err() == nil; { // up, with the other's part
+	case lostP == nil:
+	case given && !e.silent(p):
+		lostP = nil
+	case !given && err != nil && !r.Begun:
 		err, lostD = lostP, nil // the decode engine could not do better without
 	}
 	e.end(ctx, r, p, lostP, computed.err == nil)

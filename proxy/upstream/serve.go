@@ -188,16 +188,20 @@ func unique(id string) string {
 // that takes longer is the engine's only one.
 const silence = 30 * time.Second
 
+// silent reports whether an engine has said nothing to anybody for so long while it had a request.
+func (e *Engines) silent(v *visit) bool {
+	return e.cfg.Clock.Now()-max(v.sent, time.Duration(v.spoke.Load())) >= silence
+}
+
 // end leaves an engine. What it could not help, the client's end or a request that no engine would
 // take, is not held against it. A deadline is, if it said nothing to anybody in all that time: one that
 // hangs may well say that it is in good health.
 func (e *Engines) end(ctx context.Context, r *Request, v *visit, fail *failure, well bool) {
-	now := e.cfg.Clock.Now()
-	switch quiet := now - max(v.sent, time.Duration(v.spoke.Load())); {
+	switch {
 	case ctx.Err() == nil && fail != nil && !fail.retryable():
 		fail = nil
-	case ctx.Err() != nil && fail != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) && quiet >= silence:
-		fail.err = fmt.Errorf("it has said nothing for %v: %w", quiet.Round(time.Second), fail.err)
+	case ctx.Err() != nil && fail != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) && e.silent(v):
+		fail.err = fmt.Errorf("it has said nothing for %v or more: %w", silence, fail.err)
 	case ctx.Err() != nil:
 		fail = nil
 	}
