@@ -302,6 +302,17 @@ class TestWorkers(unittest.TestCase):
         self.p.step(Step(over=[Over("p", "t", False, True)]))
         self.until(lambda: self.p.sent, "freed")
 
+    def test_fence_waits_for_none(self):
+        """D closes its memory to peers while a READ of its own hangs, the first time and when it was opened anew."""
+        self.sides(timeout=20.0)
+        memory = self.d.worker.memory
+        self.p.worker.close()
+        for k in range(2):
+            memory.open()
+            self.d.step(Step(pulls=[Pull(f"d{k}", 1, [self.p.peer], [1 + k], [1], False)]))
+            memory.fence()
+            self.assertFalse(self.d.worker.engine.wait(0), "the READ has ended")
+
     def test_push_fence(self):
         """P writes on although D has closed the memory: nothing changes there, and P has its blocks back."""
         self.sides()

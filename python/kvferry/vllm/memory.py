@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from array import array
 from dataclasses import dataclass
 from typing import Any, Callable, Sequence
@@ -60,6 +61,7 @@ class Memory:
         self.word = engine.register(self.words, name="words", private=True).address
         self.free_words = list(range(SLOTS))
         self.window: kvferry.Segment | None = None
+        self.local: kvferry.Segment | None = None
 
     def ranges(self, planes: Sequence[Sequence[int]], layers: Sequence[int] | None, ours: Sequence[int], theirs: Sequence[int], checksums: bool) -> Any:
         """Ranges of blocks of ours and a peer's: of these layers, None for all, and of the checksums or not."""
@@ -86,12 +88,17 @@ class Memory:
     def open(self) -> str:
         """The advertisement for peers that write."""
         if self.window is None:
-            self.window = self.engine.register(self.buffer.address, self.buffer.length, name="kv")
+            before, buffer = self.local, self.buffer
+            self.window = self.engine.register(buffer.address, buffer.length, name="kv")
             self.opened = self.engine.advertise(self.window, self.digests).decode()
+            # Our own batches use what was registered last, and a segment is closed when they have ended: the fence must not wait for that.
+            self.local = self.engine.register(buffer.address, buffer.length, name="kv", private=True)
+            if before:
+                threading.Thread(target=before.close, name="kvferry-close", daemon=True).start()
         return self.opened
 
     def fence(self) -> None:
-        """No peer writes any more when this returns, nor later. Waits for batches of this worker's own, as long as they may take."""
+        """No peer writes any more when this returns, nor later."""
         if self.window:
             self.window.close()
             self.window = None
