@@ -1,6 +1,7 @@
 package foreign
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -37,7 +38,7 @@ type Engine struct {
 	engine *transport.Engine
 
 	mu       sync.Mutex
-	segments map[Handle]*transport.Segment
+	segments map[Handle]*registered
 	regions  []region // of the segments; a new list for each change
 	targets  map[Handle][]*transport.Target
 	batches  map[Handle]*batch    // under way
@@ -47,7 +48,14 @@ type Engine struct {
 	alarm    alarm
 }
 
-// A region is a segment's memory, and where the caller says that it is.
+// A registered segment knows where the caller says that its memory is.
+type registered struct {
+	*transport.Segment
+	region
+	release func() error // of memory by a descriptor
+}
+
+// A region is memory, and where the caller says that it is.
 type region struct {
 	base uintptr
 	mem  []byte
@@ -63,7 +71,7 @@ func Open(o Options) (*Engine, error) {
 		return nil, err
 	}
 	e := &Engine{
-		segments: make(map[Handle]*transport.Segment),
+		segments: make(map[Handle]*registered),
 		targets:  make(map[Handle][]*transport.Target),
 		batches:  make(map[Handle]*batch),
 	}
@@ -107,16 +115,19 @@ type Kind uint32
 const (
 	Host   Kind = iota // mapped into this process, pinned memory of a GPU's driver too
 	DMABuf             // a GPU's, by a descriptor of it
+	Memfd              // of a memfd
 )
 
 // A Memory is what a caller registers.
 type Memory struct {
-	Kind     Kind
-	Address  unsafe.Pointer // the first byte; of a DMABuf what ranges call it
-	Length   uint64         // bytes
-	Name     string         // for errors
-	Location string         // "cpu:0"; "" is that
-	Flags    uint32
+	Kind       Kind
+	Address    unsafe.Pointer // the first byte; by a descriptor only what ranges call it
+	Length     uint64         // bytes
+	Name       string         // for errors
+	Location   string         // "cpu:0"; "" is that
+	Flags      uint32
+	Descriptor int    // of a DMABuf or Memfd; the caller's
+	Offset     uint64 // of the first byte, in what the descriptor stands for
 }
 
 // FlagPrivate is of memory that has no key for peers: it is the local side of this engine's batches.
@@ -125,10 +136,6 @@ const FlagPrivate = 1
 // Register makes a segment of a caller's memory.
 func (e *Engine) Register(m Memory) (Handle, error) {
 	switch {
-	case m.Kind == DMABuf:
-		return 0, fmt.Errorf("%w: a GPU's memory by its descriptor: copy through pinned host memory, which is registered by its address", ErrUnsupported)
-	case m.Kind != Host:
-		return 0, invalid("memory of kind %d", m.Kind)
 	case m.Flags&^FlagPrivate != 0:
 		return 0, fmt.Errorf("%w: flags %#x", ErrUnsupported, m.Flags)
 	case m.Address == nil:
@@ -143,17 +150,33 @@ func (e *Engine) Register(m Memory) (Handle, error) {
 	if m.Flags&FlagPrivate != 0 {
 		register = e.engine.RegisterLocal
 	}
-	mem := unsafe.Slice((*byte)(m.Address), m.Length)
-	s, err := register(m.Name, mem, m.Location)
+	mem, release, err := m.open()
 	if err != nil {
 		return 0, err
 	}
-	h := newHandle()
+	t, err := register(m.Name, mem, m.Location)
+	if err != nil {
+		return 0, errors.Join(err, release())
+	}
+	h, s := newHandle(), &registered{t, region{uintptr(m.Address), mem}, release}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.segments[h] = s
-	e.regions = append(slices.Clone(e.regions), region{uintptr(m.Address), mem})
+	e.regions = append(slices.Clone(e.regions), s.region)
 	return h, nil
+}
+
+// open is the memory as transport has it: by a descriptor it is elsewhere than the caller says.
+func (m *Memory) open() (mem []byte, release func() error, err error) {
+	switch m.Kind {
+	case Host:
+		return unsafe.Slice((*byte)(m.Address), m.Length), func() error { return nil }, nil
+	case DMABuf:
+		return transport.ReserveDMABuf(m.Descriptor, int64(m.Offset), int(m.Length))
+	case Memfd:
+		return transport.MapFile(m.Descriptor, int64(m.Offset), int(m.Length))
+	}
+	return nil, nil, invalid("memory of kind %d", m.Kind)
 }
 
 // Deregister closes a segment, and returns when its memory is the caller's again: when the
@@ -163,19 +186,19 @@ func (e *Engine) Deregister(h Handle) error {
 	s := e.segments[h]
 	if s != nil {
 		delete(e.segments, h)
-		at := slices.IndexFunc(e.regions, func(r region) bool { return same(r.mem, s.Bytes()) })
+		at := slices.IndexFunc(e.regions, s.same)
 		e.regions = slices.Delete(slices.Clone(e.regions), at, at+1)
 	}
 	e.mu.Unlock()
 	if s == nil {
 		return fmt.Errorf("%w: segment %d", ErrHandle, h)
 	}
-	return s.Close()
+	return errors.Join(s.Close(), s.release())
 }
 
-// same says that two slices are of the same memory.
-func same(a, b []byte) bool {
-	return len(a) == len(b) && unsafe.SliceData(a) == unsafe.SliceData(b)
+// same says that two regions are of the same memory.
+func (r region) same(o region) bool {
+	return r.base == o.base && len(r.mem) == len(o.mem) && unsafe.SliceData(r.mem) == unsafe.SliceData(o.mem)
 }
 
 // Cancel ends a batch early. It does nothing to one that has ended.
@@ -198,9 +221,12 @@ func (e *Engine) Cancel(h Handle) error {
 // Close ends all batches and closes all segments, targets and rails. When it returns all memory is the
 // caller's, and completions that were not polled are gone.
 func (e *Engine) Close() error {
-	err := e.engine.Close()
+	errs := []error{e.engine.Close()}
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	for _, s := range e.segments {
+		errs = append(errs, s.release())
+	}
 	e.alarm.close()
-	return err
+	return errors.Join(errs...)
 }

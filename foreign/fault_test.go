@@ -100,8 +100,10 @@ func TestMemoryFaults(t *testing.T) {
 	}{
 		"no address":   {foreign.Memory{Length: 1}, foreign.CodeInvalid},
 		"no bytes":     {foreign.Memory{Address: unsafe.Pointer(&b)}, foreign.CodeInvalid},
-		"a dma-buf":    {foreign.Memory{Kind: foreign.DMABuf, Length: 1}, foreign.CodeUnsupported},
-		"another kind": {foreign.Memory{Kind: 2, Address: unsafe.Pointer(&b), Length: 1}, foreign.CodeInvalid},
+		"a dma-buf":    {foreign.Memory{Kind: foreign.DMABuf, Address: unsafe.Pointer(&b), Length: 1}, foreign.CodeNoPath}, // over TCP
+		"no memfd":     {foreign.Memory{Kind: foreign.Memfd, Address: unsafe.Pointer(&b), Length: 1, Descriptor: -1}, foreign.CodeInvalid},
+		"far offset":   {foreign.Memory{Kind: foreign.Memfd, Address: unsafe.Pointer(&b), Length: 1, Offset: 1 << 63}, foreign.CodeInvalid},
+		"another kind": {foreign.Memory{Kind: 3, Address: unsafe.Pointer(&b), Length: 1}, foreign.CodeInvalid},
 		"flags":        {foreign.Memory{Address: unsafe.Pointer(&b), Length: 1, Flags: 2}, foreign.CodeUnsupported},
 	} {
 		if _, err := e.Register(c.m); foreign.CodeOf(err) != c.code {

@@ -97,7 +97,7 @@ func kvfRegister(engine C.kvf_engine, memory *C.kvf_memory, segment *C.kvf_segme
 		}
 		h, err := e.Register(foreign.Memory{
 			Kind: foreign.Kind(m.kind), Address: m.address, Length: uint64(m.length), Flags: uint32(m.flags),
-			Name: C.GoString(m.name), Location: C.GoString(m.location),
+			Name: C.GoString(m.name), Location: C.GoString(m.location), Descriptor: int(m.descriptor), Offset: uint64(m.offset),
 		})
 		return given(segment, h, err)
 	})

@@ -90,8 +90,9 @@ int kvf_engine_open(const kvf_engine_options *options, kvf_engine *engine);
 int kvf_engine_close(kvf_engine engine);
 
 enum {
-	KVF_MEMORY_HOST = 0,   /* mapped into this process; also what a GPU's driver pinned, cudaHostAlloc */
-	KVF_MEMORY_DMABUF = 1  /* a GPU's, by a descriptor of it: KVF_ERR_UNSUPPORTED so far */
+	KVF_MEMORY_HOST = 0,    /* mapped into this process; also what a GPU's driver pinned, cudaHostAlloc */
+	KVF_MEMORY_DMABUF = 1,  /* a GPU's, by a dma-buf of it: over RDMA only, else KVF_ERR_NO_PATH */
+	KVF_MEMORY_MEMFD = 2    /* of a memfd, which the library maps, and seals against shrinking */
 };
 
 enum {
@@ -101,17 +102,18 @@ enum {
 typedef struct kvf_memory {
 	uint32_t struct_size;
 	uint32_t kind;
-	void *address;         /* the first byte; of a DMABUF what ranges call it */
+	void *address;         /* the first byte; of a DMABUF or MEMFD what ranges call it, and no more */
 	uint64_t length;       /* bytes */
 	const char *name;      /* for errors; NULL: none */
 	const char *location;  /* what it is near: "cpu:0", "cuda:1"; NULL: cpu:0 */
 	uint32_t flags;
-	int32_t descriptor;    /* of a DMABUF */
-	uint64_t offset;       /* of a DMABUF: of the first byte in it */
+	int32_t descriptor;    /* of a DMABUF or MEMFD: the caller's, who may close it when kvf_register has returned */
+	uint64_t offset;       /* of a DMABUF or MEMFD: of the first byte in it; need not be aligned */
 } kvf_memory;
 
 /* kvf_register makes a segment of memory, which is used where it is and must stay mapped until kvf_deregister or
- * kvf_engine_close returns. Memory may be registered more than once. */
+ * kvf_engine_close returns. Memory may be registered more than once. That of a descriptor is the library's to keep; no other memory
+ * may be registered under the same addresses. */
 int kvf_register(kvf_engine engine, const kvf_memory *memory, kvf_segment *segment);
 
 /* kvf_deregister returns when the memory is the caller's again: when the batches that use it have ended. */

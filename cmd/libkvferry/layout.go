@@ -51,5 +51,6 @@ var (
 	_ = one[C.KVF_BULK-foreign.PriorityBulk]
 	_ = one[C.KVF_URGENT-foreign.PriorityUrgent]
 	_ = one[C.KVF_MEMORY_DMABUF-foreign.DMABuf]
+	_ = one[C.KVF_MEMORY_MEMFD-foreign.Memfd]
 	_ = one[C.KVF_PRIVATE-foreign.FlagPrivate]
 )

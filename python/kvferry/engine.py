@@ -260,6 +260,31 @@ class Engine:
             length = view.nbytes
             kept = (ctypes.c_char * length).from_buffer(view)
             address = ctypes.addressof(kept)
+        return self._register(kept, address, length, name, location, private)
+
+    def register_descriptor(
+        self,
+        descriptor: int,
+        address: int,
+        length: int,
+        *,
+        offset: int = 0,
+        dmabuf: bool = False,
+        name: str | None = None,
+        location: str | None = None,
+        private: bool = False,
+    ) -> Segment:
+        """Makes length bytes of a memfd a segment, or of a dma-buf, a GPU's memory, which moves over RDMA alone.
+
+        offset is where they begin, and need not be aligned. address is what ranges call the first of them: where the
+        caller has them, as no other registered memory may be there. The descriptor may be closed at once. A memfd is sealed against
+        shrinking, and must not be one that cannot be: make it with os.memfd_create(name, os.MFD_ALLOW_SEALING).
+        """
+        return self._register(None, address, length, name, location, private, kind=1 if dmabuf else 2, descriptor=descriptor, offset=offset)
+
+    def _register(
+        self, kept: Any, address: int, length: int, name: str | None, location: str | None, private: bool, **descriptor: int
+    ) -> Segment:
         m = library.Memory(
             struct_size=ctypes.sizeof(library.Memory),
             address=address,
@@ -267,6 +292,7 @@ class Engine:
             name=_text(name),
             location=_text(location),
             flags=1 if private else 0,
+            **descriptor,
         )
         handle = ctypes.c_uint64()
         self._check(self._lib.kvf_register(self.handle, ctypes.byref(m), ctypes.byref(handle)))

@@ -102,6 +102,26 @@ class TestTransfer(Pair):
                 self.here.advertise(segment)
         self.assertEqual(self.theirs[:64], block.raw)
 
+    def test_descriptor(self):
+        """Memory of a memfd, which the caller may close; and a dma-buf, which does not move over TCP."""
+        fd = os.memfd_create("shared", os.MFD_ALLOW_SEALING)
+        os.ftruncate(fd, 1 << 14)
+        with mmap.mmap(fd, 0) as mine:
+            at = ctypes.addressof(ctypes.c_char.from_buffer(mine))
+            with self.assertRaises(kvferry.Error) as e:
+                self.here.register_descriptor(fd, at, 100, dmabuf=True)
+            self.assertEqual(e.exception.code, kvferry.Code.NO_PATH)
+            self.assertIn("cannot move memory that is not mapped", str(e.exception))
+            with self.here.register_descriptor(fd, at + 5000, 6000, offset=5000, private=True) as segment:
+                os.close(fd)
+                mine[10990:11000] = b"a block of"
+                self.here.submit(self.target, kvferry.WRITE, [kvferry.Range(segment.address + 5990, 0, 10)])
+                self.assertIsNone(self.finish().error)
+                self.assertEqual(self.theirs[:10], b"a block of")
+                self.here.submit(self.target, kvferry.READ, [kvferry.Range(segment.address, 2, 5)])
+                self.assertIsNone(self.finish().error)
+                self.assertEqual(mine[5000:5006], b"block\0")
+
     def test_messages(self):
         """Bytes for the peer, behind a WRITE, behind a READ and by themselves; with zeros, empty, and the longest."""
         sender = kvferry.Engine("127.0.0.1:0", log="off", name="prefill-0")

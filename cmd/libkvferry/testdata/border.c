@@ -1,6 +1,7 @@
 // What kvferry.h promises, checked from C: bytes, codes, texts, handles, threads, forks and signals. It
 // prints what is not so and exits with 1. Two engines of this process stand for two processes.
 
+#define _GNU_SOURCE // memfd_create
 #include <kvferry.h>
 
 #include <errno.h>
@@ -11,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -117,6 +119,32 @@ static void transfers(kvf_target target, int round) {
 	      "%d rails, %lu bytes written", n, (unsigned long)rails[0].written);
 }
 
+// memfd: memory by its descriptor, which is closed at once, and by an address where something else is.
+static void memfd(kvf_target target) {
+	int fd = memfd_create("border", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	NEED(fd >= 0 && ftruncate(fd, SIZE) == 0, "memfd");
+	char *mine = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	NEED(mine != MAP_FAILED, "mmap");
+	char place[6000] = "not to be touched";
+	kvf_memory m = {.struct_size = sizeof m, .kind = KVF_MEMORY_MEMFD, .address = place, .length = sizeof place, .descriptor = fd, .offset = 4000};
+	kvf_segment segment = 0;
+	NEED(kvf_register(here.engine, &m, &segment) == KVF_OK, "register");
+	m.offset = SIZE - 1;
+	kvf_segment none = 0;
+	CHECK(kvf_register(here.engine, &m, &none) == KVF_ERR_INVALID && none == 0, "beyond the memfd's end");
+	close(fd);
+	memset(mine, 'f', SIZE);
+	kvf_range r = {.local = place + 1000, .length = 5000};
+	NEED(kvf_submit(here.engine, target, KVF_WRITE, &r, 1, NULL, NULL) == KVF_OK, "submit");
+	CHECK(finish(here.engine, 1) == 0 && there.memory[0] == 'f' && there.memory[4999] == 'f', "write");
+	there.memory[4999] = 'r';
+	NEED(kvf_submit(here.engine, target, KVF_READ, &r, 1, NULL, NULL) == KVF_OK, "submit");
+	CHECK(finish(here.engine, 1) == 0 && mine[4000 + 5999] == 'r' && mine[4000 + 6000] == 'f', "read");
+	CHECK(!strcmp(place, "not to be touched"), "the address was touched");
+	CHECK(kvf_deregister(here.engine, segment) == KVF_OK, "deregister");
+	munmap(mine, SIZE);
+}
+
 static void messages(kvf_target target) {
 	char bytes[] = "done\0with it", got[64] = "";
 	kvf_range r = {.local = here.memory, .length = 100};
@@ -166,9 +194,9 @@ static void errors(kvf_target target) {
 	CHECK(kvf_submit(here.engine, 0, KVF_WRITE, &r, 1, NULL, NULL) == KVF_ERR_HANDLE, "no target");
 	CHECK(kvf_connect(here.engine, "x", 1, &target) == KVF_ERR_INVALID, "no advertisement");
 	CHECK(kvf_cancel(here.engine, 1ull << 60) == KVF_ERR_HANDLE, "no batch");
-	kvf_memory m = {.struct_size = sizeof m, .kind = KVF_MEMORY_DMABUF, .length = 1, .descriptor = 0};
+	kvf_memory m = {.struct_size = sizeof m, .kind = KVF_MEMORY_DMABUF, .address = &m, .length = 1, .descriptor = 0};
 	kvf_segment s = 0;
-	CHECK(kvf_register(here.engine, &m, &s) == KVF_ERR_UNSUPPORTED, "a dma-buf");
+	CHECK(kvf_register(here.engine, &m, &s) == KVF_ERR_NO_PATH && strstr(kvf_error(), "tcp/0 cannot move memory that is not mapped"), "a dma-buf");
 	kvf_completion c;
 	CHECK(kvf_poll(here.engine, &c, 0, 1) == KVF_ERR_INVALID, "completions of no size");
 	CHECK(kvf_poll(here.engine, &c, sizeof c, 1) == 0, "nothing to poll");
@@ -255,6 +283,7 @@ int main(void) {
 	open_side(&there, "there");
 	kvf_target target = connect_to(&here, &there);
 	transfers(target, 1);
+	memfd(target);
 	messages(target);
 	errors(target);
 	threads(target);
