@@ -71,6 +71,12 @@ class Instance:
         self.send(**order)
         return self.get(event)
 
+    def errors(self):
+        """What the connector has logged."""
+        self.log.flush()
+        with open(f"/proc/self/fd/{self.log.fileno()}") as log:
+            return [line for line in log if "ERROR" in line]
+
     def answer(self):
         self.get("first")
         got = self.get("done")
@@ -153,6 +159,7 @@ class TestReal(unittest.TestCase):
             before = self.d.ask("counted", do="count")
             name, got, report = self.exchange(tokens)
             after = self.d.ask("counted", do="count")
+            self.assertEqual(self.p.errors() + self.d.errors(), [])
             self.assertEqual(got, answer, len(tokens))
             self.assertEqual((after["computed"] - before["computed"], after["received"] - before["received"]), (0, len(tokens)))
             digests = [side.ask("digested", do="digest", id=name, tokens=len(tokens) - 1)["digest"] for side in (self.p, self.d)]
@@ -185,7 +192,7 @@ class TestReal(unittest.TestCase):
     def ranks(self, handoff):
         """Two tensor-parallel ranks on both sides, each with its own half of KV."""
         two = {"tensor_parallel_size": 2, "distributed_executor_backend": "mp"}
-        self.instances(handoff, p=two, d=two, checksums=True)
+        self.instances(handoff, p=two, d=two, checksums=True, timeout=100)
         for length in (128, 700):
             tokens = prompt(1, length)
             self.d.send(do="generate", id=f"alone{length}", tokens=tokens, max_tokens=16)
@@ -193,6 +200,7 @@ class TestReal(unittest.TestCase):
             before = self.d.ask("counted", do="count")
             _, got, report = self.exchange(tokens)
             after = self.d.ask("counted", do="count")
+            self.assertEqual(self.p.errors() + self.d.errors(), [])
             self.assertEqual((got, after["computed"] - before["computed"]), (want, 0))
             blocks = -(-length // 128)
             self.assertEqual((report["kv_bytes"], report["kv_blocks_checked"], report["kv_blocks_bad"]), (blocks * 524288, 2 * blocks, 0))
