@@ -1,9 +1,10 @@
-"""Builds kvferry's wheel: the package, libkvferry.so beside it, and the programs.
+"""Builds kvferry's wheel: the package, libkvferry.so beside it, NIXL's plugin, and the programs.
 
     python3 python/backend.py FOLDER     as make wheel does
     pip wheel ./python                   the same by pip: this is a PEP 517 backend
 
-It needs Go, a C compiler with binutils, and Python's standard library. The same commit, Go and C compiler give the
+It needs Go, a C compiler with binutils, and Python's standard library; with g++, or what CXX names, the wheel has a plugin
+for NIXL too, and CXX= leaves it out. The same commit, Go and C compiler give the
 same bytes; SOURCE_DATE_EPOCH is the time in the archive.
 """
 
@@ -26,6 +27,7 @@ GO = os.environ.get("GO") or "go"
 
 # A command of cmd/ and its name on a PATH: "proxy" would not be ours alone.
 PROGRAMS = {"kvbench": "kvbench", "kvlab": "kvlab", "proxy": "kvferry-proxy", "prefill": "kvferry-prefill", "decode": "kvferry-decode"}
+NEWEST_CXX = 29  # GLIBCXX_3.4.29, of g++ 11: all systems with glibc 2.34 have it
 ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 METADATA = """\
@@ -44,7 +46,7 @@ Classifier: Topic :: System :: Networking
 Description-Content-Type: text/plain
 
 The transfer engine of kvferry for Python (import kvferry) and C (kvferry.h and libkvferry.so in the package's
-folder), and kvferry's programs: kvbench, kvlab, kvferry-proxy, kvferry-prefill, kvferry-decode. They need glibc and
+folder, and a plugin for NIXL), and kvferry's programs: kvbench, kvlab, kvferry-proxy, kvferry-prefill, kvferry-decode. They need glibc and
 nothing else; libibverbs is opened if a rail over RDMA is asked for.
 """
 
@@ -72,8 +74,8 @@ def build_wheel(directory, config_settings=None, metadata_directory=None):
         tag = f"py3-none-{platform(binaries, architecture)}"
         files = {f"kvferry/{f.relative_to(ROOT / 'python' / 'kvferry')}": f for f in sorted((ROOT / "python" / "kvferry").rglob("*"))}
         files = {name: f for name, f in files.items() if f.is_file() and "__pycache__" not in f.parts}
-        files["kvferry/kvferry.h"] = ROOT / "cmd" / "libkvferry" / "kvferry.h"
-        files["kvferry/libkvferry.so"] = scratch / "libkvferry.so"
+        files["kvferry/kvferry.h"] = scratch / "kvferry.h"
+        files |= {f"kvferry/{f.name}": f for f in binaries if f.suffix == ".so"}
         files |= {f"kvferry-{version}.data/scripts/{name}": scratch / program for program, name in PROGRAMS.items()}
         info, found = f"kvferry-{version}.dist-info", licenses()
         files |= {f"{info}/licenses/{name}": f for name, f in found.items()}
@@ -99,11 +101,20 @@ def go(*arguments, **environment):
 
 
 def compile_all(to):
-    """Builds the programs and the library, without symbols for debuggers and paths of this machine, and returns all files."""
+    """Builds the programs and the libraries, without symbols for debuggers and paths of this machine, and returns all files."""
     flags = ["-trimpath", "-ldflags=-s -w"]
     go("build", *flags, "-o", f"{to}/", *(f"./cmd/{program}" for program in PROGRAMS), CGO_ENABLED="1")
     go("build", *flags, "-tags=cshared", "-buildmode=c-shared", "-o", f"{to}/libkvferry.so", "./cmd/libkvferry", CGO_ENABLED="1")
-    return [to / name for name in (*PROGRAMS, "libkvferry.so")]
+    built = [to / name for name in (*PROGRAMS, "libkvferry.so")]
+    shutil.copy(ROOT / "cmd" / "libkvferry" / "kvferry.h", to)
+    if shutil.which(os.environ.get("CXX", "g++")):
+        flags = f"-s {os.environ.get('CXXFLAGS', '')}"
+        if subprocess.run([ROOT / "nixl" / "build", to], env=os.environ | {"CXXFLAGS": flags}).returncode:
+            raise Fault("the plugin for NIXL cannot be built, see above; CXX= leaves it out")
+        built.append(to / "libplugin_KVFERRY.so")
+    else:
+        print("backend.py: no C++ compiler: the wheel has no plugin for NIXL", file=sys.stderr)
+    return built
 
 
 def pep440(version):
@@ -128,6 +139,9 @@ def needs(file):
     out = subprocess.run(
         ["readelf", "--dynamic", "--version-info", "--wide", file], check=True, capture_output=True, text=True, env=os.environ | {"LC_ALL": "C"}
     ).stdout
+    for name in re.findall(r"Name: GLIBCXX_3\.4\.(\d+)", out):
+        if int(name) > NEWEST_CXX:
+            raise Fault(f"{file} names GLIBCXX_3.4.{name}, newer than all systems of its tag have: use g++ 12 or older, or CXX= to leave it out")
     newest = (0, 0)
     for name in re.findall(r"Name: GLIBC_(\S+)", out):
         if name == "ABI_DT_RELR":
@@ -144,8 +158,8 @@ def platform(files, architecture):
     for file in files:
         glibc, libraries = needs(file)
         for name in libraries:
-            if not re.fullmatch(r"(ld-linux.*|lib(c|m|dl|rt|pthread|resolv))\.so\.[0-9]+", name):
-                raise Fault(f"{file} needs {name}, which is not of glibc")
+            if not re.fullmatch(r"(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|stdc\+\+|gcc_s))\.so\.[0-9]+|libkvferry\.so", name):
+                raise Fault(f"{file} needs {name}, which not every system has")
         newest = max(newest, glibc)
     return f"manylinux_{newest[0]}_{newest[1]}_{architecture}"
 
