@@ -236,6 +236,29 @@ func TestUnconfirmed(t *testing.T) {
 	}
 }
 
+// A part of a message that others come after is sent again, too; finding the segment closed it says that the
+// message has not come, as its last part was not sent yet.
+func TestPartIsConfirmed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPair(t, transport.Config{})
+		synctest.Wait()
+		p.net.BlackHole("b", true)
+		p.rail.Inject(transporttest.Fault{Slice: 1, Kind: transporttest.CutAfter})
+		b := p.a.Submit(p.target, nil, transport.BatchOptions{Message: make([]byte, 2*transport.MaxText)})
+		synctest.Wait()
+		if err := p.remote.Close(); err != nil {
+			t.Fatal(err)
+		}
+		p.net.BlackHole("b", false)
+		if err := wait(t, b); errors.Is(err, transport.ErrUnconfirmed) || !errors.Is(err, transport.ErrBadKey) {
+			t.Error(err)
+		}
+		if st := p.a.Rails()[0]; st.Retries == 0 {
+			t.Errorf("no part was sent again: %+v", st)
+		}
+	})
+}
+
 func TestCloseInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPair(t, transport.Config{Link: &pacing.Link{BytesPerSecond: segLen}})

@@ -1,11 +1,30 @@
 package socket
 
 import (
+	"errors"
 	"testing"
 
 	"kvferry/transport"
 	"kvferry/transport/transporttest"
 )
+
+// TestTextOf: a header has a text only with an immediate, whatever else it is.
+func TestTextOf(t *testing.T) {
+	for name, r := range map[string]request{
+		"WRITE":   {count: 1, seq: 1},
+		"READ":    {op: transport.Read, count: 1, seq: 1},
+		"release": {op: opRelease, seq: 1},
+		"poke":    {op: opPoke},
+	} {
+		if _, err := parseRequest(r.append(nil)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		r.text = 1
+		if _, err := parseRequest(r.append(nil)); !errors.Is(err, transport.ErrProtocol) {
+			t.Errorf("%s with a text: %v", name, err)
+		}
+	}
+}
 
 // TestTextNoFrame: a text that comes without an immediate, or is too long, is no frame.
 func TestTextNoFrame(t *testing.T) {
