@@ -243,6 +243,9 @@ func (r *Rail) Register(mem []byte, access transport.Access) (transport.Key, err
 	if r.closed {
 		return 0, net.ErrClosed
 	}
+	if mem == nil { // which is how a region is deregistered
+		mem = []byte{}
+	}
 	key := transport.NewKey()
 	r.regions[key] = &region{mem: mem, access: access}
 	return key, nil
