@@ -190,10 +190,12 @@ func (b *Inbox) sourceLocked(imm Imm) *source {
 	}
 	b.tick++
 	s.used = b.tick
-	s.seen.raise(imm.Floor)
-	for seq := range s.unfinished {
-		if seq < imm.Floor {
-			b.forgetLocked(s, seq)
+	if imm.Floor > s.seen.floor {
+		s.seen.raise(imm.Floor)
+		for seq := range s.unfinished {
+			if seq < imm.Floor {
+				b.forgetLocked(s, seq)
+			}
 		}
 	}
 	return s

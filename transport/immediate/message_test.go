@@ -179,3 +179,15 @@ func TestNoRoom(t *testing.T) {
 		t.Errorf("%d bytes are held in the end", b.held)
 	}
 }
+
+// BenchmarkBeside takes messages of one part while a thousand others of their source are unfinished.
+func BenchmarkBeside(b *testing.B) {
+	in := Inbox{}
+	for i := range uint64(1000) {
+		in.Message(numbered(1, i+1, "n", make([]byte, 2*MaxText))[0])
+	}
+	short := numbered(1, 2000, "n", nil)[0]
+	for b.Loop() {
+		in.Message(short)
+	}
+}
