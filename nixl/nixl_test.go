@@ -102,6 +102,12 @@ func TestPlugin(t *testing.T) {
 		t.Parallel()
 		run(t, []string{"ASAN_OPTIONS=handle_segv=0"}, program(t, dir, "host", flags), library)
 	})
+	t.Run("GPU", func(t *testing.T) {
+		t.Parallel()
+		driver := t.TempDir()
+		run(t, nil, "g++", "-shared", "-fPIC", "-o", filepath.Join(driver, "libcuda.so.1"), "testdata/libcuda.cpp")
+		run(t, []string{"ASAN_OPTIONS=handle_segv=0", "LD_LIBRARY_PATH=" + driver}, program(t, dir, "gpu", flags), library)
+	})
 	t.Run("faults", func(t *testing.T) {
 		t.Parallel()
 		run(t, []string{"ASAN_OPTIONS=handle_segv=0"}, program(t, dir, "judge", flags), library, t.TempDir())

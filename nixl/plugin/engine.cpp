@@ -7,11 +7,6 @@
 #include <stdexcept>
 #include <unistd.h>
 
-Ferry::Memory::~Memory() {
-	if (descriptor >= 0)
-		close(descriptor);
-}
-
 nixl_b_params_t Ferry::options() { return {{"rails", ""}, {"timeout", ""}}; }
 
 nixl_mem_list_t Ferry::memories() {
@@ -59,7 +54,6 @@ nixl_status_t Ferry::make(const nixlBasicDesc &place, nixl_mem_t kind, Memory *&
 		cuda::Buffer buffer;
 		if (const std::string wrong = cuda::buffer(place.addr, buffer); !wrong.empty())
 			return report(NIXL_ERR_NOT_SUPPORTED, "memory of " + gpu + ": " + wrong);
-		made->descriptor = buffer.descriptor;
 		m.kind = KVF_MEMORY_DMABUF;
 		m.descriptor = buffer.descriptor;
 		m.offset = buffer.offset;
@@ -67,10 +61,13 @@ nixl_status_t Ferry::make(const nixlBasicDesc &place, nixl_mem_t kind, Memory *&
 	} else if (kind != DRAM_SEG) {
 		return report(NIXL_ERR_NOT_SUPPORTED, "memory of kind " + std::to_string(kind) + ": only host memory and GPUs' can be registered");
 	}
-	if (const int code = kvf_register(engine, &m, &made->segment); code != KVF_OK)
+	int code = kvf_register(engine, &m, &made->segment);
+	if (kind == VRAM_SEG)
+		close(m.descriptor); // the library keeps one of its own
+	if (code != KVF_OK)
 		return failed(code, "registering " + std::to_string(place.len) + " bytes");
 	size_t length = 0;
-	int code = kvf_advertise(engine, &made->segment, 1, nullptr, 0, &length);
+	code = kvf_advertise(engine, &made->segment, 1, nullptr, 0, &length);
 	if (code == KVF_ERR_SPACE) {
 		made->advertisement.resize(length + 1);
 		code = kvf_advertise(engine, &made->segment, 1, made->advertisement.data(), made->advertisement.size(), &length);

@@ -57,7 +57,6 @@ private:
 	// What the core keeps a pointer to: memory registered here, or a peer's.
 	struct Memory : nixlBackendMD {
 		Memory() : nixlBackendMD(false) {}
-		~Memory() override;
 
 		uintptr_t base = 0;
 		uint64_t length = 0; // bytes
@@ -65,7 +64,6 @@ private:
 		std::string advertisement;
 		kvf_segment segment = 0; // of memory registered here
 		kvf_target target = 0;   // of a peer's, or of one's own as a peer's; 0: not opened yet
-		int descriptor = -1;     // of a GPU's
 	};
 
 	struct Transfer : nixlBackendReqH {
