@@ -265,7 +265,7 @@ func TestChecked(t *testing.T) {
 		{"kvferry-pull", &Parts{BlocksChecked: 1}, ""}, {"kvferry-pull", &Parts{}, unchecked}, {"kvferry-pull", nil, unchecked}, {"nixl-kvferry", nil, ""},
 	} {
 		r, s := Result{Checked: true}, setting(t, c.setting)
-		if row := r.row(s, 128, []Sample{{KVBytes: 1, DigestsEqual: true, Parts: c.parts}}, ""); row.Error != c.want {
+		if row := r.row(s, 128, []Sample{{KVBytes: 1, LikeOthers: true, DigestsEqual: true, Parts: c.parts}}, ""); row.Error != c.want {
 			t.Errorf("%s, %+v: %q, want %q", c.setting, c.parts, row.Error, c.want)
 		}
 	}
