@@ -12,6 +12,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorRole,
     KVConnectorWorkerMetadata,
 )
+from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, CircularBufferSpec, MambaSpec, SlidingWindowSpec
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from vllm.v1.request import RequestStatus
 
@@ -65,6 +66,11 @@ class KvferryConnector(KVConnectorBase_V1):
         if len(kv_cache_config.kv_cache_groups) != 1:
             raise NotImplementedError(
                 f"KvferryConnector moves KV of one kind, and this model has {len(kv_cache_config.kv_cache_groups)}: --disable-hybrid-kv-cache-manager makes one of sliding windows"
+            )
+        spec = kv_cache_config.kv_cache_groups[0].kv_cache_spec
+        if isinstance(spec, (SlidingWindowSpec, ChunkedLocalAttentionSpec, CircularBufferSpec, MambaSpec)):
+            raise NotImplementedError(
+                f"KvferryConnector moves KV of whole prompts, and vLLM frees a part of this model's as it computes ({type(spec).__name__}): use another connector"
             )
         self._scheduler: Scheduler | None = None
         self._worker: Worker | None = None
