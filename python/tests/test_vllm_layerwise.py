@@ -216,20 +216,22 @@ class TestReceives(unittest.TestCase):
             self.expect(34, [Ended(token, True, "stopped") if last == "ended" else Part(token, 0, 1)], Finish(self.a, error))
 
     def test_fence(self):
-        """P does not answer: the memory is closed, to others too, before the blocks are vLLM's."""
+        """P does not answer: the memory is closed to it before the blocks are vLLM's, and what else it writes ends. Other Ps go on."""
         token = self.begin()
-        other = Receive("o", "u", [Peer("Q", [])], [30], 0, 16)
-        self.expect(20, [Asked(other)], Tell(other, token + 1))
+        same, other = Receive("s", "v", [Peer("P", [])], [31], 0, 16), Receive("o", "u", [Peer("Q", [])], [30], 0, 16)
+        self.expect(20, [Asked(other), Asked(same)], Tell(other, token + 1), Tell(same, token + 2))
         self.expect(30, [], Stop(self.a, token))
         fence, mine, others = self.r.step(35)
-        self.assertEqual((fence, mine), (Fence(), Finish(self.a, "P has not written all of it within 30 s")))
-        self.assertIn("closed to all peers, as request r has failed", others.error)
+        self.assertEqual((fence, mine), (Fence(self.a), Finish(self.a, "P has not written all of it within 30 s")))
+        self.assertEqual(others.receive, same)
+        self.assertIn("closed to its P, as request r has failed", others.error)
+        self.expect(36, [Part(token + 1, 0, 1)], Finish(other))
         self.assertEqual(self.r.states, {})
 
     def test_unclean(self):
         for event, error in ((lambda t: Ended(t, False, "cut"), "cut"), (lambda t: Untold(t, "cut", True), "P was not told where the blocks are: cut")):
             token = self.begin()
-            self.expect(1, [event(token)], Fence(), Finish(self.a, error))
+            self.expect(1, [event(token)], Fence(self.a), Finish(self.a, error))
 
     def test_unsent(self):
         """What P was to be told was not sent: it cannot write, and others go on."""

@@ -124,7 +124,7 @@ class TestWorkers(unittest.TestCase):
             while self.d.received != {"d", "e"}:
                 self.d.step()
         self.assertEqual(self.d.bad, {1, 2, 3, 5})
-        self.assertIsNone(self.d.worker.memory.window)  # nobody writes any more
+        self.assertEqual(self.d.worker.memory.windows, {})  # nobody writes any more
 
     def test_silent(self):
         """P has ended, and D does not wait as long as a transfer may take."""
@@ -146,7 +146,7 @@ class TestWorkers(unittest.TestCase):
             while self.d.received != {"d", "e"}:
                 self.d.step()
         self.assertIn("P does not answer", logged.output[0])
-        self.assertEqual((self.d.bad, self.d.worker.memory.window, self.d.worker.receiver.asking), ({1, 2, 3}, None, set()))
+        self.assertEqual((self.d.bad, self.d.worker.memory.windows, self.d.worker.receiver.asking), ({1, 2, 3}, {}, set()))
 
     def test_abort(self):
         self.sides()
@@ -230,7 +230,7 @@ class TestWorkers(unittest.TestCase):
         self.p.step(Step(chunks=[self.chunk(begin=32)]))
         self.p.step(Step(over=[Over("p", "t", True, True)]))
         self.assertEqual((self.p.sent, self.d.bad, bytes(self.d.memory) == before), ({"p"}, set(), True))
-        self.assertIsNotNone(self.d.worker.memory.window)  # nobody else is disturbed
+        self.assertIn(self.p.peer.advertisement, self.d.worker.memory.windows)  # nobody else is disturbed
 
     def test_many(self):
         """Two P and two D, each with each, both ways at once."""
@@ -308,17 +308,48 @@ class TestWorkers(unittest.TestCase):
         memory = self.d.worker.memory
         self.p.worker.close()
         for k in range(2):
-            memory.open()
+            memory.open(self.p.peer.advertisement, ())
             self.d.step(Step(pulls=[Pull(f"d{k}", 1, [self.p.peer], [1 + k], [1], False)]))
-            memory.fence()
+            memory.fence(self.p.peer.advertisement)
             self.assertFalse(self.d.worker.engine.wait(0), "the READ has ended")
+
+    def test_fence_of_one(self):
+        """A P ends in mid-transfer: another one's transfer goes on, and D's memory is open to it alone."""
+        self.sides(timeout=3600.0)
+        other = Side(self, "Q", timeout=20.0, handoff="layerwise")
+        gone = self.receive(request="e", blocks=[4, 5, 6])
+        self.d.step(Step(receives=[gone, Receive("d", "t", [other.peer], [1, 2, 3], 0, 40, prompt="its digest")]))
+        self.until(lambda: self.p.worker.pusher.pushes.wants, "wanted")
+        self.p.worker.close()
+        with self.assertLogs("vllm.kvferry", "ERROR"), unittest.mock.patch.multiple("kvferry.vllm.receiver", SAY=0.2, HEARD=0.1):
+            while not self.d.received:
+                other.step()
+                self.d.step()
+        self.assertEqual((self.d.received, list(self.d.worker.memory.windows)), ({"e"}, [other.peer.advertisement]))
+        other.step(Step(chunks=[self.chunk()]))
+        while self.d.received != {"d", "e"}:
+            other.step()
+            self.d.step()
+        self.assertEqual(self.d.bad, {4, 5, 6})
+        self.assertEqual([self.d.block(n) for n in (1, 2, 3)], [other.block(n) for n in (7, 6, 2)])
+
+    def test_windows(self):
+        """So many peers are told of the memory at a time; those that write keep it."""
+        self.sides()
+        memory = self.d.worker.memory
+        with unittest.mock.patch("kvferry.vllm.memory.WINDOWS", 2):
+            for peer in "abc":
+                memory.open(peer, "a")
+            self.assertEqual(list(memory.windows), ["a", "c"])
+            memory.open("d", "acd")
+        self.assertEqual(list(memory.windows), ["a", "c", "d"])
 
     def test_push_fence(self):
         """P writes on although D has closed the memory: nothing changes there, and P has its blocks back."""
         self.sides()
         self.d.step(Step(receives=[self.receive()]))
         self.until(lambda: self.p.worker.pusher.pushes.wants, "wanted")
-        self.d.worker.memory.fence()
+        self.d.worker.memory.fence(self.p.peer.advertisement)
         before = bytes(self.d.memory)
         self.p.step(Step(chunks=[self.chunk()]))
         self.p.step(Step(over=[Over("p", "t", True, True)]))
@@ -327,7 +358,7 @@ class TestWorkers(unittest.TestCase):
         self.assertIn("P could not write it", logged.output[0])
         self.assertEqual(bytes(self.d.memory), before)
         self.d.step(Step(receives=[self.receive(request="e")]))  # the memory is open again
-        self.assertIsNotNone(self.d.worker.memory.window)
+        self.assertIn(self.p.peer.advertisement, self.d.worker.memory.windows)
 
 
 if __name__ == "__main__":

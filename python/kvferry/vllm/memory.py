@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from array import array
 from dataclasses import dataclass
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Container, Sequence
 
 import kvferry
 
@@ -13,6 +13,9 @@ from . import layout
 from .batches import Batches
 from .checksums import Checksums
 from .holds import SLOTS
+
+WINDOWS = 256
+"""Peers that are told of the memory at a time, to write. What another needs is taken from one that does not write."""
 
 
 @dataclass
@@ -47,6 +50,14 @@ class Buffer:
         return cls(storage.data_ptr(), storage.nbytes(), layers, blocks)
 
 
+@dataclass(frozen=True)
+class Window:
+    """A registration of the KV for one peer, which is told of it and writes."""
+
+    segment: kvferry.Segment
+    advertisement: str
+
+
 class Memory:
     def __init__(self, engine: kvferry.Engine, buffer: Buffer, ended: array):
         """ended is the table of holds.py."""
@@ -60,7 +71,7 @@ class Memory:
         self.words = array("Q", bytes(layout.WORD * SLOTS))  # for what is read of a peer's `ended`
         self.word = engine.register(self.words, name="words", private=True).address
         self.free_words = list(range(SLOTS))
-        self.window: kvferry.Segment | None = None
+        self.windows: dict[str, Window] = {}  # by the advertisement of who writes, the one opened first first
         self.local: kvferry.Segment | None = None
 
     def ranges(self, planes: Sequence[Sequence[int]], layers: Sequence[int] | None, ours: Sequence[int], theirs: Sequence[int], checksums: bool) -> Any:
@@ -85,20 +96,21 @@ class Memory:
         at = kvferry.Range(self.word + layout.WORD * word, layout.WORD * (hold % SLOTS), layout.WORD, segment=layout.ENDED)
         batches.submit(kvferry.READ, advertisement, [at], read, timeout=timeout, tag=tag, message=message)
 
-    def open(self) -> str:
-        """The advertisement for peers that write."""
-        if self.window is None:
+    def open(self, peer: str, writing: Container[str]) -> str:
+        """The advertisement for a peer that is to write. Those in `writing` keep what they were told; others may lose it."""
+        if peer not in self.windows:
+            for other in [p for p in self.windows if p not in writing][: len(self.windows) + 1 - WINDOWS]:
+                self.fence(other)
             before, buffer = self.local, self.buffer
-            self.window = self.engine.register(buffer.address, buffer.length, name="kv")
-            self.opened = self.engine.advertise(self.window, self.digests).decode()
-            # Our own batches use what was registered last, and a segment is closed when they have ended: the fence must not wait for that.
+            window = self.engine.register(buffer.address, buffer.length, name="kv")
+            self.windows[peer] = Window(window, self.engine.advertise(window, self.digests).decode())
+            # Our own batches use what was registered last, and a segment is closed when they have ended: a fence must not wait for that.
             self.local = self.engine.register(buffer.address, buffer.length, name="kv", private=True)
             if before:
                 threading.Thread(target=before.close, name="kvferry-close", daemon=True).start()
-        return self.opened
+        return self.windows[peer].advertisement
 
-    def fence(self) -> None:
-        """No peer writes any more when this returns, nor later."""
-        if self.window:
-            self.window.close()
-            self.window = None
+    def fence(self, peer: str) -> None:
+        """The peer writes no more when this returns, nor later."""
+        if window := self.windows.pop(peer, None):
+            window.segment.close()

@@ -25,7 +25,7 @@ class Receiver:
         do: dict[type, Callable[[Any], None]] = {
             receives.Tell: self._tell,
             receives.Stop: self._stop,
-            receives.Fence: lambda _: self.memory.fence(),
+            receives.Fence: lambda fence: self.memory.fence(self._p(fence.receive)),
             receives.Finish: self._finish,
         }
         for action in self.receives.step(now, events):
@@ -35,7 +35,7 @@ class Receiver:
         """Asks each P that is waited for, and has not been heard of for a while, whether it is there."""
         now = time.perf_counter()
         for state in self.receives.states.values():
-            p = state.receive.peers[self.rank].advertisement
+            p = self._p(state.receive)
             if p not in self.asking and now - max(self.told[state.receive.request], self.batches.heard.get(p, 0.0)) >= HEARD:
                 self.asking.add(p)
                 self.memory.read_word(self.batches, p, 0, lambda error, _, p=p: self._asked(p, error), min(SAY, self.config.timeout), state.receive.request)
@@ -43,7 +43,7 @@ class Receiver:
     def _asked(self, p: str, error: str) -> None:
         self.asking.remove(p)
         if error:
-            tokens = [token for token, state in self.receives.states.items() if state.receive.peers[self.rank].advertisement == p]
+            tokens = [token for token, state in self.receives.states.items() if self._p(state.receive) == p]
             self.step(time.monotonic(), [receives.Ended(token, False, f"P does not answer: {error}") for token in tokens])
 
     def hear(self, now: float, message: dict[str, Any]) -> None:
@@ -74,13 +74,17 @@ class Receiver:
         return {
             what: action.receive.transfer,
             "token": action.token,
-            "advertisement": self.memory.open(),
+            "advertisement": self.memory.open(self._p(action.receive), {self._p(state.receive) for state in self.receives.states.values()}),
             "answer": self.memory.advertisement,
             "planes": self.memory.planes,
         }
 
     def _say(self, receive: receives.Receive, message: dict[str, Any], then: Any) -> None:
-        self.batches.say(receive.peers[self.rank].advertisement, message, receive.request, then)
+        self.batches.say(self._p(receive), message, receive.request, then)
+
+    def _p(self, receive: receives.Receive) -> str:
+        """P, by its advertisement."""
+        return receive.peers[self.rank].advertisement
 
     def _finish(self, finish: receives.Finish) -> None:
         receive = finish.receive

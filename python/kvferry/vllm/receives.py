@@ -1,8 +1,8 @@
 """What D is sent: for each request it tells P where its blocks go, and P writes them layer by layer while it computes.
 
 P's batches are parts with numbers, each with a message that comes when its bytes are there; the last says how many there are. A
-request ends once: when all parts have come, when P says that it will write no more, or when the fence is closed, so that nobody
-can write. Only then are its blocks vLLM's.
+request ends once: when all parts have come, when P says that it will write no more, or when the memory is closed to P, so that it
+cannot write. Only then are its blocks vLLM's.
 
 The state has no clock and calls nobody: step(now, events) returns what is to be done.
 """
@@ -91,7 +91,9 @@ class Stop:
 
 @dataclass(frozen=True)
 class Fence:
-    """Close the memory that P was told of to all peers, and open it anew for transfers that are asked from now on."""
+    """Close the memory to P, which is told of it anew with what is asked from now on."""
+
+    receive: Receive
 
 
 @dataclass(frozen=True)
@@ -178,8 +180,10 @@ class Receives:
         return Finish(state.receive, error, state.aborted)
 
     def _fence(self, token: int, error: str) -> list[Action]:
-        """Ends all transfers: P may still write for this one, so that the memory is closed, to others too."""
+        """Ends all transfers of a P: it may still write for this one, so that the memory is closed to it."""
+        receive = self.states[token].receive
         ended = [self._finish(token, error)]
-        for other in list(self.states):
-            ended.append(self._finish(other, f"the memory was closed to all peers, as request {ended[0].receive.request} has failed: {error}"))
-        return [Fence(), *ended]
+        for other, state in list(self.states.items()):
+            if state.receive.peers == receive.peers:
+                ended.append(self._finish(other, f"the memory was closed to its P, as request {receive.request} has failed: {error}"))
+        return [Fence(receive), *ended]
