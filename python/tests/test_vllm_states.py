@@ -7,6 +7,7 @@ import json
 import threading
 import types
 import unittest
+import unittest.mock
 
 from kvferry.vllm import layout, pulls, report, stats
 from kvferry.vllm.checksums import Checksums
@@ -279,6 +280,18 @@ class TestScheduler(unittest.TestCase):
             params["kvferry"],
             {"request_id": "b", "queue_us": 2000000, "post_us": 1, "wire_us": 2, "land_us": 3, "kv_bytes": 4, "kv_blocks_checked": 5, "kv_blocks_bad": 6},
         )
+
+    def test_reported(self):
+        """Once: when the transfer is over, or when the request has ended before that."""
+        for over in ([], ["b"]):
+            r = Request("b", 40, {**self.answer(), "report_url": "http://proxy"})
+            with unittest.mock.patch.object(report, "queue") as made, unittest.mock.patch.object(report, "_queue", None), unittest.mock.patch("threading.Thread"):
+                self.d.allocated(r, [11, 12, 13], self.d.matched(r, 0)[0])
+                self.d.transferred({}, over)
+                put = made.Queue.return_value.put_nowait
+                self.assertEqual(put.call_count, len(over))
+                self.d.finished(r, [11], not over)
+            put.assert_called_once()
 
     def test_handed_on(self):
         """A request that has its KV from a P, and that another D will have, is held as any."""

@@ -48,6 +48,7 @@ class Report:
     queue_us: int
     """From the request's arrival at D to its blocks."""
     url: str = ""
+    """Where it is to be posted; empty once it is."""
     part: Part | None = None
 
     def add(self, part: Part) -> None:
@@ -61,15 +62,16 @@ _queue: queue.Queue[tuple[str, bytes]] | None = None
 
 
 def post(report: Report) -> None:
-    """Sends a report to its URL, if it has one, from a thread of its own."""
+    """Sends a report to its URL, once, if it has one, from a thread of its own."""
     global _queue
-    if not report.url:
+    url, report.url = report.url, ""
+    if not url:
         return
     if _queue is None:
         _queue = queue.Queue(WAITING)
         threading.Thread(target=_post_all, args=(_queue,), name="kvferry-reports", daemon=True).start()
     try:
-        _queue.put_nowait((report.url, json.dumps(report.json()).encode()))
+        _queue.put_nowait((url, json.dumps(report.json()).encode()))
     except queue.Full:
         log.warning("%s: its report is dropped: %d wait to be posted", report.request_id, WAITING)
 

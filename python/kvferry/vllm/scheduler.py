@@ -240,7 +240,8 @@ class Scheduler:
             self._decline(request, params)
         self.arrived.pop(request.request_id, None)
         self.found.pop(request.request_id, None)
-        made = self.reports.pop(request.request_id, None)
+        if made := self.reports.pop(request.request_id, None):
+            report.post(made)  # of a transfer that has failed, or that nobody waits for
         if not params.get("do_remote_decode"):
             return False, {"kvferry": made.json()} if made else None
         if transfer := self._transfer(params):
