@@ -318,6 +318,7 @@ func (f foreign) run(t *testing.T, out, venv string, in *strings.Replacer) figur
 	if f.wheels == nil {
 		cmd.Dir = venv
 	}
+	cmd.Env = append(os.Environ(), "HF_HUB_OFFLINE=1") // the tokenizer is here; where the hub is not reached, asking for more takes a minute
 	cmd.WaitDelay = 10 * time.Second
 	var stderr strings.Builder
 	cmd.Stderr = &stderr

@@ -49,7 +49,7 @@ func built(t *testing.T, flags string) string {
 		t.Fatal(err)
 	}
 	run(t, nil, "go", "build", "-tags", "cshared", "-buildmode=c-shared", "-o", filepath.Join(dir, "libkvferry.so"), "../cmd/libkvferry")
-	run(t, []string{"CXXFLAGS=-g " + flags}, "./build", dir)
+	run(t, []string{"CXXFLAGS=-O0 -g " + flags}, "./build", dir)
 	return dir
 }
 
