@@ -1,6 +1,7 @@
 package socket
 
 import (
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -76,6 +77,12 @@ func TestSmallUnderWay(t *testing.T) {
 		defer sharedPrecedence.mu.Unlock()
 		return sharedPrecedence.small
 	}
+	sent := func(ep transport.Endpoint) int {
+		e := ep.(*endpoint)
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return len(e.writes)
+	}
 	answer := make(chan bool)
 	b := newRail(t, "127.0.0.1:0")
 	defer b.Close()
@@ -87,7 +94,7 @@ func TestSmallUnderWay(t *testing.T) {
 	})
 	key := must(b.Register(make([]byte, 2<<20), transport.Whole(2<<20)))
 	for _, c := range []struct {
-		bytes []int // of the slices; the last has an immediate
+		bytes []int // of the slices, each with an immediate
 		small int
 		lost  bool
 	}{
@@ -103,11 +110,16 @@ func TestSmallUnderWay(t *testing.T) {
 		for _, n := range c.bytes {
 			post = append(post, transport.NewSlice(transport.Write, make([]byte, n), key, 0, func(_ *transport.Slice, err error) { done <- err }))
 		}
-		post[len(post)-1].HasImm = true
+		for _, s := range post {
+			s.HasImm = true // a frame of its own, without an answer until the test gives it
+		}
 		if n, err := ep.Post(post); n != len(post) || err != nil {
 			t.Fatal(n, err)
 		}
 		<-asked
+		for sent(ep) < len(post) {
+			runtime.Gosched()
+		}
 		if n := underWay(); n != c.small {
 			t.Errorf("%v bytes: bulk gives way to %d, want %d", c.bytes, n, c.small)
 		}
@@ -115,6 +127,10 @@ func TestSmallUnderWay(t *testing.T) {
 			a.Close()
 		}
 		answer <- true
+		for range c.bytes[1:] {
+			<-asked
+			answer <- true
+		}
 		for range c.bytes {
 			if err := <-done; (err != nil) != c.lost {
 				t.Errorf("%v bytes, lost %v: %v", c.bytes, c.lost, err)
