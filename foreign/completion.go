@@ -13,7 +13,7 @@ import (
 const (
 	mostBatches  = 1 << 16  // under way, and ended but not polled
 	mostMessages = 1 << 14  // not received
-	mostWaiting  = 16 << 20 // bytes of them, names of their senders included
+	mostWaiting  = 16 << 20 // bytes of them
 )
 
 // A Completion says how a batch ended.

@@ -8,8 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"time"
-
-	"kvferry/bench/machine"
 )
 
 // ErrFaults: a setting of kvferry's has not stood a fault as it should.
@@ -26,7 +24,7 @@ func (e environment) judge(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer wipe()
-	j := &Judgement{Started: x.result.Started, Machine: machine.Describe(), Model: cfg.Model, Seed: cfg.Seed, Link: cfg.Link, Timeout: cfg.Timeout.Seconds()}
+	j := &Judgement{Started: x.result.Started, Machine: x.result.Machine, Model: cfg.Model, Seed: cfg.Seed, Link: cfg.Link, Timeout: cfg.Timeout.Seconds()}
 	x.progress = newProgress(cfg, 1+count(x.settings, faults))
 	if err = x.prepare(ctx, faults); err == nil {
 		err = x.trials(ctx, faults, j)
@@ -34,7 +32,12 @@ func (e environment) judge(ctx context.Context, cfg Config) error {
 	x.progress.Wipe()
 	j.Seconds = time.Since(j.Started).Seconds()
 	if len(j.Trials) > 0 {
-		err = errors.Join(err, j.publish(cfg))
+		d := j.document()
+		e := d.write(cfg.Out)
+		if e == nil {
+			e = d.print(cfg)
+		}
+		err = errors.Join(err, e)
 	}
 	if err == nil && j.failed() {
 		err = ErrFaults
@@ -93,7 +96,7 @@ func (x *run) trials(ctx context.Context, faults []Fault, j *Judgement) error {
 			}
 			j.Trials = append(j.Trials, tr)
 			x.progress.end(what, tr.said(), err)
-			if err := j.write(x.cfg.Out); err != nil {
+			if err := j.document().write(x.cfg.Out); err != nil {
 				return err
 			}
 		}

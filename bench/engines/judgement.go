@@ -137,40 +137,10 @@ func (j *Judgement) head() string {
 	return fmt.Sprintf("model %s, link of %s, seed %d, a hang is %.0f s; %s, %.0f s", j.Model, lab.FormatRate(j.Link), j.Seed, j.Timeout, j.Machine.String(), j.Seconds)
 }
 
-// publish prints the tables, and writes the files.
-func (j *Judgement) publish(cfg Config) error {
-	var b strings.Builder
-	b.WriteString(j.head() + "\n\n")
-	for _, t := range j.tables() {
-		t.WriteText(&b)
+// document is the judgement as people read it.
+func (j *Judgement) document() *document {
+	return &document{
+		title: "kvbench engines --faults", started: j.Started, head: j.head(), tables: j.tables(), notes: j.notes(),
+		records: func(w io.Writer) error { return records(w, j.Trials) }, summary: j, data: j,
 	}
-	for _, line := range j.notes() {
-		b.WriteString(line + "\n")
-	}
-	if err := j.write(cfg.Out); err != nil {
-		return err
-	}
-	_, err := fmt.Fprint(cfg.Stdout, b.String(), page.Listing(cfg.Out, page.RecordsFile, summaryFile, reportFile, tableFile), "\n")
-	return err
-}
-
-// write writes the files.
-func (j *Judgement) write(dir string) error {
-	return page.WriteFiles(
-		dir,
-		page.File{Name: page.RecordsFile, Write: func(w io.Writer) error { return records(w, j.Trials) }},
-		page.File{Name: summaryFile, Write: func(w io.Writer) error { return page.WriteJSON(w, j) }},
-		page.File{Name: reportFile, Write: func(w io.Writer) error {
-			p := page.Page{
-				Title: "kvbench engines --faults", Sub: []string{"Measured " + j.Started.UTC().Format("2006-01-02 15:04 UTC") + ".", j.head()}, Lines: j.notes(),
-			}
-			var section page.Section
-			for _, t := range j.tables() {
-				section.Tables = append(section.Tables, t.HTML(-1))
-			}
-			p.Sections = []page.Section{section}
-			return p.Write(w, j)
-		}},
-		page.File{Name: tableFile, Write: func(w io.Writer) error { return markdown(w, j.tables(), j.notes()) }},
-	)
 }

@@ -1,7 +1,6 @@
 package engines
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"strconv"
@@ -13,22 +12,36 @@ import (
 	"kvferry/lab"
 )
 
-// Files of a run, besides page.RecordsFile, which has the samples.
-const (
-	summaryFile = "summary.json"
-	reportFile  = "report.html"
-	tableFile   = "table.md"
-)
+// document is the result as people read it.
+func (r *Result) document() *document {
+	return &document{
+		title: "kvbench engines", started: r.Started, head: r.head(), tables: r.tables(), notes: r.notes(), plots: r.plots,
+		records: func(w io.Writer) error { return records(w, r.Samples) }, summary: map[string]any{"rows": r.Rows}, data: r,
+	}
+}
 
-// write writes the files.
-func (r *Result) write(dir string) error {
-	return page.WriteFiles(
-		dir,
-		page.File{Name: page.RecordsFile, Write: func(w io.Writer) error { return records(w, r.Samples) }},
-		page.File{Name: summaryFile, Write: func(w io.Writer) error { return page.WriteJSON(w, map[string]any{"rows": r.Rows}) }},
-		page.File{Name: reportFile, Write: r.writeHTML},
-		page.File{Name: tableFile, Write: func(w io.Writer) error { return markdown(w, r.tables(), r.notes()) }},
-	)
+func (r *Result) plots() (all []*page.Plot, err error) {
+	for _, c := range []struct {
+		title string
+		of    func(*Row) float64
+	}{
+		{"Median TTFT (ms)", func(row *Row) float64 { return row.Metrics.TTFT }},
+		{"TTFT over mono (ms)", func(row *Row) float64 {
+			if mono := r.mono(row.PromptTokens); mono != nil && row.Setting != Mono {
+				return row.Metrics.TTFT - mono.Metrics.TTFT
+			}
+			return 0
+		}},
+		{"KV (GB/s)", func(row *Row) float64 { return row.Metrics.KV }},
+		{"CPU seconds a prompt", func(row *Row) float64 { return row.Metrics.CPU }},
+	} {
+		q, err := r.plot(c.title, c.of)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, q)
+	}
+	return all, nil
 }
 
 // tables are the times, and what there is to say that they are those of a transfer.
@@ -141,51 +154,6 @@ func (r *Result) head() string {
 	return fmt.Sprintf("model %s, %d rounds, one core an instance%s; %s, %.0f s", r.Model, r.Rounds, over, r.Machine.String(), r.Seconds)
 }
 
-// text is what is printed.
-func (r *Result) text() string {
-	var b strings.Builder
-	b.WriteString(r.head() + "\n\n")
-	for _, t := range r.tables() {
-		t.WriteText(&b)
-	}
-	for _, line := range r.notes() {
-		b.WriteString(line + "\n")
-	}
-	return b.String()
-}
-
-func (r *Result) writeHTML(w io.Writer) error {
-	p := page.Page{
-		Title: "kvbench engines", Sub: []string{"Measured " + r.Started.UTC().Format("2006-01-02 15:04 UTC") + ".", r.head()}, Lines: r.notes(),
-	}
-	var section page.Section
-	for _, c := range []struct {
-		title string
-		of    func(*Row) float64
-	}{
-		{"Median TTFT (ms)", func(row *Row) float64 { return row.Metrics.TTFT }},
-		{"TTFT over mono (ms)", func(row *Row) float64 {
-			if mono := r.mono(row.PromptTokens); mono != nil && row.Setting != Mono {
-				return row.Metrics.TTFT - mono.Metrics.TTFT
-			}
-			return 0
-		}},
-		{"KV (GB/s)", func(row *Row) float64 { return row.Metrics.KV }},
-		{"CPU seconds a prompt", func(row *Row) float64 { return row.Metrics.CPU }},
-	} {
-		q, err := r.plot(c.title, c.of)
-		if err != nil {
-			return err
-		}
-		section.Plots = append(section.Plots, q)
-	}
-	for _, t := range r.tables() {
-		section.Tables = append(section.Tables, t.HTML(-1))
-	}
-	p.Sections = []page.Section{section}
-	return p.Write(w, r)
-}
-
 // plot draws a figure over the prompt's length, a curve a setting. What is not above 0 is left out.
 func (r *Result) plot(title string, of func(*Row) float64) (*page.Plot, error) {
 	p := page.NewPlot(title)
@@ -213,28 +181,4 @@ func (r *Result) plot(title string, of func(*Row) float64) (*page.Plot, error) {
 	p.X.Min, p.X.Max = 0, page.Headroom(float64(Lengths[len(Lengths)-1]))
 	p.Y.Min, p.Y.Max = 0, page.Headroom(top)
 	return p, nil
-}
-
-// records writes a line of JSON for each.
-func records[T any](w io.Writer, all []T) error {
-	enc := json.NewEncoder(w)
-	for _, one := range all {
-		if err := enc.Encode(one); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// markdown writes tables, and lines below them.
-func markdown(w io.Writer, tables []page.Table, notes []string) error {
-	var b strings.Builder
-	for _, t := range tables {
-		t.WriteMarkdown(&b)
-	}
-	for _, line := range notes {
-		b.WriteString(line + "\n\n")
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
 }

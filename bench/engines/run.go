@@ -100,8 +100,7 @@ func (e environment) run(ctx context.Context, cfg Config) error {
 	x.result.Seconds = time.Since(x.result.Started).Seconds()
 	err = errors.Join(err, x.keep())
 	if len(x.result.Samples) > 0 || len(x.result.Errors) > 0 {
-		_, e := fmt.Fprint(cfg.Stdout, x.result.text(), page.Listing(cfg.Out, page.RecordsFile, summaryFile, reportFile, tableFile), "\n")
-		err = errors.Join(err, e)
+		err = errors.Join(err, x.result.document().print(cfg))
 	}
 	if err == nil && x.result.failed() {
 		err = ErrFailed
@@ -115,7 +114,7 @@ func (x *run) keep() error {
 	if len(x.result.Rows) == 0 {
 		return nil
 	}
-	return x.result.write(x.cfg.Out)
+	return x.result.document().write(x.cfg.Out)
 }
 
 // logFolder has what each process printed, in the folder of results.
