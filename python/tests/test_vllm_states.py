@@ -10,6 +10,7 @@ import unittest
 import unittest.mock
 
 from kvferry.vllm import layout, pulls, report, stats
+from kvferry.vllm.asked import Asked
 from kvferry.vllm.checksums import Checksums
 from kvferry.vllm.config import Config, ConfigError
 from kvferry.vllm.holds import SLOTS, Hold, Holds
@@ -232,6 +233,26 @@ class Request(types.SimpleNamespace):
 
 
 ASK = {"do_remote_decode": True, "do_remote_prefill": False, "remote_engine_id": None, "remote_block_ids": None}
+
+
+class TestAsked(unittest.TestCase):
+    def test_kinds(self):
+        """Whose KV comes from where and goes to whom, and how, with a bootstrap of ours and without."""
+        comes, goes, named = {"do_remote_prefill": True}, {"do_remote_decode": True}, {"transfer_id": "t"}
+        address = {"remote_bootstrap_addr": "http://p:1"}
+        for params, writes, want in (
+            (None, True, ("", "", "")),
+            ({**named, **address}, True, ("", "", "")),
+            (comes, True, ("pull", "", "")),
+            ({**comes, **named, **address}, False, ("layerwise", "", "")),
+            (goes, True, ("", "pull", "")),
+            ({**goes, "transfer_id": None}, True, ("", "pull", "")),
+            ({**goes, **named}, False, ("", "pull", "")),
+            ({**goes, **named}, True, ("", "layerwise", "t")),
+            ({**comes, **goes, **named, **address}, True, ("layerwise", "layerwise", "t")),
+        ):
+            asked = Asked.of(Request("a", 1, params), writes)
+            self.assertEqual((asked.comes, asked.goes, asked.transfer), want, params)
 
 
 class TestScheduler(unittest.TestCase):

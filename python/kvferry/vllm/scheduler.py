@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Iterable, Sequence
 
 from . import bootstrap, layout, report
+from .asked import Asked
 from .config import LAYERWISE, Config
 from .holds import Hold
 from .pulls import Peer, Pull
@@ -72,11 +73,6 @@ class _Prefill:
     computed: int = 0
 
 
-PULL = ("remote_ranks", "remote_model", "remote_hold", "remote_block_ids", "remote_num_tokens")
-PUSH = ("transfer_id", "remote_bootstrap_addr")
-"""The fields of kv_transfer_params that D cannot do without, beside do_remote_prefill."""
-
-
 class Scheduler:
     def __init__(self, config: Config, engine_id: str, block_tokens: int, clock: Callable[[], float] = time.monotonic):
         self.config, self.engine_id, self.block_tokens, self.clock = config, engine_id, block_tokens, clock
@@ -109,45 +105,36 @@ class Scheduler:
             "remote_checksums": self.config.checksums,
         }
 
+    def _asked(self, request: Any) -> Asked:
+        return Asked.of(request, bool(self.server))
+
     def new_request(self, request: Any) -> None:
-        params = request.kv_transfer_params or {}
-        if params.get("do_remote_prefill"):
+        if self._asked(request).comes:
             self.arrived[request.request_id] = self.clock()
 
     def matched(self, request: Any, computed: int) -> tuple[int | None, bool]:
         """How many tokens P has beyond those that D has itself, and whether they will come by themselves. None: ask again."""
-        params = request.kv_transfer_params or {}
-        if not params.get("do_remote_prefill"):
+        asked = self._asked(request)
+        if not asked.comes:
             return 0, False
-        pushed = "remote_bootstrap_addr" in params
-        remote = self.client.get(self.clock(), params["remote_bootstrap_addr"]) if pushed and not self._wrong(params) else params
-        if remote is None:
-            return None, False
-        if wrong := remote if isinstance(remote, str) else self._wrong(params) or self._unlike(remote) or self._other(request, params):
+        params = asked.params
+        wrong, remote = self._wrong(asked), params
+        if asked.comes == LAYERWISE and not wrong:
+            found = self.client.get(self.clock(), params["remote_bootstrap_addr"])
+            if found is None:
+                return None, False
+            wrong, remote = (found, params) if isinstance(found, str) else ("", found)
+        if wrong := wrong or self._unlike(remote) or self._other(request, asked):
             log.error("%s: %s: its prompt is computed here", request.request_id, wrong)
             params["do_remote_prefill"] = False
             return 0, False
-        if pushed:
+        if asked.comes == LAYERWISE:
             self.found[request.request_id] = remote
-        count = (request.num_prompt_tokens if pushed else min(params["remote_num_tokens"], request.num_prompt_tokens)) - computed
+        count = self._end(request, asked) - computed
         return (count, True) if count > 0 else (0, False)
 
-    def _wrong(self, params: dict[str, Any]) -> str:
-        """What is wrong with what D was given, if something is."""
-        if "remote_bootstrap_addr" not in params:
-            missing, hint = [name for name in PULL if not params.get(name)], "give D all that P has answered"
-        else:
-            missing, hint = [name for name in PUSH if not params.get(name)], "give it to P and to D"
-            if self.config.handoff != LAYERWISE:
-                return f'P is to write the blocks, and kv_connector_extra_config.handoff of D is {self.config.handoff!r}: make it "{LAYERWISE}"'
-        if missing:
-            return f"kv_transfer_params have no {missing[0]}: {hint}"
-        if "remote_bootstrap_addr" in params:
-            return "" if isinstance(params["remote_bootstrap_addr"], str) else "remote_bootstrap_addr is no text"
-        blocks, tokens = params["remote_block_ids"], params["remote_num_tokens"]
-        if not layout.naturals([tokens, params["remote_hold"]]) or not layout.naturals(blocks) or len(blocks) != -(-tokens // self.block_tokens):
-            return "remote_block_ids, remote_num_tokens and remote_hold are not what P has answered"
-        return ""
+    def _wrong(self, asked: Asked) -> str:
+        return asked.wrong(self.config.handoff, self.block_tokens)
 
     def _unlike(self, remote: dict[str, Any]) -> str:
         """Why what P says of itself cannot be taken, if it cannot. It came over HTTP, from whoever sent it."""
@@ -161,34 +148,32 @@ class Scheduler:
             return "P's KV is not of the kind of D's: give both the same model, dtype, --block-size and --kv-cache-dtype"
         return ""
 
-    def _other(self, request: Any, params: dict[str, Any]) -> str:
+    def _other(self, request: Any, asked: Asked) -> str:
         """What is said if P has answered another prompt. Its hold is not ended here: who has that prompt may come."""
-        if "remote_bootstrap_addr" in params or digest(request, params["remote_num_tokens"]) == params.get("remote_prompt"):
+        if asked.comes == LAYERWISE or digest(request, asked.params["remote_num_tokens"]) == asked.params.get("remote_prompt"):
             return ""
         return "P's prompt is another: give each prompt kv_transfer_params of its own"
 
+    def _end(self, request: Any, asked: Asked) -> int:
+        """How many tokens of a prompt P computes."""
+        return request.num_prompt_tokens if asked.comes == LAYERWISE else min(asked.params["remote_num_tokens"], request.num_prompt_tokens)
+
     def allocated(self, request: Any, blocks: Sequence[int], external: int) -> None:
         """A request has its blocks, and `external` tokens of them are P's."""
-        params = request.kv_transfer_params or {}
-        if params.get("do_remote_decode"):
-            transfer = self._transfer(params)
-            self.prefills[request.request_id] = _Prefill(transfer, request.num_prompt_tokens, digest(request) if transfer else "")
-        if not params.get("do_remote_prefill"):
+        asked = self._asked(request)
+        if asked.goes:
+            self.prefills[request.request_id] = _Prefill(asked.transfer, request.num_prompt_tokens, digest(request) if asked.transfer else "")
+        if not asked.comes:
             return
-        params["do_remote_prefill"] = False  # once, also if it is scheduled again
-        pushed = request.request_id in self.found
-        end = request.num_prompt_tokens if pushed else min(params["remote_num_tokens"], request.num_prompt_tokens)
+        asked.params["do_remote_prefill"] = False  # once, also if it is scheduled again
+        end = self._end(request, asked)
         first, last = (end - external) // self.block_tokens, -(-end // self.block_tokens)
         lacking = slice(first, last) if external else slice(0)
-        if pushed:
+        if asked.comes == LAYERWISE:
             self._receive(request, list(blocks)[lacking], first, end)
         else:
-            self._pull(request, list(blocks)[lacking], params["remote_block_ids"][lacking])
+            self._pull(request, list(blocks)[lacking], asked.params["remote_block_ids"][lacking])
         self._begin(request, waiting=external > 0)
-
-    def _transfer(self, params: dict[str, Any]) -> str:
-        """The name of a transfer that P writes; empty where D reads: so does one that cannot find P."""
-        return str(params.get("transfer_id") or "") if self.server else ""
 
     def _pull(self, request: Any, ours: list[int], theirs: list[int]) -> None:
         params = request.kv_transfer_params
@@ -234,17 +219,17 @@ class Scheduler:
 
     def finished(self, request: Any, blocks: Sequence[int], answered: bool) -> tuple[bool, dict[str, Any] | None]:
         """A request is over, with an answer or without: whether its blocks are held, and the kv_transfer_params of the answer."""
-        params = request.kv_transfer_params or {}
+        asked = self._asked(request)
         self.prefills.pop(request.request_id, None)
-        if params.get("do_remote_prefill"):
-            self._decline(request, params)
+        if asked.comes:
+            self._decline(request, asked)
         self.arrived.pop(request.request_id, None)
         self.found.pop(request.request_id, None)
         if made := self.reports.pop(request.request_id, None):
             report.post(made)  # of a transfer that has failed, or that nobody waits for
-        if not params.get("do_remote_decode"):
+        if not asked.goes:
             return False, {"kvferry": made.json()} if made else None
-        if transfer := self._transfer(params):
+        if transfer := asked.transfer:
             self.next.over.append(Over(request.request_id, transfer, answered, bool(blocks)))
             return bool(blocks), {"do_remote_prefill": True, "do_remote_decode": False, "transfer_id": transfer, "remote_bootstrap_addr": f"http://{self.config.bootstrap}"}
         if not answered or not blocks:
@@ -264,12 +249,12 @@ class Scheduler:
             **self._description(),
         }
 
-    def _decline(self, request: Any, params: dict[str, Any]) -> None:
+    def _decline(self, request: Any, asked: Asked) -> None:
         """D has ended a request before it was scheduled: P need not wait for its lease."""
-        params["do_remote_prefill"] = False
+        asked.params["do_remote_prefill"] = False
         if request.request_id in self.found:
             self._receive(request, [], 0, 0)
-        elif "remote_bootstrap_addr" not in params and not (self._wrong(params) or self._unlike(params)):
+        elif asked.comes != LAYERWISE and not (self._wrong(asked) or self._unlike(asked.params)):
             self._pull(request, [], [])
 
 
