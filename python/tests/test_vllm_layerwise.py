@@ -147,9 +147,9 @@ class TestPushes(unittest.TestCase):
         """The request is computed again, in other blocks: all is written once more, under further numbers."""
         w = want()
         self.p.step(0, [Wanted(w), self.ready(0)])
-        self.assertEqual(self.p.under("r"), 1)
+        self.assertEqual(self.p.reading("r"), {"t"})
         self.expect(1, [Written("t")])
-        self.assertEqual(self.p.under("r"), 0)
+        self.assertEqual(self.p.reading("r"), set())
         self.expect(2, [Preempted("r")])
         self.blocks = [8, 9, 10]
         self.expect(3, [self.ready(0)], Write(w, [0], [8, 9, 10], [20, 21, 22], 1))

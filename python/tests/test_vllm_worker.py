@@ -212,11 +212,27 @@ class TestWorkers(unittest.TestCase):
         self.p.step(Step(chunks=[self.chunk(end=32, blocks=[4, 5])]))
         step = Step(preempted=["p"])
         self.p.worker.before(step)
-        self.assertEqual(self.p.worker.pusher.pushes.under("p"), 0)
+        self.assertEqual(self.p.worker.pusher.pushes.reading("p"), set())
         self.p.step(Step(chunks=[self.chunk()]))
         self.p.step(Step(over=[Over("p", "t", True, True)]))
         self.until(lambda: self.p.sent and self.d.received, "written")
         self.assertTrue(self.same([1, 2, 3], [7, 6, 2]))
+
+    def test_push_preempted_hanging(self):
+        """D hangs: the step of a preempted request does not wait as long as a transfer may take, and nothing reads the blocks after it."""
+        self.sides()
+        self.d.step(Step(receives=[self.receive()]))
+        self.until(lambda: self.p.worker.pusher.pushes.wants, "wanted")
+        self.d.worker.close()
+        self.p.step(Step(chunks=[self.chunk(end=32, blocks=[4, 5])]))
+        with unittest.mock.patch("kvferry.vllm.pusher.PREEMPTED", 0.05):
+            self.p.worker.before(Step(preempted=["p"]))
+        pusher = self.p.worker.pusher
+        self.assertEqual((pusher.pushes.reading("p"), pusher.writing), (set(), {}))
+        self.assertIn("canceled", pusher.pushes.pushes["t"].ended)
+        self.p.step(Step(chunks=[self.chunk()]))
+        self.p.step(Step(over=[Over("p", "t", True, True)]))
+        self.assertEqual((self.p.sent, pusher.writing), ({"p"}, {}))
 
     def test_push_stopped(self):
         """D's request ends while P computes: D has its blocks back when P has said that it stops, P when its request is over."""

@@ -15,10 +15,15 @@ from .memory import Memory
 from .scheduler import Chunk
 
 
+PREEMPTED = 1.0
+"""Seconds for which vLLM's step waits for batches that read the blocks of preempted requests. Then they are canceled."""
+
+
 class Pusher:
     def __init__(self, config: Config, batches: Batches, memory: Memory, ledger: Ledger, block_tokens: int):
         self.config, self.batches, self.memory, self.ledger, self.block_tokens = config, batches, memory, ledger, block_tokens
         self.pushes = pushes.Pushes(len(memory.layers), block_tokens, config.lease)
+        self.writing: dict[int, str] = {}  # batches: their transfers
 
     def step(self, now: float, events: Iterable[pushes.Event] = ()) -> None:
         do: dict[type, Callable[[Any], None]] = {pushes.Write: self._write, pushes.Say: self._say, pushes.Free: self._free}
@@ -52,18 +57,25 @@ class Pusher:
         """These layers of chunks of prompts are computed."""
         self.step(now, [pushes.Ready(c.request, c.transfer, layers, c.end, c.total, c.blocks, c.prompt) for c in chunks if c.transfer])
 
-    def preempted(self, now: float, requests: Iterable[str], poll: Callable[[], None]) -> None:
-        """vLLM computes requests again, in other blocks. Waits for the batches that read the old ones; they have deadlines."""
+    def preempted(self, requests: Iterable[str], poll: Callable[[], None]) -> None:
+        """vLLM computes requests again, in other blocks, and this step may write into the old ones: it does not ask whether they are
+        read. So no batch reads them when this returns: one that takes longer than PREEMPTED has failed."""
+        until = time.monotonic() + PREEMPTED
         for request in requests:
-            while self.pushes.under(request):
+            while reading := self.pushes.reading(request):
+                if time.monotonic() >= until:
+                    for batch in [batch for batch, transfer in self.writing.items() if transfer in reading]:
+                        self.batches.engine.cancel(batch)  # it ends soon
                 poll()
-            self.step(now, [pushes.Preempted(request)])
+            self.step(time.monotonic(), [pushes.Preempted(request)])
 
     def _write(self, write: pushes.Write) -> None:
         want = write.want
         message = {"part": want.token, "index": write.index, "total": write.total}
 
-        def then(error: str, _: kvferry.Completion | None) -> None:
+        def then(error: str, completion: kvferry.Completion | None) -> None:
+            if completion:
+                del self.writing[completion.batch]
             self.step(time.monotonic(), [pushes.Written(want.transfer, error)])
 
         # The last layer is there when all are: then a block's checksum can be made.
@@ -71,7 +83,9 @@ class Pusher:
         if checked:
             self.memory.checksums.make(write.ours)
         ranges = self.memory.ranges(want.planes, write.layers, write.ours, write.theirs, checked)
-        self.batches.submit(kvferry.WRITE, want.advertisement, ranges, then, timeout=self.config.timeout, tag=want.transfer, message=message)
+        batch = self.batches.submit(kvferry.WRITE, want.advertisement, ranges, then, timeout=self.config.timeout, tag=want.transfer, message=message)
+        if batch:
+            self.writing[batch] = want.transfer
 
     def _say(self, say: pushes.Say) -> None:
         message = {"ended": say.want.token, "clean": say.clean, "error": say.error}

@@ -184,9 +184,9 @@ class Pushes:
         """Whether a prompt is computed and D has not said yet where it goes."""
         return any(not push.want and not push.over for push in self.pushes.values())
 
-    def under(self, request: str) -> int:
-        """How many batches read a request's blocks."""
-        return sum(push.under for push in self.pushes.values() if push.request == request)
+    def reading(self, request: str) -> set[str]:
+        """The transfers whose batches read a request's blocks."""
+        return {transfer for transfer, push in self.pushes.items() if push.request == request and push.under}
 
     def _ready(self, event: Ready) -> None:
         push = self.pushes.get(event.transfer)

@@ -49,7 +49,7 @@ class Worker:
 
     def before(self, step: Step) -> None:
         """A step begins: its requests' blocks may be written when this returns."""
-        self.pusher.preempted(time.monotonic(), step.preempted, lambda: self._poll(IDLE))
+        self.pusher.preempted(step.preempted, lambda: self._poll(IDLE))
 
     def start(self, step: Step) -> None:
         """What the scheduler wants of the step."""
