@@ -11,6 +11,7 @@ import unittest
 
 from kvferry.vllm import bootstrap, pushes, receives
 from kvferry.vllm.config import Config, ConfigError
+from kvferry.vllm.joined import Joined
 from kvferry.vllm.pulls import Aborted, Peer
 from kvferry.vllm.pushes import Free, Over, Preempted, Pushes, Ready, Say, Unwanted, Want, Wanted, Write, Written
 from kvferry.vllm.receives import Asked, Ended, Fence, Finish, Part, Receive, Receives, Stop, Tell, Untold
@@ -178,6 +179,30 @@ class TestPushes(unittest.TestCase):
         self.expect(2, [self.ready(None, request="other")])
         self.expect(3, [Over("other", "t", True, True)], Free("other"))
         self.expect(4, [self.ready(1)], Write(w, [1], [5, 6, 7], [20, 21, 22], 1, total=2))
+
+
+class TestJoined(unittest.TestCase):
+    def test_parts(self):
+        """In any order, of two D at once; what comes in one message is not kept."""
+        j = Joined()
+        self.assertEqual(j.step(0, ("D", 1), 0, [7, 8], 2, 30), [7, 8])
+        self.assertIsNone(j.step(0, ("D", 1), 2, [5], 4, 30))
+        self.assertIsNone(j.step(1, ("E", 1), 0, [1, 2, 3], 4, 30))
+        self.assertIsNone(j.step(1, ("D", 1), 0, [7, 8], 4, 30))
+        self.assertEqual(j.step(1, ("D", 1), 3, [6], 4, 30), [7, 8, 5, 6])
+        self.assertEqual(j.step(1, ("E", 1), 3, [4], 4, 30), [1, 2, 3, 4])
+        self.assertEqual(j.parts, {})
+
+    def test_forgotten(self):
+        """D wants no more, or has waited for as long as it does."""
+        j = Joined()
+        for key in ("D", 1), ("D", 2):
+            self.assertIsNone(j.step(0, key, 0, [7], 2, 30))
+        j.drop(("D", 1))
+        j.drop(("D", 3))
+        self.assertEqual(list(j.parts), [("D", 2)])
+        self.assertEqual(j.step(30, ("D", 4), 0, [7], 1, 30), [7])
+        self.assertEqual(j.parts, {})
 
 
 class TestReceives(unittest.TestCase):

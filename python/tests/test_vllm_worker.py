@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import random
 import time
 import unittest
 import unittest.mock
@@ -30,19 +31,20 @@ LAYERS, BLOCKS, PAGE, TOKENS = 3, 10, 1000, 16
 class Side:
     """A worker, and what it has told vLLM."""
 
-    def __init__(self, test, name, rails="127.0.0.1:0", **config):
+    def __init__(self, test, name, rails="127.0.0.1:0", blocks=BLOCKS, page=PAGE, **config):
         self.worker = Worker(Config(rails, **config), name, 0, TOKENS)
         test.addCleanup(self.worker.close)
-        self.memory = bytearray(os.urandom(LAYERS * BLOCKS * PAGE))
+        self.blocks, self.page = blocks, page
+        self.memory = bytearray(os.urandom(LAYERS * blocks * page))
         address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
-        layers = [layout.Layer(f"l{k}", k * BLOCKS * PAGE, PAGE, PAGE) for k in range(LAYERS)]
-        self.worker.register(Buffer(address, len(self.memory), layers, BLOCKS))
+        layers = [layout.Layer(f"l{k}", k * blocks * page, page, page) for k in range(LAYERS)]
+        self.worker.register(Buffer(address, len(self.memory), layers, blocks))
         own = self.worker.own
         self.peer = Peer(own.advertisement, own.planes)
         self.sent, self.received, self.bad, self.parts, self.counts = set(), set(), set(), {}, stats.empty()
 
     def block(self, n):
-        return [bytes(self.memory[at : at + PAGE]) for at in range(n * PAGE, len(self.memory), BLOCKS * PAGE)]
+        return [bytes(self.memory[at : at + self.page]) for at in range(n * self.page, len(self.memory), self.blocks * self.page)]
 
     def step(self, step=None, over=()):
         """A step of vLLM's that computes nothing, or all of its chunks at once."""
@@ -190,6 +192,18 @@ class TestWorkers(unittest.TestCase):
             self.p.step(step)
         self.p.step(Step(over=[Over("p", "t", True, True)]))
 
+    def test_push_scattered(self):
+        """D's blocks are in more runs than a message has room for."""
+        self.sides(blocks=12000, page=16)
+        ours, theirs = random.Random(1).sample(range(12000), 10000), range(10000)
+        self.p.step(Step(chunks=[Chunk("p", "t", 0, 160000, 160000, list(theirs))]))
+        self.p.step(Step(over=[Over("p", "t", True, True)]))
+        self.d.step(Step(receives=[Receive("d", "t", [self.p.peer], ours, 0, 160000)]))
+        self.until(lambda: self.p.sent and self.d.received, "written")
+        self.assertEqual(self.d.bad, set())
+        self.assertTrue(self.same(ours, theirs))
+        self.assertEqual(self.p.worker.pusher.joined.parts, {})
+
     def test_push_flipped(self):
         """A byte changes between P's checksum and D."""
         self.sides(checksums=True)
@@ -309,7 +323,7 @@ class TestWorkers(unittest.TestCase):
         self.sides()
         self.p.step(Step(chunks=[self.chunk()]))
         own = self.d.worker.own
-        wanted = {"want": "t", "token": 1, "advertisement": own.advertisement, "answer": own.advertisement, "planes": own.planes, "blocks": [[1 << 70, 3, 1]], "tokens": 40}
+        wanted = {"want": "t", "token": 1, "advertisement": own.advertisement, "answer": own.advertisement, "planes": own.planes, "blocks": [[1 << 70, 3, 1]], "at": 0, "of": 3, "tokens": 40}
         self.d.worker.batches.say(self.p.peer.advertisement, wanted, "t")
         heard = []
         self.d.worker.receiver.hear = lambda now, message: heard.append(message["error"])

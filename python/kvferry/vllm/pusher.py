@@ -10,6 +10,7 @@ import kvferry
 from . import layout, pushes
 from .batches import Batches
 from .config import Config
+from .joined import Joined
 from .ledger import Ledger
 from .memory import Memory
 from .scheduler import Chunk
@@ -24,6 +25,7 @@ class Pusher:
         self.config, self.batches, self.memory, self.ledger, self.block_tokens = config, batches, memory, ledger, block_tokens
         self.pushes = pushes.Pushes(len(memory.layers), block_tokens, config.lease)
         self.writing: dict[int, str] = {}  # batches: their transfers
+        self.joined = Joined()
 
     def step(self, now: float, events: Iterable[pushes.Event] = ()) -> None:
         do: dict[type, Callable[[Any], None]] = {pushes.Write: self._write, pushes.Say: self._say, pushes.Free: self._free}
@@ -32,8 +34,12 @@ class Pusher:
 
     def hear(self, now: float, message: dict[str, Any]) -> None:
         """What D says of a transfer."""
-        wanted = "want" in message
+        wanted, key, timeout = "want" in message, (message["answer"], message["token"]), message.get("timeout", 0.0)
         blocks = [first + k * step for first, count, step in message.get("blocks", []) for k in range(count)]
+        if wanted:
+            blocks = self.joined.step(now, key, message["at"], blocks, message["of"], timeout)
+            if blocks is None:
+                return
         want = pushes.Want(
             message["want" if wanted else "stop"],
             message["token"],
@@ -43,10 +49,11 @@ class Pusher:
             blocks,
             message.get("first", 0),
             message.get("tokens", 0),
-            message.get("timeout", 0.0),
+            timeout,
             message.get("prompt", ""),
         )
         if not wanted:
+            self.joined.drop(key)
             self.step(now, [pushes.Unwanted(want)])
         elif layout.layers(want.planes) != len(self.memory.layers) or not layout.naturals([want.first, *blocks]) or len(blocks) != -(-want.tokens // self.block_tokens) - want.first:
             self._say(pushes.Say(want, True, "D has other layers or blocks than P"))

@@ -14,6 +14,10 @@ from .ledger import Ledger
 from .memory import Memory
 
 
+RUNS = 2000
+"""Runs of blocks in a message to P, of at most 27 bytes each: with what is said beside them it is within 64 KiB."""
+
+
 class Receiver:
     def __init__(self, config: Config, rank: int, batches: Batches, memory: Memory, ledger: Ledger):
         self.config, self.rank, self.batches, self.memory, self.ledger = config, rank, batches, memory, ledger
@@ -60,11 +64,16 @@ class Receiver:
             if error:
                 self.step(time.monotonic(), [receives.Untold(tell.token, error, sent=completion is not None)])
 
-        blocks = [[first, count, step] for first, _, count, step, _ in layout.runs(receive.blocks, receive.blocks)]
+        runs = [[first, count, step] for first, _, count, step, _ in layout.runs(receive.blocks, receive.blocks)]
+        want = {**self._name("want", tell), "first": receive.first, "tokens": receive.tokens, "timeout": self.config.timeout, "prompt": receive.prompt, "of": len(receive.blocks)}
+        at = 0
         self.ledger.begin(receive.request, receive.blocks)
-        self._say(receive, {**self._name("want", tell), "blocks": blocks, "first": receive.first, "tokens": receive.tokens, "timeout": self.config.timeout, "prompt": receive.prompt}, then)
+        for begin in range(0, len(runs), RUNS):
+            some = runs[begin : begin + RUNS]
+            self._say(receive, {**want, "blocks": some, "at": at}, then)
+            at += sum(count for _, count, _ in some)
         self.told[receive.request] = time.perf_counter()
-        self.ledger.post(receive.request, self.told[receive.request] - began, len(blocks))
+        self.ledger.post(receive.request, self.told[receive.request] - began, len(runs))
 
     def _stop(self, stop: receives.Stop) -> None:
         self._say(stop.receive, self._name("stop", stop), None)
