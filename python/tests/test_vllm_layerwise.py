@@ -427,11 +427,23 @@ class TestScheduler(unittest.TestCase):
         self.assertEqual(self.p.finished(Request("a", 40, {**ASK, "transfer_id": "t"}), [], False)[0], False)
         self.assertEqual(self.p.step({}).over, [Over("a", "t", False, False)])
 
+    def test_ipv6(self):
+        """D finds a P whose bootstrap is an address of IPv6, by what P answers."""
+        try:
+            with socket.create_server(("::1", 0), family=socket.AF_INET6) as probe:
+                address = f"[::1]:{probe.getsockname()[1]}"
+        except OSError as e:
+            self.skipTest(f"SKIPPED: a bootstrap over IPv6 is not tried: {e}")
+        self.assertEqual(Config.of({"rails": "cma", "handoff": "layerwise", "bootstrap": address}, "kv_producer").bootstrap, address)
+        p, r = self.scheduler("Q", bootstrap=address), Request("a", 40, {**ASK, "transfer_id": "t"})
+        _, answered = p.finished(r, [5, 6, 7], True)
+        self.assertEqual(self.matched(self.d, Request("b", 40, answered)), (40, True))
+
     def test_bootstrap(self):
         """The port is taken, or none is named."""
         with self.assertRaisesRegex(RuntimeError, "bootstrap.*in use"):
             bootstrap.Server(self.address, {})
-        for extra, text in (({"bootstrap": "8998x"}, "give a host"), ({}, "P needs it for layerwise")):
+        for extra, text in (({"bootstrap": "8998x"}, "give a host"), ({"bootstrap": "::1:8998"}, r'or "\[::1\]:8998"'), ({}, "P needs it for layerwise")):
             with self.assertRaisesRegex(ConfigError, text):
                 Config.of({"rails": "cma", "handoff": "layerwise", **extra}, "kv_producer")
         config = {"rails": "cma", "handoff": "layerwise", "bootstrap": "h:1"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import json
 import logging
+import socket
 import threading
 import urllib.request
 from typing import Any, Callable
@@ -20,7 +21,7 @@ SECONDS = 5.0
 
 class Server:
     def __init__(self, address: str, description: dict[str, Any]):
-        """Serves a description at "host:port", from a thread of its own."""
+        """Serves a description at "host:port" or "[::1]:port", from a thread of its own."""
         host, _, port = address.rpartition(":")
         body = json.dumps(description).encode()
 
@@ -37,8 +38,11 @@ class Server:
             def log_message(self, *_: Any) -> None:
                 pass
 
+        class Listener(http.server.ThreadingHTTPServer):
+            address_family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
+
         try:
-            self.server = http.server.ThreadingHTTPServer((host.strip("[]"), int(port)), Handler)
+            self.server = Listener((host.strip("[]"), int(port)), Handler)
         except (OSError, ValueError, OverflowError) as e:
             raise RuntimeError(f"kv_connector_extra_config.bootstrap {address!r}: {e}: give a host of this machine and a free port") from e
         self.thread = threading.Thread(target=self.server.serve_forever, args=(0.05,), name="kvferry-bootstrap", daemon=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,8 +46,8 @@ class Config:
         if extra.get("handoff", PULL) not in (PULL, LAYERWISE):
             raise ConfigError("handoff", f"is {extra['handoff']!r}: use {PULL} or {LAYERWISE}")
         address = extra.get("bootstrap", "")
-        if not isinstance(address, str) or address and not address.rpartition(":")[2].isdigit():
-            raise ConfigError("bootstrap", f'is {address!r}: give a host of this machine and a port, "127.0.0.1:8998"')
+        if not isinstance(address, str) or address and not re.fullmatch(r"(\[[^]]+\]|[^:[\]]*):\d+", address):
+            raise ConfigError("bootstrap", f'is {address!r}: give a host of this machine and a port, "127.0.0.1:8998" or "[::1]:8998"')
         if role == "kv_producer" and not address and extra.get("handoff") == LAYERWISE:
             raise ConfigError("bootstrap", f'is missing, and P needs it for {LAYERWISE}: give a host of this machine and a port, "127.0.0.1:8998"')
         for name in ("timeout", "lease"):
