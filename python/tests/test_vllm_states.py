@@ -290,7 +290,7 @@ class TestScheduler(unittest.TestCase):
         step = self.d.step({})
         self.assertTrue(step.idle)
         (found,) = step.pulls
-        self.assertEqual((found.request, found.hold, found.ours, found.theirs, found.checked), ("b", 1, [11, 12, 13], [5, 6, 7], False))
+        self.assertEqual((found.request, found.hold, found.ours, found.theirs, found.checked), ("b", 1, [11, 12, 13], [5, 6, 7], 0))
         self.assertEqual(found.peers, [pulls.Peer("P0", [[0, 0, 1, 1]])])
         self.assertEqual(self.d.matched(r, 0), (0, False))  # P's blocks are pulled once
         self.d.allocated(r, [11, 12, 13, 14], 0)
@@ -364,6 +364,7 @@ class TestScheduler(unittest.TestCase):
             (self.p, {"remote_hold": None}, "no remote_hold: give D all that P has answered"),
             (self.p, {"remote_hold": "1"}, "are not what P has answered"),
             (self.p, {"remote_block_ids": [5, 6]}, "are not what P has answered"),
+            (self.p, {"remote_checked_blocks": True}, "are not what P has answered"),
             (self.p, {"remote_block_ids": [5, 6, -7]}, "are not what P has answered"),
             (self.p, {"remote_ranks": [["P0"]]}, "remote_ranks are not what P says"),
             (self.p, {"remote_ranks": [{"advertisement": "P0", "planes": [[0, 0, 1, 2]]}]}, "not of the kind of D's"),
@@ -387,7 +388,18 @@ class TestScheduler(unittest.TestCase):
         self.assertEqual(p.step({"a": 60}).chunks, [Chunk("a", "", 24, 60, 60, [5, 6, 7, 8])])
         p.finished(Request("a", 60, dict(ASK)), [5, 6, 7, 8], True)
         self.assertEqual(p.step({"a": 61}).chunks, [])
-        self.assertEqual(self.answer(p=p)["remote_checksums"], True)
+
+    def test_checked(self):
+        """The block in which P's answer goes on has no checksum, and D is given how many have one of those that it lacks."""
+        p = self.scheduler("P", checksums=True)
+        for tokens, computed, blocks, want in ((40, 40, 3, 3), (40, 41, 3, 2), (32, 33, 3, 2), (32, 32, 2, 2)):
+            _, params = p.finished(Request("a", tokens, dict(ASK), computed), list(range(5, 5 + blocks)), True)
+            self.assertEqual(params["remote_checked_blocks"], want)
+            r = Request("b", tokens, params)
+            self.assertEqual(self.d.matched(r, 16), (tokens - 16, True))
+            self.d.allocated(r, [1, 2, 3], tokens - 16)
+            self.assertEqual(self.d.step({}).pulls[0].checked, want - 1)
+        self.assertEqual(self.answer()["remote_checked_blocks"], 0)
 
 
 class TestChecksums(unittest.TestCase):

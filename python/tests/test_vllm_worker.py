@@ -73,7 +73,7 @@ class TestWorkers(unittest.TestCase):
             self.p.step()
             self.d.step()
 
-    def pull(self, ours=(1, 2, 3), theirs=(7, 6, 2), hold=1, checked=False):
+    def pull(self, ours=(1, 2, 3), theirs=(7, 6, 2), hold=1, checked=0):
         return Pull("d", hold, [self.p.peer], list(ours), list(theirs), checked)
 
     def same(self, ours, theirs):
@@ -112,10 +112,19 @@ class TestWorkers(unittest.TestCase):
         self.p.step(Step(chunks=[Chunk("p", "", 0, 40, 40, [7, 6, 2])], holds=[Hold(1, "p")]))
         self.p.memory[BLOCKS * PAGE + 6 * PAGE + 5] ^= 1
         with self.assertLogs("vllm.kvferry", "ERROR"):
-            self.d.step(Step(pulls=[self.pull(checked=True)]))
+            self.d.step(Step(pulls=[self.pull(checked=3)]))
             self.until(lambda: self.d.received, "pulled")
         self.assertEqual(self.d.bad, {2})
         self.assertEqual((self.d.parts["d"].kv_blocks_checked, self.d.parts["d"].kv_blocks_bad, self.d.counts["num_blocks_bad"]), (3, 1, 1))
+
+    def test_answered(self):
+        """P's answer goes on in the prompt's last block: that one is not compared, the others are."""
+        self.sides(checksums=True)
+        self.p.step(Step(chunks=[Chunk("p", "", 0, 40, 40, [7, 6, 2])], holds=[Hold(1, "p")]))
+        self.p.memory[2 * PAGE + 600] ^= 1
+        self.d.step(Step(pulls=[self.pull(checked=2)]))
+        self.until(lambda: self.d.received, "pulled")
+        self.assertEqual((self.d.bad, self.d.parts["d"].kv_blocks_checked), (set(), 2))
 
     def test_gone(self):
         """P has ended: D's blocks fail when the time is up."""
@@ -339,7 +348,7 @@ class TestWorkers(unittest.TestCase):
         self.p.worker.close()
         for k in range(2):
             memory.open(self.p.peer.advertisement, ())
-            self.d.step(Step(pulls=[Pull(f"d{k}", 1, [self.p.peer], [1 + k], [1], False)]))
+            self.d.step(Step(pulls=[Pull(f"d{k}", 1, [self.p.peer], [1 + k], [1])]))
             memory.fence(self.p.peer.advertisement)
             self.assertFalse(self.d.worker.engine.wait(0), "the READ has ended")
 

@@ -46,6 +46,6 @@ class Asked:
         if self.comes == LAYERWISE:
             return "" if isinstance(params["remote_bootstrap_addr"], str) else "remote_bootstrap_addr is no text"
         blocks, tokens = params["remote_block_ids"], params["remote_num_tokens"]
-        if not layout.naturals([tokens, params["remote_hold"]]) or not layout.naturals(blocks) or len(blocks) != -(-tokens // block_tokens):
-            return "remote_block_ids, remote_num_tokens and remote_hold are not what P has answered"
+        if not layout.naturals([tokens, params["remote_hold"], params.get("remote_checked_blocks", 0)]) or not layout.naturals(blocks) or len(blocks) != -(-tokens // block_tokens):
+            return "remote_block_ids, remote_num_tokens, remote_hold and remote_checked_blocks are not what P has answered"
         return ""

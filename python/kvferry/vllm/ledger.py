@@ -50,10 +50,10 @@ class Ledger:
         part = self.transfers[request].part
         part.wire_us, part.kv_bytes = round(seconds * 1e6), len(self.transfers[request].blocks) * self.block_bytes
 
-    def checked(self, request: str, bad: list[int]) -> None:
+    def checked(self, request: str, blocks: int, bad: list[int]) -> None:
         transfer = self.transfers[request]
         transfer.bad = bad
-        transfer.part.kv_blocks_checked, transfer.part.kv_blocks_bad = len(transfer.blocks), len(bad)
+        transfer.part.kv_blocks_checked, transfer.part.kv_blocks_bad = blocks, len(bad)
 
     def finish(self, request: str, error: str, aborted: bool) -> None:
         """A transfer is over. With an error none of its blocks is right."""

@@ -34,7 +34,7 @@ class Puller:
     def _read(self, read: pulls.Read) -> None:
         pull, began = read.pull, time.perf_counter()
         peer = pull.peers[self.rank]
-        ranges = self.memory.ranges(peer.planes, None, pull.ours, pull.theirs, self._checked(pull))
+        ranges = self.memory.ranges(peer.planes, None, pull.ours, pull.theirs, bool(self._checked(pull)))
 
         def then(error: str, completion: kvferry.Completion | None) -> None:
             if completion:
@@ -50,8 +50,8 @@ class Puller:
     def _confirm(self, confirm: pulls.Confirm) -> None:
         pull = confirm.pull
         self._word(pull, lambda error, word: self.step(pulls.Done(pull.request, error, ended=not error and word >= pull.hold)), {"release": pull.hold})
-        if self._checked(pull):
-            self.ledger.checked(pull.request, self.memory.checksums.wrong(pull.ours))
+        if checked := self._checked(pull):
+            self.ledger.checked(pull.request, len(checked), self.memory.checksums.wrong(checked))
 
     def _word(self, pull: pulls.Pull, then: Callable[[str, int], Any], message: dict[str, Any] | None) -> None:
         """Reads the word that says whether P still holds the blocks."""
@@ -70,5 +70,6 @@ class Puller:
         del self.reading[finish.pull.request]
         self.ledger.finish(finish.pull.request, finish.error, finish.aborted)
 
-    def _checked(self, pull: pulls.Pull) -> bool:
-        return self.config.checksums and pull.checked
+    def _checked(self, pull: pulls.Pull) -> list[int]:
+        """Blocks of ours that are compared with P's checksums."""
+        return pull.ours[: pull.checked] if self.config.checksums else []

@@ -30,8 +30,8 @@ class Pull:
     """By rank."""
     ours: list[int] = field(default_factory=list)
     theirs: list[int] = field(default_factory=list)
-    checked: bool = False
-    """Whether P has checksums of its blocks."""
+    checked: int = 0
+    """Of how many of the blocks, from the first, P has checksums; it may be more than there are."""
 
 
 # What happens.

@@ -101,5 +101,5 @@ class Receiver:
         if not finish.error:
             self.ledger.wire(receive.request, time.perf_counter() - told)
             if self.config.checksums and receive.checked:
-                self.ledger.checked(receive.request, self.memory.checksums.wrong(receive.blocks))
+                self.ledger.checked(receive.request, len(receive.blocks), self.memory.checksums.wrong(receive.blocks))
         self.ledger.finish(receive.request, finish.error, finish.aborted)

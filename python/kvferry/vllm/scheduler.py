@@ -90,7 +90,7 @@ class Scheduler:
     def set_ranks(self, ranks: list[Rank]) -> None:
         self.ranks = ranks
         if self.config.bootstrap and self.config.handoff == LAYERWISE:
-            self.server = bootstrap.Server(self.config.bootstrap, self._description())
+            self.server = bootstrap.Server(self.config.bootstrap, {**self._description(), "remote_checksums": self.config.checksums})
 
     def close(self) -> None:
         if self.server:
@@ -102,7 +102,6 @@ class Scheduler:
         return {
             "remote_model": self.ranks[0].model,
             "remote_ranks": [{"advertisement": rank.advertisement, "planes": rank.planes} for rank in self.ranks],
-            "remote_checksums": self.config.checksums,
         }
 
     def _asked(self, request: Any) -> Asked:
@@ -172,18 +171,17 @@ class Scheduler:
         if asked.comes == LAYERWISE:
             self._receive(request, list(blocks)[lacking], first, end)
         else:
-            self._pull(request, list(blocks)[lacking], asked.params["remote_block_ids"][lacking])
+            self._pull(request, list(blocks)[lacking], asked.params["remote_block_ids"][lacking], max(0, asked.params.get("remote_checked_blocks", 0) - first))
         self._begin(request, waiting=external > 0)
 
-    def _pull(self, request: Any, ours: list[int], theirs: list[int]) -> None:
+    def _pull(self, request: Any, ours: list[int], theirs: list[int], checked: int) -> None:
         params = request.kv_transfer_params
-        peers, checked = _peers(params)
-        self.next.pulls.append(Pull(request.request_id, params["remote_hold"], peers, ours, theirs, checked))
+        self.next.pulls.append(Pull(request.request_id, params["remote_hold"], _peers(params), ours, theirs, checked))
 
     def _receive(self, request: Any, blocks: list[int], first: int, tokens: int) -> None:
-        peers, checked = _peers(self.found.pop(request.request_id))
-        transfer = str(request.kv_transfer_params["transfer_id"])
-        self.next.receives.append(Receive(request.request_id, transfer, peers, blocks, first, tokens, checked, digest(request)))
+        remote = self.found.pop(request.request_id)
+        transfer, checked = str(request.kv_transfer_params["transfer_id"]), bool(remote.get("remote_checksums"))
+        self.next.receives.append(Receive(request.request_id, transfer, _peers(remote), blocks, first, tokens, checked, digest(request)))
 
     def _begin(self, request: Any, waiting: bool) -> None:
         """The report of a transfer that begins, and is over at once where nothing is waited for."""
@@ -246,6 +244,7 @@ class Scheduler:
             "remote_num_tokens": tokens,
             "remote_prompt": digest(request, tokens),
             "remote_hold": self.hold,
+            "remote_checked_blocks": self._checked(request, tokens),
             **self._description(),
         }
 
@@ -255,7 +254,13 @@ class Scheduler:
         if request.request_id in self.found:
             self._receive(request, [], 0, 0)
         elif asked.comes != LAYERWISE and not (self._wrong(asked) or self._unlike(asked.params)):
-            self._pull(request, [], [])
+            self._pull(request, [], [], 0)
+
+    def _checked(self, request: Any, tokens: int) -> int:
+        """Of how many blocks with a prompt's tokens there are checksums. Tokens of P's answer change the block that they begin in."""
+        if not self.config.checksums:
+            return 0
+        return tokens // self.block_tokens if request.num_computed_tokens > tokens else -(-tokens // self.block_tokens)
 
 
 def digest(request: Any, tokens: int | None = None) -> str:
@@ -265,6 +270,6 @@ def digest(request: Any, tokens: int | None = None) -> str:
     return hashlib.sha256(array("q", request.prompt_token_ids[:tokens])).hexdigest()[:16]
 
 
-def _peers(remote: dict[str, Any]) -> tuple[list[Peer], bool]:
-    """P's ranks, and whether it has checksums."""
-    return [Peer(rank["advertisement"], rank["planes"]) for rank in remote["remote_ranks"]], bool(remote.get("remote_checksums"))
+def _peers(remote: dict[str, Any]) -> list[Peer]:
+    """P's ranks."""
+    return [Peer(rank["advertisement"], rank["planes"]) for rank in remote["remote_ranks"]]
