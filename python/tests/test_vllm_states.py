@@ -44,7 +44,7 @@ class TestLayout(unittest.TestCase):
         self.assertEqual(found, [[100, 1000, 10, 4], [9000, 500, 20, 2]])
         self.assertEqual(layout.places(json.loads(json.dumps(found))), [(x.offset, x.stride) for x in layers])
         self.assertEqual(layout.layers(found), 6)
-        for bad in (None, [1], [[1, 2, 3]], [[1, 2, 3, -4]], [[1, 2, 3, "4"]], [[1, 2, 3, 1 << 62]]):
+        for bad in (None, [1], [[1, 2, 3]], [[1, 2, 3, -4]], [[1, 2, 3, "4"]], [[1, 2, 3, 1 << 62]], [[1 << 61, 1 << 61, 3, 4]]):
             self.assertEqual(layout.layers(bad), -1)
 
     def test_model(self):

@@ -59,6 +59,8 @@ def layers(planes: Any) -> int:
     """How many layers there are in what a peer says of them; -1 if that cannot be read."""
     if not isinstance(planes, list) or not all(isinstance(plane, list) and len(plane) == 4 and naturals(plane) for plane in planes):
         return -1
+    if not naturals([offset + (count - 1) * distance for offset, distance, _, count in planes if count]):
+        return -1  # places would be more than eight bytes hold
     return sum(plane[3] for plane in planes)
 
 
