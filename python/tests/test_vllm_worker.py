@@ -297,10 +297,11 @@ class TestWorkers(unittest.TestCase):
         stranger = kvferry.Engine("127.0.0.1:0")
         self.addCleanup(stranger.close)
         target = stranger.connect(self.p.peer.advertisement.encode())
-        for data in (b"?", b"[1]", b"{}", b'{"want":1}', b'{"part":1}', b'{"release":"x"}'):
+        no_text = [b'{"stop":%s,"token":1,"advertisement":%s,"answer":%s,"planes":[]}' % texts for texts in ((b"1", b'""', b'""'), (b'"t"', b"1", b'""'), (b'"t"', b'""', b"1"))]
+        for data in (b"?", b"[1]", b"{}", b'{"want":1}', b'{"part":1}', b'{"release":"x"}', *no_text):
             stranger.submit(target, kvferry.WRITE, [], message=data)
         with self.assertLogs("vllm.kvferry", "ERROR") as logged:
-            self.until(lambda: len(logged.output) == 6, "logged")
+            self.until(lambda: len(logged.output) == 9, "logged")
         self.assertEqual((self.p.worker.pusher.pushes.wants, self.p.worker.holds.early), ({}, set()))
         with self.assertLogs("vllm.kvferry", "ERROR") as logged:
             self.d.step(Step(receives=[self.receive(blocks=[1, 2])]))

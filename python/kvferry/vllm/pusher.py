@@ -52,6 +52,8 @@ class Pusher:
             timeout,
             message.get("prompt", ""),
         )
+        if not all(isinstance(text, str) for text in (want.transfer, want.advertisement, want.answer)):
+            raise TypeError("what must be text is none")
         if not wanted:
             self.joined.drop(key)
             self.step(now, [pushes.Unwanted(want)])
