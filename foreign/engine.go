@@ -140,8 +140,8 @@ func (e *Engine) Register(m Memory) (Handle, error) {
 		return 0, fmt.Errorf("%w: flags %#x", ErrUnsupported, m.Flags)
 	case m.Address == nil:
 		return 0, invalid("memory at no address")
-	case m.Length == 0 || m.Length > mostBytes:
-		return 0, invalid("memory of %d bytes", m.Length)
+	case m.Length == 0 || !inAddressSpace(uint64(uintptr(m.Address)), m.Length, 1):
+		return 0, invalid("memory of %d bytes at %p", m.Length, m.Address)
 	}
 	if m.Location == "" {
 		m.Location = "cpu:0"

@@ -43,6 +43,23 @@ func Write[T any](to unsafe.Pointer, i, size int, from *T) {
 	clear(element[n:])
 }
 
+// Slice is a caller's array to be read, of n elements. It is nil if there is none.
+func Slice[T any](name string, from unsafe.Pointer, n uint64) ([]T, error) {
+	var one T
+	switch {
+	case from == nil && n > 0:
+		return nil, invalid("%s is NULL", name)
+	case !inAddressSpace(uint64(uintptr(from)), n, uint64(unsafe.Sizeof(one))):
+		return nil, invalid("%s has %d elements", name, n)
+	}
+	return unsafe.Slice((*T)(from), n), nil
+}
+
+// inAddressSpace says that n elements from an address on can be memory.
+func inAddressSpace(from, n, size uint64) bool {
+	return n <= mostBytes/size && from <= 1<<63-n*size
+}
+
 // CheckArray says what is wrong with a caller's array to be written.
 func CheckArray(to unsafe.Pointer, size, capacity uint64) error {
 	switch {

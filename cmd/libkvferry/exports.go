@@ -111,18 +111,19 @@ func kvfDeregister(engine C.kvf_engine, segment C.kvf_segment, text *C.char, cap
 //export kvfAdvertise
 func kvfAdvertise(engine C.kvf_engine, segments *C.kvf_segment, count C.size_t, buffer *C.char, space C.size_t, length *C.size_t, text *C.char, capacity C.size_t) C.int {
 	return with(engine, text, capacity, func(e *foreign.Engine) (int, error) {
-		if err := missing("segments", segments == nil && count > 0, missing("length", length == nil, nil)); err != nil {
+		handles, err := foreign.Slice[foreign.Handle]("segments", unsafe.Pointer(segments), uint64(count))
+		if err = missing("length", length == nil, err); err != nil {
 			return 0, err
 		}
-		ad, err := e.Advertise(unsafe.Slice((*foreign.Handle)(unsafe.Pointer(segments)), count))
+		ad, err := e.Advertise(handles)
 		if err != nil {
 			return 0, err
 		}
 		*length = C.size_t(len(ad))
-		if buffer == nil || int(space) < len(ad) {
+		if buffer == nil || uint64(space) < uint64(len(ad)) {
 			return 0, fmt.Errorf("%w: %d bytes, and the advertisement has %d", foreign.ErrSpace, space, len(ad))
 		}
-		copy(unsafe.Slice((*byte)(unsafe.Pointer(buffer)), space), ad)
+		copy(unsafe.Slice((*byte)(unsafe.Pointer(buffer)), len(ad)), ad)
 		return 0, nil
 	})
 }
@@ -130,10 +131,11 @@ func kvfAdvertise(engine C.kvf_engine, segments *C.kvf_segment, count C.size_t, 
 //export kvfConnect
 func kvfConnect(engine C.kvf_engine, advertisement *C.char, length C.size_t, target *C.kvf_target, text *C.char, capacity C.size_t) C.int {
 	return with(engine, text, capacity, func(e *foreign.Engine) (int, error) {
-		if err := missing("advertisement", advertisement == nil, missing("target", target == nil, nil)); err != nil {
+		ad, err := foreign.Slice[byte]("advertisement", unsafe.Pointer(advertisement), uint64(length))
+		if err = missing("target", target == nil, err); err != nil {
 			return 0, err
 		}
-		h, err := e.Connect(unsafe.Slice((*byte)(unsafe.Pointer(advertisement)), length))
+		h, err := e.Connect(ad)
 		return given(target, h, err)
 	})
 }
@@ -147,15 +149,19 @@ func kvfDisconnect(engine C.kvf_engine, target C.kvf_target, text *C.char, capac
 func kvfSubmit(engine C.kvf_engine, target C.kvf_target, op C.int, ranges *C.kvf_range, count C.size_t, options *C.kvf_batch_options, batch *C.kvf_batch, text *C.char, capacity C.size_t) C.int {
 	return with(engine, text, capacity, func(e *foreign.Engine) (int, error) {
 		o, err := foreign.Read[C.kvf_batch_options](unsafe.Pointer(options))
-		if err = missing("ranges", ranges == nil && count > 0, err); err != nil {
+		if err != nil {
 			return 0, err
 		}
-		if err := missing("message", o.message == nil && o.message_length > 0, nil); err != nil {
+		all, err := foreign.Slice[foreign.Range]("ranges", unsafe.Pointer(ranges), uint64(count))
+		if err != nil {
 			return 0, err
 		}
-		h, err := e.Submit(foreign.Handle(target), int(op), unsafe.Slice((*foreign.Range)(unsafe.Pointer(ranges)), count), foreign.BatchOptions{
-			UserData: uint64(o.user_data), Timeout: milliseconds(o.timeout_ms), Priority: uint32(o.priority), Tag: C.GoString(o.tag),
-			Message: unsafe.Slice((*byte)(o.message), o.message_length), // nil if there is none
+		text, err := foreign.Slice[byte]("message", o.message, uint64(o.message_length))
+		if err != nil {
+			return 0, err
+		}
+		h, err := e.Submit(foreign.Handle(target), int(op), all, foreign.BatchOptions{
+			UserData: uint64(o.user_data), Timeout: milliseconds(o.timeout_ms), Priority: uint32(o.priority), Tag: C.GoString(o.tag), Message: text,
 		})
 		return given(batch, h, err)
 	})
@@ -184,11 +190,14 @@ func kvfPoll(engine C.kvf_engine, completions *C.kvf_completion, size, most C.si
 //export kvfReceive
 func kvfReceive(engine C.kvf_engine, message *C.kvf_message, size C.size_t, buffer unsafe.Pointer, space C.size_t, text *C.char, capacity C.size_t) C.int {
 	return with(engine, text, capacity, func(e *foreign.Engine) (int, error) {
-		err := foreign.CheckArray(unsafe.Pointer(message), uint64(size), 1)
-		if err = missing("buffer", buffer == nil && space > 0, err); err != nil {
+		if err := foreign.CheckArray(unsafe.Pointer(message), uint64(size), 1); err != nil {
 			return 0, err
 		}
-		m, err := e.Receive(unsafe.Slice((*byte)(buffer), space))
+		to, err := foreign.Slice[byte]("buffer", buffer, uint64(space))
+		if err != nil {
+			return 0, err
+		}
+		m, err := e.Receive(to)
 		if m == nil {
 			return 0, err
 		}

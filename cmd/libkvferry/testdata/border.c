@@ -191,12 +191,17 @@ static void errors(kvf_target target) {
 	r = (kvf_range){.local = here.memory, .length = SIZE};
 	CHECK(kvf_submit(here.engine, target, 7, &r, 1, NULL, NULL) == KVF_ERR_INVALID, "op 7");
 	CHECK(kvf_submit(here.engine, target, KVF_WRITE, NULL, 1, NULL, NULL) == KVF_ERR_INVALID, "no ranges");
+	CHECK(kvf_submit(here.engine, target, KVF_WRITE, &r, SIZE_MAX / 8, NULL, NULL) == KVF_ERR_INVALID, "more ranges than memory has");
+	kvf_batch_options long_message = {.struct_size = sizeof long_message, .message = &r, .message_length = SIZE_MAX};
+	CHECK(kvf_submit(here.engine, target, KVF_WRITE, &r, 1, &long_message, NULL) == KVF_ERR_INVALID, "a message beyond the end of memory");
 	CHECK(kvf_submit(here.engine, 0, KVF_WRITE, &r, 1, NULL, NULL) == KVF_ERR_HANDLE, "no target");
 	CHECK(kvf_connect(here.engine, "x", 1, &target) == KVF_ERR_INVALID, "no advertisement");
 	CHECK(kvf_cancel(here.engine, 1ull << 60) == KVF_ERR_HANDLE, "no batch");
 	kvf_memory m = {.struct_size = sizeof m, .kind = KVF_MEMORY_DMABUF, .address = &m, .length = 1, .descriptor = 0};
 	kvf_segment s = 0;
 	CHECK(kvf_register(here.engine, &m, &s) == KVF_ERR_NO_PATH && strstr(kvf_error(), "tcp/0 cannot move memory that is not mapped"), "a dma-buf");
+	m = (kvf_memory){.struct_size = sizeof m, .address = (void *)-4096, .length = SIZE};
+	CHECK(kvf_register(here.engine, &m, &s) == KVF_ERR_INVALID, "memory beyond the end of memory");
 	kvf_completion c;
 	CHECK(kvf_poll(here.engine, &c, 0, 1) == KVF_ERR_INVALID, "completions of no size");
 	CHECK(kvf_poll(here.engine, &c, sizeof c, 1) == 0, "nothing to poll");
