@@ -95,6 +95,13 @@ class TestWorkers(unittest.TestCase):
         self.until(lambda: "q" in self.p.sent, "released")
         self.assertEqual(self.d.received, {"d"})
 
+    def test_one_step(self):
+        """A step with nothing to compute waits for a pull's end: it would be the next step's."""
+        self.sides()
+        with unittest.mock.patch.multiple("kvferry.vllm.worker", IDLE=0, READING=60):
+            self.d.step(Step(idle=True, pulls=[self.pull()]))
+        self.assertEqual((self.d.received, self.d.bad), ({"d"}, set()))
+
     def test_lease(self):
         """P has freed the blocks while D was away: what D then reads is not KV of this prompt."""
         self.sides(lease=0.01)

@@ -122,10 +122,6 @@ class Pulls:
     def __init__(self) -> None:
         self.states: dict[str, _State] = {}  # by request
 
-    def confirming(self) -> bool:
-        """Whether a Confirm is under way."""
-        return any(state.phase == _CONFIRMING for state in self.states.values())
-
     def step(self, events: Iterable[Event]) -> list[Action]:
         actions: list[Action] = []
         for event in events:

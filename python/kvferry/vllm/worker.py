@@ -26,6 +26,9 @@ log = logging.getLogger("vllm.kvferry")
 IDLE = 0.001
 """Seconds that a step with nothing to compute waits for something to come: the engine's threads may have no other core."""
 
+READING = 0.004
+"""Seconds that it waits for a pull's end, which a step of its own would come to later. A request that comes meanwhile waits too."""
+
 
 class Worker:
     def __init__(self, config: Config, name: str, rank: int, block_tokens: int):
@@ -79,8 +82,7 @@ class Worker:
             self.puller.step(pulls.Aborted(request))
         self.receiver.step(time.monotonic(), [pulls.Aborted(request) for request in over])
         self.pusher.step(time.monotonic(), step.over)
-        while self._poll(IDLE if step.idle else 0) and self.puller.pulls.confirming():
-            pass  # a round trip, which is shorter than the way to the next step
+        self._await(step.idle)
         now = time.monotonic()
         self._free()
         self.receiver.step(now)
@@ -90,6 +92,13 @@ class Worker:
 
     def close(self) -> None:
         self.engine.close()
+
+    def _await(self, idle: bool) -> None:
+        """Does what has come. A step with nothing to compute waits for more, until a request has ended."""
+        until = time.monotonic() + ((READING if self.puller.pulls.states else IDLE) if idle else 0)
+        while self._poll(max(0, until - time.monotonic())) and self.puller.pulls.states and not self.ledger.finished.received:
+            if time.monotonic() >= until + IDLE:
+                return  # of messages there may be always one more
 
     def _poll(self, wait: float) -> bool:
         """Does what has come, and says whether something has."""
