@@ -305,10 +305,11 @@ class TestWorkers(unittest.TestCase):
         self.addCleanup(stranger.close)
         target = stranger.connect(self.p.peer.advertisement.encode())
         no_text = [b'{"stop":%s,"token":1,"advertisement":%s,"answer":%s,"planes":[]}' % texts for texts in ((b"1", b'""', b'""'), (b'"t"', b"1", b'""'), (b'"t"', b'""', b"1"))]
-        for data in (b"?", b"[1]", b"{}", b'{"want":1}', b'{"part":1}', b'{"release":"x"}', *no_text):
+        too_many = b'{"want":"t","token":1,"advertisement":"","answer":"","planes":[],"at":0,"of":9,"blocks":[[0,1000000000000,1]]}'
+        for data in (b"?", b"[1]", b"{}", b'{"want":1}', b'{"part":1}', b'{"release":"x"}', too_many, *no_text):
             stranger.submit(target, kvferry.WRITE, [], message=data)
         with self.assertLogs("vllm.kvferry", "ERROR") as logged:
-            self.until(lambda: len(logged.output) == 9, "logged")
+            self.until(lambda: len(logged.output) == 10, "logged")
         self.assertEqual((self.p.worker.pusher.pushes.wants, self.p.worker.holds.early), ({}, set()))
         with self.assertLogs("vllm.kvferry", "ERROR") as logged:
             self.d.step(Step(receives=[self.receive(blocks=[1, 2])]))

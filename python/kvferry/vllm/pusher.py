@@ -35,7 +35,10 @@ class Pusher:
     def hear(self, now: float, message: dict[str, Any]) -> None:
         """What D says of a transfer."""
         wanted, key, timeout = "want" in message, (message["answer"], message["token"]), message.get("timeout", 0.0)
-        blocks = [first + k * step for first, count, step in message.get("blocks", []) for k in range(count)]
+        runs = message.get("blocks", [])
+        if sum(count for _, count, _ in runs) > self.memory.buffer.blocks:
+            raise ValueError("more blocks than P has")
+        blocks = [first + k * step for first, count, step in runs for k in range(count)]
         if wanted:
             blocks = self.joined.step(now, key, message["at"], blocks, message["of"], timeout)
             if blocks is None:
