@@ -79,7 +79,13 @@ func Open(o Options) (*Engine, error) {
 		Select: transport.Selection(o.Selection), SliceSize: o.SliceSize, DefaultTimeout: o.Timeout, Logger: log,
 		Name: o.Name, OnMessage: e.deliver, HasRoom: e.hasRoom,
 	}
-	if cfg.Rails, err = rails.OpenAll(strings.Split(o.Rails, ","), rails.Options{Logger: log}); err != nil {
+	specs := strings.Split(o.Rails, ",")
+	if o.Rails == rails.Every {
+		if specs, err = rails.EveryNIC(); err != nil {
+			return nil, invalid("%v", err)
+		}
+	}
+	if cfg.Rails, err = rails.OpenAll(specs, rails.Options{Logger: log}); err != nil {
 		return nil, err
 	}
 	if cfg.Rank, err = rails.Ranks(cfg.Rails, o.Matrix, log); err == nil {

@@ -10,6 +10,7 @@ import (
 
 	"kvferry/foreign"
 	"kvferry/transport"
+	"kvferry/transport/rails"
 )
 
 // TestRangeFaults: a range that cannot be is Submit's error, or its batch's if only the peer's memory shows it.
@@ -78,6 +79,21 @@ func TestOpenFaults(t *testing.T) {
 		if foreign.CodeOf(err) != foreign.CodeInvalid || !strings.Contains(fmt.Sprint(err), want) {
 			t.Errorf("%+v: %v, code %d, want %q", o, err, foreign.CodeOf(err), want)
 		}
+	}
+}
+
+// TestEveryNIC: rails that nobody has named.
+func TestEveryNIC(t *testing.T) {
+	if _, err := rails.EveryNIC(); err != nil {
+		t.Skipf("SKIPPED: %v", err)
+	}
+	e, err := foreign.Open(foreign.Options{Rails: rails.Every})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	if all := e.Rails(); len(all) == 0 || !strings.HasPrefix(string(all[0].Name[:]), "tcp/") {
+		t.Errorf("%+v", all)
 	}
 }
 

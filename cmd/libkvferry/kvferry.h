@@ -75,7 +75,7 @@ typedef uint64_t kvf_batch;
 typedef struct kvf_engine_options {
 	uint32_t struct_size;
 	uint32_t timeout_ms;    /* of batches without one of their own; 0: 30 s */
-	const char *rails;      /* with commas between: "tcp/eth0?conns=2,rdma/mlx5_0" (docs/c-interface.md) */
+	const char *rails;      /* with commas between: "tcp/eth0?conns=2,rdma/mlx5_0"; "tcp/all": TCP over each NIC (docs/c-interface.md) */
 	const char *selection;  /* "affinity", "static", "round-robin", "single"; NULL: affinity */
 	const char *matrix;     /* a file: which NIC is near which memory; NULL: ask the machine */
 	const char *log;        /* to standard error from this level on: "debug", "info", "warn", "error", "off"; NULL: warn */

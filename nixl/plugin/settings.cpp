@@ -1,10 +1,6 @@
 #include "settings.h"
 
 #include <cstdlib>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netinet/in.h>
-#include <set>
 #include <stdexcept>
 
 namespace {
@@ -31,7 +27,7 @@ Settings settings(const nixl_b_params_t &params) {
 	std::string where;
 	all.rails = find(params, "rails", "KVFERRY_RAILS", where);
 	if (all.rails.empty())
-		all.rails = everyInterface();
+		all.rails = "tcp/all"; // each NIC
 	const std::string timeout = find(params, "timeout", "KVFERRY_TIMEOUT", where);
 	if (!timeout.empty()) {
 		char *end = nullptr;
@@ -41,25 +37,4 @@ Settings settings(const nixl_b_params_t &params) {
 		all.timeoutMs = unsigned(seconds * 1000);
 	}
 	return all;
-}
-
-std::string everyInterface() {
-	ifaddrs *first = nullptr;
-	if (getifaddrs(&first) != 0)
-		return "tcp/lo";
-	std::set<std::string> names;
-	for (const ifaddrs *at = first; at; at = at->ifa_next) {
-		const unsigned up = IFF_UP | IFF_RUNNING;
-		if (!at->ifa_addr || (at->ifa_flags & up) != up || at->ifa_flags & IFF_LOOPBACK)
-			continue;
-		const int family = at->ifa_addr->sa_family;
-		const auto *v6 = reinterpret_cast<const sockaddr_in6 *>(at->ifa_addr);
-		if (family == AF_INET || (family == AF_INET6 && !IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr)))
-			names.insert(at->ifa_name);
-	}
-	freeifaddrs(first);
-	std::string rails;
-	for (const auto &name : names)
-		rails += (rails.empty() ? "tcp/" : ",tcp/") + name;
-	return rails.empty() ? "tcp/lo" : rails;
 }

@@ -12,7 +12,3 @@ struct Settings {
 
 // settings reads them. It throws std::runtime_error, whose text names the parameter or variable and what would do.
 Settings settings(const nixl_b_params_t &params);
-
-// everyInterface are the rails where none are named: TCP over each interface that is up and has an address, or over
-// the loopback interface where there is no other.
-std::string everyInterface();
