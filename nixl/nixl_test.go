@@ -106,7 +106,10 @@ func TestPlugin(t *testing.T) {
 		t.Parallel()
 		driver := t.TempDir()
 		run(t, nil, "g++", "-shared", "-fPIC", "-o", filepath.Join(driver, "libcuda.so.1"), "testdata/libcuda.cpp")
-		run(t, []string{"ASAN_OPTIONS=handle_segv=0", "LD_LIBRARY_PATH=" + driver}, program(t, dir, "gpu", flags), library)
+		gpu := program(t, dir, "gpu", flags)
+		for _, gpus := range []string{"2", "0", "-1"} {
+			run(t, []string{"ASAN_OPTIONS=handle_segv=0", "LD_LIBRARY_PATH=" + driver, "GPUS=" + gpus}, gpu, library)
+		}
 	})
 	t.Run("faults", func(t *testing.T) {
 		t.Parallel()

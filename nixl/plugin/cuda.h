@@ -8,7 +8,7 @@
 
 namespace cuda {
 
-// present says whether the driver is there and can give descriptors.
+// present says whether a GPU is there, and a driver that can give descriptors. It starts the driver.
 bool present();
 
 // A Buffer is an allocation as a dma-buf. Its descriptor is the caller's to close.
