@@ -30,6 +30,12 @@ PROGRAMS = {"kvbench": "kvbench", "kvlab": "kvlab", "proxy": "kvferry-proxy", "p
 NEWEST_CXX = 29  # GLIBCXX_3.4.29, of g++ 11: all systems with glibc 2.34 have it
 ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 
+# What the tag promises: programs for every CPU of an architecture, whatever is set for this machine's.
+PORTABLE = {"GOAMD64": "v1", "GOARM64": "v8.0"}
+
+# Without symbols for debuggers and paths of this machine, and with the commit, of which the version is made.
+FLAGS = ["-trimpath", "-buildvcs=auto", "-ldflags=-s -w"]
+
 METADATA = """\
 Metadata-Version: 2.4
 Name: kvferry
@@ -71,6 +77,8 @@ def build_wheel(directory, config_settings=None, metadata_directory=None):
         scratch = pathlib.Path(scratch)
         binaries = compile_all(scratch)
         version = pep440(subprocess.run([scratch / "kvbench", "--version"], check=True, capture_output=True, text=True).stdout.split()[1].rstrip(","))
+        if version.startswith("0+"):
+            print(f"backend.py: the version is {version}: Go finds no commit of {ROOT}, as in what is no git clone or a linked worktree, or without git", file=sys.stderr)
         tag = f"py3-none-{platform(binaries, architecture)}"
         files = {f"kvferry/{f.relative_to(ROOT / 'python' / 'kvferry')}": f for f in sorted((ROOT / "python" / "kvferry").rglob("*"))}
         files = {name: f for name, f in files.items() if f.is_file() and "__pycache__" not in f.parts}
@@ -94,17 +102,16 @@ def build_sdist(directory, config_settings=None):
 
 def go(*arguments, **environment):
     """Runs the go command in the repository and returns what it prints."""
-    done = subprocess.run([GO, *arguments], cwd=ROOT, env=os.environ | environment, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run([GO, *arguments], cwd=ROOT, env=os.environ | PORTABLE | environment, stdout=subprocess.PIPE, text=True)
     if done.returncode:
         raise Fault(f"go {' '.join(arguments)} has failed, see above; cgo needs a C compiler: apt-get install gcc libc6-dev")
     return done.stdout.strip()
 
 
 def compile_all(to):
-    """Builds the programs and the libraries, without symbols for debuggers and paths of this machine, and returns all files."""
-    flags = ["-trimpath", "-ldflags=-s -w"]
-    go("build", *flags, "-o", f"{to}/", *(f"./cmd/{program}" for program in PROGRAMS), CGO_ENABLED="1")
-    go("build", *flags, "-tags=cshared", "-buildmode=c-shared", "-o", f"{to}/libkvferry.so", "./cmd/libkvferry", CGO_ENABLED="1")
+    """Builds the programs and the libraries, and returns all files."""
+    go("build", *FLAGS, "-o", f"{to}/", *(f"./cmd/{program}" for program in PROGRAMS), CGO_ENABLED="1")
+    go("build", *FLAGS, "-tags=cshared", "-buildmode=c-shared", "-o", f"{to}/libkvferry.so", "./cmd/libkvferry", CGO_ENABLED="1")
     built = [to / name for name in (*PROGRAMS, "libkvferry.so")]
     shutil.copy(ROOT / "cmd" / "libkvferry" / "kvferry.h", to)
     if shutil.which(os.environ.get("CXX", "g++")):

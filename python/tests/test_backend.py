@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 import zipfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
@@ -34,6 +35,20 @@ class TestVersion(unittest.TestCase):
             ("unknown", "0+unknown"),
         ):
             self.assertEqual(backend.pep440(said), want)
+
+
+@unittest.skipUnless(shutil.which(backend.GO), "SKIPPED: no Go")
+class TestBuild(unittest.TestCase):
+    def test_portable(self):
+        """What is set for this machine's CPU is not for the wheel's."""
+        with unittest.mock.patch.dict(os.environ, GOAMD64="v3", GOARM64="v9.0"):
+            self.assertEqual(backend.go("env", "GOAMD64", "GOARM64").split(), ["v1", "v8.0"])
+
+    @unittest.skipUnless((backend.ROOT / ".git").is_dir() and shutil.which("git"), "SKIPPED: no git clone: Go finds no commit")
+    def test_commit(self):
+        """The programs know their commit, whatever GOFLAGS has: the commands that would link one say so."""
+        said = subprocess.run([backend.GO, "build", "-n", *backend.FLAGS, "./cmd/prefill"], cwd=backend.ROOT, env=os.environ | {"GOFLAGS": "-buildvcs=false"}, capture_output=True, text=True)
+        self.assertTrue("vcs.revision=" in said.stderr, said.stderr[-2000:])
 
 
 class TestTag(unittest.TestCase):
