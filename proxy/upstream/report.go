@@ -10,8 +10,6 @@ import (
 	"net/netip"
 	"strings"
 	"time"
-
-	"kvferry/config"
 )
 
 // This file is how a decode engine's connector says where the time of a transfer went while its engine
@@ -54,8 +52,7 @@ func (e *Engines) wantReport(r *Request, v *visit, params json.RawMessage) json.
 // listens to its own machine and the engine is on another.
 func (e *Engines) reportsTo(en *engine) string {
 	if e.cfg.Report != "" {
-		base, _ := config.BaseURL(e.cfg.Report) // Validate has looked
-		return base
+		return e.cfg.Report
 	}
 	e.mu.Lock()
 	here := en.here

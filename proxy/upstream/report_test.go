@@ -27,6 +27,9 @@ func TestReportsTo(t *testing.T) {
 		if got := e.reportsTo(e.all[0]); got != tc.want {
 			t.Errorf("%v: %q", tc, got)
 		}
+		if n := testing.AllocsPerRun(10, func() { e.reportsTo(e.all[0]) }); tc.report != "" && n > 0 {
+			t.Errorf("%v: %v allocations a request: it is read again", tc, n)
+		}
 	}
 }
 

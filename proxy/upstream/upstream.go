@@ -51,12 +51,12 @@ func (u URLs) Any() bool { return len(u.Prefill)+len(u.Decode)+len(u.Both) > 0 }
 
 // Validate lists every fault by its field, as a [config.Invalid].
 func (u URLs) Validate() error {
-	_, err := u.engines()
+	_, _, err := u.engines()
 	return err
 }
 
-// engines are those at the URLs, or what is wrong with these, as a [config.Invalid].
-func (u URLs) engines() (all []*engine, err error) {
+// engines are those at the URLs, and Report as a base URL, or what is wrong with these, as a [config.Invalid].
+func (u URLs) engines() (all []*engine, report string, err error) {
 	var bad config.Faults
 	seen := make(map[string]bool)
 	for _, f := range []struct {
@@ -92,7 +92,7 @@ func (u URLs) engines() (all []*engine, err error) {
 		}
 	}
 	if u.Report != "" {
-		_, err := config.BaseURL(u.Report)
+		report, err = config.BaseURL(u.Report)
 		bad.Check("Report", err)
 	}
 	switch {
@@ -101,7 +101,7 @@ func (u URLs) engines() (all []*engine, err error) {
 	case len(u.Decode) > 0 && len(u.Prefill) == 0:
 		bad.Add("Prefill", nil, "decode engines need prefill engines whose KV they take: name one or more")
 	}
-	return all, bad.Err("upstream.URLs")
+	return all, report, bad.Err("upstream.URLs")
 }
 
 // engineID is what an engine is called: its base URL without the scheme.
@@ -148,10 +148,11 @@ type Engines struct {
 
 // New knows the engines of a configuration; Run finds out how they are. The error is a [config.Invalid].
 func New(cfg Config) (*Engines, error) {
-	all, err := cfg.engines()
+	all, report, err := cfg.engines()
 	if err != nil {
 		return nil, err
 	}
+	cfg.Report = report
 	e := &Engines{
 		cfg: cfg, client: newClient(false), asks: newClient(true), all: all, patience: checkPatience,
 		places: make(map[proto.Role]placement.Policy), quarantine: health.NewQuarantine(), changed: make(chan struct{}),
