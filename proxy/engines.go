@@ -60,17 +60,17 @@ func (p *Proxy) serveEngines(mux *http.ServeMux) {
 func (p *Proxy) servePassed(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeoutCause(r.Context(), p.timeouts.answer, fmt.Errorf("%w: the engine had %v to answer", errDeadline, p.timeouts.answer))
 	defer cancel()
-	var text []byte
-	if r.Method == http.MethodPost {
-		body, err := p.readBody(w, r)
-		if err != nil {
-			wire.Error(w, toAPIError(err))
-			return
-		}
-		defer body.Release()
-		text = body.Bytes
+	body, err := p.readBody(w, r)
+	if err != nil {
+		wire.Error(w, toAPIError(err))
+		return
 	}
-	if err := p.engines.PassOn(ctx, w, r, text); err != nil {
+	defer body.Release()
+	text := body.Bytes
+	if r.Method != http.MethodPost {
+		text = nil
+	}
+	if err := p.engines.PassOn(ctx, w, r, text, body.More); err != nil {
 		p.answerSoon(w) // the engine may have taken all the time that there was
 		wire.Error(w, toAPIError(err))
 	}
@@ -80,7 +80,7 @@ func (p *Proxy) servePassed(w http.ResponseWriter, r *http.Request) {
 // node.
 func (x *exchange) pass(ctx context.Context, q *upstream.Request) error {
 	p, f := x.proxy, &x.flights[0]
-	q.ID, q.Arrived = x.requestID, x.accepted
+	q.ID, q.Arrived, q.More = x.requestID, x.accepted, x.body.More
 	p.placed(f)
 	err := p.engines.Serve(ctx, q, x.metrics, func() { p.started(f) })
 	f.prefillNode, f.decodeNode, f.retries, f.own = q.Prefill, q.Decode, q.Retries, q.Proxy

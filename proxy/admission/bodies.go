@@ -224,6 +224,21 @@ func (h *Hold) Keep(bytes int64) {
 	b.grant()
 }
 
+// More takes bytes more, for what has become of the body, and reports whether they are there. It does not wait:
+// all that hold memory could wait for each other.
+func (h *Hold) More(bytes int64) bool {
+	b := h.all
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if h.ended || b.used+bytes > b.size {
+		return false
+	}
+	h.bytes += bytes
+	b.clients[h.addr].held += bytes
+	b.used += bytes
+	return true
+}
+
 // Release gives the memory back, or the position in the queue. A second call does nothing.
 func (h *Hold) Release() {
 	h.all.mu.Lock()

@@ -210,3 +210,25 @@ func TestBodiesWaitEnds(t *testing.T) {
 		q.empty()
 	})
 }
+
+// TestBodiesMore: what a body becomes is of the same memory, is never waited for, and goes back with it.
+func TestBodiesMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newBodyQueue(t, 30*kib)
+		q.take(1, "a", 10*kib)
+		a := q.hold("a")
+		a.Arrived()
+		if a.More(21*kib*bodyFactor) || !a.More(20*kib*bodyFactor) || a.More(1) {
+			t.Error("another size")
+		}
+		q.take(2, "b", 10*kib)
+		q.want("a")
+		q.release("a")
+		q.want("b")
+		if a.More(1) {
+			t.Error("more of what has been given back")
+		}
+		q.release("b")
+		q.empty()
+	})
+}

@@ -194,7 +194,7 @@ func (e *Engines) final(ctx context.Context, r *Request, v *visit, params json.R
 	}
 	if r.asked.Stream {
 		err = r.stream(answer, token)
-	} else if r.answer, err = whole(answer.Body); err == nil {
+	} else if r.answer, err = whole(answer.Body, r.More); err == nil {
 		var s *said
 		if err = json.Unmarshal(r.answer, &s); err == nil && s == nil {
 			err = errors.New("it answers null")

@@ -116,7 +116,7 @@ func (e *Engines) get(ctx context.Context, base, path string) ([]byte, error) {
 		return nil, plain(ctx, err)
 	}
 	defer answer.Body.Close()
-	body, err := whole(answer.Body)
+	body, err := whole(answer.Body, func(int64) bool { return true }) // of one question at a time for each engine
 	switch {
 	case err != nil:
 		return nil, plain(ctx, err)

@@ -144,6 +144,35 @@ func TestStalledError(t *testing.T) {
 	}
 }
 
+// TestAnswerMemory: what an answer takes is asked for before it is there. If there is none the client is told to come again;
+// no other engine is asked, and nobody is blamed.
+func TestAnswerMemory(t *testing.T) {
+	var asked atomic.Int32
+	s := server(t, nil, func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		fmt.Fprintf(w, `{"text":%q}`, strings.Repeat("x", 60<<10))
+	})
+	for left, want := range map[int64]int{128 << 10: 0, 128<<10 - 1: http.StatusServiceUnavailable} {
+		for _, urls := range []URLs{{Both: []string{s.URL, strings.Replace(s.URL, "127.0.0.1", "localhost", 1)}}, {Prefill: []string{s.URL}, Decode: []string{strings.Replace(s.URL, "127.0.0.1", "localhost", 1)}}} {
+			e := newUp(t, clock.Std(), urls)
+			r, memory := parse(t, openai.Completion, `{"prompt":"x"}`), left
+			r.More = func(bytes int64) bool {
+				memory -= bytes
+				return memory >= 0
+			}
+			if len(urls.Both) == 0 && want == 0 {
+				memory *= 2 // for the prefill engine's too
+			}
+			asked.Store(0)
+			err := e.Serve(t.Context(), r, nobody{}, func() {})
+			var api *openai.Error
+			if want == 0 && err != nil || want > 0 && (!errors.As(err, &api) || api.Status != want || api.Code != "no_memory" || asked.Load() != 1 || r.avoid != nil) {
+				t.Errorf("%d bytes, %+v: %v, %d asked", left, urls, err, asked.Load())
+			}
+		}
+	}
+}
+
 // TestAnswersNull: JSON that is no object is no answer.
 func TestAnswersNull(t *testing.T) {
 	s := server(t, nil, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "null") })

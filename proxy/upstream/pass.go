@@ -10,8 +10,8 @@ import (
 
 // PassOn has an engine that answers clients answer a request that generates nothing, such as
 // GET /v1/models: the first that is up, or the next where that fails. The client gets its bytes; body is
-// the request's, nil for none.
-func (e *Engines) PassOn(ctx context.Context, w http.ResponseWriter, q *http.Request, body []byte) error {
+// the request's, nil for none, and more takes memory for the answer.
+func (e *Engines) PassOn(ctx context.Context, w http.ResponseWriter, q *http.Request, body []byte, more func(bytes int64) bool) error {
 	together, err := e.Serving()
 	if err != nil {
 		return err
@@ -21,7 +21,7 @@ func (e *Engines) PassOn(ctx context.Context, w http.ResponseWriter, q *http.Req
 	err = e.nobody() // if the last has just gone
 	e.mu.Unlock()
 	for _, en := range up {
-		answer, text, fail := e.passTo(ctx, en, q, body)
+		answer, text, fail := e.passTo(ctx, en, q, body, more)
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
@@ -38,7 +38,7 @@ func (e *Engines) PassOn(ctx context.Context, w http.ResponseWriter, q *http.Req
 
 // passTo asks one engine. What it says is wrong with the request is an answer, what is wrong with itself a
 // failure.
-func (e *Engines) passTo(ctx context.Context, en *engine, q *http.Request, body []byte) (*http.Response, []byte, *failure) {
+func (e *Engines) passTo(ctx context.Context, en *engine, q *http.Request, body []byte, more func(bytes int64) bool) (*http.Response, []byte, *failure) {
 	f := &failure{request: q.Method + " " + q.URL.Path, engine: en.id, leg: "whole"}
 	out, err := http.NewRequestWithContext(ctx, q.Method, en.url+q.URL.RequestURI(), bytes.NewReader(body))
 	if f.err = err; err != nil {
@@ -53,7 +53,7 @@ func (e *Engines) passTo(ctx context.Context, en *engine, q *http.Request, body 
 		return nil, nil, f
 	}
 	defer answer.Body.Close()
-	text, err := whole(answer.Body)
+	text, err := whole(answer.Body, more)
 	switch status := answer.StatusCode; {
 	case err != nil:
 		f.err = plain(ctx, err)

@@ -20,6 +20,7 @@ import (
 type Request struct {
 	ID      string // the client's X-Request-Id, or the proxy's
 	Arrived time.Duration
+	More    func(bytes int64) bool // takes memory for an answer, and reports whether there is
 	Result
 
 	path   string

@@ -26,6 +26,7 @@ func parse(t *testing.T, kind openai.Kind, body string) *Request {
 	if _, err := r.Parse([]byte(body)); err != nil {
 		t.Fatalf("%s: %v", body, err)
 	}
+	r.More = func(int64) bool { return true }
 	return r
 }
 

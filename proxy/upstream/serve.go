@@ -64,6 +64,9 @@ func (f *failure) api() *openai.Error {
 	if json.Valid(f.body) {
 		e.Body = f.body
 	}
+	if errors.Is(f.err, errNoMemory) {
+		e.Status, e.Code, e.RetryAfter = http.StatusServiceUnavailable, "no_memory", 1
+	}
 	return e
 }
 
@@ -123,6 +126,9 @@ func (e *Engines) again(ctx context.Context, r *Request, counts Counts, err erro
 
 // retryable reports whether another engine may do better: this one is at fault, or full.
 func (f *failure) retryable() bool {
+	if errors.Is(f.err, errNoMemory) {
+		return false
+	}
 	return f.status == 0 || f.status >= http.StatusInternalServerError || f.status == http.StatusTooManyRequests
 }
 
@@ -246,7 +252,7 @@ func (e *Engines) compute(ctx context.Context, r *Request, v *visit, params json
 		return nil, err
 	}
 	defer answer.Body.Close()
-	text, err := whole(answer.Body)
+	text, err := whole(answer.Body, r.More)
 	if err != nil {
 		return nil, r.fail(v, "prefill", plain(ctx, err))
 	}
@@ -306,11 +312,33 @@ func (r *Request) fail(v *visit, leg string, err error) *failure {
 	return &failure{request: r.ID, engine: v.id, leg: leg, err: err, reached: true}
 }
 
-// whole reads an answer that does not stream.
-func whole(body io.Reader) ([]byte, error) {
-	text, err := io.ReadAll(io.LimitReader(body, maxAnswer+1))
-	if err == nil && len(text) > maxAnswer {
-		err = fmt.Errorf("an answer of more than %d bytes", maxAnswer)
+// errNoMemory is the proxy's own: neither the request nor the engine can help it.
+var errNoMemory = errors.New("the proxy has no memory left for its answer, beside others' and bodies: ask again")
+
+// answerFactor is the memory that a byte of an answer can take: itself, and a copy as the buffer grows or with a
+// breakdown.
+const answerFactor = 2
+
+// whole reads an answer that does not stream. more takes memory for it before it is there.
+func whole(body io.Reader, more func(bytes int64) bool) ([]byte, error) {
+	var text []byte
+	for {
+		if len(text) == cap(text) {
+			larger := max(2*cap(text), 4<<10)
+			if !more(answerFactor * int64(larger-cap(text))) {
+				return nil, errNoMemory
+			}
+			text = append(make([]byte, 0, larger), text...)
+		}
+		n, err := body.Read(text[len(text):cap(text)])
+		text = text[:len(text)+n]
+		switch {
+		case len(text) > maxAnswer:
+			return nil, fmt.Errorf("an answer of more than %d bytes", maxAnswer)
+		case errors.Is(err, io.EOF):
+			return text, nil
+		case err != nil:
+			return nil, err
+		}
 	}
-	return text, err
 }

@@ -29,6 +29,9 @@ type Body struct {
 // what was made of it.
 func (b *Body) Keep(bytes int64) { b.hold.Keep(bytes) }
 
+// More takes memory for so many bytes of an answer, until Release, and reports whether there is.
+func (b *Body) More(bytes int64) bool { return b.hold.More(bytes) }
+
 // Release gives the memory back, once the body has been parsed.
 func (b *Body) Release() {
 	b.Bytes = nil
