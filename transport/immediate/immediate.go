@@ -4,6 +4,7 @@
 package immediate
 
 import (
+	"container/list"
 	"crypto/rand"
 	"encoding/binary"
 	"math"
@@ -156,13 +157,15 @@ type Inbox struct {
 	mu      sync.Mutex
 	sources map[uint64]*source
 	tick    uint64
-	held    int // bytes of unfinished messages
+	held    int       // bytes of unfinished messages
+	idle    list.List // of them, *unfinished: the one that has not grown for longest first
 }
 
 type source struct {
 	seen       span
 	used       uint64                 // tick of the last immediate
 	unfinished map[uint64]*unfinished // messages, by Seq
+	floor      uint64                 // of none below it
 }
 
 // Accept reports whether imm is to be delivered.
@@ -192,11 +195,7 @@ func (b *Inbox) sourceLocked(imm Imm) *source {
 	s.used = b.tick
 	if imm.Floor > s.seen.floor {
 		s.seen.raise(imm.Floor)
-		for seq := range s.unfinished {
-			if seq < imm.Floor {
-				b.forgetLocked(s, seq)
-			}
-		}
+		b.endLocked(s, imm.Floor)
 	}
 	return s
 }

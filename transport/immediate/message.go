@@ -1,6 +1,7 @@
 package immediate
 
 import (
+	"container/list"
 	"errors"
 	"fmt"
 )
@@ -70,7 +71,10 @@ type unfinished struct {
 	whole []byte
 	have  []bool // the parts, but the last
 	need  int    // how many of them are missing
-	used  uint64 // tick of the last part
+
+	of   *source
+	seq  uint64
+	idle *list.Element // in the Inbox's
 }
 
 // overhead is what an unfinished message takes besides its bytes, more or less.
@@ -117,21 +121,23 @@ func (b *Inbox) keepLocked(s *source, u *unfinished, imm Imm) {
 	if u == nil || len(u.whole) != length {
 		b.forgetLocked(s, imm.Seq)
 		n := (length - 1) / MaxText
-		u = &unfinished{whole: make([]byte, length), have: make([]bool, n), need: n}
+		u = &unfinished{whole: make([]byte, length), have: make([]bool, n), need: n, of: s, seq: imm.Seq}
+		u.idle = b.idle.PushBack(u)
 		if s.unfinished == nil {
 			s.unfinished = make(map[uint64]*unfinished)
 		}
 		s.unfinished[imm.Seq] = u
 		b.held += u.size()
 	}
-	u.used = b.tick
+	b.idle.MoveToBack(u.idle)
 	if i := at / MaxText; !u.have[i] {
 		u.have[i] = true
 		u.need--
 		copy(u.whole[at:], imm.Text)
 	}
 	for b.held > maxUnfinished {
-		b.dropLocked()
+		oldest := b.idle.Front().Value.(*unfinished)
+		b.forgetLocked(oldest.of, oldest.seq)
 	}
 }
 
@@ -139,20 +145,23 @@ func (b *Inbox) keepLocked(s *source, u *unfinished, imm Imm) {
 func (b *Inbox) forgetLocked(s *source, seq uint64) {
 	if u := s.unfinished[seq]; u != nil {
 		b.held -= u.size()
+		b.idle.Remove(u.idle)
 		delete(s.unfinished, seq)
 	}
 }
 
-// dropLocked lets go of the message that has not grown for longest.
-func (b *Inbox) dropLocked() {
-	var of *source
-	var oldest uint64
-	for _, s := range b.sources {
-		for seq, u := range s.unfinished {
-			if of == nil || u.used < of.unfinished[oldest].used {
-				of, oldest = s, seq
+// endLocked lets go of the messages that a source has ended: all below floor. Each number is looked at once, or each
+// message if they are fewer.
+func (b *Inbox) endLocked(s *source, floor uint64) {
+	if floor-s.floor > uint64(len(s.unfinished)) {
+		for seq := range s.unfinished {
+			if seq < floor {
+				b.forgetLocked(s, seq)
 			}
 		}
+		s.floor = floor
 	}
-	b.forgetLocked(of, oldest)
+	for ; s.floor < floor; s.floor++ {
+		b.forgetLocked(s, s.floor)
+	}
 }

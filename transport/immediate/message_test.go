@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"time"
 )
 
 // numbered are a message's immediates of one source.
@@ -127,6 +128,30 @@ func TestUnfinished(t *testing.T) {
 	}
 	if b.held != 0 {
 		t.Errorf("%d bytes of a source that was forgotten are held", b.held)
+	}
+}
+
+// As many messages of one source as there is memory for, then as many that push those out, which end one by one: each
+// takes as long as if it were alone. If it took as long as a look at all of them, this would be minutes.
+func TestManyUnfinished(t *testing.T) {
+	b, n := Inbox{}, uint64(maxUnfinished/(MaxText+2+overhead))
+	began := time.Now()
+	parts := func(seq uint64) []Imm { return numbered(1, seq, "a", make([]byte, MaxText)) }
+	for seq := range 2 * n {
+		b.Message(parts(seq)[0])
+	}
+	if len(b.sources[1].unfinished) != int(n) || b.idle.Len() != int(n) {
+		t.Fatalf("%d are unfinished, %d in order, not %d", len(b.sources[1].unfinished), b.idle.Len(), n)
+	}
+	for seq := n; seq < 2*n; seq++ {
+		last := parts(seq)[1]
+		last.Floor = seq
+		if _, got, err := b.Message(last); len(got) != MaxText || err != nil {
+			t.Fatalf("message %d: %d bytes, %v", seq, len(got), err)
+		}
+	}
+	if took := time.Since(began); b.held != 0 || b.idle.Len() != 0 || took > 30*time.Second {
+		t.Errorf("%d bytes are held, %d in order, after %v", b.held, b.idle.Len(), took)
 	}
 }
 
