@@ -58,7 +58,7 @@ func run(t *testing.T, env []string, program string, args ...string) string {
 }
 
 // TestLibrary: kvferry.h is C and C++, a program in C finds all as the header says, under the address
-// sanitizer too, and unittest finds the Python binding as it should be.
+// sanitizer and valgrind too, and unittest finds the Python binding as it should be.
 func TestLibrary(t *testing.T) {
 	dir := library(t)
 	compile := func(t *testing.T, out string, flags ...string) string {
@@ -103,6 +103,17 @@ func TestLibrary(t *testing.T) {
 			t.Skipf("SKIPPED: gcc has no sanitizers here: %v: %s", err, out)
 		}
 		run(t, []string{"ASAN_OPTIONS=handle_segv=0"}, compile(t, "border-asan", "-fsanitize=address,undefined", "-fno-sanitize-recover"))
+	})
+	t.Run("C with valgrind", func(t *testing.T) {
+		if _, err := exec.LookPath("valgrind"); err != nil {
+			t.Skipf("SKIPPED: no valgrind: %v", err)
+		}
+		// It takes goroutines' stacks for memory that is none, so that only what C did counts. One error is meant.
+		for _, found := range strings.Split(run(t, nil, "valgrind", "--error-limit=no", "--leak-check=full", "--show-leak-kinds=definite", compile(t, "border-valgrind")), "== \n") {
+			if strings.Contains(found, "border.c:") && !strings.Contains(found, "check_signals") {
+				t.Error(found)
+			}
+		}
 	})
 	t.Run("Python", func(t *testing.T) {
 		if out, err := exec.Command("python3", "-c", "import ctypes, sys; sys.exit(sys.version_info < (3, 9))").CombinedOutput(); err != nil {
