@@ -132,10 +132,10 @@ class TestReal(unittest.TestCase):
             return name, ASK, None
         return name, {**ASK, "transfer_id": name}, {"do_remote_prefill": True, "do_remote_decode": False, "transfer_id": name, "remote_bootstrap_addr": f"http://{self.bootstrap}"}
 
-    def prefill(self, tokens):
+    def prefill(self, tokens, most=1):
         """P answers; what D is to be asked with."""
         name, ask, _ = self.params()
-        self.p.send(do="generate", id=name, tokens=tokens, max_tokens=1, params=ask)
+        self.p.send(do="generate", id=name, tokens=tokens, max_tokens=most, params=ask)
         return name, self.p.answer()[1]
 
     def exchange(self, tokens, between=lambda: None):
@@ -216,6 +216,16 @@ class TestReal(unittest.TestCase):
             self.assertEqual((got == want, report["kv_blocks_bad"]), (checksums, int(checksums)))
             self.p.end()
             self.d.end()
+
+    def test_answered(self):
+        """P answers with several tokens, whose KV begins in the prompt's last block: D does not take that one for bad."""
+        tokens = prompt(1, 700)
+        (want,) = self.expected([tokens])
+        self.instances(checksums=True)
+        name, params = self.prefill(tokens, 8)
+        self.d.send(do="generate", id=name, tokens=tokens, max_tokens=16, params=params)
+        got, params = self.d.answer()
+        self.assertEqual((got, params["kvferry"]["kv_blocks_checked"], params["kvferry"]["kv_blocks_bad"]), (want, 5, 0))
 
     def test_cached_pull(self):
         self.cached("pull")
