@@ -26,7 +26,7 @@ func TestDriver(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "log")
 	cmd := exec.Command(python, filepath.Join("files", "driver.py"))
 	cmd.Env = append(os.Environ(), "PYTHONPATH="+vllm, "PYTHONDONTWRITEBYTECODE=1")
-	i, err := place{}.start(decode, cmd, spec{Model: "m", DType: "auto", Core: 5, Transfer: json.RawMessage(`{"a":1}`)}, log, patience, arrivals)
+	i, err := place{}.start(decode, cmd, spec{Model: "m", DType: "auto", Core: 5, Blocks: 9, Transfer: json.RawMessage(`{"a":1}`)}, log, patience, arrivals)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func TestDriver(t *testing.T) {
 	if a := next(); a.over == nil {
 		t.Errorf("it goes on: %+v", a)
 	}
-	if text := strings.Join(tail(i.log, 99), "\n"); !strings.HasPrefix(text, "printed to standard output") || !strings.Contains(text, "Traceback") {
+	if text := strings.Join(tail(i.log, 99), "\n"); !strings.HasPrefix(text, "printed to standard output\nblocks: 9\n") || !strings.Contains(text, "Traceback") {
 		t.Errorf("the log has %s", text)
 	}
 }

@@ -95,7 +95,7 @@ func fake(faults string) {
 		os.Exit(3)
 	}
 	say(map[string]any{"event": "ready", "vocabulary": 100, "special": []int{0}, "block_tokens": fakeBlock, "block_bytes": 1000})
-	misbehave()
+	misbehave(s.Blocks)
 	sums := map[string]string{}
 	for {
 		line, err := in.ReadBytes('\n')
@@ -173,8 +173,9 @@ func fake(faults string) {
 	}
 }
 
-// misbehave does what the wrapper around NIXL's backend does, as far as anybody sees.
-func misbehave() {
+// misbehave does what the wrapper around NIXL's backend does, as far as anybody sees. What lands late wants blocks that
+// are used again.
+func misbehave(blocks int) {
 	name := os.Getenv("KVFERRY_FAULTS")
 	if name == "" {
 		return
@@ -190,6 +191,9 @@ func misbehave() {
 	}
 	if err == nil && len(schedule.Faults) > 0 && schedule.Faults[0].Fault != "stall" { // that one does not come
 		err = os.WriteFile(schedule.Log, []byte("{}\n"), 0o600)
+	}
+	if len(schedule.Faults) > 0 && schedule.Faults[0].Fault == "replay" && blocks != 131 { // of 16 tokens: for 2,065, and one more
+		err = fmt.Errorf("there are %d blocks", blocks)
 	}
 	if err != nil || schedule.Backend != "UCX" || os.Getenv("NIXL_PLUGIN_DIR") == "" {
 		fmt.Fprintln(os.Stderr, schedule, err)

@@ -19,6 +19,9 @@ type Fault struct {
 	Wrapped *wrapped
 	// Unchecked has kvferry's connector without checksums: wrong tokens are what must come then.
 	Unchecked bool
+	// Reused has so few blocks of KV in each instance that the next prompt gets those of this one: what lands
+	// in them late lands in its KV.
+	Reused bool
 }
 
 // wrapped is a fault in a schedule of the wrapper. It hits the first transfer that is posted, or the first
@@ -73,6 +76,7 @@ const (
 	killP deed = iota + 1
 	killD
 	cutLink
+	loseAll // that the link carries; its carrier stays
 	flipBit // of P's KV, before D is asked for it; or of what has come to D, where it is asked with P
 )
 
@@ -89,6 +93,7 @@ var Faults = []Fault{
 	{Name: "kill-p-after", What: "P is killed when D has its first token", When: firstThere, Do: killP},
 	{Name: "kill-d", What: "D is killed while it takes the KV", When: underWay, Do: killD},
 	{Name: "cut", What: "the link is cut while D takes the KV, for good", When: underWay, Do: cutLink},
+	{Name: "black-hole", What: "the link loses all that it carries while D takes the KV, and nobody is told", When: underWay, Do: loseAll},
 	{Name: "flip", What: "a bit of the KV is another at D than it was at P", When: answered, Do: flipBit},
 	{Name: "flip-unchecked", What: "the same without checksums: the tokens must be wrong", When: answered, Do: flipBit, Unchecked: true},
 	{Name: leave, What: fmt.Sprintf("%d requests are cancelled, never fetched, or lose their D", leaveRequests)},
@@ -97,7 +102,7 @@ var Faults = []Fault{
 	{Name: "notif-repeat", What: "NIXL: that message comes twice", Wrapped: message("repeat", 0)},
 	{Name: "notif-reorder", What: "NIXL: messages overtake each other", Wrapped: message("reorder", 5000)},
 	{Name: "tear", What: "NIXL: half of a transfer is missing, and it says that all is there", Wrapped: &wrapped{Fault: "tear"}},
-	{Name: "replay", What: "NIXL: a transfer is done once more, later", Wrapped: &wrapped{Fault: "replay"}},
+	{Name: "replay", What: "NIXL: a transfer's bytes land once more, with the next prompt's, which has its blocks", Wrapped: &wrapped{Fault: "replay"}, Reused: true},
 	{Name: "nixl-flip", What: "NIXL: 64 bytes of a transfer are others", Wrapped: &wrapped{Fault: "flip", Bytes: 64}},
 	{Name: "stall", What: "NIXL: a transfer does not go on", Wrapped: &wrapped{Fault: "stall"}},
 	{Name: "flap", What: "NIXL: transfers fail for a second", Wrapped: &wrapped{Fault: "flap", MS: 1000}},

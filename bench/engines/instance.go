@@ -39,6 +39,7 @@ type spec struct {
 	MaxModelLen int             `json:"max_model_len"`
 	Core        int             `json:"core"`
 	Transfer    json.RawMessage `json:"kv_transfer_config,omitempty"`
+	Blocks      int             `json:"blocks,omitempty"` // of KV; 0: as many as vLLM takes
 }
 
 // endGrace is how long an instance has to end by itself once its input is closed.

@@ -121,6 +121,16 @@ func TestJudgeWrapped(t *testing.T) {
 	}
 }
 
+// TestJudgeReplay: what lands late has blocks that the next prompt has too, and what becomes of that one stands in the
+// table.
+func TestJudgeReplay(t *testing.T) {
+	t.Parallel()
+	j, stdout, err := judgeFakes(t, "NixlConnector D then errs", Config{Faults: []string{"replay"}, Settings: []string{"nixl-ucx"}})
+	if err != nil || len(j.Trials) != 1 || !j.Trials[0].Fired || j.Trials[0].Outcome != Right || !strings.Contains(stdout, "s, NEXT WRONG") {
+		t.Errorf("%v, %+v\n%s", err, j.Trials, stdout)
+	}
+}
+
 // TestNoTrial: a run in which no fault comes to any setting is none.
 func TestNoTrial(t *testing.T) {
 	const none = `Faults: "flip,stall": name faults that come to the settings`

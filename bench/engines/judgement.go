@@ -25,11 +25,12 @@ type Judgement struct {
 	Trials  []Trial         `json:"rows"`
 }
 
-// own says that a trial is kvferry's to stand. Its connectors have to stand every fault; its plugin all that leave the
-// bytes alone, which vLLM's NixlConnector does not check.
+// own says that a trial is kvferry's to stand. Its connectors have to stand every fault; its plugin all but those of
+// which vLLM's NixlConnector is to be shown: it does not check bytes, and a transfer has no deadline but the backend's,
+// which the wrapper's stall is in front of.
 func (tr *Trial) own() bool {
-	falsified := slices.Contains([]string{"flip", "tear", "replay", "nixl-flip"}, tr.Fault)
-	return strings.HasPrefix(tr.Setting, "kvferry-") || tr.Setting == "nixl-kvferry" && !falsified
+	theirs := slices.Contains([]string{"flip", "tear", "replay", "nixl-flip", "stall"}, tr.Fault)
+	return strings.HasPrefix(tr.Setting, "kvferry-") || tr.Setting == "nixl-kvferry" && !theirs
 }
 
 // fault says why a trial is not as it has to be: "" if it is.
@@ -66,6 +67,9 @@ func (tr *Trial) said() string {
 	text := fmt.Sprintf("%s, %.1f s", tr.Outcome, tr.Seconds)
 	if !tr.Fired {
 		text += ", NOT FIRED"
+	}
+	if tr.Next != Right && tr.Next != Recomputed {
+		text += ", NEXT " + strings.ToUpper(string(tr.Next))
 	}
 	if tr.Lost > 0 {
 		text += fmt.Sprintf(", %d BLOCKS LOST", tr.Lost)

@@ -220,6 +220,9 @@ func TestVerdict(t *testing.T) {
 	if !plugin.failed() {
 		t.Error("a hang of kvferry's plugin does not fail the run")
 	}
+	if plugin.Trials[0].Fault = "stall"; plugin.failed() {
+		t.Error("a wrapper that does not let kvferry's plugin begin fails the run")
+	}
 	control := sound
 	control.Fault, control.Outcome = "flip-unchecked", Wrong
 	if got := control.fault(); got != "" {

@@ -167,6 +167,8 @@ func (t *turn) do(d deed, id string) error {
 		}
 	case cutLink:
 		return t.place.lab.Cut(0)
+	case loseAll:
+		return t.place.lab.BlackHole(0)
 	case flipBit:
 		r := prefill
 		if t.setting.Together {
@@ -248,10 +250,10 @@ func (t *turn) missing(f *Fault) string {
 	return ""
 }
 
-// mend starts what was killed, and plugs in what was cut.
+// mend starts what was killed, and makes the link whole.
 func (t *turn) mend(ctx context.Context) error {
-	if t.fault.Do == cutLink {
-		if err := t.place.lab.Restore(0); err != nil {
+	if t.fault.Do == cutLink || t.fault.Do == loseAll {
+		if err := t.place.lab.Clear(0); err != nil {
 			return err
 		}
 	}

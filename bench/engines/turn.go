@@ -101,6 +101,9 @@ func (t *turn) begin(r role, what string) error {
 	}
 	fill := v.fill()
 	is := spec{Model: t.e.model, DType: t.e.dtype, MaxModelLen: Lengths[len(Lengths)-1] + 1 + output, Core: int(r)}
+	if t.fault != nil && t.fault.Reused { // room for one prompt, and vLLM's block that is never used
+		is.Blocks = 1 + (is.MaxModelLen+t.ready.BlockTokens-1)/t.ready.BlockTokens
+	}
 	if text := map[role]string{prefill: s.P, decode: s.D}[r]; text != "" {
 		is.Transfer = json.RawMessage(fill.Replace(text))
 	}

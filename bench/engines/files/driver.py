@@ -1,6 +1,6 @@
 """One instance of vLLM in this process, which takes orders and gives events: lines of JSON.
 
-The first line is what the instance is: model, dtype, max_model_len, core, kv_transfer_config.
+The first line is what the instance is: model, dtype, max_model_len, core, kv_transfer_config, blocks.
 Then it says "ready". Orders:
 
   generate  id, tokens, max_tokens, params   answered by "first" at the first token, then "done"
@@ -53,6 +53,8 @@ class Instance:
         options = {}
         if spec.get("kv_transfer_config"):
             options["kv_transfer_config"] = spec["kv_transfer_config"]
+        if spec.get("blocks"):
+            options["num_gpu_blocks_override"] = spec["blocks"]
         self.llm = LLM(
             spec["model"],
             dtype=spec["dtype"],

@@ -36,6 +36,7 @@ class Tokenizer:
 
 class LLM:
     def __init__(self, model, kv_transfer_config=None, **given):
+        print("blocks:", given["num_gpu_blocks_override"])
         self.scheduler, self.model = Scheduler(), model
         self.llm_engine = self
         self.engine_core = Of(engine_core=Of(scheduler=self.scheduler))
