@@ -3,10 +3,27 @@ package engine
 import (
 	"math"
 	"time"
+
+	"kvferry/kvcache"
 )
 
-// A CostModel says how long a step takes on the modelled GPU. It is pure, and
-// remembers one thing: how hot the GPU is.
+// A CostModel says how long a step takes on the modelled GPU, or on the GPUs that compute
+// it together. It is pure, and remembers two things: how hot the GPU is, and whether it
+// has computed a prompt before.
+//
+// A step that computes prompts, of n tokens with p pairs of a prompt's new token and one
+// before it, beside decodes that read c tokens of context, takes
+//
+//	prefill_step + max(hot(n x prefill_token + p x prefill_attention), prefill_floor + experts(n))
+//	             + c x decode_kv_token + all-reduces(n)
+//
+// and cold_ms more if it is the first. Of the two in max, which are done at the same time,
+// one is arithmetic and the other reads weights: the roofline model (Williams et al. 2009).
+// A decode step of b sequences reads so much more than it computes that only that counts:
+//
+//	decode_step + b x decode_seq + c x decode_kv_token + experts(n) + all-reduces(n)
+//
+// [Experts] and [TensorParallel] have their formulas.
 //
 // Prompt tokens slow down once the GPU has been busy for a while; on the A10 of
 // the published runs from 0.186 to 0.260 ms a token, with a time constant of
@@ -22,24 +39,56 @@ import (
 //
 // Fitted on the ten non-disaggregated and chunked cells of the published table.
 type CostModel struct {
-	c    Costs
-	heat float64
-	at   time.Duration // when heat was that
+	c    Costs // of a GPU: divided by TensorParallel.Size
+	pair float64
+	kv   float64 // ms a token of context
+	// Of all-reduces: ms a step, and more a token.
+	reduce, reduceToken float64
+	unread              float64 // logarithm of the share of experts that a token leaves unread
+
+	prompted bool // a prompt has been computed
+	heat     float64
+	at       time.Duration // when heat was that
 }
 
-// NewCostModel returns a model of a GPU that has been idle for long.
-func NewCostModel(c Costs) *CostModel { return &CostModel{c: c} }
+// NewCostModel returns a model of a GPU that has been idle for long, and whose model's KV
+// and hidden states are of this shape.
+func NewCostModel(c Costs, g kvcache.Geometry) *CostModel {
+	tp := c.TensorParallel
+	size := float64(max(tp.Size, 1))
+	m := &CostModel{pair: c.PrefillAttentionNS / 1e6 / size, kv: c.DecodeKVTokenNS / 1e6 * tp.share(g)}
+	for _, divided := range []*float64{&c.PrefillTokenMS, &c.PrefillFloorMS, &c.DecodeStepMS, &c.Experts.ReadMS} {
+		*divided /= size
+	}
+	m.c = c
+	if tp.Size > 1 {
+		reduces := float64(2 * g.Layers)
+		m.reduce = reduces * tp.AllReduceLatencyUS / 1e3
+		m.reduceToken = reduces * 2 * (size - 1) / size * float64(g.HiddenSize*2) / (tp.BusGBS * 1e6)
+	}
+	if e := c.Experts; e.Count > 0 {
+		m.unread = math.Log1p(-float64(e.PerToken) / float64(e.Count))
+	}
+	return m
+}
 
 // Run accounts for step, launched at step.At, and returns how long it takes.
 // Steps must not overlap and must come in order of time.
 func (m *CostModel) Run(step *Step) time.Duration {
 	m.cool(step.At)
+	n := float64(step.Tokens)
 	var d float64 // ms
 	switch step.Kind {
 	case Decode:
-		d = m.c.DecodeStepMS + m.c.DecodeSeqMS*float64(len(step.Works))
+		d = m.c.DecodeStepMS + m.c.DecodeSeqMS*float64(len(step.Works)) + m.context(step.Works) + m.experts(n) + m.reduces(n)
 	case Prefill, Mixed:
-		d = m.c.PrefillStepMS + m.hot(m.c.PrefillTokenMS*float64(step.Tokens))
+		pairs, decodes := m.attention(step.Works)
+		compute := m.hot(m.c.PrefillTokenMS*n + m.pair*pairs)
+		d = m.c.PrefillStepMS + max(compute, m.c.PrefillFloorMS+m.experts(n)) + m.kv*decodes + m.reduces(n)
+		if !m.prompted {
+			m.prompted = true
+			d += m.c.ColdMS
+		}
 	case Receive:
 		// Its duration is the hand-off's, not the model's.
 	}
@@ -47,6 +96,57 @@ func (m *CostModel) Run(step *Step) time.Duration {
 	m.warm(d)
 	m.at = step.At + duration(d)
 	return m.at - step.At
+}
+
+// context is how long decodes take to read the KV of their contexts. It is asked at every
+// step of a simulation, of each of a large batch's sequences.
+func (m *CostModel) context(decodes []Work) float64 {
+	if m.kv == 0 {
+		return 0
+	}
+	tokens := 0
+	for i := range decodes {
+		tokens += decodes[i].From + decodes[i].N
+	}
+	return m.kv * float64(tokens)
+}
+
+// attention counts what the sequences of a step with prompts attend to: pairs of a prompt's
+// new token and one before it, and tokens of context that decodes read beside.
+func (m *CostModel) attention(works []Work) (pairs, context float64) {
+	if m.pair == 0 && m.kv == 0 {
+		return 0, 0
+	}
+	p, c := 0, 0
+	for i := range works {
+		if w := &works[i]; w.Prompt {
+			p += w.N*w.From + w.N*(w.N-1)/2
+		} else {
+			c += w.From + w.N
+		}
+	}
+	return float64(p), float64(c)
+}
+
+// experts is how long it takes to read those that n tokens are routed to.
+func (m *CostModel) experts(n float64) float64 {
+	e := &m.c.Experts
+	if e.ReadMS == 0 || n == 0 {
+		return 0
+	}
+	return e.ReadMS * (float64(e.Shared) - float64(e.Count)*math.Expm1(n*m.unread))
+}
+
+// reduces is how long the all-reduces of n tokens take.
+func (m *CostModel) reduces(n float64) float64 { return m.reduce + m.reduceToken*n }
+
+// slowest bounds what Run returns for a step without prompts of up to seqs sequences, each
+// of up to tokens tokens, and what each token of a step adds to that.
+func (m *CostModel) slowest(seqs, tokens int) (step, token float64) {
+	c := &m.c
+	step = c.PrefillStepMS + c.PrefillFloorMS + c.ColdMS + c.DecodeStepMS + c.DecodeSeqMS*float64(seqs) +
+		m.kv*float64(seqs)*float64(tokens) + c.Experts.ReadMS*float64(c.Experts.Count+c.Experts.Shared) + m.reduces(float64(seqs))
+	return step, (c.PrefillTokenMS+m.pair*float64(tokens))*(1+c.HotSlowdown) + m.reduceToken
 }
 
 // hot is how long base work of w ms takes from the present heat.

@@ -4,6 +4,8 @@ import (
 	"math"
 	"testing"
 	"time"
+
+	"kvferry/kvcache"
 )
 
 func shipped(t testing.TB) *Profile {
@@ -13,6 +15,11 @@ func shipped(t testing.TB) *Profile {
 		t.Fatal(err)
 	}
 	return p
+}
+
+// gpu is a model of one GPU, or of several, that serve Qwen2.5-7B.
+func gpu(c Costs) *CostModel {
+	return NewCostModel(c, kvcache.Geometry{Layers: 28, KVHeads: 4, HeadDim: 128, ElemBytes: 2, BlockTokens: 16, HiddenSize: 3584})
 }
 
 func prefill(at time.Duration, tokens int) *Step {
@@ -33,7 +40,7 @@ func TestCostOfPublishedPrompts(t *testing.T) {
 		{1012, 235, 265},
 		{8096, 2076, 2108}, // hot: 8096 x 0.260, not in the report
 	} {
-		m := NewCostModel(shipped(t).Costs)
+		m := gpu(shipped(t).Costs)
 		if got := ms(m.Run(prefill(0, c.tokens))); math.Abs(got-c.cold) > 1+c.cold/1000 {
 			t.Errorf("%d tokens on a cold GPU take %.2f ms, want about %.0f", c.tokens, got, c.cold)
 		}
@@ -84,7 +91,7 @@ func TestHeatClosedForm(t *testing.T) {
 func TestCostIsAdditive(t *testing.T) {
 	c := shipped(t).Costs
 	c.PrefillStepMS = 0
-	whole, cut := NewCostModel(c), NewCostModel(c)
+	whole, cut := gpu(c), gpu(c)
 	one := whole.Run(prefill(0, 1000))
 	first := cut.Run(prefill(0, 300))
 	two := first + cut.Run(prefill(first, 700))
@@ -98,11 +105,11 @@ func TestCostIsAdditive(t *testing.T) {
 func TestHeatHalves(t *testing.T) {
 	c := shipped(t).Costs
 	half := duration(c.HeatMS * math.Ln2)
-	warmed, cooled := NewCostModel(c), NewCostModel(c)
+	warmed, cooled := gpu(c), gpu(c)
 	warmed.Run(&Step{Kind: Receive, Extra: half})
 	now := cooled.Run(&Step{Kind: Receive, Extra: time.Minute}) + half
 	a, b := warmed.Run(prefill(half, 300)), cooled.Run(prefill(now, 300))
-	cold := NewCostModel(c).Run(prefill(0, 300))
+	cold := gpu(c).Run(prefill(0, 300))
 	if d := a - b; d.Abs() > time.Microsecond || a < cold+time.Millisecond {
 		t.Errorf("300 tokens take %v after warming up, %v after cooling down, %v on a cold GPU", a, b, cold)
 	}
@@ -121,7 +128,7 @@ func TestCostOfDecode(t *testing.T) {
 		{p.DisaggEngine(), 1, 11.47},
 		{p.DisaggEngine(), 10, 12.01},
 	} {
-		m := NewCostModel(c.costs)
+		m := gpu(c.costs)
 		if got := ms(m.Run(&Step{Kind: Decode, Tokens: c.batch, Works: make([]Work, c.batch)})); math.Abs(got-c.want) > 1e-6 {
 			t.Errorf("decode of %d takes %v ms, want %v", c.batch, got, c.want)
 		}
@@ -129,7 +136,7 @@ func TestCostOfDecode(t *testing.T) {
 }
 
 func TestCostOfOtherSteps(t *testing.T) {
-	m := NewCostModel(shipped(t).Costs)
+	m := gpu(shipped(t).Costs)
 	if got := m.Run(&Step{Kind: Receive, Tokens: 1000, Works: make([]Work, 3)}); got != 0 {
 		t.Errorf("a receive takes %v in the model; the hand-off is what takes time", got)
 	}
@@ -148,7 +155,7 @@ func TestCostOfOtherSteps(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := NewCostModel(zero.Costs).Run(prefill(0, 10000)); got != 0 {
+	if got := gpu(zero.Costs).Run(prefill(0, 10000)); got != 0 {
 		t.Errorf("a step of the zero profile takes %v", got)
 	}
 }

@@ -46,7 +46,9 @@ var itl10 []byte
 // times that (0, with heat_ms 0, if it is not). The time between tokens over the
 // batch is a line through decode_step_ms with the slope decode_seq_ms, and on a node
 // that only decodes a line through disagg.decode_step_ms. Leave
-// output_delay_ms and disagg.v0 at 0 unless you reproduce an engine that has them.
+// output_delay_ms and disagg.v0 at 0 unless you reproduce an engine that has them. The
+// costs that the shipped file leaves out matter where prompts are long, contexts long,
+// batches large or GPUs several; see Costs.
 type Profile struct {
 	Name  string `json:"name"`  // in reports
 	GPU   string `json:"gpu"`   // in reports; may be empty
@@ -54,7 +56,7 @@ type Profile struct {
 	Vocab int    `json:"vocab"` // token ids are in [0, vocab)
 
 	KVGeometry  kvcache.Geometry `json:"kv_geometry"`
-	KVBytes     int64            `json:"kv_bytes"`      // GPU memory left for KV beside the weights
+	KVBytes     int64            `json:"kv_bytes"`      // a GPU's memory left for KV beside the weights
 	MaxModelLen int              `json:"max_model_len"` // tokens of prompt and output together
 
 	MaxNumSeqs       int `json:"max_num_seqs"`           // sequences in the batch
@@ -67,29 +69,6 @@ type Profile struct {
 	// Links are modelled NICs by name, for the paced transfer. The bench's settings
 	// name tcp, rdma and rdma2.
 	Links map[string]LinkCost `json:"links"`
-}
-
-// Costs are the parameters of CostModel and of the front end around it.
-type Costs struct {
-	// RequestMS: HTTP, tokenise, IPC and detokenise, once a request.
-	RequestMS float64 `json:"request_ms"`
-	// PrefillStepMS: launching a step that computes prompt tokens.
-	PrefillStepMS float64 `json:"prefill_step_ms"`
-	// PrefillTokenMS: one prompt token on a cold GPU.
-	PrefillTokenMS float64 `json:"prefill_token_ms"`
-	// HotSlowdown: how much longer a prompt token takes on a GPU that has been busy
-	// for much longer than HeatMS (0.4: 40 % longer).
-	HotSlowdown float64 `json:"hot_slowdown"`
-	// HeatMS: the time constant of heating up and of cooling down; see CostModel.
-	HeatMS float64 `json:"heat_ms"`
-	// DecodeStepMS + DecodeSeqMS x batch: one decode step.
-	DecodeStepMS float64 `json:"decode_step_ms"`
-	DecodeSeqMS  float64 `json:"decode_seq_ms"`
-	// OutputDelayMS: the tokens of a step leave only once the next step has been
-	// launched, if anything is there to launch; launching a prefill or mixed step takes
-	// this long, a decode step (a captured graph) nothing. On the nodes of a
-	// prefill/decode pair only v0's prefill side is like that; see V0Costs.
-	OutputDelayMS float64 `json:"output_delay_ms"`
 }
 
 // DisaggCosts replace or add to Costs on disaggregated nodes.
@@ -199,11 +178,6 @@ func (p *Profile) Validate() error {
 			bad.Add(field, v, "use 1 or more")
 		}
 	}
-	cost := func(field string, v float64) {
-		if !(v >= 0 && v < 1e6) { // also refuses NaN
-			bad.Add(field, v, "use a number of milliseconds from 0 to 1e6")
-		}
-	}
 	if p.Name == "" {
 		bad.Add("name", nil, "give the profile a name for reports")
 	}
@@ -213,7 +187,7 @@ func (p *Profile) Validate() error {
 	positive("vocab", p.Vocab)
 	if err := p.KVGeometry.Validate(); err != nil {
 		bad.Check("kv_geometry", err)
-	} else if block := p.KVGeometry.BlockBytes(); p.KVBytes < int64(block) {
+	} else if block := p.blockBytes(); p.KVBytes < int64(block) {
 		bad.Add("kv_bytes", p.KVBytes, "use %d or more, which one block takes", block)
 	} else if p.KVBytes/int64(block) > math.MaxUint32 {
 		bad.Add("kv_bytes", p.KVBytes, "use less than %d blocks of %d bytes", uint32(math.MaxUint32), block)
@@ -225,28 +199,18 @@ func (p *Profile) Validate() error {
 		bad.Add("max_num_batched_tokens", p.MaxBatchedTokens, "use max_model_len (%d) or more, or a long prompt never fits a step", p.MaxModelLen)
 	}
 	positive("chunk_tokens", p.ChunkTokens)
-	c := p.Costs
-	cost("costs.request_ms", c.RequestMS)
-	cost("costs.prefill_step_ms", c.PrefillStepMS)
-	cost("costs.prefill_token_ms", c.PrefillTokenMS)
-	if !(c.HotSlowdown >= 0 && c.HotSlowdown < 1e3) {
-		bad.Add("costs.hot_slowdown", c.HotSlowdown, "use a share from 0 to 1000; 0.4: a hot GPU takes 40 %% longer")
+	bad.Check("costs", p.Costs.validate())
+	if p.Costs.TensorParallel.Size > 1 && p.KVGeometry.HiddenSize == 0 {
+		bad.Add("kv_geometry.hidden_size", 0, "costs.tensor_parallel reduces so many elements a token: take it from the model's config.json")
 	}
-	cost("costs.heat_ms", c.HeatMS)
-	if c.HotSlowdown > 0 && c.HeatMS == 0 {
-		bad.Add("costs.heat_ms", c.HeatMS, "with hot_slowdown %v, say over how many milliseconds the GPU heats up", c.HotSlowdown)
-	}
-	cost("costs.decode_step_ms", c.DecodeStepMS)
-	cost("costs.decode_seq_ms", c.DecodeSeqMS)
-	cost("costs.output_delay_ms", c.OutputDelayMS)
 	d := p.Disagg
-	cost("disagg.decode_step_ms", d.DecodeStepMS)
-	cost("disagg.v0.hop_ms", d.V0.HopMS)
-	cost("disagg.v0.receive_ms", d.V0.ReceiveMS)
-	cost("disagg.v0.producer_ms_per_mb", d.V0.ProducerMSPerMB)
-	cost("disagg.v0.consumer_ms_per_mb", d.V0.ConsumerMSPerMB)
-	cost("disagg.v0.extract_ms_per_mb", d.V0.ExtractMSPerMB)
-	cost("disagg.v0.launch_gap_ms", d.V0.LaunchGapMS)
+	checkMS(&bad, "disagg.decode_step_ms", d.DecodeStepMS)
+	checkMS(&bad, "disagg.v0.hop_ms", d.V0.HopMS)
+	checkMS(&bad, "disagg.v0.receive_ms", d.V0.ReceiveMS)
+	checkMS(&bad, "disagg.v0.producer_ms_per_mb", d.V0.ProducerMSPerMB)
+	checkMS(&bad, "disagg.v0.consumer_ms_per_mb", d.V0.ConsumerMSPerMB)
+	checkMS(&bad, "disagg.v0.extract_ms_per_mb", d.V0.ExtractMSPerMB)
+	checkMS(&bad, "disagg.v0.launch_gap_ms", d.V0.LaunchGapMS)
 	for _, name := range slices.Sorted(maps.Keys(p.Links)) {
 		l := p.Links[name]
 		if !(l.MSPerMB > 0 && l.MSPerMB < 1e6) {
@@ -273,19 +237,26 @@ func (p *Profile) Fingerprint() string {
 }
 
 // Slowest bounds what a step takes on a hot GPU: step for one without prompts, with a
-// full batch and the front end's part, and token more for each prompt token in it.
+// full batch of the longest contexts and the front end's part, and token more for each
+// token in it.
 func (p *Profile) Slowest() (step, token time.Duration) {
 	c := p.Costs
-	decode := max(c.DecodeStepMS, p.Disagg.DecodeStepMS)
-	step = duration(c.RequestMS + c.PrefillStepMS + decode + c.DecodeSeqMS*float64(p.MaxNumSeqs) + c.OutputDelayMS)
-	return step, duration(c.PrefillTokenMS * (1 + c.HotSlowdown))
+	c.DecodeStepMS = max(c.DecodeStepMS, p.Disagg.DecodeStepMS)
+	most, each := NewCostModel(c, p.KVGeometry).slowest(p.MaxNumSeqs, p.MaxModelLen)
+	return duration(c.RequestMS + most + c.OutputDelayMS), duration(each)
 }
 
 // OutputDelay is Costs.OutputDelayMS.
 func (p *Profile) OutputDelay() time.Duration { return duration(p.Costs.OutputDelayMS) }
 
 // Blocks is the capacity of the KV pool in blocks.
-func (p *Profile) Blocks() int { return int(p.KVBytes / int64(p.KVGeometry.BlockBytes())) }
+func (p *Profile) Blocks() int { return int(p.KVBytes / int64(p.blockBytes())) }
+
+// blockBytes is what a block takes of a GPU's memory.
+func (p *Profile) blockBytes() int {
+	g := p.KVGeometry
+	return g.BlockBytes() / g.KVHeads * p.Costs.TensorParallel.heads(g)
+}
 
 // DisaggEngine returns the costs of an engine in a prefill/decode pair: the
 // decode step is that of a decode-only node.

@@ -84,6 +84,24 @@ func TestProfileFaults(t *testing.T) {
 		{func(p *Profile) { p.Costs.HeatMS = 0 }, "costs.heat_ms: 0: with hot_slowdown 0.397, say over how many milliseconds"},
 		{func(p *Profile) { p.Costs.DecodeStepMS = -1 }, "costs.decode_step_ms: -1: use"},
 		{func(p *Profile) { p.Costs.DecodeSeqMS = -1 }, "costs.decode_seq_ms: -1: use"},
+		{func(p *Profile) { p.Costs.PrefillAttentionNS = -1 }, "costs.prefill_attention_ns: -1: use a number of nanoseconds from 0 to 1e6"},
+		{func(p *Profile) { p.Costs.PrefillFloorMS = -1 }, "costs.prefill_floor_ms: -1: use a number of milliseconds"},
+		{func(p *Profile) { p.Costs.ColdMS = math.Inf(1) }, "costs.cold_ms: +Inf: use"},
+		{func(p *Profile) { p.Costs.DecodeKVTokenNS = 1e6 }, "costs.decode_kv_token_ns: 1e+06: use"},
+		{func(p *Profile) { p.Costs.Experts = Experts{Count: -8, PerToken: 1} }, "costs.experts.count: -8: use 1 to"},
+		{func(p *Profile) { p.Costs.Experts = Experts{Count: 8} }, "costs.experts.per_token: 0: use 1 to count (8)"},
+		{func(p *Profile) { p.Costs.Experts = Experts{Count: 8, PerToken: 9} }, "costs.experts.per_token: 9: use 1 to count (8)"},
+		{func(p *Profile) { p.Costs.Experts = Experts{Count: 8, PerToken: 2, Shared: -1} }, "costs.experts.shared: -1: use 0 to"},
+		{func(p *Profile) { p.Costs.Experts = Experts{Count: 8, PerToken: 2, ReadMS: -1} }, "costs.experts.read_ms: -1: use"},
+		{func(p *Profile) { p.Costs.TensorParallel = TensorParallel{BusGBS: 100} }, "costs.tensor_parallel.size: 0: use 1 to"},
+		{func(p *Profile) { p.Costs.TensorParallel = TensorParallel{Size: 2} }, "costs.tensor_parallel.bus_gb_s: 0: say how many GB/s a GPU sends"},
+		{func(p *Profile) { p.Costs.TensorParallel = TensorParallel{Size: 1, BusGBS: -1} }, "costs.tensor_parallel.bus_gb_s: -1: say"},
+		{func(p *Profile) {
+			p.Costs.TensorParallel = TensorParallel{Size: 2, BusGBS: 100, AllReduceLatencyUS: -1}
+		}, "costs.tensor_parallel.all_reduce_latency_us: -1: use a number of microseconds"},
+		{func(p *Profile) {
+			p.Costs.TensorParallel, p.KVGeometry.HiddenSize = TensorParallel{Size: 2, BusGBS: 100}, 0
+		}, "kv_geometry.hidden_size: 0: costs.tensor_parallel reduces so many elements a token: take it from the model's config.json"},
 		{func(p *Profile) { p.Costs.OutputDelayMS = -1 }, "costs.output_delay_ms: -1: use"},
 		{func(p *Profile) { p.Disagg.DecodeStepMS = -1 }, "disagg.decode_step_ms: -1: use"},
 		{func(p *Profile) { p.Disagg.V0.HopMS = -1 }, "disagg.v0.hop_ms: -1: use"},
@@ -128,6 +146,16 @@ func TestProfileBounds(t *testing.T) {
 		{func(p *Profile) { p.Costs.HotSlowdown = 999 }, ""},
 		{func(p *Profile) { p.Costs.HotSlowdown = 1000 }, "costs.hot_slowdown"},
 		{func(p *Profile) { p.Links["tcp"] = LinkCost{MSPerMB: 999_999, LatencyUS: 999_999} }, ""},
+		{func(p *Profile) { p.Costs.TensorParallel = TensorParallel{Size: 1} }, ""},
+		{func(p *Profile) { // half of the block's 4 heads
+			p.Costs.TensorParallel, p.KVBytes = TensorParallel{Size: 2, BusGBS: 1}, int64(p.KVGeometry.BlockBytes()/2)
+		}, ""},
+		{func(p *Profile) {
+			p.Costs.TensorParallel, p.KVBytes = TensorParallel{Size: 8, BusGBS: 1}, int64(p.KVGeometry.BlockBytes()/4)
+		}, ""},
+		{func(p *Profile) {
+			p.Costs.TensorParallel, p.KVBytes = TensorParallel{Size: 8, BusGBS: 1}, int64(p.KVGeometry.BlockBytes()/4-1)
+		}, "kv_bytes: 229375: use 229376 or more"},
 		{func(p *Profile) { p.Links["tcp"] = LinkCost{MSPerMB: 1e6} }, "links.tcp.ms_per_mb"},
 		{func(p *Profile) { p.Links["tcp"] = LinkCost{MSPerMB: 1, LatencyUS: 1e6} }, "links.tcp.latency_us"},
 	} {
@@ -203,10 +231,16 @@ func TestFingerprint(t *testing.T) {
 	if got := own.Fingerprint(); got != want {
 		t.Errorf("a node's own limits changed the fingerprint from %s to %s", want, got)
 	}
+	zero, err := ParseProfile([]byte(strings.Replace(string(a10), `"hot_slowdown"`, `"cold_ms": 0, "experts": {"count": 0}, "hot_slowdown"`, 1)))
+	if err != nil || zero.Fingerprint() != want {
+		t.Errorf("a cost that is 0 makes another profile than one that is left out: %v", err)
+	}
 	for name, change := range map[string]func(*Profile){
 		"vocab":    func(p *Profile) { p.Vocab = 32_000 },
 		"geometry": func(p *Profile) { p.KVGeometry.Layers++ },
 		"cost":     func(p *Profile) { p.Costs.PrefillTokenMS *= 1.01 },
+		"term":     func(p *Profile) { p.Costs.PrefillAttentionNS = 5 },
+		"experts":  func(p *Profile) { p.Costs.Experts = Experts{Count: 8, PerToken: 2} },
 		"v0":       func(p *Profile) { p.Disagg.V0.HopMS++ },
 		"model":    func(p *Profile) { p.Model = "another" },
 	} {
@@ -226,12 +260,12 @@ func TestSlowest(t *testing.T) {
 	}
 	p.Disagg.DecodeStepMS = 2 * p.Costs.DecodeStepMS
 	disagg, _ := p.Slowest()
-	if took := NewCostModel(p.DisaggEngine()).Run(&Step{Kind: Decode, Works: make([]Work, p.MaxNumSeqs)}); took > disagg {
+	if took := NewCostModel(p.DisaggEngine(), p.KVGeometry).Run(&Step{Kind: Decode, Works: make([]Work, p.MaxNumSeqs)}); took > disagg {
 		t.Errorf("a decode step of a pair took %v, the bound is %v", took, disagg)
 	}
 	p.Disagg.DecodeStepMS = 0
 	step, token := p.Slowest()
-	m := NewCostModel(p.Costs)
+	m := NewCostModel(p.Costs, p.KVGeometry)
 	at := time.Duration(0)
 	for range 5 { // it heats up
 		took := m.Run(&Step{Kind: Prefill, At: at, Tokens: p.MaxBatchedTokens})

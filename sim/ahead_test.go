@@ -19,7 +19,7 @@ func TestAhead(t *testing.T) {
 	p := a10(t)
 	ms := func(v float64) time.Duration { return time.Duration(v * 1e6) }
 	front := ms(p.Costs.RequestMS)
-	prefill := engine.NewCostModel(p.Costs).Run(&engine.Step{Kind: engine.Prefill, Tokens: n})
+	prefill := engine.NewCostModel(p.Costs, p.KVGeometry).Run(&engine.Step{Kind: engine.Prefill, Tokens: n})
 	decode := ms(p.Disagg.DecodeStepMS + p.Costs.DecodeSeqMS)
 	kv := n * p.KVGeometry.TokenBytes()
 	wire := func(bytes int) time.Duration { return time.Duration(float64(bytes) / rate * 1e9) }

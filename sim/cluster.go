@@ -192,7 +192,7 @@ func (c *cluster) newNode(name string, policy batching.Policy, disagg bool) (*no
 	if err != nil {
 		return nil, err
 	}
-	n := &node{c: c, name: name, core: core, pool: pool, cost: engine.NewCostModel(costs), askers: make(map[uint64]asker)}
+	n := &node{c: c, name: name, core: core, pool: pool, cost: engine.NewCostModel(costs, prof.KVGeometry), askers: make(map[uint64]asker)}
 	for _, nic := range c.cfg.NICs {
 		n.tx = append(n.tx, &port{rate: nic.BytesPerSecond})
 		n.rx = append(n.rx, &port{rate: nic.BytesPerSecond})

@@ -124,7 +124,7 @@ func TestOneRequest(t *testing.T) {
 	ms := func(v float64) time.Duration { return time.Duration(v * 1e6) }
 	wire := func(bytes int) time.Duration { return latency + time.Duration(float64(bytes)/rate*1e9) }
 	front := ms(p.Costs.RequestMS)
-	prefill := engine.NewCostModel(p.Costs).Run(&engine.Step{Kind: engine.Prefill, Tokens: n})
+	prefill := engine.NewCostModel(p.Costs, p.KVGeometry).Run(&engine.Step{Kind: engine.Prefill, Tokens: n})
 	kv, hidden := n*p.KVGeometry.TokenBytes(), n*p.KVGeometry.HiddenTokenBytes()
 	mb := func(perMB float64, bytes int) time.Duration { return ms(perMB * float64(bytes) / 1e6) }
 	alone := ms(p.Costs.DecodeStepMS + p.Costs.DecodeSeqMS)

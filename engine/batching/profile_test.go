@@ -28,7 +28,7 @@ func FuzzProfile(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%s: %v", data, err)
 		}
-		m := engine.NewCostModel(p.Costs)
+		m := engine.NewCostModel(p.Costs, p.KVGeometry)
 		rd := s.Step(0, 0, engine.Add{Request: engine.Request{ID: 1, Prompt: make([]kvcache.Token, 1), MaxTokens: 1}})
 		if rd.Launch == nil {
 			if len(rd.Refused) == 0 { // a model or a pool of one token

@@ -46,7 +46,7 @@ func New(clk clock.Clock, costs engine.Costs, slab *kvcache.Slab, vocab int) (*E
 		return nil, err
 	}
 	return &Executor{
-		clk: clk, timer: timer, cost: engine.NewCostModel(costs), slab: slab, vocab: vocab,
+		clk: clk, timer: timer, cost: engine.NewCostModel(costs, slab.Geometry()), slab: slab, vocab: vocab,
 		contents: make(map[uint64]*kvcache.Content), hidden: make(map[uint64]bool),
 	}, nil
 }

@@ -103,7 +103,12 @@ func TestLateStep(t *testing.T) {
 // TestStoppedStep: a step does not outlive the node.
 func TestStoppedStep(t *testing.T) {
 	clk := clock.Std()
-	m, err := New(clk, engine.Costs{DecodeStepMS: 1e9}, nil, 10)
+	g := kvcache.Geometry{Layers: 1, KVHeads: 1, HeadDim: 1, ElemBytes: 1, BlockTokens: 1}
+	slab, err := kvcache.NewSlab(g, make([]byte, g.SlotBytes()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := New(clk, engine.Costs{DecodeStepMS: 1e9}, slab, 10)
 	if err != nil {
 		t.Fatal(err)
 	}
