@@ -97,7 +97,7 @@ var layers = map[string]layer{
 	"sim":                       {module: []string{"kvcache", "load", "load/dispatch", "engine", "handoff", "attempt", "connector", "placement", "config", "engine/batching", "engine/eos"}},
 	"cluster":                   {module: []string{"daemon", "node", "proxy", "config", "engine", "engine/eos", "handoff", "kvcache", "proto"}, tests: []string{"load", "bench/client", "sim", "tokenizer"}},
 	"bench": { // sees a real cluster through its HTTP API only
-		module:    []string{"bench/bar", "bench/server", "clock", "config", "kvcache", "load", "engine", "handoff", "placement", "sim", "bench/client", "bench/figure", "bench/machine", "bench/page", "bench/simulation"},
+		module:    []string{"bench/bar", "bench/server", "clock", "config", "kvcache", "load", "engine", "handoff", "placement", "sim", "bench/client", "bench/figure", "bench/fit", "bench/machine", "bench/page", "bench/simulation"},
 		libraries: []string{"gonum.org/v1/plot"},
 	},
 	"bench/bar":                       {libraries: []string{"github.com/schollz/progressbar/v3"}},
@@ -129,6 +129,7 @@ var layers = map[string]layer{
 	"bench/scrape":                    {module: []string{"bench/client", "bench/page"}, libraries: []string{"github.com/prometheus"}},
 	"bench/steady":                    {module: []string{"config", "bench/client", "bench/figure", "bench/page"}},
 	"bench/tracing":                   {module: []string{"bench/client", "otlp", "version"}, libraries: []string{otel}},
+	"bench/fit":                       {module: []string{"bench/figure", "config", "engine"}},
 	"bench/simulation": {
 		module:    []string{"bench/bar", "config", "load", "engine", "handoff", "placement", "sim", "bench/client", "bench/figure", "bench/page"},
 		libraries: []string{"gonum.org/v1/plot"},

@@ -45,6 +45,7 @@
 //	bench/serve                          any load against any server, or the model of one
 //	bench/server                         what a kvferry proxy says of itself
 //	bench/serving                        what the proxy and a node cost themselves, a token
+//	bench/fit                            a profile's fields searched, by figures that were measured
 //	bench/simulation                     any cluster and load in virtual time, and sweeps
 //	bench/ratesearch                     the highest rate that keeps an SLO
 //	bench/scrape                         what the server says of itself, beside what the client measured
