@@ -40,7 +40,7 @@ func TestFailedTransfers(t *testing.T) {
 		t.Run(x.name, func(t *testing.T) {
 			prof := smallProfile()
 			pool := kvcache.NewPool(8, prof.KVGeometry.BlockTokens, false)
-			sched, err := batching.NewScheduler(batching.ConfigOf(prof, batching.PrefillFirst, pool))
+			sched, err := batching.NewScheduler(batching.ConfigOf(prof, false, pool))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -15,7 +15,7 @@ func TestNewCore(t *testing.T) {
 	prof := smallProfile()
 	prof.KVGeometry.Layers = kvcache.MaxLayers
 	pool := kvcache.NewPool(4, 4, false)
-	sched, err := batching.NewScheduler(batching.ConfigOf(prof, batching.PrefillFirst, pool))
+	sched, err := batching.NewScheduler(batching.ConfigOf(prof, false, pool))
 	if err != nil {
 		t.Fatal(err)
 	}

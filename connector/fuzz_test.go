@@ -25,7 +25,7 @@ func FuzzOutside(f *testing.F) {
 		prof := smallProfile()
 		prof.KVBytes = 8 * int64(prof.KVGeometry.BlockBytes())
 		pool := kvcache.NewPool(prof.Blocks(), prof.KVGeometry.BlockTokens, true)
-		cfg := batching.ConfigOf(prof, batching.PrefillFirst, pool)
+		cfg := batching.ConfigOf(prof, false, pool)
 		cfg.PrefixCaching = true
 		sched, err := batching.NewScheduler(cfg)
 		if err != nil {

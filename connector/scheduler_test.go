@@ -13,7 +13,7 @@ import (
 type schedulerOf func(t *testing.T, prof *engine.Profile, pool *kvcache.Pool, caching bool) engine.Scheduler
 
 func newBatching(t *testing.T, prof *engine.Profile, pool *kvcache.Pool, caching bool) engine.Scheduler {
-	cfg := batching.ConfigOf(prof, batching.PrefillFirst, pool)
+	cfg := batching.ConfigOf(prof, false, pool)
 	cfg.PrefixCaching = caching
 	s, err := batching.NewScheduler(cfg)
 	if err != nil {

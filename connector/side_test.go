@@ -237,7 +237,7 @@ func (s *side) token(t Token) {
 
 // alone is what one node answers that computes everything itself.
 func alone(t testing.TB, prof *engine.Profile, prompt []kvcache.Token, n int) (out []kvcache.Token) {
-	cfg := batching.ConfigOf(prof, batching.PrefillFirst, kvcache.NewPool(64, prof.KVGeometry.BlockTokens, false))
+	cfg := batching.ConfigOf(prof, false, kvcache.NewPool(64, prof.KVGeometry.BlockTokens, false))
 	s, err := batching.NewScheduler(cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -89,7 +89,7 @@ func newStage(t *testing.T, d *datadriven.TestData) *stage {
 	}
 	node := func(name string) *actor {
 		pool := kvcache.NewPool(blocks, prof.KVGeometry.BlockTokens, d.HasArg("cache"))
-		cfg := batching.ConfigOf(prof, batching.PrefillFirst, pool)
+		cfg := batching.ConfigOf(prof, false, pool)
 		cfg.PrefixCaching = d.HasArg("cache")
 		sched, err := batching.NewScheduler(cfg)
 		if err != nil {

@@ -3,6 +3,7 @@ package daemon
 import (
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -22,10 +23,10 @@ import (
 // texts and numbers until Config, since they depend on each other: a link may be one of the
 // profile's, and the profile has the defaults of the batch's limits.
 type NodeFlags struct {
-	profile, link, selection string
-	maxNumSeqs, maxBatched   int // 0: the profile's
-	warmMiB                  int
-	cfg                      node.Config
+	profile, scheduler, link, selection string
+	maxNumSeqs, maxBatched              int // 0: the profile's
+	warmMiB                             int
+	cfg                                 node.Config
 }
 
 // AddFlags adds the node's flags; chunked says whether the daemon can serve
@@ -40,10 +41,11 @@ func (f *NodeFlags) AddFlags(fs *pflag.FlagSet, chunked bool) {
 	fs.StringVar(&f.cfg.KVLocation, "kv-location", topology.Any, "NUMA node of the KV pool's memory, cpu:1: its transfers prefer the NICs near it (kvbench topo shows which)")
 	fs.StringVar(&f.cfg.Matrix, "matrix", "", "JSON file with rows that replace those of kvbench topo, as Mooncake writes them")
 	fs.StringVar(&f.profile, "profile", engine.DefaultProfile, "what the modelled GPU costs: a shipped profile (a10-qwen2.5-7b-int4, zero) or a JSON file")
+	fs.StringVar(&f.scheduler, "scheduler", "", "whose scheduler forms the steps: "+strings.Join(engine.Schedulers(), ", ")+" (default the profile's, which has its options)")
 	fs.StringVar(&f.cfg.Model, "served-model-name", "", "model name that clients ask for (default the profile's)")
 	fs.StringVar(&f.link, "link", "native", "native for the network as it is, a link of the profile (tcp, rdma, rdma2), or rate=1.29GB/s,latency=10us, to pace this node's transfers to")
 	if chunked {
-		fs.BoolVar(&f.cfg.Chunked, "enable-chunked-prefill", false, "with --nondisagg: compute prompts in chunks beside decodes, instead of prompts first")
+		fs.BoolVar(&f.cfg.Chunked, "enable-chunked-prefill", false, "with --nondisagg, of vllm-v0: compute prompts in chunks beside decodes, instead of prompts first")
 	}
 	fs.BoolVar(&f.cfg.PrefixCaching, "enable-prefix-caching", false, "reuse the KV blocks of equal prompt prefixes")
 	fs.BoolVar(&f.cfg.RecheckKV, "recheck-kv", false, "compare a request's KV blocks again at its end, and fail it if they have changed since they landed")
@@ -51,7 +53,7 @@ func (f *NodeFlags) AddFlags(fs *pflag.FlagSet, chunked bool) {
 	// 512 MiB are 8 prompts of the shipped profile's longest row, 66 MB each.
 	fs.IntVar(&f.warmMiB, "kv-warm-mib", 512, "MiB of the KV pool to have in memory before serving, so that a burst does not wait for it; 0 for none")
 	fs.IntVar(&f.maxNumSeqs, "max-num-seqs", 0, "sequences in a batch (default the profile's)")
-	fs.IntVar(&f.maxBatched, "max-num-batched-tokens", 0, "prompt tokens in a step (default the profile's)")
+	fs.IntVar(&f.maxBatched, "max-num-batched-tokens", 0, "prompt tokens in a step, with vllm-v1 of decodes too (default the profile's)")
 	fs.DurationVar(&f.cfg.TransferTimeout, "transfer-timeout", 10*time.Second, "give one KV transfer up after this long")
 	fs.DurationVar(&f.cfg.HoldTimeout, "hold-timeout", time.Minute, "keep computed blocks for a consumer this long")
 	fs.DurationVar(&f.cfg.DrainTimeout, "drain-timeout", 30*time.Second, "let running requests end for this long on SIGTERM; 0: end them at once")
@@ -63,7 +65,8 @@ var PositiveNodeFlags = []string{"num-gpu-blocks-override", "max-num-seqs", "max
 // NodeFlagNames are the flags that set the fields of a node.Config.
 var NodeFlagNames = map[string]string{
 	"ID": "--id", "Proxy": "--proxy", "GRPCAddr": "--grpc", "Rails": "--rail", "Select": "--select", "Matrix": "--matrix", "KVLocation": "--kv-location",
-	"Profile": "--profile", "Profile.max_num_seqs": "--max-num-seqs", "Profile.max_num_batched_tokens": "--max-num-batched-tokens", "Model": "--served-model-name",
+	"Profile": "--profile", "Profile.max_num_seqs": "--max-num-seqs", "Profile.max_num_batched_tokens": "--max-num-batched-tokens", "Profile.engine.scheduler": "--scheduler",
+	"Profile.engine.max_num_batched_tokens": "--max-num-batched-tokens", "Model": "--served-model-name",
 	"Chunked": "--enable-chunked-prefill", "PrefixCaching": "--enable-prefix-caching", "RecheckKV": "--recheck-kv", "KVBlocks": "--num-gpu-blocks-override", "WarmBytes": "--kv-warm-mib", "Link": "--link",
 	"TransferTimeout": "--transfer-timeout", "HoldTimeout": "--hold-timeout", "DrainTimeout": "--drain-timeout",
 }
@@ -85,9 +88,8 @@ func (f *NodeFlags) Config() (node.Config, error) {
 		bad.Check("Profile", err)
 		return c, bad.Err("node.Config")
 	}
-	config.Default(&f.maxNumSeqs, c.Profile.MaxNumSeqs)
-	config.Default(&f.maxBatched, c.Profile.MaxBatchedTokens)
-	c.Profile.MaxNumSeqs, c.Profile.MaxBatchedTokens = f.maxNumSeqs, f.maxBatched
+	c.Profile = c.Profile.WithScheduler(f.scheduler)
+	c.Profile.SetBatch(f.maxNumSeqs, f.maxBatched)
 	c.Link, err = node.ResolveLink(c.Profile, f.link)
 	bad.Check("Link", err)
 	return c, bad.Err("node.Config")

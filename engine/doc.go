@@ -6,7 +6,7 @@
 //	             └────── Done ───────┘
 //
 // A step is one pass of the model over a batch. A [Scheduler] forms steps, package batching
-// has one; package enginetest has what every scheduler must do. An [Executor] computes
+// has those of vLLM and SGLang; package enginetest has what every scheduler must do. An [Executor] computes
 // steps: neither the scheduler nor the node knows whether a step was waited out or
 // computed.
 //

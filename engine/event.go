@@ -50,7 +50,7 @@ type Kind uint8
 
 const (
 	Decode  Kind = iota // one token for each running sequence
-	Prefill             // whole prompts, nothing else
+	Prefill             // prompts, nothing else
 	Mixed               // decodes and chunks of prompts
 	Receive             // fetch the KV of prompts; the hand-off runs it, not the model
 )

@@ -63,6 +63,9 @@ type Profile struct {
 	MaxBatchedTokens int `json:"max_num_batched_tokens"` // prefill-first: prompt tokens in one step; at least max_model_len
 	ChunkTokens      int `json:"chunk_tokens"`           // chunked: tokens in one step, decodes included
 
+	// Engine says which engine's scheduler forms the steps. These three limits are vllm-v0's.
+	Engine Options `json:"engine,omitzero"`
+
 	Costs Costs `json:"costs"`
 	// Disagg is what differs on a node of a prefill/decode pair.
 	Disagg DisaggCosts `json:"disagg"`
@@ -199,6 +202,7 @@ func (p *Profile) Validate() error {
 		bad.Add("max_num_batched_tokens", p.MaxBatchedTokens, "use max_model_len (%d) or more, or a long prompt never fits a step", p.MaxModelLen)
 	}
 	positive("chunk_tokens", p.ChunkTokens)
+	p.checkEngine(&bad)
 	bad.Check("costs", p.Costs.validate())
 	if p.Costs.TensorParallel.Size > 1 && p.KVGeometry.HiddenSize == 0 {
 		bad.Add("kv_geometry.hidden_size", 0, "costs.tensor_parallel reduces so many elements a token: take it from the model's config.json")
@@ -227,7 +231,7 @@ func (p *Profile) Validate() error {
 // the profile but the limits that nodes of one cluster may set differently.
 func (p *Profile) Fingerprint() string {
 	q := *p
-	q.KVBytes, q.MaxModelLen, q.MaxNumSeqs, q.MaxBatchedTokens, q.ChunkTokens = 0, 0, 0, 0, 0
+	q.KVBytes, q.MaxModelLen, q.MaxNumSeqs, q.MaxBatchedTokens, q.ChunkTokens, q.Engine = 0, 0, 0, 0, 0, Options{}
 	b, err := json.Marshal(&q) // maps in the order of their keys
 	if err != nil {
 		panic(fmt.Sprintf("engine: profile %s: %v", p.Name, err)) // NaN or Inf, which Validate refuses
@@ -242,7 +246,8 @@ func (p *Profile) Fingerprint() string {
 func (p *Profile) Slowest() (step, token time.Duration) {
 	c := p.Costs
 	c.DecodeStepMS = max(c.DecodeStepMS, p.Disagg.DecodeStepMS)
-	most, each := NewCostModel(c, p.KVGeometry).slowest(p.MaxNumSeqs, p.MaxModelLen)
+	seqs, _ := p.Batch()
+	most, each := NewCostModel(c, p.KVGeometry).slowest(seqs, p.MaxModelLen)
 	return duration(c.RequestMS + most + c.OutputDelayMS), duration(each)
 }
 

@@ -7,7 +7,7 @@ import (
 
 // A Scheduler says which sequences share a step, and which of them have blocks. It is a
 // pure state machine: no clock, no goroutine, no lock; its driver is one goroutine. Package
-// batching has the one of this module; package enginetest has what every one must do.
+// batching has those of this module; package enginetest has what every one must do.
 //
 // An engine that brings its own scheduler implements this, or has a thin one that follows
 // it: sequences come as Add, and what the engine did with them goes out in Ready.

@@ -118,6 +118,7 @@ func (c *Config) setDefaults() error {
 		c.Profile = p
 	}
 	config.Default(&c.Model, c.Profile.Model)
+	c.PrefixCaching = c.PrefixCaching || c.Profile.RadixCache()
 	config.Default(&c.WarmBytes, 512<<20)
 	config.Default(&c.TransferTimeout, 10*time.Second)
 	config.Default(&c.HoldTimeout, time.Minute)
@@ -139,11 +140,7 @@ func (c *Config) scheduler(pool *kvcache.Pool) (engine.Scheduler, error) {
 	if c.NewScheduler != nil {
 		return c.NewScheduler(pool)
 	}
-	policy := batching.PrefillFirst
-	if c.Chunked {
-		policy = batching.Chunked
-	}
-	sc := batching.ConfigOf(c.Profile, policy, pool)
+	sc := batching.ConfigOf(c.Profile, c.Chunked, pool)
 	sc.PrefixCaching = c.PrefixCaching
 	return batching.NewScheduler(sc)
 }
@@ -186,6 +183,7 @@ func (c Config) Validate() error {
 	} else if c.Role == proto.Role_ROLE_PREFILL && c.Chunked {
 		bad.Check("Chunked", errors.New("a prefill node computes whole prompts: leave it out, or run a node that serves alone"))
 	}
+	bad.Check("Chunked", c.Profile.CheckChunked(c.Chunked))
 	if c.Link != nil {
 		bad.Check("Link", c.Link.Validate())
 	}

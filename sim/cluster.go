@@ -59,6 +59,8 @@ func (c Config) Validate() error {
 	var bad config.Faults
 	if c.Profile == nil {
 		bad.Add("Profile", nil, "say what the modelled GPU costs")
+	} else {
+		bad.Check("Chunked", c.Profile.CheckChunked(c.Chunked))
 	}
 	config.Between(&bad, "Prefill", c.Prefill, 0, maxNodes)
 	config.Between(&bad, "Decode", c.Decode, 0, maxNodes)
@@ -135,6 +137,7 @@ func newCluster(cfg Config, l load.Load) (*cluster, error) {
 		cfg.KVBlocks = cfg.Profile.Blocks()
 	}
 	cfg.EOS = cfg.EOS.OrDefault()
+	cfg.PrefixCaching = cfg.PrefixCaching || cfg.Profile.RadixCache()
 	c := &cluster{
 		cfg: cfg, queue: dispatch.New(l), network: new(network),
 		names: make(map[string]*node), flights: make(map[uint64]*flight),
@@ -143,14 +146,14 @@ func newCluster(cfg Config, l load.Load) (*cluster, error) {
 		c.latency = max(c.latency, n.Latency)
 	}
 	var faults []error
-	group := func(g *group, role string, count int, policy batching.Policy, disagg, compute bool) {
+	group := func(g *group, role string, count int, disagg, compute bool) {
 		var err error
 		if g.policy, err = placement.New(cfg.Placement, cfg.Profile.KVGeometry.BlockTokens, compute); err != nil {
 			faults = append(faults, fmt.Errorf("sim: Placement: %w", err))
 		}
 		g.candidates = make([]placement.Candidate, count)
 		for i := range count {
-			n, err := c.newNode(fmt.Sprintf("%s-%d", role, i), policy, disagg)
+			n, err := c.newNode(fmt.Sprintf("%s-%d", role, i), disagg)
 			if err != nil {
 				faults = append(faults, err)
 				return
@@ -161,23 +164,19 @@ func newCluster(cfg Config, l load.Load) (*cluster, error) {
 			g.nodes = append(g.nodes, n)
 		}
 	}
-	policy := batching.PrefillFirst
 	if cfg.Nondisagg > 0 {
-		if cfg.Chunked {
-			policy = batching.Chunked
-		}
-		group(&c.compute, "nondisagg", cfg.Nondisagg, policy, false, true)
+		group(&c.compute, "nondisagg", cfg.Nondisagg, false, true)
 	} else {
-		group(&c.compute, "prefill", cfg.Prefill, policy, true, true)
-		group(&c.decode, "decode", cfg.Decode, policy, true, false)
+		group(&c.compute, "prefill", cfg.Prefill, true, true)
+		group(&c.decode, "decode", cfg.Decode, true, false)
 	}
 	return c, errors.Join(faults...)
 }
 
-func (c *cluster) newNode(name string, policy batching.Policy, disagg bool) (*node, error) {
+func (c *cluster) newNode(name string, disagg bool) (*node, error) {
 	prof := c.cfg.Profile
 	pool := kvcache.NewPool(c.cfg.KVBlocks, prof.KVGeometry.BlockTokens, c.cfg.PrefixCaching)
-	cfg := batching.ConfigOf(prof, policy, pool)
+	cfg := batching.ConfigOf(prof, c.cfg.Chunked && !disagg, pool)
 	cfg.PrefixCaching = c.cfg.PrefixCaching
 	costs := prof.Costs
 	if disagg {

@@ -13,6 +13,7 @@ import (
 // A Cluster is what a command line says of nodes that are simulated.
 type Cluster struct {
 	Profile                    *engine.Profile
+	Scheduler                  string // see engine.Options; the profile's if empty
 	Prefill, Decode, Nondisagg int
 	Chunked                    bool
 	Handoff                    string
@@ -28,13 +29,14 @@ type Cluster struct {
 // maxNICs of a node: more than any server has slots for.
 const maxNICs = 64
 
-// Fitted is the profile with the model length that was asked for. A step must
+// Fitted is the profile with the scheduler and the model length that were asked for. A step must
 // be able to hold the longest prompt.
 func (c *Cluster) Fitted() *engine.Profile {
-	if c.MaxModelLen == 0 || c.MaxModelLen == c.Profile.MaxModelLen {
-		return c.Profile
+	fitted := c.Profile.WithScheduler(c.Scheduler)
+	if c.MaxModelLen == 0 || c.MaxModelLen == fitted.MaxModelLen {
+		return fitted
 	}
-	p := *c.Profile
+	p := *fitted
 	p.MaxModelLen = c.MaxModelLen
 	p.MaxBatchedTokens = max(p.MaxBatchedTokens, c.MaxModelLen)
 	return &p
@@ -80,6 +82,7 @@ func (c *Cluster) Validate() error {
 		bad.Add("Profile", nil, "say what the modelled GPU costs")
 		return bad.Err("simulation.Cluster")
 	}
+	bad.Check("Profile", c.Profile.WithScheduler(c.Scheduler).Validate())
 	cfg := c.Config(&bad)
 	cluster.Check("", cfg.Validate())
 	nic := false

@@ -9,6 +9,7 @@ import (
 
 	"kvferry/bench/figure"
 	"kvferry/bench/page"
+	"kvferry/engine"
 	"kvferry/load"
 	"kvferry/sim"
 )
@@ -52,6 +53,7 @@ type Result struct {
 type ClusterRecord struct {
 	Profile       string  `json:"profile"`
 	GPU           string  `json:"gpu"`
+	Scheduler     string  `json:"scheduler"`
 	Prefill       int     `json:"prefill"`
 	Decode        int     `json:"decode"`
 	Nondisagg     int     `json:"nondisagg"`
@@ -90,6 +92,9 @@ func (c *ClusterRecord) String() string {
 		if c.NIC.Latency > 0 {
 			fmt.Fprintf(&b, " (%v)", c.NIC.Latency)
 		}
+	}
+	if c.Scheduler != engine.VLLMV0 {
+		b.WriteString(", scheduler " + c.Scheduler)
 	}
 	fmt.Fprintf(&b, ", placement %s, prefix caching %s, %d KV blocks of %d tokens, max_model_len %d", c.Placement,
 		map[bool]string{true: "on", false: "off"}[c.PrefixCaching], c.KVBlocks, c.BlockTokens, c.MaxModelLen)
@@ -197,8 +202,8 @@ func newResult(s *Simulation, cfg *sim.Config, sum *summary, st *sim.Stats) *Res
 	r := &Result{
 		Clock: clock,
 		Cluster: ClusterRecord{
-			Profile: s.Profile.Name, GPU: s.Profile.GPU, Prefill: s.Prefill, Decode: s.Decode, Nondisagg: s.Nondisagg, Chunked: s.Chunked,
-			Handoff: cfg.Handoff.String(), Placement: s.Placement, PrefixCaching: s.PrefixCaching, KVBlocks: st.Nodes[0].Blocks,
+			Profile: s.Profile.Name, GPU: s.Profile.GPU, Scheduler: cfg.Profile.Scheduler(), Prefill: s.Prefill, Decode: s.Decode, Nondisagg: s.Nondisagg, Chunked: s.Chunked,
+			Handoff: cfg.Handoff.String(), Placement: s.Placement, PrefixCaching: s.PrefixCaching || cfg.Profile.RadixCache(), KVBlocks: st.Nodes[0].Blocks,
 			BlockTokens: s.Profile.KVGeometry.BlockTokens, MaxModelLen: cfg.Profile.MaxModelLen, RPCUS: float64(s.RPC) / 1e3,
 		},
 		Load:     s.loadRecord(),

@@ -11,6 +11,9 @@ func TestRefused(t *testing.T) {
 	commandtest.Refused(t, program, [][2]string{
 		{"--nondisagg", "--id: none given: give the node a name"},
 		{"--id d --enable-chunked-prefill", "--enable-chunked-prefill: a decode node computes no prompts"},
+		{"--id d --scheduler orca", `--scheduler: "orca": use one of vllm-v0, vllm-v1, sglang`},
+		{"--id d --nondisagg --scheduler sglang --enable-chunked-prefill", "--enable-chunked-prefill: is a setting of vllm-v0"},
+		{"--id d --scheduler vllm-v1 --max-num-batched-tokens 100", "--max-num-batched-tokens: 100: use max_num_seqs (256) or more"},
 		{"--id d --num-gpu-blocks-override 99999999999", "--num-gpu-blocks-override: 99999999999: use 1 to 4294967295"},
 		{"--id d --nondisagg --num-gpu-blocks-override 4000000000", "--num-gpu-blocks-override: 4000000000: these blocks take "},
 		{"--id d --nondisagg=perhaps", `--nondisagg: "perhaps": write --NAME alone for yes`},

@@ -32,10 +32,11 @@ func (f *clusterFlags) register(fs *pflag.FlagSet) {
 	fs.IntVar(&c.Prefill, "prefill", 1, "prefill nodes")
 	fs.IntVar(&c.Decode, "decode", 1, "decode nodes")
 	fs.IntVar(&c.Nondisagg, "nondisagg", 0, "non-disaggregated nodes instead of prefill and decode nodes")
-	fs.BoolVar(&c.Chunked, "chunked", false, "chunked prefill on non-disaggregated nodes")
+	fs.BoolVar(&c.Chunked, "chunked", false, "chunked prefill on non-disaggregated nodes, of vllm-v0")
 	fs.StringVar(&c.Handoff, "handoff", "layerwise", "how KV gets from prefill to decode: "+handoff.List())
 	fs.StringVar(&c.Placement, "placement", placement.LeastLoaded, "which node takes a request: "+placement.Help())
 	fs.StringVar(&f.profile, "profile", engine.DefaultProfile, "what the modelled GPU costs: a shipped profile or a JSON file")
+	fs.StringVar(&c.Scheduler, "scheduler", "", "whose scheduler forms the steps: "+strings.Join(engine.Schedulers(), ", ")+" (default: the profile's)")
 	fs.IntVar(&c.NICs, "nics", 1, "NICs of a prefill or decode node; a transfer is spread over all of them")
 	fs.StringVar(&f.link, "link", "tcp", "one NIC: a link of the profile (tcp, rdma), 100gbit, or rate=..,latency=..; daemons are paced to it, and may have native, this machine's network as it is")
 	fs.DurationVar(&c.RPC, "rpc", sim.DefaultRPC, "what a control message takes, between proxy and node or two nodes; 0: nothing")
@@ -47,7 +48,7 @@ func (f *clusterFlags) register(fs *pflag.FlagSet) {
 
 // clusterNames are the flags that set the fields of a simulation.Cluster.
 var clusterNames = map[string]string{
-	"Profile": "--profile", "Prefill": "--prefill", "Decode": "--decode", "Nondisagg": "--nondisagg", "Chunked": "--chunked", "Handoff": "--handoff",
+	"Profile": "--profile", "Scheduler": "--scheduler", "Profile.engine.scheduler": "--scheduler", "Prefill": "--prefill", "Decode": "--decode", "Nondisagg": "--nondisagg", "Chunked": "--chunked", "Handoff": "--handoff",
 	"Placement": "--placement", "PrefixCaching": "--enable-prefix-caching", "KVBlocks": "--kv-blocks", "MaxModelLen": "--max-model-len", "NICs": "--nics", "NIC": "--link", "RPC": "--rpc",
 }
 

@@ -81,6 +81,8 @@ func TestSimulateUsage(t *testing.T) {
 		{"--nondisagg 2 --decode 2", 2, []string{"--nondisagg", "leave one kind out"}},
 		{"--nondisagg 2 --link tcp", 2, []string{"--link", "move no KV"}},
 		{"--chunked", 2, []string{"--chunked", "--nondisagg"}},
+		{"--scheduler orca", 2, []string{`--scheduler: "orca": use one of vllm-v0, vllm-v1, sglang`}},
+		{"--nondisagg 1 --chunked --scheduler sglang", 2, []string{"--chunked: is a setting of vllm-v0"}},
 		{"--handoff drop", 2, []string{"--handoff", "drop"}},
 		{"--placement best", 2, []string{"--placement", "best"}},
 		{"--request-rate 0", 2, []string{"--request-rate: 0: use more than 0"}},

@@ -9,40 +9,28 @@ import (
 	"kvferry/kvcache"
 )
 
-// launch forms the next step. The order of the two policies:
-//
-//	PrefillFirst: waiting prompts up to MaxBatchedTokens, alone; else all decodes
-//	Chunked:      all decodes, then prompts up to ChunkTokens, the last cut short
+// launch forms the next step: what the policy says, unless the first prompts that wait are
+// fetched inside a step.
 func (s *Scheduler) launch(now, notBefore time.Duration) {
 	step := &s.spare
 	s.works = s.works[:0]
 	*step = engine.Step{Works: step.Works[:0], At: max(s.ended, s.relief, notBefore)}
 	s.starved = false
-	if s.cfg.Policy == Chunked {
-		s.decodes(step)
-		s.prompts(step, s.cfg.ChunkTokens-len(step.Works))
-	} else {
-		s.prompts(step, s.cfg.MaxBatchedTokens)
-		if len(step.Works) == 0 {
-			s.decodes(step)
-		}
+	s.prompts(step, max(s.cfg.MaxBatchedTokens, s.cfg.MaxModelLen), engine.Blocking, false)
+	kind := engine.Receive
+	if len(step.Works) == 0 {
+		s.policy.form(s, step)
+		kind = s.policy.kind()
 	}
 	if len(step.Works) == 0 {
 		return
 	}
 	for i, w := range step.Works {
-		q := s.works[i]
 		step.Tokens += w.N
-		step.At = max(step.At, q.runnable)
-		switch {
-		case q.KV == engine.Blocking && q.computed == 0:
-			step.Kind = engine.Receive
-		case w.Prompt && step.Kind != engine.Receive:
-			step.Kind = engine.Mixed
+		step.At = max(step.At, s.works[i].runnable)
+		if w.Prompt {
+			step.Kind = kind
 		}
-	}
-	if step.Kind == engine.Mixed && s.cfg.Policy == PrefillFirst {
-		step.Kind = engine.Prefill
 	}
 	if now-step.At > engine.MaxLag {
 		step.At = now
@@ -91,35 +79,13 @@ func (s *Scheduler) flush(now, notBefore time.Duration) {
 	})
 }
 
-// work adds a sequence's part of a step, from where its KV ends.
-func (s *Scheduler) work(step *engine.Step, q *sequence, w engine.Work) {
-	w.Seq, w.From = &q.Sequence, q.computed
-	step.Works = append(step.Works, w)
+// work adds n tokens of a sequence to a step, from where its KV ends.
+func (s *Scheduler) work(step *engine.Step, q *sequence, n int) {
+	step.Works = append(step.Works, engine.Work{Seq: &q.Sequence, From: q.computed, N: n, Prompt: q.prompt, Sample: q.computed+n == len(q.Tokens())})
 	s.works = append(s.works, q)
 }
 
-// decodes adds every running sequence that has room for its next token. Where
-// the pool has none, the sequences admitted last are preempted, one by one:
-// prompts computed in part, then running ones.
-func (s *Scheduler) decodes(step *engine.Step) {
-	for i := 0; i < len(s.running) && len(step.Works) < s.cfg.MaxNumSeqs; i++ {
-		q := s.running[i]
-		for !q.Table.Grow(s.cfg.Pool, len(q.Tokens())) {
-			s.starved = true
-			if s.evictPrompt() {
-				continue
-			}
-			victim := s.running[len(s.running)-1]
-			s.preempt(victim)
-			if victim == q {
-				return
-			}
-		}
-		s.work(step, q, engine.Work{N: len(q.Tokens()) - q.computed, Sample: true})
-	}
-}
-
-// evictPrompt takes the blocks of the last prompt that is computed in part, if
+// evictPrompt takes the blocks of the last prompt that waits and is computed in part, if
 // there is one. Were it left with them, a sequence preempted later would go before
 // it in the queue and wait for blocks that only it could give back.
 func (s *Scheduler) evictPrompt() bool {
@@ -134,33 +100,33 @@ func (s *Scheduler) evictPrompt() bool {
 }
 
 // preempt takes a running sequence's blocks away. It will recompute its tokens,
-// prompt and output, before any prompt that came later.
-func (s *Scheduler) preempt(q *sequence) {
+// prompt and output, when its turn comes at place i of the queue.
+func (s *Scheduler) preempt(q *sequence, i int) {
 	s.running = remove(s.running, q)
 	s.evict(q)
 	q.KV = engine.Compute
-	q.where = inWaiting
-	s.waiting = slices.Insert(s.waiting, 0, q)
+	q.where, q.prompt = inWaiting, true
+	s.waiting = slices.Insert(s.waiting, i, q)
 	s.preemptions++
 }
 
-// prompts adds waiting prompts, in order, up to budget tokens. The first that
+// full reports whether a prompt more would be one too many for the batch, beside those that
+// run and those of the step that do not yet.
+func (s *Scheduler) full(step *engine.Step, admitted int) bool {
+	if len(s.running)+len(s.pending)+admitted < s.cfg.MaxNumSeqs && len(step.Works) < s.cfg.MaxNumSeqs {
+		return false
+	}
+	s.starved = true
+	return true
+}
+
+// prompts adds waiting prompts of one source, in order, up to budget tokens; the last is cut
+// short, or left out. The first that
 // gets no blocks holds back those behind it: nothing overtakes, nothing starves.
-func (s *Scheduler) prompts(step *engine.Step, budget int) {
-	admitted := 0
-	for _, q := range s.waiting {
-		if q.KV == engine.Await {
+func (s *Scheduler) prompts(step *engine.Step, budget int, source engine.KVSource, cut bool) {
+	for admitted, q := range s.waiting {
+		if q.KV != source || budget <= 0 || s.full(step, admitted) {
 			break
-		}
-		if budget <= 0 {
-			break
-		}
-		if len(s.running)+len(s.pending)+admitted >= s.cfg.MaxNumSeqs || len(step.Works) >= s.cfg.MaxNumSeqs {
-			s.starved = true
-			break
-		}
-		if len(step.Works) > 0 && (q.KV == engine.Blocking) != (s.works[0].KV == engine.Blocking && s.works[0].computed == 0) {
-			break // a step either fetches or computes
 		}
 		if len(q.Table.Refs()) == 0 && !s.allocate(q) {
 			s.starved = true
@@ -168,13 +134,12 @@ func (s *Scheduler) prompts(step *engine.Step, budget int) {
 		}
 		left := len(q.Tokens()) - q.computed
 		n := min(left, budget)
-		if n < left && s.cfg.Policy == PrefillFirst {
+		if n < left && !cut {
 			s.evict(q) // until there is room in a step
 			break
 		}
-		s.work(step, q, engine.Work{N: n, Prompt: true, Sample: n == left})
+		s.work(step, q, n)
 		budget -= n
-		admitted++
 	}
 }
 
@@ -182,8 +147,8 @@ func (s *Scheduler) prompts(step *engine.Step, budget int) {
 // prefix cache has. At least one token is left to compute: the first output is
 // drawn from it.
 func (s *Scheduler) allocate(q *sequence) bool {
-	now := refusal{s.cfg.Pool.Free(), s.cfg.Pool.Prefixes()}
-	if q.refused.prefixes == now.prefixes && now.free <= q.refused.free {
+	now := refusal{s.cfg.Pool.Free(), s.cfg.Pool.Prefixes(), len(s.running)}
+	if q.refused.prefixes == now.prefixes && now.free <= q.refused.free && now.running >= q.refused.running {
 		return false
 	}
 	if s.fits(q) {
@@ -209,7 +174,8 @@ func (s *Scheduler) fits(q *sequence) bool {
 		panic(fmt.Sprintf("batching: request %d: %v", q.ID, err))
 	}
 	q.computed = q.Cached()
-	if !s.room(q) || !q.Table.Grow(s.cfg.Pool, len(q.Tokens())) {
+	need = s.missing(q, len(q.Tokens())) + s.policy.reserve(s, q)
+	if s.cfg.Pool.Free() < need || !(s.policy.piecemeal() && q.KV == engine.Compute) && !q.Table.Grow(s.cfg.Pool, len(q.Tokens())) {
 		s.evict(q)
 		return false
 	}
@@ -226,14 +192,9 @@ func (s *Scheduler) evict(q *sequence) {
 	q.computed, q.committed = 0, 0
 }
 
-// room keeps 1 % of the pool for the running sequences to grow into, as vLLM
-// does: a prompt admitted into the last blocks would be preempted at once.
-func (s *Scheduler) room(q *sequence) bool {
-	if len(s.running)+len(s.pending) == 0 {
-		return true
-	}
-	need := (len(q.Tokens())+s.cfg.Pool.BlockTokens()-1)/s.cfg.Pool.BlockTokens() - len(q.Table.Refs())
-	return s.cfg.Pool.Free()-need >= s.cfg.Pool.Total()/100
+// missing is how many blocks a sequence lacks for so many tokens.
+func (s *Scheduler) missing(q *sequence, tokens int) int {
+	return max((tokens+s.cfg.Pool.BlockTokens()-1)/s.cfg.Pool.BlockTokens()-len(q.Table.Refs()), 0)
 }
 
 // done applies the end of the step under way.
@@ -278,12 +239,14 @@ func (s *Scheduler) done(ev engine.Done) {
 		s.free(q)
 	}
 	s.release = s.release[:0]
+	s.works = s.works[:0]
 }
 
 // sampled moves a sequence on after a token was drawn for it.
 func (s *Scheduler) sampled(q *sequence, t uint32) {
 	last := q.Output() >= q.MaxTokens
 	s.out = append(s.out, engine.Output{Seq: &q.Sequence, Token: t, Position: q.Output() - 1, Last: last})
+	q.prompt = false
 	if q.where == inWaiting {
 		s.waiting = remove(s.waiting, q)
 		if !last {

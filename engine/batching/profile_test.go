@@ -24,7 +24,7 @@ func FuzzProfile(f *testing.F) {
 		if err != nil {
 			return
 		}
-		s, err := NewScheduler(ConfigOf(p, PrefillFirst, kvcache.NewPool(p.Blocks(), p.KVGeometry.BlockTokens, false)))
+		s, err := NewScheduler(ConfigOf(p, false, kvcache.NewPool(p.Blocks(), p.KVGeometry.BlockTokens, false)))
 		if err != nil {
 			t.Fatalf("%s: %v", data, err)
 		}

@@ -5,32 +5,43 @@ import (
 	"testing"
 	"time"
 
+	"kvferry/engine"
 	"kvferry/engine/enginetest"
 	"kvferry/kvcache"
 )
 
-// TestScheduler: the scheduler does what every one must, under either policy, and keeps its
+// TestScheduler: the scheduler does what every one must, under each policy, and keeps its
 // own bounds meanwhile: no token waits longer than the output delay or a launch that is
 // held back, and no block is lost or held twice.
 func TestScheduler(t *testing.T) {
-	sum := enginetest.TestScheduler(t, func(t *testing.T, setup enginetest.Setup) enginetest.Subject {
-		cfg := Config{
-			Policy: PrefillFirst, Pool: setup.Pool, MaxModelLen: setup.MaxModelLen, MaxNumSeqs: setup.MaxNumSeqs, PrefixCaching: setup.PrefixCaching,
-			MaxBatchedTokens: 40 + setup.Rand.IntN(20), ChunkTokens: 1 + setup.Rand.IntN(16),
-			OutputDelay: time.Duration(setup.Rand.Int64N(int64(4 * time.Millisecond))),
-		}
-		if !setup.Blocking { // only whole prompts are fetched inside a step
-			cfg.Policy = Chunked
-		}
-		s, err := NewScheduler(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return enginetest.Subject{Scheduler: s, Inspect: s.inspect}
-	})
-	t.Logf("%+v", sum)
-	if sum.Preemptions == 0 || sum.PrefixHits == 0 {
-		t.Errorf("the load does not exercise preemption (%d) and the prefix cache (%d)", sum.Preemptions, sum.PrefixHits)
+	for _, policy := range []Policy{PrefillFirst, Chunked, V1, SGLang} {
+		t.Run(policy.String(), func(t *testing.T) {
+			sum := enginetest.TestScheduler(t, func(t *testing.T, setup enginetest.Setup) enginetest.Subject {
+				rng := setup.Rand
+				s, err := NewScheduler(Config{
+					Policy: policy, Pool: setup.Pool, MaxModelLen: setup.MaxModelLen, MaxNumSeqs: setup.MaxNumSeqs, PrefixCaching: setup.PrefixCaching,
+					MaxBatchedTokens: 40 + rng.IntN(20), ChunkTokens: 1 + rng.IntN(16),
+					OutputDelay:       time.Duration(rng.Int64N(int64(4 * time.Millisecond))),
+					LongPrefillTokens: rng.IntN(2) * rng.IntN(20), LongestPrefixFirst: rng.IntN(2) == 0, Conservativeness: rng.Float64(),
+					PrefillDecodeInterval: rng.IntN(2) * rng.IntN(4),
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				switch policy {
+				case V1:
+					s.cfg.MaxBatchedTokens = 1 + rng.IntN(30)
+				case SGLang:
+					s.cfg.ChunkTokens *= rng.IntN(2)
+					s.cfg.MaxBatchedTokens -= 30
+				}
+				return enginetest.Subject{Scheduler: s, Inspect: s.inspect}
+			})
+			t.Logf("%+v", sum)
+			if sum.Preemptions == 0 || sum.PrefixHits == 0 {
+				t.Errorf("the load does not exercise preemption (%d) and the prefix cache (%d)", sum.Preemptions, sum.PrefixHits)
+			}
+		})
 	}
 }
 
@@ -71,11 +82,52 @@ func (s *Scheduler) inspectStep() error {
 		}
 	}
 	limit := s.cfg.MaxBatchedTokens
-	if s.cfg.Policy == Chunked {
+	switch prompts := s.step.Kind == engine.Prefill; {
+	case s.step.Kind == engine.Receive:
+		limit = max(limit, s.cfg.MaxModelLen)
+	case s.cfg.Policy == Chunked:
 		limit = max(s.cfg.ChunkTokens, len(s.works)) // decodes go in any case
+	case s.cfg.Policy == SGLang && !prompts:
+		limit = len(s.works)
+	case s.cfg.Policy == SGLang && s.cfg.ChunkTokens > 0:
+		limit = s.cfg.ChunkTokens
+	case s.cfg.Policy == SGLang && len(s.works) == 1:
+		limit = s.cfg.MaxModelLen
+	}
+	if err := s.inspectKind(); err != nil {
+		return err
 	}
 	if s.step.Tokens > limit || len(s.works) > s.cfg.MaxNumSeqs {
 		return fmt.Errorf("step of %d sequences, at most %d, and %d tokens, at most %d", len(s.works), s.cfg.MaxNumSeqs, s.step.Tokens, limit)
+	}
+	return nil
+}
+
+// inspectKind: prompts and decodes share a step under Chunked and V1 only, and whole prompts
+// are in one step under PrefillFirst.
+func (s *Scheduler) inspectKind() error {
+	prompts, cut := 0, 0
+	for _, w := range s.step.Works {
+		if w.Prompt {
+			prompts++
+		}
+		if !w.Sample {
+			cut++
+		}
+	}
+	mixes := s.cfg.Policy == Chunked || s.cfg.Policy == V1
+	kind := engine.Decode
+	switch {
+	case prompts == 0:
+	case s.step.Kind == engine.Receive:
+		kind = engine.Receive
+	case mixes:
+		kind = engine.Mixed
+	default:
+		kind = engine.Prefill
+	}
+	if s.step.Kind != kind || kind != engine.Mixed && prompts > 0 && prompts < len(s.works) || s.cfg.Policy == PrefillFirst && cut > 0 || s.cfg.Policy == SGLang && cut > 1 {
+		return fmt.Errorf("%v step of %d sequences with %d prompts, %d of them in part", s.step.Kind, len(s.works), prompts, cut)
 	}
 	return nil
 }

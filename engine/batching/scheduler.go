@@ -10,32 +10,40 @@ import (
 	"kvferry/kvcache"
 )
 
-// A Policy says which prompts and decodes share a step.
-type Policy uint8
-
-const (
-	PrefillFirst Policy = iota
-	Chunked
-)
-
-// Config of a Scheduler. All fields but OutputDelay and PrefixCaching are needed.
+// Config of a Scheduler. What may be 0 says so, or is PrefixCaching or below it.
 type Config struct {
 	Policy           Policy
 	Pool             *kvcache.Pool
 	MaxModelLen      int // prompt and output together
 	MaxNumSeqs       int
-	MaxBatchedTokens int
-	ChunkTokens      int
+	MaxBatchedTokens int // not of Chunked: tokens in a step, of prompts or with V1 in all
+	ChunkTokens      int // of Chunked: tokens in a step; of SGLang: of prompts, the last one cut short, 0 for none cut
 	PrefixCaching    bool
 	OutputDelay      time.Duration // see engine.Costs.OutputDelayMS
+
+	LongPrefillTokens     int     // of V1: tokens of one prompt in a step that has others; 0 for no bound
+	LongestPrefixFirst    bool    // of SGLang, with PrefixCaching
+	Conservativeness      float64 // of SGLang
+	PrefillDecodeInterval int     // of SGLang: decode steps after one with prompts
 }
 
-// ConfigOf takes the limits and the output delay from a profile.
-func ConfigOf(p *engine.Profile, policy Policy, pool *kvcache.Pool) Config {
-	return Config{
-		Policy: policy, Pool: pool, MaxModelLen: p.MaxModelLen, MaxNumSeqs: p.MaxNumSeqs,
-		MaxBatchedTokens: p.MaxBatchedTokens, ChunkTokens: p.ChunkTokens, OutputDelay: p.OutputDelay(),
+// ConfigOf takes the policy, the limits and the output delay from a profile; see PolicyOf.
+func ConfigOf(p *engine.Profile, chunked bool, pool *kvcache.Pool) Config {
+	c := Config{Policy: PolicyOf(p, chunked), Pool: pool, MaxModelLen: p.MaxModelLen, ChunkTokens: p.ChunkTokens, OutputDelay: p.OutputDelay()}
+	c.MaxNumSeqs, c.MaxBatchedTokens = p.Batch()
+	switch o := p.Engine; c.Policy {
+	case V1:
+		c.LongPrefillTokens = o.LongPrefillTokens
+	case SGLang:
+		c.ChunkTokens = o.ChunkedPrefillSize
+		config.Default(&c.ChunkTokens, 8192)
+		c.ChunkTokens = max(c.ChunkTokens, 0) // -1: prompts are not cut
+		c.LongestPrefixFirst = o.SchedulePolicy == engine.LPM
+		c.Conservativeness = o.ScheduleConservativeness
+		config.Default(&c.Conservativeness, 1)
+		c.PrefillDecodeInterval = o.PrefillDecodeInterval
 	}
+	return c
 }
 
 // Validate lists every fault by its field, as a [config.Invalid].
@@ -44,12 +52,16 @@ func (c Config) Validate() error {
 	if c.Pool == nil {
 		bad.Add("Pool", nil, "give the blocks of the KV cache")
 	}
+	chunk := 1
+	if c.Policy == SGLang {
+		chunk = 0 // it cuts no prompt
+	}
 	for _, f := range []struct {
-		name string
-		v    int
-	}{{"MaxModelLen", c.MaxModelLen}, {"MaxNumSeqs", c.MaxNumSeqs}, {"MaxBatchedTokens", c.MaxBatchedTokens}, {"ChunkTokens", c.ChunkTokens}} {
-		if f.v < 1 {
-			bad.Add(f.name, f.v, "use 1 or more")
+		name     string
+		v, least int
+	}{{"MaxModelLen", c.MaxModelLen, 1}, {"MaxNumSeqs", c.MaxNumSeqs, 1}, {"MaxBatchedTokens", c.MaxBatchedTokens, 1}, {"ChunkTokens", c.ChunkTokens, chunk}} {
+		if f.v < f.least {
+			bad.Add(f.name, f.v, "use %d or more", f.least)
 		}
 	}
 	if c.Policy == PrefillFirst && c.MaxBatchedTokens < c.MaxModelLen {
@@ -60,8 +72,9 @@ func (c Config) Validate() error {
 
 // A Scheduler is an engine.Scheduler that batches continuously. See the package comment.
 type Scheduler struct {
-	cfg  Config
-	seqs map[uint64]*sequence
+	cfg    Config
+	policy former
+	seqs   map[uint64]*sequence
 
 	future  []*sequence // not ready yet, by Ready
 	waiting []*sequence // first come, first served
@@ -93,7 +106,7 @@ func NewScheduler(cfg Config) (*Scheduler, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Scheduler{cfg: cfg, seqs: make(map[uint64]*sequence)}, nil
+	return &Scheduler{cfg: cfg, policy: cfg.former(), seqs: make(map[uint64]*sequence)}, nil
 }
 
 // Step implements engine.Scheduler.
@@ -170,9 +183,15 @@ func (s *Scheduler) Load() engine.Load {
 	if len(s.waiting)+len(s.future) == 0 {
 		l.Room = max(s.cfg.MaxNumSeqs-len(s.running)-len(s.pending), 0)
 	}
-	for _, list := range [...][]*sequence{s.waiting, s.future} {
+	lists := [...][]*sequence{s.waiting, s.future, nil}
+	if s.cfg.Policy == V1 {
+		lists[2] = s.running // prompts are among them that are computed in part
+	}
+	for _, list := range lists {
 		for _, q := range list {
-			l.WaitingTokens += len(q.Tokens()) - q.computed
+			if q.prompt {
+				l.WaitingTokens += len(q.Tokens()) - q.computed
+			}
 		}
 	}
 	return l
@@ -183,7 +202,7 @@ func (s *Scheduler) add(r engine.Request) {
 		s.ready.Refused = append(s.ready.Refused, engine.Refusal{ID: r.ID, Err: err})
 		return
 	}
-	q := &sequence{Sequence: *engine.NewSequence(r)}
+	q := &sequence{Sequence: *engine.NewSequence(r), prompt: true}
 	if s.cfg.PrefixCaching {
 		if q.hashes = r.Prefix; q.hashes == nil {
 			q.hashes = kvcache.PrefixHashes(r.Root, r.Prompt, s.cfg.Pool.BlockTokens())
@@ -243,7 +262,7 @@ func (s *Scheduler) landed(ev engine.Landed) {
 		s.end(q)
 		return
 	}
-	q.where = inRunning
+	q.where, q.prompt = inRunning, false
 	s.running = append(s.running, q)
 }
 
@@ -302,20 +321,22 @@ func remove(list []*sequence, q *sequence) []*sequence {
 // A sequence is what the scheduler knows of one beside what all may see.
 type sequence struct {
 	engine.Sequence
-	computed int // tokens whose KV is in the blocks
+	computed int  // tokens whose KV is in the blocks
+	prompt   bool // its prompt, or what a preemption took, is not computed yet
 	// committed is how many full blocks have been offered to the prefix cache.
 	committed int
 	hashes    []kvcache.Hash // of the prompt's full blocks, if prefix caching is on
 	queried   bool           // the pool has counted that they were looked up
 	refused   refusal        // when blocks were last asked for in vain
+	matched   int            // of SGLang: blocks that the prefix cache has
 	where     stage
 	runnable  time.Duration // when it became so; a step is not launched before
 }
 
 // A refusal is what the pool was like when it had too few blocks for a sequence.
-// While it has no more, nor other prefixes, asking again is in vain; asking means
-// to look up every block of the prompt, at every step of a node that is full.
-type refusal struct{ free, prefixes int }
+// While it has no more, nor other prefixes, and no sequence has left, asking again is in
+// vain; asking means to look up every block of the prompt, at every step of a node that is full.
+type refusal struct{ free, prefixes, running int }
 
 // A stage is how far a sequence has come.
 type stage uint8

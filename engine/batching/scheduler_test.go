@@ -1,6 +1,8 @@
 package batching
 
 import (
+	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -117,10 +119,10 @@ func TestConfigFaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := ConfigOf(p, PrefillFirst, kvcache.NewPool(4, 16, false)).Validate(); err != nil {
+	if err := ConfigOf(p, false, kvcache.NewPool(4, 16, false)).Validate(); err != nil {
 		t.Error(err)
 	}
-	good := ConfigOf(p, Chunked, kvcache.NewPool(4, 16, false))
+	good := ConfigOf(p, true, kvcache.NewPool(4, 16, false))
 	if good.Policy != Chunked || good.OutputDelay != 18_690*time.Microsecond {
 		t.Errorf("%+v", good)
 	}
@@ -136,6 +138,121 @@ func TestConfigFaults(t *testing.T) {
 		spoil(&c)
 		if _, err := NewScheduler(c); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: want %q in it", err, want)
+		}
+	}
+}
+
+// TestCheapest: retracted first is the sequence with the least output, of those the one with
+// the longest prompt, of those the last.
+func TestCheapest(t *testing.T) {
+	sequenceOf := func(prompt, output int) *sequence {
+		q := &sequence{Sequence: *engine.NewSequence(engine.Request{Prompt: make([]kvcache.Token, prompt)})}
+		for range output {
+			q.Append(1)
+		}
+		return q
+	}
+	running := []*sequence{sequenceOf(3, 5), sequenceOf(9, 2), sequenceOf(4, 1), sequenceOf(6, 1), sequenceOf(6, 1), sequenceOf(5, 1)}
+	if q := cheapest(running); q != running[4] {
+		t.Errorf("sequence %d goes first, want 4", slices.Index(running, q))
+	}
+}
+
+// TestNewTokenRatio: SGLang's estimate falls from 0.7 by a six hundredth of the way to 0.098
+// with each step of decodes, begins anew when nothing runs, and is estimated from what was
+// generated when sequences were retracted.
+func TestNewTokenRatio(t *testing.T) {
+	pool := kvcache.NewPool(1000, 4, false)
+	s, err := NewScheduler(Config{Policy: SGLang, Pool: pool, MaxModelLen: 2000, MaxNumSeqs: 8, MaxBatchedTokens: 2000, Conservativeness: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := s.policy.(*sglang)
+	want := func(what string, ratio float64) {
+		t.Helper()
+		if math.Abs(p.ratio-ratio) > 1e-9 {
+			t.Errorf("%s it is %v, want %v", what, p.ratio, ratio)
+		}
+	}
+	now := time.Duration(0)
+	s.Step(now, 0, engine.Add{Request: engine.Request{ID: 1, Prompt: make([]kvcache.Token, 5), MaxTokens: 900}})
+	step := func() {
+		now++
+		s.Step(now, 0, engine.Done{At: now, Tokens: generate(s.Current(), nil, vocab)})
+	}
+	want("with the prompt", 0.7)
+	step()
+	want("after a step of decodes", 0.7-0.602/600)
+	for range 700 {
+		step()
+	}
+	want("after 700", 0.098)
+	p.estimate(s)
+	want("of a sequence with 701 of 900 tokens, after a retraction,", 721./901)
+	s.Step(now, 0, engine.Cancel{ID: 1})
+	step()
+	want("when nothing runs", 0.7)
+}
+
+// TestRefusedUntilSomebodyLeaves: where the pool has no more than before, a prompt is tried
+// again when fewer sequences run, since less is kept for them.
+func TestRefusedUntilSomebodyLeaves(t *testing.T) {
+	pool := kvcache.NewPool(10, 4, false)
+	s, err := NewScheduler(Config{Policy: SGLang, Pool: pool, MaxModelLen: 40, MaxNumSeqs: 8, MaxBatchedTokens: 40, Conservativeness: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rd := s.Step(0, 0, engine.Add{Request: engine.Request{ID: 1, Prompt: make([]kvcache.Token, 18), MaxTokens: 3, Keep: true}})
+	rd = s.Step(1, 0, engine.Done{At: 1, Tokens: generate(rd.Launch, nil, vocab)}, engine.Add{Request: engine.Request{ID: 2, Prompt: make([]kvcache.Token, 14), MaxTokens: 3}})
+	for now := time.Duration(2); now < 4; now++ {
+		if rd.Launch.Kind != engine.Decode {
+			t.Fatalf("launched %v while 1 runs", rd.Launch)
+		}
+		rd = s.Step(now, 0, engine.Done{At: now, Tokens: generate(rd.Launch, nil, vocab)})
+	}
+	if rd.Launch == nil || rd.Launch.Kind != engine.Prefill || pool.Free() != 1 {
+		t.Errorf("launched %v with %d blocks free, though 1 has ended, whose blocks are kept", rd.Launch, pool.Free())
+	}
+}
+
+// TestConfigOf: a profile's options, and what they are where it has none.
+func TestConfigOf(t *testing.T) {
+	load := func(o engine.Options) *engine.Profile {
+		p, err := engine.LoadProfile(engine.DefaultProfile)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Engine = o
+		return p
+	}
+	pool := kvcache.NewPool(4, 16, false)
+	common := Config{Pool: pool, MaxModelLen: 10000, OutputDelay: 18_690 * time.Microsecond}
+	for _, c := range []struct {
+		o    engine.Options
+		want Config
+	}{
+		{engine.Options{}, Config{Policy: PrefillFirst, MaxNumSeqs: 256, MaxBatchedTokens: 10000, ChunkTokens: 512}},
+		{engine.Options{Scheduler: "vllm-v1"}, Config{Policy: V1, MaxNumSeqs: 256, MaxBatchedTokens: 2048, ChunkTokens: 512}},
+		{
+			engine.Options{Scheduler: "vllm-v1", MaxNumSeqs: 9, MaxBatchedTokens: 99, LongPrefillTokens: 33, MaxRunningRequests: 3, ChunkedPrefillSize: 5},
+			Config{Policy: V1, MaxNumSeqs: 9, MaxBatchedTokens: 99, ChunkTokens: 512, LongPrefillTokens: 33},
+		},
+		{engine.Options{Scheduler: "sglang"}, Config{Policy: SGLang, MaxNumSeqs: 256, MaxBatchedTokens: 16384, ChunkTokens: 8192, Conservativeness: 1}},
+		{
+			engine.Options{
+				Scheduler: "sglang", MaxNumSeqs: 9, MaxBatchedTokens: 99, LongPrefillTokens: 33, MaxRunningRequests: 3, MaxPrefillTokens: 7,
+				ChunkedPrefillSize: -1, SchedulePolicy: "lpm", ScheduleConservativeness: 0.3, PrefillDecodeInterval: 2,
+			},
+			Config{Policy: SGLang, MaxNumSeqs: 3, MaxBatchedTokens: 7, LongestPrefixFirst: true, Conservativeness: 0.3, PrefillDecodeInterval: 2},
+		},
+	} {
+		c.want.Pool, c.want.MaxModelLen, c.want.OutputDelay = common.Pool, common.MaxModelLen, common.OutputDelay
+		got := ConfigOf(load(c.o), false, pool)
+		if got != c.want {
+			t.Errorf("%+v:\ngot  %+v\nwant %+v", c.o, got, c.want)
+		}
+		if err := got.Validate(); err != nil {
+			t.Errorf("%+v: %v", c.o, err)
 		}
 	}
 }

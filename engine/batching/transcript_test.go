@@ -19,7 +19,8 @@ import (
 //
 // Tokens are letters: the vocabulary has 26. Commands:
 //
-//	config policy=prefill-first|chunked blocks=N block=N [len=N] [seqs=N] [budget=N] [chunk=N] [delay=D] [cache]
+//	config policy=prefill-first|chunked|vllm-v1|sglang blocks=N block=N [len=N] [seqs=N] [budget=N] [chunk=N] [delay=D] [cache]
+//	       [long=N] [longest-prefix-first] [conservativeness=PERCENT] [interval=N]
 //	step t=D [not-before=D]        one call of Step, with one event a line:
 //	    add ID prompt=abc out=N [ready=D] [kv=await|blocking] [keep] [at-once]
 //	    done [at=D] [failed=ID,ID]     with the tokens that the model generates
@@ -60,8 +61,11 @@ type transcript struct {
 }
 
 func newTranscript(t *testing.T, d *datadriven.TestData) (*transcript, string) {
-	cfg := Config{MaxModelLen: 64, MaxNumSeqs: 8, MaxBatchedTokens: 64, ChunkTokens: 8, PrefixCaching: d.HasArg("cache")}
-	blocks, block := 16, 4
+	cfg := Config{
+		MaxModelLen: 64, MaxNumSeqs: 8, MaxBatchedTokens: 64, ChunkTokens: 8, PrefixCaching: d.HasArg("cache"),
+		LongestPrefixFirst: d.HasArg("longest-prefix-first"),
+	}
+	blocks, block, percent := 16, 4, 100
 	var policy, delay string
 	for _, f := range []struct {
 		name string
@@ -73,12 +77,18 @@ func newTranscript(t *testing.T, d *datadriven.TestData) (*transcript, string) {
 		{"seqs", &cfg.MaxNumSeqs},
 		{"budget", &cfg.MaxBatchedTokens},
 		{"chunk", &cfg.ChunkTokens},
+		{"long", &cfg.LongPrefillTokens},
+		{"interval", &cfg.PrefillDecodeInterval},
+		{"conservativeness", &percent},
 	} {
 		maybe(t, d, f.name, f.to)
 	}
+	cfg.Conservativeness = float64(percent) / 100
 	maybe(t, d, "policy", &policy)
-	if policy == "chunked" {
-		cfg.Policy = Chunked
+	for _, p := range []Policy{Chunked, V1, SGLang} {
+		if policy == p.String() {
+			cfg.Policy = p
+		}
 	}
 	if maybe(t, d, "delay", &delay) {
 		cfg.OutputDelay = parseDuration(t, delay)

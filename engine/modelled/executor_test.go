@@ -70,7 +70,7 @@ func TestLateStep(t *testing.T) {
 			}
 			prompt := make([]kvcache.Token, 16)
 			pool := kvcache.NewPool(4, 16, false)
-			sched, err := batching.NewScheduler(batching.ConfigOf(p, batching.PrefillFirst, pool))
+			sched, err := batching.NewScheduler(batching.ConfigOf(p, false, pool))
 			if err != nil {
 				t.Fatal(err)
 			}
