@@ -119,6 +119,7 @@
 //	transport/access                     what a key opens: ranges, in which direction
 //	otlp/otlptest                        a collector of spans, in memory
 //	otlp                                 spans on their way to an OpenTelemetry collector
+//	fabric                               what transfers take that share NICs, switches and buses
 //	proto                                the control plane's messages
 //	clock/clocktest                      a clock that can be stopped, waits that end
 //	clock                                time and timers that fire on time

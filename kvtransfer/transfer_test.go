@@ -101,7 +101,7 @@ func TestModelledEnd(t *testing.T) {
 			<-time.After(time.Minute)
 			synctest.Wait()
 			c.b.mu.Lock()
-			if m := c.b.moved; len(m) != 1 || m[0].At-m[0].Posted != want {
+			if m := c.b.moved; len(m) != 1 || (m[0].At-m[0].Posted).Round(time.Microsecond) != want {
 				t.Errorf("%v late: %+v, want an end after %v", late, m, want)
 			}
 			c.b.mu.Unlock()

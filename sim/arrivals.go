@@ -14,7 +14,7 @@ func (c *cluster) expect() {
 		return // nothing to come, or it is on its way
 	}
 	c.expected, c.expectedAt = true, at
-	c.agenda.push(at, event{kind: arrive})
+	c.agenda.Push(at, event{kind: arrive})
 }
 
 // arrive takes the request that is due now, if an earlier event has not taken it.

@@ -14,6 +14,7 @@ import (
 	"kvferry/engine"
 	"kvferry/engine/batching"
 	"kvferry/engine/eos"
+	"kvferry/fabric"
 	"kvferry/handoff"
 	"kvferry/kvcache"
 	"kvferry/load"
@@ -29,10 +30,14 @@ type Config struct {
 	Handoff                    handoff.Handoff // with Prefill and Decode
 	Placement                  string          // see package placement; round-robin if empty
 	PrefixCaching              bool
-	KVBlocks                   int           // blocks of a node's pool; the profile's if 0
-	NICs                       []NIC         // of every prefill and decode node; a transfer is spread over all by their rates
-	RPC                        time.Duration // what a control message takes, tokens to the proxy included; 0 to 1 s
-	EOS                        eos.Lengths   // of answers that may stop; eos.Default if zero
+	KVBlocks                   int   // blocks of a node's pool; the profile's if 0
+	NICs                       []NIC // of every prefill and decode node; a transfer is spread over all by their rates
+	// Oversubscription of the leaf switches, one above the prefill nodes and one above the decode
+	// nodes: what the NICs below a leaf carry together, by what its uplinks carry. 0 and 1: the
+	// switches hold nothing back.
+	Oversubscription float64
+	RPC              time.Duration // what a control message takes, tokens to the proxy included; 0 to 1 s
+	EOS              eos.Lengths   // of answers that may stop; eos.Default if zero
 
 	// RecordTokens keeps the time of each token in the Outcome.
 	RecordTokens bool
@@ -53,6 +58,9 @@ const DefaultRPC = 200 * time.Microsecond
 
 // maxNodes bounds the nodes of a kind, and blocks, a number that nobody has.
 const maxNodes, maxBlocks = 1 << 20, 1 << 30
+
+// maxOversubscription is far more than anybody builds.
+const maxOversubscription = 1000
 
 // Validate lists every fault by its field, as a [config.Invalid].
 func (c Config) Validate() error {
@@ -92,6 +100,9 @@ func (c Config) Validate() error {
 	if c.Placement != "" && !slices.Contains(placement.Names(), c.Placement) {
 		bad.Add("Placement", c.Placement, "use one of %s", strings.Join(placement.Names(), ", "))
 	}
+	if o := c.Oversubscription; o != 0 && !(o >= 1 && o <= maxOversubscription) {
+		bad.Add("Oversubscription", o, "use 1 to %d: 4 is a leaf whose uplinks carry a quarter of what its NICs do", maxOversubscription)
+	}
 	config.Between(&bad, "RPC", c.RPC, 0, time.Second)
 	bad.Check("EOS", c.EOS.Validate())
 	return bad.Err("sim.Config")
@@ -103,7 +114,7 @@ type cluster struct {
 	queue   *dispatch.Queue
 	now     time.Duration
 	agenda  agenda
-	network *network
+	network fabric.Network[*transfer]
 	latency time.Duration // of a transfer: the slowest NIC's
 	ready   []*node       // with something in the inbox, in order
 
@@ -114,7 +125,7 @@ type cluster struct {
 	expected        bool          // an arrival is in the agenda,
 	expectedAt      time.Duration // at this time, or several are and this is the earliest
 	stats           Stats
-	lane            []lane          // scratch
+	path            []*port         // scratch
 	tokens          []attempt.Token // scratch
 	err             error
 }
@@ -139,7 +150,7 @@ func newCluster(cfg Config, l load.Load) (*cluster, error) {
 	cfg.EOS = cfg.EOS.OrDefault()
 	cfg.PrefixCaching = cfg.PrefixCaching || cfg.Profile.RadixCache()
 	c := &cluster{
-		cfg: cfg, queue: dispatch.New(l), network: new(network),
+		cfg: cfg, queue: dispatch.New(l),
 		names: make(map[string]*node), flights: make(map[uint64]*flight),
 	}
 	for _, n := range cfg.NICs {
@@ -148,6 +159,7 @@ func newCluster(cfg Config, l load.Load) (*cluster, error) {
 	var faults []error
 	group := func(g *group, role string, count int, disagg, compute bool) {
 		var err error
+		leaf := newLeaf(count, cfg.NICs, cfg.Oversubscription)
 		if g.policy, err = placement.New(cfg.Placement, cfg.Profile.KVGeometry.BlockTokens, compute); err != nil {
 			faults = append(faults, fmt.Errorf("sim: Placement: %w", err))
 		}
@@ -158,7 +170,7 @@ func newCluster(cfg Config, l load.Load) (*cluster, error) {
 				faults = append(faults, err)
 				return
 			}
-			n.stats.Role = role
+			n.stats.Role, n.leaf = role, leaf
 			g.candidates[i] = placement.Candidate{ID: n.name, Blocks: cfg.KVBlocks}
 			n.load = &g.candidates[i]
 			g.nodes = append(g.nodes, n)
@@ -193,28 +205,13 @@ func (c *cluster) newNode(name string, disagg bool) (*node, error) {
 	}
 	n := &node{c: c, name: name, core: core, pool: pool, cost: engine.NewCostModel(costs, prof.KVGeometry), askers: make(map[uint64]asker)}
 	for _, nic := range c.cfg.NICs {
-		n.tx = append(n.tx, &port{rate: nic.BytesPerSecond})
-		n.rx = append(n.rx, &port{rate: nic.BytesPerSecond})
+		n.tx = append(n.tx, fabric.NewPort[*transfer](nic.BytesPerSecond))
+		n.rx = append(n.rx, fabric.NewPort[*transfer](nic.BytesPerSecond))
 	}
 	n.stats.Name, n.stats.Blocks = name, c.cfg.KVBlocks
 	c.nodes = append(c.nodes, n)
 	c.names[name] = n
 	return n, nil
-}
-
-// lanes spreads a transfer over the NICs of two nodes, first to first, each with
-// its rate's share.
-func (c *cluster) lanes(from, to *node) []lane {
-	c.lane = c.lane[:0]
-	sum := 0.0
-	for i, p := range from.tx {
-		sum += p.rate
-		c.lane = append(c.lane, lane{tx: p, rx: to.rx[i], share: p.rate})
-	}
-	for i := range c.lane {
-		c.lane[i].share /= sum
-	}
-	return c.lane
 }
 
 // send has an event reach a node at a time.
@@ -223,7 +220,7 @@ func (c *cluster) send(n *node, ev connector.Event, at time.Duration) {
 		n.tell(ev)
 		return
 	}
-	c.agenda.push(at, event{node: n, kind: deliver, ev: ev})
+	c.agenda.Push(at, event{node: n, kind: deliver, ev: ev})
 }
 
 // place chooses the node for a leg.
@@ -246,10 +243,10 @@ func (c *cluster) run(ctx context.Context) error {
 		if round&0xfff == 0 && ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		at, ok := c.agenda.first()
-		if done, moving := c.network.first(); moving && (!ok || done <= at) {
+		at, ok := c.agenda.First()
+		if done, moving := c.network.First(); moving && (!ok || done <= at) {
 			c.advance(done)
-			if t := c.network.finish(c.now); t != nil {
+			if t := c.network.Finish(c.now); t.over() {
 				c.sent(t)
 			}
 			continue
@@ -258,7 +255,7 @@ func (c *cluster) run(ctx context.Context) error {
 			break
 		}
 		c.advance(at)
-		c.handle(c.agenda.pop())
+		c.handle(c.agenda.Pop())
 	}
 	return c.err
 }

@@ -332,3 +332,26 @@ func TestStops(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// TestOversubscription: n prefill nodes write to n decode nodes at once. Through leaf switches
+// that are oversubscribed r:1 the KV takes r times as long, and no longer through others.
+func TestOversubscription(t *testing.T) {
+	t.Parallel()
+	const nodes, tokens, rate = 4, 1000, 1e9
+	for _, c := range []struct{ ratio, want float64 }{{0, 1}, {1, 1}, {2, 2}, {4, 4}} {
+		cfg := pair(t, handoff.Push, rate/1e9)
+		cfg.Prefill, cfg.Decode, cfg.Oversubscription = nodes, nodes, c.ratio
+		alone := float64(tokens*cfg.Profile.KVGeometry.TokenBytes()) / rate
+		l := drawn(t, load.Spec{Requests: nodes, Rate: math.Inf(1), Burstiness: 1, InputLen: tokens, OutputLen: 2, Vocab: cfg.Profile.Vocab})
+		all, _ := simulate(t, cfg, l)
+		for _, o := range all {
+			if got := o.Breakdown.Wire.Seconds() / alone; math.Abs(got-c.want) > 0.01 {
+				t.Errorf("%g:1: the KV of request %d took %.2f times as long as alone, want %g", c.ratio, o.Index, got, c.want)
+			}
+		}
+	}
+	cfg := pair(t, handoff.Push, 1)
+	if cfg.Oversubscription = 0.5; !strings.Contains(fmt.Sprint(cfg.Validate()), "Oversubscription") {
+		t.Errorf("0.5: %v", cfg.Validate())
+	}
+}

@@ -22,8 +22,8 @@
 // carries its rate each way at once; transfers that share one get equal parts of
 // it, and what one of them cannot use the others do (max-min fairness). Messages
 // of the control plane take Config.RPC. Not modelled: the proxy's own work, the
-// consumer's check of the bytes, loss, and congestion inside the network: the
-// switch is as fast as its ports.
+// consumer's check of the bytes, and loss. The switches are as fast as their ports,
+// or Config.Oversubscription says how much slower.
 //
 // Everything is deterministic. Events at the same time happen in the order in
 // which they were caused, so equal configurations and loads give equal outcomes

@@ -6,6 +6,7 @@ import (
 	"kvferry/attempt"
 	"kvferry/connector"
 	"kvferry/engine"
+	"kvferry/fabric"
 	"kvferry/handoff"
 	"kvferry/kvcache"
 	"kvferry/placement"
@@ -18,8 +19,9 @@ type node struct {
 	core *connector.Core
 	pool *kvcache.Pool
 	cost *engine.CostModel
-	tx   []*port
+	tx   []*port // by NIC
 	rx   []*port
+	leaf leaf
 
 	inbox, spare []connector.Event
 	ready        bool // in the cluster's list of nodes with something in the inbox
@@ -72,9 +74,9 @@ func (n *node) step() {
 	clear(events)
 
 	a.Perform(driver{n})
-	if a.Wake > 0 && a.Wake < never && (n.wakeAt <= now || a.Wake < n.wakeAt) {
+	if a.Wake > 0 && a.Wake < fabric.Never && (n.wakeAt <= now || a.Wake < n.wakeAt) {
 		n.wakeAt = max(a.Wake, now)
-		n.c.agenda.push(n.wakeAt, event{node: n, kind: wake})
+		n.c.agenda.Push(n.wakeAt, event{node: n, kind: wake})
 	}
 	n.report()
 }
@@ -140,7 +142,7 @@ func (n *node) launch(s *engine.Step, layers bool) {
 			n.tell(connector.LayerDone{Layer: l, At: n.layerAt(l)})
 		}
 	}
-	n.c.agenda.push(max(n.doneAt, now), event{node: n, kind: stepEnd})
+	n.c.agenda.Push(max(n.doneAt, now), event{node: n, kind: stepEnd})
 }
 
 // layerAt is when the KV of a layer is there: the layers take equal parts of the
@@ -172,9 +174,9 @@ func (n *node) move(m *connector.Move) {
 		n.c.post(t)
 	case n.posting == nil:
 		n.posting = t
-		n.c.agenda.push(t.since, event{transfer: t, kind: post})
+		n.c.agenda.Push(t.since, event{transfer: t, kind: post})
 	case t.since < n.posting.since: // of a layer that waited for its destination
-		n.c.agenda.push(t.since, event{transfer: t, kind: post})
+		n.c.agenda.Push(t.since, event{transfer: t, kind: post})
 	default:
 		n.posting.next = t
 		n.posting = t
@@ -185,10 +187,10 @@ func (n *node) move(m *connector.Move) {
 func (c *cluster) post(t *transfer) {
 	next := t.next
 	t.next = nil
-	c.network.start(c.now, float64(t.moved.Bytes), c.lanes(t.from, t.to), t)
+	c.start(t)
 	switch {
 	case next != nil:
-		c.agenda.push(next.since, event{transfer: next, kind: post})
+		c.agenda.Push(next.since, event{transfer: next, kind: post})
 	case t.node.posting == t:
 		t.node.posting = nil
 	}
@@ -206,7 +208,7 @@ func (c *cluster) sent(t *transfer) {
 		return
 	}
 	f.landed = nil
-	c.agenda.push(t.moved.At, event{transfer: t, kind: landed})
+	c.agenda.Push(t.moved.At, event{transfer: t, kind: landed})
 }
 
 // landed tells both sides of a transfer and of those before it.

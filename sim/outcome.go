@@ -91,8 +91,8 @@ func Run(ctx context.Context, cfg Config, l load.Load) (*Stats, error) {
 		ps := n.pool.Stats()
 		n.stats.PrefixQueries, n.stats.PrefixHits = ps.PrefixQueries, ps.PrefixHits
 		for i := range n.tx {
-			n.stats.Sent = append(n.stats.Sent, n.tx[i].bytes)
-			n.stats.Received = append(n.stats.Received, n.rx[i].bytes)
+			n.stats.Sent = append(n.stats.Sent, n.tx[i].Bytes())
+			n.stats.Received = append(n.stats.Received, n.rx[i].Bytes())
 		}
 		c.stats.Nodes = append(c.stats.Nodes, n.stats)
 	}

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"kvferry/transport/pacing"
 )
 
 // A Request moves one range between local memory and a target.
@@ -76,7 +78,7 @@ type Batch struct {
 	bytes  int64
 	reads  bool // a request is a READ
 	posted time.Duration
-	due    time.Duration // the paced link's delivery; 0 if not paced
+	paced  *pacing.Delivery // by the modelled link
 	done   chan struct{}
 
 	// pending counts slices not completed; whoever brings it to zero
@@ -140,9 +142,9 @@ func (b *Batch) Bytes() int64 { return b.bytes }
 // Posted is when the batch was submitted, by the engine's clock.
 func (b *Batch) Posted() time.Duration { return b.posted }
 
-// Due is when the modelled link delivers the batch, zero without one. The bytes
-// may arrive later than that.
-func (b *Batch) Due() time.Duration { return b.due }
+// Due is when the modelled link has delivered the batch, zero before that and without one. The
+// bytes may arrive later than that.
+func (b *Batch) Due() time.Duration { return b.paced.At() }
 
 // Completed is when the batch ended; zero before that.
 func (b *Batch) Completed() time.Duration {
@@ -218,11 +220,7 @@ func (b *Batch) end(status Status, err error) {
 func (b *Batch) post() {
 	b.pending.Store(int64(len(b.slices)+max(len(b.parts)-1, 0)) + 1)
 	if p := b.e.pacer; p != nil && b.fence == (Secret{}) {
-		since := b.posted
-		if b.opt.Since > 0 {
-			since = min(since, b.opt.Since)
-		}
-		b.due = p.Occupy(since, b.bytes)
+		b.paced = p.Move(b.posted, b.opt.Since, b.bytes, b.reads)
 	}
 	run := make([]*Slice, len(b.slices))
 	for i := range b.slices {
@@ -248,10 +246,9 @@ func (b *Batch) advance() {
 		b.mu.Unlock()
 	case b.cause != nil:
 		b.finish()
-	case b.phase != signalling && b.due > b.e.cfg.Clock.Now():
+	case b.phase != signalling && b.paced.Held(b.advance):
 		b.phase = held
 		b.mu.Unlock()
-		b.e.pacer.Hold(b.due, b)
 	case b.phase != signalling && b.opt.HasImm && !b.riding.arrived:
 		b.signal()
 	default:

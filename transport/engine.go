@@ -30,7 +30,7 @@ type Engine struct {
 	accts  []account.Account // one for each rail
 	outbox *immediate.Outbox
 	inbox  immediate.Inbox
-	pacer  *pacing.Pacer[*Batch]      // nil without Config.Link
+	pacer  *pacing.Pacer              // nil without Config.Link
 	segs   atomic.Pointer[[]*Segment] // smallest first, of those the latest
 	names  sync.Map                   // keyAt -> *registration: what the key is of
 
@@ -80,10 +80,10 @@ func New(cfg Config) (*Engine, error) {
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	if cfg.Link != nil {
 		var err error
-		if e.pacer, err = pacing.New[*Batch](*cfg.Link, cfg.Clock); err != nil {
+		if e.pacer, err = pacing.New(*cfg.Link, cfg.Clock); err != nil {
 			return nil, errors.Join(fmt.Errorf("transport: %w", err), e.Close())
 		}
-		e.wg.Go(func() { e.pacer.Run(e.stop, (*Batch).advance) }) // what is held at the end has been aborted
+		e.wg.Go(func() { e.pacer.Run(e.stop) })
 	}
 	for i, r := range cfg.Rails {
 		r.HandleImmediates(func(key Key, imm Imm) error { return e.receive(keyAt{i, key}, imm) })

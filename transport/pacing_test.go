@@ -11,9 +11,8 @@ import (
 	"kvferry/transport/transporttest"
 )
 
-// The link's occupancy is exact: batches follow each other first in, first
-// out, an idle link starts at once, and the immediate comes when the batch is
-// delivered.
+// The link's occupancy is exact: batches of one direction share it, an idle link starts at once,
+// and the immediate comes when the batch is delivered.
 func TestPacing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPair(t, transport.Config{Link: &pacing.Link{BytesPerSecond: segLen, Latency: time.Millisecond}})
@@ -42,24 +41,25 @@ func TestPacing(t *testing.T) {
 				},
 			})
 		}
-		submit(transport.Write, segLen)   // 0 s to 1 s
-		submit(transport.Read, segLen/2)  // 1 s to 1.5 s
-		submit(transport.Write, segLen/4) // 1.5 s to 1.75 s
-		<-time.After(time.Second)
+		submit(transport.Write, segLen)     // shares the way out until 0.5 s, and has it alone until 1.25 s
+		submit(transport.Write, segLen/4)   // until 0.5 s
+		submit(transport.Read, 5*segLen/16) // the way in, until 0.3125 s
+		<-time.After(312500 * time.Microsecond)
 		synctest.Wait()
 		if len(p.imms) != 0 || ended() != 0 {
-			t.Errorf("at 1 s, %d immediates and %d batches; the first is due at 1.001 s", len(p.imms), ended())
+			t.Errorf("at 312.5 ms, %d immediates and %d batches; the first is due at 313.5 ms", len(p.imms), ended())
 		}
 		<-time.After(time.Millisecond)
 		synctest.Wait()
 		if len(p.imms) != 1 || ended() != 1 {
-			t.Errorf("at 1.001 s, %d immediates and %d batches", len(p.imms), ended())
+			t.Errorf("at 313.5 ms, %d immediates and %d batches", len(p.imms), ended())
 		}
+		<-time.After(686500 * time.Microsecond)
 		<-time.After(9 * time.Second)
-		submit(transport.Write, segLen/2) // idle link: 10.001 s to 10.501 s
+		submit(transport.Write, segLen/2) // idle link: 10 s to 10.5 s
 		<-time.After(time.Second)
 		synctest.Wait()
-		want := []time.Duration{1001 * time.Millisecond, 1501 * time.Millisecond, 1751 * time.Millisecond, 10502 * time.Millisecond}
+		want := []time.Duration{313500 * time.Microsecond, 501 * time.Millisecond, 1251 * time.Millisecond, 10501 * time.Millisecond}
 		if ended() != len(want) {
 			t.Fatalf("ended at %v, want %v", ends, want)
 		}

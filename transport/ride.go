@@ -61,7 +61,7 @@ func ride(run []*Slice) {
 // of which has been posted: one that has is sent again as a copy.
 func (b *Batch) whole(run []*Slice) bool {
 	n := len(b.slices)
-	if !b.opt.HasImm || b.reads || len(b.others) > 0 || len(b.parts) > 1 || b.due != 0 || n == 0 || n > len(run) {
+	if !b.opt.HasImm || b.reads || len(b.others) > 0 || len(b.parts) > 1 || b.e.pacer != nil || n == 0 || n > len(run) {
 		return false
 	}
 	for i := range n {

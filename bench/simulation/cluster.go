@@ -23,7 +23,8 @@ type Cluster struct {
 	MaxModelLen                int // the profile's if 0
 	NICs                       int // of a prefill or decode node
 	NIC                        sim.NIC
-	RPC                        time.Duration // see sim.Config
+	RPC                        time.Duration // this and the next: see sim.Config
+	Oversubscription           float64
 }
 
 // maxNICs of a node: more than any server has slots for.
@@ -59,7 +60,7 @@ func (c *Cluster) FitLoad(longest int) {
 func (c *Cluster) Config(bad *config.Faults) sim.Config {
 	cfg := sim.Config{
 		Profile: c.Fitted(), Prefill: c.Prefill, Decode: c.Decode, Nondisagg: c.Nondisagg, Chunked: c.Chunked,
-		Placement: c.Placement, PrefixCaching: c.PrefixCaching, KVBlocks: c.KVBlocks, RPC: c.RPC,
+		Placement: c.Placement, PrefixCaching: c.PrefixCaching, KVBlocks: c.KVBlocks, RPC: c.RPC, Oversubscription: c.Oversubscription,
 	}
 	if c.Nondisagg > 0 {
 		return cfg

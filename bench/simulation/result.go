@@ -67,6 +67,8 @@ type ClusterRecord struct {
 	NICs          int     `json:"nics"`
 	NIC           sim.NIC `json:"nic"`
 	RPCUS         float64 `json:"rpc_us"`
+
+	Oversubscription float64 `json:"oversubscription,omitempty"` // of the leaf switches; 0: they hold nothing back
 }
 
 // GPUs is the number of nodes.
@@ -91,6 +93,9 @@ func (c *ClusterRecord) String() string {
 		fmt.Fprintf(&b, "%d prefill + %d decode, hand-off %s, %d x %s a node", c.Prefill, c.Decode, c.Handoff, c.NICs, rateText(c.NIC.BytesPerSecond))
 		if c.NIC.Latency > 0 {
 			fmt.Fprintf(&b, " (%v)", c.NIC.Latency)
+		}
+		if c.Oversubscription > 1 {
+			fmt.Fprintf(&b, ", leaf switches oversubscribed %g:1", c.Oversubscription)
 		}
 	}
 	if c.Scheduler != engine.VLLMV0 {
@@ -216,7 +221,7 @@ func newResult(s *Simulation, cfg *sim.Config, sum *summary, st *sim.Stats) *Res
 		SLO: s.SLO, Good: sum.Good, Goodput: perSecond(float64(sum.Good)), KVBytes: st.KVBytes, Events: st.Events, Nodes: st.Nodes,
 	}
 	if s.Nondisagg == 0 {
-		r.Cluster.NICs, r.Cluster.NIC = s.NICs, s.NIC
+		r.Cluster.NICs, r.Cluster.NIC, r.Cluster.Oversubscription = s.NICs, s.NIC, s.Oversubscription
 	}
 	if sum.FirstFailure != nil {
 		r.Failure = sum.FirstFailure.Error()

@@ -84,6 +84,7 @@ var sweepable = []sweepSetter{
 		return err
 	}},
 	{"nics", "nics=1,2,4", []string{"NICs"}, func(_ *Sweep, s *Simulation, v string) error { return setCount(&s.NICs, v) }},
+	{"oversubscription", "oversubscription=1,2,4 (of the leaf switches)", []string{"Oversubscription"}, func(_ *Sweep, s *Simulation, v string) error { return setNumber(&s.Oversubscription, v) }},
 	{"handoff", "handoff=" + strings.Join(handoff.Names(), ","), []string{"Handoff"}, func(_ *Sweep, s *Simulation, v string) error { s.Handoff = v; return nil }},
 	{"placement", "placement=" + strings.Join(placement.Names(), ","), []string{"Placement"}, func(_ *Sweep, s *Simulation, v string) error { s.Placement = v; return nil }},
 }

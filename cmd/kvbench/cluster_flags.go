@@ -40,6 +40,7 @@ func (f *clusterFlags) register(fs *pflag.FlagSet) {
 	fs.IntVar(&c.NICs, "nics", 1, "NICs of a prefill or decode node; a transfer is spread over all of them")
 	fs.StringVar(&f.link, "link", "tcp", "one NIC: a link of the profile (tcp, rdma), 100gbit, or rate=..,latency=..; daemons are paced to it, and may have native, this machine's network as it is")
 	fs.DurationVar(&c.RPC, "rpc", sim.DefaultRPC, "what a control message takes, between proxy and node or two nodes; 0: nothing")
+	fs.Float64Var(&c.Oversubscription, "oversubscription", 1, "of the switch above the prefill nodes and that above the decode nodes: 4 is uplinks that carry a quarter of what the NICs below do")
 	fs.BoolVar(&c.PrefixCaching, "enable-prefix-caching", false, "reuse the KV blocks of equal prompt prefixes (default: with --trace)")
 	fs.IntVar(&c.KVBlocks, "kv-blocks", 0, "KV blocks of a node (default: the profile's GPU memory)")
 	fs.IntVar(&c.MaxModelLen, "max-model-len", 0, "longest prompt and output together (default: the profile's, and of a load from a file as long as it needs and the pool holds)")
@@ -49,7 +50,7 @@ func (f *clusterFlags) register(fs *pflag.FlagSet) {
 // clusterNames are the flags that set the fields of a simulation.Cluster.
 var clusterNames = map[string]string{
 	"Profile": "--profile", "Scheduler": "--scheduler", "Profile.engine.scheduler": "--scheduler", "Prefill": "--prefill", "Decode": "--decode", "Nondisagg": "--nondisagg", "Chunked": "--chunked", "Handoff": "--handoff",
-	"Placement": "--placement", "PrefixCaching": "--enable-prefix-caching", "KVBlocks": "--kv-blocks", "MaxModelLen": "--max-model-len", "NICs": "--nics", "NIC": "--link", "RPC": "--rpc",
+	"Placement": "--placement", "PrefixCaching": "--enable-prefix-caching", "KVBlocks": "--kv-blocks", "MaxModelLen": "--max-model-len", "NICs": "--nics", "NIC": "--link", "RPC": "--rpc", "Oversubscription": "--oversubscription",
 }
 
 // settle decides what the flags mean together: which of the two kinds of cluster is meant, and
@@ -64,7 +65,7 @@ func (f *clusterFlags) settle(changed func(flag string) bool, bad *config.Faults
 		bad.Check("--nondisagg", errors.New("a cluster has prefill and decode nodes, or nodes that do both: leave one kind out"))
 	case changed("nondisagg"):
 		c.Prefill, c.Decode = 0, 0
-		for _, flag := range []string{"handoff", "nics", "link"} {
+		for _, flag := range []string{"handoff", "nics", "link", "oversubscription"} {
 			if changed(flag) {
 				bad.Check("--"+flag, errors.New("non-disaggregated nodes move no KV: leave it out"))
 			}

@@ -182,7 +182,7 @@ func (f *serveFlags) target(cfg *serve.Config, fs *pflag.FlagSet, bad *config.Fa
 		if f.clock != "real" {
 			bad.Add("--clock", f.clock, "the server that is asked is real: leave it or --base-url out")
 		}
-		for _, flag := range []string{"prefill", "decode", "nondisagg", "chunked", "handoff", "placement", "profile", "scheduler", "nics", "link", "rpc", "enable-prefix-caching", "kv-blocks", "max-model-len", "rail", "kv-warm-mib"} {
+		for _, flag := range []string{"prefill", "decode", "nondisagg", "chunked", "handoff", "placement", "profile", "scheduler", "nics", "link", "rpc", "oversubscription", "enable-prefix-caching", "kv-blocks", "max-model-len", "rail", "kv-warm-mib"} {
 			if changed(flag) {
 				bad.Check("--"+flag, errors.New("it is for a cluster that kvbench starts or models: leave it out, the server has its own"))
 			}
@@ -217,7 +217,7 @@ func (f *serveFlags) target(cfg *serve.Config, fs *pflag.FlagSet, bad *config.Fa
 	}
 	f.cluster.nodes.FitLoad(f.load.scan(f.cluster.nodes.Profile, bad))
 	real := func() {
-		for _, flag := range []string{"nics", "rpc"} {
+		for _, flag := range []string{"nics", "rpc", "oversubscription"} {
 			if changed(flag) && f.clock == "real" {
 				bad.Check("--"+flag, errors.New("it is modelled: the daemons of this machine have its own network; use --clock virtual, or --rail for several NICs"))
 			}

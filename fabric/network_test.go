@@ -1,9 +1,10 @@
-package sim
+package fabric
 
 import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 )
@@ -11,11 +12,11 @@ import (
 // A link of 100 bytes/s shared by two transfers of 100 bytes that start a second
 // apart: the first has it alone, then they share, then the second has it alone.
 func TestFairSharing(t *testing.T) {
-	n := new(network)
-	a, b := &port{rate: 100}, &port{rate: 100}
+	n := new(Network[*int])
+	a, b := NewPort[*int](100), NewPort[*int](100)
 	over := run(t, n, []start{
-		{0, 150, []lane{{a, b, 1}}},
-		{time.Second, 150, []lane{{a, b, 1}}},
+		{0, 150, []*Port[*int]{a, b}},
+		{time.Second, 150, []*Port[*int]{a, b}},
 	})
 	// 100 alone, then 50 at 50/s each: the first ends at 2 s; the second has 100 left.
 	for i, want := range []time.Duration{2 * time.Second, 3 * time.Second} {
@@ -28,11 +29,11 @@ func TestFairSharing(t *testing.T) {
 // Max-min: what one transfer cannot use because its other end is slow, the
 // others do.
 func TestUnusedShareGoesToOthers(t *testing.T) {
-	n := new(network)
-	fast, slow, other := &port{rate: 100}, &port{rate: 10}, &port{rate: 100}
+	n := new(Network[*int])
+	fast, slow, other := NewPort[*int](100), NewPort[*int](10), NewPort[*int](100)
 	over := run(t, n, []start{
-		{0, 10, []lane{{fast, slow, 1}}},
-		{0, 90, []lane{{fast, other, 1}}},
+		{0, 10, []*Port[*int]{fast, slow}},
+		{0, 90, []*Port[*int]{fast, other}},
 	})
 	for i, at := range over {
 		if d := at - time.Second; d < 0 || d > time.Microsecond {
@@ -44,23 +45,23 @@ func TestUnusedShareGoesToOthers(t *testing.T) {
 type start struct {
 	at    time.Duration
 	bytes float64
-	lanes []lane
+	ports []*Port[*int]
 }
 
 // run goes through starts, in order of time, and returns when each was over.
-func run(tb testing.TB, n *network, starts []start) []time.Duration {
+func run(tb testing.TB, n *Network[*int], starts []start) []time.Duration {
 	over := make([]time.Duration, len(starts))
-	which := map[*transfer]int{}
+	which := map[*int]int{}
 	now := time.Duration(0)
 	left := len(starts)
 	for i := 0; left > 0; {
-		due, moving := n.first()
+		due, moving := n.First()
 		if i < len(starts) && (!moving || starts[i].at <= due) {
 			s := starts[i]
 			now = s.at
-			t := new(transfer)
+			t := new(int)
 			which[t] = i
-			n.start(now, s.bytes, s.lanes, t)
+			n.Start(now, s.bytes, s.ports, t)
 			i++
 			continue
 		}
@@ -71,10 +72,8 @@ func run(tb testing.TB, n *network, starts []start) []time.Duration {
 			tb.Fatalf("time runs backwards: %v after %v", due, now)
 		}
 		now = due
-		if t := n.finish(now); t != nil {
-			over[which[t]] = now
-			left--
-		}
+		over[which[n.Finish(now)]] = now
+		left--
 	}
 	return over
 }
@@ -85,20 +84,20 @@ func run(tb testing.TB, n *network, starts []start) []time.Duration {
 func TestMaxMin(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for trial := range 200 {
-		n := new(network)
-		ports := make([]*port, 2*(1+rng.IntN(5))) // the first half send, the others receive
+		n := new(Network[*int])
+		ports := make([]*Port[*int], 2*(1+rng.IntN(5))) // the first half send, the others receive
+		uplink := NewPort[*int](60)
 		for i := range ports {
-			ports[i] = &port{rate: []float64{10, 25, 100}[rng.IntN(3)]}
+			ports[i] = NewPort[*int]([]float64{10, 25, 100}[rng.IntN(3)])
 		}
 		now := time.Duration(0)
 		moved, ended, started := 0.0, 0, 0
 		finish := func() {
-			if n.finish(now) != nil {
-				ended++
-			}
+			n.Finish(now)
+			ended++
 		}
 		for range 100 {
-			if due, moving := n.first(); moving && rng.IntN(2) == 0 {
+			if due, moving := n.First(); moving && rng.IntN(2) == 0 {
 				now = due
 				finish()
 			} else {
@@ -106,12 +105,16 @@ func TestMaxMin(t *testing.T) {
 				bytes := 1 + rng.Float64()*100
 				moved += bytes
 				started++
-				n.start(now, bytes, []lane{{ports[tx], ports[rx], 1}}, new(transfer))
+				over := []*Port[*int]{ports[tx], ports[rx]}
+				if rng.IntN(3) == 0 {
+					over = []*Port[*int]{ports[tx], uplink, ports[rx]}
+				}
+				n.Start(now, bytes, over, new(int))
 			}
 			checkMaxMin(t, fmt.Sprintf("trial %d at %v", trial, now), ports)
 		}
 		for {
-			due, moving := n.first()
+			due, moving := n.First()
 			if !moving {
 				break
 			}
@@ -132,21 +135,20 @@ func TestMaxMin(t *testing.T) {
 	}
 }
 
-func checkMaxMin(t *testing.T, when string, ports []*port) {
+func checkMaxMin(t *testing.T, when string, ports []*Port[*int]) {
 	t.Helper()
-	used, fastest := map[*port]float64{}, map[*port]float64{}
-	seen := map[*flow]bool{}
+	used, fastest := map[*Port[*int]]float64{}, map[*Port[*int]]float64{}
+	seen := map[*flow[*int]]bool{}
 	for _, p := range ports {
 		for _, f := range p.flows {
 			if seen[f] {
 				continue
 			}
 			seen[f] = true
-			for _, q := range [...]*port{f.tx, f.rx} {
+			for _, q := range f.ports {
 				fastest[q] = max(fastest[q], f.rate)
+				used[q] += f.rate * float64(f.parts.Len())
 			}
-			used[f.tx] += f.rate * float64(f.parts.len())
-			used[f.rx] += f.rate * float64(f.parts.len())
 		}
 	}
 	for p, u := range used {
@@ -155,8 +157,8 @@ func checkMaxMin(t *testing.T, when string, ports []*port) {
 		}
 	}
 	for f := range seen {
-		held := func(p *port) bool { return used[p] > p.rate*(1-1e-9) && f.rate >= fastest[p]*(1-1e-9) }
-		if !held(f.tx) && !held(f.rx) {
+		held := func(p *Port[*int]) bool { return used[p] > p.rate*(1-1e-9) && f.rate >= fastest[p]*(1-1e-9) }
+		if !slices.ContainsFunc(f.ports, held) {
 			t.Fatalf("%s: a flow of %v bytes/s could be faster", when, f.rate)
 		}
 	}
@@ -168,21 +170,21 @@ func BenchmarkNetwork(b *testing.B) {
 	for _, busy := range []int{1, 16, 256} {
 		b.Run(fmt.Sprintf("under-way=%d", busy), func(b *testing.B) {
 			rng := rand.New(rand.NewPCG(1, 2))
-			n := new(network)
-			var tx, rx []*port
+			n := new(Network[*int])
+			var tx, rx []*Port[*int]
 			for range 64 {
-				tx, rx = append(tx, &port{rate: 1e9}), append(rx, &port{rate: 1e9})
+				tx, rx = append(tx, NewPort[*int](1e9)), append(rx, NewPort[*int](1e9))
 			}
 			begin := func(now time.Duration) {
-				n.start(now, 1e6, []lane{{tx[rng.IntN(64)], rx[rng.IntN(64)], 1}}, new(transfer))
+				n.Start(now, 1e6, []*Port[*int]{tx[rng.IntN(64)], rx[rng.IntN(64)]}, new(int))
 			}
 			for range busy {
 				begin(0)
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				now, _ := n.first()
-				n.finish(now)
+				now, _ := n.First()
+				n.Finish(now)
 				begin(now)
 			}
 		})
