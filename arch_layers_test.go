@@ -139,15 +139,19 @@ var layers = map[string]layer{
 		module:    []string{"bench/bar", "bench/figure", "bench/goodput", "bench/kvlayout", "bench/linerate", "bench/machine", "bench/page", "bench/pattern", "bench/recovery", "bench/reference", "bench/size", "kvcache", "transport", "transport/connection", "transport/rails", "transport/topology", "transport/transporttest", "clock", "config"},
 		libraries: []string{"gonum.org/v1/plot"},
 	},
-	"bench/matrix":  {module: []string{"bench/bar", "config", "bench/page", "bench/result"}, libraries: []string{xsys, "go.yaml.in/yaml/v3"}}, // runs programs, knows none
-	"bench/incast":  {module: []string{"bench/figure", "transport", "transport/rails"}},
-	"bench/nics":    {module: []string{"bench", "bench/scrape", "engine", "handoff", "bench/incast", "bench/machine", "bench/page", "bench/recovery", "bench/size", "bench/transfer", "clock", "config", "transport", "lab/nics", "lab/wire"}, tests: []string{"bench/client", "bench/figure"}}, // kvbench on the hosts of the NIC lab
-	"bench/engines": {module: []string{"bench/bar", "bench/figure", "bench/machine", "bench/page", "config", "lab", "lab/nics", "lab/vllm"}, libraries: []string{pflag, "gonum.org/v1/plot"}},                                                                                                   // runs vLLM, knows no cluster
+	"bench/matrix": {module: []string{"bench/bar", "config", "bench/page", "bench/result"}, libraries: []string{xsys, "go.yaml.in/yaml/v3"}}, // runs programs, knows none
+	"bench/incast": {module: []string{"bench/figure", "transport", "transport/rails"}},
+	"bench/nics":   {module: []string{"bench", "bench/scrape", "engine", "handoff", "bench/incast", "bench/machine", "bench/page", "bench/recovery", "bench/size", "bench/transfer", "clock", "config", "transport", "lab/nics", "lab/wire"}, tests: []string{"bench/client", "bench/figure"}}, // kvbench on the hosts of the NIC lab
+	"bench/contention": {
+		module:    []string{"bench/figure", "bench/page", "bench/simulation", "clock", "config", "engine", "handoff", "kvcache", "kvtransfer", "load", "placement", "sim", "transport", "transport/pacing", "transport/rails"},
+		libraries: []string{pflag},
+	},
+	"bench/engines": {module: []string{"bench/bar", "bench/figure", "bench/machine", "bench/page", "config", "lab", "lab/nics", "lab/vllm"}, libraries: []string{pflag, "gonum.org/v1/plot"}}, // runs vLLM, knows no cluster
 	"cmd/proxy":     {module: []string{"command", "command/commandtest", "daemon"}, libraries: []string{cobra}},
 	"cmd/prefill":   {module: []string{"command", "command/commandtest", "daemon", "proto"}, libraries: []string{cobra}},
 	"cmd/decode":    {module: []string{"command", "command/commandtest", "daemon", "proto"}, libraries: []string{cobra}},
 	"cmd/kvbench": {
-		module:    []string{"bench", "bench/check", "bench/compare", "bench/engines", "bench/matrix", "bench/client", "bench/incast", "bench/nics", "bench/kvlayout", "bench/nullserver", "bench/page", "bench/recovery", "bench/reference", "bench/report", "bench/ratesearch", "bench/scrape", "bench/serve", "bench/server", "bench/steady", "otlp", "tokenizer", "bench/serving", "bench/simulation", "bench/size", "bench/topo", "bench/transfer", "cluster", "command", "command/commandtest", "config", "daemon", "engine", "handoff", "load", "load/records", "node", "placement", "sim", "transport", "transport/pacing", "transport/rails", "transport/topology"},
+		module:    []string{"bench", "bench/check", "bench/compare", "bench/contention", "bench/engines", "bench/matrix", "bench/client", "bench/incast", "bench/nics", "bench/kvlayout", "bench/nullserver", "bench/page", "bench/recovery", "bench/reference", "bench/report", "bench/ratesearch", "bench/scrape", "bench/serve", "bench/server", "bench/steady", "otlp", "tokenizer", "bench/serving", "bench/simulation", "bench/size", "bench/topo", "bench/transfer", "cluster", "command", "command/commandtest", "config", "daemon", "engine", "handoff", "load", "load/records", "node", "placement", "sim", "transport", "transport/pacing", "transport/rails", "transport/topology"},
 		libraries: []string{cobra, pflag, "golang.org/x/term"},
 	},
 	"cmd/kvlab":           {module: []string{"command", "command/commandtest", "config", "lab", "lab/nics", "lab/vllm", "lab/wire"}, libraries: []string{cobra, pflag, "golang.org/x/term"}},

@@ -13,11 +13,13 @@ import (
 	"golang.org/x/term"
 
 	"kvferry/bench/check"
+	"kvferry/bench/contention"
 	"kvferry/bench/matrix"
 	"kvferry/bench/page"
 	"kvferry/bench/transfer"
 	"kvferry/cluster"
 	"kvferry/command"
+	"kvferry/config"
 )
 
 func main() {
@@ -44,6 +46,7 @@ run elsewhere. KV-cache bytes and network are real, the GPU is modelled.
   kvbench transfer    how fast a rail moves bytes, between machines or on this one
   kvbench failover    a link is cut and restored under load: what do the others do?
   kvbench engines     connectors of real vLLM side by side: is it the right KV, how soon?
+  kvbench contention  n transfers into one decode node: both clocks, and other simulators
   kvbench nics        several NICs in the NIC lab, held to limits
   kvbench check       is each rail to another machine fit to serve? what to do?
   kvbench topo        which NIC is near which memory, and why
@@ -54,7 +57,7 @@ run elsewhere. KV-cache bytes and network are real, the GPU is modelled.
 	}
 	root.AddCommand(
 		mooncakeCommand(terminal), serveCommand(terminal), simulateCommand(terminal), matrixCommand(terminal), transferCommand(terminal), failoverCommand(terminal), nicsCommand(), checkCommand(), enginesCommand(terminal),
-		topoCommand(), servingCommand(), compareCommand(), nullServerCommand(), tokenizerCommand(),
+		contentionCommand(), topoCommand(), servingCommand(), compareCommand(), nullServerCommand(), tokenizerCommand(),
 	)
 	for _, cmd := range root.Commands() {
 		command.Values(cmd, values(cmd.Name()))
@@ -71,6 +74,16 @@ run elsewhere. KV-cache bytes and network are real, the GPU is modelled.
 		}
 		return "what was measured is kept"
 	}}
+}
+
+func contentionCommand() *cobra.Command {
+	var cfg contention.Config
+	cmd := &cobra.Command{Use: "contention", Args: command.NoArgs, Short: "Transfers into one decode node at once: both clocks, and other simulators", Long: contention.Help}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return config.Named(contention.Run(cmd.Context(), cfg, cmd.OutOrStdout()), contention.Names)
+	}
+	cfg.Flags(cmd.Flags())
+	return cmd
 }
 
 // outHelp is what --out is.

@@ -129,7 +129,7 @@ func TestRefused(t *testing.T) {
 		{"tokenizer here", `ARGUMENT: "here": kvbench tokenizer takes none`},
 		{"serving now", `ARGUMENT: "now": kvbench serving takes none`},
 		{"server", `COMMAND: "server": kvbench has no such command`},
-		{"--settings tcp", "--settings: write the command before its flags: use check, compare, engines, failover, matrix, mooncake"},
+		{"--settings tcp", "--settings: write the command before its flags: use check, compare, contention, engines, failover, matrix, mooncake"},
 	})
 }
 

@@ -1,0 +1,230 @@
+package contention
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"kvferry/bench/figure"
+	"kvferry/bench/page"
+	"kvferry/config"
+	"kvferry/engine"
+	"kvferry/transport/pacing"
+	"kvferry/transport/rails"
+)
+
+// Config is which transfers meet, and where.
+type Config struct {
+	Profile          string    // whose KV it is: a shipped one's name, or a JSON file
+	Transfers        []int     // at once
+	Tokens           int       // of each prompt
+	Link             string    // rate of a NIC, "1GB/s"
+	Oversubscription []float64 // of the switches, in virtual time
+	Clock            string    // virtual, real or both
+	Rail             string    // that the bytes go over, in real time
+	Out              string    // folder for Result as contention.json, none if empty
+
+	profile *engine.Profile // as settle has read them
+	rate    float64         // bytes/s
+}
+
+// Help is what the command says of itself.
+const Help = `Have n requests at once hand their KV to one decode node, and say what that adds to
+their TTFT: in virtual time, in real time (the nodes' transfer halves read real bytes over
+modelled NICs, and all are compared), and by the rules of other simulators.`
+
+// Clocks.
+const (
+	virtual = "virtual"
+	real    = "real"
+	both    = "both"
+)
+
+// Flags sets the configuration from a command line, and its defaults: eight transfers of 470 MB
+// into one node at 1 GB/s, and fewer.
+func (c *Config) Flags(fs *pflag.FlagSet) {
+	fs.SortFlags = false
+	fs.IntSliceVar(&c.Transfers, "transfers", []int{1, 2, 4, 8}, "at once, each from a prefill node of its own into the decode node")
+	fs.IntVar(&c.Tokens, "tokens", 8192, "of each prompt; 8192 are 470 MB of KV with the shipped profile's model")
+	fs.Float64SliceVar(&c.Oversubscription, "oversubscription", []float64{1, 2}, "of the switches between prefill and decode nodes, in virtual time")
+	fs.StringVar(&c.Clock, "clock", both, "virtual, real (nodes' transfer halves move the bytes, paced to the modelled NICs) or both")
+	fs.StringVar(&c.Rail, "rail", rails.CMA, "what the bytes go over in real time: a rail as the daemons have it")
+	fs.StringVar(&c.Link, "link", "1GB/s", "rate of every node's NIC")
+	fs.StringVar(&c.Profile, "profile", engine.DefaultProfile, "whose KV it is: a shipped profile or a JSON file")
+	fs.StringVar(&c.Out, "out", "", "folder for contention.json (default none)")
+}
+
+// Names are the flags of the fields.
+var Names = map[string]string{
+	"Profile": "--profile", "Transfers": "--transfers", "Tokens": "--tokens", "Link": "--link", "Oversubscription": "--oversubscription", "Clock": "--clock", "Rail": "--rail", "Out": "--out",
+}
+
+// most is more transfers than any node's NIC was ever shared by here.
+const most = 1024
+
+// settle reads the profile and the rate, and lists every fault by its field, as a [config.Invalid].
+func (c *Config) settle() (err error) {
+	var bad config.Faults
+	c.profile, err = engine.LoadProfile(c.Profile)
+	bad.Check("Profile", err)
+	c.rate, err = pacing.ParseRate(c.Link)
+	bad.Check("Link", err)
+	if err == nil && !(c.rate >= 1) {
+		bad.Add("Link", c.Link, "use 1 B/s or more, like 1GB/s")
+	}
+	if len(c.Transfers) == 0 {
+		bad.Add("Transfers", nil, "name how many there are at once, such as 1,8")
+	}
+	for _, n := range c.Transfers {
+		config.Between(&bad, "Transfers", n, 1, most)
+	}
+	config.Between(&bad, "Tokens", c.Tokens, 1, 1<<20)
+	if len(c.Oversubscription) == 0 {
+		bad.Add("Oversubscription", nil, "use 1 for switches that hold nothing back")
+	}
+	for _, r := range c.Oversubscription {
+		if !(r >= 1 && r <= 1000) {
+			bad.Add("Oversubscription", r, "use 1 to 1000")
+		}
+	}
+	if !slices.Contains([]string{virtual, real, both}, c.Clock) {
+		bad.Add("Clock", c.Clock, "use virtual, real or both")
+	}
+	if c.Clock != virtual {
+		rails.Check(&bad, []string{c.Rail})
+	}
+	if c.Out != "" {
+		bad.Check("Out", page.CheckNew(c.Out))
+	}
+	return bad.Err("contention.Config")
+}
+
+// Added is what moving the KV adds to the TTFT of the requests, in ms.
+type Added struct {
+	First float64 `json:"first_ms"`
+	Mean  float64 `json:"mean_ms"`
+	Last  float64 `json:"last_ms"`
+}
+
+func addedOf(all []time.Duration) *Added {
+	slices.Sort(all)
+	sum := time.Duration(0)
+	for _, d := range all {
+		sum += d
+	}
+	ms := func(d time.Duration) float64 { return figure.Round(float64(d)/1e6, 3) }
+	return &Added{First: ms(all[0]), Mean: ms(sum / time.Duration(len(all))), Last: ms(all[len(all)-1])}
+}
+
+// A Row is one meeting of transfers.
+type Row struct {
+	Transfers        int                `json:"transfers"`
+	Oversubscription float64            `json:"oversubscription"`
+	Virtual          *Added             `json:"virtual,omitempty"`
+	Real             *Added             `json:"real,omitempty"`
+	Compared         int64              `json:"bytes_compared,omitempty"` // in real time; all were right
+	Others           map[string]float64 `json:"others_ms"`                // by the rule of each simulator
+}
+
+// Result is contention.json.
+type Result struct {
+	Profile  string  `json:"profile"`
+	Tokens   int     `json:"tokens"`
+	Bytes    int64   `json:"bytes"` // of a transfer
+	Rate     float64 `json:"bytes_per_second"`
+	Rail     string  `json:"rail,omitempty"`
+	Measured string  `json:"others_measured"`
+	Rows     []*Row  `json:"rows"`
+}
+
+// Run has them meet, prints a table and writes the file.
+func Run(ctx context.Context, cfg Config, to io.Writer) error {
+	r, err := cfg.meet(ctx)
+	if err == nil {
+		_, err = io.WriteString(to, r.text())
+	}
+	if err != nil || cfg.Out == "" {
+		return err
+	}
+	return page.WriteFiles(cfg.Out, page.File{Name: "contention.json", Write: func(w io.Writer) error { return page.WriteJSON(w, r) }})
+}
+
+// meet measures and computes every row.
+func (c *Config) meet(ctx context.Context) (*Result, error) {
+	if err := c.settle(); err != nil {
+		return nil, err
+	}
+	cfg := *c
+	r := &Result{
+		Profile: cfg.profile.Name, Tokens: cfg.Tokens, Bytes: int64(cfg.Tokens * cfg.profile.KVGeometry.TokenBytes()), Rate: cfg.rate, Measured: others.Measured,
+	}
+	var nodes *nodes
+	if cfg.Clock != virtual {
+		var err error
+		if nodes, err = open(cfg, slices.Max(cfg.Transfers)); err != nil {
+			return nil, err
+		}
+		defer nodes.close()
+		r.Rail = cfg.Rail
+	}
+	for _, ratio := range cfg.Oversubscription {
+		for _, n := range cfg.Transfers {
+			row := &Row{Transfers: n, Oversubscription: ratio, Others: others.rules(n, ratio, float64(r.Bytes)/cfg.rate*1e3)}
+			var err error
+			if cfg.Clock != real {
+				row.Virtual, err = simulated(ctx, cfg, n, ratio)
+			}
+			if err == nil && nodes != nil && ratio == 1 {
+				row.Real, row.Compared, err = nodes.move(ctx, n)
+			}
+			if err != nil {
+				return nil, fmt.Errorf("%d transfers: %w", n, err)
+			}
+			r.Rows = append(r.Rows, row)
+		}
+	}
+	return r, nil
+}
+
+// text is the table and what is to be known of it.
+func (r *Result) text() string {
+	t := page.Table{
+		Title: fmt.Sprintf("what moving the KV adds to TTFT (ms): %d tokens, %.1f MB each, into one decode node at %.4g GB/s, hand-off pull", r.Tokens, float64(r.Bytes)/1e6, r.Rate/1e9),
+		Head:  []string{"transfers", "switches", "virtual mean", "last", "real mean", "last", "difference"},
+	}
+	for _, o := range others.Simulators {
+		t.Head = append(t.Head, o.Short)
+	}
+	for _, row := range r.Rows {
+		line := []string{fmt.Sprint(row.Transfers), fmt.Sprintf("%g:1", row.Oversubscription)}
+		for _, a := range []*Added{row.Virtual, row.Real} {
+			if a == nil {
+				line = append(line, "-", "-")
+				continue
+			}
+			line = append(line, fmt.Sprintf("%.1f", a.Mean), fmt.Sprintf("%.1f", a.Last))
+		}
+		difference := "-"
+		if row.Virtual != nil && row.Real != nil {
+			difference = fmt.Sprintf("%+.1f %%", 100*(row.Real.Mean/row.Virtual.Mean-1))
+		}
+		line = append(line, difference)
+		for _, o := range others.Simulators {
+			if ms, ok := row.Others[o.Short]; ok {
+				line = append(line, fmt.Sprintf("%.1f", ms))
+			} else {
+				line = append(line, "-")
+			}
+		}
+		t.Rows = append(t.Rows, line)
+	}
+	var b strings.Builder
+	t.WriteText(&b)
+	others.write(&b)
+	return b.String()
+}

@@ -1,0 +1,85 @@
+package contention
+
+import (
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"kvferry/engine"
+)
+
+// eight is eight transfers of 470 MB at 1 GB/s, and one.
+func eight() Config {
+	return Config{
+		Profile: engine.DefaultProfile, Transfers: []int{1, 8}, Tokens: 8192, Link: "1GB/s", Oversubscription: []float64{1, 2}, Clock: virtual,
+	}
+}
+
+// TestVirtual: n transfers into one node take n times as long as one, and through switches that
+// are oversubscribed 2:1 twice that. Others' rules stand beside it.
+func TestVirtual(t *testing.T) {
+	var out strings.Builder
+	cfg := eight()
+	cfg.Out = filepath.Join(t.TempDir(), "out")
+	if err := Run(t.Context(), cfg, &out); err != nil {
+		t.Fatal(err)
+	}
+	var r Result
+	if text, err := os.ReadFile(filepath.Join(cfg.Out, "contention.json")); err != nil || json.Unmarshal(text, &r) != nil || len(r.Rows) != 4 {
+		t.Fatalf("contention.json: %s, %v", text, err)
+	}
+	const alone = 469.76 // ms: 8192 tokens of 57,344 bytes at 1 GB/s
+	for i, want := range []float64{alone, 8 * alone, 2 * alone, 16 * alone} {
+		if got := r.Rows[i].Virtual.Mean; math.Abs(got/want-1) > 0.05 {
+			t.Errorf("%d transfers, %g:1: %.1f ms, want %.1f", r.Rows[i].Transfers, r.Rows[i].Oversubscription, got, want)
+		}
+	}
+	others := r.Rows[1].Others
+	if others["Dynamo"] != r.Rows[0].Others["Dynamo"] || math.Abs(others["BLIS fair"]/(8*alone)-1) > 0.01 {
+		t.Errorf("others: %v", others)
+	}
+	for _, want := range []string{"469.8 MB each", "Dynamo mocker 1.6.1", "3758.1"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is not in\n%s", want, &out)
+		}
+	}
+}
+
+// TestReal: real bytes come when the modelled NIC has them, not before, and are right; also in a
+// last block that is not full.
+func TestReal(t *testing.T) {
+	cfg := eight()
+	cfg.Transfers, cfg.Tokens, cfg.Link, cfg.Oversubscription, cfg.Clock, cfg.Rail = []int{1, 4}, 100, "50MB/s", []float64{1}, real, "127.0.0.1:0"
+	r, err := cfg.meet(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range r.Rows {
+		link := float64(row.Transfers) * float64(r.Bytes) / r.Rate * 1e3
+		if row.Virtual != nil || row.Real == nil || row.Real.First < link-0.01 || row.Compared == 0 {
+			t.Errorf("%d transfers take the link %.2f ms: %+v, %d bytes compared", row.Transfers, link, row.Real, row.Compared)
+		}
+	}
+}
+
+// TestFaults: each is named.
+func TestFaults(t *testing.T) {
+	for want, spoil := range map[string]func(*Config){
+		"Transfers":        func(c *Config) { c.Transfers = []int{0} },
+		"Tokens":           func(c *Config) { c.Tokens = 0 },
+		"Link":             func(c *Config) { c.Link = "0GB/s" },
+		"Profile":          func(c *Config) { c.Profile = "none such" },
+		"Oversubscription": func(c *Config) { c.Oversubscription = []float64{0.5} },
+		"Clock":            func(c *Config) { c.Clock = "wall" },
+		"Rail":             func(c *Config) { c.Clock, c.Rail = real, "nothing/" },
+	} {
+		c := eight()
+		spoil(&c)
+		if err := Run(t.Context(), c, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s in it", err, want)
+		}
+	}
+}

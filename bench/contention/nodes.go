@@ -1,0 +1,175 @@
+package contention
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"kvferry/clock"
+	"kvferry/kvcache"
+	"kvferry/kvtransfer"
+	"kvferry/transport"
+	"kvferry/transport/pacing"
+	"kvferry/transport/rails"
+)
+
+// nodes are the transfer halves of some prefill nodes and of the decode node. The former have one
+// slab together: the same prompt was computed by all.
+type nodes struct {
+	tokens           int
+	prefill          []*kvtransfer.Agent
+	decode           *kvtransfer.Agent
+	computed, landed *kvcache.Slab
+	clk              clock.Clock
+	grants           uint64 // so far
+	free             []func() error
+}
+
+// patience is how many times as long as its link takes a transfer may take.
+const patience = 10
+
+// open makes the nodes. Their memory is touched: no transfer waits for the kernel.
+func open(cfg Config, n int) (x *nodes, err error) {
+	x = &nodes{tokens: cfg.Tokens, clk: clock.Precise()}
+	defer func() {
+		if err != nil {
+			x.close()
+			x = nil
+		}
+	}()
+	g := cfg.profile.KVGeometry
+	g.HiddenSize = 0
+	blocks := g.Blocks(cfg.Tokens)
+	if left, ok := kvcache.Available(); ok && int64(n+1)*int64(blocks*g.SlotBytes()) > left {
+		return x, fmt.Errorf("%d transfers of %d tokens take %d MiB of memory in real time, and %d are left: use fewer --transfers or --tokens, or --clock virtual",
+			n, cfg.Tokens, int64(n+1)*int64(blocks*g.SlotBytes())>>20, left>>20)
+	}
+	if x.computed, err = x.slab(g, blocks); err != nil {
+		return x, err
+	}
+	fill(x.computed.Bytes())
+	if x.landed, err = x.slab(g, n*blocks); err != nil {
+		return x, err
+	}
+	link := pacing.Link{BytesPerSecond: cfg.rate}
+	alone := time.Duration(float64(cfg.Tokens*g.TokenBytes()) / cfg.rate * 1e9)
+	agent := func(name string, slab *kvcache.Slab) (*kvtransfer.Agent, error) {
+		r, err := rails.Open(cfg.Rail, rails.Options{})
+		if err != nil {
+			return nil, err
+		}
+		return kvtransfer.New(kvtransfer.Config{
+			Name: name, Slab: slab, Timeout: 10*time.Second + time.Duration(n*patience)*alone,
+			Transport: transport.Config{Rails: []transport.Rail{r}, Link: &link, Clock: x.clk},
+		})
+	}
+	if x.decode, err = agent("decode-0", x.landed); err != nil {
+		return x, err
+	}
+	for i := range n {
+		p, err := agent(fmt.Sprintf("prefill-%d", i), x.computed)
+		if err != nil {
+			return x, err
+		}
+		x.prefill = append(x.prefill, p)
+	}
+	return x, nil
+}
+
+// slab is one of memory of its own.
+func (x *nodes) slab(g kvcache.Geometry, blocks int) (*kvcache.Slab, error) {
+	size, err := kvcache.SlabBytes(g, blocks)
+	if err != nil {
+		return nil, err
+	}
+	mem, free, err := transport.MapMemory(size)
+	if err != nil {
+		return nil, err
+	}
+	x.free = append(x.free, free)
+	return kvcache.NewSlab(g, mem)
+}
+
+// fill makes the KV that is moved: any bytes, the same in each run.
+func fill(mem []byte) {
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(mem) // it never fails
+}
+
+func (x *nodes) close() {
+	for _, a := range append(x.prefill, x.decode) {
+		if a != nil {
+			_ = a.Close() // what was moved has ended
+		}
+	}
+	for _, free := range x.free {
+		_ = free()
+	}
+}
+
+// move has n transfers begin at once, and compares what they brought.
+func (x *nodes) move(ctx context.Context, n int) (*Added, int64, error) {
+	clear(x.landed.Bytes())
+	blocks := x.computed.Blocks()
+	var theirs []kvcache.Ref
+	for id := range blocks {
+		theirs = append(theirs, kvcache.Ref{ID: kvcache.BlockID(id), Gen: 1})
+	}
+	var open []*kvtransfer.Transfer
+	defer func() {
+		for _, t := range open {
+			t.Close(true)
+		}
+	}()
+	for _, p := range x.prefill[:n] {
+		x.grants++
+		grant, err := p.Grant(x.grants, kvtransfer.Terms{Op: transport.Read, Blocks: theirs, Tokens: x.tokens})
+		if err != nil {
+			return nil, 0, err
+		}
+		defer grant.Close()
+		t, err := x.decode.Open(grant.Descriptor(), kvtransfer.Options{Tag: p.Segment().Name})
+		if err != nil {
+			return nil, 0, err
+		}
+		open = append(open, t)
+	}
+	over := make(chan kvtransfer.Moved, n)
+	began := x.clk.Now()
+	for i, t := range open {
+		var mine []kvcache.Ref
+		for id := range blocks {
+			mine = append(mine, kvcache.Ref{ID: kvcache.BlockID(i*blocks + id), Gen: 1})
+		}
+		t.Move(kvtransfer.Move{
+			Op: transport.Read, Part: kvtransfer.Whole, Pairs: kvcache.Pairs(mine, t.Descriptor().Blocks, 0), Since: began,
+			Done: func(m kvtransfer.Moved) { over <- m },
+		})
+	}
+	var took []time.Duration
+	var err error
+	for range open {
+		select {
+		case m := <-over:
+			took, err = append(took, m.At-began), errors.Join(err, m.Err)
+		case <-ctx.Done():
+			return nil, 0, context.Cause(ctx)
+		}
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	size := x.tokens * x.computed.Geometry().TokenBytes()
+	if x.tokens%x.computed.Geometry().BlockTokens != 0 {
+		size = (blocks - 1) * x.computed.Geometry().BlockBytes() // the last block is full in part
+	}
+	want := x.computed.Bytes()
+	for i := range n {
+		if !bytes.Equal(x.landed.Bytes()[i*len(want):][:size], want[:size]) {
+			return nil, 0, fmt.Errorf("what transfer %d brought is not what was computed", i)
+		}
+	}
+	return addedOf(took), int64(n) * int64(size), nil
+}

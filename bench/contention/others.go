@@ -1,0 +1,63 @@
+package contention
+
+import (
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+//go:embed others.json
+var othersJSON []byte
+
+// others is what other simulators say.
+var others = func() (o known) {
+	if err := json.Unmarshal(othersJSON, &o); err != nil {
+		panic(fmt.Sprintf("contention: others.json: %v", err))
+	}
+	return o
+}()
+
+type known struct {
+	Measured   string   `json:"measured"` // what MeasuredMS are of
+	Notes      []string `json:"notes"`
+	Simulators []struct {
+		Name       string             `json:"name"`
+		Short      string             `json:"short"`
+		Rule       string             `json:"rule"`
+		Shares     bool               `json:"shares"` // the rule's
+		MeasuredMS map[string]float64 `json:"measured_ms"`
+	} `json:"simulators"`
+}
+
+// rules is what each adds to the TTFT of n transfers that take so many ms alone. One whose
+// transfers share a NIC has no switches: then it says nothing of those.
+func (o *known) rules(n int, oversubscription, alone float64) map[string]float64 {
+	out := map[string]float64{}
+	for _, s := range o.Simulators {
+		switch {
+		case !s.Shares:
+			out[s.Short] = alone
+		case oversubscription == 1:
+			out[s.Short] = alone * float64(n)
+		}
+	}
+	return out
+}
+
+// write says what the rules are, and what was measured.
+func (o *known) write(b *strings.Builder) {
+	for _, s := range o.Simulators {
+		fmt.Fprintf(b, "%s: by its rule, %s", s.Name, s.Rule)
+		for i, n := range slices.Sorted(maps.Keys(s.MeasuredMS)) {
+			fmt.Fprintf(b, "%s%g ms with %s", map[bool]string{true: "; measured ", false: ", "}[i == 0], s.MeasuredMS[n], n)
+		}
+		b.WriteString("\n")
+	}
+	for _, n := range o.Notes {
+		b.WriteString(n + "\n")
+	}
+	fmt.Fprintf(b, "measured of others: %s\n", o.Measured)
+}

@@ -1,0 +1,61 @@
+package contention
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"kvferry/bench/simulation"
+	"kvferry/config"
+	"kvferry/handoff"
+	"kvferry/load"
+	"kvferry/placement"
+	"kvferry/sim"
+)
+
+// simulated is n transfers in virtual time: the TTFT of n requests on n prefill nodes and one
+// decode node, less what it is where the network takes no time.
+func simulated(ctx context.Context, cfg Config, n int, oversubscription float64) (*Added, error) {
+	over, err := ttfts(ctx, cfg, n, oversubscription, cfg.rate)
+	if err != nil {
+		return nil, err
+	}
+	without, err := ttfts(ctx, cfg, n, 1, math.MaxFloat64/2)
+	if err != nil {
+		return nil, err
+	}
+	for i := range over {
+		over[i] -= without[i]
+	}
+	return addedOf(over), nil
+}
+
+// ttfts are those of n requests at once, by request, over NICs of a rate.
+func ttfts(ctx context.Context, cfg Config, n int, oversubscription, rate float64) ([]time.Duration, error) {
+	c := simulation.Cluster{
+		Profile: cfg.profile, Prefill: n, Decode: 1, Handoff: handoff.Pull.Name, Placement: placement.RoundRobin, NICs: 1, NIC: sim.NIC{BytesPerSecond: rate},
+		Oversubscription: oversubscription, KVBlocks: n*(cfg.profile.KVGeometry.Blocks(cfg.Tokens)+2) + 100, RPC: sim.DefaultRPC,
+	}
+	c.MaxModelLen = max(cfg.Tokens+2, cfg.profile.MaxModelLen)
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	out := make([]time.Duration, n)
+	var failed error
+	s := c.Config(&config.Faults{}) // Validate has seen to them
+	s.OnOutcome = func(o *sim.Outcome) {
+		out[o.Index] = o.TTFT()
+		if o.Err != nil {
+			failed = o.Err
+		}
+	}
+	l, err := load.Spec{Kind: load.Random, Requests: n, Rate: math.Inf(1), Burstiness: 1, InputLen: cfg.Tokens, OutputLen: 2, Vocab: cfg.profile.Vocab}.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = l.Close() }() // it was drawn
+	if _, err := sim.Run(ctx, s, l); err != nil {
+		return nil, err
+	}
+	return out, failed
+}
