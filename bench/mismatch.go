@@ -153,7 +153,7 @@ func remarks(i *server.Info) []string {
 // comparable says whether the cluster has as many nodes as the published ones.
 func comparable(i *server.Info) bool {
 	for _, n := range i.Working() {
-		if !i.Engines() && n.Fingerprint != publishedGPU() {
+		if !i.Engines() && !publishedGPU(n.Fingerprint) {
 			return false
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	_ "embed"
 	"encoding/csv"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -29,14 +30,21 @@ var published = sync.OnceValue(func() map[[2]string]Published {
 	return cells
 })
 
-// publishedGPU is the fingerprint of the profile of the published tables' GPU, model and
-// engine: figures of another one are not compared with them.
-var publishedGPU = sync.OnceValue(func() string {
-	p, err := engine.LoadProfile(engine.DefaultProfile)
-	if err != nil {
-		panic(fmt.Sprintf("bench: %v", err)) // it ships with the program
+// publishedGPU reports whether a profile of this fingerprint is of the published tables'
+// GPU, model and engine: figures of another one are not compared with them.
+func publishedGPU(fingerprint string) bool { return slices.Contains(fittedProfiles(), fingerprint) }
+
+// fittedProfiles are the fingerprints of those that were fitted to the published tables.
+var fittedProfiles = sync.OnceValue(func() []string {
+	var of []string
+	for _, name := range []string{engine.DefaultProfile, engine.AttentionProfile} {
+		p, err := engine.LoadProfile(name)
+		if err != nil {
+			panic(fmt.Sprintf("bench: %v", err)) // it ships with the program
+		}
+		of = append(of, p.Fingerprint())
 	}
-	return p.Fingerprint()
+	return of
 })
 
 // PublishedFigures returns what Mooncake published for a workload and a

@@ -37,7 +37,7 @@ func simulateCells(ctx context.Context, cfg Config) ([]Cell, error) {
 	for _, w := range cfg.Virtual.Workloads {
 		for _, s := range cfg.Virtual.Settings {
 			c := newCell(cfg, w, s, 0)
-			if cfg.Virtual.Profile.Fingerprint() != publishedGPU() {
+			if !publishedGPU(cfg.Virtual.Profile.Fingerprint()) {
 				c.Published = nil
 				c.note("profile %s: nothing published to compare with", cfg.Virtual.Profile.Name)
 			}

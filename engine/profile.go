@@ -26,6 +26,14 @@ const DefaultProfile = "a10-qwen2.5-7b-int4"
 //go:embed profiles/a10-qwen2.5-7b-int4.json
 var a10 []byte
 
+// AttentionProfile is the same GPU and model with attention in, fitted to the same cells:
+// what prompts and contexts cost that are longer than the published ones follows from the
+// model's shape and the GPU's rates, and not from the published ones alone.
+const AttentionProfile = "a10-qwen2.5-7b-int4-attention"
+
+//go:embed profiles/a10-qwen2.5-7b-int4-attention.json
+var a10Attention []byte
+
 // zero and itl10 have no GPU in mind: they show what the serving path costs.
 //
 //go:embed profiles/zero.json
@@ -117,7 +125,7 @@ type LinkCost struct {
 // LoadProfile reads the profile with that name if it ships with the project,
 // and the file at that path otherwise.
 func LoadProfile(nameOrPath string) (*Profile, error) {
-	shipped := map[string][]byte{DefaultProfile: a10, "zero": zero, "itl10": itl10}
+	shipped := map[string][]byte{DefaultProfile: a10, AttentionProfile: a10Attention, "zero": zero, "itl10": itl10}
 	data, ok := shipped[nameOrPath]
 	if !ok {
 		var err error

@@ -15,7 +15,7 @@ import (
 )
 
 func TestShippedProfiles(t *testing.T) {
-	for _, name := range []string{DefaultProfile, "zero", "itl10"} {
+	for _, name := range []string{DefaultProfile, AttentionProfile, "zero", "itl10"} {
 		p, err := LoadProfile(name)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -43,7 +43,7 @@ func TestLoadProfile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "mine.json")
 	if _, err := LoadProfile(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("missing file: %v", err)
-	} else if want := "use a10-qwen2.5-7b-int4, itl10, zero or a JSON file"; !strings.Contains(err.Error(), want) {
+	} else if want := "use a10-qwen2.5-7b-int4, a10-qwen2.5-7b-int4-attention, itl10, zero or a JSON file"; !strings.Contains(err.Error(), want) {
 		t.Errorf("%q does not name the shipped profiles %s", err, want)
 	}
 	if err := os.WriteFile(path, zero, 0o600); err != nil {
