@@ -71,6 +71,12 @@ func profile(t testing.TB, c cost) string {
 	}
 	p.MaxBatchedTokens = p.MaxModelLen
 	p.Costs.PrefillTokenMS, p.Costs.DecodeStepMS, p.Disagg.DecodeStepMS = c.PrefillToken, c.Decode, c.Decode
+	return write(t, p)
+}
+
+// write writes a profile, and returns its path.
+func write(t testing.TB, p *engine.Profile) string {
+	t.Helper()
 	data, err := json.Marshal(p)
 	if err != nil {
 		t.Fatal(err)

@@ -37,6 +37,7 @@ type Core struct {
 
 	producer producer // prefill side of hand-offs in a step
 	receiver receiver // decode side of these
+	front    frontEnd
 
 	now    time.Duration
 	toRun  []engine.Event // for the scheduler in this Step
@@ -118,6 +119,7 @@ func NewCore(cfg Config) (*Core, error) {
 		reqs: make(map[uint64]*request), transfers: make(map[uint64]*request), next: cfg.Transfers,
 	}
 	c.producer.gap = millis(c.v0.LaunchGapMS)
+	c.front.in, c.front.out = millis(cfg.Profile.Costs.FrontEndInMS), millis(cfg.Profile.Costs.FrontEndOutMS)
 	return c, nil
 }
 
@@ -135,7 +137,7 @@ func (c *Core) Load() engine.Load { return c.sched.Load() }
 func (c *Core) Totals() Totals { return c.totals }
 
 // Requests is the number of requests that have not been dropped.
-func (c *Core) Requests() int { return len(c.reqs) }
+func (c *Core) Requests() int { return len(c.reqs) + c.front.ends }
 
 // Step applies events in order and returns what is to be done. now never goes
 // back.
@@ -155,6 +157,7 @@ func (c *Core) Step(now time.Duration, events ...Event) *Actions {
 	c.receive()
 	c.schedule()
 	c.producer.start(c.now)
+	c.front.hold(c.now, a)
 	c.wake()
 	return a
 }
@@ -166,6 +169,7 @@ func (c *Core) event(ev Event) {
 	case Direct:
 		c.direct(ev)
 	case Cancel:
+		c.front.forget(ev.ID)
 		if r := c.reqs[ev.ID]; r != nil {
 			r.verdict = nil // the proxy knows more
 			c.abandon(r, nil)
@@ -207,7 +211,7 @@ func (c *Core) submit(ev Submit) {
 		return
 	}
 	r := &request{Submit: ev, first: ev.Remote.FirstToken}
-	front := max(millis(c.cfg.Profile.Costs.RequestMS)-ev.Age, 0)
+	wait := max(millis(c.cfg.Profile.Costs.RequestMS)-ev.Age, 0)
 	req := engine.Request{
 		ID: ev.ID, Prompt: ev.Prompt, Prefix: ev.Prefix, Root: ev.Root, Variant: ev.Variant, Words: ev.Words, MaxTokens: ev.MaxTokens,
 		// Only the prefill side of a hand-off in a step waits for a launch, see V0Costs.
@@ -218,10 +222,10 @@ func (c *Core) submit(ev Submit) {
 		req.MaxTokens, req.Keep = 1, ev.Handoff != handoff.None
 	case ev.Leg == handoff.DecodeLeg && ev.Handoff.InStep:
 		req.KV = engine.Blocking
-		front = millis(c.v0.HopMS)
+		wait = millis(c.v0.HopMS)
 	case ev.Leg == handoff.DecodeLeg && ev.Handoff != handoff.None:
 		// The prompt went through the front end on the prefill side, or is about to.
-		req.KV, front = engine.Await, 0
+		req.KV, wait = engine.Await, 0
 		if ev.Handoff.Offers(ev.Leg) {
 			r.arrived = make([]bool, ev.Handoff.Parts.Count(c.layers()))
 		}
@@ -241,12 +245,13 @@ func (c *Core) submit(ev Submit) {
 		}
 	}
 	req.Keep = req.Keep || c.rechecks(&ev)
-	req.Ready = c.now + front
-	r.ready = req.Ready
-	r.b.Proxy = front
+	req.Ready = c.now + wait
 	if ev.Leg != handoff.DecodeLeg {
-		r.b.Proxy += ev.Age // of a decode leg it contains the prefill leg
+		req.Ready = c.front.enter(req.Ready)
+		r.b.Proxy = ev.Age // of a decode leg it contains the prefill leg
 	}
+	r.ready = req.Ready
+	r.b.Proxy += req.Ready - c.now
 	c.reqs[ev.ID] = r
 	c.deadlines.set(r, ev.Deadline)
 	c.toRun = append(c.toRun, engine.Add{Request: req})
@@ -297,8 +302,9 @@ func (c *Core) schedule() {
 	for _, q := range rd.Allocated {
 		c.allocated(c.reqs[q.ID], q)
 	}
+	out := c.front.take(c.now, len(rd.Outputs))
 	for _, o := range rd.Outputs {
-		c.output(o)
+		c.output(o, out)
 	}
 	if step := rd.Launch; step != nil {
 		c.launch(step)
@@ -335,8 +341,9 @@ func (c *Core) launch(step *engine.Step) {
 	c.act.Launch = step
 }
 
-// output passes a token on, and ends legs with their last one.
-func (c *Core) output(o engine.Output) {
+// output passes a token on that is through the front end at out, and ends legs with their
+// last one.
+func (c *Core) output(o engine.Output, out time.Duration) {
 	r := c.reqs[o.Seq.ID]
 	if r == nil || r.state == abandoned {
 		return
@@ -347,7 +354,10 @@ func (c *Core) output(o engine.Output) {
 		if r.usable > 0 {
 			from = r.usable
 		}
-		r.b.FirstDecode = c.now - from
+		if r.Leg == handoff.PrefillLeg && r.Handoff != handoff.None && (r.Handoff.Moves(r.Leg) || r.Handoff.FirstToken != r.Leg) {
+			out = c.now // the KV goes on beside the token, or the token stays here
+		}
+		r.b.FirstDecode = out - from
 		if r.Leg != handoff.DecodeLeg {
 			r.b.Prefill = o.Seq.Computed - o.Seq.Launched
 		}
@@ -452,6 +462,7 @@ func (c *Core) wake() {
 	soonest(c.producer.wake())
 	soonest(c.receiver.wake(c.now))
 	soonest(c.deadlines.first())
+	soonest(c.front.wake())
 }
 
 func (c *Core) layers() int { return c.cfg.Profile.KVGeometry.Layers }

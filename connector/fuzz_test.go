@@ -24,6 +24,10 @@ func FuzzOutside(f *testing.F) {
 		}
 		prof := smallProfile()
 		prof.KVBytes = 8 * int64(prof.KVGeometry.BlockBytes())
+		prof.Costs.FrontEndInMS = 1
+		if len(data)%2 == 0 {
+			prof.Costs.FrontEndOutMS = 4
+		}
 		pool := kvcache.NewPool(prof.Blocks(), prof.KVGeometry.BlockTokens, true)
 		cfg := batching.ConfigOf(prof, false, pool)
 		cfg.PrefixCaching = true

@@ -121,6 +121,9 @@ func newPairOf(t *testing.T, seed uint64, scheduler schedulerOf) *pair {
 	prof.MaxNumSeqs = 1 + rng.IntN(6)
 	prof.Disagg.V0.LaunchGapMS = rng.Float64() * 10
 	prof.Costs.OutputDelayMS = rng.Float64() * 20
+	if seed%3 > 0 {
+		prof.Costs.FrontEndInMS, prof.Costs.FrontEndOutMS = rng.Float64()*5, rng.Float64()*8
+	}
 	x.prof = prof
 	x.p, x.d = x.side("p"), x.side("d")
 	x.p.peer, x.d.peer = x.d, x.p

@@ -24,7 +24,8 @@ import (
 // test -rewrite, commit a changed transcript only if you understand what changed
 // it.
 //
-//	nodes [blocks=N] [delay=D] [cache] [recheck]   two new nodes; delay is output_delay_ms
+//	nodes [blocks=N] [delay=D] [in=D] [out=D] [cache] [recheck]   two new nodes; delay is output_delay_ms,
+//	                                      in and out the front end's of a request and of a token
 //	p|d t=D                               one call of Step, with one event a line:
 //	    submit ID LEG [HANDOFF] prompt=abc out=N [deadline=D] [age=D]
 //	           [tokens=N] [blocks=I,I|none] [first=N]    instead of what the other node offered
@@ -84,8 +85,10 @@ func newStage(t *testing.T, d *datadriven.TestData) *stage {
 	if d.HasArg("blocks") {
 		d.ScanArgs(t, "blocks", &blocks)
 	}
-	if d.HasArg("delay") {
-		prof.Costs.OutputDelayMS = duration(t, arg(d, "delay")).Seconds() * 1e3
+	for name, cost := range map[string]*float64{"delay": &prof.Costs.OutputDelayMS, "in": &prof.Costs.FrontEndInMS, "out": &prof.Costs.FrontEndOutMS} {
+		if d.HasArg(name) {
+			*cost = duration(t, arg(d, name)).Seconds() * 1e3
+		}
 	}
 	node := func(name string) *actor {
 		pool := kvcache.NewPool(blocks, prof.KVGeometry.BlockTokens, d.HasArg("cache"))

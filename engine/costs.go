@@ -11,6 +11,13 @@ import (
 type Costs struct {
 	// RequestMS: HTTP, tokenise, IPC and detokenise, once a request.
 	RequestMS float64 `json:"request_ms"`
+	// FrontEndInMS: what one process does of each request before the scheduler sees it, one
+	// after the other: tokenise and hand over. It comes on top of RequestMS, which requests
+	// wait beside each other.
+	FrontEndInMS float64 `json:"front_end_in_ms,omitzero"`
+	// FrontEndOutMS: what one process does of each token that leaves: detokenise and hand
+	// over. The tokens of a step leave together.
+	FrontEndOutMS float64 `json:"front_end_out_ms,omitzero"`
 	// PrefillStepMS: launching a step that computes prompt tokens.
 	PrefillStepMS float64 `json:"prefill_step_ms"`
 	// PrefillTokenMS: one prompt token on a cold GPU, without its attention to those before
@@ -134,6 +141,8 @@ func (t TensorParallel) heads(g kvcache.Geometry) int {
 func (c Costs) validate() error {
 	var bad config.Faults
 	checkMS(&bad, "request_ms", c.RequestMS)
+	checkMS(&bad, "front_end_in_ms", c.FrontEndInMS)
+	checkMS(&bad, "front_end_out_ms", c.FrontEndOutMS)
 	checkMS(&bad, "prefill_step_ms", c.PrefillStepMS)
 	checkMS(&bad, "prefill_token_ms", c.PrefillTokenMS)
 	checkNS(&bad, "prefill_attention_ns", c.PrefillAttentionNS)

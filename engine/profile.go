@@ -256,7 +256,7 @@ func (p *Profile) Slowest() (step, token time.Duration) {
 	c.DecodeStepMS = max(c.DecodeStepMS, p.Disagg.DecodeStepMS)
 	seqs, _ := p.Batch()
 	most, each := NewCostModel(c, p.KVGeometry).slowest(seqs, p.MaxModelLen)
-	return duration(c.RequestMS + most + c.OutputDelayMS), duration(each)
+	return duration(c.RequestMS + c.FrontEndInMS + most + c.FrontEndOutMS*float64(seqs) + c.OutputDelayMS), duration(each)
 }
 
 // OutputDelay is Costs.OutputDelayMS.

@@ -88,8 +88,13 @@ func TestBreakdown(t *testing.T) {
 	for _, h := range handofftest.Every() {
 		configs = append(configs, pair(t, h, 1.29))
 	}
+	for _, cfg := range slices.Clone(configs) { // and with a front end that is serial
+		cfg.Profile = a10(t)
+		cfg.Profile.Costs.FrontEndInMS, cfg.Profile.Costs.FrontEndOutMS = 5, 2
+		configs = append(configs, cfg)
+	}
 	for _, cfg := range configs {
-		t.Run(fmt.Sprintf("handoff=%v", cfg.Handoff), func(t *testing.T) {
+		t.Run(fmt.Sprintf("handoff=%v,out=%v", cfg.Handoff, cfg.Profile.Costs.FrontEndOutMS), func(t *testing.T) {
 			out, _ := simulate(t, cfg, poisson(t, 200, 8, 250, 6))
 			bad := 0
 			for _, o := range out {

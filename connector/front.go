@@ -1,0 +1,149 @@
+package connector
+
+import "time"
+
+// A frontEnd is what of the modelled front end is serial, as it is in vLLM and in SGLang: one
+// process takes requests in, one after the other (tokenise, hand over), and one lets tokens out
+// (detokenise, hand over). What requests wait there beside each other is Costs.RequestMS.
+//
+//	request ─RequestMS─▶ in ─▶ scheduler ─▶ step ─▶ out ─▶ tokens
+//
+// The tokens that leave the scheduler together are one message to the process that lets them
+// out, as SGLang's BatchTokenIDOutput is, and leave together when it has done them all. A request's end
+// waits behind its tokens, past its deadline even; what a hand-off says to other nodes waits for
+// nothing. One that fails says so at once, and its tokens stay inside.
+//
+// A decode leg that a hand-off brings was taken in where its prompt was computed. A front end
+// that costs nothing holds nothing.
+type frontEnd struct {
+	in, out         time.Duration  // for a request, for a token
+	inFree, outFree time.Duration  // when each is through with what it has
+	said            []saying       // not out yet, in order
+	of              map[uint64]int // how many of these are of a request
+	ends            int            // and how many Drops
+}
+
+// A saying is one thing that the node says of a request: exactly one of these.
+type saying struct {
+	at        time.Duration
+	id        uint64
+	token     *Token
+	prefilled *Prefilled
+	finished  *Finished // none of them: Drop
+}
+
+// enter is when a request may be scheduled that gets there at that time.
+func (f *frontEnd) enter(at time.Duration) time.Duration {
+	if f.in == 0 {
+		return at
+	}
+	f.inFree = max(f.inFree, at) + f.in
+	return f.inFree
+}
+
+// take has n tokens let out that leave the scheduler now, and returns when they are out.
+func (f *frontEnd) take(now time.Duration, n int) time.Duration {
+	if n > 0 && f.out > 0 {
+		f.outFree = max(f.outFree, now) + time.Duration(n)*f.out
+	}
+	return max(f.outFree, now)
+}
+
+// hold keeps what is said in a Step until it is out, and has said what is out by now.
+func (f *frontEnd) hold(now time.Duration, a *Actions) {
+	if f.out == 0 {
+		return
+	}
+	at := max(f.outFree, now)
+	for _, t := range a.Tokens {
+		f.add(saying{at: at, id: t.ID, token: &t})
+	}
+	a.Tokens = a.Tokens[:0]
+	a.Prefilled = behind(f, a.Prefilled, func(p Prefilled) saying { return saying{id: p.ID, prefilled: &p} })
+	a.Finished = behind(f, a.Finished, func(p Finished) saying { return saying{id: p.ID, finished: &p} })
+	for _, failed := range a.Failed {
+		f.forget(failed.ID)
+	}
+	a.Drop = behind(f, a.Drop, func(id uint64) saying { return saying{id: id} })
+	n := 0
+	for n < len(f.said) && f.said[n].at <= now {
+		f.say(f.said[n], a)
+		n++
+	}
+	clear(f.said[:n])
+	f.said = f.said[n:]
+}
+
+// behind takes from a list what waits behind tokens of its request, and returns the rest.
+func behind[T any](f *frontEnd, list []T, wrap func(T) saying) []T {
+	rest := list[:0]
+	for _, v := range list {
+		s := wrap(v)
+		if f.of[s.id] == 0 {
+			rest = append(rest, v)
+			continue
+		}
+		s.at = f.said[len(f.said)-1].at
+		f.add(s)
+	}
+	return rest
+}
+
+func (f *frontEnd) add(s saying) {
+	if f.of == nil {
+		f.of = make(map[uint64]int)
+	}
+	f.said = append(f.said, s)
+	f.count(&s, 1)
+}
+
+// count counts a saying in or out.
+func (f *frontEnd) count(s *saying, n int) {
+	if s.drops() {
+		f.ends += n
+	}
+	if f.of[s.id] += n; f.of[s.id] == 0 {
+		delete(f.of, s.id)
+	}
+}
+
+func (s *saying) drops() bool {
+	return s.token == nil && s.prefilled == nil && s.finished == nil
+}
+
+func (f *frontEnd) say(s saying, a *Actions) {
+	switch {
+	case s.token != nil:
+		a.Tokens = append(a.Tokens, *s.token)
+	case s.prefilled != nil:
+		a.Prefilled = append(a.Prefilled, *s.prefilled)
+	case s.finished != nil:
+		a.Finished = append(a.Finished, *s.finished)
+	default:
+		a.Drop = append(a.Drop, s.id)
+	}
+	f.count(&s, -1)
+}
+
+// forget has nothing more said of a request that was cancelled or has failed, but that it is
+// dropped.
+func (f *frontEnd) forget(id uint64) {
+	kept := f.said[:0]
+	for _, s := range f.said {
+		if s.id != id || s.drops() {
+			kept = append(kept, s)
+		} else {
+			f.count(&s, -1)
+		}
+	}
+	clear(f.said[len(kept):])
+	f.said = kept
+}
+
+// wake is when something is out, or 0.
+func (f *frontEnd) wake() time.Duration {
+	if len(f.said) == 0 {
+		return 0
+	}
+	return f.said[0].at
+}
