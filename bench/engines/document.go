@@ -26,8 +26,7 @@ type document struct {
 	notes   []string                     // below the tables
 	plots   func() ([]*page.Plot, error) // nil: none
 	records func(io.Writer) error
-	summary any
-	data    any // in the report
+	data    any // in summary.json, and in the report
 }
 
 // print prints the tables, and where the files are.
@@ -49,7 +48,7 @@ func (d *document) write(dir string) error {
 	return page.WriteFiles(
 		dir,
 		page.File{Name: page.RecordsFile, Write: d.records},
-		page.File{Name: summaryFile, Write: func(w io.Writer) error { return page.WriteJSON(w, d.summary) }},
+		page.File{Name: summaryFile, Write: func(w io.Writer) error { return page.WriteJSON(w, d.data) }},
 		page.File{Name: reportFile, Write: d.writeHTML},
 		page.File{Name: tableFile, Write: d.writeMarkdown},
 	)

@@ -249,8 +249,21 @@ func TestSettings(t *testing.T) {
 	if err != nil || len(some) < 5 {
 		t.Errorf("%+v, %v", some, err)
 	}
-	if _, err := choose([]string{"moncake"}, false); err == nil || !strings.Contains(err.Error(), `"moncake": there is no such setting: use mono, kvferry-pull`) {
-		t.Error(err)
+	for _, c := range []struct {
+		name string
+		link bool
+		want string
+	}{
+		{"moncake", false, `"moncake": there is no such setting: use mono, kvferry-pull`},
+		{"kvferry-pull/rdma", false, `"kvferry-pull/rdma": kvferry-pull is not there with the rail "rdma": use "tcp" or "tcp,tcp" or "cma", or leave the rail out for all`},
+		{"kvferry-pull/cma", true, `"kvferry-pull/cma": it does not go over a link, only settings over tcp do: leave it out, or leave --link out`},
+		{"example", true, `"example": it does not go over a link`},
+		{"kvferry-pull", true, ""},
+		{"mono", true, ""},
+	} {
+		if _, err := choose([]string{c.name}, c.link); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s, link %v: %v", c.name, c.link, err)
+		}
 	}
 }
 

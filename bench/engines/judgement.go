@@ -145,6 +145,6 @@ func (j *Judgement) head() string {
 func (j *Judgement) document() *document {
 	return &document{
 		title: "kvbench engines --faults", started: j.Started, head: j.head(), tables: j.tables(), notes: j.notes(),
-		records: func(w io.Writer) error { return records(w, j.Trials) }, summary: j, data: j,
+		records: func(w io.Writer) error { return records(w, j.Trials) }, data: j,
 	}
 }

@@ -16,24 +16,19 @@ import (
 func (r *Result) document() *document {
 	return &document{
 		title: "kvbench engines", started: r.Started, head: r.head(), tables: r.tables(), notes: r.notes(), plots: r.plots,
-		records: func(w io.Writer) error { return records(w, r.Samples) }, summary: map[string]any{"rows": r.Rows}, data: r,
+		records: func(w io.Writer) error { return records(w, r.Samples) }, data: r,
 	}
 }
 
 func (r *Result) plots() (all []*page.Plot, err error) {
 	for _, c := range []struct {
 		title string
-		of    func(*Row) float64
+		of    func(*Row) (value float64, ok bool)
 	}{
-		{"Median TTFT (ms)", func(row *Row) float64 { return row.Metrics.TTFT }},
-		{"TTFT over mono (ms)", func(row *Row) float64 {
-			if mono := r.mono(row.PromptTokens); mono != nil && row.Setting != Mono {
-				return row.Metrics.TTFT - mono.Metrics.TTFT
-			}
-			return 0
-		}},
-		{"KV (GB/s)", func(row *Row) float64 { return row.Metrics.KV }},
-		{"CPU seconds a prompt", func(row *Row) float64 { return row.Metrics.CPU }},
+		{"Median TTFT (ms)", func(row *Row) (float64, bool) { return row.Metrics.TTFT, true }},
+		{"TTFT over mono (ms)", r.over},
+		{"KV (GB/s)", func(row *Row) (float64, bool) { return row.Metrics.KV, row.Metrics.KV > 0 }},
+		{"CPU seconds a prompt", func(row *Row) (float64, bool) { return row.Metrics.CPU, true }},
 	} {
 		q, err := r.plot(c.title, c.of)
 		if err != nil {
@@ -67,8 +62,8 @@ func (r *Result) tables() []page.Table {
 			continue
 		}
 		over, kv := "-", "-"
-		if mono := r.mono(row.PromptTokens); mono != nil && row.Setting != Mono {
-			over = fmt.Sprintf("%+.1f", m.TTFT-mono.Metrics.TTFT)
+		if ms, ok := r.over(row); ok {
+			over = fmt.Sprintf("%+.1f", ms)
 		}
 		if m.KV > 0 {
 			kv = fmt.Sprintf("%.3f", m.KV)
@@ -115,14 +110,14 @@ func (r *Result) parts() page.Table {
 	return t
 }
 
-// mono is its row at a length, nil if there is none.
-func (r *Result) mono(length int) *Row {
+// over is how much longer the median TTFT of a row is than mono's, in milliseconds; below 0 where it is shorter. Mono's own has none.
+func (r *Result) over(row *Row) (ms float64, ok bool) {
 	for i := range r.Rows {
-		if row := &r.Rows[i]; row.Setting == Mono && row.PromptTokens == length && row.Prompts > 0 {
-			return row
+		if mono := &r.Rows[i]; mono.Setting == Mono && mono.PromptTokens == row.PromptTokens && mono.Prompts > 0 {
+			return row.Metrics.TTFT - mono.Metrics.TTFT, row.Setting != Mono
 		}
 	}
-	return nil
+	return 0, false
 }
 
 // notes are why rows fail, each reason once.
@@ -154,16 +149,16 @@ func (r *Result) head() string {
 	return fmt.Sprintf("model %s, %d rounds, one core an instance%s; %s, %.0f s", r.Model, r.Rounds, over, r.Machine.String(), r.Seconds)
 }
 
-// plot draws a figure over the prompt's length, a curve a setting. What is not above 0 is left out.
-func (r *Result) plot(title string, of func(*Row) float64) (*page.Plot, error) {
+// plot draws a figure over the prompt's length, a curve a setting.
+func (r *Result) plot(title string, of func(*Row) (value float64, ok bool)) (*page.Plot, error) {
 	p := page.NewPlot(title)
 	p.X.Label.Text = "prompt tokens"
 	var names []string
-	points, top := map[string]plotter.XYs{}, 0.0
+	points, bottom, top := map[string]plotter.XYs{}, 0.0, 0.0
 	for i := range r.Rows {
 		row := &r.Rows[i]
-		y := of(row)
-		if row.Prompts == 0 || y <= 0 {
+		y, ok := of(row)
+		if row.Prompts == 0 || !ok {
 			continue
 		}
 		name := (&Setting{Name: row.Setting, Rail: row.Rail}).String()
@@ -171,7 +166,7 @@ func (r *Result) plot(title string, of func(*Row) float64) (*page.Plot, error) {
 			names = append(names, name)
 		}
 		points[name] = append(points[name], plotter.XY{X: float64(row.PromptTokens), Y: y})
-		top = max(top, y)
+		bottom, top = min(bottom, y), max(top, y)
 	}
 	for i, name := range names {
 		if _, err := p.Curve(i, name, points[name], true); err != nil {
@@ -179,6 +174,6 @@ func (r *Result) plot(title string, of func(*Row) float64) (*page.Plot, error) {
 		}
 	}
 	p.X.Min, p.X.Max = 0, page.Headroom(float64(Lengths[len(Lengths)-1]))
-	p.Y.Min, p.Y.Max = 0, page.Headroom(top)
+	p.Y.Min, p.Y.Max = 1.1*bottom, page.Headroom(top)
 	return p, nil
 }

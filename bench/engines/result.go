@@ -11,7 +11,7 @@ import (
 	"kvferry/config"
 )
 
-// A Result is what a run came to.
+// A Result is what a run came to, as summary.json has it.
 type Result struct {
 	Started time.Time         `json:"started"`
 	Seconds float64           `json:"seconds"`
@@ -26,7 +26,7 @@ type Result struct {
 	Samples []Sample          `json:"-"`
 }
 
-// A Row is a setting at one length of prompts, as summary.json has it.
+// A Row is a setting at one length of prompts.
 type Row struct {
 	Setting      string  `json:"setting"`
 	Rail         string  `json:"rail"`

@@ -31,3 +31,47 @@ func TestCompare(t *testing.T) {
 		}
 	}
 }
+
+// TestPlots: a row that is sooner than mono is in the plot, below 0; what is not known is in none.
+func TestPlots(t *testing.T) {
+	row := func(setting string, length int, ttft, kv float64) Row {
+		return Row{Setting: setting, Rail: tcp, PromptTokens: length, Prompts: 1, Metrics: Metrics{TTFT: ttft, KV: kv, CPU: 1}}
+	}
+	r := Result{Rows: []Row{
+		row(Mono, 512, 20, 0), row(Mono, 2048, 100, 0),
+		row("kvferry-pull", 512, 30, 0.5), row("kvferry-pull", 2048, 110, 0.9),
+		row("kvferry-layerwise", 512, 26, 0), row("kvferry-layerwise", 2048, 90, 0),
+	}}
+	all, err := r.plots()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []struct {
+		title    string
+		min, max float64 // of what is drawn
+		curves   string
+	}{
+		{"Median TTFT (ms)", 0, 110, "mono kvferry-pull kvferry-layerwise"},
+		{"TTFT over mono (ms)", -10, 10, "kvferry-pull kvferry-layerwise"},
+		{"KV (GB/s)", 0, 0.9, "kvferry-pull"},
+		{"CPU seconds a prompt", 0, 1, "mono kvferry-pull kvferry-layerwise"},
+	} {
+		p := all[i]
+		if p.Title.Text != want.title || p.Y.Min > want.min || want.min < 0 != (p.Y.Min < 0) || p.Y.Max < want.max {
+			t.Errorf("%q, from %g to %g; want %+v", p.Title.Text, p.Y.Min, p.Y.Max, want)
+		}
+		svg, err := p.SVG()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var curves []string
+		for _, name := range []string{Mono, "kvferry-pull", "kvferry-layerwise"} {
+			if strings.Contains(svg, ">"+(&Setting{Name: name, Rail: tcp}).String()+"<") {
+				curves = append(curves, name)
+			}
+		}
+		if got := strings.Join(curves, " "); got != want.curves {
+			t.Errorf("%s: curves %s, want %s", want.title, got, want.curves)
+		}
+	}
+}

@@ -45,18 +45,18 @@ func runFakes(ctx context.Context, faults string, cfg Config) (stdout, progress 
 	return o.String(), p.String(), err
 }
 
-// summary reads summary.json.
+// summary reads summary.json: the rows, and that it says what was run where, and when.
 func summary(t *testing.T, out string) (rows []Row) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(out, summaryFile))
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := map[string][]Row{}
-	if err := json.Unmarshal(text, &got); err != nil || len(got) != 1 {
+	var got Result
+	if err := json.Unmarshal(text, &got); err != nil || got.Model == "" || got.Rounds == 0 || got.Machine.Kernel == "" || got.Seconds <= 0 || got.Started.IsZero() {
 		t.Fatalf("%v: %s", err, text)
 	}
-	return got["rows"]
+	return got.Rows
 }
 
 // nothingLeft checks that instances have been there, by what they have written into a folder, that

@@ -143,18 +143,43 @@ func Names() (all []string) {
 // go over one. A name may have a rail behind it, as kvferry-pull/cma.
 func choose(names []string, link bool) (all []Setting, err error) {
 	for _, name := range names {
-		if !slices.ContainsFunc(Settings, func(s Setting) bool { return s.is(name) }) {
-			return nil, fmt.Errorf("%q: there is no such setting: use %s, with a rail behind it or without, as kvferry-pull/cma", name, strings.Join(Names(), ", "))
+		if err := known(name, link); err != nil {
+			return nil, err
 		}
 	}
 	for _, s := range Settings {
 		asked := len(names) == 0 || slices.ContainsFunc(names, s.is)
-		if s.Name == Mono || asked && (!link || s.Rail == tcp || s.Rail == twoTCP) {
+		if s.Name == Mono || asked && (!link || s.linked()) {
 			all = append(all, s)
 		}
 	}
 	return all, nil
 }
+
+// known says what is wrong with a name that no setting has, or with a link none that can run.
+func known(name string, link bool) error {
+	base, rail, _ := strings.Cut(name, "/")
+	var rails []string // of the settings called base
+	linked := name == Mono
+	for _, s := range Settings {
+		if s.Name == base {
+			rails = append(rails, fmt.Sprintf("%q", s.Rail))
+		}
+		linked = linked || s.is(name) && s.linked()
+	}
+	switch {
+	case rails == nil:
+		return fmt.Errorf("%q: there is no such setting: use %s, with a rail behind it or without, as kvferry-pull/cma", name, strings.Join(Names(), ", "))
+	case !slices.ContainsFunc(Settings, func(s Setting) bool { return s.is(name) }):
+		return fmt.Errorf("%q: %s is not there with the rail %q: use %s, or leave the rail out for all", name, base, rail, strings.Join(rails, " or "))
+	case link && !linked:
+		return fmt.Errorf("%q: it does not go over a link, only settings over tcp do: leave it out, or leave --link out", name)
+	}
+	return nil
+}
+
+// linked says that it can go over a link between P and D.
+func (s *Setting) linked() bool { return s.Rail == tcp || s.Rail == twoTCP }
 
 // is says that the setting has that name.
 func (s *Setting) is(name string) bool { return name == s.Name || name == s.Name+"/"+s.Rail }
