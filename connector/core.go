@@ -247,7 +247,7 @@ func (c *Core) submit(ev Submit) {
 	req.Keep = req.Keep || c.rechecks(&ev)
 	req.Ready = c.now + wait
 	if ev.Leg != handoff.DecodeLeg {
-		req.Ready = c.front.enter(req.Ready)
+		req.Ready = c.front.enter(c.now) + wait
 		r.b.Proxy = ev.Age // of a decode leg it contains the prefill leg
 	}
 	r.ready = req.Ready

@@ -3,10 +3,12 @@ package connector
 import "time"
 
 // A frontEnd is what of the modelled front end is serial, as it is in vLLM and in SGLang: one
-// process takes requests in, one after the other (tokenise, hand over), and one lets tokens out
-// (detokenise, hand over). What requests wait there beside each other is Costs.RequestMS.
+// process takes requests in (HTTP, tokenise, hand over) and lets tokens out (detokenise, HTTP), in
+// the order in which they come. So in a burst of requests the first one's tokens wait until the
+// last one is in. What requests wait beside each other is Costs.RequestMS.
 //
-//	request ─RequestMS─▶ in ─▶ scheduler ─▶ step ─▶ out ─▶ tokens
+//	request ─▶ in ─RequestMS─▶ scheduler ─▶ step ─▶ out ─▶ tokens
+//	           └─────────── one process ────────────┘
 //
 // The tokens that leave the scheduler together are one message to the process that lets them
 // out, as SGLang's BatchTokenIDOutput is, and leave together when it has done them all. A request's end
@@ -16,11 +18,12 @@ import "time"
 // A decode leg that a hand-off brings was taken in where its prompt was computed. A front end
 // that costs nothing holds nothing.
 type frontEnd struct {
-	in, out         time.Duration  // for a request, for a token
-	inFree, outFree time.Duration  // when each is through with what it has
-	said            []saying       // not out yet, in order
-	of              map[uint64]int // how many of these are of a request
-	ends            int            // and how many Drops
+	in, out time.Duration  // for a request, for a token
+	free    time.Duration  // when it is through with what it has
+	last    time.Duration  // when it is through with the tokens
+	said    []saying       // not out yet, in order
+	of      map[uint64]int // how many of these are of a request
+	ends    int            // and how many Drops
 }
 
 // A saying is one thing that the node says of a request: exactly one of these.
@@ -32,21 +35,25 @@ type saying struct {
 	finished  *Finished // none of them: Drop
 }
 
-// enter is when a request may be scheduled that gets there at that time.
-func (f *frontEnd) enter(at time.Duration) time.Duration {
+// enter is when a request is in that comes now.
+func (f *frontEnd) enter(now time.Duration) time.Duration {
 	if f.in == 0 {
-		return at
+		return now
 	}
-	f.inFree = max(f.inFree, at) + f.in
-	return f.inFree
+	f.free = max(f.free, now) + f.in
+	return f.free
 }
 
 // take has n tokens let out that leave the scheduler now, and returns when they are out.
 func (f *frontEnd) take(now time.Duration, n int) time.Duration {
-	if n > 0 && f.out > 0 {
-		f.outFree = max(f.outFree, now) + time.Duration(n)*f.out
+	if f.out == 0 {
+		return now
 	}
-	return max(f.outFree, now)
+	if n > 0 {
+		f.free = max(f.free, now) + time.Duration(n)*f.out
+		f.last = f.free
+	}
+	return max(f.last, now)
 }
 
 // hold keeps what is said in a Step until it is out, and has said what is out by now.
@@ -54,7 +61,7 @@ func (f *frontEnd) hold(now time.Duration, a *Actions) {
 	if f.out == 0 {
 		return
 	}
-	at := max(f.outFree, now)
+	at := max(f.last, now)
 	for _, t := range a.Tokens {
 		f.add(saying{at: at, id: t.ID, token: &t})
 	}

@@ -183,8 +183,8 @@ func (s *side) ended(id uint64) {
 	if l.ends++; l.ends > 1 {
 		s.x.failf("%s: request %d ended %d times", s.name, id, l.ends)
 	}
-	// What is computed by then may still be on its way through the front end.
-	if slack := millis(50 * s.x.prof.Costs.FrontEndOutMS); s.x.w.now > l.deadline+slack {
+	// What is computed by then may still be on its way through the front end, behind requests.
+	if slack := millis(50 * (s.x.prof.Costs.FrontEndInMS + s.x.prof.Costs.FrontEndOutMS)); s.x.w.now > l.deadline+slack {
 		s.x.failf("%s: request %d ended at %v, its deadline was %v", s.name, id, s.x.w.now, l.deadline)
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 // A CostModel says how long a step takes on the modelled GPU, or on the GPUs that compute
 // it together. It is pure, and remembers two things: how hot the GPU is, and whether it
-// has computed a prompt before.
+// has computed several prompts together before.
 //
 // A step that computes prompts, of n tokens with p pairs of a prompt's new token and one
 // before it, beside decodes that read c tokens of context, takes
@@ -17,7 +17,7 @@ import (
 //	prefill_step + max(hot(n x prefill_token + p x prefill_attention), prefill_floor + experts(n))
 //	             + c x decode_kv_token + all-reduces(n)
 //
-// and cold_ms more if it is the first. Of the two in max, which are done at the same time,
+// and cold_ms more if it is the first with several prompts. Of the two in max, which are done at the same time,
 // one is arithmetic and the other reads weights: the roofline model (Williams et al. 2009).
 // A decode step of b sequences reads so much more than it computes that only that counts:
 //
@@ -46,9 +46,9 @@ type CostModel struct {
 	reduce, reduceToken float64
 	unread              float64 // logarithm of the share of experts that a token leaves unread
 
-	prompted bool // a prompt has been computed
-	heat     float64
-	at       time.Duration // when heat was that
+	batched bool // several prompts have been computed together
+	heat    float64
+	at      time.Duration // when heat was that
 }
 
 // NewCostModel returns a model of a GPU that has been idle for long, and whose model's KV
@@ -85,8 +85,8 @@ func (m *CostModel) Run(step *Step) time.Duration {
 		pairs, decodes := m.attention(step.Works)
 		compute := m.hot(m.c.PrefillTokenMS*n + m.pair*pairs)
 		d = m.c.PrefillStepMS + max(compute, m.c.PrefillFloorMS+m.experts(n)) + m.kv*decodes + m.reduces(n)
-		if !m.prompted {
-			m.prompted = true
+		if !m.batched && len(step.Works) > 1 {
+			m.batched = true
 			d += m.c.ColdMS
 		}
 	case Receive:

@@ -68,7 +68,7 @@ func TestCostTerms(t *testing.T) {
 	}
 }
 
-// TestCostOfCold: the first step with a prompt takes longer, no other does.
+// TestCostOfCold: the first step with prompts that has several sequences takes longer, no other does.
 func TestCostOfCold(t *testing.T) {
 	m := gpu(Costs{PrefillTokenMS: 1, DecodeStepMS: 2, ColdMS: 100})
 	for i, c := range []struct {
@@ -77,8 +77,9 @@ func TestCostOfCold(t *testing.T) {
 	}{
 		{step(Decode, next(9)), 2 * time.Millisecond}, // of a prompt that another node has computed
 		{step(Receive, chunk(0, 9)), 0},
-		{step(Mixed, chunk(0, 3)), 103 * time.Millisecond},
-		{step(Mixed, chunk(3, 3)), 3 * time.Millisecond},
+		{step(Prefill, chunk(0, 3)), 3 * time.Millisecond}, // a warm-up
+		{step(Prefill, chunk(0, 3), chunk(0, 4)), 107 * time.Millisecond},
+		{step(Mixed, chunk(3, 3), chunk(4, 1)), 4 * time.Millisecond},
 	} {
 		if got := m.Run(c.step); got != c.want {
 			t.Errorf("step %d takes %v, want %v", i, got, c.want)

@@ -11,12 +11,13 @@ import (
 type Costs struct {
 	// RequestMS: HTTP, tokenise, IPC and detokenise, once a request.
 	RequestMS float64 `json:"request_ms"`
-	// FrontEndInMS: what one process does of each request before the scheduler sees it, one
-	// after the other: tokenise and hand over. It comes on top of RequestMS, which requests
-	// wait beside each other.
+	// FrontEndInMS: what the process before the scheduler does of each request: HTTP, tokenise
+	// and hand over. RequestMS, which requests wait beside each other, comes on top.
 	FrontEndInMS float64 `json:"front_end_in_ms,omitzero"`
-	// FrontEndOutMS: what one process does of each token that leaves: detokenise and hand
-	// over. The tokens of a step leave together.
+	// FrontEndOutMS: what the same process does of each token that leaves: detokenise and
+	// hand over. The tokens of a step leave together. Requests and tokens go through it one
+	// after the other, in the order in which they come, so a burst of requests holds
+	// tokens back.
 	FrontEndOutMS float64 `json:"front_end_out_ms,omitzero"`
 	// PrefillStepMS: launching a step that computes prompt tokens.
 	PrefillStepMS float64 `json:"prefill_step_ms"`
@@ -36,8 +37,9 @@ type Costs struct {
 	HotSlowdown float64 `json:"hot_slowdown"`
 	// HeatMS: the time constant of heating up and of cooling down; see CostModel.
 	HeatMS float64 `json:"heat_ms"`
-	// ColdMS: once, on the first step that computes a prompt: kernels are compiled and
-	// tuned when they are first needed.
+	// ColdMS: once, on the first step with prompts that has several sequences: kernels for as many
+	// tokens are compiled and tuned when they are first needed. One prompt alone is what
+	// servers and clients warm up with.
 	ColdMS float64 `json:"cold_ms,omitzero"`
 	// DecodeStepMS + DecodeSeqMS x batch: one decode step. The step reads all weights but
 	// experts, their bytes over the memory's rate; a sequence is sampled.

@@ -19,10 +19,11 @@ func TestFrontEnd(t *testing.T) {
 		requests = append(requests, load.Request{Prompt: prompt(t, 10), MaxTokens: 2})
 	}
 	all, _ := simulate(t, Config{Profile: p, Nondisagg: 1, RecordTokens: true}, list(requests...))
-	// The first decodes for 50 ms from 4 ms on, and the others' prompts wait: they go in at
-	// 7, 10 and 13 ms, and are one step at 54, then all three decode until 104.
+	// All come at 0 ms, and are in at 3, 6, 9 and 12 ms. The first decodes for 50 ms from 4 ms
+	// on, and its first token is out behind the last that comes in. The others' prompts
+	// are one step at 54, then all three decode until 104.
 	want := [n][2]time.Duration{
-		{4*time.Millisecond + out, 54*time.Millisecond + out},
+		{n*in + out, 54*time.Millisecond + out},
 		{},
 		{},
 		{},
