@@ -43,6 +43,7 @@
 //	bench/kvlayout                       how many bytes of KV a model has
 //	bench/recovery                       how rails took faults: samples set against what was done
 //	bench                                the published table: measured, computed, reported
+//	bench/sglang                         SGLang's published runs beside modelled servers
 //	bench/serve                          any load against any server, or the model of one
 //	bench/server                         what a kvferry proxy says of itself
 //	bench/serving                        what the proxy and a node cost themselves, a token

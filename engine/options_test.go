@@ -9,7 +9,7 @@ import (
 // parseWith is the shipped profile with another line in it.
 func parseWith(t *testing.T, line string) (*Profile, error) {
 	t.Helper()
-	return ParseProfile([]byte(strings.Replace(string(a10), `  "costs": {`, line+"\n  \"costs\": {", 1)))
+	return ParseProfile([]byte(strings.Replace(string(shippedText(t, DefaultProfile)), `  "costs": {`, line+"\n  \"costs\": {", 1)))
 }
 
 // TestBatch: each scheduler has its limits under its engine's names, with the engine's defaults,

@@ -2,7 +2,7 @@ package engine
 
 import (
 	"crypto/sha256"
-	_ "embed"
+	"embed"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -23,24 +23,29 @@ import (
 // that Mooncake published.
 const DefaultProfile = "a10-qwen2.5-7b-int4"
 
-//go:embed profiles/a10-qwen2.5-7b-int4.json
-var a10 []byte
-
 // AttentionProfile is the same GPU and model with attention in, fitted to the same cells:
 // what prompts and contexts cost that are longer than the published ones follows from the
 // model's shape and the GPU's rates, and not from the published ones alone.
 const AttentionProfile = "a10-qwen2.5-7b-int4-attention"
 
-//go:embed profiles/a10-qwen2.5-7b-int4-attention.json
-var a10Attention []byte
-
-// zero and itl10 have no GPU in mind: they show what the serving path costs.
+// profiles has a profile a file. zero and itl10 have no GPU in mind: they show what the serving
+// path costs.
 //
-//go:embed profiles/zero.json
-var zero []byte
+//go:embed profiles
+var profiles embed.FS
 
-//go:embed profiles/itl10.json
-var itl10 []byte
+// Profiles are the names of those that ship with the project.
+func Profiles() []string {
+	files, err := profiles.ReadDir("profiles")
+	if err != nil {
+		panic(fmt.Sprintf("engine: %v", err)) // it is part of the program
+	}
+	var names []string
+	for _, f := range files {
+		names = append(names, strings.TrimSuffix(f.Name(), ".json"))
+	}
+	return names
+}
 
 // A Profile describes one GPU serving one model with one engine: what steps
 // cost, what a token's KV weighs and what the published hand-off costs. It is
@@ -125,12 +130,10 @@ type LinkCost struct {
 // LoadProfile reads the profile with that name if it ships with the project,
 // and the file at that path otherwise.
 func LoadProfile(nameOrPath string) (*Profile, error) {
-	shipped := map[string][]byte{DefaultProfile: a10, AttentionProfile: a10Attention, "zero": zero, "itl10": itl10}
-	data, ok := shipped[nameOrPath]
-	if !ok {
-		var err error
+	data, err := profiles.ReadFile("profiles/" + nameOrPath + ".json")
+	if err != nil {
 		if data, err = config.ReadFile(nameOrPath); errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("%w, nor a shipped profile of that name: use %s or a JSON file", err, strings.Join(slices.Sorted(maps.Keys(shipped)), ", "))
+			return nil, fmt.Errorf("%w, nor a shipped profile of that name: use %s or a JSON file", err, strings.Join(Profiles(), ", "))
 		} else if err != nil {
 			return nil, err
 		}

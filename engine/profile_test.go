@@ -15,7 +15,7 @@ import (
 )
 
 func TestShippedProfiles(t *testing.T) {
-	for _, name := range []string{DefaultProfile, AttentionProfile, "zero", "itl10"} {
+	for _, name := range Profiles() {
 		p, err := LoadProfile(name)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -23,6 +23,9 @@ func TestShippedProfiles(t *testing.T) {
 		}
 		if p.Name != name {
 			t.Errorf("profile %s calls itself %s", name, p.Name)
+		}
+		if strings.HasPrefix(name, "sglang-") {
+			continue // of one server, which moves no KV
 		}
 		for _, link := range []string{"tcp", "rdma", "rdma2"} {
 			if _, ok := p.Links[link]; !ok {
@@ -39,20 +42,30 @@ func TestShippedProfiles(t *testing.T) {
 	}
 }
 
+// shippedText is the text of a shipped profile.
+func shippedText(t testing.TB, name string) []byte {
+	t.Helper()
+	text, err := profiles.ReadFile("profiles/" + name + ".json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
 func TestLoadProfile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "mine.json")
 	if _, err := LoadProfile(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("missing file: %v", err)
-	} else if want := "use a10-qwen2.5-7b-int4, a10-qwen2.5-7b-int4-attention, itl10, zero or a JSON file"; !strings.Contains(err.Error(), want) {
+	} else if want := "use a10-qwen2.5-7b-int4-attention, a10-qwen2.5-7b-int4, itl10, sglang-deepseek-v3-flashinfer, "; !strings.Contains(err.Error(), want) {
 		t.Errorf("%q does not name the shipped profiles %s", err, want)
 	}
-	if err := os.WriteFile(path, zero, 0o600); err != nil {
+	if err := os.WriteFile(path, shippedText(t, "zero"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if p, err := LoadProfile(path); err != nil || p.Name != "zero" {
 		t.Errorf("%v, %v", p, err)
 	}
-	if err := os.WriteFile(path, a10[:100], 0o600); err != nil {
+	if err := os.WriteFile(path, shippedText(t, DefaultProfile)[:100], 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := LoadProfile(path); err == nil || !strings.Contains(err.Error(), path) {
@@ -169,7 +182,7 @@ func TestProfileBounds(t *testing.T) {
 }
 
 func TestParseProfile(t *testing.T) {
-	text := string(a10)
+	text := string(shippedText(t, DefaultProfile))
 	for _, c := range []struct{ name, json, want string }{
 		{"nothing", "", "it is empty"},
 		{"misspelt", strings.Replace(text, `"prefill_token_ms"`, `"prefil_token_ms"`, 1), `line 15: there is no field "prefil_token_ms"`},
@@ -189,7 +202,7 @@ func TestParseProfile(t *testing.T) {
 // and the other way round, so a user can start from the file.
 func TestProfileFields(t *testing.T) {
 	var file, again map[string]any
-	if err := json.Unmarshal(a10, &file); err != nil {
+	if err := json.Unmarshal(shippedText(t, DefaultProfile), &file); err != nil {
 		t.Fatal(err)
 	}
 	out, err := json.Marshal(shipped(t))
@@ -231,7 +244,7 @@ func TestFingerprint(t *testing.T) {
 	if got := own.Fingerprint(); got != want {
 		t.Errorf("a node's own limits changed the fingerprint from %s to %s", want, got)
 	}
-	zero, err := ParseProfile([]byte(strings.Replace(string(a10), `"hot_slowdown"`, `"cold_ms": 0, "experts": {"count": 0}, "hot_slowdown"`, 1)))
+	zero, err := ParseProfile([]byte(strings.Replace(string(shippedText(t, DefaultProfile)), `"hot_slowdown"`, `"cold_ms": 0, "experts": {"count": 0}, "hot_slowdown"`, 1)))
 	if err != nil || zero.Fingerprint() != want {
 		t.Errorf("a cost that is 0 makes another profile than one that is left out: %v", err)
 	}
@@ -285,7 +298,7 @@ func TestMissingCosts(t *testing.T) {
 	for _, field := range []string{"costs.request_ms", "costs.prefill_step_ms", "costs.prefill_token_ms", "costs.decode_step_ms", "costs.decode_seq_ms", "disagg.decode_step_ms"} {
 		section, name, _ := strings.Cut(field, ".")
 		var all map[string]any
-		if err := json.Unmarshal(a10, &all); err != nil {
+		if err := json.Unmarshal(shippedText(t, DefaultProfile), &all); err != nil {
 			t.Fatal(err)
 		}
 		delete(all[section].(map[string]any), name)

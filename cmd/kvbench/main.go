@@ -46,6 +46,7 @@ run elsewhere. KV-cache bytes and network are real, the GPU is modelled.
   kvbench transfer    how fast a rail moves bytes, between machines or on this one
   kvbench failover    a link is cut and restored under load: what do the others do?
   kvbench engines     connectors of real vLLM side by side: is it the right KV, how soon?
+  kvbench sglang      SGLang's published runs beside modelled servers
   kvbench contention  n transfers into one decode node: both clocks, and other simulators
   kvbench nics        several NICs in the NIC lab, held to limits
   kvbench check       is each rail to another machine fit to serve? what to do?
@@ -57,7 +58,7 @@ run elsewhere. KV-cache bytes and network are real, the GPU is modelled.
 	}
 	root.AddCommand(
 		mooncakeCommand(terminal), serveCommand(terminal), simulateCommand(terminal), matrixCommand(terminal), transferCommand(terminal), failoverCommand(terminal), nicsCommand(), checkCommand(), enginesCommand(terminal),
-		contentionCommand(), topoCommand(), servingCommand(), compareCommand(), nullServerCommand(), tokenizerCommand(),
+		sglangCommand(terminal), contentionCommand(), topoCommand(), servingCommand(), compareCommand(), nullServerCommand(), tokenizerCommand(),
 	)
 	for _, cmd := range root.Commands() {
 		command.Values(cmd, values(cmd.Name()))

@@ -1,0 +1,44 @@
+package sglang
+
+import (
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+// What kvbench sglang says of itself.
+const (
+	Short = "SGLang's published runs beside the same runs of modelled servers"
+
+	Long = `Run what was published of SGLang again, on modelled servers in virtual time, and set each
+figure beside the published one:
+
+  qwen2.5-0.5b      200 requests at once, 64/16 tokens, POST /generate
+  deepseek-v3       attention by flashinfer and by triton, 1000/1000 tokens, 32 and 16 at a time
+  qwen3-coder-480b  3500/1500 tokens, 80 at a time
+
+A run is a workload and a setting, such as deepseek-v3/triton/128x16: that server, 128
+requests, 16 at a time. The requests are those of sglang.bench_serving with the record's
+flags, to the token, and the figures follow its formulas. Each server is a profile that
+ships with kvbench and was fitted to the record it stands beside; --profile has another
+in its place. Nothing is measured: compute is modelled, and no KV moves.
+
+Below the tables stands what a record itself gets wrong or leaves open.
+
+Exit status: 0 all runs are sound; 1 a run is another load than its record's, or results
+could not be written; 2 bad flags; 130 interrupted (what was done is kept).`
+
+	Example = `  kvbench sglang
+  kvbench sglang --runs deepseek-v3
+  kvbench sglang --runs deepseek-v3/triton/128x16 --profile my-server.json`
+)
+
+// AddFlags adds a flag for each field that a user sets, but for Out.
+func (cfg *Config) AddFlags(fs *pflag.FlagSet) {
+	fs.SortFlags = false
+	fs.StringSliceVar(&cfg.Runs, "runs", nil, "a list of "+strings.Join(Names(), ", ")+" (default all)")
+	fs.StringVar(&cfg.Profile, "profile", "", "what the modelled server costs: a shipped profile's name, or a JSON file (default each run's own)")
+}
+
+// FlagNames are the flags that set the fields of a Config.
+var FlagNames = map[string]string{"Runs": "--runs", "Profile": "--profile", "Out": "--out"}

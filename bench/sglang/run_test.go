@@ -1,0 +1,116 @@
+package sglang
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestReproduced: the shipped profiles give so many of the published figures within 10 %, and those
+// that a run is about.
+func TestReproduced(t *testing.T) {
+	t.Parallel()
+	out := filepath.Join(t.TempDir(), "out")
+	var text bytes.Buffer
+	if _, err := Run(t.Context(), Config{Out: out, Stdout: &text}); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(filepath.Join(out, summaryFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r Results
+	if err := json.Unmarshal(data, &r); err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Rows) != len(Runs()) {
+		t.Fatalf("%d rows of %d runs", len(r.Rows), len(Runs()))
+	}
+	within, judged := map[string]int{}, map[string]int{}
+	for _, row := range r.Rows {
+		within[row.Profile] += row.Within
+		judged[row.Profile] += row.Judged
+		for key, v := range row.RelErr {
+			limit := 0.10
+			if key == "median_itl_ms" {
+				limit = 0.20
+			}
+			about := strings.HasSuffix(key, "_ttft_ms") || strings.HasSuffix(key, "_e2e_ms") || key == "median_itl_ms"
+			if row.Workload == "qwen2.5-0.5b" && about && math.Abs(v) > limit {
+				t.Errorf("%s: %s is off by %.1f %%", row.name(), key, 100*v)
+			}
+		}
+		if !strings.Contains(text.String(), row.Setting) {
+			t.Errorf("%s is not in what is printed", row.name())
+		}
+	}
+	for _, c := range []struct {
+		profile    string
+		least, all int
+	}{
+		{"sglang-deepseek-v3-flashinfer", 27, 28},
+		{"sglang-deepseek-v3-triton", 27, 28},
+		{"sglang-qwen3-coder-480b", 16, 17},
+		{"sglang-qwen2.5-0.5b", 17, 19},
+	} {
+		if n := within[c.profile]; n < c.least || judged[c.profile] != c.all {
+			t.Errorf("%s: %d of %d figures within 10 %%, want %d of %d", c.profile, n, judged[c.profile], c.least, c.all)
+		}
+	}
+	for _, name := range []string{"results.jsonl", tableFile, reportFile} {
+		if info, err := os.Stat(filepath.Join(out, name)); err != nil || info.Size() == 0 {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestOtherLoad: a run that is another load than its record's has faults.
+func TestOtherLoad(t *testing.T) {
+	t.Parallel()
+	p := Runs()[0]
+	p.NumPrompts--
+	row, err := run(t.Context(), &p, "", func(*Record) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := Results{Rows: []Row{*row}}
+	if len(row.Faults) == 0 || !strings.Contains(r.text(), "* qwen2.5-0.5b 200: 199 requests were answered, and 200 in the record") {
+		t.Errorf("faults %q", row.Faults)
+	}
+}
+
+// TestStopped: what was done is kept, and the cause is returned.
+func TestStopped(t *testing.T) {
+	t.Parallel()
+	ctx, stop := context.WithCancelCause(t.Context())
+	cause := errors.New("enough")
+	stop(cause)
+	out := filepath.Join(t.TempDir(), "out")
+	if _, err := Run(ctx, Config{Out: out}); !errors.Is(err, context.Canceled) && !errors.Is(err, cause) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestValidate(t *testing.T) {
+	t.Parallel()
+	cfg := Config{Runs: []string{"deepseek"}, Profile: "/no/profile"}
+	err := cfg.Validate()
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, want := range []string{`"deepseek"`, "deepseek-v3/triton/128x16", "Profile", "Out"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not say %q", err, want)
+		}
+	}
+	cfg = Config{Runs: []string{"deepseek-v3", "qwen2.5-0.5b/200"}}
+	if n := len(cfg.chosen()); n != 5 {
+		t.Errorf("%d runs", n)
+	}
+}
