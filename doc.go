@@ -97,6 +97,7 @@
 //	load/records                         files of JSON and CSV, a record at a time
 //	load/mt19937                         the Mersenne Twister behind both
 //	kvtransfer                           a node's transfer half: blocks granted, moved, checked, released
+//	modelconfig                          what a model's config.json says: weights, arithmetic, KV
 //	kvcache                              blocks, block tables, prefix hashes, bytes
 //	foreign                              the transfer engine for other languages: handles, codes, completions
 //	transport                            the transfer engine: segment, batch, slice, rail

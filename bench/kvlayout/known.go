@@ -1,5 +1,7 @@
 package kvlayout
 
+import "kvferry/modelconfig"
+
 // hub is where the models' makers publish config.json: hub + repository + /blob/main/config.json.
 const hub = "huggingface.co/"
 
@@ -31,8 +33,8 @@ func Names() (all []string) {
 func known(name string) (Layout, bool) {
 	for _, m := range models {
 		if m.name == name {
-			c := modelConfig{Layers: m.layers, KVHeads: m.heads, HeadDim: m.dim, LoraRank: m.rank, RopeDim: m.rope}
-			l, err := c.layout()
+			c := modelconfig.Config{Layers: m.layers, KVHeads: m.heads, HeadDim: m.dim, KVRank: m.rank, RopeDim: m.rope}
+			l, err := layout(&c)
 			l.Model, l.Source = name, hub+m.repository
 			return l, err == nil
 		}

@@ -12,12 +12,13 @@
 package kvlayout
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"slices"
 	"strings"
+
+	"kvferry/modelconfig"
 )
 
 // A Layout is the KV cache of a model. Sizes are bytes.
@@ -52,30 +53,19 @@ func (l Layout) Sizes(blockTokens int) []Size {
 	return all
 }
 
-// maxFile bounds a config.json: real ones have some kilobytes.
-const maxFile = 1 << 20
-
 // Read is the layout of a known model, or of that whose config.json the text names.
 func Read(text string) (Layout, error) {
 	if l, ok := known(text); ok {
 		return l, nil
 	}
-	f, err := os.Open(text)
-	if errors.Is(err, os.ErrNotExist) && !strings.ContainsAny(text, "/.") {
+	if _, err := os.Stat(text); errors.Is(err, os.ErrNotExist) {
 		return Layout{}, fmt.Errorf("%q: it is neither a file nor a known model: use a config.json, or one of %s", text, strings.Join(Names(), ", "))
 	}
+	c, err := modelconfig.Read(text)
 	if err != nil {
-		return Layout{}, fmt.Errorf("%q: %w: known models are %s", text, err, strings.Join(Names(), ", "))
+		return Layout{}, err
 	}
-	defer f.Close()
-	if info, err := f.Stat(); err != nil || info.Size() > maxFile {
-		return Layout{}, errors.Join(fmt.Errorf("%q: this is no model's config.json, which has at most %d bytes", text, maxFile), err)
-	}
-	var c modelConfig
-	if err := json.NewDecoder(f).Decode(&c); err != nil {
-		return Layout{}, fmt.Errorf("%q: no model's config.json: %w", text, err)
-	}
-	l, err := c.layout()
+	l, err := layout(&c)
 	if err != nil {
 		return Layout{}, fmt.Errorf("%q: %w", text, err)
 	}
@@ -83,89 +73,12 @@ func Read(text string) (Layout, error) {
 	return l, nil
 }
 
-// modelConfig is what of a config.json says how large KV is, under the names that
-// Hugging Face's transformers gives it.
-type modelConfig struct {
-	Layers     int          `json:"num_hidden_layers"`
-	Heads      int          `json:"num_attention_heads"`
-	KVHeads    int          `json:"num_key_value_heads"`
-	HeadDim    int          `json:"head_dim"`
-	Hidden     int          `json:"hidden_size"`
-	LoraRank   int          `json:"kv_lora_rank"`
-	RopeDim    int          `json:"qk_rope_head_dim"`
-	LayerTypes []string     `json:"layer_types"`
-	TorchType  string       `json:"torch_dtype"`
-	Type       string       `json:"dtype"`
-	Text       *modelConfig `json:"text_config"` // of a model that sees pictures too
-}
-
-// elements are bytes an element. A configuration that does not say is served with two.
-var elements = map[string]int64{"": 2, "bfloat16": 2, "float16": 2, "float32": 4, "float8_e4m3fn": 1}
-
-// most bounds what a configuration may say of itself, so that products fit.
-const most = 1 << 20
-
-func (c *modelConfig) layout() (l Layout, err error) {
-	if c.Text != nil && c.Layers == 0 {
-		if c.Text.TorchType == "" && c.Text.Type == "" {
-			c.Text.TorchType, c.Text.Type = c.TorchType, c.Type
-		}
-		c = c.Text
+// layout is that of KV that is kept in the model's type.
+func layout(c *modelconfig.Config) (Layout, error) {
+	layers, elems, err := c.KV()
+	if err != nil {
+		return Layout{}, err
 	}
-	if c.Text != nil {
-		c.Text = nil // they do not nest
-	}
-	for _, f := range []struct {
-		name  string
-		n     int
-		least int
-	}{
-		{"num_hidden_layers", c.Layers, 1},
-		{"num_attention_heads", c.Heads, 0},
-		{"num_key_value_heads", c.KVHeads, 0},
-		{"head_dim", c.HeadDim, 0},
-		{"hidden_size", c.Hidden, 0},
-		{"kv_lora_rank", c.LoraRank, 0},
-		{"qk_rope_head_dim", c.RopeDim, 0},
-	} {
-		if f.n < f.least || f.n > most {
-			return l, fmt.Errorf("%s is %d: it must be %d to %d", f.name, f.n, f.least, most)
-		}
-	}
-	name := c.TorchType
-	if name == "" {
-		name = c.Type
-	}
-	bytes, ok := elements[strings.TrimPrefix(name, "torch.")]
-	if !ok {
-		return l, fmt.Errorf("torch_dtype is %q: bfloat16, float16, float32 and float8_e4m3fn are known", name)
-	}
-	l.Layers = c.Layers
-	if len(c.LayerTypes) > 0 {
-		l.Layers = 0
-		for _, t := range c.LayerTypes {
-			if strings.HasSuffix(t, "attention") && !strings.HasPrefix(t, "linear") {
-				l.Layers++
-			}
-		}
-		if l.Layers == 0 {
-			return l, errors.New("layer_types has no layer with attention: the model has no KV cache")
-		}
-	}
-	if c.LoraRank > 0 {
-		l.Token = int64(c.LoraRank+c.RopeDim) * bytes
-		return l, nil
-	}
-	heads, dim := c.KVHeads, c.HeadDim
-	if heads == 0 {
-		heads = c.Heads
-	}
-	if dim == 0 && c.Heads > 0 {
-		dim = c.Hidden / c.Heads
-	}
-	if heads == 0 || dim == 0 {
-		return l, errors.New("it does not say how large KV is: it needs num_key_value_heads and head_dim, or num_attention_heads and hidden_size, or kv_lora_rank")
-	}
-	l.Token = 2 * int64(heads) * int64(dim) * bytes
-	return l, nil
+	bytes, err := c.ElemBytes()
+	return Layout{Layers: layers, Token: int64(elems) * int64(bytes)}, err
 }

@@ -1,13 +1,13 @@
 package kvlayout
 
 import (
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"kvferry/kvcache"
+	"kvferry/modelconfig"
 )
 
 // TestKnown: published sizes. Llama 3.1 8B has 128 KiB a token, and 70B 320 KiB; DeepSeek's
@@ -91,11 +91,11 @@ func FuzzConfig(f *testing.F) {
 	f.Add([]byte(`{"num_hidden_layers":4,"kv_lora_rank":512,"qk_rope_head_dim":64,"layer_types":["full_attention"],"text_config":{"num_hidden_layers":1}}`))
 	f.Add([]byte(`{"num_attention_heads":8,"hidden_size":3,"num_hidden_layers":1}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		var c modelConfig
-		if json.Unmarshal(text, &c) != nil {
+		c, err := modelconfig.Parse(text)
+		if err != nil {
 			return
 		}
-		l, err := c.layout()
+		l, err := layout(&c)
 		for _, s := range l.Sizes(16) {
 			if err == nil && s.Bytes < 1 {
 				t.Errorf("%s: %+v", text, l)
