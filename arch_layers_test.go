@@ -39,6 +39,7 @@ var layers = map[string]layer{
 	"tokenizer":               {module: []string{"load", "kvcache", "config"}, libraries: []string{"golang.org/x/text", "github.com/dlclark/regexp2/v2", "github.com/nikolalohinski/gonja/v2"}},
 	"engine":                  {module: []string{"kvcache", "config"}},
 	"engine/eos":              {module: []string{"kvcache", "config"}},
+	"engine/datasheet":        {module: []string{"engine", "kvcache", "modelconfig", "config"}},
 	"engine/batching":         {module: []string{"engine", "kvcache", "config"}},
 	"engine/enginetest":       {module: []string{"engine", "kvcache"}},
 	"engine/modelled":         {module: []string{"engine", "kvcache", "clock"}, tests: []string{"engine/batching"}},

@@ -82,6 +82,7 @@
 //	engine/modelled                      the GPU's stand-in: steps that are waited out, KV that follows from the tokens
 //	engine/batching                      continuous batching: what forms the steps
 //	engine/enginetest                    what every scheduler must do, and the smallest that does
+//	engine/datasheet                     a profile from a model's config.json and a GPU's datasheet
 //	engine/eos                           after how many tokens the modelled model ends an answer
 //	engine                               what an engine is: sequences, steps, scheduler, executor; modelled costs
 //	tokenizer                            a model's tokenizer: text to token ids and back, chats to text

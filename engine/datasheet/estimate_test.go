@@ -1,0 +1,151 @@
+package datasheet
+
+import (
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"kvferry/config"
+	"kvferry/modelconfig"
+)
+
+func shape(t *testing.T, name string) modelconfig.Shape {
+	t.Helper()
+	c, err := modelconfig.Read("../../modelconfig/testdata/" + name + ".json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := c.Shape()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func server(t *testing.T, model, gpu string, tp int) *Server {
+	t.Helper()
+	g, err := ReadGPU(gpu)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Server{Name: model, Model: shape(t, model), GPU: g, TensorParallel: tp, MemoryUtilization: 0.9, KVElemBytes: 2, MaxModelLen: 8192, MaxNumSeqs: 256, BlockTokens: 16}
+}
+
+// TestPair: MFU and MBU are the medians of the published measurements, by the formulas that they
+// are used in.
+func TestPair(t *testing.T) {
+	var mfu, mbu []float64
+	for _, p := range known.Prefills {
+		mfu = append(mfu, (2*p.Params*p.Tokens+p.PairFlops*p.Tokens*(p.Tokens-1)/2)/((p.MS-p.Kernels*known.KernelUS/1e3)*p.TFLOPS*1e9))
+	}
+	for _, d := range known.Decodes {
+		mbu = append(mbu, d.GB/((d.MS-d.Kernels*known.KernelUS/1e3)/1e3*d.GBS))
+	}
+	median := func(all []float64) float64 {
+		slices.Sort(all)
+		return (all[(len(all)-1)/2] + all[len(all)/2]) / 2
+	}
+	if got := median(mfu); math.Abs(got-known.MFU) > 0.005 {
+		t.Errorf("the median MFU is %.4f of %.3f, data.json has %v", got, mfu, known.MFU)
+	}
+	if got := median(mbu); math.Abs(got-known.MBU) > 0.005 {
+		t.Errorf("the median MBU is %.4f of %.3f, data.json has %v", got, mbu, known.MBU)
+	}
+}
+
+// TestByHand: an A10 with Qwen2.5-7B in 4 bits.
+func TestByHand(t *testing.T) {
+	e, err := server(t, "qwen2.5-7b-gptq-int4", "A10", 1).Estimate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := e.Profile.Costs
+	// 28 layers of 233,046,016 weights (without norms), of 4.15625 bits; a head of 152,064 x 3584 of 16.
+	weights := 28*233046016*4.15625/8 + 2*(152064*3584+57*3584)
+	for _, f := range []struct {
+		name      string
+		got, want float64
+	}{
+		{"prefill_token_ms", c.PrefillTokenMS, 2 * (28*233046016 + 57*3584) / (125e12 * 0.5) * 1e3},
+		{"prefill_attention_ns", c.PrefillAttentionNS, 28 * 4 * 28 * 128 / (125e3 * 0.5)},
+		{"prefill_floor_ms", c.PrefillFloorMS, weights / (600e9 * 0.66) * 1e3},
+		{"prefill_step_ms", c.PrefillStepMS, 28 * 11 * 0.003},
+		{"decode_step_ms", c.DecodeStepMS, weights/(600e9*0.66)*1e3 + 28*11*0.003},
+		{"decode_kv_token_ns", c.DecodeKVTokenNS, 57344 / (600 * 0.66)},
+	} {
+		if math.Abs(f.got/f.want-1) > 1e-4 {
+			t.Errorf("%s is %v, want %v", f.name, f.got, f.want)
+		}
+	}
+}
+
+// TestMemory: what vLLM said of Llama-3-8B with 512 tokens a step on 22.07 GiB: 14.99 of weights,
+// 0.22 of activations, 4.60 left for KV.
+func TestMemory(t *testing.T) {
+	m := server(t, "llama-3-8b", "A10", 1).memory(512)
+	if math.Abs(m.Weights/gib-14.99) > 0.1 || math.Abs(m.Activations/gib-0.22) > 0.05 || math.Abs(m.KV/gib-4.60) > 0.15 {
+		t.Errorf("%+v", m)
+	}
+}
+
+// TestMonotone: more bandwidth, more peak or more GPUs never cost more, and leave no less for KV.
+func TestMonotone(t *testing.T) {
+	for _, model := range []string{"qwen2.5-7b", "mixtral-8x7b", "qwen2.5-0.5b"} {
+		slow, err := server(t, model, "H200", 1).Estimate()
+		if err != nil {
+			t.Fatal(err)
+		}
+		fast := server(t, model, "H200", 1)
+		fast.GPU.BandwidthGBS *= 2
+		fast.GPU.TFLOPS = map[string]float64{"fp16": 4000}
+		quick, err := fast.Estimate()
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, b := slow.Profile.Costs, quick.Profile.Costs
+		if b.PrefillTokenMS >= a.PrefillTokenMS || b.DecodeStepMS >= a.DecodeStepMS || b.DecodeKVTokenNS >= a.DecodeKVTokenNS || b.PrefillAttentionNS >= a.PrefillAttentionNS {
+			t.Errorf("%s: %+v on a faster GPU, %+v before", model, b, a)
+		}
+		two, err := server(t, model, "H200", 2).Estimate()
+		if err != nil || two.Profile.KVBytes <= slow.Profile.KVBytes {
+			t.Errorf("%s: %d bytes for KV on two GPUs, %d on one: %v", model, two.Profile.KVBytes, slow.Profile.KVBytes, err)
+		}
+	}
+}
+
+func TestRefuses(t *testing.T) {
+	for want, change := range map[string]func(s *Server){
+		"a divisor of the model's 128 heads": func(s *Server) { s.TensorParallel = 3 },
+		"use more GPUs":                      func(s *Server) { s.TensorParallel = 2 },
+		"use a share above 0":                func(s *Server) { s.MemoryUtilization = math.NaN() },
+		"window of 4096":                     func(s *Server) { s.Model.Window = 4096 },
+		"max_position_embeddings":            func(s *Server) { s.MaxModelLen = 1 << 20 },
+	} {
+		s := server(t, "deepseek-v3", "H200", 8)
+		change(s)
+		_, err := s.Estimate()
+		var invalid *config.Invalid
+		var fault *config.Fault
+		if err == nil || !strings.Contains(err.Error(), want) || !errors.As(err, &invalid) && !errors.As(err, &fault) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	for text, want := range map[string]string{
+		`{"name":"X","memory_gib":1}`: "bandwidth_gb_s is 0", `{"nam":"X"}`: "is it misspelt", `{`: "cut off",
+	} {
+		path := filepath.Join(t.TempDir(), "gpu.json")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ReadGPU(path); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+	if _, err := ReadGPU("A11"); err == nil || !strings.Contains(err.Error(), "A100-80GB") {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,128 @@
+// Package datasheet estimates what a GPU costs with a model that nobody has measured there: an
+// engine.Profile from the model's config.json and the GPU's datasheet.
+//
+//	a prompt's token   2 operations a weight / (peak x MFU)
+//	a decode step      bytes of weights / (memory's rate x MBU) + kernels x kernel_us
+//
+// There is one MFU and one MBU for all GPUs: medians over published measurements, of which each
+// is turned into one by these formulas. data.json has them, and the GPUs.
+package datasheet
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"kvferry/config"
+)
+
+//go:embed data.json
+var text []byte
+
+// A GPU is a datasheet's figures, without sparsity.
+type GPU struct {
+	Name         string             `json:"name"`
+	MemoryGiB    float64            `json:"memory_gib"` // that CUDA says it has, which is less than what it is sold by
+	BandwidthGBS float64            `json:"bandwidth_gb_s"`
+	TFLOPS       map[string]float64 `json:"tflops"` // fp16 (bf16 is the same), fp8, int8
+	Interconnect string             `json:"interconnect"`
+	LinkGBS      float64            `json:"link_gb_s"`     // one direction
+	AllReduceUS  float64            `json:"all_reduce_us"` // of next to nothing
+	Source       string             `json:"source"`
+}
+
+// data is data.json.
+type data struct {
+	GPUs            []GPU     `json:"gpus"`
+	MFU             float64   `json:"mfu"`
+	MBU             float64   `json:"mbu"`
+	KernelUS        float64   `json:"kernel_us"` // that a kernel takes however little it does
+	KernelSource    string    `json:"kernel_source"`
+	BusShare        float64   `json:"bus_share"` // of LinkGBS, in a large all-reduce
+	BusSource       string    `json:"bus_source"`
+	AllReduceSource string    `json:"all_reduce_source"`
+	Prefills        []prefill `json:"prefills"`
+	Decodes         []decode  `json:"decodes"`
+}
+
+// A prefill is a published time to the first token of one prompt.
+type prefill struct {
+	What      string  `json:"what"`
+	Tokens    float64 `json:"tokens"`
+	Params    float64 `json:"params"` // without embeddings and head
+	PairFlops float64 `json:"pair_flops"`
+	Kernels   float64 `json:"kernels"`
+	MS        float64 `json:"ms"`
+	TFLOPS    float64 `json:"tflops"`
+	Source    string  `json:"source"`
+}
+
+// A decode is a published time a token, of one sequence.
+type decode struct {
+	What    string  `json:"what"`
+	GB      float64 `json:"gb"` // read a token
+	Kernels float64 `json:"kernels"`
+	MS      float64 `json:"ms"`
+	GBS     float64 `json:"gb_s"`
+	Source  string  `json:"source"`
+}
+
+var known = func() (d data) {
+	if err := config.Unmarshal(text, &d, true); err != nil {
+		panic("datasheet: data.json: " + err.Error())
+	}
+	return d
+}()
+
+// Names are the GPUs of the table.
+func Names() (all []string) {
+	for _, g := range known.GPUs {
+		all = append(all, g.Name)
+	}
+	return all
+}
+
+// ReadGPU is the GPU of that name in the table, or the one that a JSON file of that name
+// describes with the same fields.
+func ReadGPU(name string) (GPU, error) {
+	for _, g := range known.GPUs {
+		if strings.EqualFold(g.Name, name) {
+			return g, nil
+		}
+	}
+	var g GPU
+	file, err := config.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return g, fmt.Errorf("%w, nor a GPU of the table: use %s or a JSON file", err, strings.Join(Names(), ", "))
+	} else if err != nil {
+		return g, err
+	}
+	if err := config.Unmarshal(file, &g, true); err != nil {
+		return g, fmt.Errorf("%q: %w", name, err)
+	}
+	for _, f := range []struct {
+		field string
+		v     float64
+	}{
+		{"memory_gib", g.MemoryGiB}, {"bandwidth_gb_s", g.BandwidthGBS}, {"tflops.fp16", g.TFLOPS["fp16"]}, {"link_gb_s", g.LinkGBS}, {"all_reduce_us", g.AllReduceUS},
+	} {
+		if !(f.v > 0 && f.v < 1e7) {
+			return g, fmt.Errorf("%q: %s is %v: use more than 0, as the datasheet has it", name, f.field, f.v)
+		}
+	}
+	if g.Name == "" {
+		return g, fmt.Errorf("%q: name is missing", name)
+	}
+	return g, nil
+}
+
+// peak is the rate for what is multiplied, in TFLOPS, and what it is multiplied as: in 16 bits
+// where the GPU has no rate for fewer.
+func (g GPU) peak(compute string) (tflops float64, as string) {
+	if v := g.TFLOPS[compute]; v > 0 {
+		return v, compute
+	}
+	return g.TFLOPS["fp16"], "fp16"
+}
