@@ -120,6 +120,7 @@ var layers = map[string]layer{
 	"bench/linerate":                  {module: []string{"transport/rails"}},
 	"bench/check":                     {module: []string{"bench/goodput", "bench/linerate", "bench/machine", "bench/page", "bench/pattern", "bench/size", "bench/transfer", "config", "kvcache", "transport", "transport/nic", "transport/rails", "transport/topology"}, libraries: []string{xsys}},
 	"bench/topo":                      {module: []string{"bench/page", "transport/topology"}},
+	"bench/profile":                   {module: []string{"engine", "engine/datasheet", "modelconfig", "config"}, libraries: []string{pflag}},
 	"bench/kvlayout":                  {module: []string{"modelconfig"}, tests: []string{"kvcache"}},
 	"bench/reference":                 {module: []string{"bench/figure"}},
 	"bench/recovery":                  {module: []string{"config", "transport", "transport/pacing"}},
@@ -157,7 +158,7 @@ var layers = map[string]layer{
 	"cmd/prefill":   {module: []string{"command", "command/commandtest", "daemon", "proto"}, libraries: []string{cobra}},
 	"cmd/decode":    {module: []string{"command", "command/commandtest", "daemon", "proto"}, libraries: []string{cobra}},
 	"cmd/kvbench": {
-		module:    []string{"bench", "bench/check", "bench/compare", "bench/contention", "bench/engines", "bench/matrix", "bench/client", "bench/incast", "bench/nics", "bench/kvlayout", "bench/nullserver", "bench/page", "bench/recovery", "bench/reference", "bench/report", "bench/ratesearch", "bench/scrape", "bench/serve", "bench/server", "bench/steady", "otlp", "tokenizer", "bench/serving", "bench/sglang", "bench/simulation", "bench/size", "bench/topo", "bench/transfer", "cluster", "command", "command/commandtest", "config", "daemon", "engine", "handoff", "load", "load/records", "node", "placement", "sim", "transport", "transport/pacing", "transport/rails", "transport/topology"},
+		module:    []string{"bench", "bench/check", "bench/compare", "bench/contention", "bench/engines", "bench/matrix", "bench/client", "bench/incast", "bench/nics", "bench/kvlayout", "bench/nullserver", "bench/page", "bench/recovery", "bench/reference", "bench/report", "bench/ratesearch", "bench/scrape", "bench/serve", "bench/server", "bench/steady", "otlp", "tokenizer", "bench/serving", "bench/sglang", "bench/simulation", "bench/size", "bench/topo", "bench/transfer", "cluster", "command", "command/commandtest", "config", "daemon", "engine", "engine/datasheet", "modelconfig", "bench/profile", "handoff", "load", "load/records", "node", "placement", "sim", "transport", "transport/pacing", "transport/rails", "transport/topology"},
 		libraries: []string{cobra, pflag, "golang.org/x/term"},
 	},
 	"cmd/kvlab":           {module: []string{"command", "command/commandtest", "config", "lab", "lab/nics", "lab/vllm", "lab/wire"}, libraries: []string{cobra, pflag, "golang.org/x/term"}},

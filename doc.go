@@ -40,6 +40,7 @@
 //	bench/transfer                       how fast a rail moves bytes: the transfer engine alone
 //	bench/reference                      what a latency is set beside: bare sockets, other programs
 //	bench/topo                           a machine's topology, printed
+//	bench/profile                        a profile of a GPU that was not measured: what kvbench profile asks and prints
 //	bench/kvlayout                       how many bytes of KV a model has
 //	bench/recovery                       how rails took faults: samples set against what was done
 //	bench                                the published table: measured, computed, reported

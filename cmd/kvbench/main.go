@@ -54,11 +54,12 @@ run elsewhere. KV-cache bytes and network are real, the GPU is modelled.
   kvbench compare     results side by side, also of vLLM's and SGLang's clients
   kvbench serving     what the proxy and a node cost themselves, per token
   kvbench null-server tokens at given times, to measure a client by
-  kvbench tokenizer   kvferry's tokenizer in a folder, for any client`,
+  kvbench tokenizer   kvferry's tokenizer in a folder, for any client
+  kvbench profile     a profile of any model on any GPU, from its datasheet`,
 	}
 	root.AddCommand(
 		mooncakeCommand(terminal), serveCommand(terminal), simulateCommand(terminal), matrixCommand(terminal), transferCommand(terminal), failoverCommand(terminal), nicsCommand(), checkCommand(), enginesCommand(terminal),
-		sglangCommand(terminal), contentionCommand(), topoCommand(), servingCommand(), compareCommand(), nullServerCommand(), tokenizerCommand(),
+		sglangCommand(terminal), contentionCommand(), topoCommand(), servingCommand(), compareCommand(), nullServerCommand(), tokenizerCommand(), profileCommand(),
 	)
 	for _, cmd := range root.Commands() {
 		command.Values(cmd, values(cmd.Name()))

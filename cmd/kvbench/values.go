@@ -12,7 +12,10 @@ import (
 	"kvferry/bench/simulation"
 	"kvferry/bench/steady"
 	"kvferry/daemon"
+	"kvferry/engine"
+	"kvferry/engine/datasheet"
 	"kvferry/load"
+	"kvferry/modelconfig"
 )
 
 // values are what flags of a command take that choose among names, for a shell's
@@ -56,6 +59,8 @@ func values(command string) map[string][]string {
 	case "engines":
 		all["settings"], all["model"] = engines.Names(), []string{engines.Tiny, engines.SmolLM2}
 		all["faults"] = append([]string{engines.AllFaults}, engines.FaultNames()...)
+	case "profile":
+		all["gpu"], all["quantization"], all["engine"] = datasheet.Names(), modelconfig.QuantizationNames(), engine.Schedulers()
 	case "topo":
 		all["names"] = []string{"all", "rdma", "net"}
 		all["format"] = []string{"text", "json", "matrix"}

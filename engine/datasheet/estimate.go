@@ -3,6 +3,8 @@ package datasheet
 import (
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 
 	"kvferry/config"
 	"kvferry/engine"
@@ -20,8 +22,8 @@ type Server struct {
 	KVElemBytes       int
 	MaxModelLen       int // 0: the model's, at most 32,768
 	MaxNumSeqs        int
-	MaxBatchedTokens  int // 0: MaxModelLen, and not less
 	BlockTokens       int
+	Engine            string // whose scheduler it has: one of engine.Schedulers
 }
 
 // A Parameter is one of a profile's, and where it comes from.
@@ -95,6 +97,9 @@ func (s *Server) Validate() error {
 	if w := s.Model.Window; w > 0 && s.maxLen() > w {
 		bad.Add("MaxModelLen", s.maxLen(), "the model has layers with a window of %d tokens, and longer contexts than that are not modelled: use %d or less", w, w)
 	}
+	if !slices.Contains(engine.Schedulers(), s.Engine) {
+		bad.Add("Engine", s.Engine, "use %s", strings.Join(engine.Schedulers(), ", "))
+	}
 	for _, f := range []struct {
 		name string
 		v    int
@@ -139,8 +144,7 @@ func (s *Server) Estimate() (*Estimate, error) {
 		return nil, err
 	}
 	m, length := &s.Model, s.maxLen()
-	tokens := max(s.MaxBatchedTokens, length)
-	e := &Estimate{Memory: s.memory(tokens)}
+	e := &Estimate{Memory: s.memory(map[string]int{engine.VLLMV0: length, engine.VLLMV1: 2048, engine.SGLang: 8192}[s.Engine])}
 	g := kvcache.Geometry{Layers: m.Layers, KVHeads: m.KVHeads, HeadDim: m.KVElem / 2, ElemBytes: s.KVElemBytes, BlockTokens: s.BlockTokens, HiddenSize: m.Hidden}
 	if need := e.Memory.Weights + e.Memory.Activations + e.Memory.Engine; e.Memory.KV <= 0 {
 		return nil, config.NewFault("TensorParallel", s.TensorParallel, "weights (%.1f GiB), activations and the engine take %.1f GiB of a GPU, which may use %.1f: use more GPUs, fewer bits a weight, or a shorter model length", e.Memory.Weights/gib, need/gib, e.Memory.Usable/gib)
@@ -173,7 +177,8 @@ func (s *Server) Estimate() (*Estimate, error) {
 	round(&c.PrefillStepMS, &c.PrefillFloorMS, &c.PrefillTokenMS, &c.PrefillAttentionNS, &c.DecodeStepMS, &c.DecodeKVTokenNS, &c.Experts.ReadMS, &c.TensorParallel.BusGBS)
 	e.Profile = engine.Profile{
 		Name: fmt.Sprintf("%s on %d x %s, from datasheet", s.Name, s.TensorParallel, s.GPU.Name), GPU: s.GPU.Name, Model: s.Name, Vocab: m.Vocab,
-		KVGeometry: g, KVBytes: int64(e.Memory.KV), MaxModelLen: length, MaxNumSeqs: s.MaxNumSeqs, MaxBatchedTokens: tokens, ChunkTokens: 512, Costs: c,
+		KVGeometry: g, KVBytes: int64(e.Memory.KV), MaxModelLen: length, MaxNumSeqs: s.MaxNumSeqs, MaxBatchedTokens: length, ChunkTokens: 512, Costs: c,
+		Engine: engine.Options{Scheduler: s.Engine},
 		Disagg: engine.DisaggCosts{DecodeStepMS: c.DecodeStepMS},
 	}
 	e.Parameters = parameters(s, &c, peak, as, half)

@@ -32,7 +32,7 @@ func server(t *testing.T, model, gpu string, tp int) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Server{Name: model, Model: shape(t, model), GPU: g, TensorParallel: tp, MemoryUtilization: 0.9, KVElemBytes: 2, MaxModelLen: 8192, MaxNumSeqs: 256, BlockTokens: 16}
+	return &Server{Name: model, Model: shape(t, model), GPU: g, TensorParallel: tp, MemoryUtilization: 0.9, KVElemBytes: 2, MaxModelLen: 8192, MaxNumSeqs: 256, BlockTokens: 16, Engine: "vllm-v0"}
 }
 
 // TestPair: MFU and MBU are the medians of the published measurements, by the formulas that they
@@ -122,6 +122,7 @@ func TestRefuses(t *testing.T) {
 		"a divisor of the model's 128 heads": func(s *Server) { s.TensorParallel = 3 },
 		"use more GPUs":                      func(s *Server) { s.TensorParallel = 2 },
 		"use a share above 0":                func(s *Server) { s.MemoryUtilization = math.NaN() },
+		"use vllm-v0, vllm-v1, sglang":       func(s *Server) { s.Engine = "tgi" },
 		"window of 4096":                     func(s *Server) { s.Model.Window = 4096 },
 		"max_position_embeddings":            func(s *Server) { s.MaxModelLen = 1 << 20 },
 	} {

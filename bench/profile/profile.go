@@ -1,0 +1,110 @@
+// Package profile is kvbench profile: its flags, its help, and what it prints of an estimate.
+package profile
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"kvferry/config"
+	"kvferry/engine"
+	"kvferry/engine/datasheet"
+	"kvferry/modelconfig"
+)
+
+// What kvbench profile says of itself.
+var Long = `Estimate what a GPU costs with a model that nobody has measured there: --model is
+the model's config.json, --gpu one of
+  ` + strings.Join(datasheet.Names(), ", ") + `
+or a JSON file with the fields of engine/datasheet/data.json. Each parameter is
+printed with where it comes from. --out writes the profile, which --profile of all
+other commands takes. Nothing in it is measured: expect errors of tens of percent.
+
+Exit status: 0 done; 1 the file could not be written; 2 bad flags.`
+
+const (
+	Short   = "A profile of any model on any GPU, from config.json and datasheet"
+	Example = `  kvbench profile --model config.json --gpu L40S
+  kvbench profile --model config.json --gpu H200 --tensor-parallel-size 8 --out h200.json
+  kvbench simulate --profile h200.json --request-rate 4`
+)
+
+// Config is what is asked.
+type Config struct {
+	Model        string // name of a config.json
+	GPU          string // of the table, or name of a JSON file
+	Quantization string // instead of what config.json says
+	Server       datasheet.Server
+	Out          string // file for the profile; "" for none
+	Stdout       io.Writer
+}
+
+// FlagNames are the flags that set the fields of a Config and of its Server.
+var FlagNames = map[string]string{
+	"Model": "--model", "GPU": "--gpu", "Quantization": "--quantization", "Out": "--out", "Engine": "--engine",
+	"TensorParallel": "--tensor-parallel-size", "MemoryUtilization": "--gpu-memory-utilization", "KVElemBytes": "--kv-bytes",
+	"MaxModelLen": "--max-model-len", "MaxNumSeqs": "--max-num-seqs", "BlockTokens": "--block-size",
+}
+
+// AddFlags adds a flag for each field.
+func (c *Config) AddFlags(fs *pflag.FlagSet) {
+	s := &c.Server
+	fs.SortFlags = false
+	fs.StringVar(&c.Model, "model", "config.json", "the model's config.json")
+	fs.StringVar(&c.GPU, "gpu", "", "a GPU of the table, or a JSON file")
+	fs.IntVar(&s.TensorParallel, "tensor-parallel-size", 1, "GPUs that compute each layer together")
+	fs.StringVar(&c.Quantization, "quantization", "", strings.Join(modelconfig.QuantizationNames(), ", ")+" (default: what config.json says)")
+	fs.Float64Var(&s.MemoryUtilization, "gpu-memory-utilization", 0.9, "share of the GPU's memory, as vLLM has it")
+	fs.IntVar(&s.KVElemBytes, "kv-bytes", 2, "bytes an element of KV; 1 is fp8")
+	fs.IntVar(&s.MaxModelLen, "max-model-len", 0, "tokens of prompt and output (default: the model's, at most 32768)")
+	fs.IntVar(&s.MaxNumSeqs, "max-num-seqs", 256, "sequences in a batch")
+	fs.IntVar(&s.BlockTokens, "block-size", 16, "tokens a block")
+	fs.StringVar(&s.Engine, "engine", engine.VLLMV1, "whose scheduler it has: "+strings.Join(engine.Schedulers(), ", "))
+	fs.StringVar(&s.Name, "served-model-name", "", "what clients ask for (default: the folder of config.json)")
+	fs.StringVar(&c.Out, "out", "", "file for the profile (default: none, only print)")
+}
+
+// Run prints the estimate and writes the profile.
+func Run(c Config) error {
+	var bad config.Faults
+	model, err := modelconfig.Read(c.Model)
+	if err == nil {
+		c.Server.Model, err = model.Shape()
+	}
+	bad.Check("Model", err)
+	c.Server.GPU, err = datasheet.ReadGPU(c.GPU)
+	bad.Check("GPU", err)
+	if c.Quantization != "" {
+		if c.Server.Model.Quantization, err = modelconfig.ParseQuantization(c.Quantization); err != nil {
+			bad.Add("Quantization", c.Quantization, "%w", err)
+		}
+	}
+	if err := bad.Err("bench/profile.Config"); err != nil {
+		return err
+	}
+	if c.Server.Name == "" {
+		path, err := filepath.Abs(c.Model)
+		if err != nil {
+			return err
+		}
+		c.Server.Name = filepath.Base(filepath.Dir(path))
+	}
+	e, err := c.Server.Estimate()
+	if err != nil {
+		return err
+	}
+	if c.Out != "" {
+		text, err := json.MarshalIndent(e.Profile, "", "  ")
+		if err = errors.Join(err, os.WriteFile(c.Out, append(text, '\n'), 0o644)); err != nil {
+			return &config.Fault{Field: "Out", Err: config.FileError(c.Out, err)}
+		}
+	}
+	_, err = fmt.Fprint(c.Stdout, e)
+	return err
+}
