@@ -401,6 +401,14 @@ class TestScheduler(unittest.TestCase):
         self.assertIn("nonsense", self.answered(client, address))
         self.assertIn("control characters", self.answered(client, "http://127.0.0.1:1/a b"))
 
+    def test_long(self):
+        """An answer that is longer than any P's is not read to its end."""
+        address, let = self.peer(b"HTTP/1.0 200 OK\r\n\r\n{}" + b" " * 2000)
+        let.set()
+        client = bootstrap.Client(bootstrap.SECONDS, lambda: self.now)
+        with unittest.mock.patch("kvferry.vllm.bootstrap.MOST", 1):
+            self.assertIsInstance(self.answered(client, address), str)
+
     def test_slow(self):
         """P's answer takes longer than it is fresh for: it counts from when it came. One that does not come is not waited for."""
         address, let = self.peer(b"HTTP/1.0 200 OK\r\n\r\n{}")

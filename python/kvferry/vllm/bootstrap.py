@@ -12,6 +12,9 @@ from typing import Any, Callable
 
 log = logging.getLogger("vllm.kvferry")
 
+MOST = 1 << 20
+"""Bytes of an answer that are read: one of many ranks has some kilobytes."""
+
 FRESH = 1.0
 """Seconds for which what a P has said is not asked again. It changes when P is restarted."""
 
@@ -80,7 +83,7 @@ class Client:
             if not address.startswith(("http://", "https://")):
                 raise ValueError("a remote_bootstrap_addr begins with http:// or https://")
             with urllib.request.urlopen(address, timeout=self.seconds) as answer:
-                found: dict[str, Any] | str = json.loads(answer.read())
+                found: dict[str, Any] | str = json.loads(answer.read(MOST))
             if not isinstance(found, dict):
                 raise ValueError("there is no P at this address")
         except Exception as e:  # whatever it is: who asks waits for what is noted here
