@@ -33,10 +33,14 @@ type Config struct {
 	rate    float64         // bytes/s
 }
 
-// Help is what the command says of itself.
-const Help = `Have n requests at once hand their KV to one decode node, and say what that adds to
+// What kvbench contention says of itself.
+const (
+	Short = "Transfers into one decode node at once: both clocks, and other simulators"
+
+	Long = `Have n requests at once hand their KV to one decode node, and say what that adds to
 their TTFT: in virtual time, in real time (the nodes' transfer halves read real bytes over
 modelled NICs, and all are compared), and by the rules of other simulators.`
+)
 
 // Clocks.
 const (
@@ -45,9 +49,9 @@ const (
 	both    = "both"
 )
 
-// Flags sets the configuration from a command line, and its defaults: eight transfers of 470 MB
+// AddFlags adds a flag for each field. The defaults are eight transfers of 470 MB
 // into one node at 1 GB/s, and fewer.
-func (c *Config) Flags(fs *pflag.FlagSet) {
+func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.SortFlags = false
 	fs.IntSliceVar(&c.Transfers, "transfers", []int{1, 2, 4, 8}, "at once, each from a prefill node of its own into the decode node")
 	fs.IntVar(&c.Tokens, "tokens", 8192, "of each prompt; 8192 are 470 MB of KV with the shipped profile's model")
@@ -59,8 +63,8 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Out, "out", "", "folder for contention.json (default none)")
 }
 
-// Names are the flags of the fields.
-var Names = map[string]string{
+// FlagNames are the flags that set the fields of a Config.
+var FlagNames = map[string]string{
 	"Profile": "--profile", "Transfers": "--transfers", "Tokens": "--tokens", "Link": "--link", "Oversubscription": "--oversubscription", "Clock": "--clock", "Rail": "--rail", "Out": "--out",
 }
 

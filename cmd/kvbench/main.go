@@ -13,13 +13,11 @@ import (
 	"golang.org/x/term"
 
 	"kvferry/bench/check"
-	"kvferry/bench/contention"
 	"kvferry/bench/matrix"
 	"kvferry/bench/page"
 	"kvferry/bench/transfer"
 	"kvferry/cluster"
 	"kvferry/command"
-	"kvferry/config"
 )
 
 func main() {
@@ -76,16 +74,6 @@ run elsewhere. KV-cache bytes and network are real, the GPU is modelled.
 		}
 		return "what was measured is kept"
 	}}
-}
-
-func contentionCommand() *cobra.Command {
-	var cfg contention.Config
-	cmd := &cobra.Command{Use: "contention", Args: command.NoArgs, Short: "Transfers into one decode node at once: both clocks, and other simulators", Long: contention.Help}
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return config.Named(contention.Run(cmd.Context(), cfg, cmd.OutOrStdout()), contention.Names)
-	}
-	cfg.Flags(cmd.Flags())
-	return cmd
 }
 
 // outHelp is what --out is.
