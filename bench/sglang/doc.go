@@ -11,7 +11,7 @@
 // The load is drawn as sglang.bench_serving draws it, the server is a profile (package engine)
 // that ships with the program, and the figures are computed from records by package report, by
 // SGLang's formulas. A profile is fitted to the record that it stands beside, so the errors are
-// in sample, unless a row says that it was held back.
+// in sample.
 //
 // Units: figures whose name ends in _ms are milliseconds, in _s seconds; rates are a second.
 package sglang

@@ -130,7 +130,7 @@ func (r *Results) remarks() []string {
 	return lines
 }
 
-const what = "virtual time: compute modelled, no KV transfer; the profiles were fitted to these records, but for what is said to be held back"
+const what = "virtual time: compute modelled, no KV transfer; the shipped profiles were fitted to these records"
 
 func (r *Results) text() string {
 	var b strings.Builder

@@ -89,7 +89,7 @@ func (cfg *Config) Validate() error {
 	var bad config.Faults
 	for _, name := range cfg.Runs {
 		if !slices.Contains(Names(), name) {
-			bad.Add("Runs", name, "use all, or some of %s", strings.Join(Names(), ", "))
+			bad.Add("Runs", name, "use some of %s, or leave it out for all", strings.Join(Names(), ", "))
 		}
 	}
 	if cfg.Profile != "" {
