@@ -184,7 +184,7 @@ class TestPulls(unittest.TestCase):
 
     def test_good(self):
         a = pull()
-        self.run_((pulls.Asked(a), pulls.Read(a)), (pulls.Done("r"), pulls.Confirm(a)), (pulls.Done("r"), pulls.Finish(a)))
+        self.run_((pulls.Asked(a), pulls.Read(a)), (pulls.Done("r"), pulls.Confirm(a)), (pulls.Done("r"), pulls.Finish(a), pulls.Release(a)))
 
     def test_nothing_to_read(self):
         a = pull(ours=())
@@ -192,7 +192,7 @@ class TestPulls(unittest.TestCase):
 
     def test_errors(self):
         a = pull()
-        self.run_((pulls.Asked(a), pulls.Read(a)), (pulls.Done("r", "cut"), pulls.Release(a), pulls.Finish(a, "cut")))
+        self.run_((pulls.Asked(a), pulls.Read(a)), (pulls.Done("r", "cut"), pulls.Finish(a, "cut"), pulls.Release(a)))
         self.run_((pulls.Asked(a), pulls.Read(a)), (pulls.Done("r"), pulls.Confirm(a)), (pulls.Done("r", "cut"), pulls.Finish(a, "cut")))
 
     def test_silent(self):
@@ -200,7 +200,7 @@ class TestPulls(unittest.TestCase):
         a = pull()
         asked = pulls.Asked(a), pulls.Read(a)
         self.run_(asked, (pulls.Silent("r", "gone"), pulls.Cancel(a)), (pulls.Done("r", "canceled"), pulls.Finish(a, "gone")))
-        self.run_(asked, (pulls.Done("r"), pulls.Confirm(a)), (pulls.Silent("r", "late"),), (pulls.Done("r"), pulls.Finish(a)))
+        self.run_(asked, (pulls.Done("r"), pulls.Confirm(a)), (pulls.Silent("r", "late"),), (pulls.Done("r"), pulls.Finish(a), pulls.Release(a)))
         self.run_(asked, (pulls.Aborted("r"), pulls.Cancel(a)), (pulls.Silent("r", "gone"),), (pulls.Done("r", "canceled"), pulls.Finish(a, "gone", aborted=True)))
 
     def test_lease(self):
@@ -208,7 +208,7 @@ class TestPulls(unittest.TestCase):
         a = pull()
         p = pulls.Pulls()
         p.step([pulls.Asked(a), pulls.Done("r")])
-        (finish,) = p.step([pulls.Done("r", ended=True)])
+        finish, _ = p.step([pulls.Done("r", ended=True)])
         self.assertIn("lease had ended", finish.error)
 
     def test_abort(self):
@@ -219,10 +219,10 @@ class TestPulls(unittest.TestCase):
             canceled,
             (pulls.Aborted("r"), pulls.Cancel(a)),
             (pulls.Aborted("r"),),
-            (pulls.Done("r", "canceled"), pulls.Release(a), pulls.Finish(a, "canceled", aborted=True)),
+            (pulls.Done("r", "canceled"), pulls.Finish(a, "canceled", aborted=True), pulls.Release(a)),
         )
-        self.run_(canceled, (pulls.Aborted("r"), pulls.Cancel(a)), (pulls.Done("r"), pulls.Release(a), pulls.Finish(a, aborted=True)))
-        self.run_(canceled, (pulls.Done("r"), pulls.Confirm(a)), (pulls.Aborted("r"),), (pulls.Done("r"), pulls.Finish(a, aborted=True)))
+        self.run_(canceled, (pulls.Aborted("r"), pulls.Cancel(a)), (pulls.Done("r"), pulls.Finish(a, aborted=True), pulls.Release(a)))
+        self.run_(canceled, (pulls.Done("r"), pulls.Confirm(a)), (pulls.Aborted("r"),), (pulls.Done("r"), pulls.Finish(a, aborted=True), pulls.Release(a)))
         self.run_((pulls.Aborted("r"),), (pulls.Done("r"),))
 
 

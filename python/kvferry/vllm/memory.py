@@ -85,7 +85,7 @@ class Memory:
             parts.append((self.digests.address, layout.WORD, 0, layout.WORD, layout.WORD, layout.DIGESTS))
         return layout.ranges(parts, ours, theirs)
 
-    def read_word(self, batches: Batches, advertisement: str, hold: int, then: Callable[[str, int], Any], timeout: float, tag: str, message: Any = None) -> None:
+    def read_word(self, batches: Batches, advertisement: str, hold: int, then: Callable[[str, int], Any], timeout: float, tag: str) -> None:
         """Reads the word of a peer's `ended` that tells of a hold; then has the error, or the word."""
         word = self.free_words.pop()
 
@@ -94,7 +94,7 @@ class Memory:
             then(error, self.words[word])
 
         at = kvferry.Range(self.word + layout.WORD * word, layout.WORD * (hold % SLOTS), layout.WORD, segment=layout.ENDED)
-        batches.submit(kvferry.READ, advertisement, [at], read, timeout=timeout, tag=tag, message=message)
+        batches.submit(kvferry.READ, advertisement, [at], read, timeout=timeout, tag=tag)
 
     def open(self, peer: str, writing: Container[str]) -> str:
         """The advertisement for a peer that is to write. Those in `writing` keep what they were told; others may lose it."""

@@ -45,18 +45,18 @@ class Puller:
         self.reading[pull.request] = self.batches.submit(kvferry.READ, peer.advertisement, ranges, then, timeout=self.config.timeout, tag=pull.request)
         self.ledger.post(pull.request, time.perf_counter() - began, len(ranges))
         if began - self.batches.heard.get(peer.advertisement, 0.0) >= HEARD:
-            self._word(pull, lambda error, _: error and self.step(pulls.Silent(pull.request, error)), None)
+            self._word(pull, lambda error, _: error and self.step(pulls.Silent(pull.request, error)))
 
     def _confirm(self, confirm: pulls.Confirm) -> None:
         pull = confirm.pull
-        self._word(pull, lambda error, word: self.step(pulls.Done(pull.request, error, ended=not error and word >= pull.hold)), {"release": pull.hold})
+        self._word(pull, lambda error, word: self.step(pulls.Done(pull.request, error, ended=not error and word >= pull.hold)))
         if checked := self._checked(pull):
             self.ledger.checked(pull.request, len(checked), self.memory.checksums.wrong(checked))
 
-    def _word(self, pull: pulls.Pull, then: Callable[[str, int], Any], message: dict[str, Any] | None) -> None:
+    def _word(self, pull: pulls.Pull, then: Callable[[str, int], Any]) -> None:
         """Reads the word that says whether P still holds the blocks."""
         timeout = min(SAY, self.config.timeout)
-        self.memory.read_word(self.batches, pull.peers[self.rank].advertisement, pull.hold, then, timeout, pull.request, message)
+        self.memory.read_word(self.batches, pull.peers[self.rank].advertisement, pull.hold, then, timeout, pull.request)
 
     def _release(self, release: pulls.Release) -> None:
         pull = release.pull

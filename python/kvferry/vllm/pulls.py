@@ -1,7 +1,7 @@
 """What D reads: for each request one batch with the blocks that it lacks, then a word that says whether P still held them.
 
-The word is read when the blocks are there, and the message that releases P's hold goes with it: it comes to P behind both. A
-request ends once, whatever comes, and only when no batch can touch its blocks any more.
+The word is read when the blocks are there. The message that releases P's hold goes out behind it, when vLLM can be told: nobody waits
+for it. A request ends once, whatever comes, and only when no batch can touch its blocks any more.
 
 The state has no clock and calls nobody: step(events) returns what is to be done. Deadlines are those of the batches.
 """
@@ -76,14 +76,14 @@ class Read:
 
 @dataclass(frozen=True)
 class Confirm:
-    """Compare the checksums, and submit the READ of the word with the message that releases the hold."""
+    """Submit the READ of the word, and compare the checksums."""
 
     pull: Pull
 
 
 @dataclass(frozen=True)
 class Release:
-    """Submit the message alone. Nobody waits for it: if it is lost, the lease ends the hold."""
+    """Submit the message that releases P's hold. Nobody waits for it: if it is lost, the lease ends the hold."""
 
     pull: Pull
 
@@ -154,7 +154,7 @@ class Pulls:
         del self.states[pull.request]
         if state.phase == _CONFIRMING:
             lost = "P's lease had ended before the blocks were read: it is too short for how long D's requests wait" if done.ended else ""
-            return [Finish(pull, done.error or lost, state.aborted)]
-        if state.silent:
-            return [Finish(pull, state.silent, state.aborted)]
-        return [Release(pull), Finish(pull, done.error, state.aborted)]
+            finish, answers = Finish(pull, done.error or lost, state.aborted), not done.error
+        else:
+            finish, answers = Finish(pull, state.silent or done.error, state.aborted), not state.silent
+        return [finish, Release(pull)] if answers else [finish]
