@@ -1,0 +1,97 @@
+package placement
+
+import (
+	"fmt"
+	"strings"
+
+	"kvferry/config"
+)
+
+// NoMigration: a request stays where it was placed.
+const NoMigration = "none"
+
+// A Migration says which running requests go on on other nodes. It is asked every so often, at
+// an instant: the owner, a proxy or a simulator, has the time, moves the KV, and may fail to
+// do so. Like a [Policy] it does no I/O, has no clock, is not safe for concurrent use, and
+// what it says follows from what it was asked.
+type Migration interface {
+	// Migrate names moves between nodes of one role, in the order in which they are to begin.
+	// The slice that it is given is the caller's; what is in it stays as it is.
+	Migrate(nodes []Node) []Move
+}
+
+// A Node is a node at an instant, with what runs there.
+type Node struct {
+	Candidate
+	// FreeBlocks of its KV pool are nobody's.
+	FreeBlocks int
+	// Leaving: it takes no more requests, and those that it has may as well go.
+	Leaving bool
+	// Running are the requests that generate there, and that may be moved now, in the order in
+	// which they came. InFlight counts those too that wait, or are on their way.
+	Running []Running
+}
+
+// A Running is a request that generates.
+type Running struct {
+	ID      uint64 // the owner's
+	Adapter string // "" for the base model
+	Tokens  int    // prompt and answer so far: what is moved
+	Left    int    // tokens that are still to come, at most
+	Moves   int    // how often it was moved before
+}
+
+// A Move has a request go on on another node.
+type Move struct {
+	ID       uint64
+	From, To string // IDs of nodes
+}
+
+// MigrationOptions are what a Migration is made with.
+type MigrationOptions struct {
+	BlockTokens int // of the nodes' KV blocks
+	Threshold   int // requests by which the loads of two nodes differ before one is moved
+}
+
+// migrations is the table of them.
+var migrations = []migrationKind{
+	{NoMigration, "a request stays where it was placed", func(MigrationOptions) Migration { return nil }},
+	periodicKind,
+}
+
+type migrationKind struct {
+	name string
+	by   string // for help
+	make func(MigrationOptions) Migration
+}
+
+// Migrations lists their names, NoMigration first.
+func Migrations() []string {
+	var names []string
+	for _, k := range migrations {
+		names = append(names, k.name)
+	}
+	return names
+}
+
+// MigrationHelp lists them for the help of a flag.
+func MigrationHelp() string {
+	var all []string
+	for _, k := range migrations {
+		all = append(all, fmt.Sprintf("%s (%s)", k.name, k.by))
+	}
+	return config.Or(all)
+}
+
+// NewMigration returns the one of that name, nil for NoMigration and "".
+func NewMigration(name string, o MigrationOptions) (Migration, error) {
+	if name == "" {
+		return nil, nil
+	}
+	for _, k := range migrations {
+		if k.name == name {
+			return k.make(o), nil
+		}
+	}
+	return nil, fmt.Errorf("migration %q is unknown: use %s", name, strings.Join(Migrations(), ", "))
+}
