@@ -44,7 +44,7 @@ modelled NICs, and all are compared), and by the rules of other simulators.`
 
 // Clocks.
 const (
-	virtual = "virtual"
+	Virtual = "virtual"
 	real    = "real"
 	both    = "both"
 )
@@ -96,10 +96,10 @@ func (c *Config) settle() (err error) {
 			bad.Add("Oversubscription", r, "use 1 to 1000")
 		}
 	}
-	if !slices.Contains([]string{virtual, real, both}, c.Clock) {
+	if !slices.Contains([]string{Virtual, real, both}, c.Clock) {
 		bad.Add("Clock", c.Clock, "use virtual, real or both")
 	}
-	if c.Clock != virtual {
+	if c.Clock != Virtual {
 		rails.Check(&bad, []string{c.Rail})
 	}
 	if c.Out != "" {
@@ -148,7 +148,7 @@ type Result struct {
 
 // Run has them meet, prints a table and writes the file.
 func Run(ctx context.Context, cfg Config, to io.Writer) error {
-	r, err := cfg.meet(ctx)
+	r, err := cfg.Meet(ctx)
 	if err == nil {
 		_, err = io.WriteString(to, r.text())
 	}
@@ -158,8 +158,8 @@ func Run(ctx context.Context, cfg Config, to io.Writer) error {
 	return page.WriteFiles(cfg.Out, page.File{Name: "contention.json", Write: func(w io.Writer) error { return page.WriteJSON(w, r) }})
 }
 
-// meet measures and computes every row.
-func (c *Config) meet(ctx context.Context) (*Result, error) {
+// Meet measures and computes every row.
+func (c *Config) Meet(ctx context.Context) (*Result, error) {
 	if err := c.settle(); err != nil {
 		return nil, err
 	}
@@ -168,7 +168,7 @@ func (c *Config) meet(ctx context.Context) (*Result, error) {
 		Profile: cfg.profile.Name, Tokens: cfg.Tokens, Bytes: int64(cfg.Tokens * cfg.profile.KVGeometry.TokenBytes()), Rate: cfg.rate, Measured: others.Measured,
 	}
 	var nodes *nodes
-	if cfg.Clock != virtual {
+	if cfg.Clock != Virtual {
 		var err error
 		if nodes, err = open(cfg, slices.Max(cfg.Transfers)); err != nil {
 			return nil, err
@@ -176,12 +176,13 @@ func (c *Config) meet(ctx context.Context) (*Result, error) {
 		defer nodes.close()
 		r.Rail = cfg.Rail
 	}
+	without := map[int][]time.Duration{}
 	for _, ratio := range cfg.Oversubscription {
 		for _, n := range cfg.Transfers {
 			row := &Row{Transfers: n, Oversubscription: ratio, Others: others.rules(n, ratio, float64(r.Bytes)/cfg.rate*1e3)}
 			var err error
 			if cfg.Clock != real {
-				row.Virtual, err = simulated(ctx, cfg, n, ratio)
+				row.Virtual, err = simulated(ctx, cfg, n, ratio, without)
 			}
 			if err == nil && nodes != nil && ratio == 1 {
 				row.Real, row.Compared, err = nodes.move(ctx, n)
@@ -195,8 +196,8 @@ func (c *Config) meet(ctx context.Context) (*Result, error) {
 	return r, nil
 }
 
-// text is the table and what is to be known of it.
-func (r *Result) text() string {
+// Table has a line a row.
+func (r *Result) Table() page.Table {
 	t := page.Table{
 		Title: fmt.Sprintf("what moving the KV adds to TTFT (ms): %d tokens, %.1f MB each, into one decode node at %.4g GB/s, hand-off pull", r.Tokens, float64(r.Bytes)/1e6, r.Rate/1e9),
 		Head:  []string{"transfers", "switches", "virtual mean", "last", "real mean", "last", "difference"},
@@ -227,8 +228,10 @@ func (r *Result) text() string {
 		}
 		t.Rows = append(t.Rows, line)
 	}
-	var b strings.Builder
-	t.WriteText(&b)
-	others.write(&b)
-	return b.String()
+	return t
+}
+
+// text is the table and what is to be known of it.
+func (r *Result) text() string {
+	return r.Table().Text() + strings.Join(Others(), "\n") + "\n"
 }

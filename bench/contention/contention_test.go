@@ -14,7 +14,7 @@ import (
 // eight is eight transfers of 470 MB at 1 GB/s, and one.
 func eight() Config {
 	return Config{
-		Profile: engine.DefaultProfile, Transfers: []int{1, 8}, Tokens: 8192, Link: "1GB/s", Oversubscription: []float64{1, 2}, Clock: virtual,
+		Profile: engine.DefaultProfile, Transfers: []int{1, 8}, Tokens: 8192, Link: "1GB/s", Oversubscription: []float64{1, 2}, Clock: Virtual,
 	}
 }
 
@@ -53,7 +53,7 @@ func TestVirtual(t *testing.T) {
 func TestReal(t *testing.T) {
 	cfg := eight()
 	cfg.Transfers, cfg.Tokens, cfg.Link, cfg.Oversubscription, cfg.Clock, cfg.Rail = []int{1, 4}, 100, "50MB/s", []float64{1}, real, "127.0.0.1:0"
-	r, err := cfg.meet(t.Context())
+	r, err := cfg.Meet(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 )
 
 //go:embed others.json
@@ -47,17 +46,14 @@ func (o *known) rules(n int, oversubscription, alone float64) map[string]float64
 	return out
 }
 
-// write says what the rules are, and what was measured.
-func (o *known) write(b *strings.Builder) {
-	for _, s := range o.Simulators {
-		fmt.Fprintf(b, "%s: by its rule, %s", s.Name, s.Rule)
+// Others says what the rules of other simulators are, and what was measured of them, a line each.
+func Others() (lines []string) {
+	for _, s := range others.Simulators {
+		line := fmt.Sprintf("%s: by its rule, %s", s.Name, s.Rule)
 		for i, n := range slices.Sorted(maps.Keys(s.MeasuredMS)) {
-			fmt.Fprintf(b, "%s%g ms with %s", map[bool]string{true: "; measured ", false: ", "}[i == 0], s.MeasuredMS[n], n)
+			line += fmt.Sprintf("%s%g ms with %s", map[bool]string{true: "; measured ", false: ", "}[i == 0], s.MeasuredMS[n], n)
 		}
-		b.WriteString("\n")
+		lines = append(lines, line)
 	}
-	for _, n := range o.Notes {
-		b.WriteString(n + "\n")
-	}
-	fmt.Fprintf(b, "measured of others: %s\n", o.Measured)
+	return append(append(lines, others.Notes...), "measured of others: "+others.Measured)
 }

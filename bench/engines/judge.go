@@ -32,10 +32,9 @@ func (e environment) judge(ctx context.Context, cfg Config) error {
 	x.progress.Wipe()
 	j.Seconds = time.Since(j.Started).Seconds()
 	if len(j.Trials) > 0 {
-		d := j.document()
-		e := d.write(cfg.Out)
+		e := j.keep(cfg.Out)
 		if e == nil {
-			e = d.print(cfg)
+			e = j.document().Print(cfg.Stdout, cfg.Out)
 		}
 		err = errors.Join(err, e)
 	}
@@ -96,7 +95,7 @@ func (x *run) trials(ctx context.Context, faults []Fault, j *Judgement) error {
 			}
 			j.Trials = append(j.Trials, tr)
 			x.progress.end(what, tr.said(), err)
-			if err := j.document().write(x.cfg.Out); err != nil {
+			if err := j.keep(x.cfg.Out); err != nil {
 				return err
 			}
 		}

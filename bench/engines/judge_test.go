@@ -25,11 +25,11 @@ func judgeFakes(t *testing.T, own string, cfg Config) (j Judgement, stdout strin
 	cfg = cfg.withDefaults()
 	cfg.Link, cfg.settle = 0, time.Second
 	err = fakes(own, cfg.Out).judge(t.Context(), cfg)
-	text, e := os.ReadFile(filepath.Join(cfg.Out, summaryFile))
+	text, e := os.ReadFile(filepath.Join(cfg.Out, page.SummaryFile))
 	if e == nil {
 		e = json.Unmarshal(text, &j)
 	}
-	for _, name := range []string{page.RecordsFile, reportFile, tableFile} {
+	for _, name := range []string{page.RecordsFile, page.ReportFile, page.TableFile} {
 		if _, err := os.Stat(filepath.Join(cfg.Out, name)); err != nil {
 			t.Error(err)
 		}

@@ -2,7 +2,6 @@ package engines
 
 import (
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -142,9 +141,13 @@ func (j *Judgement) head() string {
 }
 
 // document is the judgement as people read it.
-func (j *Judgement) document() *document {
-	return &document{
-		title: "kvbench engines --faults", started: j.Started, head: j.head(), tables: j.tables(), notes: j.notes(),
-		records: func(w io.Writer) error { return records(w, j.Trials) }, data: j,
+func (j *Judgement) document() *page.Document {
+	return &page.Document{
+		Title: "kvbench engines --faults", Made: "Measured", Started: j.Started, Head: j.head(), Tables: j.tables(), Notes: j.notes(), Data: j,
 	}
+}
+
+// keep writes the files.
+func (j *Judgement) keep(dir string) error {
+	return page.WriteFiles(dir, append(j.document().Files(), page.Records(j.Trials))...)
 }

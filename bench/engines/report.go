@@ -2,7 +2,6 @@ package engines
 
 import (
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 
@@ -13,10 +12,9 @@ import (
 )
 
 // document is the result as people read it.
-func (r *Result) document() *document {
-	return &document{
-		title: "kvbench engines", started: r.Started, head: r.head(), tables: r.tables(), notes: r.notes(), plots: r.plots,
-		records: func(w io.Writer) error { return records(w, r.Samples) }, data: r,
+func (r *Result) document() *page.Document {
+	return &page.Document{
+		Title: "kvbench engines", Made: "Measured", Started: r.Started, Head: r.head(), Tables: r.tables(), Notes: r.notes(), Plots: r.plots, Data: r,
 	}
 }
 

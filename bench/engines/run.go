@@ -100,7 +100,7 @@ func (e environment) run(ctx context.Context, cfg Config) error {
 	x.result.Seconds = time.Since(x.result.Started).Seconds()
 	err = errors.Join(err, x.keep())
 	if len(x.result.Samples) > 0 || len(x.result.Errors) > 0 {
-		err = errors.Join(err, x.result.document().print(cfg))
+		err = errors.Join(err, x.result.document().Print(cfg.Stdout, cfg.Out))
 	}
 	if err == nil && x.result.failed() {
 		err = ErrFailed
@@ -114,7 +114,7 @@ func (x *run) keep() error {
 	if len(x.result.Rows) == 0 {
 		return nil
 	}
-	return x.result.document().write(x.cfg.Out)
+	return page.WriteFiles(x.cfg.Out, append(x.result.document().Files(), page.Records(x.result.Samples))...)
 }
 
 // logFolder has what each process printed, in the folder of results.

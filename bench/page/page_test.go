@@ -126,3 +126,41 @@ func TestCheckNew(t *testing.T) {
 		}
 	}
 }
+
+// TestDocument: what is printed and what the files have is the same, and the folder is named only
+// if it has them.
+func TestDocument(t *testing.T) {
+	d := &page.Document{
+		Title: "a run", Made: "Computed", Head: "of what", Notes: []string{"* bad", "good"}, Data: []int{7},
+		Tables: []page.Table{{Title: "rates", Left: 1, Head: []string{"op", "GB/s"}, Rows: [][]string{{"r", "1"}}}},
+	}
+	var plain, where strings.Builder
+	if err := errors.Join(d.Print(&plain, ""), d.Print(&where, "out")); err != nil {
+		t.Fatal(err)
+	}
+	want := "of what\n\nrates\nop  GB/s\nr      1\n\n* bad\ngood\n"
+	if listing := "results: out/{results.jsonl,summary.json,table.md,report.html}\n"; plain.String() != want || where.String() != want+listing {
+		t.Errorf("printed\n%s\nand\n%s", &plain, &where)
+	}
+	got := map[string]string{}
+	for _, f := range append(d.Files(), page.Records([]int{1, 2})) {
+		var b strings.Builder
+		if err := f.Write(&b); err != nil {
+			t.Error(err)
+		}
+		got[f.Name] = b.String()
+	}
+	for name, want := range map[string]string{
+		page.RecordsFile: "1\n2\n", page.SummaryFile: "[\n  7\n]\n",
+		page.TableFile: "# a run\n\nof what\n\n### rates\n\n| op | GB/s |\n| :--- | ---: |\n| r | 1 |\n\n* bad\n\ngood\n",
+	} {
+		if got[name] != want {
+			t.Errorf("%s is %q, want %q", name, got[name], want)
+		}
+	}
+	for _, want := range []string{"<title>a run", "Computed 0001-01-01", `<li class="bad">* bad`} {
+		if !strings.Contains(got[page.ReportFile], want) {
+			t.Errorf("%q is not in the page", want)
+		}
+	}
+}

@@ -35,7 +35,7 @@ var searched = []fit.Parameter{
 func figuresOf(ctx context.Context, published []Published, prof *engine.Profile) ([]fit.Figure, error) {
 	var figures []fit.Figure
 	for _, p := range published {
-		row, err := compute(ctx, &p, prof, func(*Record) {})
+		row, err := Compute(ctx, &p, prof)
 		if err != nil {
 			return nil, err
 		}

@@ -1,14 +1,13 @@
 package sglang
 
 import (
-	"bytes"
 	_ "embed"
-	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
 	"sync"
 
+	"kvferry/config"
 	"kvferry/load"
 )
 
@@ -69,10 +68,8 @@ var runs = sync.OnceValue(func() []Published {
 })
 
 func parse(data []byte) ([]Published, error) {
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields()
 	var all []Published
-	if err := d.Decode(&all); err != nil {
+	if err := config.Unmarshal(data, &all, true); err != nil {
 		return nil, err
 	}
 	for i := range all {

@@ -3,8 +3,6 @@ package sglang
 import (
 	"errors"
 	"fmt"
-	"io"
-	"strings"
 	"time"
 
 	"kvferry/bench/machine"
@@ -22,28 +20,19 @@ type Results struct {
 // ErrFaults is what Run's error unwraps to when all runs were gone through but some have faults.
 var ErrFaults = errors.New("runs with faults")
 
-// Names of the files in the folder of results, beside page.RecordsFile.
-const (
-	summaryFile = "summary.json"
-	tableFile   = "table.md"
-	reportFile  = "report.html"
-)
-
 // finish writes and prints what there is, and adds to err what kept it from that.
 func (r *Results) finish(cfg Config, out *page.Folder, err error) error {
+	d := r.document()
 	if len(r.Rows) > 0 {
-		out.Save(
-			page.File{Name: summaryFile, Write: func(w io.Writer) error { return page.WriteJSON(w, r) }},
-			page.File{Name: tableFile, Write: r.writeMarkdown},
-			page.File{Name: reportFile, Write: r.writeHTML},
-		)
-		_, e := io.WriteString(cfg.Stdout, r.text())
-		err = errors.Join(err, e)
+		out.Save(d.Files()...)
 	}
 	kept := out.Close()
-	if kept == nil && len(r.Rows) > 0 {
-		_, e := fmt.Fprintf(cfg.Stdout, "\n%s\n", page.Listing(cfg.Out, page.RecordsFile, summaryFile, tableFile, reportFile))
-		err = errors.Join(err, e)
+	if len(r.Rows) > 0 {
+		dir := cfg.Out
+		if kept != nil {
+			dir = ""
+		}
+		err = errors.Join(err, d.Print(cfg.Stdout, dir))
 	}
 	if err = errors.Join(err, kept); err != nil {
 		return err
@@ -132,39 +121,9 @@ func (r *Results) remarks() []string {
 
 const what = "virtual time: compute modelled, no KV transfer; the shipped profiles were fitted to these records"
 
-func (r *Results) text() string {
-	var b strings.Builder
-	b.WriteString(what + "\n\n")
-	for _, t := range r.tables() {
-		t.WriteText(&b)
+// document is the results as people read them.
+func (r *Results) document() *page.Document {
+	return &page.Document{
+		Title: "SGLang's published runs", Made: "Computed", Started: r.Started, Head: what, Tables: r.tables(), Notes: r.remarks(), Data: r,
 	}
-	for _, line := range r.remarks() {
-		b.WriteString(line + "\n")
-	}
-	return b.String()
-}
-
-func (r *Results) writeMarkdown(w io.Writer) error {
-	var b strings.Builder
-	b.WriteString(what + "\n\n")
-	for _, t := range r.tables() {
-		t.WriteMarkdown(&b)
-	}
-	for _, line := range r.remarks() {
-		b.WriteString("\n" + line + "\n")
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
-}
-
-func (r *Results) writeHTML(w io.Writer) error {
-	var section page.Section
-	for _, t := range r.tables() {
-		section.Tables = append(section.Tables, t.HTML(-1))
-	}
-	p := page.Page{
-		Title: "SGLang's published runs", Sub: []string{"Computed " + r.Started.UTC().Format("2006-01-02 15:04 UTC") + ".", what},
-		Lines: r.remarks(), Sections: []page.Section{section},
-	}
-	return p.Write(w, r)
 }

@@ -29,6 +29,8 @@ type Config struct {
 	Stdout   io.Writer // the tables, default none
 	Progress io.Writer // bar or lines, default none
 	Terminal bool      // Progress is a terminal
+
+	server *engine.Profile // the one that Profile names, as Validate has read it
 }
 
 // A Row of summary.json is one run.
@@ -84,7 +86,7 @@ func (cfg *Config) chosen() []Published {
 	})
 }
 
-// Validate lists every fault by its field, as a [config.Invalid].
+// Validate reads the profile, and lists every fault by its field, as a [config.Invalid].
 func (cfg *Config) Validate() error {
 	var bad config.Faults
 	for _, name := range cfg.Runs {
@@ -93,7 +95,8 @@ func (cfg *Config) Validate() error {
 		}
 	}
 	if cfg.Profile != "" {
-		_, err := engine.LoadProfile(cfg.Profile)
+		var err error
+		cfg.server, err = engine.LoadProfile(cfg.Profile)
 		bad.Check("Profile", err)
 	}
 	if cfg.Out == "" {
@@ -129,7 +132,7 @@ func Run(ctx context.Context, cfg Config) (*Results, error) {
 	done := int64(0)
 	for _, p := range chosen {
 		var row *Row
-		if row, err = run(ctx, &p, cfg.Profile, func(rec *Record) {
+		if row, err = run(ctx, &p, cfg.server, func(rec *Record) {
 			out.Record(rec)
 			done++
 			b.Set(done)
@@ -145,20 +148,19 @@ func Run(ctx context.Context, cfg Config) (*Results, error) {
 
 const barPeriod = 500 * time.Millisecond
 
-// run computes one, with its own profile if none is named.
-func run(ctx context.Context, p *Published, profile string, tell func(*Record)) (*Row, error) {
-	if profile == "" {
-		profile = p.Profile
-	}
-	server, err := engine.LoadProfile(profile)
-	if err != nil {
-		return nil, err
-	}
-	return compute(ctx, p, server, tell)
+// Compute computes a published run with another server.
+func Compute(ctx context.Context, p *Published, server *engine.Profile) (*Row, error) {
+	return run(ctx, p, server, func(*Record) {})
 }
 
-// compute computes one.
-func compute(ctx context.Context, p *Published, server *engine.Profile, tell func(*Record)) (*Row, error) {
+// run computes one, with its own server if none is given.
+func run(ctx context.Context, p *Published, server *engine.Profile, tell func(*Record)) (*Row, error) {
+	if server == nil {
+		var err error
+		if server, err = engine.LoadProfile(p.Profile); err != nil {
+			return nil, err
+		}
+	}
 	asked, err := p.Load(server.Vocab).Open()
 	if err != nil {
 		return nil, err

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"kvferry/bench/page"
 )
 
 // TestReproduced: the shipped profiles give so many of the published figures within 10 %, and those
@@ -21,7 +23,7 @@ func TestReproduced(t *testing.T) {
 	if _, err := Run(t.Context(), Config{Out: out, Stdout: &text}); err != nil {
 		t.Fatal(err)
 	}
-	data, err := os.ReadFile(filepath.Join(out, summaryFile))
+	data, err := os.ReadFile(filepath.Join(out, page.SummaryFile))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +65,7 @@ func TestReproduced(t *testing.T) {
 			t.Errorf("%s: %d of %d figures within 10 %%, want %d of %d", c.profile, n, judged[c.profile], c.least, c.all)
 		}
 	}
-	for _, name := range []string{"results.jsonl", tableFile, reportFile} {
+	for _, name := range []string{"results.jsonl", page.TableFile, page.ReportFile} {
 		if info, err := os.Stat(filepath.Join(out, name)); err != nil || info.Size() == 0 {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -75,12 +77,12 @@ func TestOtherLoad(t *testing.T) {
 	t.Parallel()
 	p := Runs()[0]
 	p.NumPrompts--
-	row, err := run(t.Context(), &p, "", func(*Record) {})
+	row, err := run(t.Context(), &p, nil, func(*Record) {})
 	if err != nil {
 		t.Fatal(err)
 	}
 	r := Results{Rows: []Row{*row}}
-	if len(row.Faults) == 0 || !strings.Contains(r.text(), "* qwen2.5-0.5b 200: 199 requests were answered, and 200 in the record") {
+	if len(row.Faults) == 0 || !strings.Contains(strings.Join(r.remarks(), "\n"), "* qwen2.5-0.5b 200: 199 requests were answered, and 200 in the record") {
 		t.Errorf("faults %q", row.Faults)
 	}
 }
