@@ -19,10 +19,12 @@ import (
 //
 // and cold_ms more if it is the first with several prompts. Of the two in max, which are done at the same time,
 // one is arithmetic and the other reads weights: the roofline model (Williams et al. 2009).
-// A decode step of b sequences reads so much more than it computes that only that counts:
+// So it is in a decode step of b sequences, of a token each; decode_step has launching and reading:
 //
-//	decode_step + b x decode_seq + c x decode_kv_token + experts(n) + all-reduces(n)
+//	max(decode_step + experts(b), prefill_step + b x decode_token)
+//	             + b x decode_seq + c x decode_kv_token + all-reduces(b)
 //
+// where decode_token is mostly left out: a small batch reads so much more than it computes that only that counts.
 // [Experts] and [TensorParallel] have their formulas.
 //
 // Prompt tokens slow down once the GPU has been busy for a while; on the A10 of
@@ -42,9 +44,10 @@ type CostModel struct {
 	c    Costs // of a GPU: divided by TensorParallel.Size
 	pair float64
 	kv   float64 // ms a token of context
-	// Of all-reduces: ms a step, and more a token.
-	reduce, reduceToken float64
-	unread              float64 // logarithm of the share of experts that a token leaves unread
+	// Of all-reduces: ms a step, more a token, and more still each of the first small tokens.
+	reduce, reduceToken, reduceSmall, small float64
+
+	unread float64 // logarithm of the share of experts that a token leaves unread
 
 	batched bool // several prompts have been computed together
 	heat    float64
@@ -57,14 +60,18 @@ func NewCostModel(c Costs, g kvcache.Geometry) *CostModel {
 	tp := c.TensorParallel
 	size := float64(max(tp.Size, 1))
 	m := &CostModel{pair: c.PrefillAttentionNS / 1e6 / size, kv: c.DecodeKVTokenNS / 1e6 * tp.share(g)}
-	for _, divided := range []*float64{&c.PrefillTokenMS, &c.PrefillFloorMS, &c.DecodeStepMS, &c.Experts.ReadMS} {
+	for _, divided := range []*float64{&c.PrefillTokenMS, &c.PrefillFloorMS, &c.DecodeStepMS, &c.DecodeTokenMS, &c.Experts.ReadMS} {
 		*divided /= size
 	}
 	m.c = c
 	if tp.Size > 1 {
 		reduces := float64(2 * g.Layers)
 		m.reduce = reduces * tp.AllReduceLatencyUS / 1e3
-		m.reduceToken = reduces * 2 * (size - 1) / size * float64(g.HiddenSize*2) / (tp.BusGBS * 1e6)
+		sent := reduces * 2 * (size - 1) / size * float64(g.HiddenSize*2) / 1e6
+		m.reduceToken = sent / tp.BusGBS
+		if tp.SmallBusGBS > 0 {
+			m.reduceSmall, m.small = sent/tp.SmallBusGBS-m.reduceToken, float64(tp.SmallBytes)/float64(g.HiddenSize*2)
+		}
 	}
 	if e := c.Experts; e.Count > 0 {
 		m.unread = math.Log1p(-float64(e.PerToken) / float64(e.Count))
@@ -80,7 +87,11 @@ func (m *CostModel) Run(step *Step) time.Duration {
 	var d float64 // ms
 	switch step.Kind {
 	case Decode:
-		d = m.c.DecodeStepMS + m.c.DecodeSeqMS*float64(len(step.Works)) + m.context(step.Works) + m.experts(n) + m.reduces(n)
+		experts := m.experts(n)
+		d = m.c.DecodeStepMS + m.c.DecodeSeqMS*float64(len(step.Works)) + m.context(step.Works) + experts + m.reduces(n)
+		if m.c.DecodeTokenMS > 0 {
+			d += max(0, m.c.PrefillStepMS+m.c.DecodeTokenMS*n-m.c.DecodeStepMS-experts)
+		}
 	case Prefill, Mixed:
 		pairs, decodes := m.attention(step.Works)
 		compute := m.hot(m.c.PrefillTokenMS*n + m.pair*pairs)
@@ -138,14 +149,16 @@ func (m *CostModel) experts(n float64) float64 {
 }
 
 // reduces is how long the all-reduces of n tokens take.
-func (m *CostModel) reduces(n float64) float64 { return m.reduce + m.reduceToken*n }
+func (m *CostModel) reduces(n float64) float64 {
+	return m.reduce + m.reduceToken*n + m.reduceSmall*min(n, m.small)
+}
 
 // slowest bounds what Run returns for a step without prompts of up to seqs sequences, each
 // of up to tokens tokens, and what each token of a step adds to that.
 func (m *CostModel) slowest(seqs, tokens int) (step, token float64) {
 	c := &m.c
-	step = c.PrefillStepMS + c.PrefillFloorMS + c.ColdMS + c.DecodeStepMS + c.DecodeSeqMS*float64(seqs) +
-		m.kv*float64(seqs)*float64(tokens) + c.Experts.ReadMS*float64(c.Experts.Count+c.Experts.Shared) + m.reduces(float64(seqs))
+	step = c.PrefillStepMS + c.PrefillFloorMS + c.ColdMS + c.DecodeStepMS + (c.DecodeSeqMS+c.DecodeTokenMS)*float64(seqs) +
+		m.kv*float64(seqs)*float64(tokens) + c.Experts.ReadMS*float64(c.Experts.Count+c.Experts.Shared) + m.reduces(float64(seqs)) + m.reduceSmall*m.small
 	return step, (c.PrefillTokenMS+m.pair*float64(tokens))*(1+c.HotSlowdown) + m.reduceToken
 }
 

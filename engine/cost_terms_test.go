@@ -29,6 +29,7 @@ func step(kind Kind, works ...Work) *Step {
 func TestCostTerms(t *testing.T) {
 	experts := Experts{Count: 4, PerToken: 2, Shared: 1, ReadMS: 0.5}
 	two := TensorParallel{Size: 2, AllReduceLatencyUS: 5, BusGBS: 10}
+	small := TensorParallel{Size: 2, AllReduceLatencyUS: 5, BusGBS: 10, SmallBusGBS: 2, SmallBytes: 14336}
 	// 28 layers, of which each reduces 3584 x 2 bytes a token twice: on a ring of two GPUs
 	// they send as much.
 	reduce := func(tokens float64) float64 { return 56 * (0.005 + tokens*7168/10e6) }
@@ -60,6 +61,13 @@ func TestCostTerms(t *testing.T) {
 		// 4 heads of KV on 8 GPUs: each has one whole head.
 		{"context on eight GPUs", Costs{DecodeKVTokenNS: 1e5, TensorParallel: TensorParallel{Size: 8, BusGBS: 1e5}}, step(Decode, next(100)), 2.5 + 56*1.75*7168/1e11},
 		{"experts on two GPUs", Costs{Experts: experts, TensorParallel: two}, step(Decode, next(9)), 0.25*3 + reduce(1)},
+		{"arithmetic of a decode", Costs{DecodeStepMS: 10, DecodeSeqMS: 0.1, DecodeTokenMS: 2, PrefillStepMS: 3}, step(Decode, next(9), next(9), next(9), next(9)), 3 + 8 + 0.4},
+		{"arithmetic of a small batch", Costs{DecodeStepMS: 10, DecodeTokenMS: 2, PrefillStepMS: 3}, step(Decode, next(9), next(9)), 10},
+		{"arithmetic beside experts", Costs{DecodeStepMS: 10, DecodeTokenMS: 9, Experts: experts}, step(Decode, next(9), next(9)), 18},
+		{"arithmetic on two GPUs", Costs{DecodeTokenMS: 4, TensorParallel: two}, step(Decode, next(9)), 2 + reduce(1)},
+		// 14,336 bytes of what is reduced are two tokens, at a fifth of the rate.
+		{"small all-reduces", Costs{TensorParallel: small}, step(Decode, next(9)), reduce(5)},
+		{"large all-reduces", Costs{TensorParallel: small}, step(Prefill, chunk(0, 100)), reduce(100 + 2*4)},
 		{"one GPU", Costs{DecodeStepMS: 10, TensorParallel: TensorParallel{Size: 1, AllReduceLatencyUS: 5}}, step(Decode, next(9)), 10},
 	} {
 		if got := ms(gpu(c.costs).Run(c.step)); math.Abs(got-c.want) > 2e-6 {
@@ -108,7 +116,7 @@ func drawnCosts(rng *rand.Rand) Costs {
 	c := Costs{
 		RequestMS: some(10), PrefillStepMS: some(5), PrefillTokenMS: some(0.5), PrefillAttentionNS: some(100), PrefillFloorMS: some(50),
 		HotSlowdown: some(1), HeatMS: 1 + 100*rng.Float64(), ColdMS: some(1000), DecodeStepMS: some(20), DecodeSeqMS: some(0.5),
-		DecodeKVTokenNS: some(1000), OutputDelayMS: some(20),
+		DecodeKVTokenNS: some(1000), DecodeTokenMS: some(5), OutputDelayMS: some(20),
 	}
 	if rng.IntN(2) == 0 {
 		c.Experts = Experts{Count: 1 + rng.IntN(256), Shared: rng.IntN(3), ReadMS: rng.Float64()}
@@ -116,6 +124,9 @@ func drawnCosts(rng *rand.Rand) Costs {
 	}
 	if rng.IntN(2) == 0 {
 		c.TensorParallel = TensorParallel{Size: 1 + rng.IntN(8), AllReduceLatencyUS: some(20), BusGBS: 1 + 100*rng.Float64()}
+		if rng.IntN(2) == 0 {
+			c.TensorParallel.SmallBusGBS, c.TensorParallel.SmallBytes = c.TensorParallel.BusGBS*rng.Float64(), rng.IntN(1<<20)
+		}
 	}
 	return c
 }
@@ -153,7 +164,7 @@ func TestCostIsMonotone(t *testing.T) {
 		for name, p := range map[string]*float64{
 			"prefill_step": &raised.PrefillStepMS, "prefill_token": &raised.PrefillTokenMS, "attention": &raised.PrefillAttentionNS,
 			"floor": &raised.PrefillFloorMS, "hot_slowdown": &raised.HotSlowdown, "cold": &raised.ColdMS, "decode_step": &raised.DecodeStepMS,
-			"decode_seq": &raised.DecodeSeqMS, "kv": &raised.DecodeKVTokenNS, "read": &raised.Experts.ReadMS, "latency": &raised.TensorParallel.AllReduceLatencyUS,
+			"decode_seq": &raised.DecodeSeqMS, "decode_token": &raised.DecodeTokenMS, "kv": &raised.DecodeKVTokenNS, "read": &raised.Experts.ReadMS, "latency": &raised.TensorParallel.AllReduceLatencyUS,
 		} {
 			was := *p
 			*p += 1 + *p
@@ -195,7 +206,7 @@ func TestCostIsMonotone(t *testing.T) {
 		}
 	}
 	for _, name := range []string{
-		"prefill_step", "prefill_token", "attention", "floor", "hot_slowdown", "cold", "decode_step", "decode_seq", "kv", "read", "latency", "per_token", "bus",
+		"prefill_step", "prefill_token", "attention", "floor", "hot_slowdown", "cold", "decode_step", "decode_seq", "decode_token", "kv", "read", "latency", "per_token", "bus",
 		"another sequence", "a longer context", "more tokens",
 	} {
 		if longer[name] < 100 {
@@ -270,9 +281,9 @@ func TestSlowestOfAll(t *testing.T) {
 // allTerms is a profile's costs with everything that there is.
 func allTerms(tb testing.TB) Costs {
 	c := shipped(tb).Costs
-	c.PrefillAttentionNS, c.PrefillFloorMS, c.ColdMS, c.DecodeKVTokenNS = 5.7, 12, 100, 157
+	c.PrefillAttentionNS, c.PrefillFloorMS, c.ColdMS, c.DecodeKVTokenNS, c.DecodeTokenMS = 5.7, 12, 100, 157, 0.1
 	c.Experts = Experts{Count: 256, PerToken: 8, Shared: 1, ReadMS: 0.05}
-	c.TensorParallel = TensorParallel{Size: 8, AllReduceLatencyUS: 10, BusGBS: 300}
+	c.TensorParallel = TensorParallel{Size: 8, AllReduceLatencyUS: 10, BusGBS: 300, SmallBusGBS: 50, SmallBytes: 1 << 20}
 	return c
 }
 

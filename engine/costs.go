@@ -47,9 +47,14 @@ type Costs struct {
 	DecodeSeqMS  float64 `json:"decode_seq_ms"`
 	// DecodeKVTokenNS: a token of the context that a sequence's decode reads: its KV's
 	// bytes over the memory's rate. A batch reads the sum of its contexts.
-	DecodeKVTokenNS float64        `json:"decode_kv_token_ns,omitzero"`
-	Experts         Experts        `json:"experts,omitzero"`
-	TensorParallel  TensorParallel `json:"tensor_parallel,omitzero"`
+	DecodeKVTokenNS float64 `json:"decode_kv_token_ns,omitzero"`
+	// DecodeTokenMS: the arithmetic of one sequence's decode: 2 operations for each weight
+	// that it goes through, the output head's too, over the rate of the GPU. It is done while
+	// weights are read: a decode step takes at least PrefillStepMS, which is its launch too,
+	// and this for each sequence.
+	DecodeTokenMS  float64        `json:"decode_token_ms,omitzero"`
+	Experts        Experts        `json:"experts,omitzero"`
+	TensorParallel TensorParallel `json:"tensor_parallel,omitzero"`
 	// OutputDelayMS: the tokens of a step leave only once the next step has been
 	// launched, if anything is there to launch; launching a prefill or mixed step takes
 	// this long, a decode step (a captured graph) nothing. On the nodes of a
@@ -88,8 +93,8 @@ func (e Experts) validate() error {
 // TensorParallel is a model cut over several GPUs that compute each layer together. The
 // costs of a profile are those of one such GPU that does all by itself; with Size of them
 // each has 1/Size of the weights and of the heads. So these are divided by Size:
-// prefill_token_ms, prefill_attention_ns, prefill_floor_ms, decode_step_ms (disagg's too)
-// and experts.read_ms. A head of the KV is not cut, and where there are fewer than GPUs
+// prefill_token_ms, prefill_attention_ns, prefill_floor_ms, decode_step_ms (disagg's too),
+// decode_token_ms and experts.read_ms. A head of the KV is not cut, and where there are fewer than GPUs
 // several have the same one: of decode_kv_token_ns, and of a token's KV, a GPU has
 // ceil(kv_heads/Size) / kv_heads. What is launched, sampled and said to clients is not
 // divided.
@@ -100,6 +105,9 @@ func (e Experts) validate() error {
 //
 //	2 x layers x (latency + 2 (Size-1)/Size x tokens x hidden_size x 2 B / rate)
 //
+// Small ones do not reach the rate of large ones: too few blocks of threads have bytes under
+// way. So the first SmallBytes of each go at SmallBusGBS, if that is given.
+//
 // Size 0 is the same as 1.
 type TensorParallel struct {
 	Size int `json:"size"`
@@ -108,6 +116,10 @@ type TensorParallel struct {
 	// BusGBS: GB/s that a GPU sends, and receives, in a large one; NCCL's tests call it
 	// busbw.
 	BusGBS float64 `json:"bus_gb_s"`
+	// SmallBusGBS and SmallBytes: the rate of small ones, and up to how many bytes of what is
+	// reduced.
+	SmallBusGBS float64 `json:"small_bus_gb_s,omitzero"`
+	SmallBytes  int     `json:"small_bytes,omitzero"`
 }
 
 func (t TensorParallel) validate() error {
@@ -122,6 +134,10 @@ func (t TensorParallel) validate() error {
 	if t.Size > 1 && !(t.BusGBS >= 1e-3 && t.BusGBS < 1e6) || !(t.BusGBS >= 0) {
 		bad.Add("bus_gb_s", t.BusGBS, "say how many GB/s a GPU sends in an all-reduce: busbw of all_reduce_perf, of NCCL's tests")
 	}
+	if !(t.SmallBusGBS == 0 || t.SmallBusGBS >= 1e-3 && t.SmallBusGBS <= t.BusGBS) {
+		bad.Add("small_bus_gb_s", t.SmallBusGBS, "use at most bus_gb_s (%v), or leave it out", t.BusGBS)
+	}
+	config.Between(&bad, "small_bytes", t.SmallBytes, 0, 1<<40)
 	return bad.Err("engine.TensorParallel")
 }
 
@@ -160,6 +176,7 @@ func (c Costs) validate() error {
 	checkMS(&bad, "decode_step_ms", c.DecodeStepMS)
 	checkMS(&bad, "decode_seq_ms", c.DecodeSeqMS)
 	checkNS(&bad, "decode_kv_token_ns", c.DecodeKVTokenNS)
+	checkMS(&bad, "decode_token_ms", c.DecodeTokenMS)
 	bad.Check("experts", c.Experts.validate())
 	bad.Check("tensor_parallel", c.TensorParallel.validate())
 	checkMS(&bad, "output_delay_ms", c.OutputDelayMS)

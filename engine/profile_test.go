@@ -108,6 +108,7 @@ func TestProfileFaults(t *testing.T) {
 		{func(p *Profile) { p.Costs.Experts = Experts{Count: 8, PerToken: 2, ReadMS: -1} }, "costs.experts.read_ms: -1: use"},
 		{func(p *Profile) { p.Costs.TensorParallel = TensorParallel{BusGBS: 100} }, "costs.tensor_parallel.size: 0: use 1 to"},
 		{func(p *Profile) { p.Costs.TensorParallel = TensorParallel{Size: 2} }, "costs.tensor_parallel.bus_gb_s: 0: say how many GB/s a GPU sends"},
+		{func(p *Profile) { p.Costs.TensorParallel = TensorParallel{Size: 2, BusGBS: 9, SmallBusGBS: 10} }, "costs.tensor_parallel.small_bus_gb_s: 10: use at most bus_gb_s (9)"},
 		{func(p *Profile) { p.Costs.TensorParallel = TensorParallel{Size: 1, BusGBS: -1} }, "costs.tensor_parallel.bus_gb_s: -1: say"},
 		{func(p *Profile) {
 			p.Costs.TensorParallel = TensorParallel{Size: 2, BusGBS: 100, AllReduceLatencyUS: -1}
