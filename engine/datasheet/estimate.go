@@ -167,14 +167,19 @@ func (s *Server) Estimate() (*Estimate, error) {
 		PrefillAttentionNS: arithmetic(m.PairFlops, half),
 		DecodeStepMS:       dense + tp*launch,
 		DecodeKVTokenNS:    float64(g.TokenBytes()) / rate,
+		DecodeTokenMS:      (arithmetic(through, peak) + arithmetic(2*m.Head, half)) / 1e6,
 	}
 	if m.Experts > 0 {
-		c.Experts = engine.Experts{Count: m.Experts, PerToken: m.PerToken, ReadMS: m.ExpertBytes() / rate / 1e6}
+		c.Experts = engine.Experts{Count: m.Experts, PerToken: m.PerToken, ReadMS: m.ExpertBytes() / (s.GPU.BandwidthGBS * known.ExpertMBU) / 1e6}
 	}
 	if s.TensorParallel > 1 {
 		c.TensorParallel = engine.TensorParallel{Size: s.TensorParallel, AllReduceLatencyUS: s.GPU.AllReduceUS, BusGBS: s.GPU.LinkGBS * known.BusShare}
+		if s.GPU.SmallGBS > 0 {
+			c.TensorParallel.SmallBusGBS, c.TensorParallel.SmallBytes = s.GPU.SmallGBS, known.SmallBytes
+		}
 	}
-	round(&c.PrefillStepMS, &c.PrefillFloorMS, &c.PrefillTokenMS, &c.PrefillAttentionNS, &c.DecodeStepMS, &c.DecodeKVTokenNS, &c.Experts.ReadMS, &c.TensorParallel.BusGBS)
+	round(&c.PrefillStepMS, &c.PrefillFloorMS, &c.PrefillTokenMS, &c.PrefillAttentionNS, &c.DecodeStepMS, &c.DecodeKVTokenNS, &c.DecodeTokenMS,
+		&c.Experts.ReadMS, &c.TensorParallel.BusGBS)
 	e.Profile = engine.Profile{
 		Name: fmt.Sprintf("%s on %d x %s, from datasheet", s.Name, s.TensorParallel, s.GPU.Name), GPU: s.GPU.Name, Model: s.Name, Vocab: m.Vocab,
 		KVGeometry: g, KVBytes: int64(e.Memory.KV), MaxModelLen: length, MaxNumSeqs: s.MaxNumSeqs, MaxBatchedTokens: length, ChunkTokens: 512, Costs: c,
@@ -205,15 +210,19 @@ func parameters(s *Server, c *engine.Costs, peak float64, as string, half float6
 		{"prefill_floor_ms", fmt.Sprintf("%.3f", c.PrefillFloorMS), fmt.Sprintf("%.2f GB of weights without experts / %s", m.DenseBytes()/1e9, read)},
 		{"prefill_step_ms", fmt.Sprintf("%.3f", c.PrefillStepMS), fmt.Sprintf("%.0f kernels x %.0f us (%s)", kernels(m), known.KernelUS, known.KernelSource)},
 		{"decode_step_ms", fmt.Sprintf("%.3f", c.DecodeStepMS), "the floor, and the kernels once for each GPU"},
+		{"decode_token_ms", fmt.Sprintf("%.4f", c.DecodeTokenMS), fmt.Sprintf("the same with the output head, %.2f G weights of 16 bits: what large batches take at least", m.Head/1e9)},
 		{"decode_kv_token_ns", fmt.Sprintf("%.3f", c.DecodeKVTokenNS), fmt.Sprintf("%d bytes of KV a token / %s", m.Layers*m.KVHeads*m.KVElem*s.KVElemBytes, read)},
 	}
 	if m.Experts > 0 {
-		all = append(all, Parameter{"experts.read_ms", fmt.Sprintf("%.4f", c.Experts.ReadMS), fmt.Sprintf("%.2f GB of one of %d experts / %s; a token goes through %d", m.ExpertBytes()/1e9, m.Experts, read, m.PerToken)})
+		all = append(all, Parameter{"experts.read_ms", fmt.Sprintf("%.4f", c.Experts.ReadMS), fmt.Sprintf("%.2f GB of one of %d experts / (%.0f GB/s x %.2f, which their kernels reach); a token goes through %d", m.ExpertBytes()/1e9, m.Experts, s.GPU.BandwidthGBS, known.ExpertMBU, m.PerToken)})
 	}
 	if s.TensorParallel > 1 {
 		all = append(all,
 			Parameter{"tensor_parallel.bus_gb_s", fmt.Sprintf("%.0f", c.TensorParallel.BusGBS), fmt.Sprintf("%.0f GB/s of %s x %.2f (%s)", s.GPU.LinkGBS, s.GPU.Interconnect, known.BusShare, known.BusSource)},
 			Parameter{"tensor_parallel.all_reduce_latency_us", fmt.Sprint(c.TensorParallel.AllReduceLatencyUS), known.AllReduceSource})
+	}
+	if tp := c.TensorParallel; tp.SmallBytes > 0 {
+		all = append(all, Parameter{"tensor_parallel.small_bus_gb_s", fmt.Sprint(tp.SmallBusGBS), fmt.Sprintf("the first %d KiB of an all-reduce (%s)", tp.SmallBytes>>10, known.SmallSource)})
 	}
 	return append(all, Parameter{"request_ms, decode_seq_ms, hot_slowdown, output_delay_ms", "0", "no datasheet says: measure them"})
 }

@@ -55,6 +55,30 @@ func TestPair(t *testing.T) {
 	if got := median(mbu); math.Abs(got-known.MBU) > 0.005 {
 		t.Errorf("the median MBU is %.4f of %.3f, data.json has %v", got, mbu, known.MBU)
 	}
+	mbu = nil
+	for _, d := range known.Experts {
+		mbu = append(mbu, d.GB/((d.MS-d.Kernels*known.KernelUS/1e3)/1e3*d.GBS))
+	}
+	if got := median(mbu); math.Abs(got-known.ExpertMBU) > 0.005 {
+		t.Errorf("the median MBU of experts is %.4f of %.3f, data.json has %v", got, mbu, known.ExpertMBU)
+	}
+	// On a ring of 8 each sends 2 x 7/8 of what is reduced.
+	var rates []float64
+	for _, r := range known.AllReduces[1:] {
+		rates = append(rates, 1.75*r.Bytes/(r.US-known.AllReduces[0].US)/1e3)
+	}
+	h100, err := ReadGPU("H100-SXM")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := median(rates); math.Abs(got-h100.SmallGBS) > 1 {
+		t.Errorf("the median rate of small all-reduces is %.1f of %.1f, data.json has %v", got, rates, h100.SmallGBS)
+	}
+	for _, g := range known.GPUs { // by the rate of its links
+		if want := h100.SmallGBS / h100.LinkGBS * g.LinkGBS; g.SmallGBS != 0 && math.Abs(g.SmallGBS/want-1) > 0.05 {
+			t.Errorf("%s sends %v GB/s in small all-reduces, want %.1f or none", g.Name, g.SmallGBS, want)
+		}
+	}
 }
 
 // TestByHand: an A10 with Qwen2.5-7B in 4 bits.
@@ -76,6 +100,7 @@ func TestByHand(t *testing.T) {
 		{"prefill_step_ms", c.PrefillStepMS, 28 * 11 * 0.003},
 		{"decode_step_ms", c.DecodeStepMS, weights/(600e9*0.66)*1e3 + 28*11*0.003},
 		{"decode_kv_token_ns", c.DecodeKVTokenNS, 57344 / (600 * 0.66)},
+		{"decode_token_ms", c.DecodeTokenMS, 2 * (28*233046016 + 57*3584 + 152064*3584) / (125e12 * 0.5) * 1e3},
 	} {
 		if math.Abs(f.got/f.want-1) > 1e-4 {
 			t.Errorf("%s is %v, want %v", f.name, f.got, f.want)

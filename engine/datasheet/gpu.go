@@ -30,6 +30,7 @@ type GPU struct {
 	Interconnect string             `json:"interconnect"`
 	LinkGBS      float64            `json:"link_gb_s"`     // one direction
 	AllReduceUS  float64            `json:"all_reduce_us"` // of next to nothing
+	SmallGBS     float64            `json:"small_gb_s"`    // that a GPU sends in a small all-reduce; 0: as in a large one
 	Source       string             `json:"source"`
 }
 
@@ -43,8 +44,17 @@ type data struct {
 	BusShare        float64   `json:"bus_share"` // of LinkGBS, in a large all-reduce
 	BusSource       string    `json:"bus_source"`
 	AllReduceSource string    `json:"all_reduce_source"`
+	SmallBytes      int       `json:"small_bytes"` // below which an all-reduce is small
+	SmallSource     string    `json:"small_source"`
 	Prefills        []prefill `json:"prefills"`
 	Decodes         []decode  `json:"decodes"`
+	// AllReduces are of 8 H100, by their bytes.
+	AllReduces []struct {
+		Bytes float64 `json:"bytes"`
+		US    float64 `json:"us"`
+	} `json:"all_reduces"`
+	ExpertMBU float64  `json:"expert_mbu"` // of kernels that multiply with the experts that tokens are routed to
+	Experts   []decode `json:"experts"`
 }
 
 // A prefill is a published time to the first token of one prompt.
@@ -59,10 +69,10 @@ type prefill struct {
 	Source    string  `json:"source"`
 }
 
-// A decode is a published time a token, of one sequence.
+// A decode is a published time a token of one sequence, or of kernels that read.
 type decode struct {
 	What    string  `json:"what"`
-	GB      float64 `json:"gb"` // read a token
+	GB      float64 `json:"gb"` // read
 	Kernels float64 `json:"kernels"`
 	MS      float64 `json:"ms"`
 	GBS     float64 `json:"gb_s"`
