@@ -178,8 +178,14 @@ func (s *Server) Estimate() (*Estimate, error) {
 			c.TensorParallel.SmallBusGBS, c.TensorParallel.SmallBytes = s.GPU.SmallGBS, known.SmallBytes
 		}
 	}
+	if c.HotSlowdown, _ = s.GPU.slowdown(); c.HotSlowdown > 0 {
+		c.HeatMS = known.HeatMS
+	}
+	if s.Engine == engine.VLLMV0 {
+		c.OutputDelayMS = float64(m.Layers) * known.EagerLayerMS
+	}
 	round(&c.PrefillStepMS, &c.PrefillFloorMS, &c.PrefillTokenMS, &c.PrefillAttentionNS, &c.DecodeStepMS, &c.DecodeKVTokenNS, &c.DecodeTokenMS,
-		&c.Experts.ReadMS, &c.TensorParallel.BusGBS)
+		&c.Experts.ReadMS, &c.TensorParallel.BusGBS, &c.HotSlowdown, &c.OutputDelayMS)
 	e.Profile = engine.Profile{
 		Name: fmt.Sprintf("%s on %d x %s, from datasheet", s.Name, s.TensorParallel, s.GPU.Name), GPU: s.GPU.Name, Model: s.Name, Vocab: m.Vocab,
 		KVGeometry: g, KVBytes: int64(e.Memory.KV), MaxModelLen: length, MaxNumSeqs: s.MaxNumSeqs, MaxBatchedTokens: length, ChunkTokens: 512, Costs: c,
@@ -224,5 +230,14 @@ func parameters(s *Server, c *engine.Costs, peak float64, as string, half float6
 	if tp := c.TensorParallel; tp.SmallBytes > 0 {
 		all = append(all, Parameter{"tensor_parallel.small_bus_gb_s", fmt.Sprint(tp.SmallBusGBS), fmt.Sprintf("the first %d KiB of an all-reduce (%s)", tp.SmallBytes>>10, known.SmallSource)})
 	}
-	return append(all, Parameter{"request_ms, decode_seq_ms, hot_slowdown, output_delay_ms", "0", "no datasheet says: measure them"})
+	if c.HotSlowdown > 0 {
+		_, source := s.GPU.slowdown()
+		all = append(all,
+			Parameter{"hot_slowdown", fmt.Sprintf("%.3f", c.HotSlowdown), source},
+			Parameter{"heat_ms", fmt.Sprint(c.HeatMS), known.HeatSource})
+	}
+	if c.OutputDelayMS > 0 {
+		all = append(all, Parameter{"output_delay_ms", fmt.Sprintf("%.1f", c.OutputDelayMS), fmt.Sprintf("%d layers x %.2f ms, launched one kernel after the other while tokens wait (%s)", m.Layers, known.EagerLayerMS, known.EagerSource)})
+	}
+	return append(all, Parameter{"request_ms, decode_seq_ms", "0", "no datasheet says: measure them"})
 }

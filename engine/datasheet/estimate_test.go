@@ -81,6 +81,19 @@ func TestPair(t *testing.T) {
 	}
 }
 
+// TestSustained: a card with little power slows down, one of those that MFU is of does not.
+func TestSustained(t *testing.T) {
+	for name, want := range map[string]float64{"A10": 1731.45/312/(522.64/125) - 1, "L4": 7799.84/1978.9/(630.64/242.5) - 1, "H100-SXM": 0} {
+		g, err := ReadGPU(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := g.slowdown(); math.Abs(got-want) > 1e-9 {
+			t.Errorf("%s: %.3f, want %.3f", name, got, want)
+		}
+	}
+}
+
 // TestByHand: an A10 with Qwen2.5-7B in 4 bits.
 func TestByHand(t *testing.T) {
 	e, err := server(t, "qwen2.5-7b-gptq-int4", "A10", 1).Estimate()
@@ -101,6 +114,7 @@ func TestByHand(t *testing.T) {
 		{"decode_step_ms", c.DecodeStepMS, weights/(600e9*0.66)*1e3 + 28*11*0.003},
 		{"decode_kv_token_ns", c.DecodeKVTokenNS, 57344 / (600 * 0.66)},
 		{"decode_token_ms", c.DecodeTokenMS, 2 * (28*233046016 + 57*3584 + 152064*3584) / (125e12 * 0.5) * 1e3},
+		{"output_delay_ms", c.OutputDelayMS, 28 * 0.79},
 	} {
 		if math.Abs(f.got/f.want-1) > 1e-4 {
 			t.Errorf("%s is %v, want %v", f.name, f.got, f.want)

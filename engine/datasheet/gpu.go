@@ -53,8 +53,24 @@ type data struct {
 		Bytes float64 `json:"bytes"`
 		US    float64 `json:"us"`
 	} `json:"all_reduces"`
-	ExpertMBU float64  `json:"expert_mbu"` // of kernels that multiply with the experts that tokens are routed to
-	Experts   []decode `json:"experts"`
+	ExpertMBU    float64     `json:"expert_mbu"` // of kernels that multiply with the experts that tokens are routed to
+	Experts      []decode    `json:"experts"`
+	Sustained    []sustained `json:"sustained"`
+	HeatMS       float64     `json:"heat_ms"`
+	HeatSource   string      `json:"heat_source"`
+	EagerLayerMS float64     `json:"eager_layer_ms"` // launching a layer's kernels one by one
+	EagerSource  string      `json:"eager_source"`
+}
+
+// A sustained is how many samples of the same benchmark a card computed in ten minutes, beside
+// another whose power holds nothing back.
+type sustained struct {
+	GPU           string  `json:"gpu"`
+	Samples       float64 `json:"samples_s"`
+	Beside        string  `json:"beside"`
+	BesideSamples float64 `json:"beside_samples_s"`
+	Compute       string  `json:"compute"` // the peaks are those of
+	Source        string  `json:"source"`
 }
 
 // A prefill is a published time to the first token of one prompt.
@@ -126,6 +142,22 @@ func ReadGPU(name string) (GPU, error) {
 		return g, fmt.Errorf("%q: name is missing", name)
 	}
 	return g, nil
+}
+
+// slowdown is how much longer arithmetic takes when the card has computed for long: a card whose
+// power is small for its arithmetic lowers its clock then. MFU is of cards whose is not.
+func (g GPU) slowdown() (share float64, source string) {
+	for _, s := range known.Sustained {
+		if s.GPU != g.Name || g.TFLOPS[s.Compute] == 0 {
+			continue
+		}
+		beside, err := ReadGPU(s.Beside)
+		if err != nil {
+			panic("datasheet: data.json: " + err.Error())
+		}
+		return (s.BesideSamples/beside.TFLOPS[s.Compute])/(s.Samples/g.TFLOPS[s.Compute]) - 1, fmt.Sprintf("%.0f samples/s where %s has %.0f, each by its peak (%s)", s.Samples, s.Beside, s.BesideSamples, s.Source)
+	}
+	return 0, ""
 }
 
 // peak is the rate for what is multiplied, in TFLOPS, and what it is multiplied as: in 16 bits
