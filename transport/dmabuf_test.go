@@ -156,7 +156,7 @@ func TestUnmappedNowhere(t *testing.T) {
 		if _, err := plain.Register("gpu", gpu.Bytes(), "cuda:0"); !errors.Is(err, transport.ErrNoPath) || !strings.Contains(err.Error(), "mem/plain cannot move memory that is not mapped") {
 			t.Errorf("registered: %v", err)
 		}
-		if _, err := far.Open(gpu.Info()); !errors.Is(err, transport.ErrNoPath) {
+		if _, err := far.Open(gpu.Info()); !errors.Is(err, transport.ErrNoPath) || !strings.Contains(err.Error(), "rails here are of kind tcp, those there that may be used for its memory of kind mem") {
 			t.Errorf("opened: %v", err)
 		}
 		host := register(t, far, "host", 4096)

@@ -41,21 +41,25 @@ func (e *Engine) Open(info SegmentInfo) (*Target, error) {
 	info.Rails = slices.Clone(info.Rails)
 	t := &Target{e: e, info: info, keys: make(map[string]Key), ranks: make(map[string]uint8)}
 	t.refs.Store(1)
-	var addrs []string
-	unusable := true
+	near := kinds(e.cfg.Rails)
+	var addrs, far []string // far are kinds that may be used for its memory
 	for _, r := range info.Rails {
-		if !slices.ContainsFunc(e.cfg.Rails, func(l Rail) bool { return kind(l.Name()) == kind(r.Rail) }) {
+		k := kind(r.Rail)
+		if r.Rank >= 0 {
+			far = append(far, k)
+		}
+		if !slices.Contains(near, k) {
 			continue
 		}
 		if r.Key == 0 || r.Addr == "" {
 			return fail(fmt.Errorf("%w: rail %q has key %d and address %q", ErrInvalid, r.Rail, r.Key, r.Addr))
 		}
 		t.keys[r.Addr], t.ranks[r.Addr] = r.Key, clampRank(r.Rank)
-		addrs = append(addrs, kind(r.Rail)+" "+r.Addr)
-		unusable = unusable && r.Rank < 0
+		addrs = append(addrs, k+" "+r.Addr)
 	}
-	if unusable {
-		return fail(fmt.Errorf("%w: none that may be used for its memory is of a kind here", ErrNoPath))
+	if !slices.ContainsFunc(far, func(k string) bool { return slices.Contains(near, k) }) {
+		there := cmp.Or(strings.Join(slices.Compact(far), ", "), "none")
+		return fail(fmt.Errorf("%w: rails here are of kind %s, those there that may be used for its memory of kind %s", ErrNoPath, strings.Join(near, ", "), there))
 	}
 	id := strings.Join(addrs, " ")
 	e.mu.Lock()
@@ -123,12 +127,7 @@ func (e *Engine) newPeer(id string, rails []RailAddr) (*peer, error) {
 				local = append(local, i)
 			}
 		}
-		var remote []RailAddr
-		for _, r := range rails {
-			if kind(r.Rail) == k {
-				remote = append(remote, r)
-			}
-		}
+		remote := slices.DeleteFunc(slices.Clone(rails), func(r RailAddr) bool { return kind(r.Rail) != k })
 		reaches := make(map[[2]int]Reach)
 		for i, l := range local {
 			router, _ := e.cfg.Rails[l].(Router)
@@ -168,7 +167,7 @@ func kinds(rails []Rail) []string {
 	for _, r := range rails {
 		ks = append(ks, kind(r.Name()))
 	}
-	slices.SortFunc(ks, cmp.Compare)
+	slices.Sort(ks)
 	return slices.Compact(ks)
 }
 

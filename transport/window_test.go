@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"net"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -109,7 +110,7 @@ func TestRegisterLocal(t *testing.T) {
 		if info := seg.Info(); len(info.Rails) != 0 || info.Name != "slab" {
 			t.Errorf("it tells peers %+v", info)
 		}
-		if _, err := p.b.Open(seg.Info()); !errors.Is(err, transport.ErrNoPath) {
+		if _, err := p.b.Open(seg.Info()); !errors.Is(err, transport.ErrNoPath) || !strings.HasSuffix(err.Error(), "rails here are of kind mem, those there that may be used for its memory of kind none") {
 			t.Errorf("open: %v", err)
 		}
 		b := p.a.Submit(p.target, []transport.Request{{Local: mem[:100]}}, transport.BatchOptions{})
