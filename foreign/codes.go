@@ -40,7 +40,7 @@ const (
 
 var (
 	// ErrHandle: a handle that is none, or of something that is closed.
-	ErrHandle = errors.New("no such handle")
+	ErrHandle = errors.New("no such handle, or it is closed")
 	// ErrUnsupported: what the interface has a place for and this library cannot do.
 	ErrUnsupported = errors.New("not supported")
 	// ErrSpace: a buffer that is too small.

@@ -319,7 +319,7 @@ class Engine:
 
     def connect(self, advertisement: bytes) -> Target:
         """Opens a peer's segments. Does not wait: whether the peer can be reached a batch finds out."""
-        handle = ctypes.c_uint64()
+        advertisement, handle = _bytes("an advertisement", advertisement), ctypes.c_uint64()
         self._check(self._lib.kvf_connect(self.handle, advertisement, len(advertisement), ctypes.byref(handle)))
         return Target(self, handle.value)
 
@@ -357,6 +357,8 @@ class Engine:
         if view.nbytes % _RANGE.size or not view.c_contiguous:
             raise ValueError(f"ranges of {view.nbytes} bytes: make a contiguous array of RANGE_FIELDS, {_RANGE.size} bytes each")
         address, _kept = _address(view)
+        if message is not None:
+            message = _bytes("a message", message)
         options = library.BatchOptions(
             struct_size=ctypes.sizeof(library.BatchOptions),
             timeout_ms=_milliseconds(timeout),
@@ -426,6 +428,13 @@ class Engine:
 def _close(lib: ctypes.CDLL, handle: int, memory: dict[int, Any]) -> None:
     lib.kvf_engine_close(handle)  # of a forked child, which has no engine, does nothing
     memory.clear()
+
+
+def _bytes(what: str, value: Any) -> bytes:
+    """The value, of a parameter that C takes as a pointer: a str has none."""
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        raise TypeError(f"{what} is bytes, not {type(value).__name__}: encode text")
+    return bytes(value)
 
 
 def _text(s: str | None) -> bytes | None:

@@ -152,12 +152,16 @@ def load() -> ctypes.CDLL:
         lib = ctypes.CDLL(path)
     except OSError as e:
         raise ImportError(f"{e}; build it with make lib, and say where it is: KVFERRY_LIBRARY=bin/libkvferry.so") from e
-    for name, (result, *arguments) in FUNCTIONS.items():
-        f = getattr(lib, name, None)
-        if f is None:
-            raise ImportError(f"{path} has no {name}: it is older than this package")
-        f.restype, f.argtypes = result, arguments
+    needs = f"this package needs {VERSION_MAJOR}.{VERSION_MINOR}: take both from one build, of make lib or a wheel, and have KVFERRY_LIBRARY name that library"
+    if not hasattr(lib, "kvf_version"):
+        raise ImportError(f"{path} is not kvferry's library, of which {needs}")
+    lib.kvf_version.restype = c_uint32
     version = lib.kvf_version()
-    if version >> 16 != VERSION_MAJOR or version & 0xFFFF < VERSION_MINOR:
-        raise ImportError(f"{path} has version {version >> 16}.{version & 0xFFFF} of the interface, this package needs {VERSION_MAJOR}.{VERSION_MINOR}")
+    lacking = [name for name in FUNCTIONS if not hasattr(lib, name)]
+    if version >> 16 != VERSION_MAJOR or version & 0xFFFF < VERSION_MINOR or lacking:
+        without = f" without {lacking[0]}" if lacking else ""
+        raise ImportError(f"{path} has version {version >> 16}.{version & 0xFFFF} of the interface{without}, and {needs}")
+    for name, (result, *arguments) in FUNCTIONS.items():
+        f = getattr(lib, name)
+        f.restype, f.argtypes = result, arguments
     return lib

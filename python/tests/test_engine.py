@@ -15,7 +15,9 @@ import subprocess
 import sys
 import textwrap
 import threading
+import types
 import unittest
+import unittest.mock
 
 import kvferry
 from kvferry import library
@@ -181,15 +183,23 @@ class TestErrors(Pair):
     def test_closed(self):
         self.target.close()
         self.target.close()
-        with self.assertRaises(kvferry.Error) as e:
+        with self.assertRaisesRegex(kvferry.Error, "or it is closed: target") as e:
             self.here.submit(self.target, kvferry.WRITE, [])
         self.assertEqual(e.exception.code, kvferry.Code.HANDLE)
         self.here.close()
         self.here.close()
         self.local.close()
-        with self.assertRaises(kvferry.Error) as e:
-            self.here.poll()
-        self.assertEqual(e.exception.code, kvferry.Code.HANDLE)
+        for use in self.here.poll, self.here.wait, lambda: self.here.register(bytearray(8)):
+            with self.assertRaisesRegex(kvferry.Error, "or it is closed: engine") as e:
+                use()
+            self.assertEqual(e.exception.code, kvferry.Code.HANDLE)
+
+    def test_text(self):
+        """What has to be bytes is a str."""
+        with self.assertRaisesRegex(TypeError, "an advertisement is bytes, not str"):
+            self.here.connect(self.there.advertise(self.remote).decode())
+        with self.assertRaisesRegex(TypeError, "a message is bytes, not str"):
+            self.here.submit(self.target, kvferry.WRITE, [], message="text")
 
     def test_memory(self):
         """A buffer is held while it is registered, and no longer."""
@@ -302,6 +312,22 @@ class TestHost(unittest.TestCase):
         """A program that ends without closing anything does end, in time and in order."""
         done = child("here.submit(target, kvferry.READ, [kvferry.Range(local.address, 0, 13)] * 100)")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+
+class TestLibrary(unittest.TestCase):
+    """A library that is not this package's is refused, and by what is named."""
+
+    def test_foreign(self):
+        with unittest.mock.patch.dict(os.environ, KVFERRY_LIBRARY="libc.so.6"):
+            with self.assertRaisesRegex(ImportError, f"libc.so.6 is not kvferry's library, of which this package needs {library.VERSION_MAJOR}"):
+                library.load.__wrapped__()
+
+    def test_other(self):
+        own = library.VERSION_MAJOR << 16 | library.VERSION_MINOR
+        for version, lacking, text in ((5, "", "version 0.5 of the interface, and"), (own + (1 << 16), "", "and this package needs"), (own, "kvf_rails", "without kvf_rails, and")):
+            other = types.SimpleNamespace(**{name: lambda version=version: version for name in library.FUNCTIONS if name != lacking})
+            with unittest.mock.patch("ctypes.CDLL", return_value=other), self.assertRaisesRegex(ImportError, text):
+                library.load.__wrapped__()
 
 
 class TestHeader(unittest.TestCase):
