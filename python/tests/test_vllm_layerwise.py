@@ -207,7 +207,7 @@ class TestJoined(unittest.TestCase):
 
 class TestReceives(unittest.TestCase):
     def setUp(self):
-        self.r = Receives(timeout=30, grace=5)
+        self.r = Receives(timeout=35, grace=5)
         self.a = Receive("r", "t", [Peer("P", [])], [20, 21], 0, 32)
 
     def expect(self, now, events=(), *want):

@@ -372,7 +372,8 @@ class TestScheduler(unittest.TestCase):
             r = Request("b", 40, {**self.answer(p=p), **params})
             with self.assertLogs("vllm.kvferry", "ERROR") as logged:
                 self.assertEqual(self.d.matched(r, 0), (0, False))
-            self.assertIn(text, logged.output[0])
+            self.assertRegex(logged.output[0], f"kvferry: b: .*{text}.*: its prompt is computed here")
+            self.assertEqual((self.d.counts()["num_failed_transfers"], self.d.counts()), (1, None))
             self.d.allocated(r, [1, 2, 3], 0)
             self.d.finished(r, [1], True)
             self.d.finished(Request("c", 40, {**self.answer(p=p), **params}), [], False)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
 from typing import Any, Callable
 
 import kvferry
 
-log = logging.getLogger("vllm.kvferry")
+from .log import log
 
 TARGETS = 256
 """Peers that are kept open. The one that was used longest ago is closed for another; it is opened again when it is needed."""

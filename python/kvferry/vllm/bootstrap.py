@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import http.server
 import json
-import logging
 import socket
 import threading
 import urllib.request
 from typing import Any, Callable
-
-log = logging.getLogger("vllm.kvferry")
 
 MOST = 1 << 20
 """Bytes of an answer that are read: one of many ranks has some kilobytes."""

@@ -187,7 +187,9 @@ class KvferryConnector(KVConnectorBase_V1):
         return KvferryWorkerMetadata(self._finished.parts) if self._finished.parts else None
 
     def get_kv_connector_stats(self) -> KvferryStats | None:
-        counts = self._worker.ledger.counts() if self._worker else None
+        counted = self._worker.ledger if self._worker else self._scheduler
+        assert counted
+        counts = counted.counts()
         return KvferryStats(data=counts) if counts else None
 
     def shutdown(self) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from dataclasses import dataclass, field
 from typing import Any, Sequence
 
 from . import stats
+from .log import log
 from .report import Part
-
-log = logging.getLogger("vllm.kvferry")
 
 
 @dataclass

@@ -45,7 +45,7 @@ HISTOGRAMS = {
 }
 
 COUNTERS = {
-    "num_failed_transfers": ("num_failed_transfers", "Transfers that failed: their prompts are recomputed or fail."),
+    "num_failed_transfers": ("num_failed_transfers", "Transfers that failed, and prompts whose KV D did not ask for, as P is not one for it: they are recomputed or fail."),
     "num_kv_expired_reqs": ("num_kv_expired_reqs", "Requests of P whose lease has ended before D took their KV."),
     "num_notifications_after_expiry": ("num_notifications_after_expiry", "Releases that came to P after the lease had ended."),
     "num_blocks_checked": ("kv_blocks_checked", "Blocks that D has compared with P's checksums."),

@@ -121,8 +121,8 @@ class _State:
 
 class Receives:
     def __init__(self, timeout: float, grace: float):
-        """timeout is how long P may take, and grace how long it may take to say that it has stopped."""
-        self.timeout, self.grace = timeout, grace
+        """timeout is how long a request may take, and grace its end, in which P says that it has stopped."""
+        self.writing, self.grace = timeout - grace, grace
         self.states: dict[int, _State] = {}  # by token
         self.last = 0  # token
 
@@ -143,7 +143,7 @@ class Receives:
             if token not in self.states or state.until > now:
                 continue
             if not state.stopping:
-                actions.append(self._stop(now, token, f"P has not written all of it within {self.timeout:g} s"))
+                actions.append(self._stop(now, token, f"P has not written all of it within {self.writing:g} s"))
             else:
                 actions += self._fence(token, state.stopping)
         return actions
@@ -152,7 +152,7 @@ class Receives:
         self.last += 1
         if not receive.blocks:
             return Stop(receive, self.last)
-        self.states[self.last] = _State(receive, now + self.timeout)
+        self.states[self.last] = _State(receive, now + self.writing)
         return Tell(receive, self.last)
 
     def _stop(self, now: float, token: int, why: str) -> Action:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import logging
 import queue
 import threading
 import urllib.request
 from dataclasses import dataclass
 from typing import Any
 
-log = logging.getLogger("vllm.kvferry")
+from .log import log
 
 SECONDS = 5.0
 """That a POST may take."""

@@ -6,21 +6,19 @@ What a request needs goes to the workers as a Step, with vLLM's next step.
 from __future__ import annotations
 
 import hashlib
-import logging
 import time
 from array import array
 from dataclasses import dataclass, field
 from typing import Any, Callable, Iterable, Sequence
 
-from . import bootstrap, layout, report
+from . import bootstrap, layout, report, stats
 from .asked import Asked
 from .config import LAYERWISE, Config
 from .holds import Hold
+from .log import log
 from .pulls import Peer, Pull
 from .pushes import Over
 from .receives import Receive
-
-log = logging.getLogger("vllm.kvferry")
 
 
 @dataclass(frozen=True)
@@ -83,6 +81,7 @@ class Scheduler:
         self.prefills: dict[str, _Prefill] = {}  # requests that D will have
         self.arrived: dict[str, float] = {}  # requests that P has computed, which have no blocks yet: when
         self.reports: dict[str, report.Report] = {}  # of requests that have been transferred
+        self.refused = 0  # requests, since counts was called
         self.found: dict[str, dict[str, Any]] = {}  # requests that P will write: what its bootstrap says
         self.server: bootstrap.Server | None = None
         self.client = bootstrap.Client(config.timeout, clock)
@@ -125,6 +124,7 @@ class Scheduler:
             wrong, remote = (found, params) if isinstance(found, str) else ("", found)
         if wrong := wrong or self._unlike(remote) or self._other(request, asked):
             log.error("%s: %s: its prompt is computed here", request.request_id, wrong)
+            self.refused += 1
             params["do_remote_prefill"] = False
             return 0, False
         if asked.comes == LAYERWISE:
@@ -214,6 +214,11 @@ class Scheduler:
         for request in over:
             if made := self.reports.get(request):
                 report.post(made)
+
+    def counts(self) -> dict[str, Any] | None:
+        """What was counted since the last call. Refused requests are failed transfers, as failed handshakes are to vLLM's NIXL connector."""
+        refused, self.refused = self.refused, 0
+        return {**stats.empty(), "num_failed_transfers": refused} if refused else None
 
     def finished(self, request: Any, blocks: Sequence[int], answered: bool) -> tuple[bool, dict[str, Any] | None]:
         """A request is over, with an answer or without: whether its blocks are held, and the kv_transfer_params of the answer."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
 from typing import Any, Iterable
 
@@ -15,13 +14,12 @@ from .config import Config
 from .holds import Holds
 from .layout import model
 from .ledger import Finished, Ledger
+from .log import log
 from .memory import Buffer, Memory
 from .puller import Puller
 from .pusher import Pusher
 from .receiver import Receiver
 from .scheduler import Rank, Step
-
-log = logging.getLogger("vllm.kvferry")
 
 IDLE = 0.001
 """Seconds that a step with nothing to compute waits for something to come: the engine's threads may have no other core."""
