@@ -135,6 +135,8 @@ def main():
     parser.add_argument("--role", choices=("target", "initiator"), help=argparse.SUPPRESS)
     parser.add_argument("--backend", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if not 0 <= args.warm < args.posts:
+        parser.error(f"--posts {args.posts} --warm {args.warm}: the first --warm posts are not in the figures: give more --posts, or less --warm")
     if args.role:
         return {"target": target, "initiator": initiator}[args.role](args)
     backends = {"KVFERRY": args.rails, "UCX": args.ucx}

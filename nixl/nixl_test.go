@@ -79,6 +79,19 @@ func TestUnits(t *testing.T) {
 	run(t, nil, program(t, t.TempDir(), "units", "", "plugin/ranges.cpp", "plugin/loader.cpp", "plugin/settings.cpp", "plugin/json.cpp", "plugin/schedule.cpp"))
 }
 
+// TestCompare: compare.py says what is wrong with what it is asked, without NIXL.
+func TestCompare(t *testing.T) {
+	t.Parallel()
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skipf("SKIPPED: compare.py is not tried: %v", err)
+	}
+	out, err := exec.CommandContext(t.Context(), python, "compare.py", "--posts", "5").CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "--posts 5 --warm 5: the first --warm posts are not in the figures") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
 // sanitized are the flags of the address sanitizer, where the compiler has it.
 func sanitized(t *testing.T) string {
 	t.Helper()
