@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"kvferry/config"
 	"kvferry/version"
@@ -189,7 +190,13 @@ func AtMostOne(name string) cobra.PositionalArgs {
 		case name == "" && len(args) > 0 && cmd.HasSubCommands():
 			return invalid("COMMAND", noSuchCommand(cmd, args[0]))
 		case name == "" && len(args) > 0:
-			return invalid("ARGUMENT", fmt.Errorf("%q: %s takes none: flags begin with --; quote a value that has spaces", args[0], cmd.CommandPath()))
+			fix := "flags begin with --; quote a value that has spaces"
+			cmd.Flags().Visit(func(f *pflag.Flag) {
+				if f.NoOptDefVal != "" && f.Value.Type() != "bool" { // it may stand without a value, and has taken none
+					fix = fmt.Sprintf("write --%s=%s if it is that flag's", f.Name, args[0])
+				}
+			})
+			return invalid("ARGUMENT", fmt.Errorf("%q: %s takes none: %s", args[0], cmd.CommandPath(), fix))
 		case len(args) > 1:
 			return invalid(name, fmt.Errorf("%q: given %d times: leave all but one out", strings.Join(args, " "), len(args)))
 		case len(args) == 1 && args[0] == "":

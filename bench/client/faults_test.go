@@ -145,6 +145,9 @@ var wrongs = []wrong{
 	{name: "an OpenAI error", serve: func(w http.ResponseWriter) {
 		http.Error(w, `{"error":{"message":"prompt has 3 tokens, max_model_len is 2","type":"invalid_request_error","code":400}}`, http.StatusBadRequest)
 	}, fault: FaultStatus, says: []string{"HTTP 400 Bad Request", "max_model_len is 2"}},
+	{name: "another model's token", serve: func(w http.ResponseWriter) {
+		http.Error(w, `{"error":{"message":"Token id 31999 is out of vocabulary","type":"BadRequestError","code":400}}`, http.StatusBadRequest)
+	}, fault: FaultStatus, says: []string{"Token id 31999 is out of vocabulary (--tokenizer names the model's"}},
 	{name: "an error of FastAPI", serve: func(w http.ResponseWriter) {
 		http.Error(w, `{"detail":[{"loc":["body"],"msg":"field required"}]}`, http.StatusUnprocessableEntity)
 	}, fault: FaultStatus, says: []string{"HTTP 422", "field required"}},

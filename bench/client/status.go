@@ -32,7 +32,11 @@ func (e *StatusError) Error() string {
 	if e.Location != "" {
 		return fmt.Sprintf("HTTP %d %s: it redirects to %s", e.Code, http.StatusText(e.Code), e.Location)
 	}
-	return fmt.Sprintf("HTTP %d %s: %s", e.Code, http.StatusText(e.Code), e.Message)
+	hint := ""
+	if e.Code == http.StatusBadRequest && strings.Contains(e.Message, "out of vocabulary") { // vLLM's word for a token id
+		hint = " (--tokenizer names the model's: prompts are made of its tokens then)"
+	}
+	return fmt.Sprintf("HTTP %d %s: %s%s", e.Code, http.StatusText(e.Code), e.Message, hint)
 }
 
 // statusError is that of a status with what came of its text.

@@ -240,6 +240,10 @@ func TestSettings(t *testing.T) {
 	if err != nil || len(some) != 3 || some[1].String() != "kvferry-pull cma" || some[2].Name != "example" {
 		t.Errorf("%+v, %v", some, err)
 	}
+	some, err = choose(strings.Split("kvferry-pull/tcp,tcp,mooncake", ","), false) // as a flag has it
+	if err != nil || len(some) != 3 || some[1].String() != "kvferry-pull tcp,tcp" || some[2].Name != "mooncake" {
+		t.Errorf("%+v, %v", some, err)
+	}
 	some, err = choose(nil, true)
 	for _, s := range some {
 		if s.Rail != "none" && !strings.Contains(s.Rail, tcp) {
@@ -255,6 +259,7 @@ func TestSettings(t *testing.T) {
 		want string
 	}{
 		{"moncake", false, `"moncake": there is no such setting: use mono, kvferry-pull`},
+		{"tcp", false, `"tcp": there is no such setting`},
 		{"kvferry-pull/rdma", false, `"kvferry-pull/rdma": kvferry-pull is not there with the rail "rdma": use "tcp" or "tcp,tcp" or "cma", or leave the rail out for all`},
 		{"kvferry-pull/cma", true, `"kvferry-pull/cma": it does not go over a link, only settings over tcp do: leave it out, or leave --link out`},
 		{"example", true, `"example": it does not go over a link`},

@@ -40,6 +40,14 @@ func fakes(faults, pids string) environment {
 	return environment{
 		command: []string{os.Args[0]}, env: append(os.Environ(), fakeEnv+"="+faults, pidsEnv+"="+pids), model: "none", identical: true,
 		kvferry: func(string) (kvferryFolder, error) { return installed(pids) },
+		watch: func(all []int) func() string {
+			return func() string {
+				if n := len(all); strings.Contains(faults, "disturbed") && n == 2 {
+					return "others took the CPUs"
+				}
+				return ""
+			}
+		},
 	}
 }
 

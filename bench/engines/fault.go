@@ -75,6 +75,7 @@ type deed int
 const (
 	killP deed = iota + 1
 	killD
+	freezeP // it is stopped until the prompt has its outcome, and its system answers for it meanwhile
 	cutLink
 	loseAll // that the link carries; its carrier stays
 	flipBit // of P's KV, before D is asked for it; or of what has come to D, where it is asked with P
@@ -92,6 +93,7 @@ var Faults = []Fault{
 	{Name: "kill-p-during", What: "P is killed while D takes the KV", When: underWay, Do: killP},
 	{Name: "kill-p-after", What: "P is killed when D has its first token", When: firstThere, Do: killP},
 	{Name: "kill-d", What: "D is killed while it takes the KV", When: underWay, Do: killD},
+	{Name: "freeze-p", What: "P is stopped while D takes the KV, and goes on when the prompt has its outcome", When: underWay, Do: freezeP},
 	{Name: "cut", What: "the link is cut while D takes the KV, for good", When: underWay, Do: cutLink},
 	{Name: "black-hole", What: "the link loses all that it carries while D takes the KV, and nobody is told", When: underWay, Do: loseAll},
 	{Name: "flip", What: "a bit of the KV is another at D than it was at P", When: answered, Do: flipBit},

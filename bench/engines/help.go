@@ -37,12 +37,14 @@ last lines that its processes printed stand below the table.
 With --link, P and D are on two hosts of the NIC lab with a link of that rate between them,
 or two links where there are two rails. It takes root.
 
-With --faults, one fault at a time befalls a prompt: P or D is killed, the link is cut or loses
-all that it carries, a bit of the KV flips, the backend of NIXL misbehaves, a thousand requests
-are left. The table says what became of the prompt, and when: the right tokens (with P's KV, or
+With --faults, one fault at a time befalls a prompt: P or D is killed, P is stopped, the link is
+cut or loses all that it carries, a bit of the KV flips, the backend of NIXL misbehaves, a
+thousand requests are left. The table says what became of the prompt, and when: the right tokens (with P's KV, or
 computed by D), an error, none in time (a hang), or wrong tokens; whether the next prompt is
 right; and how many of P's blocks nobody gives back. A fault that did not come at its moment is
 marked. It takes root, and a minute a row.
+
+A row is marked with ~ if other programs had over half of the CPUs, or the hypervisor over 2 %.
 
 It takes eight minutes with two idle cores. Each figure is a median over the prompts.
 

@@ -125,7 +125,10 @@ func (i *instance) send(v any) error {
 }
 
 // kill kills the process and its group. What it has said is still told, and that it is over.
-func (i *instance) kill() { _ = syscall.Kill(-i.cmd.Process.Pid, syscall.SIGKILL) } // the group, which has been made for it; it may be over
+func (i *instance) kill() { i.signal(syscall.SIGKILL) }
+
+// signal goes to the group, which has been made for the process; it may be over.
+func (i *instance) signal(s syscall.Signal) { _ = syscall.Kill(-i.cmd.Process.Pid, s) }
 
 // end ends the process and its group, and returns when it is over.
 func (i *instance) end(grace time.Duration) {

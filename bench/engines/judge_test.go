@@ -102,6 +102,18 @@ func TestJudgeBad(t *testing.T) {
 	}
 }
 
+// TestJudgeFrozen: a P that was stopped goes on, and is not taken for one that does not answer.
+func TestJudgeFrozen(t *testing.T) {
+	t.Parallel()
+	j, stdout, err := judgeFakes(t, "KvferryConnector D then waits", Config{Faults: []string{"freeze-p"}, Settings: []string{"kvferry-pull"}})
+	if !errors.Is(err, ErrFaults) || len(j.Trials) != 1 {
+		t.Fatalf("%v\n%s", err, stdout)
+	}
+	if tr := j.Trials[0]; !tr.Fired || tr.Outcome != Hang || tr.Next != Right || tr.Lost != 0 {
+		t.Errorf("%+v\n%s", tr, stdout)
+	}
+}
+
 // TestJudgeDeaf: an instance that reads no more orders ends its trial, not the run.
 func TestJudgeDeaf(t *testing.T) {
 	t.Parallel()

@@ -2,6 +2,8 @@ package engines
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -53,6 +55,9 @@ func (r *Result) tables() []page.Table {
 		mark := "ok"
 		if row.Error != "" {
 			name, mark = "* "+name, "FAILED"
+		}
+		if r.Disturbed[row.setting()] != "" {
+			name += " ~"
 		}
 		if row.Prompts == 0 {
 			times.Rows = append(times.Rows, []string{name, row.Rail, at, "0", "-", "-", "-", "-", "-", "-"})
@@ -118,19 +123,22 @@ func (r *Result) over(row *Row) (ms float64, ok bool) {
 	return 0, false
 }
 
-// notes are why rows fail, each reason once.
+// notes are why rows fail, each reason once, and what disturbed some.
 func (r *Result) notes() (lines []string) {
 	seen := map[string]bool{}
 	for _, row := range r.Rows {
 		name := strings.TrimSpace(row.Setting + " " + row.Rail)
 		line := fmt.Sprintf("* %s, %d tokens: %s", name, row.PromptTokens, row.Error)
-		if r.Errors[(&Setting{Name: row.Setting, Rail: row.Rail}).String()] != "" { // of all lengths
+		if r.Errors[row.setting()] != "" { // of all lengths
 			line = fmt.Sprintf("* %s: %s", name, row.Error)
 		}
 		if row.Error != "" && !seen[line] {
 			seen[line] = true
 			lines = append(lines, line)
 		}
+	}
+	for _, setting := range slices.Sorted(maps.Keys(r.Disturbed)) {
+		lines = append(lines, fmt.Sprintf("~ %s was disturbed: %s", setting, r.Disturbed[setting]))
 	}
 	if !r.Judged {
 		lines = append(lines, "Tokens are not held to mono's with this model, but to the first connector's: D computes the last token of a prompt alone, mono computes it with the others, and sums that are rounded to few bits then differ.")
@@ -144,7 +152,11 @@ func (r *Result) head() string {
 	if r.Link > 0 {
 		over = fmt.Sprintf(", P and D joined by links of %s", lab.FormatRate(r.Link))
 	}
-	return fmt.Sprintf("model %s, %d rounds, one core an instance%s; %s, %.0f s", r.Model, r.Rounds, over, r.Machine.String(), r.Seconds)
+	rounds := "1 round"
+	if r.Rounds > 1 {
+		rounds = fmt.Sprintf("%d rounds", r.Rounds)
+	}
+	return fmt.Sprintf("model %s, %s, one core an instance%s; %s, %.0f s", r.Model, rounds, over, r.Machine.String(), r.Seconds)
 }
 
 // plot draws a figure over the prompt's length, a curve a setting.
@@ -159,7 +171,7 @@ func (r *Result) plot(title string, of func(*Row) (value float64, ok bool)) (*pa
 		if row.Prompts == 0 || !ok {
 			continue
 		}
-		name := (&Setting{Name: row.Setting, Rail: row.Rail}).String()
+		name := row.setting()
 		if points[name] == nil {
 			names = append(names, name)
 		}

@@ -23,7 +23,9 @@ type Result struct {
 	Checked bool              `json:"checksums,omitempty"`       // kvferry's connector was told to check each block
 	Rows    []Row             `json:"rows"`
 	Errors  map[string]string `json:"errors,omitempty"` // why a setting could not run, or not to its end
-	Samples []Sample          `json:"-"`
+	// Disturbed says of settings who else had the CPUs, in the last round in which too much was had.
+	Disturbed map[string]string `json:"disturbed,omitempty"`
+	Samples   []Sample          `json:"-"`
 }
 
 // A Row is a setting at one length of prompts.
@@ -44,15 +46,18 @@ type Row struct {
 	Error        string  `json:"error,omitempty"` // why the row fails
 }
 
+// setting is what its setting is called.
+func (row *Row) setting() string { return (&Setting{Name: row.Setting, Rail: row.Rail}).String() }
+
 // Metrics of a row. None of a row without answers.
 type Metrics struct {
 	TTFT    float64 `json:"median_ttft_ms"`
 	P99TTFT float64 `json:"p99_ttft_ms"`
 	TPOT    float64 `json:"median_tpot_ms"`
 	// KV is bytes a second in units of 1e9: of a prompt's KV, by the median time from P's answer to D's
-	// first token, less one step of D, which the token takes in any case. 0 where that leaves no time, and
+	// first token, less one step of D, which the token takes in any case. Left out where that leaves no time, and
 	// where KV is moved while P computes.
-	KV  float64 `json:"kv_gb_s"`
+	KV  float64 `json:"kv_gb_s,omitempty"`
 	CPU float64 `json:"cpu_s"` // of all instances, a prompt
 }
 

@@ -33,6 +33,7 @@ type environment struct {
 	dtype     string
 	identical bool // tokens must be those of mono
 	kvferry   func(asked string) (kvferryFolder, error)
+	watch     func(pids []int) (end func() string)
 }
 
 // Run runs the settings in turns, prints their tables and writes their files. Where ctx ends it, it
@@ -46,7 +47,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	e := environment{command: []string{folder.Python()}, env: folder.Process(), identical: cfg.Model == Tiny, kvferry: findKVFerry}
+	e := environment{command: []string{folder.Python()}, env: folder.Process(), identical: cfg.Model == Tiny, kvferry: findKVFerry, watch: watch}
 	e.model, e.dtype = cfg.model(folder)
 	if len(cfg.Faults) > 0 {
 		return e.judge(ctx, cfg)
@@ -80,7 +81,7 @@ func (e environment) begin(cfg Config) (x *run, wipe func(), err error) {
 	}
 	x = &run{
 		cfg: cfg, e: e, settings: settings, mono: map[string][]int{}, others: map[string][]int{},
-		result: &Result{Started: time.Now(), Machine: machine.Describe(), Model: cfg.Model, Rounds: cfg.Rounds, Link: cfg.Link, Checked: cfg.Checksums, Judged: e.identical, Errors: map[string]string{}},
+		result: &Result{Started: time.Now(), Machine: machine.Describe(), Model: cfg.Model, Rounds: cfg.Rounds, Link: cfg.Link, Checked: cfg.Checksums, Judged: e.identical, Errors: map[string]string{}, Disturbed: map[string]string{}},
 	}
 	wipe, err = x.makeScratch()
 	return x, wipe, err
@@ -163,6 +164,16 @@ func (x *run) turn(ctx context.Context, s *Setting, round int) (err error) {
 			return err
 		}
 	}
+	var pids []int
+	for _, i := range t.instances {
+		pids = append(pids, i.cmd.Process.Pid)
+	}
+	end := x.e.watch(pids)
+	defer func() {
+		if why := end(); why != "" {
+			x.result.Disturbed[s.String()] = why
+		}
+	}()
 	for number := range x.cfg.Prompts {
 		length, of := x.cfg.length(number)
 		if of != round {
@@ -176,6 +187,22 @@ func (x *run) turn(ctx context.Context, s *Setting, round int) (err error) {
 		x.result.Samples = append(x.result.Samples, *sample)
 	}
 	return nil
+}
+
+// watch looks at who has the CPUs until end is called, which says what disturbed these processes: "" if nothing did, or where
+// the system does not tell. Late timers are no sign of it: a connector may have threads that spin.
+func watch(pids []int) (end func() string) {
+	began := time.Now()
+	before, err := machine.ReadUsage(pids)
+	return func() string {
+		after, e := machine.ReadUsage(pids)
+		if err != nil || e != nil {
+			return ""
+		}
+		d := machine.Disturbance{CPU: machine.Used(before, after, time.Since(began), true)}
+		d.Judge()
+		return d.String()
+	}
 }
 
 // driverFolder has the driver, and what it loads beside it.

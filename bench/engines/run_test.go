@@ -138,9 +138,16 @@ func TestRun(t *testing.T) {
 	if got, want := slices.Sorted(maps.Keys(raw.Rows[0])), strings.Fields("compute d_prompt_tokens digests_equal identical kv_bytes like_others metrics prompt_tokens prompts rail setting transfer"); !slices.Equal(got, want) {
 		t.Errorf("a row has %q, want %q", got, want)
 	}
-	metrics, _ := raw.Rows[0]["metrics"].(map[string]any)
-	if got, want := slices.Sorted(maps.Keys(metrics)), strings.Fields("cpu_s kv_gb_s median_tpot_ms median_ttft_ms p99_ttft_ms"); !slices.Equal(got, want) {
-		t.Errorf("its metrics are %q, want %q", got, want)
+	for i, row := range raw.Rows {
+		metrics, _ := row["metrics"].(map[string]any)
+		kv := metrics["kv_gb_s"]
+		delete(metrics, "kv_gb_s")
+		if got, want := slices.Sorted(maps.Keys(metrics)), strings.Fields("cpu_s median_tpot_ms median_ttft_ms p99_ttft_ms"); !slices.Equal(got, want) {
+			t.Errorf("its metrics are %q, want %q", got, want)
+		}
+		if known := rows[i].Metrics.KV > 0; known != (kv != nil) || known && (row["setting"] == Mono || row["setting"] == "kvferry-layerwise") {
+			t.Errorf("%v has kv_gb_s %v", row["setting"], kv)
+		}
 	}
 	turns := regexp.MustCompile(`(?m)^round (\d)/2 (\S+).*: 6 prompts in \d+ s(; about \d+ s left)?$`).FindAllStringSubmatch(progress, -1)
 	if len(turns) != 2*len(Settings) || turns[0][2] != Mono || turns[1][2] == Mono || turns[len(Settings)][1] != "2" || turns[len(Settings)][2] != Mono {
@@ -162,6 +169,15 @@ func TestRun(t *testing.T) {
 		t.Errorf("%d instances, want %d", got, want)
 	}
 	nothingLeft(t, out)
+}
+
+// TestDisturbed: settings whose prompts others disturbed are marked, and a line says by what.
+func TestDisturbed(t *testing.T) {
+	out := t.TempDir()
+	stdout, _, err := runFakes(t.Context(), "disturbed", Config{Prompts: 3, Rounds: 1, Settings: []string{"example"}, Out: out})
+	if err != nil || !strings.Contains(stdout, "\nexample ~ ") || strings.Contains(stdout, "mono ~") || !strings.Contains(stdout, "~ example file was disturbed: others took the CPUs") || !strings.Contains(stdout, ", 1 round, ") {
+		t.Errorf("%v\n%s", err, stdout)
+	}
 }
 
 // TestFaults: each fault fails the rows of its setting, with its reason, and no others.

@@ -142,6 +142,7 @@ func Names() (all []string) {
 // choose returns mono and the settings of these names, all if there are none; with a link, those that
 // go over one. A name may have a rail behind it, as kvferry-pull/cma.
 func choose(names []string, link bool) (all []Setting, err error) {
+	names = joined(names)
 	for _, name := range names {
 		if err := known(name, link); err != nil {
 			return nil, err
@@ -154,6 +155,18 @@ func choose(names []string, link bool) (all []Setting, err error) {
 		}
 	}
 	return all, nil
+}
+
+// joined puts together what a flag takes for two names, as there is a comma in a rail: kvferry-pull/tcp,tcp.
+func joined(names []string) (all []string) {
+	for _, name := range names {
+		if n := len(all) - 1; name == tcp && n >= 0 && strings.HasSuffix(all[n], "/"+tcp) {
+			all[n] += "," + name
+		} else {
+			all = append(all, name)
+		}
+	}
+	return all
 }
 
 // known says what is wrong with a name that no setting has, or with a link none that can run.

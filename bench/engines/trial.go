@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"syscall"
 	"time"
 )
 
@@ -145,6 +146,9 @@ func (t *turn) ordeal(ctx context.Context, f *Fault, number int) (*ordeal, error
 	if err != nil {
 		return nil, err
 	}
+	if i := t.instance(prefill); i != nil {
+		i.signal(syscall.SIGCONT) // if it was stopped
+	}
 	if o.outcome == Hang { // its client goes
 		for _, i := range t.instances {
 			err = errors.Join(err, i.send(order{Do: "cancel", ID: x.id}))
@@ -165,6 +169,8 @@ func (t *turn) do(d deed, id string) error {
 		if i := t.instance(r); i != nil {
 			i.kill()
 		}
+	case freezeP:
+		t.instance(prefill).signal(syscall.SIGSTOP)
 	case cutLink:
 		return t.place.lab.Cut(0)
 	case loseAll:

@@ -128,6 +128,7 @@ func TestRefused(t *testing.T) {
 		{"serve --tokenizer Qwen/Qwen3-8B", `--tokenizer: "Qwen/Qwen3-8B": there is no such file or folder`},
 		{"tokenizer here", `ARGUMENT: "here": kvbench tokenizer takes none`},
 		{"serving now", `ARGUMENT: "now": kvbench serving takes none`},
+		{"engines --faults flip", `ARGUMENT: "flip": kvbench engines takes none: write --faults=flip if it is that flag's`},
 		{"server", `COMMAND: "server": kvbench has no such command`},
 		{"--settings tcp", "--settings: write the command before its flags: use check, compare, contention, engines, failover, matrix, mooncake"},
 	})

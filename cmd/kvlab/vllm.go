@@ -34,9 +34,11 @@ func vllmSetupCommand(cache *string) *cobra.Command {
 		Use:   "setup",
 		Short: "Make an environment with vLLM for CPU",
 		Long: `Download unmodified vLLM for CPU, NIXL and Mooncake's transfer engine in fixed versions
-into an environment of its own, make two models, and have vLLM answer with each. It
-takes 8 GB of disk, 3 GB of memory, and Python 3.11, 3.12 or 3.13 with pip; it needs no root,
-no GPU and no model hub, and leaves the rest of the machine alone: remove the folder,
+into an environment of its own, make two models, and have vLLM answer with each: 2.2 GB to
+download, and 191 s in all where that was tried, on two cores.
+
+It takes 8 GB of disk, 3 GB of memory, and Python 3.11, 3.12 or 3.13 with pip; it needs no
+root, no GPU and no model hub, and leaves the rest of the machine alone: remove the folder,
 and all of it is gone.
 
 What was interrupted goes on where it was, and what is there is not made again. A

@@ -28,6 +28,7 @@ func TestRefused(t *testing.T) {
 		{"--mode fast", `--mode: "fast": use one of auto, disagg, nondisagg`},
 		{"--placement random", `--placement: "random": use one of round-robin`},
 		{"--upstream ftp://a", `--upstream: "ftp://a": it is no server's address: write host:port or http://host:port`},
+		{"--upstream http://a:1/v1/", `--upstream: "http://a:1/v1/": an engine's URL has no /v1, which requests have: use http://a:1`},
 		{"--upstream-prefill a:1", "--upstream-decode: none given: prefill engines need decode engines"},
 		{"--upstream-prefill a:1,b:1 --upstream-decode c:1 --upstream-decode a:1", `--upstream-decode: "a:1": an engine is named once`},
 		{"--upstream a:1 --served-model-name x", "--served-model-name: the engines have names for their model"},

@@ -74,6 +74,8 @@ func (u URLs) engines() (all []*engine, report string, err error) {
 				continue
 			case strings.Contains(host, "@"):
 				bad.Add(f.field, host[strings.LastIndexByte(host, '@')+1:], "metrics and /server_info show an engine's URL: leave user and password out, clients' Authorization is passed on")
+			case strings.HasSuffix(base, "/v1"):
+				bad.Add(f.field, text, "an engine's URL has no /v1, which requests have: use %s", strings.TrimSuffix(base, "/v1"))
 			case seen[id]:
 				bad.Add(f.field, text, "an engine is named once, with one role")
 			}
