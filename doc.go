@@ -45,6 +45,7 @@
 //	bench/recovery                       how rails took faults: samples set against what was done
 //	bench                                the published table: measured, computed, reported
 //	bench/sglang                         SGLang's published runs beside modelled servers
+//	bench/toolflags                      what kvbench serve says to flags of other tools that it has no use for
 //	bench/serve                          any load against any server, or the model of one
 //	bench/server                         what a kvferry proxy says of itself
 //	bench/serving                        what the proxy and a node cost themselves, a token

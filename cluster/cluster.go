@@ -23,6 +23,8 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -43,8 +45,10 @@ type Config struct {
 	Chunked                    bool   // of non-disaggregated nodes
 	Handoff                    string // one of handoff.Names; the proxy's default if empty
 	Placement                  string
+	ConditionalDisaggregation  int      // see --conditional-disaggregation of the proxy
 	Profile                    string   // a shipped one's name, or a JSON file; the shipped A10 if empty
 	Link                       string   // see --link of the daemons; native if empty
+	DecodeLinks                []string // of decode nodes instead, in turn
 	Rails                      []string // see --rail of the daemons; TCP over loopback if empty
 	KVBlocks                   int      // of each node; what the profile's GPU holds if 0
 	WarmMiB                    int      // see --kv-warm-mib of the daemons; none if 0
@@ -90,6 +94,10 @@ func (c Config) Validate() error {
 	bad.Check("EOS", c.EOS.Validate())
 	n, err := c.node(role, role, "localhost:1")
 	bad.Check("", err)
+	for _, l := range c.DecodeLinks {
+		_, err := node.ResolveLink(n.Profile, l)
+		bad.Check("DecodeLinks", err)
+	}
 	if err == nil {
 		bad.Check("", n.Validate())
 	}
@@ -113,10 +121,20 @@ func (c Config) node(role, name, registry string) (n node.Config, err error) {
 	var bad config.Faults
 	if n.Profile, err = engine.LoadProfile(c.Profile); err != nil {
 		bad.Check("Profile", err)
-	} else if n.Link, err = node.ResolveLink(n.Profile, c.Link); err != nil {
+	} else if n.Link, err = node.ResolveLink(n.Profile, c.linkOf(role, name)); err != nil {
 		bad.Check("Link", err)
 	}
 	return n, bad.Err("cluster.Config")
+}
+
+// linkOf is the link of a node.
+func (c Config) linkOf(role, name string) string {
+	_, number, _ := strings.Cut(name, "-")
+	i, err := strconv.Atoi(number)
+	if role != "decode" || err != nil || len(c.DecodeLinks) == 0 {
+		return c.Link
+	}
+	return c.DecodeLinks[i%len(c.DecodeLinks)]
 }
 
 // checkMemory holds what all nodes touch before they serve to the memory that is left:

@@ -23,6 +23,8 @@ func TestEquality(t *testing.T) {
 		{"v0", Config{Prefill: 2, Decode: 2, Handoff: "v0"}},
 		{"pull", Config{Prefill: 2, Decode: 2, Handoff: "pull"}},
 		{"layerwise", Config{Prefill: 2, Decode: 2, Handoff: "layerwise"}},
+		{"layerwise, conditional", Config{Prefill: 2, Decode: 2, Handoff: "layerwise", ConditionalDisaggregation: 100}},
+		{"pull, conditional", Config{Prefill: 2, Decode: 2, Handoff: "pull", ConditionalDisaggregation: 100}},
 	} {
 		for _, caching := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/caching=%t", way.name, caching), func(t *testing.T) {

@@ -39,6 +39,7 @@ func (c *Core) abandon(r *request, err error) {
 		c.fail(r, err)
 	}
 	r.state = abandoned
+	c.queue(r, 0, 1)
 	if r.Leg == handoff.DecodeLeg && r.Handoff.Moves(r.Leg) {
 		c.release(r)
 	}

@@ -39,6 +39,7 @@ type Core struct {
 	receiver receiver // decode side of these
 	front    frontEnd
 
+	queued int64 // bytes of KV that are still to cross the link; see link.go
 	now    time.Duration
 	toRun  []engine.Event // for the scheduler in this Step
 	rouse  time.Duration  // when the scheduler asked to be called, 0 for not
@@ -89,6 +90,7 @@ type request struct {
 	verdict  error           // abandoned, and reported as this unless a Cancel comes first
 	layers   []time.Duration // came ahead: when each was computed, from the first on
 
+	queued                  int64         // bytes of its KV that are still to cross the link
 	emitted                 bool          // a token has been computed
 	told                    bool          // and has left
 	last                    engine.Output // rechecking, or computed ahead: the token that waits
@@ -253,6 +255,9 @@ func (c *Core) submit(ev Submit) {
 	r.ready = req.Ready
 	r.b.Proxy += req.Ready - c.now
 	c.reqs[ev.ID] = r
+	if ev.Leg == handoff.DecodeLeg {
+		c.queue(r, 1, 1)
+	}
 	c.deadlines.set(r, ev.Deadline)
 	c.toRun = append(c.toRun, engine.Add{Request: req})
 }
@@ -415,6 +420,7 @@ func (r *request) peer() string {
 // drop forgets a request whose blocks the scheduler has released or will release
 // on the events already in toRun.
 func (c *Core) drop(r *request) {
+	c.queue(r, 0, 1)
 	c.deadlines.remove(r)
 	delete(c.reqs, r.ID)
 	delete(c.transfers, r.transfer)
@@ -443,6 +449,7 @@ func (c *Core) closed(id uint64) {
 // shut closes the window of a request whose transfer is over; Closed goes on
 // with it.
 func (c *Core) shut(r *request) {
+	c.queue(r, 0, 1)
 	r.state = closing
 	if !r.open {
 		c.closed(r.ID)

@@ -13,6 +13,7 @@ import (
 func (c *Core) allocated(r *request, q *engine.Sequence) {
 	r.seq = q
 	r.state = moving
+	c.queue(r, 1, 1) // less what is cached here
 	r.b.Queue = c.now - r.ready
 	if r.Handoff.Moves(r.Leg) {
 		r.moves++
@@ -33,6 +34,7 @@ func (c *Core) offer(r *request, first uint32) {
 	c.next++
 	r.transfer, r.state, r.open, r.ended = c.next, offered, true, true
 	c.transfers[r.transfer] = r
+	c.queue(r, 1, 1)
 	c.deadlines.remove(r)
 	c.act.Prefilled = append(c.act.Prefilled, Prefilled{
 		ID: r.ID, FirstToken: first, Cached: r.seq.Cached(), Breakdown: r.b,

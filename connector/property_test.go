@@ -213,6 +213,9 @@ func (x *pair) play() {
 			x.failf("%s is left with %d requests, %d transfers, %d deadlines, %d copies, %d blocks", s.name,
 				len(c.reqs), len(c.transfers), len(c.deadlines.h), len(c.producer.queue), s.pool.Used())
 		}
+		if c.LinkQueued() != 0 {
+			x.failf("%s: %d bytes of KV are still to move at the end", s.name, c.LinkQueued())
+		}
 		if l := c.Load(); l.Running+l.Waiting+l.WaitingTokens != 0 {
 			x.failf("%s: load at the end %+v", s.name, l)
 		}

@@ -136,6 +136,7 @@ func (c *Core) endRequest(r *request, at time.Duration) {
 		v.failed = append(v.failed, r.ID)
 	} else {
 		r.state = running
+		c.queue(r, 0, 1)
 		r.usable = at
 		r.b.Land = at - v.landed
 		r.b.Post = max(at-v.asked-r.b.Wire-r.b.Land, 0)

@@ -28,6 +28,7 @@ func (c *Core) moved(ev Moved) {
 		r.b.Post = max(ev.Posted-(r.ready+r.b.Queue), 0)
 		r.landed = ev.At
 		r.state = checking
+		c.queue(r, 0, 1)
 		c.check(r, PartAll)
 	default:
 		c.wrote(r, ev)

@@ -34,7 +34,10 @@ func (c *Core) layerDone(ev LayerDone) {
 // write moves a part to the decode side. Each but the last comes with no token: the prompt
 // is not computed yet.
 func (c *Core) write(r *request, part int, at time.Duration) {
-	r.state = moving
+	if r.state != moving {
+		r.state = moving
+		c.queue(r, 1, 1)
+	}
 	r.moves++
 	m := Move{ID: r.ID, Write: true, Part: part, Pairs: c.pairs(r), Imm: true, Token: r.first}
 	if at > c.now {
@@ -58,6 +61,7 @@ func (c *Core) lastPart(r *request) int {
 // is over.
 func (c *Core) wrote(r *request, ev Moved) {
 	r.parts++
+	c.queue(r, r.Handoff.Parts.Count(c.layers())-r.parts, r.Handoff.Parts.Count(c.layers()))
 	r.landed = max(r.landed, ev.At)
 	if ev.Part == c.lastPart(r) {
 		r.b.Post = max(ev.Posted-r.seq.Computed, 0)
@@ -100,6 +104,7 @@ func (c *Core) arrivedPart(ev Arrived) {
 	}
 	r.arrived[i] = true
 	r.parts++
+	c.queue(r, len(r.arrived)-r.parts, len(r.arrived))
 	r.landed = max(r.landed, ev.At)
 	if ev.Part == last {
 		r.first = ev.Token

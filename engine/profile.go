@@ -262,6 +262,9 @@ func (p *Profile) Slowest() (step, token time.Duration) {
 	return duration(c.RequestMS + c.FrontEndInMS + most + c.FrontEndOutMS*float64(seqs) + c.OutputDelayMS), duration(each)
 }
 
+// SequenceTime is what a sequence more adds to a decode step, whatever its context.
+func (p *Profile) SequenceTime() time.Duration { return duration(p.Costs.DecodeSeqMS) }
+
 // OutputDelay is Costs.OutputDelayMS.
 func (p *Profile) OutputDelay() time.Duration { return duration(p.Costs.OutputDelayMS) }
 

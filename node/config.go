@@ -240,6 +240,7 @@ func (n *Node) info() *proto.NodeInfo {
 		Instance: n.instance, Vocab: uint32(p.Vocab), ProfileFingerprint: p.Fingerprint(), Link: linkName(c.Link), Chunked: c.Chunked,
 		Version: version.String(),
 	}
+	info.KvTokenBytes, info.SequenceNs = uint32(p.KVGeometry.TokenBytes()), uint32(min(p.SequenceTime(), math.MaxUint32))
 	step, token := p.Slowest()
 	info.StepUs, info.PromptTokenNs = proto.Microseconds(step), uint32(min(token, math.MaxUint32))
 	for i, r := range n.kv.Rails() {

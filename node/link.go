@@ -11,6 +11,18 @@ import (
 	"kvferry/transport/pacing"
 )
 
+// linkRate is what the node's link delivers, in bytes/s: the modelled NIC, or what its rails were
+// last seen to; 0 if none has moved anything yet.
+func (w *worker) linkRate() (rate uint64) {
+	if w.cfg.Link != nil {
+		return uint64(w.cfg.Link.BytesPerSecond)
+	}
+	for _, r := range w.kv.Rails() {
+		rate += uint64(r.Rate)
+	}
+	return rate
+}
+
 // ResolveLink finds the link that a name or a description means; nil is the
 // network as it is.
 func ResolveLink(p *engine.Profile, s string) (*pacing.Link, error) {

@@ -288,7 +288,7 @@ func (w *worker) load() *proto.Load {
 		KvBlocksUsed: uint32(w.pool.Used()), KvBlocksTotal: uint32(w.pool.Total()),
 		Room: uint32(l.Room), Preemptions: l.Preemptions, PrefixQueries: ps.PrefixQueries, PrefixHits: ps.PrefixHits,
 		KvBytes: t.Bytes, KvBlocksChecked: t.Checked, KvBlocksBad: t.Bad,
-		KvTransfers: t.Transfers, KvTransfersFailed: t.Failed, Draining: w.drain,
+		KvTransfers: t.Transfers, KvTransfersFailed: t.Failed, Draining: w.drain, LinkRate: w.linkRate(), LinkQueued: uint64(w.core.LinkQueued()),
 	}
 }
 

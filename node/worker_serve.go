@@ -231,7 +231,7 @@ func (w *worker) parse(l *live, m *proto.Submit) (connector.Submit, error) {
 	default:
 		return ev, fmt.Errorf("leg %v is unknown", m.GetLeg())
 	}
-	if w.cfg.Role != want {
+	if w.cfg.Role != want && (ev.Leg != handoff.FullLeg || w.cfg.Role != proto.Role_ROLE_DECODE) { // which may compute a prompt itself
 		return ev, fmt.Errorf("%w: a %v leg does not go to %s, a %s node", errWrongNode, ev.Leg, w.cfg.ID, proto.RoleName(w.cfg.Role))
 	}
 	var err error

@@ -12,6 +12,7 @@ package placement
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"kvferry/config"
 	"kvferry/kvcache"
@@ -22,6 +23,10 @@ var kinds = []kind{
 	roundRobinKind,
 	leastLoadedKind,
 	prefixAwareKind,
+	networkAwareKind,
+	staticKind,
+	adapterAffinityKind,
+	dloraKind,
 }
 
 // A kind is a policy before it is made.
@@ -64,12 +69,37 @@ type Candidate struct {
 	// Blocks is the size of the node's KV pool, and so how much prefix it can
 	// have cached; 0 if unknown.
 	Blocks int
+	// Adapters are the LoRA adapters in the node's slots, or on their way there, and
+	// AdapterSlots how many it has slots for; 0 if it has none, or nobody knows. The slice is the
+	// node's, and never changes.
+	Adapters     []string
+	AdapterSlots int
+	// LinkBytesPerSecond is what the node's link delivers now, 0 if nobody knows, and
+	// LinkQueuedBytes the KV that is to cross it before that of a request placed now: what the
+	// node last reported plus that of the legs it was sent since.
+	LinkBytesPerSecond float64
+	LinkQueuedBytes    int64
+	// TokenTime is what the node takes for a prompt token at most, and SequenceTime what a
+	// sequence more adds to each of its decode steps; 0 if nobody knows.
+	TokenTime, SequenceTime time.Duration
+}
+
+// Transfer is how long bytes of KV take over the node's link, behind those that are queued there;
+// 0 if nobody knows.
+func (c *Candidate) Transfer(bytes int64) time.Duration {
+	if c.LinkBytesPerSecond <= 0 || bytes <= 0 {
+		return 0
+	}
+	return time.Duration(float64(c.LinkQueuedBytes+bytes) / c.LinkBytesPerSecond * 1e9)
 }
 
 // Request is what a policy may look at.
 type Request struct {
-	Tokens int            // prompt length
-	Prefix []kvcache.Hash // of the prompt's full blocks; nil unless WantsPrefix
+	Tokens    int            // prompt length
+	MaxTokens int            // to generate, at most
+	KVBytes   int64          // of the prompt, where a hand-off moves it; else 0
+	Adapter   string         // LoRA adapter; "" is the base model
+	Prefix    []kvcache.Hash // of the prompt's full blocks; nil unless WantsPrefix
 }
 
 // A Policy chooses the node for a leg. A proxy keeps one for each role. What it chooses

@@ -3,9 +3,11 @@ package placement
 import (
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"kvferry/kvcache"
 )
@@ -48,12 +50,16 @@ func conforms(t *testing.T, name string, compute bool) {
 	for i := range cluster {
 		cluster[i] = Candidate{ID: fmt.Sprintf("node-%d", i), Blocks: 100 * rng.IntN(3)}
 	}
+	adapters := []string{"adapter-1", "adapter-2", "base"}
 	memory := make([]Candidate, 0, nodes) // used again for each request, as a proxy may
 	for n := range requests {
 		var there []Candidate
 		for len(there) == 0 {
 			for i := range cluster {
 				cluster[i].WaitingTokens, cluster[i].InFlight = rng.IntN(3)*rng.IntN(1000), rng.IntN(3)
+				cluster[i].AdapterSlots, cluster[i].Adapters = rng.IntN(4), adapters[:rng.IntN(4)]
+				cluster[i].LinkBytesPerSecond, cluster[i].LinkQueuedBytes = float64(rng.IntN(3))*1e9, int64(rng.IntN(1e9))
+				cluster[i].TokenTime, cluster[i].SequenceTime = time.Duration(rng.IntN(2))*time.Microsecond, time.Duration(rng.IntN(2))*time.Microsecond
 				if rng.IntN(4) > 0 {
 					there = append(there, cluster[i])
 				}
@@ -63,7 +69,10 @@ func conforms(t *testing.T, name string, compute bool) {
 		if len(prompt) > 0 {
 			prompt[0] = kvcache.Token(rng.IntN(20)) // twenty prefixes
 		}
-		r := Request{Tokens: len(prompt)}
+		r := Request{Tokens: len(prompt), MaxTokens: rng.IntN(100), KVBytes: int64(rng.IntN(2) * len(prompt) * 57344)}
+		if n%3 > 0 {
+			r.Adapter = fmt.Sprintf("adapter-%d", rng.IntN(9))
+		}
 		if first.WantsPrefix() && n%10 > 0 { // a policy must do without it, too
 			r.Prefix = kvcache.PrefixHashes(kvcache.Hash{}, prompt, blockTokens)
 		}
@@ -72,7 +81,7 @@ func conforms(t *testing.T, name string, compute bool) {
 		if got < 0 || got >= len(there) {
 			t.Fatalf("request %d: %d of %d candidates", n, got, len(there))
 		}
-		if !slices.Equal(there, asked) || !slices.Equal(r.Prefix, prefix) {
+		if !reflect.DeepEqual(there, asked) || !slices.Equal(r.Prefix, prefix) {
 			t.Fatalf("request %d: what it was asked was changed", n)
 		}
 		memory = append(memory[:0], asked...)

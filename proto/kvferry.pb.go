@@ -278,6 +278,8 @@ type NodeInfo struct {
 	PromptTokenNs uint32 `protobuf:"varint,18,opt,name=prompt_token_ns,json=promptTokenNs,proto3" json:"prompt_token_ns,omitempty"`
 	// kv_geometry says how a token's KV is laid out; all nodes of a cluster agree.
 	KvGeometry    string `protobuf:"bytes,19,opt,name=kv_geometry,json=kvGeometry,proto3" json:"kv_geometry,omitempty"`
+	KvTokenBytes  uint32 `protobuf:"varint,20,opt,name=kv_token_bytes,json=kvTokenBytes,proto3" json:"kv_token_bytes,omitempty"` // KV of a prompt token, as hand-offs move it
+	SequenceNs    uint32 `protobuf:"varint,21,opt,name=sequence_ns,json=sequenceNs,proto3" json:"sequence_ns,omitempty"`         // what a sequence more adds to each decode step
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -445,6 +447,20 @@ func (x *NodeInfo) GetKvGeometry() string {
 	return ""
 }
 
+func (x *NodeInfo) GetKvTokenBytes() uint32 {
+	if x != nil {
+		return x.KvTokenBytes
+	}
+	return 0
+}
+
+func (x *NodeInfo) GetSequenceNs() uint32 {
+	if x != nil {
+		return x.SequenceNs
+	}
+	return 0
+}
+
 // Load is the node's state after an iteration or at a heartbeat.
 type Load struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
@@ -470,7 +486,15 @@ type Load struct {
 	Waits    bool   `protobuf:"varint,18,opt,name=waits,proto3" json:"waits,omitempty"`                 // the node can do nothing until another node has done its part
 	// room is how many more sequences the node would give blocks to at once, as long as there are
 	// blocks; 0 while one waits for its own.
-	Room          uint32 `protobuf:"varint,19,opt,name=room,proto3" json:"room,omitempty"`
+	Room uint32 `protobuf:"varint,19,opt,name=room,proto3" json:"room,omitempty"`
+	// What transfers of KV to and from the node can count on: bytes/s that its rails were last seen
+	// to deliver, or that its modelled NIC does (0: not known), and the bytes that its hand-offs
+	// have still to move.
+	LinkRate   uint64 `protobuf:"varint,20,opt,name=link_rate,json=linkRate,proto3" json:"link_rate,omitempty"`
+	LinkQueued uint64 `protobuf:"varint,21,opt,name=link_queued,json=linkQueued,proto3" json:"link_queued,omitempty"`
+	// LoRA adapters in the node's slots, or on their way there, and how many it has slots for.
+	Adapters      []string `protobuf:"bytes,22,rep,name=adapters,proto3" json:"adapters,omitempty"`
+	AdapterSlots  uint32   `protobuf:"varint,23,opt,name=adapter_slots,json=adapterSlots,proto3" json:"adapter_slots,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -634,6 +658,34 @@ func (x *Load) GetWaits() bool {
 func (x *Load) GetRoom() uint32 {
 	if x != nil {
 		return x.Room
+	}
+	return 0
+}
+
+func (x *Load) GetLinkRate() uint64 {
+	if x != nil {
+		return x.LinkRate
+	}
+	return 0
+}
+
+func (x *Load) GetLinkQueued() uint64 {
+	if x != nil {
+		return x.LinkQueued
+	}
+	return 0
+}
+
+func (x *Load) GetAdapters() []string {
+	if x != nil {
+		return x.Adapters
+	}
+	return nil
+}
+
+func (x *Load) GetAdapterSlots() uint32 {
+	if x != nil {
+		return x.AdapterSlots
 	}
 	return 0
 }
@@ -2743,7 +2795,7 @@ var File_kvferry_proto protoreflect.FileDescriptor
 const file_kvferry_proto_rawDesc = "" +
 	"\n" +
 	"\rkvferry.proto\x12\n" +
-	"kvferry.v1\"\xb0\x04\n" +
+	"kvferry.v1\"\xf7\x04\n" +
 	"\bNodeInfo\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12$\n" +
 	"\x04role\x18\x02 \x01(\x0e2\x10.kvferry.v1.RoleR\x04role\x12\x1b\n" +
@@ -2765,7 +2817,10 @@ const file_kvferry_proto_rawDesc = "" +
 	"\astep_us\x18\x11 \x01(\rR\x06stepUs\x12&\n" +
 	"\x0fprompt_token_ns\x18\x12 \x01(\rR\rpromptTokenNs\x12\x1f\n" +
 	"\vkv_geometry\x18\x13 \x01(\tR\n" +
-	"kvGeometry\"\xe4\x04\n" +
+	"kvGeometry\x12$\n" +
+	"\x0ekv_token_bytes\x18\x14 \x01(\rR\fkvTokenBytes\x12\x1f\n" +
+	"\vsequence_ns\x18\x15 \x01(\rR\n" +
+	"sequenceNs\"\xe3\x05\n" +
 	"\x04Load\x12\x18\n" +
 	"\arunning\x18\x01 \x01(\rR\arunning\x12\x18\n" +
 	"\awaiting\x18\x02 \x01(\rR\awaiting\x12%\n" +
@@ -2787,7 +2842,12 @@ const file_kvferry_proto_rawDesc = "" +
 	"\bprogress\x18\x10 \x01(\x04R\bprogress\x12\x17\n" +
 	"\astep_us\x18\x11 \x01(\rR\x06stepUs\x12\x14\n" +
 	"\x05waits\x18\x12 \x01(\bR\x05waits\x12\x12\n" +
-	"\x04room\x18\x13 \x01(\rR\x04room\"\xa9\x04\n" +
+	"\x04room\x18\x13 \x01(\rR\x04room\x12\x1b\n" +
+	"\tlink_rate\x18\x14 \x01(\x04R\blinkRate\x12\x1f\n" +
+	"\vlink_queued\x18\x15 \x01(\x04R\n" +
+	"linkQueued\x12\x1a\n" +
+	"\badapters\x18\x16 \x03(\tR\badapters\x12#\n" +
+	"\radapter_slots\x18\x17 \x01(\rR\fadapterSlots\"\xa9\x04\n" +
 	"\bRailLoad\x12\x12\n" +
 	"\x04rail\x18\x01 \x01(\tR\x04rail\x12#\n" +
 	"\rbytes_written\x18\x02 \x01(\x04R\fbytesWritten\x12\x1d\n" +

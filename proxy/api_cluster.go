@@ -45,8 +45,9 @@ type proxyInfo struct {
 	Mode        string `json:"mode"`
 	Handoff     string `json:"handoff"`
 	Placement   string `json:"placement"`
-	Model       string `json:"model"` // as the nodes call it
-	Vocab       uint32 `json:"vocab"` // token ids are in [0, vocab)
+	Conditional int    `json:"conditional_disaggregation,omitempty"` // see Config
+	Model       string `json:"model"`                                // as the nodes call it
+	Vocab       uint32 `json:"vocab"`                                // token ids are in [0, vocab)
 	BlockTokens uint32 `json:"block_tokens"`
 	MaxModelLen uint32 `json:"max_model_len"`
 	// Profile and its fingerprint are those of all nodes. Where they may differ and
@@ -80,7 +81,7 @@ type nodeInfo struct {
 func (p *Proxy) serveServerInfo(w http.ResponseWriter, _ *http.Request) {
 	c, _ := p.cluster()
 	info := proxyInfo{
-		Version: version.String(), Mode: p.cfg.Mode, Handoff: p.cfg.Handoff, Placement: p.cfg.Placement,
+		Version: version.String(), Mode: p.cfg.Mode, Handoff: p.cfg.Handoff, Placement: p.cfg.Placement, Conditional: p.cfg.ConditionalDisaggregation,
 		Model: c.Model, Vocab: c.Vocab, BlockTokens: c.BlockTokens, MaxModelLen: c.MaxModelLen,
 		Profile: c.Profile, ProfileFingerprint: c.ProfileFingerprint, Nodes: []nodeInfo{}, ServedNames: []string{}, EOS: p.cfg.EOS.String(),
 	}

@@ -21,15 +21,21 @@ func (n *nodes) policy(role proto.Role) (placement.Policy, error) {
 			return nil, fmt.Errorf("proxy: %w", err)
 		}
 		n.places[role] = p
+		if role == proto.Role_ROLE_DECODE {
+			n.local = placement.NewConditional(n.limit, int(n.cluster.BlockTokens))
+		}
 	}
 	return p, nil
 }
 
-// prefix is what placement wants to know of a prompt's blocks for a role: their
+// prefix is what placement wants to know of a prompt's blocks for a choice: their
 // hashes, or nothing. Hashing is not done under the lock that every request takes.
-func (n *nodes) prefix(role proto.Role, adapter string, prompt []kvcache.Token) []kvcache.Hash {
+func (n *nodes) prefix(ch choice, adapter string, prompt []kvcache.Token) []kvcache.Hash {
+	if ch.local {
+		ch.role = proto.Role_ROLE_PREFILL // as it would be computed there
+	}
 	n.mu.Lock()
-	p, err := n.policy(role)
+	p, err := n.policy(ch.role)
 	blockTokens := int(n.cluster.BlockTokens)
 	n.mu.Unlock()
 	if err != nil || blockTokens == 0 || !p.WantsPrefix() {
@@ -44,6 +50,7 @@ type choice struct {
 	with    *member          // the node that has the other leg, if that is placed already
 	partner proto.Role       // of the node that will get the other leg, if one will
 	avoid   map[*member]bool // those that have failed this request
+	local   bool             // if it computes the prompt where that is decoded; else none is chosen
 }
 
 // place chooses a node for a leg: one that gets on, that is not quarantined, by itself or
@@ -75,7 +82,22 @@ func (n *nodes) place(ch choice, req placement.Request) (*member, error) {
 	if len(members) == 0 {
 		return nil, fmt.Errorf("%w: no %s node is up", errNoNode, proto.RoleName(ch.role))
 	}
-	m := members[p.Place(req, candidates)]
+	if ch.with != nil || ch.partner != proto.Role_ROLE_UNSPECIFIED {
+		req.KVBytes = int64(req.Tokens) * int64(members[0].info.KvTokenBytes)
+	}
+	i, ok := 0, true
+	if ch.local {
+		i, ok = n.local.Local(req, candidates, p)
+	} else {
+		i = p.Place(req, candidates)
+	}
+	if !ok {
+		return nil, nil
+	}
+	if ch.role == proto.Role_ROLE_DECODE {
+		n.local.Takes(&candidates[i], req)
+	}
+	m := members[i]
 	for _, s := range subjects(m, ch.with) {
 		n.quarantine.Chosen(now, s)
 	}

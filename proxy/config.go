@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"log/slog"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -46,6 +47,9 @@ type Config struct {
 	Handoff string
 	// Placement is the name of a policy of package placement. Default least-loaded.
 	Placement string
+	// ConditionalDisaggregation has prompts of at most so many tokens to compute computed where they
+	// are decoded, see placement.Conditional. Default 0: none.
+	ConditionalDisaggregation int
 	// Tokenizer is a folder with a tokenizer.json, such a file, or the name of a model in the
 	// Hugging Face cache: clients' texts are counted by it, and generated from its words. Default "": kvferry's own, which [Proxy] hands out.
 	Tokenizer string
@@ -167,6 +171,7 @@ func (c Config) Validate() error {
 			bad.Add(d.field, d.value, "use %v or more", d.min)
 		}
 	}
+	config.Between(&bad, "ConditionalDisaggregation", c.ConditionalDisaggregation, 0, math.MaxInt32)
 	if c.MaxConnections < 0 {
 		bad.Add("MaxConnections", c.MaxConnections, "use 1 connection or more")
 	}

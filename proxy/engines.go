@@ -85,7 +85,7 @@ func (x *exchange) pass(ctx context.Context, q *upstream.Request) error {
 	err := p.engines.Serve(ctx, q, x.metrics, func() { p.started(f) })
 	f.prefillNode, f.decodeNode, f.retries, f.own = q.Prefill, q.Decode, q.Retries, q.Proxy
 	f.usage, f.unknown, f.cached = &q.Usage, q.Unknown, q.Usage.Cached
-	sumBreakdown(&f.breakdown, &q.Breakdown)
+	f.breakdown.Sum(&q.Breakdown)
 	f.first, f.last = q.First, q.Last
 	f.end.Finish = "length"
 	if q.Stop {
@@ -126,6 +126,7 @@ func (c *Config) checkEngines(bad *config.Faults) {
 		{"ServedNames", len(c.ServedNames) > 0, "the engines have names for their model: give them there"},
 		{"LoRAs", len(c.LoRAs) > 0, "the engines have adapters of their own: name them there"},
 		{"OTLPTracesEndpoint", c.OTLPTracesEndpoint != "", "the engines make the spans, below the client's: give it to them"},
+		{"ConditionalDisaggregation", c.ConditionalDisaggregation != 0, "nodes know what they have to compute, engines do not say"},
 		{"Membership", c.Membership != nil, "engines answer, and no nodes"},
 		{"Upstreams", c.Mode == ModeDisagg && len(c.Upstreams.Prefill) == 0, "mode disagg needs prefill and decode engines"},
 		{"Upstreams", c.Mode == ModeNondisagg && len(c.Upstreams.Both) == 0, "mode nondisagg needs an engine that does both"},

@@ -163,7 +163,7 @@ func (x *exchange) account() openai.Usage {
 			u.Cached += f.cachedTokens()
 		}
 		if d != nil {
-			sumBreakdown(d, &f.breakdown)
+			d.Sum(&f.breakdown)
 			d.ProxyUs += proto.Microseconds(f.own)
 			u.Breakdown.Retries += f.retries
 		}

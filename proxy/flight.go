@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -46,8 +47,7 @@ type flight struct {
 	retries   int
 	free      int              // placements beyond the first that were no retries
 	avoid     map[*member]bool // have failed it; chosen only if no other is there
-	prefix    []kvcache.Hash   // of the prompt's blocks, for placement, if that wants it
-	hashed    bool             // prefix has been made, or is not wanted
+	prefix    []kvcache.Hash   // of the prompt's blocks, once placement has wanted it
 
 	own         time.Duration   // the proxy's part of the time after the prompt was submitted, whose age has all before
 	first, last time.Duration   // when the first and the last token came in; proxy's clock
@@ -135,11 +135,17 @@ func (f *flight) submit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var local *member
+	if disagg && f.proxy.cfg.ConditionalDisaggregation > 0 {
+		if local, err = f.choose(choice{role: proto.Role_ROLE_DECODE, local: true}); err != nil {
+			return err
+		}
+	}
 	h := handoff.None
-	if disagg {
+	if disagg && local == nil {
 		h = f.proxy.handoff
 	}
-	a := &submission{Attempt: attempt.New(h, f.want-len(f.delivered))}
+	a := &submission{Attempt: attempt.New(h, f.want-len(f.delivered)), local: local}
 	err = f.place(ctx, a, a.First())
 	if err == nil && a.Undirected(a.Second()) && a.GoAhead(a.decode.node.outlook()) {
 		f.metrics.Ahead()
@@ -290,14 +296,9 @@ func (f *flight) deliver(a *submission, done bool) error {
 // is the second. A leg that gave up goes to the node that was chosen for it. Submit is queued for
 // the node's stream and not waited for.
 func (f *flight) place(ctx context.Context, a *submission, kind handoff.Leg) (err error) {
-	m := nodeOf(*a.of(kind))
+	m := cmp.Or(nodeOf(*a.of(kind)), a.local)
 	if m == nil {
-		ch := a.choiceOf(kind)
-		if !f.hashed && ch.role != proto.Role_ROLE_DECODE {
-			f.prefix, f.hashed = f.proxy.nodes.prefix(ch.role, f.choice.Adapter, f.choice.Prompt), true
-		}
-		ch.avoid = f.avoid
-		if m, err = f.proxy.nodes.place(ch, placement.Request{Tokens: len(f.choice.Prompt), Prefix: f.prefix}); err != nil {
+		if m, err = f.choose(a.choiceOf(kind)); err != nil {
 			return err
 		}
 	}
@@ -336,6 +337,17 @@ func (f *flight) place(ctx context.Context, a *submission, kind handoff.Leg) (er
 		f.decodeNode = m.info.Id
 	}
 	return nil
+}
+
+// choose asks placement for a node; nil if ch is of a local one and there is none.
+func (f *flight) choose(ch choice) (*member, error) {
+	if f.prefix == nil {
+		f.prefix = f.proxy.nodes.prefix(ch, f.choice.Adapter, f.choice.Prompt)
+	}
+	ch.avoid = f.avoid
+	return f.proxy.nodes.place(ch, placement.Request{
+		Tokens: len(f.choice.Prompt), MaxTokens: f.want - len(f.delivered), Adapter: f.choice.Adapter, Prefix: f.prefix,
+	})
 }
 
 // queue puts the request into the backlog of the node that has it now. worked is whether what it
@@ -421,7 +433,7 @@ func (f *flight) leave(ctx context.Context, a *submission, err error) {
 	if err == nil && a.Ended() {
 		f.proxy.nodes.succeeded(nodeOf(a.compute), nodeOf(a.decode))
 	}
-	sumBreakdown(&f.breakdown, &a.breakdown)
+	f.breakdown.Sum(&a.breakdown)
 	f.cached = max(f.cached, a.cached)
 }
 
@@ -443,23 +455,6 @@ func (f *flight) counts() (prompt, output int) {
 // cachedTokens is how much of the prompt a prefix cache had. A retry's prompt has part of the
 // answer too.
 func (f *flight) cachedTokens() uint32 { return min(f.cached, uint32(len(f.choice.Prompt))) }
-
-// sumBreakdown adds b, which may be nil, to sum.
-func sumBreakdown(sum, b *proto.Breakdown) {
-	if b == nil {
-		return
-	}
-	sum.ProxyUs += b.ProxyUs
-	sum.QueueUs += b.QueueUs
-	sum.PrefillUs += b.PrefillUs
-	sum.PostUs += b.PostUs
-	sum.WireUs += b.WireUs
-	sum.LandUs += b.LandUs
-	sum.FirstDecodeUs += b.FirstDecodeUs
-	sum.KvBytes += b.KvBytes
-	sum.KvBlocksChecked += b.KvBlocksChecked
-	sum.KvBlocksBad += b.KvBlocksBad
-}
 
 // appendPrompt appends ids as Submit.prompt carries them: as nodes know them, four bytes each,
 // little endian.

@@ -95,12 +95,9 @@ func (m *member) stuck(now, any time.Duration) bool {
 func (m *member) usable() (c placement.Candidate, stalled, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return placement.Candidate{
-		ID:            m.info.Id,
-		Blocks:        int(m.info.KvBlocks),
-		WaitingTokens: m.waiting + m.way.Tokens(),
-		InFlight:      m.inFlight,
-	}, m.stalled, m.up && !m.leaving && !m.load.Draining
+	c = m.way.Candidate(m.info, m.load)
+	c.WaitingTokens, c.InFlight = m.waiting+m.way.Tokens(), m.inFlight
+	return c, m.stalled, m.up && !m.leaving && !m.load.Draining
 }
 
 // outlook is that of the legs submitted so far, as a prompt that would go ahead has it.

@@ -30,6 +30,7 @@ type nodes struct {
 	clock     clock.Clock
 	beat      time.Duration                   // how often to step
 	name      string                          // of the placement policy
+	limit     int                             // of conditional disaggregation
 	label     string                          // the model's in metrics; empty: what the nodes call it
 	roundTrip func(*ahead.Path) time.Duration // what a path says, unless a test says it
 
@@ -42,6 +43,7 @@ type nodes struct {
 	byID       map[string]*member
 	byRole     map[proto.Role][]*member        // sorted by id
 	places     map[proto.Role]placement.Policy // once there was a node to place on
+	local      *placement.Conditional          // with the policy of decode nodes
 	cluster    members.Cluster                 // the last one's, when all nodes are gone
 	changed    chan struct{}                   // closed at the next change of who is usable
 	pause      health.Pause
@@ -62,6 +64,7 @@ func newNodes(ctx context.Context, cfg Config, c clock.Clock, counts *metrics.Me
 		clock:      c,
 		beat:       health.Every(cfg.LeaseTTL),
 		name:       cfg.Placement,
+		limit:      cfg.ConditionalDisaggregation,
 		roundTrip:  (*ahead.Path).RoundTrip,
 		metrics:    counts,
 		ctx:        ctx,

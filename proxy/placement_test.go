@@ -63,7 +63,7 @@ func TestPrefixAwarePlacement(t *testing.T) {
 			if got != tc.want {
 				t.Errorf("placed on %s, want %s", got, tc.want)
 			}
-			if n := c.proxy.nodes; (n.prefix(proto.Role_ROLE_NONDISAGG, "", make([]uint32, 64)) != nil) != tc.hashed || n.prefix(proto.Role_ROLE_DECODE, "", make([]uint32, 64)) != nil {
+			if n := c.proxy.nodes; (n.prefix(choice{role: proto.Role_ROLE_NONDISAGG}, "", make([]uint32, 64)) != nil) != tc.hashed || n.prefix(choice{role: proto.Role_ROLE_DECODE}, "", make([]uint32, 64)) != nil {
 				t.Error("prompts are hashed for a policy that does not ask for it, or not for one that does")
 			}
 		})
@@ -78,7 +78,7 @@ func TestPlacementFollowsBlockSize(t *testing.T) {
 	prompt := make([]kvcache.Token, 65)
 	place := func() *member {
 		t.Helper()
-		m, err := n.place(choice{role: role}, placement.Request{Tokens: len(prompt), Prefix: n.prefix(role, "", prompt)})
+		m, err := n.place(choice{role: role}, placement.Request{Tokens: len(prompt), Prefix: n.prefix(choice{role: role}, "", prompt)})
 		if err != nil {
 			t.Fatal(err)
 		}

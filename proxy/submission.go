@@ -15,8 +15,9 @@ import (
 // It belongs to its flight's goroutine.
 type submission struct {
 	*attempt.Attempt
-	compute *leg // that computes the prompt: full or prefill
-	decode  *leg // nil unless there is one
+	compute *leg    // that computes the prompt: full or prefill
+	decode  *leg    // nil unless there is one
+	local   *member // a decode node that computes the prompt itself; nil unless one does
 
 	kv *proto.KVRef // what the first leg has offered, until the second needs it no more
 
@@ -83,7 +84,7 @@ func (s *submission) report(r report) (next attempt.Next, err error) {
 	case r.failed != nil && r.failed.Code == proto.FailCode_FAIL_UNDIRECTED:
 		next, err = s.GaveUp(kind)
 	case r.failed != nil:
-		sumBreakdown(&s.breakdown, r.failed.Breakdown)
+		s.breakdown.Sum(r.failed.Breakdown)
 		code := r.failed.Code
 		if code == proto.FailCode_FAIL_UNSPECIFIED { // which is what a lost node has here
 			code = proto.FailCode_FAIL_INTERNAL
@@ -107,7 +108,7 @@ func (s *submission) report(r report) (next attempt.Next, err error) {
 
 // account adds what a leg says of itself. Two legs may have looked for the same prompt.
 func (s *submission) account(b *proto.Breakdown, cached uint32) {
-	sumBreakdown(&s.breakdown, b)
+	s.breakdown.Sum(b)
 	s.cached = max(s.cached, cached)
 }
 

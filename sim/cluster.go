@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -29,9 +30,13 @@ type Config struct {
 	Chunked                    bool            // of non-disaggregated nodes
 	Handoff                    handoff.Handoff // with Prefill and Decode
 	Placement                  string          // see package placement; round-robin if empty
+	ConditionalDisaggregation  int             // prompts of at most so many tokens to compute are computed where they are decoded; 0: none
 	PrefixCaching              bool
 	KVBlocks                   int   // blocks of a node's pool; the profile's if 0
 	NICs                       []NIC // of every prefill and decode node; a transfer is spread over all by their rates
+	// DecodeNICs are what the NICs of decode nodes are like instead, where links are not equal: node
+	// i's like the i-th, and then from the first again. Default: as NICs.
+	DecodeNICs []NIC
 	// Oversubscription of the leaf switches, one above the prefill nodes and one above the decode
 	// nodes: what the NICs below a leaf carry together, by what its uplinks carry. 0 and 1: the
 	// switches hold nothing back.
@@ -97,11 +102,18 @@ func (c Config) Validate() error {
 	for i, n := range c.NICs {
 		bad.Check(fmt.Sprintf("NICs[%d]", i), n.validate())
 	}
+	for i, n := range c.DecodeNICs {
+		bad.Check(fmt.Sprintf("DecodeNICs[%d]", i), n.validate())
+	}
 	if c.Placement != "" && !slices.Contains(placement.Names(), c.Placement) {
 		bad.Add("Placement", c.Placement, "use one of %s", strings.Join(placement.Names(), ", "))
 	}
 	if o := c.Oversubscription; o != 0 && !(o >= 1 && o <= maxOversubscription) {
 		bad.Add("Oversubscription", o, "use 1 to %d: 4 is a leaf whose uplinks carry a quarter of what its NICs do", maxOversubscription)
+	}
+	config.Between(&bad, "ConditionalDisaggregation", c.ConditionalDisaggregation, 0, math.MaxInt32)
+	if c.ConditionalDisaggregation > 0 && c.Nondisagg > 0 {
+		bad.Add("ConditionalDisaggregation", c.ConditionalDisaggregation, "nodes that do both compute every prompt: leave it out")
 	}
 	config.Between(&bad, "RPC", c.RPC, 0, time.Second)
 	bad.Check("EOS", c.EOS.Validate())
@@ -121,6 +133,7 @@ type cluster struct {
 	nodes           []*node
 	names           map[string]*node
 	compute, decode group
+	local           *placement.Conditional
 	flights         map[uint64]*flight
 	expected        bool          // an arrival is in the agenda,
 	expectedAt      time.Duration // at this time, or several are and this is the earliest
@@ -152,28 +165,41 @@ func newCluster(cfg Config, l load.Load) (*cluster, error) {
 	c := &cluster{
 		cfg: cfg, queue: dispatch.New(l),
 		names: make(map[string]*node), flights: make(map[uint64]*flight),
+		local: placement.NewConditional(cfg.ConditionalDisaggregation, cfg.Profile.KVGeometry.BlockTokens),
 	}
-	for _, n := range cfg.NICs {
+	for _, n := range slices.Concat(cfg.NICs, cfg.DecodeNICs) {
 		c.latency = max(c.latency, n.Latency)
 	}
+	_, tokenTime := cfg.Profile.Slowest()
 	var faults []error
 	group := func(g *group, role string, count int, disagg, compute bool) {
 		var err error
-		leaf := newLeaf(count, cfg.NICs, cfg.Oversubscription)
+		rate := 0.0 // of the nodes' NICs together
 		if g.policy, err = placement.New(cfg.Placement, cfg.Profile.KVGeometry.BlockTokens, compute); err != nil {
 			faults = append(faults, fmt.Errorf("sim: Placement: %w", err))
 		}
 		g.candidates = make([]placement.Candidate, count)
 		for i := range count {
-			n, err := c.newNode(fmt.Sprintf("%s-%d", role, i), disagg)
+			nics := cfg.NICs
+			if role == "decode" && len(cfg.DecodeNICs) > 0 {
+				nics = slices.Repeat([]NIC{cfg.DecodeNICs[i%len(cfg.DecodeNICs)]}, len(cfg.NICs))
+			}
+			n, err := c.newNode(fmt.Sprintf("%s-%d", role, i), disagg, nics)
 			if err != nil {
 				faults = append(faults, err)
 				return
 			}
-			n.stats.Role, n.leaf = role, leaf
-			g.candidates[i] = placement.Candidate{ID: n.name, Blocks: cfg.KVBlocks}
+			n.stats.Role = role
+			g.candidates[i] = placement.Candidate{
+				ID: n.name, Blocks: cfg.KVBlocks, LinkBytesPerSecond: rateOf(nics), TokenTime: tokenTime, SequenceTime: cfg.Profile.SequenceTime(),
+			}
+			rate += rateOf(nics)
 			n.load = &g.candidates[i]
 			g.nodes = append(g.nodes, n)
+		}
+		leaf := newLeaf(rate, cfg.Oversubscription)
+		for _, n := range g.nodes {
+			n.leaf = leaf
 		}
 	}
 	if cfg.Nondisagg > 0 {
@@ -185,7 +211,7 @@ func newCluster(cfg Config, l load.Load) (*cluster, error) {
 	return c, errors.Join(faults...)
 }
 
-func (c *cluster) newNode(name string, disagg bool) (*node, error) {
+func (c *cluster) newNode(name string, disagg bool, nics []NIC) (*node, error) {
 	prof := c.cfg.Profile
 	pool := kvcache.NewPool(c.cfg.KVBlocks, prof.KVGeometry.BlockTokens, c.cfg.PrefixCaching)
 	cfg := batching.ConfigOf(prof, c.cfg.Chunked && !disagg, pool)
@@ -204,7 +230,7 @@ func (c *cluster) newNode(name string, disagg bool) (*node, error) {
 		return nil, err
 	}
 	n := &node{c: c, name: name, core: core, pool: pool, cost: engine.NewCostModel(costs, prof.KVGeometry), askers: make(map[uint64]asker)}
-	for _, nic := range c.cfg.NICs {
+	for _, nic := range nics {
 		n.tx = append(n.tx, fabric.NewPort[*transfer](nic.BytesPerSecond))
 		n.rx = append(n.rx, fabric.NewPort[*transfer](nic.BytesPerSecond))
 	}
@@ -225,11 +251,43 @@ func (c *cluster) send(n *node, ev connector.Event, at time.Duration) {
 
 // place chooses the node for a leg.
 func (c *cluster) place(g *group, f *flight) *node {
-	r := placement.Request{Tokens: len(f.prompt)}
-	if g.policy.WantsPrefix() {
+	r := c.asks(f, g.policy.WantsPrefix() || g == &c.decode && c.cfg.ConditionalDisaggregation > 0 && c.compute.policy.WantsPrefix())
+	i := g.policy.Place(r, g.candidates)
+	if g == &c.decode {
+		c.local.Takes(&g.candidates[i], r)
+	}
+	return g.nodes[i]
+}
+
+// placeLocal chooses a decode node that computes the prompt itself; nil if none does.
+func (c *cluster) placeLocal(f *flight) *node {
+	if c.cfg.ConditionalDisaggregation == 0 {
+		return nil
+	}
+	g, r := &c.decode, c.asks(f, c.compute.policy.WantsPrefix())
+	i, ok := c.local.Local(r, g.candidates, g.policy)
+	if !ok {
+		return nil
+	}
+	c.local.Takes(&g.candidates[i], r)
+	return g.nodes[i]
+}
+
+// asks is what placement may look at.
+func (c *cluster) asks(f *flight, prefix bool) placement.Request {
+	r := placement.Request{Tokens: len(f.prompt), MaxTokens: f.want, KVBytes: c.kvBytes(f)}
+	if prefix {
 		r.Prefix = f.prefix(c.cfg.Profile.KVGeometry.BlockTokens)
 	}
-	return g.nodes[g.policy.Place(r, g.candidates)]
+	return r
+}
+
+// kvBytes is what the KV of a prompt takes, where it moves.
+func (c *cluster) kvBytes(f *flight) int64 {
+	if c.cfg.Nondisagg > 0 {
+		return 0
+	}
+	return int64(len(f.prompt)) * int64(c.cfg.Profile.KVGeometry.TokenBytes())
 }
 
 // run goes through events until none is left.

@@ -19,6 +19,7 @@ type flight struct {
 	Outcome
 	attempt         *attempt.Attempt
 	id              uint64
+	want            int // tokens, of those asked for
 	prompt          []kvcache.Token
 	hashes          []kvcache.Hash
 	hashed          bool
@@ -63,14 +64,15 @@ func (c *cluster) arrived(s *dispatch.Sending) {
 	f.Outcome = Outcome{Index: s.Index, ID: s.ID, Due: s.Due, Arrived: c.now, PromptTokens: len(f.prompt), MaxTokens: s.MaxTokens}
 	c.flights[f.id] = f
 	h := c.cfg.Handoff
-	if c.cfg.Nondisagg > 0 {
-		h = handoff.None
-	}
 	want := f.MaxTokens
 	if s.MayStop {
 		if n := c.cfg.EOS.Draw(f.prompt, 0); n <= want {
 			want, f.Stopped = n, true
 		}
+	}
+	f.want = want
+	if f.compute = c.placeLocal(f); f.compute != nil || c.cfg.Nondisagg > 0 {
+		h = handoff.None
 	}
 	f.attempt = attempt.New(h, want)
 	c.submit(f, f.attempt.First(), connector.Remote{}, c.now)
@@ -99,8 +101,10 @@ func (c *cluster) submit(f *flight, leg handoff.Leg, from connector.Remote, at t
 	if c.cfg.PrefixCaching {
 		s.Prefix = f.prefix(c.cfg.Profile.KVGeometry.BlockTokens)
 	}
-	if leg != handoff.DecodeLeg {
-		n.load.WaitingTokens += len(s.Prompt) // until the node says so itself
+	if leg == handoff.DecodeLeg { // until the node says so itself
+		n.load.LinkQueuedBytes += c.kvBytes(f)
+	} else {
+		n.load.WaitingTokens += len(s.Prompt)
 	}
 	n.coming++
 	n.comingBlocks += c.cfg.Profile.KVGeometry.Blocks(len(f.prompt))

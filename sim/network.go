@@ -26,6 +26,15 @@ func (n NIC) validate() error {
 	return bad.Err("sim.NIC")
 }
 
+// rateOf is what NICs carry together.
+func rateOf(nics []NIC) float64 {
+	sum := 0.0
+	for _, n := range nics {
+		sum += n.BytesPerSecond
+	}
+	return sum
+}
+
 // A port is one direction of a NIC or of a leaf's uplink.
 type port = fabric.Port[*transfer]
 
@@ -52,15 +61,11 @@ func (t *transfer) over() bool {
 // whose uplinks carry all that the NICs below it can has none here: it holds nobody back.
 type leaf struct{ up, down *port }
 
-// newLeaf returns the leaf of so many nodes, whose uplinks have 1/oversubscription of their NICs'
-// rate.
-func newLeaf(nodes int, nics []NIC, oversubscription float64) leaf {
+// newLeaf returns the leaf of nodes whose NICs have a rate together, of which its uplinks have
+// 1/oversubscription.
+func newLeaf(rate, oversubscription float64) leaf {
 	if oversubscription <= 1 {
 		return leaf{}
-	}
-	rate := 0.0
-	for _, n := range nics {
-		rate += n.BytesPerSecond * float64(nodes)
 	}
 	rate /= oversubscription
 	return leaf{up: fabric.NewPort[*transfer](rate), down: fabric.NewPort[*transfer](rate)}
@@ -69,10 +74,7 @@ func newLeaf(nodes int, nics []NIC, oversubscription float64) leaf {
 // start spreads a transfer over the NICs of its nodes, first to first, each with its rate's
 // share. It goes through both nodes' leaves.
 func (c *cluster) start(t *transfer) {
-	sum := 0.0
-	for _, n := range c.cfg.NICs {
-		sum += n.BytesPerSecond
-	}
+	sum := rateOf(c.cfg.NICs)
 	t.parts = len(c.cfg.NICs)
 	for i, n := range c.cfg.NICs {
 		c.path = append(c.path[:0], t.from.tx[i])

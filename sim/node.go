@@ -107,7 +107,7 @@ func (d driver) Drop(uint64) {}
 
 // report is what a real node tells the proxy after each iteration.
 func (n *node) report() {
-	n.load.WaitingTokens = n.core.Load().WaitingTokens
+	n.load.WaitingTokens, n.load.LinkQueuedBytes = n.core.Load().WaitingTokens, n.core.LinkQueued()
 }
 
 // outlook is that of the legs submitted so far, as a prompt that would go ahead has it.

@@ -40,6 +40,10 @@ func randomConfig(tb testing.TB, seed uint64) (Config, load.Spec) {
 		cfg.Nondisagg, cfg.Prefill, cfg.Decode, cfg.Handoff, cfg.NICs = one(3), 0, 0, handoff.None, nil
 		cfg.Chunked = rng.IntN(2) == 0
 	}
+	if cfg.Nondisagg == 0 && seed%4 == 1 {
+		cfg.ConditionalDisaggregation = one(400)
+		cfg.DecodeNICs = []NIC{{BytesPerSecond: 0.5e9}, {BytesPerSecond: 3e9, Latency: time.Millisecond}}
+	}
 	spec := load.Spec{
 		Requests: 100, Rate: 1 + 20*rng.Float64(), Burstiness: 0.2 + rng.Float64(), InputLen: 16 + rng.IntN(700), OutputLen: one(40),
 		RangeRatio: rng.Float64() * 0.9, PrefixLen: rng.IntN(3) * 32, Seed: seed, Vocab: 1000,
@@ -92,8 +96,10 @@ func TestConservation(t *testing.T) {
 			g := cfg.Profile.KVGeometry
 			want := int64(o.PromptTokens * g.TokenBytes())
 			switch {
-			case cfg.Nondisagg > 0 || o.MaxTokens == 1:
+			case cfg.Nondisagg > 0, o.MaxTokens == 1, o.PromptTokens <= cfg.ConditionalDisaggregation:
 				want = 0
+			case o.Breakdown.Bytes == 0 && cfg.ConditionalDisaggregation > 0 && c.compute.policy.WantsPrefix():
+				want = 0 // the decode node is taken to have enough of it
 			case cfg.Handoff.Parts == handoff.Tensors:
 				want += int64(o.PromptTokens * g.HiddenTokenBytes())
 			}
@@ -118,7 +124,7 @@ func TestConservation(t *testing.T) {
 		}
 		sent, received := 0.0, 0.0
 		for _, n := range c.nodes {
-			if n.core.Requests() != 0 || n.pool.Used() != 0 || n.load.InFlight != 0 || len(n.askers) != 0 {
+			if n.core.Requests() != 0 || n.pool.Used() != 0 || n.load.InFlight != 0 || n.load.LinkQueuedBytes != 0 || len(n.askers) != 0 {
 				t.Fatalf("%s: %s is left with %d requests, %d blocks, %d legs, %d askers", name, n.name, n.core.Requests(), n.pool.Used(), n.load.InFlight, len(n.askers))
 			}
 			for i := range n.tx {
@@ -228,19 +234,22 @@ func TestLoadThatNeverFits(t *testing.T) {
 func TestConfigFaults(t *testing.T) {
 	good := pair(t, handoff.Pull, 1)
 	for want, spoil := range map[string]func(*Config){
-		"NICs[0].BytesPerSecond: 0:":    func(c *Config) { c.NICs = []NIC{{}} },
-		"NICs[0].BytesPerSecond: NaN:":  func(c *Config) { c.NICs = []NIC{{BytesPerSecond: math.NaN()}} },
-		"NICs[1].Latency: -1ns: use 0s": func(c *Config) { c.NICs = append(c.NICs[:1:1], NIC{BytesPerSecond: 1, Latency: -1}) },
-		"NICs: 0: ":                     func(c *Config) { c.NICs = nil },
-		"Decode: 0: a cluster has":      func(c *Config) { c.Decode = 0 },
-		"Prefill: -1: use 0 to":         func(c *Config) { c.Prefill = -1 },
-		"Nondisagg: 2: a cluster has":   func(c *Config) { c.Nondisagg = 2 },
-		"Handoff: none given":           func(c *Config) { c.Handoff = handoff.None },
-		`Placement: "best": use one of`: func(c *Config) { c.Placement = "best" },
-		"RPC: 2s: use 0s to 1s":         func(c *Config) { c.RPC = 2 * time.Second },
-		"RPC: -1ns: use 0s":             func(c *Config) { c.RPC = -1 },
-		"KVBlocks: 1073741825: ":        func(c *Config) { c.KVBlocks = 1<<30 + 1 },
-		"Profile: none given":           func(c *Config) { c.Profile = nil },
+		"NICs[0].BytesPerSecond: 0:":                       func(c *Config) { c.NICs = []NIC{{}} },
+		"NICs[0].BytesPerSecond: NaN:":                     func(c *Config) { c.NICs = []NIC{{BytesPerSecond: math.NaN()}} },
+		"NICs[1].Latency: -1ns: use 0s":                    func(c *Config) { c.NICs = append(c.NICs[:1:1], NIC{BytesPerSecond: 1, Latency: -1}) },
+		"NICs: 0: ":                                        func(c *Config) { c.NICs = nil },
+		"Decode: 0: a cluster has":                         func(c *Config) { c.Decode = 0 },
+		"Prefill: -1: use 0 to":                            func(c *Config) { c.Prefill = -1 },
+		"DecodeNICs[0].BytesPerSecond: 0:":                 func(c *Config) { c.DecodeNICs = []NIC{{}} },
+		"ConditionalDisaggregation: -1: use 0 to":          func(c *Config) { c.ConditionalDisaggregation = -1 },
+		"ConditionalDisaggregation: 9: nodes that do both": func(c *Config) { c.ConditionalDisaggregation, c.Nondisagg, c.Prefill, c.Decode = 9, 1, 0, 0 },
+		"Nondisagg: 2: a cluster has":                      func(c *Config) { c.Nondisagg = 2 },
+		"Handoff: none given":                              func(c *Config) { c.Handoff = handoff.None },
+		`Placement: "best": use one of`:                    func(c *Config) { c.Placement = "best" },
+		"RPC: 2s: use 0s to 1s":                            func(c *Config) { c.RPC = 2 * time.Second },
+		"RPC: -1ns: use 0s":                                func(c *Config) { c.RPC = -1 },
+		"KVBlocks: 1073741825: ":                           func(c *Config) { c.KVBlocks = 1<<30 + 1 },
+		"Profile: none given":                              func(c *Config) { c.Profile = nil },
 	} {
 		c := good
 		spoil(&c)

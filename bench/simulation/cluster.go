@@ -18,12 +18,14 @@ type Cluster struct {
 	Chunked                    bool
 	Handoff                    string
 	Placement                  string
+	ConditionalDisaggregation  int
 	PrefixCaching              bool
 	KVBlocks                   int // of a node; the profile's if 0
 	MaxModelLen                int // the profile's if 0
 	NICs                       int // of a prefill or decode node
 	NIC                        sim.NIC
-	RPC                        time.Duration // this and the next: see sim.Config
+	DecodeNICs                 []sim.NIC // of decode nodes instead; this and the next two: see sim.Config
+	RPC                        time.Duration
 	Oversubscription           float64
 }
 
@@ -66,6 +68,7 @@ func (c *Cluster) Config(bad *config.Faults) sim.Config {
 		return cfg
 	}
 	var err error
+	cfg.ConditionalDisaggregation, cfg.DecodeNICs = c.ConditionalDisaggregation, c.DecodeNICs
 	cfg.Handoff, err = handoff.Parse(c.Handoff)
 	bad.Check("Handoff", err)
 	config.Between(bad, "NICs", c.NICs, 1, maxNICs)

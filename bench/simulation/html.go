@@ -91,12 +91,15 @@ func (r *SweepResult) WriteHTML(w io.Writer) error {
 		}
 		return 100 * most
 	}
-	p99 := func(metric string, p *Result) float64 {
-		if l, ok := p.latency(metric); ok {
-			return l.P99
+	figureOf := func(metric string, of func(LatencyRecord) float64) func(*Result) float64 {
+		return func(p *Result) float64 {
+			if l, ok := p.latency(metric); ok {
+				return of(l)
+			}
+			return math.NaN()
 		}
-		return math.NaN()
 	}
+	mean, p99 := func(l LatencyRecord) float64 { return l.Mean }, func(l LatencyRecord) float64 { return l.P99 }
 	for _, c := range []struct {
 		title string
 		of    func(*Result) float64
@@ -104,8 +107,11 @@ func (r *SweepResult) WriteHTML(w io.Writer) error {
 		{"Goodput (requests/s)", func(p *Result) float64 { return p.Goodput }},
 		{"Goodput a GPU (requests/s)", func(p *Result) float64 { return p.GoodputGPU }},
 		{"Requests that kept the SLO (%)", func(p *Result) float64 { return 100 * p.Attained }},
-		{"P99 TTFT (ms)", func(p *Result) float64 { return p99("ttft", p) }},
-		{"P99 TPOT (ms)", func(p *Result) float64 { return p99("tpot", p) }},
+		{"Mean TTFT (ms)", figureOf("ttft", mean)},
+		{"P99 TTFT (ms)", figureOf("ttft", p99)},
+		{"P99 TPOT (ms)", figureOf("tpot", p99)},
+		{"Mean E2EL (ms)", figureOf("e2el", mean)},
+		{"P99 E2EL (ms)", figureOf("e2el", p99)},
 		{"GPU busy with prompts, busiest role (%)", func(p *Result) float64 { return role(p, func(k *Role) float64 { return k.Prefill }) }},
 		{"GPU busy with decoding, busiest role (%)", func(p *Result) float64 { return role(p, func(k *Role) float64 { return k.Decode }) }},
 		{"NIC, the busiest direction (%)", func(p *Result) float64 {

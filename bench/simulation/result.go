@@ -51,22 +51,24 @@ type Result struct {
 
 // ClusterRecord is how the cluster was asked for.
 type ClusterRecord struct {
-	Profile       string  `json:"profile"`
-	GPU           string  `json:"gpu"`
-	Scheduler     string  `json:"scheduler"`
-	Prefill       int     `json:"prefill"`
-	Decode        int     `json:"decode"`
-	Nondisagg     int     `json:"nondisagg"`
-	Chunked       bool    `json:"chunked"`
-	Handoff       string  `json:"handoff"`
-	Placement     string  `json:"placement"`
-	PrefixCaching bool    `json:"prefix_caching"`
-	KVBlocks      int     `json:"kv_blocks"`
-	BlockTokens   int     `json:"block_tokens"`
-	MaxModelLen   int     `json:"max_model_len"`
-	NICs          int     `json:"nics"`
-	NIC           sim.NIC `json:"nic"`
-	RPCUS         float64 `json:"rpc_us"`
+	Profile       string    `json:"profile"`
+	GPU           string    `json:"gpu"`
+	Scheduler     string    `json:"scheduler"`
+	Prefill       int       `json:"prefill"`
+	Decode        int       `json:"decode"`
+	Nondisagg     int       `json:"nondisagg"`
+	Chunked       bool      `json:"chunked"`
+	Handoff       string    `json:"handoff"`
+	Placement     string    `json:"placement"`
+	Conditional   int       `json:"conditional_disaggregation,omitempty"`
+	PrefixCaching bool      `json:"prefix_caching"`
+	KVBlocks      int       `json:"kv_blocks"`
+	BlockTokens   int       `json:"block_tokens"`
+	MaxModelLen   int       `json:"max_model_len"`
+	NICs          int       `json:"nics"`
+	NIC           sim.NIC   `json:"nic"`
+	DecodeNICs    []sim.NIC `json:"decode_nics,omitempty"` // of decode nodes instead, in turn
+	RPCUS         float64   `json:"rpc_us"`
 
 	Oversubscription float64 `json:"oversubscription,omitempty"` // of the leaf switches; 0: they hold nothing back
 }
@@ -93,6 +95,12 @@ func (c *ClusterRecord) String() string {
 		fmt.Fprintf(&b, "%d prefill + %d decode, hand-off %s, %d x %s a node", c.Prefill, c.Decode, c.Handoff, c.NICs, rateText(c.NIC.BytesPerSecond))
 		if c.NIC.Latency > 0 {
 			fmt.Fprintf(&b, " (%v)", c.NIC.Latency)
+		}
+		for i, n := range c.DecodeNICs {
+			fmt.Fprintf(&b, "%s%s", map[bool]string{true: ", decode nodes in turn ", false: " and "}[i == 0], rateText(n.BytesPerSecond))
+		}
+		if c.Conditional > 0 {
+			fmt.Fprintf(&b, ", prompts of up to %d tokens computed where they are decoded", c.Conditional)
 		}
 		if c.Oversubscription > 1 {
 			fmt.Fprintf(&b, ", leaf switches oversubscribed %g:1", c.Oversubscription)
@@ -222,6 +230,7 @@ func newResult(s *Simulation, cfg *sim.Config, sum *summary, st *sim.Stats) *Res
 	}
 	if s.Nondisagg == 0 {
 		r.Cluster.NICs, r.Cluster.NIC, r.Cluster.Oversubscription = s.NICs, s.NIC, s.Oversubscription
+		r.Cluster.DecodeNICs, r.Cluster.Conditional = s.DecodeNICs, s.ConditionalDisaggregation
 	}
 	if sum.FirstFailure != nil {
 		r.Failure = sum.FirstFailure.Error()

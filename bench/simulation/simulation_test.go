@@ -104,8 +104,8 @@ func TestSimulationGolden(t *testing.T) {
 	if err := r.WriteHTML(&page); err != nil {
 		t.Fatal(err)
 	}
-	if n := strings.Count(page.String(), "<svg"); n != 8 || !strings.Contains(page.String(), `class="best"`) {
-		t.Errorf("page has %d plots, want 8, and a marked row", n)
+	if n := strings.Count(page.String(), "<svg"); n != 11 || !strings.Contains(page.String(), `class="best"`) {
+		t.Errorf("page has %d plots, want 11, and a marked row", n)
 	}
 	if found := external.FindString(strings.ReplaceAll(page.String(), `xmlns:xlink="http://www.w3.org/1999/xlink"`, "")); found != "" {
 		t.Errorf("page loads or runs something: %s", found)

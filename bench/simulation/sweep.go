@@ -86,6 +86,10 @@ var sweepable = []sweepSetter{
 	{"nics", "nics=1,2,4", []string{"NICs"}, func(_ *Sweep, s *Simulation, v string) error { return setCount(&s.NICs, v) }},
 	{"oversubscription", "oversubscription=1,2,4 (of the leaf switches)", []string{"Oversubscription"}, func(_ *Sweep, s *Simulation, v string) error { return setNumber(&s.Oversubscription, v) }},
 	{"handoff", "handoff=" + strings.Join(handoff.Names(), ","), []string{"Handoff"}, func(_ *Sweep, s *Simulation, v string) error { s.Handoff = v; return nil }},
+	{"conditional", "conditional=0,256,512 (--conditional-disaggregation)", []string{"ConditionalDisaggregation"}, func(_ *Sweep, s *Simulation, v string) (err error) {
+		s.ConditionalDisaggregation, err = strconv.Atoi(v)
+		return err
+	}},
 	{"placement", "placement=" + strings.Join(placement.Names(), ","), []string{"Placement"}, func(_ *Sweep, s *Simulation, v string) error { s.Placement = v; return nil }},
 }
 
@@ -381,13 +385,23 @@ func (r *SweepResult) label(p *Result) string {
 	return (&Sweep{Params: r.Params}).label(p.Params)
 }
 
-// table has a line a point, the best marked.
+// tableMetric is a latency in the table of a sweep.
+type tableMetric struct{ name, head, format string }
+
+// table has a line a point, the best marked; E2EL where the SLO limits it.
 func (r *SweepResult) table() page.Table {
 	t := page.Table{Title: "virtual time, everything modelled", Left: len(r.Params) + 1, Head: []string{""}}
 	for _, p := range r.Params {
 		t.Head = append(t.Head, p.Name)
 	}
-	t.Head = append(t.Head, "TTFT mean", "P99 ms", "TPOT mean", "P99 ms", "goodput/s", "attained %", "a GPU", "prefill busy %", "decode busy %", "NIC most %", "KV GB")
+	metrics := []tableMetric{{"ttft", "TTFT mean", "%.0f"}, {"tpot", "TPOT mean", "%.1f"}}
+	if len(r.Points) > 0 && r.Points[0].SLO.E2EL > 0 {
+		metrics = append(metrics, tableMetric{"e2el", "E2EL mean", "%.0f"})
+	}
+	for _, m := range metrics {
+		t.Head = append(t.Head, m.head, "P99 ms")
+	}
+	t.Head = append(t.Head, "goodput/s", "attained %", "a GPU", "prefill busy %", "decode busy %", "NIC most %", "KV GB")
 	for i, p := range r.Points {
 		row := []string{map[bool]string{true: "*"}[i == r.Best]}
 		for _, q := range r.Params {
@@ -398,7 +412,7 @@ func (r *SweepResult) table() page.Table {
 			prefill, decode = max(prefill, k.Prefill), max(decode, k.Decode)
 			nic = max(nic, k.SentMax, k.ReceivedMax)
 		}
-		for _, m := range []struct{ name, format string }{{"ttft", "%.0f"}, {"tpot", "%.1f"}} {
+		for _, m := range metrics {
 			if l, ok := p.latency(m.name); ok {
 				row = append(row, fmt.Sprintf(m.format, l.Mean), fmt.Sprintf(m.format, l.P99))
 			} else {

@@ -35,7 +35,7 @@ func TestSweepPlots(t *testing.T) {
 	for _, m := range svgText.FindAllStringSubmatch(b.String(), -1) {
 		got[m[1]]++
 	}
-	if got["link=1GB/s"] != 8 || got["link=100GB/s (as 1GB/s)"] < 4 || got["link=100GB/s"] < 1 {
+	if got["link=1GB/s"] != 11 || got["link=100GB/s (as 1GB/s)"] < 4 || got["link=100GB/s"] < 1 {
 		t.Errorf("legends: %v", got)
 	}
 	for text := range got {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -24,6 +25,8 @@ type clusterFlags struct {
 	nodes   simulation.Cluster
 	profile string
 	link    string
+
+	decodeLinks []string
 }
 
 // register adds the flags, in the order in which help lists them.
@@ -35,10 +38,12 @@ func (f *clusterFlags) register(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.Chunked, "chunked", false, "chunked prefill on non-disaggregated nodes, of vllm-v0")
 	fs.StringVar(&c.Handoff, "handoff", "layerwise", "how KV gets from prefill to decode: "+handoff.List())
 	fs.StringVar(&c.Placement, "placement", placement.LeastLoaded, "which node takes a request: "+placement.Help())
+	fs.IntVar(&c.ConditionalDisaggregation, "conditional-disaggregation", 0, placement.ConditionalHelp)
 	fs.StringVar(&f.profile, "profile", engine.DefaultProfile, "what the modelled GPU costs: a shipped profile or a JSON file")
 	fs.StringVar(&c.Scheduler, "scheduler", "", "whose scheduler forms the steps: "+strings.Join(engine.Schedulers(), ", ")+" (default: the profile's)")
 	fs.IntVar(&c.NICs, "nics", 1, "NICs of a prefill or decode node; a transfer is spread over all of them")
 	fs.StringVar(&f.link, "link", "tcp", "one NIC: a link of the profile (tcp, rdma), 100gbit, or rate=..,latency=..; daemons are paced to it, and may have native, this machine's network as it is")
+	fs.StringSliceVar(&f.decodeLinks, "decode-links", nil, "NICs of the decode nodes where they are not all like --link: the first node's, the second's, and so on, and then from the first again")
 	fs.DurationVar(&c.RPC, "rpc", sim.DefaultRPC, "what a control message takes, between proxy and node or two nodes; 0: nothing")
 	fs.Float64Var(&c.Oversubscription, "oversubscription", 1, "of the switch above the prefill nodes and that above the decode nodes: 4 is uplinks that carry a quarter of what the NICs below do")
 	fs.BoolVar(&c.PrefixCaching, "enable-prefix-caching", false, "reuse the KV blocks of equal prompt prefixes (default: with --trace)")
@@ -50,7 +55,7 @@ func (f *clusterFlags) register(fs *pflag.FlagSet) {
 // clusterNames are the flags that set the fields of a simulation.Cluster.
 var clusterNames = map[string]string{
 	"Profile": "--profile", "Scheduler": "--scheduler", "Profile.engine.scheduler": "--scheduler", "Prefill": "--prefill", "Decode": "--decode", "Nondisagg": "--nondisagg", "Chunked": "--chunked", "Handoff": "--handoff",
-	"Placement": "--placement", "PrefixCaching": "--enable-prefix-caching", "KVBlocks": "--kv-blocks", "MaxModelLen": "--max-model-len", "NICs": "--nics", "NIC": "--link", "RPC": "--rpc", "Oversubscription": "--oversubscription",
+	"Placement": "--placement", "ConditionalDisaggregation": "--conditional-disaggregation", "PrefixCaching": "--enable-prefix-caching", "KVBlocks": "--kv-blocks", "MaxModelLen": "--max-model-len", "NICs": "--nics", "NIC": "--link", "DecodeNICs": "--decode-links", "RPC": "--rpc", "Oversubscription": "--oversubscription",
 }
 
 // settle decides what the flags mean together: which of the two kinds of cluster is meant, and
@@ -65,7 +70,7 @@ func (f *clusterFlags) settle(changed func(flag string) bool, bad *config.Faults
 		bad.Check("--nondisagg", errors.New("a cluster has prefill and decode nodes, or nodes that do both: leave one kind out"))
 	case changed("nondisagg"):
 		c.Prefill, c.Decode = 0, 0
-		for _, flag := range []string{"handoff", "nics", "link", "oversubscription"} {
+		for _, flag := range []string{"handoff", "nics", "link", "decode-links", "oversubscription", "conditional-disaggregation"} {
 			if changed(flag) {
 				bad.Check("--"+flag, errors.New("non-disaggregated nodes move no KV: leave it out"))
 			}
@@ -81,6 +86,11 @@ func (f *clusterFlags) model(bad *config.Faults) {
 		var err error
 		f.nodes.NIC, err = f.nic(f.link)
 		bad.Check("--link", err)
+		for _, text := range f.decodeLinks {
+			nic, err := f.nic(text)
+			bad.Check("--decode-links", err)
+			f.nodes.DecodeNICs = append(f.nodes.DecodeNICs, nic)
+		}
 	}
 }
 
@@ -90,6 +100,15 @@ func (f *clusterFlags) linkText(text string) string {
 		return "rate=" + text
 	}
 	return text
+}
+
+// decodeLinkTexts are --decode-links as the daemons take them.
+func (f *clusterFlags) decodeLinkTexts() []string {
+	texts := slices.Clone(f.decodeLinks)
+	for i, text := range texts {
+		texts[i] = f.linkText(text)
+	}
+	return texts
 }
 
 // nic reads a NIC: a link of the profile, a rate, or rate=..,latency=...

@@ -182,7 +182,7 @@ func (f *serveFlags) target(cfg *serve.Config, fs *pflag.FlagSet, bad *config.Fa
 		if f.clock != "real" {
 			bad.Add("--clock", f.clock, "the server that is asked is real: leave it or --base-url out")
 		}
-		for _, flag := range []string{"prefill", "decode", "nondisagg", "chunked", "handoff", "placement", "profile", "scheduler", "nics", "link", "rpc", "oversubscription", "enable-prefix-caching", "kv-blocks", "max-model-len", "rail", "kv-warm-mib"} {
+		for _, flag := range []string{"prefill", "decode", "nondisagg", "chunked", "handoff", "placement", "conditional-disaggregation", "decode-links", "profile", "scheduler", "nics", "link", "rpc", "oversubscription", "enable-prefix-caching", "kv-blocks", "max-model-len", "rail", "kv-warm-mib"} {
 			if changed(flag) {
 				bad.Check("--"+flag, errors.New("it is for a cluster that kvbench starts or models: leave it out, the server has its own"))
 			}

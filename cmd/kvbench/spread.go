@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"kvferry/bench/toolflags"
 	"kvferry/command"
 )
 
@@ -13,8 +14,8 @@ import (
 var (
 	several = func() []string {
 		all := []string{"goodput", "header", "metadata", "lora-name", "lora-modules", "worker-urls", "metrics-url"}
-		for name, f := range foreigns {
-			if f.takes == many {
+		for name, f := range toolflags.Refused {
+			if f.Takes == toolflags.Many {
 				all = append(all, name)
 			}
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"kvferry/bench/toolflags"
 	"kvferry/config"
 )
 
@@ -17,63 +18,6 @@ type toolFlags struct {
 	mode      string // --tokenizer-mode
 	workload  string // --mooncake-workload
 	selfTimed bool   // --self-timed, and SGLang's name for it
-}
-
-// A foreign flag is one that is refused, with what to use instead.
-type foreign struct {
-	takes int // how many values
-	fix   string
-}
-
-// How many values a foreign flag takes.
-const (
-	none = iota
-	one
-	many
-)
-
-// What several foreign flags are refused with.
-const (
-	noMedia    = "images and sound are not sent here: leave it out, loads are text or tokens"
-	noHub      = "nothing is downloaded here: save the prompts as JSON lines, and use --dataset-name custom with --dataset-path"
-	noRanks    = "embeddings and rankings have no tokens to time: leave it out, loads are of models that generate"
-	noProfiler = "kvbench does not start the server's profiler: ask the server itself, POST /start_profile and /stop_profile"
-	inBody     = "what a server is asked besides goes into the body: --extra-body "
-	inReport   = "leave it out: report.html in --out has the timeline, throughput and concurrency, and the distributions"
-)
-
-// foreigns are those of vLLM 0.32 and SGLang 0.5.23. testdata/tool_flags.tsv has all that the tools
-// have, and the test that none is unknown.
-var foreigns = map[string]foreign{
-	"use-beam-search":         {none, "a beam search cannot be streamed: " + inBody + `'{"use_beam_search": true}' with --disable-stream`},
-	"logprobs":                {one, inBody + `'{"logprobs": 1}'`},
-	"return-logprob":          {none, inBody + `'{"return_logprob": true}'`},
-	"top-logprobs-num":        {one, inBody + `'{"return_logprob": true, "top_logprobs_num": 5}'`},
-	"token-ids-logprob":       {many, inBody + `'{"return_logprob": true, "token_ids_logprob": [1, 2]}'`},
-	"logprob-start-len":       {one, inBody + `'{"return_logprob": true, "logprob_start_len": 0}'`},
-	"return-routed-experts":   {none, inBody + `'{"return_routed_experts": true}'`},
-	"fake-prefill":            {none, inBody + `'{"bootstrap_host": "2.2.2.2", "bootstrap_room": 0}'`},
-	"cache-report":            {none, "leave it out: the report has the prompt tokens that the server had cached, as far as it says so; SGLang's OpenAI API does with " + `--extra-body '{"return_cached_tokens_details": true}'`},
-	"probe-request-rate":      {one, "run a second kvbench serve beside this one, with --random-output-len 1 and its own --request-rate"},
-	"chat-template-kwargs":    {one, "templates are rendered with their defaults here: have the server render them, --backend openai-chat and " + `--extra-body '{"chat_template_kwargs": {...}}'`},
-	"print-requests":          {none, "leave it out: results.jsonl in --out has a line for each request as it ends"},
-	"plot-timeline":           {none, inReport},
-	"timeline-itl-thresholds": {one, inReport},
-	"plot-dataset-stats":      {none, inReport},
-	"plot-throughput":         {none, inReport},
-
-	"enable-multimodal-chat": {none, noMedia}, "custom-ensure-client-side-data": {none, noMedia},
-	"random-mm-base-items-per-request": {one, noMedia}, "random-mm-num-mm-items-range-ratio": {one, noMedia},
-	"random-mm-limit-mm-per-prompt": {one, noMedia}, "random-mm-bucket-config": {one, noMedia},
-	"asr-max-audio-len-sec": {one, noMedia}, "asr-min-audio-len-sec": {one, noMedia},
-	"image-count": {one, noMedia}, "image-resolution": {one, noMedia}, "image-format": {one, noMedia}, "image-content": {one, noMedia}, "random-image-count": {none, noMedia},
-	"hf-name": {one, noHub}, "hf-subset": {one, noHub}, "hf-split": {one, noHub}, "hf-output-len": {one, noHub},
-	"blazedit-min-distance": {one, noHub}, "blazedit-max-distance": {one, noHub}, "bfcl-categories": {one, noHub},
-	"random-batch-size": {one, noRanks}, "no-reranker": {none, noRanks},
-
-	"profile-activities": {many, noProfiler}, "profile-start-step": {one, noProfiler}, "profile-steps": {one, noProfiler}, "profile-num-steps": {one, noProfiler},
-	"profile-by-stage": {none, noProfiler}, "profile-stages": {many, noProfiler}, "profile-output-dir": {one, noProfiler}, "profile-prefix": {one, noProfiler},
-	"pd-separated": {none, noProfiler}, "profile-prefill-url": {many, noProfiler}, "profile-decode-url": {many, noProfiler},
 }
 
 // register adds them; help lists none.
@@ -88,8 +32,8 @@ func (f *toolFlags) register(to *pflag.FlagSet) {
 	fs.Bool("no-stream", false, "nothing: a file is read here, not streamed from a hub")
 	fs.Bool("rust-client", false, "nothing: there is one client here")
 	fs.Int("rust-worker-threads", 0, "nothing: there is one client here")
-	for _, name := range slices.Sorted(maps.Keys(foreigns)) {
-		if foreigns[name].takes == none {
+	for _, name := range slices.Sorted(maps.Keys(toolflags.Refused)) {
+		if toolflags.Refused[name].Takes == toolflags.None {
 			fs.Bool(name, false, "refused")
 		} else {
 			fs.StringArray(name, nil, "refused")
@@ -101,9 +45,9 @@ func (f *toolFlags) register(to *pflag.FlagSet) {
 
 // settle refuses what is of no use here, and has the rest do what it does in its tool.
 func (f *toolFlags) settle(s *serveFlags, changed func(string) bool, bad *config.Faults) {
-	for _, name := range slices.Sorted(maps.Keys(foreigns)) {
+	for _, name := range slices.Sorted(maps.Keys(toolflags.Refused)) {
 		if changed(name) {
-			bad.Check("--"+name, errors.New(foreigns[name].fix))
+			bad.Check("--"+name, errors.New(toolflags.Refused[name].Fix))
 		}
 	}
 	if f.served != "" {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"kvferry/bench/nullserver"
+	"kvferry/bench/toolflags"
 	"kvferry/command"
 )
 
@@ -30,15 +31,15 @@ func TestToolFlags(t *testing.T) {
 			t.Errorf("%s has --%s, and nothing is said of it here", fields[0], name)
 		}
 		known++
-		if f, ok := foreigns[name]; ok {
-			if want := map[string]int{"bool": none, "value": one, "list": many}[fields[2]]; f.takes != want || f.fix == "" {
+		if f, ok := toolflags.Refused[name]; ok {
+			if want := map[string]int{"bool": toolflags.None, "value": toolflags.One, "list": toolflags.Many}[fields[2]]; f.Takes != want || f.Fix == "" {
 				t.Errorf("--%s: %+v, but it takes a %s", name, f, fields[2])
 			}
 			refused[name] = true
 		}
 	}
-	if known < 180 || len(refused) != len(foreigns) {
-		t.Errorf("%d flags, of which %d are refused, want all %d of those", known, len(refused), len(foreigns))
+	if known < 180 || len(refused) != len(toolflags.Refused) {
+		t.Errorf("%d flags, of which %d are refused, want all %d of those", known, len(refused), len(toolflags.Refused))
 	}
 }
 

@@ -1,5 +1,5 @@
-// Package ahead has what a proxy knows of a node by itself when it decides whether a prompt goes
-// ahead (package attempt): how long a message takes there and back, and which legs are on their
+// Package ahead has what a proxy knows of a node by itself when it places a leg, or decides whether a
+// prompt goes ahead (package attempt): how long a message takes there and back, and which legs are on their
 // way there.
 package ahead
 
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"kvferry/attempt"
+	"kvferry/placement"
 	"kvferry/proto"
 )
 
@@ -42,6 +43,22 @@ func (w *Way) Counted(last uint64) {
 
 // Tokens is how many prompt tokens on the way the node will compute.
 func (w *Way) Tokens() int { return w.tokens }
+
+// Candidate is a node with such a load as placement sees it, with the legs that are on their way to
+// it. How much it has to do its member knows.
+func (w *Way) Candidate(n *proto.NodeInfo, l *proto.Load) placement.Candidate {
+	c := placement.Candidate{
+		ID: n.Id, Blocks: int(n.KvBlocks), Adapters: l.Adapters, AdapterSlots: int(l.AdapterSlots),
+		LinkBytesPerSecond: float64(l.LinkRate), LinkQueuedBytes: int64(l.LinkQueued),
+		TokenTime: time.Duration(n.PromptTokenNs), SequenceTime: time.Duration(n.SequenceNs),
+	}
+	for _, s := range w.sent {
+		if s.tokens == 0 { // its KV comes
+			c.LinkQueuedBytes += int64(s.prompt) * int64(n.KvTokenBytes)
+		}
+	}
+	return c
+}
 
 // Outlook is that of a node with such a load, roundTrip away. Each sequence that it runs may
 // want another block before the legs come.
