@@ -57,6 +57,7 @@ type MigrationOptions struct {
 var migrations = []migrationKind{
 	{NoMigration, "a request stays where it was placed", func(MigrationOptions) Migration { return nil }},
 	periodicKind,
+	dloraMigrationKind,
 }
 
 type migrationKind struct {

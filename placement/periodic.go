@@ -53,7 +53,9 @@ func (p *periodic) Migrate(nodes []Node) (moves []Move) {
 }
 
 // blocks is what a request may need where it goes.
-func (p *periodic) blocks(r *Running) int { return (r.Tokens + r.Left + p.blockTokens - 1) / p.blockTokens }
+func (p *periodic) blocks(r *Running) int {
+	return (r.Tokens + r.Left + p.blockTokens - 1) / p.blockTokens
+}
 
 // cheapest is the request to move, nil for none.
 func (p *periodic) cheapest(running []Running, gone map[uint64]bool, free int) (best *Running) {
