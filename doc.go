@@ -40,7 +40,7 @@
 //	bench/transfer                       how fast a rail moves bytes: the transfer engine alone
 //	bench/reference                      what a latency is set beside: bare sockets, other programs
 //	bench/topo                           a machine's topology, printed
-//	bench/profile                        a profile of a GPU that was not measured: what kvbench profile asks and prints
+//	bench/profile                        what kvbench profile asks: a profile from a datasheet, or from a server
 //	bench/kvlayout                       how many bytes of KV a model has
 //	bench/recovery                       how rails took faults: samples set against what was done
 //	bench                                the published table: measured, computed, reported
@@ -49,6 +49,7 @@
 //	bench/serve                          any load against any server, or the model of one
 //	bench/server                         what a kvferry proxy says of itself
 //	bench/serving                        what the proxy and a node cost themselves, a token
+//	bench/calibration                    a profile fitted to a server that runs: series, fit, check
 //	bench/fit                            a profile's fields searched, by figures that were measured
 //	bench/simulation                     any cluster and load in virtual time, and sweeps
 //	bench/ratesearch                     the highest rate that keeps an SLO

@@ -115,7 +115,7 @@ func (s Search) Run(ctx context.Context) (*Result, error) {
 		}
 		return l, nil
 	}
-	err := minimize(loss, start, s.Evaluations, s.Seed)
+	err := Minimize(loss, start, s.Evaluations, s.Seed)
 	best.Evaluations = n
 	if best.Profile == nil {
 		return nil, err
@@ -131,7 +131,7 @@ func (s Search) Run(ctx context.Context) (*Result, error) {
 func (s Search) at(x []float64) (*engine.Profile, error) {
 	values := make(map[string]float64, len(x))
 	for i, p := range s.Parameters {
-		values[p.Field] = digits(p.Low+x[i]*(p.High-p.Low), 4)
+		values[p.Field] = Digits(p.Low+x[i]*(p.High-p.Low), 4)
 	}
 	return With(s.Profile, values)
 }
@@ -175,8 +175,8 @@ func (e Errors) String() string {
 	return fmt.Sprintf("%d figures: median error %.2f %%, 90th percentile %.2f %%, worst %.0f %%", e.Count, 100*e.Median, 100*e.P90, 100*e.Worst)
 }
 
-// digits rounds v to n significant ones.
-func digits(v float64, n int) float64 {
+// Digits rounds v to n significant ones.
+func Digits(v float64, n int) float64 {
 	if v == 0 {
 		return 0
 	}

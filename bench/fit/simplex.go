@@ -25,13 +25,13 @@ type vertex struct {
 	f float64
 }
 
-// minimize looks for the least f in the unit cube, from start on, in at most budget calls,
+// Minimize looks for the least f in the unit cube, from start on, in at most budget calls,
 // by Nelder and Mead's simplex (1965) with the coefficients of Gao and Han (2012), which
 // depend on the dimension. Points outside of the cube are moved to its surface. What is
 // searched is rough, for one event that comes before another changes figures at once, and
 // a simplex gets stuck on that: when it has become small, another one starts at the best
 // point, in directions that are drawn.
-func minimize(f func([]float64) (float64, error), start []float64, budget int, seed uint64) error {
+func Minimize(f func([]float64) (float64, error), start []float64, budget int, seed uint64) error {
 	rng := rand.New(rand.NewPCG(seed, uint64(len(start))))
 	left := budget
 	try := func(x []float64) (vertex, error) {

@@ -2,6 +2,7 @@
 package profile
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -26,12 +27,20 @@ or a JSON file with the fields of engine/datasheet/data.json. Each parameter is
 printed with where it comes from. --out writes the profile, which --profile of all
 other commands takes. Nothing in it is measured: expect errors of tens of percent.
 
+--from measures instead: a server that runs, of any engine that streams tokens, is
+asked a short series of loads, and the costs are fitted with which the simulator
+gives the same times. That takes some minutes, in which nobody else should ask it.
+--model and --engine say what it is, --gpu only what to call it. --check then asks it
+a load that nothing was fitted to, and sets its figures beside the prediction.
+
 Exit status: 0 done; 1 the file could not be written; 2 bad flags.`
 
 const (
-	Short   = "A profile of any model on any GPU, from config.json and datasheet"
+	Short   = "A profile of any model on any GPU, from its datasheet or a server that runs"
 	Example = `  kvbench profile --model config.json --gpu L40S
   kvbench profile --model config.json --gpu H200 --tensor-parallel-size 8 --out h200.json
+  kvbench profile --from http://127.0.0.1:8000 --model config.json --check --out mine.json
+  kvbench profile --from http://127.0.0.1:8000 --check --profile mine.json
   kvbench simulate --profile h200.json --request-rate 4`
 )
 
@@ -43,6 +52,9 @@ type Config struct {
 	Server       datasheet.Server
 	Out          string // file for the profile; "" for none
 	Stdout       io.Writer
+	Progress     io.Writer // of Measuring: bar or lines
+	Terminal     bool      // Progress is a terminal
+	Measuring
 }
 
 // FlagNames are the flags that set the fields of a Config and of its Server.
@@ -50,6 +62,8 @@ var FlagNames = map[string]string{
 	"Model": "--model", "GPU": "--gpu", "Quantization": "--quantization", "Out": "--out", "Engine": "--engine",
 	"TensorParallel": "--tensor-parallel-size", "MemoryUtilization": "--gpu-memory-utilization", "KVElemBytes": "--kv-bytes",
 	"MaxModelLen": "--max-model-len", "MaxNumSeqs": "--max-num-seqs", "BlockTokens": "--block-size",
+	"URL": "--from", "From": "--from", "Profile": "--profile", "Rounds": "--rounds", "Tokens": "--max-num-batched-tokens", "Blocks": "--kv-blocks",
+	"Requests": "--num-prompts", "Rate": "--request-rate", "InputLen": "--random-input-len", "OutputLen": "--random-output-len",
 }
 
 // AddFlags adds a flag for each field.
@@ -68,10 +82,14 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&s.Engine, "engine", engine.VLLMV1, "whose scheduler it has: "+strings.Join(engine.Schedulers(), ", "))
 	fs.StringVar(&s.Name, "served-model-name", "", "what clients ask for (default: the folder of config.json)")
 	fs.StringVar(&c.Out, "out", "", "file for the profile (default: none, only print)")
+	c.addFlags(fs)
 }
 
-// Run prints the estimate and writes the profile.
-func Run(c Config) error {
+// Run prints and writes the profile.
+func Run(ctx context.Context, c Config) error {
+	if c.From != "" {
+		return measure(ctx, &c)
+	}
 	var bad config.Faults
 	model, err := modelconfig.Read(c.Model)
 	if err == nil {

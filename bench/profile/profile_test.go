@@ -29,7 +29,7 @@ func TestWritesProfile(t *testing.T) {
 		var printed strings.Builder
 		c := asked(t, "--gpu", "a10", "--engine", name, "--out", filepath.Join(t.TempDir(), "a10.json"))
 		c.Stdout = &printed
-		if err := Run(c); err != nil {
+		if err := Run(t.Context(), c); err != nil {
 			t.Fatal(err)
 		}
 		p, err := engine.LoadProfile(c.Out)
@@ -60,7 +60,7 @@ func TestNamesFlags(t *testing.T) {
 	} {
 		c := asked(t, args...)
 		c.Stdout = &strings.Builder{}
-		if err := config.Named(Run(c), FlagNames); err == nil || !strings.Contains(err.Error(), want) {
+		if err := config.Named(Run(t.Context(), c), FlagNames); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", args, err, want)
 		}
 	}

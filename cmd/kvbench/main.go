@@ -57,7 +57,7 @@ run elsewhere. KV-cache bytes and network are real, the GPU is modelled.
 	}
 	root.AddCommand(
 		mooncakeCommand(terminal), serveCommand(terminal), simulateCommand(terminal), matrixCommand(terminal), transferCommand(terminal), failoverCommand(terminal), nicsCommand(), checkCommand(), enginesCommand(terminal),
-		sglangCommand(terminal), contentionCommand(), topoCommand(), servingCommand(), compareCommand(), nullServerCommand(), tokenizerCommand(), profileCommand(),
+		sglangCommand(terminal), contentionCommand(), topoCommand(), servingCommand(), compareCommand(), nullServerCommand(), tokenizerCommand(), profileCommand(terminal),
 	)
 	for _, cmd := range root.Commands() {
 		command.Values(cmd, values(cmd.Name()))

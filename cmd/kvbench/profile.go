@@ -9,16 +9,16 @@ import (
 )
 
 // profileCommand is kvbench profile. Its flags and its help are package bench/profile's.
-func profileCommand() *cobra.Command {
+func profileCommand(terminal bool) *cobra.Command {
 	var cfg profile.Config
 	cmd := &cobra.Command{
 		Use: "profile", Short: profile.Short, Long: profile.Long, Example: profile.Example, Args: command.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg.Stdout = cmd.OutOrStdout()
-			return config.Named(profile.Run(cfg), profile.FlagNames)
+			cfg.Stdout, cfg.Progress, cfg.Terminal = cmd.OutOrStdout(), cmd.ErrOrStderr(), terminal
+			return config.Named(profile.Run(cmd.Context(), cfg), profile.FlagNames)
 		},
 	}
 	cfg.AddFlags(cmd.Flags())
-	command.Positive(cmd.Flags(), "tensor-parallel-size", "kv-bytes", "max-num-seqs", "block-size")
+	command.Positive(cmd.Flags(), "tensor-parallel-size", "kv-bytes", "max-num-seqs", "block-size", "rounds", "num-prompts", "random-input-len", "random-output-len")
 	return cmd
 }

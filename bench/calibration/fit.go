@@ -1,0 +1,232 @@
+package calibration
+
+import (
+	"context"
+	"math"
+	"math/rand/v2"
+	"slices"
+
+	"kvferry/bench/figure"
+	"kvferry/bench/fit"
+	"kvferry/engine"
+)
+
+// A cost is a field of a profile's costs that a series may show.
+type cost struct {
+	field string
+	start float64 // of the search, where guess knows nothing better
+	step  float64 // by which a derivative is taken: a visible change
+	// needed is a cost of every server: it stays in a profile, however small.
+	needed bool
+	with   string // it is there only beside this one
+	least  float64
+}
+
+// even are the costs with which times change evenly. The first is what requests wait.
+var even = []cost{
+	{field: "request_ms", start: 1, step: 0.05, needed: true},
+	{field: "prefill_step_ms", start: 1, step: 0.05, needed: true},
+	{field: "prefill_token_ms", start: 0.1, step: 1e-4, needed: true},
+	{field: "decode_step_ms", start: 10, step: 0.05, needed: true},
+	{field: "decode_seq_ms", start: 0.01, step: 2e-3, needed: true},
+	{field: "decode_kv_token_ns", start: 10, step: 2},
+	{field: "experts.read_ms", start: 0.01, step: 2e-3},
+	{field: "prefill_floor_ms", start: 1, step: 0.1},
+	{field: "prefill_attention_ns", start: 1, step: 0.1},
+	{field: "output_delay_ms", start: 1, step: 0.1},
+	{field: "hot_slowdown", start: 0.1, step: 0.02},
+	{field: "heat_ms", start: 100, step: 5, with: "hot_slowdown", least: 1},
+}
+
+// serial are those of what is done for requests and tokens one after another. Of one request they
+// cannot be told from request_ms; in a crowd they decide which requests share a step.
+var serial = []cost{
+	{field: "front_end_in_ms", step: 0.05},
+	{field: "front_end_out_ms", step: 0.02},
+}
+
+// has reports whether a cost is among others.
+func has(all []cost, field string) bool {
+	return slices.ContainsFunc(all, func(c cost) bool { return c.field == field })
+}
+
+// A Cost is what was found of one.
+type Cost struct {
+	Field     string
+	Value     float64
+	Low, High float64 // an interval of 95 %
+}
+
+// An Absent cost is one that what was measured does not need. It may be as large as AtMost all
+// the same: +Inf if it would not be seen however large.
+type Absent struct {
+	Field  string
+	AtMost float64
+}
+
+// A Residual is a measure as it was measured, the median of its rounds, and as the profile has it.
+type Residual struct {
+	Point    Point
+	Measure  string
+	Measured float64
+	Modelled float64
+}
+
+// Fitted is what a fit came to.
+type Fitted struct {
+	Profile   *engine.Profile
+	Costs     []Cost
+	Absent    []Absent
+	Residuals []Residual
+	// Noise is how far a round is from the median of its rounds, the median over all measures, as
+	// a share: nothing can be predicted better.
+	Noise float64
+}
+
+// A sight is one measure in one round, or what a fit makes of it.
+type sight struct {
+	unit  int // point and round, which a bootstrap draws together
+	at    int // of what a model predicts
+	value float64
+}
+
+// scale is how far off a measure may well be: what timers and sockets add, and 1 %, or 3 % where one
+// request more in a step makes as much.
+func scale(ms float64, even bool) float64 {
+	if even {
+		return 0.05 + 0.01*ms
+	}
+	return 0.05 + 0.03*ms
+}
+
+// Fit searches the costs with which a modelled server gives the measures. base is the server in
+// all but its costs: of those, its kind of experts alone is read.
+func Fit(ctx context.Context, base *engine.Profile, m *Measured) (*Fitted, error) {
+	blank, err := blank(base)
+	if err != nil {
+		return nil, err
+	}
+	of := func(points func(Point) bool) *fitting { return newFitting(blank, m, points) }
+	all := slices.Clone(even)
+	if base.Costs.Experts.Count == 0 {
+		all = slices.DeleteFunc(all, func(c cost) bool { return c.field == "experts.read_ms" })
+	}
+	at, err := of(Point.even).evenly(ctx, all)
+	if err != nil {
+		return nil, err
+	}
+	if at, err = of(func(p Point) bool { return !p.even() }).frontEnd(ctx, at); err != nil {
+		return nil, err
+	}
+	f := of(func(Point) bool { return true })
+	if at, err = f.search(ctx, at); err != nil {
+		return nil, err
+	}
+	return f.result(ctx, append(all, serial...), at)
+}
+
+// draws is how often the bootstrap draws points.
+const draws = 500
+
+// result puts together what was found: all are the costs that were looked for.
+func (f *fitting) result(ctx context.Context, all []cost, s state) (*Fitted, error) {
+	for i := range s.x {
+		s.x[i] = fit.Digits(s.x[i], 4)
+	}
+	p, err := f.profile(&s)
+	if err != nil {
+		return nil, err
+	}
+	p.Disagg.DecodeStepMS = p.Costs.DecodeStepMS
+	r := &Fitted{Profile: p}
+	if err := f.look(ctx, &s); err != nil {
+		return nil, err
+	}
+	if err := f.differentiate(ctx, &s); err != nil {
+		return nil, err
+	}
+	drawn := f.bootstrap(&s)
+	for i, c := range s.costs {
+		r.Costs = append(r.Costs, Cost{c.field, s.x[i], figure.Percentile(drawn[i], 2.5), figure.Percentile(drawn[i], 97.5)})
+	}
+	for _, c := range all {
+		if has(s.costs, c.field) || c.with != "" {
+			continue
+		}
+		most, err := f.atMost(ctx, &s, c)
+		if err != nil {
+			return nil, err
+		}
+		r.Absent = append(r.Absent, Absent{c.field, most})
+	}
+	r.Residuals, r.Noise = f.residuals(&s)
+	return r, nil
+}
+
+// bootstrap solves the least squares around a state for points that are drawn from those
+// measured, and returns each cost's values in ascending order.
+func (f *fitting) bootstrap(s *state) [][]float64 {
+	units := f.sights[len(f.sights)-1].unit + 1
+	rng := rand.New(rand.NewPCG(uint64(units), 2))
+	drawn := make([][]float64, len(s.x))
+	for range draws {
+		times := make([]int, units)
+		for range units {
+			times[rng.IntN(units)]++
+		}
+		for i, v := range s.solved(f.linear(s, times)) {
+			drawn[i] = append(drawn[i], v)
+		}
+	}
+	for i := range drawn {
+		slices.Sort(drawn[i])
+	}
+	return drawn
+}
+
+// atMost is how large a cost may be that is not in a state: two standard deviations, with the
+// sights as far off as they are.
+func (f *fitting) atMost(ctx context.Context, s *state, c cost) (float64, error) {
+	more := state{costs: append(slices.Clone(s.costs), c), x: append(slices.Clone(s.x), 0)}
+	for _, other := range even {
+		if other.with == c.field {
+			more.costs, more.x = append(more.costs, other), append(more.x, other.start)
+		}
+	}
+	if err := f.look(ctx, &more); err != nil {
+		return 0, err
+	}
+	if err := f.differentiate(ctx, &more); err != nil {
+		return 0, err
+	}
+	n := f.linear(&more, nil)
+	free := make([]bool, len(more.x))
+	for i, v := range s.x {
+		free[i] = v > 0 && n.a[i][i] > 0
+	}
+	variance := max(more.loss/float64(len(f.sights)), floor)
+	return 2 * math.Sqrt(variance) * n.deviation(len(s.x), free), nil
+}
+
+// residuals sets each measure beside what was measured of it.
+func (f *fitting) residuals(s *state) (all []Residual, noise float64) {
+	byMeasure := make([][]float64, len(f.even))
+	for _, o := range f.sights {
+		byMeasure[o.at] = append(byMeasure[o.at], o.value)
+	}
+	var off []float64
+	at := 0
+	for _, p := range f.points {
+		for _, name := range p.Measures() {
+			values := slices.Sorted(slices.Values(byMeasure[at]))
+			middle := figure.Percentile(values, 50)
+			for _, v := range values {
+				off = append(off, math.Abs(v/middle-1))
+			}
+			all = append(all, Residual{p, name, middle, s.got[at]})
+			at++
+		}
+	}
+	slices.Sort(off)
+	return all, figure.Percentile(off, 50)
+}

@@ -1,0 +1,250 @@
+package calibration
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"kvferry/bench/client"
+	"kvferry/bench/serve"
+	"kvferry/kvcache"
+	"kvferry/load"
+)
+
+// A Kind of point says how its requests come, and what is measured of them.
+type Kind string
+
+const (
+	// Prompts come one after another: TTFT of the first, and of the others, which may find the
+	// GPU hot.
+	Prompts Kind = "prompts, one after another"
+	// Decodes come together: ITL while all of them decode.
+	Decodes Kind = "decodes"
+	// Beside are prompts that come one after another while another sequence decodes: its ITL, its
+	// longest gaps, and those before them. So a step with a prompt is seen without what surrounds
+	// requests.
+	Beside Kind = "prompts beside a decode"
+	// Burst are prompts that come together while a long one is computed, and then go into steps
+	// together: TTFT.
+	Burst Kind = "prompts behind a long one"
+	// Crowd are prompts that come one every Delay: TTFT, which grows with what is done for requests
+	// one by one.
+	Crowd Kind = "prompts in a crowd"
+)
+
+// A Point is a small load that shows one or two costs. Its requests have prompts of their own, so
+// that no prefix cache knows them.
+type Point struct {
+	Kind   Kind
+	Batch  int           // requests that are looked at
+	Prompt int           // tokens of each of their prompts
+	Output int           // tokens that each of a batch decodes, or the one that prompts come beside
+	Long   int           // of a Burst: tokens of the long prompt
+	Delay  time.Duration // of a Burst: from the long prompt to the others; of a Crowd: from one to the next
+}
+
+func (p Point) String() string {
+	switch p.Kind {
+	case Prompts:
+		return fmt.Sprintf("%s, of %d tokens", p.Kind, p.Prompt)
+	case Burst:
+		return fmt.Sprintf("%d %s of %d tokens", p.Batch, p.Kind, p.Long)
+	case Crowd:
+		return fmt.Sprintf("%d %s, one every %v", p.Batch, p.Kind, p.Delay)
+	}
+	return fmt.Sprintf("%d %s, of %d tokens", p.Batch, p.Kind, p.Prompt)
+}
+
+// Lengths of the series.
+const (
+	repeats = 3  // prompts one after another
+	short   = 16 // tokens of a prompt whose length does not matter
+	decoded = 40 // tokens that each of a batch decodes, at least
+	// A request that starts together with the one that is looked at, and ends when that decodes:
+	// then the first prompt beside it comes. No clock has to guess when.
+	trigger = 4
+)
+
+// tokens is how many tokens of KV the point needs at once, at most.
+func (p Point) tokens() int {
+	switch p.Kind {
+	case Prompts:
+		return p.Prompt + 1
+	case Decodes:
+		return p.Batch * (p.Prompt + p.Output)
+	case Beside:
+		return p.Prompt + 2*short + p.Output + trigger
+	case Burst, Crowd:
+	}
+	return p.Long + p.Batch*(p.Prompt+1)
+}
+
+// requests are what the point asks, with prompts of random tokens.
+func (p Point) requests(rng *rand.Rand, vocab int) (list load.List) {
+	add := func(r load.Request, tokens int) {
+		r.Prompt = make([]kvcache.Token, tokens)
+		for i := range r.Prompt {
+			r.Prompt[i] = kvcache.Token(rng.IntN(vocab))
+		}
+		list = append(list, r)
+	}
+	switch p.Kind {
+	case Prompts:
+		for range p.Batch {
+			add(load.Request{MaxTokens: 1}, p.Prompt)
+		}
+	case Decodes:
+		for range p.Batch {
+			add(load.Request{MaxTokens: p.Output}, p.Prompt)
+		}
+	case Beside:
+		add(load.Request{MaxTokens: p.Output}, short)
+		add(load.Request{MaxTokens: trigger}, short)
+		for i := range p.Batch {
+			add(load.Request{MaxTokens: 1, After: []int{1 + i}}, p.Prompt)
+		}
+	case Burst:
+		add(load.Request{MaxTokens: 1}, p.Long)
+		for range p.Batch {
+			add(load.Request{MaxTokens: 1, At: p.Delay}, p.Prompt)
+		}
+	case Crowd:
+		for i := range p.Batch {
+			add(load.Request{MaxTokens: 1, At: time.Duration(i) * p.Delay}, p.Prompt)
+		}
+	}
+	return list
+}
+
+// ask measures the point once: a target is asked its requests.
+func (p Point) ask(ctx context.Context, t serve.Target, list load.List) (values []float64, took time.Duration, err error) {
+	l := load.Load{Source: &list, Count: len(list)}
+	if p.Kind == Prompts {
+		l.InFlight = 1
+	}
+	var records []*client.Record
+	took, err = t.Run(ctx, l, func(r *client.Record) { records = append(records, r) })
+	if err == nil {
+		values, err = p.measure(records)
+	}
+	if err != nil {
+		return nil, took, fmt.Errorf("%v: %w", p, err)
+	}
+	return values, took, nil
+}
+
+// Measures are what is measured of a point: names of what measure returns.
+func (p Point) Measures() []string {
+	switch p.Kind {
+	case Prompts:
+		return []string{"TTFT of the first", "mean TTFT of the others"}
+	case Decodes:
+		return []string{"mean ITL"}
+	case Beside:
+		if p.Prompt <= short {
+			return []string{"mean ITL"}
+		}
+		return []string{"mean ITL", "longest gaps", "gaps before these"}
+	case Burst, Crowd:
+	}
+	return []string{"mean TTFT"}
+}
+
+// even reports whether the measures change evenly with the costs. Those of others jump, where one
+// event comes before another.
+func (p Point) even() bool { return p.Kind != Burst && p.Kind != Crowd }
+
+// measure is what the records of the point say, in milliseconds.
+func (p Point) measure(records []*client.Record) ([]float64, error) {
+	slices.SortFunc(records, func(a, b *client.Record) int { return cmp.Compare(a.Index, b.Index) })
+	for _, r := range records {
+		if why := r.Failure(); why != "" {
+			return nil, fmt.Errorf("request %d failed: %s", r.Index, why)
+		}
+		if got, want := len(r.TokenTimes), r.MaxTokens; got != want || r.Output() != want {
+			return nil, fmt.Errorf("%d tokens were asked for, %d came, in %d chunks: a server is measured here that streams each token and heeds ignore_eos", want, r.Output(), got)
+		}
+		if r.Usage != nil && r.Usage.CachedTokens > 0 {
+			return nil, fmt.Errorf("%d tokens of a prompt were in the prefix cache, and no prompt comes twice: is it another's?", r.Usage.CachedTokens)
+		}
+	}
+	switch p.Kind {
+	case Prompts:
+		return []float64{1e3 * records[0].TTFT(), mean(ttfts(records[1:]))}, nil
+	case Decodes:
+		return []float64{mean(together(records))}, nil
+	case Beside:
+		return p.gaps(records), nil
+	case Burst:
+		records = records[1:]
+	case Crowd:
+	}
+	return []float64{mean(ttfts(records))}, nil
+}
+
+func ttfts(records []*client.Record) (ms []float64) {
+	for _, r := range records {
+		ms = append(ms, 1e3*r.TTFT())
+	}
+	return ms
+}
+
+// together are the gaps between tokens while all of the requests decode; all of them, if they never
+// do together.
+func together(records []*client.Record) (ms []float64) {
+	from, to := 0.0, records[0].Finish
+	for _, r := range records {
+		from, to = max(from, r.FirstToken), min(to, r.TokenTimes[len(r.TokenTimes)-1])
+	}
+	if from >= to {
+		from, to = 0, math.Inf(1)
+	}
+	for _, r := range records {
+		for i, t := range r.TokenTimes[1:] {
+			if before := r.TokenTimes[i]; before >= from && t <= to {
+				ms = append(ms, 1e3*(t-before))
+			}
+		}
+	}
+	return ms
+}
+
+// gaps are of the sequence that decodes, from when the prompts begin to come: as many always, so
+// that it does not matter when within a step they come.
+func (p Point) gaps(records []*client.Record) []float64 {
+	times := records[0].TokenTimes
+	from, _ := slices.BinarySearch(times, records[1].TokenTimes[trigger-1])
+	from = min(from, 2*trigger)
+	times = times[from : from+p.Output-2*trigger]
+	var ms []float64
+	for i, t := range times[1:] {
+		ms = append(ms, 1e3*(t-times[i]))
+	}
+	if p.Prompt <= short {
+		return []float64{mean(ms)}
+	}
+	// The longest gaps are of steps with prompts. Where tokens leave late, those before them are long
+	// as well.
+	order := make([]int, len(ms)-1)
+	for i := range order {
+		order[i] = i + 1
+	}
+	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(ms[b], ms[a]) })
+	var longest, before []float64
+	for _, i := range order[:p.Batch] {
+		longest, before = append(longest, ms[i]), append(before, ms[i-1])
+	}
+	return []float64{mean(ms), mean(longest), mean(before)}
+}
+
+func mean(values []float64) float64 {
+	sum := 0.0
+	for _, v := range values {
+		sum += v
+	}
+	return sum / float64(len(values))
+}

@@ -1,0 +1,127 @@
+package calibration
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"kvferry/bench/bar"
+	"kvferry/bench/serve"
+	"kvferry/config"
+	"kvferry/engine"
+	"kvferry/load"
+)
+
+// Config is what is asked. Target and Base are required.
+type Config struct {
+	Target serve.Target // the server; Run opens and closes it
+	// Base is the server in all but its costs: what its operator knows. With Fixed its costs are
+	// taken as they are, and nothing is fitted.
+	Base  *engine.Profile
+	Fixed bool
+
+	Rounds   int           // of the series
+	Pause    time.Duration // before each point
+	Patience time.Duration // for a point: see Series
+
+	Check bool      // ask a held-back load at the end
+	Held  load.Spec // that load: Requests, Rate, InputLen, OutputLen and Seed; see HeldBack
+
+	Seed     uint64 // of prompts
+	Out      string // file for the profile; "" for none
+	Stdout   io.Writer
+	Progress io.Writer
+	Terminal bool // Progress is a terminal
+}
+
+// Run measures, fits, writes and prints the profile, and checks it.
+func Run(ctx context.Context, c Config) (err error) {
+	if _, err := c.Target.Open(ctx); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Target.Close()) }()
+	p := c.Base
+	if !c.Fixed {
+		f, err := c.fit(ctx)
+		if err != nil {
+			return err
+		}
+		p = f.Profile
+	}
+	if c.Check {
+		return c.check(ctx, p)
+	}
+	return nil
+}
+
+// fit measures the series, and writes and prints what it comes to.
+func (c *Config) fit(ctx context.Context) (*Fitted, error) {
+	b := bar.New(c.Progress, c.Terminal)
+	said := time.Now()
+	s := Series{
+		Target: c.Target, Vocab: c.Base.Vocab, Rounds: c.Rounds, Patience: c.Patience, Pause: c.Pause, Seed: c.Seed,
+		Longest: c.Base.MaxModelLen, KV: c.Base.Blocks() * c.Base.KVGeometry.BlockTokens,
+	}
+	s.Batch, _ = c.Base.Batch()
+	b.Show(bar.Look{Max: -1, What: "warming up"})
+	s.OnPoint = func(p Point, over, of int, left time.Duration) {
+		switch {
+		case over == 1:
+			b.Say(fmt.Sprintf("the series has %d points, %d rounds of them take about %v more", of/c.Rounds, c.Rounds, left.Round(time.Second)))
+			b.Show(bar.Look{Max: int64(of), What: "measuring", Count: true})
+		case !b.Shown() && time.Since(said) > 10*time.Second:
+			said = time.Now()
+			b.Say(progressLine(p, over, of, left))
+		}
+		b.Set(int64(over))
+	}
+	began := time.Now()
+	m, err := s.Run(ctx)
+	b.Wipe()
+	if err != nil {
+		return nil, err
+	}
+	took := time.Since(began)
+	f, err := Fit(ctx, c.Base, m)
+	if err != nil {
+		return nil, err
+	}
+	if c.Out != "" {
+		text, err := json.MarshalIndent(f.Profile, "", "  ")
+		if err = errors.Join(err, os.WriteFile(c.Out, append(text, '\n'), 0o644)); err != nil {
+			return nil, &config.Fault{Field: "Out", Err: config.FileError(c.Out, err)}
+		}
+	}
+	fmt.Fprintf(c.Stdout, "%s: %d points in %d rounds, %v\n\n%s", f.Profile.Name, len(m.Points), c.Rounds, took.Round(time.Second), f)
+	return f, nil
+}
+
+func progressLine(p Point, over, of int, left time.Duration) string {
+	if of == 0 {
+		return fmt.Sprintf("warming up: %v", p)
+	}
+	return fmt.Sprintf("%d of %d points, about %v left", over, of, left.Round(time.Second))
+}
+
+// check asks the held-back load.
+func (c *Config) check(ctx context.Context, p *engine.Profile) error {
+	l, err := HeldBack(ctx, p, c.Held)
+	if err != nil {
+		return err
+	}
+	b := bar.New(c.Progress, c.Terminal)
+	b.Say(fmt.Sprintf("held back: %d requests, %.3g a second, about %.0f s", l.Requests, l.Rate, float64(l.Requests)/l.Rate))
+	b.Show(bar.Look{Max: int64(l.Requests), What: "checking", Count: true})
+	over := 0
+	all, err := Check(ctx, c.Target, p, l, func() { over++; b.Set(int64(over)) })
+	b.Wipe()
+	if err != nil {
+		return err
+	}
+	fmt.Fprint(c.Stdout, verdict(l, all))
+	return nil
+}

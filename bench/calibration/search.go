@@ -1,0 +1,374 @@
+package calibration
+
+import (
+	"context"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"kvferry/bench/fit"
+	"kvferry/bench/serve"
+	"kvferry/bench/simulation"
+	"kvferry/engine"
+	"kvferry/load"
+	"kvferry/sim"
+)
+
+// blank is the profile without its costs.
+func blank(base *engine.Profile) (*engine.Profile, error) {
+	p := *base
+	p.Costs = engine.Costs{Experts: base.Costs.Experts}
+	p.Costs.Experts.ReadMS = 0
+	p.Disagg = engine.DisaggCosts{}
+	return &p, p.Validate()
+}
+
+// fitting is a fit to some of the points.
+type fitting struct {
+	base   *engine.Profile
+	points []Point
+	asked  []load.List // the points' requests: tokens cost the same whatever they are
+	even   []bool      // by measure, of all points
+	sights []sight
+}
+
+func newFitting(base *engine.Profile, m *Measured, which func(Point) bool) *fitting {
+	f := &fitting{base: base}
+	unit := 0
+	for i, p := range m.Points {
+		if !which(p) {
+			continue
+		}
+		for _, values := range m.Values[i] {
+			for k, v := range values {
+				f.sights = append(f.sights, sight{unit: unit, at: len(f.even) + k, value: v})
+			}
+			unit++
+		}
+		f.points = append(f.points, p)
+		f.asked = append(f.asked, p.requests(rand.New(rand.NewPCG(1, uint64(i))), base.Vocab))
+		f.even = append(f.even, slices.Repeat([]bool{p.even()}, len(p.Measures()))...)
+	}
+	return f
+}
+
+// A state is costs with their values, and what a model with them gives.
+type state struct {
+	costs []cost
+	x     []float64
+	got   []float64   // by measure
+	slope [][]float64 // of each measure, by each cost
+	loss  float64
+}
+
+// profile is that of a state.
+func (f *fitting) profile(s *state) (*engine.Profile, error) {
+	values := map[string]float64{}
+	for i, c := range s.costs {
+		v := s.x[i]
+		values["costs."+c.field] = v
+	}
+	return fit.With(f.base, values)
+}
+
+// Model is a server with that profile, in virtual time, as kvbench simulate has it.
+func Model(p *engine.Profile) serve.Target {
+	return serve.Model(simulation.Cluster{Profile: p, Nondisagg: 1, RPC: sim.DefaultRPC}, "")
+}
+
+// predict computes the measures of a state, several points at once.
+func (f *fitting) predict(ctx context.Context, s *state) ([]float64, error) {
+	p, err := f.profile(s)
+	if err != nil {
+		return nil, err
+	}
+	t := Model(p)
+	values, errs := make([][]float64, len(f.points)), make([]error, len(f.points))
+	var next atomic.Int64
+	var workers sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		workers.Go(func() {
+			for i := next.Add(1) - 1; i < int64(len(f.points)); i = next.Add(1) - 1 {
+				values[i], _, errs[i] = f.points[i].ask(ctx, t, f.asked[i])
+			}
+		})
+	}
+	workers.Wait()
+	return slices.Concat(values...), errors.Join(errs...)
+}
+
+// weigh says how much a sight counts in the least squares whose loss this is: see [fit.Loss].
+func (f *fitting) weigh(got float64, o sight) (weight, loss float64) {
+	s := scale(o.value, f.even[o.at])
+	h := math.Hypot(1, (got-o.value)/s)
+	return 1 / (s * s * h), 2 * (h - 1)
+}
+
+// look fills in what a state's model gives, and its loss.
+func (f *fitting) look(ctx context.Context, s *state) (err error) {
+	if s.got, err = f.predict(ctx, s); err != nil {
+		return err
+	}
+	s.loss = 0
+	for _, o := range f.sights {
+		_, loss := f.weigh(s.got[o.at], o)
+		s.loss += loss
+	}
+	return nil
+}
+
+// differentiate fills in the slopes.
+func (f *fitting) differentiate(ctx context.Context, s *state) error {
+	s.slope = make([][]float64, len(s.got))
+	for i, c := range s.costs {
+		next := state{costs: s.costs, x: slices.Clone(s.x)}
+		step := max(c.step, 0.01*s.x[i])
+		next.x[i] += step
+		got, err := f.predict(ctx, &next)
+		if err != nil {
+			return err
+		}
+		for k := range got {
+			s.slope[k] = append(s.slope[k], (got[k]-s.got[k])/step)
+		}
+	}
+	return nil
+}
+
+// linear is the least squares around a state, of the sights that times counts, each so often.
+func (f *fitting) linear(s *state, times []int) *normal {
+	n := newNormal(len(s.x))
+	for _, o := range f.sights {
+		count := 1
+		if times != nil {
+			count = times[o.unit]
+		}
+		y := o.value - s.got[o.at]
+		for i, slope := range s.slope[o.at] {
+			y += slope * s.x[i]
+		}
+		w, _ := f.weigh(s.got[o.at], o)
+		n.add(s.slope[o.at], y, w*float64(count))
+	}
+	return n
+}
+
+// solved is where the least squares have their least within what a profile may have. What they say
+// nothing of stays.
+func (s *state) solved(n *normal) []float64 {
+	x := n.solve()
+	for i, c := range s.costs {
+		if n.a[i][i] == 0 {
+			x[i] = s.x[i]
+		}
+		x[i] = min(max(x[i], c.least), 1e5)
+	}
+	return x
+}
+
+// search goes from a state to the least loss near it: Gauss and Newton's steps, held back as
+// Levenberg and Marquardt do where they lead up. A model's times jump where one event comes before
+// another, so the last steps may find nothing.
+func (f *fitting) search(ctx context.Context, s state) (state, error) {
+	if err := f.look(ctx, &s); err != nil {
+		return s, err
+	}
+	hold := 1e-6
+	for range 40 {
+		if err := f.differentiate(ctx, &s); err != nil {
+			return s, err
+		}
+		n := f.linear(&s, nil)
+		better := false
+		for ; hold < 100 && !better; hold *= 10 {
+			next := state{costs: s.costs, x: s.solved(n.damped(s.x, hold))}
+			if err := f.look(ctx, &next); err != nil {
+				return s, err
+			}
+			if next.loss < s.loss*(1-1e-4)-1e-6 {
+				next.slope, s, better = s.slope, next, true
+			}
+		}
+		if !better {
+			return s, nil
+		}
+		hold = max(hold/100, 1e-6)
+	}
+	return s, f.differentiate(ctx, &s)
+}
+
+// evenly searches the even costs by the measures that change evenly, from tokens that leave at once
+// and from such as leave late, and leaves out what is not needed.
+func (f *fitting) evenly(ctx context.Context, all []cost) (best state, err error) {
+	for _, delay := range []float64{0, 1} {
+		s, err := f.search(ctx, state{costs: all, x: f.guess(all, delay)})
+		if err != nil {
+			return s, err
+		}
+		if best.x == nil || s.loss < best.loss {
+			best = s
+		}
+	}
+	return f.simplify(ctx, best)
+}
+
+// frontEnd splits what requests wait into what they wait beside each other and what is done for
+// one after another.
+func (f *fitting) frontEnd(ctx context.Context, s state) (state, error) {
+	err := f.look(ctx, &s)
+	alone := s
+	for n := 1; n <= len(serial) && err == nil; n++ {
+		var next state
+		if next, err = f.split(ctx, alone, n); err == nil && f.worth(next.loss, s.loss) {
+			s = next
+		}
+	}
+	return s, err
+}
+
+// split searches n serial costs in a state that has none. The measures jump with them, so this is
+// done by a simplex, from the best of a grid, and not by slopes.
+func (f *fitting) split(ctx context.Context, s state, n int) (best state, err error) {
+	loss := func(shares []float64) (float64, error) {
+		next := state{costs: append(slices.Clone(s.costs), serial[:n]...), x: slices.Clone(s.x)}
+		for _, share := range shares {
+			next.x = append(next.x, share*s.x[0])
+			next.x[0] = max(next.x[0]-share*s.x[0], 0)
+		}
+		err := f.look(ctx, &next)
+		if err == nil && (best.x == nil || next.loss < best.loss) {
+			best = next
+		}
+		return next.loss, err
+	}
+	least, start := math.Inf(1), []float64(nil)
+	for i := range 100 {
+		for _, out := range []float64{0, 0.001, 0.002, 0.004, 0.008, 0.016} {
+			shares := []float64{float64(i) / 150, out}[:n]
+			l, err := loss(shares)
+			if err != nil {
+				return best, err
+			}
+			if l < least {
+				least, start = l, shares
+			}
+			if n == 1 {
+				break
+			}
+		}
+	}
+	err = fit.Minimize(loss, start, 60*n, 1)
+	return best, err
+}
+
+// guess is where a search begins: delay is how late tokens leave, by steps of a decode.
+func (f *fitting) guess(all []cost, delay float64) []float64 {
+	first := make([]float64, len(f.even))
+	for _, o := range f.sights {
+		first[o.at] = o.value
+	}
+	values, at := map[string]float64{}, 0
+	least := 0.0
+	for _, p := range f.points {
+		switch v := first[at]; {
+		case p.Kind == Prompts && least == 0:
+			least = v
+			for _, name := range []string{"request_ms", "prefill_step_ms", "prefill_floor_ms"} {
+				values[name] = v / 3
+			}
+		case p.Kind == Prompts:
+			values["prefill_token_ms"] = max(v-least, 0.01*v) / float64(p.Prompt)
+		case p.Kind == Decodes && p.Batch == 1 && values["decode_step_ms"] == 0:
+			values["decode_step_ms"], values["output_delay_ms"] = v, delay*v
+		}
+		at += len(p.Measures())
+	}
+	x := make([]float64, len(all))
+	for i, c := range all {
+		var ok bool
+		if x[i], ok = values[c.field]; !ok {
+			x[i] = c.start
+		}
+	}
+	return x
+}
+
+// floor is the loss of a measure that is as well known as anything can be: 2 % of its scale.
+var floor = 2 * (math.Hypot(1, 0.02) - 1)
+
+// worth reports whether so much less loss is worth a cost more: Schwarz's criterion.
+func (f *fitting) worth(with, without float64) bool {
+	n := float64(len(f.sights))
+	return n*math.Log((without+n*floor)/(with+n*floor)) > math.Log(n)+2
+}
+
+// simplify leaves costs out that the sights do not need, the least needed first.
+func (f *fitting) simplify(ctx context.Context, s state) (state, error) {
+	for tried := map[string]bool{}; ; {
+		least, leave := math.Inf(1), ""
+		for _, c := range s.costs {
+			if c.needed || c.with != "" || tried[c.field] {
+				continue
+			}
+			if loss := f.lossWithout(&s, c.field); loss < least {
+				least, leave = loss, c.field
+			}
+		}
+		if leave == "" {
+			return s, nil
+		}
+		next, err := f.search(ctx, s.without(leave))
+		if err != nil {
+			return s, err
+		}
+		if f.worth(s.loss, next.loss) {
+			tried[leave] = true
+		} else {
+			s = next
+		}
+	}
+}
+
+// lossWithout is about what the loss is without a cost, when the others make up for it.
+func (f *fitting) lossWithout(s *state, field string) (loss float64) {
+	next := s.without(field)
+	for k, slopes := range s.slope {
+		got, rest := s.got[k], []float64(nil)
+		for i, c := range s.costs {
+			switch {
+			case c.field == field:
+				got -= slopes[i] * s.x[i]
+			case !c.gone(field):
+				rest = append(rest, slopes[i])
+			}
+		}
+		next.got, next.slope = append(next.got, got), append(next.slope, rest)
+	}
+	x := next.solved(f.linear(&next, nil))
+	for _, o := range f.sights {
+		got := next.got[o.at]
+		for i, slope := range next.slope[o.at] {
+			got += slope * (x[i] - next.x[i])
+		}
+		_, l := f.weigh(got, o)
+		loss += l
+	}
+	return loss
+}
+
+// gone reports whether the cost leaves with another one.
+func (c cost) gone(field string) bool { return c.field == field || c.with == field }
+
+// without is the state without a cost, and those that are there only with it.
+func (s *state) without(field string) (next state) {
+	for i, c := range s.costs {
+		if !c.gone(field) {
+			next.costs, next.x = append(next.costs, c), append(next.x, s.x[i])
+		}
+	}
+	return next
+}

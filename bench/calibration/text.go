@@ -1,0 +1,69 @@
+package calibration
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"kvferry/bench/fit"
+	"kvferry/bench/page"
+	"kvferry/load"
+)
+
+// vague is an interval's half, as a share of the value, from which on a cost is not known well.
+const vague = 0.1
+
+// String is what was found, with what was not.
+func (f *Fitted) String() string {
+	var b strings.Builder
+	t := page.Table{Title: "costs, fitted", Head: []string{"cost", "value", "95 % interval", ""}, Left: 1}
+	for _, c := range f.Costs {
+		note := ""
+		if c.High-c.Low > 2*vague*c.Value {
+			note = "not known well"
+		}
+		t.Rows = append(t.Rows, []string{c.Field, fmt.Sprintf("%.4g", c.Value), fmt.Sprintf("%.4g to %.4g", c.Low, c.High), note})
+	}
+	t.WriteText(&b)
+	for _, a := range f.Absent {
+		if math.IsInf(a.AtMost, 1) {
+			fmt.Fprintf(&b, "%s is 0: no point of this series shows it on this server.\n", a.Field)
+		} else {
+			fmt.Fprintf(&b, "%s is 0: not needed; at most %.2g.\n", a.Field, a.AtMost)
+		}
+	}
+	b.WriteString(unseen)
+	off := make([]fit.Figure, 0, len(f.Residuals))
+	for _, r := range f.Residuals {
+		off = append(off, fit.Figure{Name: fmt.Sprintf("%v: %s", r.Point, r.Measure), Got: r.Modelled, Want: r.Measured})
+	}
+	worst := slices.MaxFunc(off, func(a, b fit.Figure) int {
+		if math.Abs(a.Off()) < math.Abs(b.Off()) {
+			return -1
+		}
+		return 1
+	})
+	fmt.Fprintf(&b, "In sample: %v; that is\n%s, %.2f ms where %.2f were measured.\nA round differs from the median of its rounds by %.2f %% (median): nothing can be predicted better.\n\n",
+		fit.ErrorsOf(off), worst.Name, worst.Got, worst.Want, 100*f.Noise)
+	return b.String()
+}
+
+// unseen is what no server shows to a series like this.
+const unseen = `Not measured, and left at 0: cold_ms, which is over after the first requests; disagg.v0 and links, of
+which a node that serves alone has none; tensor_parallel: costs are those of all the server's GPUs
+together. disagg.decode_step_ms is decode_step_ms.
+
+`
+
+// verdict is what a check came to.
+func verdict(l load.Spec, all []Comparison) string {
+	t := page.Table{
+		Title: fmt.Sprintf("held back: %d requests, %.3g a second, %d +- %.0f %% tokens in, %d +- %.0f %% out (ms)", l.Requests, l.Rate, l.InputLen, 100*l.RangeRatio, l.OutputLen, 100*l.RangeRatio),
+		Head:  []string{"figure", "measured", "predicted", "error"}, Left: 1,
+	}
+	for _, c := range all {
+		t.Rows = append(t.Rows, []string{c.Name, fmt.Sprintf("%.2f", c.Measured), fmt.Sprintf("%.2f", c.Predicted), fmt.Sprintf("%+.1f %%", 100*c.Off())})
+	}
+	return t.Text()
+}

@@ -1,0 +1,143 @@
+package profile
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"kvferry/bench/calibration"
+	"kvferry/bench/client"
+	"kvferry/bench/serve"
+	"kvferry/config"
+	"kvferry/engine"
+	"kvferry/kvcache"
+	"kvferry/load"
+	"kvferry/modelconfig"
+)
+
+// Measuring is what is asked of a server that runs.
+type Measuring struct {
+	From    string // its URL; "": a profile is estimated, from a datasheet
+	Check   bool
+	Profile string // that is checked, in place of one that is fitted
+	Rounds  int
+	Held    load.Spec // the load that is held back
+	Tokens  int       // of a step, of vllm-v1 and of sglang; 0: the engine's default
+	Blocks  int       // of the KV pool; 0: as the server says
+}
+
+func (m *Measuring) addFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&m.From, "from", "", "URL of a server to measure instead")
+	fs.IntVar(&m.Rounds, "rounds", 5, "of --from: how often each point of the series is measured")
+	fs.IntVar(&m.Tokens, "max-num-batched-tokens", 0, "of --from: tokens of a step (default: the engine's)")
+	fs.IntVar(&m.Blocks, "kv-blocks", 0, "of --from: blocks of the server's KV pool (default: as it says)")
+	fs.BoolVar(&m.Check, "check", false, "of --from: set a held-back load's figures beside the prediction")
+	fs.StringVar(&m.Profile, "profile", "", "of --check: check this one, and fit none")
+	fs.IntVar(&m.Held.Requests, "num-prompts", 100, "of --check: requests")
+	fs.Float64Var(&m.Held.Rate, "request-rate", 0, "of --check: requests a second (default: half of what the profile can do)")
+	fs.IntVar(&m.Held.InputLen, "random-input-len", 128, "of --check: mean tokens of a prompt")
+	fs.IntVar(&m.Held.OutputLen, "random-output-len", 24, "of --check: mean tokens of an answer")
+	fs.Uint64Var(&m.Held.Seed, "seed", 1, "of --check: seed of lengths and arrivals")
+}
+
+// Waits of the series: for a point, before each, and for the server.
+const (
+	patience = 4 * time.Second
+	pause    = 300 * time.Millisecond
+	ready    = time.Minute
+)
+
+// measure fits a profile to a server that runs, or checks one.
+func measure(ctx context.Context, c *Config) error {
+	m := &c.Measuring
+	var bad config.Faults
+	config.Between(&bad, "Rounds", m.Rounds, 1, 1000)
+	if c.Server.TensorParallel != 1 {
+		bad.Add("TensorParallel", c.Server.TensorParallel, "what is measured are all GPUs of the server together: leave it out")
+	}
+	if m.Profile != "" && !m.Check {
+		bad.Add("Profile", m.Profile, "a profile that is there can be checked: add --check")
+	}
+	base, err := c.base()
+	bad.Check("", err)
+	if err := bad.Err("bench/profile.Config"); err != nil {
+		return err
+	}
+	asking := client.Config{URL: m.From, Model: c.Server.Name}
+	asker := client.New(asking)
+	defer asker.Close()
+	limited, cancel := context.WithTimeoutCause(ctx, ready, fmt.Errorf("it did not answer within %v", ready))
+	defer cancel()
+	name, err := asker.Ready(limited)
+	if err != nil {
+		return fmt.Errorf("%s: %w", m.From, err)
+	}
+	if m.Profile == "" {
+		if err := c.limit(limited, asker, base, name); err != nil {
+			return err
+		}
+	}
+	return calibration.Run(ctx, calibration.Config{
+		Target: serve.Server(serve.Asking{Config: asking}), Base: base, Fixed: m.Profile != "",
+		Rounds: m.Rounds, Pause: pause, Patience: patience, Check: m.Check, Held: m.Held,
+		Seed: uint64(time.Now().UnixNano()), Out: c.Out, Stdout: c.Stdout, Progress: c.Progress, Terminal: c.Terminal,
+	})
+}
+
+// base is what the command line says of the server.
+func (c *Config) base() (*engine.Profile, error) {
+	if c.Profile != "" {
+		p, err := engine.LoadProfile(c.Profile)
+		if err != nil {
+			err = &config.Fault{Field: "Profile", Err: err}
+		}
+		return p, err
+	}
+	model, err := modelconfig.Read(c.Model)
+	if err != nil {
+		return nil, &config.Fault{Field: "Model", Err: err}
+	}
+	s, err := model.Shape()
+	if err != nil {
+		return nil, &config.Fault{Field: "Model", Err: err}
+	}
+	p := &engine.Profile{
+		GPU: c.GPU, Vocab: s.Vocab, MaxModelLen: c.Server.MaxModelLen, MaxNumSeqs: c.Server.MaxNumSeqs, ChunkTokens: 512,
+		KVGeometry: kvcache.Geometry{Layers: s.Layers, KVHeads: s.KVHeads, HeadDim: s.KVElem / 2, ElemBytes: c.Server.KVElemBytes, BlockTokens: c.Server.BlockTokens, HiddenSize: s.Hidden},
+		Engine:     engine.Options{Scheduler: c.Server.Engine},
+		Costs:      engine.Costs{Experts: engine.Experts{Count: s.Experts, PerToken: s.PerToken}},
+	}
+	return p, nil
+}
+
+// limit fills in what the server says of itself.
+func (c *Config) limit(ctx context.Context, asker *client.Client, p *engine.Profile, name string) error {
+	l, err := calibration.AskLimits(ctx, asker)
+	if err != nil {
+		return err
+	}
+	if c.Blocks != 0 {
+		l.Blocks = c.Blocks
+	}
+	if l.BlockTokens != 0 {
+		p.KVGeometry.BlockTokens = l.BlockTokens
+	}
+	config.Default(&p.MaxModelLen, l.MaxModelLen)
+	var bad config.Faults
+	if p.MaxModelLen == 0 {
+		bad.Add("MaxModelLen", 0, "the server does not say: name the tokens that a prompt and its output may have")
+	}
+	if l.Blocks == 0 {
+		bad.Add("Blocks", 0, "the server does not say: its log has how many blocks of KV it has room for")
+	}
+	if err := bad.Err("bench/profile.Config"); err != nil {
+		return err
+	}
+	p.Model, p.Name = name, fmt.Sprintf("%s at %s, measured", name, c.From)
+	p.KVBytes = int64(l.Blocks) * int64(p.KVGeometry.BlockBytes())
+	p.MaxBatchedTokens = p.MaxModelLen
+	p.SetBatch(0, c.Tokens)
+	return p.Validate()
+}
