@@ -129,8 +129,12 @@ var layers = map[string]layer{
 	"bench/report":                    {module: []string{"bench/client", "bench/figure", "bench/machine", "bench/page", "config"}, libraries: []string{"gonum.org/v1/plot"}},
 	"bench/server":                    {module: []string{"bench/client"}},
 	"bench/sglang": {
-		module: []string{"bench/bar", "bench/client", "bench/figure", "bench/machine", "bench/page", "bench/report", "bench/serve", "bench/simulation", "config", "engine", "load"},
-		tests:  []string{"bench/fit"}, libraries: []string{pflag},
+		module:    []string{"bench/bar", "bench/client", "bench/figure", "bench/machine", "bench/page", "bench/report", "bench/serve", "bench/simulation", "config", "engine", "load"},
+		libraries: []string{pflag},
+	},
+	"bench/validation": {
+		module: []string{"bench", "bench/bar", "bench/contention", "bench/figure", "bench/fit", "bench/machine", "bench/page", "bench/sglang", "config", "engine"},
+		tests:  []string{"engine/datasheet", "modelconfig", "bench/page/pagetest"}, libraries: []string{pflag},
 	},
 	"bench/serve":       {module: []string{"bench/bar", "clock", "config", "load", "load/records", "sim", "bench/client", "bench/figure", "bench/machine", "bench/page", "bench/ratesearch", "bench/report", "bench/server", "bench/scrape", "bench/simulation", "bench/steady", "bench/tracing", "otlp", "tokenizer"}, tests: []string{"bench/result"}},
 	"bench/toolflags":   {},
@@ -160,7 +164,7 @@ var layers = map[string]layer{
 	"cmd/prefill":   {module: []string{"command", "command/commandtest", "daemon", "proto"}, libraries: []string{cobra}},
 	"cmd/decode":    {module: []string{"command", "command/commandtest", "daemon", "proto"}, libraries: []string{cobra}},
 	"cmd/kvbench": {
-		module:    []string{"bench", "bench/check", "bench/compare", "bench/contention", "bench/engines", "bench/matrix", "bench/client", "bench/incast", "bench/nics", "bench/kvlayout", "bench/nullserver", "bench/page", "bench/recovery", "bench/reference", "bench/report", "bench/ratesearch", "bench/scrape", "bench/serve", "bench/server", "bench/steady", "otlp", "tokenizer", "bench/serving", "bench/sglang", "bench/simulation", "bench/size", "bench/toolflags", "bench/topo", "bench/transfer", "cluster", "command", "command/commandtest", "config", "daemon", "engine", "engine/datasheet", "modelconfig", "bench/profile", "handoff", "load", "load/records", "node", "placement", "sim", "transport", "transport/pacing", "transport/rails", "transport/topology"},
+		module:    []string{"bench", "bench/check", "bench/compare", "bench/contention", "bench/engines", "bench/matrix", "bench/client", "bench/incast", "bench/nics", "bench/kvlayout", "bench/nullserver", "bench/page", "bench/recovery", "bench/reference", "bench/report", "bench/ratesearch", "bench/scrape", "bench/serve", "bench/server", "bench/steady", "otlp", "tokenizer", "bench/serving", "bench/sglang", "bench/simulation", "bench/size", "bench/toolflags", "bench/topo", "bench/transfer", "bench/validation", "cluster", "command", "command/commandtest", "config", "daemon", "engine", "engine/datasheet", "modelconfig", "bench/profile", "handoff", "load", "load/records", "node", "placement", "sim", "transport", "transport/pacing", "transport/rails", "transport/topology"},
 		libraries: []string{cobra, pflag, "golang.org/x/term"},
 	},
 	"cmd/kvlab":           {module: []string{"command", "command/commandtest", "config", "lab", "lab/nics", "lab/vllm", "lab/wire"}, libraries: []string{cobra, pflag, "golang.org/x/term"}},

@@ -34,6 +34,7 @@
 //	proxy/openai                         the API's wire format: requests, answers, errors, tokens
 //	bench/matrix                         servers x clients: programs run pair by pair, one table
 //	bench/nics                           the experiments on several NICs, held to limits
+//	bench/validation                     every profile beside every published table: errors, limits
 //	bench/contention                     n transfers into one node: both clocks, and other simulators
 //	bench/incast                         many initiators and one target, whose NIC they share
 //	bench/check                          is each rail to another machine fit to serve, and what to do

@@ -3,7 +3,6 @@ package bench
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -15,7 +14,6 @@ import (
 	"kvferry/bench/page"
 	"kvferry/engine"
 	"kvferry/load"
-	"kvferry/sim"
 )
 
 // virtualTable computes every row and setting.
@@ -45,16 +43,6 @@ func virtualTable(tb testing.TB, workloads []load.Workload) map[string]map[strin
 	return table
 }
 
-func profileNIC(p *engine.Profile) func(Setting) (sim.NIC, string, error) {
-	return func(s Setting) (sim.NIC, string, error) {
-		l, ok := p.Links[s.Link]
-		if !ok {
-			return sim.NIC{}, "", fmt.Errorf("no link %q", s.Link)
-		}
-		return sim.NIC{BytesPerSecond: 1e9 / l.MSPerMB}, s.Link, nil
-	}
-}
-
 // limits say how far from the published figure a computed one may be; 0 is not
 // asserted.
 func limits(w load.Workload, s Setting) (l client.Figures) {
@@ -74,9 +62,6 @@ func limits(w load.Workload, s Setting) (l client.Figures) {
 	}
 	return l
 }
-
-// latencyFigures are the nine that are latencies.
-func latencyFigures(f *client.Figures) []client.Figure { return f.All()[4:] }
 
 // TestVirtualTable compares the computed table with the published one: each
 // figure, all nine latencies of the disaggregated cells together, and which of two

@@ -45,6 +45,7 @@ run elsewhere. KV-cache bytes and network are real, the GPU is modelled.
   kvbench failover    a link is cut and restored under load: what do the others do?
   kvbench engines     connectors of real vLLM side by side: is it the right KV, how soon?
   kvbench sglang      SGLang's published runs beside modelled servers
+  kvbench validate    how far modelled figures are from published ones, profile by profile
   kvbench contention  n transfers into one decode node: both clocks, and other simulators
   kvbench nics        several NICs in the NIC lab, held to limits
   kvbench check       is each rail to another machine fit to serve? what to do?
@@ -57,7 +58,7 @@ run elsewhere. KV-cache bytes and network are real, the GPU is modelled.
 	}
 	root.AddCommand(
 		mooncakeCommand(terminal), serveCommand(terminal), simulateCommand(terminal), matrixCommand(terminal), transferCommand(terminal), failoverCommand(terminal), nicsCommand(), checkCommand(), enginesCommand(terminal),
-		sglangCommand(terminal), contentionCommand(), topoCommand(), servingCommand(), compareCommand(), nullServerCommand(), tokenizerCommand(), profileCommand(terminal),
+		sglangCommand(terminal), validateCommand(terminal), contentionCommand(), topoCommand(), servingCommand(), compareCommand(), nullServerCommand(), tokenizerCommand(), profileCommand(terminal),
 	)
 	for _, cmd := range root.Commands() {
 		command.Values(cmd, values(cmd.Name()))

@@ -60,6 +60,16 @@ type data struct {
 	HeatSource   string      `json:"heat_source"`
 	EagerLayerMS float64     `json:"eager_layer_ms"` // launching a layer's kernels one by one
 	EagerSource  string      `json:"eager_source"`
+	Evidence     []evidence  `json:"evidence"`
+}
+
+// An evidence is how far profiles of a GPU are from published runs on it, which nothing was fitted
+// to: shares, the worst with its sign. Package bench/validation computes them.
+type evidence struct {
+	GPU    string  `json:"gpu"`
+	What   string  `json:"what"`
+	Median float64 `json:"median"`
+	Worst  float64 `json:"worst"`
 }
 
 // A sustained is how many samples of the same benchmark a card computed in ten minutes, beside

@@ -22,10 +22,23 @@ func (e *Estimate) String() string {
 	fmt.Fprintf(&b, `
 MFU %.2f and MBU %.2f are medians of %d and %d published measurements, the same for all GPUs.
 Those measurements differ: MFU from 0.39 to 0.67, MBU from 0.48 to 0.77. So much may this be wrong.
-Against published runs that nothing was fitted to (docs/profiles.md): an A10 with vLLM 0.6 comes out
-25 %% too fast, median of 30 means; DeepSeek-V3's decode steps 15 to 28 %%, if that was H200.
-Not modelled: pipeline, expert and data parallelism, several machines, the front end, GPUs that
-slow down when hot, the arithmetic of large decode batches, unequal loads of experts.
-`, known.MFU, known.MBU, len(known.Prefills), len(known.Decodes))
+%sNot modelled: pipeline, expert and data parallelism, several machines, the front end, unequal loads of experts.
+`, known.MFU, known.MBU, len(known.Prefills), len(known.Decodes), checked(p.GPU))
 	return b.String()
+}
+
+// checked says what profiles of this GPU were set beside, or those of others if it was never.
+func checked(gpu string) string {
+	var here, elsewhere []string
+	for _, e := range known.Evidence {
+		line := fmt.Sprintf("%s, %s: median error %.0f %%, worst %+.0f %%\n", e.GPU, e.What, 100*e.Median, 100*e.Worst)
+		if e.GPU == gpu {
+			here = append(here, line)
+		}
+		elsewhere = append(elsewhere, line)
+	}
+	if len(here) > 0 {
+		return "Beside published runs on this GPU, which nothing was fitted to (docs/validation.md):\n" + strings.Join(here, "")
+	}
+	return "Beside published runs on " + gpu + ": never. On others, which nothing was fitted to (docs/validation.md):\n" + strings.Join(elsewhere, "")
 }

@@ -1,0 +1,50 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+
+	"kvferry/bench/client"
+	"kvferry/bench/fit"
+	"kvferry/engine"
+	"kvferry/load"
+	"kvferry/sim"
+)
+
+// Latencies computes in virtual time the nine latencies of all published cells of some settings
+// with a profile and its links, beside what was published: cell by cell, in the order of the tables.
+func Latencies(ctx context.Context, prof *engine.Profile, settings []Setting) ([]fit.Figure, error) {
+	cells, err := simulateCells(ctx, Config{NumPrompts: load.PublishedPrompts, Virtual: &Virtual{
+		Workloads: load.Workloads(), Settings: settings, Profile: prof, NIC: profileNIC(prof),
+	}})
+	if err != nil {
+		return nil, err
+	}
+	var figures []fit.Figure
+	for i := range cells {
+		c := &cells[i]
+		p := PublishedFigures(c.Workload, c.Setting)
+		if p == nil {
+			return nil, fmt.Errorf("%s: nothing was published", c.name())
+		}
+		got, want := latencyFigures(&c.Metrics.Figures), latencyFigures(&p.Figures)
+		for i := range got {
+			figures = append(figures, fit.Figure{Name: c.Workload + " " + c.Setting + " " + got[i].Key, Got: *got[i].Value, Want: *want[i].Value})
+		}
+	}
+	return figures, nil
+}
+
+// latencyFigures are the nine that are latencies.
+func latencyFigures(f *client.Figures) []client.Figure { return f.All()[4:] }
+
+// profileNIC is the link of a setting as the profile has it.
+func profileNIC(p *engine.Profile) func(Setting) (sim.NIC, string, error) {
+	return func(s Setting) (sim.NIC, string, error) {
+		l, ok := p.Links[s.Link]
+		if !ok {
+			return sim.NIC{}, "", fmt.Errorf("profile %s has no link %q", p.Name, s.Link)
+		}
+		return sim.NIC{BytesPerSecond: 1e9 / l.MSPerMB}, s.Link, nil
+	}
+}

@@ -1,0 +1,174 @@
+package validation
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"kvferry/bench"
+	"kvferry/bench/fit"
+	"kvferry/bench/sglang"
+	"kvferry/engine"
+)
+
+// Settings of Mooncake's table, and what is said of them.
+const (
+	colocated     = "nondisagg,chunked"
+	disaggregated = "rdma,rdma2,tcp"
+)
+
+// checks are all sets, in the order of the page.
+func checks() []check {
+	all := []check{
+		mooncake(colocated, engine.DefaultProfile, Limit{Median: 0.022, P90: 0.062}),
+		mooncake(disaggregated, engine.DefaultProfile, Limit{Median: 0.042, P90: 0.18}),
+		mooncake(colocated, engine.AttentionProfile, Limit{Median: 0.019, P90: 0.057}),
+		mooncake(disaggregated, engine.AttentionProfile, Limit{Median: 0.034, P90: 0.18}),
+	}
+	for _, p := range sglang.Runs() {
+		limit, known := fitted[p.Name()]
+		if !known {
+			limit = Limit{Median: 0.10, P90: 0.25}
+		}
+		all = append(all, run(p, p.Profile, InSample, limit))
+	}
+	for _, c := range crossFits() {
+		all = append(all,
+			run(c.fitted, c.profile(), InSample, Limit{Median: 0.03, P90: 0.10, Within: 13}),
+			run(c.predicted, c.profile(), OtherRun, Limit{Median: 0.08, P90: 0.12, Within: 12}))
+	}
+	return append(all, datasheets()...)
+}
+
+// fitted are the limits of runs that their profile was fitted to.
+var fitted = map[string]Limit{
+	"qwen2.5-0.5b 200":              {Median: 0.05, P90: 0.12, Within: 17},
+	"deepseek-v3 flashinfer/256x32": {Median: 0.02, P90: 0.12, Within: 13},
+	"deepseek-v3 flashinfer/128x16": {Median: 0.02, P90: 0.12, Within: 14},
+	"deepseek-v3 triton/256x32":     {Median: 0.02, P90: 0.12, Within: 13},
+	"deepseek-v3 triton/128x16":     {Median: 0.02, P90: 0.12, Within: 14},
+	"qwen3-coder-480b 320x80":       {Median: 0.05, P90: 0.12, Within: 16},
+}
+
+// mooncake is nine latencies of all published rows of some settings.
+func mooncake(settings, profile string, limit Limit) check {
+	return check{
+		table: "Mooncake A10, " + strings.ReplaceAll(settings, ",", ", "), profile: profile, sample: InSample, limit: limit,
+		figures: func(ctx context.Context, p *engine.Profile) ([]fit.Figure, error) {
+			chosen, err := bench.ParseSettings(settings)
+			if err != nil {
+				return nil, err
+			}
+			return bench.Latencies(ctx, p, chosen)
+		},
+	}
+}
+
+// run is the figures that a published run of SGLang is judged by.
+func run(p sglang.Published, profile string, sample Sample, limit Limit) check {
+	return check{
+		table: p.Name(), profile: profile, sample: sample, limit: limit,
+		figures: func(ctx context.Context, server *engine.Profile) ([]fit.Figure, error) {
+			return judged(ctx, &p, server)
+		},
+	}
+}
+
+// judged computes the figures that a run is judged by.
+func judged(ctx context.Context, p *sglang.Published, server *engine.Profile) ([]fit.Figure, error) {
+	row, err := sglang.Compute(ctx, p, server)
+	if err != nil {
+		return nil, err
+	}
+	if len(row.Faults) > 0 {
+		return nil, fmt.Errorf("%s: %s", p.Name(), strings.Join(row.Faults, "; "))
+	}
+	var figures []fit.Figure
+	for _, key := range sglang.Judged(p.Figures) {
+		figures = append(figures, fit.Figure{Name: key, Got: row.Metrics[key], Want: p.Figures[key], Scale: closeBy / 2})
+	}
+	return figures, nil
+}
+
+// Profiles of Server in package datasheet, made of what is in front of the last dash and a GPU.
+const (
+	a10Datasheet      = "qwen2.5-7b-gptq-int4-a10"
+	deepSeekDatasheet = "deepseek-v3-"
+)
+
+// deepSeekGPUs are those of the table of which eight have the memory for DeepSeek-V3, with their limits.
+var deepSeekGPUs = []struct {
+	name  string
+	limit Limit
+}{{"h200", Limit{Median: 0.14, P90: 0.20}}, {"b200", Limit{Median: 0.40, P90: 0.43}}, {"mi300x", Limit{Median: 0.20, P90: 0.25}}}
+
+// datasheets are sets of profiles that nothing was fitted to.
+func datasheets() []check {
+	means := mooncake(colocated, a10Datasheet, Limit{Median: 0.12, P90: 0.23})
+	of := means.figures
+	means.table, means.sample = means.table+", means", Datasheet
+	means.figures = func(ctx context.Context, p *engine.Profile) ([]fit.Figure, error) {
+		figures, err := of(ctx, p)
+		return slices.DeleteFunc(figures, func(f fit.Figure) bool { return !strings.Contains(f.Name, " mean_") }), err
+	}
+	all := []check{means, {
+		table: "InferenceX#870, four runs, mean TPOT", profile: deepSeekDatasheet + "h200", sample: Datasheet, limit: Limit{Median: 0.21, P90: 0.25},
+		figures: func(ctx context.Context, p *engine.Profile) ([]fit.Figure, error) { return named(ctx, p, inferenceX()) },
+	}}
+	for _, gpu := range deepSeekGPUs {
+		all = append(all, check{
+			table: "deepseek-v3, four runs, median ITL", profile: deepSeekDatasheet + gpu.name, sample: Datasheet, limit: gpu.limit,
+			figures: func(ctx context.Context, p *engine.Profile) ([]fit.Figure, error) {
+				return named(ctx, p, deepSeekITL())
+			},
+		})
+	}
+	return all
+}
+
+// named computes all published figures of some runs.
+func named(ctx context.Context, server *engine.Profile, runs []sglang.Published) ([]fit.Figure, error) {
+	var figures []fit.Figure
+	for _, p := range runs {
+		row, err := sglang.Compute(ctx, &p, server)
+		if err != nil {
+			return nil, err
+		}
+		for _, key := range sglang.Judged(p.Figures) {
+			figures = append(figures, fit.Figure{Name: p.Setting + " " + key, Got: row.Metrics[key], Want: p.Figures[key]})
+		}
+	}
+	return figures, nil
+}
+
+// runsOf are the published ones of a workload.
+func runsOf(workload string) []sglang.Published {
+	return slices.DeleteFunc(slices.Clone(sglang.Runs()), func(p sglang.Published) bool { return p.Workload != workload })
+}
+
+// deepSeekITL are the four of DeepSeek-V3 with their median ITL alone.
+func deepSeekITL() []sglang.Published {
+	const key = "median_itl_ms"
+	runs := runsOf("deepseek-v3")
+	for i := range runs {
+		runs[i].Figures = sglang.Figures{key: runs[i].Figures[key]}
+	}
+	return runs
+}
+
+// inferenceX are runs of DeepSeek-R1, which has DeepSeek-V3's shape, on eight H200: SemiAnalysisAI/InferenceX#870,
+// SGLang 0.5.7, ten requests for each that is under way at a time, of 0.8 to 1 times 1,024 tokens in and out.
+// Which lengths were drawn is not known, and matters little to a mean of so many.
+func inferenceX() (runs []sglang.Published) {
+	for _, p := range []struct {
+		concurrency int
+		tpot        float64
+	}{{8, 12.8}, {16, 17.2}, {32, 25.6}, {64, 34.6}} {
+		runs = append(runs, sglang.Published{
+			Workload: "InferenceX#870", Setting: fmt.Sprintf("at %d", p.concurrency), Backend: "sglang-oai", NumPrompts: 10 * p.concurrency,
+			InputLen: 1024, OutputLen: 1024, RangeRatio: 0.8, Seed: 1, MaxConcurrency: p.concurrency, Figures: sglang.Figures{"mean_tpot_ms": p.tpot},
+		})
+	}
+	return runs
+}

@@ -1,0 +1,72 @@
+package validation
+
+import (
+	"fmt"
+	"strings"
+
+	"kvferry/bench/contention"
+	"kvferry/bench/page"
+)
+
+const head = `Every figure is computed in virtual time, and set beside the published one: of each published
+table and profile the median, the 90th percentile and the worst of the relative errors. The last
+column is what the first two may be at most, and how many figures have to be within 10 %. CI runs
+` + "`kvbench validate`" + `, which makes this page and fails if one of them is beyond it.
+
+In sample: the profile was fitted to these figures. Held back: it was fitted to another run of the same
+server, beginning with a profile that these runs had no part in. Datasheet: it was made of the
+model's config.json and the GPU's datasheet, and fitted to nothing.`
+
+// titles of the tables, a sample each.
+var titles = []struct {
+	samples []Sample
+	title   string
+}{
+	{[]Sample{InSample, OtherRun}, "profiles fitted to published runs"},
+	{[]Sample{Datasheet}, "profiles of datasheets: held back"},
+}
+
+// notes say what is to be known of the tables.
+var notes = []string{
+	"DeepSeek-V3's record names no GPU. Eight of H200, B200 or MI300X hold the model, none of the other GPUs that kvferry knows. " +
+		"What was published picks B200: the servers were started with SGLANG_ENABLE_FLASHINFER_GEMM=1, which SGLang heeds on Blackwell only, and " +
+		"flashinfer's with --disable-radix, which it needs there (sglang#6930). MI300X has no flashinfer.",
+	"A run at one concurrency says nothing of the batch's size: what experts and all-reduces cost stays the datasheet's of B200 in the profiles that are fitted to one run. " +
+		"With H200's in their place 3 or 4 of 14 figures of the other run are within 10 %.",
+	"InferenceX#870 is of DeepSeek-R1 on eight H200, SGLang 0.5.7 of 2026, whose kernels are newer than those that the datasheet's shares were measured on.",
+}
+
+// document is the results as people read them.
+func (r *Results) document() *page.Document {
+	d := &page.Document{Title: "How close the models are to what was published", Made: "Computed", Started: r.Started, Head: head, Data: r}
+	for _, s := range r.Sets {
+		if why := s.fault(); why != "" {
+			d.Notes = append(d.Notes, "* "+why)
+		}
+	}
+	for _, part := range titles {
+		t := page.Table{
+			Title: part.title, Left: 3,
+			Head: []string{"published", "profile", "sample", "figures", "median", "90th percentile", "worst", "which", "within 10 %", "at most; at least"},
+		}
+		for _, s := range r.Sets {
+			for _, sample := range part.samples {
+				if s.Sample == sample {
+					t.Rows = append(t.Rows, s.row())
+				}
+			}
+		}
+		d.Tables = append(d.Tables, t)
+	}
+	d.Tables = append(d.Tables, r.Contention.Table())
+	d.Notes = append(append(d.Notes, notes...), contention.Others()...)
+	return d
+}
+
+// row is a line of a table.
+func (s *Set) row() []string {
+	return []string{
+		s.Table, s.Profile, string(s.Sample), fmt.Sprint(s.Figures), fmt.Sprintf("%.1f %%", 100*s.Median), fmt.Sprintf("%.1f %%", 100*s.P90),
+		fmt.Sprintf("%+.1f %%", 100*s.Worst), strings.TrimSuffix(s.Which, "_ms"), fmt.Sprintf("%d of %d", s.Within, s.Figures), s.Limit.String(),
+	}
+}

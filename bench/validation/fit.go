@@ -1,0 +1,140 @@
+package validation
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+
+	"kvferry/bench/fit"
+	"kvferry/bench/page"
+	"kvferry/bench/sglang"
+	"kvferry/engine"
+)
+
+// A crossFit is a server's profile fitted to one of its runs alone; the other one it predicts.
+type crossFit struct{ fitted, predicted sglang.Published }
+
+// crossFits are two of each server that two runs of DeepSeek-V3 were published of.
+func crossFits() (all []crossFit) {
+	runs := runsOf("deepseek-v3")
+	for _, a := range runs {
+		for _, b := range runs {
+			if a.Profile == b.Profile && a.Setting != b.Setting {
+				all = append(all, crossFit{fitted: a, predicted: b})
+			}
+		}
+	}
+	return all
+}
+
+// profile is the name of the file in profiles: deepseek-v3-flashinfer-at-32.
+func (c *crossFit) profile() string {
+	backend, _, _ := strings.Cut(c.fitted.Setting, "/")
+	return fmt.Sprintf("%s-%s-at-%d", c.fitted.Workload, backend, c.fitted.MaxConcurrency)
+}
+
+// start is where a search begins: the datasheet's profile of eight B200, which the record's flags speak
+// for and no figure of these runs has gone into, with guesses of what no datasheet says. What the batch's
+// size makes of a step is not searched, as a run at one concurrency says nothing of it: experts and
+// all-reduces stay what the datasheet says.
+func (c *crossFit) start() (*engine.Profile, error) {
+	p, err := loadProfile(deepSeekDatasheet + "b200")
+	if err != nil {
+		return nil, err
+	}
+	server, err := loadProfile(c.fitted.Profile)
+	if err != nil {
+		return nil, err
+	}
+	p.Name, p.GPU, p.Engine = c.profile(), server.GPU, server.Engine // the flags that the record has
+	return fit.With(p, map[string]float64{"costs.request_ms": 5, "costs.front_end_in_ms": 1, "costs.front_end_out_ms": 0.02, "costs.cold_ms": 500})
+}
+
+// A search is a fit that can be made again.
+type search struct {
+	file       string // of its profile, less .json
+	start      func() (*engine.Profile, error)
+	runs       []sglang.Published // that it fits to
+	parameters []fit.Parameter
+}
+
+// searches are those of the profiles of this package, and of the shipped one that was searched.
+func searches() []search {
+	var all []search
+	for _, c := range crossFits() {
+		all = append(all, search{c.profile(), c.start, []sglang.Published{c.fitted}, searched})
+	}
+	const small = "sglang-qwen2.5-0.5b"
+	return append(all, search{small, func() (*engine.Profile, error) { return loadProfile(small) }, runsOf("qwen2.5-0.5b"), searchedSmall})
+}
+
+// searched are the fields of a cross fit. Those that tensor parallelism divides are of eight GPUs in one.
+var searched = []fit.Parameter{
+	{Field: "costs.request_ms", Low: 0.2, High: 30},
+	{Field: "costs.front_end_in_ms", Low: 0.1, High: 6},
+	{Field: "costs.front_end_out_ms", Low: 0.002, High: 0.1},
+	{Field: "costs.prefill_token_ms", Low: 0.01, High: 1},
+	{Field: "costs.prefill_step_ms", Low: 0.5, High: 40},
+	{Field: "costs.cold_ms", Low: 1, High: 5000},
+	{Field: "costs.decode_step_ms", Low: 20, High: 300},
+	{Field: "costs.decode_kv_token_ns", Low: 1, High: 300},
+}
+
+// searchedSmall are those of Qwen2.5-0.5B.
+var searchedSmall = []fit.Parameter{
+	{Field: "costs.request_ms", Low: 0.2, High: 30},
+	{Field: "costs.front_end_in_ms", Low: 0.1, High: 6},
+	{Field: "costs.front_end_out_ms", Low: 0.002, High: 0.2},
+	{Field: "costs.prefill_token_ms", Low: 0.0002, High: 0.2},
+	{Field: "costs.prefill_step_ms", Low: 0.5, High: 40},
+	{Field: "costs.cold_ms", Low: 1, High: 5000},
+	{Field: "costs.decode_step_ms", Low: 0.35, High: 60},
+	{Field: "costs.decode_seq_ms", Low: 0.001, High: 1},
+	{Field: "costs.decode_kv_token_ns", Low: 1, High: 200},
+}
+
+// run makes the fit, in so many evaluations of the runs at most.
+func (s *search) run(ctx context.Context, evaluations int) (*fit.Result, error) {
+	start, err := s.start()
+	if err != nil {
+		return nil, err
+	}
+	return fit.Search{
+		Profile: start, Parameters: s.parameters, Evaluations: evaluations, Seed: 1,
+		Figures: func(ctx context.Context, p *engine.Profile) (figures []fit.Figure, err error) {
+			for i := range s.runs {
+				of, err := judged(ctx, &s.runs[i], p)
+				if err != nil {
+					return nil, err
+				}
+				figures = append(figures, of...)
+			}
+			return figures, nil
+		},
+	}.Run(ctx)
+}
+
+// evaluations of a search: a minute on a core.
+const evaluations = 500
+
+// fitAll makes every fit again, and writes the profiles into a folder.
+func fitAll(ctx context.Context, dir string, evaluations int, to io.Writer) error {
+	for _, s := range searches() {
+		r, err := s.run(ctx, evaluations)
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.file, err)
+		}
+		p := r.Profile
+		p.Disagg.DecodeStepMS = p.Costs.DecodeStepMS
+		file := s.file + ".json"
+		if err := page.WriteFiles(dir, page.File{Name: file, Write: func(w io.Writer) error { return page.WriteJSON(w, p) }}); err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintf(to, "%s: %v\n", filepath.Join(dir, file), fit.ErrorsOf(r.Figures)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

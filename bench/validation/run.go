@@ -1,0 +1,132 @@
+package validation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"kvferry/bench/bar"
+	"kvferry/bench/contention"
+	"kvferry/bench/machine"
+	"kvferry/bench/page"
+	"kvferry/config"
+	"kvferry/engine"
+)
+
+// What kvbench validate says of itself.
+const (
+	Short = "How far modelled figures are from published ones, profile by profile"
+
+	Long = `Compute in virtual time what was published, with each profile that ships, and print how far the
+figures are off: median, 90th percentile and worst. In sample are figures that the profile was
+fitted to; held back are those of profiles that were fitted to another run of the same server,
+or to nothing, being made of a model's config.json and a GPU's datasheet. Beside it transfers
+meet at one node, by the rules of other simulators too. docs/validation.md is table.md of this.
+
+Exit status: 0 done; 1 a set is worse than its limit, or results could not be written; 2 bad
+flags; 130 interrupted.`
+
+	Example = `  kvbench validate
+  kvbench validate --fit fits     # makes the fits again (5 minutes)`
+)
+
+// Config is where the results go. Zero values take the defaults.
+type Config struct {
+	Out     string   // folder for the results; it is created
+	FitTo   string   // folder for the profiles of the fits that are made again; then nothing else is done
+	Command []string // the command line, for the record
+
+	Stdout   io.Writer // the tables, default none
+	Progress io.Writer // bar or lines, default none
+	Terminal bool      // Progress is a terminal
+}
+
+// AddFlags adds a flag for each field that a user sets, but for Out.
+func (cfg *Config) AddFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&cfg.FitTo, "fit", "", "make the fits again, of the held-back runs and of Qwen2.5-0.5B, write their profiles into this folder, and stop")
+}
+
+// FlagNames are the flags that set the fields of a Config.
+var FlagNames = map[string]string{"Out": "--out", "FitTo": "--fit"}
+
+// Results are summary.json.
+type Results struct {
+	Sets       []*Set             `json:"sets"`
+	Contention *contention.Result `json:"contention"`
+	Command    []string           `json:"command"`
+	Started    time.Time          `json:"started"`
+	Machine    machine.Machine    `json:"machine"`
+}
+
+// ErrWorse is what Run's error unwraps to when a set is worse than its limit.
+var ErrWorse = errors.New("worse than its limit")
+
+// Run computes everything, prints the tables and writes the files.
+func Run(ctx context.Context, cfg Config) (*Results, error) {
+	if cfg.Stdout == nil {
+		cfg.Stdout = io.Discard
+	}
+	if cfg.Progress == nil {
+		cfg.Progress, cfg.Terminal = io.Discard, false
+	}
+	if cfg.FitTo != "" {
+		return nil, fitAll(ctx, cfg.FitTo, evaluations, cfg.Stdout)
+	}
+	if err := page.CheckNew(cfg.Out); err != nil {
+		return nil, &config.Fault{Field: "Out", Err: err}
+	}
+	r := &Results{Command: cfg.Command, Started: time.Now(), Machine: machine.Describe()}
+	records, err := r.compute(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	d := r.document()
+	err = page.WriteFiles(cfg.Out, append(d.Files(), page.Records(records))...)
+	dir := cfg.Out
+	if err != nil {
+		dir = ""
+	}
+	if err = errors.Join(d.Print(cfg.Stdout, dir), err); err != nil {
+		return r, err
+	}
+	return r, r.worse()
+}
+
+// worse is an error for each set that is worse than its limit.
+func (r *Results) worse() (err error) {
+	for _, s := range r.Sets {
+		if why := s.fault(); why != "" {
+			err = errors.Join(err, fmt.Errorf("%w: %s", ErrWorse, why))
+		}
+	}
+	return err
+}
+
+// compute computes the sets and the transfers that meet.
+func (r *Results) compute(ctx context.Context, cfg Config) ([]Record, error) {
+	all := checks()
+	b := bar.New(cfg.Progress, cfg.Terminal)
+	b.Show(bar.Look{Max: int64(len(all)), What: "sets computed", Count: true, Throttle: barPeriod})
+	defer b.Wipe()
+	var records []Record
+	for i := range all {
+		s, of, err := all[i].compute(ctx)
+		if err != nil {
+			return nil, err
+		}
+		r.Sets, records = append(r.Sets, s), append(records, of...)
+		b.Set(int64(len(r.Sets)))
+	}
+	meet := contention.Config{
+		Profile: engine.DefaultProfile, Transfers: []int{1, 2, 4, 8}, Tokens: 8192, Link: "1GB/s", Oversubscription: []float64{1, 2}, Clock: contention.Virtual,
+	}
+	var err error
+	r.Contention, err = meet.Meet(ctx)
+	return records, err
+}
+
+const barPeriod = 500 * time.Millisecond

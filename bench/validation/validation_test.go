@@ -1,0 +1,163 @@
+package validation
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"kvferry/bench/page"
+	"kvferry/bench/page/pagetest"
+	"kvferry/engine"
+	"kvferry/engine/datasheet"
+	"kvferry/modelconfig"
+)
+
+// TestPage: docs/validation.md is what the command writes, and no set is worse than its limit.
+func TestPage(t *testing.T) {
+	t.Parallel()
+	out := filepath.Join(t.TempDir(), "out")
+	var printed bytes.Buffer
+	r, err := Run(t.Context(), Config{Out: out, Stdout: &printed})
+	if err != nil {
+		t.Error(err)
+	}
+	table, err := os.ReadFile(filepath.Join(out, page.TableFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pagetest.Golden(t, "../../../docs/validation.md", table)
+	figures := 0
+	for _, s := range r.Sets {
+		figures += s.Figures
+		if !strings.Contains(printed.String(), s.Profile) {
+			t.Errorf("%s is not printed", s.Profile)
+		}
+	}
+	records, err := os.ReadFile(filepath.Join(out, page.RecordsFile))
+	if err != nil || bytes.Count(records, []byte("\n")) != figures {
+		t.Errorf("%d figures, and %d records: %v", figures, bytes.Count(records, []byte("\n")), err)
+	}
+	var read Results
+	summary, err := os.ReadFile(filepath.Join(out, page.SummaryFile))
+	if err = errors.Join(err, json.Unmarshal(summary, &read)); err != nil || len(read.Sets) != len(r.Sets) || len(read.Contention.Rows) != 8 {
+		t.Errorf("summary.json: %v, %d sets", err, len(read.Sets))
+	}
+	for _, name := range engine.Profiles() {
+		if name != "zero" && name != "itl10" && !bytes.Contains(table, []byte(" "+name+" ")) { // these have no GPU in mind
+			t.Errorf("%s ships, and is beside nothing that was published", name)
+		}
+	}
+}
+
+// TestDatasheets: the profiles that nothing was fitted to are what package datasheet makes today, and what
+// kvbench profile says of how far they are off is what comes out.
+func TestDatasheets(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		model, gpu, engine string
+		gpus, length       int
+		set                int // of datasheets, that was published of this GPU; -1: none
+	}{
+		{"qwen2.5-7b-gptq-int4", "A10", engine.VLLMV0, 1, 10000, 0},
+		{"deepseek-v3", "H200", engine.SGLang, 8, 16384, 1},
+		{"deepseek-v3", "B200", engine.SGLang, 8, 16384, 3},
+		{"deepseek-v3", "MI300X", engine.SGLang, 8, 16384, -1},
+	} {
+		config, err := modelconfig.Read("../../modelconfig/testdata/" + c.model + ".json")
+		if err != nil {
+			t.Fatal(err)
+		}
+		shape, err := config.Shape()
+		if err != nil {
+			t.Fatal(err)
+		}
+		gpu, err := datasheet.ReadGPU(c.gpu)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := (&datasheet.Server{
+			Name: c.model, Model: shape, GPU: gpu, TensorParallel: c.gpus, MemoryUtilization: 0.9, KVElemBytes: 2, MaxModelLen: c.length, MaxNumSeqs: 256, BlockTokens: 16, Engine: c.engine,
+		}).Estimate()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b bytes.Buffer
+		if err := page.WriteJSON(&b, e.Profile); err != nil {
+			t.Fatal(err)
+		}
+		pagetest.Golden(t, "../profiles/"+c.model+"-"+strings.ToLower(c.gpu)+".json", b.Bytes())
+		said := "Beside published runs on " + c.gpu + ": never."
+		if c.set >= 0 {
+			set, _, err := datasheets()[c.set].compute(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			said = fmt.Sprintf("median error %.0f %%, worst %+.0f %%", 100*set.Median, 100*set.Worst)
+		}
+		if text := e.String(); !strings.Contains(text, said) || c.set >= 0 && strings.Contains(text, "never") {
+			t.Errorf("%s does not say %q", text, said)
+		}
+	}
+}
+
+// TestFits: a search begins where nothing was fitted, comes closer, and what it writes are profiles;
+// those in the folder are of the runs that they are named by.
+func TestFits(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	var printed strings.Builder
+	if err := fitAll(t.Context(), dir, 3, &printed); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range crossFits() {
+		p, err := engine.LoadProfile(filepath.Join(dir, c.profile()+".json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept, err := loadProfile(c.profile())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if kept.Name != p.Name || kept.Engine.Scheduler != p.Engine.Scheduler || kept.Costs.Experts != p.Costs.Experts || kept.Costs.TensorParallel != p.Costs.TensorParallel {
+			t.Errorf("%s: %+v in the folder, %+v of a search", c.profile(), kept, p)
+		}
+	}
+	if n := strings.Count(printed.String(), "median error"); n != len(searches()) || n != len(crossFits())+1 {
+		t.Errorf("%d fits are printed:\n%s", n, &printed)
+	}
+}
+
+// TestWorse: a set that is worse than its limit is an error, and says in what.
+func TestWorse(t *testing.T) {
+	t.Parallel()
+	good := Set{Table: "t", Profile: "p", Figures: 10, Median: 0.03, P90: 0.10, Within: 9, Limit: Limit{Median: 0.03, P90: 0.10, Within: 9}}
+	for want, spoil := range map[string]func(*Set){
+		"":                            func(*Set) {},
+		"the median error is 3.1 %":   func(s *Set) { s.Median = 0.031 },
+		"the 90th percentile is 11.0": func(s *Set) { s.P90 = 0.11 },
+		"8 figures are within 10 %":   func(s *Set) { s.Within = 8 },
+	} {
+		s := good
+		spoil(&s)
+		err := (&Results{Sets: []*Set{&good, &s}}).worse()
+		if want == "" && err != nil || want != "" && (!errors.Is(err, ErrWorse) || !strings.Contains(err.Error(), "t, p: "+want)) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
+
+func TestRefuses(t *testing.T) {
+	t.Parallel()
+	out := t.TempDir()
+	if err := os.WriteFile(filepath.Join(out, page.SummaryFile), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Run(t.Context(), Config{Out: out}); err == nil || !strings.Contains(err.Error(), "it has results already") {
+		t.Error(err)
+	}
+}
