@@ -47,10 +47,10 @@
 //	bench                                the published table: measured, computed, reported
 //	bench/sglang                         SGLang's published runs beside modelled servers
 //	bench/toolflags                      what kvbench serve says to flags of other tools that it has no use for
+//	bench/calibration                    a profile fitted to a server that runs: series, fit, check
 //	bench/serve                          any load against any server, or the model of one
 //	bench/server                         what a kvferry proxy says of itself
 //	bench/serving                        what the proxy and a node cost themselves, a token
-//	bench/calibration                    a profile fitted to a server that runs: series, fit, check
 //	bench/fit                            a profile's fields searched, by figures that were measured
 //	bench/simulation                     any cluster and load in virtual time, and sweeps
 //	bench/ratesearch                     the highest rate that keeps an SLO
