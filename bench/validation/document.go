@@ -58,7 +58,9 @@ func (r *Results) document() *page.Document {
 		}
 		d.Tables = append(d.Tables, t)
 	}
-	d.Tables = append(d.Tables, r.Contention.Table())
+	if r.Contention != nil {
+		d.Tables = append(d.Tables, r.Contention.Table())
+	}
 	d.Notes = append(append(d.Notes, notes...), contention.Others()...)
 	return d
 }

@@ -28,7 +28,7 @@ or to nothing, being made of a model's config.json and a GPU's datasheet. Beside
 meet at one node, by the rules of other simulators too. docs/validation.md is table.md of this.
 
 Exit status: 0 done; 1 a set is worse than its limit, or results could not be written; 2 bad
-flags; 130 interrupted.`
+flags; 130 interrupted (what was done is kept).`
 
 	Example = `  kvbench validate
   kvbench validate --fit fits     # makes the fits again (5 minutes)`
@@ -56,7 +56,7 @@ var FlagNames = map[string]string{"Out": "--out", "FitTo": "--fit"}
 // Results are summary.json.
 type Results struct {
 	Sets       []*Set             `json:"sets"`
-	Contention *contention.Result `json:"contention"`
+	Contention *contention.Result `json:"contention"` // nil if ctx was done before
 	Command    []string           `json:"command"`
 	Started    time.Time          `json:"started"`
 	Machine    machine.Machine    `json:"machine"`
@@ -65,7 +65,8 @@ type Results struct {
 // ErrWorse is what Run's error unwraps to when a set is worse than its limit.
 var ErrWorse = errors.New("worse than its limit")
 
-// Run computes everything, prints the tables and writes the files.
+// Run computes everything, prints the tables and writes the files. When ctx is done it keeps and
+// prints what there is, and returns ctx's error.
 func Run(ctx context.Context, cfg Config) (*Results, error) {
 	if cfg.Stdout == nil {
 		cfg.Stdout = io.Discard
@@ -81,16 +82,15 @@ func Run(ctx context.Context, cfg Config) (*Results, error) {
 	}
 	r := &Results{Command: cfg.Command, Started: time.Now(), Machine: machine.Describe()}
 	records, err := r.compute(ctx, cfg)
-	if err != nil {
+	if len(r.Sets) == 0 {
 		return nil, err
 	}
-	d := r.document()
-	err = page.WriteFiles(cfg.Out, append(d.Files(), page.Records(records))...)
-	dir := cfg.Out
-	if err != nil {
+	d, dir := r.document(), cfg.Out
+	lost := page.WriteFiles(cfg.Out, append(d.Files(), page.Records(records))...)
+	if lost != nil {
 		dir = ""
 	}
-	if err = errors.Join(d.Print(cfg.Stdout, dir), err); err != nil {
+	if err = errors.Join(err, d.Print(cfg.Stdout, dir), lost); err != nil {
 		return r, err
 	}
 	return r, r.worse()
@@ -116,7 +116,7 @@ func (r *Results) compute(ctx context.Context, cfg Config) ([]Record, error) {
 	for i := range all {
 		s, of, err := all[i].compute(ctx)
 		if err != nil {
-			return nil, err
+			return records, err
 		}
 		r.Sets, records = append(r.Sets, s), append(records, of...)
 		b.Set(int64(len(r.Sets)))

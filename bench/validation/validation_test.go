@@ -2,6 +2,7 @@ package validation
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -147,6 +148,35 @@ func TestWorse(t *testing.T) {
 		err := (&Results{Sets: []*Set{&good, &s}}).worse()
 		if want == "" && err != nil || want != "" && (!errors.Is(err, ErrWorse) || !strings.Contains(err.Error(), "t, p: "+want)) {
 			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
+
+// calls is a context that is done after so many questions.
+type calls struct {
+	context.Context
+	left int
+}
+
+func (c *calls) Err() error {
+	if c.left--; c.left < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// TestStopped: what was done is kept, and the cause is returned; where nothing was, there is no folder.
+func TestStopped(t *testing.T) {
+	t.Parallel()
+	for _, left := range []int{0, 100} {
+		out := filepath.Join(t.TempDir(), "out")
+		r, err := Run(&calls{context.Background(), left}, Config{Out: out})
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("%v", err)
+		}
+		_, kept := os.Stat(filepath.Join(out, page.TableFile))
+		if some := left > 0; (kept == nil) != some || (r != nil && len(r.Sets) > 0 && r.Contention == nil) != some {
+			t.Errorf("%d questions: %+v, %v", left, r, kept)
 		}
 	}
 }
