@@ -96,7 +96,7 @@ var layers = map[string]layer{
 	"proxy/sglang":              {module: []string{"proxy/openai"}},
 	"proxy/tracing":             {module: []string{"otlp", "proto", "version"}, libraries: []string{otel}},
 	"proxy/openai":              {module: []string{"config", "proto", "tokenizer", "load"}, tests: []string{"engine"}},
-	"daemon":                    {module: []string{"config", "engine", "engine/eos", "handoff", "node", "proto", "proxy", "proxy/openai", "transport", "transport/process", "transport/rails", "transport/topology", "placement"}, libraries: []string{pflag}},
+	"daemon":                    {module: []string{"config", "engine", "engine/eos", "handoff", "kvcache", "node", "proto", "proxy", "proxy/openai", "transport", "transport/process", "transport/rails", "transport/topology", "placement"}, libraries: []string{pflag}},
 	"sim":                       {module: []string{"fabric", "kvcache", "load", "load/dispatch", "engine", "handoff", "attempt", "connector", "placement", "config", "engine/batching", "engine/eos"}},
 	"cluster":                   {module: []string{"daemon", "node", "proxy", "config", "engine", "engine/eos", "handoff", "kvcache", "proto"}, tests: []string{"load", "bench/client", "sim", "tokenizer"}},
 	"bench": { // sees a real cluster through its HTTP API only
@@ -145,7 +145,7 @@ var layers = map[string]layer{
 	"bench/calibration": {module: []string{"bench/bar", "bench/client", "bench/figure", "bench/fit", "bench/page", "bench/serve", "bench/server", "bench/simulation", "config", "engine", "kvcache", "load", "sim"}},
 	"bench/fit":         {module: []string{"bench/figure", "config", "engine"}},
 	"bench/simulation": {
-		module:    []string{"bench/bar", "config", "load", "engine", "handoff", "placement", "sim", "bench/client", "bench/figure", "bench/page"},
+		module:    []string{"bench/bar", "config", "load", "engine", "handoff", "kvcache", "placement", "sim", "bench/client", "bench/figure", "bench/page"},
 		libraries: []string{"gonum.org/v1/plot"},
 	},
 	"bench/transfer": { // no cluster: two transfer engines

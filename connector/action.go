@@ -12,6 +12,7 @@ import (
 type Actions struct {
 	Launch *engine.Step // run this
 	Layers bool         // and report its layers
+	Copies []engine.Copy
 
 	Tokens    []Token
 	Reserved  []Offer

@@ -182,6 +182,8 @@ func (c *Core) event(ev Event) {
 		c.toRun = append(c.toRun, engine.Done{At: ev.At, Tokens: ev.Tokens})
 	case LayerDone:
 		c.layerDone(ev)
+	case Copied:
+		c.toRun = append(c.toRun, engine.Copied(ev))
 	case Produce:
 		c.producerAsked(ev.Transfer)
 	case Release:
@@ -304,6 +306,7 @@ func (c *Core) schedule() {
 			c.drop(r)
 		}
 	}
+	c.act.Copies = rd.Copies
 	for _, q := range rd.Allocated {
 		c.allocated(c.reqs[q.ID], q)
 	}

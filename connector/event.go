@@ -55,6 +55,8 @@ type (
 		Layer int
 		At    time.Duration
 	}
+	// Copied ends a copy within the node.
+	Copied engine.Copied
 	// Produce asks for the tensors of a transfer that a decode step fetches.
 	Produce struct{ Transfer uint64 }
 	// Release ends the hold on a transfer's blocks.
@@ -106,6 +108,7 @@ func (Direct) event()    {}
 func (Cancel) event()    {}
 func (StepDone) event()  {}
 func (LayerDone) event() {}
+func (Copied) event()    {}
 func (Produce) event()   {}
 func (Release) event()   {}
 func (Produced) event()  {}

@@ -7,6 +7,7 @@ import "kvferry/engine"
 // Pointers are valid until the next Step.
 type Driver interface {
 	Launch(step *engine.Step, layers bool) // see Actions
+	Copy(c engine.Copy)
 	Token(t Token)
 	Move(m *Move)
 	Check(c *Check)
@@ -22,7 +23,7 @@ type Driver interface {
 
 // Perform has d do all of this, in the one order in which it may be done:
 //
-//  1. The step comes first: the GPU waits for nothing here.
+//  1. The step comes first: the GPU waits for nothing here. Then come copies within the node.
 //  2. A request's tokens come before its end, and so do moves and checks: what they use is
 //     let go of after them.
 //  3. An offer opens its window before anybody can be told of it. So offers come before
@@ -33,6 +34,9 @@ type Driver interface {
 func (a *Actions) Perform(d Driver) {
 	if a.Launch != nil {
 		d.Launch(a.Launch, a.Layers)
+	}
+	for _, k := range a.Copies {
+		d.Copy(k)
 	}
 	for _, t := range a.Tokens {
 		d.Token(t)

@@ -13,6 +13,7 @@ type said []string
 
 func (s *said) add(what string)              { *s = append(*s, what) }
 func (s *said) Launch(*engine.Step, bool)    { s.add("Launch") }
+func (s *said) Copy(engine.Copy)             { s.add("Copies") }
 func (s *said) Token(Token)                  { s.add("Tokens") }
 func (s *said) Move(*Move)                   { s.add("Moves") }
 func (s *said) Check(*Check)                 { s.add("Checks") }
@@ -49,6 +50,7 @@ func TestPerform(t *testing.T) {
 		t.Errorf("%v: the step comes first, and Drop last", got)
 	}
 	for _, pair := range [][2]string{
+		{"Launch", "Copies"},
 		{"Tokens", "Finished"},
 		{"Tokens", "Prefilled"},
 		{"Tokens", "Failed"},

@@ -35,7 +35,7 @@ func TestPair(t *testing.T) {
 	for name, n := range map[string]int{
 		"well": sum.Well, "deadlines": sum.Deadlines, "transfers failed": sum.Broken, "bad blocks": sum.Bad, "cancelled": sum.Cancelled,
 		"refused writes": sum.Refused, "holds given up": sum.Forgotten, "gone": sum.Gone, "preempted": sum.Preempted, "blocks changed later": sum.Changed,
-		"went ahead and were told": sum.Directed, "and were not": sum.Undirected,
+		"went ahead and were told": sum.Directed, "and were not": sum.Undirected, "copied within a node": sum.Copies,
 	} {
 		if n == 0 {
 			t.Errorf("no run met: %s", name)
@@ -44,7 +44,7 @@ func TestPair(t *testing.T) {
 }
 
 // A tally says what the runs met.
-type tally struct{ Well, Deadlines, Broken, Bad, Cancelled, Refused, Forgotten, Gone, Preempted, Changed, Directed, Undirected int }
+type tally struct{ Well, Deadlines, Broken, Bad, Cancelled, Refused, Forgotten, Gone, Preempted, Changed, Directed, Undirected, Copies int }
 
 func (t *tally) add(o tally) {
 	t.Well += o.Well
@@ -58,6 +58,7 @@ func (t *tally) add(o tally) {
 	t.Preempted += o.Preempted
 	t.Changed += o.Changed
 	t.Directed += o.Directed
+	t.Copies += o.Copies
 	t.Undirected += o.Undirected
 }
 
@@ -99,7 +100,16 @@ type job struct {
 	deadline  time.Duration
 }
 
-func newPair(t *testing.T, seed uint64) *pair { return newPairOf(t, seed, newBatching) }
+// newPair is a pair of package batching's schedulers, which cache prefixes in half of the runs, and
+// have tiers below that in a quarter.
+func newPair(t *testing.T, seed uint64) *pair {
+	return newPairOf(t, seed, func(t *testing.T, prof *engine.Profile, pool *kvcache.Pool, caching bool) engine.Scheduler {
+		if seed%4 == 0 {
+			return newTiered(t, prof, pool, caching, kvcache.NewTiers(8, 16))
+		}
+		return newBatching(t, prof, pool, caching)
+	})
+}
 
 // newPairOf is newPair with a scheduler of the caller's.
 func newPairOf(t *testing.T, seed uint64, scheduler schedulerOf) *pair {

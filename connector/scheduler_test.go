@@ -13,8 +13,12 @@ import (
 type schedulerOf func(t *testing.T, prof *engine.Profile, pool *kvcache.Pool, caching bool) engine.Scheduler
 
 func newBatching(t *testing.T, prof *engine.Profile, pool *kvcache.Pool, caching bool) engine.Scheduler {
+	return newTiered(t, prof, pool, caching, nil)
+}
+
+func newTiered(t *testing.T, prof *engine.Profile, pool *kvcache.Pool, caching bool, tiers *kvcache.Tiers) engine.Scheduler {
 	cfg := batching.ConfigOf(prof, false, pool)
-	cfg.PrefixCaching = caching
+	cfg.PrefixCaching, cfg.Tiers = caching, tiers
 	s, err := batching.NewScheduler(cfg)
 	if err != nil {
 		t.Fatal(err)

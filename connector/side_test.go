@@ -90,6 +90,7 @@ func (s *side) step() {
 type sideDriver struct{ *side }
 
 func (d sideDriver) Launch(step *engine.Step, layers bool) { d.launch(step, layers) }
+func (d sideDriver) Copy(c engine.Copy)                    { d.copy(c) }
 func (d sideDriver) Token(t Token)                         { d.token(t) }
 func (d sideDriver) Failed(f *Failed)                      { d.failed(*f) }
 func (d sideDriver) Ask(a Ask)                             { d.ask(a) }
@@ -278,6 +279,12 @@ func (s *side) launch(step *engine.Step, layers bool) {
 		}
 	}
 	x.w.at(x.w.now+d, func() { s.take(StepDone{At: x.w.now, Tokens: toks}) })
+}
+
+// copy ends a copy within the node after a while.
+func (s *side) copy(c engine.Copy) {
+	s.x.tally.Copies++
+	s.x.w.at(s.x.soon(10*time.Millisecond), func() { s.take(Copied{ID: c.ID, At: s.x.w.now}) })
 }
 
 func (s *side) open(o Offer) Remote {

@@ -28,9 +28,9 @@ func TestFlagNames(t *testing.T) {
 		of     any
 		set    *pflag.FlagSet
 		names  map[string]string
-		inside []string // fields that no flag sets
+		inside []string // fields that no flag sets, or several
 	}{
-		{node.Config{}, nodeSet, NodeFlagNames, []string{"Role", "Allocate", "NewScheduler", "NewExecutor", "Logger", "Clock"}},
+		{node.Config{}, nodeSet, NodeFlagNames, []string{"Role", "Tiers", "Allocate", "NewScheduler", "NewExecutor", "Logger", "Clock"}},
 		{proxy.Config{}, proxySet, ProxyFlagNames, []string{"Membership", "Logger"}},
 	} {
 		named := map[string]bool{}

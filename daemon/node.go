@@ -48,6 +48,7 @@ func (f *NodeFlags) AddFlags(fs *pflag.FlagSet, chunked bool) {
 		fs.BoolVar(&f.cfg.Chunked, "enable-chunked-prefill", false, "with --nondisagg, of vllm-v0: compute prompts in chunks beside decodes, instead of prompts first")
 	}
 	fs.BoolVar(&f.cfg.PrefixCaching, "enable-prefix-caching", false, "reuse the KV blocks of equal prompt prefixes")
+	TierFlags(fs, &f.cfg.Tiers)
 	fs.BoolVar(&f.cfg.RecheckKV, "recheck-kv", false, "compare a request's KV blocks again at its end, and fail it if they have changed since they landed")
 	fs.IntVar(&f.cfg.KVBlocks, "num-gpu-blocks-override", 0, "KV blocks of 16 tokens (default what the profile's GPU holds)")
 	// 512 MiB are 8 prompts of the shipped profile's longest row, 66 MB each.
@@ -63,13 +64,13 @@ func (f *NodeFlags) AddFlags(fs *pflag.FlagSet, chunked bool) {
 var PositiveNodeFlags = []string{"num-gpu-blocks-override", "max-num-seqs", "max-num-batched-tokens", "transfer-timeout", "hold-timeout"}
 
 // NodeFlagNames are the flags that set the fields of a node.Config.
-var NodeFlagNames = map[string]string{
+var NodeFlagNames = withTiers(map[string]string{
 	"ID": "--id", "Proxy": "--proxy", "GRPCAddr": "--grpc", "Rails": "--rail", "Select": "--select", "Matrix": "--matrix", "KVLocation": "--kv-location",
 	"Profile": "--profile", "Profile.max_num_seqs": "--max-num-seqs", "Profile.max_num_batched_tokens": "--max-num-batched-tokens", "Profile.engine.scheduler": "--scheduler",
 	"Profile.engine.max_num_batched_tokens": "--max-num-batched-tokens", "Model": "--served-model-name",
 	"Chunked": "--enable-chunked-prefill", "PrefixCaching": "--enable-prefix-caching", "RecheckKV": "--recheck-kv", "KVBlocks": "--num-gpu-blocks-override", "WarmBytes": "--kv-warm-mib", "Link": "--link",
 	"TransferTimeout": "--transfer-timeout", "HoldTimeout": "--hold-timeout", "DrainTimeout": "--drain-timeout",
-}
+})
 
 // Config turns the flags, once they are parsed, into a node.Config. What it cannot read is in
 // the [config.Invalid] that it returns beside it; it does not validate the rest.

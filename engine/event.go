@@ -7,7 +7,7 @@ import (
 )
 
 // An Event is something that happened to the scheduler's world: Add, Cancel,
-// Done, Landed, Free.
+// Done, Landed, Copied, Free.
 type Event interface{ event() }
 
 // Add brings a request. One that can never be served is in Ready.Refused.
@@ -36,6 +36,12 @@ type Landed struct {
 	Given []kvcache.Token
 }
 
+// Copied ends a Copy.
+type Copied struct {
+	ID uint64
+	At time.Duration // when it ended; not after now
+}
+
 // Free releases the blocks of a finished sequence that was to keep them.
 type Free struct{ ID uint64 }
 
@@ -43,6 +49,7 @@ func (Add) event()    {}
 func (Cancel) event() {}
 func (Done) event()   {}
 func (Landed) event() {}
+func (Copied) event() {}
 func (Free) event()   {}
 
 // A Kind of step.
@@ -75,6 +82,7 @@ type Work struct {
 	Seq    *Sequence
 	From   int
 	N      int
+	Loaded int  // tokens before From that a tier had: their KV is there with this step
 	Prompt bool // a prompt or a chunk of one (or its recomputation), not a decode
 	Sample bool
 }
@@ -92,9 +100,28 @@ type Ready struct {
 	Launch    *Step       // start this; nil if nothing
 	Outputs   []Output    // send these
 	Allocated []*Sequence // Await sequences that have their blocks now
+	Copies    []Copy      // begin these
 	Refused   []Refusal
 	Wake      time.Duration // call Step again at that time; 0 if only an event can change anything
 }
+
+// A Copy is blocks of KV that move within a node, and ends in Copied. See kvcache.Tiers.
+type Copy struct {
+	ID     uint64
+	Way    Way
+	Blocks int
+	Since  time.Duration // when it became possible, not the time that was noticed
+}
+
+// A Way is from where to where a Copy goes.
+type Way uint8
+
+const (
+	ToHost   Way = iota // from the GPU to host memory
+	ToGPU               // and back
+	ToDisk              // from host memory to the disk
+	FromDisk            // and back
+)
 
 // A Refusal is a request that can never be served here.
 type Refusal struct {

@@ -111,8 +111,11 @@ func (s *Sequence) Adopt(pool *kvcache.Pool, refs []kvcache.Ref) error {
 	return s.Table.Adopt(pool, refs)
 }
 
-// Cached is the number of prompt tokens that the prefix cache had when the sequence got
-// its blocks.
+// Load has tokens that a tier below the prefix cache has count as Cached, after Adopt.
+func (s *Sequence) Load(tokens int) { s.cached += tokens }
+
+// Cached is the number of tokens that the prefix cache had when the sequence got
+// its blocks, or a tier below it.
 func (s *Sequence) Cached() int { return s.cached }
 
 // Append adds a token of the output: drawn by the executor, or given by another node.

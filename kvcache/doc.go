@@ -26,7 +26,9 @@
 // generation changes when the block is recycled, so a Ref that outlived its
 // reference is refused, never mistaken for the block's next tenant.
 //
-// Pool and Table are pure bookkeeping: no memory, no clock, no lock. The
+// [Tiers] are the host memory and the disk below a pool, for prefixes that it has given up.
+//
+// Pool, Table and Tiers are pure bookkeeping: no memory, no clock, no lock. The
 // scheduler that owns them is their only user. Slab and Content may be read
 // from many goroutines at once.
 package kvcache

@@ -57,6 +57,8 @@ type Config struct {
 	// Chunked schedules prompts in chunks beside decodes instead of prefill first.
 	Chunked       bool
 	PrefixCaching bool
+	// Tiers are modelled host memory and disk below the prefix cache. Default none.
+	Tiers kvcache.TierConfig
 	// KVBlocks overrides the pool's size, which the profile's KVBytes give. Memory is
 	// taken as blocks are used, so a profile's pool may be larger than this machine's
 	// memory; one that is asked for may not.
@@ -135,13 +137,13 @@ func (c *Config) setDefaults() error {
 	return nil
 }
 
-// scheduler makes what forms the node's steps.
-func (c *Config) scheduler(pool *kvcache.Pool) (engine.Scheduler, error) {
+// scheduler makes what forms the node's steps, over the blocks of its pool and the tiers below it.
+func (c *Config) scheduler(pool *kvcache.Pool, tiers *kvcache.Tiers) (engine.Scheduler, error) {
 	if c.NewScheduler != nil {
 		return c.NewScheduler(pool)
 	}
 	sc := batching.ConfigOf(c.Profile, c.Chunked, pool)
-	sc.PrefixCaching = c.PrefixCaching
+	sc.PrefixCaching, sc.Tiers = c.PrefixCaching, tiers
 	return batching.NewScheduler(sc)
 }
 
@@ -184,6 +186,10 @@ func (c Config) Validate() error {
 		bad.Check("Chunked", errors.New("a prefill node computes whole prompts: leave it out, or run a node that serves alone"))
 	}
 	bad.Check("Chunked", c.Profile.CheckChunked(c.Chunked))
+	bad.Check("Tiers", c.Tiers.Validate(c.PrefixCaching))
+	if c.Tiers.Asked() && c.NewScheduler != nil {
+		bad.Check("Tiers", errors.New("they are the default scheduler's: leave NewScheduler out"))
+	}
 	if c.Link != nil {
 		bad.Check("Link", c.Link.Validate())
 	}
@@ -236,7 +242,7 @@ func (n *Node) info() *proto.NodeInfo {
 	info := &proto.NodeInfo{
 		Id: c.ID, Role: c.Role, GrpcAddr: n.GRPCAddr(), Model: c.Model, Profile: p.Name,
 		MaxModelLen: uint32(p.MaxModelLen), BlockTokens: uint32(p.KVGeometry.BlockTokens),
-		KvGeometry: geometryName(p.KVGeometry), KvBlocks: uint32(c.KVBlocks), Handoffs: handoff.Names(),
+		KvGeometry: geometryName(p.KVGeometry), KvBlocks: uint32(c.KVBlocks), PrefixBlocks: uint32(c.Tiers.Holds(c.KVBlocks, p.KVGeometry)), Handoffs: handoff.Names(),
 		Instance: n.instance, Vocab: uint32(p.Vocab), ProfileFingerprint: p.Fingerprint(), Link: linkName(c.Link), Chunked: c.Chunked,
 		Version: version.String(),
 	}

@@ -86,7 +86,8 @@ func New(cfg Config) (_ *Node, err error) {
 			"node", cfg.ID, "kv_blocks", cfg.KVBlocks, "fit", left/int64(prof.KVGeometry.SlotBytes()))
 	}
 	pool := kvcache.NewPool(cfg.KVBlocks, prof.KVGeometry.BlockTokens, cfg.PrefixCaching)
-	sched, err := cfg.scheduler(pool)
+	tiers := cfg.Tiers.New(prof.KVGeometry)
+	sched, err := cfg.scheduler(pool, tiers)
 	if err != nil {
 		return nil, err
 	}
@@ -118,13 +119,18 @@ func New(cfg Config) (_ *Node, err error) {
 		return nil, bad.Err("node.Config")
 	}
 	w := &worker{
-		cfg: cfg, log: cfg.Logger.With("node", cfg.ID), clk: cfg.Clock, core: core, pool: pool,
+		cfg: cfg, log: cfg.Logger.With("node", cfg.ID), clk: cfg.Clock, core: core, pool: pool, tiers: tiers,
 		steps: make(chan launch, 1), notify: make(chan struct{}, 1),
 		live: make(map[uint64]*live), sessions: make(map[*session]struct{}),
 	}
 	n.w = w
 	if w.timer, err = cfg.Clock.NewTimer(); err != nil {
 		return nil, err
+	}
+	if tiers != nil {
+		if w.bus, err = pacing.NewBus(cfg.Tiers.PCIe*1e9, cfg.Tiers.Disk*1e9, cfg.Clock); err != nil {
+			return nil, err
+		}
 	}
 	exec, err := cfg.executor(n.slab)
 	if err != nil {
@@ -159,7 +165,7 @@ func (n *Node) connect() error {
 		Name: n.cfg.ID, Slab: n.slab, Location: n.cfg.KVLocation, Timeout: n.cfg.TransferTimeout, UnderWay: n.cfg.underWay,
 		Release: func(d kvtransfer.Descriptor) { n.w.peer.release(d) }, Logger: n.w.log,
 		Transport: transport.Config{
-			Rails: opened, Clock: n.cfg.Clock, Link: n.cfg.Link, Select: n.cfg.Select, Rank: rank, Logger: n.w.log, CancelGrace: cancelGrace,
+			Rails: opened, Clock: n.cfg.Clock, Link: n.w.bus.Join(n.cfg.Link), Select: n.cfg.Select, Rank: rank, Logger: n.w.log, CancelGrace: cancelGrace,
 		},
 	})
 	if err != nil {
@@ -224,6 +230,9 @@ func (n *Node) Run(ctx context.Context) error {
 	}
 	g.Go(func() error { return ignore(n.w.loop(run)) })
 	g.Go(func() error { return ignore(n.w.execute(run)) })
+	if bus := n.w.bus; bus != nil {
+		g.Go(func() error { bus.Run(run.Done()); return nil })
+	}
 	g.Go(func() error {
 		if err := n.grpc.Serve(n.lis); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 			return fmt.Errorf("node %s: gRPC: %w", n.cfg.ID, err)
@@ -308,6 +317,9 @@ func (n *Node) Close() {
 		}
 		if n.w != nil && n.w.timer != nil {
 			n.w.timer.Close()
+		}
+		if n.w != nil && n.w.bus != nil {
+			n.w.bus.Close()
 		}
 		if n.w != nil && n.w.exec != nil {
 			if err := n.w.exec.Close(); err != nil {

@@ -15,6 +15,7 @@ import (
 	"kvferry/kvcache"
 	"kvferry/kvtransfer"
 	"kvferry/proto"
+	"kvferry/transport/pacing"
 )
 
 // worker drives a node's connector.Core on the real clock: events from the
@@ -22,14 +23,16 @@ import (
 // steps the core with them and performs its actions. One timer wakes it for
 // whatever the core waits for, so a thousand streams cost one wake an iteration.
 type worker struct {
-	cfg  Config
-	log  *slog.Logger
-	clk  clock.Clock
-	core *connector.Core
-	pool *kvcache.Pool
-	exec engine.Executor
-	kv   *kvtransfer.Agent // moves KV
-	peer *peers            // asks other nodes
+	cfg   Config
+	log   *slog.Logger
+	clk   clock.Clock
+	core  *connector.Core
+	pool  *kvcache.Pool
+	tiers *kvcache.Tiers
+	bus   *pacing.Bus // that their copies cross; nil without tiers
+	exec  engine.Executor
+	kv    *kvtransfer.Agent // moves KV
+	peer  *peers            // asks other nodes
 
 	steps chan launch // to the executor
 	timer clock.Timer
@@ -214,6 +217,15 @@ func (d driver) Launch(step *engine.Step, layers bool) {
 	d.steps <- launch{step, layers} // never blocks: the last one is done
 }
 
+// Copy waits as long as the modelled bus takes. The bytes of what comes to the GPU are the executor's
+// to write, with the step that uses them.
+func (d driver) Copy(c engine.Copy) {
+	ways := [...]pacing.Way{engine.ToHost: pacing.Up, engine.ToGPU: pacing.Down, engine.ToDisk: pacing.Disk, engine.FromDisk: pacing.Disk}
+	d.bus.Copy(d.clk.Now(), c.Since, int64(c.Blocks*d.cfg.Profile.KVGeometry.BlockBytes()), ways[c.Way], func(at time.Duration) {
+		d.post(connector.Copied{ID: c.ID, At: at})
+	})
+}
+
 func (d driver) Token(t connector.Token) {
 	if l := d.live[t.ID]; l != nil {
 		m := d.message(l.sess)
@@ -275,7 +287,8 @@ func (w *worker) send(ended bool) {
 }
 
 func (w *worker) load() *proto.Load {
-	l, t, ps := w.core.Load(), w.core.Totals(), w.pool.Stats()
+	l, t, ps, ts := w.core.Load(), w.core.Totals(), w.pool.Stats(), w.tiers.Stats()
+	block := uint64(w.cfg.Profile.KVGeometry.BlockBytes())
 	w.loads++
 	w.written = w.exec.Progress()
 	var due time.Duration
@@ -289,6 +302,8 @@ func (w *worker) load() *proto.Load {
 		Room: uint32(l.Room), Preemptions: l.Preemptions, PrefixQueries: ps.PrefixQueries, PrefixHits: ps.PrefixHits,
 		KvBytes: t.Bytes, KvBlocksChecked: t.Checked, KvBlocksBad: t.Bad,
 		KvTransfers: t.Transfers, KvTransfersFailed: t.Failed, Draining: w.drain, LinkRate: w.linkRate(), LinkQueued: uint64(w.core.LinkQueued()),
+		HostHits: ts.HostHits, DiskHits: ts.DiskHits, KvBytesLoaded: ts.Loaded * block, KvBytesStored: ts.Stored * block,
+		DiskBytesRead: ts.Read * block, DiskBytesWritten: ts.Written * block,
 	}
 }
 

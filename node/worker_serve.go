@@ -133,6 +133,7 @@ func (w *worker) receive(ctx context.Context, s *session, stream proto.Worker_Se
 		case *proto.ToNode_Flush:
 			w.run(func() connector.Event {
 				w.log.Info("prefix cache flushed", "prefixes", w.pool.Flush())
+				w.tiers.Flush()
 				w.message(s).Flushed = k.Flush.GetSeq()
 				w.hurry = true
 				return nil

@@ -66,8 +66,8 @@ type Candidate struct {
 	WaitingTokens int
 	// InFlight counts the legs the node holds.
 	InFlight int
-	// Blocks is the size of the node's KV pool, and so how much prefix it can
-	// have cached; 0 if unknown.
+	// Blocks is how much prefix the node can have cached: the size of its KV pool, or of the
+	// largest tier below that; 0 if unknown.
 	Blocks int
 	// Adapters are the LoRA adapters in the node's slots, or on their way there, and
 	// AdapterSlots how many it has slots for; 0 if it has none, or nobody knows. The slice is the

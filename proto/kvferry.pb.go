@@ -280,6 +280,7 @@ type NodeInfo struct {
 	KvGeometry    string `protobuf:"bytes,19,opt,name=kv_geometry,json=kvGeometry,proto3" json:"kv_geometry,omitempty"`
 	KvTokenBytes  uint32 `protobuf:"varint,20,opt,name=kv_token_bytes,json=kvTokenBytes,proto3" json:"kv_token_bytes,omitempty"` // KV of a prompt token, as hand-offs move it
 	SequenceNs    uint32 `protobuf:"varint,21,opt,name=sequence_ns,json=sequenceNs,proto3" json:"sequence_ns,omitempty"`         // what a sequence more adds to each decode step
+	PrefixBlocks  uint32 `protobuf:"varint,40,opt,name=prefix_blocks,json=prefixBlocks,proto3" json:"prefix_blocks,omitempty"`   // that it can have cached, in its pool or a tier below; kv_blocks if 0
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -461,6 +462,13 @@ func (x *NodeInfo) GetSequenceNs() uint32 {
 	return 0
 }
 
+func (x *NodeInfo) GetPrefixBlocks() uint32 {
+	if x != nil {
+		return x.PrefixBlocks
+	}
+	return 0
+}
+
 // Load is the node's state after an iteration or at a heartbeat.
 type Load struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
@@ -493,10 +501,17 @@ type Load struct {
 	LinkRate   uint64 `protobuf:"varint,20,opt,name=link_rate,json=linkRate,proto3" json:"link_rate,omitempty"`
 	LinkQueued uint64 `protobuf:"varint,21,opt,name=link_queued,json=linkQueued,proto3" json:"link_queued,omitempty"`
 	// LoRA adapters in the node's slots, or on their way there, and how many it has slots for.
-	Adapters      []string `protobuf:"bytes,22,rep,name=adapters,proto3" json:"adapters,omitempty"`
-	AdapterSlots  uint32   `protobuf:"varint,23,opt,name=adapter_slots,json=adapterSlots,proto3" json:"adapter_slots,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Adapters     []string `protobuf:"bytes,22,rep,name=adapters,proto3" json:"adapters,omitempty"`
+	AdapterSlots uint32   `protobuf:"varint,23,opt,name=adapter_slots,json=adapterSlots,proto3" json:"adapter_slots,omitempty"`
+	// Of the tiers below the prefix cache.
+	HostHits         uint64 `protobuf:"varint,40,opt,name=host_hits,json=hostHits,proto3" json:"host_hits,omitempty"` // tokens found in host memory, which the prefix cache did not have
+	DiskHits         uint64 `protobuf:"varint,41,opt,name=disk_hits,json=diskHits,proto3" json:"disk_hits,omitempty"`
+	KvBytesLoaded    uint64 `protobuf:"varint,42,opt,name=kv_bytes_loaded,json=kvBytesLoaded,proto3" json:"kv_bytes_loaded,omitempty"` // from host memory to the GPU
+	KvBytesStored    uint64 `protobuf:"varint,43,opt,name=kv_bytes_stored,json=kvBytesStored,proto3" json:"kv_bytes_stored,omitempty"` // and back
+	DiskBytesRead    uint64 `protobuf:"varint,44,opt,name=disk_bytes_read,json=diskBytesRead,proto3" json:"disk_bytes_read,omitempty"` // from the disk to host memory
+	DiskBytesWritten uint64 `protobuf:"varint,45,opt,name=disk_bytes_written,json=diskBytesWritten,proto3" json:"disk_bytes_written,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Load) Reset() {
@@ -686,6 +701,48 @@ func (x *Load) GetAdapters() []string {
 func (x *Load) GetAdapterSlots() uint32 {
 	if x != nil {
 		return x.AdapterSlots
+	}
+	return 0
+}
+
+func (x *Load) GetHostHits() uint64 {
+	if x != nil {
+		return x.HostHits
+	}
+	return 0
+}
+
+func (x *Load) GetDiskHits() uint64 {
+	if x != nil {
+		return x.DiskHits
+	}
+	return 0
+}
+
+func (x *Load) GetKvBytesLoaded() uint64 {
+	if x != nil {
+		return x.KvBytesLoaded
+	}
+	return 0
+}
+
+func (x *Load) GetKvBytesStored() uint64 {
+	if x != nil {
+		return x.KvBytesStored
+	}
+	return 0
+}
+
+func (x *Load) GetDiskBytesRead() uint64 {
+	if x != nil {
+		return x.DiskBytesRead
+	}
+	return 0
+}
+
+func (x *Load) GetDiskBytesWritten() uint64 {
+	if x != nil {
+		return x.DiskBytesWritten
 	}
 	return 0
 }
@@ -2795,7 +2852,7 @@ var File_kvferry_proto protoreflect.FileDescriptor
 const file_kvferry_proto_rawDesc = "" +
 	"\n" +
 	"\rkvferry.proto\x12\n" +
-	"kvferry.v1\"\xf7\x04\n" +
+	"kvferry.v1\"\x9c\x05\n" +
 	"\bNodeInfo\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12$\n" +
 	"\x04role\x18\x02 \x01(\x0e2\x10.kvferry.v1.RoleR\x04role\x12\x1b\n" +
@@ -2820,7 +2877,8 @@ const file_kvferry_proto_rawDesc = "" +
 	"kvGeometry\x12$\n" +
 	"\x0ekv_token_bytes\x18\x14 \x01(\rR\fkvTokenBytes\x12\x1f\n" +
 	"\vsequence_ns\x18\x15 \x01(\rR\n" +
-	"sequenceNs\"\xe3\x05\n" +
+	"sequenceNs\x12#\n" +
+	"\rprefix_blocks\x18( \x01(\rR\fprefixBlocks\"\xc3\a\n" +
 	"\x04Load\x12\x18\n" +
 	"\arunning\x18\x01 \x01(\rR\arunning\x12\x18\n" +
 	"\awaiting\x18\x02 \x01(\rR\awaiting\x12%\n" +
@@ -2847,7 +2905,13 @@ const file_kvferry_proto_rawDesc = "" +
 	"\vlink_queued\x18\x15 \x01(\x04R\n" +
 	"linkQueued\x12\x1a\n" +
 	"\badapters\x18\x16 \x03(\tR\badapters\x12#\n" +
-	"\radapter_slots\x18\x17 \x01(\rR\fadapterSlots\"\xa9\x04\n" +
+	"\radapter_slots\x18\x17 \x01(\rR\fadapterSlots\x12\x1b\n" +
+	"\thost_hits\x18( \x01(\x04R\bhostHits\x12\x1b\n" +
+	"\tdisk_hits\x18) \x01(\x04R\bdiskHits\x12&\n" +
+	"\x0fkv_bytes_loaded\x18* \x01(\x04R\rkvBytesLoaded\x12&\n" +
+	"\x0fkv_bytes_stored\x18+ \x01(\x04R\rkvBytesStored\x12&\n" +
+	"\x0fdisk_bytes_read\x18, \x01(\x04R\rdiskBytesRead\x12,\n" +
+	"\x12disk_bytes_written\x18- \x01(\x04R\x10diskBytesWritten\"\xa9\x04\n" +
 	"\bRailLoad\x12\x12\n" +
 	"\x04rail\x18\x01 \x01(\tR\x04rail\x12#\n" +
 	"\rbytes_written\x18\x02 \x01(\x04R\fbytesWritten\x12\x1d\n" +

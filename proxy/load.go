@@ -9,6 +9,7 @@ import (
 	"kvferry/placement"
 	"kvferry/proto"
 	"kvferry/proxy/members"
+	"kvferry/proxy/metrics"
 )
 
 // This file is what a member says of itself, in loads over its stream and in heartbeats. They come
@@ -24,15 +25,8 @@ func (m *member) setLoad(l *proto.Load) (changed bool) {
 	if l.Seq < old.Seq {
 		return false
 	}
-	// Counters do not go back, whatever the node says, nor does a drain.
-	l.Preemptions = max(l.Preemptions, old.Preemptions)
-	l.PrefixQueries = max(l.PrefixQueries, old.PrefixQueries)
-	l.PrefixHits = max(l.PrefixHits, old.PrefixHits)
-	l.KvBytes = max(l.KvBytes, old.KvBytes)
-	l.KvBlocksChecked = max(l.KvBlocksChecked, old.KvBlocksChecked)
-	l.KvBlocksBad = max(l.KvBlocksBad, old.KvBlocksBad)
-	l.KvTransfers = max(l.KvTransfers, old.KvTransfers)
-	l.KvTransfersFailed = max(l.KvTransfersFailed, old.KvTransfersFailed)
+	metrics.Steady(old, l)
+	// A drain does not end, whatever the node says.
 	l.Draining = l.Draining || old.Draining
 	m.load = l
 	now := m.clock.Now()

@@ -19,7 +19,7 @@ func TestMetrics(t *testing.T) {
 		t.Fatal(body)
 	}
 	if _, err := c.reg.KeepAlive(context.Background(), &proto.KeepAliveRequest{
-		Lease: p.lease, Load: &proto.Load{Running: 2, Waiting: 3, KvBlocksUsed: 250, KvBlocksTotal: 1000, PrefixHits: 5, KvTransfersFailed: 6, KvBytes: 7},
+		Lease: p.lease, Load: &proto.Load{Running: 2, Waiting: 3, KvBlocksUsed: 250, KvBlocksTotal: 1000, PrefixHits: 5, KvTransfersFailed: 6, KvBytes: 7, HostHits: 8, DiskHits: 9, KvBytesLoaded: 10, KvBytesStored: 11, DiskBytesRead: 12, DiskBytesWritten: 13},
 		Rails: []*proto.RailLoad{{Rail: "tcp/eth0", BytesWritten: 7, BytesRead: 8, BytesResent: 9, Errors: 10, Downs: 11, Paths: 3, PathsUp: 2, BytesInFlight: 12, Rate: 13, Strikes: 14, Rests: 15, PathsResting: 16, Congestion: map[string]uint32{"cubic": 17}, CongestionChanges: 18}},
 	}); err != nil {
 		t.Fatal(err)
@@ -41,6 +41,13 @@ func TestMetrics(t *testing.T) {
 		`vllm:num_requests_waiting{engine="prefill-1",model_name="test-model"} 3`,
 		`vllm:kv_cache_usage_perc{engine="prefill-1",model_name="test-model"} 0.25`,
 		`vllm:prefix_cache_hits_total{engine="prefill-1",model_name="test-model"} 5`,
+		`vllm:prompt_tokens_cached_by_source_total{engine="prefill-1",model_name="test-model",source="device"} 5`,
+		`vllm:prompt_tokens_cached_by_source_total{engine="prefill-1",model_name="test-model",source="host"} 8`,
+		`vllm:prompt_tokens_cached_by_source_total{engine="prefill-1",model_name="test-model",source="disk"} 9`,
+		`vllm:kv_offload_load_bytes_total{engine="prefill-1",model_name="test-model"} 10`,
+		`vllm:kv_offload_store_bytes_total{engine="prefill-1",model_name="test-model"} 11`,
+		`vllm:kv_offload_tiering_read_bytes_total{engine="prefill-1",model_name="test-model",tier="1:fs"} 12`,
+		`vllm:kv_offload_tiering_write_bytes_total{engine="prefill-1",model_name="test-model",tier="1:fs"} 13`,
 		`vllm:cache_config_info{block_size="16",engine="decode-1",model_name="test-model",num_gpu_blocks="1000"} 1`,
 		`vllm:request_success_total{engine="0",finished_reason="error",model_name="test-model"} 0`,
 		`vllm:request_max_num_generation_tokens_sum{engine="0",model_name="test-model"} 3`,

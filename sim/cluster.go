@@ -32,8 +32,9 @@ type Config struct {
 	Placement                  string          // see package placement; round-robin if empty
 	ConditionalDisaggregation  int             // prompts of at most so many tokens to compute are computed where they are decoded; 0: none
 	PrefixCaching              bool
-	KVBlocks                   int   // blocks of a node's pool; the profile's if 0
-	NICs                       []NIC // of every prefill and decode node; a transfer is spread over all by their rates
+	Tiers                      kvcache.TierConfig // of each node
+	KVBlocks                   int                // blocks of a node's pool; the profile's if 0
+	NICs                       []NIC              // of every prefill and decode node; a transfer is spread over all by their rates
 	// DecodeNICs are what the NICs of decode nodes are like instead, where links are not equal: node
 	// i's like the i-th, and then from the first again. Default: as NICs.
 	DecodeNICs []NIC
@@ -115,6 +116,7 @@ func (c Config) Validate() error {
 	if c.ConditionalDisaggregation > 0 && c.Nondisagg > 0 {
 		bad.Add("ConditionalDisaggregation", c.ConditionalDisaggregation, "nodes that do both compute every prompt: leave it out")
 	}
+	bad.Check("Tiers", c.Tiers.Validate(c.PrefixCaching || c.Profile != nil && c.Profile.RadixCache()))
 	config.Between(&bad, "RPC", c.RPC, 0, time.Second)
 	bad.Check("EOS", c.EOS.Validate())
 	return bad.Err("sim.Config")
@@ -191,7 +193,7 @@ func newCluster(cfg Config, l load.Load) (*cluster, error) {
 			}
 			n.stats.Role = role
 			g.candidates[i] = placement.Candidate{
-				ID: n.name, Blocks: cfg.KVBlocks, LinkBytesPerSecond: rateOf(nics), TokenTime: tokenTime, SequenceTime: cfg.Profile.SequenceTime(),
+				ID: n.name, Blocks: cfg.Tiers.Holds(cfg.KVBlocks, cfg.Profile.KVGeometry), LinkBytesPerSecond: rateOf(nics), TokenTime: tokenTime, SequenceTime: cfg.Profile.SequenceTime(),
 			}
 			rate += rateOf(nics)
 			n.load = &g.candidates[i]
@@ -216,6 +218,7 @@ func (c *cluster) newNode(name string, disagg bool, nics []NIC) (*node, error) {
 	pool := kvcache.NewPool(c.cfg.KVBlocks, prof.KVGeometry.BlockTokens, c.cfg.PrefixCaching)
 	cfg := batching.ConfigOf(prof, c.cfg.Chunked && !disagg, pool)
 	cfg.PrefixCaching = c.cfg.PrefixCaching
+	cfg.Tiers = c.cfg.Tiers.New(prof.KVGeometry)
 	costs := prof.Costs
 	if disagg {
 		costs = prof.DisaggEngine()
@@ -229,7 +232,7 @@ func (c *cluster) newNode(name string, disagg bool, nics []NIC) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &node{c: c, name: name, core: core, pool: pool, cost: engine.NewCostModel(costs, prof.KVGeometry), askers: make(map[uint64]asker)}
+	n := &node{c: c, name: name, core: core, pool: pool, tiers: cfg.Tiers, bus: newBus(c.cfg.Tiers), cost: engine.NewCostModel(costs, prof.KVGeometry), askers: make(map[uint64]asker)}
 	for _, nic := range nics {
 		n.tx = append(n.tx, fabric.NewPort[*transfer](nic.BytesPerSecond))
 		n.rx = append(n.rx, fabric.NewPort[*transfer](nic.BytesPerSecond))

@@ -6,6 +6,7 @@ import (
 
 	"kvferry/config"
 	"kvferry/connector"
+	"kvferry/engine"
 	"kvferry/fabric"
 	"kvferry/kvcache"
 )
@@ -38,10 +39,11 @@ func rateOf(nics []NIC) float64 {
 // A port is one direction of a NIC or of a leaf's uplink.
 type port = fabric.Port[*transfer]
 
-// A transfer is one Move of a node.
+// A transfer is one Move of a node, or a copy within it.
 type transfer struct {
-	parts    int // under way, one a NIC
-	flight   *flight
+	parts    int     // under way, one a NIC
+	flight   *flight // nil of a copy, which is known by its ID
+	copy     uint64
 	node     *node
 	from, to *node // one of them is node
 	moved    connector.Moved
@@ -71,17 +73,45 @@ func newLeaf(rate, oversubscription float64) leaf {
 	return leaf{up: fabric.NewPort[*transfer](rate), down: fabric.NewPort[*transfer](rate)}
 }
 
+// A bus is what joins a node's GPUs with its host memory and its NICs, and the disk. A node without
+// tiers has none here: it holds nobody back.
+type bus struct{ up, down, disk *port }
+
+func newBus(t kvcache.TierConfig) bus {
+	if !t.Asked() {
+		return bus{}
+	}
+	pcie := t.PCIe * 1e9
+	return bus{up: fabric.NewPort[*transfer](pcie), down: fabric.NewPort[*transfer](pcie), disk: fabric.NewPort[*transfer](t.Disk * 1e9)}
+}
+
+// cross adds to a path what a copy crosses, or what a NIC sends from the GPU or brings to it.
+func (b bus) cross(path []*port, way engine.Way) []*port {
+	if p := [...]*port{engine.ToHost: b.up, engine.ToGPU: b.down, engine.ToDisk: b.disk, engine.FromDisk: b.disk}[way]; p != nil {
+		path = append(path, p)
+	}
+	return path
+}
+
+// copy begins a copy within a node.
+func (c *cluster) copy(n *node, k engine.Copy) {
+	c.path = n.bus.cross(c.path[:0], k.Way)
+	c.network.Start(c.now, float64(k.Blocks*c.cfg.Profile.KVGeometry.BlockBytes()), c.path, &transfer{parts: 1, node: n, copy: k.ID})
+}
+
 // start spreads a transfer over the NICs of its nodes, first to first, each with its rate's
-// share. It goes through both nodes' leaves.
+// share. It goes through both nodes' leaves, and between each GPU and its NICs over the bus.
 func (c *cluster) start(t *transfer) {
 	sum := rateOf(c.cfg.NICs)
 	t.parts = len(c.cfg.NICs)
 	for i, n := range c.cfg.NICs {
-		c.path = append(c.path[:0], t.from.tx[i])
+		c.path = t.from.bus.cross(c.path[:0], engine.ToHost)
+		c.path = append(c.path, t.from.tx[i])
 		if up := t.from.leaf.up; up != nil {
 			c.path = append(c.path, up, t.to.leaf.down)
 		}
 		c.path = append(c.path, t.to.rx[i])
+		c.path = t.to.bus.cross(c.path, engine.ToGPU)
 		c.network.Start(c.now, float64(t.moved.Bytes)*(n.BytesPerSecond/sum), c.path, t)
 	}
 }

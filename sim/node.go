@@ -14,14 +14,16 @@ import (
 
 // A node is one daemon: its core, its modelled GPU and its NICs.
 type node struct {
-	c    *cluster
-	name string
-	core *connector.Core
-	pool *kvcache.Pool
-	cost *engine.CostModel
-	tx   []*port // by NIC
-	rx   []*port
-	leaf leaf
+	c     *cluster
+	name  string
+	core  *connector.Core
+	pool  *kvcache.Pool
+	tiers *kvcache.Tiers
+	cost  *engine.CostModel
+	tx    []*port // by NIC
+	rx    []*port
+	leaf  leaf
+	bus   bus
 
 	inbox, spare []connector.Event
 	ready        bool // in the cluster's list of nodes with something in the inbox
@@ -85,6 +87,7 @@ func (n *node) step() {
 type driver struct{ *node }
 
 func (d driver) Launch(s *engine.Step, layers bool) { d.launch(s, layers) }
+func (d driver) Copy(c engine.Copy)                 { d.c.copy(d.node, c) }
 func (d driver) Token(t connector.Token)            { d.c.token(d.node, t) }
 func (d driver) Move(m *connector.Move)             { d.move(m) }
 func (d driver) Reserved(o *connector.Offer)        { d.c.reserved(d.node, o) }
@@ -196,11 +199,15 @@ func (c *cluster) post(t *transfer) {
 	}
 }
 
-// sent has both sides know of a transfer once its last byte is there. Of layers
+// sent has both sides know of a transfer once its last byte is there, or the node of a copy. Of layers
 // only the one that completes the KV changes what they do: the others
 // are told with it, which spares each request a hundred steps of its nodes.
 func (c *cluster) sent(t *transfer) {
 	f := t.flight
+	if f == nil {
+		t.node.tell(connector.Copied{ID: t.copy, At: c.now})
+		return
+	}
 	t.moved.At = c.now + c.latency
 	f.parts++
 	t.next, f.landed = f.landed, t

@@ -6,6 +6,7 @@ import (
 
 	"kvferry/connector"
 	"kvferry/engine"
+	"kvferry/kvcache"
 	"kvferry/load"
 )
 
@@ -60,9 +61,10 @@ type NodeStats struct {
 	PeakBlocks    int     // used at once
 	BlockSeconds  float64 // integral of used blocks
 	Preemptions   uint64
-	PrefixQueries uint64    // tokens asked of the prefix cache
-	PrefixHits    uint64    // tokens it had
-	Sent          []float64 // bytes by NIC
+	PrefixQueries uint64            // tokens asked of the prefix cache
+	PrefixHits    uint64            // tokens it had
+	Tiers         kvcache.TierStats `json:",omitzero"`
+	Sent          []float64         // bytes by NIC
 	Received      []float64
 }
 
@@ -89,7 +91,7 @@ func Run(ctx context.Context, cfg Config, l load.Load) (*Stats, error) {
 		n.count(c.now)
 		n.stats.Preemptions = n.core.Load().Preemptions
 		ps := n.pool.Stats()
-		n.stats.PrefixQueries, n.stats.PrefixHits = ps.PrefixQueries, ps.PrefixHits
+		n.stats.PrefixQueries, n.stats.PrefixHits, n.stats.Tiers = ps.PrefixQueries, ps.PrefixHits, n.tiers.Stats()
 		for i := range n.tx {
 			n.stats.Sent = append(n.stats.Sent, n.tx[i].Bytes())
 			n.stats.Received = append(n.stats.Received, n.rx[i].Bytes())

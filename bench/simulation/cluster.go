@@ -7,6 +7,7 @@ import (
 	"kvferry/config"
 	"kvferry/engine"
 	"kvferry/handoff"
+	"kvferry/kvcache"
 	"kvferry/sim"
 )
 
@@ -26,6 +27,7 @@ type Cluster struct {
 	NIC                        sim.NIC
 	DecodeNICs                 []sim.NIC // of decode nodes instead; this and the next two: see sim.Config
 	RPC                        time.Duration
+	Tiers                      kvcache.TierConfig
 	Oversubscription           float64
 }
 
@@ -63,6 +65,7 @@ func (c *Cluster) Config(bad *config.Faults) sim.Config {
 	cfg := sim.Config{
 		Profile: c.Fitted(), Prefill: c.Prefill, Decode: c.Decode, Nondisagg: c.Nondisagg, Chunked: c.Chunked,
 		Placement: c.Placement, PrefixCaching: c.PrefixCaching, KVBlocks: c.KVBlocks, RPC: c.RPC, Oversubscription: c.Oversubscription,
+		Tiers: c.Tiers,
 	}
 	if c.Nondisagg > 0 {
 		return cfg

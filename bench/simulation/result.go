@@ -10,6 +10,7 @@ import (
 	"kvferry/bench/figure"
 	"kvferry/bench/page"
 	"kvferry/engine"
+	"kvferry/kvcache"
 	"kvferry/load"
 	"kvferry/sim"
 )
@@ -70,7 +71,8 @@ type ClusterRecord struct {
 	DecodeNICs    []sim.NIC `json:"decode_nics,omitempty"` // of decode nodes instead, in turn
 	RPCUS         float64   `json:"rpc_us"`
 
-	Oversubscription float64 `json:"oversubscription,omitempty"` // of the leaf switches; 0: they hold nothing back
+	Tiers            *kvcache.TierConfig `json:"tiers,omitempty"`
+	Oversubscription float64             `json:"oversubscription,omitempty"` // of the leaf switches; 0: they hold nothing back
 }
 
 // GPUs is the number of nodes.
@@ -202,6 +204,12 @@ type Role struct {
 	ReceivedMax float64 `json:"nic_received_max"`
 	PrefixAsked uint64  `json:"prefix_query_tokens"`
 	PrefixHits  uint64  `json:"prefix_hit_tokens"`
+	HostHits    uint64  `json:"host_hit_tokens,omitempty"` // of those that the prefix cache did not have
+	DiskHits    uint64  `json:"disk_hit_tokens,omitempty"`
+	LoadedGB    float64 `json:"loaded_gb,omitempty"` // from host memory to the GPU; the next, back
+	StoredGB    float64 `json:"stored_gb,omitempty"`
+	ReadGB      float64 `json:"disk_read_gb,omitempty"`
+	WrittenGB   float64 `json:"disk_written_gb,omitempty"`
 }
 
 func newResult(s *Simulation, cfg *sim.Config, sum *summary, st *sim.Stats) *Result {
@@ -228,6 +236,9 @@ func newResult(s *Simulation, cfg *sim.Config, sum *summary, st *sim.Stats) *Res
 		PromptTokens: sum.PromptTokens, OutputTokens: sum.OutputTokens, CachedTokens: sum.CachedTokens,
 		SLO: s.SLO, Good: sum.Good, Goodput: perSecond(float64(sum.Good)), KVBytes: st.KVBytes, Events: st.Events, Nodes: st.Nodes,
 	}
+	if s.Tiers.Asked() {
+		r.Cluster.Tiers = &s.Tiers
+	}
 	if s.Nondisagg == 0 {
 		r.Cluster.NICs, r.Cluster.NIC, r.Cluster.Oversubscription = s.NICs, s.NIC, s.Oversubscription
 		r.Cluster.DecodeNICs, r.Cluster.Conditional = s.DecodeNICs, s.ConditionalDisaggregation
@@ -239,7 +250,7 @@ func newResult(s *Simulation, cfg *sim.Config, sum *summary, st *sim.Stats) *Res
 		r.Attained = float64(sum.Good) / float64(st.Requests)
 	}
 	r.GoodputGPU = r.Goodput / float64(r.Cluster.GPUs())
-	r.Roles = roles(st.Nodes, duration, s.NIC.BytesPerSecond*float64(s.NICs))
+	r.Roles = roles(st.Nodes, duration, s.NIC.BytesPerSecond*float64(s.NICs), float64(s.Profile.KVGeometry.BlockBytes())/1e9)
 	return r
 }
 
@@ -264,7 +275,7 @@ func (s *Simulation) loadRecord() LoadRecord {
 	return r
 }
 
-func roles(nodes []sim.NodeStats, duration, nicRate float64) []Role {
+func roles(nodes []sim.NodeStats, duration, nicRate, blockGB float64) []Role {
 	var all []Role
 	at := map[string]int{}
 	share := func(part, whole float64) float64 {
@@ -299,6 +310,9 @@ func roles(nodes []sim.NodeStats, duration, nicRate float64) []Role {
 		r.Received, r.ReceivedMax = r.Received+received, max(r.ReceivedMax, received)
 		r.Preemptions += n.Preemptions
 		r.PrefixAsked, r.PrefixHits = r.PrefixAsked+n.PrefixQueries, r.PrefixHits+n.PrefixHits
+		r.HostHits, r.DiskHits = r.HostHits+n.Tiers.HostHits, r.DiskHits+n.Tiers.DiskHits
+		r.LoadedGB, r.StoredGB = r.LoadedGB+float64(n.Tiers.Loaded)*blockGB, r.StoredGB+float64(n.Tiers.Stored)*blockGB
+		r.ReadGB, r.WrittenGB = r.ReadGB+float64(n.Tiers.Read)*blockGB, r.WrittenGB+float64(n.Tiers.Written)*blockGB
 	}
 	for i := range all {
 		r := &all[i]
@@ -365,6 +379,7 @@ func (r *Result) lines() []string {
 	if r.Cluster.PrefixCaching {
 		out = append(out, fmt.Sprintf("prefix cache %.1f %% of the prompt tokens were not computed again", 100*float64(r.CachedTokens)/max(float64(r.PromptTokens), 1)))
 	}
+	out = append(out, r.tierLines()...)
 	if r.Failed > 0 {
 		out = append(out, fmt.Sprintf("refused      %d of %d requests, the first: %s (see --max-model-len, --kv-blocks)", r.Failed, r.Requests, r.Failure))
 	}

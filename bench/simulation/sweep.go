@@ -85,6 +85,8 @@ var sweepable = []sweepSetter{
 	}},
 	{"nics", "nics=1,2,4", []string{"NICs"}, func(_ *Sweep, s *Simulation, v string) error { return setCount(&s.NICs, v) }},
 	{"oversubscription", "oversubscription=1,2,4 (of the leaf switches)", []string{"Oversubscription"}, func(_ *Sweep, s *Simulation, v string) error { return setNumber(&s.Oversubscription, v) }},
+	{"kv-offloading-size", "kv-offloading-size=0,16,64 (GiB of host memory)", []string{"Tiers.HostGiB"}, func(_ *Sweep, s *Simulation, v string) error { return setSize(&s.Tiers.HostGiB, v) }},
+	{"max-local-disk-size", "max-local-disk-size=0,256,1024 (GiB of disk)", []string{"Tiers.DiskGiB"}, func(_ *Sweep, s *Simulation, v string) error { return setSize(&s.Tiers.DiskGiB, v) }},
 	{"handoff", "handoff=" + strings.Join(handoff.Names(), ","), []string{"Handoff"}, func(_ *Sweep, s *Simulation, v string) error { s.Handoff = v; return nil }},
 	{"conditional", "conditional=0,256,512 (--conditional-disaggregation)", []string{"ConditionalDisaggregation"}, func(_ *Sweep, s *Simulation, v string) (err error) {
 		s.ConditionalDisaggregation, err = strconv.Atoi(v)
@@ -423,5 +425,6 @@ func (r *SweepResult) table() page.Table {
 			fmt.Sprintf("%.1f", float64(p.KVBytes)/1e9))
 		t.Rows = append(t.Rows, row)
 	}
+	r.addHits(&t)
 	return t
 }

@@ -149,11 +149,7 @@ func (f *checkFlags) config(changed func(flag string) bool, args []string) (chec
 			}
 		}
 	}
-	for _, flag := range []string{"address", "matrix"} {
-		if changed(flag) {
-			bad.Check("--"+flag, errors.New("it is for --listen: leave it out, or add --listen"))
-		}
-	}
+	refuse(&bad, changed, "it is for --listen: leave it out, or add --listen", "address", "matrix")
 	return cfg, command.Check(bad, cfg.Validate(), checkNames)
 }
 
@@ -163,11 +159,7 @@ func (f *checkFlags) serve(cmd *cobra.Command, args []string, logger *slog.Logge
 	if len(args) > 0 {
 		bad.Add("HOST", args[0], "the end that listens waits for others: leave it or --listen out")
 	}
-	for _, flag := range []string{"duration", "probes", "timeout", "line-rate", "min-of-line", "min-of-best", "min-together", "max-lost", "max-carrier", "max-clock", "out"} {
-		if cmd.Flags().Changed(flag) {
-			bad.Check("--"+flag, errors.New("the other end says it: leave it out"))
-		}
-	}
+	refuse(&bad, cmd.Flags().Changed, "the other end says it: leave it out", "duration", "probes", "timeout", "line-rate", "min-of-line", "min-of-best", "min-together", "max-lost", "max-carrier", "max-clock", "out")
 	cfg := check.ListenConfig{Rails: f.cfg.Rails, Listen: f.listen, Location: f.cfg.Location, Matrix: f.matrix, Log: cmd.ErrOrStderr(), Logger: logger}
 	if f.segment != "" {
 		var err error

@@ -12,6 +12,7 @@ import (
 	"kvferry/bench/simulation"
 	"kvferry/command"
 	"kvferry/config"
+	"kvferry/daemon"
 	"kvferry/engine"
 	"kvferry/handoff"
 	"kvferry/node"
@@ -47,16 +48,17 @@ func (f *clusterFlags) register(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.RPC, "rpc", sim.DefaultRPC, "what a control message takes, between proxy and node or two nodes; 0: nothing")
 	fs.Float64Var(&c.Oversubscription, "oversubscription", 1, "of the switch above the prefill nodes and that above the decode nodes: 4 is uplinks that carry a quarter of what the NICs below do")
 	fs.BoolVar(&c.PrefixCaching, "enable-prefix-caching", false, "reuse the KV blocks of equal prompt prefixes (default: with --trace)")
+	daemon.TierFlags(fs, &c.Tiers)
 	fs.IntVar(&c.KVBlocks, "kv-blocks", 0, "KV blocks of a node (default: the profile's GPU memory)")
 	fs.IntVar(&c.MaxModelLen, "max-model-len", 0, "longest prompt and output together (default: the profile's, and of a load from a file as long as it needs and the pool holds)")
 	command.Positive(fs, "nics", "kv-blocks", "max-model-len")
 }
 
 // clusterNames are the flags that set the fields of a simulation.Cluster.
-var clusterNames = map[string]string{
+var clusterNames = joined(within("Tiers", daemon.TierFlagNames), map[string]string{
 	"Profile": "--profile", "Scheduler": "--scheduler", "Profile.engine.scheduler": "--scheduler", "Prefill": "--prefill", "Decode": "--decode", "Nondisagg": "--nondisagg", "Chunked": "--chunked", "Handoff": "--handoff",
 	"Placement": "--placement", "ConditionalDisaggregation": "--conditional-disaggregation", "PrefixCaching": "--enable-prefix-caching", "KVBlocks": "--kv-blocks", "MaxModelLen": "--max-model-len", "NICs": "--nics", "NIC": "--link", "DecodeNICs": "--decode-links", "RPC": "--rpc", "Oversubscription": "--oversubscription",
-}
+})
 
 // settle decides what the flags mean together: which of the two kinds of cluster is meant, and
 // what its profile and its link are.
@@ -70,13 +72,18 @@ func (f *clusterFlags) settle(changed func(flag string) bool, bad *config.Faults
 		bad.Check("--nondisagg", errors.New("a cluster has prefill and decode nodes, or nodes that do both: leave one kind out"))
 	case changed("nondisagg"):
 		c.Prefill, c.Decode = 0, 0
-		for _, flag := range []string{"handoff", "nics", "link", "decode-links", "oversubscription", "conditional-disaggregation"} {
-			if changed(flag) {
-				bad.Check("--"+flag, errors.New("non-disaggregated nodes move no KV: leave it out"))
-			}
-		}
+		refuse(bad, changed, "non-disaggregated nodes move no KV: leave it out", "handoff", "nics", "link", "decode-links", "oversubscription", "conditional-disaggregation")
 	case c.Chunked:
 		bad.Check("--chunked", errors.New("is for --nondisagg nodes: prefill nodes compute whole prompts"))
+	}
+}
+
+// refuse says of each of these flags that was given why it cannot be, and what would do.
+func refuse(bad *config.Faults, changed func(flag string) bool, why string, flags ...string) {
+	for _, flag := range flags {
+		if changed(flag) {
+			bad.Check("--"+flag, errors.New(why))
+		}
 	}
 }
 

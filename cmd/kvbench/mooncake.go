@@ -190,11 +190,7 @@ func (f *mooncakeFlags) config(changed func(flag string) bool) (bench.Config, er
 		base, err := config.BaseURL(f.proxy)
 		bad.Check("--proxy", err)
 		cfg.Start = running(base)
-		for _, flag := range []string{"rail", "link", "profile", "num-gpu-blocks-override", "kv-warm-mib"} {
-			if changed(flag) {
-				bad.Check("--"+flag, errors.New("it is for a cluster that kvbench starts: leave it out, the nodes behind --proxy have their own"))
-			}
-		}
+		refuse(&bad, changed, "it is for a cluster that kvbench starts: leave it out, the nodes behind --proxy have their own", "rail", "link", "profile", "num-gpu-blocks-override", "kv-warm-mib")
 		if !changed("settings") || len(cfg.Settings) > 1 {
 			bad.Check("--settings", errors.New("a running cluster serves one setting: name the one behind --proxy, for example --settings tcp"))
 		}

@@ -182,11 +182,8 @@ func (f *serveFlags) target(cfg *serve.Config, fs *pflag.FlagSet, bad *config.Fa
 		if f.clock != "real" {
 			bad.Add("--clock", f.clock, "the server that is asked is real: leave it or --base-url out")
 		}
-		for _, flag := range []string{"prefill", "decode", "nondisagg", "chunked", "handoff", "placement", "conditional-disaggregation", "decode-links", "profile", "scheduler", "nics", "link", "rpc", "oversubscription", "enable-prefix-caching", "kv-blocks", "max-model-len", "rail", "kv-warm-mib"} {
-			if changed(flag) {
-				bad.Check("--"+flag, errors.New("it is for a cluster that kvbench starts or models: leave it out, the server has its own"))
-			}
-		}
+		refuse(bad, changed, "it is for a cluster that kvbench starts or models: leave it out, the server has its own",
+			"prefill", "decode", "nondisagg", "chunked", "handoff", "placement", "conditional-disaggregation", "decode-links", "profile", "scheduler", "nics", "link", "rpc", "oversubscription", "kv-offloading-size", "max-local-disk-size", "pcie-gb-s", "disk-gb-s", "enable-prefix-caching", "kv-blocks", "max-model-len", "rail", "kv-warm-mib")
 		if len(*bad) == 0 {
 			bad.Check("", config.Named(c.Validate(), serveNames))
 		}
@@ -194,11 +191,7 @@ func (f *serveFlags) target(cfg *serve.Config, fs *pflag.FlagSet, bad *config.Fa
 		return
 	}
 	c.Model = ""
-	for _, flag := range serversOnly {
-		if changed(flag) {
-			bad.Check("--"+flag, errors.New("it is for a server that runs: name that with --base-url, or leave this out, a cluster of kvbench's own needs none"))
-		}
-	}
+	refuse(bad, changed, "it is for a server that runs: name that with --base-url, or leave this out, a cluster of kvbench's own needs none", serversOnly...)
 	if len(*bad) == 0 {
 		at := c
 		at.URL = "http://127.0.0.1:1" // until the cluster has its own
@@ -217,10 +210,8 @@ func (f *serveFlags) target(cfg *serve.Config, fs *pflag.FlagSet, bad *config.Fa
 	}
 	f.cluster.nodes.FitLoad(f.load.scan(f.cluster.nodes.Profile, bad))
 	real := func() {
-		for _, flag := range []string{"nics", "rpc", "oversubscription"} {
-			if changed(flag) && f.clock == "real" {
-				bad.Check("--"+flag, errors.New("it is modelled: the daemons of this machine have its own network; use --clock virtual, or --rail for several NICs"))
-			}
+		if f.clock == "real" {
+			refuse(bad, changed, "it is modelled: the daemons of this machine have its own network; use --clock virtual, or --rail for several NICs", "nics", "rpc", "oversubscription")
 		}
 		if !changed("kv-warm-mib") {
 			f.own.warm, f.own.less = fitWarm(f.cluster.daemons(&f.own, f.log))
@@ -236,10 +227,8 @@ func (f *serveFlags) target(cfg *serve.Config, fs *pflag.FlagSet, bad *config.Fa
 			bad.Check("--lora-name", serve.ErrAdapters)
 		}
 		f.cluster.model(bad)
-		for _, flag := range []string{"rail", "kv-warm-mib"} {
-			if changed(flag) && f.clock == "virtual" {
-				bad.Check("--"+flag, errors.New("it is for daemons: in virtual time --link and --nics say what carries the KV"))
-			}
+		if f.clock == "virtual" {
+			refuse(bad, changed, "it is for daemons: in virtual time --link and --nics say what carries the KV", "rail", "kv-warm-mib")
 		}
 		if len(*bad) == 0 {
 			bad.Check("", config.Named(f.cluster.nodes.Validate(), clusterNames))

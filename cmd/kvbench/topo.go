@@ -91,11 +91,7 @@ func (f *topoFlags) validate(changed func(flag string) bool) error {
 	}
 	f.options.Names = topology.Names(f.names)
 	if changed("capture") {
-		for _, flag := range []string{"matrix", "include", "exclude", "names", "format"} {
-			if changed(flag) {
-				bad.Check("--"+flag, errors.New("it has no effect on a capture, which is the machine as it is: leave it out"))
-			}
-		}
+		refuse(&bad, changed, "it has no effect on a capture, which is the machine as it is: leave it out", "matrix", "include", "exclude", "names", "format")
 	}
 	if changed("matrix") {
 		var err error

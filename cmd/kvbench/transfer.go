@@ -241,11 +241,7 @@ func (f *transferFlags) config(changed func(flag string) bool, args []string) (t
 	} else if cfg.Format == transfer.Perftest {
 		bad.Add("--format", f.format, "use text, json or csv, or --perftest")
 	}
-	for _, flag := range []string{"listen", "once"} {
-		if changed(flag) {
-			bad.Check("--"+flag, errors.New("it is for --server: leave it out, or add --server"))
-		}
-	}
+	refuse(&bad, changed, "it is for --server: leave it out, or add --server", "listen", "once")
 	return cfg, command.Check(bad, cfg.Validate(), transferNames)
 }
 
@@ -347,11 +343,7 @@ func (f *transferFlags) serve(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		bad.Add("HOST", args[0], "a server waits for clients: leave it or --server out")
 	}
-	for _, flag := range []string{"rails", "select", "op", "block", "batch", "threads", "depth", "duration", "iters", "warmup", "slice", "timeout", "check", "latency", "beside", "model-kv", "kv-block-tokens", "peers", "imm", "limit", "seed", "out", "format", "perftest"} {
-		if cmd.Flags().Changed(flag) {
-			bad.Check("--"+flag, errors.New("the client says it to the server: leave it out"))
-		}
-	}
+	refuse(&bad, cmd.Flags().Changed, "the client says it to the server: leave it out", "rails", "select", "op", "block", "batch", "threads", "depth", "duration", "iters", "warmup", "slice", "timeout", "check", "latency", "beside", "model-kv", "kv-block-tokens", "peers", "imm", "limit", "seed", "out", "format", "perftest")
 	cfg := transfer.ServerConfig{
 		Rails: f.cfg.Rails, Listen: f.listen, Location: f.cfg.Location, Matrix: f.cfg.Matrix, Once: f.once, Log: cmd.ErrOrStderr(),
 		Logger: slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn})),

@@ -21,6 +21,7 @@ func (s *Scheduler) launch(now, notBefore time.Duration) {
 	if len(step.Works) == 0 {
 		s.policy.form(s, step)
 		kind = s.policy.kind()
+		s.park()
 	}
 	if len(step.Works) == 0 {
 		return
@@ -81,7 +82,8 @@ func (s *Scheduler) flush(now, notBefore time.Duration) {
 
 // work adds n tokens of a sequence to a step, from where its KV ends.
 func (s *Scheduler) work(step *engine.Step, q *sequence, n int) {
-	step.Works = append(step.Works, engine.Work{Seq: &q.Sequence, From: q.computed, N: n, Prompt: q.prompt, Sample: q.computed+n == len(q.Tokens())})
+	step.Works = append(step.Works, engine.Work{Seq: &q.Sequence, From: q.computed, N: n, Loaded: q.loaded, Prompt: q.prompt, Sample: q.computed+n == len(q.Tokens())})
+	q.loaded = 0
 	s.works = append(s.works, q)
 }
 
@@ -132,6 +134,9 @@ func (s *Scheduler) prompts(step *engine.Step, budget int, source engine.KVSourc
 			s.starved = true
 			break
 		}
+		if q.loading {
+			continue
+		}
 		left := len(q.Tokens()) - q.computed
 		n := min(left, budget)
 		if n < left && !cut {
@@ -166,21 +171,27 @@ func (s *Scheduler) fits(q *sequence) bool {
 		return false
 	}
 	var refs []kvcache.Ref
+	usable := (len(q.Tokens()) - 1) / s.cfg.Pool.BlockTokens()
 	if q.KV != engine.Blocking && len(q.hashes) > 0 {
-		usable := q.hashes[:min(len(q.hashes), (len(q.Tokens())-1)/s.cfg.Pool.BlockTokens())]
-		refs = s.cfg.Pool.Match(usable)
+		refs = s.cfg.Pool.Match(q.hashes[:min(q.shared, usable)])
 	}
 	if err := q.Adopt(s.cfg.Pool, refs); err != nil {
 		panic(fmt.Sprintf("batching: request %d: %v", q.ID, err))
 	}
-	q.computed = q.Cached()
+	q.computed, q.committed = q.Cached(), len(refs)
+	var below kvcache.Found
+	if q.KV == engine.Compute {
+		below = s.offload.tiers.Find(q.hashes[:min(len(q.hashes), usable)], len(refs))
+	}
 	need = s.missing(q, len(q.Tokens())) + s.policy.reserve(s, q)
-	if s.cfg.Pool.Free() < need || !(s.policy.piecemeal() && q.KV == engine.Compute) && !q.Table.Grow(s.cfg.Pool, len(q.Tokens())) {
+	piecemeal := s.policy.piecemeal() && q.KV == engine.Compute && below.Blocks == 0
+	if s.cfg.Pool.Free() < need || !piecemeal && !q.Table.Grow(s.cfg.Pool, len(q.Tokens())) {
 		s.evict(q)
 		return false
 	}
+	s.load(q, len(refs), below)
 	if s.cfg.PrefixCaching && q.KV != engine.Blocking && !q.queried {
-		s.cfg.Pool.Queried(len(q.Tokens()), q.Cached())
+		s.cfg.Pool.Queried(len(q.Tokens()), len(refs)*s.cfg.Pool.BlockTokens())
 		q.queried = true
 	}
 	return true
@@ -189,7 +200,7 @@ func (s *Scheduler) fits(q *sequence) bool {
 // evict gives a sequence's blocks back, and with them what was computed.
 func (s *Scheduler) evict(q *sequence) {
 	s.free(q)
-	q.computed, q.committed = 0, 0
+	q.computed, q.committed, q.loaded = 0, 0, 0
 }
 
 // missing is how many blocks a sequence lacks for so many tokens.
@@ -235,6 +246,7 @@ func (s *Scheduler) done(ev engine.Done) {
 			s.commit(q)
 		}
 	}
+	s.spill(ev.At)
 	for _, q := range s.release {
 		s.free(q)
 	}
@@ -265,17 +277,27 @@ func (s *Scheduler) sampled(q *sequence, t uint32) {
 	s.end(q)
 }
 
-// commit offers the full prompt blocks computed so far to the prefix cache.
+// commit offers the full prompt blocks computed so far to the prefix cache, and all full blocks to
+// the tiers below it.
 func (s *Scheduler) commit(q *sequence) {
-	if len(q.hashes) == 0 || q.KV == engine.Blocking {
+	if !s.cfg.PrefixCaching || q.KV == engine.Blocking {
 		return
 	}
-	full := min(q.computed/s.cfg.Pool.BlockTokens(), len(q.hashes))
+	full := q.computed / s.cfg.Pool.BlockTokens()
+	if s.offload.tiers == nil {
+		full = min(full, q.shared)
+	}
+	for i := len(q.hashes); i < full; i++ {
+		q.hashes = append(q.hashes, kvcache.OwnHash(q.ID, i))
+	}
 	refs := q.Table.Refs()
-	for i := max(q.committed, q.Cached()/s.cfg.Pool.BlockTokens()); i < full; i++ {
+	for i := q.committed; i < min(full, q.shared); i++ {
 		if err := s.cfg.Pool.Commit(refs[i], q.hashes[i]); err != nil {
 			panic(fmt.Sprintf("batching: request %d: %v", q.ID, err))
 		}
 	}
-	q.committed = max(q.committed, full)
+	if q.committed < full {
+		s.store(q, q.committed, full)
+		q.committed = full
+	}
 }

@@ -15,6 +15,7 @@ import (
 // held back, and no block is lost or held twice.
 func TestScheduler(t *testing.T) {
 	for _, policy := range []Policy{PrefillFirst, Chunked, V1, SGLang} {
+		var tiers kvcache.TierStats
 		t.Run(policy.String(), func(t *testing.T) {
 			sum := enginetest.TestScheduler(t, func(t *testing.T, setup enginetest.Setup) enginetest.Subject {
 				rng := setup.Rand
@@ -28,6 +29,10 @@ func TestScheduler(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+				if setup.PrefixCaching {
+					s.offload.tiers = kvcache.NewTiers(rng.IntN(3)*rng.IntN(40), rng.IntN(2)*rng.IntN(60))
+				}
+				t.Cleanup(func() { add(&tiers, s.offload.tiers.Stats()) })
 				switch policy {
 				case V1:
 					s.cfg.MaxBatchedTokens = 1 + rng.IntN(30)
@@ -42,7 +47,20 @@ func TestScheduler(t *testing.T) {
 				t.Errorf("the load does not exercise preemption (%d) and the prefix cache (%d)", sum.Preemptions, sum.PrefixHits)
 			}
 		})
+		t.Logf("%+v", tiers)
+		if tiers.HostHits == 0 || tiers.DiskHits == 0 || tiers.Loaded <= tiers.Read || tiers.Stored <= tiers.Written || tiers.Read == 0 || tiers.Written == 0 {
+			t.Errorf("the load does not exercise the tiers: %+v", tiers)
+		}
 	}
+}
+
+func add(sum *kvcache.TierStats, s kvcache.TierStats) {
+	sum.HostHits += s.HostHits
+	sum.DiskHits += s.DiskHits
+	sum.Loaded += s.Loaded
+	sum.Stored += s.Stored
+	sum.Read += s.Read
+	sum.Written += s.Written
 }
 
 // inspect says what is wrong with the scheduler's state.
@@ -153,6 +171,14 @@ func (s *Scheduler) conserve() error {
 	for _, q := range s.release {
 		if err := count(q); err != nil {
 			return err
+		}
+	}
+	for _, r := range s.offload.refs {
+		holders[r]++
+	}
+	for _, c := range s.offload.copies {
+		for _, r := range c.refs {
+			holders[r]++
 		}
 	}
 	if len(holders) != s.cfg.Pool.Used() {

@@ -19,7 +19,8 @@ type Config struct {
 	MaxBatchedTokens int // not of Chunked: tokens in a step, of prompts or with V1 in all
 	ChunkTokens      int // of Chunked: tokens in a step; of SGLang: of prompts, the last one cut short, 0 for none cut
 	PrefixCaching    bool
-	OutputDelay      time.Duration // see engine.Costs.OutputDelayMS
+	Tiers            *kvcache.Tiers // with PrefixCaching, below the pool; nil for none
+	OutputDelay      time.Duration  // see engine.Costs.OutputDelayMS
 
 	LongPrefillTokens     int     // of V1: tokens of one prompt in a step that has others; 0 for no bound
 	LongestPrefixFirst    bool    // of SGLang, with PrefixCaching
@@ -92,7 +93,9 @@ type Scheduler struct {
 	out     []engine.Output // of the last step, leaving when the next is launched
 	delayed []delayed       // leaving at their time, none before one that stands before it
 
+	offload     offload
 	preemptions uint64
+	now         time.Duration // of the Step
 	ready       engine.Ready
 }
 
@@ -106,12 +109,16 @@ func NewScheduler(cfg Config) (*Scheduler, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Scheduler{cfg: cfg, policy: cfg.former(), seqs: make(map[uint64]*sequence)}, nil
+	return &Scheduler{
+		cfg: cfg, policy: cfg.former(), seqs: make(map[uint64]*sequence),
+		offload: offload{tiers: cfg.Tiers, copies: make(map[uint64]*copying)},
+	}, nil
 }
 
 // Step implements engine.Scheduler.
 func (s *Scheduler) Step(now, notBefore time.Duration, events ...engine.Event) *engine.Ready {
-	s.ready = engine.Ready{Outputs: s.ready.Outputs[:0], Allocated: s.ready.Allocated[:0], Refused: s.ready.Refused[:0]}
+	s.ready = engine.Ready{Outputs: s.ready.Outputs[:0], Allocated: s.ready.Allocated[:0], Copies: s.ready.Copies[:0], Refused: s.ready.Refused[:0]}
+	s.now = now
 	for _, ev := range events {
 		switch ev := ev.(type) {
 		case engine.Add:
@@ -123,6 +130,8 @@ func (s *Scheduler) Step(now, notBefore time.Duration, events ...engine.Event) *
 			s.done(ev)
 		case engine.Landed:
 			s.landed(ev)
+		case engine.Copied:
+			s.copied(ev)
 		case engine.Free:
 			if q := s.seqs[ev.ID]; q != nil && q.where == kept {
 				s.end(q)
@@ -183,13 +192,13 @@ func (s *Scheduler) Load() engine.Load {
 	if len(s.waiting)+len(s.future) == 0 {
 		l.Room = max(s.cfg.MaxNumSeqs-len(s.running)-len(s.pending), 0)
 	}
-	lists := [...][]*sequence{s.waiting, s.future, nil}
+	lists := [...][]*sequence{s.waiting, s.future, s.pending, nil}
 	if s.cfg.Policy == V1 {
-		lists[2] = s.running // prompts are among them that are computed in part
+		lists[3] = s.running // prompts are among them that are computed in part
 	}
 	for _, list := range lists {
 		for _, q := range list {
-			if q.prompt {
+			if q.prompt && (q.where != inPending || q.loading) {
 				l.WaitingTokens += len(q.Tokens()) - q.computed
 			}
 		}
@@ -208,6 +217,8 @@ func (s *Scheduler) add(r engine.Request) {
 			q.hashes = kvcache.PrefixHashes(r.Root, r.Prompt, s.cfg.Pool.BlockTokens())
 		}
 	}
+	q.shared = len(q.hashes)
+	q.hashes = slices.Clip(q.hashes) // the caller's, who may go on with it
 	s.seqs[r.ID] = q
 	i := len(s.future)
 	for i > 0 && s.future[i-1].Ready > r.Ready {
@@ -249,6 +260,7 @@ func (s *Scheduler) landed(ev engine.Landed) {
 	s.pending = remove(s.pending, q)
 	q.computed = len(q.Tokens())
 	s.commit(q)
+	s.spill(ev.At)
 	for _, t := range ev.Given {
 		q.Append(t)
 	}
@@ -285,6 +297,7 @@ func (s *Scheduler) cancel(id uint64) {
 	if s.step != nil && slices.Contains(s.works, q) {
 		// The executor may be writing its blocks.
 		q.where = finished
+		s.forget(q)
 		delete(s.seqs, id)
 		s.release = append(s.release, q)
 		return
@@ -301,6 +314,7 @@ func (s *Scheduler) drop(id uint64) {
 // end releases a sequence's blocks and forgets it.
 func (s *Scheduler) end(q *sequence) {
 	s.free(q)
+	s.forget(q)
 	delete(s.seqs, q.ID)
 }
 
@@ -325,7 +339,10 @@ type sequence struct {
 	prompt   bool // its prompt, or what a preemption took, is not computed yet
 	// committed is how many full blocks have been offered to the prefix cache.
 	committed int
-	hashes    []kvcache.Hash // of the prompt's full blocks, if prefix caching is on
+	hashes    []kvcache.Hash // of the prompt's full blocks, if prefix caching is on, and with tiers of those after them
+	shared    int            // how many of these are the prompt's, which others may have too
+	loading   bool           // its blocks are being loaded from a tier
+	loaded    int            // tokens that were, until a step has it
 	queried   bool           // the pool has counted that they were looked up
 	refused   refusal        // when blocks were last asked for in vain
 	matched   int            // of SGLang: blocks that the prefix cache has
@@ -344,7 +361,7 @@ type stage uint8
 const (
 	inFuture stage = iota
 	inWaiting
-	inPending // blocks allocated, KV on its way
+	inPending // blocks allocated, KV on its way from another node or a tier
 	inRunning
 	finished
 	kept // finished, blocks held for a consumer

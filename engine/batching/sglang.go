@@ -89,6 +89,9 @@ func (p *sglang) prompts(s *Scheduler, step *engine.Step) {
 			s.starved = true
 			return
 		}
+		if q.loading {
+			continue
+		}
 		n := min(len(q.Tokens())-q.computed, chunk)
 		if s.cfg.ChunkTokens == 0 && admitted > 0 && n >= budget {
 			s.evict(q)
@@ -100,20 +103,15 @@ func (p *sglang) prompts(s *Scheduler, step *engine.Step) {
 	}
 }
 
-// sort has the prompt that is cut go first, and if so configured those after it whose longest
-// prefix is cached. Of several that share a prefix which is not, one goes ahead, and
+// sort has prompts go first, if so configured, whose longest prefix is cached, after those that have
+// their blocks: the one that is cut, and those that were loaded. Of several that share a prefix which is not, one goes ahead, and
 // the others come when it is cached.
 func (p *sglang) sort(s *Scheduler) {
 	queue := s.waiting
 	if i := slices.IndexFunc(queue, func(q *sequence) bool { return q.KV != engine.Compute }); i >= 0 {
 		queue = queue[:i]
 	}
-	if i := slices.IndexFunc(queue, func(q *sequence) bool { return len(q.Table.Refs()) > 0 }); i >= 0 {
-		cut := queue[i]
-		copy(queue[1:i+1], queue[:i])
-		queue[0] = cut
-		queue = queue[1:]
-	}
+	queue = queue[s.holding():]
 	if !s.cfg.LongestPrefixFirst || !s.cfg.PrefixCaching || len(queue) < 2 || len(queue) > longestPrefixQueue {
 		return
 	}

@@ -32,7 +32,7 @@ func (p v1) form(s *Scheduler, step *engine.Step) {
 		for !q.Table.Grow(s.cfg.Pool, q.computed+n) {
 			s.starved = true
 			victim := s.running[len(s.running)-1]
-			s.preempt(victim, 0)
+			s.preempt(victim, s.holding())
 			if victim == q {
 				return
 			}
@@ -42,9 +42,13 @@ func (p v1) form(s *Scheduler, step *engine.Step) {
 	}
 	for s.preemptions == preemptions && budget > 0 && len(s.waiting) > 0 {
 		q := s.waiting[0]
-		if q.KV != engine.Compute || len(s.running)+len(s.pending) >= s.cfg.MaxNumSeqs || !s.allocate(q) {
+		if q.KV != engine.Compute || len(s.running)+len(s.pending) >= s.cfg.MaxNumSeqs || len(q.Table.Refs()) == 0 && !s.allocate(q) {
 			s.starved = s.starved || q.KV == engine.Compute
 			return
+		}
+		if q.loading {
+			s.park()
+			continue
 		}
 		n := min(len(q.Tokens())-q.computed, long, budget)
 		q.Table.Grow(s.cfg.Pool, q.computed+n) // it fits: allocate has made sure of that

@@ -233,6 +233,9 @@ func (p *playground) step(events []engine.Event) {
 	for _, q := range rd.Allocated {
 		p.fetch(q)
 	}
+	for _, c := range rd.Copies {
+		p.copy(c)
+	}
 	if rd.Launch != nil {
 		p.launch(rd.Launch)
 	}
@@ -286,6 +289,14 @@ func (p *playground) output(o engine.Output) {
 			})
 		}
 	}
+}
+
+// copy ends a copy after a while.
+func (p *playground) copy(c engine.Copy) {
+	if c.Blocks < 1 || c.Since > p.now || p.now-c.Since > engine.MaxLag {
+		p.failf("copy %+v", c)
+	}
+	p.at(p.now+p.random(8*time.Millisecond), func() []engine.Event { return []engine.Event{engine.Copied{ID: c.ID, At: p.now}} })
 }
 
 // fetch has the KV of a pending sequence arrive.

@@ -103,7 +103,7 @@ func (m *Executor) fills(step *engine.Step) (fs []fill) {
 			continue
 		}
 		if c := m.contents[w.Seq.ID]; c != nil {
-			first, last := w.From/bt, (w.From+w.N-1)/bt
+			first, last := (w.From-w.Loaded)/bt, (w.From+w.N-1)/bt
 			fs = append(fs, fill{c, w.Seq.Table.Refs()[first : last+1], first, m.hidden[w.Seq.ID]})
 		}
 	}

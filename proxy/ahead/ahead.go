@@ -48,7 +48,7 @@ func (w *Way) Tokens() int { return w.tokens }
 // it. How much it has to do its member knows.
 func (w *Way) Candidate(n *proto.NodeInfo, l *proto.Load) placement.Candidate {
 	c := placement.Candidate{
-		ID: n.Id, Blocks: int(n.KvBlocks), Adapters: l.Adapters, AdapterSlots: int(l.AdapterSlots),
+		ID: n.Id, Blocks: int(max(n.KvBlocks, n.PrefixBlocks)), Adapters: l.Adapters, AdapterSlots: int(l.AdapterSlots),
 		LinkBytesPerSecond: float64(l.LinkRate), LinkQueuedBytes: int64(l.LinkQueued),
 		TokenTime: time.Duration(n.PromptTokenNs), SequenceTime: time.Duration(n.SequenceNs),
 	}

@@ -120,4 +120,5 @@ func (h *Engine) Load(old, l *proto.Load) {
 	h.blocksChecked.Add(float64(l.KvBlocksChecked - old.KvBlocksChecked))
 	h.blocksBad.Add(float64(l.KvBlocksBad - old.KvBlocksBad))
 	h.transfersFailed.Add(float64(l.KvTransfersFailed - old.KvTransfersFailed))
+	h.tiers.count(old, l)
 }

@@ -28,6 +28,7 @@ type Metrics struct {
 	retries    *prometheus.CounterVec
 	failures   *prometheus.CounterVec
 	stages     *prometheus.HistogramVec
+	tiers      tiers
 
 	mu      sync.Mutex // of the two below, which only grow: a node's counts go on when it comes back
 	models  map[string]*Model
@@ -60,6 +61,7 @@ type Engine struct {
 	preemptions, prefixQueries, prefixHits             prometheus.Counter
 	kvBytes, blocksChecked, blocksBad, transfersFailed prometheus.Counter
 	iterationTokens                                    prometheus.Observer
+	tiers                                              engineTiers
 }
 
 // Stages of a request, as in proto.Breakdown, which says what each begins and ends with.
@@ -164,6 +166,8 @@ func New() *Metrics {
 	m.stages = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "kvferry:request_stage_seconds", Help: "Where a request's time went.", Buckets: stageBuckets,
 	}, []string{"model_name", "stage"})
+	m.tiers = newTiers(labels)
+	m.tiers.register(m.registry)
 	m.registry.MustRegister(m.success, m.retries, m.failures, m.stages,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
@@ -249,6 +253,7 @@ func (m *Metrics) Engine(model, node string) *Engine {
 		blocksBad:       c("kvferry:kv_blocks_bad_total"),
 		transfersFailed: c("vllm:nixl_num_failed_transfers_total"),
 		iterationTokens: m.histograms["vllm:iteration_tokens_total"].WithLabelValues(model, node),
+		tiers:           m.tiers.engine(model, node),
 	}
 	m.engines[key] = h
 	return h

@@ -28,6 +28,8 @@ type Link struct {
 	Name           string  // "rdma"; for reports
 	BytesPerSecond float64 // payload rate; 1.29e9
 	Latency        time.Duration
+
+	bus *Bus // see Bus.Join; nil for none
 }
 
 // ParseLink reads "rate=1.29GB/s,latency=10us", in any order, with an optional

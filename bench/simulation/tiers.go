@@ -1,0 +1,57 @@
+package simulation
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+
+	"kvferry/bench/page"
+)
+
+// setSize sets a size that may be 0.
+func setSize(field *float64, v string) error {
+	x, err := strconv.ParseFloat(v, 64)
+	if err != nil || !(x >= 0) {
+		return fmt.Errorf("%q: write GiB, 0 for none", v)
+	}
+	*field = x
+	return nil
+}
+
+// hits are the shares of the tokens asked of the prefix caches of nodes that compute prompts which
+// each tier had.
+func (r *Result) hits() (gpu, host, disk float64) {
+	if len(r.Roles) == 0 || r.Roles[0].PrefixAsked == 0 {
+		return 0, 0, 0
+	}
+	k := r.Roles[0] // decode nodes come after it
+	asked := float64(k.PrefixAsked)
+	return float64(k.PrefixHits) / asked, float64(k.HostHits) / asked, float64(k.DiskHits) / asked
+}
+
+// tierLines are what a report says of tiers, if there are any.
+func (r *Result) tierLines() (lines []string) {
+	t := r.Cluster.Tiers
+	if t == nil {
+		return nil
+	}
+	gpu, host, disk := r.hits()
+	lines = append(lines, fmt.Sprintf("tiers        GPU %.1f %%, host %.1f %% (%g GiB, %g GB/s), disk %.1f %% (%g GiB, %g GB/s) of the prompt tokens were found there",
+		100*gpu, 100*host, t.HostGiB, t.PCIe, 100*disk, t.DiskGiB, t.Disk))
+	for _, k := range r.Roles {
+		lines = append(lines, fmt.Sprintf("             %s: %.1f GB loaded, %.1f stored, %.1f read from disk, %.1f written", k.Role, k.LoadedGB, k.StoredGB, k.ReadGB, k.WrittenGB))
+	}
+	return lines
+}
+
+// addHits appends to a sweep's table what each tier had, if a point has tiers.
+func (r *SweepResult) addHits(t *page.Table) {
+	if !slices.ContainsFunc(r.Points, func(p *Result) bool { return p.Cluster.Tiers != nil }) {
+		return
+	}
+	t.Head = append(t.Head, "hits GPU %", "host %", "disk %")
+	for i, p := range r.Points {
+		gpu, host, disk := p.hits()
+		t.Rows[i] = append(t.Rows[i], percent(gpu), percent(host), percent(disk))
+	}
+}

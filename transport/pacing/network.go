@@ -1,0 +1,101 @@
+package pacing
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"kvferry/clock"
+	"kvferry/fabric"
+)
+
+// A network says when what crosses modelled ports is over. Its methods may be called from any
+// goroutine.
+type network struct {
+	clock clock.Clock
+	timer clock.Timer
+	kick  chan struct{}
+
+	mu       sync.Mutex
+	fabric   fabric.Network[*Delivery]
+	now      time.Duration // of the fabric
+	arriving []*Delivery   // through with the ports; they take their latency. By the time at which they are over
+}
+
+type port = fabric.Port[*Delivery]
+
+func newNetwork(clk clock.Clock) (*network, error) {
+	timer, err := clk.NewTimer()
+	if err != nil {
+		return nil, fmt.Errorf("pacing: %w", err)
+	}
+	return &network{clock: clk, timer: timer, kick: make(chan struct{}, 1)}, nil
+}
+
+// start has n bytes cross ports, and take d's latency then. since is when that began; it may lie a
+// little back, as far as nothing has ended since, and counts from now if it is 0 or yet to come.
+func (w *network) start(now, since time.Duration, n int64, d *Delivery, ports ...*port) {
+	if since > 0 {
+		now = min(now, since)
+	}
+	w.mu.Lock()
+	w.now = max(w.now, now)
+	before, moving := w.fabric.First()
+	w.fabric.Start(w.now, float64(n), ports, d)
+	first, _ := w.fabric.First()
+	w.mu.Unlock()
+	if moving && first >= before {
+		return // the timer is early enough
+	}
+	select {
+	case w.kick <- struct{}{}:
+	default:
+	}
+}
+
+// run tells of what is over until stop is closed. What is not then never is.
+func (w *network) run(stop <-chan struct{}) {
+	var due []*Delivery
+	for {
+		due = w.due(due[:0], w.clock.Now())
+		for _, d := range due {
+			d.end()
+		}
+		clear(due)
+		select {
+		case <-w.timer.C():
+		case <-w.kick:
+		case <-stop:
+			return
+		}
+	}
+}
+
+// due takes out what is over by now, and sets the timer to when something more is.
+func (w *network) due(all []*Delivery, now time.Duration) []*Delivery {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	next, moving := w.fabric.First()
+	for ; moving && next <= now; next, moving = w.fabric.First() {
+		w.now = max(w.now, next)
+		d := w.fabric.Finish(w.now)
+		d.at = next + d.latency
+		i, _ := slices.BinarySearchFunc(w.arriving, d.at+1, func(a *Delivery, at time.Duration) int { return cmp.Compare(a.at, at) })
+		w.arriving = slices.Insert(w.arriving, i, d)
+	}
+	n := 0
+	for n < len(w.arriving) && w.arriving[n].at <= now {
+		n++
+	}
+	all = append(all, w.arriving[:n]...)
+	w.arriving = slices.Delete(w.arriving, 0, n)
+	if len(w.arriving) > 0 && (!moving || w.arriving[0].at < next) {
+		next, moving = w.arriving[0].at, true
+	}
+	if moving {
+		w.timer.Set(next)
+	}
+	return all
+}
