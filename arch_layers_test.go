@@ -77,11 +77,12 @@ var layers = map[string]layer{
 		tests:     []string{"proxy", "proxy/openai", "engine/modelled", "engine/enginetest"},
 	},
 	"proxy": { // knows nodes by what they say over gRPC only
-		module:    []string{"proxy/admission", "proxy/ahead", "proxy/health", "proxy/members", "proxy/metrics", "proxy/openai", "proxy/sglang", "proxy/turn", "tokenizer", "proxy/chunks", "proxy/cors", "proxy/profile", "proxy/tracing", "proxy/upstream", "proxy/wire", "otlp", "clock", "config", "version", "kvcache", "engine/eos", "placement", "handoff", "attempt", "proto"},
+		module:    []string{"proxy/adapters", "proxy/admission", "proxy/ahead", "proxy/health", "proxy/members", "proxy/metrics", "proxy/openai", "proxy/sglang", "proxy/turn", "tokenizer", "proxy/chunks", "proxy/cors", "proxy/profile", "proxy/tracing", "proxy/upstream", "proxy/wire", "otlp", "clock", "config", "version", "kvcache", "engine/eos", "placement", "handoff", "attempt", "proto"},
 		libraries: []string{grpc, protobuf, "github.com/prometheus"},
 	},
 	"proxy/upstream":            {module: []string{"proxy/health", "proxy/openai", "clock", "config", "kvcache", "placement", "proto"}}, // knows engines by HTTP only
 	"proxy/wire":                {module: []string{"proxy/admission", "proxy/openai", "proxy/unpack"}},
+	"proxy/adapters":            {module: []string{"proxy/openai", "proxy/wire", "config"}},
 	"proxy/admission":           {},
 	"proxy/ahead":               {module: []string{"attempt", "clock/clocktest", "placement", "proto"}, libraries: []string{grpc, xsys}},
 	"proxy/chunks":              {},
@@ -129,7 +130,7 @@ var layers = map[string]layer{
 	"bench/report":                    {module: []string{"bench/client", "bench/figure", "bench/machine", "bench/page", "config"}, libraries: []string{"gonum.org/v1/plot"}},
 	"bench/server":                    {module: []string{"bench/client"}},
 	"bench/sglang": {
-		module:    []string{"bench/bar", "bench/client", "bench/figure", "bench/machine", "bench/page", "bench/report", "bench/serve", "bench/simulation", "config", "engine", "load"},
+		module:    []string{"bench/bar", "bench/client", "bench/figure", "bench/machine", "bench/page", "bench/report", "bench/serve", "bench/simulation", "config", "engine", "kvcache", "load", "load/functions", "placement"},
 		libraries: []string{pflag},
 	},
 	"bench/validation": {

@@ -17,6 +17,7 @@
 //	node                                 a prefill or decode node: legs, KV, peers, its lease
 //	proxy                                HTTP API, admission, placement, requests on their way, metrics
 //	proxy/upstream                       real engines in place of nodes: legs over HTTP, failover
+//	proxy/adapters                       LoRA adapters that clients may ask for, load and unload
 //	proxy/wire                           bodies, errors and names of requests, whatever the endpoint
 //	proxy/admission                      bounds on clients: connections, memory for bodies
 //	proxy/members                        which nodes there are: watched, leased, listed

@@ -20,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"slices"
@@ -136,6 +137,14 @@ func (c Config) linkOf(role, name string) string {
 		return c.Link
 	}
 	return c.DecodeLinks[i%len(c.DecodeLinks)]
+}
+
+// LoRAs are adapters as the proxy is told of them.
+func LoRAs(ranks engine.Ranks) (loras []proxy.LoRA) {
+	for _, name := range slices.Sorted(maps.Keys(ranks)) {
+		loras = append(loras, proxy.LoRA{Name: name, Path: strconv.Itoa(ranks[name])})
+	}
+	return loras
 }
 
 // checkMemory holds what all nodes touch before they serve to the memory that is left:

@@ -217,7 +217,7 @@ func (c *Core) submit(ev Submit) {
 	r := &request{Submit: ev, first: ev.Remote.FirstToken}
 	wait := max(millis(c.cfg.Profile.Costs.RequestMS)-ev.Age, 0)
 	req := engine.Request{
-		ID: ev.ID, Prompt: ev.Prompt, Prefix: ev.Prefix, Root: ev.Root, Variant: ev.Variant, Words: ev.Words, MaxTokens: ev.MaxTokens,
+		ID: ev.ID, Prompt: ev.Prompt, Prefix: ev.Prefix, Adapter: ev.Adapter, AdapterRank: ev.AdapterRank, Variant: ev.Variant, Words: ev.Words, MaxTokens: ev.MaxTokens,
 		// Only the prefill side of a hand-off in a step waits for a launch, see V0Costs.
 		AtOnce: ev.Leg == handoff.DecodeLeg || ev.Leg == handoff.PrefillLeg && !ev.Handoff.InStep,
 	}

@@ -23,19 +23,20 @@ type Event interface{ event() }
 type (
 	// Submit brings a leg of a request.
 	Submit struct {
-		ID        uint64
-		Leg       handoff.Leg
-		Handoff   handoff.Handoff
-		Prompt    []kvcache.Token
-		Prefix    []kvcache.Hash // this and the next three: see engine.Request
-		Root      kvcache.Hash
-		Variant   uint64
-		Words     engine.Words
-		MaxTokens int
-		Age       time.Duration // since the proxy accepted it
-		Deadline  time.Duration // on the node's clock
-		Remote    Remote
-		Ahead     bool // of a leg that writes: Remote is not known yet, and comes in a Direct
+		ID          uint64
+		Leg         handoff.Leg
+		Handoff     handoff.Handoff
+		Prompt      []kvcache.Token
+		Prefix      []kvcache.Hash // this and the next four: see engine.Request
+		Adapter     string
+		AdapterRank int
+		Variant     uint64
+		Words       engine.Words
+		MaxTokens   int
+		Age         time.Duration // since the proxy accepted it
+		Deadline    time.Duration // on the node's clock
+		Remote      Remote
+		Ahead       bool // of a leg that writes: Remote is not known yet, and comes in a Direct
 	}
 	// Direct says where the KV of a leg goes that came ahead.
 	Direct struct {

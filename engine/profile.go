@@ -80,6 +80,7 @@ type Profile struct {
 	Engine Options `json:"engine,omitzero"`
 
 	Costs Costs `json:"costs"`
+	LoRA  LoRA  `json:"lora,omitzero"`
 	// Disagg is what differs on a node of a prefill/decode pair.
 	Disagg DisaggCosts `json:"disagg"`
 	// Links are modelled NICs by name, for the paced transfer. The bench's settings
@@ -215,6 +216,7 @@ func (p *Profile) Validate() error {
 	positive("chunk_tokens", p.ChunkTokens)
 	p.checkEngine(&bad)
 	bad.Check("costs", p.Costs.validate())
+	bad.Check("lora", p.LoRA.validate())
 	if p.Costs.TensorParallel.Size > 1 && p.KVGeometry.HiddenSize == 0 {
 		bad.Add("kv_geometry.hidden_size", 0, "costs.tensor_parallel reduces so many elements a token: take it from the model's config.json")
 	}
@@ -243,6 +245,7 @@ func (p *Profile) Validate() error {
 func (p *Profile) Fingerprint() string {
 	q := *p
 	q.KVBytes, q.MaxModelLen, q.MaxNumSeqs, q.MaxBatchedTokens, q.ChunkTokens, q.Engine = 0, 0, 0, 0, 0, Options{}
+	q.LoRA.MaxLoRAs, q.LoRA.MaxCPULoRAs = 0, 0
 	b, err := json.Marshal(&q) // maps in the order of their keys
 	if err != nil {
 		panic(fmt.Sprintf("engine: profile %s: %v", p.Name, err)) // NaN or Inf, which Validate refuses

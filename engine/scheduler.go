@@ -47,4 +47,8 @@ type Load struct {
 	// Room is how many more sequences would get blocks at once, as long as the pool has them:
 	// 0 while one waits for its own, or if the scheduler cannot say.
 	Room int
+	// Adapters are the LoRA adapters in slots; the slice never changes. AdapterSlots is how many
+	// slots there are, 0 for any number.
+	Adapters     []string
+	AdapterSlots int
 }

@@ -40,9 +40,11 @@ type Request struct {
 	ID     uint64
 	Prompt []kvcache.Token
 	// Prefix is kvcache.PrefixHashes of the prompt if the caller has it already;
-	// nil and it is computed, from Root on, where it is needed.
+	// nil and it is computed where it is needed.
 	Prefix []kvcache.Hash
-	Root   kvcache.Hash // of the LoRA adapter, see kvcache.Root
+	// Adapter is the LoRA adapter that it is for, of AdapterRank; empty is the model itself.
+	Adapter     string
+	AdapterRank int
 	// Variant says which of the prompt's possible answers is wanted, where a real engine
 	// would sample several: each variant has tokens of its own. The published rows have 0.
 	Variant   uint64

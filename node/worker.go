@@ -67,6 +67,9 @@ type worker struct {
 // request ends: 100 messages a second are nothing beside the tokens'.
 const loadEvery = 10 * time.Millisecond
 
+// maxAdapters is how many adapters a load names: where slots have no bound, these are enough.
+const maxAdapters = 64
+
 // lookEvery is how often the loop looks, during a step, whether the executor gets on, and
 // tells the proxy. A step may take much longer than the GPU would: the KV that it writes
 // is real bytes, which a machine with other work, or one that sees its memory for the
@@ -304,6 +307,7 @@ func (w *worker) load() *proto.Load {
 		KvTransfers: t.Transfers, KvTransfersFailed: t.Failed, Draining: w.drain, LinkRate: w.linkRate(), LinkQueued: uint64(w.core.LinkQueued()),
 		HostHits: ts.HostHits, DiskHits: ts.DiskHits, KvBytesLoaded: ts.Loaded * block, KvBytesStored: ts.Stored * block,
 		DiskBytesRead: ts.Read * block, DiskBytesWritten: ts.Written * block,
+		Adapters: l.Adapters[:min(len(l.Adapters), maxAdapters)], AdapterSlots: uint32(l.AdapterSlots),
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"kvferry/config"
 	"kvferry/connector"
 	"kvferry/engine"
 	"kvferry/handoff"
@@ -212,8 +213,11 @@ var errWrongNode = errors.New("it came to the wrong node")
 
 func (w *worker) parse(l *live, m *proto.Submit) (connector.Submit, error) {
 	ev := connector.Submit{
-		MaxTokens: int(m.GetMaxTokens()), Root: kvcache.Root(m.GetAdapter()), Variant: m.GetVariant(), Age: time.Duration(m.GetAgeUs()) * time.Microsecond,
+		MaxTokens: int(m.GetMaxTokens()), Adapter: m.GetAdapter(), Variant: m.GetVariant(), Age: time.Duration(m.GetAgeUs()) * time.Microsecond,
 		Deadline: time.Duration(m.GetDeadlineMs()) * time.Millisecond,
+	}
+	if ev.AdapterRank = int(m.GetAdapterRank()); ev.Adapter != "" {
+		config.Default(&ev.AdapterRank, engine.DefaultRank)
 	}
 	if ev.Deadline == 0 {
 		ev.Deadline = defaultDeadline

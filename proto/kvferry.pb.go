@@ -1420,7 +1420,8 @@ type Submit struct {
 	Words     uint32 `protobuf:"varint,15,opt,name=words,proto3" json:"words,omitempty"`
 	// LEG_PREFILL with layerwise: kv is not known yet, and comes in a Direct. If that does not come
 	// soon after the prompt is computed, the leg fails with FAIL_UNDIRECTED.
-	Ahead         bool `protobuf:"varint,16,opt,name=ahead,proto3" json:"ahead,omitempty"`
+	Ahead         bool   `protobuf:"varint,16,opt,name=ahead,proto3" json:"ahead,omitempty"`
+	AdapterRank   uint32 `protobuf:"varint,20,opt,name=adapter_rank,json=adapterRank,proto3" json:"adapter_rank,omitempty"` // 0: the node's default
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1565,6 +1566,13 @@ func (x *Submit) GetAhead() bool {
 		return x.Ahead
 	}
 	return false
+}
+
+func (x *Submit) GetAdapterRank() uint32 {
+	if x != nil {
+		return x.AdapterRank
+	}
+	return 0
 }
 
 type Cancel struct {
@@ -2959,7 +2967,7 @@ const file_kvferry_proto_rawDesc = "" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\";\n" +
 	"\x06Direct\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12!\n" +
-	"\x02kv\x18\x02 \x01(\v2\x11.kvferry.v1.KVRefR\x02kv\"\xba\x03\n" +
+	"\x02kv\x18\x02 \x01(\v2\x11.kvferry.v1.KVRefR\x02kv\"\xdd\x03\n" +
 	"\x06Submit\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x1d\n" +
 	"\n" +
@@ -2982,7 +2990,8 @@ const file_kvferry_proto_rawDesc = "" +
 	"\n" +
 	"first_word\x18\x0e \x01(\rR\tfirstWord\x12\x14\n" +
 	"\x05words\x18\x0f \x01(\rR\x05words\x12\x14\n" +
-	"\x05ahead\x18\x10 \x01(\bR\x05ahead\"G\n" +
+	"\x05ahead\x18\x10 \x01(\bR\x05ahead\x12!\n" +
+	"\fadapter_rank\x18\x14 \x01(\rR\vadapterRank\"G\n" +
 	"\x06Cancel\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x15\n" +

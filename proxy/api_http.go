@@ -46,6 +46,7 @@ func (p *Proxy) serveNodes(mux *http.ServeMux) {
 	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) { p.serveGeneration(w, r, chats) })
 	mux.HandleFunc("POST /generate", func(w http.ResponseWriter, r *http.Request) { p.serveGeneration(w, r, native) })
 	mux.HandleFunc("GET /v1/models", p.serveModels)
+	p.adapters.Serve(mux)
 	mux.HandleFunc("GET /tokenizer/{file}", p.serveTokenizer)
 	mux.HandleFunc("GET /v1/models/{id...}", p.serveModel)
 	mux.HandleFunc("GET /model_info", p.serveModelInfo)

@@ -20,7 +20,7 @@ func (p *Proxy) modelCards(c members.Cluster) []openai.ModelCard {
 	for _, name := range append([]string{m.Name}, m.Aliases...) {
 		cards = append(cards, openai.ModelCard{ID: name, Object: "model", Created: now, OwnedBy: "kvferry", Root: c.Model, MaxModelLen: &c.MaxModelLen})
 	}
-	for _, l := range p.cfg.LoRAs {
+	for _, l := range p.adapters.All() {
 		cards = append(cards, openai.ModelCard{ID: l.Name, Object: "model", Created: now, OwnedBy: "kvferry", Root: l.Path, Parent: &m.Name})
 	}
 	return cards

@@ -314,11 +314,11 @@ func (f *flight) place(ctx context.Context, a *submission, kind handoff.Leg) (er
 		Prior:      uint32(len(f.delivered)),
 		IgnoreEos:  f.choice.IgnoreEOS,
 		Variant:    f.choice.Variant,
-		Adapter:    f.choice.Adapter,
-		FirstWord:  first,
-		Words:      words,
-		Kv:         a.kv,
-		Ahead:      a.Undirected(kind),
+		Adapter:    f.choice.Adapter, AdapterRank: f.proxy.adapters.Rank(f.choice.Adapter),
+		FirstWord: first,
+		Words:     words,
+		Kv:        a.kv,
+		Ahead:     a.Undirected(kind),
 	}
 	if kind != handoff.DecodeLeg {
 		l.tokens = len(f.choice.Prompt) + len(f.delivered)

@@ -15,7 +15,7 @@ func (p *Proxy) servedName(c members.Cluster) string { return p.nodes.labelOf(c.
 // model is what requests to a cluster are checked against.
 func (p *Proxy) model(c members.Cluster) openai.Model {
 	return openai.Model{
-		Name: p.servedName(c), Aliases: p.cfg.ServedNames[min(len(p.cfg.ServedNames), 1):], Adapters: p.adapters,
+		Name: p.servedName(c), Aliases: p.cfg.ServedNames[min(len(p.cfg.ServedNames), 1):], Adapters: p.adapters.Names(),
 		MaxModelLen: c.MaxModelLen, Vocab: c.Vocab, File: p.file,
 	}
 }

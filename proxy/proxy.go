@@ -33,6 +33,7 @@ import (
 	"kvferry/config"
 	"kvferry/handoff"
 	"kvferry/proto"
+	"kvferry/proxy/adapters"
 	"kvferry/proxy/admission"
 	"kvferry/proxy/members"
 	"kvferry/proxy/metrics"
@@ -82,7 +83,7 @@ type Proxy struct {
 	file    *openai.ModelFile // whose tokenizer is served; nil: kvferry's own
 	leases  *members.Leases   // nil if cfg names another membership
 
-	adapters []string // names of cfg.LoRAs
+	adapters *adapters.List // that clients may ask for
 	profiler profile.Profiler
 
 	connections *admission.Connections
@@ -119,7 +120,7 @@ func New(cfg Config) (*Proxy, error) {
 		return nil, err // Validate has looked
 	}
 	p := &Proxy{
-		cfg: cfg, handoff: hand, clock: clock.Precise(), metrics: metrics.New(), idle: make(chan struct{}), adapters: openai.Adapters(cfg.LoRAs),
+		cfg: cfg, handoff: hand, clock: clock.Precise(), metrics: metrics.New(), idle: make(chan struct{}),
 		connections: admission.NewConnections(cfg.MaxConnections), bodies: admission.NewBodies(cfg.MaxBodyBytes),
 		timeouts: defaultTimeouts, parsing: make(chan struct{}, runtime.GOMAXPROCS(0)),
 	}
@@ -138,6 +139,7 @@ func New(cfg Config) (*Proxy, error) {
 		}
 	}
 	p.nodes = newNodes(p.ctx, cfg, p.clock, p.metrics)
+	p.adapters = adapters.New(cfg.LoRAs, func() openai.Model { c, _ := p.nodes.info(); return p.model(c) })
 	if p.file != nil {
 		p.nodes.rules.MinVocab, p.nodes.rules.MaxVocab = p.file.Size(), math.MaxInt32
 	}

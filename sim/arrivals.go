@@ -43,6 +43,6 @@ func (c *cluster) skipped(s *dispatch.Sending) {
 	c.stats.Ended++
 	c.stats.Failed++
 	if c.cfg.OnOutcome != nil {
-		c.cfg.OnOutcome(&Outcome{Index: s.Index, ID: s.ID, Due: s.Due, Arrived: c.now, First: c.now, Last: c.now, PromptTokens: len(s.Prompt), MaxTokens: s.MaxTokens, Err: errSkipped})
+		c.cfg.OnOutcome(&Outcome{Index: s.Index, ID: s.ID, Adapter: s.Adapter, Due: s.Due, Arrived: c.now, First: c.now, Last: c.now, PromptTokens: len(s.Prompt), MaxTokens: s.MaxTokens, Err: errSkipped})
 	}
 }

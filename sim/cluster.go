@@ -44,6 +44,7 @@ type Config struct {
 	Oversubscription float64
 	RPC              time.Duration // what a control message takes, tokens to the proxy included; 0 to 1 s
 	EOS              eos.Lengths   // of answers that may stop; eos.Default if zero
+	Ranks            engine.Ranks  // of LoRA adapters
 
 	// RecordTokens keeps the time of each token in the Outcome.
 	RecordTokens bool
@@ -278,7 +279,7 @@ func (c *cluster) placeLocal(f *flight) *node {
 
 // asks is what placement may look at.
 func (c *cluster) asks(f *flight, prefix bool) placement.Request {
-	r := placement.Request{Tokens: len(f.prompt), MaxTokens: f.want, KVBytes: c.kvBytes(f)}
+	r := placement.Request{Tokens: len(f.prompt), MaxTokens: f.want, KVBytes: c.kvBytes(f), Adapter: f.Adapter}
 	if prefix {
 		r.Prefix = f.prefix(c.cfg.Profile.KVGeometry.BlockTokens)
 	}

@@ -282,7 +282,7 @@ func TestPrefixHashes(t *testing.T) {
 		if changed < 100 {
 			prompt[changed] ^= 1
 		}
-		hashes := prefixHashes(prompt, 16)
+		hashes := prefixHashes("", prompt, 16)
 		if len(hashes) != 6 {
 			t.Fatalf("%d hashes of 100 tokens", len(hashes))
 		}

@@ -34,7 +34,7 @@ type flight struct {
 
 func (f *flight) prefix(blockTokens int) []kvcache.Hash {
 	if !f.hashed {
-		f.hashes, f.hashed = prefixHashes(f.prompt, blockTokens), true
+		f.hashes, f.hashed = prefixHashes(f.Adapter, f.prompt, blockTokens), true
 	}
 	return f.hashes
 }
@@ -42,9 +42,12 @@ func (f *flight) prefix(blockTokens int) []kvcache.Hash {
 // prefixHashes stands for kvcache.PrefixHashes, at a fifth of its cost: nobody
 // forges the prompts of a simulation, so 64 mixed bits will do where daemons need
 // SHA-256. Ten million blocks collide with a probability of 3e-6.
-func prefixHashes(prompt []kvcache.Token, blockTokens int) []kvcache.Hash {
+func prefixHashes(adapter string, prompt []kvcache.Token, blockTokens int) []kvcache.Hash {
 	hashes := make([]kvcache.Hash, len(prompt)/blockTokens)
 	var h uint64
+	for _, c := range []byte(adapter) {
+		h = (h ^ uint64(c)) * 0x9e3779b97f4a7c15
+	}
 	for i := range hashes {
 		for _, t := range prompt[i*blockTokens : (i+1)*blockTokens] {
 			h = (h ^ uint64(t)) * 0x9e3779b97f4a7c15
@@ -61,7 +64,7 @@ func prefixHashes(prompt []kvcache.Token, blockTokens int) []kvcache.Hash {
 func (c *cluster) arrived(s *dispatch.Sending) {
 	c.stats.Requests++
 	f := &flight{id: uint64(s.Index) + 1, prompt: s.Conversation(), arrived: c.now, continued: s.Continued}
-	f.Outcome = Outcome{Index: s.Index, ID: s.ID, Due: s.Due, Arrived: c.now, PromptTokens: len(f.prompt), MaxTokens: s.MaxTokens}
+	f.Outcome = Outcome{Index: s.Index, ID: s.ID, Adapter: s.Adapter, Due: s.Due, Arrived: c.now, PromptTokens: len(f.prompt), MaxTokens: s.MaxTokens}
 	c.flights[f.id] = f
 	h := c.cfg.Handoff
 	want := f.MaxTokens
@@ -96,7 +99,7 @@ func (c *cluster) submit(f *flight, leg handoff.Leg, from connector.Remote, at t
 	n.load.InFlight++
 	s := connector.Submit{
 		ID: f.id, Leg: leg, Handoff: f.attempt.Handoff(), Prompt: f.prompt, MaxTokens: f.attempt.MaxTokens(leg), Age: at - f.arrived, Remote: from,
-		Ahead: f.attempt.Undirected(leg),
+		Ahead: f.attempt.Undirected(leg), Adapter: f.Adapter, AdapterRank: c.cfg.Ranks.Of(f.Adapter),
 	}
 	if c.cfg.PrefixCaching {
 		s.Prefix = f.prefix(c.cfg.Profile.KVGeometry.BlockTokens)

@@ -110,7 +110,9 @@ func (d driver) Drop(uint64) {}
 
 // report is what a real node tells the proxy after each iteration.
 func (n *node) report() {
-	n.load.WaitingTokens, n.load.LinkQueuedBytes = n.core.Load().WaitingTokens, n.core.LinkQueued()
+	l := n.core.Load()
+	n.load.WaitingTokens, n.load.LinkQueuedBytes = l.WaitingTokens, n.core.LinkQueued()
+	n.load.Adapters, n.load.AdapterSlots = l.Adapters, l.AdapterSlots
 }
 
 // outlook is that of the legs submitted so far, as a prompt that would go ahead has it.

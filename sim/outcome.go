@@ -14,6 +14,7 @@ import (
 type Outcome struct {
 	Index                int    // of the load, from 0
 	ID                   string // the load's
+	Adapter              string // LoRA adapter; empty: the model itself
 	PromptTokens         int
 	MaxTokens            int             // that were asked for
 	Tokens               int             // that came

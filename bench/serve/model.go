@@ -2,7 +2,6 @@ package serve
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -44,9 +43,6 @@ func (m *model) Open(context.Context) (Facts, error) {
 	return f, nil
 }
 
-// ErrAdapters is what the model cannot answer.
-var ErrAdapters = errors.New("adapters (LoRA) have no costs in virtual time yet: leave them out, or measure with --clock real")
-
 func (m *model) Run(ctx context.Context, l load.Load, done func(*client.Record)) (time.Duration, error) {
 	cfg := m.cluster.Config(&config.Faults{}) // Validate has seen to them
 	cfg.RecordTokens = true                   // a record's TokenTimes, which ITL and the timelines are made of
@@ -55,20 +51,8 @@ func (m *model) Run(ctx context.Context, l load.Load, done func(*client.Record))
 		last = max(last, o.Last)
 		done(simulation.Record(o))
 	}
-	l.Source = plain{l.Source}
 	_, err := sim.Run(ctx, cfg, l)
 	return last, err
 }
 
 func (m *model) Close() error { return nil }
-
-// plain refuses what the model does not know.
-type plain struct{ load.Source }
-
-func (p plain) Next() (load.Request, bool, error) {
-	r, ok, err := p.Source.Next()
-	if err == nil && ok && r.Adapter != "" {
-		err = ErrAdapters
-	}
-	return r, ok, err
-}

@@ -364,12 +364,4 @@ func TestModel(t *testing.T) {
 	if ttft[0] != ttft[1] || ttft[0].(float64) <= 0 {
 		t.Errorf("mean TTFT %v", ttft)
 	}
-	target := Model(nodes, "")
-	if _, err := target.Open(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	list := load.List{{Adapter: "a", Prompt: []uint32{1}, MaxTokens: 1}}
-	if _, err := target.Run(t.Context(), load.Load{Source: &list}, func(*client.Record) {}); !errors.Is(err, ErrAdapters) {
-		t.Errorf("%v, want %v", err, ErrAdapters)
-	}
 }

@@ -8,6 +8,7 @@ import (
 	"kvferry/engine"
 	"kvferry/handoff"
 	"kvferry/kvcache"
+	"kvferry/load"
 	"kvferry/sim"
 )
 
@@ -21,9 +22,11 @@ type Cluster struct {
 	Placement                  string
 	ConditionalDisaggregation  int
 	PrefixCaching              bool
-	KVBlocks                   int // of a node; the profile's if 0
-	MaxModelLen                int // the profile's if 0
-	NICs                       int // of a prefill or decode node
+	KVBlocks                   int          // of a node; the profile's if 0
+	MaxLoRAs, MaxCPULoRAs      int          // see engine.LoRA; the profile's if 0
+	Ranks                      engine.Ranks // of the LoRA adapters that are asked for
+	MaxModelLen                int          // the profile's if 0
+	NICs                       int          // of a prefill or decode node
 	NIC                        sim.NIC
 	DecodeNICs                 []sim.NIC // of decode nodes instead; this and the next two: see sim.Config
 	RPC                        time.Duration
@@ -37,7 +40,7 @@ const maxNICs = 64
 // Fitted is the profile with the scheduler and the model length that were asked for. A step must
 // be able to hold the longest prompt.
 func (c *Cluster) Fitted() *engine.Profile {
-	fitted := c.Profile.WithScheduler(c.Scheduler)
+	fitted := c.Profile.WithScheduler(c.Scheduler).WithSlots(c.MaxLoRAs, c.MaxCPULoRAs)
 	if c.MaxModelLen == 0 || c.MaxModelLen == fitted.MaxModelLen {
 		return fitted
 	}
@@ -45,6 +48,21 @@ func (c *Cluster) Fitted() *engine.Profile {
 	p.MaxModelLen = c.MaxModelLen
 	p.MaxBatchedTokens = max(p.MaxBatchedTokens, c.MaxModelLen)
 	return &p
+}
+
+// Adapt has the cluster serve the LoRA adapters that a load asks for, and takes their ranks off
+// the load's names: those are NAME, or NAME=RANK.
+func (c *Cluster) Adapt(l *load.Spec, bad *config.Faults) {
+	names := make([]string, len(l.Adapters.Names))
+	c.Ranks = engine.Ranks{}
+	for i, text := range l.Adapters.Names {
+		name, rank, err := engine.ParseAdapter(text)
+		bad.Check("--lora-modules", err)
+		names[i], c.Ranks[name] = name, rank
+	}
+	if len(names) > 0 {
+		l.Adapters.Names = names
+	}
 }
 
 // FitLoad raises MaxModelLen to what the longest request of a load needs, prompt and output
@@ -65,7 +83,7 @@ func (c *Cluster) Config(bad *config.Faults) sim.Config {
 	cfg := sim.Config{
 		Profile: c.Fitted(), Prefill: c.Prefill, Decode: c.Decode, Nondisagg: c.Nondisagg, Chunked: c.Chunked,
 		Placement: c.Placement, PrefixCaching: c.PrefixCaching, KVBlocks: c.KVBlocks, RPC: c.RPC, Oversubscription: c.Oversubscription,
-		Tiers: c.Tiers,
+		Tiers: c.Tiers, Ranks: c.Ranks,
 	}
 	if c.Nondisagg > 0 {
 		return cfg
@@ -89,7 +107,7 @@ func (c *Cluster) Validate() error {
 		bad.Add("Profile", nil, "say what the modelled GPU costs")
 		return bad.Err("simulation.Cluster")
 	}
-	bad.Check("Profile", c.Profile.WithScheduler(c.Scheduler).Validate())
+	bad.Check("Profile", c.Profile.WithScheduler(c.Scheduler).WithSlots(c.MaxLoRAs, c.MaxCPULoRAs).Validate())
 	cfg := c.Config(&bad)
 	cluster.Check("", cfg.Validate())
 	nic := false

@@ -13,7 +13,7 @@ import (
 func Record(o *sim.Outcome) *client.Record {
 	us := func(d time.Duration) client.Count { return client.Count(d.Round(time.Microsecond).Microseconds()) }
 	r := &client.Record{
-		Index: o.Index, RequestID: o.ID, PromptTokens: o.PromptTokens, MaxTokens: o.MaxTokens,
+		Index: o.Index, RequestID: o.ID, Adapter: o.Adapter, PromptTokens: o.PromptTokens, MaxTokens: o.MaxTokens,
 		Intended: figure.Seconds(o.Due), Sent: figure.Seconds(o.Arrived), FirstToken: figure.Seconds(o.First), Finish: figure.Seconds(o.Last),
 		Status: client.StatusOK, TokenTimes: make([]float64, len(o.TokenTimes)),
 		Usage: &client.Usage{PromptTokens: o.PromptTokens, CompletionTokens: o.Tokens, CachedTokens: o.Cached},

@@ -51,13 +51,14 @@ func (f *clusterFlags) register(fs *pflag.FlagSet) {
 	daemon.TierFlags(fs, &c.Tiers)
 	fs.IntVar(&c.KVBlocks, "kv-blocks", 0, "KV blocks of a node (default: the profile's GPU memory)")
 	fs.IntVar(&c.MaxModelLen, "max-model-len", 0, "longest prompt and output together (default: the profile's, and of a load from a file as long as it needs and the pool holds)")
-	command.Positive(fs, "nics", "kv-blocks", "max-model-len")
+	daemon.AddSlotFlags(fs, &c.MaxLoRAs, &c.MaxCPULoRAs)
+	command.Positive(fs, "nics", "kv-blocks", "max-model-len", "max-loras", "max-cpu-loras")
 }
 
 // clusterNames are the flags that set the fields of a simulation.Cluster.
 var clusterNames = joined(within("Tiers", daemon.TierFlagNames), map[string]string{
 	"Profile": "--profile", "Scheduler": "--scheduler", "Profile.engine.scheduler": "--scheduler", "Prefill": "--prefill", "Decode": "--decode", "Nondisagg": "--nondisagg", "Chunked": "--chunked", "Handoff": "--handoff",
-	"Placement": "--placement", "ConditionalDisaggregation": "--conditional-disaggregation", "PrefixCaching": "--enable-prefix-caching", "KVBlocks": "--kv-blocks", "MaxModelLen": "--max-model-len", "NICs": "--nics", "NIC": "--link", "DecodeNICs": "--decode-links", "RPC": "--rpc", "Oversubscription": "--oversubscription",
+	"Placement": "--placement", "ConditionalDisaggregation": "--conditional-disaggregation", "PrefixCaching": "--enable-prefix-caching", "KVBlocks": "--kv-blocks", "MaxLoRAs": "--max-loras", "MaxCPULoRAs": "--max-cpu-loras", "Ranks": "--lora-modules", "Profile.lora.max_loras": "--max-loras", "Profile.lora.max_cpu_loras": "--max-cpu-loras", "MaxModelLen": "--max-model-len", "NICs": "--nics", "NIC": "--link", "DecodeNICs": "--decode-links", "RPC": "--rpc", "Oversubscription": "--oversubscription",
 })
 
 // settle decides what the flags mean together: which of the two kinds of cluster is meant, and

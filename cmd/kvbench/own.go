@@ -33,7 +33,7 @@ func (f *clusterFlags) daemons(own *ownFlags, log io.Writer) cluster.Config {
 		Prefill: c.Prefill, Decode: c.Decode, Nondisagg: c.Nondisagg, Chunked: c.Chunked, Handoff: c.Handoff, Placement: c.Placement,
 		ConditionalDisaggregation: c.ConditionalDisaggregation, DecodeLinks: f.decodeLinkTexts(),
 		Profile: f.profile, Link: f.linkText(f.link), Rails: own.rails, KVBlocks: c.KVBlocks, WarmMiB: own.warm, PrefixCaching: c.PrefixCaching,
-		Tiers: c.Tiers, OTLPTracesEndpoint: own.collector, Log: log,
+		Tiers: c.Tiers, OTLPTracesEndpoint: own.collector, LoRAs: cluster.LoRAs(c.Ranks), Log: log,
 	}
 }
 

@@ -183,7 +183,7 @@ func (f *serveFlags) target(cfg *serve.Config, fs *pflag.FlagSet, bad *config.Fa
 			bad.Add("--clock", f.clock, "the server that is asked is real: leave it or --base-url out")
 		}
 		refuse(bad, changed, "it is for a cluster that kvbench starts or models: leave it out, the server has its own",
-			"prefill", "decode", "nondisagg", "chunked", "handoff", "placement", "conditional-disaggregation", "decode-links", "profile", "scheduler", "nics", "link", "rpc", "oversubscription", "kv-offloading-size", "max-local-disk-size", "pcie-gb-s", "disk-gb-s", "enable-prefix-caching", "kv-blocks", "max-model-len", "rail", "kv-warm-mib")
+			"prefill", "decode", "nondisagg", "chunked", "handoff", "placement", "conditional-disaggregation", "decode-links", "profile", "scheduler", "nics", "link", "rpc", "oversubscription", "kv-offloading-size", "max-local-disk-size", "pcie-gb-s", "disk-gb-s", "enable-prefix-caching", "kv-blocks", "max-model-len", "max-loras", "max-cpu-loras", "rail", "kv-warm-mib")
 		if len(*bad) == 0 {
 			bad.Check("", config.Named(c.Validate(), serveNames))
 		}
@@ -198,6 +198,7 @@ func (f *serveFlags) target(cfg *serve.Config, fs *pflag.FlagSet, bad *config.Fa
 		bad.Check("", config.Named(at.Validate(), serveNames))
 	}
 	f.cluster.settle(changed, bad)
+	f.cluster.nodes.Adapt(&f.load.spec, bad)
 	if (f.load.spec.Kind == load.Traced || f.load.spec.Sharing.HitRate > 0) && !changed("enable-prefix-caching") {
 		f.cluster.nodes.PrefixCaching = true
 	}
@@ -223,9 +224,6 @@ func (f *serveFlags) target(cfg *serve.Config, fs *pflag.FlagSet, bad *config.Fa
 		cfg.Targets = append(cfg.Targets, serve.Own(f.cluster.starter(&f.own, cfg.Out, f.log), how))
 	}
 	virtual := func() {
-		if a := f.load.spec.Adapters.Names; len(a) > 0 {
-			bad.Check("--lora-name", serve.ErrAdapters)
-		}
 		f.cluster.model(bad)
 		if f.clock == "virtual" {
 			refuse(bad, changed, "it is for daemons: in virtual time --link and --nics say what carries the KV", "rail", "kv-warm-mib")

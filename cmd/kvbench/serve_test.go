@@ -212,11 +212,25 @@ func TestServeFaultOnce(t *testing.T) {
 	}
 }
 
-// TestServeAdapters: adapters have no cost in virtual time yet, which is said, not passed over.
+// TestServeAdapters: every choice of adapters, by the flags of either tool, is served in virtual time.
 func TestServeAdapters(t *testing.T) {
-	code, _, stderr := kvbench(t.Context(), strings.Fields("serve --clock virtual --num-prompts 3 --lora-name a b --out "+t.TempDir())...)
-	if code != command.ExitUsage || !strings.Contains(stderr, "--lora-name: adapters") {
-		t.Errorf("exit %d: %s", code, stderr)
+	for _, flags := range []string{
+		"--lora-modules a=8 b=64 c", "--lora-modules a b --lora-assignment round-robin", "--lora-name a b", "--lora-name a b --lora-request-distribution distinct",
+		"--lora-name a b --lora-request-distribution skewed --lora-zipf-alpha 2", "--lora-name a b --lora-request-distribution zipf",
+		"--compat sglang --dataset-name random --lora-name a b --lora-request-distribution skewed", "--compat vllm --lora-modules a b", "--lora-name a b --max-loras 1 --max-cpu-loras 2", "--lora-name a b --nondisagg 2",
+	} {
+		out := t.TempDir()
+		code, _, stderr := kvbench(t.Context(), strings.Fields("serve --clock virtual --num-prompts 20 --random-input-len 32 --random-output-len 4 "+flags+" --out "+out)...)
+		records, err := os.ReadFile(filepath.Join(out, "results.jsonl"))
+		if code != 0 || err != nil || !strings.Contains(string(records), `"adapter":"a"`) {
+			t.Errorf("%s: exit %d, %v: %s", flags, code, err, stderr)
+		}
+	}
+	for flags, want := range map[string]string{"--lora-modules a=x": "--lora-modules: ", "--lora-name a --max-loras 4 --max-cpu-loras 2": "--max-cpu-loras: 2: use max_loras", "--max-loras 0": "--max-loras"} {
+		code, _, stderr := kvbench(t.Context(), strings.Fields("serve --clock virtual --num-prompts 3 "+flags+" --out "+t.TempDir())...)
+		if code != command.ExitUsage || !strings.Contains(stderr, want) {
+			t.Errorf("%s: exit %d: %s", flags, code, stderr)
+		}
 	}
 }
 

@@ -123,6 +123,7 @@ func (f *simulateFlags) config(changed func(flag string) bool) (simulation.Confi
 	}
 	f.load.settle(changed, &bad)
 	f.cluster.settle(func(flag string) bool { return changed(flag) || swept(flag) }, &bad)
+	f.cluster.nodes.Adapt(&f.load.spec, &bad)
 	f.cluster.model(&bad)
 	if f.load.spec.Kind == load.Traced && !changed("enable-prefix-caching") {
 		f.cluster.nodes.PrefixCaching = true

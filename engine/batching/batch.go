@@ -16,13 +16,14 @@ func (s *Scheduler) launch(now, notBefore time.Duration) {
 	s.works = s.works[:0]
 	*step = engine.Step{Works: step.Works[:0], At: max(s.ended, s.relief, notBefore)}
 	s.starved = false
+	s.adapters.gather(s)
 	s.prompts(step, max(s.cfg.MaxBatchedTokens, s.cfg.MaxModelLen), engine.Blocking, false)
 	kind := engine.Receive
 	if len(step.Works) == 0 {
-		s.policy.form(s, step)
+		s.form(step, now)
 		kind = s.policy.kind()
-		s.park()
 	}
+	s.lead()
 	if len(step.Works) == 0 {
 		return
 	}
@@ -36,6 +37,7 @@ func (s *Scheduler) launch(now, notBefore time.Duration) {
 	if now-step.At > engine.MaxLag {
 		step.At = now
 	}
+	s.adapters.prepare(step)
 	for _, w := range step.Works {
 		if w.Prompt && w.Seq.Launched == 0 {
 			w.Seq.Launched = step.At
@@ -123,17 +125,26 @@ func (s *Scheduler) full(step *engine.Step, admitted int) bool {
 }
 
 // prompts adds waiting prompts of one source, in order, up to budget tokens; the last is cut
-// short, or left out. The first that
-// gets no blocks holds back those behind it: nothing overtakes, nothing starves.
+// short, or left out. The first that gets no blocks holds back those behind it; only one whose
+// adapter has no slot is overtaken.
 func (s *Scheduler) prompts(step *engine.Step, budget int, source engine.KVSource, cut bool) {
-	for admitted, q := range s.waiting {
+	admitted := 0
+	for _, q := range s.waiting {
 		if q.KV != source || budget <= 0 || s.full(step, admitted) {
 			break
 		}
-		if len(q.Table.Refs()) == 0 && !s.allocate(q) {
+		begun := len(q.Table.Refs()) > 0
+		if !s.admits(q) {
+			if begun {
+				admitted++ // it keeps its place in the batch
+			}
+			continue
+		}
+		if !begun && !s.allocate(q) {
 			s.starved = true
 			break
 		}
+		admitted++
 		if q.loading {
 			continue
 		}

@@ -2,6 +2,7 @@ package batching
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -25,6 +26,7 @@ func TestScheduler(t *testing.T) {
 					OutputDelay:       time.Duration(rng.Int64N(int64(4 * time.Millisecond))),
 					LongPrefillTokens: rng.IntN(2) * rng.IntN(20), LongestPrefixFirst: rng.IntN(2) == 0, Conservativeness: rng.Float64(),
 					PrefillDecodeInterval: rng.IntN(2) * rng.IntN(4),
+					LoRA:                  engine.LoRA{MaxLoRAs: rng.IntN(3), MaxCPULoRAs: rng.IntN(2) * 3, Merged: rng.IntN(4) == 0, AdapterMS: rng.Float64()},
 				})
 				if err != nil {
 					t.Fatal(err)
@@ -115,6 +117,9 @@ func (s *Scheduler) inspectStep() error {
 	if err := s.inspectKind(); err != nil {
 		return err
 	}
+	if err := s.inspectAdapters(); err != nil {
+		return err
+	}
 	if s.step.Tokens > limit || len(s.works) > s.cfg.MaxNumSeqs {
 		return fmt.Errorf("step of %d sequences, at most %d, and %d tokens, at most %d", len(s.works), s.cfg.MaxNumSeqs, s.step.Tokens, limit)
 	}
@@ -146,6 +151,33 @@ func (s *Scheduler) inspectKind() error {
 	}
 	if s.step.Kind != kind || kind != engine.Mixed && prompts > 0 && prompts < len(s.works) || s.cfg.Policy == PrefillFirst && cut > 0 || s.cfg.Policy == SGLang && cut > 1 {
 		return fmt.Errorf("%v step of %d sequences with %d prompts, %d of them in part", s.step.Kind, len(s.works), prompts, cut)
+	}
+	return nil
+}
+
+// inspectAdapters: a step has no more adapters than there are slots, one if they are merged, and all of
+// them are in slots.
+func (s *Scheduler) inspectAdapters() error {
+	if s.step.Kind == engine.Receive {
+		return nil
+	}
+	used, base := map[string]bool{}, false
+	for _, w := range s.step.Works {
+		if base = base || w.Seq.Adapter == ""; w.Seq.Adapter != "" {
+			used[w.Seq.Adapter] = true
+		}
+	}
+	l, there := s.cfg.LoRA, s.Load().Adapters
+	if l.MaxLoRAs > 0 && (len(there) > l.MaxLoRAs || !l.Merged && len(used) > l.MaxLoRAs) || l.Merged && (len(used) > 1 || len(used) > 0 && base) {
+		return fmt.Errorf("step with adapters %v and without: %v, in slots %v, of %+v", used, base, there, l)
+	}
+	for name := range used {
+		if !slices.Contains(there, name) {
+			return fmt.Errorf("adapter %s of the step is not in slots %v", name, there)
+		}
+	}
+	if n := len(s.adapters.host.used); l.MaxCPULoRAs > 0 && n > l.MaxCPULoRAs {
+		return fmt.Errorf("%d adapters in host memory, at most %d", n, l.MaxCPULoRAs)
 	}
 	return nil
 }

@@ -21,6 +21,7 @@ type Config struct {
 	PrefixCaching    bool
 	Tiers            *kvcache.Tiers // with PrefixCaching, below the pool; nil for none
 	OutputDelay      time.Duration  // see engine.Costs.OutputDelayMS
+	LoRA             engine.LoRA
 
 	LongPrefillTokens     int     // of V1: tokens of one prompt in a step that has others; 0 for no bound
 	LongestPrefixFirst    bool    // of SGLang, with PrefixCaching
@@ -30,7 +31,7 @@ type Config struct {
 
 // ConfigOf takes the policy, the limits and the output delay from a profile; see PolicyOf.
 func ConfigOf(p *engine.Profile, chunked bool, pool *kvcache.Pool) Config {
-	c := Config{Policy: PolicyOf(p, chunked), Pool: pool, MaxModelLen: p.MaxModelLen, ChunkTokens: p.ChunkTokens, OutputDelay: p.OutputDelay()}
+	c := Config{Policy: PolicyOf(p, chunked), Pool: pool, MaxModelLen: p.MaxModelLen, ChunkTokens: p.ChunkTokens, OutputDelay: p.OutputDelay(), LoRA: p.LoRA}
 	c.MaxNumSeqs, c.MaxBatchedTokens = p.Batch()
 	switch o := p.Engine; c.Policy {
 	case V1:
@@ -94,6 +95,7 @@ type Scheduler struct {
 	delayed []delayed       // leaving at their time, none before one that stands before it
 
 	offload     offload
+	adapters    adapters
 	preemptions uint64
 	now         time.Duration // of the Step
 	ready       engine.Ready
@@ -110,7 +112,7 @@ func NewScheduler(cfg Config) (*Scheduler, error) {
 		return nil, err
 	}
 	return &Scheduler{
-		cfg: cfg, policy: cfg.former(), seqs: make(map[uint64]*sequence),
+		cfg: cfg, policy: cfg.former(), seqs: make(map[uint64]*sequence), adapters: newAdapters(cfg.LoRA),
 		offload: offload{tiers: cfg.Tiers, copies: make(map[uint64]*copying)},
 	}, nil
 }
@@ -180,7 +182,7 @@ func (s *Scheduler) Current() *engine.Step { return s.step }
 
 // Load implements engine.Scheduler.
 func (s *Scheduler) Load() engine.Load {
-	l := engine.Load{Running: len(s.running), Waiting: len(s.waiting) + len(s.future) + len(s.pending), Preemptions: s.preemptions}
+	l := engine.Load{Running: len(s.running), Waiting: len(s.waiting) + len(s.future) + len(s.pending), Preemptions: s.preemptions, Adapters: s.adapters.shown, AdapterSlots: s.cfg.LoRA.MaxLoRAs}
 	if s.step != nil {
 		for i, w := range s.step.Works {
 			if w.Prompt && s.works[i].where == inWaiting { // in the batch, though in the queue until it is done
@@ -212,9 +214,10 @@ func (s *Scheduler) add(r engine.Request) {
 		return
 	}
 	q := &sequence{Sequence: *engine.NewSequence(r), prompt: true}
+	s.adapters.any = s.adapters.any || r.Adapter != ""
 	if s.cfg.PrefixCaching {
 		if q.hashes = r.Prefix; q.hashes == nil {
-			q.hashes = kvcache.PrefixHashes(r.Root, r.Prompt, s.cfg.Pool.BlockTokens())
+			q.hashes = kvcache.PrefixHashes(kvcache.Root(r.Adapter), r.Prompt, s.cfg.Pool.BlockTokens())
 		}
 	}
 	q.shared = len(q.hashes)
@@ -240,16 +243,33 @@ func (s *Scheduler) admissible(r engine.Request) error {
 // admitAwaiting gives blocks to sequences whose KV comes from elsewhere, in
 // order, until the pool or the batch is full. It needs no step.
 func (s *Scheduler) admitAwaiting() {
-	for len(s.waiting) > 0 {
-		q := s.waiting[0]
-		if q.KV != engine.Await || len(s.running)+len(s.pending) >= s.cfg.MaxNumSeqs || !s.allocate(q) {
+	s.adapters.gather(s)
+	for i := 0; i < len(s.waiting); {
+		q := s.waiting[i]
+		if q.KV != engine.Await || len(s.running)+len(s.pending) >= s.cfg.MaxNumSeqs {
 			return
 		}
-		s.waiting = s.waiting[1:]
+		if !s.admits(q) {
+			i++
+			continue
+		}
+		if !s.allocate(q) {
+			return
+		}
+		s.dequeue(i)
 		q.where = inPending
 		s.pending = append(s.pending, q)
 		s.ready.Allocated = append(s.ready.Allocated, &q.Sequence)
 	}
+}
+
+// dequeue takes the sequence at place i out of those that wait.
+func (s *Scheduler) dequeue(i int) {
+	if i == 0 {
+		s.waiting = s.waiting[1:] // moves none of a long queue
+		return
+	}
+	s.waiting = slices.Delete(s.waiting, i, i+1)
 }
 
 func (s *Scheduler) landed(ev engine.Landed) {

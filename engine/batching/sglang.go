@@ -80,20 +80,28 @@ func (p *sglang) prompts(s *Scheduler, step *engine.Step) {
 		chunk = math.MaxInt
 	}
 	p.sort(s)
-	for admitted, q := range s.waiting {
+	admitted := 0
+	for _, q := range s.waiting {
 		begun := len(q.Table.Refs()) > 0
 		if q.KV != engine.Compute || budget <= 0 || chunk <= 0 || !begun && s.full(step, admitted) {
 			return
+		}
+		if !s.admits(q) {
+			if begun {
+				admitted++
+			}
+			continue
 		}
 		if !begun && !s.allocate(q) {
 			s.starved = true
 			return
 		}
+		admitted++
 		if q.loading {
 			continue
 		}
 		n := min(len(q.Tokens())-q.computed, chunk)
-		if s.cfg.ChunkTokens == 0 && admitted > 0 && n >= budget {
+		if s.cfg.ChunkTokens == 0 && admitted > 1 && n >= budget {
 			s.evict(q)
 			return
 		}
@@ -179,6 +187,9 @@ func (p *sglang) decodes(s *Scheduler, step *engine.Step) {
 		p.ratio = max(p.ratio-p.decay, p.least)
 	}
 	for _, q := range s.running {
+		if !s.adapters.serves(q) {
+			continue
+		}
 		q.Table.Grow(s.cfg.Pool, len(q.Tokens())) // it fits
 		s.work(step, q, len(q.Tokens())-q.computed)
 	}

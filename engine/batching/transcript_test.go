@@ -21,8 +21,9 @@ import (
 //
 //	config policy=prefill-first|chunked|vllm-v1|sglang blocks=N block=N [len=N] [seqs=N] [budget=N] [chunk=N] [delay=D] [cache]
 //	       [long=N] [longest-prefix-first] [conservativeness=PERCENT] [interval=N]
+//	       [loras=N] [cpu-loras=N] [merged]    adapters cost what adapterCosts says
 //	step t=D [not-before=D]        one call of Step, with one event a line:
-//	    add ID prompt=abc out=N [ready=D] [kv=await|blocking] [keep] [at-once]
+//	    add ID prompt=abc out=N [ready=D] [kv=await|blocking] [keep] [at-once] [adapter=NAME] [rank=N]
 //	    done [at=D] [failed=ID,ID]     with the tokens that the model generates
 //	    landed ID [at=D] [given=abc]
 //	    cancel ID
@@ -31,7 +32,8 @@ import (
 //
 // The answer lists what Step returned, and then the state: where each sequence
 // is, how many tokens it has of which how many are computed, and its blocks. A
-// launch is written kind @time: ID[from,to), with a * if a token is drawn.
+// launch is written kind @time: ID[from,to), with a * if a token is drawn, and +D if it takes D more
+// because of adapters.
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		var w *transcript
@@ -55,6 +57,10 @@ func TestTranscripts(t *testing.T) {
 
 const letters, vocab = 26, 1000
 
+// adapterCosts are in round numbers: 1 ms a unit of rank from host memory, 10 ms more from disk, 10 µs
+// a token and unit of rank, 1 ms for an adapter more.
+var adapterCosts = engine.LoRA{BytesPerRank: 1e6, HostGBS: 1, DiskGBS: 0.1, TokenUSPerRank: 10, AdapterMS: 1}
+
 type transcript struct {
 	s    *Scheduler
 	pool *kvcache.Pool
@@ -63,7 +69,7 @@ type transcript struct {
 func newTranscript(t *testing.T, d *datadriven.TestData) (*transcript, string) {
 	cfg := Config{
 		MaxModelLen: 64, MaxNumSeqs: 8, MaxBatchedTokens: 64, ChunkTokens: 8, PrefixCaching: d.HasArg("cache"),
-		LongestPrefixFirst: d.HasArg("longest-prefix-first"),
+		LongestPrefixFirst: d.HasArg("longest-prefix-first"), LoRA: adapterCosts,
 	}
 	blocks, block, percent := 16, 4, 100
 	var policy, delay string
@@ -80,10 +86,13 @@ func newTranscript(t *testing.T, d *datadriven.TestData) (*transcript, string) {
 		{"long", &cfg.LongPrefillTokens},
 		{"interval", &cfg.PrefillDecodeInterval},
 		{"conservativeness", &percent},
+		{"loras", &cfg.LoRA.MaxLoRAs},
+		{"cpu-loras", &cfg.LoRA.MaxCPULoRAs},
 	} {
 		maybe(t, d, f.name, f.to)
 	}
 	cfg.Conservativeness = float64(percent) / 100
+	cfg.LoRA.Merged = d.HasArg("merged")
 	maybe(t, d, "policy", &policy)
 	for _, p := range []Policy{Chunked, V1, SGLang} {
 		if policy == p.String() {
@@ -152,6 +161,9 @@ func describe(s *engine.Step) string {
 			out += "*"
 		}
 	}
+	if s.Extra > 0 {
+		out += fmt.Sprintf(" +%v", s.Extra)
+	}
 	return out
 }
 
@@ -169,6 +181,9 @@ func (w *transcript) state() string {
 			fmt.Fprintf(&out, " %d(%d/%d %v)", q.ID, q.computed, len(q.Tokens()), q.Table.Refs())
 		}
 		out.WriteByte('\n')
+	}
+	if l := w.s.Load(); len(l.Adapters) > 0 {
+		fmt.Fprintf(&out, "  adapters: %v\n", l.Adapters)
 	}
 	fmt.Fprintf(&out, "  pool: %d of %d used\n", w.pool.Used(), w.pool.Total())
 	return out.String()
@@ -202,7 +217,8 @@ func (w *transcript) event(t *testing.T, now time.Duration, words []string) engi
 	}
 	switch words[0] {
 	case "add":
-		r := engine.Request{ID: id, Prompt: tokens(arg["prompt"]), Ready: now}
+		r := engine.Request{ID: id, Prompt: tokens(arg["prompt"]), Ready: now, Adapter: arg["adapter"]}
+		r.AdapterRank, _ = strconv.Atoi(arg["rank"])
 		r.MaxTokens, _ = strconv.Atoi(arg["out"])
 		if s, ok := arg["ready"]; ok {
 			r.Ready = parseDuration(t, s)

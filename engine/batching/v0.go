@@ -46,6 +46,9 @@ func (p v0) form(s *Scheduler, step *engine.Step) {
 func (v0) decodes(s *Scheduler, step *engine.Step) {
 	for i := 0; i < len(s.running) && len(step.Works) < s.cfg.MaxNumSeqs; i++ {
 		q := s.running[i]
+		if !s.adapters.serves(q) {
+			continue
+		}
 		for !q.Table.Grow(s.cfg.Pool, len(q.Tokens())) {
 			s.starved = true
 			if s.evictPrompt() {

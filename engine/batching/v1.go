@@ -28,6 +28,9 @@ func (p v1) form(s *Scheduler, step *engine.Step) {
 	}
 	for i := 0; i < len(s.running) && budget > 0; i++ {
 		q := s.running[i]
+		if !s.adapters.serves(q) {
+			continue
+		}
 		n := min(len(q.Tokens())-q.computed, long, budget)
 		for !q.Table.Grow(s.cfg.Pool, q.computed+n) {
 			s.starved = true
@@ -40,8 +43,12 @@ func (p v1) form(s *Scheduler, step *engine.Step) {
 		s.work(step, q, n)
 		budget -= n
 	}
-	for s.preemptions == preemptions && budget > 0 && len(s.waiting) > 0 {
-		q := s.waiting[0]
+	for i := 0; s.preemptions == preemptions && budget > 0 && i < len(s.waiting); {
+		q := s.waiting[i]
+		if q.KV == engine.Compute && !s.admits(q) {
+			i++ // vLLM skips it
+			continue
+		}
 		if q.KV != engine.Compute || len(s.running)+len(s.pending) >= s.cfg.MaxNumSeqs || len(q.Table.Refs()) == 0 && !s.allocate(q) {
 			s.starved = s.starved || q.KV == engine.Compute
 			return
@@ -55,6 +62,7 @@ func (p v1) form(s *Scheduler, step *engine.Step) {
 		s.work(step, q, n)
 		budget -= n
 		q.where = inRunning
-		s.waiting, s.running = s.waiting[1:], append(s.running, q)
+		s.dequeue(i)
+		s.running = append(s.running, q)
 	}
 }

@@ -37,7 +37,7 @@ type Tally struct {
 }
 
 // TestScheduler runs random load through schedulers with small pools: prompts of
-// every source, kept blocks, cancellations, receives that fail, launches that are
+// every source, with LoRA adapters and without, kept blocks, cancellations, receives that fail, launches that are
 // held back. Every request ends exactly once, with exactly
 // its tokens in order, which are a function of its prompt alone; a step computes what is
 // not computed yet, in blocks that are the sequence's and nobody else's;
@@ -152,6 +152,7 @@ func (p *playground) play() {
 			r.Keep = true
 		}
 		r.AtOnce = p.rng.IntN(3) == 0
+		r.Adapter = [...]string{"", "", "a", "b", "c"}[p.rng.IntN(5)]
 		p.at(at, func() []engine.Event { return p.arrive(r) })
 		if p.rng.IntN(8) == 0 {
 			p.at(at+p.random(60*time.Millisecond), func() []engine.Event { return []engine.Event{p.cancel(id)} })

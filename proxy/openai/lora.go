@@ -9,8 +9,8 @@ import (
 )
 
 // A LoRA is an adapter that clients may ask for by name. It is served as the model is, with KV
-// and prefixes of its own; what an adapter costs on a GPU is not modelled. Its Path is only
-// said again, in the list of models: nothing is read there.
+// and prefixes of its own. Its Path is said again in the list of models, and nothing is read
+// there. Where it is a number, it is the adapter's rank.
 type LoRA struct{ Name, Path string }
 
 // ParseLoRA reads name=path, as vLLM's --lora-modules has it.

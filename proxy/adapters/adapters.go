@@ -1,0 +1,176 @@
+// Package adapters has the LoRA adapters that a proxy serves: those that it was started with, and
+// those that are loaded and unloaded while it runs, by the endpoints of vLLM and of SGLang.
+//
+// An adapter that is unloaded is asked for no more. Requests that have it go on, and nodes
+// keep it until others need its place. A name that is loaded again is taken for the same
+// adapter: its prefixes may still be cached.
+package adapters
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+
+	"kvferry/config"
+	"kvferry/proxy/openai"
+	"kvferry/proxy/wire"
+)
+
+// A List is what is served. Its methods may be called by any goroutine.
+type List struct {
+	model func() openai.Model // that they are of, whose names none may have
+
+	mu    sync.Mutex
+	all   []openai.LoRA // this and the next are replaced, not changed
+	names []string
+}
+
+// New is a list of those adapters of a model. The List calls model now and then.
+func New(loras []openai.LoRA, model func() openai.Model) *List {
+	return &List{model: model, all: slices.Clip(loras), names: openai.Adapters(loras)}
+}
+
+// All are the adapters, in the order in which they came.
+func (l *List) All() []openai.LoRA {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all
+}
+
+// Names are theirs.
+func (l *List) Names() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.names
+}
+
+// Rank is an adapter's: its path, if that is a number, and else 0, which nodes take for their
+// default.
+func (l *List) Rank(name string) uint32 {
+	all := l.All()
+	i := slices.IndexFunc(all, func(o openai.LoRA) bool { return o.Name == name })
+	if i < 0 {
+		return 0
+	}
+	rank, err := strconv.ParseUint(all[i].Path, 10, 12)
+	if err != nil {
+		return 0
+	}
+	return uint32(rank)
+}
+
+// load adds an adapter.
+func (l *List) load(lora openai.LoRA, again bool) *openai.Error {
+	m := l.model() // which asks for our names
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := slices.Clone(l.all)
+	switch i := slices.Index(l.names, lora.Name); {
+	case i >= 0 && !again:
+		return openai.BadField("lora_name", "%q: it has been loaded already: unload it first", openai.Abbreviate(lora.Name))
+	case i >= 0:
+		all[i] = lora
+	default:
+		all = append(all, lora)
+	}
+	var bad config.Faults
+	models := slices.DeleteFunc(append(slices.Clone(m.Aliases), m.Name), func(name string) bool { return name == "" }) // without nodes
+	if openai.CheckNames(&bad, models, all); len(bad) > 0 {
+		return openai.BadField("lora_name", "%v", bad[0].Err)
+	}
+	l.all, l.names = all, openai.Adapters(all)
+	return nil
+}
+
+// unload takes an adapter out.
+func (l *List) unload(name string) *openai.Error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	i := slices.Index(l.names, name)
+	if i < 0 {
+		e := openai.BadField("lora_name", "%q: there is no such adapter; GET /v1/models lists those there are", openai.Abbreviate(name))
+		e.Status = http.StatusNotFound
+		return e
+	}
+	l.all = slices.Delete(slices.Clone(l.all), i, i+1)
+	l.names = openai.Adapters(l.all)
+	return nil
+}
+
+// body is what the endpoints take, of either tool. Other fields are not read.
+type body struct {
+	Name  string `json:"lora_name"`
+	Path  string `json:"lora_path"`
+	Again bool   `json:"load_inplace"` // vLLM's: in place of one of that name
+}
+
+// maxBody bounds it, in bytes: a name and a path.
+const maxBody = 64 << 10
+
+// read takes a request's body, and what is wrong with it.
+func read(w http.ResponseWriter, r *http.Request) (b body, bad *openai.Error) {
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&b); err != nil {
+		return b, &openai.Error{Status: http.StatusBadRequest, Type: "invalid_request_error", Message: fmt.Sprintf("the body is no JSON object with lora_name and lora_path: %v", err)}
+	}
+	if b.Name == "" {
+		return b, openai.BadField("lora_name", "give the adapter's name")
+	}
+	return b, nil
+}
+
+// Serve adds the endpoints.
+func (l *List) Serve(mux *http.ServeMux) {
+	load := func(b body) *openai.Error {
+		if b.Path == "" {
+			return openai.BadField("lora_path", "give the adapter's path, or its rank; nothing is read there")
+		}
+		return l.load(openai.LoRA{Name: b.Name, Path: b.Path}, b.Again)
+	}
+	unload := func(b body) *openai.Error { return l.unload(b.Name) }
+	mux.HandleFunc("POST /v1/load_lora_adapter", l.vllm(load, "added"))
+	mux.HandleFunc("POST /v1/unload_lora_adapter", l.vllm(unload, "removed"))
+	mux.HandleFunc("POST /load_lora_adapter", l.sglang(load))
+	mux.HandleFunc("POST /unload_lora_adapter", l.sglang(unload))
+}
+
+// vllm answers as vLLM does: a sentence.
+func (l *List) vllm(do func(body) *openai.Error, done string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		b, bad := read(w, r)
+		if bad == nil {
+			bad = do(b)
+		}
+		if bad != nil {
+			wire.Error(w, bad)
+			return
+		}
+		wire.Text(w, fmt.Sprintf("Success: LoRA adapter '%s' %s successfully.", b.Name, done))
+	}
+}
+
+// sglang answers as SGLang does: whether it was done, and all adapters that there are.
+func (l *List) sglang(do func(body) *openai.Error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		b, bad := read(w, r)
+		if bad == nil {
+			bad = do(b)
+		}
+		result := struct {
+			Success bool              `json:"success"`
+			Error   string            `json:"error_message"`
+			Loaded  map[string]string `json:"loaded_adapters"` // paths by name
+		}{Success: bad == nil, Loaded: map[string]string{}}
+		for _, o := range l.All() {
+			result.Loaded[o.Name] = o.Path
+		}
+		if bad != nil {
+			result.Error = bad.Message
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusBadRequest)
+		}
+		wire.JSON(w, result)
+	}
+}

@@ -1,0 +1,83 @@
+package adapters
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"kvferry/proxy/openai"
+)
+
+func newList(loras ...openai.LoRA) (*List, http.Handler) {
+	var l *List
+	l = New(loras, func() openai.Model {
+		return openai.Model{Name: "org/main", Aliases: []string{"main"}, Adapters: l.Names()}
+	})
+	mux := http.NewServeMux()
+	l.Serve(mux)
+	return l, mux
+}
+
+// TestEndpoints: both tools' endpoints load and unload, say so as the tool does, and
+// refuse what cannot be.
+func TestEndpoints(t *testing.T) {
+	t.Parallel()
+	l, h := newList(openai.LoRA{Name: "sql", Path: "/adapters/sql"})
+	for _, c := range []struct {
+		path, body string
+		status     int
+		want       string
+		names      string
+	}{
+		{"/v1/load_lora_adapter", `{"lora_name":"chat","lora_path":"32"}`, 200, "Success: LoRA adapter 'chat' added successfully.", "sql chat"},
+		{"/v1/load_lora_adapter", `{"lora_name":"chat","lora_path":"64"}`, 400, "loaded already", "sql chat"},
+		{"/v1/load_lora_adapter", `{"lora_name":"chat","lora_path":"64","load_inplace":true}`, 200, "added", "sql chat"},
+		{"/v1/load_lora_adapter", `{"lora_name":"x"}`, 400, "lora_path", "sql chat"},
+		{"/v1/load_lora_adapter", `{"lora_path":"8"}`, 400, "lora_name", "sql chat"},
+		{"/v1/load_lora_adapter", `{"lora_name":"main","lora_path":"8"}`, 400, "two models have that name", "sql chat"},
+		{"/v1/load_lora_adapter", `{"lora_name":"org/main","lora_path":"8"}`, 400, "two models have that name", "sql chat"},
+		{"/v1/load_lora_adapter", `{"lora_name":"` + strings.Repeat("x", 257) + `","lora_path":"8"}`, 400, "use a name of", "sql chat"},
+		{"/v1/load_lora_adapter", `[`, 400, "no JSON object", "sql chat"},
+		{"/v1/load_lora_adapter", `{"lora_name":"` + strings.Repeat("x", maxBody) + `"}`, 400, "too large", "sql chat"},
+		{"/v1/unload_lora_adapter", `{"lora_name":"sql"}`, 200, "Success: LoRA adapter 'sql' removed successfully.", "chat"},
+		{"/v1/unload_lora_adapter", `{"lora_name":"sql"}`, 404, "there is no such adapter", "chat"},
+		{"/load_lora_adapter", `{"lora_name":"sql","lora_path":"/p","pinned":true}`, 200, `{"success":true,"error_message":"","loaded_adapters":{"chat":"64","sql":"/p"}}`, "chat sql"},
+		{"/load_lora_adapter", `{"lora_name":"sql","lora_path":"/p"}`, 400, `{"success":false,"error_message":"lora_name: \"sql\": it has been loaded already`, "chat sql"},
+		{"/unload_lora_adapter", `{"lora_name":"chat"}`, 200, `{"success":true,"error_message":"","loaded_adapters":{"sql":"/p"}}`, "sql"},
+		{"/unload_lora_adapter", `{"lora_name":"chat"}`, 400, `"success":false`, "sql"},
+	} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, c.path, strings.NewReader(c.body)))
+		body := c.body[:min(len(c.body), 60)]
+		if w.Code != c.status || !strings.Contains(w.Body.String(), c.want) {
+			t.Errorf("%s %s: %d %s, want %d and %q", c.path, body, w.Code, w.Body, c.status, c.want)
+		}
+		if got := strings.Join(l.Names(), " "); got != c.names {
+			t.Errorf("%s %s: %q are served, want %q", c.path, body, got, c.names)
+		}
+	}
+}
+
+// TestRank: a path that is a number is a rank, and what was taken of the list stays as it is.
+func TestRank(t *testing.T) {
+	t.Parallel()
+	l, h := newList(openai.LoRA{Name: "a", Path: "8"}, openai.LoRA{Name: "b", Path: "/p/8"}, openai.LoRA{Name: "c", Path: "99999"})
+	for name, want := range map[string]uint32{"a": 8, "b": 0, "c": 0, "d": 0, "": 0} {
+		if got := l.Rank(name); got != want {
+			t.Errorf("%q has rank %d, want %d", name, got, want)
+		}
+	}
+	all, names := l.All(), l.Names()
+	for _, body := range []string{`{"lora_name":"d","lora_path":"1"}`, `{"lora_name":"a","lora_path":"9","load_inplace":true}`} {
+		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/v1/load_lora_adapter", strings.NewReader(body)))
+	}
+	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/unload_lora_adapter", strings.NewReader(`{"lora_name":"b"}`)))
+	if got := l.Names(); !slices.Equal(got, []string{"a", "c", "d"}) || l.Rank("a") != 9 {
+		t.Errorf("%q are served, a of rank %d", got, l.Rank("a"))
+	}
+	if all[0].Path != "8" || len(all) != 3 || !slices.Equal(names, []string{"a", "b", "c"}) {
+		t.Errorf("what was taken has changed: %v, %q", all, names)
+	}
+}
