@@ -16,12 +16,14 @@ figure beside the published one:
   qwen2.5-0.5b      200 requests at once, 64/16 tokens, POST /generate
   deepseek-v3       attention by flashinfer and by triton, 1000/1000 tokens, 32 and 16 at a time
   qwen3-coder-480b  3500/1500 tokens, 80 at a time
+  lora-trace        two servers, four LoRA adapters, arrivals like Azure Functions'
 
 A run is a workload and a setting, such as deepseek-v3/triton/128x16: that server, 128
 requests, 16 at a time. The requests are those of sglang.bench_serving with the record's
 flags, to the token, and the figures follow its formulas. Each server is a profile that
 ships with kvbench and was fitted to the record it stands beside; --profile has another
-in its place. Nothing is measured: compute is modelled, and no KV moves.
+in its place. Of lora-trace the record has neither arrivals nor lengths: they are rebuilt from
+its counts, or from the trace that it names, if you have that (--trace-path). Nothing is measured: compute is modelled, and no KV moves.
 
 Below the tables stands what a record itself gets wrong or leaves open.
 
@@ -38,7 +40,8 @@ func (cfg *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.SortFlags = false
 	fs.StringSliceVar(&cfg.Runs, "runs", nil, "a list of "+strings.Join(Names(), ", ")+" (default all)")
 	fs.StringVar(&cfg.Profile, "profile", "", "what the modelled server costs: a shipped profile's name, or a JSON file (default each run's own)")
+	fs.StringVar(&cfg.TracePath, "trace-path", "", "Azure Functions 2021 trace, for the arrivals of lora-trace (default: rebuilt from what the record counts)")
 }
 
 // FlagNames are the flags that set the fields of a Config.
-var FlagNames = map[string]string{"Runs": "--runs", "Profile": "--profile", "Out": "--out"}
+var FlagNames = map[string]string{"Runs": "--runs", "Profile": "--profile", "TracePath": "--trace-path", "Out": "--out"}

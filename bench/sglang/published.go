@@ -26,6 +26,8 @@ type Published struct {
 	RangeRatio     float64 `json:"random_range_ratio"`
 	Seed           uint64  `json:"seed"`
 	MaxConcurrency int     `json:"max_concurrency"` // 0: all at once
+	// Trace is what else there is of a run with LoRA adapters; nil of one without.
+	Trace *Trace `json:"trace"`
 
 	// Profile is the modelled server, by the name of a shipped profile.
 	Profile string `json:"profile"`

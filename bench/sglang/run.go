@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -17,14 +18,18 @@ import (
 	"kvferry/bench/simulation"
 	"kvferry/config"
 	"kvferry/engine"
+	"kvferry/placement"
 )
 
 // Config is what to run, and where it goes. Zero values take the defaults.
 type Config struct {
 	Runs    []string // workloads, or workloads and settings such as deepseek-v3/triton/128x16; default all
 	Profile string   // in place of each run's own: a shipped profile's name, or a file
-	Out     string   // folder for the results; it is created
-	Command []string // the command line, for the record
+	// TracePath is the Azure Functions trace of 2021, for the runs with LoRA adapters. Without it
+	// their arrivals are rebuilt from what the record counts.
+	TracePath string
+	Out       string   // folder for the results; it is created
+	Command   []string // the command line, for the record
 
 	Stdout   io.Writer // the tables, default none
 	Progress io.Writer // bar or lines, default none
@@ -37,10 +42,11 @@ type Config struct {
 type Row struct {
 	Workload string   `json:"workload"`
 	Setting  string   `json:"setting"`
-	Clock    string   `json:"clock"`    // report.ClockVirtual
-	Compute  string   `json:"compute"`  // "modelled"
-	Transfer string   `json:"transfer"` // "none": one server, which is not disaggregated
-	Profile  string   `json:"profile"`  // of the modelled server
+	Clock    string   `json:"clock"`              // report.ClockVirtual
+	Compute  string   `json:"compute"`            // "modelled"
+	Transfer string   `json:"transfer"`           // "none": one server, which is not disaggregated
+	Profile  string   `json:"profile"`            // of the modelled server
+	Arrivals string   `json:"arrivals,omitempty"` // of a run with LoRA adapters: rebuilt or recorded
 	Metrics  Figures  `json:"metrics"`
 	Counts   Counts   `json:"counts"`
 	Said     Figures  `json:"published"`
@@ -99,6 +105,10 @@ func (cfg *Config) Validate() error {
 		cfg.server, err = engine.LoadProfile(cfg.Profile)
 		bad.Check("Profile", err)
 	}
+	if cfg.TracePath != "" {
+		_, err := os.Stat(cfg.TracePath)
+		bad.Check("TracePath", err)
+	}
 	if cfg.Out == "" {
 		bad.Add("Out", nil, "name a folder for the results")
 	} else {
@@ -132,7 +142,7 @@ func Run(ctx context.Context, cfg Config) (*Results, error) {
 	done := int64(0)
 	for _, p := range chosen {
 		var row *Row
-		if row, err = run(ctx, &p, cfg.server, func(rec *Record) {
+		if row, err = run(ctx, &cfg, &p, func(rec *Record) {
 			out.Record(rec)
 			done++
 			b.Set(done)
@@ -150,23 +160,28 @@ const barPeriod = 500 * time.Millisecond
 
 // Compute computes a published run with another server.
 func Compute(ctx context.Context, p *Published, server *engine.Profile) (*Row, error) {
-	return run(ctx, p, server, func(*Record) {})
+	return run(ctx, &Config{server: server}, p, func(*Record) {})
 }
 
 // run computes one, with its own server if none is given.
-func run(ctx context.Context, p *Published, server *engine.Profile, tell func(*Record)) (*Row, error) {
+func run(ctx context.Context, cfg *Config, p *Published, tell func(*Record)) (*Row, error) {
+	server := cfg.server
 	if server == nil {
 		var err error
 		if server, err = engine.LoadProfile(p.Profile); err != nil {
 			return nil, err
 		}
 	}
-	asked, err := p.Load(server.Vocab).Open()
+	asked, err := p.asked(cfg, server)
 	if err != nil {
 		return nil, err
 	}
 	// The published client spoke to the server itself: there is no proxy, and no message between nodes.
-	target := serve.Model(simulation.Cluster{Profile: server, Nondisagg: 1, NICs: 1}, "")
+	servers := simulation.Cluster{Profile: server, Nondisagg: 1, NICs: 1}
+	if p.Trace != nil {
+		servers.Nondisagg, servers.Placement = p.Trace.servers(), placement.Static
+	}
+	target := serve.Model(servers, "")
 	if _, err := target.Open(ctx); err != nil {
 		return nil, err
 	}
@@ -182,7 +197,7 @@ func run(ctx context.Context, p *Published, server *engine.Profile, tell func(*R
 	of.Duration = took.Seconds()
 	m := of.Metrics()
 	row := &Row{
-		Workload: p.Workload, Setting: p.Setting, Clock: report.ClockVirtual, Compute: "modelled", Transfer: "none", Profile: server.Name,
+		Workload: p.Workload, Setting: p.Setting, Clock: report.ClockVirtual, Compute: "modelled", Transfer: "none", Profile: server.Name, Arrivals: p.source(cfg),
 		Metrics: Of(m), Counts: Counts{Successful: m.Successful, Input: m.InputTokens, Generated: m.GeneratedTokens},
 		Said: p.Figures, Recorded: p.Counts, Faults: []string{}, Remarks: p.Remarks,
 	}
@@ -194,7 +209,7 @@ func run(ctx context.Context, p *Published, server *engine.Profile, tell func(*R
 	}{
 		{"requests were answered", m.Successful, p.Counts.Successful},
 		{"prompt tokens were asked", m.InputTokens, p.Counts.Input},
-		{"tokens were generated", m.GeneratedTokens, p.Counts.Generated},
+		{"tokens were generated", m.GeneratedTokens, p.generated()},
 	} {
 		if c.got != c.want {
 			row.Faults = append(row.Faults, fmt.Sprintf("%d %s, and %d in the record", c.got, c.what, c.want))

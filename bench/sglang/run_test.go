@@ -5,9 +5,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -48,6 +50,20 @@ func TestReproduced(t *testing.T) {
 				t.Errorf("%s: %s is off by %.1f %%", row.name(), key, 100*v)
 			}
 		}
+		if row.Workload == "lora-trace" {
+			limit := 0.05
+			if row.Counts.Successful == 100 {
+				limit = 0.20
+			}
+			for _, key := range []string{"duration_s", "mean_e2e_ms", "median_e2e_ms", "p99_e2e_ms"} {
+				if v, there := row.RelErr[key]; !there || math.Abs(v) > limit {
+					t.Errorf("%s: %s is off by %.1f %%", row.name(), key, 100*v)
+				}
+			}
+			if row.Arrivals != rebuilt || len(row.Remarks) < 4 {
+				t.Errorf("%s: arrivals %s, remarks %q", row.name(), row.Arrivals, row.Remarks)
+			}
+		}
 		if !strings.Contains(text.String(), row.Setting) {
 			t.Errorf("%s is not in what is printed", row.name())
 		}
@@ -77,13 +93,37 @@ func TestOtherLoad(t *testing.T) {
 	t.Parallel()
 	p := Runs()[0]
 	p.NumPrompts--
-	row, err := run(t.Context(), &p, nil, func(*Record) {})
+	row, err := run(t.Context(), &Config{}, &p, func(*Record) {})
 	if err != nil {
 		t.Fatal(err)
 	}
 	r := Results{Rows: []Row{*row}}
 	if len(row.Faults) == 0 || !strings.Contains(strings.Join(r.remarks(), "\n"), "* qwen2.5-0.5b 200: 199 requests were answered, and 200 in the record") {
 		t.Errorf("faults %q", row.Faults)
+	}
+}
+
+// TestTracePath: with the trace of functions the arrivals are its own, and the row says so.
+func TestTracePath(t *testing.T) {
+	t.Parallel()
+	text := "app,func,end_timestamp,duration\n"
+	for i, calls := range []int{72, 103, 38, 189} {
+		for n := range calls {
+			text += fmt.Sprintf("a,f%d,%d,1\n", i, 10*n)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "functions.txt")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := Runs()[slices.IndexFunc(Runs(), func(p Published) bool { return p.Trace != nil })]
+	arrived := map[string]int{}
+	row, err := run(t.Context(), &Config{TracePath: file}, &p, func(r *Record) { arrived[r.Adapter]++ })
+	if err != nil || row.Arrivals != recorded || len(row.Faults) > 0 || len(arrived) != 4 || arrived["lora3-1"] < 45 || arrived["lora3-1"] > 60 {
+		t.Errorf("%v, %v, %v", row, arrived, err)
+	}
+	if _, err := run(t.Context(), &Config{TracePath: "/no/trace"}, &p, func(*Record) {}); err == nil {
+		t.Error("no error of a file that there is not")
 	}
 }
 
@@ -101,12 +141,12 @@ func TestStopped(t *testing.T) {
 
 func TestValidate(t *testing.T) {
 	t.Parallel()
-	cfg := Config{Runs: []string{"deepseek"}, Profile: "/no/profile"}
+	cfg := Config{Runs: []string{"deepseek"}, Profile: "/no/profile", TracePath: "/no/trace"}
 	err := cfg.Validate()
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, want := range []string{`"deepseek"`, "deepseek-v3/triton/128x16", "Profile", "Out"} {
+	for _, want := range []string{`"deepseek"`, "deepseek-v3/triton/128x16", "Profile", "TracePath", "Out"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not say %q", err, want)
 		}

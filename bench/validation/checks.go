@@ -49,6 +49,10 @@ var fitted = map[string]Limit{
 	"deepseek-v3 triton/256x32":     {Median: 0.02, P90: 0.12, Within: 13},
 	"deepseek-v3 triton/128x16":     {Median: 0.02, P90: 0.12, Within: 14},
 	"qwen3-coder-480b 320x80":       {Median: 0.05, P90: 0.12, Within: 16},
+	"lora-trace static/100":         {Median: 0.06, P90: 0.13},
+	"lora-trace dlora/100":          {Median: 0.11, P90: 0.20},
+	"lora-trace static/1000":        {Median: 0.03, P90: 0.04, Within: 5},
+	"lora-trace dlora/1000":         {Median: 0.03, P90: 0.04, Within: 5},
 }
 
 // mooncake is nine latencies of all published rows of some settings.

@@ -37,7 +37,10 @@ import (
 // step; and a batch of them is drawn at once, of 1.2 times the rate times the interval's
 // minutes. What comes after a first batch is from the generator as the last one left it.
 type Trace struct {
-	File       string
+	File string
+	// Shares are how often each adapter's functions are called, where there is no File: in one
+	// interval. Nil where there is one.
+	Shares     []int
 	Start, End string        // days.hours.minutes from the trace's start: "0.0.60"
 	Interval   time.Duration // whole minutes
 	Rate       float64       // requests a second, of all adapters
@@ -89,6 +92,12 @@ func parseDHM(text string) (time.Duration, error) {
 
 // calls is how often each adapter's functions are called in each interval.
 func (t Trace) calls(adapters int) (counts [][]int, err error) {
+	if t.File == "" {
+		for _, n := range t.Shares {
+			counts = append(counts, []int{n})
+		}
+		return counts, nil
+	}
 	start, _ := parseDHM(t.Start)
 	end, _ := parseDHM(t.End)
 	intervals := int((end - start + t.Interval - 1) / t.Interval)
@@ -170,7 +179,7 @@ type Calls struct {
 	coming   callHeap
 }
 
-// Calls are those of n requests for so many adapters. It reads the file.
+// Calls are those of n requests for so many adapters. It reads the file, if there is one.
 func (t Trace) Calls(adapters, n int) (*Calls, error) {
 	counts, err := t.calls(adapters)
 	if err != nil {
