@@ -88,9 +88,10 @@ func refuse(bad *config.Faults, changed func(flag string) bool, why string, flag
 	}
 }
 
-// model reads the link as it is modelled; daemons may have this machine's network as it is.
+// model reads the link as it is modelled; daemons may have this machine's network as it is, and
+// nodes that move no KV have none.
 func (f *clusterFlags) model(bad *config.Faults) {
-	if f.nodes.Profile != nil {
+	if f.nodes.Profile != nil && f.nodes.Nondisagg == 0 {
 		var err error
 		f.nodes.NIC, err = f.nic(f.link)
 		bad.Check("--link", err)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"kvferry/command"
+	"kvferry/engine"
 )
 
 func TestSimulate(t *testing.T) {
@@ -122,5 +123,29 @@ func TestSimulateInterrupted(t *testing.T) {
 	cancel()
 	if code, _, stderr := kvbench(ctx, "simulate", "--num-prompts", "100000", "--out", t.TempDir()); code != command.ExitInterrupted {
 		t.Errorf("exit %d: %s", code, stderr)
+	}
+}
+
+// TestSimulateWithoutLinks: nodes that move no KV need no link, and their profile has none.
+func TestSimulateWithoutLinks(t *testing.T) {
+	p, err := engine.LoadProfile("zero")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Links = nil
+	text, err := json.Marshal(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "profile.json")
+	if err := os.WriteFile(file, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"simulate", "--profile", file, "--num-prompts", "3", "--out", t.TempDir()}
+	if code, _, stderr := kvbench(t.Context(), append(args, "--nondisagg", "1")...); code != 0 {
+		t.Errorf("exit %d: %s", code, stderr)
+	}
+	if code, _, stderr := kvbench(t.Context(), args...); code != 2 || !strings.Contains(stderr, "--link") {
+		t.Errorf("nodes that move KV: exit %d: %s", code, stderr)
 	}
 }
