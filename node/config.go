@@ -159,6 +159,14 @@ func (c *Config) executor(slab *kvcache.Slab) (engine.Executor, error) {
 	return modelled.New(c.Clock, costs, slab, c.Profile.Vocab)
 }
 
+// schedulerName is what the node says of its scheduler.
+func (c *Config) schedulerName() string {
+	if c.NewScheduler != nil {
+		return ""
+	}
+	return c.Profile.Scheduler()
+}
+
 // Validate lists every fault by its field, as a [config.Invalid].
 func (c Config) Validate() error {
 	asked := c.KVBlocks
@@ -244,7 +252,7 @@ func (n *Node) info() *proto.NodeInfo {
 		MaxModelLen: uint32(p.MaxModelLen), BlockTokens: uint32(p.KVGeometry.BlockTokens),
 		KvGeometry: geometryName(p.KVGeometry), KvBlocks: uint32(c.KVBlocks), PrefixBlocks: uint32(c.Tiers.Holds(c.KVBlocks, p.KVGeometry)), Handoffs: handoff.Names(),
 		Instance: n.instance, Vocab: uint32(p.Vocab), ProfileFingerprint: p.Fingerprint(), Link: linkName(c.Link), Chunked: c.Chunked,
-		Version: version.String(),
+		Scheduler: c.schedulerName(), Version: version.String(),
 	}
 	info.KvTokenBytes, info.SequenceNs = uint32(p.KVGeometry.TokenBytes()), uint32(min(p.SequenceTime(), math.MaxUint32))
 	step, token := p.Slowest()

@@ -246,7 +246,7 @@ func (n *Node) Run(ctx context.Context) error {
 		defer close(deregistered)
 		return ignore(n.lease().keep(held))
 	})
-	n.w.log.Info("serving", "role", proto.RoleName(n.cfg.Role), "grpc", n.GRPCAddr(), "profile", n.cfg.Profile.Name, "kv_blocks", n.cfg.KVBlocks, "link", linkName(n.cfg.Link))
+	n.w.log.Info("serving", "role", proto.RoleName(n.cfg.Role), "grpc", n.GRPCAddr(), "profile", n.cfg.Profile.Name, "scheduler", n.cfg.schedulerName(), "kv_blocks", n.cfg.KVBlocks, "link", linkName(n.cfg.Link))
 
 	select {
 	case <-ctx.Done():

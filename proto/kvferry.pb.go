@@ -281,6 +281,7 @@ type NodeInfo struct {
 	KvTokenBytes  uint32 `protobuf:"varint,20,opt,name=kv_token_bytes,json=kvTokenBytes,proto3" json:"kv_token_bytes,omitempty"` // KV of a prompt token, as hand-offs move it
 	SequenceNs    uint32 `protobuf:"varint,21,opt,name=sequence_ns,json=sequenceNs,proto3" json:"sequence_ns,omitempty"`         // what a sequence more adds to each decode step
 	PrefixBlocks  uint32 `protobuf:"varint,40,opt,name=prefix_blocks,json=prefixBlocks,proto3" json:"prefix_blocks,omitempty"`   // that it can have cached, in its pool or a tier below; kv_blocks if 0
+	Scheduler     string `protobuf:"bytes,24,opt,name=scheduler,proto3" json:"scheduler,omitempty"`                              // that forms its steps, as --scheduler names it; empty if it is the embedder's own
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -467,6 +468,13 @@ func (x *NodeInfo) GetPrefixBlocks() uint32 {
 		return x.PrefixBlocks
 	}
 	return 0
+}
+
+func (x *NodeInfo) GetScheduler() string {
+	if x != nil {
+		return x.Scheduler
+	}
+	return ""
 }
 
 // Load is the node's state after an iteration or at a heartbeat.
@@ -2860,7 +2868,7 @@ var File_kvferry_proto protoreflect.FileDescriptor
 const file_kvferry_proto_rawDesc = "" +
 	"\n" +
 	"\rkvferry.proto\x12\n" +
-	"kvferry.v1\"\x9c\x05\n" +
+	"kvferry.v1\"\xba\x05\n" +
 	"\bNodeInfo\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12$\n" +
 	"\x04role\x18\x02 \x01(\x0e2\x10.kvferry.v1.RoleR\x04role\x12\x1b\n" +
@@ -2886,7 +2894,8 @@ const file_kvferry_proto_rawDesc = "" +
 	"\x0ekv_token_bytes\x18\x14 \x01(\rR\fkvTokenBytes\x12\x1f\n" +
 	"\vsequence_ns\x18\x15 \x01(\rR\n" +
 	"sequenceNs\x12#\n" +
-	"\rprefix_blocks\x18( \x01(\rR\fprefixBlocks\"\xc3\a\n" +
+	"\rprefix_blocks\x18( \x01(\rR\fprefixBlocks\x12\x1c\n" +
+	"\tscheduler\x18\x18 \x01(\tR\tscheduler\"\xc3\a\n" +
 	"\x04Load\x12\x18\n" +
 	"\arunning\x18\x01 \x01(\rR\arunning\x12\x18\n" +
 	"\awaiting\x18\x02 \x01(\rR\awaiting\x12%\n" +

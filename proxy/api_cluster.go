@@ -75,6 +75,7 @@ type nodeInfo struct {
 	Rails              []string `json:"rails"`
 	KVBlocks           uint32   `json:"kv_blocks"`
 	Chunked            bool     `json:"chunked"`
+	Scheduler          string   `json:"scheduler"` // vllm-v0, vllm-v1 or sglang; empty if it is none of these
 	Version            string   `json:"version"`
 }
 
@@ -105,7 +106,7 @@ func (p *Proxy) serveServerInfo(w http.ResponseWriter, _ *http.Request) {
 		info.Nodes = append(info.Nodes, nodeInfo{
 			ID: n.Id, Role: proto.RoleName(n.Role), Up: state.Up, Instance: fmt.Sprintf("%016x", n.Instance), GRPCAddr: n.GrpcAddr, URL: state.URL,
 			Profile: n.Profile, ProfileFingerprint: n.ProfileFingerprint, Link: n.Link, Rails: append([]string{}, n.Rails...),
-			KVBlocks: n.KvBlocks, Chunked: n.Chunked, Version: n.Version,
+			KVBlocks: n.KvBlocks, Chunked: n.Chunked, Scheduler: n.Scheduler, Version: n.Version,
 		})
 	}
 	wire.JSON(w, serverInfo{ModelPath: c.Model, InternalStates: make([]internalState, 1), Kvferry: info})

@@ -45,6 +45,7 @@ type Node struct {
 	Rails       []string `json:"rails"` // names: "tcp/eth0"
 	KVBlocks    int      `json:"kv_blocks"`
 	Chunked     bool     `json:"chunked"`
+	Scheduler   string   `json:"scheduler"` // vllm-v0, vllm-v1 or sglang; empty of an engine, and of an older node
 	Version     string   `json:"version"`
 }
 
