@@ -24,6 +24,7 @@ type part struct {
 	Name, Role string // Role is proxy, prefill, decode or nondisagg
 	Registry   string // host:port of the proxy's gRPC; empty for the proxy itself
 	Config     Config
+	Ledger     bool // of modelled NICs: the first file that was handed on
 }
 
 // hello is the line a child prints once it listens, or cannot. What comes on its standard
@@ -100,6 +101,9 @@ func (pt part) run(ctx context.Context) error {
 		return report(hello{}, err)
 	}
 	cfg.Logger = logger
+	if pt.Ledger {
+		cfg.Ledger = "/dev/fd/3" // the first of exec.Cmd's ExtraFiles
+	}
 	n, err := node.New(cfg)
 	if err != nil {
 		return report(hello{}, err)

@@ -48,7 +48,7 @@ type Config struct {
 	Placement                  string
 	ConditionalDisaggregation  int      // see --conditional-disaggregation of the proxy
 	Profile                    string   // a shipped one's name, or a JSON file; the shipped A10 if empty
-	Link                       string   // see --link of the daemons; native if empty
+	Link                       string   // see --link of the daemons; native if empty. Modelled NICs are shared as in virtual time
 	DecodeLinks                []string // of decode nodes instead, in turn
 	Rails                      []string // see --rail of the daemons; TCP over loopback if empty
 	KVBlocks                   int      // of each node; what the profile's GPU holds if 0
@@ -186,6 +186,9 @@ type Cluster struct {
 	cfg  Config // with defaults
 	http string // host:port of the proxy, as grpc is
 	grpc string
+	// ledger is by which the nodes share their modelled NICs: a file without a name, that
+	// each has open. Nil without a modelled link.
+	ledger *os.File
 
 	mu    sync.Mutex
 	procs []*Process // all that were ever started, in order
@@ -221,8 +224,12 @@ func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 		cfg.StopTimeout = 5 * time.Second
 	}
 	c := &Cluster{cfg: cfg}
+	if err := c.openLedger(); err != nil {
+		return nil, fmt.Errorf("cluster: %w", err)
+	}
 	hello, err := c.spawn(ctx, part{Name: "proxy", Role: "proxy"})
 	if err != nil {
+		_ = c.Close() // why the proxy ended is in err
 		return nil, err
 	}
 	c.http, c.grpc = hello.HTTP, hello.GRPC
@@ -247,6 +254,17 @@ func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 		return nil, errors.Join(err, c.Close())
 	}
 	return c, nil
+}
+
+// openLedger makes the file by which the nodes share their modelled NICs, if they have such.
+func (c *Cluster) openLedger() (err error) {
+	if n, err := c.cfg.node("prefill", "prefill", "localhost:1"); err != nil || n.Link == nil || c.cfg.Prefill == 0 {
+		return err
+	}
+	if c.ledger, err = os.CreateTemp("", "kvferry-ledger-"); err != nil {
+		return err
+	}
+	return os.Remove(c.ledger.Name()) // so that nothing is left of it, whatever happens
 }
 
 // URL is the proxy's, "http://127.0.0.1:12345".
@@ -281,13 +299,16 @@ func (c *Cluster) Close() error {
 			errs = append(errs, err)
 		}
 	}
+	if c.ledger != nil {
+		_ = c.ledger.Close() // a second time is no fault
+	}
 	return errors.Join(errs...)
 }
 
 // spawn starts a part and waits for its hello. If that does not come, the process is killed
 // and stays among procs, where Close finds it ended.
 func (c *Cluster) spawn(ctx context.Context, pt part) (*hello, error) {
-	pt.Config, pt.Registry = c.cfg, c.grpc
+	pt.Config, pt.Registry, pt.Ledger = c.cfg, c.grpc, c.ledger != nil
 	spec, err := json.Marshal(pt)
 	if err != nil {
 		return nil, err
@@ -299,6 +320,9 @@ func (c *Cluster) spawn(ctx context.Context, pt part) (*hello, error) {
 	cmd := exec.Command(exe)
 	cmd.Env = append(os.Environ(), partEnv+"="+string(spec))
 	cmd.Stderr = c.cfg.Log
+	if c.ledger != nil {
+		cmd.ExtraFiles = []*os.File{c.ledger}
+	}
 	// A Ctrl-C at the terminal is the parent's to handle.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	life, err := cmd.StdinPipe()

@@ -45,6 +45,7 @@ func (f *NodeFlags) AddFlags(fs *pflag.FlagSet, chunked bool) {
 	fs.StringVar(&f.scheduler, "scheduler", "", "whose scheduler forms the steps: "+strings.Join(engine.Schedulers(), ", ")+" (default the profile's, which has its options)")
 	fs.StringVar(&f.cfg.Model, "served-model-name", "", "model name that clients ask for (default the profile's)")
 	fs.StringVar(&f.link, "link", "native", "native for the network as it is, a link of the profile (tcp, rdma, rdma2), or rate=1.29GB/s,latency=10us, to pace this node's transfers to")
+	fs.StringVar(&f.cfg.Ledger, "link-ledger", "", "file by which nodes of this machine share their modelled NICs, the same for all, made if it is not there: with it, what several move to one meets (default none: what one node moves meets)")
 	if chunked {
 		fs.BoolVar(&f.cfg.Chunked, "enable-chunked-prefill", false, "with --nondisagg, of vllm-v0: compute prompts in chunks beside decodes, instead of prompts first")
 	}
@@ -76,7 +77,7 @@ var NodeFlagNames = withTiers(map[string]string{
 	"ID": "--id", "Proxy": "--proxy", "GRPCAddr": "--grpc", "Rails": "--rail", "Select": "--select", "Matrix": "--matrix", "KVLocation": "--kv-location",
 	"Profile": "--profile", "Profile.max_num_seqs": "--max-num-seqs", "Profile.max_num_batched_tokens": "--max-num-batched-tokens", "Profile.engine.scheduler": "--scheduler",
 	"Profile.engine.max_num_batched_tokens": "--max-num-batched-tokens", "Profile.lora.max_loras": "--max-loras", "Profile.lora.max_cpu_loras": "--max-cpu-loras", "Model": "--served-model-name",
-	"Chunked": "--enable-chunked-prefill", "PrefixCaching": "--enable-prefix-caching", "RecheckKV": "--recheck-kv", "KVBlocks": "--num-gpu-blocks-override", "WarmBytes": "--kv-warm-mib", "Link": "--link",
+	"Chunked": "--enable-chunked-prefill", "PrefixCaching": "--enable-prefix-caching", "RecheckKV": "--recheck-kv", "KVBlocks": "--num-gpu-blocks-override", "WarmBytes": "--kv-warm-mib", "Link": "--link", "Ledger": "--link-ledger",
 	"TransferTimeout": "--transfer-timeout", "HoldTimeout": "--hold-timeout", "DrainTimeout": "--drain-timeout",
 })
 

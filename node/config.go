@@ -78,6 +78,10 @@ type Config struct {
 	RecheckKV bool
 	// Link paces this node's transfers to a modelled NIC; nil is the real network.
 	Link *pacing.Link
+	// Ledger is a file by which the nodes of this machine that have the same share their modelled
+	// NICs: what several of them move to or from one meets there. Without it only what one node
+	// moves does.
+	Ledger string
 
 	// TransferTimeout bounds one transfer of KV. Default 10 s.
 	TransferTimeout time.Duration
@@ -200,6 +204,8 @@ func (c Config) Validate() error {
 	}
 	if c.Link != nil {
 		bad.Check("Link", c.Link.Validate())
+	} else if c.Ledger != "" {
+		bad.Add("Ledger", c.Ledger, "leave it out, or model a NIC with Link: the real network needs none")
 	}
 	for _, d := range []struct {
 		field string

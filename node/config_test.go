@@ -22,6 +22,7 @@ func TestConfigFaults(t *testing.T) {
 		`KVLocation: "gpu:0": write cpu:N`:                                        func(c *Config) { c.KVLocation = "gpu:0" },
 		`Matrix: "/no/such": there is no such file`:                               func(c *Config) { c.Matrix = "/no/such" },
 		"Chunked: a decode node computes no prompts":                              func(c *Config) { c.Chunked = true },
+		`Ledger: "links": leave it out, or model a NIC`:                           func(c *Config) { c.Ledger = "links" },
 		"TransferTimeout: -1s: use 1ms or more":                                   func(c *Config) { c.TransferTimeout = -time.Second },
 		"HoldTimeout: 1ns: use 1ms or more":                                       func(c *Config) { c.HoldTimeout = 1 },
 		"KVBlocks: -1: use 1 to 4294967295":                                       func(c *Config) { c.KVBlocks = -1 },

@@ -165,7 +165,7 @@ func (n *Node) connect() error {
 		Name: n.cfg.ID, Slab: n.slab, Location: n.cfg.KVLocation, Timeout: n.cfg.TransferTimeout, UnderWay: n.cfg.underWay,
 		Release: func(d kvtransfer.Descriptor) { n.w.peer.release(d) }, Logger: n.w.log,
 		Transport: transport.Config{
-			Rails: opened, Clock: n.cfg.Clock, Link: n.w.bus.Join(n.cfg.Link), Select: n.cfg.Select, Rank: rank, Logger: n.w.log, CancelGrace: cancelGrace,
+			Rails: opened, Clock: n.cfg.Clock, Link: n.w.bus.Join(n.cfg.Link), Ledger: n.cfg.Ledger, Select: n.cfg.Select, Rank: rank, Logger: n.w.log, CancelGrace: cancelGrace,
 		},
 	})
 	if err != nil {

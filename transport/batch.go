@@ -220,7 +220,10 @@ func (b *Batch) end(status Status, err error) {
 func (b *Batch) post() {
 	b.pending.Store(int64(len(b.slices)+max(len(b.parts)-1, 0)) + 1)
 	if p := b.e.pacer; p != nil && b.fence == (Secret{}) {
-		b.paced = p.Move(b.posted, b.opt.Since, b.bytes, b.reads)
+		var err error
+		if b.paced, err = p.Move(b.posted, b.opt.Since, b.bytes, b.reads, b.t.peer.paths[0].addr()); err != nil {
+			b.abort(Failed, err, "", "")
+		}
 	}
 	run := make([]*Slice, len(b.slices))
 	for i := range b.slices {

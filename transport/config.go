@@ -17,8 +17,10 @@ type Config struct {
 	Rails []Rail
 	// Clock tells the times in batches and wakes paced batches. Default clock.Precise().
 	Clock clock.Clock
-	// Link, if not nil, paces batches as a modelled NIC would.
-	Link *pacing.Link
+	// Link, if not nil, paces batches as a modelled NIC would. With the name of a Ledger, a file, it
+	// shares the peer's NIC with other engines of this machine that have the same, in any process.
+	Link   *pacing.Link
+	Ledger string
 	// OnImmediate gets the immediates of peers' batches, each exactly once, also if
 	// the initiator had to send it again. It runs on a rail's goroutine, for several
 	// connections at once, and must not block for long: the connection it came over
@@ -133,21 +135,10 @@ func (c *Config) Validate() error {
 	if c.Retries < 0 {
 		bad.Add("Retries", c.Retries, "use a positive number, or 0 for as many as the deadline allows")
 	}
-	for _, d := range []struct {
-		name string
-		d    time.Duration
-	}{
-		{"DefaultTimeout", c.DefaultTimeout},
-		{"DialTimeout", c.DialTimeout},
-		{"BackoffMin", c.BackoffMin},
-		{"BackoffMax", c.BackoffMax},
-		{"CancelGrace", c.CancelGrace},
-		{"IdleTimeout", c.IdleTimeout},
-		{"StallTimeout", c.StallTimeout},
-		{"ProbeInterval", c.ProbeInterval},
-	} {
-		if d.d < 0 {
-			bad.Add(d.name, d.d, "use a positive duration, or 0 for the default")
+	times := []time.Duration{c.DefaultTimeout, c.DialTimeout, c.BackoffMin, c.BackoffMax, c.CancelGrace, c.IdleTimeout, c.StallTimeout, c.ProbeInterval}
+	for i, name := range []string{"DefaultTimeout", "DialTimeout", "BackoffMin", "BackoffMax", "CancelGrace", "IdleTimeout", "StallTimeout", "ProbeInterval"} {
+		if times[i] < 0 {
+			bad.Add(name, times[i], "use a positive duration, or 0 for the default")
 		}
 	}
 	if c.BackoffMax != 0 && c.BackoffMin > c.BackoffMax {

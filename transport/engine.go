@@ -80,7 +80,7 @@ func New(cfg Config) (*Engine, error) {
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	if cfg.Link != nil {
 		var err error
-		if e.pacer, err = pacing.New(*cfg.Link, cfg.Clock); err != nil {
+		if e.pacer, err = pacing.New(*cfg.Link, cfg.Ledger, cfg.Clock, cfg.Rails); err != nil {
 			return nil, errors.Join(fmt.Errorf("transport: %w", err), e.Close())
 		}
 		e.wg.Go(func() { e.pacer.Run(e.stop) })

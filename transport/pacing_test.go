@@ -1,6 +1,9 @@
 package transport_test
 
 import (
+	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -112,4 +115,24 @@ func TestPacingSince(t *testing.T) {
 			t.Errorf("due at %v, want %v", b.Due(), want)
 		}
 	})
+}
+
+// A batch whose modelled network cannot be told of it fails, and says which file that is.
+func TestPacingLedgerFails(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "ledger")
+	p := newPair(t, transport.Config{Link: &pacing.Link{BytesPerSecond: 1e12}, Ledger: file})
+	if err := wait(t, p.a.Submit(p.target, p.reqs(transport.Write, 1), transport.BatchOptions{})); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(file, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteString("no line of it\n"); err != nil || f.Close() != nil {
+		t.Fatal(err)
+	}
+	b := p.a.Submit(p.target, p.reqs(transport.Write, 1), transport.BatchOptions{})
+	if err := wait(t, b); b.Status() != transport.Failed || err == nil || !strings.Contains(err.Error(), file) {
+		t.Errorf("%v, %v", b.Status(), err)
+	}
 }

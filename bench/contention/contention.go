@@ -14,6 +14,7 @@ import (
 	"kvferry/bench/page"
 	"kvferry/config"
 	"kvferry/engine"
+	"kvferry/handoff"
 	"kvferry/transport/pacing"
 	"kvferry/transport/rails"
 )
@@ -22,6 +23,7 @@ import (
 type Config struct {
 	Profile          string    // whose KV it is: a shipped one's name, or a JSON file
 	Transfers        []int     // at once
+	Handoff          []string  // pull, of transfers that the decode node begins, and push, of those that the others do; pull alone if empty
 	Tokens           int       // of each prompt
 	Link             string    // rate of a NIC, "1GB/s"
 	Oversubscription []float64 // of the switches, in virtual time
@@ -38,8 +40,8 @@ const (
 	Short = "Transfers into one decode node at once: both clocks, and other simulators"
 
 	Long = `Have n requests at once hand their KV to one decode node, and say what that adds to
-their TTFT: in virtual time, in real time (the nodes' transfer halves read real bytes over
-modelled NICs, and all are compared), and by the rules of other simulators.`
+the first token that it decodes: in virtual time, in real time (the nodes' transfer halves
+move real bytes over modelled NICs, and all are compared), and by the rules of other simulators.`
 )
 
 // Clocks.
@@ -54,6 +56,7 @@ const (
 func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.SortFlags = false
 	fs.IntSliceVar(&c.Transfers, "transfers", []int{1, 2, 4, 8}, "at once, each from a prefill node of its own into the decode node")
+	fs.StringSliceVar(&c.Handoff, "handoff", []string{handoff.Pull.Name, handoff.Push.Name}, "pull: the decode node reads, push: each prefill node writes")
 	fs.IntVar(&c.Tokens, "tokens", 8192, "of each prompt; 8192 are 470 MB of KV with the shipped profile's model")
 	fs.Float64SliceVar(&c.Oversubscription, "oversubscription", []float64{1, 2}, "of the switches between prefill and decode nodes, in virtual time")
 	fs.StringVar(&c.Clock, "clock", both, "virtual, real (nodes' transfer halves move the bytes, paced to the modelled NICs) or both")
@@ -65,7 +68,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 
 // FlagNames are the flags that set the fields of a Config.
 var FlagNames = map[string]string{
-	"Profile": "--profile", "Transfers": "--transfers", "Tokens": "--tokens", "Link": "--link", "Oversubscription": "--oversubscription", "Clock": "--clock", "Rail": "--rail", "Out": "--out",
+	"Profile": "--profile", "Transfers": "--transfers", "Handoff": "--handoff", "Tokens": "--tokens", "Link": "--link", "Oversubscription": "--oversubscription", "Clock": "--clock", "Rail": "--rail", "Out": "--out",
 }
 
 // most is more transfers than any node's NIC was ever shared by here.
@@ -86,6 +89,14 @@ func (c *Config) settle() (err error) {
 	}
 	for _, n := range c.Transfers {
 		config.Between(&bad, "Transfers", n, 1, most)
+	}
+	if len(c.Handoff) == 0 {
+		c.Handoff = []string{handoff.Pull.Name}
+	}
+	for _, h := range c.Handoff {
+		if h != handoff.Pull.Name && h != handoff.Push.Name {
+			bad.Add("Handoff", h, "use pull, push or both")
+		}
 	}
 	config.Between(&bad, "Tokens", c.Tokens, 1, 1<<20)
 	if len(c.Oversubscription) == 0 {
@@ -108,7 +119,8 @@ func (c *Config) settle() (err error) {
 	return bad.Err("contention.Config")
 }
 
-// Added is what moving the KV adds to the TTFT of the requests, in ms.
+// Added is what moving the KV adds to the time of the requests' first decoded token, in ms. It is
+// their first one under pull, and their second under push.
 type Added struct {
 	First float64 `json:"first_ms"`
 	Mean  float64 `json:"mean_ms"`
@@ -127,6 +139,7 @@ func addedOf(all []time.Duration) *Added {
 
 // A Row is one meeting of transfers.
 type Row struct {
+	Handoff          string             `json:"handoff"`
 	Transfers        int                `json:"transfers"`
 	Oversubscription float64            `json:"oversubscription"`
 	Virtual          *Added             `json:"virtual,omitempty"`
@@ -176,21 +189,23 @@ func (c *Config) Meet(ctx context.Context) (*Result, error) {
 		defer nodes.close()
 		r.Rail = cfg.Rail
 	}
-	without := map[int][]time.Duration{}
-	for _, ratio := range cfg.Oversubscription {
-		for _, n := range cfg.Transfers {
-			row := &Row{Transfers: n, Oversubscription: ratio, Others: others.rules(n, ratio, float64(r.Bytes)/cfg.rate*1e3)}
-			var err error
-			if cfg.Clock != real {
-				row.Virtual, err = simulated(ctx, cfg, n, ratio, without)
+	for _, h := range cfg.Handoff {
+		without := map[int][]time.Duration{}
+		for _, ratio := range cfg.Oversubscription {
+			for _, n := range cfg.Transfers {
+				row := &Row{Handoff: h, Transfers: n, Oversubscription: ratio, Others: others.rules(n, ratio, float64(r.Bytes)/cfg.rate*1e3)}
+				var err error
+				if cfg.Clock != real {
+					row.Virtual, err = simulated(ctx, cfg, h, n, ratio, without)
+				}
+				if err == nil && nodes != nil && ratio == 1 {
+					row.Real, row.Compared, err = nodes.move(ctx, h == handoff.Push.Name, n)
+				}
+				if err != nil {
+					return nil, fmt.Errorf("%d transfers, %s: %w", n, h, err)
+				}
+				r.Rows = append(r.Rows, row)
 			}
-			if err == nil && nodes != nil && ratio == 1 {
-				row.Real, row.Compared, err = nodes.move(ctx, n)
-			}
-			if err != nil {
-				return nil, fmt.Errorf("%d transfers: %w", n, err)
-			}
-			r.Rows = append(r.Rows, row)
 		}
 	}
 	return r, nil
@@ -199,14 +214,14 @@ func (c *Config) Meet(ctx context.Context) (*Result, error) {
 // Table has a line a row.
 func (r *Result) Table() page.Table {
 	t := page.Table{
-		Title: fmt.Sprintf("what moving the KV adds to TTFT (ms): %d tokens, %.1f MB each, into one decode node at %.4g GB/s, hand-off pull", r.Tokens, float64(r.Bytes)/1e6, r.Rate/1e9),
-		Head:  []string{"transfers", "switches", "virtual mean", "last", "real mean", "last", "difference"},
+		Title: fmt.Sprintf("what moving the KV adds to the first decoded token (ms): %d tokens, %.1f MB each, into one decode node at %.4g GB/s", r.Tokens, float64(r.Bytes)/1e6, r.Rate/1e9),
+		Head:  []string{"hand-off", "transfers", "switches", "virtual mean", "last", "real mean", "last", "difference"},
 	}
 	for _, o := range others.Simulators {
 		t.Head = append(t.Head, o.Short)
 	}
 	for _, row := range r.Rows {
-		line := []string{fmt.Sprint(row.Transfers), fmt.Sprintf("%g:1", row.Oversubscription)}
+		line := []string{row.Handoff, fmt.Sprint(row.Transfers), fmt.Sprintf("%g:1", row.Oversubscription)}
 		for _, a := range []*Added{row.Virtual, row.Real} {
 			if a == nil {
 				line = append(line, "-", "-")

@@ -1,7 +1,7 @@
 // Package contention is kvbench contention: n requests at once whose KV goes from a prefill node
-// each to one decode node, and what that adds to their TTFT. The decode node's NIC is shared, or
-// the uplinks of a switch in front of it. The same in virtual time, in real time over modelled NICs,
-// and by the rules of other simulators.
+// each to one decode node, and what that adds to the first token decoded. The decode node's NIC is
+// shared, or the uplinks of a switch in front of it. The same in virtual time, in real time over
+// modelled NICs, and by the rules of other simulators.
 //
 //	prefill 1 ── NIC ──┐
 //	...                ├── switch ── NIC ── decode

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"time"
 
 	"kvferry/clock"
@@ -26,6 +28,19 @@ type nodes struct {
 	clk              clock.Clock
 	grants           uint64 // so far
 	free             []func() error
+}
+
+// A way is one of the transfers: who grants blocks, and who moves bytes to or from them.
+type way struct {
+	granter, mover *kvtransfer.Agent
+	op             transport.Op
+}
+
+func (x *nodes) way(i int, push bool) way {
+	if push {
+		return way{x.decode, x.prefill[i], transport.Write}
+	}
+	return way{x.prefill[i], x.decode, transport.Read}
 }
 
 // patience is how many times as long as its link takes a transfer may take.
@@ -55,6 +70,11 @@ func open(cfg Config, n int) (x *nodes, err error) {
 		return x, err
 	}
 	link := pacing.Link{BytesPerSecond: cfg.rate}
+	dir, err := os.MkdirTemp("", "kvferry-contention-")
+	if err != nil {
+		return x, err
+	}
+	x.free = append(x.free, func() error { return os.RemoveAll(dir) })
 	alone := time.Duration(float64(cfg.Tokens*g.TokenBytes()) / cfg.rate * 1e9)
 	agent := func(name string, slab *kvcache.Slab) (*kvtransfer.Agent, error) {
 		r, err := rails.Open(cfg.Rail, rails.Options{})
@@ -63,7 +83,7 @@ func open(cfg Config, n int) (x *nodes, err error) {
 		}
 		return kvtransfer.New(kvtransfer.Config{
 			Name: name, Slab: slab, Timeout: 10*time.Second + time.Duration(n*patience)*alone,
-			Transport: transport.Config{Rails: []transport.Rail{r}, Link: &link, Clock: x.clk},
+			Transport: transport.Config{Rails: []transport.Rail{r}, Link: &link, Ledger: filepath.Join(dir, "ledger"), Clock: x.clk},
 		})
 	}
 	if x.decode, err = agent("decode-0", x.landed); err != nil {
@@ -110,27 +130,28 @@ func (x *nodes) close() {
 }
 
 // move has n transfers begin at once, and compares what they brought.
-func (x *nodes) move(ctx context.Context, n int) (*Added, int64, error) {
+func (x *nodes) move(ctx context.Context, push bool, n int) (*Added, int64, error) {
 	clear(x.landed.Bytes())
 	blocks := x.computed.Blocks()
-	var theirs []kvcache.Ref
-	for id := range blocks {
-		theirs = append(theirs, kvcache.Ref{ID: kvcache.BlockID(id), Gen: 1})
-	}
 	var open []*kvtransfer.Transfer
 	defer func() {
 		for _, t := range open {
 			t.Close(true)
 		}
 	}()
-	for _, p := range x.prefill[:n] {
+	for i := range n {
+		w := x.way(i, push)
+		terms := kvtransfer.Terms{Op: w.op, Blocks: refs(0, blocks), Tokens: x.tokens}
+		if push {
+			terms.Blocks, terms.OnArrival = refs(i*blocks, blocks), func(kvtransfer.Arrival) {}
+		}
 		x.grants++
-		grant, err := p.Grant(x.grants, kvtransfer.Terms{Op: transport.Read, Blocks: theirs, Tokens: x.tokens})
+		grant, err := w.granter.Grant(x.grants, terms)
 		if err != nil {
 			return nil, 0, err
 		}
 		defer grant.Close()
-		t, err := x.decode.Open(grant.Descriptor(), kvtransfer.Options{Tag: p.Segment().Name})
+		t, err := w.mover.Open(grant.Descriptor(), kvtransfer.Options{Tag: fmt.Sprintf("transfer %d", i)})
 		if err != nil {
 			return nil, 0, err
 		}
@@ -139,12 +160,12 @@ func (x *nodes) move(ctx context.Context, n int) (*Added, int64, error) {
 	over := make(chan kvtransfer.Moved, n)
 	began := x.clk.Now()
 	for i, t := range open {
-		var mine []kvcache.Ref
-		for id := range blocks {
-			mine = append(mine, kvcache.Ref{ID: kvcache.BlockID(i*blocks + id), Gen: 1})
+		mine := refs(i*blocks, blocks)
+		if push {
+			mine = refs(0, blocks)
 		}
 		t.Move(kvtransfer.Move{
-			Op: transport.Read, Part: kvtransfer.Whole, Pairs: kvcache.Pairs(mine, t.Descriptor().Blocks, 0), Since: began,
+			Op: x.way(i, push).op, Part: kvtransfer.Whole, Pairs: kvcache.Pairs(mine, t.Descriptor().Blocks, 0), Since: began,
 			Done: func(m kvtransfer.Moved) { over <- m },
 		})
 	}
@@ -172,4 +193,13 @@ func (x *nodes) move(ctx context.Context, n int) (*Added, int64, error) {
 		}
 	}
 	return addedOf(took), int64(n) * int64(size), nil
+}
+
+// refs are n blocks of a slab that nobody else uses.
+func refs(first, n int) []kvcache.Ref {
+	out := make([]kvcache.Ref, n)
+	for i := range out {
+		out[i] = kvcache.Ref{ID: kvcache.BlockID(first + i), Gen: 1}
+	}
+	return out
 }

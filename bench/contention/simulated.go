@@ -13,12 +13,13 @@ import (
 	"kvferry/sim"
 )
 
-// simulated is n transfers in virtual time: the TTFT of n requests on n prefill nodes and one
-// decode node, less what it is where the network takes no time. That is kept in without, by n.
-func simulated(ctx context.Context, cfg Config, n int, oversubscription float64, without map[int][]time.Duration) (*Added, error) {
-	over, err := ttfts(ctx, cfg, n, oversubscription, cfg.rate)
+// simulated is n transfers in virtual time: when the first token is decoded of n requests on n
+// prefill nodes and one decode node, less when it is where the network takes no time. That is kept
+// in without, by n.
+func simulated(ctx context.Context, cfg Config, by string, n int, oversubscription float64, without map[int][]time.Duration) (*Added, error) {
+	over, err := decoded(ctx, cfg, by, n, oversubscription, cfg.rate)
 	if err == nil && without[n] == nil {
-		without[n], err = ttfts(ctx, cfg, n, 1, math.MaxFloat64/2)
+		without[n], err = decoded(ctx, cfg, by, n, 1, math.MaxFloat64/2)
 	}
 	if err != nil {
 		return nil, err
@@ -29,10 +30,11 @@ func simulated(ctx context.Context, cfg Config, n int, oversubscription float64,
 	return addedOf(over), nil
 }
 
-// ttfts are those of n requests at once, by request, over NICs of a rate.
-func ttfts(ctx context.Context, cfg Config, n int, oversubscription, rate float64) ([]time.Duration, error) {
+// decoded is when the first token is decoded of each of n requests that come at once, over NICs of
+// a rate.
+func decoded(ctx context.Context, cfg Config, by string, n int, oversubscription, rate float64) ([]time.Duration, error) {
 	c := simulation.Cluster{
-		Profile: cfg.profile, Prefill: n, Decode: 1, Handoff: handoff.Pull.Name, Placement: placement.RoundRobin, NICs: 1, NIC: sim.NIC{BytesPerSecond: rate},
+		Profile: cfg.profile, Prefill: n, Decode: 1, Handoff: by, Placement: placement.RoundRobin, NICs: 1, NIC: sim.NIC{BytesPerSecond: rate},
 		Oversubscription: oversubscription, KVBlocks: n*(cfg.profile.KVGeometry.Blocks(cfg.Tokens)+2) + 100, RPC: sim.DefaultRPC,
 	}
 	c.MaxModelLen = max(cfg.Tokens+2, cfg.profile.MaxModelLen)
@@ -44,6 +46,9 @@ func ttfts(ctx context.Context, cfg Config, n int, oversubscription, rate float6
 	s := c.Config(&config.Faults{}) // Validate has seen to them
 	s.OnOutcome = func(o *sim.Outcome) {
 		out[o.Index] = o.TTFT()
+		if by == handoff.Push.Name {
+			out[o.Index] = o.E2EL() // of two tokens, the first comes from the prefill node
+		}
 		if o.Err != nil {
 			failed = o.Err
 		}

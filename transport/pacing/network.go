@@ -19,9 +19,12 @@ type network struct {
 	kick  chan struct{}
 
 	mu       sync.Mutex
-	fabric   fabric.Network[*Delivery]
-	now      time.Duration // of the fabric
-	arriving []*Delivery   // through with the ports; they take their latency. By the time at which they are over
+	fabric   fabric.Network[*Delivery] // nil: another node's
+	now      time.Duration             // of the fabric
+	moving   int                       // in the fabric, less other nodes'
+	arriving []*Delivery               // through with the ports; they take their latency. By the time at which they are over
+	alarm    time.Duration             // what the timer is set to, 0 for nothing
+	others   func()                    // has begin called for what other nodes have begun; nil without a ledger
 }
 
 type port = fabric.Port[*Delivery]
@@ -41,17 +44,45 @@ func (w *network) start(now, since time.Duration, n int64, d *Delivery, ports ..
 		now = min(now, since)
 	}
 	w.mu.Lock()
-	w.now = max(w.now, now)
-	before, moving := w.fabric.First()
+	defer w.mu.Unlock()
+	w.begin(now, n, d, ports)
+	w.wake()
+}
+
+// begin has n bytes move from at on, or from when something last began or ended. d is nil of what
+// another node moves. The caller holds the lock, and calls wake.
+func (w *network) begin(at time.Duration, n int64, d *Delivery, ports []*port) {
+	w.finish(at)
+	w.now = max(w.now, at)
+	if d != nil {
+		w.moving++
+	}
 	w.fabric.Start(w.now, float64(n), ports, d)
-	first, _ := w.fabric.First()
-	w.mu.Unlock()
-	if moving && first >= before {
-		return // the timer is early enough
+}
+
+// wake has run look again, unless the timer is early enough.
+func (w *network) wake() {
+	if first, _ := w.fabric.First(); w.alarm > 0 && first >= w.alarm {
+		return
 	}
 	select {
 	case w.kick <- struct{}{}:
 	default:
+	}
+}
+
+// finish ends what the ports are through with by now.
+func (w *network) finish(now time.Duration) {
+	for next, moving := w.fabric.First(); moving && next <= now; next, moving = w.fabric.First() {
+		w.now = max(w.now, next)
+		d := w.fabric.Finish(w.now)
+		if d == nil {
+			continue
+		}
+		w.moving--
+		d.at = next + d.latency
+		i, _ := slices.BinarySearchFunc(w.arriving, d.at+1, func(a *Delivery, at time.Duration) int { return cmp.Compare(a.at, at) })
+		w.arriving = slices.Insert(w.arriving, i, d)
 	}
 }
 
@@ -77,25 +108,25 @@ func (w *network) run(stop <-chan struct{}) {
 func (w *network) due(all []*Delivery, now time.Duration) []*Delivery {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	next, moving := w.fabric.First()
-	for ; moving && next <= now; next, moving = w.fabric.First() {
-		w.now = max(w.now, next)
-		d := w.fabric.Finish(w.now)
-		d.at = next + d.latency
-		i, _ := slices.BinarySearchFunc(w.arriving, d.at+1, func(a *Delivery, at time.Duration) int { return cmp.Compare(a.at, at) })
-		w.arriving = slices.Insert(w.arriving, i, d)
+	if w.others != nil && w.moving > 0 {
+		w.others()
 	}
+	w.finish(now)
 	n := 0
 	for n < len(w.arriving) && w.arriving[n].at <= now {
 		n++
 	}
 	all = append(all, w.arriving[:n]...)
 	w.arriving = slices.Delete(w.arriving, 0, n)
-	if len(w.arriving) > 0 && (!moving || w.arriving[0].at < next) {
-		next, moving = w.arriving[0].at, true
+	w.alarm = 0
+	if len(w.arriving) > 0 {
+		w.alarm = w.arriving[0].at
 	}
-	if moving {
-		w.timer.Set(next)
+	if next, _ := w.fabric.First(); w.moving > 0 && (w.alarm == 0 || next < w.alarm) {
+		w.alarm = next
+	}
+	if w.alarm > 0 {
+		w.timer.Set(w.alarm)
 	}
 	return all
 }

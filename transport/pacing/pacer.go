@@ -1,6 +1,7 @@
 package pacing
 
 import (
+	"fmt"
 	"sync"
 	"time"
 
@@ -9,13 +10,14 @@ import (
 )
 
 // A Pacer says when what moves over a node's modelled NIC would have arrived. What moves at once
-// shares the NIC's rate, each way by itself, as package fabric has it. Its methods may be called
-// from any goroutine.
+// shares the NIC's rate, each way by itself, as package fabric has it; with a ledger it shares the
+// NIC at the other end too, with what other nodes move. Its methods may be called from any goroutine.
 type Pacer struct {
 	latency time.Duration
 	network *network
 	tx, rx  []*port // that what goes out crosses, and what comes in
 	bus     bool    // the network is a bus's, which runs it
+	ledger  *ledger // nil: this node knows of no other
 }
 
 // A Delivery is something that moves over a modelled link. A nil Delivery has been delivered.
@@ -65,37 +67,71 @@ func (d *Delivery) end() {
 
 func newPort(rate float64) *port { return fabric.NewPort[*Delivery](rate) }
 
-// New returns a pacer of a link. The caller has it Run, which frees what it has.
-func New(link Link, clk clock.Clock) (*Pacer, error) {
+// New returns a pacer of a link. The caller has it Run, which frees what it has. A ledger, if one is
+// named, is a file that the nodes of this machine share, and rails are those that they know this
+// one by.
+func New[R interface{ Addr() string }](link Link, file string, clk clock.Clock, rails []R) (*Pacer, error) {
 	p := &Pacer{latency: link.Latency, tx: []*port{newPort(link.BytesPerSecond)}, rx: []*port{newPort(link.BytesPerSecond)}}
 	if b := link.bus; b != nil {
 		p.network, p.bus = b.network, true
 		p.tx, p.rx = append(p.tx, b.ways[Up]), append(p.rx, b.ways[Down])
+	} else {
+		var err error
+		if p.network, err = newNetwork(clk); err != nil {
+			return nil, err
+		}
+	}
+	if file == "" {
 		return p, nil
 	}
+	var addrs []string
+	for _, r := range rails {
+		addrs = append(addrs, r.Addr())
+	}
 	var err error
-	p.network, err = newNetwork(clk)
-	return p, err
+	if p.ledger, err = openLedger(file, p.network, nic{p.tx, p.rx}, line{Addrs: addrs, Rate: link.BytesPerSecond}); err != nil {
+		p.close()
+		return nil, fmt.Errorf("pacing: %w", err)
+	}
+	return p, nil
 }
 
-// Move has n bytes go over the link, out of the node or into it. since is when that began; it
-// may lie a little back, as far as nothing has ended since, and counts from now if it is 0 or yet
-// to come.
-func (p *Pacer) Move(now, since time.Duration, n int64, in bool) *Delivery {
+// Move has n bytes go over the link, out of the node or into it, to or from a peer's rail. since is
+// when that began; it may lie a little back, as far as nothing has ended since, and counts from now
+// if it is 0 or yet to come. An error is the ledger's.
+func (p *Pacer) Move(now, since time.Duration, n int64, in bool, peer string) (*Delivery, error) {
 	d, ports := &Delivery{latency: p.latency}, p.tx
 	if in {
 		ports = p.rx
 	}
-	p.network.start(now, since, n, d, ports...)
-	return d
+	if p.ledger == nil || n == 0 {
+		p.network.start(now, since, n, d, ports...)
+		return d, nil
+	}
+	if since > 0 {
+		now = min(now, since)
+	}
+	if err := p.ledger.move(now, n, d, in, peer); err != nil {
+		return nil, fmt.Errorf("pacing: %w", err)
+	}
+	return d, nil
 }
 
 // Run tells of what has been delivered until stop is closed. What has not then never is.
 func (p *Pacer) Run(stop <-chan struct{}) {
+	defer p.close()
 	if p.bus {
 		<-stop
 		return
 	}
-	defer p.network.timer.Close()
 	p.network.run(stop)
+}
+
+func (p *Pacer) close() {
+	if p.ledger != nil {
+		p.ledger.close()
+	}
+	if !p.bus {
+		p.network.timer.Close()
+	}
 }
