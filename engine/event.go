@@ -82,7 +82,6 @@ type Work struct {
 	Seq    *Sequence
 	From   int
 	N      int
-	Loaded int  // tokens before From that a tier had: their KV is there with this step
 	Prompt bool // a prompt or a chunk of one (or its recomputation), not a decode
 	Sample bool
 }
@@ -111,6 +110,10 @@ type Copy struct {
 	Way    Way
 	Blocks int
 	Since  time.Duration // when it became possible, not the time that was noticed
+	// Of ToGPU: whose blocks they are, which, and the place of the first in the block table.
+	Seq   uint64
+	Refs  []kvcache.Ref
+	First int
 }
 
 // A Way is from where to where a Copy goes.

@@ -39,6 +39,11 @@ type Executor interface {
 	// nobody. When ctx ends, Run returns its cause.
 	Run(ctx context.Context, step *Step, layer func(layer int, at time.Duration)) (end time.Duration, tokens []kvcache.Token, err error)
 
+	// Load writes the KV of a sequence's blocks, the first of them at a place in its table, which
+	// has come from host memory; see Copy. Nobody else touches them meanwhile. It may be slow, and
+	// may end after Forget; Close waits for it at the caller's.
+	Load(id uint64, refs []kvcache.Ref, first int)
+
 	// Forget says that a sequence is over, once for each Admit. A step under way, or
 	// launched and not run yet, may still have it if it was cancelled: its tokens go
 	// nowhere, its blocks are the sequence's until that step has ended.

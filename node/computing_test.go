@@ -35,6 +35,7 @@ func newComputing(p *engine.Profile) func(*kvcache.Slab, clock.Clock) (engine.Ex
 
 func (c *computing) Admit(uint64, []kvcache.Token, engine.Use) engine.Checker { return nil }
 func (c *computing) Forget(uint64)                                            {}
+func (c *computing) Load(uint64, []kvcache.Ref, int)                          {}
 func (c *computing) Progress() uint64                                         { return c.rows.Load() }
 func (c *computing) Close() error                                             { return nil }
 

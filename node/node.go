@@ -278,6 +278,7 @@ func (n *Node) Run(ctx context.Context) error {
 	n.grpc.Stop()
 	err := g.Wait()
 	n.w.peer.wg.Wait()
+	n.w.copies.Wait()
 	if err == nil {
 		n.w.log.Info("stopped")
 	}

@@ -23,16 +23,17 @@ import (
 // steps the core with them and performs its actions. One timer wakes it for
 // whatever the core waits for, so a thousand streams cost one wake an iteration.
 type worker struct {
-	cfg   Config
-	log   *slog.Logger
-	clk   clock.Clock
-	core  *connector.Core
-	pool  *kvcache.Pool
-	tiers *kvcache.Tiers
-	bus   *pacing.Bus // that their copies cross; nil without tiers
-	exec  engine.Executor
-	kv    *kvtransfer.Agent // moves KV
-	peer  *peers            // asks other nodes
+	cfg    Config
+	log    *slog.Logger
+	clk    clock.Clock
+	core   *connector.Core
+	pool   *kvcache.Pool
+	tiers  *kvcache.Tiers
+	bus    *pacing.Bus // that their copies cross; nil without tiers
+	exec   engine.Executor
+	copies sync.WaitGroup    // of blocks that the executor writes
+	kv     *kvtransfer.Agent // moves KV
+	peer   *peers            // asks other nodes
 
 	steps chan launch // to the executor
 	timer clock.Timer
@@ -221,12 +222,28 @@ func (d driver) Launch(step *engine.Step, layers bool) {
 }
 
 // Copy waits as long as the modelled bus takes. The bytes of what comes to the GPU are the executor's
-// to write, with the step that uses them.
+// to write meanwhile; they may be late on a machine that is too slow for that.
 func (d driver) Copy(c engine.Copy) {
+	done := func(at time.Duration) { d.post(connector.Copied{ID: c.ID, At: at}) }
+	if c.Way == engine.ToGPU {
+		written := make(chan struct{})
+		d.copies.Go(func() {
+			defer close(written)
+			d.exec.Load(c.Seq, c.Refs, c.First)
+		})
+		told := done
+		done = func(at time.Duration) {
+			d.copies.Go(func() {
+				<-written
+				if now := d.clk.Now(); now-at > engine.MaxLag {
+					at = now
+				}
+				told(at)
+			})
+		}
+	}
 	ways := [...]pacing.Way{engine.ToHost: pacing.Up, engine.ToGPU: pacing.Down, engine.ToDisk: pacing.Disk, engine.FromDisk: pacing.Disk}
-	d.bus.Copy(d.clk.Now(), c.Since, int64(c.Blocks*d.cfg.Profile.KVGeometry.BlockBytes()), ways[c.Way], func(at time.Duration) {
-		d.post(connector.Copied{ID: c.ID, At: at})
-	})
+	d.bus.Copy(d.clk.Now(), c.Since, int64(c.Blocks*d.cfg.Profile.KVGeometry.BlockBytes()), ways[c.Way], done)
 }
 
 func (d driver) Token(t connector.Token) {

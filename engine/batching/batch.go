@@ -84,8 +84,7 @@ func (s *Scheduler) flush(now, notBefore time.Duration) {
 
 // work adds n tokens of a sequence to a step, from where its KV ends.
 func (s *Scheduler) work(step *engine.Step, q *sequence, n int) {
-	step.Works = append(step.Works, engine.Work{Seq: &q.Sequence, From: q.computed, N: n, Loaded: q.loaded, Prompt: q.prompt, Sample: q.computed+n == len(q.Tokens())})
-	q.loaded = 0
+	step.Works = append(step.Works, engine.Work{Seq: &q.Sequence, From: q.computed, N: n, Prompt: q.prompt, Sample: q.computed+n == len(q.Tokens())})
 	s.works = append(s.works, q)
 }
 
@@ -211,7 +210,7 @@ func (s *Scheduler) fits(q *sequence) bool {
 // evict gives a sequence's blocks back, and with them what was computed.
 func (s *Scheduler) evict(q *sequence) {
 	s.free(q)
-	q.computed, q.committed, q.loaded = 0, 0, 0
+	q.computed, q.committed = 0, 0
 }
 
 // missing is how many blocks a sequence lacks for so many tokens.

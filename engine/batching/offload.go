@@ -35,6 +35,7 @@ type copying struct {
 	hashes []kvcache.Hash
 	refs   []kvcache.Ref // held until it is over
 	q      *sequence     // that waits for it
+	first  int           // the place of refs[0] in its block table
 	disk   int           // blocks of those that come from the disk
 }
 
@@ -43,6 +44,9 @@ func (s *Scheduler) begin(c *copying, way engine.Way, blocks int, since time.Dur
 	o := &s.offload
 	o.last++
 	c.Copy = engine.Copy{ID: o.last, Way: way, Blocks: blocks, Since: since}
+	if way == engine.ToGPU {
+		c.Seq, c.Refs, c.First = c.q.ID, c.refs, c.first
+	}
 	o.copies[c.ID] = c
 	s.ready.Copies = append(s.ready.Copies, c.Copy)
 }
@@ -95,12 +99,12 @@ func (s *Scheduler) load(q *sequence, pooled int, f kvcache.Found) {
 	}
 	q.loading = true
 	q.Load(f.Blocks * s.cfg.Pool.BlockTokens())
-	q.computed, q.loaded = q.Cached(), f.Blocks*s.cfg.Pool.BlockTokens()
+	q.computed = q.Cached()
 	since := max(s.spare.At, q.runnable) // of the step that is being formed
 	if s.now-since > engine.MaxLag {
 		since = s.now
 	}
-	c := &copying{hashes: q.hashes[pooled : pooled+f.Blocks : pooled+f.Blocks], refs: refs, q: q, disk: f.Disk}
+	c := &copying{hashes: q.hashes[pooled : pooled+f.Blocks : pooled+f.Blocks], refs: refs, q: q, first: pooled, disk: f.Disk}
 	if f.Disk > 0 {
 		s.begin(c, engine.FromDisk, f.Disk, since)
 	} else {
@@ -156,6 +160,7 @@ func (s *Scheduler) copied(ev engine.Copied) {
 			q.loading = false
 			q.where, q.runnable = inWaiting, ev.At
 			s.pending = remove(s.pending, q)
+			s.commit(q)
 			s.waiting = slices.Insert(s.waiting, s.holding(), q)
 		}
 	}

@@ -362,7 +362,6 @@ type sequence struct {
 	hashes    []kvcache.Hash // of the prompt's full blocks, if prefix caching is on, and with tiers of those after them
 	shared    int            // how many of these are the prompt's, which others may have too
 	loading   bool           // its blocks are being loaded from a tier
-	loaded    int            // tokens that were, until a step has it
 	queried   bool           // the pool has counted that they were looked up
 	refused   refusal        // when blocks were last asked for in vain
 	matched   int            // of SGLang: blocks that the prefix cache has

@@ -297,7 +297,17 @@ func (p *playground) copy(c engine.Copy) {
 	if c.Blocks < 1 || c.Since > p.now || p.now-c.Since > engine.MaxLag {
 		p.failf("copy %+v", c)
 	}
-	p.at(p.now+p.random(8*time.Millisecond), func() []engine.Event { return []engine.Event{engine.Copied{ID: c.ID, At: p.now}} })
+	if c.Way == engine.ToGPU && (p.reqs[c.Seq] == nil || len(c.Refs) != c.Blocks) {
+		p.failf("copy %+v", c)
+	}
+	p.at(p.now+p.random(8*time.Millisecond), func() []engine.Event {
+		for _, r := range c.Refs {
+			if !p.pool.Valid(r) {
+				p.failf("blocks are copied into %v, which is not held", r)
+			}
+		}
+		return []engine.Event{engine.Copied{ID: c.ID, At: p.now}}
+	})
 }
 
 // fetch has the KV of a pending sequence arrive.

@@ -69,6 +69,27 @@ func (m *Executor) Admit(id uint64, prompt []kvcache.Token, use engine.Use) engi
 	return c
 }
 
+// Load implements engine.Executor: nothing is kept in host memory, since the tokens say what the
+// blocks must contain.
+func (m *Executor) Load(id uint64, refs []kvcache.Ref, first int) {
+	m.mu.Lock()
+	c, hidden := m.contents[id], m.hidden[id]
+	m.mu.Unlock()
+	if c == nil {
+		return
+	}
+	for i, ref := range refs {
+		for l := range m.slab.Geometry().Layers {
+			c.Fill(m.slab.Layer(ref.ID, l), first+i, l)
+			m.written.Add(1)
+		}
+		if hidden {
+			c.FillHidden(m.slab.Hidden(ref.ID), first+i)
+			m.written.Add(1)
+		}
+	}
+}
+
 // Forget implements engine.Executor.
 func (m *Executor) Forget(id uint64) {
 	m.mu.Lock()
@@ -103,7 +124,7 @@ func (m *Executor) fills(step *engine.Step) (fs []fill) {
 			continue
 		}
 		if c := m.contents[w.Seq.ID]; c != nil {
-			first, last := (w.From-w.Loaded)/bt, (w.From+w.N-1)/bt
+			first, last := w.From/bt, (w.From+w.N-1)/bt
 			fs = append(fs, fill{c, w.Seq.Table.Refs()[first : last+1], first, m.hidden[w.Seq.ID]})
 		}
 	}
