@@ -84,6 +84,29 @@ func TestNames(t *testing.T) {
 	if status, body, _ := c.post("/v1/completions", `{"prompt":"x","lora_path":"org/main"}`); status != 400 || !strings.Contains(body, `ask for`) {
 		t.Errorf("%d %s", status, body)
 	}
+	for _, tc := range []struct {
+		path, body string
+		status     int
+		rank       uint32 // of chat, asked for afterwards; 0: it is not served
+	}{
+		{"/v1/unload_lora_adapter", `{"lora_name":"chat"}`, 200, 0},
+		{"/v1/load_lora_adapter", `{"lora_name":"chat","lora_path":"64"}`, 200, 64},
+		{"/v1/load_lora_adapter", `{"lora_name":"org/main","lora_path":"64"}`, 400, 64},
+		{"/unload_lora_adapter", `{"lora_name":"chat"}`, 200, 0},
+		{"/load_lora_adapter", `{"lora_name":"chat","lora_path":"8"}`, 200, 8},
+	} {
+		if status, body, _ := c.post(tc.path, tc.body); status != tc.status {
+			t.Errorf("%s %s: %d %s", tc.path, tc.body, status, body)
+		}
+		status, body, _ := c.post("/v1/completions", `{"model":"chat","prompt":"x","max_tokens":1}`)
+		if _, models := c.get("/v1/models"); strings.Contains(models, `"chat"`) != (tc.rank > 0) || (status == 200) != (tc.rank > 0) || tc.rank == 0 && (status != 404 || !strings.Contains(body, "model_not_found")) {
+			t.Errorf("after %s %s: %d %s; %s", tc.path, tc.body, status, body, models)
+		} else if tc.rank > 0 {
+			if s := clocktest.Receive(t, n.submits, "the submit"); s.Adapter != "chat" || s.AdapterRank != tc.rank {
+				t.Errorf("after %s %s: adapter %q of rank %d", tc.path, tc.body, s.Adapter, s.AdapterRank)
+			}
+		}
+	}
 	if _, body := c.get("/metrics"); !strings.Contains(body, `model_name="org/main"`) || strings.Contains(body, testModel) {
 		t.Errorf("metrics do not call the model by its served name:\n%s", body)
 	}
