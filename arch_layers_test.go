@@ -121,7 +121,7 @@ var layers = map[string]layer{
 	"bench/linerate":                  {module: []string{"transport/rails"}},
 	"bench/check":                     {module: []string{"bench/goodput", "bench/linerate", "bench/machine", "bench/page", "bench/pattern", "bench/size", "bench/transfer", "config", "kvcache", "transport", "transport/nic", "transport/rails", "transport/topology"}, libraries: []string{xsys}},
 	"bench/topo":                      {module: []string{"bench/page", "transport/topology"}},
-	"bench/profile":                   {module: []string{"bench/calibration", "bench/client", "bench/serve", "engine", "engine/datasheet", "kvcache", "load", "modelconfig", "config"}, libraries: []string{pflag}},
+	"bench/profile":                   {module: []string{"bench/calibration", "bench/client", "bench/serve", "engine", "engine/datasheet", "kvcache", "load", "modelconfig", "config"}, libraries: []string{pflag}, tests: []string{"bench/nullserver", "bench/nullserver/nullservertest"}},
 	"bench/kvlayout":                  {module: []string{"modelconfig"}, tests: []string{"kvcache"}},
 	"bench/reference":                 {module: []string{"bench/figure"}},
 	"bench/recovery":                  {module: []string{"config", "transport", "transport/pacing"}},

@@ -111,43 +111,42 @@ func Fit(ctx context.Context, base *engine.Profile, m *Measured) (*Fitted, error
 	if base.Costs.Experts.Count == 0 {
 		all = slices.DeleteFunc(all, func(c cost) bool { return c.field == "experts.read_ms" })
 	}
-	at, err := of(Point.even).evenly(ctx, all)
+	steady := of(Point.even)
+	at, err := steady.evenly(ctx, all)
 	if err != nil {
 		return nil, err
 	}
-	if at, err = of(func(p Point) bool { return !p.even() }).frontEnd(ctx, at); err != nil {
+	r := &Fitted{}
+	if err := steady.intervals(ctx, r, all, at); err != nil {
 		return nil, err
 	}
-	f := of(func(Point) bool { return true })
-	if at, err = f.search(ctx, at); err != nil {
+	if at, err = of(func(p Point) bool { return !p.even() }).frontEnd(ctx, r, at); err != nil {
 		return nil, err
 	}
-	return f.result(ctx, append(all, serial...), at)
+	whole := of(func(Point) bool { return true })
+	if has(at.costs, "front_end_out_ms") { // which holds back a large batch, too
+		if at, err = whole.search(ctx, at); err != nil {
+			return nil, err
+		}
+		r = &Fitted{}
+		if err := whole.intervals(ctx, r, append(all, serial...), at); err != nil {
+			return nil, err
+		}
+	}
+	return r, whole.result(ctx, r, at)
 }
 
 // draws is how often the bootstrap draws points.
 const draws = 500
 
-// result puts together what was found: all are the costs that were looked for.
-func (f *fitting) result(ctx context.Context, all []cost, s state) (*Fitted, error) {
-	for i := range s.x {
-		s.x[i] = fit.Digits(s.x[i], 4)
-	}
-	p, err := f.profile(&s)
-	if err != nil {
-		return nil, err
-	}
-	p.Disagg.DecodeStepMS = p.Costs.DecodeStepMS
-	r := &Fitted{Profile: p}
-	if err := f.look(ctx, &s); err != nil {
-		return nil, err
-	}
-	if err := f.differentiate(ctx, &s); err != nil {
-		return nil, err
-	}
+// intervals notes what was found of even costs, and how large those may be that were left out.
+func (f *fitting) intervals(ctx context.Context, r *Fitted, all []cost, s state) error {
+	found := s.solved(f.linear(&s, nil))
 	drawn := f.bootstrap(&s)
 	for i, c := range s.costs {
-		r.Costs = append(r.Costs, Cost{c.field, s.x[i], figure.Percentile(drawn[i], 2.5), figure.Percentile(drawn[i], 97.5)})
+		shift := s.x[i] - found[i] // the last step, which was not worth taking
+		low, high := figure.Percentile(drawn[i], 2.5)+shift, figure.Percentile(drawn[i], 97.5)+shift
+		r.Costs = append(r.Costs, Cost{c.field, s.x[i], max(min(low, s.x[i]), 0), max(high, s.x[i])})
 	}
 	for _, c := range all {
 		if has(s.costs, c.field) || c.with != "" {
@@ -155,12 +154,27 @@ func (f *fitting) result(ctx context.Context, all []cost, s state) (*Fitted, err
 		}
 		most, err := f.atMost(ctx, &s, c)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		r.Absent = append(r.Absent, Absent{c.field, most})
 	}
+	return nil
+}
+
+// result is the profile, and each measure beside it.
+func (f *fitting) result(ctx context.Context, r *Fitted, s state) (err error) {
+	for i := range s.x {
+		s.x[i] = fit.Digits(s.x[i], 4)
+	}
+	if r.Profile, err = f.profile(&s); err != nil {
+		return err
+	}
+	r.Profile.Disagg.DecodeStepMS = r.Profile.Costs.DecodeStepMS
+	if err := f.look(ctx, &s); err != nil {
+		return err
+	}
 	r.Residuals, r.Noise = f.residuals(&s)
-	return r, nil
+	return nil
 }
 
 // bootstrap solves the least squares around a state for points that are drawn from those

@@ -193,12 +193,13 @@ func ttfts(records []*client.Record) (ms []float64) {
 	return ms
 }
 
-// together are the gaps between tokens while all of the requests decode; all of them, if they never
-// do together.
+// together are the gaps between tokens while all of the requests decode, but for the first gaps of
+// the last: the prompts may have come in one step or in several. They are all gaps, if the requests
+// never decode together.
 func together(records []*client.Record) (ms []float64) {
-	from, to := 0.0, records[0].Finish
+	from, to := 0.0, math.Inf(1)
 	for _, r := range records {
-		from, to = max(from, r.FirstToken), min(to, r.TokenTimes[len(r.TokenTimes)-1])
+		from, to = max(from, r.TokenTimes[2]), min(to, r.TokenTimes[len(r.TokenTimes)-1])
 	}
 	if from >= to {
 		from, to = 0, math.Inf(1)
@@ -213,12 +214,12 @@ func together(records []*client.Record) (ms []float64) {
 	return ms
 }
 
-// gaps are of the sequence that decodes, from when the prompts begin to come: as many always, so
-// that it does not matter when within a step they come.
+// gaps are of the sequence that decodes, from just before the prompts begin to come: as many always,
+// so that it does not matter when within a step they come.
 func (p Point) gaps(records []*client.Record) []float64 {
 	times := records[0].TokenTimes
 	from, _ := slices.BinarySearch(times, records[1].TokenTimes[trigger-1])
-	from = min(from, 2*trigger)
+	from = min(max(from-trigger/2, 0), 2*trigger)
 	times = times[from : from+p.Output-2*trigger]
 	var ms []float64
 	for i, t := range times[1:] {

@@ -40,13 +40,19 @@ type Config struct {
 
 // Run measures, fits, writes and prints the profile, and checks it.
 func Run(ctx context.Context, c Config) (err error) {
-	if _, err := c.Target.Open(ctx); err != nil {
+	facts, err := c.Target.Open(ctx)
+	defer func() { err = errors.Join(err, c.Target.Close()) }()
+	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, c.Target.Close()) }()
 	p := c.Base
+	if facts.Vocab > 0 {
+		limited := *p
+		limited.Vocab = min(p.Vocab, facts.Vocab) // a table may be longer than the vocabulary
+		p = &limited
+	}
 	if !c.Fixed {
-		f, err := c.fit(ctx)
+		f, err := c.fit(ctx, p)
 		if err != nil {
 			return err
 		}
@@ -59,14 +65,14 @@ func Run(ctx context.Context, c Config) (err error) {
 }
 
 // fit measures the series, and writes and prints what it comes to.
-func (c *Config) fit(ctx context.Context) (*Fitted, error) {
+func (c *Config) fit(ctx context.Context, base *engine.Profile) (*Fitted, error) {
 	b := bar.New(c.Progress, c.Terminal)
 	said := time.Now()
 	s := Series{
-		Target: c.Target, Vocab: c.Base.Vocab, Rounds: c.Rounds, Patience: c.Patience, Pause: c.Pause, Seed: c.Seed,
-		Longest: c.Base.MaxModelLen, KV: c.Base.Blocks() * c.Base.KVGeometry.BlockTokens,
+		Target: c.Target, Vocab: base.Vocab, Rounds: c.Rounds, Patience: c.Patience, Pause: c.Pause, Seed: c.Seed,
+		Longest: base.MaxModelLen, KV: base.Blocks() * base.KVGeometry.BlockTokens,
 	}
-	s.Batch, _ = c.Base.Batch()
+	s.Batch, _ = base.Batch()
 	b.Show(bar.Look{Max: -1, What: "warming up"})
 	s.OnPoint = func(p Point, over, of int, left time.Duration) {
 		switch {
@@ -86,7 +92,7 @@ func (c *Config) fit(ctx context.Context) (*Fitted, error) {
 		return nil, err
 	}
 	took := time.Since(began)
-	f, err := Fit(ctx, c.Base, m)
+	f, err := Fit(ctx, base, m)
 	if err != nil {
 		return nil, err
 	}

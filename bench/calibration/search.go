@@ -108,14 +108,24 @@ func (f *fitting) weigh(got float64, o sight) (weight, loss float64) {
 	return 1 / (s * s * h), 2 * (h - 1)
 }
 
-// look fills in what a state's model gives, and its loss.
+// look fills in what a state's model gives, and its loss. Of measures that are not even the quarter
+// that is worst does not count: a request more or less in a step makes some of them another.
 func (f *fitting) look(ctx context.Context, s *state) (err error) {
 	if s.got, err = f.predict(ctx, s); err != nil {
 		return err
 	}
 	s.loss = 0
+	var jumpy []float64
 	for _, o := range f.sights {
 		_, loss := f.weigh(s.got[o.at], o)
+		if f.even[o.at] {
+			s.loss += loss
+		} else {
+			jumpy = append(jumpy, loss)
+		}
+	}
+	slices.Sort(jumpy)
+	for _, loss := range jumpy[:len(jumpy)-len(jumpy)/4] {
 		s.loss += loss
 	}
 	return nil
@@ -217,22 +227,56 @@ func (f *fitting) evenly(ctx context.Context, all []cost) (best state, err error
 }
 
 // frontEnd splits what requests wait into what they wait beside each other and what is done for
-// one after another.
-func (f *fitting) frontEnd(ctx context.Context, s state) (state, error) {
-	err := f.look(ctx, &s)
+// one after another. The measures jump with that, so it is searched on a grid and then by a simplex,
+// and not by slopes.
+func (f *fitting) frontEnd(ctx context.Context, r *Fitted, s state) (state, error) {
+	if err := f.look(ctx, &s); err != nil {
+		return s, err
+	}
 	alone := s
-	for n := 1; n <= len(serial) && err == nil; n++ {
-		var next state
-		if next, err = f.split(ctx, alone, n); err == nil && f.worth(next.loss, s.loss) {
+	var tried []state
+	for n := 1; n <= len(serial); n++ {
+		next, all, err := f.split(ctx, alone, n)
+		if err != nil {
+			return s, err
+		}
+		tried = append(tried, all...)
+		if f.worth(next.loss, s.loss) {
 			s = next
 		}
 	}
-	return s, err
+	// What was tried and does as well, to two standard deviations, is what it may be.
+	enough := s.loss + 4*max(s.loss/float64(len(f.sights)), floor)
+	own := len(alone.x)
+	request := &r.Costs[0]
+	for i, c := range serial {
+		found := Cost{Field: c.field}
+		if i < len(s.x)-own {
+			found.Value = s.x[own+i]
+		}
+		found.Low, found.High = found.Value, found.Value
+		for _, t := range tried {
+			if t.loss > enough || t.x[0] == 0 {
+				continue
+			}
+			v := 0.0
+			if own+i < len(t.x) {
+				v = t.x[own+i]
+			}
+			found.Low, found.High = min(found.Low, v), max(found.High, v)
+		}
+		if found.Value == 0 {
+			r.Absent = append(r.Absent, Absent{c.field, found.High})
+			continue
+		}
+		r.Costs = append(r.Costs, found)
+		request.Low, request.Value, request.High = max(request.Low-found.High, 0), request.Value-found.Value, request.High-found.Low
+	}
+	return s, nil
 }
 
-// split searches n serial costs in a state that has none. The measures jump with them, so this is
-// done by a simplex, from the best of a grid, and not by slopes.
-func (f *fitting) split(ctx context.Context, s state, n int) (best state, err error) {
+// split searches n serial costs in a state that has none, and returns all states that it tried.
+func (f *fitting) split(ctx context.Context, s state, n int) (best state, tried []state, err error) {
 	loss := func(shares []float64) (float64, error) {
 		next := state{costs: append(slices.Clone(s.costs), serial[:n]...), x: slices.Clone(s.x)}
 		for _, share := range shares {
@@ -243,26 +287,25 @@ func (f *fitting) split(ctx context.Context, s state, n int) (best state, err er
 		if err == nil && (best.x == nil || next.loss < best.loss) {
 			best = next
 		}
+		tried = append(tried, next)
 		return next.loss, err
 	}
+	outs := []float64{0, 0.001, 0.002, 0.004, 0.008, 0.016}
 	least, start := math.Inf(1), []float64(nil)
 	for i := range 100 {
-		for _, out := range []float64{0, 0.001, 0.002, 0.004, 0.008, 0.016} {
+		for _, out := range outs[:1+(n-1)*(len(outs)-1)] {
 			shares := []float64{float64(i) / 150, out}[:n]
 			l, err := loss(shares)
 			if err != nil {
-				return best, err
+				return best, nil, err
 			}
 			if l < least {
 				least, start = l, shares
 			}
-			if n == 1 {
-				break
-			}
 		}
 	}
 	err = fit.Minimize(loss, start, 60*n, 1)
-	return best, err
+	return best, tried, err
 }
 
 // guess is where a search begins: delay is how late tokens leave, by steps of a decode.

@@ -138,7 +138,7 @@ func (s *Series) others(known []Point, ttft []float64, itl float64) [][]Point {
 	var decodes, contexts, beside, burst, crowd []Point
 	for b := 2; b <= min(s.Batch, 64); b *= 2 {
 		// Those that come first go on until the last is there.
-		decodes = append(decodes, Point{Kind: Decodes, Batch: b, Prompt: short, Output: min(decoded+int(float64(b)*ttft[0]/itl/4), s.Longest-short)})
+		decodes = append(decodes, Point{Kind: Decodes, Batch: b, Prompt: short, Output: min(decoded+int(float64(b)*ttft[0]/itl/2), s.Longest-short)})
 	}
 	for _, c := range [][2]int{{1, some}, {1, long}, {4, some / 2}, {4, some}} {
 		if b, n := c[0], min(c[1], s.Longest-decoded); n > 8*short && b <= s.Batch {

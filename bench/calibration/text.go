@@ -34,10 +34,7 @@ func (f *Fitted) String() string {
 		}
 	}
 	b.WriteString(unseen)
-	off := make([]fit.Figure, 0, len(f.Residuals))
-	for _, r := range f.Residuals {
-		off = append(off, fit.Figure{Name: fmt.Sprintf("%v: %s", r.Point, r.Measure), Got: r.Modelled, Want: r.Measured})
-	}
+	off := f.figures()
 	worst := slices.MaxFunc(off, func(a, b fit.Figure) int {
 		if math.Abs(a.Off()) < math.Abs(b.Off()) {
 			return -1
@@ -49,10 +46,18 @@ func (f *Fitted) String() string {
 	return b.String()
 }
 
+// figures are the measures beside the model's.
+func (f *Fitted) figures() (all []fit.Figure) {
+	for _, r := range f.Residuals {
+		all = append(all, fit.Figure{Name: fmt.Sprintf("%v: %s", r.Point, r.Measure), Got: r.Modelled, Want: r.Measured})
+	}
+	return all
+}
+
 // unseen is what no server shows to a series like this.
 const unseen = `Not measured, and left at 0: cold_ms, which is over after the first requests; disagg.v0 and links, of
-which a node that serves alone has none; tensor_parallel: costs are those of all the server's GPUs
-together. disagg.decode_step_ms is decode_step_ms.
+which a server that serves alone has none; tensor_parallel, as costs are those of all the server's
+GPUs together; decode_token_ms, which larger batches show. disagg.decode_step_ms is decode_step_ms.
 
 `
 

@@ -60,8 +60,7 @@ func measure(ctx context.Context, c *Config) error {
 	if m.Profile != "" && !m.Check {
 		bad.Add("Profile", m.Profile, "a profile that is there can be checked: add --check")
 	}
-	base, err := c.base()
-	bad.Check("", err)
+	base := c.base(&bad)
 	if err := bad.Err("bench/profile.Config"); err != nil {
 		return err
 	}
@@ -86,30 +85,26 @@ func measure(ctx context.Context, c *Config) error {
 	})
 }
 
-// base is what the command line says of the server.
-func (c *Config) base() (*engine.Profile, error) {
+// base is what the command line says of the server. Faults are in bad.
+func (c *Config) base(bad *config.Faults) *engine.Profile {
 	if c.Profile != "" {
 		p, err := engine.LoadProfile(c.Profile)
-		if err != nil {
-			err = &config.Fault{Field: "Profile", Err: err}
-		}
-		return p, err
+		bad.Check("Profile", err)
+		return p
 	}
 	model, err := modelconfig.Read(c.Model)
+	bad.Check("Model", err)
 	if err != nil {
-		return nil, &config.Fault{Field: "Model", Err: err}
+		return nil
 	}
 	s, err := model.Shape()
-	if err != nil {
-		return nil, &config.Fault{Field: "Model", Err: err}
-	}
-	p := &engine.Profile{
+	bad.Check("Model", err)
+	return &engine.Profile{
 		GPU: c.GPU, Vocab: s.Vocab, MaxModelLen: c.Server.MaxModelLen, MaxNumSeqs: c.Server.MaxNumSeqs, ChunkTokens: 512,
 		KVGeometry: kvcache.Geometry{Layers: s.Layers, KVHeads: s.KVHeads, HeadDim: s.KVElem / 2, ElemBytes: c.Server.KVElemBytes, BlockTokens: c.Server.BlockTokens, HiddenSize: s.Hidden},
 		Engine:     engine.Options{Scheduler: c.Server.Engine},
 		Costs:      engine.Costs{Experts: engine.Experts{Count: s.Experts, PerToken: s.PerToken}},
 	}
-	return p, nil
 }
 
 // limit fills in what the server says of itself.
