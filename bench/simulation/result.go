@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"math"
@@ -66,6 +67,8 @@ type ClusterRecord struct {
 	KVBlocks      int       `json:"kv_blocks"`
 	BlockTokens   int       `json:"block_tokens"`
 	MaxModelLen   int       `json:"max_model_len"`
+	MaxLoRAs      int       `json:"max_loras,omitempty"`     // slots of a node for LoRA adapters; 0: any number
+	MaxCPULoRAs   int       `json:"max_cpu_loras,omitempty"` // in its host memory
 	NICs          int       `json:"nics"`
 	NIC           sim.NIC   `json:"nic"`
 	DecodeNICs    []sim.NIC `json:"decode_nics,omitempty"` // of decode nodes instead, in turn
@@ -108,6 +111,9 @@ func (c *ClusterRecord) String() string {
 			fmt.Fprintf(&b, ", leaf switches oversubscribed %g:1", c.Oversubscription)
 		}
 	}
+	if c.MaxLoRAs > 0 {
+		fmt.Fprintf(&b, ", %d slots for LoRA adapters a node", c.MaxLoRAs)
+	}
 	if c.Scheduler != engine.VLLMV0 {
 		b.WriteString(", scheduler " + c.Scheduler)
 	}
@@ -133,10 +139,16 @@ type LoadRecord struct {
 	PrefixLen  int     `json:"random_prefix_len,omitempty"`
 	Seed       uint64  `json:"seed"`
 	InFlight   int     `json:"max_concurrency,omitempty"` // requests under way at once; 0: any number
+	// Adapters are the LoRA adapters that requests are for, AdapterChoice how each gets one.
+	Adapters      []string `json:"adapters,omitempty"`
+	AdapterChoice string   `json:"adapter_choice,omitempty"`
 }
 
 func (l *LoadRecord) String() string {
 	s := l.asked()
+	if n := len(l.Adapters); n > 0 {
+		s += fmt.Sprintf(", for %d LoRA adapters (%s)", n, cmp.Or(l.AdapterChoice, load.AdapterRandom))
+	}
 	if l.InFlight > 0 {
 		s += fmt.Sprintf(", at most %d at once", l.InFlight)
 	}
@@ -225,7 +237,7 @@ func newResult(s *Simulation, cfg *sim.Config, sum *summary, st *sim.Stats) *Res
 		Cluster: ClusterRecord{
 			Profile: s.Profile.Name, GPU: s.Profile.GPU, Scheduler: cfg.Profile.Scheduler(), Prefill: s.Prefill, Decode: s.Decode, Nondisagg: s.Nondisagg, Chunked: s.Chunked,
 			Handoff: cfg.Handoff.String(), Placement: s.Placement, PrefixCaching: s.PrefixCaching || cfg.Profile.RadixCache(), KVBlocks: st.Nodes[0].Blocks,
-			BlockTokens: s.Profile.KVGeometry.BlockTokens, MaxModelLen: cfg.Profile.MaxModelLen, RPCUS: float64(s.RPC) / 1e3,
+			BlockTokens: s.Profile.KVGeometry.BlockTokens, MaxModelLen: cfg.Profile.MaxModelLen, MaxLoRAs: cfg.Profile.LoRA.MaxLoRAs, MaxCPULoRAs: cfg.Profile.LoRA.MaxCPULoRAs, RPCUS: float64(s.RPC) / 1e3,
 		},
 		Load:     s.loadRecord(),
 		Requests: st.Requests, Failed: sum.Failed, DurationS: figure.Round(duration, 6),
@@ -257,9 +269,9 @@ func newResult(s *Simulation, cfg *sim.Config, sum *summary, st *sim.Stats) *Res
 func (s *Simulation) loadRecord() LoadRecord {
 	l := s.Load
 	if l.Kind == load.Traced {
-		return LoadRecord{Trace: l.File, Speed: l.Speed, Requests: l.Requests, InFlight: l.InFlight}
+		return LoadRecord{Trace: l.File, Speed: l.Speed, Requests: l.Requests, InFlight: l.InFlight, Adapters: l.Adapters.Names, AdapterChoice: l.Adapters.Choice}
 	}
-	r := LoadRecord{Requests: l.Requests, Seed: l.Seed, InFlight: l.InFlight}
+	r := LoadRecord{Requests: l.Requests, Seed: l.Seed, InFlight: l.InFlight, Adapters: l.Adapters.Names, AdapterChoice: l.Adapters.Choice}
 	if l.Kind != load.Random {
 		r.Kind = l.Kind
 	}

@@ -1,0 +1,53 @@
+package simulation
+
+import (
+	"strings"
+	"testing"
+
+	"kvferry/config"
+	"kvferry/engine"
+	"kvferry/load"
+)
+
+// TestAdapters: a load's adapters are served with the ranks that their names say, slots cost
+// what they cost, and the result says both.
+func TestAdapters(t *testing.T) {
+	t.Parallel()
+	prof, err := engine.LoadProfile(engine.DefaultProfile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	costly := *prof
+	costly.LoRA = engine.LoRA{BytesPerRank: 1e6, HostGBS: 1}
+	s := Simulation{
+		Cluster: Cluster{Profile: &costly, Nondisagg: 1, Placement: "least-loaded"},
+		Load: load.Spec{
+			Requests: 40, Rate: 4, Burstiness: 1, InputLen: 64, OutputLen: 8, Seed: 1,
+			Adapters: load.Adapters{Names: []string{"a=64", "b"}, Choice: load.AdapterRoundRobin},
+		},
+	}
+	var bad config.Faults
+	if s.Adapt(&s.Load, &bad); len(bad) > 0 || s.Ranks["a"] != 64 || s.Ranks["b"] != engine.DefaultRank || s.Load.Adapters.Names[0] != "a" {
+		t.Fatalf("%v: ranks %v of %q", bad, s.Ranks, s.Load.Adapters.Names)
+	}
+	ttft := map[int]float64{}
+	for _, slots := range []int{1, 2} {
+		s.MaxLoRAs = slots
+		r, err := s.Run(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ttft[slots] = r.Latency["ttft"].Mean
+		if text := r.Cluster.String() + "; " + r.Load.String(); !strings.Contains(text, "slots for LoRA adapters") || !strings.Contains(text, "for 2 LoRA adapters (round-robin)") || r.Cluster.MaxLoRAs != slots {
+			t.Errorf("%s", text)
+		}
+	}
+	// With one slot nearly each request has its adapter loaded: 64 or 16 ms.
+	if ttft[1] < ttft[2]+25 {
+		t.Errorf("mean TTFT %.1f ms with one slot, %.1f with two", ttft[1], ttft[2])
+	}
+	s.Load.Adapters.Names = []string{"a=x"}
+	if s.Adapt(&s.Load, &bad); len(bad) != 1 || !strings.Contains(bad[0].Err.Error(), "NAME=RANK") {
+		t.Errorf("%v", bad)
+	}
+}
