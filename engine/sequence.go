@@ -97,9 +97,7 @@ type Sequence struct {
 func NewSequence(r Request) *Sequence {
 	// Room for the first output tokens, or the first of them copies the prompt.
 	s := &Sequence{Request: r, state: r.Variant, tokens: append(make([]kvcache.Token, 0, len(r.Prompt)+min(r.MaxTokens, 256)), r.Prompt...)}
-	for _, t := range r.Prompt {
-		s.state = fold(s.state, t)
-	}
+	s.digest(r.Prompt...)
 	return s
 }
 
@@ -123,7 +121,17 @@ func (s *Sequence) Cached() int { return s.cached }
 // Append adds a token of the output: drawn by the executor, or given by another node.
 func (s *Sequence) Append(t kvcache.Token) {
 	s.tokens = append(s.tokens, t)
-	s.state = fold(s.state, t)
+	s.digest(t)
+}
+
+// digest takes tokens into the state. Where there is one word it decides nothing.
+func (s *Sequence) digest(tokens ...kvcache.Token) {
+	if s.Words.Count == 1 {
+		return
+	}
+	for _, t := range tokens {
+		s.state = fold(s.state, t)
+	}
 }
 
 // Tokens are the prompt and the output so far. The slice is the scheduler's.
@@ -140,6 +148,9 @@ func (s *Sequence) NextToken(vocab int) kvcache.Token {
 	first, n := kvcache.Token(0), uint64(vocab)
 	if s.Words.Count > 0 {
 		first, n = s.Words.First, uint64(s.Words.Count)
+	}
+	if n == 1 {
+		return first
 	}
 	return first + kvcache.Token(mix(s.state)%n)
 }

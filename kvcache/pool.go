@@ -76,7 +76,7 @@ type Stats struct {
 //
 // Invariants: a block that was ever allocated is in exactly one of three
 // states: held (refs > 0), on the free stack, or on the LRU list. It is on the
-// LRU list exactly if refs == 0 and cached. index[h] == id exactly if block id is
+// LRU list exactly if refs == 0 and cached. index has h at id exactly if block id is
 // cached with hash h.
 type Pool struct {
 	total       int
@@ -85,8 +85,8 @@ type Pool struct {
 
 	blocks []block   // the blocks allocated so far; those from len(blocks) to total are fresh
 	free   []BlockID // released, holding nothing of use; the last one is allocated first
-	index  map[Hash]BlockID
-	lru    lruList // released but cached
+	index  *Index    // of cached blocks
+	lru    lruList   // released but cached
 	stats  Stats
 }
 
@@ -105,13 +105,14 @@ func NewPool(blocks, blockTokens int, prefixCaching bool) *Pool {
 	if blocks < 1 || uint64(blocks) > math.MaxUint32 || blockTokens < 1 {
 		panic(fmt.Sprintf("kvcache: pool of %d blocks of %d tokens", blocks, blockTokens))
 	}
-	return &Pool{
+	p := &Pool{
 		total:       blocks,
 		blockTokens: blockTokens,
 		caching:     prefixCaching,
-		index:       make(map[Hash]BlockID),
 		lru:         newLRUList(),
 	}
+	p.index = NewIndex(func(id uint32) Hash { return p.blocks[id].hash })
+	return p
 }
 
 // Total is the number of blocks. A sequence that needs more than that can never
@@ -130,7 +131,7 @@ func (p *Pool) Used() int { return p.total - p.Free() }
 func (p *Pool) Cached() int { return p.lru.len }
 
 // Prefixes is the number of prefixes that Match could find, held or not.
-func (p *Pool) Prefixes() int { return len(p.index) }
+func (p *Pool) Prefixes() int { return p.index.Len() }
 
 // BlockTokens is the number of tokens in a block.
 func (p *Pool) BlockTokens() int { return p.blockTokens }
@@ -180,7 +181,7 @@ func (p *Pool) take() Ref {
 func (p *Pool) evict() BlockID {
 	id := p.lru.popFront(p.blocks)
 	b := &p.blocks[id]
-	delete(p.index, b.hash)
+	p.index.Remove(b.hash)
 	b.cached, b.hash = false, Hash{}
 	p.stats.Evictions++
 	return id
@@ -190,16 +191,15 @@ func (p *Pool) evict() BlockID {
 // that somebody holds stay his; the others are free at once. Returns how many prefixes
 // there were.
 func (p *Pool) Flush() int {
-	n := len(p.index)
+	n := p.index.Len()
 	for p.lru.len > 0 {
 		id := p.lru.popFront(p.blocks)
 		p.free = append(p.free, id)
 	}
-	for _, id := range p.index {
-		b := &p.blocks[id]
-		b.cached, b.hash = false, Hash{}
+	for i := range p.blocks {
+		p.blocks[i].cached, p.blocks[i].hash = false, Hash{}
 	}
-	clear(p.index)
+	p.index.Clear()
 	return n
 }
 
@@ -283,7 +283,8 @@ func (p *Pool) Match(hashes []Hash) []Ref {
 	}
 	refs := make([]Ref, n)
 	for i, h := range hashes[:n] {
-		id := p.index[h]
+		at, _ := p.index.Find(h)
+		id := BlockID(at)
 		b := &p.blocks[id]
 		if b.refs == 0 {
 			p.lru.remove(p.blocks, id)
@@ -309,7 +310,7 @@ func (p *Pool) Queried(tokens, found int) {
 // Lookup is the number of blocks that Match would return. It changes nothing.
 func (p *Pool) Lookup(hashes []Hash) int {
 	for i, h := range hashes {
-		if _, ok := p.index[h]; !ok {
+		if _, ok := p.index.Find(h); !ok {
 			return i
 		}
 	}
@@ -335,10 +336,8 @@ func (p *Pool) Commit(r Ref, h Hash) error {
 		}
 		return nil
 	}
-	if _, taken := p.index[h]; taken {
-		return nil
+	if p.index.Add(h, uint32(r.ID)) {
+		b.cached, b.hash = true, h
 	}
-	p.index[h] = r.ID
-	b.cached, b.hash = true, h
 	return nil
 }

@@ -29,7 +29,7 @@ func (p *Pool) verify() error {
 		if b.refs > 0 {
 			place[i] = "held"
 		}
-		if at, ok := p.index[b.hash]; b.cached && (!ok || int(at) != i) {
+		if at, ok := p.index.Find(b.hash); b.cached && (!ok || int(at) != i) {
 			return fmt.Errorf("block %d caches %v, the index says %d, %v", i, b.hash, at, ok)
 		}
 	}
@@ -57,10 +57,14 @@ func (p *Pool) verify() error {
 	if i := slices.Index(place, ""); i >= 0 {
 		return fmt.Errorf("block %d is nowhere", i)
 	}
-	for h, id := range p.index {
-		if b := p.blocks[id]; !b.cached || b.hash != h {
-			return fmt.Errorf("index: %v is in block %d, which is %+v", h, id, b)
+	cached := 0
+	for _, b := range p.blocks {
+		if b.cached {
+			cached++
 		}
+	}
+	if cached != p.index.Len() {
+		return fmt.Errorf("%d blocks are cached, the index has %d", cached, p.index.Len())
 	}
 	if p.Free()+p.Used() != p.Total() || p.Free() < 0 || p.Used() < 0 {
 		return fmt.Errorf("free %d + used %d != total %d", p.Free(), p.Used(), p.Total())

@@ -167,8 +167,8 @@ func TestPrefixesAgainstModel(t *testing.T) {
 					model = model[1:]
 				}
 			}
-			if len(p.index) != len(model) || len(p.slots)-1 != len(model) {
-				t.Fatalf("seed %d: %d blocks in %d slots, want %d", seed, len(p.index), len(p.slots)-1, len(model))
+			if p.index.Len() != len(model) || len(p.slots)-1 != len(model) {
+				t.Fatalf("seed %d: %d blocks in %d slots, want %d", seed, p.index.Len(), len(p.slots)-1, len(model))
 			}
 		}
 	}

@@ -11,9 +11,9 @@ import "kvferry/kvcache"
 // are there are its first ones: how many is found by bisection.
 type prefixes struct {
 	limit int
-	index map[kvcache.Hash]int32
-	slots []slot // 0 is the end of the list: next is the least recent, prev the most
-	seen  int    // turn of the policy in which the node was last a candidate
+	index *kvcache.Index // of slots
+	slots []slot         // 0 is the end of the list: next is the least recent, prev the most
+	seen  int            // turn of the policy in which the node was last a candidate
 }
 
 type slot struct {
@@ -22,7 +22,9 @@ type slot struct {
 }
 
 func newPrefixes(limit int) *prefixes {
-	return &prefixes{limit: limit, index: make(map[kvcache.Hash]int32), slots: make([]slot, 1)}
+	p := &prefixes{limit: limit, slots: make([]slot, 1)}
+	p.index = kvcache.NewIndex(func(i uint32) kvcache.Hash { return p.slots[i].hash })
+	return p
 }
 
 // match is how many of the first blocks are there.
@@ -30,7 +32,7 @@ func (p *prefixes) match(prefix []kvcache.Hash) int {
 	low, high := 0, len(prefix) // prefix[:low] is there, prefix[high] is not
 	for low < high {
 		middle := (low + high) / 2
-		if _, ok := p.index[prefix[middle]]; ok {
+		if _, ok := p.index.Find(prefix[middle]); ok {
 			low = middle + 1
 		} else {
 			high = middle
@@ -43,20 +45,21 @@ func (p *prefixes) match(prefix []kvcache.Hash) int {
 // blocks stay.
 func (p *prefixes) add(prefix []kvcache.Hash) {
 	for i := min(len(prefix), p.limit) - 1; i >= 0; i-- {
-		s, ok := p.index[prefix[i]]
-		switch {
-		case ok:
+		at, ok := p.index.Find(prefix[i])
+		s := int32(at)
+		if ok {
 			p.unlink(s)
-		case len(p.slots) <= p.limit:
-			s = int32(len(p.slots))
-			p.slots = append(p.slots, slot{hash: prefix[i]})
-			p.index[prefix[i]] = s
-		default:
-			s = p.slots[0].next
-			p.unlink(s)
-			delete(p.index, p.slots[s].hash)
+		} else {
+			if len(p.slots) <= p.limit {
+				s = int32(len(p.slots))
+				p.slots = append(p.slots, slot{})
+			} else {
+				s = p.slots[0].next
+				p.unlink(s)
+				p.index.Remove(p.slots[s].hash)
+			}
 			p.slots[s].hash = prefix[i]
-			p.index[prefix[i]] = s
+			p.index.Add(prefix[i], uint32(s))
 		}
 		last := p.slots[0].prev
 		p.slots[s].prev, p.slots[s].next = last, 0

@@ -101,6 +101,9 @@ func (c *cluster) submit(f *flight, leg handoff.Leg, from connector.Remote, at t
 		ID: f.id, Leg: leg, Handoff: f.attempt.Handoff(), Prompt: f.prompt, MaxTokens: f.attempt.MaxTokens(leg), Age: at - f.arrived, Remote: from,
 		Ahead: f.attempt.Undirected(leg), Adapter: f.Adapter, AdapterRank: c.cfg.Ranks.Of(f.Adapter),
 	}
+	if !f.continued {
+		s.Words.Count = 1 // nobody reads the answer
+	}
 	if c.cfg.PrefixCaching {
 		s.Prefix = f.prefix(c.cfg.Profile.KVGeometry.BlockTokens)
 	}
