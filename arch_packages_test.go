@@ -50,7 +50,8 @@ var packageRules = map[string]packageRule{
 // handoffNamed is the first hand-off that a file names, or "". What package handoff exports is
 // one of these words, or a hand-off.
 func handoffNamed(s source) (name string) {
-	words := []string{"None", "Handoff", "Leg", "Parts", "FullLeg", "PrefillLeg", "DecodeLeg", "Whole", "Layers", "Tensors", "TensorCount", "All", "Names", "List", "Parse"}
+	// Migration is no choice: it is what a request takes that runs already.
+	words := []string{"None", "Migration", "MigrationLeg", "Carried", "Handoff", "Leg", "Parts", "FullLeg", "PrefillLeg", "DecodeLeg", "Whole", "Layers", "Tensors", "TensorCount", "All", "Names", "List", "Parse"}
 	ast.Inspect(s.syntax, func(n ast.Node) bool {
 		if sel, ok := n.(*ast.SelectorExpr); ok && name == "" {
 			if x, ok := sel.X.(*ast.Ident); ok && x.Name == "handoff" && ast.IsExported(sel.Sel.Name) && !slices.Contains(words, sel.Sel.Name) {

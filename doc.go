@@ -22,6 +22,7 @@
 //	proxy/admission                      bounds on clients: connections, memory for bodies
 //	proxy/members                        which nodes there are: watched, leased, listed
 //	proxy/members/memberstest            what every membership must do
+//	proxy/migration                      which running requests go on on other nodes
 //	proxy/metrics                        what is counted of requests and nodes, under vLLM's names
 //	proxy/tracing                        a served request's spans
 //	proxy/ahead                          how far a node is, and what is on its way there
@@ -30,6 +31,7 @@
 //	proxy/cors                           which web pages of other origins may use the API
 //	proxy/chunks                         answers over connections taken from net/http
 //	proxy/profile                        CPU profiles of the proxy, for who asks
+//	proxy/serverinfo                     what a proxy says of itself and its nodes
 //	proxy/unpack                         compressed bodies of requests
 //	proxy/sglang                         the wire format of POST /generate
 //	proxy/openai                         the API's wire format: requests, answers, errors, tokens

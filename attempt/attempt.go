@@ -31,10 +31,13 @@ var ErrBroken = errors.New("the node broke the protocol")
 type Next uint8
 
 const (
-	Wait   Next = iota // for more from the nodes
-	Submit             // the second leg, with what the first one has offered
-	Direct             // that to the second leg, which went ahead
-	Done               // every token is out and both legs have said all
+	Wait     Next = iota // for more from the nodes
+	Submit               // the second leg, with what the first one has offered
+	Direct               // that to the second leg, which went ahead
+	Migrate              // the generating leg is told what the migration leg has offered: its KV goes there
+	Continue             // the migration leg is told of the tokens that it does not know: it goes on
+	Stay                 // the generating leg goes on; the migration leg is cancelled
+	Done                 // every token is out and both legs have said all
 )
 
 // A Token is one token as it came from a node.
@@ -58,12 +61,15 @@ type Attempt struct {
 	ahead   bool // before the first one had offered anything; see GoAhead
 	offered bool // the decode leg has, where it is first
 	next    int
+	last    time.Duration // when the last of them came
 	held    map[int]Token // beyond a gap: decode's tokens before prefill's first
 	flowing bool          // the decode leg has its KV: it emitted a token that needs it
 
 	prefilled bool // compute has ended well
 	finished  bool // the leg that emits the last token has ended well
 	stopped   bool // and before all that was asked for
+
+	m migration
 }
 
 // New returns an attempt at want tokens, at least 1. h is the cluster's hand-off, None if its
@@ -93,15 +99,21 @@ func (a *Attempt) First() handoff.Leg { return a.first }
 // Second is First.
 func (a *Attempt) Second() handoff.Leg { return a.second }
 
+// Computes is the leg that computes the prompt.
+func (a *Attempt) Computes() handoff.Leg { return a.compute }
+
 // Handoff is that of its legs; None if one node has it all.
 func (a *Attempt) Handoff() handoff.Handoff { return a.handoff }
 
 // MaxTokens is how many tokens a leg is asked for.
 func (a *Attempt) MaxTokens(l handoff.Leg) int {
-	if l == handoff.PrefillLeg {
+	switch l {
+	case handoff.PrefillLeg:
 		return 1
+	case handoff.MigrationLeg:
+		return a.want - a.m.next
 	}
-	return a.want
+	return a.want - a.m.base
 }
 
 // Running reports whether the node that generates has begun to. Where prefill emits the first
@@ -122,7 +134,7 @@ func (a *Attempt) Stopped() bool { return a.stopped }
 
 // carries reports whether a leg is part of this attempt and has been asked for.
 func (a *Attempt) carries(l handoff.Leg) bool {
-	return l == a.first || a.asked && l == a.second
+	return l == a.first || a.asked && l == a.second || l == handoff.MigrationLeg && a.m.stage != staying
 }
 
 // Token takes one token of a leg and appends to ready those that are now in order. What was
@@ -135,7 +147,16 @@ func (a *Attempt) Token(ready []Token, l handoff.Leg, t Token) ([]Token, error) 
 		return ready, broken("a token of a leg that has no destination")
 	case a.handoff.FirstToken == handoff.DecodeLeg && l == handoff.PrefillLeg:
 		return ready, nil // decode emits it
-	case t.Position < 0 || t.Position >= a.want:
+	case l == handoff.MigrationLeg && a.m.stage != migrated:
+		return ready, broken("a token of a leg that was not told to go on")
+	case l == handoff.MigrationLeg:
+		a.hand(t)
+		l = a.Generates()
+	}
+	if l == a.Generates() {
+		t.Position += a.m.base
+	}
+	if t.Position < 0 || t.Position >= a.want {
 		return ready, broken("token %d of %d", t.Position, a.want)
 	}
 	if l == handoff.DecodeLeg && (a.handoff.FirstToken == handoff.DecodeLeg || t.Position > 0) {
@@ -155,6 +176,7 @@ func (a *Attempt) Token(ready []Token, l handoff.Leg, t Token) ([]Token, error) 
 	}
 	for {
 		ready = append(ready, t)
+		a.last = t.At
 		a.next++
 		held, ok := a.held[a.next]
 		if !ok {
@@ -171,6 +193,13 @@ func (a *Attempt) Reserved(l handoff.Leg, kv bool) (Next, error) {
 	switch {
 	case !a.carries(l):
 		return Wait, nil
+	case l == handoff.MigrationLeg && a.m.stage != reserving:
+		return Wait, nil
+	case l == handoff.MigrationLeg && !kv:
+		return a.notMigrated(nil)
+	case l == handoff.MigrationLeg:
+		a.m.stage = copying
+		return Migrate, nil
 	case l != handoff.DecodeLeg || !a.handoff.Offers(l):
 		return Wait, broken("unasked Reserved")
 	case a.offered:
@@ -217,8 +246,11 @@ func (a *Attempt) Prefilled(l handoff.Leg, kv bool) (next Next, counts bool, err
 // Finished is what a leg ends with that emits the last token; stopped is whether there are
 // fewer than were asked for, and rightly so.
 func (a *Attempt) Finished(l handoff.Leg, stopped bool) (Next, error) {
-	if !a.carries(l) {
+	switch {
+	case !a.carries(l):
 		return Wait, nil
+	case l == handoff.MigrationLeg:
+		return Wait, broken("Finished without a token")
 	}
 	if l == a.compute {
 		a.prefilled = true
@@ -240,6 +272,11 @@ func (a *Attempt) Finished(l handoff.Leg, stopped bool) (Next, error) {
 func (a *Attempt) Failed(l handoff.Leg, err error) (Next, error) {
 	switch {
 	case !a.carries(l):
+		return Wait, nil
+	case l == handoff.MigrationLeg:
+		return a.notMigrated(err)
+	case l == a.Generates() && a.m.stage == migrated: // the other one has all that it needs
+		a.m.alone = true
 		return Wait, nil
 	case l != a.compute || a.next == 0 || !a.flowing && !a.finished:
 		return Wait, err

@@ -85,7 +85,7 @@ func (pt part) run(ctx context.Context) error {
 			}
 		}
 		p, err := proxy.New(proxy.Config{
-			HTTPAddr: "127.0.0.1:0", GRPCAddr: "127.0.0.1:0", Mode: mode, Handoff: c.Handoff, Placement: c.Placement, ConditionalDisaggregation: c.ConditionalDisaggregation,
+			HTTPAddr: "127.0.0.1:0", GRPCAddr: "127.0.0.1:0", Mode: mode, Handoff: c.Handoff, Placement: c.Placement, Migration: c.Migration, ConditionalDisaggregation: c.ConditionalDisaggregation,
 			RequestTimeout: c.RequestTimeout, LeaseTTL: c.LeaseTTL, MaxQueue: c.MaxQueue, EOS: c.EOS, LoRAs: c.LoRAs, OTLPTracesEndpoint: c.OTLPTracesEndpoint, Logger: logger,
 		})
 		if err != nil {

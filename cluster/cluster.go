@@ -35,6 +35,7 @@ import (
 	"kvferry/engine/eos"
 	"kvferry/kvcache"
 	"kvferry/node"
+	"kvferry/placement"
 	"kvferry/proto"
 	"kvferry/proxy"
 )
@@ -46,7 +47,8 @@ type Config struct {
 	Chunked                    bool   // of non-disaggregated nodes
 	Handoff                    string // one of handoff.Names; the proxy's default if empty
 	Placement                  string
-	ConditionalDisaggregation  int      // see --conditional-disaggregation of the proxy
+	ConditionalDisaggregation  int // see --conditional-disaggregation of the proxy
+	Migration                  placement.MigrationConfig
 	Profile                    string   // a shipped one's name, or a JSON file; the shipped A10 if empty
 	Link                       string   // see --link of the daemons; native if empty. Modelled NICs are shared as in virtual time
 	DecodeLinks                []string // of decode nodes instead, in turn

@@ -49,7 +49,10 @@ func (c *Core) abandon(r *request, err error) {
 		c.act.Answer = append(c.act.Answer, Answer{Transfer: r.transfer, Gone: true})
 	}
 	c.receiver.forget(r.ID, c.now)
-	if r.open || r.moves > 0 {
+	switch {
+	case r.out != nil && r.moves > 0:
+		c.act.Halt = append(c.act.Halt, r.ID)
+	case r.open || r.moves > 0:
 		if !r.shutting {
 			c.act.Close = append(c.act.Close, r.ID)
 		}
@@ -61,7 +64,7 @@ func (c *Core) abandon(r *request, err error) {
 // fail reports that a request has failed, and counts its transfer if it is that
 // which has, or was cut short. A deadline that passes in a queue ends no transfer.
 func (c *Core) fail(r *request, err error) {
-	c.act.Failed = append(c.act.Failed, Failed{ID: r.ID, Err: err, Breakdown: r.b})
+	c.act.Failed = append(c.act.Failed, Failed{ID: r.ID, Err: err, Breakdown: r.breakdown()})
 	if r.state == rechecking {
 		return // it has been counted as one that went well
 	}

@@ -17,6 +17,7 @@ type Actions struct {
 	Tokens    []Token
 	Reserved  []Offer
 	Prefilled []Prefilled
+	Migrated  []Migrated
 	Finished  []Finished
 	Failed    []Failed
 
@@ -24,6 +25,7 @@ type Actions struct {
 	Answer []Answer // to whoever asked about ours
 	Moves  []Move
 	Checks []Check
+	Halt   []uint64 // end the moves of a request to the node that was to take it over
 	Close  []uint64 // close the request's window, then say Closed; also stops its moves
 	Drop   []uint64 // the request is over and its blocks are free
 
@@ -54,6 +56,18 @@ type (
 		FirstToken kvcache.Token
 		Cached     int
 		Breakdown  Breakdown
+	}
+	// Migrated ends a Migrate. Without an error all of the request's KV is there: it has stopped,
+	// and holds its blocks until a Cancel, or goes on with a Resume. Tokens are those
+	// that the other node does not know, perhaps ahead of those that leave here. With an error,
+	// the request goes on here.
+	Migrated struct {
+		ID        uint64
+		Transfer  uint64 // the other node's
+		Tokens    []kvcache.Token
+		Err       error
+		Cached    int
+		Breakdown Breakdown // of the leg so far
 	}
 	// Finished ends a request well, with its last token.
 	Finished struct {
@@ -92,6 +106,10 @@ type (
 		// Imm goes with a write: the reader's Arrived. Token is the first token.
 		Imm   bool
 		Token kvcache.Token
+		// To is the node that takes the request over, "" of a hand-off. Such a move ends with the
+		// token of that number.
+		To     string
+		Tokens int
 	}
 	// Check compares what landed with what must be there and ends in Checked.
 	Check struct {

@@ -18,6 +18,16 @@ type Breakdown struct {
 
 	Bytes        int64 // moved by this node
 	Checked, Bad int   // blocks
+	Migrated     int64 // bytes moved by this node to others that were to go on
+}
+
+// breakdown is the request's. A leg that takes a request over has kept nobody waiting while it
+// got its blocks and its KV.
+func (r *request) breakdown() Breakdown {
+	if r.Handoff.Running {
+		return Breakdown{Checked: r.b.Checked, Bad: r.b.Bad, Migrated: r.b.Migrated}
+	}
+	return r.b
 }
 
 // Add adds what another leg of the same request took.
@@ -32,4 +42,5 @@ func (b *Breakdown) Add(o *Breakdown) {
 	b.Bytes += o.Bytes
 	b.Checked += o.Checked
 	b.Bad += o.Bad
+	b.Migrated += o.Migrated
 }

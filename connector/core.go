@@ -88,6 +88,8 @@ type request struct {
 	heap     int             // place in the heap of those, plus one
 	freed    bool            // abandoned, and its blocks let go
 	verdict  error           // abandoned, and reported as this unless a Cancel comes first
+	given    []kvcache.Token // of the answer, that came with its KV
+	out      *outgoing       // its way to the node that takes it over; nil: none does
 	layers   []time.Duration // came ahead: when each was computed, from the first on
 
 	queued                  int64         // bytes of its KV that are still to cross the link
@@ -146,9 +148,9 @@ func (c *Core) Requests() int { return len(c.reqs) + c.front.ends }
 func (c *Core) Step(now time.Duration, events ...Event) *Actions {
 	a := &c.act
 	*a = Actions{
-		Tokens: a.Tokens[:0], Reserved: a.Reserved[:0], Prefilled: a.Prefilled[:0], Finished: a.Finished[:0],
+		Tokens: a.Tokens[:0], Reserved: a.Reserved[:0], Prefilled: a.Prefilled[:0], Migrated: a.Migrated[:0], Finished: a.Finished[:0],
 		Failed: a.Failed[:0], Ask: a.Ask[:0], Answer: a.Answer[:0], Moves: a.Moves[:0], Checks: a.Checks[:0],
-		Close: a.Close[:0], Drop: a.Drop[:0],
+		Halt: a.Halt[:0], Close: a.Close[:0], Drop: a.Drop[:0],
 	}
 	c.now = now
 	for _, ev := range events {
@@ -170,6 +172,12 @@ func (c *Core) event(ev Event) {
 		c.submit(ev)
 	case Direct:
 		c.direct(ev)
+	case Migrate:
+		c.migrate(ev)
+	case Resume:
+		c.resume(ev.ID)
+	case Continue:
+		c.goOn(ev)
 	case Cancel:
 		c.front.forget(ev.ID)
 		if r := c.reqs[ev.ID]; r != nil {
@@ -230,7 +238,7 @@ func (c *Core) submit(ev Submit) {
 	case ev.Leg == handoff.DecodeLeg && ev.Handoff != handoff.None:
 		// The prompt went through the front end on the prefill side, or is about to.
 		req.KV, wait = engine.Await, 0
-		if ev.Handoff.Offers(ev.Leg) {
+		if req.Reserve = ev.Reserve; ev.Handoff.Offers(ev.Leg) && !ev.Handoff.Running {
 			r.arrived = make([]bool, ev.Handoff.Parts.Count(c.layers()))
 		}
 	case ev.Leg == handoff.FullLeg && ev.Handoff == handoff.None:
@@ -270,29 +278,6 @@ func (c *Core) refuse(id uint64, err error) {
 	c.act.Drop = append(c.act.Drop, id)
 }
 
-// matches checks the other side's description against the prompt: it comes from
-// another machine. A decode node that has the beginning of a prompt in its prefix
-// cache reserves the blocks after it, so what it offers need not start at block 0.
-func (c *Core) matches(ev Submit) error {
-	blocks := c.cfg.Profile.KVGeometry.Blocks(len(ev.Prompt))
-	got := len(ev.Remote.Blocks)
-	if ev.Remote.Tokens != len(ev.Prompt) {
-		return fmt.Errorf("kv.tokens is %d: the prompt has %d", ev.Remote.Tokens, len(ev.Prompt))
-	}
-	if got > blocks || got < 1 || ev.Leg == handoff.DecodeLeg && got != blocks {
-		return fmt.Errorf("kv.blocks has %d blocks: the prompt needs %d", got, blocks)
-	}
-	for i, b := range ev.Remote.Blocks {
-		if want := blocks - got + i; b.Index != want {
-			return fmt.Errorf("kv.blocks[%d] has index %d: must be %d, as the prompt ends with block %d", i, b.Index, want, blocks-1)
-		}
-	}
-	if vocab := c.cfg.Profile.Vocab; int(ev.Remote.FirstToken) >= vocab {
-		return fmt.Errorf("kv.first_token is %d: the vocabulary has %d", ev.Remote.FirstToken, vocab)
-	}
-	return nil
-}
-
 // schedule lets the scheduler move and acts on what it says.
 func (c *Core) schedule() {
 	if len(c.toRun) == 0 && c.sched.Current() != nil && (c.rouse == 0 || c.now < c.rouse) {
@@ -302,13 +287,16 @@ func (c *Core) schedule() {
 	c.toRun = c.toRun[:0]
 	for _, f := range rd.Refused {
 		if r := c.reqs[f.ID]; r != nil { // else it was cancelled together with its Submit
-			c.act.Failed = append(c.act.Failed, Failed{ID: r.ID, Err: fmt.Errorf("%w: %w", ErrInvalid, f.Err), Breakdown: r.b})
+			c.act.Failed = append(c.act.Failed, Failed{ID: r.ID, Err: fmt.Errorf("%w: %w", ErrInvalid, f.Err), Breakdown: r.breakdown()})
 			c.drop(r)
 		}
 	}
 	c.act.Copies = rd.Copies
 	for _, q := range rd.Allocated {
 		c.allocated(c.reqs[q.ID], q)
+	}
+	for _, q := range rd.Suspended {
+		c.suspended(c.reqs[q.ID])
 	}
 	out := c.front.take(c.now, len(rd.Outputs))
 	for _, o := range rd.Outputs {
@@ -370,6 +358,9 @@ func (c *Core) output(o engine.Output, out time.Duration) {
 			r.b.Prefill = o.Seq.Computed - o.Seq.Launched
 		}
 	}
+	if r.out != nil && !o.Last {
+		c.copyOut(r)
+	}
 	switch {
 	case r.Ahead:
 		c.hold(r, o)
@@ -407,8 +398,14 @@ func (c *Core) tell(r *request, o engine.Output) {
 
 // finish ends a request well.
 func (c *Core) finish(r *request, o engine.Output) {
-	c.act.Finished = append(c.act.Finished, Finished{ID: r.ID, Cached: o.Seq.Cached(), Breakdown: r.b})
-	c.drop(r)
+	c.act.Finished = append(c.act.Finished, Finished{ID: r.ID, Cached: o.Seq.Cached(), Breakdown: r.breakdown()})
+	if r.moves == 0 {
+		c.drop(r)
+		return
+	}
+	// The scheduler has let go of its blocks; the last move to another node has not.
+	r.state, r.freed = abandoned, true
+	c.act.Halt = append(c.act.Halt, r.ID)
 }
 
 // peer is the other node of a request's transfer as errors name it, if it is known: who

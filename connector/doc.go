@@ -32,5 +32,7 @@
 // Every request on a node ends in exactly one of Prefilled, Finished or Failed,
 // by its deadline at the latest, unless the proxy cancels it.
 //
+// A request that generates may go on on another node: see migrate.go.
+//
 // The state machines import the standard library, handoff, kvcache and engine only.
 package connector

@@ -37,11 +37,28 @@ type (
 		Deadline    time.Duration // on the node's clock
 		Remote      Remote
 		Ahead       bool // of a leg that writes: Remote is not known yet, and comes in a Direct
+		Reserve     int  // of a migration: tokens of the answer that may come with the KV
 	}
 	// Direct says where the KV of a leg goes that came ahead.
 	Direct struct {
 		ID     uint64
 		Remote Remote
+	}
+	// Migrate has the KV of a request that generates here written to another node, which has
+	// Remote's blocks for it. Known is how many of its tokens, prompt included, that node knows.
+	// It ends in Migrated.
+	Migrate struct {
+		ID     uint64
+		Remote Remote
+		Known  int
+	}
+	// Resume ends a Migrate: the request goes on here.
+	Resume struct{ ID uint64 }
+	// Continue is of a request that is taken over: all of its KV is in our blocks. Tokens are
+	// those that it has beyond its prompt.
+	Continue struct {
+		ID     uint64
+		Tokens []kvcache.Token
 	}
 	// Cancel ends a request; nothing more is said of it but Closed and Drop.
 	Cancel struct{ ID uint64 }
@@ -106,6 +123,9 @@ type (
 
 func (Submit) event()    {}
 func (Direct) event()    {}
+func (Migrate) event()   {}
+func (Resume) event()    {}
+func (Continue) event()  {}
 func (Cancel) event()    {}
 func (StepDone) event()  {}
 func (LayerDone) event() {}

@@ -1,6 +1,8 @@
 package connector
 
 import (
+	"fmt"
+
 	"kvferry/engine"
 	"kvferry/handoff"
 	"kvferry/kvcache"
@@ -24,7 +26,7 @@ func (c *Core) allocated(r *request, q *engine.Sequence) {
 	r.transfer, r.open = c.next, true
 	skip := q.Cached() / c.cfg.Pool.BlockTokens()
 	c.act.Reserved = append(c.act.Reserved, Offer{
-		ID: r.ID, Transfer: r.transfer, First: skip, Blocks: c.blocks(r)[skip:], Tokens: len(r.Prompt),
+		ID: r.ID, Transfer: r.transfer, First: skip, Blocks: c.blocks(r)[skip:], Tokens: len(r.Prompt) + r.Reserve,
 	})
 }
 
@@ -74,10 +76,10 @@ func (c *Core) release(r *request) {
 	c.act.Ask = append(c.act.Ask, Ask{ID: r.ID, Node: r.Remote.Node, Transfer: r.Remote.Transfer, Release: true})
 }
 
-// blocks are those that hold the prompt.
+// blocks are those that hold the prompt, and what may come with it.
 func (c *Core) blocks(r *request) []kvcache.Ref {
 	bt := c.cfg.Pool.BlockTokens()
-	return r.seq.Table.Refs()[:(len(r.Prompt)+bt-1)/bt]
+	return r.seq.Table.Refs()[:(len(r.Prompt)+r.Reserve+bt-1)/bt]
 }
 
 // pairs matches our blocks with the remote's, leaving out what our prefix cache
@@ -93,4 +95,27 @@ func (c *Core) pairs(r *request) []kvcache.Pair {
 	}
 	r.pairs = kvcache.Pairs(c.blocks(r), r.Remote.Blocks, skip)
 	return r.pairs
+}
+
+// matches checks the other side's description against the prompt: it comes from
+// another machine. A decode node that has the beginning of a prompt in its prefix
+// cache reserves the blocks after it, so what it offers need not start at block 0.
+func (c *Core) matches(ev Submit) error {
+	blocks := c.cfg.Profile.KVGeometry.Blocks(len(ev.Prompt))
+	got := len(ev.Remote.Blocks)
+	if ev.Remote.Tokens != len(ev.Prompt) {
+		return fmt.Errorf("kv.tokens is %d: the prompt has %d", ev.Remote.Tokens, len(ev.Prompt))
+	}
+	if got > blocks || got < 1 || ev.Leg == handoff.DecodeLeg && got != blocks {
+		return fmt.Errorf("kv.blocks has %d blocks: the prompt needs %d", got, blocks)
+	}
+	for i, b := range ev.Remote.Blocks {
+		if want := blocks - got + i; b.Index != want {
+			return fmt.Errorf("kv.blocks[%d] has index %d: must be %d, as the prompt ends with block %d", i, b.Index, want, blocks-1)
+		}
+	}
+	if vocab := c.cfg.Profile.Vocab; int(ev.Remote.FirstToken) >= vocab {
+		return fmt.Errorf("kv.first_token is %d: the vocabulary has %d", ev.Remote.FirstToken, vocab)
+	}
+	return nil
 }

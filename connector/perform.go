@@ -13,10 +13,12 @@ type Driver interface {
 	Check(c *Check)
 	Reserved(o *Offer)
 	Prefilled(p *Prefilled)
+	Migrated(m *Migrated)
 	Finished(f *Finished)
 	Failed(f *Failed)
 	Ask(a Ask)
 	Answer(a Answer)
+	Halt(id uint64)
 	Close(id uint64)
 	Drop(id uint64)
 }
@@ -53,6 +55,9 @@ func (a *Actions) Perform(d Driver) {
 	for i := range a.Prefilled {
 		d.Prefilled(&a.Prefilled[i])
 	}
+	for i := range a.Migrated {
+		d.Migrated(&a.Migrated[i])
+	}
 	for i := range a.Finished {
 		d.Finished(&a.Finished[i])
 	}
@@ -64,6 +69,9 @@ func (a *Actions) Perform(d Driver) {
 	}
 	for _, q := range a.Answer {
 		d.Answer(q)
+	}
+	for _, id := range a.Halt {
+		d.Halt(id)
 	}
 	for _, id := range a.Close {
 		d.Close(id)

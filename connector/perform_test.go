@@ -19,10 +19,12 @@ func (s *said) Move(*Move)                   { s.add("Moves") }
 func (s *said) Check(*Check)                 { s.add("Checks") }
 func (s *said) Reserved(*Offer)              { s.add("Reserved") }
 func (s *said) Prefilled(*Prefilled)         { s.add("Prefilled") }
+func (s *said) Migrated(*Migrated)           { s.add("Migrated") }
 func (s *said) Finished(*Finished)           { s.add("Finished") }
 func (s *said) Failed(*Failed)               { s.add("Failed") }
 func (s *said) Ask(Ask)                      { s.add("Ask") }
 func (s *said) Answer(Answer)                { s.add("Answer") }
+func (s *said) Halt(uint64)                  { s.add("Halt") }
 func (s *said) Close(uint64)                 { s.add("Close") }
 func (s *said) Drop(uint64)                  { s.add("Drop") }
 func (s *said) before(a, b string) (ok bool) { return slices.Index(*s, a) < slices.Index(*s, b) }
@@ -54,6 +56,9 @@ func TestPerform(t *testing.T) {
 		{"Tokens", "Finished"},
 		{"Tokens", "Prefilled"},
 		{"Tokens", "Failed"},
+		{"Tokens", "Migrated"},
+		{"Migrated", "Halt"},
+		{"Halt", "Drop"},
 		{"Moves", "Close"},
 		{"Checks", "Close"},
 		{"Reserved", "Ask"},

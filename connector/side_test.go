@@ -95,6 +95,8 @@ func (d sideDriver) Token(t Token)                         { d.token(t) }
 func (d sideDriver) Failed(f *Failed)                      { d.failed(*f) }
 func (d sideDriver) Ask(a Ask)                             { d.ask(a) }
 func (d sideDriver) Answer(a Answer)                       { d.reply(a) }
+func (d sideDriver) Migrated(*Migrated)                    { d.x.failf("a request was to stay") }
+func (d sideDriver) Halt(uint64)                           { d.x.failf("a request was to stay") }
 func (d sideDriver) Close(id uint64)                       { d.close(id) }
 
 func (d sideDriver) Move(m *Move) {

@@ -30,7 +30,9 @@ import (
 //	    submit ID LEG [HANDOFF] prompt=abc out=N [deadline=D] [age=D]
 //	           [tokens=N] [blocks=I,I|none] [first=N]    instead of what the other node offered
 //	           [ahead]                                   without it
+//	           [reserve=N]                               of a migration
 //	    direct ID [tokens=N]
+//	    migrate ID known=N                resume ID        continue ID tokens=abc
 //	    cancel ID                         closed ID        lapsed ID
 //	    done [at=D]                       layer N [at=D]
 //	    produce T                         release T
@@ -167,6 +169,17 @@ func (a *actor) print(out *strings.Builder, act *Actions) {
 		p("prefilled %d: first token %s, transfer %d, %s%s",
 			f.ID, letter(f.FirstToken), f.Offer.Transfer, a.offer(*f.Offer, f.FirstToken), took(f.Cached, &f.Breakdown))
 	}
+	for _, m := range act.Migrated {
+		switch what := ""; {
+		case m.Err != nil:
+			p("stays %d: %v", m.ID, m.Err)
+		default:
+			for _, t := range m.Tokens {
+				what += letter(t)
+			}
+			p("migrated %d to transfer %d, and %s%s", m.ID, m.Transfer, what, took(m.Cached, &m.Breakdown))
+		}
+	}
 	for _, f := range act.Finished {
 		p("finished %d%s", f.ID, took(f.Cached, &f.Breakdown))
 	}
@@ -200,6 +213,9 @@ func (a *actor) print(out *strings.Builder, act *Actions) {
 		for _, k := range m.Pairs {
 			line += fmt.Sprintf(" #%d %v%s%v", k.Index, k.Local, arrow, k.Remote)
 		}
+		if m.To != "" {
+			line += fmt.Sprintf(" to %s, up to token %d", m.To, m.Tokens)
+		}
 		if m.Imm {
 			line += ", immediate"
 			if m.Part == a.core.layers()-1 {
@@ -214,6 +230,9 @@ func (a *actor) print(out *strings.Builder, act *Actions) {
 			again = " again"
 		}
 		p("check part %d of %d%s: from #%d %v", c.Part, c.ID, again, c.First, c.Refs)
+	}
+	for _, id := range act.Halt {
+		p("halt the moves of %d", id)
 	}
 	for _, id := range act.Close {
 		p("close the window of %d", id)
@@ -247,6 +266,9 @@ func took(cached int, b *Breakdown) (out string) {
 	}
 	if b.Bytes > 0 {
 		out += fmt.Sprintf(", %d bytes", b.Bytes)
+	}
+	if b.Migrated > 0 {
+		out += fmt.Sprintf(", %d bytes to where it goes on", b.Migrated)
 	}
 	if b.Checked > 0 {
 		out += fmt.Sprintf(", %d checked", b.Checked)
@@ -328,7 +350,7 @@ func (a *actor) event(t *testing.T, now time.Duration, words []string) Event {
 			names = names[:len(names)-1]
 		}
 		if len(names) > 1 {
-			h, err := handoff.Parse(names[1])
+			h, err := handoff.Carried(names[1])
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -351,7 +373,14 @@ func (a *actor) event(t *testing.T, now time.Duration, words []string) Event {
 				}
 			}
 		}
+		ev.Reserve = num("reserve")
 		return ev
+	case "migrate":
+		return Migrate{ID: id, Remote: a.other.offers[id], Known: num("known")}
+	case "resume":
+		return Resume{id}
+	case "continue":
+		return Continue{ID: id, Tokens: letters(opts["tokens"])}
 	case "direct":
 		ev := Direct{id, a.other.offers[id]}
 		if _, ok := opts["tokens"]; ok {

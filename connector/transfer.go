@@ -15,9 +15,14 @@ func (c *Core) moved(ev Moved) {
 		return
 	}
 	r.moves--
+	c.totals.Bytes += uint64(ev.Bytes)
+	if r.out != nil { // it generates: what its hand-off moved is there
+		c.movedOut(r, ev)
+		c.settle(r)
+		return
+	}
 	r.b.Bytes += ev.Bytes
 	r.b.Wire += ev.At - ev.Posted
-	c.totals.Bytes += uint64(ev.Bytes)
 	switch {
 	case r.Leg == handoff.DecodeLeg && r.Handoff.InStep:
 		c.receivedTensor(r, ev)
@@ -78,14 +83,16 @@ func (c *Core) land(r *request) {
 	r.usable = c.now
 	r.b.Land = max(c.now-r.landed, 0)
 	ev := engine.Landed{ID: r.ID, At: c.now}
-	given := r.Handoff.FirstToken == handoff.PrefillLeg
-	if given {
+	switch {
+	case r.Handoff.Running:
+		ev.Given = r.given
+	case r.Handoff.FirstToken == handoff.PrefillLeg:
 		ev.Given = []kvcache.Token{r.first}
 	}
 	c.toRun = append(c.toRun, ev)
-	if given && r.MaxTokens == 1 {
+	if len(ev.Given) == r.MaxTokens {
 		// The prefill side has emitted all there is.
-		c.act.Finished = append(c.act.Finished, Finished{ID: r.ID, Cached: r.seq.Cached(), Breakdown: r.b})
+		c.act.Finished = append(c.act.Finished, Finished{ID: r.ID, Cached: r.seq.Cached(), Breakdown: r.breakdown()})
 		c.drop(r)
 	}
 }

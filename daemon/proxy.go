@@ -15,7 +15,7 @@ import (
 )
 
 // PositiveProxyFlags are those for which 0 makes no sense.
-var PositiveProxyFlags = []string{"lease-ttl", "request-timeout", "max-connections", "max-queue", "max-queue-time", "max-body"}
+var PositiveProxyFlags = []string{"lease-ttl", "request-timeout", "migration-interval", "migration-threshold", "max-connections", "max-queue", "max-queue-time", "max-body"}
 
 // SeveralProxyFlags take several values after one name, as they do in vLLM's server, for
 // command.Spread.
@@ -23,7 +23,7 @@ var SeveralProxyFlags = []string{"served-model-name", "lora-modules"}
 
 // ProxyFlagNames are the flags that set the fields of a Config.
 var ProxyFlagNames = map[string]string{
-	"HTTPAddr": "--http", "GRPCAddr": "--grpc", "Mode": "--mode", "Handoff": "--handoff", "Placement": "--placement", "ConditionalDisaggregation": "--conditional-disaggregation", "Tokenizer": "--tokenizer", "AllowMixedProfiles": "--allow-mixed-profiles",
+	"HTTPAddr": "--http", "GRPCAddr": "--grpc", "Mode": "--mode", "Handoff": "--handoff", "Placement": "--placement", "Migration": "--migration", "Migration.Policy": "--migration", "Migration.Interval": "--migration-interval", "Migration.Threshold": "--migration-threshold", "ConditionalDisaggregation": "--conditional-disaggregation", "Tokenizer": "--tokenizer", "AllowMixedProfiles": "--allow-mixed-profiles",
 	"LeaseTTL": "--lease-ttl", "NodeWait": "--node-wait", "RequestTimeout": "--request-timeout", "DrainTimeout": "--drain-timeout",
 	"MaxConnections": "--max-connections", "MaxQueue": "--max-queue", "MaxQueueTime": "--max-queue-time", "MaxBodyBytes": "--max-body", "MaxRetries": "--max-retries",
 	"ServedNames": "--served-model-name", "LoRAs": "--lora-modules", "EOS": "--eos", "OTLPTracesEndpoint": "--otlp-traces-endpoint",
@@ -49,6 +49,7 @@ func (f *ProxyFlags) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Handoff, "handoff", d.Handoff, "how KV gets from prefill to decode: "+handoff.List()+"; v0 is the published system")
 	fs.StringVar(&c.Placement, "placement", d.Placement, "which node takes a request: "+placement.Help())
 	fs.IntVar(&c.ConditionalDisaggregation, "conditional-disaggregation", 0, placement.ConditionalHelp)
+	AddMigrationFlags(fs, &c.Migration)
 	fs.StringVar(&c.Tokenizer, "tokenizer", "", "a model's tokenizer.json, its folder, or a model that is in the Hugging Face cache, such as Qwen/Qwen3-8B: texts are counted by it, and generated of its words (default kvferry's own, which is served at /tokenizer/tokenizer.json)")
 	fs.BoolVar(&c.AllowMixedProfiles, "allow-mixed-profiles", false, "take nodes whose profiles differ, of the same model and KV layout")
 	fs.StringSliceVar(&c.ServedNames, "served-model-name", nil, "names that clients ask for, with blanks, with commas or the flag again for several: the first is the one that answers and metrics have, /v1/models lists all (default what the nodes call the model)")

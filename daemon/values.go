@@ -27,6 +27,7 @@ func Values() map[string][]string {
 	return map[string][]string{
 		"handoff":    handoff.Names(),
 		"placement":  placement.Names(),
+		"migration":  placement.Migrations(),
 		"mode":       {proxy.ModeAuto, proxy.ModeDisagg, proxy.ModeNondisagg},
 		"rail":       {rails.TCP + "/", rails.RDMA + "/", rails.CMA, rails.SHM},
 		"select":     selections,

@@ -7,7 +7,7 @@ import (
 )
 
 // An Event is something that happened to the scheduler's world: Add, Cancel,
-// Done, Landed, Copied, Free.
+// Done, Landed, Copied, Free, Suspend, Resume.
 type Event interface{ event() }
 
 // Add brings a request. One that can never be served is in Ready.Refused.
@@ -29,7 +29,8 @@ type Done struct {
 }
 
 // Landed says that the KV of a pending sequence's prompt is in its blocks. Given
-// are the output tokens that the other node has emitted already.
+// are the output tokens that the other node has emitted already. If there are several, the KV of
+// all but the last is in the blocks too; of more than one more than Request.Reserve there are none.
 type Landed struct {
 	ID    uint64
 	At    time.Duration
@@ -45,12 +46,24 @@ type Copied struct {
 // Free releases the blocks of a finished sequence that was to keep them.
 type Free struct{ ID uint64 }
 
+// Suspend has a sequence stop, with its blocks: it is in Ready.Suspended once no step has it and
+// all of its tokens but the last have their KV in the blocks, after a step under way, or if it
+// was preempted when it has been computed again. One that ends before, or was cancelled, is
+// not. It counts as one whose KV is on its way: it is never preempted.
+type Suspend struct{ ID uint64 }
+
+// Resume has a sequence go on that was suspended, or is to be and is not yet.
+type Resume struct{ ID uint64 }
+
 func (Add) event()    {}
 func (Cancel) event() {}
 func (Done) event()   {}
 func (Landed) event() {}
 func (Copied) event() {}
 func (Free) event()   {}
+
+func (Suspend) event() {}
+func (Resume) event()  {}
 
 // A Kind of step.
 type Kind uint8
@@ -101,6 +114,7 @@ type Ready struct {
 	Allocated []*Sequence // Await sequences that have their blocks now
 	Copies    []Copy      // begin these
 	Refused   []Refusal
+	Suspended []*Sequence   // as they were asked to be
 	Wake      time.Duration // call Step again at that time; 0 if only an event can change anything
 }
 

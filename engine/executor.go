@@ -73,6 +73,9 @@ const (
 	// Rechecked: all blocks of the prompt are checked once more after the last step, those
 	// that this engine computed again after a preemption among them.
 	Rechecked
+	// Movable: the request may go on on another node, which then reads all blocks, those of the
+	// answer too.
+	Movable
 )
 
 // A Checker can tell what the KV blocks of one sequence's prompt must contain, as

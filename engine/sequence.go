@@ -55,6 +55,9 @@ type Request struct {
 	// Keep leaves the sequence's blocks held after its last token, until Free:
 	// a consumer is going to read them.
 	Keep bool
+	// Reserve is for how many tokens beyond the prompt an Await sequence gets blocks with it: as
+	// many of its answer may come with the prompt's KV.
+	Reserve int
 	// AtOnce lets its outputs leave with the end of their step. Otherwise they wait
 	// for the launch of the next one; see Costs.OutputDelayMS.
 	AtOnce bool
@@ -69,6 +72,8 @@ func (r *Request) Validate(pool *kvcache.Pool, maxModelLen int) error {
 		return ErrEmptyPrompt
 	case r.MaxTokens < 1:
 		return fmt.Errorf("max_tokens is %d: must be at least 1", r.MaxTokens)
+	case r.Reserve < 0 || r.Reserve > r.MaxTokens:
+		return fmt.Errorf("reserve is %d: max_tokens is %d", r.Reserve, r.MaxTokens)
 	case r.MaxTokens > maxModelLen-len(r.Prompt):
 		return fmt.Errorf("%w: %d + %d tokens, at most %d", ErrTooLong, len(r.Prompt), r.MaxTokens, maxModelLen)
 	case r.MaxTokens > room-len(r.Prompt):
@@ -83,6 +88,9 @@ func (r *Request) Validate(pool *kvcache.Pool, maxModelLen int) error {
 type Sequence struct {
 	Request
 	Table kvcache.Table // the blocks that hold its tokens' KV
+	// Held is how many of its tokens, the first ones, have their KV in the blocks. While it
+	// generates they are all but the last.
+	Held int
 
 	// When things happened, for the breakdown; zero if they did not.
 	Launched time.Duration // first step that computed its prompt

@@ -40,6 +40,9 @@ type Handoff struct {
 	// the second. A decode leg that does so draws it once more, from the KV that came; under
 	// InStep it says the one that prefill has drawn.
 	FirstToken Leg
+	// Running is of Migration alone: the request generates while its KV is moved, and which
+	// tokens have come is said when all is there.
+	Running bool
 }
 
 // None is of a request whose KV stays where it was computed.

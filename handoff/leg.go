@@ -9,9 +9,12 @@ const (
 	FullLeg    Leg = iota // the whole request, on one node
 	PrefillLeg            // the prompt, and the first token
 	DecodeLeg             // the tokens
+	// MigrationLeg is the tokens from where the request goes on, on a node that takes it over.
+	// For that node it is a decode leg; only who follows the request tells them apart.
+	MigrationLeg
 )
 
-var legs = [...]string{"full", "prefill", "decode"}
+var legs = [...]string{"full", "prefill", "decode", "migration"}
 
 func (l Leg) String() string {
 	if int(l) >= len(legs) {

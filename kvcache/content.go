@@ -67,6 +67,14 @@ func (c *Content) Fill(dst []byte, blockIndex, layer int) {
 	fillPlane(dst[n:2*n], states, row, plane(layer, V))
 }
 
+// FillToken writes one layer of one token into dst, the LayerBytes of its block.
+func (c *Content) FillToken(dst []byte, token, layer int) {
+	g := c.geometry
+	state, at, n, row := c.states[token], token%g.BlockTokens, g.planeBytes(), g.rowBytes()
+	fillRow(dst[at*row:(at+1)*row], seed(state, plane(layer, K)))
+	fillRow(dst[n+at*row:n+(at+1)*row], seed(state, plane(layer, V)))
+}
+
 // FillHidden writes the hidden states of one block into dst, HiddenBytes long.
 func (c *Content) FillHidden(dst []byte, blockIndex int) {
 	g := c.geometry

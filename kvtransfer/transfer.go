@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"kvferry/config"
 	"kvferry/kvcache"
 	"kvferry/transport"
 )
@@ -81,6 +82,8 @@ type Move struct {
 	Op    transport.Op // the grant's
 	Part  Part
 	Pairs []kvcache.Pair // blocks here, the caller's until Done, and there
+	// Tokens of the sequence, if there are fewer so far than the grant has room for; else 0.
+	Tokens int
 	// Since is when the caller's schedule had or has it start, 0 for now; see
 	// transport.BatchOptions.
 	Since time.Duration
@@ -112,7 +115,8 @@ func (t *Transfer) Move(m Move) {
 		m.Done(Moved{Err: fmt.Errorf("kvtransfer: move for %q, grant %d of %s: %w: %w", t.opt.Tag, t.d.Transfer, t.d.Node, transport.ErrInvalid, err)})
 		return
 	}
-	v := &move{t: t, since: a.clk.Now(), reqs: Requests(a.cfg.Slab, m.Op, m.Part, m.Pairs, t.d.Tokens), done: m.Done}
+	config.Default(&m.Tokens, t.d.Tokens)
+	v := &move{t: t, since: a.clk.Now(), reqs: Requests(a.cfg.Slab, m.Op, m.Part, m.Pairs, m.Tokens), done: m.Done}
 	v.opt = transport.BatchOptions{Timeout: a.cfg.Timeout, Since: m.Since, Tag: t.opt.Tag}
 	if m.Notify {
 		v.opt.HasImm, v.opt.Imm = true, Immediate(t.d.Transfer, m.Part.Layer, m.Value)

@@ -68,6 +68,12 @@ func split(m *proto.FromNode, send func(*proto.FromNode) error) error {
 		}
 		part.Prefilled = append(part.Prefilled, r)
 	}
+	for _, r := range m.Migrated {
+		if err := room(r); err != nil {
+			return err
+		}
+		part.Migrated = append(part.Migrated, r)
+	}
 	for _, r := range m.Finished {
 		if err := room(r); err != nil {
 			return err

@@ -87,9 +87,13 @@ type live struct {
 
 	leg     handoff.Leg
 	handoff handoff.Handoff
+	use     engine.Use            // what is done with its KV
 	checker engine.Checker        // of what lands; nil if nobody can tell
 	remote  kvtransfer.Descriptor // the other side's blocks, if it has offered them
 	moves   *kvtransfer.Transfer  // to or from these; nil if the other side moves
+	out     *kvtransfer.Transfer  // to the node that takes the request over; nil if none does
+	went    bool                  // all of it, and right as far as is known
+	came    bool                  // told to go on
 	grant   *kvtransfer.Grant     // the other side's way to our blocks; nil if it has none
 	granted uint64                // its transfer ID
 
@@ -177,7 +181,7 @@ func (w *worker) loop(ctx context.Context) error {
 // that comes or is cancelled says nothing of that.
 func (w *worker) count(ev connector.Event) {
 	switch ev.(type) {
-	case connector.Submit, connector.Direct, connector.Cancel, connector.Produce, connector.Gone, connector.Lapsed:
+	case connector.Submit, connector.Direct, connector.Migrate, connector.Resume, connector.Continue, connector.Cancel, connector.Produce, connector.Gone, connector.Lapsed:
 	default:
 		w.progress++
 	}
@@ -268,9 +272,11 @@ func (d driver) Move(m *connector.Move)           { d.move(*m) }
 func (d driver) Check(c *connector.Check)         { d.check(*c) }
 func (d driver) Reserved(o *connector.Offer)      { d.reserved(*o) }
 func (d driver) Prefilled(p *connector.Prefilled) { d.prefilled(*p) }
+func (d driver) Migrated(m *connector.Migrated)   { d.migrated(*m) }
 func (d driver) Failed(f *connector.Failed)       { d.failed(*f) }
 func (d driver) Ask(a connector.Ask)              { d.ask(a) }
 func (d driver) Answer(a connector.Answer)        { d.peer.answer(a) }
+func (d driver) Halt(id uint64)                   { d.halt(id) }
 func (d driver) Close(id uint64)                  { d.close(id) }
 func (d driver) Drop(id uint64)                   { d.drop(id) }
 
@@ -357,6 +363,7 @@ func (w *worker) drop(id uint64) {
 		delete(l.sess.requests, l.sid)
 	}
 	l.sess.undirected.drop(l)
+	w.outOver(l)
 	if l.moves != nil {
 		if n := l.moves.Moves(); n > 0 {
 			panic(fmt.Sprintf("node: request %s dropped with %d moves under way", l.name, n))
@@ -404,6 +411,6 @@ func breakdown(b connector.Breakdown) *proto.Breakdown {
 	return &proto.Breakdown{
 		ProxyUs: us(b.Proxy), QueueUs: us(b.Queue), PrefillUs: us(b.Prefill), PostUs: us(b.Post), WireUs: us(b.Wire),
 		LandUs: us(b.Land), FirstDecodeUs: us(b.FirstDecode), KvBytes: uint64(b.Bytes),
-		KvBlocksChecked: uint32(b.Checked), KvBlocksBad: uint32(b.Bad),
+		KvBlocksChecked: uint32(b.Checked), KvBlocksBad: uint32(b.Bad), MigratedBytes: uint64(b.Migrated),
 	}
 }

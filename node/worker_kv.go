@@ -100,7 +100,14 @@ func (w *worker) fail(l *live, id uint64, err error) {
 // move moves one part of a transfer.
 func (w *worker) move(m connector.Move) {
 	l := w.live[m.ID]
-	if l == nil || l.moves == nil {
+	var t *kvtransfer.Transfer
+	switch {
+	case l != nil && m.To != "":
+		t = l.out
+	case l != nil:
+		t = l.moves
+	}
+	if t == nil {
 		w.post(connector.Moved{ID: m.ID, Part: m.Part, Err: errors.New("no target")})
 		return
 	}
@@ -108,8 +115,8 @@ func (w *worker) move(m connector.Move) {
 	if m.Write {
 		op = transport.Write
 	}
-	l.moves.Move(kvtransfer.Move{
-		Op: op, Part: partOf(l.handoff, m.Part), Pairs: m.Pairs, Since: m.Since, Notify: m.Imm, Value: m.Token,
+	t.Move(kvtransfer.Move{
+		Op: op, Part: partOf(l.handoff, m.Part), Pairs: m.Pairs, Tokens: m.Tokens, Since: m.Since, Notify: m.Imm, Value: m.Token,
 		Done: func(e kvtransfer.Moved) {
 			if errors.Is(e.Err, kvtransfer.ErrWithdrawn) {
 				e.Err = withdrawn{e.Err}

@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -61,7 +60,7 @@ func (s *session) sender(ctx context.Context, stream proto.Worker_ServeServer) e
 		m := s.pending
 		s.pending = spare
 		s.mu.Unlock()
-		if len(m.Ids) > 0 || m.Load != nil || m.Flushed > 0 || len(m.Reserved)+len(m.Prefilled)+len(m.Finished)+len(m.Failed) > 0 {
+		if len(m.Ids) > 0 || m.Load != nil || m.Flushed > 0 || len(m.Reserved)+len(m.Prefilled)+len(m.Migrated)+len(m.Finished)+len(m.Failed) > 0 {
 			if err := split(m, stream.Send); err != nil {
 				return err
 			}
@@ -120,6 +119,12 @@ func (w *worker) receive(ctx context.Context, s *session, stream proto.Worker_Se
 			w.submit(s, k.Submit)
 		case *proto.ToNode_Direct:
 			w.direct(s, k.Direct)
+		case *proto.ToNode_Migrate:
+			w.migrate(s, k.Migrate)
+		case *proto.ToNode_Resume:
+			w.resume(s, k.Resume)
+		case *proto.ToNode_Continue:
+			w.goOn(s, k.Continue)
 		case *proto.ToNode_Cancel:
 			sid := k.Cancel.GetId()
 			w.run(func() connector.Event {
@@ -152,7 +157,11 @@ func (w *worker) submit(s *session, m *proto.Submit) {
 	l := &live{id: w.nextID.Add(1), sess: s, sid: m.GetId(), name: m.GetRequestId(), remote: descriptorOf(m.GetKv())}
 	ev, err := w.parse(l, m)
 	if err == nil {
-		l.checker = w.exec.Admit(l.id, l.prompt, w.use(&ev))
+		l.use = w.use(&ev)
+		if m.GetMovable() {
+			l.use |= engine.Movable
+		}
+		l.checker = w.exec.Admit(l.id, l.prompt, l.use)
 	}
 	if ev.Ahead {
 		s.undirected.add(l)
@@ -236,13 +245,15 @@ func (w *worker) parse(l *live, m *proto.Submit) (connector.Submit, error) {
 	default:
 		return ev, fmt.Errorf("leg %v is unknown", m.GetLeg())
 	}
-	if w.cfg.Role != want && (ev.Leg != handoff.FullLeg || w.cfg.Role != proto.Role_ROLE_DECODE) { // which may compute a prompt itself
-		return ev, fmt.Errorf("%w: a %v leg does not go to %s, a %s node", errWrongNode, ev.Leg, w.cfg.ID, proto.RoleName(w.cfg.Role))
-	}
 	var err error
-	if ev.Handoff, err = handoff.Parse(m.GetHandoff()); err != nil {
+	if ev.Handoff, err = handoff.Carried(m.GetHandoff()); err != nil {
 		return ev, err
 	}
+	// A decode node may compute a prompt itself, and one that serves alone go on with a request.
+	if w.cfg.Role != want && (ev.Leg != handoff.FullLeg || w.cfg.Role != proto.Role_ROLE_DECODE) && !(ev.Handoff.Running && w.cfg.Role == proto.Role_ROLE_NONDISAGG) {
+		return ev, fmt.Errorf("%w: a %v leg does not go to %s, a %s node", errWrongNode, ev.Leg, w.cfg.ID, proto.RoleName(w.cfg.Role))
+	}
+	ev.Reserve = int(m.GetReserve())
 	l.handoff = ev.Handoff
 	l.leg = ev.Leg
 	if l.prompt, err = decodePrompt(m.GetPrompt(), w.cfg.Profile.Vocab); err != nil {
@@ -270,10 +281,7 @@ func decodePrompt(b []byte, vocab int) ([]kvcache.Token, error) {
 	if len(b) == 0 || len(b)%4 != 0 {
 		return nil, fmt.Errorf("prompt has %d bytes: want 4 a token", len(b))
 	}
-	tokens := make([]kvcache.Token, len(b)/4)
-	for i := range tokens {
-		tokens[i] = binary.LittleEndian.Uint32(b[4*i:])
-	}
+	tokens := proto.TokenIDs(b)
 	if i := slices.IndexFunc(tokens, func(t kvcache.Token) bool { return t >= uint32(vocab) }); i >= 0 {
 		return nil, fmt.Errorf("prompt token %d is %d: the vocabulary has %d", i, tokens[i], vocab)
 	}

@@ -2,7 +2,9 @@ package placement
 
 import (
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 
 	"kvferry/config"
 )
@@ -45,6 +47,42 @@ type Running struct {
 type Move struct {
 	ID       uint64
 	From, To string // IDs of nodes
+}
+
+// A MigrationConfig says which Migration is asked, and how often. Zero fields take the defaults.
+type MigrationConfig struct {
+	// Policy is one of Migrations. Default NoMigration.
+	Policy string
+	// Interval between two times that it is asked. Default 1 s.
+	Interval time.Duration
+	// Threshold of MigrationOptions. Default 2.
+	Threshold int
+}
+
+// WithDefaults is c with the defaults in its zero fields.
+func (c MigrationConfig) WithDefaults() MigrationConfig {
+	config.Default(&c.Policy, NoMigration)
+	config.Default(&c.Interval, time.Second)
+	config.Default(&c.Threshold, 2)
+	return c
+}
+
+// Migrates reports whether requests go on on other nodes.
+func (c MigrationConfig) Migrates() bool { return c.Policy != "" && c.Policy != NoMigration }
+
+// Check lists every fault by its field, of a field Migration.
+func (c MigrationConfig) Check(bad *config.Faults) {
+	c = c.WithDefaults()
+	if !slices.Contains(Migrations(), c.Policy) {
+		bad.Add("Migration.Policy", c.Policy, "use %s", config.Or(Migrations()))
+	}
+	config.Between(bad, "Migration.Interval", c.Interval, 10*time.Millisecond, time.Hour)
+	config.Between(bad, "Migration.Threshold", c.Threshold, 1, 1<<20)
+}
+
+// New makes it for nodes with blocks of so many tokens; nil for NoMigration.
+func (c MigrationConfig) New(blockTokens int) (Migration, error) {
+	return NewMigration(c.Policy, MigrationOptions{BlockTokens: blockTokens, Threshold: c.Threshold})
 }
 
 // MigrationOptions are what a Migration is made with.

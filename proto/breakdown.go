@@ -1,5 +1,7 @@
 package proto
 
+import "encoding/binary"
+
 // Sum adds b, which may be nil.
 func (sum *Breakdown) Sum(b *Breakdown) {
 	if b == nil {
@@ -15,4 +17,16 @@ func (sum *Breakdown) Sum(b *Breakdown) {
 	sum.KvBytes += b.KvBytes
 	sum.KvBlocksChecked += b.KvBlocksChecked
 	sum.KvBlocksBad += b.KvBlocksBad
+	sum.MigratedBytes += b.MigratedBytes
+	sum.Migrations += b.Migrations
+	sum.MigrationPauseUs += b.MigrationPauseUs
+}
+
+// TokenIDs are tokens as messages have them: four bytes each, little endian.
+func TokenIDs(b []byte) []uint32 {
+	ids := make([]uint32, len(b)/4)
+	for i := range ids {
+		ids[i] = binary.LittleEndian.Uint32(b[4*i:])
+	}
+	return ids
 }

@@ -1201,6 +1201,9 @@ type ToNode struct {
 	//	*ToNode_Cancel
 	//	*ToNode_Flush
 	//	*ToNode_Direct
+	//	*ToNode_Migrate
+	//	*ToNode_Resume
+	//	*ToNode_Continue
 	Kind          isToNode_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1279,6 +1282,33 @@ func (x *ToNode) GetDirect() *Direct {
 	return nil
 }
 
+func (x *ToNode) GetMigrate() *Migrate {
+	if x != nil {
+		if x, ok := x.Kind.(*ToNode_Migrate); ok {
+			return x.Migrate
+		}
+	}
+	return nil
+}
+
+func (x *ToNode) GetResume() *Resume {
+	if x != nil {
+		if x, ok := x.Kind.(*ToNode_Resume); ok {
+			return x.Resume
+		}
+	}
+	return nil
+}
+
+func (x *ToNode) GetContinue() *Continue {
+	if x != nil {
+		if x, ok := x.Kind.(*ToNode_Continue); ok {
+			return x.Continue
+		}
+	}
+	return nil
+}
+
 type isToNode_Kind interface {
 	isToNode_Kind()
 }
@@ -1299,6 +1329,18 @@ type ToNode_Direct struct {
 	Direct *Direct `protobuf:"bytes,4,opt,name=direct,proto3,oneof"`
 }
 
+type ToNode_Migrate struct {
+	Migrate *Migrate `protobuf:"bytes,5,opt,name=migrate,proto3,oneof"`
+}
+
+type ToNode_Resume struct {
+	Resume *Resume `protobuf:"bytes,6,opt,name=resume,proto3,oneof"`
+}
+
+type ToNode_Continue struct {
+	Continue *Continue `protobuf:"bytes,7,opt,name=continue,proto3,oneof"`
+}
+
 func (*ToNode_Submit) isToNode_Kind() {}
 
 func (*ToNode_Cancel) isToNode_Kind() {}
@@ -1306,6 +1348,189 @@ func (*ToNode_Cancel) isToNode_Kind() {}
 func (*ToNode_Flush) isToNode_Kind() {}
 
 func (*ToNode_Direct) isToNode_Kind() {}
+
+func (*ToNode_Migrate) isToNode_Kind() {}
+
+func (*ToNode_Resume) isToNode_Kind() {}
+
+func (*ToNode_Continue) isToNode_Kind() {}
+
+// Migrate has the node copy the KV of a request that generates there to another one, which has
+// blocks for it. It is answered by one Migrated.
+type Migrate struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`       // of the Submit
+	Kv            *KVRef                 `protobuf:"bytes,2,opt,name=kv,proto3" json:"kv,omitempty"`        // where the blocks go
+	Known         uint32                 `protobuf:"varint,3,opt,name=known,proto3" json:"known,omitempty"` // how many tokens, prompt included, the other node knows: the first ones
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Migrate) Reset() {
+	*x = Migrate{}
+	mi := &file_kvferry_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Migrate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Migrate) ProtoMessage() {}
+
+func (x *Migrate) ProtoReflect() protoreflect.Message {
+	mi := &file_kvferry_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Migrate.ProtoReflect.Descriptor instead.
+func (*Migrate) Descriptor() ([]byte, []int) {
+	return file_kvferry_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Migrate) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *Migrate) GetKv() *KVRef {
+	if x != nil {
+		return x.Kv
+	}
+	return nil
+}
+
+func (x *Migrate) GetKnown() uint32 {
+	if x != nil {
+		return x.Known
+	}
+	return 0
+}
+
+// Resume ends a Migrate: the request goes on where it was.
+type Resume struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	BadKv         bool                   `protobuf:"varint,3,opt,name=bad_kv,json=badKv,proto3" json:"bad_kv,omitempty"` // the other node found the KV wrong
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Resume) Reset() {
+	*x = Resume{}
+	mi := &file_kvferry_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Resume) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Resume) ProtoMessage() {}
+
+func (x *Resume) ProtoReflect() protoreflect.Message {
+	mi := &file_kvferry_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Resume.ProtoReflect.Descriptor instead.
+func (*Resume) Descriptor() ([]byte, []int) {
+	return file_kvferry_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Resume) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *Resume) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Resume) GetBadKv() bool {
+	if x != nil {
+		return x.BadKv
+	}
+	return false
+}
+
+// Continue is for the node that a request goes to: its KV is all there, and these are its tokens
+// beyond those of the Submit, four bytes each as there. The last of them is not computed yet.
+type Continue struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Tokens        []byte                 `protobuf:"bytes,2,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Continue) Reset() {
+	*x = Continue{}
+	mi := &file_kvferry_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Continue) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Continue) ProtoMessage() {}
+
+func (x *Continue) ProtoReflect() protoreflect.Message {
+	mi := &file_kvferry_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Continue.ProtoReflect.Descriptor instead.
+func (*Continue) Descriptor() ([]byte, []int) {
+	return file_kvferry_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *Continue) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *Continue) GetTokens() []byte {
+	if x != nil {
+		return x.Tokens
+	}
+	return nil
+}
 
 // Flush has the node forget every prefix in its cache. Requests under way keep the blocks
 // that they have.
@@ -1318,7 +1543,7 @@ type Flush struct {
 
 func (x *Flush) Reset() {
 	*x = Flush{}
-	mi := &file_kvferry_proto_msgTypes[10]
+	mi := &file_kvferry_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1330,7 +1555,7 @@ func (x *Flush) String() string {
 func (*Flush) ProtoMessage() {}
 
 func (x *Flush) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[10]
+	mi := &file_kvferry_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1343,7 +1568,7 @@ func (x *Flush) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Flush.ProtoReflect.Descriptor instead.
 func (*Flush) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{10}
+	return file_kvferry_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Flush) GetSeq() uint64 {
@@ -1364,7 +1589,7 @@ type Direct struct {
 
 func (x *Direct) Reset() {
 	*x = Direct{}
-	mi := &file_kvferry_proto_msgTypes[11]
+	mi := &file_kvferry_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1376,7 +1601,7 @@ func (x *Direct) String() string {
 func (*Direct) ProtoMessage() {}
 
 func (x *Direct) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[11]
+	mi := &file_kvferry_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1389,7 +1614,7 @@ func (x *Direct) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Direct.ProtoReflect.Descriptor instead.
 func (*Direct) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{11}
+	return file_kvferry_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Direct) GetId() uint64 {
@@ -1428,7 +1653,10 @@ type Submit struct {
 	Words     uint32 `protobuf:"varint,15,opt,name=words,proto3" json:"words,omitempty"`
 	// LEG_PREFILL with layerwise: kv is not known yet, and comes in a Direct. If that does not come
 	// soon after the prompt is computed, the leg fails with FAIL_UNDIRECTED.
-	Ahead         bool   `protobuf:"varint,16,opt,name=ahead,proto3" json:"ahead,omitempty"`
+	Ahead bool `protobuf:"varint,16,opt,name=ahead,proto3" json:"ahead,omitempty"`
+	// LEG_DECODE with "migration": for how many tokens beyond the prompt blocks are reserved.
+	Reserve       uint32 `protobuf:"varint,17,opt,name=reserve,proto3" json:"reserve,omitempty"`
+	Movable       bool   `protobuf:"varint,18,opt,name=movable,proto3" json:"movable,omitempty"`                            // the request may go on on another node: what it generates has its KV written too
 	AdapterRank   uint32 `protobuf:"varint,20,opt,name=adapter_rank,json=adapterRank,proto3" json:"adapter_rank,omitempty"` // 0: the node's default
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1436,7 +1664,7 @@ type Submit struct {
 
 func (x *Submit) Reset() {
 	*x = Submit{}
-	mi := &file_kvferry_proto_msgTypes[12]
+	mi := &file_kvferry_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1448,7 +1676,7 @@ func (x *Submit) String() string {
 func (*Submit) ProtoMessage() {}
 
 func (x *Submit) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[12]
+	mi := &file_kvferry_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1461,7 +1689,7 @@ func (x *Submit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Submit.ProtoReflect.Descriptor instead.
 func (*Submit) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{12}
+	return file_kvferry_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Submit) GetId() uint64 {
@@ -1576,6 +1804,20 @@ func (x *Submit) GetAhead() bool {
 	return false
 }
 
+func (x *Submit) GetReserve() uint32 {
+	if x != nil {
+		return x.Reserve
+	}
+	return 0
+}
+
+func (x *Submit) GetMovable() bool {
+	if x != nil {
+		return x.Movable
+	}
+	return false
+}
+
 func (x *Submit) GetAdapterRank() uint32 {
 	if x != nil {
 		return x.AdapterRank
@@ -1594,7 +1836,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_kvferry_proto_msgTypes[13]
+	mi := &file_kvferry_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1606,7 +1848,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[13]
+	mi := &file_kvferry_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1619,7 +1861,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{13}
+	return file_kvferry_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Cancel) GetId() uint64 {
@@ -1659,7 +1901,7 @@ type KVRef struct {
 
 func (x *KVRef) Reset() {
 	*x = KVRef{}
-	mi := &file_kvferry_proto_msgTypes[14]
+	mi := &file_kvferry_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1671,7 +1913,7 @@ func (x *KVRef) String() string {
 func (*KVRef) ProtoMessage() {}
 
 func (x *KVRef) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[14]
+	mi := &file_kvferry_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1684,7 +1926,7 @@ func (x *KVRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KVRef.ProtoReflect.Descriptor instead.
 func (*KVRef) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{14}
+	return file_kvferry_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *KVRef) GetNodeId() string {
@@ -1749,7 +1991,7 @@ type Block struct {
 
 func (x *Block) Reset() {
 	*x = Block{}
-	mi := &file_kvferry_proto_msgTypes[15]
+	mi := &file_kvferry_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1761,7 +2003,7 @@ func (x *Block) String() string {
 func (*Block) ProtoMessage() {}
 
 func (x *Block) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[15]
+	mi := &file_kvferry_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1774,7 +2016,7 @@ func (x *Block) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Block.ProtoReflect.Descriptor instead.
 func (*Block) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{15}
+	return file_kvferry_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Block) GetIndex() uint32 {
@@ -1811,7 +2053,7 @@ type Segment struct {
 
 func (x *Segment) Reset() {
 	*x = Segment{}
-	mi := &file_kvferry_proto_msgTypes[16]
+	mi := &file_kvferry_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1823,7 +2065,7 @@ func (x *Segment) String() string {
 func (*Segment) ProtoMessage() {}
 
 func (x *Segment) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[16]
+	mi := &file_kvferry_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1836,7 +2078,7 @@ func (x *Segment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Segment.ProtoReflect.Descriptor instead.
 func (*Segment) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{16}
+	return file_kvferry_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Segment) GetName() string {
@@ -1879,7 +2121,7 @@ type RailAddr struct {
 
 func (x *RailAddr) Reset() {
 	*x = RailAddr{}
-	mi := &file_kvferry_proto_msgTypes[17]
+	mi := &file_kvferry_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1891,7 +2133,7 @@ func (x *RailAddr) String() string {
 func (*RailAddr) ProtoMessage() {}
 
 func (x *RailAddr) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[17]
+	mi := &file_kvferry_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1904,7 +2146,7 @@ func (x *RailAddr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RailAddr.ProtoReflect.Descriptor instead.
 func (*RailAddr) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{17}
+	return file_kvferry_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RailAddr) GetRail() string {
@@ -1949,14 +2191,15 @@ type FromNode struct {
 	Failed        []*Failed    `protobuf:"bytes,7,rep,name=failed,proto3" json:"failed,omitempty"`
 	Load          *Load        `protobuf:"bytes,8,opt,name=load,proto3" json:"load,omitempty"`
 	LastSubmit    uint64       `protobuf:"varint,9,opt,name=last_submit,json=lastSubmit,proto3" json:"last_submit,omitempty"` // with a load: id of the last Submit on this stream that it counts
-	Flushed       uint64       `protobuf:"varint,10,opt,name=flushed,proto3" json:"flushed,omitempty"`                        // seq of the last Flush on this stream that is done; 0 if that is no news
+	Migrated      []*Migrated  `protobuf:"bytes,11,rep,name=migrated,proto3" json:"migrated,omitempty"`
+	Flushed       uint64       `protobuf:"varint,10,opt,name=flushed,proto3" json:"flushed,omitempty"` // seq of the last Flush on this stream that is done; 0 if that is no news
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *FromNode) Reset() {
 	*x = FromNode{}
-	mi := &file_kvferry_proto_msgTypes[18]
+	mi := &file_kvferry_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1968,7 +2211,7 @@ func (x *FromNode) String() string {
 func (*FromNode) ProtoMessage() {}
 
 func (x *FromNode) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[18]
+	mi := &file_kvferry_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1981,7 +2224,7 @@ func (x *FromNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FromNode.ProtoReflect.Descriptor instead.
 func (*FromNode) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{18}
+	return file_kvferry_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *FromNode) GetIds() []uint64 {
@@ -2047,6 +2290,13 @@ func (x *FromNode) GetLastSubmit() uint64 {
 	return 0
 }
 
+func (x *FromNode) GetMigrated() []*Migrated {
+	if x != nil {
+		return x.Migrated
+	}
+	return nil
+}
+
 func (x *FromNode) GetFlushed() uint64 {
 	if x != nil {
 		return x.Flushed
@@ -2066,7 +2316,7 @@ type Reserved struct {
 
 func (x *Reserved) Reset() {
 	*x = Reserved{}
-	mi := &file_kvferry_proto_msgTypes[19]
+	mi := &file_kvferry_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2078,7 +2328,7 @@ func (x *Reserved) String() string {
 func (*Reserved) ProtoMessage() {}
 
 func (x *Reserved) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[19]
+	mi := &file_kvferry_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2091,7 +2341,7 @@ func (x *Reserved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reserved.ProtoReflect.Descriptor instead.
 func (*Reserved) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{19}
+	return file_kvferry_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Reserved) GetId() uint64 {
@@ -2121,7 +2371,7 @@ type Prefilled struct {
 
 func (x *Prefilled) Reset() {
 	*x = Prefilled{}
-	mi := &file_kvferry_proto_msgTypes[20]
+	mi := &file_kvferry_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2133,7 +2383,7 @@ func (x *Prefilled) String() string {
 func (*Prefilled) ProtoMessage() {}
 
 func (x *Prefilled) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[20]
+	mi := &file_kvferry_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2146,7 +2396,7 @@ func (x *Prefilled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Prefilled.ProtoReflect.Descriptor instead.
 func (*Prefilled) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{20}
+	return file_kvferry_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Prefilled) GetId() uint64 {
@@ -2177,6 +2427,93 @@ func (x *Prefilled) GetCachedTokens() uint32 {
 	return 0
 }
 
+// Migrated answers a Migrate. With tokens, all KV is there: the request has stopped, and its blocks
+// are held until a Cancel, or it goes on with a Resume. Without, it goes on where it was, and
+// message says why.
+type Migrated struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	TransferId    uint64                 `protobuf:"varint,2,opt,name=transfer_id,json=transferId,proto3" json:"transfer_id,omitempty"` // of the Migrate's kv
+	Tokens        []byte                 `protobuf:"bytes,3,opt,name=tokens,proto3" json:"tokens,omitempty"`                            // that the other node does not know, one at least
+	Message       string                 `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	Breakdown     *Breakdown             `protobuf:"bytes,5,opt,name=breakdown,proto3" json:"breakdown,omitempty"` // of the leg so far
+	CachedTokens  uint32                 `protobuf:"varint,6,opt,name=cached_tokens,json=cachedTokens,proto3" json:"cached_tokens,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Migrated) Reset() {
+	*x = Migrated{}
+	mi := &file_kvferry_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Migrated) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Migrated) ProtoMessage() {}
+
+func (x *Migrated) ProtoReflect() protoreflect.Message {
+	mi := &file_kvferry_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Migrated.ProtoReflect.Descriptor instead.
+func (*Migrated) Descriptor() ([]byte, []int) {
+	return file_kvferry_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *Migrated) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *Migrated) GetTransferId() uint64 {
+	if x != nil {
+		return x.TransferId
+	}
+	return 0
+}
+
+func (x *Migrated) GetTokens() []byte {
+	if x != nil {
+		return x.Tokens
+	}
+	return nil
+}
+
+func (x *Migrated) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *Migrated) GetBreakdown() *Breakdown {
+	if x != nil {
+		return x.Breakdown
+	}
+	return nil
+}
+
+func (x *Migrated) GetCachedTokens() uint32 {
+	if x != nil {
+		return x.CachedTokens
+	}
+	return 0
+}
+
 type Finished struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -2189,7 +2526,7 @@ type Finished struct {
 
 func (x *Finished) Reset() {
 	*x = Finished{}
-	mi := &file_kvferry_proto_msgTypes[21]
+	mi := &file_kvferry_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2201,7 +2538,7 @@ func (x *Finished) String() string {
 func (*Finished) ProtoMessage() {}
 
 func (x *Finished) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[21]
+	mi := &file_kvferry_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2214,7 +2551,7 @@ func (x *Finished) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finished.ProtoReflect.Descriptor instead.
 func (*Finished) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{21}
+	return file_kvferry_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Finished) GetId() uint64 {
@@ -2258,7 +2595,7 @@ type Failed struct {
 
 func (x *Failed) Reset() {
 	*x = Failed{}
-	mi := &file_kvferry_proto_msgTypes[22]
+	mi := &file_kvferry_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2270,7 +2607,7 @@ func (x *Failed) String() string {
 func (*Failed) ProtoMessage() {}
 
 func (x *Failed) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[22]
+	mi := &file_kvferry_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2283,7 +2620,7 @@ func (x *Failed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failed.ProtoReflect.Descriptor instead.
 func (*Failed) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{22}
+	return file_kvferry_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Failed) GetId() uint64 {
@@ -2335,13 +2672,17 @@ type Breakdown struct {
 	KvBytes         uint64                 `protobuf:"varint,8,opt,name=kv_bytes,json=kvBytes,proto3" json:"kv_bytes,omitempty"`
 	KvBlocksChecked uint32                 `protobuf:"varint,9,opt,name=kv_blocks_checked,json=kvBlocksChecked,proto3" json:"kv_blocks_checked,omitempty"`
 	KvBlocksBad     uint32                 `protobuf:"varint,10,opt,name=kv_blocks_bad,json=kvBlocksBad,proto3" json:"kv_blocks_bad,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	MigratedBytes   uint64                 `protobuf:"varint,11,opt,name=migrated_bytes,json=migratedBytes,proto3" json:"migrated_bytes,omitempty"` // to nodes that the request went on on
+	// The proxy's: how often it did, and for how long no token came then.
+	Migrations       uint32 `protobuf:"varint,12,opt,name=migrations,proto3" json:"migrations,omitempty"`
+	MigrationPauseUs uint32 `protobuf:"varint,13,opt,name=migration_pause_us,json=migrationPauseUs,proto3" json:"migration_pause_us,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Breakdown) Reset() {
 	*x = Breakdown{}
-	mi := &file_kvferry_proto_msgTypes[23]
+	mi := &file_kvferry_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2353,7 +2694,7 @@ func (x *Breakdown) String() string {
 func (*Breakdown) ProtoMessage() {}
 
 func (x *Breakdown) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[23]
+	mi := &file_kvferry_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2366,7 +2707,7 @@ func (x *Breakdown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Breakdown.ProtoReflect.Descriptor instead.
 func (*Breakdown) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{23}
+	return file_kvferry_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Breakdown) GetProxyUs() uint32 {
@@ -2439,6 +2780,27 @@ func (x *Breakdown) GetKvBlocksBad() uint32 {
 	return 0
 }
 
+func (x *Breakdown) GetMigratedBytes() uint64 {
+	if x != nil {
+		return x.MigratedBytes
+	}
+	return 0
+}
+
+func (x *Breakdown) GetMigrations() uint32 {
+	if x != nil {
+		return x.Migrations
+	}
+	return 0
+}
+
+func (x *Breakdown) GetMigrationPauseUs() uint32 {
+	if x != nil {
+		return x.MigrationPauseUs
+	}
+	return 0
+}
+
 // PeerRequest is what a consumer asks of a producer about one transfer.
 type PeerRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2453,7 +2815,7 @@ type PeerRequest struct {
 
 func (x *PeerRequest) Reset() {
 	*x = PeerRequest{}
-	mi := &file_kvferry_proto_msgTypes[24]
+	mi := &file_kvferry_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2465,7 +2827,7 @@ func (x *PeerRequest) String() string {
 func (*PeerRequest) ProtoMessage() {}
 
 func (x *PeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[24]
+	mi := &file_kvferry_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2478,7 +2840,7 @@ func (x *PeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerRequest.ProtoReflect.Descriptor instead.
 func (*PeerRequest) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{24}
+	return file_kvferry_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *PeerRequest) GetKind() isPeerRequest_Kind {
@@ -2533,7 +2895,7 @@ type Produce struct {
 
 func (x *Produce) Reset() {
 	*x = Produce{}
-	mi := &file_kvferry_proto_msgTypes[25]
+	mi := &file_kvferry_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2545,7 +2907,7 @@ func (x *Produce) String() string {
 func (*Produce) ProtoMessage() {}
 
 func (x *Produce) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[25]
+	mi := &file_kvferry_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2558,7 +2920,7 @@ func (x *Produce) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Produce.ProtoReflect.Descriptor instead.
 func (*Produce) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{25}
+	return file_kvferry_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Produce) GetTransferId() uint64 {
@@ -2581,7 +2943,7 @@ type Release struct {
 
 func (x *Release) Reset() {
 	*x = Release{}
-	mi := &file_kvferry_proto_msgTypes[26]
+	mi := &file_kvferry_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2593,7 +2955,7 @@ func (x *Release) String() string {
 func (*Release) ProtoMessage() {}
 
 func (x *Release) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[26]
+	mi := &file_kvferry_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2606,7 +2968,7 @@ func (x *Release) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Release.ProtoReflect.Descriptor instead.
 func (*Release) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{26}
+	return file_kvferry_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Release) GetTransferId() uint64 {
@@ -2637,7 +2999,7 @@ type PeerReply struct {
 
 func (x *PeerReply) Reset() {
 	*x = PeerReply{}
-	mi := &file_kvferry_proto_msgTypes[27]
+	mi := &file_kvferry_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2649,7 +3011,7 @@ func (x *PeerReply) String() string {
 func (*PeerReply) ProtoMessage() {}
 
 func (x *PeerReply) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[27]
+	mi := &file_kvferry_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2662,7 +3024,7 @@ func (x *PeerReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerReply.ProtoReflect.Descriptor instead.
 func (*PeerReply) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{27}
+	return file_kvferry_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *PeerReply) GetKind() isPeerReply_Kind {
@@ -2731,7 +3093,7 @@ type Produced struct {
 
 func (x *Produced) Reset() {
 	*x = Produced{}
-	mi := &file_kvferry_proto_msgTypes[28]
+	mi := &file_kvferry_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2743,7 +3105,7 @@ func (x *Produced) String() string {
 func (*Produced) ProtoMessage() {}
 
 func (x *Produced) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[28]
+	mi := &file_kvferry_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2756,7 +3118,7 @@ func (x *Produced) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Produced.ProtoReflect.Descriptor instead.
 func (*Produced) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{28}
+	return file_kvferry_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Produced) GetTransferId() uint64 {
@@ -2783,7 +3145,7 @@ type Gone struct {
 
 func (x *Gone) Reset() {
 	*x = Gone{}
-	mi := &file_kvferry_proto_msgTypes[29]
+	mi := &file_kvferry_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2795,7 +3157,7 @@ func (x *Gone) String() string {
 func (*Gone) ProtoMessage() {}
 
 func (x *Gone) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[29]
+	mi := &file_kvferry_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2808,7 +3170,7 @@ func (x *Gone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gone.ProtoReflect.Descriptor instead.
 func (*Gone) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{29}
+	return file_kvferry_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Gone) GetTransferId() uint64 {
@@ -2828,7 +3190,7 @@ type Released struct {
 
 func (x *Released) Reset() {
 	*x = Released{}
-	mi := &file_kvferry_proto_msgTypes[30]
+	mi := &file_kvferry_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2840,7 +3202,7 @@ func (x *Released) String() string {
 func (*Released) ProtoMessage() {}
 
 func (x *Released) ProtoReflect() protoreflect.Message {
-	mi := &file_kvferry_proto_msgTypes[30]
+	mi := &file_kvferry_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2853,7 +3215,7 @@ func (x *Released) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Released.ProtoReflect.Descriptor instead.
 func (*Released) Descriptor() ([]byte, []int) {
-	return file_kvferry_proto_rawDescGZIP(), []int{30}
+	return file_kvferry_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Released) GetTransferId() uint64 {
@@ -2965,18 +3327,32 @@ const file_kvferry_proto_rawDesc = "" +
 	"\x06ttl_ms\x18\x01 \x01(\rR\x05ttlMs\")\n" +
 	"\x11DeregisterRequest\x12\x14\n" +
 	"\x05lease\x18\x01 \x01(\x04R\x05lease\"\x11\n" +
-	"\x0fDeregisterReply\"\xc5\x01\n" +
+	"\x0fDeregisterReply\"\xd8\x02\n" +
 	"\x06ToNode\x12,\n" +
 	"\x06submit\x18\x01 \x01(\v2\x12.kvferry.v1.SubmitH\x00R\x06submit\x12,\n" +
 	"\x06cancel\x18\x02 \x01(\v2\x12.kvferry.v1.CancelH\x00R\x06cancel\x12)\n" +
 	"\x05flush\x18\x03 \x01(\v2\x11.kvferry.v1.FlushH\x00R\x05flush\x12,\n" +
-	"\x06direct\x18\x04 \x01(\v2\x12.kvferry.v1.DirectH\x00R\x06directB\x06\n" +
-	"\x04kind\"\x19\n" +
+	"\x06direct\x18\x04 \x01(\v2\x12.kvferry.v1.DirectH\x00R\x06direct\x12/\n" +
+	"\amigrate\x18\x05 \x01(\v2\x13.kvferry.v1.MigrateH\x00R\amigrate\x12,\n" +
+	"\x06resume\x18\x06 \x01(\v2\x12.kvferry.v1.ResumeH\x00R\x06resume\x122\n" +
+	"\bcontinue\x18\a \x01(\v2\x14.kvferry.v1.ContinueH\x00R\bcontinueB\x06\n" +
+	"\x04kind\"R\n" +
+	"\aMigrate\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12!\n" +
+	"\x02kv\x18\x02 \x01(\v2\x11.kvferry.v1.KVRefR\x02kv\x12\x14\n" +
+	"\x05known\x18\x03 \x01(\rR\x05known\"G\n" +
+	"\x06Resume\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x15\n" +
+	"\x06bad_kv\x18\x03 \x01(\bR\x05badKv\"2\n" +
+	"\bContinue\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x16\n" +
+	"\x06tokens\x18\x02 \x01(\fR\x06tokens\"\x19\n" +
 	"\x05Flush\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\";\n" +
 	"\x06Direct\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12!\n" +
-	"\x02kv\x18\x02 \x01(\v2\x11.kvferry.v1.KVRefR\x02kv\"\xdd\x03\n" +
+	"\x02kv\x18\x02 \x01(\v2\x11.kvferry.v1.KVRefR\x02kv\"\x91\x04\n" +
 	"\x06Submit\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x1d\n" +
 	"\n" +
@@ -2999,7 +3375,9 @@ const file_kvferry_proto_rawDesc = "" +
 	"\n" +
 	"first_word\x18\x0e \x01(\rR\tfirstWord\x12\x14\n" +
 	"\x05words\x18\x0f \x01(\rR\x05words\x12\x14\n" +
-	"\x05ahead\x18\x10 \x01(\bR\x05ahead\x12!\n" +
+	"\x05ahead\x18\x10 \x01(\bR\x05ahead\x12\x18\n" +
+	"\areserve\x18\x11 \x01(\rR\areserve\x12\x18\n" +
+	"\amovable\x18\x12 \x01(\bR\amovable\x12!\n" +
 	"\fadapter_rank\x18\x14 \x01(\rR\vadapterRank\"G\n" +
 	"\x06Cancel\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x16\n" +
@@ -3030,7 +3408,7 @@ const file_kvferry_proto_rawDesc = "" +
 	"\x04rail\x18\x01 \x01(\tR\x04rail\x12\x12\n" +
 	"\x04addr\x18\x02 \x01(\tR\x04addr\x12\x10\n" +
 	"\x03key\x18\x03 \x01(\x04R\x03key\x12\x12\n" +
-	"\x04rank\x18\x04 \x01(\x05R\x04rank\"\xf8\x02\n" +
+	"\x04rank\x18\x04 \x01(\x05R\x04rank\"\xaa\x03\n" +
 	"\bFromNode\x12\x10\n" +
 	"\x03ids\x18\x01 \x03(\x04R\x03ids\x12\x16\n" +
 	"\x06tokens\x18\x02 \x03(\rR\x06tokens\x12\x1c\n" +
@@ -3041,7 +3419,8 @@ const file_kvferry_proto_rawDesc = "" +
 	"\x06failed\x18\a \x03(\v2\x12.kvferry.v1.FailedR\x06failed\x12$\n" +
 	"\x04load\x18\b \x01(\v2\x10.kvferry.v1.LoadR\x04load\x12\x1f\n" +
 	"\vlast_submit\x18\t \x01(\x04R\n" +
-	"lastSubmit\x12\x18\n" +
+	"lastSubmit\x120\n" +
+	"\bmigrated\x18\v \x03(\v2\x14.kvferry.v1.MigratedR\bmigrated\x12\x18\n" +
 	"\aflushed\x18\n" +
 	" \x01(\x04R\aflushed\"=\n" +
 	"\bReserved\x12\x0e\n" +
@@ -3051,7 +3430,15 @@ const file_kvferry_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12!\n" +
 	"\x02kv\x18\x02 \x01(\v2\x11.kvferry.v1.KVRefR\x02kv\x123\n" +
 	"\tbreakdown\x18\x03 \x01(\v2\x15.kvferry.v1.BreakdownR\tbreakdown\x12#\n" +
-	"\rcached_tokens\x18\x04 \x01(\rR\fcachedTokens\"\xa6\x01\n" +
+	"\rcached_tokens\x18\x04 \x01(\rR\fcachedTokens\"\xc7\x01\n" +
+	"\bMigrated\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x1f\n" +
+	"\vtransfer_id\x18\x02 \x01(\x04R\n" +
+	"transferId\x12\x16\n" +
+	"\x06tokens\x18\x03 \x01(\fR\x06tokens\x12\x18\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\x123\n" +
+	"\tbreakdown\x18\x05 \x01(\v2\x15.kvferry.v1.BreakdownR\tbreakdown\x12#\n" +
+	"\rcached_tokens\x18\x06 \x01(\rR\fcachedTokens\"\xa6\x01\n" +
 	"\bFinished\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x120\n" +
 	"\x06reason\x18\x02 \x01(\x0e2\x18.kvferry.v1.FinishReasonR\x06reason\x123\n" +
@@ -3062,7 +3449,7 @@ const file_kvferry_proto_rawDesc = "" +
 	"\x04code\x18\x02 \x01(\x0e2\x14.kvferry.v1.FailCodeR\x04code\x12\x18\n" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x12\x1c\n" +
 	"\tretryable\x18\x04 \x01(\bR\tretryable\x123\n" +
-	"\tbreakdown\x18\x05 \x01(\v2\x15.kvferry.v1.BreakdownR\tbreakdown\"\xbe\x02\n" +
+	"\tbreakdown\x18\x05 \x01(\v2\x15.kvferry.v1.BreakdownR\tbreakdown\"\xb3\x03\n" +
 	"\tBreakdown\x12\x19\n" +
 	"\bproxy_us\x18\x01 \x01(\rR\aproxyUs\x12\x19\n" +
 	"\bqueue_us\x18\x02 \x01(\rR\aqueueUs\x12\x1d\n" +
@@ -3075,7 +3462,12 @@ const file_kvferry_proto_rawDesc = "" +
 	"\bkv_bytes\x18\b \x01(\x04R\akvBytes\x12*\n" +
 	"\x11kv_blocks_checked\x18\t \x01(\rR\x0fkvBlocksChecked\x12\"\n" +
 	"\rkv_blocks_bad\x18\n" +
-	" \x01(\rR\vkvBlocksBad\"w\n" +
+	" \x01(\rR\vkvBlocksBad\x12%\n" +
+	"\x0emigrated_bytes\x18\v \x01(\x04R\rmigratedBytes\x12\x1e\n" +
+	"\n" +
+	"migrations\x18\f \x01(\rR\n" +
+	"migrations\x12,\n" +
+	"\x12migration_pause_us\x18\r \x01(\rR\x10migrationPauseUs\"w\n" +
 	"\vPeerRequest\x12/\n" +
 	"\aproduce\x18\x01 \x01(\v2\x13.kvferry.v1.ProduceH\x00R\aproduce\x12/\n" +
 	"\arelease\x18\x02 \x01(\v2\x13.kvferry.v1.ReleaseH\x00R\areleaseB\x06\n" +
@@ -3151,7 +3543,7 @@ func file_kvferry_proto_rawDescGZIP() []byte {
 }
 
 var file_kvferry_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_kvferry_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_kvferry_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_kvferry_proto_goTypes = []any{
 	(Role)(0),                 // 0: kvferry.v1.Role
 	(Leg)(0),                  // 1: kvferry.v1.Leg
@@ -3167,77 +3559,87 @@ var file_kvferry_proto_goTypes = []any{
 	(*DeregisterRequest)(nil), // 11: kvferry.v1.DeregisterRequest
 	(*DeregisterReply)(nil),   // 12: kvferry.v1.DeregisterReply
 	(*ToNode)(nil),            // 13: kvferry.v1.ToNode
-	(*Flush)(nil),             // 14: kvferry.v1.Flush
-	(*Direct)(nil),            // 15: kvferry.v1.Direct
-	(*Submit)(nil),            // 16: kvferry.v1.Submit
-	(*Cancel)(nil),            // 17: kvferry.v1.Cancel
-	(*KVRef)(nil),             // 18: kvferry.v1.KVRef
-	(*Block)(nil),             // 19: kvferry.v1.Block
-	(*Segment)(nil),           // 20: kvferry.v1.Segment
-	(*RailAddr)(nil),          // 21: kvferry.v1.RailAddr
-	(*FromNode)(nil),          // 22: kvferry.v1.FromNode
-	(*Reserved)(nil),          // 23: kvferry.v1.Reserved
-	(*Prefilled)(nil),         // 24: kvferry.v1.Prefilled
-	(*Finished)(nil),          // 25: kvferry.v1.Finished
-	(*Failed)(nil),            // 26: kvferry.v1.Failed
-	(*Breakdown)(nil),         // 27: kvferry.v1.Breakdown
-	(*PeerRequest)(nil),       // 28: kvferry.v1.PeerRequest
-	(*Produce)(nil),           // 29: kvferry.v1.Produce
-	(*Release)(nil),           // 30: kvferry.v1.Release
-	(*PeerReply)(nil),         // 31: kvferry.v1.PeerReply
-	(*Produced)(nil),          // 32: kvferry.v1.Produced
-	(*Gone)(nil),              // 33: kvferry.v1.Gone
-	(*Released)(nil),          // 34: kvferry.v1.Released
-	nil,                       // 35: kvferry.v1.RailLoad.CongestionEntry
+	(*Migrate)(nil),           // 14: kvferry.v1.Migrate
+	(*Resume)(nil),            // 15: kvferry.v1.Resume
+	(*Continue)(nil),          // 16: kvferry.v1.Continue
+	(*Flush)(nil),             // 17: kvferry.v1.Flush
+	(*Direct)(nil),            // 18: kvferry.v1.Direct
+	(*Submit)(nil),            // 19: kvferry.v1.Submit
+	(*Cancel)(nil),            // 20: kvferry.v1.Cancel
+	(*KVRef)(nil),             // 21: kvferry.v1.KVRef
+	(*Block)(nil),             // 22: kvferry.v1.Block
+	(*Segment)(nil),           // 23: kvferry.v1.Segment
+	(*RailAddr)(nil),          // 24: kvferry.v1.RailAddr
+	(*FromNode)(nil),          // 25: kvferry.v1.FromNode
+	(*Reserved)(nil),          // 26: kvferry.v1.Reserved
+	(*Prefilled)(nil),         // 27: kvferry.v1.Prefilled
+	(*Migrated)(nil),          // 28: kvferry.v1.Migrated
+	(*Finished)(nil),          // 29: kvferry.v1.Finished
+	(*Failed)(nil),            // 30: kvferry.v1.Failed
+	(*Breakdown)(nil),         // 31: kvferry.v1.Breakdown
+	(*PeerRequest)(nil),       // 32: kvferry.v1.PeerRequest
+	(*Produce)(nil),           // 33: kvferry.v1.Produce
+	(*Release)(nil),           // 34: kvferry.v1.Release
+	(*PeerReply)(nil),         // 35: kvferry.v1.PeerReply
+	(*Produced)(nil),          // 36: kvferry.v1.Produced
+	(*Gone)(nil),              // 37: kvferry.v1.Gone
+	(*Released)(nil),          // 38: kvferry.v1.Released
+	nil,                       // 39: kvferry.v1.RailLoad.CongestionEntry
 }
 var file_kvferry_proto_depIdxs = []int32{
 	0,  // 0: kvferry.v1.NodeInfo.role:type_name -> kvferry.v1.Role
-	35, // 1: kvferry.v1.RailLoad.congestion:type_name -> kvferry.v1.RailLoad.CongestionEntry
+	39, // 1: kvferry.v1.RailLoad.congestion:type_name -> kvferry.v1.RailLoad.CongestionEntry
 	4,  // 2: kvferry.v1.RegisterRequest.node:type_name -> kvferry.v1.NodeInfo
 	5,  // 3: kvferry.v1.KeepAliveRequest.load:type_name -> kvferry.v1.Load
 	6,  // 4: kvferry.v1.KeepAliveRequest.rails:type_name -> kvferry.v1.RailLoad
-	16, // 5: kvferry.v1.ToNode.submit:type_name -> kvferry.v1.Submit
-	17, // 6: kvferry.v1.ToNode.cancel:type_name -> kvferry.v1.Cancel
-	14, // 7: kvferry.v1.ToNode.flush:type_name -> kvferry.v1.Flush
-	15, // 8: kvferry.v1.ToNode.direct:type_name -> kvferry.v1.Direct
-	18, // 9: kvferry.v1.Direct.kv:type_name -> kvferry.v1.KVRef
-	1,  // 10: kvferry.v1.Submit.leg:type_name -> kvferry.v1.Leg
-	18, // 11: kvferry.v1.Submit.kv:type_name -> kvferry.v1.KVRef
-	20, // 12: kvferry.v1.KVRef.segment:type_name -> kvferry.v1.Segment
-	19, // 13: kvferry.v1.KVRef.blocks:type_name -> kvferry.v1.Block
-	21, // 14: kvferry.v1.Segment.rails:type_name -> kvferry.v1.RailAddr
-	23, // 15: kvferry.v1.FromNode.reserved:type_name -> kvferry.v1.Reserved
-	24, // 16: kvferry.v1.FromNode.prefilled:type_name -> kvferry.v1.Prefilled
-	25, // 17: kvferry.v1.FromNode.finished:type_name -> kvferry.v1.Finished
-	26, // 18: kvferry.v1.FromNode.failed:type_name -> kvferry.v1.Failed
-	5,  // 19: kvferry.v1.FromNode.load:type_name -> kvferry.v1.Load
-	18, // 20: kvferry.v1.Reserved.kv:type_name -> kvferry.v1.KVRef
-	18, // 21: kvferry.v1.Prefilled.kv:type_name -> kvferry.v1.KVRef
-	27, // 22: kvferry.v1.Prefilled.breakdown:type_name -> kvferry.v1.Breakdown
-	2,  // 23: kvferry.v1.Finished.reason:type_name -> kvferry.v1.FinishReason
-	27, // 24: kvferry.v1.Finished.breakdown:type_name -> kvferry.v1.Breakdown
-	3,  // 25: kvferry.v1.Failed.code:type_name -> kvferry.v1.FailCode
-	27, // 26: kvferry.v1.Failed.breakdown:type_name -> kvferry.v1.Breakdown
-	29, // 27: kvferry.v1.PeerRequest.produce:type_name -> kvferry.v1.Produce
-	30, // 28: kvferry.v1.PeerRequest.release:type_name -> kvferry.v1.Release
-	32, // 29: kvferry.v1.PeerReply.produced:type_name -> kvferry.v1.Produced
-	33, // 30: kvferry.v1.PeerReply.gone:type_name -> kvferry.v1.Gone
-	34, // 31: kvferry.v1.PeerReply.released:type_name -> kvferry.v1.Released
-	7,  // 32: kvferry.v1.Registry.Register:input_type -> kvferry.v1.RegisterRequest
-	9,  // 33: kvferry.v1.Registry.KeepAlive:input_type -> kvferry.v1.KeepAliveRequest
-	11, // 34: kvferry.v1.Registry.Deregister:input_type -> kvferry.v1.DeregisterRequest
-	13, // 35: kvferry.v1.Worker.Serve:input_type -> kvferry.v1.ToNode
-	28, // 36: kvferry.v1.Peer.Handoff:input_type -> kvferry.v1.PeerRequest
-	8,  // 37: kvferry.v1.Registry.Register:output_type -> kvferry.v1.RegisterReply
-	10, // 38: kvferry.v1.Registry.KeepAlive:output_type -> kvferry.v1.KeepAliveReply
-	12, // 39: kvferry.v1.Registry.Deregister:output_type -> kvferry.v1.DeregisterReply
-	22, // 40: kvferry.v1.Worker.Serve:output_type -> kvferry.v1.FromNode
-	31, // 41: kvferry.v1.Peer.Handoff:output_type -> kvferry.v1.PeerReply
-	37, // [37:42] is the sub-list for method output_type
-	32, // [32:37] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	19, // 5: kvferry.v1.ToNode.submit:type_name -> kvferry.v1.Submit
+	20, // 6: kvferry.v1.ToNode.cancel:type_name -> kvferry.v1.Cancel
+	17, // 7: kvferry.v1.ToNode.flush:type_name -> kvferry.v1.Flush
+	18, // 8: kvferry.v1.ToNode.direct:type_name -> kvferry.v1.Direct
+	14, // 9: kvferry.v1.ToNode.migrate:type_name -> kvferry.v1.Migrate
+	15, // 10: kvferry.v1.ToNode.resume:type_name -> kvferry.v1.Resume
+	16, // 11: kvferry.v1.ToNode.continue:type_name -> kvferry.v1.Continue
+	21, // 12: kvferry.v1.Migrate.kv:type_name -> kvferry.v1.KVRef
+	21, // 13: kvferry.v1.Direct.kv:type_name -> kvferry.v1.KVRef
+	1,  // 14: kvferry.v1.Submit.leg:type_name -> kvferry.v1.Leg
+	21, // 15: kvferry.v1.Submit.kv:type_name -> kvferry.v1.KVRef
+	23, // 16: kvferry.v1.KVRef.segment:type_name -> kvferry.v1.Segment
+	22, // 17: kvferry.v1.KVRef.blocks:type_name -> kvferry.v1.Block
+	24, // 18: kvferry.v1.Segment.rails:type_name -> kvferry.v1.RailAddr
+	26, // 19: kvferry.v1.FromNode.reserved:type_name -> kvferry.v1.Reserved
+	27, // 20: kvferry.v1.FromNode.prefilled:type_name -> kvferry.v1.Prefilled
+	29, // 21: kvferry.v1.FromNode.finished:type_name -> kvferry.v1.Finished
+	30, // 22: kvferry.v1.FromNode.failed:type_name -> kvferry.v1.Failed
+	5,  // 23: kvferry.v1.FromNode.load:type_name -> kvferry.v1.Load
+	28, // 24: kvferry.v1.FromNode.migrated:type_name -> kvferry.v1.Migrated
+	21, // 25: kvferry.v1.Reserved.kv:type_name -> kvferry.v1.KVRef
+	21, // 26: kvferry.v1.Prefilled.kv:type_name -> kvferry.v1.KVRef
+	31, // 27: kvferry.v1.Prefilled.breakdown:type_name -> kvferry.v1.Breakdown
+	31, // 28: kvferry.v1.Migrated.breakdown:type_name -> kvferry.v1.Breakdown
+	2,  // 29: kvferry.v1.Finished.reason:type_name -> kvferry.v1.FinishReason
+	31, // 30: kvferry.v1.Finished.breakdown:type_name -> kvferry.v1.Breakdown
+	3,  // 31: kvferry.v1.Failed.code:type_name -> kvferry.v1.FailCode
+	31, // 32: kvferry.v1.Failed.breakdown:type_name -> kvferry.v1.Breakdown
+	33, // 33: kvferry.v1.PeerRequest.produce:type_name -> kvferry.v1.Produce
+	34, // 34: kvferry.v1.PeerRequest.release:type_name -> kvferry.v1.Release
+	36, // 35: kvferry.v1.PeerReply.produced:type_name -> kvferry.v1.Produced
+	37, // 36: kvferry.v1.PeerReply.gone:type_name -> kvferry.v1.Gone
+	38, // 37: kvferry.v1.PeerReply.released:type_name -> kvferry.v1.Released
+	7,  // 38: kvferry.v1.Registry.Register:input_type -> kvferry.v1.RegisterRequest
+	9,  // 39: kvferry.v1.Registry.KeepAlive:input_type -> kvferry.v1.KeepAliveRequest
+	11, // 40: kvferry.v1.Registry.Deregister:input_type -> kvferry.v1.DeregisterRequest
+	13, // 41: kvferry.v1.Worker.Serve:input_type -> kvferry.v1.ToNode
+	32, // 42: kvferry.v1.Peer.Handoff:input_type -> kvferry.v1.PeerRequest
+	8,  // 43: kvferry.v1.Registry.Register:output_type -> kvferry.v1.RegisterReply
+	10, // 44: kvferry.v1.Registry.KeepAlive:output_type -> kvferry.v1.KeepAliveReply
+	12, // 45: kvferry.v1.Registry.Deregister:output_type -> kvferry.v1.DeregisterReply
+	25, // 46: kvferry.v1.Worker.Serve:output_type -> kvferry.v1.FromNode
+	35, // 47: kvferry.v1.Peer.Handoff:output_type -> kvferry.v1.PeerReply
+	43, // [43:48] is the sub-list for method output_type
+	38, // [38:43] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_kvferry_proto_init() }
@@ -3250,12 +3652,15 @@ func file_kvferry_proto_init() {
 		(*ToNode_Cancel)(nil),
 		(*ToNode_Flush)(nil),
 		(*ToNode_Direct)(nil),
+		(*ToNode_Migrate)(nil),
+		(*ToNode_Resume)(nil),
+		(*ToNode_Continue)(nil),
 	}
-	file_kvferry_proto_msgTypes[24].OneofWrappers = []any{
+	file_kvferry_proto_msgTypes[28].OneofWrappers = []any{
 		(*PeerRequest_Produce)(nil),
 		(*PeerRequest_Release)(nil),
 	}
-	file_kvferry_proto_msgTypes[27].OneofWrappers = []any{
+	file_kvferry_proto_msgTypes[31].OneofWrappers = []any{
 		(*PeerReply_Produced)(nil),
 		(*PeerReply_Gone)(nil),
 		(*PeerReply_Released)(nil),
@@ -3266,7 +3671,7 @@ func file_kvferry_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_kvferry_proto_rawDesc), len(file_kvferry_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   32,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

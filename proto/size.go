@@ -1,6 +1,8 @@
 package proto
 
 import (
+	"context"
+	"math"
 	"time"
 
 	"google.golang.org/grpc"
@@ -69,4 +71,14 @@ func RoleName(role Role) string {
 // there still.
 func ServerKeepalive() grpc.ServerOption {
 	return grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true})
+}
+
+// RemainingMS is how many milliseconds are left until a context's deadline, as a Submit
+// carries them: 1 at least, since a node takes 0 for its default.
+func RemainingMS(ctx context.Context) uint32 {
+	at, ok := ctx.Deadline()
+	if !ok {
+		return math.MaxUint32
+	}
+	return uint32(min(max(time.Until(at).Milliseconds(), 1), math.MaxUint32))
 }

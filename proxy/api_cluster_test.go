@@ -13,6 +13,7 @@ import (
 	"kvferry/clock/clocktest"
 	"kvferry/handoff"
 	"kvferry/proto"
+	"kvferry/proxy/serverinfo"
 	"kvferry/version"
 )
 
@@ -56,10 +57,10 @@ func TestMixedProfilesAreNamed(t *testing.T) {
 	}
 }
 
-func (c *testCluster) serverInfo() proxyInfo {
+func (c *testCluster) serverInfo() serverinfo.Proxy {
 	c.t.Helper()
 	_, body := c.get("/server_info")
-	var info serverInfo
+	var info serverinfo.Server
 	d := json.NewDecoder(strings.NewReader(body))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&info); err != nil {

@@ -16,7 +16,7 @@ func (p *Proxy) serveTokenize(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer body.Release()
-	p.writePieces(w, len(ids), `{"tokens":[`, func(b []byte, i int) []byte {
+	wire.Pieces(timedWriter{p, w}, len(ids), `{"tokens":[`, func(b []byte, i int) []byte {
 		if i > 0 {
 			b = append(b, ',')
 		}
@@ -32,30 +32,7 @@ func (p *Proxy) serveDetokenize(w http.ResponseWriter, r *http.Request) {
 	}
 	defer body.Release()
 	text := openai.Unbroken{Tokenizer: p.model(cluster).Tokenizer()}
-	p.writePieces(w, len(ids), `{"prompt":"`, func(b []byte, i int) []byte { return text.AppendToken(b, ids[i], i == len(ids)-1) }, "\"}\n")
-}
-
-// pieceBytes is what writePieces writes at a time, in bytes.
-const pieceBytes = 32 << 10
-
-// writePieces writes n pieces between head and tail, as JSON. A list of two million
-// ids is not made into one text first, and a client has timeouts.answer for each 32
-// KiB of it, not for all.
-func (p *Proxy) writePieces(w http.ResponseWriter, n int, head string, piece func(b []byte, i int) []byte, tail string) {
-	w.Header().Set("Content-Type", "application/json")
-	b := append(make([]byte, 0, min(pieceBytes+64, len(head)+16*n+len(tail))), head...)
-	for i := range n {
-		if len(b) >= pieceBytes {
-			p.answerSoon(w)
-			if _, err := w.Write(b); err != nil {
-				return
-			}
-			b = b[:0]
-		}
-		b = piece(b, i)
-	}
-	p.answerSoon(w)
-	_, _ = w.Write(append(b, tail...))
+	wire.Pieces(timedWriter{p, w}, len(ids), `{"prompt":"`, func(b []byte, i int) []byte { return text.AppendToken(b, ids[i], i == len(ids)-1) }, "\"}\n")
 }
 
 // readTokens reads the body of a request that needs no node; the caller releases the body

@@ -1,10 +1,7 @@
 package proxy
 
 import (
-	"errors"
-	"io/fs"
 	"net/http"
-	"slices"
 	"strings"
 
 	"kvferry/proxy/openai"
@@ -30,22 +27,7 @@ func (p *Proxy) serveTokenizer(w http.ResponseWriter, r *http.Request) {
 		}
 		files = openai.NewTokenizer(cluster.Vocab).Files(int(cluster.MaxModelLen))
 	}
-	err := fs.ErrNotExist
-	if slices.Contains(tokenizer.FileNames, file) {
-		w.Header().Set("Content-Type", "application/json")
-		if file == tokenizer.TemplateFileName {
-			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		}
-		err = files.Write(timedWriter{p, w}, file)
-	}
-	switch lost := (*fs.PathError)(nil); {
-	case errors.Is(err, fs.ErrNotExist):
-		w.Header().Del("Content-Type")
-		wire.Error(w, &openai.Error{
-			Status: http.StatusNotFound, Type: "invalid_request_error", Code: "not_found",
-			Message: "no such file of the tokenizer: " + openai.Abbreviate(file) + ": ask for " + tokenizer.FileName + ", " + tokenizer.ConfigFileName + " or " + tokenizer.ModelConfigFileName,
-		})
-	case errors.As(err, &lost): // the system's; else the client has gone
+	if err := wire.TokenizerFile(timedWriter{p, w}, files, file); err != nil { // the system's; else the client has gone
 		wire.Error(w, toAPIError(err))
 	}
 }
@@ -53,10 +35,10 @@ func (p *Proxy) serveTokenizer(w http.ResponseWriter, r *http.Request) {
 // A timedWriter gives a client timeouts.answer for each part of a long answer.
 type timedWriter struct {
 	p *Proxy
-	w http.ResponseWriter
+	http.ResponseWriter
 }
 
 func (t timedWriter) Write(b []byte) (int, error) {
-	t.p.answerSoon(t.w)
-	return t.w.Write(b)
+	t.p.answerSoon(t.ResponseWriter)
+	return t.ResponseWriter.Write(b)
 }

@@ -145,15 +145,10 @@ func (n *nodes) resting(now time.Duration, m *member, ch choice) bool {
 // subjects are what the outcome on a node says something of: the node, and if another has
 // the other leg, the pair of them.
 func subjects(m, with *member) []health.Subject {
-	s := []health.Subject{{Node: m.info.Id}}
-	switch {
-	case with == nil || with == m:
-	case m.info.Role == proto.Role_ROLE_PREFILL:
-		s = append(s, health.Subject{Node: m.info.Id, Peer: with.info.Id})
-	default:
-		s = append(s, health.Subject{Node: with.info.Id, Peer: m.info.Id})
+	if with == nil {
+		return health.Subjects(m.info, nil)
 	}
-	return s
+	return health.Subjects(m.info, with.info)
 }
 
 // succeeded counts an attempt that went well, with b nil if one node had it.

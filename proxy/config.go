@@ -50,6 +50,8 @@ type Config struct {
 	// ConditionalDisaggregation has prompts of at most so many tokens to compute computed where they
 	// are decoded, see placement.Conditional. Default 0: none.
 	ConditionalDisaggregation int
+	// Migration says when running requests go on on other nodes. Default never.
+	Migration placement.MigrationConfig
 	// Tokenizer is a folder with a tokenizer.json, such a file, or the name of a model in the
 	// Hugging Face cache: clients' texts are counted by it, and generated from its words. Default "": kvferry's own, which [Proxy] hands out.
 	Tokenizer string
@@ -120,6 +122,7 @@ func (c *Config) setDefaults() {
 	config.Default(&c.Mode, ModeAuto)
 	config.Default(&c.Handoff, handoff.Layerwise.Name)
 	config.Default(&c.Placement, placement.LeastLoaded)
+	c.Migration = c.Migration.WithDefaults()
 	c.EOS = c.EOS.OrDefault()
 	for _, list := range []*[]string{&c.CORS.Origins, &c.CORS.Methods, &c.CORS.Headers} {
 		if *list == nil {
@@ -189,6 +192,7 @@ func (c Config) Validate() error {
 		c.checkEngines(&bad)
 	}
 	bad.Check("EOS", c.EOS.Validate())
+	c.Migration.Check(&bad)
 	openai.CheckNames(&bad, c.ServedNames, c.LoRAs)
 	if c.OTLPTracesEndpoint != "" {
 		bad.Check("OTLPTracesEndpoint", otlp.CheckEndpoint(c.OTLPTracesEndpoint))

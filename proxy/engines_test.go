@@ -14,6 +14,7 @@ import (
 
 	"kvferry/clock/clocktest"
 	"kvferry/placement"
+	"kvferry/proxy/serverinfo"
 	"kvferry/proxy/upstream"
 )
 
@@ -159,7 +160,7 @@ func TestEnginesRefuse(t *testing.T) {
 func TestEnginesSay(t *testing.T) {
 	p, d := newFakeEngine(t), newFakeEngine(t)
 	c := newTestPair(t, Config{}, p, d)
-	var info serverInfo
+	var info serverinfo.Server
 	_, text := c.get("/server_info")
 	if err := json.Unmarshal([]byte(text), &info); err != nil {
 		t.Fatal(err)

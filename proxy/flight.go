@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"kvferry/attempt"
@@ -14,6 +13,7 @@ import (
 	"kvferry/kvcache"
 	"kvferry/placement"
 	"kvferry/proto"
+	"kvferry/proxy/migration"
 	"kvferry/proxy/openai"
 )
 
@@ -49,11 +49,12 @@ type flight struct {
 	avoid     map[*member]bool // have failed it; chosen only if no other is there
 	prefix    []kvcache.Hash   // of the prompt's blocks, once placement has wanted it
 
-	own         time.Duration   // the proxy's part of the time after the prompt was submitted, whose age has all before
-	first, last time.Duration   // when the first and the last token came in; proxy's clock
-	breakdown   proto.Breakdown // the nodes', summed over all attempts
-	cached      uint32          // prompt tokens found in a prefix cache, the most of any attempt
-	prefillNode string          // of the last attempt, as decodeNode is; "" before one was placed
+	own         time.Duration    // the proxy's part of the time after the prompt was submitted, whose age has all before
+	first, last time.Duration    // when the first and the last token came in; proxy's clock
+	entry       *migration.Entry // nil: it never goes on elsewhere
+	breakdown   proto.Breakdown  // the nodes', summed over all attempts
+	cached      uint32           // prompt tokens found in a prefix cache, the most of any attempt
+	prefillNode string           // of the last attempt, as decodeNode is; "" before one was placed
 	decodeNode  string
 	usage       *openai.Usage // as engines counted; nil: nodes answer
 	unknown     []string      // parts of the breakdown that they did not say
@@ -71,6 +72,8 @@ type flight struct {
 // Of one that is answered at its end, with net/http's own, that has to stay below 7 KiB for
 // a stack of 8.
 func (f *flight) run(ctx context.Context) error {
+	f.entry = f.proxy.roster.Join(f.choice.Adapter, f.inbox.wake)
+	defer f.entry.Leave()
 	for {
 		err := f.submit(ctx)
 		if err == nil {
@@ -190,13 +193,16 @@ func (f *flight) advance(ctx context.Context, a *submission) (done bool, err err
 			fault = err
 			break
 		}
+		if a.Handed() {
+			f.handed(a)
+		}
 	}
 	for _, r := range f.reports {
 		if fault != nil || done {
 			break
 		}
 		var next attempt.Next
-		next, fault = a.report(r)
+		next, fault = a.report(&f.ready, r)
 		if r.failed.GetCode() == proto.FailCode_FAIL_UNDIRECTED {
 			f.metrics.Undirected()
 			if next == attempt.Wait && fault == nil && r.leg == a.compute {
@@ -213,7 +219,9 @@ func (f *flight) advance(ctx context.Context, a *submission) (done bool, err err
 				f.own += f.proxy.clock.Now() - r.at
 			}
 		case attempt.Direct:
-			a.compute.node.direct(a.compute, a.kv)
+			a.compute.node.tell(a.compute, &proto.ToNode{Kind: &proto.ToNode_Direct{Direct: &proto.Direct{Id: a.compute.id, Kv: a.kv}}})
+		default:
+			f.moveOn(a, next)
 		}
 		r.turn.Pass() // whatever came of it: the next request waits
 		if r.prefilled != nil && a.Handoff().Moves(handoff.PrefillLeg) && r.leg == a.compute && a.decode != nil {
@@ -229,6 +237,9 @@ func (f *flight) advance(ctx context.Context, a *submission) (done bool, err err
 	}
 	if f.end.Finish != "" && !a.Complete() && !done {
 		return true, nil // a stop string or token: nobody wants what is still to come
+	}
+	if !done && fault == nil {
+		f.consider(ctx, a)
 	}
 	return done, fault
 }
@@ -302,29 +313,7 @@ func (f *flight) place(ctx context.Context, a *submission, kind handoff.Leg) (er
 			return err
 		}
 	}
-	l := &leg{kind: legs[kind], inbox: f.inbox}
-	first, words := f.req.Tokenizer.Words()
-	s := &proto.Submit{
-		RequestId:  f.requestID,
-		Leg:        l.kind,
-		Handoff:    a.Handoff().Name,
-		MaxTokens:  uint32(a.MaxTokens(kind)),
-		DeadlineMs: remainingMS(ctx),
-		AgeUs:      proto.Microseconds(f.proxy.clock.Now() - f.accepted), // a duration: clocks of machines differ
-		Prior:      uint32(len(f.delivered)),
-		IgnoreEos:  f.choice.IgnoreEOS,
-		Variant:    f.choice.Variant,
-		Adapter:    f.choice.Adapter, AdapterRank: f.proxy.adapters.Rank(f.choice.Adapter),
-		FirstWord: first,
-		Words:     words,
-		Kv:        a.kv,
-		Ahead:     a.Undirected(kind),
-	}
-	if kind != handoff.DecodeLeg {
-		l.tokens = len(f.choice.Prompt) + len(f.delivered)
-	}
-	s.Prompt = make([]byte, 0, 4*(len(f.choice.Prompt)+len(f.delivered)))
-	s.Prompt = f.appendPrompt(f.appendPrompt(s.Prompt, f.choice.Prompt), f.delivered)
+	l, s := f.leg(ctx, a, kind)
 	if err := m.submit(l, s); err != nil {
 		return fmt.Errorf("%s: %w", m.info.Id, err)
 	}
@@ -350,6 +339,35 @@ func (f *flight) choose(ch choice) (*member, error) {
 	})
 }
 
+// leg is a leg of a kind, and what a node is told of it.
+func (f *flight) leg(ctx context.Context, a *submission, kind handoff.Leg) (*leg, *proto.Submit) {
+	l := &leg{kind: legs[kind], inbox: f.inbox}
+	first, words := f.req.Tokenizer.Words()
+	s := &proto.Submit{
+		RequestId:  f.requestID,
+		Leg:        l.kind,
+		Handoff:    a.Handoff().Name,
+		MaxTokens:  uint32(a.MaxTokens(kind)),
+		DeadlineMs: proto.RemainingMS(ctx),
+		AgeUs:      proto.Microseconds(f.proxy.clock.Now() - f.accepted), // a duration: clocks of machines differ
+		Prior:      uint32(len(f.delivered)),
+		IgnoreEos:  f.choice.IgnoreEOS,
+		Variant:    f.choice.Variant,
+		Adapter:    f.choice.Adapter, AdapterRank: f.proxy.adapters.Rank(f.choice.Adapter),
+		FirstWord: first,
+		Words:     words,
+		Kv:        a.kv,
+		Ahead:     a.Undirected(kind),
+		Movable:   f.entry != nil && kind != handoff.PrefillLeg,
+	}
+	if l.kind != proto.Leg_LEG_DECODE {
+		l.tokens = len(f.choice.Prompt) + len(f.delivered)
+	}
+	s.Prompt = make([]byte, 0, 4*(len(f.choice.Prompt)+len(f.delivered)))
+	s.Prompt = f.appendPrompt(f.appendPrompt(s.Prompt, f.choice.Prompt), f.delivered)
+	return l, s
+}
+
 // queue puts the request into the backlog of the node that has it now. worked is whether what it
 // waited for before has been done.
 func (f *flight) queue(m *member, worked bool) {
@@ -366,16 +384,6 @@ func (f *flight) unqueue(worked bool) {
 		f.queued.backlog.Exit(f.proxy.clock.Now(), f.tokens, worked)
 		f.queued = nil
 	}
-}
-
-// remainingMS is how many milliseconds are left until a context's deadline, as a Submit
-// carries them: 1 at least, since a node takes 0 for its default.
-func remainingMS(ctx context.Context) uint32 {
-	at, ok := ctx.Deadline()
-	if !ok {
-		return math.MaxUint32
-	}
-	return uint32(min(max(time.Until(at).Milliseconds(), 1), math.MaxUint32))
 }
 
 // blame marks the nodes the next attempt should stay clear of, and has the failure
@@ -415,6 +423,7 @@ func (f *flight) blame(a *submission, err error) {
 // all went well, and adds up its account. What comes of these legs after it is not looked at.
 func (f *flight) leave(ctx context.Context, a *submission, err error) {
 	f.unqueue(err == nil)
+	f.stay(a)
 	var failed *LegError
 	badKV := errors.As(err, &failed) && failed.Code == proto.FailCode_FAIL_CONTENT
 	for _, l := range []*leg{a.compute, a.decode} {

@@ -41,6 +41,7 @@ type report struct {
 	at        time.Duration // when it came off the stream; proxy's clock
 	reserved  *proto.Reserved
 	prefilled *proto.Prefilled
+	migrated  *proto.Migrated
 	finished  *proto.Finished
 	failed    *proto.Failed
 	lost      error

@@ -193,7 +193,7 @@ func (m *member) receive(msg *proto.FromNode) error {
 		changed = m.setLoad(msg.Load)
 		m.counted(msg.Load.WaitingTokens, msg.LastSubmit)
 	}
-	if len(msg.Ids)+len(msg.Reserved)+len(msg.Prefilled)+len(msg.Finished)+len(msg.Failed) > 0 {
+	if len(msg.Ids)+len(msg.Reserved)+len(msg.Prefilled)+len(msg.Migrated)+len(msg.Finished)+len(msg.Failed) > 0 {
 		m.progress.Word(now)
 		if m.recoverLocked() {
 			changed = true
@@ -216,6 +216,11 @@ func (m *member) receive(msg *proto.FromNode) error {
 		if l := m.legs[r.Id]; l != nil {
 			m.settle(l)
 			l.inbox.addReport(report{leg: l, at: now, prefilled: r, turn: turn.Next(&before, i == len(msg.Prefilled)-1)})
+		}
+	}
+	for _, r := range msg.Migrated {
+		if l := m.legs[r.Id]; l != nil {
+			l.inbox.addReport(report{leg: l, at: now, migrated: r})
 		}
 	}
 	for _, r := range msg.Finished {
@@ -355,12 +360,12 @@ func (m *member) submit(l *leg, s *proto.Submit) error {
 	return nil
 }
 
-// direct tells a leg that went ahead where its KV goes. Of one that has ended, its end says all.
-func (m *member) direct(l *leg, kv *proto.KVRef) {
+// tell says something of a leg to its node. Of one that has ended, its end says all.
+func (m *member) tell(l *leg, msg *proto.ToNode) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.legs[l.id] == l {
-		m.enqueue(&proto.ToNode{Kind: &proto.ToNode_Direct{Direct: &proto.Direct{Id: l.id, Kv: kv}}})
+		m.enqueue(msg)
 	}
 }
 

@@ -1,10 +1,6 @@
 package proxy
 
-import (
-	"github.com/prometheus/client_golang/prometheus"
-
-	"kvferry/proxy/metrics"
-)
+import "kvferry/proxy/metrics"
 
 // clusterMetrics reads the nodes, and which of them the proxy avoids.
 func (p *Proxy) clusterMetrics() metrics.Cluster {
@@ -31,35 +27,13 @@ func (p *Proxy) clusterMetrics() metrics.Cluster {
 	}
 }
 
-// queueCollector reads how many clients and requests the proxy has, when it is asked.
-type queueCollector struct{ proxy *Proxy }
-
-var (
-	expectedDesc    = prometheus.NewDesc("kvferry:expected_queue_seconds", "How long a request that arrived now would wait for others before its prompt is computed.", nil, nil)
-	requestsDesc    = prometheus.NewDesc("kvferry:requests", "Requests taken on: waiting for their turn, or running.", []string{"state"}, nil)
-	connectionsDesc = prometheus.NewDesc("kvferry:connections", "Clients' connections: running a request, or pending.", []string{"state"}, nil)
-	droppedDesc     = prometheus.NewDesc("kvferry:connections_dropped_total", "Pending connections that made room for new ones, and new ones beyond their client's share.", nil, nil)
-)
-
-func (c queueCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{expectedDesc, requestsDesc, connectionsDesc, droppedDesc} {
-		ch <- d
+// queueMetrics reads how many clients and requests the proxy has.
+func (p *Proxy) queueMetrics() metrics.Queue {
+	return func() (q metrics.Queued) {
+		p.mu.Lock()
+		q.Wait, q.Waiting, q.Running = p.expectedWait(), p.waiting, p.inFlight-p.waiting
+		p.mu.Unlock()
+		q.Busy, q.Pending, q.Dropped = p.connections.Counts()
+		return q
 	}
-}
-
-func (c queueCollector) Collect(ch chan<- prometheus.Metric) {
-	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
-	}
-	p := c.proxy
-	p.mu.Lock()
-	wait, waiting, running := p.expectedWait(), p.waiting, p.inFlight-p.waiting
-	p.mu.Unlock()
-	gauge(expectedDesc, wait.Seconds())
-	gauge(requestsDesc, float64(waiting), "waiting")
-	gauge(requestsDesc, float64(running), "running")
-	busy, pending, dropped := p.connections.Counts()
-	gauge(connectionsDesc, float64(busy), "running")
-	gauge(connectionsDesc, float64(pending), "pending")
-	ch <- prometheus.MustNewConstMetric(droppedDesc, prometheus.CounterValue, float64(dropped))
 }

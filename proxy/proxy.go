@@ -37,6 +37,7 @@ import (
 	"kvferry/proxy/admission"
 	"kvferry/proxy/members"
 	"kvferry/proxy/metrics"
+	"kvferry/proxy/migration"
 	"kvferry/proxy/openai"
 	"kvferry/proxy/profile"
 	"kvferry/proxy/tracing"
@@ -81,6 +82,7 @@ type Proxy struct {
 	nodes   *nodes
 	engines *upstream.Engines // that answer in place of nodes; nil: nodes do
 	file    *openai.ModelFile // whose tokenizer is served; nil: kvferry's own
+	roster  *migration.Roster // nil: requests stay where they were placed
 	leases  *members.Leases   // nil if cfg names another membership
 
 	adapters *adapters.List // that clients may ask for
@@ -122,7 +124,7 @@ func New(cfg Config) (*Proxy, error) {
 	p := &Proxy{
 		cfg: cfg, handoff: hand, clock: clock.Precise(), metrics: metrics.New(), idle: make(chan struct{}),
 		connections: admission.NewConnections(cfg.MaxConnections), bodies: admission.NewBodies(cfg.MaxBodyBytes),
-		timeouts: defaultTimeouts, parsing: make(chan struct{}, runtime.GOMAXPROCS(0)),
+		roster: migration.New(cfg.Migration), timeouts: defaultTimeouts, parsing: make(chan struct{}, runtime.GOMAXPROCS(0)),
 	}
 	if n := p.connections.Limit(); n < cfg.MaxConnections {
 		cfg.Logger.Warn("fewer connections than --max-connections: raise the limit on open files (ulimit -n)", "connections", n, "max_connections", cfg.MaxConnections)
@@ -143,7 +145,7 @@ func New(cfg Config) (*Proxy, error) {
 	if p.file != nil {
 		p.nodes.rules.MinVocab, p.nodes.rules.MaxVocab = p.file.Size(), math.MaxInt32
 	}
-	p.metrics.Register(p.clusterMetrics(), queueCollector{p})
+	p.metrics.Register(p.clusterMetrics(), p.queueMetrics())
 	if p.httpListener, err = config.Listen("HTTPAddr", cfg.HTTPAddr); err != nil {
 		return nil, err
 	}
@@ -277,6 +279,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 		servers.Go(func() { p.leases.Run(p.ctx) })
 	}
 	servers.Go(func() { p.nodes.run(p.cfg.Membership) })
+	servers.Go(func() { p.roster.Run(p.ctx, p.nodes.generating) })
 	if p.engines != nil {
 		servers.Go(func() { p.engines.Run(p.ctx) })
 	}
@@ -292,7 +295,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	p.close()
 	p.profiler.End()
 	servers.Wait()
-	p.endTraces()
+	p.traces.End(p.cfg.Logger)
 	if err == nil {
 		p.cfg.Logger.Info("proxy stopped")
 	}

@@ -18,8 +18,14 @@ type submission struct {
 	compute *leg    // that computes the prompt: full or prefill
 	decode  *leg    // nil unless there is one
 	local   *member // a decode node that computes the prompt itself; nil unless one does
+	target  *leg    // on a node that is to take the request over; nil if none is
 
 	kv *proto.KVRef // what the first leg has offered, until the second needs it no more
+
+	known    int             // tokens that the target knows, prompt included
+	transfer uint64          // to it
+	migrated *proto.Migrated // what the node said that has it
+	refused  error           // why the target cannot take it
 
 	breakdown proto.Breakdown // times are sums over the legs, in microseconds
 	cached    uint32          // prompt tokens, the most that a leg has found
@@ -31,18 +37,21 @@ func (s *submission) kindOf(l *leg) (handoff.Leg, bool) {
 	case l == nil:
 	case l == s.decode:
 		return handoff.DecodeLeg, true
-	case l == s.compute && l.kind == proto.Leg_LEG_FULL:
-		return handoff.FullLeg, true
+	case l == s.target:
+		return handoff.MigrationLeg, true
 	case l == s.compute:
-		return handoff.PrefillLeg, true
+		return s.Computes(), true
 	}
 	return handoff.FullLeg, false
 }
 
 // of is where the leg of a kind is kept, nil if it has not been submitted.
 func (s *submission) of(kind handoff.Leg) **leg {
-	if kind == handoff.DecodeLeg {
+	switch kind {
+	case handoff.DecodeLeg:
 		return &s.decode
+	case handoff.MigrationLeg:
+		return &s.target
 	}
 	return &s.compute
 }
@@ -72,8 +81,9 @@ func (s *submission) token(ready []attempt.Token, t arrival) ([]attempt.Token, e
 	return ready, s.blame(t.leg, err)
 }
 
-// report takes what a node said of a leg. The error, if any, ends the submission.
-func (s *submission) report(r report) (next attempt.Next, err error) {
+// report takes what a node said of a leg, and appends to ready tokens that came with it. The
+// error, if any, ends the submission.
+func (s *submission) report(ready *[]attempt.Token, r report) (next attempt.Next, err error) {
 	kind, ok := s.kindOf(r.leg)
 	if !ok {
 		return attempt.Wait, nil
@@ -89,7 +99,12 @@ func (s *submission) report(r report) (next attempt.Next, err error) {
 		if code == proto.FailCode_FAIL_UNSPECIFIED { // which is what a lost node has here
 			code = proto.FailCode_FAIL_INTERNAL
 		}
-		next, err = s.Failed(kind, s.fail(r.leg, code, r.failed.Retryable, errors.New(r.failed.Message)))
+		s.refused = s.fail(r.leg, code, r.failed.Retryable, errors.New(r.failed.Message))
+		next, err = s.Failed(kind, s.refused)
+	case r.migrated != nil && r.migrated.TransferId == s.transfer:
+		s.migrated, s.refused = r.migrated, errors.New(r.migrated.Message)
+		*ready, next, err = s.Migrated(*ready, kind, proto.TokenIDs(r.migrated.Tokens), r.at)
+	case r.migrated != nil: // of one that was given up
 	case r.reserved != nil:
 		s.kv = r.reserved.Kv
 		next, err = s.Reserved(kind, r.reserved.Kv != nil)
@@ -128,6 +143,7 @@ func (s *submission) fail(l *leg, code proto.FailCode, retryable bool, err error
 // legs are those of the API's messages.
 var legs = map[handoff.Leg]proto.Leg{
 	handoff.FullLeg: proto.Leg_LEG_FULL, handoff.PrefillLeg: proto.Leg_LEG_PREFILL, handoff.DecodeLeg: proto.Leg_LEG_DECODE,
+	handoff.MigrationLeg: proto.Leg_LEG_DECODE,
 }
 
 // roles are the nodes that legs go to.

@@ -2,11 +2,9 @@ package proxy
 
 import (
 	"cmp"
-	"context"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
+	"kvferry/proxy/metrics"
 	"kvferry/proxy/openai"
 	"kvferry/proxy/tracing"
 )
@@ -23,29 +21,11 @@ func (p *Proxy) startTraces() (err error) {
 	if err != nil {
 		return err
 	}
-	for name, c := range map[string]struct {
-		help string
-		of   func() int64
-	}{
-		"kvferry:spans_exported_total": {"Spans that the collector of traces took.", func() int64 { return p.traces.Counts().Exported }},
-		"kvferry:spans_dropped_total":  {"Spans that came faster than the collector of traces took them, or that it refused.", func() int64 { return p.traces.Counts().Dropped }},
-	} {
-		p.metrics.Register(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: c.help}, func() float64 { return float64(c.of()) }))
-	}
+	p.metrics.Register(metrics.Spans(func() (exported, dropped int64) {
+		c := p.traces.Counts()
+		return c.Exported, c.Dropped
+	})...)
 	return nil
-}
-
-// spansWait is how long the last spans may take to a collector that is slow, when the proxy
-// ends.
-const spansWait = 3 * time.Second
-
-// endTraces sends the spans of the last requests, and says if any were lost.
-func (p *Proxy) endTraces() {
-	ctx, cancel := context.WithTimeout(context.Background(), spansWait)
-	defer cancel()
-	if counts := p.traces.Close(ctx); counts.Dropped > 0 {
-		p.cfg.Logger.Warn("traces: " + counts.String())
-	}
 }
 
 // trace sends the spans of an exchange that has ended, with api if it failed.

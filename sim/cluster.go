@@ -42,9 +42,10 @@ type Config struct {
 	// nodes: what the NICs below a leaf carry together, by what its uplinks carry. 0 and 1: the
 	// switches hold nothing back.
 	Oversubscription float64
-	RPC              time.Duration // what a control message takes, tokens to the proxy included; 0 to 1 s
-	EOS              eos.Lengths   // of answers that may stop; eos.Default if zero
-	Ranks            engine.Ranks  // of LoRA adapters
+	Migration        placement.MigrationConfig // which running requests go on on other nodes
+	RPC              time.Duration             // what a control message takes, tokens to the proxy included; 0 to 1 s
+	EOS              eos.Lengths               // of answers that may stop; eos.Default if zero
+	Ranks            engine.Ranks              // of LoRA adapters
 
 	// RecordTokens keeps the time of each token in the Outcome.
 	RecordTokens bool
@@ -97,9 +98,9 @@ func (c Config) Validate() error {
 		if c.Handoff == handoff.None {
 			bad.Add("Handoff", nil, "use one of %v", handoff.Names())
 		}
-		if len(c.NICs) == 0 {
-			bad.Add("NICs", 0, "prefill and decode nodes have at least one")
-		}
+	}
+	if len(c.NICs) == 0 && (c.Nondisagg == 0 || c.Migration.Migrates()) {
+		bad.Add("NICs", 0, "nodes that move KV have at least one")
 	}
 	for i, n := range c.NICs {
 		bad.Check(fmt.Sprintf("NICs[%d]", i), n.validate())
@@ -110,6 +111,7 @@ func (c Config) Validate() error {
 	if c.Placement != "" && !slices.Contains(placement.Names(), c.Placement) {
 		bad.Add("Placement", c.Placement, "use one of %s", strings.Join(placement.Names(), ", "))
 	}
+	c.Migration.Check(&bad)
 	if o := c.Oversubscription; o != 0 && !(o >= 1 && o <= maxOversubscription) {
 		bad.Add("Oversubscription", o, "use 1 to %d: 4 is a leaf whose uplinks carry a quarter of what its NICs do", maxOversubscription)
 	}
@@ -138,8 +140,10 @@ type cluster struct {
 	compute, decode group
 	local           *placement.Conditional
 	flights         map[uint64]*flight
-	expected        bool          // an arrival is in the agenda,
-	expectedAt      time.Duration // at this time, or several are and this is the earliest
+	expected        bool                // an arrival is in the agenda,
+	expectedAt      time.Duration       // at this time, or several are and this is the earliest
+	migration       placement.Migration // nil for none
+	balancing       bool                // the next time that it is asked is in the agenda
 	stats           Stats
 	path            []*port         // scratch
 	tokens          []attempt.Token // scratch
@@ -164,6 +168,7 @@ func newCluster(cfg Config, l load.Load) (*cluster, error) {
 		cfg.KVBlocks = cfg.Profile.Blocks()
 	}
 	cfg.EOS = cfg.EOS.OrDefault()
+	cfg.Migration = cfg.Migration.WithDefaults()
 	cfg.PrefixCaching = cfg.PrefixCaching || cfg.Profile.RadixCache()
 	c := &cluster{
 		cfg: cfg, queue: dispatch.New(l),
@@ -175,6 +180,10 @@ func newCluster(cfg Config, l load.Load) (*cluster, error) {
 	}
 	_, tokenTime := cfg.Profile.Slowest()
 	var faults []error
+	var err error
+	if c.migration, err = cfg.Migration.New(cfg.Profile.KVGeometry.BlockTokens); err != nil {
+		faults = append(faults, fmt.Errorf("sim: Migration: %w", err))
+	}
 	group := func(g *group, role string, count int, disagg, compute bool) {
 		var err error
 		rate := 0.0 // of the nodes' NICs together
@@ -348,5 +357,7 @@ func (c *cluster) handle(e event) {
 		e.transfer.landed()
 	case arrive:
 		c.arrive()
+	case balance:
+		c.balance()
 	}
 }

@@ -24,9 +24,13 @@ type flight struct {
 	hashes          []kvcache.Hash
 	hashed          bool
 	arrived         time.Duration
-	compute, decode *node            // of the leg that computes the prompt, and of that which decodes
-	to              connector.Remote // decode's blocks, of a prompt that went ahead
-	continued       bool             // others go on with its answer,
+	compute, decode *node              // of the leg that computes the prompt, and of that which decodes
+	target          *node              // that is to take it over; nil if none is
+	known           int                // of its tokens there
+	moving          connector.Migrated // what the node says that it leaves
+	out             []kvcache.Token    // its answer so far, if requests migrate
+	to              connector.Remote   // decode's blocks, of a prompt that went ahead
+	continued       bool               // others go on with its answer,
 	answer          []kvcache.Token
 	parts           int       // of its KV that are sent
 	landed          *transfer // the last of them
@@ -66,6 +70,7 @@ func (c *cluster) arrived(s *dispatch.Sending) {
 	f := &flight{id: uint64(s.Index) + 1, prompt: s.Conversation(), arrived: c.now, continued: s.Continued}
 	f.Outcome = Outcome{Index: s.Index, ID: s.ID, Adapter: s.Adapter, Due: s.Due, Arrived: c.now, PromptTokens: len(f.prompt), MaxTokens: s.MaxTokens}
 	c.flights[f.id] = f
+	c.considerLater()
 	h := c.cfg.Handoff
 	want := f.MaxTokens
 	if s.MayStop {
@@ -120,6 +125,8 @@ func (c *cluster) submit(f *flight, leg handoff.Leg, from connector.Remote, at t
 // legOf is which leg of a flight a node carries.
 func (f *flight) legOf(n *node) handoff.Leg {
 	switch {
+	case n == f.target:
+		return handoff.MigrationLeg
 	case n == f.decode:
 		return handoff.DecodeLeg
 	case f.attempt.First() == handoff.FullLeg:
@@ -138,6 +145,10 @@ func (c *cluster) proceed(n *node, f *flight, o *connector.Offer, first kvcache.
 	case next == attempt.Direct:
 		f.to = remote(n, o, 0)
 		c.send(f.compute, connector.Direct{ID: f.id, Remote: f.to}, c.now+2*c.cfg.RPC)
+	case next == attempt.Migrate:
+		c.send(*f.generates(), connector.Migrate{ID: f.id, Remote: remote(n, o, 0), Known: f.known}, c.now+2*c.cfg.RPC)
+	case next == attempt.Stay:
+		c.stay(f)
 	case next == attempt.Done:
 		c.end(f)
 	}
@@ -146,7 +157,7 @@ func (c *cluster) proceed(n *node, f *flight, o *connector.Offer, first kvcache.
 // reserved goes on with a request whose decode node has blocks for it.
 func (c *cluster) reserved(n *node, o *connector.Offer) {
 	f := c.flights[o.ID]
-	if f == nil {
+	if f == nil || !f.on(n) {
 		return
 	}
 	next, err := f.attempt.Reserved(f.legOf(n), true)
@@ -184,7 +195,7 @@ func (c *cluster) finished(n *node, d *connector.Finished) {
 // token takes a token that leaves its node.
 func (c *cluster) token(n *node, t connector.Token) {
 	f := c.flights[t.ID]
-	if f == nil {
+	if f == nil || !f.on(n) {
 		return
 	}
 	var err error
@@ -192,6 +203,14 @@ func (c *cluster) token(n *node, t connector.Token) {
 	if err != nil {
 		c.err = fmt.Errorf("sim: request %d: %w", f.Index, err)
 	}
+	c.out(f)
+	if f.attempt.Handed() {
+		c.handed(f)
+	}
+}
+
+// out is what the client notices of tokens that are in order.
+func (c *cluster) out(f *flight) {
 	for _, t := range c.tokens {
 		if f.Tokens == 0 {
 			f.First = t.At
@@ -203,6 +222,9 @@ func (c *cluster) token(n *node, t connector.Token) {
 		if f.continued {
 			f.answer = append(f.answer, kvcache.Token(t.ID))
 		}
+		if c.migration != nil {
+			f.out = append(f.out, kvcache.Token(t.ID))
+		}
 		if c.cfg.RecordTokens {
 			f.TokenTimes = append(f.TokenTimes, t.At)
 		}
@@ -212,10 +234,10 @@ func (c *cluster) token(n *node, t connector.Token) {
 // legEnded accounts for a leg that ended well.
 func (c *cluster) legEnded(n *node, id uint64, cached int, b *connector.Breakdown) *flight {
 	f := c.flights[id]
-	if f == nil {
+	if f == nil || !f.on(n) {
 		return nil
 	}
-	if n == f.compute {
+	if n == f.compute && f.Migrations == 0 {
 		f.Cached = cached
 	}
 	f.Breakdown.Add(b)
@@ -226,6 +248,10 @@ func (c *cluster) legEnded(n *node, id uint64, cached int, b *connector.Breakdow
 // end is of a request of which all is there, or that was refused.
 func (c *cluster) end(f *flight) {
 	delete(c.flights, f.id)
+	c.letGo(f)
+	f.Migrations, f.Paused = f.attempt.Migrations()
+	c.stats.Migrations += f.Migrations
+	c.stats.MigratedBytes += f.Breakdown.Migrated
 	c.stats.Ended++
 	if f.Err != nil {
 		c.stats.Failed++
@@ -247,7 +273,12 @@ func (c *cluster) end(f *flight) {
 // ahead by either: the other one is told. One that went ahead in vain is submitted again.
 func (c *cluster) failed(n *node, e *connector.Failed) {
 	f := c.flights[e.ID]
-	if f == nil {
+	if f == nil || !f.on(n) {
+		return
+	}
+	if n == f.target {
+		next, err := f.attempt.Failed(handoff.MigrationLeg, e.Err)
+		c.proceed(n, f, nil, 0, next, err)
 		return
 	}
 	if errors.Is(e.Err, connector.ErrUndirected) {

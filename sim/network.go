@@ -47,6 +47,7 @@ type transfer struct {
 	node     *node
 	from, to *node // one of them is node
 	moved    connector.Moved
+	migrates bool // it is of a request that goes on there
 	imm      bool // to is told, with
 	token    kvcache.Token
 	since    time.Duration // starts then, if that is to come
@@ -107,7 +108,7 @@ func (c *cluster) start(t *transfer) {
 	for i, n := range c.cfg.NICs {
 		c.path = t.from.bus.cross(c.path[:0], engine.ToHost)
 		c.path = append(c.path, t.from.tx[i])
-		if up := t.from.leaf.up; up != nil {
+		if up := t.from.leaf.up; up != nil && t.from.leaf != t.to.leaf {
 			c.path = append(c.path, up, t.to.leaf.down)
 		}
 		c.path = append(c.path, t.to.rx[i])

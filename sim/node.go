@@ -92,6 +92,7 @@ func (d driver) Token(t connector.Token)            { d.c.token(d.node, t) }
 func (d driver) Move(m *connector.Move)             { d.move(m) }
 func (d driver) Reserved(o *connector.Offer)        { d.c.reserved(d.node, o) }
 func (d driver) Prefilled(p *connector.Prefilled)   { d.c.prefilled(d.node, p) }
+func (d driver) Migrated(m *connector.Migrated)     { d.c.migrated(d.node, m) }
 func (d driver) Finished(f *connector.Finished)     { d.c.finished(d.node, f) }
 func (d driver) Failed(f *connector.Failed)         { d.c.failed(d.node, f) }
 func (d driver) Ask(q connector.Ask)                { d.ask(q) }
@@ -101,6 +102,9 @@ func (d driver) Answer(q connector.Answer)          { d.answer(q) }
 func (d driver) Check(k *connector.Check) {
 	d.tell(connector.Checked{ID: k.ID, Part: k.Part, Blocks: len(k.Refs)})
 }
+
+// Halt lets a move end: it is on the network.
+func (d driver) Halt(uint64) {}
 
 // Close has nobody to wait for.
 func (d driver) Close(id uint64) { d.tell(connector.Closed{ID: id}) }
@@ -171,6 +175,9 @@ func (n *node) move(m *connector.Move) {
 	if t.to == n {
 		t.to = f.decode
 	}
+	if t.migrates = m.To != ""; t.migrates {
+		t.to = n.c.names[m.To]
+	}
 	if !m.Write {
 		t.from, t.to = t.to, t.from
 	}
@@ -206,11 +213,15 @@ func (c *cluster) post(t *transfer) {
 // are told with it, which spares each request a hundred steps of its nodes.
 func (c *cluster) sent(t *transfer) {
 	f := t.flight
-	if f == nil {
+	t.moved.At = c.now + c.latency
+	switch {
+	case t.migrates:
+		c.agenda.Push(t.moved.At, event{transfer: t, kind: landed})
+		return
+	case f == nil:
 		t.node.tell(connector.Copied{ID: t.copy, At: c.now})
 		return
 	}
-	t.moved.At = c.now + c.latency
 	f.parts++
 	t.next, f.landed = f.landed, t
 	if c.cfg.Handoff.Parts == handoff.Layers && f.parts < c.cfg.Profile.KVGeometry.Layers {
@@ -238,6 +249,9 @@ func (n *node) bytes(m *connector.Move, tokens int) int64 {
 		return 0
 	}
 	g := n.c.cfg.Profile.KVGeometry
+	if m.To != "" {
+		tokens = m.Tokens
+	}
 	tokens -= m.Pairs[0].Index * g.BlockTokens // pairs are the blocks from there to the end
 	switch {
 	case m.Part == connector.PartAll:

@@ -24,7 +24,9 @@ type Outcome struct {
 	Arrived, First, Last time.Duration   // Arrived is later than Due if there was no room for it (load.Load.InFlight)
 	TokenTimes           []time.Duration // if Config.RecordTokens
 	Breakdown            connector.Breakdown
-	Err                  error // why it was refused, nil if it ended well
+	Migrations           int           // how often it went on on another node
+	Paused               time.Duration // the times between its last token there and its first here, in all
+	Err                  error         // why it was refused, nil if it ended well
 }
 
 // TTFT is the time to the first token.
@@ -46,7 +48,9 @@ func (o *Outcome) E2EL() time.Duration { return o.Last - o.Arrived }
 type Stats struct {
 	Requests, Ended, Failed int
 	Duration                time.Duration // to the end of the last request
-	KVBytes                 int64         // moved between nodes
+	KVBytes                 int64         // moved between nodes by hand-offs
+	Migrations              int           // requests that went on on another node, each time
+	MigratedBytes           int64         // moved for that
 	Events                  uint64        // of the simulation
 	Nodes                   []NodeStats
 }

@@ -17,6 +17,7 @@ const (
 	deliver             // ev reaches the node
 	landed              // transfer is all there, and those listed with it
 	arrive              // the load's next request
+	balance             // running requests may go on elsewhere
 )
 
 // An event is something that will happen at a time. Those of one time happen in

@@ -85,7 +85,12 @@ type Metrics struct {
 	KVBlocksBad     int64 `json:"kv_blocks_bad"`
 	// KVUnknown counts answers whose breakdown does not know how much KV moved.
 	KVUnknown int `json:"kv_unknown,omitempty"`
-	Retries   int `json:"retries"`
+	// Of requests that went on on other nodes: how often, the time without a token then, in all,
+	// and the bytes moved for it.
+	Migrations       int64 `json:"migrations,omitempty"`
+	MigrationPauseUS int64 `json:"migration_pause_us,omitempty"`
+	MigratedBytes    int64 `json:"migrated_bytes,omitempty"`
+	Retries          int   `json:"retries"`
 	// SendDelay is Record.Late: how late the client itself was.
 	P99SendDelayMS float64 `json:"p99_send_delay_ms"`
 	MaxSendDelayMS float64 `json:"max_send_delay_ms"`
@@ -172,6 +177,9 @@ func (m *Meter) Add(r *Record) {
 		if b.KVBytes == Unknown {
 			c.KVUnknown++
 		}
+		c.Migrations += b.Migrations.Sum()
+		c.MigrationPauseUS += b.MigrationPauseUS.Sum()
+		c.MigratedBytes += b.MigratedBytes.Sum()
 		c.Retries += b.Retries
 	}
 	switch {

@@ -184,19 +184,24 @@ func (u *Usage) possible() bool {
 // in the usage chunk. Times are microseconds; parts that do not apply are 0. Of real engines parts
 // may be Unknown: what the proxy cannot see, and no connector has told it, is in the part after.
 type Breakdown struct {
-	ProxyUS         Count  `json:"proxy_us"`
-	QueueUS         Count  `json:"queue_us"`
-	PrefillUS       Count  `json:"prefill_us"`
-	PostUS          Count  `json:"post_us"`
-	WireUS          Count  `json:"wire_us"`
-	LandUS          Count  `json:"land_us"`
-	FirstDecodeUS   Count  `json:"first_decode_us"`
-	KVBytes         Count  `json:"kv_bytes"`
-	KVBlocksChecked Count  `json:"kv_blocks_checked"`
-	KVBlocksBad     Count  `json:"kv_blocks_bad"`
-	PrefillNode     string `json:"prefill_node,omitempty"`
-	DecodeNode      string `json:"decode_node,omitempty"`
-	Retries         int    `json:"retries"`
+	ProxyUS         Count `json:"proxy_us"`
+	QueueUS         Count `json:"queue_us"`
+	PrefillUS       Count `json:"prefill_us"`
+	PostUS          Count `json:"post_us"`
+	WireUS          Count `json:"wire_us"`
+	LandUS          Count `json:"land_us"`
+	FirstDecodeUS   Count `json:"first_decode_us"`
+	KVBytes         Count `json:"kv_bytes"`
+	KVBlocksChecked Count `json:"kv_blocks_checked"`
+	KVBlocksBad     Count `json:"kv_blocks_bad"`
+	// How often the request went on on another node, how long no token came then, and the bytes
+	// that were moved for that.
+	Migrations       Count  `json:"migrations,omitempty"`
+	MigrationPauseUS Count  `json:"migration_pause_us,omitempty"`
+	MigratedBytes    Count  `json:"migrated_bytes,omitempty"`
+	PrefillNode      string `json:"prefill_node,omitempty"`
+	DecodeNode       string `json:"decode_node,omitempty"`
+	Retries          int    `json:"retries"`
 }
 
 // micros are the parts in the order of StageNames.

@@ -37,7 +37,7 @@ func (m *model) Open(context.Context) (Facts, error) {
 		Label: fmt.Sprintf("virtual time: compute modelled (%s), no KV transfer", p.GPU),
 	}
 	f.Tokenizer = func(context.Context) (load.Tokenizer, error) { return tokenizer.Own(p.Vocab) }
-	if m.cluster.Nondisagg == 0 {
+	if m.cluster.Nondisagg == 0 || m.cluster.Migration.Migrates() {
 		f.Label = fmt.Sprintf("virtual time: compute modelled (%s), transfer modelled at %.2f GB/s (%s)", p.GPU, float64(m.cluster.NICs)*m.cluster.NIC.BytesPerSecond/1e9, m.link)
 	}
 	return f, nil

@@ -9,6 +9,7 @@ import (
 	"kvferry/handoff"
 	"kvferry/kvcache"
 	"kvferry/load"
+	"kvferry/placement"
 	"kvferry/sim"
 )
 
@@ -21,6 +22,7 @@ type Cluster struct {
 	Handoff                    string
 	Placement                  string
 	ConditionalDisaggregation  int
+	Migration                  placement.MigrationConfig
 	PrefixCaching              bool
 	KVBlocks                   int          // of a node; the profile's if 0
 	MaxLoRAs, MaxCPULoRAs      int          // see engine.LoRA; the profile's if 0
@@ -82,16 +84,18 @@ func (c *Cluster) FitLoad(longest int) {
 func (c *Cluster) Config(bad *config.Faults) sim.Config {
 	cfg := sim.Config{
 		Profile: c.Fitted(), Prefill: c.Prefill, Decode: c.Decode, Nondisagg: c.Nondisagg, Chunked: c.Chunked,
-		Placement: c.Placement, PrefixCaching: c.PrefixCaching, KVBlocks: c.KVBlocks, RPC: c.RPC, Oversubscription: c.Oversubscription,
+		Placement: c.Placement, Migration: c.Migration, PrefixCaching: c.PrefixCaching, KVBlocks: c.KVBlocks, RPC: c.RPC, Oversubscription: c.Oversubscription,
 		Tiers: c.Tiers, Ranks: c.Ranks,
 	}
-	if c.Nondisagg > 0 {
+	if c.Nondisagg > 0 && !c.Migration.Migrates() {
 		return cfg
 	}
-	var err error
-	cfg.ConditionalDisaggregation, cfg.DecodeNICs = c.ConditionalDisaggregation, c.DecodeNICs
-	cfg.Handoff, err = handoff.Parse(c.Handoff)
-	bad.Check("Handoff", err)
+	if c.Nondisagg == 0 {
+		var err error
+		cfg.ConditionalDisaggregation, cfg.DecodeNICs = c.ConditionalDisaggregation, c.DecodeNICs
+		cfg.Handoff, err = handoff.Parse(c.Handoff)
+		bad.Check("Handoff", err)
+	}
 	config.Between(bad, "NICs", c.NICs, 1, maxNICs)
 	for range min(max(c.NICs, 1), maxNICs) {
 		cfg.NICs = append(cfg.NICs, c.NIC)

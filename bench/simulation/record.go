@@ -20,6 +20,7 @@ func Record(o *sim.Outcome) *client.Record {
 		Breakdown: &client.Breakdown{
 			ProxyUS: us(o.Breakdown.Proxy), QueueUS: us(o.Breakdown.Queue), PrefillUS: us(o.Breakdown.Prefill), PostUS: us(o.Breakdown.Post),
 			WireUS: us(o.Breakdown.Wire), LandUS: us(o.Breakdown.Land), FirstDecodeUS: us(o.Breakdown.FirstDecode), KVBytes: client.Count(o.Breakdown.Bytes),
+			Migrations: client.Count(o.Migrations), MigrationPauseUS: us(o.Paused), MigratedBytes: client.Count(o.Breakdown.Migrated),
 		},
 		FirstText: figure.Seconds(o.First), LastLine: figure.Seconds(o.Last),
 		InputTokens: o.PromptTokens, OutputTokens: o.Tokens, CountedBy: client.CountUsage,

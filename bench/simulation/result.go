@@ -37,14 +37,20 @@ type Result struct {
 	CachedTokens      int64   `json:"cached_tokens"` // prompt tokens not computed again
 
 	SLO        SLO     `json:"slo"`
-	Good       int     `json:"good_requests"`     // kept the SLO
-	Attained   float64 `json:"attained"`          // share of all requests that did
-	Goodput    float64 `json:"request_goodput"`   // good requests/s
-	GoodputGPU float64 `json:"goodput_per_node"`  // good requests/s a node
-	KVBytes    int64   `json:"kv_bytes"`          // moved between nodes
-	Roles      []Role  `json:"roles"`             // nodes of a kind, together
-	Events     uint64  `json:"simulation_events"` // of the simulation
-	WallS      float64 `json:"simulation_wall_s"` // it took
+	Good       int     `json:"good_requests"`    // kept the SLO
+	Attained   float64 `json:"attained"`         // share of all requests that did
+	Goodput    float64 `json:"request_goodput"`  // good requests/s
+	GoodputGPU float64 `json:"goodput_per_node"` // good requests/s a node
+	KVBytes    int64   `json:"kv_bytes"`         // moved between nodes by hand-offs
+	// Of requests that went on on other nodes: how often that was, the bytes that were moved for
+	// it, and the time in which none of its tokens came, each time and at most.
+	Migrations       int     `json:"migrations,omitempty"`
+	MigratedBytes    int64   `json:"migrated_bytes,omitempty"`
+	MigrationPauseMS float64 `json:"migration_pause_ms,omitempty"`
+	MigrationMaxMS   float64 `json:"migration_pause_max_ms,omitempty"`
+	Roles            []Role  `json:"roles"`             // nodes of a kind, together
+	Events           uint64  `json:"simulation_events"` // of the simulation
+	WallS            float64 `json:"simulation_wall_s"` // it took
 
 	Nodes []sim.NodeStats `json:"nodes"`
 
@@ -63,6 +69,7 @@ type ClusterRecord struct {
 	Handoff       string    `json:"handoff"`
 	Placement     string    `json:"placement"`
 	Conditional   int       `json:"conditional_disaggregation,omitempty"`
+	Migration     string    `json:"migration,omitempty"`
 	PrefixCaching bool      `json:"prefix_caching"`
 	KVBlocks      int       `json:"kv_blocks"`
 	BlockTokens   int       `json:"block_tokens"`
@@ -113,6 +120,9 @@ func (c *ClusterRecord) String() string {
 	}
 	if c.MaxLoRAs > 0 {
 		fmt.Fprintf(&b, ", %d slots for LoRA adapters a node", c.MaxLoRAs)
+	}
+	if c.Migration != "" {
+		fmt.Fprintf(&b, ", migration %s", c.Migration)
 	}
 	if c.Scheduler != engine.VLLMV0 {
 		b.WriteString(", scheduler " + c.Scheduler)
@@ -255,6 +265,13 @@ func newResult(s *Simulation, cfg *sim.Config, sum *summary, st *sim.Stats) *Res
 		r.Cluster.NICs, r.Cluster.NIC, r.Cluster.Oversubscription = s.NICs, s.NIC, s.Oversubscription
 		r.Cluster.DecodeNICs, r.Cluster.Conditional = s.DecodeNICs, s.ConditionalDisaggregation
 	}
+	if m := s.Migration.WithDefaults(); m.Migrates() {
+		r.Cluster.Migration = fmt.Sprintf("%s, every %v beyond %d requests", m.Policy, m.Interval, m.Threshold)
+		r.Cluster.NICs, r.Cluster.NIC = s.NICs, s.NIC
+		r.Migrations, r.MigratedBytes = st.Migrations, st.MigratedBytes
+		r.MigrationPauseMS = figure.Round(sum.Paused.Seconds()*1e3/float64(max(st.Migrations, 1)), 4)
+		r.MigrationMaxMS = figure.Round(sum.PausedMax.Seconds()*1e3, 4)
+	}
 	if sum.FirstFailure != nil {
 		r.Failure = sum.FirstFailure.Error()
 	}
@@ -387,6 +404,9 @@ func (r *Result) lines() []string {
 	}
 	if r.Cluster.NICs > 0 {
 		out = append(out, fmt.Sprintf("KV moved     %.2f GB", float64(r.KVBytes)/1e9))
+	}
+	if r.Cluster.Migration != "" {
+		out = append(out, fmt.Sprintf("migration    %d times a running request went on on another node, %.2f GB moved, paused %.1f ms on average, %.1f ms at most", r.Migrations, float64(r.MigratedBytes)/1e9, r.MigrationPauseMS, r.MigrationMaxMS))
 	}
 	if r.Cluster.PrefixCaching {
 		out = append(out, fmt.Sprintf("prefix cache %.1f %% of the prompt tokens were not computed again", 100*float64(r.CachedTokens)/max(float64(r.PromptTokens), 1)))

@@ -124,6 +124,11 @@ func (o *outcomes) add(r *sim.Outcome) {
 		at(`,"first_token":`, r.First)
 		at(`,"finish":`, r.Last)
 		number(`,"kv_bytes":`, r.Breakdown.Bytes)
+		if r.Migrations > 0 {
+			number(`,"migrations":`, int64(r.Migrations))
+			number(`,"migration_pause_us":`, r.Paused.Microseconds())
+			number(`,"migrated_bytes":`, r.Breakdown.Migrated)
+		}
 	}
 	b = append(b, "}\n"...)
 	_, o.err = o.w.Write(b)

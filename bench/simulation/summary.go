@@ -33,6 +33,8 @@ type summary struct {
 	OutputTokens int64
 	CachedTokens int64
 	FirstFailure error
+	Paused       time.Duration // of requests that went on on other nodes, in all,
+	PausedMax    time.Duration // and of one request the most
 }
 
 // outcome counts a request.
@@ -52,6 +54,8 @@ func (s *summary) outcome(o *sim.Outcome) {
 	s.PromptTokens += int64(o.PromptTokens)
 	s.OutputTokens += int64(o.Tokens)
 	s.CachedTokens += int64(o.Cached)
+	s.Paused += o.Paused
+	s.PausedMax = max(s.PausedMax, o.Paused)
 	if s.SLO.met(o) {
 		s.Good++
 	}

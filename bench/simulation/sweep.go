@@ -92,6 +92,7 @@ var sweepable = []sweepSetter{
 		s.ConditionalDisaggregation, err = strconv.Atoi(v)
 		return err
 	}},
+	{"migration", "migration=" + strings.Join(placement.Migrations(), ","), []string{"Migration.Policy"}, func(_ *Sweep, s *Simulation, v string) error { s.Migration.Policy = v; return nil }},
 	{"placement", "placement=" + strings.Join(placement.Names(), ","), []string{"Placement"}, func(_ *Sweep, s *Simulation, v string) error { s.Placement = v; return nil }},
 }
 

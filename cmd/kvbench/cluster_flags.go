@@ -40,6 +40,7 @@ func (f *clusterFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Handoff, "handoff", "layerwise", "how KV gets from prefill to decode: "+handoff.List())
 	fs.StringVar(&c.Placement, "placement", placement.LeastLoaded, "which node takes a request: "+placement.Help())
 	fs.IntVar(&c.ConditionalDisaggregation, "conditional-disaggregation", 0, placement.ConditionalHelp)
+	daemon.AddMigrationFlags(fs, &c.Migration)
 	fs.StringVar(&f.profile, "profile", engine.DefaultProfile, "what the modelled GPU costs: a shipped profile or a JSON file")
 	fs.StringVar(&c.Scheduler, "scheduler", "", "whose scheduler forms the steps: "+strings.Join(engine.Schedulers(), ", ")+" (default: the profile's)")
 	fs.IntVar(&c.NICs, "nics", 1, "NICs of a prefill or decode node; a transfer is spread over all of them")
@@ -52,17 +53,16 @@ func (f *clusterFlags) register(fs *pflag.FlagSet) {
 	fs.IntVar(&c.KVBlocks, "kv-blocks", 0, "KV blocks of a node (default: the profile's GPU memory)")
 	fs.IntVar(&c.MaxModelLen, "max-model-len", 0, "longest prompt and output together (default: the profile's, and of a load from a file as long as it needs and the pool holds)")
 	daemon.AddSlotFlags(fs, &c.MaxLoRAs, &c.MaxCPULoRAs)
-	command.Positive(fs, "nics", "kv-blocks", "max-model-len", "max-loras", "max-cpu-loras")
+	command.Positive(fs, "nics", "kv-blocks", "max-model-len", "max-loras", "max-cpu-loras", "migration-interval", "migration-threshold")
 }
 
 // clusterNames are the flags that set the fields of a simulation.Cluster.
 var clusterNames = joined(within("Tiers", daemon.TierFlagNames), map[string]string{
 	"Profile": "--profile", "Scheduler": "--scheduler", "Profile.engine.scheduler": "--scheduler", "Prefill": "--prefill", "Decode": "--decode", "Nondisagg": "--nondisagg", "Chunked": "--chunked", "Handoff": "--handoff",
-	"Placement": "--placement", "ConditionalDisaggregation": "--conditional-disaggregation", "PrefixCaching": "--enable-prefix-caching", "KVBlocks": "--kv-blocks", "MaxLoRAs": "--max-loras", "MaxCPULoRAs": "--max-cpu-loras", "Ranks": "--lora-modules", "Profile.lora.max_loras": "--max-loras", "Profile.lora.max_cpu_loras": "--max-cpu-loras", "MaxModelLen": "--max-model-len", "NICs": "--nics", "NIC": "--link", "DecodeNICs": "--decode-links", "RPC": "--rpc", "Oversubscription": "--oversubscription",
+	"Placement": "--placement", "Migration.Policy": "--migration", "Migration.Interval": "--migration-interval", "Migration.Threshold": "--migration-threshold", "ConditionalDisaggregation": "--conditional-disaggregation", "PrefixCaching": "--enable-prefix-caching", "KVBlocks": "--kv-blocks", "MaxLoRAs": "--max-loras", "MaxCPULoRAs": "--max-cpu-loras", "Ranks": "--lora-modules", "Profile.lora.max_loras": "--max-loras", "Profile.lora.max_cpu_loras": "--max-cpu-loras", "MaxModelLen": "--max-model-len", "NICs": "--nics", "NIC": "--link", "DecodeNICs": "--decode-links", "RPC": "--rpc", "Oversubscription": "--oversubscription",
 })
 
-// settle decides what the flags mean together: which of the two kinds of cluster is meant, and
-// what its profile and its link are.
+// settle decides which of the two kinds of cluster the flags mean, and what its profile is.
 func (f *clusterFlags) settle(changed func(flag string) bool, bad *config.Faults) {
 	c := &f.nodes
 	var err error
@@ -73,7 +73,10 @@ func (f *clusterFlags) settle(changed func(flag string) bool, bad *config.Faults
 		bad.Check("--nondisagg", errors.New("a cluster has prefill and decode nodes, or nodes that do both: leave one kind out"))
 	case changed("nondisagg"):
 		c.Prefill, c.Decode = 0, 0
-		refuse(bad, changed, "non-disaggregated nodes move no KV: leave it out", "handoff", "nics", "link", "decode-links", "oversubscription", "conditional-disaggregation")
+		refuse(bad, changed, "non-disaggregated nodes hand off no KV: leave it out", "handoff", "decode-links", "oversubscription", "conditional-disaggregation")
+		if !c.Migration.Migrates() {
+			refuse(bad, changed, "non-disaggregated nodes move no KV but with --migration: leave it out", "nics", "link")
+		}
 	case c.Chunked:
 		bad.Check("--chunked", errors.New("is for --nondisagg nodes: prefill nodes compute whole prompts"))
 	}

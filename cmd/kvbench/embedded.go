@@ -113,7 +113,7 @@ type children struct {
 // GPU, and what carries the KV if it moves any; see describe.
 func startChildren(ctx context.Context, cfg cluster.Config, gpu string, link *pacing.Link, why string) (*children, error) {
 	out := &children{link: bench.Link{Clock: "real", Compute: "modelled"}}
-	if cfg.Nondisagg > 0 {
+	if cfg.Nondisagg > 0 && !cfg.Migration.Migrates() {
 		out.link.Transfer, out.link.Label = "none", "compute modelled ("+gpu+"), no KV transfer"
 	} else {
 		out.describe(link, cfg.Rails, why)

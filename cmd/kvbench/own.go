@@ -30,7 +30,7 @@ var ownNames = map[string]string{"Link": "--link", "Rails": "--rail", "WarmMiB":
 func (f *clusterFlags) daemons(own *ownFlags, log io.Writer) cluster.Config {
 	c := &f.nodes
 	return cluster.Config{
-		Prefill: c.Prefill, Decode: c.Decode, Nondisagg: c.Nondisagg, Chunked: c.Chunked, Handoff: c.Handoff, Placement: c.Placement,
+		Prefill: c.Prefill, Decode: c.Decode, Nondisagg: c.Nondisagg, Chunked: c.Chunked, Handoff: c.Handoff, Placement: c.Placement, Migration: c.Migration,
 		ConditionalDisaggregation: c.ConditionalDisaggregation, DecodeLinks: f.decodeLinkTexts(),
 		Profile: f.profile, Link: f.linkText(f.link), Rails: own.rails, KVBlocks: c.KVBlocks, WarmMiB: own.warm, PrefixCaching: c.PrefixCaching,
 		Tiers: c.Tiers, OTLPTracesEndpoint: own.collector, LoRAs: cluster.LoRAs(c.Ranks), Log: log,
@@ -50,7 +50,7 @@ func (f *clusterFlags) starter(own *ownFlags, dir string, log io.Writer) func(co
 		}
 		var link *pacing.Link
 		var err error
-		if cfg.Nondisagg == 0 {
+		if cfg.Nondisagg == 0 || cfg.Migration.Migrates() {
 			if link, err = node.ResolveLink(f.nodes.Profile, cfg.Link); err != nil {
 				return nil, err
 			}

@@ -84,7 +84,7 @@ func (s *Scheduler) flush(now, notBefore time.Duration) {
 
 // work adds n tokens of a sequence to a step, from where its KV ends.
 func (s *Scheduler) work(step *engine.Step, q *sequence, n int) {
-	step.Works = append(step.Works, engine.Work{Seq: &q.Sequence, From: q.computed, N: n, Prompt: q.prompt, Sample: q.computed+n == len(q.Tokens())})
+	step.Works = append(step.Works, engine.Work{Seq: &q.Sequence, From: q.Held, N: n, Prompt: q.prompt, Sample: q.Held+n == len(q.Tokens())})
 	s.works = append(s.works, q)
 }
 
@@ -147,7 +147,7 @@ func (s *Scheduler) prompts(step *engine.Step, budget int, source engine.KVSourc
 		if q.loading {
 			continue
 		}
-		left := len(q.Tokens()) - q.computed
+		left := len(q.Tokens()) - q.Held
 		n := min(left, budget)
 		if n < left && !cut {
 			s.evict(q) // until there is room in a step
@@ -176,7 +176,11 @@ func (s *Scheduler) allocate(q *sequence) bool {
 
 // fits takes the blocks if the pool has them.
 func (s *Scheduler) fits(q *sequence) bool {
-	need := (len(q.Tokens())+s.cfg.Pool.BlockTokens()-1)/s.cfg.Pool.BlockTokens() - s.cfg.Pool.Lookup(q.hashes)
+	room := len(q.Tokens())
+	if q.KV == engine.Await {
+		room += q.Reserve
+	}
+	need := (room+s.cfg.Pool.BlockTokens()-1)/s.cfg.Pool.BlockTokens() - s.cfg.Pool.Lookup(q.hashes)
 	if s.cfg.Pool.Free() < need {
 		return false
 	}
@@ -188,14 +192,14 @@ func (s *Scheduler) fits(q *sequence) bool {
 	if err := q.Adopt(s.cfg.Pool, refs); err != nil {
 		panic(fmt.Sprintf("batching: request %d: %v", q.ID, err))
 	}
-	q.computed, q.committed = q.Cached(), len(refs)
+	q.Held, q.committed = q.Cached(), len(refs)
 	var below kvcache.Found
 	if q.KV == engine.Compute {
 		below = s.offload.tiers.Find(q.hashes[:min(len(q.hashes), usable)], len(refs))
 	}
-	need = s.missing(q, len(q.Tokens())) + s.policy.reserve(s, q)
+	need = s.missing(q, room) + s.policy.reserve(s, q)
 	piecemeal := s.policy.piecemeal() && q.KV == engine.Compute && below.Blocks == 0
-	if s.cfg.Pool.Free() < need || !piecemeal && !q.Table.Grow(s.cfg.Pool, len(q.Tokens())) {
+	if s.cfg.Pool.Free() < need || !piecemeal && !q.Table.Grow(s.cfg.Pool, room) {
 		s.evict(q)
 		return false
 	}
@@ -210,7 +214,7 @@ func (s *Scheduler) fits(q *sequence) bool {
 // evict gives a sequence's blocks back, and with them what was computed.
 func (s *Scheduler) evict(q *sequence) {
 	s.free(q)
-	q.computed, q.committed = 0, 0
+	q.Held, q.committed = 0, 0
 }
 
 // missing is how many blocks a sequence lacks for so many tokens.
@@ -237,7 +241,7 @@ func (s *Scheduler) done(ev engine.Done) {
 			if cancelled {
 				continue
 			}
-			q.computed = w.From + w.N
+			q.Held = w.From + w.N
 			if q.Computed == 0 && w.Prompt {
 				q.Computed = ev.At
 			}
@@ -252,7 +256,7 @@ func (s *Scheduler) done(ev engine.Done) {
 			s.waiting = remove(s.waiting, q)
 			s.end(q)
 		default: // a chunk; more to come
-			q.computed = w.From + w.N
+			q.Held = w.From + w.N
 			s.commit(q)
 		}
 	}
@@ -277,6 +281,9 @@ func (s *Scheduler) sampled(q *sequence, t uint32) {
 		}
 	}
 	if !last {
+		if q.suspend {
+			s.suspended(q)
+		}
 		return
 	}
 	s.running = remove(s.running, q)
@@ -293,7 +300,7 @@ func (s *Scheduler) commit(q *sequence) {
 	if !s.cfg.PrefixCaching || q.KV == engine.Blocking {
 		return
 	}
-	full := q.computed / s.cfg.Pool.BlockTokens()
+	full := q.Held / s.cfg.Pool.BlockTokens()
 	if s.offload.tiers == nil {
 		full = min(full, q.shared)
 	}

@@ -99,7 +99,7 @@ func (s *Scheduler) load(q *sequence, pooled int, f kvcache.Found) {
 	}
 	q.loading = true
 	q.Load(f.Blocks * s.cfg.Pool.BlockTokens())
-	q.computed = q.Cached()
+	q.Held = q.Cached()
 	since := max(s.spare.At, q.runnable) // of the step that is being formed
 	if s.now-since > engine.MaxLag {
 		since = s.now

@@ -97,8 +97,8 @@ func (s *Scheduler) inspect(now, gate time.Duration) error {
 
 func (s *Scheduler) inspectStep() error {
 	for i, w := range s.step.Works {
-		if q := s.works[i]; w.Seq != &q.Sequence || w.From != q.computed {
-			return fmt.Errorf("work %+v of request %d with %d tokens computed", w, q.ID, q.computed)
+		if q := s.works[i]; w.Seq != &q.Sequence || w.From != q.Held {
+			return fmt.Errorf("work %+v of request %d with %d tokens computed", w, q.ID, q.Held)
 		}
 	}
 	limit := s.cfg.MaxBatchedTokens

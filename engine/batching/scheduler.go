@@ -119,7 +119,7 @@ func NewScheduler(cfg Config) (*Scheduler, error) {
 
 // Step implements engine.Scheduler.
 func (s *Scheduler) Step(now, notBefore time.Duration, events ...engine.Event) *engine.Ready {
-	s.ready = engine.Ready{Outputs: s.ready.Outputs[:0], Allocated: s.ready.Allocated[:0], Copies: s.ready.Copies[:0], Refused: s.ready.Refused[:0]}
+	s.ready = engine.Ready{Outputs: s.ready.Outputs[:0], Allocated: s.ready.Allocated[:0], Copies: s.ready.Copies[:0], Refused: s.ready.Refused[:0], Suspended: s.ready.Suspended[:0]}
 	s.now = now
 	for _, ev := range events {
 		switch ev := ev.(type) {
@@ -139,6 +139,10 @@ func (s *Scheduler) Step(now, notBefore time.Duration, events ...engine.Event) *
 				s.end(q)
 				s.relieve(now)
 			}
+		case engine.Suspend:
+			s.suspend(ev.ID)
+		case engine.Resume:
+			s.resume(ev.ID, now)
 		default:
 			panic(fmt.Sprintf("batching: unknown event %T", ev))
 		}
@@ -201,7 +205,7 @@ func (s *Scheduler) Load() engine.Load {
 	for _, list := range lists {
 		for _, q := range list {
 			if q.prompt && (q.where != inPending || q.loading) {
-				l.WaitingTokens += len(q.Tokens()) - q.computed
+				l.WaitingTokens += len(q.Tokens()) - q.Held
 			}
 		}
 	}
@@ -278,17 +282,15 @@ func (s *Scheduler) landed(ev engine.Landed) {
 		return // cancelled meanwhile
 	}
 	s.pending = remove(s.pending, q)
-	q.computed = len(q.Tokens())
+	q.Held = len(q.Tokens())
 	s.commit(q)
 	s.spill(ev.At)
 	for _, t := range ev.Given {
 		q.Append(t)
 	}
-	if len(ev.Given) == 0 {
-		// The model's last prompt token goes through it once more to draw the first
-		// output token; its KV is there already.
-		q.computed--
-	}
+	// If none is given, the last token of the prompt goes through the model once more to draw the
+	// first of the output; its KV is there already.
+	q.Held = len(q.Tokens()) - 1
 	q.runnable = ev.At
 	if q.Output() >= q.MaxTokens {
 		s.end(q)
@@ -311,10 +313,12 @@ func (s *Scheduler) cancel(id uint64) {
 		s.waiting = remove(s.waiting, q)
 	case inPending:
 		s.pending = remove(s.pending, q)
+	case suspended:
+		s.unsuspend(q)
 	case inRunning:
 		s.running = remove(s.running, q)
 	}
-	if s.step != nil && slices.Contains(s.works, q) {
+	if s.inStep(q) {
 		// The executor may be writing its blocks.
 		q.where = finished
 		s.forget(q)
@@ -355,8 +359,7 @@ func remove(list []*sequence, q *sequence) []*sequence {
 // A sequence is what the scheduler knows of one beside what all may see.
 type sequence struct {
 	engine.Sequence
-	computed int  // tokens whose KV is in the blocks
-	prompt   bool // its prompt, or what a preemption took, is not computed yet
+	prompt bool // its prompt, or what a preemption took, is not computed yet
 	// committed is how many full blocks have been offered to the prefix cache.
 	committed int
 	hashes    []kvcache.Hash // of the prompt's full blocks, if prefix caching is on, and with tiers of those after them
@@ -365,6 +368,7 @@ type sequence struct {
 	queried   bool           // the pool has counted that they were looked up
 	refused   refusal        // when blocks were last asked for in vain
 	matched   int            // of SGLang: blocks that the prefix cache has
+	suspend   bool           // as soon as its tokens are computed
 	where     stage
 	runnable  time.Duration // when it became so; a step is not launched before
 }
@@ -381,6 +385,7 @@ const (
 	inFuture stage = iota
 	inWaiting
 	inPending // blocks allocated, KV on its way from another node or a tier
+	suspended // among those that are pending
 	inRunning
 	finished
 	kept // finished, blocks held for a consumer

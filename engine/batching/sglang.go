@@ -100,7 +100,7 @@ func (p *sglang) prompts(s *Scheduler, step *engine.Step) {
 		if q.loading {
 			continue
 		}
-		n := min(len(q.Tokens())-q.computed, chunk)
+		n := min(len(q.Tokens())-q.Held, chunk)
 		if s.cfg.ChunkTokens == 0 && admitted > 1 && n >= budget {
 			s.evict(q)
 			return
@@ -191,7 +191,7 @@ func (p *sglang) decodes(s *Scheduler, step *engine.Step) {
 			continue
 		}
 		q.Table.Grow(s.cfg.Pool, len(q.Tokens())) // it fits
-		s.work(step, q, len(q.Tokens())-q.computed)
+		s.work(step, q, len(q.Tokens())-q.Held)
 	}
 }
 

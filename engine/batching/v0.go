@@ -60,6 +60,6 @@ func (v0) decodes(s *Scheduler, step *engine.Step) {
 				return
 			}
 		}
-		s.work(step, q, len(q.Tokens())-q.computed)
+		s.work(step, q, len(q.Tokens())-q.Held)
 	}
 }

@@ -38,7 +38,7 @@ type Tally struct {
 
 // TestScheduler runs random load through schedulers with small pools: prompts of
 // every source, with LoRA adapters and without, kept blocks, cancellations, receives that fail, launches that are
-// held back. Every request ends exactly once, with exactly
+// held back, sequences that are suspended. Every request ends exactly once, with exactly
 // its tokens in order, which are a function of its prompt alone; a step computes what is
 // not computed yet, in blocks that are the sequence's and nobody else's;
 // no block is lost; and the scheduler never stands still.
@@ -86,6 +86,7 @@ type expectation struct {
 	next               int // position of the next output
 	have               int // tokens whose KV is there
 	ended, cancelled   bool
+	suspended          bool
 }
 
 type moment struct {
@@ -144,6 +145,7 @@ func (p *playground) play() {
 		switch p.rng.IntN(10) {
 		case 0, 1, 2:
 			r.KV = engine.Await
+			r.Reserve = p.rng.IntN(r.MaxTokens + 1)
 		case 3:
 			if p.setup.Blocking {
 				r.KV = engine.Blocking
@@ -156,6 +158,12 @@ func (p *playground) play() {
 		p.at(at, func() []engine.Event { return p.arrive(r) })
 		if p.rng.IntN(8) == 0 {
 			p.at(at+p.random(60*time.Millisecond), func() []engine.Event { return []engine.Event{p.cancel(id)} })
+		}
+		if p.rng.IntN(6) == 0 {
+			p.at(at+p.random(60*time.Millisecond), func() []engine.Event { return []engine.Event{engine.Suspend{ID: id}} })
+		}
+		if p.rng.IntN(20) == 0 { // perhaps before that, or in between
+			p.at(at+p.random(80*time.Millisecond), func() []engine.Event { return []engine.Event{p.resume(id)} })
 		}
 	}
 	// One more that comes when all is over, and is not ready yet: nothing else wakes the scheduler.
@@ -208,6 +216,45 @@ func (p *playground) cancel(id uint64) engine.Event {
 	return engine.Cancel{ID: id}
 }
 
+func (p *playground) resume(id uint64) engine.Event {
+	if e := p.reqs[id]; e != nil {
+		e.suspended = false
+	}
+	return engine.Resume{ID: id}
+}
+
+// suspend has a sequence that stopped go on, or end, in a while.
+func (p *playground) suspend(q *engine.Sequence) {
+	e := p.reqs[q.ID]
+	switch {
+	case e.ended || e.suspended:
+		p.failf("request %d is suspended: ended is %v, suspended before %v", e.ID, e.ended, e.suspended)
+	case q.Held != len(q.Tokens())-1 || len(q.Table.Refs())*p.pool.BlockTokens() < q.Held:
+		p.failf("request %d is suspended with the KV of %d of %d tokens in %d blocks", e.ID, q.Held, len(q.Tokens()), len(q.Table.Refs()))
+	}
+	e.suspended = true
+	for _, w := range p.works() {
+		if w.Seq == q {
+			p.failf("request %d is suspended in a step", e.ID)
+		}
+	}
+	ends := p.rng.IntN(4) == 0
+	p.at(p.now+p.random(20*time.Millisecond), func() []engine.Event {
+		if ends {
+			return []engine.Event{p.cancel(e.ID)}
+		}
+		return []engine.Event{p.resume(e.ID)}
+	})
+}
+
+// works are those of the step under way.
+func (p *playground) works() []engine.Work {
+	if step := p.s.Current(); step != nil {
+		return step.Works
+	}
+	return nil
+}
+
 func (p *playground) end(e *expectation) {
 	if e != nil && !e.ended {
 		e.ended = true
@@ -236,6 +283,9 @@ func (p *playground) step(events []engine.Event) {
 	}
 	for _, c := range rd.Copies {
 		p.copy(c)
+	}
+	for _, q := range rd.Suspended {
+		p.suspend(q)
 	}
 	if rd.Launch != nil {
 		p.launch(rd.Launch)
@@ -313,15 +363,16 @@ func (p *playground) copy(c engine.Copy) {
 // fetch has the KV of a pending sequence arrive.
 func (p *playground) fetch(q *engine.Sequence) {
 	e := p.reqs[q.ID]
-	given := e.answer[:p.rng.IntN(2)]
+	if room := len(q.Table.Refs()) * p.pool.BlockTokens(); room < len(e.Prompt)+e.Reserve {
+		p.failf("request %d has blocks for %d tokens, and reserves %d beyond its prompt of %d", e.ID, room, e.Reserve, len(e.Prompt))
+	}
+	given := e.answer[:p.rng.IntN(min(e.Reserve+1, e.MaxTokens)+1)]
 	p.at(p.now+p.random(10*time.Millisecond), func() []engine.Event {
 		if e.ended {
 			return nil
 		}
-		e.next, e.have = len(given), len(e.Prompt)
-		if len(given) == 0 {
-			e.have-- // the last token of the prompt goes through the model once more
-		}
+		// If none is given, the last token of the prompt goes through the model once more.
+		e.next, e.have = len(given), len(e.Prompt)+len(given)-1
 		if len(given) == e.MaxTokens {
 			p.end(e)
 		}
@@ -352,6 +403,9 @@ func (p *playground) launch(s *engine.Step) {
 		}
 		seen[q.ID] = true
 		tokens += w.N
+		if e.suspended {
+			p.failf("request %d is in a step, and suspended", q.ID)
+		}
 		if e.ended && !e.Keep {
 			p.failf("request %d is in a step after its end", q.ID)
 		}

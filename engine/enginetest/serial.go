@@ -29,10 +29,10 @@ type Serial struct {
 // A serial is what the scheduler knows of a sequence beside what all may see.
 type serial struct {
 	engine.Sequence
-	computed int  // tokens whose KV is in the blocks
-	pending  bool // its KV is on its way
-	kept     bool // it has ended, and its blocks wait for Free
-	over     bool // it was cancelled in a step
+	pending bool // its KV is on its way, or it is suspended
+	suspend bool // after the step under way
+	kept    bool // it has ended, and its blocks wait for Free
+	over    bool // it was cancelled in a step
 }
 
 // NewSerial returns a scheduler with nothing to do.
@@ -54,6 +54,17 @@ func (s *Serial) Step(now, notBefore time.Duration, events ...engine.Event) *eng
 		case engine.Landed:
 			if q := s.seqs[ev.ID]; q != nil && q.pending { // else it was cancelled meanwhile
 				s.landed(q, ev.Given)
+			}
+		case engine.Suspend:
+			if q := s.seqs[ev.ID]; q != nil {
+				q.suspend = true
+				s.suspend(q)
+			}
+		case engine.Resume:
+			if q := s.seqs[ev.ID]; q != nil {
+				q.suspend = false
+				q.pending = q.pending && q.Held == 0 // its KV is on its way
+				s.unsuspended(q.ID)
 			}
 		case engine.Free:
 			if q := s.seqs[ev.ID]; q != nil && q.kept {
@@ -85,7 +96,7 @@ func (s *Serial) Load() (l engine.Load) {
 		}
 		l.Running++
 		if q.Output() == 0 {
-			l.WaitingTokens += len(q.Prompt) - q.computed
+			l.WaitingTokens += len(q.Prompt) - q.Held
 		}
 	}
 	for _, q := range s.waiting {
@@ -130,7 +141,7 @@ func (s *Serial) launch(now time.Duration) {
 		return
 	}
 	q := s.going[i]
-	w := engine.Work{Seq: &q.Sequence, From: q.computed, N: len(q.Tokens()) - q.computed, Prompt: q.Output() == 0 && q.KV != engine.Await, Sample: true}
+	w := engine.Work{Seq: &q.Sequence, From: q.Held, N: len(q.Tokens()) - q.Held, Prompt: q.Output() == 0 && q.KV != engine.Await, Sample: true}
 	s.inStep, s.step = q, &engine.Step{Kind: engine.Decode, At: now, Tokens: w.N, Works: []engine.Work{w}}
 	if w.Prompt {
 		q.Launched, s.step.Kind = now, engine.Prefill
@@ -151,7 +162,7 @@ func (s *Serial) done(ev engine.Done) {
 	case q.Output() == 0 && q.KV != engine.Await:
 		q.Computed = ev.At
 	}
-	q.computed = len(q.Tokens())
+	q.Held = len(q.Tokens())
 	q.Append(ev.Tokens[0])
 	last := q.Output() == q.MaxTokens
 	s.ready.Outputs = append(s.ready.Outputs, engine.Output{Seq: &q.Sequence, Token: ev.Tokens[0], Position: q.Output() - 1, Last: last})
@@ -161,26 +172,39 @@ func (s *Serial) done(ev engine.Done) {
 		s.going = slices.DeleteFunc(s.going, func(o *serial) bool { return o == q })
 	case last:
 		s.end(q)
+	default:
+		s.suspend(q)
+	}
+}
+
+// suspend has a sequence stop that was asked to, if it generates and no step has it.
+func (s *Serial) suspend(q *serial) {
+	if q.suspend && q != s.inStep && !q.kept && q.Held > 0 && q.Held == len(q.Tokens())-1 {
+		q.suspend, q.pending = false, true
+		s.ready.Suspended = append(s.ready.Suspended, &q.Sequence)
 	}
 }
 
 // landed goes on with a sequence whose KV is there.
 func (s *Serial) landed(q *serial, given []kvcache.Token) {
 	q.pending = false
-	q.computed = len(q.Prompt)
-	if len(given) == 0 {
-		q.computed-- // the last token goes through the model again, to draw the next from it
-	}
 	for _, t := range given {
 		q.Append(t)
 	}
+	q.Held = len(q.Tokens()) - 1 // if none is given, the prompt's last goes through the model again
 	if q.Output() >= q.MaxTokens {
 		s.end(q)
 	}
 }
 
+// unsuspended does not say of a sequence that it is suspended.
+func (s *Serial) unsuspended(id uint64) {
+	s.ready.Suspended = slices.DeleteFunc(s.ready.Suspended, func(q *engine.Sequence) bool { return q.ID == id })
+}
+
 func (s *Serial) cancel(id uint64) {
 	s.ready.Outputs = slices.DeleteFunc(s.ready.Outputs, func(o engine.Output) bool { return o.Seq.ID == id })
+	s.unsuspended(id)
 	q := s.seqs[id]
 	switch {
 	case q == nil:

@@ -35,6 +35,7 @@ type Executor struct {
 	mu       sync.Mutex
 	contents map[uint64]*kvcache.Content // of sequences whose KV somebody will fetch
 	hidden   map[uint64]bool             // and their hidden states
+	answers  map[uint64]bool             // and the KV of what they generate
 }
 
 // New returns an executor of a GPU with these costs, in milliseconds, whose KV lies in
@@ -47,7 +48,7 @@ func New(clk clock.Clock, costs engine.Costs, slab *kvcache.Slab, vocab int) (*E
 	}
 	return &Executor{
 		clk: clk, timer: timer, cost: engine.NewCostModel(costs, slab.Geometry()), slab: slab, vocab: vocab,
-		contents: make(map[uint64]*kvcache.Content), hidden: make(map[uint64]bool),
+		contents: make(map[uint64]*kvcache.Content), hidden: make(map[uint64]bool), answers: make(map[uint64]bool),
 	}, nil
 }
 
@@ -58,10 +59,14 @@ func (m *Executor) Admit(id uint64, prompt []kvcache.Token, use engine.Use) engi
 		return nil
 	}
 	c := kvcache.NewContent(m.slab.Geometry(), prompt)
-	if use&(engine.Fetched|engine.Rechecked) != 0 {
+	if use&(engine.Fetched|engine.Rechecked|engine.Movable) != 0 {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		m.contents[id] = c
+		own := *c // it grows with the answer, beside who checks
+		m.contents[id] = &own
+		if use&engine.Movable != 0 {
+			m.answers[id] = true
+		}
 		if use&engine.FetchedHidden != 0 && m.slab.Geometry().HiddenSize > 0 {
 			m.hidden[id] = true
 		}
@@ -96,6 +101,7 @@ func (m *Executor) Forget(id uint64) {
 	defer m.mu.Unlock()
 	delete(m.contents, id)
 	delete(m.hidden, id)
+	delete(m.answers, id)
 }
 
 // Progress implements engine.Executor, in pieces of KV.
@@ -112,6 +118,29 @@ type fill struct {
 	hidden  bool
 }
 
+// decoded writes the tokens of a step that decodes sequences whose answers are read: a row a
+// layer each, at once.
+func (m *Executor) decoded(step *engine.Step) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.answers) == 0 {
+		return
+	}
+	g := m.slab.Geometry()
+	for _, w := range step.Works {
+		if w.Prompt || !m.answers[w.Seq.ID] {
+			continue
+		}
+		for token := w.From; token < w.From+w.N; token++ {
+			ref := w.Seq.Table.Refs()[token/g.BlockTokens]
+			for l := range g.Layers {
+				m.contents[w.Seq.ID].FillToken(m.slab.Layer(ref.ID, l), token, l)
+			}
+			m.written.Add(1)
+		}
+	}
+}
+
 func (m *Executor) fills(step *engine.Step) (fs []fill) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -120,10 +149,11 @@ func (m *Executor) fills(step *engine.Step) (fs []fill) {
 	}
 	bt := m.slab.Geometry().BlockTokens
 	for _, w := range step.Works {
-		if !w.Prompt {
-			continue
+		c := m.contents[w.Seq.ID]
+		if c != nil && m.answers[w.Seq.ID] {
+			c.Append(w.Seq.Tokens()[c.Tokens():]...)
 		}
-		if c := m.contents[w.Seq.ID]; c != nil {
+		if c != nil && w.Prompt {
 			first, last := w.From/bt, (w.From+w.N-1)/bt
 			fs = append(fs, fill{c, w.Seq.Table.Refs()[first : last+1], first, m.hidden[w.Seq.ID]})
 		}
@@ -141,7 +171,9 @@ func (m *Executor) Run(ctx context.Context, step *engine.Step, layer func(int, t
 			m.toks = append(m.toks, w.Seq.NextToken(m.vocab))
 		}
 	}
-	if fs := m.fills(step); len(fs) > 0 {
+	fs := m.fills(step)
+	m.decoded(step)
+	if len(fs) > 0 {
 		layers := m.slab.Geometry().Layers
 		for l := range layers {
 			for _, f := range fs {

@@ -3,6 +3,8 @@ package health
 import (
 	"iter"
 	"time"
+
+	"kvferry/proto"
 )
 
 // What rests, for how long, and when that is forgotten.
@@ -24,6 +26,20 @@ const (
 // A subject is a node, or a pair of a prefill and a decode node with the network
 // between them.
 type Subject struct{ Node, Peer string }
+
+// Subjects are what the outcome on a node says something of: the node, and if another has the
+// other leg, the pair of them.
+func Subjects(n, with *proto.NodeInfo) []Subject {
+	s := []Subject{{Node: n.Id}}
+	switch {
+	case with == nil || with == n:
+	case n.Role == proto.Role_ROLE_PREFILL:
+		s = append(s, Subject{Node: n.Id, Peer: with.Id})
+	default:
+		s = append(s, Subject{Node: with.Id, Peer: n.Id})
+	}
+	return s
+}
 
 // Quarantine keeps what fails from being chosen, as a state machine: it has no clock.
 //

@@ -46,6 +46,7 @@ func (h *Model) Served(r Request) {
 		h.tpot.Observe(decode / (output - 1))
 	}
 	b := r.Breakdown
+	h.migratedBytes.Add(float64(b.MigratedBytes))
 	prefill := float64(b.PrefillUs) / 1e6
 	known := func(stage int) bool { return !slices.Contains(r.Unknown, stageNames[stage]+"_us") }
 	if known(stageQueue) {
@@ -122,3 +123,13 @@ func (h *Engine) Load(old, l *proto.Load) {
 	h.transfersFailed.Add(float64(l.KvTransfersFailed - old.KvTransfersFailed))
 	h.tiers.count(old, l)
 }
+
+// Migrated counts a request that went on on another node, after so many microseconds without a
+// token.
+func (h *Model) Migrated(pauseUs uint32) {
+	h.migrations.Inc()
+	h.pause.Observe(float64(pauseUs) / 1e6)
+}
+
+// NotMigrated counts one that was to, and went on where it was.
+func (h *Model) NotMigrated() { h.notMigrated.Inc() }

@@ -46,6 +46,8 @@ type Model struct {
 	promptTokens, promptTokensCached, generationTokens prometheus.Counter
 	externalQueries, externalHits                      prometheus.Counter
 	retries, ahead, undirected                         prometheus.Counter
+	migrations, notMigrated, migratedBytes             prometheus.Counter
+	pause                                              prometheus.Observer
 	ttft, itl, tpot, e2e                               prometheus.Observer
 	queue, prefill, decode, inference                  prometheus.Observer
 	promptLength, generationLength                     prometheus.Observer
@@ -120,6 +122,9 @@ func New() *Metrics {
 		"kvferry:kv_bytes_total":                   "KV bytes that the engine's transfers moved.",
 		"kvferry:kv_blocks_checked_total":          "KV blocks whose content was checked at the engine, their consumer.",
 		"kvferry:kv_blocks_bad_total":              "KV blocks that failed the check.",
+		"kvferry:migrations_total":                 "Times that a running request went on on another node.",
+		"kvferry:migrations_failed_total":          "Times that one was to, and went on where it was.",
+		"kvferry:migrated_bytes_total":             "KV bytes moved so that requests that ended well could go on on other nodes, also in vain.",
 		"kvferry:prompts_ahead_total":              "Prompts submitted before the decode node had said where their KV goes.",
 		"kvferry:prompts_undirected_total":         "Prompts of these that waited too long to be told, and were submitted again.",
 	} {
@@ -139,6 +144,7 @@ func New() *Metrics {
 		{"vllm:request_prefill_time_seconds", "A request's time in prefill steps.", latency},
 		{"vllm:request_decode_time_seconds", "From a request's first token to its last.", latency},
 		{"vllm:request_inference_time_seconds", "Prefill and decode time of a request.", latency},
+		{"kvferry:migration_pause_seconds", "From the last token of a request on one node to its first on the next.", itlBuckets},
 		{"vllm:request_prompt_tokens", "Prompt length.", lengths},
 		{"vllm:request_generation_tokens", "Output length.", lengths},
 		{"vllm:request_max_num_generation_tokens", "Longest output of a request's completions: the output length, as a request has one.", lengths},
@@ -202,6 +208,10 @@ func (m *Metrics) Model(name string) *Model {
 		retries:            m.retries.WithLabelValues(name),
 		ahead:              c("kvferry:prompts_ahead_total"),
 		undirected:         c("kvferry:prompts_undirected_total"),
+		migrations:         c("kvferry:migrations_total"),
+		notMigrated:        c("kvferry:migrations_failed_total"),
+		migratedBytes:      c("kvferry:migrated_bytes_total"),
+		pause:              o("kvferry:migration_pause_seconds"),
 		ttft:               o("vllm:time_to_first_token_seconds"),
 		itl:                o("vllm:inter_token_latency_seconds"),
 		tpot:               o("vllm:request_time_per_output_token_seconds"),

@@ -110,6 +110,11 @@ func (d *Breakdown) AppendJSON(b []byte) []byte {
 		b = AppendField(b, f.name, f.value)
 		b = append(b, ',')
 	}
+	if d.Migrations > 0 {
+		b = append(AppendField(b, "migrations", uint64(d.Migrations)), ',')
+		b = append(AppendField(b, "migration_pause_us", uint64(d.MigrationPauseUs)), ',')
+		b = append(AppendField(b, "migrated_bytes", d.MigratedBytes), ',')
+	}
 	b = append(b, `"prefill_node":`...)
 	b = AppendString(b, d.PrefillNode)
 	b = append(b, `,"decode_node":`...)

@@ -25,6 +25,7 @@ package tracing
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"time"
 
@@ -202,4 +203,17 @@ func (t *Traces) Close(ctx context.Context) otlp.Counts {
 		return otlp.Counts{}
 	}
 	return t.exporter.Close(ctx)
+}
+
+// spansWait is how long the last spans may take to a collector that is slow, when the proxy
+// ends.
+const spansWait = 3 * time.Second
+
+// End sends the spans of the last requests, and says if any were lost.
+func (t *Traces) End(log *slog.Logger) {
+	ctx, cancel := context.WithTimeout(context.Background(), spansWait)
+	defer cancel()
+	if counts := t.Close(ctx); counts.Dropped > 0 {
+		log.Warn("traces: " + counts.String())
+	}
 }
