@@ -93,6 +93,10 @@ func (m *Metrics) countTable() page.Table {
 	add("never sent", m.Skipped)
 	columns = append(columns, column{"input tokens", strconv.Itoa(m.InputTokens)}, column{"output tokens", strconv.Itoa(m.GeneratedTokens)}, column{"chunks", strconv.Itoa(m.Chunks)})
 	add("cached input tokens", m.CachedTokens)
+	if n := m.Migrations; n > 0 {
+		columns = append(columns, column{"went on elsewhere", strconv.FormatInt(n, 10)},
+			column{"MB moved for that", fixed(float64(m.MigratedBytes)/1e6, 1)}, column{"mean pause (ms)", fixed(float64(m.MigrationPauseUS)/1e3/float64(n), 2)})
+	}
 	for _, by := range slices.Sorted(maps.Keys(m.CountedBy)) {
 		add("counted by "+by, m.CountedBy[by])
 	}
