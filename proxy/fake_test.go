@@ -87,6 +87,7 @@ type fakeNode struct {
 	cancels chan *proto.Cancel
 	flushes chan *proto.Flush
 	directs chan *proto.Direct
+	moves   chan *proto.ToNode // Migrate, Resume, Continue
 	lease   uint64
 	room    atomic.Uint32 // sequences and blocks that it says are free; 0: it tells no load
 
@@ -148,6 +149,8 @@ func (n *fakeNode) Serve(stream grpc.BidiStreamingServer[proto.ToNode, proto.Fro
 				(*n.script.Load())(n, s, send)
 			}
 			n.directs <- k.Direct
+		case *proto.ToNode_Migrate, *proto.ToNode_Resume, *proto.ToNode_Continue:
+			n.moves <- m
 		case *proto.ToNode_Cancel:
 			n.cancels <- k.Cancel
 		case *proto.ToNode_Flush:
@@ -332,6 +335,7 @@ func (c *testCluster) newNode(id string, role proto.Role, s script) *fakeNode {
 		cancels: make(chan *proto.Cancel, 1<<16),
 		flushes: make(chan *proto.Flush, 1<<10),
 		directs: make(chan *proto.Direct, 1<<10),
+		moves:   make(chan *proto.ToNode, 1<<10),
 	}
 	if s == nil {
 		s = (*fakeNode).answer

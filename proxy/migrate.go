@@ -73,7 +73,7 @@ func (f *flight) handed(a *submission) {
 // stay ends the leg on a node that was to take the request over.
 func (f *flight) stay(a *submission) {
 	if a.target != nil {
-		a.target.node.cancelLeg(a.target, "it goes on where it was", false)
+		a.target.node.cancelLeg(a.target, "the request does not go on here", false)
 		a.target = nil
 	}
 }
