@@ -60,7 +60,7 @@ func (w *world) play() {
 		}
 		j.answer = alone(w, j.prompt, j.want)
 		if w.chance(w.faults.hasty) {
-			j.deadline = at + w.some(400*time.Millisecond)
+			j.deadline, j.hasty = at+w.some(400*time.Millisecond), true
 		}
 		w.jobs[id] = j
 		w.later(at, func() { w.submit(j) })
@@ -236,6 +236,8 @@ func (w *world) proceed(j *job, next Next, err error) {
 	switch {
 	case errors.Is(err, ErrBroken):
 		w.failf("request %d: %v", j.id, err)
+	case errors.Is(err, connector.ErrDeadline) && !j.hasty:
+		w.failf("request %d hung until its deadline", j.id)
 	case errors.Is(err, connector.ErrDeadline):
 		w.tally.Late++
 		w.end(j)

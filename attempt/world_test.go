@@ -76,6 +76,7 @@ type job struct {
 	known     int
 	transfer  uint64
 	deadline  time.Duration
+	hasty     bool // its deadline is short
 	over      bool
 }
 
@@ -137,6 +138,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	if seed%3 == 0 {
 		w.prof.Costs.FrontEndOutMS = rng.Float64() * 3
 	}
+	w.prof.Costs.OutputDelayMS = rng.Float64() * 20
 	if seed%4 > 0 {
 		w.faults = faults{move: rng.IntN(80), check: rng.IntN(80), cancel: rng.IntN(150), death: rng.IntN(700), hasty: rng.IntN(100)}
 	}
