@@ -92,12 +92,13 @@ func refuse(bad *config.Faults, changed func(flag string) bool, why string, flag
 }
 
 // model reads the link as it is modelled; daemons may have this machine's network as it is, and
-// nodes that move no KV have none.
+// nodes that move no KV need none, unless a sweep has them move it.
 func (f *clusterFlags) model(bad *config.Faults) {
-	if f.nodes.Profile != nil && f.nodes.Nondisagg == 0 {
+	if f.nodes.Profile != nil {
 		var err error
-		f.nodes.NIC, err = f.nic(f.link)
-		bad.Check("--link", err)
+		if f.nodes.NIC, err = f.nic(f.link); f.nodes.Nondisagg == 0 || f.nodes.Migration.Migrates() {
+			bad.Check("--link", err)
+		}
 		for _, text := range f.decodeLinks {
 			nic, err := f.nic(text)
 			bad.Check("--decode-links", err)
