@@ -20,13 +20,14 @@ import (
 // Tokens are letters: the vocabulary has 26. Commands:
 //
 //	config policy=prefill-first|chunked|vllm-v1|sglang blocks=N block=N [len=N] [seqs=N] [budget=N] [chunk=N] [delay=D] [cache]
-//	       [long=N] [longest-prefix-first] [conservativeness=PERCENT] [interval=N]
+//	       [host=N [disk=N]] [long=N] [longest-prefix-first] [conservativeness=PERCENT] [interval=N]
 //	       [loras=N] [cpu-loras=N] [merged]    adapters cost what adapterCosts says
 //	step t=D [not-before=D]        one call of Step, with one event a line:
 //	    add ID prompt=abc out=N [ready=D] [kv=await|blocking] [keep] [at-once] [adapter=NAME] [rank=N]
 //	    done [at=D] [failed=ID,ID]     with the tokens that the model generates
 //	    landed ID [at=D] [given=abc]
 //	    cancel ID
+//	    copied ID [at=D]
 //	    free ID
 //	load
 //
@@ -73,6 +74,7 @@ func newTranscript(t *testing.T, d *datadriven.TestData) (*transcript, string) {
 	}
 	blocks, block, percent := 16, 4, 100
 	var policy, delay string
+	var host, disk int
 	for _, f := range []struct {
 		name string
 		to   *int
@@ -85,6 +87,8 @@ func newTranscript(t *testing.T, d *datadriven.TestData) (*transcript, string) {
 		{"chunk", &cfg.ChunkTokens},
 		{"long", &cfg.LongPrefillTokens},
 		{"interval", &cfg.PrefillDecodeInterval},
+		{"host", &host},
+		{"disk", &disk},
 		{"conservativeness", &percent},
 		{"loras", &cfg.LoRA.MaxLoRAs},
 		{"cpu-loras", &cfg.LoRA.MaxCPULoRAs},
@@ -92,6 +96,7 @@ func newTranscript(t *testing.T, d *datadriven.TestData) (*transcript, string) {
 		maybe(t, d, f.name, f.to)
 	}
 	cfg.Conservativeness = float64(percent) / 100
+	cfg.Tiers = kvcache.NewTiers(host, disk)
 	cfg.LoRA.Merged = d.HasArg("merged")
 	maybe(t, d, "policy", &policy)
 	for _, p := range []Policy{Chunked, V1, SGLang} {
@@ -138,6 +143,10 @@ func (w *transcript) step(t *testing.T, d *datadriven.TestData) string {
 	}
 	for _, q := range rd.Allocated {
 		fmt.Fprintf(&out, "allocated %d: %v\n", q.ID, q.Table.Refs())
+	}
+	for _, c := range rd.Copies {
+		way := [...]string{engine.ToHost: "to host memory", engine.ToGPU: "to the GPU", engine.ToDisk: "to the disk", engine.FromDisk: "from the disk"}[c.Way]
+		fmt.Fprintf(&out, "copy %d @%v: %d blocks %s %v\n", c.ID, c.Since, c.Blocks, way, c.Refs)
 	}
 	if rd.Launch != nil {
 		fmt.Fprintf(&out, "launch %s\n", describe(rd.Launch))
@@ -248,6 +257,8 @@ func (w *transcript) event(t *testing.T, now time.Duration, words []string) engi
 		return engine.Landed{ID: id, At: at, Given: tokens(arg["given"])}
 	case "cancel":
 		return engine.Cancel{ID: id}
+	case "copied":
+		return engine.Copied{ID: id, At: at}
 	case "free":
 		return engine.Free{ID: id}
 	}
