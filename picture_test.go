@@ -20,54 +20,70 @@ var (
 	letter = regexp.MustCompile(`<text[^>]*>([^<]*)<`)
 )
 
-const pictureCommand = "kvbench mooncake --clock virtual --rows 1024/q2"
+// pictures are the plots that pages show, and the commands of those pages that draw them.
+var pictures = []struct {
+	name, page, command string
+	titles              []string
+}{
+	{"mooncake-1024.svg", "README.md", "go run ./cmd/kvbench mooncake --clock virtual --rows 1024/q2", []string{"Mean TTFT (ms)", "Mean TPOT (ms)"}},
+	{"lora-placement.svg", "docs/placement.md", loraCommand, []string{"Mean E2EL (ms)", "P99 E2EL (ms)"}},
+}
 
-// TestPicture: the plots in README.md are those that the command under them writes into
-// report.html, mean TTFT and mean TPOT side by side on white, with the same figures.
-// Virtual time gives the same everywhere.
+const loraCommand = `kvbench simulate --profile sglang-lora-trace --nondisagg 4 $(printf ' --lora-name lora-%d=128' $(seq 0 31)) \
+        --lora-request-distribution zipf --lora-zipf-alpha 1 --max-cpu-loras 8 --num-prompts 4000 \
+        --random-input-len 400 --random-output-len 100 --random-range-ratio 0.9 --goodput e2el:10000 \
+        --sweep rate=4,8,12,16,20 --sweep placement=least-loaded,static,adapter-affinity,dlora`
+
+// TestPicture: the plots of pages are those that the command under them writes into
+// report.html, side by side on white, with the same figures. Virtual time gives the same everywhere.
 func TestPicture(t *testing.T) {
 	t.Parallel()
-	const name = "docs/img/mooncake-1024.svg"
-	readme, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if text := string(readme); !strings.Contains(text, "]("+name+")") || !strings.Contains(text, "    go run ./cmd/"+pictureCommand+"\n") {
-		t.Errorf("README.md does not show %s, or does not say that %s draws it", name, pictureCommand)
-	}
 	dir, err := bin()
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := t.TempDir()
-	args := strings.Fields(pictureCommand)
-	cmd := exec.Command(filepath.Join(dir, args[0]), append(args[1:], "--out", out)...)
-	if said, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%s: %v: %s", cmd, err, said)
-	}
-	page, err := os.ReadFile(filepath.Join(out, "report.html"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	drawn, err := beside(string(page), "Mean TTFT (ms)", "Mean TPOT (ms)")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if *update {
-		if err := os.WriteFile(name, []byte(drawn), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	kept, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want, got := letters(drawn), letters(string(kept))
-	if len(want) < 40 || !slices.Equal(want, got) {
-		t.Errorf("%s says %q, and the command %q: run go test -run TestPicture -update .", name, got, want)
-	}
-	if len(kept) > 60_000 {
-		t.Errorf("%s has %d bytes, more than a page should wait for", name, len(kept))
+	for _, p := range pictures {
+		t.Run(p.name, func(t *testing.T) {
+			t.Parallel()
+			page, err := os.ReadFile(p.page)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if text := string(page); !strings.Contains(text, "img/"+p.name+")") || !strings.Contains(text, "    "+p.command+"\n") {
+				t.Errorf("%s does not show %s, or does not say that %s draws it", p.page, p.name, p.command)
+			}
+			out := t.TempDir()
+			cmd := exec.Command("sh", "-c", strings.TrimPrefix(p.command, "go run ./cmd/")+" --out "+out)
+			cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))
+			if said, err := cmd.CombinedOutput(); err != nil {
+				t.Fatalf("%s: %v: %s", p.command, err, said)
+			}
+			report, err := os.ReadFile(filepath.Join(out, "report.html"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			drawn, err := beside(string(report), p.titles...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			name := filepath.Join("docs", "img", p.name)
+			if *update {
+				if err := os.WriteFile(name, []byte(drawn), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			kept, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, got := letters(drawn), letters(string(kept))
+			if len(want) < 30 || !slices.Equal(want, got) {
+				t.Errorf("%s says %q, and the command %q: run go test -run TestPicture -update .", name, got, want)
+			}
+			if len(kept) > 60_000 {
+				t.Errorf("%s has %d bytes, more than a page should wait for", name, len(kept))
+			}
+		})
 	}
 }
 

@@ -145,6 +145,10 @@ func TestSimulateWithoutLinks(t *testing.T) {
 	if code, _, stderr := kvbench(t.Context(), append(args, "--nondisagg", "1")...); code != 0 {
 		t.Errorf("exit %d: %s", code, stderr)
 	}
+	daemons := []string{"serve", "--profile", file, "--num-prompts", "3", "--nondisagg", "1", "--kv-blocks", "100", "--random-input-len", "32", "--random-output-len", "4", "--out", t.TempDir()}
+	if code, _, stderr := kvbench(t.Context(), daemons...); code != 0 {
+		t.Errorf("daemons: exit %d: %s", code, stderr)
+	}
 	if code, _, stderr := kvbench(t.Context(), args...); code != 2 || !strings.Contains(stderr, "--link") {
 		t.Errorf("nodes that move KV: exit %d: %s", code, stderr)
 	}
