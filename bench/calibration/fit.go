@@ -20,6 +20,7 @@ type cost struct {
 	needed bool
 	with   string // it is there only beside this one
 	least  float64
+	most   float64 // 1e5 if it is 0
 }
 
 // even are the costs with which times change evenly. The first is what requests wait.
@@ -34,7 +35,7 @@ var even = []cost{
 	{field: "prefill_floor_ms", start: 1, step: 0.1},
 	{field: "prefill_attention_ns", start: 1, step: 0.1},
 	{field: "output_delay_ms", start: 1, step: 0.1},
-	{field: "hot_slowdown", start: 0.1, step: 0.02},
+	{field: "hot_slowdown", start: 0.1, step: 0.02, most: 10},
 	{field: "heat_ms", start: 100, step: 5, with: "hot_slowdown", least: 1},
 }
 
@@ -91,7 +92,7 @@ type sight struct {
 }
 
 // scale is how far off a measure may well be: what timers and sockets add, and 1 %, or 3 % where one
-// request more in a step makes as much.
+// request more in a step makes as much. How far its rounds differ comes on top.
 func scale(ms float64, even bool) float64 {
 	if even {
 		return 0.05 + 0.01*ms

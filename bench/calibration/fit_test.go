@@ -189,7 +189,7 @@ func TestPointFails(t *testing.T) {
 		t.Error(err)
 	}
 	records := []*client.Record{{Status: client.StatusOK, MaxTokens: 4, OutputTokens: 4, CountedBy: client.CountUsage, TokenTimes: []float64{1, 2}}}
-	if _, err := p.measure(records); err == nil || !strings.Contains(err.Error(), "4 tokens were asked for, 4 came, in 2 chunks") {
+	if _, err := p.measure(records); err == nil || !strings.Contains(err.Error(), "4 tokens were asked for, 4 came: a server is measured here that heeds ignore_eos and streams a chunk for each token: there were 2") {
 		t.Error(err)
 	}
 	records = []*client.Record{{Status: client.StatusOK, MaxTokens: 1, OutputTokens: 1, CountedBy: client.CountUsage, TokenTimes: []float64{1}, Usage: &client.Usage{CachedTokens: 16}}}

@@ -3,6 +3,7 @@ package calibration
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -158,6 +159,10 @@ func (p Point) Measures() []string {
 // event comes before another.
 func (p Point) even() bool { return p.Kind != Burst && p.Kind != Crowd }
 
+// errChunks is what some records say of a server that is busy, and all of one that does not stream.
+// A large batch's mean is the same with some.
+var errChunks = errors.New("a server is measured here that heeds ignore_eos and streams a chunk for each token")
+
 // measure is what the records of the point say, in milliseconds.
 func (p Point) measure(records []*client.Record) ([]float64, error) {
 	slices.SortFunc(records, func(a, b *client.Record) int { return cmp.Compare(a.Index, b.Index) })
@@ -165,8 +170,9 @@ func (p Point) measure(records []*client.Record) ([]float64, error) {
 		if why := r.Failure(); why != "" {
 			return nil, fmt.Errorf("request %d failed: %s", r.Index, why)
 		}
-		if got, want := len(r.TokenTimes), r.MaxTokens; got != want || r.Output() != want {
-			return nil, fmt.Errorf("%d tokens were asked for, %d came, in %d chunks: a server is measured here that streams each token and heeds ignore_eos", want, r.Output(), got)
+		got, want := len(r.TokenTimes), r.MaxTokens
+		if few := p.Kind == Decodes && got > want*9/10; r.Output() != want || got > want || got < want && !few {
+			return nil, fmt.Errorf("%d tokens were asked for, %d came: %w: there were %d", want, r.Output(), errChunks, got)
 		}
 		if r.Usage != nil && r.Usage.CachedTokens > 0 {
 			return nil, fmt.Errorf("%d tokens of a prompt were in the prefix cache, and no prompt comes twice: is it another's?", r.Usage.CachedTokens)

@@ -1,6 +1,7 @@
 package calibration
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
@@ -33,6 +34,7 @@ type fitting struct {
 	points []Point
 	asked  []load.List // the points' requests: tokens cost the same whatever they are
 	even   []bool      // by measure, of all points
+	spread []float64   // likewise: half of what is between the least and the most of its rounds
 	sights []sight
 }
 
@@ -48,6 +50,13 @@ func newFitting(base *engine.Profile, m *Measured, which func(Point) bool) *fitt
 				f.sights = append(f.sights, sight{unit: unit, at: len(f.even) + k, value: v})
 			}
 			unit++
+		}
+		for k := range p.Measures() {
+			least, most := math.Inf(1), math.Inf(-1)
+			for _, values := range m.Values[i] {
+				least, most = min(least, values[k]), max(most, values[k])
+			}
+			f.spread = append(f.spread, (most-least)/2)
 		}
 		f.points = append(f.points, p)
 		f.asked = append(f.asked, p.requests(rand.New(rand.NewPCG(1, uint64(i))), base.Vocab))
@@ -103,7 +112,7 @@ func (f *fitting) predict(ctx context.Context, s *state) ([]float64, error) {
 
 // weigh says how much a sight counts in the least squares whose loss this is: see [fit.Loss].
 func (f *fitting) weigh(got float64, o sight) (weight, loss float64) {
-	s := scale(o.value, f.even[o.at])
+	s := scale(o.value, f.even[o.at]) + f.spread[o.at]
 	h := math.Hypot(1, (got-o.value)/s)
 	return 1 / (s * s * h), 2 * (h - 1)
 }
@@ -175,7 +184,7 @@ func (s *state) solved(n *normal) []float64 {
 		if n.a[i][i] == 0 {
 			x[i] = s.x[i]
 		}
-		x[i] = min(max(x[i], c.least), 1e5)
+		x[i] = min(max(x[i], c.least), cmp.Or(c.most, 1e5))
 	}
 	return x
 }

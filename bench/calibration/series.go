@@ -2,6 +2,7 @@ package calibration
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -93,6 +94,9 @@ func (s *Series) Run(ctx context.Context) (*Measured, error) {
 	return m, nil
 }
 
+// tries is how often a point is asked whose tokens come together.
+const tries = 3
+
 // ask measures a point once.
 func (s *Series) ask(ctx context.Context, p Point, rng *rand.Rand) (values []float64, took time.Duration, err error) {
 	if s.Pause > 0 {
@@ -104,7 +108,13 @@ func (s *Series) ask(ctx context.Context, p Point, rng *rand.Rand) (values []flo
 			return nil, 0, context.Cause(ctx)
 		}
 	}
-	return p.ask(ctx, s.Target, p.requests(rng, s.Vocab))
+	for range tries {
+		values, took, err = p.ask(ctx, s.Target, p.requests(rng, s.Vocab))
+		if !errors.Is(err, errChunks) {
+			break
+		}
+	}
+	return values, took, err
 }
 
 // prompts are the first points: from few tokens to as many as a prompt may have.
