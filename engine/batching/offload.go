@@ -114,6 +114,9 @@ func (s *Scheduler) load(q *sequence, pooled int, f kvcache.Found) {
 
 // park takes prompts that are being loaded out of the queue.
 func (s *Scheduler) park() {
+	if s.offload.tiers == nil {
+		return // nothing is loaded, and the queue may be long
+	}
 	s.waiting = slices.DeleteFunc(s.waiting, func(q *sequence) bool {
 		if q.loading {
 			q.where = inPending
