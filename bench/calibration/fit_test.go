@@ -75,15 +75,13 @@ func read(t *testing.T, p *engine.Profile, c cost) float64 {
 }
 
 // TestRecovers: of a server that is modelled each cost is found again within 3 %, and those that it
-// has not are left out. Of tokens that leave one after another 48 are seen at most, 1 ms of 130.
+// has not are left out. Of tokens that leave one after another 48 are seen at most, 1 ms of 130. These
+// profiles have all costs between them that shipped ones have.
 func TestRecovers(t *testing.T) {
-	for _, name := range engine.Profiles() {
-		truth := warm(t, name)
-		if truth.Costs.PrefillTokenMS == 0 {
-			continue // zero and itl10 are of no GPU
-		}
+	for _, name := range []string{engine.AttentionProfile, "sglang-deepseek-v3-triton", "sglang-qwen2.5-0.5b"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			truth := warm(t, name)
 			f := fitted(t, truth, Model(truth), 1)
 			for _, c := range slices.Concat(even, serial) {
 				got, want, limit := read(t, f.Profile, c), read(t, truth, c), 0.03
