@@ -132,7 +132,7 @@ var layers = map[string]layer{
 	"bench/report":                    {module: []string{"bench/client", "bench/figure", "bench/machine", "bench/page", "config"}, libraries: []string{"gonum.org/v1/plot"}},
 	"bench/server":                    {module: []string{"bench/client"}},
 	"bench/sglang": {
-		module:    []string{"bench/bar", "bench/client", "bench/figure", "bench/machine", "bench/page", "bench/report", "bench/serve", "bench/simulation", "config", "engine", "kvcache", "load", "load/functions", "placement"},
+		module:    []string{"bench/bar", "bench/client", "bench/figure", "bench/machine", "bench/page", "bench/report", "bench/serve", "bench/simulation", "clock", "config", "engine", "kvcache", "load", "load/functions", "placement"},
 		libraries: []string{pflag},
 	},
 	"bench/validation": {

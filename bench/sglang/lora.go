@@ -52,6 +52,20 @@ func (t *Trace) arrivals(file string) functions.Trace {
 // servers is how many there are.
 func (t *Trace) servers() int { return slices.Max(slices.Concat(t.Servers...)) + 1 }
 
+// adapterName is the name of an adapter at one of its servers: placement.Static goes by the number at its end.
+func adapterName(adapter, server int) string { return fmt.Sprintf("lora%d-%d", adapter, server) }
+
+// ranks are those of all adapters, by name. The record has none.
+func (t *Trace) ranks() engine.Ranks {
+	ranks := engine.Ranks{}
+	for adapter, servers := range t.Servers {
+		for _, server := range servers {
+			ranks[adapterName(adapter, server)] = engine.DefaultRank
+		}
+	}
+	return ranks
+}
+
 // traced is what the run's client asked, with arrivals of the file if there is one. Those that
 // failed are left out, as many after each other: the record does not say which they were.
 func (p *Published) traced(file string, vocab int) (load.Load, error) {
@@ -76,7 +90,7 @@ func (p *Published) traced(file string, vocab int) (load.Load, error) {
 		on := p.Trace.Servers[adapter]
 		server := on[turns[adapter]%len(on)]
 		turns[adapter]++
-		r := load.Request{At: time.Duration(at * 1e9), Adapter: fmt.Sprintf("lora%d-%d", adapter, server), Prompt: make([]kvcache.Token, prompts[len(requests)]), MaxTokens: answers[len(requests)]}
+		r := load.Request{At: time.Duration(at * 1e9), Adapter: adapterName(adapter, server), Prompt: make([]kvcache.Token, prompts[len(requests)]), MaxTokens: answers[len(requests)]}
 		for j := range r.Prompt {
 			r.Prompt[j] = kvcache.Token(rng.IntN(vocab))
 		}

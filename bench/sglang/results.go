@@ -3,10 +3,13 @@ package sglang
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"kvferry/bench/machine"
 	"kvferry/bench/page"
+	"kvferry/bench/report"
 )
 
 // Results are all rows of a command. They are summary.json.
@@ -39,17 +42,17 @@ func (r *Results) finish(cfg Config, out *page.Folder, err error) error {
 	}
 	for i := range r.Rows {
 		for _, f := range r.Rows[i].Faults {
-			err = errors.Join(err, fmt.Errorf("%w: %s: %s", ErrFaults, r.Rows[i].name(), f))
+			err = errors.Join(err, fmt.Errorf("%w: %s: %s", ErrFaults, r.Rows[i].timed(), f))
 		}
 	}
 	return err
 }
 
-// groups are the rows by workload.
+// groups are the rows by workload and clock.
 func (r *Results) groups() [][]Row {
 	var groups [][]Row
 	for i, row := range r.Rows {
-		if i == 0 || row.Workload != r.Rows[i-1].Workload {
+		if i == 0 || row.Workload != r.Rows[i-1].Workload || row.Clock != r.Rows[i-1].Clock {
 			groups = append(groups, nil)
 		}
 		last := &groups[len(groups)-1]
@@ -58,13 +61,14 @@ func (r *Results) groups() [][]Row {
 	return groups
 }
 
-// tables are one a workload, with a line a figure, and one that says what was computed.
+// tables are one a workload and clock, with a line a figure, one that sets the clocks side by side, and one
+// that says what was asked.
 func (r *Results) tables() []page.Table {
 	var tables []page.Table
 	for _, rows := range r.groups() {
-		t := page.Table{Title: rows[0].Workload + " in virtual time", Left: 1, Head: []string{"figure"}}
+		t := page.Table{Title: rows[0].Workload + " in " + rows[0].Clock + " time", Left: 1, Head: []string{"figure"}}
 		for _, row := range rows {
-			t.Head = append(t.Head, row.Setting, "published", "error")
+			t.Head = append(t.Head, row.Setting+row.mark(), "published", "error")
 		}
 		for _, key := range Keys() {
 			line, any := []string{key}, false
@@ -87,14 +91,55 @@ func (r *Results) tables() []page.Table {
 		}
 		tables = append(tables, t)
 	}
-	what := page.Table{Title: "what was computed", Left: 3, Head: []string{"run", "setting", "profile", "requests", "prompt tokens", "generated", "within 10 %"}}
+	if both := r.beside(); len(both.Head) > 1 {
+		tables = append(tables, both)
+	}
+	what := page.Table{Title: "what was asked", Left: 4, Head: []string{"run", "setting", "clock", "profile", "requests", "prompt tokens", "generated", "within 10 %"}}
 	for _, row := range r.Rows {
 		what.Rows = append(what.Rows, []string{
-			row.Workload, row.Setting, row.Profile, fmt.Sprint(row.Counts.Successful), fmt.Sprint(row.Counts.Input), fmt.Sprint(row.Counts.Generated),
+			row.Workload, row.Setting, row.Clock, row.Profile, fmt.Sprint(row.Counts.Successful), fmt.Sprint(row.Counts.Input), fmt.Sprint(row.Counts.Generated),
 			fmt.Sprintf("%d of %d", row.Within, row.Judged),
 		})
 	}
 	return append(tables, what)
+}
+
+// mark is of rows that the machine disturbed.
+func (r *Row) mark() string {
+	if r.Disturbance != nil && len(r.Disturbance.Why) > 0 {
+		return "~"
+	}
+	return ""
+}
+
+// beside is how far real time is from virtual time, of the runs that were run by both clocks.
+func (r *Results) beside() page.Table {
+	t := page.Table{Title: "real time beside virtual time", Left: 1, Head: []string{"figure"}}
+	lines := map[string][]string{}
+	for i := range r.Rows {
+		real := &r.Rows[i]
+		v := slices.IndexFunc(r.Rows, func(o Row) bool { return o.name() == real.name() && o.Clock == report.ClockVirtual })
+		if real.Clock != report.ClockReal || v < 0 {
+			continue
+		}
+		t.Head = append(t.Head, real.name()+real.mark())
+		for _, key := range Keys() {
+			cell := "-"
+			if computed := r.Rows[v].Metrics[key]; computed != 0 {
+				cell = fmt.Sprintf("%+.1f%%", 100*(real.Metrics[key]/computed-1))
+			}
+			if _, there := real.Said[key]; !there {
+				cell = "-"
+			}
+			lines[key] = append(lines[key], cell)
+		}
+	}
+	for _, key := range Keys() {
+		if slices.ContainsFunc(lines[key], func(cell string) bool { return cell != "-" }) {
+			t.Rows = append(t.Rows, append([]string{key}, lines[key]...))
+		}
+	}
+	return t
 }
 
 func number(v float64) string {
@@ -110,7 +155,13 @@ func (r *Results) remarks() []string {
 	for i := range r.Rows {
 		row := &r.Rows[i]
 		for _, f := range row.Faults {
-			lines = append(lines, "* "+row.name()+": "+f)
+			lines = append(lines, "* "+row.timed()+": "+f)
+		}
+		if row.mark() != "" {
+			lines = append(lines, "~ "+row.timed()+": the machine did other things too: "+row.Disturbance.String())
+		}
+		if slices.ContainsFunc(r.Rows[:i], func(o Row) bool { return o.name() == row.name() }) {
+			continue // its remarks are there
 		}
 		for _, remark := range row.Remarks {
 			lines = append(lines, row.name()+": "+remark)
@@ -119,11 +170,23 @@ func (r *Results) remarks() []string {
 	return lines
 }
 
-const what = "virtual time: compute modelled, no KV transfer; the shipped profiles were fitted to these records"
+// what says what was done, by the clocks that there are.
+func (r *Results) what() string {
+	var clocks []string
+	for _, c := range []struct{ clock, what string }{
+		{report.ClockVirtual, "virtual time: compute modelled, no KV transfer"},
+		{report.ClockReal, "real time: modelled servers on this machine, asked over HTTP, compute modelled, no KV transfer"},
+	} {
+		if slices.ContainsFunc(r.Rows, func(row Row) bool { return row.Clock == c.clock }) {
+			clocks = append(clocks, c.what)
+		}
+	}
+	return strings.Join(append(clocks, "the shipped profiles were fitted to these records"), "; ")
+}
 
 // document is the results as people read them.
 func (r *Results) document() *page.Document {
 	return &page.Document{
-		Title: "SGLang's published runs", Made: "Computed", Started: r.Started, Head: what, Tables: r.tables(), Notes: r.remarks(), Data: r,
+		Title: "SGLang's published runs", Made: "Computed", Started: r.Started, Head: r.what(), Tables: r.tables(), Notes: r.remarks(), Data: r,
 	}
 }

@@ -1,7 +1,9 @@
 package sglang
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -16,20 +18,31 @@ import (
 	"kvferry/bench/report"
 	"kvferry/bench/serve"
 	"kvferry/bench/simulation"
+	"kvferry/clock"
 	"kvferry/config"
 	"kvferry/engine"
 	"kvferry/placement"
 )
 
+// Clocks are what Config.Clock takes: both real and virtual time, or one of them.
+var Clocks = []string{report.ClockVirtual, report.ClockReal, bothClocks}
+
+const bothClocks = "both"
+
 // Config is what to run, and where it goes. Zero values take the defaults.
 type Config struct {
 	Runs    []string // workloads, or workloads and settings such as deepseek-v3/triton/128x16; default all
+	Clock   string   // one of Clocks, default virtual
 	Profile string   // in place of each run's own: a shipped profile's name, or a file
 	// TracePath is the Azure Functions trace of 2021, for the runs with LoRA adapters. Without it
 	// their arrivals are rebuilt from what the record counts.
 	TracePath string
-	Out       string   // folder for the results; it is created
-	Command   []string // the command line, for the record
+	// Start starts modelled servers on this machine, with a profile that is named as Profile is: what
+	// real time asks. In virtual time it may be nil.
+	Start func(ctx context.Context, profile string, servers simulation.Cluster) (serve.Cluster, error)
+
+	Out     string   // folder for the results; it is created
+	Command []string // the command line, for the record
 
 	Stdout   io.Writer // the tables, default none
 	Progress io.Writer // bar or lines, default none
@@ -42,7 +55,7 @@ type Config struct {
 type Row struct {
 	Workload string   `json:"workload"`
 	Setting  string   `json:"setting"`
-	Clock    string   `json:"clock"`              // report.ClockVirtual
+	Clock    string   `json:"clock"`              // report.ClockVirtual, or report.ClockReal: modelled servers on this machine
 	Compute  string   `json:"compute"`            // "modelled"
 	Transfer string   `json:"transfer"`           // "none": one server, which is not disaggregated
 	Profile  string   `json:"profile"`            // of the modelled server
@@ -56,9 +69,14 @@ type Row struct {
 	Judged   int      `json:"judged"` // see Judged
 	Faults   []string `json:"faults"` // what makes the row unusable
 	Remarks  []string `json:"remarks"`
+	// Disturbance is what else the machine did in real time; nil in virtual time.
+	Disturbance *machine.Disturbance `json:"disturbance"`
 }
 
 func (r *Row) name() string { return r.Workload + " " + r.Setting }
+
+// timed is its name with its clock.
+func (r *Row) timed() string { return r.name() + " in " + r.Clock + " time" }
 
 // A Record is what happened to one request of a run: a line of results.jsonl.
 type Record struct {
@@ -82,12 +100,25 @@ func Names() []string {
 	return names
 }
 
-// chosen are the runs that cfg.Runs names, in the order of the tables.
-func (cfg *Config) chosen() []Published {
-	if len(cfg.Runs) == 0 {
-		return Runs()
+// clocks are those of cfg.Clock.
+func (cfg *Config) clocks() []string {
+	if cfg.Clock == bothClocks {
+		return []string{report.ClockVirtual, report.ClockReal}
 	}
+	return []string{cmp.Or(cfg.Clock, report.ClockVirtual)}
+}
+
+// short is how long a published run took at most, in seconds, that is run in real time without
+// being named.
+const short = 60
+
+// chosen are the runs that cfg.Runs names, in the order of the tables. Without names they are all,
+// and in real time those that are short.
+func (cfg *Config) chosen(clock string) []Published {
 	return slices.DeleteFunc(slices.Clone(Runs()), func(p Published) bool {
+		if len(cfg.Runs) == 0 {
+			return clock == report.ClockReal && p.Figures["duration_s"] > short
+		}
 		return !slices.Contains(cfg.Runs, p.Workload) && !slices.Contains(cfg.Runs, p.Workload+"/"+p.Setting)
 	})
 }
@@ -99,6 +130,12 @@ func (cfg *Config) Validate() error {
 		if !slices.Contains(Names(), name) {
 			bad.Add("Runs", name, "use some of %s, or leave it out for all", strings.Join(Names(), ", "))
 		}
+	}
+	switch {
+	case cfg.Clock != "" && !slices.Contains(Clocks, cfg.Clock):
+		bad.Add("Clock", cfg.Clock, "use %s", config.Or(Clocks))
+	case cfg.Start == nil && slices.Contains(cfg.clocks(), report.ClockReal):
+		bad.Add("Start", nil, "say what starts the servers of real time")
 	}
 	if cfg.Profile != "" {
 		var err error
@@ -129,25 +166,28 @@ func Run(ctx context.Context, cfg Config) (*Results, error) {
 	if cfg.Progress == nil {
 		cfg.Progress, cfg.Terminal = io.Discard, false
 	}
-	chosen := cfg.chosen()
+	var chosen []timedRun
 	requests := 0
-	for _, p := range chosen {
-		requests += p.NumPrompts
+	for _, clock := range cfg.clocks() {
+		for _, p := range cfg.chosen(clock) {
+			chosen = append(chosen, timedRun{p, clock})
+			requests += p.NumPrompts
+		}
 	}
 	b := bar.New(cfg.Progress, cfg.Terminal)
-	b.Show(bar.Look{Max: int64(requests), What: "requests simulated", Count: true, Throttle: barPeriod})
+	b.Show(bar.Look{Max: int64(requests), What: "requests answered", Count: true, Throttle: barPeriod})
 	out := page.OpenFolder(cfg.Out, b.Say)
 	r := &Results{Command: cfg.Command, Started: time.Now(), Machine: machine.Describe()}
 	var err error
 	done := int64(0)
-	for _, p := range chosen {
+	for _, c := range chosen {
 		var row *Row
-		if row, err = run(ctx, &cfg, &p, func(rec *Record) {
+		if row, err = c.run(ctx, &cfg, func(rec *Record) {
 			out.Record(rec)
 			done++
 			b.Set(done)
 		}); err != nil {
-			err = fmt.Errorf("%s: %w", p.Name(), err)
+			err = fmt.Errorf("%s in %s time: %w", c.Name(), c.clock, err)
 			break
 		}
 		r.Rows = append(r.Rows, *row)
@@ -160,14 +200,35 @@ const barPeriod = 500 * time.Millisecond
 
 // Compute computes a published run with another server.
 func Compute(ctx context.Context, p *Published, server *engine.Profile) (*Row, error) {
-	return run(ctx, &Config{server: server}, p, func(*Record) {})
+	return timedRun{*p, report.ClockVirtual}.run(ctx, &Config{server: server}, func(*Record) {})
 }
 
-// run computes one, with its own server if none is given.
-func run(ctx context.Context, cfg *Config, p *Published, tell func(*Record)) (*Row, error) {
+// A timedRun is a published run by one of the clocks.
+type timedRun struct {
+	Published
+	clock string
+}
+
+// target is the run's servers: modelled ones, their model, or as processes of this machine.
+func (p *timedRun) target(cfg *Config, server *engine.Profile) serve.Target {
+	// The published client spoke to the server itself: in virtual time there is no proxy, and no message between nodes.
+	servers := simulation.Cluster{Profile: server, Nondisagg: 1, NICs: 1}
+	if p.Trace != nil {
+		servers.Nondisagg, servers.Placement, servers.Ranks = p.Trace.servers(), placement.Static, p.Trace.ranks()
+	}
+	if p.clock == report.ClockVirtual {
+		return serve.Model(servers, "")
+	}
+	start := func(ctx context.Context) (serve.Cluster, error) {
+		return cfg.Start(ctx, cmp.Or(cfg.Profile, p.Profile), servers)
+	}
+	return serve.Own(start, serve.Asking{Config: client.Config{Backend: p.Backend}})
+}
+
+// run computes or measures one, with its own server if none is given.
+func (p timedRun) run(ctx context.Context, cfg *Config, tell func(*Record)) (row *Row, err error) {
 	server := cfg.server
 	if server == nil {
-		var err error
 		if server, err = engine.LoadProfile(p.Profile); err != nil {
 			return nil, err
 		}
@@ -176,28 +237,37 @@ func run(ctx context.Context, cfg *Config, p *Published, tell func(*Record)) (*R
 	if err != nil {
 		return nil, err
 	}
-	// The published client spoke to the server itself: there is no proxy, and no message between nodes.
-	servers := simulation.Cluster{Profile: server, Nondisagg: 1, NICs: 1}
-	if p.Trace != nil {
-		servers.Nondisagg, servers.Placement = p.Trace.servers(), placement.Static
-	}
-	target := serve.Model(servers, "")
-	if _, err := target.Open(ctx); err != nil {
+	target := p.target(cfg, server)
+	defer func() { err = errors.Join(err, target.Close()) }()
+	facts, err := target.Open(ctx)
+	if err != nil {
 		return nil, err
 	}
-	of := &report.Run{Setup: report.Setup{Clock: report.ClockVirtual, Backend: p.Backend, MaxConcurrency: p.MaxConcurrency, NumPrompts: p.NumPrompts}}
+	var watch *machine.Watch
+	if p.clock == report.ClockReal {
+		if watch, err = machine.StartWatch(clock.Precise(), facts.Pids); err != nil {
+			return nil, err
+		}
+	}
+	of := &report.Run{Setup: report.Setup{Clock: p.clock, Backend: p.Backend, MaxConcurrency: p.MaxConcurrency, NumPrompts: p.NumPrompts}}
 	took, err := target.Run(ctx, asked, func(rec *client.Record) {
 		of.Records = append(of.Records, *rec)
-		tell(&Record{Workload: p.Workload, Setting: p.Setting, Clock: report.ClockVirtual, Record: *rec})
+		tell(&Record{Workload: p.Workload, Setting: p.Setting, Clock: p.clock, Record: *rec})
 	})
+	var disturbance *machine.Disturbance
+	if watch != nil {
+		var failed error
+		disturbance, failed = watch.End()
+		err = errors.Join(err, failed)
+	}
 	if err != nil {
 		return nil, err
 	}
 	slices.SortFunc(of.Records, func(a, b client.Record) int { return a.Index - b.Index })
 	of.Duration = took.Seconds()
 	m := of.Metrics()
-	row := &Row{
-		Workload: p.Workload, Setting: p.Setting, Clock: report.ClockVirtual, Compute: "modelled", Transfer: "none", Profile: server.Name, Arrivals: p.source(cfg),
+	row = &Row{
+		Workload: p.Workload, Setting: p.Setting, Clock: p.clock, Disturbance: disturbance, Compute: "modelled", Transfer: "none", Profile: server.Name, Arrivals: p.source(cfg),
 		Metrics: Of(m), Counts: Counts{Successful: m.Successful, Input: m.InputTokens, Generated: m.GeneratedTokens},
 		Said: p.Figures, Recorded: p.Counts, Faults: []string{}, Remarks: p.Remarks,
 	}

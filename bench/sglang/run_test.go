@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"kvferry/bench/page"
+	"kvferry/bench/report"
 )
 
 // TestReproduced: the shipped profiles give so many of the published figures within 10 %, and those
@@ -93,12 +94,12 @@ func TestOtherLoad(t *testing.T) {
 	t.Parallel()
 	p := Runs()[0]
 	p.NumPrompts--
-	row, err := run(t.Context(), &Config{}, &p, func(*Record) {})
+	row, err := timedRun{p, report.ClockVirtual}.run(t.Context(), &Config{}, func(*Record) {})
 	if err != nil {
 		t.Fatal(err)
 	}
 	r := Results{Rows: []Row{*row}}
-	if len(row.Faults) == 0 || !strings.Contains(strings.Join(r.remarks(), "\n"), "* qwen2.5-0.5b 200: 199 requests were answered, and 200 in the record") {
+	if len(row.Faults) == 0 || !strings.Contains(strings.Join(r.remarks(), "\n"), "* qwen2.5-0.5b 200 in virtual time: 199 requests were answered, and 200 in the record") {
 		t.Errorf("faults %q", row.Faults)
 	}
 }
@@ -118,11 +119,11 @@ func TestTracePath(t *testing.T) {
 	}
 	p := Runs()[slices.IndexFunc(Runs(), func(p Published) bool { return p.Trace != nil })]
 	arrived := map[string]int{}
-	row, err := run(t.Context(), &Config{TracePath: file}, &p, func(r *Record) { arrived[r.Adapter]++ })
+	row, err := timedRun{p, report.ClockVirtual}.run(t.Context(), &Config{TracePath: file}, func(r *Record) { arrived[r.Adapter]++ })
 	if err != nil || row.Arrivals != recorded || len(row.Faults) > 0 || len(arrived) != 4 || arrived["lora3-1"] < 45 || arrived["lora3-1"] > 60 {
 		t.Errorf("%v, %v, %v", row, arrived, err)
 	}
-	if _, err := run(t.Context(), &Config{TracePath: "/no/trace"}, &p, func(*Record) {}); err == nil {
+	if _, err := (timedRun{p, report.ClockVirtual}).run(t.Context(), &Config{TracePath: "/no/trace"}, func(*Record) {}); err == nil {
 		t.Error("no error of a file that there is not")
 	}
 }
@@ -141,18 +142,29 @@ func TestStopped(t *testing.T) {
 
 func TestValidate(t *testing.T) {
 	t.Parallel()
-	cfg := Config{Runs: []string{"deepseek"}, Profile: "/no/profile", TracePath: "/no/trace"}
+	cfg := Config{Runs: []string{"deepseek"}, Clock: "atomic", Profile: "/no/profile", TracePath: "/no/trace"}
 	err := cfg.Validate()
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, want := range []string{`"deepseek"`, "deepseek-v3/triton/128x16", "Profile", "TracePath", "Out"} {
+	for _, want := range []string{`"deepseek"`, "deepseek-v3/triton/128x16", `"atomic": use virtual, real or both`, "Profile", "TracePath", "Out"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not say %q", err, want)
 		}
 	}
+	if err := (&Config{Clock: bothClocks, Out: filepath.Join(t.TempDir(), "out")}).Validate(); err == nil || !strings.Contains(err.Error(), "Start") {
+		t.Errorf("nothing starts servers: %v", err)
+	}
 	cfg = Config{Runs: []string{"deepseek-v3", "qwen2.5-0.5b/200"}}
-	if n := len(cfg.chosen()); n != 5 {
+	if n := len(cfg.chosen(report.ClockReal)); n != 5 {
 		t.Errorf("%d runs", n)
+	}
+	// Without names real time takes what is short.
+	var all []string
+	for _, p := range new(Config).chosen(report.ClockReal) {
+		all = append(all, p.Name())
+	}
+	if got := strings.Join(all, ", "); got != "qwen2.5-0.5b 200, lora-trace static/100, lora-trace dlora/100" {
+		t.Errorf("in real time: %s", got)
 	}
 }

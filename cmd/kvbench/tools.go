@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -8,8 +9,11 @@ import (
 
 	"kvferry/bench/contention"
 	"kvferry/bench/engines"
+	"kvferry/bench/serve"
 	"kvferry/bench/sglang"
+	"kvferry/bench/simulation"
 	"kvferry/bench/validation"
+	"kvferry/cluster"
 	"kvferry/command"
 	"kvferry/config"
 )
@@ -43,9 +47,14 @@ func enginesCommand(terminal bool) *cobra.Command {
 }
 
 func sglangCommand(terminal bool) *cobra.Command {
-	cfg := sglang.Config{Command: os.Args}
+	log := new(lazyFile)
+	cfg := sglang.Config{Command: os.Args, Start: func(ctx context.Context, profile string, servers simulation.Cluster) (serve.Cluster, error) {
+		c := cluster.Config{Nondisagg: servers.Nondisagg, Placement: servers.Placement, Profile: profile, LoRAs: cluster.LoRAs(servers.Ranks), Log: log}
+		return startChildren(ctx, c, servers.Profile.GPU, nil, "")
+	}}
 	cmd := tool{"sglang", sglang.Short, sglang.Long, sglang.Example, cfg.AddFlags, sglang.FlagNames, func(cmd *cobra.Command) error {
-		cfg.Out, cfg.Stdout, cfg.Progress, cfg.Terminal = resultsFolder(cfg.Out), cmd.OutOrStdout(), cmd.ErrOrStderr(), terminal
+		log.dir = resultsFolder(cfg.Out)
+		cfg.Out, cfg.Stdout, cfg.Progress, cfg.Terminal = log.dir, cmd.OutOrStdout(), cmd.ErrOrStderr(), terminal
 		_, err := sglang.Run(cmd.Context(), cfg)
 		return err
 	}}.command()
