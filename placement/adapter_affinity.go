@@ -5,7 +5,7 @@ import "slices"
 // AdapterAffinity takes a node that has the request's LoRA adapter in a slot.
 const AdapterAffinity = "adapter-affinity"
 
-var adapterAffinityKind = kind{AdapterAffinity, "nodes that have the LoRA adapter, then those with a free slot, then the others; of these the least load", func(int, bool) Policy { return &adapterAffinity{} }}
+var adapterAffinityKind = kind[placer]{AdapterAffinity, "nodes that have the LoRA adapter, then those with a free slot, then the others; of these the least load", func(int, bool) Policy { return &adapterAffinity{} }}
 
 // adapterAffinity is how routers in front of engines go by adapters (the Gateway API's inference
 // extension, llm-d): a node that has the adapter saves loading it, one with a free slot saves

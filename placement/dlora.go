@@ -9,7 +9,7 @@ import (
 // least loaded of its adapter's nodes.
 const DLoRA = "dlora"
 
-var dloraKind = kind{DLoRA, "the nodes that a LoRA adapter was given to, by how much it is asked for; of these the fewest requests", func(int, bool) Policy {
+var dloraKind = kind[placer]{DLoRA, "the nodes that a LoRA adapter was given to, by how much it is asked for; of these the fewest requests", func(int, bool) Policy {
 	return &dlora{asked: make(map[string]int), given: make(map[string][]string)}
 }}
 

@@ -5,7 +5,7 @@ import "slices"
 // DLoRAMigration is the dlora among the migrations.
 const DLoRAMigration = "dlora"
 
-var dloraMigrationKind = migrationKind{DLoRAMigration, "off a node that is a threshold of requests above the mean, or whose KV pool is full, to those below it that have a slot for the LoRA adapter", func(o MigrationOptions) Migration {
+var dloraMigrationKind = kind[migrator]{DLoRAMigration, "off a node that is a threshold of requests above the mean, or whose KV pool is full, to those below it that have a slot for the LoRA adapter", func(o MigrationOptions) Migration {
 	return &dloraMigration{periodic{blockTokens: max(o.BlockTokens, 1), threshold: max(o.Threshold, 1)}}
 }}
 

@@ -3,7 +3,7 @@ package placement
 // LeastLoaded takes the node with the fewest prompt tokens still to compute.
 const LeastLoaded = "least-loaded"
 
-var leastLoadedKind = kind{LeastLoaded, "the fewest prompt tokens to compute", func(int, bool) Policy { return &leastLoaded{} }}
+var leastLoadedKind = kind[placer]{LeastLoaded, "the fewest prompt tokens to compute", func(int, bool) Policy { return &leastLoaded{} }}
 
 // leastLoaded takes the node with the fewest prompt tokens to compute, which
 // is what delays a first token (0.2 to 0.3 ms a token on an A10); nodes equal in

@@ -92,45 +92,27 @@ type MigrationOptions struct {
 }
 
 // migrations is the table of them.
-var migrations = []migrationKind{
+var migrations = table[migrator]{
 	{NoMigration, "a request stays where it was placed", func(MigrationOptions) Migration { return nil }},
 	periodicKind,
 	dloraMigrationKind,
 }
 
-type migrationKind struct {
-	name string
-	by   string // for help
-	make func(MigrationOptions) Migration
-}
+type migrator = func(MigrationOptions) Migration
 
 // Migrations lists their names, NoMigration first.
-func Migrations() []string {
-	var names []string
-	for _, k := range migrations {
-		names = append(names, k.name)
-	}
-	return names
-}
+func Migrations() []string { return migrations.names() }
 
 // MigrationHelp lists them for the help of a flag.
-func MigrationHelp() string {
-	var all []string
-	for _, k := range migrations {
-		all = append(all, fmt.Sprintf("%s (%s)", k.name, k.by))
-	}
-	return config.Or(all)
-}
+func MigrationHelp() string { return migrations.help() }
 
 // NewMigration returns the one of that name, nil for NoMigration and "".
 func NewMigration(name string, o MigrationOptions) (Migration, error) {
 	if name == "" {
 		return nil, nil
 	}
-	for _, k := range migrations {
-		if k.name == name {
-			return k.make(o), nil
-		}
+	if migrate, ok := migrations.find(name); ok {
+		return migrate(o), nil
 	}
 	return nil, fmt.Errorf("migration %q is unknown: use %s", name, strings.Join(Migrations(), ", "))
 }

@@ -7,7 +7,7 @@ import "time"
 // with the least sum of transfer, queue and step.
 const NetworkAware = "network-aware"
 
-var networkAwareKind = kind{NetworkAware, "the time that computing, moving the KV over the node's link and decoding take", func(blockTokens int, compute bool) Policy {
+var networkAwareKind = kind[placer]{NetworkAware, "the time that computing, moving the KV over the node's link and decoding take", func(blockTokens int, compute bool) Policy {
 	return &networkAware{newCaches(blockTokens), compute}
 }}
 

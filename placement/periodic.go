@@ -4,7 +4,7 @@ package placement
 // differ by more than a threshold.
 const Periodic = "periodic"
 
-var periodicKind = migrationKind{Periodic, "from the node with the most requests to that with the fewest", func(o MigrationOptions) Migration {
+var periodicKind = kind[migrator]{Periodic, "from the node with the most requests to that with the fewest", func(o MigrationOptions) Migration {
 	return &periodic{blockTokens: max(o.BlockTokens, 1), threshold: max(o.Threshold, 1)}
 }}
 

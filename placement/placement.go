@@ -14,12 +14,11 @@ import (
 	"strings"
 	"time"
 
-	"kvferry/config"
 	"kvferry/kvcache"
 )
 
 // kinds is the table of policies, the simplest first.
-var kinds = []kind{
+var kinds = table[placer]{
 	roundRobinKind,
 	leastLoadedKind,
 	prefixAwareKind,
@@ -29,32 +28,15 @@ var kinds = []kind{
 	dloraKind,
 }
 
-// A kind is a policy before it is made.
-type kind struct {
-	name string
-	by   string // what it goes by, for help
-	// make returns one for nodes with blocks of blockTokens tokens. compute: they compute
-	// prompts; else they only decode.
-	make func(blockTokens int, compute bool) Policy
-}
+// A placer makes a policy for nodes with blocks of blockTokens tokens. compute: they compute
+// prompts; else they only decode.
+type placer = func(blockTokens int, compute bool) Policy
 
 // Names lists the policies, the simplest first.
-func Names() []string {
-	var names []string
-	for _, k := range kinds {
-		names = append(names, k.name)
-	}
-	return names
-}
+func Names() []string { return kinds.names() }
 
 // Help lists them for the help of a flag, each with what it goes by.
-func Help() string {
-	var all []string
-	for _, k := range kinds {
-		all = append(all, fmt.Sprintf("%s (%s)", k.name, k.by))
-	}
-	return config.Or(all)
-}
+func Help() string { return kinds.help() }
 
 // Candidate is what a policy knows of a node that could take a leg.
 type Candidate struct {
@@ -118,10 +100,8 @@ type Policy interface {
 // New returns the policy of that name for nodes that compute prompts, or for nodes that
 // only decode. blockTokens is the tokens in one of their KV blocks.
 func New(name string, blockTokens int, compute bool) (Policy, error) {
-	for _, k := range kinds {
-		if k.name == name {
-			return k.make(blockTokens, compute), nil
-		}
+	if place, ok := kinds.find(name); ok {
+		return place(blockTokens, compute), nil
 	}
 	return nil, fmt.Errorf("placement %q is unknown: use %s", name, strings.Join(Names(), ", "))
 }

@@ -7,7 +7,7 @@ const PrefixAware = "prefix-aware"
 // Of nodes that only decode prefix-aware treats all alike, as least-loaded does: they
 // compute no prompts that a cache could save, and equal prefixes sent to one of them would
 // only crowd it.
-var prefixAwareKind = kind{PrefixAware, "what a node has to compute, less what its prefix cache saves", func(blockTokens int, compute bool) Policy {
+var prefixAwareKind = kind[placer]{PrefixAware, "what a node has to compute, less what its prefix cache saves", func(blockTokens int, compute bool) Policy {
 	if !compute {
 		return &leastLoaded{}
 	}

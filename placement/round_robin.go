@@ -4,7 +4,7 @@ package placement
 // what the others are compared with.
 const RoundRobin = "round-robin"
 
-var roundRobinKind = kind{RoundRobin, "in turn", func(int, bool) Policy { return &roundRobin{} }}
+var roundRobinKind = kind[placer]{RoundRobin, "in turn", func(int, bool) Policy { return &roundRobin{} }}
 
 type roundRobin struct{ next int }
 

@@ -9,7 +9,7 @@ import (
 // Static has each LoRA adapter on one node for ever.
 const Static = "static"
 
-var staticKind = kind{Static, "LoRA adapters by number, modulo the nodes; without one, least-loaded", func(int, bool) Policy { return &static{} }}
+var staticKind = kind[placer]{Static, "LoRA adapters by number, modulo the nodes; without one, least-loaded", func(int, bool) Policy { return &static{} }}
 
 // static is the placement that dLoRA was published against: adapter i is on node i modulo the
 // nodes. Requests for the base model go to the node with the least load.

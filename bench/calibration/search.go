@@ -78,8 +78,7 @@ type state struct {
 func (f *fitting) profile(s *state) (*engine.Profile, error) {
 	values := map[string]float64{}
 	for i, c := range s.costs {
-		v := s.x[i]
-		values["costs."+c.field] = v
+		values["costs."+c.field] = s.x[i]
 	}
 	return fit.With(f.base, values)
 }

@@ -6,7 +6,7 @@ import "math/rand/v2"
 // as even as to ask all (Mitzenmacher 2001, "the power of two choices").
 const TwoChoices = "two-choices"
 
-var twoChoicesKind = kind{TwoChoices, "of two drawn, the one with fewer prompt tokens to compute", func(int, bool) Policy {
+var twoChoicesKind = kind[placer]{TwoChoices, "of two drawn, the one with fewer prompt tokens to compute", func(int, bool) Policy {
 	return &twoChoices{rand.New(rand.NewPCG(1, 2))}
 }}
 
