@@ -144,6 +144,7 @@ func TestNotAhead(t *testing.T) {
 			if tc.extra != nil {
 				l := &proto.Load{Seq: 99, Room: 100, KvBlocksTotal: 100}
 				tc.extra(l)
+				d.muted.Store(true) // or its word that it has the leg may be there before the prompt's turn
 				m.mu.Lock()
 				m.setLoad(l)
 				m.mu.Unlock()
@@ -257,17 +258,23 @@ func TestAheadTakesTurns(t *testing.T) {
 			n.answer(s, send)
 		}
 	}
-	c, ps, _ := roomy(t, handoff.Layerwise.Name, []script{prefill(0), prefill(1)}, []script{nil})
+	c, ps, ds := roomy(t, handoff.Layerwise.Name, []script{prefill(0), prefill(1)}, []script{nil})
 	const posts = 40
 	for i := range posts {
 		c.untilRoom()
-		if i%8 > 5 { // two in turn: the node has just said that it is full
+		full := i%8 > 5 // two in turn: the node has just said so, and says no more until the answer
+		if full {
+			ds[0].muted.Store(true)
 			m := c.proxy.nodes.byRole[proto.Role_ROLE_DECODE][0]
 			m.mu.Lock()
 			m.load = &proto.Load{Seq: m.load.Seq}
 			m.mu.Unlock()
 		}
 		c.answered()
+		if full {
+			ds[0].muted.Store(false)
+			(*ds[0].tell.Load())()
+		}
 	}
 	c.untilRoom() // the nodes have noted all that was submitted: an answer may overtake that
 	if n, undirected := c.counts(); n != posts*3/4 || undirected != posts/4 {

@@ -273,10 +273,12 @@ func (s *lastEnds) Tokens(_ int, t openai.Tokens) error {
 }
 
 // TestChoicesThatEndedAreServed: what happens to a client once all of its choices are complete
-// makes no failure of them.
+// makes no failure of them, though a node has not said yet what they took.
 func TestChoicesThatEndedAreServed(t *testing.T) {
 	c := newTestCluster(t, Config{})
-	c.addNode("both-1", proto.Role_ROLE_NONDISAGG, nil)
+	c.addNode("both-1", proto.Role_ROLE_NONDISAGG, func(_ *fakeNode, s *proto.Submit, send func(*proto.FromNode)) {
+		send(tokenMessage(s.Id, 0, fakeVariant(promptOf(s), s.Variant, int(s.MaxTokens))...))
+	})
 	ctx, cancel := context.WithCancel(t.Context())
 	req, err := openai.Completion.Parse([]byte(`{"prompt":[1,2,3],"max_tokens":2,"n":2,"stream":true}`), c.proxy.model(testClusterInfo))
 	if err != nil {

@@ -241,7 +241,7 @@ func newTestEngines(t testing.TB, cfg Config, engines upstream.URLs, tune ...fun
 	c := newTestCluster(t, cfg, tune...)
 	clocktest.Until(t, "every engine has been asked", func() bool {
 		for _, s := range c.proxy.engines.States() {
-			if s.Model == "" {
+			if s.Model == "" || !s.Up {
 				return false
 			}
 		}

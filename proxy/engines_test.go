@@ -159,7 +159,7 @@ func TestEnginesRefuse(t *testing.T) {
 // TestEnginesSay: what the proxy says of itself, and what it leaves to an engine.
 func TestEnginesSay(t *testing.T) {
 	p, d := newFakeEngine(t), newFakeEngine(t)
-	c := newTestPair(t, Config{}, p, d)
+	c := newTestPair(t, Config{LeaseTTL: time.Minute}, p, d)
 	var info serverinfo.Server
 	_, text := c.get("/server_info")
 	if err := json.Unmarshal([]byte(text), &info); err != nil {

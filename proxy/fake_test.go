@@ -96,6 +96,9 @@ type fakeNode struct {
 	says    atomic.Uint64 // the instance that streams begin with
 	streams atomic.Int64  // so far
 
+	muted atomic.Bool            // it keeps its loads to itself
+	tell  atomic.Pointer[func()] // tells its load, with what it has received
+
 	loads       atomic.Uint64
 	flushed     atomic.Int64 // times
 	deafToFlush atomic.Bool  // does not answer
@@ -122,12 +125,14 @@ func (n *fakeNode) Serve(stream grpc.BidiStreamingServer[proto.ToNode, proto.Fro
 		defer mu.Unlock()
 		_ = stream.Send(m) // a broken stream ends Recv below
 	}
-	tell := func(last uint64) {
-		if room := n.room.Load(); room > 0 {
-			send(&proto.FromNode{Load: &proto.Load{Seq: n.loads.Add(1), Room: room, KvBlocksTotal: room}, LastSubmit: last})
+	var last atomic.Uint64 // of the Submits
+	tell := func() {
+		if room := n.room.Load(); room > 0 && !n.muted.Load() {
+			send(&proto.FromNode{Load: &proto.Load{Seq: n.loads.Add(1), Room: room, KvBlocksTotal: room}, LastSubmit: last.Load()})
 		}
 	}
-	tell(0)
+	n.tell.Store(&tell)
+	tell()
 	ahead := make(map[uint64]*proto.Submit)
 	for {
 		m, err := stream.Recv()
@@ -141,7 +146,8 @@ func (n *fakeNode) Serve(stream grpc.BidiStreamingServer[proto.ToNode, proto.Fro
 				ahead[k.Submit.Id] = k.Submit
 			}
 			n.submits <- k.Submit
-			tell(k.Submit.Id)
+			last.Store(k.Submit.Id)
+			tell()
 		case *proto.ToNode_Direct:
 			if s := ahead[k.Direct.Id]; s != nil { // as if it had come with it
 				s = protobuf.CloneOf(s)

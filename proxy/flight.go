@@ -167,12 +167,15 @@ func (f *flight) submit(ctx context.Context) error {
 }
 
 // follow reads what the nodes say of an attempt until it ends, or ctx does: then the error is
-// its cause.
+// its cause, unless the client has its whole answer and only the account of it is to come.
 func (f *flight) follow(ctx context.Context, a *submission) error {
 	for {
 		select {
 		case <-f.inbox.ready:
 		case <-ctx.Done():
+			if f.end.Finish != "" {
+				return nil
+			}
 			return context.Cause(ctx)
 		}
 		if done, err := f.advance(ctx, a); done || err != nil {
