@@ -136,8 +136,8 @@ var layers = map[string]layer{
 		libraries: []string{pflag},
 	},
 	"bench/validation": {
-		module: []string{"bench", "bench/bar", "bench/contention", "bench/figure", "bench/fit", "bench/machine", "bench/page", "bench/sglang", "config", "engine"},
-		tests:  []string{"engine/datasheet", "modelconfig", "bench/page/pagetest"}, libraries: []string{pflag},
+		module: []string{"bench", "bench/bar", "bench/contention", "bench/figure", "bench/fit", "bench/machine", "bench/page", "bench/report", "bench/sglang", "config", "engine"},
+		tests:  []string{"engine/datasheet", "modelconfig", "bench/page/pagetest"}, libraries: []string{pflag, "gonum.org/v1/plot"},
 	},
 	"bench/serve":       {module: []string{"bench/bar", "clock", "config", "load", "load/records", "sim", "bench/client", "bench/figure", "bench/machine", "bench/page", "bench/ratesearch", "bench/report", "bench/server", "bench/scrape", "bench/simulation", "bench/steady", "bench/tracing", "otlp", "tokenizer"}, tests: []string{"bench/result"}},
 	"bench/toolflags":   {},
@@ -160,7 +160,7 @@ var layers = map[string]layer{
 	"bench/nics":   {module: []string{"bench", "bench/scrape", "engine", "handoff", "bench/incast", "bench/machine", "bench/page", "bench/recovery", "bench/size", "bench/transfer", "clock", "config", "transport", "lab/nics", "lab/wire"}, tests: []string{"bench/client", "bench/figure"}}, // kvbench on the hosts of the NIC lab
 	"bench/contention": {
 		module:    []string{"bench/figure", "bench/page", "bench/simulation", "clock", "config", "engine", "handoff", "kvcache", "kvtransfer", "load", "placement", "sim", "transport", "transport/pacing", "transport/rails"},
-		libraries: []string{pflag},
+		libraries: []string{pflag, "gonum.org/v1/plot"},
 	},
 	"bench/engines": {module: []string{"bench/bar", "bench/figure", "bench/machine", "bench/page", "config", "lab", "lab/nics", "lab/vllm"}, libraries: []string{pflag, "gonum.org/v1/plot"}}, // runs vLLM, knows no cluster
 	"cmd/proxy":     {module: []string{"command", "command/commandtest", "daemon"}, libraries: []string{cobra}},

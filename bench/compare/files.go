@@ -340,7 +340,7 @@ func (c *Comparison) WriteHTML(w io.Writer) error {
 		}
 		s := page.Section{Name: g.Name}
 		for _, d := range g.distributions {
-			p, err := report.DistributionPlot(d.label+", cumulative share", d.curves, 0)
+			p, err := report.DistributionPlot(d.label+", cumulative share", "ms", d.curves, 0)
 			if err != nil {
 				return err
 			}

@@ -67,6 +67,43 @@ func TestReal(t *testing.T) {
 	}
 }
 
+// TestPlots: a plot for each hand-off and switch has ours and those that say something of it; what nobody
+// measured has no curve.
+func TestPlots(t *testing.T) {
+	row := func(handoff string, ratio float64, n int) *Row {
+		return &Row{Handoff: handoff, Transfers: n, Oversubscription: ratio, Virtual: &Added{Mean: float64(n) * 100 * ratio}, Others: others.rules(n, ratio, 100)}
+	}
+	r := Result{Rows: []*Row{row("pull", 1, 1), row("pull", 1, 8), row("pull", 2, 1), row("pull", 2, 8), row("push", 1, 8)}}
+	r.Rows[4].Real = &Added{Mean: 1000}
+	all, err := r.Plots()
+	if err != nil || len(all) != 3 {
+		t.Fatalf("%d plots, %v", len(all), err)
+	}
+	for i, want := range []struct {
+		title, names string
+		top          float64
+	}{
+		{"pull, switches 1:1: added by KV (ms)", "kvferry, virtual; Dynamo; BLIS fair; BLIS", 800},
+		{"pull, switches 2:1: added by KV (ms)", "kvferry, virtual; Dynamo; BLIS", 1600}, // a rule for shared NICs says nothing of switches
+		{"push, switches 1:1: added by KV (ms)", "kvferry, virtual; kvferry, real; Dynamo; BLIS fair; BLIS", 1000},
+	} {
+		p := all[i]
+		svg, err := p.SVG()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, c := range curves() {
+			if strings.Contains(svg, ">"+c.name+"<") {
+				names = append(names, c.name)
+			}
+		}
+		if got := strings.Join(names, "; "); p.Title.Text != want.title || got != want.names || p.X.Max < 8 || p.Y.Max < want.top || p.Y.Max > 1.2*want.top {
+			t.Errorf("%q up to %g and %g with %s; want %+v", p.Title.Text, p.X.Max, p.Y.Max, got, want)
+		}
+	}
+}
+
 // TestFaults: each is named.
 func TestFaults(t *testing.T) {
 	for want, spoil := range map[string]func(*Config){

@@ -82,6 +82,24 @@ var (
 	shapes = []draw.GlyphDrawer{draw.CircleGlyph{}, draw.SquareGlyph{}, draw.TriangleGlyph{}, draw.RingGlyph{}, draw.CrossGlyph{}, draw.PlusGlyph{}}
 )
 
+// glyph is what the points of the i-th curve look like.
+func glyph(i int) draw.GlyphStyle {
+	return draw.GlyphStyle{Color: Palette[i%len(Palette)], Shape: shapes[i%len(shapes)], Radius: vg.Points(2.5 + 0.7*float64(i%len(shapes)))}
+}
+
+// Points draws points in the style of the i-th curve, without a line between them, and adds their name
+// to the legend.
+func (p *Plot) Points(i int, name string, xy plotter.XYs) error {
+	marks, err := plotter.NewScatter(xy)
+	if err != nil {
+		return err
+	}
+	marks.GlyphStyle = glyph(i)
+	p.Add(marks)
+	p.Key(name, marks)
+	return nil
+}
+
 // Curve draws the i-th curve of a plot, with its points if points is set, and adds
 // its name to the legend, if it has one.
 func (p *Plot) Curve(i int, name string, xy plotter.XYs, points bool) (*plotter.Line, error) {
@@ -93,7 +111,7 @@ func (p *Plot) Curve(i int, name string, xy plotter.XYs, points bool) (*plotter.
 	for _, d := range dashes[i%len(dashes)] {
 		line.Dashes = append(line.Dashes, vg.Points(d))
 	}
-	marks.Color, marks.Shape, marks.Radius = line.Color, shapes[i%len(shapes)], vg.Points(2.5+0.7*float64(i%len(shapes)))
+	marks.GlyphStyle = glyph(i)
 	thumbs := []plot.Thumbnailer{line}
 	p.Add(line)
 	if points {

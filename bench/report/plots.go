@@ -12,7 +12,7 @@ import (
 	"kvferry/bench/page"
 )
 
-// A Distribution is one curve of a plot: values in ascending order, in milliseconds.
+// A Distribution is one curve of a plot: values in ascending order.
 type Distribution struct {
 	Name   string
 	Values []float64
@@ -30,11 +30,11 @@ const decades = 3
 // logarithmic one, which has labels at 1, 2 and 5 of a decade only.
 const linear = 8
 
-// DistributionPlot draws which share of the values is up to what, with an SLO's limit in
-// milliseconds if it is not 0. It is nil if there are no values.
-func DistributionPlot(title string, curves []Distribution, limit float64) (*page.Plot, error) {
+// DistributionPlot draws which share of the values, of a unit, is up to what, with an SLO's limit
+// if it is not 0. It is nil if there are no values.
+func DistributionPlot(title, unit string, curves []Distribution, limit float64) (*page.Plot, error) {
 	p := page.NewPlot(title)
-	p.X.Label.Text = "ms"
+	p.X.Label.Text = unit
 	low, high := math.Inf(1), 0.0
 	for _, c := range curves {
 		if n := len(c.Values); n > 0 {
@@ -134,7 +134,7 @@ func distributions(reports []*Report) ([]*page.Plot, error) {
 				limit = r.Goodput[i].MS
 			}
 		}
-		p, err := DistributionPlot(d.title, curves, limit)
+		p, err := DistributionPlot(d.title, "ms", curves, limit)
 		if err != nil {
 			return nil, err
 		}

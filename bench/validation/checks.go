@@ -57,8 +57,9 @@ var fitted = map[string]Limit{
 
 // mooncake is nine latencies of all published rows of some settings.
 func mooncake(settings, profile string, limit Limit) check {
+	table := "Mooncake A10, " + strings.ReplaceAll(settings, ",", ", ")
 	return check{
-		table: "Mooncake A10, " + strings.ReplaceAll(settings, ",", ", "), profile: profile, sample: InSample, limit: limit,
+		source: table, table: table, profile: profile, sample: InSample, limit: limit,
 		figures: func(ctx context.Context, p *engine.Profile) ([]fit.Figure, error) {
 			chosen, err := bench.ParseSettings(settings)
 			if err != nil {
@@ -72,7 +73,7 @@ func mooncake(settings, profile string, limit Limit) check {
 // run is the figures that a published run of SGLang is judged by.
 func run(p sglang.Published, profile string, sample Sample, limit Limit) check {
 	return check{
-		table: p.Name(), profile: profile, sample: sample, limit: limit,
+		source: p.Workload, table: p.Name(), profile: profile, sample: sample, limit: limit,
 		figures: func(ctx context.Context, server *engine.Profile) ([]fit.Figure, error) {
 			return judged(ctx, &p, server)
 		},
@@ -94,6 +95,12 @@ func judged(ctx context.Context, p *sglang.Published, server *engine.Profile) ([
 	}
 	return figures, nil
 }
+
+// Workloads of several runs.
+const (
+	deepSeek       = "deepseek-v3"
+	inferenceXRuns = "InferenceX#870"
+)
 
 // Profiles of Server in package datasheet, made of what is in front of the last dash and a GPU.
 const (
@@ -117,12 +124,12 @@ func datasheets() []check {
 		return slices.DeleteFunc(figures, func(f fit.Figure) bool { return !strings.Contains(f.Name, " mean_") }), err
 	}
 	all := []check{means, {
-		table: "InferenceX#870, four runs, mean TPOT", profile: deepSeekDatasheet + "h200", sample: Datasheet, limit: Limit{Median: 0.21, P90: 0.25},
+		source: inferenceXRuns, table: inferenceXRuns + ", four runs, mean TPOT", profile: deepSeekDatasheet + "h200", sample: Datasheet, limit: Limit{Median: 0.21, P90: 0.25},
 		figures: func(ctx context.Context, p *engine.Profile) ([]fit.Figure, error) { return named(ctx, p, inferenceX()) },
 	}}
 	for _, gpu := range deepSeekGPUs {
 		all = append(all, check{
-			table: "deepseek-v3, four runs, median ITL", profile: deepSeekDatasheet + gpu.name, sample: Datasheet, limit: gpu.limit,
+			source: deepSeek, table: deepSeek + ", four runs, median ITL", profile: deepSeekDatasheet + gpu.name, sample: Datasheet, limit: gpu.limit,
 			figures: func(ctx context.Context, p *engine.Profile) ([]fit.Figure, error) {
 				return named(ctx, p, deepSeekITL())
 			},
@@ -154,7 +161,7 @@ func runsOf(workload string) []sglang.Published {
 // deepSeekITL are the four of DeepSeek-V3 with their median ITL alone.
 func deepSeekITL() []sglang.Published {
 	const key = "median_itl_ms"
-	runs := runsOf("deepseek-v3")
+	runs := runsOf(deepSeek)
 	for i := range runs {
 		runs[i].Figures = sglang.Figures{key: runs[i].Figures[key]}
 	}
@@ -170,7 +177,7 @@ func inferenceX() (runs []sglang.Published) {
 		tpot        float64
 	}{{8, 12.8}, {16, 17.2}, {32, 25.6}, {64, 34.6}} {
 		runs = append(runs, sglang.Published{
-			Workload: "InferenceX#870", Setting: fmt.Sprintf("at %d", p.concurrency), Backend: "sglang-oai", NumPrompts: 10 * p.concurrency,
+			Workload: inferenceXRuns, Setting: fmt.Sprintf("at %d", p.concurrency), Backend: "sglang-oai", NumPrompts: 10 * p.concurrency,
 			InputLen: 1024, OutputLen: 1024, RangeRatio: 0.8, Seed: 1, MaxConcurrency: p.concurrency, Figures: sglang.Figures{"mean_tpot_ms": p.tpot},
 		})
 	}

@@ -38,7 +38,7 @@ var notes = []string{
 
 // document is the results as people read them.
 func (r *Results) document() *page.Document {
-	d := &page.Document{Title: "How close the models are to what was published", Made: "Computed", Started: r.Started, Head: head, Data: r}
+	d := &page.Document{Title: "How close the models are to what was published", Made: "Computed", Started: r.Started, Head: head, Plots: r.plots, Data: r}
 	for _, s := range r.Sets {
 		if why := s.fault(); why != "" {
 			d.Notes = append(d.Notes, "* "+why)

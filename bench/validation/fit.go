@@ -18,7 +18,7 @@ type crossFit struct{ fitted, predicted sglang.Published }
 
 // crossFits are two of each server that two runs of DeepSeek-V3 were published of.
 func crossFits() (all []crossFit) {
-	runs := runsOf("deepseek-v3")
+	runs := runsOf(deepSeek)
 	for _, a := range runs {
 		for _, b := range runs {
 			if a.Profile == b.Profile && a.Setting != b.Setting {

@@ -25,7 +25,8 @@ const (
 figures are off: median, 90th percentile and worst. In sample are figures that the profile was
 fitted to; held back are those of profiles that were fitted to another run of the same server,
 or to nothing, being made of a model's config.json and a GPU's datasheet. Beside it transfers
-meet at one node, by the rules of other simulators too. docs/validation.md is table.md of this.
+meet at one node, by the rules of other simulators too. docs/validation.md is table.md of this;
+report.html has plots of the errors, in sample and held back apart, and of the transfers.
 
 Exit status: 0 done; 1 a set is worse than its limit, or results could not be written; 2 bad
 flags; 130 interrupted (what was done is kept).`
@@ -60,6 +61,8 @@ type Results struct {
 	Command    []string           `json:"command"`
 	Started    time.Time          `json:"started"`
 	Machine    machine.Machine    `json:"machine"`
+
+	records []Record // of all sets
 }
 
 // ErrWorse is what Run's error unwraps to when a set is worse than its limit.
@@ -81,12 +84,12 @@ func Run(ctx context.Context, cfg Config) (*Results, error) {
 		return nil, &config.Fault{Field: "Out", Err: err}
 	}
 	r := &Results{Command: cfg.Command, Started: time.Now(), Machine: machine.Describe()}
-	records, err := r.compute(ctx, cfg)
+	err := r.compute(ctx, cfg)
 	if len(r.Sets) == 0 {
 		return nil, err
 	}
 	d, dir := r.document(), cfg.Out
-	lost := page.WriteFiles(cfg.Out, append(d.Files(), page.Records(records))...)
+	lost := page.WriteFiles(cfg.Out, append(d.Files(), page.Records(r.records))...)
 	if lost != nil {
 		dir = ""
 	}
@@ -107,18 +110,17 @@ func (r *Results) worse() (err error) {
 }
 
 // compute computes the sets and the transfers that meet.
-func (r *Results) compute(ctx context.Context, cfg Config) ([]Record, error) {
+func (r *Results) compute(ctx context.Context, cfg Config) error {
 	all := checks()
 	b := bar.New(cfg.Progress, cfg.Terminal)
 	b.Show(bar.Look{Max: int64(len(all)), What: "sets computed", Count: true, Throttle: barPeriod})
 	defer b.Wipe()
-	var records []Record
 	for i := range all {
 		s, of, err := all[i].compute(ctx)
 		if err != nil {
-			return records, err
+			return err
 		}
-		r.Sets, records = append(r.Sets, s), append(records, of...)
+		r.Sets, r.records = append(r.Sets, s), append(r.records, of...)
 		b.Set(int64(len(r.Sets)))
 	}
 	meet := contention.Config{
@@ -126,7 +128,7 @@ func (r *Results) compute(ctx context.Context, cfg Config) ([]Record, error) {
 	}
 	var err error
 	r.Contention, err = meet.Meet(ctx)
-	return records, err
+	return err
 }
 
 const barPeriod = 500 * time.Millisecond

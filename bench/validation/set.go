@@ -57,7 +57,8 @@ func (l Limit) String() string {
 
 // A check is a set to be computed.
 type check struct {
-	table   string // what was published, and what of it
+	source  string // what was published
+	table   string // and what of it
 	profile string
 	sample  Sample
 	limit   Limit
@@ -68,6 +69,7 @@ type check struct {
 // A Set is figures of a published table beside the same computed with one profile. Errors are
 // shares, whatever their direction.
 type Set struct {
+	Source  string  `json:"source"`
 	Table   string  `json:"table"`
 	Profile string  `json:"profile"`
 	Sample  Sample  `json:"sample"`
@@ -82,6 +84,7 @@ type Set struct {
 
 // A Record is one figure of a set: a line of results.jsonl.
 type Record struct {
+	Source    string  `json:"source"`
 	Table     string  `json:"table"`
 	Profile   string  `json:"profile"`
 	Sample    Sample  `json:"sample"`
@@ -103,11 +106,14 @@ func (c *check) compute(ctx context.Context) (*Set, []Record, error) {
 	}
 	e := fit.ErrorsOf(figures)
 	s := &Set{
-		Table: c.table, Profile: c.profile, Sample: c.sample, Figures: e.Count, Median: figure.Round(e.Median, 4), P90: figure.Round(e.P90, 4), Limit: c.limit,
+		Source: c.source, Table: c.table, Profile: c.profile, Sample: c.sample, Figures: e.Count, Median: figure.Round(e.Median, 4), P90: figure.Round(e.P90, 4), Limit: c.limit,
 	}
 	var records []Record
 	for _, f := range figures {
-		r := Record{Table: c.table, Profile: c.profile, Sample: c.sample, Figure: f.Name, Computed: figure.Round(f.Got, 4), Published: f.Want, RelErr: figure.Round(f.Off(), 4)}
+		r := Record{
+			Source: c.source, Table: c.table, Profile: c.profile, Sample: c.sample,
+			Figure: f.Name, Computed: figure.Round(f.Got, 4), Published: f.Want, RelErr: figure.Round(f.Off(), 4),
+		}
 		records = append(records, r)
 		if math.Abs(r.RelErr) > math.Abs(s.Worst) {
 			s.Worst, s.Which = r.RelErr, r.Figure

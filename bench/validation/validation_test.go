@@ -48,6 +48,10 @@ func TestPage(t *testing.T) {
 	if err = errors.Join(err, json.Unmarshal(summary, &read)); err != nil || len(read.Sets) != len(r.Sets) || len(read.Contention.Rows) != 8 {
 		t.Errorf("summary.json: %v, %d sets", err, len(read.Sets))
 	}
+	report, err := os.ReadFile(filepath.Join(out, page.ReportFile))
+	if plots, want := bytes.Count(report, []byte("<svg")), 2*len(r.sources())+2; err != nil || plots != want || want < 2*6+2 {
+		t.Errorf("report.html has %d plots, want %d: %v", plots, want, err)
+	}
 	for _, name := range engine.Profiles() {
 		if name != "zero" && name != "itl10" && !bytes.Contains(table, []byte(" "+name+" ")) { // these have no GPU in mind
 			t.Errorf("%s ships, and is beside nothing that was published", name)
