@@ -29,8 +29,10 @@ var titles = []struct {
 // notes say what is to be known of the tables.
 var notes = []string{
 	"DeepSeek-V3's record names no GPU. Eight of H200, B200 or MI300X hold the model, none of the other GPUs that kvferry knows. " +
-		"What was published picks B200: flashinfer's server was started with SGLANG_ENABLE_FLASHINFER_GEMM=1, which SGLang heeds on Blackwell only, and " +
-		"with --disable-radix, which flashinfer needs there (sglang#6930). MI300X has no flashinfer.",
+		"What was published picks B200. sglang#6939 measured the model, the triton server and the load of triton/128x16 on eight GPUs that it names as B200: 221.3 s before it tuned the experts' kernel, and the record has 219.2. " +
+		"Flashinfer's server was started with SGLANG_ENABLE_FLASHINFER_GEMM=1, which is for Blackwell and does nothing elsewhere (sglang#6479), " +
+		"and with --disable-radix, which flashinfer needs there (sglang#6930). MI300X has no flashinfer. " +
+		"So of the median ITL the row of B200 counts, 38 %. If nothing picked a GPU, it would be that of H200, 13 %.",
 	"A run at one concurrency says nothing of the batch's size: what experts and all-reduces cost stays the datasheet's of B200 in the profiles that are fitted to one run. " +
 		"With H200's in their place 3 or 4 of 14 figures of the other run are within 10 %.",
 	"InferenceX#870 is of DeepSeek-R1 on eight H200, SGLang 0.5.7 of 2026, whose kernels are newer than those that the datasheet's shares were measured on.",

@@ -35,8 +35,8 @@ func (c *crossFit) profile() string {
 	return fmt.Sprintf("%s-%s-at-%d", c.fitted.Workload, backend, c.fitted.MaxConcurrency)
 }
 
-// start is where a search begins: the datasheet's profile of eight B200, which the record's flags speak
-// for and no figure of these runs has gone into, with guesses of what no datasheet says. What the batch's
+// start is where a search begins: the datasheet's profile of eight B200, which what was published
+// picks and no figure of these runs has gone into, with guesses of what no datasheet says. What the batch's
 // size makes of a step is not searched, as a run at one concurrency says nothing of it: experts and
 // all-reduces stay what the datasheet says.
 func (c *crossFit) start() (*engine.Profile, error) {

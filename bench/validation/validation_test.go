@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -73,21 +74,9 @@ func TestDatasheets(t *testing.T) {
 		{"deepseek-v3", "B200", engine.SGLang, 8, 16384, 3},
 		{"deepseek-v3", "MI300X", engine.SGLang, 8, 16384, -1},
 	} {
-		config, err := modelconfig.Read("../../modelconfig/testdata/" + c.model + ".json")
-		if err != nil {
-			t.Fatal(err)
-		}
-		shape, err := config.Shape()
-		if err != nil {
-			t.Fatal(err)
-		}
-		gpu, err := datasheet.ReadGPU(c.gpu)
-		if err != nil {
-			t.Fatal(err)
-		}
-		e, err := (&datasheet.Server{
-			Name: c.model, Model: shape, GPU: gpu, TensorParallel: c.gpus, MemoryUtilization: 0.9, KVElemBytes: 2, MaxModelLen: c.length, MaxNumSeqs: 256, BlockTokens: 16, Engine: c.engine,
-		}).Estimate()
+		s := server(t, c.model, c.gpu)
+		s.Engine, s.TensorParallel, s.MaxModelLen = c.engine, c.gpus, c.length
+		e, err := s.Estimate()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -108,6 +97,44 @@ func TestDatasheets(t *testing.T) {
 			t.Errorf("%s does not say %q", text, said)
 		}
 	}
+}
+
+// TestDeepSeekGPUs: every GPU of the table of which eight hold the model has its set, and no other.
+func TestDeepSeekGPUs(t *testing.T) {
+	t.Parallel()
+	var holding []string
+	for _, name := range datasheet.Names() {
+		s := server(t, deepSeek, name)
+		s.Engine, s.TensorParallel, s.MaxModelLen = engine.SGLang, 8, 2048 // 1,000 tokens in and 1,000 out
+		if _, err := s.Estimate(); err == nil {
+			holding = append(holding, strings.ToLower(name))
+		}
+	}
+	var listed []string
+	for _, gpu := range deepSeekGPUs {
+		listed = append(listed, gpu.name)
+	}
+	if !slices.Equal(holding, listed) {
+		t.Errorf("%q hold the model, and %q have a set", holding, listed)
+	}
+}
+
+// server is what kvbench profile makes a profile of: a model on a GPU of the table.
+func server(t *testing.T, model, gpuName string) *datasheet.Server {
+	t.Helper()
+	config, err := modelconfig.Read("../../modelconfig/testdata/" + model + ".json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	shape, err := config.Shape()
+	if err != nil {
+		t.Fatal(err)
+	}
+	gpu, err := datasheet.ReadGPU(gpuName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &datasheet.Server{Name: model, Model: shape, GPU: gpu, MemoryUtilization: 0.9, KVElemBytes: 2, MaxNumSeqs: 256, BlockTokens: 16}
 }
 
 // TestFits: a search begins where nothing was fitted, comes closer, and what it writes are profiles;
