@@ -35,6 +35,9 @@ func ResolveLink(p *engine.Profile, s string) (*pacing.Link, error) {
 	if strings.Contains(s, "=") {
 		return pacing.ParseLink(s)
 	}
-	names := slices.Sorted(maps.Keys(p.Links))
-	return nil, fmt.Errorf("%q: there is no such link: use native, a link of profile %s (%s), or rate=1.29GB/s,latency=10us", s, p.Name, strings.Join(names, ", "))
+	use := "native or rate=1.29GB/s,latency=10us; profile " + p.Name + " has no links"
+	if names := slices.Sorted(maps.Keys(p.Links)); len(names) > 0 {
+		use = fmt.Sprintf("native, a link of profile %s (%s), or rate=1.29GB/s,latency=10us", p.Name, strings.Join(names, ", "))
+	}
+	return nil, fmt.Errorf("%q: there is no such link: use %s", s, use)
 }

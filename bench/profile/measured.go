@@ -24,14 +24,12 @@ type Measuring struct {
 	Profile string // that is checked, in place of one that is fitted
 	Rounds  int
 	Held    load.Spec // the load that is held back
-	Tokens  int       // of a step, of vllm-v1 and of sglang; 0: the engine's default
 	Blocks  int       // of the KV pool; 0: as the server says
 }
 
 func (m *Measuring) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&m.From, "from", "", "URL of a server to measure instead")
 	fs.IntVar(&m.Rounds, "rounds", 5, "of --from: how often each point of the series is measured")
-	fs.IntVar(&m.Tokens, "max-num-batched-tokens", 0, "of --from: tokens of a step (default: the engine's)")
 	fs.IntVar(&m.Blocks, "kv-blocks", 0, "of --from: blocks of the server's KV pool (default: as it says)")
 	fs.BoolVar(&m.Check, "check", false, "of --from: set a held-back load's figures beside the prediction")
 	fs.StringVar(&m.Profile, "profile", "", "of --check: check this one, and fit none")
@@ -99,8 +97,9 @@ func (c *Config) base(bad *config.Faults) *engine.Profile {
 	}
 	s, err := model.Shape()
 	bad.Check("Model", err)
+	seqs, _ := c.Server.Batch()
 	return &engine.Profile{
-		GPU: c.GPU, Vocab: s.Vocab, MaxModelLen: c.Server.MaxModelLen, MaxNumSeqs: c.Server.MaxNumSeqs, ChunkTokens: 512,
+		GPU: c.GPU, Vocab: s.Vocab, MaxModelLen: c.Server.MaxModelLen, MaxNumSeqs: seqs, ChunkTokens: 512,
 		KVGeometry: kvcache.Geometry{Layers: s.Layers, KVHeads: s.KVHeads, HeadDim: s.KVElem / 2, ElemBytes: c.Server.KVElemBytes, BlockTokens: c.Server.BlockTokens, HiddenSize: s.Hidden},
 		Engine:     engine.Options{Scheduler: c.Server.Engine},
 		Costs:      engine.Costs{Experts: engine.Experts{Count: s.Experts, PerToken: s.PerToken}},
@@ -133,6 +132,6 @@ func (c *Config) limit(ctx context.Context, asker *client.Client, p *engine.Prof
 	p.Model, p.Name = name, fmt.Sprintf("%s at %s, measured", name, c.From)
 	p.KVBytes = int64(l.Blocks) * int64(p.KVGeometry.BlockBytes())
 	p.MaxBatchedTokens = p.MaxModelLen
-	p.SetBatch(0, c.Tokens)
+	p.SetBatch(0, c.Server.MaxBatchedTokens)
 	return p.Validate()
 }

@@ -62,7 +62,7 @@ var FlagNames = map[string]string{
 	"Model": "--model", "GPU": "--gpu", "Quantization": "--quantization", "Out": "--out", "Engine": "--engine",
 	"TensorParallel": "--tensor-parallel-size", "MemoryUtilization": "--gpu-memory-utilization", "KVElemBytes": "--kv-bytes",
 	"MaxModelLen": "--max-model-len", "MaxNumSeqs": "--max-num-seqs", "BlockTokens": "--block-size",
-	"URL": "--from", "From": "--from", "Profile": "--profile", "Rounds": "--rounds", "Tokens": "--max-num-batched-tokens", "Blocks": "--kv-blocks",
+	"URL": "--from", "From": "--from", "Profile": "--profile", "Rounds": "--rounds", "MaxBatchedTokens": "--max-num-batched-tokens", "Blocks": "--kv-blocks",
 	"Requests": "--num-prompts", "Rate": "--request-rate", "InputLen": "--random-input-len", "OutputLen": "--random-output-len",
 }
 
@@ -77,7 +77,8 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.Float64Var(&s.MemoryUtilization, "gpu-memory-utilization", 0.9, "share of the GPU's memory, as vLLM has it")
 	fs.IntVar(&s.KVElemBytes, "kv-bytes", 2, "bytes an element of KV; 1 is fp8")
 	fs.IntVar(&s.MaxModelLen, "max-model-len", 0, "tokens of prompt and output (default: the model's, at most 32768)")
-	fs.IntVar(&s.MaxNumSeqs, "max-num-seqs", 256, "sequences in a batch")
+	fs.IntVar(&s.MaxNumSeqs, "max-num-seqs", 0, "sequences in a batch (default: the engine's, of vllm-v1 on this GPU)")
+	fs.IntVar(&s.MaxBatchedTokens, "max-num-batched-tokens", 0, "tokens of a step (default: likewise)")
 	fs.IntVar(&s.BlockTokens, "block-size", 16, "tokens a block")
 	fs.StringVar(&s.Engine, "engine", engine.VLLMV1, "whose scheduler it has: "+strings.Join(engine.Schedulers(), ", "))
 	fs.StringVar(&s.Name, "served-model-name", "", "what clients ask for (default: the folder of config.json)")

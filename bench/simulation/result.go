@@ -37,11 +37,11 @@ type Result struct {
 	CachedTokens      int64   `json:"cached_tokens"` // prompt tokens not computed again
 
 	SLO        SLO     `json:"slo"`
-	Good       int     `json:"good_requests"`    // kept the SLO
-	Attained   float64 `json:"attained"`         // share of all requests that did
-	Goodput    float64 `json:"request_goodput"`  // good requests/s
-	GoodputGPU float64 `json:"goodput_per_node"` // good requests/s a node
-	KVBytes    int64   `json:"kv_bytes"`         // moved between nodes by hand-offs
+	Good       int     `json:"good_requests"`   // kept the SLO
+	Attained   float64 `json:"attained"`        // share of all requests that did
+	Goodput    float64 `json:"request_goodput"` // good requests/s
+	GoodputGPU float64 `json:"goodput_per_gpu"` // good requests/s a GPU
+	KVBytes    int64   `json:"kv_bytes"`        // moved between nodes by hand-offs
 	// Of requests that went on on other nodes: how often that was, the bytes that were moved for
 	// it, and the time in which none of its tokens came, each time and at most.
 	Migrations       int     `json:"migrations,omitempty"`
@@ -65,6 +65,7 @@ type ClusterRecord struct {
 	Prefill       int       `json:"prefill"`
 	Decode        int       `json:"decode"`
 	Nondisagg     int       `json:"nondisagg"`
+	NodeGPUs      int       `json:"tensor_parallel_size"` // of each node
 	Chunked       bool      `json:"chunked"`
 	Handoff       string    `json:"handoff"`
 	Placement     string    `json:"placement"`
@@ -85,15 +86,14 @@ type ClusterRecord struct {
 	Oversubscription float64             `json:"oversubscription,omitempty"` // of the leaf switches; 0: they hold nothing back
 }
 
-// GPUs is the number of nodes.
-func (c *ClusterRecord) GPUs() int { return c.Prefill + c.Decode + c.Nondisagg }
+func (c *ClusterRecord) nodes() int { return c.Prefill + c.Decode + c.Nondisagg }
 
 // network is what the cluster's NICs could carry, for comparing prices.
 func (c *ClusterRecord) network() float64 {
 	if c.Nondisagg > 0 {
 		return 0
 	}
-	return float64(c.NICs) * c.NIC.BytesPerSecond * float64(c.GPUs())
+	return float64(c.NICs) * c.NIC.BytesPerSecond * float64(c.nodes())
 }
 
 func (c *ClusterRecord) String() string {
@@ -117,6 +117,9 @@ func (c *ClusterRecord) String() string {
 		if c.Oversubscription > 1 {
 			fmt.Fprintf(&b, ", leaf switches oversubscribed %g:1", c.Oversubscription)
 		}
+	}
+	if c.NodeGPUs > 1 {
+		fmt.Fprintf(&b, ", %d GPUs a node", c.NodeGPUs)
 	}
 	if c.MaxLoRAs > 0 {
 		fmt.Fprintf(&b, ", %d slots for LoRA adapters a node", c.MaxLoRAs)
@@ -245,7 +248,7 @@ func newResult(s *Simulation, cfg *sim.Config, sum *summary, st *sim.Stats) *Res
 	r := &Result{
 		Clock: clock,
 		Cluster: ClusterRecord{
-			Profile: s.Profile.Name, GPU: s.Profile.GPU, Scheduler: cfg.Profile.Scheduler(), Prefill: s.Prefill, Decode: s.Decode, Nondisagg: s.Nondisagg, Chunked: s.Chunked,
+			Profile: s.Profile.Name, GPU: s.Profile.GPU, Scheduler: cfg.Profile.Scheduler(), Prefill: s.Prefill, Decode: s.Decode, Nondisagg: s.Nondisagg, NodeGPUs: max(s.Profile.Costs.TensorParallel.Size, 1), Chunked: s.Chunked,
 			Handoff: cfg.Handoff.String(), Placement: s.Placement, PrefixCaching: s.PrefixCaching || cfg.Profile.RadixCache(), KVBlocks: st.Nodes[0].Blocks,
 			BlockTokens: s.Profile.KVGeometry.BlockTokens, MaxModelLen: cfg.Profile.MaxModelLen, MaxLoRAs: cfg.Profile.LoRA.MaxLoRAs, MaxCPULoRAs: cfg.Profile.LoRA.MaxCPULoRAs, RPCUS: float64(s.RPC) / 1e3,
 		},
@@ -278,7 +281,7 @@ func newResult(s *Simulation, cfg *sim.Config, sum *summary, st *sim.Stats) *Res
 	if st.Requests > 0 {
 		r.Attained = float64(sum.Good) / float64(st.Requests)
 	}
-	r.GoodputGPU = r.Goodput / float64(r.Cluster.GPUs())
+	r.GoodputGPU = r.Goodput / float64(r.Cluster.nodes()*r.Cluster.NodeGPUs)
 	r.Roles = roles(st.Nodes, duration, s.NIC.BytesPerSecond*float64(s.NICs), float64(s.Profile.KVGeometry.BlockBytes())/1e9)
 	return r
 }

@@ -45,6 +45,17 @@ func simulated(tb testing.TB, s Simulation) *Result {
 	return r
 }
 
+// TestNodesOfSeveralGPUs: a node is as many GPUs as compute a layer together.
+func TestNodesOfSeveralGPUs(t *testing.T) {
+	s := simulation(t)
+	p := *s.Profile
+	p.KVGeometry.HiddenSize, p.Costs.TensorParallel = 3584, engine.TensorParallel{Size: 4, BusGBS: 100}
+	s.Profile = &p
+	if r := simulated(t, s); r.GoodputGPU != r.Goodput/8 || !strings.Contains(r.Cluster.String(), ", 4 GPUs a node") {
+		t.Errorf("%g of %g, %s", r.GoodputGPU, r.Goodput, &r.Cluster)
+	}
+}
+
 // TestUnloadedCluster: what can be computed by hand of a cluster with little to do.
 func TestUnloadedCluster(t *testing.T) {
 	r := simulated(t, simulation(t))

@@ -44,7 +44,7 @@ func (f *clusterFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.profile, "profile", engine.DefaultProfile, "what the modelled GPU costs: a shipped profile or a JSON file")
 	fs.StringVar(&c.Scheduler, "scheduler", "", "whose scheduler forms the steps: "+strings.Join(engine.Schedulers(), ", ")+" (default: the profile's)")
 	fs.IntVar(&c.NICs, "nics", 1, "NICs of a prefill or decode node; a transfer is spread over all of them")
-	fs.StringVar(&f.link, "link", "tcp", "one NIC: a link of the profile (tcp, rdma), 100gbit, or rate=..,latency=..; daemons are paced to it, and may have native, this machine's network as it is")
+	fs.StringVar(&f.link, "link", "tcp", "one NIC: a link of the profile (tcp, rdma), 100gbit, which it is for a profile without links, or rate=..,latency=..; daemons are paced to it, and may have native, this machine's network as it is")
 	fs.StringSliceVar(&f.decodeLinks, "decode-links", nil, "NICs of the decode nodes where they are not all like --link: the first node's, the second's, and so on, and then from the first again")
 	fs.DurationVar(&c.RPC, "rpc", sim.DefaultRPC, "what a control message takes, between proxy and node or two nodes; 0: nothing")
 	fs.Float64Var(&c.Oversubscription, "oversubscription", 1, "of the switch above the prefill nodes and that above the decode nodes: 4 is uplinks that carry a quarter of what the NICs below do")
@@ -62,12 +62,18 @@ var clusterNames = joined(within("Tiers", daemon.TierFlagNames), map[string]stri
 	"Placement": "--placement", "Migration.Policy": "--migration", "Migration.Interval": "--migration-interval", "Migration.Threshold": "--migration-threshold", "ConditionalDisaggregation": "--conditional-disaggregation", "PrefixCaching": "--enable-prefix-caching", "KVBlocks": "--kv-blocks", "MaxLoRAs": "--max-loras", "MaxCPULoRAs": "--max-cpu-loras", "Ranks": "--lora-modules", "Profile.lora.max_loras": "--max-loras", "Profile.lora.max_cpu_loras": "--max-cpu-loras", "MaxModelLen": "--max-model-len", "NICs": "--nics", "NIC": "--link", "DecodeNICs": "--decode-links", "RPC": "--rpc", "Oversubscription": "--oversubscription",
 })
 
+// unmeasuredLink is --link for a profile that no link was measured for, such as a datasheet's.
+const unmeasuredLink = "100gbit"
+
 // settle decides which of the two kinds of cluster the flags mean, and what its profile is.
 func (f *clusterFlags) settle(changed func(flag string) bool, bad *config.Faults) {
 	c := &f.nodes
 	var err error
 	c.Profile, err = engine.LoadProfile(f.profile)
 	bad.Check("--profile", err)
+	if err == nil && len(c.Profile.Links) == 0 && !changed("link") {
+		f.link = unmeasuredLink
+	}
 	switch {
 	case changed("nondisagg") && (changed("prefill") || changed("decode")):
 		bad.Check("--nondisagg", errors.New("a cluster has prefill and decode nodes, or nodes that do both: leave one kind out"))

@@ -39,6 +39,23 @@ func TestSimulate(t *testing.T) {
 	}
 }
 
+// TestSimulateEstimated: the profile of a GPU that nobody has measured says nothing of links.
+func TestSimulateEstimated(t *testing.T) {
+	profile := filepath.Join(t.TempDir(), "l40s.json")
+	code, _, stderr := kvbench(t.Context(), "profile", "--model", "../../modelconfig/testdata/qwen2.5-7b.json", "--gpu", "L40S", "--out", profile)
+	if code != 0 {
+		t.Fatalf("exit %d: %s", code, stderr)
+	}
+	code, stdout, stderr := kvbench(t.Context(), "simulate", "--profile", profile, "--num-prompts", "5", "--request-rate", "4")
+	if code != 0 || !strings.Contains(stdout, "1 x 12.5 GB/s") {
+		t.Errorf("exit %d: %s%s", code, stdout, stderr)
+	}
+	code, _, stderr = kvbench(t.Context(), "simulate", "--profile", profile, "--link", "tcp")
+	if want := `--link: "tcp": there is no such link: use native or rate=1.29GB/s,latency=10us; profile `; code != 2 || !strings.Contains(stderr, want) {
+		t.Errorf("exit %d: %s, want %s", code, stderr, want)
+	}
+}
+
 func TestSimulateSweep(t *testing.T) {
 	dir := t.TempDir()
 	code, stdout, stderr := kvbench(t.Context(), "simulate", "--num-prompts", "100", "--random-input-len", "300", "--random-output-len", "8",
@@ -141,15 +158,11 @@ func TestSimulateWithoutLinks(t *testing.T) {
 	if err := os.WriteFile(file, text, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	args := []string{"simulate", "--profile", file, "--num-prompts", "3", "--out", t.TempDir()}
-	if code, _, stderr := kvbench(t.Context(), append(args, "--nondisagg", "1")...); code != 0 {
+	if code, _, stderr := kvbench(t.Context(), "simulate", "--profile", file, "--num-prompts", "3", "--nondisagg", "1"); code != 0 {
 		t.Errorf("exit %d: %s", code, stderr)
 	}
 	daemons := []string{"serve", "--profile", file, "--num-prompts", "3", "--nondisagg", "1", "--kv-blocks", "100", "--random-input-len", "32", "--random-output-len", "4", "--out", t.TempDir()}
 	if code, _, stderr := kvbench(t.Context(), daemons...); code != 0 {
 		t.Errorf("daemons: exit %d: %s", code, stderr)
-	}
-	if code, _, stderr := kvbench(t.Context(), args...); code != 2 || !strings.Contains(stderr, "--link") {
-		t.Errorf("nodes that move KV: exit %d: %s", code, stderr)
 	}
 }

@@ -1,6 +1,7 @@
 package datasheet
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -21,7 +22,8 @@ type Server struct {
 	MemoryUtilization float64 // of the GPU's memory, as vLLM has it
 	KVElemBytes       int
 	MaxModelLen       int // 0: the model's, at most 32,768
-	MaxNumSeqs        int
+	MaxNumSeqs        int // 0: the engine's
+	MaxBatchedTokens  int // tokens of a step; 0: the engine's
 	BlockTokens       int
 	Engine            string // whose scheduler it has: one of engine.Schedulers
 }
@@ -100,12 +102,10 @@ func (s *Server) Validate() error {
 	if !slices.Contains(engine.Schedulers(), s.Engine) {
 		bad.Add("Engine", s.Engine, "use %s", strings.Join(engine.Schedulers(), ", "))
 	}
-	for _, f := range []struct {
-		name string
-		v    int
-	}{{"MaxNumSeqs", s.MaxNumSeqs}, {"BlockTokens", s.BlockTokens}, {"KVElemBytes", s.KVElemBytes}} {
-		config.Between(&bad, f.name, f.v, 1, 1<<20)
-	}
+	config.Between(&bad, "MaxNumSeqs", s.MaxNumSeqs, 0, 1<<20)
+	config.Between(&bad, "MaxBatchedTokens", s.MaxBatchedTokens, 0, 1<<20)
+	config.Between(&bad, "BlockTokens", s.BlockTokens, 1, 1<<20)
+	config.Between(&bad, "KVElemBytes", s.KVElemBytes, 1, 1<<20)
 	return bad.Err("datasheet.Server")
 }
 
@@ -119,11 +119,34 @@ func (s *Server) maxLen() int {
 	return maxLen
 }
 
+// Batch is how many sequences a batch has at most, and how many tokens a step: as asked, or by the engine's defaults.
+// Those of vLLM 0.32's server go by the memory of the GPU (EngineArgs), with an exception for A100s.
+func (s *Server) Batch() (seqs, tokens int) {
+	seqs = 256
+	switch s.Engine {
+	case engine.VLLMV0:
+		tokens = s.maxLen()
+	case engine.SGLang:
+		tokens = 8192
+	default:
+		switch memory := s.GPU.MemoryGiB; {
+		case memory >= 160:
+			seqs, tokens = 1024, 16384
+		case memory >= 70 && !strings.HasPrefix(s.GPU.Name, "A100"):
+			seqs, tokens = 1024, 8192
+		default:
+			tokens = 2048
+		}
+	}
+	return cmp.Or(s.MaxNumSeqs, seqs), cmp.Or(s.MaxBatchedTokens, tokens)
+}
+
 // memory is what a GPU's is used for. Activations are those of vLLM's profiling run, of as many
 // tokens as a step has: two hidden states, and the widest that a layer makes; and the logits of a
 // full batch, in 16 and in 32 bits.
-func (s *Server) memory(tokens int) Memory {
+func (s *Server) memory() Memory {
 	m, n := &s.Model, float64(s.TensorParallel)
+	seqs, tokens := s.Batch()
 	widest := float64(max(3*m.Width, m.Attention)) / n
 	if m.Experts > 0 {
 		widest = max(widest, float64(m.PerToken)*(3*float64(m.ExpertWidth)/n+float64(m.Hidden)))
@@ -131,7 +154,7 @@ func (s *Server) memory(tokens int) Memory {
 	u := Memory{
 		Total: s.GPU.MemoryGiB * gib, Engine: engineBytes,
 		Weights:     (m.WeightBytes() + (n-1)*m.CopiedBytes()) / n,
-		Activations: float64(tokens)*2*(2*float64(m.Hidden)+widest) + float64(s.MaxNumSeqs)*float64(m.Vocab)*6,
+		Activations: float64(tokens)*2*(2*float64(m.Hidden)+widest) + float64(seqs)*float64(m.Vocab)*6,
 	}
 	u.Usable = u.Total * s.MemoryUtilization
 	u.KV = u.Usable - u.Weights - u.Activations - u.Engine
@@ -144,7 +167,7 @@ func (s *Server) Estimate() (*Estimate, error) {
 		return nil, err
 	}
 	m, length := &s.Model, s.maxLen()
-	e := &Estimate{Memory: s.memory(map[string]int{engine.VLLMV0: length, engine.VLLMV1: 2048, engine.SGLang: 8192}[s.Engine])}
+	e := &Estimate{Memory: s.memory()}
 	g := kvcache.Geometry{Layers: m.Layers, KVHeads: m.KVHeads, HeadDim: m.KVElem / 2, ElemBytes: s.KVElemBytes, BlockTokens: s.BlockTokens, HiddenSize: m.Hidden}
 	if need := e.Memory.Weights + e.Memory.Activations + e.Memory.Engine; e.Memory.KV <= 0 {
 		return nil, config.NewFault("TensorParallel", s.TensorParallel, "weights (%.1f GiB), activations and the engine take %.1f GiB of a GPU, which may use %.1f: use more GPUs, fewer bits a weight, or a shorter model length", e.Memory.Weights/gib, need/gib, e.Memory.Usable/gib)
@@ -186,11 +209,15 @@ func (s *Server) Estimate() (*Estimate, error) {
 	}
 	round(&c.PrefillStepMS, &c.PrefillFloorMS, &c.PrefillTokenMS, &c.PrefillAttentionNS, &c.DecodeStepMS, &c.DecodeKVTokenNS, &c.DecodeTokenMS,
 		&c.Experts.ReadMS, &c.TensorParallel.BusGBS, &c.HotSlowdown, &c.OutputDelayMS)
+	seqs, tokens := s.Batch()
 	e.Profile = engine.Profile{
 		Name: fmt.Sprintf("%s on %d x %s, from datasheet", s.Name, s.TensorParallel, s.GPU.Name), GPU: s.GPU.Name, Model: s.Name, Vocab: m.Vocab,
-		KVGeometry: g, KVBytes: int64(e.Memory.KV), MaxModelLen: length, MaxNumSeqs: s.MaxNumSeqs, MaxBatchedTokens: length, ChunkTokens: 512, Costs: c,
+		KVGeometry: g, KVBytes: int64(e.Memory.KV), MaxModelLen: length, MaxNumSeqs: seqs, MaxBatchedTokens: length, ChunkTokens: 512, Costs: c,
 		Engine: engine.Options{Scheduler: s.Engine},
 		Disagg: engine.DisaggCosts{DecodeStepMS: c.DecodeStepMS},
+	}
+	if s.Engine != engine.SGLang || s.MaxBatchedTokens != 0 {
+		e.Profile.SetBatch(0, tokens)
 	}
 	e.Parameters = parameters(s, &c, peak, as, half)
 	return e, e.Profile.Validate()

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"kvferry/config"
+	"kvferry/engine"
 	"kvferry/modelconfig"
 )
 
@@ -125,9 +126,38 @@ func TestByHand(t *testing.T) {
 // TestMemory: what vLLM said of Llama-3-8B with 512 tokens a step on 22.07 GiB: 14.99 of weights,
 // 0.22 of activations, 4.60 left for KV.
 func TestMemory(t *testing.T) {
-	m := server(t, "llama-3-8b", "A10", 1).memory(512)
+	s := server(t, "llama-3-8b", "A10", 1)
+	s.MaxBatchedTokens = 512
+	m := s.memory()
 	if math.Abs(m.Weights/gib-14.99) > 0.1 || math.Abs(m.Activations/gib-0.22) > 0.05 || math.Abs(m.KV/gib-4.60) > 0.15 {
 		t.Errorf("%+v", m)
+	}
+}
+
+// TestBatch: the limits of a step are those that the engine has by itself, unless others are asked for.
+func TestBatch(t *testing.T) {
+	for _, c := range []struct {
+		engine, gpu   string
+		asked, tokens int // asked for, of a step
+		want          [2]int
+	}{
+		{engine.VLLMV1, "A10", 0, 0, [2]int{256, 2048}},
+		{engine.VLLMV1, "A100-80GB", 0, 0, [2]int{256, 2048}},
+		{engine.VLLMV1, "H200", 0, 0, [2]int{1024, 8192}},
+		{engine.VLLMV1, "B200", 0, 0, [2]int{1024, 16384}},
+		{engine.VLLMV1, "H200", 64, 4096, [2]int{64, 4096}},
+		{engine.VLLMV0, "H200", 0, 0, [2]int{256, 8192}}, // the longest prompt
+		{engine.SGLang, "H200", 0, 0, [2]int{256, 16384}},
+	} {
+		s := server(t, "llama-3-8b", c.gpu, 1)
+		s.Engine, s.MaxNumSeqs, s.MaxBatchedTokens = c.engine, c.asked, c.tokens
+		e, err := s.Estimate()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if seqs, tokens := e.Profile.Batch(); [2]int{seqs, tokens} != c.want {
+			t.Errorf("%+v: %d, %d", c, seqs, tokens)
+		}
 	}
 }
 
