@@ -29,6 +29,7 @@ type Core struct {
 	cfg   Config
 	v0    engine.V0Costs
 	sched engine.Scheduler
+	again engine.Repeater // the same, nil if it is none
 
 	reqs      map[uint64]*request
 	transfers map[uint64]*request // offered, by transfer ID
@@ -122,6 +123,7 @@ func NewCore(cfg Config) (*Core, error) {
 		cfg: cfg, v0: cfg.Profile.Disagg.V0, sched: cfg.Scheduler,
 		reqs: make(map[uint64]*request), transfers: make(map[uint64]*request), next: cfg.Transfers,
 	}
+	c.again, _ = cfg.Scheduler.(engine.Repeater)
 	c.producer.gap = millis(c.v0.LaunchGapMS)
 	c.front.in, c.front.out = millis(cfg.Profile.Costs.FrontEndInMS), millis(cfg.Profile.Costs.FrontEndOutMS)
 	return c, nil

@@ -52,6 +52,8 @@ type CostModel struct {
 	batched bool // several prompts have been computed together
 	heat    float64
 	at      time.Duration // when heat was that
+	busy    float64       // ms that the GPU warmed up for last,
+	kept    float64       // and how much of the cold that left: most decode steps are as long as the one before
 }
 
 // NewCostModel returns a model of a GPU that has been idle for long, and whose model's KV
@@ -59,7 +61,7 @@ type CostModel struct {
 func NewCostModel(c Costs, g kvcache.Geometry) *CostModel {
 	tp := c.TensorParallel
 	size := float64(max(tp.Size, 1))
-	m := &CostModel{pair: c.PrefillAttentionNS / 1e6 / size, kv: c.DecodeKVTokenNS / 1e6 * tp.share(g)}
+	m := &CostModel{kept: 1, pair: c.PrefillAttentionNS / 1e6 / size, kv: c.DecodeKVTokenNS / 1e6 * tp.share(g)}
 	for _, divided := range []*float64{&c.PrefillTokenMS, &c.PrefillFloorMS, &c.DecodeStepMS, &c.DecodeTokenMS, &c.Experts.ReadMS} {
 		*divided /= size
 	}
@@ -87,11 +89,7 @@ func (m *CostModel) Run(step *Step) time.Duration {
 	var d float64 // ms
 	switch step.Kind {
 	case Decode:
-		experts := m.experts(n)
-		d = m.c.DecodeStepMS + m.c.DecodeSeqMS*float64(len(step.Works)) + m.context(step.Works) + experts + m.reduces(n)
-		if m.c.DecodeTokenMS > 0 {
-			d += max(0, m.c.PrefillStepMS+m.c.DecodeTokenMS*n-m.c.DecodeStepMS-experts)
-		}
+		d = m.decode(step, m.context(step.Works))
 	case Prefill, Mixed:
 		pairs, decodes := m.attention(step.Works)
 		compute := m.hot(m.c.PrefillTokenMS*n + m.pair*pairs)
@@ -109,9 +107,34 @@ func (m *CostModel) Run(step *Step) time.Duration {
 	return m.at - step.At
 }
 
-// context is how long decodes take to read the KV of their contexts. It is asked at every
-// step of a simulation, of each of a large batch's sequences.
-func (m *CostModel) context(decodes []Work) float64 {
+// Again is how long the next n steps take together, if each decodes the sequences of this one, with
+// a token more of each. It accounts for none of them.
+func (m *CostModel) Again(step *Step, n int) time.Duration {
+	if m.kv == 0 { // all take the same
+		return time.Duration(n) * duration(m.decode(step, 0))
+	}
+	took, tokens := time.Duration(0), m.context(step.Works)
+	for range n {
+		tokens += len(step.Works)
+		took += duration(m.decode(step, tokens))
+	}
+	return took
+}
+
+// decode is how long a step of decodes takes that reads so many tokens of context.
+func (m *CostModel) decode(step *Step, tokens int) float64 {
+	n := float64(step.Tokens)
+	experts := m.experts(n)
+	d := m.c.DecodeStepMS + m.c.DecodeSeqMS*float64(len(step.Works)) + m.kv*float64(tokens) + experts + m.reduces(n)
+	if m.c.DecodeTokenMS > 0 {
+		d += max(0, m.c.PrefillStepMS+m.c.DecodeTokenMS*n-m.c.DecodeStepMS-experts)
+	}
+	return d
+}
+
+// context is the tokens whose KV decodes read. It is asked at every step of a simulation, of
+// each of a large batch's sequences.
+func (m *CostModel) context(decodes []Work) int {
 	if m.kv == 0 {
 		return 0
 	}
@@ -119,7 +142,7 @@ func (m *CostModel) context(decodes []Work) float64 {
 	for i := range decodes {
 		tokens += decodes[i].From + decodes[i].N
 	}
-	return m.kv * float64(tokens)
+	return tokens
 }
 
 // attention counts what the sequences of a step with prompts attend to: pairs of a prompt's
@@ -179,9 +202,13 @@ func (m *CostModel) cool(now time.Duration) {
 }
 
 func (m *CostModel) warm(busy float64) {
-	if m.c.HeatMS > 0 {
-		m.heat = 1 - (1-m.heat)*math.Exp(-busy/m.c.HeatMS)
+	if m.c.HeatMS == 0 {
+		return
 	}
+	if busy != m.busy {
+		m.busy, m.kept = busy, math.Exp(-busy/m.c.HeatMS)
+	}
+	m.heat = 1 - (1-m.heat)*m.kept
 }
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

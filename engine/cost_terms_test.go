@@ -305,6 +305,24 @@ func TestCostAllocatesNothing(t *testing.T) {
 	}
 }
 
+// TestCostAgain: steps of one batch take together what each of them takes, one after the other.
+func TestCostAgain(t *testing.T) {
+	for _, c := range []Costs{allTerms(t), shipped(t).Costs} {
+		m, s := gpu(c), decodes(5)
+		s.At += m.Run(s)
+		want, began := m.Again(s, 40), s.At
+		for range 40 {
+			for i := range s.Works {
+				s.Works[i].From++
+			}
+			s.At += m.Run(s)
+		}
+		if got := s.At - began; got != want {
+			t.Errorf("%v, one by one %v", want, got)
+		}
+	}
+}
+
 // BenchmarkCostModel: what a step costs the simulator, with the terms of the shipped profile
 // and with all terms.
 func BenchmarkCostModel(b *testing.B) {

@@ -22,6 +22,19 @@ type Scheduler interface {
 	Load() Load
 }
 
+// A Repeater is a Scheduler that goes through steps which are all alike for less than Step takes.
+// A simulation has millions of them.
+type Repeater interface {
+	Scheduler
+	// Steady is how many ends of steps from the one under way on, limit at most, would change no
+	// more than this, if nothing else came: each sequence has one more token, none of them its last, and
+	// the next step decodes the same sequences.
+	Steady(limit int) int
+	// Again is Step with the Done of a step that is steady, at the time of the Done. The step that
+	// is launched is the same Step; its Outputs are those of Done, in order of its Works.
+	Again(done Done)
+}
+
 // MaxLag is how far back a launch, the end of a step or a part of a hand-off may be
 // dated: to the moment it became possible or was due. A driver wakes a fraction of a
 // millisecond late, and on a machine with a busy neighbour some milliseconds now and then;

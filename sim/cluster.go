@@ -144,6 +144,7 @@ type cluster struct {
 	expectedAt      time.Duration       // at this time, or several are and this is the earliest
 	migration       placement.Migration // nil for none
 	balancing       bool                // the next time that it is asked is in the agenda
+	plain           bool                // every step is an event
 	stats           Stats
 	path            []*port         // scratch
 	tokens          []attempt.Token // scratch
@@ -242,7 +243,7 @@ func (c *cluster) newNode(name string, disagg bool, nics []NIC) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &node{c: c, name: name, core: core, pool: pool, tiers: cfg.Tiers, bus: newBus(c.cfg.Tiers), cost: engine.NewCostModel(costs, prof.KVGeometry), askers: make(map[uint64]asker)}
+	n := &node{c: c, name: name, core: core, pool: pool, tiers: cfg.Tiers, bus: newBus(c.cfg.Tiers), endAt: never, cost: engine.NewCostModel(costs, prof.KVGeometry), askers: make(map[uint64]asker)}
 	for _, nic := range nics {
 		n.tx = append(n.tx, fabric.NewPort[*transfer](nic.BytesPerSecond))
 		n.rx = append(n.rx, fabric.NewPort[*transfer](nic.BytesPerSecond))
@@ -255,6 +256,7 @@ func (c *cluster) newNode(name string, disagg bool, nics []NIC) (*node, error) {
 
 // send has an event reach a node at a time.
 func (c *cluster) send(n *node, ev connector.Event, at time.Duration) {
+	n.halt()
 	if at <= c.now {
 		n.tell(ev)
 		return
@@ -348,7 +350,7 @@ func (c *cluster) handle(e event) {
 			n.rouse()
 		}
 	case stepEnd:
-		n.tell(connector.StepDone{At: n.doneAt, Tokens: n.tokens})
+		n.stepped()
 	case post:
 		c.post(e.transfer)
 	case deliver:

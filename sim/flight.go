@@ -194,12 +194,15 @@ func (c *cluster) finished(n *node, d *connector.Finished) {
 
 // token takes a token that leaves its node.
 func (c *cluster) token(n *node, t connector.Token) {
-	f := c.flights[t.ID]
-	if f == nil || !f.on(n) {
-		return
+	if f := c.flights[t.ID]; f != nil && f.on(n) {
+		c.tokenOf(n, f, attempt.Token{Position: t.Position, ID: t.Token, At: c.now + c.cfg.RPC})
 	}
+}
+
+// tokenOf takes a token of a request at the proxy, and its client.
+func (c *cluster) tokenOf(n *node, f *flight, t attempt.Token) {
 	var err error
-	c.tokens, err = f.attempt.Token(c.tokens[:0], f.legOf(n), attempt.Token{Position: t.Position, ID: t.Token, At: c.now + c.cfg.RPC}) // at the proxy, and its client
+	c.tokens, err = f.attempt.Token(c.tokens[:0], f.legOf(n), t)
 	if err != nil {
 		c.err = fmt.Errorf("sim: request %d: %w", f.Index, err)
 	}

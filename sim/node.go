@@ -28,8 +28,11 @@ type node struct {
 	inbox, spare []connector.Event
 	ready        bool // in the cluster's list of nodes with something in the inbox
 	wakeAt       time.Duration
-	doneAt       time.Duration        // of the step under way
-	began        time.Duration        // the same
+	batch        *engine.Step         // under way
+	doneAt       time.Duration        // its end
+	endAt        time.Duration        // when that, or that of the steps to coast through, is in the agenda
+	left         int                  // steps to coast through, from this one on
+	flights      []*flight            // scratch: the step's
 	tokens       []kvcache.Token      // it samples
 	askers       map[uint64]asker     // of v0's tensors, by our transfer
 	load         *placement.Candidate // what the proxy knows of us
@@ -54,6 +57,7 @@ func (n *node) tell(ev connector.Event) {
 
 // rouse has the node look around at this moment.
 func (n *node) rouse() {
+	n.halt()
 	if !n.ready {
 		n.ready = true
 		n.c.ready = append(n.c.ready, n)
@@ -133,32 +137,37 @@ func (n *node) count(now time.Duration) {
 	n.at = now
 }
 
-// launch notes when the step ends and what it samples.
+// launch has the engine compute a step.
 func (n *node) launch(s *engine.Step, layers bool) {
-	now := n.c.now
-	d := n.cost.Run(s)
-	n.began, n.doneAt = s.At, s.At+d
-	n.stats.steps(s.Kind, d)
-	n.tokens = n.tokens[:0]
-	for _, w := range s.Works {
-		if w.Sample {
-			n.tokens = append(n.tokens, w.Seq.NextToken(n.c.cfg.Profile.Vocab))
-		}
-	}
+	n.batch = s
+	n.compute()
 	if layers {
 		// The last layer's KV is there when the step is done.
 		for l := range n.c.cfg.Profile.KVGeometry.Layers - 1 {
 			n.tell(connector.LayerDone{Layer: l, At: n.layerAt(l)})
 		}
 	}
-	n.c.agenda.Push(max(n.doneAt, now), event{node: n, kind: stepEnd})
+	n.coast()
+}
+
+// compute runs the step under way.
+func (n *node) compute() {
+	d := n.cost.Run(n.batch)
+	n.doneAt = n.batch.At + d
+	n.stats.steps(n.batch.Kind, d)
+	n.tokens = n.tokens[:0]
+	for i := range n.batch.Works {
+		if w := &n.batch.Works[i]; w.Sample {
+			n.tokens = append(n.tokens, w.Seq.NextToken(n.c.cfg.Profile.Vocab))
+		}
+	}
 }
 
 // layerAt is when the KV of a layer is there: the layers take equal parts of the
 // step.
 func (n *node) layerAt(l int) time.Duration {
 	layers := n.c.cfg.Profile.KVGeometry.Layers
-	return n.began + (n.doneAt-n.began)*time.Duration(l+1)/time.Duration(layers)
+	return n.batch.At + (n.doneAt-n.batch.At)*time.Duration(l+1)/time.Duration(layers)
 }
 
 // move starts a transfer to or from the request's other node, now or when the

@@ -45,6 +45,8 @@ type former interface {
 	// piecemeal reports whether a prompt that is computed here gets its blocks as it is
 	// computed, and not all when it is admitted.
 	piecemeal() bool
+	// decoded notes a step that decodes all that runs, with blocks for all and nobody waiting.
+	decoded()
 }
 
 func (c *Config) former() former {

@@ -184,7 +184,7 @@ func (p *sglang) decodes(s *Scheduler, step *engine.Step) {
 		}
 		p.estimate(s)
 	} else {
-		p.ratio = max(p.ratio-p.decay, p.least)
+		p.relax()
 	}
 	for _, q := range s.running {
 		if !s.adapters.serves(q) {
@@ -193,6 +193,14 @@ func (p *sglang) decodes(s *Scheduler, step *engine.Step) {
 		q.Table.Grow(s.cfg.Pool, len(q.Tokens())) // it fits
 		s.work(step, q, len(q.Tokens())-q.Held)
 	}
+}
+
+// relax has a step of decodes lower the ratio.
+func (p *sglang) relax() { p.ratio = max(p.ratio-p.decay, p.least) }
+
+func (p *sglang) decoded() {
+	p.interval = max(p.interval-1, 0)
+	p.relax()
 }
 
 // cheapest is the sequence that is retracted first: with the least output, of those the one

@@ -19,6 +19,8 @@ func (p v0) kind() engine.Kind {
 
 func (v0) piecemeal() bool { return false }
 
+func (v0) decoded() {}
+
 // reserve keeps 1 % of the pool for the running sequences to grow into, as vLLM
 // does: a prompt admitted into the last blocks would be preempted at once.
 func (v0) reserve(s *Scheduler, _ *sequence) int {

@@ -17,6 +17,8 @@ func (v1) kind() engine.Kind { return engine.Mixed }
 
 func (v1) piecemeal() bool { return true }
 
+func (v1) decoded() {}
+
 // reserve is vLLM's watermark, which is 0 unless it is told otherwise.
 func (v1) reserve(*Scheduler, *sequence) int { return 0 }
 
