@@ -102,6 +102,9 @@ type (
 		Write bool          // else read
 		Since time.Duration // when the schedule had or has it start, 0 for now
 		Part  int
+		// After is when the schedule has those parts start that come after it, the same blocks of the next
+		// layers, if a LayerDone told of these: they are Moves as this one is.
+		After []time.Duration
 		Pairs []kvcache.Pair
 		// Imm goes with a write: the reader's Arrived. Token is the first token.
 		Imm   bool
@@ -111,13 +114,14 @@ type (
 		To     string
 		Tokens int
 	}
-	// Check compares what landed with what must be there and ends in Checked.
+	// Check compares what landed with what must be there, of More parts after it too, and ends in
+	// Checked.
 	Check struct {
-		ID    uint64
-		Part  int
-		Refs  []kvcache.Ref
-		First int  // index of Refs[0] in the block table
-		Again bool // PartAll: all was checked before, and used; it counts no blocks as checked
+		ID         uint64
+		Part, More int
+		Refs       []kvcache.Ref
+		First      int  // index of Refs[0] in the block table
+		Again      bool // PartAll: all was checked before, and used; it counts no blocks as checked
 	}
 )
 

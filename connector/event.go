@@ -68,10 +68,12 @@ type (
 		Tokens []kvcache.Token
 	}
 	// LayerDone: the step under way has this layer's KV in its blocks, or will have
-	// it at a time to come.
+	// it at a time to come. A driver that has no clock to wait for may tell of the layers
+	// after it too, and when their KV will be there.
 	LayerDone struct {
 		Layer int
 		At    time.Duration
+		After []time.Duration
 	}
 	// Copied ends a copy within the node.
 	Copied engine.Copied
@@ -90,21 +92,22 @@ type (
 		ID  uint64
 		Err error
 	}
-	// Moved ends a Move, well or not. Err wraps ErrWithdrawn if the other node's
-	// window was closed.
+	// Moved ends a Move, well or not, or those of More parts after it too. Err wraps
+	// ErrWithdrawn if the other node's window was closed.
 	Moved struct {
 		ID         uint64
-		Part       int
-		Bytes      int64
+		Part, More int
+		Bytes      int64 // of all these parts
 		Posted, At time.Duration
 		Err        error
 	}
-	// Arrived is an immediate: a part that the other side wrote is in our blocks.
+	// Arrived is an immediate: a part that the other side wrote is in our blocks, and so are
+	// More parts after it.
 	Arrived struct {
-		ID    uint64
-		Part  int
-		Token kvcache.Token // the first token, with the last part
-		At    time.Duration
+		ID         uint64
+		Part, More int
+		Token      kvcache.Token // the first token, with the last part
+		At         time.Duration
 	}
 	// Checked ends a Check. Err is not nil if a block was bad.
 	Checked struct {

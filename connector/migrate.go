@@ -193,5 +193,5 @@ func (c *Core) goOn(ev Continue) {
 	r.given = slices.Clone(ev.Tokens)
 	r.Prompt, r.Reserve = slices.Concat(r.Prompt, ev.Tokens[:n]), 0
 	r.state, r.landed = checking, c.now
-	c.check(r, PartAll)
+	c.check(r, PartAll, 0)
 }

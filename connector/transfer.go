@@ -14,7 +14,7 @@ func (c *Core) moved(ev Moved) {
 	if r == nil {
 		return
 	}
-	r.moves--
+	r.moves -= 1 + ev.More
 	c.totals.Bytes += uint64(ev.Bytes)
 	if r.out != nil { // it generates: what its hand-off moved is there
 		c.movedOut(r, ev)
@@ -34,18 +34,18 @@ func (c *Core) moved(ev Moved) {
 		r.landed = ev.At
 		r.state = checking
 		c.queue(r, 0, 1)
-		c.check(r, PartAll)
+		c.check(r, PartAll, 0)
 	default:
 		c.wrote(r, ev)
 	}
 	c.settle(r)
 }
 
-// check has a part that landed compared with what it must be.
-func (c *Core) check(r *request, part int) {
+// check has a part that landed, and more after it, compared with what they must be.
+func (c *Core) check(r *request, part, more int) {
 	skip := r.seq.Cached() / c.cfg.Pool.BlockTokens()
 	r.checks++
-	c.act.Checks = append(c.act.Checks, Check{ID: r.ID, Part: part, Refs: c.blocks(r)[skip:], First: skip})
+	c.act.Checks = append(c.act.Checks, Check{ID: r.ID, Part: part, More: more, Refs: c.blocks(r)[skip:], First: skip})
 }
 
 func (c *Core) checked(ev Checked) {

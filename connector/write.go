@@ -2,6 +2,7 @@ package connector
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"kvferry/handoff"
@@ -24,22 +25,22 @@ func (c *Core) layerDone(ev LayerDone) {
 		switch {
 		case ev.Layer == c.layers()-1: // the last goes with the first token, when the step is done
 		case r.Ahead:
-			r.layers = append(r.layers, ev.At)
+			r.layers = append(append(r.layers, ev.At), ev.After...)
 		default:
-			c.write(r, ev.Layer, ev.At)
+			c.write(r, ev.Layer, ev.At, ev.After...)
 		}
 	}
 }
 
 // write moves a part to the decode side. Each but the last comes with no token: the prompt
-// is not computed yet.
-func (c *Core) write(r *request, part int, at time.Duration) {
+// is not computed yet. Those after it are moved at the times after.
+func (c *Core) write(r *request, part int, at time.Duration, after ...time.Duration) {
 	if r.state != moving {
 		r.state = moving
 		c.queue(r, 1, 1)
 	}
-	r.moves++
-	m := Move{ID: r.ID, Write: true, Part: part, Pairs: c.pairs(r), Imm: true, Token: r.first}
+	r.moves += 1 + len(after)
+	m := Move{ID: r.ID, Write: true, Part: part, After: after, Pairs: c.pairs(r), Imm: true, Token: r.first}
 	if at > c.now {
 		m.Since = at
 	}
@@ -60,7 +61,7 @@ func (c *Core) lastPart(r *request) int {
 // wrote counts parts that have been applied at the decode side; with the last one the leg
 // is over.
 func (c *Core) wrote(r *request, ev Moved) {
-	r.parts++
+	r.parts += 1 + ev.More
 	c.queue(r, r.Handoff.Parts.Count(c.layers())-r.parts, r.Handoff.Parts.Count(c.layers()))
 	r.landed = max(r.landed, ev.At)
 	if ev.Part == c.lastPart(r) {
@@ -87,7 +88,7 @@ func (c *Core) arrivedPart(ev Arrived) {
 	if last == PartAll {
 		i -= PartAll // the only one
 	}
-	if i < 0 || i >= len(r.arrived) {
+	if i < 0 || i+ev.More >= len(r.arrived) {
 		what := "part"
 		if r.Handoff.Parts == handoff.Layers {
 			what = "layer"
@@ -95,19 +96,24 @@ func (c *Core) arrivedPart(ev Arrived) {
 		c.abandon(r, fmt.Errorf("%w: request %d: immediate for %s %d of %d", ErrTransfer, r.ID, what, ev.Part, len(r.arrived)))
 		return
 	}
-	if r.arrived[i] {
+	parts := r.arrived[i : i+ev.More+1]
+	if !slices.Contains(parts, false) {
 		return
 	}
-	if vocab := c.cfg.Profile.Vocab; ev.Part == last && int(ev.Token) >= vocab {
+	if vocab := c.cfg.Profile.Vocab; ev.Part+ev.More == last && int(ev.Token) >= vocab {
 		c.abandon(r, fmt.Errorf("%w: request %d: first token is %d, the vocabulary has %d", ErrTransfer, r.ID, ev.Token, vocab))
 		return
 	}
-	r.arrived[i] = true
-	r.parts++
+	for k, there := range parts {
+		if !there {
+			parts[k] = true
+			r.parts++
+		}
+	}
 	c.queue(r, len(r.arrived)-r.parts, len(r.arrived))
 	r.landed = max(r.landed, ev.At)
-	if ev.Part == last {
+	if ev.Part+ev.More == last {
 		r.first = ev.Token
 	}
-	c.check(r, ev.Part)
+	c.check(r, ev.Part, ev.More)
 }

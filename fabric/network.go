@@ -62,9 +62,7 @@ type flow[T any] struct {
 // Start begins a transfer over ports, each of them once, in an order that is always the same
 // for the same ports. now never goes back, in any method.
 func (n *Network[T]) Start(now time.Duration, bytes float64, ports []*Port[T], what T) {
-	for _, p := range ports {
-		p.bytes += bytes
-	}
+	n.Carried(bytes, ports)
 	f := flowOver(ports)
 	if f == nil {
 		f = n.open(now, ports)
@@ -72,6 +70,33 @@ func (n *Network[T]) Start(now time.Duration, bytes float64, ports []*Port[T], w
 	f.serve(now)
 	f.parts.Push(f.served+bytes, what)
 	n.share(now, f)
+}
+
+// Alone is how long a transfer takes if nothing else crosses its ports meanwhile; false if something does now.
+func (n *Network[T]) Alone(bytes float64, ports []*Port[T]) (took time.Duration, alone bool) {
+	rate := ports[0].rate
+	for _, p := range ports {
+		if len(p.flows) > 0 {
+			return 0, false
+		}
+		rate = min(rate, p.rate)
+	}
+	return lasts(bytes, rate), true
+}
+
+// Carried counts a transfer that was over, and was not started.
+func (n *Network[T]) Carried(bytes float64, ports []*Port[T]) {
+	for _, p := range ports {
+		p.bytes += bytes
+	}
+}
+
+// lasts is how long so many bytes take, Never if that is too long.
+func lasts(bytes, rate float64) time.Duration {
+	if ns := max(math.Ceil(bytes/rate*1e9), 0); ns < float64(Never) {
+		return time.Duration(ns)
+	}
+	return Never
 }
 
 // flowOver is the flow over ports, or nil. Ports have few.
@@ -86,12 +111,14 @@ func flowOver[T any](ports []*Port[T]) *flow[T] {
 }
 
 func (n *Network[T]) open(now time.Duration, ports []*Port[T]) *flow[T] {
-	f := new(flow[T])
-	if k := len(n.spare); k > 0 {
-		f, n.spare = n.spare[k-1], n.spare[:k-1]
-		f.parts.Clear()
-		*f = flow[T]{ports: f.ports[:0], in: f.in[:0], parts: f.parts}
+	if len(n.spare) == 0 {
+		n.spare = append(n.spare, new(flow[T]))
 	}
+	last := len(n.spare) - 1
+	f := n.spare[last]
+	n.spare = n.spare[:last]
+	f.parts.Clear()
+	*f = flow[T]{ports: f.ports[:0], in: f.in[:0], parts: f.parts}
 	f.at, f.index = now, -1
 	for _, p := range ports {
 		f.ports, f.in = append(f.ports, p), append(f.in, len(p.flows))
@@ -247,11 +274,7 @@ func (f *flow[T]) serve(now time.Duration) {
 func (n *Network[T]) set(f *flow[T], rate float64, now time.Duration) {
 	f.rate = rate
 	goal, _ := f.parts.First()
-	wait := max(math.Ceil((goal-f.served)/rate*1e9), 0)
-	f.next = Never
-	if wait < float64(Never-now) {
-		f.next = now + time.Duration(wait)
-	}
+	f.next = now + min(lasts(goal-f.served, rate), Never-now)
 	if f.index < 0 {
 		heap.Push(&n.due, f)
 	} else {

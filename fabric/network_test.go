@@ -190,3 +190,22 @@ func BenchmarkNetwork(b *testing.B) {
 		})
 	}
 }
+
+// TestAlone: Alone says how long a transfer takes that has its ports for itself, and nothing of one
+// that has not.
+func TestAlone(t *testing.T) {
+	n := new(Network[*int])
+	fast, slow := NewPort[*int](3), NewPort[*int](0.7)
+	path := []*Port[*int]{fast, slow}
+	took, alone := n.Alone(10, path)
+	if over := run(t, n, []start{{0, 10, path}}); !alone || over[0] != took {
+		t.Errorf("alone: %v, %v; it takes %v", alone, took, over[0])
+	}
+	n.Start(time.Hour, 1, []*Port[*int]{slow}, new(int))
+	if _, alone := n.Alone(10, path); alone {
+		t.Error("alone beside another")
+	}
+	if n.Carried(5, path); fast.Bytes() != 15 || slow.Bytes() != 16 {
+		t.Errorf("%v and %v bytes", fast.Bytes(), slow.Bytes())
+	}
+}

@@ -1,6 +1,9 @@
 package kvcache
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // A Table is a sequence's block table: the blocks that hold its tokens, in
 // order. Its zero value is an empty sequence. It holds one reference to each of
@@ -41,6 +44,7 @@ func (t *Table) Grow(p *Pool, tokens int) bool {
 	if !p.canAlloc(missing) {
 		return false
 	}
+	t.refs = slices.Grow(t.refs, missing)
 	for range missing {
 		t.refs = append(t.refs, p.take())
 	}

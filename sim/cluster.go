@@ -144,7 +144,7 @@ type cluster struct {
 	expectedAt      time.Duration       // at this time, or several are and this is the earliest
 	migration       placement.Migration // nil for none
 	balancing       bool                // the next time that it is asked is in the agenda
-	plain           bool                // every step is an event
+	plain           bool                // every step, and every layer on its way, is an event
 	stats           Stats
 	path            []*port         // scratch
 	tokens          []attempt.Token // scratch
@@ -320,7 +320,7 @@ func (c *cluster) run(ctx context.Context) error {
 		if done, moving := c.network.First(); moving && (!ok || done <= at) {
 			c.advance(done)
 			if t := c.network.Finish(c.now); t.over() {
-				c.sent(t)
+				c.sent(t, c.now)
 			}
 			continue
 		}

@@ -41,7 +41,7 @@ type port = fabric.Port[*transfer]
 
 // A transfer is one Move of a node, or a copy within it.
 type transfer struct {
-	parts    int     // under way, one a NIC
+	left     int     // of it that is under way, one a NIC
 	flight   *flight // nil of a copy, which is known by its ID
 	copy     uint64
 	node     *node
@@ -50,14 +50,16 @@ type transfer struct {
 	migrates bool // it is of a request that goes on there
 	imm      bool // to is told, with
 	token    kvcache.Token
-	since    time.Duration // starts then, if that is to come
-	next     *transfer     // in the node's list of those to start, then in the flight's of those landed
+	since    time.Duration   // starts then, if that is to come
+	after    []time.Duration // and the parts after it then
+	took     time.Duration   // of a convoy: each part
+	next     *transfer       // in the node's list of those to start, then in the flight's of those landed
 }
 
 // over ends a part of it, and reports whether that was the last.
 func (t *transfer) over() bool {
-	t.parts--
-	return t.parts == 0
+	t.left--
+	return t.left == 0
 }
 
 // A leaf is a switch with nodes of one role below it, and its uplinks to the other leaf. A leaf
@@ -97,22 +99,27 @@ func (b bus) cross(path []*port, way engine.Way) []*port {
 // copy begins a copy within a node.
 func (c *cluster) copy(n *node, k engine.Copy) {
 	c.path = n.bus.cross(c.path[:0], k.Way)
-	c.network.Start(c.now, float64(k.Blocks*c.cfg.Profile.KVGeometry.BlockBytes()), c.path, &transfer{parts: 1, node: n, copy: k.ID})
+	c.network.Start(c.now, float64(k.Blocks*c.cfg.Profile.KVGeometry.BlockBytes()), c.path, &transfer{left: 1, node: n, copy: k.ID})
 }
 
-// start spreads a transfer over the NICs of its nodes, first to first, each with its rate's
-// share. It goes through both nodes' leaves, and between each GPU and its NICs over the bus.
-func (c *cluster) start(t *transfer) {
+// start begins a transfer, now or at a time since when nobody has used what it goes over.
+func (c *cluster) start(t *transfer, at time.Duration) {
+	t.left = len(c.cfg.NICs)
+	c.spread(t.from, t.to, t.moved.Bytes, func(bytes float64, path []*port) { c.network.Start(at, bytes, path, t) })
+}
+
+// spread divides bytes over the NICs of two nodes, first to first, each with its rate's
+// share. They go through both nodes' leaves, and between each GPU and its NICs over the bus.
+func (c *cluster) spread(from, to *node, bytes int64, each func(bytes float64, path []*port)) {
 	sum := rateOf(c.cfg.NICs)
-	t.parts = len(c.cfg.NICs)
 	for i, n := range c.cfg.NICs {
-		c.path = t.from.bus.cross(c.path[:0], engine.ToHost)
-		c.path = append(c.path, t.from.tx[i])
-		if up := t.from.leaf.up; up != nil && t.from.leaf != t.to.leaf {
-			c.path = append(c.path, up, t.to.leaf.down)
+		c.path = from.bus.cross(c.path[:0], engine.ToHost)
+		c.path = append(c.path, from.tx[i])
+		if up := from.leaf.up; up != nil && from.leaf != to.leaf {
+			c.path = append(c.path, up, to.leaf.down)
 		}
-		c.path = append(c.path, t.to.rx[i])
-		c.path = t.to.bus.cross(c.path, engine.ToGPU)
-		c.network.Start(c.now, float64(t.moved.Bytes)*(n.BytesPerSecond/sum), c.path, t)
+		c.path = append(c.path, to.rx[i])
+		c.path = to.bus.cross(c.path, engine.ToGPU)
+		each(float64(bytes)*(n.BytesPerSecond/sum), c.path)
 	}
 }

@@ -39,6 +39,8 @@ type node struct {
 	coming       int                  // legs on their way to us
 	comingBlocks int                  // of these prompts
 	posting      *transfer            // last of those that start at a time to come
+	sending      *transfer            // a convoy over our NICs, out
+	receiving    *transfer            // and in
 	stats        NodeStats            // so far
 	at           time.Duration        // up to when stats count blocks
 }
@@ -104,7 +106,7 @@ func (d driver) Answer(q connector.Answer)          { d.answer(q) }
 
 // Check has everything right: no bytes move here.
 func (d driver) Check(k *connector.Check) {
-	d.tell(connector.Checked{ID: k.ID, Part: k.Part, Blocks: len(k.Refs)})
+	d.tell(connector.Checked{ID: k.ID, Part: k.Part, Blocks: len(k.Refs) * (1 + k.More)})
 }
 
 // Halt lets a move end: it is on the network.
@@ -142,10 +144,7 @@ func (n *node) launch(s *engine.Step, layers bool) {
 	n.batch = s
 	n.compute()
 	if layers {
-		// The last layer's KV is there when the step is done.
-		for l := range n.c.cfg.Profile.KVGeometry.Layers - 1 {
-			n.tell(connector.LayerDone{Layer: l, At: n.layerAt(l)})
-		}
+		n.tellLayers()
 	}
 	n.coast()
 }
@@ -163,6 +162,22 @@ func (n *node) compute() {
 	}
 }
 
+// tellLayers says when the KV of the layers will be there. That of the last is there when the step
+// is done. The layers of several prompts take turns.
+func (n *node) tellLayers() {
+	times := make([]time.Duration, n.c.cfg.Profile.KVGeometry.Layers-1)
+	for l := range times {
+		times[l] = n.layerAt(l)
+	}
+	if len(n.tokens) == 1 && len(times) > 0 {
+		n.tell(connector.LayerDone{At: times[0], After: times[1:]})
+		return
+	}
+	for l, at := range times {
+		n.tell(connector.LayerDone{Layer: l, At: at})
+	}
+}
+
 // layerAt is when the KV of a layer is there: the layers take equal parts of the
 // step.
 func (n *node) layerAt(l int) time.Duration {
@@ -174,9 +189,10 @@ func (n *node) layerAt(l int) time.Duration {
 // layer that it moves will be there. Moves come in the order of those times, mostly.
 func (n *node) move(m *connector.Move) {
 	f := n.c.flights[m.ID]
-	t := &transfer{flight: f, node: n, from: n, to: f.compute, imm: m.Imm, token: m.Token, since: m.Since}
+	t := &transfer{flight: f, node: n, from: n, to: f.compute, imm: m.Imm, token: m.Token, since: m.Since, after: m.After}
 	t.moved = connector.Moved{ID: m.ID, Part: m.Part, Bytes: n.bytes(m, len(f.prompt)), Posted: max(m.Since, n.c.now)}
 	if t.moved.Bytes == 0 {
+		t.moved.More = len(m.After)
 		t.moved.At = n.c.now
 		n.tell(t.moved)
 		return
@@ -190,6 +206,11 @@ func (n *node) move(m *connector.Move) {
 	if !m.Write {
 		t.from, t.to = t.to, t.from
 	}
+	n.schedule(t)
+}
+
+// schedule starts a transfer, now or when its time has come.
+func (n *node) schedule(t *transfer) {
 	switch {
 	case t.since <= n.c.now:
 		n.c.post(t)
@@ -206,9 +227,14 @@ func (n *node) move(m *connector.Move) {
 
 // post starts a transfer, and sees to the next of the node's.
 func (c *cluster) post(t *transfer) {
+	c.disperse(t.from.sending)
+	c.disperse(t.to.receiving)
+	if len(t.after) == 0 || !c.convoy(t) {
+		t.uncouple()
+		c.start(t, c.now)
+	}
 	next := t.next
 	t.next = nil
-	c.start(t)
 	switch {
 	case next != nil:
 		c.agenda.Push(next.since, event{transfer: next, kind: post})
@@ -220,9 +246,9 @@ func (c *cluster) post(t *transfer) {
 // sent has both sides know of a transfer once its last byte is there, or the node of a copy. Of layers
 // only the one that completes the KV changes what they do: the others
 // are told with it, which spares each request a hundred steps of its nodes.
-func (c *cluster) sent(t *transfer) {
+func (c *cluster) sent(t *transfer, at time.Duration) {
 	f := t.flight
-	t.moved.At = c.now + c.latency
+	t.moved.At = at + c.latency
 	switch {
 	case t.migrates:
 		c.agenda.Push(t.moved.At, event{transfer: t, kind: landed})
@@ -231,7 +257,7 @@ func (c *cluster) sent(t *transfer) {
 		t.node.tell(connector.Copied{ID: t.copy, At: c.now})
 		return
 	}
-	f.parts++
+	f.parts += 1 + t.moved.More
 	t.next, f.landed = f.landed, t
 	if c.cfg.Handoff.Parts == handoff.Layers && f.parts < c.cfg.Profile.KVGeometry.Layers {
 		return
@@ -246,7 +272,7 @@ func (t *transfer) landed() {
 		t.next.landed()
 	}
 	if t.imm {
-		t.to.tell(connector.Arrived{ID: t.moved.ID, Part: t.moved.Part, Token: t.token, At: t.moved.At})
+		t.to.tell(connector.Arrived{ID: t.moved.ID, Part: t.moved.Part, More: t.moved.More, Token: t.token, At: t.moved.At})
 	}
 	t.node.tell(t.moved)
 }

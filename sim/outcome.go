@@ -94,6 +94,7 @@ func Run(ctx context.Context, cfg Config, l load.Load) (*Stats, error) {
 	err = c.run(ctx)
 	for _, n := range c.nodes {
 		n.catchUp()
+		c.disperse(n.sending)
 		n.count(c.now)
 		n.stats.Preemptions = n.core.Load().Preemptions
 		ps := n.pool.Stats()

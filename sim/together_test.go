@@ -9,16 +9,16 @@ import (
 	"kvferry/engine"
 )
 
-// TestCoast: nodes that go through steps together give the same outcomes, to the last bit, as nodes
-// whose steps are all events, whatever the hand-off, the scheduler and the costs.
-func TestCoast(t *testing.T) {
+// TestTogether: nodes that go through steps and through layers together give the same outcomes, to the last
+// bit, as nodes where each is an event, whatever the hand-off, the scheduler, the NICs and the costs.
+func TestTogether(t *testing.T) {
 	t.Parallel()
 	attention, err := engine.LoadProfile("a10-qwen2.5-7b-int4-attention")
 	if err != nil {
 		t.Fatal(err)
 	}
 	engines := []engine.Options{{}, {Scheduler: engine.VLLMV1}, {Scheduler: engine.SGLang, PrefillDecodeInterval: 3}}
-	coasting := make([]int, len(engines))
+	coasting, convoys := make([]int, len(engines)), 0
 	for seed := range uint64(90) {
 		var runs [2]string
 		kind := int(seed) % len(engines)
@@ -41,6 +41,9 @@ func TestCoast(t *testing.T) {
 				fmt.Fprintf(&b, "%v %+v\n", c.now, *o)
 				for _, n := range c.nodes {
 					coasting[kind] += n.left
+					if n.sending != nil {
+						convoys++
+					}
 				}
 			}
 			if err := c.run(context.Background()); err != nil {
@@ -55,6 +58,9 @@ func TestCoast(t *testing.T) {
 		if runs[0] != runs[1] {
 			t.Errorf("seed %d: step by step\n%s\ncoasting\n%s", seed, runs[0], runs[1])
 		}
+	}
+	if convoys == 0 {
+		t.Error("no layers travel in a convoy")
 	}
 	for kind, n := range coasting {
 		if n == 0 {
