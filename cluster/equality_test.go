@@ -119,6 +119,31 @@ func TestPrefixCache(t *testing.T) {
 	}
 }
 
+// TestPrefixComputedHere: a decode node has the beginning of a prompt in its prefix cache from one
+// that it has computed itself. What it decodes with is right all the same.
+func TestPrefixComputedHere(t *testing.T) {
+	t.Parallel()
+	for _, handoff := range handoffs {
+		t.Run(handoff, func(t *testing.T) {
+			t.Parallel()
+			c := start(t, Config{
+				Prefill: 1, Decode: 1, Handoff: handoff, Profile: profile(t, cost{PrefillToken: 0.02, Decode: 1}), PrefixCaching: true, ConditionalDisaggregation: 64,
+			})
+			for _, tokens := range []int{64, 200} {
+				q := call{Prompt: prompt(1, tokens), MaxTokens: 4}
+				r := c.do(q)
+				r.expect(t, q.MaxTokens)
+				if w := want(t, q); r.Text != w {
+					t.Errorf("%d tokens: got %q, want %q", tokens, r.Text, w)
+				}
+			}
+			if bad := c.metric("kvferry:kv_blocks_bad_total"); bad != 0 {
+				t.Errorf("%v bad blocks", bad)
+			}
+		})
+	}
+}
+
 // accounts are the ways of serving with the parts of a request's time before its first
 // token, and between that and the second: with layerwise the first does not wait for
 // the hand-off.

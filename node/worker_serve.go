@@ -206,6 +206,8 @@ func (w *worker) use(ev *connector.Submit) engine.Use {
 			return engine.Landing | engine.Rechecked
 		}
 		return engine.Landing
+	case ev.Leg == handoff.FullLeg && w.cfg.Role == proto.Role_ROLE_DECODE && w.cfg.PrefixCaching && w.cfg.RecheckKV:
+		return engine.Rechecked // later, with a prompt that begins alike
 	case ev.Leg != handoff.PrefillLeg, ev.Handoff == handoff.None && !w.cfg.PrefixCaching:
 		return 0
 	case ev.Handoff == handoff.None, ev.Handoff.Parts == handoff.Tensors:
