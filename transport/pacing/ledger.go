@@ -87,11 +87,14 @@ func (l *ledger) move(now time.Duration, n int64, d *Delivery, in bool, peer str
 	}
 	l.last++
 	l.moves[l.last] = d
+	defer delete(l.moves, l.last)
 	if err := l.write(line{Node: l.id, Move: l.last, Peer: peer, Read: in, Bytes: n, Unix: l.epoch + int64(max(w.now, now))}); err != nil {
-		delete(l.moves, l.last)
 		return err
 	}
 	err := l.catchUp()
+	if err == nil && l.moves[l.last] != nil {
+		err = fmt.Errorf("%s: what was written last is not there: somebody has cut the file", l.file.Name())
+	}
 	w.wake()
 	return err
 }
@@ -150,6 +153,7 @@ func (l *ledger) read(of func(line)) error {
 		for ; whole; text, rest, whole = bytes.Cut(rest, []byte{'\n'}) {
 			var n line
 			if err := json.Unmarshal(text, &n); err != nil {
+				l.text = l.text[len(l.text)-len(text)-1-len(rest):] // what was before it has been called with
 				return fmt.Errorf("%s: %.80q is no line of a modelled network: %w", l.file.Name(), text, err)
 			}
 			of(n)

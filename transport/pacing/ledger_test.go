@@ -115,3 +115,48 @@ func TestLedgerFaults(t *testing.T) {
 		t.Error("a move over a network that cannot be read")
 	}
 }
+
+// TestLedgerTurnsBad: what is in the file before the line that is none counts once, however often
+// it is read.
+func TestLedgerTurnsBad(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "ledger")
+	a, b := start(t, file, "a"), start(t, file, "b")
+	if _, err := b.Move(0, 0, 100, false, "a"); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteString("half a li\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if _, err := a.Move(0, 0, 100, false, "b"); err == nil || !strings.Contains(err.Error(), "half a li") {
+			t.Errorf("a move over a network that cannot be read: %v", err)
+		}
+		a.network.mu.Lock()
+		if got := a.rx[0].Bytes(); got != 100 {
+			t.Errorf("%v bytes have come, want 100", got)
+		}
+		a.network.mu.Unlock()
+	}
+}
+
+// TestLedgerCut: a move that the file lost is an error, and not one that never ends.
+func TestLedgerCut(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "ledger")
+	p := start(t, file, "a")
+	if _, err := p.Move(0, 0, 100, false, "b"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(file, 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Move(0, 0, 100, false, "b"); err == nil || !strings.Contains(err.Error(), "somebody has cut the file") {
+		t.Errorf("a move that nobody knows of: %v", err)
+	}
+}
