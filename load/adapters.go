@@ -43,6 +43,9 @@ func (a Adapters) check(s Spec, bad *config.Faults) {
 		}
 		return
 	}
+	if len(a.Names) > maxAdapters {
+		bad.Add("Adapters.Names", len(a.Names), "name %d at most", maxAdapters)
+	}
 	for i, n := range a.Names {
 		if n == "" {
 			bad.Add(fmt.Sprintf("Adapters.Names[%d]", i), n, "name an adapter as the server does")
@@ -151,6 +154,9 @@ func (a *adapted) Close() error { return Close(a.Source) }
 
 // following remembers what was chosen for a request, 2 bytes each, for those that follow it.
 type following []uint16
+
+// maxAdapters is how many it can tell apart.
+const maxAdapters = 1 << 16
 
 // next is the choice for the next request: that of the one it follows, or a new one.
 func (f *following) next(r *Request, choose func() int) int {

@@ -47,6 +47,9 @@ func (l *List) Names() []string {
 	return l.names
 }
 
+// maxRank is as kvbench has it: engine.MaxRank.
+const maxRank = 1 << 12
+
 // Rank is an adapter's: its path, if that is a number, and else 0, which nodes take for their
 // default.
 func (l *List) Rank(name string) uint32 {
@@ -55,12 +58,16 @@ func (l *List) Rank(name string) uint32 {
 	if i < 0 {
 		return 0
 	}
-	rank, err := strconv.ParseUint(all[i].Path, 10, 12)
-	if err != nil {
+	rank, err := strconv.ParseUint(all[i].Path, 10, 32)
+	if err != nil || rank > maxRank {
 		return 0
 	}
 	return uint32(rank)
 }
+
+// maxAdapters bounds what load adds to, and maxPath an adapter's path, in bytes: each is in every list
+// of models.
+const maxAdapters, maxPath = 4096, 4096
 
 // load adds an adapter.
 func (l *List) load(lora openai.LoRA, again bool) *openai.Error {
@@ -73,6 +80,8 @@ func (l *List) load(lora openai.LoRA, again bool) *openai.Error {
 		return openai.BadField("lora_name", "%q: it has been loaded already: unload it first", openai.Abbreviate(lora.Name))
 	case i >= 0:
 		all[i] = lora
+	case len(all) >= maxAdapters:
+		return openai.BadField("lora_name", "%q: %d adapters are served, and no more can be: unload one", openai.Abbreviate(lora.Name), len(all))
 	default:
 		all = append(all, lora)
 	}
@@ -124,8 +133,8 @@ func read(w http.ResponseWriter, r *http.Request) (b body, bad *openai.Error) {
 // Serve adds the endpoints.
 func (l *List) Serve(mux *http.ServeMux) {
 	load := func(b body) *openai.Error {
-		if b.Path == "" {
-			return openai.BadField("lora_path", "give the adapter's path, or its rank; nothing is read there")
+		if b.Path == "" || len(b.Path) > maxPath {
+			return openai.BadField("lora_path", "give the adapter's path of at most %d bytes, or its rank; nothing is read there", maxPath)
 		}
 		return l.load(openai.LoRA{Name: b.Name, Path: b.Path}, b.Again)
 	}

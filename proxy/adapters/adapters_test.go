@@ -1,6 +1,7 @@
 package adapters
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -63,8 +64,8 @@ func TestEndpoints(t *testing.T) {
 // TestRank: a path that is a number is a rank, and what was taken of the list stays as it is.
 func TestRank(t *testing.T) {
 	t.Parallel()
-	l, h := newList(openai.LoRA{Name: "a", Path: "8"}, openai.LoRA{Name: "b", Path: "/p/8"}, openai.LoRA{Name: "c", Path: "99999"})
-	for name, want := range map[string]uint32{"a": 8, "b": 0, "c": 0, "d": 0, "": 0} {
+	l, h := newList(openai.LoRA{Name: "a", Path: "8"}, openai.LoRA{Name: "b", Path: "/p/8"}, openai.LoRA{Name: "c", Path: "99999"}, openai.LoRA{Name: "most", Path: "4096"})
+	for name, want := range map[string]uint32{"most": maxRank, "a": 8, "b": 0, "c": 0, "d": 0, "": 0} {
 		if got := l.Rank(name); got != want {
 			t.Errorf("%q has rank %d, want %d", name, got, want)
 		}
@@ -74,10 +75,34 @@ func TestRank(t *testing.T) {
 		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/v1/load_lora_adapter", strings.NewReader(body)))
 	}
 	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/unload_lora_adapter", strings.NewReader(`{"lora_name":"b"}`)))
-	if got := l.Names(); !slices.Equal(got, []string{"a", "c", "d"}) || l.Rank("a") != 9 {
+	if got := l.Names(); !slices.Equal(got, []string{"a", "c", "most", "d"}) || l.Rank("a") != 9 {
 		t.Errorf("%q are served, a of rank %d", got, l.Rank("a"))
 	}
-	if all[0].Path != "8" || len(all) != 3 || !slices.Equal(names, []string{"a", "b", "c"}) {
+	if all[0].Path != "8" || len(all) != 4 || !slices.Equal(names, []string{"a", "b", "c", "most"}) {
 		t.Errorf("what was taken has changed: %v, %q", all, names)
+	}
+}
+
+// TestBounds: what is loaded stays bounded, however often somebody loads.
+func TestBounds(t *testing.T) {
+	t.Parallel()
+	var full []openai.LoRA
+	for i := range maxAdapters {
+		full = append(full, openai.LoRA{Name: fmt.Sprint(i), Path: "8"})
+	}
+	l, h := newList(full...)
+	load := func(name, path string) *httptest.ResponseRecorder {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/v1/load_lora_adapter", strings.NewReader(fmt.Sprintf(`{"lora_name":%q,"lora_path":%q,"load_inplace":true}`, name, path))))
+		return w
+	}
+	if w := load("more", "8"); w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), "unload one") || len(l.All()) != maxAdapters {
+		t.Errorf("one too many: %d %s", w.Code, w.Body)
+	}
+	if w := load("7", "16"); w.Code != http.StatusOK || l.Rank("7") != 16 {
+		t.Errorf("in place of another: %d %s", w.Code, w.Body)
+	}
+	if w := load("7", strings.Repeat("x", maxPath+1)); w.Code != http.StatusBadRequest {
+		t.Errorf("a long path: %d %s", w.Code, w.Body)
 	}
 }
