@@ -68,8 +68,20 @@ type worker struct {
 // request ends: 100 messages a second are nothing beside the tokens'.
 const loadEvery = 10 * time.Millisecond
 
-// maxAdapters is how many adapters a load names: where slots have no bound, these are enough.
-const maxAdapters = 64
+// adapterBytes bounds the names of adapters in a load, which a heartbeat has too: names of some ten
+// bytes are a thousand, as many as there are slots.
+const adapterBytes = 16 << 10
+
+// named are the first of these adapters, as many as a load has room for.
+func named(adapters []string) []string {
+	size := 0
+	for i, name := range adapters {
+		if size += len(name) + 4; size > adapterBytes { // with tag and length
+			return adapters[:i]
+		}
+	}
+	return adapters
+}
 
 // lookEvery is how often the loop looks, during a step, whether the executor gets on, and
 // tells the proxy. A step may take much longer than the GPU would: the KV that it writes
@@ -330,7 +342,7 @@ func (w *worker) load() *proto.Load {
 		KvTransfers: t.Transfers, KvTransfersFailed: t.Failed, Draining: w.drain, LinkRate: w.linkRate(), LinkQueued: uint64(w.core.LinkQueued()),
 		HostHits: ts.HostHits, DiskHits: ts.DiskHits, KvBytesLoaded: ts.Loaded * block, KvBytesStored: ts.Stored * block,
 		DiskBytesRead: ts.Read * block, DiskBytesWritten: ts.Written * block,
-		Adapters: l.Adapters[:min(len(l.Adapters), maxAdapters)], AdapterSlots: uint32(l.AdapterSlots),
+		Adapters: named(l.Adapters), AdapterSlots: uint32(l.AdapterSlots),
 	}
 }
 

@@ -1,11 +1,14 @@
 package node
 
 import (
+	"fmt"
 	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
+
+	protobuf "google.golang.org/protobuf/proto"
 
 	"kvferry/clock"
 	"kvferry/clock/clocktest"
@@ -58,5 +61,20 @@ func TestRefusedLeg(t *testing.T) {
 	x.ask(proto.Leg_LEG_PREFILL, handoff.Pull.Name, tokensOf(2, 40), 1)
 	if m := clocktest.Receive(t, x.said, "the refusal"); len(m.Failed) != 1 || !strings.Contains(m.Failed[0].Message, "id 1 is in use") {
 		t.Errorf("the node says %v", m)
+	}
+}
+
+// TestNamed: a load names all adapters of as many slots as there are, and where their names are long
+// no more than a heartbeat holds.
+func TestNamed(t *testing.T) {
+	var short, long []string
+	for i := range 1024 {
+		short, long = append(short, fmt.Sprintf("lora-%04d", i)), append(long, fmt.Sprintf("%0256d", i))
+	}
+	if got := len(named(short)); got != len(short) {
+		t.Errorf("%d of %d adapters are named", got, len(short))
+	}
+	if size := protobuf.Size(&proto.Load{Adapters: named(long)}); size == 0 || size > proto.MessageSize/2 {
+		t.Errorf("long names take %d bytes of a heartbeat's %d", size, proto.MessageSize)
 	}
 }
