@@ -3,6 +3,8 @@ package profile
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -47,6 +49,9 @@ const (
 	ready    = time.Minute
 )
 
+// least is how many tokens a request of the series has, or not many more, where one sequence decodes.
+const least = 64
+
 // measure fits a profile to a server that runs, or checks one.
 func measure(ctx context.Context, c *Config) error {
 	m := &c.Measuring
@@ -57,6 +62,14 @@ func measure(ctx context.Context, c *Config) error {
 	}
 	if m.Profile != "" && !m.Check {
 		bad.Add("Profile", m.Profile, "a profile that is there can be checked: add --check")
+	}
+	if rate := m.Held.Rate; m.Check && !(rate >= 0) {
+		bad.Add("Rate", rate, "use more than 0 requests a second, or leave it out")
+	}
+	if c.Out != "" { // it is written in some minutes
+		folder := filepath.Dir(c.Out)
+		_, err := os.Stat(folder)
+		bad.Check("Out", config.FileError(folder, err))
 	}
 	base := c.base(&bad)
 	if err := bad.Err("bench/profile.Config"); err != nil {
@@ -120,11 +133,17 @@ func (c *Config) limit(ctx context.Context, asker *client.Client, p *engine.Prof
 	}
 	config.Default(&p.MaxModelLen, l.MaxModelLen)
 	var bad config.Faults
-	if p.MaxModelLen == 0 {
+	switch {
+	case p.MaxModelLen == 0:
 		bad.Add("MaxModelLen", 0, "the server does not say: name the tokens that a prompt and its output may have")
+	case p.MaxModelLen < least:
+		bad.Add("MaxModelLen", p.MaxModelLen, "a server is measured with requests of %d tokens at least", least)
 	}
-	if l.Blocks == 0 {
+	switch {
+	case l.Blocks == 0:
 		bad.Add("Blocks", 0, "the server does not say: its log has how many blocks of KV it has room for")
+	case l.Blocks < (least+p.KVGeometry.BlockTokens-1)/max(p.KVGeometry.BlockTokens, 1):
+		bad.Add("Blocks", l.Blocks, "of %d tokens: a server is measured with requests of %d tokens at least", p.KVGeometry.BlockTokens, least)
 	}
 	if err := bad.Err("bench/profile.Config"); err != nil {
 		return err

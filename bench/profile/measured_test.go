@@ -55,6 +55,10 @@ func TestMeasuringFaults(t *testing.T) {
 		"--model: ":                          {"--model", "nowhere"},
 		"--max-model-len: 0: the server":     {"--kv-blocks", "100"},
 		"--kv-blocks: 0: the server does no": {"--max-model-len", "64"},
+		"--max-model-len: 40: a server is m": {"--kv-blocks", "100", "--max-model-len", "40"},
+		"--kv-blocks: 3: of 16 tokens: ":     {"--kv-blocks", "3", "--max-model-len", "64"},
+		"--request-rate: -1: ":               {"--check", "--request-rate", "-1"},
+		"--out: \"/nowhere\": ":              {"--out", "/nowhere/null.json"},
 		"max_num_batched_tokens: 5: ":        {"--max-model-len", "64", "--kv-blocks", "100", "--max-num-batched-tokens", "5"},
 	} {
 		c := asked(t, append([]string{"--from", server.URL()}, args...)...)
