@@ -400,7 +400,7 @@ func (c *Core) tell(r *request, o engine.Output) {
 
 // finish ends a request well.
 func (c *Core) finish(r *request, o engine.Output) {
-	c.act.Finished = append(c.act.Finished, Finished{ID: r.ID, Cached: o.Seq.Cached(), Breakdown: r.breakdown()})
+	c.act.Finished = append(c.act.Finished, Finished{ID: r.ID, Cached: o.Seq.Found(), Breakdown: r.breakdown()})
 	if r.moves == 0 {
 		c.drop(r)
 		return

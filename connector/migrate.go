@@ -132,7 +132,7 @@ func (c *Core) moveRest(r *request) {
 		return
 	}
 	c.totals.Transfers++
-	c.act.Migrated = append(c.act.Migrated, Migrated{ID: r.ID, Transfer: o.Transfer, Tokens: r.seq.Tokens()[o.known:], Cached: r.seq.Cached(), Breakdown: r.breakdown()})
+	c.act.Migrated = append(c.act.Migrated, Migrated{ID: r.ID, Transfer: o.Transfer, Tokens: r.seq.Tokens()[o.known:], Cached: r.seq.Found(), Breakdown: r.breakdown()})
 }
 
 // movedOut ends a move.

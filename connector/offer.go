@@ -39,7 +39,7 @@ func (c *Core) offer(r *request, first uint32) {
 	c.queue(r, 1, 1)
 	c.deadlines.remove(r)
 	c.act.Prefilled = append(c.act.Prefilled, Prefilled{
-		ID: r.ID, FirstToken: first, Cached: r.seq.Cached(), Breakdown: r.b,
+		ID: r.ID, FirstToken: first, Cached: r.seq.Found(), Breakdown: r.b,
 		Offer: &Offer{ID: r.ID, Transfer: r.transfer, Blocks: c.blocks(r), Tokens: len(r.Prompt)},
 	})
 }

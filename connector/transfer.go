@@ -92,7 +92,7 @@ func (c *Core) land(r *request) {
 	c.toRun = append(c.toRun, ev)
 	if len(ev.Given) == r.MaxTokens {
 		// The prefill side has emitted all there is.
-		c.act.Finished = append(c.act.Finished, Finished{ID: r.ID, Cached: r.seq.Cached(), Breakdown: r.breakdown()})
+		c.act.Finished = append(c.act.Finished, Finished{ID: r.ID, Cached: r.seq.Found(), Breakdown: r.breakdown()})
 		c.drop(r)
 	}
 }

@@ -73,7 +73,7 @@ func (c *Core) wrote(r *request, ev Moved) {
 	// What the client can notice of the wire is what is left after the prompt.
 	r.b.Wire = r.landed - r.seq.Computed - r.b.Post
 	c.totals.Transfers++
-	c.act.Prefilled = append(c.act.Prefilled, Prefilled{ID: r.ID, FirstToken: r.first, Cached: r.seq.Cached(), Breakdown: r.b})
+	c.act.Prefilled = append(c.act.Prefilled, Prefilled{ID: r.ID, FirstToken: r.first, Cached: r.seq.Found(), Breakdown: r.b})
 	c.shut(r)
 }
 

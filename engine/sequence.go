@@ -99,6 +99,7 @@ type Sequence struct {
 	tokens []kvcache.Token // prompt and output so far
 	state  uint64          // digest of tokens, from which the next one is drawn
 	cached int             // prompt tokens that the prefix cache had
+	found  int             // and before any were computed
 }
 
 // NewSequence makes what a scheduler has of a request: its prompt, and no blocks yet.
@@ -113,6 +114,7 @@ func NewSequence(r Request) *Sequence {
 // it has no others. See kvcache.Table.Adopt.
 func (s *Sequence) Adopt(pool *kvcache.Pool, refs []kvcache.Ref) error {
 	s.cached = len(refs) * pool.BlockTokens()
+	s.noteFound()
 	if len(refs) == 0 {
 		return nil
 	}
@@ -120,7 +122,21 @@ func (s *Sequence) Adopt(pool *kvcache.Pool, refs []kvcache.Ref) error {
 }
 
 // Load has tokens that a tier below the prefix cache has count as Cached, after Adopt.
-func (s *Sequence) Load(tokens int) { s.cached += tokens }
+func (s *Sequence) Load(tokens int) {
+	s.cached += tokens
+	s.noteFound()
+}
+
+// noteFound notes what is cached, as long as nothing was computed or given.
+func (s *Sequence) noteFound() {
+	if s.Launched == 0 && s.Output() == 0 {
+		s.found = s.cached
+	}
+}
+
+// Found is what Cached was before the sequence began: what a preemption takes and a cache gives back
+// does not count.
+func (s *Sequence) Found() int { return s.found }
 
 // Cached is the number of tokens that the prefix cache had when the sequence got
 // its blocks, or a tier below it.

@@ -133,3 +133,24 @@ func TestTiersShareBus(t *testing.T) {
 		}
 	}
 }
+
+// TestPreemptedIsNotCached: what a sequence gets back after it was preempted, out of the pool or a
+// tier, counts as no cached prompt.
+func TestPreemptedIsNotCached(t *testing.T) {
+	cfg := Config{Profile: a10(t), Nondisagg: 1, PrefixCaching: true, KVBlocks: 80}
+	for _, cfg.Tiers = range []kvcache.TierConfig{{}, {HostGiB: 2, PCIe: 25}} {
+		cfg.OnOutcome = func(o *Outcome) {
+			if o.Cached != 0 || o.Err != nil {
+				t.Errorf("%d of %d prompt tokens were cached, and none came twice: %v", o.Cached, o.PromptTokens, o.Err)
+			}
+		}
+		spec := load.Spec{Requests: 20, Rate: 10, Burstiness: 1, InputLen: 100, OutputLen: 200, Seed: 1, Vocab: 100000}
+		stats, err := Run(t.Context(), cfg, drawn(t, spec))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if stats.Nodes[0].Preemptions == 0 {
+			t.Error("nothing was preempted")
+		}
+	}
+}
