@@ -318,6 +318,9 @@ func (c *cluster) run(ctx context.Context) error {
 		}
 		at, ok := c.agenda.First()
 		if done, moving := c.network.First(); moving && (!ok || done <= at) {
+			if done == fabric.Never {
+				return errNever
+			}
 			c.advance(done)
 			if t := c.network.Finish(c.now); t.over() {
 				c.sent(t, c.now)
@@ -332,6 +335,9 @@ func (c *cluster) run(ctx context.Context) error {
 	}
 	return c.err
 }
+
+// errNever is of links or buses that are too slow for what crosses them.
+var errNever = errors.New("sim: what moves between nodes, or to their tiers, is not there within 146 years: use faster links")
 
 func (c *cluster) advance(at time.Duration) {
 	if at < c.now {

@@ -3,6 +3,7 @@ package sim
 import (
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -130,6 +131,23 @@ func TestTiersShareBus(t *testing.T) {
 		without, with := run(0, false, alone)[0], run(c.pcie, true, alone)[0]
 		if d := with.First - without.First - (c.want - nic); d < -time.Millisecond || d > time.Millisecond {
 			t.Errorf("a bus of %v GB/s holds a transfer up by %v, want %v", c.pcie, with.First-without.First, c.want-nic)
+		}
+	}
+}
+
+// TestNever: links and buses that bring nothing within anybody's life end a run with an error.
+func TestNever(t *testing.T) {
+	for _, slow := range []func(*Config){
+		func(c *Config) { c.NICs = []NIC{{BytesPerSecond: 1e-9}} },
+		func(c *Config) {
+			c.PrefixCaching, c.Tiers = true, kvcache.TierConfig{HostGiB: 1, PCIe: 1e-300}
+		},
+	} {
+		cfg := pair(t, handoff.Pull, 1)
+		slow(&cfg)
+		spec := load.Spec{Requests: 5, Rate: 4, Burstiness: 1, InputLen: 300, OutputLen: 8, Seed: 1, Vocab: 1000}
+		if _, err := Run(t.Context(), cfg, drawn(t, spec)); err == nil || !strings.Contains(err.Error(), "use faster links") {
+			t.Errorf("%v", err)
 		}
 	}
 }
