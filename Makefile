@@ -42,11 +42,12 @@ lint:
 
 # A program with the race detector sleeps for a second before it exits, every test's and every
 # child's of it: a tenth is enough for another thread to report. Tests are vetted by vet. What debuggers
-# want of a program takes half of its link, and no trace needs it.
+# want of a program takes half of its link, and no trace needs it. -short is fewer cases of what computes
+# much in one goroutine: .ci/run has the others, without the race detector.
 unit:
 	@echo "== go test -race -shuffle=on $(PACKAGES)"
 	@$(if $(compiles),:,echo "the race detector needs cgo, and cgo a C compiler that works: apt-get install gcc libc6-dev"; exit 1)
-	@CGO_ENABLED=1 GORACE=$${GORACE-atexit_sleep_ms=100} $(GO) test -race -vet=off -ldflags="-s -w" -shuffle=on -timeout 30m $(PACKAGES)
+	@CGO_ENABLED=1 GORACE=$${GORACE-atexit_sleep_ms=100} $(GO) test -race -short -vet=off -ldflags="-s -w" -shuffle=on -timeout 30m $(PACKAGES)
 
 build: ## the daemons and kvbench into bin/
 	$(GO) build -o bin/ ./cmd/...

@@ -146,7 +146,7 @@ func TestWrongNode(t *testing.T) {
 // every request on it would have been placed again.
 func TestSplit(t *testing.T) {
 	t.Parallel()
-	const requests, steps = 100, 5000 // 500,000 tokens
+	const requests, steps = 100, 1000 // 100,000 tokens
 	all := &proto.FromNode{Load: &proto.Load{Seq: 7}, LastSubmit: 9}
 	for step := range steps {
 		for id := range requests {

@@ -57,7 +57,11 @@ func randomConfig(tb testing.TB, seed uint64) (Config, load.Spec) {
 // holds a block.
 func TestConservation(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(150) {
+	seeds := uint64(150)
+	if testing.Short() {
+		seeds = 30
+	}
+	for seed := range seeds {
 		cfg, spec := randomConfig(t, seed)
 		name := fmt.Sprintf("seed %d, %v", seed, cfg.Handoff)
 		l := drawn(t, spec)
@@ -143,7 +147,11 @@ func TestConservation(t *testing.T) {
 // TestDeterminism: the same seed gives the same outcomes to the last bit.
 func TestDeterminism(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(20) {
+	seeds := uint64(20)
+	if testing.Short() {
+		seeds = 5
+	}
+	for seed := range seeds {
 		var runs [2]string
 		for i := range runs {
 			cfg, spec := randomConfig(t, seed)
@@ -187,12 +195,16 @@ func TestFasterIsNotSlower(t *testing.T) {
 		}
 		return nics
 	}
+	seeds := uint64(3)
+	if testing.Short() {
+		seeds = 1
+	}
 	for _, h := range []handoff.Handoff{handoff.Pull, handoff.Push, handoff.Layerwise} {
 		for _, w := range []struct {
 			input int
 			rate  float64
 		}{{256, 8}, {1024, 2}, {1024, 3}} {
-			for seed := range uint64(3) {
+			for seed := range seeds {
 				before := time.Duration(math.MaxInt64)
 				for _, nics := range [][]NIC{link(0.3, 1), link(0.6, 1), link(0.6, 2), link(2.4, 1), link(2.4, 2), link(12.5, 1), link(12.5, 4)} {
 					ttft := mean(h, nics, seed, w.input, w.rate)

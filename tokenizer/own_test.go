@@ -14,6 +14,14 @@ import (
 // ownSizes are the least, the A10 profile's and the greatest, which has words of six letters.
 var ownSizes = []int{MinOwn, 151936, MaxOwn}
 
+// compared are the sizes of those that are set beside their files: the least, some model's, and the greatest.
+func compared() []int {
+	if testing.Short() {
+		return []int{MinOwn, 32000}
+	}
+	return []int{MinOwn, 32000, MaxOwn}
+}
+
 func newTestOwn(tb testing.TB, size int) *Tokenizer {
 	tb.Helper()
 	t, err := Own(size)
@@ -40,7 +48,7 @@ func asFile(tb testing.TB, t *Tokenizer) *Tokenizer {
 // TestOwnTokens: each token has a text of its own, each word survives decode and encode
 // among others, and the file says the same of every one.
 func TestOwnTokens(t *testing.T) {
-	for _, size := range ownSizes {
+	for _, size := range compared() {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			own := newTestOwn(t, size)
 			read := asFile(t, own)
@@ -87,7 +95,7 @@ func FuzzOwn(f *testing.F) {
 	}
 	type both struct{ own, read *Tokenizer }
 	var all []both
-	for _, size := range []int{MinOwn, 32000, 262144} {
+	for _, size := range compared() {
 		own := newTestOwn(f, size)
 		all = append(all, both{own, asFile(f, own)})
 	}

@@ -53,7 +53,7 @@ func newSpoilt(t *testing.T, badIndex int, sel transport.Selection) *spoilt {
 		},
 	})
 	b := engine(t, transport.Config{Rails: there, Clock: clock.Std()})
-	x.src, x.dst = register(t, x.a, "src", 1<<20), register(t, b, "dst", 1<<20)
+	x.src, x.dst = register(t, x.a, "src", 64<<10), register(t, b, "dst", 64<<10)
 	for i := range x.src.Bytes() {
 		x.src.Bytes()[i] = byte(i * 7)
 	}
@@ -80,8 +80,8 @@ func (x *spoilt) transfer() (over int64, right bool) {
 	x.t.Helper()
 	before, _ := x.bad.Carried()
 	var reqs []transport.Request
-	for at := 0; at < 1<<20; at += 64 << 10 {
-		reqs = append(reqs, transport.Request{Local: x.src.Bytes()[at : at+64<<10], Offset: int64(at)})
+	for at := 0; at < 64<<10; at += 4 << 10 {
+		reqs = append(reqs, transport.Request{Local: x.src.Bytes()[at : at+4<<10], Offset: int64(at)})
 	}
 	b := x.a.Submit(x.target, reqs, transport.BatchOptions{Tag: "cmpl-5"})
 	if err := wait(x.t, b); err != nil {

@@ -84,8 +84,11 @@ func settled(t testing.TB, routines int, rails ...*Rail) int64 {
 // before there were pools it was 200,000 for both. The kernel takes 3.5 kB an end besides (Slab of
 // /proc/meminfo), and nothing for buffers that are empty.
 func TestThousandConnections(t *testing.T) {
-	const conns = 1000
-	enoughFiles(t, 2*conns+200)
+	conns := 1000
+	if testing.Short() {
+		conns = 200
+	}
+	enoughFiles(t, uint64(2*conns+200))
 	transporttest.CheckLeaks(t)
 	cfg := Config{Name: "tcp/lo", Listen: "127.0.0.1:0", MaxConns: 2 * conns, ConnsPerPeer: 2 * conns}
 	owner, err := New(cfg)
@@ -110,7 +113,7 @@ func TestThousandConnections(t *testing.T) {
 			carry(t, eps[i], transport.Write, local, key, 600) // 512 are a frame
 			carry(t, eps[i], transport.Read, local, key, 600)
 		}
-		each := (occupied() - before) / conns
+		each := (occupied() - before) / int64(conns)
 		t.Logf("%d bytes a connection at rest, both ends", each)
 		if each > restLimit {
 			t.Errorf("a connection takes %d bytes at rest, more than %d", each, restLimit)
@@ -125,7 +128,7 @@ func TestThousandConnections(t *testing.T) {
 	round(occupied())
 	before := settled(t, routines, ini, owner)
 	round(before)
-	if left := (settled(t, routines, ini, owner) - before) / conns; left > 256 {
+	if left := (settled(t, routines, ini, owner) - before) / int64(conns); left > 256 {
 		t.Errorf("%d bytes are left of each connection", left)
 	}
 }
