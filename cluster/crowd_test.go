@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-var crowd = flag.Int("crowd", 600, "requests of each of TestNobodyIsMoved's cells; 10000 is a crowd")
+var crowd = flag.Int("crowd", 200, "requests of each of TestNobodyIsMoved's cells; 10000 is a crowd")
 
 // TestNobodyIsMoved: however long the queue, a node that gets on keeps its requests. All
 // at once, and at twice what the nodes can do, nobody is refused, moved or failed. For
