@@ -111,7 +111,19 @@ func TestLayerwiseFail(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			p := []*fakeEngine{newFakeEngine(t, tc.p), newFakeEngine(t)}
-			d := []*fakeEngine{newFakeEngine(t, tc.d), newFakeEngine(t)}
+			d := []*fakeEngine{newFakeEngine(t, tc.d), newFakeEngine(t, "hold")}
+			go func() { // as with KV, the second decode engine has no answer before its prefill engine was asked
+				tick := time.NewTicker(time.Millisecond)
+				defer tick.Stop()
+				for len(p[1].requests()) == 0 {
+					select {
+					case <-tick.C:
+					case <-t.Context().Done():
+						return
+					}
+				}
+				close(d[1].hold)
+			}()
 			c := newLayerwise(t, Config{Placement: "round-robin", LeaseTTL: time.Minute}, ofKvferry, p, d)
 			for _, f := range []*fakeEngine{p[0], d[0]} {
 				if slices.Contains(f.script, down) {
