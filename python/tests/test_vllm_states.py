@@ -22,6 +22,7 @@ class TestConfig(unittest.TestCase):
     def test_defaults(self):
         self.assertEqual(Config.of({"rails": "tcp/lo"}), Config("tcp/lo", "pull", "", 30.0, 60.0, False))
         self.assertEqual(Config.of({"rails": ["tcp/a", "tcp/b"], "lease": 5}).rails, "tcp/a,tcp/b")
+        self.assertEqual(Config.of({"rails": "tcp/a, rdma/b", "gpu": "direct"}).gpu, "direct")
 
     def test_errors(self):
         for extra, text in (
@@ -31,6 +32,9 @@ class TestConfig(unittest.TestCase):
             ({"rails": "cma", "timeout": 0}, "timeout: is 0: give seconds"),
             ({"rails": "cma", "lease": "1"}, "lease: is '1': give seconds"),
             ({"rails": "cma", "checksums": 1}, "checksums: is 1: use true or false"),
+            ({"rails": "cma", "gpu": "fast"}, "gpu: is 'fast': use staged or direct"),
+            ({"rails": ["tcp/rdma0", "cma"], "gpu": "direct"}, "gpu: is \"direct\", and no rail of 'tcp/rdma0,cma' is over RDMA"),
+            ({"rails": "rdma/mlx5_0", "gpu": "direct", "checksums": True}, 'checksums: is true, and with "gpu":"direct"'),
         ):
             with self.assertRaisesRegex(ConfigError, text):
                 Config.of(extra)
@@ -113,22 +117,23 @@ class Tensor:
 class TestBuffer(unittest.TestCase):
     def test_layers(self):
         """Blocks of the kernels that are halves of vLLM's are joined."""
-        found = Buffer.of({"l0": Tensor(), "l1": Tensor(at=240)}, 3)
+        found = Buffer.of({"l0": Tensor(), "l1": Tensor(at=240)}, 3, "staged")
         self.assertEqual((found.address, found.length, found.blocks), (1000, 4000, 3))
         self.assertEqual(found.layers, [layout.Layer("l0", 0, 80, 80), layout.Layer("l1", 240, 80, 80)])
-        found = Buffer.of({"l0": Tensor(stride=100)}, 6)
+        found = Buffer.of({"l0": Tensor(stride=100)}, 6, "direct")
         self.assertEqual(found.layers, [layout.Layer("l0", 0, 100, 40)])
 
     def test_refused(self):
         for tensor, text in (
-            (Tensor(device="cuda"), "moves KV in the CPU's memory"),
             (Tensor(buffer=2000), "not in the buffer of the other layers"),
             (Tensor(contiguous=False), "needs the layout LBHNC"),
             (Tensor(blocks=7), "needs the layout LBHNC"),
             (Tensor(stride=100), "blocks of kernels with gaps"),
         ):
             with self.assertRaisesRegex(NotImplementedError, f"KV of l1 .*{text}"):
-                Buffer.of({"l0": Tensor(), "l1": tensor}, 3)
+                Buffer.of({"l0": Tensor(), "l1": tensor}, 3, "staged")
+        with self.assertRaisesRegex(NotImplementedError, "KV is on .*xpu.*: KvferryConnector moves KV of CPUs, and of GPUs that torch calls cuda"):
+            Buffer.of({"l0": Tensor(device="xpu")}, 3, "staged")
 
 
 class TestHolds(unittest.TestCase):
@@ -380,8 +385,8 @@ class TestScheduler(unittest.TestCase):
             self.assertEqual(self.d.step({}).pulls, [])
 
     def test_chunks(self):
-        """Checksums are made of the blocks that a chunk of the prompt has changed; those of the prefix cache come with the first."""
-        p = self.scheduler("P", checksums=True)
+        """Blocks that a chunk of the prompt has changed are checked, and copied from a GPU; those of the prefix cache come with the first."""
+        p = self.scheduler("P")
         p.block_ids = {"a": [5, 6, 7, 8]}.__getitem__
         p.allocated(Request("a", 60, dict(ASK)), [5, 6, 7, 8], 0)
         p.allocated(Request("b", 60, None), [9], 0)

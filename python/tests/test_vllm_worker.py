@@ -35,13 +35,16 @@ class Side:
         self.worker = Worker(Config(rails, **config), name, 0, TOKENS)
         test.addCleanup(self.worker.close)
         self.blocks, self.page = blocks, page
-        self.memory = bytearray(os.urandom(LAYERS * blocks * page))
-        address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
-        layers = [layout.Layer(f"l{k}", k * blocks * page, page, page) for k in range(LAYERS)]
-        self.worker.register(Buffer(address, len(self.memory), layers, blocks))
+        self.worker.register(self.buffer())
         own = self.worker.own
         self.peer = Peer(own.advertisement, own.planes)
         self.sent, self.received, self.bad, self.parts, self.counts = set(), set(), set(), {}, stats.empty()
+
+    def buffer(self):
+        self.memory = bytearray(os.urandom(LAYERS * self.blocks * self.page))
+        address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        layers = [layout.Layer(f"l{k}", k * self.blocks * self.page, self.page, self.page) for k in range(LAYERS)]
+        return Buffer(address, len(self.memory), layers, self.blocks)
 
     def block(self, n):
         return [bytes(self.memory[at : at + self.page]) for at in range(n * self.page, len(self.memory), self.blocks * self.page)]

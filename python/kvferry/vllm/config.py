@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 PULL, LAYERWISE = "pull", "layerwise"
+STAGED, DIRECT = "staged", "direct"
 
 
 class ConfigError(ValueError):
@@ -31,6 +32,8 @@ class Config:
     """Seconds that P keeps the blocks of a prompt that it has answered, for D to take them."""
     checksums: bool = False
     """Whether each block is checked by D against P's checksum of it. Both must say so."""
+    gpu: str = STAGED
+    """How KV on a GPU is moved. STAGED: by way of pinned host memory. DIRECT: by NICs that reach it. Of no meaning on a CPU."""
 
     @classmethod
     def of(cls, extra: dict[str, Any], role: str = "kv_both") -> Config:
@@ -56,4 +59,10 @@ class Config:
                 raise ConfigError(name, f"is {value!r}: give seconds, more than 0")
         if not isinstance(extra.get("checksums", False), bool):
             raise ConfigError("checksums", f"is {extra['checksums']!r}: use true or false")
+        if extra.get("gpu", STAGED) not in (STAGED, DIRECT):
+            raise ConfigError("gpu", f"is {extra['gpu']!r}: use {STAGED} or {DIRECT}")
+        if extra.get("gpu") == DIRECT and not re.search(r"(^|,)\s*rdma/", extra["rails"]):
+            raise ConfigError("gpu", f'is "{DIRECT}", and no rail of {extra["rails"]!r} is over RDMA: name such NICs, "rdma/mlx5_0", or use "{STAGED}"')
+        if extra.get("gpu") == DIRECT and extra.get("checksums"):
+            raise ConfigError("checksums", f'is true, and with "gpu":"{DIRECT}" nobody reads the blocks: use false, or "gpu":"{STAGED}"')
         return cls(**{**extra, "bootstrap": "" if role == "kv_consumer" else address})

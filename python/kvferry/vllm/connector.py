@@ -145,7 +145,7 @@ class KvferryConnector(KVConnectorBase_V1):
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         assert self._worker
-        self._worker.register(Buffer.of(kv_caches, self._kv_cache_config.num_blocks))
+        self._worker.register(Buffer.of(kv_caches, self._kv_cache_config.num_blocks, self._worker.config.gpu))
 
     def get_handshake_metadata(self) -> KvferryHandshake | None:
         assert self._worker

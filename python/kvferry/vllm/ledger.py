@@ -53,8 +53,13 @@ class Ledger:
         transfer.bad = bad
         transfer.part.kv_blocks_checked, transfer.part.kv_blocks_bad = blocks, len(bad)
 
+    def good(self, request: str, error: str) -> list[int]:
+        """Blocks of a transfer that is over which vLLM is to have: with an error none of them is right."""
+        transfer = self.transfers[request]
+        return [] if error else [block for block in transfer.blocks if block not in transfer.bad]
+
     def finish(self, request: str, error: str, aborted: bool) -> None:
-        """A transfer is over. With an error none of its blocks is right."""
+        """A transfer is over, and its good blocks have landed."""
         transfer = self.transfers.pop(request)
         part, bad = transfer.part, transfer.blocks if error else transfer.bad
         part.land_us = max(0, round((time.perf_counter() - transfer.began) * 1e6) - part.post_us - part.wire_us)

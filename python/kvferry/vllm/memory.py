@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Callable, Container, Sequence
 
 import kvferry
@@ -12,7 +12,9 @@ import kvferry
 from . import layout
 from .batches import Batches
 from .checksums import Checksums
+from .device import Host, device_of
 from .holds import SLOTS
+from .ledger import Ledger
 
 WINDOWS = 256
 """Peers that are told of the memory at a time, to write. What another needs is taken from one that does not write."""
@@ -23,21 +25,19 @@ class Buffer:
     """One buffer with all layers."""
 
     address: int
+    """Of what is registered."""
     length: int
     layers: list[layout.Layer]
     blocks: int
+    device: Host = field(default_factory=Host)
 
     @classmethod
-    def of(cls, kv_caches: dict[str, Any], blocks: int) -> Buffer:
-        """What vLLM has given for KV: tensors of blocks x heads x tokens x values, a layer each, in one buffer."""
+    def of(cls, kv_caches: dict[str, Any], blocks: int, gpu: str) -> Buffer:
+        """What vLLM has given for KV: tensors of blocks x heads x tokens x values, a layer each, in one buffer. gpu is Config's."""
         first = next(iter(kv_caches.values()))
         storage = first.untyped_storage()
         layers = []
         for name, tensor in kv_caches.items():
-            if tensor.device.type != "cpu":
-                raise NotImplementedError(
-                    f"the KV of {name} is on {tensor.device}: KvferryConnector moves KV in the CPU's memory; on a GPU use NixlConnector with kv_buffer_device cpu and kvferry's NIXL plugin"
-                )
             if tensor.untyped_storage().data_ptr() != storage.data_ptr():
                 raise NotImplementedError(f"the KV of {name} is not in the buffer of the other layers: KvferryConnector needs vLLM 0.32's one buffer")
             split = tensor.shape[0] // blocks  # blocks of the kernels, in one of vLLM's
@@ -47,7 +47,8 @@ class Buffer:
             if split > 1 and stride != page:
                 raise NotImplementedError(f"the KV of {name} has blocks of kernels with gaps: KvferryConnector needs the layout LBHNC")
             layers.append(layout.Layer(name, tensor.data_ptr() - storage.data_ptr(), stride * split, page * split))
-        return cls(storage.data_ptr(), storage.nbytes(), layers, blocks)
+        device = device_of(first, layers, gpu)
+        return cls(device.address, storage.nbytes(), layers, blocks, device)
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Memory:
         self.block_bytes = sum(layer.page for layer in buffer.layers)
         self.checksums = Checksums(buffer.address, buffer.length, [(layer.offset, layer.stride, layer.page) for layer in buffer.layers], buffer.blocks)
         self.digests = engine.register(self.checksums.table, name="checksums")
-        kv = engine.register(buffer.address, buffer.length, name="kv")
+        kv = self._register()
         self.advertisement = engine.advertise(kv, self.digests, engine.register(ended, name="holds")).decode()
         self.words = array("Q", bytes(layout.WORD * SLOTS))  # for what is read of a peer's `ended`
         self.word = engine.register(self.words, name="words", private=True).address
@@ -96,16 +97,19 @@ class Memory:
         at = kvferry.Range(self.word + layout.WORD * word, layout.WORD * (hold % SLOTS), layout.WORD, segment=layout.ENDED)
         batches.submit(kvferry.READ, advertisement, [at], read, timeout=timeout, tag=tag)
 
+    def land(self, ledger: Ledger, request: str, error: str, aborted: bool) -> None:
+        """A transfer is over: its good blocks become vLLM's, and then the ledger has its end."""
+        self.buffer.device.land(ledger.good(request, error), lambda: ledger.finish(request, error, aborted))
+
     def open(self, peer: str, writing: Container[str]) -> str:
         """The advertisement for a peer that is to write. Those in `writing` keep what they were told; others may lose it."""
         if peer not in self.windows:
             for other in [p for p in self.windows if p not in writing][: len(self.windows) + 1 - WINDOWS]:
                 self.fence(other)
-            before, buffer = self.local, self.buffer
-            window = self.engine.register(buffer.address, buffer.length, name="kv")
+            before, window = self.local, self._register()
             self.windows[peer] = Window(window, self.engine.advertise(window, self.digests).decode())
             # Our own batches use what was registered last, and a segment is closed when they have ended: a fence must not wait for that.
-            self.local = self.engine.register(buffer.address, buffer.length, name="kv", private=True)
+            self.local = self._register(private=True)
             if before:
                 threading.Thread(target=before.close, name="kvferry-close", daemon=True).start()
         return self.windows[peer].advertisement
@@ -114,3 +118,7 @@ class Memory:
         """The peer writes no more when this returns, nor later."""
         if window := self.windows.pop(peer, None):
             window.segment.close()
+
+    def _register(self, private: bool = False) -> kvferry.Segment:
+        """All of the KV, once more."""
+        return self.buffer.device.register(self.engine, self.buffer.address, self.buffer.length, private)

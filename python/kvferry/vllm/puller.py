@@ -68,7 +68,7 @@ class Puller:
 
     def _finish(self, finish: pulls.Finish) -> None:
         del self.reading[finish.pull.request]
-        self.ledger.finish(finish.pull.request, finish.error, finish.aborted)
+        self.memory.land(self.ledger, finish.pull.request, finish.error, finish.aborted)
 
     def _checked(self, pull: pulls.Pull) -> list[int]:
         """Blocks of ours that are compared with P's checksums."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Iterable
+from typing import Any, Callable, Iterable, Sequence
 
 import kvferry
 
@@ -65,7 +65,7 @@ class Pusher:
         else:
             self.step(now, [pushes.Wanted(want)])
 
-    def ready(self, now: float, chunks: Iterable[Chunk], layers: range) -> None:
+    def ready(self, now: float, chunks: Iterable[Chunk], layers: Sequence[int]) -> None:
         """These layers of chunks of prompts are computed."""
         self.step(now, [pushes.Ready(c.request, c.transfer, layers, c.end, c.total, c.blocks, c.prompt) for c in chunks if c.transfer])
 

@@ -10,7 +10,7 @@ The state has no clock and calls nobody: step(now, events) returns what is to be
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Iterable, Union
+from typing import Iterable, Sequence, Union
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Ready:
 
     request: str
     transfer: str
-    layers: range
+    layers: Sequence[int]
     tokens: int
     total: int
     blocks: list[int]

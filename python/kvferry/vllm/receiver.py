@@ -102,4 +102,4 @@ class Receiver:
             self.ledger.wire(receive.request, time.perf_counter() - told)
             if self.config.checksums and receive.checked:
                 self.ledger.checked(receive.request, len(receive.blocks), self.memory.checksums.wrong(receive.blocks))
-        self.ledger.finish(receive.request, finish.error, finish.aborted)
+        self.memory.land(self.ledger, receive.request, finish.error, finish.aborted)

@@ -197,7 +197,7 @@ class Scheduler:
         step.idle, step.preempted = not computed, [request for request in preempted if request in self.prefills]
         for request, end in computed.items():
             prefill = self.prefills.get(request)
-            if prefill is None or prefill.computed >= prefill.total or not (prefill.transfer or self.config.checksums):
+            if prefill is None or prefill.computed >= prefill.total:
                 continue
             assert self.block_ids
             end = min(end, prefill.total)

@@ -10,7 +10,8 @@ import kvferry
 
 from . import pulls, receives
 from .batches import Batches
-from .config import Config
+from .config import LAYERWISE, Config
+from .device import Host
 from .holds import Holds
 from .layout import model
 from .ledger import Finished, Ledger
@@ -19,7 +20,7 @@ from .memory import Buffer, Memory
 from .puller import Puller
 from .pusher import Pusher
 from .receiver import Receiver
-from .scheduler import Rank, Step
+from .scheduler import Chunk, Rank, Step
 
 IDLE = 0.001
 """Seconds that a step with nothing to compute waits for something to come: the engine's threads may have no other core."""
@@ -38,9 +39,12 @@ class Worker:
             raise RuntimeError(f"kv_connector_extra_config.rails {config.rails!r}: {e}") from e
         self.batches, self.ledger, self.holds = Batches(self.engine), Ledger(), Holds(config.lease)
         self.own: Rank | None = None
+        self.device = Host()
+        self.saved: set[int] = set()  # layers, of the step
 
     def register(self, buffer: Buffer) -> None:
         memory = self.memory = Memory(self.engine, buffer, self.holds.ended)
+        self.device = buffer.device
         self.ledger.block_bytes = memory.block_bytes
         self.puller = Puller(self.config, self.rank, self.batches, memory, self.ledger)
         self.receiver = Receiver(self.config, self.rank, self.batches, memory, self.ledger)
@@ -60,19 +64,31 @@ class Worker:
         self.receiver.step(time.monotonic(), [receives.Asked(receive) for receive in step.receives])
 
     def computed(self, step: Step, layers: Iterable[str] = ()) -> None:
-        """Layers of the step's KV are there; without names all."""
-        chunks, names = step.chunks, list(layers)
-        if not chunks:
+        """vLLM has started to compute layers of the step's KV, on a CPU has computed them; without names all. All that are handed
+        over have been when that returns."""
+        chunks = [chunk for chunk in step.chunks if chunk.transfer or self.config.checksums or self.device.copies]
+        names = list(layers)
+        if not chunks or names and self.config.handoff != LAYERWISE:
             return
-        if self.pusher.pushes.waits():
-            self._poll(0)  # D's word may come while the step computes
-        at = [self.layers[name] for name in names if name in self.layers] if names else [0, len(self.layers) - 1]
-        if at:
-            self.pusher.ready(time.monotonic(), chunks, range(at[0], at[-1] + 1))
-        if self.config.checksums and not names:
+        some = [self.layers[name] for name in names if name in self.layers] if names else [k for k in range(len(self.layers)) if k not in self.saved]
+        self.saved.update(some)
+        self.device.save(some, (block for chunk in chunks for block in self._blocks(chunk)))
+        for ready in self.device.saved(wait=not names):
+            if self.pusher.pushes.waits():
+                self._poll(0)  # D's word may come while the step computes
+            self.pusher.ready(time.monotonic(), chunks, ready)
+        if names:
+            return
+        self.saved.clear()
+        if self.config.checksums:
             for chunk in chunks:
                 if not chunk.transfer:
-                    self.memory.checksums.make(chunk.blocks[chunk.begin // self.block_tokens :])
+                    self.memory.checksums.make(self._blocks(chunk))
+
+    def _blocks(self, chunk: Chunk) -> list[int]:
+        """What a chunk has computed or changed; of a prompt's first, the blocks of the prefix cache too: who made them may not have
+        handed them over."""
+        return chunk.blocks[chunk.begin // self.block_tokens :]
 
     def finish(self, step: Step, over: Iterable[str]) -> Finished:
         """The end of a step: what has come to an end by then. `over` are requests that vLLM has ended."""
@@ -81,6 +97,7 @@ class Worker:
         self.receiver.step(time.monotonic(), [pulls.Aborted(request) for request in over])
         self.pusher.step(time.monotonic(), step.over)
         self._await(step.idle)
+        self.device.landed(wait=step.idle)
         now = time.monotonic()
         self._free()
         self.receiver.step(now)
@@ -90,11 +107,12 @@ class Worker:
 
     def close(self) -> None:
         self.engine.close()
+        self.device.close()
 
     def _await(self, idle: bool) -> None:
         """Does what has come. A step with nothing to compute waits for more, until a request has ended."""
         until = time.monotonic() + ((READING if self.puller.pulls.states else IDLE) if idle else 0)
-        while self._poll(max(0, until - time.monotonic())) and self.puller.pulls.states and not self.ledger.finished.received:
+        while self._poll(max(0, until - time.monotonic())) and self.puller.pulls.states and not (self.ledger.finished.received or self.device.landing):
             if time.monotonic() >= until + IDLE:
                 return  # of messages there may be always one more
 
