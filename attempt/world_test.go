@@ -209,7 +209,7 @@ func (d driver) Launch(step *engine.Step, _ bool) {
 	w := d.w
 	var toks []kvcache.Token
 	for _, k := range step.Works {
-		kv := words(k.Seq.Tokens())
+		kv := words(k.Seq.Tokens(0))
 		for i := k.From; i < k.From+k.N; i++ {
 			d.write(k.Seq.Table.Refs()[i/4], i%4, kv[i])
 		}

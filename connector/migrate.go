@@ -51,8 +51,8 @@ func (c *Core) migrate(ev Migrate) {
 		err = errors.New("it does not generate")
 	case r.out != nil:
 		err = errors.New("it is on its way already")
-	case ev.Known < 1 || ev.Known > len(r.seq.Tokens()):
-		err = fmt.Errorf("%d of its tokens are known there, of %d", ev.Known, len(r.seq.Tokens()))
+	case ev.Known < 1 || ev.Known > r.seq.Len():
+		err = fmt.Errorf("%d of its tokens are known there, of %d", ev.Known, r.seq.Len())
 	default:
 		err = c.covers(ev.Remote, ev.Known)
 	}
@@ -82,7 +82,7 @@ func (c *Core) covers(remote Remote, known int) error {
 // the last have their KV now, and it is in a step perhaps that adds one.
 func (c *Core) copyOut(r *request) {
 	o := r.out
-	if o.over || o.stopping || r.moves > 0 || len(r.seq.Tokens()) <= o.known {
+	if o.over || o.stopping || r.moves > 0 || r.seq.Len() <= o.known {
 		return // there is to be one more than the other node knows
 	}
 	full := r.seq.Held / c.cfg.Pool.BlockTokens()
@@ -132,7 +132,7 @@ func (c *Core) moveRest(r *request) {
 		return
 	}
 	c.totals.Transfers++
-	c.act.Migrated = append(c.act.Migrated, Migrated{ID: r.ID, Transfer: o.Transfer, Tokens: r.seq.Tokens()[o.known:], Cached: r.seq.Found(), Breakdown: r.breakdown()})
+	c.act.Migrated = append(c.act.Migrated, Migrated{ID: r.ID, Transfer: o.Transfer, Tokens: r.seq.Tokens(o.known), Cached: r.seq.Found(), Breakdown: r.breakdown()})
 }
 
 // movedOut ends a move.

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"kvferry/kvcache"
@@ -96,16 +97,16 @@ type Sequence struct {
 	Launched time.Duration // first step that computed its prompt
 	Computed time.Duration // prompt computed
 
-	tokens []kvcache.Token // prompt and output so far
-	state  uint64          // digest of tokens, from which the next one is drawn
+	output []kvcache.Token // so far
+	state  uint64          // digest of all tokens, from which the next one is drawn
 	cached int             // prompt tokens that the prefix cache had
 	found  int             // and before any were computed
 }
 
-// NewSequence makes what a scheduler has of a request: its prompt, and no blocks yet.
+// NewSequence makes what a scheduler has of a request: its prompt, which nobody changes, and no
+// blocks yet.
 func NewSequence(r Request) *Sequence {
-	// Room for the first output tokens, or the first of them copies the prompt.
-	s := &Sequence{Request: r, state: r.Variant, tokens: append(make([]kvcache.Token, 0, len(r.Prompt)+min(r.MaxTokens, 256)), r.Prompt...)}
+	s := &Sequence{Request: r, state: r.Variant, output: make([]kvcache.Token, 0, min(r.MaxTokens, 256))}
 	s.digest(r.Prompt...)
 	return s
 }
@@ -144,7 +145,7 @@ func (s *Sequence) Cached() int { return s.cached }
 
 // Append adds a token of the output: drawn by the executor, or given by another node.
 func (s *Sequence) Append(t kvcache.Token) {
-	s.tokens = append(s.tokens, t)
+	s.output = append(s.output, t)
 	s.digest(t)
 }
 
@@ -158,11 +159,24 @@ func (s *Sequence) digest(tokens ...kvcache.Token) {
 	}
 }
 
-// Tokens are the prompt and the output so far. The slice is the scheduler's.
-func (s *Sequence) Tokens() []kvcache.Token { return s.tokens }
+// Len is the number of its tokens: the prompt and the output so far.
+func (s *Sequence) Len() int { return len(s.Prompt) + len(s.output) }
+
+// Tokens are those of the prompt and the output so far, from a place on. The slice is not the
+// caller's.
+func (s *Sequence) Tokens(from int) []kvcache.Token {
+	switch n := len(s.Prompt); {
+	case from >= n:
+		return s.output[from-n:]
+	case len(s.output) == 0:
+		return s.Prompt[from:]
+	default:
+		return slices.Concat(s.Prompt[from:], s.output)
+	}
+}
 
 // Output is the number of output tokens so far, given ones included.
-func (s *Sequence) Output() int { return len(s.tokens) - len(s.Prompt) }
+func (s *Sequence) Output() int { return len(s.output) }
 
 // NextToken is what the modelled engine generates after the sequence's present
 // tokens: a deterministic function of all of them and of the variant, so that any node

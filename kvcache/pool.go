@@ -83,16 +83,22 @@ type Pool struct {
 	blockTokens int
 	caching     bool
 
-	blocks []block   // the blocks allocated so far; those from len(blocks) to total are fresh
-	free   []BlockID // released, holding nothing of use; the last one is allocated first
-	index  *Index    // of cached blocks
-	lru    lruList   // released but cached
-	stats  Stats
+	blocks   []block   // the blocks allocated so far; those from len(blocks) to total are fresh
+	prefixes []prefix  // what they hold, with caching
+	free     []BlockID // released, holding nothing of use; the last one is allocated first
+	index    *Index    // of cached blocks
+	lru      lruList   // released but cached
+	stats    Stats
 }
 
+// A block is what is looked at each time that it is allocated or released; without caching, a
+// thousand pools touch nothing else.
 type block struct {
-	gen    uint32
-	refs   int
+	gen  uint32
+	refs int32
+}
+
+type prefix struct {
 	cached bool
 	hash   Hash // if cached
 	link   link // if on the LRU list
@@ -111,7 +117,7 @@ func NewPool(blocks, blockTokens int, prefixCaching bool) *Pool {
 		caching:     prefixCaching,
 		lru:         newLRUList(),
 	}
-	p.index = NewIndex(func(id uint32) Hash { return p.blocks[id].hash })
+	p.index = NewIndex(func(id uint32) Hash { return p.prefixes[id].hash })
 	return p
 }
 
@@ -165,6 +171,9 @@ func (p *Pool) take() Ref {
 	case len(p.blocks) < p.total:
 		id = BlockID(len(p.blocks))
 		p.blocks = append(p.blocks, block{})
+		if p.caching {
+			p.prefixes = append(p.prefixes, prefix{})
+		}
 	default:
 		id = p.evict()
 	}
@@ -179,8 +188,8 @@ func (p *Pool) take() Ref {
 
 // evict gives up the cached prefix that was released longest ago.
 func (p *Pool) evict() BlockID {
-	id := p.lru.popFront(p.blocks)
-	b := &p.blocks[id]
+	id := p.lru.popFront(p.prefixes)
+	b := &p.prefixes[id]
 	p.index.Remove(b.hash)
 	b.cached, b.hash = false, Hash{}
 	p.stats.Evictions++
@@ -193,11 +202,11 @@ func (p *Pool) evict() BlockID {
 func (p *Pool) Flush() int {
 	n := p.index.Len()
 	for p.lru.len > 0 {
-		id := p.lru.popFront(p.blocks)
+		id := p.lru.popFront(p.prefixes)
 		p.free = append(p.free, id)
 	}
-	for i := range p.blocks {
-		p.blocks[i].cached, p.blocks[i].hash = false, Hash{}
+	for i := range p.prefixes {
+		p.prefixes[i].cached, p.prefixes[i].hash = false, Hash{}
 	}
 	p.index.Clear()
 	return n
@@ -259,8 +268,8 @@ func (p *Pool) Release(refs []Ref) error {
 		b.refs--
 		switch {
 		case b.refs > 0:
-		case b.cached:
-			p.lru.pushBack(p.blocks, id)
+		case p.caching && p.prefixes[id].cached:
+			p.lru.pushBack(p.prefixes, id)
 		default:
 			p.free = append(p.free, id)
 		}
@@ -287,7 +296,7 @@ func (p *Pool) Match(hashes []Hash) []Ref {
 		id := BlockID(at)
 		b := &p.blocks[id]
 		if b.refs == 0 {
-			p.lru.remove(p.blocks, id)
+			p.lru.remove(p.prefixes, id)
 		}
 		b.refs++
 		refs[i] = Ref{ID: id, Gen: b.gen}
@@ -329,10 +338,10 @@ func (p *Pool) Commit(r Ref, h Hash) error {
 	if !p.caching {
 		return nil
 	}
-	b := &p.blocks[r.ID]
+	b := &p.prefixes[r.ID]
 	if b.cached {
 		if b.hash != h {
-			return &RefError{Op: "commit", Ref: r, Gen: b.gen, Err: ErrRecommit}
+			return &RefError{Op: "commit", Ref: r, Gen: r.Gen, Err: ErrRecommit}
 		}
 		return nil
 	}

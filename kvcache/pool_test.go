@@ -22,6 +22,12 @@ func (p *Pool) verify() error {
 		place[id] = where
 		return nil
 	}
+	held := func(i int) (f prefix) {
+		if p.caching {
+			f = p.prefixes[i]
+		}
+		return f
+	}
 	for i, b := range p.blocks {
 		if b.refs < 0 || b.gen == 0 {
 			return fmt.Errorf("block %d: %+v", i, b)
@@ -29,24 +35,26 @@ func (p *Pool) verify() error {
 		if b.refs > 0 {
 			place[i] = "held"
 		}
-		if at, ok := p.index.Find(b.hash); b.cached && (!ok || int(at) != i) {
-			return fmt.Errorf("block %d caches %v, the index says %d, %v", i, b.hash, at, ok)
+		if f := held(i); f.cached {
+			if at, ok := p.index.Find(f.hash); !ok || int(at) != i {
+				return fmt.Errorf("block %d caches %v, the index says %d, %v", i, f.hash, at, ok)
+			}
 		}
 	}
 	for _, id := range p.free {
 		if err := put(id, "free"); err != nil {
 			return err
 		}
-		if p.blocks[id].cached {
+		if held(int(id)).cached {
 			return fmt.Errorf("block %d is free and cached", id)
 		}
 	}
 	n, prev := 0, nowhere
-	for id := p.lru.front; id != nowhere; prev, id = id, p.blocks[id].link.next {
+	for id := p.lru.front; id != nowhere; prev, id = id, p.prefixes[id].link.next {
 		if err := put(id, "on the LRU list"); err != nil {
 			return err
 		}
-		if b := p.blocks[id]; !b.cached || b.link.prev != prev {
+		if b := p.prefixes[id]; !b.cached || b.link.prev != prev {
 			return fmt.Errorf("block %d on the LRU list: %+v, previous %d", id, b, prev)
 		}
 		n++
@@ -58,8 +66,8 @@ func (p *Pool) verify() error {
 		return fmt.Errorf("block %d is nowhere", i)
 	}
 	cached := 0
-	for _, b := range p.blocks {
-		if b.cached {
+	for _, f := range p.prefixes {
+		if f.cached {
 			cached++
 		}
 	}
@@ -335,7 +343,7 @@ func TestPoolAgainstModel(t *testing.T) {
 				if b.refs > 0 {
 					used++
 				}
-				if i < len(p.blocks) && p.blocks[i].refs != b.refs {
+				if i < len(p.blocks) && int(p.blocks[i].refs) != b.refs {
 					t.Fatalf("seed %d op %d, after %s: block %d has %d references, want %d", seed, op, what, i, p.blocks[i].refs, b.refs)
 				}
 			}

@@ -164,7 +164,7 @@ func (t *Tiers) Stats() TierStats {
 type tier struct {
 	room  int
 	index map[Hash]BlockID
-	slots []block
+	slots []prefix
 	free  []BlockID
 	lru   lruList
 }
@@ -201,7 +201,7 @@ func (t *tier) put(h Hash) {
 		id, t.free = t.free[n-1], t.free[:n-1]
 	} else {
 		id = BlockID(len(t.slots))
-		t.slots = append(t.slots, block{})
+		t.slots = append(t.slots, prefix{})
 	}
 	t.slots[id].hash = h
 	t.index[h] = id

@@ -108,7 +108,7 @@ func (p *Pool) describe() string {
 	next := slices.Clone(p.free)
 	slices.Reverse(next)
 	var evict []BlockID
-	for id := p.lru.front; id != nowhere; id = p.blocks[id].link.next {
+	for id := p.lru.front; id != nowhere; id = p.prefixes[id].link.next {
 		evict = append(evict, id)
 	}
 	st := p.Stats()

@@ -46,7 +46,7 @@ func (c *computing) Run(ctx context.Context, step *engine.Step, layer func(int, 
 	xs := make([][]uint64, len(step.Works)) // of each work's positions
 	for i, w := range step.Works {
 		for at := w.From; at < w.From+w.N; at++ {
-			xs[i] = append(xs[i], hash(uint64(w.Seq.Tokens()[at]), uint64(at)))
+			xs[i] = append(xs[i], hash(uint64(w.Seq.Tokens(at)[0]), uint64(at)))
 		}
 	}
 	for l := range c.slab.Geometry().Layers {

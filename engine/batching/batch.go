@@ -84,7 +84,7 @@ func (s *Scheduler) flush(now, notBefore time.Duration) {
 
 // work adds n tokens of a sequence to a step, from where its KV ends.
 func (s *Scheduler) work(step *engine.Step, q *sequence, n int) {
-	step.Works = append(step.Works, engine.Work{Seq: &q.Sequence, From: q.Held, N: n, Prompt: q.prompt, Sample: q.Held+n == len(q.Tokens())})
+	step.Works = append(step.Works, engine.Work{Seq: &q.Sequence, From: q.Held, N: n, Prompt: q.prompt, Sample: q.Held+n == q.Len()})
 	s.works = append(s.works, q)
 }
 
@@ -147,7 +147,7 @@ func (s *Scheduler) prompts(step *engine.Step, budget int, source engine.KVSourc
 		if q.loading {
 			continue
 		}
-		left := len(q.Tokens()) - q.Held
+		left := q.Len() - q.Held
 		n := min(left, budget)
 		if n < left && !cut {
 			s.evict(q) // until there is room in a step
@@ -176,7 +176,7 @@ func (s *Scheduler) allocate(q *sequence) bool {
 
 // fits takes the blocks if the pool has them.
 func (s *Scheduler) fits(q *sequence) bool {
-	room := len(q.Tokens())
+	room := q.Len()
 	if q.KV == engine.Await {
 		room += q.Reserve
 	}
@@ -185,7 +185,7 @@ func (s *Scheduler) fits(q *sequence) bool {
 		return false
 	}
 	var refs []kvcache.Ref
-	usable := (len(q.Tokens()) - 1) / s.cfg.Pool.BlockTokens()
+	usable := (q.Len() - 1) / s.cfg.Pool.BlockTokens()
 	if q.KV != engine.Blocking && len(q.hashes) > 0 {
 		refs = s.cfg.Pool.Match(q.hashes[:min(q.shared, usable)])
 	}
@@ -205,7 +205,7 @@ func (s *Scheduler) fits(q *sequence) bool {
 	}
 	s.load(q, len(refs), below)
 	if s.cfg.PrefixCaching && q.KV != engine.Blocking && !q.queried {
-		s.cfg.Pool.Queried(len(q.Tokens()), len(refs)*s.cfg.Pool.BlockTokens())
+		s.cfg.Pool.Queried(q.Len(), len(refs)*s.cfg.Pool.BlockTokens())
 		q.queried = true
 	}
 	return true

@@ -17,7 +17,7 @@ func (s *Scheduler) Steady(limit int) int {
 	}
 	need := 0
 	for _, q := range s.works {
-		need += s.missing(q, len(q.Tokens())+limit)
+		need += s.missing(q, q.Len()+limit)
 	}
 	if need > s.cfg.Pool.Free() {
 		return 0
@@ -31,7 +31,7 @@ func (s *Scheduler) Again(done engine.Done) {
 		q.Held++
 		q.Append(done.Tokens[i])
 		s.step.Works[i].From++
-		q.Table.Grow(s.cfg.Pool, len(q.Tokens())) // it fits: Steady has made sure of that
+		q.Table.Grow(s.cfg.Pool, q.Len()) // it fits: Steady has made sure of that
 	}
 	s.ended, s.step.At = done.At, done.At
 	s.policy.decoded()

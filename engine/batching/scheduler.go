@@ -205,7 +205,7 @@ func (s *Scheduler) Load() engine.Load {
 	for _, list := range lists {
 		for _, q := range list {
 			if q.prompt && (q.where != inPending || q.loading) {
-				l.WaitingTokens += len(q.Tokens()) - q.Held
+				l.WaitingTokens += q.Len() - q.Held
 			}
 		}
 	}
@@ -282,7 +282,7 @@ func (s *Scheduler) landed(ev engine.Landed) {
 		return // cancelled meanwhile
 	}
 	s.pending = remove(s.pending, q)
-	q.Held = len(q.Tokens())
+	q.Held = q.Len()
 	s.commit(q)
 	s.spill(ev.At)
 	for _, t := range ev.Given {
@@ -290,7 +290,7 @@ func (s *Scheduler) landed(ev engine.Landed) {
 	}
 	// If none is given, the last token of the prompt goes through the model once more to draw the
 	// first of the output; its KV is there already.
-	q.Held = len(q.Tokens()) - 1
+	q.Held = q.Len() - 1
 	q.runnable = ev.At
 	if q.Output() >= q.MaxTokens {
 		s.end(q)

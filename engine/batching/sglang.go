@@ -100,7 +100,7 @@ func (p *sglang) prompts(s *Scheduler, step *engine.Step) {
 		if q.loading {
 			continue
 		}
-		n := min(len(q.Tokens())-q.Held, chunk)
+		n := min(q.Len()-q.Held, chunk)
 		if s.cfg.ChunkTokens == 0 && admitted > 1 && n >= budget {
 			s.evict(q)
 			return
@@ -190,8 +190,8 @@ func (p *sglang) decodes(s *Scheduler, step *engine.Step) {
 		if !s.adapters.serves(q) {
 			continue
 		}
-		q.Table.Grow(s.cfg.Pool, len(q.Tokens())) // it fits
-		s.work(step, q, len(q.Tokens())-q.Held)
+		q.Table.Grow(s.cfg.Pool, q.Len()) // it fits
+		s.work(step, q, q.Len()-q.Held)
 	}
 }
 
@@ -219,7 +219,7 @@ func cheapest(running []*sequence) *sequence {
 func (*sglang) short(s *Scheduler) bool {
 	need := 0
 	for _, q := range s.running {
-		need += s.missing(q, len(q.Tokens()))
+		need += s.missing(q, q.Len())
 	}
 	return need > s.cfg.Pool.Free()
 }

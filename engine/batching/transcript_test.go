@@ -187,7 +187,7 @@ func (w *transcript) state() string {
 		}
 		fmt.Fprintf(&out, "  %s:", l.name)
 		for _, q := range l.list {
-			fmt.Fprintf(&out, " %d(%d/%d %v)", q.ID, q.Held, len(q.Tokens()), q.Table.Refs())
+			fmt.Fprintf(&out, " %d(%d/%d %v)", q.ID, q.Held, q.Len(), q.Table.Refs())
 		}
 		out.WriteByte('\n')
 	}

@@ -51,7 +51,7 @@ func (v0) decodes(s *Scheduler, step *engine.Step) {
 		if !s.adapters.serves(q) {
 			continue
 		}
-		for !q.Table.Grow(s.cfg.Pool, len(q.Tokens())) {
+		for !q.Table.Grow(s.cfg.Pool, q.Len()) {
 			s.starved = true
 			if s.evictPrompt() {
 				continue
@@ -62,6 +62,6 @@ func (v0) decodes(s *Scheduler, step *engine.Step) {
 				return
 			}
 		}
-		s.work(step, q, len(q.Tokens())-q.Held)
+		s.work(step, q, q.Len()-q.Held)
 	}
 }

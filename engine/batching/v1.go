@@ -33,7 +33,7 @@ func (p v1) form(s *Scheduler, step *engine.Step) {
 		if !s.adapters.serves(q) {
 			continue
 		}
-		n := min(len(q.Tokens())-q.Held, long, budget)
+		n := min(q.Len()-q.Held, long, budget)
 		for !q.Table.Grow(s.cfg.Pool, q.Held+n) {
 			s.starved = true
 			victim := s.running[len(s.running)-1]
@@ -59,7 +59,7 @@ func (p v1) form(s *Scheduler, step *engine.Step) {
 			s.park()
 			continue
 		}
-		n := min(len(q.Tokens())-q.Held, long, budget)
+		n := min(q.Len()-q.Held, long, budget)
 		q.Table.Grow(s.cfg.Pool, q.Held+n) // it fits: allocate has made sure of that
 		s.work(step, q, n)
 		budget -= n

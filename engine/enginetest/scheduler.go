@@ -229,8 +229,8 @@ func (p *playground) suspend(q *engine.Sequence) {
 	switch {
 	case e.ended || e.suspended:
 		p.failf("request %d is suspended: ended is %v, suspended before %v", e.ID, e.ended, e.suspended)
-	case q.Held != len(q.Tokens())-1 || len(q.Table.Refs())*p.pool.BlockTokens() < q.Held:
-		p.failf("request %d is suspended with the KV of %d of %d tokens in %d blocks", e.ID, q.Held, len(q.Tokens()), len(q.Table.Refs()))
+	case q.Held != q.Len()-1 || len(q.Table.Refs())*p.pool.BlockTokens() < q.Held:
+		p.failf("request %d is suspended with the KV of %d of %d tokens in %d blocks", e.ID, q.Held, q.Len(), len(q.Table.Refs()))
 	}
 	e.suspended = true
 	for _, w := range p.works() {
@@ -410,8 +410,8 @@ func (p *playground) launch(s *engine.Step) {
 			p.failf("request %d is in a step after its end", q.ID)
 		}
 		// From where its KV ends; or again, after a preemption, from where the prefix cache's does.
-		if w.N < 1 || w.From != e.have && w.From != q.Cached() || w.From+w.N > len(q.Tokens()) || w.Sample != (w.From+w.N == len(q.Tokens())) {
-			p.failf("work %+v of a sequence with %d of %d tokens computed", w, e.have, len(q.Tokens()))
+		if w.N < 1 || w.From != e.have && w.From != q.Cached() || w.From+w.N > q.Len() || w.Sample != (w.From+w.N == q.Len()) {
+			p.failf("work %+v of a sequence with %d of %d tokens computed", w, e.have, q.Len())
 		}
 		if room := len(q.Table.Refs()) * p.pool.BlockTokens(); room < w.From+w.N {
 			p.failf("request %d computes up to token %d in blocks for %d", q.ID, w.From+w.N, room)

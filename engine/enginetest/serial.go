@@ -141,7 +141,7 @@ func (s *Serial) launch(now time.Duration) {
 		return
 	}
 	q := s.going[i]
-	w := engine.Work{Seq: &q.Sequence, From: q.Held, N: len(q.Tokens()) - q.Held, Prompt: q.Output() == 0 && q.KV != engine.Await, Sample: true}
+	w := engine.Work{Seq: &q.Sequence, From: q.Held, N: q.Len() - q.Held, Prompt: q.Output() == 0 && q.KV != engine.Await, Sample: true}
 	s.inStep, s.step = q, &engine.Step{Kind: engine.Decode, At: now, Tokens: w.N, Works: []engine.Work{w}}
 	if w.Prompt {
 		q.Launched, s.step.Kind = now, engine.Prefill
@@ -162,7 +162,7 @@ func (s *Serial) done(ev engine.Done) {
 	case q.Output() == 0 && q.KV != engine.Await:
 		q.Computed = ev.At
 	}
-	q.Held = len(q.Tokens())
+	q.Held = q.Len()
 	q.Append(ev.Tokens[0])
 	last := q.Output() == q.MaxTokens
 	s.ready.Outputs = append(s.ready.Outputs, engine.Output{Seq: &q.Sequence, Token: ev.Tokens[0], Position: q.Output() - 1, Last: last})
@@ -179,7 +179,7 @@ func (s *Serial) done(ev engine.Done) {
 
 // suspend has a sequence stop that was asked to, if it generates and no step has it.
 func (s *Serial) suspend(q *serial) {
-	if q.suspend && q != s.inStep && !q.kept && q.Held > 0 && q.Held == len(q.Tokens())-1 {
+	if q.suspend && q != s.inStep && !q.kept && q.Held > 0 && q.Held == q.Len()-1 {
 		q.suspend, q.pending = false, true
 		s.ready.Suspended = append(s.ready.Suspended, &q.Sequence)
 	}
@@ -191,7 +191,7 @@ func (s *Serial) landed(q *serial, given []kvcache.Token) {
 	for _, t := range given {
 		q.Append(t)
 	}
-	q.Held = len(q.Tokens()) - 1 // if none is given, the prompt's last goes through the model again
+	q.Held = q.Len() - 1 // if none is given, the prompt's last goes through the model again
 	if q.Output() >= q.MaxTokens {
 		s.end(q)
 	}

@@ -44,7 +44,7 @@ func TestAnswers(t *testing.T) {
 			step = sched.Step(end, 0, engine.Done{At: end, Tokens: tokens}).Launch
 		}
 		right := 0 // blocks
-		content := kvcache.NewContent(p.KVGeometry, seq.Tokens()[:seq.Held])
+		content := kvcache.NewContent(p.KVGeometry, seq.Tokens(0)[:seq.Held])
 		for i, ref := range seq.Table.Refs()[:p.KVGeometry.Blocks(seq.Held)] {
 			good := true
 			for l := range p.KVGeometry.Layers {

@@ -151,7 +151,7 @@ func (m *Executor) fills(step *engine.Step) (fs []fill) {
 	for _, w := range step.Works {
 		c := m.contents[w.Seq.ID]
 		if c != nil && m.answers[w.Seq.ID] {
-			c.Append(w.Seq.Tokens()[c.Tokens():]...)
+			c.Append(w.Seq.Tokens(c.Tokens())...)
 		}
 		if c != nil && w.Prompt {
 			first, last := w.From/bt, (w.From+w.N-1)/bt
