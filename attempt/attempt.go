@@ -188,6 +188,13 @@ func (a *Attempt) Token(ready []Token, l handoff.Leg, t Token) ([]Token, error) 
 	}
 }
 
+// Next is Token of the leg that generates for a token that is the next in order and not its first,
+// of an attempt that holds none.
+func (a *Attempt) Next(at time.Duration) {
+	a.next++
+	a.last = at
+}
+
 // Reserved is what a decode leg says that has blocks for the KV; kv is whether it said which.
 func (a *Attempt) Reserved(l handoff.Leg, kv bool) (Next, error) {
 	switch {

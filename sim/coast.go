@@ -16,16 +16,26 @@ import (
 // their end behind in the agenda.
 const maxCoast = 24
 
-// coast sees to the end of the step that was launched, or to that of the steps after it.
-func (n *node) coast() {
-	if n.coming == 0 && n.c.migration == nil && !n.c.plain {
-		n.left = n.core.Steady(maxCoast)
+// launched sees to the end of the step that was launched, unless the node coasts.
+func (n *node) launched() {
+	if !n.coast() {
+		n.endAt = max(n.doneAt, n.c.now)
+		n.c.agenda.Push(n.endAt, event{node: n, kind: stepEnd})
 	}
-	n.endAt = max(n.doneAt, n.c.now)
-	if n.left > 0 {
-		n.endAt = n.doneAt + n.cost.Again(n.batch, n.left)
+}
+
+// coast has the node coast, if it can: the end of the steps after the one under way is seen to.
+func (n *node) coast() bool {
+	if n.coming > 0 || n.c.migration != nil || n.c.plain {
+		return false
 	}
+	n.left = n.core.Steady(maxCoast)
+	if n.left == 0 {
+		return false
+	}
+	n.endAt = n.doneAt + n.cost.Again(n.batch, n.left)
 	n.c.agenda.Push(n.endAt, event{node: n, kind: stepEnd})
+	return true
 }
 
 // halt has the node coast no longer: something is about to come.
@@ -55,7 +65,9 @@ func (n *node) catchUp() {
 		n.count(at)
 		n.core.Again(connector.StepDone{At: at, Tokens: n.tokens})
 		for i, f := range n.flights {
-			n.c.tokenOf(n, f, attempt.Token{Position: n.batch.Works[i].Seq.Output() - 1, ID: n.tokens[i], At: at + n.c.cfg.RPC})
+			t := attempt.Token{ID: n.tokens[i], At: at + n.c.cfg.RPC}
+			f.attempt.Next(t.At)
+			n.c.out(f, t)
 		}
 		n.compute()
 	}

@@ -3,7 +3,9 @@
 // connector and placement), and only what surrounds them is another. Where a
 // daemon waits out a step and moves bytes, a simulated node notes when the step
 // ends and the network says when the bytes are there. Nothing is waited for, so a
-// minute of a cluster takes as long as its events do, about a microsecond each.
+// minute of a cluster takes as long as its events do, about a microsecond each. What concerns one
+// node or one pair of them for a while is gone through together: coast.go has steps that are all
+// alike, convoy.go layers that meet nobody on their way.
 //
 //	load.Load ──▶ dispatch ──▶ node (connector.Core + engine.CostModel) ──▶ Outcome
 //	                 ▲             │ moves      ▲ moved, arrived

@@ -194,43 +194,45 @@ func (c *cluster) finished(n *node, d *connector.Finished) {
 
 // token takes a token that leaves its node.
 func (c *cluster) token(n *node, t connector.Token) {
-	if f := c.flights[t.ID]; f != nil && f.on(n) {
-		c.tokenOf(n, f, attempt.Token{Position: t.Position, ID: t.Token, At: c.now + c.cfg.RPC})
+	f := c.flights[t.ID]
+	if f == nil || !f.on(n) {
+		return
 	}
-}
-
-// tokenOf takes a token of a request at the proxy, and its client.
-func (c *cluster) tokenOf(n *node, f *flight, t attempt.Token) {
 	var err error
-	c.tokens, err = f.attempt.Token(c.tokens[:0], f.legOf(n), t)
+	c.tokens, err = f.attempt.Token(c.tokens[:0], f.legOf(n), attempt.Token{Position: t.Position, ID: t.Token, At: c.now + c.cfg.RPC}) // at the proxy, and its client
 	if err != nil {
 		c.err = fmt.Errorf("sim: request %d: %w", f.Index, err)
 	}
-	c.out(f)
+	c.outAll(f)
 	if f.attempt.Handed() {
 		c.handed(f)
 	}
 }
 
-// out is what the client notices of tokens that are in order.
-func (c *cluster) out(f *flight) {
+// outAll has the client notice tokens that are in order.
+func (c *cluster) outAll(f *flight) {
 	for _, t := range c.tokens {
-		if f.Tokens == 0 {
-			f.First = t.At
-		} else if c.cfg.OnGap != nil {
-			c.cfg.OnGap(t.At - f.Last)
-		}
-		f.Tokens++
-		f.Last = t.At
-		if f.continued {
-			f.answer = append(f.answer, kvcache.Token(t.ID))
-		}
-		if c.migration != nil {
-			f.out = append(f.out, kvcache.Token(t.ID))
-		}
-		if c.cfg.RecordTokens {
-			f.TokenTimes = append(f.TokenTimes, t.At)
-		}
+		c.out(f, t)
+	}
+}
+
+// out has the client notice the next token.
+func (c *cluster) out(f *flight, t attempt.Token) {
+	if f.Tokens == 0 {
+		f.First = t.At
+	} else if c.cfg.OnGap != nil {
+		c.cfg.OnGap(t.At - f.Last)
+	}
+	f.Tokens++
+	f.Last = t.At
+	if f.continued {
+		f.answer = append(f.answer, kvcache.Token(t.ID))
+	}
+	if c.migration != nil {
+		f.out = append(f.out, kvcache.Token(t.ID))
+	}
+	if c.cfg.RecordTokens {
+		f.TokenTimes = append(f.TokenTimes, t.At)
 	}
 }
 

@@ -102,7 +102,7 @@ func (c *cluster) migrated(n *node, m *connector.Migrated) {
 	var next attempt.Next
 	var err error
 	c.tokens, next, err = f.attempt.Migrated(c.tokens[:0], f.legOf(n), m.Tokens, c.now+c.cfg.RPC)
-	c.out(f)
+	c.outAll(f)
 	if next == attempt.Continue {
 		c.send(f.target, connector.Continue{ID: f.id, Tokens: slices.Clone(m.Tokens)}, c.now+2*c.cfg.RPC)
 		return

@@ -87,6 +87,9 @@ func (n *node) step() {
 		n.c.agenda.Push(n.wakeAt, event{node: n, kind: wake})
 	}
 	n.report()
+	if !n.ready && n.left == 0 && n.endAt > now {
+		n.coast() // what came has changed nothing for the step under way
+	}
 }
 
 // driver is the node as its core sees it.
@@ -146,7 +149,7 @@ func (n *node) launch(s *engine.Step, layers bool) {
 	if layers {
 		n.tellLayers()
 	}
-	n.coast()
+	n.launched()
 }
 
 // compute runs the step under way.
