@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	"kvferry/bench/client"
 	"kvferry/bench/figure"
@@ -12,6 +13,7 @@ import (
 	"kvferry/bench/serve"
 	"kvferry/engine"
 	"kvferry/load"
+	"kvferry/sim"
 )
 
 // A Comparison is a figure of a load, measured and predicted, in milliseconds.
@@ -24,10 +26,11 @@ type Comparison struct {
 func (c Comparison) Off() float64 { return c.Predicted/c.Measured - 1 }
 
 // Check asks a server a load that nothing was fitted to, and sets its figures beside those of the
-// profile in virtual time. over is told of each request that the server has answered.
-func Check(ctx context.Context, t serve.Target, p *engine.Profile, l load.Spec, over func()) ([]Comparison, error) {
+// profile in virtual time, with rpc as Model has it. over is told of each request that the server has
+// answered.
+func Check(ctx context.Context, t serve.Target, p *engine.Profile, rpc time.Duration, l load.Spec, over func()) ([]Comparison, error) {
 	var figures [2][]Comparison
-	for i, target := range []serve.Target{t, Model(p)} {
+	for i, target := range []serve.Target{t, Model(p, rpc)} {
 		asked, err := l.Open()
 		if err != nil {
 			return nil, err
@@ -92,7 +95,7 @@ func HeldBack(ctx context.Context, p *engine.Profile, l load.Spec) (load.Spec, e
 	if err != nil {
 		return l, err
 	}
-	took, err := Model(p).Run(ctx, asked, func(*client.Record) {})
+	took, err := Model(p, sim.DefaultRPC).Run(ctx, asked, func(*client.Record) {})
 	l.Rate, l.InFlight = fit.Digits(0.5*float64(l.Requests)/took.Seconds(), 2), 0
 	return l, err
 }

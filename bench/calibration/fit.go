@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"time"
 
 	"kvferry/bench/figure"
 	"kvferry/bench/fit"
@@ -79,25 +80,38 @@ type Fitted struct {
 	Costs     []Cost
 	Absent    []Absent
 	Residuals []Residual
+	// RPC is the way to the engine, there or back, that Profile was fitted with. Told says that it is
+	// by the server's account; else it is what is usual.
+	RPC  time.Duration
+	Told bool
 	// Noise is how far a round is from the median of its rounds, the median over all measures, as
 	// a share: nothing can be predicted better.
 	Noise float64
 }
 
-// A sight is one measure in one round, or what a fit makes of it.
+// A sight is one measure, as typical has it.
 type sight struct {
-	unit  int // point and round, which a bootstrap draws together
-	at    int // of what a model predicts
+	unit  int // its point, of which a bootstrap draws all measures together
 	value float64
+	off   float64
+	even  bool // see Point.even
 }
 
-// scale is how far off a measure may well be: what timers and sockets add, and 1 %, or 3 % where one
-// request more in a step makes as much. How far its rounds differ comes on top.
-func scale(ms float64, even bool) float64 {
-	if even {
-		return 0.05 + 0.01*ms
+// Shares that a measure may well be off by.
+const (
+	least  = 0.001
+	most   = 0.01
+	uneven = 0.03 // where one request more in a step makes as much
+)
+
+// scale is how far off a measure may well be: what timers and sockets add, a share of it, and what
+// its rounds differ by.
+func (f *fitting) scale(s *sight) float64 {
+	share := f.share
+	if !s.even {
+		share = uneven
 	}
-	return 0.05 + 0.03*ms
+	return 0.05 + share*s.value + s.off
 }
 
 // Fit searches the costs with which a modelled server gives the measures. base is the server in
@@ -125,6 +139,7 @@ func Fit(ctx context.Context, base *engine.Profile, m *Measured) (*Fitted, error
 		return nil, err
 	}
 	whole := of(func(Point) bool { return true })
+	whole.share = steady.share
 	if has(at.costs, "front_end_out_ms") { // which holds back a large batch, too
 		if at, err = whole.search(ctx, at); err != nil {
 			return nil, err
@@ -134,6 +149,7 @@ func Fit(ctx context.Context, base *engine.Profile, m *Measured) (*Fitted, error
 			return nil, err
 		}
 	}
+	r.RPC, r.Told, r.Noise = m.rpc(nil), len(slices.Concat(m.Ways...)) > 0, m.noise()
 	return r, whole.result(ctx, r, at)
 }
 
@@ -147,6 +163,10 @@ func (f *fitting) intervals(ctx context.Context, r *Fitted, all []cost, s state)
 	for i, c := range s.costs {
 		shift := s.x[i] - found[i] // the last step, which was not worth taking
 		low, high := figure.Percentile(drawn[i], 2.5)+shift, figure.Percentile(drawn[i], 97.5)+shift
+		if s.x[i] == 0 && !c.needed {
+			r.Absent = append(r.Absent, Absent{c.field, max(high, 0)})
+			continue
+		}
 		r.Costs = append(r.Costs, Cost{c.field, s.x[i], max(min(low, s.x[i]), 0), max(high, s.x[i])})
 	}
 	for _, c := range all {
@@ -174,7 +194,7 @@ func (f *fitting) result(ctx context.Context, r *Fitted, s state) (err error) {
 	if err := f.look(ctx, &s); err != nil {
 		return err
 	}
-	r.Residuals, r.Noise = f.residuals(&s)
+	r.Residuals = f.residuals(&s)
 	return nil
 }
 
@@ -219,29 +239,34 @@ func (f *fitting) atMost(ctx context.Context, s *state, c cost) (float64, error)
 	for i, v := range s.x {
 		free[i] = v > 0 && n.a[i][i] > 0
 	}
-	variance := max(more.loss/float64(len(f.sights)), floor)
+	variance := max(more.loss/float64(len(f.sights)), f.floor())
 	return 2 * math.Sqrt(variance) * n.deviation(len(s.x), free), nil
 }
 
 // residuals sets each measure beside what was measured of it.
-func (f *fitting) residuals(s *state) (all []Residual, noise float64) {
-	byMeasure := make([][]float64, len(f.even))
-	for _, o := range f.sights {
-		byMeasure[o.at] = append(byMeasure[o.at], o.value)
-	}
-	var off []float64
-	at := 0
+func (f *fitting) residuals(s *state) (all []Residual) {
 	for _, p := range f.points {
 		for _, name := range p.Measures() {
-			values := slices.Sorted(slices.Values(byMeasure[at]))
-			middle := figure.Percentile(values, 50)
-			for _, v := range values {
-				off = append(off, math.Abs(v/middle-1))
-			}
-			all = append(all, Residual{p, name, middle, s.got[at]})
-			at++
+			all = append(all, Residual{p, name, f.sights[len(all)].value, s.got[len(all)]})
 		}
 	}
-	slices.Sort(off)
-	return all, figure.Percentile(off, 50)
+	return all
+}
+
+// noise is how far a round is from the median of its rounds, the median over all measures, as a share.
+func (m *Measured) noise() float64 {
+	var off []float64
+	for i, p := range m.Points {
+		for k := range p.Measures() {
+			var rounds []float64
+			for _, values := range m.Values[i] {
+				rounds = append(rounds, mean(values[k]))
+			}
+			middle := median(rounds)
+			for _, v := range rounds {
+				off = append(off, math.Abs(v/middle-1))
+			}
+		}
+	}
+	return median(off)
 }

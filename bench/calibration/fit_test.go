@@ -1,7 +1,6 @@
 package calibration
 
 import (
-	"context"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -14,25 +13,8 @@ import (
 	"kvferry/bench/serve"
 	"kvferry/engine"
 	"kvferry/load"
+	"kvferry/sim"
 )
-
-// noisy is a server whose tokens come late, as they do on a machine that is not quiet.
-type noisy struct {
-	serve.Target
-	rng  *rand.Rand
-	late float64 // seconds, the mean
-}
-
-func (n *noisy) Run(ctx context.Context, l load.Load, done func(*client.Record)) (time.Duration, error) {
-	return n.Target.Run(ctx, l, func(r *client.Record) {
-		for i := range r.TokenTimes {
-			r.TokenTimes[i] += n.late * n.rng.ExpFloat64()
-		}
-		slices.Sort(r.TokenTimes)
-		r.FirstToken = r.TokenTimes[0]
-		done(r)
-	})
-}
 
 // warm is a shipped profile as a server has it that has been asked before: a modelled one is cold
 // at each point.
@@ -88,7 +70,7 @@ func TestRecovers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			truth := warm(t, name)
-			f := fitted(t, truth, Model(truth), 1)
+			f := fitted(t, truth, Model(truth, sim.DefaultRPC), 1)
 			for _, c := range slices.Concat(even, serial) {
 				got, want, limit := read(t, f.Profile, c), read(t, truth, c), 0.03
 				if c.field == "front_end_out_ms" {
@@ -108,36 +90,6 @@ func TestRecovers(t *testing.T) {
 	}
 }
 
-// TestNoise: with tokens that come late, what is large is found all the same, the intervals have
-// most of what is true, and the text says what was not seen.
-func TestNoise(t *testing.T) {
-	truth := warm(t, engine.AttentionProfile)
-	f := fitted(t, truth, &noisy{Target: Model(truth), rng: rand.New(rand.NewPCG(1, 1)), late: 100e-6}, 3)
-	for _, c := range f.Costs {
-		i := slices.IndexFunc(even, func(e cost) bool { return e.field == c.Field })
-		if i < 0 {
-			t.Errorf("%s is %v: it costs nothing", c.Field, c.Value)
-			continue
-		}
-		want := read(t, truth, even[i])
-		if slices.Contains([]string{"prefill_token_ms", "decode_step_ms", "prefill_attention_ns"}, c.Field) && math.Abs(c.Value/want-1) > 0.03 {
-			t.Errorf("%s is %v, want %v", c.Field, c.Value, want)
-		}
-		if !(c.Low <= c.Value && c.Value <= c.High) || c.High == c.Low {
-			t.Errorf("%s is %v, and its interval is %v to %v", c.Field, c.Value, c.Low, c.High)
-		}
-	}
-	text := f.String()
-	for _, want := range []string{"prefill_token_ms", "95 % interval", "front_end_in_ms is 0: not needed; at most", "cold_ms", "In sample: "} {
-		if !strings.Contains(text, want) {
-			t.Errorf("%q is not in\n%s", want, text)
-		}
-	}
-	if f.Noise == 0 {
-		t.Error("rounds do not differ")
-	}
-}
-
 // TestFloor: what no shipped profile has, a floor under short prompts and another engine.
 func TestFloor(t *testing.T) {
 	truth, err := fit.With(warm(t, engine.AttentionProfile), map[string]float64{"costs.prefill_floor_ms": 9, "costs.output_delay_ms": 0, "costs.hot_slowdown": 0})
@@ -145,7 +97,7 @@ func TestFloor(t *testing.T) {
 		t.Fatal(err)
 	}
 	truth = truth.WithScheduler(engine.VLLMV1)
-	f := fitted(t, truth, Model(truth), 1)
+	f := fitted(t, truth, Model(truth, sim.DefaultRPC), 1)
 	for _, c := range even {
 		if got, want := read(t, f.Profile, c), read(t, truth, c); c.with == "" && math.Abs(got-want) > 0.03*want {
 			t.Errorf("%s is %v, want %v", c.field, got, want)
@@ -170,7 +122,7 @@ func TestCheck(t *testing.T) {
 		want float64
 	}{{truth, 0}, {slow, 0.9}} {
 		over := 0
-		all, err := Check(t.Context(), Model(truth), c.p, held, func() { over++ })
+		all, err := Check(t.Context(), Model(truth, sim.DefaultRPC), c.p, sim.DefaultRPC, held, func() { over++ })
 		if err != nil || over != 50 {
 			t.Fatalf("%d over: %v", over, err)
 		}
@@ -188,16 +140,16 @@ func TestCheck(t *testing.T) {
 func TestPointFails(t *testing.T) {
 	truth := warm(t, engine.DefaultProfile)
 	p := Point{Kind: Prompts, Batch: repeats, Prompt: 20000}
-	_, _, err := p.ask(t.Context(), Model(truth), p.requests(rand.New(rand.NewPCG(1, 1)), truth.Vocab))
-	if err == nil || !strings.Contains(err.Error(), "prompts, one after another, of 20000 tokens: request 0 failed: ") {
+	_, _, err := p.ask(t.Context(), Model(truth, sim.DefaultRPC), p.requests(rand.New(rand.NewPCG(1, 1)), truth.Vocab))
+	if err == nil || !strings.Contains(err.Error(), "prompts, one after another, of 20000 tokens: request 1 failed: ") {
 		t.Error(err)
 	}
 	records := []*client.Record{{Status: client.StatusOK, MaxTokens: 4, OutputTokens: 4, CountedBy: client.CountUsage, TokenTimes: []float64{1, 2}}}
-	if _, err := p.measure(records); err == nil || !strings.Contains(err.Error(), "4 tokens were asked for, 4 came: a server is measured here that heeds ignore_eos and streams a chunk for each token: there were 2") {
+	if err := p.check(records); err == nil || !strings.Contains(err.Error(), "4 tokens were asked for, 4 came: a server is measured here that heeds ignore_eos and streams a chunk for each token: there were 2") {
 		t.Error(err)
 	}
 	records = []*client.Record{{Status: client.StatusOK, MaxTokens: 1, OutputTokens: 1, CountedBy: client.CountUsage, TokenTimes: []float64{1}, Usage: &client.Usage{CachedTokens: 16}}}
-	if _, err := p.measure(records); err == nil || !strings.Contains(err.Error(), "16 tokens of a prompt were in the prefix cache") {
+	if err := p.check(records); err == nil || !strings.Contains(err.Error(), "16 tokens of a prompt were in the prefix cache") {
 		t.Error(err)
 	}
 }

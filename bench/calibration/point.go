@@ -20,10 +20,11 @@ import (
 type Kind string
 
 const (
-	// Prompts come one after another: TTFT of the first, and of the others, which may find the
-	// GPU hot.
+	// Prompts come one after another, at rest between them: TTFT of the first, and of the others,
+	// which may find the GPU hot.
 	Prompts Kind = "prompts, one after another"
-	// Decodes come together: ITL while all of them decode.
+	// Decodes come together: ITL while all of them decode, the median: of a token that is late the
+	// next gap is short.
 	Decodes Kind = "decodes"
 	// Beside are prompts that come one after another while another sequence decodes: its ITL, its
 	// longest gaps, and those before them. So a step with a prompt is seen without what surrounds
@@ -38,7 +39,9 @@ const (
 )
 
 // A Point is a small load that shows one or two costs. Its requests have prompts of their own, so
-// that no prefix cache knows them.
+// that no prefix cache knows them. Where TTFT is measured, a short request goes before the others and
+// is not looked at: after a pause the first one is late, whatever it is, as caches are cold and
+// processes asleep.
 type Point struct {
 	Kind   Kind
 	Batch  int           // requests that are looked at
@@ -68,6 +71,8 @@ const (
 	// A request that starts together with the one that is looked at, and ends when that decodes:
 	// then the first prompt beside it comes. No clock has to guess when.
 	trigger = 4
+	// Between one request that is over and the next: then the server has ended it, and is awake.
+	rest = 20 * time.Millisecond
 )
 
 // tokens is how many tokens of KV the point needs at once, at most.
@@ -93,10 +98,13 @@ func (p Point) requests(rng *rand.Rand, vocab int) (list load.List) {
 		}
 		list = append(list, r)
 	}
+	if p.Kind == Prompts || !p.even() {
+		add(load.Request{MaxTokens: 1}, short)
+	}
 	switch p.Kind {
 	case Prompts:
-		for range p.Batch {
-			add(load.Request{MaxTokens: 1}, p.Prompt)
+		for i := range p.Batch {
+			add(load.Request{MaxTokens: 1, After: []int{i}, Delay: rest}, p.Prompt)
 		}
 	case Decodes:
 		for range p.Batch {
@@ -106,36 +114,32 @@ func (p Point) requests(rng *rand.Rand, vocab int) (list load.List) {
 		add(load.Request{MaxTokens: p.Output}, short)
 		add(load.Request{MaxTokens: trigger}, short)
 		for i := range p.Batch {
-			add(load.Request{MaxTokens: 1, After: []int{1 + i}}, p.Prompt)
+			add(load.Request{MaxTokens: 1, After: []int{1 + i}, Delay: rest}, p.Prompt)
 		}
 	case Burst:
-		add(load.Request{MaxTokens: 1}, p.Long)
+		add(load.Request{MaxTokens: 1, After: []int{0}, Delay: rest}, p.Long)
 		for range p.Batch {
-			add(load.Request{MaxTokens: 1, At: p.Delay}, p.Prompt)
+			add(load.Request{MaxTokens: 1, After: []int{0}, Delay: rest + p.Delay}, p.Prompt)
 		}
 	case Crowd:
 		for i := range p.Batch {
-			add(load.Request{MaxTokens: 1, At: time.Duration(i) * p.Delay}, p.Prompt)
+			add(load.Request{MaxTokens: 1, After: []int{0}, Delay: rest + time.Duration(i)*p.Delay}, p.Prompt)
 		}
 	}
 	return list
 }
 
-// ask measures the point once: a target is asked its requests.
-func (p Point) ask(ctx context.Context, t serve.Target, list load.List) (values []float64, took time.Duration, err error) {
-	l := load.Load{Source: &list, Count: len(list)}
-	if p.Kind == Prompts {
-		l.InFlight = 1
-	}
-	var records []*client.Record
-	took, err = t.Run(ctx, l, func(r *client.Record) { records = append(records, r) })
+// ask asks a target the point's requests once, and returns what came of each, in order.
+func (p Point) ask(ctx context.Context, t serve.Target, list load.List) (records []*client.Record, took time.Duration, err error) {
+	took, err = t.Run(ctx, load.Load{Source: &list, Count: len(list)}, func(r *client.Record) { records = append(records, r) })
 	if err == nil {
-		values, err = p.measure(records)
+		slices.SortFunc(records, func(a, b *client.Record) int { return cmp.Compare(a.Index, b.Index) })
+		err = p.check(records)
 	}
 	if err != nil {
 		return nil, took, fmt.Errorf("%v: %w", p, err)
 	}
-	return values, took, nil
+	return records, took, nil
 }
 
 // Measures are what is measured of a point: names of what measure returns.
@@ -144,12 +148,12 @@ func (p Point) Measures() []string {
 	case Prompts:
 		return []string{"TTFT of the first", "mean TTFT of the others"}
 	case Decodes:
-		return []string{"mean ITL"}
+		return []string{"median ITL"}
 	case Beside:
 		if p.Prompt <= short {
 			return []string{"mean ITL"}
 		}
-		return []string{"mean ITL", "longest gaps", "gaps before these"}
+		return []string{"mean ITL", "longest gaps, median", "gaps before these, median"}
 	case Burst, Crowd:
 	}
 	return []string{"mean TTFT"}
@@ -163,33 +167,52 @@ func (p Point) even() bool { return p.Kind != Burst && p.Kind != Crowd }
 // A large batch's mean is the same with some.
 var errChunks = errors.New("a server is measured here that heeds ignore_eos and streams a chunk for each token")
 
-// measure is what the records of the point say, in milliseconds.
-func (p Point) measure(records []*client.Record) ([]float64, error) {
-	slices.SortFunc(records, func(a, b *client.Record) int { return cmp.Compare(a.Index, b.Index) })
+// check reports what makes the records useless.
+func (p Point) check(records []*client.Record) error {
 	for _, r := range records {
 		if why := r.Failure(); why != "" {
-			return nil, fmt.Errorf("request %d failed: %s", r.Index, why)
+			return fmt.Errorf("request %d failed: %s", r.Index, why)
 		}
 		got, want := len(r.TokenTimes), r.MaxTokens
 		if few := p.Kind == Decodes && got > want*9/10; r.Output() != want || got > want || got < want && !few {
-			return nil, fmt.Errorf("%d tokens were asked for, %d came: %w: there were %d", want, r.Output(), errChunks, got)
+			return fmt.Errorf("%d tokens were asked for, %d came: %w: there were %d", want, r.Output(), errChunks, got)
 		}
 		if r.Usage != nil && r.Usage.CachedTokens > 0 {
-			return nil, fmt.Errorf("%d tokens of a prompt were in the prefix cache, and no prompt comes twice: is it another's?", r.Usage.CachedTokens)
+			return fmt.Errorf("%d tokens of a prompt were in the prefix cache, and no prompt comes twice: is it another's?", r.Usage.CachedTokens)
 		}
 	}
+	return nil
+}
+
+// measure is what the records say, in milliseconds: of each measure the times that it is the mean
+// of, always as many, so that those of several rounds can be set side by side.
+func (p Point) measure(records []*client.Record) [][]float64 {
 	switch p.Kind {
 	case Prompts:
-		return []float64{1e3 * records[0].TTFT(), mean(ttfts(records[1:]))}, nil
+		all := ttfts(records[1:])
+		return [][]float64{all[:1], all[1:]}
 	case Decodes:
-		return []float64{mean(together(records))}, nil
+		return [][]float64{{median(together(records))}}
 	case Beside:
-		return p.gaps(records), nil
+		return p.gaps(records)
 	case Burst:
-		records = records[1:]
+		return [][]float64{ttfts(records[2:])}
 	case Crowd:
 	}
-	return []float64{mean(ttfts(records))}, nil
+	return [][]float64{ttfts(records[1:])}
+}
+
+// ways are how long the first tokens of prompts one after another took beyond what the server says
+// that it took itself: from the client to the engine and back. There are none where it does not say.
+func ways(records []*client.Record) (ms []float64) {
+	for _, r := range records[1:] {
+		b := r.Breakdown
+		if b == nil || min(b.ProxyUS, b.QueueUS, b.PrefillUS, b.FirstDecodeUS) == client.Unknown {
+			continue
+		}
+		ms = append(ms, 1e3*r.TTFT()-float64(b.ProxyUS+b.QueueUS+b.PrefillUS+b.FirstDecodeUS)/1e3)
+	}
+	return ms
 }
 
 func ttfts(records []*client.Record) (ms []float64) {
@@ -222,7 +245,7 @@ func together(records []*client.Record) (ms []float64) {
 
 // gaps are of the sequence that decodes, from just before the prompts begin to come: as many always,
 // so that it does not matter when within a step they come.
-func (p Point) gaps(records []*client.Record) []float64 {
+func (p Point) gaps(records []*client.Record) [][]float64 {
 	times := records[0].TokenTimes
 	from, _ := slices.BinarySearch(times, records[1].TokenTimes[trigger-1])
 	from = min(max(from-trigger/2, 0), 2*trigger)
@@ -232,7 +255,7 @@ func (p Point) gaps(records []*client.Record) []float64 {
 		ms = append(ms, 1e3*(t-times[i]))
 	}
 	if p.Prompt <= short {
-		return []float64{mean(ms)}
+		return [][]float64{{mean(ms)}}
 	}
 	// The longest gaps are of steps with prompts. Where tokens leave late, those before them are long
 	// as well.
@@ -245,7 +268,7 @@ func (p Point) gaps(records []*client.Record) []float64 {
 	for _, i := range order[:p.Batch] {
 		longest, before = append(longest, ms[i]), append(before, ms[i-1])
 	}
-	return []float64{mean(ms), mean(longest), mean(before)}
+	return [][]float64{{mean(ms)}, {median(longest)}, {median(before)}}
 }
 
 func mean(values []float64) float64 {

@@ -14,6 +14,7 @@ import (
 	"kvferry/config"
 	"kvferry/engine"
 	"kvferry/load"
+	"kvferry/sim"
 )
 
 // Config is what is asked. Target and Base are required.
@@ -45,7 +46,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	if err != nil {
 		return err
 	}
-	p := c.Base
+	p, rpc := c.Base, sim.DefaultRPC
 	if facts.Vocab > 0 {
 		limited := *p
 		limited.Vocab = min(p.Vocab, facts.Vocab) // a table may be longer than the vocabulary
@@ -56,10 +57,10 @@ func Run(ctx context.Context, c Config) (err error) {
 		if err != nil {
 			return err
 		}
-		p = f.Profile
+		p, rpc = f.Profile, f.RPC
 	}
 	if c.Check {
-		return c.check(ctx, p)
+		return c.check(ctx, p, rpc)
 	}
 	return nil
 }
@@ -114,7 +115,7 @@ func progressLine(p Point, over, of int, left time.Duration) string {
 }
 
 // check asks the held-back load.
-func (c *Config) check(ctx context.Context, p *engine.Profile) error {
+func (c *Config) check(ctx context.Context, p *engine.Profile, rpc time.Duration) error {
 	l, err := HeldBack(ctx, p, c.Held)
 	if err != nil {
 		return err
@@ -123,7 +124,7 @@ func (c *Config) check(ctx context.Context, p *engine.Profile) error {
 	b.Say(fmt.Sprintf("held back: %d requests, %.3g a second, about %.0f s", l.Requests, l.Rate, float64(l.Requests)/l.Rate))
 	b.Show(bar.Look{Max: int64(l.Requests), What: "checking", Count: true})
 	over := 0
-	all, err := Check(ctx, c.Target, p, l, func() { over++; b.Set(int64(over)) })
+	all, err := Check(ctx, c.Target, p, rpc, l, func() { over++; b.Set(int64(over)) })
 	b.Wipe()
 	if err != nil {
 		return err

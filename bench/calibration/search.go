@@ -10,13 +10,14 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
+	"kvferry/bench/figure"
 	"kvferry/bench/fit"
 	"kvferry/bench/serve"
 	"kvferry/bench/simulation"
 	"kvferry/engine"
 	"kvferry/load"
-	"kvferry/sim"
 )
 
 // blank is the profile without its costs.
@@ -32,37 +33,58 @@ func blank(base *engine.Profile) (*engine.Profile, error) {
 type fitting struct {
 	base   *engine.Profile
 	points []Point
-	asked  []load.List // the points' requests: tokens cost the same whatever they are
-	even   []bool      // by measure, of all points
-	spread []float64   // likewise: half of what is between the least and the most of its rounds
+	rpc    []time.Duration // of each: see Measured.rpc
+	asked  []load.List     // the points' requests: tokens cost the same whatever they are
 	sights []sight
+	share  float64 // see scale
 }
 
 func newFitting(base *engine.Profile, m *Measured, which func(Point) bool) *fitting {
-	f := &fitting{base: base}
-	unit := 0
+	f := &fitting{base: base, share: most}
 	for i, p := range m.Points {
 		if !which(p) {
 			continue
 		}
-		for _, values := range m.Values[i] {
-			for k, v := range values {
-				f.sights = append(f.sights, sight{unit: unit, at: len(f.even) + k, value: v})
-			}
-			unit++
-		}
 		for k := range p.Measures() {
-			least, most := math.Inf(1), math.Inf(-1)
-			for _, values := range m.Values[i] {
-				least, most = min(least, values[k]), max(most, values[k])
-			}
-			f.spread = append(f.spread, (most-least)/2)
+			s := sight{unit: len(f.points), even: p.even()}
+			s.value, s.off = p.typical(m.Values[i], k)
+			f.sights = append(f.sights, s)
 		}
-		f.points = append(f.points, p)
+		f.points, f.rpc = append(f.points, p), append(f.rpc, m.rpc(m.Ways[i]))
 		f.asked = append(f.asked, p.requests(rand.New(rand.NewPCG(1, uint64(i))), base.Vocab))
-		f.even = append(f.even, slices.Repeat([]bool{p.even()}, len(p.Measures()))...)
 	}
 	return f
+}
+
+// typical is a measure of a point in several rounds: the mean of times that are each the lower
+// quartile of its rounds. What disturbs makes TTFT longer: so neither a request that was late counts
+// nor a round that was. Gaps between tokens it makes shorter as well, so theirs is the median. off is
+// about how far that is from the same of many rounds, by what is between quartile and median, as of a
+// normal distribution.
+func (p Point) typical(rounds [][][]float64, measure int) (value, off float64) {
+	of := quartile
+	if p.Kind == Beside || p.Kind == Decodes {
+		of = median
+	}
+	times, round := make([]float64, len(rounds[0][measure])), make([]float64, len(rounds))
+	for i := range times {
+		for r, values := range rounds {
+			round[r] = values[measure][i]
+		}
+		times[i] = of(round)
+	}
+	for r, values := range rounds {
+		round[r] = mean(values[measure])
+	}
+	return mean(times), 2 * (median(round) - quartile(round)) / math.Sqrt(float64(len(rounds)))
+}
+
+func quartile(values []float64) float64 {
+	return figure.Percentile(slices.Sorted(slices.Values(values)), 25)
+}
+
+func median(values []float64) float64 {
+	return figure.Percentile(slices.Sorted(slices.Values(values)), 50)
 }
 
 // A state is costs with their values, and what a model with them gives.
@@ -83,9 +105,10 @@ func (f *fitting) profile(s *state) (*engine.Profile, error) {
 	return fit.With(f.base, values)
 }
 
-// Model is a server with that profile, in virtual time, as kvbench simulate has it.
-func Model(p *engine.Profile) serve.Target {
-	return serve.Model(simulation.Cluster{Profile: p, Nondisagg: 1, RPC: sim.DefaultRPC}, "")
+// Model is a server with that profile, in virtual time, as kvbench simulate has it. rpc is how long
+// a request is on its way to its engine, and a token on its way back.
+func Model(p *engine.Profile, rpc time.Duration) serve.Target {
+	return serve.Model(simulation.Cluster{Profile: p, Nondisagg: 1, RPC: rpc}, "")
 }
 
 // predict computes the measures of a state, several points at once.
@@ -94,14 +117,19 @@ func (f *fitting) predict(ctx context.Context, s *state) ([]float64, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := Model(p)
 	values, errs := make([][]float64, len(f.points)), make([]error, len(f.points))
 	var next atomic.Int64
 	var workers sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
 		workers.Go(func() {
 			for i := next.Add(1) - 1; i < int64(len(f.points)); i = next.Add(1) - 1 {
-				values[i], _, errs[i] = f.points[i].ask(ctx, t, f.asked[i])
+				records, _, err := f.points[i].ask(ctx, Model(p, f.rpc[i]), f.asked[i])
+				if errs[i] = err; err != nil {
+					continue
+				}
+				for _, times := range f.points[i].measure(records) {
+					values[i] = append(values[i], mean(times))
+				}
 			}
 		})
 	}
@@ -111,7 +139,7 @@ func (f *fitting) predict(ctx context.Context, s *state) ([]float64, error) {
 
 // weigh says how much a sight counts in the least squares whose loss this is: see [fit.Loss].
 func (f *fitting) weigh(got float64, o sight) (weight, loss float64) {
-	s := scale(o.value, f.even[o.at]) + f.spread[o.at]
+	s := f.scale(&o)
 	h := math.Hypot(1, (got-o.value)/s)
 	return 1 / (s * s * h), 2 * (h - 1)
 }
@@ -124,9 +152,9 @@ func (f *fitting) look(ctx context.Context, s *state) (err error) {
 	}
 	s.loss = 0
 	var jumpy []float64
-	for _, o := range f.sights {
-		_, loss := f.weigh(s.got[o.at], o)
-		if f.even[o.at] {
+	for i, o := range f.sights {
+		_, loss := f.weigh(s.got[i], o)
+		if o.even {
 			s.loss += loss
 		} else {
 			jumpy = append(jumpy, loss)
@@ -160,17 +188,17 @@ func (f *fitting) differentiate(ctx context.Context, s *state) error {
 // linear is the least squares around a state, of the sights that times counts, each so often.
 func (f *fitting) linear(s *state, times []int) *normal {
 	n := newNormal(len(s.x))
-	for _, o := range f.sights {
+	for k, o := range f.sights {
 		count := 1
 		if times != nil {
 			count = times[o.unit]
 		}
-		y := o.value - s.got[o.at]
-		for i, slope := range s.slope[o.at] {
+		y := o.value - s.got[k]
+		for i, slope := range s.slope[k] {
 			y += slope * s.x[i]
 		}
-		w, _ := f.weigh(s.got[o.at], o)
-		n.add(s.slope[o.at], y, w*float64(count))
+		w, _ := f.weigh(s.got[k], o)
+		n.add(s.slope[k], y, w*float64(count))
 	}
 	return n
 }
@@ -231,7 +259,21 @@ func (f *fitting) evenly(ctx context.Context, all []cost) (best state, err error
 			best = s
 		}
 	}
+	if best, err = f.sharpen(ctx, best); err != nil {
+		return best, err
+	}
 	return f.simplify(ctx, best)
+}
+
+// sharpen searches once more, with measures that may be off by what they are off as a rule: of a
+// server that a model is right for, each says more than if all might be off by the most.
+func (f *fitting) sharpen(ctx context.Context, s state) (state, error) {
+	off := make([]float64, len(f.sights))
+	for i, o := range f.sights {
+		off[i] = math.Abs(s.got[i]/o.value - 1)
+	}
+	f.share = min(max(2*median(off), least), most)
+	return f.search(ctx, s)
 }
 
 // frontEnd splits what requests wait into what they wait beside each other and what is done for
@@ -254,7 +296,7 @@ func (f *fitting) frontEnd(ctx context.Context, r *Fitted, s state) (state, erro
 		}
 	}
 	// What was tried and does as well, to two standard deviations, is what it may be.
-	enough := s.loss + 4*max(s.loss/float64(len(f.sights)), floor)
+	enough := s.loss + 4*max(s.loss/float64(len(f.sights)), f.floor())
 	own := len(alone.x)
 	request := &r.Costs[0]
 	for i, c := range serial {
@@ -318,14 +360,10 @@ func (f *fitting) split(ctx context.Context, s state, n int) (best state, tried 
 
 // guess is where a search begins: delay is how late tokens leave, by steps of a decode.
 func (f *fitting) guess(all []cost, delay float64) []float64 {
-	first := make([]float64, len(f.even))
-	for _, o := range f.sights {
-		first[o.at] = o.value
-	}
 	values, at := map[string]float64{}, 0
 	least := 0.0
 	for _, p := range f.points {
-		switch v := first[at]; {
+		switch v := f.sights[at].value; {
 		case p.Kind == Prompts && least == 0:
 			least = v
 			for _, name := range []string{"request_ms", "prefill_step_ms", "prefill_floor_ms"} {
@@ -348,13 +386,22 @@ func (f *fitting) guess(all []cost, delay float64) []float64 {
 	return x
 }
 
-// floor is the loss of a measure that is as well known as anything can be: 2 % of its scale.
-var floor = 2 * (math.Hypot(1, 0.02) - 1)
+// floor is the loss of a measure that is as well known as anything can be: 2 % of its scale, and where
+// measures jump 10 %, as what is left of disturbances there can be met by any cost.
+func (f *fitting) floor() float64 {
+	known := 0.1
+	for _, o := range f.sights {
+		if o.even {
+			known = 0.02
+		}
+	}
+	return 2 * (math.Hypot(1, known) - 1)
+}
 
 // worth reports whether so much less loss is worth a cost more: Schwarz's criterion.
 func (f *fitting) worth(with, without float64) bool {
 	n := float64(len(f.sights))
-	return n*math.Log((without+n*floor)/(with+n*floor)) > math.Log(n)+2
+	return n*math.Log((without+n*f.floor())/(with+n*f.floor())) > math.Log(n)+2
 }
 
 // simplify leaves costs out that the sights do not need, the least needed first.
@@ -400,9 +447,9 @@ func (f *fitting) lossWithout(s *state, field string) (loss float64) {
 		next.got, next.slope = append(next.got, got), append(next.slope, rest)
 	}
 	x := next.solved(f.linear(&next, nil))
-	for _, o := range f.sights {
-		got := next.got[o.at]
-		for i, slope := range next.slope[o.at] {
+	for k, o := range f.sights {
+		got := next.got[k]
+		for i, slope := range next.slope[k] {
 			got += slope * (x[i] - next.x[i])
 		}
 		_, l := f.weigh(got, o)

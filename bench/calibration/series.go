@@ -7,7 +7,9 @@ import (
 	"slices"
 	"time"
 
+	"kvferry/bench/client"
 	"kvferry/bench/serve"
+	"kvferry/sim"
 )
 
 // A Series is the points that a server is asked, several times each. The first round warms up,
@@ -31,7 +33,20 @@ type Series struct {
 // Measured is what a series came to.
 type Measured struct {
 	Points []Point
-	Values [][][]float64 // of each point in each round, by Point.Measures
+	Values [][][][]float64 // of each point in each round, by Point.Measures: the times that it is the mean of
+	Ways   [][]float64     // of each point of Prompts, in all rounds: see ways
+}
+
+// rpc is what the way to the engine takes, there or back: half of what both do, as typical has it, by a
+// point's ways, since that of a long prompt takes longer; of a point without, by all.
+func (m *Measured) rpc(ways []float64) time.Duration {
+	if len(ways) == 0 {
+		ways = slices.Concat(m.Ways...)
+	}
+	if len(ways) == 0 {
+		return sim.DefaultRPC
+	}
+	return max(milliseconds(quartile(ways)/2), 0)
 }
 
 // Run asks the series.
@@ -39,11 +54,11 @@ func (s *Series) Run(ctx context.Context) (*Measured, error) {
 	rng := rand.New(rand.NewPCG(s.Seed, 1))
 	m := &Measured{}
 	var round time.Duration // takes so long
-	ask := func(p Point) ([]float64, time.Duration, error) {
+	ask := func(p Point) ([]*client.Record, time.Duration, error) {
 		began := time.Now()
-		values, took, err := s.ask(ctx, p, rng)
+		records, took, err := s.ask(ctx, p, rng)
 		round += time.Since(began)
-		return values, took, err
+		return records, took, err
 	}
 	// walk asks points that grow, and returns the first measure of each.
 	walk := func(points []Point) (first []float64, err error) {
@@ -51,11 +66,11 @@ func (s *Series) Run(ctx context.Context) (*Measured, error) {
 			if p.tokens() > s.KV {
 				break
 			}
-			values, took, err := ask(p)
+			records, took, err := ask(p)
 			if err != nil {
 				return nil, err
 			}
-			m.Points, first = append(m.Points, p), append(first, values[0])
+			m.Points, first = append(m.Points, p), append(first, mean(p.measure(records)[0]))
 			s.OnPoint(p, 0, 0, 0)
 			if took > s.Patience {
 				break
@@ -77,28 +92,34 @@ func (s *Series) Run(ctx context.Context) (*Measured, error) {
 			return nil, err
 		}
 	}
-	m.Values = make([][][]float64, len(m.Points))
+	m.Values, m.Ways = make([][][][]float64, len(m.Points)), make([][]float64, len(m.Points))
 	over, each := 0, round/time.Duration(len(m.Points))
 	for range s.Rounds {
 		for _, i := range rng.Perm(len(m.Points)) {
-			values, _, err := ask(m.Points[i])
+			p := m.Points[i]
+			records, _, err := ask(p)
 			if err != nil {
 				return nil, err
 			}
-			m.Values[i] = append(m.Values[i], values)
+			m.Values[i] = append(m.Values[i], p.measure(records))
+			if p.Kind == Prompts {
+				m.Ways[i] = append(m.Ways[i], ways(records)...)
+			}
 			over++
 			of := s.Rounds * len(m.Points)
-			s.OnPoint(m.Points[i], over, of, each*time.Duration(of-over))
+			s.OnPoint(p, over, of, each*time.Duration(of-over))
 		}
 	}
 	return m, nil
 }
 
 // tries is how often a point is asked whose tokens come together.
-const tries = 3
+const tries = 10
 
-// ask measures a point once.
-func (s *Series) ask(ctx context.Context, p Point, rng *rand.Rand) (values []float64, took time.Duration, err error) {
+func milliseconds(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }
+
+// ask asks a point once.
+func (s *Series) ask(ctx context.Context, p Point, rng *rand.Rand) (records []*client.Record, took time.Duration, err error) {
 	if s.Pause > 0 {
 		pause := time.NewTimer(s.Pause)
 		select {
@@ -109,12 +130,12 @@ func (s *Series) ask(ctx context.Context, p Point, rng *rand.Rand) (values []flo
 		}
 	}
 	for range tries {
-		values, took, err = p.ask(ctx, s.Target, p.requests(rng, s.Vocab))
+		records, took, err = p.ask(ctx, s.Target, p.requests(rng, s.Vocab))
 		if !errors.Is(err, errChunks) {
 			break
 		}
 	}
-	return values, took, err
+	return records, took, err
 }
 
 // prompts are the first points: from few tokens to as many as a prompt may have.
@@ -157,12 +178,12 @@ func (s *Series) others(known []Point, ttft []float64, itl float64) [][]Point {
 	}
 	for _, n := range []int{short, some / 4, some} {
 		// Between two of the prompts it decodes as long as a request takes to come.
-		output := 4*trigger + repeats*(2+n/1000+int(2*ttft[0]/itl))
+		output := 4*trigger + repeats*(2+n/1000+int((2*ttft[0]+1e3*rest.Seconds())/itl))
 		if n >= short && short+output < s.Longest {
 			beside = append(beside, Point{Kind: Beside, Batch: repeats, Prompt: n, Output: output})
 		}
 	}
-	wait := time.Duration(0.4 * ttft[hold] * float64(time.Millisecond)).Round(time.Millisecond)
+	wait := milliseconds(0.4 * ttft[hold]).Round(time.Millisecond)
 	for _, b := range []int{4, 16, 48} {
 		if b < s.Batch {
 			burst = append(burst, Point{Kind: Burst, Batch: b, Prompt: short, Long: known[hold].Prompt, Delay: wait})

@@ -34,6 +34,9 @@ func (f *Fitted) String() string {
 		}
 	}
 	b.WriteString(unseen)
+	if f.Told {
+		fmt.Fprintf(&b, "By what the server says of itself a first token took %.2f ms more from the client to the engine and back.\nThat is in no cost.\n\n", 2e3*f.RPC.Seconds())
+	}
 	off := f.figures()
 	worst := slices.MaxFunc(off, func(a, b fit.Figure) int {
 		if math.Abs(a.Off()) < math.Abs(b.Off()) {
