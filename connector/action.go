@@ -106,7 +106,8 @@ type (
 		// layers, if a LayerDone told of these: they are Moves as this one is.
 		After []time.Duration
 		Pairs []kvcache.Pair
-		// Imm goes with a write: the reader's Arrived. Token is the first token.
+		// Imm goes with a write: the reader's Arrived. Token is the first token, or how many blocks are there
+		// with the move of a request that goes on elsewhere.
 		Imm   bool
 		Token kvcache.Token
 		// To is the node that takes the request over, "" of a hand-off. Such a move ends with the

@@ -84,6 +84,7 @@ type request struct {
 	parts    int    // parts arrived (decode) or moved (prefill)
 	arrived  []bool // decode side that is written to, by part: an immediate counts once
 	checks   int    // in flight
+	looked   int    // of a request that comes here: its blocks that were checked, or are being, the first ones
 	first    kvcache.Token
 	expires  time.Duration
 	heap     int             // place in the heap of those, plus one

@@ -106,7 +106,7 @@ type (
 	Arrived struct {
 		ID         uint64
 		Part, More int
-		Token      kvcache.Token // the first token, with the last part
+		Token      kvcache.Token // the first token, with the last part; of a request that comes here, its blocks that are here
 		At         time.Duration
 	}
 	// Checked ends a Check. Err is not nil if a block was bad.

@@ -17,10 +17,10 @@ import (
 //
 //	this node                                              the other node
 //	generates                            ◀── its blocks ── allocated
-//	generates, writes full blocks ───────────────────────▶
+//	generates, writes full blocks ───────────────────────▶ checks them
 //	generates, writes those since ───────────────────────▶
 //	stops, writes the rest ──────────────────────────────▶
-//	migrated ── tokens that it does not know ──(proxy)───▶ checks, goes on
+//	migrated ── tokens that it does not know ──(proxy)───▶ checks the others, goes on
 //	cancelled, frees its blocks ◀─(proxy)── first token ──
 //
 // If anything of this fails, it goes on where it was.
@@ -109,8 +109,20 @@ func (c *Core) moveOut(r *request, before, tokens int) {
 	r.moves++
 	c.act.Moves = append(c.act.Moves, Move{
 		ID: r.ID, Write: true, Part: PartAll, Pairs: kvcache.Pairs(refs, o.Blocks, o.sent), To: o.Node, Tokens: tokens,
+		Imm: !o.stopped, Token: kvcache.Token(before), // all of the last are there when the request goes on
 	})
 	o.stage, o.sent = before-o.sent, before
+}
+
+// arrivedBlocks has the first blocks of a request that comes here checked, those of tokens that are known here,
+// while it still generates there: after it has stopped only the last few are left to check.
+func (c *Core) arrivedBlocks(r *request, blocks int) {
+	bt := c.cfg.Pool.BlockTokens()
+	from, to := max(r.looked, r.seq.Cached()/bt), min(blocks, len(r.Prompt)/bt)
+	if from < to {
+		c.checkBlocks(r, PartAll, 0, from, to)
+		r.looked = to
+	}
 }
 
 // suspended goes on when the request has stopped.

@@ -38,7 +38,7 @@ import (
 //	    produce T                         release T
 //	    produced ID tensor=N              gone ID [withdrawn]
 //	    moved ID part=N [posted=D] [at=D] [fails|withdrawn]
-//	    arrived ID part=N [token=a] [at=D]
+//	    arrived ID part=N [token=a|blocks=N] [at=D]
 //	    checked ID part=N [bad=N]
 //	totals p|d                            what the node has counted
 //
@@ -218,7 +218,10 @@ func (a *actor) print(out *strings.Builder, act *Actions) {
 		}
 		if m.Imm {
 			line += ", immediate"
-			if m.Part == a.core.layers()-1 {
+			switch {
+			case m.To != "":
+				line += fmt.Sprintf(": %d blocks", m.Token)
+			case m.Part == a.core.layers()-1:
 				line += " with " + letter(m.Token)
 			}
 		}
@@ -423,7 +426,7 @@ func (a *actor) event(t *testing.T, now time.Duration, words []string) Event {
 		}
 		return ev
 	case "arrived":
-		ev := Arrived{ID: id, Part: num("part"), At: when("at", now)}
+		ev := Arrived{ID: id, Part: num("part"), At: when("at", now), Token: kvcache.Token(num("blocks"))}
 		if s := opts["token"]; s != "" {
 			ev.Token = letters(s)[0]
 		}

@@ -41,11 +41,16 @@ func (c *Core) moved(ev Moved) {
 	c.settle(r)
 }
 
-// check has a part that landed, and more after it, compared with what they must be.
+// check has a part that landed, and more after it, compared with what they must be, of all blocks that
+// were not checked.
 func (c *Core) check(r *request, part, more int) {
-	skip := r.seq.Cached() / c.cfg.Pool.BlockTokens()
+	c.checkBlocks(r, part, more, max(r.looked, r.seq.Cached()/c.cfg.Pool.BlockTokens()), len(c.blocks(r)))
+}
+
+// checkBlocks does that with the blocks in [from, to).
+func (c *Core) checkBlocks(r *request, part, more, from, to int) {
 	r.checks++
-	c.act.Checks = append(c.act.Checks, Check{ID: r.ID, Part: part, More: more, Refs: c.blocks(r)[skip:], First: skip})
+	c.act.Checks = append(c.act.Checks, Check{ID: r.ID, Part: part, More: more, Refs: c.blocks(r)[from:to], First: from})
 }
 
 func (c *Core) checked(ev Checked) {
@@ -70,6 +75,7 @@ func (c *Core) checked(ev Checked) {
 		c.release(r)
 		c.totals.Transfers++
 		c.land(r)
+	case r.state == moving && r.Handoff.Running: // the others are still to come
 	case r.parts == len(r.arrived) && r.checks == 0:
 		c.totals.Transfers++
 		c.shut(r)

@@ -83,6 +83,10 @@ func (c *Core) arrivedPart(ev Arrived) {
 	if r == nil || r.state != moving || r.Leg != handoff.DecodeLeg || !r.Handoff.Offers(r.Leg) {
 		return
 	}
+	if r.Handoff.Running {
+		c.arrivedBlocks(r, int(ev.Token))
+		return
+	}
 	last := c.lastPart(r)
 	i := ev.Part
 	if last == PartAll {
