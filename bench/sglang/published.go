@@ -18,6 +18,7 @@ var runsJSON []byte
 type Published struct {
 	Workload string `json:"workload"`
 	Setting  string `json:"setting"`
+	Source   Source `json:"source"`
 
 	Backend        string  `json:"backend"` // sglang: POST /generate; sglang-oai: /v1/completions
 	NumPrompts     int     `json:"num_prompts"`
@@ -38,12 +39,26 @@ type Published struct {
 	Figures Figures `json:"figures"`
 }
 
+// A Source says where a record was published.
+type Source struct {
+	URL   string `json:"url"`   // empty: none is known
+	Known string `json:"known"` // what else is known of it
+}
+
+// String is both, a line.
+func (s Source) String() string {
+	if s.URL == "" {
+		return s.Known
+	}
+	return s.URL + ": " + s.Known
+}
+
 // Counts are what a report counts. They must be met exactly: another count is another load.
 type Counts struct {
 	Successful  int `json:"successful_requests"`
 	Input       int `json:"total_input_tokens"`
 	Generated   int `json:"total_generated_tokens"`
-	Retokenized int `json:"total_generated_tokens_retokenized"`
+	Retokenized int `json:"total_generated_tokens_retokenized,omitzero"`
 	Peak        int `json:"max_concurrent_requests,omitempty"` // as SGLang counts it: in seconds
 }
 
@@ -76,6 +91,9 @@ func parse(data []byte) ([]Published, error) {
 	}
 	for i := range all {
 		p := &all[i]
+		if p.Source.Known == "" {
+			return nil, fmt.Errorf("%s: source.known is missing: say where the record is from", p.Name())
+		}
 		for key := range p.Figures {
 			if !slices.Contains(Keys(), key) {
 				return nil, fmt.Errorf("%s: %s is no figure", p.Name(), key)

@@ -40,9 +40,10 @@ func TestLoads(t *testing.T) {
 func TestParse(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		`[{"workload":"w","setting":"s","figures":{"mean_rtt_ms":1}}]`: "w s: mean_rtt_ms is no figure",
-		`[{"work":"w"}]`: `there is no field "work"`,
-		`[`:              "it ends in the middle",
+		`[{"workload":"w","setting":"s","source":{"known":"k"},"figures":{"mean_rtt_ms":1}}]`: "w s: mean_rtt_ms is no figure",
+		`[{"workload":"w","setting":"s"}]`: "w s: source.known is missing",
+		`[{"work":"w"}]`:                   `there is no field "work"`,
+		`[`:                                "it ends in the middle",
 	} {
 		if _, err := parse([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)

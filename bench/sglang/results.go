@@ -3,6 +3,7 @@ package sglang
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"kvferry/bench/machine"
 	"kvferry/bench/page"
 	"kvferry/bench/report"
+	"kvferry/engine"
 )
 
 // Results are all rows of a command. They are summary.json.
@@ -18,6 +20,8 @@ type Results struct {
 	Command []string        `json:"command"`
 	Started time.Time       `json:"started"`
 	Machine machine.Machine `json:"machine"`
+
+	instead *engine.Profile // of Config.Profile; nil: each run has its own
 }
 
 // ErrFaults is what Run's error unwraps to when all runs were gone through but some have faults.
@@ -81,7 +85,7 @@ func (r *Results) tables() []page.Table {
 				any = true
 				cells := []string{number(row.Metrics[key]), number(published), "-"}
 				if e, there := row.RelErr[key]; there {
-					cells[2] = fmt.Sprintf("%+.1f%%", 100*e)
+					cells[2] = percent(e)
 				}
 				line = append(line, cells...)
 			}
@@ -126,7 +130,7 @@ func (r *Results) beside() page.Table {
 		for _, key := range Keys() {
 			cell := "-"
 			if computed := r.Rows[v].Metrics[key]; computed != 0 {
-				cell = fmt.Sprintf("%+.1f%%", 100*(real.Metrics[key]/computed-1))
+				cell = percent(real.Metrics[key]/computed - 1)
 			}
 			if _, there := real.Said[key]; !there {
 				cell = "-"
@@ -142,6 +146,9 @@ func (r *Results) beside() page.Table {
 	return t
 }
 
+// percent is a share with its sign; what is rounded to nothing has none of its own.
+func percent(share float64) string { return fmt.Sprintf("%+.1f%%", math.Round(1000*share)/10+0) }
+
 func number(v float64) string {
 	if v >= 1000 {
 		return fmt.Sprintf("%.0f", v)
@@ -149,7 +156,8 @@ func number(v float64) string {
 	return fmt.Sprintf("%.2f", v)
 }
 
-// remarks are faults and what the records themselves get wrong, a line each.
+// remarks are faults, where the records were published and what they themselves get wrong, a line each. What
+// several runs of a workload have in common is said once.
 func (r *Results) remarks() []string {
 	var lines []string
 	for i := range r.Rows {
@@ -160,14 +168,37 @@ func (r *Results) remarks() []string {
 		if row.mark() != "" {
 			lines = append(lines, "~ "+row.timed()+": the machine did other things too: "+row.Disturbance.String())
 		}
-		if slices.ContainsFunc(r.Rows[:i], func(o Row) bool { return o.name() == row.name() }) {
-			continue // its remarks are there
-		}
-		for _, remark := range row.Remarks {
-			lines = append(lines, row.name()+": "+remark)
+	}
+	var said []string
+	add := func(line string) {
+		if !slices.Contains(said, line) {
+			said = append(said, line)
 		}
 	}
-	return lines
+	for _, row := range r.Rows {
+		add(row.Workload + ": published: " + row.Source.String())
+		for _, remark := range row.Remarks {
+			if r.common(row.Workload, remark) {
+				add(row.Workload + ": " + remark)
+			} else {
+				add(row.name() + ": " + remark)
+			}
+		}
+	}
+	return append(lines, said...)
+}
+
+// common reports whether several runs of the workload have that remark.
+func (r *Results) common(workload, remark string) bool {
+	first := ""
+	return slices.ContainsFunc(r.Rows, func(o Row) bool {
+		if o.Workload != workload || !slices.Contains(o.Remarks, remark) {
+			return false
+		}
+		several := first != "" && first != o.Setting
+		first = o.Setting
+		return several
+	})
 }
 
 // what says what was done, by the clocks that there are.
@@ -181,7 +212,11 @@ func (r *Results) what() string {
 			clocks = append(clocks, c.what)
 		}
 	}
-	return strings.Join(append(clocks, "the shipped profiles were fitted to these records"), "; ")
+	fitted := "the shipped profiles were fitted to these records"
+	if r.instead != nil {
+		fitted = fmt.Sprintf("%s (of %s) in place of each run's own, and fitted to none of these records", r.instead.Name, r.instead.Model)
+	}
+	return strings.Join(append(clocks, fitted), "; ")
 }
 
 // document is the results as people read them.

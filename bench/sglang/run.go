@@ -55,6 +55,7 @@ type Config struct {
 type Row struct {
 	Workload string   `json:"workload"`
 	Setting  string   `json:"setting"`
+	Source   Source   `json:"source"`             // of what was published
 	Clock    string   `json:"clock"`              // report.ClockVirtual, or report.ClockReal: modelled servers on this machine
 	Compute  string   `json:"compute"`            // "modelled"
 	Transfer string   `json:"transfer"`           // "none": one server, which is not disaggregated
@@ -177,7 +178,7 @@ func Run(ctx context.Context, cfg Config) (*Results, error) {
 	b := bar.New(cfg.Progress, cfg.Terminal)
 	b.Show(bar.Look{Max: int64(requests), What: "requests answered", Count: true, Throttle: barPeriod})
 	out := page.OpenFolder(cfg.Out, b.Say)
-	r := &Results{Command: cfg.Command, Started: time.Now(), Machine: machine.Describe()}
+	r := &Results{Command: cfg.Command, Started: time.Now(), Machine: machine.Describe(), instead: cfg.server}
 	var err error
 	done := int64(0)
 	for _, c := range chosen {
@@ -267,7 +268,7 @@ func (p timedRun) run(ctx context.Context, cfg *Config, tell func(*Record)) (row
 	of.Duration = took.Seconds()
 	m := of.Metrics()
 	row = &Row{
-		Workload: p.Workload, Setting: p.Setting, Clock: p.clock, Disturbance: disturbance, Compute: "modelled", Transfer: "none", Profile: server.Name, Arrivals: p.source(cfg),
+		Workload: p.Workload, Setting: p.Setting, Source: p.Source, Clock: p.clock, Disturbance: disturbance, Compute: "modelled", Transfer: "none", Profile: server.Name, Arrivals: p.source(cfg),
 		Metrics: Of(m), Counts: Counts{Successful: m.Successful, Input: m.InputTokens, Generated: m.GeneratedTokens},
 		Said: p.Figures, Recorded: p.Counts, Faults: []string{}, Remarks: p.Remarks,
 	}

@@ -65,6 +65,9 @@ func TestReproduced(t *testing.T) {
 				t.Errorf("%s: arrivals %s, remarks %q", row.name(), row.Arrivals, row.Remarks)
 			}
 		}
+		if row.Source.Known == "" || strings.Count(text.String(), row.Workload+": published: "+row.Source.String()) != 1 {
+			t.Errorf("%s: where it was published is not said, or not once", row.name())
+		}
 		if !strings.Contains(text.String(), row.Setting) {
 			t.Errorf("%s is not in what is printed", row.name())
 		}
@@ -166,5 +169,24 @@ func TestValidate(t *testing.T) {
 	}
 	if got := strings.Join(all, ", "); got != "qwen2.5-0.5b 200, lora-trace static/100, lora-trace dlora/100" {
 		t.Errorf("in real time: %s", got)
+	}
+}
+
+// TestInstead: with another profile it is not said that the profile was fitted to the records, and a remark that all
+// runs of a workload have is there once.
+func TestInstead(t *testing.T) {
+	t.Parallel()
+	var text bytes.Buffer
+	if _, err := Run(t.Context(), Config{Runs: []string{"lora-trace/static/100", "lora-trace/dlora/100"}, Profile: "zero", Out: filepath.Join(t.TempDir(), "out"), Stdout: &text}); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(text.String(), "in place of each run's own") || strings.Contains(text.String(), "the shipped profiles were fitted") {
+		t.Errorf("%s does not say which profile it was", &text)
+	}
+	if n := strings.Count(text.String(), "the client took no answer before its end"); n != 1 || !strings.Contains(text.String(), "lora-trace dlora/100: the record counts") {
+		t.Errorf("a remark of both runs is there %d times, or one of a single run is not: %s", n, &text)
+	}
+	if percent(-0.0004) != "+0.0%" || percent(-0.0006) != "-0.1%" {
+		t.Errorf("%s, %s", percent(-0.0004), percent(-0.0006))
 	}
 }
