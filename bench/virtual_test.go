@@ -160,6 +160,9 @@ func (t *timesOf) Next() (time.Duration, error) {
 // message does not. Over other draws, on average, the means stay close and no
 // setting changes places with another.
 func TestOtherLengths(t *testing.T) {
+	if testing.Short() {
+		t.Skip("SKIPPED: without -short only, as .ci/run has it")
+	}
 	prof, err := engine.LoadProfile(engine.DefaultProfile)
 	if err != nil {
 		t.Fatal(err)

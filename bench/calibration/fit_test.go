@@ -92,6 +92,9 @@ func TestRecovers(t *testing.T) {
 
 // TestFloor: what no shipped profile has, a floor under short prompts and another engine.
 func TestFloor(t *testing.T) {
+	if testing.Short() {
+		t.Skip("SKIPPED: without -short only, as .ci/run has it")
+	}
 	truth, err := fit.With(warm(t, engine.AttentionProfile), map[string]float64{"costs.prefill_floor_ms": 9, "costs.output_delay_ms": 0, "costs.hot_slowdown": 0})
 	if err != nil {
 		t.Fatal(err)

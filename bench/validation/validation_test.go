@@ -21,6 +21,9 @@ import (
 
 // TestPage: docs/validation.md is what the command writes, and no set is worse than its limit.
 func TestPage(t *testing.T) {
+	if testing.Short() {
+		t.Skip("SKIPPED: without -short only, as .ci/run has it")
+	}
 	t.Parallel()
 	out := filepath.Join(t.TempDir(), "out")
 	var printed bytes.Buffer

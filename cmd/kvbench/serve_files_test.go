@@ -65,10 +65,11 @@ func TestServeTexts(t *testing.T) {
 // tokenizer, as SGLang's report counts them again.
 func TestServeRetokenized(t *testing.T) {
 	dir := t.TempDir()
-	if code, _, stderr := kvbench(t.Context(), "tokenizer", "--profile", "zero", "--out", filepath.Join(dir, "tok")); code != 0 {
+	profile := profileFile(t, 32000, 1)
+	if code, _, stderr := kvbench(t.Context(), "tokenizer", "--profile", profile, "--out", filepath.Join(dir, "tok")); code != 0 {
 		t.Fatal(stderr)
 	}
-	_, stdout, _ := rowsOf(t, 0, strings.Fields("--compat sglang --backend sglang-oai --dataset-name random --profile zero --kv-warm-mib 0 --link 10gbit --num-prompts 4 --request-rate 1000 --random-input-len 16 --random-output-len 6"+
+	_, stdout, _ := rowsOf(t, 0, strings.Fields("--compat sglang --backend sglang-oai --dataset-name random --profile "+profile+" --kv-warm-mib 0 --link 10gbit --num-prompts 4 --request-rate 1000 --random-input-len 16 --random-output-len 6"+
 		" --random-range-ratio 1 --flush-cache --tokenizer "+filepath.Join(dir, "tok")+" --output-details --output-file "+filepath.Join(dir, "sglang.jsonl"))...)
 	f := readTool(t, filepath.Join(dir, "sglang.jsonl"))
 	if len(f.Texts) != 4 || strings.TrimSpace(f.Texts[0]) == "" || !strings.HasPrefix(string(f.ServerInfo), "{") {
