@@ -57,7 +57,7 @@ func read(t *testing.T, p *engine.Profile, c cost) float64 {
 }
 
 // recovered are profiles that have all costs between them that shipped ones have.
-var recovered = []string{engine.AttentionProfile, "sglang-deepseek-v3-triton", "sglang-qwen2.5-0.5b"}
+var recovered = []string{engine.AttentionProfile, "sglang-deepseek-v3-flashinfer", "sglang-qwen2.5-0.5b"}
 
 // TestRecovers: of a server that is modelled each cost is found again within 3 %, and those that it
 // has not are left out. Of tokens that leave one after another 48 are seen at most, 1 ms of 130.

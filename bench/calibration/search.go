@@ -387,9 +387,9 @@ func (f *fitting) guess(all []cost, delay float64) []float64 {
 }
 
 // floor is the loss of a measure that is as well known as anything can be: 2 % of its scale, and where
-// measures jump 10 %, as what is left of disturbances there can be met by any cost.
+// measures jump 5 %, as what is left of disturbances there can be met by any cost.
 func (f *fitting) floor() float64 {
-	known := 0.1
+	known := 0.05
 	for _, o := range f.sights {
 		if o.even {
 			known = 0.02
