@@ -256,6 +256,37 @@ func TestSearch(t *testing.T) {
 	}
 }
 
+// TestSearchReportsTheAnswer: a rate whose first run kept the SLO and whose repeats did not is no
+// answer, and its run is not the one that is reported.
+func TestSearchReportsTheAnswer(t *testing.T) {
+	const start = 10.0 // requests/s
+	target := &scripted{facts: virtual()}
+	target.answer = func(s *dispatch.Sending, perSecond float64) *client.Record {
+		if perSecond > 0.99*start && len(target.runs) > 1 {
+			return answered(s, 1)
+		}
+		return answered(s, 0.050)
+	}
+	cfg := configOf(t, target)
+	cfg.Load.Burstiness = 1e6 // even gaps
+	cfg.Search = &ratesearch.Config{Start: start, Max: start}
+	cfg.Setup.Goodput = []report.SLO{{Metric: "ttft", MS: 100}}
+	if err := Run(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	var saved struct {
+		Search ratesearch.Result `json:"search"`
+	}
+	text, err := os.ReadFile(filepath.Join(cfg.Out, searchFile))
+	if err = errors.Join(err, json.Unmarshal(text, &saved)); err != nil {
+		t.Fatal(err)
+	}
+	runs, err := result.Read(cfg.Out)
+	if err != nil || len(runs) != 1 || !(saved.Search.Value > 0 && saved.Search.Value < start) || runs[0].Setup["request_rate"] != fmt.Sprint(saved.Search.Value) {
+		t.Errorf("%d runs reported, the first of %v; %v found; %v", len(runs), runs[0].Setup, saved.Search, err)
+	}
+}
+
 // TestFailures: what goes wrong is said, and what was done is kept.
 func TestFailures(t *testing.T) {
 	refused := errors.New("refused")

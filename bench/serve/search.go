@@ -16,15 +16,16 @@ import (
 const lateSend = 50.0 // ms, P99
 
 // search runs the load at the rates, or concurrencies, that the search asks for. Each repeat of a
-// value has a seed of its own: the same load again would tell nothing new. The report is of the best
-// run, the highest value that kept the SLO, with the table of all values; records of all runs are in
-// results.jsonl, by Point and Repeat.
+// value has a seed of its own: the same load again would tell nothing new. The report is of the last
+// run of the answer, the highest value that kept the SLO over all its runs, with the table of all
+// values; records of all runs are in results.jsonl, by Point and Repeat.
 func (x *run) search(ctx context.Context, t Target, f *Facts, spec load.Spec) error {
 	s, err := ratesearch.New(*x.Search)
 	if err != nil {
 		return err
 	}
-	var best *report.Run
+	runs := map[float64]*report.Run{} // the last that counts of each value: repeats may turn any verdict
+	var cut *report.Run
 	var failed error
 	for {
 		try, more := s.Next()
@@ -42,9 +43,7 @@ func (x *run) search(ctx context.Context, t Target, f *Facts, spec load.Spec) er
 		}
 		r, err := x.once(ctx, t, f, at, name, try)
 		if err != nil {
-			if failed = err; best == nil {
-				best = r // what was done
-			}
+			cut, failed = r, err
 			break
 		}
 		point := ratesearch.Run{Value: try.Value, Requests: len(r.Records)}
@@ -60,12 +59,16 @@ func (x *run) search(ctx context.Context, t Target, f *Facts, spec load.Spec) er
 			return err
 		}
 		x.bar.Say(fmt.Sprintf("%s: %d of %d requests kept the SLO%s", name, point.Attained, point.Requests, voided(point.Void)))
-		if now := s.Result(); point.Void == "" && try.Value <= now.Value && (best == nil || try.Value >= value(best, x.Search.Quantity)) {
-			best = r
+		if point.Void == "" {
+			runs[try.Value] = r
 		}
 	}
 	result := s.Result()
 	x.found = &result
+	best := runs[result.Value]
+	if best == nil {
+		best = cut // what was done
+	}
 	if best != nil {
 		best.Tables = slices.Insert(best.Tables, 0, result.Table())
 		for _, note := range result.Notes {
@@ -83,12 +86,4 @@ func voided(why string) string {
 		return ""
 	}
 	return "; it does not count: " + why
-}
-
-// value is what a run was run at.
-func value(r *report.Run, q ratesearch.Quantity) float64 {
-	if q == ratesearch.Concurrency {
-		return float64(r.MaxConcurrency)
-	}
-	return r.RequestRate
 }
