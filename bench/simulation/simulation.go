@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"kvferry/bench/figure"
+	"kvferry/bench/report"
 	"kvferry/config"
 	"kvferry/load"
 	"kvferry/sim"
@@ -142,33 +143,24 @@ func (o *outcomes) flush() error {
 	return errors.Join(o.err, o.w.Flush())
 }
 
-// ParseGoodput reads limits as vLLM's --goodput has them, ttft:2000,tpot:50,e2el:..
-// in milliseconds, or none.
-func ParseGoodput(text string) (SLO, error) {
+// ParseGoodput reads bounds as report.ParseGoodput does, or none alone.
+func ParseGoodput(items []string) (SLO, error) {
 	var slo SLO
-	if text == "none" {
+	if len(items) == 1 && items[0] == "none" {
 		return slo, nil
 	}
-	for pair := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ',' || r == ' ' }) {
-		name, value, _ := strings.Cut(pair, ":")
-		ms, err := strconv.ParseFloat(value, 64)
-		if err != nil || !(ms > 0 && ms < 1e9) {
-			return slo, fmt.Errorf("%q: write a metric and milliseconds above 0, such as ttft:2000", pair)
+	bounds, err := report.ParseGoodput(items)
+	if err != nil {
+		return slo, err
+	}
+	for _, b := range bounds {
+		if !(b.MS > 0 && b.MS < 1e9) {
+			return slo, fmt.Errorf("%s:%g: write milliseconds above 0", b.Metric, b.MS)
 		}
-		d := time.Duration(ms * float64(time.Millisecond))
-		switch name {
-		case "ttft":
-			slo.TTFT = d
-		case "tpot":
-			slo.TPOT = d
-		case "e2el":
-			slo.E2EL = d
-		default:
-			return slo, fmt.Errorf("%q: the metric is unknown: use ttft, tpot or e2el", pair)
-		}
+		*map[string]*time.Duration{"ttft": &slo.TTFT, "tpot": &slo.TPOT, "e2el": &slo.E2EL}[b.Metric] = time.Duration(b.MS * float64(time.Millisecond))
 	}
 	if slo == (SLO{}) {
-		return slo, fmt.Errorf("%q: write a metric and milliseconds, such as ttft:2000, or none", text)
+		return slo, fmt.Errorf("%q: write a metric and milliseconds, such as ttft:2000, or none", strings.Join(items, " "))
 	}
 	return slo, nil
 }

@@ -229,12 +229,12 @@ func TestSweepFaults(t *testing.T) {
 }
 
 func TestParseGoodput(t *testing.T) {
-	slo, err := ParseGoodput("ttft:2000, tpot:50 e2el:1e4")
+	slo, err := ParseGoodput([]string{"ttft:2000, tpot:50", "e2el:1e4"})
 	if want := (SLO{TTFT: 2 * time.Second, TPOT: 50 * time.Millisecond, E2EL: 10 * time.Second}); err != nil || slo != want {
 		t.Errorf("%+v, %v", slo, err)
 	}
-	for _, bad := range []string{"ttft", "ttft:0", "ttft:x", "itl:5", "tpot:-1", "ttft:NaN", "ttft:Inf", "", ","} {
-		if _, err := ParseGoodput(bad); err == nil {
+	for _, bad := range []string{"ttft", "ttft:0", "ttft:x", "itl:5", "tpot:-1", "ttft:NaN", "ttft:Inf", "", ",", "ttft:1 ttft:2"} {
+		if _, err := ParseGoodput([]string{bad}); err == nil {
 			t.Errorf("%s was taken", bad)
 		}
 	}

@@ -19,7 +19,7 @@ import (
 type simulateFlags struct {
 	cluster    clusterFlags
 	load       loadFlags
-	goodput    string
+	goodput    []string
 	attainment float64
 	sweeps     []string
 	out        string
@@ -76,7 +76,7 @@ func (f *simulateFlags) register(fs *pflag.FlagSet) {
 	fs.SortFlags = false
 	f.cluster.register(fs)
 	f.load.register(fs)
-	fs.StringVar(&f.goodput, "goodput", "ttft:2000,tpot:50", "SLO in ms of ttft, tpot and e2el, or none; a request counts as good if it keeps all that are named")
+	fs.StringArrayVar(&f.goodput, "goodput", []string{"ttft:2000,tpot:50"}, "SLO in ms of ttft, tpot and e2el, or none; a request counts as good if it keeps all that are named")
 	fs.Float64Var(&f.attainment, "attainment", 0.99, "share of the requests that must be good for a point of a sweep to count")
 	fs.StringArrayVar(&f.sweeps, "sweep", nil, "parameter=value,value,...; twice for each pair of two")
 	fs.StringVar(&f.out, "out", "", outHelp)

@@ -8,7 +8,7 @@ import (
 	"kvferry/command"
 )
 
-// several are flags of kvbench serve that take several values after one name in vLLM's and
+// several are flags of kvbench serve and simulate that take several values after one name in vLLM's and
 // SGLang's clients, and optional is one whose value may be left out, so that command lines of
 // these clients can be given as they are.
 var (
@@ -24,9 +24,12 @@ var (
 	optional = []string{"find-rate"}
 )
 
-// spread has kvbench serve take them so.
+// spread has kvbench serve and simulate take them so.
 func spread(args []string) []string {
-	if len(args) == 0 || args[0] != "serve" {
+	switch {
+	case len(args) > 0 && args[0] == "simulate":
+		return command.Spread(args, several, nil)
+	case len(args) == 0 || args[0] != "serve":
 		return args
 	}
 	args = slices.Clone(args)
