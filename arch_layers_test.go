@@ -148,7 +148,7 @@ var layers = map[string]layer{
 	"bench/calibration": {module: []string{"bench/bar", "bench/client", "bench/figure", "bench/fit", "bench/page", "bench/serve", "bench/server", "bench/simulation", "config", "engine", "kvcache", "load", "sim"}},
 	"bench/fit":         {module: []string{"bench/figure", "config", "engine"}},
 	"bench/simulation": {
-		module:    []string{"bench/bar", "config", "load", "engine", "handoff", "kvcache", "placement", "sim", "bench/client", "bench/figure", "bench/page", "bench/report"},
+		module:    []string{"bench/bar", "config", "load", "engine", "handoff", "kvcache", "placement", "sim", "tokenizer", "bench/client", "bench/figure", "bench/page", "bench/report"},
 		libraries: []string{"gonum.org/v1/plot"},
 	},
 	"bench/transfer": { // no cluster: two transfer engines

@@ -14,8 +14,10 @@ import (
 	"kvferry/bench/figure"
 	"kvferry/bench/report"
 	"kvferry/config"
+	"kvferry/engine"
 	"kvferry/load"
 	"kvferry/sim"
+	"kvferry/tokenizer"
 )
 
 // A Simulation is a cluster and a load in virtual time. The zero values of
@@ -36,17 +38,29 @@ func (s *Simulation) Validate() error {
 	var bad config.Faults
 	bad.Check("", s.Cluster.Validate())
 	if s.Profile != nil {
-		bad.Check("Load", s.load().Validate())
+		l, err := InTokens(s.Load, s.Profile)
+		bad.Check("Profile", err)
+		if err == nil {
+			bad.Check("Load", l.Validate())
+		}
 	}
 	config.Between(&bad, "Attainment", s.Attainment, 0, 1)
 	return bad.Err("simulation.Simulation")
 }
 
-// load is what the cluster is asked, in the profile's tokens.
-func (s *Simulation) load() load.Spec {
-	l := s.Load
-	l.Vocab = s.Profile.Vocab
-	return l
+// InTokens is a load in a profile's tokens. What is texts is counted by kvferry's own tokenizer of
+// that vocabulary, as a modelled node counts it, unless the load has another.
+func InTokens(l load.Spec, p *engine.Profile) (load.Spec, error) {
+	l.Vocab = p.Vocab
+	if l.Tokenizer != nil || !l.Texts() {
+		return l, nil
+	}
+	t, err := tokenizer.Own(p.Vocab)
+	if err != nil {
+		return l, fmt.Errorf("a load of texts: %w", err)
+	}
+	l.Tokenizer = t
+	return l, nil
 }
 
 // Run simulates. progress is told how many requests have ended. When ctx is done
@@ -56,7 +70,11 @@ func (s *Simulation) Run(ctx context.Context, progress func(ended int)) (*Result
 		return nil, err
 	}
 	cfg := s.Config(&config.Faults{}) // Validate has seen to them
-	asked, err := s.load().Open()
+	l, err := InTokens(s.Load, s.Profile)
+	if err != nil {
+		return nil, err
+	}
+	asked, err := l.Open()
 	if err != nil {
 		return nil, err
 	}

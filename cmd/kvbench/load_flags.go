@@ -12,12 +12,12 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"kvferry/bench/simulation"
 	"kvferry/command"
 	"kvferry/config"
 	"kvferry/engine"
 	"kvferry/load"
 	"kvferry/load/records"
-	"kvferry/tokenizer"
 )
 
 // loadFlags say what is asked, and when. kvbench serve and kvbench simulate have them alike.
@@ -313,13 +313,8 @@ func (f *loadFlags) scan(p *engine.Profile, bad *config.Faults) (longest int) {
 	if l.File == "" || len(*bad) > 0 {
 		return 0
 	}
-	scanned := *l
-	scanned.Vocab = p.Vocab
-	if scanned.Tokenizer == nil && f.texts() {
-		var err error
-		scanned.Tokenizer, err = tokenizer.Own(p.Vocab)
-		bad.Check("--tokenizer", err)
-	}
+	scanned, err := simulation.InTokens(*l, p)
+	bad.Check("--profile", err)
 	if scanned.Validate() != nil {
 		return 0 // whoever validates the configuration says why
 	}
