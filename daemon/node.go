@@ -44,7 +44,7 @@ func (f *NodeFlags) AddFlags(fs *pflag.FlagSet, chunked bool) {
 	fs.StringVar(&f.profile, "profile", engine.DefaultProfile, "what the modelled GPU costs: a shipped profile (a10-qwen2.5-7b-int4, zero) or a JSON file")
 	fs.StringVar(&f.scheduler, "scheduler", "", "whose scheduler forms the steps: "+strings.Join(engine.Schedulers(), ", ")+" (default the profile's, which has its options)")
 	fs.StringVar(&f.cfg.Model, "served-model-name", "", "model name that clients ask for (default the profile's)")
-	fs.StringVar(&f.link, "link", "native", "native for the network as it is, a link of the profile (tcp, rdma, rdma2), or rate=1.29GB/s,latency=10us, to pace this node's transfers to")
+	fs.StringVar(&f.link, "link", "native", "native for the network as it is, a link of the profile (tcp, rdma, rdma2), a rate such as 100gbit, or rate=1.29GB/s,latency=10us, to pace this node's transfers to")
 	fs.StringVar(&f.cfg.Ledger, "link-ledger", "", "file by which nodes of this machine share their modelled NICs, the same for all, made if it is not there: with it, what several move to one meets (default none: what one node moves meets)")
 	if chunked {
 		fs.BoolVar(&f.cfg.Chunked, "enable-chunked-prefill", false, "with --nondisagg, of vllm-v0: compute prompts in chunks beside decodes, instead of prompts first")

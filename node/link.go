@@ -23,8 +23,8 @@ func (w *worker) linkRate() (rate uint64) {
 	return rate
 }
 
-// ResolveLink finds the link that a name or a description means; nil is the
-// network as it is.
+// ResolveLink finds the link that a name or a description means, or a rate alone, such as 100gbit,
+// which is its name too; nil is the network as it is.
 func ResolveLink(p *engine.Profile, s string) (*pacing.Link, error) {
 	if s == "" || s == "native" {
 		return nil, nil
@@ -35,9 +35,12 @@ func ResolveLink(p *engine.Profile, s string) (*pacing.Link, error) {
 	if strings.Contains(s, "=") {
 		return pacing.ParseLink(s)
 	}
-	use := "native or rate=1.29GB/s,latency=10us; profile " + p.Name + " has no links"
+	if _, err := pacing.ParseRate(s); err == nil {
+		return pacing.ParseLink("name=" + s + ",rate=" + s)
+	}
+	use := "native, 100gbit or rate=1.29GB/s,latency=10us; profile " + p.Name + " has no links"
 	if names := slices.Sorted(maps.Keys(p.Links)); len(names) > 0 {
-		use = fmt.Sprintf("native, a link of profile %s (%s), or rate=1.29GB/s,latency=10us", p.Name, strings.Join(names, ", "))
+		use = fmt.Sprintf("native, a link of profile %s (%s), 100gbit or rate=1.29GB/s,latency=10us", p.Name, strings.Join(names, ", "))
 	}
 	return nil, fmt.Errorf("%q: there is no such link: use %s", s, use)
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -44,7 +43,7 @@ func (f *clusterFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.profile, "profile", engine.DefaultProfile, "what the modelled GPU costs: a shipped profile or a JSON file")
 	fs.StringVar(&c.Scheduler, "scheduler", "", "whose scheduler forms the steps: "+strings.Join(engine.Schedulers(), ", ")+" (default: the profile's)")
 	fs.IntVar(&c.NICs, "nics", 1, "NICs of a prefill or decode node; a transfer is spread over all of them")
-	fs.StringVar(&f.link, "link", "tcp", "one NIC: a link of the profile (tcp, rdma), 100gbit, which it is for a profile without links, or rate=..,latency=..; daemons are paced to it, and may have native, this machine's network as it is")
+	fs.StringVar(&f.link, "link", "tcp", "one NIC: a link of the profile (tcp, rdma), a rate such as 100gbit, which it is for a profile without links, or rate=..,latency=..; daemons are paced to it, and may have native, this machine's network as it is")
 	fs.StringSliceVar(&f.decodeLinks, "decode-links", nil, "NICs of the decode nodes where they are not all like --link: the first node's, the second's, and so on, and then from the first again")
 	fs.DurationVar(&c.RPC, "rpc", sim.DefaultRPC, "what a control message takes, between proxy and node or two nodes; 0: nothing")
 	fs.Float64Var(&c.Oversubscription, "oversubscription", 1, "of the switch above the prefill nodes and that above the decode nodes: 4 is uplinks that carry a quarter of what the NICs below do")
@@ -113,26 +112,9 @@ func (f *clusterFlags) model(bad *config.Faults) {
 	}
 }
 
-// linkText is a link as the daemons take it: a rate may stand alone here.
-func (f *clusterFlags) linkText(text string) string {
-	if _, known := f.nodes.Profile.Links[text]; !known && !strings.Contains(text, "=") && strings.ContainsAny(text, "0123456789") {
-		return "rate=" + text
-	}
-	return text
-}
-
-// decodeLinkTexts are --decode-links as the daemons take them.
-func (f *clusterFlags) decodeLinkTexts() []string {
-	texts := slices.Clone(f.decodeLinks)
-	for i, text := range texts {
-		texts[i] = f.linkText(text)
-	}
-	return texts
-}
-
 // nic reads a NIC: a link of the profile, a rate, or rate=..,latency=...
 func (f *clusterFlags) nic(text string) (sim.NIC, error) {
-	l, err := node.ResolveLink(f.nodes.Profile, f.linkText(text))
+	l, err := node.ResolveLink(f.nodes.Profile, text)
 	switch {
 	case err != nil:
 		return sim.NIC{}, err

@@ -138,7 +138,7 @@ func (f *mooncakeFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.out, "out", "", outHelp)
 	fs.StringVar(&f.proxy, "proxy", "", "measure the cluster behind the proxy at this address (10.0.0.5:8000) instead of starting one; --settings names the one setting it serves, and it is asked whether it does")
 	fs.StringVar(&f.profile, "profile", engine.DefaultProfile, "what the modelled GPU costs: a shipped profile (a10-qwen2.5-7b-int4, zero) or a JSON file")
-	fs.StringVar(&f.link, "link", "", "instead of each setting's link: native for this machine's network as it is, a link of the profile, or rate=1.29GB/s,latency=10us")
+	fs.StringVar(&f.link, "link", "", "instead of each setting's link: native for this machine's network as it is, a link of the profile, a rate such as 100gbit, or rate=1.29GB/s,latency=10us")
 	fs.Var(&f.rails, "rail", "what moves the bytes, instead of each setting's rail: 127.0.0.1:0 for TCP sockets, cma for one copy from memory to memory, or others that kvbench transfer knows, with commas or the flag again for several")
 	fs.IntVar(&f.blocks, "num-gpu-blocks-override", 0, "KV blocks of a node (default what the profile's GPU holds)")
 	fs.IntVar(&f.warm, "kv-warm-mib", warmMiB, "MiB of each KV pool to have in memory before a cell, so that a burst does not wait for it, the default as far as there is memory; 0 for none")

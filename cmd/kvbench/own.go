@@ -28,13 +28,13 @@ var ownNames = map[string]string{"Link": "--link", "Rails": "--rail", "WarmMiB":
 
 // daemons is the cluster that the flags say, as child processes of kvbench.
 func (f *clusterFlags) daemons(own *ownFlags, log io.Writer) cluster.Config {
-	c, link := &f.nodes, f.linkText(f.link)
+	c, link := &f.nodes, f.link
 	if c.Nondisagg > 0 && !c.Migration.Migrates() {
 		link = "native" // they move no KV, whatever links the profile has
 	}
 	return cluster.Config{
 		Prefill: c.Prefill, Decode: c.Decode, Nondisagg: c.Nondisagg, Chunked: c.Chunked, Handoff: c.Handoff, Placement: c.Placement, Migration: c.Migration,
-		ConditionalDisaggregation: c.ConditionalDisaggregation, DecodeLinks: f.decodeLinkTexts(),
+		ConditionalDisaggregation: c.ConditionalDisaggregation, DecodeLinks: f.decodeLinks,
 		Profile: f.profile, Link: link, Rails: own.rails, KVBlocks: c.KVBlocks, WarmMiB: own.warm, PrefixCaching: c.PrefixCaching,
 		Tiers: c.Tiers, OTLPTracesEndpoint: own.collector, LoRAs: cluster.LoRAs(c.Ranks), Log: log,
 	}

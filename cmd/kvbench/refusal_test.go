@@ -33,7 +33,7 @@ func TestRefused(t *testing.T) {
 		{"mooncake --num-gpu-blocks-override 99999999999", "--num-gpu-blocks-override: 99999999999: use 1 to 4294967295"},
 		{"mooncake --num-gpu-blocks-override 4000000000", "--num-gpu-blocks-override: 4000000000: these blocks take "},
 		{"mooncake --kv-warm-mib -1", "--kv-warm-mib: -1: use 0 or more"},
-		{"mooncake --link 10gbit", `--link: "10gbit": there is no such link: use native`},
+		{"mooncake --link 10gbits", `--link: "10gbits": there is no such link: use native`},
 		{"mooncake --link rate=10gbit,latency=-3us", "--link: "},
 		{"mooncake --clock fast", `--clock: "fast": use real, virtual or both`},
 		{"mooncake --clock virtual --link native", `--link: "native": it is this machine's network`},

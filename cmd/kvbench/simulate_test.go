@@ -51,7 +51,7 @@ func TestSimulateEstimated(t *testing.T) {
 		t.Errorf("exit %d: %s%s", code, stdout, stderr)
 	}
 	code, _, stderr = kvbench(t.Context(), "simulate", "--profile", profile, "--link", "tcp")
-	if want := `--link: "tcp": there is no such link: use native or rate=1.29GB/s,latency=10us; profile `; code != 2 || !strings.Contains(stderr, want) {
+	if want := `--link: "tcp": there is no such link: use native, 100gbit or rate=1.29GB/s,latency=10us; profile `; code != 2 || !strings.Contains(stderr, want) {
 		t.Errorf("exit %d: %s, want %s", code, stderr, want)
 	}
 }
