@@ -44,13 +44,14 @@ type Result struct {
 	KVBytes    int64   `json:"kv_bytes"`        // moved between nodes by hand-offs
 	// Of requests that went on on other nodes: how often that was, the bytes that were moved for
 	// it, and the time in which none of its tokens came, each time and at most.
-	Migrations       int     `json:"migrations,omitempty"`
-	MigratedBytes    int64   `json:"migrated_bytes,omitempty"`
-	MigrationPauseMS float64 `json:"migration_pause_ms,omitempty"`
-	MigrationMaxMS   float64 `json:"migration_pause_max_ms,omitempty"`
-	Roles            []Role  `json:"roles"`             // nodes of a kind, together
-	Events           uint64  `json:"simulation_events"` // of the simulation
-	WallS            float64 `json:"simulation_wall_s"` // it took
+	Migrations       int       `json:"migrations,omitempty"`
+	MigratedBytes    int64     `json:"migrated_bytes,omitempty"`
+	MigrationPauseMS float64   `json:"migration_pause_ms,omitempty"`
+	MigrationMaxMS   float64   `json:"migration_pause_max_ms,omitempty"`
+	Overload         *Overload `json:"overload,omitempty"`
+	Roles            []Role    `json:"roles"`             // nodes of a kind, together
+	Events           uint64    `json:"simulation_events"` // of the simulation
+	WallS            float64   `json:"simulation_wall_s"` // it took
 
 	Nodes []sim.NodeStats `json:"nodes"`
 
@@ -282,7 +283,10 @@ func newResult(s *Simulation, cfg *sim.Config, sum *summary, st *sim.Stats) *Res
 		r.Attained = float64(sum.Good) / float64(st.Requests)
 	}
 	r.GoodputGPU = r.Goodput / float64(r.Cluster.nodes()*r.Cluster.NodeGPUs)
-	r.Roles = roles(st.Nodes, duration, s.NIC.BytesPerSecond*float64(s.NICs), float64(s.Profile.KVGeometry.BlockBytes())/1e9)
+	roles := roles(st.Nodes, duration, s.NIC.BytesPerSecond*float64(s.NICs), float64(s.Profile.KVGeometry.BlockBytes())/1e9)
+	if r.Roles = roles; s.Load.InFlight == 0 && !s.Load.Reads("MaxDelay") { // requests come when they come
+		r.Overload = sum.Growth.overload(st.Duration, roles)
+	}
 	return r
 }
 
@@ -376,10 +380,10 @@ func percent(share float64) string { return fmt.Sprintf("%.1f", 100*share) }
 func (r *Result) tables() []page.Table {
 	lat := page.Table{Title: "latency (ms)", Left: 1, Head: []string{"metric", "mean", "p50", "p90", "p95", "p99", "max"}}
 	for _, name := range latencyNames {
-		l := r.Latency[name]
+		l, any := r.latency(name)
 		row := []string{strings.ToUpper(name)}
 		for _, v := range []float64{l.Mean, l.P50, l.P90, l.P95, l.P99, l.Max} {
-			row = append(row, fmt.Sprintf("%.1f", v))
+			row = append(row, map[bool]string{true: fmt.Sprintf("%.1f", v), false: "-"}[any])
 		}
 		lat.Rows = append(lat.Rows, row)
 	}
@@ -404,6 +408,9 @@ func (r *Result) lines() []string {
 	out := []string{
 		fmt.Sprintf("goodput      %.2f requests/s, %.3f a GPU: %.1f %% of the requests kept %s", r.Goodput, r.GoodputGPU, 100*r.Attained, sloText(r.SLO)),
 		fmt.Sprintf("throughput   %.2f requests/s, %.0f output tokens/s, over %.1f s", r.RequestThroughput, r.OutputThroughput, r.DurationS),
+	}
+	if r.Overload != nil {
+		out = append(out, "overloaded   "+r.Overload.String())
 	}
 	if r.Cluster.NICs > 0 {
 		out = append(out, fmt.Sprintf("KV moved     %.2f GB", float64(r.KVBytes)/1e9))

@@ -125,6 +125,9 @@ func (cfg *Config) sweep(ctx context.Context) error {
 	first := r.Points[0]
 	fmt.Fprintf(cfg.Stdout, "virtual time, everything modelled: %s (%s); SLO %s\nfirst    %s\nload     %s\n\n%s%s\n",
 		first.Cluster.Profile, first.Cluster.GPU, sloText(first.SLO), &first.Cluster, &first.Load, r.table().Text(), "best: "+r.Why)
+	if said := r.overloaded(); said != "" {
+		fmt.Fprintln(cfg.Stdout, said)
+	}
 	for _, p := range r.Points {
 		if p.Failed > 0 {
 			fmt.Fprintf(cfg.Stdout, "refused at %s: %d of %d requests, the first: %s (see --max-model-len, --kv-blocks)\n", r.label(p), p.Failed, p.Requests, p.Failure)

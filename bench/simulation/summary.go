@@ -35,6 +35,7 @@ type summary struct {
 	FirstFailure error
 	Paused       time.Duration // of requests that went on on other nodes, in all,
 	PausedMax    time.Duration // and of one request the most
+	Growth       growth
 }
 
 // outcome counts a request.
@@ -47,6 +48,7 @@ func (s *summary) outcome(o *sim.Outcome) {
 		return
 	}
 	s.TTFT.Add(o.TTFT())
+	s.Growth.add(o)
 	if o.Tokens > 1 {
 		s.TPOT.Add(o.TPOT())
 	}
