@@ -83,6 +83,7 @@ type Setup struct {
 	Worker  []string  `json:"workers,omitempty"` // URLs, where there are several servers
 	Machine any       `json:"machine,omitempty"` // where the client ran
 	System  any       `json:"system,omitempty"`  // the cluster that was started for the run
+	Cluster string    `json:"cluster,omitempty"` // in words: nodes, what joins them, scheduler, placement, KV pool
 
 	Backend   string `json:"backend"`           // vllm, openai, openai-chat, sglang, sglang-oai, sglang-oai-chat
 	Endpoint  string `json:"endpoint"`          // /v1/completions

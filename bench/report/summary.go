@@ -143,6 +143,9 @@ func (p *Report) WriteNotes(w io.Writer) error {
 	if p.Label != "" {
 		b.WriteString(p.Label + "\n")
 	}
+	if p.Cluster != "" {
+		b.WriteString("cluster: " + p.Cluster + "\n")
+	}
 	for _, line := range p.lines() {
 		switch {
 		case strings.HasPrefix(line, "* "):

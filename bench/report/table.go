@@ -270,6 +270,7 @@ func (r *Run) setupTable() page.Table {
 	}
 	add("server", r.asked())
 	add("servers", strings.Join(r.Worker, ", "))
+	add("cluster", r.Cluster)
 	add("backend", r.Backend)
 	add("model", r.Model)
 	add("tokenizer", cmp.Or(r.Tokenizer, "none: the server counts"))

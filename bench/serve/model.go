@@ -18,6 +18,12 @@ import (
 // function of the load and the cluster: the same twice, and no machine makes it slower or faster.
 func Model(c simulation.Cluster, link string) Target { return &model{cluster: c, link: link} }
 
+// InWords is a cluster as reports say it: the profile of its nodes, and what kvbench simulate says.
+func InWords(c simulation.Cluster) string {
+	r := c.Record()
+	return fmt.Sprintf("%s (%s), %s", r.Profile, r.GPU, &r)
+}
+
 // model has nothing open between its runs: each begins with empty caches, as a cluster does that
 // was started for it.
 type model struct {
@@ -33,7 +39,7 @@ func (m *model) Open(context.Context) (Facts, error) {
 	}
 	p := m.cluster.Profile
 	f := Facts{
-		Clock: report.ClockVirtual, Model: p.Model, Vocab: p.Vocab, System: m.cluster,
+		Clock: report.ClockVirtual, Model: p.Model, Vocab: p.Vocab, System: m.cluster, Cluster: InWords(m.cluster),
 		Label: fmt.Sprintf("virtual time: compute modelled (%s), no KV transfer", p.GPU),
 	}
 	f.Tokenizer = func(context.Context) (load.Tokenizer, error) { return tokenizer.Own(p.Vocab) }

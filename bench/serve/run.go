@@ -274,7 +274,7 @@ type line struct {
 // asked, and what it takes.
 func (x *run) setup(f *Facts, spec *load.Spec) report.Setup {
 	s := x.Setup
-	s.Clock, s.Label, s.System = f.Clock, f.Label, f.System
+	s.Clock, s.Label, s.System, s.Cluster = f.Clock, f.Label, f.System, f.Cluster
 	s.BaseURL, s.Worker, s.Model = f.BaseURL, f.Workers, cmp.Or(f.Model, s.Model)
 	s.Backend, s.Endpoint = cmp.Or(f.Backend, s.Backend), cmp.Or(f.Endpoint, s.Endpoint)
 	s.NumPrompts, s.Seed, s.Dataset, s.DatasetPath = spec.Requests, spec.Seed, spec.Kind, spec.File

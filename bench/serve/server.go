@@ -243,15 +243,16 @@ type Cluster interface {
 	Close() error
 }
 
-// Own is a cluster that start starts, asked as cfg says at its URL.
-func Own(start func(context.Context) (Cluster, error), how Asking) Target {
-	return &own{start: start, server: server{how: how}}
+// Own is a cluster that start starts, asked as cfg says at its URL. words are what it is.
+func Own(start func(context.Context) (Cluster, error), words string, how Asking) Target {
+	return &own{start: start, words: words, server: server{how: how}}
 }
 
 // own is a server whose URL is known once its cluster has started. It owns the cluster until Close.
 type own struct {
 	server
 	start   func(context.Context) (Cluster, error)
+	words   string
 	cluster Cluster // nil if it did not start
 }
 
@@ -263,7 +264,7 @@ func (o *own) Open(ctx context.Context) (f Facts, err error) {
 	if f, err = o.server.Open(ctx); err != nil {
 		return Facts{}, err
 	}
-	f.Label, f.Pids, f.Here = o.cluster.Label(), o.cluster.Pids(), true
+	f.Label, f.Cluster, f.Pids, f.Here = o.cluster.Label(), o.words, o.cluster.Pids(), true
 	return f, nil
 }
 

@@ -34,7 +34,8 @@ type Facts struct {
 	Model    string
 	Vocab    int             // token ids of prompts are below it; 0 is not known
 	Accepts  *client.Accepts // what the server was found to accept; nil in virtual time
-	System   any             // the cluster, where it is ours or modelled
+	System   any             // the cluster, where it is modelled
+	Cluster  string          // in words, where it is ours or modelled
 	Pids     []int           // of the target's processes on this machine, as far as they are ours
 	Here     bool            // all KV moves on this machine
 	Notes    []string

@@ -223,7 +223,7 @@ func (p *timedRun) target(cfg *Config, server *engine.Profile) serve.Target {
 	start := func(ctx context.Context) (serve.Cluster, error) {
 		return cfg.Start(ctx, cmp.Or(cfg.Profile, p.Profile), servers)
 	}
-	return serve.Own(start, serve.Asking{Config: client.Config{Backend: p.Backend}})
+	return serve.Own(start, serve.InWords(servers), serve.Asking{Config: client.Config{Backend: p.Backend}})
 }
 
 // run computes or measures one, with its own server if none is given.

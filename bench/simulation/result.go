@@ -10,8 +10,6 @@ import (
 
 	"kvferry/bench/figure"
 	"kvferry/bench/page"
-	"kvferry/engine"
-	"kvferry/kvcache"
 	"kvferry/load"
 	"kvferry/sim"
 )
@@ -57,87 +55,6 @@ type Result struct {
 
 	TTFT, TPOT *figure.Histogram `json:"-"`
 }
-
-// ClusterRecord is how the cluster was asked for.
-type ClusterRecord struct {
-	Profile       string    `json:"profile"`
-	GPU           string    `json:"gpu"`
-	Scheduler     string    `json:"scheduler"`
-	Prefill       int       `json:"prefill"`
-	Decode        int       `json:"decode"`
-	Nondisagg     int       `json:"nondisagg"`
-	NodeGPUs      int       `json:"tensor_parallel_size"` // of each node
-	Chunked       bool      `json:"chunked"`
-	Handoff       string    `json:"handoff"`
-	Placement     string    `json:"placement"`
-	Conditional   int       `json:"conditional_disaggregation,omitempty"`
-	Migration     string    `json:"migration,omitempty"`
-	PrefixCaching bool      `json:"prefix_caching"`
-	KVBlocks      int       `json:"kv_blocks"`
-	BlockTokens   int       `json:"block_tokens"`
-	MaxModelLen   int       `json:"max_model_len"`
-	MaxLoRAs      int       `json:"max_loras,omitempty"`     // slots of a node for LoRA adapters; 0: any number
-	MaxCPULoRAs   int       `json:"max_cpu_loras,omitempty"` // in its host memory
-	NICs          int       `json:"nics"`
-	NIC           sim.NIC   `json:"nic"`
-	DecodeNICs    []sim.NIC `json:"decode_nics,omitempty"` // of decode nodes instead, in turn
-	RPCUS         float64   `json:"rpc_us"`
-
-	Tiers            *kvcache.TierConfig `json:"tiers,omitempty"`
-	Oversubscription float64             `json:"oversubscription,omitempty"` // of the leaf switches; 0: they hold nothing back
-}
-
-func (c *ClusterRecord) nodes() int { return c.Prefill + c.Decode + c.Nondisagg }
-
-// network is what the cluster's NICs could carry, for comparing prices.
-func (c *ClusterRecord) network() float64 {
-	if c.Nondisagg > 0 {
-		return 0
-	}
-	return float64(c.NICs) * c.NIC.BytesPerSecond * float64(c.nodes())
-}
-
-func (c *ClusterRecord) String() string {
-	var b strings.Builder
-	if c.Nondisagg > 0 {
-		fmt.Fprintf(&b, "%d nondisagg", c.Nondisagg)
-		if c.Chunked {
-			b.WriteString(", chunked prefill")
-		}
-	} else {
-		fmt.Fprintf(&b, "%d prefill + %d decode, hand-off %s, %d x %s a node", c.Prefill, c.Decode, c.Handoff, c.NICs, rateText(c.NIC.BytesPerSecond))
-		if c.NIC.Latency > 0 {
-			fmt.Fprintf(&b, " (%v)", c.NIC.Latency)
-		}
-		for i, n := range c.DecodeNICs {
-			fmt.Fprintf(&b, "%s%s", map[bool]string{true: ", decode nodes in turn ", false: " and "}[i == 0], rateText(n.BytesPerSecond))
-		}
-		if c.Conditional > 0 {
-			fmt.Fprintf(&b, ", prompts of up to %d tokens computed where they are decoded", c.Conditional)
-		}
-		if c.Oversubscription > 1 {
-			fmt.Fprintf(&b, ", leaf switches oversubscribed %g:1", c.Oversubscription)
-		}
-	}
-	if c.NodeGPUs > 1 {
-		fmt.Fprintf(&b, ", %d GPUs a node", c.NodeGPUs)
-	}
-	if c.MaxLoRAs > 0 {
-		fmt.Fprintf(&b, ", %d slots for LoRA adapters a node", c.MaxLoRAs)
-	}
-	if c.Migration != "" {
-		fmt.Fprintf(&b, ", migration %s", c.Migration)
-	}
-	if c.Scheduler != engine.VLLMV0 {
-		b.WriteString(", scheduler " + c.Scheduler)
-	}
-	fmt.Fprintf(&b, ", placement %s, prefix caching %s, %d KV blocks of %d tokens, max_model_len %d", c.Placement,
-		map[bool]string{true: "on", false: "off"}[c.PrefixCaching], c.KVBlocks, c.BlockTokens, c.MaxModelLen)
-	return b.String()
-}
-
-// rateText is bytes a second as people name NICs.
-func rateText(bytesPerSecond float64) string { return fmt.Sprintf("%.4g GB/s", bytesPerSecond/1e9) }
 
 // LoadRecord is what the cluster was asked to do.
 type LoadRecord struct {
@@ -238,7 +155,7 @@ type Role struct {
 	WrittenGB   float64 `json:"disk_written_gb,omitempty"`
 }
 
-func newResult(s *Simulation, cfg *sim.Config, sum *summary, st *sim.Stats) *Result {
+func newResult(s *Simulation, sum *summary, st *sim.Stats) *Result {
 	duration := st.Duration.Seconds()
 	perSecond := func(n float64) float64 {
 		if duration == 0 {
@@ -247,12 +164,8 @@ func newResult(s *Simulation, cfg *sim.Config, sum *summary, st *sim.Stats) *Res
 		return n / duration
 	}
 	r := &Result{
-		Clock: clock,
-		Cluster: ClusterRecord{
-			Profile: s.Profile.Name, GPU: s.Profile.GPU, Scheduler: cfg.Profile.Scheduler(), Prefill: s.Prefill, Decode: s.Decode, Nondisagg: s.Nondisagg, NodeGPUs: max(s.Profile.Costs.TensorParallel.Size, 1), Chunked: s.Chunked,
-			Handoff: cfg.Handoff.String(), Placement: s.Placement, PrefixCaching: s.PrefixCaching || cfg.Profile.RadixCache(), KVBlocks: st.Nodes[0].Blocks,
-			BlockTokens: s.Profile.KVGeometry.BlockTokens, MaxModelLen: cfg.Profile.MaxModelLen, MaxLoRAs: cfg.Profile.LoRA.MaxLoRAs, MaxCPULoRAs: cfg.Profile.LoRA.MaxCPULoRAs, RPCUS: float64(s.RPC) / 1e3,
-		},
+		Clock:    clock,
+		Cluster:  s.Record(),
 		Load:     s.loadRecord(),
 		Requests: st.Requests, Failed: sum.Failed, DurationS: figure.Round(duration, 6),
 		Latency: map[string]LatencyRecord{
@@ -262,16 +175,7 @@ func newResult(s *Simulation, cfg *sim.Config, sum *summary, st *sim.Stats) *Res
 		PromptTokens: sum.PromptTokens, OutputTokens: sum.OutputTokens, CachedTokens: sum.CachedTokens,
 		SLO: s.SLO, Good: sum.Good, Goodput: perSecond(float64(sum.Good)), KVBytes: st.KVBytes, Events: st.Events, Nodes: st.Nodes,
 	}
-	if s.Tiers.Asked() {
-		r.Cluster.Tiers = &s.Tiers
-	}
-	if s.Nondisagg == 0 {
-		r.Cluster.NICs, r.Cluster.NIC, r.Cluster.Oversubscription = s.NICs, s.NIC, s.Oversubscription
-		r.Cluster.DecodeNICs, r.Cluster.Conditional = s.DecodeNICs, s.ConditionalDisaggregation
-	}
-	if m := s.Migration.WithDefaults(); m.Migrates() {
-		r.Cluster.Migration = fmt.Sprintf("%s, every %v beyond %d requests", m.Policy, m.Interval, m.Threshold)
-		r.Cluster.NICs, r.Cluster.NIC = s.NICs, s.NIC
+	if s.Migration.Migrates() {
 		r.Migrations, r.MigratedBytes = st.Migrations, st.MigratedBytes
 		r.MigrationPauseMS = figure.Round(sum.Paused.Seconds()*1e3/float64(max(st.Migrations, 1)), 4)
 		r.MigrationMaxMS = figure.Round(sum.PausedMax.Seconds()*1e3, 4)

@@ -93,7 +93,7 @@ func (s *Simulation) Run(ctx context.Context, progress func(ended int)) (*Result
 	if err != nil {
 		return nil, errors.Join(err, lost)
 	}
-	r := newResult(s, &cfg, &sum, stats)
+	r := newResult(s, &sum, stats)
 	r.WallS = time.Since(began).Seconds()
 	r.TTFT, r.TPOT = &sum.TTFT, &sum.TPOT
 	if r.Failed == r.Requests && r.Requests > 0 {

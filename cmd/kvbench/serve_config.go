@@ -221,7 +221,9 @@ func (f *serveFlags) target(cfg *serve.Config, fs *pflag.FlagSet, bad *config.Fa
 		if len(*bad) == 0 {
 			bad.Check("", config.Named(daemons.Validate(), joined(clusterNames, ownNames)))
 		}
-		cfg.Targets = append(cfg.Targets, serve.Own(f.cluster.starter(&f.own, cfg.Out, f.log), how))
+		paced := f.cluster
+		paced.model(&config.Faults{}) // native is no NIC, and has been looked at above
+		cfg.Targets = append(cfg.Targets, serve.Own(f.cluster.starter(&f.own, cfg.Out, f.log), serve.InWords(paced.nodes), how))
 	}
 	virtual := func() {
 		f.cluster.model(bad)

@@ -52,6 +52,9 @@ func TestServeSignals(t *testing.T) {
 			if !strings.Contains(stdout.String(), "Serving Benchmark Result") {
 				t.Errorf("no report of what was done:\n%s", stdout.String())
 			}
+			if own := strings.Contains(stdout.String(), ", 1 prefill + 1 decode, hand-off layerwise, 1 x 1.25 GB/s a node, placement least-loaded, scheduler "); own != (c.kids > 0) {
+				t.Errorf("the cluster is named: %t\n%s", own, stdout.String())
+			}
 			for _, name := range []string{report.SummaryFile, report.TableFile, report.ReportFile} {
 				if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
 					t.Error(err)

@@ -1,0 +1,39 @@
+package serve
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"kvferry/bench/report"
+	"kvferry/bench/simulation"
+	"kvferry/engine"
+	"kvferry/placement"
+	"kvferry/sim"
+)
+
+// TestModelIsNamed: the table says of a modelled cluster what it is.
+func TestModelIsNamed(t *testing.T) {
+	p, err := engine.LoadProfile(engine.DefaultProfile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := simulation.Cluster{Profile: p, Scheduler: engine.SGLang, Nondisagg: 4, Placement: placement.LeastLoaded, PrefixCaching: true, KVBlocks: 1000}
+	if got, want := InWords(c), engine.DefaultProfile+" ("+p.GPU+"), 4 nondisagg, placement least-loaded, scheduler sglang, prefix caching on, 1000 KV blocks of "; !strings.HasPrefix(got, want) {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+	c = simulation.Cluster{Profile: p, Prefill: 1, Decode: 2, Handoff: "pull", NICs: 1}
+	if got := InWords(c); !strings.Contains(got, "2 decode, hand-off pull, this machine's network, scheduler ") {
+		t.Error(got)
+	}
+	c.NIC = sim.NIC{BytesPerSecond: 1e9}
+	cfg := configOf(t, Model(c, "tcp"))
+	cfg.Load.Requests = 3
+	if err := Run(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(filepath.Join(cfg.Out, report.TableFile)); err != nil || !strings.Contains(string(text), InWords(c)) {
+		t.Errorf("%v\n%s", err, text)
+	}
+}
