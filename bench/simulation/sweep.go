@@ -15,6 +15,7 @@ import (
 
 	"kvferry/bench/page"
 	"kvferry/config"
+	"kvferry/engine"
 	"kvferry/handoff"
 	"kvferry/placement"
 	"kvferry/sim"
@@ -93,8 +94,19 @@ var sweepable = []sweepSetter{
 		return err
 	}},
 	{"migration", "migration=" + strings.Join(placement.Migrations(), ","), []string{"Migration.Policy"}, func(_ *Sweep, s *Simulation, v string) error { s.Migration.Policy = v; return nil }},
+	{"scheduler", "scheduler=" + strings.Join(engine.Schedulers(), ","), []string{"Scheduler"}, func(_ *Sweep, s *Simulation, v string) error {
+		if s.Scheduler = v; !slices.Contains(engine.Schedulers(), v) {
+			return fmt.Errorf("%q: use %s", v, config.Or(engine.Schedulers()))
+		}
+		return nil
+	}},
+	{"kv-blocks", "kv-blocks=2000,4000 (of a node)", []string{"KVBlocks"}, func(_ *Sweep, s *Simulation, v string) error { return setCount(&s.KVBlocks, v) }},
+	{"max-loras", "max-loras=4,8,16 (slots of a node)", []string{"MaxLoRAs"}, func(_ *Sweep, s *Simulation, v string) error { return setCount(&s.MaxLoRAs, v) }},
 	{"placement", "placement=" + strings.Join(placement.Names(), ","), []string{"Placement"}, func(_ *Sweep, s *Simulation, v string) error { s.Placement = v; return nil }},
 }
+
+// sweepFlags are names of flags that sweep as parameters of shorter names.
+var sweepFlags = map[string]string{"request-rate": "rate", "conditional-disaggregation": "conditional"}
 
 // SweepExamples shows every parameter with values.
 func SweepExamples() []string {
@@ -143,7 +155,7 @@ func (p SweepParam) sets(field string) bool {
 // ParseSweep reads name=value,value,...
 func ParseSweep(text string) (SweepParam, error) {
 	name, list, ok := strings.Cut(text, "=")
-	p := SweepParam{Name: name}
+	p := SweepParam{Name: cmp.Or(sweepFlags[name], name)}
 	if !ok || p.setter() == nil {
 		return SweepParam{}, fmt.Errorf("%q: write one of %s", text, strings.Join(SweepExamples(), "; "))
 	}
@@ -256,8 +268,8 @@ type SweepResult struct {
 }
 
 // Run simulates the points, as many at a time as there are cores. A point is the
-// same whatever runs beside it. done is told of each as it ends, with the sweep so
-// far, progress how many requests have ended in all. When ctx is done the points
+// same whatever runs beside it. done is told of each in their order, with the sweep so
+// far, once those before it have ended too, progress how many requests have ended in all. When ctx is done the points
 // that ended are returned with its error; a point that cannot be run stops the others.
 func (w *Sweep) Run(ctx context.Context, progress func(ended int), done func(r *Result, sofar *SweepResult)) (*SweepResult, error) {
 	if err := w.Validate(); err != nil {
@@ -270,6 +282,7 @@ func (w *Sweep) Run(ctx context.Context, progress func(ended int), done func(r *
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	results := make([]*Result, len(sims))
+	told := 0 // results that done has been told of
 	var ended atomic.Int64
 	var next atomic.Int64
 	var mu sync.Mutex
@@ -297,7 +310,9 @@ func (w *Sweep) Run(ctx context.Context, progress func(ended int), done func(r *
 				progress(int(ended.Add(int64(r.Requests - before))))
 				mu.Lock()
 				results[i] = r
-				done(r, w.result(results))
+				for ; told < len(results) && results[told] != nil; told++ {
+					done(results[told], w.result(results[:told+1]))
+				}
 				mu.Unlock()
 			}
 		})

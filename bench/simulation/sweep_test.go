@@ -81,6 +81,43 @@ func TestSweepAsItGoes(t *testing.T) {
 	}
 }
 
+// TestSweepOrder: points are told of in their order, whichever ends first.
+func TestSweepOrder(t *testing.T) {
+	var told []string
+	w := sweep(t, "nodes=200:200,1:1,1:2") // the first takes longest
+	if _, err := w.Run(t.Context(), func(int) {}, func(r *Result, _ *SweepResult) { told = append(told, r.Params["nodes"]) }); err != nil {
+		t.Fatal(err)
+	}
+	if fmt.Sprint(told) != "[200:200 1:1 1:2]" {
+		t.Errorf("told of %v", told)
+	}
+}
+
+// TestSweepFlags: parameters that are flags' names, and the fields that they set.
+func TestSweepFlags(t *testing.T) {
+	for text, of := range map[string]func(*Simulation) any{
+		"scheduler=vllm-v0,vllm-v1,sglang": func(s *Simulation) any { return s.Scheduler },
+		"kv-blocks=2000,4000":              func(s *Simulation) any { return s.KVBlocks },
+		"max-loras=4,8":                    func(s *Simulation) any { return s.MaxLoRAs },
+		"request-rate=2,4":                 func(s *Simulation) any { return s.Load.Rate },
+		"conditional-disaggregation=0,64":  func(s *Simulation) any { return s.ConditionalDisaggregation },
+	} {
+		w := sweep(t, text)
+		sims, _, err := w.points()
+		if err != nil || len(sims) != len(w.Params[0].Values) {
+			t.Fatalf("%s: %d points, %v", text, len(sims), err)
+		}
+		for i, v := range w.Params[0].Values {
+			if got := fmt.Sprint(of(&sims[i])); got != v {
+				t.Errorf("%s: point %d has %s", text, i, got)
+			}
+		}
+	}
+	if err := sweep(t, "scheduler=sglang,orca").Validate(); err == nil || !strings.Contains(err.Error(), `scheduler=orca: "orca": use vllm-v0`) {
+		t.Error(err)
+	}
+}
+
 type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
