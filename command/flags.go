@@ -3,6 +3,7 @@ package command
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -54,6 +55,19 @@ func IsPositive(f *pflag.Flag) bool {
 	return above
 }
 
+// needs is the annotation of a flag that has no effect without another.
+const needs = "kvferry/needs"
+
+// Needs marks flags that have no effect unless another one is given too: alone they are refused. It
+// is from such a flag to the one that it needs. Any of instead does as well.
+func Needs(fs *pflag.FlagSet, of map[string]string, instead ...string) {
+	for name, needed := range of {
+		if err := fs.SetAnnotation(name, needs, append([]string{needed}, instead...)); err != nil {
+			panic(fmt.Sprintf("command: %v", err)) // the program's own mistake
+		}
+	}
+}
+
 // signed is the annotation of a flag that takes negative numbers.
 const signed = "kvferry/signed"
 
@@ -66,14 +80,17 @@ func Signed(fs *pflag.FlagSet, names ...string) {
 	}
 }
 
-// checkValues refuses what no flag takes: negative numbers, NaN, empty texts, and 0 where
-// it makes no sense. It looks at flags that were given only: a default may be an empty
+// checkValues refuses what no flag takes: negative numbers, NaN, empty texts, 0 where it
+// makes no sense, and what has no effect without another flag. It looks at flags that were given only: a default may be an empty
 // text or a 0 that stands for something. It goes by what a value's String says, so that it
 // holds for all types of numbers alike.
 func checkValues(fs *pflag.FlagSet) error {
 	var bad config.Faults
 	fs.Visit(func(f *pflag.Flag) {
 		name, text := "--"+f.Name, f.Value.String()
+		if of := f.Annotations[needs]; len(of) > 0 && !slices.ContainsFunc(of, fs.Changed) {
+			bad.Check(name, fmt.Errorf("it is for --%s: give both, or leave it out", of[0]))
+		}
 		if list, ok := f.Value.(interface{ GetSlice() []string }); ok {
 			for _, text := range list.GetSlice() {
 				if text == "" {

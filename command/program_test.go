@@ -29,6 +29,8 @@ func workbench(err error) command.Program {
 	fs.Bool("check", false, "")
 	fs.String("out", "", "")
 	fs.StringArray("fault", nil, "")
+	fs.Duration("pause", time.Second, "")
+	command.Needs(fs, map[string]string{"pause": "check"}, "fault")
 	command.Positive(fs, "depth", "size", "rate", "timeout")
 	wait := &cobra.Command{Use: "wait", Args: command.AtMostOne("HOST"), RunE: func(cmd *cobra.Command, _ []string) error {
 		<-cmd.Context().Done()
@@ -63,6 +65,7 @@ func TestUsage(t *testing.T) {
 		"run --timeout 99999999999h":        `--timeout: "99999999999h": write a time`,
 		"run --warmup -1s":                  "--warmup: -1s: use 0 or more",
 		"run --check=maybe":                 `--check: "maybe": write --NAME alone for yes`,
+		"run --pause 1s":                    "--pause: it is for --check: give both, or leave it out",
 		"run --out=":                        "--out: none given: give it a value, or leave it out",
 		"run --fault a --fault=":            "--fault: none given",
 		"run --out":                         "--out: none given: write the value behind it",
@@ -87,6 +90,11 @@ func TestUsage(t *testing.T) {
 	}
 	if code, _, stderr := execute(t.Context(), workbench(nil), strings.Fields("run --warmup 0s --seed 0 --check=false --timeout 1ms")...); code != 0 || stderr != "" {
 		t.Errorf("exit %d: %s", code, stderr)
+	}
+	for _, with := range []string{"--check", "--fault a"} {
+		if code, _, stderr := execute(t.Context(), workbench(nil), strings.Fields("run --pause 1s "+with)...); code != 0 || stderr != "" {
+			t.Errorf("%s: exit %d: %s", with, code, stderr)
+		}
 	}
 	if code, _, stderr := execute(t.Context(), workbench(nil), "wait", ""); code != command.ExitUsage || !strings.HasPrefix(stderr, "bench: HOST: none given") {
 		t.Errorf("exit %d: %s", code, stderr)

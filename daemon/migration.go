@@ -6,6 +6,9 @@ import (
 	"kvferry/placement"
 )
 
+// MigrationNeeds is which flag those need that have no effect by themselves, for command.Needs.
+var MigrationNeeds = map[string]string{"migration-interval": "migration", "migration-threshold": "migration"}
+
 // AddMigrationFlags adds those that set a migration, of a proxy or a simulated cluster.
 func AddMigrationFlags(fs *pflag.FlagSet, c *placement.MigrationConfig) {
 	d := c.WithDefaults()

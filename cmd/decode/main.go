@@ -58,6 +58,7 @@ address, device or amount of memory that this machine has not.
 	cmd.Flags().BoolVar(&nondisagg, "nondisagg", false, "compute prompts too and serve requests alone")
 	logs.AddFlags(cmd.Flags())
 	command.Positive(cmd.Flags(), daemon.PositiveNodeFlags...)
+	command.Needs(cmd.Flags(), daemon.TierNeeds)
 	command.Values(cmd, daemon.Values())
 	return command.Program{Root: cmd}
 }

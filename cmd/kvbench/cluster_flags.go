@@ -53,6 +53,8 @@ func (f *clusterFlags) register(fs *pflag.FlagSet) {
 	fs.IntVar(&c.MaxModelLen, "max-model-len", 0, "longest prompt and output together (default: the profile's, and of a load from a file as long as it needs and the pool holds)")
 	daemon.AddSlotFlags(fs, &c.MaxLoRAs, &c.MaxCPULoRAs)
 	command.Positive(fs, "nics", "kv-blocks", "max-model-len", "max-loras", "max-cpu-loras", "migration-interval", "migration-threshold")
+	command.Needs(fs, daemon.MigrationNeeds, "sweep")
+	command.Needs(fs, daemon.TierNeeds, "sweep")
 }
 
 // clusterNames are the flags that set the fields of a simulation.Cluster.

@@ -62,6 +62,8 @@ func TestRefused(t *testing.T) {
 		{"simulate --random-range-ratio 1.5", "--random-range-ratio: 1.5: use "},
 		{"simulate --goodput ttft=1000", "--goodput: "},
 		{"simulate --goodput ttft:-5", "--goodput: "},
+		{"simulate --migration-threshold 3", "--migration-threshold: it is for --migration: give both"},
+		{"simulate --pcie-gb-s 30", "--pcie-gb-s: it is for --kv-offloading-size: give both"},
 		{"simulate --prefill -1", "--prefill: -1: use 0 or more"},
 		{"simulate --prefill 1000000000", "--prefill: 1000000000: use "},
 		{"simulate --kv-blocks 99999999999", "--kv-blocks: 99999999999: use "},

@@ -168,9 +168,6 @@ func (f *serveFlags) target(cfg *serve.Config, fs *pflag.FlagSet, bad *config.Fa
 		Config: c, Needs: client.Needs{Texts: f.load.texts(), Turns: f.load.turns()}, Collector: otlp.Endpoint(f.server.collector),
 		Metrics: f.server.pages(asked, bad), Flush: f.server.flush, Wait: time.Duration(f.server.flushWait * float64(time.Second)),
 	}
-	if changed("flush-cache-timeout") && !f.server.flush {
-		bad.Check("--flush-cache-timeout", errors.New("it is for --flush-cache: give both, or leave it out"))
-	}
 	if how.Collector != "" {
 		bad.Check("--otlp-traces-endpoint", otlp.CheckEndpoint(how.Collector))
 	}

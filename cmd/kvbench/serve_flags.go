@@ -74,6 +74,7 @@ func (f *serverFlags) register(fs *pflag.FlagSet) {
 	fs.BoolVar(&f.flush, "flush-cache", false, "have the server empty its prefix cache after the warm-up, before the load: POST /flush_cache, or vLLM's /reset_prefix_cache")
 	fs.Float64Var(&f.flushWait, "flush-cache-timeout", 60, "seconds that an SGLang server may wait until it has no requests, before it empties its cache")
 	command.Positive(fs, "flush-cache-timeout")
+	command.Needs(fs, map[string]string{"flush-cache-timeout": "flush-cache"})
 	fs.IntVar(&f.ready, "ready-check-timeout-sec", 60, "how long the server may take to answer first, and then to answer a request of a few tokens; 0: it must answer at once")
 	fs.DurationVar(&f.client.Timeout, "request-timeout", 6*time.Hour, "give a request up after this long; 0: after 120s")
 }

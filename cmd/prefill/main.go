@@ -50,6 +50,7 @@ address, device or amount of memory that this machine has not.
 	flags.AddFlags(cmd.Flags(), false)
 	logs.AddFlags(cmd.Flags())
 	command.Positive(cmd.Flags(), daemon.PositiveNodeFlags...)
+	command.Needs(cmd.Flags(), daemon.TierNeeds)
 	command.Values(cmd, daemon.Values())
 	return command.Program{Root: cmd}
 }

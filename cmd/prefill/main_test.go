@@ -29,6 +29,7 @@ func TestRefused(t *testing.T) {
 		{"--id p --matrix /no/such", `--matrix: "/no/such": there is no such file`},
 		{"--id p --profile my-gpu.json", `--profile: "my-gpu.json": there is no such file, nor a shipped profile of that name: use a10-qwen2.5-7b-int4-attention, a10-qwen2.5-7b-int4, itl10, sglang-deepseek-v3-flashinfer, sglang-deepseek-v3-triton, sglang-lora-trace, sglang-qwen2.5-0.5b, sglang-qwen3-coder-480b, zero or a JSON file`},
 		{"--id p --profile /", `--profile: "/": it is a folder: name a file`},
+		{"--id p --disk-gb-s 3", "--disk-gb-s: it is for --max-local-disk-size: give both"},
 		{"--id p --link fast", `--link: "fast": there is no such link: use native`},
 		{"--id p --link rate=fast", `--link: `},
 		{"--id p --link rate=1GB/s,delay=3ms", `--link: `},

@@ -80,6 +80,7 @@ address that cannot be had.
 	flags.AddFlags(cmd.Flags())
 	logs.AddFlags(cmd.Flags())
 	command.Positive(cmd.Flags(), daemon.PositiveProxyFlags...)
+	command.Needs(cmd.Flags(), daemon.MigrationNeeds)
 	command.Values(cmd, daemon.Values())
 	return command.Program{Root: cmd, Args: func(args []string) []string {
 		return command.Spread(args, daemon.SeveralProxyFlags, nil)

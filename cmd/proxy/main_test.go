@@ -38,6 +38,7 @@ func TestRefused(t *testing.T) {
 		{"--http 127.0.0.1:0 --grpc :99999", `--grpc: ":99999": the port is "99999"`},
 		{"--grpc 127.0.0.1:0 --http " + taken.Addr().String(), `--http: "` + taken.Addr().String() + `": another process listens there`},
 		{"--grpc 127.0.0.1:0 --http 192.0.2.77:8000", `--http: "192.0.2.77:8000": no interface of this machine has that address`},
+		{"--migration-interval 2s", "--migration-interval: it is for --migration: give both"},
 		{"--max-queue 0", "--max-queue: 0: use more than 0, or leave it out for 16384"},
 		{"--max-queue -1", "--max-queue: -1: use more than 0"},
 		{"--max-queue-time 0", "--max-queue-time: 0s: use more than 0, or leave it out"},
