@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"kvferry/bench/client"
 	"kvferry/bench/figure"
 	"kvferry/bench/machine"
+	"kvferry/bench/page"
 	"kvferry/bench/server"
 	"kvferry/handoff"
 	"kvferry/load"
@@ -134,13 +136,17 @@ func (x *run) attempt(ctx context.Context, c *Cell, w load.Workload, s Setting) 
 // ready waits until the cluster serves, and has it say what it is. The model is "" if it
 // does not serve, and the cell has the reason. The error is a MismatchError.
 func (x *run) ready(ctx context.Context, c *Cell, cluster Cluster, asker *client.Client, s Setting) (model string, err error) {
-	limited, cancel := context.WithTimeoutCause(ctx, x.cfg.ReadyTimeout, fmt.Errorf("not ready within %v", x.cfg.ReadyTimeout))
+	limited, cancel := context.WithTimeoutCause(ctx, x.cfg.ReadyTimeout, fmt.Errorf("not ready within %v (--ready-timeout)", x.cfg.ReadyTimeout))
 	defer cancel()
 	if model, err = asker.Ready(limited); err == nil {
 		c.Server, err = server.Ask(limited, asker)
 	}
 	if err != nil {
-		c.unserved(ctx, "%v", err)
+		said := ""
+		if len(page.Present(x.cfg.Out, page.LogFile)) > 0 {
+			said = ", see " + filepath.Join(x.cfg.Out, page.LogFile)
+		}
+		c.unserved(ctx, "%v%s", err, said)
 		return "", nil
 	}
 	if link := cluster.Link(); link != nil {

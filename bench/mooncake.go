@@ -177,7 +177,7 @@ func (x *run) run(ctx context.Context) (*Results, error) {
 	if len(r.Cells) > 0 {
 		err = errors.Join(err, WriteTable(cfg.Stdout, r))
 		if kept == nil {
-			_, e := fmt.Fprintf(cfg.Stdout, "\n%s\n", page.Listing(cfg.Out, page.RecordsFile, summaryFile, tableFile, reportFile))
+			_, e := fmt.Fprintf(cfg.Stdout, "\n%s\n", page.Listing(cfg.Out, page.Present(cfg.Out, page.RecordsFile, summaryFile, tableFile, reportFile, page.LogFile)...))
 			err = errors.Join(err, e)
 		}
 	}

@@ -250,16 +250,25 @@ func TestRunNotReady(t *testing.T) {
 	f := &clienttest.Server{}
 	f.Unhealthy.Store(1 << 30)
 	clienttest.NewServer(t, f)
+	out := t.TempDir()
+	log := filepath.Join(out, page.LogFile)
+	var stdout bytes.Buffer
 	_, err := Run(t.Context(), Config{
-		Workloads: []load.Workload{scaled}, Settings: settings(t, "tcp"), Out: t.TempDir(), ReadyTimeout: 60 * time.Millisecond,
+		Workloads: []load.Workload{scaled}, Settings: settings(t, "tcp"), Out: out, ReadyTimeout: 60 * time.Millisecond, Stdout: &stdout,
 		Start: func(context.Context, Setting) (Cluster, error) {
+			if err := os.WriteFile(log, nil, 0o600); err != nil {
+				return nil, err
+			}
 			return fakeCluster{url: f.URL, closeErr: errors.New("decode node exited with status 2")}, nil
 		},
 	})
-	for _, want := range []string{"not ready within 60ms", "decode node exited with status 2"} { // TestReady: and why
+	for _, want := range []string{"not ready within 60ms (--ready-timeout)", ", see " + log, "decode node exited with status 2"} { // TestReady: and why
 		if !errors.Is(err, ErrFaults) || !strings.Contains(err.Error(), want) {
 			t.Errorf("err = %v, want %q", err, want)
 		}
+	}
+	if !strings.Contains(stdout.String(), ","+page.LogFile+"}") {
+		t.Errorf("the log is not listed:\n%s", stdout.String())
 	}
 }
 

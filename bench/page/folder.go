@@ -91,6 +91,16 @@ func replace(dir string, f File) error {
 	return err
 }
 
+// Present are those of the files in a folder that are there.
+func Present(dir string, names ...string) (there []string) {
+	for _, name := range names {
+		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
+			there = append(there, name)
+		}
+	}
+	return there
+}
+
 // Listing says where files are: "results: kvbench-out/now/{a.json,b.html}".
 func Listing(dir string, names ...string) string {
 	return fmt.Sprintf("results: %s%c{%s}", dir, filepath.Separator, strings.Join(names, ","))

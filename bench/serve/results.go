@@ -61,12 +61,8 @@ func (x *run) finish() error {
 	if len(x.reports) == 0 && x.found == nil {
 		return failed
 	}
-	var names []string // of those that this run has: a search in which no value kept the SLO has no report
-	for _, name := range []string{page.RecordsFile, report.SummaryFile, report.TableFile, report.ReportFile, searchFile, page.LogFile} {
-		if _, err := os.Stat(filepath.Join(x.Out, name)); err == nil {
-			names = append(names, name)
-		}
-	}
+	// A search in which no value kept the SLO has no report.
+	names := page.Present(x.Out, page.RecordsFile, report.SummaryFile, report.TableFile, report.ReportFile, searchFile, page.LogFile)
 	_, err := fmt.Fprintf(x.Stdout, "\n%s\n", page.Listing(x.Out, names...))
 	if failed == nil {
 		failed = x.nothing()
