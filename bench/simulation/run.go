@@ -125,8 +125,8 @@ func (cfg *Config) sweep(ctx context.Context) error {
 	first := r.Points[0]
 	fmt.Fprintf(cfg.Stdout, "virtual time, everything modelled: %s (%s); SLO %s\nfirst    %s\nload     %s\n\n%s%s\n",
 		first.Cluster.Profile, first.Cluster.GPU, sloText(first.SLO), &first.Cluster, &first.Load, r.table().Text(), "best: "+r.Why)
-	if said := r.overloaded(); said != "" {
-		fmt.Fprintln(cfg.Stdout, said)
+	for _, line := range r.lines() {
+		fmt.Fprintln(cfg.Stdout, line)
 	}
 	for _, p := range r.Points {
 		if p.Failed > 0 {

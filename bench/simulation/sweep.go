@@ -355,50 +355,6 @@ func (r *Result) latency(name string) (LatencyRecord, bool) {
 	return l, ok && l.Max > 0
 }
 
-// near is how much goodput a cheaper network may cost and still be the better
-// buy.
-const near = 0.01
-
-// choose marks the best point: of those where enough requests keep the SLO, the
-// one with the most goodput a GPU; of those within 1 % of it the one with the
-// least network, and of equal networks the one with the most goodput.
-func (r *SweepResult) choose() {
-	r.Best = -1
-	best, closest := 0.0, -1
-	for i, p := range r.Points {
-		if closest < 0 || p.Attained > r.Points[closest].Attained {
-			closest = i
-		}
-		if p.Attained >= r.Attainment {
-			best = max(best, p.GoodputGPU)
-		}
-	}
-	for i, p := range r.Points {
-		if p.Attained < r.Attainment || p.GoodputGPU < best*(1-near) || p.GoodputGPU == 0 {
-			continue
-		}
-		if r.Best >= 0 {
-			b := r.Points[r.Best]
-			if order := cmp.Or(cmp.Compare(p.Cluster.network(), b.Cluster.network()), cmp.Compare(b.GoodputGPU, p.GoodputGPU)); order >= 0 {
-				continue
-			}
-		}
-		r.Best = i
-	}
-	switch {
-	case len(r.Points) == 0:
-		r.Why = "no point was simulated to its end"
-	case r.Best >= 0:
-		p := r.Points[r.Best]
-		r.Why = fmt.Sprintf("%s: the most goodput a GPU (%.3f requests/s) where at least %g %% of the requests keep %s; within %g %% of it, the least network",
-			r.label(p), p.GoodputGPU, 100*r.Attainment, sloText(p.SLO), 100*near)
-	default:
-		p := r.Points[closest]
-		r.Why = fmt.Sprintf("at no point do %g %% of the requests keep %s; the closest is %s with %.1f %%",
-			100*r.Attainment, sloText(p.SLO), r.label(p), 100*p.Attained)
-	}
-}
-
 func (r *SweepResult) label(p *Result) string {
 	return (&Sweep{Params: r.Params}).label(p.Params)
 }
