@@ -190,7 +190,7 @@ func AtMostOne(name string) cobra.PositionalArgs {
 		case name == "" && len(args) > 0 && cmd.HasSubCommands():
 			return invalid("COMMAND", noSuchCommand(cmd, args[0]))
 		case name == "" && len(args) > 0:
-			fix := "flags begin with --; quote a value that has spaces"
+			fix := "flags begin with --; give a flag again for another value of it, and quote a value that has spaces"
 			cmd.Flags().Visit(func(f *pflag.Flag) {
 				if f.NoOptDefVal != "" && f.Value.Type() != "bool" { // it may stand without a value, and has taken none
 					fix = fmt.Sprintf("write --%s=%s if it is that flag's", f.Name, args[0])

@@ -72,7 +72,7 @@ func TestUsage(t *testing.T) {
 		"run --nope":                        "--nope: there is no such flag",
 		"run -out x":                        "-out: there is no such flag: write two dashes, as in --out",
 		"run ---out x":                      "---out: this is no flag",
-		"run extra":                         `ARGUMENT: "extra": bench run takes none`,
+		"run extra":                         `ARGUMENT: "extra": bench run takes none: flags begin with --; give a flag again for another value of it`,
 		"wait a b":                          `HOST: "a b": given 2 times`,
 		"ruin":                              `COMMAND: "ruin": bench has no such command: is it run?`,
 		"nothing --ever":                    `COMMAND: "nothing": bench has no such command: use run, wait`,
