@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import mmap
 import os
 import pathlib
 import random
 import sys
 import time
+import types
 import unittest
 import unittest.mock
 
@@ -440,6 +442,27 @@ class TestDirect(Transfers, unittest.TestCase):
         with self.assertRaisesRegex(ConfigError, "libcuda.so.1: cannot open shared object file"):
             self.sides()
         self.patch.start()
+
+
+@unittest.skipUnless(importlib.util.find_spec("vllm"), "SKIPPED: no vLLM: what its connector refuses is not tried")
+class TestConnector(unittest.TestCase):
+    def test_microbatches(self):
+        """Layerwise would write a layer of which a half is computed."""
+        from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+
+        from kvferry.vllm import KvferryConnector
+
+        made = types.SimpleNamespace
+        for handoff, microbatches in (("layerwise", True), ("layerwise", False), ("pull", True)):
+            transfer = made(kv_connector_extra_config={"rails": "cma", "handoff": handoff}, kv_role="kv_both", engine_id="e")
+            parallel = made(pipeline_parallel_size=1, decode_context_parallel_size=1, prefill_context_parallel_size=1, use_ubatching=microbatches)
+            config = made(kv_transfer_config=transfer, parallel_config=parallel, cache_config=made(block_size=16))
+            kv_cache = made(kv_cache_groups=[made(kv_cache_spec=None)])
+            if handoff == "layerwise" and microbatches:
+                with self.assertRaisesRegex(NotImplementedError, "leave --enable-dbo and --ubatch-size out, or use pull"):
+                    KvferryConnector(config, KVConnectorRole.SCHEDULER, kv_cache)
+            else:
+                KvferryConnector(config, KVConnectorRole.SCHEDULER, kv_cache).shutdown()
 
 
 if __name__ == "__main__":

@@ -63,6 +63,8 @@ class KvferryConnector(KVConnectorBase_V1):
         ):
             if size != 1:
                 raise NotImplementedError(f"KvferryConnector moves KV between tensor-parallel ranks: leave {flag} at 1")
+        if parallel.use_ubatching and config.handoff == LAYERWISE:
+            raise NotImplementedError("KvferryConnector's layerwise takes a layer for computed once a step, and of microbatches there are two: leave --enable-dbo and --ubatch-size out, or use pull")
         if len(kv_cache_config.kv_cache_groups) != 1:
             raise NotImplementedError(
                 f"KvferryConnector moves KV of one kind, and this model has {len(kv_cache_config.kv_cache_groups)}: --disable-hybrid-kv-cache-manager makes one of sliding windows"
