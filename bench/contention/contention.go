@@ -2,6 +2,7 @@ package contention
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -41,7 +42,10 @@ const (
 
 	Long = `Have n requests at once hand their KV to one decode node, and say what that adds to
 the first token that it decodes: in virtual time, in real time (the nodes' transfer halves
-move real bytes over modelled NICs, and all are compared), and by the rules of other simulators.`
+move real bytes over modelled NICs, and all are compared), and by the rules of other simulators.
+
+Exit status: 0 done; 1 a transfer failed, or the file could not be written; 2 bad flags;
+130 interrupted (what was done is kept).`
 )
 
 // Clocks.
@@ -159,19 +163,21 @@ type Result struct {
 	Rows     []*Row  `json:"rows"`
 }
 
-// Run has them meet, prints a table and writes the file.
+// Run has them meet, prints a table and writes the file. When ctx is done it prints and writes the
+// rows that there are, and returns ctx's error.
 func Run(ctx context.Context, cfg Config, to io.Writer) error {
 	r, err := cfg.Meet(ctx)
-	if err == nil {
-		_, err = io.WriteString(to, r.text())
-	}
-	if err != nil || cfg.Out == "" {
+	if r == nil {
 		return err
 	}
-	return page.WriteFiles(cfg.Out, page.File{Name: "contention.json", Write: func(w io.Writer) error { return page.WriteJSON(w, r) }})
+	_, lost := io.WriteString(to, r.text())
+	if cfg.Out != "" {
+		lost = errors.Join(lost, page.WriteFiles(cfg.Out, page.File{Name: "contention.json", Write: func(w io.Writer) error { return page.WriteJSON(w, r) }}))
+	}
+	return errors.Join(err, lost)
 }
 
-// Meet measures and computes every row.
+// Meet measures and computes every row. With an error it returns those before, nil for none.
 func (c *Config) Meet(ctx context.Context) (*Result, error) {
 	if err := c.settle(); err != nil {
 		return nil, err
@@ -202,7 +208,10 @@ func (c *Config) Meet(ctx context.Context) (*Result, error) {
 					row.Real, row.Compared, err = nodes.move(ctx, h == handoff.Push.Name, n)
 				}
 				if err != nil {
-					return nil, fmt.Errorf("%d transfers, %s: %w", n, h, err)
+					if len(r.Rows) == 0 {
+						r = nil
+					}
+					return r, fmt.Errorf("%d transfers, %s: %w", n, h, err)
 				}
 				r.Rows = append(r.Rows, row)
 			}

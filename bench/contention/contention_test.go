@@ -1,7 +1,9 @@
 package contention
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"math"
 	"os"
 	"path/filepath"
@@ -102,6 +104,42 @@ func TestPlots(t *testing.T) {
 			t.Errorf("%q up to %g and %g with %s; want %+v", p.Title.Text, p.X.Max, p.Y.Max, got, want)
 		}
 	}
+}
+
+
+// TestInterrupted: the rows before are kept.
+func TestInterrupted(t *testing.T) {
+	cfg := eight()
+	cfg.Handoff, cfg.Transfers, cfg.Oversubscription = []string{handoff.Pull.Name}, []int{1, 2}, []float64{1}
+	for looks := 0; ; looks++ {
+		var out strings.Builder
+		cfg.Out = filepath.Join(t.TempDir(), "out")
+		switch err := Run(&limited{context.Background(), looks}, cfg, &out); {
+		case err == nil:
+			t.Fatal("no run was interrupted between two rows")
+		case out.Len() == 0:
+			continue
+		case !errors.Is(err, context.Canceled) || !strings.Contains(out.String(), "469.8"):
+			t.Errorf("interrupted after a row: %v\n%s", err, &out)
+		}
+		if _, err := os.Stat(filepath.Join(cfg.Out, "contention.json")); err != nil {
+			t.Error(err)
+		}
+		return
+	}
+}
+
+// limited is a context that is done once it has been asked for so often.
+type limited struct {
+	context.Context
+	looks int
+}
+
+func (l *limited) Err() error {
+	if l.looks--; l.looks < 0 {
+		return context.Canceled
+	}
+	return nil
 }
 
 // TestFaults: each is named.
