@@ -203,14 +203,15 @@ func (p Point) measure(records []*client.Record) [][]float64 {
 }
 
 // ways are how long the first tokens of prompts one after another took beyond what the server says
-// that it took itself: from the client to the engine and back. There are none where it does not say.
+// that they waited and were computed: from the client to the engine and back, with what timers and
+// wake-ups there take. There are none where it does not say.
 func ways(records []*client.Record) (ms []float64) {
 	for _, r := range records[1:] {
 		b := r.Breakdown
-		if b == nil || min(b.ProxyUS, b.QueueUS, b.PrefillUS, b.FirstDecodeUS) == client.Unknown {
+		if b == nil || min(b.ProxyUS, b.QueueUS, b.PrefillUS) == client.Unknown {
 			continue
 		}
-		ms = append(ms, 1e3*r.TTFT()-float64(b.ProxyUS+b.QueueUS+b.PrefillUS+b.FirstDecodeUS)/1e3)
+		ms = append(ms, 1e3*r.TTFT()-float64(b.ProxyUS+b.QueueUS+b.PrefillUS)/1e3)
 	}
 	return ms
 }
