@@ -42,6 +42,12 @@ func (m *Measuring) addFlags(fs *pflag.FlagSet) {
 	fs.Uint64Var(&m.Held.Seed, "seed", 1, "of --check: seed of lengths and arrivals")
 }
 
+// Needs is which flag those need that have no effect by themselves, for command.Needs.
+var Needs = map[string]string{
+	"rounds": "from", "kv-blocks": "from", "check": "from", "profile": "check",
+	"num-prompts": "check", "request-rate": "check", "random-input-len": "check", "random-output-len": "check", "seed": "check",
+}
+
 // Waits of the series: for a point, before each, and for the server.
 const (
 	patience = 4 * time.Second

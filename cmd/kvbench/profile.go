@@ -19,6 +19,7 @@ func profileCommand(terminal bool) *cobra.Command {
 		},
 	}
 	cfg.AddFlags(cmd.Flags())
+	command.Needs(cmd.Flags(), profile.Needs)
 	command.Positive(cmd.Flags(), "tensor-parallel-size", "kv-bytes", "max-num-seqs", "block-size", "rounds", "num-prompts", "random-input-len", "random-output-len")
 	return cmd
 }

@@ -64,6 +64,8 @@ func TestRefused(t *testing.T) {
 		{"simulate --goodput ttft:-5", "--goodput: "},
 		{"simulate --migration-threshold 3", "--migration-threshold: it is for --migration: give both"},
 		{"simulate --pcie-gb-s 30", "--pcie-gb-s: it is for --kv-offloading-size: give both"},
+		{"profile --check --profile a10-qwen2.5-7b-int4", "--check: it is for --from: give both"},
+		{"profile --model x --gpu A10 --rounds 3", "--rounds: it is for --from: give both"},
 		{"simulate --prefill -1", "--prefill: -1: use 0 or more"},
 		{"simulate --prefill 1000000000", "--prefill: 1000000000: use "},
 		{"simulate --kv-blocks 99999999999", "--kv-blocks: 99999999999: use "},
