@@ -51,6 +51,7 @@ func TestNames(t *testing.T) {
 			ID, Object, Root string
 			Parent           *string
 			MaxModelLen      *int `json:"max_model_len"`
+			Rank             int
 		}
 	}
 	if err := json.Unmarshal([]byte(body), &list); err != nil || list.Object != "list" || len(list.Data) != 4 {
@@ -58,7 +59,7 @@ func TestNames(t *testing.T) {
 	}
 	for i, want := range []struct{ id, root, parent string }{{"org/main", testModel, ""}, {"other", testModel, ""}, {"sql", "/adapters/sql", "org/main"}, {"chat", "hub/chat", "org/main"}} {
 		m := list.Data[i]
-		if m.ID != want.id || m.Root != want.root || m.Object != "model" || (m.Parent == nil) != (want.parent == "") || m.Parent != nil && *m.Parent != want.parent || (m.MaxModelLen == nil) != (want.parent != "") {
+		if m.ID != want.id || m.Root != want.root || m.Object != "model" || (m.Parent == nil) != (want.parent == "") || m.Parent != nil && *m.Parent != want.parent || (m.MaxModelLen == nil) != (want.parent != "") || (m.Rank == 16) != (want.parent != "") {
 			t.Errorf("model %d: %+v, want %+v", i, m, want)
 		}
 		status, one := c.get("/v1/models/" + m.ID)

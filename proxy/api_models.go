@@ -21,7 +21,7 @@ func (p *Proxy) modelCards(c members.Cluster) []openai.ModelCard {
 		cards = append(cards, openai.ModelCard{ID: name, Object: "model", Created: now, OwnedBy: "kvferry", Root: c.Model, MaxModelLen: &c.MaxModelLen})
 	}
 	for _, l := range p.adapters.All() {
-		cards = append(cards, openai.ModelCard{ID: l.Name, Object: "model", Created: now, OwnedBy: "kvferry", Root: l.Path, Parent: &m.Name})
+		cards = append(cards, openai.ModelCard{ID: l.Name, Object: "model", Created: now, OwnedBy: "kvferry", Root: l.Path, Parent: &m.Name, Rank: p.adapters.Served(l.Name)})
 	}
 	return cards
 }

@@ -141,7 +141,7 @@ func New(cfg Config) (*Proxy, error) {
 		}
 	}
 	p.nodes = newNodes(p.ctx, cfg, p.clock, p.metrics)
-	p.adapters = adapters.New(cfg.LoRAs, func() openai.Model { c, _ := p.nodes.info(); return p.model(c) })
+	p.adapters = adapters.New(cfg.LoRAs, func() openai.Model { c, _ := p.nodes.info(); return p.model(c) }, cfg.Logger)
 	if p.file != nil {
 		p.nodes.rules.MinVocab, p.nodes.rules.MaxVocab = p.file.Size(), math.MaxInt32
 	}

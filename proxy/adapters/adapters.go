@@ -7,8 +7,11 @@
 package adapters
 
 import (
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strconv"
@@ -22,6 +25,7 @@ import (
 // A List is what is served. Its methods may be called by any goroutine.
 type List struct {
 	model func() openai.Model // that they are of, whose names none may have
+	log   *slog.Logger
 
 	mu    sync.Mutex
 	all   []openai.LoRA // this and the next are replaced, not changed
@@ -29,8 +33,8 @@ type List struct {
 }
 
 // New is a list of those adapters of a model. The List calls model now and then.
-func New(loras []openai.LoRA, model func() openai.Model) *List {
-	return &List{model: model, all: slices.Clip(loras), names: openai.Adapters(loras)}
+func New(loras []openai.LoRA, model func() openai.Model, log *slog.Logger) *List {
+	return &List{model: model, log: log, all: slices.Clip(loras), names: openai.Adapters(loras)}
 }
 
 // All are the adapters, in the order in which they came.
@@ -64,6 +68,12 @@ func (l *List) Rank(name string) uint32 {
 	}
 	return uint32(rank)
 }
+
+// defaultRank is that of an adapter whose path says none: engine.DefaultRank.
+const defaultRank = 16
+
+// Served is the rank that nodes serve an adapter with.
+func (l *List) Served(name string) uint32 { return cmp.Or(l.Rank(name), defaultRank) }
 
 // maxAdapters bounds what load adds to, and maxPath an adapter's path, in bytes: each is in every list
 // of models.
@@ -112,8 +122,26 @@ func (l *List) unload(name string) *openai.Error {
 // body is what the endpoints take, of either tool. Other fields are not read.
 type body struct {
 	Name  string `json:"lora_name"`
-	Path  string `json:"lora_path"`
+	Path  path   `json:"lora_path"`
 	Again bool   `json:"load_inplace"` // vLLM's: in place of one of that name
+}
+
+// A path is an adapter's, or its rank: a string, or a number.
+type path string
+
+// UnmarshalJSON takes either.
+func (p *path) UnmarshalJSON(text []byte) error {
+	var s string
+	err := json.Unmarshal(text, &s)
+	var n json.Number
+	if err != nil && json.Unmarshal(text, &n) == nil {
+		s, err = n.String(), nil
+	}
+	if err != nil {
+		return errors.New("lora_path is neither a string nor a number: give the adapter's path, or its rank")
+	}
+	*p = path(s)
+	return nil
 }
 
 // maxBody bounds it, in bytes: a name and a path.
@@ -133,12 +161,28 @@ func read(w http.ResponseWriter, r *http.Request) (b body, bad *openai.Error) {
 // Serve adds the endpoints.
 func (l *List) Serve(mux *http.ServeMux) {
 	load := func(b body) *openai.Error {
-		if b.Path == "" || len(b.Path) > maxPath {
+		path := string(b.Path)
+		if path == "" || len(path) > maxPath {
 			return openai.BadField("lora_path", "give the adapter's path of at most %d bytes, or its rank; nothing is read there", maxPath)
 		}
-		return l.load(openai.LoRA{Name: b.Name, Path: b.Path}, b.Again)
+		if _, err := strconv.ParseFloat(path, 64); err == nil {
+			if rank, err := strconv.Atoi(path); err != nil || rank < 1 || rank > maxRank {
+				return openai.BadField("lora_path", "%s: a number is the adapter's rank: use 1 to %d, or a path", openai.Abbreviate(path), maxRank)
+			}
+		}
+		bad := l.load(openai.LoRA{Name: b.Name, Path: path}, b.Again)
+		if bad == nil {
+			l.log.Info("serving a LoRA adapter: nodes load it when it is first asked for", "name", b.Name, "rank", l.Served(b.Name))
+		}
+		return bad
 	}
-	unload := func(b body) *openai.Error { return l.unload(b.Name) }
+	unload := func(b body) *openai.Error {
+		bad := l.unload(b.Name)
+		if bad == nil {
+			l.log.Info("serving a LoRA adapter no longer", "name", b.Name)
+		}
+		return bad
+	}
 	mux.HandleFunc("POST /v1/load_lora_adapter", l.vllm(load, "added"))
 	mux.HandleFunc("POST /v1/unload_lora_adapter", l.vllm(unload, "removed"))
 	mux.HandleFunc("POST /load_lora_adapter", l.sglang(load))

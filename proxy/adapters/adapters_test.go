@@ -1,7 +1,10 @@
 package adapters
 
 import (
+	"bytes"
 	"fmt"
+	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -11,11 +14,13 @@ import (
 	"kvferry/proxy/openai"
 )
 
-func newList(loras ...openai.LoRA) (*List, http.Handler) {
+func newList(loras ...openai.LoRA) (*List, http.Handler) { return logged(io.Discard, loras...) }
+
+func logged(to io.Writer, loras ...openai.LoRA) (*List, http.Handler) {
 	var l *List
 	l = New(loras, func() openai.Model {
 		return openai.Model{Name: "org/main", Aliases: []string{"main"}, Adapters: l.Names()}
-	})
+	}, slog.New(slog.NewTextHandler(to, nil)))
 	mux := http.NewServeMux()
 	l.Serve(mux)
 	return l, mux
@@ -40,6 +45,12 @@ func TestEndpoints(t *testing.T) {
 		{"/v1/load_lora_adapter", `{"lora_name":"main","lora_path":"8"}`, 400, "two models have that name", "sql chat"},
 		{"/v1/load_lora_adapter", `{"lora_name":"org/main","lora_path":"8"}`, 400, "two models have that name", "sql chat"},
 		{"/v1/load_lora_adapter", `{"lora_name":"` + strings.Repeat("x", 257) + `","lora_path":"8"}`, 400, "use a name of", "sql chat"},
+		{"/v1/load_lora_adapter", `{"lora_name":"x","lora_path":"0"}`, 400, "lora_path: 0: a number is the adapter's rank: use 1 to 4096", "sql chat"},
+		{"/v1/load_lora_adapter", `{"lora_name":"x","lora_path":"-5"}`, 400, "use 1 to 4096", "sql chat"},
+		{"/v1/load_lora_adapter", `{"lora_name":"x","lora_path":"1.5"}`, 400, "use 1 to 4096", "sql chat"},
+		{"/v1/load_lora_adapter", `{"lora_name":"x","lora_path":100000}`, 400, "use 1 to 4096", "sql chat"},
+		{"/v1/load_lora_adapter", `{"lora_name":"x","lora_path":[1]}`, 400, "neither a string nor a number", "sql chat"},
+		{"/v1/load_lora_adapter", `{"lora_name":"chat","lora_path":64,"load_inplace":true}`, 200, "added", "sql chat"},
 		{"/v1/load_lora_adapter", `[`, 400, "no JSON object", "sql chat"},
 		{"/v1/load_lora_adapter", `{"lora_name":"` + strings.Repeat("x", maxBody) + `"}`, 400, "too large", "sql chat"},
 		{"/v1/unload_lora_adapter", `{"lora_name":"sql"}`, 200, "Success: LoRA adapter 'sql' removed successfully.", "chat"},
@@ -104,5 +115,25 @@ func TestBounds(t *testing.T) {
 	}
 	if w := load("7", strings.Repeat("x", maxPath+1)); w.Code != http.StatusBadRequest {
 		t.Errorf("a long path: %d %s", w.Code, w.Body)
+	}
+}
+
+// TestLogged: what is loaded and unloaded is in the log, with the rank that nodes take, and what was refused is not.
+func TestLogged(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	_, h := logged(&log)
+	for _, c := range []struct{ path, body string }{
+		{"/v1/load_lora_adapter", `{"lora_name":"sql","lora_path":"/p/sql"}`},
+		{"/load_lora_adapter", `{"lora_name":"chat","lora_path":64}`},
+		{"/load_lora_adapter", `{"lora_name":"bad","lora_path":0}`},
+		{"/unload_lora_adapter", `{"lora_name":"sql"}`},
+	} {
+		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, c.path, strings.NewReader(c.body)))
+	}
+	for want, n := range map[string]int{"name=sql rank=16": 1, "name=chat rank=64": 1, "bad": 0, `no longer" name=sql`: 1} {
+		if got := strings.Count(log.String(), want); got != n {
+			t.Errorf("%q is there %d times, want %d: %s", want, got, n, &log)
+		}
 	}
 }

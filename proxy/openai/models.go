@@ -10,4 +10,5 @@ type ModelCard struct {
 	Root        string  `json:"root"` // what the nodes call it; an adapter's path
 	Parent      *string `json:"parent"`
 	MaxModelLen *uint32 `json:"max_model_len"` // null of an adapter: its parent's
+	Rank        uint32  `json:"rank,omitzero"` // of an adapter alone
 }
