@@ -24,7 +24,7 @@ type Overload struct {
 // it differs by is that. Transfers that share a NIC all wait for each other, and TTFT need not grow:
 // there the NIC is busy from beginning to end.
 const (
-	overloadLeast  = 20   // requests; fewer tell nothing
+	overloadLeast  = 100  // requests; of fewer a few that come close together are the whole run
 	overloadSlower = 0.95 // of the rate at which they came
 	overloadSlope  = 0.05 // seconds of TTFT a second
 	overloadShare  = 0.5  // of TTFT's variance

@@ -19,6 +19,7 @@ func TestOverload(t *testing.T) {
 	served := run(func(*Simulation) {})
 	for name, r := range map[string]*Result{
 		"served":  served,
+		"short":   run(func(s *Simulation) { s.Load.Requests, s.Load.Rate, s.Load.InputLen = 50, 20, 1024 }),
 		"a burst": run(func(s *Simulation) { s.Load.Rate = math.Inf(1) }),
 		"a loop":  run(func(s *Simulation) { s.Load.Rate, s.Load.InFlight = 100, 4 }),
 	} {
