@@ -159,7 +159,7 @@ var layers = map[string]layer{
 	"bench/incast": {module: []string{"bench/figure", "transport", "transport/rails"}},
 	"bench/nics":   {module: []string{"bench", "bench/scrape", "engine", "handoff", "bench/incast", "bench/machine", "bench/page", "bench/recovery", "bench/size", "bench/transfer", "clock", "config", "transport", "lab/nics", "lab/wire"}, tests: []string{"bench/client", "bench/figure"}}, // kvbench on the hosts of the NIC lab
 	"bench/contention": {
-		module:    []string{"bench/figure", "bench/page", "bench/simulation", "clock", "config", "engine", "handoff", "kvcache", "kvtransfer", "load", "placement", "sim", "transport", "transport/pacing", "transport/rails"},
+		module:    []string{"bench/figure", "bench/machine", "bench/page", "bench/simulation", "clock", "config", "engine", "handoff", "kvcache", "kvtransfer", "load", "placement", "sim", "transport", "transport/pacing", "transport/rails"},
 		libraries: []string{pflag, "gonum.org/v1/plot"},
 	},
 	"bench/engines": {module: []string{"bench/bar", "bench/figure", "bench/machine", "bench/page", "config", "lab", "lab/nics", "lab/vllm"}, libraries: []string{pflag, "gonum.org/v1/plot"}}, // runs vLLM, knows no cluster

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"kvferry/bench/figure"
+	"kvferry/bench/machine"
 	"kvferry/bench/page"
 	"kvferry/config"
 	"kvferry/engine"
@@ -150,6 +151,8 @@ type Row struct {
 	Real             *Added             `json:"real,omitempty"`
 	Compared         int64              `json:"bytes_compared,omitempty"` // in real time; all were right
 	Others           map[string]float64 `json:"others_ms"`                // by the rule of each simulator
+	// Disturbance is what else the machine did in real time; nil in virtual time.
+	Disturbance *machine.Disturbance `json:"disturbance,omitempty"`
 }
 
 // Result is contention.json.
@@ -205,7 +208,7 @@ func (c *Config) Meet(ctx context.Context) (*Result, error) {
 					row.Virtual, err = simulated(ctx, cfg, h, n, ratio, without)
 				}
 				if err == nil && nodes != nil && ratio == 1 {
-					row.Real, row.Compared, err = nodes.move(ctx, h == handoff.Push.Name, n)
+					err = row.measure(ctx, nodes)
 				}
 				if err != nil {
 					if len(r.Rows) == 0 {
@@ -218,6 +221,26 @@ func (c *Config) Meet(ctx context.Context) (*Result, error) {
 		}
 	}
 	return r, nil
+}
+
+// measure has the row's transfers meet in real time, and watches the machine.
+func (row *Row) measure(ctx context.Context, on *nodes) error {
+	watch, err := machine.StartWatch(on.clk, []int{}) // all of it is this process
+	if err != nil {
+		return err
+	}
+	row.Real, row.Compared, err = on.move(ctx, row.Handoff == handoff.Push.Name, row.Transfers)
+	var failed error
+	row.Disturbance, failed = watch.End()
+	return errors.Join(err, failed)
+}
+
+// mark is of rows that the machine disturbed.
+func (row *Row) mark() string {
+	if row.Disturbance != nil && len(row.Disturbance.Why) > 0 {
+		return "~"
+	}
+	return ""
 }
 
 // Table has a line a row.
@@ -240,7 +263,7 @@ func (r *Result) Table() page.Table {
 		}
 		difference := "-"
 		if row.Virtual != nil && row.Real != nil {
-			difference = fmt.Sprintf("%+.1f %%", 100*(row.Real.Mean/row.Virtual.Mean-1))
+			difference = fmt.Sprintf("%+.1f %%", 100*(row.Real.Mean/row.Virtual.Mean-1)) + row.mark()
 		}
 		line = append(line, difference)
 		for _, o := range others.Simulators {
@@ -257,5 +280,11 @@ func (r *Result) Table() page.Table {
 
 // text is the table and what is to be known of it.
 func (r *Result) text() string {
-	return r.Table().Text() + strings.Join(Others(), "\n") + "\n"
+	var lines []string
+	for _, row := range r.Rows {
+		if row.mark() != "" {
+			lines = append(lines, fmt.Sprintf("~ %s, %d transfers, in real time: the machine did other things too: %v", row.Handoff, row.Transfers, row.Disturbance))
+		}
+	}
+	return r.Table().Text() + strings.Join(append(lines, Others()...), "\n") + "\n"
 }

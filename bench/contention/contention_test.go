@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"kvferry/bench/machine"
 	"kvferry/engine"
 	"kvferry/handoff"
 )
@@ -66,6 +67,22 @@ func TestReal(t *testing.T) {
 		if row.Virtual != nil || row.Real == nil || row.Handoff == "" || row.Real.First < link-0.01 || row.Compared == 0 {
 			t.Errorf("%d transfers, %s, take the link %.2f ms: %+v, %d bytes compared", row.Transfers, row.Handoff, link, row.Real, row.Compared)
 		}
+		if row.Disturbance == nil {
+			t.Errorf("%d transfers: nobody watched the machine", row.Transfers)
+		}
+	}
+}
+
+// TestDisturbed: a row beside which the machine did other things is marked, and a line says what.
+func TestDisturbed(t *testing.T) {
+	row := Row{Handoff: "pull", Transfers: 4, Oversubscription: 1, Virtual: &Added{Mean: 100}, Real: &Added{Mean: 123}, Disturbance: &machine.Disturbance{}}
+	r := Result{Rows: []*Row{&row}}
+	if text := r.text(); strings.Contains(text, "~") {
+		t.Errorf("a quiet machine: %s", text)
+	}
+	row.Disturbance.Why = []string{"timers came 9.0 ms late on average (limit 1)"}
+	if text := r.text(); !strings.Contains(text, "+23.0 %~") || !strings.Contains(text, "~ pull, 4 transfers, in real time: the machine did other things too: timers came") {
+		t.Errorf("a busy machine: %s", text)
 	}
 }
 
