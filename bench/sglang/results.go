@@ -21,6 +21,7 @@ type Results struct {
 	Started time.Time       `json:"started"`
 	Machine machine.Machine `json:"machine"`
 
+	cut     string          // of a run that was begun and is not complete; empty: there is none
 	instead *engine.Profile // of Config.Profile; nil: each run has its own
 }
 
@@ -30,11 +31,12 @@ var ErrFaults = errors.New("runs with faults")
 // finish writes and prints what there is, and adds to err what kept it from that.
 func (r *Results) finish(cfg Config, out *page.Folder, err error) error {
 	d := r.document()
-	if len(r.Rows) > 0 {
+	some := len(r.Rows) > 0 || r.cut != ""
+	if some {
 		out.Save(d.Files()...)
 	}
 	kept := out.Close()
-	if len(r.Rows) > 0 {
+	if some {
 		dir := cfg.Out
 		if kept != nil {
 			dir = ""
@@ -184,6 +186,9 @@ func (r *Results) remarks() []string {
 				add(row.name() + ": " + remark)
 			}
 		}
+	}
+	if r.cut != "" {
+		lines = append(lines, "* "+r.cut)
 	}
 	return append(lines, said...)
 }

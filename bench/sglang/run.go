@@ -182,19 +182,52 @@ func Run(ctx context.Context, cfg Config) (*Results, error) {
 	var err error
 	done := int64(0)
 	for _, c := range chosen {
+		of := progress{of: c, say: b.Say}
+		of.begin()
 		var row *Row
 		if row, err = c.run(ctx, &cfg, func(rec *Record) {
 			out.Record(rec)
 			done++
 			b.Set(done)
+			of.answered()
 		}); err != nil {
 			err = fmt.Errorf("%s in %s time: %w", c.Name(), c.clock, err)
+			if of.n > 0 {
+				r.cut = fmt.Sprintf("%s in %s time is not complete, and has no row: %d of %d requests were answered", c.Name(), c.clock, of.n, c.NumPrompts)
+			}
 			break
 		}
 		r.Rows = append(r.Rows, *row)
 	}
 	b.Wipe()
 	return r, r.finish(cfg, out, err)
+}
+
+// A progress says in lines how far a run in real time is: it takes as long as the record's client did.
+type progress struct {
+	of    timedRun
+	say   func(string)
+	n     int
+	spoke time.Time
+}
+
+// linePeriod is how often it does.
+const linePeriod = 10 * time.Second
+
+func (p *progress) begin() {
+	if p.of.clock == report.ClockReal {
+		p.say(fmt.Sprintf("%s in real time: starting its servers; the record's client took %.0f s", p.of.Name(), p.of.Figures["duration_s"]))
+		p.spoke = time.Now()
+	}
+}
+
+// answered takes in a request.
+func (p *progress) answered() {
+	p.n++
+	if p.of.clock == report.ClockReal && time.Since(p.spoke) >= linePeriod {
+		p.say(fmt.Sprintf("%s in real time: %d of %d requests answered", p.of.Name(), p.n, p.of.NumPrompts))
+		p.spoke = time.Now()
+	}
 }
 
 const barPeriod = 500 * time.Millisecond

@@ -190,3 +190,37 @@ func TestInstead(t *testing.T) {
 		t.Errorf("%s, %s", percent(-0.0004), percent(-0.0006))
 	}
 }
+
+// TestCut: of a run that is not complete the records are kept, and the table and the summary say so.
+func TestCut(t *testing.T) {
+	t.Parallel()
+	out := filepath.Join(t.TempDir(), "out")
+	var text bytes.Buffer
+	r := &Results{cut: "qwen2.5-0.5b 200 in real time is not complete, and has no row: 60 of 200 requests were answered"}
+	folder := page.OpenFolder(out, func(string) {})
+	folder.Record(&Record{Workload: "qwen2.5-0.5b"})
+	if err := r.finish(Config{Out: out, Stdout: &text}, folder, context.Canceled); !errors.Is(err, context.Canceled) || !strings.Contains(text.String(), "* "+r.cut) {
+		t.Errorf("%v: %s", err, &text)
+	}
+	for _, name := range []string{page.RecordsFile, page.SummaryFile, page.TableFile} {
+		if info, err := os.Stat(filepath.Join(out, name)); err != nil || info.Size() == 0 {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestProgress: in real time a line says when a run begins and then how far it is, in virtual time none does.
+func TestProgress(t *testing.T) {
+	t.Parallel()
+	var lines []string
+	for _, clock := range []string{report.ClockVirtual, report.ClockReal} {
+		p := progress{of: timedRun{Runs()[0], clock}, say: func(line string) { lines = append(lines, line) }}
+		p.begin()
+		p.answered()
+		p.spoke = p.spoke.Add(-linePeriod)
+		p.answered()
+	}
+	if len(lines) != 2 || !strings.Contains(lines[0], "starting its servers") || !strings.Contains(lines[1], "2 of 200 requests answered") {
+		t.Errorf("%q", lines)
+	}
+}
