@@ -95,6 +95,9 @@ func (p *Profile) WithScheduler(name string) *Profile {
 	}
 	q := *p
 	q.Engine.Scheduler = name
+	if name == VLLMV0 {
+		config.Default(&q.MaxBatchedTokens, q.MaxModelLen) // other schedulers' profiles may leave it out
+	}
 	return &q
 }
 

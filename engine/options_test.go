@@ -84,3 +84,26 @@ func TestOptionFaults(t *testing.T) {
 		t.Errorf("another scheduler changed the fingerprint from %s to %s", want, got)
 	}
 }
+
+// TestWithoutV0Limit: a profile of another scheduler may leave out vllm-v0's limit, and has one when it takes that scheduler.
+func TestWithoutV0Limit(t *testing.T) {
+	p, err := LoadProfile(DefaultProfile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := *p
+	q.MaxBatchedTokens, q.Engine.Scheduler = 0, VLLMV1
+	if err := q.Validate(); err != nil {
+		t.Error(err)
+	}
+	if v0 := q.WithScheduler(VLLMV0); v0.MaxBatchedTokens != q.MaxModelLen || v0.Validate() != nil {
+		t.Errorf("%d tokens a step: %v", v0.MaxBatchedTokens, v0.Validate())
+	}
+	if text, err := json.Marshal(q); err != nil || strings.Contains(string(text), `"max_num_batched_tokens"`) {
+		t.Errorf("%s: %v", text, err)
+	}
+	q.MaxBatchedTokens = 4096
+	if err := q.Validate(); err == nil || !strings.Contains(err.Error(), "leave it out; what counts with vllm-v1 is engine.max_num_batched_tokens") {
+		t.Error(err)
+	}
+}

@@ -72,9 +72,9 @@ type Profile struct {
 	KVBytes     int64            `json:"kv_bytes"`      // a GPU's memory left for KV beside the weights
 	MaxModelLen int              `json:"max_model_len"` // tokens of prompt and output together
 
-	MaxNumSeqs       int `json:"max_num_seqs"`           // sequences in the batch
-	MaxBatchedTokens int `json:"max_num_batched_tokens"` // prefill-first: prompt tokens in one step; at least max_model_len
-	ChunkTokens      int `json:"chunk_tokens"`           // chunked: tokens in one step, decodes included
+	MaxNumSeqs       int `json:"max_num_seqs"`                    // sequences in the batch
+	MaxBatchedTokens int `json:"max_num_batched_tokens,omitzero"` // of vllm-v0 alone, prefill-first: prompt tokens in one step; at least max_model_len
+	ChunkTokens      int `json:"chunk_tokens"`                    // chunked: tokens in one step, decodes included
 
 	// Engine says which engine's scheduler forms the steps. These three limits are vllm-v0's.
 	Engine Options `json:"engine,omitzero"`
@@ -209,8 +209,14 @@ func (p *Profile) Validate() error {
 	}
 	positive("max_model_len", p.MaxModelLen)
 	positive("max_num_seqs", p.MaxNumSeqs)
-	positive("max_num_batched_tokens", p.MaxBatchedTokens)
-	if p.MaxBatchedTokens < p.MaxModelLen {
+	switch o := p.Scheduler(); {
+	case o == VLLMV0:
+		positive("max_num_batched_tokens", p.MaxBatchedTokens)
+	case p.MaxBatchedTokens != 0 && p.MaxBatchedTokens < p.MaxModelLen:
+		counts := map[string]string{VLLMV1: "max_num_batched_tokens", SGLang: "max_prefill_tokens"}[o]
+		bad.Add("max_num_batched_tokens", p.MaxBatchedTokens, "this one is of %s: leave it out; what counts with %s is engine.%s", VLLMV0, o, counts)
+	}
+	if p.MaxBatchedTokens < p.MaxModelLen && p.Scheduler() == VLLMV0 {
 		bad.Add("max_num_batched_tokens", p.MaxBatchedTokens, "use max_model_len (%d) or more, or a long prompt never fits a step", p.MaxModelLen)
 	}
 	positive("chunk_tokens", p.ChunkTokens)

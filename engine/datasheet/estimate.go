@@ -36,6 +36,8 @@ type Estimate struct {
 	Profile    engine.Profile
 	Parameters []Parameter
 	Memory     Memory
+
+	step int // tokens of a step, at most
 }
 
 // Memory is a GPU's, in bytes. The engine's own is 0.1 GiB: vLLM's logs call it non_torch_memory.
@@ -90,6 +92,9 @@ func (s *Server) Validate() error {
 	if n := s.TensorParallel; n < 1 || n > 64 || s.Model.Heads%n != 0 {
 		bad.Add("TensorParallel", n, "use 1 to 64 GPUs, a divisor of the model's %d heads", s.Model.Heads)
 	}
+	if s.TensorParallel > 1 && !(s.GPU.LinkGBS > 0 && s.GPU.LinkGBS < 1e7 && s.GPU.AllReduceUS > 0 && s.GPU.AllReduceUS < 1e7) {
+		bad.Add("TensorParallel", s.TensorParallel, "the GPU's file needs link_gb_s and all_reduce_us for that: GB/s in one direction, and the microseconds of an all-reduce of next to nothing; a PCIe 4.0 x16 card has 32, and 42 was measured")
+	}
 	if !(s.MemoryUtilization > 0 && s.MemoryUtilization <= 1) {
 		bad.Add("MemoryUtilization", s.MemoryUtilization, "use a share above 0, up to 1; vLLM has 0.9")
 	}
@@ -119,6 +124,19 @@ func (s *Server) maxLen() int {
 	return maxLen
 }
 
+// chunk is the chunked_prefill_size that SGLang takes by itself: by the memory of a GPU (ServerArgs, _handle_gpu_memory_settings).
+func (s *Server) chunk() int {
+	switch memory := s.GPU.MemoryGiB; {
+	case memory < 35:
+		return 2048
+	case memory < 60:
+		return 4096
+	case memory < 160:
+		return 8192
+	}
+	return 16384
+}
+
 // Batch is how many sequences a batch has at most, and how many tokens a step: as asked, or by the engine's defaults.
 // Those of vLLM 0.32's server go by the memory of the GPU (EngineArgs), with an exception for A100s.
 func (s *Server) Batch() (seqs, tokens int) {
@@ -127,7 +145,7 @@ func (s *Server) Batch() (seqs, tokens int) {
 	case engine.VLLMV0:
 		tokens = s.maxLen()
 	case engine.SGLang:
-		tokens = 8192
+		tokens = s.chunk()
 	default:
 		switch memory := s.GPU.MemoryGiB; {
 		case memory >= 160:
@@ -210,11 +228,19 @@ func (s *Server) Estimate() (*Estimate, error) {
 	round(&c.PrefillStepMS, &c.PrefillFloorMS, &c.PrefillTokenMS, &c.PrefillAttentionNS, &c.DecodeStepMS, &c.DecodeKVTokenNS, &c.DecodeTokenMS,
 		&c.Experts.ReadMS, &c.TensorParallel.BusGBS, &c.HotSlowdown, &c.OutputDelayMS)
 	seqs, tokens := s.Batch()
+	e.step = tokens
 	e.Profile = engine.Profile{
 		Name: fmt.Sprintf("%s on %d x %s, from datasheet", s.Name, s.TensorParallel, s.GPU.Name), GPU: s.GPU.Name, Model: s.Name, Vocab: m.Vocab,
-		KVGeometry: g, KVBytes: int64(e.Memory.KV), MaxModelLen: length, MaxNumSeqs: seqs, MaxBatchedTokens: length, ChunkTokens: 512, Costs: c,
+		KVGeometry: g, KVBytes: int64(e.Memory.KV), MaxModelLen: length, MaxNumSeqs: seqs, ChunkTokens: 512, Costs: c,
 		Engine: engine.Options{Scheduler: s.Engine},
 		Disagg: engine.DisaggCosts{DecodeStepMS: c.DecodeStepMS},
+	}
+	if s.Engine == engine.SGLang {
+		e.Profile.Engine.ChunkedPrefillSize = s.chunk()
+		e.step = min(e.step, s.chunk())
+	}
+	if s.Engine == engine.VLLMV0 {
+		e.Profile.MaxBatchedTokens = length
 	}
 	if s.Engine != engine.SGLang || s.MaxBatchedTokens != 0 {
 		e.Profile.SetBatch(0, tokens)
@@ -237,12 +263,16 @@ func round(all ...*float64) {
 func parameters(s *Server, c *engine.Costs, peak float64, as string, half float64) []Parameter {
 	m := &s.Model
 	read := fmt.Sprintf("(%.0f GB/s x MBU %.2f)", s.GPU.BandwidthGBS, known.MBU)
+	decode := "the floor, and launching the kernels of prefill_step_ms"
+	if s.TensorParallel > 1 {
+		decode += fmt.Sprintf(", %d times: a step takes 1/%d of this, and launching is not shared", s.TensorParallel, s.TensorParallel)
+	}
 	all := []Parameter{
 		{"prefill_token_ms", fmt.Sprintf("%.4f", c.PrefillTokenMS), fmt.Sprintf("2 x %.2f G weights / (%.0f TFLOPS %s x MFU %.2f)", (m.Active()-m.Head)/1e9, peak, as, known.MFU)},
 		{"prefill_attention_ns", fmt.Sprintf("%.4f", c.PrefillAttentionNS), fmt.Sprintf("%.3f M operations a pair / (%.0f TFLOPS fp16 x MFU %.2f)", m.PairFlops/1e6, half, known.MFU)},
 		{"prefill_floor_ms", fmt.Sprintf("%.3f", c.PrefillFloorMS), fmt.Sprintf("%.2f GB of weights without experts / %s", m.DenseBytes()/1e9, read)},
 		{"prefill_step_ms", fmt.Sprintf("%.3f", c.PrefillStepMS), fmt.Sprintf("%.0f kernels x %.0f us (%s)", kernels(m), known.KernelUS, known.KernelSource)},
-		{"decode_step_ms", fmt.Sprintf("%.3f", c.DecodeStepMS), "the floor, and the kernels once for each GPU"},
+		{"decode_step_ms", fmt.Sprintf("%.3f", c.DecodeStepMS), decode},
 		{"decode_token_ms", fmt.Sprintf("%.4f", c.DecodeTokenMS), fmt.Sprintf("the same with the output head, %.2f G weights of 16 bits: what large batches take at least", m.Head/1e9)},
 		{"decode_kv_token_ns", fmt.Sprintf("%.3f", c.DecodeKVTokenNS), fmt.Sprintf("%d bytes of KV a token / %s", m.Layers*m.KVHeads*m.KVElem*s.KVElemBytes, read)},
 	}

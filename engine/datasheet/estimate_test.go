@@ -159,6 +159,38 @@ func TestBatch(t *testing.T) {
 			t.Errorf("%+v: %d, %d", c, seqs, tokens)
 		}
 	}
+	for gpu, want := range map[string]int{"A10": 2048, "L40S": 4096, "A100-80GB": 8192, "H200": 8192, "B200": 16384} {
+		s := server(t, "qwen2.5-7b", gpu, 1)
+		s.Engine = engine.SGLang
+		e, err := s.Estimate()
+		if err != nil || e.Profile.Engine.ChunkedPrefillSize != want {
+			t.Errorf("SGLang on %s cuts prompts at %d tokens, want %d: %v", gpu, e.Profile.Engine.ChunkedPrefillSize, want, err)
+		}
+	}
+}
+
+// TestOutcome: what comes out is by the costs: a prompt that is longer than a step takes several, a batch that there is no room for is left out.
+func TestOutcome(t *testing.T) {
+	s := server(t, "qwen2.5-7b-gptq-int4", "A10", 1)
+	s.Engine, s.MaxModelLen = engine.VLLMV1, 16384
+	e, err := s.Estimate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := e.Profile.Costs
+	want := 4 * c.PrefillStepMS // 8,192 tokens in steps of 2,048
+	long := float64(ttft(&e.Profile, 8192, e.step)) / 1e6
+	if least := want + 8192*c.PrefillTokenMS + c.PrefillAttentionNS/1e6*8192*8191/2; long < least-0.001 || long > least*(1+c.HotSlowdown) {
+		t.Errorf("TTFT of 8,192 tokens is %.1f ms, want %.1f or %.2f times that", long, least, 1+c.HotSlowdown)
+	}
+	if got, want := float64(itl(&e.Profile, 32))/1e6, c.DecodeStepMS+32*1024*c.DecodeKVTokenNS/1e6; math.Abs(got-want) > 0.001 {
+		t.Errorf("ITL of 32 sequences is %.3f ms, want %.3f", got, want)
+	}
+	for want, there := range map[string]bool{"(8192 tokens)": true, "(batch 32)": true, "(batch 256)": e.Profile.Blocks()*16 >= 256*1024, "room for ": true, "of one GPU that computes the whole model": true} {
+		if strings.Contains(e.String(), want) != there {
+			t.Errorf("%q is there: %v, in %s", want, !there, e)
+		}
+	}
 }
 
 // TestMonotone: more bandwidth, more peak or more GPUs never cost more, and leave no less for KV.
@@ -214,6 +246,14 @@ func TestRefuses(t *testing.T) {
 		if _, err := ReadGPU(path); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
+	}
+	s := server(t, "qwen2.5-7b-gptq-int4", "../../examples/profile/rtx-4090.json", 1) // no link is asked for with one GPU
+	if _, err := s.Estimate(); err != nil {
+		t.Error(err)
+	}
+	s.TensorParallel = 2
+	if _, err := s.Estimate(); err == nil || !strings.Contains(err.Error(), "the GPU's file needs link_gb_s and all_reduce_us") {
+		t.Error(err)
 	}
 	if _, err := ReadGPU("A11"); err == nil || !strings.Contains(err.Error(), "A100-80GB") {
 		t.Error(err)

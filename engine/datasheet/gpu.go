@@ -29,7 +29,7 @@ type GPU struct {
 	TFLOPS       map[string]float64 `json:"tflops"` // fp16 (bf16 is the same), fp8, int8
 	Interconnect string             `json:"interconnect"`
 	LinkGBS      float64            `json:"link_gb_s"`     // one direction
-	AllReduceUS  float64            `json:"all_reduce_us"` // of next to nothing
+	AllReduceUS  float64            `json:"all_reduce_us"` // of next to nothing; this and LinkGBS may be 0 if one GPU computes alone
 	SmallGBS     float64            `json:"small_gb_s"`    // that a GPU sends in a small all-reduce; 0: as in a large one
 	Source       string             `json:"source"`
 }
@@ -142,7 +142,7 @@ func ReadGPU(name string) (GPU, error) {
 		field string
 		v     float64
 	}{
-		{"memory_gib", g.MemoryGiB}, {"bandwidth_gb_s", g.BandwidthGBS}, {"tflops.fp16", g.TFLOPS["fp16"]}, {"link_gb_s", g.LinkGBS}, {"all_reduce_us", g.AllReduceUS},
+		{"memory_gib", g.MemoryGiB}, {"bandwidth_gb_s", g.BandwidthGBS}, {"tflops.fp16", g.TFLOPS["fp16"]},
 	} {
 		if !(f.v > 0 && f.v < 1e7) {
 			return g, fmt.Errorf("%q: %s is %v: use more than 0, as the datasheet has it", name, f.field, f.v)

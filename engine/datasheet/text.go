@@ -13,6 +13,7 @@ func (e *Estimate) String() string {
 	m, p := e.Memory, &e.Profile
 	fmt.Fprintf(&b, "%s\nmemory of a GPU in GiB: %.1f, of which used %.1f: weights %.1f, activations %.1f, engine %.1f, KV %.1f (%d blocks of %d tokens)\n\n",
 		p.Name, m.Total/gib, m.Usable/gib, m.Weights/gib, m.Activations/gib, m.Engine/gib, m.KV/gib, p.Blocks(), p.KVGeometry.BlockTokens)
+	b.WriteString(outcome(p, e.step) + "\nThe costs are those of one GPU that computes the whole model, as a profile has them:\n\n")
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "parameter\tvalue\tfrom")
 	for _, q := range e.Parameters {
@@ -22,7 +23,8 @@ func (e *Estimate) String() string {
 	fmt.Fprintf(&b, `
 MFU %.2f and MBU %.2f are medians of %d and %d published measurements, the same for all GPUs.
 Those measurements differ: MFU from 0.39 to 0.67, MBU from 0.48 to 0.77. So much may this be wrong.
-%sNot modelled: pipeline, expert and data parallelism, several machines, the front end, unequal loads of experts.
+%sPrompts were compared on the A10 and B200 alone; what those of large models with experts take depends on kernels that no datasheet tells of.
+Not modelled: pipeline, expert and data parallelism, several machines, the front end, unequal loads of experts.
 `, known.MFU, known.MBU, len(known.Prefills), len(known.Decodes), checked(p.GPU))
 	return b.String()
 }
