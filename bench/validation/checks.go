@@ -108,11 +108,16 @@ const (
 	deepSeekDatasheet = "deepseek-v3-"
 )
 
-// deepSeekGPUs are those of the table of which eight have the memory for DeepSeek-V3, with their limits.
+// deepSeekGPUs are those of the table of which eight have the memory for DeepSeek-V3, with the limits of their median ITL
+// and of their mean TTFT.
 var deepSeekGPUs = []struct {
-	name  string
-	limit Limit
-}{{"h200", Limit{Median: 0.14, P90: 0.20}}, {"b200", Limit{Median: 0.40, P90: 0.43}}, {"mi300x", Limit{Median: 0.20, P90: 0.25}}}
+	name        string
+	limit, ttft Limit
+}{
+	{"h200", Limit{Median: 0.14, P90: 0.20}, Limit{Median: 0.74, P90: 0.78}},
+	{"b200", Limit{Median: 0.40, P90: 0.43}, Limit{Median: 0.85, P90: 0.88}},
+	{"mi300x", Limit{Median: 0.20, P90: 0.25}, Limit{Median: 0.73, P90: 0.77}},
+}
 
 // datasheets are sets of profiles that nothing was fitted to.
 func datasheets() []check {
@@ -131,7 +136,15 @@ func datasheets() []check {
 		all = append(all, check{
 			source: deepSeek, table: deepSeek + ", four runs, median ITL", profile: deepSeekDatasheet + gpu.name, sample: Datasheet, limit: gpu.limit,
 			figures: func(ctx context.Context, p *engine.Profile) ([]fit.Figure, error) {
-				return named(ctx, p, deepSeekITL())
+				return named(ctx, p, deepSeekOf("median_itl_ms"))
+			},
+		})
+	}
+	for _, gpu := range deepSeekGPUs {
+		all = append(all, check{
+			source: deepSeek, table: deepSeek + ", four runs, mean TTFT (beyond a datasheet)", profile: deepSeekDatasheet + gpu.name, sample: Datasheet, limit: gpu.ttft,
+			figures: func(ctx context.Context, p *engine.Profile) ([]fit.Figure, error) {
+				return named(ctx, p, deepSeekOf("mean_ttft_ms"))
 			},
 		})
 	}
@@ -158,9 +171,8 @@ func runsOf(workload string) []sglang.Published {
 	return slices.DeleteFunc(slices.Clone(sglang.Runs()), func(p sglang.Published) bool { return p.Workload != workload })
 }
 
-// deepSeekITL are the four of DeepSeek-V3 with their median ITL alone.
-func deepSeekITL() []sglang.Published {
-	const key = "median_itl_ms"
+// deepSeekOf are the four of DeepSeek-V3 with one figure alone.
+func deepSeekOf(key string) []sglang.Published {
 	runs := runsOf(deepSeek)
 	for i := range runs {
 		runs[i].Figures = sglang.Figures{key: runs[i].Figures[key]}

@@ -9,8 +9,9 @@ import (
 )
 
 const head = `Every figure is computed in virtual time, and set beside the published one: of each published
-table and profile the median, the 90th percentile and the worst of the relative errors. The last
-column is what the first two may be at most, and how many figures have to be within 10 %. CI runs
+table and profile the median, the 90th percentile and the worst of the relative errors. Beside them stands
+what the first two may be at most, and how many figures have to be within 10 %. These limits are a
+little above what comes out today: they say that nothing got worse, not that it is good enough. CI runs
 ` + "`kvbench validate`" + `, which makes this page and fails if one of them is beyond it.
 
 In sample: the profile was fitted to these figures. Held back: it was fitted to another run of the same
@@ -35,6 +36,9 @@ var notes = []string{
 		"So of the median ITL the row of B200 counts, 38 %. If nothing picked a GPU, it would be that of H200, 13 %.",
 	"A run at one concurrency says nothing of the batch's size: what experts and all-reduces cost stays the datasheet's of B200 in the profiles that are fitted to one run. " +
 		"With H200's in their place 3 or 4 of 14 figures of the other run are within 10 %.",
+	"No datasheet says what DeepSeek-V3's prompts took in these runs: the profiles that are fitted to them need 0.048 (flashinfer) and 0.065 ms (triton) a token on eight GPUs, B200's datasheet has 0.0040. " +
+		"That is a share of 4 and 3 % of the peak in FP8, not 50 %: kernels of experts that were new for Blackwell then. Besides, the first batch took 1.9 and 2.4 s longer (cold), and the front end some 8 ms a request. " +
+		"Their mean TTFT is set beside the datasheets' as measured; it says how far they are off with prompts, and counts for no claim. InferenceX#870's TTFT is not compared.",
 	"InferenceX#870 is of DeepSeek-R1 on eight H200, SGLang 0.5.7 of 2026, whose kernels are newer than those that the datasheet's shares were measured on.",
 }
 
@@ -49,7 +53,7 @@ func (r *Results) document() *page.Document {
 	for _, part := range titles {
 		t := page.Table{
 			Title: part.title, Left: 3,
-			Head: []string{"published", "profile", "sample", "figures", "median", "90th percentile", "worst", "which", "within 10 %", "at most; at least"},
+			Head: []string{"published", "profile", "sample", "figures", "median", "90th percentile", "worst", "which", "within 10 %", "at most; at least", ""},
 		}
 		for _, s := range r.Sets {
 			for _, sample := range part.samples {
@@ -63,14 +67,36 @@ func (r *Results) document() *page.Document {
 	if r.Contention != nil {
 		d.Tables = append(d.Tables, r.Contention.Table())
 	}
-	d.Notes = append(append(d.Notes, notes...), contention.Others()...)
+	d.Notes = append(append(append(d.Notes, notes...), contention.Others()...), r.verdict())
 	return d
+}
+
+// verdict is the last line: whether all sets are within their limits.
+func (r *Results) verdict() string {
+	worse := 0
+	for _, s := range r.Sets {
+		if s.fault() != "" {
+			worse++
+		}
+	}
+	if worse > 0 {
+		return fmt.Sprintf("FAIL: %d of %d sets are worse than their limits", worse, len(r.Sets))
+	}
+	return fmt.Sprintf("ok: %d sets, all within their limits", len(r.Sets))
+}
+
+// verdict is that of a row.
+func (s *Set) verdict() string {
+	if s.fault() != "" {
+		return "FAIL"
+	}
+	return "ok"
 }
 
 // row is a line of a table.
 func (s *Set) row() []string {
 	return []string{
 		s.Table, s.Profile, string(s.Sample), fmt.Sprint(s.Figures), fmt.Sprintf("%.1f %%", 100*s.Median), fmt.Sprintf("%.1f %%", 100*s.P90),
-		fmt.Sprintf("%+.1f %%", 100*s.Worst), strings.TrimSuffix(s.Which, "_ms"), fmt.Sprintf("%d of %d", s.Within, s.Figures), s.Limit.String(),
+		fmt.Sprintf("%+.1f %%", 100*s.Worst), strings.TrimSuffix(s.Which, "_ms"), fmt.Sprintf("%d of %d", s.Within, s.Figures), s.Limit.String(), s.verdict(),
 	}
 }

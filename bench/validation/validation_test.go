@@ -96,6 +96,15 @@ func TestDatasheets(t *testing.T) {
 			}
 			said = fmt.Sprintf("median error %.0f %%, worst %+.0f %%", 100*set.Median, 100*set.Worst)
 		}
+		if c.gpu == "B200" { // prompts of these runs too
+			set, _, err := datasheets()[6].compute(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want := fmt.Sprintf("mean TTFT of the same runs, which is beyond a datasheet: median error %.0f %%, worst %+.0f %%", 100*set.Median, 100*set.Worst); set.Profile != "deepseek-v3-b200" || !strings.Contains(e.String(), want) {
+				t.Errorf("%s: %s does not say %q", set.Profile, e, want)
+			}
+		}
 		if text := e.String(); !strings.Contains(text, said) || c.set >= 0 && strings.Contains(text, "never") {
 			t.Errorf("%s does not say %q", text, said)
 		}
@@ -179,7 +188,11 @@ func TestWorse(t *testing.T) {
 	} {
 		s := good
 		spoil(&s)
-		err := (&Results{Sets: []*Set{&good, &s}}).worse()
+		r := &Results{Sets: []*Set{&good, &s}}
+		err := r.worse()
+		if verdict, row := r.verdict(), s.row(); (want == "") != strings.HasPrefix(verdict, "ok: 2 sets") || (want == "") != (row[len(row)-1] == "ok") || want != "" && !strings.HasPrefix(verdict, "FAIL: 1 of 2") {
+			t.Errorf("%q, %q of %q", verdict, row, want)
+		}
 		if want == "" && err != nil || want != "" && (!errors.Is(err, ErrWorse) || !strings.Contains(err.Error(), "t, p: "+want)) {
 			t.Errorf("%v, want %q", err, want)
 		}
