@@ -61,7 +61,8 @@ type Load struct {
 	// 0 while one waits for its own, or if the scheduler cannot say.
 	Room int
 	// Adapters are the LoRA adapters in slots; the slice never changes. AdapterSlots is how many
-	// slots there are, 0 for any number.
+	// slots there are, 0 for any number, and AdapterLoads how often one was loaded.
 	Adapters     []string
 	AdapterSlots int
+	AdapterLoads uint64
 }

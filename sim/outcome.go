@@ -66,6 +66,7 @@ type NodeStats struct {
 	PeakBlocks    int     // used at once
 	BlockSeconds  float64 // integral of used blocks
 	Preemptions   uint64
+	AdapterLoads  uint64            // of LoRA adapters, into slots
 	PrefixQueries uint64            // tokens asked of the prefix cache
 	PrefixHits    uint64            // tokens it had
 	Tiers         kvcache.TierStats `json:",omitzero"`
@@ -96,7 +97,8 @@ func Run(ctx context.Context, cfg Config, l load.Load) (*Stats, error) {
 		n.catchUp()
 		c.disperse(n.sending)
 		n.count(c.now)
-		n.stats.Preemptions = n.core.Load().Preemptions
+		load := n.core.Load()
+		n.stats.Preemptions, n.stats.AdapterLoads = load.Preemptions, load.AdapterLoads
 		ps := n.pool.Stats()
 		n.stats.PrefixQueries, n.stats.PrefixHits, n.stats.Tiers = ps.PrefixQueries, ps.PrefixHits, n.tiers.Stats()
 		for i := range n.tx {

@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -30,17 +31,27 @@ func TestAdapters(t *testing.T) {
 	if s.Adapt(&s.Load, &bad); len(bad) > 0 || s.Ranks["a"] != 64 || s.Ranks["b"] != engine.DefaultRank || s.Load.Adapters.Names[0] != "a" {
 		t.Fatalf("%v: ranks %v of %q", bad, s.Ranks, s.Load.Adapters.Names)
 	}
-	ttft := map[int]float64{}
+	ttft, loads := map[int]float64{}, map[int]uint64{}
 	for _, slots := range []int{1, 2} {
 		s.MaxLoRAs = slots
 		r, err := s.Run(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		ttft[slots] = r.Latency["ttft"].Mean
+		ttft[slots], loads[slots] = r.Latency["ttft"].Mean, r.adapterLoads()
+		if said := strings.Join(r.lines(), "\n"); !strings.Contains(said, fmt.Sprintf("adapters     %d loads into slots", loads[slots])) {
+			t.Errorf("%d loads, and it says %s", loads[slots], said)
+		}
+		sweep := SweepResult{Points: []*Result{r}}
+		if table := sweep.table(); table.Head[len(table.Head)-1] != "adapter loads" || table.Rows[0][len(table.Head)-1] != fmt.Sprint(loads[slots]) {
+			t.Errorf("%d loads, and the table has %v", loads[slots], table)
+		}
 		if text := r.Cluster.String() + "; " + r.Load.String(); !strings.Contains(text, "slots for LoRA adapters") || !strings.Contains(text, "for 2 LoRA adapters (round-robin)") || r.Cluster.MaxLoRAs != slots {
 			t.Errorf("%s", text)
 		}
+	}
+	if loads[2] != 2 || loads[1] < 20 {
+		t.Errorf("%d loads into one slot, %d into two", loads[1], loads[2])
 	}
 	// With one slot nearly each request has its adapter loaded: 64 or 16 ms.
 	if ttft[1] < ttft[2]+25 {

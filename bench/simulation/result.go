@@ -141,18 +141,20 @@ type Role struct {
 	PoolMax     float64 `json:"pool_max"`
 	PoolPeak    float64 `json:"pool_peak"` // at once
 	Preemptions uint64  `json:"preemptions"`
-	Sent        float64 `json:"nic_sent"` // of what the NICs could
-	SentMax     float64 `json:"nic_sent_max"`
-	Received    float64 `json:"nic_received"`
-	ReceivedMax float64 `json:"nic_received_max"`
-	PrefixAsked uint64  `json:"prefix_query_tokens"`
-	PrefixHits  uint64  `json:"prefix_hit_tokens"`
-	HostHits    uint64  `json:"host_hit_tokens,omitempty"` // of those that the prefix cache did not have
-	DiskHits    uint64  `json:"disk_hit_tokens,omitempty"`
-	LoadedGB    float64 `json:"loaded_gb,omitempty"` // from host memory to the GPU; the next, back
-	StoredGB    float64 `json:"stored_gb,omitempty"`
-	ReadGB      float64 `json:"disk_read_gb,omitempty"`
-	WrittenGB   float64 `json:"disk_written_gb,omitempty"`
+	// AdapterLoads is how often a LoRA adapter was loaded into a slot.
+	AdapterLoads uint64  `json:"adapter_loads,omitempty"`
+	Sent         float64 `json:"nic_sent"` // of what the NICs could
+	SentMax      float64 `json:"nic_sent_max"`
+	Received     float64 `json:"nic_received"`
+	ReceivedMax  float64 `json:"nic_received_max"`
+	PrefixAsked  uint64  `json:"prefix_query_tokens"`
+	PrefixHits   uint64  `json:"prefix_hit_tokens"`
+	HostHits     uint64  `json:"host_hit_tokens,omitempty"` // of those that the prefix cache did not have
+	DiskHits     uint64  `json:"disk_hit_tokens,omitempty"`
+	LoadedGB     float64 `json:"loaded_gb,omitempty"` // from host memory to the GPU; the next, back
+	StoredGB     float64 `json:"stored_gb,omitempty"`
+	ReadGB       float64 `json:"disk_read_gb,omitempty"`
+	WrittenGB    float64 `json:"disk_written_gb,omitempty"`
 }
 
 func newResult(s *Simulation, sum *summary, st *sim.Stats) *Result {
@@ -249,6 +251,7 @@ func roles(nodes []sim.NodeStats, duration, nicRate, blockGB float64) []Role {
 		r.Sent, r.SentMax = r.Sent+sent, max(r.SentMax, sent)
 		r.Received, r.ReceivedMax = r.Received+received, max(r.ReceivedMax, received)
 		r.Preemptions += n.Preemptions
+		r.AdapterLoads += n.AdapterLoads
 		r.PrefixAsked, r.PrefixHits = r.PrefixAsked+n.PrefixQueries, r.PrefixHits+n.PrefixHits
 		r.HostHits, r.DiskHits = r.HostHits+n.Tiers.HostHits, r.DiskHits+n.Tiers.DiskHits
 		r.LoadedGB, r.StoredGB = r.LoadedGB+float64(n.Tiers.Loaded)*blockGB, r.StoredGB+float64(n.Tiers.Stored)*blockGB
@@ -319,6 +322,9 @@ func (r *Result) lines() []string {
 	if r.Cluster.NICs > 0 {
 		out = append(out, fmt.Sprintf("KV moved     %.2f GB", float64(r.KVBytes)/1e9))
 	}
+	if n := r.adapterLoads(); n > 0 {
+		out = append(out, fmt.Sprintf("adapters     %d loads into slots", n))
+	}
 	if r.Cluster.Migration != "" {
 		out = append(out, fmt.Sprintf("migration    %d times a running request went on on another node, %.2f GB moved, paused %.1f ms on average, %.1f ms at most", r.Migrations, float64(r.MigratedBytes)/1e9, r.MigrationPauseMS, r.MigrationMaxMS))
 	}
@@ -330,6 +336,14 @@ func (r *Result) lines() []string {
 		out = append(out, fmt.Sprintf("refused      %d of %d requests, the first: %s (see --max-model-len, --kv-blocks)", r.Failed, r.Requests, r.Failure))
 	}
 	return append(out, fmt.Sprintf("simulation   %.2f s for %d requests, %.2f million events a second", r.WallS, r.Requests, float64(r.Events)/max(r.WallS, 1e-9)/1e6))
+}
+
+// adapterLoads are those of all nodes.
+func (r *Result) adapterLoads() (n uint64) {
+	for _, k := range r.Roles {
+		n += k.AdapterLoads
+	}
+	return n
 }
 
 // sloText names the limits of an SLO.

@@ -398,5 +398,17 @@ func (r *SweepResult) table() page.Table {
 		t.Rows = append(t.Rows, row)
 	}
 	r.addHits(&t)
+	r.addLoads(&t)
 	return t
+}
+
+// addLoads adds how often LoRA adapters were loaded into slots, if any were.
+func (r *SweepResult) addLoads(t *page.Table) {
+	if !slices.ContainsFunc(r.Points, func(p *Result) bool { return p.adapterLoads() > 0 }) {
+		return
+	}
+	t.Head = append(t.Head, "adapter loads")
+	for i, p := range r.Points {
+		t.Rows[i] = append(t.Rows[i], fmt.Sprint(p.adapterLoads()))
+	}
 }

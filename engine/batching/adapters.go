@@ -24,6 +24,7 @@ type adapters struct {
 	slots, host adapterCache
 	shown       []string // those in slots, by name; never changed
 	batch       []string // those of the sequences that have blocks
+	loads       uint64   // into slots
 
 	// Of merged ones. turn is whose step is being formed, if one is.
 	turning bool
@@ -167,6 +168,7 @@ func (a *adapters) prepare(step *engine.Step) {
 func (a *adapters) load(name string, rank int) time.Duration {
 	there := a.slots.use(name, a.batch)
 	if !there {
+		a.loads++
 		a.shown = slices.Sorted(maps.Keys(a.slots.used))
 	}
 	if inHost := a.host.use(name, a.shown); !there {
