@@ -31,6 +31,9 @@ func QuantizationNames() []string { return slices.Sorted(maps.Keys(quantizations
 // activations; int4 is of weights, in groups of 128, as GPTQ and AWQ have it.
 func ParseQuantization(name string) (Quantization, error) {
 	q, ok := quantizations[name]
+	if lower := strings.ToLower(name); lower == "gptq" || lower == "awq" {
+		return q, fmt.Errorf("use int4, which is GPTQ's and AWQ's")
+	}
 	if !ok {
 		return q, fmt.Errorf("use %s", strings.Join(QuantizationNames(), ", "))
 	}

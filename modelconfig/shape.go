@@ -95,7 +95,7 @@ func (s *Shape) WeightBytes() float64 {
 func (c *Config) Shape() (Shape, error) {
 	qkNorm, ok := families[c.ModelType]
 	if !ok {
-		return Shape{}, fmt.Errorf("model_type is %q: %s are known; if the model is built like one of them, write that", c.ModelType, strings.Join(slices.Sorted(maps.Keys(families)), ", "))
+		return Shape{}, fmt.Errorf("model_type is %q: %s are known; if the model is built like one of them, set model_type to that in a copy of config.json", c.ModelType, strings.Join(slices.Sorted(maps.Keys(families)), ", "))
 	}
 	for _, f := range []struct {
 		name string

@@ -59,7 +59,7 @@ func TestRefuses(t *testing.T) {
 		`{`:                         "no model's config.json",
 		`{"num_hidden_layers":"2"}`: "num_hidden_layers: string: want a whole number",
 		`{"num_hidden_layers":2}`:   `model_type is ""`,
-		`{"model_type":"mamba","num_hidden_layers":2}`:                                      "if the model is built like one of them",
+		`{"model_type":"mamba","num_hidden_layers":2}`:                                      "if the model is built like one of them, set model_type to that in a copy of config.json",
 		`{"model_type":"llama","num_hidden_layers":2}`:                                      "does not say its hidden_size",
 		`{` + llama + `,"num_key_value_heads":3}`:                                           "must divide num_attention_heads",
 		`{` + llama + `,"layer_types":["linear_attention"]}`:                                "layer_types has",

@@ -16,7 +16,6 @@ import (
 	"kvferry/engine"
 	"kvferry/kvcache"
 	"kvferry/load"
-	"kvferry/modelconfig"
 )
 
 // Measuring is what is asked of a server that runs.
@@ -86,6 +85,7 @@ func measure(ctx context.Context, c *Config) error {
 	defer asker.Close()
 	limited, cancel := context.WithTimeoutCause(ctx, ready, fmt.Errorf("it did not answer within %v", ready))
 	defer cancel()
+	fmt.Fprintf(c.Progress, "waiting for %s to answer, %v at most\n", m.From, ready)
 	name, err := asker.Ready(limited)
 	if err != nil {
 		return fmt.Errorf("%s: %w", m.From, err)
@@ -109,7 +109,7 @@ func (c *Config) base(bad *config.Faults) *engine.Profile {
 		bad.Check("Profile", err)
 		return p
 	}
-	model, err := modelconfig.Read(c.Model)
+	model, err := c.model()
 	bad.Check("Model", err)
 	if err != nil {
 		return nil
@@ -156,7 +156,9 @@ func (c *Config) limit(ctx context.Context, asker *client.Client, p *engine.Prof
 	}
 	p.Model, p.Name = name, fmt.Sprintf("%s at %s, measured", name, c.From)
 	p.KVBytes = int64(l.Blocks) * int64(p.KVGeometry.BlockBytes())
-	p.MaxBatchedTokens = p.MaxModelLen
+	if p.Scheduler() == engine.VLLMV0 {
+		p.MaxBatchedTokens = p.MaxModelLen
+	}
 	p.SetBatch(0, c.Server.MaxBatchedTokens)
 	return p.Validate()
 }

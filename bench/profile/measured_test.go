@@ -20,9 +20,13 @@ func TestMeasures(t *testing.T) {
 	var printed strings.Builder
 	c := asked(t, "--from", server.URL(), "--rounds", "1", "--max-model-len", "64", "--kv-blocks", "1000", "--max-num-seqs", "4",
 		"--check", "--num-prompts", "10", "--random-input-len", "16", "--random-output-len", "8", "--request-rate", "20", "--out", filepath.Join(t.TempDir(), "null.json"))
-	c.Stdout, c.Progress = &printed, io.Discard
+	var progress strings.Builder
+	c.Stdout, c.Progress = &printed, &progress
 	if err := Run(t.Context(), c); err != nil {
 		t.Fatal(err)
+	}
+	if !strings.Contains(progress.String(), "waiting for "+server.URL()+" to answer, 1m0s at most") {
+		t.Errorf("it does not say that it waits: %s", &progress)
 	}
 	p, err := engine.LoadProfile(c.Out)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -70,7 +71,7 @@ var FlagNames = map[string]string{
 func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	s := &c.Server
 	fs.SortFlags = false
-	fs.StringVar(&c.Model, "model", "config.json", "the model's config.json")
+	fs.StringVar(&c.Model, "model", "config.json", "the model's config.json, or its folder")
 	fs.StringVar(&c.GPU, "gpu", "", "a GPU of the table, or a JSON file")
 	fs.IntVar(&s.TensorParallel, "tensor-parallel-size", 1, "GPUs that compute each layer together")
 	fs.StringVar(&c.Quantization, "quantization", "", strings.Join(modelconfig.QuantizationNames(), ", ")+" (default: what config.json says)")
@@ -86,13 +87,26 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	c.addFlags(fs)
 }
 
+// model reads the model's config.json.
+func (c *Config) model() (modelconfig.Config, error) {
+	path := c.Model
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		path = filepath.Join(path, "config.json")
+	}
+	model, err := modelconfig.Read(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("%w: name the model's config.json, or its folder", err)
+	}
+	return model, err
+}
+
 // Run prints and writes the profile.
 func Run(ctx context.Context, c Config) error {
 	if c.From != "" {
 		return measure(ctx, &c)
 	}
 	var bad config.Faults
-	model, err := modelconfig.Read(c.Model)
+	model, err := c.model()
 	if err == nil {
 		c.Server.Model, err = model.Shape()
 	}
@@ -112,7 +126,10 @@ func Run(ctx context.Context, c Config) error {
 		if err != nil {
 			return err
 		}
-		c.Server.Name = filepath.Base(filepath.Dir(path))
+		if info, err := os.Stat(path); err == nil && !info.IsDir() {
+			path = filepath.Dir(path)
+		}
+		c.Server.Name = filepath.Base(path)
 	}
 	e, err := c.Server.Estimate()
 	if err != nil {

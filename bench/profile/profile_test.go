@@ -49,14 +49,16 @@ func TestWritesProfile(t *testing.T) {
 
 func TestNamesFlags(t *testing.T) {
 	for want, args := range map[string][]string{
-		"--gpu: ":                          {"--gpu", "A11"},
-		`--quantization: "int3": use fp8`:  {"--gpu", "A10", "--quantization", "int3"},
-		"--tensor-parallel-size: 3":        {"--gpu", "A10", "--tensor-parallel-size", "3"},
-		"--max-model-len: 40000":           {"--gpu", "A10", "--max-model-len", "40000"},
-		`--engine: "tgi": use vllm-v0`:     {"--gpu", "A10", "--engine", "tgi"},
-		"--model: ":                        {"--gpu", "A10", "--model", "nowhere"},
-		"--out: ":                          {"--gpu", "A10", "--out", "/nowhere/a10.json"},
-		"--tensor-parallel-size: 1: weigh": {"--gpu", "A10", "--quantization", "none", "--gpu-memory-utilization", "0.5"},
+		"--gpu: ": {"--gpu", "A11"},
+		"name the model's config.json, or its folder": {"--model", "/nowhere/config.json", "--gpu", "A10"},
+		`--quantization: "awq": use int4`:             {"--gpu", "A10", "--quantization", "awq"},
+		`--quantization: "int3": use fp8`:             {"--gpu", "A10", "--quantization", "int3"},
+		"--tensor-parallel-size: 3":                   {"--gpu", "A10", "--tensor-parallel-size", "3"},
+		"--max-model-len: 40000":                      {"--gpu", "A10", "--max-model-len", "40000"},
+		`--engine: "tgi": use vllm-v0`:                {"--gpu", "A10", "--engine", "tgi"},
+		"--model: ":                                   {"--gpu", "A10", "--model", "nowhere"},
+		"--out: ":                                     {"--gpu", "A10", "--out", "/nowhere/a10.json"},
+		"--tensor-parallel-size: 1: weigh":            {"--gpu", "A10", "--quantization", "none", "--gpu-memory-utilization", "0.5"},
 	} {
 		c := asked(t, args...)
 		c.Stdout = &strings.Builder{}

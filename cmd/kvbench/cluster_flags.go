@@ -45,7 +45,7 @@ func (f *clusterFlags) register(fs *pflag.FlagSet) {
 	fs.IntVar(&c.NICs, "nics", 1, "NICs of a prefill or decode node; a transfer is spread over all of them")
 	fs.StringVar(&f.link, "link", "tcp", "one NIC: a link of the profile (tcp, rdma), a rate such as 100gbit, which it is for a profile without links, or rate=..,latency=..; daemons are paced to it, and may have native, this machine's network as it is")
 	fs.StringSliceVar(&f.decodeLinks, "decode-links", nil, "NICs of the decode nodes where they are not all like --link: the first node's, the second's, and so on, and then from the first again")
-	fs.DurationVar(&c.RPC, "rpc", sim.DefaultRPC, "what a control message takes, between proxy and node or two nodes; 0: nothing")
+	fs.DurationVar(&c.RPC, "rpc", sim.DefaultRPC, "how long a control message takes between the proxy and a node, or between two nodes; 0: no time")
 	fs.Float64Var(&c.Oversubscription, "oversubscription", 1, "of the switch above the prefill nodes and that above the decode nodes: 4 is uplinks that carry a quarter of what the NICs below do")
 	fs.BoolVar(&c.PrefixCaching, "enable-prefix-caching", false, "reuse the KV blocks of equal prompt prefixes (default: with --trace)")
 	daemon.TierFlags(fs, &c.Tiers)

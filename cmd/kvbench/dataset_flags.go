@@ -72,10 +72,10 @@ func (f *loadFlags) registerDatasets(fs *pflag.FlagSet) {
 	t := &l.TimedTrace
 	fs.IntVar(&t.ChunkSize, "timed-trace-chunk-hash-size", 16, "tokens that a hash id stands for; 512 in Mooncake's traces")
 	fs.Float64Var(&t.SecMultiplier, "timed-trace-sec-multiplier", 1, "makes seconds of a timestamp; 0.001 in Mooncake's traces")
-	fs.StringVar(&t.Timestamp, "timed-trace-label-timestamp", "", "name of the field (default timestamp)")
-	fs.StringVar(&t.InputLength, "timed-trace-label-input-length", "", "name of the field (default input_length)")
-	fs.StringVar(&t.OutputLength, "timed-trace-label-output-length", "", "name of the field (default output_length)")
-	fs.StringVar(&t.HashIDs, "timed-trace-label-hash-ids", "", "name of the field (default hash_ids)")
+	fs.StringVar(&t.Timestamp, "timed-trace-label-timestamp", "", "the trace's field that says when a request comes (default timestamp)")
+	fs.StringVar(&t.InputLength, "timed-trace-label-input-length", "", "the trace's field with the tokens of a prompt (default input_length)")
+	fs.StringVar(&t.OutputLength, "timed-trace-label-output-length", "", "the trace's field with the tokens of an answer (default output_length)")
+	fs.StringVar(&t.HashIDs, "timed-trace-label-hash-ids", "", "the trace's field with the ids of a prompt's parts (default hash_ids)")
 	fs.Float64Var(&l.Mooncake.Slowdown, "mooncake-slowdown-factor", 1, "times of the mooncake dataset are multiplied by it")
 	fs.IntVar(&l.Mooncake.Rounds, "mooncake-num-rounds", 1, "requests for each line of the mooncake dataset, all at once")
 }
