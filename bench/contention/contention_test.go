@@ -123,7 +123,6 @@ func TestPlots(t *testing.T) {
 	}
 }
 
-
 // TestInterrupted: the rows before are kept.
 func TestInterrupted(t *testing.T) {
 	cfg := eight()
