@@ -70,7 +70,8 @@ func TestMigration(t *testing.T) {
 				c.quiet()
 				m := c.metrics()
 				t.Logf("%v moves, %v bytes, %v us of pauses", moves, bytes, pause)
-				if n, b := value(m, "kvferry:migrations_total"), value(m, "kvferry:migrated_bytes_total"); n != moves || b != bytes {
+				// Moves in vain have bytes, and are in no answer.
+				if n, b := value(m, "kvferry:migrations_total"), value(m, "kvferry:migrated_bytes_total"); n != moves || b < bytes {
 					t.Errorf("the proxy counts %v moves of %v bytes, the answers %v of %v", n, b, moves, bytes)
 				}
 				if bytes == 0 || pause == 0 {
