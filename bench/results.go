@@ -52,7 +52,7 @@ type Attempt struct {
 }
 
 // disturbed says that the row is to be marked.
-func (r *Row) disturbed() bool { return r.Disturbance != nil && len(r.Disturbance.Why) > 0 }
+func (r *Row) disturbed() bool { return r.Disturbance.Disturbed() }
 
 // name is the row as messages call it.
 func (r *Row) name() string {

@@ -235,14 +235,6 @@ func (row *Row) measure(ctx context.Context, on *nodes) error {
 	return errors.Join(err, failed)
 }
 
-// mark is of rows that the machine disturbed.
-func (row *Row) mark() string {
-	if row.Disturbance != nil && len(row.Disturbance.Why) > 0 {
-		return "~"
-	}
-	return ""
-}
-
 // Table has a line a row.
 func (r *Result) Table() page.Table {
 	t := page.Table{
@@ -263,7 +255,7 @@ func (r *Result) Table() page.Table {
 		}
 		difference := "-"
 		if row.Virtual != nil && row.Real != nil {
-			difference = fmt.Sprintf("%+.1f %%", 100*(row.Real.Mean/row.Virtual.Mean-1)) + row.mark()
+			difference = fmt.Sprintf("%+.1f %%", 100*(row.Real.Mean/row.Virtual.Mean-1)) + row.Disturbance.Mark()
 		}
 		line = append(line, difference)
 		for _, o := range others.Simulators {
@@ -282,7 +274,7 @@ func (r *Result) Table() page.Table {
 func (r *Result) text() string {
 	var lines []string
 	for _, row := range r.Rows {
-		if row.mark() != "" {
+		if row.Disturbance.Disturbed() {
 			lines = append(lines, fmt.Sprintf("~ %s, %d transfers, in real time: the machine did other things too: %v", row.Handoff, row.Transfers, row.Disturbance))
 		}
 	}

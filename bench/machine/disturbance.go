@@ -232,5 +232,16 @@ func (d *Disturbance) others() float64 {
 	return d.CPU.OthersPct
 }
 
+// Disturbed reports whether what was measured is to be marked; not if nobody watched, which is nil.
+func (d *Disturbance) Disturbed() bool { return d != nil && len(d.Why) > 0 }
+
+// Mark is "~" if it is, and else "".
+func (d *Disturbance) Mark() string {
+	if d.Disturbed() {
+		return "~"
+	}
+	return ""
+}
+
 // String says why the row is marked.
 func (d *Disturbance) String() string { return strings.Join(d.Why, ", ") }

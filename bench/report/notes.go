@@ -267,4 +267,4 @@ func (r *Run) lateNotes(m *Metrics, note func(string, ...any)) {
 }
 
 // disturbed is whether the machine did something else beside the run.
-func (r *Run) disturbed() bool { return r.Disturbance != nil && len(r.Disturbance.Why) > 0 }
+func (r *Run) disturbed() bool { return r.Disturbance.Disturbed() }

@@ -153,7 +153,7 @@ func parseRow(row, config fields) (*Run, error) {
 	if doubts.Interrupted {
 		r.Doubts = append(r.Doubts, "the run was interrupted")
 	}
-	if d := doubts.Disturbance; d != nil && len(d.Why) > 0 {
+	if d := doubts.Disturbance; d.Disturbed() {
 		r.Doubts = append(r.Doubts, "the machine was disturbed: "+d.String())
 	}
 	latencies := map[string]map[string]number{}

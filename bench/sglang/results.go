@@ -74,7 +74,7 @@ func (r *Results) tables() []page.Table {
 	for _, rows := range r.groups() {
 		t := page.Table{Title: rows[0].Workload + " in " + rows[0].Clock + " time", Left: 1, Head: []string{"figure"}}
 		for _, row := range rows {
-			t.Head = append(t.Head, row.Setting+row.mark(), "published", "error")
+			t.Head = append(t.Head, row.Setting+row.Disturbance.Mark(), "published", "error")
 		}
 		for _, key := range Keys() {
 			line, any := []string{key}, false
@@ -110,14 +110,6 @@ func (r *Results) tables() []page.Table {
 	return append(tables, what)
 }
 
-// mark is of rows that the machine disturbed.
-func (r *Row) mark() string {
-	if r.Disturbance != nil && len(r.Disturbance.Why) > 0 {
-		return "~"
-	}
-	return ""
-}
-
 // beside is how far real time is from virtual time, of the runs that were run by both clocks.
 func (r *Results) beside() page.Table {
 	t := page.Table{Title: "real time beside virtual time", Left: 1, Head: []string{"figure"}}
@@ -128,14 +120,11 @@ func (r *Results) beside() page.Table {
 		if real.Clock != report.ClockReal || v < 0 {
 			continue
 		}
-		t.Head = append(t.Head, real.name()+real.mark())
+		t.Head = append(t.Head, real.name()+real.Disturbance.Mark())
 		for _, key := range Keys() {
-			cell := "-"
-			if computed := r.Rows[v].Metrics[key]; computed != 0 {
+			cell, computed := "-", r.Rows[v].Metrics[key]
+			if _, there := real.Said[key]; there && computed != 0 {
 				cell = percent(real.Metrics[key]/computed - 1)
-			}
-			if _, there := real.Said[key]; !there {
-				cell = "-"
 			}
 			lines[key] = append(lines[key], cell)
 		}
@@ -167,7 +156,7 @@ func (r *Results) remarks() []string {
 		for _, f := range row.Faults {
 			lines = append(lines, "* "+row.timed()+": "+f)
 		}
-		if row.mark() != "" {
+		if row.Disturbance.Disturbed() {
 			lines = append(lines, "~ "+row.timed()+": the machine did other things too: "+row.Disturbance.String())
 		}
 	}
