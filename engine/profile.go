@@ -209,15 +209,16 @@ func (p *Profile) Validate() error {
 	}
 	positive("max_model_len", p.MaxModelLen)
 	positive("max_num_seqs", p.MaxNumSeqs)
+	few := p.MaxBatchedTokens < p.MaxModelLen
 	switch o := p.Scheduler(); {
 	case o == VLLMV0:
 		positive("max_num_batched_tokens", p.MaxBatchedTokens)
-	case p.MaxBatchedTokens != 0 && p.MaxBatchedTokens < p.MaxModelLen:
+		if few {
+			bad.Add("max_num_batched_tokens", p.MaxBatchedTokens, "use max_model_len (%d) or more, or a long prompt never fits a step", p.MaxModelLen)
+		}
+	case few && p.MaxBatchedTokens != 0:
 		counts := map[string]string{VLLMV1: "max_num_batched_tokens", SGLang: "max_prefill_tokens"}[o]
 		bad.Add("max_num_batched_tokens", p.MaxBatchedTokens, "this one is of %s: leave it out; what counts with %s is engine.%s", VLLMV0, o, counts)
-	}
-	if p.MaxBatchedTokens < p.MaxModelLen && p.Scheduler() == VLLMV0 {
-		bad.Add("max_num_batched_tokens", p.MaxBatchedTokens, "use max_model_len (%d) or more, or a long prompt never fits a step", p.MaxModelLen)
 	}
 	positive("chunk_tokens", p.ChunkTokens)
 	p.checkEngine(&bad)

@@ -87,13 +87,17 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	c.addFlags(fs)
 }
 
-// model reads the model's config.json.
-func (c *Config) model() (modelconfig.Config, error) {
-	path := c.Model
-	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		path = filepath.Join(path, "config.json")
+// file is the model's config.json.
+func (c *Config) file() string {
+	if info, err := os.Stat(c.Model); err == nil && info.IsDir() {
+		return filepath.Join(c.Model, "config.json")
 	}
-	model, err := modelconfig.Read(path)
+	return c.Model
+}
+
+// model reads it.
+func (c *Config) model() (modelconfig.Config, error) {
+	model, err := modelconfig.Read(c.file())
 	if errors.Is(err, fs.ErrNotExist) {
 		err = fmt.Errorf("%w: name the model's config.json, or its folder", err)
 	}
@@ -122,14 +126,11 @@ func Run(ctx context.Context, c Config) error {
 		return err
 	}
 	if c.Server.Name == "" {
-		path, err := filepath.Abs(c.Model)
+		path, err := filepath.Abs(c.file())
 		if err != nil {
 			return err
 		}
-		if info, err := os.Stat(path); err == nil && !info.IsDir() {
-			path = filepath.Dir(path)
-		}
-		c.Server.Name = filepath.Base(path)
+		c.Server.Name = filepath.Base(filepath.Dir(path))
 	}
 	e, err := c.Server.Estimate()
 	if err != nil {

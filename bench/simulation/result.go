@@ -189,9 +189,9 @@ func newResult(s *Simulation, sum *summary, st *sim.Stats) *Result {
 		r.Attained = float64(sum.Good) / float64(st.Requests)
 	}
 	r.GoodputGPU = r.Goodput / float64(r.Cluster.nodes()*r.Cluster.NodeGPUs)
-	roles := roles(st.Nodes, duration, s.NIC.BytesPerSecond*float64(s.NICs), float64(s.Profile.KVGeometry.BlockBytes())/1e9)
-	if r.Roles = roles; s.Load.InFlight == 0 && !s.Load.Reads("MaxDelay") { // requests come when they come
-		r.Overload = sum.Growth.overload(st.Duration, roles)
+	r.Roles = roles(st.Nodes, duration, s.NIC.BytesPerSecond*float64(s.NICs), float64(s.Profile.KVGeometry.BlockBytes())/1e9)
+	if s.Load.InFlight == 0 && !s.Load.Reads("MaxDelay") { // requests come when they come
+		r.Overload = sum.Growth.overload(st.Duration, r.Roles)
 	}
 	return r
 }

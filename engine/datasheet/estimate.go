@@ -228,23 +228,18 @@ func (s *Server) Estimate() (*Estimate, error) {
 	round(&c.PrefillStepMS, &c.PrefillFloorMS, &c.PrefillTokenMS, &c.PrefillAttentionNS, &c.DecodeStepMS, &c.DecodeKVTokenNS, &c.DecodeTokenMS,
 		&c.Experts.ReadMS, &c.TensorParallel.BusGBS, &c.HotSlowdown, &c.OutputDelayMS)
 	seqs, tokens := s.Batch()
-	e.step = tokens
 	e.Profile = engine.Profile{
 		Name: fmt.Sprintf("%s on %d x %s, from datasheet", s.Name, s.TensorParallel, s.GPU.Name), GPU: s.GPU.Name, Model: s.Name, Vocab: m.Vocab,
 		KVGeometry: g, KVBytes: int64(e.Memory.KV), MaxModelLen: length, MaxNumSeqs: seqs, ChunkTokens: 512, Costs: c,
 		Engine: engine.Options{Scheduler: s.Engine},
 		Disagg: engine.DisaggCosts{DecodeStepMS: c.DecodeStepMS},
 	}
-	if s.Engine == engine.SGLang {
+	e.step = tokens
+	if s.Engine == engine.SGLang { // whose limit is its own default, unless asked for
 		e.Profile.Engine.ChunkedPrefillSize = s.chunk()
-		e.step = min(e.step, s.chunk())
+		e.step, tokens = min(tokens, s.chunk()), s.MaxBatchedTokens
 	}
-	if s.Engine == engine.VLLMV0 {
-		e.Profile.MaxBatchedTokens = length
-	}
-	if s.Engine != engine.SGLang || s.MaxBatchedTokens != 0 {
-		e.Profile.SetBatch(0, tokens)
-	}
+	e.Profile.SetBatch(0, tokens)
 	e.Parameters = parameters(s, &c, peak, as, half)
 	return e, e.Profile.Validate()
 }
