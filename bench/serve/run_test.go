@@ -208,6 +208,19 @@ func TestResultFiles(t *testing.T) {
 	}
 }
 
+// searched is what a search has written in a folder.
+func searched(t *testing.T, dir string) ratesearch.Result {
+	t.Helper()
+	var saved struct {
+		Search ratesearch.Result `json:"search"`
+	}
+	text, err := os.ReadFile(filepath.Join(dir, searchFile))
+	if err = errors.Join(err, json.Unmarshal(text, &saved)); err != nil {
+		t.Fatal(err)
+	}
+	return saved.Search
+}
+
 // TestSearch: the highest rate that keeps the SLO is found, and its run is the one reported.
 func TestSearch(t *testing.T) {
 	const limit = 20.0 // requests/s: above it the first token takes a second
@@ -229,17 +242,11 @@ func TestSearch(t *testing.T) {
 	if err := Run(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}
-	var saved struct {
-		Search ratesearch.Result `json:"search"`
-	}
-	text, err := os.ReadFile(filepath.Join(cfg.Out, searchFile))
-	if err = errors.Join(err, json.Unmarshal(text, &saved)); err != nil {
-		t.Fatal(err)
-	}
-	if v := saved.Search.Value; math.Abs(v-limit) > 0.06*limit || !strings.Contains(out.String(), fmt.Sprintf("%.4g", v)) {
+	found := searched(t, cfg.Out)
+	if v := found.Value; math.Abs(v-limit) > 0.06*limit || !strings.Contains(out.String(), fmt.Sprintf("%.4g", v)) {
 		t.Errorf("found %v, want %v within 5 %%:\n%s", v, limit, out.String())
 	}
-	answer := saved.Search.Table().Title
+	answer := found.Table().Title
 	for _, name := range []string{report.TableFile, report.ReportFile} {
 		text, err := os.ReadFile(filepath.Join(cfg.Out, name))
 		if err != nil || !strings.Contains(string(text), answer) {
@@ -274,16 +281,10 @@ func TestSearchReportsTheAnswer(t *testing.T) {
 	if err := Run(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}
-	var saved struct {
-		Search ratesearch.Result `json:"search"`
-	}
-	text, err := os.ReadFile(filepath.Join(cfg.Out, searchFile))
-	if err = errors.Join(err, json.Unmarshal(text, &saved)); err != nil {
-		t.Fatal(err)
-	}
+	found := searched(t, cfg.Out)
 	runs, err := result.Read(cfg.Out)
-	if err != nil || len(runs) != 1 || !(saved.Search.Value > 0 && saved.Search.Value < start) || runs[0].Setup["request_rate"] != fmt.Sprint(saved.Search.Value) {
-		t.Errorf("%d runs reported, the first of %v; %v found; %v", len(runs), runs[0].Setup, saved.Search, err)
+	if err != nil || len(runs) != 1 || !(found.Value > 0 && found.Value < start) || runs[0].Setup["request_rate"] != fmt.Sprint(found.Value) {
+		t.Errorf("%d runs reported, the first of %v; %v found; %v", len(runs), runs[0].Setup, found, err)
 	}
 }
 
