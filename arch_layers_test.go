@@ -82,7 +82,7 @@ var layers = map[string]layer{
 	},
 	"proxy/upstream":            {module: []string{"proxy/health", "proxy/openai", "clock", "config", "kvcache", "placement", "proto"}}, // knows engines by HTTP only
 	"proxy/wire":                {module: []string{"proxy/admission", "proxy/openai", "proxy/unpack", "tokenizer"}},
-	"proxy/adapters":            {module: []string{"proxy/openai", "proxy/wire", "config"}},
+	"proxy/adapters":            {module: []string{"proxy/openai", "proxy/wire", "config"}, tests: []string{"engine"}},
 	"proxy/admission":           {},
 	"proxy/ahead":               {module: []string{"attempt", "clock/clocktest", "placement", "proto"}, libraries: []string{grpc, xsys}},
 	"proxy/chunks":              {},

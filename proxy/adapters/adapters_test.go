@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"kvferry/engine"
 	"kvferry/proxy/openai"
 )
 
@@ -75,6 +76,9 @@ func TestEndpoints(t *testing.T) {
 // TestRank: a path that is a number is a rank, and what was taken of the list stays as it is.
 func TestRank(t *testing.T) {
 	t.Parallel()
+	if maxRank != engine.MaxRank || defaultRank != engine.DefaultRank { // which no package of the proxy knows
+		t.Errorf("ranks are up to %d, %d by default; nodes have %d and %d", maxRank, defaultRank, engine.MaxRank, engine.DefaultRank)
+	}
 	l, h := newList(openai.LoRA{Name: "a", Path: "8"}, openai.LoRA{Name: "b", Path: "/p/8"}, openai.LoRA{Name: "c", Path: "99999"}, openai.LoRA{Name: "most", Path: "4096"})
 	for name, want := range map[string]uint32{"most": maxRank, "a": 8, "b": 0, "c": 0, "d": 0, "": 0} {
 		if got := l.Rank(name); got != want {
