@@ -140,3 +140,38 @@ func TestDLoRASlots(t *testing.T) {
 		}
 	}
 }
+
+// TestDLoRAForgets: adapters that come under ever new names, to ever new nodes, take no more memory than
+// so many, and those that are asked for meanwhile are not forgotten.
+func TestDLoRAForgets(t *testing.T) {
+	p := dloraKind.make(16, true).(*dlora)
+	for i := range maxNodes + 100 {
+		placed(p, []Candidate{adapterNode("a", 0, 2), adapterNode(fmt.Sprint("new-", i), 0, 2, fmt.Sprint("there-", i))}, "kept")
+	}
+	if n := len(p.given["kept"]); n != maxNodes {
+		t.Errorf("kept is on %d nodes", n)
+	}
+	for i := range maxAdapters - maxNodes - 200 { // quickly
+		p.ask(fmt.Sprint("old-", i))
+	}
+	two := []Candidate{adapterNode("a", 0, 0), adapterNode("b", 1, 0)}
+	for i := range 200 {
+		placed(p, two, fmt.Sprint("lora-", i), "kept")
+	}
+	if asked := p.asked["kept"]; asked != maxNodes+100+200+1 || !slices.Contains(p.given["kept"], "a") && !slices.Contains(p.given["kept"], "b") {
+		t.Errorf("kept was asked for %d times by its account, and is on %q", asked, p.given["kept"])
+	}
+	if len(p.seen) > maxAdapters || len(p.asked) > len(p.seen) || len(p.given) > len(p.seen) {
+		t.Errorf("%d names, %d that are asked for, %d on nodes", len(p.seen), len(p.asked), len(p.given))
+	}
+	all := 0
+	for name, asked := range p.asked {
+		all += asked
+		if n := len(p.given[name]); n > maxNodes {
+			t.Errorf("%s is on %d nodes", name, n)
+		}
+	}
+	if all != p.all {
+		t.Errorf("%d requests are counted, of adapters %d", p.all, all)
+	}
+}

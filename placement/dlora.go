@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 )
@@ -10,7 +11,7 @@ import (
 const DLoRA = "dlora"
 
 var dloraKind = kind[placer]{DLoRA, "the nodes that a LoRA adapter was given to, by how much it is asked for; of these the fewest requests", func(int, bool) Policy {
-	return &dlora{asked: make(map[string]int), given: make(map[string][]string)}
+	return &dlora{asked: make(map[string]int), given: make(map[string][]string), seen: make(map[string]int)}
 }}
 
 // dlora is the dispatch of dLoRA (Wu et al., OSDI 2024), as its artifact has it
@@ -35,7 +36,12 @@ type dlora struct {
 	asked map[string]int      // requests of an adapter, and one
 	all   int                 // sum of asked
 	given map[string][]string // nodes of an adapter
+	seen  map[string]int      // the turn in which an adapter was last asked for, or on a node
 }
+
+// maxAdapters and maxNodes bound what is remembered: adapters come and go, under new names, and so do
+// nodes. A proxy serves as many adapters at a time.
+const maxAdapters, maxNodes = 1 << 12, 1 << 10
 
 func (p *dlora) WantsPrefix() bool { return false }
 
@@ -63,29 +69,53 @@ func (p *dlora) Place(r Request, candidates []Candidate) int {
 	})
 	p.give(r.Adapter, &candidates[node], room)
 	p.spread(candidates)
+	p.forget()
 	return node
 }
 
 func (p *dlora) ask(adapter string) {
+	p.seen[adapter] = p.turn
 	p.asked[adapter]++
 	p.all++
+}
+
+// on has an adapter be on a node more.
+func (p *dlora) on(adapter, node string) {
+	nodes := p.given[adapter]
+	p.given[adapter] = append(nodes[max(len(nodes)+1-maxNodes, 0):], node)
+}
+
+// forget forgets the adapters that were seen longest ago, if there are too many.
+func (p *dlora) forget() {
+	if len(p.seen) <= maxAdapters {
+		return
+	}
+	names := slices.SortedFunc(maps.Keys(p.seen), func(a, b string) int {
+		return cmp.Or(cmp.Compare(p.seen[a], p.seen[b]), cmp.Compare(a, b))
+	})
+	for _, a := range names[:len(names)-maxAdapters*7/8] {
+		p.all -= p.asked[a]
+		delete(p.asked, a)
+		delete(p.given, a)
+		delete(p.seen, a)
+	}
 }
 
 // give has an adapter be on a node, in place of another if the node has no room for it: of those
 // that are on other nodes too, the one that is asked for least a replica.
 func (p *dlora) give(adapter string, c *Candidate, room int) {
+	p.seen[adapter] = p.turn
 	if slices.Contains(p.given[adapter], c.ID) {
 		return
 	}
-	p.given[adapter] = append(p.given[adapter], c.ID)
+	p.on(adapter, c.ID)
 	on, least, drop := 0, 0.0, ""
-	for _, a := range slices.Sorted(maps.Keys(p.given)) {
-		nodes := p.given[a]
+	for a, nodes := range p.given {
 		if !slices.Contains(nodes, c.ID) {
 			continue
 		}
 		on++
-		if each := float64(p.asked[a]) / float64(len(nodes)); a != adapter && len(nodes) > 1 && (drop == "" || each < least) {
+		if each := float64(p.asked[a]) / float64(len(nodes)); a != adapter && len(nodes) > 1 && (drop == "" || each < least || each == least && a < drop) {
 			least, drop = each, a
 		}
 	}
@@ -107,16 +137,16 @@ func (p *dlora) spread(candidates []Candidate) {
 		c := &candidates[i]
 		for ; used[c.ID] < c.AdapterSlots; used[c.ID]++ {
 			next, most := "", 0.0
-			for _, a := range slices.Sorted(maps.Keys(p.asked)) {
-				lacks := float64(p.asked[a])/float64(p.all) - float64(len(p.given[a]))/float64(replicas)
-				if !slices.Contains(p.given[a], c.ID) && (next == "" || lacks > most) {
+			for a, asked := range p.asked {
+				lacks := float64(asked)/float64(p.all) - float64(len(p.given[a]))/float64(replicas)
+				if !slices.Contains(p.given[a], c.ID) && (next == "" || lacks > most || lacks == most && a < next) {
 					next, most = a, lacks
 				}
 			}
 			if next == "" {
 				break // it has all
 			}
-			p.given[next] = append(p.given[next], c.ID)
+			p.on(next, c.ID)
 			replicas++
 		}
 	}

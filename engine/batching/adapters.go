@@ -30,18 +30,19 @@ type adapters struct {
 	turning bool
 	turn    string
 	merged  string
-	until   time.Duration            // the turn of the merged one goes on till then
-	served  map[string]time.Duration // when a step last had it
+	until   time.Duration // the turn of the merged one goes on till then
+	served  adapterCache  // those that a step had; the model itself is one of them
 }
+
+// maxKept is for how many adapters there is room where a profile has no bound: as many as a proxy serves at a
+// time. A name that nobody asks for any more is forgotten when others have come.
+const maxKept = 1 << 12
 
 // minTurn bounds the share of time that changes take, to one in 1+minTurn.
 const minTurn = 10
 
 func newAdapters(cfg engine.LoRA) adapters {
-	return adapters{
-		cfg: cfg, slots: adapterCache{limit: cfg.MaxLoRAs, used: map[string]uint64{}}, host: adapterCache{limit: cfg.MaxCPULoRAs, used: map[string]uint64{}},
-		served: map[string]time.Duration{},
-	}
+	return adapters{cfg: cfg, slots: newAdapterCache(cfg.MaxLoRAs), host: newAdapterCache(cfg.MaxCPULoRAs), served: newAdapterCache(0)}
 }
 
 // bounded reports whether the batch has room for some adapters only. Of merged ones each step has
@@ -122,11 +123,11 @@ func (a *adapters) turns(s *Scheduler, now time.Duration) (names []string) {
 			}
 		}
 	}
-	rank := func(name string) time.Duration {
+	rank := func(name string) int64 {
 		if name == a.merged && now < a.until {
 			return -1
 		}
-		return a.served[name]
+		return int64(a.served.used[name])
 	}
 	slices.SortStableFunc(names, func(x, y string) int { return cmp.Compare(rank(x), rank(y)) })
 	return names
@@ -161,42 +162,50 @@ func (a *adapters) prepare(step *engine.Step) {
 		a.until = step.At + minTurn*a.cfg.Change()
 		step.Extra += a.cfg.Change()
 	}
-	a.served[a.turn] = step.At
+	a.served.use(a.turn, func(string) bool { return false })
 }
 
 // load has an adapter in a slot, and says how long that takes.
 func (a *adapters) load(name string, rank int) time.Duration {
-	there := a.slots.use(name, a.batch)
+	there := a.slots.use(name, func(other string) bool { return slices.Contains(a.batch, other) })
 	if !there {
 		a.loads++
 		a.shown = slices.Sorted(maps.Keys(a.slots.used))
 	}
-	if inHost := a.host.use(name, a.shown); !there {
-		return a.cfg.Load(rank, !inHost)
+	inHost := a.host.use(name, func(other string) bool { _, slot := a.slots.used[other]; return slot })
+	if there {
+		return 0
 	}
-	return 0
+	return a.cfg.Load(rank, !inHost)
 }
 
 // An adapterCache keeps the adapters that were used last.
 type adapterCache struct {
-	limit int // 0: any number
+	limit int
 	used  map[string]uint64
 	clock uint64
 }
 
+// newAdapterCache has room for so many adapters, with 0 for maxKept.
+func newAdapterCache(limit int) adapterCache {
+	return adapterCache{limit: cmp.Or(limit, maxKept), used: map[string]uint64{}}
+}
+
 // use notes that an adapter is used now, and reports whether it was there. If it was not, it takes
-// the place of the one that was used longest ago and is not among those to keep.
-func (c *adapterCache) use(name string, keep []string) (there bool) {
+// the place of the one that was used longest ago and is not to be kept.
+func (c *adapterCache) use(name string, keep func(string) bool) (there bool) {
 	c.clock++
 	_, there = c.used[name]
-	if !there && c.limit > 0 && len(c.used) >= c.limit {
-		oldest := ""
+	if !there && len(c.used) >= c.limit {
+		oldest, first := "", c.clock
 		for other, at := range c.used {
-			if !slices.Contains(keep, other) && (oldest == "" || at < c.used[oldest]) {
-				oldest = other
+			if at < first && !keep(other) {
+				oldest, first = other, at
 			}
 		}
-		delete(c.used, oldest)
+		if first < c.clock {
+			delete(c.used, oldest)
+		}
 	}
 	c.used[name] = c.clock
 	return there
