@@ -94,13 +94,14 @@ type Sequence struct {
 	Held int
 
 	// When things happened, for the breakdown; zero if they did not.
-	Launched time.Duration // first step that computed its prompt
+	Launched time.Duration // first step that computed its prompt: see Launch
 	Computed time.Duration // prompt computed
 
-	output []kvcache.Token // so far
-	state  uint64          // digest of all tokens, from which the next one is drawn
-	cached int             // prompt tokens that the prefix cache had
-	found  int             // and before any were computed
+	launched bool            // perhaps at 0
+	output   []kvcache.Token // so far
+	state    uint64          // digest of all tokens, from which the next one is drawn
+	cached   int             // prompt tokens that the prefix cache had
+	found    int             // and before any were computed
 }
 
 // NewSequence makes what a scheduler has of a request: its prompt, which nobody changes, and no
@@ -128,9 +129,16 @@ func (s *Sequence) Load(tokens int) {
 	s.noteFound()
 }
 
+// Launch notes that a step computes the prompt, or a part of it. The first one counts.
+func (s *Sequence) Launch(at time.Duration) {
+	if !s.launched {
+		s.launched, s.Launched = true, at
+	}
+}
+
 // noteFound notes what is cached, as long as nothing was computed or given.
 func (s *Sequence) noteFound() {
-	if s.Launched == 0 && s.Output() == 0 {
+	if !s.launched && s.Output() == 0 {
 		s.found = s.cached
 	}
 }

@@ -3,6 +3,7 @@ package engine
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"kvferry/kvcache"
 )
@@ -26,6 +27,21 @@ func TestVariants(t *testing.T) {
 		}
 		if rest := generate(variant, slices.Concat(prompt, whole[:8]), 12); !slices.Equal(rest, whole[8:]) {
 			t.Errorf("variant %d goes on as %v, want %v", variant, rest, whole[8:])
+		}
+	}
+}
+
+// TestLaunchedAtOnce: a sequence whose first step begins at 0, as in virtual time, has been launched: what it
+// finds in caches afterwards, once its blocks were taken, was not there when it began.
+func TestLaunchedAtOnce(t *testing.T) {
+	for _, at := range []time.Duration{0, time.Second} {
+		s := NewSequence(Request{Prompt: make([]kvcache.Token, 8), MaxTokens: 2})
+		s.Load(1)
+		s.Launch(at)
+		s.Launch(at + time.Millisecond) // the next part of its prompt
+		s.Load(4)
+		if s.Launched != at || s.Found() != 1 || s.Cached() != 5 {
+			t.Errorf("launched at %v: %v, %d tokens found and %d cached", at, s.Launched, s.Found(), s.Cached())
 		}
 	}
 }

@@ -39,8 +39,8 @@ func (s *Scheduler) launch(now, notBefore time.Duration) {
 	}
 	s.adapters.prepare(step)
 	for _, w := range step.Works {
-		if w.Prompt && w.Seq.Launched == 0 {
-			w.Seq.Launched = step.At
+		if w.Prompt {
+			w.Seq.Launch(step.At)
 		}
 	}
 	s.step = step

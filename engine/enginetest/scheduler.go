@@ -83,8 +83,9 @@ type expectation struct {
 	answer []kvcache.Token // all output tokens
 	// When its prompt was first launched, and computed; see Sequence.
 	launched, computed time.Duration
-	next               int // position of the next output
-	have               int // tokens whose KV is there
+	next               int  // position of the next output
+	have               int  // tokens whose KV is there
+	begun              bool // its prompt was launched, perhaps at 0
 	ended, cancelled   bool
 	suspended          bool
 }
@@ -270,8 +271,8 @@ func (p *playground) step(events []engine.Event) {
 	}
 	if rd.Launch != nil {
 		for _, w := range rd.Launch.Works {
-			if e := p.reqs[w.Seq.ID]; w.Prompt && e.launched == 0 {
-				e.launched = rd.Launch.At
+			if e := p.reqs[w.Seq.ID]; w.Prompt && !e.begun {
+				e.begun, e.launched = true, rd.Launch.At
 			}
 		}
 	}

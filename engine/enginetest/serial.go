@@ -144,7 +144,8 @@ func (s *Serial) launch(now time.Duration) {
 	w := engine.Work{Seq: &q.Sequence, From: q.Held, N: q.Len() - q.Held, Prompt: q.Output() == 0 && q.KV != engine.Await, Sample: true}
 	s.inStep, s.step = q, &engine.Step{Kind: engine.Decode, At: now, Tokens: w.N, Works: []engine.Work{w}}
 	if w.Prompt {
-		q.Launched, s.step.Kind = now, engine.Prefill
+		q.Launch(now)
+		s.step.Kind = engine.Prefill
 		if q.KV == engine.Blocking {
 			s.step.Kind = engine.Receive
 		}
