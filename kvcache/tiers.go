@@ -24,7 +24,7 @@ type TierStats struct {
 // It is a pure state machine, and touches no memory: whoever copies says when that is over. nil
 // Tiers hold nothing.
 type Tiers struct {
-	host, disk tier
+	host, disk *tier
 	coming     map[Hash]struct{} // on their way to host memory
 	stats      TierStats
 }
@@ -163,27 +163,29 @@ func (t *Tiers) Stats() TierStats {
 // are blocks as a pool has them, of which it uses hash and link.
 type tier struct {
 	room  int
-	index map[Hash]BlockID
+	index *Index
 	slots []prefix
 	free  []BlockID
 	lru   lruList
 }
 
-func newTier(room int) tier {
-	return tier{room: room, index: make(map[Hash]BlockID), lru: newLRUList()}
+func newTier(room int) *tier {
+	t := &tier{room: room, lru: newLRUList()}
+	t.index = NewIndex(func(place uint32) Hash { return t.slots[place].hash })
+	return t
 }
 
 func (t *tier) has(h Hash) bool {
-	_, ok := t.index[h]
+	_, ok := t.index.Find(h)
 	return ok
 }
 
 // touch has a prefix be the one used last, if it is there.
 func (t *tier) touch(h Hash) bool {
-	id, ok := t.index[h]
+	place, ok := t.index.Find(h)
 	if ok {
-		t.lru.remove(t.slots, id)
-		t.lru.pushBack(t.slots, id)
+		t.lru.remove(t.slots, BlockID(place))
+		t.lru.pushBack(t.slots, BlockID(place))
 	}
 	return ok
 }
@@ -204,14 +206,14 @@ func (t *tier) put(h Hash) {
 		t.slots = append(t.slots, prefix{})
 	}
 	t.slots[id].hash = h
-	t.index[h] = id
+	t.index.Add(h, uint32(id))
 	t.lru.pushBack(t.slots, id)
 }
 
 func (t *tier) take(h Hash) {
-	if id, ok := t.index[h]; ok {
-		t.lru.remove(t.slots, id)
-		delete(t.index, h)
-		t.free = append(t.free, id)
+	if place, ok := t.index.Find(h); ok {
+		t.lru.remove(t.slots, BlockID(place))
+		t.index.Remove(h)
+		t.free = append(t.free, BlockID(place))
 	}
 }
