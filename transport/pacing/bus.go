@@ -52,7 +52,7 @@ func (b *Bus) Join(link *Link) *Link {
 func (b *Bus) Copy(now, since time.Duration, n int64, way Way, done func(at time.Duration)) {
 	d := new(Delivery)
 	d.tell = func() { done(d.At()) }
-	b.network.start(now, since, n, d, b.ways[way])
+	b.network.start(began(now, since), n, d, b.ways[way])
 }
 
 // Run tells of what has crossed the bus, or a link that was joined to it, until stop is closed.

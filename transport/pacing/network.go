@@ -37,15 +37,20 @@ func newNetwork(clk clock.Clock) (*network, error) {
 	return &network{clock: clk, timer: timer, kick: make(chan struct{}, 1)}, nil
 }
 
-// start has n bytes cross ports, and take d's latency then. since is when that began; it may lie a
-// little back, as far as nothing has ended since, and counts from now if it is 0 or yet to come.
-func (w *network) start(now, since time.Duration, n int64, d *Delivery, ports ...*port) {
+// began is when something began that is told of now: it may lie a little back, as far as nothing has
+// ended since, and is now if since is 0 or yet to come.
+func began(now, since time.Duration) time.Duration {
 	if since > 0 {
-		now = min(now, since)
+		return min(now, since)
 	}
+	return now
+}
+
+// start has n bytes cross ports from at on, and take d's latency then.
+func (w *network) start(at time.Duration, n int64, d *Delivery, ports ...*port) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.begin(now, n, d, ports)
+	w.begin(at, n, d, ports)
 	w.wake()
 }
 

@@ -100,18 +100,15 @@ func New[R interface{ Addr() string }](link Link, file string, clk clock.Clock, 
 // when that began; it may lie a little back, as far as nothing has ended since, and counts from now
 // if it is 0 or yet to come. An error is the ledger's.
 func (p *Pacer) Move(now, since time.Duration, n int64, in bool, peer string) (*Delivery, error) {
-	d, ports := &Delivery{latency: p.latency}, p.tx
+	at, d, ports := began(now, since), &Delivery{latency: p.latency}, p.tx
 	if in {
 		ports = p.rx
 	}
 	if p.ledger == nil || n == 0 {
-		p.network.start(now, since, n, d, ports...)
+		p.network.start(at, n, d, ports...)
 		return d, nil
 	}
-	if since > 0 {
-		now = min(now, since)
-	}
-	if err := p.ledger.move(now, n, d, in, peer); err != nil {
+	if err := p.ledger.move(at, n, d, in, peer); err != nil {
 		return nil, fmt.Errorf("pacing: %w", err)
 	}
 	return d, nil
