@@ -155,20 +155,23 @@ func (Ticks) Ticks(low, high float64) []plot.Tick {
 	return ticks
 }
 
-// DecadeTicks label 1, 2 and 5 of each decade of a log axis.
+// DecadeTicks label 1, 2 and 5 of each decade of a log axis, of more than three decades each, and of more than seven
+// some of these: as many labels as have room.
 type DecadeTicks struct{}
 
 // Ticks implements plot.Ticker.
 func (DecadeTicks) Ticks(low, high float64) []plot.Tick {
 	var ticks []plot.Tick
-	for decade := math.Pow10(int(math.Floor(math.Log10(low)))); decade <= high; decade *= 10 {
+	decades := math.Log10(high / low)
+	every := max(1, int(math.Ceil(decades/(ticksWanted+1))))
+	for power := int(math.Floor(math.Log10(low))); math.Pow10(power) <= high; power++ {
 		for m := 1.0; m < 10; m++ {
-			v := m * decade
+			v := m * math.Pow10(power)
 			if v < low || v > high {
 				continue
 			}
 			t := plot.Tick{Value: v}
-			if m == 1 || m == 2 || m == 5 {
+			if m == 1 && power%every == 0 || decades <= 3 && (m == 2 || m == 5) {
 				if t.Label = fmt.Sprintf("%.4g", v); v >= 1e4 && v < 1e9 {
 					t.Label = fmt.Sprintf("%.0f", v)
 				}

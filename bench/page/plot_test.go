@@ -149,3 +149,32 @@ func TestTicks(t *testing.T) {
 		}
 	}
 }
+
+// TestDecadeTicks: labels of a log axis have room, over however many decades: 12 at most, none twice.
+func TestDecadeTicks(t *testing.T) {
+	for _, c := range []struct {
+		low, high float64
+		want      string
+	}{
+		{1, 100, "1 2 5 10 20 50 100"},
+		{8, 700, "10 20 50 100 200 500"},
+		{0.5, 500, "0.5 1 2 5 10 20 50 100 200 500"},
+		{1, 20000, "1 10 100 1000 10000"},
+		{0.01, 5e4, "0.01 0.1 1 10 100 1000 10000"},
+		{1e-6, 1e6, "1e-06 0.0001 0.01 1 100 10000 1000000"},
+		{1e-9, 1e12, "1e-09 1e-06 0.001 1 1000 1000000 1e+09 1e+12"},
+	} {
+		var got []string
+		minor := 0
+		for _, tick := range (page.DecadeTicks{}).Ticks(c.low, c.high) {
+			if tick.Label == "" {
+				minor++
+			} else {
+				got = append(got, tick.Label)
+			}
+		}
+		if strings.Join(got, " ") != c.want || minor == 0 {
+			t.Errorf("%v to %v: %q and %d marks without, want %q", c.low, c.high, got, minor, c.want)
+		}
+	}
+}
