@@ -192,7 +192,7 @@ func (c *Config) Meet(ctx context.Context) (*Result, error) {
 	var nodes *nodes
 	if cfg.Clock != Virtual {
 		var err error
-		if nodes, err = open(cfg, slices.Max(cfg.Transfers)); err != nil {
+		if nodes, err = open(ctx, cfg, slices.Max(cfg.Transfers)); err != nil {
 			return nil, err
 		}
 		defer nodes.close()

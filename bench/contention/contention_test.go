@@ -177,3 +177,31 @@ func TestFaults(t *testing.T) {
 		}
 	}
 }
+
+// TestInterruptedWork: what is done beside the transfers, which takes seconds where much memory is seen for the first
+// time, ends as soon as nobody wants it any more: making the bytes, taking memory for them, and comparing them.
+func TestInterruptedWork(t *testing.T) {
+	cfg := eight()
+	cfg.Handoff, cfg.Transfers, cfg.Tokens, cfg.Oversubscription, cfg.Clock, cfg.Rail = []string{handoff.Pull.Name}, []int{2}, 100, []float64{1}, real, "127.0.0.1:0"
+	looks := 0
+	for ; ; looks++ {
+		r, err := cfg.Meet(&limited{context.Background(), looks})
+		if err == nil {
+			break
+		}
+		if r != nil || !errors.Is(err, context.Canceled) {
+			t.Errorf("interrupted at look %d: %v, %v", looks, r, err)
+		}
+	}
+	if looks != 4 { // 5.7 MB are one piece: made, cleared, and compared for each transfer
+		t.Errorf("it looked %d times, want 4", looks)
+	}
+	done := 0
+	err := piecewise(&limited{context.Background(), 2}, 10*piece, func(from, to int) error {
+		done += to - from
+		return nil
+	})
+	if !errors.Is(err, context.Canceled) || done != 2*piece {
+		t.Errorf("%d bytes were gone through: %v", done, err)
+	}
+}

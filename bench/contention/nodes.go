@@ -47,7 +47,7 @@ func (x *nodes) way(i int, push bool) way {
 const patience = 10
 
 // open makes the nodes. Their memory is touched: no transfer waits for the kernel.
-func open(cfg Config, n int) (x *nodes, err error) {
+func open(ctx context.Context, cfg Config, n int) (x *nodes, err error) {
 	x = &nodes{tokens: cfg.Tokens, clk: clock.Precise()}
 	defer func() {
 		if err != nil {
@@ -65,7 +65,9 @@ func open(cfg Config, n int) (x *nodes, err error) {
 	if x.computed, err = x.slab(g, blocks); err != nil {
 		return x, err
 	}
-	fill(x.computed.Bytes())
+	if err = fill(ctx, x.computed.Bytes()); err != nil {
+		return x, err
+	}
 	if x.landed, err = x.slab(g, n*blocks); err != nil {
 		return x, err
 	}
@@ -114,8 +116,30 @@ func (x *nodes) slab(g kvcache.Geometry, blocks int) (*kvcache.Slab, error) {
 }
 
 // fill makes the KV that is moved: any bytes, the same in each run.
-func fill(mem []byte) {
-	_, _ = rand.NewChaCha8([32]byte{1}).Read(mem) // it never fails
+func fill(ctx context.Context, mem []byte) error {
+	source := rand.NewChaCha8([32]byte{1})
+	return piecewise(ctx, len(mem), func(from, to int) error {
+		_, err := source.Read(mem[from:to])
+		return err
+	})
+}
+
+// piece is how many bytes are gone through before anybody looks whether that is still wanted: a fifth of a
+// second where memory is seen for the first time.
+const piece = 16 << 20
+
+// piecewise goes through n bytes until ctx ends.
+func piecewise(ctx context.Context, n int, do func(from, to int) error) error {
+	for from := 0; from < n; from += piece {
+		err := context.Cause(ctx)
+		if err == nil {
+			err = do(from, min(from+piece, n))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (x *nodes) close() {
@@ -131,7 +155,12 @@ func (x *nodes) close() {
 
 // move has n transfers begin at once, and compares what they brought.
 func (x *nodes) move(ctx context.Context, push bool, n int) (*Added, int64, error) {
-	clear(x.landed.Bytes())
+	if err := piecewise(ctx, len(x.landed.Bytes()), func(from, to int) error {
+		clear(x.landed.Bytes()[from:to])
+		return nil
+	}); err != nil {
+		return nil, 0, err
+	}
 	blocks := x.computed.Blocks()
 	var open []*kvtransfer.Transfer
 	defer func() {
@@ -188,8 +217,14 @@ func (x *nodes) move(ctx context.Context, push bool, n int) (*Added, int64, erro
 	}
 	want := x.computed.Bytes()
 	for i := range n {
-		if !bytes.Equal(x.landed.Bytes()[i*len(want):][:size], want[:size]) {
-			return nil, 0, fmt.Errorf("what transfer %d brought is not what was computed", i)
+		brought := x.landed.Bytes()[i*len(want):]
+		if err := piecewise(ctx, size, func(from, to int) error {
+			if !bytes.Equal(brought[from:to], want[from:to]) {
+				return fmt.Errorf("what transfer %d brought is not what was computed", i)
+			}
+			return nil
+		}); err != nil {
+			return nil, 0, err
 		}
 	}
 	return addedOf(took), int64(n) * int64(size), nil
