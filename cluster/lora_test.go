@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -68,6 +69,9 @@ func TestAdaptersAsSimulated(t *testing.T) {
 			if !slices.EqualFunc(least, want, near) {
 				t.Errorf("%v take %v, in virtual time %v", adapters, least, want)
 			}
+			c.poll("loads of adapters among the metrics", func() bool {
+				return c.metric("kvferry:lora_loads_total") >= 6 && c.metric("kvferry:lora_load_seconds_total") > 0.6 && strings.Contains(c.metrics(), `max_lora="2"`)
+			})
 		})
 	}
 }

@@ -140,6 +140,15 @@ func (c *Core) Computing() bool {
 // Load is the scheduler's. Requests whose KV is on its way count as waiting.
 func (c *Core) Load() engine.Load { return c.sched.Load() }
 
+// AskedAdapters are the LoRA adapters of the scheduler's requests that run, and of those that wait; none
+// if it does not say.
+func (c *Core) AskedAdapters() (running, waiting []string) {
+	if t, ok := c.sched.(engine.AdapterTeller); ok {
+		return t.AskedAdapters()
+	}
+	return nil, nil
+}
+
 // Totals returns the counts so far.
 func (c *Core) Totals() Totals { return c.totals }
 

@@ -35,6 +35,14 @@ type Repeater interface {
 	Again(done Done)
 }
 
+// An AdapterTeller is a Scheduler that says which LoRA adapters its requests are for. It has to look
+// through them, so it is not a part of Load.
+type AdapterTeller interface {
+	// AskedAdapters are, by name, those of requests that have blocks, and those of requests that wait
+	// for some. One may be among both.
+	AskedAdapters() (running, waiting []string)
+}
+
 // MaxLag is how far back a launch, the end of a step or a part of a hand-off may be
 // dated: to the moment it became possible or was due. A driver wakes a fraction of a
 // millisecond late, and on a machine with a busy neighbour some milliseconds now and then;
@@ -61,8 +69,10 @@ type Load struct {
 	// 0 while one waits for its own, or if the scheduler cannot say.
 	Room int
 	// Adapters are the LoRA adapters in slots; the slice never changes. AdapterSlots is how many
-	// slots there are, 0 for any number, and AdapterLoads how often one was loaded.
-	Adapters     []string
-	AdapterSlots int
-	AdapterLoads uint64
+	// slots there are, 0 for any number, AdapterLoads how often one was loaded, and AdapterLoading
+	// how long steps took more for that.
+	Adapters       []string
+	AdapterSlots   int
+	AdapterLoads   uint64
+	AdapterLoading time.Duration
 }

@@ -68,15 +68,16 @@ type worker struct {
 // request ends: 100 messages a second are nothing beside the tokens'.
 const loadEvery = 10 * time.Millisecond
 
-// adapterBytes bounds the names of adapters in a load, which a heartbeat has too: names of some ten
-// bytes are a thousand, as many as there are slots.
-const adapterBytes = 16 << 10
+// slotBytes and askedBytes bound the names of adapters in a load, which a heartbeat has too: those in
+// slots, and those of requests that run, or wait. Names of some ten bytes are a thousand, as many as there are slots,
+// and four hundred.
+const slotBytes, askedBytes = 16 << 10, 6 << 10
 
-// named are the first of these adapters, as many as a load has room for.
-func named(adapters []string) []string {
+// named are the first of these adapters, as many as there is room for.
+func named(adapters []string, room int) []string {
 	size := 0
 	for i, name := range adapters {
-		if size += len(name) + 4; size > adapterBytes { // with tag and length
+		if size += len(name) + 4; size > room { // with tag and length
 			return adapters[:i]
 		}
 	}
@@ -326,6 +327,7 @@ func (w *worker) send(ended bool) {
 
 func (w *worker) load() *proto.Load {
 	l, t, ps, ts := w.core.Load(), w.core.Totals(), w.pool.Stats(), w.tiers.Stats()
+	running, waiting := w.core.AskedAdapters()
 	block := uint64(w.cfg.Profile.KVGeometry.BlockBytes())
 	w.loads++
 	w.written = w.exec.Progress()
@@ -342,7 +344,8 @@ func (w *worker) load() *proto.Load {
 		KvTransfers: t.Transfers, KvTransfersFailed: t.Failed, Draining: w.drain, LinkRate: w.linkRate(), LinkQueued: uint64(w.core.LinkQueued()),
 		HostHits: ts.HostHits, DiskHits: ts.DiskHits, KvBytesLoaded: ts.Loaded * block, KvBytesStored: ts.Stored * block,
 		DiskBytesRead: ts.Read * block, DiskBytesWritten: ts.Written * block,
-		Adapters: named(l.Adapters), AdapterSlots: uint32(l.AdapterSlots),
+		Adapters: named(l.Adapters, slotBytes), AdapterSlots: uint32(l.AdapterSlots), AdapterLoads: l.AdapterLoads, AdapterLoadUs: uint64(l.AdapterLoading.Microseconds()),
+		RunningAdapters: named(running, askedBytes), WaitingAdapters: named(waiting, askedBytes),
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -71,10 +72,28 @@ func TestNamed(t *testing.T) {
 	for i := range 1024 {
 		short, long = append(short, fmt.Sprintf("lora-%04d", i)), append(long, fmt.Sprintf("%0256d", i))
 	}
-	if got := len(named(short)); got != len(short) {
+	if got := len(named(short, slotBytes)); got != len(short) {
 		t.Errorf("%d of %d adapters are named", got, len(short))
 	}
-	if size := protobuf.Size(&proto.Load{Adapters: named(long)}); size == 0 || size > proto.MessageSize/2 {
+	if size := protobuf.Size(&proto.Load{Adapters: named(long, slotBytes), RunningAdapters: named(long, askedBytes), WaitingAdapters: named(long, askedBytes)}); size == 0 || size > proto.MessageSize/2 {
 		t.Errorf("long names take %d bytes of a heartbeat's %d", size, proto.MessageSize)
 	}
+}
+
+// TestAdaptersAreTold: a load says whose requests have blocks, and whose wait for a slot.
+func TestAdaptersAreTold(t *testing.T) {
+	s := startNodes(t, handoff.Layerwise.Name, func(c *Config) { c.Profile = c.Profile.WithSlots(1, 0) }, "prefill-0", "decode-0")
+	defer s.end()
+	x := s.stranger(t, "decode-0")
+	defer x.leave()
+	for i, name := range []string{"a", "b"} {
+		x.submit(&proto.Submit{Leg: proto.Leg_LEG_DECODE, Handoff: handoff.Layerwise.Name, MaxTokens: 5, Adapter: name}, tokensOf(i, 40))
+	}
+	clocktest.Until(t, "a has blocks, and b waits", func() (ok bool) {
+		s.onLoop(x.w, func() {
+			l := x.w.load()
+			ok = slices.Equal(l.RunningAdapters, []string{"a"}) && slices.Equal(l.WaitingAdapters, []string{"b"}) && l.AdapterSlots == 1
+		})
+		return ok
+	})
 }

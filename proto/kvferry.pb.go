@@ -509,8 +509,13 @@ type Load struct {
 	LinkRate   uint64 `protobuf:"varint,20,opt,name=link_rate,json=linkRate,proto3" json:"link_rate,omitempty"`
 	LinkQueued uint64 `protobuf:"varint,21,opt,name=link_queued,json=linkQueued,proto3" json:"link_queued,omitempty"`
 	// LoRA adapters in the node's slots, or on their way there, and how many it has slots for.
-	Adapters     []string `protobuf:"bytes,22,rep,name=adapters,proto3" json:"adapters,omitempty"`
-	AdapterSlots uint32   `protobuf:"varint,23,opt,name=adapter_slots,json=adapterSlots,proto3" json:"adapter_slots,omitempty"`
+	Adapters      []string `protobuf:"bytes,22,rep,name=adapters,proto3" json:"adapters,omitempty"`
+	AdapterSlots  uint32   `protobuf:"varint,23,opt,name=adapter_slots,json=adapterSlots,proto3" json:"adapter_slots,omitempty"`
+	AdapterLoads  uint64   `protobuf:"varint,24,opt,name=adapter_loads,json=adapterLoads,proto3" json:"adapter_loads,omitempty"`      // into slots
+	AdapterLoadUs uint64   `protobuf:"varint,25,opt,name=adapter_load_us,json=adapterLoadUs,proto3" json:"adapter_load_us,omitempty"` // that steps took more for these
+	// Those of requests that run, and of requests that wait. One may be among both.
+	RunningAdapters []string `protobuf:"bytes,26,rep,name=running_adapters,json=runningAdapters,proto3" json:"running_adapters,omitempty"`
+	WaitingAdapters []string `protobuf:"bytes,27,rep,name=waiting_adapters,json=waitingAdapters,proto3" json:"waiting_adapters,omitempty"`
 	// Of the tiers below the prefix cache.
 	HostHits         uint64 `protobuf:"varint,40,opt,name=host_hits,json=hostHits,proto3" json:"host_hits,omitempty"` // tokens found in host memory, which the prefix cache did not have
 	DiskHits         uint64 `protobuf:"varint,41,opt,name=disk_hits,json=diskHits,proto3" json:"disk_hits,omitempty"`
@@ -711,6 +716,34 @@ func (x *Load) GetAdapterSlots() uint32 {
 		return x.AdapterSlots
 	}
 	return 0
+}
+
+func (x *Load) GetAdapterLoads() uint64 {
+	if x != nil {
+		return x.AdapterLoads
+	}
+	return 0
+}
+
+func (x *Load) GetAdapterLoadUs() uint64 {
+	if x != nil {
+		return x.AdapterLoadUs
+	}
+	return 0
+}
+
+func (x *Load) GetRunningAdapters() []string {
+	if x != nil {
+		return x.RunningAdapters
+	}
+	return nil
+}
+
+func (x *Load) GetWaitingAdapters() []string {
+	if x != nil {
+		return x.WaitingAdapters
+	}
+	return nil
 }
 
 func (x *Load) GetHostHits() uint64 {
@@ -3257,7 +3290,7 @@ const file_kvferry_proto_rawDesc = "" +
 	"\vsequence_ns\x18\x15 \x01(\rR\n" +
 	"sequenceNs\x12#\n" +
 	"\rprefix_blocks\x18( \x01(\rR\fprefixBlocks\x12\x1c\n" +
-	"\tscheduler\x18\x18 \x01(\tR\tscheduler\"\xc3\a\n" +
+	"\tscheduler\x18\x18 \x01(\tR\tscheduler\"\xe6\b\n" +
 	"\x04Load\x12\x18\n" +
 	"\arunning\x18\x01 \x01(\rR\arunning\x12\x18\n" +
 	"\awaiting\x18\x02 \x01(\rR\awaiting\x12%\n" +
@@ -3284,7 +3317,11 @@ const file_kvferry_proto_rawDesc = "" +
 	"\vlink_queued\x18\x15 \x01(\x04R\n" +
 	"linkQueued\x12\x1a\n" +
 	"\badapters\x18\x16 \x03(\tR\badapters\x12#\n" +
-	"\radapter_slots\x18\x17 \x01(\rR\fadapterSlots\x12\x1b\n" +
+	"\radapter_slots\x18\x17 \x01(\rR\fadapterSlots\x12#\n" +
+	"\radapter_loads\x18\x18 \x01(\x04R\fadapterLoads\x12&\n" +
+	"\x0fadapter_load_us\x18\x19 \x01(\x04R\radapterLoadUs\x12)\n" +
+	"\x10running_adapters\x18\x1a \x03(\tR\x0frunningAdapters\x12)\n" +
+	"\x10waiting_adapters\x18\x1b \x03(\tR\x0fwaitingAdapters\x12\x1b\n" +
 	"\thost_hits\x18( \x01(\x04R\bhostHits\x12\x1b\n" +
 	"\tdisk_hits\x18) \x01(\x04R\bdiskHits\x12&\n" +
 	"\x0fkv_bytes_loaded\x18* \x01(\x04R\rkvBytesLoaded\x12&\n" +

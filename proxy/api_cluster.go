@@ -55,7 +55,7 @@ func (p *Proxy) serveServerInfo(w http.ResponseWriter, _ *http.Request) {
 		info.Nodes = append(info.Nodes, serverinfo.Node{
 			ID: n.Id, Role: proto.RoleName(n.Role), Up: state.Up, Instance: fmt.Sprintf("%016x", n.Instance), GRPCAddr: n.GrpcAddr, URL: state.URL,
 			Profile: n.Profile, ProfileFingerprint: n.ProfileFingerprint, Link: n.Link, Rails: append([]string{}, n.Rails...),
-			KVBlocks: n.KvBlocks, Chunked: n.Chunked, Scheduler: n.Scheduler, Version: n.Version,
+			KVBlocks: n.KvBlocks, Chunked: n.Chunked, Scheduler: n.Scheduler, MaxLoRAs: state.MaxLoRAs, Adapters: append([]string{}, state.Adapters...), Version: n.Version,
 		})
 	}
 	wire.JSON(w, serverinfo.New(info))

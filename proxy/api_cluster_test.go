@@ -86,11 +86,15 @@ func TestServerInfo(t *testing.T) {
 	d := c.addNode("decode-1", proto.Role_ROLE_DECODE, nil)
 	d.info.Instance, d.info.Link, d.info.Rails, d.info.Chunked, d.info.Scheduler, d.info.Version = 0xab, "rdma", []string{"tcp/eth0", "tcp/eth1"}, true, "sglang", "v1"
 	c.register(d)
+	if _, err := c.reg.KeepAlive(t.Context(), &proto.KeepAliveRequest{Lease: d.lease, Load: &proto.Load{Seq: 1, AdapterSlots: 2, Adapters: []string{"sql", "chat"}}}); err != nil {
+		t.Fatal(err)
+	}
+	c.poll("the load", func() bool { return len(c.proxy.Nodes()[1].Adapters) == 2 })
 	_, body := c.get("/server_info")
 	want = fmt.Sprintf(`{"model_path":"test-model","internal_states":[{"avg_spec_accept_length":null}],"kvferry":{"version":%q,"mode":"auto","handoff":"pull","placement":"least-loaded",`+
 		`"model":"test-model","vocab":151936,"block_tokens":16,"max_model_len":1000,"profile":"fake","profile_fingerprint":"0123456789abcdef","served_names":["test-model"],"eos":"none","serving":"disagg","compute":"modelled","nodes":[`+
-		`{"id":"prefill-1","role":"prefill","up":true,"instance":"%016x","grpc_addr":%q,"profile":"fake","profile_fingerprint":"0123456789abcdef","link":"","rails":[],"kv_blocks":1000,"chunked":false,"scheduler":"","version":""},`+
-		`{"id":"decode-1","role":"decode","up":true,"instance":"00000000000000ab","grpc_addr":%q,"profile":"fake","profile_fingerprint":"0123456789abcdef","link":"rdma","rails":["tcp/eth0","tcp/eth1"],"kv_blocks":1000,"chunked":true,"scheduler":"sglang","version":"v1"}]}}`+"\n",
+		`{"id":"prefill-1","role":"prefill","up":true,"instance":"%016x","grpc_addr":%q,"profile":"fake","profile_fingerprint":"0123456789abcdef","link":"","rails":[],"kv_blocks":1000,"chunked":false,"scheduler":"","max_loras":0,"adapters":[],"version":""},`+
+		`{"id":"decode-1","role":"decode","up":true,"instance":"00000000000000ab","grpc_addr":%q,"profile":"fake","profile_fingerprint":"0123456789abcdef","link":"rdma","rails":["tcp/eth0","tcp/eth1"],"kv_blocks":1000,"chunked":true,"scheduler":"sglang","max_loras":2,"adapters":["sql","chat"],"version":"v1"}]}}`+"\n",
 		version.String(), p.info.Instance, p.info.GrpcAddr, d.info.GrpcAddr)
 	if body != want {
 		t.Errorf("%s, want %s", body, want)

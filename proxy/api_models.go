@@ -5,26 +5,11 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"time"
 
-	"kvferry/proxy/members"
 	"kvferry/proxy/openai"
 	"kvferry/proxy/sglang"
 	"kvferry/proxy/wire"
 )
-
-func (p *Proxy) modelCards(c members.Cluster) []openai.ModelCard {
-	now := time.Now().Unix()
-	m := p.model(c)
-	var cards []openai.ModelCard
-	for _, name := range append([]string{m.Name}, m.Aliases...) {
-		cards = append(cards, openai.ModelCard{ID: name, Object: "model", Created: now, OwnedBy: "kvferry", Root: c.Model, MaxModelLen: &c.MaxModelLen})
-	}
-	for _, l := range p.adapters.All() {
-		cards = append(cards, openai.ModelCard{ID: l.Name, Object: "model", Created: now, OwnedBy: "kvferry", Root: l.Path, Parent: &m.Name, Rank: p.adapters.Served(l.Name)})
-	}
-	return cards
-}
 
 // serveModels is GET /v1/models: the one model that all nodes serve, by all its names.
 func (p *Proxy) serveModels(w http.ResponseWriter, _ *http.Request) {
@@ -37,7 +22,7 @@ func (p *Proxy) serveModels(w http.ResponseWriter, _ *http.Request) {
 	wire.JSON(w, struct {
 		Object string             `json:"object"`
 		Data   []openai.ModelCard `json:"data"`
-	}{"list", p.modelCards(c)})
+	}{"list", p.adapters.Cards(p.model(c), c.Model)})
 }
 
 // serveModel is GET /v1/models/{id}; ids may have slashes, as those of Hugging Face have.
@@ -47,7 +32,7 @@ func (p *Proxy) serveModel(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	c, _ := p.nodes.info()
-	cards := p.modelCards(c)
+	cards := p.adapters.Cards(p.model(c), c.Model)
 	id := strings.TrimPrefix(r.URL.Path, "/v1/models/") // timedHandler goes past the mux's PathValue
 	i := slices.IndexFunc(cards, func(m openai.ModelCard) bool { return m.ID == id })
 	if i < 0 {

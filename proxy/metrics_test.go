@@ -2,9 +2,12 @@ package proxy
 
 import (
 	"context"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
@@ -19,7 +22,10 @@ func TestMetrics(t *testing.T) {
 		t.Fatal(body)
 	}
 	if _, err := c.reg.KeepAlive(context.Background(), &proto.KeepAliveRequest{
-		Lease: p.lease, Load: &proto.Load{Running: 2, Waiting: 3, KvBlocksUsed: 250, KvBlocksTotal: 1000, PrefixHits: 5, KvTransfersFailed: 6, KvBytes: 7, HostHits: 8, DiskHits: 9, KvBytesLoaded: 10, KvBytesStored: 11, DiskBytesRead: 12, DiskBytesWritten: 13},
+		Lease: p.lease, Load: &proto.Load{
+			Running: 2, Waiting: 3, KvBlocksUsed: 250, KvBlocksTotal: 1000, PrefixHits: 5, KvTransfersFailed: 6, KvBytes: 7, HostHits: 8, DiskHits: 9, KvBytesLoaded: 10, KvBytesStored: 11, DiskBytesRead: 12, DiskBytesWritten: 13,
+			Adapters: []string{"a", "b", "c"}, AdapterSlots: 4, AdapterLoads: 5, AdapterLoadUs: 6_500_000, RunningAdapters: []string{"a", "c"}, WaitingAdapters: []string{"c", "d"},
+		},
 		Rails: []*proto.RailLoad{{Rail: "tcp/eth0", BytesWritten: 7, BytesRead: 8, BytesResent: 9, Errors: 10, Downs: 11, Paths: 3, PathsUp: 2, BytesInFlight: 12, Rate: 13, Strikes: 14, Rests: 15, PathsResting: 16, Congestion: map[string]uint32{"cubic": 17}, CongestionChanges: 18}},
 	}); err != nil {
 		t.Fatal(err)
@@ -58,6 +64,8 @@ func TestMetrics(t *testing.T) {
 		`vllm:engine_sleep_state{engine="decode-1",model_name="test-model",sleep_state="awake"} 1`,
 		`kvferry:request_failures_total{code="invalid_request_error",model_name="test-model"} 1`,
 		`kvferry:kv_bytes_total{engine="prefill-1",model_name="test-model"} 7`,
+		`kvferry:lora_loads_total{engine="prefill-1",model_name="test-model"} 5`,
+		`kvferry:lora_load_seconds_total{engine="prefill-1",model_name="test-model"} 6.5`,
 		`kvferry:rail_bytes_total{engine="prefill-1",op="write",rail="tcp/eth0"} 7`,
 		`kvferry:rail_bytes_total{engine="prefill-1",op="read",rail="tcp/eth0"} 8`,
 		`kvferry:rail_resent_bytes_total{engine="prefill-1",rail="tcp/eth0"} 9`,
@@ -81,6 +89,15 @@ func TestMetrics(t *testing.T) {
 		if !strings.Contains(body, line+"\n") {
 			t.Errorf("no line %q", line)
 		}
+	}
+	// Its value is the time: of series that vLLM leaves there, the latest counts.
+	if _, rest, ok := strings.Cut(body, `vllm:lora_requests_info{engine="prefill-1",max_lora="4",model_name="test-model",running_lora_adapters="a,c",waiting_lora_adapters="c,d"} `); !ok {
+		t.Error("no vllm:lora_requests_info")
+	} else if at, err := strconv.ParseFloat(rest[:strings.IndexByte(rest, '\n')], 64); err != nil || math.Abs(at-float64(time.Now().Unix())) > 600 {
+		t.Errorf("vllm:lora_requests_info is %v: %v", at, err)
+	}
+	if strings.Contains(body, `vllm:lora_requests_info{engine="decode-1"`) {
+		t.Error("a node without adapters tells of them")
 	}
 	if t.Failed() {
 		t.Log(body)

@@ -284,6 +284,9 @@ type NodeState struct {
 	Legs    int           // of requests that it has
 	Load    *proto.Load
 	Rails   []*proto.RailLoad
+	// Adapters are the LoRA adapters in slots, or on their way there, and MaxLoRAs how many slots there are.
+	Adapters []string
+	MaxLoRAs int
 }
 
 // Nodes lists the members, prefill nodes first, by id; or the engines.
@@ -301,6 +304,7 @@ func (n *nodes) states() []NodeState {
 		m.mu.Lock()
 		all = append(all, NodeState{
 			Info: m.info, Up: up, Stalled: stalled, Stalls: m.stalls, Silence: m.progress.Limit(), Legs: len(m.legs), Load: m.load, Rails: m.rails,
+			Adapters: m.load.Adapters, MaxLoRAs: int(m.load.AdapterSlots),
 		})
 		m.mu.Unlock()
 	}

@@ -22,9 +22,10 @@ type adapters struct {
 	cfg         engine.LoRA
 	any         bool // a request with an adapter has come
 	slots, host adapterCache
-	shown       []string // those in slots, by name; never changed
-	batch       []string // those of the sequences that have blocks
-	loads       uint64   // into slots
+	shown       []string      // those in slots, by name; never changed
+	batch       []string      // those of the sequences that have blocks
+	loads       uint64        // into slots
+	loading     time.Duration // that they took
 
 	// Of merged ones. turn is whose step is being formed, if one is.
 	turning bool
@@ -176,7 +177,27 @@ func (a *adapters) load(name string, rank int) time.Duration {
 	if there {
 		return 0
 	}
-	return a.cfg.Load(rank, !inHost)
+	took := a.cfg.Load(rank, !inHost)
+	a.loading += took
+	return took
+}
+
+// AskedAdapters implements engine.AdapterTeller.
+func (s *Scheduler) AskedAdapters() (running, waiting []string) {
+	if !s.adapters.any {
+		return nil, nil
+	}
+	runs, waits := map[string]bool{}, map[string]bool{}
+	for _, q := range s.seqs {
+		switch {
+		case q.Adapter == "" || q.where == finished || q.where == kept:
+		case len(q.Table.Refs()) > 0:
+			runs[q.Adapter] = true
+		default:
+			waits[q.Adapter] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(runs)), slices.Sorted(maps.Keys(waits))
 }
 
 // An adapterCache keeps the adapters that were used last.

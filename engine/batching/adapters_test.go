@@ -3,10 +3,64 @@ package batching
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"testing"
+	"time"
 
 	"kvferry/engine"
+	"kvferry/kvcache"
 )
+
+// TestAskedAdapters: a scheduler says whose requests run and whose wait, and how long it has loaded
+// adapters.
+func TestAskedAdapters(t *testing.T) {
+	s, err := NewScheduler(Config{
+		Pool: kvcache.NewPool(16, 4, false), MaxModelLen: 16, MaxNumSeqs: 8, MaxBatchedTokens: 16, ChunkTokens: 8,
+		LoRA: engine.LoRA{MaxLoRAs: 1, BytesPerRank: 1e6, HostGBS: 1, DiskGBS: 0.1}, // 1 ms a unit of rank from host memory, 10 ms more from disk
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var now time.Duration
+	expect := func(what, running, waiting string, loading time.Duration) {
+		t.Helper()
+		r, w := s.AskedAdapters()
+		split := func(names string) (all []string) {
+			for _, name := range names {
+				all = append(all, string(name))
+			}
+			return all
+		}
+		if l := s.Load(); !slices.Equal(r, split(running)) || !slices.Equal(w, split(waiting)) || l.AdapterLoading != loading {
+			t.Errorf("%s: %q run and %q wait, want %q and %q; loading took %v, want %v", what, r, w, running, waiting, l.AdapterLoading, loading)
+		}
+	}
+	add := func(id uint64, adapter string, keep bool) {
+		s.Step(now, 0, engine.Add{Request: engine.Request{ID: id, Prompt: []kvcache.Token{1, 2}, MaxTokens: 2, Adapter: adapter, AdapterRank: 2, Keep: keep}})
+	}
+	step := func() {
+		t.Helper()
+		if s.Current() == nil {
+			t.Fatal("no step is under way")
+		}
+		now++
+		s.Step(now, 0, engine.Done{At: now, Tokens: generate(s.Current(), nil, vocab)})
+	}
+	expect("nothing has come", "", "", 0)
+	add(1, "", false)
+	add(2, "a", true)
+	add(3, "b", false)
+	add(4, "a", false)
+	expect("the model's own prompt is computed", "", "ab", 0)
+	step()
+	expect("a has the slot", "a", "b", 22*time.Millisecond)
+	step() // prompts of a
+	step() // and their last tokens
+	expect("b has the slot; blocks of 2 are kept, and nothing of it runs", "b", "", 44*time.Millisecond)
+	step()
+	step()
+	expect("all is done", "", "", 44*time.Millisecond)
+}
 
 // TestAdaptersAreForgotten: names that come and go take no more memory than so many, whether a profile bounds
 // adapters or not.

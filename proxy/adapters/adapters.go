@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"kvferry/config"
 	"kvferry/proxy/openai"
@@ -72,8 +73,21 @@ func (l *List) Rank(name string) uint32 {
 // defaultRank is that of an adapter whose path says none: engine.DefaultRank.
 const defaultRank = 16
 
-// Served is the rank that nodes serve an adapter with.
-func (l *List) Served(name string) uint32 { return cmp.Or(l.Rank(name), defaultRank) }
+// served is the rank that nodes serve an adapter with.
+func (l *List) served(name string) uint32 { return cmp.Or(l.Rank(name), defaultRank) }
+
+// Cards are what GET /v1/models lists: each name of the model, whose root is what the nodes call it, then
+// the adapters.
+func (l *List) Cards(m openai.Model, root string) (cards []openai.ModelCard) {
+	now := time.Now().Unix()
+	for _, name := range append([]string{m.Name}, m.Aliases...) {
+		cards = append(cards, openai.ModelCard{ID: name, Object: "model", Created: now, OwnedBy: "kvferry", Root: root, MaxModelLen: &m.MaxModelLen})
+	}
+	for _, o := range l.All() {
+		cards = append(cards, openai.ModelCard{ID: o.Name, Object: "model", Created: now, OwnedBy: "kvferry", Root: o.Path, Parent: &m.Name, Rank: l.served(o.Name)})
+	}
+	return cards
+}
 
 // maxAdapters bounds what load adds to, and maxPath an adapter's path, in bytes: each is in every list
 // of models.
@@ -172,7 +186,7 @@ func (l *List) Serve(mux *http.ServeMux) {
 		}
 		bad := l.load(openai.LoRA{Name: b.Name, Path: path}, b.Again)
 		if bad == nil {
-			l.log.Info("serving a LoRA adapter: nodes load it when it is first asked for", "name", b.Name, "rank", l.Served(b.Name))
+			l.log.Info("serving a LoRA adapter: nodes load it when it is first asked for", "name", b.Name, "rank", l.served(b.Name))
 		}
 		return bad
 	}

@@ -2,6 +2,8 @@ package metrics
 
 import (
 	"strconv"
+	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -30,7 +32,8 @@ type Cluster struct {
 
 // Labels are appended to a slice without room, so that no two descriptions share its memory.
 // "perc" is vLLM's word for a share of 0 to 1; cache_config_info is 1, and says what it says in
-// its labels.
+// its labels. So does lora_requests_info, whose value is the time: with vLLM each thing that it has ever
+// said is a series, and the latest counts. Here there is one for each node.
 var (
 	nodeLabels      = []string{"model_name", "engine"}
 	runningDesc     = prometheus.NewDesc("vllm:num_requests_running", "Sequences in the engine's batch.", nodeLabels, nil)
@@ -38,6 +41,7 @@ var (
 	kvUsageDesc     = prometheus.NewDesc("vllm:kv_cache_usage_perc", "Used part of the engine's KV blocks, 0 to 1.", nodeLabels, nil)
 	awakeDesc       = prometheus.NewDesc("vllm:engine_sleep_state", "1 of awake if the engine takes requests.", append(nodeLabels[:2:2], "sleep_state"), nil)
 	cacheDesc       = prometheus.NewDesc("vllm:cache_config_info", "The engine's KV cache.", append(nodeLabels[:2:2], "block_size", "num_gpu_blocks"), nil)
+	loraDesc        = prometheus.NewDesc("vllm:lora_requests_info", "LoRA adapters of the engine's requests, and how many slots it has for them (0: any number).", append(nodeLabels[:2:2], "max_lora", "waiting_lora_adapters", "running_lora_adapters"), nil)
 	railLabels      = []string{"engine", "rail"}
 	railBytes       = prometheus.NewDesc("kvferry:rail_bytes_total", "KV bytes that a node's transfers moved over a rail.", append(railLabels[:2:2], "op"), nil)
 	railResent      = prometheus.NewDesc("kvferry:rail_resent_bytes_total", "Bytes queued again after their connection was lost.", railLabels, nil)
@@ -61,7 +65,7 @@ var (
 // Describe implements [prometheus.Collector].
 func (c Cluster) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		runningDesc, waitingDesc, kvUsageDesc, awakeDesc, cacheDesc, nodesDesc, railBytes, railResent, railErrors, railDowns, railStrikes, railRests, railResting, railPaths, railFlight, railConns, railChanges, railRate,
+		runningDesc, waitingDesc, kvUsageDesc, awakeDesc, cacheDesc, loraDesc, nodesDesc, railBytes, railResent, railErrors, railDowns, railStrikes, railRests, railResting, railPaths, railFlight, railConns, railChanges, railRate,
 		stallsDesc, quarantinedDesc, quarantinesDesc,
 	} {
 		ch <- d
@@ -97,6 +101,9 @@ func (c Cluster) Collect(ch chan<- prometheus.Metric) {
 		gauge(waitingDesc, float64(n.Load.Waiting), model, id)
 		gauge(kvUsageDesc, float64(n.Load.KvBlocksUsed)/float64(max(total, 1)), model, id)
 		gauge(cacheDesc, 1, model, id, strconv.FormatUint(uint64(n.Info.BlockTokens), 10), strconv.FormatUint(uint64(total), 10))
+		if n.Load.AdapterSlots > 0 || len(n.Load.Adapters) > 0 {
+			gauge(loraDesc, float64(time.Now().Unix()), model, id, strconv.FormatUint(uint64(n.Load.AdapterSlots), 10), strings.Join(n.Load.WaitingAdapters, ","), strings.Join(n.Load.RunningAdapters, ","))
+		}
 		counter(stallsDesc, n.Stalls, id)
 		for _, r := range n.Rails {
 			counter(railBytes, r.BytesWritten, id, r.Rail, "write")

@@ -121,6 +121,8 @@ func (h *Engine) Load(old, l *proto.Load) {
 	h.blocksChecked.Add(float64(l.KvBlocksChecked - old.KvBlocksChecked))
 	h.blocksBad.Add(float64(l.KvBlocksBad - old.KvBlocksBad))
 	h.transfersFailed.Add(float64(l.KvTransfersFailed - old.KvTransfersFailed))
+	h.loraLoads.Add(float64(l.AdapterLoads - old.AdapterLoads))
+	h.loraLoading.Add(float64(l.AdapterLoadUs-old.AdapterLoadUs) / 1e6)
 	h.tiers.count(old, l)
 }
 

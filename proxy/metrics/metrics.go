@@ -62,6 +62,7 @@ type Model struct {
 type Engine struct {
 	preemptions, prefixQueries, prefixHits             prometheus.Counter
 	kvBytes, blocksChecked, blocksBad, transfersFailed prometheus.Counter
+	loraLoads, loraLoading                             prometheus.Counter
 	iterationTokens                                    prometheus.Observer
 	tiers                                              engineTiers
 }
@@ -122,6 +123,8 @@ func New() *Metrics {
 		"kvferry:kv_bytes_total":                   "KV bytes that the engine's transfers moved.",
 		"kvferry:kv_blocks_checked_total":          "KV blocks whose content was checked at the engine, their consumer.",
 		"kvferry:kv_blocks_bad_total":              "KV blocks that failed the check.",
+		"kvferry:lora_loads_total":                 "LoRA adapters that the engine loaded into slots.",
+		"kvferry:lora_load_seconds_total":          "Time that the engine's steps took more for that.",
 		"kvferry:migrations_total":                 "Times that a running request went on on another node.",
 		"kvferry:migrations_failed_total":          "Times that one was to, and went on where it was.",
 		"kvferry:migrated_bytes_total":             "KV bytes moved so that requests that ended well could go on on other nodes, also in vain.",
@@ -262,6 +265,8 @@ func (m *Metrics) Engine(model, node string) *Engine {
 		blocksChecked:   c("kvferry:kv_blocks_checked_total"),
 		blocksBad:       c("kvferry:kv_blocks_bad_total"),
 		transfersFailed: c("vllm:nixl_num_failed_transfers_total"),
+		loraLoads:       c("kvferry:lora_loads_total"),
+		loraLoading:     c("kvferry:lora_load_seconds_total"),
 		iterationTokens: m.histograms["vllm:iteration_tokens_total"].WithLabelValues(model, node),
 		tiers:           m.tiers.engine(model, node),
 	}

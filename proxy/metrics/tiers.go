@@ -77,6 +77,8 @@ func Steady(old, l *proto.Load) {
 		{&l.KvBytesStored, &old.KvBytesStored},
 		{&l.DiskBytesRead, &old.DiskBytesRead},
 		{&l.DiskBytesWritten, &old.DiskBytesWritten},
+		{&l.AdapterLoads, &old.AdapterLoads},
+		{&l.AdapterLoadUs, &old.AdapterLoadUs},
 	} {
 		*c.now = max(*c.now, *c.old)
 	}

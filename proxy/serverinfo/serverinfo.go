@@ -52,6 +52,8 @@ type Node struct {
 	KVBlocks           uint32   `json:"kv_blocks"`
 	Chunked            bool     `json:"chunked"`
 	Scheduler          string   `json:"scheduler"` // vllm-v0, vllm-v1 or sglang; empty if it is none of these
+	MaxLoRAs           int      `json:"max_loras"` // slots for LoRA adapters; 0: any number, or an engine that has not said
+	Adapters           []string `json:"adapters"`  // in slots, or on their way there
 	Version            string   `json:"version"`
 }
 
