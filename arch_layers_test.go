@@ -80,7 +80,7 @@ var layers = map[string]layer{
 		module:    []string{"proxy/adapters", "proxy/admission", "proxy/ahead", "proxy/health", "proxy/members", "proxy/metrics", "proxy/migration", "proxy/openai", "proxy/sglang", "proxy/turn", "tokenizer", "proxy/chunks", "proxy/cors", "proxy/profile", "proxy/serverinfo", "proxy/tracing", "proxy/upstream", "proxy/wire", "otlp", "clock", "config", "version", "kvcache", "engine/eos", "placement", "handoff", "attempt", "proto"},
 		libraries: []string{grpc, protobuf, "github.com/prometheus"},
 	},
-	"proxy/upstream":            {module: []string{"proxy/health", "proxy/openai", "clock", "config", "kvcache", "placement", "proto"}}, // knows engines by HTTP only
+	"proxy/upstream":            {module: []string{"proxy/health", "proxy/openai", "clock", "config", "kvcache", "placement", "proto"}, libraries: []string{"github.com/prometheus"}}, // knows engines by HTTP only
 	"proxy/wire":                {module: []string{"proxy/admission", "proxy/openai", "proxy/unpack", "tokenizer"}},
 	"proxy/adapters":            {module: []string{"proxy/openai", "proxy/wire", "config"}, tests: []string{"engine"}},
 	"proxy/admission":           {},

@@ -101,7 +101,7 @@ func (x *exchange) pass(ctx context.Context, q *upstream.Request) error {
 func (p *Proxy) engineStates() []NodeState {
 	var all []NodeState
 	for _, s := range p.engines.States() {
-		all = append(all, NodeState{Info: &proto.NodeInfo{Id: s.ID, Role: s.Role, Model: s.Model}, URL: s.URL, Up: s.Up, Legs: s.InFlight})
+		all = append(all, NodeState{Info: &proto.NodeInfo{Id: s.ID, Role: s.Role, Model: s.Model}, URL: s.URL, Up: s.Up, Legs: s.InFlight, Adapters: s.Adapters, MaxLoRAs: s.MaxLoRAs})
 	}
 	return all
 }

@@ -55,7 +55,10 @@ func newFakeEngine(t testing.TB, script ...string) *fakeEngine {
 	})
 	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = io.WriteString(w, `{"object": "list", "data": [{"id": "org/real", "object": "model", "owned_by": "vllm", "max_model_len": 4096}]}`)
+		_, _ = io.WriteString(w, `{"object": "list", "data": [{"id": "org/real", "object": "model", "owned_by": "vllm", "max_model_len": 4096}, {"id": "sql", "object": "model", "owned_by": "vllm", "root": "/adapters/sql", "parent": "org/real", "max_model_len": null}]}`)
+	})
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "# TYPE vllm:lora_requests_info gauge\nvllm:lora_requests_info{max_lora=\"4\",running_lora_adapters=\"sql\",waiting_lora_adapters=\"\"} 1.79e+09\n")
 	})
 	mux.HandleFunc("GET /query", func(w http.ResponseWriter, _ *http.Request) {
 		text, ok := f.query.Load().(string)

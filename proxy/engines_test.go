@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -169,6 +170,10 @@ func TestEnginesSay(t *testing.T) {
 	if k.Compute != "measured" || k.Serving != ModeDisagg || k.Handoff != "connector" || k.Model != "org/real" || k.MaxModelLen != 4096 || len(k.Nodes) != 2 || k.EOS != "" {
 		t.Errorf("%s", text)
 	}
+	c.poll("an engine's adapters", func() bool {
+		n := c.serverInfo().Nodes[1]
+		return slices.Equal(n.Adapters, []string{"sql"}) && n.MaxLoRAs == 4
+	})
 	if n := k.Nodes[1]; n.URL != d.URL || n.ID != strings.TrimPrefix(d.URL, "http://") || n.Role != "decode" || !n.Up {
 		t.Errorf("%+v", n)
 	}

@@ -32,7 +32,10 @@ type engine struct {
 	said     bool  // it has answered which models it has, or that it does not say
 	current  bool  // that was since it is up: what comes up again may have another
 	model    string
-	maxLen   uint32 // tokens; 0: it does not say
+	maxLen   uint32          // tokens; 0: it does not say
+	lists    map[string]bool // LoRA adapters, among its models; never changed
+	tells    bool            // its metrics tell of adapters
+	slots    slots           // for these
 	booted   bootstrap
 	here     netip.Addr // of this machine, as the engine sees it
 	inFlight int        // requests
@@ -58,7 +61,8 @@ func newClient(anew bool) *http.Client {
 	}
 }
 
-// check asks an engine how it is, and once which models it has.
+// check asks an engine how it is, and once which models it has. One that has LoRA adapters is asked for
+// them each time: they are loaded and unloaded while it runs.
 func (e *Engines) check(ctx context.Context, en *engine) {
 	limited, cancel := context.WithTimeoutCause(ctx, e.patience, fmt.Errorf("GET /health: no answer within %v", e.patience))
 	defer cancel()
@@ -75,12 +79,15 @@ func (e *Engines) check(ctx context.Context, en *engine) {
 		return
 	}
 	e.mu.Lock()
-	ask := err == nil && !en.current
+	ask := err == nil && (!en.current || en.tells || len(en.lists) > 0)
 	e.mu.Unlock()
 	if ask {
 		e.askModels(limited, en)
 	}
 	e.settle(en, err)
+	if ask {
+		e.askAdapters(limited, en)
+	}
 }
 
 // askModels asks an engine which models it has.
@@ -88,6 +95,7 @@ func (e *Engines) askModels(ctx context.Context, en *engine) {
 	var models struct {
 		Data []struct {
 			ID          string `json:"id"`
+			Parent      string `json:"parent"`
 			MaxModelLen uint32 `json:"max_model_len"`
 		} `json:"data"`
 	}
@@ -102,6 +110,12 @@ func (e *Engines) askModels(ctx context.Context, en *engine) {
 		en.said, en.current = true, true
 	} else if len(models.Data) > 0 {
 		en.said, en.current, en.model, en.maxLen = true, true, models.Data[0].ID, models.Data[0].MaxModelLen
+		en.lists = make(map[string]bool)
+		for _, m := range models.Data {
+			if m.Parent != "" {
+				en.lists[m.ID] = true
+			}
+		}
 	}
 }
 
@@ -154,6 +168,9 @@ func (e *Engines) settle(en *engine, err error) {
 	defer e.mu.Unlock()
 	before := en.why
 	en.why, en.current = err, en.current && err == nil
+	if err != nil {
+		en.lists, en.slots = nil, slots{} // what comes up again has loaded none
+	}
 	switch {
 	case (before == nil) == (err == nil) && before != errUnasked:
 		return
@@ -173,7 +190,8 @@ const (
 	good    grade = iota
 	failed        // this request, once
 	resting       // quarantined
-	worst
+	lacking       // does not have the request's LoRA adapter; added to these
+	worst   = 2 * lacking
 )
 
 // place chooses an engine of a role for a request, and counts the request there until leave.
@@ -184,6 +202,7 @@ func (e *Engines) place(role proto.Role, r *Request) (*visit, error) {
 	var chosen []*engine
 	var candidates []placement.Candidate
 	best := worst
+	adapter := e.adapter(r.asked.Model)
 	for _, en := range e.up(role) {
 		g := good
 		switch {
@@ -192,18 +211,24 @@ func (e *Engines) place(role proto.Role, r *Request) (*visit, error) {
 		case r.avoid[en]:
 			g = failed
 		}
+		if adapter != "" && !en.lists[adapter] {
+			g += lacking
+		}
 		if g < best {
 			best, chosen, candidates = g, nil, nil
 		}
 		if g == best {
 			chosen = append(chosen, en)
-			candidates = append(candidates, placement.Candidate{ID: en.id, WaitingTokens: en.waiting, InFlight: en.inFlight})
+			candidates = append(candidates, placement.Candidate{ID: en.id, WaitingTokens: en.waiting, InFlight: en.inFlight, Adapters: en.slots.names, AdapterSlots: en.slots.most})
 		}
 	}
 	if len(chosen) == 0 {
 		return nil, e.nobody()
 	}
-	en := chosen[e.places[role].Place(placement.Request{Tokens: r.size, Prefix: r.prefix}, candidates)]
+	en := chosen[e.places[role].Place(placement.Request{Tokens: r.size, Prefix: r.prefix, Adapter: adapter}, candidates)]
+	if adapter != "" {
+		en.slots.saw(adapter)
+	}
 	e.quarantine.Chosen(now, health.Subject{Node: en.id})
 	v := &visit{engine: en, tokens: r.size, sent: now, waits: true, says: r.asked.Stream || role == proto.Role_ROLE_PREFILL}
 	en.inFlight++

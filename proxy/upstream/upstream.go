@@ -192,8 +192,10 @@ type State struct {
 	ID, URL  string
 	Role     proto.Role
 	Up       bool
-	Model    string // empty while it has not said
-	InFlight int    // requests that it has
+	Model    string   // empty while it has not said
+	InFlight int      // requests that it has
+	Adapters []string // LoRA adapters that are taken to be in its slots
+	MaxLoRAs int      // how many of these there are; 0: it has not said
 }
 
 // States lists the engines: prefill, decode, both, in the order in which they were named.
@@ -202,7 +204,7 @@ func (e *Engines) States() []State {
 	defer e.mu.Unlock()
 	var all []State
 	for _, en := range e.all {
-		all = append(all, State{en.id, en.url, en.role, en.why == nil, en.model, en.inFlight})
+		all = append(all, State{en.id, en.url, en.role, en.why == nil, en.model, en.inFlight, en.slots.names, en.slots.most})
 	}
 	return all
 }
