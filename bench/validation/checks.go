@@ -96,11 +96,8 @@ func judged(ctx context.Context, p *sglang.Published, server *engine.Profile) ([
 	return figures, nil
 }
 
-// Workloads of several runs.
-const (
-	deepSeek       = "deepseek-v3"
-	inferenceXRuns = "InferenceX#870"
-)
+// deepSeek is a workload of several runs.
+const deepSeek = "deepseek-v3"
 
 // Profiles of Server in package datasheet, made of what is in front of the last dash and a GPU.
 const (
@@ -128,10 +125,13 @@ func datasheets() []check {
 		figures, err := of(ctx, p)
 		return slices.DeleteFunc(figures, func(f fit.Figure) bool { return !strings.Contains(f.Name, " mean_") }), err
 	}
-	all := []check{means, {
-		source: inferenceXRuns, table: inferenceXRuns + ", four runs, mean TPOT", profile: deepSeekDatasheet + "h200", sample: Datasheet, limit: Limit{Median: 0.21, P90: 0.25},
-		figures: func(ctx context.Context, p *engine.Profile) ([]fit.Figure, error) { return named(ctx, p, inferenceX()) },
-	}}
+	all := []check{means}
+	for _, x := range inferenceX {
+		all = append(all, check{
+			source: x.thread, table: x.table(), profile: deepSeekDatasheet + x.gpu, sample: Datasheet, limit: x.limit,
+			figures: func(ctx context.Context, p *engine.Profile) ([]fit.Figure, error) { return named(ctx, p, x.runs()) },
+		})
+	}
 	for _, gpu := range deepSeekGPUs {
 		all = append(all, check{
 			source: deepSeek, table: deepSeek + ", four runs, median ITL", profile: deepSeekDatasheet + gpu.name, sample: Datasheet, limit: gpu.limit,
@@ -180,16 +180,35 @@ func deepSeekOf(key string) []sglang.Published {
 	return runs
 }
 
-// inferenceX are runs of DeepSeek-R1, which has DeepSeek-V3's shape, on eight H200: SemiAnalysisAI/InferenceX#870,
-// SGLang 0.5.7, ten requests for each that is under way at a time, of 0.8 to 1 times 1,024 tokens in and out.
+// A series is runs of DeepSeek-R1, which has DeepSeek-V3's shape, on eight GPUs that are named, by
+// SemiAnalysisAI/InferenceX: ten requests for each that is under way at a time, of 0.8 to 1 times 1,024 tokens in and out.
 // Which lengths were drawn is not known, and matters little to a mean of so many.
-func inferenceX() (runs []sglang.Published) {
-	for _, p := range []struct {
-		concurrency int
-		tpot        float64
-	}{{8, 12.8}, {16, 17.2}, {32, 25.6}, {64, 34.6}} {
+type series struct {
+	thread, gpu string
+	what        string
+	limit       Limit
+	points      []point
+}
+
+// A point is the mean TPOT at so many requests at a time, in milliseconds.
+type point struct {
+	concurrency int
+	tpot        float64
+}
+
+// inferenceX are series with SGLang 0.5.7, and 0.5.12 twice.
+var inferenceX = []series{
+	{"InferenceX#870", "h200", "four runs", Limit{Median: 0.21, P90: 0.25}, []point{{8, 12.8}, {16, 17.2}, {32, 25.6}, {64, 34.6}}},
+	{"InferenceX#3288", "h200", "five runs", Limit{Median: 0.40, P90: 0.42}, []point{{4, 9.7}, {8, 11.73}, {16, 15.28}, {32, 21.8}, {64, 29.77}}},
+	{"InferenceX#3363", "b200", "seven runs", Limit{Median: 0.16, P90: 0.28}, []point{{1, 7.18}, {2, 7.93}, {4, 8.82}, {8, 10.96}, {16, 13.09}, {32, 16.21}, {64, 21.73}}},
+}
+
+func (x *series) table() string { return x.thread + ", " + x.what + ", mean TPOT" }
+
+func (x *series) runs() (runs []sglang.Published) {
+	for _, p := range x.points {
 		runs = append(runs, sglang.Published{
-			Workload: inferenceXRuns, Setting: fmt.Sprintf("at %d", p.concurrency), Backend: "sglang-oai", NumPrompts: 10 * p.concurrency,
+			Workload: x.thread, Setting: fmt.Sprintf("at %d", p.concurrency), Backend: "sglang-oai", NumPrompts: 10 * p.concurrency,
 			InputLen: 1024, OutputLen: 1024, RangeRatio: 0.8, Seed: 1, MaxConcurrency: p.concurrency, Figures: sglang.Figures{"mean_tpot_ms": p.tpot},
 		})
 	}

@@ -30,16 +30,18 @@ var titles = []struct {
 // notes say what is to be known of the tables.
 var notes = []string{
 	"DeepSeek-V3's record names no GPU. Eight of H200, B200 or MI300X hold the model, none of the other GPUs that kvferry knows. " +
-		"What was published picks B200. sglang#6939 measured the model, the triton server and the load of triton/128x16 on eight GPUs that it names as B200: 221.3 s before it tuned the experts' kernel, and the record has 219.2. " +
-		"Flashinfer's server was started with SGLANG_ENABLE_FLASHINFER_GEMM=1, which is for Blackwell and does nothing elsewhere (sglang#6479), " +
-		"and with --disable-radix, which flashinfer needs there (sglang#6930). MI300X has no flashinfer. " +
+		"What was published picks B200. The record lies beside the change to flashinfer's attention that became sglang#6930, by the same author, and is named after the kernels (cutlass) that this change takes on Blackwell alone. " +
+		"Both servers were started with SGLANG_ENABLE_FLASHINFER_GEMM=1, which is for Blackwell and does nothing elsewhere (sglang#6479). " +
+		"sglang#6939 measured the model, the triton server and the load of triton/128x16 on eight GPUs that it names as B200: 221.3 s before it tuned the experts' kernel, and the record has 219.2. " +
 		"So of the median ITL the row of B200 counts, 38 %. If nothing picked a GPU, it would be that of H200, 13 %.",
+	"A datasheet says nothing of the engine's version. DeepSeek-R1 of the same shape on eight B200 took 13.09 ms a token at 16 requests and 16.21 at 32 with SGLang 0.5.12 of 2026 (InferenceX#3363), where the record, of June 2025, has 24.26 and 30.38, or 26.21 and 33.07. " +
+		"No profile without a version is within 20 % of both. The datasheet's is nearer to the later one.",
 	"A run at one concurrency says nothing of the batch's size: what experts and all-reduces cost stays the datasheet's of B200 in the profiles that are fitted to one run. " +
 		"With H200's in their place 3 or 4 of 14 figures of the other run are within 10 %.",
 	"No datasheet says what DeepSeek-V3's prompts took in these runs: the profiles that are fitted to them need 0.048 (flashinfer) and 0.065 ms (triton) a token on eight GPUs, B200's datasheet has 0.0040. " +
 		"That is a share of 4 and 3 % of the peak in FP8, not 50 %: kernels of experts that were new for Blackwell then. Besides, the first batch took 1.9 and 2.4 s longer (cold), and the front end some 8 ms a request. " +
-		"Their mean TTFT is set beside the datasheets' as measured; it says how far they are off with prompts, and counts for no claim. InferenceX#870's TTFT is not compared.",
-	"InferenceX#870 is of DeepSeek-R1 on eight H200, SGLang 0.5.7 of 2026, whose kernels are newer than those that the datasheet's shares were measured on.",
+		"Their mean TTFT is set beside the datasheets' as measured; it says how far they are off with prompts, and counts for no claim. InferenceX's TTFT is not compared.",
+	"InferenceX is of DeepSeek-R1, #870 with SGLang 0.5.7 and the others with 0.5.12, both of 2026, whose kernels are newer than those that the datasheet's shares were measured on. #3363's server keeps KV in 8 bits, which the profile does not; at 64 requests that is 2 % of a step.",
 }
 
 // document is the results as people read them.
