@@ -43,6 +43,7 @@ func (m *Measuring) addFlags(fs *pflag.FlagSet) {
 
 // Needs is which flag those need that have no effect by themselves, for command.Needs.
 var Needs = map[string]string{
+	"known-itl-context": "known-itl", "known-ttft-tokens": "known-ttft",
 	"rounds": "from", "kv-blocks": "from", "check": "from", "profile": "check",
 	"num-prompts": "check", "request-rate": "check", "random-input-len": "check", "random-output-len": "check", "seed": "check",
 }
@@ -64,6 +65,12 @@ func measure(ctx context.Context, c *Config) error {
 	config.Between(&bad, "Rounds", m.Rounds, 1, 1000)
 	if c.Server.TensorParallel != 1 {
 		bad.Add("TensorParallel", c.Server.TensorParallel, "what is measured are all GPUs of the server together: leave it out")
+	}
+	if c.Server.Known.ITL != 0 {
+		bad.Add("KnownITL", c.Server.Known.ITL, "what is known is for a profile of a datasheet, and here all is measured: leave it out")
+	}
+	if c.Server.Known.TTFT != 0 {
+		bad.Add("KnownTTFT", c.Server.Known.TTFT, "what is known is for a profile of a datasheet, and here all is measured: leave it out")
 	}
 	if m.Profile != "" && !m.Check {
 		bad.Add("Profile", m.Profile, "a profile that is there can be checked: add --check")

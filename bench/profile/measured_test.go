@@ -55,6 +55,8 @@ func TestMeasuringFaults(t *testing.T) {
 		"--profile: ":                        {"--profile", "zero"},
 		"--profile: \"none.json\"":           {"--profile", "none.json", "--check"},
 		"--tensor-parallel-size: 2: ":        {"--tensor-parallel-size", "2"},
+		"--known-itl: 20ms: ":                {"--known-itl", "20ms"},
+		"--known-ttft: 1s: ":                 {"--known-ttft", "1s"},
 		"--rounds: 0: ":                      {"--rounds", "0"},
 		"--model: ":                          {"--model", "nowhere"},
 		"--max-model-len: 0: the server":     {"--kv-blocks", "100"},

@@ -26,7 +26,9 @@ the model's config.json, --gpu one of
   ` + strings.Join(datasheet.Names(), ", ") + `
 or a JSON file with the fields of engine/datasheet/data.json. Each parameter is
 printed with where it comes from. --out writes the profile, which --profile of all
-other commands takes. Nothing in it is measured: expect errors of tens of percent.
+other commands takes. Nothing in it is measured: expect errors of tens of percent. If
+you know what one request alone takes, --known-itl and --known-ttft set by it what no
+datasheet says: what the engine's kernels take besides reading and arithmetic.
 
 --from measures instead: a server that runs, of any engine that streams tokens, is
 asked a short series of loads, and the costs are fitted with which the simulator
@@ -40,6 +42,7 @@ const (
 	Short   = "A profile of any model on any GPU, from its datasheet or a server that runs"
 	Example = `  kvbench profile --model config.json --gpu L40S
   kvbench profile --model config.json --gpu H200 --tensor-parallel-size 8 --out h200.json
+  kvbench profile --model config.json --gpu B200 --tensor-parallel-size 8 --known-itl 21.4ms --known-itl-context 768
   kvbench profile --from http://127.0.0.1:8000 --model config.json --check --out mine.json
   kvbench profile --from http://127.0.0.1:8000 --check --profile mine.json
   kvbench simulate --profile h200.json --request-rate 4`
@@ -62,6 +65,7 @@ type Config struct {
 var FlagNames = map[string]string{
 	"Model": "--model", "GPU": "--gpu", "Quantization": "--quantization", "Out": "--out", "Engine": "--engine",
 	"TensorParallel": "--tensor-parallel-size", "MemoryUtilization": "--gpu-memory-utilization", "KVElemBytes": "--kv-bytes",
+	"KnownITL": "--known-itl", "KnownContext": "--known-itl-context", "KnownTTFT": "--known-ttft", "KnownPrompt": "--known-ttft-tokens",
 	"MaxModelLen": "--max-model-len", "MaxNumSeqs": "--max-num-seqs", "BlockTokens": "--block-size",
 	"URL": "--from", "From": "--from", "Profile": "--profile", "Rounds": "--rounds", "MaxBatchedTokens": "--max-num-batched-tokens", "Blocks": "--kv-blocks",
 	"Requests": "--num-prompts", "Rate": "--request-rate", "InputLen": "--random-input-len", "OutputLen": "--random-output-len",
@@ -82,6 +86,10 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&s.MaxBatchedTokens, "max-num-batched-tokens", 0, "tokens of a step (default: likewise)")
 	fs.IntVar(&s.BlockTokens, "block-size", 16, "tokens a block")
 	fs.StringVar(&s.Engine, "engine", engine.VLLMV1, "whose scheduler it has: "+strings.Join(engine.Schedulers(), ", "))
+	fs.DurationVar(&s.Known.ITL, "known-itl", 0, "time from token to token of one request alone, measured or published: the profile gives it")
+	fs.IntVar(&s.Known.Context, "known-itl-context", 1024, "tokens of context that it was measured with")
+	fs.DurationVar(&s.Known.TTFT, "known-ttft", 0, "TTFT of one prompt alone, measured or published: the profile gives it")
+	fs.IntVar(&s.Known.Prompt, "known-ttft-tokens", 1024, "tokens of that prompt")
 	fs.StringVar(&s.Name, "served-model-name", "", "what clients ask for (default: the folder of config.json)")
 	fs.StringVar(&c.Out, "out", "", "file for the profile (default: none, only print)")
 	c.addFlags(fs)

@@ -58,6 +58,10 @@ func TestNamesFlags(t *testing.T) {
 		`--engine: "tgi": use vllm-v0`:                {"--gpu", "A10", "--engine", "tgi"},
 		"--model: ":                                   {"--gpu", "A10", "--model", "nowhere"},
 		"--out: ":                                     {"--gpu", "A10", "--out", "/nowhere/a10.json"},
+		"--known-itl: 1ms: that is 1":                 {"--gpu", "A10", "--known-itl", "1ms"},
+		"--known-itl-context: 40000: use 1 to 32768":  {"--gpu", "A10", "--known-itl", "1s", "--known-itl-context", "40000"},
+		"--known-ttft: 10ms: that is ":                {"--gpu", "A10", "--known-ttft", "10ms"},
+		"--known-ttft-tokens: 0: use 1 to 32768":      {"--gpu", "A10", "--known-ttft", "1s", "--known-ttft-tokens", "0"},
 		"--tensor-parallel-size: 1: weigh":            {"--gpu", "A10", "--quantization", "none", "--gpu-memory-utilization", "0.5"},
 	} {
 		c := asked(t, args...)

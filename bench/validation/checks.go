@@ -38,7 +38,7 @@ func checks() []check {
 			run(c.fitted, c.profile(), InSample, Limit{Median: 0.03, P90: 0.10, Within: 13}),
 			run(c.predicted, c.profile(), OtherRun, Limit{Median: 0.08, P90: 0.12, Within: 12}))
 	}
-	return append(all, datasheets()...)
+	return append(append(all, datasheets()...), anchored()...)
 }
 
 // fitted are the limits of runs that their profile was fitted to.
@@ -149,6 +149,30 @@ func datasheets() []check {
 		})
 	}
 	return all
+}
+
+// Profiles of datasheets and the ITL of one request, by the thread that it was published in.
+const (
+	of6111 = deepSeekDatasheet + "b200-sglang-6111"
+	of3363 = deepSeekDatasheet + "b200-inferencex-3363"
+)
+
+// anchored are sets of these, of runs that have no part in that figure.
+func anchored() []check {
+	last := inferenceX[len(inferenceX)-1]
+	last.what, last.points = "six runs", last.points[1:]
+	return []check{
+		{
+			source: deepSeek, table: deepSeek + ", four runs, median ITL", profile: of6111, sample: Anchored, limit: Limit{Median: 0.10, P90: 0.16},
+			figures: func(ctx context.Context, p *engine.Profile) ([]fit.Figure, error) {
+				return named(ctx, p, deepSeekOf("median_itl_ms"))
+			},
+		},
+		{
+			source: last.thread, table: last.table(), profile: of3363, sample: Anchored, limit: Limit{Median: 0.08, P90: 0.23},
+			figures: func(ctx context.Context, p *engine.Profile) ([]fit.Figure, error) { return named(ctx, p, last.runs()) },
+		},
+	}
 }
 
 // named computes all published figures of some runs.

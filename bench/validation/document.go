@@ -16,7 +16,8 @@ little above what comes out today: they say that nothing got worse, not that it 
 
 In sample: the profile was fitted to these figures. Held back: it was fitted to another run of the same
 server, beginning with a profile that these runs had no part in. Datasheet: it was made of the
-model's config.json and the GPU's datasheet, and fitted to nothing.`
+model's config.json and the GPU's datasheet, and fitted to nothing. Anchored: so it was, and then set to give the time
+from token to token of one request alone (` + "`kvbench profile --known-itl`" + `), which was published elsewhere.`
 
 // titles of the tables, a sample each.
 var titles = []struct {
@@ -25,6 +26,7 @@ var titles = []struct {
 }{
 	{[]Sample{InSample, OtherRun}, "profiles fitted to published runs"},
 	{[]Sample{Datasheet}, "profiles of datasheets: held back"},
+	{[]Sample{Anchored}, "profiles of datasheets and one known figure: held back"},
 }
 
 // notes say what is to be known of the tables.
@@ -41,6 +43,8 @@ var notes = []string{
 	"No datasheet says what DeepSeek-V3's prompts took in these runs: the profiles that are fitted to them need 0.048 (flashinfer) and 0.065 ms (triton) a token on eight GPUs, B200's datasheet has 0.0040. " +
 		"That is a share of 4 and 3 % of the peak in FP8, not 50 %: kernels of experts that were new for Blackwell then. Besides, the first batch took 1.9 and 2.4 s longer (cold), and the front end some 8 ms a request. " +
 		"Their mean TTFT is set beside the datasheets' as measured; it says how far they are off with prompts, and counts for no claim. InferenceX's TTFT is not compared.",
+	"Anchored: the datasheet's B200 of sglang-6111 was given 21.4 ms a token of one request with 768 tokens of context, which is what sglang#6111 measured in May 2025 with triton on Blackwell (its prompt is in that, so it is a little long). " +
+		"That of inferencex-3363 was given the 7.18 ms that InferenceX#3363 measured at one request, and predicts its other runs.",
 	"InferenceX is of DeepSeek-R1, #870 with SGLang 0.5.7 and the others with 0.5.12, both of 2026, whose kernels are newer than those that the datasheet's shares were measured on. #3363's server keeps KV in 8 bits, which the profile does not; at 64 requests that is 2 % of a step.",
 }
 

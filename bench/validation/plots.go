@@ -65,7 +65,7 @@ func (r *Results) groups(source string) []group {
 			continue
 		}
 		name := string(rec.Sample)
-		if rec.Sample == Datasheet {
+		if rec.Sample == Datasheet || rec.Sample == Anchored {
 			name = rec.Profile + ", held back"
 		}
 		i := slices.IndexFunc(groups, func(g group) bool { return g.name == name })

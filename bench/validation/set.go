@@ -38,6 +38,7 @@ const (
 	InSample  Sample = "in sample" // it was fitted to them
 	OtherRun  Sample = "held back" // it was fitted to another run of the same server
 	Datasheet Sample = "datasheet" // it was fitted to nothing
+	Anchored  Sample = "anchored"  // it was made of a datasheet and one figure that is known of another run
 )
 
 // A Limit is how bad a set may be: errors as shares, and how many figures are within 10 % at least.

@@ -6,11 +6,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"kvferry/bench/page"
 	"kvferry/bench/page/pagetest"
@@ -105,6 +107,40 @@ func TestDatasheets(t *testing.T) {
 			if said := fmt.Sprintf(": median error %.0f %%, worst %+.0f %%\n", 100*set.Median, 100*set.Worst); !strings.Contains(text, said) {
 				t.Errorf("%s does not say %q of %s", text, said, set.Table)
 			}
+		}
+	}
+}
+
+// TestAnchored: the profiles that were given a figure are what package datasheet makes today, and give it.
+func TestAnchored(t *testing.T) {
+	t.Parallel()
+	for i, a := range []struct {
+		profile string
+		known   datasheet.Known
+	}{
+		// One request of 512 tokens in and out, 46.75 tokens a second.
+		{of6111, datasheet.Known{ITL: 21400 * time.Microsecond, Context: 768}},
+		// The mean of 922 tokens in, and the middle of as many out.
+		{of3363, datasheet.Known{ITL: 7180 * time.Microsecond, Context: 1383}},
+	} {
+		s := server(t, deepSeek, "B200")
+		s.Engine, s.TensorParallel, s.MaxModelLen, s.Known = engine.SGLang, 8, 16384, a.known
+		e, err := s.Estimate()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b bytes.Buffer
+		if err := page.WriteJSON(&b, e.Profile); err != nil {
+			t.Fatal(err)
+		}
+		pagetest.Golden(t, "../profiles/"+a.profile+".json", b.Bytes())
+		if got := anchored()[i].profile; got != a.profile {
+			t.Errorf("%s has a set, %s is made", got, a.profile)
+		}
+		works := []engine.Work{{From: a.known.Context - 1, N: 1}}
+		took := engine.NewCostModel(e.Profile.Costs, e.Profile.KVGeometry).Run(&engine.Step{Kind: engine.Decode, Tokens: 1, Works: works})
+		if off := float64(took)/float64(a.known.ITL) - 1; math.Abs(off) > 1e-4 {
+			t.Errorf("%s takes %v a token, was given %v", a.profile, took, a.known.ITL)
 		}
 	}
 }

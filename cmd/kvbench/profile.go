@@ -20,6 +20,6 @@ func profileCommand(terminal bool) *cobra.Command {
 	}
 	cfg.AddFlags(cmd.Flags())
 	command.Needs(cmd.Flags(), profile.Needs)
-	command.Positive(cmd.Flags(), "tensor-parallel-size", "kv-bytes", "max-num-seqs", "block-size", "rounds", "num-prompts", "random-input-len", "random-output-len")
+	command.Positive(cmd.Flags(), "tensor-parallel-size", "kv-bytes", "max-num-seqs", "block-size", "known-itl", "known-itl-context", "known-ttft", "known-ttft-tokens", "rounds", "num-prompts", "random-input-len", "random-output-len")
 	return cmd
 }

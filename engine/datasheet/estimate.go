@@ -26,6 +26,7 @@ type Server struct {
 	MaxBatchedTokens  int // tokens of a step; 0: the engine's
 	BlockTokens       int
 	Engine            string // whose scheduler it has: one of engine.Schedulers
+	Known             Known  // what it is known to take, if anything
 }
 
 // A Parameter is one of a profile's, and where it comes from.
@@ -37,7 +38,8 @@ type Estimate struct {
 	Parameters []Parameter
 	Memory     Memory
 
-	step int // tokens of a step, at most
+	step  int    // tokens of a step, at most
+	known string // what was given
 }
 
 // Memory is a GPU's, in bytes. The engine's own is 0.1 GiB: vLLM's logs call it non_torch_memory.
@@ -111,6 +113,7 @@ func (s *Server) Validate() error {
 	config.Between(&bad, "MaxBatchedTokens", s.MaxBatchedTokens, 0, 1<<20)
 	config.Between(&bad, "BlockTokens", s.BlockTokens, 1, 1<<20)
 	config.Between(&bad, "KVElemBytes", s.KVElemBytes, 1, 1<<20)
+	s.validateKnown(&bad)
 	return bad.Err("datasheet.Server")
 }
 
@@ -228,8 +231,12 @@ func (s *Server) Estimate() (*Estimate, error) {
 	round(&c.PrefillStepMS, &c.PrefillFloorMS, &c.PrefillTokenMS, &c.PrefillAttentionNS, &c.DecodeStepMS, &c.DecodeKVTokenNS, &c.DecodeTokenMS,
 		&c.Experts.ReadMS, &c.TensorParallel.BusGBS, &c.HotSlowdown, &c.OutputDelayMS)
 	seqs, tokens := s.Batch()
+	name := fmt.Sprintf("%s on %d x %s, from datasheet", s.Name, s.TensorParallel, s.GPU.Name)
+	if e.known = s.Known.String(); e.known != "" {
+		name += " and a known " + e.known
+	}
 	e.Profile = engine.Profile{
-		Name: fmt.Sprintf("%s on %d x %s, from datasheet", s.Name, s.TensorParallel, s.GPU.Name), GPU: s.GPU.Name, Model: s.Name, Vocab: m.Vocab,
+		Name: name, GPU: s.GPU.Name, Model: s.Name, Vocab: m.Vocab,
 		KVGeometry: g, KVBytes: int64(e.Memory.KV), MaxModelLen: length, MaxNumSeqs: seqs, ChunkTokens: 512, Costs: c,
 		Engine: engine.Options{Scheduler: s.Engine},
 		Disagg: engine.DisaggCosts{DecodeStepMS: c.DecodeStepMS},
@@ -240,7 +247,12 @@ func (s *Server) Estimate() (*Estimate, error) {
 		e.step, tokens = min(tokens, s.chunk()), s.MaxBatchedTokens
 	}
 	e.Profile.SetBatch(0, tokens)
-	e.Parameters = parameters(s, &c, peak, as, half)
+	if e.known != "" {
+		if err := s.anchor(e); err != nil {
+			return nil, err
+		}
+	}
+	e.Parameters = parameters(s, &e.Profile.Costs, peak, as, half)
 	return e, e.Profile.Validate()
 }
 
@@ -258,17 +270,26 @@ func round(all ...*float64) {
 func parameters(s *Server, c *engine.Costs, peak float64, as string, half float64) []Parameter {
 	m := &s.Model
 	read := fmt.Sprintf("(%.0f GB/s x MBU %.2f)", s.GPU.BandwidthGBS, known.MBU)
+	formula := fmt.Sprintf("2 x %.2f G weights / (%.0f TFLOPS %s x MFU %.2f)", (m.Active()-m.Head)/1e9, peak, as, known.MFU)
+	token, arithmetic := formula, "the same"
+	if s.Known.TTFT > 0 {
+		token, arithmetic = s.Known.ttft(), formula
+	}
+	launch := fmt.Sprintf("%.0f kernels x %.0f us (%s)", kernels(m), known.KernelUS, known.KernelSource)
+	if s.Known.ITL > 0 {
+		launch = fmt.Sprintf("%s; %.0f kernels x %.0f us would be %.3f", s.Known.itl(), kernels(m), known.KernelUS, kernels(m)*known.KernelUS/1e3)
+	}
 	decode := "the floor, and launching the kernels of prefill_step_ms"
 	if s.TensorParallel > 1 {
 		decode += fmt.Sprintf(", %d times: a step takes 1/%d of this, and launching is not shared", s.TensorParallel, s.TensorParallel)
 	}
 	all := []Parameter{
-		{"prefill_token_ms", fmt.Sprintf("%.4f", c.PrefillTokenMS), fmt.Sprintf("2 x %.2f G weights / (%.0f TFLOPS %s x MFU %.2f)", (m.Active()-m.Head)/1e9, peak, as, known.MFU)},
+		{"prefill_token_ms", fmt.Sprintf("%.4f", c.PrefillTokenMS), token},
 		{"prefill_attention_ns", fmt.Sprintf("%.4f", c.PrefillAttentionNS), fmt.Sprintf("%.3f M operations a pair / (%.0f TFLOPS fp16 x MFU %.2f)", m.PairFlops/1e6, half, known.MFU)},
 		{"prefill_floor_ms", fmt.Sprintf("%.3f", c.PrefillFloorMS), fmt.Sprintf("%.2f GB of weights without experts / %s", m.DenseBytes()/1e9, read)},
-		{"prefill_step_ms", fmt.Sprintf("%.3f", c.PrefillStepMS), fmt.Sprintf("%.0f kernels x %.0f us (%s)", kernels(m), known.KernelUS, known.KernelSource)},
+		{"prefill_step_ms", fmt.Sprintf("%.3f", c.PrefillStepMS), launch},
 		{"decode_step_ms", fmt.Sprintf("%.3f", c.DecodeStepMS), decode},
-		{"decode_token_ms", fmt.Sprintf("%.4f", c.DecodeTokenMS), fmt.Sprintf("the same with the output head, %.2f G weights of 16 bits: what large batches take at least", m.Head/1e9)},
+		{"decode_token_ms", fmt.Sprintf("%.4f", c.DecodeTokenMS), fmt.Sprintf("%s with the output head, %.2f G weights of 16 bits: what large batches take at least", arithmetic, m.Head/1e9)},
 		{"decode_kv_token_ns", fmt.Sprintf("%.3f", c.DecodeKVTokenNS), fmt.Sprintf("%d bytes of KV a token / %s", m.Layers*m.KVHeads*m.KVElem*s.KVElemBytes, read)},
 	}
 	if m.Experts > 0 {

@@ -28,11 +28,11 @@ func ttft(p *engine.Profile, tokens, most int) (at time.Duration) {
 	return at
 }
 
-// itl is how long a step takes that decodes so many sequences, each with its context.
-func itl(p *engine.Profile, batch int) time.Duration {
+// itl is how long a step takes that decodes so many sequences, each with a context of so many tokens.
+func itl(p *engine.Profile, batch, context int) time.Duration {
 	works := make([]engine.Work, batch)
 	for i := range works {
-		works[i] = engine.Work{From: contextTokens - 1, N: 1}
+		works[i] = engine.Work{From: context - 1, N: 1}
 	}
 	return engine.NewCostModel(p.Costs, p.KVGeometry).Run(&engine.Step{Kind: engine.Decode, Tokens: batch, Works: works})
 }
@@ -48,21 +48,20 @@ func outcome(p *engine.Profile, most int) string {
 			fmt.Fprintf(&b, "%s: %s\n", what, strings.Join(cells, ", "))
 		}
 	}
-	ms := func(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 	seqs, _ := p.Batch()
 	room := p.Blocks() * p.KVGeometry.BlockTokens
 	b.WriteString("What comes out, of all GPUs together:\n")
 	line("TTFT of one prompt in ms", func(add func(string, ...any)) {
 		for _, n := range promptTokens {
 			if n <= p.MaxModelLen && n <= room {
-				add("%.1f (%d tokens)", ms(ttft(p, n, most)), n)
+				add("%.1f (%d tokens)", milliseconds(ttft(p, n, most)), n)
 			}
 		}
 	})
 	line(fmt.Sprintf("ITL in ms, each sequence with a context of %d tokens", contextTokens), func(add func(string, ...any)) {
 		for _, n := range batches {
 			if n <= seqs && n*contextTokens <= room {
-				add("%.1f (batch %d)", ms(itl(p, n)), n)
+				add("%.1f (batch %d)", milliseconds(itl(p, n, contextTokens)), n)
 			}
 		}
 	})

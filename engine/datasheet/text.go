@@ -25,12 +25,16 @@ MFU %.2f and MBU %.2f are medians of %d and %d published measurements, the same 
 Those measurements differ: MFU from 0.39 to 0.67, MBU from 0.48 to 0.77. So much may this be wrong.
 %sPrompts were compared on the A10 and B200 alone; what those of large models with experts take depends on kernels that no datasheet tells of.
 Not modelled: pipeline, expert and data parallelism, several machines, the front end, unequal loads of experts.
-`, known.MFU, known.MBU, len(known.Prefills), len(known.Decodes), checked(p.GPU))
+`, known.MFU, known.MBU, len(known.Prefills), len(known.Decodes), e.checked())
 	return b.String()
 }
 
 // checked says what profiles of this GPU were set beside, or those of others if it was never.
-func checked(gpu string) string {
+func (e *Estimate) checked() string {
+	gpu, given := e.Profile.GPU, ""
+	if e.known != "" {
+		given = "The " + e.known + " that was given is not in these comparisons, which are of the datasheet alone:\n"
+	}
 	var here, elsewhere []string
 	for _, e := range known.Evidence {
 		line := fmt.Sprintf("%s, %s: median error %.0f %%, worst %+.0f %%\n", e.GPU, e.What, 100*e.Median, 100*e.Worst)
@@ -40,7 +44,7 @@ func checked(gpu string) string {
 		elsewhere = append(elsewhere, line)
 	}
 	if len(here) > 0 {
-		return "Beside published runs on this GPU, which nothing was fitted to (docs/validation.md):\n" + strings.Join(here, "")
+		return given + "Beside published runs on this GPU, which nothing was fitted to (docs/validation.md):\n" + strings.Join(here, "")
 	}
-	return "Beside published runs on " + gpu + ": never. On others, which nothing was fitted to (docs/validation.md):\n" + strings.Join(elsewhere, "")
+	return given + "Beside published runs on " + gpu + ": never. On others, which nothing was fitted to (docs/validation.md):\n" + strings.Join(elsewhere, "")
 }
