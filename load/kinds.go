@@ -147,6 +147,8 @@ type Spec struct {
 	Tokenizer Tokenizer
 	// InFlight is how many requests may be under way at once, 0 for any number.
 	InFlight int
+
+	counted bool // by Scan alone: what tokens a prompt has is nothing to it
 }
 
 // MaxInFlight is more than a machine has ports for.

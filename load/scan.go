@@ -4,9 +4,10 @@ package load
 // are, and the most tokens that one has, its answer and what it continues together; 0 where
 // nobody knows how long its texts are. A load without requests is an error.
 //
-// It takes the time of drawing the load, a second for a hundred million tokens and more, and 8
-// bytes a request.
+// It takes the time of reading the file, and of most kinds that of drawing the tokens, a second for a hundred
+// million and more, and 8 bytes a request.
 func (s Spec) Scan() (requests, longest int, err error) {
+	s.counted = true
 	s.Duration = 0 // arrivals depend on how many there are, not on how many are sent
 	l, err := s.Open()
 	if err != nil {

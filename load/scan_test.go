@@ -1,8 +1,11 @@
 package load
 
 import (
+	"slices"
 	"strings"
 	"testing"
+
+	"kvferry/kvcache"
 )
 
 // TestScan: of every load from a file the longest request is found, with what it goes on with.
@@ -48,6 +51,17 @@ func TestEmpty(t *testing.T) {
 			} else if !strings.Contains(err.Error(), "file") && !strings.Contains(err.Error(), "File") {
 				t.Errorf("%s %s: %v", compat, k.Name, err)
 			}
+		}
+	}
+}
+
+// TestScanDrawsNothing: of a trace that is only counted no prompt is drawn, nor has memory of its own.
+func TestScanDrawsNothing(t *testing.T) {
+	trace := newTrace(Spec{Speed: 1, Vocab: 1000, counted: true}, strings.NewReader(goodTrace))
+	for _, tokens := range []int{1030, 1536} {
+		r, _, err := trace.Next()
+		if err != nil || len(r.Prompt) != tokens || slices.ContainsFunc(r.Prompt, func(t kvcache.Token) bool { return t != 0 }) || &r.Prompt[0] != &trace.unread[0] {
+			t.Errorf("%d tokens, %v: want %d that are not drawn", len(r.Prompt), err, tokens)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"time"
 
 	"kvferry/config"
@@ -26,23 +27,16 @@ var traceKind = Kind{
 		if err != nil {
 			return Load{}, err
 		}
-		t, err := NewTrace(s.File, f, s.Speed, s.Vocab)
-		if err != nil {
-			return Load{}, errors.Join(err, f.Close())
-		}
-		if s.Requests > 0 {
-			t.Limit(s.Requests)
-		}
-		return Load{Source: t}, nil
+		return Load{Source: newTrace(s, f)}, nil
 	},
 }
 
 func validSpeed(v float64) bool { return v > 0 && !math.IsInf(v, 0) }
 
-// TraceBlock is the number of tokens that a hash of a trace stands for.
-const TraceBlock = 512
+// traceBlock is the number of tokens that a hash of a trace stands for.
+const traceBlock = 512
 
-// A Trace is a load in the format of Mooncake's published traces: a JSON object a
+// A trace is a load in the format of Mooncake's published traces: a JSON object a
 // line,
 //
 //	{"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, 2353]}
@@ -53,30 +47,25 @@ const TraceBlock = 512
 // after equal tokens, so a trace says which prefixes requests share. (FAST25
 // release of kvcache-ai/Mooncake; the tokens themselves are not published, and
 // are derived from the IDs here.)
-type Trace struct {
-	name  string
-	lines *bufio.Scanner
-	line  int
-	speed float64
-	vocab int
-	last  float64 // ms
-	left  int     // requests still to take; negative: all
-	from  io.Reader
-	err   error // the first
+type trace struct {
+	Spec
+	from   io.Reader
+	lines  *bufio.Scanner
+	line   int
+	last   float64         // ms
+	n      int             // requests taken
+	unread []kvcache.Token // all prompts, of a load that is only counted
+	err    error           // the first
 }
 
 // maxTraceLine bounds a line: a prompt of a million tokens has 20 kB of IDs.
 const maxTraceLine = 4 << 20
 
-// NewTrace reads a trace. name is for errors. speed divides all times: at 2 the
-// requests come twice as fast. Close closes r, if it is to be closed.
-func NewTrace(name string, r io.Reader, speed float64, vocab int) (*Trace, error) {
-	if !validSpeed(speed) {
-		return nil, fmt.Errorf("trace %s: speed is %v: must be above 0", name, speed)
-	}
+// newTrace begins with the first line of r. Close closes it, if it is to be closed.
+func newTrace(s Spec, r io.Reader) *trace {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxTraceLine)
-	return &Trace{name: name, lines: lines, speed: speed, vocab: vocab, left: -1, from: r}, nil
+	return &trace{Spec: s, from: r, lines: lines}
 }
 
 // traceLine is a line of the file; pointers tell what is missing.
@@ -87,11 +76,8 @@ type traceLine struct {
 	HashIDs      []int64  `json:"hash_ids"`
 }
 
-// Limit ends the load after n requests.
-func (t *Trace) Limit(n int) { t.left = n }
-
 // Close closes what the trace is read from, if it is a file or the like.
-func (t *Trace) Close() error {
+func (t *trace) Close() error {
 	if c, ok := t.from.(io.Closer); ok {
 		return c.Close()
 	}
@@ -99,22 +85,31 @@ func (t *Trace) Close() error {
 }
 
 // Next parses the next line. Errors name the file and the line.
-func (t *Trace) Next() (Request, bool, error) {
+func (t *trace) Next() (Request, bool, error) {
 	l, err := t.next()
 	if l == nil || err != nil {
 		return Request{}, false, err
 	}
+	at := time.Duration(*l.Timestamp * float64(time.Millisecond) / t.Speed)
+	return Request{At: at, Prompt: t.prompt(l), MaxTokens: int(*l.OutputLength)}, true, nil
+}
+
+// prompt has the tokens of a line's IDs.
+func (t *trace) prompt(l *traceLine) []kvcache.Token {
 	tokens := int(*l.InputLength)
+	if t.counted {
+		t.unread = slices.Grow(t.unread[:0], tokens)[:tokens]
+		return t.unread
+	}
 	prompt := make([]kvcache.Token, 0, tokens)
 	for i, id := range l.HashIDs {
-		prompt = fill(prompt, min(TraceBlock, tokens-i*TraceBlock), uint64(id)*0xd1342543de82ef95, t.vocab)
+		prompt = fill(prompt, min(traceBlock, tokens-i*traceBlock), uint64(id)*0xd1342543de82ef95, t.Vocab)
 	}
-	at := time.Duration(*l.Timestamp * float64(time.Millisecond) / t.speed)
-	return Request{At: at, Prompt: prompt, MaxTokens: int(*l.OutputLength)}, true, nil
+	return prompt
 }
 
 // next is the next line that is not empty, nil at the end.
-func (t *Trace) next() (*traceLine, error) {
+func (t *trace) next() (*traceLine, error) {
 	if t.err != nil {
 		return nil, t.err
 	}
@@ -123,8 +118,8 @@ func (t *Trace) next() (*traceLine, error) {
 	return l, err
 }
 
-func (t *Trace) scan() (*traceLine, error) {
-	for t.left != 0 && t.lines.Scan() {
+func (t *trace) scan() (*traceLine, error) {
+	for (t.Requests == 0 || t.n < t.Requests) && t.lines.Scan() {
 		t.line++
 		text := t.lines.Bytes()
 		if t.line == 1 { // a byte order mark may be before it
@@ -142,7 +137,7 @@ func (t *Trace) scan() (*traceLine, error) {
 			return nil, t.fault("%w", err)
 		}
 		t.last = *l.Timestamp
-		t.left--
+		t.n++
 		return &l, nil
 	}
 	if err := t.lines.Err(); err != nil {
@@ -155,11 +150,11 @@ func (t *Trace) scan() (*traceLine, error) {
 	return nil, nil
 }
 
-func (t *Trace) fault(format string, args ...any) error {
-	return fmt.Errorf("trace %s:%d: "+format, append([]any{t.name, t.line}, args...)...)
+func (t *trace) fault(format string, args ...any) error {
+	return fmt.Errorf("trace %s:%d: "+format, append([]any{t.File, t.line}, args...)...)
 }
 
-func (t *Trace) check(l *traceLine) error {
+func (t *trace) check(l *traceLine) error {
 	switch {
 	case l.Timestamp == nil:
 		return errors.New("timestamp is missing: give milliseconds since the start")
@@ -167,7 +162,7 @@ func (t *Trace) check(l *traceLine) error {
 		return fmt.Errorf("timestamp: %v: use 0 or more milliseconds since the start", *l.Timestamp)
 	case *l.Timestamp < t.last:
 		return fmt.Errorf("timestamp: %v comes after %v: sort the lines by time", *l.Timestamp, t.last)
-	case *l.Timestamp*1e6/t.speed > float64(never):
+	case *l.Timestamp*1e6/t.Speed > float64(never):
 		return fmt.Errorf("timestamp: %v: too large for milliseconds since the start", *l.Timestamp)
 	}
 	for _, n := range []struct {
@@ -182,8 +177,8 @@ func (t *Trace) check(l *traceLine) error {
 		}
 	}
 	tokens := int(*l.InputLength)
-	if want := (tokens + TraceBlock - 1) / TraceBlock; len(l.HashIDs) != want {
-		return fmt.Errorf("hash_ids: %d of them: %d tokens are %d blocks of %d", len(l.HashIDs), tokens, want, TraceBlock)
+	if want := (tokens + traceBlock - 1) / traceBlock; len(l.HashIDs) != want {
+		return fmt.Errorf("hash_ids: %d of them: %d tokens are %d blocks of %d", len(l.HashIDs), tokens, want, traceBlock)
 	}
 	return nil
 }

@@ -19,10 +19,7 @@ func TestTraceNumbers(t *testing.T) {
 {"timestamp": 1.5e3, "input_length": 1e1, "output_length": 1, "hash_ids": [1]}
 {"timestamp": 1500.0000005, "input_length": 1, "output_length": 1, "hash_ids": [1]}
 `
-	trace, err := NewTrace("t.jsonl", strings.NewReader(text), 1, 1000)
-	if err != nil {
-		t.Fatal(err)
-	}
+	trace := newTrace(Spec{Speed: 1, Vocab: 1000}, strings.NewReader(text))
 	for _, want := range []struct {
 		at     time.Duration
 		tokens int
@@ -44,10 +41,7 @@ const goodTrace = `{"timestamp": 0, "input_length": 1030, "output_length": 5, "h
 `
 
 func TestTrace(t *testing.T) {
-	trace, err := NewTrace("t.jsonl", strings.NewReader(goodTrace), 2, 1000)
-	if err != nil {
-		t.Fatal(err)
-	}
+	trace := newTrace(Spec{Speed: 2, Vocab: 1000}, strings.NewReader(goodTrace))
 	var got []Request
 	for {
 		r, ok, err := trace.Next()
@@ -95,10 +89,8 @@ func TestTraceFaults(t *testing.T) {
 		`[1]`:                                             "t.jsonl:1: ",
 		good + "\n" + strings.Repeat(" ", maxTraceLine+9): "t.jsonl:2: is longer than",
 	} {
-		trace, err := NewTrace("t.jsonl", strings.NewReader(text), 1, 1000)
-		if err != nil {
-			t.Fatal(err)
-		}
+		trace := newTrace(Spec{File: "t.jsonl", Speed: 1, Vocab: 1000}, strings.NewReader(text))
+		var err error
 		for ok := true; ok && err == nil; {
 			_, ok, err = trace.Next()
 		}
@@ -107,7 +99,7 @@ func TestTraceFaults(t *testing.T) {
 		}
 	}
 	for _, speed := range []float64{0, -1, math.NaN(), math.Inf(1)} {
-		if _, err := NewTrace("t", strings.NewReader(""), speed, 10); err == nil {
+		if err := (Spec{Kind: Traced, File: "t", Speed: speed, Vocab: 10}).Validate(); err == nil {
 			t.Errorf("speed %v was taken", speed)
 		}
 	}
@@ -119,10 +111,7 @@ func FuzzTrace(f *testing.F) {
 	f.Add([]byte(goodTrace))
 	f.Add([]byte(`{"timestamp": 1e3, "input_length": 1, "output_length": 1, "hash_ids": [-1]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		trace, err := NewTrace("t", bytes.NewReader(text), 1, 100)
-		if err != nil {
-			t.Fatal(err)
-		}
+		trace := newTrace(Spec{File: "t", Speed: 1, Vocab: 100}, bytes.NewReader(text))
 		var last time.Duration
 		for {
 			r, ok, err := trace.Next()
