@@ -167,8 +167,17 @@ func TestPrefixesAgainstModel(t *testing.T) {
 					model = model[1:]
 				}
 			}
-			if p.index.Len() != len(model) || len(p.slots)-1 != len(model) {
-				t.Fatalf("seed %d: %d blocks in %d slots, want %d", seed, p.index.Len(), len(p.slots)-1, len(model))
+			var blocks []kvcache.Hash
+			for r := p.end.next; r != &p.end; r = r.next {
+				for _, h := range slices.Backward(r.hashes) {
+					blocks = append(blocks, h)
+				}
+				if p.runs[r.hashes[0]] != r {
+					t.Fatalf("seed %d: a run is not found by its first block", seed)
+				}
+			}
+			if !slices.Equal(blocks, model) || p.blocks != len(model) {
+				t.Fatalf("seed %d: %d blocks %v, want %v", seed, p.blocks, blocks, model)
 			}
 		}
 	}

@@ -1,73 +1,118 @@
 package placement
 
-import "kvferry/kvcache"
+import (
+	"slices"
+	"sort"
+
+	"kvferry/kvcache"
+)
 
 // prefixes are the prefixes that a node is believed to have, a bounded number of
 // blocks, least recently used out first.
 //
-// Invariant: a block is at least as recently used as every block that follows it
-// in a prompt, because a prompt's blocks are touched from the last to the first.
-// So a block goes before those in front of it, and of any prompt the blocks that
-// are there are its first ones: how many is found by bisection.
+// A prompt's blocks are used from the last to the first, so a block goes before those in
+// front of it, and of any prompt the blocks that are there are its first ones. They are kept in
+// runs: a prompt has hundreds of blocks and few runs.
 type prefixes struct {
-	limit int
-	index *kvcache.Index // of slots
-	slots []slot         // 0 is the end of the list: next is the least recent, prev the most
-	seen  int            // turn of the policy in which the node was last a candidate
+	limit  int
+	blocks int                   // in all runs
+	runs   map[kvcache.Hash]*run // by the first block
+	end    run                   // of the list: next is the least recent run, prev the most
+	path   []*run                // scratch: the runs of a prompt
+	seen   int                   // turn of the policy in which the node was last a candidate
 }
 
-type slot struct {
-	hash       kvcache.Hash
-	prev, next int32
+// A run is blocks that follow each other in a prompt, and were used last by the same one. A Hash names all
+// before it too: of two prompts that have a block in common, the blocks before it are the same.
+type run struct {
+	hashes     []kvcache.Hash
+	prev, next *run
 }
 
 func newPrefixes(limit int) *prefixes {
-	p := &prefixes{limit: limit, slots: make([]slot, 1)}
-	p.index = kvcache.NewIndex(func(i uint32) kvcache.Hash { return p.slots[i].hash })
+	p := &prefixes{limit: limit, runs: make(map[kvcache.Hash]*run)}
+	p.end.prev, p.end.next = &p.end, &p.end
 	return p
 }
 
 // match is how many of the first blocks are there.
 func (p *prefixes) match(prefix []kvcache.Hash) int {
-	low, high := 0, len(prefix) // prefix[:low] is there, prefix[high] is not
-	for low < high {
-		middle := (low + high) / 2
-		if _, ok := p.index.Find(prefix[middle]); ok {
-			low = middle + 1
-		} else {
-			high = middle
+	n := 0
+	for n < len(prefix) {
+		r := p.runs[prefix[n]]
+		if r == nil {
+			break
+		}
+		same := r.common(prefix[n:])
+		n += same
+		if same < len(r.hashes) {
+			break
 		}
 	}
-	return low
+	return n
 }
 
-// add touches a prompt's blocks. Of a prompt longer than the limit the first
+// add uses a prompt's blocks. Of a prompt longer than the limit the first
 // blocks stay.
 func (p *prefixes) add(prefix []kvcache.Hash) {
-	for i := min(len(prefix), p.limit) - 1; i >= 0; i-- {
-		at, ok := p.index.Find(prefix[i])
-		s := int32(at)
-		if ok {
-			p.unlink(s)
-		} else {
-			if len(p.slots) <= p.limit {
-				s = int32(len(p.slots))
-				p.slots = append(p.slots, slot{})
-			} else {
-				s = p.slots[0].next
-				p.unlink(s)
-				p.index.Remove(p.slots[s].hash)
-			}
-			p.slots[s].hash = prefix[i]
-			p.index.Add(prefix[i], uint32(s))
+	prefix = prefix[:min(len(prefix), p.limit)]
+	p.path = p.path[:0]
+	for n := 0; n < len(prefix); {
+		r := p.runs[prefix[n]]
+		if r == nil {
+			r = p.begin(slices.Clone(prefix[n:]), &p.end)
+			p.blocks += len(r.hashes)
+		} else if same := r.common(prefix[n:]); same < len(r.hashes) {
+			p.begin(slices.Clone(r.hashes[same:]), r) // these are not used
+			r.hashes = slices.Clone(r.hashes[:same])
 		}
-		last := p.slots[0].prev
-		p.slots[s].prev, p.slots[s].next = last, 0
-		p.slots[last].next, p.slots[0].prev = s, s
+		p.path = append(p.path, r)
+		n += len(r.hashes)
+	}
+	for _, r := range slices.Backward(p.path) {
+		r.unlink()
+		r.link(&p.end)
+	}
+	for p.blocks > p.limit {
+		p.shorten(p.end.next, p.blocks-p.limit)
 	}
 }
 
-func (p *prefixes) unlink(s int32) {
-	prev, next := p.slots[s].prev, p.slots[s].next
-	p.slots[prev].next, p.slots[next].prev = next, prev
+// begin makes a run, used just before another.
+func (p *prefixes) begin(hashes []kvcache.Hash, before *run) *run {
+	r := &run{hashes: hashes}
+	p.runs[hashes[0]] = r
+	r.link(before)
+	return r
 }
+
+// shorten takes up to n blocks off the end of a run.
+func (p *prefixes) shorten(r *run, n int) {
+	n = min(n, len(r.hashes))
+	p.blocks -= n
+	if n == len(r.hashes) {
+		delete(p.runs, r.hashes[0])
+		r.unlink()
+		return
+	}
+	r.hashes = r.hashes[:len(r.hashes)-n]
+	if 2*len(r.hashes) < cap(r.hashes) {
+		r.hashes = slices.Clone(r.hashes) // so that memory is as large as what is there
+	}
+}
+
+// common is how many blocks a prompt has in common with the run; the first is.
+func (r *run) common(prefix []kvcache.Hash) int {
+	n := min(len(r.hashes), len(prefix))
+	if r.hashes[n-1] == prefix[n-1] {
+		return n
+	}
+	return sort.Search(n, func(i int) bool { return r.hashes[i] != prefix[i] })
+}
+
+func (r *run) link(before *run) {
+	r.prev, r.next = before.prev, before
+	before.prev.next, before.prev = r, r
+}
+
+func (r *run) unlink() { r.prev.next, r.next.prev = r.next, r.prev }
