@@ -396,7 +396,7 @@ func TestEnginesBodies(t *testing.T) {
 // deadline.
 func TestEnginesPassOn(t *testing.T) {
 	a, b := newFakeEngine(t), newFakeEngine(t)
-	c := newTestEngines(t, Config{LeaseTTL: time.Minute}, upstream.URLs{Both: urls(a, b)}, func(p *Proxy) { p.timeouts.answer = 200 * time.Millisecond })
+	c := newTestEngines(t, Config{LeaseTTL: time.Minute}, upstream.URLs{Both: urls(a, b)})
 	a.broken.Store("500")
 	if status, text, _ := c.post("/tokenize", `{"prompt":"x"}`); status != 200 {
 		t.Errorf("one that says 500: %d %s", status, text)
@@ -405,14 +405,15 @@ func TestEnginesPassOn(t *testing.T) {
 	if status, text, _ := c.post("/tokenize", `{"prompt":"x"}`); status != 400 || text != "scripted 400" {
 		t.Errorf("one that refuses: %d %s", status, text)
 	}
-	b.broken.Store("stall")
-	if status, text, _ := c.post("/tokenize", `{"prompt":"x"}`); status != 504 || !strings.Contains(text, "the engine had 200ms to answer") {
-		t.Errorf("one that stalls: %d %s", status, text)
-	}
 	b.broken.Store("")
 	a.Close()
 	if status, text := c.get("/v1/models"); status != 200 {
 		t.Errorf("one that is not there: %d %s", status, text)
+	}
+	b.broken.Store("stall")
+	c = newTestEngines(t, Config{LeaseTTL: time.Minute}, upstream.URLs{Both: urls(b)}, func(p *Proxy) { p.timeouts.answer = 200 * time.Millisecond })
+	if status, text, _ := c.post("/tokenize", `{"prompt":"x"}`); status != 504 || !strings.Contains(text, "the engine had 200ms to answer") {
+		t.Errorf("one that stalls: %d %s", status, text)
 	}
 }
 

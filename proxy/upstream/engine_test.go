@@ -45,6 +45,23 @@ type setClock struct {
 
 func (c *setClock) Now() time.Duration { return time.Duration(c.at.Load()) }
 
+// An expiring context is one whose deadline passes when the test says.
+type expiring struct {
+	context.Context
+	over chan struct{}
+}
+
+func (c expiring) Done() <-chan struct{} { return c.over }
+
+func (c expiring) Err() error {
+	select {
+	case <-c.over:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+
 // TestHung: an engine that says nothing to anybody until a request's deadline has failed it, whatever its
 // health; one that spoke to another client meanwhile has not, nor has any that was given little time.
 func TestHung(t *testing.T) {
@@ -68,8 +85,7 @@ func TestHung(t *testing.T) {
 			set := &setClock{Clock: clock.Std()}
 			e := newUp(t, set, URLs{Both: []string{s.URL}})
 			for range 4 {
-				ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-				defer cancel()
+				ctx := expiring{context.Background(), make(chan struct{})}
 				r := parse(t, openai.Completion, fmt.Sprintf(`{"prompt":"x","stream":%v}`, tc.stream))
 				done := make(chan error, 1)
 				go func() { done <- e.Serve(ctx, r, nobody{}, func() {}) }()
@@ -78,6 +94,7 @@ func TestHung(t *testing.T) {
 					e.all[0].spoke.Store(int64(set.Now() + tc.takes/2))
 				}
 				set.at.Add(int64(tc.takes))
+				close(ctx.over)
 				if err := clocktest.Receive(t, done, "its end"); !errors.Is(err, context.DeadlineExceeded) {
 					t.Fatal(err)
 				}
