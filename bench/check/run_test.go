@@ -60,6 +60,7 @@ func quick(peer string, rails ...string) Config {
 
 // TestRun: two rails between two ends, alone and together, and what was seen in the file.
 func TestRun(t *testing.T) {
+	t.Parallel()
 	l := listener(t, "127.0.0.1:0", "127.0.0.1:0")
 	cfg := quick(l.Addr(), "127.0.0.1:0", "127.0.0.1:0")
 	var out, progress bytes.Buffer
@@ -91,6 +92,7 @@ func TestRun(t *testing.T) {
 
 // TestOneMachine: without a peer the other end is a child process, and nothing is probed.
 func TestOneMachine(t *testing.T) {
+	t.Parallel()
 	cfg := quick("", "127.0.0.1:0")
 	r, err := Run(t.Context(), cfg)
 	if err != nil || r.Clock != nil || r.Rails[0].Full.Sent != 0 || r.Rails[0].Rates.Write.Checked == 0 || r.All != nil {
@@ -142,6 +144,7 @@ func narrow(t *testing.T, to string) (at string) {
 // TestSlowLink: what is in buffers when the measured time begins and ends does not make a link
 // faster than it is, in either direction.
 func TestSlowLink(t *testing.T) {
+	t.Parallel()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -166,6 +169,7 @@ func TestSlowLink(t *testing.T) {
 // TestRailFails: a rail that nobody can reach fails, and the other does not: each is measured
 // against the one at its place.
 func TestRailFails(t *testing.T) {
+	t.Parallel()
 	l := listener(t, "127.0.0.1:0", "127.0.0.1:0?advertise=127.0.0.1:1")
 	cfg := quick(l.Addr(), "127.0.0.1:0", "127.0.0.1:0")
 	cfg.Timeout = 10 * time.Second // what a refused rail takes, and no batch of the other one
@@ -177,6 +181,7 @@ func TestRailFails(t *testing.T) {
 
 // TestInterrupted: a check that is stopped says that it has nothing to say, whatever it was at.
 func TestInterrupted(t *testing.T) {
+	t.Parallel()
 	l := listener(t, "127.0.0.1:0")
 	for _, at := range []string{"", "probing", "moving bytes"} {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -207,6 +212,7 @@ func (s stopAt) Write(b []byte) (int, error) {
 
 // TestPeerIsNone: who answers something else, or nothing, is named.
 func TestPeerIsNone(t *testing.T) {
+	t.Parallel()
 	web := httptest.NewServer(http.NotFoundHandler())
 	defer web.Close()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
@@ -361,6 +367,7 @@ func TestFacts(t *testing.T) {
 // TestProbeFarAway: probes that all take long are not lost, however near the first rail was, and one
 // that does not come back at all is.
 func TestProbeFarAway(t *testing.T) {
+	t.Parallel()
 	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -385,6 +392,7 @@ func TestProbeFarAway(t *testing.T) {
 
 // TestProbeLate: the last probe is not lost, however near the others were.
 func TestProbeLate(t *testing.T) {
+	t.Parallel()
 	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
