@@ -106,6 +106,7 @@
 //	load/mt19937                         the Mersenne Twister behind both
 //	kvtransfer                           a node's transfer half: blocks granted, moved, checked, released
 //	modelconfig                          what a model's config.json says: weights, arithmetic, KV
+//	hub                                  models in the cache of the Hugging Face hub
 //	kvcache                              blocks, block tables, prefix hashes, bytes
 //	foreign                              the transfer engine for other languages: handles, codes, completions
 //	transport                            the transfer engine: segment, batch, slice, rail

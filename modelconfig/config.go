@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	"kvferry/config"
+	"kvferry/hub"
 )
 
 // A Config is what is read of a config.json. Fields that it may leave out are 0 then.
@@ -58,6 +60,21 @@ const maxFile = 1 << 20
 
 // most bounds what a configuration may say of itself, so that products fit.
 const most = 1 << 20
+
+// FileName is what a model's configuration is called in its folder.
+const FileName = "config.json"
+
+// Find is the file that a name means: a config.json, that of a folder, or that of a model which the cache
+// of the Hugging Face hub has.
+func Find(name string) (path string, err error) {
+	if path, err = hub.Find(name, FileName); err != nil {
+		return "", err
+	}
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		path = filepath.Join(path, FileName)
+	}
+	return path, nil
+}
 
 // Read reads the config.json of that name.
 func Read(name string) (Config, error) {

@@ -97,14 +97,21 @@ func (c *Config) fit(ctx context.Context, base *engine.Profile) (*Fitted, error)
 	if err != nil {
 		return nil, err
 	}
-	if c.Out != "" {
-		text, err := json.MarshalIndent(f.Profile, "", "  ")
-		if err = errors.Join(err, os.WriteFile(c.Out, append(text, '\n'), 0o644)); err != nil {
-			return nil, &config.Fault{Field: "Out", Err: config.FileError(c.Out, err)}
-		}
-	}
 	fmt.Fprintf(c.Stdout, "%s: %d points in %d rounds, %v\n\n%s", f.Profile.Name, len(m.Points), c.Rounds, took.Round(time.Second), f)
-	return f, nil
+	return f, Save(f.Profile, c.Out, c.Stdout)
+}
+
+// Save writes a profile to a file and says so; to none if it has no name.
+func Save(p *engine.Profile, file string, said io.Writer) error {
+	if file == "" {
+		return nil
+	}
+	text, err := json.MarshalIndent(p, "", "  ")
+	if err = errors.Join(err, os.WriteFile(file, append(text, '\n'), 0o644)); err != nil {
+		return &config.Fault{Field: "Out", Err: config.FileError(file, err)}
+	}
+	_, err = fmt.Fprintf(said, "\nwritten: %s, which --profile of other commands takes\n", file)
+	return err
 }
 
 func progressLine(p Point, over, of int, left time.Duration) string {

@@ -3,7 +3,6 @@ package profile
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"kvferry/bench/calibration"
 	"kvferry/config"
 	"kvferry/engine"
 	"kvferry/engine/datasheet"
@@ -22,7 +22,8 @@ import (
 
 // What kvbench profile says of itself.
 var Long = `Estimate what a GPU costs with a model that nobody has measured there: --model is
-the model's config.json, --gpu one of
+the model's config.json, its folder, or its name if the Hugging Face cache has it;
+--gpu one of
   ` + strings.Join(datasheet.Names(), ", ") + `
 or a JSON file with the fields of engine/datasheet/data.json. Each parameter is
 printed with where it comes from. --out writes the profile, which --profile of all
@@ -41,6 +42,7 @@ Exit status: 0 done; 1 the file could not be written; 2 bad flags.`
 const (
 	Short   = "A profile of any model on any GPU, from its datasheet or a server that runs"
 	Example = `  kvbench profile --model config.json --gpu L40S
+  kvbench profile --model Qwen/Qwen3-32B-FP8 --gpu H100-SXM --tensor-parallel-size 2
   kvbench profile --model config.json --gpu H200 --tensor-parallel-size 8 --out h200.json
   kvbench profile --model config.json --gpu B200 --tensor-parallel-size 8 --known-itl 21.4ms --known-itl-context 768
   kvbench profile --from http://127.0.0.1:8000 --model config.json --check --out mine.json
@@ -75,7 +77,7 @@ var FlagNames = map[string]string{
 func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	s := &c.Server
 	fs.SortFlags = false
-	fs.StringVar(&c.Model, "model", "config.json", "the model's config.json, or its folder")
+	fs.StringVar(&c.Model, "model", "config.json", "the model's config.json, its folder, or a model that is in the Hugging Face cache, such as Qwen/Qwen3-8B")
 	fs.StringVar(&c.GPU, "gpu", "", "a GPU of the table, or a JSON file")
 	fs.IntVar(&s.TensorParallel, "tensor-parallel-size", 1, "GPUs that compute each layer together")
 	fs.StringVar(&c.Quantization, "quantization", "", strings.Join(modelconfig.QuantizationNames(), ", ")+" (default: what config.json says)")
@@ -85,35 +87,49 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&s.MaxNumSeqs, "max-num-seqs", 0, "sequences in a batch (default: the engine's, of vllm-v1 on this GPU)")
 	fs.IntVar(&s.MaxBatchedTokens, "max-num-batched-tokens", 0, "tokens of a step (default: likewise)")
 	fs.IntVar(&s.BlockTokens, "block-size", 16, "tokens a block")
-	fs.StringVar(&s.Engine, "engine", engine.VLLMV1, "whose scheduler it has: "+strings.Join(engine.Schedulers(), ", "))
+	fs.StringVar(&s.Engine, "engine", engine.VLLMV1, "whose scheduler it has, as --scheduler of other commands names it: "+strings.Join(engine.Schedulers(), ", "))
 	fs.DurationVar(&s.Known.ITL, "known-itl", 0, "time from token to token of one request alone, measured or published: the profile gives it")
 	fs.IntVar(&s.Known.Context, "known-itl-context", 1024, "tokens of context that it was measured with")
 	fs.DurationVar(&s.Known.TTFT, "known-ttft", 0, "TTFT of one prompt alone, measured or published: the profile gives it")
 	fs.IntVar(&s.Known.Prompt, "known-ttft-tokens", 1024, "tokens of that prompt")
-	fs.StringVar(&s.Name, "served-model-name", "", "what clients ask for (default: the folder of config.json)")
-	fs.StringVar(&c.Out, "out", "", "file for the profile (default: none, only print)")
+	fs.StringVar(&s.Name, "served-model-name", "", "what clients ask for (default: the folder of config.json, or the name in the cache)")
+	fs.StringVar(&c.Out, "out", "", "file for the profile, which must not be there yet (default: none, only print)")
 	c.addFlags(fs)
 }
 
-// file is the model's config.json.
-func (c *Config) file() string {
-	if info, err := os.Stat(c.Model); err == nil && info.IsDir() {
-		return filepath.Join(c.Model, "config.json")
-	}
-	return c.Model
-}
-
-// model reads it.
+// model reads the model's config.json.
 func (c *Config) model() (modelconfig.Config, error) {
-	model, err := modelconfig.Read(c.file())
+	file, err := modelconfig.Find(c.Model)
+	if err != nil {
+		return modelconfig.Config{}, err
+	}
+	model, err := modelconfig.Read(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		err = fmt.Errorf("%w: name the model's config.json, or its folder", err)
+		err = fmt.Errorf("%w: name the model's config.json, its folder, or a model that is in the Hugging Face cache", err)
 	}
 	return model, err
 }
 
+// name is what clients ask for: the folder of the model's config.json, or what the Hugging Face hub calls it.
+func (c *Config) name() (string, error) {
+	info, err := os.Stat(c.Model)
+	if err != nil { // it has been read, and there is no such file: the cache has it
+		return c.Model, nil
+	}
+	path, err := filepath.Abs(c.Model)
+	if err == nil && !info.IsDir() {
+		path = filepath.Dir(path)
+	}
+	return filepath.Base(path), err
+}
+
 // Run prints and writes the profile.
 func Run(ctx context.Context, c Config) error {
+	if c.Out != "" {
+		if _, err := os.Lstat(c.Out); err == nil {
+			return &config.Fault{Field: "Out", Err: fmt.Errorf("%q: it is there already: name another file, or remove it", c.Out)}
+		}
+	}
 	if c.From != "" {
 		return measure(ctx, &c)
 	}
@@ -134,22 +150,14 @@ func Run(ctx context.Context, c Config) error {
 		return err
 	}
 	if c.Server.Name == "" {
-		path, err := filepath.Abs(c.file())
-		if err != nil {
+		if c.Server.Name, err = c.name(); err != nil {
 			return err
 		}
-		c.Server.Name = filepath.Base(filepath.Dir(path))
 	}
 	e, err := c.Server.Estimate()
 	if err != nil {
 		return err
 	}
-	if c.Out != "" {
-		text, err := json.MarshalIndent(e.Profile, "", "  ")
-		if err = errors.Join(err, os.WriteFile(c.Out, append(text, '\n'), 0o644)); err != nil {
-			return &config.Fault{Field: "Out", Err: config.FileError(c.Out, err)}
-		}
-	}
-	_, err = fmt.Fprint(c.Stdout, e)
-	return err
+	fmt.Fprint(c.Stdout, e)
+	return calibration.Save(&e.Profile, c.Out, c.Stdout)
 }

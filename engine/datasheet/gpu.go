@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 
 	"kvferry/config"
@@ -131,7 +132,11 @@ func ReadGPU(name string) (GPU, error) {
 	var g GPU
 	file, err := config.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return g, fmt.Errorf("%w, nor a GPU of the table: use %s or a JSON file", err, strings.Join(Names(), ", "))
+		use := Names()
+		if kinds := slices.DeleteFunc(slices.Clone(use), func(n string) bool { return !strings.HasPrefix(strings.ToUpper(n), strings.ToUpper(name)+"-") }); len(kinds) > 0 {
+			use = kinds
+		}
+		return g, fmt.Errorf("%w, nor a GPU of the table: use %s or a JSON file", err, strings.Join(use, ", "))
 	} else if err != nil {
 		return g, err
 	}

@@ -1,4 +1,11 @@
-package tokenizer
+// Package hub finds models in the cache of the Hugging Face hub. Users of vLLM name a model as the
+// hub does, Qwen/Qwen3-8B, and their tools download it. Nothing is downloaded here; what they have
+// downloaded is found where huggingface_hub keeps it:
+//
+//	$HF_HUB_CACHE, else $HF_HOME/hub, else $XDG_CACHE_HOME/huggingface/hub, else ~/.cache/huggingface/hub
+//	  models--Qwen--Qwen3-8B/refs/main            the commit that was downloaded last
+//	  models--Qwen--Qwen3-8B/snapshots/COMMIT/    the files, links to blobs
+package hub
 
 import (
 	"cmp"
@@ -11,53 +18,45 @@ import (
 	"strings"
 )
 
-// Users of vLLM name a tokenizer as the Hugging Face hub does, Qwen/Qwen3-8B, and their tools
-// download it. Nothing is downloaded here; what they have downloaded is found where
-// huggingface_hub keeps it:
-//
-//	$HF_HUB_CACHE, else $HF_HOME/hub, else $XDG_CACHE_HOME/huggingface/hub, else ~/.cache/huggingface/hub
-//	  models--Qwen--Qwen3-8B/refs/main            the commit that was downloaded last
-//	  models--Qwen--Qwen3-8B/snapshots/COMMIT/    the files, links to blobs
+// modelName is what the hub takes as a model's name: NAME or ORG/NAME.
+var modelName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)?$`)
 
-// hubName is what the hub takes as a model's name: NAME or ORG/NAME.
-var hubName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)?$`)
+// longestName is the hub's own bound, in bytes.
+const longestName = 96
 
-// longestHubName is the hub's own bound, in bytes.
-const longestHubName = 96
-
-// Find is the path that the name of a tokenizer means: a folder or a file, or else what the
-// cache of the Hugging Face hub has of a model. The error of a name that is neither says where
-// was looked, and which command downloads it.
-func Find(name string) (path string, err error) {
+// Find is the path that the name of a model means: a folder or a file, or else the folder that the cache
+// has of a model, with the first of these files in it. The error of a name that is neither says where
+// was looked, and which command downloads the files.
+func Find(name string, files ...string) (path string, err error) {
 	if _, err := os.Stat(name); !errors.Is(err, fs.ErrNotExist) {
 		return name, nil // what is wrong with it is told by who reads it
 	}
-	if !hubName.MatchString(name) || len(name) > longestHubName || strings.HasSuffix(name, ".json") ||
+	if !modelName.MatchString(name) || len(name) > longestName || strings.HasSuffix(name, ".json") ||
 		strings.Contains(name, "--") || strings.Contains(name, "..") {
 		return name, nil
 	}
-	cache, err := hubCache()
+	cache, err := cacheFolder()
 	if err != nil {
 		return "", fmt.Errorf("%q: there is no such file or folder, and no cache of the Hugging Face hub: %w: set HF_HUB_CACHE", name, err)
 	}
 	model := filepath.Join(cache, "models--"+strings.ReplaceAll(name, "/", "--"))
-	download := "download it: hf download " + name + " " + FileName + " " + ConfigFileName
-	snapshot, err := hubSnapshot(model)
+	download := "download it: hf download " + name + " " + strings.Join(files, " ")
+	snapshot, err := snapshotOf(model)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return "", fmt.Errorf("%q: there is no such file or folder, and the cache of the Hugging Face hub (%s) does not have it: %s", name, cache, download)
 	case err != nil:
 		return "", fmt.Errorf("%q: in the cache of the Hugging Face hub: %w", name, err)
 	}
-	if _, err := os.Stat(filepath.Join(snapshot, FileName)); err != nil {
-		return "", fmt.Errorf("%q: what the cache of the Hugging Face hub has of it (%s) is without a %s: %s", name, snapshot, FileName, download)
+	if _, err := os.Stat(filepath.Join(snapshot, files[0])); err != nil {
+		return "", fmt.Errorf("%q: what the cache of the Hugging Face hub has of it (%s) is without a %s: %s", name, snapshot, files[0], download)
 	}
 	return snapshot, nil
 }
 
-// hubCache is the folder in which huggingface_hub keeps models. The error says that this user
+// cacheFolder is the folder in which huggingface_hub keeps models. The error says that this user
 // has no home.
-func hubCache() (string, error) {
+func cacheFolder() (string, error) {
 	if dir := cmp.Or(os.Getenv("HF_HUB_CACHE"), os.Getenv("HUGGINGFACE_HUB_CACHE")); dir != "" {
 		return withHome(dir)
 	}
@@ -79,10 +78,10 @@ func withHome(dir string) (string, error) {
 	return filepath.Join(home, dir[1:]), err
 }
 
-// hubSnapshot is the folder of a model's files: of the commit that main was when it was
+// snapshotOf is the folder of a model's files: of the commit that main was when it was
 // downloaded, or the only one of a model that was downloaded by a commit's own name. It is
 // fs.ErrNotExist where there is none.
-func hubSnapshot(model string) (string, error) {
+func snapshotOf(model string) (string, error) {
 	snapshots := filepath.Join(model, "snapshots")
 	commit, err := os.ReadFile(filepath.Join(model, "refs", "main"))
 	if err == nil {
