@@ -255,7 +255,7 @@ func (r *Run) lateNotes(m *Metrics, note func(string, ...any)) {
 		note("the client was late: P99 of sent - intended is %.1f ms (most %.1f), so the load was not quite the one that was asked for; what its users would have waited is the latency from the due time", m.P99SendDelayMS, m.MaxSendDelayMS)
 	}
 	if m.P99ReadDelayMS > lateSend {
-		note("the client was late to read: in 1 of 100 requests a piece of the answer waited %.1f ms or longer for it, which is in the latencies: give it more CPU", m.P99ReadDelayMS)
+		note("the client was late to read: at the 99th percentile of the requests a piece of the answer waited %.1f ms for it, which is in the latencies: give it more CPU", m.P99ReadDelayMS)
 	}
 	if r.bounded() {
 		sent, due, queue := m.Latencies[nameE2EL], m.Latencies[nameE2ELDue], m.Latencies[nameQueue]

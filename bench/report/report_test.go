@@ -138,7 +138,7 @@ func TestNotes(t *testing.T) {
 		}, "1 of the failed requests are successes to SGLang's client"},
 		{"no [DONE]", all(func(r *client.Record) { r.Notes = []string{client.NoteNoDone} }), "100 requests: no [DONE]"},
 		{"unconfirmed prompts", all(func(r *client.Record) { r.Unconfirmed = true }), "prompt lengths of 100 requests are unconfirmed"},
-		{"read late", all(func(r *client.Record) { r.ReadDelay = 0.012 }), "the client was late to read: in 1 of 100 requests a piece of the answer waited 12.0 ms or longer for it"},
+		{"read late", all(func(r *client.Record) { r.ReadDelay = 0.012 }), "the client was late to read: at the 99th percentile of the requests a piece of the answer waited 12.0 ms for it"},
 		{"failed", func(r *Run) {
 			r.Records[7] = client.Record{Index: 7, Sent: 1, Finish: 2, Status: client.StatusFailed, Error: "status 503 after 3 ms"}
 			r.Records[9] = client.Record{Index: 9, Sent: 1, Finish: 2, Status: client.StatusFailed, Error: "status 503 after 12 ms"}

@@ -139,7 +139,10 @@ func (c *children) describe(link *pacing.Link, specs []string, why string) {
 	c.link.Label = "compute modelled, transfer measured on " + rail
 	if link != nil {
 		c.link.Transfer, c.link.PacedTo = "paced", link.BytesPerSecond
-		c.link.Label = fmt.Sprintf("compute modelled, transfer on %s paced to %.2f GB/s (%s)", rail, link.BytesPerSecond/1e9, link.Name)
+		c.link.Label = fmt.Sprintf("compute modelled, transfer on %s paced to %.2f GB/s", rail, link.BytesPerSecond/1e9)
+		if link.Name != "" {
+			c.link.Label += " (" + link.Name + ")"
+		}
 	}
 }
 

@@ -150,7 +150,7 @@ func TestCarrier(t *testing.T) {
 	}
 	c := &children{}
 	c.describe(link, rail, why)
-	if c.link.Rail != "tcp/loopback" || c.link.Transfer != "paced" || !strings.Contains(c.link.Label, "nosuch0") || !strings.Contains(c.link.Label, "paced to 1.00 GB/s") {
+	if c.link.Rail != "tcp/loopback" || c.link.Transfer != "paced" || !strings.Contains(c.link.Label, "nosuch0") || !strings.HasSuffix(c.link.Label, "paced to 1.00 GB/s") {
 		t.Errorf("%+v", c.link)
 	}
 	if _, _, _, err := (hardware{costs: &engine.Profile{}, rails: []string{"tcp/nosuch0"}}).carrier(s); err == nil || !strings.Contains(err.Error(), "nosuch0") {
