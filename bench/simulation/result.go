@@ -2,6 +2,7 @@ package simulation
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -10,6 +11,7 @@ import (
 
 	"kvferry/bench/figure"
 	"kvferry/bench/page"
+	"kvferry/engine"
 	"kvferry/load"
 	"kvferry/sim"
 )
@@ -25,6 +27,8 @@ type Result struct {
 	Requests  int                      `json:"requests"`
 	Failed    int                      `json:"failed_requests"`
 	Failure   string                   `json:"first_failure,omitempty"`
+	see       string                   // the flag that Failure is about
+	Beyond    int                      `json:"beyond_model_len,omitempty"` // requests longer than the model of the profile takes
 	DurationS float64                  `json:"duration_s"`
 	Latency   map[string]LatencyRecord `json:"latency_ms"` // ttft, tpot, itl, e2el
 
@@ -183,8 +187,9 @@ func newResult(s *Simulation, sum *summary, st *sim.Stats) *Result {
 		r.MigrationMaxMS = figure.Round(sum.PausedMax.Seconds()*1e3, 4)
 	}
 	if sum.FirstFailure != nil {
-		r.Failure = sum.FirstFailure.Error()
+		r.Failure, r.see = sum.FirstFailure.Error(), see(sum.FirstFailure)
 	}
+	r.Beyond = sum.Beyond
 	if st.Requests > 0 {
 		r.Attained = float64(sum.Good) / float64(st.Requests)
 	}
@@ -333,9 +338,26 @@ func (r *Result) lines() []string {
 	}
 	out = append(out, r.tierLines()...)
 	if r.Failed > 0 {
-		out = append(out, fmt.Sprintf("refused      %d of %d requests, the first: %s (see --max-model-len, --kv-blocks)", r.Failed, r.Requests, r.Failure))
+		out = append(out, fmt.Sprintf("refused      %d of %d requests, the first: %s", r.Failed, r.Requests, r.failure()))
+	}
+	if r.Beyond > 0 {
+		out = append(out, fmt.Sprintf("too long     %d of %d requests for the profile's max_model_len: a real server of that model would refuse them", r.Beyond, r.Requests))
 	}
 	return append(out, fmt.Sprintf("simulation   %.2f s for %d requests, %.2f million events a second", r.WallS, r.Requests, float64(r.Events)/max(r.WallS, 1e-9)/1e6))
+}
+
+// failure is the first one, with the flag that it is about.
+func (r *Result) failure() string { return r.Failure + r.see }
+
+// see names the flag that has a request refused.
+func see(err error) string {
+	switch {
+	case errors.Is(err, engine.ErrTooLong):
+		return " (see --max-model-len)"
+	case errors.Is(err, engine.ErrPoolSize):
+		return " (see --kv-blocks)"
+	}
+	return ""
 }
 
 // adapterLoads are those of all nodes.

@@ -130,7 +130,7 @@ func (cfg *Config) sweep(ctx context.Context) error {
 	}
 	for _, p := range r.Points {
 		if p.Failed > 0 {
-			fmt.Fprintf(cfg.Stdout, "refused at %s: %d of %d requests, the first: %s (see --max-model-len, --kv-blocks)\n", r.label(p), p.Failed, p.Requests, p.Failure)
+			fmt.Fprintf(cfg.Stdout, "refused at %s: %d of %d requests, the first: %s\n", r.label(p), p.Failed, p.Requests, p.failure())
 		}
 	}
 	return errors.Join(err, cfg.end(out, []string{sweepFile, reportFile}))

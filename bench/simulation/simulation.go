@@ -79,7 +79,7 @@ func (s *Simulation) Run(ctx context.Context, progress func(ended int)) (*Result
 		return nil, err
 	}
 	defer func() { _ = asked.Close() }() // it was read only
-	sum := summary{SLO: s.SLO}
+	sum := summary{SLO: s.SLO, ModelLen: s.Profile.MaxModelLen}
 	records := newOutcomes(s.Records)
 	cfg.OnOutcome = func(o *sim.Outcome) {
 		sum.outcome(o)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -263,8 +264,8 @@ func TestSimulateFiles(t *testing.T) {
 	if err := Run(context.Background(), Config{Sweep: Sweep{Base: s}, Out: dir, Detailed: true, Stdout: &out}); err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(out.String(), "refused      1 of 3 requests") || !strings.Contains(out.String(), "--max-model-len") {
-		t.Errorf("a request that is too long goes unsaid:\n%s", out.String())
+	if text := out.String(); !strings.Contains(text, "refused      1 of 3 requests") || !strings.Contains(text, "(see --max-model-len)\n") || strings.Contains(text, "--kv-blocks") || !strings.Contains(text, "too long     1 of 3 requests") {
+		t.Errorf("a request that is too long goes unsaid:\n%s", text)
 	}
 	records, err := os.ReadFile(filepath.Join(dir, page.RecordsFile))
 	if err != nil {
@@ -305,6 +306,11 @@ func TestSimulateStops(t *testing.T) {
 	err := Run(context.Background(), Config{Sweep: Sweep{Base: s}, Out: t.TempDir()})
 	if !errors.Is(err, engine.ErrTooLong) || !strings.Contains(err.Error(), "every request was refused") {
 		t.Errorf("%v", err)
+	}
+	for err, want := range map[error]string{engine.ErrTooLong: " (see --max-model-len)", engine.ErrPoolSize: " (see --kv-blocks)", engine.ErrEmptyPrompt: ""} {
+		if got := see(fmt.Errorf("request 1: %w", err)); got != want {
+			t.Errorf("%v%s, want %q", err, got, want)
+		}
 	}
 	// So is a sweep without a single request served; its figures are no zeros.
 	refused := sweep(t, "rate=1,2")

@@ -33,6 +33,8 @@ type summary struct {
 	OutputTokens int64
 	CachedTokens int64
 	FirstFailure error
+	ModelLen     int           // of the profile, in tokens
+	Beyond       int           // requests that are longer
 	Paused       time.Duration // of requests that went on on other nodes, in all,
 	PausedMax    time.Duration // and of one request the most
 	Growth       growth
@@ -40,6 +42,9 @@ type summary struct {
 
 // outcome counts a request.
 func (s *summary) outcome(o *sim.Outcome) {
+	if o.PromptTokens+o.MaxTokens > s.ModelLen {
+		s.Beyond++
+	}
 	if o.Err != nil {
 		if s.Failed == 0 {
 			s.FirstFailure = o.Err

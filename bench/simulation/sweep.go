@@ -345,7 +345,7 @@ func (r *SweepResult) refused() error {
 	if len(r.Points) == 0 {
 		return nil
 	}
-	return fmt.Errorf("every request of every point was refused, the first because: %s (see --max-model-len, --kv-blocks)", r.Points[0].Failure)
+	return fmt.Errorf("every request of every point was refused, the first because: %s", r.Points[0].failure())
 }
 
 // latency is a metric's figures in ms, false where no request has the metric:
