@@ -62,7 +62,7 @@ func TestRefused(t *testing.T) {
 		{"--served-model-name", "--served-model-name: none given"},
 		{"--tokenizer Qwen/Qwen3-8B", `--tokenizer: "Qwen/Qwen3-8B": there is no such file or folder, and the cache of the Hugging Face hub (/no/hub) does not have it: download it: hf download Qwen/Qwen3-8B tokenizer.json tokenizer_config.json`},
 		{"--served-model-name a,a", `--served-model-name: "a": two models have that name`},
-		{"--served-model-name a --lora-modules a=/x", `--lora-modules: "a": two models have that name`},
+		{"--served-model-name a --lora-modules a=/x", `--lora-modules: "a": the model has that name`},
 		{`--allowed-origins ["x"`, `--allowed-origins: "[\"x\"": it is no JSON list`},
 		{"--log-level z", `--log-level: "z": use debug`},
 		{"--log-format ~", "--log-format: "},

@@ -35,6 +35,8 @@ func CheckNames(bad *config.Faults, served []string, loras []LoRA) {
 		switch {
 		case name == "" || len(name) > maxName:
 			bad.Add(field, name, "use a name of 1 to %d bytes", maxName)
+		case field == "LoRAs" && slices.Contains(served, name):
+			bad.Add(field, name, "the model has that name: give the adapter another")
 		case seen[name]:
 			bad.Add(field, name, "two models have that name: leave one out")
 		}
