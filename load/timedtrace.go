@@ -17,7 +17,7 @@ import (
 
 // A TimedTrace says how the lines of a trace are read, as vLLM's timed_trace does:
 //
-//	{"timestamp": 61.114, "input_length": 521, "output_length": 132, "hash_ids": [1089, 1090]}
+//	{"timestamp": 61.114, "input_length": 21, "output_length": 132, "hash_ids": [1089, 1090]}
 //
 // An id stands for ChunkSize tokens, the last for what remains; equal ids are equal tokens.
 // Alibaba's traces of Qwen have 16 tokens and seconds, Mooncake's 512 and milliseconds.
@@ -147,8 +147,11 @@ func (t *timedTrace) request(line map[string]json.RawMessage) (r Request, err er
 // the trace says; ours goes on with tokens of this line's own.
 func (t *timedTrace) prompt(ids []int64, left int) ([]kvcache.Token, error) {
 	exact := t.Compat == CompatVLLM
-	if exact && len(ids) == 0 {
+	switch reach := len(ids) * t.label.ChunkSize; {
+	case exact && len(ids) == 0:
 		return nil, fmt.Errorf("%s is missing: vLLM would send an empty prompt, --compat none draws one", t.label.HashIDs)
+	case !exact && len(ids) > 0 && reach < left/4: // then an id is of another size
+		return nil, fmt.Errorf("%s: %d ids of %d tokens are %d of the prompt's %d: say how many an id has (--timed-trace-chunk-hash-size; Mooncake's have 512, and milliseconds: --timed-trace-sec-multiplier 0.001)", t.label.HashIDs, len(ids), t.label.ChunkSize, reach, left)
 	}
 	prompt := make([]kvcache.Token, 0, left)
 	for _, id := range ids {
@@ -158,9 +161,7 @@ func (t *timedTrace) prompt(ids []int64, left int) ([]kvcache.Token, error) {
 		} else {
 			prompt = fill(prompt, n, uint64(id)*0xd1342543de82ef95^t.Seed, t.Vocab)
 		}
-		if left -= n; left == 0 {
-			break
-		}
+		left -= n
 	}
 	if !exact {
 		prompt = fill(prompt, left, (uint64(t.n)+1)*0x9e6c63d0676a9a99^t.Seed, t.Vocab)

@@ -135,6 +135,7 @@ func TestTimedTrace(t *testing.T) {
 func TestTimedTraceFaults(t *testing.T) {
 	good := `{"timestamp": 1, "input_length": 1, "output_length": 1, "hash_ids": [1]}` + "\n"
 	for text, want := range map[string]string{
+		good + `{"timestamp": 1, "input_length": 500, "output_length": 1, "hash_ids": [7]}`: "file:2: hash_ids: 1 ids of 16 tokens are 16 of the prompt's 500: say how many an id has (--timed-trace-chunk-hash-size",
 		good + `{"timestamp": -1, "input_length": 1, "output_length": 1}`:                   "file:2: timestamp: -1: use 0 or more",
 		good + `{"timestamp": 1e99, "input_length": 1, "output_length": 1}`:                 "file:2: timestamp: 1e+99: too large",
 		good + `{"input_length": 1, "output_length": 1}`:                                    "file:2: timestamp is missing",
