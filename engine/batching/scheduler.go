@@ -99,6 +99,8 @@ type Scheduler struct {
 	preemptions uint64
 	now         time.Duration // of the Step
 	ready       engine.Ready
+	shown       engine.Load // since the Step, if known
+	known       bool
 }
 
 type delayed struct {
@@ -120,7 +122,7 @@ func NewScheduler(cfg Config) (*Scheduler, error) {
 // Step implements engine.Scheduler.
 func (s *Scheduler) Step(now, notBefore time.Duration, events ...engine.Event) *engine.Ready {
 	s.ready = engine.Ready{Outputs: s.ready.Outputs[:0], Allocated: s.ready.Allocated[:0], Copies: s.ready.Copies[:0], Refused: s.ready.Refused[:0], Suspended: s.ready.Suspended[:0]}
-	s.now = now
+	s.now, s.known = now, false
 	for _, ev := range events {
 		switch ev := ev.(type) {
 		case engine.Add:
@@ -184,8 +186,16 @@ func (s *Scheduler) wake() time.Duration {
 // Current implements engine.Scheduler.
 func (s *Scheduler) Current() *engine.Step { return s.step }
 
-// Load implements engine.Scheduler.
+// Load implements engine.Scheduler. It is asked more often than anything changes.
 func (s *Scheduler) Load() engine.Load {
+	if !s.known {
+		s.shown, s.known = s.loadNow(), true
+	}
+	return s.shown
+}
+
+// loadNow goes through all that waits.
+func (s *Scheduler) loadNow() engine.Load {
 	l := engine.Load{Running: len(s.running), Waiting: len(s.waiting) + len(s.future) + len(s.pending), Preemptions: s.preemptions, Adapters: s.adapters.shown, AdapterSlots: s.cfg.LoRA.MaxLoRAs, AdapterLoads: s.adapters.loads, AdapterLoading: s.adapters.loading}
 	if s.step != nil {
 		for i, w := range s.step.Works {
