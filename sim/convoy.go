@@ -48,13 +48,28 @@ func (c *cluster) disperse(t *transfer) {
 			continue
 		}
 		c.stats.Events++
-		c.start(p, p.since)
+		c.resume(p)
 	}
 	if there > 0 {
 		at := t.starts(there-1) + t.took
 		t.moved.More, t.moved.Bytes = there-1, t.moved.Bytes*int64(there)
 		c.sent(t, at)
 	}
+}
+
+// resume has a part of a convoy go on as an event: what of it is not there by now. NICs of which the
+// other end is slower take longer than others.
+func (c *cluster) resume(p *transfer) {
+	p.left = len(c.cfg.NICs)
+	c.spread(p.from, p.to, p.moved.Bytes, func(bytes float64, path []*port) {
+		if took, _ := c.network.Alone(bytes, path); p.since+took > c.now {
+			c.network.Start(p.since, bytes, path, p)
+			return
+		}
+		c.network.Carried(bytes, path)
+		c.stats.Events++
+		p.left--
+	})
 }
 
 // uncouple has the parts after a transfer start one after another behind it.

@@ -102,10 +102,10 @@ func (c *cluster) copy(n *node, k engine.Copy) {
 	c.network.Start(c.now, float64(k.Blocks*c.cfg.Profile.KVGeometry.BlockBytes()), c.path, &transfer{left: 1, node: n, copy: k.ID})
 }
 
-// start begins a transfer, now or at a time since when nobody has used what it goes over.
-func (c *cluster) start(t *transfer, at time.Duration) {
+// start begins a transfer.
+func (c *cluster) start(t *transfer) {
 	t.left = len(c.cfg.NICs)
-	c.spread(t.from, t.to, t.moved.Bytes, func(bytes float64, path []*port) { c.network.Start(at, bytes, path, t) })
+	c.spread(t.from, t.to, t.moved.Bytes, func(bytes float64, path []*port) { c.network.Start(c.now, bytes, path, t) })
 }
 
 // spread divides bytes over the NICs of two nodes, first to first, each with its rate's

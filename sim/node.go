@@ -234,7 +234,7 @@ func (c *cluster) post(t *transfer) {
 	c.disperse(t.to.receiving)
 	if len(t.after) == 0 || !c.convoy(t) {
 		t.uncouple()
-		c.start(t, c.now)
+		c.start(t)
 	}
 	next := t.next
 	t.next = nil
