@@ -152,17 +152,25 @@ func (p *Pool) Alloc(n int) ([]Ref, bool) {
 	if !p.canAlloc(n) {
 		return nil, false
 	}
-	refs := make([]Ref, 0, max(n, 0))
-	for range n {
-		refs = append(refs, p.take())
-	}
-	return refs, true
+	return p.take(make([]Ref, 0, max(n, 0)), n), true
 }
 
 func (p *Pool) canAlloc(n int) bool { return n <= p.Free() }
 
-// take allocates one block. The caller has made sure there is one.
-func (p *Pool) take() Ref {
+// take allocates n blocks more. The caller has made sure there are as many.
+func (p *Pool) take(refs []Ref, n int) []Ref {
+	id := p.lru.front
+	for range n - len(p.free) - (p.total - len(p.blocks)) { // that will be evicted
+		p.index.Near(&p.prefixes[id].hash)
+		id = p.prefixes[id].link.next
+	}
+	for range n {
+		refs = append(refs, p.takeOne())
+	}
+	return refs
+}
+
+func (p *Pool) takeOne() Ref {
 	var id BlockID
 	switch {
 	case len(p.free) > 0:
@@ -189,8 +197,8 @@ func (p *Pool) take() Ref {
 // evict gives up the cached prefix that was released longest ago.
 func (p *Pool) evict() BlockID {
 	id := p.lru.popFront(p.prefixes)
+	p.index.Remove(uint32(id))
 	b := &p.prefixes[id]
-	p.index.Remove(b.hash)
 	b.cached, b.hash = false, Hash{}
 	p.stats.Evictions++
 	return id
@@ -291,9 +299,9 @@ func (p *Pool) Match(hashes []Hash) []Ref {
 		return nil
 	}
 	refs := make([]Ref, n)
-	for i, h := range hashes[:n] {
-		at, _ := p.index.Find(h)
-		id := BlockID(at)
+	id := nowhere
+	for i := range refs {
+		id, _ = p.find(&hashes[i], id)
 		b := &p.blocks[id]
 		if b.refs == 0 {
 			p.lru.remove(p.prefixes, id)
@@ -302,6 +310,20 @@ func (p *Pool) Match(hashes []Hash) []Ref {
 		refs[i] = Ref{ID: id, Gen: b.gen}
 	}
 	return refs
+}
+
+// find is the block that is cached with a hash. before is the one of the prefix before it, or nowhere: Release
+// puts the two next to each other on the LRU list, so most are found there, in memory that is
+// needed anyway.
+func (p *Pool) find(h *Hash, before BlockID) (BlockID, bool) {
+	if before != nowhere {
+		id := p.prefixes[before].link.prev
+		if int64(id) < int64(len(p.prefixes)) && p.prefixes[id].cached && p.prefixes[id].hash == *h {
+			return id, true
+		}
+	}
+	at, ok := p.index.Find(*h)
+	return BlockID(at), ok
 }
 
 // Queried counts in Stats a prompt of so many tokens that was looked up, and how many of them
@@ -318,20 +340,38 @@ func (p *Pool) Queried(tokens, found int) {
 
 // Lookup is the number of blocks that Match would return. It changes nothing.
 func (p *Pool) Lookup(hashes []Hash) int {
-	for i, h := range hashes {
-		if _, ok := p.index.Find(h); !ok {
+	id := nowhere
+	for i := range hashes {
+		var ok bool
+		if id, ok = p.find(&hashes[i], id); !ok {
 			return i
 		}
 	}
 	return len(hashes)
 }
 
-// Commit says that a block the caller holds now contains the full prefix h, in
-// memory and not only in the plan: from here on Match may give the block to
-// others, also after its release until it is evicted. If another block holds the
-// same prefix already, that one stays the one to match, and Commit does nothing;
-// so it does with caching off.
-func (p *Pool) Commit(r Ref, h Hash) error {
+// Commit says that blocks the caller holds now contain full prefixes, each that of its hash, in
+// memory and not only in the plan: from here on Match may give the blocks to
+// others, also after their release until they are evicted. If another block holds the
+// same prefix already, that one stays the one to match, and Commit does nothing with this one;
+// so it does with caching off. An error names every block it refused; the others are committed
+// all the same.
+func (p *Pool) Commit(refs []Ref, hashes []Hash) error {
+	if p.caching {
+		for i := range hashes {
+			p.index.Near(&hashes[i])
+		}
+	}
+	var faults []error
+	for i, r := range refs {
+		if err := p.commit(r, &hashes[i]); err != nil {
+			faults = append(faults, err)
+		}
+	}
+	return errors.Join(faults...)
+}
+
+func (p *Pool) commit(r Ref, h *Hash) error {
 	if err := p.check("commit", r); err != nil {
 		return err
 	}
@@ -340,13 +380,13 @@ func (p *Pool) Commit(r Ref, h Hash) error {
 	}
 	b := &p.prefixes[r.ID]
 	if b.cached {
-		if b.hash != h {
+		if b.hash != *h {
 			return &RefError{Op: "commit", Ref: r, Gen: r.Gen, Err: ErrRecommit}
 		}
 		return nil
 	}
-	if p.index.Add(h, uint32(r.ID)) {
-		b.cached, b.hash = true, h
+	if p.index.Add(*h, uint32(r.ID)) {
+		b.cached, b.hash = true, *h
 	}
 	return nil
 }

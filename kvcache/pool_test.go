@@ -326,7 +326,7 @@ func TestPoolAgainstModel(t *testing.T) {
 				held = append(held, got...)
 				for _, r := range pick() {
 					h := doc[rng.IntN(len(doc))]
-					err, ok := p.Commit(r, h), m.commit(r, h)
+					err, ok := p.Commit([]Ref{r}, []Hash{h}), m.commit(r, h)
 					if (err == nil) != ok {
 						t.Fatalf("seed %d op %d: commit(%v, %v): %v; model %v", seed, op, r, h, err, ok)
 					}
@@ -400,11 +400,11 @@ func TestPoolRefErrors(t *testing.T) {
 	check(p.Release(first), ErrNotHeld, twice)
 	check(p.Retain([]Ref{{ID: 1, Gen: 1}}), ErrNoBlock, never)
 	second, _ := p.Alloc(1)
-	check(p.Commit(first[0], Hash{1}), ErrStale, stale)
-	if err := errors.Join(p.Commit(second[0], Hash{1}), p.Commit(second[0], Hash{1})); err != nil {
+	check(p.Commit([]Ref{first[0]}, []Hash{{1}}), ErrStale, stale)
+	if err := errors.Join(p.Commit([]Ref{second[0]}, []Hash{{1}}), p.Commit([]Ref{second[0]}, []Hash{{1}})); err != nil {
 		t.Errorf("committing the same prefix twice: %v", err)
 	}
-	check(p.Commit(second[0], Hash{2}), ErrRecommit, other)
+	check(p.Commit([]Ref{second[0]}, []Hash{{2}}), ErrRecommit, other)
 	if p.Valid(Ref{}) || p.Valid(first[0]) || !p.Valid(second[0]) {
 		t.Error("Valid: want only the second reference")
 	}

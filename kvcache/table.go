@@ -44,10 +44,7 @@ func (t *Table) Grow(p *Pool, tokens int) bool {
 	if !p.canAlloc(missing) {
 		return false
 	}
-	t.refs = slices.Grow(t.refs, missing)
-	for range missing {
-		t.refs = append(t.refs, p.take())
-	}
+	t.refs = p.take(slices.Grow(t.refs, missing), missing)
 	t.tokens = tokens
 	return true
 }

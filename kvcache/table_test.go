@@ -48,7 +48,7 @@ func TestTableAdopt(t *testing.T) {
 		t.Fatal("pool exhausted")
 	}
 	for i, h := range hashes {
-		if err := p.Commit(first.Refs()[i], h); err != nil {
+		if err := p.Commit([]Ref{first.Refs()[i]}, []Hash{h}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -139,7 +139,7 @@ func TestServing(t *testing.T) {
 				}
 				r.content.FillHidden(s.Hidden(ref.ID), b)
 				if b < len(hashes) {
-					if err := p.Commit(ref, hashes[b]); err != nil {
+					if err := p.Commit([]Ref{ref}, []Hash{hashes[b]}); err != nil {
 						t.Fatal(err)
 					}
 				}

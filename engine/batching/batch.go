@@ -307,9 +307,8 @@ func (s *Scheduler) commit(q *sequence) {
 	for i := len(q.hashes); i < full; i++ {
 		q.hashes = append(q.hashes, kvcache.OwnHash(q.ID, i))
 	}
-	refs := q.Table.Refs()
-	for i := q.committed; i < min(full, q.shared); i++ {
-		if err := s.cfg.Pool.Commit(refs[i], q.hashes[i]); err != nil {
+	if shared := min(full, q.shared); q.committed < shared {
+		if err := s.cfg.Pool.Commit(q.Table.Refs()[q.committed:shared], q.hashes[q.committed:shared]); err != nil {
 			panic(fmt.Sprintf("batching: request %d: %v", q.ID, err))
 		}
 	}
