@@ -98,11 +98,10 @@ var strangers = []struct {
 
 // TestDisturbed: what a machine that is not quiet adds to times leaves the costs within 3 %.
 func TestDisturbed(t *testing.T) {
-	all := strangers
 	if testing.Short() {
-		all = all[:1]
+		t.Skip("SKIPPED: without -short only, as .ci/run has it")
 	}
-	for _, s := range all {
+	for _, s := range strangers {
 		values := map[string]float64{}
 		for field, v := range s.costs {
 			values["costs."+field] = v
