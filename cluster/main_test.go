@@ -143,7 +143,7 @@ func start(t testing.TB, cfg Config) *testCluster {
 // poll waits for a condition that only asking can tell.
 func (c *testCluster) poll(what string, cond func() bool) {
 	c.t.Helper()
-	tick := time.NewTicker(20 * time.Millisecond) // mostly all metrics are asked for, which costs CPU
+	tick := time.NewTicker(50 * time.Millisecond) // mostly all metrics are asked for, which costs CPU
 	defer tick.Stop()
 	limit := time.After(patience)
 	for !cond() {

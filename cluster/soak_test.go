@@ -175,7 +175,7 @@ func (x *soak) client(i int) {
 
 // sample notes how many blocks are in use.
 func (x *soak) sample(ctx context.Context) {
-	tick := time.NewTicker(10 * time.Millisecond)
+	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		m := x.metrics()

@@ -27,7 +27,7 @@ const patience = time.Minute
 // await calls try until it is nil.
 func await(t *testing.T, what string, try func() error) {
 	t.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
+	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	limit := time.After(patience)
 	for {
