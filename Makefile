@@ -22,7 +22,16 @@ RAIL = $(if $(filter 1,$(shell $(goenv) CGO_ENABLED)),with the RDMA rail,without
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-test: vet format lint unit ## vet, gofumpt, staticcheck and all tests under the race detector
+# Garbage is collected after 400 % growth in place of 100: compiling, checking and the race detector's tests take a sixth
+# less of the CPU, for a few hundred MB.
+vet format lint unit test-roce: export GOGC ?= 400
+
+# staticcheck computes while most tests wait: it has what they leave of the CPUs, and what it says comes behind them.
+test: vet format ## vet, gofumpt, staticcheck and all tests under the race detector
+	@said=$$(mktemp); trap 'kill $$lint 2>/dev/null; rm -f "$$said"' EXIT; trap 'exit 1' INT TERM; \
+	nice $(MAKE) --no-print-directory lint >"$$said" 2>&1 & lint=$$!; \
+	$(MAKE) --no-print-directory unit; unit=$$?; \
+	wait $$lint; found=$$?; cat "$$said"; [ $$unit = 0 ] && [ $$found = 0 ]
 	@echo "make test: go vet, gofumpt, staticcheck and go test -race -shuffle=on of $$($(GO) list $(PACKAGES) | wc -l) packages passed"
 
 vet:
