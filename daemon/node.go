@@ -24,8 +24,9 @@ import (
 // profile's, and the profile has the defaults of the batch's limits.
 type NodeFlags struct {
 	profile, scheduler, link, selection string
-	maxNumSeqs, maxBatched              int // 0: the profile's
-	maxLoRAs, maxCPULoRAs               int // likewise
+	maxNumSeqs, maxBatched              int            // 0: the profile's
+	maxLoRAs, maxCPULoRAs               int            // likewise
+	mergeLoRAs                          engine.Merging // likewise
 	warmMiB                             int
 	cfg                                 node.Config
 }
@@ -57,16 +58,17 @@ func (f *NodeFlags) AddFlags(fs *pflag.FlagSet, chunked bool) {
 	fs.IntVar(&f.warmMiB, "kv-warm-mib", 512, "MiB of the KV pool to have in memory before serving, so that a burst does not wait for it; 0 for none")
 	fs.IntVar(&f.maxNumSeqs, "max-num-seqs", 0, "sequences in a batch (default the profile's)")
 	fs.IntVar(&f.maxBatched, "max-num-batched-tokens", 0, "prompt tokens in a step, with vllm-v1 of decodes too (default the profile's)")
-	AddSlotFlags(fs, &f.maxLoRAs, &f.maxCPULoRAs)
+	AddLoRAFlags(fs, &f.maxLoRAs, &f.maxCPULoRAs, &f.mergeLoRAs)
 	fs.DurationVar(&f.cfg.TransferTimeout, "transfer-timeout", 10*time.Second, "give one KV transfer up after this long")
 	fs.DurationVar(&f.cfg.HoldTimeout, "hold-timeout", time.Minute, "keep computed blocks for a consumer this long")
 	fs.DurationVar(&f.cfg.DrainTimeout, "drain-timeout", 30*time.Second, "let running requests end for this long on SIGTERM; 0: end them at once")
 }
 
-// AddSlotFlags adds the flags of a node's slots for LoRA adapters.
-func AddSlotFlags(fs *pflag.FlagSet, slots, host *int) {
+// AddLoRAFlags adds the flags of what a node does with LoRA adapters.
+func AddLoRAFlags(fs *pflag.FlagSet, slots, host *int, merged *engine.Merging) {
 	fs.IntVar(slots, "max-loras", 0, "LoRA adapters on a node's GPU, and in a batch (default the profile's, and without: any number)")
 	fs.IntVar(host, "max-cpu-loras", 0, "LoRA adapters in a node's host memory, others come from disk (default the profile's, and without: any number)")
+	fs.StringVar((*string)(merged), "merge-loras", "", "when a LoRA adapter is merged into the model's weights: "+strings.Join(engine.Mergings(), ", ")+" (default the profile's, and without: never)")
 }
 
 // PositiveNodeFlags are those for which 0 makes no sense.
@@ -76,7 +78,7 @@ var PositiveNodeFlags = []string{"num-gpu-blocks-override", "max-num-seqs", "max
 var NodeFlagNames = withTiers(map[string]string{
 	"ID": "--id", "Proxy": "--proxy", "GRPCAddr": "--grpc", "Rails": "--rail", "Select": "--select", "Matrix": "--matrix", "KVLocation": "--kv-location",
 	"Profile": "--profile", "Profile.max_num_seqs": "--max-num-seqs", "Profile.max_num_batched_tokens": "--max-num-batched-tokens", "Profile.engine.scheduler": "--scheduler",
-	"Profile.engine.max_num_batched_tokens": "--max-num-batched-tokens", "Profile.lora.max_loras": "--max-loras", "Profile.lora.max_cpu_loras": "--max-cpu-loras", "Model": "--served-model-name",
+	"Profile.engine.max_num_batched_tokens": "--max-num-batched-tokens", "Profile.lora.max_loras": "--max-loras", "Profile.lora.max_cpu_loras": "--max-cpu-loras", "Profile.lora.merged": "--merge-loras", "Model": "--served-model-name",
 	"Chunked": "--enable-chunked-prefill", "PrefixCaching": "--enable-prefix-caching", "RecheckKV": "--recheck-kv", "KVBlocks": "--num-gpu-blocks-override", "WarmBytes": "--kv-warm-mib", "Link": "--link", "Ledger": "--link-ledger",
 	"TransferTimeout": "--transfer-timeout", "HoldTimeout": "--hold-timeout", "DrainTimeout": "--drain-timeout",
 })
@@ -98,7 +100,7 @@ func (f *NodeFlags) Config() (node.Config, error) {
 		bad.Check("Profile", err)
 		return c, bad.Err("node.Config")
 	}
-	c.Profile = c.Profile.WithScheduler(f.scheduler).WithSlots(f.maxLoRAs, f.maxCPULoRAs)
+	c.Profile = c.Profile.WithScheduler(f.scheduler).WithLoRA(f.maxLoRAs, f.maxCPULoRAs, f.mergeLoRAs)
 	c.Profile.SetBatch(f.maxNumSeqs, f.maxBatched)
 	c.Link, err = node.ResolveLink(c.Profile, f.link)
 	bad.Check("Link", err)

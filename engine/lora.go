@@ -1,7 +1,9 @@
 package engine
 
 import (
+	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -33,12 +35,55 @@ type LoRA struct {
 	// TokenUSPerRank is what a computed token of a sequence with an adapter takes more, a unit
 	// of the adapter's rank, in microseconds.
 	TokenUSPerRank float64 `json:"token_us_per_rank"`
-	// AdapterMS is what each adapter but the first adds to a step. Where they are merged, it is
-	// what a step takes more that changes the merged one.
+	// AdapterMS is what each adapter but the first adds to a step.
 	AdapterMS float64 `json:"adapter_ms"`
-	// Merged adds the adapter to the model's own weights: its tokens cost nothing more, and a
-	// step has the sequences of one adapter, or of none. See package batching.
-	Merged bool `json:"merged"`
+	// SwitchMS is what a step takes more that changes what is merged. Of a profile that has none
+	// and always merges, AdapterMS is.
+	SwitchMS float64 `json:"switch_ms,omitempty"`
+	// Merged says when an adapter is added to the model's own weights: its tokens cost nothing
+	// more then, and a step has its sequences alone. See package batching.
+	Merged Merging `json:"merged"`
+}
+
+// Merging says when an adapter is merged into the model's weights. Empty is MergeNever.
+type Merging string
+
+const (
+	MergeNever   Merging = "never"   // a step has any adapters, and all cost
+	MergeAlways  Merging = "always"  // adapters take turns, and the model itself does
+	MergeDynamic Merging = "dynamic" // one while that pays, then none, as dLoRA does
+)
+
+// Mergings are the names of all.
+func Mergings() []string {
+	return []string{string(MergeNever), string(MergeAlways), string(MergeDynamic)}
+}
+
+// UnmarshalJSON reads a name, or false for MergeNever and true for MergeAlways.
+func (m *Merging) UnmarshalJSON(data []byte) error {
+	var name string
+	switch string(data) {
+	case "false":
+	case "true":
+		name = string(MergeAlways)
+	default:
+		if json.Unmarshal(data, &name) != nil {
+			return fmt.Errorf("lora.merged: %s: use false, true or %q", data, MergeDynamic)
+		}
+	}
+	*m = Merging(name)
+	return nil
+}
+
+// MarshalJSON is what UnmarshalJSON reads.
+func (m Merging) MarshalJSON() ([]byte, error) {
+	switch m {
+	case "", MergeNever:
+		return []byte("false"), nil
+	case MergeAlways:
+		return []byte("true"), nil
+	}
+	return json.Marshal(string(m))
 }
 
 // DefaultRank is that of an adapter of which no rank is known: what vLLM takes at most unless it
@@ -73,18 +118,24 @@ func (l LoRA) validate() error {
 		bad.Add("token_us_per_rank", l.TokenUSPerRank, "use a number of microseconds from 0 to 1e6")
 	}
 	checkMS(&bad, "adapter_ms", l.AdapterMS)
+	checkMS(&bad, "switch_ms", l.SwitchMS)
+	if l.Merged != "" && !slices.Contains(Mergings(), string(l.Merged)) {
+		bad.Add("merged", string(l.Merged), "use %s", config.Or(Mergings()))
+	}
 	return bad.Err("engine.LoRA")
 }
 
-// WithSlots is the profile with so many slots, and adapters in host memory; 0 is its own number.
-func (p *Profile) WithSlots(slots, host int) *Profile {
+// WithLoRA is the profile with so many slots, and adapters in host memory, merged so; 0, or
+// empty, is its own.
+func (p *Profile) WithLoRA(slots, host int, merged Merging) *Profile {
 	q := *p
 	config.Default(&slots, p.LoRA.MaxLoRAs)
 	config.Default(&host, p.LoRA.MaxCPULoRAs)
-	if slots == p.LoRA.MaxLoRAs && host == p.LoRA.MaxCPULoRAs {
+	config.Default(&merged, p.LoRA.Merged)
+	q.LoRA.MaxLoRAs, q.LoRA.MaxCPULoRAs, q.LoRA.Merged = slots, host, merged
+	if q.LoRA == p.LoRA {
 		return p
 	}
-	q.LoRA.MaxLoRAs, q.LoRA.MaxCPULoRAs = slots, host
 	return &q
 }
 
@@ -106,14 +157,19 @@ func (l *LoRA) read(rank int, gbs float64) time.Duration {
 
 // Token is what n computed tokens of sequences with an adapter of that rank take more.
 func (l *LoRA) Token(n, rank int) time.Duration {
-	if l.Merged {
-		return 0
-	}
 	return time.Duration(l.TokenUSPerRank * float64(n) * float64(rank) * 1e3)
 }
 
-// Change is what a step takes more with one more adapter, or with another one merged.
-func (l *LoRA) Change() time.Duration { return duration(l.AdapterMS) }
+// Another is what a step takes more with one more adapter.
+func (l *LoRA) Another() time.Duration { return duration(l.AdapterMS) }
+
+// Switch is what a step takes more that changes what is merged.
+func (l *LoRA) Switch() time.Duration {
+	if l.Merged == MergeAlways && l.SwitchMS == 0 {
+		return duration(l.AdapterMS)
+	}
+	return duration(l.SwitchMS)
+}
 
 // Ranks are those of LoRA adapters by name.
 type Ranks map[string]int

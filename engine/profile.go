@@ -252,7 +252,7 @@ func (p *Profile) Validate() error {
 func (p *Profile) Fingerprint() string {
 	q := *p
 	q.KVBytes, q.MaxModelLen, q.MaxNumSeqs, q.MaxBatchedTokens, q.ChunkTokens, q.Engine = 0, 0, 0, 0, 0, Options{}
-	q.LoRA.MaxLoRAs, q.LoRA.MaxCPULoRAs = 0, 0
+	q.LoRA.MaxLoRAs, q.LoRA.MaxCPULoRAs, q.LoRA.Merged = 0, 0, ""
 	b, err := json.Marshal(&q) // maps in the order of their keys
 	if err != nil {
 		panic(fmt.Sprintf("engine: profile %s: %v", p.Name, err)) // NaN or Inf, which Validate refuses

@@ -70,9 +70,11 @@ type Load struct {
 	Room int
 	// Adapters are the LoRA adapters in slots; the slice never changes. AdapterSlots is how many
 	// slots there are, 0 for any number, AdapterLoads how often one was loaded, and AdapterLoading
-	// how long steps took more for that.
-	Adapters       []string
-	AdapterSlots   int
-	AdapterLoads   uint64
-	AdapterLoading time.Duration
+	// how long steps took more for that. AdapterSwitches is how often another was merged into the
+	// model's weights, or none.
+	Adapters        []string
+	AdapterSlots    int
+	AdapterLoads    uint64
+	AdapterLoading  time.Duration
+	AdapterSwitches uint64
 }

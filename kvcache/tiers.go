@@ -213,7 +213,7 @@ func (t *tier) put(h Hash) {
 func (t *tier) take(h Hash) {
 	if place, ok := t.index.Find(h); ok {
 		t.lru.remove(t.slots, BlockID(place))
-		t.index.Remove(h)
+		t.index.Remove(place)
 		t.free = append(t.free, BlockID(place))
 	}
 }

@@ -82,7 +82,7 @@ func TestNamed(t *testing.T) {
 
 // TestAdaptersAreTold: a load says whose requests have blocks, and whose wait for a slot.
 func TestAdaptersAreTold(t *testing.T) {
-	s := startNodes(t, handoff.Layerwise.Name, func(c *Config) { c.Profile = c.Profile.WithSlots(1, 0) }, "prefill-0", "decode-0")
+	s := startNodes(t, handoff.Layerwise.Name, func(c *Config) { c.Profile = c.Profile.WithLoRA(1, 0, "") }, "prefill-0", "decode-0")
 	defer s.end()
 	x := s.stranger(t, "decode-0")
 	defer x.leave()

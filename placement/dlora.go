@@ -28,9 +28,8 @@ var dloraKind = kind[placer]{DLoRA, "the nodes that a LoRA adapter was given to,
 // Migration moves running requests later. The node that gets one loads its adapter, says so, and
 // is one of the adapter's from then on, in place of a replica that others have too.
 //
-// What is left out: dLoRA's engine merges an adapter into the model while many ask for it, its
-// credits say when another has its turn, and a node's load is counted in batches of which merged
-// ones cost less. Nodes here do not change what is merged, so a request is as good as another.
+// What is left out: a node's load is counted in batches there, of which those that could be merged
+// cost less. Which adapter is merged into the model's weights is the node's affair, here as there.
 type dlora struct {
 	turn  int
 	asked map[string]int      // requests of an adapter, and one

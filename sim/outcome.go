@@ -57,21 +57,22 @@ type Stats struct {
 
 // NodeStats are one node's.
 type NodeStats struct {
-	Name, Role    string
-	PrefillBusy   time.Duration // computing prompts, alone or mixed with decodes
-	DecodeBusy    time.Duration // computing decodes alone
-	PrefillSteps  int
-	DecodeSteps   int
-	Blocks        int     // of the pool
-	PeakBlocks    int     // used at once
-	BlockSeconds  float64 // integral of used blocks
-	Preemptions   uint64
-	AdapterLoads  uint64            // of LoRA adapters, into slots
-	PrefixQueries uint64            // tokens asked of the prefix cache
-	PrefixHits    uint64            // tokens it had
-	Tiers         kvcache.TierStats `json:",omitzero"`
-	Sent          []float64         // bytes by NIC
-	Received      []float64
+	Name, Role      string
+	PrefillBusy     time.Duration // computing prompts, alone or mixed with decodes
+	DecodeBusy      time.Duration // computing decodes alone
+	PrefillSteps    int
+	DecodeSteps     int
+	Blocks          int     // of the pool
+	PeakBlocks      int     // used at once
+	BlockSeconds    float64 // integral of used blocks
+	Preemptions     uint64
+	AdapterLoads    uint64            // of LoRA adapters, into slots
+	AdapterSwitches uint64            // of what is merged
+	PrefixQueries   uint64            // tokens asked of the prefix cache
+	PrefixHits      uint64            // tokens it had
+	Tiers           kvcache.TierStats `json:",omitzero"`
+	Sent            []float64         // bytes by NIC
+	Received        []float64
 }
 
 func (s *NodeStats) steps(k engine.Kind, d time.Duration) {
@@ -98,7 +99,7 @@ func Run(ctx context.Context, cfg Config, l load.Load) (*Stats, error) {
 		c.disperse(n.sending)
 		n.count(c.now)
 		load := n.core.Load()
-		n.stats.Preemptions, n.stats.AdapterLoads = load.Preemptions, load.AdapterLoads
+		n.stats.Preemptions, n.stats.AdapterLoads, n.stats.AdapterSwitches = load.Preemptions, load.AdapterLoads, load.AdapterSwitches
 		ps := n.pool.Stats()
 		n.stats.PrefixQueries, n.stats.PrefixHits, n.stats.Tiers = ps.PrefixQueries, ps.PrefixHits, n.tiers.Stats()
 		for i := range n.tx {

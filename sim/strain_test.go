@@ -25,7 +25,7 @@ func strained(tb testing.TB, seed uint64) (Config, load.Spec) {
 		Scheduler: engine.Schedulers()[rng.IntN(3)], MaxBatchedTokens: 256 + rng.IntN(1000), MaxNumSeqs: 16, MaxRunningRequests: 16, LongPrefillTokens: rng.IntN(2) * 64,
 		ChunkedPrefillSize: []int{-1, 0, 64, 300}[rng.IntN(4)], SchedulePolicy: []string{engine.FCFS, engine.LPM}[rng.IntN(2)], PrefillDecodeInterval: rng.IntN(3),
 	}
-	p.LoRA = engine.LoRA{BytesPerRank: 1 << 20, HostGBS: 25, DiskGBS: 3, TokenUSPerRank: 0.02, AdapterMS: float64(rng.IntN(3)), MaxLoRAs: rng.IntN(4), Merged: rng.IntN(4) == 0}
+	p.LoRA = engine.LoRA{BytesPerRank: 1 << 20, HostGBS: 25, DiskGBS: 3, TokenUSPerRank: 0.02, AdapterMS: float64(rng.IntN(3)), MaxLoRAs: rng.IntN(4), SwitchMS: float64(rng.IntN(10)), Merged: engine.Merging(engine.Mergings()[rng.IntN(3)])}
 	p.LoRA.MaxCPULoRAs = p.LoRA.MaxLoRAs * rng.IntN(3)
 	cfg := Config{
 		Profile: p, Placement: placement.Names()[rng.IntN(len(placement.Names()))], PrefixCaching: rng.IntN(2) == 0,

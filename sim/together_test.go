@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"kvferry/engine"
+	"kvferry/load"
 )
 
 // TestTogether: nodes that go through steps and through layers together give the same outcomes, to the last
@@ -18,7 +19,7 @@ func TestTogether(t *testing.T) {
 		t.Fatal(err)
 	}
 	engines := []engine.Options{{}, {Scheduler: engine.VLLMV1}, {Scheduler: engine.SGLang, PrefillDecodeInterval: 3}}
-	coasting, convoys := make([]int, len(engines)), 0
+	coasting, convoys, switches := make([]int, len(engines)), 0, uint64(0)
 	for seed := range uint64(90) {
 		var runs [2]string
 		kind := int(seed) % len(engines)
@@ -30,6 +31,10 @@ func TestTogether(t *testing.T) {
 			p := *cfg.Profile
 			p.Engine = engines[kind]
 			cfg.Profile, cfg.Chunked = &p, cfg.Chunked && kind == 0
+			if seed/3%5 == 4 { // steps differ with adapters, and with what is merged
+				p.LoRA = engine.LoRA{BytesPerRank: 1 << 16, HostGBS: 25, TokenUSPerRank: 30, AdapterMS: 10, SwitchMS: 5, Merged: engine.MergeDynamic}
+				spec.Adapters = load.Adapters{Names: []string{"a", "b", "c"}, Choice: load.AdapterZipf, Alpha: 2}
+			}
 			cfg.KVBlocks *= 1 + int(seed%5)
 			c, err := newCluster(cfg, drawn(t, spec))
 			if err != nil {
@@ -51,6 +56,7 @@ func TestTogether(t *testing.T) {
 			}
 			fmt.Fprintf(&b, "%+v\n", c.stats)
 			for _, n := range c.nodes {
+				switches += n.core.Load().AdapterSwitches
 				fmt.Fprintf(&b, "%+v %+v\n", n.stats, n.pool.Stats())
 			}
 			runs[i] = b.String()
@@ -58,6 +64,10 @@ func TestTogether(t *testing.T) {
 		if runs[0] != runs[1] {
 			t.Errorf("seed %d: step by step\n%s\ncoasting\n%s", seed, runs[0], runs[1])
 		}
+	}
+	t.Logf("%d changes of what is merged", switches)
+	if switches == 0 {
+		t.Error("no adapter is merged")
 	}
 	if convoys == 0 {
 		t.Error("no layers travel in a convoy")

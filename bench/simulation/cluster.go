@@ -24,11 +24,12 @@ type Cluster struct {
 	ConditionalDisaggregation  int
 	Migration                  placement.MigrationConfig
 	PrefixCaching              bool
-	KVBlocks                   int          // of a node; the profile's if 0
-	MaxLoRAs, MaxCPULoRAs      int          // see engine.LoRA; the profile's if 0
-	Ranks                      engine.Ranks // of the LoRA adapters that are asked for
-	MaxModelLen                int          // the profile's if 0
-	NICs                       int          // of a prefill or decode node
+	KVBlocks                   int            // of a node; the profile's if 0
+	MaxLoRAs, MaxCPULoRAs      int            // see engine.LoRA; the profile's if 0
+	MergeLoRAs                 engine.Merging // likewise
+	Ranks                      engine.Ranks   // of the LoRA adapters that are asked for
+	MaxModelLen                int            // the profile's if 0
+	NICs                       int            // of a prefill or decode node
 	NIC                        sim.NIC
 	DecodeNICs                 []sim.NIC // of decode nodes instead; this and the next two: see sim.Config
 	RPC                        time.Duration
@@ -42,7 +43,7 @@ const maxNICs = 64
 // Fitted is the profile with the scheduler and the model length that were asked for. A step must
 // be able to hold the longest prompt.
 func (c *Cluster) Fitted() *engine.Profile {
-	fitted := c.Profile.WithScheduler(c.Scheduler).WithSlots(c.MaxLoRAs, c.MaxCPULoRAs)
+	fitted := c.Profile.WithScheduler(c.Scheduler).WithLoRA(c.MaxLoRAs, c.MaxCPULoRAs, c.MergeLoRAs)
 	if c.MaxModelLen == 0 || c.MaxModelLen == fitted.MaxModelLen {
 		return fitted
 	}
@@ -111,7 +112,7 @@ func (c *Cluster) Validate() error {
 		bad.Add("Profile", nil, "say what the modelled GPU costs")
 		return bad.Err("simulation.Cluster")
 	}
-	bad.Check("Profile", c.Profile.WithScheduler(c.Scheduler).WithSlots(c.MaxLoRAs, c.MaxCPULoRAs).Validate())
+	bad.Check("Profile", c.Profile.WithScheduler(c.Scheduler).WithLoRA(c.MaxLoRAs, c.MaxCPULoRAs, c.MergeLoRAs).Validate())
 	cfg := c.Config(&bad)
 	cluster.Check("", cfg.Validate())
 	nic := false

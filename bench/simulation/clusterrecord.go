@@ -30,6 +30,7 @@ type ClusterRecord struct {
 	MaxModelLen   int       `json:"max_model_len"`
 	MaxLoRAs      int       `json:"max_loras,omitempty"`     // slots of a node for LoRA adapters; 0: any number
 	MaxCPULoRAs   int       `json:"max_cpu_loras,omitempty"` // in its host memory
+	MergeLoRAs    string    `json:"merge_loras,omitempty"`   // into the model's weights
 	NICs          int       `json:"nics"`
 	NIC           sim.NIC   `json:"nic"`                   // none: this machine's network, in real time
 	DecodeNICs    []sim.NIC `json:"decode_nics,omitempty"` // of decode nodes instead, in turn
@@ -82,6 +83,9 @@ func (c *ClusterRecord) String() string {
 	if c.MaxLoRAs > 0 {
 		fmt.Fprintf(&b, ", %d slots for LoRA adapters a node", c.MaxLoRAs)
 	}
+	if c.MergeLoRAs != "" {
+		b.WriteString(", LoRA adapters merged: " + c.MergeLoRAs)
+	}
 	if c.Migration != "" {
 		fmt.Fprintf(&b, ", migration %s", c.Migration)
 	}
@@ -103,7 +107,7 @@ func (c *Cluster) Record() ClusterRecord {
 	r := ClusterRecord{
 		Profile: p.Name, GPU: p.GPU, Scheduler: p.Scheduler(), Prefill: c.Prefill, Decode: c.Decode, Nondisagg: c.Nondisagg, NodeGPUs: max(p.Costs.TensorParallel.Size, 1), Chunked: c.Chunked,
 		Handoff: cfg.Handoff.String(), Placement: c.Placement, PrefixCaching: c.PrefixCaching || p.RadixCache(), KVBlocks: cmp.Or(c.KVBlocks, p.Blocks()),
-		BlockTokens: p.KVGeometry.BlockTokens, MaxModelLen: p.MaxModelLen, MaxLoRAs: p.LoRA.MaxLoRAs, MaxCPULoRAs: p.LoRA.MaxCPULoRAs, RPCUS: float64(c.RPC) / 1e3,
+		BlockTokens: p.KVGeometry.BlockTokens, MaxModelLen: p.MaxModelLen, MaxLoRAs: p.LoRA.MaxLoRAs, MaxCPULoRAs: p.LoRA.MaxCPULoRAs, MergeLoRAs: string(p.LoRA.Merged), RPCUS: float64(c.RPC) / 1e3,
 	}
 	if c.Tiers.Asked() {
 		r.Tiers = &c.Tiers

@@ -146,19 +146,21 @@ type Role struct {
 	PoolPeak    float64 `json:"pool_peak"` // at once
 	Preemptions uint64  `json:"preemptions"`
 	// AdapterLoads is how often a LoRA adapter was loaded into a slot.
-	AdapterLoads uint64  `json:"adapter_loads,omitempty"`
-	Sent         float64 `json:"nic_sent"` // of what the NICs could
-	SentMax      float64 `json:"nic_sent_max"`
-	Received     float64 `json:"nic_received"`
-	ReceivedMax  float64 `json:"nic_received_max"`
-	PrefixAsked  uint64  `json:"prefix_query_tokens"`
-	PrefixHits   uint64  `json:"prefix_hit_tokens"`
-	HostHits     uint64  `json:"host_hit_tokens,omitempty"` // of those that the prefix cache did not have
-	DiskHits     uint64  `json:"disk_hit_tokens,omitempty"`
-	LoadedGB     float64 `json:"loaded_gb,omitempty"` // from host memory to the GPU; the next, back
-	StoredGB     float64 `json:"stored_gb,omitempty"`
-	ReadGB       float64 `json:"disk_read_gb,omitempty"`
-	WrittenGB    float64 `json:"disk_written_gb,omitempty"`
+	AdapterLoads uint64 `json:"adapter_loads,omitempty"`
+	// AdapterSwitches is how often another was merged into the model's weights, or none.
+	AdapterSwitches uint64  `json:"adapter_switches,omitempty"`
+	Sent            float64 `json:"nic_sent"` // of what the NICs could
+	SentMax         float64 `json:"nic_sent_max"`
+	Received        float64 `json:"nic_received"`
+	ReceivedMax     float64 `json:"nic_received_max"`
+	PrefixAsked     uint64  `json:"prefix_query_tokens"`
+	PrefixHits      uint64  `json:"prefix_hit_tokens"`
+	HostHits        uint64  `json:"host_hit_tokens,omitempty"` // of those that the prefix cache did not have
+	DiskHits        uint64  `json:"disk_hit_tokens,omitempty"`
+	LoadedGB        float64 `json:"loaded_gb,omitempty"` // from host memory to the GPU; the next, back
+	StoredGB        float64 `json:"stored_gb,omitempty"`
+	ReadGB          float64 `json:"disk_read_gb,omitempty"`
+	WrittenGB       float64 `json:"disk_written_gb,omitempty"`
 }
 
 func newResult(s *Simulation, sum *summary, st *sim.Stats) *Result {
@@ -256,7 +258,7 @@ func roles(nodes []sim.NodeStats, duration, nicRate, blockGB float64) []Role {
 		r.Sent, r.SentMax = r.Sent+sent, max(r.SentMax, sent)
 		r.Received, r.ReceivedMax = r.Received+received, max(r.ReceivedMax, received)
 		r.Preemptions += n.Preemptions
-		r.AdapterLoads += n.AdapterLoads
+		r.AdapterLoads, r.AdapterSwitches = r.AdapterLoads+n.AdapterLoads, r.AdapterSwitches+n.AdapterSwitches
 		r.PrefixAsked, r.PrefixHits = r.PrefixAsked+n.PrefixQueries, r.PrefixHits+n.PrefixHits
 		r.HostHits, r.DiskHits = r.HostHits+n.Tiers.HostHits, r.DiskHits+n.Tiers.DiskHits
 		r.LoadedGB, r.StoredGB = r.LoadedGB+float64(n.Tiers.Loaded)*blockGB, r.StoredGB+float64(n.Tiers.Stored)*blockGB
@@ -328,7 +330,11 @@ func (r *Result) lines() []string {
 		out = append(out, fmt.Sprintf("KV moved     %.2f GB", float64(r.KVBytes)/1e9))
 	}
 	if n := r.adapterLoads(); n > 0 {
-		out = append(out, fmt.Sprintf("adapters     %d loads into slots", n))
+		text := fmt.Sprintf("adapters     %d loads into slots", n)
+		if n := r.adapterSwitches(); n > 0 {
+			text += fmt.Sprintf(", %d changes of the merged one", n)
+		}
+		out = append(out, text)
 	}
 	if r.Cluster.Migration != "" {
 		out = append(out, fmt.Sprintf("migration    %d times a running request went on on another node, %.2f GB moved, paused %.1f ms on average, %.1f ms at most", r.Migrations, float64(r.MigratedBytes)/1e9, r.MigrationPauseMS, r.MigrationMaxMS))
@@ -364,6 +370,14 @@ func see(err error) string {
 func (r *Result) adapterLoads() (n uint64) {
 	for _, k := range r.Roles {
 		n += k.AdapterLoads
+	}
+	return n
+}
+
+// adapterSwitches are likewise.
+func (r *Result) adapterSwitches() (n uint64) {
+	for _, k := range r.Roles {
+		n += k.AdapterSwitches
 	}
 	return n
 }

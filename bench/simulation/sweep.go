@@ -102,6 +102,12 @@ var sweepable = []sweepSetter{
 	}},
 	{"kv-blocks", "kv-blocks=2000,4000 (of a node)", []string{"KVBlocks"}, func(_ *Sweep, s *Simulation, v string) error { return setCount(&s.KVBlocks, v) }},
 	{"max-loras", "max-loras=4,8,16 (slots of a node)", []string{"MaxLoRAs"}, func(_ *Sweep, s *Simulation, v string) error { return setCount(&s.MaxLoRAs, v) }},
+	{"merge-loras", "merge-loras=" + strings.Join(engine.Mergings(), ","), []string{"MergeLoRAs"}, func(_ *Sweep, s *Simulation, v string) error {
+		if s.MergeLoRAs = engine.Merging(v); !slices.Contains(engine.Mergings(), v) {
+			return fmt.Errorf("%q: use %s", v, config.Or(engine.Mergings()))
+		}
+		return nil
+	}},
 	{"placement", "placement=" + strings.Join(placement.Names(), ","), []string{"Placement"}, func(_ *Sweep, s *Simulation, v string) error { s.Placement = v; return nil }},
 }
 
@@ -398,17 +404,18 @@ func (r *SweepResult) table() page.Table {
 		t.Rows = append(t.Rows, row)
 	}
 	r.addHits(&t)
-	r.addLoads(&t)
+	r.add(&t, "adapter loads", (*Result).adapterLoads)
+	r.add(&t, "switches", (*Result).adapterSwitches)
 	return t
 }
 
-// addLoads adds how often LoRA adapters were loaded into slots, if any were.
-func (r *SweepResult) addLoads(t *page.Table) {
-	if !slices.ContainsFunc(r.Points, func(p *Result) bool { return p.adapterLoads() > 0 }) {
+// add adds a column with what was counted, if anything was.
+func (r *SweepResult) add(t *page.Table, head string, count func(*Result) uint64) {
+	if !slices.ContainsFunc(r.Points, func(p *Result) bool { return count(p) > 0 }) {
 		return
 	}
-	t.Head = append(t.Head, "adapter loads")
+	t.Head = append(t.Head, head)
 	for i, p := range r.Points {
-		t.Rows[i] = append(t.Rows[i], fmt.Sprint(p.adapterLoads()))
+		t.Rows[i] = append(t.Rows[i], fmt.Sprint(count(p)))
 	}
 }

@@ -99,6 +99,7 @@ func TestSweepFlags(t *testing.T) {
 		"scheduler=vllm-v0,vllm-v1,sglang": func(s *Simulation) any { return s.Scheduler },
 		"kv-blocks=2000,4000":              func(s *Simulation) any { return s.KVBlocks },
 		"max-loras=4,8":                    func(s *Simulation) any { return s.MaxLoRAs },
+		"merge-loras=never,always,dynamic": func(s *Simulation) any { return s.MergeLoRAs },
 		"request-rate=2,4":                 func(s *Simulation) any { return s.Load.Rate },
 		"conditional-disaggregation=0,64":  func(s *Simulation) any { return s.ConditionalDisaggregation },
 	} {
@@ -114,6 +115,9 @@ func TestSweepFlags(t *testing.T) {
 		}
 	}
 	if err := sweep(t, "scheduler=sglang,orca").Validate(); err == nil || !strings.Contains(err.Error(), `scheduler=orca: "orca": use vllm-v0`) {
+		t.Error(err)
+	}
+	if err := sweep(t, "merge-loras=dynamic,now").Validate(); err == nil || !strings.Contains(err.Error(), `merge-loras=now: "now": use never`) {
 		t.Error(err)
 	}
 }

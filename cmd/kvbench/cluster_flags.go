@@ -51,7 +51,7 @@ func (f *clusterFlags) register(fs *pflag.FlagSet) {
 	daemon.TierFlags(fs, &c.Tiers)
 	fs.IntVar(&c.KVBlocks, "kv-blocks", 0, "KV blocks of a node (default: the profile's GPU memory); the nodes call it --num-gpu-blocks-override")
 	fs.IntVar(&c.MaxModelLen, "max-model-len", 0, "longest prompt and output together (default: the profile's, and of a load from a file as long as it needs and the pool holds)")
-	daemon.AddSlotFlags(fs, &c.MaxLoRAs, &c.MaxCPULoRAs)
+	daemon.AddLoRAFlags(fs, &c.MaxLoRAs, &c.MaxCPULoRAs, &c.MergeLoRAs)
 	command.Positive(fs, "nics", "kv-blocks", "max-model-len", "max-loras", "max-cpu-loras", "migration-interval", "migration-threshold")
 	command.Needs(fs, daemon.MigrationNeeds, "sweep")
 	command.Needs(fs, daemon.TierNeeds, "sweep")
@@ -60,7 +60,7 @@ func (f *clusterFlags) register(fs *pflag.FlagSet) {
 // clusterNames are the flags that set the fields of a simulation.Cluster.
 var clusterNames = joined(within("Tiers", daemon.TierFlagNames), map[string]string{
 	"Profile": "--profile", "Scheduler": "--scheduler", "Profile.engine.scheduler": "--scheduler", "Prefill": "--prefill", "Decode": "--decode", "Nondisagg": "--nondisagg", "Chunked": "--chunked", "Handoff": "--handoff",
-	"Placement": "--placement", "Migration.Policy": "--migration", "Migration.Interval": "--migration-interval", "Migration.Threshold": "--migration-threshold", "ConditionalDisaggregation": "--conditional-disaggregation", "PrefixCaching": "--enable-prefix-caching", "KVBlocks": "--kv-blocks", "MaxLoRAs": "--max-loras", "MaxCPULoRAs": "--max-cpu-loras", "Ranks": "--lora-modules", "Profile.lora.max_loras": "--max-loras", "Profile.lora.max_cpu_loras": "--max-cpu-loras", "MaxModelLen": "--max-model-len", "NICs": "--nics", "NIC": "--link", "DecodeNICs": "--decode-links", "RPC": "--rpc", "Oversubscription": "--oversubscription",
+	"Placement": "--placement", "Migration.Policy": "--migration", "Migration.Interval": "--migration-interval", "Migration.Threshold": "--migration-threshold", "ConditionalDisaggregation": "--conditional-disaggregation", "PrefixCaching": "--enable-prefix-caching", "KVBlocks": "--kv-blocks", "MaxLoRAs": "--max-loras", "MaxCPULoRAs": "--max-cpu-loras", "Ranks": "--lora-modules", "Profile.lora.max_loras": "--max-loras", "Profile.lora.max_cpu_loras": "--max-cpu-loras", "Profile.lora.merged": "--merge-loras", "MergeLoRAs": "--merge-loras", "MaxModelLen": "--max-model-len", "NICs": "--nics", "NIC": "--link", "DecodeNICs": "--decode-links", "RPC": "--rpc", "Oversubscription": "--oversubscription",
 })
 
 // unmeasuredLink is --link for a profile that no link was measured for, such as a datasheet's.

@@ -180,7 +180,7 @@ func (f *serveFlags) target(cfg *serve.Config, fs *pflag.FlagSet, bad *config.Fa
 			bad.Add("--clock", f.clock, "the server that is asked is real: leave it or --base-url out")
 		}
 		refuse(bad, changed, "it is for a cluster that kvbench starts or models: leave it out, the server has its own",
-			"prefill", "decode", "nondisagg", "chunked", "handoff", "placement", "conditional-disaggregation", "decode-links", "profile", "scheduler", "nics", "link", "rpc", "oversubscription", "kv-offloading-size", "max-local-disk-size", "pcie-gb-s", "disk-gb-s", "enable-prefix-caching", "kv-blocks", "max-model-len", "max-loras", "max-cpu-loras", "rail", "kv-warm-mib")
+			"prefill", "decode", "nondisagg", "chunked", "handoff", "placement", "conditional-disaggregation", "decode-links", "profile", "scheduler", "nics", "link", "rpc", "oversubscription", "kv-offloading-size", "max-local-disk-size", "pcie-gb-s", "disk-gb-s", "enable-prefix-caching", "kv-blocks", "max-model-len", "max-loras", "max-cpu-loras", "merge-loras", "rail", "kv-warm-mib")
 		if len(*bad) == 0 {
 			bad.Check("", config.Named(c.Validate(), serveNames))
 		}

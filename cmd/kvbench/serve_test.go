@@ -217,7 +217,7 @@ func TestServeAdapters(t *testing.T) {
 	for _, flags := range []string{
 		"--lora-modules a=8 b=64 c", "--lora-modules a b --lora-assignment round-robin", "--lora-name a b", "--lora-name a b --lora-request-distribution distinct",
 		"--lora-name a b --lora-request-distribution skewed --lora-zipf-alpha 2", "--lora-name a b --lora-request-distribution zipf",
-		"--compat sglang --dataset-name random --lora-name a b --lora-request-distribution skewed", "--compat vllm --lora-modules a b", "--lora-name a b --max-loras 1 --max-cpu-loras 2", "--lora-name a b --nondisagg 2",
+		"--compat sglang --dataset-name random --lora-name a b --lora-request-distribution skewed", "--compat vllm --lora-modules a b", "--lora-name a b --max-loras 1 --max-cpu-loras 2", "--lora-name a b --merge-loras dynamic", "--lora-name a b --nondisagg 2",
 	} {
 		out := t.TempDir()
 		code, _, stderr := kvbench(t.Context(), strings.Fields("serve --clock virtual --num-prompts 20 --random-input-len 32 --random-output-len 4 "+flags+" --out "+out)...)
@@ -226,7 +226,7 @@ func TestServeAdapters(t *testing.T) {
 			t.Errorf("%s: exit %d, %v: %s", flags, code, err, stderr)
 		}
 	}
-	for flags, want := range map[string]string{"--lora-modules a=x": "--lora-modules: ", "--lora-name a --max-loras 4 --max-cpu-loras 2": "--max-cpu-loras: 2: use max_loras", "--max-loras 0": "--max-loras"} {
+	for flags, want := range map[string]string{"--lora-modules a=x": "--lora-modules: ", "--lora-name a --max-loras 4 --max-cpu-loras 2": "--max-cpu-loras: 2: use max_loras", "--max-loras 0": "--max-loras", "--merge-loras now": `--merge-loras: "now": use never`} {
 		code, _, stderr := kvbench(t.Context(), strings.Fields("serve --clock virtual --num-prompts 3 "+flags+" --out "+t.TempDir())...)
 		if code != command.ExitUsage || !strings.Contains(stderr, want) {
 			t.Errorf("%s: exit %d: %s", flags, code, stderr)

@@ -15,9 +15,10 @@ import (
 // would need a slot too many waits, and others go before it. The adapters of a step that are not
 // in slots are loaded as it begins.
 //
-// Where adapters are merged into the model's weights, a step has the sequences of one of them,
-// or those of the model itself. They take turns: the one that was served longest ago is next,
-// and a turn lasts until nobody of it can go on, or, if others wait, minTurn times what the change took.
+// Where one adapter is merged into the model's weights, a step has its sequences alone. Where that
+// is always so, adapters take turns, and so does the model itself: the one that was served longest ago is next,
+// and a turn lasts until nobody of it can go on, or, if others wait, minTurn times what the change took. Where it is
+// dynamic, see merging.
 type adapters struct {
 	cfg         engine.LoRA
 	any         bool // a request with an adapter has come
@@ -26,13 +27,19 @@ type adapters struct {
 	batch       []string      // those of the sequences that have blocks
 	loads       uint64        // into slots
 	loading     time.Duration // that they took
+	added       time.Duration // what computing with adapters adds to the step under way
+	beside      time.Duration // and what loading them and changing what is merged does
 
-	// Of merged ones. turn is whose step is being formed, if one is.
-	turning bool
-	turn    string
-	merged  string
-	until   time.Duration // the turn of the merged one goes on till then
-	served  adapterCache  // those that a step had; the model itself is one of them
+	// Of merged ones. turn is whose step is being formed, if turning: the adapter's that is to be
+	// merged, or empty for the model's. switches is how often that changed.
+	turning  bool
+	order    []string // of turns to try
+	turn     string
+	merged   string
+	switches uint64
+	until    time.Duration // the turn of the merged one goes on till then
+	served   adapterCache  // those that a step had; the model itself is one of them
+	merging  merging
 }
 
 // maxKept is for how many adapters there is room where a profile has no bound: as many as a proxy serves at a
@@ -43,12 +50,27 @@ const maxKept = 1 << 12
 const minTurn = 10
 
 func newAdapters(cfg engine.LoRA) adapters {
-	return adapters{cfg: cfg, slots: newAdapterCache(cfg.MaxLoRAs), host: newAdapterCache(cfg.MaxCPULoRAs), served: newAdapterCache(0)}
+	return adapters{cfg: cfg, slots: newAdapterCache(cfg.MaxLoRAs), host: newAdapterCache(cfg.MaxCPULoRAs), served: newAdapterCache(0), merging: newMerging(cfg.Switch())}
 }
 
-// bounded reports whether the batch has room for some adapters only. Of merged ones each step has
-// one, so none is too many.
-func (a *adapters) bounded() bool { return a.any && a.cfg.MaxLoRAs > 0 && !a.cfg.Merged }
+// bounded reports whether the batch has room for some adapters only. Where one is always merged each
+// step has one, so none is too many.
+func (a *adapters) bounded() bool {
+	return a.any && a.cfg.MaxLoRAs > 0 && a.cfg.Merged != engine.MergeAlways
+}
+
+// slot reports whether a sequence has its adapter among those of a batch, or room for it there.
+func (a *adapters) slot(q *sequence, batch []string) bool {
+	return q.Adapter == "" || !a.bounded() || len(batch) < a.cfg.MaxLoRAs || slices.Contains(batch, q.Adapter)
+}
+
+// join adds an adapter to those of a batch.
+func join(batch []string, name string) []string {
+	if name == "" || slices.Contains(batch, name) {
+		return batch
+	}
+	return append(batch, name)
+}
 
 // gather notes whose adapters are in the batch, before others join.
 func (a *adapters) gather(s *Scheduler) {
@@ -58,8 +80,8 @@ func (a *adapters) gather(s *Scheduler) {
 	}
 	for _, list := range [...][]*sequence{s.running, s.pending, s.waiting} {
 		for _, q := range list {
-			if q.Adapter != "" && len(q.Table.Refs()) > 0 && !slices.Contains(a.batch, q.Adapter) {
-				a.batch = append(a.batch, q.Adapter)
+			if len(q.Table.Refs()) > 0 {
+				a.batch = join(a.batch, q.Adapter)
 			}
 		}
 	}
@@ -72,30 +94,33 @@ func (s *Scheduler) admits(q *sequence) bool {
 	switch {
 	case !a.serves(q):
 		return false
-	case q.Adapter == "" || !a.bounded() || slices.Contains(a.batch, q.Adapter):
-		return true
-	case len(a.batch) == a.cfg.MaxLoRAs:
+	case !a.slot(q, a.batch):
 		s.starved = true
 		return false
 	}
-	a.batch = append(a.batch, q.Adapter)
+	if a.bounded() {
+		a.batch = join(a.batch, q.Adapter)
+	}
 	return true
 }
 
 // serves reports whether a step may have a sequence: if adapters take turns, in its own.
 func (a *adapters) serves(q *sequence) bool { return !a.turning || q.Adapter == a.turn }
 
-// form has the policy form a step; of merged adapters for the first, in order of their turns,
-// that can do anything.
+// form has the policy form a step: the first of those that it may be that has anything.
 func (s *Scheduler) form(step *engine.Step, now time.Duration) {
 	a := &s.adapters
-	if !a.any || !a.cfg.Merged {
-		s.policy.form(s, step)
-		s.park()
-		return
+	a.order = append(a.order[:0], "")
+	if a.any && a.cfg.Merged == engine.MergeAlways {
+		a.order = a.turns(s, now)
+	} else if a.any && a.cfg.Merged == engine.MergeDynamic {
+		s.look()
+		if one := a.merging.choose(a.merged); one != "" {
+			a.order = append(a.order[:0], one, "")
+		}
 	}
-	a.turning = true
-	for _, a.turn = range a.turns(s, now) {
+	for _, a.turn = range a.order {
+		a.turning = a.alone()
 		s.policy.form(s, step)
 		s.park()
 		if len(step.Works) > 0 {
@@ -103,6 +128,11 @@ func (s *Scheduler) form(step *engine.Step, now time.Duration) {
 		}
 	}
 	a.turning = false
+}
+
+// alone reports whether a step of this turn has no other's sequences.
+func (a *adapters) alone() bool {
+	return a.turn != "" || a.any && a.cfg.Merged == engine.MergeAlways
 }
 
 // lead has those that wait with blocks go before those without, which they may have overtaken: see
@@ -116,7 +146,8 @@ func (s *Scheduler) lead() {
 }
 
 // turns are the adapters that have something to do, in the order in which they may do it.
-func (a *adapters) turns(s *Scheduler, now time.Duration) (names []string) {
+func (a *adapters) turns(s *Scheduler, now time.Duration) []string {
+	names := a.order[:0]
 	for _, list := range [...][]*sequence{s.running, s.waiting} {
 		for _, q := range list {
 			if !slices.Contains(names, q.Adapter) {
@@ -139,31 +170,45 @@ func (a *adapters) prepare(step *engine.Step) {
 	if !a.any || step.Kind == engine.Receive {
 		return
 	}
-	a.batch = a.batch[:0]
+	a.batch, a.added, a.beside = a.batch[:0], 0, 0
 	var ranks []int
 	for i := range step.Works {
 		q := step.Works[i].Seq
 		if q.Adapter == "" {
 			continue
 		}
-		step.Extra += a.cfg.Token(step.Works[i].N, q.AdapterRank)
+		a.added += a.cfg.Token(step.Works[i].N, q.AdapterRank)
 		if !slices.Contains(a.batch, q.Adapter) {
 			a.batch, ranks = append(a.batch, q.Adapter), append(ranks, q.AdapterRank)
 		}
 	}
+	a.added += time.Duration(max(len(a.batch)-1, 0)) * a.cfg.Another()
+	if a.alone() {
+		a.added = 0
+	}
 	for i, name := range a.batch {
-		step.Extra += a.load(name, ranks[i])
+		a.beside += a.load(name, ranks[i])
 	}
-	if !a.cfg.Merged {
-		step.Extra += time.Duration(max(len(a.batch)-1, 0)) * a.cfg.Change()
-		return
+	was := a.merged
+	if a.merged = a.turn; a.merged != was {
+		a.switches++
+		a.until = step.At + minTurn*a.cfg.Switch()
+		a.beside += a.cfg.Switch()
 	}
-	if a.turn != a.merged {
-		a.merged = a.turn
-		a.until = step.At + minTurn*a.cfg.Change()
-		step.Extra += a.cfg.Change()
+	step.Extra += a.added + a.beside
+	switch a.cfg.Merged {
+	case engine.MergeAlways:
+		a.served.use(a.turn, func(string) bool { return false })
+	case engine.MergeDynamic:
+		a.merging.ran(was, a.merged)
 	}
-	a.served.use(a.turn, func(string) bool { return false })
+}
+
+// done notes how long a step took.
+func (a *adapters) done(step *engine.Step, took time.Duration) {
+	if a.any && a.cfg.Merged == engine.MergeDynamic && step.Kind != engine.Receive && !a.alone() {
+		a.merging.measure(took-a.beside, a.added)
+	}
 }
 
 // load has an adapter in a slot, and says how long that takes.

@@ -65,7 +65,7 @@ func TestAskedAdapters(t *testing.T) {
 // TestAdaptersAreForgotten: names that come and go take no more memory than so many, whether a profile bounds
 // adapters or not.
 func TestAdaptersAreForgotten(t *testing.T) {
-	for _, cfg := range []engine.LoRA{{}, {Merged: true}, {MaxLoRAs: 2}, {MaxLoRAs: 2, MaxCPULoRAs: 3}} {
+	for _, cfg := range []engine.LoRA{{}, {Merged: engine.MergeAlways}, {MaxLoRAs: 2}, {MaxLoRAs: 2, MaxCPULoRAs: 3}} {
 		a := newAdapters(cfg)
 		a.any = true
 		step := func(name string) {

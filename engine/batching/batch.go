@@ -113,10 +113,25 @@ func (s *Scheduler) preempt(q *sequence, i int) {
 	s.preemptions++
 }
 
+// placed is how many sequences have a place in the batch that is being formed: of those that run all
+// that it may have.
+func (s *Scheduler) placed() int {
+	n := len(s.pending)
+	if !s.adapters.turning {
+		return n + len(s.running)
+	}
+	for _, q := range s.running {
+		if s.adapters.serves(q) {
+			n++
+		}
+	}
+	return n
+}
+
 // full reports whether a prompt more would be one too many for the batch, beside those that
 // run and those of the step that do not yet.
 func (s *Scheduler) full(step *engine.Step, admitted int) bool {
-	if len(s.running)+len(s.pending)+admitted < s.cfg.MaxNumSeqs && len(step.Works) < s.cfg.MaxNumSeqs {
+	if s.placed()+admitted < s.cfg.MaxNumSeqs && len(step.Works) < s.cfg.MaxNumSeqs {
 		return false
 	}
 	s.starved = true
@@ -230,6 +245,7 @@ func (s *Scheduler) done(ev engine.Done) {
 	}
 	s.step = nil
 	s.ended = ev.At
+	s.adapters.done(step, ev.At-step.At)
 	tokens := ev.Tokens
 	for i, w := range step.Works {
 		q := s.works[i]

@@ -26,7 +26,7 @@ func TestScheduler(t *testing.T) {
 					OutputDelay:       time.Duration(rng.Int64N(int64(4 * time.Millisecond))),
 					LongPrefillTokens: rng.IntN(2) * rng.IntN(20), LongestPrefixFirst: rng.IntN(2) == 0, Conservativeness: rng.Float64(),
 					PrefillDecodeInterval: rng.IntN(2) * rng.IntN(4),
-					LoRA:                  engine.LoRA{MaxLoRAs: rng.IntN(3), MaxCPULoRAs: rng.IntN(2) * 3, Merged: rng.IntN(4) == 0, AdapterMS: rng.Float64()},
+					LoRA:                  engine.LoRA{MaxLoRAs: rng.IntN(3), MaxCPULoRAs: rng.IntN(2) * 3, Merged: engine.Merging(engine.Mergings()[min(rng.IntN(4), 2)]), AdapterMS: rng.Float64(), SwitchMS: float64(setup.Seed % 3)},
 				})
 				if err != nil {
 					t.Fatal(err)
@@ -82,8 +82,15 @@ func (s *Scheduler) inspect(now, gate time.Duration) error {
 			return err
 		}
 	}
-	if n := len(s.running) + len(s.pending); n > s.cfg.MaxNumSeqs {
-		return fmt.Errorf("%d sequences are running or pending, at most %d", n, s.cfg.MaxNumSeqs)
+	places := map[string]int{} // where one may be merged each adapter has a batch of its own
+	for _, q := range slices.Concat(s.running, s.pending) {
+		batch := ""
+		if l := s.cfg.LoRA.Merged; l == engine.MergeAlways || l == engine.MergeDynamic {
+			batch = q.Adapter
+		}
+		if places[batch]++; places[batch] > s.cfg.MaxNumSeqs {
+			return fmt.Errorf("%d sequences of %q are running or pending, at most %d", places[batch], batch, s.cfg.MaxNumSeqs)
+		}
 	}
 	for _, list := range [...][]*sequence{s.future, s.waiting, s.pending, s.running} {
 		for _, q := range list {
@@ -155,8 +162,8 @@ func (s *Scheduler) inspectKind() error {
 	return nil
 }
 
-// inspectAdapters: a step has no more adapters than there are slots, one if they are merged, and all of
-// them are in slots.
+// inspectAdapters: a step has no more adapters than there are slots, one alone if it is merged, and all
+// of them are in slots.
 func (s *Scheduler) inspectAdapters() error {
 	if s.step.Kind == engine.Receive {
 		return nil
@@ -168,7 +175,9 @@ func (s *Scheduler) inspectAdapters() error {
 		}
 	}
 	l, there := s.cfg.LoRA, s.Load().Adapters
-	if l.MaxLoRAs > 0 && (len(there) > l.MaxLoRAs || !l.Merged && len(used) > l.MaxLoRAs) || l.Merged && (len(used) > 1 || len(used) > 0 && base) {
+	merged := s.adapters.merged
+	alone := l.Merged == engine.MergeAlways || merged != ""
+	if l.MaxLoRAs > 0 && (len(there) > l.MaxLoRAs || !alone && len(used) > l.MaxLoRAs) || alone && (len(used) > 1 || len(used) > 0 && base || len(used) > 0 && !used[merged]) {
 		return fmt.Errorf("step with adapters %v and without: %v, in slots %v, of %+v", used, base, there, l)
 	}
 	for name := range used {

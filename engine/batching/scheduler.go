@@ -196,7 +196,7 @@ func (s *Scheduler) Load() engine.Load {
 
 // loadNow goes through all that waits.
 func (s *Scheduler) loadNow() engine.Load {
-	l := engine.Load{Running: len(s.running), Waiting: len(s.waiting) + len(s.future) + len(s.pending), Preemptions: s.preemptions, Adapters: s.adapters.shown, AdapterSlots: s.cfg.LoRA.MaxLoRAs, AdapterLoads: s.adapters.loads, AdapterLoading: s.adapters.loading}
+	l := engine.Load{Running: len(s.running), Waiting: len(s.waiting) + len(s.future) + len(s.pending), Preemptions: s.preemptions, Adapters: s.adapters.shown, AdapterSlots: s.cfg.LoRA.MaxLoRAs, AdapterLoads: s.adapters.loads, AdapterLoading: s.adapters.loading, AdapterSwitches: s.adapters.switches}
 	if s.step != nil {
 		for i, w := range s.step.Works {
 			if w.Prompt && s.works[i].where == inWaiting { // in the batch, though in the queue until it is done

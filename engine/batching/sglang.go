@@ -187,7 +187,7 @@ func (p *sglang) decodes(s *Scheduler, step *engine.Step) {
 		p.relax()
 	}
 	for _, q := range s.running {
-		if !s.adapters.serves(q) {
+		if !s.adapters.serves(q) || len(step.Works) == s.cfg.MaxNumSeqs {
 			continue
 		}
 		q.Table.Grow(s.cfg.Pool, q.Len()) // it fits

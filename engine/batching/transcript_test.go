@@ -2,6 +2,7 @@ package batching
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,7 +22,7 @@ import (
 //
 //	config policy=prefill-first|chunked|vllm-v1|sglang blocks=N block=N [len=N] [seqs=N] [budget=N] [chunk=N] [delay=D] [cache]
 //	       [host=N [disk=N]] [long=N] [longest-prefix-first] [conservativeness=PERCENT] [interval=N]
-//	       [loras=N] [cpu-loras=N] [merged]    adapters cost what adapterCosts says
+//	       [loras=N] [cpu-loras=N] [merge=always|dynamic] [switch=MS]    adapters cost what adapterCosts says
 //	step t=D [not-before=D]        one call of Step, with one event a line:
 //	    add ID prompt=abc out=N [ready=D] [kv=await|blocking] [keep] [at-once] [adapter=NAME] [rank=N]
 //	    done [at=D] [failed=ID,ID]     with the tokens that the model generates
@@ -74,7 +75,7 @@ func newTranscript(t *testing.T, d *datadriven.TestData) (*transcript, string) {
 	}
 	blocks, block, percent := 16, 4, 100
 	var policy, delay string
-	var host, disk int
+	var host, disk, change int
 	for _, f := range []struct {
 		name string
 		to   *int
@@ -97,7 +98,9 @@ func newTranscript(t *testing.T, d *datadriven.TestData) (*transcript, string) {
 	}
 	cfg.Conservativeness = float64(percent) / 100
 	cfg.Tiers = kvcache.NewTiers(host, disk)
-	cfg.LoRA.Merged = d.HasArg("merged")
+	maybe(t, d, "merge", (*string)(&cfg.LoRA.Merged))
+	maybe(t, d, "switch", &change)
+	cfg.LoRA.SwitchMS = float64(change)
 	maybe(t, d, "policy", &policy)
 	for _, p := range []Policy{Chunked, V1, SGLang} {
 		if policy == p.String() {
@@ -193,6 +196,13 @@ func (w *transcript) state() string {
 	}
 	if l := w.s.Load(); len(l.Adapters) > 0 {
 		fmt.Fprintf(&out, "  adapters: %v\n", l.Adapters)
+	}
+	if a := &w.s.adapters; a.cfg.Merged == engine.MergeDynamic {
+		fmt.Fprintf(&out, "  merged: %q, credits:", a.merged)
+		for _, name := range slices.Sorted(maps.Keys(a.merging.credit)) {
+			fmt.Fprintf(&out, " %q %.2f", name, a.merging.credit[name])
+		}
+		out.WriteByte('\n')
 	}
 	fmt.Fprintf(&out, "  pool: %d of %d used\n", w.pool.Used(), w.pool.Total())
 	return out.String()

@@ -28,7 +28,7 @@ func (p v1) form(s *Scheduler, step *engine.Step) {
 	if long == 0 || len(s.running)+len(s.waiting) == 1 { // alone it keeps nobody waiting
 		long = budget
 	}
-	for i := 0; i < len(s.running) && budget > 0; i++ {
+	for i := 0; i < len(s.running) && budget > 0 && len(step.Works) < s.cfg.MaxNumSeqs; i++ {
 		q := s.running[i]
 		if !s.adapters.serves(q) {
 			continue
@@ -51,7 +51,7 @@ func (p v1) form(s *Scheduler, step *engine.Step) {
 			i++ // vLLM skips it
 			continue
 		}
-		if q.KV != engine.Compute || len(s.running)+len(s.pending) >= s.cfg.MaxNumSeqs || len(q.Table.Refs()) == 0 && !s.allocate(q) {
+		if q.KV != engine.Compute || s.placed() >= s.cfg.MaxNumSeqs || len(q.Table.Refs()) == 0 && !s.allocate(q) {
 			s.starved = s.starved || q.KV == engine.Compute
 			return
 		}
