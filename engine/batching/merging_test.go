@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -59,6 +60,11 @@ func TestMergingThresholds(t *testing.T) {
 		}
 	}
 	m := newMerging(0)
+	m.measure(time.Millisecond, 2*time.Millisecond)
+	if m.speed() != 0 {
+		t.Errorf("steps that took less than adapters did give a speed of %v", m.speed())
+	}
+	m = newMerging(0)
 	m.next = seen(map[string]int{"a": 9})
 	if got := m.choose(""); got != "" {
 		t.Errorf("%q is merged before anything was measured", got)
@@ -181,13 +187,13 @@ func TestNobodyStarves(t *testing.T) {
 		t.Run(policy.String(), func(t *testing.T) {
 			t.Parallel()
 			s, err := NewScheduler(Config{
-				Policy: policy, Pool: kvcache.NewPool(400, 4, false), MaxModelLen: 64, MaxNumSeqs: 16, MaxBatchedTokens: 64, ChunkTokens: 32,
+				Policy: policy, Pool: kvcache.NewPool(400, 4, false), MaxModelLen: 64, MaxNumSeqs: 6, MaxBatchedTokens: 64, ChunkTokens: 32,
 				Conservativeness: 1, LoRA: engine.LoRA{TokenUSPerRank: 10, AdapterMS: 3, SwitchMS: 5, Merged: engine.MergeDynamic},
 			})
 			if err != nil {
 				t.Fatal(err)
 			}
-			id, now, passed := uint64(0), time.Duration(0), 0
+			id, now, passed, full := uint64(0), time.Duration(0), 0, false
 			add := func(adapter string) engine.Event {
 				id++
 				return engine.Add{Request: engine.Request{ID: id, Prompt: make([]kvcache.Token, 4+id%5), MaxTokens: 5 + int(id%9), Ready: now, Adapter: adapter, AdapterRank: 50, AtOnce: true}}
@@ -220,16 +226,85 @@ func TestNobodyStarves(t *testing.T) {
 				if cur == nil {
 					continue // those that have just been added are next
 				}
+				if err := s.inspect(now, 0); err != nil {
+					t.Fatal(err)
+				}
+				full = full || s.adapters.merged == "" && len(s.running) > s.cfg.MaxNumSeqs && len(cur.Works) == s.cfg.MaxNumSeqs
 				if s.adapters.merged != "" && lowest(rare) < 5 {
 					passed++
 				}
 				now = cur.At + 4*time.Millisecond + cur.Extra
 				events = append([]engine.Event{engine.Done{At: now, Tokens: generate(cur, nil, vocab)}}, events...)
 			}
-			if passed < 20 || s.adapters.switches < 4 {
-				t.Errorf("%d merged steps while others waited, and %d changes: it shows nothing", passed, s.adapters.switches)
+			if passed < 20 || s.adapters.switches < 4 || !full {
+				t.Errorf("%d merged steps while others waited, and %d changes, more ran than an unmerged step has: %v: it shows nothing", passed, s.adapters.switches, full)
 			}
 		})
+	}
+}
+
+// TestOutlook: what waits counts as far as the batch, the slots and the blocks have room for it, in a
+// batch of its adapter's alone too.
+func TestOutlook(t *testing.T) {
+	t.Parallel()
+	s, err := NewScheduler(Config{
+		Policy: V1, Pool: kvcache.NewPool(40, 1, false), MaxModelLen: 40, MaxNumSeqs: 3, MaxBatchedTokens: 40, ChunkTokens: 8, LoRA: engine.LoRA{MaxLoRAs: 2, Merged: engine.MergeDynamic},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, now := uint64(0), time.Duration(0)
+	step := func(adapter string, lens ...int) {
+		var events []engine.Event
+		if cur := s.Current(); cur != nil {
+			now += time.Millisecond
+			events = append(events, engine.Done{At: now, Tokens: generate(cur, nil, vocab)})
+		}
+		for _, n := range lens {
+			id++
+			events = append(events, engine.Add{Request: engine.Request{ID: id, Prompt: make([]kvcache.Token, n), MaxTokens: 9, Ready: now, Adapter: adapter}})
+		}
+		s.Step(now, 0, events...)
+	}
+	expect := func(what string, all, x, y, z, xAlone, yAlone, zAlone int) {
+		t.Helper()
+		n := s.adapters.merging.next
+		got := []int{n.all, n.of["x"], n.of["y"], n.of["z"], n.alone["x"], n.alone["y"], n.alone["z"]}
+		if want := []int{all, x, y, z, xAlone, yAlone, zAlone}; !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", what, got, want)
+		}
+	}
+	step("x", 2)
+	expect("one of x", 1, 1, 0, 0, 1, 0, 0)
+	step("y", 2)
+	expect("and one of y", 2, 1, 1, 0, 1, 1, 0)
+	step("x", 2, 2, 2)
+	expect("three of x, for which there is room beside their own", 3, 2, 1, 0, 3, 1, 0)
+	step("y", 20, 20)
+	expect("two of y that have blocks for one, behind two of x that have no place", 3, 2, 1, 0, 3, 2, 0)
+	step("z", 1)
+	expect("one of z without a slot", 3, 2, 1, 0, 3, 2, 0)
+}
+
+// TestMergedStandsStill: one that is to be merged and can do nothing keeps nobody else waiting.
+func TestMergedStandsStill(t *testing.T) {
+	t.Parallel()
+	s, err := NewScheduler(Config{
+		Pool: kvcache.NewPool(100, 1, false), MaxModelLen: 100, MaxNumSeqs: 8, MaxBatchedTokens: 100, ChunkTokens: 8,
+		LoRA: engine.LoRA{TokenUSPerRank: 20, Merged: engine.MergeDynamic},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rd := s.Step(0, 0, engine.Add{Request: engine.Request{ID: 1, Prompt: make([]kvcache.Token, 2), MaxTokens: 9, Adapter: "x", AdapterRank: 50}})
+	// It takes all blocks that are left, of which one in a hundred is not to be had while others run.
+	rd = s.Step(2*time.Millisecond, 0, engine.Done{At: 2 * time.Millisecond, Tokens: generate(rd.Launch, nil, vocab)},
+		engine.Add{Request: engine.Request{ID: 2, Prompt: make([]kvcache.Token, 98), MaxTokens: 2, Adapter: "a", AdapterRank: 50}})
+	if m := &s.adapters.merging; m.best != "a" || m.choose("") != "a" {
+		t.Fatalf("a is not to be merged: %+v", m.next)
+	}
+	if rd.Launch == nil || rd.Launch.Works[0].Seq.ID != 1 || s.adapters.merged != "" {
+		t.Errorf("launched %v, with %q merged", rd.Launch, s.adapters.merged)
 	}
 }
 
