@@ -109,6 +109,7 @@ func (s *Scheduler) preempt(q *sequence, i int) {
 	s.evict(q)
 	q.KV = engine.Compute
 	q.where, q.prompt = inWaiting, true
+	s.count(q)
 	s.waiting = slices.Insert(s.waiting, i, q)
 	s.preemptions++
 }
@@ -219,6 +220,7 @@ func (s *Scheduler) fits(q *sequence) bool {
 		return false
 	}
 	s.load(q, len(refs), below)
+	s.count(q)
 	if s.cfg.PrefixCaching && q.KV != engine.Blocking && !q.queried {
 		s.cfg.Pool.Queried(q.Len(), len(refs)*s.cfg.Pool.BlockTokens())
 		q.queried = true
@@ -230,6 +232,7 @@ func (s *Scheduler) fits(q *sequence) bool {
 func (s *Scheduler) evict(q *sequence) {
 	s.free(q)
 	q.Held, q.committed = 0, 0
+	s.count(q)
 }
 
 // missing is how many blocks a sequence lacks for so many tokens.
@@ -274,6 +277,7 @@ func (s *Scheduler) done(ev engine.Done) {
 		default: // a chunk; more to come
 			q.Held = w.From + w.N
 			s.commit(q)
+			s.count(q)
 		}
 	}
 	s.spill(ev.At)
@@ -289,6 +293,7 @@ func (s *Scheduler) sampled(q *sequence, t uint32) {
 	last := q.Output() >= q.MaxTokens
 	s.out = append(s.out, engine.Output{Seq: &q.Sequence, Token: t, Position: q.Output() - 1, Last: last})
 	q.prompt = false
+	s.count(q)
 	if q.where == inWaiting {
 		s.waiting = remove(s.waiting, q)
 		if !last {

@@ -174,8 +174,9 @@ func (s *Scheduler) copied(ev engine.Copied) {
 	s.spill(ev.At)
 }
 
-// forget lets go of what the tiers have of a sequence that is over and nobody else can use.
+// forget lets go of what the tiers have of a sequence that is over and nobody else can use. It is waited for no more.
 func (s *Scheduler) forget(q *sequence) {
+	s.waitingTokens, q.left = s.waitingTokens-q.left, 0
 	if len(q.hashes) > q.shared {
 		s.offload.tiers.Forget(q.hashes[q.shared:])
 	}

@@ -92,12 +92,19 @@ func (s *Scheduler) inspect(now, gate time.Duration) error {
 			return fmt.Errorf("%d sequences of %q are running or pending, at most %d", places[batch], batch, s.cfg.MaxNumSeqs)
 		}
 	}
+	waiting := 0
 	for _, list := range [...][]*sequence{s.future, s.waiting, s.pending, s.running} {
 		for _, q := range list {
 			if s.seqs[q.ID] != q {
 				return fmt.Errorf("request %d is listed and forgotten", q.ID)
 			}
+			if q.prompt && (q.where != inPending || q.loading) {
+				waiting += q.Len() - q.Held
+			}
 		}
+	}
+	if got := s.Load().WaitingTokens; got != waiting {
+		return fmt.Errorf("%d prompt tokens wait, the load says %d", waiting, got)
 	}
 	return s.conserve()
 }

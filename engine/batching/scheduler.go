@@ -83,6 +83,8 @@ type Scheduler struct {
 	pending []*sequence
 	running []*sequence // in order of admission
 
+	waitingTokens int // of prompts that are to be computed here, or loaded
+
 	step    *engine.Step // under way; it is spare, whose slices are used again
 	works   []*sequence  // its sequences, in the order of its Works
 	spare   engine.Step
@@ -99,8 +101,6 @@ type Scheduler struct {
 	preemptions uint64
 	now         time.Duration // of the Step
 	ready       engine.Ready
-	shown       engine.Load // since the Step, if known
-	known       bool
 }
 
 type delayed struct {
@@ -122,7 +122,7 @@ func NewScheduler(cfg Config) (*Scheduler, error) {
 // Step implements engine.Scheduler.
 func (s *Scheduler) Step(now, notBefore time.Duration, events ...engine.Event) *engine.Ready {
 	s.ready = engine.Ready{Outputs: s.ready.Outputs[:0], Allocated: s.ready.Allocated[:0], Copies: s.ready.Copies[:0], Refused: s.ready.Refused[:0], Suspended: s.ready.Suspended[:0]}
-	s.now, s.known = now, false
+	s.now = now
 	for _, ev := range events {
 		switch ev := ev.(type) {
 		case engine.Add:
@@ -186,17 +186,9 @@ func (s *Scheduler) wake() time.Duration {
 // Current implements engine.Scheduler.
 func (s *Scheduler) Current() *engine.Step { return s.step }
 
-// Load implements engine.Scheduler. It is asked more often than anything changes.
+// Load implements engine.Scheduler.
 func (s *Scheduler) Load() engine.Load {
-	if !s.known {
-		s.shown, s.known = s.loadNow(), true
-	}
-	return s.shown
-}
-
-// loadNow goes through all that waits.
-func (s *Scheduler) loadNow() engine.Load {
-	l := engine.Load{Running: len(s.running), Waiting: len(s.waiting) + len(s.future) + len(s.pending), Preemptions: s.preemptions, Adapters: s.adapters.shown, AdapterSlots: s.cfg.LoRA.MaxLoRAs, AdapterLoads: s.adapters.loads, AdapterLoading: s.adapters.loading, AdapterSwitches: s.adapters.switches}
+	l := engine.Load{Running: len(s.running), Waiting: len(s.waiting) + len(s.future) + len(s.pending), WaitingTokens: s.waitingTokens, Preemptions: s.preemptions, Adapters: s.adapters.shown, AdapterSlots: s.cfg.LoRA.MaxLoRAs, AdapterLoads: s.adapters.loads, AdapterLoading: s.adapters.loading, AdapterSwitches: s.adapters.switches}
 	if s.step != nil {
 		for i, w := range s.step.Works {
 			if w.Prompt && s.works[i].where == inWaiting { // in the batch, though in the queue until it is done
@@ -208,18 +200,17 @@ func (s *Scheduler) loadNow() engine.Load {
 	if len(s.waiting)+len(s.future) == 0 {
 		l.Room = max(s.cfg.MaxNumSeqs-len(s.running)-len(s.pending), 0)
 	}
-	lists := [...][]*sequence{s.waiting, s.future, s.pending, nil}
-	if s.cfg.Policy == V1 {
-		lists[3] = s.running // prompts are among them that are computed in part
-	}
-	for _, list := range lists {
-		for _, q := range list {
-			if q.prompt && (q.where != inPending || q.loading) {
-				l.WaitingTokens += q.Len() - q.Held
-			}
-		}
-	}
 	return l
+}
+
+// count keeps waitingTokens when a sequence's place or what is held of it has changed.
+func (s *Scheduler) count(q *sequence) {
+	left := 0
+	if q.prompt && (q.where == inFuture || q.where == inWaiting || q.where == inRunning || q.where == inPending && q.loading) {
+		left = q.Len() - q.Held
+	}
+	s.waitingTokens += left - q.left
+	q.left = left
 }
 
 func (s *Scheduler) add(r engine.Request) {
@@ -242,6 +233,7 @@ func (s *Scheduler) add(r engine.Request) {
 		i--
 	}
 	s.future = slices.Insert(s.future, i, q)
+	s.count(q)
 }
 
 func (s *Scheduler) admissible(r engine.Request) error {
@@ -272,6 +264,7 @@ func (s *Scheduler) admitAwaiting() {
 		}
 		s.dequeue(i)
 		q.where = inPending
+		s.count(q)
 		s.pending = append(s.pending, q)
 		s.ready.Allocated = append(s.ready.Allocated, &q.Sequence)
 	}
@@ -378,6 +371,7 @@ type sequence struct {
 	queried   bool           // the pool has counted that they were looked up
 	refused   refusal        // when blocks were last asked for in vain
 	matched   int            // of SGLang: blocks that the prefix cache has
+	left      int            // of the scheduler's waitingTokens
 	suspend   bool           // as soon as its tokens are computed
 	where     stage
 	runnable  time.Duration // when it became so; a step is not launched before
