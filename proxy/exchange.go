@@ -164,7 +164,7 @@ func (x *exchange) account() openai.Usage {
 		}
 		if d != nil {
 			d.Sum(&f.breakdown)
-			d.ProxyUs += proto.Microseconds(f.own)
+			u.Breakdown.Own += f.own
 			u.Breakdown.Retries += f.retries
 		}
 	}

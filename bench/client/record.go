@@ -196,12 +196,15 @@ type Breakdown struct {
 	KVBlocksBad     Count `json:"kv_blocks_bad"`
 	// How often the request went on on another node, how long no token came then, and the bytes
 	// that were moved for that.
-	Migrations       Count  `json:"migrations,omitempty"`
-	MigrationPauseUS Count  `json:"migration_pause_us,omitempty"`
-	MigratedBytes    Count  `json:"migrated_bytes,omitempty"`
-	PrefillNode      string `json:"prefill_node,omitempty"`
-	DecodeNode       string `json:"decode_node,omitempty"`
-	Retries          int    `json:"retries"`
+	Migrations       Count `json:"migrations,omitempty"`
+	MigrationPauseUS Count `json:"migration_pause_us,omitempty"`
+	MigratedBytes    Count `json:"migrated_bytes,omitempty"`
+	// ProxyOwnUS is in ProxyUS: what the proxy itself took after it had submitted the prompt. All else
+	// there is what the nodes say that a front end takes.
+	ProxyOwnUS  Count  `json:"proxy_own_us,omitempty"`
+	PrefillNode string `json:"prefill_node,omitempty"`
+	DecodeNode  string `json:"decode_node,omitempty"`
+	Retries     int    `json:"retries"`
 }
 
 // micros are the parts in the order of StageNames.

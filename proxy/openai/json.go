@@ -3,6 +3,7 @@ package openai
 import (
 	"slices"
 	"strconv"
+	"time"
 	"unicode/utf8"
 
 	"kvferry/proto"
@@ -65,6 +66,9 @@ type Breakdown struct {
 	PrefillNode, DecodeNode string
 	Retries                 int      // times that it was placed again
 	Unknown                 []string // its fields that nobody has said, by their names in JSON: null there
+	// Own is the proxy's own time after the prompt was submitted. It is in proxy_us, beside what the
+	// nodes say of it, and by itself in proxy_own_us.
+	Own time.Duration
 }
 
 func (u Usage) appendJSON(b []byte) []byte {
@@ -92,7 +96,7 @@ func (d *Breakdown) AppendJSON(b []byte) []byte {
 		name  string
 		value uint64
 	}{
-		{"proxy_us", uint64(d.ProxyUs)},
+		{"proxy_us", uint64(d.ProxyUs) + uint64(proto.Microseconds(d.Own))},
 		{"queue_us", uint64(d.QueueUs)},
 		{"prefill_us", uint64(d.PrefillUs)},
 		{"post_us", uint64(d.PostUs)},
@@ -114,6 +118,9 @@ func (d *Breakdown) AppendJSON(b []byte) []byte {
 		b = append(AppendField(b, "migrations", uint64(d.Migrations)), ',')
 		b = append(AppendField(b, "migration_pause_us", uint64(d.MigrationPauseUs)), ',')
 		b = append(AppendField(b, "migrated_bytes", d.MigratedBytes), ',')
+	}
+	if d.Own > 0 {
+		b = append(AppendField(b, "proxy_own_us", uint64(proto.Microseconds(d.Own))), ',')
 	}
 	b = append(b, `"prefill_node":`...)
 	b = AppendString(b, d.PrefillNode)
