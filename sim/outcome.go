@@ -67,6 +67,7 @@ type NodeStats struct {
 	BlockSeconds    float64 // integral of used blocks
 	Preemptions     uint64
 	AdapterLoads    uint64            // of LoRA adapters, into slots
+	AdapterTime     time.Duration     `json:",omitzero"` // that steps took more for these
 	AdapterSwitches uint64            // of what is merged
 	PrefixQueries   uint64            // tokens asked of the prefix cache
 	PrefixHits      uint64            // tokens it had
@@ -100,6 +101,7 @@ func Run(ctx context.Context, cfg Config, l load.Load) (*Stats, error) {
 		n.count(c.now)
 		load := n.core.Load()
 		n.stats.Preemptions, n.stats.AdapterLoads, n.stats.AdapterSwitches = load.Preemptions, load.AdapterLoads, load.AdapterSwitches
+		n.stats.AdapterTime = load.AdapterLoading
 		ps := n.pool.Stats()
 		n.stats.PrefixQueries, n.stats.PrefixHits, n.stats.Tiers = ps.PrefixQueries, ps.PrefixHits, n.tiers.Stats()
 		for i := range n.tx {

@@ -39,7 +39,11 @@ func TestAdapters(t *testing.T) {
 			t.Fatal(err)
 		}
 		ttft[slots], loads[slots] = r.Latency["ttft"].Mean, r.adapterLoads()
-		if said := strings.Join(r.lines(), "\n"); !strings.Contains(said, fmt.Sprintf("adapters     %d loads into slots", loads[slots])) {
+		waited := r.adapterSeconds()
+		if least := 0.016 * float64(loads[slots]); waited < least || waited > 4*least {
+			t.Errorf("%d loads of 16 or 64 ms took %.3f s", loads[slots], waited)
+		}
+		if said := strings.Join(r.lines(), "\n"); !strings.Contains(said, fmt.Sprintf("adapters     %d loads into slots, for which steps waited %.1f s", loads[slots], waited)) {
 			t.Errorf("%d loads, and it says %s", loads[slots], said)
 		}
 		sweep := SweepResult{Points: []*Result{r}}

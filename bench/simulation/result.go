@@ -147,6 +147,8 @@ type Role struct {
 	Preemptions uint64  `json:"preemptions"`
 	// AdapterLoads is how often a LoRA adapter was loaded into a slot.
 	AdapterLoads uint64 `json:"adapter_loads,omitempty"`
+	// AdapterS is how long steps waited for that.
+	AdapterS float64 `json:"adapter_load_s,omitempty"`
 	// AdapterSwitches is how often another was merged into the model's weights, or none.
 	AdapterSwitches uint64  `json:"adapter_switches,omitempty"`
 	Sent            float64 `json:"nic_sent"` // of what the NICs could
@@ -259,6 +261,7 @@ func roles(nodes []sim.NodeStats, duration, nicRate, blockGB float64) []Role {
 		r.Received, r.ReceivedMax = r.Received+received, max(r.ReceivedMax, received)
 		r.Preemptions += n.Preemptions
 		r.AdapterLoads, r.AdapterSwitches = r.AdapterLoads+n.AdapterLoads, r.AdapterSwitches+n.AdapterSwitches
+		r.AdapterS += n.AdapterTime.Seconds()
 		r.PrefixAsked, r.PrefixHits = r.PrefixAsked+n.PrefixQueries, r.PrefixHits+n.PrefixHits
 		r.HostHits, r.DiskHits = r.HostHits+n.Tiers.HostHits, r.DiskHits+n.Tiers.DiskHits
 		r.LoadedGB, r.StoredGB = r.LoadedGB+float64(n.Tiers.Loaded)*blockGB, r.StoredGB+float64(n.Tiers.Stored)*blockGB
@@ -330,7 +333,7 @@ func (r *Result) lines() []string {
 		out = append(out, fmt.Sprintf("KV moved     %.2f GB", float64(r.KVBytes)/1e9))
 	}
 	if n := r.adapterLoads(); n > 0 {
-		text := fmt.Sprintf("adapters     %d loads into slots", n)
+		text := fmt.Sprintf("adapters     %d loads into slots, for which steps waited %.1f s", n, r.adapterSeconds())
 		if n := r.adapterSwitches(); n > 0 {
 			text += fmt.Sprintf(", %d changes of the merged one", n)
 		}
@@ -374,7 +377,15 @@ func (r *Result) adapterLoads() (n uint64) {
 	return n
 }
 
-// adapterSwitches are likewise.
+// adapterSeconds is how long steps of all nodes waited for loads.
+func (r *Result) adapterSeconds() (s float64) {
+	for _, k := range r.Roles {
+		s += k.AdapterS
+	}
+	return s
+}
+
+// adapterSwitches are changes of the merged adapter, of all nodes.
 func (r *Result) adapterSwitches() (n uint64) {
 	for _, k := range r.Roles {
 		n += k.AdapterSwitches
