@@ -48,6 +48,10 @@ var Needs = map[string]string{
 	"num-prompts": "check", "request-rate": "check", "random-input-len": "check", "random-output-len": "check", "seed": "check",
 }
 
+// Fitting are flags that say how a profile is fitted, and with which the profile that --profile checks has
+// nothing to do.
+var Fitting = []string{"rounds", "kv-blocks", "out", "model", "gpu", "engine", "quantization", "kv-bytes", "max-model-len", "max-num-seqs", "max-num-batched-tokens", "block-size"}
+
 // Waits of the series: for a point, before each, and for the server.
 const (
 	patience = 4 * time.Second

@@ -14,6 +14,13 @@ func profileCommand(terminal bool) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "profile", Short: profile.Short, Long: profile.Long, Example: profile.Example, Args: command.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			var bad config.Faults
+			if cfg.Measuring.Profile != "" {
+				refuse(&bad, cmd.Flags().Changed, "with --profile nothing is fitted, and nothing written: leave it out", profile.Fitting...)
+			}
+			if err := bad.Err(""); err != nil {
+				return err
+			}
 			cfg.Stdout, cfg.Progress, cfg.Terminal = cmd.OutOrStdout(), cmd.ErrOrStderr(), terminal
 			return config.Named(profile.Run(cmd.Context(), cfg), profile.FlagNames)
 		},

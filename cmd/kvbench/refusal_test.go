@@ -66,6 +66,8 @@ func TestRefused(t *testing.T) {
 		{"simulate --pcie-gb-s 30", "--pcie-gb-s: it is for --kv-offloading-size: give both"},
 		{"profile --check --profile a10-qwen2.5-7b-int4", "--check: it is for --from: give both"},
 		{"profile --model x --gpu A10 --rounds 3", "--rounds: it is for --from: give both"},
+		{"profile --from http://127.0.0.1:1 --check --profile a10-qwen2.5-7b-int4 --rounds 3", "--rounds: with --profile nothing is fitted"},
+		{"profile --from http://127.0.0.1:1 --check --profile a10-qwen2.5-7b-int4 --out x.json", "--out: with --profile nothing is fitted"},
 		{"simulate --prefill -1", "--prefill: -1: use 0 or more"},
 		{"simulate --prefill 1000000000", "--prefill: 1000000000: use "},
 		{"simulate --kv-blocks 99999999999", "--kv-blocks: 99999999999: use "},
