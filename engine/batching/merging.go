@@ -1,6 +1,9 @@
 package batching
 
 import (
+	"cmp"
+	"math"
+	"slices"
 	"time"
 
 	"kvferry/engine"
@@ -182,6 +185,29 @@ func (m *merging) pay(adapter string) {
 		}
 	}
 	m.credit[adapter] -= float64(n.all-n.of[adapter]) / float64(n.all)
+	m.forget()
+}
+
+// forget forgets adapters if there are too many: of those that have nothing in the next step, who has
+// the least credits or debts. They are the model's then.
+func (m *merging) forget() {
+	if len(m.credit) <= maxKept {
+		return
+	}
+	var names []string
+	for name := range m.credit {
+		if name != "" && m.next.of[name] == 0 {
+			names = append(names, name)
+		}
+	}
+	slices.SortFunc(names, func(x, y string) int {
+		return cmp.Or(cmp.Compare(math.Abs(m.credit[x]), math.Abs(m.credit[y])), cmp.Compare(x, y))
+	})
+	for _, name := range names[:min(len(names), len(m.credit)-maxKept*7/8)] {
+		m.credit[""] += m.credit[name]
+		delete(m.credit, name)
+		delete(m.starved, name)
+	}
 }
 
 // repay moves credits from those that are served for them to the one that owes most.

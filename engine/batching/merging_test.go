@@ -315,3 +315,25 @@ func lowest(of map[uint64]int) int {
 	}
 	return least
 }
+
+// TestForgetsCredits: adapters that come under ever new names are forgotten, those that are there are not,
+// and their credits stay in all what they were.
+func TestForgetsCredits(t *testing.T) {
+	m := newMerging(time.Millisecond)
+	m.next.all = 4
+	for i := range 3 * maxKept {
+		clear(m.next.of)
+		m.next.of["always"], m.next.of[fmt.Sprint(i)] = 3, 1
+		m.pay("always")
+		if len(m.credit) > maxKept || m.credit["always"] == 0 || m.credit[fmt.Sprint(i)] != 0.25 {
+			t.Fatalf("after %d: %d adapters, %v and %v", i, len(m.credit), m.credit["always"], m.credit[fmt.Sprint(i)])
+		}
+	}
+	sum := 0.
+	for _, c := range m.credit {
+		sum += c
+	}
+	if sum != 0 {
+		t.Errorf("credits of %v in all", sum)
+	}
+}
