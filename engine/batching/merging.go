@@ -189,7 +189,7 @@ func (m *merging) pay(adapter string) {
 }
 
 // forget forgets adapters if there are too many: of those that have nothing in the next step, who has
-// the least credits or debts. They are the model's then.
+// the least credits or debts. They are then those of the one that owes most.
 func (m *merging) forget() {
 	if len(m.credit) <= maxKept {
 		return
@@ -203,11 +203,13 @@ func (m *merging) forget() {
 	slices.SortFunc(names, func(x, y string) int {
 		return cmp.Or(cmp.Compare(math.Abs(m.credit[x]), math.Abs(m.credit[y])), cmp.Compare(x, y))
 	})
+	had := 0.
 	for _, name := range names[:min(len(names), len(m.credit)-maxKept*7/8)] {
-		m.credit[""] += m.credit[name]
+		had += m.credit[name]
 		delete(m.credit, name)
 		delete(m.starved, name)
 	}
+	m.credit[m.debtor()] += had
 }
 
 // repay moves credits from those that are served for them to the one that owes most.
@@ -215,12 +217,7 @@ func (m *merging) repay() {
 	if len(m.starved) == 0 {
 		return
 	}
-	owes, least := "", 0.
-	for name, c := range m.credit {
-		if c < least || c == least && name < owes {
-			owes, least = name, c
-		}
-	}
+	owes := m.debtor()
 	n := &m.next
 	served := 0
 	for name := range m.starved {
@@ -228,6 +225,17 @@ func (m *merging) repay() {
 		m.credit[name] -= float64(n.of[name]) / float64(n.all)
 	}
 	m.credit[owes] += float64(served) / float64(n.all)
+}
+
+// debtor is the one that owes most.
+func (m *merging) debtor() (name string) {
+	least := 0.
+	for other, c := range m.credit {
+		if c < least || c == least && other < name {
+			name, least = other, c
+		}
+	}
+	return name
 }
 
 // review adjusts, at a change, the threshold that has led to it.

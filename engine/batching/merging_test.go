@@ -330,8 +330,11 @@ func TestForgetsCredits(t *testing.T) {
 		}
 	}
 	sum := 0.
-	for _, c := range m.credit {
+	for name, c := range m.credit {
 		sum += c
+		if name != "always" && c != 0.25 {
+			t.Errorf("%q, which was passed over once, has %v", name, c)
+		}
 	}
 	if sum != 0 {
 		t.Errorf("credits of %v in all", sum)
