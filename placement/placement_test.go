@@ -3,8 +3,10 @@ package placement
 import (
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"testing"
+	"weak"
 
 	"kvferry/kvcache"
 )
@@ -181,6 +183,36 @@ func TestPrefixesAgainstModel(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestPrefixesLetGo: blocks that are no longer there take no memory.
+func TestPrefixesLetGo(t *testing.T) {
+	p := newPrefixes(64)
+	var gone []weak.Pointer[run]
+	for i := range 100 {
+		prefix := make([]kvcache.Hash, 64)
+		for j := range prefix {
+			prefix[j] = kvcache.Hash{byte(i), byte(j)}
+		}
+		if i == 0 { // in many runs
+			for n := range prefix {
+				p.add(prefix[:n])
+			}
+		}
+		p.add(prefix)
+		gone = append(gone, weak.Make(p.end.next))
+	}
+	runtime.GC()
+	left := 0
+	for _, r := range gone {
+		if r.Value() != nil {
+			left++
+		}
+	}
+	if left > 1 {
+		t.Errorf("%d runs are kept", left)
+	}
+	runtime.KeepAlive(p)
 }
 
 // TestPrefixAwareForgets: what is known of nodes that are gone is dropped, and

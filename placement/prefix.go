@@ -73,6 +73,7 @@ func (p *prefixes) add(prefix []kvcache.Hash) {
 		r.unlink()
 		r.link(&p.end)
 	}
+	clear(p.path) // it would keep those that go, and they those that went after them
 	for p.blocks > p.limit {
 		p.shorten(p.end.next, p.blocks-p.limit)
 	}
