@@ -146,7 +146,7 @@ var layers = map[string]layer{
 	"bench/scrape":      {module: []string{"bench/client", "bench/page"}, libraries: []string{"github.com/prometheus"}},
 	"bench/steady":      {module: []string{"config", "bench/client", "bench/figure", "bench/page"}},
 	"bench/tracing":     {module: []string{"bench/client", "otlp", "version"}, libraries: []string{otel}},
-	"bench/calibration": {module: []string{"bench/bar", "bench/client", "bench/figure", "bench/fit", "bench/page", "bench/serve", "bench/server", "bench/simulation", "config", "engine", "kvcache", "load", "sim"}},
+	"bench/calibration": {module: []string{"bench/bar", "bench/client", "bench/figure", "bench/fit", "bench/machine", "bench/page", "bench/report", "bench/serve", "bench/server", "bench/simulation", "clock", "config", "engine", "kvcache", "load", "sim"}},
 	"bench/fit":         {module: []string{"bench/figure", "config", "engine"}},
 	"bench/simulation": {
 		module:    []string{"bench/bar", "config", "load", "engine", "handoff", "kvcache", "placement", "sim", "tokenizer", "bench/client", "bench/figure", "bench/page", "bench/report"},

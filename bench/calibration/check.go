@@ -27,32 +27,41 @@ func (c Comparison) Off() float64 { return c.Predicted/c.Measured - 1 }
 
 // Check asks a server a load that nothing was fitted to, and sets its figures beside those of the
 // profile in virtual time, with rpc as Model has it. over is told of each request that the server has
-// answered.
-func Check(ctx context.Context, t serve.Target, p *engine.Profile, rpc time.Duration, l load.Spec, over func()) ([]Comparison, error) {
-	var figures [2][]Comparison
-	for i, target := range []serve.Target{t, Model(p, rpc)} {
-		asked, err := l.Open()
-		if err != nil {
-			return nil, err
-		}
-		var records []*client.Record
-		_, err = target.Run(ctx, asked, func(r *client.Record) {
-			records = append(records, r)
-			if i == 0 {
-				over()
-			}
-		})
-		if err != nil {
-			return nil, err
-		}
-		if figures[i], err = figuresOf(records); err != nil {
-			return nil, fmt.Errorf("held-back load: %w", err)
-		}
+// answered, and measured that it has answered all.
+func Check(ctx context.Context, t serve.Target, p *engine.Profile, rpc time.Duration, l load.Spec, over, measured func()) ([]Comparison, error) {
+	all, err := figures(ctx, t, l, over)
+	measured()
+	if err != nil {
+		return nil, err
 	}
-	for i := range figures[0] {
-		figures[0][i].Predicted = figures[1][i].Measured
+	predicted, err := figures(ctx, Model(p, rpc), l, func() {})
+	if err != nil {
+		return nil, err
 	}
-	return figures[0], nil
+	for i := range all {
+		all[i].Predicted = predicted[i].Measured
+	}
+	return all, nil
+}
+
+// figures are those of a load, as a target answers it.
+func figures(ctx context.Context, t serve.Target, l load.Spec, over func()) ([]Comparison, error) {
+	asked, err := l.Open()
+	if err != nil {
+		return nil, err
+	}
+	var records []*client.Record
+	if _, err = t.Run(ctx, asked, func(r *client.Record) {
+		records = append(records, r)
+		over()
+	}); err != nil {
+		return nil, err
+	}
+	all, err := figuresOf(records)
+	if err != nil {
+		return nil, fmt.Errorf("held-back load: %w", err)
+	}
+	return all, nil
 }
 
 // figuresOf are the figures of records, as measured.

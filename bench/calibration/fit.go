@@ -9,6 +9,7 @@ import (
 
 	"kvferry/bench/figure"
 	"kvferry/bench/fit"
+	"kvferry/bench/machine"
 	"kvferry/engine"
 )
 
@@ -85,13 +86,14 @@ type Fitted struct {
 	RPC  time.Duration
 	Told bool
 	// Noise is how far a round is from the median of its rounds, the median over all measures, as
-	// a share: nothing can be predicted better.
+	// a share: nothing can be predicted better. It is NaN of one round.
 	Noise float64
+	// Meanwhile is what else this machine did while the series was asked; nil if nobody looked.
+	Meanwhile *machine.Disturbance
 }
 
 // A sight is one measure, as typical has it.
 type sight struct {
-	unit  int // its point, of which a bootstrap draws all measures together
 	value float64
 	off   float64
 	even  bool // see Point.even
@@ -149,11 +151,11 @@ func Fit(ctx context.Context, base *engine.Profile, m *Measured) (*Fitted, error
 			return nil, err
 		}
 	}
-	r.RPC, r.Told, r.Noise = m.rpc(nil), len(slices.Concat(m.Ways...)) > 0, m.noise()
+	r.RPC, r.Told, r.Noise = m.rpc(), len(slices.Concat(m.Ways...)) > 0, m.noise()
 	return r, whole.result(ctx, r, at)
 }
 
-// draws is how often the bootstrap draws points.
+// draws is how often the bootstrap draws measures.
 const draws = 500
 
 // intervals notes what was found of even costs, and how large those may be that were left out.
@@ -198,18 +200,18 @@ func (f *fitting) result(ctx context.Context, r *Fitted, s state) (err error) {
 	return nil
 }
 
-// bootstrap solves the least squares around a state for points that are drawn from those
-// measured, and returns each cost's values in ascending order.
+// bootstrap solves the least squares around a state for measures that are off by as much of their scale
+// as those measured are as a rule, by a tenth of it at least, and returns each cost's values in ascending
+// order.
 func (f *fitting) bootstrap(s *state) [][]float64 {
-	units := f.sights[len(f.sights)-1].unit + 1
-	rng := rand.New(rand.NewPCG(uint64(units), 2))
-	drawn := make([][]float64, len(s.x))
+	usual := max(math.Sqrt(s.loss/float64(max(len(f.sights)-len(s.x), 1))), 0.1)
+	rng := rand.New(rand.NewPCG(uint64(len(f.sights)), 2))
+	drawn, off := make([][]float64, len(s.x)), make([]float64, len(f.sights))
 	for range draws {
-		times := make([]int, units)
-		for range units {
-			times[rng.IntN(units)]++
+		for k := range off {
+			off[k] = usual * f.scale(&f.sights[k]) * rng.NormFloat64()
 		}
-		for i, v := range s.solved(f.linear(s, times)) {
+		for i, v := range s.solved(f.linear(s, off)) {
 			drawn[i] = append(drawn[i], v)
 		}
 	}
@@ -253,8 +255,12 @@ func (f *fitting) residuals(s *state) (all []Residual) {
 	return all
 }
 
-// noise is how far a round is from the median of its rounds, the median over all measures, as a share.
+// noise is how far a round is from the median of its rounds, the median over all measures, as a share;
+// NaN of one round.
 func (m *Measured) noise() float64 {
+	if len(m.Values[0]) < 2 {
+		return math.NaN()
+	}
 	var off []float64
 	for i, p := range m.Points {
 		for k := range p.Measures() {

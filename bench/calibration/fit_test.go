@@ -125,16 +125,44 @@ func TestCheck(t *testing.T) {
 		want float64
 	}{{truth, 0}, {slow, 0.9}} {
 		over := 0
-		all, err := Check(t.Context(), Model(truth, sim.DefaultRPC), c.p, sim.DefaultRPC, held, func() { over++ })
-		if err != nil || over != 50 {
-			t.Fatalf("%d over: %v", over, err)
+		measured := 0
+		all, err := Check(t.Context(), Model(truth, sim.DefaultRPC), c.p, sim.DefaultRPC, held, func() { over++ }, func() { measured = over })
+		if err != nil || over != 50 || measured != 50 {
+			t.Fatalf("%d over, %d measured: %v", over, measured, err)
 		}
 		i := slices.IndexFunc(all, func(c Comparison) bool { return c.Name == "P50 TPOT" })
 		if off := all[i].Off(); math.Abs(off-c.want) > 0.15 || c.want == 0 && off != 0 {
 			t.Errorf("the median TPOT is off by %v, want %v", off, c.want)
 		}
-		if text := verdict(held, all); !strings.Contains(text, "mean TTFT") || !strings.Contains(text, "P99 E2EL") {
+		if text := verdict(held, all, nil); !strings.Contains(text, "mean TTFT") || !strings.Contains(text, "P99 E2EL") {
 			t.Error(text)
+		}
+	}
+}
+
+// TestRelay: two prompts at a time are computed one by one where they take longer than what surrounds a
+// request. The tokens of the other ones leave together, and their next requests share a step.
+func TestRelay(t *testing.T) {
+	truth := warm(t, engine.AttentionProfile)
+	for prompt, want := range map[int]bool{32: false, 256: true} {
+		p := Point{Kind: Relay, Batch: turns, Prompt: prompt, Delay: 5 * time.Millisecond}
+		records, _, err := p.ask(t.Context(), Model(truth, sim.DefaultRPC), p.requests(rand.New(rand.NewPCG(1, 1)), truth.Vocab))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if relayed(records) != want {
+			t.Errorf("of %d tokens: %v, want %v", prompt, !want, want)
+		}
+	}
+}
+
+// TestAsWereSent: the simulator's requests come when the client sent them, in order.
+func TestAsWereSent(t *testing.T) {
+	list := load.List{{MaxTokens: 1}, {MaxTokens: 1, After: []int{0}, Delay: rest}, {MaxTokens: 1, After: []int{0}, Delay: rest + time.Millisecond}}
+	asWereSent(list, [][]float64{{0, 30, 29.9}, {0, 31, 29.8}, {0, 30.5, 33}})
+	for i, want := range []time.Duration{0, 30500 * time.Microsecond, 30500 * time.Microsecond} {
+		if r := list[i]; r.At != want || r.After != nil || r.Delay != 0 {
+			t.Errorf("request %d comes at %v, %v after %v, want %v", i, r.At, r.Delay, r.After, want)
 		}
 	}
 }

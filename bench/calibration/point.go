@@ -23,12 +23,16 @@ const (
 	// Prompts come one after another, at rest between them: TTFT of the first, and of the others,
 	// which may find the GPU hot.
 	Prompts Kind = "prompts, one after another"
+	// Relay are prompts of which two are under way at any time: one is computed, the other waits for it,
+	// and the next is sent when one is answered. What surrounds requests passes while another one is
+	// computed, so the time that all take is that of their steps.
+	Relay Kind = "prompts, two at a time"
 	// Decodes come together: ITL while all of them decode, the median: of a token that is late the
 	// next gap is short.
 	Decodes Kind = "decodes"
 	// Beside are prompts that come one after another while another sequence decodes: its ITL, its
 	// longest gaps, and those before them. So a step with a prompt is seen without what surrounds
-	// requests.
+	// requests. Of short ones the time of all gaps tells more than a gap does.
 	Beside Kind = "prompts beside a decode"
 	// Burst are prompts that come together while a long one is computed, and then go into steps
 	// together: TTFT.
@@ -48,7 +52,7 @@ type Point struct {
 	Prompt int           // tokens of each of their prompts
 	Output int           // tokens that each of a batch decodes, or the one that prompts come beside
 	Long   int           // of a Burst: tokens of the long prompt
-	Delay  time.Duration // of a Burst: from the long prompt to the others; of a Crowd: from one to the next
+	Delay  time.Duration // of a Burst: from the long prompt to the others; of a Crowd: from one to the next; of a Relay: from the first to the second
 }
 
 func (p Point) String() string {
@@ -66,6 +70,8 @@ func (p Point) String() string {
 // Lengths of the series.
 const (
 	repeats = 3  // prompts one after another
+	turns   = 16 // prompts, two at a time
+	joining = 8  // short prompts beside a decode
 	short   = 16 // tokens of a prompt whose length does not matter
 	decoded = 40 // tokens that each of a batch decodes, at least
 	// A request that starts together with the one that is looked at, and ends when that decodes:
@@ -80,6 +86,8 @@ func (p Point) tokens() int {
 	switch p.Kind {
 	case Prompts:
 		return p.Prompt + 1
+	case Relay:
+		return 2 * (p.Prompt + 1)
 	case Decodes:
 		return p.Batch * (p.Prompt + p.Output)
 	case Beside:
@@ -105,6 +113,12 @@ func (p Point) requests(rng *rand.Rand, vocab int) (list load.List) {
 	case Prompts:
 		for i := range p.Batch {
 			add(load.Request{MaxTokens: 1, After: []int{i}, Delay: rest}, p.Prompt)
+		}
+	case Relay:
+		add(load.Request{MaxTokens: 1}, p.Prompt)
+		add(load.Request{MaxTokens: 1, At: p.Delay}, p.Prompt)
+		for i := range p.Batch - 2 {
+			add(load.Request{MaxTokens: 1, After: []int{i}}, p.Prompt)
 		}
 	case Decodes:
 		for range p.Batch {
@@ -147,13 +161,15 @@ func (p Point) Measures() []string {
 	switch p.Kind {
 	case Prompts:
 		return []string{"TTFT of the first", "mean TTFT of the others"}
+	case Relay:
+		return []string{"from the first answer to the last but one"}
 	case Decodes:
 		return []string{"median ITL"}
 	case Beside:
 		if p.Prompt <= short {
-			return []string{"mean ITL"}
+			return []string{"all gaps"}
 		}
-		return []string{"mean ITL", "longest gaps, median", "gaps before these, median"}
+		return []string{"all gaps", "longest gaps, median", "gaps before these, median"}
 	case Burst, Crowd:
 	}
 	return []string{"mean TTFT"}
@@ -191,6 +207,9 @@ func (p Point) measure(records []*client.Record) [][]float64 {
 	case Prompts:
 		all := ttfts(records[1:])
 		return [][]float64{all[:1], all[1:]}
+	case Relay:
+		all := answers(records)
+		return [][]float64{{all[len(all)-2] - all[0]}}
 	case Decodes:
 		return [][]float64{{median(together(records))}}
 	case Beside:
@@ -204,14 +223,43 @@ func (p Point) measure(records []*client.Record) [][]float64 {
 
 // ways are how long the first tokens of prompts one after another took beyond what the server says
 // that they waited and were computed: from the client to the engine and back, with what timers and
-// wake-ups there take. There are none where it does not say.
+// wake-ups there take. They are nil where it does not say so of all.
 func ways(records []*client.Record) (ms []float64) {
 	for _, r := range records[1:] {
 		b := r.Breakdown
 		if b == nil || min(b.ProxyUS, b.QueueUS, b.PrefillUS) == client.Unknown {
-			continue
+			return nil
 		}
-		ms = append(ms, 1e3*r.TTFT()-float64(b.ProxyUS+b.QueueUS+b.PrefillUS)/1e3)
+		ms = append(ms, 1e3*r.TTFT()-float64(b.ProxyUS-b.ProxyOwnUS+b.QueueUS+b.PrefillUS)/1e3)
+	}
+	return ms
+}
+
+// answers are when the first tokens of requests came, in order.
+func answers(records []*client.Record) (ms []float64) {
+	for _, r := range records {
+		ms = append(ms, 1e3*r.FirstToken)
+	}
+	slices.Sort(ms)
+	return ms
+}
+
+// relayed reports whether the prompts of a Relay were computed one by one: where an answer takes longer
+// to come, and the next request to go, than a prompt is computed, two of them share a step after a while.
+// A token may leave with the next step, so the last answer says nothing.
+func relayed(records []*client.Record) bool {
+	all := answers(records)
+	var gaps []float64
+	for i, at := range all[1 : len(all)-1] {
+		gaps = append(gaps, at-all[i])
+	}
+	return slices.Min(gaps) > median(gaps)/2
+}
+
+// sent are when requests were sent, in milliseconds after the first.
+func sent(records []*client.Record) (ms []float64) {
+	for _, r := range records {
+		ms = append(ms, 1e3*(r.Sent-records[0].Sent))
 	}
 	return ms
 }
@@ -255,8 +303,9 @@ func (p Point) gaps(records []*client.Record) [][]float64 {
 	for i, t := range times[1:] {
 		ms = append(ms, 1e3*(t-times[i]))
 	}
+	sum := times[len(times)-1] - times[0]
 	if p.Prompt <= short {
-		return [][]float64{{mean(ms)}}
+		return [][]float64{{1e3 * sum}}
 	}
 	// The longest gaps are of steps with prompts. Where tokens leave late, those before them are long
 	// as well.
@@ -269,7 +318,7 @@ func (p Point) gaps(records []*client.Record) [][]float64 {
 	for _, i := range order[:p.Batch] {
 		longest, before = append(longest, ms[i]), append(before, ms[i-1])
 	}
-	return [][]float64{{mean(ms)}, {median(longest)}, {median(before)}}
+	return [][]float64{{1e3 * sum}, {median(longest)}, {median(before)}}
 }
 
 func mean(values []float64) float64 {

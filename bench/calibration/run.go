@@ -10,7 +10,10 @@ import (
 	"time"
 
 	"kvferry/bench/bar"
+	"kvferry/bench/machine"
+	"kvferry/bench/report"
 	"kvferry/bench/serve"
+	"kvferry/clock"
 	"kvferry/config"
 	"kvferry/engine"
 	"kvferry/load"
@@ -37,6 +40,8 @@ type Config struct {
 	Stdout   io.Writer
 	Progress io.Writer
 	Terminal bool // Progress is a terminal
+
+	watch func() func() *machine.Disturbance // begins to look at this machine; what it returns says what else went on
 }
 
 // Run measures, fits, writes and prints the profile, and checks it.
@@ -46,6 +51,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	if err != nil {
 		return err
 	}
+	c.watch = watching(facts.Clock == report.ClockReal, facts.Pids)
 	p, rpc := c.Base, sim.DefaultRPC
 	if facts.Vocab > 0 {
 		limited := *p
@@ -86,17 +92,18 @@ func (c *Config) fit(ctx context.Context, base *engine.Profile) (*Fitted, error)
 		}
 		b.Set(int64(over))
 	}
-	began := time.Now()
+	began, watched := time.Now(), c.watch()
 	m, err := s.Run(ctx)
+	took, meanwhile := time.Since(began), watched()
 	b.Wipe()
 	if err != nil {
 		return nil, err
 	}
-	took := time.Since(began)
 	f, err := Fit(ctx, base, m)
 	if err != nil {
 		return nil, err
 	}
+	f.Meanwhile = meanwhile
 	fmt.Fprintf(c.Stdout, "%s: %d points in %d rounds, %v\n\n%s", f.Profile.Name, len(m.Points), c.Rounds, took.Round(time.Second), f)
 	return f, Save(f.Profile, c.Out, c.Stdout)
 }
@@ -130,12 +137,31 @@ func (c *Config) check(ctx context.Context, p *engine.Profile, rpc time.Duration
 	b := bar.New(c.Progress, c.Terminal)
 	b.Say(fmt.Sprintf("held back: %d requests, %.3g a second, about %.0f s", l.Requests, l.Rate, float64(l.Requests)/l.Rate))
 	b.Show(bar.Look{Max: int64(l.Requests), What: "checking", Count: true})
-	over := 0
-	all, err := Check(ctx, c.Target, p, rpc, l, func() { over++; b.Set(int64(over)) })
+	over, watched := 0, c.watch()
+	var meanwhile *machine.Disturbance
+	all, err := Check(ctx, c.Target, p, rpc, l, func() { over++; b.Set(int64(over)) }, func() { meanwhile = watched() })
 	b.Wipe()
 	if err != nil {
 		return err
 	}
-	fmt.Fprint(c.Stdout, verdict(l, all))
+	fmt.Fprint(c.Stdout, verdict(l, all, meanwhile))
 	return nil
+}
+
+// watching looks at this machine; in virtual time there is nothing to see, nor where it cannot be seen.
+func watching(realTime bool, pids []int) func() func() *machine.Disturbance {
+	unseen := func() *machine.Disturbance { return nil }
+	return func() func() *machine.Disturbance {
+		if !realTime {
+			return unseen
+		}
+		w, err := machine.StartWatch(clock.Precise(), pids)
+		if err != nil {
+			return unseen
+		}
+		return func() *machine.Disturbance {
+			d, _ := w.End() // who uses the CPUs may be unknown: timers say the most
+			return d
+		}
+	}
 }

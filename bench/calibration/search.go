@@ -33,37 +33,55 @@ func blank(base *engine.Profile) (*engine.Profile, error) {
 type fitting struct {
 	base   *engine.Profile
 	points []Point
-	rpc    []time.Duration // of each: see Measured.rpc
-	asked  []load.List     // the points' requests: tokens cost the same whatever they are
+	rpc    time.Duration // see Measured.rpc
+	asked  []load.List   // the points' requests: tokens cost the same whatever they are
 	sights []sight
 	share  float64 // see scale
 }
 
 func newFitting(base *engine.Profile, m *Measured, which func(Point) bool) *fitting {
-	f := &fitting{base: base, share: most}
+	f := &fitting{base: base, share: most, rpc: m.rpc()}
 	for i, p := range m.Points {
 		if !which(p) {
 			continue
 		}
 		for k := range p.Measures() {
-			s := sight{unit: len(f.points), even: p.even()}
-			s.value, s.off = p.typical(m.Values[i], k)
+			s := sight{even: p.even()}
+			s.value, s.off = p.typical(m.told(i, f.rpc), k)
 			f.sights = append(f.sights, s)
 		}
-		f.points, f.rpc = append(f.points, p), append(f.rpc, m.rpc(m.Ways[i]))
-		f.asked = append(f.asked, p.requests(rand.New(rand.NewPCG(1, uint64(i))), base.Vocab))
+		f.points = append(f.points, p)
+		asked := p.requests(rand.New(rand.NewPCG(1, uint64(i))), base.Vocab)
+		if !p.even() {
+			asWereSent(asked, m.Sent[i])
+		}
+		f.asked = append(f.asked, asked)
 	}
 	return f
 }
 
+// asWereSent has requests come when they were sent, as the median of the rounds has it, and not when they
+// were due: where a measure jumps, what the client's timers add decides which requests share a step.
+func asWereSent(list load.List, rounds [][]float64) {
+	at, last := make([]float64, len(rounds)), time.Duration(0)
+	for i := range list {
+		for r, sent := range rounds {
+			at[r] = sent[i]
+		}
+		last = max(last, milliseconds(median(at)))
+		list[i].At, list[i].After, list[i].Delay = last, nil, 0
+	}
+}
+
 // typical is a measure of a point in several rounds: the mean of times that are each the lower
 // quartile of its rounds. What disturbs makes TTFT longer: so neither a request that was late counts
-// nor a round that was. Gaps between tokens it makes shorter as well, so theirs is the median. off is
-// about how far that is from the same of many rounds, by what is between quartile and median, as of a
-// normal distribution.
+// nor a round that was. Gaps between tokens it makes shorter as well, so theirs is the median. Where
+// measures jump, each round is taken as a whole: which requests share a step is another in each, and the
+// earliest of each request came together in none. off is about how far that is from the same of many
+// rounds, by what is between quartile and median, as of a normal distribution.
 func (p Point) typical(rounds [][][]float64, measure int) (value, off float64) {
 	of := quartile
-	if p.Kind == Beside || p.Kind == Decodes {
+	if p.Kind == Beside || p.Kind == Decodes || p.Kind == Relay {
 		of = median
 	}
 	times, round := make([]float64, len(rounds[0][measure])), make([]float64, len(rounds))
@@ -76,7 +94,11 @@ func (p Point) typical(rounds [][][]float64, measure int) (value, off float64) {
 	for r, values := range rounds {
 		round[r] = mean(values[measure])
 	}
-	return mean(times), 2 * (median(round) - quartile(round)) / math.Sqrt(float64(len(rounds)))
+	off = 2 * (median(round) - quartile(round)) / math.Sqrt(float64(len(rounds)))
+	if !p.even() {
+		return quartile(round), off
+	}
+	return mean(times), off
 }
 
 func quartile(values []float64) float64 {
@@ -94,6 +116,7 @@ type state struct {
 	got   []float64   // by measure
 	slope [][]float64 // of each measure, by each cost
 	loss  float64
+	whole float64 // with all measures in it: see look
 }
 
 // profile is that of a state.
@@ -123,7 +146,7 @@ func (f *fitting) predict(ctx context.Context, s *state) ([]float64, error) {
 	for range runtime.GOMAXPROCS(0) {
 		workers.Go(func() {
 			for i := next.Add(1) - 1; i < int64(len(f.points)); i = next.Add(1) - 1 {
-				records, _, err := f.points[i].ask(ctx, Model(p, f.rpc[i]), f.asked[i])
+				records, _, err := f.points[i].ask(ctx, Model(p, f.rpc), f.asked[i])
 				if errs[i] = err; err != nil {
 					continue
 				}
@@ -161,8 +184,11 @@ func (f *fitting) look(ctx context.Context, s *state) (err error) {
 		}
 	}
 	slices.Sort(jumpy)
-	for _, loss := range jumpy[:len(jumpy)-len(jumpy)/4] {
-		s.loss += loss
+	s.whole = s.loss
+	for i, loss := range jumpy {
+		if s.whole += loss; i < len(jumpy)-len(jumpy)/4 {
+			s.loss += loss
+		}
 	}
 	return nil
 }
@@ -185,20 +211,19 @@ func (f *fitting) differentiate(ctx context.Context, s *state) error {
 	return nil
 }
 
-// linear is the least squares around a state, of the sights that times counts, each so often.
-func (f *fitting) linear(s *state, times []int) *normal {
+// linear is the least squares around a state, with measures that are more by off, if that is not nil.
+func (f *fitting) linear(s *state, off []float64) *normal {
 	n := newNormal(len(s.x))
 	for k, o := range f.sights {
-		count := 1
-		if times != nil {
-			count = times[o.unit]
-		}
 		y := o.value - s.got[k]
+		if off != nil {
+			y += off[k]
+		}
 		for i, slope := range s.slope[k] {
 			y += slope * s.x[i]
 		}
 		w, _ := f.weigh(s.got[k], o)
-		n.add(s.slope[k], y, w*float64(count))
+		n.add(s.slope[k], y, w)
 	}
 	return n
 }
@@ -276,88 +301,6 @@ func (f *fitting) sharpen(ctx context.Context, s state) (state, error) {
 	return f.search(ctx, s)
 }
 
-// frontEnd splits what requests wait into what they wait beside each other and what is done for
-// one after another. The measures jump with that, so it is searched on a grid and then by a simplex,
-// and not by slopes.
-func (f *fitting) frontEnd(ctx context.Context, r *Fitted, s state) (state, error) {
-	if err := f.look(ctx, &s); err != nil {
-		return s, err
-	}
-	alone := s
-	var tried []state
-	for n := 1; n <= len(serial); n++ {
-		next, all, err := f.split(ctx, alone, n)
-		if err != nil {
-			return s, err
-		}
-		tried = append(tried, all...)
-		if f.worth(next.loss, s.loss) {
-			s = next
-		}
-	}
-	// What was tried and does as well, to two standard deviations, is what it may be.
-	enough := s.loss + 4*max(s.loss/float64(len(f.sights)), f.floor())
-	own := len(alone.x)
-	request := &r.Costs[0]
-	for i, c := range serial {
-		found := Cost{Field: c.field}
-		if i < len(s.x)-own {
-			found.Value = s.x[own+i]
-		}
-		found.Low, found.High = found.Value, found.Value
-		for _, t := range tried {
-			if t.loss > enough || t.x[0] == 0 {
-				continue
-			}
-			v := 0.0
-			if own+i < len(t.x) {
-				v = t.x[own+i]
-			}
-			found.Low, found.High = min(found.Low, v), max(found.High, v)
-		}
-		if found.Value == 0 {
-			r.Absent = append(r.Absent, Absent{c.field, found.High})
-			continue
-		}
-		r.Costs = append(r.Costs, found)
-		request.Low, request.Value, request.High = max(request.Low-found.High, 0), request.Value-found.Value, request.High-found.Low
-	}
-	return s, nil
-}
-
-// split searches n serial costs in a state that has none, and returns all states that it tried.
-func (f *fitting) split(ctx context.Context, s state, n int) (best state, tried []state, err error) {
-	loss := func(shares []float64) (float64, error) {
-		next := state{costs: append(slices.Clone(s.costs), serial[:n]...), x: slices.Clone(s.x)}
-		for _, share := range shares {
-			next.x = append(next.x, share*s.x[0])
-			next.x[0] = max(next.x[0]-share*s.x[0], 0)
-		}
-		err := f.look(ctx, &next)
-		if err == nil && (best.x == nil || next.loss < best.loss) {
-			best = next
-		}
-		tried = append(tried, next)
-		return next.loss, err
-	}
-	outs := []float64{0, 0.001, 0.002, 0.004, 0.008, 0.016}
-	least, start := math.Inf(1), []float64(nil)
-	for i := range 100 {
-		for _, out := range outs[:1+(n-1)*(len(outs)-1)] {
-			shares := []float64{float64(i) / 150, out}[:n]
-			l, err := loss(shares)
-			if err != nil {
-				return best, nil, err
-			}
-			if l < least {
-				least, start = l, shares
-			}
-		}
-	}
-	err = fit.Minimize(loss, start, 60*n, 1)
-	return best, tried, err
-}
-
 // guess is where a search begins: delay is how late tokens leave, by steps of a decode.
 func (f *fitting) guess(all []cost, delay float64) []float64 {
 	values, at := map[string]float64{}, 0
@@ -386,22 +329,27 @@ func (f *fitting) guess(all []cost, delay float64) []float64 {
 	return x
 }
 
-// floor is the loss of a measure that is as well known as anything can be: 2 % of its scale, and where
-// measures jump 5 %, as what is left of disturbances there can be met by any cost.
+// floor is the loss of a measure that is as well known as anything can be: 5 % of its scale, and where
+// measures jump 10 %, as what is left of disturbances there can be met by any cost.
 func (f *fitting) floor() float64 {
-	known := 0.05
+	known := 0.1
 	for _, o := range f.sights {
 		if o.even {
-			known = 0.02
+			known = 0.05
 		}
 	}
 	return 2 * (math.Hypot(1, known) - 1)
 }
 
-// worth reports whether so much less loss is worth a cost more: Schwarz's criterion.
-func (f *fitting) worth(with, without float64) bool {
+// plain is the loss of a measure that is off by its scale: what costs make up for below that may be left of
+// disturbances.
+const plain = 1
+
+// worth reports whether so much less loss is worth more costs: Schwarz's criterion, where a measure that is
+// met has a loss of floor.
+func (f *fitting) worth(with, without float64, costs int, floor float64) bool {
 	n := float64(len(f.sights))
-	return n*math.Log((without+n*f.floor())/(with+n*f.floor())) > math.Log(n)+2
+	return n*math.Log((without+n*floor)/(with+n*floor)) > float64(costs)*(math.Log(n)+2)
 }
 
 // simplify leaves costs out that the sights do not need, the least needed first.
@@ -423,7 +371,7 @@ func (f *fitting) simplify(ctx context.Context, s state) (state, error) {
 		if err != nil {
 			return s, err
 		}
-		if f.worth(s.loss, next.loss) {
+		if f.worth(s.loss, next.loss, 1, plain) {
 			tried[leave] = true
 		} else {
 			s = next

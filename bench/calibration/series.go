@@ -34,19 +34,44 @@ type Series struct {
 type Measured struct {
 	Points []Point
 	Values [][][][]float64 // of each point in each round, by Point.Measures: the times that it is the mean of
-	Ways   [][]float64     // of each point of Prompts, in all rounds: see ways
+	Ways   [][][]float64   // of each point of Prompts, in each round in which the server told: see ways
+	Sent   [][][]float64   // of each point that is not even, in each round: when its requests were sent, in milliseconds after the first
 }
 
-// rpc is what the way to the engine takes, there or back: half of what both do, as typical has it, by a
-// point's ways, since that of a long prompt takes longer; of a point without, by all.
-func (m *Measured) rpc(ways []float64) time.Duration {
-	if len(ways) == 0 {
-		ways = slices.Concat(m.Ways...)
+// rpc is what the way to the engine takes, there or back: half of what both do, as typical has it of TTFT.
+func (m *Measured) rpc() time.Duration {
+	var all []float64
+	for _, rounds := range m.Ways {
+		for k := range repeats * min(len(rounds), 1) {
+			var way []float64
+			for _, ways := range rounds {
+				way = append(way, ways[k])
+			}
+			all = append(all, quartile(way))
+		}
 	}
-	if len(ways) == 0 {
+	if len(all) == 0 {
 		return sim.DefaultRPC
 	}
-	return max(milliseconds(quartile(ways)/2), 0)
+	return max(milliseconds(mean(all)/2), 0)
+}
+
+// told are the values of a point in all rounds, of Prompts without their ways and with what the simulator
+// has in their place: so what disturbs these is in no cost.
+func (m *Measured) told(i int, rpc time.Duration) [][][]float64 {
+	values := m.Values[i]
+	if len(m.Ways[i]) < len(values) {
+		return values
+	}
+	var all [][][]float64
+	for r, ways := range m.Ways[i] {
+		var without []float64
+		for k, ttft := range slices.Concat(values[r]...) {
+			without = append(without, ttft-ways[k]+2e3*rpc.Seconds())
+		}
+		all = append(all, [][]float64{without[:1], without[1:]})
+	}
+	return all
 }
 
 // Run asks the series.
@@ -70,6 +95,9 @@ func (s *Series) Run(ctx context.Context) (*Measured, error) {
 			if err != nil {
 				return nil, err
 			}
+			if p.Kind == Relay && !relayed(records) {
+				continue
+			}
 			m.Points, first = append(m.Points, p), append(first, mean(p.measure(records)[0]))
 			s.OnPoint(p, 0, 0, 0)
 			if took > s.Patience {
@@ -92,7 +120,7 @@ func (s *Series) Run(ctx context.Context) (*Measured, error) {
 			return nil, err
 		}
 	}
-	m.Values, m.Ways = make([][][][]float64, len(m.Points)), make([][]float64, len(m.Points))
+	m.Values, m.Ways, m.Sent = make([][][][]float64, len(m.Points)), make([][][]float64, len(m.Points)), make([][][]float64, len(m.Points))
 	over, each := 0, round/time.Duration(len(m.Points))
 	for range s.Rounds {
 		for _, i := range rng.Perm(len(m.Points)) {
@@ -102,8 +130,11 @@ func (s *Series) Run(ctx context.Context) (*Measured, error) {
 				return nil, err
 			}
 			m.Values[i] = append(m.Values[i], p.measure(records))
-			if p.Kind == Prompts {
-				m.Ways[i] = append(m.Ways[i], ways(records)...)
+			if ways := ways(records); p.Kind == Prompts && ways != nil {
+				m.Ways[i] = append(m.Ways[i], ways)
+			}
+			if !p.even() {
+				m.Sent[i] = append(m.Sent[i], sent(records))
 			}
 			over++
 			of := s.Rounds * len(m.Points)
@@ -154,6 +185,13 @@ const (
 	several = 500
 )
 
+// Two prompts at a time have so many lengths, from one on whose TTFT is so many times the shortest one's:
+// then what surrounds a request takes less than a prompt is computed.
+const (
+	relays  = 3
+	passing = 3
+)
+
 // others are the other points, in groups that grow: prompts as long as known took ttft, and one
 // sequence decodes a token in itl.
 func (s *Series) others(known []Point, ttft []float64, itl float64) [][]Point {
@@ -166,7 +204,7 @@ func (s *Series) others(known []Point, ttft []float64, itl float64) [][]Point {
 		return i
 	}
 	long, some, hold := known[len(ttft)-1].Prompt, known[atLeast(several)].Prompt, atLeast(holding)
-	var decodes, contexts, beside, burst, crowd []Point
+	var relay, decodes, contexts, beside, burst, crowd []Point
 	for b := 2; b <= min(s.Batch, 64); b *= 2 {
 		// Those that come first go on until the last is there.
 		decodes = append(decodes, Point{Kind: Decodes, Batch: b, Prompt: short, Output: min(decoded+int(float64(b)*ttft[0]/itl/2), s.Longest-short)})
@@ -177,11 +215,18 @@ func (s *Series) others(known []Point, ttft []float64, itl float64) [][]Point {
 		}
 	}
 	for _, n := range []int{short, some / 4, some} {
-		// Between two of the prompts it decodes as long as a request takes to come.
-		output := 4*trigger + repeats*(2+n/1000+int((2*ttft[0]+1e3*rest.Seconds())/itl))
-		if n >= short && short+output < s.Longest {
-			beside = append(beside, Point{Kind: Beside, Batch: repeats, Prompt: n, Output: output})
+		batch := repeats
+		if n == short {
+			batch = joining
 		}
+		// Between two of the prompts it decodes as long as a request takes to come.
+		output := 4*trigger + batch*(2+n/1000+int((2*ttft[0]+1e3*rest.Seconds())/itl))
+		if n >= short && short+output < s.Longest {
+			beside = append(beside, Point{Kind: Beside, Batch: batch, Prompt: n, Output: output})
+		}
+	}
+	for i := atLeast(passing * ttft[0]); i < len(ttft) && len(relay) < relays && ttft[i] >= passing*ttft[0]; i++ {
+		relay = append(relay, Point{Kind: Relay, Batch: turns, Prompt: known[i].Prompt, Delay: milliseconds(ttft[i] / 2)})
 	}
 	wait := milliseconds(0.4 * ttft[hold]).Round(time.Millisecond)
 	for _, b := range []int{4, 16, 48} {
@@ -192,5 +237,5 @@ func (s *Series) others(known []Point, ttft []float64, itl float64) [][]Point {
 	for _, every := range []time.Duration{7, 5, 3, 2, 1} {
 		crowd = append(crowd, Point{Kind: Crowd, Batch: min(32, s.Batch), Prompt: short, Delay: every * time.Millisecond})
 	}
-	return [][]Point{decodes, contexts, beside, burst, crowd}
+	return [][]Point{relay, decodes, contexts, beside, burst, crowd}
 }

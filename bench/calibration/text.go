@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"kvferry/bench/fit"
+	"kvferry/bench/machine"
 	"kvferry/bench/page"
 	"kvferry/load"
 )
@@ -23,9 +24,10 @@ func (f *Fitted) String() string {
 		if c.High-c.Low > 2*vague*c.Value {
 			note = "not known well"
 		}
-		t.Rows = append(t.Rows, []string{c.Field, fmt.Sprintf("%.4g", c.Value), fmt.Sprintf("%.4g to %.4g", c.Low, c.High), note})
+		t.Rows = append(t.Rows, []string{c.Field, fmt.Sprintf("%.4g", c.Value) + f.Meanwhile.Mark(), fmt.Sprintf("%.4g to %.4g", c.Low, c.High), note})
 	}
 	t.WriteText(&b)
+	b.WriteString(marked(f.Meanwhile))
 	for _, a := range f.Absent {
 		if math.IsInf(a.AtMost, 1) {
 			fmt.Fprintf(&b, "%s is 0: no point of this series shows it on this server.\n", a.Field)
@@ -44,8 +46,12 @@ func (f *Fitted) String() string {
 		}
 		return 1
 	})
-	fmt.Fprintf(&b, "In sample: %v; that is\n%s, %.2f ms where %.2f were measured.\nA round differs from the median of its rounds by %.2f %% (median): nothing can be predicted better.\n\n",
-		fit.ErrorsOf(off), worst.Name, worst.Got, worst.Want, 100*f.Noise)
+	fmt.Fprintf(&b, "In sample: %v.\nThe worst is %s:\n%.2f ms, where %.2f were measured.\n", fit.ErrorsOf(off), worst.Name, worst.Got, worst.Want)
+	if math.IsNaN(f.Noise) {
+		b.WriteString("One round was measured: how far rounds differ is not known, nor then how well anything can be predicted, and\nintervals are too narrow. Use --rounds 5.\n\n")
+	} else {
+		fmt.Fprintf(&b, "A round differs from the median of its rounds by %.2f %% (median): nothing can be predicted better.\n\n", 100*f.Noise)
+	}
 	return b.String()
 }
 
@@ -64,14 +70,22 @@ GPUs together; decode_token_ms, which larger batches show. disagg.decode_step_ms
 
 `
 
-// verdict is what a check came to.
-func verdict(l load.Spec, all []Comparison) string {
+// marked is a line that says why what was measured is marked, "" if it is not.
+func marked(d *machine.Disturbance) string {
+	if !d.Disturbed() {
+		return ""
+	}
+	return fmt.Sprintf("~ this machine did other things too: %v.\n\n", d)
+}
+
+// verdict is what a check came to, and what the machine did meanwhile.
+func verdict(l load.Spec, all []Comparison, meanwhile *machine.Disturbance) string {
 	t := page.Table{
 		Title: fmt.Sprintf("held back: %d requests, %.3g a second, %d +- %.0f %% tokens in, %d +- %.0f %% out (ms)", l.Requests, l.Rate, l.InputLen, 100*l.RangeRatio, l.OutputLen, 100*l.RangeRatio),
 		Head:  []string{"figure", "measured", "predicted", "error"}, Left: 1,
 	}
 	for _, c := range all {
-		t.Rows = append(t.Rows, []string{c.Name, fmt.Sprintf("%.2f", c.Measured), fmt.Sprintf("%.2f", c.Predicted), fmt.Sprintf("%+.1f %%", 100*c.Off())})
+		t.Rows = append(t.Rows, []string{c.Name, fmt.Sprintf("%.2f", c.Measured) + meanwhile.Mark(), fmt.Sprintf("%.2f", c.Predicted), fmt.Sprintf("%+.1f %%", 100*c.Off())})
 	}
-	return t.Text()
+	return t.Text() + marked(meanwhile)
 }

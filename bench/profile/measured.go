@@ -22,8 +22,8 @@ import (
 type Measuring struct {
 	From    string // its URL; "": a profile is estimated, from a datasheet
 	Check   bool
-	Profile string // that is checked, in place of one that is fitted
-	Rounds  int
+	Profile string    // that is checked, in place of one that is fitted
+	Rounds  int       // of the series
 	Held    load.Spec // the load that is held back
 	Blocks  int       // of the KV pool; 0: as the server says
 }

@@ -36,7 +36,7 @@ func TestMeasures(t *testing.T) {
 	if p.Model != "null" || p.MaxModelLen != 64 || p.Blocks() != 1000 || p.Costs.DecodeStepMS < 4 || p.Disagg.DecodeStepMS != p.Costs.DecodeStepMS {
 		t.Errorf("%+v", p)
 	}
-	for _, want := range []string{"null at " + server.URL() + ", measured: ", "decode_step_ms", "held back: 10 requests, 20 a second", "mean TPOT"} {
+	for _, want := range []string{"null at " + server.URL() + ", measured: ", "decode_step_ms", "One round was measured", "held back: 10 requests, 20 a second", "mean TPOT"} {
 		if !strings.Contains(printed.String(), want) {
 			t.Errorf("%q is not in %s", want, &printed)
 		}

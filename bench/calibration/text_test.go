@@ -1,0 +1,42 @@
+package calibration
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"kvferry/bench/machine"
+	"kvferry/load"
+)
+
+// TestText: what is said of one round, of the worst measure, and of a machine that did other things.
+func TestText(t *testing.T) {
+	f := Fitted{
+		Costs:     []Cost{{"request_ms", 3, 2.9, 3.1}},
+		Residuals: []Residual{{Point{Kind: Prompts, Prompt: 8}, "mean TTFT of the others", 10, 10.1}, {Point{Kind: Crowd, Batch: 32}, "mean TTFT", 20, 35}},
+		Noise:     math.NaN(),
+	}
+	check := func(text string, want, not []string) {
+		t.Helper()
+		for _, w := range want {
+			if !strings.Contains(text, w) {
+				t.Errorf("%q is not in\n%s", w, text)
+			}
+		}
+		for _, w := range not {
+			if strings.Contains(text, w) {
+				t.Errorf("%q is in\n%s", w, text)
+			}
+		}
+	}
+	busy := &machine.Disturbance{Why: []string{"timers came 2.0 ms late on average (limit 0.5)"}}
+	says := "~ this machine did other things too: timers came 2.0 ms late on average"
+	check(f.String(), []string{
+		"\nThe worst is 32 prompts in a crowd, one every 0s: mean TTFT:\n35.00 ms, where 20.00 were measured.\n", "One round was measured: how far rounds differ is not known",
+	}, []string{"nothing can be predicted better", "~"})
+	f.Noise, f.Meanwhile = 0.01, busy
+	check(f.String(), []string{"by 1.00 % (median): nothing can be predicted better", "3~", says}, []string{"One round"})
+	all := []Comparison{{Name: "mean TTFT", Measured: 161.06, Predicted: 160.7}}
+	check(verdict(load.Spec{}, all, busy), []string{"161.06~", says}, nil)
+	check(verdict(load.Spec{}, all, nil), []string{"161.06  "}, []string{"~"})
+}
