@@ -99,6 +99,9 @@ func shaken(parameters []fit.Parameter, draws int, settings []Setting) fit.Figur
 // TestAttentionProfile: with attention in, the published figures come out no worse than
 // without, and attention costs what it should.
 func TestAttentionProfile(t *testing.T) {
+	if testing.Short() {
+		t.Skip("SKIPPED: without -short only, as .ci/run has it")
+	}
 	colocated, disaggregated := split(t)
 	var errors [2][3]fit.Errors
 	for i, name := range []string{engine.DefaultProfile, engine.AttentionProfile} {

@@ -195,15 +195,16 @@ func TestFasterIsNotSlower(t *testing.T) {
 		}
 		return nics
 	}
-	seeds := uint64(3)
+	type workload struct {
+		input int
+		rate  float64
+	}
+	seeds, workloads := uint64(3), []workload{{256, 8}, {1024, 2}, {1024, 3}}
 	if testing.Short() {
-		seeds = 1
+		seeds, workloads = 1, workloads[:1]
 	}
 	for _, h := range []handoff.Handoff{handoff.Pull, handoff.Push, handoff.Layerwise} {
-		for _, w := range []struct {
-			input int
-			rate  float64
-		}{{256, 8}, {1024, 2}, {1024, 3}} {
+		for _, w := range workloads {
 			for seed := range seeds {
 				before := time.Duration(math.MaxInt64)
 				for _, nics := range [][]NIC{link(0.3, 1), link(0.6, 1), link(0.6, 2), link(2.4, 1), link(2.4, 2), link(12.5, 1), link(12.5, 4)} {

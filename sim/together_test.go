@@ -20,7 +20,11 @@ func TestTogether(t *testing.T) {
 	}
 	engines := []engine.Options{{}, {Scheduler: engine.VLLMV1}, {Scheduler: engine.SGLang, PrefillDecodeInterval: 3}}
 	coasting, convoys, switches := make([]int, len(engines)), 0, uint64(0)
-	for seed := range uint64(90) {
+	seeds := uint64(90)
+	if testing.Short() {
+		seeds = 30
+	}
+	for seed := range seeds {
 		var runs [2]string
 		kind := int(seed) % len(engines)
 		for i, plain := range []bool{true, false} {

@@ -68,6 +68,9 @@ func TestPage(t *testing.T) {
 // TestDatasheets: the profiles that nothing was fitted to are what package datasheet makes today, and what
 // kvbench profile says of how far they are off is what comes out.
 func TestDatasheets(t *testing.T) {
+	if testing.Short() {
+		t.Skip("SKIPPED: without -short only, as .ci/run has it")
+	}
 	t.Parallel()
 	for _, c := range []struct {
 		model, gpu, engine string
@@ -186,6 +189,9 @@ func server(t *testing.T, model, gpuName string) *datasheet.Server {
 // TestFits: a search begins where nothing was fitted, comes closer, and what it writes are profiles;
 // those in the folder are of the runs that they are named by.
 func TestFits(t *testing.T) {
+	if testing.Short() {
+		t.Skip("SKIPPED: without -short only, as .ci/run has it")
+	}
 	t.Parallel()
 	dir := t.TempDir()
 	var printed strings.Builder

@@ -49,6 +49,9 @@ func TestSource(t *testing.T, open func() (load.Load, error), b Bounds) {
 		{"memory", checkMemory},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			if testing.Short() && c.name == "memory" {
+				t.Skip("SKIPPED: without -short only")
+			}
 			if err := c.check(func() load.Load {
 				l, err := open()
 				if err != nil {
