@@ -97,6 +97,7 @@ func (d *Breakdown) AppendJSON(b []byte) []byte {
 		value uint64
 	}{
 		{"proxy_us", uint64(d.ProxyUs) + uint64(proto.Microseconds(d.Own))},
+		{"proxy_own_us", uint64(proto.Microseconds(d.Own))},
 		{"queue_us", uint64(d.QueueUs)},
 		{"prefill_us", uint64(d.PrefillUs)},
 		{"post_us", uint64(d.PostUs)},
@@ -118,9 +119,6 @@ func (d *Breakdown) AppendJSON(b []byte) []byte {
 		b = append(AppendField(b, "migrations", uint64(d.Migrations)), ',')
 		b = append(AppendField(b, "migration_pause_us", uint64(d.MigrationPauseUs)), ',')
 		b = append(AppendField(b, "migrated_bytes", d.MigratedBytes), ',')
-	}
-	if d.Own > 0 {
-		b = append(AppendField(b, "proxy_own_us", uint64(proto.Microseconds(d.Own))), ',')
 	}
 	b = append(b, `"prefill_node":`...)
 	b = AppendString(b, d.PrefillNode)
