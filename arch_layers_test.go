@@ -126,7 +126,7 @@ var layers = map[string]layer{
 	"bench/topo":                      {module: []string{"bench/page", "transport/topology"}},
 	"bench/profile":                   {module: []string{"bench/calibration", "bench/client", "bench/serve", "engine", "engine/datasheet", "kvcache", "load", "modelconfig", "config"}, libraries: []string{pflag}, tests: []string{"bench/nullserver", "bench/nullserver/nullservertest"}},
 	"bench/kvlayout":                  {module: []string{"modelconfig"}, tests: []string{"kvcache"}},
-	"bench/reference":                 {module: []string{"bench/figure"}},
+	"bench/reference":                 {module: []string{"bench/figure", "config"}},
 	"bench/recovery":                  {module: []string{"config", "transport", "transport/pacing"}},
 	"bench/compare":                   {module: []string{"bench/figure", "bench/page", "bench/report", "bench/result", "config"}},
 	"bench/result":                    {module: []string{"bench/client", "bench/figure", "bench/machine", "bench/page", "config"}, tests: []string{"bench/report"}},

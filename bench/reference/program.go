@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"kvferry/bench/figure"
+	"kvferry/config"
 )
 
 // startTimeout is how long a program may take until it listens.
@@ -63,12 +64,8 @@ func (p *process) failed(program string) error {
 
 // serveProgram starts a program's server at a free port, and waits until it listens.
 func serveProgram(name string, p Path) (*Server, error) {
-	lis, err := net.Listen("tcp", net.JoinHostPort(p.Host, "0"))
+	port, err := config.FreePort(p.Host)
 	if err != nil {
-		return nil, err
-	}
-	port := lis.Addr().(*net.TCPAddr).Port
-	if err := lis.Close(); err != nil { // the program's now
 		return nil, err
 	}
 	args := []string{"-p", strconv.Itoa(port)}
