@@ -11,11 +11,13 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"kvferry/bench/transfer"
+	"kvferry/config"
 )
 
 // TestMain: the target of a check of one machine is this binary executed again.
@@ -145,13 +147,12 @@ func narrow(t *testing.T, to string) (at string) {
 // faster than it is, in either direction.
 func TestSlowLink(t *testing.T) {
 	t.Parallel()
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := config.FreePort("127.0.0.1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	rail := lis.Addr().String()
+	rail := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 	at := narrow(t, rail)
-	lis.Close()
 	l := listener(t, rail+"?advertise="+at)
 	cfg := quick(l.Addr(), "127.0.0.1:0")
 	cfg.Duration = 200 * time.Millisecond
