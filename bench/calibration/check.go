@@ -1,6 +1,7 @@
 package calibration
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -11,57 +12,123 @@ import (
 	"kvferry/bench/figure"
 	"kvferry/bench/fit"
 	"kvferry/bench/serve"
+	"kvferry/config"
 	"kvferry/engine"
 	"kvferry/load"
-	"kvferry/sim"
 )
 
 // A Comparison is a figure of a load, measured and predicted, in milliseconds.
 type Comparison struct {
 	Name                string
 	Measured, Predicted float64
+	Parts               []float64 // Off of each part of the load
 }
 
 // Off is how far the prediction is from what was measured, as a share of that.
 func (c Comparison) Off() float64 { return c.Predicted/c.Measured - 1 }
 
-// Check asks a server a load that nothing was fitted to, and sets its figures beside those of the
-// profile in virtual time, with rpc as Model has it. over is told of each request that the server has
-// answered, and measured that it has answered all.
-func Check(ctx context.Context, t serve.Target, p *engine.Profile, rpc time.Duration, l load.Spec, over, measured func()) ([]Comparison, error) {
-	all, err := figures(ctx, t, l, over)
-	measured()
+// Worst is the furthest that the prediction of a part is from what was measured of it, as a share.
+func (c Comparison) Worst() float64 {
+	return slices.MaxFunc(c.Parts, func(a, b float64) int { return cmp.Compare(math.Abs(a), math.Abs(b)) })
+}
+
+// A HeldBack is a load that nothing is fitted to: lengths and gaps drawn at random, within what the series sees.
+// It is asked in parts, one behind each round of a series: what the machine does to the one it does to the
+// other, and how far parts are from their predictions says what one of them is worth.
+type HeldBack struct {
+	Load  load.Spec // all of it
+	Parts int
+	Over  func() // is told of each request that was answered
+
+	target serve.Target
+	asked  [][]*client.Record // of each part that is over
+}
+
+// Settle has the rate be, if it is 0, half of what the server can do with 8 requests at once.
+func (h *HeldBack) Settle(ctx context.Context) error {
+	if h.Load.Rate > 0 {
+		return nil
+	}
+	l := h.Load
+	l.Requests, l.Rate, l.InFlight = min(l.Requests, settling), math.Inf(1), 8
+	asked, err := l.Open()
+	if err != nil {
+		return err
+	}
+	took, err := h.target.Run(ctx, asked, func(*client.Record) {})
+	h.Load.Rate = fit.Digits(0.5*float64(l.Requests)/took.Seconds(), 2)
+	return err
+}
+
+// settling is how many requests say what a server can do.
+const settling = 64
+
+// part is the load of a part: as many requests as the others, or one more, drawn from a seed of its own.
+func (h *HeldBack) part(i int) load.Spec {
+	l := h.Load
+	l.Requests, l.Seed = (l.Requests+h.Parts-1-i)/h.Parts, l.Seed+uint64(i)
+	return l
+}
+
+// Ask asks the next part.
+func (h *HeldBack) Ask(ctx context.Context) error {
+	records, err := asked(ctx, h.target, h.part(len(h.asked)), h.Over)
+	h.asked = append(h.asked, records)
+	return err
+}
+
+// Compare sets the figures of all that was asked beside those of a profile in virtual time, with rpc as Model has it.
+func (h *HeldBack) Compare(ctx context.Context, p *engine.Profile, rpc time.Duration) ([]Comparison, error) {
+	var answers, predicted [][]*client.Record
+	for i, records := range h.asked {
+		model, err := asked(ctx, Model(p, rpc), h.part(i), func() {})
+		if err != nil {
+			return nil, err
+		}
+		answers, predicted = append(answers, records), append(predicted, model)
+	}
+	all, err := compare(slices.Concat(answers...), slices.Concat(predicted...))
 	if err != nil {
 		return nil, err
 	}
-	predicted, err := figures(ctx, Model(p, rpc), l, func() {})
-	if err != nil {
-		return nil, err
-	}
-	for i := range all {
-		all[i].Predicted = predicted[i].Measured
+	for i := range answers {
+		part, err := compare(answers[i], predicted[i])
+		if err != nil {
+			return nil, err
+		}
+		for k, c := range part {
+			all[k].Parts = append(all[k].Parts, c.Off())
+		}
 	}
 	return all, nil
 }
 
-// figures are those of a load, as a target answers it.
-func figures(ctx context.Context, t serve.Target, l load.Spec, over func()) ([]Comparison, error) {
-	asked, err := l.Open()
-	if err != nil {
-		return nil, err
-	}
-	var records []*client.Record
-	if _, err = t.Run(ctx, asked, func(r *client.Record) {
-		records = append(records, r)
-		over()
-	}); err != nil {
-		return nil, err
-	}
-	all, err := figuresOf(records)
-	if err != nil {
+// compare sets the figures of records beside those that were predicted.
+func compare(measured, predicted []*client.Record) (all []Comparison, err error) {
+	if all, err = figuresOf(measured); err != nil {
 		return nil, fmt.Errorf("held-back load: %w", err)
 	}
+	of, err := figuresOf(predicted)
+	if err != nil {
+		return nil, fmt.Errorf("held-back load, predicted: %w", err)
+	}
+	for i := range all {
+		all[i].Predicted = of[i].Measured
+	}
 	return all, nil
+}
+
+// asked are the answers of a target to a load. over is told of each.
+func asked(ctx context.Context, t serve.Target, l load.Spec, over func()) (records []*client.Record, err error) {
+	opened, err := l.Open()
+	if err != nil {
+		return nil, err
+	}
+	_, err = t.Run(ctx, opened, func(r *client.Record) {
+		records = append(records, r)
+		over()
+	})
+	return records, err
 }
 
 // figuresOf are the figures of records, as measured.
@@ -92,19 +159,11 @@ func figuresOf(records []*client.Record) (all []Comparison, err error) {
 	return all, nil
 }
 
-// HeldBack is the load of a check: lengths and gaps drawn at random, within what the series saw.
-// A rate of 0 becomes half of what the profile can do with 8 requests at once.
-func HeldBack(ctx context.Context, p *engine.Profile, l load.Spec) (load.Spec, error) {
-	l.Kind, l.Burstiness, l.RangeRatio, l.Vocab = load.Random, 1, 0.75, p.Vocab
-	if l.Rate > 0 {
-		return l, l.Validate()
-	}
-	l.Rate, l.InFlight = math.Inf(1), 8
-	asked, err := l.Open()
-	if err != nil {
-		return l, err
-	}
-	took, err := Model(p, sim.DefaultRPC).Run(ctx, asked, func(*client.Record) {})
-	l.Rate, l.InFlight = fit.Digits(0.5*float64(l.Requests)/took.Seconds(), 2), 0
-	return l, err
+// holdBack is the load of a check, of a server that serves a profile's model: Requests, InputLen, OutputLen, Seed
+// and Rate are given, and 0 for Rate is left to Settle.
+func holdBack(t serve.Target, vocab int, l load.Spec, parts int, over func()) (*HeldBack, error) {
+	l.Kind, l.Burstiness, l.RangeRatio, l.Vocab = load.Random, 1, 0.75, vocab
+	settled := l
+	config.Default(&settled.Rate, 1)
+	return &HeldBack{Load: l, Parts: min(parts, max(l.Requests, 1)), Over: over, target: t}, settled.Validate()
 }

@@ -32,7 +32,7 @@ type Config struct {
 	Pause    time.Duration // before each point
 	Patience time.Duration // for a point: see Series
 
-	Check bool      // ask a held-back load at the end
+	Check bool      // ask a held-back load too
 	Held  load.Spec // that load: Requests, Rate, InputLen, OutputLen and Seed; see HeldBack
 
 	Seed     uint64 // of prompts
@@ -58,21 +58,39 @@ func Run(ctx context.Context, c Config) (err error) {
 		limited.Vocab = min(p.Vocab, facts.Vocab) // a table may be longer than the vocabulary
 		p = &limited
 	}
-	if !c.Fixed {
-		f, err := c.fit(ctx, p)
-		if err != nil {
+	var held *HeldBack
+	if c.Check {
+		parts := 1
+		if !c.Fixed {
+			parts = c.Rounds
+		}
+		if held, err = holdBack(c.Target, p.Vocab, c.Held, parts, func() {}); err != nil {
 			return err
 		}
-		p, rpc = f.Profile, f.RPC
 	}
-	if c.Check {
-		return c.check(ctx, p, rpc)
+	var meanwhile *machine.Disturbance
+	if c.Fixed {
+		meanwhile, err = c.ask(ctx, held)
+	} else {
+		var f *Fitted
+		if f, err = c.fit(ctx, p, held); err == nil {
+			p, rpc, meanwhile = f.Profile, f.RPC, f.Meanwhile
+		}
 	}
-	return nil
+	if err != nil || held == nil {
+		return err
+	}
+	all, err := held.Compare(ctx, p, rpc)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprint(c.Stdout, verdict(held, all, meanwhile))
+	return err
 }
 
-// fit measures the series, and writes and prints what it comes to.
-func (c *Config) fit(ctx context.Context, base *engine.Profile) (*Fitted, error) {
+// fit measures the series, with a part of the held-back load behind each round if there is one, and writes and
+// prints what the series comes to.
+func (c *Config) fit(ctx context.Context, base *engine.Profile, held *HeldBack) (*Fitted, error) {
 	b := bar.New(c.Progress, c.Terminal)
 	said := time.Now()
 	s := Series{
@@ -81,6 +99,17 @@ func (c *Config) fit(ctx context.Context, base *engine.Profile) (*Fitted, error)
 	}
 	s.Batch, _ = base.Batch()
 	b.Show(bar.Look{Max: -1, What: "warming up"})
+	s.AfterRound = func(round int) error {
+		switch {
+		case held == nil:
+			return nil
+		case round > 0:
+			return held.Ask(ctx)
+		}
+		err := held.Settle(ctx)
+		b.Say(held.String() + ", a part behind each round")
+		return err
+	}
 	s.OnPoint = func(p Point, over, of int, left time.Duration) {
 		switch {
 		case over == 1:
@@ -128,24 +157,20 @@ func progressLine(p Point, over, of int, left time.Duration) string {
 	return fmt.Sprintf("%d of %d points, about %v left", over, of, left.Round(time.Second))
 }
 
-// check asks the held-back load.
-func (c *Config) check(ctx context.Context, p *engine.Profile, rpc time.Duration) error {
-	l, err := HeldBack(ctx, p, c.Held)
-	if err != nil {
-		return err
+// ask asks the held-back load at once, and says what else this machine did.
+func (c *Config) ask(ctx context.Context, h *HeldBack) (*machine.Disturbance, error) {
+	if err := h.Settle(ctx); err != nil {
+		return nil, err
 	}
 	b := bar.New(c.Progress, c.Terminal)
-	b.Say(fmt.Sprintf("held back: %d requests, %.3g a second, about %.0f s", l.Requests, l.Rate, float64(l.Requests)/l.Rate))
-	b.Show(bar.Look{Max: int64(l.Requests), What: "checking", Count: true})
+	b.Say(fmt.Sprintf("%v, about %.0f s", h, float64(h.Load.Requests)/h.Load.Rate))
+	b.Show(bar.Look{Max: int64(h.Load.Requests), What: "checking", Count: true})
 	over, watched := 0, c.watch()
-	var meanwhile *machine.Disturbance
-	all, err := Check(ctx, c.Target, p, rpc, l, func() { over++; b.Set(int64(over)) }, func() { meanwhile = watched() })
+	h.Over = func() { over++; b.Set(int64(over)) }
+	err := h.Ask(ctx)
+	meanwhile := watched()
 	b.Wipe()
-	if err != nil {
-		return err
-	}
-	fmt.Fprint(c.Stdout, verdict(l, all, meanwhile))
-	return nil
+	return meanwhile, err
 }
 
 // watching looks at this machine; in virtual time there is nothing to see, nor where it cannot be seen.

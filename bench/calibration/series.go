@@ -25,6 +25,8 @@ type Series struct {
 	Patience time.Duration // a point that takes longer is the last of its kind
 	Pause    time.Duration // before each point: the GPU cools, and the server ends what it has begun
 	Seed     uint64        // of prompts, and of the order of points
+	// AfterRound is called when a round is over: the first, which is not counted, is 0.
+	AfterRound func(round int) error
 	// OnPoint is told of each point that is over: how many are, of how many, and how long the
 	// others will take; both are 0 in the first round.
 	OnPoint func(p Point, over, of int, left time.Duration)
@@ -122,7 +124,10 @@ func (s *Series) Run(ctx context.Context) (*Measured, error) {
 	}
 	m.Values, m.Ways, m.Sent = make([][][][]float64, len(m.Points)), make([][][]float64, len(m.Points)), make([][][]float64, len(m.Points))
 	over, each := 0, round/time.Duration(len(m.Points))
-	for range s.Rounds {
+	if err := s.AfterRound(0); err != nil {
+		return nil, err
+	}
+	for round := range s.Rounds {
 		for _, i := range rng.Perm(len(m.Points)) {
 			p := m.Points[i]
 			records, _, err := ask(p)
@@ -139,6 +144,9 @@ func (s *Series) Run(ctx context.Context) (*Measured, error) {
 			over++
 			of := s.Rounds * len(m.Points)
 			s.OnPoint(p, over, of, each*time.Duration(of-over))
+		}
+		if err := s.AfterRound(round + 1); err != nil {
+			return nil, err
 		}
 	}
 	return m, nil

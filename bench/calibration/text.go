@@ -9,7 +9,6 @@ import (
 	"kvferry/bench/fit"
 	"kvferry/bench/machine"
 	"kvferry/bench/page"
-	"kvferry/load"
 )
 
 // vague is an interval's half, as a share of the value, from which on a cost is not known well.
@@ -78,14 +77,28 @@ func marked(d *machine.Disturbance) string {
 	return fmt.Sprintf("~ this machine did other things too: %v.\n\n", d)
 }
 
+// String says how many requests come, and how often.
+func (h *HeldBack) String() string {
+	return fmt.Sprintf("held back: %d requests, %.3g a second", h.Load.Requests, h.Load.Rate)
+}
+
 // verdict is what a check came to, and what the machine did meanwhile.
-func verdict(l load.Spec, all []Comparison, meanwhile *machine.Disturbance) string {
+func verdict(h *HeldBack, all []Comparison, meanwhile *machine.Disturbance) string {
+	l := &h.Load
 	t := page.Table{
-		Title: fmt.Sprintf("held back: %d requests, %.3g a second, %d +- %.0f %% tokens in, %d +- %.0f %% out (ms)", l.Requests, l.Rate, l.InputLen, 100*l.RangeRatio, l.OutputLen, 100*l.RangeRatio),
+		Title: fmt.Sprintf("%v, %d +- %.0f %% tokens in, %d +- %.0f %% out (ms)", h, l.InputLen, 100*l.RangeRatio, l.OutputLen, 100*l.RangeRatio),
 		Head:  []string{"figure", "measured", "predicted", "error"}, Left: 1,
 	}
+	if h.Parts > 1 {
+		t.Title = fmt.Sprintf("%v in %d parts, %d +- %.0f %% tokens in, %d +- %.0f %% out (ms)", h, h.Parts, l.InputLen, 100*l.RangeRatio, l.OutputLen, 100*l.RangeRatio)
+		t.Head = append(t.Head, "worst part")
+	}
 	for _, c := range all {
-		t.Rows = append(t.Rows, []string{c.Name, fmt.Sprintf("%.2f", c.Measured) + meanwhile.Mark(), fmt.Sprintf("%.2f", c.Predicted), fmt.Sprintf("%+.1f %%", 100*c.Off())})
+		row := []string{c.Name, fmt.Sprintf("%.2f", c.Measured) + meanwhile.Mark(), fmt.Sprintf("%.2f", c.Predicted), fmt.Sprintf("%+.1f %%", 100*c.Off())}
+		if h.Parts > 1 {
+			row = append(row, fmt.Sprintf("%+.1f %%", 100*c.Worst()))
+		}
+		t.Rows = append(t.Rows, row)
 	}
 	return t.Text() + marked(meanwhile)
 }

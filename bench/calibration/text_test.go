@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"kvferry/bench/machine"
-	"kvferry/load"
 )
 
 // TestText: what is said of one round, of the worst measure, and of a machine that did other things.
@@ -36,7 +35,7 @@ func TestText(t *testing.T) {
 	}, []string{"nothing can be predicted better", "~"})
 	f.Noise, f.Meanwhile = 0.01, busy
 	check(f.String(), []string{"by 1.00 % (median): nothing can be predicted better", "3~", says}, []string{"One round"})
-	all := []Comparison{{Name: "mean TTFT", Measured: 161.06, Predicted: 160.7}}
-	check(verdict(load.Spec{}, all, busy), []string{"161.06~", says}, nil)
-	check(verdict(load.Spec{}, all, nil), []string{"161.06  "}, []string{"~"})
+	all := []Comparison{{"mean TTFT", 161.06, 160.7, []float64{0.02, -0.031, 0.01}}}
+	check(verdict(&HeldBack{Parts: 1}, all, busy), []string{"161.06~", says}, []string{"part"})
+	check(verdict(&HeldBack{Parts: 3}, all, nil), []string{"161.06  ", "in 3 parts", "worst part", "-3.1 %"}, []string{"~"})
 }
