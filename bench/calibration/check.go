@@ -44,24 +44,24 @@ type HeldBack struct {
 	asked  [][]*client.Record // of each part that is over
 }
 
-// Settle has the rate be, if it is 0, half of what the server can do with 8 requests at once.
+// Settle has the rate be, if it is 0, half of what the server can do with 8 requests at once. That is asked in
+// any case: what a server prepares for a length that it has not seen is no cost of the load.
 func (h *HeldBack) Settle(ctx context.Context) error {
-	if h.Load.Rate > 0 {
-		return nil
-	}
 	l := h.Load
-	l.Requests, l.Rate, l.InFlight = min(l.Requests, settling), math.Inf(1), 8
-	asked, err := l.Open()
+	l.Requests, l.Rate, l.InFlight, l.Seed = min(l.Requests, settling), math.Inf(1), 8, l.Seed+uint64(h.Parts)
+	opened, err := l.Open()
 	if err != nil {
 		return err
 	}
-	took, err := h.target.Run(ctx, asked, func(*client.Record) {})
-	h.Load.Rate = fit.Digits(0.5*float64(l.Requests)/took.Seconds(), 2)
+	took, err := h.target.Run(ctx, opened, func(*client.Record) {})
+	if h.Load.Rate == 0 && err == nil {
+		h.Load.Rate = fit.Digits(0.5*float64(l.Requests)/took.Seconds(), 2)
+	}
 	return err
 }
 
-// settling is how many requests say what a server can do.
-const settling = 64
+// settling is how many requests say at most what a server can do.
+const settling = 256
 
 // part is the load of a part: as many requests as the others, or one more, drawn from a seed of its own.
 func (h *HeldBack) part(i int) load.Spec {

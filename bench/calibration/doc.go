@@ -13,7 +13,7 @@
 // The times are nearly linear in the costs, so the fit is Gauss and Newton's, with costs that are
 // not below 0. A cost that the times do not need is left out, and how large it may be is said. The
 // intervals are those of a bootstrap with measures that are as far off as those measured are, which
-// also contains what the model cannot fit. [Check] sets a load that nothing was fitted to beside its prediction.
+// also contains what the model cannot fit. A [HeldBack] load, that nothing is fitted to, is set beside its prediction.
 //
 // Times are milliseconds, as in profiles.
 package calibration

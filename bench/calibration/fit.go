@@ -151,7 +151,7 @@ func Fit(ctx context.Context, base *engine.Profile, m *Measured) (*Fitted, error
 			return nil, err
 		}
 	}
-	r.RPC, r.Told, r.Noise = m.rpc(), len(slices.Concat(m.Ways...)) > 0, m.noise()
+	r.RPC, r.Told, r.Noise = m.rpc(), m.accounts(), m.noise()
 	return r, whole.result(ctx, r, at)
 }
 

@@ -1,6 +1,8 @@
 package calibration
 
 import (
+	"context"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -117,7 +119,8 @@ func TestCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	over := 0
-	held, err := holdBack(Model(truth, sim.DefaultRPC), truth.Vocab, load.Spec{Requests: 50, InputLen: 128, OutputLen: 24, Seed: 1}, 3, func() { over++ })
+	server := &remembering{Target: Model(truth, sim.DefaultRPC), seen: map[string]bool{}}
+	held, err := holdBack(server, truth.Vocab, load.Spec{Requests: 50, InputLen: 128, OutputLen: 24, Seed: 1}, 3, func() { over++ })
 	if err == nil {
 		err = held.Settle(t.Context())
 	}
@@ -131,6 +134,9 @@ func TestCheck(t *testing.T) {
 	}
 	if over != 50 || len(held.asked[0]) != 17 || len(held.asked[1]) != 17 || len(held.asked[2]) != 16 || held.asked[0][0].PromptTokens == held.asked[1][0].PromptTokens {
 		t.Errorf("%d over, in parts of %d, %d, %d", over, len(held.asked[0]), len(held.asked[1]), len(held.asked[2]))
+	}
+	if len(server.seen) != 100 {
+		t.Errorf("%d different prompts of 100: what came before is in a prefix cache", len(server.seen))
 	}
 	for _, c := range []struct {
 		p    *engine.Profile
@@ -150,6 +156,24 @@ func TestCheck(t *testing.T) {
 			t.Error(text)
 		}
 	}
+}
+
+// remembering is a target that notes which prompts it had.
+type remembering struct {
+	serve.Target
+	seen map[string]bool
+}
+
+func (r *remembering) Run(ctx context.Context, l load.Load, done func(*client.Record)) (time.Duration, error) {
+	list, err := load.Collect(l.Source)
+	if err != nil {
+		return 0, err
+	}
+	for _, q := range list {
+		r.seen[fmt.Sprint(q.Prompt)] = true
+	}
+	l.Source = &list
+	return r.Target.Run(ctx, l, done)
 }
 
 // TestRelay: two prompts at a time are computed one by one where they take longer than what surrounds a

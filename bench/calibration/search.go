@@ -47,7 +47,7 @@ func newFitting(base *engine.Profile, m *Measured, which func(Point) bool) *fitt
 		}
 		for k := range p.Measures() {
 			s := sight{even: p.even()}
-			s.value, s.off = p.typical(m.told(i, f.rpc), k)
+			s.value, s.off = p.typical(m.told(i, f.rpc), k, m.accounts())
 			f.sights = append(f.sights, s)
 		}
 		f.points = append(f.points, p)
@@ -73,16 +73,16 @@ func asWereSent(list load.List, rounds [][]float64) {
 	}
 }
 
-// typical is a measure of a point in several rounds: the mean of times that are each the lower
-// quartile of its rounds. What disturbs makes TTFT longer: so neither a request that was late counts
-// nor a round that was. Gaps between tokens it makes shorter as well, so theirs is the median. Where
+// typical is a measure of a point in several rounds: the mean of times that are each the median of its
+// rounds, so that neither a request that was late counts nor a round that was. Of TTFT it is the lower quartile,
+// where the server's account leaves to the machine what is late: what disturbs makes TTFT longer. Where
 // measures jump, each round is taken as a whole: which requests share a step is another in each, and the
 // earliest of each request came together in none. off is about how far that is from the same of many
 // rounds, by what is between quartile and median, as of a normal distribution.
-func (p Point) typical(rounds [][][]float64, measure int) (value, off float64) {
-	of := quartile
-	if p.Kind == Beside || p.Kind == Decodes || p.Kind == Relay {
-		of = median
+func (p Point) typical(rounds [][][]float64, measure int, accounts bool) (value, off float64) {
+	of := median
+	if accounts && (p.Kind == Prompts || !p.even()) {
+		of = quartile
 	}
 	times, round := make([]float64, len(rounds[0][measure])), make([]float64, len(rounds))
 	for i := range times {
@@ -96,7 +96,7 @@ func (p Point) typical(rounds [][][]float64, measure int) (value, off float64) {
 	}
 	off = 2 * (median(round) - quartile(round)) / math.Sqrt(float64(len(rounds)))
 	if !p.even() {
-		return quartile(round), off
+		return of(round), off
 	}
 	return mean(times), off
 }

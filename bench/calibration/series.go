@@ -58,6 +58,9 @@ func (m *Measured) rpc() time.Duration {
 	return max(milliseconds(mean(all)/2), 0)
 }
 
+// accounts reports whether the server says how long it had a request.
+func (m *Measured) accounts() bool { return len(slices.Concat(m.Ways...)) > 0 }
+
 // told are the values of a point in all rounds, of Prompts without their ways and with what the simulator
 // has in their place: so what disturbs these is in no cost.
 func (m *Measured) told(i int, rpc time.Duration) [][][]float64 {
