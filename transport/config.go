@@ -9,6 +9,7 @@ import (
 	"kvferry/clock"
 	"kvferry/config"
 	"kvferry/transport/pacing"
+	"kvferry/transport/selection"
 )
 
 // Config describes an engine. The zero value of every field but Rails has a default.
@@ -104,6 +105,9 @@ func (c *Config) Validate() error {
 	var bad config.Faults
 	if len(c.Rails) == 0 {
 		bad.Add("Rails", nil, "give at least one rail")
+	}
+	if len(c.Rails) > selection.MaxPaths {
+		bad.Add("Rails", len(c.Rails), "give at most %d rails", selection.MaxPaths)
 	}
 	names := make(map[string]bool)
 	for i, r := range c.Rails {

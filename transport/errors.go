@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"kvferry/transport/access"
+	"kvferry/transport/pages"
 )
 
 // Causes, for errors.Is. Only connection loss (ErrUnreachable, and whatever a
@@ -27,6 +28,8 @@ var (
 	ErrDelivered = errors.New("the immediate has been delivered")
 	// ErrInvalid: the request can never be carried out as it stands.
 	ErrInvalid = access.ErrInvalid
+	// ErrMemory: registered memory was unmapped or protected before its segment was closed.
+	ErrMemory = pages.ErrGone
 	// ErrNotRegistered: local memory outside every open segment.
 	ErrNotRegistered = errors.New("local memory is not in a registered segment")
 	// ErrProtocol: the peer sent, or says it received, what is no frame.
@@ -81,7 +84,16 @@ func (e *Error) Unwrap() error { return e.Err }
 // Refused reports whether a slice was turned down by itself: its connection is as
 // good as it was, and the slices beside it are not affected.
 func Refused(err error) bool {
-	return errors.Is(err, ErrBadKey) || errors.Is(err, ErrBounds) || errors.Is(err, ErrAccess) || errors.Is(err, ErrDelivered) || errors.Is(err, ErrBusy)
+	return errors.Is(err, ErrBadKey) || errors.Is(err, ErrBounds) || errors.Is(err, ErrAccess) || errors.Is(err, ErrDelivered) || errors.Is(err, ErrBusy) || errors.Is(err, ErrMemory)
+}
+
+// taken names the segment of a slice's that ErrMemory is about: if the local memory is as it was, it is the peer's.
+func (s *Slice) taken(err error) error {
+	name, whose := s.target.info.Name, "peer's"
+	if !pages.Permit(s.Local, s.Op == Read) {
+		name, whose = s.seg.info.Name, "local"
+	}
+	return fmt.Errorf("%w: the %s segment %q: keep memory mapped until its segment is closed", err, whose, name)
 }
 
 // final reports whether trying again cannot help.

@@ -287,6 +287,8 @@ func (p *path) failed(run []*Slice, err error) {
 			b.answered(true)
 		case s.HasImm && !s.Imm.Part() && s.tries > 0 && errors.Is(err, ErrBadKey):
 			b.abort(Failed, because(ErrUnconfirmed, err), p.name(), p.addr())
+		case errors.Is(err, ErrMemory):
+			b.abort(Failed, s.taken(err), p.name(), p.addr())
 		case final(err):
 			b.abort(Failed, err, p.name(), p.addr())
 		case p.e.cfg.Retries > 0 && s.tries >= p.e.cfg.Retries:

@@ -12,6 +12,7 @@ import (
 	"unsafe"
 
 	"kvferry/transport/descriptor"
+	"kvferry/transport/pages"
 	"kvferry/transport/selection"
 )
 
@@ -42,6 +43,7 @@ type Segment struct {
 	info  SegmentInfo
 	reg   *registration
 	ranks []uint8 // how far each of the engine's rails is from the memory
+	fixed bool    // the memory is read-only
 
 	mu      sync.Mutex
 	refs    int // batches that use mem
@@ -59,7 +61,7 @@ type Segment struct {
 // the location is what Config.Rank knows, like "cpu:0". Memory may be registered more
 // than once, in whole or in part.
 //
-// Errors are ErrInvalid for empty memory, ErrNoPath if no rail may be used for that
+// Errors are ErrInvalid for memory that is empty, not mapped or read-only, ErrNoPath if no rail may be used for that
 // location, what a rail says of the memory, and net.ErrClosed.
 func (e *Engine) Register(name string, mem []byte, location string) (*Segment, error) {
 	return e.register(name, mem, location, Whole(int64(len(mem))))
@@ -81,6 +83,15 @@ func (e *Engine) register(name string, mem []byte, location string, access Acces
 	s := &Segment{e: e, mem: mem, info: SegmentInfo{Name: name, Length: int64(len(mem)), Location: location}, windows: make(map[*Window]struct{}), gone: make(chan struct{})}
 	s.idle = sync.NewCond(&s.mu)
 	m, _ := descriptor.Of(mem)
+	if m == nil || m.Mapped {
+		writable, err := pages.Check(mem)
+		if s.fixed = !writable; err == nil && s.fixed && !access.None() {
+			err = errors.New("the memory is read-only and peers may write to this segment: map it for writing, or register it as private")
+		}
+		if err != nil {
+			return fail(fmt.Errorf("%w: %w", ErrInvalid, err))
+		}
+	}
 	var unable []string
 	for _, r := range e.cfg.Rails {
 		rank := 0

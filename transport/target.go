@@ -38,6 +38,9 @@ func (e *Engine) Open(info SegmentInfo) (*Target, error) {
 	if info.Length <= 0 {
 		return fail(fmt.Errorf("%w: length %d", ErrInvalid, info.Length))
 	}
+	if len(info.Rails) > selection.MaxPaths {
+		return fail(fmt.Errorf("%w: it names %d rails, and a peer has at most %d", ErrInvalid, len(info.Rails), selection.MaxPaths))
+	}
 	info.Rails = slices.Clone(info.Rails)
 	t := &Target{e: e, info: info, keys: make(map[string]Key), ranks: make(map[string]uint8)}
 	t.refs.Store(1)
@@ -158,6 +161,9 @@ func (e *Engine) newPeer(id string, rails []RailAddr) (*peer, error) {
 	}
 	if len(g.paths) == 0 {
 		return nil, fmt.Errorf("%w: %w", ErrNoPath, errors.Join(whys...))
+	}
+	if len(g.paths) > selection.MaxPaths {
+		return nil, fmt.Errorf("%w: rails here and there make %d paths, at most %d can be used: give the engines fewer rails", ErrInvalid, len(g.paths), selection.MaxPaths)
 	}
 	return g, nil
 }

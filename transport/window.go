@@ -2,6 +2,7 @@ package transport
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"sync/atomic"
@@ -34,6 +35,9 @@ func (s *Segment) Window(name string, op Op, ranges []Range) (*Window, error) {
 		return nil, &Error{Op: "open window " + name, Err: err}
 	}
 	access, err := NewAccess(op, ranges)
+	if err == nil && s.fixed && op == Write {
+		err = fmt.Errorf("%w: the memory of segment %q is read-only", ErrInvalid, s.info.Name)
+	}
 	if err == nil {
 		err = access.Within(s.info.Length)
 	}

@@ -35,7 +35,7 @@ func (c *Config) Validate() error {
 // Rail implements transport.Rail.
 type Rail struct {
 	*socket.Rail
-	machine string // of this machine and network namespace
+	machine string // of this machine, network namespace and user
 }
 
 // New listens and serves. The caller closes the rail, or gives it to an engine.
@@ -55,7 +55,7 @@ func listen(cfg Config, attach func(socket.Conn) (socket.Memory, error)) (*Rail,
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	r := &Rail{machine: process.Machine()}
+	r := &Rail{machine: fmt.Sprintf("%s/%d", process.Machine(), process.User())}
 	addr := "@kvferry/" + r.machine + "/" + rand.Text()
 	ln, err := net.Listen("unix", addr)
 	if err != nil {
@@ -77,10 +77,13 @@ func dial(ctx context.Context, addr string) (socket.Conn, error) {
 	return c.(*net.UnixConn), nil
 }
 
+// Scope names the rails that this one reaches: those of this machine, network namespace and user.
+func (r *Rail) Scope() string { return r.machine }
+
 // Route implements transport.Router.
 func (r *Rail) Route(addr string) (transport.Reach, string) {
 	if !strings.HasPrefix(addr, "@kvferry/"+r.machine+"/") {
-		return transport.NoRoute, "it is on another machine, or in another network namespace"
+		return transport.NoRoute, "it is on another machine, in another network namespace, or another user's"
 	}
 	return transport.Beside, ""
 }

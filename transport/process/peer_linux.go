@@ -47,6 +47,20 @@ func Name(c syscall.Conn) string {
 	return fmt.Sprintf("pid %d", cred.PID)
 }
 
+// User is this process's user, as the user namespace around its own knows it: processes of two such namespaces may
+// both be user 0, and be strangers.
+func User() int {
+	uid := os.Getuid()
+	ids, _ := os.ReadFile("/proc/self/uid_map")
+	for line := range strings.Lines(string(ids)) {
+		var inside, outside, n int
+		if _, err := fmt.Sscan(line, &inside, &outside, &n); err == nil && uid >= inside && uid-inside < n {
+			return outside + uid - inside
+		}
+	}
+	return uid
+}
+
 // Machine names this machine since it was started, and this network namespace in it: processes with
 // one name reach each other over Unix sockets that have no file.
 func Machine() string {

@@ -24,3 +24,6 @@ func ShortTurns() {}
 
 // Machine is not known here.
 func Machine() string { return "" }
+
+// User is not known here.
+func User() int { return 0 }

@@ -79,6 +79,16 @@ func kindOf(name string) *kind {
 	return nil
 }
 
+// Reach names the rails that r can exchange bytes with: those for which Reach returns the same. Rails of a NIC
+// have just their kind, as whether packets arrive only shows when they are sent.
+func Reach(r transport.Rail) string {
+	name, _, _ := strings.Cut(r.Name(), "/")
+	if s, ok := r.(interface{ Scope() string }); ok {
+		return name + " of " + s.Scope()
+	}
+	return name
+}
+
 // of is the kind of a rail, or nil if it is of none of these.
 func of(r transport.Rail) *kind {
 	name, _, _ := strings.Cut(r.Name(), "/")

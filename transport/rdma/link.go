@@ -38,6 +38,7 @@ type link struct {
 	kick chan struct{} // there are some, or the link has failed; room for one
 
 	mu       sync.Mutex // guards out, err
+	drained  *sync.Cond // of mu: out has been taken, or err is set
 	err      error
 	gone     bool          // err is that the control connection ended; the device may know why
 	failedID uint64        // request whose failure err is
@@ -81,6 +82,7 @@ func (r *Rail) newLink(c net.Conn, n, depth int) (*link, error) {
 		rail: r, dev: dev, c: c, peer: c.RemoteAddr().String(), n: n, depth: depth,
 		kick: make(chan struct{}, 1), over: make(chan struct{}), failedID: noRequest,
 	}
+	l.drained = sync.NewCond(&l.mu)
 	info := dev.info()
 	l.most, l.inlined = int64(info.maxMessage), info.maxInline
 	if l.mem, l.unmap, err = transport.MapMemory(n*longSlots*longLen + 2*n*depth*letterLen); err != nil {
@@ -174,6 +176,7 @@ func (l *link) fail(err error) {
 	first := l.err == nil
 	if first {
 		l.err = err
+		l.drained.Broadcast()
 	}
 	l.mu.Unlock()
 	if first {
@@ -228,6 +231,7 @@ func (l *link) write() {
 		l.mu.Lock()
 		b, err := l.out, l.err
 		l.out = spare[:0]
+		l.drained.Broadcast()
 		l.mu.Unlock()
 		if err != nil {
 			return
@@ -250,6 +254,7 @@ func (l *link) read(h handler) {
 		if err == nil {
 			err = h.frame(&f)
 			if err == nil {
+				l.waitDrained()
 				continue
 			}
 			l.fail(err)
@@ -260,6 +265,20 @@ func (l *link) read(h handler) {
 		l.mu.Unlock()
 		l.lost("control connection: %w", err)
 		return
+	}
+}
+
+// mostOut bounds the frames that wait to be sent, in bytes, beyond which none of the peer's is taken: most of its frames
+// are answered. The slices of a full queue ask for 120 KB of keys, and the keys that are revoked at a time are bounded by
+// the windows that are open.
+const mostOut = 1 << 20
+
+// waitDrained returns when few frames wait to be sent, or the link has failed.
+func (l *link) waitDrained() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(l.out) > mostOut && l.err == nil {
+		l.drained.Wait()
 	}
 }
 

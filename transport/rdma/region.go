@@ -134,8 +134,8 @@ func (regs *regions) local(key transport.Key, mem []byte) local {
 }
 
 // resolve tells a peer how to reach a key's memory, and remembers that it knows.
-// The answer is queued before any revocation can be.
-func (regs *regions) resolve(key transport.Key, peer *served) {
+// The answer is queued before any revocation can be. It returns whether the key is known.
+func (regs *regions) resolve(key transport.Key, peer *served) (known bool) {
 	regs.mu.Lock()
 	defer regs.mu.Unlock()
 	f := frame{typ: frameResolved, key: key, length: -1}
@@ -150,6 +150,7 @@ func (regs *regions) resolve(key transport.Key, peer *served) {
 		peer.known = true
 	}
 	peer.send(f)
+	return f.length >= 0
 }
 
 // uses reports whether a peer may have something under way with a key: one that it was told of,

@@ -22,6 +22,8 @@ type served struct {
 	idle     time.Time                       // since when it knows none
 
 	recvs []recvQueue // by pair; the poller's alone
+
+	guesses connection.Guesses // of frame
 }
 
 // recvQueue counts a pair's immediates.
@@ -177,7 +179,9 @@ func (s *served) polled() error {
 func (s *served) frame(f *frame) error {
 	switch f.typ {
 	case frameResolve:
-		s.rail.regs.resolve(f.key, s)
+		if !s.rail.regs.resolve(f.key, s) {
+			return s.guesses.Refused(f.key, time.Now())
+		}
 	case frameRevoked:
 		if !s.rail.regs.revoked(f.key, s) {
 			return fmt.Errorf("%w: key %#x given back, which was not asked for", transport.ErrProtocol, f.key)

@@ -17,6 +17,9 @@ type Path struct {
 	Strikes  int           // how many batches of them
 }
 
+// MaxPaths bounds the paths to a peer: sets of them are bits of a uint64.
+const MaxPaths = 64
+
 // Unusable is the rank of a path that must not be used.
 const Unusable = 255
 

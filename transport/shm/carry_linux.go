@@ -1,13 +1,14 @@
 package shm
 
 import (
+	"errors"
 	"fmt"
-	"runtime/debug"
 	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"kvferry/transport"
+	"kvferry/transport/pages"
 )
 
 // carry moves what is queued, unless somebody is at it: he sees what was queued meanwhile. It moves
@@ -135,8 +136,18 @@ func (ep *endpoint) copyAll(run []*transport.Slice, tail *transport.Slice) error
 	if tail != nil && ep.clean >= tail.Behind && len(tail.Local) > 0 {
 		refused = ep.plan(g, op, tail)
 	}
-	if err = ep.copy(g, key, op); err != nil && len(ep.good) > 0 {
+	err = ep.copy(g, key, op)
+	if err != nil && len(ep.good) > 0 {
 		ep.count(err)
+	}
+	if err == transport.ErrMemory && len(ep.pieces) > 1 && (len(ep.good) > 1 || len(ep.good) == 1 && tail != nil) {
+		for _, s := range slices.Clone(ep.good) { // one by one, as the others are not to blame
+			_ = ep.copyAll([]*transport.Slice{s}, nil) // completes it
+		}
+		if tail != nil {
+			return ep.copyAll(nil, tail)
+		}
+		return nil
 	}
 	ep.complete(ep.good, err)
 	clear(ep.good)
@@ -178,12 +189,15 @@ func (ep *endpoint) copy(g *grant, key transport.Key, op transport.Op) error {
 		open, cut := ep.ctl.begin(g.slot, g.generation, op == transport.Read)
 		if open {
 			err := ep.transfer(g, op, rest[:n])
-			if op == transport.Read && err == nil { // was the memory held until now?
+			if op == transport.Read { // was the memory held until now?
 				open, cut = ep.ctl.standing(g.slot, g.generation)
 			}
 			copied()
 			ep.ctl.end()
-			if err != nil {
+			switch {
+			case errors.Is(err, unix.EFAULT) && open:
+				return transport.ErrMemory
+			case err != nil && open:
 				return ep.lost(err)
 			}
 		}
@@ -219,27 +233,15 @@ func (ep *endpoint) transfer(g *grant, op transport.Op, pieces []piece) error {
 
 // copyMapped copies to or from mapped memory. A page that the machine cannot give is an error, and
 // not the end of this process.
-func (ep *endpoint) copyMapped(g *grant, op transport.Op, pieces []piece) (err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		if r := recover(); r != nil {
-			fault, ok := r.(interface {
-				error
-				Addr() uintptr
-			})
-			if !ok {
-				panic(r)
-			}
-			err = fmt.Errorf("the memory of process %d: %w", ep.pid, fault)
-		}
-	}()
-	for _, p := range pieces {
+func (ep *endpoint) copyMapped(g *grant, op transport.Op, some []piece) (err error) {
+	for _, p := range some {
 		copying(op, p.local, g.at+uint64(p.offset))
-		there := g.mem.at(int64(g.offset)+p.offset, int64(len(p.local)))
-		if op == transport.Write {
-			copy(there, p.local)
-		} else {
-			copy(p.local, there)
+		to, from := g.mem.at(int64(g.offset)+p.offset, int64(len(p.local))), p.local
+		if op == transport.Read {
+			to, from = from, to
+		}
+		if err := pages.Copy(to, from); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -72,8 +72,8 @@ func New(cfg Config) (*Rail, error) {
 	}
 	process.Permit()
 	r := &Rail{
-		cfg: cfg, machine: fmt.Sprintf("%s/%d", process.Machine(), os.Getuid()), probe: new([16]byte),
-		guests:    connection.NewAdmission(connection.AdmissionConfig{Rail: cfg.Name, Logger: cfg.Logger}),
+		cfg: cfg, machine: fmt.Sprintf("%s/%d", process.Machine(), process.User()), probe: new([16]byte),
+		guests:    connection.NewAdmission(connection.AdmissionConfig{Rail: cfg.Name, Fixed: true, Logger: cfg.Logger}),
 		abandoned: make(chan struct{}), patience: closeWithin,
 		regions: make(map[transport.Key]*region),
 		eps:     make(map[*endpoint]struct{}), conns: make(map[*served]struct{}), gone: make(chan struct{}),
@@ -103,6 +103,9 @@ func (r *Rail) Name() string { return r.cfg.Name }
 
 // Addr implements transport.Rail.
 func (r *Rail) Addr() string { return r.addr }
+
+// Scope names the rails that this one reaches: those of this machine, network namespace and user.
+func (r *Rail) Scope() string { return r.machine }
 
 // Route implements transport.Router.
 func (r *Rail) Route(addr string) (transport.Reach, string) {

@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -25,11 +26,13 @@ import (
 type served struct {
 	rail  *Rail
 	c     *net.UnixConn
-	pid   int
+	pid   int            // written by greet under mu, for Evict
 	pidfd int            // -1 before the peer is known, and when over
 	name  transport.Name // of its hello
 	over  chan struct{}  // nothing is touched any more
 	lent  map[*descriptor.Memory]struct{}
+
+	guesses connection.Guesses // of take
 
 	calls   atomic.Int64 // of drain, since it began
 	ring    sync.Mutex   // held by who handles immediates
@@ -98,7 +101,9 @@ func (s *served) greet() error {
 	if err != nil {
 		return err
 	}
+	s.mu.Lock()
 	s.pid = cred.PID
+	s.mu.Unlock()
 	if cred.UID != os.Getuid() {
 		return fmt.Errorf("%w: uid %d", errStranger, cred.UID)
 	}
@@ -208,7 +213,7 @@ func (s *served) answer(r *request) error {
 		at, a.code = g.grant(s)
 	}
 	if a.code != codeOK {
-		return send(s.c, a.append(nil), -1)
+		return cmp.Or(send(s.c, a.append(nil), -1), s.guesses.Refused(r.key, time.Now()))
 	}
 	s.known.Store(true)
 	for _, op := range []transport.Op{transport.Write, transport.Read} {
@@ -419,7 +424,10 @@ func (s *served) Standing() connection.Standing {
 
 // Evict implements connection.Guest.
 func (s *served) Evict(why error) {
-	s.rail.cfg.Logger.Debug("transport/shm: connection ended", "rail", s.rail.cfg.Name, "pid", s.pid, "err", why)
+	s.mu.Lock()
+	pid := s.pid
+	s.mu.Unlock()
+	s.rail.cfg.Logger.Debug("transport/shm: connection ended", "rail", s.rail.cfg.Name, "pid", pid, "err", why)
 	s.cut()
 }
 

@@ -1,7 +1,9 @@
 package socket
 
 import (
+	"errors"
 	"fmt"
+	"syscall"
 
 	"kvferry/transport"
 	"kvferry/transport/connection"
@@ -48,7 +50,9 @@ func (s *served) send() {
 	var err error
 	for a := range s.answers {
 		if err == nil {
-			err = s.sendAnswer(a)
+			if err = s.sendAnswer(a); errors.Is(err, syscall.EFAULT) {
+				s.rail.inspect(a.held)
+			}
 		}
 		s.releaseHeld(a.held)
 		if err != nil {

@@ -6,9 +6,11 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 
 	"kvferry/transport"
 	"kvferry/transport/connection"
+	"kvferry/transport/pages"
 )
 
 const (
@@ -183,10 +185,25 @@ func (ep *endpoint) run() {
 	ep.rail.ended(ep, unsure)
 	for _, f := range frames {
 		f.answered()
-		transport.CompleteAll(f.slices, err)
+		ep.drop(f.slices, err)
 	}
 	transport.CompleteAll(rest, err)
 	close(ep.over)
+}
+
+// drop completes slices of a connection that is over. Those whose local memory is gone, which may have broken it, fail.
+func (ep *endpoint) drop(slices []*transport.Slice, err error) {
+	if ep.peer == nil && !errors.Is(err, syscall.EFAULT) {
+		transport.CompleteAll(slices, err)
+		return
+	}
+	for _, s := range slices {
+		why := err
+		if !pages.Permit(s.Local, s.Op == transport.Read) {
+			why = transport.ErrMemory
+		}
+		s.Complete(why)
+	}
 }
 
 // send turns the queue into frames.

@@ -290,6 +290,7 @@ const (
 	codeFull // of a welcome
 	codeDelivered
 	codeBusy
+	codeMemory
 )
 
 // err is what a slice ends with, or the connection for a code that is of no slice.
@@ -305,6 +306,8 @@ func (c code) err() error {
 		return transport.ErrDelivered
 	case codeBusy:
 		return transport.ErrBusy
+	case codeMemory:
+		return transport.ErrMemory
 	}
 	return fmt.Errorf("%w: the target refused a frame", transport.ErrProtocol)
 }

@@ -264,9 +264,10 @@ func (s *served) release(seq uint64) error {
 	return nil
 }
 
-// settle ends all loans: the connection is over.
+// settle ends all loans: the connection is over, perhaps because the initiator could not copy.
 func (s *served) settle() {
 	for _, l := range s.loans {
+		s.rail.inspect(l.held)
 		s.releaseHeld(l.held)
 	}
 	s.loans = nil

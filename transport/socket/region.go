@@ -2,9 +2,11 @@ package socket
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"kvferry/transport"
+	"kvferry/transport/pages"
 )
 
 // A region is registered memory. Connections hold it while they touch it.
@@ -15,6 +17,7 @@ type region struct {
 	mu    sync.Mutex
 	users map[*served]int
 	dead  bool
+	taken atomic.Bool   // its memory was unmapped or protected
 	idle  chan struct{} // closed when dead and unused
 }
 
@@ -86,7 +89,21 @@ func (g *region) slice(op transport.Op, d desc, near *int) ([]byte, code) {
 	if d.length == 0 { // an immediate by itself, wherever it says it is
 		return g.mem[:0:0], codeOK
 	}
+	if g.taken.Load() {
+		return nil, codeMemory
+	}
 	return g.mem[d.offset : d.offset+d.length : d.offset+d.length], codeOK
+}
+
+// inspect looks whether the memory of regions is there as peers may use it, after it could not be touched. Slices of those
+// whose memory is not are refused from then on.
+func (r *Rail) inspect(held []*region) {
+	for _, g := range held {
+		if !pages.Permit(g.mem, g.access.May(transport.Write)) && !g.taken.Swap(true) {
+			r.cfg.Logger.Error("transport/socket: registered memory is not there any more, and peers are refused: keep it mapped until its segment is closed",
+				"rail", r.cfg.Name, "bytes", len(g.mem), "address", address(g.mem))
+		}
+	}
 }
 
 // regions is a rail's table of them.

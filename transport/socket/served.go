@@ -1,6 +1,7 @@
 package socket
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"kvferry/transport"
@@ -47,7 +49,9 @@ type served struct {
 	unacked int64  // bytes applied since the last ack
 	clean   uint64 // slices since one was refused
 	refused code   // why that was
-	*lists         // while a frame is under way
+	guesses connection.Guesses
+	guessed error // of guesses
+	*lists        // while a frame is under way
 	loans   []loan
 
 	answers chan *answer   // to send; nil before the first READ
@@ -261,7 +265,7 @@ func (s *served) take() error {
 		clear(s.vec)
 		s.giveBack()
 		s.lists = nil
-		if err != nil {
+		if err = cmp.Or(err, s.guessed); err != nil {
 			return err
 		}
 	}
@@ -284,6 +288,8 @@ func (s *served) resolve(r *request, descs []byte, behind uint64) (naks []byte) 
 			}
 			if g != nil {
 				s.held = append(s.held, g)
+			} else if err := s.guesses.Refused(key, time.Now()); err != nil {
+				s.guessed = err
 			}
 		}
 		var mem []byte
@@ -327,6 +333,9 @@ func (s *served) write(r *request, descs []byte) error {
 	defer func() { s.releaseHeld(s.held) }()
 	immOK := r.hasImm && (len(naks) == 0 || s.vec[r.count-1] != nil)
 	if err := s.apply(r, descs, naks); err != nil {
+		if errors.Is(err, syscall.EFAULT) {
+			s.rail.inspect(s.held)
+		}
 		return cutShort(err)
 	}
 	if immOK && s.rail.handler != nil {

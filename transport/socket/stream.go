@@ -1,6 +1,10 @@
 package socket
 
-import "sync"
+import (
+	"sync"
+
+	"kvferry/transport/pages"
+)
 
 // A source is the receiving side of a connection.
 type source interface {
@@ -91,10 +95,13 @@ func (s *stream) begin() (err error) {
 // empty reports whether the next call would wait for the peer.
 func (s *stream) empty() bool { return s.r == s.w }
 
-// scatter fills every element of dst, in order. It uses dst up.
+// scatter fills every element of dst, in order. It uses dst up. Memory that is not there is EFAULT.
 func (s *stream) scatter(dst [][]byte) error {
 	for len(dst) > 0 && s.r < s.w {
-		n := copy(dst[0], s.buf[s.r:s.w])
+		n := min(len(dst[0]), s.w-s.r)
+		if err := pages.CopyChecked(dst[0][:n], s.buf[s.r:s.w]); err != nil {
+			return err
+		}
 		s.r += n
 		dst = consume(dst, n)
 	}

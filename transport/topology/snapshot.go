@@ -174,12 +174,11 @@ func (s Snapshot) Write(w io.Writer) error {
 
 // openSnapshot reads a capture, a .tar.gz or text.
 func openSnapshot(file string) (Snapshot, error) {
-	f, err := os.Open(file)
+	text, err := config.ReadFile(file)
 	if err != nil {
-		return nil, config.FileError(file, err)
+		return nil, err
 	}
-	defer f.Close()
-	s, err := readSnapshot(f)
+	s, err := readSnapshot(bytes.NewReader(text))
 	if err != nil {
 		return nil, fmt.Errorf("%q: %w: make a capture with kvbench topo --capture", file, err)
 	}
